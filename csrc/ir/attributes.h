@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+// The non-tensor arguments of an op, by schema name.
+//
+// Text: dim=1, eps=1e-05, approximate="tanh", dtype=f32, size=[2,3], p=none, value=$0, flag=true.
+// `$k` is a run-time scalar: its kind is in the program's key, its value is passed at each run.
+// Floats always print with '.' 'e' "inf" or "nan", so that 1 and 1.0 differ.
+#pragma once
+
+#include <complex>
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "absl/container/inlined_vector.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+#include "csrc/ir/type.h"
+#include "csrc/util/expr.h"
+
+namespace spmd {
+
+struct NoneAttr {
+  friend bool operator==(NoneAttr, NoneAttr) { return true; }
+  template <typename H>
+  friend H AbslHashValue(H h, NoneAttr) { return h; }
+};
+// Slot k of the graph's (program's) run-time scalars.
+struct RuntimeScalar {
+  int slot = 0;
+  friend bool operator==(RuntimeScalar a, RuntimeScalar b) { return a.slot == b.slot; }
+  template <typename H>
+  friend H AbslHashValue(H h, RuntimeScalar s) { return H::combine(std::move(h), s.slot); }
+};
+
+// Expressions occur in programs only; the graph's verifier rejects them.
+using Attr = std::variant<NoneAttr, bool, int64_t, double, std::complex<double>, std::string, DType,
+                          RuntimeScalar, Expr, std::vector<int64_t>, std::vector<double>,
+                          std::vector<bool>, std::vector<Expr>>;
+
+std::string AttrToString(const Attr& attr);
+absl::StatusOr<Attr> ParseAttr(absl::string_view text);
+
+// A short list in insertion order (the op's schema order). Names are unique.
+class Attributes {
+ public:
+  Attributes() = default;
+  Attributes(std::initializer_list<std::pair<std::string, Attr>> items);
+
+  const Attr* Find(absl::string_view name) const;  // null when absent
+  // Typed access. `Get…Or` gives the default when the attribute is absent or none; the others
+  // SPMD_CHECK that it is there. An int attribute reads as a double where a double is asked for.
+  int64_t GetInt(absl::string_view name) const;
+  int64_t GetIntOr(absl::string_view name, int64_t fallback) const;
+  double GetDoubleOr(absl::string_view name, double fallback) const;
+  bool GetBoolOr(absl::string_view name, bool fallback) const;
+  std::string GetStringOr(absl::string_view name, absl::string_view fallback) const;
+  const std::vector<int64_t>& GetInts(absl::string_view name) const;
+  std::vector<int64_t> GetIntsOr(absl::string_view name, std::vector<int64_t> fallback) const;
+  bool IsNone(absl::string_view name) const;  // absent or none
+
+  void Set(absl::string_view name, Attr value);  // replaces or appends
+  bool empty() const { return items_.empty(); }
+  auto begin() const { return items_.begin(); }
+  auto end() const { return items_.end(); }
+
+  std::string ToString() const;  // "dim=1, keepdim=false"
+  friend bool operator==(const Attributes& a, const Attributes& b) { return a.items_ == b.items_; }
+  template <typename H>
+  friend H AbslHashValue(H h, const Attributes& a) { return H::combine(std::move(h), a.items_); }
+
+ private:
+  std::vector<std::pair<std::string, Attr>> items_;
+};
+
+}  // namespace spmd

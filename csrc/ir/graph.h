@@ -1,0 +1,170 @@
+// SPDX-License-Identifier: Apache-2.0
+// The traced computation: append-only, topological by construction, functional, stride-free.
+//
+//   mesh @m [data=2, model=4]
+//   graph {
+//     scalar $0: float
+//     %x: f32[32,128] @m {data},{}
+//     %w: f32[256,128] @m {model},{}
+//     %0: f32[32,256] = aten::linear(%x, %w, _)
+//     %1: f32[32,256] = aten::mul.Scalar(%0, other=$0)
+//     %2: f32[256,128] = aten::add.Tensor(%w, %w, alpha=$0) updates(0)
+//     return %1, %2 -> %w
+//   }
+//
+// `_` is an absent optional operand; a Tensor[] argument is written [%a, %b]. Attributes follow the
+// operands by name. `-> %w` says that the result becomes the new value of the buffer that came in as
+// %w. `updates(k)` allows the program to overwrite operand k if it is dead by then.
+//
+// Annotations after a type:  @m {..}   committed: the user's, binds
+//                            @m~ {..}  settled: where a long-lived buffer lives; a preference
+//                            @m= {..}  derived by propagation
+// A node may carry its cut after `cut`: the axes given to each factor of its rule, by factor number:
+//   %0: f32[32,256] = aten::linear(%x, %w, _) cut {0: data, 1: model}
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+#include "csrc/ir/attributes.h"
+#include "csrc/ir/type.h"
+#include "csrc/mesh/grid.h"
+#include "csrc/sharding/sharding.h"
+
+namespace spmd::ir {
+
+using ValueId = int32_t;
+using NodeId = int32_t;
+inline constexpr ValueId kNoValue = -1;  // an absent optional operand
+inline constexpr NodeId kNoNode = -1;    // the producer of a graph input
+
+// How firmly a value's sharding is held.
+enum class Hold : uint8_t { kCommitted, kSettled, kDerived };
+
+struct Annotation {
+  int grid = 0;  // index into Graph::grids()
+  Sharding sharding;
+  Hold hold = Hold::kCommitted;
+};
+
+struct Value {
+  TensorType type;
+  NodeId producer = kNoNode;
+  int index = 0;     // which result of the producer, or which input
+  std::string name;  // without '%'; unique
+  std::optional<Annotation> annotation;
+};
+
+// A Tensor[] argument: operands [begin, begin + size).
+struct OperandGroup {
+  int begin = 0;
+  int size = 0;
+  friend bool operator==(OperandGroup a, OperandGroup b) {
+    return a.begin == b.begin && a.size == b.size;
+  }
+};
+
+// The axes assigned to one factor of the node's rule.
+struct FactorCut {
+  int factor;
+  AxisList axes;
+};
+
+struct Node {
+  std::string op;  // name with overload, as the dispatcher writes it: "aten::add.Tensor"
+  absl::InlinedVector<ValueId, 4> operands;
+  absl::InlinedVector<OperandGroup, 1> groups;  // ascending
+  Attributes attributes;
+  ValueId first_result = 0;
+  int num_results = 0;
+  int updates = -1;      // operand that may be overwritten, or -1
+  int64_t task = 0;      // autograd graph task; nodes of different tasks are never merged
+  int32_t source = -1;   // index into Graph::sources(), or -1
+  std::optional<std::vector<FactorCut>> cut;  // set by choose
+  int cut_grid = 0;
+};
+
+enum class ScalarKind : uint8_t { kBool, kInt, kFloat, kComplex };
+
+struct Output {
+  ValueId value;
+  ValueId becomes = kNoValue;  // the input whose buffer it replaces
+  // What a live buffer may hold on leaving: true allows an unreduced result to stay so.
+  bool may_stay_unreduced = false;
+};
+
+// Invariants: see Verify. Copyable; copying is deep.
+// Thread safety: thread-compatible.
+class Graph {
+ public:
+  // Grids are referenced by index everywhere else. Grid 0 is the default.
+  int AddGrid(GridPtr grid, std::string name);
+  int AddScalar(ScalarKind kind);  // returns the slot
+  int32_t AddSource(std::string line);
+  ValueId AddInput(TensorType type, std::string name = "");
+
+  struct NodeSpec {
+    std::string op;
+    absl::InlinedVector<ValueId, 4> operands;
+    absl::InlinedVector<OperandGroup, 1> groups;
+    Attributes attributes;
+    int updates = -1;
+    int64_t task = 0;
+    int32_t source = -1;
+  };
+  // Appends a node with results of the given types. Requires: operands precede.
+  NodeId AddNode(NodeSpec spec, absl::Span<const TensorType> results);
+  // The common case: one result.
+  ValueId Add(NodeSpec spec, TensorType result);
+  void AddOutput(Output output) { outputs_.push_back(output); }
+
+  int num_values() const { return static_cast<int>(values_.size()); }
+  int num_nodes() const { return static_cast<int>(nodes_.size()); }
+  const Value& value(ValueId id) const { return values_[id]; }
+  const TensorType& type(ValueId id) const { return values_[id].type; }
+  const Node& node(NodeId id) const { return nodes_[id]; }
+  const std::vector<Node>& nodes() const { return nodes_; }
+  const std::vector<ValueId>& inputs() const { return inputs_; }
+  const std::vector<Output>& outputs() const { return outputs_; }
+  const std::vector<ScalarKind>& scalars() const { return scalars_; }
+  const std::vector<std::string>& sources() const { return sources_; }
+  const std::vector<GridPtr>& grids() const { return grids_; }
+  const std::string& grid_name(int g) const { return grid_names_[g]; }
+  const Grid& grid(int g) const { return *grids_[g]; }
+  // Result k of a node.
+  ValueId result(NodeId id, int k = 0) const { return nodes_[id].first_result + k; }
+
+  // Passes annotate in place; they never change nodes or wiring.
+  void Annotate(ValueId id, Annotation annotation) { values_[id].annotation = std::move(annotation); }
+  void SetName(ValueId id, std::string name);  // Requires: not taken
+  void SetCut(NodeId id, int grid, std::vector<FactorCut> cut);
+
+  // Users of each value, in node order; outputs are not users. O(size).
+  std::vector<std::vector<NodeId>> Users() const;
+
+  std::string ToString() const;
+  // Errors: InvalidArgument "line 4: …" with the offending text.
+  static absl::StatusOr<Graph> Parse(absl::string_view text);
+  // 128 bits over everything that ToString prints, names and sources excepted.
+  struct Fingerprint { uint64_t hi, lo; };
+  Fingerprint ComputeFingerprint() const;
+
+ private:
+  std::vector<GridPtr> grids_;
+  std::vector<std::string> grid_names_;
+  std::vector<ScalarKind> scalars_;
+  std::vector<std::string> sources_;
+  std::vector<Value> values_;
+  std::vector<Node> nodes_;
+  std::vector<ValueId> inputs_;
+  std::vector<Output> outputs_;
+};
+
+}  // namespace spmd::ir

@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+// Element types and tensor types. No strides: they end in the trace.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "csrc/util/dims.h"
+
+namespace spmd {
+
+enum class DType : uint8_t {
+  kBool, kU8, kI8, kU16, kI16, kU32, kI32, kU64, kI64,
+  kF8E4M3FN, kF8E5M2, kF16, kBF16, kF32, kF64, kC32, kC64, kC128
+};
+
+// "bool" "u8" "i64" "bf16" "f32" "c64" "f8e4m3fn" …
+absl::string_view DTypeName(DType dtype);
+absl::StatusOr<DType> ParseDType(absl::string_view name);
+int64_t ByteSize(DType dtype);
+bool IsFloating(DType dtype);  // complex excluded
+bool IsComplex(DType dtype);
+bool IsIntegral(DType dtype, bool include_bool);
+
+struct TensorType {
+  DType dtype = DType::kF32;
+  Dims dims;
+
+  int rank() const { return static_cast<int>(dims.size()); }
+  int64_t NumElements() const { return ::spmd::NumElements(dims); }
+  int64_t ByteSize() const { return NumElements() * ::spmd::ByteSize(dtype); }
+  std::string ToString() const;  // "f32[32,128]"
+  static absl::StatusOr<TensorType> Parse(absl::string_view text);
+
+  friend bool operator==(const TensorType& a, const TensorType& b) {
+    return a.dtype == b.dtype && a.dims == b.dims;
+  }
+  template <typename H>
+  friend H AbslHashValue(H h, const TensorType& t) {
+    return H::combine(std::move(h), t.dtype, t.dims);
+  }
+};
+
+}  // namespace spmd

@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+// Sub-axes over one device order: the coordinates in which the compiler thinks.
+//
+// A mesh axis of size 8 is three sub-axes of size 2, major first, so that "half of `model`" can be
+// said. Meshes over the same devices in the same order that have a common refinement share a grid:
+//
+//   mesh a [data=2, model=4], mesh b [x=8]     grid  data:0=2, model:0=2, model:1=2
+//   b's axis x is the list (data:0, model:0, model:1)
+//
+// A mesh that does not refine so ([2,3] against [3,2], another order, a subset) gets another grid.
+// An axis of size 1 has no sub-axes.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/container/inlined_vector.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+#include "csrc/mesh/mesh.h"
+
+namespace spmd {
+
+// Index of a sub-axis in its grid. A grid has at most 64, so sets of them are bit masks.
+using AxisId = int8_t;
+using AxisMask = uint64_t;
+// An ordered list, major first.
+using AxisList = absl::InlinedVector<AxisId, 6>;
+
+AxisMask MaskOf(absl::Span<const AxisId> axes);
+inline AxisMask MaskOf(AxisId axis) { return AxisMask{1} << axis; }
+
+struct SubAxis {
+  std::string axis;  // the mesh axis it is part of
+  int index;         // 0 is the major part
+  int64_t size;      // a prime
+};
+
+// Immutable; shared by pointer; equal when devices, sub-axes and names are. Thread safety: immutable.
+class Grid {
+ public:
+  // The grid of one mesh: every axis split into its prime factors, ascending.
+  static std::shared_ptr<const Grid> Of(const Mesh& mesh);
+  // One grid per class of meshes that refine together, in order of first appearance; mesh i is
+  // written in grids[grid_of[i]]. Sub-axes are named after the first mesh that has them.
+  struct Common {
+    std::vector<std::shared_ptr<const Grid>> grids;
+    std::vector<int> grid_of;
+  };
+  static Common ForMeshes(absl::Span<const Mesh> meshes);
+  // The grid of a single device 0 without axes: what runs where no mesh was given.
+  static std::shared_ptr<const Grid> SingleDevice();
+
+  const std::vector<int64_t>& device_ids() const { return device_ids_; }  // by position
+  int64_t num_devices() const { return static_cast<int64_t>(device_ids_.size()); }
+  int num_axes() const { return static_cast<int>(axes_.size()); }
+  const SubAxis& axis(AxisId id) const { return axes_[id]; }
+  int64_t size(AxisId id) const { return axes_[id].size; }
+  int64_t size(absl::Span<const AxisId> axes) const;  // product
+  int64_t SizeOfMask(AxisMask mask) const;
+
+  // Coordinate of a position (an index into device_ids) along a sub-axis, or along a list as one
+  // mixed-radix number, major first.
+  int64_t Coordinate(int64_t position, AxisId axis) const;
+  int64_t Coordinate(int64_t position, absl::Span<const AxisId> axes) const;
+  // The position with coordinate `value` along `axes`, all others as at `position`.
+  int64_t WithCoordinate(int64_t position, absl::Span<const AxisId> axes, int64_t value) const;
+
+  // The sub-axes of one axis of a mesh written in this grid. Errors: InvalidArgument when `mesh`
+  // does not refine to this grid or lacks the axis.
+  absl::StatusOr<AxisList> AxesOf(const Mesh& mesh, int mesh_axis) const;
+  bool Refines(const Mesh& mesh) const;
+
+  // "model" for all sub-axes of model in order, "model:0" for one, "data,model:1" for a list.
+  std::string AxesToString(absl::Span<const AxisId> axes) const;
+  // Inverse of AxesToString. Errors: InvalidArgument naming the unknown axis.
+  absl::StatusOr<AxisList> ParseAxes(absl::string_view text) const;
+  // "[data=2, model=4]", with sub-axes merged back into the axes they came from, and
+  // " devices=[3,1,…]" where the order is not 0..n-1.
+  std::string ToString() const;
+
+  friend bool operator==(const Grid& a, const Grid& b);
+  template <typename H>
+  friend H AbslHashValue(H h, const Grid& g) {
+    h = H::combine(std::move(h), g.device_ids_);
+    for (const SubAxis& a : g.axes_) h = H::combine(std::move(h), a.axis, a.index, a.size);
+    return h;
+  }
+
+ private:
+  Grid(std::vector<int64_t> device_ids, std::vector<SubAxis> axes);
+  std::vector<int64_t> device_ids_;
+  std::vector<SubAxis> axes_;
+  std::vector<int64_t> strides_;  // per sub-axis, in positions
+};
+
+using GridPtr = std::shared_ptr<const Grid>;
+
+}  // namespace spmd

@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the user writes: named axes with sizes over a list of devices.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+
+namespace spmd {
+
+// Row-major: device_ids()[i] sits at the coordinates that are i written in the mixed radix of
+// shape(), first axis major. Value type: immutable, comparable, hashable, printable.
+//
+//   Mesh [data=2, model=4] over devices 0..7
+class Mesh {
+ public:
+  // Unnamed axes are called "axis0", "axis1", …
+  // Errors: InvalidArgument naming the offender: number of ids != product of the shape, duplicate
+  // or negative ids, axis sizes < 1, wrong number of names, repeated or empty names or names that
+  // are no identifiers (the text form needs identifiers).
+  static absl::StatusOr<Mesh> Create(std::vector<int64_t> device_ids, std::vector<int64_t> shape,
+                                     std::optional<std::vector<std::string>> axis_names);
+
+  const std::vector<int64_t>& device_ids() const { return device_ids_; }
+  const std::vector<int64_t>& shape() const { return shape_; }
+  const std::vector<std::string>& axis_names() const { return axis_names_; }
+  int64_t size() const { return static_cast<int64_t>(device_ids_.size()); }
+  int rank() const { return static_cast<int>(shape_.size()); }
+
+  // Errors: NotFound "mesh [data=2, model=4] has no axis 'modle'; did you mean 'model'?".
+  absl::StatusOr<int> AxisIndex(absl::string_view name) const;
+
+  // "[data=2, model=4]".
+  std::string AxesToString() const;
+  // "[data=2, model=4] over devices 0..7"; lists the ids when they are not a range.
+  std::string ToString() const;
+
+  friend bool operator==(const Mesh& a, const Mesh& b) {
+    return a.device_ids_ == b.device_ids_ && a.shape_ == b.shape_ && a.axis_names_ == b.axis_names_;
+  }
+  template <typename H>
+  friend H AbslHashValue(H h, const Mesh& m) {
+    return H::combine(std::move(h), m.device_ids_, m.shape_, m.axis_names_);
+  }
+
+ private:
+  Mesh() = default;
+  std::vector<int64_t> device_ids_;
+  std::vector<int64_t> shape_;
+  std::vector<std::string> axis_names_;
+};
+
+// The candidate nearest to `name` by edit distance, if near enough to be a likely typo.
+std::optional<std::string> DidYouMean(absl::string_view name,
+                                      absl::Span<const std::string> candidates);
+
+}  // namespace spmd

@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+// Appends core ops to a graph, with result types from their rules. Decompositions are written with it.
+#pragma once
+
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "csrc/ir/graph.h"
+
+namespace spmd::rules {
+
+// A failed call (a decomposition that builds an ill-typed op) is a bug: SPMD_CHECK.
+// Nodes get the task and source of the node being rewritten.
+class Builder {
+ public:
+  Builder(ir::Graph* graph, int64_t task, int32_t source)
+      : graph_(graph), task_(task), source_(source) {}
+
+  ir::Graph& graph() { return *graph_; }
+  const TensorType& type(ir::ValueId v) const { return graph_->type(v); }
+  int rank(ir::ValueId v) const { return type(v).rank(); }
+
+  // Any core op by name.
+  std::vector<ir::ValueId> CallAll(absl::string_view op, std::vector<ir::ValueId> operands,
+                                   Attributes attributes = {},
+                                   std::vector<ir::OperandGroup> groups = {});
+  ir::ValueId Call(absl::string_view op, std::vector<ir::ValueId> operands,
+                   Attributes attributes = {});
+
+  // Short names for the common ones; element-wise ops broadcast as PyTorch's.
+  ir::ValueId Add(ir::ValueId a, ir::ValueId b);
+  ir::ValueId Sub(ir::ValueId a, ir::ValueId b);
+  ir::ValueId Mul(ir::ValueId a, ir::ValueId b);
+  ir::ValueId Div(ir::ValueId a, ir::ValueId b);
+  ir::ValueId AddScalar(ir::ValueId a, double s);
+  ir::ValueId MulScalar(ir::ValueId a, double s);
+  ir::ValueId Neg(ir::ValueId a);
+  ir::ValueId Exp(ir::ValueId a);
+  ir::ValueId Log(ir::ValueId a);
+  ir::ValueId Rsqrt(ir::ValueId a);
+  ir::ValueId Sum(ir::ValueId a, std::vector<int64_t> dims, bool keepdim);
+  ir::ValueId Amax(ir::ValueId a, std::vector<int64_t> dims, bool keepdim);
+  ir::ValueId View(ir::ValueId a, std::vector<int64_t> size);
+  ir::ValueId Cast(ir::ValueId a, DType dtype);
+
+ private:
+  ir::Graph* graph_;
+  int64_t task_;
+  int32_t source_;
+};
+
+}  // namespace spmd::rules

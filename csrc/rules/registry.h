@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+// All rules: the built-in tables, listed explicitly, and the user's.
+#pragma once
+
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+#include "csrc/rules/rule.h"
+
+namespace spmd::rules {
+
+// Null when there is none. Thread safety: safe.
+const Rule* Find(absl::string_view op);
+// Adds a user's rule. Errors: AlreadyExists for an op that has one; InvalidArgument for bad text.
+absl::Status Register(Rule rule);
+// Every rule's op name, sorted.
+std::vector<std::string> AllOps();
+
+// Families, each defined in tables/<family>.cc as a sorted list. A test checks that no op occurs twice.
+std::vector<Rule> ElementwiseRules();
+std::vector<Rule> MatmulRules();       // mm bmm addmm linear, their backward, attention
+std::vector<Rule> ReductionRules();    // sum mean amax argmax norm softmax …
+std::vector<Rule> NormalizationRules();
+std::vector<Rule> ViewRules();         // view permute slice select cat stack expand pad …
+std::vector<Rule> IndexingRules();     // embedding gather scatter index nll …
+std::vector<Rule> ConvolutionRules();  // convolution, pooling, up-sampling and their gradients
+std::vector<Rule> CreationRules();     // full arange random …
+std::vector<Rule> OptimizerRules();    // what foreach and fused optimizers split into
+
+}  // namespace spmd::rules

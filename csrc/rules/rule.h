@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+// What is known about one op. One row per op, in the table of its family; a row is a line of text
+// when it can be:
+//
+//   Einsum("aten::addmm", "+m n, m k, k n -> m n").Each({1, 2}),
+//   Einsum("aten::native_layer_norm", "... [h], h?, h? -> ... [h], ... 1, ... 1").Decomposes(LayerNorm),
+//   Elementwise("aten::add.Tensor").Jointly({0, 1}).Runtime({"alpha"}),
+//   Computed("aten::view", ReshapeFactors).Local(LocalSize),
+//
+// Einsum text: operands, "->", results, separated by commas; dimensions by spaces. A letter or word
+// is a factor; "..." stands for any number of leading factors, the same in every tensor (aligned at
+// the right where ranks differ); "[h]" is whole; "1" is a dimension without a factor; "(a b)" a
+// compound dimension, major first (sizes must then be known from elsewhere in the text); "+" before
+// an operand: added to the result once when a reduced factor is cut; "?" after an operand's last
+// dimension: the operand may be absent.
+#pragma once
+
+#include <initializer_list>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "csrc/ir/graph.h"
+#include "csrc/rules/factors.h"
+#include "csrc/rules/op_call.h"
+
+namespace spmd::rules {
+
+class Builder;  // csrc/rules/builder.h: appends core ops to a graph, inferring result types
+
+// Which factors of a call are cut (by number). Local attributes may depend on it.
+using CutFactors = std::vector<bool>;
+
+using FactorsFn = absl::StatusOr<OpFactors> (*)(const OpCall&);
+using TypesFn = absl::StatusOr<std::vector<TensorType>> (*)(const OpCall&);
+// The attributes of the call on tiles: a copy of call.attrs() in which those that speak of sizes,
+// offsets, paddings or index bounds are replaced by expressions over start/size/extent of operands
+// (o0, o1, …) and results (r0, …). A windowed operand's size is the size of its window.
+using LocalFn = Attributes (*)(const OpCall&, const OpFactors&, const CutFactors&);
+// The same function written in core ops. Returns one value per result of the node.
+using DecomposeFn = absl::StatusOr<std::vector<ir::ValueId>> (*)(Builder&, const ir::Graph& from,
+                                                                 const ir::Node&,
+                                                                 absl::Span<const ir::ValueId> operands);
+
+struct Rule {
+  std::string op;
+  std::string einsum;            // set, or
+  FactorsFn factors = nullptr;   // set
+  TypesFn types = nullptr;       // required for core ops
+  LocalFn local = nullptr;       // null: the attributes go unchanged
+  DecomposeFn decompose = nullptr;
+  bool decompose_always = false;  // no such kernel, or worse whole: rewritten before propagation
+  // Linearity, as sets of operands. each: any one of them may be unreduced (sum) while the others
+  // are not. jointly: all of them or none. `monotone` ops are jointly linear for max and min too.
+  std::vector<int> each;
+  std::vector<int> jointly;
+  bool monotone = false;
+  std::vector<int> added;              // operands added once to the result
+  std::vector<std::string> runtime;    // attributes whose value is in no key
+  bool random = false;                 // never merged with an equal one
+  double flops_per_point = 1;          // cost: flops = this × product of all factor sizes
+
+  // Fluent setters, so that a row reads as a line.
+  Rule Each(std::initializer_list<int> v) const;
+  Rule Jointly(std::initializer_list<int> v) const;
+  Rule Monotone() const;
+  Rule Runtime(std::initializer_list<const char*> v) const;
+  Rule Local(LocalFn f) const;
+  Rule Types(TypesFn f) const;
+  Rule Decomposes(DecomposeFn f) const;
+  Rule DecomposesAlways(DecomposeFn f) const;
+  Rule Random() const;
+  Rule Flops(double per_point) const;
+};
+
+Rule Einsum(absl::string_view op, absl::string_view text);
+Rule Elementwise(absl::string_view op);  // broadcasting over all operands
+Rule Computed(absl::string_view op, FactorsFn factors);
+
+// The factors of a call. A factor of size 1 is never produced.
+// Errors: InvalidArgument when the call does not fit the rule (a bug in the rule or a bad custom one).
+absl::StatusOr<OpFactors> FactorsOf(const Rule& rule, const OpCall& call);
+// Result types by the rule. Errors: Unimplemented when the rule has no types function.
+absl::StatusOr<std::vector<TensorType>> InferTypes(const Rule& rule, const OpCall& call);
+// The factors of an op without a rule: none; operands are gathered, it runs whole.
+OpFactors WholeFactors(const OpCall& call);
+
+}  // namespace spmd::rules

@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+// Sharding + global sizes: which box each device holds. The only code that computes who holds what.
+//
+// A dimension of n elements over k shards with chunk c ≥ ⌈n/k⌉ gives shard i the interval
+// [i·c, min((i+1)·c, n)); trailing shards may be smaller or empty:
+//
+//   n=10 over 4      c=3    [0:3) [3:6) [6:9) [9:10)
+//   n=5  over 4      c=2    [0:2) [2:4) [4:5) [5:5)
+//
+// Tiles. Devices that agree in all axes the sharding uses (dims and unreduced) are replicas and hold
+// the same tile. Tile t of num_tiles() is numbered by the coordinates along the used axes: the dims'
+// axes in order of dimension, then the unreduced ones, as one mixed-radix number, first axis major.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "csrc/mesh/grid.h"
+#include "csrc/sharding/sharding.h"
+#include "csrc/util/box.h"
+#include "csrc/util/dims.h"
+
+namespace spmd {
+
+// Thread safety: immutable.
+class Layout {
+ public:
+  // Requires: sharding.rank() == dims.size(); its axes are the grid's.
+  Layout(GridPtr grid, Sharding sharding, Dims dims);
+
+  const GridPtr& grid() const { return grid_; }
+  const Sharding& sharding() const { return sharding_; }
+  const Dims& dims() const { return dims_; }
+  int rank() const { return sharding_.rank(); }
+
+  int64_t num_shards(int dim) const { return shards_[dim]; }
+  int64_t chunk(int dim) const { return chunk_[dim]; }
+  Interval ShardInterval(int dim, int64_t shard) const;
+  // True when every shard of every dimension has the same size.
+  bool IsEven() const;
+
+  int64_t num_tiles() const { return num_tiles_; }
+  int64_t TileAt(int64_t position) const;       // the tile a device (by position) holds
+  int64_t FirstPositionOf(int64_t tile) const;  // the first device that holds it
+  Box BoxOfTile(int64_t tile) const;
+  Box BoxAt(int64_t position) const { return BoxOfTile(TileAt(position)); }
+  // Number of the tile's term along the unreduced axes; 0 where there are none.
+  int64_t TermOfTile(int64_t tile) const;
+  // Elements of the largest tile: what a device must hold.
+  int64_t MaxTileElements() const;
+
+  std::string ToString() const;  // "[32,128] {data},{}"
+  friend bool operator==(const Layout& a, const Layout& b);
+
+ private:
+  GridPtr grid_;
+  Sharding sharding_;
+  Dims dims_;
+  absl::InlinedVector<int64_t, 5> shards_;
+  absl::InlinedVector<int64_t, 5> chunk_;
+  AxisList used_axes_;  // in tile-number order
+  int64_t num_tiles_ = 1;
+};
+
+}  // namespace spmd
