@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+// Graph + annotations → one SPMD program. The pipeline is the table in pipeline.cc.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "csrc/ir/graph.h"
+#include "csrc/machine/machine.h"
+#include "csrc/program/program.h"
+#include "csrc/propagate/propagate.h"
+
+namespace spmd::partition {
+
+// "gathers 12 MB of …": what the user should know but that is no error.
+struct Warning {
+  std::string key;   // warn once per key
+  std::string text;
+};
+
+struct CompileOptions {
+  const machine::Machine* machine = nullptr;  // null: the nominal one
+  // Run the verifier between passes (always in debug builds).
+  bool verify = false;
+  // Bytes up to which same-group collectives are merged into one instruction.
+  int64_t merge_cap_bytes = int64_t{1} << 62;
+  // Called after each pass with its name and the text of the result. Null: not called.
+  std::function<void(absl::string_view pass, const std::string& text)> dump;
+};
+
+struct Compiled {
+  program::Program program;      // inputs and outputs in the graph's order
+  ir::Graph graph;               // after simplification, every value annotated
+  propagate::Reasons reasons;    // why each value of `graph` is cut as it is
+  std::vector<Warning> warnings;
+  struct PassTime { std::string pass; double ms; };
+  std::vector<PassTime> times;
+};
+
+// Requires: Verify(graph).ok().
+// Program inputs keep the graph's input order and count; where the graph's input carries a committed
+// or settled annotation the program's input has exactly that sharding, elsewhere the one proposed.
+// An output with `becomes` that names an annotated input has that input's sharding.
+// Errors: InvalidArgument for what the user annotated impossibly; Internal for a broken pass.
+absl::StatusOr<Compiled> Compile(const ir::Graph& graph, const CompileOptions& options = {});
+
+}  // namespace spmd::partition

@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+// A sharding for every value, and why.
+//
+// Committed and settled annotations are the seeds. Per op, dimension shardings and factor shardings
+// are translated into each other by the op's rule; per factor, the longest list of axes on which the
+// tensors agree is taken and given to all that have the factor. Stages, each run to a fixed point,
+// forwards and backwards: element-wise and view ops; pass factors of every op; reduced factors;
+// broadcasts. A later stage never undoes an earlier one. Committed dims that are closed do not grow.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "csrc/ir/graph.h"
+
+namespace spmd::propagate {
+
+// Why value v carries axis a on dimension d: it came over `node` (or the buffer edge) from `from`.
+struct Reason {
+  ir::ValueId value;
+  int dim;
+  AxisId axis;
+  ir::ValueId from = ir::kNoValue;  // kNoValue: the annotation itself
+  ir::NodeId via = ir::kNoNode;     // kNoNode with `from` set: the update edge of a buffer
+  std::string stage;
+};
+
+// Thread safety: thread-compatible.
+class Reasons {
+ public:
+  void Add(Reason reason) { reasons_.push_back(std::move(reason)); }
+  // The chain from `value` back to an annotation, one line per step, in the user's vocabulary.
+  std::string Explain(const ir::Graph& graph, ir::ValueId value) const;
+
+ private:
+  std::vector<Reason> reasons_;
+};
+
+// Annotates every value of `graph` (kDerived where nothing else was). Deterministic.
+// Errors: Internal when a rule does not fit its op.
+absl::Status Propagate(ir::Graph& graph, Reasons& reasons);
+
+}  // namespace spmd::propagate

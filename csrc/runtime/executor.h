@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+// Runs programs on tiles.
+//
+// Instructions are scheduled, not device threads: no device has a thread and no collective blocks
+// one, so any number of virtual devices runs on one core. A work item is (instruction, distinct
+// tile); items of one instruction run in parallel over the cores (the wheel's own OpenMP pool), each
+// with ATen's inner parallelism off, while there are at least as many tiles as workers, else one
+// after another with ATen's own threads. Terms are added in device order, so results do not depend
+// on timing.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <c10/core/Scalar.h>
+
+#include "absl/status/statusor.h"
+#include "csrc/program/program.h"
+#include "csrc/runtime/backend.h"
+#include "csrc/runtime/tiled_tensor.h"
+
+namespace spmd::runtime {
+
+// A program made ready for a backend: operators resolved, expressions evaluated per tile, move plans
+// made. Immutable. Thread safety: Run may be called from one thread at a time.
+class LoadedProgram {
+ public:
+  // Errors: ResourceExhausted with the ten largest values when the peak exceeds the backend's memory;
+  // InvalidArgument when an op or attribute does not exist.
+  static absl::StatusOr<std::shared_ptr<LoadedProgram>> Load(program::Program program,
+                                                             std::shared_ptr<Backend> backend);
+
+  const program::Program& program() const { return program_; }
+  const Backend& backend() const { return *backend_; }
+
+  struct Argument {
+    TiledTensorPtr value;
+    // The caller drops its reference: tiles may be overwritten or become the result's. Only tiles that
+    // nobody else holds are.
+    bool donate = false;
+  };
+  // inputs[i] for program().inputs[i]. An argument in another layout (or grid) is moved first, as a copy.
+  // results[k] for program().outputs[k]. Nothing is written into non-donated inputs; donated ones are
+  // overwritten only after every instruction that can fail on values or memory where possible.
+  // Errors: InvalidArgument / ResourceExhausted naming op, shapes and the user's line.
+  absl::StatusOr<std::vector<TiledTensorPtr>> Run(std::vector<Argument> inputs,
+                                                  const std::vector<c10::Scalar>& scalars);
+
+  ~LoadedProgram();
+
+ private:
+  struct Impl;
+  LoadedProgram(program::Program program, std::shared_ptr<Backend> backend);
+  program::Program program_;
+  std::shared_ptr<Backend> backend_;
+  std::unique_ptr<Impl> impl_;
+};
+
+// The value in another layout (any grid over the same backend). Shares tiles that are already right.
+TiledTensorPtr MoveTo(const TiledTensor& value, const Layout& layout, Backend& backend);
+
+}  // namespace spmd::runtime

@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+// A value that lives on devices: its layout and its distinct tiles.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include "csrc/ir/type.h"
+#include "csrc/runtime/backend.h"
+#include "csrc/sharding/layout.h"
+
+namespace spmd::runtime {
+
+// Tile t is a tensor of the size of layout.BoxOfTile(t), on the backend's real device. Devices that
+// hold the same tile share it. With deduplication off there is one tensor per device position
+// instead, indexed by position (`per_position`). Tiles are never aliased by anything that the host
+// gets. In planning mode tiles are meta tensors.
+// Thread safety: thread-compatible; tiles are replaced only by the executor.
+struct TiledTensor {
+  Layout layout;
+  DType dtype;
+  std::vector<at::Tensor> tiles;
+  bool per_position = false;
+};
+using TiledTensorPtr = std::shared_ptr<TiledTensor>;
+
+// Cuts a host tensor into tiles. Copies. Requires: sizes agree; no unreduced axes.
+TiledTensorPtr Upload(const at::Tensor& host, const Layout& layout, Backend& backend);
+// The whole value on the host as a fresh contiguous tensor; unreduced terms are summed (in device
+// order). Errors: planning backends raise PlanningError (as FailedPrecondition).
+absl::StatusOr<at::Tensor> Download(const TiledTensor& value);
+
+c10::ScalarType ToScalarType(DType dtype);
+DType FromScalarType(c10::ScalarType type);
+
+}  // namespace spmd::runtime
