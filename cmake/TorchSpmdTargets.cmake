@@ -29,6 +29,24 @@ function(spmd_library folder)
   endif()
 endfunction()
 
+# spmd_python_module(<folder> DEPS <folders…>)
+#   The extension module _C from a folder's .cc files. It finds LibTorch beside the package, wherever
+#   both are installed.
+function(spmd_python_module folder)
+  cmake_parse_arguments(ARG "" "" "DEPS" ${ARGN})
+  file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/*.cc)
+  Python3_add_library(_C MODULE WITH_SOABI ${sources})
+  target_include_directories(_C PRIVATE ${PROJECT_SOURCE_DIR})
+  foreach(dep ${ARG_DEPS})
+    string(REPLACE "/" "_" dep_target "spmd_${dep}")
+    target_link_libraries(_C PRIVATE ${dep_target})
+  endforeach()
+  target_link_libraries(_C PRIVATE ${TORCH_LIBRARIES} ${TORCH_PYTHON_LIBRARY})
+  set_target_properties(_C PROPERTIES BUILD_WITH_INSTALL_RPATH ON
+                                      INSTALL_RPATH "$ORIGIN/../torch/lib")
+  spmd_compile_options(_C)
+endfunction()
+
 # spmd_test(<folder> DEPS <folders…> [TORCH])
 #   One test binary from tests/cpp/<folder>/*_test.cc.
 function(spmd_test folder)

@@ -1,0 +1,13 @@
+// SPDX-License-Identifier: Apache-2.0
+// One init function per file of bindings; module.cc calls them in order.
+#pragma once
+
+#include "torch/csrc/utils/pybind.h"
+
+namespace spmd::python {
+
+void init_errors(py::module& m);
+void init_mesh(py::module& m);
+void init_spec(py::module& m);
+
+}  // namespace spmd::python

@@ -1,0 +1,10 @@
+// SPDX-License-Identifier: Apache-2.0
+// The extension torch_spmd._C: a list of what it is made of.
+#include "csrc/python/init.h"
+
+PYBIND11_MODULE(_C, m) {
+  m.doc() = "torch_spmd's C++ half. Private: use the torch_spmd package.";
+  spmd::python::init_errors(m);
+  spmd::python::init_mesh(m);
+  spmd::python::init_spec(m);
+}

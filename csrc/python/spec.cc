@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "csrc/python/spec.h"
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "csrc/python/init.h"
+
+namespace spmd::python {
+namespace {
+
+std::string Describe(py::handle value) {
+  return py::repr(value).cast<std::string>() + " (" +
+         py::type::of(value).attr("__name__").cast<std::string>() + ")";
+}
+
+constexpr const char* kEntryKinds =
+    "an entry is None (not cut), an axis name or index, a tuple of those (major first), or "
+    "UNCONSTRAINED";
+
+std::optional<SpecAxis> ToAxis(py::handle value) {
+  if (py::isinstance<py::str>(value)) return SpecAxis(value.cast<std::string>());
+  if (py::isinstance<py::bool_>(value) || !PyIndex_Check(value.ptr())) return std::nullopt;
+  py::object index = py::reinterpret_steal<py::object>(PyNumber_Index(value.ptr()));
+  if (!index) throw py::error_already_set();
+  return SpecAxis(index.cast<int64_t>());
+}
+
+SpecEntry ToEntry(py::handle value, size_t position) {
+  SpecEntry entry;
+  if (value.is_none()) return entry;
+  if (py::hasattr(value, "is_unconstrained")) {
+    entry.unconstrained = true;
+    return entry;
+  }
+  if (std::optional<SpecAxis> axis = ToAxis(value)) {
+    entry.axes.push_back(*axis);
+    return entry;
+  }
+  if (!py::isinstance<py::sequence>(value)) {
+    throw py::type_error("PartitionSpec: entry " + std::to_string(position) + " is " +
+                         Describe(value) + "; " + kEntryKinds);
+  }
+  for (py::handle item : value) {
+    std::optional<SpecAxis> axis = ToAxis(item);
+    if (!axis) {
+      throw py::type_error("PartitionSpec: entry " + std::to_string(position) + " contains " +
+                           Describe(item) + "; " + kEntryKinds);
+    }
+    entry.axes.push_back(*axis);
+  }
+  return entry;
+}
+
+py::object FromAxis(const SpecAxis& axis) {
+  if (const auto* name = std::get_if<std::string>(&axis)) return py::str(*name);
+  return py::int_(std::get<int64_t>(axis));
+}
+
+}  // namespace
+
+PartitionSpec ToSpec(py::handle spec) {
+  if (py::isinstance<py::str>(spec) || !py::isinstance<py::sequence>(spec)) {
+    throw py::type_error("PartitionSpec: expected a tuple with one entry per dimension, got " +
+                         Describe(spec) + "; " + kEntryKinds);
+  }
+  PartitionSpec result;
+  for (py::handle entry : spec) result.push_back(ToEntry(entry, result.size()));
+  return result;
+}
+
+py::tuple FromSpec(const PartitionSpec& spec) {
+  py::tuple result(spec.size());
+  for (size_t i = 0; i < spec.size(); ++i) {
+    const SpecEntry& entry = spec[i];
+    if (entry.unconstrained) {
+      result[i] = py::str("UNCONSTRAINED");
+    } else if (entry.axes.empty()) {
+      result[i] = py::none();
+    } else if (entry.axes.size() == 1) {
+      result[i] = FromAxis(entry.axes[0]);
+    } else {
+      py::tuple axes(entry.axes.size());
+      for (size_t k = 0; k < entry.axes.size(); ++k) axes[k] = FromAxis(entry.axes[k]);
+      result[i] = axes;
+    }
+  }
+  return result;
+}
+
+void init_spec(py::module& m) {
+  m.def("check_spec", [](py::object spec) { ToSpec(spec); }, py::arg("spec"));
+  m.def("spec_to_string", [](py::object spec) { return SpecToString(ToSpec(spec)); },
+        py::arg("spec"));
+}
+
+}  // namespace spmd::python
