@@ -12,10 +12,12 @@
 // the right where ranks differ); "[h]" is whole; "1" is a dimension without a factor; "(a b)" a
 // compound dimension, major first (sizes must then be known from elsewhere in the text); "+" before
 // an operand: added to the result once when a reduced factor is cut; "?" after an operand's last
-// dimension: the operand may be absent.
+// dimension: the operand may be absent; "()" a tensor of rank 0. A "+" operand of lower rank than its
+// text is aligned at the right.
 #pragma once
 
 #include <initializer_list>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -27,6 +29,7 @@
 
 namespace spmd::rules {
 
+struct EinsumPattern;  // csrc/rules/einsum.h: parsed einsum text
 class Builder;  // csrc/rules/builder.h: appends core ops to a graph, inferring result types
 
 // Which factors of a call are cut (by number). Local attributes may depend on it.
@@ -42,19 +45,26 @@ using LocalFn = Attributes (*)(const OpCall&, const OpFactors&, const CutFactors
 using DecomposeFn = absl::StatusOr<std::vector<ir::ValueId>> (*)(Builder&, const ir::Graph& from,
                                                                  const ir::Node&,
                                                                  absl::Span<const ir::ValueId> operands);
+// Calls for which the linearity below holds, where attributes or types decide.
+using LinearIfFn = bool (*)(const OpCall&);
 
 struct Rule {
   std::string op;
   std::string einsum;            // set, or
+  std::shared_ptr<const EinsumPattern> pattern;  // parsed once; null when the text is bad
   FactorsFn factors = nullptr;   // set
   TypesFn types = nullptr;       // required for core ops
   LocalFn local = nullptr;       // null: the attributes go unchanged
   DecomposeFn decompose = nullptr;
   bool decompose_always = false;  // no such kernel, or worse whole: rewritten before propagation
   // Linearity, as sets of operands. each: any one of them may be unreduced (sum) while the others
-  // are not. jointly: all of them or none. `monotone` ops are jointly linear for max and min too.
+  // are not. jointly: all of them or none. `monotone` ops are jointly linear for max and min too; a
+  // monotone op without `jointly` is so in its first operand, for max and min only. Read them
+  // through LinearityOf.
   std::vector<int> each;
   std::vector<int> jointly;
+  bool jointly_all = false;            // every present operand (ops that take Tensor[])
+  LinearIfFn linear_if = nullptr;      // null: for every call
   bool monotone = false;
   std::vector<int> added;              // operands added once to the result
   std::vector<std::string> runtime;    // attributes whose value is in no key
@@ -64,7 +74,9 @@ struct Rule {
   // Fluent setters, so that a row reads as a line.
   Rule Each(std::initializer_list<int> v) const;
   Rule Jointly(std::initializer_list<int> v) const;
+  Rule JointlyAll() const;
   Rule Monotone() const;
+  Rule LinearIf(LinearIfFn f) const;
   Rule Runtime(std::initializer_list<const char*> v) const;
   Rule Local(LocalFn f) const;
   Rule Types(TypesFn f) const;
@@ -81,6 +93,13 @@ Rule Computed(absl::string_view op, FactorsFn factors);
 // The factors of a call. A factor of size 1 is never produced.
 // Errors: InvalidArgument when the call does not fit the rule (a bug in the rule or a bad custom one).
 absl::StatusOr<OpFactors> FactorsOf(const Rule& rule, const OpCall& call);
+// Which operands of a call may hold terms that combine with `kind` while the op runs on each term.
+// each: any one of them, the others not; jointly: all of them or none. Absent operands are left out.
+struct Linearity {
+  absl::InlinedVector<int, 4> each;
+  absl::InlinedVector<int, 4> jointly;
+};
+Linearity LinearityOf(const Rule& rule, const OpCall& call, ReduceKind kind);
 // Result types by the rule. Errors: Unimplemented when the rule has no types function.
 absl::StatusOr<std::vector<TensorType>> InferTypes(const Rule& rule, const OpCall& call);
 // The factors of an op without a rule: none; operands are gathered, it runs whole.

@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "csrc/rules/registry.h"
+
+#include <algorithm>
+#include <memory>
+#include <mutex>
+#include <shared_mutex>
+#include <string>
+#include <utility>
+
+#include "absl/container/btree_map.h"
+#include "absl/container/flat_hash_map.h"
+#include "absl/strings/str_cat.h"
+#include "csrc/rules/einsum.h"
+#include "csrc/util/status.h"
+
+namespace spmd::rules {
+namespace {
+
+using Table = absl::flat_hash_map<std::string, Rule>;
+
+// Immutable once built, so look-ups of built-in ops take no lock.
+const Table& BuiltIn() {
+  static const Table* const table = [] {
+    auto* t = new Table;
+    for (auto family : {ElementwiseRules, MatmulRules, ReductionRules, NormalizationRules, ViewRules,
+                        IndexingRules, ConvolutionRules, CreationRules, OptimizerRules}) {
+      for (Rule& rule : family()) {
+        SPMD_CHECK(rule.pattern != nullptr || rule.factors != nullptr, rule.op, ": ",
+                   ParseEinsum(rule.einsum).status().ToString());
+        std::string op = rule.op;
+        SPMD_CHECK(t->emplace(op, std::move(rule)).second, op, " has two rules");
+      }
+    }
+    return t;
+  }();
+  return *table;
+}
+
+// The user's. Rules are never removed, and live behind pointers: what Find returned stays valid.
+struct UserTable {
+  std::shared_mutex mutex;
+  absl::btree_map<std::string, std::unique_ptr<const Rule>> rules;
+};
+UserTable& Users() {
+  static UserTable* const table = new UserTable;
+  return *table;
+}
+
+std::string Key(absl::string_view op) { return std::string(op.data(), op.size()); }
+
+}  // namespace
+
+const Rule* Find(absl::string_view op) {
+  const std::string key = Key(op);
+  if (auto it = BuiltIn().find(key); it != BuiltIn().end()) return &it->second;
+  UserTable& users = Users();
+  std::shared_lock lock(users.mutex);
+  auto it = users.rules.find(key);
+  return it == users.rules.end() ? nullptr : it->second.get();
+}
+
+absl::Status Register(Rule rule) {
+  if (rule.op.empty()) return absl::InvalidArgumentError("register_rule: the op has no name");
+  if (rule.pattern == nullptr && rule.factors == nullptr) {
+    const absl::Status bad = ParseEinsum(rule.einsum).status();
+    return absl::InvalidArgumentError(
+        absl::StrCat("register_rule: the rule of '", rule.op, "' does not parse: ", bad.message()));
+  }
+  auto taken = [&] {
+    return absl::AlreadyExistsError(absl::StrCat("register_rule: '", rule.op, "' has a rule"));
+  };
+  if (BuiltIn().contains(rule.op)) return taken();
+  UserTable& users = Users();
+  std::unique_lock lock(users.mutex);
+  if (users.rules.contains(rule.op)) return taken();
+  std::string op = rule.op;
+  users.rules.emplace(std::move(op), std::make_unique<const Rule>(std::move(rule)));
+  return absl::OkStatus();
+}
+
+std::vector<std::string> AllOps() {
+  std::vector<std::string> ops;
+  for (const auto& [op, rule] : BuiltIn()) ops.push_back(op);
+  {
+    UserTable& users = Users();
+    std::shared_lock lock(users.mutex);
+    for (const auto& [op, rule] : users.rules) ops.push_back(op);
+  }
+  std::sort(ops.begin(), ops.end());
+  return ops;
+}
+
+}  // namespace spmd::rules

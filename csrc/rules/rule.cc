@@ -1,0 +1,216 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "csrc/rules/rule.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "csrc/rules/einsum.h"
+#include "csrc/rules/promotion.h"
+#include "csrc/util/status.h"
+
+namespace spmd::rules {
+namespace {
+
+std::string Str(absl::string_view text) { return std::string(text.data(), text.size()); }
+
+absl::Status CheckShape(const OpCall& call, const OpFactors& f) {
+  auto error = [&](auto&&... what) {
+    return absl::InvalidArgumentError(absl::StrCat("the rule of ", call.ToString(), " gives ",
+                                                   f.ToString(), ": ", what...));
+  };
+  if (f.operands.size() != call.operands.size() || f.results.size() != call.results.size()) {
+    return error("the call has ", call.operands.size(), " operands and ", call.results.size(),
+                 " results");
+  }
+  for (size_t i = 0; i < f.operands.size(); ++i) {
+    const size_t rank = call.operands[i] ? call.operands[i]->dims.size() : 0;
+    if (f.operands[i].size() != rank) return error("operand ", i, " has rank ", rank);
+  }
+  for (size_t i = 0; i < f.results.size(); ++i) {
+    const size_t rank = call.results[i].dims.size();
+    if (f.results[i].size() != rank) return error("result ", i, " has rank ", rank);
+  }
+  return absl::OkStatus();
+}
+
+// Factors of size 1 cannot be cut: they and their windows go, the others close up in order.
+void DropTrivial(OpFactors* f) {
+  std::vector<int> renumbered(f->factors.size(), -1);
+  int kept = 0;
+  for (size_t i = 0; i < f->factors.size(); ++i) {
+    if (f->factors[i].size == 1) continue;
+    f->factors[kept] = f->factors[i];
+    renumbered[i] = kept++;
+  }
+  if (kept == static_cast<int>(f->factors.size())) return;
+  f->factors.resize(kept);
+  for (auto* tensors : {&f->operands, &f->results}) {
+    for (TensorFactors& tensor : *tensors) {
+      for (DimFactors& dim : tensor) {
+        DimFactors rest;
+        for (int factor : dim) {
+          if (renumbered[factor] >= 0) rest.push_back(renumbered[factor]);
+        }
+        dim = std::move(rest);
+      }
+    }
+  }
+  std::vector<Window> windows;
+  for (Window& w : f->windows) {
+    if (renumbered[w.factor] < 0) continue;
+    w.factor = renumbered[w.factor];
+    windows.push_back(std::move(w));
+  }
+  f->windows = std::move(windows);
+}
+
+absl::InlinedVector<int, 4> Present(const std::vector<int>& operands, const OpCall& call) {
+  absl::InlinedVector<int, 4> present;
+  for (int i : operands) {
+    if (call.has(i)) present.push_back(i);
+  }
+  return present;
+}
+
+}  // namespace
+
+Rule Rule::Each(std::initializer_list<int> v) const {
+  Rule r = *this;
+  r.each = v;
+  return r;
+}
+Rule Rule::Jointly(std::initializer_list<int> v) const {
+  Rule r = *this;
+  r.jointly = v;
+  return r;
+}
+Rule Rule::JointlyAll() const {
+  Rule r = *this;
+  r.jointly_all = true;
+  return r;
+}
+Rule Rule::Monotone() const {
+  Rule r = *this;
+  r.monotone = true;
+  return r;
+}
+Rule Rule::LinearIf(LinearIfFn f) const {
+  Rule r = *this;
+  r.linear_if = f;
+  return r;
+}
+Rule Rule::Runtime(std::initializer_list<const char*> v) const {
+  Rule r = *this;
+  r.runtime.assign(v.begin(), v.end());
+  return r;
+}
+Rule Rule::Local(LocalFn f) const {
+  Rule r = *this;
+  r.local = f;
+  return r;
+}
+Rule Rule::Types(TypesFn f) const {
+  Rule r = *this;
+  r.types = f;
+  return r;
+}
+Rule Rule::Decomposes(DecomposeFn f) const {
+  Rule r = *this;
+  r.decompose = f;
+  return r;
+}
+Rule Rule::DecomposesAlways(DecomposeFn f) const {
+  Rule r = Decomposes(f);
+  r.decompose_always = true;
+  return r;
+}
+Rule Rule::Random() const {
+  Rule r = *this;
+  r.random = true;
+  return r;
+}
+Rule Rule::Flops(double per_point) const {
+  Rule r = *this;
+  r.flops_per_point = per_point;
+  return r;
+}
+
+Rule Einsum(absl::string_view op, absl::string_view text) {
+  Rule r;
+  r.op = Str(op);
+  r.einsum = Str(text);
+  absl::StatusOr<EinsumPattern> pattern = ParseEinsum(text);
+  if (pattern.ok()) {
+    for (size_t i = 0; i < pattern->operands.size(); ++i) {
+      if (pattern->operands[i].added) r.added.push_back(static_cast<int>(i));
+    }
+    r.pattern = std::make_shared<const EinsumPattern>(*std::move(pattern));
+  }
+  return r;
+}
+
+Rule Elementwise(absl::string_view op) {
+  Rule r = Computed(op, BroadcastFactors);
+  r.types = PromotedTypes;
+  return r;
+}
+
+Rule Computed(absl::string_view op, FactorsFn factors) {
+  Rule r;
+  r.op = Str(op);
+  r.factors = factors;
+  return r;
+}
+
+absl::StatusOr<OpFactors> FactorsOf(const Rule& rule, const OpCall& call) {
+  absl::StatusOr<OpFactors> factors;
+  if (rule.pattern != nullptr) {
+    factors = EinsumFactors(*rule.pattern, call);
+  } else if (rule.factors != nullptr) {
+    factors = rule.factors(call);
+  } else {
+    SPMD_RETURN_IF_ERROR(ParseEinsum(rule.einsum).status());
+    return absl::InvalidArgumentError(absl::StrCat("the rule of ", rule.op, " has no factors"));
+  }
+  SPMD_RETURN_IF_ERROR(factors.status());
+  SPMD_RETURN_IF_ERROR(CheckShape(call, *factors));
+  DropTrivial(&*factors);
+  return factors;
+}
+
+Linearity LinearityOf(const Rule& rule, const OpCall& call, ReduceKind kind) {
+  Linearity linear;
+  if (rule.linear_if != nullptr && !rule.linear_if(call)) return linear;
+  const bool sum = kind == ReduceKind::kSum;
+  const bool extremum = kind == ReduceKind::kMax || kind == ReduceKind::kMin;
+  if (!sum && !(extremum && rule.monotone)) return linear;
+  if (sum) linear.each = Present(rule.each, call);
+  linear.jointly = Present(rule.jointly, call);
+  if (rule.jointly_all) {
+    for (size_t i = 0; i < call.operands.size(); ++i) {
+      if (call.has(static_cast<int>(i))) linear.jointly.push_back(static_cast<int>(i));
+    }
+  }
+  if (extremum && linear.jointly.empty() && call.has(0)) linear.jointly.push_back(0);
+  return linear;
+}
+
+absl::StatusOr<std::vector<TensorType>> InferTypes(const Rule& rule, const OpCall& call) {
+  if (rule.types == nullptr) {
+    return absl::UnimplementedError(absl::StrCat(
+        "the rule of ", rule.op, " does not say its result types; only core ops can be built"));
+  }
+  return rule.types(call);
+}
+
+OpFactors WholeFactors(const OpCall& call) {
+  OpFactors f;
+  for (const TensorType* type : call.operands) {
+    f.operands.emplace_back(type == nullptr ? 0 : type->dims.size());
+  }
+  for (const TensorType& type : call.results) f.results.emplace_back(type.dims.size());
+  return f;
+}
+
+}  // namespace spmd::rules
