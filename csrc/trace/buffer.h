@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+// Value: one functional value of the traced program. Buffer: what a Storage of the device holds.
+//
+// A Value never changes. A Buffer is a variable: writing rebinds it to another Value. A Buffer is the
+// context of its Storage's DataPtr, so that all state travels with the Storage: `.data =`, ties,
+// deepcopy, save and load keep it by themselves.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/Storage.h>
+#include <c10/util/intrusive_ptr.h>
+
+#include "absl/container/flat_hash_map.h"
+#include "csrc/ir/type.h"
+#include "csrc/mesh/mesh.h"
+#include "csrc/runtime/tiled_tensor.h"
+#include "csrc/sharding/spec.h"
+#include "csrc/trace/view_recipe.h"
+
+namespace spmd::trace {
+
+// A sharding as the user gave it.
+struct Mark {
+  Mesh mesh;
+  PartitionSpec spec;
+};
+
+// Invariants: exactly one of: pending (on a tape), tiles, host. Logical and stride-free: `type` is what
+// a dense row-major tensor of the value would be.
+// Thread safety: guarded by the session's lock.
+struct Value : c10::intrusive_ptr_target {
+  explicit Value(TensorType t) : type(std::move(t)) {}
+
+  TensorType type;
+  // Number on tape `tape`, where it is known there.
+  uint64_t tape = 0;
+  int32_t id = -1;
+  bool pending = false;
+  runtime::TiledTensorPtr tiles;
+  at::Tensor host;  // contiguous CPU tensor that nobody else may write
+  // A failure after which the value is lost; reading it raises this.
+  absl::Status poison;
+};
+using ValuePtr = c10::intrusive_ptr<Value>;
+
+// Thread safety: guarded by the session's lock, except for the address.
+class Buffer : public c10::intrusive_ptr_target {
+ public:
+  // A new Storage of `nbytes` with a fresh Buffer as its context. The address is unique among live
+  // Buffers, never null and never readable.
+  static c10::Storage NewStorage(int64_t nbytes);
+  // Null when the storage is not ours (FakeTensor, foreign pointers that are no Buffer's address).
+  static Buffer* Of(const c10::Storage& storage);
+  static bool IsOurs(const at::Tensor& tensor);
+
+  ~Buffer() override;
+
+  // The value; null until it is written first (memory of torch.empty).
+  ValuePtr value;
+  // What tensor the value stands for; the recipe of every other tensor starts from it.
+  BaseForm form;
+  // Recipes by (dtype, sizes, strides, offset, conj, neg), valid for `form`.
+  RecipeMap recipes;
+  uint64_t generation = 0;  // counts rebindings
+  std::optional<Mark> mark;  // committed
+  // Layout in which programs leave it; nullopt until a program wrote it.
+  std::optional<Layout> settled;
+  // Where its present value came from, for `explain`: the run and the output's number.
+  std::weak_ptr<const void> origin;
+  int origin_output = -1;
+
+  void* address() const { return address_; }
+  // Forgets recipes and takes another form (set_, resize_, whole-storage copies).
+  void Rebase(BaseForm form);
+  void Bind(ValuePtr v) {
+    value = std::move(v);
+    ++generation;
+  }
+
+ private:
+  friend c10::DataPtr MakeDataPtr(Buffer* buffer);
+  Buffer();
+  void* address_ = nullptr;
+};
+using BufferPtr = c10::intrusive_ptr<Buffer>;
+
+}  // namespace spmd::trace

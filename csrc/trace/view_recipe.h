@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+// How a view derives from its Buffer's value, as ops, never as strides alone.
+//
+//   base f32[8,4]   x.t()[1:3]   =   permute([1,0]) ; slice(dim=0, start=1, end=3, step=1)
+//
+// Reading a view replays the steps forward; writing into it replays them backward with the new value:
+// bijections (permute, reshape, …) are inverted, the others scatter into what was there.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include "absl/container/flat_hash_map.h"
+#include "csrc/ir/type.h"
+
+namespace spmd::trace {
+
+enum class ViewOp : uint8_t {
+  kPermute,        // ints: the permutation
+  kReshape,        // result dims
+  kExpand,         // result dims
+  kSlice,          // ints: dim, start, end, step
+  kSelect,         // ints: dim, index
+  kDiagonal,       // ints: offset, dim1, dim2
+  kUnfold,         // ints: dimension, size, step
+  kBitcast,        // result dtype: view.dtype
+  kViewAsReal,
+  kViewAsComplex,
+  kConj,
+  kNeg,
+  kStrided,        // ints: offset, then strides, in elements of the base's storage order
+};
+
+// A link of a chain; the parent is null for a step on the base itself. Immutable.
+struct Recipe {
+  std::shared_ptr<const Recipe> parent;
+  ViewOp op;
+  std::vector<int64_t> ints;
+  TensorType source;  // what the step is applied to
+  TensorType result;
+};
+using RecipePtr = std::shared_ptr<const Recipe>;
+
+// The tensor that a Buffer's value is: dense, non-overlapping, any order of strides, offset 0.
+struct BaseForm {
+  at::ScalarType dtype = at::kFloat;
+  std::vector<int64_t> sizes;
+  std::vector<int64_t> strides;
+};
+
+struct ViewKey {
+  at::ScalarType dtype;
+  bool conj = false;
+  bool neg = false;
+  int64_t offset = 0;
+  Dims sizes;
+  Dims strides;
+  static ViewKey Of(const at::Tensor& tensor);
+  friend bool operator==(const ViewKey& a, const ViewKey& b) {
+    return a.dtype == b.dtype && a.conj == b.conj && a.neg == b.neg && a.offset == b.offset &&
+           a.sizes == b.sizes && a.strides == b.strides;
+  }
+  template <typename H>
+  friend H AbslHashValue(H h, const ViewKey& k) {
+    return H::combine(std::move(h), k.dtype, k.conj, k.neg, k.offset, k.sizes, k.strides);
+  }
+};
+using RecipeMap = absl::flat_hash_map<ViewKey, RecipePtr>;
+
+// True when `tensor` is the base itself.
+bool IsBase(const BaseForm& form, const at::Tensor& tensor);
+// A dense tensor of the given metadata at offset 0: what may serve as a form.
+bool IsDense(const at::Tensor& tensor);
+BaseForm FormOf(const at::Tensor& tensor);
+BaseForm ContiguousForm(at::ScalarType dtype, at::IntArrayRef sizes);
+
+// The chain that makes a tensor with `key` out of the base by strides alone: a permutation and a
+// reshape where that suffices, else kStrided (a gather over the base in storage order).
+RecipePtr StridedRecipe(const BaseForm& form, const at::Tensor& tensor);
+
+// The step on a host tensor (for values that are on the host already).
+at::Tensor ApplyOnHost(const Recipe& step, const at::Tensor& source);
+// The whole chain, base first.
+std::vector<const Recipe*> Chain(const RecipePtr& recipe);
+bool IsBijection(ViewOp op);
+
+}  // namespace spmd::trace
