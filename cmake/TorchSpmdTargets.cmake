@@ -71,6 +71,10 @@ endfunction()
 function(spmd_compile_options target)
   target_compile_options(${target} PRIVATE -Wall -Wextra -Wno-unused-parameter
                                            -Wno-missing-field-initializers)
+  if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+    # A known false alarm about moved absl::InlinedVectors.
+    target_compile_options(${target} PRIVATE -Wno-maybe-uninitialized)
+  endif()
   if(TORCH_SPMD_WERROR)
     target_compile_options(${target} PRIVATE -Werror)
   endif()

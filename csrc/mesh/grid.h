@@ -21,6 +21,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "csrc/mesh/mesh.h"
+#include "csrc/util/scanner.h"
 
 namespace spmd {
 
@@ -69,6 +70,8 @@ class Grid {
   // The position with coordinate `value` along `axes`, all others as at `position`.
   int64_t WithCoordinate(int64_t position, absl::Span<const AxisId> axes, int64_t value) const;
 
+  // All sub-axes of the axis called `axis`, major first; empty when there is none of that name.
+  AxisList SubAxesOf(absl::string_view axis) const;
   // The sub-axes of one axis of a mesh written in this grid. Errors: InvalidArgument when `mesh`
   // does not refine to this grid or lacks the axis.
   absl::StatusOr<AxisList> AxesOf(const Mesh& mesh, int mesh_axis) const;
@@ -78,9 +81,15 @@ class Grid {
   std::string AxesToString(absl::Span<const AxisId> axes) const;
   // Inverse of AxesToString. Errors: InvalidArgument naming the unknown axis.
   absl::StatusOr<AxisList> ParseAxes(absl::string_view text) const;
+  // Takes one "model" or "model:0" and appends what it stands for.
+  absl::Status ParseAxis(Scanner& in, AxisList& axes) const;
   // "[data=2, model=4]", with sub-axes merged back into the axes they came from, and
-  // " devices=[3,1,…]" where the order is not 0..n-1.
+  // " devices=[3,1,8..15]" where the order is not 0..n-1. An axis whose parts are not its prime
+  // factors in ascending order shows them: "[x=3*2]".
   std::string ToString() const;
+  // Inverse of ToString. Errors: InvalidArgument with the offending text, or as Mesh::Create.
+  static absl::StatusOr<std::shared_ptr<const Grid>> Parse(absl::string_view text);
+  static absl::StatusOr<std::shared_ptr<const Grid>> Parse(Scanner& in);  // takes what is its own
 
   friend bool operator==(const Grid& a, const Grid& b);
   template <typename H>
@@ -89,6 +98,8 @@ class Grid {
     for (const SubAxis& a : g.axes_) h = H::combine(std::move(h), a.axis, a.index, a.size);
     return h;
   }
+
+  friend bool operator!=(const Grid& a, const Grid& b) { return !(a == b); }
 
  private:
   Grid(std::vector<int64_t> device_ids, std::vector<SubAxis> axes);

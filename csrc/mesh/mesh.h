@@ -10,6 +10,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
+#include "csrc/util/did_you_mean.h"
 
 namespace spmd {
 
@@ -34,6 +35,9 @@ class Mesh {
 
   // Errors: NotFound "mesh [data=2, model=4] has no axis 'modle'; did you mean 'model'?".
   absl::StatusOr<int> AxisIndex(absl::string_view name) const;
+  // The end of a message about an axis that is not there: "; did you mean 'model'?", or
+  // "; its axes are 'data', 'model'".
+  std::string SuggestAxis(absl::string_view name) const;
 
   // "[data=2, model=4]".
   std::string AxesToString() const;
@@ -54,9 +58,5 @@ class Mesh {
   std::vector<int64_t> shape_;
   std::vector<std::string> axis_names_;
 };
-
-// The candidate nearest to `name` by edit distance, if near enough to be a likely typo.
-std::optional<std::string> DidYouMean(absl::string_view name,
-                                      absl::Span<const std::string> candidates);
 
 }  // namespace spmd

@@ -16,6 +16,8 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
+#include "absl/types/span.h"
 #include "csrc/mesh/grid.h"
 #include "csrc/sharding/sharding.h"
 #include "csrc/util/box.h"
@@ -23,10 +25,14 @@
 
 namespace spmd {
 
+// Errors: InvalidArgument saying what does not fit: the rank, an axis that is not the grid's or occurs
+// twice, a chunk too small to hold the dimension or given without axes.
+absl::Status CheckLayout(const Grid& grid, const Sharding& sharding, absl::Span<const int64_t> dims);
+
 // Thread safety: immutable.
 class Layout {
  public:
-  // Requires: sharding.rank() == dims.size(); its axes are the grid's.
+  // Requires: CheckLayout(*grid, sharding, dims).
   Layout(GridPtr grid, Sharding sharding, Dims dims);
 
   const GridPtr& grid() const { return grid_; }
@@ -51,7 +57,10 @@ class Layout {
   int64_t MaxTileElements() const;
 
   std::string ToString() const;  // "[32,128] {data},{}"
+  // The same tiles on the same devices: a chunk given and the same chunk by default are equal, and
+  // it does not matter which dimensions are open.
   friend bool operator==(const Layout& a, const Layout& b);
+  friend bool operator!=(const Layout& a, const Layout& b) { return !(a == b); }
 
  private:
   GridPtr grid_;

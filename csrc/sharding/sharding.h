@@ -3,7 +3,7 @@
 //
 // Text, with the grid's names:   {data},{model:0,model:1}      two dimensions
 //                                {data chunk=6},{}             a chunk other than ⌈n/k⌉
-//                                {?},{model,?}                 open dimensions: more axes may come
+//                                {?},{model,? chunk=6}         open dimensions: more axes may come
 //                                {},{} unreduced(sum){data}    each device along data holds a term
 #pragma once
 
@@ -65,6 +65,7 @@ struct Sharding {
   std::string ToString(const Grid& grid) const;
   // Errors: InvalidArgument with the offending text; a repeated axis.
   static absl::StatusOr<Sharding> Parse(absl::string_view text, const Grid& grid);
+  static absl::StatusOr<Sharding> Parse(Scanner& in, const Grid& grid);  // takes what is its own
 
   friend bool operator==(const Sharding& a, const Sharding& b) {
     return a.dims == b.dims && a.unreduced == b.unreduced && a.reduce_kind == b.reduce_kind;

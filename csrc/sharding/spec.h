@@ -15,7 +15,7 @@
 
 namespace spmd {
 
-// An axis by name or by index.
+// An axis by name or by index. "model:0" names a sub-axis of the grid, as SpecOf writes it.
 using SpecAxis = std::variant<std::string, int64_t>;
 
 // One dimension: not cut (no axes, closed), cut by axes (major first), or left open.
@@ -42,7 +42,9 @@ absl::StatusOr<Sharding> ResolveSpec(absl::string_view caller, const PartitionSp
 // when they carry no axes.
 PartitionSpec SpecOf(const Sharding& sharding, const Grid& grid, const Mesh& mesh);
 
-// XLA's text for the sharding: "{devices=[2,1,2]0,1,2,3 last_tile_dim_replicate}", "{replicated}".
+// XLA's text for the sharding: "{devices=[2,1,2]0,1,2,3 last_tile_dim_replicate}", "{replicated}",
+// "{devices=[1,2,2]0,1,2,3 last_tile_dims={unreduced, replicated}}". XLA knows no chunks; they do not
+// show.
 std::string HloString(const Sharding& sharding, const Grid& grid);
 
 }  // namespace spmd

@@ -8,6 +8,9 @@
 //
 //   Start(Operand(0), 1)                      prints  start(o0,1)
 //   Max(Start(Result(0), 0) * 2 - 1, 0)       prints  max(start(r0,0)*2-1,0)
+//
+// Sums and products are kept with their constant on the right and constants merged, so equal
+// shifts compare equal however they were built.
 #pragma once
 
 #include <cstdint>
@@ -17,6 +20,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "csrc/util/scanner.h"
 
 namespace spmd {
 
@@ -57,7 +61,8 @@ class Expr {
   static Expr Size(TensorRef tensor, int dim);
   static Expr Extent(TensorRef tensor, int dim);
   static Expr Coord(int sub_axis);
-  static Expr Binary(Op op, const Expr& a, const Expr& b);  // folds constants
+  // Folds constants. Requires: a constant divisor is positive.
+  static Expr Binary(Op op, const Expr& a, const Expr& b);
 
   Op op() const;
   int64_t value() const;     // Requires: op() == kConst.
@@ -67,12 +72,17 @@ class Expr {
   const Expr& rhs() const;
 
   bool IsConst() const { return op() == Op::kConst; }
+  // A quotient whose divisor is not positive is 0: the size of an empty tile may divide.
   int64_t Evaluate(const Env& env) const;
+  // Calls `visit` on every variable of the tree, left to right.
+  void ForEachVariable(const std::function<void(const Expr&)>& visit) const;
   std::string ToString() const;
   // Errors: InvalidArgument with the offending text.
   static absl::StatusOr<Expr> Parse(absl::string_view text);
+  static absl::StatusOr<Expr> Parse(Scanner& in);  // the longest expression that comes next
 
   friend bool operator==(const Expr& a, const Expr& b);
+  friend bool operator!=(const Expr& a, const Expr& b) { return !(a == b); }
   size_t Hash() const;
   template <typename H>
   friend H AbslHashValue(H h, const Expr& e) {

@@ -1,0 +1,175 @@
+// SPDX-License-Identifier: Apache-2.0
+// The text forms of a grid and of lists of its axes.
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "csrc/mesh/grid.h"
+#include "csrc/util/did_you_mean.h"
+#include "csrc/util/status.h"
+
+namespace spmd {
+namespace {
+
+// "3,1,8..15": three or more ids that follow one another are a range.
+std::string IdsToString(absl::Span<const int64_t> ids) {
+  std::string out;
+  for (size_t i = 0; i < ids.size();) {
+    size_t end = i + 1;
+    while (end < ids.size() && ids[end] == ids[end - 1] + 1) ++end;
+    if (end - i < 3) end = i + 1;
+    absl::StrAppend(&out, i == 0 ? "" : ",", ids[i]);
+    if (end > i + 1) absl::StrAppend(&out, "..", ids[end - 1]);
+    i = end;
+  }
+  return out;
+}
+
+// More devices than this in one grid is a typing mistake, not a machine.
+constexpr int64_t kMaxDevices = int64_t{1} << 24;
+
+absl::StatusOr<std::vector<int64_t>> ParseIds(Scanner& in) {
+  std::vector<int64_t> ids;
+  do {
+    SPMD_ASSIGN_OR_RETURN(const int64_t first, in.Integer("a device id"));
+    int64_t last = first;
+    if (in.Consume("..")) {
+      SPMD_ASSIGN_OR_RETURN(last, in.Integer("the last device id of the range"));
+    }
+    if (last < first || first < 0 || last - first >= kMaxDevices) {
+      return in.Error("ids from 0, in ascending ranges, before what comes");
+    }
+    for (int64_t id = first; id <= last; ++id) ids.push_back(id);
+  } while (in.Consume(","));
+  return ids;
+}
+
+}  // namespace
+
+std::string Grid::AxesToString(absl::Span<const AxisId> axes) const {
+  std::vector<std::string> parts;
+  for (size_t i = 0; i < axes.size();) {
+    const AxisList whole = SubAxesOf(axes_[axes[i]].axis);
+    if (axes.size() - i >= whole.size() && std::equal(whole.begin(), whole.end(), &axes[i])) {
+      parts.push_back(axes_[axes[i]].axis);
+      i += whole.size();
+    } else {
+      parts.push_back(absl::StrCat(axes_[axes[i]].axis, ":", axes_[axes[i]].index));
+      ++i;
+    }
+  }
+  return absl::StrJoin(parts, ",");
+}
+
+absl::Status Grid::ParseAxis(Scanner& in, AxisList& axes) const {
+  const size_t begin = in.position();
+  SPMD_ASSIGN_OR_RETURN(const absl::string_view name, in.Identifier("an axis"));
+  const AxisList whole = SubAxesOf(name);
+  if (whole.empty()) {
+    std::vector<std::string> names;
+    for (const SubAxis& a : axes_) {
+      if (a.index == 0) names.push_back(a.axis);
+    }
+    const auto near = DidYouMean(name, names);
+    return absl::InvalidArgumentError(
+        absl::StrCat("grid ", ToString(), " has no axis '", name, "'",
+                     near.has_value() ? absl::StrCat("; did you mean '", *near, "'?") : ""));
+  }
+  if (!in.Consume(":")) {
+    axes.insert(axes.end(), whole.begin(), whole.end());
+    return absl::OkStatus();
+  }
+  SPMD_ASSIGN_OR_RETURN(const int64_t index, in.Integer("the number of a sub-axis"));
+  if (index < 0 || index >= static_cast<int64_t>(whole.size())) {
+    in.Seek(begin);
+    return in.Error(absl::StrCat("a sub-axis of '", name, "', ", name, ":0 to ", name, ":",
+                                 whole.size() - 1));
+  }
+  axes.push_back(whole[index]);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<AxisList> Grid::ParseAxes(absl::string_view text) const {
+  Scanner in(text);
+  AxisList axes;
+  if (in.AtEnd()) return axes;
+  do {
+    SPMD_RETURN_IF_ERROR(ParseAxis(in, axes));
+  } while (in.Consume(","));
+  SPMD_RETURN_IF_ERROR(in.ExpectEnd());
+  return axes;
+}
+
+std::string Grid::ToString() const {
+  std::vector<std::string> parts;
+  for (int i = 0; i < num_axes();) {
+    const AxisList whole = SubAxesOf(axes_[i].axis);
+    const bool ascending = std::is_sorted(
+        whole.begin(), whole.end(), [this](AxisId a, AxisId b) { return size(a) < size(b); });
+    std::string text = absl::StrCat(size(whole));
+    if (!ascending) {
+      text = absl::StrJoin(whole, "*", [this](std::string* out, AxisId axis) {
+        absl::StrAppend(out, size(axis));
+      });
+    }
+    parts.push_back(absl::StrCat(axes_[i].axis, "=", text));
+    i += static_cast<int>(whole.size());
+  }
+  std::string out = absl::StrCat("[", absl::StrJoin(parts, ", "), "]");
+  for (int64_t i = 0; i < num_devices(); ++i) {
+    if (device_ids_[i] != i) {
+      return absl::StrCat(out, " devices=[", IdsToString(device_ids_), "]");
+    }
+  }
+  return out;
+}
+
+absl::StatusOr<GridPtr> Grid::Parse(Scanner& in) {
+  std::vector<std::string> names;
+  std::vector<int64_t> shape;   // as written: one entry per axis
+  std::vector<int64_t> parts;   // one entry per part between '*'
+  std::vector<std::string> part_names;
+  int64_t devices = 1;
+  SPMD_RETURN_IF_ERROR(in.Expect("["));
+  while (!in.Consume("]")) {
+    if (!names.empty()) SPMD_RETURN_IF_ERROR(in.Expect(","));
+    SPMD_ASSIGN_OR_RETURN(const absl::string_view name, in.Identifier("the name of an axis"));
+    SPMD_RETURN_IF_ERROR(in.Expect("="));
+    names.emplace_back(name);
+    shape.push_back(1);
+    do {
+      SPMD_ASSIGN_OR_RETURN(const int64_t size, in.Integer("the size of an axis"));
+      if (size < 1 || size > kMaxDevices || devices * size > kMaxDevices) {
+        return in.Error(absl::StrCat("sizes of at least 1 and a product of at most ", kMaxDevices,
+                                     " before what comes"));
+      }
+      devices *= size;
+      shape.back() *= size;
+      parts.push_back(size);
+      part_names.push_back(absl::StrCat("part", parts.size()));
+    } while (in.Consume("*"));
+  }
+  std::vector<int64_t> ids;
+  if (in.ConsumeWord("devices")) {
+    SPMD_RETURN_IF_ERROR(in.Expect("="));
+    SPMD_RETURN_IF_ERROR(in.Expect("["));
+    SPMD_ASSIGN_OR_RETURN(ids, ParseIds(in));
+    SPMD_RETURN_IF_ERROR(in.Expect("]"));
+  } else {
+    for (int64_t i = 0; i < devices; ++i) ids.push_back(i);
+  }
+  // The mesh of the parts makes the grid's cuts; the mesh as written, coming first, its names.
+  SPMD_ASSIGN_OR_RETURN(const Mesh written, Mesh::Create(ids, shape, names));
+  SPMD_ASSIGN_OR_RETURN(const Mesh split, Mesh::Create(ids, parts, part_names));
+  return ForMeshes({written, split}).grids[0];
+}
+
+absl::StatusOr<GridPtr> Grid::Parse(absl::string_view text) {
+  Scanner in(text);
+  SPMD_ASSIGN_OR_RETURN(GridPtr grid, Parse(in));
+  SPMD_RETURN_IF_ERROR(in.ExpectEnd());
+  return grid;
+}
+
+}  // namespace spmd

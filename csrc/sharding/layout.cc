@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "csrc/sharding/layout.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "csrc/util/status.h"
+
+namespace spmd {
+
+absl::Status CheckLayout(const Grid& grid, const Sharding& sharding,
+                         absl::Span<const int64_t> dims) {
+  AxisMask seen = 0;
+  auto check_axes = [&](const AxisList& axes) {
+    for (AxisId axis : axes) {
+      if (axis < 0 || axis >= grid.num_axes()) {
+        return absl::InvalidArgumentError(absl::StrCat(
+            "axis ", static_cast<int>(axis), " is not one of the ", grid.num_axes(),
+            " sub-axes of grid ", grid.ToString()));
+      }
+      if (seen & MaskOf(axis)) {
+        return absl::InvalidArgumentError(
+            absl::StrCat("axis '", grid.AxesToString({axis}), "' of grid ", grid.ToString(),
+                         " is used twice; an axis cuts one dimension only"));
+      }
+      seen |= MaskOf(axis);
+    }
+    return absl::OkStatus();
+  };
+  for (const DimSharding& dim : sharding.dims) SPMD_RETURN_IF_ERROR(check_axes(dim.axes));
+  SPMD_RETURN_IF_ERROR(check_axes(sharding.unreduced));
+  if (sharding.rank() != static_cast<int>(dims.size())) {
+    return absl::InvalidArgumentError(absl::StrCat("sharding ", sharding.ToString(grid), " has ",
+                                                   sharding.rank(), " dimensions, ",
+                                                   DimsToString(dims), " has ", dims.size()));
+  }
+  for (int d = 0; d < sharding.rank(); ++d) {
+    const DimSharding& dim = sharding.dims[d];
+    if (dim.chunk == 0) continue;
+    const int64_t least = CeilDiv(dims[d], grid.size(dim.axes));
+    if (dim.axes.empty() || dim.chunk < least) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("sharding ", sharding.ToString(grid), " of ", DimsToString(dims),
+                       " has chunk ", dim.chunk, " in dimension ", d,
+                       dim.axes.empty() ? ", which is not cut"
+                                        : absl::StrCat("; it must be at least ", least)));
+    }
+  }
+  return absl::OkStatus();
+}
+
+Layout::Layout(GridPtr grid, Sharding sharding, Dims dims)
+    : grid_(std::move(grid)), sharding_(std::move(sharding)), dims_(std::move(dims)) {
+  const absl::Status status = CheckLayout(*grid_, sharding_, dims_);
+  SPMD_CHECK(status.ok(), status.ToString());
+  for (int d = 0; d < rank(); ++d) {
+    const DimSharding& dim = sharding_.dims[d];
+    shards_.push_back(grid_->size(dim.axes));
+    chunk_.push_back(dim.chunk != 0 ? dim.chunk : CeilDiv(dims_[d], shards_[d]));
+    used_axes_.insert(used_axes_.end(), dim.axes.begin(), dim.axes.end());
+  }
+  used_axes_.insert(used_axes_.end(), sharding_.unreduced.begin(), sharding_.unreduced.end());
+  num_tiles_ = grid_->size(used_axes_);
+}
+
+Interval Layout::ShardInterval(int dim, int64_t shard) const {
+  const int64_t n = dims_[dim];
+  // A chunk may be so large that shard · chunk would overflow; past the end all shards are alike.
+  const int64_t begin = chunk_[dim] == 0 || shard > n / chunk_[dim] ? n : shard * chunk_[dim];
+  const int64_t size = std::min(chunk_[dim], n - std::min(begin, n));
+  return {std::min(begin, n), std::min(begin, n) + size};
+}
+
+bool Layout::IsEven() const {
+  for (int d = 0; d < rank(); ++d) {
+    if (shards_[d] > 1 && (dims_[d] % shards_[d] != 0 || chunk_[d] != dims_[d] / shards_[d])) {
+      return false;
+    }
+  }
+  return true;
+}
+
+int64_t Layout::TileAt(int64_t position) const { return grid_->Coordinate(position, used_axes_); }
+
+int64_t Layout::FirstPositionOf(int64_t tile) const {
+  return grid_->WithCoordinate(0, used_axes_, tile);
+}
+
+Box Layout::BoxOfTile(int64_t tile) const {
+  tile /= grid_->size(sharding_.unreduced);
+  Box box(rank());
+  for (int d = rank() - 1; d >= 0; --d) {
+    box[d] = ShardInterval(d, tile % shards_[d]);
+    tile /= shards_[d];
+  }
+  return box;
+}
+
+int64_t Layout::TermOfTile(int64_t tile) const { return tile % grid_->size(sharding_.unreduced); }
+
+int64_t Layout::MaxTileElements() const {
+  int64_t n = 1;
+  for (int d = 0; d < rank(); ++d) n *= std::min(chunk_[d], dims_[d]);
+  return n;
+}
+
+std::string Layout::ToString() const {
+  const std::string text = sharding_.ToString(*grid_);
+  return absl::StrCat(DimsToString(dims_), text.empty() ? "" : " ", text);
+}
+
+bool operator==(const Layout& a, const Layout& b) {
+  if (a.dims_ != b.dims_ || a.chunk_ != b.chunk_) return false;
+  if (a.grid_ != b.grid_ && *a.grid_ != *b.grid_) return false;
+  for (int d = 0; d < a.rank(); ++d) {
+    if (a.sharding_.dims[d].axes != b.sharding_.dims[d].axes) return false;
+  }
+  return a.sharding_.unreduced == b.sharding_.unreduced &&
+         a.sharding_.reduce_kind == b.sharding_.reduce_kind;
+}
+
+}  // namespace spmd
