@@ -21,6 +21,13 @@
 //                            @m= {..}  derived by propagation
 // A node may carry its cut after `cut`: the axes given to each factor of its rule, by factor number:
 //   %0: f32[32,256] = aten::linear(%x, %w, _) cut {0: data, 1: model}
+//
+// The rest of the form, one statement per line, comments from '#' or '//' on:
+//   mesh @r [x=4] devices=[3,1,0,2]          where the order is not 0..n-1; grid 0 is the first line
+//   %3: f32[4], %4: i64[4] = aten::max.dim(%0, dim=1, keepdim=false)     several results
+//   … = op(…) updates(0) task(7) cut @r {0: x} at "train.py:12"          suffixes, in this order
+//   return %3 -> %w unreduced                                            may_stay_unreduced
+// Unnamed values are called %0, %1, … in order of creation.
 #pragma once
 
 #include <cstdint>
@@ -29,11 +36,12 @@
 #include <string>
 #include <vector>
 
-#include "absl/container/flat_hash_map.h"
+#include "absl/container/inlined_vector.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "csrc/ir/attributes.h"
+#include "csrc/ir/fingerprint.h"
 #include "csrc/ir/type.h"
 #include "csrc/mesh/grid.h"
 #include "csrc/sharding/sharding.h"
@@ -71,10 +79,13 @@ struct OperandGroup {
   }
 };
 
-// The axes assigned to one factor of the node's rule.
+// The axes assigned to one factor of the node's rule; or, with factor -1, the axes along which the
+// node's jointly linear operands and its first result stay unreduced; with factor -2-k, the same for
+// its linear operand k alone.
 struct FactorCut {
   int factor;
   AxisList axes;
+  int64_t chunk = 0;  // indices per shard; 0: ⌈size/shards⌉. Text: {0: data chunk=6}
 };
 
 struct Node {
@@ -92,6 +103,7 @@ struct Node {
 };
 
 enum class ScalarKind : uint8_t { kBool, kInt, kFloat, kComplex };
+absl::string_view ScalarKindName(ScalarKind kind);  // "bool" "int" "float" "complex"
 
 struct Output {
   ValueId value;
@@ -104,11 +116,13 @@ struct Output {
 // Thread safety: thread-compatible.
 class Graph {
  public:
+  // None of these looks for broken invariants, so that Verify has a say; see there.
+  //
   // Grids are referenced by index everywhere else. Grid 0 is the default.
   int AddGrid(GridPtr grid, std::string name);
   int AddScalar(ScalarKind kind);  // returns the slot
   int32_t AddSource(std::string line);
-  ValueId AddInput(TensorType type, std::string name = "");
+  ValueId AddInput(TensorType type, std::string name = "");  // "": the next number
 
   struct NodeSpec {
     std::string op;
@@ -143,6 +157,7 @@ class Graph {
 
   // Passes annotate in place; they never change nodes or wiring.
   void Annotate(ValueId id, Annotation annotation) { values_[id].annotation = std::move(annotation); }
+  void ClearAnnotation(ValueId id) { values_[id].annotation.reset(); }
   void SetName(ValueId id, std::string name);  // Requires: not taken
   void SetCut(NodeId id, int grid, std::vector<FactorCut> cut);
 
@@ -153,10 +168,12 @@ class Graph {
   // Errors: InvalidArgument "line 4: …" with the offending text.
   static absl::StatusOr<Graph> Parse(absl::string_view text);
   // 128 bits over everything that ToString prints, names and sources excepted.
-  struct Fingerprint { uint64_t hi, lo; };
+  using Fingerprint = ir::Fingerprint;
   Fingerprint ComputeFingerprint() const;
 
  private:
+  ValueId AddValue(Value value);
+
   std::vector<GridPtr> grids_;
   std::vector<std::string> grid_names_;
   std::vector<ScalarKind> scalars_;
@@ -165,6 +182,7 @@ class Graph {
   std::vector<Node> nodes_;
   std::vector<ValueId> inputs_;
   std::vector<Output> outputs_;
+  int64_t next_number_ = 0;  // no value is named by this number or a later one
 };
 
 }  // namespace spmd::ir

@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "csrc/ir/type.h"
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "csrc/util/status.h"
+
+namespace spmd {
+namespace {
+
+enum class Kind : uint8_t { kBool, kInt, kFloat, kComplex };
+
+struct DTypeRow {
+  DType dtype;
+  const char* name;
+  int64_t bytes;
+  Kind kind;
+};
+
+constexpr DTypeRow kDTypes[] = {
+    {DType::kBool, "bool", 1, Kind::kBool},       {DType::kU8, "u8", 1, Kind::kInt},
+    {DType::kI8, "i8", 1, Kind::kInt},            {DType::kU16, "u16", 2, Kind::kInt},
+    {DType::kI16, "i16", 2, Kind::kInt},          {DType::kU32, "u32", 4, Kind::kInt},
+    {DType::kI32, "i32", 4, Kind::kInt},          {DType::kU64, "u64", 8, Kind::kInt},
+    {DType::kI64, "i64", 8, Kind::kInt},          {DType::kF8E4M3FN, "f8e4m3fn", 1, Kind::kFloat},
+    {DType::kF8E5M2, "f8e5m2", 1, Kind::kFloat},  {DType::kF16, "f16", 2, Kind::kFloat},
+    {DType::kBF16, "bf16", 2, Kind::kFloat},      {DType::kF32, "f32", 4, Kind::kFloat},
+    {DType::kF64, "f64", 8, Kind::kFloat},        {DType::kC32, "c32", 4, Kind::kComplex},
+    {DType::kC64, "c64", 8, Kind::kComplex},      {DType::kC128, "c128", 16, Kind::kComplex},
+};
+
+constexpr bool InEnumOrder() {
+  uint8_t next = 0;
+  for (const DTypeRow& row : kDTypes) {
+    if (static_cast<uint8_t>(row.dtype) != next++) return false;
+  }
+  return next == static_cast<uint8_t>(DType::kC128) + 1;
+}
+static_assert(InEnumOrder(), "kDTypes is indexed by the enumerator");
+
+const DTypeRow& Row(DType dtype) { return kDTypes[static_cast<uint8_t>(dtype)]; }
+
+// Bytes must fit in an int64_t with room for sums over many values.
+constexpr int64_t kMaxElements = int64_t{1} << 48;
+
+}  // namespace
+
+absl::string_view DTypeName(DType dtype) { return Row(dtype).name; }
+
+absl::StatusOr<DType> ParseDType(absl::string_view name) {
+  for (const DTypeRow& row : kDTypes) {
+    if (name == row.name) return row.dtype;
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat("'", name, "' is no element type; expected one like f32, bf16, i64 or bool"));
+}
+
+int64_t ByteSize(DType dtype) { return Row(dtype).bytes; }
+bool IsFloating(DType dtype) { return Row(dtype).kind == Kind::kFloat; }
+bool IsComplex(DType dtype) { return Row(dtype).kind == Kind::kComplex; }
+bool IsIntegral(DType dtype, bool include_bool) {
+  return Row(dtype).kind == Kind::kInt || (include_bool && Row(dtype).kind == Kind::kBool);
+}
+
+std::string TensorType::ToString() const {
+  return absl::StrCat(DTypeName(dtype), DimsToString(dims));
+}
+
+absl::StatusOr<TensorType> TensorType::Parse(absl::string_view text) {
+  const size_t open = text.find('[');
+  if (open == absl::string_view::npos || text.back() != ']') {
+    return absl::InvalidArgumentError(
+        absl::StrCat("'", text, "' is no tensor type; expected one like f32[32,128]"));
+  }
+  TensorType type;
+  SPMD_ASSIGN_OR_RETURN(type.dtype, ParseDType(text.substr(0, open)));
+  const absl::string_view inside = text.substr(open + 1, text.size() - open - 2);
+  if (inside.empty()) return type;
+  int64_t elements = 1;
+  for (absl::string_view piece : absl::StrSplit(inside, ',')) {
+    int64_t size = 0;
+    if (!absl::SimpleAtoi(piece, &size) || size < 0) {
+      return absl::InvalidArgumentError(absl::StrCat("'", piece, "' in tensor type '", text,
+                                                     "' is no size; expected an integer >= 0"));
+    }
+    if (size > kMaxElements || (size > 0 && elements > kMaxElements / size)) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("tensor type '", text, "' has more than 2^48 elements"));
+    }
+    // Zeros do not hide an overflow among the other dimensions.
+    if (size > 0) elements *= size;
+    type.dims.push_back(size);
+  }
+  return type;
+}
+
+}  // namespace spmd
