@@ -28,19 +28,28 @@ size_t EditDistance(absl::string_view a, absl::string_view b) {
   return above[b.size()];
 }
 
+size_t CommonPrefix(absl::string_view a, absl::string_view b) {
+  size_t n = 0;
+  while (n < a.size() && n < b.size() && a[n] == b[n]) ++n;
+  return n;
+}
+
 }  // namespace
 
 std::optional<std::string> DidYouMean(absl::string_view name,
                                       absl::Span<const std::string> candidates) {
   const std::string wanted = absl::AsciiStrToLower(name);
   size_t nearest = std::max<size_t>(1, name.size() / 3) + 1;
+  size_t longest = 0;
   std::optional<std::string> best;
   for (const std::string& candidate : candidates) {
     const size_t distance = EditDistance(wanted, absl::AsciiStrToLower(candidate));
     // "x" is one edit from "y", but says nothing about it.
     if (distance >= std::max(name.size(), candidate.size())) continue;
-    if (distance < nearest) {
+    const size_t prefix = CommonPrefix(wanted, absl::AsciiStrToLower(candidate));
+    if (distance < nearest || (best.has_value() && distance == nearest && prefix > longest)) {
       nearest = distance;
+      longest = prefix;
       best = candidate;
     }
   }
