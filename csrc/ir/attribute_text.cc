@@ -3,15 +3,13 @@
 #include <charconv>
 #include <cmath>
 #include <limits>
+#include <optional>
 
 #include "absl/strings/ascii.h"
-#include "absl/strings/escaping.h"
-#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/strip.h"
 #include "csrc/ir/attributes.h"
-#include "csrc/ir/cursor.h"
+#include "csrc/util/scanner.h"
 #include "csrc/util/status.h"
 
 namespace spmd {
@@ -36,9 +34,7 @@ struct Printer {
     return absl::StrCat("complex(", DoubleToString(value.real()), ",",
                         DoubleToString(value.imag()), ")");
   }
-  std::string operator()(const std::string& value) const {
-    return absl::StrCat("\"", absl::Utf8SafeCEscape(value), "\"");
-  }
+  std::string operator()(const std::string& value) const { return Quote(value); }
   std::string operator()(DType value) const { return std::string(DTypeName(value)); }
   std::string operator()(RuntimeScalar value) const { return absl::StrCat("$", value.slot); }
   std::string operator()(const Expr& value) const { return value.ToString(); }
@@ -57,37 +53,101 @@ struct Printer {
   }
 };
 
-absl::Status NoAttribute(absl::string_view text) {
-  return absl::InvalidArgumentError(
-      absl::StrCat("'", text, "' is no attribute value; expected a number, true, false, none, a ",
-                   "\"string\", an element type, a list [..], complex(re,im), a run-time scalar $0 ",
-                   "or an expression"));
+constexpr absl::string_view kWhat =
+    "an attribute value: a number, true, false, none, a \"string\", an element type, a list [..], "
+    "complex(re,im), a run-time scalar $0 or an expression";
+
+bool IsDigit(char c) { return absl::ascii_isdigit(c); }
+bool InWord(char c) { return absl::ascii_isalnum(c) || c == '_'; }
+
+// Past digits [ "." digits ] [ "e" sign digits ], after an optional '-', or past "inf" or "nan".
+// Tells whether that is a float; null when no number comes next.
+std::optional<bool> SkipNumber(Scanner& in) {
+  in.Consume("-");
+  if (in.ConsumeWord("inf") || in.ConsumeWord("nan")) return true;
+  if (in.rest().empty() || !IsDigit(in.rest()[0])) return std::nullopt;
+  in.TakeWhile(IsDigit);
+  bool is_float = false;
+  if (!in.rest().empty() && in.rest()[0] == '.') {
+    is_float = true;
+    in.Consume(".");
+    in.TakeWhile(IsDigit);
+  }
+  if (!in.rest().empty() && in.rest()[0] == 'e') {
+    is_float = true;
+    in.Consume("e");
+    if (!in.Consume("-")) in.Consume("+");
+    in.TakeWhile(IsDigit);
+  }
+  return is_float;
 }
 
-absl::StatusOr<double> ParseFloat(absl::string_view text) {
+absl::StatusOr<double> ParseDouble(Scanner& in) {
+  in.SkipBlanks();
+  const size_t begin = in.position();
+  const absl::string_view text = in.rest();
+  const bool is_number = SkipNumber(in).has_value();
   double value = 0;
-  if (!absl::SimpleAtod(text, &value)) return NoAttribute(text);
-  return value;
+  if (is_number && absl::SimpleAtod(text.substr(0, in.position() - begin), &value)) return value;
+  in.Seek(begin);
+  return in.Error("a number");
 }
 
-bool LooksLikeFloat(absl::string_view text) {
-  if (text == "inf" || text == "-inf" || text == "nan") return true;
-  const absl::string_view digits = absl::StripPrefix(text, "-");
-  return !digits.empty() && (absl::ascii_isdigit(digits[0]) || digits[0] == '.') &&
-         text.find_first_not_of("0123456789.eE+-") == absl::string_view::npos &&
-         text.find_first_of(".eE") != absl::string_view::npos;
+absl::StatusOr<Attr> ParseExpr(Scanner& in) {
+  SPMD_ASSIGN_OR_RETURN(Expr expr, Expr::Parse(in));
+  if (expr.IsConst()) return expr.value();
+  return expr;
 }
 
-// The items of a list: text between commas outside brackets.
-absl::StatusOr<std::vector<absl::string_view>> Items(absl::string_view inside) {
-  std::vector<absl::string_view> items;
-  ir::Cursor cursor(ir::Line{1, inside});
-  do {
-    absl::StatusOr<absl::string_view> item = cursor.Until(",");
-    if (!item.ok()) return NoAttribute(absl::StrCat("[", inside, "]"));
-    items.push_back(*item);
-  } while (cursor.Consume(","));
-  return items;
+// An integer, a float, or an expression that starts with an integer.
+absl::StatusOr<Attr> ParseNumber(Scanner& in) {
+  const size_t begin = in.position();
+  const std::optional<bool> is_float = SkipNumber(in);
+  const char next = in.Peek();
+  in.Seek(begin);
+  if (!is_float.has_value()) return in.Error(kWhat);
+  if (*is_float) return ParseDouble(in);
+  if (next == '+' || next == '-' || next == '*') return ParseExpr(in);
+  return in.Integer("an integer of 64 bits");
+}
+
+absl::StatusOr<Attr> ParseComplex(Scanner& in) {
+  SPMD_RETURN_IF_ERROR(in.Expect("("));
+  SPMD_ASSIGN_OR_RETURN(const double real, ParseDouble(in));
+  SPMD_RETURN_IF_ERROR(in.Expect(","));
+  SPMD_ASSIGN_OR_RETURN(const double imaginary, ParseDouble(in));
+  SPMD_RETURN_IF_ERROR(in.Expect(")"));
+  return std::complex<double>(real, imaginary);
+}
+
+absl::StatusOr<Attr> ParseSlot(Scanner& in) {
+  const size_t begin = in.position();
+  SPMD_ASSIGN_OR_RETURN(const int64_t slot, in.Integer("the slot of a run-time scalar"));
+  if (slot >= 0 && slot <= std::numeric_limits<int>::max()) {
+    return RuntimeScalar{static_cast<int>(slot)};
+  }
+  in.Seek(begin);
+  return in.Error("the slot of a run-time scalar");
+}
+
+absl::StatusOr<Attr> ParseWord(Scanner& in) {
+  const size_t begin = in.position();
+  const absl::string_view word = in.TakeWhile(InWord);
+  if (word == "none") return NoneAttr();
+  if (word == "true") return true;
+  if (word == "false") return false;
+  if (word == "inf" || word == "nan") {
+    in.Seek(begin);
+    return ParseDouble(in);
+  }
+  if (word == "complex") return ParseComplex(in);
+  if (word == "float" && in.Consume("[]")) return std::vector<double>();
+  if (word == "bool" && in.Consume("[]")) return std::vector<bool>();
+  if (absl::StatusOr<DType> dtype = ParseDType(word); dtype.ok()) return *dtype;
+  const bool is_call = in.Peek() == '(';
+  in.Seek(begin);
+  if (!is_call) return in.Error(kWhat);
+  return ParseExpr(in);
 }
 
 template <typename T>
@@ -105,8 +165,8 @@ std::vector<T> ListOf(const std::vector<Attr>& items) {
   return list;
 }
 
-// Integers among expressions are expressions.
-absl::StatusOr<std::vector<Expr>> ExprsOf(const std::vector<Attr>& items, absl::string_view text) {
+// Integers among expressions are expressions. Null when there is anything else.
+std::optional<std::vector<Expr>> ExprsOf(const std::vector<Attr>& items) {
   std::vector<Expr> list;
   for (const Attr& item : items) {
     if (const auto* value = std::get_if<int64_t>(&item)) {
@@ -114,82 +174,52 @@ absl::StatusOr<std::vector<Expr>> ExprsOf(const std::vector<Attr>& items, absl::
     } else if (const auto* expr = std::get_if<Expr>(&item)) {
       list.push_back(*expr);
     } else {
-      return absl::InvalidArgumentError(
-          absl::StrCat("list ", text, " mixes kinds; expected integers, floats or bools only"));
+      return std::nullopt;
     }
   }
   return list;
 }
 
-absl::StatusOr<Attr> ParseList(absl::string_view text) {
-  const absl::string_view inside = absl::StripAsciiWhitespace(text.substr(1, text.size() - 2));
-  if (inside.empty()) return std::vector<int64_t>();
-  SPMD_ASSIGN_OR_RETURN(const std::vector<absl::string_view> pieces, Items(inside));
+// After the '['.
+absl::StatusOr<Attr> ParseList(Scanner& in) {
+  const size_t begin = in.position();
+  if (in.Consume("]")) return std::vector<int64_t>();
   std::vector<Attr> items;
-  for (absl::string_view piece : pieces) {
+  do {
     // Lists do not nest, which also bounds the recursion.
-    if (absl::StartsWith(piece, "[")) return NoAttribute(text);
-    SPMD_ASSIGN_OR_RETURN(Attr item, ParseAttr(piece));
+    if (in.Peek() == '[') return in.Error("a number, a bool or an expression");
+    SPMD_ASSIGN_OR_RETURN(Attr item, ParseAttr(in));
     items.push_back(std::move(item));
-  }
+  } while (in.Consume(","));
+  SPMD_RETURN_IF_ERROR(in.Expect("]"));
   if (AllAre<int64_t>(items)) return ListOf<int64_t>(items);
   if (AllAre<double>(items)) return ListOf<double>(items);
   if (AllAre<bool>(items)) return ListOf<bool>(items);
-  return ExprsOf(items, text);
-}
-
-absl::StatusOr<Attr> ParseComplex(absl::string_view text) {
-  absl::string_view inside = text;
-  if (!absl::ConsumePrefix(&inside, "complex(") || !absl::ConsumeSuffix(&inside, ")")) {
-    return NoAttribute(text);
-  }
-  const size_t comma = inside.find(',');
-  if (comma == absl::string_view::npos) return NoAttribute(text);
-  SPMD_ASSIGN_OR_RETURN(const double real, ParseFloat(inside.substr(0, comma)));
-  SPMD_ASSIGN_OR_RETURN(const double imaginary, ParseFloat(inside.substr(comma + 1)));
-  return std::complex<double>(real, imaginary);
-}
-
-absl::StatusOr<Attr> ParseSlot(absl::string_view text) {
-  int slot = 0;
-  if (!absl::SimpleAtoi(text.substr(1), &slot) || slot < 0) return NoAttribute(text);
-  return RuntimeScalar{slot};
-}
-
-absl::StatusOr<Attr> ParseQuoted(absl::string_view text) {
-  ir::Cursor cursor(ir::Line{1, text});
-  absl::StatusOr<std::string> value = cursor.QuotedString();
-  if (!value.ok() || !cursor.AtEnd()) return NoAttribute(text);
-  return *std::move(value);
+  if (auto exprs = ExprsOf(items)) return *std::move(exprs);
+  in.Seek(begin);
+  return in.Error("integers, floats, bools or expressions, all of one kind,");
 }
 
 }  // namespace
 
 std::string AttrToString(const Attr& attr) { return std::visit(Printer(), attr); }
 
+absl::StatusOr<Attr> ParseAttr(Scanner& in) {
+  const char next = in.Peek();
+  if (next == '"') return in.Quoted("a string");
+  if (in.Consume("$")) return ParseSlot(in);
+  if (in.Consume("[")) return ParseList(in);
+  if (next == '(') return ParseExpr(in);
+  if (IsDigit(next) || next == '-') return ParseNumber(in);
+  if (InWord(next)) return ParseWord(in);
+  return in.Error(kWhat);
+}
+
 absl::StatusOr<Attr> ParseAttr(absl::string_view text) {
-  text = absl::StripAsciiWhitespace(text);
-  if (text.empty()) return NoAttribute(text);
-  if (text == "none") return NoneAttr();
-  if (text == "true") return true;
-  if (text == "false") return false;
-  if (text == "float[]") return std::vector<double>();
-  if (text == "bool[]") return std::vector<bool>();
-  if (text[0] == '"') return ParseQuoted(text);
-  if (text[0] == '$') return ParseSlot(text);
-  if (text[0] == '[' && text.back() == ']') return ParseList(text);
-  if (absl::StartsWith(text, "complex(")) return ParseComplex(text);
-  int64_t integer = 0;
-  if (absl::SimpleAtoi(text, &integer)) return integer;
-  if (LooksLikeFloat(text)) {
-    SPMD_ASSIGN_OR_RETURN(const double value, ParseFloat(text));
-    return value;
-  }
-  if (absl::StatusOr<DType> dtype = ParseDType(text); dtype.ok()) return *dtype;
-  absl::StatusOr<Expr> expr = Expr::Parse(text);
-  if (!expr.ok()) return NoAttribute(text);
-  if (expr->IsConst()) return expr->value();
-  return *std::move(expr);
+  Scanner in(text);
+  SPMD_ASSIGN_OR_RETURN(Attr attr, ParseAttr(in));
+  SPMD_RETURN_IF_ERROR(in.ExpectEnd());
+  return attr;
 }
 
 }  // namespace spmd

@@ -3,7 +3,8 @@
 //
 // Text: dim=1, eps=1e-05, approximate="tanh", dtype=f32, size=[2,3], p=none, value=$0, flag=true.
 // `$k` is a run-time scalar: its kind is in the program's key, its value is passed at each run.
-// Floats always print with '.' 'e' "inf" or "nan", so that 1 and 1.0 differ.
+// Floats always print with '.' 'e' "inf" or "nan", so that 1 and 1.0 differ. Further forms:
+// complex(1.0,-2.5), and float[], bool[] for empty lists of those.
 #pragma once
 
 #include <complex>
@@ -19,6 +20,7 @@
 #include "absl/types/span.h"
 #include "csrc/ir/type.h"
 #include "csrc/util/expr.h"
+#include "csrc/util/scanner.h"
 
 namespace spmd {
 
@@ -42,8 +44,10 @@ using Attr = std::variant<NoneAttr, bool, int64_t, double, std::complex<double>,
 
 std::string AttrToString(const Attr& attr);
 absl::StatusOr<Attr> ParseAttr(absl::string_view text);
+absl::StatusOr<Attr> ParseAttr(Scanner& in);  // takes what is its own
 
-// A short list in insertion order (the op's schema order). Names are unique.
+// A short list in insertion order (the op's schema order). Names are unique. A constant expression
+// is stored as an integer, a list of them as a list of integers.
 class Attributes {
  public:
   Attributes() = default;
@@ -69,7 +73,21 @@ class Attributes {
   std::string ToString() const;  // "dim=1, keepdim=false"
   friend bool operator==(const Attributes& a, const Attributes& b) { return a.items_ == b.items_; }
   template <typename H>
-  friend H AbslHashValue(H h, const Attributes& a) { return H::combine(std::move(h), a.items_); }
+  friend H AbslHashValue(H h, const Attributes& a) {
+    for (const auto& [name, attr] : a.items_) {
+      h = H::combine(std::move(h), name, attr.index());
+      std::visit(
+          [&h](const auto& v) {
+            if constexpr (std::is_same_v<std::decay_t<decltype(v)>, std::complex<double>>) {
+              h = H::combine(std::move(h), v.real(), v.imag());
+            } else {
+              h = H::combine(std::move(h), v);
+            }
+          },
+          attr);
+    }
+    return h;
+  }
 
  private:
   std::vector<std::pair<std::string, Attr>> items_;

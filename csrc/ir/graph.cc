@@ -5,7 +5,7 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "csrc/ir/cursor.h"
+#include "csrc/ir/syntax.h"
 
 namespace spmd::ir {
 

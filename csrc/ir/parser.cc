@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // Graph::Parse: the inverse of printer.cc. It reports what is no text of a graph; what is a text but
 // breaks an invariant is left to the verifier, so that a broken graph can be written in a test.
+#include <algorithm>
 #include <limits>
 #include <utility>
 
+#include "absl/container/flat_hash_map.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_split.h"
 #include "csrc/ir/graph.h"
+#include "csrc/ir/lines.h"
 #include "csrc/ir/syntax.h"
 #include "csrc/util/status.h"
 
@@ -26,85 +29,82 @@ class Parser {
 
   absl::StatusOr<Graph> Parse() {
     for (const Line& line : lines_) {
-      Cursor cursor(line);
-      SPMD_RETURN_IF_ERROR(Statement(cursor));
+      line_ = line.number;
+      Scanner in(line.text);
+      absl::Status status = Statement(in);
+      if (status.ok()) status = in.ExpectEnd();
+      if (!status.ok()) return AtLine(line_, status);
     }
     if (state_ == State::kDone) return std::move(graph_);
-    return absl::InvalidArgumentError(
-        absl::StrCat("line ", lines_.empty() ? 1 : lines_.back().number,
-                     ": the text ends before the graph does; expected ",
-                     state_ == State::kMeshes   ? "'graph {'"
-                     : state_ == State::kBody ? "'return'"
-                                              : "'}'"));
+    const char* missing = state_ == State::kMeshes ? "graph {"
+                          : state_ == State::kBody ? "return"
+                                                   : "}";
+    return AtLine(line_, absl::InvalidArgumentError(
+                             absl::StrCat("expected '", missing, "', but the text ends")));
   }
 
  private:
   enum class State { kMeshes, kBody, kReturned, kDone };
 
-  absl::Status Statement(Cursor& cursor) {
+  absl::Status Statement(Scanner& in) {
     switch (state_) {
-      case State::kMeshes: return Header(cursor);
-      case State::kBody: return Body(cursor);
-      case State::kReturned:
-        SPMD_RETURN_IF_ERROR(cursor.Expect("}"));
-        state_ = State::kDone;
-        return cursor.ExpectEnd();
-      case State::kDone: return cursor.Expected("nothing after the graph's '}'");
+      case State::kMeshes: return Header(in);
+      case State::kBody: return Body(in);
+      case State::kReturned: state_ = State::kDone; return in.Expect("}");
+      case State::kDone: return in.Error("nothing after the '}' of the graph");
     }
     return absl::OkStatus();
   }
 
-  absl::Status Header(Cursor& cursor) {
-    if (cursor.ConsumeWord("mesh")) {
-      SPMD_ASSIGN_OR_RETURN(NamedGrid named, ParseMesh(cursor));
-      for (size_t g = 0; g < graph_.grids().size(); ++g) {
-        if (graph_.grid_name(g) == named.name) {
-          return cursor.Error(absl::StrCat("mesh '@", named.name, "' is already defined"));
-        }
-      }
-      graph_.AddGrid(std::move(named.grid), std::move(named.name));
-      return absl::OkStatus();
+  absl::Status Header(Scanner& in) {
+    if (in.ConsumeWord("graph")) {
+      state_ = State::kBody;
+      return in.Expect("{");
     }
-    if (!cursor.ConsumeWord("graph")) return cursor.Expected("'mesh' or 'graph {'");
-    SPMD_RETURN_IF_ERROR(cursor.Expect("{"));
-    state_ = State::kBody;
-    return cursor.ExpectEnd();
+    if (!in.ConsumeWord("mesh")) return in.Error("'mesh' or 'graph {'");
+    SPMD_ASSIGN_OR_RETURN(NamedGrid named, ParseMesh(in));
+    if (std::find(grid_names_.begin(), grid_names_.end(), named.name) != grid_names_.end()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("mesh '@", named.name, "' is already defined"));
+    }
+    grid_names_.push_back(named.name);
+    graph_.AddGrid(std::move(named.grid), std::move(named.name));
+    return absl::OkStatus();
   }
 
-  absl::Status Body(Cursor& cursor) {
-    if (cursor.At("%") || cursor.At("=")) return Definitions(cursor);
-    if (cursor.ConsumeWord("scalar")) {
+  absl::Status Body(Scanner& in) {
+    if (in.Peek() == '%' || in.Peek() == '=') return Definitions(in);
+    if (in.ConsumeWord("scalar")) {
       SPMD_ASSIGN_OR_RETURN(const ScalarKind kind,
-                            ParseScalar(cursor, static_cast<int>(graph_.scalars().size())));
+                            ParseScalar(in, static_cast<int>(graph_.scalars().size())));
       graph_.AddScalar(kind);
       return absl::OkStatus();
     }
-    if (cursor.ConsumeWord("return")) {
+    if (in.ConsumeWord("return")) {
       state_ = State::kReturned;
-      return Outputs(cursor);
+      return Outputs(in);
     }
-    return cursor.Expected("a value like '%x: f32[2]', 'scalar' or 'return'");
+    return in.Error("a value like '%x: f32[2]', 'scalar' or 'return'");
   }
 
   // An input, or the results of a node and the node.
-  absl::Status Definitions(Cursor& cursor) {
+  absl::Status Definitions(Scanner& in) {
     std::vector<Definition> definitions;
-    if (!cursor.At("=")) {
+    if (in.Peek() != '=') {
       do {
-        SPMD_ASSIGN_OR_RETURN(Definition definition, Define(cursor));
+        SPMD_ASSIGN_OR_RETURN(Definition definition, Define(in));
         definitions.push_back(std::move(definition));
-      } while (cursor.Consume(","));
+      } while (in.Consume(","));
     }
     const ValueId first = graph_.num_values();
-    if (cursor.Consume("=")) {
-      SPMD_RETURN_IF_ERROR(ParseNode(cursor, definitions));
+    if (in.Consume("=")) {
+      SPMD_RETURN_IF_ERROR(ParseNode(in, definitions));
     } else {
-      if (definitions.size() != 1) return cursor.Expected("'=' after several results");
-      SPMD_RETURN_IF_ERROR(cursor.ExpectEnd());
+      if (definitions.size() != 1) return in.Error("'=' after several results");
       graph_.AddInput(definitions[0].type);
     }
     for (size_t k = 0; k < definitions.size(); ++k) {
-      SPMD_RETURN_IF_ERROR(names_.Define(cursor, definitions[k].name, first + k));
+      SPMD_RETURN_IF_ERROR(names_.Define(definitions[k].name, first + k, line_));
     }
     // Last first, so that the numbers the values were born with become free again.
     for (size_t k = definitions.size(); k-- > 0;) {
@@ -114,62 +114,57 @@ class Parser {
     return absl::OkStatus();
   }
 
-  absl::StatusOr<Definition> Define(Cursor& cursor) {
+  absl::StatusOr<Definition> Define(Scanner& in) {
     Definition definition;
-    SPMD_ASSIGN_OR_RETURN(definition.name, cursor.ValueName());
-    SPMD_RETURN_IF_ERROR(cursor.Expect(":"));
-    SPMD_ASSIGN_OR_RETURN(definition.type, ParseType(cursor));
-    if (!cursor.At("@")) return definition;
+    SPMD_ASSIGN_OR_RETURN(const absl::string_view name, ParseValueName(in));
+    definition.name = std::string(name);
+    SPMD_RETURN_IF_ERROR(in.Expect(":"));
+    SPMD_ASSIGN_OR_RETURN(definition.type, TensorType::Parse(in));
+    if (in.Peek() != '@') return definition;
     Annotation annotation;
-    SPMD_ASSIGN_OR_RETURN(annotation.grid, GridRef(cursor));
-    if (cursor.ConsumeAdjacent("~")) {
+    SPMD_ASSIGN_OR_RETURN(annotation.grid, ParseMeshRef(in, grid_names_));
+    // The mark follows the name at once; in "@m = op()" the '=' belongs to the node.
+    const absl::string_view rest = in.rest();
+    if (absl::StartsWith(rest, "~")) {
+      in.Consume("~");
       annotation.hold = Hold::kSettled;
-    } else if (cursor.ConsumeAdjacent("=")) {
+    } else if (absl::StartsWith(rest, "=")) {
+      in.Consume("=");
       annotation.hold = Hold::kDerived;
     }
-    SPMD_ASSIGN_OR_RETURN(annotation.sharding,
-                          ParseSharding(cursor, graph_.grid(annotation.grid)));
+    SPMD_ASSIGN_OR_RETURN(annotation.sharding, Sharding::Parse(in, graph_.grid(annotation.grid)));
     definition.annotation = std::move(annotation);
     return definition;
   }
 
-  // "@m".
-  absl::StatusOr<int> GridRef(Cursor& cursor) {
-    SPMD_RETURN_IF_ERROR(cursor.Expect("@"));
-    SPMD_ASSIGN_OR_RETURN(const std::string name, cursor.Identifier("the name of a mesh"));
-    for (size_t g = 0; g < graph_.grids().size(); ++g) {
-      if (graph_.grid_name(g) == name) return static_cast<int>(g);
-    }
-    return cursor.Error(absl::StrCat("there is no mesh '@", name, "'"));
-  }
-
-  absl::Status ParseNode(Cursor& cursor, const std::vector<Definition>& definitions) {
+  absl::Status ParseNode(Scanner& in, const std::vector<Definition>& definitions) {
     Graph::NodeSpec spec;
-    SPMD_ASSIGN_OR_RETURN(spec.op, cursor.OpName());
-    SPMD_ASSIGN_OR_RETURN(Arguments arguments, ParseArguments(cursor, names_));
+    SPMD_ASSIGN_OR_RETURN(const absl::string_view op, ParseOpName(in));
+    spec.op = std::string(op);
+    SPMD_ASSIGN_OR_RETURN(Arguments arguments, ParseArguments(in, names_));
     spec.operands = std::move(arguments.operands);
     spec.groups = std::move(arguments.groups);
     spec.attributes = std::move(arguments.attributes);
-    if (cursor.ConsumeWord("updates")) {
-      SPMD_ASSIGN_OR_RETURN(const int64_t operand, InParentheses(cursor));
+    if (in.ConsumeWord("updates")) {
+      SPMD_ASSIGN_OR_RETURN(const int64_t operand, ParseInParentheses(in));
       if (operand < 0 || operand > std::numeric_limits<int>::max()) {
-        return cursor.Error(absl::StrCat("updates(", operand, ") names no operand"));
+        return absl::InvalidArgumentError(
+            absl::StrCat("updates(", operand, ") names no operand"));
       }
       spec.updates = static_cast<int>(operand);
     }
-    if (cursor.ConsumeWord("task")) {
-      SPMD_ASSIGN_OR_RETURN(spec.task, InParentheses(cursor));
+    if (in.ConsumeWord("task")) {
+      SPMD_ASSIGN_OR_RETURN(spec.task, ParseInParentheses(in));
     }
     std::optional<std::vector<FactorCut>> cut;
     int cut_grid = 0;
-    if (cursor.ConsumeWord("cut")) {
-      SPMD_ASSIGN_OR_RETURN(cut, Cut(cursor, cut_grid));
+    if (in.ConsumeWord("cut")) {
+      SPMD_ASSIGN_OR_RETURN(cut, Cut(in, cut_grid));
     }
-    if (cursor.ConsumeWord("at")) {
-      SPMD_ASSIGN_OR_RETURN(std::string source, cursor.QuotedString());
+    if (in.ConsumeWord("at")) {
+      SPMD_ASSIGN_OR_RETURN(std::string source, in.Quoted("a line of the user's in quotes"));
       spec.source = Source(std::move(source));
     }
-    SPMD_RETURN_IF_ERROR(cursor.ExpectEnd());
     std::vector<TensorType> types;
     for (const Definition& definition : definitions) types.push_back(definition.type);
     const NodeId node = graph_.AddNode(std::move(spec), types);
@@ -177,52 +172,42 @@ class Parser {
     return absl::OkStatus();
   }
 
-  absl::StatusOr<int64_t> InParentheses(Cursor& cursor) {
-    SPMD_RETURN_IF_ERROR(cursor.Expect("("));
-    SPMD_ASSIGN_OR_RETURN(const int64_t value, cursor.Integer("an integer"));
-    SPMD_RETURN_IF_ERROR(cursor.Expect(")"));
-    return value;
-  }
-
-  // "@r {0: data,model:1, 2: x}". Axis names do not start with digits, factors do.
-  absl::StatusOr<std::vector<FactorCut>> Cut(Cursor& cursor, int& grid) {
-    if (cursor.At("@")) {
-      SPMD_ASSIGN_OR_RETURN(grid, GridRef(cursor));
+  // "@r {0: data,model:1, 2: x}".
+  absl::StatusOr<std::vector<FactorCut>> Cut(Scanner& in, int& grid) {
+    if (in.Peek() == '@') {
+      SPMD_ASSIGN_OR_RETURN(grid, ParseMeshRef(in, grid_names_));
     }
-    if (graph_.grids().empty()) return cursor.Error("a cut needs a mesh, and there is none");
+    if (grid_names_.empty()) return in.Error("no cut where there is no mesh");
     std::vector<FactorCut> cuts;
-    SPMD_RETURN_IF_ERROR(cursor.Expect("{"));
-    if (cursor.Consume("}")) return cuts;
+    SPMD_RETURN_IF_ERROR(in.Expect("{"));
+    if (in.Consume("}")) return cuts;
     do {
-      SPMD_ASSIGN_OR_RETURN(const int64_t factor, cursor.Integer("the number of a factor"));
+      SPMD_ASSIGN_OR_RETURN(const int64_t factor, in.Integer("the number of a factor"));
       if (factor < 0 || factor > std::numeric_limits<int16_t>::max()) {
-        return cursor.Error(absl::StrCat("there is no factor ", factor));
+        return absl::InvalidArgumentError(absl::StrCat("there is no factor ", factor));
       }
-      SPMD_RETURN_IF_ERROR(cursor.Expect(":"));
-      SPMD_ASSIGN_OR_RETURN(AxisList axes, CutAxes(cursor, graph_.grid(grid)));
+      SPMD_RETURN_IF_ERROR(in.Expect(":"));
+      SPMD_ASSIGN_OR_RETURN(AxisList axes, CutAxes(in, graph_.grid(grid)));
       cuts.push_back({static_cast<int>(factor), std::move(axes)});
-    } while (cursor.Consume(","));
-    SPMD_RETURN_IF_ERROR(cursor.Expect("}"));
+    } while (in.Consume(","));
+    SPMD_RETURN_IF_ERROR(in.Expect("}"));
     return cuts;
   }
 
-  absl::StatusOr<AxisList> CutAxes(Cursor& cursor, const Grid& grid) {
-    std::string list;
-    Cursor ahead = cursor;
-    do {
-      absl::StatusOr<std::string> axis = ahead.Identifier("an axis");
-      if (!axis.ok()) break;
-      absl::StrAppend(&list, list.empty() ? "" : ",", *axis);
-      if (ahead.ConsumeAdjacent(":")) {
-        SPMD_ASSIGN_OR_RETURN(const int64_t part, ahead.Integer("the part of an axis"));
-        absl::StrAppend(&list, ":", part);
-      }
-      cursor = ahead;
-    } while (ahead.Consume(","));
-    if (list.empty()) return AxisList();
-    absl::StatusOr<AxisList> axes = grid.ParseAxes(list);
-    return axes.ok() ? axes : cursor.Locate(axes.status());
+  // Up to the '}' or the next factor: factors start with digits, names of axes do not.
+  absl::StatusOr<AxisList> CutAxes(Scanner& in, const Grid& grid) {
+    AxisList axes;
+    size_t end = in.position();
+    while (StartsAxis(in.Peek())) {
+      SPMD_RETURN_IF_ERROR(grid.ParseAxis(in, axes));
+      end = in.position();
+      if (!in.Consume(",")) break;
+    }
+    in.Seek(end);
+    return axes;
   }
+
+  static bool StartsAxis(char c) { return IsIdentifier(absl::string_view(&c, 1)); }
 
   int32_t Source(std::string source) {
     const auto [it, inserted] = sources_.try_emplace(source, 0);
@@ -230,23 +215,25 @@ class Parser {
     return it->second;
   }
 
-  absl::Status Outputs(Cursor& cursor) {
-    if (cursor.AtEnd()) return absl::OkStatus();
+  absl::Status Outputs(Scanner& in) {
+    if (in.AtEnd()) return absl::OkStatus();
     do {
       Output output{};
-      SPMD_ASSIGN_OR_RETURN(output.value, names_.Read(cursor));
-      if (cursor.Consume("->")) {
-        SPMD_ASSIGN_OR_RETURN(output.becomes, names_.Read(cursor));
+      SPMD_ASSIGN_OR_RETURN(output.value, names_.Parse(in));
+      if (in.Consume("->")) {
+        SPMD_ASSIGN_OR_RETURN(output.becomes, names_.Parse(in));
       }
-      output.may_stay_unreduced = cursor.ConsumeWord("unreduced");
+      output.may_stay_unreduced = in.ConsumeWord("unreduced");
       graph_.AddOutput(output);
-    } while (cursor.Consume(","));
-    return cursor.ExpectEnd();
+    } while (in.Consume(","));
+    return absl::OkStatus();
   }
 
   std::vector<Line> lines_;
+  int line_ = 1;
   State state_ = State::kMeshes;
   Graph graph_;
+  std::vector<std::string> grid_names_;
   NameTable names_;
   absl::flat_hash_map<std::string, int32_t> sources_;
 };

@@ -64,7 +64,7 @@ class Printer {
     if (node.task != 0) absl::StrAppend(&line, " task(", node.task, ")");
     if (node.cut.has_value()) absl::StrAppend(&line, " ", Cut(node));
     if (node.source != -1) {
-      absl::StrAppend(&line, " at ", Quoted(graph_.sources()[node.source]));
+      absl::StrAppend(&line, " at ", Quote(graph_.sources()[node.source]));
     }
     Line(line);
   }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The parts of a statement that graphs and programs write alike: meshes, types, shardings, argument
-// lists. Each printer here is the inverse of the parser below it.
+// The parts of a statement that graphs and programs write alike. Each printer here is the inverse
+// of the parser below it. Parsers take what is their own from the scanner and leave the rest; their
+// errors carry no line number (see AtLine).
 #pragma once
 
 #include <functional>
@@ -10,22 +11,30 @@
 #include "absl/container/inlined_vector.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "absl/types/span.h"
 #include "csrc/ir/attributes.h"
-#include "csrc/ir/cursor.h"
 #include "csrc/ir/graph.h"
-#include "csrc/ir/type.h"
 #include "csrc/mesh/grid.h"
-#include "csrc/sharding/sharding.h"
+#include "csrc/util/scanner.h"
 
 namespace spmd::ir {
 
-// The names of a file being parsed. All errors carry the cursor's line.
+// An identifier, in which dots are allowed after the first character ("fc1.weight"), or a number of
+// at most nine digits without a leading zero.
+bool IsValueName(absl::string_view name);
+bool IsNumberName(absl::string_view name);
+// Takes "%name", gives the name.
+absl::StatusOr<absl::string_view> ParseValueName(Scanner& in);
+// Takes an operator's name: letters, digits, '_', '.', ':'.
+absl::StatusOr<absl::string_view> ParseOpName(Scanner& in);
+
+// The names of a file being parsed.
 class NameTable {
  public:
-  // Errors: the name is taken.
-  absl::Status Define(const Cursor& at, absl::string_view name, int32_t id);
-  // Reads "%name". Errors: there is no such value yet.
-  absl::StatusOr<int32_t> Read(Cursor& cursor) const;
+  // Errors: the name was defined before; says on which line.
+  absl::Status Define(absl::string_view name, int32_t id, int line);
+  // Takes "%name". Errors: there is no such value yet.
+  absl::StatusOr<int32_t> Parse(Scanner& in) const;
 
  private:
   struct Entry {
@@ -41,18 +50,14 @@ struct NamedGrid {
   GridPtr grid;
 };
 std::string MeshToString(absl::string_view name, const Grid& grid);
-// Reads what follows the word `mesh`. Errors: more than 2^20 devices, what Mesh refuses.
-absl::StatusOr<NamedGrid> ParseMesh(Cursor& cursor);
+absl::StatusOr<NamedGrid> ParseMesh(Scanner& in);  // after the word `mesh`
+// Takes "@m", gives its index. Errors: no such mesh.
+absl::StatusOr<int> ParseMeshRef(Scanner& in, absl::Span<const std::string> names);
 
 // scalar $0: float
 std::string ScalarToString(int slot, ScalarKind kind);
-// Reads what follows the word `scalar`. Errors: the slot is not `next_slot`.
-absl::StatusOr<ScalarKind> ParseScalar(Cursor& cursor, int next_slot);
-
-// Reads "f32[2,3]".
-absl::StatusOr<TensorType> ParseType(Cursor& cursor);
-// Reads "{data},{} unreduced(sum){model}"; nothing at all is the sharding of a 0-d value.
-absl::StatusOr<Sharding> ParseSharding(Cursor& cursor, const Grid& grid);
+// After the word `scalar`. Errors: the slot is not `next_slot`.
+absl::StatusOr<ScalarKind> ParseScalar(Scanner& in, int next_slot);
 
 // (%x, _, [%a, %b], dim=1)
 struct Arguments {
@@ -63,9 +68,9 @@ struct Arguments {
 std::string ArgumentsToString(absl::Span<const ValueId> operands,
                               absl::Span<const OperandGroup> groups, const Attributes& attributes,
                               const std::function<absl::string_view(ValueId)>& name_of);
-absl::StatusOr<Arguments> ParseArguments(Cursor& cursor, const NameTable& names);
+absl::StatusOr<Arguments> ParseArguments(Scanner& in, const NameTable& names);
 
-// A string in quotes, with escapes.
-std::string Quoted(absl::string_view text);
+// Takes "(7)".
+absl::StatusOr<int64_t> ParseInParentheses(Scanner& in);
 
 }  // namespace spmd::ir

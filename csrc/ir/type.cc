@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "csrc/ir/type.h"
 
-#include "absl/strings/numbers.h"
+#include <algorithm>
+
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_split.h"
 #include "csrc/util/status.h"
 
 namespace spmd {
@@ -67,31 +67,33 @@ std::string TensorType::ToString() const {
   return absl::StrCat(DTypeName(dtype), DimsToString(dims));
 }
 
-absl::StatusOr<TensorType> TensorType::Parse(absl::string_view text) {
-  const size_t open = text.find('[');
-  if (open == absl::string_view::npos || text.back() != ']') {
-    return absl::InvalidArgumentError(
-        absl::StrCat("'", text, "' is no tensor type; expected one like f32[32,128]"));
-  }
+absl::StatusOr<TensorType> TensorType::Parse(Scanner& in) {
   TensorType type;
-  SPMD_ASSIGN_OR_RETURN(type.dtype, ParseDType(text.substr(0, open)));
-  const absl::string_view inside = text.substr(open + 1, text.size() - open - 2);
-  if (inside.empty()) return type;
+  SPMD_ASSIGN_OR_RETURN(const absl::string_view dtype, in.Identifier("a type like f32[32,128]"));
+  SPMD_ASSIGN_OR_RETURN(type.dtype, ParseDType(dtype));
+  SPMD_RETURN_IF_ERROR(in.Expect("["));
+  if (in.Consume("]")) return type;
   int64_t elements = 1;
-  for (absl::string_view piece : absl::StrSplit(inside, ',')) {
-    int64_t size = 0;
-    if (!absl::SimpleAtoi(piece, &size) || size < 0) {
-      return absl::InvalidArgumentError(absl::StrCat("'", piece, "' in tensor type '", text,
-                                                     "' is no size; expected an integer >= 0"));
-    }
-    if (size > kMaxElements || (size > 0 && elements > kMaxElements / size)) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("tensor type '", text, "' has more than 2^48 elements"));
-    }
+  do {
+    const size_t begin = in.position();
+    SPMD_ASSIGN_OR_RETURN(const int64_t size, in.Integer("the size of a dimension"));
     // Zeros do not hide an overflow among the other dimensions.
-    if (size > 0) elements *= size;
+    const int64_t factor = std::max<int64_t>(size, 1);
+    if (size < 0 || factor > kMaxElements / elements) {
+      in.Seek(begin);
+      return in.Error("sizes >= 0 with a product of at most 2^48");
+    }
+    elements *= factor;
     type.dims.push_back(size);
-  }
+  } while (in.Consume(","));
+  SPMD_RETURN_IF_ERROR(in.Expect("]"));
+  return type;
+}
+
+absl::StatusOr<TensorType> TensorType::Parse(absl::string_view text) {
+  Scanner in(text);
+  SPMD_ASSIGN_OR_RETURN(TensorType type, Parse(in));
+  SPMD_RETURN_IF_ERROR(in.ExpectEnd());
   return type;
 }
 

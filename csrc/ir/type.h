@@ -8,6 +8,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "csrc/util/dims.h"
+#include "csrc/util/scanner.h"
 
 namespace spmd {
 
@@ -32,7 +33,9 @@ struct TensorType {
   int64_t NumElements() const { return ::spmd::NumElements(dims); }
   int64_t ByteSize() const { return NumElements() * ::spmd::ByteSize(dtype); }
   std::string ToString() const;  // "f32[32,128]"
+  // Errors: InvalidArgument with the offending text; more than 2^48 elements.
   static absl::StatusOr<TensorType> Parse(absl::string_view text);
+  static absl::StatusOr<TensorType> Parse(Scanner& in);  // takes what is its own
 
   friend bool operator==(const TensorType& a, const TensorType& b) {
     return a.dtype == b.dtype && a.dims == b.dims;

@@ -6,7 +6,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
-#include "csrc/ir/cursor.h"
+#include "csrc/ir/syntax.h"
 #include "csrc/util/status.h"
 
 namespace spmd::ir {
@@ -78,7 +78,7 @@ absl::Status VerifyNames(const Graph& graph) {
   absl::flat_hash_map<absl::string_view, ValueId> taken;
   for (ValueId id = 0; id < graph.num_values(); ++id) {
     const std::string& name = graph.value(id).name;
-    if (!IsIdentifier(name) && !IsNumberName(name)) {
+    if (!IsValueName(name)) {
       return Broken("value number ", id, " is named '", name,
                     "', which is neither an identifier nor a number of at most nine digits");
     }
