@@ -152,6 +152,7 @@ Rule Einsum(absl::string_view op, absl::string_view text) {
 
 Rule Elementwise(absl::string_view op) {
   Rule r = Computed(op, BroadcastFactors);
+  r.elementwise = true;
   r.types = PromotedTypes;
   return r;
 }

@@ -68,6 +68,7 @@ struct Rule {
   bool monotone = false;
   std::vector<int> added;              // operands added once to the result
   std::vector<std::string> runtime;    // attributes whose value is in no key
+  bool elementwise = false;            // broadcasting, nothing else: cannot fail on values
   bool random = false;                 // never merged with an equal one
   double flops_per_point = 1;          // cost: flops = this × product of all factor sizes
 

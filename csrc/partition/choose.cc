@@ -1,0 +1,476 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "csrc/partition/choose.h"
+
+#include <algorithm>
+#include <limits>
+#include <tuple>
+
+#include "absl/container/flat_hash_map.h"
+#include "csrc/cost/move.h"
+#include "csrc/rules/op_call.h"
+#include "csrc/util/status.h"
+
+namespace spmd::partition {
+namespace {
+
+using propagate::Cut;
+using propagate::CutOf;
+using propagate::NodeFactors;
+
+constexpr int kSweeps = 3;
+constexpr int64_t kMaxCombinations = 2048;
+// A tie-breaker: terms pass through an op whose linear operands are all terms, and are reduced early
+// where a replicated operand would have to become a term.
+constexpr double kThroughBonus = 1e-10;
+
+// Axes of a grid that occur only side by side in every annotation of the graph.
+std::vector<AxisList> AxisGroups(const ir::Graph& graph, int grid) {
+  const int n = graph.grid(grid).num_axes();
+  std::vector<bool> joined(n, true);  // axis a with a + 1
+  AxisMask in_use = 0;
+  auto note = [&](const AxisList& list) {
+    in_use |= MaskOf(list);
+    for (int a = 0; a + 1 < n; ++a) {
+      auto at = std::find(list.begin(), list.end(), a);
+      const bool has_next = std::find(list.begin(), list.end(), a + 1) != list.end();
+      if (at == list.end() ? has_next : (at + 1 == list.end() || *(at + 1) != a + 1)) {
+        joined[a] = false;
+      }
+    }
+  };
+  for (ir::ValueId v = 0; v < graph.num_values(); ++v) {
+    const auto& annotation = graph.value(v).annotation;
+    if (!annotation || annotation->grid != grid) continue;
+    for (const DimSharding& d : annotation->sharding.dims) {
+      if (!d.axes.empty()) note(d.axes);
+    }
+    if (annotation->sharding.IsUnreduced()) note(annotation->sharding.unreduced);
+  }
+  std::vector<AxisList> groups;
+  for (int a = 0; a < n; ++a) {
+    if (!(in_use & MaskOf(static_cast<AxisId>(a)))) continue;
+    if (!groups.empty() && groups.back().back() == a - 1 && joined[a - 1]) {
+      groups.back().push_back(static_cast<AxisId>(a));
+    } else {
+      groups.push_back({static_cast<AxisId>(a)});
+    }
+  }
+  return groups;
+}
+
+class Chooser {
+ public:
+  Chooser(const ir::Graph& graph, const std::vector<NodeFactors>& factors,
+          const machine::Machine& machine)
+      : graph_(graph), factors_(factors), machine_(machine), users_(graph.Users()) {
+    for (size_t g = 0; g < graph.grids().size(); ++g) {
+      groups_.push_back(AxisGroups(graph, static_cast<int>(g)));
+    }
+    plans_.resize(graph.num_nodes());
+    decided_.assign(graph.num_nodes(), false);
+    for (ir::ValueId v = 0; v < graph.num_values(); ++v) {
+      produced_.push_back(Proposal(v));
+      grid_of_.push_back(graph.value(v).annotation->grid);
+    }
+    outputs_of_.resize(graph.num_values());
+    for (const ir::Output& output : graph.outputs()) outputs_of_[output.value].push_back(&output);
+  }
+
+  std::vector<NodePlan> Run() {
+    for (int sweep = 0; sweep < kSweeps; ++sweep) {
+      changed_ = false;
+      const int n = graph_.num_nodes();
+      for (int i = 0; i < n; ++i) Decide(sweep % 2 == 0 ? i : n - 1 - i);
+      if (!changed_) break;
+    }
+    return std::move(plans_);
+  }
+
+ private:
+  Sharding Proposal(ir::ValueId v) const {
+    return graph_.value(v).annotation->sharding.Closed();
+  }
+
+  // What a group of axes does at a node.
+  struct Option {
+    enum Kind { kNone, kFactor, kThrough } kind = kNone;
+    int index = 0;  // the factor; the linear operand or Choice::kJointly
+    ReduceKind reduce = ReduceKind::kSum;
+  };
+
+  int GridOf(const ir::Node& node) const {
+    for (ir::ValueId v : node.operands) {
+      if (v != ir::kNoValue && produced_[v].UsedAxes() != 0) return grid_of_[v];
+    }
+    for (int r = 0; r < node.num_results; ++r) {
+      const ir::ValueId v = node.first_result + r;
+      if (Proposal(v).UsedAxes() != 0) return graph_.value(v).annotation->grid;
+    }
+    return node.operands.empty() || node.operands[0] == ir::kNoValue ? 0
+                                                                     : grid_of_[node.operands[0]];
+  }
+
+  // The layouts from which a node's candidates are read: what its operands come in, what
+  // propagation proposes, what the users of its results want.
+  template <typename Fn>
+  void ForEachWish(const ir::Node& node, const NodeFactors& nf, int grid, Fn&& fn) const {
+    for (size_t k = 0; k < node.operands.size(); ++k) {
+      const ir::ValueId v = node.operands[k];
+      if (v == ir::kNoValue) continue;
+      if (grid_of_[v] == grid) fn(v, nf->operands[k], produced_[v]);
+      if (graph_.value(v).annotation->grid == grid) fn(v, nf->operands[k], Proposal(v));
+    }
+    for (int r = 0; r < node.num_results; ++r) {
+      const ir::ValueId v = node.first_result + r;
+      if (graph_.value(v).annotation->grid == grid) fn(v, nf->results[r], Proposal(v));
+      for (ir::NodeId user : users_[v]) {
+        if (!decided_[user] || plans_[user].grid != grid) continue;
+        const ir::Node& u = graph_.node(user);
+        for (size_t k = 0; k < u.operands.size(); ++k) {
+          if (u.operands[k] == v) fn(v, nf->results[r], plans_[user].operands[k]);
+        }
+      }
+    }
+  }
+
+  std::vector<std::vector<Option>> OptionsOf(const ir::Node& node, const NodeFactors& nf, int grid,
+                                             std::vector<Cut>& wishes) const {
+    const std::vector<AxisList>& groups = groups_[grid];
+    std::vector<std::vector<Option>> options(groups.size());
+    ForEachWish(node, nf, grid,
+                [&](ir::ValueId v, const rules::TensorFactors& tensor, const Sharding& s) {
+                  if (s.DimAxes() == 0) return;
+                  Cut cut = CutOf(*nf, tensor, graph_.type(v).dims, s, graph_.grid(grid));
+                  if (std::find(wishes.begin(), wishes.end(), cut) == wishes.end()) {
+                    wishes.push_back(std::move(cut));
+                  }
+                });
+    std::vector<std::pair<int, ReduceKind>> through;
+    for (size_t g = 0; g < groups.size(); ++g) {
+      const AxisMask mask = MaskOf(groups[g]);
+      // First the cuts, in order of the factors, so that ties go to working on less.
+      for (size_t f = 0; f < nf->factors.size(); ++f) {
+        if (nf->factors[f].whole) continue;
+        for (const Cut& wish : wishes) {
+          if (MaskOf(wish[f].axes) & mask) {
+            options[g].push_back({Option::kFactor, static_cast<int>(f)});
+            break;
+          }
+        }
+      }
+      options[g].push_back({});
+      AddThrough(node, nf, groups[g], options[g]);
+    }
+    return options;
+  }
+
+  void AddThrough(const ir::Node& node, const NodeFactors& nf, const AxisList& group,
+                  std::vector<Option>& options) const {
+    if (nf.rule == nullptr) return;
+    const AxisMask mask = MaskOf(group);
+    bool any = false;
+    ReduceKind kind = ReduceKind::kSum;
+    for (ir::ValueId v : node.operands) {
+      if (v != ir::kNoValue && (produced_[v].UnreducedAxes() & mask) == mask) {
+        any = true;
+        kind = produced_[v].reduce_kind;
+      }
+    }
+    if (!any) return;
+    const rules::Linearity linear =
+        rules::LinearityOf(*nf.rule, rules::OpCall::Of(graph_, node), kind);
+    auto is_term = [&](int k) {
+      const Sharding& s = produced_[node.operands[k]];
+      return (s.UnreducedAxes() & mask) == mask && s.reduce_kind == kind;
+    };
+    if (std::any_of(linear.jointly.begin(), linear.jointly.end(), is_term)) {
+      options.push_back({Option::kThrough, Choice::kJointly, kind});
+    }
+    for (int k : linear.each) {
+      if (is_term(k)) options.push_back({Option::kThrough, k, kind});
+    }
+  }
+
+  // The choice that gives each group its option; axes that a factor cannot take are left out. Where
+  // a wish has the same axes on a factor, its order and chunk are used.
+  Choice MakeChoice(const ir::Node& node, const NodeFactors& nf, int grid,
+                    const std::vector<Option>& options, const std::vector<Cut>& wishes) const {
+    Choice choice;
+    choice.cut.resize(nf->factors.size());
+    for (size_t g = 0; g < options.size(); ++g) {
+      const AxisList& axes = groups_[grid][g];
+      if (options[g].kind == Option::kFactor) {
+        AxisList& list = choice.cut[options[g].index].axes;
+        list.insert(list.end(), axes.begin(), axes.end());
+      } else if (options[g].kind == Option::kThrough) {
+        choice.through.insert(choice.through.end(), axes.begin(), axes.end());
+        choice.through_operand = options[g].index;
+        choice.through_kind = options[g].reduce;
+      }
+    }
+    for (size_t f = 0; f < choice.cut.size(); ++f) {
+      AxisList& list = choice.cut[f].axes;
+      if (list.empty()) continue;
+      const propagate::FactorShard* best = nullptr;
+      for (const Cut& wish : wishes) {
+        if (wish[f].axes.empty() || (MaskOf(wish[f].axes) & ~MaskOf(list))) continue;
+        if (best == nullptr || wish[f].axes.size() > best->axes.size()) best = &wish[f];
+      }
+      if (best != nullptr) choice.cut[f] = *best;
+    }
+    return choice;
+  }
+
+  void Decide(ir::NodeId id) {
+    const ir::Node& node = graph_.node(id);
+    const NodeFactors& nf = factors_[id];
+    const int grid = GridOf(node);
+    std::vector<Cut> wishes;
+    const std::vector<std::vector<Option>> options = OptionsOf(node, nf, grid, wishes);
+    int64_t combinations = 1;
+    for (const auto& o : options) {
+      combinations = std::min(combinations * static_cast<int64_t>(o.size()), 2 * kMaxCombinations);
+    }
+    std::vector<Option> best_options(options.size());
+    std::optional<NodePlan> best;
+    double best_cost = std::numeric_limits<double>::infinity();
+    auto consider = [&](const std::vector<Option>& chosen) {
+      std::optional<NodePlan> plan =
+          PlanNode(graph_, node, nf, MakeChoice(node, nf, grid, chosen, wishes), grid);
+      if (!plan) return false;
+      const double cost = Price(id, *plan);
+      if (cost >= best_cost * (1 - 1e-12)) return false;
+      best_cost = cost;
+      best = std::move(plan);
+      best_options = chosen;
+      return true;
+    };
+    consider(best_options);  // nothing cut: always legal
+    if (combinations <= kMaxCombinations) {
+      std::vector<size_t> at(options.size(), 0);
+      for (int64_t c = 0; c < combinations; ++c) {
+        std::vector<Option> chosen(options.size());
+        for (size_t g = 0; g < options.size(); ++g) chosen[g] = options[g][at[g]];
+        consider(chosen);
+        for (size_t g = 0; g < options.size() && ++at[g] == options[g].size(); ++g) at[g] = 0;
+      }
+    } else {
+      // Group by group from what is best so far, major axes first.
+      for (int round = 0; round < 2; ++round) {
+        for (size_t g = 0; g < options.size(); ++g) {
+          std::vector<Option> chosen = best_options;
+          for (const Option& o : options[g]) {
+            chosen[g] = o;
+            consider(chosen);
+          }
+        }
+      }
+    }
+    Adopt(id, *std::move(best));
+  }
+
+  void Adopt(ir::NodeId id, NodePlan plan) {
+    const ir::Node& node = graph_.node(id);
+    if (!decided_[id] || plans_[id].operands != plan.operands ||
+        plans_[id].results != plan.results) {
+      changed_ = true;
+    }
+    for (int r = 0; r < node.num_results; ++r) {
+      const ir::ValueId v = node.first_result + r;
+      if (IsConstraint(graph_, v)) continue;  // users see the annotation
+      produced_[v] = plan.results[r];
+      grid_of_[v] = plan.grid;
+    }
+    plans_[id] = std::move(plan);
+    decided_[id] = true;
+  }
+
+  double Price(ir::NodeId id, const NodePlan& plan) {
+    const ir::Node& node = graph_.node(id);
+    const NodeFactors& nf = factors_[id];
+    double seconds = Work(node, nf, plan);
+    for (size_t k = 0; k < node.operands.size(); ++k) {
+      const ir::ValueId v = node.operands[k];
+      if (v == ir::kNoValue) continue;
+      bool repeated = false;
+      for (size_t j = 0; j < k; ++j) {
+        repeated = repeated || (node.operands[j] == v && plan.operands[j] == plan.operands[k]);
+      }
+      if (!repeated) seconds += OperandSeconds(id, v, plan.operands[k], plan.grid);
+    }
+    seconds += HaloSeconds(node, nf, plan);
+    for (int r = 0; r < node.num_results; ++r) {
+      seconds += ResultSeconds(node.first_result + r, plan.results[r], plan.grid);
+    }
+    if (!plan.choice.through.empty()) seconds += ThroughBias(node, nf, plan);
+    return seconds;
+  }
+
+  double ThroughBias(const ir::Node& node, const NodeFactors& nf, const NodePlan& plan) const {
+    if (plan.choice.through_operand != Choice::kJointly) return -kThroughBonus;
+    const AxisMask mask = MaskOf(plan.choice.through);
+    for (int k : rules::LinearityOf(*nf.rule, rules::OpCall::Of(graph_, node),
+                                    plan.choice.through_kind).jointly) {
+      if ((produced_[node.operands[k]].UnreducedAxes() & mask) != mask) return kThroughBonus;
+    }
+    return -kThroughBonus;
+  }
+
+  double Work(const ir::Node& node, const NodeFactors& nf, const NodePlan& plan) const {
+    const Grid& grid = graph_.grid(plan.grid);
+    double flops = nf.rule != nullptr ? nf.rule->flops_per_point : 1;
+    for (size_t f = 0; f < nf->factors.size(); ++f) {
+      const propagate::FactorShard& shard = plan.choice.cut[f];
+      flops *= shard.chunk != 0 ? shard.chunk
+                                : CeilDiv(nf->factors[f].size, grid.size(shard.axes));
+    }
+    double bytes = 0;
+    for (size_t k = 0; k < node.operands.size(); ++k) {
+      if (node.operands[k] == ir::kNoValue) continue;
+      bytes += cost::TileBytes(graph_.type(node.operands[k]), plan.operands[k], grid);
+    }
+    for (int r = 0; r < node.num_results; ++r) {
+      bytes += cost::TileBytes(graph_.type(node.first_result + r), plan.results[r], grid);
+    }
+    return std::max(flops / machine_.flops, bytes / machine_.memory_bandwidth);
+  }
+
+  // Rows that neighbours send for windows that reach beyond the shard.
+  double HaloSeconds(const ir::Node& node, const NodeFactors& nf, const NodePlan& plan) const {
+    if (nf->windows.empty()) return 0;
+    const rules::OpCall call = rules::OpCall::Of(graph_, node);
+    double seconds = 0;
+    const Grid& grid = graph_.grid(plan.grid);
+    for (const rules::Window* w : ActiveWindows(*nf, plan.choice.cut, call.operands)) {
+      const propagate::FactorShard& shard = plan.choice.cut[w->factor];
+      const int64_t chunk = CeilDiv(w->extent, grid.size(shard.axes));
+      // A shard in the middle: nothing of its window lies outside the value.
+      const int64_t start = grid.size(shard.axes) / 2 * chunk;
+      Expr::Env env;
+      env.start = [start](TensorRef, int) { return start; };
+      env.size = [chunk](TensorRef, int) { return chunk; };
+      env.extent = [w](TensorRef, int) { return w->extent; };
+      env.coord = [](int) { return int64_t{0}; };
+      const int64_t rows = w->end.Evaluate(env) - w->begin.Evaluate(env);
+      const TensorType& type = *call.operands[w->operand];
+      const int64_t own = CeilDiv(type.dims[w->dim], grid.size(shard.axes));
+      const double row_bytes =
+          static_cast<double>(cost::TileBytes(type, plan.operands[w->operand], grid)) /
+          std::max<int64_t>(own, 1);
+      seconds += machine_.latency + std::max<int64_t>(rows - own, 0) * row_bytes /
+                                        machine_.link_bandwidth;
+    }
+    return seconds;
+  }
+
+  double OperandSeconds(ir::NodeId id, ir::ValueId v, const Sharding& wanted, int grid) {
+    double best = Seconds(v, produced_[v], grid_of_[v], wanted, grid);
+    if (best == 0) return 0;
+    for (ir::NodeId user : users_[v]) {
+      if (user == id || !decided_[user] || plans_[user].grid != grid) continue;
+      const ir::Node& u = graph_.node(user);
+      for (size_t k = 0; k < u.operands.size(); ++k) {
+        if (u.operands[k] != v) continue;
+        const Sharding& there = plans_[user].operands[k];
+        if (there == wanted) return 0;
+        if (user < id) best = std::min(best, Seconds(v, there, grid, wanted, grid));
+      }
+    }
+    return best;
+  }
+
+  // Moves from the produced layout to all that users want, each layout once, each from the nearest
+  // layout there is.
+  double ResultSeconds(ir::ValueId v, const Sharding& produced, int grid) {
+    struct Place { Sharding sharding; int grid; };
+    absl::InlinedVector<Place, 4> there = {{produced, grid}};
+    double seconds = 0;
+    auto want = [&](const Sharding& wanted, int wanted_grid) {
+      double best = std::numeric_limits<double>::infinity();
+      for (const Place& p : there) {
+        best = std::min(best, Seconds(v, p.sharding, p.grid, wanted, wanted_grid));
+        if (best == 0) return;
+      }
+      seconds += best;
+      there.push_back({wanted, wanted_grid});
+    };
+    const ir::Annotation& annotation = *graph_.value(v).annotation;
+    if (IsConstraint(graph_, v)) {
+      want(Proposal(v), annotation.grid);
+      return seconds;  // users are served from there whatever this node does
+    }
+    bool undecided = false;
+    for (ir::NodeId user : users_[v]) {
+      if (!decided_[user]) {
+        undecided = true;
+        continue;
+      }
+      const ir::Node& u = graph_.node(user);
+      for (size_t k = 0; k < u.operands.size(); ++k) {
+        if (u.operands[k] == v) want(plans_[user].operands[k], plans_[user].grid);
+      }
+    }
+    if (undecided) want(Proposal(v), annotation.grid);
+    for (const ir::Output* output : outputs_of_[v]) {
+      const std::optional<Sharding> required = RequiredAtOutput(graph_, *output);
+      if (required) {
+        want(*required, graph_.value(output->becomes).annotation->grid);
+      } else if (!output->may_stay_unreduced) {
+        want(produced.Reduced(), grid);
+      }
+    }
+    return seconds;
+  }
+
+  double Seconds(ir::ValueId v, const Sharding& from, int from_grid, const Sharding& to,
+                 int to_grid) {
+    const TensorType& type = graph_.type(v);
+    if (from_grid != to_grid) {
+      if (from.IsReplicated() && to.IsReplicated() &&
+          graph_.grid(from_grid).device_ids() == graph_.grid(to_grid).device_ids()) {
+        return 0;
+      }
+      return machine_.latency + cost::TileBytes(type, to, graph_.grid(to_grid)) /
+                                    machine_.link_bandwidth;
+    }
+    if (from == to) return 0;
+    auto [it, inserted] = memo_.try_emplace(std::make_tuple(type, to_grid, from, to), 0.0);
+    if (inserted) {
+      it->second = cost::PlanMove(type, graph_.grid(to_grid), from, to, machine_).seconds;
+    }
+    return it->second;
+  }
+
+  const ir::Graph& graph_;
+  const std::vector<NodeFactors>& factors_;
+  const machine::Machine& machine_;
+  std::vector<std::vector<ir::NodeId>> users_;
+  std::vector<std::vector<AxisList>> groups_;  // by grid
+  std::vector<std::vector<const ir::Output*>> outputs_of_;
+  std::vector<NodePlan> plans_;
+  std::vector<bool> decided_;
+  std::vector<Sharding> produced_;  // as users find the value
+  std::vector<int> grid_of_;
+  absl::flat_hash_map<std::tuple<TensorType, int, Sharding, Sharding>, double> memo_;
+  bool changed_ = false;
+};
+
+}  // namespace
+
+std::vector<NodePlan> Choose(const ir::Graph& graph, const std::vector<NodeFactors>& factors,
+                             const machine::Machine& machine) {
+  return Chooser(graph, factors, machine).Run();
+}
+
+std::optional<Sharding> RequiredAtOutput(const ir::Graph& graph, const ir::Output& output) {
+  if (output.becomes == ir::kNoValue) return std::nullopt;
+  return graph.value(output.becomes).annotation->sharding.Closed();
+}
+
+bool IsConstraint(const ir::Graph& graph, ir::ValueId value) {
+  const ir::Value& v = graph.value(value);
+  return v.producer != ir::kNoNode && v.annotation &&
+         v.annotation->hold == ir::Hold::kCommitted;
+}
+
+}  // namespace spmd::partition

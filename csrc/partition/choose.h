@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+// Which factors of each node the axes cut.
+//
+// Minimises, by local search, the time of all ops plus the time of all moves that bring values from
+// the layouts in which they are produced into the layouts in which they are used. Only committed
+// annotations bind. Axes that always travel together are one (a group). Per group a node may cut any
+// factor that carries it in some operand, result or wish; leave it out; or, where it is linear,
+// pass the terms of an unreduced operand on. All combinations are priced up to a bound. Sweeps go
+// forward and backward until nothing changes, at most kSweeps times. Ties keep the earlier
+// candidate, so the result does not depend on anything but the graph.
+#pragma once
+
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "csrc/ir/graph.h"
+#include "csrc/machine/machine.h"
+#include "csrc/partition/node_plan.h"
+#include "csrc/propagate/graph_factors.h"
+
+namespace spmd::partition {
+
+// One plan per node. Requires: every value of `graph` is annotated (Propagate ran).
+std::vector<NodePlan> Choose(const ir::Graph& graph,
+                             const std::vector<propagate::NodeFactors>& factors,
+                             const machine::Machine& machine);
+
+// The sharding in which a value must leave the program: the buffer's own where it becomes one; any
+// reduced one (nullopt: as produced, reduced unless it may stay unreduced) elsewhere.
+std::optional<Sharding> RequiredAtOutput(const ir::Graph& graph, const ir::Output& output);
+
+// True where the annotation of a node's result binds: users get the value in that sharding.
+bool IsConstraint(const ir::Graph& graph, ir::ValueId value);
+
+}  // namespace spmd::partition

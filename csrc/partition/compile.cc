@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "csrc/partition/compile.h"
+
+#include <chrono>
+
+#include "csrc/ir/verifier.h"
+#include "csrc/partition/choose.h"
+#include "csrc/partition/passes.h"
+#include "csrc/util/status.h"
+
+namespace spmd::partition {
+namespace {
+
+#ifdef NDEBUG
+constexpr bool kAlwaysVerify = false;
+#else
+constexpr bool kAlwaysVerify = true;
+#endif
+
+// Runs passes one by one: names, times, dumps and verifies each.
+class Pipeline {
+ public:
+  Pipeline(const CompileOptions& options, Compiled& out) : options_(options), out_(out) {}
+
+  template <typename Fn>
+  absl::Status Pass(const char* name, Fn&& run) {
+    const auto begin = std::chrono::steady_clock::now();
+    SPMD_RETURN_IF_ERROR(run());
+    const std::chrono::duration<double, std::milli> took =
+        std::chrono::steady_clock::now() - begin;
+    out_.times.push_back({name, took.count()});
+    const bool is_program = !out_.program.values.empty() || !out_.program.outputs.empty();
+    if (options_.dump) {
+      options_.dump(name, is_program ? out_.program.ToString() : out_.graph.ToString());
+    }
+    if (!kAlwaysVerify && !options_.verify) return absl::OkStatus();
+    absl::Status sound = is_program ? program::Verify(out_.program) : ir::Verify(out_.graph);
+    if (sound.ok()) return sound;
+    return absl::InternalError(
+        absl::StrCat("after the pass '", name, "': ", sound.message(), "\n",
+                     is_program ? out_.program.ToString() : out_.graph.ToString()));
+  }
+
+ private:
+  const CompileOptions& options_;
+  Compiled& out_;
+};
+
+// Derived annotations are forgotten, so that propagation starts from what the user said.
+void ForgetDerived(ir::Graph& graph) {
+  for (ir::ValueId v = 0; v < graph.num_values(); ++v) {
+    const auto& annotation = graph.value(v).annotation;
+    if (annotation && annotation->hold == ir::Hold::kDerived) graph.ClearAnnotation(v);
+  }
+}
+
+// A graph in which no axis is in use needs no plan: everything is one tile.
+bool UsesAxes(const ir::Graph& graph) {
+  for (ir::ValueId v = 0; v < graph.num_values(); ++v) {
+    const auto& annotation = graph.value(v).annotation;
+    if (annotation && annotation->sharding.UsedAxes() != 0) return true;
+  }
+  return false;
+}
+
+}  // namespace
+
+absl::StatusOr<Compiled> Compile(const ir::Graph& graph, const CompileOptions& options) {
+  const machine::Machine& machine = options.machine ? *options.machine : machine::Nominal();
+  Compiled out;
+  out.graph = graph;
+  Pipeline pipeline(options, out);
+  Lowering lowering;
+  std::vector<propagate::NodeFactors> factors;
+
+  SPMD_RETURN_IF_ERROR(pipeline.Pass("legalize", [&]() -> absl::Status {
+    SPMD_ASSIGN_OR_RETURN(out.graph, Legalize(out.graph));
+    return absl::OkStatus();
+  }));
+  SPMD_RETURN_IF_ERROR(pipeline.Pass("simplify", [&]() -> absl::Status {
+    SPMD_ASSIGN_OR_RETURN(out.graph, Simplify(out.graph));
+    return absl::OkStatus();
+  }));
+  const bool sharded = UsesAxes(out.graph);
+  SPMD_RETURN_IF_ERROR(pipeline.Pass(
+      "propagate", [&] { return propagate::Propagate(out.graph, out.reasons); }));
+  // A decomposition brings new values: they are propagated to in turn, and may be cut on a whole
+  // factor themselves.
+  bool changed = sharded;
+  for (int round = 0; changed && round < 4; ++round) {
+    SPMD_RETURN_IF_ERROR(pipeline.Pass("decompose", [&]() -> absl::Status {
+      SPMD_ASSIGN_OR_RETURN(out.graph, Decompose(out.graph, machine, &changed));
+      return absl::OkStatus();
+    }));
+    if (!changed) break;
+    SPMD_RETURN_IF_ERROR(pipeline.Pass("propagate", [&]() -> absl::Status {
+      SPMD_ASSIGN_OR_RETURN(out.graph, Legalize(out.graph));
+      SPMD_ASSIGN_OR_RETURN(out.graph, Simplify(out.graph));
+      ForgetDerived(out.graph);
+      out.reasons = {};
+      return propagate::Propagate(out.graph, out.reasons);
+    }));
+  }
+  SPMD_RETURN_IF_ERROR(pipeline.Pass("choose", [&]() -> absl::Status {
+    SPMD_ASSIGN_OR_RETURN(factors, propagate::ComputeFactors(out.graph));
+    lowering.plans = Choose(out.graph, factors, machine);
+    for (ir::NodeId id = 0; id < out.graph.num_nodes(); ++id) {
+      out.graph.SetCut(id, lowering.plans[id].grid, ToFactorCuts(lowering.plans[id].choice));
+    }
+    return absl::OkStatus();
+  }));
+  lowering.graph = &out.graph;
+  lowering.factors = &factors;
+  lowering.machine = &machine;
+  auto lower = [&](absl::Status (*pass)(Lowering&)) {
+    absl::Status status = pass(lowering);
+    out.program = lowering.program;
+    return status;
+  };
+  SPMD_RETURN_IF_ERROR(pipeline.Pass("reshard", [&] { return lower(Reshard); }));
+  SPMD_RETURN_IF_ERROR(pipeline.Pass("windows", [&] { return lower(Windows); }));
+  SPMD_RETURN_IF_ERROR(pipeline.Pass("localise", [&] { return lower(Localise); }));
+  SPMD_RETURN_IF_ERROR(pipeline.Pass("collectives", [&] {
+    MergeCollectives(out.program, options.merge_cap_bytes);
+    return absl::OkStatus();
+  }));
+  SPMD_RETURN_IF_ERROR(pipeline.Pass("finish", [&] {
+    Finish(out.program);
+    return absl::OkStatus();
+  }));
+  return out;
+}
+
+}  // namespace spmd::partition

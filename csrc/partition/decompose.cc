@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "csrc/cost/move.h"
+#include "csrc/partition/passes.h"
+#include "csrc/partition/rewrite.h"
+#include "csrc/propagate/factor_cut.h"
+#include "csrc/util/status.h"
+
+namespace spmd::partition {
+namespace {
+
+// Seconds to gather the dimensions of `v` in which a whole factor is cut; 0 when none is.
+double GatherSeconds(const ir::Graph& graph, ir::ValueId v, const propagate::NodeFactors& nf,
+                     const rules::TensorFactors& tensor, const machine::Machine& machine) {
+  const ir::Annotation& annotation = *graph.value(v).annotation;
+  const Grid& grid = graph.grid(annotation.grid);
+  const Sharding sharding = annotation.sharding.Reduced();
+  if (sharding.DimAxes() == 0) return 0;
+  const propagate::Cut cut =
+      propagate::CutOf(*nf, tensor, graph.type(v).dims, sharding, grid);
+  Sharding gathered = sharding;
+  bool any = false;
+  for (size_t d = 0; d < tensor.size(); ++d) {
+    for (int f : tensor[d]) {
+      if (nf->factors[f].whole && !cut[f].axes.empty()) {
+        gathered.dims[d] = DimSharding{};
+        any = true;
+      }
+    }
+  }
+  if (!any) return 0;
+  return cost::PlanMove(graph.type(v), grid, sharding, gathered, machine).seconds;
+}
+
+}  // namespace
+
+absl::StatusOr<ir::Graph> Decompose(const ir::Graph& graph, const machine::Machine& machine,
+                                    bool* changed) {
+  *changed = false;
+  SPMD_ASSIGN_OR_RETURN(std::vector<propagate::NodeFactors> factors,
+                        propagate::ComputeFactors(graph));
+  // A decomposition pays about two reductions of what is left without the whole dimension.
+  const double price = 2 * machine.latency;
+  return Rewrite(graph,
+                 [&](rules::Builder& builder, const ir::Graph& old, ir::NodeId id,
+                     absl::Span<const ir::ValueId> operands)
+                     -> absl::StatusOr<std::optional<std::vector<ir::ValueId>>> {
+                   const ir::Node& node = old.node(id);
+                   const propagate::NodeFactors& nf = factors[id];
+                   if (nf.rule == nullptr || nf.rule->decompose == nullptr) return std::nullopt;
+                   double gather = 0;
+                   for (size_t k = 0; k < node.operands.size(); ++k) {
+                     if (node.operands[k] == ir::kNoValue) continue;
+                     gather += GatherSeconds(old, node.operands[k], nf, nf->operands[k], machine);
+                   }
+                   if (gather <= price) return std::nullopt;
+                   *changed = true;
+                   SPMD_ASSIGN_OR_RETURN(std::vector<ir::ValueId> values,
+                                         nf.rule->decompose(builder, old, node, operands));
+                   return values;
+                 });
+}
+
+}  // namespace spmd::partition

@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <vector>
+
+#include "csrc/partition/passes.h"
+#include "csrc/program/analysis.h"
+#include "csrc/rules/registry.h"
+
+namespace spmd::partition {
+namespace {
+
+using program::Instruction;
+using program::OpCode;
+using program::Program;
+using program::ValueId;
+
+// Ops that fail for some values of their operands (an index out of range, a singular matrix) are not
+// among those whose every factor passes.
+bool MayFailOnValues(const Instruction& instruction) {
+  if (instruction.code != OpCode::kCall) return false;
+  const rules::Rule* rule = rules::Find(instruction.op);
+  return rule == nullptr || !rule->elementwise;
+}
+
+}  // namespace
+
+void Finish(Program& program) {
+  for (const program::Output& output : program.outputs) {
+    if (output.becomes >= 0) program.inputs[output.becomes].donated = true;
+  }
+  std::vector<bool> is_output(program.values.size(), false);
+  for (const program::Output& output : program.outputs) is_output[output.value] = true;
+  std::vector<int> input_of(program.values.size(), -1);
+  for (size_t i = 0; i < program.inputs.size(); ++i) {
+    input_of[program.inputs[i].value] = static_cast<int>(i);
+  }
+  std::vector<int> last_use(program.values.size(), -1);
+  int last_failing = -1;
+  for (size_t i = 0; i < program.instructions.size(); ++i) {
+    for (ValueId v : program.instructions[i].operands) {
+      if (v != program::kNoValue) last_use[v] = static_cast<int>(i);
+    }
+    if (MayFailOnValues(program.instructions[i])) last_failing = static_cast<int>(i);
+  }
+  for (size_t i = 0; i < program.instructions.size(); ++i) {
+    Instruction& instruction = program.instructions[i];
+    if (instruction.updates < 0) continue;
+    const ValueId v = instruction.operands[instruction.updates];
+    const ValueId r = instruction.results[0];
+    const program::Value& old_value = program.values[v];
+    const program::Value& new_value = program.values[r];
+    // A buffer that outlives the program is written only once nothing can fail any more.
+    const bool is_input = input_of[v] >= 0;
+    const bool may_write =
+        !is_input || (program.inputs[input_of[v]].donated && static_cast<int>(i) > last_failing);
+    const bool used_twice = std::count(instruction.operands.begin(), instruction.operands.end(),
+                                       v) > 1;
+    if (is_output[v] || last_use[v] != static_cast<int>(i) || !may_write || used_twice ||
+        old_value.type != new_value.type || old_value.grid != new_value.grid ||
+        !(old_value.sharding == new_value.sharding) || !old_value.windows.empty()) {
+      instruction.updates = -1;
+    }
+  }
+  program::InsertFrees(program);
+}
+
+}  // namespace spmd::partition

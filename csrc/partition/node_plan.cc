@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "csrc/partition/node_plan.h"
+
+#include <algorithm>
+
+#include "csrc/rules/op_call.h"
+
+namespace spmd::partition {
+namespace {
+
+bool AddTerms(Sharding& sharding, absl::Span<const AxisId> axes, ReduceKind kind) {
+  if (axes.empty()) return true;
+  if (sharding.IsUnreduced() && sharding.reduce_kind != kind) return false;
+  if (sharding.UsedAxes() & MaskOf(axes)) return false;
+  sharding.reduce_kind = kind;
+  sharding.unreduced.insert(sharding.unreduced.end(), axes.begin(), axes.end());
+  std::sort(sharding.unreduced.begin(), sharding.unreduced.end());
+  return true;
+}
+
+// The operands that hold terms along choice.through.
+absl::InlinedVector<int, 4> ThroughOperands(const ir::Graph& graph, const ir::Node& node,
+                                            const propagate::NodeFactors& nf,
+                                            const Choice& choice) {
+  if (choice.through_operand != Choice::kJointly) return {choice.through_operand};
+  return rules::LinearityOf(*nf.rule, rules::OpCall::Of(graph, node), choice.through_kind).jointly;
+}
+
+}  // namespace
+
+std::optional<NodePlan> PlanNode(const ir::Graph& graph, const ir::Node& node,
+                                 const propagate::NodeFactors& nf, Choice choice, int grid_index) {
+  const Grid& grid = graph.grid(grid_index);
+  NodePlan plan;
+  plan.grid = grid_index;
+  for (size_t f = 0; f < choice.cut.size(); ++f) {
+    if (!choice.cut[f].axes.empty() && nf->factors[f].whole) return std::nullopt;
+  }
+  for (size_t k = 0; k < node.operands.size(); ++k) {
+    if (node.operands[k] == ir::kNoValue) {
+      plan.operands.push_back(Sharding::Replicated(0));
+      continue;
+    }
+    std::optional<Sharding> s = propagate::ShardingUnder(
+        *nf, nf->operands[k], graph.type(node.operands[k]).dims, choice.cut, grid);
+    if (!s) return std::nullopt;
+    plan.operands.push_back(*std::move(s));
+  }
+  for (int r = 0; r < node.num_results; ++r) {
+    std::optional<Sharding> s = propagate::ShardingUnder(
+        *nf, nf->results[r], graph.type(node.first_result + r).dims, choice.cut, grid);
+    if (!s) return std::nullopt;
+    for (size_t f = 0; f < choice.cut.size(); ++f) {
+      const AxisList& axes = choice.cut[f].axes;
+      if (axes.empty() || nf->InResult(static_cast<int>(f), r)) continue;
+      if (!nf->InAnyOperand(static_cast<int>(f))) continue;
+      if (!AddTerms(*s, axes, nf->factors[f].reduce)) return std::nullopt;
+      for (AxisId a : axes) {
+        if (!(MaskOf(plan.term_axes) & MaskOf(a))) plan.term_axes.push_back(a);
+      }
+    }
+    plan.results.push_back(*std::move(s));
+  }
+  if (!choice.through.empty()) {
+    for (int k : ThroughOperands(graph, node, nf, choice)) {
+      if (!AddTerms(plan.operands[k], choice.through, choice.through_kind)) return std::nullopt;
+    }
+    if (!AddTerms(plan.results[0], choice.through, choice.through_kind)) return std::nullopt;
+    plan.term_axes.insert(plan.term_axes.end(), choice.through.begin(), choice.through.end());
+  }
+  plan.choice = std::move(choice);
+  return plan;
+}
+
+std::vector<const rules::Window*> ActiveWindows(const rules::OpFactors& factors,
+                                                const propagate::Cut& cut,
+                                                absl::Span<const TensorType* const> operands) {
+  std::vector<const rules::Window*> active;
+  for (const rules::Window& w : factors.windows) {
+    if (cut[w.factor].axes.empty()) continue;
+    const Expr start = Expr::Start(Result(0), 0);
+    const Expr end = start + Expr::Size(Result(0), 0);
+    const bool trivial = w.extent == operands[w.operand]->dims[w.dim] && w.begin == start &&
+                         w.end == end;
+    if (!trivial) active.push_back(&w);
+  }
+  return active;
+}
+
+std::vector<ir::FactorCut> ToFactorCuts(const Choice& choice) {
+  std::vector<ir::FactorCut> cuts;
+  for (size_t f = 0; f < choice.cut.size(); ++f) {
+    if (choice.cut[f].axes.empty()) continue;
+    cuts.push_back({static_cast<int>(f), choice.cut[f].axes, choice.cut[f].chunk});
+  }
+  if (!choice.through.empty()) {
+    const int code = choice.through_operand == Choice::kJointly ? -1 : -2 - choice.through_operand;
+    cuts.push_back({code, choice.through, 0});
+  }
+  return cuts;
+}
+
+Choice FromFactorCuts(const std::vector<ir::FactorCut>& cuts, int num_factors) {
+  Choice choice;
+  choice.cut.resize(num_factors);
+  for (const ir::FactorCut& c : cuts) {
+    if (c.factor >= 0) {
+      choice.cut[c.factor] = {c.axes, c.chunk};
+    } else {
+      choice.through = c.axes;
+      choice.through_operand = c.factor == -1 ? Choice::kJointly : -2 - c.factor;
+    }
+  }
+  return choice;
+}
+
+}  // namespace spmd::partition

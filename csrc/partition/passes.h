@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+// The passes, one file each. Graph → graph first; from reshard on, a program.
+#pragma once
+
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "csrc/ir/graph.h"
+#include "csrc/machine/machine.h"
+#include "csrc/partition/node_plan.h"
+#include "csrc/program/program.h"
+#include "csrc/propagate/graph_factors.h"
+
+namespace spmd::partition {
+
+// legalize.cc: ops whose rule says "decompose always" are rewritten in core ops.
+absl::StatusOr<ir::Graph> Legalize(const ir::Graph& graph);
+
+// simplify.cc: dead code; common subexpressions (never random ops, never across autograd tasks);
+// patterns, listed in the file.
+absl::StatusOr<ir::Graph> Simplify(const ir::Graph& graph);
+
+// decompose.cc: nodes whose whole factor carries an axis in some operand, and which can be written in
+// core ops, are, where gathering would cost more. Sets *changed. Requires: propagated.
+absl::StatusOr<ir::Graph> Decompose(const ir::Graph& graph, const machine::Machine& machine,
+                                    bool* changed);
+
+// A graph with a plan per node on its way to becoming a program.
+struct Lowering {
+  const ir::Graph* graph = nullptr;
+  const std::vector<propagate::NodeFactors>* factors = nullptr;
+  std::vector<NodePlan> plans;
+  const machine::Machine* machine = nullptr;
+  program::Program program;
+  std::vector<ir::NodeId> node_of;  // by instruction; kNoNode for moves
+};
+
+// reshard.cc: every node as a call with global attributes, preceded by the moves that bring its
+// operands into the layouts its plan requires; one move per (value, layout).
+absl::Status Reshard(Lowering& lowering);
+
+// windows.cc: operands of which a call needs more (or other) rows than its shard get an exchange.
+absl::Status Windows(Lowering& lowering);
+
+// localise.cc: attributes that speak of sizes become expressions over tiles; operands that are added
+// once are marked.
+absl::Status Localise(Lowering& lowering);
+
+// collectives.cc: collectives of one kind over the same axes become one instruction, at the place
+// where the first of their results is needed, up to `cap_bytes` of results each.
+void MergeCollectives(program::Program& program, int64_t cap_bytes);
+
+// finish.cc: donated inputs, overwriting, frees.
+void Finish(program::Program& program);
+
+}  // namespace spmd::partition

@@ -1,0 +1,192 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <limits>
+
+#include "csrc/cost/move.h"
+#include "csrc/partition/choose.h"
+#include "csrc/partition/passes.h"
+#include "csrc/util/status.h"
+
+namespace spmd::partition {
+namespace {
+
+program::OpCode ToOpCode(cost::MoveKind kind) {
+  switch (kind) {
+    case cost::MoveKind::kSlice: return program::OpCode::kSlice;
+    case cost::MoveKind::kAllGather: return program::OpCode::kAllGather;
+    case cost::MoveKind::kAllToAll: return program::OpCode::kAllToAll;
+    case cost::MoveKind::kExchange: return program::OpCode::kExchange;
+    case cost::MoveKind::kAllReduce: return program::OpCode::kAllReduce;
+    case cost::MoveKind::kReduceScatter: return program::OpCode::kReduceScatter;
+    case cost::MoveKind::kTerm: return program::OpCode::kTerm;
+  }
+  return program::OpCode::kExchange;
+}
+
+class Resharder {
+ public:
+  explicit Resharder(Lowering& lowering)
+      : lowering_(lowering), graph_(*lowering.graph), program_(lowering.program) {}
+
+  void Run() {
+    program_.grids = graph_.grids();
+    for (size_t g = 0; g < graph_.grids().size(); ++g) {
+      program_.grid_names.push_back(graph_.grid_name(static_cast<int>(g)));
+    }
+    program_.scalars = graph_.scalars();
+    program_.sources = graph_.sources();
+    layouts_.resize(graph_.num_values());
+    for (ir::ValueId v : graph_.inputs()) {
+      const ir::Value& value = graph_.value(v);
+      const program::ValueId p = Define(v, value.annotation->grid,
+                                        value.annotation->sharding.Closed(), value.name);
+      program_.inputs.push_back({p});
+    }
+    for (ir::NodeId id = 0; id < graph_.num_nodes(); ++id) Call(id);
+    Outputs();
+  }
+
+ private:
+  program::ValueId Define(ir::ValueId v, int grid, Sharding sharding, std::string name = "") {
+    program::Value value;
+    value.type = graph_.type(v);
+    value.grid = grid;
+    value.sharding = std::move(sharding);
+    value.name = std::move(name);
+    const program::ValueId p = program_.AddValue(std::move(value));
+    layouts_[v].push_back(p);
+    return p;
+  }
+
+  void Emit(program::Instruction instruction, ir::NodeId node) {
+    program_.instructions.push_back(std::move(instruction));
+    lowering_.node_of.push_back(node);
+  }
+
+  void Call(ir::NodeId id) {
+    const ir::Node& node = graph_.node(id);
+    const NodePlan& plan = lowering_.plans[id];
+    program::Instruction call;
+    call.op = node.op;
+    call.groups = node.groups;
+    call.attributes = node.attributes;
+    call.updates = node.updates;
+    call.task = node.task;
+    call.source = node.source;
+    for (size_t k = 0; k < node.operands.size(); ++k) {
+      call.operands.push_back(node.operands[k] == ir::kNoValue
+                                  ? program::kNoValue
+                                  : Fetch(node.operands[k], plan.operands[k], plan.grid,
+                                          node.source));
+    }
+    for (int r = 0; r < node.num_results; ++r) {
+      call.results.push_back(Define(node.first_result + r, plan.grid, plan.results[r]));
+    }
+    Emit(std::move(call), id);
+    for (int r = 0; r < node.num_results; ++r) {
+      const ir::ValueId v = node.first_result + r;
+      if (!IsConstraint(graph_, v)) continue;
+      const ir::Annotation& annotation = *graph_.value(v).annotation;
+      const program::ValueId p =
+          Fetch(v, annotation.sharding.Closed(), annotation.grid, node.source);
+      layouts_[v] = {p};  // users start from what the user asked for
+    }
+  }
+
+  // The program value that holds graph value v in `wanted`, moved there from the nearest layout if
+  // there is none yet.
+  program::ValueId Fetch(ir::ValueId v, const Sharding& wanted, int grid, int32_t source) {
+    const TensorType& type = graph_.type(v);
+    double best = std::numeric_limits<double>::infinity();
+    program::ValueId from = program::kNoValue;
+    for (program::ValueId p : layouts_[v]) {
+      const program::Value& value = program_.values[p];
+      if (value.grid == grid && value.sharding == wanted) return p;
+      const double seconds =
+          value.grid == grid
+              ? cost::PlanMove(type, *program_.grids[grid],
+                               value.sharding, wanted, *lowering_.machine)
+                    .seconds
+              : 1.0 + (value.sharding.IsUnreduced() ? 1.0 : 0.0);
+      if (seconds < best) {
+        best = seconds;
+        from = p;
+      }
+    }
+    if (program_.values[from].grid != grid) from = ChangeGrid(v, from, wanted, grid, source);
+    if (program_.values[from].sharding == wanted) return from;
+    const cost::MovePlan plan = cost::PlanMove(type, *program_.grids[grid],
+                                               program_.values[from].sharding, wanted,
+                                               *lowering_.machine);
+    program::ValueId at = from;
+    for (const cost::MoveStep& step : plan.steps) {
+      program::Instruction move;
+      move.code = ToOpCode(step.kind);
+      move.operands = {at};
+      move.axes = step.axes;
+      move.dim = step.dim;
+      move.to_dim = step.to_dim;
+      move.source = source;
+      at = Define(v, grid, step.result);
+      move.results = {at};
+      Emit(std::move(move), ir::kNoNode);
+    }
+    return at;
+  }
+
+  // Into another grid: reduced where it is, then one exchange.
+  program::ValueId ChangeGrid(ir::ValueId v, program::ValueId from, const Sharding& wanted,
+                              int grid, int32_t source) {
+    if (program_.values[from].sharding.IsUnreduced()) {
+      from = Fetch(v, program_.values[from].sharding.Reduced(), program_.values[from].grid, source);
+    }
+    program::Instruction move;
+    move.code = program::OpCode::kExchange;
+    move.operands = {from};
+    move.source = source;
+    const program::ValueId to = Define(v, grid, wanted.Reduced());
+    move.results = {to};
+    Emit(std::move(move), ir::kNoNode);
+    return to;
+  }
+
+  void Outputs() {
+    for (const ir::Output& output : graph_.outputs()) {
+      program::ValueId p;
+      if (const std::optional<Sharding> required = RequiredAtOutput(graph_, output)) {
+        p = Fetch(output.value, *required, graph_.value(output.becomes).annotation->grid, -1);
+      } else {
+        // As produced, or the nearest reduced layout that there already is.
+        p = layouts_[output.value].front();
+        if (program_.values[p].sharding.IsUnreduced() && !output.may_stay_unreduced) {
+          for (program::ValueId q : layouts_[output.value]) {
+            if (!program_.values[q].sharding.IsUnreduced()) {
+              p = q;
+              break;
+            }
+          }
+          p = Fetch(output.value, program_.values[p].sharding.Reduced(), program_.values[p].grid,
+                    -1);
+        }
+      }
+      int becomes = -1;
+      for (size_t i = 0; i < graph_.inputs().size(); ++i) {
+        if (graph_.inputs()[i] == output.becomes) becomes = static_cast<int>(i);
+      }
+      program_.outputs.push_back({p, becomes});
+    }
+  }
+
+  Lowering& lowering_;
+  const ir::Graph& graph_;
+  program::Program& program_;
+  std::vector<std::vector<program::ValueId>> layouts_;  // by graph value
+};
+
+}  // namespace
+
+absl::Status Reshard(Lowering& lowering) {
+  Resharder(lowering).Run();
+  return absl::OkStatus();
+}
+
+}  // namespace spmd::partition

@@ -1,0 +1,276 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "csrc/propagate/propagate.h"
+
+#include <algorithm>
+#include <array>
+
+#include "csrc/propagate/factor_cut.h"
+#include "csrc/propagate/graph_factors.h"
+#include "csrc/util/status.h"
+
+namespace spmd::propagate {
+namespace {
+
+using rules::OpFactors;
+
+// One tensor of a node: operand or result.
+struct Slot {
+  ir::ValueId value;
+  const rules::TensorFactors* factors;
+};
+
+// The stages, in order. A stage propagates the factors that its predicate admits.
+struct Stage {
+  const char* name;
+  // Element-wise ops and views only.
+  bool simple_ops_only;
+  bool reduced_factors;
+  // Also from operands that are broadcast to their result.
+  bool broadcasts;
+};
+constexpr std::array<Stage, 4> kStages = {{
+    {"element-wise and views", true, false, false},
+    {"pass factors", false, false, false},
+    {"reduced factors", false, true, false},
+    {"broadcasts", false, true, true},
+}};
+
+class Propagator {
+ public:
+  Propagator(ir::Graph& graph, std::vector<NodeFactors> factors, Reasons& reasons)
+      : graph_(graph), factors_(std::move(factors)), reasons_(reasons) {}
+
+  void Run() {
+    Seed();
+    for (const Stage& stage : kStages) {
+      stage_ = &stage;
+      // Each round moves every axis at least one op further in both directions; chains converge
+      // within a sweep, so that a handful of rounds reaches the fixed point.
+      for (int round = 0; round < 16; ++round) {
+        changed_ = false;
+        for (ir::NodeId n = 0; n < graph_.num_nodes(); ++n) Visit(n);
+        BufferEdges();
+        for (ir::NodeId n = graph_.num_nodes() - 1; n >= 0; --n) Visit(n);
+        if (!changed_) break;
+      }
+    }
+    Finish();
+  }
+
+ private:
+  void Seed() {
+    shardings_.resize(graph_.num_values());
+    grid_of_.assign(graph_.num_values(), -1);
+    for (ir::ValueId v = 0; v < graph_.num_values(); ++v) {
+      const ir::Value& value = graph_.value(v);
+      if (value.annotation && value.annotation->hold != ir::Hold::kDerived) {
+        shardings_[v] = value.annotation->sharding;
+        grid_of_[v] = value.annotation->grid;
+        for (int d = 0; d < value.type.rank(); ++d) {
+          for (AxisId a : shardings_[v].dims[d].axes) {
+            reasons_.Add({v, d, a, ir::kNoValue, ir::kNoNode, "annotation"});
+          }
+        }
+      } else {
+        shardings_[v] = Sharding::Open(value.type.rank());
+      }
+    }
+  }
+
+  void Finish() {
+    for (ir::ValueId v = 0; v < graph_.num_values(); ++v) {
+      const ir::Value& value = graph_.value(v);
+      if (value.annotation && value.annotation->hold != ir::Hold::kDerived) {
+        // A committed dimension left open has what came to it.
+        if (value.annotation->sharding == shardings_[v]) continue;
+        ir::Annotation annotation = *value.annotation;
+        annotation.sharding = shardings_[v];
+        graph_.Annotate(v, std::move(annotation));
+        continue;
+      }
+      graph_.Annotate(v, {std::max(grid_of_[v], 0), shardings_[v].Closed(), ir::Hold::kDerived});
+    }
+  }
+
+  static bool IsSimple(const OpFactors& f) {
+    if (!f.windows.empty()) return false;
+    for (size_t i = 0; i < f.factors.size(); ++i) {
+      if (f.factors[i].whole) return false;
+      for (size_t r = 0; r < f.results.size(); ++r) {
+        if (!f.InResult(static_cast<int>(i), static_cast<int>(r))) return false;
+      }
+    }
+    return true;
+  }
+
+  bool Admits(const NodeFactors& nf, int factor) const {
+    const bool in_result = nf->InAnyResult(factor);
+    if (nf->factors[factor].whole) {
+      // Only worth carrying where a decomposition can use it.
+      return in_result && nf.rule != nullptr && nf.rule->decompose != nullptr;
+    }
+    return in_result || stage_->reduced_factors;
+  }
+
+  void Visit(ir::NodeId id) {
+    const ir::Node& node = graph_.node(id);
+    const NodeFactors& nf = factors_[id];
+    if (nf->factors.empty()) return;
+    if (stage_->simple_ops_only && !IsSimple(*nf)) return;
+    slots_.clear();
+    int grid = -1;
+    int64_t largest = 0;
+    for (size_t i = 0; i < node.operands.size(); ++i) {
+      if (node.operands[i] == ir::kNoValue) continue;
+      slots_.push_back({node.operands[i], &nf->operands[i]});
+    }
+    const size_t num_operands = slots_.size();
+    for (int r = 0; r < node.num_results; ++r) {
+      slots_.push_back({node.first_result + r, &nf->results[r]});
+    }
+    for (size_t s = 0; s < slots_.size(); ++s) {
+      const ir::ValueId v = slots_[s].value;
+      if (shardings_[v].DimAxes() != 0 && grid < 0) grid = grid_of_[v];
+      largest = std::max(largest, graph_.type(v).NumElements());
+    }
+    if (grid < 0) return;
+    const bool simple = IsSimple(*nf);
+    Cut merged(nf->factors.size());
+    std::vector<int> from(nf->factors.size(), -1);
+    for (size_t s = 0; s < slots_.size(); ++s) {
+      const ir::ValueId v = slots_[s].value;
+      if (shardings_[v].DimAxes() == 0 || grid_of_[v] != grid) continue;
+      const bool broadcast =
+          simple && s < num_operands && graph_.type(v).NumElements() < largest;
+      if (broadcast && !stage_->broadcasts) continue;
+      Merge(nf, static_cast<int>(s), CutOf(*nf, *slots_[s].factors, graph_.type(v).dims,
+                                           shardings_[v], graph_.grid(grid)),
+            merged, from);
+    }
+    Disentangle(merged, from);
+    for (const Slot& slot : slots_) Project(id, nf, slot, merged, from, grid);
+  }
+
+  // Takes `cut` of slot s into the node's: the longer list wins where one extends the other, the
+  // larger tensor where they conflict.
+  void Merge(const NodeFactors& nf, int s, const Cut& cut, Cut& merged, std::vector<int>& from) {
+    for (size_t f = 0; f < cut.size(); ++f) {
+      if (cut[f].axes.empty() || !Admits(nf, static_cast<int>(f))) continue;
+      if (from[f] < 0 || Beats(s, cut[f], from[f], merged[f])) {
+        merged[f] = cut[f];
+        from[f] = s;
+      }
+    }
+  }
+
+  bool Beats(int s, const FactorShard& challenger, int t, const FactorShard& holder) const {
+    const AxisList& a = challenger.axes;
+    const AxisList& b = holder.axes;
+    const size_t common = std::min(a.size(), b.size());
+    if (std::equal(a.begin(), a.begin() + common, b.begin()) && a.size() != b.size()) {
+      return a.size() > b.size();
+    }
+    return graph_.type(slots_[s].value).ByteSize() > graph_.type(slots_[t].value).ByteSize();
+  }
+
+  // An axis cuts one factor of a node: the one whose axes come from the larger tensor keeps it.
+  void Disentangle(Cut& merged, std::vector<int>& from) const {
+    for (size_t f = 0; f < merged.size(); ++f) {
+      for (size_t g = f + 1; g < merged.size(); ++g) {
+        if (!(MaskOf(merged[f].axes) & MaskOf(merged[g].axes))) continue;
+        const bool f_loses = graph_.type(slots_[from[f]].value).ByteSize() <
+                             graph_.type(slots_[from[g]].value).ByteSize();
+        FactorShard& loser = merged[f_loses ? f : g];
+        const AxisMask taken = MaskOf(merged[f_loses ? g : f].axes);
+        size_t keep = 0;
+        while (keep < loser.axes.size() && !(MaskOf(loser.axes[keep]) & taken)) ++keep;
+        loser.axes.erase(loser.axes.begin() + keep, loser.axes.end());
+        loser.chunk = 0;
+      }
+    }
+  }
+
+  // Extends the sharding of one tensor by what the node agrees on, dimension by dimension.
+  void Project(ir::NodeId id, const NodeFactors& nf, const Slot& slot, const Cut& merged,
+               const std::vector<int>& from, int grid) {
+    const ir::ValueId v = slot.value;
+    if (grid_of_[v] >= 0 && grid_of_[v] != grid) return;
+    Sharding& current = shardings_[v];
+    bool any_open = false;
+    for (const DimSharding& d : current.dims) any_open = any_open || d.open;
+    if (!any_open) return;
+    std::optional<Sharding> target =
+        ShardingUnder(*nf, *slot.factors, graph_.type(v).dims, merged, graph_.grid(grid));
+    if (!target) return;
+    for (int d = 0; d < current.rank(); ++d) {
+      DimSharding& have = current.dims[d];
+      const DimSharding& want = target->dims[d];
+      if (!have.open || want.axes.size() <= have.axes.size()) continue;
+      if (!std::equal(have.axes.begin(), have.axes.end(), want.axes.begin())) continue;
+      AxisMask elsewhere = current.UsedAxes() & ~MaskOf(have.axes);
+      if (MaskOf(want.axes) & elsewhere) continue;
+      for (size_t k = have.axes.size(); k < want.axes.size(); ++k) {
+        reasons_.Add({v, d, want.axes[k], SourceOf(*slot.factors, d, from, v), id, stage_->name});
+      }
+      have.axes = want.axes;
+      have.chunk = want.chunk;
+      grid_of_[v] = grid;
+      changed_ = true;
+    }
+  }
+
+  ir::ValueId SourceOf(const rules::TensorFactors& factors, int d, const std::vector<int>& from,
+                       ir::ValueId self) const {
+    for (int f : factors[d]) {
+      if (from[f] >= 0 && slots_[from[f]].value != self) return slots_[from[f]].value;
+    }
+    return ir::kNoValue;
+  }
+
+  // A buffer's old and new value live in one place.
+  void BufferEdges() {
+    for (const ir::Output& output : graph_.outputs()) {
+      if (output.becomes == ir::kNoValue) continue;
+      Copy(output.becomes, output.value);
+      Copy(output.value, output.becomes);
+    }
+  }
+
+  void Copy(ir::ValueId from, ir::ValueId to) {
+    if (shardings_[from].DimAxes() == 0 || from == to) return;
+    if (grid_of_[to] >= 0 && grid_of_[to] != grid_of_[from]) return;
+    for (int d = 0; d < shardings_[to].rank(); ++d) {
+      DimSharding& have = shardings_[to].dims[d];
+      const DimSharding& want = shardings_[from].dims[d];
+      if (!have.open || want.axes.size() <= have.axes.size()) continue;
+      if (!std::equal(have.axes.begin(), have.axes.end(), want.axes.begin())) continue;
+      if (MaskOf(want.axes) & shardings_[to].UsedAxes() & ~MaskOf(have.axes)) continue;
+      for (size_t k = have.axes.size(); k < want.axes.size(); ++k) {
+        reasons_.Add({to, d, want.axes[k], from, ir::kNoNode, "buffer"});
+      }
+      have.axes = want.axes;
+      have.chunk = want.chunk;
+      grid_of_[to] = grid_of_[from];
+      changed_ = true;
+    }
+  }
+
+  ir::Graph& graph_;
+  std::vector<NodeFactors> factors_;
+  Reasons& reasons_;
+  std::vector<Sharding> shardings_;
+  std::vector<int> grid_of_;  // -1: not yet known
+  std::vector<Slot> slots_;   // of the node being visited
+  const Stage* stage_ = nullptr;
+  bool changed_ = false;
+};
+
+}  // namespace
+
+absl::Status Propagate(ir::Graph& graph, Reasons& reasons) {
+  SPMD_ASSIGN_OR_RETURN(std::vector<NodeFactors> factors, ComputeFactors(graph));
+  Propagator(graph, std::move(factors), reasons).Run();
+  return absl::OkStatus();
+}
+
+}  // namespace spmd::propagate
