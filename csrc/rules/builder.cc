@@ -70,6 +70,30 @@ ir::ValueId Builder::AddScalar(ir::ValueId a, double s) {
 ir::ValueId Builder::MulScalar(ir::ValueId a, double s) {
   return Call("aten::mul.Scalar", {a}, {{"other", ScalarFor(type(a).dtype, s)}});
 }
+ir::ValueId Builder::DivScalar(ir::ValueId a, double s) {
+  return Call("aten::div.Scalar", {a}, {{"other", ScalarFor(type(a).dtype, s)}});
+}
+ir::ValueId Builder::Square(ir::ValueId a) { return Mul(a, a); }
+ir::ValueId Builder::Sqrt(ir::ValueId a) { return Call("aten::sqrt", {a}); }
+ir::ValueId Builder::Where(ir::ValueId condition, ir::ValueId a, ir::ValueId b) {
+  return Call("aten::where.self", {condition, a, b});
+}
+ir::ValueId Builder::Constant(double value, DType dtype) {
+  return Call("spmd::full", {},
+              {{"size", std::vector<int64_t>{}}, {"value", ScalarFor(dtype, value)}, {"dtype", dtype}});
+}
+ir::ValueId Builder::Iota(int64_t n, int dim, int rank) {
+  const ir::ValueId line = Call("spmd::iota", {},
+                                {{"size", n},
+                                 {"start", int64_t{0}},
+                                 {"step", int64_t{1}},
+                                 {"offset", int64_t{0}},
+                                 {"dtype", DType::kI64}});
+  if (rank == 1) return line;
+  std::vector<int64_t> size(rank, 1);
+  size[dim] = n;
+  return View(line, std::move(size));
+}
 ir::ValueId Builder::Neg(ir::ValueId a) { return Call("aten::neg", {a}); }
 ir::ValueId Builder::Exp(ir::ValueId a) { return Call("aten::exp", {a}); }
 ir::ValueId Builder::Log(ir::ValueId a) { return Call("aten::log", {a}); }

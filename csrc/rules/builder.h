@@ -34,6 +34,14 @@ class Builder {
   ir::ValueId Div(ir::ValueId a, ir::ValueId b);
   ir::ValueId AddScalar(ir::ValueId a, double s);
   ir::ValueId MulScalar(ir::ValueId a, double s);
+  ir::ValueId DivScalar(ir::ValueId a, double s);
+  ir::ValueId Square(ir::ValueId a);
+  ir::ValueId Sqrt(ir::ValueId a);
+  ir::ValueId Where(ir::ValueId condition, ir::ValueId a, ir::ValueId b);
+  // Rank 0; combines with any tensor of the same category without promoting it.
+  ir::ValueId Constant(double value, DType dtype);
+  // 0, 1, … n-1 as i64 along dimension `dim` of a tensor of `rank` dimensions, the others 1.
+  ir::ValueId Iota(int64_t n, int dim, int rank);
   ir::ValueId Neg(ir::ValueId a);
   ir::ValueId Exp(ir::ValueId a);
   ir::ValueId Log(ir::ValueId a);

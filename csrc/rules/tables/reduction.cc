@@ -1,8 +1,124 @@
 // SPDX-License-Identifier: Apache-2.0
+// Reductions over named dimensions, and ops that need a dimension whole: scans, sorts, softmax.
+#include <cmath>
+#include <limits>
+
+#include "absl/strings/str_cat.h"
 #include "csrc/rules/registry.h"
+#include "csrc/rules/tables/decompositions.h"
+#include "csrc/rules/tables/reduced_dims.h"
 
 namespace spmd::rules {
+namespace {
 
-std::vector<Rule> ReductionRules() { return {}; }
+std::vector<bool> Reduced(const OpCall& call) {
+  return NamedDims(call.attrs(), "dim", call.operand(0).rank());
+}
+
+template <ReduceKind kind>
+absl::StatusOr<OpFactors> Reduce(const OpCall& call) {
+  return ReduceFactors(call, Reduced(call), {.reduce = kind});
+}
+
+absl::StatusOr<OpFactors> ReduceWhole(const OpCall& call) {
+  return ReduceFactors(call, Reduced(call), {.whole = true});
+}
+
+// Norms whose terms combine need no decomposition: 1 and 0 are sums, the infinite ones extrema.
+absl::StatusOr<OpFactors> NormFactors(const OpCall& call) {
+  const char* name = call.attrs().Find("ord") != nullptr ? "ord" : "p";
+  const double p = call.attrs().GetDoubleOr(name, 2);
+  Factor proto;
+  if (std::isinf(p)) proto.reduce = p > 0 ? ReduceKind::kMax : ReduceKind::kMin;
+  else proto.whole = p != 0 && p != 1;
+  return ReduceFactors(call, Reduced(call), proto);
+}
+
+absl::StatusOr<OpFactors> DimWhole(const OpCall& call) {
+  return WholeDimFactors(call, Reduced(call));
+}
+
+TensorType ReducedType(const OpCall& call, DType dtype) {
+  const TensorType& x = call.operand(0);
+  return {dtype, ReducedSizes(x.dims, Reduced(call), call.attrs().GetBoolOr("keepdim", false))};
+}
+
+DType DTypeAttrOr(const OpCall& call, DType fallback) {
+  const Attr* attr = call.attrs().Find("dtype");
+  return attr != nullptr && std::holds_alternative<DType>(*attr) ? std::get<DType>(*attr) : fallback;
+}
+
+using Types = absl::StatusOr<std::vector<TensorType>>;
+
+Types SumTypes(const OpCall& call) {
+  const DType t = call.operand(0).dtype;
+  const DType wide = IsIntegral(t, /*include_bool=*/true) ? DType::kI64 : t;
+  return std::vector<TensorType>{ReducedType(call, DTypeAttrOr(call, wide))};
+}
+Types SameTypes(const OpCall& call) {
+  return std::vector<TensorType>{ReducedType(call, DTypeAttrOr(call, call.operand(0).dtype))};
+}
+Types AnyTypes(const OpCall& call) {
+  const bool bytes = call.operand(0).dtype == DType::kU8;
+  return std::vector<TensorType>{ReducedType(call, bytes ? DType::kU8 : DType::kBool)};
+}
+Types IndexTypes(const OpCall& call) {
+  return std::vector<TensorType>{ReducedType(call, DType::kI64)};
+}
+Types ScanTypes(const OpCall& call) {
+  return std::vector<TensorType>{{DTypeAttrOr(call, call.operand(0).dtype), call.operand(0).dims}};
+}
+// Of _softmax and _log_softmax.
+Types SoftmaxTypes(const OpCall& call) {
+  const bool wider = call.attrs().GetBoolOr("half_to_float", false);
+  return std::vector<TensorType>{
+      {wider ? DType::kF32 : DTypeAttrOr(call, call.operand(0).dtype), call.operand(0).dims}};
+}
+
+void Rows(std::vector<Rule>& t, const Rule& prototype, std::initializer_list<const char*> names) {
+  for (const char* name : names) {
+    t.push_back(prototype);
+    t.back().op = absl::StrCat("aten::", name);
+  }
+}
+
+}  // namespace
+
+std::vector<Rule> ReductionRules() {
+  std::vector<Rule> t;
+  const Rule sum = Computed("", Reduce<ReduceKind::kSum>);
+  Rows(t, sum.Jointly({0}).Types(SumTypes), {"sum", "sum.dim_IntList"});
+  Rows(t, sum.Types(SumTypes), {"nansum"});
+  Rows(t, sum.Types(IndexTypes), {"count_nonzero", "count_nonzero.dim_IntList"});
+  Rows(t, Computed("", Reduce<ReduceKind::kProd>).Types(SumTypes), {"prod", "prod.dim_int"});
+  Rows(t, Computed("", Reduce<ReduceKind::kMax>).Types(SameTypes), {"amax", "max"});
+  Rows(t, Computed("", Reduce<ReduceKind::kMin>).Types(SameTypes), {"amin", "min"});
+  Rows(t, Computed("", Reduce<ReduceKind::kOr>).Types(AnyTypes), {"any", "any.dim", "any.dims"});
+  Rows(t, Computed("", Reduce<ReduceKind::kAnd>).Types(AnyTypes), {"all", "all.dim", "all.dims"});
+
+  const Rule whole = Computed("", ReduceWhole);
+  Rows(t, whole.Jointly({0}).DecomposesAlways(DecomposeMean).Types(SameTypes), {"mean", "mean.dim"});
+  Rows(t, whole.Decomposes(DecomposeVariance),
+       {"var.correction", "std.correction", "var_mean.correction", "std_mean.correction"});
+  Rows(t, Computed("", NormFactors).Decomposes(DecomposeNorm),
+       {"linalg_vector_norm", "norm.Scalar", "norm.ScalarOpt_dim", "norm.ScalarOpt_dtype",
+        "norm.ScalarOpt_dim_dtype"});
+  Rows(t, whole.Decomposes(DecomposeLogSumExp), {"logsumexp"});
+  Rows(t, whole.Decomposes(DecomposeArgExtremum).Types(IndexTypes), {"argmax", "argmin"});
+  Rows(t, whole.Decomposes(DecomposeArgExtremum), {"max.dim", "min.dim"});
+  Rows(t, whole.Decomposes(DecomposeAMinMax), {"aminmax"});
+  Rows(t, whole, {"median", "nanmedian", "median.dim", "nanmedian.dim", "mode", "kthvalue"});
+
+  const Rule along = Computed("", DimWhole);
+  Rows(t, along.Decomposes(DecomposeSoftmax).Types(SoftmaxTypes),
+       {"_softmax", "_log_softmax", "_safe_softmax"});
+  Rows(t, along.Each({0}).Decomposes(DecomposeSoftmaxBackward),
+       {"_softmax_backward_data", "_log_softmax_backward_data"});
+  Rows(t, along.Jointly({0}).Types(ScanTypes), {"cumsum"});
+  Rows(t, along, {"cumprod", "logcumsumexp", "_logcumsumexp", "cummax", "cummin", "sort",
+                  "sort.stable", "topk", "glu_backward"});
+  Rows(t, along.Decomposes(DecomposeGlu), {"glu"});
+  return t;
+}
 
 }  // namespace spmd::rules

@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "csrc/rules/tables/decompositions.h"
+
+#include <utility>
+
+namespace spmd::rules {
+
+ir::ValueId Upcast(Builder& b, ir::ValueId v) {
+  const DType t = b.type(v).dtype;
+  return IsFloating(t) && ByteSize(t) < 4 ? b.Cast(v, DType::kF32) : v;
+}
+
+Values AsResultsOf(Builder& b, const ir::Graph& from, const ir::Node& node, Values values) {
+  for (size_t k = 0; k < values.size(); ++k) {
+    values[k] = b.Cast(values[k], from.type(node.first_result + static_cast<int>(k)).dtype);
+  }
+  return values;
+}
+
+ir::ValueId OptionalOperand(Operands operands, size_t i) {
+  return i < operands.size() ? operands[i] : ir::kNoValue;
+}
+
+ir::ValueId AbsentResult(Builder& b, const TensorType& type) {
+  return b.Call("spmd::full", {},
+                {{"size", std::vector<int64_t>(type.dims.begin(), type.dims.end())},
+                 {"value", 0.0},
+                 {"dtype", type.dtype}});
+}
+
+ir::ValueId MeanOf(Builder& b, ir::ValueId v, std::vector<int64_t> dims, int64_t count,
+                   bool keepdim) {
+  return b.DivScalar(b.Sum(v, std::move(dims), keepdim), static_cast<double>(count));
+}
+
+}  // namespace spmd::rules

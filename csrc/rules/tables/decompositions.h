@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+// The same functions in core ops, for cuts that fall on dimensions an op needs whole. Counts (the N
+// of a mean) are global sizes: decompositions see the unsharded graph. What PyTorch's kernels
+// compute in f32 for f16 and bf16 operands is computed in f32 here, too.
+#pragma once
+
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "csrc/rules/builder.h"
+#include "csrc/rules/rule.h"
+
+namespace spmd::rules {
+
+using Values = std::vector<ir::ValueId>;
+using ValuesOrStatus = absl::StatusOr<Values>;
+using Operands = absl::Span<const ir::ValueId>;
+
+// f16 and bf16 become f32.
+ir::ValueId Upcast(Builder& b, ir::ValueId v);
+// Values cast to the element types that the node's results have.
+Values AsResultsOf(Builder& b, const ir::Graph& from, const ir::Node& node, Values values);
+// The value of an optional operand, or kNoValue.
+ir::ValueId OptionalOperand(Operands operands, size_t i);
+// Stands for a result that the output mask left out.
+ir::ValueId AbsentResult(Builder& b, const TensorType& type);
+// sum(v, dims) / count.
+ir::ValueId MeanOf(Builder& b, ir::ValueId v, std::vector<int64_t> dims, int64_t count,
+                   bool keepdim);
+
+#define SPMD_DECOMPOSITION(name) \
+  ValuesOrStatus name(Builder& b, const ir::Graph& from, const ir::Node& node, Operands operands)
+
+// Reductions.
+SPMD_DECOMPOSITION(DecomposeMean);
+SPMD_DECOMPOSITION(DecomposeVariance);  // var, std, var_mean, std_mean
+SPMD_DECOMPOSITION(DecomposeNorm);      // linalg_vector_norm and norm
+SPMD_DECOMPOSITION(DecomposeLogSumExp);
+SPMD_DECOMPOSITION(DecomposeArgExtremum);  // argmax, argmin, max.dim, min.dim
+SPMD_DECOMPOSITION(DecomposeAMinMax);
+SPMD_DECOMPOSITION(DecomposeSoftmax);  // and _log_softmax, _safe_softmax
+SPMD_DECOMPOSITION(DecomposeSoftmaxBackward);
+SPMD_DECOMPOSITION(DecomposeGlu);
+// Normalisation.
+SPMD_DECOMPOSITION(DecomposeLayerNorm);
+SPMD_DECOMPOSITION(DecomposeLayerNormBackward);
+SPMD_DECOMPOSITION(DecomposeRmsNorm);
+SPMD_DECOMPOSITION(DecomposeRmsNormBackward);
+SPMD_DECOMPOSITION(DecomposeGroupNorm);
+SPMD_DECOMPOSITION(DecomposeGroupNormBackward);
+SPMD_DECOMPOSITION(DecomposeBatchNorm);
+SPMD_DECOMPOSITION(DecomposeBatchNormBackward);
+// Attention.
+SPMD_DECOMPOSITION(DecomposeAttention);
+SPMD_DECOMPOSITION(DecomposeAttentionBackward);
+// Losses with a reduction.
+SPMD_DECOMPOSITION(DecomposeLoss);
+SPMD_DECOMPOSITION(DecomposeLossBackward);
+// Creation.
+SPMD_DECOMPOSITION(DecomposeArange);
+// Optimizers.
+SPMD_DECOMPOSITION(DecomposeAdam);
+SPMD_DECOMPOSITION(DecomposeSgd);
+SPMD_DECOMPOSITION(DecomposeAdagrad);
+
+#undef SPMD_DECOMPOSITION
+
+}  // namespace spmd::rules

@@ -1,0 +1,198 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <cmath>
+#include <limits>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "csrc/rules/tables/decompositions.h"
+#include "csrc/rules/tables/reduced_dims.h"
+#include "csrc/util/status.h"
+
+namespace spmd::rules {
+namespace {
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+// What a reduction node says about its dims.
+struct Reduction {
+  Reduction(const ir::Graph& from, const ir::Node& node)
+      : type(from.type(node.operands[0])),
+        named(NamedDims(node.attributes, "dim", type.rank())),
+        dims(DimList(named)),
+        count(CountOf(type.dims, named)),
+        keepdim(node.attributes.GetBoolOr("keepdim", false)) {}
+
+  const TensorType& type;
+  std::vector<bool> named;
+  std::vector<int64_t> dims;
+  int64_t count;
+  bool keepdim;
+};
+
+ir::ValueId CastToAttr(Builder& b, ir::ValueId v, const ir::Node& node) {
+  const Attr* dtype = node.attributes.Find("dtype");
+  const bool given = dtype != nullptr && std::holds_alternative<DType>(*dtype);
+  return given ? b.Cast(v, std::get<DType>(*dtype)) : v;
+}
+
+// Drops the reduced dimensions that were kept with size 1.
+ir::ValueId Squeeze(Builder& b, ir::ValueId v, const Reduction& r) {
+  if (r.keepdim || r.dims.empty()) return v;
+  const Dims sizes = ReducedSizes(r.type.dims, r.named, /*keepdim=*/false);
+  return b.View(v, std::vector<int64_t>(sizes.begin(), sizes.end()));
+}
+
+// amax, with 0 for rows that hold only -inf, so that differences with it are never nan.
+ir::ValueId FiniteAmax(Builder& b, ir::ValueId x, const std::vector<int64_t>& dims) {
+  const ir::ValueId top = b.Amax(x, dims, /*keepdim=*/true);
+  const ir::ValueId infinite = b.Call("aten::isinf", {top});
+  return b.Where(infinite, b.Constant(0, b.type(x).dtype), top);
+}
+
+}  // namespace
+
+ValuesOrStatus DecomposeMean(Builder& b, const ir::Graph& from, const ir::Node& node,
+                             Operands operands) {
+  const Reduction r(from, node);
+  const ir::ValueId x = CastToAttr(b, operands[0], node);
+  return AsResultsOf(b, from, node, {MeanOf(b, x, r.dims, r.count, r.keepdim)});
+}
+
+// Two passes: the mean, then the sum of squared distances from it.
+ValuesOrStatus DecomposeVariance(Builder& b, const ir::Graph& from, const ir::Node& node,
+                                 Operands operands) {
+  const Reduction r(from, node);
+  const ir::ValueId x = Upcast(b, operands[0]);
+  const ir::ValueId mean = MeanOf(b, x, r.dims, r.count, /*keepdim=*/true);
+  const ir::ValueId squares = b.Sum(b.Square(b.Sub(x, mean)), r.dims, r.keepdim);
+  const double correction = node.attributes.GetDoubleOr("correction", 1);
+  const double freedom = std::max(0.0, static_cast<double>(r.count) - correction);
+  ir::ValueId result = b.DivScalar(squares, freedom);
+  if (absl::StartsWith(node.op, "aten::std")) result = b.Sqrt(result);
+  if (node.num_results == 1) return AsResultsOf(b, from, node, {result});
+  return AsResultsOf(b, from, node, {result, Squeeze(b, mean, r)});
+}
+
+ValuesOrStatus DecomposeNorm(Builder& b, const ir::Graph& from, const ir::Node& node,
+                             Operands operands) {
+  const Reduction r(from, node);
+  const char* name = node.attributes.Find("ord") != nullptr ? "ord" : "p";
+  const double p = node.attributes.GetDoubleOr(name, 2);
+  ir::ValueId x = Upcast(b, CastToAttr(b, operands[0], node));
+  if (p != 2 || IsComplex(b.type(x).dtype)) x = b.Call("aten::abs", {x});
+  auto done = [&](ir::ValueId v) { return AsResultsOf(b, from, node, {v}); };
+  if (p == kInfinity) return done(b.Amax(x, r.dims, r.keepdim));
+  if (p == -kInfinity) {
+    return done(b.Call("aten::amin", {x}, {{"dim", r.dims}, {"keepdim", r.keepdim}}));
+  }
+  if (p == 0) {
+    const ir::ValueId counted = b.Call("aten::ne.Scalar", {x}, {{"other", 0.0}});
+    return done(b.Sum(b.Cast(counted, b.type(x).dtype), r.dims, r.keepdim));
+  }
+  if (p == 1) return done(b.Sum(x, r.dims, r.keepdim));
+  if (p == 2) return done(b.Sqrt(b.Sum(b.Square(x), r.dims, r.keepdim)));
+  auto power = [&](ir::ValueId v, double exponent) {
+    return b.Call("aten::pow.Tensor_Scalar", {v}, {{"exponent", exponent}});
+  };
+  return done(power(b.Sum(power(x, p), r.dims, r.keepdim), 1 / p));
+}
+
+ValuesOrStatus DecomposeLogSumExp(Builder& b, const ir::Graph& from, const ir::Node& node,
+                                  Operands operands) {
+  const Reduction r(from, node);
+  ir::ValueId x = Upcast(b, operands[0]);
+  if (IsIntegral(b.type(x).dtype, /*include_bool=*/true)) x = b.Cast(x, DType::kF32);
+  const ir::ValueId top = FiniteAmax(b, x, r.dims);
+  const ir::ValueId sum = b.Sum(b.Exp(b.Sub(x, top)), r.dims, /*keepdim=*/true);
+  return AsResultsOf(b, from, node, {Squeeze(b, b.Add(b.Log(sum), top), r)});
+}
+
+// The least index among those that hold the extremum (or a nan, which is the extremum then). Without
+// a "dim" the index is that of the flattened tensor.
+ValuesOrStatus DecomposeArgExtremum(Builder& b, const ir::Graph& from, const ir::Node& node,
+                                    Operands operands) {
+  const Reduction r(from, node);
+  const ir::ValueId x = operands[0];
+  const bool largest = absl::StrContains(node.op, "max");
+  const ir::ValueId top = b.Call(largest ? "aten::amax" : "aten::amin", {x},
+                                 {{"dim", r.dims}, {"keepdim", true}});
+  ir::ValueId hit = b.Call("aten::eq.Tensor", {x, top});
+  if (IsFloating(r.type.dtype)) {
+    hit = b.Call("aten::logical_or", {hit, b.Call("aten::isnan", {x})});
+  }
+  ir::ValueId index = ir::kNoValue;
+  int64_t stride = 1;
+  for (int d = r.type.rank() - 1; d >= 0; --d) {
+    if (!r.named[d]) continue;
+    const ir::ValueId part =
+        b.MulScalar(b.Iota(r.type.dims[d], d, r.type.rank()), static_cast<double>(stride));
+    index = index == ir::kNoValue ? part : b.Add(index, part);
+    stride *= r.type.dims[d];
+  }
+  if (index == ir::kNoValue) index = b.Constant(0, DType::kI64);  // of a scalar
+  const ir::ValueId beyond = b.Constant(static_cast<double>(r.count), DType::kI64);
+  const ir::ValueId first = b.Call("aten::amin", {b.Where(hit, index, beyond)},
+                                   {{"dim", r.dims}, {"keepdim", r.keepdim}});
+  if (node.num_results == 1) return Values{first};
+  return Values{Squeeze(b, top, r), first};
+}
+
+ValuesOrStatus DecomposeAMinMax(Builder& b, const ir::Graph& from, const ir::Node& node,
+                                Operands operands) {
+  const Reduction r(from, node);
+  const Attributes attributes = {{"dim", r.dims}, {"keepdim", r.keepdim}};
+  return Values{b.Call("aten::amin", {operands[0]}, attributes),
+                b.Call("aten::amax", {operands[0]}, attributes)};
+}
+
+ValuesOrStatus DecomposeSoftmax(Builder& b, const ir::Graph& from, const ir::Node& node,
+                                Operands operands) {
+  const Reduction r(from, node);
+  ir::ValueId x = Upcast(b, CastToAttr(b, operands[0], node));
+  if (from.type(node.first_result).dtype == DType::kF32) x = b.Cast(x, DType::kF32);
+  const bool safe = node.op == "aten::_safe_softmax";
+  const ir::ValueId top = safe ? FiniteAmax(b, x, r.dims) : b.Amax(x, r.dims, /*keepdim=*/true);
+  const ir::ValueId shifted = b.Sub(x, top);
+  const ir::ValueId exp = b.Exp(shifted);
+  ir::ValueId sum = b.Sum(exp, r.dims, /*keepdim=*/true);
+  if (node.op == "aten::_log_softmax") {
+    return AsResultsOf(b, from, node, {b.Sub(shifted, b.Log(sum))});
+  }
+  if (safe) {  // a row of -inf gives zeros
+    const ir::ValueId empty = b.Call("aten::eq.Scalar", {sum}, {{"other", 0.0}});
+    sum = b.Where(empty, b.Constant(1, b.type(sum).dtype), sum);
+  }
+  return AsResultsOf(b, from, node, {b.Div(exp, sum)});
+}
+
+ValuesOrStatus DecomposeSoftmaxBackward(Builder& b, const ir::Graph& from, const ir::Node& node,
+                                        Operands operands) {
+  const Reduction r(from, node);
+  const ir::ValueId grad = Upcast(b, operands[0]);
+  const ir::ValueId output = Upcast(b, operands[1]);
+  ir::ValueId dx;
+  if (node.op == "aten::_log_softmax_backward_data") {
+    dx = b.Sub(grad, b.Mul(b.Exp(output), b.Sum(grad, r.dims, /*keepdim=*/true)));
+  } else {
+    const ir::ValueId weighted = b.Mul(grad, output);
+    dx = b.Sub(weighted, b.Mul(output, b.Sum(weighted, r.dims, /*keepdim=*/true)));
+  }
+  return AsResultsOf(b, from, node, {dx});
+}
+
+ValuesOrStatus DecomposeGlu(Builder& b, const ir::Graph& from, const ir::Node& node,
+                            Operands operands) {
+  const Reduction r(from, node);
+  SPMD_CHECK(r.dims.size() == 1, "glu of a scalar");
+  const int64_t half = r.type.dims[r.dims[0]] / 2;
+  auto slice = [&](int64_t begin) {
+    return b.Call("aten::slice.Tensor", {operands[0]},
+                  {{"dim", r.dims[0]},
+                   {"start", begin},
+                   {"end", begin + half},
+                   {"step", int64_t{1}}});
+  };
+  return Values{b.Mul(slice(0), b.Call("aten::sigmoid", {slice(half)}))};
+}
+
+}  // namespace spmd::rules
