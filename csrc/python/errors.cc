@@ -1,34 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "csrc/python/errors.h"
 
-#include <string>
-
 #include "c10/util/Exception.h"
+#include "csrc/python/init.h"
 #include "torch/csrc/Exceptions.h"
 
 namespace spmd::python {
 namespace {
-
-[[noreturn]] void Raise(PyObject* type, const std::string& message) {
-  PyErr_SetString(type, message.c_str());
-  throw py::error_already_set();
-}
-
-PyObject* PythonTypeOf(absl::StatusCode code) {
-  switch (code) {
-    case absl::StatusCode::kInvalidArgument:
-    case absl::StatusCode::kNotFound:
-      return PyExc_ValueError;
-    case absl::StatusCode::kOutOfRange:
-      return PyExc_IndexError;
-    case absl::StatusCode::kUnimplemented:
-      return PyExc_NotImplementedError;
-    case absl::StatusCode::kResourceExhausted:
-      return THPException_OutOfMemoryError;
-    default:
-      return PyExc_RuntimeError;
-  }
-}
 
 void Translate(std::exception_ptr error) {
   try {
@@ -49,11 +27,6 @@ void Translate(std::exception_ptr error) {
 }
 
 }  // namespace
-
-void Throw(const absl::Status& status) {
-  Raise(PythonTypeOf(status.code()),
-        std::string(status.message().data(), status.message().size()));
-}
 
 void init_errors(py::module& m) { py::register_local_exception_translator(&Translate); }
 

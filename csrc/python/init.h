@@ -9,5 +9,8 @@ namespace spmd::python {
 void init_errors(py::module& m);
 void init_mesh(py::module& m);
 void init_spec(py::module& m);
+void init_device(py::module& m);
+void init_tensors(py::module& m);
+void init_debug(py::module& m);
 
 }  // namespace spmd::python

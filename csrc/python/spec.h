@@ -7,9 +7,9 @@
 
 namespace spmd::python {
 
-// Any sequence of entries: None, a name, an index (anything with __index__), a sequence of those, or
-// torch_spmd.UNCONSTRAINED (known by its attribute `is_unconstrained`).
-// Errors: TypeError naming the entry and what entries may be.
+// Any sequence of entries: None, a name, an index (anything with __index__), a sequence of those,
+// or torch_spmd.UNCONSTRAINED (known by its attribute `is_unconstrained`). Errors: TypeError naming
+// the entry and what entries may be.
 PartitionSpec ToSpec(py::handle spec);
 
 // A plain tuple of None, str, int, tuples; UNCONSTRAINED entries are the string "UNCONSTRAINED".

@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0
+// What spmd.debug shows: plain tuples and text; tables are laid out in Python.
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "csrc/program/analysis.h"
+#include "csrc/python/errors.h"
+#include "csrc/python/init.h"
+#include "csrc/trace/session.h"
+
+namespace spmd::python {
+namespace {
+
+using program::Instruction;
+using program::OpCode;
+using program::Program;
+using trace::CompiledProgram;
+using trace::Session;
+
+py::str ToStr(absl::string_view text) { return py::str(text.data(), text.size()); }
+
+// The op that made what the collective moves: an op's name, a move's, or "input".
+std::string ProducerOf(const Program& program, int instruction) {
+  const auto& operands = program.instructions[instruction].operands;
+  if (operands.empty()) return "";
+  for (int i = instruction - 1; i >= 0; --i) {
+    const Instruction& earlier = program.instructions[i];
+    for (program::ValueId result : earlier.results) {
+      if (result != operands[0]) continue;
+      return earlier.code == OpCode::kCall ? earlier.op : std::string(OpCodeName(earlier.code));
+    }
+  }
+  return "input";
+}
+
+// (kind, axes, devices per group, values merged, bytes, bytes on the wire, op, line) each.
+py::list Collectives(const CompiledProgram& self) {
+  const Program& program = self.program();
+  py::list rows;
+  for (const program::Traffic& t : program::CollectiveTraffic(program)) {
+    const Instruction& instruction = program.instructions[t.instruction];
+    int grid = instruction.operands.empty() ? 0 : program.values[instruction.operands[0]].grid;
+    rows.append(py::make_tuple(ToStr(OpCodeName(t.code)), program.grids[grid]->AxesToString(t.axes),
+                               t.group_size, t.count, t.payload_bytes, t.wire_bytes,
+                               ProducerOf(program, t.instruction), t.source));
+  }
+  return rows;
+}
+
+// (peak, bytes of inputs, bytes of outputs, where, [(name, type, sharding, bytes), …]).
+py::tuple Memory(const CompiledProgram& self) {
+  const Program& program = self.program();
+  program::MemoryReport report = program::PeakMemory(program);
+  py::list live;
+  for (const program::LiveValue& l : report.live) {
+    const program::Value& value = program.values[l.value];
+    live.append(py::make_tuple(absl::StrCat("%", value.name), value.type.ToString(),
+                               value.sharding.ToString(*program.grids[value.grid]), l.bytes));
+  }
+  std::string where = "at the start";
+  if (report.instruction >= 0) {
+    const Instruction& at = program.instructions[report.instruction];
+    where = at.code == OpCode::kCall ? at.op : std::string(OpCodeName(at.code));
+    if (at.source >= 0) absl::StrAppend(&where, " at ", program.sources[at.source]);
+  }
+  return py::make_tuple(report.peak_bytes, report.input_bytes, report.output_bytes, where, live);
+}
+
+py::list PassTimes(const CompiledProgram& self) {
+  py::list rows;
+  for (const auto& time : self.compiled.times) rows.append(py::make_tuple(time.pass, time.ms));
+  return rows;
+}
+
+// (program, reason, cut, records, instructions, ms to lower, compile, load) each.
+py::list CompileEvents() {
+  py::list rows;
+  for (const trace::CompileEvent& e : Session::Get().CompileEvents()) {
+    rows.append(py::make_tuple(e.number, e.reason, e.cut, e.records, e.instructions, e.lower_ms,
+                               e.compile_ms, e.load_ms));
+  }
+  return rows;
+}
+
+}  // namespace
+
+void init_debug(py::module& m) {
+  py::class_<CompiledProgram, std::shared_ptr<CompiledProgram>>(m, "CompiledProgram")
+      .def_readonly("number", &CompiledProgram::number)
+      .def("traced_text", [](const CompiledProgram& self) { return self.traced.ToString(); })
+      .def("graph_text", [](const CompiledProgram& self) { return self.compiled.graph.ToString(); })
+      .def("program_text", [](const CompiledProgram& self) { return self.program().ToString(); })
+      .def("collectives", &Collectives)
+      .def("memory", &Memory)
+      .def("pass_times", &PassTimes);
+  m.def("last_program",
+        [] { return std::const_pointer_cast<CompiledProgram>(Session::Get().LastProgram()); });
+  m.def(
+      "explain",
+      [](const at::Tensor& tensor) { return ValueOrThrow(Session::Get().Explain(tensor)); },
+      py::arg("tensor"));
+  m.def("compile_events", &CompileEvents);
+  m.def("pending_graph", [] { return ValueOrThrow(Session::Get().PendingGraph()); });
+}
+
+}  // namespace spmd::python

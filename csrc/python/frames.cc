@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "csrc/python/frames.h"
+
+#include <utility>
+
+#include "torch/csrc/utils/pybind.h"
+
+namespace spmd::python {
+namespace {
+
+// Set once at import, then read only; never destroyed.
+std::vector<std::string>* g_library_folders = nullptr;
+
+bool HoldsGil() { return Py_IsInitialized() && PyGILState_Check(); }
+
+void* ReleaseGil() { return HoldsGil() ? PyEval_SaveThread() : nullptr; }
+
+void ReacquireGil(void* state) {
+  if (state != nullptr) PyEval_RestoreThread(static_cast<PyThreadState*>(state));
+}
+
+bool IsUserFile(const std::string& path) {
+  if (path.empty() || path[0] == '<') return path.rfind("<stdin>", 0) == 0;
+  for (const std::string& folder : *g_library_folders) {
+    if (path.compare(0, folder.size(), folder) == 0) return false;
+  }
+  return true;
+}
+
+std::string FileOf(PyFrameObject* frame) {
+  PyCodeObject* code = PyFrame_GetCode(frame);
+  const char* path = PyUnicode_AsUTF8(code->co_filename);
+  std::string result = path == nullptr ? "" : path;
+  if (path == nullptr) PyErr_Clear();
+  Py_DECREF(code);
+  return result;
+}
+
+std::string CurrentLine() {
+  if (!HoldsGil()) return "";
+  PyFrameObject* frame = PyThreadState_GetFrame(PyThreadState_Get());
+  std::string line;
+  while (frame != nullptr && line.empty()) {
+    std::string path = FileOf(frame);
+    if (IsUserFile(path)) {
+      line = path.substr(path.rfind('/') + 1) + ":" + std::to_string(PyFrame_GetLineNumber(frame));
+    }
+    PyFrameObject* back = PyFrame_GetBack(frame);
+    Py_DECREF(frame);
+    frame = back;
+  }
+  Py_XDECREF(frame);
+  return line;
+}
+
+void Warn(const std::string& text) {
+  if (!Py_IsInitialized()) return;
+  py::gil_scoped_acquire gil;
+  // A filter that turns warnings into errors cannot stop work that is half way through a cut: the
+  // error is printed instead.
+  if (PyErr_WarnEx(PyExc_UserWarning, text.c_str(), 1) != 0) PyErr_WriteUnraisable(nullptr);
+}
+
+}  // namespace
+
+trace::PythonHooks MakePythonHooks(std::vector<std::string> library_folders) {
+  g_library_folders = new std::vector<std::string>(std::move(library_folders));
+  trace::PythonHooks hooks;
+  hooks.release_gil = &ReleaseGil;
+  hooks.reacquire_gil = &ReacquireGil;
+  hooks.current_line = &CurrentLine;
+  hooks.warn = &Warn;
+  return hooks;
+}
+
+}  // namespace spmd::python

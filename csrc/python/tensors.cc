@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+// Shardings of tensors, and their shards.
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "csrc/python/errors.h"
+#include "csrc/python/init.h"
+#include "csrc/python/spec.h"
+#include "csrc/trace/session.h"
+
+namespace spmd::python {
+namespace {
+
+using trace::Session;
+using trace::ShardData;
+
+// A shard in Python: (data, ((begin, end), …), device, replica_id).
+py::tuple FromShard(const ShardData& shard) {
+  py::tuple index(shard.index.size());
+  for (size_t i = 0; i < shard.index.size(); ++i) {
+    index[i] = py::make_tuple(shard.index[i].begin, shard.index[i].end);
+  }
+  return py::make_tuple(shard.data, index, shard.device, shard.replica_id);
+}
+
+std::vector<ShardData> ToShards(const py::list& shards) {
+  std::vector<ShardData> result;
+  for (py::handle item : shards) {
+    auto fields = py::cast<py::tuple>(item);
+    ShardData shard;
+    shard.data = fields[0].cast<at::Tensor>();
+    for (py::handle interval : fields[1].cast<py::tuple>()) {
+      auto [begin, end] = interval.cast<std::pair<int64_t, int64_t>>();
+      shard.index.push_back({begin, end});
+    }
+    shard.device = fields[2].cast<int64_t>();
+    shard.replica_id = fields[3].cast<int64_t>();
+    result.push_back(std::move(shard));
+  }
+  return result;
+}
+
+// (mesh, spec, committed, provisional, unreduced axis names), or None where no mesh is known.
+py::object ShardingOf(const at::Tensor& tensor) {
+  std::optional<trace::ShardingInfo> info = ValueOrThrow(Session::Get().ShardingOf(tensor));
+  if (!info) return py::none();
+  return py::make_tuple(info->mesh, FromSpec(info->spec), info->committed, info->provisional,
+                        py::tuple(py::cast(info->unreduced)));
+}
+
+py::list LocalShards(const at::Tensor& tensor) {
+  py::list result;
+  for (const ShardData& shard : ValueOrThrow(Session::Get().LocalShards(tensor))) {
+    result.append(FromShard(shard));
+  }
+  return result;
+}
+
+}  // namespace
+
+void init_tensors(py::module& m) {
+  m.def(
+      "mark_sharding",
+      [](const at::Tensor& tensor, const Mesh& mesh, py::object spec) {
+        ThrowIfError(Session::Get().MarkSharding(tensor, mesh, ToSpec(spec)));
+      },
+      py::arg("tensor"), py::arg("mesh"), py::arg("spec"));
+  m.def(
+      "clear_sharding",
+      [](const at::Tensor& tensor) { ThrowIfError(Session::Get().ClearSharding(tensor)); },
+      py::arg("tensor"));
+  m.def(
+      "reshard",
+      [](const at::Tensor& tensor, const Mesh& mesh, py::object spec) {
+        return ValueOrThrow(Session::Get().Reshard(tensor, mesh, ToSpec(spec)));
+      },
+      py::arg("tensor"), py::arg("mesh"), py::arg("spec"));
+  m.def("sharding_of", &ShardingOf, py::arg("tensor"));
+  m.def("local_shards", &LocalShards, py::arg("tensor"));
+  m.def(
+      "from_local_shards",
+      [](const py::list& shards, const Mesh& mesh, py::object spec, std::vector<int64_t> dims) {
+        return ValueOrThrow(
+            Session::Get().FromLocalShards(ToShards(shards), mesh, ToSpec(spec), dims));
+      },
+      py::arg("shards"), py::arg("mesh"), py::arg("spec"), py::arg("dims"));
+  m.def(
+      "load_local_shards",
+      [](const at::Tensor& tensor, const py::list& shards) {
+        ThrowIfError(Session::Get().LoadLocalShards(tensor, ToShards(shards)));
+      },
+      py::arg("tensor"), py::arg("shards"));
+}
+
+}  // namespace spmd::python

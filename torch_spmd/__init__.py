@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: Apache-2.0
+"""GSPMD sharding for stock PyTorch.
+
+    import torch, torch_spmd as spmd
+
+    mesh = spmd.make_mesh((2, 4), ("data", "model"))
+    x = torch.randn(8, 16).to("spmd")
+    spmd.mark_sharding(x, mesh, ("data", None))
+    print((x @ x.T).sum().item())
+
+Importing it registers the device `spmd`; nothing else is needed.
+"""
+
+from torch_spmd import _device
+
+_device.register()
+
+from torch_spmd import debug  # noqa: E402
+from torch_spmd._hooks import OutOfMemoryError  # noqa: E402
+from torch_spmd.backend import (  # noqa: E402
+    describe_devices,
+    device_count,
+    manual_seed,
+    set_deduplication,
+    set_default_backend,
+    sync,
+)
+from torch_spmd.mesh import (  # noqa: E402
+    Mesh,
+    get_global_mesh,
+    make_mesh,
+    set_global_mesh,
+    use_mesh,
+)
+from torch_spmd.modules import ShardReport, shard_module  # noqa: E402
+from torch_spmd.spec import UNCONSTRAINED, NamedSharding, P, PartitionSpec  # noqa: E402
+from torch_spmd.tensors import (  # noqa: E402
+    Shard,
+    clear_sharding,
+    from_local_shards,
+    full_tensor,
+    load_local_shards_,
+    local_shards,
+    mark_sharding,
+    reshard,
+    sharding_of,
+)
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "UNCONSTRAINED",
+    "Mesh",
+    "NamedSharding",
+    "OutOfMemoryError",
+    "P",
+    "PartitionSpec",
+    "Shard",
+    "ShardReport",
+    "clear_sharding",
+    "debug",
+    "describe_devices",
+    "device_count",
+    "from_local_shards",
+    "full_tensor",
+    "get_global_mesh",
+    "load_local_shards_",
+    "local_shards",
+    "make_mesh",
+    "manual_seed",
+    "mark_sharding",
+    "reshard",
+    "set_deduplication",
+    "set_default_backend",
+    "set_global_mesh",
+    "shard_module",
+    "sharding_of",
+    "sync",
+    "use_mesh",
+]

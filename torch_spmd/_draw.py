@@ -1,0 +1,122 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tables and pictures as text."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+Box = tuple[tuple[int, int], ...]
+DeviceBox = tuple[int, Box]
+
+
+def table(columns: Sequence[str], rows: Sequence[Sequence[str]], note: str) -> str:
+    """Left-aligned words, right-aligned numbers."""
+    widths = [max(map(len, column)) for column in zip(columns, *rows)]
+    numeric = [
+        bool(rows) and all(row[i].replace(",", "").replace(".", "").isdigit() for row in rows)
+        for i in range(len(columns))
+    ]
+
+    def line(cells: Sequence[str]) -> str:
+        parts = [
+            cell.rjust(width) if number else cell.ljust(width)
+            for cell, width, number in zip(cells, widths, numeric)
+        ]
+        return "  ".join(parts).rstrip()
+
+    lines = [line(columns), "  ".join("─" * width for width in widths)]
+    lines += [line(row) for row in rows]
+    if note:
+        lines.append(note)
+    return "\n".join(lines)
+
+
+def shards(dims: Sequence[int], boxes: Sequence[DeviceBox]) -> str:
+    """The parts of a tensor of sizes `dims` and the devices that hold them.
+
+    Dimensions that are cut are rows and columns (the two with most parts); where more are cut there
+    is a picture for each part of the others.
+
+        rows 0:4   │ 0 │ 1 │
+        rows 4:8   │ 2 │ 3 │
+    """
+    intervals = [sorted({box[d] for _, box in boxes}) for d in range(len(dims))]
+    cut = sorted(
+        (d for d in range(len(dims)) if len(intervals[d]) > 1),
+        key=lambda d: (-len(intervals[d]), d),
+    )
+    if not cut:
+        return f"whole on {_devices([device for device, _ in boxes])}"
+    drawn, others = sorted(cut[:2]), sorted(cut[2:])
+    pictures: dict[Box, list[DeviceBox]] = {}
+    for device, box in boxes:
+        pictures.setdefault(tuple(box[d] for d in others), []).append((device, box))
+    parts = []
+    for place in sorted(pictures):
+        title = ", ".join(f"dim {d} {b}:{e}" for d, (b, e) in zip(others, place))
+        picture = _grid(drawn, intervals, pictures[place])
+        parts.append(f"{title}\n{picture}" if title else picture)
+    return "\n".join(parts)
+
+
+def _grid(
+    drawn: Sequence[int], intervals: Sequence[Sequence[tuple[int, int]]], boxes: Sequence[DeviceBox]
+) -> str:
+    rows = drawn[0]
+    columns = drawn[1] if len(drawn) > 1 else None
+    across: Sequence[tuple[int, int] | None] = [None] if columns is None else intervals[columns]
+    cells: list[list[str]] = []
+    if columns is not None:
+        cells.append([f"dim {rows} \\ dim {columns}", *(_interval(i) for i in intervals[columns])])
+    for interval in intervals[rows]:
+        held = [
+            _devices(
+                [
+                    device
+                    for device, box in boxes
+                    if box[rows] == interval and (columns is None or box[columns] == other)
+                ]
+            )
+            for other in across
+        ]
+        label = _interval(interval) if columns is not None else f"dim {rows} {_interval(interval)}"
+        cells.append([label, *held])
+    widths = [max(map(len, column)) for column in zip(*cells)]
+    rule = "─" * widths[0] + "─┼─" + "─┼─".join("─" * w for w in widths[1:]) + "─┤"
+    lines = [
+        " │ ".join(cell.ljust(width) for cell, width in zip(row, widths)) + " │" for row in cells
+    ]
+    return f"\n{rule}\n".join(lines)
+
+
+def _interval(interval: tuple[int, int]) -> str:
+    begin, end = interval
+    return f"{begin}:{end}" if end > begin else "empty"
+
+
+def _devices(devices: Sequence[int]) -> str:
+    """`3`, `0..7`, `0,2,5`."""
+    ordered = sorted(devices)
+    if len(ordered) > 2 and ordered == list(range(ordered[0], ordered[-1] + 1)):
+        return f"{ordered[0]}..{ordered[-1]}"
+    return ",".join(map(str, ordered)) or "-"
+
+
+def show(heading: str, picture: str) -> None:
+    """Prints; in colour on a terminal where rich is installed."""
+    if sys.stdout.isatty():
+        try:
+            from rich.console import Console
+            from rich.text import Text
+        except ImportError:
+            pass
+        else:
+            text = Text(picture)
+            text.highlight_regex(r"(?<=│ )[\d.,]+", "bold cyan")
+            text.highlight_regex(r"[│┼┤─\\]", "dim")
+            console = Console()
+            console.print(Text(heading, "bold"))
+            console.print(text)
+            return
+    print(f"{heading}\n{picture}")

@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where torch_spmd listens in on PyTorch's Python half: printing, optimizers, forks, the exit."""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import Any
+
+import torch
+import torch._tensor_str
+from torch import Tensor
+from torch.optim.optimizer import register_optimizer_step_post_hook
+
+OutOfMemoryError = torch.OutOfMemoryError
+"""A program does not fit a device's memory; raised before anything runs."""
+
+_forked = False
+
+
+def install() -> None:
+    """Installs every hook. Called once."""
+    _print_from_the_host()
+    register_optimizer_step_post_hook(_after_step)
+    os.register_at_fork(after_in_child=_note_fork)
+
+
+def in_forked_child() -> bool:
+    return _forked
+
+
+def _note_fork() -> None:
+    global _forked
+    _forked = True
+
+
+def _print_from_the_host() -> None:
+    """Printing formats elements one by one; do that on a host copy, which takes one cut."""
+    format_elements = torch._tensor_str._tensor_str
+
+    def on_host(self: Tensor, indent: int) -> str:
+        if self.device.type == "spmd":
+            self = self.detach().cpu()
+        return format_elements(self, indent)
+
+    torch._tensor_str._tensor_str = on_host
+
+
+def _after_step(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+    from torch_spmd import _C
+
+    _C.optimizer_stepped()
+
+
+def at_exit() -> None:
+    """Drops what is pending, and lets autograd's device thread come to rest.
+
+    A thread that returns from backward still has Python objects to release; if the interpreter is
+    finalized under it, it ends the process with an abort. It needs the GIL for an instant only.
+    """
+    if _forked:
+        return
+    from torch_spmd import _C
+
+    _C.shutdown()
+    if _C.statistics()["records"]:
+        time.sleep(0.05)

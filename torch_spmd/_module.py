@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`torch.spmd`: the functions that PyTorch expects of a device's module.
+
+Autocast, checkpoint, fork_rng, DataLoader and manual_seed look here for what they need. There is
+one logical device, `spmd:0`; the devices of meshes are counted by `torch_spmd.device_count()`.
+"""
+
+from __future__ import annotations
+
+import types
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from torch_spmd import _hooks
+
+
+def _check_index(device: Any) -> None:
+    if device is None:
+        return
+    index = device if isinstance(device, int) else torch.device(device).index
+    if index not in (None, 0, -1):
+        raise RuntimeError(
+            f"device index {index} is given, but there is one logical device, 'spmd' (spmd:0); "
+            "the devices of a mesh are chosen by mark_sharding, not by index"
+        )
+
+
+class DeviceModule(types.ModuleType):
+    """The module object; its methods are the module's functions."""
+
+    def is_available(self) -> bool:
+        return True
+
+    def is_initialized(self) -> bool:
+        return True
+
+    def init(self) -> None:
+        pass
+
+    def _is_in_bad_fork(self) -> bool:
+        return _hooks.in_forked_child()
+
+    def device_count(self) -> int:
+        return 1
+
+    def current_device(self) -> int:
+        return 0
+
+    def set_device(self, device: Any) -> None:
+        _check_index(device)
+
+    def device(self, device: Any) -> AbstractContextManager[None]:
+        _check_index(device)
+        return nullcontext()
+
+    def get_device_name(self, device: Any = None) -> str:
+        from torch_spmd import _C
+
+        _check_index(device)
+        return f"spmd on {_C.backend_name()}"
+
+    def synchronize(self, device: Any = None) -> None:
+        from torch_spmd import _C
+
+        _check_index(device)
+        _C.sync(True)
+
+    def manual_seed(self, seed: int) -> None:
+        from torch_spmd import _C
+
+        _C.manual_seed(int(seed) & 0xFFFF_FFFF_FFFF_FFFF)
+
+    def manual_seed_all(self, seed: int) -> None:
+        self.manual_seed(seed)
+
+    def initial_seed(self) -> int:
+        from torch_spmd import _C
+
+        return int(_C.initial_seed())
+
+    def seed(self) -> int:
+        """Seeds from the system's entropy and returns the seed."""
+        seed = torch.Generator().seed()
+        self.manual_seed(seed)
+        return seed
+
+    def get_rng_state(self, device: Any = 0) -> Tensor:
+        from torch_spmd import _C
+
+        _check_index(device)
+        state: Tensor = _C.get_rng_state()
+        return state
+
+    def set_rng_state(self, new_state: Tensor, device: Any = 0) -> None:
+        from torch_spmd import _C
+
+        _check_index(device)
+        _C.set_rng_state(new_state)
+
+    def get_rng_state_all(self) -> list[Tensor]:
+        return [self.get_rng_state()]
+
+    def set_rng_state_all(self, new_states: list[Tensor]) -> None:
+        for state in new_states:
+            self.set_rng_state(state)
+
+    def get_amp_supported_dtype(self) -> list[torch.dtype]:
+        return [torch.bfloat16, torch.float16]
+
+    def is_bf16_supported(self) -> bool:
+        return True
+
+    def empty_cache(self) -> None:
+        pass

@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The backend that runs programs, and running them."""
+
+from __future__ import annotations
+
+import torch
+
+from torch_spmd import _C
+
+
+def set_default_backend(name: str, devices: int | None = None) -> None:
+    """Chooses where programs run.
+
+    Args:
+        name: `"cpu"`, `"cuda"`, or a simulated slice such as `"mock_tpu:v4-16"`; the default comes
+            from the environment variable SPMD_BACKEND, else `"cpu"`.
+        devices: how many devices there are; on `cpu` the default comes from SPMD_NUM_DEVICES, else
+            meshes of any size are fine.
+
+    Errors:
+        ValueError: the name is none of the known backends.
+        RuntimeError: a tensor on `spmd` exists already, or there is no such hardware.
+
+    Example:
+        >>> import torch_spmd as spmd
+        >>> spmd.set_default_backend("cpu", devices=16)    # doctest: +SKIP
+        >>> spmd.device_count()                            # doctest: +SKIP
+        16
+    """
+    _C.set_default_backend(name, devices)
+
+
+def device_count() -> int:
+    """The number of devices of the backend: on `cpu` SPMD_NUM_DEVICES, else 8.
+
+    Example:
+        >>> import torch_spmd as spmd
+        >>> spmd.device_count() >= 1
+        True
+    """
+    return int(_C.device_count())
+
+
+def describe_devices() -> str:
+    """The backend in words: its devices, where they are, what memory they have.
+
+    Example:
+        >>> import torch_spmd as spmd
+        >>> print(spmd.describe_devices())                 # doctest: +SKIP
+    """
+    return str(_C.describe_backend())
+
+
+def sync(wait: bool = False) -> None:
+    """Runs what is pending; with `wait`, returns only when it is done.
+
+    Looking at a value and `optimizer.step()` do it by themselves.
+
+    Example:
+        >>> import torch, torch_spmd as spmd
+        >>> y = torch.ones(3, device="spmd") * 2
+        >>> spmd.sync(wait=True)
+    """
+    _C.sync(wait)
+
+
+def manual_seed(seed: int) -> None:
+    """Seeds the device's random numbers alone; `torch.manual_seed` seeds all devices.
+
+    The numbers depend on the seed and the place in the tensor, not on the mesh or the sharding.
+
+    Example:
+        >>> import torch, torch_spmd as spmd
+        >>> spmd.manual_seed(1)
+        >>> a = torch.randn(4, device="spmd")
+        >>> spmd.manual_seed(1)
+        >>> torch.equal(a, torch.randn(4, device="spmd"))
+        True
+    """
+    torch.spmd.manual_seed(seed)  # type: ignore[attr-defined]
+
+
+def set_deduplication(on: bool) -> None:
+    """Whether replicas share one tile and are computed once (the default), or each by itself.
+
+    Off is for honest timing of the full work; results are the same bits.
+    """
+    _C.set_deduplication(on)

@@ -1,0 +1,223 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Meshes: named axes with sizes over a list of devices."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+
+from torch_spmd import _C
+
+
+class Mesh:
+    """Named axes with sizes over a list of devices, row-major, first axis major.
+
+    Args:
+        device_ids: device numbers, in any order, all of the backend's or some; a list or an array.
+        mesh_shape: the axes' sizes; their product is the number of devices.
+        axis_names: one name per axis; without them the axes are called "axis0", "axis1", …
+        backend: the name of the backend; the default is the process's.
+
+    Immutable, comparable, hashable.
+
+    Errors:
+        ValueError: the sizes do not multiply to the number of devices; duplicate or negative ids;
+            a wrong number of names or repeated ones; more devices than the backend has, where that
+            number is fixed; another backend than the process's.
+
+    Example:
+        >>> import torch_spmd as spmd
+        >>> mesh = spmd.Mesh(range(8), (2, 4), ("data", "model"))
+        >>> mesh.size(), mesh.shape()["model"]
+        (8, 4)
+    """
+
+    __slots__ = ("_backend", "_core")
+    _core: _C.Mesh
+    _backend: str
+
+    def __init__(
+        self,
+        device_ids: Any,
+        mesh_shape: Sequence[int],
+        axis_names: Sequence[str] | None = None,
+        *,
+        backend: str | None = None,
+    ) -> None:
+        ids = [int(i) for i in _flat(device_ids)]
+        names = None if axis_names is None else [str(name) for name in axis_names]
+        core = _C.Mesh(ids, [int(size) for size in mesh_shape], names)
+        self._set(core, _checked_backend(backend))
+        _check_device_count(core, self._backend)
+
+    def _set(self, core: _C.Mesh, backend: str) -> None:
+        object.__setattr__(self, "_core", core)
+        object.__setattr__(self, "_backend", backend)
+
+    @classmethod
+    def _of(cls, core: _C.Mesh) -> Mesh:
+        """The Python object of a mesh that came out of C++."""
+        mesh = cls.__new__(cls)
+        mesh._set(core, _C.backend_name())
+        return mesh
+
+    @property
+    def device_ids(self) -> tuple[int, ...]:
+        return tuple(self._core.device_ids)
+
+    @property
+    def mesh_shape(self) -> tuple[int, ...]:
+        return tuple(self._core.mesh_shape)
+
+    @property
+    def axis_names(self) -> tuple[str, ...]:
+        return tuple(self._core.axis_names)
+
+    @property
+    def backend(self) -> str:
+        return self._backend
+
+    def size(self) -> int:
+        """The number of devices."""
+        return int(self._core.size())
+
+    def shape(self) -> OrderedDict[str, int]:
+        """The axes' sizes by name, in order."""
+        return OrderedDict(zip(self.axis_names, self.mesh_shape))
+
+    def get_logical_mesh(self) -> Any:
+        """The device ids as a numpy array of shape `mesh_shape`."""
+        import numpy as np
+
+        return np.array(self.device_ids).reshape(self.mesh_shape)
+
+    def get_axis_name_idx(self, name: str) -> int:
+        """The position of an axis. Errors: ValueError with the name that was probably meant."""
+        return int(self._core.axis_index(name))
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        raise AttributeError(f"Mesh is immutable; make a new one to change {name!r}")
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Mesh):
+            return NotImplemented
+        return bool(self._core == other._core) and self._backend == other._backend
+
+    def __hash__(self) -> int:
+        return hash((hash(self._core), self._backend))
+
+    def __str__(self) -> str:
+        return str(self._core)
+
+    def __repr__(self) -> str:
+        return f"Mesh({self._core}, backend={self._backend!r})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (Mesh, (self.device_ids, self.mesh_shape, self.axis_names))
+
+
+def make_mesh(
+    shape: Sequence[int], axis_names: Sequence[str], *, backend: str | None = None
+) -> Mesh:
+    """A mesh over the first `prod(shape)` devices of the backend, in order.
+
+    Errors: as `Mesh`.
+
+    Example:
+        >>> import torch_spmd as spmd
+        >>> print(spmd.make_mesh((2, 4), ("data", "model")))
+        [data=2, model=4] over devices 0..7
+    """
+    sizes = [int(size) for size in shape]
+    return Mesh(range(max(math.prod(sizes), 0)), sizes, axis_names, backend=backend)
+
+
+def _flat(device_ids: Any) -> list[Any]:
+    if hasattr(device_ids, "reshape"):  # numpy arrays and tensors
+        return list(device_ids.reshape(-1).tolist())
+    return list(device_ids)
+
+
+def _checked_backend(backend: str | None) -> str:
+    default = str(_C.backend_name())
+    if backend is not None and backend != default:
+        raise ValueError(
+            f"Mesh: backend {backend!r} was asked for, but this process's backend is {default!r}, "
+            "and all meshes of a graph share one; call "
+            f"spmd.set_default_backend({backend!r}) before the first tensor is made"
+        )
+    return default
+
+
+def _check_device_count(core: _C.Mesh, backend: str) -> None:
+    if not _C.device_count_is_a_limit():
+        return
+    count = int(_C.device_count())
+    highest = max(core.device_ids)
+    if highest >= count:
+        raise ValueError(
+            f"Mesh: mesh {core} needs device {highest}, but backend {backend!r} has {count} "
+            f"devices (0..{count - 1}); make the mesh smaller or raise the number of devices "
+            "(SPMD_NUM_DEVICES, or set_default_backend(name, devices=…))"
+        )
+
+
+# The global mesh is kept in PyTorch's own thread-local state, which autograd hands to the thread
+# that runs backward; Python's context variables would not get there.
+_KEY = "torch_spmd.global_mesh"
+
+
+def get_global_mesh() -> Mesh | None:
+    """The mesh that is used where a mesh argument is omitted, or None."""
+    if not torch._C._is_key_in_tls(_KEY):
+        return None
+    mesh: Mesh | None = torch._C._get_obj_in_tls(_KEY)
+    return mesh
+
+
+def set_global_mesh(mesh: Mesh | None) -> None:
+    """Sets the mesh that is used where a mesh argument is omitted."""
+    torch._C._stash_obj_in_tls(_KEY, mesh)
+
+
+@contextlib.contextmanager
+def use_mesh(mesh: Mesh) -> Iterator[Mesh]:
+    """`with use_mesh(mesh):` sets the global mesh for a block of code.
+
+    Example:
+        >>> import torch, torch_spmd as spmd
+        >>> with spmd.use_mesh(spmd.make_mesh((8,), ("x",))):
+        ...     t = spmd.mark_sharding(torch.ones(16, device="spmd"), spec=("x",))
+    """
+    before = get_global_mesh()
+    set_global_mesh(mesh)
+    try:
+        yield mesh
+    finally:
+        set_global_mesh(before)
+
+
+def mesh_or_global(caller: str, mesh: Mesh | None) -> Mesh:
+    """`mesh`, or the global one. Errors: ValueError where there is neither; TypeError."""
+    if mesh is None:
+        mesh = get_global_mesh()
+        if mesh is None:
+            raise ValueError(
+                f"{caller}: no mesh was given and there is no global one; pass a mesh, or call it "
+                "inside `with spmd.use_mesh(mesh):`"
+            )
+    if not isinstance(mesh, Mesh):
+        raise TypeError(f"{caller}: expected a Mesh, got {mesh!r} ({type(mesh).__name__})")
+    current = str(_C.backend_name())
+    if mesh.backend != current:
+        raise ValueError(
+            f"{caller}: mesh {mesh} is over backend {mesh.backend!r}, but this process's tensors "
+            f"are on backend {current!r}, and all meshes of a graph share one; make the mesh again "
+            "with spmd.make_mesh"
+        )
+    return mesh

@@ -1,0 +1,137 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sharding a whole module by rules over the names of its parameters."""
+
+from __future__ import annotations
+
+import fnmatch
+import re
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from torch import nn
+
+from torch_spmd.mesh import Mesh, mesh_or_global
+from torch_spmd.spec import PartitionSpec, SpecLike, to_spec
+from torch_spmd.tensors import mark_sharding, sharding_of
+
+Pattern = str | re.Pattern[str]
+
+
+@dataclass
+class ShardReport:
+    """What `shard_module` did, by parameter name. `print` it."""
+
+    sharded: dict[str, PartitionSpec] = field(default_factory=dict)
+    replicated: list[str] = field(default_factory=list)
+    unmatched: list[Pattern] = field(default_factory=list)
+
+    def __str__(self) -> str:
+        width = max(map(len, [*self.sharded, *self.replicated, "parameter"]))
+        lines = [f"{name:{width}}  {spec!r}" for name, spec in self.sharded.items()]
+        lines += [f"{name:{width}}  replicated" for name in self.replicated]
+        lines += [f"rule {pattern!r} matched no parameter" for pattern in self.unmatched]
+        return "\n".join(lines)
+
+
+def shard_module(
+    module: nn.Module,
+    mesh: Mesh | None,
+    rules: Mapping[Pattern, SpecLike],
+    *,
+    materialize: bool = False,
+) -> ShardReport:
+    """Marks every parameter of a module: by the first rule that matches its name, else replicated.
+
+    Args:
+        module: on `spmd`, or on `meta` with `materialize`.
+        mesh: the mesh; the global one where it is None.
+        rules: ordered; a pattern is a glob over the whole name (`"*.mlp.up.weight"`, `*` crosses
+            dots) or a compiled regular expression; a spec has one entry per dimension.
+        materialize: initialises a module that is on `meta` with its own `reset_parameters`, cut
+            from the start and never whole.
+
+    A parameter known by several names (tied) takes the rule that any of them matches; one that has
+    a mark already keeps it where no rule matches. A rule that matches nothing is a warning.
+
+    Errors:
+        ValueError: as `mark_sharding`, starting with the parameter's name; a parameter on `meta`
+            without `materialize`, or one that no `reset_parameters` would initialise.
+
+    Example:
+        >>> import torch, torch_spmd as spmd
+        >>> mesh = spmd.make_mesh((8,), ("model",))
+        >>> layer = torch.nn.Linear(16, 32).to("spmd")
+        >>> print(spmd.shard_module(layer, mesh, {"weight": ("model", None)}))
+        weight     P('model', None)
+        bias       replicated
+    """
+    mesh = mesh_or_global("shard_module", mesh)
+    specs = {pattern: to_spec(spec) for pattern, spec in rules.items()}
+    if materialize:
+        _check_initialisable(module)
+        module.to_empty(device="spmd")
+    report = _mark_parameters(module, mesh, specs)
+    if materialize:
+        for child in module.modules():
+            if callable(reset := getattr(child, "reset_parameters", None)):
+                reset()
+    for pattern in report.unmatched:
+        warnings.warn(
+            f"shard_module: rule {pattern!r} matched no parameter; the names start with "
+            + ", ".join(repr(name) for name, _ in list(module.named_parameters())[:3]),
+            stacklevel=2,
+        )
+    return report
+
+
+def _mark_parameters(
+    module: nn.Module, mesh: Mesh, specs: Mapping[Pattern, PartitionSpec]
+) -> ShardReport:
+    report = ShardReport()
+    matched: set[Pattern] = set()
+    for parameter, names in _names_by_parameter(module).items():
+        patterns = [p for p in specs if any(_matches(p, name) for name in names)]
+        matched.update(patterns)
+        spec = specs[patterns[0]] if patterns else PartitionSpec(*[None] * parameter.dim())
+        if parameter.is_meta:
+            raise ValueError(
+                f"shard_module: parameter {names[0]!r} is on 'meta'; pass materialize=True to "
+                "initialise it sharded"
+            )
+        if not patterns and parameter.device.type == "spmd" and sharding_of(parameter).is_committed:
+            continue
+        try:
+            mark_sharding(parameter, mesh, spec)
+        except (ValueError, IndexError) as error:
+            raise type(error)(f"shard_module: parameter {names[0]!r}: {error}") from None
+        if patterns and any(dim is not None for dim in spec):
+            report.sharded[names[0]] = spec
+        else:
+            report.replicated.append(names[0])
+    report.unmatched = [pattern for pattern in specs if pattern not in matched]
+    return report
+
+
+def _names_by_parameter(module: nn.Module) -> dict[nn.Parameter, list[str]]:
+    names: dict[nn.Parameter, list[str]] = {}
+    for name, parameter in module.named_parameters(remove_duplicate=False):
+        names.setdefault(parameter, []).append(name)
+    return names
+
+
+def _matches(pattern: Pattern, name: str) -> bool:
+    if isinstance(pattern, re.Pattern):
+        return pattern.fullmatch(name) is not None
+    return fnmatch.fnmatchcase(name, pattern)
+
+
+def _check_initialisable(module: nn.Module) -> None:
+    for name, child in module.named_modules():
+        own = [*child.named_parameters(recurse=False), *child.named_buffers(recurse=False)]
+        if own and not callable(getattr(child, "reset_parameters", None)):
+            raise ValueError(
+                f"shard_module: module {name or type(child).__name__!r} ({type(child).__name__}) "
+                f"holds {own[0][0]!r} and has no reset_parameters() to initialise it; add one, or "
+                "build the module under `with torch.device('spmd'):` instead of on 'meta'"
+            )

@@ -1,0 +1,150 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Partition specs: per dimension of a tensor, the mesh axes that cut it."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Sequence
+from typing import Any, Union
+
+from torch_spmd import _C
+from torch_spmd.mesh import Mesh
+
+
+class _Unconstrained:
+    """The one value `UNCONSTRAINED`."""
+
+    is_unconstrained = True
+
+    def __repr__(self) -> str:
+        return "UNCONSTRAINED"
+
+    def __reduce__(self) -> str:
+        return "UNCONSTRAINED"
+
+
+UNCONSTRAINED = _Unconstrained()
+"""An entry that leaves its dimension open: the compiler chooses."""
+
+SpecLike = Union["PartitionSpec", Sequence[Any]]
+
+
+class PartitionSpec(tuple[Any, ...]):
+    """Per dimension: None (not cut), an axis name or index, a tuple of those (major first), or
+    UNCONSTRAINED (the compiler chooses). Also called `P`. Plain tuples do as well everywhere.
+
+    Errors: TypeError for an entry that is none of these.
+
+    Example:
+        >>> from torch_spmd import P
+        >>> P("data", None, ("x", "y"))
+        P('data', None, ('x', 'y'))
+    """
+
+    UNCONSTRAINED = UNCONSTRAINED
+
+    def __new__(cls, *dims: Any) -> PartitionSpec:
+        _C.check_spec(dims)
+        return super().__new__(cls, [_plain(dim) for dim in dims])
+
+    def __repr__(self) -> str:
+        return f"P({', '.join(map(repr, self))})"
+
+    def __getnewargs__(self) -> tuple[Any, ...]:
+        return tuple(self)
+
+
+P = PartitionSpec
+
+
+class NamedSharding:
+    """A mesh and a spec, as a value.
+
+    What `sharding_of` returns says more: `is_committed` (the user's mark), `is_provisional` (the
+    tensor is pending: what would be chosen if it were computed now), `unreduced` (names of the axes
+    along which each device holds a term of the sum). These take no part in comparisons.
+
+    Example:
+        >>> import torch_spmd as spmd
+        >>> mesh = spmd.make_mesh((2, 2), ("x", "y"))
+        >>> spmd.NamedSharding(mesh, ("x", None)).hlo_string()
+        '{devices=[2,1,2]0,1,2,3 last_tile_dim_replicate}'
+    """
+
+    __slots__ = ("is_committed", "is_provisional", "mesh", "spec", "unreduced")
+
+    def __init__(
+        self,
+        mesh: Mesh,
+        spec: SpecLike,
+        *,
+        is_committed: bool = False,
+        is_provisional: bool = False,
+        unreduced: Sequence[str] = (),
+    ) -> None:
+        self.mesh = mesh
+        self.spec = to_spec(spec)
+        self.is_committed = is_committed
+        self.is_provisional = is_provisional
+        self.unreduced = tuple(unreduced)
+
+    def hlo_string(self) -> str:
+        """XLA's text for this sharding. Errors: ValueError for an axis the mesh does not have."""
+        return str(self.mesh._core.hlo_string(self.spec))
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, NamedSharding):
+            return NotImplemented
+        return self.mesh == other.mesh and self.spec == other.spec
+
+    def __hash__(self) -> int:
+        return hash((self.mesh, self.spec))
+
+    def __repr__(self) -> str:
+        notes = [
+            note
+            for note, holds in (
+                ("committed", self.is_committed),
+                ("provisional", self.is_provisional),
+                (f"unreduced along {', '.join(self.unreduced)}", bool(self.unreduced)),
+            )
+            if holds
+        ]
+        tail = f", {'; '.join(notes)}" if notes else ""
+        return f"NamedSharding({self.mesh._core.axes_to_string()}, {self.spec!r}{tail})"
+
+
+def to_spec(spec: SpecLike) -> PartitionSpec:
+    """Any accepted form of a spec as a PartitionSpec. Errors: TypeError."""
+    if isinstance(spec, PartitionSpec):
+        return spec
+    _C.check_spec(spec)
+    return PartitionSpec(*spec)
+
+
+def from_core(spec: Sequence[Any]) -> PartitionSpec:
+    """A spec that came out of C++."""
+    return PartitionSpec(*(UNCONSTRAINED if dim == "UNCONSTRAINED" else dim for dim in spec))
+
+
+def is_spec(value: Any) -> bool:
+    """Whether `value` is one spec, not a tree of specs; trees of plain tuples that could be either
+    count as one spec, so write P(…) at the leaves of trees."""
+    if isinstance(value, PartitionSpec):
+        return True
+    if not isinstance(value, (tuple, list)) or any(isinstance(v, PartitionSpec) for v in value):
+        return False
+    try:
+        _C.check_spec(value)
+    except TypeError:
+        return False
+    return True
+
+
+def _plain(dim: Any) -> Any:
+    """Lists become tuples, numpy integers ints."""
+    if dim is None or isinstance(dim, (str, _Unconstrained)):
+        return dim
+    if isinstance(dim, (list, tuple)):
+        return tuple(_plain(axis) for axis in dim)
+    return operator.index(dim)
