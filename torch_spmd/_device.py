@@ -7,6 +7,7 @@ import atexit
 from pathlib import Path
 
 import torch
+from torch.utils import backend_registration
 
 from torch_spmd import _hooks, _module
 
@@ -28,9 +29,9 @@ def register() -> None:
     # Imported here: the extension links torch's libraries, which `import torch` has loaded by now.
     from torch_spmd import _C
 
-    torch.utils.rename_privateuse1_backend(DEVICE)
+    backend_registration.rename_privateuse1_backend(DEVICE)
     torch._register_device_module(DEVICE, _module.DeviceModule("torch.spmd"))
-    torch.utils.generate_methods_for_privateuse1_backend()
+    backend_registration.generate_methods_for_privateuse1_backend()
     _C.register_device([_folder_of(torch.__file__), _folder_of(__file__)])
     _hooks.install()
     atexit.register(_hooks.at_exit)

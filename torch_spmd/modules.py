@@ -8,6 +8,7 @@ import re
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from torch import nn
 
@@ -16,6 +17,7 @@ from torch_spmd.spec import PartitionSpec, SpecLike, to_spec
 from torch_spmd.tensors import mark_sharding, sharding_of
 
 Pattern = str | re.Pattern[str]
+PatternT = TypeVar("PatternT", bound=Pattern)
 
 
 @dataclass
@@ -37,7 +39,7 @@ class ShardReport:
 def shard_module(
     module: nn.Module,
     mesh: Mesh | None,
-    rules: Mapping[Pattern, SpecLike],
+    rules: Mapping[PatternT, SpecLike],
     *,
     materialize: bool = False,
 ) -> ShardReport:
@@ -67,7 +69,7 @@ def shard_module(
         bias       replicated
     """
     mesh = mesh_or_global("shard_module", mesh)
-    specs = {pattern: to_spec(spec) for pattern, spec in rules.items()}
+    specs: dict[Pattern, PartitionSpec] = {p: to_spec(spec) for p, spec in rules.items()}
     if materialize:
         _check_initialisable(module)
         module.to_empty(device="spmd")

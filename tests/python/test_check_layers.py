@@ -40,7 +40,8 @@ def test_a_clean_tree_passes(tree):
 def test_including_a_folder_that_is_not_named(tree):
     (tree / "csrc/mesh/b.cc").write_text('#include <vector>\n#include "csrc/ir/a.h"\n')
     assert check_layers.violations(tree) == [
-        "csrc/mesh/b.cc:2: includes csrc/ir/a.h, but 'mesh' does not name 'ir' in its CMakeLists.txt"
+        "csrc/mesh/b.cc:2: includes csrc/ir/a.h, but 'mesh' does not name 'ir' in its "
+        "CMakeLists.txt"
     ]
 
 
