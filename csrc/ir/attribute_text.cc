@@ -31,8 +31,8 @@ struct Printer {
   std::string operator()(int64_t value) const { return absl::StrCat(value); }
   std::string operator()(double value) const { return DoubleToString(value); }
   std::string operator()(const std::complex<double>& value) const {
-    return absl::StrCat("complex(", DoubleToString(value.real()), ",",
-                        DoubleToString(value.imag()), ")");
+    return absl::StrCat("complex(", DoubleToString(value.real()), ",", DoubleToString(value.imag()),
+                        ")");
   }
   std::string operator()(const std::string& value) const { return Quote(value); }
   std::string operator()(DType value) const { return std::string(DTypeName(value)); }

@@ -86,8 +86,7 @@ bool Attributes::GetBoolOr(absl::string_view name, bool fallback) const {
 std::string Attributes::GetStringOr(absl::string_view name, absl::string_view fallback) const {
   if (IsNone(name)) return std::string(fallback);
   const auto* value = std::get_if<std::string>(Find(name));
-  SPMD_CHECK(value != nullptr, "attribute ", name, "=", AttrToString(*Find(name)),
-             " is no string");
+  SPMD_CHECK(value != nullptr, "attribute ", name, "=", AttrToString(*Find(name)), " is no string");
   return *value;
 }
 
@@ -106,9 +105,10 @@ std::vector<int64_t> Attributes::GetIntsOr(absl::string_view name,
 }
 
 std::string Attributes::ToString() const {
-  return absl::StrJoin(items_, ", ", [](std::string* out, const std::pair<std::string, Attr>& item) {
-    absl::StrAppend(out, item.first, "=", AttrToString(item.second));
-  });
+  return absl::StrJoin(items_, ", ",
+                       [](std::string* out, const std::pair<std::string, Attr>& item) {
+                         absl::StrAppend(out, item.first, "=", AttrToString(item.second));
+                       });
 }
 
 }  // namespace spmd

@@ -38,7 +38,9 @@ void AddNodeTo(Fingerprinter& f, const Node& node) {
   f.Add(node.updates).Add(node.task).Add(node.cut.has_value());
   if (!node.cut.has_value()) return;
   f.Add(node.cut_grid).Add(static_cast<int64_t>(node.cut->size()));
-  for (const FactorCut& cut : *node.cut) f.Add(cut.factor).Add(absl::MakeConstSpan(cut.axes));
+  for (const FactorCut& cut : *node.cut) {
+    f.Add(cut.factor).Add(absl::MakeConstSpan(cut.axes)).Add(cut.chunk);
+  }
 }
 
 }  // namespace

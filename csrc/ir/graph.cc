@@ -11,10 +11,14 @@ namespace spmd::ir {
 
 absl::string_view ScalarKindName(ScalarKind kind) {
   switch (kind) {
-    case ScalarKind::kBool: return "bool";
-    case ScalarKind::kInt: return "int";
-    case ScalarKind::kFloat: return "float";
-    case ScalarKind::kComplex: return "complex";
+    case ScalarKind::kBool:
+      return "bool";
+    case ScalarKind::kInt:
+      return "int";
+    case ScalarKind::kFloat:
+      return "float";
+    case ScalarKind::kComplex:
+      return "complex";
   }
   return "?";
 }

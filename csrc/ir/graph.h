@@ -25,7 +25,7 @@
 // The rest of the form, one statement per line, comments from '#' or '//' on:
 //   mesh @r [x=4] devices=[3,1,0,2]          where the order is not 0..n-1; grid 0 is the first line
 //   %3: f32[4], %4: i64[4] = aten::max.dim(%0, dim=1, keepdim=false)     several results
-//   … = op(…) updates(0) task(7) cut @r {0: x} at "train.py:12"          suffixes, in this order
+//   … = op(…) updates(0) task(7) cut @r {0: x chunk=3} at "train.py:12"          suffixes, in this order
 //   return %3 -> %w unreduced                                            may_stay_unreduced
 // Unnamed values are called %0, %1, … in order of creation.
 #pragma once
@@ -86,6 +86,9 @@ struct FactorCut {
   int factor;
   AxisList axes;
   int64_t chunk = 0;  // indices per shard; 0: ⌈size/shards⌉. Text: {0: data chunk=6}
+  friend bool operator==(const FactorCut& a, const FactorCut& b) {
+    return a.factor == b.factor && a.axes == b.axes && a.chunk == b.chunk;
+  }
 };
 
 struct Node {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Graph::Parse: the inverse of printer.cc. It reports what is no text of a graph; what is a text but
-// breaks an invariant is left to the verifier, so that a broken graph can be written in a test.
+// Graph::Parse: the inverse of printer.cc. It reports what is no text of a graph; what is a text
+// but breaks an invariant is left to the verifier, so that a broken graph can be written in a test.
 #include <algorithm>
 #include <limits>
 #include <utility>
@@ -48,10 +48,15 @@ class Parser {
 
   absl::Status Statement(Scanner& in) {
     switch (state_) {
-      case State::kMeshes: return Header(in);
-      case State::kBody: return Body(in);
-      case State::kReturned: state_ = State::kDone; return in.Expect("}");
-      case State::kDone: return in.Error("nothing after the '}' of the graph");
+      case State::kMeshes:
+        return Header(in);
+      case State::kBody:
+        return Body(in);
+      case State::kReturned:
+        state_ = State::kDone;
+        return in.Expect("}");
+      case State::kDone:
+        return in.Error("nothing after the '}' of the graph");
     }
     return absl::OkStatus();
   }
@@ -148,8 +153,7 @@ class Parser {
     if (in.ConsumeWord("updates")) {
       SPMD_ASSIGN_OR_RETURN(const int64_t operand, ParseInParentheses(in));
       if (operand < 0 || operand > std::numeric_limits<int>::max()) {
-        return absl::InvalidArgumentError(
-            absl::StrCat("updates(", operand, ") names no operand"));
+        return absl::InvalidArgumentError(absl::StrCat("updates(", operand, ") names no operand"));
       }
       spec.updates = static_cast<int>(operand);
     }
@@ -172,7 +176,7 @@ class Parser {
     return absl::OkStatus();
   }
 
-  // "@r {0: data,model:1, 2: x}".
+  // "@r {0: data,model:1, 2: x chunk=6}".
   absl::StatusOr<std::vector<FactorCut>> Cut(Scanner& in, int& grid) {
     if (in.Peek() == '@') {
       SPMD_ASSIGN_OR_RETURN(grid, ParseMeshRef(in, grid_names_));
@@ -183,22 +187,27 @@ class Parser {
     if (in.Consume("}")) return cuts;
     do {
       SPMD_ASSIGN_OR_RETURN(const int64_t factor, in.Integer("the number of a factor"));
-      if (factor < 0 || factor > std::numeric_limits<int16_t>::max()) {
+      if (factor < std::numeric_limits<int16_t>::min() ||
+          factor > std::numeric_limits<int16_t>::max()) {
         return absl::InvalidArgumentError(absl::StrCat("there is no factor ", factor));
       }
       SPMD_RETURN_IF_ERROR(in.Expect(":"));
-      SPMD_ASSIGN_OR_RETURN(AxisList axes, CutAxes(in, graph_.grid(grid)));
-      cuts.push_back({static_cast<int>(factor), std::move(axes)});
+      FactorCut& cut = cuts.emplace_back();
+      cut.factor = static_cast<int>(factor);
+      SPMD_ASSIGN_OR_RETURN(cut.axes, CutAxes(in, graph_.grid(grid)));
+      if (in.Consume("chunk=")) {
+        SPMD_ASSIGN_OR_RETURN(cut.chunk, in.Integer("the size of a chunk"));
+      }
     } while (in.Consume(","));
     SPMD_RETURN_IF_ERROR(in.Expect("}"));
     return cuts;
   }
 
-  // Up to the '}' or the next factor: factors start with digits, names of axes do not.
+  // Up to the '}' or the next factor: factors are numbers, axes names.
   absl::StatusOr<AxisList> CutAxes(Scanner& in, const Grid& grid) {
     AxisList axes;
     size_t end = in.position();
-    while (StartsAxis(in.Peek())) {
+    while (StartsAxis(in.Peek()) && !in.Looking("chunk=")) {
       SPMD_RETURN_IF_ERROR(grid.ParseAxis(in, axes));
       end = in.position();
       if (!in.Consume(",")) break;

@@ -56,10 +56,9 @@ class Printer {
     for (int k = 0; k < node.num_results; ++k) results.push_back(Defined(node.first_result + k));
     std::string line = absl::StrJoin(results, ", ");
     absl::StrAppend(&line, line.empty() ? "= " : " = ", node.op,
-                    ArgumentsToString(node.operands, node.groups, node.attributes,
-                                      [this](ValueId id) -> absl::string_view {
-                                        return graph_.value(id).name;
-                                      }));
+                    ArgumentsToString(
+                        node.operands, node.groups, node.attributes,
+                        [this](ValueId id) -> absl::string_view { return graph_.value(id).name; }));
     if (node.updates != -1) absl::StrAppend(&line, " updates(", node.updates, ")");
     if (node.task != 0) absl::StrAppend(&line, " task(", node.task, ")");
     if (node.cut.has_value()) absl::StrAppend(&line, " ", Cut(node));
@@ -72,14 +71,16 @@ class Printer {
   std::string Cut(const Node& node) const {
     const std::string grid =
         node.cut_grid == 0 ? "" : absl::StrCat("@", graph_.grid_name(node.cut_grid), " ");
-    return absl::StrCat(
-        "cut ", grid, "{",
-        absl::StrJoin(*node.cut, ", ",
-                      [&](std::string* out, const FactorCut& cut) {
-                        absl::StrAppend(out, cut.factor, ": ",
-                                        graph_.grid(node.cut_grid).AxesToString(cut.axes));
-                      }),
-        "}");
+    return absl::StrCat("cut ", grid, "{",
+                        absl::StrJoin(*node.cut, ", ",
+                                      [&](std::string* out, const FactorCut& cut) {
+                                        absl::StrAppend(
+                                            out, cut.factor, ": ",
+                                            graph_.grid(node.cut_grid).AxesToString(cut.axes));
+                                        if (cut.chunk != 0)
+                                          absl::StrAppend(out, " chunk=", cut.chunk);
+                                      }),
+                        "}");
   }
 
   void PrintOutputs() {

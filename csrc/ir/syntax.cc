@@ -38,8 +38,9 @@ absl::Status ParseGroup(Scanner& in, const NameTable& names, Arguments& argument
 }
 
 absl::Status ParseAttribute(Scanner& in, Attributes& attributes) {
-  SPMD_ASSIGN_OR_RETURN(const absl::string_view name,
-                        in.Identifier("an operand (%x, _ or [%x, %y]) or an attribute (name=value)"));
+  SPMD_ASSIGN_OR_RETURN(
+      const absl::string_view name,
+      in.Identifier("an operand (%x, _ or [%x, %y]) or an attribute (name=value)"));
   if (attributes.Find(name) != nullptr) {
     return absl::InvalidArgumentError(absl::StrCat("attribute '", name, "' is given twice"));
   }

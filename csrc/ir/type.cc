@@ -19,15 +19,15 @@ struct DTypeRow {
 };
 
 constexpr DTypeRow kDTypes[] = {
-    {DType::kBool, "bool", 1, Kind::kBool},       {DType::kU8, "u8", 1, Kind::kInt},
-    {DType::kI8, "i8", 1, Kind::kInt},            {DType::kU16, "u16", 2, Kind::kInt},
-    {DType::kI16, "i16", 2, Kind::kInt},          {DType::kU32, "u32", 4, Kind::kInt},
-    {DType::kI32, "i32", 4, Kind::kInt},          {DType::kU64, "u64", 8, Kind::kInt},
-    {DType::kI64, "i64", 8, Kind::kInt},          {DType::kF8E4M3FN, "f8e4m3fn", 1, Kind::kFloat},
-    {DType::kF8E5M2, "f8e5m2", 1, Kind::kFloat},  {DType::kF16, "f16", 2, Kind::kFloat},
-    {DType::kBF16, "bf16", 2, Kind::kFloat},      {DType::kF32, "f32", 4, Kind::kFloat},
-    {DType::kF64, "f64", 8, Kind::kFloat},        {DType::kC32, "c32", 4, Kind::kComplex},
-    {DType::kC64, "c64", 8, Kind::kComplex},      {DType::kC128, "c128", 16, Kind::kComplex},
+    {DType::kBool, "bool", 1, Kind::kBool},      {DType::kU8, "u8", 1, Kind::kInt},
+    {DType::kI8, "i8", 1, Kind::kInt},           {DType::kU16, "u16", 2, Kind::kInt},
+    {DType::kI16, "i16", 2, Kind::kInt},         {DType::kU32, "u32", 4, Kind::kInt},
+    {DType::kI32, "i32", 4, Kind::kInt},         {DType::kU64, "u64", 8, Kind::kInt},
+    {DType::kI64, "i64", 8, Kind::kInt},         {DType::kF8E4M3FN, "f8e4m3fn", 1, Kind::kFloat},
+    {DType::kF8E5M2, "f8e5m2", 1, Kind::kFloat}, {DType::kF16, "f16", 2, Kind::kFloat},
+    {DType::kBF16, "bf16", 2, Kind::kFloat},     {DType::kF32, "f32", 4, Kind::kFloat},
+    {DType::kF64, "f64", 8, Kind::kFloat},       {DType::kC32, "c32", 4, Kind::kComplex},
+    {DType::kC64, "c64", 8, Kind::kComplex},     {DType::kC128, "c128", 16, Kind::kComplex},
 };
 
 constexpr bool InEnumOrder() {

@@ -24,10 +24,9 @@ std::string ValueText(const Graph& graph, ValueId id) {
 // "node 3 'aten::mm' (%7)".
 std::string NodeText(const Graph& graph, NodeId id) {
   const Node& node = graph.node(id);
-  return absl::StrCat("node ", id, " '", node.op, "'",
-                      node.num_results > 0
-                          ? absl::StrCat(" (%", graph.value(node.first_result).name, ")")
-                          : "");
+  return absl::StrCat(
+      "node ", id, " '", node.op, "'",
+      node.num_results > 0 ? absl::StrCat(" (%", graph.value(node.first_result).name, ")") : "");
 }
 
 bool IsValue(const Graph& graph, ValueId id) { return id >= 0 && id < graph.num_values(); }
@@ -231,6 +230,10 @@ absl::Status VerifyCuts(const Graph& graph) {
     AxisMask used = 0;
     for (const FactorCut& cut : *node.cut) {
       SPMD_RETURN_IF_ERROR(VerifyAxes(graph.grid(node.cut_grid), cut.axes, used, where));
+      if (cut.chunk < 0 || (cut.chunk > 0 && cut.axes.empty())) {
+        return Broken(where, ": chunk ", cut.chunk, " of factor ", cut.factor,
+                      "; chunks are positive and need axes");
+      }
     }
   }
   return absl::OkStatus();

@@ -1,0 +1,152 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "csrc/ir/attributes.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <random>
+
+#include "absl/hash/hash.h"
+
+namespace spmd {
+namespace {
+
+std::string Reprinted(absl::string_view text) {
+  const auto attr = ParseAttr(text);
+  return attr.ok() ? AttrToString(*attr) : std::string(attr.status().message());
+}
+
+TEST(AttrText, RoundTrips) {
+  for (const char* text : {"none",
+                           "true",
+                           "false",
+                           "0",
+                           "-7",
+                           "9223372036854775807",
+                           "-9223372036854775808",
+                           "1.0",
+                           "-0.0",
+                           "1e-05",
+                           "1e+300",
+                           "0.1",
+                           "inf",
+                           "-inf",
+                           "nan",
+                           "complex(1.0,-2.5)",
+                           "\"\"",
+                           "\"a \\\"b\\\" \\\\ \\n\"",
+                           "f32",
+                           "bool",
+                           "f8e4m3fn",
+                           "$0",
+                           "$12",
+                           "[]",
+                           "[1,-2,3]",
+                           "[1.0,inf]",
+                           "[true,false]",
+                           "float[]",
+                           "bool[]",
+                           "start(o0,1)",
+                           "max(start(r0,0)*2-1,0)",
+                           "[2,size(r0,1)]",
+                           "coord(1)"}) {
+    EXPECT_EQ(Reprinted(text), text);
+  }
+}
+
+TEST(AttrText, KeepsEveryDouble) {
+  std::mt19937_64 random(3);
+  for (int i = 0; i < 20000; ++i) {
+    const uint64_t bits = random();
+    double value;
+    std::memcpy(&value, &bits, sizeof(value));
+    if (!std::isfinite(value)) continue;
+    const auto read = ParseAttr(AttrToString(value));
+    ASSERT_TRUE(read.ok()) << AttrToString(value);
+    ASSERT_EQ(std::get<double>(*read), value) << AttrToString(value);
+  }
+}
+
+TEST(AttrText, IntegersAndFloatsDiffer) {
+  EXPECT_EQ(std::get<int64_t>(*ParseAttr("1")), 1);
+  EXPECT_EQ(std::get<double>(*ParseAttr("1.0")), 1.0);
+  EXPECT_EQ(std::get<double>(*ParseAttr("1e3")), 1000.0);
+  EXPECT_EQ(Reprinted("[1,2.0]"),
+            "expected integers, floats, bools or expressions, all of one kind, at '1,2.0]' in "
+            "'[1,2.0]'");
+}
+
+TEST(AttrText, RefusesWhatIsNoValue) {
+  for (const char* text : {"", "foo", "-", "1 2", "[1", "[[1]]", "$", "$-1", "\"a", "complex(1)",
+                           "99999999999999999999", "start(o0)", "[1,]", "1.5.2", "%x"}) {
+    const auto attr = ParseAttr(text);
+    ASSERT_FALSE(attr.ok()) << text << " read as " << AttrToString(*attr);
+    EXPECT_THAT(std::string(attr.status().message()), testing::HasSubstr("expected")) << text;
+  }
+}
+
+TEST(Attributes, KeepOrderAndReplaceInPlace) {
+  Attributes attributes{{"dim", int64_t{1}}, {"keepdim", false}};
+  attributes.Set("dim", int64_t{2});
+  attributes.Set("dtype", DType::kF32);
+  EXPECT_EQ(attributes.ToString(), "dim=2, keepdim=false, dtype=f32");
+}
+
+TEST(Attributes, TypedAccess) {
+  const Attributes attributes{{"i", int64_t{3}},    {"d", 0.5},
+                              {"b", true},          {"s", std::string("x")},
+                              {"none", NoneAttr()}, {"l", std::vector<int64_t>{1, 2}}};
+  EXPECT_EQ(attributes.GetInt("i"), 3);
+  EXPECT_EQ(attributes.GetIntOr("absent", 7), 7);
+  EXPECT_EQ(attributes.GetIntOr("none", 7), 7);
+  EXPECT_EQ(attributes.GetDoubleOr("d", 1), 0.5);
+  EXPECT_EQ(attributes.GetDoubleOr("i", 1), 3.0);
+  EXPECT_TRUE(attributes.GetBoolOr("b", false));
+  EXPECT_EQ(attributes.GetStringOr("s", "y"), "x");
+  EXPECT_EQ(attributes.GetStringOr("absent", "y"), "y");
+  EXPECT_EQ(attributes.GetInts("l"), (std::vector<int64_t>{1, 2}));
+  EXPECT_EQ(attributes.GetIntsOr("absent", {4}), (std::vector<int64_t>{4}));
+  EXPECT_TRUE(attributes.IsNone("absent"));
+  EXPECT_TRUE(attributes.IsNone("none"));
+  EXPECT_FALSE(attributes.IsNone("i"));
+  EXPECT_DEATH(attributes.GetInt("s"), "attribute s=\"x\" is no integer");
+  EXPECT_DEATH(attributes.GetInts("absent"), "attribute 'absent' is missing");
+}
+
+TEST(Attributes, ConstantExpressionsAreIntegers) {
+  const Attributes attributes{{"a", Expr(4)},
+                              {"b", std::vector<Expr>{Expr(1), Expr(2)}},
+                              {"c", std::vector<Expr>{Expr(1), Expr::Size(Result(0), 1)}}};
+  EXPECT_EQ(attributes.GetInt("a"), 4);
+  EXPECT_EQ(attributes.GetInts("b"), (std::vector<int64_t>{1, 2}));
+  EXPECT_EQ(attributes.ToString(), "a=4, b=[1,2], c=[1,size(r0,1)]");
+}
+
+TEST(Attributes, EqualOnesHashAlike) {
+  const Attributes a{{"x", 1.5}, {"l", std::vector<bool>{true}}};
+  Attributes b{{"x", 2.5}, {"l", std::vector<bool>{true}}};
+  EXPECT_FALSE(a == b);
+  b.Set("x", 1.5);
+  EXPECT_TRUE(a == b);
+  EXPECT_EQ(absl::HashOf(a), absl::HashOf(b));
+}
+
+TEST(TensorTypeText, RoundTrips) {
+  for (const char* text : {"f32[]", "bool[0]", "c128[1,2,3]", "f8e5m2[7]", "i64[0,1000000]"}) {
+    const auto type = TensorType::Parse(text);
+    ASSERT_TRUE(type.ok()) << type.status();
+    EXPECT_EQ(type->ToString(), text);
+  }
+  EXPECT_EQ(TensorType::Parse("bf16[3,5]")->ByteSize(), 30);
+}
+
+TEST(TensorTypeText, RefusesWhatCannotBeCounted) {
+  for (const char* text : {"f32[1000000000000,1000000000000]", "f32[0,1000000000000,1000000000000]",
+                           "f32[2", "f32", "[2]", "f32[2]x", "f32[a]"}) {
+    EXPECT_FALSE(TensorType::Parse(text).ok()) << text;
+  }
+}
+
+}  // namespace
+}  // namespace spmd
