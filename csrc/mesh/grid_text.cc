@@ -27,7 +27,7 @@ std::string IdsToString(absl::Span<const int64_t> ids) {
 }
 
 // More devices than this in one grid is a typing mistake, not a machine.
-constexpr int64_t kMaxDevices = int64_t{1} << 24;
+constexpr int64_t kMaxDevices = int64_t{1} << 20;
 
 absl::StatusOr<std::vector<int64_t>> ParseIds(Scanner& in) {
   std::vector<int64_t> ids;
@@ -37,8 +37,9 @@ absl::StatusOr<std::vector<int64_t>> ParseIds(Scanner& in) {
     if (in.Consume("..")) {
       SPMD_ASSIGN_OR_RETURN(last, in.Integer("the last device id of the range"));
     }
-    if (last < first || first < 0 || last - first >= kMaxDevices) {
-      return in.Error("ids from 0, in ascending ranges, before what comes");
+    if (last < first || last - first >= kMaxDevices) {
+      return absl::InvalidArgumentError(absl::StrCat("device range ", first, "..", last,
+                                                     " does not ascend, or is too long"));
     }
     for (int64_t id = first; id <= last; ++id) ids.push_back(id);
   } while (in.Consume(","));
@@ -140,9 +141,10 @@ absl::StatusOr<GridPtr> Grid::Parse(Scanner& in) {
     shape.push_back(1);
     do {
       SPMD_ASSIGN_OR_RETURN(const int64_t size, in.Integer("the size of an axis"));
-      if (size < 1 || size > kMaxDevices || devices * size > kMaxDevices) {
-        return in.Error(absl::StrCat("sizes of at least 1 and a product of at most ", kMaxDevices,
-                                     " before what comes"));
+      if (size < 1 || size > kMaxDevices / devices) {
+        return absl::InvalidArgumentError(
+            absl::StrCat("axis '", names.back(), "' of size ", size,
+                         ": sizes are at least 1, and a mesh has at most 2^20 devices"));
       }
       devices *= size;
       shape.back() *= size;

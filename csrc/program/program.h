@@ -6,16 +6,41 @@
 //   program {
 //     scalar $0: float
 //     %x: f32[32,128] @m {data},{model}
-//     %w: f32[256,128] @m {},{model}
+//     %w: f32[256,128] @m {},{model} donated
 //     %0: f32[32,256] @m {data},{} unreduced(sum){model} = call aten::linear(%x, %w, _)
 //     %1: f32[32,256] @m {data},{} = all_reduce(%0) {model}
 //     free %0
-//     return %1 -> %w
+//     %2: f32[256,128] @m {},{model} = call aten::mul.Scalar(%w, other=$0) updates(0)
+//     return %1, %2 -> %w
 //   }
 //
 // Every value carries its *global* type and its sharding; what a device holds follows from both
 // (csrc/sharding/layout.h). Attributes of a call are local: plain, or expressions over its operands'
-// and results' tiles.
+// and results' tiles: size=[size(r0,0),size(r0,1)].
+//
+// Statements, by instruction; meshes, types, scalars, arguments as in a graph (csrc/ir/graph.h):
+//
+//   %r: T @m S = call aten::foo(%a, [%b, _], dim=1) added_once(2: model) updates(0) task(3)
+//   %r: T @m S = slice(%a) {model} dim(0)             model's axes come to cut dimension 0
+//   %r: T @m S = all_gather(%a) {model} dim(0)
+//   %r: T @m S = all_to_all(%a) {model} dim(0) to(1)
+//   %r: T @m S = permute(%a)
+//   %r: T @m S = exchange(%a) fill(-inf)              fill(0.0) is not written
+//   %r: T @m S, %s: U @m V = all_reduce(%a, %b) {data}          merged: result k from operand k
+//   %r: T @m S = reduce_scatter(%a) {data} dim(0)
+//   %r: T @m S = term(%a) {model}
+//   free %a, %b
+//   return %r -> %w, %s
+//
+// Axes are written in the grid of the first result. Any of them but free and return may end in
+// at "train.py:31", the user's line. `donated` follows the sharding of an input.
+//
+// A window follows the sharding, one for each dimension whose tiles overlap:
+//
+//   %h: f32[8,3,32,32] @m {data},{},{model},{} window(2: start(r0,0)-1..start(r0,0)+size(r0,0)+1 of 32)
+//
+// says that shard i of dimension 2 is [start-1, start+size+1) where [start, start+size) is shard i
+// of 32 indices cut by `model`; "of 32 chunk 9" where the chunk is not ⌈32/k⌉.
 #pragma once
 
 #include <cstdint>
@@ -36,14 +61,16 @@ inline constexpr ValueId kNoValue = -1;
 
 // A dimension whose tiles overlap: shard i holds [begin, end) of the value, evaluated with start(r0,0)
 // and size(r0,0) = the shard's interval of a dimension of `extent` indices cut by the same axes with
-// `chunk`. Indices outside the value hold the fill of the exchange that made it.
-// Text, after the dim's axes:  {data window=1:9223..}; see the printer.
+// `chunk`. Indices outside the value hold the fill of the exchange that made it. A shard whose
+// interval is empty has an empty window, whatever the expressions give.
 struct WindowDim {
   int dim = 0;
   int64_t extent = 0;
   int64_t chunk = 0;  // 0: ⌈extent/k⌉
   Expr begin = 0;
   Expr end = 0;
+  // Shard `shard` of the dimension's windows. Requires: CheckLayout of one dimension passes.
+  Interval At(const Grid& grid, const AxisList& axes, int64_t shard) const;
   friend bool operator==(const WindowDim& a, const WindowDim& b) {
     return a.dim == b.dim && a.extent == b.extent && a.chunk == b.chunk && a.begin == b.begin &&
            a.end == b.end;
@@ -71,12 +98,16 @@ enum class OpCode : uint8_t {
   kFree,           // operands are dead
 };
 absl::string_view OpCodeName(OpCode code);
+inline bool IsMove(OpCode code) { return code != OpCode::kCall && code != OpCode::kFree; }
 
 // An operand that is used at coordinate 0 of `axes` only; elsewhere it is absent (if the op allows)
 // or its identity, zero. Bias under a cut contraction.
 struct AddedOnce {
   int operand;
   AxisList axes;
+  friend bool operator==(const AddedOnce& a, const AddedOnce& b) {
+    return a.operand == b.operand && a.axes == b.axes;
+  }
 };
 
 // Moves (everything but kCall, kFree) take n operands and give n results, result k from operand k, all
@@ -119,7 +150,9 @@ struct Program {
   std::vector<Instruction> instructions;
   std::vector<Output> outputs;
 
-  ValueId AddValue(Value value);  // names it by number where the name is empty
+  // Names it by number where the name is empty.
+  ValueId AddValue(Value value);
+  int32_t AddSource(absl::string_view line);  // the same line, the same number
   Layout LayoutOf(ValueId id) const;
   // The box of tile `tile` (numbered as in LayoutOf(id)), windows included; may reach outside the
   // value where windows do.
@@ -128,17 +161,24 @@ struct Program {
   int64_t TileBytes(ValueId id) const;
 
   std::string ToString() const;
+  // Errors: InvalidArgument "line 4: …". What is a text but breaks an invariant is left to Verify.
   static absl::StatusOr<Program> Parse(absl::string_view text);
+  // Everything that ToString prints, names and sources excepted; the same after Parse.
   ir::Graph::Fingerprint ComputeFingerprint() const;
 };
 
-// Clauses:
+// Clauses, each with its own message naming the value or the instruction:
 //   1. each value is defined once, before its uses, and not used after its free
-//   2. ranks, axes and grids agree with types; unreduced kinds agree along reductions
-//   3. moves: operand and result have the same global type (windows aside) and grids except exchange
-//   4. slice, all_gather, all_to_all, all_reduce, reduce_scatter, term do what their axes say
-//   5. outputs are defined; `becomes` agrees in type; at most one output per input
-//   6. expressions speak of existing operands, results and dims
+//   2. ranks, axes, chunks and grids fit the types; names are unique; windows name dimensions,
+//      ascending, and only calls, exchanges and slices make values with windows
+//   3. moves have as many results as operands, result k of operand k's type; grids agree except over
+//      an exchange
+//   4. slice, all_gather, all_to_all, permute, all_reduce, reduce_scatter, term and exchange turn
+//      the operand's sharding into the result's as their axes and dimensions say
+//   5. outputs are defined and not freed; `becomes` names an input of the same type, each at most once
+//   6. expressions speak of existing operands, results, dims and sub-axes; scalars are declared
+//   7. `updates` and `added_once` name operands; an updated operand has no use after, is no output and,
+//      if an input, is donated
 absl::Status Verify(const Program& program);
 
 }  // namespace spmd::program

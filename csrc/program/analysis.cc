@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "csrc/program/analysis.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "csrc/util/status.h"
+
+namespace spmd::program {
+namespace {
+
+// After which instruction each value is dead: the index of its last user, or of its definition when
+// nothing uses it; -1 for an input that nothing uses.
+std::vector<int> LastUses(const Program& program) {
+  std::vector<int> last(program.values.size(), -1);
+  for (size_t i = 0; i < program.instructions.size(); ++i) {
+    for (ValueId id : program.instructions[i].operands) {
+      if (id != kNoValue) last[id] = static_cast<int>(i);
+    }
+    for (ValueId id : program.instructions[i].results) last[id] = static_cast<int>(i);
+  }
+  return last;
+}
+
+// The values that the program may not free: outputs, and inputs that the caller keeps.
+std::vector<bool> Kept(const Program& program) {
+  std::vector<bool> kept(program.values.size(), false);
+  for (const Input& input : program.inputs) kept[input.value] = !input.donated;
+  for (const Output& output : program.outputs) kept[output.value] = true;
+  return kept;
+}
+
+Instruction FreeOf(const std::vector<ValueId>& values) {
+  Instruction instruction;
+  instruction.code = OpCode::kFree;
+  instruction.operands.assign(values.begin(), values.end());
+  return instruction;
+}
+
+// Follows what is alive through a program.
+class Tracker {
+ public:
+  explicit Tracker(const Program& program)
+      : program_(program), bytes_(program.values.size()), alive_(program.values.size(), false) {
+    for (size_t id = 0; id < bytes_.size(); ++id) {
+      bytes_[id] = program.TileBytes(static_cast<ValueId>(id));
+    }
+  }
+
+  int64_t bytes(ValueId id) const { return bytes_[id]; }
+  int64_t total() const { return total_; }
+
+  void Add(ValueId id) {
+    if (alive_[id]) return;
+    alive_[id] = true;
+    total_ += bytes_[id];
+  }
+
+  void Drop(ValueId id) {
+    if (!alive_[id]) return;
+    alive_[id] = false;
+    total_ -= bytes_[id];
+  }
+
+  void Run(const Instruction& instruction) {
+    if (instruction.code == OpCode::kFree) {
+      for (ValueId id : instruction.operands) Drop(id);
+      return;
+    }
+    // The operand's tiles become the result's.
+    if (instruction.updates >= 0) Drop(instruction.operands[instruction.updates]);
+    for (ValueId id : instruction.results) Add(id);
+  }
+
+  std::vector<LiveValue> Live() const {
+    std::vector<LiveValue> live;
+    for (size_t id = 0; id < alive_.size(); ++id) {
+      if (alive_[id]) live.push_back({static_cast<ValueId>(id), bytes_[id]});
+    }
+    std::stable_sort(live.begin(), live.end(),
+                     [](const LiveValue& a, const LiveValue& b) { return a.bytes > b.bytes; });
+    return live;
+  }
+
+ private:
+  const Program& program_;
+  std::vector<int64_t> bytes_;
+  std::vector<bool> alive_;
+  int64_t total_ = 0;
+};
+
+}  // namespace
+
+void InsertFrees(Program& program) {
+  std::vector<Instruction> old = std::move(program.instructions);
+  program.instructions.clear();
+  for (Instruction& instruction : old) {
+    if (instruction.code != OpCode::kFree) program.instructions.push_back(std::move(instruction));
+  }
+  const std::vector<int> last = LastUses(program);
+  const std::vector<bool> kept = Kept(program);
+  std::vector<std::vector<ValueId>> dead_after(program.instructions.size() + 1);  // of i - 1
+  for (size_t id = 0; id < program.values.size(); ++id) {
+    if (!kept[id]) dead_after[last[id] + 1].push_back(static_cast<ValueId>(id));
+  }
+  std::vector<Instruction> with_frees;
+  // Values that no statement defines are in `values` only; they are not freed. See -1 in LastUses.
+  std::vector<ValueId> unused_inputs;
+  for (const Input& input : program.inputs) {
+    if (!kept[input.value] && last[input.value] == -1) unused_inputs.push_back(input.value);
+  }
+  if (!unused_inputs.empty()) with_frees.push_back(FreeOf(unused_inputs));
+  for (size_t i = 0; i < program.instructions.size(); ++i) {
+    with_frees.push_back(std::move(program.instructions[i]));
+    if (!dead_after[i + 1].empty()) with_frees.push_back(FreeOf(dead_after[i + 1]));
+  }
+  program.instructions = std::move(with_frees);
+}
+
+MemoryReport PeakMemory(const Program& program) {
+  Tracker tracker(program);
+  MemoryReport report;
+  for (const Input& input : program.inputs) tracker.Add(input.value);
+  report.input_bytes = tracker.total();
+  report.peak_bytes = tracker.total();
+  for (size_t i = 0; i < program.instructions.size(); ++i) {
+    tracker.Run(program.instructions[i]);
+    if (tracker.total() <= report.peak_bytes) continue;
+    report.peak_bytes = tracker.total();
+    report.instruction = static_cast<int>(i);
+  }
+  // Only now is it known where the peak is: listing what is alive at each new maximum would be
+  // quadratic.
+  Tracker again(program);
+  for (const Input& input : program.inputs) again.Add(input.value);
+  for (int i = 0; i <= report.instruction; ++i) again.Run(program.instructions[i]);
+  report.live = again.Live();
+  std::vector<bool> counted(program.values.size(), false);
+  for (const Output& output : program.outputs) {
+    if (!counted[output.value]) report.output_bytes += tracker.bytes(output.value);
+    counted[output.value] = true;
+  }
+  return report;
+}
+
+}  // namespace spmd::program

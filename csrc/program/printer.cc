@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0
+// Program::ToString; the form is described in program.h.
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "csrc/ir/syntax.h"
+#include "csrc/program/program.h"
+
+namespace spmd::program {
+namespace {
+
+class Printer {
+ public:
+  explicit Printer(const Program& program) : program_(program) {}
+
+  std::string Print() {
+    for (size_t g = 0; g < program_.grids.size(); ++g) {
+      absl::StrAppend(&text_, ir::MeshToString(program_.grid_names[g], *program_.grids[g]), "\n");
+    }
+    absl::StrAppend(&text_, "program {\n");
+    for (size_t slot = 0; slot < program_.scalars.size(); ++slot) {
+      Line(ir::ScalarToString(static_cast<int>(slot), program_.scalars[slot]));
+    }
+    for (const Input& input : program_.inputs) {
+      Line(absl::StrCat(Defined(input.value), input.donated ? " donated" : ""));
+    }
+    for (const Instruction& instruction : program_.instructions) Line(Statement(instruction));
+    Line(Outputs());
+    return text_ + "}\n";
+  }
+
+ private:
+  void Line(absl::string_view line) { absl::StrAppend(&text_, "  ", line, "\n"); }
+
+  std::string Name(ValueId id) const { return absl::StrCat("%", program_.values[id].name); }
+
+  std::string Defined(ValueId id) const {
+    const Value& value = program_.values[id];
+    std::string text = absl::StrCat(Name(id), ": ", value.type.ToString(), " @",
+                                    program_.grid_names[value.grid]);
+    const std::string sharding = value.sharding.ToString(*program_.grids[value.grid]);
+    if (!sharding.empty()) absl::StrAppend(&text, " ", sharding);
+    for (const WindowDim& window : value.windows) {
+      absl::StrAppend(&text, " window(", window.dim, ": ", window.begin.ToString(), "..",
+                      window.end.ToString(), " of ", window.extent);
+      if (window.chunk != 0) absl::StrAppend(&text, " chunk ", window.chunk);
+      absl::StrAppend(&text, ")");
+    }
+    return text;
+  }
+
+  std::string Statement(const Instruction& i) const {
+    if (i.code == OpCode::kFree) {
+      return absl::StrCat("free ", absl::StrJoin(i.operands, ", ",
+                                                 [this](std::string* out, ValueId id) {
+                                                   absl::StrAppend(out, Name(id));
+                                                 }));
+    }
+    std::string line = absl::StrJoin(
+        i.results, ", ",
+        [this](std::string* out, ValueId id) { absl::StrAppend(out, Defined(id)); });
+    absl::StrAppend(&line, line.empty() ? "= " : " = ", OpCodeName(i.code));
+    if (i.code == OpCode::kCall) absl::StrAppend(&line, " ", i.op);
+    absl::StrAppend(&line, ir::ArgumentsToString(i.operands, i.groups, i.attributes,
+                                                 [this](ValueId id) -> absl::string_view {
+                                                   return program_.values[id].name;
+                                                 }));
+    AppendClauses(i, line);
+    return line;
+  }
+
+  void AppendClauses(const Instruction& i, std::string& line) const {
+    const int g = i.results.empty() ? 0 : program_.values[i.results[0]].grid;
+    const Grid& grid = *program_.grids[g];
+    if (!i.axes.empty()) absl::StrAppend(&line, " {", grid.AxesToString(i.axes), "}");
+    if (i.dim != -1) absl::StrAppend(&line, " dim(", i.dim, ")");
+    if (i.to_dim != -1) absl::StrAppend(&line, " to(", i.to_dim, ")");
+    if (i.code == OpCode::kExchange && AttrToString(i.fill) != "0.0") {
+      absl::StrAppend(&line, " fill(", AttrToString(i.fill), ")");
+    }
+    for (const AddedOnce& once : i.added_once) {
+      absl::StrAppend(&line, " added_once(", once.operand, ": ", grid.AxesToString(once.axes),
+                      ")");
+    }
+    if (i.updates != -1) absl::StrAppend(&line, " updates(", i.updates, ")");
+    if (i.task != 0) absl::StrAppend(&line, " task(", i.task, ")");
+    if (i.source != -1) absl::StrAppend(&line, " at ", Quote(program_.sources[i.source]));
+  }
+
+  std::string Outputs() const {
+    const std::string outputs =
+        absl::StrJoin(program_.outputs, ", ", [this](std::string* out, const Output& output) {
+          absl::StrAppend(out, Name(output.value));
+          if (output.becomes != -1) {
+            absl::StrAppend(out, " -> ", Name(program_.inputs[output.becomes].value));
+          }
+        });
+    return outputs.empty() ? "return" : absl::StrCat("return ", outputs);
+  }
+
+  const Program& program_;
+  std::string text_;
+};
+
+}  // namespace
+
+std::string Program::ToString() const { return Printer(*this).Print(); }
+
+}  // namespace spmd::program

@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <utility>
+
+#include "absl/container/flat_hash_map.h"
+#include "csrc/program/analysis.h"
+#include "csrc/util/status.h"
+
+namespace spmd::program {
+namespace {
+
+// Bytes of result k that the worst-off device has to fetch: its new box, less the part outside the
+// value (filled, not sent), less what its old box already holds.
+int64_t FetchedBytes(const Program& program, ValueId from, ValueId to) {
+  const Value& old_value = program.values[from];
+  const Value& new_value = program.values[to];
+  const Layout old_layout = program.LayoutOf(from);
+  const Layout new_layout = program.LayoutOf(to);
+  const Box whole = WholeBox(new_value.type.dims);
+  absl::flat_hash_map<int64_t, int64_t> old_position;  // by device id
+  const auto& old_ids = program.grids[old_value.grid]->device_ids();
+  for (size_t p = 0; p < old_ids.size(); ++p) old_position[old_ids[p]] = static_cast<int64_t>(p);
+  const auto& new_ids = program.grids[new_value.grid]->device_ids();
+  int64_t worst = 0;
+  for (size_t p = 0; p < new_ids.size(); ++p) {
+    const Box needed =
+        Intersect(program.TileBox(to, new_layout.TileAt(static_cast<int64_t>(p))), whole);
+    int64_t elements = NumElements(needed);
+    const auto it = old_position.find(new_ids[p]);
+    if (it != old_position.end()) {
+      const int64_t tile = old_layout.TileAt(it->second);
+      // Along unreduced axes a device holds one term; another coordinate's term is other data.
+      if (old_layout.TermOfTile(tile) == new_layout.TermOfTile(new_layout.TileAt(p))) {
+        elements -= NumElements(Intersect(needed, program.TileBox(from, tile)));
+      }
+    }
+    worst = std::max(worst, elements);
+  }
+  return worst * ByteSize(new_value.type.dtype);
+}
+
+// The axes along which the boxes of operand or result are cut.
+AxisList AxesOfExchange(const Program& program, const Instruction& instruction) {
+  if (!instruction.axes.empty()) return instruction.axes;
+  AxisMask mask = 0;
+  const int grid = program.values[instruction.results[0]].grid;
+  for (size_t k = 0; k < instruction.results.size(); ++k) {
+    for (ValueId id : {instruction.operands[k], instruction.results[k]}) {
+      if (program.values[id].grid == grid) mask |= program.values[id].sharding.DimAxes();
+    }
+  }
+  AxisList axes;
+  for (int i = 0; i < program.grids[grid]->num_axes(); ++i) {
+    if (mask & MaskOf(static_cast<AxisId>(i))) axes.push_back(static_cast<AxisId>(i));
+  }
+  return axes;
+}
+
+int64_t WireBytes(const Program& program, const Instruction& instruction, size_t k, int64_t n) {
+  const int64_t out = program.TileBytes(instruction.results[k]);
+  switch (instruction.code) {
+    case OpCode::kAllGather:
+    case OpCode::kAllToAll: return out * (n - 1) / n;
+    case OpCode::kReduceScatter: return out * (n - 1);
+    case OpCode::kAllReduce: return 2 * out * (n - 1) / n;
+    case OpCode::kPermute:
+    case OpCode::kExchange:
+      return FetchedBytes(program, instruction.operands[k], instruction.results[k]);
+    case OpCode::kCall:
+    case OpCode::kSlice:
+    case OpCode::kTerm:
+    case OpCode::kFree: return 0;
+  }
+  return 0;
+}
+
+bool Communicates(OpCode code) {
+  return IsMove(code) && code != OpCode::kSlice && code != OpCode::kTerm;
+}
+
+}  // namespace
+
+std::vector<Traffic> CollectiveTraffic(const Program& program) {
+  std::vector<Traffic> rows;
+  for (size_t i = 0; i < program.instructions.size(); ++i) {
+    const Instruction& instruction = program.instructions[i];
+    if (!Communicates(instruction.code)) continue;
+    Traffic row{};
+    row.instruction = static_cast<int>(i);
+    row.code = instruction.code;
+    row.axes = AxesOfExchange(program, instruction);
+    row.group_size = program.grids[program.values[instruction.results[0]].grid]->size(row.axes);
+    row.count = static_cast<int64_t>(instruction.results.size());
+    for (size_t k = 0; k < instruction.results.size(); ++k) {
+      row.payload_bytes += program.TileBytes(instruction.results[k]);
+      row.wire_bytes += WireBytes(program, instruction, k, row.group_size);
+    }
+    if (instruction.source >= 0) row.source = program.sources[instruction.source];
+    rows.push_back(std::move(row));
+  }
+  return rows;
+}
+
+}  // namespace spmd::program

@@ -1,0 +1,342 @@
+// SPDX-License-Identifier: Apache-2.0
+// The clauses of Verify; see program.h. What moves do to shardings is in move_verifier.cc.
+#include <algorithm>
+#include <utility>
+
+#include "absl/container/flat_hash_set.h"
+#include "absl/strings/str_cat.h"
+#include "csrc/program/move_verifier.h"
+#include "csrc/program/program.h"
+#include "csrc/util/status.h"
+
+namespace spmd::program {
+namespace {
+
+class Verifier {
+ public:
+  explicit Verifier(const Program& program)
+      : program_(program), state_(program.values.size(), State::kUndefined) {}
+
+  absl::Status Verify() {
+    SPMD_RETURN_IF_ERROR(Grids());
+    for (size_t id = 0; id < program_.values.size(); ++id) {
+      SPMD_RETURN_IF_ERROR(CheckValue(static_cast<ValueId>(id)));
+    }
+    for (const Input& input : program_.inputs) {
+      SPMD_RETURN_IF_ERROR(InRange(input.value, "the list of inputs"));
+      SPMD_RETURN_IF_ERROR(Define(input.value));
+      if (!program_.values[input.value].windows.empty()) {
+        return Error(absl::StrCat("input ", Name(input.value), " has windows"));
+      }
+    }
+    for (size_t i = 0; i < program_.instructions.size(); ++i) {
+      absl::Status status = CheckInstruction(i);
+      if (!status.ok()) {
+        return absl::Status(status.code(), absl::StrCat(Describe(i), ": ", status.message()));
+      }
+    }
+    return Outputs();
+  }
+
+ private:
+  enum class State : uint8_t { kUndefined, kAlive, kOverwritten, kFreed };
+
+  static absl::Status Error(std::string message) {
+    return absl::InvalidArgumentError(std::move(message));
+  }
+  std::string Name(ValueId id) const { return absl::StrCat("%", program_.values[id].name); }
+
+  // "instruction 3 (all_gather, %5)".
+  std::string Describe(size_t i) const {
+    const Instruction& instruction = program_.instructions[i];
+    std::string out = absl::StrCat("instruction ", i, " (", OpCodeName(instruction.code));
+    if (!instruction.op.empty()) absl::StrAppend(&out, " ", instruction.op);
+    for (ValueId id : instruction.results) {
+      if (IsId(id)) absl::StrAppend(&out, ", ", Name(id));
+    }
+    return out + ")";
+  }
+
+  bool IsId(ValueId id) const {
+    return id >= 0 && id < static_cast<ValueId>(program_.values.size());
+  }
+  absl::Status InRange(ValueId id, absl::string_view where) const {
+    if (IsId(id)) return absl::OkStatus();
+    return Error(absl::StrCat(where, " names value ", id, ", which does not exist"));
+  }
+
+  absl::Status Grids() const {
+    if (program_.grids.size() != program_.grid_names.size()) {
+      return Error(absl::StrCat("there are ", program_.grids.size(), " grids but ",
+                                program_.grid_names.size(), " names"));
+    }
+    return absl::OkStatus();
+  }
+
+  // Clause 2.
+  absl::Status CheckValue(ValueId id) {
+    const Value& value = program_.values[id];
+    if (!names_.insert(value.name).second) {
+      return Error(absl::StrCat("two values are called ", Name(id)));
+    }
+    if (value.grid < 0 || value.grid >= static_cast<int>(program_.grids.size())) {
+      return Error(absl::StrCat("value ", Name(id), ": there is no grid ", value.grid));
+    }
+    const Grid& grid = *program_.grids[value.grid];
+    const absl::Status layout = CheckLayout(grid, value.sharding, value.type.dims);
+    if (!layout.ok()) {
+      return Error(absl::StrCat("value ", Name(id), ": ", layout.message()));
+    }
+    int last = -1;
+    for (const WindowDim& window : value.windows) {
+      const absl::Status status = CheckWindow(value, window, grid, last);
+      if (!status.ok()) return Error(absl::StrCat("value ", Name(id), ": ", status.message()));
+      last = window.dim;
+    }
+    return absl::OkStatus();
+  }
+
+  static absl::Status CheckWindow(const Value& value, const WindowDim& window, const Grid& grid,
+                                  int last) {
+    if (window.dim <= last || window.dim >= value.type.rank()) {
+      return Error(absl::StrCat("window of dimension ", window.dim,
+                                "; windows name the value's dimensions, ascending"));
+    }
+    const AxisList& axes = value.sharding.dims[window.dim].axes;
+    const int64_t least = CeilDiv(std::max<int64_t>(window.extent, 0), grid.size(axes));
+    if (window.extent < 0 || (window.chunk != 0 && window.chunk < least)) {
+      return Error(absl::StrCat("window of dimension ", window.dim, " over ", window.extent,
+                                " indices with chunk ", window.chunk,
+                                "; the chunk must be at least ", least));
+    }
+    absl::Status status;
+    auto check = [&](const Expr& variable) {
+      const bool fits = variable.op() == Expr::Op::kCoord
+                            ? std::count(axes.begin(), axes.end(), variable.dim()) > 0
+                            : variable.tensor() == Result(0) && variable.dim() == 0;
+      if (!fits) {
+        status = Error(absl::StrCat("the window of dimension ", window.dim, " speaks of ",
+                                    variable.ToString(),
+                                    "; it may use start(r0,0), size(r0,0), extent(r0,0) and "
+                                    "coordinates along the dimension's axes"));
+      }
+    };
+    window.begin.ForEachVariable(check);
+    window.end.ForEachVariable(check);
+    return status;
+  }
+
+  absl::Status Define(ValueId id) {
+    if (state_[id] != State::kUndefined) {
+      return Error(absl::StrCat("value ", Name(id), " is defined twice"));
+    }
+    state_[id] = State::kAlive;
+    return absl::OkStatus();
+  }
+
+  absl::Status Use(ValueId id) const {
+    switch (state_[id]) {
+      case State::kAlive: return absl::OkStatus();
+      case State::kUndefined:
+        return Error(absl::StrCat("value ", Name(id), " is used before it is defined"));
+      case State::kOverwritten:
+        return Error(absl::StrCat("value ", Name(id), " is used after it was overwritten"));
+      case State::kFreed: return Error(absl::StrCat("value ", Name(id), " is used after its free"));
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status CheckInstruction(size_t index) {
+    const Instruction& i = program_.instructions[index];
+    for (ValueId id : i.operands) {
+      if (id == kNoValue && i.code == OpCode::kCall) continue;
+      SPMD_RETURN_IF_ERROR(InRange(id, "an operand"));
+      if (i.code == OpCode::kFree && state_[id] == State::kOverwritten) continue;
+      SPMD_RETURN_IF_ERROR(Use(id));
+    }
+    for (ValueId id : i.results) SPMD_RETURN_IF_ERROR(InRange(id, "a result"));
+    if (i.source < -1 || i.source >= static_cast<int32_t>(program_.sources.size())) {
+      return Error(absl::StrCat("there is no source ", i.source));
+    }
+    if (i.code == OpCode::kFree) {
+      SPMD_RETURN_IF_ERROR(CheckFree(i));
+    } else if (i.code == OpCode::kCall) {
+      SPMD_RETURN_IF_ERROR(CheckCall(i));
+    } else {
+      SPMD_RETURN_IF_ERROR(VerifyMove(program_, i));
+    }
+    for (ValueId id : i.results) SPMD_RETURN_IF_ERROR(Define(id));
+    return absl::OkStatus();
+  }
+
+  absl::Status CheckFree(const Instruction& i) {
+    if (!i.results.empty()) return Error("free has no results");
+    for (ValueId id : i.operands) {
+      if (state_[id] == State::kFreed) return Error(absl::StrCat(Name(id), " is freed twice"));
+      for (const Input& input : program_.inputs) {
+        if (input.value == id && !input.donated) {
+          return Error(absl::StrCat(Name(id), " is an input that the caller keeps"));
+        }
+      }
+      state_[id] = State::kFreed;
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status CheckCall(const Instruction& i) {
+    if (i.op.empty()) return Error("a call names its op");
+    if (!i.axes.empty() || i.dim != -1 || i.to_dim != -1) {
+      return Error("axes and dimensions belong to moves");
+    }
+    SPMD_RETURN_IF_ERROR(OneGrid(i));
+    SPMD_RETURN_IF_ERROR(Groups(i));
+    for (const auto& [name, attr] : i.attributes) SPMD_RETURN_IF_ERROR(CheckAttr(i, name, attr));
+    for (const AddedOnce& once : i.added_once) SPMD_RETURN_IF_ERROR(CheckAddedOnce(i, once));
+    if (i.updates == -1) return absl::OkStatus();
+    return CheckUpdates(i);
+  }
+
+  static absl::Status Groups(const Instruction& i) {
+    int end = 0;
+    for (ir::OperandGroup group : i.groups) {
+      if (group.begin < end || group.size < 0 ||
+          group.begin + group.size > static_cast<int>(i.operands.size())) {
+        return Error(absl::StrCat("operand group [", group.begin, ", +", group.size,
+                                  ") is out of range or out of order"));
+      }
+      end = group.begin + group.size;
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status OneGrid(const Instruction& i) const {
+    int grid = -1;
+    auto check = [&](ValueId id) {
+      if (id == kNoValue) return absl::OkStatus();
+      if (grid == -1) grid = program_.values[id].grid;
+      if (program_.values[id].grid == grid) return absl::OkStatus();
+      return Error(absl::StrCat(Name(id), " lives on mesh @",
+                                program_.grid_names[program_.values[id].grid],
+                                ", other tensors of the call on @", program_.grid_names[grid],
+                                "; an exchange must bring them together"));
+    };
+    for (ValueId id : i.results) SPMD_RETURN_IF_ERROR(check(id));
+    for (ValueId id : i.operands) SPMD_RETURN_IF_ERROR(check(id));
+    return absl::OkStatus();
+  }
+
+  // Clause 6.
+  absl::Status CheckAttr(const Instruction& i, absl::string_view name, const Attr& attr) const {
+    if (const auto* scalar = std::get_if<RuntimeScalar>(&attr)) {
+      if (scalar->slot >= 0 && scalar->slot < static_cast<int>(program_.scalars.size())) {
+        return absl::OkStatus();
+      }
+      return Error(absl::StrCat("attribute ", name, ": scalar $", scalar->slot,
+                                " is not declared"));
+    }
+    absl::Status status;
+    auto check = [&](const Expr& v) {
+      if (!VariableExists(i, v)) {
+        status = Error(absl::StrCat("attribute ", name, ": there is no ", v.ToString()));
+      }
+    };
+    if (const auto* expr = std::get_if<Expr>(&attr)) expr->ForEachVariable(check);
+    if (const auto* list = std::get_if<std::vector<Expr>>(&attr)) {
+      for (const Expr& expr : *list) expr.ForEachVariable(check);
+    }
+    return status;
+  }
+
+  bool VariableExists(const Instruction& i, const Expr& variable) const {
+    if (variable.op() == Expr::Op::kCoord) {
+      const ValueId id = i.results.empty() ? kNoValue : i.results[0];
+      return id != kNoValue &&
+             variable.dim() < program_.grids[program_.values[id].grid]->num_axes();
+    }
+    const TensorRef tensor = variable.tensor();
+    const size_t index = static_cast<size_t>(tensor.index);
+    const bool is_operand = tensor.kind == TensorRef::Kind::kOperand;
+    if (index >= (is_operand ? i.operands.size() : i.results.size())) return false;
+    const ValueId id = is_operand ? i.operands[index] : i.results[index];
+    return id != kNoValue && variable.dim() < program_.values[id].type.rank();
+  }
+
+  // Clause 7.
+  absl::Status CheckAddedOnce(const Instruction& i, const AddedOnce& once) const {
+    if (once.operand < 0 || once.operand >= static_cast<int>(i.operands.size()) ||
+        i.operands[once.operand] == kNoValue) {
+      return Error(absl::StrCat("added_once names operand ", once.operand, ", which is not there"));
+    }
+    const Value& value = program_.values[i.operands[once.operand]];
+    const AxisMask axes = MaskOf(once.axes);
+    if (axes & value.sharding.UsedAxes()) {
+      return Error(absl::StrCat("operand ", once.operand, " is added once over axes that cut it"));
+    }
+    if (i.results.empty() ||
+        (axes & program_.values[i.results[0]].sharding.UnreducedAxes()) != axes) {
+      return Error(absl::StrCat("operand ", once.operand,
+                                " is added once over axes along which the result is not unreduced"));
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status CheckUpdates(const Instruction& i) {
+    if (i.updates < 0 || i.updates >= static_cast<int>(i.operands.size()) ||
+        i.operands[i.updates] == kNoValue || i.results.empty()) {
+      return Error(absl::StrCat("updates(", i.updates, ") names no operand"));
+    }
+    const ValueId id = i.operands[i.updates];
+    const Value& old_value = program_.values[id];
+    const Value& new_value = program_.values[i.results[0]];
+    if (old_value.type != new_value.type ||
+        !old_value.sharding.SamePlacement(new_value.sharding)) {
+      return Error(absl::StrCat("updates(", i.updates, "): ", Name(id), " and ",
+                                Name(i.results[0]), " differ in type or sharding"));
+    }
+    for (const Input& input : program_.inputs) {
+      if (input.value == id && !input.donated) {
+        return Error(absl::StrCat("updates(", i.updates, "): ", Name(id),
+                                  " is an input that the caller keeps"));
+      }
+    }
+    state_[id] = State::kOverwritten;
+    return absl::OkStatus();
+  }
+
+  // Clause 5.
+  absl::Status Outputs() const {
+    std::vector<bool> taken(program_.inputs.size(), false);
+    for (const Output& output : program_.outputs) {
+      SPMD_RETURN_IF_ERROR(InRange(output.value, "the list of outputs"));
+      const absl::Status use = Use(output.value);
+      if (!use.ok()) return Error(absl::StrCat("return: ", use.message()));
+      if (output.becomes == -1) continue;
+      if (output.becomes < 0 || output.becomes >= static_cast<int>(program_.inputs.size())) {
+        return Error(absl::StrCat("return: output ", Name(output.value), " becomes input ",
+                                  output.becomes, ", which does not exist"));
+      }
+      const ValueId input = program_.inputs[output.becomes].value;
+      if (taken[output.becomes]) {
+        return Error(absl::StrCat("return: two outputs become ", Name(input)));
+      }
+      taken[output.becomes] = true;
+      if (program_.values[input].type != program_.values[output.value].type) {
+        return Error(absl::StrCat("return: ", Name(output.value), " of type ",
+                                  program_.values[output.value].type.ToString(), " cannot become ",
+                                  Name(input), " of type ",
+                                  program_.values[input].type.ToString()));
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  const Program& program_;
+  std::vector<State> state_;
+  absl::flat_hash_set<absl::string_view> names_;
+};
+
+}  // namespace
+
+absl::Status Verify(const Program& program) { return Verifier(program).Verify(); }
+
+}  // namespace spmd::program
