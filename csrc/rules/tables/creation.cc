@@ -1,8 +1,131 @@
 // SPDX-License-Identifier: Apache-2.0
+// Tensors made from attributes. Every dimension of the result may be cut; the sizes and offsets of
+// the local call are those of the tile. Operands of new_… give an element type only.
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "csrc/rules/promotion.h"
 #include "csrc/rules/registry.h"
+#include "csrc/rules/tables/decompositions.h"
 
 namespace spmd::rules {
+namespace {
 
-std::vector<Rule> CreationRules() { return {}; }
+absl::StatusOr<OpFactors> ResultFactors(const OpCall& call) {
+  OpFactors f = WholeFactors(call);
+  for (int d = 0; d < call.results[0].rank(); ++d) {
+    f.factors.push_back({.size = call.results[0].dims[d]});
+    f.results[0][d].push_back(d);
+  }
+  return f;
+}
+
+absl::StatusOr<OpFactors> Whole(const OpCall& call) { return WholeFactors(call); }
+
+bool AnyCut(const CutFactors& cut) {
+  return std::any_of(cut.begin(), cut.end(), [](bool c) { return c; });
+}
+
+std::vector<Expr> SizesOfResult(const OpCall& call) {
+  std::vector<Expr> sizes;
+  for (int d = 0; d < call.results[0].rank(); ++d) sizes.push_back(Expr::Size(Result(0), d));
+  return sizes;
+}
+std::vector<Expr> StartsOfResult(const OpCall& call) {
+  std::vector<Expr> starts;
+  for (int d = 0; d < call.results[0].rank(); ++d) starts.push_back(Expr::Start(Result(0), d));
+  return starts;
+}
+
+Attributes LocalSize(const OpCall& call, const OpFactors&, const CutFactors& cut) {
+  Attributes local = call.attrs();
+  if (AnyCut(cut)) local.Set("size", SizesOfResult(call));
+  return local;
+}
+Attributes LocalOffset(const OpCall& call, const OpFactors&, const CutFactors& cut) {
+  Attributes local = call.attrs();
+  if (AnyCut(cut)) local.Set("offset", StartsOfResult(call));
+  return local;
+}
+Attributes LocalSizeAndOffset(const OpCall& call, const OpFactors& f, const CutFactors& cut) {
+  Attributes local = LocalSize(call, f, cut);
+  if (AnyCut(cut)) local.Set("offset", StartsOfResult(call));
+  return local;
+}
+Attributes LocalIota(const OpCall& call, const OpFactors&, const CutFactors& cut) {
+  Attributes local = call.attrs();
+  if (!AnyCut(cut)) return local;
+  local.Set("size", Expr::Size(Result(0), 0));
+  local.Set("offset", Expr::Start(Result(0), 0));
+  return local;
+}
+
+using Types = absl::StatusOr<std::vector<TensorType>>;
+
+DType DTypeOf(const OpCall& call) {
+  const Attr* attr = call.attrs().Find("dtype");
+  if (attr != nullptr && std::holds_alternative<DType>(*attr)) return std::get<DType>(*attr);
+  return call.has(0) ? call.operand(0).dtype : DType::kF32;
+}
+Types SizeTypes(const OpCall& call) {
+  const std::vector<int64_t>& size = call.attrs().GetInts("size");
+  return std::vector<TensorType>{{DTypeOf(call), Dims(size.begin(), size.end())}};
+}
+Types IotaTypes(const OpCall& call) {
+  return std::vector<TensorType>{{DTypeOf(call), {call.attrs().GetInt("size")}}};
+}
+Types DropoutTypes(const OpCall& call) {
+  return std::vector<TensorType>{call.operand(0), {DType::kBool, call.operand(0).dims}};
+}
+
+}  // namespace
+
+ValuesOrStatus DecomposeArange(Builder& b, const ir::Graph& from, const ir::Node& node, Operands) {
+  const TensorType& type = from.type(node.first_result);
+  const Attr* start = node.attributes.Find("start");
+  const Attr* step = node.attributes.Find("step");
+  return Values{b.Call("spmd::iota", {},
+                       {{"size", type.dims[0]},
+                        {"start", start ? *start : Attr(int64_t{0})},
+                        {"step", step ? *step : Attr(int64_t{1})},
+                        {"offset", int64_t{0}},
+                        {"dtype", type.dtype}})};
+}
+
+std::vector<Rule> CreationRules() {
+  std::vector<Rule> t = {
+      Computed("aten::full", ResultFactors).Local(LocalSize).Types(SizeTypes).Runtime({"fill_value"}),
+      Computed("aten::new_full", ResultFactors)
+          .Local(LocalSize)
+          .Types(SizeTypes)
+          .Runtime({"fill_value"}),
+      Computed("aten::scalar_tensor", ResultFactors).Runtime({"s"}),
+      Computed("spmd::dropout", BroadcastFactors)
+          .Local(LocalOffset)
+          .Types(DropoutTypes)
+          .Runtime({"p", "seed", "counter"})
+          .Random(),
+      Computed("spmd::full", ResultFactors).Local(LocalSize).Types(SizeTypes).Runtime({"value"}),
+      Computed("spmd::iota", ResultFactors).Local(LocalIota).Types(IotaTypes),
+      Computed("spmd::random", ResultFactors)
+          .Local(LocalSizeAndOffset)
+          .Types(SizeTypes)
+          .Runtime({"seed", "counter", "p0", "p1"})
+          .Random(),
+  };
+  for (const char* op : {"empty.memory_format", "new_empty", "new_ones", "new_zeros", "ones", "zeros"}) {
+    t.push_back(Computed(absl::StrCat("aten::", op), ResultFactors).Local(LocalSize).Types(SizeTypes));
+  }
+  for (const char* op : {"arange", "arange.start", "arange.start_step"}) {
+    t.push_back(Computed(absl::StrCat("aten::", op), ResultFactors).DecomposesAlways(DecomposeArange));
+  }
+  // Small tables of indices, made whole where they are needed.
+  for (const char* op : {"eye", "eye.m", "linspace", "logspace", "range", "range.step",
+                         "tril_indices", "triu_indices"}) {
+    t.push_back(Computed(absl::StrCat("aten::", op), Whole));
+  }
+  return t;
+}
 
 }  // namespace spmd::rules

@@ -1,8 +1,47 @@
 // SPDX-License-Identifier: Apache-2.0
+// Products of matrices, and attention.
+#include "csrc/rules/einsum.h"
 #include "csrc/rules/registry.h"
+#include "csrc/rules/tables/attention.h"
+#include "csrc/rules/tables/decompositions.h"
 
 namespace spmd::rules {
+namespace {
 
-std::vector<Rule> MatmulRules() { return {}; }
+Rule Product(absl::string_view op, absl::string_view text) {
+  return Einsum(op, text).Types(EinsumTypes).Flops(2);
+}
+
+}  // namespace
+
+std::vector<Rule> MatmulRules() {
+  return {
+      Product("aten::addbmm", "+m n, b m k, b k n -> m n").Each({1, 2}).Runtime({"beta", "alpha"}),
+      Product("aten::addmm", "+m n, m k, k n -> m n").Each({1, 2}).Runtime({"beta", "alpha"}),
+      Product("aten::addmv", "+m, m k, k -> m").Each({1, 2}).Runtime({"beta", "alpha"}),
+      Product("aten::addr", "+m n, m, n -> m n").Each({1, 2}).Runtime({"beta", "alpha"}),
+      Product("aten::baddbmm", "+b m n, b m k, b k n -> b m n")
+          .Each({1, 2})
+          .Runtime({"beta", "alpha"}),
+      Product("aten::bmm", "b m k, b k n -> b m n").Each({0, 1}),
+      Product("aten::dot", "k, k -> ()").Each({0, 1}),
+      Product("aten::linear", "... k, n k, +n? -> ... n").Each({0, 1}),
+      Product("aten::matmul", "... m k, ... k n -> ... m n").Each({0, 1}),
+      Product("aten::mm", "m k, k n -> m n").Each({0, 1}),
+      Product("aten::mv", "m k, k -> m").Each({0, 1}),
+      Product("aten::vdot", "k, k -> ()").Each({0, 1}),
+      Einsum("aten::_cdist_forward", "... p [m], ... r [m] -> ... p r").Flops(3),
+      Computed("spmd::attention", AttentionFactors)
+          .Types(AttentionTypes)
+          .Decomposes(DecomposeAttention)
+          .Flops(4),
+      Computed("spmd::attention_backward", AttentionBackwardFactors)
+          .Types(AttentionBackwardTypes)
+          .Decomposes(DecomposeAttentionBackward)
+          .Flops(10),
+      Product("spmd::linear_dinput", "... n, n k -> ... k").Each({0, 1}),
+      Product("spmd::linear_dweight", "... n, ... k -> n k").Each({0, 1}),
+  };
+}
 
 }  // namespace spmd::rules

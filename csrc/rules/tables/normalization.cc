@@ -1,8 +1,150 @@
 // SPDX-License-Identifier: Apache-2.0
+// Layer, RMS, group and batch normalisation.
+#include <algorithm>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
 #include "csrc/rules/registry.h"
+#include "csrc/rules/tables/decompositions.h"
+#include "csrc/rules/tables/reduced_dims.h"
 
 namespace spmd::rules {
+namespace {
 
-std::vector<Rule> NormalizationRules() { return {}; }
+// Every tensor's dimensions are aligned at the right with those of `reference` and run over its
+// factors where the sizes agree.
+OpFactors AlignedFactors(const OpCall& call, const TensorType& reference, OpFactors f) {
+  auto factors_of = [&](const TensorType* type) {
+    TensorFactors tensor(type == nullptr ? 0 : type->rank());
+    for (size_t i = 0; i < tensor.size(); ++i) {
+      const int d = reference.rank() - static_cast<int>(tensor.size() - i);
+      if (d >= 0 && type->dims[i] == reference.dims[d]) tensor[i].push_back(d);
+    }
+    return tensor;
+  };
+  for (const TensorType* type : call.operands) f.operands.push_back(factors_of(type));
+  for (const TensorType& type : call.results) f.results.push_back(factors_of(&type));
+  return f;
+}
+
+// Rows pass, the dimensions of normalized_shape are whole. Gradients of weight and bias lack the
+// rows: they are sums over them.
+absl::StatusOr<OpFactors> RowNormFactors(const OpCall& call) {
+  const TensorType& x = call.operand(0);
+  const int rows = x.rank() - static_cast<int>(call.attrs().GetInts("normalized_shape").size());
+  OpFactors f;
+  for (int d = 0; d < x.rank(); ++d) f.factors.push_back({.size = x.dims[d], .whole = d >= rows});
+  return AlignedFactors(call, x, std::move(f));
+}
+
+// n pass; groups pass; the channels of a group and all positions whole.
+absl::StatusOr<OpFactors> GroupNormFactors(const OpCall& call) {
+  const TensorType& x = call.operand(0);
+  const int64_t groups = call.attrs().GetInt("group");
+  if (x.rank() < 2 || groups <= 0 || x.dims[1] % groups != 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(call.ToString(), ": the channels do not split into groups"));
+  }
+  OpFactors f;
+  f.factors = {{.size = x.dims[0]}, {.size = groups}, {.size = x.dims[1] / groups, .whole = true}};
+  TensorFactors image = {{0}, {1, 2}};
+  for (int d = 2; d < x.rank(); ++d) {
+    image.push_back({static_cast<int>(f.factors.size())});
+    f.factors.push_back({.size = x.dims[d], .whole = true});
+  }
+  // Statistics are [n, groups]; an input [n, channels] of the same rank has other sizes, or is one
+  // channel per group, where both read alike.
+  auto factors_of = [&](const TensorType* type) -> TensorFactors {
+    if (type == nullptr) return {};
+    if (type->dims == x.dims) return image;
+    if (type->rank() == 2) return {{0}, {1}};
+    if (IsAbsentResult(*type)) return {{}};
+    return {{1, 2}};  // weight, bias and their gradients
+  };
+  for (const TensorType* type : call.operands) f.operands.push_back(factors_of(type));
+  for (const TensorType& type : call.results) f.results.push_back(factors_of(&type));
+  return f;
+}
+
+bool IsCut(const OpFactors& f, const CutFactors& cut, const DimFactors& dim) {
+  return std::any_of(dim.begin(), dim.end(), [&](int factor) { return cut[factor]; });
+}
+
+// Statistics are result 1 forward, operand 2 backward.
+Attributes GroupNormLocal(const OpCall& call, const OpFactors& f, const CutFactors& cut) {
+  Attributes local = call.attrs();
+  const bool backward = absl::EndsWith(call.op, "backward");
+  const TensorRef statistics = backward ? Operand(2) : Result(1);
+  const TensorFactors& groups = backward ? f.operands[2] : f.results[1];
+  if (IsCut(f, cut, f.operands[0][0])) local.Set("N", Expr::Size(Operand(0), 0));
+  if (IsCut(f, cut, f.operands[0][1])) local.Set("C", Expr::Size(Operand(0), 1));
+  if (IsCut(f, cut, groups[1])) local.Set("group", Expr::Size(statistics, 1));
+  return local;
+}
+
+bool UsesBatchStatistics(const OpCall& call) {
+  if (call.op == "aten::_native_batch_norm_legit_no_training") return false;
+  // Evaluated functionally it copies the running statistics, which are no sums over the batch.
+  if (call.op == "aten::_native_batch_norm_legit_functional") return true;
+  if (call.op == "aten::_native_batch_norm_legit.no_stats") return true;
+  return call.attrs().GetBoolOr("train", call.attrs().GetBoolOr("training", true));
+}
+
+// Channels pass. With running statistics all else does; otherwise it is whole.
+absl::StatusOr<OpFactors> BatchNormFactors(const OpCall& call) {
+  const TensorType& x = call.operand(0);
+  if (x.rank() < 2) {
+    return absl::InvalidArgumentError(absl::StrCat(call.ToString(), ": expected [n, c, …]"));
+  }
+  const bool batch = UsesBatchStatistics(call);
+  OpFactors f;
+  TensorFactors image;
+  for (int d = 0; d < x.rank(); ++d) {
+    f.factors.push_back({.size = x.dims[d], .whole = batch && d != 1});
+    image.push_back({d});
+  }
+  auto factors_of = [&](const TensorType* type) -> TensorFactors {
+    if (type == nullptr) return {};
+    if (type->rank() == x.rank()) return image;
+    return {type->dims[0] == x.dims[1] ? DimFactors{1} : DimFactors{}};
+  };
+  for (const TensorType* type : call.operands) f.operands.push_back(factors_of(type));
+  for (const TensorType& type : call.results) f.results.push_back(factors_of(&type));
+  return f;
+}
+
+}  // namespace
+
+std::vector<Rule> NormalizationRules() {
+  const Rule batch = Computed("", BatchNormFactors).Decomposes(DecomposeBatchNorm);
+  auto named = [](Rule rule, const char* op) {
+    rule.op = op;
+    return rule;
+  };
+  return {
+      Computed("aten::_fused_rms_norm", RowNormFactors).Decomposes(DecomposeRmsNorm),
+      Computed("aten::_fused_rms_norm_backward", RowNormFactors)
+          .Each({0})
+          .Decomposes(DecomposeRmsNormBackward),
+      named(batch, "aten::_native_batch_norm_legit.no_stats"),
+      named(batch, "aten::_native_batch_norm_legit_functional"),
+      named(batch, "aten::_native_batch_norm_legit_no_training"),
+      named(batch, "aten::native_batch_norm"),
+      Computed("aten::native_batch_norm_backward", BatchNormFactors)
+          .Each({0})
+          .Decomposes(DecomposeBatchNormBackward),
+      Computed("aten::native_group_norm", GroupNormFactors)
+          .Local(GroupNormLocal)
+          .Decomposes(DecomposeGroupNorm),
+      Computed("aten::native_group_norm_backward", GroupNormFactors)
+          .Each({0})
+          .Local(GroupNormLocal)
+          .Decomposes(DecomposeGroupNormBackward),
+      Computed("aten::native_layer_norm", RowNormFactors).Decomposes(DecomposeLayerNorm),
+      Computed("aten::native_layer_norm_backward", RowNormFactors)
+          .Each({0})
+          .Decomposes(DecomposeLayerNormBackward),
+  };
+}
 
 }  // namespace spmd::rules

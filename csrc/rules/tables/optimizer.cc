@@ -1,8 +1,34 @@
 // SPDX-License-Identifier: Apache-2.0
+// Fused optimizers and the gradient scaler. What `_foreach_*` ops split into is element-wise already.
+#include "absl/strings/str_cat.h"
 #include "csrc/rules/registry.h"
+#include "csrc/rules/tables/decompositions.h"
 
 namespace spmd::rules {
+namespace {
 
-std::vector<Rule> OptimizerRules() { return {}; }
+absl::StatusOr<OpFactors> Whole(const OpCall& call) { return WholeFactors(call); }
+
+}  // namespace
+
+std::vector<Rule> OptimizerRules() {
+  std::vector<Rule> t = {
+      Computed("aten::_amp_foreach_non_finite_check_and_unscale", Whole)
+          .DecomposesAlways(DecomposeUnscale),
+      Computed("aten::_amp_update_scale", Whole),  // a few scalars
+  };
+  const Rule fused = Computed("", Whole).Runtime({"lr"});
+  auto add = [&](const char* op, DecomposeFn decompose) {
+    for (const char* overload : {"", ".tensor_lr"}) {
+      t.push_back(fused.DecomposesAlways(decompose));
+      t.back().op = absl::StrCat("aten::", op, overload);
+    }
+  };
+  add("_fused_adagrad", DecomposeAdagrad);
+  add("_fused_adam", DecomposeAdam);
+  add("_fused_adamw", DecomposeAdam);
+  add("_fused_sgd", DecomposeSgd);
+  return t;
+}
 
 }  // namespace spmd::rules

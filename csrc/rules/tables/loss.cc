@@ -1,0 +1,160 @@
+// SPDX-License-Identifier: Apache-2.0
+// Losses that are element-wise up to a reduction over everything. Their kernels divide by the number
+// of elements they see, which on a tile is the wrong number: they are always written in core ops.
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "csrc/rules/promotion.h"
+#include "csrc/rules/registry.h"
+#include "csrc/rules/tables/decompositions.h"
+
+namespace spmd::rules {
+namespace {
+
+enum Reduction : int64_t { kNone = 0, kMean = 1, kSum = 2 };
+
+absl::StatusOr<OpFactors> LossFactors(const OpCall& call) {
+  return call.attrs().GetIntOr("reduction", kMean) == kNone ? BroadcastFactors(call)
+                                                            : WholeFactors(call);
+}
+
+// Element-wise arithmetic on the operands of one loss: x is the input, t the target.
+class Terms {
+ public:
+  Terms(Builder& b, const ir::Node& node) : b_(b), attrs_(node.attributes) {}
+
+  ir::ValueId Negated(ir::ValueId v) { return b_.Neg(v); }
+  ir::ValueId OneMinus(ir::ValueId v) { return b_.AddScalar(b_.Neg(v), 1); }
+  ir::ValueId AtLeast(ir::ValueId v, double min) {
+    return b_.Call("aten::clamp_min", {v}, {{"min", min}});
+  }
+  ir::ValueId Abs(ir::ValueId v) { return b_.Call("aten::abs", {v}); }
+  ir::ValueId Log1p(ir::ValueId v) { return b_.Call("aten::log1p", {v}); }
+  ir::ValueId Compare(const char* op, ir::ValueId v, double other) {
+    return b_.Call(absl::StrCat("aten::", op, ".Scalar"), {v}, {{"other", other}});
+  }
+  // Half the square where |x - t| is below the threshold, a line beyond.
+  ir::ValueId SmoothL1(ir::ValueId x, ir::ValueId t) {
+    const double beta = attrs_.GetDoubleOr("beta", 1);
+    const ir::ValueId d = Abs(b_.Sub(x, t));
+    return b_.Where(Compare("lt", d, beta), b_.MulScalar(b_.Square(d), 0.5 / beta),
+                    b_.AddScalar(d, -0.5 * beta));
+  }
+  ir::ValueId Huber(ir::ValueId x, ir::ValueId t) {
+    const double delta = attrs_.GetDoubleOr("delta", 1);
+    const ir::ValueId d = Abs(b_.Sub(x, t));
+    return b_.Where(Compare("le", d, delta), b_.MulScalar(b_.Square(d), 0.5),
+                    b_.MulScalar(b_.AddScalar(d, -0.5 * delta), delta));
+  }
+  // Logarithms are cut off at -100, as PyTorch does.
+  ir::ValueId CrossEntropy(ir::ValueId x, ir::ValueId t) {
+    const ir::ValueId miss = b_.Mul(OneMinus(t), AtLeast(Log1p(b_.Neg(x)), -100));
+    return b_.Neg(b_.Add(b_.Mul(t, AtLeast(b_.Log(x), -100)), miss));
+  }
+  ir::ValueId CrossEntropyOfLogits(ir::ValueId x, ir::ValueId t, ir::ValueId pos_weight) {
+    const ir::ValueId low = b_.Call("aten::clamp_max", {x}, {{"max", 0.0}});
+    ir::ValueId log_sigmoid = b_.Sub(low, Log1p(b_.Exp(b_.Neg(Abs(x)))));
+    if (pos_weight != ir::kNoValue) {
+      const ir::ValueId extra = b_.Mul(b_.AddScalar(pos_weight, -1), t);
+      log_sigmoid = b_.Mul(log_sigmoid, b_.AddScalar(extra, 1));
+    }
+    return b_.Sub(b_.Mul(OneMinus(t), x), log_sigmoid);
+  }
+  ir::ValueId SoftMargin(ir::ValueId x, ir::ValueId t) {
+    return Log1p(b_.Exp(b_.Neg(b_.Mul(t, x))));
+  }
+
+  // Derivatives with respect to x.
+  ir::ValueId SmoothL1Slope(ir::ValueId x, ir::ValueId t) {
+    const double beta = attrs_.GetDoubleOr("beta", 1);
+    const ir::ValueId d = b_.Sub(x, t);
+    return b_.Where(Compare("lt", Abs(d), beta), b_.MulScalar(d, 1 / beta),
+                    b_.Call("aten::sign", {d}));
+  }
+  ir::ValueId HuberSlope(ir::ValueId x, ir::ValueId t) {
+    const double delta = attrs_.GetDoubleOr("delta", 1);
+    return b_.Call("aten::clamp", {b_.Sub(x, t)}, {{"min", -delta}, {"max", delta}});
+  }
+  ir::ValueId CrossEntropySlope(ir::ValueId x, ir::ValueId t) {
+    return b_.Div(b_.Sub(x, t), AtLeast(b_.Mul(OneMinus(x), x), 1e-12));
+  }
+  ir::ValueId SoftMarginSlope(ir::ValueId x, ir::ValueId t) {
+    const ir::ValueId z = b_.Exp(b_.Neg(b_.Mul(t, x)));
+    return b_.Neg(b_.Div(b_.Mul(t, z), b_.AddScalar(z, 1)));
+  }
+
+ private:
+  Builder& b_;
+  const Attributes& attrs_;
+};
+
+}  // namespace
+
+ValuesOrStatus DecomposeLoss(Builder& b, const ir::Graph& from, const ir::Node& node,
+                             Operands operands) {
+  Terms terms(b, node);
+  const ir::ValueId x = Upcast(b, operands[0]), t = Upcast(b, operands[1]);
+  ir::ValueId weight = ir::kNoValue, loss;
+  if (node.op == "aten::mse_loss") {
+    loss = b.Square(b.Sub(x, t));
+  } else if (node.op == "aten::smooth_l1_loss") {
+    loss = terms.SmoothL1(x, t);
+  } else if (node.op == "aten::huber_loss") {
+    loss = terms.Huber(x, t);
+  } else if (node.op == "aten::soft_margin_loss") {
+    loss = terms.SoftMargin(x, t);
+  } else if (node.op == "aten::binary_cross_entropy") {
+    loss = terms.CrossEntropy(x, t);
+    weight = OptionalOperand(operands, 2);
+  } else {
+    loss = terms.CrossEntropyOfLogits(x, t, OptionalOperand(operands, 3));
+    weight = OptionalOperand(operands, 2);
+  }
+  if (weight != ir::kNoValue) loss = b.Mul(loss, Upcast(b, weight));
+  const int64_t reduction = node.attributes.GetIntOr("reduction", kMean);
+  const int64_t count = b.type(loss).NumElements();
+  if (reduction != kNone) loss = b.Sum(loss, {}, /*keepdim=*/false);
+  if (reduction == kMean) loss = b.DivScalar(loss, static_cast<double>(count));
+  return AsResultsOf(b, from, node, {loss});
+}
+
+ValuesOrStatus DecomposeLossBackward(Builder& b, const ir::Graph& from, const ir::Node& node,
+                                     Operands operands) {
+  Terms terms(b, node);
+  const ir::ValueId grad = Upcast(b, operands[0]);
+  const ir::ValueId x = Upcast(b, operands[1]), t = Upcast(b, operands[2]);
+  ir::ValueId weight = ir::kNoValue, slope;
+  if (node.op == "aten::mse_loss_backward") {
+    slope = b.MulScalar(b.Sub(x, t), 2);
+  } else if (node.op == "aten::smooth_l1_loss_backward") {
+    slope = terms.SmoothL1Slope(x, t);
+  } else if (node.op == "aten::huber_loss_backward") {
+    slope = terms.HuberSlope(x, t);
+  } else if (node.op == "aten::soft_margin_loss_backward") {
+    slope = terms.SoftMarginSlope(x, t);
+  } else {
+    slope = terms.CrossEntropySlope(x, t);
+    weight = OptionalOperand(operands, 3);
+  }
+  if (weight != ir::kNoValue) slope = b.Mul(slope, Upcast(b, weight));
+  if (node.attributes.GetIntOr("reduction", kMean) == kMean) {
+    slope = b.DivScalar(slope, static_cast<double>(b.type(x).NumElements()));
+  }
+  return AsResultsOf(b, from, node, {b.Mul(slope, grad)});
+}
+
+std::vector<Rule> LossRules() {
+  std::vector<Rule> t;
+  for (const char* loss : {"binary_cross_entropy", "binary_cross_entropy_with_logits", "huber_loss",
+                           "mse_loss", "smooth_l1_loss", "soft_margin_loss"}) {
+    t.push_back(Computed(absl::StrCat("aten::", loss), LossFactors).DecomposesAlways(DecomposeLoss));
+  }
+  for (const char* loss : {"binary_cross_entropy_backward", "huber_loss_backward",
+                           "mse_loss_backward", "smooth_l1_loss_backward",
+                           "soft_margin_loss_backward"}) {
+    t.push_back(Computed(absl::StrCat("aten::", loss), BroadcastFactors)
+                    .DecomposesAlways(DecomposeLossBackward));
+  }
+  return t;
+}
+
+}  // namespace spmd::rules

@@ -1,0 +1,315 @@
+// SPDX-License-Identifier: Apache-2.0
+// Every normalisation is the same arithmetic over other dimensions: of x, minus its mean, times the
+// reciprocal of its deviation, in two passes.
+#include <limits>
+#include <utility>
+
+#include "csrc/rules/tables/decompositions.h"
+#include "csrc/rules/tables/reduced_dims.h"
+
+namespace spmd::rules {
+namespace {
+
+// The dimensions that statistics are taken over, and how many elements that is.
+struct Span {
+  std::vector<int64_t> dims;
+  int64_t count;
+};
+
+Span SpanOf(const Dims& sizes, const std::vector<bool>& named) {
+  return {DimList(named), CountOf(sizes, named)};
+}
+
+struct Standardised {
+  ir::ValueId mean, var, rstd;  // keep their dimensions with size 1
+  ir::ValueId x;
+};
+
+Standardised Standardise(Builder& b, ir::ValueId x, const Span& span, double eps) {
+  const ir::ValueId mean = MeanOf(b, x, span.dims, span.count, /*keepdim=*/true);
+  const ir::ValueId centred = b.Sub(x, mean);
+  const ir::ValueId var = MeanOf(b, b.Square(centred), span.dims, span.count, /*keepdim=*/true);
+  const ir::ValueId rstd = b.Rsqrt(b.AddScalar(var, eps));
+  return {mean, var, rstd, b.Mul(centred, rstd)};
+}
+
+// Gradient of Standardise, from the gradient of its result and the result `x`.
+ir::ValueId StandardiseBackward(Builder& b, ir::ValueId grad, ir::ValueId x, ir::ValueId rstd,
+                                const Span& span) {
+  const ir::ValueId mean = MeanOf(b, grad, span.dims, span.count, /*keepdim=*/true);
+  const ir::ValueId slope = MeanOf(b, b.Mul(grad, x), span.dims, span.count, /*keepdim=*/true);
+  return b.Mul(b.Sub(b.Sub(grad, mean), b.Mul(x, slope)), rstd);
+}
+
+ir::ValueId Scaled(Builder& b, ir::ValueId v, ir::ValueId weight) {
+  return weight == ir::kNoValue ? v : b.Mul(v, Upcast(b, weight));
+}
+ir::ValueId Shifted(Builder& b, ir::ValueId v, ir::ValueId bias) {
+  return bias == ir::kNoValue ? v : b.Add(v, Upcast(b, bias));
+}
+
+ir::ValueId ViewAs(Builder& b, ir::ValueId v, const Dims& dims) {
+  if (v == ir::kNoValue || b.type(v).dims == dims) return v;
+  return b.View(v, std::vector<int64_t>(dims.begin(), dims.end()));
+}
+
+// A sum over no dimension is the value itself (an empty list would mean all).
+ir::ValueId SumOver(Builder& b, ir::ValueId v, std::vector<int64_t> dims) {
+  return dims.empty() ? v : b.Sum(v, std::move(dims), /*keepdim=*/false);
+}
+
+// Fills the results in order, leaving out what the output mask or an empty type leaves out.
+class Results {
+ public:
+  Results(Builder& b, const ir::Graph& from, const ir::Node& node)
+      : b_(b), from_(from), node_(node) {}
+  bool Wants(int k) const {
+    const Attr* mask = node_.attributes.Find("output_mask");
+    const auto* wanted = mask ? std::get_if<std::vector<bool>>(mask) : nullptr;
+    return wanted == nullptr || (*wanted)[k];
+  }
+  const Dims& dims(int k) const { return from_.type(node_.first_result + k).dims; }
+  // Requires: called once per result, ascending.
+  void Set(ir::ValueId v) { values_.push_back(ViewAs(b_, v, dims(next()))); }
+  void SetAbsent() { values_.push_back(AbsentResult(b_, from_.type(node_.first_result + next()))); }
+  Values Take() { return AsResultsOf(b_, from_, node_, std::move(values_)); }
+
+ private:
+  int next() const { return static_cast<int>(values_.size()); }
+  Builder& b_;
+  const ir::Graph& from_;
+  const ir::Node& node_;
+  Values values_;
+};
+
+// The trailing dimensions of normalized_shape, and the rows before them.
+struct Rows {
+  Rows(const Dims& sizes, const ir::Node& node) {
+    const size_t whole = node.attributes.GetInts("normalized_shape").size();
+    std::vector<bool> named(sizes.size(), false);
+    for (size_t d = 0; d < sizes.size(); ++d) {
+      named[d] = d + whole >= sizes.size();
+      if (!named[d]) rows.push_back(static_cast<int64_t>(d));
+    }
+    span = SpanOf(sizes, named);
+  }
+  Span span;
+  std::vector<int64_t> rows;
+};
+
+double EpsOf(const ir::Node& node, DType computed_in) {
+  const double epsilon = computed_in == DType::kF64 ? std::numeric_limits<double>::epsilon()
+                                                    : std::numeric_limits<float>::epsilon();
+  return node.attributes.GetDoubleOr("eps", epsilon);
+}
+
+}  // namespace
+
+ValuesOrStatus DecomposeLayerNorm(Builder& b, const ir::Graph& from, const ir::Node& node,
+                                  Operands operands) {
+  const ir::ValueId x = Upcast(b, operands[0]);
+  const Rows rows(b.type(x).dims, node);
+  const Standardised s = Standardise(b, x, rows.span, EpsOf(node, b.type(x).dtype));
+  const ir::ValueId out =
+      Shifted(b, Scaled(b, s.x, OptionalOperand(operands, 1)), OptionalOperand(operands, 2));
+  return AsResultsOf(b, from, node, {out, s.mean, s.rstd});
+}
+
+ValuesOrStatus DecomposeLayerNormBackward(Builder& b, const ir::Graph& from, const ir::Node& node,
+                                          Operands operands) {
+  const ir::ValueId grad = Upcast(b, operands[0]), rstd = Upcast(b, operands[3]);
+  const ir::ValueId x = b.Mul(b.Sub(Upcast(b, operands[1]), Upcast(b, operands[2])), rstd);
+  const Rows rows(b.type(x).dims, node);
+  Results results(b, from, node);
+  if (results.Wants(0)) {
+    const ir::ValueId scaled = Scaled(b, grad, OptionalOperand(operands, 4));
+    results.Set(StandardiseBackward(b, scaled, x, rstd, rows.span));
+  } else {
+    results.SetAbsent();
+  }
+  results.Wants(1) ? results.Set(SumOver(b, b.Mul(grad, x), rows.rows)) : results.SetAbsent();
+  results.Wants(2) ? results.Set(SumOver(b, grad, rows.rows)) : results.SetAbsent();
+  return results.Take();
+}
+
+ValuesOrStatus DecomposeRmsNorm(Builder& b, const ir::Graph& from, const ir::Node& node,
+                                Operands operands) {
+  const ir::ValueId x = Upcast(b, operands[0]);
+  const Rows rows(b.type(x).dims, node);
+  const ir::ValueId square =
+      MeanOf(b, b.Square(x), rows.span.dims, rows.span.count, /*keepdim=*/true);
+  const ir::ValueId rstd = b.Rsqrt(b.AddScalar(square, EpsOf(node, b.type(x).dtype)));
+  const ir::ValueId out = Scaled(b, b.Mul(x, rstd), OptionalOperand(operands, 1));
+  return AsResultsOf(b, from, node, {out, rstd});
+}
+
+ValuesOrStatus DecomposeRmsNormBackward(Builder& b, const ir::Graph& from, const ir::Node& node,
+                                        Operands operands) {
+  const ir::ValueId grad = Upcast(b, operands[0]), rstd = Upcast(b, operands[2]);
+  const ir::ValueId x = b.Mul(Upcast(b, operands[1]), rstd);
+  const Rows rows(b.type(x).dims, node);
+  Results results(b, from, node);
+  if (results.Wants(0)) {
+    const ir::ValueId scaled = Scaled(b, grad, OptionalOperand(operands, 3));
+    const ir::ValueId slope = MeanOf(b, b.Mul(scaled, x), rows.span.dims, rows.span.count,
+                                     /*keepdim=*/true);
+    results.Set(b.Mul(b.Sub(scaled, b.Mul(x, slope)), rstd));
+  } else {
+    results.SetAbsent();
+  }
+  results.Wants(1) ? results.Set(SumOver(b, b.Mul(grad, x), rows.rows)) : results.SetAbsent();
+  return results.Take();
+}
+
+namespace {
+
+// [n, c, …] as [n, g, c/g, …], with statistics over all from the third dimension on.
+struct Groups {
+  Groups(const Dims& image, const ir::Node& node) : n(image[0]), g(node.attributes.GetInt("group")) {
+    split = {n, g, image[1] / g};
+    split.insert(split.end(), image.begin() + 2, image.end());
+    statistics = {n, g};
+    statistics.resize(split.size(), 1);
+    channels = {1, g, image[1] / g};
+    channels.resize(split.size(), 1);
+    std::vector<bool> named(split.size(), true);
+    named[0] = named[1] = false;
+    span = SpanOf(split, named);
+    for (size_t d = 0; d < split.size(); ++d) {
+      if (d != 1 && d != 2) all_but_channels.push_back(static_cast<int64_t>(d));
+    }
+  }
+  int64_t n, g;
+  Dims split, statistics, channels;
+  Span span;
+  std::vector<int64_t> all_but_channels;
+};
+
+}  // namespace
+
+ValuesOrStatus DecomposeGroupNorm(Builder& b, const ir::Graph& from, const ir::Node& node,
+                                  Operands operands) {
+  const Groups groups(b.type(operands[0]).dims, node);
+  const ir::ValueId x = ViewAs(b, Upcast(b, operands[0]), groups.split);
+  const Standardised s = Standardise(b, x, groups.span, EpsOf(node, b.type(x).dtype));
+  const ir::ValueId weight = ViewAs(b, OptionalOperand(operands, 1), groups.channels);
+  const ir::ValueId bias = ViewAs(b, OptionalOperand(operands, 2), groups.channels);
+  Results results(b, from, node);
+  results.Set(Shifted(b, Scaled(b, s.x, weight), bias));
+  results.Set(s.mean);
+  results.Set(s.rstd);
+  return results.Take();
+}
+
+ValuesOrStatus DecomposeGroupNormBackward(Builder& b, const ir::Graph& from, const ir::Node& node,
+                                          Operands operands) {
+  const Groups groups(b.type(operands[0]).dims, node);
+  const ir::ValueId grad = ViewAs(b, Upcast(b, operands[0]), groups.split);
+  const ir::ValueId mean = ViewAs(b, Upcast(b, operands[2]), groups.statistics);
+  const ir::ValueId rstd = ViewAs(b, Upcast(b, operands[3]), groups.statistics);
+  const ir::ValueId x =
+      b.Mul(b.Sub(ViewAs(b, Upcast(b, operands[1]), groups.split), mean), rstd);
+  const ir::ValueId weight = ViewAs(b, OptionalOperand(operands, 4), groups.channels);
+  Results results(b, from, node);
+  if (results.Wants(0)) {
+    results.Set(StandardiseBackward(b, Scaled(b, grad, weight), x, rstd, groups.span));
+  } else {
+    results.SetAbsent();
+  }
+  results.Wants(1) ? results.Set(SumOver(b, b.Mul(grad, x), groups.all_but_channels))
+                   : results.SetAbsent();
+  results.Wants(2) ? results.Set(SumOver(b, grad, groups.all_but_channels)) : results.SetAbsent();
+  return results.Take();
+}
+
+namespace {
+
+// All dimensions but the channels, and the shape that broadcasts a vector of channels.
+struct Channels {
+  explicit Channels(const Dims& image) : per_channel(image.size(), 1) {
+    std::vector<bool> named(image.size(), true);
+    named[1] = false;
+    per_channel[1] = image[1];
+    span = SpanOf(image, named);
+  }
+  Span span;
+  Dims per_channel;
+};
+
+ir::ValueId RunningRstd(Builder& b, ir::ValueId running_var, const Channels& channels, double eps) {
+  return ViewAs(b, b.Rsqrt(b.AddScalar(Upcast(b, running_var), eps)), channels.per_channel);
+}
+
+// (1 - momentum) · running + momentum · batch
+ir::ValueId Updated(Builder& b, ir::ValueId running, ir::ValueId batch, double momentum) {
+  const ir::ValueId kept = b.MulScalar(Upcast(b, running), 1 - momentum);
+  return b.Add(kept, b.MulScalar(ViewAs(b, batch, b.type(running).dims), momentum));
+}
+
+}  // namespace
+
+ValuesOrStatus DecomposeBatchNorm(Builder& b, const ir::Graph& from, const ir::Node& node,
+                                  Operands operands) {
+  const ir::ValueId x = Upcast(b, operands[0]);
+  const Channels channels(b.type(x).dims);
+  const double eps = node.attributes.GetDoubleOr("eps", 1e-5);
+  const bool batch = node.op == "aten::_native_batch_norm_legit.no_stats" ||
+                     (node.op != "aten::_native_batch_norm_legit_no_training" &&
+                      node.attributes.GetBoolOr("training", true));
+  const ir::ValueId running_mean = OptionalOperand(operands, 3);
+  const ir::ValueId running_var = OptionalOperand(operands, 4);
+  Standardised s = {};
+  if (batch) {
+    s = Standardise(b, x, channels.span, eps);
+  } else {
+    s.mean = ViewAs(b, Upcast(b, running_mean), channels.per_channel);
+    s.rstd = RunningRstd(b, running_var, channels, eps);
+    s.x = b.Mul(b.Sub(x, s.mean), s.rstd);
+  }
+  const ir::ValueId weight = ViewAs(b, OptionalOperand(operands, 1), channels.per_channel);
+  const ir::ValueId bias = ViewAs(b, OptionalOperand(operands, 2), channels.per_channel);
+  Results results(b, from, node);
+  results.Set(Shifted(b, Scaled(b, s.x, weight), bias));
+  batch ? results.Set(s.mean) : results.SetAbsent();
+  batch ? results.Set(s.rstd) : results.SetAbsent();
+  if (node.num_results == 3) return results.Take();
+  if (!batch) {
+    results.Set(running_mean);
+    results.Set(running_var);
+    return results.Take();
+  }
+  const double momentum = node.attributes.GetDoubleOr("momentum", 0.1);
+  const double n = static_cast<double>(channels.span.count);
+  const ir::ValueId unbiased = b.MulScalar(s.var, n / (n - 1));
+  results.Set(Updated(b, running_mean, s.mean, momentum));
+  results.Set(Updated(b, running_var, unbiased, momentum));
+  return results.Take();
+}
+
+ValuesOrStatus DecomposeBatchNormBackward(Builder& b, const ir::Graph& from, const ir::Node& node,
+                                          Operands operands) {
+  const ir::ValueId grad = Upcast(b, operands[0]);
+  const Channels channels(b.type(grad).dims);
+  const bool train = node.attributes.GetBoolOr("train", true);
+  const ir::ValueId mean =
+      ViewAs(b, Upcast(b, operands[train ? 5 : 3]), channels.per_channel);
+  const ir::ValueId rstd =
+      train ? ViewAs(b, Upcast(b, operands[6]), channels.per_channel)
+            : RunningRstd(b, operands[4], channels, node.attributes.GetDoubleOr("eps", 1e-5));
+  const ir::ValueId x = b.Mul(b.Sub(Upcast(b, operands[1]), mean), rstd);
+  const ir::ValueId weight = ViewAs(b, operands[2], channels.per_channel);
+  const ir::ValueId scaled = Scaled(b, grad, weight);
+  Results results(b, from, node);
+  if (!results.Wants(0)) {
+    results.SetAbsent();
+  } else {
+    results.Set(train ? StandardiseBackward(b, scaled, x, rstd, channels.span)
+                      : b.Mul(scaled, rstd));
+  }
+  results.Wants(1) ? results.Set(SumOver(b, b.Mul(grad, x), channels.span.dims))
+                   : results.SetAbsent();
+  results.Wants(2) ? results.Set(SumOver(b, grad, channels.span.dims)) : results.SetAbsent();
+  return results.Take();
+}
+
+}  // namespace spmd::rules

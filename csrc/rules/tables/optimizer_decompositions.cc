@@ -1,0 +1,186 @@
+// SPDX-License-Identifier: Apache-2.0
+// Fused optimizers, parameter by parameter, in element-wise ops, with the arithmetic of PyTorch's
+// kernels. The learning rate may be a run-time scalar or a tensor: it is only ever multiplied by.
+#include <cmath>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "csrc/rules/tables/decompositions.h"
+#include "csrc/util/status.h"
+
+namespace spmd::rules {
+namespace {
+
+// The operands of a fused op: Tensor[] lists of one entry per parameter (some empty), then the
+// optional tensors. Results are lists in the same order.
+class Fused {
+ public:
+  Fused(Builder& b, const ir::Graph& from, const ir::Node& node, Operands operands, int lists)
+      : b_(b), node_(node), operands_(operands) {
+    SPMD_CHECK(static_cast<int>(node.groups.size()) == lists, node.op, " has ",
+               node.groups.size(), " Tensor[] arguments; expected ", lists);
+    tail_ = node.groups.back().begin + node.groups.back().size;
+    const bool tensor_lr = absl::EndsWith(node.op, ".tensor_lr");
+    if (tensor_lr) lr_ = OptionalOperand(operands_, tail_++);
+    grad_scale_ = OptionalOperand(operands_, tail_);
+    found_inf_ = OptionalOperand(operands_, tail_ + 1);
+  }
+
+  int size() const { return node_.groups[0].size; }
+  bool Has(int list) const { return node_.groups[list].size > 0; }
+  ir::ValueId At(int list, int i) const { return operands_[node_.groups[list].begin + i]; }
+  double Number(absl::string_view name) const { return node_.attributes.GetDoubleOr(name, 0); }
+  bool Flag(absl::string_view name) const { return node_.attributes.GetBoolOr(name, false); }
+
+  // v · lr
+  ir::ValueId TimesRate(ir::ValueId v) {
+    if (lr_ != ir::kNoValue) return b_.Mul(v, lr_);
+    const Attr* lr = node_.attributes.Find("lr");
+    SPMD_CHECK(lr != nullptr, node_.op, " has no learning rate");
+    return b_.Call("aten::mul.Scalar", {v}, {{"other", *lr}});
+  }
+  ir::ValueId Gradient(int i) {
+    ir::ValueId grad = Unscaled(i);
+    return Flag("maximize") ? b_.Neg(grad) : grad;
+  }
+  // The gradient list as the kernel leaves it.
+  ir::ValueId Unscaled(int i) {
+    const ir::ValueId grad = At(1, i);
+    return grad_scale_ == ir::kNoValue ? grad : b_.Div(grad, grad_scale_);
+  }
+  // The new value, or the old one in a step that found a gradient that is not finite.
+  ir::ValueId Unless(ir::ValueId updated, ir::ValueId old) {
+    updated = b_.Cast(updated, b_.type(old).dtype);
+    if (found_inf_ == ir::kNoValue) return updated;
+    return b_.Where(b_.Call("aten::eq.Scalar", {found_inf_}, {{"other", 1.0}}), old, updated);
+  }
+  // 1 - base^step, in double precision: near 1 the difference needs it.
+  ir::ValueId BiasCorrection(double base, ir::ValueId step) {
+    const ir::ValueId power =
+        b_.Call("aten::pow.Scalar", {b_.Cast(step, DType::kF64)}, {{"self", base}});
+    return b_.AddScalar(b_.Neg(power), 1);
+  }
+
+ private:
+  Builder& b_;
+  const ir::Node& node_;
+  Operands operands_;
+  int tail_;
+  ir::ValueId lr_ = ir::kNoValue, grad_scale_ = ir::kNoValue, found_inf_ = ir::kNoValue;
+};
+
+// Results per list, flattened in order.
+Values Flatten(const std::vector<Values>& lists) {
+  Values all;
+  for (const Values& list : lists) all.insert(all.end(), list.begin(), list.end());
+  return all;
+}
+
+}  // namespace
+
+// Lists: params, grads, exp_avgs, exp_avg_sqs, max_exp_avg_sqs, state_steps.
+ValuesOrStatus DecomposeAdam(Builder& b, const ir::Graph& from, const ir::Node& node,
+                             Operands operands) {
+  Fused op(b, from, node, operands, /*lists=*/6);
+  const bool decoupled = absl::StartsWith(node.op, "aten::_fused_adamw");
+  const double beta1 = op.Number("beta1"), beta2 = op.Number("beta2");
+  const double decay = op.Number("weight_decay");
+  std::vector<Values> out(5);
+  for (int i = 0; i < op.size(); ++i) {
+    const ir::ValueId old = op.At(0, i), step = op.At(5, i);
+    ir::ValueId param = old, grad = op.Gradient(i);
+    if (decay != 0 && decoupled) param = b.Sub(param, b.MulScalar(op.TimesRate(param), decay));
+    if (decay != 0 && !decoupled) grad = b.Add(grad, b.MulScalar(param, decay));
+    const ir::ValueId avg =
+        b.Call("aten::lerp.Scalar", {op.At(2, i), grad}, {{"weight", 1 - beta1}});
+    const ir::ValueId square =
+        b.Add(b.MulScalar(op.At(3, i), beta2), b.MulScalar(b.Square(grad), 1 - beta2));
+    ir::ValueId top = square;
+    if (op.Flag("amsgrad")) {
+      top = b.Call("aten::maximum", {op.At(4, i), square});
+      out[4].push_back(op.Unless(top, op.At(4, i)));
+    } else if (op.Has(4)) {
+      out[4].push_back(op.At(4, i));
+    }
+    const ir::ValueId deviation =
+        b.Div(b.Sqrt(top), b.Sqrt(op.BiasCorrection(beta2, step)));
+    const ir::ValueId move =
+        b.Div(b.Div(avg, b.AddScalar(deviation, op.Number("eps"))), op.BiasCorrection(beta1, step));
+    out[0].push_back(op.Unless(b.Sub(param, op.TimesRate(move)), old));
+    out[1].push_back(op.Unless(op.Unscaled(i), op.At(1, i)));
+    out[2].push_back(op.Unless(avg, op.At(2, i)));
+    out[3].push_back(op.Unless(square, op.At(3, i)));
+  }
+  return Flatten(out);
+}
+
+// Lists: params, grads, momentum buffers (none without momentum).
+ValuesOrStatus DecomposeSgd(Builder& b, const ir::Graph& from, const ir::Node& node,
+                            Operands operands) {
+  Fused op(b, from, node, operands, /*lists=*/3);
+  const double decay = op.Number("weight_decay"), momentum = op.Number("momentum");
+  std::vector<Values> out(3);
+  for (int i = 0; i < op.size(); ++i) {
+    const ir::ValueId param = op.At(0, i);
+    ir::ValueId move = op.Gradient(i);
+    if (decay != 0) move = b.Add(move, b.MulScalar(param, decay));
+    if (momentum != 0) {
+      ir::ValueId buffer = move;
+      if (!op.Flag("is_first_step")) {
+        buffer = b.Add(b.MulScalar(op.At(2, i), momentum),
+                       b.MulScalar(move, 1 - op.Number("dampening")));
+      }
+      out[2].push_back(op.Unless(buffer, op.At(2, i)));
+      move = op.Flag("nesterov") ? b.Add(move, b.MulScalar(buffer, momentum)) : buffer;
+    } else if (op.Has(2)) {
+      out[2].push_back(op.At(2, i));
+    }
+    out[0].push_back(op.Unless(b.Sub(param, op.TimesRate(move)), param));
+    out[1].push_back(op.Unless(op.Unscaled(i), op.At(1, i)));
+  }
+  return Flatten(out);
+}
+
+// Lists: params, grads, state_sums, state_steps.
+ValuesOrStatus DecomposeAdagrad(Builder& b, const ir::Graph& from, const ir::Node& node,
+                                Operands operands) {
+  Fused op(b, from, node, operands, /*lists=*/4);
+  const double decay = op.Number("weight_decay");
+  std::vector<Values> out(4);
+  for (int i = 0; i < op.size(); ++i) {
+    const ir::ValueId param = op.At(0, i);
+    ir::ValueId grad = op.Gradient(i);
+    if (decay != 0) grad = b.Add(grad, b.MulScalar(param, decay));
+    const ir::ValueId sum = b.Add(op.At(2, i), b.Square(grad));
+    const ir::ValueId later = b.AddScalar(op.At(3, i), -1);
+    const ir::ValueId slower = b.AddScalar(b.MulScalar(later, op.Number("lr_decay")), 1);
+    const ir::ValueId move =
+        b.Div(b.Div(grad, b.AddScalar(b.Sqrt(sum), op.Number("eps"))), slower);
+    out[0].push_back(op.Unless(b.Sub(param, op.TimesRate(move)), param));
+    out[1].push_back(op.Unless(op.Unscaled(i), op.At(1, i)));
+    out[2].push_back(op.Unless(sum, op.At(2, i)));
+    out[3].push_back(op.At(3, i));
+  }
+  if (node.num_results == static_cast<int>(3 * out[0].size())) out.pop_back();  // .tensor_lr
+  return Flatten(out);
+}
+
+// Operands: gradients, found_inf, inv_scale.
+ValuesOrStatus DecomposeUnscale(Builder& b, const ir::Graph& from, const ir::Node& node,
+                                Operands operands) {
+  const int count = node.groups[0].size;
+  ir::ValueId found = operands[count];
+  const ir::ValueId inv_scale = operands[count + 1];
+  Values out;
+  for (int i = 0; i < count; ++i) {
+    const ir::ValueId grad = operands[node.groups[0].begin + i];
+    const ir::ValueId bad = b.Call("aten::logical_not", {b.Call("aten::isfinite", {grad})});
+    const ir::ValueId any = b.Call("aten::any", {bad});
+    found = b.Call("aten::maximum", {found, b.Cast(any, b.type(found).dtype)});
+    out.push_back(b.Cast(b.Mul(grad, inv_scale), b.type(grad).dtype));
+  }
+  out.push_back(found);
+  return out;
+}
+
+}  // namespace spmd::rules
