@@ -1,10 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Paths and fixtures of all Python tests."""
 
+import os
 import sys
 from pathlib import Path
 
-import pytest
+# Tiny ops on few cores: waiting threads should sleep, not spin. Read when torch is loaded.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+
+import pytest  # noqa: E402
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "examples"))

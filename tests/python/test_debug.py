@@ -1,0 +1,131 @@
+# SPDX-License-Identifier: Apache-2.0
+"""spmd.debug: what it shows."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+import torch
+
+import torch_spmd as spmd
+
+
+@pytest.fixture
+def mesh():
+    return spmd.make_mesh((2, 4), ("data", "model"))
+
+
+@pytest.fixture
+def product(mesh):
+    """A product whose contraction is cut by `model`, run and whole."""
+    a = spmd.mark_sharding(torch.ones(64, 32, device="spmd"), mesh, (None, "model"))
+    b = spmd.mark_sharding(torch.ones(32, 48, device="spmd"), mesh, ("model", None))
+    c = a @ b
+    spmd.mark_sharding(c, mesh, (None, None))
+    assert c.cpu().unique().tolist() == [32.0]
+    return c
+
+
+def test_collectives(product):
+    table = spmd.debug.collectives()
+    (row,) = table.rows
+    assert (row.kind, row.axes, row.devices, row.bytes) == ("all_reduce", "model", 4, 64 * 48 * 4)
+    assert row.wire_bytes == 2 * row.bytes * 3 // 4
+    assert row.op.startswith("aten::mm")
+    assert table.large == [row] and table.small == []
+    assert "1 all_reduce 12.0 KiB, 0 under 4 KiB" in str(table)
+
+
+def test_memory(product):
+    table = spmd.debug.memory()
+    assert table.peak_bytes >= 64 * 48 * 4
+    assert table.rows[0].bytes == max(row.bytes for row in table.rows)
+    assert str(table).splitlines()[-1].startswith("peak ")
+
+
+def test_programs_and_graphs_are_text(product, capsys):
+    program = spmd.debug.print_program()
+    assert "all_reduce" in program and "aten::mm" in program
+    assert capsys.readouterr().out == program + "\n"
+    assert "aten::mm" in spmd.debug.print_graph()
+
+
+def test_the_graph_that_waits(mesh):
+    x = torch.ones(4, device="spmd")
+    y = (x + 1).exp()
+    assert "aten::exp" in spmd.debug.print_graph(y)
+
+
+def test_explain_leads_back_to_a_mark(mesh):
+    x = spmd.mark_sharding(torch.ones(8, 4, device="spmd"), mesh, ("data", None))
+    y = torch.relu(x) * 2
+    text = spmd.debug.explain(y)
+    assert "data" in text
+
+
+def test_explain_compile():
+    x = torch.ones(5, 7, device="spmd")
+    before = len(spmd.debug.explain_compile())
+    (x.sin() + 3).cpu()
+    table = spmd.debug.explain_compile()
+    assert len(table) == before + 1
+    assert table.rows[-1].ops >= 2 and table.rows[-1].cut
+    (x.sin() + 3).cpu()
+    assert len(spmd.debug.explain_compile()) == before + 1
+
+
+def test_visualize(mesh, capsys):
+    t = spmd.mark_sharding(torch.zeros(8, 4, device="spmd"), mesh, ("data", None))
+    text = spmd.debug.visualize_sharding(t)
+    assert capsys.readouterr().out == text + "\n"
+    assert text == (
+        "(8, 4) NamedSharding([data=2, model=4], P('data', None), committed)\n"
+        "dim 0 0:4 │ 0..3 │\n"
+        "──────────┼──────┤\n"
+        "dim 0 4:8 │ 4..7 │"
+    )
+
+
+def test_visualize_two_dimensions_and_uneven():
+    mesh = spmd.make_mesh((2, 2), ("x", "y"))
+    t = spmd.mark_sharding(torch.zeros(3, 5, device="spmd"), mesh, ("y", "x"))
+    assert spmd.debug.visualize_sharding(t).splitlines()[1:] == [
+        "dim 0 \\ dim 1 │ 0:3 │ 3:5 │",
+        "──────────────┼─────┼─────┤",
+        "0:2           │ 0   │ 2   │",
+        "──────────────┼─────┼─────┤",
+        "2:3           │ 1   │ 3   │",
+    ]
+
+
+def test_visualize_three_dimensions():
+    mesh = spmd.make_mesh((2, 2, 2), ("x", "y", "z"))
+    t = spmd.mark_sharding(torch.zeros(2, 2, 2, device="spmd"), mesh, ("x", "y", "z"))
+    assert [line for line in spmd.debug.visualize_sharding(t).splitlines() if "dim 2" in line] == [
+        "dim 2 0:1",
+        "dim 2 1:2",
+    ]
+
+
+def test_visualize_a_whole_tensor(mesh):
+    t = spmd.mark_sharding(torch.zeros(8, device="spmd"), mesh, (None,))
+    assert spmd.debug.visualize_sharding(t).splitlines()[1] == "whole on 0..7"
+
+
+def test_save_repro_and_trace(product, tmp_path):
+    spmd.debug.save_repro(tmp_path / "graph.txt")
+    text = (tmp_path / "graph.txt").read_text()
+    assert "graph {" in text and "aten::mm" in text
+    spmd.debug.trace_to_chrome(tmp_path / "trace.json")
+    events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
+    assert events and all(event["dur"] >= 0 for event in events)
+
+
+def test_before_anything_ran():
+    code = "import torch_spmd as spmd; spmd.debug.collectives()"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert result.stderr.splitlines()[-1] == (
+        "RuntimeError: no program has run yet: look at a value, step an optimizer, or call "
+        "spmd.sync() first"
+    )

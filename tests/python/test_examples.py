@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The examples run as a user would run them, on a small setting."""
+
+import re
+import subprocess
+import sys
+
+import pytest
+
+SMALL_GPT = "--steps 6 --layers 1 --width 64 --block 32 --eval-every 3 --sample 5".split()
+
+
+def run(root, tmp_path, script, *arguments):
+    result = subprocess.run(
+        [sys.executable, str(root / "examples" / script), *arguments, "--out", str(tmp_path)],
+        capture_output=True,
+        text=True,
+        timeout=280,
+    )
+    assert result.returncode == 0, result.stderr
+    assert (tmp_path / "loss.png").read_bytes().startswith(b"\x89PNG")
+    return result.stdout
+
+
+def held_out(output):
+    return float(re.search(r"held-out loss ([\d.]+)", output).group(1))
+
+
+def test_gpt_sharded_equals_plain_pytorch(root, tmp_path):
+    no_dropout = [*SMALL_GPT, "--dropout", "0"]
+    plain = run(root, tmp_path, "train_gpt.py", *no_dropout, "--unsharded", "--device", "cpu")
+    output = run(root, tmp_path, "train_gpt.py", *no_dropout, "--mesh", "data=2,model=4")
+    assert held_out(output) == pytest.approx(held_out(plain), abs=2e-2)
+    for part in ("Collectives of one", "Memory per device", "Sharding of blocks.0", "Programs"):
+        assert part in output
+
+
+@pytest.mark.parametrize("plan", ["dp", "fsdp"])
+def test_gpt_on_a_simulated_slice(root, tmp_path, plan):
+    arguments = [*SMALL_GPT, "--backend", "mock_tpu:v4-16", "--mesh", "x=8", "--strategy", plan]
+    assert "mesh [x=8]" in run(root, tmp_path, "train_gpt.py", *arguments)
+
+
+def test_gpt_accumulates_gradients(root, tmp_path):
+    output = run(root, tmp_path, "train_gpt.py", *SMALL_GPT, "--accumulate", "2")
+    assert "held-out loss" in output
+
+
+def test_gpt_2d_needs_two_axes(root, tmp_path):
+    result = subprocess.run(
+        [sys.executable, str(root / "examples/train_gpt.py"), "--mesh", "data=8"],
+        capture_output=True,
+        text=True,
+    )
+    assert result.stderr.splitlines()[-1] == (
+        "ValueError: strategy '2d' cuts the batch by the first axis and the weights by the others, "
+        "but the mesh has only 'data'; try --mesh data=2,model=4"
+    )
+
+
+def test_cnn_reads_digits(root, tmp_path):
+    output = run(root, tmp_path, "train_cnn.py")
+    accuracy = float(re.search(r"test accuracy ([\d.]+)%", output).group(1))
+    assert accuracy > 95

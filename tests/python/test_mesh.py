@@ -1,0 +1,134 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Meshes: values, and what bad ones are told."""
+
+import pickle
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+import torch_spmd as spmd
+
+
+def message(error, call):
+    with pytest.raises(error) as raised:
+        call()
+    return str(raised.value)
+
+
+def test_a_mesh_says_what_it_is():
+    mesh = spmd.Mesh(range(8), (2, 4), ("data", "model"))
+    assert mesh.device_ids == tuple(range(8))
+    assert mesh.mesh_shape == (2, 4)
+    assert mesh.axis_names == ("data", "model")
+    assert mesh.size() == 8
+    assert list(mesh.shape().items()) == [("data", 2), ("model", 4)]
+    assert mesh.get_axis_name_idx("model") == 1
+    assert mesh.get_logical_mesh().tolist() == [[0, 1, 2, 3], [4, 5, 6, 7]]
+    assert str(mesh) == "[data=2, model=4] over devices 0..7"
+    assert repr(mesh) == "Mesh([data=2, model=4] over devices 0..7, backend='cpu')"
+
+
+def test_any_order_any_part_of_the_devices():
+    mesh = spmd.Mesh(np.array([[3, 1], [7, 5]]), (2, 2))
+    assert mesh.device_ids == (3, 1, 7, 5)
+    assert str(mesh) == "[axis0=2, axis1=2] over devices 3, 1, 7, 5"
+
+
+def test_meshes_are_values():
+    a = spmd.make_mesh((2, 2), ("x", "y"))
+    b = spmd.Mesh([0, 1, 2, 3], (2, 2), ("x", "y"))
+    assert a == b and hash(a) == hash(b)
+    assert a != spmd.make_mesh((2, 2), ("y", "x"))
+    assert a != spmd.Mesh([1, 0, 2, 3], (2, 2), ("x", "y"))
+    assert pickle.loads(pickle.dumps(a)) == a
+    assert message(AttributeError, lambda: setattr(a, "size", 3)) == (
+        "Mesh is immutable; make a new one to change 'size'"
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (
+            (range(6), (2, 4)),
+            "Mesh: shape (2, 4) needs 8 device ids but 6 were given; give one id per device, or a "
+            "shape whose product is 6",
+        ),
+        (
+            ([0, 1, 1, 2], (4,)),
+            "Mesh: device id 1 occurs twice, at positions 1 and 2; give each device once",
+        ),
+        (
+            ([0, -1], (2,)),
+            "Mesh: device id -1 at position 1 is negative; ids are numbers from 0",
+        ),
+        (
+            (range(4), (2, 2), ("x",)),
+            "Mesh: shape (2, 2) has 2 axes but 1 name was given, ('x',); give one name per axis",
+        ),
+        (
+            (range(4), (2, 2), ("x", "x")),
+            "Mesh: axes 0 and 1 are both named 'x'; names must differ",
+        ),
+        (
+            ([], (0,)),
+            "Mesh: axis 0 of shape (0,) has size 0; sizes must be at least 1",
+        ),
+    ],
+)
+def test_bad_meshes(arguments, expected):
+    assert message(ValueError, lambda: spmd.Mesh(*arguments)) == expected
+
+
+def test_unknown_axis():
+    mesh = spmd.make_mesh((2, 4), ("data", "model"))
+    assert message(ValueError, lambda: mesh.get_axis_name_idx("modle")) == (
+        "mesh [data=2, model=4] has no axis 'modle'; did you mean 'model'?"
+    )
+
+
+def test_another_backend():
+    assert message(ValueError, lambda: spmd.make_mesh((2,), ("x",), backend="mock_tpu:v4-16")) == (
+        "Mesh: backend 'mock_tpu:v4-16' was asked for, but this process's backend is 'cpu', and "
+        "all meshes of a graph share one; call spmd.set_default_backend('mock_tpu:v4-16') before "
+        "the first tensor is made"
+    )
+
+
+def run(code, **environment):
+    return subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env=environment, timeout=120
+    )
+
+
+def test_a_larger_mesh_than_the_user_said(monkeypatch):
+    result = run(
+        "import torch_spmd as spmd\n"
+        "print(spmd.device_count())\n"
+        "spmd.make_mesh((4,), ('x',))\n"
+        "spmd.make_mesh((2, 4), ('x', 'y'))\n",
+        SPMD_NUM_DEVICES="4",
+    )
+    assert result.stdout == "4\n"
+    assert result.stderr.splitlines()[-1] == (
+        "ValueError: Mesh: mesh [x=2, y=4] over devices 0..7 needs device 7, but backend 'cpu' has "
+        "4 devices (0..3); make the mesh smaller or raise the number of devices "
+        "(SPMD_NUM_DEVICES, or set_default_backend(name, devices=…))"
+    )
+
+
+def test_many_devices_unless_said():
+    assert spmd.make_mesh((256,), ("x",)).size() == 256
+
+
+def test_the_global_mesh():
+    mesh = spmd.make_mesh((2,), ("x",))
+    assert spmd.get_global_mesh() is None
+    with spmd.use_mesh(mesh):
+        assert spmd.get_global_mesh() is mesh
+        with spmd.use_mesh(spmd.make_mesh((4,), ("x",))):
+            assert spmd.get_global_mesh().size() == 4
+        assert spmd.get_global_mesh() is mesh
+    assert spmd.get_global_mesh() is None
