@@ -1,8 +1,159 @@
 // SPDX-License-Identifier: Apache-2.0
+// Views, and ops that only move elements.
+#include <utility>
+#include <vector>
+
+#include "csrc/rules/builder.h"
 #include "csrc/rules/registry.h"
+#include "csrc/rules/tables/axes.h"
+#include "csrc/rules/tables/call_factors.h"
+#include "csrc/rules/tables/joining.h"
+#include "csrc/rules/tables/reshape.h"
+#include "csrc/rules/tables/slicing.h"
+#include "csrc/util/status.h"
 
 namespace spmd::rules {
+namespace {
 
-std::vector<Rule> ViewRules() { return {}; }
+Attributes LocalSize(const OpCall& call, const OpFactors& factors, const CutFactors& cut) {
+  return WithLocalDims(call, factors, cut, "size");
+}
+Attributes LocalInputSizes(const OpCall& call, const OpFactors& factors, const CutFactors& cut) {
+  return WithLocalDims(call, factors, cut, "input_sizes");
+}
+
+// Strides end in the trace: what is left of a reshape is its size.
+absl::StatusOr<std::vector<ir::ValueId>> AsView(Builder& b, const ir::Graph& from,
+                                                const ir::Node& node,
+                                                absl::Span<const ir::ValueId> operands) {
+  const Dims& dims = from.type(node.first_result).dims;
+  return std::vector<ir::ValueId>{
+      b.View(operands[0], std::vector<int64_t>(dims.begin(), dims.end()))};
+}
+
+// A tile may have size 1 where its tensor has not: only dimensions named as such may be squeezed.
+std::vector<int64_t> Squeezed(const OpCall& call, const std::vector<int>& kept) {
+  std::vector<int64_t> dims;
+  for (int d = 0, next = 0; d < call.operand(0).rank(); ++d) {
+    if (next < static_cast<int>(kept.size()) && kept[next] == d) {
+      ++next;
+    } else {
+      dims.push_back(d);
+    }
+  }
+  return dims;
+}
+template <SourceFn Source>
+absl::StatusOr<std::vector<ir::ValueId>> AsSqueezeDims(Builder& b, const ir::Graph& from,
+                                                       const ir::Node& node,
+                                                       absl::Span<const ir::ValueId> operands) {
+  const OpCall call = OpCall::Of(from, node);
+  std::vector<int64_t> dims = Squeezed(call, Source(call));
+  if (dims.empty()) return std::vector<ir::ValueId>{operands[0]};
+  return std::vector<ir::ValueId>{
+      b.Call("aten::squeeze.dims", {operands[0]}, {{"dim", std::move(dims)}})};
+}
+Attributes LocalSqueezeDims(const OpCall& call, const OpFactors& factors, const CutFactors& cut) {
+  Attributes local = call.attrs();
+  local.Set("dim", Squeezed(call, SqueezeDimsSource(call)));
+  return local;
+}
+
+absl::StatusOr<OpFactors> NoFactors(const OpCall& call) { return WholeFactors(call); }
+
+// An op that gives its one operand's elements, elsewhere: a term of the sum is moved like the sum.
+Rule Moves(absl::string_view op, FactorsFn factors) {
+  return Computed(op, factors).Jointly({0}).Monotone();
+}
+
+template <SourceFn Source>
+Rule MovesDims(absl::string_view op) {
+  return Moves(op, Mapped<Source>).Types(MappedTypes<Source>);
+}
+
+}  // namespace
+
+// Sorted by op.
+std::vector<Rule> ViewRules() {
+  return {
+      Moves("aten::_reshape_alias", ReshapeFactors).DecomposesAlways(AsView),
+      Moves("aten::_unsafe_view", ReshapeFactors).Types(ReshapeTypes).Local(LocalSize),
+      Einsum("aten::alias", "... -> ...").Jointly({0}).Monotone().Types(SameTypes),
+      Moves("aten::as_strided", NoFactors),
+      Computed("aten::as_strided_scatter", NoFactors).Jointly({0, 1}),
+      Computed("aten::cat", CatFactors).JointlyAll().Monotone().Types(CatTypes),
+      Computed("aten::constant_pad_nd", PadFactors)
+          .Jointly({0})
+          .LinearIf(PadsWithZero)
+          .Types(PadTypes)
+          .Local(LocalPad),
+      Computed("aten::diag_embed", Mapped<DiagEmbedSource>).Jointly({0}),
+      MovesDims<DiagonalSource>("aten::diagonal").Types(nullptr),
+      Computed("aten::diagonal_backward", DiagonalBackwardFactors)
+          .Jointly({0})
+          .Types(InputSizesTypes)
+          .Local(LocalInputSizes),
+      Computed("aten::diagonal_scatter", DiagonalScatterFactors)
+          .Jointly({0, 1})
+          .Monotone()
+          .Types(SameTypes),
+      Moves("aten::expand", Mapped<ExpandSource>).Types(ExpandTypes).Local(LocalSize),
+      Moves("aten::flip", FlipFactors).Types(SameTypes),
+      Einsum("aten::lift_fresh", "... -> ...").Jointly({0}).Monotone().Types(SameTypes),
+      MovesDims<PermuteSource>("aten::permute"),
+      Moves("aten::repeat", RepeatFactors).Local(LocalRepeats),
+      Moves("aten::reshape", ReshapeFactors).DecomposesAlways(AsView),
+      Moves("aten::roll", RollFactors).Types(SameTypes).Decomposes(RollAsCat),
+      MovesDims<SelectSource>("aten::select.int"),
+      Computed("aten::select_backward", SelectBackwardFactors)
+          .Jointly({0})
+          .Types(InputSizesTypes)
+          .Local(LocalInputSizes)
+          .Decomposes(SelectBackwardAsSlice),
+      Computed("aten::select_scatter", SelectScatterFactors)
+          .Jointly({0, 1})
+          .Monotone()
+          .Types(SameTypes)
+          .Decomposes(SelectScatterAsSlice),
+      Moves("aten::slice.Tensor", SliceFactors).Types(SliceTypes).Local(LocalSlice),
+      Computed("aten::slice_backward", SliceBackwardFactors)
+          .Jointly({0})
+          .Types(InputSizesTypes)
+          .Local(LocalSliceBackward),
+      Computed("aten::slice_scatter", SliceScatterFactors)
+          .Jointly({0, 1})
+          .Monotone()
+          .Types(SameTypes)
+          .Local(LocalSliceScatter),
+      MovesDims<SqueezeSource>("aten::squeeze").DecomposesAlways(AsSqueezeDims<SqueezeSource>),
+      MovesDims<SqueezeDimSource>("aten::squeeze.dim")
+          .DecomposesAlways(AsSqueezeDims<SqueezeDimSource>),
+      MovesDims<SqueezeDimsSource>("aten::squeeze.dims").Local(LocalSqueezeDims),
+      Computed("aten::stack", StackFactors)
+          .JointlyAll()
+          .Monotone()
+          .Types(StackTypes)
+          .Decomposes(StackAsCat),
+      MovesDims<TSource>("aten::t"),
+      MovesDims<TransposeSource>("aten::transpose.int"),
+      Einsum("aten::tril", "... -> ...").Jointly({0}).Types(SameTypes).Local(LocalTriangle),
+      Einsum("aten::triu", "... -> ...").Jointly({0}).Types(SameTypes).Local(LocalTriangle),
+      Moves("aten::unfold", UnfoldFactors),
+      Computed("aten::unfold_backward", UnfoldBackwardFactors)
+          .Jointly({0})
+          .Types(InputSizesTypes)
+          .Local(LocalInputSizes),
+      MovesDims<UnsqueezeSource>("aten::unsqueeze"),
+      Moves("aten::view", ReshapeFactors).Types(ReshapeTypes).Local(LocalSize),
+      Computed("aten::view.dtype", BitcastFactors).Types(BitcastTypes),
+      Computed("aten::view_as_complex", Mapped<ViewAsComplexSource>).Jointly({0}),
+      Computed("aten::view_as_real", Mapped<ViewAsRealSource>).Jointly({0}),
+      Moves("spmd::slice_start", SliceStartFactors).Types(SliceStartTypes),
+      Computed("spmd::slice_start_scatter", SliceStartScatterFactors)
+          .Jointly({0, 1})
+          .Monotone()
+          .Types(SameTypes),
+  };
+}
 
 }  // namespace spmd::rules

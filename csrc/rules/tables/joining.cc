@@ -1,0 +1,308 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "csrc/rules/tables/joining.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "csrc/rules/builder.h"
+#include "csrc/rules/promotion.h"
+#include "csrc/rules/tables/call_factors.h"
+#include "csrc/util/status.h"
+
+namespace spmd::rules {
+namespace {
+
+// PyTorch lets an empty vector stand among operands of any rank; it holds nothing.
+bool IsLegacyEmpty(const TensorType& type, int rank) {
+  return type.rank() == 1 && type.dims[0] == 0 && rank != 1;
+}
+
+// The rank of what a cat joins.
+int CatRank(const OpCall& call) {
+  int rank = 1;
+  for (const TensorType* type : call.operands) {
+    if (!(type->rank() == 1 && type->dims[0] == 0)) rank = type->rank();
+  }
+  return rank;
+}
+
+std::vector<bool> Named(const std::vector<int64_t>& dims, int rank) {
+  std::vector<bool> named(rank, false);
+  for (int64_t d : dims) {
+    if (rank > 0) named[d < 0 ? d + rank : d] = true;
+  }
+  return named;
+}
+
+// "pad" lists the last dimension first: elements before, elements after; negative ones are cut off.
+struct Padding {
+  int64_t before = 0;
+  int64_t after = 0;
+  bool none() const { return before == 0 && after == 0; }
+};
+std::vector<Padding> PaddingOf(const OpCall& call) {
+  const std::vector<int64_t>& pad = call.attrs().GetInts("pad");
+  const int rank = call.operand(0).rank();
+  std::vector<Padding> padding(rank);
+  for (int i = 0; i < static_cast<int>(pad.size()) / 2 && i < rank; ++i) {
+    padding[rank - 1 - i] = {pad[2 * i], pad[2 * i + 1]};
+  }
+  return padding;
+}
+
+// What "value" fills with, where that is known and real.
+const double* FillOf(const OpCall& call, double* storage) {
+  const Attr* value = call.attrs().Find("value");
+  *storage = 0;
+  if (value == nullptr || std::holds_alternative<NoneAttr>(*value)) return storage;
+  if (const auto* d = std::get_if<double>(value)) return d;
+  if (const auto* i = std::get_if<int64_t>(value))
+    *storage = static_cast<double>(*i);
+  else if (const auto* b = std::get_if<bool>(value))
+    *storage = *b;
+  else
+    return nullptr;
+  return storage;
+}
+
+ir::ValueId SliceOf(Builder& b, ir::ValueId x, int64_t dim, int64_t start, int64_t end) {
+  return b.Call("aten::slice.Tensor", {x},
+                {{"dim", dim}, {"start", start}, {"end", end}, {"step", int64_t{1}}});
+}
+
+ir::ValueId Cat(Builder& b, std::vector<ir::ValueId> parts, int64_t dim) {
+  const int n = static_cast<int>(parts.size());
+  return b.CallAll("aten::cat", std::move(parts), {{"dim", dim}}, {{0, n}})[0];
+}
+
+}  // namespace
+
+absl::StatusOr<OpFactors> CatFactors(const OpCall& call) {
+  CallFactors f(call);
+  const Dims& dims = call.results[0].dims;
+  const int rank = call.results[0].rank();
+  const int64_t dim = call.Dim("dim", rank);
+  for (int d = 0; d < rank; ++d) f.OverResult(d, f.Add(dims[d]));
+  int64_t offset = 0;
+  for (int k = 0; k < static_cast<int>(call.operands.size()); ++k) {
+    const TensorType& type = call.operand(k);
+    if (IsLegacyEmpty(type, rank)) continue;
+    for (int d = 0; d < rank; ++d) {
+      if (d != dim || type.dims[d] == dims[d]) {
+        f.OverOperand(k, d, d);
+      } else if (type.dims[d] > 0) {
+        const ExprInterval shard = WindowShard();
+        f.OverWindow(k, d, d,
+                     {Clamp(shard.begin - offset, 0, type.dims[d]),
+                      Clamp(shard.end - offset, 0, type.dims[d])});
+      }
+    }
+    offset += type.dims[dim];
+  }
+  return f.Take();
+}
+
+absl::StatusOr<std::vector<TensorType>> CatTypes(const OpCall& call) {
+  const int rank = CatRank(call);
+  const int64_t dim = call.Dim("dim", rank);
+  TensorType result{PromotedDType(call), {}};
+  for (const TensorType* type : call.operands) {
+    if (IsLegacyEmpty(*type, rank)) continue;
+    if (result.dims.empty()) {
+      result.dims = type->dims;
+      continue;
+    }
+    for (int d = 0; d < rank; ++d) {
+      if (type->rank() != rank || (d != dim && type->dims[d] != result.dims[d])) {
+        return absl::InvalidArgumentError(
+            absl::StrCat(call.ToString(), ": operands must agree in every dimension but ", dim));
+      }
+    }
+    result.dims[dim] += type->dims[dim];
+  }
+  if (result.dims.empty()) result.dims = {0};
+  return std::vector<TensorType>{std::move(result)};
+}
+
+absl::StatusOr<OpFactors> StackFactors(const OpCall& call) {
+  CallFactors f(call);
+  const Dims& dims = call.results[0].dims;
+  const int rank = call.results[0].rank();
+  const int64_t dim = call.Dim("dim", rank);
+  for (int d = 0, next = 0; d < rank; ++d) {
+    const int factor = d == dim ? f.AddWhole(dims[d]) : f.Add(dims[d]);
+    f.OverResult(d, factor);
+    if (d == dim) continue;
+    for (int k = 0; k < static_cast<int>(call.operands.size()); ++k) f.OverOperand(k, next, factor);
+    ++next;
+  }
+  return f.Take();
+}
+
+absl::StatusOr<std::vector<TensorType>> StackTypes(const OpCall& call) {
+  TensorType result{PromotedDType(call), call.operand(0).dims};
+  const int64_t dim = call.Dim("dim", result.rank() + 1);
+  result.dims.insert(result.dims.begin() + dim, static_cast<int64_t>(call.operands.size()));
+  return std::vector<TensorType>{std::move(result)};
+}
+
+absl::StatusOr<std::vector<ir::ValueId>> StackAsCat(Builder& b, const ir::Graph& from,
+                                                    const ir::Node& node,
+                                                    absl::Span<const ir::ValueId> operands) {
+  const int64_t dim = OpCall::Of(from, node).Dim("dim", b.rank(operands[0]) + 1);
+  std::vector<ir::ValueId> parts;
+  for (ir::ValueId v : operands) parts.push_back(b.Call("aten::unsqueeze", {v}, {{"dim", dim}}));
+  return std::vector<ir::ValueId>{Cat(b, std::move(parts), dim)};
+}
+
+absl::StatusOr<OpFactors> PadFactors(const OpCall& call) {
+  CallFactors f(call);
+  const std::vector<Padding> padding = PaddingOf(call);
+  double storage;
+  const double* fill = FillOf(call, &storage);
+  for (int d = 0; d < call.operand(0).rank(); ++d) {
+    const int64_t size = call.results[0].dims[d];
+    if (padding[d].none()) {
+      f.Pass(d, d);
+    } else if (fill != nullptr && call.operand(0).dims[d] > 0) {
+      const int factor = f.Add(size);
+      f.OverResult(d, factor);
+      const ExprInterval shard = WindowShard();
+      f.OverWindow(0, d, factor, {shard.begin - padding[d].before, shard.end - padding[d].before},
+                   *fill);
+    } else {
+      f.OverResult(d, f.AddWhole(size));
+      f.OverOperand(0, d, f.AddWhole(call.operand(0).dims[d]));
+    }
+  }
+  return f.Take();
+}
+
+absl::StatusOr<std::vector<TensorType>> PadTypes(const OpCall& call) {
+  TensorType type = call.operand(0);
+  const std::vector<Padding> padding = PaddingOf(call);
+  for (int d = 0; d < type.rank(); ++d) type.dims[d] += padding[d].before + padding[d].after;
+  return std::vector<TensorType>{std::move(type)};
+}
+
+Attributes LocalPad(const OpCall& call, const OpFactors& factors, const CutFactors& cut) {
+  std::vector<int64_t> pad = call.attrs().GetInts("pad");
+  const int rank = call.operand(0).rank();
+  for (int i = 0; i < static_cast<int>(pad.size()) / 2 && i < rank; ++i) {
+    if (IsCut(factors.results[0][rank - 1 - i], cut)) pad[2 * i] = pad[2 * i + 1] = 0;
+  }
+  Attributes local = call.attrs();
+  local.Set("pad", std::move(pad));
+  return local;
+}
+
+bool PadsWithZero(const OpCall& call) {
+  double storage;
+  const double* fill = FillOf(call, &storage);
+  return fill != nullptr && *fill == 0;
+}
+
+absl::StatusOr<OpFactors> FlipFactors(const OpCall& call) {
+  CallFactors f(call);
+  const Dims& dims = call.results[0].dims;
+  const std::vector<bool> flipped = Named(call.attrs().GetInts("dims"), call.results[0].rank());
+  for (int d = 0; d < call.results[0].rank(); ++d) {
+    if (!flipped[d]) {
+      f.Pass(d, d);
+      continue;
+    }
+    const int factor = f.Add(dims[d]);
+    f.OverResult(d, factor);
+    const ExprInterval shard = WindowShard();
+    f.OverWindow(0, d, factor, {Expr(dims[d]) - shard.end, Expr(dims[d]) - shard.begin});
+  }
+  return f.Take();
+}
+
+absl::StatusOr<OpFactors> RollFactors(const OpCall& call) {
+  CallFactors f(call);
+  const std::vector<int64_t> named = call.attrs().GetIntsOr("dims", {});
+  const std::vector<bool> rolled = Named(named, call.results[0].rank());
+  for (int d = 0; d < call.results[0].rank(); ++d) {
+    if (!rolled[d] && !named.empty()) {
+      f.Pass(d, d);
+      continue;
+    }
+    const int factor = f.AddWhole(call.results[0].dims[d]);
+    f.OverResult(d, factor);
+    f.OverOperand(0, d, factor);
+  }
+  return f.Take();
+}
+
+absl::StatusOr<std::vector<ir::ValueId>> RollAsCat(Builder& b, const ir::Graph& from,
+                                                   const ir::Node& node,
+                                                   absl::Span<const ir::ValueId> operands) {
+  const std::vector<int64_t>& shifts = node.attributes.GetInts("shifts");
+  std::vector<int64_t> dims = node.attributes.GetIntsOr("dims", {});
+  const TensorType type = b.type(operands[0]);
+  ir::ValueId x = operands[0];
+  const bool flat = dims.empty();  // rolls the elements in row-major order
+  if (flat) {
+    x = b.View(x, {type.NumElements()});
+    dims = {0};
+  }
+  for (size_t i = 0; i < dims.size(); ++i) {
+    const int64_t dim = dims[i] < 0 ? dims[i] + b.rank(x) : dims[i];
+    const int64_t n = b.rank(x) == 0 ? 0 : b.type(x).dims[dim];
+    const int64_t shift = n == 0 ? 0 : (shifts[i] % n + n) % n;
+    if (shift == 0) continue;
+    x = Cat(b, {SliceOf(b, x, dim, n - shift, n), SliceOf(b, x, dim, 0, n - shift)}, dim);
+  }
+  if (flat) x = b.View(x, std::vector<int64_t>(type.dims.begin(), type.dims.end()));
+  return std::vector<ir::ValueId>{x};
+}
+
+absl::StatusOr<OpFactors> UnfoldFactors(const OpCall& call) {
+  CallFactors f(call);
+  const int rank = call.operand(0).rank();
+  const int64_t dim = call.Dim("dimension", rank);
+  const int64_t size = call.attrs().GetInt("size"), step = call.attrs().GetInt("step");
+  for (int d = 0; d < rank; ++d) {
+    if (d != dim || (size == 1 && step == 1)) {
+      f.Pass(d, d);
+      continue;
+    }
+    const int factor = f.Add(call.results[0].dims[d]);
+    f.OverResult(d, factor);
+    const ExprInterval shard = WindowShard();
+    f.OverWindow(0, d, factor, {shard.begin * step, shard.end * step + (size - step)});
+  }
+  f.OverResult(rank, f.AddWhole(call.results[0].dims[rank]));
+  return f.Take();
+}
+
+absl::StatusOr<OpFactors> UnfoldBackwardFactors(const OpCall& call) {
+  CallFactors f(call);
+  const int rank = call.results[0].rank();
+  const int64_t dim = call.Dim("dim", rank);
+  for (int d = 0; d < rank; ++d) {
+    if (d != dim) {
+      f.Pass(d, d);
+      continue;
+    }
+    f.OverResult(d, f.AddWhole(call.results[0].dims[d]));
+    f.OverOperand(0, d, f.AddWhole(call.operand(0).dims[d]));
+  }
+  f.OverOperand(0, rank, f.AddWhole(call.operand(0).dims[rank]));
+  return f.Take();
+}
+
+Attributes LocalTriangle(const OpCall& call, const OpFactors& factors, const CutFactors& cut) {
+  const int rank = call.results[0].rank();
+  const TensorFactors& dims = factors.results[0];
+  Expr diagonal = call.attrs().GetIntOr("diagonal", 0);
+  if (IsCut(dims[rank - 2], cut)) diagonal = Expr::Start(Result(0), rank - 2) + diagonal;
+  if (IsCut(dims[rank - 1], cut)) diagonal = diagonal - Expr::Start(Result(0), rank - 1);
+  Attributes local = call.attrs();
+  local.Set("diagonal", ToAttr(diagonal));
+  return local;
+}
+
+}  // namespace spmd::rules

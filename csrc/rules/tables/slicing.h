@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+// Slices and their inverses. Along a sliced dimension an operand is needed as a window, so that the
+// dimension stays cut and only what crosses a boundary moves:
+//
+//   slice [2:8) of 10, cut in two            shard [0:3) needs [2:5), shard [3:6) needs [5:8)
+//   slice_scatter into [2:8) of 10, in two   shard [0:5) needs [0:3) of src, shard [5:10) [3:6)
+#pragma once
+
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "csrc/rules/rule.h"
+
+namespace spmd::rules {
+
+// slice.Tensor, with its attributes; starts and ends as PyTorch reads them.
+absl::StatusOr<OpFactors> SliceFactors(const OpCall& call);
+absl::StatusOr<std::vector<TensorType>> SliceTypes(const OpCall& call);
+Attributes LocalSlice(const OpCall& call, const OpFactors& factors, const CutFactors& cut);
+
+// slice_scatter(self, src): src replaces the slice. slice_backward(grad): the same into zeros.
+absl::StatusOr<OpFactors> SliceScatterFactors(const OpCall& call);
+absl::StatusOr<OpFactors> SliceBackwardFactors(const OpCall& call);
+Attributes LocalSliceScatter(const OpCall& call, const OpFactors& factors, const CutFactors& cut);
+Attributes LocalSliceBackward(const OpCall& call, const OpFactors& factors, const CutFactors& cut);
+// From "input_sizes".
+absl::StatusOr<std::vector<TensorType>> InputSizesTypes(const OpCall& call);
+
+// select_scatter, select_backward: "dim" is whole; where it is cut they are slice_scatter and
+// slice_backward of a slice of length 1.
+absl::StatusOr<OpFactors> SelectScatterFactors(const OpCall& call);
+absl::StatusOr<OpFactors> SelectBackwardFactors(const OpCall& call);
+absl::StatusOr<std::vector<ir::ValueId>> SelectScatterAsSlice(
+    Builder& b, const ir::Graph& from, const ir::Node& node,
+    absl::Span<const ir::ValueId> operands);
+absl::StatusOr<std::vector<ir::ValueId>> SelectBackwardAsSlice(
+    Builder& b, const ir::Graph& from, const ir::Node& node,
+    absl::Span<const ir::ValueId> operands);
+
+// spmd::slice_start: the start may be known at run time only, so the dimension is whole.
+absl::StatusOr<OpFactors> SliceStartFactors(const OpCall& call);
+absl::StatusOr<std::vector<TensorType>> SliceStartTypes(const OpCall& call);
+absl::StatusOr<OpFactors> SliceStartScatterFactors(const OpCall& call);
+
+}  // namespace spmd::rules
