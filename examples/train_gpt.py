@@ -216,7 +216,10 @@ def main() -> None:
     args = parse_arguments()
     torch.manual_seed(args.seed)
     corpus = standard_library()
-    place = Placement(args)
+    try:
+        place = Placement(args)
+    except ValueError as error:
+        raise SystemExit(f"train_gpt: {error}") from None
     config = GPTConfig(
         block=args.block,
         layers=args.layers,

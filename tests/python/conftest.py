@@ -8,7 +8,7 @@ from pathlib import Path
 # Tiny ops on few cores: waiting threads should sleep, not spin. Read when torch is loaded.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
-import pytest  # noqa: E402
+import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "examples"))

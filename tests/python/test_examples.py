@@ -7,7 +7,20 @@ import sys
 
 import pytest
 
-SMALL_GPT = "--steps 6 --layers 1 --width 64 --block 32 --eval-every 3 --sample 5".split()
+SMALL_GPT = [
+    "--steps",
+    "6",
+    "--layers",
+    "1",
+    "--width",
+    "64",
+    "--block",
+    "32",
+    "--eval-every",
+    "3",
+    "--sample",
+    "5",
+]
 
 
 def run(root, tmp_path, script, *arguments):
@@ -53,7 +66,7 @@ def test_gpt_2d_needs_two_axes(root, tmp_path):
         text=True,
     )
     assert result.stderr.splitlines()[-1] == (
-        "ValueError: strategy '2d' cuts the batch by the first axis and the weights by the others, "
+        "train_gpt: strategy '2d' cuts the batch by the first axis and the weights by the others, "
         "but the mesh has only 'data'; try --mesh data=2,model=4"
     )
 
