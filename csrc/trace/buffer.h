@@ -30,6 +30,8 @@ struct Mark {
   PartitionSpec spec;
 };
 
+struct CompiledProgram;  // csrc/trace/session.h
+
 // Invariants: exactly one of: pending (on a tape), tiles, host. Logical and stride-free: `type` is what
 // a dense row-major tensor of the value would be.
 // Thread safety: guarded by the session's lock.
@@ -43,6 +45,9 @@ struct Value : c10::intrusive_ptr_target {
   bool pending = false;
   runtime::TiledTensorPtr tiles;
   at::Tensor host;  // contiguous CPU tensor that nobody else may write
+  // The run that made it, for `explain`: its program and the number of the output.
+  std::shared_ptr<const CompiledProgram> origin;
+  int origin_output = -1;
   // A failure after which the value is lost; reading it raises this.
   absl::Status poison;
 };
@@ -70,10 +75,6 @@ class Buffer : public c10::intrusive_ptr_target {
   std::optional<Mark> mark;  // committed
   // Layout in which programs leave it; nullopt until a program wrote it.
   std::optional<Layout> settled;
-  // Where its present value came from, for `explain`: the run and the output's number.
-  std::weak_ptr<const void> origin;
-  int origin_output = -1;
-
   void* address() const { return address_; }
   // Forgets recipes and takes another form (set_, resize_, whole-storage copies).
   void Rebase(BaseForm form);
@@ -83,10 +84,19 @@ class Buffer : public c10::intrusive_ptr_target {
   }
 
  private:
+  struct Key {};
   friend c10::DataPtr MakeDataPtr(Buffer* buffer);
-  Buffer();
+  friend c10::DataPtr NewDataPtr();
+
+ public:
+  explicit Buffer(Key);
+
+ private:
   void* address_ = nullptr;
 };
 using BufferPtr = c10::intrusive_ptr<Buffer>;
+
+// What an allocator gives: the address and context of a fresh Buffer.
+c10::DataPtr NewDataPtr();
 
 }  // namespace spmd::trace

@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+// Autocast: CUDA's op lists. The default lower precision is bfloat16.
+#include <ATen/autocast_mode.h>
+#include <torch/library.h>
+
+#include "csrc/trace/device.h"
+
+namespace at::autocast {
+namespace {
+
+TORCH_LIBRARY_IMPL(_, AutocastPrivateUse1, m) { m.fallback(torch::CppFunction::makeFallthrough()); }
+
+TORCH_LIBRARY_IMPL(aten, AutocastPrivateUse1, m) {
+#define SPMD_LOWER(...) KERNEL_PRIVATEUSEONE(__VA_ARGS__, lower_precision_fp)
+  AT_FORALL_LOWER_PRECISION_FP(SPMD_LOWER)
+#undef SPMD_LOWER
+#define SPMD_FP32(...) KERNEL_PRIVATEUSEONE(__VA_ARGS__, fp32)
+  AT_FORALL_FP32(SPMD_FP32)
+#undef SPMD_FP32
+#define SPMD_SET_DTYPE(...) KERNEL_PRIVATEUSEONE(__VA_ARGS__, fp32_set_opt_dtype)
+  AT_FORALL_FP32_SET_OPT_DTYPE(SPMD_SET_DTYPE)
+#undef SPMD_SET_DTYPE
+  AT_FORALL_DIFFERENT_REDISPATCH_SIGNATURE(KERNEL_DIFFERENT_REDISPATCH_SIGNATURE_PRIVATEUSEONE)
+#define SPMD_PROMOTE(...) KERNEL_PRIVATEUSEONE(__VA_ARGS__, promote)
+  AT_FORALL_PROMOTE(SPMD_PROMOTE)
+#undef SPMD_PROMOTE
+  m.impl(TORCH_SELECTIVE_NAME("aten::binary_cross_entropy"),
+         TORCH_FN((&at::autocast::binary_cross_entropy_banned)));
+}
+
+}  // namespace
+}  // namespace at::autocast
+
+namespace spmd::trace {
+
+// The lists are registered when the library is loaded; this keeps the linker from dropping them.
+void RegisterAutocast() {
+  at::autocast::set_autocast_dtype(kDeviceType, at::kBFloat16);
+}
+
+}  // namespace spmd::trace

@@ -1,0 +1,266 @@
+// SPDX-License-Identifier: Apache-2.0
+// A cut: what is pending becomes a program, which runs; Buffers get its results.
+#include <algorithm>
+#include <chrono>
+
+#include "absl/cleanup/cleanup.h"
+#include "absl/strings/str_cat.h"
+#include "csrc/trace/lower.h"
+#include "csrc/trace/session_state.h"
+#include "csrc/util/status.h"
+
+namespace spmd::trace {
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+double MillisecondsSince(Clock::time_point t) {
+  return std::chrono::duration<double, std::milli>(Clock::now() - t).count();
+}
+
+struct Live {
+  std::vector<OutputSpec> outputs;
+  std::vector<std::pair<BufferPtr, TapeId>> buffers;  // with what they held before
+};
+
+// Values that some Buffer still holds, in order of binding, each once.
+Live FindLive(const Tape& tape) {
+  Live live;
+  std::vector<int> output_of(tape.slots().size(), -1);
+  for (const Binding& binding : tape.bindings()) {
+    BufferPtr buffer = binding.buffer.lock();
+    if (buffer == nullptr || buffer->value == nullptr || buffer->value->tape != tape.number()) {
+      continue;
+    }
+    const TapeId id = buffer->value->id;
+    if (buffer->value->pending) {
+      int& k = output_of[id];
+      if (k < 0) {
+        k = static_cast<int>(live.outputs.size());
+        live.outputs.push_back({id, kNoId});
+      }
+      // The input whose place it takes: of the same type, claimed once.
+      if (live.outputs[k].becomes == kNoId && binding.before != kNoId &&
+          tape.value(binding.before)->type == buffer->value->type) {
+        const bool taken = std::any_of(
+            live.outputs.begin(), live.outputs.end(),
+            [&](const OutputSpec& o) { return o.becomes == binding.before; });
+        if (!taken) live.outputs[k].becomes = binding.before;
+      }
+    }
+    live.buffers.emplace_back(std::move(buffer), binding.before);
+  }
+  return live;
+}
+
+// The program's results include all that is alive, and settled Buffers keep their layouts.
+bool Fits(const CachedProgram& cached, const Tape& tape, const Live& live) {
+  for (const OutputSpec& wanted : live.outputs) {
+    const auto it = std::find_if(cached.outputs.begin(), cached.outputs.end(),
+                                 [&](const OutputSpec& o) { return o.value == wanted.value; });
+    if (it == cached.outputs.end()) return false;
+    if (wanted.becomes == kNoId) continue;
+    const std::optional<Layout>& settled =
+        tape.inputs()[tape.slots()[wanted.becomes].input].settled;
+    if (!settled.has_value()) continue;
+    const program::Program& p = cached.program->program();
+    if (!(p.LayoutOf(p.outputs[it - cached.outputs.begin()].value) == *settled)) return false;
+  }
+  return true;
+}
+
+absl::StatusOr<CachedProgramPtr> Compile(Session::State& state, const Tape& tape,
+                                         std::vector<OutputSpec> outputs, const Hash128& key,
+                                         bool runtime_starts, const std::string& reason,
+                                         const std::string& why) {
+  auto cached = std::make_shared<CachedProgram>();
+  auto program = std::make_shared<CompiledProgram>();
+  program->number = state.next_program++;
+  CompileEvent event;
+  event.number = program->number;
+  event.reason = reason;
+  event.cut = why;
+  event.records = static_cast<int64_t>(tape.records().size());
+
+  Clock::time_point start = Clock::now();
+  SPMD_ASSIGN_OR_RETURN(Lowered lowered,
+                        Lower(tape, outputs, {&state.meshes, &state.grids, runtime_starts}));
+  event.lower_ms = MillisecondsSince(start);
+  program->traced = lowered.graph;
+
+  start = Clock::now();
+  SPMD_ASSIGN_OR_RETURN(std::shared_ptr<runtime::Backend> backend, TheBackend(state));
+  partition::CompileOptions options;
+  options.machine = &backend->machine();
+  SPMD_ASSIGN_OR_RETURN(program->compiled, partition::Compile(lowered.graph, options));
+  event.compile_ms = MillisecondsSince(start);
+
+  start = Clock::now();
+  SPMD_ASSIGN_OR_RETURN(program->loaded,
+                        runtime::LoadedProgram::Load(std::move(program->compiled.program), backend));
+  event.load_ms = MillisecondsSince(start);
+  event.instructions = static_cast<int64_t>(program->program().instructions.size());
+
+  for (const partition::Warning& w : program->compiled.warnings) {
+    if (state.hooks.warn != nullptr && state.warned.insert(w.key).second) state.hooks.warn(w.text);
+  }
+  cached->key = key;
+  cached->runtime_starts = runtime_starts;
+  cached->outputs = std::move(outputs);
+  cached->inputs = std::move(lowered.inputs);
+  cached->starts = std::move(lowered.starts);
+  cached->program = std::move(program);
+  for (const Record& r : tape.records()) cached->ops.push_back(r.op);
+  cached->prefixes = tape.prefixes();
+  state.known_prefixes.insert(tape.prefixes().begin(), tape.prefixes().end());
+  state.events.push_back(std::move(event));
+  if (state.events.size() > 1000) state.events.pop_front();
+  ++state.statistics.compiles;
+  return cached;
+}
+
+Hash128 CacheKey(const Hash128& tape_key, bool runtime_starts) {
+  Hash128 key = tape_key;
+  key.Mix(runtime_starts ? 0xb : 0xa);
+  return key;
+}
+
+absl::StatusOr<CachedProgramPtr> FindOrCompile(Session::State& state, const Tape& tape,
+                                               const Live& live, const std::string& why) {
+  const Hash128 strict = CacheKey(tape.strict(), false), loose = CacheKey(tape.loose(), true);
+  std::vector<CachedProgramPtr> same = state.programs.Find(strict);
+  const std::vector<CachedProgramPtr> same_loose = state.programs.Find(loose);
+  for (const auto* candidates : {&same, &same_loose}) {
+    for (const CachedProgramPtr& p : *candidates) {
+      if (Fits(*p, tape, live)) {
+        ++state.statistics.cache_hits;
+        return p;
+      }
+    }
+  }
+  // Tapes that differ in starts only: from the second one on, starts are run-time scalars.
+  const bool has_starts = std::any_of(tape.records().begin(), tape.records().end(),
+                                      [](const Record& r) { return LooseArguments(r) != 0; });
+  const bool runtime_starts =
+      !same_loose.empty() || (has_starts && same.empty() && state.programs.SeenLoose(loose));
+  if (runtime_starts) same = same_loose;
+  std::string reason = state.programs.Difference(tape);
+  if (runtime_starts && same_loose.empty()) {
+    reason += "; where slices start is passed at run time from now on";
+  }
+  // On a second miss that differs in liveness only, the union.
+  std::vector<OutputSpec> outputs = live.outputs;
+  if (!same.empty()) {
+    for (const OutputSpec& o : same.front()->outputs) {
+      const bool known = std::any_of(outputs.begin(), outputs.end(),
+                                     [&](const OutputSpec& x) { return x.value == o.value; });
+      if (!known) outputs.push_back({o.value, kNoId});
+    }
+  }
+  SPMD_ASSIGN_OR_RETURN(CachedProgramPtr cached,
+                        Compile(state, tape, std::move(outputs), runtime_starts ? loose : strict,
+                                runtime_starts, reason, why));
+  if (has_starts) state.programs.NoteLoose(loose);
+  state.programs.Insert(cached);
+  return cached;
+}
+
+absl::StatusOr<std::vector<runtime::TiledTensorPtr>> RunProgram(Session::State& state,
+                                                                const Tape& tape,
+                                                                const CachedProgram& cached) {
+  SPMD_ASSIGN_OR_RETURN(std::shared_ptr<runtime::Backend> backend, TheBackend(state));
+  const program::Program& program = cached.program->program();
+  std::vector<runtime::LoadedProgram::Argument> arguments;
+  for (size_t k = 0; k < cached.inputs.size(); ++k) {
+    const ValuePtr& value = tape.value(tape.inputs()[cached.inputs[k]].id);
+    if (!value->poison.ok()) return value->poison;
+    if (value->tiles == nullptr) {
+      value->tiles = runtime::Upload(value->host, program.LayoutOf(program.inputs[k].value), *backend);
+      value->host = at::Tensor();
+    }
+    runtime::LoadedProgram::Argument argument;
+    // Only the tape holds it: no Buffer will read it again.
+    argument.donate = value.use_count() == 1;
+    argument.value = value->tiles;
+    if (argument.donate) value->tiles = nullptr;
+    arguments.push_back(std::move(argument));
+  }
+  std::vector<c10::Scalar> scalars = tape.scalars();
+  for (const int r : cached.starts) scalars.emplace_back(StartOf(tape.records()[r]));
+  return cached.program->loaded->Run(std::move(arguments), scalars);
+}
+
+void Poison(const Live& live, const Tape& tape, const absl::Status& status) {
+  const absl::Status lost(
+      status.code(), absl::StrCat("the value was lost when the ops that make it failed: ",
+                                  std::string(status.message())));
+  for (const auto& [buffer, before] : live.buffers) {
+    if (!buffer->value->pending) continue;
+    const bool old_is_whole = before != kNoId && (tape.value(before)->tiles != nullptr ||
+                                                  tape.value(before)->host.defined());
+    if (old_is_whole) {
+      buffer->Bind(tape.value(before));
+    } else {
+      buffer->value->poison = lost;
+      buffer->value->pending = false;
+    }
+  }
+}
+
+}  // namespace
+
+absl::StatusOr<Layout> ProvisionalLayout(Session::State& state, TapeId value) {
+  const Tape& tape = *state.tape;
+  Live live = FindLive(tape);
+  const std::vector<OutputSpec>& outputs = live.outputs;
+  const auto it = std::find_if(outputs.begin(), outputs.end(),
+                               [&](const OutputSpec& o) { return o.value == value; });
+  if (it == outputs.end()) return absl::InternalError("the value is not alive");
+  SPMD_ASSIGN_OR_RETURN(Lowered lowered,
+                        Lower(tape, outputs, {&state.meshes, &state.grids, false}));
+  SPMD_ASSIGN_OR_RETURN(std::shared_ptr<runtime::Backend> backend, TheBackend(state));
+  partition::CompileOptions options;
+  options.machine = &backend->machine();
+  SPMD_ASSIGN_OR_RETURN(partition::Compiled compiled, partition::Compile(lowered.graph, options));
+  return compiled.program.LayoutOf(compiled.program.outputs[it - outputs.begin()].value);
+}
+
+absl::Status Cut(Session::State& state, const std::string& why) {
+  if (state.tape->bindings().empty()) {
+    if (!state.tape->slots().empty()) state.tape = std::make_unique<Tape>();
+    return absl::OkStatus();
+  }
+  if (state.closed) return absl::FailedPreconditionError("the interpreter is shutting down");
+  const std::unique_ptr<Tape> tape = std::move(state.tape);
+  state.tape = std::make_unique<Tape>();
+  const Live live = FindLive(*tape);
+  if (live.outputs.empty()) return absl::OkStatus();
+
+  auto cached = FindOrCompile(state, *tape, live, why);
+  if (!cached.ok()) {
+    Poison(live, *tape, cached.status());
+    return cached.status();
+  }
+  auto results = RunProgram(state, *tape, **cached);
+  if (!results.ok()) {
+    Poison(live, *tape, results.status());
+    return results.status();
+  }
+  for (size_t k = 0; k < (*cached)->outputs.size(); ++k) {
+    const ValuePtr& value = tape->value((*cached)->outputs[k].value);
+    value->tiles = (*results)[k];
+    value->pending = false;
+    value->origin = (*cached)->program;
+    value->origin_output = static_cast<int>(k);
+  }
+  for (const auto& [buffer, before] : live.buffers) {
+    if (before != kNoId && !buffer->settled.has_value() && buffer->value->tiles != nullptr) {
+      buffer->settled = buffer->value->tiles->layout;
+    }
+  }
+  ++state.statistics.runs;
+  state.last_program = (*cached)->program;
+  return absl::OkStatus();
+}
+
+}  // namespace spmd::trace

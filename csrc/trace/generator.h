@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: Apache-2.0
+// Random state: a seed and a counter of random ops. The values an op draws depend on both and on the
+// global index of each element, never on where the element lies.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+#include <ATen/core/Generator.h>
+
+namespace spmd::trace {
+
+struct RandomKey {
+  uint64_t seed;
+  uint64_t counter;
+};
+
+const at::Generator& DefaultGenerator();
+at::Generator NewGenerator();
+// The key of the next random op; counts it.
+RandomKey NextRandom(const std::optional<at::Generator>& generator);
+
+}  // namespace spmd::trace

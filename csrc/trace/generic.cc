@@ -1,0 +1,153 @@
+// SPDX-License-Identifier: Apache-2.0
+// The way of most ops: infer the results' metadata, record the functional twin, rebind what is written.
+#include <ATen/MemoryOverlap.h>
+#include <c10/core/ScalarType.h>
+
+#include "csrc/trace/arguments.h"
+#include "csrc/trace/kernel.h"
+#include "csrc/trace/tensor.h"
+
+namespace spmd::trace {
+
+namespace {
+
+// The tensors of a written argument: one, or those of a list.
+std::vector<at::Tensor> TensorsOf(const c10::IValue& arg) {
+  if (arg.isTensor()) return {arg.toTensor()};
+  if (arg.isTensorList()) return arg.toTensorVector();
+  return {};
+}
+
+bool AllOurs(const std::vector<at::Tensor>& tensors) {
+  for (const at::Tensor& t : tensors) {
+    if (t.defined() && !Buffer::IsOurs(t)) return false;
+  }
+  return true;
+}
+
+bool HasOurs(const std::vector<c10::IValue>& args) {
+  for (const c10::IValue& arg : args) {
+    if (arg.isTensor() && Buffer::IsOurs(arg.toTensor())) return true;
+    if (arg.isList()) {
+      for (const c10::IValue& item : arg.toListRef()) {
+        if (item.isTensor() && Buffer::IsOurs(item.toTensor())) return true;
+      }
+    }
+  }
+  return false;
+}
+
+void CheckWrite(const OpInfo& op, const at::Tensor& target, const TensorMeta& result) {
+  at::assert_no_internal_overlap(target);
+  TORCH_CHECK(c10::canCast(result.dtype, target.scalar_type()), "result type ", result.dtype,
+              " can't be cast to the desired output type ", target.scalar_type());
+  const at::IntArrayRef sizes(result.sizes.data(), result.sizes.size());
+  TORCH_CHECK(op.is_out || target.sizes() == sizes, "output with shape ", target.sizes(),
+              " doesn't match the broadcast shape ", sizes);
+}
+
+// out= arguments take the result's size.
+void ResizeOut(Session::State& state, const at::Tensor& target, const TensorMeta& result) {
+  const at::IntArrayRef sizes(result.sizes.data(), result.sizes.size());
+  if (target.sizes() == sizes) return;
+  if (target.numel() != 0) {
+    TORCH_WARN("An output with one or more elements was resized since it had shape ", target.sizes(),
+               ", which does not match the required output shape ", sizes,
+               ". This behavior is deprecated, and in a future PyTorch release outputs will not be "
+               "resized unless they have zero elements. You can explicitly reuse an out tensor t by "
+               "resizing it, inplace, to zero elements with t.resize_(0).");
+  }
+  ResizeTensor(state, target, sizes);
+}
+
+}  // namespace
+
+std::vector<c10::IValue> PopArguments(const OpInfo& op, torch::jit::Stack* stack) {
+  return torch::jit::pop(*stack, op.args.size());
+}
+
+void RunGeneric(Session::State& state, const OpInfo& op, torch::jit::Stack* stack) {
+  const OpInfo* twin = op.functional();
+  if (op.must_run_on_host || twin == nullptr || !op.only_tensors_result || op.is_view) {
+    RunOnHost(state, op, stack);
+    return;
+  }
+  const std::vector<c10::IValue> args(stack->end() - static_cast<int64_t>(op.args.size()),
+                                      stack->end());
+  if (!HasOurs(args)) {
+    RunOnHost(state, op, stack);
+    return;
+  }
+  for (const int w : op.written) {
+    if (!AllOurs(TensorsOf(args[w]))) {
+      RunOnHost(state, op, stack);
+      return;
+    }
+  }
+  std::vector<c10::IValue> twin_args = twin == &op ? args : Rearrange(op, args, *twin);
+  const Inference& inferred = state.shapes.Infer(*twin, twin_args);
+  if (!inferred.ok) {
+    RunOnHost(state, op, stack);
+    return;
+  }
+  const std::vector<TensorMeta> metas = inferred.tensors;
+  const std::vector<int> counts = inferred.counts;
+
+  // Where each flattened result goes: a written tensor, or nowhere (a fresh one).
+  std::vector<at::Tensor> targets;
+  size_t flat = 0;
+  const size_t fresh = counts.size() - op.written.size();
+  for (size_t r = 0; r < counts.size(); ++r) {
+    std::vector<at::Tensor> tensors(counts[r]);
+    if (r >= fresh) {
+      tensors = TensorsOf(args[op.written[r - fresh]]);
+      if (tensors.size() != static_cast<size_t>(counts[r])) {
+        RunOnHost(state, op, stack);
+        return;
+      }
+    }
+    for (const at::Tensor& t : tensors) {
+      if (t.defined() && metas[flat].defined) CheckWrite(op, t, metas[flat]);
+      targets.push_back(t);
+      ++flat;
+    }
+  }
+
+  Arguments call = ReadArguments(state, *twin, std::move(twin_args));
+  std::vector<TensorType> types;
+  for (const TensorMeta& meta : metas) types.push_back(TypeOf(meta));
+  const bool in_place = !op.written.empty() && !op.is_out && fresh == 0;
+  const TapeId first = Emit(state, *call.op, std::move(call.args), std::move(call.operands), types,
+                            std::move(call.groups), in_place);
+
+  stack->erase(stack->end() - static_cast<int64_t>(op.args.size()), stack->end());
+  std::vector<at::Tensor> results(metas.size());
+  for (size_t k = 0; k < metas.size(); ++k) {
+    const TapeId id = first + static_cast<TapeId>(k);
+    if (!targets[k].defined()) {
+      results[k] = NewTensor(state, metas[k], id);
+      continue;
+    }
+    results[k] = targets[k];
+    if (!metas[k].defined) continue;
+    if (op.is_out) ResizeOut(state, targets[k], metas[k]);
+    Write(state, targets[k], EmitCast(state, id, runtime::FromScalarType(targets[k].scalar_type())));
+  }
+  size_t next = 0;
+  for (size_t r = 0; r < op.result_alias.size(); ++r) {
+    if (op.result_alias[r] >= 0) {
+      stack->push_back(args[op.result_alias[r]]);
+      continue;
+    }
+    if (op.result_is_list[r]) {
+      stack->push_back(c10::IValue(std::vector<at::Tensor>(
+          results.begin() + static_cast<int64_t>(next),
+          results.begin() + static_cast<int64_t>(next) + counts[r])));
+      next += counts[r];
+    } else {
+      stack->push_back(c10::IValue(results[next++]));
+    }
+  }
+}
+
+}  // namespace spmd::trace

@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copies: between host and device, between tensors, and looks at values.
+#include <ATen/ExpandUtils.h>
+#include <ATen/ops/equal.h>
+
+#include "csrc/trace/arguments.h"
+#include "csrc/trace/device.h"
+#include "csrc/trace/kernel.h"
+#include "csrc/trace/tensor.h"
+
+namespace spmd::trace {
+
+namespace {
+
+using Args = std::vector<c10::IValue>;
+
+// Strides of a copy of `self` under a memory format.
+TensorMeta CopyMeta(const at::Tensor& self, at::ScalarType dtype, const c10::IValue& format) {
+  const at::MemoryFormat f =
+      format.isNone() ? at::MemoryFormat::Preserve : static_cast<at::MemoryFormat>(format.toInt());
+  TensorMeta meta = TensorMeta::Contiguous(dtype, self.sizes());
+  if (f == at::MemoryFormat::Preserve) {
+    if (self.is_non_overlapping_and_dense()) {
+      meta.strides.assign(self.strides().begin(), self.strides().end());
+    } else {
+      const auto strides = at::infer_dense_strides(self.sizes(), self.strides());
+      meta.strides.assign(strides.begin(), strides.end());
+    }
+  } else if (f != at::MemoryFormat::Contiguous) {
+    const auto strides = f == at::MemoryFormat::ChannelsLast
+                             ? c10::get_channels_last_strides_2d(self.sizes())
+                             : c10::get_channels_last_strides_3d(self.sizes());
+    meta.strides.assign(strides.begin(), strides.end());
+  }
+  return meta;
+}
+
+void ToCopy(const OpInfo& op, torch::jit::Stack* stack) {
+  Session::State& state = Session::Get().state();
+  const Args a = PopArguments(op, stack);
+  const at::Tensor self = a[0].toTensor();
+  const at::ScalarType dtype =
+      a[1].isNone() ? self.scalar_type() : static_cast<at::ScalarType>(a[1].toInt());
+  const c10::Device device = a[3].isNone() ? self.device() : a[3].toDevice();
+  TORCH_CHECK_NOT_IMPLEMENTED(a[2].isNone() || static_cast<c10::Layout>(a[2].toInt()) == at::kStrided,
+                              "torch_spmd: only strided tensors are supported on '", TheDevice(), "'");
+  const TensorMeta meta = CopyMeta(self, dtype, a[6]);
+  if (!Buffer::IsOurs(self)) {
+    TORCH_CHECK_NOT_IMPLEMENTED(self.layout() == at::kStrided, "torch_spmd: ", self.layout(),
+                                " tensors are not supported on '", TheDevice(),
+                                "'; keep them on the CPU");
+    // The bytes are taken now: the caller may reuse its tensor.
+    const at::Tensor host = self.cpu().to(dtype);
+    stack->push_back(NewTensor(meta, HostValue(host, !host.is_same(self) && !host.is_alias_of(self))));
+    return;
+  }
+  if (device.type() == kDeviceType) {
+    stack->push_back(NewTensor(state, meta,
+                               EmitCast(state, Read(state, self), runtime::FromScalarType(dtype))));
+    return;
+  }
+  const at::Tensor host = ReadHost(state, self, "cpu");
+  at::Tensor out = at::empty_strided(
+      self.sizes(), at::IntArrayRef(meta.strides.data(), meta.strides.size()),
+      host.options().dtype(dtype).device(device).pinned_memory(!a[4].isNone() && a[4].toBool()));
+  out.copy_(host);
+  stack->push_back(out);
+}
+
+void Clone(const OpInfo& op, torch::jit::Stack* stack) {
+  Session::State& state = Session::Get().state();
+  const Args a = PopArguments(op, stack);
+  const at::Tensor self = a[0].toTensor();
+  stack->push_back(NewTensor(state, CopyMeta(self, self.scalar_type(), a[1]), Read(state, self)));
+}
+
+// All bytes of both storages, seen as bytes: the Buffer's value goes over as it is.
+bool CopyWholeBuffer(Session::State& state, const at::Tensor& dst, const at::Tensor& src) {
+  Buffer* to = BufferOf(dst);
+  Buffer* from = BufferOf(src);
+  const auto whole = [](const at::Tensor& t) {
+    return t.scalar_type() == at::kByte && IsDense(t) &&
+           static_cast<size_t>(t.numel()) == t.storage().nbytes();
+  };
+  if (!whole(dst) || !whole(src) || dst.numel() != src.numel() || from->form.dtype == at::kByte ||
+      from->value == nullptr) {
+    return false;
+  }
+  to->value = nullptr;
+  to->Rebase(from->form);
+  to->mark = from->mark;
+  BindBuffer(state, to, state.tape->Use(from->value, from));
+  return true;
+}
+
+void Copy(const OpInfo& op, torch::jit::Stack* stack) {
+  Session::State& state = Session::Get().state();
+  const Args a = PopArguments(op, stack);
+  const at::Tensor dst = a[0].toTensor(), src = a[1].toTensor();
+  stack->push_back(dst);
+  if (dst.is_same(src)) return;
+  if (!Buffer::IsOurs(dst)) {
+    TORCH_CHECK(dst.device().type() != kDeviceType, "copy_: the destination has no storage");
+    dst.copy_(ReadHost(state, src, "cpu"));
+    return;
+  }
+  TORCH_CHECK(at::is_expandable_to(src.sizes(), dst.sizes()), "The size of tensor a (",
+              dst.dim() > 0 ? dst.size(-1) : 1, ") must match the size of tensor b (",
+              src.dim() > 0 ? src.size(-1) : 1, ") at non-singleton dimension ",
+              std::max<int64_t>(dst.dim() - 1, 0));
+  const Dims dims(dst.sizes().begin(), dst.sizes().end());
+  const DType dtype = runtime::FromScalarType(dst.scalar_type());
+  if (!Buffer::IsOurs(src)) {
+    const at::Tensor host = src.cpu().to(dst.scalar_type()).expand(dst.sizes());
+    Write(state, dst, state.tape->Use(HostValue(host, /*steal=*/false), nullptr));
+    return;
+  }
+  if (CopyWholeBuffer(state, dst, src)) return;
+  Write(state, dst, EmitExpand(state, EmitCast(state, Read(state, src), dtype), dims));
+}
+
+void LocalScalarDense(const OpInfo& op, torch::jit::Stack* stack) {
+  Session::State& state = Session::Get().state();
+  const Args a = PopArguments(op, stack);
+  const at::Tensor host = ReadHost(state, a[0].toTensor(), "item");
+  TORCH_CHECK(host.numel() == 1, "a Tensor with ", host.numel(),
+              " elements cannot be converted to Scalar");
+  stack->push_back(c10::IValue(host.reshape({}).item()));
+}
+
+void Equal(const OpInfo& op, torch::jit::Stack* stack) {
+  Session::State& state = Session::Get().state();
+  const Args a = PopArguments(op, stack);
+  const at::Tensor x = a[0].toTensor(), y = a[1].toTensor();
+  BufferOf(x);
+  BufferOf(y);
+  stack->push_back(at::equal(ReadHost(state, x, "equal"), ReadHost(state, y, "equal")));
+}
+
+void IsSameSize(const OpInfo& op, torch::jit::Stack* stack) {
+  const Args a = PopArguments(op, stack);
+  stack->push_back(a[0].toTensor().sizes() == a[1].toTensor().sizes());
+}
+
+void HasSameStorageNumel(const OpInfo& op, torch::jit::Stack* stack) {
+  const Args a = PopArguments(op, stack);
+  const at::Tensor x = a[0].toTensor(), y = a[1].toTensor();
+  const auto n = [](const at::Tensor& t) {
+    return static_cast<int64_t>(t.storage().nbytes() / t.itemsize());
+  };
+  stack->push_back(n(x) == n(y));
+}
+
+constexpr HandlerRow kRows[] = {
+    {"aten::_has_same_storage_numel", &HasSameStorageNumel},
+    {"aten::_local_scalar_dense", &LocalScalarDense},
+    {"aten::_to_copy", &ToCopy},
+    {"aten::clone", &Clone},
+    {"aten::copy_", &Copy},
+    {"aten::equal", &Equal},
+    {"aten::is_same_size", &IsSameSize},
+};
+
+}  // namespace
+
+absl::Span<const HandlerRow> CopyHandlers() { return kRows; }
+
+}  // namespace spmd::trace

@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: Apache-2.0
+// Factories and fills.
+#include "csrc/trace/arguments.h"
+#include "csrc/trace/device.h"
+#include "csrc/trace/kernel.h"
+#include "csrc/trace/tensor.h"
+
+namespace spmd::trace {
+
+namespace {
+
+using Args = std::vector<c10::IValue>;
+
+void CheckPlace(const OpInfo& op, const Args& args) {
+  for (size_t i = 0; i < args.size(); ++i) {
+    if (op.args[i].kind != ArgKind::kDropped || args[i].isNone()) continue;
+    if (op.args[i].name == "device") {
+      const c10::Device device = args[i].toDevice();
+      TORCH_CHECK(device.type() != kDeviceType || device.index() <= 0, "torch_spmd has one device, '",
+                  TheDevice(), "'; got '", device, "'. Meshes say where tensors lie");
+    } else if (op.args[i].name == "layout") {
+      TORCH_CHECK_NOT_IMPLEMENTED(static_cast<c10::Layout>(args[i].toInt()) == at::kStrided,
+                                  "torch_spmd: ", static_cast<c10::Layout>(args[i].toInt()),
+                                  " tensors are not supported on '", TheDevice(), "'");
+    }
+  }
+}
+
+// The metadata that PyTorch gives the op's result; the arguments stay on the stack if it cannot.
+TensorMeta MetaOf(Session::State& state, const OpInfo& op, const Args& args) {
+  CheckPlace(op, args);
+  const Inference& inferred = state.shapes.Infer(op, args);
+  TORCH_CHECK(inferred.ok, op.name, ": invalid arguments");
+  return inferred.tensors[0];
+}
+
+Args Peek(const OpInfo& op, torch::jit::Stack* stack) {
+  return Args(stack->end() - static_cast<int64_t>(op.args.size()), stack->end());
+}
+
+// `like` ops with a device argument that leads elsewhere, and arguments that Meta rejects: PyTorch's
+// own kernel on the host answers, or raises what is wrong.
+bool GoesElsewhere(Session::State& state, const OpInfo& op, torch::jit::Stack* stack) {
+  const Args args = Peek(op, stack);
+  CheckPlace(op, args);
+  if (state.shapes.Infer(op, args).ok) return false;
+  RunOnHost(state, op, stack);
+  return true;
+}
+
+void Empty(const OpInfo& op, torch::jit::Stack* stack) {
+  Session::State& state = Session::Get().state();
+  if (GoesElsewhere(state, op, stack)) return;
+  const TensorMeta meta = MetaOf(state, op, PopArguments(op, stack));
+  stack->push_back(NewTensor(meta, nullptr));
+}
+
+c10::Scalar FillOf(const OpInfo& op, const Args& args) {
+  const std::string& base = op.handle.operator_name().name;
+  for (const char* name : {"fill_value", "s"}) {
+    if (const int i = op.FindArg(name); i >= 0) return args[i].toScalar();
+  }
+  return base.find("ones") != std::string::npos ? c10::Scalar(1) : c10::Scalar(0);
+}
+
+void Filled(const OpInfo& op, torch::jit::Stack* stack) {
+  Session::State& state = Session::Get().state();
+  if (GoesElsewhere(state, op, stack)) return;
+  const Args args = PopArguments(op, stack);
+  const TensorMeta meta = MetaOf(state, op, args);
+  stack->push_back(NewTensor(state, meta, EmitFull(state, TypeOf(meta), FillOf(op, args))));
+}
+
+void Arange(const OpInfo& op, torch::jit::Stack* stack) {
+  Session::State& state = Session::Get().state();
+  if (GoesElsewhere(state, op, stack)) return;
+  const Args args = PopArguments(op, stack);
+  const TensorMeta meta = MetaOf(state, op, args);
+  const int start = op.FindArg("start"), step = op.FindArg("step");
+  const TapeId id = EmitNamed(
+      state, "spmd::iota", {},
+      {{"size", meta.sizes[0]},
+       {"start", start >= 0 ? args[start] : c10::IValue(int64_t{0})},
+       {"step", step >= 0 ? args[step] : c10::IValue(int64_t{1})},
+       {"offset", int64_t{0}},
+       {"dtype", static_cast<int64_t>(meta.dtype)}},
+      TypeOf(meta));
+  stack->push_back(NewTensor(state, meta, id));
+}
+
+void Fill(const OpInfo& op, torch::jit::Stack* stack) {
+  Session::State& state = Session::Get().state();
+  const Args a = PopArguments(op, stack);
+  const at::Tensor self = a[0].toTensor();
+  const TensorType type = TypeOf(self);
+  if (a.size() > 1 && a[1].isTensor()) {
+    TORCH_CHECK(a[1].toTensor().dim() == 0,
+                "fill_ only supports 0-dimension value tensor but got tensor with ",
+                a[1].toTensor().dim(), " dimensions.");
+    const TapeId value = EmitCast(state, ReadOperand(state, a[1].toTensor()), type.dtype);
+    Write(state, self, EmitExpand(state, value, type.dims));
+  } else {
+    Write(state, self, EmitFull(state, type, a.size() > 1 ? a[1].toScalar() : c10::Scalar(0)));
+  }
+  stack->push_back(self);
+}
+
+constexpr HandlerRow kRows[] = {
+    {"aten::_efficientzerotensor", &Filled},
+    {"aten::arange", &Arange},
+    {"aten::arange.start", &Arange},
+    {"aten::arange.start_step", &Arange},
+    {"aten::empty.memory_format", &Empty},
+    {"aten::empty_like", &Empty},
+    {"aten::empty_permuted", &Empty},
+    {"aten::empty_strided", &Empty},
+    {"aten::fill_.Scalar", &Fill},
+    {"aten::fill_.Tensor", &Fill},
+    {"aten::full", &Filled},
+    {"aten::full_like", &Filled},
+    {"aten::new_empty", &Empty},
+    {"aten::new_empty_strided", &Empty},
+    {"aten::new_full", &Filled},
+    {"aten::new_ones", &Filled},
+    {"aten::new_zeros", &Filled},
+    {"aten::ones", &Filled},
+    {"aten::ones_like", &Filled},
+    {"aten::scalar_tensor", &Filled},
+    {"aten::zero_", &Fill},
+    {"aten::zeros", &Filled},
+    {"aten::zeros_like", &Filled},
+};
+
+}  // namespace
+
+absl::Span<const HandlerRow> CreationHandlers() { return kRows; }
+
+}  // namespace spmd::trace

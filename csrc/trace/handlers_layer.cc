@@ -1,0 +1,246 @@
+// SPDX-License-Identifier: Apache-2.0
+// Whole layers that PyTorch hands to private devices: linear's gradient, batch norm, attention, and
+// the fused cells of recurrent nets (written in ATen ops, which come back to the boxed kernel).
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/ops/add.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/mul.h>
+#include <ATen/ops/rsub.h>
+#include <ATen/ops/sigmoid.h>
+#include <ATen/ops/sub.h>
+#include <ATen/ops/sum.h>
+#include <ATen/ops/tanh.h>
+#include <ATen/ops/zeros_like.h>
+
+#include <numeric>
+
+#include "csrc/trace/arguments.h"
+#include "csrc/trace/kernel.h"
+#include "csrc/trace/tensor.h"
+
+namespace spmd::trace {
+
+namespace {
+
+using Args = std::vector<c10::IValue>;
+
+at::Tensor Optional(const c10::IValue& v) { return v.isTensor() ? v.toTensor() : at::Tensor(); }
+
+TensorMeta MetaLike(const at::Tensor& t) {
+  return TensorMeta::Contiguous(t.scalar_type(), t.sizes());
+}
+
+void LinearBackward(const OpInfo& op, torch::jit::Stack* stack) {
+  Session::State& state = Session::Get().state();
+  const Args a = PopArguments(op, stack);
+  const at::Tensor self = a[0].toTensor(), grad = a[1].toTensor(), weight = a[2].toTensor();
+  const auto mask = a[3].toBoolList();
+  at::Tensor dinput, dweight, dbias;
+  const TapeId g = Read(state, grad);
+  if (mask.get(0)) {
+    dinput = NewTensor(state, MetaLike(self),
+                       EmitNamed(state, "spmd::linear_dinput", {g, Read(state, weight)}, {},
+                                 TypeOf(self)));
+  }
+  if (mask.get(1)) {
+    dweight = NewTensor(state, MetaLike(weight),
+                        EmitNamed(state, "spmd::linear_dweight", {g, Read(state, self)}, {},
+                                  TypeOf(weight)));
+  }
+  if (mask.get(2)) {
+    std::vector<int64_t> dims(grad.dim() - 1);
+    std::iota(dims.begin(), dims.end(), 0);
+    const TensorMeta meta = TensorMeta::Contiguous(grad.scalar_type(), {grad.size(-1)});
+    dbias = NewTensor(state, meta,
+                      dims.empty() ? g
+                                   : EmitNamed(state, "aten::sum.dim_IntList", {g},
+                                               {{"dim", dims}}, TypeOf(meta)));
+  }
+  stack->push_back(dinput);
+  stack->push_back(dweight);
+  stack->push_back(dbias);
+}
+
+// native_batch_norm writes its running statistics without saying so.
+void BatchNorm(const OpInfo& op, torch::jit::Stack* stack) {
+  Session::State& state = Session::Get().state();
+  const Args a = PopArguments(op, stack);
+  const at::Tensor input = a[0].toTensor(), mean = Optional(a[3]), var = Optional(a[4]);
+  const bool training = a[5].toBool();
+  const bool tracks = mean.defined() && var.defined();
+  const OpInfo& infer_op = GetOp("aten::native_batch_norm");
+  const Inference& inferred = state.shapes.Infer(infer_op, a);
+  TORCH_CHECK(inferred.ok, "native_batch_norm: invalid arguments");
+  std::vector<TensorMeta> metas = inferred.tensors;
+  for (size_t k = 1; k < 3; ++k) {
+    metas[k] = TensorMeta::Contiguous(metas[k].dtype, {training ? input.size(1) : 0});
+  }
+  std::vector<TensorType> types;
+  for (const TensorMeta& m : metas) types.push_back(TypeOf(m));
+  const bool updates = training && tracks;
+  const OpInfo& graph_op =
+      updates ? GetOp("aten::_native_batch_norm_legit_functional")
+              : (training ? GetOp("aten::_native_batch_norm_legit.no_stats") : infer_op);
+  if (updates) {
+    types.push_back(TypeOf(mean));
+    types.push_back(TypeOf(var));
+  }
+  Arguments call = ReadArguments(state, graph_op, Rearrange(op, a, graph_op));
+  const TapeId first = Emit(state, *call.op, std::move(call.args), std::move(call.operands), types,
+                            std::move(call.groups));
+  if (updates) {
+    Write(state, mean, first + 3);
+    Write(state, var, first + 4);
+  }
+  for (int k = 0; k < 3; ++k) stack->push_back(NewTensor(state, metas[k], first + k));
+}
+
+void Attention(const OpInfo& op, torch::jit::Stack* stack) {
+  Session::State& state = Session::Get().state();
+  const Args a = PopArguments(op, stack);
+  const at::Tensor q = a[0].toTensor(), k = a[1].toTensor(), v = a[2].toTensor();
+  const at::Tensor mask = Optional(a[3]);
+  TORCH_CHECK_NOT_IMPLEMENTED(a[4].toDouble() == 0 && q.dim() == 4,
+                              "torch_spmd: attention with dropout or without heads takes the math way");
+  const TensorMeta out = TensorMeta::Contiguous(
+      q.scalar_type(), {q.size(0), q.size(1), q.size(2), v.size(3)});
+  const TensorMeta lse = TensorMeta::Contiguous(at::kFloat, {q.size(0), q.size(1), q.size(2)});
+  const TapeId first =
+      Emit(state, GetOp("spmd::attention"),
+           {c10::IValue(), c10::IValue(), c10::IValue(), c10::IValue(), a[5], a[7]},
+           {Read(state, q), Read(state, k), Read(state, v), ReadOperand(state, mask)},
+           {TypeOf(out), TypeOf(lse)});
+  stack->push_back(NewTensor(state, out, first));
+  stack->push_back(NewTensor(state, lse, first + 1));
+  stack->push_back(at::Tensor());  // cumulative lengths: of nested tensors only
+  stack->push_back(at::Tensor());
+  stack->push_back(q.size(2));
+  stack->push_back(k.size(2));
+  stack->push_back(at::Tensor());  // no dropout, no random state
+  stack->push_back(at::Tensor());
+  stack->push_back(at::Tensor());
+}
+
+void AttentionBackward(const OpInfo& op, torch::jit::Stack* stack) {
+  Session::State& state = Session::Get().state();
+  const Args a = PopArguments(op, stack);
+  const auto named = [&](const char* name) { return Optional(a[op.FindArg(name)]); };
+  const at::Tensor q = named("query"), k = named("key"), v = named("value");
+  const TensorType tq = TypeOf(q), tk = TypeOf(k), tv = TypeOf(v);
+  const TapeId first = Emit(
+      state, GetOp("spmd::attention_backward"),
+      {c10::IValue(), c10::IValue(), c10::IValue(), c10::IValue(), c10::IValue(), c10::IValue(),
+       c10::IValue(), a[op.FindArg("is_causal")], a[op.FindArg("scale")]},
+      {Read(state, named("grad_out")), Read(state, q), Read(state, k), Read(state, v),
+       Read(state, named("out")), Read(state, named("logsumexp")),
+       ReadOperand(state, named("attn_bias"))},
+      {tq, tk, tv});
+  stack->push_back(NewTensor(state, MetaLike(q), first));
+  stack->push_back(NewTensor(state, MetaLike(k), first + 1));
+  stack->push_back(NewTensor(state, MetaLike(v), first + 2));
+  stack->push_back(at::Tensor());  // a bias that requires grad takes the math way
+}
+
+at::Tensor OneMinus(const at::Tensor& x) { return at::rsub(x, 1); }
+
+at::Tensor AddAll(std::initializer_list<at::Tensor> terms) {
+  at::Tensor sum;
+  for (const at::Tensor& t : terms) {
+    if (t.defined()) sum = sum.defined() ? at::add(sum, t) : t;
+  }
+  return sum;
+}
+
+void LstmCell(const OpInfo& op, torch::jit::Stack* stack) {
+  const at::AutoDispatchBelowADInplaceOrView below;
+  const Args a = PopArguments(op, stack);
+  const at::Tensor cx = a[2].toTensor();
+  const at::Tensor gates =
+      AddAll({a[0].toTensor(), a[1].toTensor(), Optional(a[3]), Optional(a[4])});
+  const std::vector<at::Tensor> g = gates.split(gates.size(1) / 4, 1);
+  const at::Tensor i = at::sigmoid(g[0]), f = at::sigmoid(g[1]), c = at::tanh(g[2]),
+                   o = at::sigmoid(g[3]);
+  const at::Tensor cy = at::add(at::mul(f, cx), at::mul(i, c));
+  stack->push_back(at::mul(o, at::tanh(cy)));
+  stack->push_back(cy);
+  stack->push_back(at::cat({i, f, c, o}, 1));
+}
+
+void LstmCellBackward(const OpInfo& op, torch::jit::Stack* stack) {
+  const at::AutoDispatchBelowADInplaceOrView below;
+  const Args a = PopArguments(op, stack);
+  const at::Tensor cx = a[2].toTensor(), cy = a[3].toTensor(), workspace = a[4].toTensor();
+  at::Tensor grad_hy = Optional(a[0]), grad_cy = Optional(a[1]);
+  if (!grad_hy.defined() && !grad_cy.defined()) {
+    for (int k = 0; k < 3; ++k) stack->push_back(at::Tensor());
+    return;
+  }
+  if (!grad_hy.defined()) grad_hy = at::zeros_like(cx);
+  const std::vector<at::Tensor> g = workspace.split(workspace.size(1) / 4, 1);
+  const at::Tensor &i = g[0], &f = g[1], &c = g[2], &o = g[3];
+  const at::Tensor t = at::tanh(cy);
+  at::Tensor gc = at::mul(at::mul(grad_hy, o), OneMinus(at::mul(t, t)));
+  if (grad_cy.defined()) gc = at::add(gc, grad_cy);
+  const auto through_sigmoid = [](const at::Tensor& grad, const at::Tensor& y) {
+    return at::mul(grad, at::mul(y, OneMinus(y)));
+  };
+  const at::Tensor gates = at::cat({through_sigmoid(at::mul(gc, c), i),
+                                    through_sigmoid(at::mul(gc, cx), f),
+                                    at::mul(at::mul(gc, i), OneMinus(at::mul(c, c))),
+                                    through_sigmoid(at::mul(grad_hy, t), o)},
+                                   1);
+  stack->push_back(gates);
+  stack->push_back(at::mul(gc, f));
+  stack->push_back(a[5].toBool() ? at::sum(gates, {0}) : at::Tensor());
+}
+
+void GruCell(const OpInfo& op, torch::jit::Stack* stack) {
+  const at::AutoDispatchBelowADInplaceOrView below;
+  const Args a = PopArguments(op, stack);
+  const at::Tensor hx = a[2].toTensor();
+  const at::Tensor input = AddAll({a[0].toTensor(), Optional(a[3])});
+  const at::Tensor hidden = AddAll({a[1].toTensor(), Optional(a[4])});
+  const int64_t n = hx.size(1);
+  const std::vector<at::Tensor> x = input.split(n, 1), h = hidden.split(n, 1);
+  const at::Tensor r = at::sigmoid(at::add(x[0], h[0])), z = at::sigmoid(at::add(x[1], h[1]));
+  const at::Tensor new_gate = at::tanh(at::add(x[2], at::mul(r, h[2])));
+  stack->push_back(at::add(new_gate, at::mul(z, at::sub(hx, new_gate))));
+  stack->push_back(at::cat({r, z, new_gate, hx, h[2]}, 1));
+}
+
+void GruCellBackward(const OpInfo& op, torch::jit::Stack* stack) {
+  const at::AutoDispatchBelowADInplaceOrView below;
+  const Args a = PopArguments(op, stack);
+  const at::Tensor grad = a[0].toTensor(), workspace = a[1].toTensor();
+  const std::vector<at::Tensor> w = workspace.split(workspace.size(1) / 5, 1);
+  const at::Tensor &r = w[0], &z = w[1], &n = w[2], &hx = w[3], &hn = w[4];
+  const at::Tensor gz = at::mul(at::mul(grad, at::sub(hx, n)), at::mul(OneMinus(z), z));
+  const at::Tensor gn = at::mul(at::mul(grad, OneMinus(z)), OneMinus(at::mul(n, n)));
+  const at::Tensor gr = at::mul(at::mul(gn, hn), at::mul(OneMinus(r), r));
+  const at::Tensor input = at::cat({gr, gz, gn}, 1);
+  const at::Tensor hidden = at::cat({gr, gz, at::mul(gn, r)}, 1);
+  stack->push_back(input);
+  stack->push_back(hidden);
+  stack->push_back(at::mul(grad, z));
+  const bool has_bias = a[2].toBool();
+  stack->push_back(has_bias ? at::sum(input, {0}) : at::Tensor());
+  stack->push_back(has_bias ? at::sum(hidden, {0}) : at::Tensor());
+}
+
+constexpr HandlerRow kRows[] = {
+    {"aten::_native_batch_norm_legit", &BatchNorm},
+    {"aten::_scaled_dot_product_fused_attention_overrideable", &Attention},
+    {"aten::_scaled_dot_product_fused_attention_overrideable_backward", &AttentionBackward},
+    {"aten::_thnn_fused_gru_cell", &GruCell},
+    {"aten::_thnn_fused_gru_cell_backward", &GruCellBackward},
+    {"aten::_thnn_fused_lstm_cell", &LstmCell},
+    {"aten::_thnn_fused_lstm_cell_backward_impl", &LstmCellBackward},
+    {"aten::linear_backward", &LinearBackward},
+    {"aten::native_batch_norm", &BatchNorm},
+};
+
+}  // namespace
+
+absl::Span<const HandlerRow> LayerHandlers() { return kRows; }
+
+}  // namespace spmd::trace

@@ -1,0 +1,245 @@
+// SPDX-License-Identifier: Apache-2.0
+// Random ops: each takes its (seed, counter) when it is recorded.
+#include <limits>
+
+#include "csrc/trace/arguments.h"
+#include "csrc/trace/generator.h"
+#include "csrc/trace/kernel.h"
+#include "csrc/trace/tensor.h"
+
+namespace spmd::trace {
+
+namespace {
+
+using Args = std::vector<c10::IValue>;
+
+struct Distribution {
+  const char* name;
+  double p0 = 0;
+  double p1 = 0;
+};
+
+std::optional<at::Generator> GeneratorOf(const OpInfo& op, const Args& args) {
+  for (size_t i = 0; i < args.size(); ++i) {
+    if (op.args[i].kind == ArgKind::kGenerator && !args[i].isNone()) return args[i].toGenerator();
+  }
+  return std::nullopt;
+}
+
+TapeId EmitRandom(Session::State& state, const TensorType& type, const Distribution& d,
+                  const std::optional<at::Generator>& generator) {
+  const RandomKey key = NextRandom(generator);
+  const std::vector<int64_t> size(type.dims.begin(), type.dims.end());
+  return EmitNamed(state, "spmd::random", {},
+                   {{"size", size},
+                    {"offset", std::vector<int64_t>(size.size(), 0)},
+                    {"global_size", size},
+                    {"seed", static_cast<int64_t>(key.seed)},
+                    {"counter", static_cast<int64_t>(key.counter)},
+                    {"distribution", std::string(d.name)},
+                    {"p0", d.p0},
+                    {"p1", d.p1},
+                    {"dtype", static_cast<int64_t>(runtime::ToScalarType(type.dtype))}},
+                   type);
+}
+
+double Number(const OpInfo& op, const Args& args, const char* name, double fallback) {
+  const int i = op.FindArg(name);
+  return i < 0 || args[i].isNone() ? fallback : args[i].toScalar().toDouble();
+}
+
+Distribution DistributionOf(const OpInfo& op, const Args& args, at::ScalarType dtype) {
+  const std::string& base = op.handle.operator_name().name;
+  const auto number = [&](const char* name, double fallback) {
+    return Number(op, args, name, fallback);
+  };
+  if (base == "aten::randn" || base == "aten::randn_like") return {"normal", 0, 1};
+  if (base == "aten::normal_" || base == "aten::normal") {
+    TORCH_CHECK(number("std", 1) >= 0, "normal expects std >= 0.0, but found std ",
+                number("std", 1));
+    return {"normal", number("mean", 0), number("std", 1)};
+  }
+  if (base == "aten::rand" || base == "aten::rand_like") return {"uniform", 0, 1};
+  if (base == "aten::uniform_") {
+    TORCH_CHECK(number("from", 0) <= number("to", 1), "uniform_ expects to return a [from, to) "
+                "range, but found from=", number("from", 0), " > to=", number("to", 1));
+    return {"uniform", number("from", 0), number("to", 1)};
+  }
+  if (base == "aten::randint" || base == "aten::randint_like") {
+    TORCH_CHECK(number("low", 0) < number("high", 0),
+                "random_ expects 'from' to be less than 'to', but got from=", number("low", 0),
+                " >= to=", number("high", 0));
+    return {"randint", number("low", 0), number("high", 0)};
+  }
+  if (base == "aten::bernoulli_" || base == "aten::bernoulli") {
+    const double p = number("p", 0.5);
+    TORCH_CHECK(0 <= p && p <= 1, "bernoulli_ expects p to be in [0, 1], but got p=", p);
+    return {"bernoulli", p};
+  }
+  if (base == "aten::exponential_") return {"exponential", number("lambd", 1)};
+  if (base == "aten::log_normal_") return {"log_normal", number("mean", 1), number("std", 2)};
+  if (base == "aten::cauchy_") return {"cauchy", number("median", 0), number("sigma", 1)};
+  if (base == "aten::geometric_") return {"geometric", number("p", 0.5)};
+  // random_: integers that the type holds exactly.
+  double high = 9007199254740992.0;
+  switch (dtype) {
+    case at::kFloat: high = 16777217; break;
+    case at::kHalf: high = 2049; break;
+    case at::kBFloat16: high = 257; break;
+    case at::kByte: high = 256; break;
+    case at::kChar: high = 128; break;
+    case at::kShort: high = 32768; break;
+    case at::kInt: high = 2147483648.0; break;
+    case at::kBool: high = 2; break;
+    default: break;
+  }
+  return {"randint", number("from", 0), number("to", high)};
+}
+
+void Created(const OpInfo& op, torch::jit::Stack* stack) {
+  Session::State& state = Session::Get().state();
+  const Args args(stack->end() - static_cast<int64_t>(op.args.size()), stack->end());
+  const Inference& inferred = state.shapes.Infer(op, args);
+  if (!inferred.ok) {
+    RunOnHost(state, op, stack);
+    return;
+  }
+  const TensorMeta meta = inferred.tensors[0];
+  torch::jit::drop(*stack, op.args.size());
+  const TapeId id = EmitRandom(state, TypeOf(meta), DistributionOf(op, args, meta.dtype),
+                               GeneratorOf(op, args));
+  stack->push_back(NewTensor(state, meta, id));
+}
+
+void InPlace(const OpInfo& op, torch::jit::Stack* stack) {
+  Session::State& state = Session::Get().state();
+  const Args args = PopArguments(op, stack);
+  const at::Tensor self = args[0].toTensor();
+  Write(state, self, EmitRandom(state, TypeOf(self), DistributionOf(op, args, self.scalar_type()),
+                                GeneratorOf(op, args)));
+  stack->push_back(self);
+}
+
+// x < p with x uniform, for probabilities that are tensors.
+TapeId EmitBernoulli(Session::State& state, const at::Tensor& p, const TensorType& result,
+                     const std::optional<at::Generator>& generator) {
+  const TapeId probability = EmitExpand(state, ReadOperand(state, p), result.dims);
+  const DType dtype = TypeOf(state, probability).dtype;
+  const TapeId x = EmitRandom(state, {dtype, result.dims}, {"uniform", 0, 1}, generator);
+  const TapeId hit = EmitNamed(state, "aten::lt.Tensor", {x, probability}, {},
+                               {DType::kBool, result.dims});
+  return EmitCast(state, hit, result.dtype);
+}
+
+void Bernoulli(const OpInfo& op, torch::jit::Stack* stack) {
+  Session::State& state = Session::Get().state();
+  const Args args = PopArguments(op, stack);
+  const at::Tensor self = args[0].toTensor();
+  const bool has_p = op.FindArg("p") >= 0;
+  const at::Tensor p = has_p ? args[1].toTensor() : self;
+  const TapeId id = EmitBernoulli(state, p, TypeOf(self), GeneratorOf(op, args));
+  if (!op.written.empty()) {
+    Write(state, self, id);
+    stack->push_back(self);
+  } else {
+    stack->push_back(
+        NewTensor(state, TensorMeta::Contiguous(self.scalar_type(), self.sizes()), id));
+  }
+}
+
+// normal with tensors for mean or deviation: n * std + mean.
+void NormalOfTensors(const OpInfo& op, torch::jit::Stack* stack) {
+  Session::State& state = Session::Get().state();
+  const Args args(stack->end() - static_cast<int64_t>(op.args.size()), stack->end());
+  const Inference& inferred = state.shapes.Infer(op, args);
+  if (!inferred.ok) {
+    RunOnHost(state, op, stack);
+    return;
+  }
+  const TensorMeta meta = inferred.tensors[0];
+  torch::jit::drop(*stack, op.args.size());
+  const TensorType type = TypeOf(meta);
+  const bool mean_is_tensor = args[0].isTensor(), std_is_tensor = args[1].isTensor();
+  TapeId x = EmitRandom(state, type,
+                        {"normal", 0, std_is_tensor ? 1 : args[1].toScalar().toDouble()},
+                        GeneratorOf(op, args));
+  if (std_is_tensor) {
+    x = EmitNamed(state, "aten::mul.Tensor", {x, ReadOperand(state, args[1].toTensor())}, {}, type);
+  }
+  if (mean_is_tensor) {
+    x = EmitNamed(state, "aten::add.Tensor", {x, ReadOperand(state, args[0].toTensor())}, {}, type);
+  } else if (std_is_tensor) {
+    x = EmitNamed(state, "aten::add.Scalar", {x}, {{"other", args[0].toScalar()}}, type);
+  }
+  stack->push_back(NewTensor(state, meta, x));
+}
+
+void NativeDropout(const OpInfo& op, torch::jit::Stack* stack) {
+  Session::State& state = Session::Get().state();
+  const Args args = PopArguments(op, stack);
+  const at::Tensor self = args[0].toTensor();
+  const double p = args[1].toDouble();
+  const bool train = args[2].isNone() || args[2].toBool();
+  const TensorType type = TypeOf(self);
+  const TensorType mask_type{DType::kBool, type.dims};
+  const TensorMeta meta = TensorMeta::Contiguous(self.scalar_type(), self.sizes());
+  const TensorMeta mask_meta = TensorMeta::Contiguous(at::kBool, self.sizes());
+  const TapeId x = Read(state, self);
+  if (!train) {
+    stack->push_back(NewTensor(state, meta, x));
+    stack->push_back(NewTensor(state, mask_meta, EmitFull(state, mask_type, 1)));
+    return;
+  }
+  const RandomKey key = NextRandom(std::nullopt);
+  const std::vector<int64_t> size(type.dims.begin(), type.dims.end());
+  const OpInfo& dropout = GetOp("spmd::dropout");
+  const TapeId first = Emit(state, dropout,
+                            {c10::IValue(), p, static_cast<int64_t>(key.seed),
+                             static_cast<int64_t>(key.counter),
+                             std::vector<int64_t>(size.size(), 0), size},
+                            {x}, {type, mask_type});
+  stack->push_back(NewTensor(state, meta, first));
+  stack->push_back(NewTensor(state, mask_meta, first + 1));
+}
+
+constexpr HandlerRow kRows[] = {
+    {"aten::bernoulli", &Bernoulli},
+    {"aten::bernoulli.Tensor", &Bernoulli},
+    {"aten::bernoulli.p", &Created},
+    {"aten::bernoulli_.Tensor", &Bernoulli},
+    {"aten::bernoulli_.float", &InPlace},
+    {"aten::cauchy_", &InPlace},
+    {"aten::exponential_", &InPlace},
+    {"aten::geometric_", &InPlace},
+    {"aten::log_normal_", &InPlace},
+    {"aten::native_dropout", &NativeDropout},
+    {"aten::normal.Tensor_Tensor", &NormalOfTensors},
+    {"aten::normal.Tensor_float", &NormalOfTensors},
+    {"aten::normal.float_Tensor", &NormalOfTensors},
+    {"aten::normal.float_float", &Created},
+    {"aten::normal_", &InPlace},
+    {"aten::rand", &Created},
+    {"aten::rand.generator", &Created},
+    {"aten::rand_like", &Created},
+    {"aten::rand_like.generator", &Created},
+    {"aten::randint", &Created},
+    {"aten::randint.generator", &Created},
+    {"aten::randint.low", &Created},
+    {"aten::randint.low_generator", &Created},
+    {"aten::randint_like", &Created},
+    {"aten::randint_like.low_dtype", &Created},
+    {"aten::randn", &Created},
+    {"aten::randn.generator", &Created},
+    {"aten::randn_like", &Created},
+    {"aten::randn_like.generator", &Created},
+    {"aten::random_", &InPlace},
+    {"aten::random_.from", &InPlace},
+    {"aten::random_.to", &InPlace},
+    {"aten::uniform_", &InPlace},
+};
+
+}  // namespace
+
+absl::Span<const HandlerRow> RandomHandlers() { return kRows; }
+
+}  // namespace spmd::trace

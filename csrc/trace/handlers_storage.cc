@@ -1,0 +1,152 @@
+// SPDX-License-Identifier: Apache-2.0
+// Ops on storages: set_, resize_, and what they need.
+#include <ATen/ops/zeros.h>
+
+#include "csrc/trace/kernel.h"
+#include "csrc/trace/tensor.h"
+
+namespace spmd::trace {
+
+namespace {
+
+using Args = std::vector<c10::IValue>;
+
+// A tensor that was pointed at a Buffer: the Buffer takes its form when it had none of its own.
+void MaybeRebase(Session::State& state, const at::Tensor& t) {
+  Buffer* buffer = BufferOf(t);
+  if (IsBase(buffer->form, t) || !IsDense(t)) return;
+  const bool whole = static_cast<size_t>(t.numel()) * t.itemsize() == t.storage().nbytes();
+  if (!whole) return;
+  const bool only_bytes = buffer->form.dtype == at::kByte && buffer->form.sizes.size() == 1;
+  if (buffer->value == nullptr || (only_bytes && t.scalar_type() != at::kByte)) {
+    RebaseBytes(state, buffer, FormOf(t));
+  }
+}
+
+void Point(Session::State& state, const at::Tensor& self, const c10::Storage& storage,
+           int64_t offset, std::vector<int64_t> sizes, std::vector<int64_t> strides) {
+  TORCH_CHECK(Buffer::Of(storage) != nullptr, "set_: the storage is on ", storage.device(),
+              ", the tensor on ", self.device());
+  c10::TensorImpl* impl = self.unsafeGetTensorImpl();
+  impl->set_storage_keep_dtype(storage);
+  if (strides.empty() && !sizes.empty()) {
+    strides = ContiguousForm(self.scalar_type(), sizes).strides;
+  }
+  impl->set_sizes_and_strides(sizes, strides, offset);
+  MaybeRebase(state, self);
+}
+
+void SetStorageOffset(const OpInfo& op, torch::jit::Stack* stack) {
+  const Args a = PopArguments(op, stack);
+  Point(Session::Get().state(), a[0].toTensor(), a[1].toStorage(), a[2].toInt(), a[3].toIntVector(),
+        a[4].toIntVector());
+  stack->push_back(a[0]);
+}
+
+void SetStorage(const OpInfo& op, torch::jit::Stack* stack) {
+  const Args a = PopArguments(op, stack);
+  const at::Tensor self = a[0].toTensor();
+  const c10::Storage storage = a[1].toStorage();
+  const int64_t n = static_cast<int64_t>(storage.nbytes() / self.itemsize());
+  Point(Session::Get().state(), self, storage, 0, {n}, {1});
+  stack->push_back(self);
+}
+
+void SetTensor(const OpInfo& op, torch::jit::Stack* stack) {
+  const Args a = PopArguments(op, stack);
+  const at::Tensor self = a[0].toTensor(), source = a[1].toTensor();
+  if (a.size() > 2) {
+    Point(Session::Get().state(), self, source.storage(), a[2].toInt(), a[3].toIntVector(),
+          a[4].toIntVector());
+  } else {
+    Point(Session::Get().state(), self, source.storage(), source.storage_offset(),
+          source.sizes().vec(), source.strides().vec());
+  }
+  stack->push_back(self);
+}
+
+void SetEmpty(const OpInfo& op, torch::jit::Stack* stack) {
+  const Args a = PopArguments(op, stack);
+  const at::Tensor self = a[0].toTensor();
+  c10::Storage storage = Buffer::NewStorage(0);
+  Buffer::Of(storage)->form = ContiguousForm(self.scalar_type(), {0});
+  Point(Session::Get().state(), self, storage, 0, {0}, {1});
+  stack->push_back(self);
+}
+
+void Resize(const OpInfo& op, torch::jit::Stack* stack) {
+  const Args a = PopArguments(op, stack);
+  const at::Tensor self = a[0].toTensor();
+  ResizeTensor(Session::Get().state(), self, a[1].toIntVector());
+  if (!a[2].isNone()) {
+    const auto format = static_cast<at::MemoryFormat>(a[2].toInt());
+    if (format != at::MemoryFormat::Preserve && format != at::MemoryFormat::Contiguous) {
+      self.unsafeGetTensorImpl()->empty_tensor_restride(format);
+    }
+  }
+  stack->push_back(self);
+}
+
+void ResizeAs(const OpInfo& op, torch::jit::Stack* stack) {
+  const Args a = PopArguments(op, stack);
+  ResizeTensor(Session::Get().state(), a[0].toTensor(), a[1].toTensor().sizes());
+  stack->push_back(a[0]);
+}
+
+constexpr HandlerRow kRows[] = {
+    {"aten::resize_", &Resize},
+    {"aten::resize_as_", &ResizeAs},
+    {"aten::set_", &SetEmpty},
+    {"aten::set_.source_Storage", &SetStorage},
+    {"aten::set_.source_Storage_storage_offset", &SetStorageOffset},
+    {"aten::set_.source_Tensor", &SetTensor},
+    {"aten::set_.source_Tensor_storage_offset", &SetTensor},
+};
+
+}  // namespace
+
+absl::Span<const HandlerRow> StorageHandlers() { return kRows; }
+
+void ResizeStorage(Session::State& state, c10::StorageImpl* storage, int64_t nbytes) {
+  const c10::Storage holder(c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(storage));
+  Buffer* buffer = Buffer::Of(holder);
+  TORCH_CHECK(buffer != nullptr, "resize_: not a storage of ", holder.device());
+  const auto old_bytes = static_cast<int64_t>(storage->nbytes());
+  if (old_bytes == nbytes) return;
+  const auto item = static_cast<int64_t>(c10::elementSize(buffer->form.dtype));
+  const bool keep = buffer->value != nullptr && nbytes > 0 && old_bytes > 0 && nbytes % item == 0;
+  const at::ScalarType dtype = keep ? buffer->form.dtype : at::kByte;
+  at::Tensor old;
+  if (keep) {
+    // The elements in storage order, cut or followed by zeros.
+    at::Tensor flat = NewView(NewTensor(TensorMeta::Contiguous(dtype, {0}), nullptr),
+                              TensorMeta::Contiguous(dtype, {old_bytes / item}));
+    flat.unsafeGetTensorImpl()->set_storage_keep_dtype(holder);
+    old = ReadHost(state, flat, "resize");
+  }
+  storage->set_nbytes(nbytes);
+  buffer->value = nullptr;
+  buffer->mark.reset();
+  buffer->settled.reset();
+  const int64_t n = nbytes / (keep ? item : 1);
+  buffer->Rebase(ContiguousForm(dtype, {n}));
+  if (keep) {
+    at::Tensor grown = at::zeros({n}, old.options());
+    const int64_t common = std::min(n, old.numel());
+    grown.slice(0, 0, common).copy_(old.slice(0, 0, common));
+    buffer->Bind(HostValue(grown, /*steal=*/true));
+  }
+}
+
+void ResizeTensor(Session::State& state, const at::Tensor& t, at::IntArrayRef sizes) {
+  int64_t n = 1;
+  for (const int64_t s : sizes) n *= s;
+  const auto needed = (t.storage_offset() + n) * static_cast<int64_t>(t.itemsize());
+  if (needed > static_cast<int64_t>(t.storage().nbytes())) {
+    ResizeStorage(state, t.storage().unsafeGetStorageImpl(), needed);
+  }
+  t.unsafeGetTensorImpl()->set_sizes_contiguous(sizes);
+  MaybeRebase(state, t);
+}
+
+}  // namespace spmd::trace

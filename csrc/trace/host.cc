@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0
+// Running an op at once on host copies: always right, never fast.
+#include <ATen/CPUGeneratorImpl.h>
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
+
+#include "csrc/trace/arguments.h"
+#include "csrc/trace/device.h"
+#include "csrc/trace/generator.h"
+#include "csrc/trace/kernel.h"
+#include "csrc/trace/tensor.h"
+
+namespace spmd::trace {
+
+namespace {
+
+// A host copy with the tensor's own strides where it is dense, so that results get PyTorch's strides.
+at::Tensor HostCopy(Session::State& state, const at::Tensor& t, const std::string& op) {
+  if (!t.defined() || !Buffer::IsOurs(t)) return t;
+  const at::Tensor host = ReadHost(state, t, op.c_str());
+  if (host.strides() == t.strides() || !t.is_non_overlapping_and_dense()) return host;
+  at::Tensor shaped = at::empty_strided(t.sizes(), t.strides(), host.options());
+  shaped.copy_(host);
+  return shaped;
+}
+
+c10::IValue HostArgument(Session::State& state, const OpInfo& op, const ArgInfo& info,
+                         const c10::IValue& arg) {
+  switch (info.kind) {
+    case ArgKind::kTensor:
+      return arg.isTensor() ? c10::IValue(HostCopy(state, arg.toTensor(), op.name)) : arg;
+    case ArgKind::kTensorList: {
+      if (!arg.isList()) return arg;
+      if (arg.isTensorList()) {
+        std::vector<at::Tensor> tensors;
+        for (const at::Tensor& t : arg.toTensorVector()) tensors.push_back(HostCopy(state, t, op.name));
+        return c10::IValue(std::move(tensors));
+      }
+      c10::List<std::optional<at::Tensor>> list;
+      for (const c10::IValue& item : arg.toListRef()) {
+        list.push_back(item.isTensor() ? std::optional<at::Tensor>(
+                                             HostCopy(state, item.toTensor(), op.name))
+                                       : std::nullopt);
+      }
+      return c10::IValue(std::move(list));
+    }
+    case ArgKind::kGenerator: {
+      const RandomKey key = NextRandom(arg.isNone() ? std::nullopt
+                                                    : std::optional<at::Generator>(arg.toGenerator()));
+      return c10::IValue(at::detail::createCPUGenerator(key.seed * 0x9e3779b97f4a7c15ull + key.counter));
+    }
+    case ArgKind::kDropped:
+      if (arg.isDevice()) return c10::IValue(c10::Device(c10::kCPU));
+      return info.name == "pin_memory" ? c10::IValue() : arg;
+    default:
+      return arg;
+  }
+}
+
+at::Tensor Upload(const at::Tensor& host) {
+  if (!host.defined()) return host;
+  TORCH_CHECK_NOT_IMPLEMENTED(host.layout() == c10::kStrided, "torch_spmd: ", host.layout(),
+                              " tensors are not supported on '", TheDevice(),
+                              "'; keep them on the CPU");
+  TensorMeta meta = TensorMeta::Of(host);
+  meta.offset = 0;
+  if (!host.is_non_overlapping_and_dense()) {
+    meta = TensorMeta::Contiguous(host.scalar_type(), host.sizes());
+  }
+  return NewTensor(meta, HostValue(host, /*steal=*/false));
+}
+
+c10::IValue UploadResult(const c10::IValue& v) {
+  if (v.isTensor()) return c10::IValue(Upload(v.toTensor()));
+  if (v.isTensorList()) {
+    std::vector<at::Tensor> out;
+    for (const at::Tensor& t : v.toTensorVector()) out.push_back(Upload(t));
+    return c10::IValue(std::move(out));
+  }
+  return v;
+}
+
+void WriteBack(Session::State& state, const at::Tensor& target, const at::Tensor& host) {
+  if (!target.defined() || !Buffer::IsOurs(target)) return;
+  if (target.sizes() != host.sizes()) ResizeTensor(state, target, host.sizes());
+  Write(state, target, state.tape->Use(HostValue(host, /*steal=*/false), nullptr));
+}
+
+}  // namespace
+
+void RunOnHost(Session::State& state, const OpInfo& op, torch::jit::Stack* stack) {
+  const std::vector<c10::IValue> args = PopArguments(op, stack);
+  ++state.statistics.host_fallbacks;
+  torch::jit::Stack host;
+  for (size_t i = 0; i < args.size(); ++i) {
+    host.push_back(HostArgument(state, op, op.args[i], args[i]));
+  }
+  const std::vector<c10::IValue> host_args = host;
+  {
+    const at::AutoDispatchBelowADInplaceOrView below;
+    const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
+    op.handle.callBoxed(&host);
+  }
+  for (const int w : op.written) {
+    if (args[w].isTensor()) {
+      WriteBack(state, args[w].toTensor(), host_args[w].toTensor());
+    } else if (args[w].isTensorList()) {
+      const auto targets = args[w].toTensorVector();
+      const auto values = host_args[w].toTensorVector();
+      for (size_t k = 0; k < targets.size(); ++k) WriteBack(state, targets[k], values[k]);
+    }
+  }
+  for (size_t r = 0; r < host.size(); ++r) {
+    const int alias = op.result_alias[r];
+    stack->push_back(alias >= 0 ? args[alias] : UploadResult(host[r]));
+  }
+}
+
+}  // namespace spmd::trace

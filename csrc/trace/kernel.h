@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+// The boxed kernel that every op of the device arrives in, and the ways an op can go:
+//
+//   handlers  ops with a meaning of their own to the trace: views, copies, factories, random, …
+//   generic   recorded as its functional twin; written arguments are rebound
+//   host      run at once on host copies: data-dependent shapes, ops that PyTorch cannot infer
+#pragma once
+
+#include <ATen/core/stack.h>
+
+#include "csrc/trace/op_info.h"
+#include "csrc/trace/session_state.h"
+
+namespace spmd::trace {
+
+// The entry: takes the lock, hands FakeTensors to Meta, chooses the way.
+void RunKernel(const OpInfo& op, torch::jit::Stack* stack);
+
+// Requires, for both: the lock is held; the arguments of `op` are on top of the stack.
+void RunGeneric(Session::State& state, const OpInfo& op, torch::jit::Stack* stack);
+void RunOnHost(Session::State& state, const OpInfo& op, torch::jit::Stack* stack);
+
+// The arguments of `op`, taken off the stack.
+std::vector<c10::IValue> PopArguments(const OpInfo& op, torch::jit::Stack* stack);
+
+// Handlers by op name, in one list (handlers.cc).
+struct HandlerRow {
+  const char* op;
+  Handler handler;
+};
+absl::Span<const HandlerRow> ViewHandlers();
+absl::Span<const HandlerRow> CopyHandlers();
+absl::Span<const HandlerRow> CreationHandlers();
+absl::Span<const HandlerRow> RandomHandlers();
+absl::Span<const HandlerRow> StorageHandlers();
+absl::Span<const HandlerRow> LayerHandlers();
+absl::Span<const HandlerRow> OptimizerHandlers();
+
+}  // namespace spmd::trace

@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "csrc/trace/op_traits.h"
+
+#include <algorithm>
+#include <array>
+#include <string_view>
+
+namespace spmd::trace {
+
+namespace {
+
+template <size_t N>
+constexpr bool IsSorted(const std::array<std::string_view, N>& table) {
+  for (size_t i = 1; i < N; ++i) {
+    if (!(table[i - 1] < table[i])) return false;
+  }
+  return true;
+}
+
+template <size_t N>
+bool Contains(const std::array<std::string_view, N>& table, const std::string& name) {
+  return std::binary_search(table.begin(), table.end(), std::string_view(name));
+}
+
+constexpr std::array<std::string_view, 6> kDropped = {
+    "device", "layout", "memory_format", "non_blocking", "out_device", "pin_memory"};
+static_assert(IsSorted(kDropped));
+
+// Scales, step sizes and fill values.
+constexpr std::array<std::string_view, 5> kRuntimeNames = {"alpha", "beta", "scalar", "scalars",
+                                                           "value"};
+static_assert(IsSorted(kRuntimeNames));
+
+// Element-wise ops whose second number is a value like any other, not a choice of function.
+constexpr std::array<std::string_view, 13> kRuntimeOther = {
+    "aten::add", "aten::add_", "aten::div", "aten::div_", "aten::eq",   "aten::ge", "aten::gt",
+    "aten::le",  "aten::lt",   "aten::mul", "aten::mul_", "aten::rsub", "aten::sub"};
+static_assert(IsSorted(kRuntimeOther));
+
+constexpr std::array<std::string_view, 11> kRuntimeOps = {
+    "aten::add",         "aten::addbmm", "aten::addcdiv", "aten::addcmul", "aten::addmm",
+    "aten::baddbmm",     "aten::fill",   "aten::lerp",    "aten::masked_fill",
+    "aten::rsub",        "aten::sub"};
+static_assert(IsSorted(kRuntimeOps));
+
+constexpr std::array<std::string_view, 6> kHostOnly = {
+    "aten::_linalg_svd",   "aten::geqrf",      "aten::linalg_eig",
+    "aten::linalg_lstsq", "aten::multinomial", "aten::nonzero_static"};
+static_assert(IsSorted(kHostOnly));
+
+constexpr std::array<std::string_view, 3> kKeptWhole = {"aten::linear", "aten::mish_backward",
+                                                        "aten::silu_backward"};
+static_assert(IsSorted(kKeptWhole));
+
+constexpr std::array<std::string_view, 2> kLeft = {"aten::alias", "aten::detach"};
+static_assert(IsSorted(kLeft));
+
+}  // namespace
+
+bool IsDroppedArgument(const std::string& name) { return Contains(kDropped, name); }
+
+bool IsRuntimeArgument(const std::string& op, const std::string& argument) {
+  constexpr std::string_view kForeach = "aten::_foreach_";
+  if (std::string_view(op).substr(0, kForeach.size()) == kForeach) {
+    const std::string_view element = std::string_view(op).substr(kForeach.size());
+    return element != "pow" && element != "norm" &&
+           (argument == "weight" || Contains(kRuntimeNames, argument));
+  }
+  if (op == "spmd::random" || op == "spmd::dropout") {
+    return argument == "seed" || argument == "counter" || argument == "p0" || argument == "p1";
+  }
+  if (op == "spmd::full") return argument == "value";
+  if (argument == "other") return Contains(kRuntimeOther, op);
+  if (argument == "weight") return op == "aten::lerp";
+  return Contains(kRuntimeOps, op) && Contains(kRuntimeNames, argument);
+}
+
+bool IsHostOnly(const std::string& op) { return Contains(kHostOnly, op); }
+bool IsKeptWhole(const std::string& op) { return Contains(kKeptWhole, op); }
+bool IsLeftToPyTorch(const std::string& op) { return Contains(kLeft, op); }
+
+}  // namespace spmd::trace

@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: Apache-2.0
+// Facts about torch schemas that schemas do not state, as tables.
+#pragma once
+
+#include <string>
+
+namespace spmd::trace {
+
+// Arguments that say where or how a result lies: device, layout, pin_memory, memory_format,
+// non_blocking.
+bool IsDroppedArgument(const std::string& name);
+// Arguments of `op` (base name) whose value may change from step to step without another program.
+// The rules' own lists are added to these.
+bool IsRuntimeArgument(const std::string& op, const std::string& argument);
+// Ops that run on host copies whatever their shapes.
+bool IsHostOnly(const std::string& op);
+// Composite ops that are recorded whole all the same.
+bool IsKeptWhole(const std::string& op);
+// Ops with PyTorch kernels of their own that serve us as they are.
+bool IsLeftToPyTorch(const std::string& op);
+
+}  // namespace spmd::trace

@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+// Compiled programs by the keys of the tapes they came from. Least recently used ones go first.
+//
+// Liveness is not in the key: a program fits a tape when its results include all that is alive.
+#pragma once
+
+#include <cstdint>
+#include <list>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "csrc/trace/hash.h"
+#include "csrc/trace/lower.h"
+#include "csrc/trace/session.h"
+
+namespace spmd::trace {
+
+struct CachedProgram {
+  Hash128 key;
+  bool runtime_starts = false;
+  std::vector<OutputSpec> outputs;  // in order of the program's
+  std::vector<int> inputs;          // tape input number of each program input
+  std::vector<int> starts;          // records whose starts are passed at run time
+  std::shared_ptr<CompiledProgram> program;
+  // What the tape looked like, for explain_compile.
+  std::vector<const OpInfo*> ops;
+  std::vector<uint64_t> prefixes;
+};
+using CachedProgramPtr = std::shared_ptr<CachedProgram>;
+
+class ProgramCache {
+ public:
+  explicit ProgramCache(size_t capacity = 512) : capacity_(capacity) {}
+
+  // Programs for `key`, newest first.
+  std::vector<CachedProgramPtr> Find(const Hash128& key);
+  void Insert(CachedProgramPtr program);
+  // True when a tape with this loose key was compiled with fixed starts before.
+  bool SeenLoose(const Hash128& loose) const { return loose_.contains(loose); }
+  void NoteLoose(const Hash128& loose) { loose_[loose] = true; }
+  // What sets the tape apart from the cached program most like it.
+  std::string Difference(const Tape& tape) const;
+  void Clear();
+
+ private:
+  size_t capacity_;
+  std::list<CachedProgramPtr> recent_;  // front: last used
+  absl::flat_hash_map<Hash128, std::vector<CachedProgramPtr>> by_key_;
+  absl::flat_hash_map<Hash128, bool> loose_;
+};
+
+}  // namespace spmd::trace

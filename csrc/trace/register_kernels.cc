@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: Apache-2.0
+// The walk over the dispatcher: one boxed kernel object per op.
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/native/transformers/attention.h>
+#include <c10/core/AutogradState.h>
+#include <torch/library.h>
+
+#include "absl/container/flat_hash_map.h"
+#include "csrc/trace/arguments.h"
+#include "csrc/trace/device.h"
+#include "csrc/trace/kernel.h"
+#include "csrc/trace/lower.h"
+#include "csrc/trace/op_traits.h"
+
+namespace spmd::trace {
+
+namespace {
+
+class BoxedKernel final : public c10::OperatorKernel {
+ public:
+  explicit BoxedKernel(const OpInfo* op) : op_(op) {}
+  void operator()(const c10::OperatorHandle&, c10::DispatchKeySet, torch::jit::Stack* stack) {
+    RunKernel(*op_, stack);
+  }
+
+ private:
+  const OpInfo* op_;
+};
+
+// Ops of other namespaces, on their first arrival.
+void Fallback(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
+  RunKernel(OpInfoFor(op), stack);
+}
+
+// Between the CPU and us, `.data =` and module.to may exchange the TensorImpl's contents, so that
+// parameters keep their identity and their ties.
+bool HasCompatibleShallowCopyType(const at::Tensor& self, const at::Tensor& from) {
+  const auto ours_or_cpu = [](const at::Tensor& t) {
+    return (t.device().type() == kDeviceType || t.device().is_cpu()) &&
+           t.layout() == at::kStrided;
+  };
+  return ours_or_cpu(self) && ours_or_cpu(from);
+}
+
+int64_t ChooseAttention(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
+                        const std::optional<at::Tensor>& mask, double dropout, bool causal,
+                        std::optional<double> scale, bool gqa) {
+  const auto math = static_cast<int64_t>(at::SDPBackend::math);
+  const auto fused = static_cast<int64_t>(at::SDPBackend::overrideable);
+  const bool allowed = at::globalContext().userEnabledOverrideableSDP() &&
+                       (at::globalContext().userEnabledFlashSDP() ||
+                        at::globalContext().userEnabledMemEfficientSDP());
+  if (!allowed || query.dim() != 4 || key.dim() != 4 || value.dim() != 4 || dropout != 0) return math;
+  if (!at::isFloatingType(query.scalar_type())) return math;
+  if (query.scalar_type() != key.scalar_type() || key.scalar_type() != value.scalar_type()) return math;
+  if (query.numel() == 0 || key.numel() == 0 || value.numel() == 0) return math;
+  if (mask.has_value() && mask->defined() && mask->requires_grad()) return math;
+  for (const at::Tensor& t : {query, key, value}) {
+    if (t._fw_grad(0).defined()) return math;  // no forward-mode formula
+  }
+  if (query.size(0) != key.size(0) || key.size(0) != value.size(0)) return math;
+  if (key.size(1) != value.size(1) || query.size(1) % key.size(1) != 0) return math;
+  if (query.size(1) != key.size(1) && !gqa) return math;
+  return fused;
+}
+
+bool IsRegistered(const c10::OperatorHandle& handle) {
+  const std::string& base = handle.operator_name().name;
+  if (base.rfind("aten::", 0) != 0 || IsLeftToPyTorch(base)) return false;
+  if (IsKeptWhole(base)) return true;
+  if (handle.hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd)) return false;
+  // foreach ops that we cannot take apart: PyTorch's own loop does.
+  if (base.rfind("aten::_foreach_", 0) == 0) {
+    const OpInfo* twin = OpInfoFor(handle).functional();
+    return OpInfoFor(handle).is_out || (twin != nullptr && ElementOp(*twin) != nullptr);
+  }
+  return true;
+}
+
+}  // namespace
+
+void RegisterKernels() {
+  c10::Dispatcher& dispatcher = c10::Dispatcher::singleton();
+  auto* handles = new std::vector<c10::RegistrationHandleRAII>;  // for the life of the process
+  absl::flat_hash_map<std::string, Handler> handlers;
+  for (const auto rows : {ViewHandlers(), CopyHandlers(), CreationHandlers(), RandomHandlers(),
+                          StorageHandlers(), LayerHandlers(), OptimizerHandlers()}) {
+    for (const HandlerRow& row : rows) {
+      TORCH_INTERNAL_ASSERT(FindOp(row.op) != nullptr, "no operator ", row.op);
+      TORCH_INTERNAL_ASSERT(handlers.emplace(row.op, row.handler).second, "two handlers of ", row.op);
+    }
+  }
+  for (const c10::OperatorName& name : dispatcher.getAllOpNames()) {
+    const auto handle = dispatcher.findSchema(name);
+    if (!handle.has_value() || !IsRegistered(*handle)) continue;
+    OpInfo& op = MutableOpInfo(*handle);
+    if (const auto it = handlers.find(op.name); it != handlers.end()) op.handler = it->second;
+    handles->push_back(dispatcher.registerImpl(
+        name, c10::DispatchKey::PrivateUse1,
+        c10::KernelFunction::makeFromBoxedFunctor(std::make_unique<BoxedKernel>(&op)), std::nullopt,
+        nullptr, "torch_spmd"));
+  }
+  handles->push_back(dispatcher.registerFallback(
+      c10::DispatchKey::PrivateUse1, c10::KernelFunction::makeFromBoxedFunction<&Fallback>(),
+      "torch_spmd"));
+  auto* library = new torch::Library(torch::Library::IMPL, "aten",
+                                     c10::DispatchKey::AutogradPrivateUse1, __FILE__, __LINE__);
+  library->impl("_has_compatible_shallow_copy_type", TORCH_FN(HasCompatibleShallowCopyType));
+  at::native::_fused_sdp_choice_stub.set_privateuse1_dispatch_ptr(&ChooseAttention);
+}
+
+}  // namespace spmd::trace

@@ -1,0 +1,196 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "csrc/trace/session.h"
+
+#include <cstdlib>
+
+#include "absl/strings/str_cat.h"
+#include "csrc/runtime/environment.h"
+#include "csrc/trace/generator.h"
+#include "csrc/trace/lower.h"
+#include "csrc/trace/session_state.h"
+#include "csrc/trace/tensor.h"
+#include "csrc/util/status.h"
+
+namespace torch::autograd {
+TORCH_API int get_current_graph_task_id();
+}  // namespace torch::autograd
+
+namespace spmd::trace {
+
+Session::Session() : state_(new State) { state_->grids.grids = {Grid::SingleDevice()}; }
+
+Session& Session::Get() {
+  static auto* session = new Session;
+  return *session;
+}
+
+SessionLock::SessionLock() : state_(Session::Get().state()) {
+  if (state_.mutex.try_lock()) return;
+  void* gil = state_.hooks.release_gil != nullptr ? state_.hooks.release_gil() : nullptr;
+  state_.mutex.lock();
+  if (gil != nullptr) state_.hooks.reacquire_gil(gil);
+}
+
+SessionLock::~SessionLock() { state_.mutex.unlock(); }
+
+void Session::SetPythonHooks(PythonHooks hooks) { state_->hooks = hooks; }
+
+// --- backend ---
+
+absl::StatusOr<std::shared_ptr<runtime::Backend>> TheBackend(Session::State& state) {
+  if (state.backend != nullptr) return state.backend;
+  std::string name = state.backend_name;
+  std::optional<int64_t> devices = state.device_count;
+  if (name.empty()) {
+    const char* from_environment = std::getenv("SPMD_BACKEND");
+    name = from_environment != nullptr && *from_environment != 0 ? from_environment : "cpu";
+  }
+  if (!devices.has_value()) {
+    SPMD_ASSIGN_OR_RETURN(devices, runtime::EnvironmentDeviceCount());
+  }
+  state.device_count_set = devices.has_value();
+  SPMD_ASSIGN_OR_RETURN(state.backend, runtime::MakeBackend(name, devices));
+  return state.backend;
+}
+
+absl::Status Session::SetDefaultBackend(const std::string& name, std::optional<int64_t> devices) {
+  SessionLock lock;
+  if (lock->used) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "set_default_backend('", name, "'): tensors of the device exist already",
+        lock->backend != nullptr ? absl::StrCat(" on '", lock->backend->name(), "'") : "",
+        "; call it before the first one is made"));
+  }
+  SPMD_ASSIGN_OR_RETURN(lock->backend, runtime::MakeBackend(name, devices));
+  lock->backend_name = name;
+  lock->device_count = devices;
+  lock->device_count_set = devices.has_value();
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::shared_ptr<runtime::Backend>> Session::backend() {
+  SessionLock lock;
+  return TheBackend(*lock);
+}
+
+absl::StatusOr<int64_t> Session::DeviceCount() {
+  SessionLock lock;
+  SPMD_ASSIGN_OR_RETURN(std::shared_ptr<runtime::Backend> backend, TheBackend(*lock));
+  return backend->num_devices();
+}
+
+bool Session::device_count_was_set() {
+  SessionLock lock;
+  if (!TheBackend(*lock).ok()) return false;
+  return lock->device_count_set;
+}
+
+absl::Status NoteMesh(Session::State& state, const Mesh& mesh) {
+  for (const Mesh& m : state.meshes) {
+    if (m == mesh) return absl::OkStatus();
+  }
+  SPMD_ASSIGN_OR_RETURN(std::shared_ptr<runtime::Backend> backend, TheBackend(state));
+  int64_t last = 0;
+  for (const int64_t id : mesh.device_ids()) last = std::max(last, id);
+  if (last >= backend->num_devices() && (state.device_count_set || !backend->elastic())) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("mesh ", mesh.ToString(), " needs device ", last, ", but backend '",
+                     backend->name(), "' has ", backend->num_devices(), " devices",
+                     state.device_count_set ? " (the number that was set)" : ""));
+  }
+  state.meshes.push_back(mesh);
+  state.grids = Grid::ForMeshes(state.meshes);
+  return absl::OkStatus();
+}
+
+// --- running ---
+
+absl::Status Session::Sync(bool wait) {
+  SessionLock lock;
+  return Cut(*lock, "sync");
+}
+
+absl::Status Session::OptimizerStepped() {
+  if (torch::autograd::get_current_graph_task_id() >= 0) return absl::OkStatus();
+  SessionLock lock;
+  return Cut(*lock, "optimizer step");
+}
+
+void Session::Shutdown() {
+  SessionLock lock;
+  lock->closed = true;
+  lock->hooks = {};
+}
+
+// --- random numbers ---
+
+void Session::ManualSeed(uint64_t seed) {
+  at::Generator generator = DefaultGenerator();
+  const std::lock_guard<std::mutex> lock(generator.mutex());
+  generator.set_current_seed(seed);
+}
+
+uint64_t Session::InitialSeed() { return DefaultGenerator().current_seed(); }
+
+// --- seeing ---
+
+std::shared_ptr<const CompiledProgram> Session::LastProgram() {
+  SessionLock lock;
+  return lock->last_program;
+}
+
+absl::StatusOr<std::string> Session::Explain(const at::Tensor& tensor) {
+  SessionLock lock;
+  if (!Buffer::IsOurs(tensor)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("explain: the tensor is on '", tensor.device().str(), "', not on 'spmd'"));
+  }
+  const Buffer* buffer = BufferOf(tensor);
+  if (buffer->value != nullptr && buffer->value->origin != nullptr) {
+    const CompiledProgram& program = *buffer->value->origin;
+    const ir::Graph& graph = program.compiled.graph;
+    return program.compiled.reasons.Explain(graph,
+                                            graph.outputs()[buffer->value->origin_output].value);
+  }
+  if (buffer->mark.has_value()) {
+    return absl::StrCat("marked ", SpecToString(buffer->mark->spec), " on mesh ",
+                        buffer->mark->mesh.AxesToString());
+  }
+  if (buffer->value != nullptr && buffer->value->pending) {
+    return std::string("pending: no program has made this value yet");
+  }
+  return std::string("uploaded: no program has written this tensor");
+}
+
+std::vector<CompileEvent> Session::CompileEvents() {
+  SessionLock lock;
+  return {lock->events.begin(), lock->events.end()};
+}
+
+Statistics Session::statistics() {
+  SessionLock lock;
+  return lock->statistics;
+}
+
+absl::StatusOr<std::string> Session::PendingGraph() {
+  SessionLock lock;
+  const Tape& tape = *lock->tape;
+  std::vector<OutputSpec> outputs;
+  std::vector<bool> seen(tape.slots().size(), false);
+  for (const Binding& binding : tape.bindings()) {
+    const BufferPtr buffer = binding.buffer.lock();
+    if (buffer == nullptr || buffer->value == nullptr || !buffer->value->pending) continue;
+    if (buffer->value->tape != tape.number() || seen[buffer->value->id]) continue;
+    seen[buffer->value->id] = true;
+    outputs.push_back({buffer->value->id, kNoId});
+  }
+  SPMD_ASSIGN_OR_RETURN(Lowered lowered, Lower(tape, outputs, {&lock->meshes, &lock->grids, false}));
+  return lowered.graph.ToString();
+}
+
+void Session::SetDeduplication(bool on) {
+  SessionLock lock;
+  lock->deduplicate = on;
+}
+
+}  // namespace spmd::trace

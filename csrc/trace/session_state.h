@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the session holds, and the lock that guards it.
+#pragma once
+
+#include <atomic>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/container/flat_hash_set.h"
+#include "csrc/trace/program_cache.h"
+#include "csrc/trace/session.h"
+#include "csrc/trace/shape_inference.h"
+#include "csrc/trace/tape.h"
+
+namespace spmd::trace {
+
+struct Session::State {
+  // Recursive: an op run on host copies may be written in Python and make tensors of the device.
+  std::recursive_mutex mutex;
+  PythonHooks hooks;
+
+  std::shared_ptr<runtime::Backend> backend;
+  std::string backend_name;  // "" until chosen
+  std::optional<int64_t> device_count;
+  bool device_count_set = false;
+  std::vector<Mesh> meshes;  // every mesh ever used, in order of first appearance
+  Grid::Common grids;        // of `meshes`; of one device while there are none
+
+  std::unique_ptr<Tape> tape = std::make_unique<Tape>();
+  ShapeCache shapes;
+  ProgramCache programs;
+  // Keys of prefixes of compiled tapes: while the tape is one of them, no lines are asked for.
+  absl::flat_hash_set<uint64_t> known_prefixes;
+  absl::flat_hash_set<std::string> warned;
+  bool deduplicate = true;
+
+  std::shared_ptr<const CompiledProgram> last_program;
+  std::deque<CompileEvent> events;
+  Statistics statistics;
+  int64_t next_program = 0;
+  bool cutting = false;
+  bool closed = false;             // the interpreter ends
+  std::atomic<bool> forked{false};
+  std::atomic<bool> used{false};
+};
+
+// Holds the session's lock; gives up the GIL while waiting for it.
+class SessionLock {
+ public:
+  SessionLock();
+  ~SessionLock();
+  SessionLock(const SessionLock&) = delete;
+  Session::State* operator->() { return &state_; }
+  Session::State& operator*() { return state_; }
+
+ private:
+  Session::State& state_;
+};
+
+// Appends a record with the task and the user's line of the moment.
+TapeId AppendRecord(Session::State& state, Record record, absl::Span<const TensorType> results);
+// Runs what is pending. `why` is for explain_compile. Requires: the lock is held.
+// Errors: the program's; what was pending is then lost and says so when read.
+absl::Status Cut(Session::State& state, const std::string& why);
+// The layout that a pending value would have if it were cut now. Runs nothing.
+absl::StatusOr<Layout> ProvisionalLayout(Session::State& state, TapeId value);
+// The backend, made at first use.
+absl::StatusOr<std::shared_ptr<runtime::Backend>> TheBackend(Session::State& state);
+// Takes note of a mesh. Errors: InvalidArgument when it has more devices than the user allowed.
+absl::Status NoteMesh(Session::State& state, const Mesh& mesh);
+
+}  // namespace spmd::trace

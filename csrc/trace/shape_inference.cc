@@ -1,0 +1,180 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "csrc/trace/shape_inference.h"
+
+#include <ATen/EmptyTensor.h>
+#include <ATen/PythonTorchFunctionTLS.h>
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
+
+#include "csrc/trace/device.h"
+
+namespace spmd::trace {
+
+namespace {
+
+// torch functions written in Python must not see the user's modes (`with torch.device("spmd")`).
+class NoTorchFunction {
+ public:
+  NoTorchFunction() : before_(at::impl::PythonTorchFunctionTLS::get_disabled_state()) {
+    at::impl::PythonTorchFunctionTLS::set_disabled_state(
+        at::impl::TorchFunctionDisabledState::ALL_DISABLED);
+  }
+  ~NoTorchFunction() { at::impl::PythonTorchFunctionTLS::set_disabled_state(before_); }
+
+ private:
+  at::impl::TorchFunctionDisabledState before_;
+};
+
+void MixTensor(Hash128& hash, const at::Tensor& t) {
+  if (!t.defined()) {
+    hash.Mix(0x77);
+    return;
+  }
+  hash.Mix(static_cast<uint64_t>(t.scalar_type()) << 4 |
+           static_cast<uint64_t>(t.unsafeGetTensorImpl()->is_wrapped_number()) << 2 |
+           static_cast<uint64_t>(t.is_conj()) << 1 | static_cast<uint64_t>(t.is_neg()));
+  hash.Mix(t.sizes());
+  hash.Mix(t.strides());
+  hash.Mix(static_cast<uint64_t>(t.storage_offset()));
+}
+
+at::Tensor ToMeta(const at::Tensor& t) {
+  if (!t.defined()) return t;
+  const auto dtype = t.scalar_type();
+  at::Tensor meta;
+  if (t.storage_offset() == 0) {
+    meta = at::detail::empty_strided_meta(t.sizes(), t.strides(), dtype);
+  } else {
+    const int64_t elements =
+        static_cast<int64_t>(t.storage().nbytes()) / static_cast<int64_t>(t.itemsize());
+    meta = at::detail::empty_strided_meta({elements}, {1}, dtype);
+    meta.unsafeGetTensorImpl()->set_sizes_and_strides(t.sizes(), t.strides(), t.storage_offset());
+  }
+  if (t.unsafeGetTensorImpl()->is_wrapped_number()) {
+    meta.unsafeGetTensorImpl()->set_wrapped_number(true);
+  }
+  return meta;
+}
+
+std::vector<at::Tensor> ToMeta(const c10::IValue& list) {
+  std::vector<at::Tensor> out;
+  for (const c10::IValue& item : list.toListRef()) {
+    out.push_back(item.isTensor() ? ToMeta(item.toTensor()) : at::Tensor());
+  }
+  return out;
+}
+
+bool IsOptionalElement(const c10::IValue& list) {
+  return list.toList().elementType()->kind() == c10::TypeKind::OptionalType;
+}
+
+c10::IValue MetaArgument(const ArgInfo& info, const c10::IValue& arg) {
+  switch (info.kind) {
+    case ArgKind::kTensor:
+      return arg.isTensor() ? c10::IValue(ToMeta(arg.toTensor())) : arg;
+    case ArgKind::kTensorList: {
+      if (!arg.isList()) return arg;
+      const std::vector<at::Tensor> tensors = ToMeta(arg);
+      if (!IsOptionalElement(arg)) return c10::IValue(tensors);
+      c10::List<std::optional<at::Tensor>> list;
+      for (const at::Tensor& t : tensors) {
+        list.push_back(t.defined() ? std::optional<at::Tensor>(t) : std::nullopt);
+      }
+      return c10::IValue(std::move(list));
+    }
+    case ArgKind::kGenerator:
+      return c10::IValue();
+    case ArgKind::kDropped:
+      if (arg.isDevice()) return c10::IValue(c10::Device(c10::kMeta));
+      return info.name == "pin_memory" ? c10::IValue() : arg;
+    default:
+      return arg;
+  }
+}
+
+Inference Ask(const OpInfo& op, const std::vector<c10::IValue>& args) {
+  Inference result;
+  torch::jit::Stack stack;
+  stack.reserve(args.size());
+  try {
+    const at::AutoDispatchBelowADInplaceOrView below;
+    const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
+    const NoTorchFunction no_torch_function;
+    for (size_t i = 0; i < args.size(); ++i) stack.push_back(MetaArgument(op.args[i], args[i]));
+    op.handle.callBoxed(&stack);
+  } catch (const std::exception&) {
+    return result;
+  }
+  for (const c10::IValue& value : stack) {
+    int count = 0;
+    if (value.isTensor()) {
+      result.tensors.push_back(TensorMeta::Of(value.toTensor()));
+      count = 1;
+    } else if (value.isTensorList()) {
+      for (const at::Tensor& t : value.toTensorVector()) {
+        result.tensors.push_back(TensorMeta::Of(t));
+        ++count;
+      }
+    } else {
+      return result;
+    }
+    result.counts.push_back(count);
+  }
+  result.ok = true;
+  return result;
+}
+
+}  // namespace
+
+TensorMeta TensorMeta::Of(const at::Tensor& t) {
+  TensorMeta meta;
+  meta.defined = t.defined();
+  if (!meta.defined) return meta;
+  meta.dtype = t.scalar_type();
+  meta.sizes.assign(t.sizes().begin(), t.sizes().end());
+  meta.strides.assign(t.strides().begin(), t.strides().end());
+  meta.offset = t.storage_offset();
+  return meta;
+}
+
+TensorMeta TensorMeta::Contiguous(at::ScalarType dtype, at::IntArrayRef sizes) {
+  TensorMeta meta;
+  meta.dtype = dtype;
+  meta.sizes.assign(sizes.begin(), sizes.end());
+  meta.strides.resize(sizes.size());
+  int64_t next = 1;
+  for (size_t d = sizes.size(); d-- > 0;) {
+    meta.strides[d] = next;
+    next *= std::max<int64_t>(sizes[d], 1);
+  }
+  return meta;
+}
+
+const Inference& ShapeCache::Infer(const OpInfo& op, const std::vector<c10::IValue>& args) {
+  Hash128 key;
+  key.Mix(static_cast<uint64_t>(op.number));
+  key.Mix(static_cast<uint64_t>(at::typeMetaToScalarType(at::get_default_dtype())));
+  for (size_t i = 0; i < args.size(); ++i) {
+    const ArgInfo& info = op.args[i];
+    if (info.kind == ArgKind::kTensor && args[i].isTensor()) {
+      MixTensor(key, args[i].toTensor());
+    } else if (info.kind == ArgKind::kTensorList && args[i].isList()) {
+      const auto items = args[i].toListRef();
+      key.Mix(items.size());
+      for (const c10::IValue& item : items) {
+        MixTensor(key, item.isTensor() ? item.toTensor() : at::Tensor());
+      }
+    } else if (info.kind != ArgKind::kGenerator) {
+      MixIValue(key, args[i], !info.runtime);
+    }
+  }
+  std::unique_ptr<Inference>& slot = cache_[key];
+  if (slot != nullptr) return *slot;
+  Inference answer = Ask(op, args);  // may call back into the session: `slot` may be stale after
+  std::unique_ptr<Inference>& fresh = cache_[key];
+  fresh = std::make_unique<Inference>(std::move(answer));
+  return *fresh;
+}
+
+}  // namespace spmd::trace

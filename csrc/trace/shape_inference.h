@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+// Metadata of an op's results without computing them: a cache in front of PyTorch's Meta kernels.
+#pragma once
+
+#include <optional>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+#include <ATen/core/ivalue.h>
+
+#include "absl/container/flat_hash_map.h"
+#include "csrc/trace/hash.h"
+#include "csrc/trace/op_info.h"
+#include "csrc/util/dims.h"
+
+namespace spmd::trace {
+
+struct TensorMeta {
+  bool defined = true;
+  at::ScalarType dtype = at::kFloat;
+  Dims sizes;
+  Dims strides;
+  int64_t offset = 0;
+  static TensorMeta Of(const at::Tensor& t);
+  static TensorMeta Contiguous(at::ScalarType dtype, at::IntArrayRef sizes);
+};
+
+// Results flattened, in order; counts[i] tensors belong to result i.
+struct Inference {
+  bool ok = false;  // false: PyTorch cannot say without data
+  std::vector<TensorMeta> tensors;
+  std::vector<int> counts;
+};
+
+class ShapeCache {
+ public:
+  // `args` follow the schema of `op`; tensors of any device stand in them. May take the GIL.
+  const Inference& Infer(const OpInfo& op, const std::vector<c10::IValue>& args);
+
+ private:
+  absl::flat_hash_map<Hash128, std::unique_ptr<Inference>> cache_;
+};
+
+}  // namespace spmd::trace
