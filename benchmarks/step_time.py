@@ -3,8 +3,8 @@
 
     python benchmarks/step_time.py --mesh data=8 --strategy dp --pairs 15
 
-Both sides run in one process, interleaved; the ratio of each pair is one sample. Prints the median and
-its 95 % interval (by order statistics).
+Both sides run in one process, interleaved; the ratio of each pair is one sample. Prints the median
+and its 95 % interval (by order statistics).
 """
 
 from __future__ import annotations

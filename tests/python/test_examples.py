@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-SMALL_GPT = [
+SMALL_GPT = ["--steps=6", "--layers=1", "--width=64", "--block=32", "--eval-every=3", "--sample=5"]
     "--steps",
     "6",
     "--layers",
