@@ -74,9 +74,8 @@ Interval Layout::ShardInterval(int dim, int64_t shard) const {
 
 bool Layout::IsEven() const {
   for (int d = 0; d < rank(); ++d) {
-    if (shards_[d] > 1 && (dims_[d] % shards_[d] != 0 || chunk_[d] != dims_[d] / shards_[d])) {
-      return false;
-    }
+    // Sizes never grow from one shard to the next.
+    if (ShardInterval(d, 0).size() != ShardInterval(d, shards_[d] - 1).size()) return false;
   }
   return true;
 }

@@ -1,0 +1,244 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "csrc/mesh/grid.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <numeric>
+#include <random>
+
+#include "absl/hash/hash.h"
+#include "absl/strings/str_cat.h"
+
+namespace spmd {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+Mesh MeshOf(std::vector<int64_t> shape, std::vector<std::string> names, int64_t first_id = 0) {
+  int64_t n = 1;
+  for (int64_t s : shape) n *= s;
+  std::vector<int64_t> ids(n);
+  std::iota(ids.begin(), ids.end(), first_id);
+  auto mesh = Mesh::Create(std::move(ids), std::move(shape), std::move(names));
+  EXPECT_TRUE(mesh.ok()) << mesh.status();
+  return *std::move(mesh);
+}
+
+std::vector<int64_t> Sizes(const Grid& grid) {
+  std::vector<int64_t> sizes;
+  for (int i = 0; i < grid.num_axes(); ++i) sizes.push_back(grid.size(static_cast<AxisId>(i)));
+  return sizes;
+}
+
+// The coordinate of a position along one axis of a mesh, by division.
+int64_t MeshCoordinate(const Mesh& mesh, int axis, int64_t position) {
+  for (int i = mesh.rank() - 1; i > axis; --i) position /= mesh.shape()[i];
+  return position % mesh.shape()[axis];
+}
+
+TEST(GridTest, SplitsAxesIntoPrimesAscending) {
+  const GridPtr grid = Grid::Of(MeshOf({2, 12, 1, 5}, {"data", "model", "one", "x"}));
+  EXPECT_THAT(Sizes(*grid), ElementsAre(2, 2, 2, 3, 5));
+  EXPECT_EQ(grid->axis(3).axis, "model");
+  EXPECT_EQ(grid->axis(3).index, 2);
+  EXPECT_EQ(grid->num_devices(), 120);
+  EXPECT_EQ(grid->SizeOfMask(0b01011), 12);
+}
+
+TEST(GridTest, CoordinatesAreTheMeshs) {
+  const Mesh mesh = MeshOf({4, 3, 6}, {"a", "b", "c"});
+  const GridPtr grid = Grid::Of(mesh);
+  for (int axis = 0; axis < mesh.rank(); ++axis) {
+    const auto axes = grid->AxesOf(mesh, axis);
+    ASSERT_TRUE(axes.ok()) << axes.status();
+    for (int64_t p = 0; p < mesh.size(); ++p) {
+      EXPECT_EQ(grid->Coordinate(p, *axes), MeshCoordinate(mesh, axis, p));
+    }
+  }
+}
+
+TEST(GridTest, WithCoordinateChangesOnlyTheAxesNamed) {
+  const GridPtr grid = Grid::Of(MeshOf({4, 3, 2}, {"a", "b", "c"}));
+  std::mt19937 rng(5);
+  for (int i = 0; i < 500; ++i) {
+    AxisList axes, rest;
+    std::vector<AxisId> all = {0, 1, 2, 3};
+    std::shuffle(all.begin(), all.end(), rng);
+    const size_t count = rng() % 5;
+    for (size_t k = 0; k < 4; ++k) (k < count ? axes : rest).push_back(all[k]);
+    const int64_t position = static_cast<int64_t>(rng() % 24);
+    const int64_t value = static_cast<int64_t>(rng() % grid->size(axes));
+    const int64_t moved = grid->WithCoordinate(position, axes, value);
+    EXPECT_EQ(grid->Coordinate(moved, axes), value);
+    EXPECT_EQ(grid->Coordinate(moved, rest), grid->Coordinate(position, rest));
+  }
+}
+
+TEST(GridTest, MeshesThatRefineShareAGrid) {
+  const Mesh a = MeshOf({2, 4}, {"data", "model"});
+  const Mesh b = MeshOf({8}, {"x"});
+  const Grid::Common common = Grid::ForMeshes({a, b});
+  ASSERT_EQ(common.grids.size(), 1u);
+  EXPECT_THAT(common.grid_of, ElementsAre(0, 0));
+  const Grid& grid = *common.grids[0];
+  EXPECT_THAT(Sizes(grid), ElementsAre(2, 2, 2));
+  EXPECT_EQ(grid.axis(0).axis, "data");
+  EXPECT_EQ(grid.axis(2).axis, "model");
+  EXPECT_THAT(*grid.AxesOf(b, 0), ElementsAre(0, 1, 2));
+  EXPECT_THAT(*grid.AxesOf(a, 1), ElementsAre(1, 2));
+}
+
+TEST(GridTest, TheFirstMeshNamesTheSubAxes) {
+  const Grid::Common common = Grid::ForMeshes({MeshOf({6}, {"x"}), MeshOf({3, 2}, {"a", "b"})});
+  ASSERT_EQ(common.grids.size(), 1u);
+  EXPECT_THAT(Sizes(*common.grids[0]), ElementsAre(3, 2));
+  EXPECT_EQ(common.grids[0]->axis(1).axis, "x");
+}
+
+TEST(GridTest, MeshesThatDoNotRefineGetGridsOfTheirOwn) {
+  const Mesh other_order = *Mesh::Create({1, 0, 2, 3, 4, 5}, {2, 3}, std::nullopt);
+  const Grid::Common common = Grid::ForMeshes({
+      MeshOf({2, 3}, {"a", "b"}),
+      MeshOf({3, 2}, {"a", "b"}),   // other strides
+      other_order,                  // other order
+      MeshOf({3}, {"a"}),           // a subset
+      MeshOf({6}, {"x"}),           // refines with the first
+      MeshOf({2, 3}, {"p", "q"}, 6),
+  });
+  EXPECT_THAT(common.grid_of, ElementsAre(0, 1, 2, 3, 0, 4));
+  EXPECT_EQ(common.grids.size(), 5u);
+}
+
+std::vector<std::vector<int64_t>> Factorisations(int64_t n) {
+  if (n == 1) return {{}};
+  std::vector<std::vector<int64_t>> all;
+  for (int64_t f = 2; f <= n; ++f) {
+    if (n % f != 0) continue;
+    for (std::vector<int64_t> rest : Factorisations(n / f)) {
+      rest.insert(rest.begin(), f);
+      all.push_back(std::move(rest));
+    }
+  }
+  return all;
+}
+
+TEST(GridTest, EveryMeshCanBeWrittenInItsCommonGrid) {
+  const auto shapes = Factorisations(24);
+  std::mt19937 rng(6);
+  for (int i = 0; i < 200; ++i) {
+    std::vector<Mesh> meshes;
+    for (size_t n = 1 + rng() % 4; n > 0; --n) {
+      const std::vector<int64_t>& shape = shapes[rng() % shapes.size()];
+      std::vector<std::string> names;
+      for (size_t k = 0; k < shape.size(); ++k) names.push_back(absl::StrCat("m", n, "_", k));
+      meshes.push_back(MeshOf(shape, names));
+    }
+    const Grid::Common common = Grid::ForMeshes(meshes);
+    for (size_t m = 0; m < meshes.size(); ++m) {
+      const Grid& grid = *common.grids[common.grid_of[m]];
+      EXPECT_TRUE(grid.Refines(meshes[m]));
+      for (int axis = 0; axis < meshes[m].rank(); ++axis) {
+        const auto axes = grid.AxesOf(meshes[m], axis);
+        ASSERT_TRUE(axes.ok()) << axes.status();
+        for (int64_t p = 0; p < 24; ++p) {
+          EXPECT_EQ(grid.Coordinate(p, *axes), MeshCoordinate(meshes[m], axis, p));
+        }
+      }
+    }
+  }
+}
+
+TEST(GridTest, AxesOfRefusesWhatTheGridCannotSay) {
+  const GridPtr grid = Grid::Of(MeshOf({2, 3}, {"a", "b"}));
+  EXPECT_EQ(grid->AxesOf(MeshOf({3, 2}, {"a", "b"}), 0).status().message(),
+            "mesh [a=3, b=2] over devices 0..5 cannot be written in grid [a=2, b=3]; it needs a "
+            "grid of its own");
+  EXPECT_EQ(grid->AxesOf(MeshOf({2, 3}, {"a", "b"}), 2).status().message(),
+            "mesh [a=2, b=3] has 2 axes; there is no axis 2");
+}
+
+TEST(GridTest, SingleDeviceHasNoAxes) {
+  const GridPtr grid = Grid::SingleDevice();
+  EXPECT_EQ(grid->num_axes(), 0);
+  EXPECT_THAT(grid->device_ids(), ElementsAre(0));
+  EXPECT_EQ(grid->ToString(), "[]");
+  EXPECT_TRUE(grid->Refines(MeshOf({1}, {"x"})));
+}
+
+TEST(GridTest, AxesPrintAndParse) {
+  const GridPtr grid = Grid::Of(MeshOf({2, 8}, {"data", "model"}));
+  const std::vector<std::pair<AxisList, std::string>> cases = {
+      {{}, ""},
+      {{0}, "data"},
+      {{1, 2, 3}, "model"},
+      {{1}, "model:0"},
+      {{0, 2}, "data,model:1"},
+      {{1, 2, 3, 0}, "model,data"},
+      {{3, 2}, "model:2,model:1"},
+      {{2, 1, 3}, "model:1,model:0,model:2"}};
+  for (const auto& [axes, text] : cases) {
+    EXPECT_EQ(grid->AxesToString(axes), text);
+    const auto parsed = grid->ParseAxes(text);
+    ASSERT_TRUE(parsed.ok()) << parsed.status();
+    EXPECT_EQ(*parsed, axes);
+  }
+}
+
+TEST(GridTest, UnknownAxesAreNamed) {
+  const GridPtr grid = Grid::Of(MeshOf({2, 4}, {"data", "model"}));
+  EXPECT_EQ(grid->ParseAxes("modle").status().message(),
+            "grid [data=2, model=4] has no axis 'modle'; did you mean 'model'?");
+  EXPECT_EQ(grid->ParseAxes("model:2").status().message(),
+            "expected a sub-axis of 'model', model:0 to model:1 at 'model:2' in 'model:2'");
+  EXPECT_THAT(std::string(grid->ParseAxes("data,").status().message()),
+              HasSubstr("expected an axis"));
+}
+
+TEST(GridTest, TextRoundTrips) {
+  std::mt19937 rng(7);
+  const auto shapes = Factorisations(12);
+  for (int i = 0; i < 300; ++i) {
+    std::vector<int64_t> ids(12);
+    std::iota(ids.begin(), ids.end(), static_cast<int64_t>(rng() % 3));
+    if (rng() % 2) std::shuffle(ids.begin() + rng() % 8, ids.end(), rng);
+    const auto& first = shapes[rng() % shapes.size()];
+    const auto& second = shapes[rng() % shapes.size()];
+    const Grid::Common common = Grid::ForMeshes({*Mesh::Create(ids, first, std::nullopt),
+                                                 *Mesh::Create(ids, second, std::nullopt)});
+    for (const GridPtr& grid : common.grids) {
+      const auto parsed = Grid::Parse(grid->ToString());
+      ASSERT_TRUE(parsed.ok()) << parsed.status();
+      EXPECT_EQ(**parsed, *grid) << grid->ToString();
+      EXPECT_EQ(absl::HashOf(**parsed), absl::HashOf(*grid));
+    }
+  }
+}
+
+TEST(GridTest, PrintsDevicesAndPartsWhereTheyAreNotTheUsual) {
+  EXPECT_EQ(Grid::Of(MeshOf({2, 4}, {"data", "model"}))->ToString(), "[data=2, model=4]");
+  EXPECT_EQ(Grid::Of(MeshOf({2, 2}, {"a", "b"}, 8))->ToString(), "[a=2, b=2] devices=[8..11]");
+  EXPECT_EQ(Grid::Of(*Mesh::Create({3, 1, 4, 5, 6, 9}, {6}, std::nullopt))->ToString(),
+            "[axis0=6] devices=[3,1,4..6,9]");
+  const Grid::Common common = Grid::ForMeshes({MeshOf({6}, {"x"}), MeshOf({3, 2}, {"a", "b"})});
+  EXPECT_EQ(common.grids[0]->ToString(), "[x=3*2]");
+}
+
+TEST(GridTest, BadTextIsRefused) {
+  for (const char* text : {"", "[", "[a]", "[a=0]", "[a=2, a=3]", "[a=2] devices=[0]",
+                           "[a=2] devices=[1,1]", "[a=9999999999]", "[a=2] devices=[5..4]",
+                           "[a=2] more", "[a=2*]", "[a=1024, b=2048]", "[a=-2]"}) {
+    EXPECT_EQ(Grid::Parse(text).status().code(), absl::StatusCode::kInvalidArgument) << text;
+  }
+}
+
+TEST(GridTest, MasksAreSetsOfAxes) {
+  EXPECT_EQ(MaskOf(AxisList{0, 3}), 0b1001u);
+  EXPECT_EQ(MaskOf(AxisId{5}), 0b100000u);
+}
+
+}  // namespace
+}  // namespace spmd
