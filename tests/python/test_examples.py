@@ -8,19 +8,6 @@ import sys
 import pytest
 
 SMALL_GPT = ["--steps=6", "--layers=1", "--width=64", "--block=32", "--eval-every=3", "--sample=5"]
-    "--steps",
-    "6",
-    "--layers",
-    "1",
-    "--width",
-    "64",
-    "--block",
-    "32",
-    "--eval-every",
-    "3",
-    "--sample",
-    "5",
-]
 
 
 def run(root, tmp_path, script, *arguments):
