@@ -94,9 +94,43 @@ class Pending {
   std::vector<Group> groups_;
 };
 
+// Every mergeable collective directly behind what defines its operand: reduced values are wanted at
+// different places, but a group can only take what is there when its first result is wanted.
+void Hoist(Program& program) {
+  std::vector<std::vector<Instruction>> behind(program.values.size());
+  std::vector<bool> computed(program.values.size(), false);
+  for (const Instruction& i : program.instructions) {
+    for (ValueId v : i.results) computed[v] = true;
+  }
+  std::vector<Instruction> rest, out;
+  for (Instruction& i : program.instructions) {
+    if (Mergeable(i.code) && computed[i.operands[0]]) {
+      behind[i.operands[0]].push_back(std::move(i));
+    } else {
+      rest.push_back(std::move(i));
+    }
+  }
+  std::vector<Instruction> stack;
+  for (Instruction& i : rest) {
+    stack.push_back(std::move(i));
+    while (!stack.empty()) {
+      Instruction next = std::move(stack.back());
+      stack.pop_back();
+      for (auto v = next.results.rbegin(); v != next.results.rend(); ++v) {
+        for (auto m = behind[*v].rbegin(); m != behind[*v].rend(); ++m) {
+          stack.push_back(std::move(*m));
+        }
+      }
+      out.push_back(std::move(next));
+    }
+  }
+  program.instructions = std::move(out);
+}
+
 }  // namespace
 
 void MergeCollectives(Program& program, int64_t cap_bytes) {
+  Hoist(program);
   Pending pending(program, cap_bytes);
   std::vector<Instruction> out;
   for (Instruction& instruction : program.instructions) {

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "csrc/partition/compile.h"
 
+#include <algorithm>
 #include <chrono>
 
+#include "absl/strings/str_join.h"
 #include "csrc/ir/verifier.h"
 #include "csrc/partition/choose.h"
 #include "csrc/partition/passes.h"
@@ -69,6 +71,7 @@ absl::StatusOr<Compiled> Compile(const ir::Graph& graph, const CompileOptions& o
   const machine::Machine& machine = options.machine ? *options.machine : machine::Nominal();
   Compiled out;
   out.graph = graph;
+  if (out.graph.grids().empty()) out.graph.AddGrid(Grid::SingleDevice(), "m");
   Pipeline pipeline(options, out);
   Lowering lowering;
   std::vector<propagate::NodeFactors> factors;
@@ -129,6 +132,27 @@ absl::StatusOr<Compiled> Compile(const ir::Graph& graph, const CompileOptions& o
     return absl::OkStatus();
   }));
   return out;
+}
+
+std::vector<std::string> PassNames() {
+  return {"legalize", "simplify", "propagate",   "decompose", "choose",
+          "reshard",  "windows",  "localise", "collectives", "finish"};
+}
+
+absl::StatusOr<std::string> TextAfter(const ir::Graph& graph, absl::string_view pass,
+                                      CompileOptions options) {
+  const std::vector<std::string> names = PassNames();
+  if (std::find(names.begin(), names.end(), pass) == names.end()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("there is no pass '", pass, "'; the passes are ", absl::StrJoin(names, ", ")));
+  }
+  std::string text;
+  options.verify = true;
+  options.dump = [&](absl::string_view name, const std::string& t) {
+    if (name == pass) text = t;
+  };
+  SPMD_RETURN_IF_ERROR(Compile(graph, options).status());
+  return text;
 }
 
 }  // namespace spmd::partition

@@ -46,4 +46,12 @@ struct Compiled {
 // Errors: InvalidArgument for what the user annotated impossibly; Internal for a broken pass.
 absl::StatusOr<Compiled> Compile(const ir::Graph& graph, const CompileOptions& options = {});
 
+// The names of the passes, in order.
+std::vector<std::string> PassNames();
+
+// The text of what Compile has after the pass `pass` (the last time that it runs): for spmd-opt and
+// for golden tests. Errors: InvalidArgument naming the passes; whatever Compile gives.
+absl::StatusOr<std::string> TextAfter(const ir::Graph& graph, absl::string_view pass,
+                                      CompileOptions options = {});
+
 }  // namespace spmd::partition

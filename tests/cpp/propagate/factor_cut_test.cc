@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "csrc/propagate/factor_cut.h"
+
+#include <gtest/gtest.h>
+
+namespace spmd::propagate {
+namespace {
+
+GridPtr Line(int64_t n) {
+  std::vector<int64_t> ids(n);
+  for (int64_t i = 0; i < n; ++i) ids[i] = i;
+  return Grid::Of(*Mesh::Create(ids, {n}, std::vector<std::string>{"x"}));
+}
+
+// One tensor of one dimension that is the compound (a b).
+struct Compound {
+  rules::OpFactors factors;
+  rules::TensorFactors tensor = {{0, 1}};
+  Dims dims;
+  Compound(int64_t a, int64_t b) : dims{a * b} {
+    factors.factors = {{a}, {b}};
+    factors.operands = {tensor};
+  }
+};
+
+std::string Dealt(const Compound& c, const std::string& sharding, const Grid& grid) {
+  const Cut cut = CutOf(c.factors, c.tensor, c.dims, *Sharding::Parse(sharding, grid), grid);
+  std::string text;
+  for (const FactorShard& s : cut) {
+    text += "{" + grid.AxesToString(s.axes);
+    if (s.chunk != 0) text += " chunk=" + std::to_string(s.chunk);
+    text += "}";
+  }
+  return text;
+}
+
+TEST(CutOf, DealsAxesMajorFirst) {
+  const GridPtr grid = Line(8);
+  EXPECT_EQ(Dealt(Compound(4, 6), "{x}", *grid), "{x:0,x:1}{x:2}");
+  EXPECT_EQ(Dealt(Compound(16, 4), "{x}", *grid), "{x}{}");
+  EXPECT_EQ(Dealt(Compound(6, 64), "{x:0,x:1}", *grid), "{x:0}{}");
+  EXPECT_EQ(Dealt(Compound(3, 64), "{x}", *grid), "{}{}");
+}
+
+TEST(CutOf, UnevenMajorNeedsItsChunk) {
+  const GridPtr grid = Line(8);
+  EXPECT_EQ(Dealt(Compound(5, 64), "{x}", *grid), "{}{}");
+  EXPECT_EQ(Dealt(Compound(5, 64), "{x chunk=64}", *grid), "{x}{}");
+}
+
+// Whatever ShardingUnder says, CutOf reads back.
+TEST(ShardingUnder, RoundTrips) {
+  const GridPtr grid = Line(8);
+  for (int64_t a : {1, 2, 3, 4, 5, 6, 8, 9, 16}) {
+    for (int64_t b : {2, 3, 4, 8}) {
+      const Compound c(a, b);
+      for (int taken = 1; taken <= 3; ++taken) {
+        Cut cut(2);
+        for (int i = 0; i < taken; ++i) cut[0].axes.push_back(static_cast<AxisId>(i));
+        const std::optional<Sharding> s =
+            ShardingUnder(c.factors, c.tensor, c.dims, cut, *grid);
+        ASSERT_TRUE(s.has_value());
+        const Cut back = CutOf(c.factors, c.tensor, c.dims, *s, *grid);
+        // Shards of a whole row each may as well be read as a cut that goes on into the next factor.
+        EXPECT_EQ(back[0].axes, cut[0].axes) << a << " x " << b << " by " << taken;
+      }
+    }
+  }
+}
+
+TEST(ShardingUnder, RefusesWhatIsNoInterval) {
+  const GridPtr grid = Line(8);
+  const Compound c(4, 6);
+  Cut minor_only(2);
+  minor_only[1].axes = {0};
+  EXPECT_FALSE(ShardingUnder(c.factors, c.tensor, c.dims, minor_only, *grid).has_value());
+  Cut partly(2);
+  partly[0].axes = {0};
+  partly[1].axes = {1};
+  EXPECT_FALSE(ShardingUnder(c.factors, c.tensor, c.dims, partly, *grid).has_value());
+}
+
+}  // namespace
+}  // namespace spmd::propagate
