@@ -16,6 +16,7 @@
 #include <c10/core/Scalar.h>
 
 #include "absl/status/statusor.h"
+#include "absl/types/span.h"
 #include "csrc/program/program.h"
 #include "csrc/runtime/backend.h"
 #include "csrc/runtime/tiled_tensor.h"
@@ -26,10 +27,19 @@ namespace spmd::runtime {
 // made. Immutable. Thread safety: Run may be called from one thread at a time.
 class LoadedProgram {
  public:
+  struct Options {
+    // False: a tile per device, replicas computed again (honest timing of the full work).
+    bool deduplicate = true;
+  };
   // Errors: ResourceExhausted with the ten largest values when the peak exceeds the backend's memory;
   // InvalidArgument when an op or attribute does not exist.
   static absl::StatusOr<std::shared_ptr<LoadedProgram>> Load(program::Program program,
-                                                             std::shared_ptr<Backend> backend);
+                                                             std::shared_ptr<Backend> backend,
+                                                             Options options);
+  static absl::StatusOr<std::shared_ptr<LoadedProgram>> Load(program::Program program,
+                                                             std::shared_ptr<Backend> backend) {
+    return Load(std::move(program), std::move(backend), Options());
+  }
 
   const program::Program& program() const { return program_; }
   const Backend& backend() const { return *backend_; }
@@ -41,11 +51,21 @@ class LoadedProgram {
     bool donate = false;
   };
   // inputs[i] for program().inputs[i]. An argument in another layout (or grid) is moved first, as a copy.
-  // results[k] for program().outputs[k]. Nothing is written into non-donated inputs; donated ones are
-  // overwritten only after every instruction that can fail on values or memory where possible.
-  // Errors: InvalidArgument / ResourceExhausted naming op, shapes and the user's line.
-  absl::StatusOr<std::vector<TiledTensorPtr>> Run(std::vector<Argument> inputs,
+  // results[k] for program().outputs[k]. Nothing is written into non-donated inputs.
+  //
+  // Up to the *commit* (after the last instruction that can fail on values, and before the first that
+  // overwrites or drops a donated input) a failure or an interrupt (csrc/runtime/interrupt.h) leaves
+  // every argument as it was. At the commit the donated arguments are taken: their `value` becomes
+  // null, and stays so if a later instruction fails (the buffers they came from are then lost).
+  // Errors: as the op's exception says (see StatusFromException), naming op, shapes and the user's
+  // line; Cancelled when interrupted.
+  absl::StatusOr<std::vector<TiledTensorPtr>> Run(absl::Span<Argument> inputs,
                                                   const std::vector<c10::Scalar>& scalars);
+  // The same for a caller that does not want its arguments back.
+  absl::StatusOr<std::vector<TiledTensorPtr>> Run(std::vector<Argument> inputs,
+                                                  const std::vector<c10::Scalar>& scalars) {
+    return Run(absl::MakeSpan(inputs), scalars);
+  }
 
   ~LoadedProgram();
 
@@ -58,6 +78,7 @@ class LoadedProgram {
 };
 
 // The value in another layout (any grid over the same backend). Shares tiles that are already right.
+// Throws what ATen throws (out of memory).
 TiledTensorPtr MoveTo(const TiledTensor& value, const Layout& layout, Backend& backend);
 
 }  // namespace spmd::runtime

@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "csrc/runtime/accumulate.h"
+
+#include <algorithm>
+#include <limits>
+
+#include <ATen/Dispatch.h>
+#include <ATen/OpMathType.h>
+#include <ATen/Parallel.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/maximum.h>
+#include <ATen/ops/minimum.h>
+
+#include "csrc/runtime/tiled_tensor.h"
+
+namespace spmd::runtime {
+namespace {
+
+// Elements per block: all terms are added to a block while it is in the nearest cache.
+constexpr int64_t kBlock = 2048;
+
+template <typename T>
+void SumBlocks(const std::vector<const T*>& terms, int64_t numel, T* target) {
+  using Work = at::opmath_type<T>;
+  at::parallel_for(0, numel, 4 * kBlock, [&](int64_t begin, int64_t end) {
+    Work block[kBlock];
+    for (int64_t at = begin; at < end; at += kBlock) {
+      const int64_t n = std::min(kBlock, end - at);
+      const T* first = terms[0] + at;
+      for (int64_t i = 0; i < n; ++i) block[i] = static_cast<Work>(first[i]);
+      for (size_t t = 1; t < terms.size(); ++t) {
+        const T* term = terms[t] + at;
+        for (int64_t i = 0; i < n; ++i) block[i] += static_cast<Work>(term[i]);
+      }
+      for (int64_t i = 0; i < n; ++i) target[at + i] = static_cast<T>(block[i]);
+    }
+  });
+}
+
+// True when the sum was made: contiguous floating-point terms on the CPU.
+bool SumOnCpu(const std::vector<at::Tensor>& terms, at::Tensor& target) {
+  if (!target.is_cpu() || !target.is_contiguous() || !at::isFloatingType(target.scalar_type()) ||
+      at::isFloat8Type(target.scalar_type())) {
+    return false;
+  }
+  for (const at::Tensor& term : terms) {
+    if (!term.is_contiguous()) return false;
+  }
+  AT_DISPATCH_FLOATING_TYPES_AND2(
+      at::kHalf, at::kBFloat16, target.scalar_type(), "spmd all_reduce", [&] {
+        std::vector<const scalar_t*> data;
+        for (const at::Tensor& term : terms) data.push_back(term.const_data_ptr<scalar_t>());
+        SumBlocks<scalar_t>(data, target.numel(), target.mutable_data_ptr<scalar_t>());
+      });
+  return true;
+}
+
+c10::Scalar IdentityOf(ReduceKind kind, at::ScalarType type) {
+  const bool real = at::isFloatingType(type);
+  const double infinity = std::numeric_limits<double>::infinity();
+  switch (kind) {
+    case ReduceKind::kSum:
+    case ReduceKind::kOr:
+      return 0;
+    case ReduceKind::kProd:
+    case ReduceKind::kAnd:
+      return 1;
+    case ReduceKind::kMax:
+      if (real) return -infinity;
+      break;
+    case ReduceKind::kMin:
+      if (real) return infinity;
+      break;
+  }
+  const bool lowest = kind == ReduceKind::kMax;
+  switch (type) {
+    case at::kBool: return lowest ? 0 : 1;
+    case at::kByte: return lowest ? 0 : 255;
+    case at::kChar: return lowest ? -128 : 127;
+    case at::kShort: return lowest ? -32768 : 32767;
+    case at::kInt:
+      return lowest ? std::numeric_limits<int32_t>::lowest() : std::numeric_limits<int32_t>::max();
+    default:
+      return lowest ? std::numeric_limits<int64_t>::lowest() : std::numeric_limits<int64_t>::max();
+  }
+}
+
+}  // namespace
+
+void AccumulateInto(ReduceKind kind, const at::Tensor& term, at::Tensor& target) {
+  switch (kind) {
+    case ReduceKind::kSum: target.add_(term); return;
+    case ReduceKind::kProd: target.mul_(term); return;
+    case ReduceKind::kMax: at::maximum_out(target, target, term); return;
+    case ReduceKind::kMin: at::minimum_out(target, target, term); return;
+    case ReduceKind::kAnd: target.logical_and_(term); return;
+    case ReduceKind::kOr: target.logical_or_(term); return;
+  }
+}
+
+void AccumulateTerms(ReduceKind kind, const std::vector<at::Tensor>& terms, at::Tensor& target) {
+  if (kind == ReduceKind::kSum && SumOnCpu(terms, target)) return;
+  if (!target.is_same(terms[0])) target.copy_(terms[0]);
+  for (size_t t = 1; t < terms.size(); ++t) AccumulateInto(kind, terms[t], target);
+}
+
+at::Tensor IdentityTile(ReduceKind kind, DType dtype, const Dims& dims, c10::Device device) {
+  const at::ScalarType type = ToScalarType(dtype);
+  return at::full({}, IdentityOf(kind, type), at::TensorOptions().dtype(type).device(device))
+      .expand(at::IntArrayRef(dims.data(), dims.size()));
+}
+
+}  // namespace spmd::runtime

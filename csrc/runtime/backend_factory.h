@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a backend's folder provides: one function, `Make`, in the namespace
+// spmd::runtime::backends::<folder>. The build lists the folders.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "csrc/runtime/backend.h"
+
+namespace spmd::runtime::backends {
+
+struct BackendRequest {
+  std::string name;       // as asked for: "mock_tpu:v4-16"
+  std::string arguments;  // what follows the first colon: "v4-16", or ""
+  std::optional<int64_t> devices;  // positive
+};
+
+using BackendFactory = absl::StatusOr<std::shared_ptr<Backend>>(const BackendRequest& request);
+
+// A count of devices given as the backend's only argument ("cpu:16"), or else as the request's.
+// Errors: InvalidArgument when the argument is no positive number.
+absl::StatusOr<std::optional<int64_t>> RequestedDevices(const BackendRequest& request);
+
+}  // namespace spmd::runtime::backends

@@ -1,0 +1,344 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "csrc/runtime/call_step.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "csrc/runtime/accumulate.h"
+#include "csrc/runtime/moves.h"
+#include "csrc/runtime/tiled_tensor.h"
+#include "csrc/util/status.h"
+
+#include <ATen/ops/empty.h>
+
+namespace spmd::runtime {
+namespace {
+
+using program::Instruction;
+using program::kNoValue;
+
+at::IntArrayRef Sizes(const Dims& dims) { return {dims.data(), dims.size()}; }
+
+// The first position of each distinct coordinate along `axes`; every position when `all`.
+std::vector<int64_t> FirstPositions(const Grid& grid, AxisMask axes, bool all) {
+  std::vector<int64_t> positions;
+  if (all) {
+    for (int64_t p = 0; p < grid.num_devices(); ++p) positions.push_back(p);
+    return positions;
+  }
+  AxisList used, unused;
+  for (AxisId a = 0; a < grid.num_axes(); ++a) {
+    ((axes & MaskOf(a)) != 0 ? used : unused).push_back(a);
+  }
+  const int64_t n = grid.size(used);
+  for (int64_t i = 0; i < n; ++i) positions.push_back(grid.WithCoordinate(0, used, i));
+  return positions;
+}
+
+AxisMask ExpressionAxes(const Expr& e) {
+  switch (e.op()) {
+    case Expr::Op::kConst:
+    case Expr::Op::kStart:
+    case Expr::Op::kSize:
+    case Expr::Op::kExtent:
+      return 0;
+    case Expr::Op::kCoord:
+      return MaskOf(static_cast<AxisId>(e.dim()));
+    default:
+      return ExpressionAxes(e.lhs()) | ExpressionAxes(e.rhs());
+  }
+}
+
+}  // namespace
+
+absl::StatusOr<CallStep> CallStep::Make(const Context& context, int instruction) {
+  const Instruction& call = context.program.instructions[instruction];
+  CallStep step;
+  SPMD_ASSIGN_OR_RETURN(step.binding_, Bind(call));
+  for (const program::ValueId id : call.operands) {
+    step.operands_.push_back(id);
+    step.operand_places_.push_back(id == kNoValue ? nullptr : context.placements[id]);
+    step.operand_types_.push_back(id == kNoValue ? DType::kF32
+                                                 : context.program.values[id].type.dtype);
+  }
+  for (const program::ValueId id : call.results) {
+    step.results_.push_back(id);
+    step.result_places_.push_back(context.placements[id]);
+    step.result_types_.push_back(context.program.values[id].type.dtype);
+    step.result_kinds_.push_back(context.program.values[id].sharding.reduce_kind);
+  }
+  SPMD_RETURN_IF_ERROR(step.PlanItems(context, call));
+  step.PlanOverwriting(context, call, instruction);
+  return step;
+}
+
+absl::Status CallStep::PlanItems(const Context& context, const Instruction& call) {
+  if (results_.empty()) {
+    return absl::InvalidArgumentError(absl::StrCat(call.op, " has no results"));
+  }
+  const Grid& grid = result_places_[0]->grid();
+  AxisMask axes = 0;
+  for (const PlacementPtr& place : result_places_) axes |= place->sharding().UsedAxes();
+  const bool all = result_places_[0]->per_position();
+  const std::vector<int64_t> positions = FirstPositions(grid, axes, all);
+  num_items_ = static_cast<int64_t>(positions.size());
+  for (const PlacementPtr& place : operand_places_) {
+    if (place != nullptr && place->layout().grid() != result_places_[0]->layout().grid() &&
+        !(place->grid() == grid)) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(call.op, ": an operand lives on grid ", place->grid().ToString(),
+                       ", the result on ", grid.ToString(), "; an exchange must come between"));
+    }
+  }
+  for (int64_t p : positions) devices_.push_back(context.backend.torch_device(grid.device_ids()[p]));
+  PlanOperands(call, positions);
+  PlanResults(call, positions);
+  PlanExpressions(call, positions);
+  for (size_t k = 0; k < operands_.size(); ++k) {
+    if (operand_places_[k] == nullptr) continue;
+    bytes_ += operand_places_[k]->total_elements() * ByteSize(operand_types_[k]);
+  }
+  for (size_t k = 0; k < results_.size(); ++k) {
+    bytes_ += result_places_[k]->total_elements() * ByteSize(result_types_[k]);
+  }
+  return absl::OkStatus();
+}
+
+void CallStep::PlanOperands(const Instruction& call, absl::Span<const int64_t> positions) {
+  operand_tiles_.reserve(positions.size() * operands_.size());
+  for (int64_t position : positions) {
+    for (size_t k = 0; k < operands_.size(); ++k) {
+      operand_tiles_.push_back(operand_places_[k] == nullptr
+                                   ? kAbsent
+                                   : static_cast<int32_t>(operand_places_[k]->IndexAt(position)));
+    }
+  }
+  for (const program::AddedOnce& added : call.added_once) {
+    if (operand_places_[added.operand] == nullptr) continue;
+    bool optional = false;
+    for (const OpBinding::TensorArgument& t : binding_.tensors) {
+      optional = optional || (t.operand == added.operand && t.optional);
+    }
+    for (size_t i = 0; i < positions.size(); ++i) {
+      if (result_places_[0]->grid().Coordinate(positions[i], added.axes) == 0) continue;
+      operand_tiles_[i * operands_.size() + added.operand] = optional ? kAbsent : kZeros;
+    }
+  }
+}
+
+// A non-empty result of a sum over an empty tile is the identity, and the op is not asked.
+bool CallStep::ReducedOperandIsEmpty(int64_t item) const {
+  for (size_t k = 0; k < operands_.size(); ++k) {
+    const int32_t index = operand_tiles_[item * operands_.size() + k];
+    if (index < 0) continue;
+    const Placement& place = *operand_places_[k];
+    if (place.TileIsEmpty(place.TileOf(index)) && NumElements(place.layout().dims()) != 0) {
+      return true;
+    }
+  }
+  return false;
+}
+
+void CallStep::PlanResults(const Instruction& call, absl::Span<const int64_t> positions) {
+  const size_t n = results_.size();
+  std::vector<std::vector<uint8_t>> made(n);
+  identity_.resize(n);
+  for (size_t k = 0; k < n; ++k) made[k].resize(result_places_[k]->count());
+  for (size_t i = 0; i < positions.size(); ++i) {
+    const bool reduced_empty = ReducedOperandIsEmpty(static_cast<int64_t>(i));
+    bool computed = false;
+    for (size_t k = 0; k < n; ++k) {
+      const Placement& place = *result_places_[k];
+      ResultTile tile;
+      tile.index = static_cast<int32_t>(place.IndexAt(positions[i]));
+      if (made[k][tile.index]) {
+        tile.source = ResultSource::kOtherItem;
+      } else if (place.TileIsEmpty(place.TileOf(tile.index))) {
+        tile.source = ResultSource::kEmpty;
+      } else if (reduced_empty && place.sharding().IsUnreduced()) {
+        tile.source = ResultSource::kIdentity;
+        identity_[k].resize(place.count());
+        identity_[k][tile.index] = 1;
+      } else {
+        computed = true;
+      }
+      made[k][tile.index] = 1;
+      result_tiles_.push_back(tile);
+    }
+    computed_.push_back(computed);
+  }
+}
+
+void CallStep::PlanExpressions(const Instruction& call, absl::Span<const int64_t> positions) {
+  if (binding_.expressions.empty()) return;
+  int64_t position = 0;
+  const auto place = [&](TensorRef tensor) -> const Placement& {
+    return tensor.kind == TensorRef::Kind::kOperand ? *operand_places_[tensor.index]
+                                                    : *result_places_[tensor.index];
+  };
+  Expr::Env env;
+  env.start = [&](TensorRef tensor, int dim) {
+    return place(tensor).TileBegin(place(tensor).TileAt(position), dim);
+  };
+  env.size = [&](TensorRef tensor, int dim) {
+    return place(tensor).DimsOfTile(place(tensor).TileAt(position))[dim];
+  };
+  env.extent = [&](TensorRef tensor, int dim) { return place(tensor).layout().dims()[dim]; };
+  env.coord = [&](int axis) {
+    return result_places_[0]->grid().Coordinate(position, static_cast<AxisId>(axis));
+  };
+  for (int64_t p : positions) {
+    position = p;
+    std::vector<c10::IValue>& values = expression_values_.emplace_back();
+    for (const OpBinding::ExpressionArgument& argument : binding_.expressions) {
+      std::vector<int64_t> numbers;
+      for (const Expr& e : argument.expressions) numbers.push_back(e.Evaluate(env));
+      values.push_back(argument.is_list ? c10::IValue(std::move(numbers)) : c10::IValue(numbers[0]));
+    }
+  }
+}
+
+void CallStep::PlanOverwriting(const Context& context, const Instruction& call, int instruction) {
+  // Either the program asks for it or the operand just dies here: both need the same conditions.
+  if (!binding_.in_place.has_value() || binding_.tensors.empty() || results_.size() != 1) return;
+  const OpBinding::TensorArgument& first = binding_.tensors[0];
+  if (first.argument != 0 || first.operand != 0 || operand_places_[0] == nullptr) return;
+  const program::ValueId id = operands_[0];
+  if (context.outlives[id] || context.last_use[id] != instruction) return;
+  for (size_t k = 1; k < operands_.size(); ++k) {
+    if (operands_[k] == id) return;
+  }
+  if (operand_types_[0] != result_types_[0]) return;
+  std::vector<uint8_t> used(operand_places_[0]->count());
+  for (int64_t i = 0; i < num_items_; ++i) {
+    const int32_t index = operand_tiles_[i * operands_.size()];
+    if (index < 0 || used[index]) return;  // several items read the tile
+    used[index] = 1;
+    if (operand_places_[0]->DimsOf(index) != result_places_[0]->DimsOf(result_tiles_[i].index)) {
+      return;
+    }
+  }
+  overwrites_ = true;
+}
+
+std::vector<c10::IValue> CallStep::ScalarValues(absl::Span<const c10::Scalar> scalars) const {
+  std::vector<c10::IValue> values;
+  for (const OpBinding::ScalarArgument& argument : binding_.scalars) {
+    values.push_back(ScalarValue(scalars[argument.slot], argument.type));
+  }
+  return values;
+}
+
+at::Tensor CallStep::OperandTile(int64_t item, int operand, ValueTable& table) const {
+  const int32_t index = operand_tiles_[item * operands_.size() + operand];
+  if (index == kAbsent) return at::Tensor();
+  if (index == kZeros) {
+    const Placement& place = *operand_places_[operand];
+    // The tile that would stand there; all tiles along the axes of the cut are alike.
+    const int32_t like = static_cast<int32_t>(
+        place.IndexAt(result_places_[0]->PositionOf(result_tiles_[item * results_.size()].index)));
+    return IdentityTile(ReduceKind::kSum, operand_types_[operand], place.DimsOf(like),
+                        devices_[item]);
+  }
+  return table[operands_[operand]][index];
+}
+
+void CallStep::RunItem(int64_t item, absl::Span<const c10::IValue> scalars,
+                       ValueTable& table) const {
+  StoreUncomputed(item, table);
+  if (!computed_[item]) return;
+  torch::jit::Stack stack(binding_.constants);
+  for (size_t k = 0; k < binding_.scalars.size(); ++k) {
+    stack[binding_.scalars[k].argument] = scalars[k];
+  }
+  for (size_t k = 0; k < binding_.expressions.size(); ++k) {
+    stack[binding_.expressions[k].argument] = expression_values_[item][k];
+  }
+  for (int argument : binding_.devices) stack[argument] = devices_[item];
+  for (const OpBinding::GroupArgument& g : binding_.groups) {
+    if (g.optional_elements) {
+      c10::List<std::optional<at::Tensor>> list;
+      for (int k = 0; k < g.group.size; ++k) {
+        at::Tensor tile = OperandTile(item, g.group.begin + k, table);
+        list.push_back(tile.defined() ? std::optional<at::Tensor>(std::move(tile)) : std::nullopt);
+      }
+      stack[g.argument] = std::move(list);
+    } else {
+      c10::List<at::Tensor> list;
+      for (int k = 0; k < g.group.size; ++k) {
+        list.push_back(OperandTile(item, g.group.begin + k, table));
+      }
+      stack[g.argument] = std::move(list);
+    }
+  }
+  bool in_place = false;
+  if (overwrites_) {
+    at::Tensor& tile = table[operands_[0]][operand_tiles_[item * operands_.size()]];
+    in_place = IsExclusive(tile);
+    stack[0] = in_place ? std::move(tile) : tile;
+  }
+  for (const OpBinding::TensorArgument& t : binding_.tensors) {
+    if (overwrites_ && t.argument == 0) continue;
+    at::Tensor tile = OperandTile(item, t.operand, table);
+    if (tile.defined()) {
+      stack[t.argument] = binding_.needs_contiguous && t.argument == 0 ? tile.contiguous()
+                                                                       : std::move(tile);
+    } else {
+      stack[t.argument] = t.optional ? c10::IValue() : c10::IValue(at::Tensor());
+    }
+  }
+  (in_place ? *binding_.in_place : *binding_.op).callBoxed(&stack);
+  StoreResults(item, stack, table);
+}
+
+void CallStep::PrepareResults(ValueTable& table) const {
+  for (size_t k = 0; k < results_.size(); ++k) {
+    table[results_[k]].resize(result_places_[k]->count());
+  }
+}
+
+void CallStep::StoreUncomputed(int64_t item, ValueTable& table) const {
+  for (size_t k = 0; k < results_.size(); ++k) {
+    const ResultTile& tile = result_tiles_[item * results_.size() + k];
+    const Dims& dims = result_places_[k]->DimsOf(tile.index);
+    at::Tensor& target = table[results_[k]][tile.index];
+    if (tile.source == ResultSource::kEmpty) {
+      target = at::empty(Sizes(dims), at::TensorOptions()
+                                          .dtype(ToScalarType(result_types_[k]))
+                                          .device(devices_[item]));
+    } else if (tile.source == ResultSource::kIdentity) {
+      target = IdentityTile(result_kinds_[k], result_types_[k], dims, devices_[item]);
+    }
+  }
+}
+
+void CallStep::StoreResults(int64_t item, torch::jit::Stack& stack, ValueTable& table) const {
+  size_t k = 0;
+  const auto store = [&](at::Tensor result) {
+    if (k >= results_.size()) return;
+    const ResultTile& tile = result_tiles_[item * results_.size() + k];
+    if (tile.source == ResultSource::kOp) {
+      const Dims& dims = result_places_[k]->DimsOf(tile.index);
+      const at::ScalarType type = ToScalarType(result_types_[k]);
+      TORCH_CHECK(result.defined() && result.sizes() == Sizes(dims) &&
+                      result.scalar_type() == type,
+                  "result ", k, " is ",
+                  result.defined() ? c10::str(result.scalar_type(), result.sizes())
+                                   : std::string("undefined"),
+                  " where the program says ", type, Sizes(dims));
+      table[results_[k]][tile.index] = std::move(result);
+    }
+    ++k;
+  };
+  for (c10::IValue& value : stack) {
+    if (value.isTensor()) {
+      store(std::move(value).toTensor());
+    } else if (value.isTensorList()) {
+      for (const at::Tensor& t : value.toTensorVector()) store(t);
+    }
+  }
+  TORCH_CHECK(k == results_.size(), "gave ", k, " results where the program has ",
+              results_.size());
+}
+
+}  // namespace spmd::runtime

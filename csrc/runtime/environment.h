@@ -1,0 +1,18 @@
+// SPDX-License-Identifier: Apache-2.0
+// The environment variables that the runtime reads, in one place.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+#include "absl/status/statusor.h"
+
+namespace spmd::runtime {
+
+// SPMD_NUM_DEVICES. Errors: InvalidArgument when it is no positive number.
+absl::StatusOr<std::optional<int64_t>> EnvironmentDeviceCount();
+
+// SPMD_SYNC=1: programs run on the thread that asks for them.
+bool EnvironmentSync();
+
+}  // namespace spmd::runtime

@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+// The inside of LoadedProgram: what load.cc makes and run.cc runs.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "csrc/runtime/call_step.h"
+#include "csrc/runtime/executor.h"
+#include "csrc/runtime/moves.h"
+#include "csrc/runtime/placement.h"
+
+namespace spmd::runtime {
+
+using MovePlanPtr = std::shared_ptr<const MovePlan>;
+
+// A move instruction: several values moved alike.
+struct MoveStep {
+  struct Part {
+    program::ValueId from;
+    program::ValueId to;
+    MovePlanPtr plan;
+    std::vector<uint8_t> identity;  // of the sources; see MoveRequest
+    bool sources_die;
+  };
+  std::vector<Part> parts;
+  std::vector<std::pair<int, int64_t>> items;  // (part, index) of the tiles that take work
+  int64_t bytes = 0;
+  double fill = 0;
+};
+
+struct FreeStep {
+  std::vector<program::ValueId> values;
+};
+
+using Step = std::variant<CallStep, MoveStep, FreeStep>;
+
+struct LoadedProgram::Impl {
+  Impl(const program::Program& p, const Backend& b, Options o)
+      : program(p), backend(b), options(o) {}
+
+  absl::Status Load();
+  absl::StatusOr<std::vector<TiledTensorPtr>> Run(absl::Span<Argument> inputs,
+                                                  const std::vector<c10::Scalar>& scalars);
+
+ private:
+  absl::Status FindPlaces();
+  void FindUses();
+  absl::StatusOr<MoveStep> MakeMove(int instruction);
+  void FindCommit();
+
+  absl::Status Bring(absl::Span<Argument> inputs);
+  absl::Status RunSteps(absl::Span<Argument> inputs, const std::vector<c10::Scalar>& scalars);
+  void RunCall(const CallStep& step, const std::vector<c10::Scalar>& scalars);
+  void RunMove(const MoveStep& step);
+  std::vector<TiledTensorPtr> TakeOutputs();
+  std::vector<TiledTensorPtr> PlannedOutputs() const;
+
+  const program::Program& program;
+  const Backend& backend;
+  const Options options;
+  bool per_position = false;
+  bool on_cpu = true;
+  std::vector<PlacementPtr> placements;        // by value
+  std::vector<int> last_use;                   // by value; -1: never read
+  std::vector<uint8_t> outlives;               // by value: an output, or an input not donated
+  std::vector<std::vector<uint8_t>> identity;  // by value: see CallStep::identity
+  std::vector<Step> steps;                     // by instruction
+  absl::flat_hash_map<std::pair<const Placement*, const Placement*>, MovePlanPtr> plans;
+  int commit = 0;  // taken before this instruction
+  ValueTable table;
+};
+
+// "aten::mm(f32[2,3], f32[3,4]) at train.py:12", for messages.
+std::string DescribeInstruction(const program::Program& program, int instruction);
+
+}  // namespace spmd::runtime

@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+// The ops of the `spmd` namespace: what programs need and aten does not have. Schemas are in
+// register.cc. All are functional (those ending in '_' write into their first argument and exist so
+// that a dead operand can be overwritten), none knows of devices or meshes: a cut reaches them as
+// offsets (`first_row`, `first_class`, `offset`).
+//
+// Thread safety: safe; parallel inside through at::parallel_for, so sequential where the executor
+// already runs tiles in parallel.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string_view>
+#include <tuple>
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/Scalar.h>
+#include <c10/util/ArrayRef.h>
+
+namespace spmd::runtime::kernels {
+
+using at::IntArrayRef;
+using at::Tensor;
+using OptionalTensor = std::optional<Tensor>;
+
+// linear.cc. grad [..., n], weight [n, k], input [..., k].
+Tensor LinearDInput(const Tensor& grad, const Tensor& weight);
+Tensor LinearDWeight(const Tensor& grad, const Tensor& input);
+
+// attention.cc. query [b, h, s, d], key [b, g, t, d], value [b, g, t, e] with h a multiple of g;
+// attn_mask broadcasts to [b, h, s, t]. out [b, h, s, e], logsumexp f32 [b, h, s].
+std::tuple<Tensor, Tensor> Attention(const Tensor& query, const Tensor& key, const Tensor& value,
+                                     const OptionalTensor& attn_mask, bool is_causal,
+                                     std::optional<double> scale);
+std::tuple<Tensor, Tensor, Tensor> AttentionBackward(
+    const Tensor& grad_out, const Tensor& query, const Tensor& key, const Tensor& value,
+    const Tensor& out, const Tensor& logsumexp, const OptionalTensor& attn_mask, bool is_causal,
+    std::optional<double> scale);
+
+// random.cc. The tile [offset, offset + size) of a random tensor of global_size; see philox.h.
+Tensor Random(IntArrayRef size, IntArrayRef offset, IntArrayRef global_size, int64_t seed,
+              int64_t counter, std::string_view distribution, double p0, double p1,
+              at::ScalarType dtype, std::optional<at::Device> device);
+std::tuple<Tensor, Tensor> Dropout(const Tensor& input, double p, int64_t seed, int64_t counter,
+                                   IntArrayRef offset, IntArrayRef global_size);
+
+// embedding.cc. Rows [first_row, first_row + n) of the table are held; others give (and get) nothing.
+Tensor Embedding(const Tensor& weight, const Tensor& indices, int64_t first_row);
+Tensor EmbeddingDWeight(const Tensor& grad, const Tensor& indices, int64_t num_weights,
+                        int64_t padding_idx, int64_t first_row);
+
+// nll.cc. logp [n, c] or [c] holds classes [first_class, first_class + c); targets are global.
+// `weight` is per class, of the held classes or of all.
+std::tuple<Tensor, Tensor> NllSum(const Tensor& logp, const Tensor& target,
+                                  const OptionalTensor& weight, int64_t ignore_index,
+                                  int64_t first_class);
+Tensor NllRows(const Tensor& logp, const Tensor& target, const OptionalTensor& weight,
+               int64_t ignore_index, int64_t first_class);
+Tensor NllDInput(const Tensor& grad, const Tensor& target, const OptionalTensor& weight,
+                 const Tensor& scale, int64_t num_classes, int64_t ignore_index,
+                 int64_t first_class);
+Tensor CrossEntropyDInput(const Tensor& grad, const Tensor& logp, const Tensor& target,
+                          const OptionalTensor& weight, const Tensor& scale, int64_t ignore_index,
+                          int64_t first_class);
+
+// convolution.cc. Gradients of a (not transposed) convolution.
+Tensor ConvDInput(const Tensor& grad, const Tensor& weight, IntArrayRef input_size,
+                  IntArrayRef stride, IntArrayRef padding, IntArrayRef dilation, int64_t groups,
+                  IntArrayRef crop_start);
+Tensor ConvDWeight(const Tensor& grad, const Tensor& input, IntArrayRef weight_size,
+                   IntArrayRef stride, IntArrayRef padding, IntArrayRef dilation, int64_t groups);
+
+// simple.cc.
+Tensor Iota(int64_t size, const at::Scalar& start, const at::Scalar& step, int64_t offset,
+            at::ScalarType dtype, std::optional<at::Device> device);
+Tensor Full(IntArrayRef size, const at::Scalar& value, at::ScalarType dtype,
+            std::optional<at::Device> device);
+Tensor Cast(const Tensor& x, at::ScalarType dtype);
+Tensor SliceStart(const Tensor& x, int64_t dim, int64_t start, int64_t length);
+Tensor SliceStartScatter(const Tensor& x, const Tensor& src, int64_t dim, int64_t start);
+Tensor& SliceStartScatter_(Tensor& x, const Tensor& src, int64_t dim, int64_t start);
+// In-place forms of aten::slice_scatter and aten::select_scatter, which aten lacks.
+Tensor& SliceScatter_(Tensor& x, const Tensor& src, int64_t dim, std::optional<int64_t> start,
+                      std::optional<int64_t> end, int64_t step);
+Tensor& SelectScatter_(Tensor& x, const Tensor& src, int64_t dim, int64_t index);
+
+}  // namespace spmd::runtime::kernels

@@ -1,0 +1,220 @@
+// SPDX-License-Identifier: Apache-2.0
+// One pass over rows on the CPU; on other devices the rows go through the host's index arithmetic
+// done with ATen ops.
+#include <cmath>
+
+#include <ATen/Dispatch.h>
+#include <ATen/OpMathType.h>
+#include <ATen/Parallel.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/zeros.h>
+
+#include "csrc/runtime/kernels/kernels.h"
+
+namespace spmd::runtime::kernels {
+namespace {
+
+// What a row's target means for the held classes.
+struct Rows {
+  Rows(const Tensor& target, const OptionalTensor& weight, at::ScalarType type, int64_t classes,
+       int64_t ignore_index, int64_t first_class)
+      : target_(target.to(at::kLong).reshape({-1}).contiguous()),
+        targets(target_.const_data_ptr<int64_t>()),
+        classes(classes),
+        ignore_index(ignore_index),
+        first_class(first_class) {
+    if (weight.has_value() && weight->defined()) {
+      weight_ = weight->to(type).contiguous();
+      // Weights of the held classes only, or of all.
+      weight_is_local = weight_.size(0) == classes;
+      TORCH_CHECK(weight_is_local || weight_.size(0) >= first_class + classes,
+                  "nll_loss: weight has ", weight_.size(0), " entries for classes ", first_class,
+                  " to ", first_class + classes);
+    }
+  }
+
+  int64_t count() const { return target_.numel(); }
+  bool Ignored(int64_t row) const {
+    const int64_t t = targets[row];
+    if (t == ignore_index) return true;
+    TORCH_CHECK_INDEX(t >= 0, "Target ", t, " is out of bounds.");
+    return false;
+  }
+  // The held column of the row's target, or -1.
+  int64_t Column(int64_t row) const {
+    const int64_t c = targets[row] - first_class;
+    return c >= 0 && c < classes ? c : -1;
+  }
+  template <typename T>
+  T Weight(int64_t row) const {
+    if (!weight_.defined()) return T(1);
+    const int64_t c = targets[row] - (weight_is_local ? first_class : 0);
+    TORCH_CHECK_INDEX(c >= 0 && c < weight_.size(0), "Target ", targets[row],
+                      " has no entry in the class weights.");
+    return weight_.const_data_ptr<T>()[c];
+  }
+
+ private:
+  Tensor target_;
+  Tensor weight_;
+
+ public:
+  const int64_t* targets;
+  int64_t classes;
+  int64_t ignore_index;
+  int64_t first_class;
+  bool weight_is_local = false;
+};
+
+Tensor OnHost(const Tensor& x) { return x.is_cpu() ? x : x.cpu(); }
+OptionalTensor OnHost(const OptionalTensor& x) {
+  if (!x.has_value() || !x->defined()) return std::nullopt;
+  return OnHost(*x);
+}
+
+// The loss of each row times its class weight; 0 where ignored or held by another shard.
+// weights (may be null): what each row adds to the total weight.
+template <typename T, typename Work>
+void RowLosses(const Tensor& logp, const Rows& rows, T* losses, Work* weights) {
+  const T* p = logp.const_data_ptr<T>();
+  const int64_t c = rows.classes;
+  at::parallel_for(0, rows.count(), 4096, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      const int64_t column = rows.Ignored(i) ? -1 : rows.Column(i);
+      const Work w = column < 0 ? Work(0) : static_cast<Work>(rows.Weight<Work>(i));
+      losses[i] = column < 0 ? T(0) : static_cast<T>(-w * static_cast<Work>(p[i * c + column]));
+      if (weights != nullptr) weights[i] = w;
+    }
+  });
+}
+
+void CheckLogp(const Tensor& logp, const Tensor& target) {
+  TORCH_CHECK((logp.dim() == 2 && target.dim() == 1 && logp.size(0) == target.size(0)) ||
+                  (logp.dim() == 1 && target.dim() == 0),
+              "nll_loss: logp ", logp.sizes(), " and target ", target.sizes(),
+              " must be [n, c] and [n], or [c] and []");
+}
+
+at::ScalarType WorkType(at::ScalarType type) {
+  return type == at::kDouble ? at::kDouble : at::kFloat;
+}
+
+}  // namespace
+
+std::tuple<Tensor, Tensor> NllSum(const Tensor& logp, const Tensor& target,
+                                  const OptionalTensor& weight, int64_t ignore_index,
+                                  int64_t first_class) {
+  CheckLogp(logp, target);
+  if (logp.is_meta()) return {at::empty({}, logp.options()), at::empty({}, logp.options())};
+  const Tensor p = OnHost(logp).contiguous();
+  const at::ScalarType work = WorkType(logp.scalar_type());
+  const Rows rows(OnHost(target), OnHost(weight), work, logp.size(-1), ignore_index, first_class);
+  Tensor loss, total;
+  AT_DISPATCH_FLOATING_TYPES_AND2(at::kHalf, at::kBFloat16, p.scalar_type(), "nll_sum", [&] {
+    using Work = at::opmath_type<scalar_t>;
+    const scalar_t* in = p.const_data_ptr<scalar_t>();
+    double loss_sum = 0, weight_sum = 0;
+    for (int64_t i = 0; i < rows.count(); ++i) {
+      if (rows.Ignored(i)) continue;
+      const int64_t column = rows.Column(i);
+      if (column < 0) continue;
+      const double w = rows.Weight<Work>(i);
+      loss_sum -= w * static_cast<double>(in[i * rows.classes + column]);
+      weight_sum += w;
+    }
+    loss = at::empty({}, p.options()).fill_(loss_sum);
+    total = at::empty({}, p.options()).fill_(weight_sum);
+  });
+  return {loss.to(logp.device()), total.to(logp.device())};
+}
+
+Tensor NllRows(const Tensor& logp, const Tensor& target, const OptionalTensor& weight,
+               int64_t ignore_index, int64_t first_class) {
+  CheckLogp(logp, target);
+  Tensor result = at::empty(target.sizes(), logp.options());
+  if (logp.is_meta()) return result;
+  const Tensor p = OnHost(logp).contiguous();
+  const Rows rows(OnHost(target), OnHost(weight), WorkType(logp.scalar_type()), logp.size(-1),
+                  ignore_index, first_class);
+  Tensor losses = at::empty(target.sizes(), p.options());
+  AT_DISPATCH_FLOATING_TYPES_AND2(at::kHalf, at::kBFloat16, p.scalar_type(), "nll_rows", [&] {
+    using Work = at::opmath_type<scalar_t>;
+    RowLosses<scalar_t, Work>(p, rows, losses.mutable_data_ptr<scalar_t>(), nullptr);
+  });
+  return losses.to(logp.device());
+}
+
+Tensor NllDInput(const Tensor& grad, const Tensor& target, const OptionalTensor& weight,
+                 const Tensor& scale, int64_t num_classes, int64_t ignore_index,
+                 int64_t first_class) {
+  std::vector<int64_t> size = target.sizes().vec();
+  size.push_back(num_classes);
+  if (grad.is_meta()) return at::empty(size, grad.options());
+  Tensor result = at::zeros(size, grad.options().device(at::kCPU));
+  const at::ScalarType work = WorkType(grad.scalar_type());
+  const Rows rows(OnHost(target), OnHost(weight), work, num_classes, ignore_index, first_class);
+  const Tensor g = OnHost(grad).to(work).reshape({-1}).contiguous();
+  TORCH_CHECK(g.numel() == 1 || g.numel() == rows.count(), "spmd::nll_dinput: grad ", grad.sizes(),
+              " must be one number or one per row of ", target.sizes());
+  const double factor = OnHost(scale).item<double>();
+  AT_DISPATCH_FLOATING_TYPES_AND2(
+      at::kHalf, at::kBFloat16, result.scalar_type(), "nll_dinput", [&] {
+        using Work = at::opmath_type<scalar_t>;
+        const Work* in = g.const_data_ptr<Work>();
+        scalar_t* out = result.mutable_data_ptr<scalar_t>();
+        const int64_t step = g.numel() == 1 ? 0 : 1;
+        for (int64_t i = 0; i < rows.count(); ++i) {
+          const int64_t column = rows.Ignored(i) ? -1 : rows.Column(i);
+          if (column < 0) continue;
+          out[i * num_classes + column] = static_cast<scalar_t>(
+              -rows.Weight<Work>(i) * in[i * step] * static_cast<Work>(factor));
+        }
+      });
+  return result.to(grad.device());
+}
+
+Tensor CrossEntropyDInput(const Tensor& grad, const Tensor& logp, const Tensor& target,
+                          const OptionalTensor& weight, const Tensor& scale, int64_t ignore_index,
+                          int64_t first_class) {
+  CheckLogp(logp, target);
+  if (logp.is_meta()) return at::empty(logp.sizes(), logp.options());
+  const Tensor p = OnHost(logp).contiguous();
+  Tensor result = at::empty(p.sizes(), p.options());
+  const at::ScalarType work = WorkType(p.scalar_type());
+  const int64_t c = p.size(-1);
+  const Rows rows(OnHost(target), OnHost(weight), work, c, ignore_index, first_class);
+  const Tensor g = OnHost(grad).to(work).reshape({-1}).contiguous();
+  const double factor = OnHost(scale).item<double>();
+  AT_DISPATCH_FLOATING_TYPES_AND2(
+      at::kHalf, at::kBFloat16, p.scalar_type(), "cross_entropy_dinput", [&] {
+        using Work = at::opmath_type<scalar_t>;
+        const Work* in = g.const_data_ptr<Work>();
+        const int64_t step = g.numel() == 1 ? 0 : 1;
+        const scalar_t* log_probability = p.const_data_ptr<scalar_t>();
+        scalar_t* out = result.mutable_data_ptr<scalar_t>();
+        const int64_t grain = std::max<int64_t>(1, 8192 / std::max<int64_t>(c, 1));
+        at::parallel_for(0, rows.count(), grain, [&](int64_t begin, int64_t end) {
+          for (int64_t i = begin; i < end; ++i) {
+            scalar_t* row = out + i * c;
+            if (rows.Ignored(i)) {
+              std::fill_n(row, c, scalar_t(0));
+              continue;
+            }
+            const Work f = rows.Weight<Work>(i) * in[i * step] * static_cast<Work>(factor);
+            const scalar_t* from = log_probability + i * c;
+            const int64_t column = rows.Column(i);
+            for (int64_t k = 0; k < c; ++k) {
+              row[k] = static_cast<scalar_t>(std::exp(static_cast<Work>(from[k])) * f);
+            }
+            if (column >= 0) {
+              const Work q = std::exp(static_cast<Work>(from[column]));
+              row[column] = static_cast<scalar_t>((q - Work(1)) * f);
+            }
+          }
+        });
+      });
+  return result.to(logp.device());
+}
+
+}  // namespace spmd::runtime::kernels

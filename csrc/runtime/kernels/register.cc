@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "csrc/runtime/kernels/register.h"
+
+#include <torch/library.h>
+
+#include "csrc/runtime/kernels/kernels.h"
+
+namespace spmd::runtime {
+namespace {
+
+namespace k = kernels;
+
+template <typename F>
+void Define(torch::Library& library, const char* name, const char* schema, F&& kernel) {
+  library.def(schema);
+  library.impl(name, torch::dispatch(c10::DispatchKey::CompositeExplicitAutograd,
+                                     std::forward<F>(kernel)));
+}
+
+void DefineMatrixOps(torch::Library& l) {
+  Define(l, "linear_dinput", "linear_dinput(Tensor grad, Tensor weight) -> Tensor",
+         &k::LinearDInput);
+  Define(l, "linear_dweight", "linear_dweight(Tensor grad, Tensor input) -> Tensor",
+         &k::LinearDWeight);
+  Define(l, "conv_dinput",
+         "conv_dinput(Tensor grad, Tensor weight, int[] input_size, int[] stride, int[] padding, "
+         "int[] dilation, int groups, int[] crop_start) -> Tensor",
+         &k::ConvDInput);
+  Define(l, "conv_dweight",
+         "conv_dweight(Tensor grad, Tensor input, int[] weight_size, int[] stride, int[] padding, "
+         "int[] dilation, int groups) -> Tensor",
+         &k::ConvDWeight);
+  Define(l, "attention",
+         "attention(Tensor query, Tensor key, Tensor value, Tensor? attn_mask, bool is_causal, "
+         "float? scale) -> (Tensor out, Tensor logsumexp)",
+         &k::Attention);
+  Define(l, "attention_backward",
+         "attention_backward(Tensor grad_out, Tensor query, Tensor key, Tensor value, Tensor out, "
+         "Tensor logsumexp, Tensor? attn_mask, bool is_causal, float? scale) -> (Tensor dq, "
+         "Tensor dk, Tensor dv)",
+         &k::AttentionBackward);
+}
+
+void DefineRandomOps(torch::Library& l) {
+  Define(l, "random",
+         "random(int[] size, int[] offset, int[] global_size, int seed, int counter, str "
+         "distribution, float p0, float p1, ScalarType dtype, *, Device? device=None) -> Tensor",
+         &k::Random);
+  Define(l, "dropout",
+         "dropout(Tensor input, float p, int seed, int counter, int[] offset, int[] global_size) "
+         "-> (Tensor out, Tensor mask)",
+         &k::Dropout);
+}
+
+void DefineIndexOps(torch::Library& l) {
+  Define(l, "embedding", "embedding(Tensor weight, Tensor indices, int first_row) -> Tensor",
+         &k::Embedding);
+  Define(l, "embedding_dweight",
+         "embedding_dweight(Tensor grad, Tensor indices, int num_weights, int padding_idx, int "
+         "first_row) -> Tensor",
+         &k::EmbeddingDWeight);
+  Define(l, "nll_sum",
+         "nll_sum(Tensor logp, Tensor target, Tensor? weight, int ignore_index, int first_class) "
+         "-> (Tensor loss_sum, Tensor weight_sum)",
+         &k::NllSum);
+  Define(l, "nll_rows",
+         "nll_rows(Tensor logp, Tensor target, Tensor? weight, int ignore_index, int first_class) "
+         "-> Tensor",
+         &k::NllRows);
+  Define(l, "nll_dinput",
+         "nll_dinput(Tensor grad, Tensor target, Tensor? weight, Tensor scale, int num_classes, "
+         "int ignore_index, int first_class) -> Tensor",
+         &k::NllDInput);
+  Define(l, "cross_entropy_dinput",
+         "cross_entropy_dinput(Tensor grad, Tensor logp, Tensor target, Tensor? weight, Tensor "
+         "scale, int ignore_index, int first_class) -> Tensor",
+         &k::CrossEntropyDInput);
+}
+
+void DefineSimpleOps(torch::Library& l) {
+  Define(l, "iota",
+         "iota(int size, Scalar start, Scalar step, int offset, ScalarType dtype, *, Device? "
+         "device=None) -> Tensor",
+         &k::Iota);
+  Define(l, "full",
+         "full(int[] size, Scalar value, ScalarType dtype, *, Device? device=None) -> Tensor",
+         &k::Full);
+  Define(l, "cast", "cast(Tensor x, ScalarType dtype) -> Tensor", &k::Cast);
+  Define(l, "slice_start", "slice_start(Tensor x, int dim, int start, int length) -> Tensor",
+         &k::SliceStart);
+  Define(l, "slice_start_scatter",
+         "slice_start_scatter(Tensor x, Tensor src, int dim, int start) -> Tensor",
+         &k::SliceStartScatter);
+  Define(l, "slice_start_scatter_",
+         "slice_start_scatter_(Tensor(a!) x, Tensor src, int dim, int start) -> Tensor(a!)",
+         &k::SliceStartScatter_);
+  Define(l, "slice_scatter_",
+         "slice_scatter_(Tensor(a!) x, Tensor src, int dim=0, int? start=None, int? end=None, int "
+         "step=1) -> Tensor(a!)",
+         &k::SliceScatter_);
+  Define(l, "select_scatter_",
+         "select_scatter_(Tensor(a!) x, Tensor src, int dim, int index) -> Tensor(a!)",
+         &k::SelectScatter_);
+}
+
+}  // namespace
+
+void RegisterKernels() {
+  // Never destroyed: the dispatcher may outlive static objects of this library.
+  static torch::Library* library = [] {
+    auto* l = new torch::Library(torch::Library::DEF, "spmd", std::nullopt, __FILE__, __LINE__);
+    DefineMatrixOps(*l);
+    DefineRandomOps(*l);
+    DefineIndexOps(*l);
+    DefineSimpleOps(*l);
+    return l;
+  }();
+  (void)library;
+}
+
+}  // namespace spmd::runtime

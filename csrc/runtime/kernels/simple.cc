@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <ATen/Dispatch.h>
+#include <ATen/Parallel.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/full.h>
+
+#include "csrc/runtime/kernels/kernels.h"
+
+namespace spmd::runtime::kernels {
+
+Tensor Iota(int64_t size, const at::Scalar& start, const at::Scalar& step, int64_t offset,
+            at::ScalarType dtype, std::optional<at::Device> device) {
+  const at::TensorOptions options =
+      at::TensorOptions().device(device.value_or(at::Device(at::kCPU)));
+  if (at::isIntegralType(dtype, /*includeBool=*/true) && start.isIntegral(true) &&
+      step.isIntegral(true)) {
+    Tensor index = at::arange(offset, offset + size, options.dtype(at::kLong));
+    return index.mul_(step.toLong()).add_(start.toLong()).to(dtype);
+  }
+  // start + i*step in doubles, rounded once, so that no element depends on where its tile begins.
+  Tensor index = at::arange(offset, offset + size, options.dtype(at::kDouble));
+  return index.mul_(step.toDouble()).add_(start.toDouble()).to(dtype);
+}
+
+Tensor Full(IntArrayRef size, const at::Scalar& value, at::ScalarType dtype,
+            std::optional<at::Device> device) {
+  return at::full(size, value,
+                  at::TensorOptions().dtype(dtype).device(device.value_or(at::Device(at::kCPU))));
+}
+
+Tensor Cast(const Tensor& x, at::ScalarType dtype) { return x.to(dtype); }
+
+Tensor SliceStart(const Tensor& x, int64_t dim, int64_t start, int64_t length) {
+  return x.narrow(dim, start, length);
+}
+
+Tensor SliceStartScatter(const Tensor& x, const Tensor& src, int64_t dim, int64_t start) {
+  Tensor result = x.clone();
+  SliceStartScatter_(result, src, dim, start);
+  return result;
+}
+
+Tensor& SliceStartScatter_(Tensor& x, const Tensor& src, int64_t dim, int64_t start) {
+  x.narrow(dim, start, src.size(dim)).copy_(src);
+  return x;
+}
+
+Tensor& SliceScatter_(Tensor& x, const Tensor& src, int64_t dim, std::optional<int64_t> start,
+                      std::optional<int64_t> end, int64_t step) {
+  x.slice(dim, start, end, step).copy_(src);
+  return x;
+}
+
+Tensor& SelectScatter_(Tensor& x, const Tensor& src, int64_t dim, int64_t index) {
+  x.select(dim, index).copy_(src);
+  return x;
+}
+
+}  // namespace spmd::runtime::kernels

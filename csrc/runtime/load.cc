@@ -1,0 +1,202 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "csrc/program/analysis.h"
+#include "csrc/runtime/executor_impl.h"
+#include "csrc/runtime/kernels/register.h"
+#include "csrc/runtime/places.h"
+#include "csrc/util/status.h"
+
+namespace spmd::runtime {
+
+using program::Instruction;
+using program::kNoValue;
+using program::OpCode;
+using program::Program;
+using program::ValueId;
+
+namespace {
+
+std::string Megabytes(int64_t bytes) {
+  return absl::StrCat(static_cast<double>(bytes * 10 / (int64_t{1} << 20)) / 10, " MiB");
+}
+
+absl::Status CheckMemory(const Program& program, const Backend& backend) {
+  const int64_t limit = backend.memory_limit();
+  if (limit <= 0) return absl::OkStatus();
+  const program::MemoryReport report = program::PeakMemory(program);
+  if (report.peak_bytes <= limit) return absl::OkStatus();
+  std::string text = absl::StrCat(
+      "the program needs ", Megabytes(report.peak_bytes), " per device; ", backend.name(), " has ",
+      Megabytes(limit), ". The largest values when it is fullest:");
+  for (size_t i = 0; i < report.live.size() && i < 10; ++i) {
+    const program::Value& value = program.values[report.live[i].value];
+    absl::StrAppend(&text, "\n  ", Megabytes(report.live[i].bytes), "  %", value.name, ": ",
+                    value.type.ToString(), " ",
+                    value.sharding.ToString(*program.grids[value.grid]));
+  }
+  return absl::ResourceExhaustedError(text);
+}
+
+}  // namespace
+
+std::string DescribeInstruction(const Program& program, int index) {
+  const Instruction& instruction = program.instructions[index];
+  std::string text = instruction.code == OpCode::kCall
+                         ? instruction.op
+                         : std::string(program::OpCodeName(instruction.code));
+  const auto type = [&](ValueId id) {
+    return id == kNoValue ? std::string("_") : program.values[id].type.ToString();
+  };
+  absl::StrAppend(&text, "(",
+                  absl::StrJoin(instruction.operands, ", ",
+                                [&](std::string* out, ValueId id) { out->append(type(id)); }),
+                  ")");
+  if (instruction.source >= 0 &&
+      instruction.source < static_cast<int32_t>(program.sources.size())) {
+    absl::StrAppend(&text, " at ", program.sources[instruction.source]);
+  }
+  return text;
+}
+
+void LoadedProgram::Impl::FindUses() {
+  last_use.assign(program.values.size(), -1);
+  outlives.assign(program.values.size(), 0);
+  for (size_t i = 0; i < program.instructions.size(); ++i) {
+    if (program.instructions[i].code == OpCode::kFree) continue;
+    for (ValueId id : program.instructions[i].operands) {
+      if (id != kNoValue) last_use[id] = static_cast<int>(i);
+    }
+  }
+  for (const program::Input& input : program.inputs) {
+    if (!input.donated) outlives[input.value] = 1;
+  }
+  for (const program::Output& output : program.outputs) outlives[output.value] = 1;
+}
+
+absl::Status LoadedProgram::Impl::FindPlaces() {
+  for (const GridPtr& grid : program.grids) {
+    per_position = per_position || NeedsPositions(*grid, backend);
+    for (int64_t id : grid->device_ids()) {
+      on_cpu = on_cpu && backend.torch_device(id).is_cpu();
+      if (!backend.elastic() && id >= backend.num_devices()) {
+        return absl::InvalidArgumentError(
+            absl::StrCat("the program's mesh ", grid->ToString(), " names device ", id, "; ",
+                         backend.name(), " has ", backend.num_devices()));
+      }
+    }
+  }
+  per_position = per_position || !options.deduplicate;
+  if (backend.planning()) per_position = false;
+  return absl::OkStatus();
+}
+
+absl::Status LoadedProgram::Impl::Load() {
+  RegisterKernels();
+  SPMD_RETURN_IF_ERROR(CheckMemory(program, backend));
+  SPMD_RETURN_IF_ERROR(FindPlaces());
+  PlacementCache cache(program, per_position);
+  for (size_t id = 0; id < program.values.size(); ++id) {
+    placements.push_back(cache.Of(static_cast<ValueId>(id)));
+  }
+  FindUses();
+  if (backend.planning()) {
+    // Shapes follow from placements; what remains is that the ops exist.
+    for (const Instruction& instruction : program.instructions) {
+      if (instruction.code == OpCode::kCall) SPMD_RETURN_IF_ERROR(Bind(instruction).status());
+    }
+    return absl::OkStatus();
+  }
+  identity.resize(program.values.size());
+  const CallStep::Context context{program, backend, placements, last_use, outlives};
+  for (size_t i = 0; i < program.instructions.size(); ++i) {
+    const Instruction& instruction = program.instructions[i];
+    if (instruction.code == OpCode::kFree) {
+      steps.push_back(FreeStep{{instruction.operands.begin(), instruction.operands.end()}});
+    } else if (instruction.code == OpCode::kCall) {
+      SPMD_ASSIGN_OR_RETURN(CallStep step, CallStep::Make(context, static_cast<int>(i)));
+      for (size_t k = 0; k < instruction.results.size(); ++k) {
+        identity[instruction.results[k]] = step.identity(static_cast<int>(k));
+      }
+      steps.push_back(std::move(step));
+    } else {
+      SPMD_ASSIGN_OR_RETURN(MoveStep step, MakeMove(static_cast<int>(i)));
+      steps.push_back(std::move(step));
+    }
+  }
+  FindCommit();
+  table.resize(program.values.size());
+  return absl::OkStatus();
+}
+
+absl::StatusOr<MoveStep> LoadedProgram::Impl::MakeMove(int index) {
+  const Instruction& instruction = program.instructions[index];
+  if (instruction.operands.size() != instruction.results.size()) {
+    return absl::InvalidArgumentError(absl::StrCat(program::OpCodeName(instruction.code), " has ",
+                                                   instruction.operands.size(), " operands and ",
+                                                   instruction.results.size(), " results"));
+  }
+  MoveStep step;
+  step.fill = instruction.fill;
+  for (size_t k = 0; k < instruction.operands.size(); ++k) {
+    const ValueId from = instruction.operands[k], to = instruction.results[k];
+    MovePlanPtr& plan = plans[{placements[from].get(), placements[to].get()}];
+    if (plan == nullptr) {
+      plan = std::make_shared<const MovePlan>(
+          MovePlan::Make(*placements[from], *placements[to], backend));
+    }
+    step.parts.push_back({from, to, plan, identity[from],
+                          !outlives[from] && last_use[from] == index &&
+                              std::count(instruction.operands.begin(), instruction.operands.end(),
+                                         from) == 1});
+    step.bytes += plan->elements_touched * ByteSize(program.values[to].type.dtype);
+    for (size_t i = 0; i < plan->tiles.size(); ++i) {
+      const TileMove::Action action = plan->tiles[i].action;
+      if (action == TileMove::Action::kCopy || action == TileMove::Action::kReduce) {
+        step.items.emplace_back(static_cast<int>(k), static_cast<int64_t>(i));
+      } else if (action == TileMove::Action::kIdentity) {
+        identity[to].resize(plan->tiles.size());
+        identity[to][i] = 1;
+      }
+    }
+  }
+  return step;
+}
+
+void LoadedProgram::Impl::FindCommit() {
+  std::vector<uint8_t> donated(program.values.size(), 0);
+  for (const program::Input& input : program.inputs) donated[input.value] = input.donated;
+  int last_fallible = -1, first_write = static_cast<int>(steps.size());
+  for (int i = static_cast<int>(steps.size()) - 1; i >= 0; --i) {
+    bool writes = false;
+    if (const auto* call = std::get_if<CallStep>(&steps[i])) {
+      if (call->binding().can_fail_on_values) last_fallible = std::max(last_fallible, i);
+      writes = call->may_overwrite() && donated[program.instructions[i].operands[0]];
+    } else {
+      for (ValueId id : program.instructions[i].operands) {
+        writes = writes || (id != kNoValue && donated[id] && last_use[id] <= i);
+      }
+    }
+    if (writes) first_write = i;
+  }
+  commit = std::max(last_fallible + 1, first_write);
+}
+
+absl::StatusOr<std::shared_ptr<LoadedProgram>> LoadedProgram::Load(
+    Program program, std::shared_ptr<Backend> backend, Options options) {
+  std::shared_ptr<LoadedProgram> loaded(new LoadedProgram(std::move(program), std::move(backend)));
+  loaded->impl_ =
+      std::make_unique<Impl>(loaded->program_, *loaded->backend_, options);
+  SPMD_RETURN_IF_ERROR(loaded->impl_->Load());
+  return loaded;
+}
+
+LoadedProgram::LoadedProgram(Program program, std::shared_ptr<Backend> backend)
+    : program_(std::move(program)), backend_(std::move(backend)) {}
+
+LoadedProgram::~LoadedProgram() = default;
+
+}  // namespace spmd::runtime

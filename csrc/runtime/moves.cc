@@ -1,0 +1,310 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "csrc/runtime/moves.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "csrc/runtime/accumulate.h"
+#include "csrc/runtime/tiled_tensor.h"
+#include "csrc/util/status.h"
+
+#include <ATen/ops/empty.h>
+#include <ATen/ops/full.h>
+
+namespace spmd::runtime {
+namespace {
+
+// A part of an interval of the target that one shard of the source holds; shard -1: nobody does.
+struct Segment {
+  int64_t shard;
+  Interval interval;
+};
+
+// The shard that covers index `at` and reaches furthest; -1 if none. `end` becomes where its cover,
+// or the gap, ends.
+int64_t FindShard(const Placement& from, int dim, int64_t at, int64_t& end) {
+  if (!from.windowed(dim)) {
+    const int64_t extent = from.layout().dims()[dim];
+    if (at < 0) {
+      end = std::min<int64_t>(end, 0);
+      return -1;
+    }
+    if (at >= extent) return -1;
+    const int64_t shard = from.num_shards(dim) == 1 ? 0 : at / from.layout().chunk(dim);
+    end = std::min(end, from.ShardInterval(dim, shard).end);
+    return shard;
+  }
+  int64_t best = -1, reach = at, next = end;
+  for (int64_t i = 0; i < from.num_shards(dim); ++i) {
+    const Interval& held = from.ShardInterval(dim, i);
+    if (held.empty()) continue;
+    if (held.begin <= at && held.end > reach) {
+      best = i;
+      reach = held.end;
+    } else if (held.begin > at) {
+      next = std::min(next, held.begin);
+    }
+  }
+  end = std::min(end, best >= 0 ? reach : next);
+  return best;
+}
+
+std::vector<Segment> Cover(const Placement& from, int dim, const Interval& wanted) {
+  std::vector<Segment> segments;
+  for (int64_t at = wanted.begin; at < wanted.end;) {
+    int64_t end = wanted.end;
+    const int64_t shard = FindShard(from, dim, at, end);
+    segments.push_back({shard, {at, end}});
+    at = end;
+  }
+  return segments;
+}
+
+class PlanMaker {
+ public:
+  PlanMaker(const Placement& from, const Placement& to, const Backend& backend)
+      : from_(from), to_(to), backend_(backend), cover_(from.rank()),
+        same_grid_(from.layout().grid() == to.layout().grid() || from.grid() == to.grid()) {
+    SPMD_CHECK(from.rank() == to.rank(), "a move between ", from.layout().ToString(), " and ",
+               to.layout().ToString());
+    for (int d = 0; d < from.rank(); ++d) {
+      for (int64_t i = 0; i < to.num_shards(d); ++i) {
+        cover_[d].push_back(Cover(from, d, to.ShardInterval(d, i)));
+      }
+    }
+    const AxisMask after = same_grid_ ? to.sharding().UnreducedAxes() : 0;
+    const AxisMask before = same_grid_ ? from.sharding().UnreducedAxes() : 0;
+    for (AxisId axis : from.sharding().unreduced) {
+      if ((after & MaskOf(axis)) == 0) reduced_.push_back(axis);
+    }
+    for (AxisId axis : to.sharding().unreduced) {
+      if ((before & MaskOf(axis)) == 0) term_axes_.push_back(axis);
+    }
+  }
+
+  TileMove Make(int64_t index) const {
+    TileMove move;
+    const int64_t position = to_.PositionOf(index);
+    move.dims = to_.DimsOf(index);
+    move.device = backend_.torch_device(to_.grid().device_ids()[position]);
+    if (to_.grid().Coordinate(position, term_axes_) != 0) {
+      move.action = TileMove::Action::kIdentity;
+      return move;
+    }
+    const int64_t terms = from_.grid().size(reduced_);
+    for (int64_t r = 0; r < terms; ++r) {
+      const int64_t source_position =
+          from_.grid().WithCoordinate(same_grid_ ? position : 0, reduced_, r);
+      const int64_t term = from_.TileAt(source_position) % from_.num_terms();
+      move.terms.push_back(Pieces(index, term, move.device));
+    }
+    move.action = terms > 1 ? TileMove::Action::kReduce : ActionFor(move);
+    return move;
+  }
+
+ private:
+  std::vector<Piece> Pieces(int64_t index, int64_t term, c10::Device device) const {
+    const int rank = to_.rank();
+    const int64_t tile = to_.TileOf(index);
+    std::vector<Piece> pieces;
+    if (to_.TileIsEmpty(tile)) return pieces;
+    absl::InlinedVector<const std::vector<Segment>*, 5> segments;
+    for (int d = 0; d < rank; ++d) segments.push_back(&cover_[d][to_.ShardOfTile(tile, d)]);
+    absl::InlinedVector<size_t, 5> at(rank, 0);
+    while (true) {
+      Piece piece{/*source=*/0, {}, {}, {}};
+      int64_t source_tile = term;
+      for (int d = 0; d < rank; ++d) {
+        const Segment& s = (*segments[d])[at[d]];
+        piece.size.push_back(s.interval.size());
+        piece.target_offset.push_back(s.interval.begin - to_.TileBegin(tile, d));
+        if (s.shard < 0) {
+          piece.source = -1;
+          piece.source_offset.push_back(0);
+        } else {
+          source_tile += s.shard * from_.stride(d);
+          piece.source_offset.push_back(s.interval.begin - from_.ShardInterval(d, s.shard).begin);
+        }
+      }
+      if (piece.source == 0) {
+        piece.source = static_cast<int32_t>(Choose(source_tile, to_.PositionOf(index), device));
+      }
+      pieces.push_back(std::move(piece));
+      int d = rank - 1;
+      while (d >= 0 && ++at[d] == segments[d]->size()) at[d--] = 0;
+      if (d < 0) break;
+    }
+    return pieces;
+  }
+
+  // The tensor from which a device reads a tile: its own, else one at its place, else the first.
+  int64_t Choose(int64_t tile, int64_t position, c10::Device device) const {
+    if (!from_.per_position()) return tile;
+    if (same_grid_ && from_.TileAt(position) == tile) return position;
+    const int64_t first = from_.FirstPosition(tile);
+    for (int64_t p = first; p < from_.grid().num_devices(); ++p) {
+      if (from_.TileAt(p) == tile &&
+          backend_.torch_device(from_.grid().device_ids()[p]) == device) {
+        return p;
+      }
+    }
+    return first;
+  }
+
+  TileMove::Action ActionFor(const TileMove& move) const {
+    if (move.terms[0].size() != 1 || move.terms[0][0].source < 0) return TileMove::Action::kCopy;
+    const Piece& piece = move.terms[0][0];
+    const int64_t position = from_.PositionOf(piece.source);
+    if (backend_.torch_device(from_.grid().device_ids()[position]) != move.device) {
+      return TileMove::Action::kCopy;
+    }
+    return from_.DimsOf(piece.source) == move.dims ? TileMove::Action::kShare
+                                                   : TileMove::Action::kView;
+  }
+
+  const Placement& from_;
+  const Placement& to_;
+  const Backend& backend_;
+  std::vector<std::vector<std::vector<Segment>>> cover_;  // by dim, shard of `to`
+  bool same_grid_;
+  AxisList reduced_;
+  AxisList term_axes_;
+};
+
+// The part of `t` at `offset`, in one step.
+at::Tensor Part(const at::Tensor& t, const Dims& offset, const Dims& size) {
+  int64_t start = t.storage_offset();
+  for (int64_t d = 0; d < t.dim(); ++d) start += offset[d] * t.stride(d);
+  return t.as_strided(at::IntArrayRef(size.data(), size.size()), t.strides(), start);
+}
+
+at::Tensor Empty(const TileMove& move, DType dtype) {
+  return at::empty(at::IntArrayRef(move.dims.data(), move.dims.size()),
+                   at::TensorOptions().dtype(ToScalarType(dtype)).device(move.device));
+}
+
+void CopyPieces(const std::vector<Piece>& pieces, const MoveRequest& request, double fill,
+                at::Tensor& target) {
+  for (const Piece& piece : pieces) {
+    at::Tensor part = Part(target, piece.target_offset, piece.size);
+    if (piece.source < 0) {
+      part.fill_(fill);
+    } else {
+      part.copy_(Part(request.sources[piece.source], piece.source_offset, piece.size));
+    }
+  }
+}
+
+bool CoversWhole(const std::vector<Piece>& pieces, const Dims& dims) {
+  return pieces.size() == 1 && pieces[0].source >= 0 && pieces[0].size == dims;
+}
+
+// Terms one after another into one tensor, in device order.
+at::Tensor ReduceTile(const MovePlan& plan, const TileMove& move, const MoveRequest& request) {
+  std::vector<const std::vector<Piece>*> terms;
+  for (const std::vector<Piece>& pieces : move.terms) {
+    const bool known_identity =
+        !request.identity.empty() && CoversWhole(pieces, move.dims) &&
+        request.identity[pieces[0].source] != 0;
+    if (!known_identity) terms.push_back(&pieces);
+  }
+  if (terms.empty()) {
+    return IdentityTile(plan.kind, request.dtype, move.dims, move.device);
+  }
+  bool whole = true;
+  std::vector<at::Tensor> parts;
+  for (const std::vector<Piece>* pieces : terms) {
+    whole = whole && CoversWhole(*pieces, move.dims);
+    if (!whole) break;
+    const Piece& piece = (*pieces)[0];
+    const at::Tensor& source = request.sources[piece.source];
+    const bool all = source.sizes() == at::IntArrayRef(move.dims.data(), move.dims.size());
+    at::Tensor part = all ? source : Part(source, piece.source_offset, piece.size);
+    parts.push_back(part.device() == move.device ? part : part.to(move.device));
+  }
+  if (!whole) {
+    at::Tensor sum = Empty(move, request.dtype);
+    CopyPieces(*terms[0], request, 0, sum);
+    for (size_t t = 1; t < terms.size(); ++t) {
+      for (const Piece& piece : *terms[t]) {
+        at::Tensor part = Part(sum, piece.target_offset, piece.size);
+        AccumulateInto(plan.kind,
+                       Part(request.sources[piece.source], piece.source_offset, piece.size)
+                           .to(move.device),
+                       part);
+      }
+    }
+    return sum;
+  }
+  // The first term's own memory where nobody else holds it. (`parts` holds it a second time.)
+  const int32_t first = (*terms[0])[0].source;
+  if (request.sources_die && move.may_accumulate && terms[0] == &move.terms[0] &&
+      parts[0].is_same(request.sources[first])) {
+    request.sources[first] = at::Tensor();
+    if (IsExclusive(parts[0])) {
+      at::Tensor sum = parts[0];
+      AccumulateTerms(plan.kind, parts, sum);
+      return sum;
+    }
+  }
+  at::Tensor sum = Empty(move, request.dtype);
+  AccumulateTerms(plan.kind, parts, sum);
+  return sum;
+}
+
+}  // namespace
+
+MovePlan MovePlan::Make(const Placement& from, const Placement& to, const Backend& backend) {
+  MovePlan plan;
+  plan.kind = from.sharding().IsUnreduced() ? from.sharding().reduce_kind
+                                            : to.sharding().reduce_kind;
+  const PlanMaker maker(from, to, backend);
+  std::vector<int32_t> uses(from.count(), 0);
+  for (int64_t i = 0; i < to.count(); ++i) {
+    plan.tiles.push_back(maker.Make(i));
+    const TileMove& move = plan.tiles.back();
+    for (const auto& pieces : move.terms) {
+      for (const Piece& piece : pieces) {
+        if (piece.source >= 0) ++uses[piece.source];
+      }
+    }
+    if (move.action == TileMove::Action::kCopy || move.action == TileMove::Action::kReduce) {
+      plan.elements_touched += NumElements(move.dims) * static_cast<int64_t>(move.terms.size());
+    }
+  }
+  for (TileMove& move : plan.tiles) {
+    if (move.action != TileMove::Action::kReduce || !CoversWhole(move.terms[0], move.dims)) continue;
+    const int32_t first = move.terms[0][0].source;
+    move.may_accumulate = uses[first] == 1 && from.DimsOf(first) == move.dims;
+  }
+  return plan;
+}
+
+at::Tensor RunTileMove(const MovePlan& plan, int64_t index, const MoveRequest& request) {
+  const TileMove& move = plan.tiles[index];
+  switch (move.action) {
+    case TileMove::Action::kIdentity:
+      return IdentityTile(plan.kind, request.dtype, move.dims, move.device);
+    case TileMove::Action::kShare:
+      return request.sources[move.terms[0][0].source];
+    case TileMove::Action::kView: {
+      const Piece& piece = move.terms[0][0];
+      return Part(request.sources[piece.source], piece.source_offset, piece.size);
+    }
+    case TileMove::Action::kCopy: {
+      at::Tensor target = Empty(move, request.dtype);
+      CopyPieces(move.terms[0], request, request.fill, target);
+      return target;
+    }
+    case TileMove::Action::kReduce:
+      return ReduceTile(plan, move, request);
+  }
+  return at::Tensor();
+}
+
+bool IsExclusive(const at::Tensor& tensor) {
+  return tensor.use_count() == 1 && tensor.has_storage() && tensor.storage().use_count() == 1 &&
+         tensor.is_non_overlapping_and_dense();
+}
+
+}  // namespace spmd::runtime

@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+// Bringing a value into another layout: one general routine for every move instruction.
+//
+// Each tile of the result is covered by pieces of source tiles (intersections of boxes). Which pieces
+// follows from the two placements alone, so it is worked out once, when a program is loaded:
+//
+//   from  [8] {a}  on [a=4]      tiles [0:2) [2:4) [4:6) [6:8)
+//   to    [8] {}                 one tile: 4 pieces, copied
+//   to    [8] {} unreduced(sum)  … the terms' pieces are added, in device order
+//
+// A tile that is a source tile is shared; one that lies inside a source tile is a view of it. So
+// tiles may alias each other, and a tile may be written into only when its storage has one owner.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include "absl/types/span.h"
+#include "csrc/ir/type.h"
+#include "csrc/runtime/backend.h"
+#include "csrc/runtime/placement.h"
+
+namespace spmd::runtime {
+
+struct Piece {
+  int32_t source;  // index of the source tensor; -1: fill
+  Dims source_offset;
+  Dims target_offset;
+  Dims size;
+};
+
+struct TileMove {
+  enum class Action : uint8_t {
+    kIdentity,  // a term that adds nothing
+    kShare,     // the source tile itself
+    kView,      // a part of one source tile
+    kCopy,      // put together from pieces
+    kReduce,    // terms, each put together from pieces
+  };
+  Action action = Action::kCopy;
+  Dims dims;
+  c10::Device device = c10::Device(c10::kCPU);
+  std::vector<std::vector<Piece>> terms;  // one but for kReduce; none for kIdentity
+  // The first term is a whole source tile that no other tile of the move needs.
+  bool may_accumulate = false;
+};
+
+// Axes along which `from` is unreduced and `to` is not are reduced; axes along which only `to` is
+// unreduced get the value as the term of coordinate 0. Boxes outside the value get the fill.
+struct MovePlan {
+  std::vector<TileMove> tiles;  // by index of `to`
+  ReduceKind kind = ReduceKind::kSum;
+  int64_t elements_touched = 0;
+  // Between grids unreduced axes have no correspondence: `from` is reduced, `to` gets terms.
+  static MovePlan Make(const Placement& from, const Placement& to, const Backend& backend);
+};
+
+struct MoveRequest {
+  absl::Span<at::Tensor> sources;
+  // identity[i]: source i is known to be the identity of the reduction; empty when none is.
+  absl::Span<const uint8_t> identity;
+  DType dtype;
+  double fill = 0;
+  // The sources are dead after this move: an exclusively owned first term may be accumulated into.
+  bool sources_die = false;
+};
+
+// One tile of the result. Never writes into a source unless sources_die. Thread safety: tiles of one
+// plan may be made in parallel.
+at::Tensor RunTileMove(const MovePlan& plan, int64_t index, const MoveRequest& request);
+
+// True when the tensor and its memory belong to the caller alone and every element is its own.
+bool IsExclusive(const at::Tensor& tensor);
+
+}  // namespace spmd::runtime

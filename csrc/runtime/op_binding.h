@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+// A call instruction tied to its operator: where each argument of the schema comes from.
+//
+//   Tensor          the next operand
+//   Tensor?         the next operand, or none (also where the attribute of that name is none)
+//   Tensor[]        the next operand group
+//   device          the tile's device
+//   anything else   the attribute of that name, else the schema's default
+#pragma once
+
+#include <optional>
+#include <vector>
+
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/core/stack.h>
+#include <c10/core/Scalar.h>
+
+#include "absl/status/statusor.h"
+#include "csrc/program/program.h"
+
+namespace spmd::runtime {
+
+struct OpBinding {
+  struct TensorArgument {
+    int argument;
+    int operand;
+    bool optional;
+  };
+  struct GroupArgument {
+    int argument;
+    ir::OperandGroup group;
+    bool optional_elements;
+  };
+  struct ScalarArgument {
+    int argument;
+    int slot;
+    c10::TypePtr type;
+  };
+  struct ExpressionArgument {
+    int argument;
+    std::vector<Expr> expressions;
+    bool is_list;
+  };
+
+  // The dispatcher's name of the program's op, and what is called instead of it (a program has no
+  // strides, so `view` is called as `reshape`).
+  std::string name;
+  std::optional<c10::OperatorHandle> op;
+  // The same with '_', writing into the first argument, if there is one.
+  std::optional<c10::OperatorHandle> in_place;
+  bool needs_contiguous = false;  // of the first operand
+  bool is_view = false;           // moves no data to speak of
+  bool can_fail_on_values = true;
+  std::vector<c10::IValue> constants;  // one per argument of the schema; placeholders included
+  std::vector<TensorArgument> tensors;
+  std::vector<GroupArgument> groups;
+  std::vector<ScalarArgument> scalars;
+  std::vector<ExpressionArgument> expressions;
+  std::vector<int> devices;  // arguments that want the tile's device
+};
+
+// Errors: InvalidArgument naming the op and the argument.
+absl::StatusOr<OpBinding> Bind(const program::Instruction& call);
+
+// A run-time scalar as an argument of `type`.
+c10::IValue ScalarValue(const c10::Scalar& scalar, const c10::TypePtr& type);
+
+}  // namespace spmd::runtime

@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+// A layout spelled out for running: which tensor each device position uses, and its box.
+//
+// Normally a tensor per distinct tile; with `per_position` (deduplication off, or several places) a
+// tensor per device. "Index" numbers these tensors, "tile" the distinct tiles of the layout.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "absl/hash/hash.h"
+#include "absl/container/flat_hash_map.h"
+#include "csrc/program/program.h"
+#include "csrc/sharding/layout.h"
+
+namespace spmd::runtime {
+
+// Thread safety: immutable.
+class Placement {
+ public:
+  // intervals[d][i] is what shard i of dimension d holds; empty lists mean the layout's own.
+  Placement(Layout layout, bool per_position, std::vector<std::vector<Interval>> intervals = {});
+
+  const Layout& layout() const { return layout_; }
+  const Grid& grid() const { return *layout_.grid(); }
+  const Sharding& sharding() const { return layout_.sharding(); }
+  int rank() const { return layout_.rank(); }
+  bool per_position() const { return per_position_; }
+
+  int64_t count() const { return per_position_ ? grid().num_devices() : layout_.num_tiles(); }
+  int64_t TileAt(int64_t position) const { return tile_at_[position]; }
+  int64_t IndexAt(int64_t position) const { return per_position_ ? position : tile_at_[position]; }
+  int64_t TileOf(int64_t index) const { return per_position_ ? tile_at_[index] : index; }
+  int64_t PositionOf(int64_t index) const {
+    return per_position_ ? index : first_position_[index];
+  }
+  // The first position that holds a tile.
+  int64_t FirstPosition(int64_t tile) const { return first_position_[tile]; }
+
+  int64_t num_shards(int dim) const { return static_cast<int64_t>(intervals_[dim].size()); }
+  const Interval& ShardInterval(int dim, int64_t shard) const { return intervals_[dim][shard]; }
+  // True when the shards of `dim` are not the layout's own: they may overlap and reach outside.
+  bool windowed(int dim) const { return windowed_[dim]; }
+  int64_t num_terms() const { return num_terms_; }
+  int64_t ShardOfTile(int64_t tile, int dim) const {
+    return tile / stride_[dim] % num_shards(dim);
+  }
+  // How many tiles one step along the shards of `dim` is.
+  int64_t stride(int dim) const { return stride_[dim]; }
+
+  const Dims& DimsOfTile(int64_t tile) const { return dims_[tile]; }
+  const Dims& DimsOf(int64_t index) const { return dims_[TileOf(index)]; }
+  bool TileIsEmpty(int64_t tile) const { return empty_[tile]; }
+  int64_t TileBegin(int64_t tile, int dim) const {
+    return intervals_[dim][ShardOfTile(tile, dim)].begin;
+  }
+  // Elements of all tensors.
+  int64_t total_elements() const { return total_elements_; }
+
+ private:
+  Layout layout_;
+  bool per_position_;
+  std::vector<std::vector<Interval>> intervals_;
+  std::vector<bool> windowed_;
+  int64_t num_terms_ = 1;
+  std::vector<int64_t> stride_;
+  std::vector<int32_t> tile_at_;
+  std::vector<int32_t> first_position_;
+  std::vector<Dims> dims_;
+  std::vector<bool> empty_;
+  int64_t total_elements_ = 0;
+};
+
+using PlacementPtr = std::shared_ptr<const Placement>;
+
+// Equal boxes on equal devices: compares everything but `open` and how a chunk is written.
+bool SamePlacement(const Layout& a, const Layout& b);
+
+// One Placement per distinct (layout, windows) of a program, so that pointers compare.
+class PlacementCache {
+ public:
+  PlacementCache(const program::Program& program, bool per_position)
+      : program_(program), per_position_(per_position) {}
+  PlacementPtr Of(program::ValueId id);
+
+ private:
+  using Key = std::tuple<int, Sharding, Dims>;
+  struct Entry {
+    std::vector<program::WindowDim> windows;
+    PlacementPtr placement;
+  };
+  const program::Program& program_;
+  bool per_position_;
+  absl::flat_hash_map<Key, std::vector<Entry>> entries_;
+};
+
+}  // namespace spmd::runtime

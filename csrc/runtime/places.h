@@ -1,0 +1,16 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "csrc/runtime/backend.h"
+#include "csrc/sharding/layout.h"
+
+namespace spmd::runtime {
+
+// True when the devices of the grid sit at more than one place, so that a tensor per device position
+// is kept instead of one per distinct tile.
+bool NeedsPositions(const Grid& grid, const Backend& backend);
+inline bool NeedsPositions(const Layout& layout, const Backend& backend) {
+  return NeedsPositions(*layout.grid(), backend);
+}
+
+}  // namespace spmd::runtime

@@ -1,0 +1,215 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <utility>
+
+#include <ATen/ops/empty.h>
+
+#include "absl/cleanup/cleanup.h"
+#include "absl/strings/str_cat.h"
+#include "csrc/runtime/dispatch_guard.h"
+#include "csrc/runtime/executor_impl.h"
+#include "csrc/runtime/interrupt.h"
+#include "csrc/runtime/places.h"
+#include "csrc/runtime/tiled_tensor.h"
+#include "csrc/runtime/workers.h"
+#include "csrc/util/status.h"
+
+namespace spmd::runtime {
+
+using program::kNoValue;
+using program::ValueId;
+
+namespace {
+
+bool TakesWork(const TileMove& move) {
+  return move.action == TileMove::Action::kCopy || move.action == TileMove::Action::kReduce;
+}
+
+// Drops memory that the tile does not show: a small part of a large tensor would keep all of it.
+at::Tensor Compact(at::Tensor tile) {
+  const int64_t own = tile.numel() * static_cast<int64_t>(tile.element_size());
+  if (tile.is_conj() || tile.is_neg() ||
+      static_cast<int64_t>(tile.storage().nbytes()) > 2 * own + 4096) {
+    return tile.clone();
+  }
+  return tile;
+}
+
+}  // namespace
+
+absl::Status LoadedProgram::Impl::Bring(absl::Span<Argument> inputs) {
+  if (inputs.size() != program.inputs.size()) {
+    return absl::InvalidArgumentError(absl::StrCat("the program has ", program.inputs.size(),
+                                                   " inputs; ", inputs.size(), " are given"));
+  }
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    const ValueId id = program.inputs[i].value;
+    const program::Value& wanted = program.values[id];
+    const TiledTensorPtr& given = inputs[i].value;
+    if (given == nullptr || given->dtype != wanted.type.dtype ||
+        given->layout.dims() != wanted.type.dims) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "input %", wanted.name, " is ", wanted.type.ToString(), "; got ",
+          given == nullptr
+              ? std::string("nothing")
+              : TensorType{given->dtype, given->layout.dims()}.ToString()));
+    }
+    const Placement& to = *placements[id];
+    if (SamePlacement(given->layout, to.layout()) && wanted.windows.empty() &&
+        given->per_position == per_position) {
+      table[id] = given->tiles;
+      continue;
+    }
+    const DispatchGuard guard;
+    const MovePlan plan =
+        MovePlan::Make(Placement(given->layout, given->per_position), to, backend);
+    std::vector<at::Tensor> sources = given->tiles;
+    for (int64_t t = 0; t < to.count(); ++t) {
+      table[id].push_back(
+          RunTileMove(plan, t, {absl::MakeSpan(sources), {}, wanted.type.dtype}));
+    }
+  }
+  return absl::OkStatus();
+}
+
+void LoadedProgram::Impl::RunMove(const MoveStep& step) {
+  std::vector<MoveRequest> requests;
+  for (const MoveStep::Part& part : step.parts) {
+    requests.push_back({absl::MakeSpan(table[part.from]), part.identity,
+                        program.values[part.to].type.dtype, step.fill, part.sources_die});
+  }
+  {
+    const DispatchGuard guard;
+    for (size_t p = 0; p < step.parts.size(); ++p) {
+      const MoveStep::Part& part = step.parts[p];
+      std::vector<at::Tensor>& target = table[part.to];
+      target.resize(part.plan->tiles.size());
+      for (size_t i = 0; i < target.size(); ++i) {
+        if (TakesWork(part.plan->tiles[i])) continue;
+        target[i] = RunTileMove(*part.plan, static_cast<int64_t>(i), requests[p]);
+      }
+    }
+  }
+  ForEachTile(static_cast<int64_t>(step.items.size()), step.bytes, on_cpu, [&](int64_t n) {
+    const auto [p, i] = step.items[n];
+    table[step.parts[p].to][i] = RunTileMove(*step.parts[p].plan, i, requests[p]);
+  });
+}
+
+void LoadedProgram::Impl::RunCall(const CallStep& step, const std::vector<c10::Scalar>& scalars) {
+  const std::vector<c10::IValue> values = step.ScalarValues(scalars);
+  step.PrepareResults(table);
+  const int64_t bytes = step.binding().is_view ? 0 : step.bytes();
+  ForEachTile(step.num_items(), bytes, on_cpu,
+              [&](int64_t item) { step.RunItem(item, values, table); });
+}
+
+absl::Status LoadedProgram::Impl::RunSteps(absl::Span<Argument> inputs,
+                                           const std::vector<c10::Scalar>& scalars) {
+  for (int i = 0; i <= static_cast<int>(steps.size()); ++i) {
+    if (i <= commit && Interrupted()) {
+      return absl::CancelledError("interrupted; no tensor was changed");
+    }
+    if (i == commit) {
+      // From here on the program may write into what it was given.
+      for (size_t k = 0; k < inputs.size(); ++k) {
+        if (inputs[k].donate && program.inputs[k].donated) inputs[k].value.reset();
+      }
+    }
+    if (i == static_cast<int>(steps.size())) break;
+    try {
+      if (const auto* call = std::get_if<CallStep>(&steps[i])) {
+        RunCall(*call, scalars);
+      } else if (const auto* move = std::get_if<MoveStep>(&steps[i])) {
+        RunMove(*move);
+      } else {
+        for (ValueId id : std::get<FreeStep>(steps[i]).values) {
+          table[id].clear();
+        }
+      }
+    } catch (const std::exception& e) {
+      return StatusFromException(e, DescribeInstruction(program, i));
+    }
+  }
+  return absl::OkStatus();
+}
+
+std::vector<TiledTensorPtr> LoadedProgram::Impl::TakeOutputs() {
+  const DispatchGuard guard;
+  std::vector<TiledTensorPtr> outputs;
+  for (const program::Output& output : program.outputs) {
+    const program::Value& value = program.values[output.value];
+    auto result = std::make_shared<TiledTensor>(TiledTensor{
+        placements[output.value]->layout(), value.type.dtype, {}, per_position});
+    // A value may be an output twice; its tiles are then shared.
+    for (const at::Tensor& tile : table[output.value]) result->tiles.push_back(Compact(tile));
+    outputs.push_back(std::move(result));
+  }
+  return outputs;
+}
+
+std::vector<TiledTensorPtr> LoadedProgram::Impl::PlannedOutputs() const {
+  const DispatchGuard guard;
+  std::vector<TiledTensorPtr> outputs;
+  for (const program::Output& output : program.outputs) {
+    const Placement& place = *placements[output.value];
+    const DType dtype = program.values[output.value].type.dtype;
+    auto result = std::make_shared<TiledTensor>(TiledTensor{place.layout(), dtype, {}, false});
+    absl::flat_hash_map<Dims, at::Tensor> made;  // a shape is a shape
+    for (int64_t i = 0; i < place.count(); ++i) {
+      const Dims& dims = place.DimsOf(i);
+      at::Tensor& tile = made[dims];
+      if (!tile.defined()) {
+        tile = at::empty(at::IntArrayRef(dims.data(), dims.size()),
+                         at::TensorOptions().dtype(ToScalarType(dtype)).device(at::kMeta));
+      }
+      result->tiles.push_back(tile);
+    }
+    outputs.push_back(std::move(result));
+  }
+  return outputs;
+}
+
+absl::StatusOr<std::vector<TiledTensorPtr>> LoadedProgram::Impl::Run(
+    absl::Span<Argument> inputs, const std::vector<c10::Scalar>& scalars) {
+  if (scalars.size() != program.scalars.size()) {
+    return absl::InvalidArgumentError(absl::StrCat("the program has ", program.scalars.size(),
+                                                   " run-time scalars; ", scalars.size(),
+                                                   " are given"));
+  }
+  if (backend.planning()) return PlannedOutputs();
+  const auto cleanup = absl::MakeCleanup([this] {
+    for (std::vector<at::Tensor>& tiles : table) tiles.clear();
+  });
+  try {
+    SPMD_RETURN_IF_ERROR(Bring(inputs));
+  } catch (const std::exception& e) {
+    return StatusFromException(e, "moving the inputs");
+  }
+  SPMD_RETURN_IF_ERROR(RunSteps(inputs, scalars));
+  try {
+    return TakeOutputs();
+  } catch (const std::exception& e) {
+    return StatusFromException(e, "taking the results");
+  }
+}
+
+absl::StatusOr<std::vector<TiledTensorPtr>> LoadedProgram::Run(
+    absl::Span<Argument> inputs, const std::vector<c10::Scalar>& scalars) {
+  return impl_->Run(inputs, scalars);
+}
+
+TiledTensorPtr MoveTo(const TiledTensor& value, const Layout& layout, Backend& backend) {
+  const DispatchGuard guard;
+  const Placement from(value.layout, value.per_position);
+  const Placement to(layout, NeedsPositions(layout, backend));
+  const MovePlan plan = MovePlan::Make(from, to, backend);
+  auto result =
+      std::make_shared<TiledTensor>(TiledTensor{layout, value.dtype, {}, to.per_position()});
+  std::vector<at::Tensor> sources = value.tiles;
+  for (int64_t i = 0; i < to.count(); ++i) {
+    result->tiles.push_back(RunTileMove(plan, i, {absl::MakeSpan(sources), {}, value.dtype}));
+  }
+  return result;
+}
+
+}  // namespace spmd::runtime

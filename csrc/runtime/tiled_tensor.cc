@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "csrc/runtime/tiled_tensor.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "csrc/runtime/dispatch_guard.h"
+#include "csrc/runtime/executor.h"
+#include "csrc/runtime/moves.h"
+#include "csrc/runtime/places.h"
+#include "csrc/util/status.h"
+
+#include <ATen/ops/empty.h>
+
+namespace spmd::runtime {
+namespace {
+
+struct DTypePair {
+  DType ours;
+  c10::ScalarType torch;
+};
+constexpr DTypePair kDTypes[] = {
+    {DType::kBool, c10::kBool},
+    {DType::kU8, c10::kByte},
+    {DType::kI8, c10::kChar},
+    {DType::kU16, c10::kUInt16},
+    {DType::kI16, c10::kShort},
+    {DType::kU32, c10::kUInt32},
+    {DType::kI32, c10::kInt},
+    {DType::kU64, c10::kUInt64},
+    {DType::kI64, c10::kLong},
+    {DType::kF8E4M3FN, c10::kFloat8_e4m3fn},
+    {DType::kF8E5M2, c10::kFloat8_e5m2},
+    {DType::kF16, c10::kHalf},
+    {DType::kBF16, c10::kBFloat16},
+    {DType::kF32, c10::kFloat},
+    {DType::kF64, c10::kDouble},
+    {DType::kC32, c10::kComplexHalf},
+    {DType::kC64, c10::kComplexFloat},
+    {DType::kC128, c10::kComplexDouble},
+};
+
+// A host tensor as a value of one tile, so that cutting and joining are moves.
+Layout HostLayout(const Dims& dims) {
+  return Layout(Grid::SingleDevice(), Sharding::Replicated(static_cast<int>(dims.size())), dims);
+}
+
+class HostBackend : public Backend {
+ public:
+  const std::string& name() const override { return name_; }
+  int64_t num_devices() const override { return 1; }
+  bool elastic() const override { return true; }
+  const machine::Machine& machine() const override { return machine_; }
+  c10::Device torch_device(int64_t) const override { return c10::Device(c10::kCPU); }
+  std::string Describe() const override { return name_; }
+
+ private:
+  std::string name_ = "host";
+  machine::Machine machine_;
+};
+
+}  // namespace
+
+c10::ScalarType ToScalarType(DType dtype) {
+  for (const DTypePair& pair : kDTypes) {
+    if (pair.ours == dtype) return pair.torch;
+  }
+  SPMD_CHECK(false, "element type ", static_cast<int>(dtype), " has no torch type");
+  return c10::ScalarType::Undefined;
+}
+
+DType FromScalarType(c10::ScalarType type) {
+  for (const DTypePair& pair : kDTypes) {
+    if (pair.torch == type) return pair.ours;
+  }
+  TORCH_CHECK_NOT_IMPLEMENTED(false, "torch_spmd has no element type for ", type);
+}
+
+TiledTensorPtr Upload(const at::Tensor& host, const Layout& layout, Backend& backend) {
+  SPMD_CHECK(!layout.sharding().IsUnreduced(), "Upload to unreduced layout ", layout.ToString());
+  SPMD_CHECK(host.sizes() == at::IntArrayRef(layout.dims().data(), layout.dims().size()),
+             "Upload of sizes ", DimsToString(Dims(host.sizes().begin(), host.sizes().end())),
+             " to layout ", layout.ToString());
+  const DispatchGuard guard;
+  const at::Tensor whole = host.is_cpu() ? host.resolve_conj().resolve_neg() : host;
+  auto result = std::make_shared<TiledTensor>(
+      TiledTensor{layout, FromScalarType(host.scalar_type()), {}, NeedsPositions(layout, backend)});
+  const Placement to(layout, result->per_position);
+  // Replicas at one place share a tensor.
+  std::vector<at::Tensor> made(layout.num_tiles());
+  for (int64_t i = 0; i < to.count(); ++i) {
+    const c10::Device device =
+        backend.torch_device(to.grid().device_ids()[to.PositionOf(i)]);
+    at::Tensor& tile = made[to.TileOf(i)];
+    if (!tile.defined() || tile.device() != device) {
+      const Dims& dims = to.DimsOf(i);
+      tile = at::empty(at::IntArrayRef(dims.data(), dims.size()),
+                       at::TensorOptions().dtype(host.scalar_type()).device(device));
+      if (!device.is_meta()) {
+        at::Tensor part = whole;
+        for (int d = 0; d < to.rank(); ++d) {
+          part = part.narrow(d, dims[d] == 0 ? 0 : to.TileBegin(to.TileOf(i), d), dims[d]);
+        }
+        tile.copy_(part);
+      }
+    }
+    result->tiles.push_back(tile);
+  }
+  return result;
+}
+
+absl::StatusOr<at::Tensor> Download(const TiledTensor& value) {
+  for (const at::Tensor& tile : value.tiles) {
+    if (tile.is_meta()) {
+      return absl::FailedPreconditionError(absl::StrCat(
+          "the value ", value.layout.ToString(),
+          " was planned, not computed: a planning backend knows shapes only; drop ':plan' from the "
+          "backend's name to compute values"));
+    }
+  }
+  const DispatchGuard guard;
+  try {
+    const Placement from(value.layout, value.per_position);
+    const Placement to(HostLayout(value.layout.dims()), /*per_position=*/false);
+    const HostBackend host;
+    // Everything is copied to the host; a fresh tensor even where the plan would share or view.
+    MovePlan plan = MovePlan::Make(from, to, host);
+    TileMove& move = plan.tiles[0];
+    if (move.action == TileMove::Action::kShare || move.action == TileMove::Action::kView) {
+      move.action = TileMove::Action::kCopy;
+    }
+    move.may_accumulate = false;
+    std::vector<at::Tensor> tiles = value.tiles;
+    for (at::Tensor& tile : tiles) tile = tile.resolve_conj().resolve_neg();
+    return RunTileMove(plan, 0, {absl::MakeSpan(tiles), {}, value.dtype});
+  } catch (const std::exception& e) {
+    return StatusFromException(e, absl::StrCat("reading ", value.layout.ToString()));
+  }
+}
+
+}  // namespace spmd::runtime

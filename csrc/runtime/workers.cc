@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "csrc/runtime/workers.h"
+
+#include <atomic>
+#include <exception>
+#include <vector>
+
+#include <ATen/Parallel.h>
+
+#include "csrc/runtime/dispatch_guard.h"
+
+namespace spmd::runtime {
+namespace {
+
+// Waking the pool costs some ten microseconds, about what it takes to go over this many bytes.
+constexpr int64_t kWorthWaking = 128 << 10;
+
+}  // namespace
+
+void ForEachTile(int64_t n, int64_t bytes, bool on_cpu, absl::FunctionRef<void(int64_t)> f) {
+  const int64_t workers = at::get_num_threads();
+  if (!on_cpu || workers == 1 || n < workers || bytes < kWorthWaking || at::in_parallel_region()) {
+    const DispatchGuard guard;
+    for (int64_t i = 0; i < n; ++i) f(i);
+    return;
+  }
+  std::vector<std::exception_ptr> failures(n);
+  std::atomic<bool> failed{false};
+  at::parallel_for(0, n, 1, [&](int64_t begin, int64_t end) {
+    const DispatchGuard guard;
+    for (int64_t i = begin; i < end && !failed.load(std::memory_order_relaxed); ++i) {
+      try {
+        f(i);
+      } catch (...) {
+        failures[i] = std::current_exception();
+        failed.store(true, std::memory_order_relaxed);
+      }
+    }
+  });
+  if (!failed.load()) return;
+  for (const std::exception_ptr& failure : failures) {
+    if (failure != nullptr) std::rethrow_exception(failure);
+  }
+}
+
+}  // namespace spmd::runtime
