@@ -63,12 +63,22 @@ class MovePair {
     if (!to_.windows.empty() && !may_have_windows) {
       return Error(absl::StrCat("%", to_.name, " has windows; only exchange and slice make them"));
     }
+    if ((move_.dim != -1 && !HasDim(move_.code)) ||
+        (move_.to_dim != -1 && move_.code != OpCode::kAllToAll)) {
+      return Error(absl::StrCat(OpCodeName(move_.code), " takes no ",
+                                move_.to_dim != -1 ? "second " : "", "dimension"));
+    }
     for (AxisId axis : move_.axes) {
       if (axis < 0 || axis >= grid_.num_axes()) {
         return Error(absl::StrCat("there is no axis ", static_cast<int>(axis)));
       }
     }
     return absl::OkStatus();
+  }
+
+  static bool HasDim(OpCode code) {
+    return code == OpCode::kSlice || code == OpCode::kAllGather || code == OpCode::kAllToAll ||
+           code == OpCode::kReduceScatter;
   }
 
   absl::Status NeedsDim(int dim, absl::string_view name) const {
