@@ -1,0 +1,214 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "csrc/ir/interpreter.h"
+
+#include <cmath>
+#include <limits>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "csrc/ir/interpreter_op.h"
+#include "csrc/util/status.h"
+
+namespace spmd::ir {
+namespace {
+
+// A binary floating-point format: bits after the leading one, the exponent of the least normal
+// number, the largest finite value, and what lies beyond it.
+struct FloatFormat {
+  int mantissa;
+  int min_exponent;
+  double max;
+  double overflow;
+};
+
+double RoundToFormat(double value, const FloatFormat& format) {
+  if (!std::isfinite(value) || value == 0) return value;
+  const int exponent = std::max(std::ilogb(value), format.min_exponent);
+  const double unit = std::ldexp(1.0, exponent - format.mantissa);
+  const double rounded = std::nearbyint(value / unit) * unit;  // to nearest even
+  return std::abs(rounded) > format.max ? std::copysign(format.overflow, value) : rounded;
+}
+
+// The nearest integer towards zero in [low, high]: the interpreter does not wrap around.
+double RoundToInteger(double value, double low, double high) {
+  return std::isnan(value) ? 0 : std::min(std::max(std::trunc(value), low), high);
+}
+
+absl::Status CheckLiteral(const Graph& graph, ValueId id, const Literal& literal) {
+  if (!(literal.type == graph.type(id))) {
+    return absl::InvalidArgumentError(absl::StrCat("interpreter: input '%", graph.value(id).name,
+                                                   "' is ", graph.type(id).ToString(), ", got a ",
+                                                   literal.type.ToString()));
+  }
+  if (static_cast<int64_t>(literal.data.size()) != literal.type.NumElements()) {
+    return absl::InvalidArgumentError(absl::StrCat("interpreter: input '%", graph.value(id).name,
+                                                   "' of ", literal.type.ToString(), " has ",
+                                                   literal.data.size(), " elements"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckTypes(absl::string_view op, absl::Span<const TensorType> types) {
+  for (const TensorType& type : types) {
+    if (IsComplex(type.dtype)) {
+      return absl::UnimplementedError(absl::StrCat("interpreter: '", op, "' gives ",
+                                                   type.ToString(), ", and complex numbers ",
+                                                   "are not interpreted"));
+    }
+    if (type.NumElements() > kMaxLiteralElements) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("interpreter: '", op, "' gives ", type.ToString(),
+                       ", which is too large to interpret (more than 2^24 elements)"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<Literals> RunKernel(const OpArgs& args) {
+  if (const auto* row = FindRow(ElementwiseKernels(), args.op())) return RunElementwise(*row, args);
+  for (const auto& family :
+       {MatmulKernels, ReductionKernels, ViewKernels, SliceKernels, IndexingKernels,
+        CreationKernels, ConvolutionKernels, AttentionKernels}) {
+    if (const auto* row = FindRow(family(), args.op())) return row->kernel(args);
+  }
+  return absl::UnimplementedError(
+      absl::StrCat("interpreter: it does not know the op '", args.op(), "'"));
+}
+
+// In the place of a result that the graph declares but the op does not have.
+absl::Status CheckCount(const OpArgs& args, size_t made, size_t declared) {
+  if (made == declared) return absl::OkStatus();
+  return args.Error(absl::StrCat("gives ", made, " results, the graph says ", declared));
+}
+
+}  // namespace
+
+double RoundTo(DType dtype, double value) {
+  constexpr double kInf = std::numeric_limits<double>::infinity();
+  constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+  switch (dtype) {
+    case DType::kBool:
+      return value != 0;
+    case DType::kU8:
+      return RoundToInteger(value, 0, 255);
+    case DType::kI8:
+      return RoundToInteger(value, -128, 127);
+    case DType::kU16:
+      return RoundToInteger(value, 0, 65535);
+    case DType::kI16:
+      return RoundToInteger(value, -32768, 32767);
+    case DType::kU32:
+      return RoundToInteger(value, 0, 4294967295.0);
+    case DType::kI32:
+      return RoundToInteger(value, -2147483648.0, 2147483647.0);
+    case DType::kU64:
+      return RoundToInteger(value, 0, 18446744073709551615.0);
+    case DType::kI64:
+      return RoundToInteger(value, -9223372036854775808.0, 9223372036854775807.0);
+    case DType::kF8E4M3FN:
+      return RoundToFormat(value, {3, -6, 448, kNan});
+    case DType::kF8E5M2:
+      return RoundToFormat(value, {2, -14, 57344, kInf});
+    case DType::kF16:
+      return RoundToFormat(value, {10, -14, 65504, kInf});
+    case DType::kBF16:
+      return RoundToFormat(value, {7, -126, 0x1.fep127, kInf});
+    case DType::kF32:
+      return static_cast<float>(value);
+    default:
+      return value;
+  }
+}
+
+Literal SampleLiteral(const TensorType& type, uint64_t seed) {
+  Literal literal{type, std::vector<double>(type.NumElements())};
+  // A linear congruence modulo a prime: easy to write in another language, and no short period.
+  constexpr uint64_t kPrime = 1009;
+  for (size_t i = 0; i < literal.data.size(); ++i) {
+    const uint64_t draw = (i * 389 + seed * 211 + i * i % 17 + 7) % kPrime;
+    double x = static_cast<double>(draw) * 2 / kPrime - 1;
+    if (type.dtype == DType::kBool) x = draw % 2;
+    if (IsIntegral(type.dtype, /*include_bool=*/false)) x = draw % 4;
+    literal.data[i] = RoundTo(type.dtype, x);
+  }
+  return literal;
+}
+
+absl::StatusOr<Attributes> WithScalars(const Attributes& attributes,
+                                       absl::Span<const ScalarKind> kinds,
+                                       absl::Span<const double> values) {
+  Attributes resolved;
+  for (const auto& [name, attr] : attributes) {
+    const auto* scalar = std::get_if<RuntimeScalar>(&attr);
+    if (scalar == nullptr) {
+      resolved.Set(name, attr);
+      continue;
+    }
+    const size_t slot = static_cast<size_t>(scalar->slot);
+    if (slot >= values.size() || slot >= kinds.size()) {
+      return absl::InvalidArgumentError(absl::StrCat("interpreter: attribute ", name, "=",
+                                                     AttrToString(attr), ", but there are ",
+                                                     values.size(), " run-time scalars"));
+    }
+    switch (kinds[slot]) {
+      case ScalarKind::kBool:
+        resolved.Set(name, values[slot] != 0);
+        break;
+      case ScalarKind::kInt:
+        resolved.Set(name, static_cast<int64_t>(values[slot]));
+        break;
+      default:
+        resolved.Set(name, values[slot]);
+    }
+  }
+  return resolved;
+}
+
+absl::StatusOr<std::vector<Literal>> InterpretOp(absl::string_view op,
+                                                 absl::Span<const Literal* const> operands,
+                                                 absl::Span<const OperandGroup> groups,
+                                                 const Attributes& attributes,
+                                                 absl::Span<const TensorType> results) {
+  SPMD_RETURN_IF_ERROR(CheckTypes(op, results));
+  const OpArgs args(op, operands, groups, attributes, results);
+  absl::StatusOr<Literals> made = RunKernel(args);
+  // A bad attribute is the cause of what else went wrong.
+  SPMD_RETURN_IF_ERROR(args.status());
+  if (!made.ok()) return made;
+  SPMD_RETURN_IF_ERROR(CheckCount(args, made->size(), results.size()));
+  for (Literal& literal : *made) {
+    for (double& element : literal.data) element = RoundTo(literal.type.dtype, element);
+  }
+  return made;
+}
+
+absl::StatusOr<std::vector<Literal>> Interpret(const Graph& graph, absl::Span<const Literal> inputs,
+                                               absl::Span<const double> scalars) {
+  if (inputs.size() != graph.inputs().size()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "interpreter: the graph has ", graph.inputs().size(), " inputs, got ", inputs.size()));
+  }
+  std::vector<Literal> values(graph.num_values());
+  for (size_t k = 0; k < inputs.size(); ++k) {
+    const ValueId id = graph.inputs()[k];
+    SPMD_RETURN_IF_ERROR(CheckLiteral(graph, id, inputs[k]));
+    values[id] = inputs[k];
+  }
+  for (const Node& node : graph.nodes()) {
+    SPMD_ASSIGN_OR_RETURN(const Attributes attributes,
+                          WithScalars(node.attributes, graph.scalars(), scalars));
+    std::vector<const Literal*> operands;
+    for (ValueId id : node.operands) operands.push_back(id == kNoValue ? nullptr : &values[id]);
+    std::vector<TensorType> types;
+    for (int k = 0; k < node.num_results; ++k) types.push_back(graph.type(node.first_result + k));
+    SPMD_ASSIGN_OR_RETURN(Literals results,
+                          InterpretOp(node.op, operands, node.groups, attributes, types));
+    for (int k = 0; k < node.num_results; ++k)
+      values[node.first_result + k] = std::move(results[k]);
+  }
+  std::vector<Literal> outputs;
+  for (const Output& output : graph.outputs()) outputs.push_back(values[output.value]);
+  return outputs;
+}
+
+}  // namespace spmd::ir
