@@ -81,6 +81,10 @@ Attr LocalDims(const OpCall& call, const OpFactors& factors, const CutFactors& c
 Attributes WithLocalDims(const OpCall& call, const OpFactors& factors, const CutFactors& cut,
                          absl::string_view name);
 
+// Flops per point of an op that moves elements by index: only its traffic counts. (None at all is
+// for views, which cost nothing.)
+inline constexpr double kTrafficOnly = 1e-9;
+
 // The type of operand 0.
 absl::StatusOr<std::vector<TensorType>> SameTypes(const OpCall& call);
 

@@ -1,8 +1,164 @@
 // SPDX-License-Identifier: Apache-2.0
+// Ops on images and their like: convolution, pooling, up-sampling, borders.
+#include <vector>
+
 #include "csrc/rules/registry.h"
+#include "csrc/rules/tables/avg_pool.h"
+#include "csrc/rules/tables/call_factors.h"
+#include "csrc/rules/tables/convolving.h"
+#include "csrc/rules/tables/max_pool.h"
+#include "csrc/rules/tables/sliding.h"
+#include "csrc/rules/tables/upsample.h"
 
 namespace spmd::rules {
+namespace {
 
-std::vector<Rule> ConvolutionRules() { return {}; }
+absl::StatusOr<OpFactors> NoFactors(const OpCall& call) { return WholeFactors(call); }
+
+Rule Convolution(absl::string_view op) {
+  Rule rule = Computed(op, ConvolutionFactors).Each({0, 1}).Flops(2);
+  rule.added = {2};
+  return rule;
+}
+
+template <int Rank>
+Rule AvgPool(absl::string_view op) {
+  return Computed(op, OfRank<Rank, AvgPoolFactors>)
+      .Jointly({0})
+      .Local(LocalOfRank<Rank, LocalAvgPool>);
+}
+template <int Rank>
+Rule AvgPoolBackward(absl::string_view op) {
+  return Computed(op, OfRank<Rank, AvgPoolBackwardFactors>)
+      .Jointly({0})
+      .Decomposes(DecomposeOfRank<Rank, AvgPoolBackwardAsConvolution>);
+}
+template <int Rank>
+Rule AdaptiveAvgPool(absl::string_view op) {
+  return Computed(op, OfRank<Rank, AdaptiveAvgPoolFactors>)
+      .Jointly({0})
+      .Local(LocalOfRank<Rank, LocalOutputSize>);
+}
+template <int Rank>
+Rule AdaptiveAvgPoolBackward(absl::string_view op) {
+  return Computed(op, OfRank<Rank, AdaptiveAvgPoolBackwardFactors>).Jointly({0});
+}
+template <int Rank>
+Rule MaxPool(absl::string_view op) {
+  return Computed(op, OfRank<Rank, MaxPoolWithIndicesFactors>)
+      .Decomposes(DecomposeOfRank<Rank, MaxPoolByOffset>);
+}
+template <int Rank>
+Rule MaxPoolBackward(absl::string_view op) {
+  return Computed(op, OfRank<Rank, MaxPoolWithIndicesFactors>)
+      .Jointly({0})
+      .Decomposes(DecomposeOfRank<Rank, MaxPoolBackwardByOffset>);
+}
+template <int Rank>
+Rule Nearest(absl::string_view op) {
+  return Computed(op, OfRank<Rank, NearestFactors>)
+      .Jointly({0})
+      .Local(LocalOfRank<Rank, LocalOutputSize>);
+}
+template <int Rank>
+Rule NearestBackward(absl::string_view op) {
+  return Computed(op, OfRank<Rank, NearestBackwardFactors>)
+      .Jointly({0})
+      .Local(LocalOfRank<Rank, LocalUpsampleBackward>);
+}
+template <int Rank>
+Rule SpatialWhole(absl::string_view op) {
+  return Computed(op, OfRank<Rank, SpatialWholeFactors>);
+}
+// Linear, with an input_size that names all dims.
+template <int Rank>
+Rule InterpolateBackward(absl::string_view op) {
+  return SpatialWhole<Rank>(op).Jointly({0}).Local(LocalOfRank<Rank, LocalUpsampleBackward>);
+}
+template <int Rank>
+Rule Interpolate(absl::string_view op) {
+  return SpatialWhole<Rank>(op).Jointly({0});
+}
+
+}  // namespace
+
+// Sorted by op.
+std::vector<Rule> ConvolutionRules() {
+  return {
+      AdaptiveAvgPool<2>("aten::_adaptive_avg_pool2d"),
+      AdaptiveAvgPoolBackward<2>("aten::_adaptive_avg_pool2d_backward"),
+      AdaptiveAvgPool<3>("aten::_adaptive_avg_pool3d"),
+      AdaptiveAvgPoolBackward<3>("aten::_adaptive_avg_pool3d_backward"),
+      Nearest<1>("aten::_upsample_nearest_exact1d"),
+      NearestBackward<1>("aten::_upsample_nearest_exact1d_backward"),
+      Nearest<2>("aten::_upsample_nearest_exact2d"),
+      NearestBackward<2>("aten::_upsample_nearest_exact2d_backward"),
+      Nearest<3>("aten::_upsample_nearest_exact3d"),
+      NearestBackward<3>("aten::_upsample_nearest_exact3d_backward"),
+      SpatialWhole<2>("aten::adaptive_max_pool2d"),
+      SpatialWhole<2>("aten::adaptive_max_pool2d_backward"),
+      SpatialWhole<3>("aten::adaptive_max_pool3d"),
+      SpatialWhole<3>("aten::adaptive_max_pool3d_backward"),
+      AvgPool<2>("aten::avg_pool2d"),
+      AvgPoolBackward<2>("aten::avg_pool2d_backward"),
+      AvgPool<3>("aten::avg_pool3d"),
+      AvgPoolBackward<3>("aten::avg_pool3d_backward"),
+      Convolution("aten::convolution").Types(ConvolutionTypes).Local(LocalConvolution),
+      Computed("aten::convolution_backward", NoFactors).DecomposesAlways(ConvolutionBackward),
+      MaxPool<2>("aten::max_pool2d_with_indices"),
+      MaxPoolBackward<2>("aten::max_pool2d_with_indices_backward"),
+      MaxPool<3>("aten::max_pool3d_with_indices"),
+      MaxPoolBackward<3>("aten::max_pool3d_with_indices_backward"),
+      Einsum("aten::pixel_shuffle", "... (c [p] [q]) h w -> ... c (h [p]) (w [q])")
+          .Jointly({0})
+          .Monotone()
+          .Flops(kTrafficOnly),
+      Einsum("aten::pixel_unshuffle", "... c (h [p]) (w [q]) -> ... (c [p] [q]) h w")
+          .Jointly({0})
+          .Monotone()
+          .Flops(kTrafficOnly),
+      Interpolate<1>("aten::reflection_pad1d"),
+      Interpolate<1>("aten::reflection_pad1d_backward"),
+      Interpolate<2>("aten::reflection_pad2d"),
+      Interpolate<2>("aten::reflection_pad2d_backward"),
+      Interpolate<3>("aten::reflection_pad3d"),
+      Interpolate<3>("aten::reflection_pad3d_backward"),
+      Interpolate<1>("aten::replication_pad1d"),
+      Interpolate<1>("aten::replication_pad1d_backward"),
+      Interpolate<2>("aten::replication_pad2d"),
+      Interpolate<2>("aten::replication_pad2d_backward"),
+      Interpolate<3>("aten::replication_pad3d"),
+      Interpolate<3>("aten::replication_pad3d_backward"),
+      Interpolate<2>("aten::upsample_bicubic2d"),
+      InterpolateBackward<2>("aten::upsample_bicubic2d_backward"),
+      Interpolate<2>("aten::upsample_bilinear2d"),
+      InterpolateBackward<2>("aten::upsample_bilinear2d_backward"),
+      Interpolate<1>("aten::upsample_linear1d"),
+      InterpolateBackward<1>("aten::upsample_linear1d_backward"),
+      Nearest<1>("aten::upsample_nearest1d"),
+      NearestBackward<1>("aten::upsample_nearest1d_backward"),
+      Nearest<2>("aten::upsample_nearest2d"),
+      NearestBackward<2>("aten::upsample_nearest2d_backward"),
+      Nearest<3>("aten::upsample_nearest3d"),
+      NearestBackward<3>("aten::upsample_nearest3d_backward"),
+      Interpolate<3>("aten::upsample_trilinear3d"),
+      InterpolateBackward<3>("aten::upsample_trilinear3d_backward"),
+      Computed("spmd::conv_dinput", ConvDInputFactors)
+          .Each({0, 1})
+          .Types(ConvDInputTypes)
+          .Local(LocalConvDInput)
+          .Flops(2),
+      Computed("spmd::conv_dweight", ConvDWeightFactors)
+          .Each({0, 1})
+          .Types(ConvDWeightTypes)
+          .Local(LocalConvDWeight)
+          .Flops(2),
+      Computed("spmd::max_pool", MaxPoolFactors).Types(MaxPoolTypes).Local(LocalMaxPool),
+      Computed("spmd::max_pool_dinput", MaxPoolDInputFactors)
+          .Jointly({0})
+          .Types(MaxPoolDInputTypes)
+          .Local(LocalMaxPoolDInput),
+  };
+}
 
 }  // namespace spmd::rules

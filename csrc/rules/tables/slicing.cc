@@ -84,12 +84,19 @@ void LocaliseScatter(const OpCall& call, const OpFactors& factors, const CutFact
   local->Set("end", Max(end, start));
 }
 
-// Factors of an op that replaces one index of `dim`, which is whole.
+bool HasFixedIndex(const OpCall& call) {
+  const Attr* index = call.attrs().Find("index");
+  return index != nullptr && std::holds_alternative<int64_t>(*index);
+}
+
+// Factors of an op that replaces one index of `dim`, which is whole; not even its decomposition may
+// be cut there when the index is known at run time only.
 OpFactors SelectInverse(const OpCall& call, int part, bool full_operand) {
   CallFactors f(call);
   const Dims& dims = call.results[0].dims;
   const int64_t dim = call.Dim("dim", static_cast<int>(dims.size()));
   for (int d = 0, next = 0; d < static_cast<int>(dims.size()); ++d) {
+    if (d == dim && !HasFixedIndex(call)) continue;
     const int factor = d == dim ? f.AddWhole(dims[d]) : f.Add(dims[d]);
     f.OverResult(d, factor);
     if (full_operand) f.OverOperand(0, d, factor);

@@ -63,12 +63,18 @@ absl::StatusOr<OpFactors> NoFactors(const OpCall& call) { return WholeFactors(ca
 
 // An op that gives its one operand's elements, elsewhere: a term of the sum is moved like the sum.
 Rule Moves(absl::string_view op, FactorsFn factors) {
-  return Computed(op, factors).Jointly({0}).Monotone();
+  return Computed(op, factors).Jointly({0}).Monotone().Flops(kTrafficOnly);
+}
+// The same without touching them.
+Rule Views(absl::string_view op, FactorsFn factors) { return Moves(op, factors).Flops(0); }
+
+Rule Same(absl::string_view op) {
+  return Einsum(op, "... -> ...").Jointly({0}).Monotone().Types(SameTypes).Flops(0);
 }
 
 template <SourceFn Source>
-Rule MovesDims(absl::string_view op) {
-  return Moves(op, Mapped<Source>).Types(MappedTypes<Source>);
+Rule ViewsDims(absl::string_view op) {
+  return Views(op, Mapped<Source>).Types(MappedTypes<Source>);
 }
 
 }  // namespace
@@ -76,10 +82,10 @@ Rule MovesDims(absl::string_view op) {
 // Sorted by op.
 std::vector<Rule> ViewRules() {
   return {
-      Moves("aten::_reshape_alias", ReshapeFactors).DecomposesAlways(AsView),
-      Moves("aten::_unsafe_view", ReshapeFactors).Types(ReshapeTypes).Local(LocalSize),
-      Einsum("aten::alias", "... -> ...").Jointly({0}).Monotone().Types(SameTypes),
-      Moves("aten::as_strided", NoFactors),
+      Views("aten::_reshape_alias", ReshapeFactors).DecomposesAlways(AsView),
+      Views("aten::_unsafe_view", ReshapeFactors).Types(ReshapeTypes).Local(LocalSize),
+      Same("aten::alias"),
+      Views("aten::as_strided", NoFactors),
       Computed("aten::as_strided_scatter", NoFactors).Jointly({0, 1}),
       Computed("aten::cat", CatFactors).JointlyAll().Monotone().Types(CatTypes),
       Computed("aten::constant_pad_nd", PadFactors)
@@ -88,7 +94,7 @@ std::vector<Rule> ViewRules() {
           .Types(PadTypes)
           .Local(LocalPad),
       Computed("aten::diag_embed", Mapped<DiagEmbedSource>).Jointly({0}),
-      MovesDims<DiagonalSource>("aten::diagonal").Types(nullptr),
+      ViewsDims<DiagonalSource>("aten::diagonal").Types(nullptr),
       Computed("aten::diagonal_backward", DiagonalBackwardFactors)
           .Jointly({0})
           .Types(InputSizesTypes)
@@ -97,14 +103,14 @@ std::vector<Rule> ViewRules() {
           .Jointly({0, 1})
           .Monotone()
           .Types(SameTypes),
-      Moves("aten::expand", Mapped<ExpandSource>).Types(ExpandTypes).Local(LocalSize),
+      Views("aten::expand", Mapped<ExpandSource>).Types(ExpandTypes).Local(LocalSize),
       Moves("aten::flip", FlipFactors).Types(SameTypes),
-      Einsum("aten::lift_fresh", "... -> ...").Jointly({0}).Monotone().Types(SameTypes),
-      MovesDims<PermuteSource>("aten::permute"),
+      Same("aten::lift_fresh"),
+      ViewsDims<PermuteSource>("aten::permute"),
       Moves("aten::repeat", RepeatFactors).Local(LocalRepeats),
-      Moves("aten::reshape", ReshapeFactors).DecomposesAlways(AsView),
+      Views("aten::reshape", ReshapeFactors).DecomposesAlways(AsView),
       Moves("aten::roll", RollFactors).Types(SameTypes).Decomposes(RollAsCat),
-      MovesDims<SelectSource>("aten::select.int"),
+      ViewsDims<SelectSource>("aten::select.int"),
       Computed("aten::select_backward", SelectBackwardFactors)
           .Jointly({0})
           .Types(InputSizesTypes)
@@ -115,7 +121,7 @@ std::vector<Rule> ViewRules() {
           .Monotone()
           .Types(SameTypes)
           .Decomposes(SelectScatterAsSlice),
-      Moves("aten::slice.Tensor", SliceFactors).Types(SliceTypes).Local(LocalSlice),
+      Views("aten::slice.Tensor", SliceFactors).Types(SliceTypes).Local(LocalSlice),
       Computed("aten::slice_backward", SliceBackwardFactors)
           .Jointly({0})
           .Types(InputSizesTypes)
@@ -125,30 +131,30 @@ std::vector<Rule> ViewRules() {
           .Monotone()
           .Types(SameTypes)
           .Local(LocalSliceScatter),
-      MovesDims<SqueezeSource>("aten::squeeze").DecomposesAlways(AsSqueezeDims<SqueezeSource>),
-      MovesDims<SqueezeDimSource>("aten::squeeze.dim")
+      ViewsDims<SqueezeSource>("aten::squeeze").DecomposesAlways(AsSqueezeDims<SqueezeSource>),
+      ViewsDims<SqueezeDimSource>("aten::squeeze.dim")
           .DecomposesAlways(AsSqueezeDims<SqueezeDimSource>),
-      MovesDims<SqueezeDimsSource>("aten::squeeze.dims").Local(LocalSqueezeDims),
+      ViewsDims<SqueezeDimsSource>("aten::squeeze.dims").Local(LocalSqueezeDims),
       Computed("aten::stack", StackFactors)
           .JointlyAll()
           .Monotone()
           .Types(StackTypes)
           .Decomposes(StackAsCat),
-      MovesDims<TSource>("aten::t"),
-      MovesDims<TransposeSource>("aten::transpose.int"),
+      ViewsDims<TSource>("aten::t"),
+      ViewsDims<TransposeSource>("aten::transpose.int"),
       Einsum("aten::tril", "... -> ...").Jointly({0}).Types(SameTypes).Local(LocalTriangle),
       Einsum("aten::triu", "... -> ...").Jointly({0}).Types(SameTypes).Local(LocalTriangle),
-      Moves("aten::unfold", UnfoldFactors),
+      Views("aten::unfold", UnfoldFactors),
       Computed("aten::unfold_backward", UnfoldBackwardFactors)
           .Jointly({0})
           .Types(InputSizesTypes)
           .Local(LocalInputSizes),
-      MovesDims<UnsqueezeSource>("aten::unsqueeze"),
-      Moves("aten::view", ReshapeFactors).Types(ReshapeTypes).Local(LocalSize),
-      Computed("aten::view.dtype", BitcastFactors).Types(BitcastTypes),
-      Computed("aten::view_as_complex", Mapped<ViewAsComplexSource>).Jointly({0}),
-      Computed("aten::view_as_real", Mapped<ViewAsRealSource>).Jointly({0}),
-      Moves("spmd::slice_start", SliceStartFactors).Types(SliceStartTypes),
+      ViewsDims<UnsqueezeSource>("aten::unsqueeze"),
+      Views("aten::view", ReshapeFactors).Types(ReshapeTypes).Local(LocalSize),
+      Computed("aten::view.dtype", BitcastFactors).Flops(0).Types(BitcastTypes),
+      Computed("aten::view_as_complex", Mapped<ViewAsComplexSource>).Jointly({0}).Flops(0),
+      Computed("aten::view_as_real", Mapped<ViewAsRealSource>).Jointly({0}).Flops(0),
+      Views("spmd::slice_start", SliceStartFactors).Types(SliceStartTypes),
       Computed("spmd::slice_start_scatter", SliceStartScatterFactors)
           .Jointly({0, 1})
           .Monotone()

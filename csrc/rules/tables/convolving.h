@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+// Convolutions of any number of spatial dimensions. Channels are (group channel); the batch and the
+// group pass, input channels are reduced, output channels pass; a spatial dimension of the result
+// is cut with a window on the input (csrc/rules/tables/sliding.h). The kernel's dimensions are
+// whole.
+//
+//   convolution    n (g i) h.., (g o) i k.., (g o)? -> n (g o) H..
+//   conv_dinput    n (g o) H.., (g o) i k..         -> n (g i) h..
+//   conv_dweight   n (g o) H.., n (g i) h..         -> (g o) i k..
+//
+// A transposed convolution has the operands of conv_dinput. Its spatial dimensions pass where
+// windows neither overlap nor leave gaps, else they are whole: aten's op cannot cut a region out of
+// its result.
+#pragma once
+
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "csrc/rules/rule.h"
+
+namespace spmd::rules {
+
+absl::StatusOr<OpFactors> ConvolutionFactors(const OpCall& call);
+absl::StatusOr<std::vector<TensorType>> ConvolutionTypes(const OpCall& call);
+Attributes LocalConvolution(const OpCall& call, const OpFactors& factors, const CutFactors& cut);
+
+// Both dims lists have an entry per dimension of the tensor; "crop_start" one per spatial
+// dimension.
+absl::StatusOr<OpFactors> ConvDInputFactors(const OpCall& call);
+absl::StatusOr<std::vector<TensorType>> ConvDInputTypes(const OpCall& call);
+Attributes LocalConvDInput(const OpCall& call, const OpFactors& factors, const CutFactors& cut);
+
+absl::StatusOr<OpFactors> ConvDWeightFactors(const OpCall& call);
+absl::StatusOr<std::vector<TensorType>> ConvDWeightTypes(const OpCall& call);
+Attributes LocalConvDWeight(const OpCall& call, const OpFactors& factors, const CutFactors& cut);
+
+// aten::convolution_backward(grad, input, weight) -> input, weight, bias gradients: one op for each
+// that "output_mask" asks for.
+absl::StatusOr<std::vector<ir::ValueId>> ConvolutionBackward(
+    Builder& b, const ir::Graph& from, const ir::Node& node,
+    absl::Span<const ir::ValueId> operands);
+
+}  // namespace spmd::rules

@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0
+// index.Tensor and index_put: several index tensors at once, as NumPy reads them.
+#include <algorithm>
+#include <optional>
+
+#include "csrc/rules/tables/call_factors.h"
+#include "csrc/rules/tables/scatter.h"
+#include "csrc/util/status.h"
+
+namespace spmd::rules {
+namespace {
+
+// The shape of self[indices]: `lead` kept dimensions of self, the broadcast dims of the indices,
+// the other kept dimensions.
+struct Indexed {
+  std::vector<int> kept;  // dimensions of self that no index stands for
+  std::vector<int> replaced;
+  int lead = 0;
+  Dims broadcast;
+
+  int rank() const { return static_cast<int>(kept.size() + broadcast.size()); }
+  // Where kept[i] stands.
+  int PlaceOfKept(int i) const { return i < lead ? i : i + static_cast<int>(broadcast.size()); }
+};
+
+// nullopt when an index is a mask: how many dimensions it stands for is not 1.
+std::optional<Indexed> IndexedOf(const OpCall& call, int first, int count) {
+  Indexed x;
+  const int rank = call.operand(0).rank();
+  for (int d = 0; d < rank; ++d) {
+    const bool replaced = d < count && call.has(first + d);
+    (replaced ? x.replaced : x.kept).push_back(d);
+    if (!replaced) continue;
+    const TensorType& index = call.operand(first + d);
+    if (index.dtype == DType::kBool || index.dtype == DType::kU8) return std::nullopt;
+    const int grow = index.rank() - static_cast<int>(x.broadcast.size());
+    if (grow > 0) x.broadcast.insert(x.broadcast.begin(), grow, 1);
+    const int shift = static_cast<int>(x.broadcast.size()) - index.rank();
+    for (int i = 0; i < index.rank(); ++i) {
+      if (index.dims[i] != 1) x.broadcast[shift + i] = index.dims[i];
+    }
+  }
+  // Indices side by side leave their dims where they stand, others bring them to the front.
+  const bool adjacent = !x.replaced.empty() && x.replaced.back() - x.replaced.front() + 1 ==
+                                                   static_cast<int>(x.replaced.size());
+  x.lead = adjacent ? x.replaced.front() : 0;
+  if (x.replaced.empty()) x.lead = rank;
+  return x;
+}
+
+// Lays a new factor per broadcast dimension over the indices; returns the first.
+int OverIndices(CallFactors& f, const OpCall& call, const Indexed& x, int first, bool whole) {
+  int first_factor = -1;
+  for (int64_t size : x.broadcast) {
+    const int factor = whole ? f.AddWhole(size) : f.Add(size);
+    if (first_factor < 0) first_factor = factor;
+  }
+  const int rank = static_cast<int>(x.broadcast.size());
+  for (int d : x.replaced) {
+    const TensorType& index = call.operand(first + d);
+    for (int i = 0; i < index.rank(); ++i) {
+      const int at = rank - index.rank() + i;
+      if (index.dims[i] == x.broadcast[at]) f.OverOperand(first + d, i, first_factor + at);
+    }
+  }
+  return first_factor;
+}
+
+}  // namespace
+
+absl::StatusOr<OpFactors> IndexFactors(const OpCall& call) {
+  const int count = static_cast<int>(call.operands.size()) - 1;
+  const std::optional<Indexed> x = IndexedOf(call, /*first=*/1, count);
+  if (!x || x->rank() != call.results[0].rank()) return WholeFactors(call);
+  CallFactors f(call);
+  for (int i = 0; i < static_cast<int>(x->kept.size()); ++i) f.Pass(x->kept[i], x->PlaceOfKept(i));
+  for (int d : x->replaced) f.OverOperand(0, d, f.AddWhole(call.operand(0).dims[d]));
+  const int first = OverIndices(f, call, *x, /*first=*/1, /*whole=*/false);
+  for (int i = 0; i < static_cast<int>(x->broadcast.size()); ++i) {
+    f.OverResult(x->lead + i, first + i);
+  }
+  return f.Take();
+}
+
+absl::StatusOr<OpFactors> IndexPutFactors(const OpCall& call) {
+  const int values = static_cast<int>(call.operands.size()) - 1;
+  const std::optional<Indexed> x = IndexedOf(call, /*first=*/1, /*count=*/values - 1);
+  if (!x || call.operand(values).rank() > x->rank()) return WholeFactors(call);
+  CallFactors f(call);
+  std::vector<int> factor_at(x->rank());
+  Dims dims(x->rank());
+  for (int i = 0; i < static_cast<int>(x->kept.size()); ++i) {
+    const int d = x->kept[i], at = x->PlaceOfKept(i);
+    factor_at[at] = f.Pass(d, d);
+    dims[at] = call.results[0].dims[d];
+  }
+  for (int d : x->replaced) {
+    const int factor = f.AddWhole(call.operand(0).dims[d]);
+    f.OverOperand(0, d, factor);
+    f.OverResult(d, factor);
+  }
+  // Sums may be cut anywhere; of several values written to one place the last one stays.
+  const bool accumulate = call.attrs().GetBoolOr("accumulate", false);
+  const int first = OverIndices(f, call, *x, /*first=*/1, /*whole=*/!accumulate);
+  for (int i = 0; i < static_cast<int>(x->broadcast.size()); ++i) {
+    factor_at[x->lead + i] = first + i;
+    dims[x->lead + i] = x->broadcast[i];
+  }
+  const TensorType& v = call.operand(values);
+  for (int i = 0; i < v.rank(); ++i) {
+    const int at = x->rank() - v.rank() + i;
+    if (v.dims[i] == dims[at]) f.OverOperand(values, i, factor_at[at]);
+  }
+  return f.Take();
+}
+
+}  // namespace spmd::rules

@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "csrc/rules/tables/upsample.h"
+
+#include <array>
+#include <utility>
+
+#include "csrc/rules/tables/call_factors.h"
+#include "csrc/rules/tables/sliding.h"
+
+namespace spmd::rules {
+namespace {
+
+// PyTorch multiplies by the reciprocal in single precision; up to here that is exact division (the
+// first exception is 41).
+constexpr int64_t kLargestExact = 32;
+
+const char* ScaleName(int i, int rank) {
+  static constexpr std::array<const char*, 3> kNames = {"scales_d", "scales_h", "scales_w"};
+  return rank == 1 ? "scales" : kNames[3 - rank + i];
+}
+
+// Copies of each index along spatial dimension i, or 0 where that is no whole number.
+int64_t Copies(const OpCall& call, int64_t in, int64_t out, int i, int rank) {
+  if (in == 0 || out % in != 0 || out / in > kLargestExact) return 0;
+  const int64_t copies = out / in;
+  const double scale = call.attrs().GetDoubleOr(ScaleName(i, rank), static_cast<double>(copies));
+  return scale == static_cast<double>(copies) ? copies : 0;
+}
+
+// `fine` is the tensor with the copies.
+OpFactors Nearest(const OpCall& call, int rank, bool fine_is_result) {
+  CallFactors f(call);
+  const int leading = PassLeading(f, call, rank);
+  for (int i = 0; i < rank; ++i) {
+    const int d = leading + i;
+    const int64_t operand = call.operand(0).dims[d], result = call.results[0].dims[d];
+    const int64_t copies = fine_is_result ? Copies(call, operand, result, i, rank)
+                                          : Copies(call, result, operand, i, rank);
+    if (copies == 0) {
+      f.OverOperand(0, d, f.AddWhole(operand));
+      f.OverResult(d, f.AddWhole(result));
+      continue;
+    }
+    const int index = f.Add(fine_is_result ? operand : result);
+    f.OverOperand(0, d, index);
+    f.OverResult(d, index);
+    const int copy = f.AddWhole(copies);
+    if (fine_is_result) {
+      f.OverResult(d, copy);
+    } else {
+      f.OverOperand(0, d, copy);
+    }
+  }
+  return f.Take();
+}
+
+}  // namespace
+
+absl::StatusOr<OpFactors> NearestFactors(const OpCall& call, int rank) {
+  return Nearest(call, rank, /*fine_is_result=*/true);
+}
+absl::StatusOr<OpFactors> NearestBackwardFactors(const OpCall& call, int rank) {
+  return Nearest(call, rank, /*fine_is_result=*/false);
+}
+
+Attributes LocalUpsampleBackward(const OpCall& call, const OpFactors& factors,
+                                 const CutFactors& cut, int rank) {
+  Attributes local = WithLocalDims(call, factors, cut, "input_size");
+  std::vector<Expr> size;
+  for (int d = call.operand(0).rank() - rank; d < call.operand(0).rank(); ++d) {
+    size.push_back(IsCut(factors.operands[0][d], cut) ? Expr::Size(Operand(0), d)
+                                                      : Expr(call.operand(0).dims[d]));
+  }
+  local.Set("output_size", ToAttr(size));
+  return local;
+}
+
+}  // namespace spmd::rules
