@@ -3,7 +3,6 @@
 
 #include "c10/util/Exception.h"
 #include "csrc/python/init.h"
-#include "torch/csrc/Exceptions.h"
 
 namespace spmd::python {
 namespace {
@@ -20,7 +19,8 @@ void Translate(std::exception_ptr error) {
   } catch (const c10::NotImplementedError& e) {
     PyErr_SetString(PyExc_NotImplementedError, e.what_without_backtrace());
   } catch (const c10::OutOfMemoryError& e) {
-    PyErr_SetString(THPException_OutOfMemoryError, e.what_without_backtrace());
+    py::object type = py::module_::import("torch").attr("OutOfMemoryError");
+    PyErr_SetString(type.ptr(), e.what_without_backtrace());
   } catch (const c10::Error& e) {
     PyErr_SetString(PyExc_RuntimeError, e.what_without_backtrace());
   }

@@ -70,6 +70,18 @@ PartitionSpec ToSpec(py::handle spec) {
   return result;
 }
 
+PartitionSpec ToSpec(py::handle spec, const Mesh& mesh) {
+  PartitionSpec result = ToSpec(spec);
+  for (SpecEntry& entry : result) {
+    for (SpecAxis& axis : entry.axes) {
+      const auto* index = std::get_if<int64_t>(&axis);
+      if (index == nullptr || *index < 0 || *index >= mesh.rank()) continue;
+      axis = SpecAxis(mesh.axis_names()[*index]);
+    }
+  }
+  return result;
+}
+
 py::tuple FromSpec(const PartitionSpec& spec) {
   py::tuple result(spec.size());
   for (size_t i = 0; i < spec.size(); ++i) {

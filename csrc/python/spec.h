@@ -12,6 +12,10 @@ namespace spmd::python {
 // the entry and what entries may be.
 PartitionSpec ToSpec(py::handle spec);
 
+// The same with axes of `mesh` by name where they were given by index; an index that the mesh does
+// not have is left as it is.
+PartitionSpec ToSpec(py::handle spec, const Mesh& mesh);
+
 // A plain tuple of None, str, int, tuples; UNCONSTRAINED entries are the string "UNCONSTRAINED".
 py::tuple FromSpec(const PartitionSpec& spec);
 

@@ -64,7 +64,7 @@ void init_tensors(py::module& m) {
   m.def(
       "mark_sharding",
       [](const at::Tensor& tensor, const Mesh& mesh, py::object spec) {
-        ThrowIfError(Session::Get().MarkSharding(tensor, mesh, ToSpec(spec)));
+        ThrowIfError(Session::Get().MarkSharding(tensor, mesh, ToSpec(spec, mesh)));
       },
       py::arg("tensor"), py::arg("mesh"), py::arg("spec"));
   m.def(
@@ -74,7 +74,7 @@ void init_tensors(py::module& m) {
   m.def(
       "reshard",
       [](const at::Tensor& tensor, const Mesh& mesh, py::object spec) {
-        return ValueOrThrow(Session::Get().Reshard(tensor, mesh, ToSpec(spec)));
+        return ValueOrThrow(Session::Get().Reshard(tensor, mesh, ToSpec(spec, mesh)));
       },
       py::arg("tensor"), py::arg("mesh"), py::arg("spec"));
   m.def("sharding_of", &ShardingOf, py::arg("tensor"));
@@ -83,7 +83,7 @@ void init_tensors(py::module& m) {
       "from_local_shards",
       [](const py::list& shards, const Mesh& mesh, py::object spec, std::vector<int64_t> dims) {
         return ValueOrThrow(
-            Session::Get().FromLocalShards(ToShards(shards), mesh, ToSpec(spec), dims));
+            Session::Get().FromLocalShards(ToShards(shards), mesh, ToSpec(spec, mesh), dims));
       },
       py::arg("shards"), py::arg("mesh"), py::arg("spec"), py::arg("dims"));
   m.def(
