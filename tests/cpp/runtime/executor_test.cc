@@ -1,0 +1,521 @@
+// SPDX-License-Identifier: Apache-2.0
+// Programs on tiles against plain ATen on the whole values.
+#include "csrc/runtime/executor.h"
+
+#include <atomic>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "csrc/runtime/interrupt.h"
+#include "absl/strings/str_cat.h"
+#include "tests/cpp/runtime/tiles.h"
+
+namespace spmd::runtime {
+namespace {
+
+using program::Program;
+using testing::AllOf;
+using testing::HasSubstr;
+
+std::shared_ptr<Backend> Cpu() { return *MakeBackend("cpu", std::nullopt); }
+
+std::shared_ptr<LoadedProgram> LoadText(const std::string& text, bool deduplicate = true) {
+  absl::StatusOr<Program> program = Program::Parse(text);
+  EXPECT_TRUE(program.ok()) << program.status() << "\n" << text;
+  if (!program.ok()) return nullptr;
+  EXPECT_TRUE(Verify(*program).ok()) << Verify(*program);
+  auto loaded = LoadedProgram::Load(*std::move(program), Cpu(), {deduplicate});
+  EXPECT_TRUE(loaded.ok()) << loaded.status();
+  return loaded.ok() ? *loaded : nullptr;
+}
+
+// Uploads by the program's own layouts, runs, reads by Assemble.
+std::vector<at::Tensor> RunText(const std::string& text, const std::vector<at::Tensor>& inputs,
+                                const std::vector<c10::Scalar>& scalars = {},
+                                bool deduplicate = true) {
+  const std::shared_ptr<LoadedProgram> loaded = LoadText(text, deduplicate);
+  if (loaded == nullptr) return {};
+  auto backend = Cpu();
+  std::vector<LoadedProgram::Argument> arguments;
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    const program::Input& input = loaded->program().inputs[i];
+    arguments.push_back(
+        {Upload(inputs[i], loaded->program().LayoutOf(input.value), *backend), input.donated});
+  }
+  const auto results = loaded->Run(std::move(arguments), scalars);
+  EXPECT_TRUE(results.ok()) << results.status();
+  std::vector<at::Tensor> values;
+  if (!results.ok()) return values;
+  for (const TiledTensorPtr& result : *results) values.push_back(Assemble(*result));
+  return values;
+}
+
+void ExpectClose(const at::Tensor& a, const at::Tensor& b) {
+  ASSERT_EQ(a.sizes(), b.sizes());
+  EXPECT_TRUE(at::allclose(a, b, 1e-5, 1e-5)) << a.sub(b).abs().max();
+}
+
+TEST(Executor, LinearWithACutContraction) {
+  for (bool deduplicate : {true, false}) {
+    const at::Tensor x = at::randn({6, 10}), w = at::randn({4, 10}), b = at::randn({4});
+    const auto results = RunText(R"(
+mesh @m [data=2, model=4]
+program {
+  %x: f32[6,10] @m {data},{model}
+  %w: f32[4,10] @m {},{model}
+  %b: f32[4] @m {}
+  %0: f32[6,4] @m {data},{} unreduced(sum){model} = call aten::linear(%x, %w, %b) added_once(2: model)
+  %1: f32[6,4] @m {data},{} = all_reduce(%0) {model}
+  free %0
+  %2: f32[6,4] @m {},{} = all_gather(%1) {data} dim(0)
+  return %1, %2
+}
+)",
+                                 {x, w, b}, {}, deduplicate);
+    ASSERT_EQ(results.size(), 2);
+    ExpectClose(results[0], at::linear(x, w, b));
+    ExpectClose(results[1], at::linear(x, w, b));
+  }
+}
+
+TEST(Executor, AddedOnceWhereTheOperandIsRequired) {
+  const at::Tensor x = at::randn({6, 9}), w = at::randn({9, 5}), b = at::randn({5});
+  const auto results = RunText(R"(
+mesh @m [a=2, b=2]
+program {
+  %x: f32[6,9] @m {},{a,b}
+  %w: f32[9,5] @m {a,b},{}
+  %b: f32[5] @m {}
+  %0: f32[6,5] @m {},{} unreduced(sum){a,b} = call aten::addmm(%b, %x, %w) added_once(0: a,b)
+  return %0
+}
+)",
+                               {x, w, b});
+  ASSERT_EQ(results.size(), 1);
+  ExpectClose(results[0], at::addmm(b, x, w));
+}
+
+TEST(Executor, ExpressionsAreEvaluatedPerTile) {
+  const at::Tensor table = at::randn({7, 3}), x = at::randn({5, 6});
+  const at::Tensor indices = at::randint(0, 7, {4}, at::kLong);
+  const auto results = RunText(R"(
+mesh @m [a=2, b=2]
+program {
+  %table: f32[7,3] @m {a,b},{}
+  %indices: i64[4] @m {}
+  %x: f32[5,6] @m {a},{b}
+  %0: f32[4,3] @m {},{} unreduced(sum){a,b} = call spmd::embedding(%table, %indices, first_row=start(o0,0))
+  %1: i64[9] @m {a} = call spmd::iota(size=size(r0,0), start=10, step=2, offset=start(r0,0), dtype=i64)
+  %2: f32[5,6,1] @m {a},{b},{} = call aten::view(%x, size=[size(r0,0),size(r0,1),1])
+  %3: i64[2] @m {a} = call spmd::iota(size=size(r0,0), start=0, step=1, offset=coord(0), dtype=i64)
+  return %0, %1, %2, %3
+}
+)",
+                               {table, indices, x});
+  ASSERT_EQ(results.size(), 4);
+  ExpectClose(results[0], at::embedding(table, indices));
+  EXPECT_TRUE(at::equal(results[1], at::arange(10, 28, 2, at::kLong)));
+  ExpectClose(results[2], x.unsqueeze(2));
+  EXPECT_TRUE(at::equal(results[3], at::arange(2, at::kLong)));
+}
+
+TEST(Executor, HalosByExchange) {
+  // Rows with a neighbour on each side and zeros outside: a convolution over cut rows.
+  const at::Tensor x = at::randn({2, 3, 10, 6}), w = at::randn({4, 3, 3, 3});
+  for (const char* devices : {"3", "4", "7"}) {
+    const auto results = RunText(absl::StrCat("\nmesh @m [r=", devices, R"(]
+program {
+  %x: f32[2,3,10,6] @m {},{},{r},{}
+  %w: f32[4,3,3,3] @m {},{},{},{}
+  %0: f32[2,3,10,6] @m {},{},{r},{} window(2: start(r0,0)-1..start(r0,0)+size(r0,0)+1 of 10) = exchange(%x) {r}
+  %1: f32[2,4,10,6] @m {},{},{r},{} = call aten::convolution(%0, %w, _, stride=[1,1], padding=[0,1], dilation=[1,1], transposed=false, output_padding=[0,0], groups=1)
+  return %1
+}
+)"),
+                                 {x, w});
+    ASSERT_EQ(results.size(), 1);
+    ExpectClose(results[0], at::conv2d(x, w, std::nullopt, {1, 1}, {1, 1}));
+  }
+}
+
+TEST(Executor, FillOfAnExchange) {
+  // Windows of three rows that reach over the edges see −inf there.
+  const at::Tensor x = at::randn({1, 8, 5});
+  const auto results = RunText(R"(
+mesh @m [r=3]
+program {
+  %x: f32[1,8,5] @m {},{r},{}
+  %0: f32[1,8,5] @m {},{r},{} window(1: start(r0,0)-1..start(r0,0)+size(r0,0)+1 of 8) = exchange(%x) {r} fill(-inf)
+  %1: f32[1,8,5] @m {},{r},{} = call aten::max_pool2d(%0, kernel_size=[3,1], stride=[1,1], padding=[0,0], dilation=[1,1], ceil_mode=false)
+  return %1
+}
+)",
+                               {x});
+  ASSERT_EQ(results.size(), 1);
+  ExpectClose(results[0], at::max_pool2d(x, {3, 1}, {1, 1}, {1, 0}));
+}
+
+TEST(Executor, SeveralResultsAndListsOfTensors) {
+  const at::Tensor x = at::randn({6, 8}), w = at::randn({8}), b = at::randn({8}), y = at::randn({6, 3});
+  const auto results = RunText(R"(
+mesh @m [a=4]
+program {
+  %x: f32[6,8] @m {a},{}
+  %w: f32[8] @m {}
+  %b: f32[8] @m {}
+  %y: f32[6,3] @m {a},{}
+  %0: f32[6,8] @m {a},{}, %1: f32[6,1] @m {a},{}, %2: f32[6,1] @m {a},{} = call aten::native_layer_norm(%x, %w, %b, normalized_shape=[8], eps=1e-05)
+  %3: f32[6,11] @m {a},{} = call aten::cat([%0, %y], dim=1)
+  %4: f32[6,4] @m {a},{}, %5: f32[6,4] @m {a},{} = call aten::split.Tensor(%x, split_size=4, dim=1)
+  %6: f32[6,8] @m {a},{} = call aten::clamp.Tensor(%x, _, %b)
+  return %1, %3, %5, %6
+}
+)",
+                               {x, w, b, y});
+  ASSERT_EQ(results.size(), 4);
+  const auto [out, mean, rstd] = at::native_layer_norm(x, {8}, w, b, 1e-5);
+  ExpectClose(results[0], mean);
+  ExpectClose(results[1], at::cat({out, y}, 1));
+  ExpectClose(results[2], x.narrow(1, 4, 4));
+  ExpectClose(results[3], at::clamp(x, std::nullopt, b));
+}
+
+TEST(Executor, RunTimeScalars) {
+  const std::string text = R"(
+mesh @m [a=2]
+program {
+  scalar $0: float
+  scalar $1: int
+  %x: f32[5,4] @m {a},{}
+  %y: f32[5,4] @m {a},{}
+  %0: f32[5,4] @m {a},{} = call aten::add.Tensor(%x, %y, alpha=$0)
+  %1: f32[5,2] @m {a},{} = call spmd::slice_start(%x, dim=1, start=$1, length=2)
+  return %0, %1
+}
+)";
+  const at::Tensor x = at::randn({5, 4}), y = at::randn({5, 4});
+  for (int64_t start : {0, 2}) {
+    const auto results = RunText(text, {x, y}, {0.25 * start, start});
+    ASSERT_EQ(results.size(), 2);
+    ExpectClose(results[0], x.add(y, 0.25 * start));
+    ExpectClose(results[1], x.narrow(1, start, 2));
+  }
+}
+
+TEST(Executor, EmptyTilesAndEmptyReductions) {
+  // 3 rows over 4 devices: the last one has none, and a sum over none is the identity.
+  const at::Tensor x = at::randn({3, 5});
+  const auto results = RunText(R"(
+mesh @m [a=4, b=2]
+program {
+  %x: f32[3,5] @m {a},{b}
+  %0: f32[5] @m {b} unreduced(sum){a} = call aten::sum.dim_IntList(%x, dim=[0], keepdim=false)
+  %1: f32[5] @m {b} = all_reduce(%0) {a}
+  %2: f32[5] @m {b} unreduced(max){a} = call aten::amax(%x, dim=[0], keepdim=false)
+  %3: f32[5] @m {b} = all_reduce(%2) {a}
+  %4: f32[3,5] @m {a},{b} = call aten::relu(%x)
+  return %1, %3, %4, %0, %2
+}
+)",
+                               {x});
+  ASSERT_EQ(results.size(), 5);
+  ExpectClose(results[0], x.sum(0));
+  ExpectClose(results[1], x.amax(0));
+  ExpectClose(results[2], x.relu());
+  ExpectClose(results[3], x.sum(0));
+  ExpectClose(results[4], x.amax(0));
+}
+
+TEST(Executor, ChainsOfMoves) {
+  const at::Tensor x = at::randint(-9, 10, {6, 10}, at::kFloat);
+  for (bool deduplicate : {true, false}) {
+    const auto results = RunText(R"(
+mesh @m [a=2, b=3]
+program {
+  %x: f32[6,10] @m {a},{b}
+  %0: f32[6,10] @m {a,b},{} = all_to_all(%x) {b} dim(1) to(0)
+  %1: f32[6,10] @m {},{} = all_gather(%0) {a,b} dim(0)
+  %2: f32[6,10] @m {},{b} = slice(%1) {b} dim(1)
+  %3: f32[6,10] @m {},{b} unreduced(sum){a} = term(%2) {a}
+  %4: f32[6,10] @m {a},{b} = reduce_scatter(%3) {a} dim(0)
+  %5: f32[6,10] @m {},{} unreduced(sum){a} = all_gather(%3) {b} dim(1)
+  %6: f32[6,10] @m {b,a},{} = permute(%0) {a,b}
+  %7: f32[6,10] @m {b chunk=4},{a} = exchange(%6) {a,b}
+  return %0, %1, %2, %3, %4, %5, %6, %7
+}
+)",
+                                 {x}, {}, deduplicate);
+    ASSERT_EQ(results.size(), 8);
+    for (const at::Tensor& result : results) EXPECT_TRUE(at::equal(result, x));
+  }
+}
+
+TEST(Executor, MergedCollectives) {
+  const at::Tensor x = at::randn({4, 4}), y = at::randn({6});
+  const auto results = RunText(R"(
+mesh @m [a=2]
+program {
+  %x: f32[4,4] @m {a},{}
+  %y: f32[6] @m {a}
+  %0: f32[4] @m {} unreduced(sum){a} = call aten::sum.dim_IntList(%x, dim=[0], keepdim=false)
+  %1: f32[] @m unreduced(sum){a} = call aten::sum(%y)
+  %2: f32[4] @m {}, %3: f32[] @m = all_reduce(%0, %1) {a}
+  return %2, %3
+}
+)",
+                               {x, y});
+  ASSERT_EQ(results.size(), 2);
+  ExpectClose(results[0], x.sum(0));
+  ExpectClose(results[1], y.sum());
+}
+
+TEST(Executor, RandomNumbersDoNotDependOnTheCut) {
+  const auto text = [](const std::string& sharding) {
+    return absl::StrCat(R"(
+mesh @m [a=2, b=3]
+program {
+  scalar $0: int
+  scalar $1: int
+  %0: f32[7,50] @m )",
+                        sharding, R"( = call spmd::random(size=[size(r0,0),size(r0,1)], offset=[start(r0,0),start(r0,1)], global_size=[7,50], seed=$0, counter=$1, distribution="normal", p0=0.0, p1=1.0, dtype=f32)
+  return %0
+}
+)");
+  };
+  const at::Tensor expected = RunText(text("{},{}"), {}, {5, 6}).at(0);
+  for (const char* sharding : {"{a},{b}", "{a,b},{}", "{},{b,a}", "{b},{}"}) {
+    EXPECT_TRUE(at::equal(RunText(text(sharding), {}, {5, 6}).at(0), expected));
+  }
+  EXPECT_FALSE(at::equal(RunText(text("{},{}"), {}, {5, 7}).at(0), expected));
+}
+
+TEST(Executor, TwoHundredAndFiftySixDevices) {
+  const at::Tensor x = at::randn({320, 40}), w = at::randn({40, 33});
+  const auto results = RunText(R"(
+mesh @m [a=16, b=4, c=4]
+program {
+  %x: f32[320,40] @m {a},{b}
+  %w: f32[40,33] @m {b},{c}
+  %0: f32[320,33] @m {a},{c} unreduced(sum){b} = call aten::mm(%x, %w)
+  %1: f32[320,33] @m {a,b},{c} = reduce_scatter(%0) {b} dim(0)
+  %2: f32[320,33] @m {},{} = exchange(%1) {a,b,c}
+  return %1, %2
+}
+)",
+                               {x, w});
+  ASSERT_EQ(results.size(), 2);
+  ExpectClose(results[0], at::mm(x, w));
+  ExpectClose(results[1], at::mm(x, w));
+}
+
+// --- ownership ---
+
+constexpr const char* kUpdate = R"(
+mesh @m [a=2]
+program {
+  scalar $0: float
+  %p: f32[6,4] @m {a},{} donated
+  %g: f32[6,4] @m {a},{}
+  %0: f32[6,4] @m {a},{} = call aten::add.Tensor(%p, %g, alpha=$0) updates(0)
+  free %p
+  return %0 -> %p
+}
+)";
+
+TEST(Executor, UpdatesDonatedTilesInPlace) {
+  const auto loaded = LoadText(kUpdate);
+  const auto backend = Cpu();
+  const Layout layout = loaded->program().LayoutOf(0);
+  const at::Tensor p = at::randn({6, 4}), g = at::randn({6, 4});
+  const TiledTensorPtr gradient = Upload(g, layout, *backend);
+  TiledTensorPtr parameter = Upload(p, layout, *backend);
+  const void* memory = parameter->tiles[0].data_ptr();
+
+  std::vector<LoadedProgram::Argument> arguments{{std::move(parameter), true}, {gradient, false}};
+  auto results = loaded->Run(absl::MakeSpan(arguments), {-0.5});
+  ASSERT_TRUE(results.ok()) << results.status();
+  EXPECT_EQ((*results)[0]->tiles[0].data_ptr(), memory);
+  EXPECT_EQ(arguments[0].value, nullptr);
+  EXPECT_NE(arguments[1].value, nullptr);
+  ExpectClose(Assemble(*(*results)[0]), p.sub(g.mul(0.5)));
+  ExpectClose(Assemble(*gradient), g);
+}
+
+TEST(Executor, NeverWritesWhatSomebodyElseHolds) {
+  const auto loaded = LoadText(kUpdate);
+  const auto backend = Cpu();
+  const Layout layout = loaded->program().LayoutOf(0);
+  const at::Tensor p = at::randn({6, 4}), g = at::randn({6, 4});
+  const TiledTensorPtr parameter = Upload(p, layout, *backend), gradient = Upload(g, layout, *backend);
+  // Held as a value; not donated at all; aliased by a view.
+  for (int how = 0; how < 3; ++how) {
+    at::Tensor alias;
+    std::vector<LoadedProgram::Argument> arguments{{parameter, how != 1}, {gradient, false}};
+    if (how == 2) {
+      arguments[0].value = Upload(p, layout, *backend);
+      alias = arguments[0].value->tiles[0].t();
+    }
+    const auto results = loaded->Run(absl::MakeSpan(arguments), {1.0});
+    ASSERT_TRUE(results.ok());
+    ExpectClose(Assemble(*(*results)[0]), p.add(g));
+    ExpectClose(Assemble(*parameter), p);
+    if (alias.defined()) ExpectClose(alias.t(), p.narrow(0, 0, 3));
+  }
+}
+
+TEST(Executor, AliasedTilesAreNotOverwrittenWithinAProgram) {
+  // %1 is a view of %0's tile, %2 would overwrite it; %x itself is shared by a move.
+  const at::Tensor x = at::randn({4, 4});
+  const auto results = RunText(R"(
+mesh @m [a=2]
+program {
+  %x: f32[4,4] @m {},{}
+  %0: f32[4,4] @m {},{} = call aten::neg(%x)
+  %1: f32[4,4] @m {a},{} = slice(%0) {a} dim(0)
+  %2: f32[4,4] @m {},{} = call aten::exp(%0)
+  free %0
+  %3: f32[4,4] @m {a},{} = call aten::exp(%1)
+  return %2, %3
+}
+)",
+                               {x});
+  ASSERT_EQ(results.size(), 2);
+  ExpectClose(results[0], x.neg().exp());
+  ExpectClose(results[1], x.neg().exp());
+}
+
+TEST(Executor, ReplicatedOperandOfDifferentTermsIsNotOverwritten) {
+  const at::Tensor x = at::randn({4}), y = at::randn({2, 4});
+  const auto results = RunText(R"(
+mesh @m [a=2]
+program {
+  %x: f32[4] @m {}
+  %y: f32[2,4] @m {a},{}
+  %0: f32[4] @m {} = call aten::neg(%x)
+  %1: f32[2,4] @m {a},{} = call aten::add.Tensor(%y, %0)
+  free %0
+  return %1
+}
+)",
+                               {x, y});
+  ExpectClose(results.at(0), y.sub(x));
+}
+
+// --- failures ---
+
+constexpr const char* kFails = R"(
+mesh @m [a=2]
+program {
+  scalar $0: float
+  %p: f32[6,4] @m {a},{} donated
+  %i: i64[3] @m {}
+  %0: f32[6,4] @m {a},{} = call aten::mul.Scalar(%p, other=$0) updates(0)
+  free %p
+  %1: f32[3,4] @m {},{} = call spmd::full(size=[3,4], value=1.0, dtype=f32)
+  %2: f32[3,4] @m {},{} = call aten::index_select(%1, %i, dim=0)
+  return %0 -> %p, %2
+}
+)";
+
+TEST(Executor, AFailureLeavesDonatedInputsAsTheyWere) {
+  const auto loaded = LoadText(kFails);
+  const auto backend = Cpu();
+  const at::Tensor p = at::randn({6, 4});
+  for (int64_t index : {7, 2}) {
+    std::vector<LoadedProgram::Argument> arguments{
+        {Upload(p, loaded->program().LayoutOf(0), *backend), true},
+        {Upload(at::full({3}, index, at::kLong), loaded->program().LayoutOf(1), *backend), false}};
+    const auto results = loaded->Run(absl::MakeSpan(arguments), {2.0});
+    EXPECT_EQ(results.ok(), index == 2);
+    if (results.ok()) {
+      EXPECT_EQ(arguments[0].value, nullptr);
+      ExpectClose(Assemble(*(*results)[0]), p.mul(2));
+    } else {
+      EXPECT_EQ(results.status().code(), absl::StatusCode::kOutOfRange) << results.status();
+      EXPECT_THAT(std::string(results.status().message()),
+                  AllOf(HasSubstr("aten::index_select(f32[3,4], i64[3])"),
+                        HasSubstr("out of range")));
+      ASSERT_NE(arguments[0].value, nullptr);
+      ExpectClose(Assemble(*arguments[0].value), p);
+    }
+  }
+}
+
+TEST(Executor, AnInterruptStopsBeforeAnythingIsOverwritten) {
+  const auto loaded = LoadText(kFails);
+  const auto backend = Cpu();
+  const at::Tensor p = at::randn({6, 4});
+  std::vector<LoadedProgram::Argument> arguments{
+      {Upload(p, loaded->program().LayoutOf(0), *backend), true},
+      {Upload(at::full({3}, 1, at::kLong), loaded->program().LayoutOf(1), *backend), false}};
+  std::atomic<bool> flag{true};
+  SetInterruptCheck(&flag);
+  EXPECT_EQ(loaded->Run(absl::MakeSpan(arguments), {2.0}).status().code(),
+            absl::StatusCode::kCancelled);
+  ExpectClose(Assemble(*arguments[0].value), p);
+  flag = false;
+  EXPECT_TRUE(loaded->Run(absl::MakeSpan(arguments), {2.0}).ok());
+  SetInterruptCheck(nullptr);
+}
+
+TEST(Executor, ArgumentsInOtherLayoutsAreMoved) {
+  const auto loaded = LoadText(kUpdate);
+  const auto backend = Cpu();
+  const GridPtr grid = loaded->program().grids[0];
+  const GridPtr other = MakeGrid({3}, {"z"}, {4, 1, 0});
+  const at::Tensor p = at::randn({6, 4}), g = at::randn({6, 4});
+  const TiledTensorPtr parameter =
+      Upload(p, Layout(grid, *Sharding::Parse("{},{a}", *grid), {6, 4}), *backend);
+  const TiledTensorPtr gradient =
+      Upload(g, Layout(other, *Sharding::Parse("{},{z}", *other), {6, 4}), *backend);
+  const auto results = loaded->Run({{parameter, true}, {gradient, false}}, {1.0});
+  ASSERT_TRUE(results.ok()) << results.status();
+  ExpectClose(Assemble(*(*results)[0]), p.add(g));
+  ExpectClose(Assemble(*parameter), p);
+}
+
+std::string LoadError(const std::string& call) {
+  absl::StatusOr<Program> program = Program::Parse(absl::StrCat(R"(
+mesh @m [a=2]
+program {
+  %x: f32[4,4] @m {a},{}
+  %0: f32[4,4] @m {a},{} = call )",
+                                                                call, "\n  return %0\n}\n"));
+  EXPECT_TRUE(program.ok()) << program.status();
+  return std::string(LoadedProgram::Load(*std::move(program), Cpu()).status().message());
+}
+
+TEST(Executor, LoadSaysWhatDoesNotFit) {
+  EXPECT_EQ(LoadError("aten::nonsense(%x)"), "PyTorch has no operator 'aten::nonsense'");
+  EXPECT_EQ(LoadError("aten::sum.nonsense(%x)"),
+            "PyTorch has no operator 'aten::sum.nonsense' (the op exists, that overload does not)");
+  EXPECT_EQ(LoadError("aten::relu(%x, alpha=2)"), "aten::relu has no argument 'alpha' (given 2)");
+  EXPECT_EQ(LoadError("aten::add.Tensor(%x)"), "aten::add.Tensor needs a tensor for 'other'");
+  EXPECT_EQ(LoadError("aten::relu(%x, %x)"), "aten::relu takes 1 tensor operands; 2 are given");
+  EXPECT_EQ(LoadError("aten::leaky_relu(%x, negative_slope=\"a\")"),
+            "aten::leaky_relu argument 'negative_slope' is a number; \"a\" does not fit");
+  EXPECT_EQ(LoadError("aten::softplus_backward(%x, %x, beta=1)"),
+            "aten::softplus_backward needs attribute 'threshold'");
+}
+
+TEST(Executor, AWrongResultShapeIsNamed) {
+  const auto loaded = LoadText(R"(
+mesh @m [a=2]
+program {
+  %x: f32[4,6] @m {a},{}
+  %0: f32[4,6] @m {a},{} = call aten::sum.dim_IntList(%x, dim=[1], keepdim=true)
+  return %0
+}
+)");
+  const auto backend = Cpu();
+  const auto status =
+      loaded->Run({{Upload(at::randn({4, 6}), loaded->program().LayoutOf(0), *backend)}}, {})
+          .status();
+  EXPECT_THAT(std::string(status.message()),
+              AllOf(HasSubstr("aten::sum.dim_IntList(f32[4,6])"),
+                    HasSubstr("result 0 is Float[2, 1] where the program says Float[2, 6]")));
+}
+
+}  // namespace
+}  // namespace spmd::runtime
