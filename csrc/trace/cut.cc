@@ -97,7 +97,8 @@ absl::StatusOr<CachedProgramPtr> Compile(Session::State& state, const Tape& tape
 
   start = Clock::now();
   SPMD_ASSIGN_OR_RETURN(program->loaded,
-                        runtime::LoadedProgram::Load(std::move(program->compiled.program), backend));
+                        runtime::LoadedProgram::Load(std::move(program->compiled.program), backend,
+                                                     {state.deduplicate}));
   event.load_ms = MillisecondsSince(start);
   event.instructions = static_cast<int64_t>(program->program().instructions.size());
 
@@ -130,7 +131,8 @@ absl::StatusOr<CachedProgramPtr> FindOrCompile(Session::State& state, const Tape
   const Hash128 strict = CacheKey(tape.strict(), false), loose = CacheKey(tape.loose(), true);
   std::vector<CachedProgramPtr> same = state.programs.Find(strict);
   const std::vector<CachedProgramPtr> same_loose = state.programs.Find(loose);
-  for (const auto* candidates : {&same, &same_loose}) {
+  const std::vector<CachedProgramPtr>* const all[] = {&same, &same_loose};
+  for (const auto* candidates : all) {
     for (const CachedProgramPtr& p : *candidates) {
       if (Fits(*p, tape, live)) {
         ++state.statistics.cache_hits;
@@ -165,6 +167,7 @@ absl::StatusOr<CachedProgramPtr> FindOrCompile(Session::State& state, const Tape
   return cached;
 }
 
+// On failure donated tiles that the program did not take are where they were.
 absl::StatusOr<std::vector<runtime::TiledTensorPtr>> RunProgram(Session::State& state,
                                                                 const Tape& tape,
                                                                 const CachedProgram& cached) {
@@ -181,13 +184,19 @@ absl::StatusOr<std::vector<runtime::TiledTensorPtr>> RunProgram(Session::State& 
     runtime::LoadedProgram::Argument argument;
     // Only the tape holds it: no Buffer will read it again.
     argument.donate = value.use_count() == 1;
-    argument.value = value->tiles;
-    if (argument.donate) value->tiles = nullptr;
+    argument.value = argument.donate ? std::move(value->tiles) : value->tiles;
     arguments.push_back(std::move(argument));
   }
   std::vector<c10::Scalar> scalars = tape.scalars();
   for (const int r : cached.starts) scalars.emplace_back(StartOf(tape.records()[r]));
-  return cached.program->loaded->Run(std::move(arguments), scalars);
+  auto results = cached.program->loaded->Run(absl::MakeSpan(arguments), scalars);
+  if (!results.ok()) {
+    for (size_t k = 0; k < arguments.size(); ++k) {
+      const ValuePtr& value = tape.value(tape.inputs()[cached.inputs[k]].id);
+      if (arguments[k].value != nullptr) value->tiles = arguments[k].value;
+    }
+  }
+  return results;
 }
 
 void Poison(const Live& live, const Tape& tape, const absl::Status& status) {

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Running an op at once on host copies: always right, never fast.
 #include <ATen/CPUGeneratorImpl.h>
-#include <ATen/core/LegacyTypeDispatch.h>
-#include <c10/core/impl/LocalDispatchKeySet.h>
+#include <ATen/ops/empty_strided.h>
 
+#include "csrc/runtime/dispatch_guard.h"
 #include "csrc/trace/arguments.h"
 #include "csrc/trace/device.h"
 #include "csrc/trace/generator.h"
@@ -97,8 +97,7 @@ void RunOnHost(Session::State& state, const OpInfo& op, torch::jit::Stack* stack
   }
   const std::vector<c10::IValue> host_args = host;
   {
-    const at::AutoDispatchBelowADInplaceOrView below;
-    const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
+    const runtime::DispatchGuard guard;
     op.handle.callBoxed(&host);
   }
   for (const int w : op.written) {

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The walk over the dispatcher: one boxed kernel object per op.
+#include <ATen/Context.h>
+#include <ATen/SDPBackend.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/native/transformers/attention.h>
 #include <c10/core/AutogradState.h>

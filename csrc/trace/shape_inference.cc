@@ -3,10 +3,9 @@
 
 #include <ATen/EmptyTensor.h>
 #include <ATen/PythonTorchFunctionTLS.h>
-#include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/dispatch/Dispatcher.h>
-#include <c10/core/impl/LocalDispatchKeySet.h>
 
+#include "csrc/runtime/dispatch_guard.h"
 #include "csrc/trace/device.h"
 
 namespace spmd::trace {
@@ -98,8 +97,7 @@ Inference Ask(const OpInfo& op, const std::vector<c10::IValue>& args) {
   torch::jit::Stack stack;
   stack.reserve(args.size());
   try {
-    const at::AutoDispatchBelowADInplaceOrView below;
-    const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
+    const runtime::DispatchGuard guard;
     const NoTorchFunction no_torch_function;
     for (size_t i = 0; i < args.size(); ++i) stack.push_back(MetaArgument(op.args[i], args[i]));
     op.handle.callBoxed(&stack);

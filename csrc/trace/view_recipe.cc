@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "csrc/trace/view_recipe.h"
 
+#include <ATen/ops/view_as_complex.h>
+#include <ATen/ops/view_as_real.h>
+
 #include <algorithm>
 #include <numeric>
 
