@@ -40,8 +40,12 @@ constexpr absl::string_view kFallible[] = {
     "multinomial", "nll", "normal", "one_hot", "ormqr", "poisson", "repeat_interleave", "scatter",
     "searchsorted", "slice_start", "solve", "svd", "aten::take", "triangular", "unique"};
 
+bool IsBuiltIn(absl::string_view op) {
+  return absl::StartsWith(op, "aten::") || absl::StartsWith(op, "spmd::");
+}
+
 bool CanFailOnValues(absl::string_view op) {
-  if (!absl::StartsWith(op, "aten::") && !absl::StartsWith(op, "spmd::")) return true;
+  if (!IsBuiltIn(op)) return true;
   return std::any_of(std::begin(kFallible), std::end(kFallible),
                      [&](absl::string_view part) { return absl::StrContains(op, part); });
 }
@@ -307,6 +311,7 @@ absl::StatusOr<OpBinding> Bind(const program::Instruction& call) {
     binding.is_view = binding.is_view || result.alias_info() != nullptr;
   }
   binding.is_view = binding.is_view || call.op == "aten::_unsafe_view";
+  binding.may_need_python = !IsBuiltIn(call.op);
   binding.can_fail_on_values = CanFailOnValues(call.op);
   if (!binding.is_view) binding.in_place = FindInPlace(call.op, schema);
   return binding;

@@ -50,6 +50,7 @@ struct OpBinding {
   std::optional<c10::OperatorHandle> in_place;
   bool needs_contiguous = false;  // of the first operand
   bool is_view = false;           // moves no data to speak of
+  bool may_need_python = false;   // a user's op: its kernel may be Python and want the GIL
   bool can_fail_on_values = true;
   std::vector<c10::IValue> constants;  // one per argument of the schema; placeholders included
   std::vector<TensorArgument> tensors;

@@ -98,7 +98,9 @@ void LoadedProgram::Impl::RunMove(const MoveStep& step) {
 void LoadedProgram::Impl::RunCall(const CallStep& step, const std::vector<c10::Scalar>& scalars) {
   const std::vector<c10::IValue> values = step.ScalarValues(scalars);
   step.PrepareResults(table);
-  const int64_t bytes = step.binding().is_view ? 0 : step.bytes();
+  // Workers that wait for the GIL while the caller holds it would wait for ever.
+  const bool alone = step.binding().is_view || step.binding().may_need_python;
+  const int64_t bytes = alone ? 0 : step.bytes();
   ForEachTile(step.num_items(), bytes, on_cpu,
               [&](int64_t item) { step.RunItem(item, values, table); });
 }

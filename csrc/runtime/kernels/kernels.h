@@ -70,6 +70,17 @@ Tensor ConvDInput(const Tensor& grad, const Tensor& weight, IntArrayRef input_si
 Tensor ConvDWeight(const Tensor& grad, const Tensor& input, IntArrayRef weight_size,
                    IntArrayRef stride, IntArrayRef padding, IntArrayRef dilation, int64_t groups);
 
+// pooling.cc. `input` begins at `offset` of a plane of those spatial sizes (2 or 3 of them); indices
+// count in the plane, row-major. MaxPoolDInput gives the gradient of the tile of `input_size` that
+// begins at `offset`; indices that lie elsewhere add nothing to it.
+std::tuple<Tensor, Tensor> MaxPool(const Tensor& input, IntArrayRef output_size,
+                                   IntArrayRef kernel_size, IntArrayRef stride,
+                                   IntArrayRef padding, IntArrayRef dilation, IntArrayRef offset,
+                                   IntArrayRef plane);
+Tensor MaxPoolDInput(const Tensor& grad, const Tensor& indices, IntArrayRef input_size,
+                     IntArrayRef kernel_size, IntArrayRef stride, IntArrayRef padding,
+                     IntArrayRef dilation, IntArrayRef offset, IntArrayRef plane);
+
 // simple.cc.
 Tensor Iota(int64_t size, const at::Scalar& start, const at::Scalar& step, int64_t offset,
             at::ScalarType dtype, std::optional<at::Device> device);

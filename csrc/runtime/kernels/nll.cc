@@ -7,7 +7,7 @@
 #include <ATen/OpMathType.h>
 #include <ATen/Parallel.h>
 #include <ATen/ops/empty.h>
-#include <ATen/ops/empty_like.h>
+#include <ATen/ops/exp.h>
 #include <ATen/ops/zeros.h>
 
 #include "csrc/runtime/kernels/kernels.h"
@@ -191,25 +191,27 @@ Tensor CrossEntropyDInput(const Tensor& grad, const Tensor& logp, const Tensor& 
         using Work = at::opmath_type<scalar_t>;
         const Work* in = g.const_data_ptr<Work>();
         const int64_t step = g.numel() == 1 ? 0 : 1;
-        const scalar_t* log_probability = p.const_data_ptr<scalar_t>();
         scalar_t* out = result.mutable_data_ptr<scalar_t>();
-        const int64_t grain = std::max<int64_t>(1, 8192 / std::max<int64_t>(c, 1));
-        at::parallel_for(0, rows.count(), grain, [&](int64_t begin, int64_t end) {
-          for (int64_t i = begin; i < end; ++i) {
-            scalar_t* row = out + i * c;
-            if (rows.Ignored(i)) {
-              std::fill_n(row, c, scalar_t(0));
-              continue;
-            }
-            const Work f = rows.Weight<Work>(i) * in[i * step] * static_cast<Work>(factor);
-            const scalar_t* from = log_probability + i * c;
-            const int64_t column = rows.Column(i);
-            for (int64_t k = 0; k < c; ++k) {
-              row[k] = static_cast<scalar_t>(std::exp(static_cast<Work>(from[k])) * f);
-            }
-            if (column >= 0) {
-              const Work q = std::exp(static_cast<Work>(from[column]));
-              row[column] = static_cast<scalar_t>((q - Work(1)) * f);
+        // ATen's vectorised exp over a few rows, then these rows again while they are in the cache.
+        const int64_t block = std::max<int64_t>(1, 16384 / std::max<int64_t>(c, 1));
+        at::parallel_for(0, rows.count(), block, [&](int64_t begin, int64_t end) {
+          for (int64_t first = begin; first < end; first += block) {
+            const int64_t count = std::min(block, end - first);
+            Tensor part = p.dim() == 1 ? result : result.narrow(0, first, count);
+            at::exp_out(part, p.dim() == 1 ? p : p.narrow(0, first, count));
+            for (int64_t i = first; i < first + count; ++i) {
+              scalar_t* row = out + i * c;
+              if (rows.Ignored(i)) {
+                std::fill_n(row, c, scalar_t(0));
+                continue;
+              }
+              const Work f = rows.Weight<Work>(i) * in[i * step] * static_cast<Work>(factor);
+              const int64_t column = rows.Column(i);
+              const Work probability = column < 0 ? Work(0) : static_cast<Work>(row[column]);
+              for (int64_t k = 0; k < c; ++k) {
+                row[k] = static_cast<scalar_t>(static_cast<Work>(row[k]) * f);
+              }
+              if (column >= 0) row[column] = static_cast<scalar_t>((probability - Work(1)) * f);
             }
           }
         });

@@ -77,6 +77,17 @@ void DefineIndexOps(torch::Library& l) {
          &k::CrossEntropyDInput);
 }
 
+void DefinePoolingOps(torch::Library& l) {
+  Define(l, "max_pool",
+         "max_pool(Tensor input, int[] output_size, int[] kernel_size, int[] stride, int[] "
+         "padding, int[] dilation, int[] offset, int[] plane) -> (Tensor out, Tensor indices)",
+         &k::MaxPool);
+  Define(l, "max_pool_dinput",
+         "max_pool_dinput(Tensor grad, Tensor indices, int[] input_size, int[] kernel_size, int[] "
+         "stride, int[] padding, int[] dilation, int[] offset, int[] plane) -> Tensor",
+         &k::MaxPoolDInput);
+}
+
 void DefineSimpleOps(torch::Library& l) {
   Define(l, "iota",
          "iota(int size, Scalar start, Scalar step, int offset, ScalarType dtype, *, Device? "
@@ -112,6 +123,7 @@ void RegisterKernels() {
     DefineMatrixOps(*l);
     DefineRandomOps(*l);
     DefineIndexOps(*l);
+    DefinePoolingOps(*l);
     DefineSimpleOps(*l);
     return l;
   }();

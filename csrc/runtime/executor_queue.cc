@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "csrc/runtime/executor_queue.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+namespace spmd::runtime {
+
+bool PendingRun::done() const {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return done_;
+}
+
+absl::Status PendingRun::Wait() const {
+  std::unique_lock<std::mutex> lock(mutex_);
+  over_.wait(lock, [this] { return done_; });
+  return status_;
+}
+
+absl::StatusOr<TiledTensorPtr> PendingRun::Result(int output, bool take) {
+  std::unique_lock<std::mutex> lock(mutex_);
+  over_.wait(lock, [this] { return done_; });
+  if (!status_.ok()) return status_;
+  TiledTensorPtr& result = results_.at(output);
+  if (result == nullptr) {
+    return absl::FailedPreconditionError(absl::StrCat("result ", output, " was taken already"));
+  }
+  return take ? std::exchange(result, nullptr) : result;
+}
+
+std::vector<LoadedProgram::Argument> PendingRun::TakeBackArguments() {
+  std::unique_lock<std::mutex> lock(mutex_);
+  over_.wait(lock, [this] { return done_; });
+  return std::move(left_);
+}
+
+void PendingRun::Finish(absl::Status status, std::vector<TiledTensorPtr> results,
+                        std::vector<LoadedProgram::Argument> left) {
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    status_ = std::move(status);
+    results_ = std::move(results);
+    left_ = std::move(left);
+    done_ = true;
+  }
+  over_.notify_all();
+}
+
+void ExecutorQueue::Execute(Work work) {
+  std::vector<LoadedProgram::Argument> arguments;
+  absl::Status status;
+  for (Argument& argument : work.arguments) {
+    PendingTiles& value = argument.value;
+    LoadedProgram::Argument ready{std::move(value.tiles), argument.donate};
+    if (ready.value == nullptr && value.run != nullptr && status.ok()) {
+      auto result = value.run->Result(value.output, argument.donate);
+      if (result.ok()) {
+        ready.value = *std::move(result);
+      } else {
+        status = result.status();
+      }
+    }
+    arguments.push_back(std::move(ready));
+  }
+  std::vector<TiledTensorPtr> results;
+  if (status.ok()) {
+    auto ran = work.program->Run(absl::MakeSpan(arguments), work.scalars);
+    if (ran.ok()) {
+      results = *std::move(ran);
+      arguments.clear();
+    } else {
+      status = ran.status();
+    }
+  }
+  work.run->Finish(std::move(status), std::move(results), std::move(arguments));
+}
+
+void ExecutorQueue::Cancel(Work work) {
+  std::vector<LoadedProgram::Argument> arguments;
+  for (Argument& argument : work.arguments) {
+    arguments.push_back({std::move(argument.value.tiles), argument.donate});
+  }
+  work.run->Finish(absl::CancelledError("dropped before it started"), {}, std::move(arguments));
+}
+
+PendingRunPtr ExecutorQueue::Enqueue(std::shared_ptr<LoadedProgram> program,
+                                     std::vector<Argument> arguments,
+                                     std::vector<c10::Scalar> scalars) {
+  auto run = std::make_shared<PendingRun>();
+  Work work{run, std::move(program), std::move(arguments), std::move(scalars)};
+  std::unique_lock<std::mutex> lock(mutex_);
+  if (synchronous_) {
+    lock.unlock();
+    Execute(std::move(work));
+    return run;
+  }
+  if (!thread_.joinable()) thread_ = std::thread([this] { Loop(); });
+  changed_.wait(lock, [this] { return waiting_.size() < bound_ || stop_; });
+  waiting_.push_back(std::move(work));
+  lock.unlock();
+  changed_.notify_all();
+  return run;
+}
+
+void ExecutorQueue::Loop() {
+  std::unique_lock<std::mutex> lock(mutex_);
+  while (true) {
+    changed_.wait(lock, [this] { return stop_ || !waiting_.empty(); });
+    if (stop_) return;
+    Work work = std::move(waiting_.front());
+    waiting_.pop_front();
+    running_ = true;
+    lock.unlock();
+    changed_.notify_all();
+    Execute(std::move(work));
+    lock.lock();
+    running_ = false;
+    changed_.notify_all();
+  }
+}
+
+void ExecutorQueue::WaitForAll() {
+  std::unique_lock<std::mutex> lock(mutex_);
+  changed_.wait(lock, [this] { return waiting_.empty() && !running_; });
+}
+
+void ExecutorQueue::DropWaiting() {
+  std::deque<Work> dropped;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    dropped.swap(waiting_);
+  }
+  changed_.notify_all();
+  for (Work& work : dropped) Cancel(std::move(work));
+}
+
+void ExecutorQueue::Shutdown() {
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    stop_ = true;
+    synchronous_ = true;
+  }
+  changed_.notify_all();
+  if (thread_.joinable()) thread_.join();
+  DropWaiting();
+}
+
+}  // namespace spmd::runtime
