@@ -39,7 +39,8 @@ void MixTensor(Hash128& hash, const at::Tensor& t) {
 }
 
 at::Tensor ToMeta(const at::Tensor& t) {
-  if (!t.defined()) return t;
+  // Numbers and 0-dim CPU tensors mix with Meta tensors as they do with others.
+  if (!t.defined() || (t.device().is_cpu() && t.dim() == 0)) return t;
   const auto dtype = t.scalar_type();
   at::Tensor meta;
   if (t.storage_offset() == 0) {
@@ -49,9 +50,6 @@ at::Tensor ToMeta(const at::Tensor& t) {
         static_cast<int64_t>(t.storage().nbytes()) / static_cast<int64_t>(t.itemsize());
     meta = at::detail::empty_strided_meta({elements}, {1}, dtype);
     meta.unsafeGetTensorImpl()->set_sizes_and_strides(t.sizes(), t.strides(), t.storage_offset());
-  }
-  if (t.unsafeGetTensorImpl()->is_wrapped_number()) {
-    meta.unsafeGetTensorImpl()->set_wrapped_number(true);
   }
   return meta;
 }
