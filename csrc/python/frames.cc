@@ -37,7 +37,9 @@ std::string FileOf(PyFrameObject* frame) {
 }
 
 std::string CurrentLine() {
-  if (!HoldsGil()) return "";
+  if (!Py_IsInitialized()) return "";
+  // The binding that called the op gave the GIL up.
+  py::gil_scoped_acquire gil;
   PyFrameObject* frame = PyThreadState_GetFrame(PyThreadState_Get());
   std::string line;
   while (frame != nullptr && line.empty()) {

@@ -1,15 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "csrc/trace/kernel.h"
 
+#include <ATen/SequenceNumber.h>
 #include <c10/core/AutogradState.h>
+#include <torch/csrc/autograd/function.h>
+#include <torch/csrc/autograd/graph_task.h>
 
 #include "csrc/trace/device.h"
 #include "csrc/trace/status_to_exception.h"
 #include "csrc/trace/tensor.h"
-
-namespace torch::autograd {
-TORCH_API int get_current_graph_task_id();
-}  // namespace torch::autograd
 
 namespace spmd::trace {
 
@@ -44,6 +43,21 @@ void CheckUsable(Session::State& state) {
               "torch.multiprocessing.set_start_method('spawn'), or keep their tensors on the CPU");
 }
 
+// The user's line: in a backward pass, that of the forward op whose gradient is computed.
+std::string CurrentLine(Session::State& state) {
+  constexpr size_t kMost = 1 << 16;
+  if (const auto node = torch::autograd::get_current_node(); node != nullptr) {
+    const auto it = state.line_of_sequence.find(node->sequence_nr());
+    return it == state.line_of_sequence.end() ? "" : it->second;
+  }
+  std::string line = state.hooks.current_line();
+  if (line.empty()) return line;
+  if (state.line_of_sequence.size() > kMost) state.line_of_sequence.clear();
+  // The op's autograd node was made just before it reached us.
+  state.line_of_sequence[at::sequence_number::peek() - 1] = line;
+  return line;
+}
+
 }  // namespace
 
 void RunKernel(const OpInfo& op, torch::jit::Stack* stack) {
@@ -71,7 +85,7 @@ TapeId AppendRecord(Session::State& state, Record record, absl::Span<const Tenso
   const TapeId first = tape.Append(std::move(record), results);
   ++state.statistics.records;
   if (state.hooks.current_line != nullptr && !state.known_prefixes.contains(tape.prefixes().back())) {
-    tape.SetLine(state.hooks.current_line());
+    tape.SetLine(CurrentLine(state));
   }
   return first;
 }

@@ -146,16 +146,18 @@ absl::StatusOr<std::string> Session::Explain(const at::Tensor& tensor) {
         absl::StrCat("explain: the tensor is on '", tensor.device().str(), "', not on 'spmd'"));
   }
   const Buffer* buffer = BufferOf(tensor);
+  const std::string marked =
+      buffer->mark.has_value()
+          ? absl::StrCat("marked ", SpecToString(buffer->mark->spec), " on mesh ",
+                         buffer->mark->mesh.AxesToString(), "\n")
+          : "";
   if (buffer->value != nullptr && buffer->value->origin != nullptr) {
     const CompiledProgram& program = *buffer->value->origin;
     const ir::Graph& graph = program.compiled.graph;
-    return program.compiled.reasons.Explain(graph,
-                                            graph.outputs()[buffer->value->origin_output].value);
+    return marked + program.compiled.reasons.Explain(
+                        graph, graph.outputs()[buffer->value->origin_output].value);
   }
-  if (buffer->mark.has_value()) {
-    return absl::StrCat("marked ", SpecToString(buffer->mark->spec), " on mesh ",
-                        buffer->mark->mesh.AxesToString());
-  }
+  if (!marked.empty()) return marked;
   if (buffer->value != nullptr && buffer->value->pending) {
     return std::string("pending: no program has made this value yet");
   }

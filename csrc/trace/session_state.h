@@ -35,6 +35,8 @@ struct Session::State {
   ProgramCache programs;
   // Keys of prefixes of compiled tapes: while the tape is one of them, no lines are asked for.
   absl::flat_hash_set<uint64_t> known_prefixes;
+  // Lines of forward ops by the sequence number of their autograd nodes.
+  absl::flat_hash_map<uint64_t, std::string> line_of_sequence;
   absl::flat_hash_set<std::string> warned;
   bool deduplicate = true;
 
