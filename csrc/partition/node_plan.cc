@@ -65,7 +65,11 @@ std::optional<NodePlan> PlanNode(const ir::Graph& graph, const ir::Node& node,
     for (int k : ThroughOperands(graph, node, nf, choice)) {
       if (!AddTerms(plan.operands[k], choice.through, choice.through_kind)) return std::nullopt;
     }
-    if (!AddTerms(plan.results[0], choice.through, choice.through_kind)) return std::nullopt;
+    // An op that is linear in an operand is so in every result: layer norm's backward gives terms of
+    // the input's gradient and terms of the weight's.
+    for (Sharding& result : plan.results) {
+      if (!AddTerms(result, choice.through, choice.through_kind)) return std::nullopt;
+    }
     plan.term_axes.insert(plan.term_axes.end(), choice.through.begin(), choice.through.end());
   }
   plan.choice = std::move(choice);
