@@ -190,17 +190,27 @@ Tensor Invert(const Request& r, const Map& map) {
   });
 }
 
-// Words below this count as "true".
-uint64_t Threshold(double p) {
-  TORCH_CHECK(p >= 0 && p <= 1, "spmd::random: probability ", p, " is not between 0 and 1");
-  return static_cast<uint64_t>(std::llround(p * 0x1p32));
-}
+// Which words count as "true": w < p·2³², in 32 bits, so that the loops over words are short.
+class Threshold {
+ public:
+  explicit Threshold(double p) {
+    TORCH_CHECK(p >= 0 && p <= 1, "spmd::random: probability ", p, " is not between 0 and 1");
+    const uint64_t limit = static_cast<uint64_t>(std::llround(p * 0x1p32));
+    none_ = limit == 0;
+    last_ = static_cast<uint32_t>(limit - 1);
+  }
+  bool operator()(uint32_t word) const { return !none_ & (word <= last_); }
+
+ private:
+  bool none_;
+  uint32_t last_;
+};
 
 Tensor Bernoulli(const Request& r) {
-  const uint64_t threshold = Threshold(r.p0);
+  const Threshold holds(r.p0);
   return MakeTile<64, bool>(r, [&](const PhiloxGroup& g, bool* out) {
     const uint32_t* words = &g.words[0][0];
-    for (int j = 0; j < 64; ++j) out[j] = words[j] < threshold;
+    for (int j = 0; j < 64; ++j) out[j] = holds(words[j]);
   });
 }
 
@@ -274,7 +284,7 @@ Tensor Random(IntArrayRef size, IntArrayRef offset, IntArrayRef global_size, int
 
 std::tuple<Tensor, Tensor> Dropout(const Tensor& input, double p, int64_t seed, int64_t counter,
                                    IntArrayRef offset, IntArrayRef global_size) {
-  const uint64_t threshold = Threshold(1.0 - p);
+  const Threshold keeps(1.0 - p);
   const double scale = p == 1.0 ? 0.0 : 1.0 / (1.0 - p);
   if (!input.is_cpu()) {
     Tensor mask = Random(input.sizes(), offset, global_size, seed, counter, "bernoulli", 1.0 - p, 0,
@@ -298,7 +308,7 @@ std::tuple<Tensor, Tensor> Dropout(const Tensor& input, double p, int64_t seed, 
           std::copy_n(&words.words[0][0], 64, buffer);
         },
         [&](int64_t i, uint32_t w) {
-          const bool keep = w < threshold;
+          const bool keep = keeps(w);
           kept[i] = keep;
           result[i] = keep ? static_cast<scalar_t>(static_cast<Work>(in[i]) *
                                                    static_cast<Work>(scale))
