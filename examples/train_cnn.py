@@ -176,7 +176,7 @@ def main() -> None:
         print(spmd.debug.memory())
         images, _ = place.upload(test_data.images[: args.batch], test_data.labels[: args.batch])
         heading("Sharding of a batch of images")
-        print(spmd.debug.visualize_sharding(images))
+        spmd.debug.visualize_sharding(images)
 
     reached = accuracy(model, test_data, place, args.batch)
     curve = args.out / "loss.png"

@@ -196,7 +196,7 @@ def show_tables(model: GPT, history: History) -> None:
         print(table)
     for name in ("blocks.0.attention.q.weight", "blocks.0.mlp.down.weight"):
         heading(f"Sharding of {name}")
-        print(spmd.debug.visualize_sharding(model.get_parameter(name)))
+        spmd.debug.visualize_sharding(model.get_parameter(name))
     heading("Programs compiled")
     print(spmd.debug.explain_compile())
 
