@@ -3,12 +3,14 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import time
 from typing import Any
 
 import torch
 import torch._tensor_str
+import torch.utils.dlpack
 from torch import Tensor
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
@@ -21,6 +23,7 @@ _forked = False
 def install() -> None:
     """Installs every hook. Called once."""
     _print_from_the_host()
+    _refuse_dlpack()
     register_optimizer_step_post_hook(_after_step)
     os.register_at_fork(after_in_child=_note_fork)
 
@@ -44,6 +47,29 @@ def _print_from_the_host() -> None:
         return format_elements(self, indent)
 
     torch._tensor_str._tensor_str = on_host
+
+
+def _refuse_dlpack() -> None:
+    """A storage of the device has no memory that another library could read."""
+
+    def refusing(function: Any) -> Any:
+        @functools.wraps(function)
+        def checked(tensor: Tensor, *args: Any, **kwargs: Any) -> Any:
+            if tensor.device.type == "spmd":
+                raise BufferError(
+                    "to_dlpack: the tensor is on 'spmd', whose values lie in tiles on devices of a "
+                    "mesh; export a host copy: tensor.cpu()"
+                )
+            return function(tensor, *args, **kwargs)
+
+        return checked
+
+    for owner, name in (
+        (torch.Tensor, "__dlpack__"),
+        (torch.utils.dlpack, "to_dlpack"),
+        (torch, "to_dlpack"),
+    ):
+        setattr(owner, name, refusing(getattr(owner, name)))
 
 
 def _after_step(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:

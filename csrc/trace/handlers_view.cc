@@ -120,8 +120,9 @@ void RunView(const OpInfo& op, torch::jit::Stack* stack) {
   for (size_t k = 0; k < metas.size(); ++k) {
     at::Tensor view = NewView(self, metas[k]);
     const bool flip_conj = name == "aten::_conj", flip_neg = name == "aten::_neg_view";
-    if (self.is_conj() != flip_conj) view._set_conj(true);
-    if (self.is_neg() != flip_neg) view._set_neg(true);
+    // The keys came over with the tensor's.
+    if (view.is_complex()) view._set_conj(self.is_conj() != flip_conj);
+    view._set_neg(self.is_neg() != flip_neg);
     NoteRecipe(self, parent, source, view, StepOf(name, args, source.dims, static_cast<int>(k)));
     views.push_back(std::move(view));
   }

@@ -3,6 +3,7 @@
 
 #include <ATen/SequenceNumber.h>
 #include <c10/core/AutogradState.h>
+#include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/graph_task.h>
 
@@ -79,9 +80,31 @@ void RunKernel(const OpInfo& op, torch::jit::Stack* stack) {
   }
 }
 
+namespace {
+
+// Ends the backward pass that is running in a cut if it is one of several whose gradients add up.
+void NoteMicroStep(Session::State& state, const Record& record, int64_t graph_task) {
+  if (graph_task < 0 || state.ending_task == graph_task) return;
+  if (!state.accumulates && record.updates_first) {
+    const auto node = torch::autograd::get_current_node();
+    state.accumulates =
+        node != nullptr && node->name().find("AccumulateGrad") != std::string::npos;
+  }
+  if (!state.accumulates) return;
+  state.ending_task = graph_task;
+  torch::autograd::Engine::get_default_engine().queue_callback([] {
+    SessionLock lock;
+    ThrowIfError(Cut(*lock, "end of a backward pass"));
+  });
+}
+
+}  // namespace
+
 TapeId AppendRecord(Session::State& state, Record record, absl::Span<const TensorType> results) {
   Tape& tape = *state.tape;
-  record.task = tape.TaskNumber(torch::autograd::get_current_graph_task_id());
+  const int64_t graph_task = torch::autograd::get_current_graph_task_id();
+  NoteMicroStep(state, record, graph_task);
+  record.task = tape.TaskNumber(graph_task);
   const TapeId first = tape.Append(std::move(record), results);
   ++state.statistics.records;
   if (state.hooks.current_line != nullptr && !state.known_prefixes.contains(tape.prefixes().back())) {

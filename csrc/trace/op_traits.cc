@@ -43,8 +43,9 @@ constexpr std::array<std::string_view, 11> kRuntimeOps = {
     "aten::rsub",        "aten::sub"};
 static_assert(IsSorted(kRuntimeOps));
 
-constexpr std::array<std::string_view, 6> kHostOnly = {
-    "aten::_linalg_svd",   "aten::geqrf",      "aten::linalg_eig",
+constexpr std::array<std::string_view, 8> kHostOnly = {
+    "aten::_embedding_bag",
+    "aten::_embedding_bag_forward_only", "aten::_linalg_svd",   "aten::geqrf",      "aten::linalg_eig",
     "aten::linalg_lstsq", "aten::multinomial", "aten::nonzero_static"};
 static_assert(IsSorted(kHostOnly));
 

@@ -44,7 +44,10 @@ struct Session::State {
   std::deque<CompileEvent> events;
   Statistics statistics;
   int64_t next_program = 0;
-  bool cutting = false;
+  // Some backward pass has added to gradients that were there: micro-steps. From then on every
+  // backward pass ends in a cut, so that they are one program.
+  bool accumulates = false;
+  int64_t ending_task = -1;  // the graph task that will end in a cut
   bool closed = false;             // the interpreter ends
   std::atomic<bool> forked{false};
   std::atomic<bool> used{false};
