@@ -26,9 +26,9 @@ struct Generation {
   bool name_counts_cores;
   int devices_per_chip;
   Shape shape;
-  int64_t min_chips;   // of one slice
+  int64_t min_chips;  // of one slice
   int64_t max_chips;
-  int64_t ring_size;   // kFlatTorus: the axis length that wraps
+  int64_t ring_size;  // kFlatTorus: the axis length that wraps
   int chips_per_host;
   // Per chip.
   double flops;             // bf16
@@ -63,14 +63,20 @@ Topology FlatTopology(int64_t chips) {
 }
 
 // Under one cube of 64 chips: the three sizes a rack's part may have. From there on A ≤ B ≤ C in
-// cubes, as near to a cube as the count allows (the least surface, as in the documentation's tables).
+// cubes, as near to a cube as the count allows (the least surface, as in the documentation's
+// tables).
 Topology CubeTopology(int64_t chips) {
   switch (chips) {
-    case 4: return {2, 2, 1};
-    case 8: return {2, 2, 2};
-    case 16: return {2, 2, 4};
-    case 32: return {2, 4, 4};
-    default: break;
+    case 4:
+      return {2, 2, 1};
+    case 8:
+      return {2, 2, 2};
+    case 16:
+      return {2, 2, 4};
+    case 32:
+      return {2, 4, 4};
+    default:
+      break;
   }
   if (chips <= 0 || chips % 64 != 0) return {};
   const int64_t cubes = chips / 64;
@@ -166,8 +172,7 @@ absl::StatusOr<TpuSlice> ParseTpuSlice(absl::string_view name) {
   slice.name = absl::StrCat(g->name, "-", size);
   slice.generation = g->name;
   slice.devices_per_chip = g->devices_per_chip;
-  slice.chips_per_host =
-      static_cast<int>(std::min<int64_t>(g->chips_per_host, slice.num_chips));
+  slice.chips_per_host = static_cast<int>(std::min<int64_t>(g->chips_per_host, slice.num_chips));
   const bool cubes = std::all_of(slice.topology.begin(), slice.topology.end(),
                                  [](int64_t n) { return n % 4 == 0; });
   for (int64_t n : slice.topology) {

@@ -147,14 +147,13 @@ int64_t Grid::WithCoordinate(int64_t position, absl::Span<const AxisId> axes, in
 
 absl::StatusOr<AxisList> Grid::AxesOf(const Mesh& mesh, int mesh_axis) const {
   if (mesh_axis < 0 || mesh_axis >= mesh.rank()) {
-    return absl::InvalidArgumentError(absl::StrCat("mesh ", mesh.AxesToString(), " has ",
-                                                   mesh.rank(), " axes; there is no axis ",
-                                                   mesh_axis));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "mesh ", mesh.AxesToString(), " has ", mesh.rank(), " axes; there is no axis ", mesh_axis));
   }
   if (!Refines(mesh)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("mesh ", mesh.ToString(), " cannot be written in grid ", ToString(),
-                     "; it needs a grid of its own"));
+    return absl::InvalidArgumentError(absl::StrCat("mesh ", mesh.ToString(),
+                                                   " cannot be written in grid ", ToString(),
+                                                   "; it needs a grid of its own"));
   }
   int64_t inner = 1;
   for (int i = mesh.rank() - 1; i > mesh_axis; --i) inner *= mesh.shape()[i];

@@ -40,7 +40,8 @@ struct SubAxis {
   int64_t size;      // a prime
 };
 
-// Immutable; shared by pointer; equal when devices, sub-axes and names are. Thread safety: immutable.
+// Immutable; shared by pointer; equal when devices, sub-axes and names are. Thread safety:
+// immutable.
 class Grid {
  public:
   // The grid of one mesh: every axis split into its prime factors, ascending.

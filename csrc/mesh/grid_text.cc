@@ -38,8 +38,8 @@ absl::StatusOr<std::vector<int64_t>> ParseIds(Scanner& in) {
       SPMD_ASSIGN_OR_RETURN(last, in.Integer("the last device id of the range"));
     }
     if (last < first || last - first >= kMaxDevices) {
-      return absl::InvalidArgumentError(absl::StrCat("device range ", first, "..", last,
-                                                     " does not ascend, or is too long"));
+      return absl::InvalidArgumentError(
+          absl::StrCat("device range ", first, "..", last, " does not ascend, or is too long"));
     }
     for (int64_t id = first; id <= last; ++id) ids.push_back(id);
   } while (in.Consume(","));
@@ -84,8 +84,8 @@ absl::Status Grid::ParseAxis(Scanner& in, AxisList& axes) const {
   SPMD_ASSIGN_OR_RETURN(const int64_t index, in.Integer("the number of a sub-axis"));
   if (index < 0 || index >= static_cast<int64_t>(whole.size())) {
     in.Seek(begin);
-    return in.Error(absl::StrCat("a sub-axis of '", name, "', ", name, ":0 to ", name, ":",
-                                 whole.size() - 1));
+    return in.Error(
+        absl::StrCat("a sub-axis of '", name, "', ", name, ":0 to ", name, ":", whole.size() - 1));
   }
   axes.push_back(whole[index]);
   return absl::OkStatus();
@@ -106,13 +106,12 @@ std::string Grid::ToString() const {
   std::vector<std::string> parts;
   for (int i = 0; i < num_axes();) {
     const AxisList whole = SubAxesOf(axes_[i].axis);
-    const bool ascending = std::is_sorted(
-        whole.begin(), whole.end(), [this](AxisId a, AxisId b) { return size(a) < size(b); });
+    const bool ascending = std::is_sorted(whole.begin(), whole.end(),
+                                          [this](AxisId a, AxisId b) { return size(a) < size(b); });
     std::string text = absl::StrCat(size(whole));
     if (!ascending) {
-      text = absl::StrJoin(whole, "*", [this](std::string* out, AxisId axis) {
-        absl::StrAppend(out, size(axis));
-      });
+      text = absl::StrJoin(
+          whole, "*", [this](std::string* out, AxisId axis) { absl::StrAppend(out, size(axis)); });
     }
     parts.push_back(absl::StrCat(axes_[i].axis, "=", text));
     i += static_cast<int>(whole.size());
@@ -128,8 +127,8 @@ std::string Grid::ToString() const {
 
 absl::StatusOr<GridPtr> Grid::Parse(Scanner& in) {
   std::vector<std::string> names;
-  std::vector<int64_t> shape;   // as written: one entry per axis
-  std::vector<int64_t> parts;   // one entry per part between '*'
+  std::vector<int64_t> shape;  // as written: one entry per axis
+  std::vector<int64_t> parts;  // one entry per part between '*'
   std::vector<std::string> part_names;
   int64_t devices = 1;
   SPMD_RETURN_IF_ERROR(in.Expect("["));

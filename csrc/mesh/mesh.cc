@@ -85,16 +85,15 @@ absl::Status CheckNames(absl::Span<const std::string> names, absl::Span<const in
   }
   for (size_t i = 0; i < names.size(); ++i) {
     if (!IsIdentifier(names[i])) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "Mesh: name '", names[i], "' of axis ", i,
-          " is not an identifier; use letters, digits and '_', as in '", AsIdentifier(names[i]),
-          "'"));
+      return absl::InvalidArgumentError(
+          absl::StrCat("Mesh: name '", names[i], "' of axis ", i,
+                       " is not an identifier; use letters, digits and '_', as in '",
+                       AsIdentifier(names[i]), "'"));
     }
     for (size_t j = 0; j < i; ++j) {
       if (names[i] == names[j]) {
-        return absl::InvalidArgumentError(absl::StrCat("Mesh: axes ", j, " and ", i,
-                                                       " are both named '", names[i],
-                                                       "'; names must differ"));
+        return absl::InvalidArgumentError(absl::StrCat(
+            "Mesh: axes ", j, " and ", i, " are both named '", names[i], "'; names must differ"));
       }
     }
   }

@@ -10,7 +10,8 @@
 
 namespace spmd::program {
 
-// Inserts kFree after the last use of every value that is not an output and not a non-donated input.
+// Inserts kFree after the last use of every value that is not an output and not a non-donated
+// input.
 void InsertFrees(Program& program);
 
 struct LiveValue {
@@ -34,9 +35,10 @@ struct Traffic {
   int64_t group_size;
   int64_t count;          // operands merged into it
   int64_t payload_bytes;  // of the results, per device
-  int64_t wire_bytes;     // sent per device: AG out·(n−1)/n, RS out·(n−1), AR 2·out·(n−1)/n,
-                          // A2A out·(n−1)/n, exchange and permute: bytes not already held (worst device)
-  std::string source;     // the user's line, or ""
+  // Sent per device: AG out·(n−1)/n, RS out·(n−1), AR 2·out·(n−1)/n, A2A out·(n−1)/n, exchange and
+  // permute: bytes not already held (worst device).
+  int64_t wire_bytes;
+  std::string source;  // the user's line, or ""
 };
 // slice and term move nothing and are left out.
 std::vector<Traffic> CollectiveTraffic(const Program& program);

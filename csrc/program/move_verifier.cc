@@ -28,16 +28,25 @@ class MovePair {
   absl::Status Verify() {
     SPMD_RETURN_IF_ERROR(Common());
     switch (move_.code) {
-      case OpCode::kSlice: return Slice();
-      case OpCode::kAllGather: return AllGather();
-      case OpCode::kAllToAll: return AllToAll();
-      case OpCode::kPermute: return Permute();
-      case OpCode::kExchange: return Exchange();
-      case OpCode::kAllReduce: return AllReduce();
-      case OpCode::kReduceScatter: return ReduceScatter();
-      case OpCode::kTerm: return Term();
+      case OpCode::kSlice:
+        return Slice();
+      case OpCode::kAllGather:
+        return AllGather();
+      case OpCode::kAllToAll:
+        return AllToAll();
+      case OpCode::kPermute:
+        return Permute();
+      case OpCode::kExchange:
+        return Exchange();
+      case OpCode::kAllReduce:
+        return AllReduce();
+      case OpCode::kReduceScatter:
+        return ReduceScatter();
+      case OpCode::kTerm:
+        return Term();
       case OpCode::kCall:
-      case OpCode::kFree: break;
+      case OpCode::kFree:
+        break;
     }
     return absl::OkStatus();
   }
@@ -208,8 +217,8 @@ class MovePair {
         from_.sharding.reduce_kind == to_.sharding.reduce_kind) {
       return absl::OkStatus();
     }
-    return Error(absl::StrCat("exchange changes the unreduced axes of ", Shown(from_), " to those of ",
-                              Shown(to_)));
+    return Error(absl::StrCat("exchange changes the unreduced axes of ", Shown(from_),
+                              " to those of ", Shown(to_)));
   }
 
   absl::Status AllReduce() {
@@ -228,8 +237,8 @@ class MovePair {
   absl::Status Term() {
     if (move_.axes.empty()) return Error("term names the axes along which it makes terms");
     if (MaskOf(move_.axes) & from_.sharding.UsedAxes()) {
-      return Error(absl::StrCat("{", grid_.AxesToString(move_.axes), "} are used by ",
-                                Shown(from_)));
+      return Error(
+          absl::StrCat("{", grid_.AxesToString(move_.axes), "} are used by ", Shown(from_)));
     }
     AxisList& unreduced = expected_axes_.unreduced;
     if (unreduced.empty()) expected_axes_.reduce_kind = to_.sharding.reduce_kind;

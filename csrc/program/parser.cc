@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Program::Parse: the inverse of printer.cc. It reports what is no text of a program; what is a text
-// but breaks an invariant is left to the verifier, so that a broken program can be written in a test.
+// Program::Parse: the inverse of printer.cc. It reports what is no text of a program; what is a
+// text but breaks an invariant is left to the verifier, so that a broken program can be written in
+// a test.
 #include <algorithm>
 #include <limits>
 #include <utility>
@@ -73,10 +74,15 @@ class Parser {
 
   absl::Status Statement(Scanner& in) {
     switch (state_) {
-      case State::kMeshes: return Header(in);
-      case State::kBody: return Body(in);
-      case State::kReturned: state_ = State::kDone; return in.Expect("}");
-      case State::kDone: return in.Error("nothing after the '}' of the program");
+      case State::kMeshes:
+        return Header(in);
+      case State::kBody:
+        return Body(in);
+      case State::kReturned:
+        state_ = State::kDone;
+        return in.Expect("}");
+      case State::kDone:
+        return in.Error("nothing after the '}' of the program");
     }
     return absl::OkStatus();
   }
@@ -174,8 +180,9 @@ class Parser {
     for (int c = 0; c < static_cast<int>(OpCode::kFree); ++c) {
       if (in.ConsumeWord(OpCodeName(static_cast<OpCode>(c)))) return static_cast<OpCode>(c);
     }
-    return in.Error("'call' or a move: slice, all_gather, all_to_all, permute, exchange, all_reduce, "
-                    "reduce_scatter, term");
+    return in.Error(
+        "'call' or a move: slice, all_gather, all_to_all, permute, exchange, all_reduce, "
+        "reduce_scatter, term");
   }
 
   absl::StatusOr<Instruction> ParseInstruction(Scanner& in, const std::vector<Value>& results) {

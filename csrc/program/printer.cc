@@ -35,8 +35,8 @@ class Printer {
 
   std::string Defined(ValueId id) const {
     const Value& value = program_.values[id];
-    std::string text = absl::StrCat(Name(id), ": ", value.type.ToString(), " @",
-                                    program_.grid_names[value.grid]);
+    std::string text =
+        absl::StrCat(Name(id), ": ", value.type.ToString(), " @", program_.grid_names[value.grid]);
     const std::string sharding = value.sharding.ToString(*program_.grids[value.grid]);
     if (!sharding.empty()) absl::StrAppend(&text, " ", sharding);
     for (const WindowDim& window : value.windows) {
@@ -50,14 +50,14 @@ class Printer {
 
   std::string Statement(const Instruction& i) const {
     if (i.code == OpCode::kFree) {
-      return absl::StrCat("free ", absl::StrJoin(i.operands, ", ",
-                                                 [this](std::string* out, ValueId id) {
-                                                   absl::StrAppend(out, Name(id));
-                                                 }));
+      return absl::StrCat("free ",
+                          absl::StrJoin(i.operands, ", ", [this](std::string* out, ValueId id) {
+                            absl::StrAppend(out, Name(id));
+                          }));
     }
-    std::string line = absl::StrJoin(
-        i.results, ", ",
-        [this](std::string* out, ValueId id) { absl::StrAppend(out, Defined(id)); });
+    std::string line = absl::StrJoin(i.results, ", ", [this](std::string* out, ValueId id) {
+      absl::StrAppend(out, Defined(id));
+    });
     absl::StrAppend(&line, line.empty() ? "= " : " = ", OpCodeName(i.code));
     if (i.code == OpCode::kCall) absl::StrAppend(&line, " ", i.op);
     absl::StrAppend(&line, ir::ArgumentsToString(i.operands, i.groups, i.attributes,
@@ -78,8 +78,7 @@ class Printer {
       absl::StrAppend(&line, " fill(", AttrToString(i.fill), ")");
     }
     for (const AddedOnce& once : i.added_once) {
-      absl::StrAppend(&line, " added_once(", once.operand, ": ", grid.AxesToString(once.axes),
-                      ")");
+      absl::StrAppend(&line, " added_once(", once.operand, ": ", grid.AxesToString(once.axes), ")");
     }
     if (i.updates != -1) absl::StrAppend(&line, " updates(", i.updates, ")");
     if (i.task != 0) absl::StrAppend(&line, " task(", i.task, ")");

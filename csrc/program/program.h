@@ -15,8 +15,8 @@
 //   }
 //
 // Every value carries its *global* type and its sharding; what a device holds follows from both
-// (csrc/sharding/layout.h). Attributes of a call are local: plain, or expressions over its operands'
-// and results' tiles: size=[size(r0,0),size(r0,1)].
+// (csrc/sharding/layout.h). Attributes of a call are local: plain, or expressions over its
+// operands' and results' tiles: size=[size(r0,0),size(r0,1)].
 //
 // Statements, by instruction; meshes, types, scalars, arguments as in a graph (csrc/ir/graph.h):
 //
@@ -37,10 +37,10 @@
 //
 // A window follows the sharding, one for each dimension whose tiles overlap:
 //
-//   %h: f32[8,3,32,32] @m {data},{},{model},{} window(2: start(r0,0)-1..start(r0,0)+size(r0,0)+1 of 32)
+//   %h: f32[8,64,3] @m {data},{model},{} window(1: start(r0,0)-1..start(r0,0)+size(r0,0)+1 of 64)
 //
-// says that shard i of dimension 2 is [start-1, start+size+1) where [start, start+size) is shard i
-// of 32 indices cut by `model`; "of 32 chunk 9" where the chunk is not ⌈32/k⌉.
+// says that shard i of dimension 1 is [start-1, start+size+1) where [start, start+size) is shard i
+// of 64 indices cut by `model`; "of 64 chunk 20" where the chunk is not ⌈64/k⌉.
 #pragma once
 
 #include <cstdint>
@@ -59,10 +59,10 @@ namespace spmd::program {
 using ValueId = int32_t;
 inline constexpr ValueId kNoValue = -1;
 
-// A dimension whose tiles overlap: shard i holds [begin, end) of the value, evaluated with start(r0,0)
-// and size(r0,0) = the shard's interval of a dimension of `extent` indices cut by the same axes with
-// `chunk`. Indices outside the value hold the fill of the exchange that made it. A shard whose
-// interval is empty has an empty window, whatever the expressions give.
+// A dimension whose tiles overlap: shard i holds [begin, end) of the value, evaluated with
+// start(r0,0) and size(r0,0) = the shard's interval of a dimension of `extent` indices cut by the
+// same axes with `chunk`. Indices outside the value hold the fill of the exchange that made it. A
+// shard whose interval is empty has an empty window, whatever the expressions give.
 struct WindowDim {
   int dim = 0;
   int64_t extent = 0;
@@ -110,8 +110,8 @@ struct AddedOnce {
   }
 };
 
-// Moves (everything but kCall, kFree) take n operands and give n results, result k from operand k, all
-// with the same `axes` (and dims): merged collectives have n > 1.
+// Moves (everything but kCall, kFree) take n operands and give n results, result k from operand k,
+// all with the same `axes` (and dims): merged collectives have n > 1.
 struct Instruction {
   OpCode code = OpCode::kCall;
   std::string op;  // kCall only
@@ -123,8 +123,8 @@ struct Instruction {
   AxisList axes;  // moves: the axes over which devices talk
   int dim = -1;
   int to_dim = -1;
-  double fill = 0;      // kExchange
-  int updates = -1;     // kCall: operand k's tiles may be overwritten by result 0 (it is dead after)
+  double fill = 0;   // kExchange
+  int updates = -1;  // kCall: operand k's tiles may be overwritten by result 0 (it is dead after)
   int64_t task = 0;
   int32_t source = -1;
 };
@@ -171,14 +171,15 @@ struct Program {
 //   1. each value is defined once, before its uses, and not used after its free
 //   2. ranks, axes, chunks and grids fit the types; names are unique; windows name dimensions,
 //      ascending, and only calls, exchanges and slices make values with windows
-//   3. moves have as many results as operands, result k of operand k's type; grids agree except over
-//      an exchange
+//   3. moves have as many results as operands, result k of operand k's type; grids agree except
+//      over an exchange
 //   4. slice, all_gather, all_to_all, permute, all_reduce, reduce_scatter, term and exchange turn
 //      the operand's sharding into the result's as their axes and dimensions say
-//   5. outputs are defined and not freed; `becomes` names an input of the same type, each at most once
+//   5. outputs are defined and not freed; `becomes` names an input of the same type, each at most
+//      once
 //   6. expressions speak of existing operands, results, dims and sub-axes; scalars are declared
-//   7. `updates` and `added_once` name operands; an updated operand has no use after, is no output and,
-//      if an input, is donated
+//   7. `updates` and `added_once` name operands; an updated operand has no use after, is no output
+//      and, if an input, is donated
 absl::Status Verify(const Program& program);
 
 }  // namespace spmd::program

@@ -60,16 +60,20 @@ int64_t WireBytes(const Program& program, const Instruction& instruction, size_t
   const int64_t out = program.TileBytes(instruction.results[k]);
   switch (instruction.code) {
     case OpCode::kAllGather:
-    case OpCode::kAllToAll: return out * (n - 1) / n;
-    case OpCode::kReduceScatter: return out * (n - 1);
-    case OpCode::kAllReduce: return 2 * out * (n - 1) / n;
+    case OpCode::kAllToAll:
+      return out * (n - 1) / n;
+    case OpCode::kReduceScatter:
+      return out * (n - 1);
+    case OpCode::kAllReduce:
+      return 2 * out * (n - 1) / n;
     case OpCode::kPermute:
     case OpCode::kExchange:
       return FetchedBytes(program, instruction.operands[k], instruction.results[k]);
     case OpCode::kCall:
     case OpCode::kSlice:
     case OpCode::kTerm:
-    case OpCode::kFree: return 0;
+    case OpCode::kFree:
+      return 0;
   }
   return 0;
 }

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// The clauses of Verify; see program.h. What moves do to shardings is in move_verifier.cc.
+// The clauses of Verify; see program.h. What concerns one instruction alone is in call_verifier.cc
+// and move_verifier.cc.
 #include <algorithm>
 #include <utility>
 
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
+#include "csrc/program/call_verifier.h"
 #include "csrc/program/move_verifier.h"
 #include "csrc/program/program.h"
 #include "csrc/util/status.h"
@@ -136,12 +138,14 @@ class Verifier {
 
   absl::Status Use(ValueId id) const {
     switch (state_[id]) {
-      case State::kAlive: return absl::OkStatus();
+      case State::kAlive:
+        return absl::OkStatus();
       case State::kUndefined:
         return Error(absl::StrCat("value ", Name(id), " is used before it is defined"));
       case State::kOverwritten:
         return Error(absl::StrCat("value ", Name(id), " is used after it was overwritten"));
-      case State::kFreed: return Error(absl::StrCat("value ", Name(id), " is used after its free"));
+      case State::kFreed:
+        return Error(absl::StrCat("value ", Name(id), " is used after its free"));
     }
     return absl::OkStatus();
   }
@@ -161,7 +165,8 @@ class Verifier {
     if (i.code == OpCode::kFree) {
       SPMD_RETURN_IF_ERROR(CheckFree(i));
     } else if (i.code == OpCode::kCall) {
-      SPMD_RETURN_IF_ERROR(CheckCall(i));
+      SPMD_RETURN_IF_ERROR(VerifyCall(program_, i));
+      SPMD_RETURN_IF_ERROR(CheckUpdates(i));
     } else {
       SPMD_RETURN_IF_ERROR(VerifyMove(program_, i));
     }
@@ -183,123 +188,10 @@ class Verifier {
     return absl::OkStatus();
   }
 
-  absl::Status CheckCall(const Instruction& i) {
-    if (i.op.empty()) return Error("a call names its op");
-    if (!i.axes.empty() || i.dim != -1 || i.to_dim != -1) {
-      return Error("axes and dimensions belong to moves");
-    }
-    SPMD_RETURN_IF_ERROR(OneGrid(i));
-    SPMD_RETURN_IF_ERROR(Groups(i));
-    for (const auto& [name, attr] : i.attributes) SPMD_RETURN_IF_ERROR(CheckAttr(i, name, attr));
-    for (const AddedOnce& once : i.added_once) SPMD_RETURN_IF_ERROR(CheckAddedOnce(i, once));
-    if (i.updates == -1) return absl::OkStatus();
-    return CheckUpdates(i);
-  }
-
-  static absl::Status Groups(const Instruction& i) {
-    int end = 0;
-    for (ir::OperandGroup group : i.groups) {
-      if (group.begin < end || group.size < 0 ||
-          group.begin + group.size > static_cast<int>(i.operands.size())) {
-        return Error(absl::StrCat("operand group [", group.begin, ", +", group.size,
-                                  ") is out of range or out of order"));
-      }
-      end = group.begin + group.size;
-    }
-    return absl::OkStatus();
-  }
-
-  absl::Status OneGrid(const Instruction& i) const {
-    int grid = -1;
-    auto check = [&](ValueId id) {
-      if (id == kNoValue) return absl::OkStatus();
-      if (grid == -1) grid = program_.values[id].grid;
-      if (program_.values[id].grid == grid) return absl::OkStatus();
-      return Error(absl::StrCat(Name(id), " lives on mesh @",
-                                program_.grid_names[program_.values[id].grid],
-                                ", other tensors of the call on @", program_.grid_names[grid],
-                                "; an exchange must bring them together"));
-    };
-    for (ValueId id : i.results) SPMD_RETURN_IF_ERROR(check(id));
-    for (ValueId id : i.operands) SPMD_RETURN_IF_ERROR(check(id));
-    return absl::OkStatus();
-  }
-
-  // Clause 6.
-  absl::Status CheckAttr(const Instruction& i, absl::string_view name, const Attr& attr) const {
-    if (const auto* scalar = std::get_if<RuntimeScalar>(&attr)) {
-      if (scalar->slot >= 0 && scalar->slot < static_cast<int>(program_.scalars.size())) {
-        return absl::OkStatus();
-      }
-      return Error(absl::StrCat("attribute ", name, ": scalar $", scalar->slot,
-                                " is not declared"));
-    }
-    absl::Status status;
-    auto check = [&](const Expr& v) {
-      if (!VariableExists(i, v)) {
-        status = Error(absl::StrCat("attribute ", name, ": there is no ", v.ToString()));
-      }
-    };
-    if (const auto* expr = std::get_if<Expr>(&attr)) expr->ForEachVariable(check);
-    if (const auto* list = std::get_if<std::vector<Expr>>(&attr)) {
-      for (const Expr& expr : *list) expr.ForEachVariable(check);
-    }
-    return status;
-  }
-
-  bool VariableExists(const Instruction& i, const Expr& variable) const {
-    if (variable.op() == Expr::Op::kCoord) {
-      const ValueId id = i.results.empty() ? kNoValue : i.results[0];
-      return id != kNoValue &&
-             variable.dim() < program_.grids[program_.values[id].grid]->num_axes();
-    }
-    const TensorRef tensor = variable.tensor();
-    const size_t index = static_cast<size_t>(tensor.index);
-    const bool is_operand = tensor.kind == TensorRef::Kind::kOperand;
-    if (index >= (is_operand ? i.operands.size() : i.results.size())) return false;
-    const ValueId id = is_operand ? i.operands[index] : i.results[index];
-    return id != kNoValue && variable.dim() < program_.values[id].type.rank();
-  }
-
-  // Clause 7.
-  absl::Status CheckAddedOnce(const Instruction& i, const AddedOnce& once) const {
-    if (once.operand < 0 || once.operand >= static_cast<int>(i.operands.size()) ||
-        i.operands[once.operand] == kNoValue) {
-      return Error(absl::StrCat("added_once names operand ", once.operand, ", which is not there"));
-    }
-    const Value& value = program_.values[i.operands[once.operand]];
-    const AxisMask axes = MaskOf(once.axes);
-    if (axes & value.sharding.UsedAxes()) {
-      return Error(absl::StrCat("operand ", once.operand, " is added once over axes that cut it"));
-    }
-    if (i.results.empty() ||
-        (axes & program_.values[i.results[0]].sharding.UnreducedAxes()) != axes) {
-      return Error(absl::StrCat("operand ", once.operand,
-                                " is added once over axes along which the result is not unreduced"));
-    }
-    return absl::OkStatus();
-  }
-
   absl::Status CheckUpdates(const Instruction& i) {
-    if (i.updates < 0 || i.updates >= static_cast<int>(i.operands.size()) ||
-        i.operands[i.updates] == kNoValue || i.results.empty()) {
-      return Error(absl::StrCat("updates(", i.updates, ") names no operand"));
-    }
-    const ValueId id = i.operands[i.updates];
-    const Value& old_value = program_.values[id];
-    const Value& new_value = program_.values[i.results[0]];
-    if (old_value.type != new_value.type ||
-        !old_value.sharding.SamePlacement(new_value.sharding)) {
-      return Error(absl::StrCat("updates(", i.updates, "): ", Name(id), " and ",
-                                Name(i.results[0]), " differ in type or sharding"));
-    }
-    for (const Input& input : program_.inputs) {
-      if (input.value == id && !input.donated) {
-        return Error(absl::StrCat("updates(", i.updates, "): ", Name(id),
-                                  " is an input that the caller keeps"));
-      }
-    }
-    state_[id] = State::kOverwritten;
+    if (i.updates == -1) return absl::OkStatus();
+    SPMD_RETURN_IF_ERROR(VerifyUpdates(program_, i));
+    state_[i.operands[i.updates]] = State::kOverwritten;
     return absl::OkStatus();
   }
 

@@ -15,9 +15,9 @@ absl::Status CheckLayout(const Grid& grid, const Sharding& sharding,
   auto check_axes = [&](const AxisList& axes) {
     for (AxisId axis : axes) {
       if (axis < 0 || axis >= grid.num_axes()) {
-        return absl::InvalidArgumentError(absl::StrCat(
-            "axis ", static_cast<int>(axis), " is not one of the ", grid.num_axes(),
-            " sub-axes of grid ", grid.ToString()));
+        return absl::InvalidArgumentError(absl::StrCat("axis ", static_cast<int>(axis),
+                                                       " is not one of the ", grid.num_axes(),
+                                                       " sub-axes of grid ", grid.ToString()));
       }
       if (seen & MaskOf(axis)) {
         return absl::InvalidArgumentError(
@@ -40,11 +40,10 @@ absl::Status CheckLayout(const Grid& grid, const Sharding& sharding,
     if (dim.chunk == 0) continue;
     const int64_t least = CeilDiv(dims[d], grid.size(dim.axes));
     if (dim.axes.empty() || dim.chunk < least) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("sharding ", sharding.ToString(grid), " of ", DimsToString(dims),
-                       " has chunk ", dim.chunk, " in dimension ", d,
-                       dim.axes.empty() ? ", which is not cut"
-                                        : absl::StrCat("; it must be at least ", least)));
+      return absl::InvalidArgumentError(absl::StrCat(
+          "sharding ", sharding.ToString(grid), " of ", DimsToString(dims), " has chunk ",
+          dim.chunk, " in dimension ", d,
+          dim.axes.empty() ? ", which is not cut" : absl::StrCat("; it must be at least ", least)));
     }
   }
   return absl::OkStatus();

@@ -7,9 +7,10 @@
 //   n=10 over 4      c=3    [0:3) [3:6) [6:9) [9:10)
 //   n=5  over 4      c=2    [0:2) [2:4) [4:5) [5:5)
 //
-// Tiles. Devices that agree in all axes the sharding uses (dims and unreduced) are replicas and hold
-// the same tile. Tile t of num_tiles() is numbered by the coordinates along the used axes: the dims'
-// axes in order of dimension, then the unreduced ones, as one mixed-radix number, first axis major.
+// Tiles. Devices that agree in all axes the sharding uses (dims and unreduced) are replicas and
+// hold the same tile. Tile t of num_tiles() is numbered by the coordinates along the used axes: the
+// dims' axes in order of dimension, then the unreduced ones, as one mixed-radix number, first axis
+// major.
 #pragma once
 
 #include <cstdint>
@@ -25,9 +26,10 @@
 
 namespace spmd {
 
-// Errors: InvalidArgument saying what does not fit: the rank, an axis that is not the grid's or occurs
-// twice, a chunk too small to hold the dimension or given without axes.
-absl::Status CheckLayout(const Grid& grid, const Sharding& sharding, absl::Span<const int64_t> dims);
+// Errors: InvalidArgument saying what does not fit: the rank, an axis that is not the grid's or
+// occurs twice, a chunk too small to hold the dimension or given without axes.
+absl::Status CheckLayout(const Grid& grid, const Sharding& sharding,
+                         absl::Span<const int64_t> dims);
 
 // Thread safety: immutable.
 class Layout {

@@ -49,9 +49,9 @@ absl::Status CheckNoRepeats(const Sharding& sharding, const Grid& grid) {
   auto check = [&](const AxisList& axes) {
     for (AxisId axis : axes) {
       if (seen & MaskOf(axis)) {
-        return absl::InvalidArgumentError(
-            absl::StrCat("sharding ", sharding.ToString(grid), " uses axis '",
-                         grid.AxesToString({axis}), "' twice; an axis cuts one dimension only"));
+        return absl::InvalidArgumentError(absl::StrCat("sharding ", sharding.ToString(grid),
+                                                       " uses axis '", grid.AxesToString({axis}),
+                                                       "' twice; an axis cuts one dimension only"));
       }
       seen |= MaskOf(axis);
     }
@@ -71,8 +71,8 @@ absl::StatusOr<ReduceKind> ParseReduceKind(absl::string_view name) {
   for (const KindName& k : kKindNames) {
     if (name == k.name) return k.kind;
   }
-  return absl::InvalidArgumentError(absl::StrCat(
-      "'", name, "' is no kind of reduction; there are sum, prod, max, min, and, or"));
+  return absl::InvalidArgumentError(
+      absl::StrCat("'", name, "' is no kind of reduction; there are sum, prod, max, min, and, or"));
 }
 
 Sharding Sharding::Replicated(int rank) {

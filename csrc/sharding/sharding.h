@@ -50,7 +50,7 @@ struct Sharding {
   static Sharding Open(int rank);
 
   int rank() const { return static_cast<int>(dims.size()); }
-  AxisMask DimAxes() const;        // all axes that cut a dimension
+  AxisMask DimAxes() const;  // all axes that cut a dimension
   AxisMask UnreducedAxes() const;
   AxisMask UsedAxes() const { return DimAxes() | UnreducedAxes(); }
   bool IsReplicated() const { return UsedAxes() == 0; }

@@ -29,7 +29,9 @@ class SpecResolver {
  public:
   SpecResolver(absl::string_view caller, const PartitionSpec& spec, const Mesh& mesh,
                const Grid& grid)
-      : spec_(spec), mesh_(mesh), grid_(grid),
+      : spec_(spec),
+        mesh_(mesh),
+        grid_(grid),
         start_(absl::StrCat(caller, caller.empty() ? "" : ": ", "spec ", SpecToString(spec))),
         used_in_dim_(mesh.rank(), -1) {}
 
@@ -63,7 +65,8 @@ class SpecResolver {
   absl::StatusOr<AxisList> ResolveAxis(const SpecAxis& axis, int dim) {
     SPMD_ASSIGN_OR_RETURN(const int index, MeshAxis(axis));
     if (index < 0) return SubAxis(std::get<std::string>(axis), dim);
-    if (used_in_dim_[index] >= 0) return Repeated(mesh_.axis_names()[index], used_in_dim_[index], dim);
+    if (used_in_dim_[index] >= 0)
+      return Repeated(mesh_.axis_names()[index], used_in_dim_[index], dim);
     SPMD_ASSIGN_OR_RETURN(const AxisList axes, grid_.AxesOf(mesh_, index));
     if (used_ & MaskOf(axes)) return RepeatedPart(mesh_.axis_names()[index], MaskOf(axes), dim);
     Remember(axes, dim);
@@ -75,10 +78,10 @@ class SpecResolver {
   absl::StatusOr<int> MeshAxis(const SpecAxis& axis) const {
     if (const auto* index = std::get_if<int64_t>(&axis)) {
       if (*index >= 0 && *index < mesh_.rank()) return static_cast<int>(*index);
-      const std::string right =
-          mesh_.rank() == 0   ? "it has no axes"
-          : mesh_.rank() == 1 ? "its only axis is 0"
-                              : absl::StrCat("its axes are 0 to ", mesh_.rank() - 1);
+      const std::string right = mesh_.rank() == 0 ? "it has no axes"
+                                : mesh_.rank() == 1
+                                    ? "its only axis is 0"
+                                    : absl::StrCat("its axes are 0 to ", mesh_.rank() - 1);
       return absl::OutOfRangeError(absl::StrCat(start_, " names axis ", *index, ", which ",
                                                 MeshText(), " does not have; ", right));
     }
@@ -106,7 +109,8 @@ class SpecResolver {
   // Some part of `name` was used before.
   absl::Status RepeatedPart(absl::string_view name, AxisMask mask, int dim) const {
     for (int axis = 0; axis < grid_.num_axes(); ++axis) {
-      if (used_ & mask & MaskOf(static_cast<AxisId>(axis))) return Repeated(name, dim_of_[axis], dim);
+      if (used_ & mask & MaskOf(static_cast<AxisId>(axis)))
+        return Repeated(name, dim_of_[axis], dim);
     }
     return absl::OkStatus();
   }
@@ -197,8 +201,8 @@ std::string HloString(const Sharding& sharding, const Grid& grid) {
   }
   const char* subgroups = "";
   if (unreduced) {
-    subgroups = replicas > 1 ? " last_tile_dims={unreduced, replicated}"
-                             : " last_tile_dims={unreduced}";
+    subgroups =
+        replicas > 1 ? " last_tile_dims={unreduced, replicated}" : " last_tile_dims={unreduced}";
   } else if (replicas > 1) {
     subgroups = " last_tile_dim_replicate";
   }

@@ -43,8 +43,8 @@ absl::StatusOr<Sharding> ResolveSpec(absl::string_view caller, const PartitionSp
 PartitionSpec SpecOf(const Sharding& sharding, const Grid& grid, const Mesh& mesh);
 
 // XLA's text for the sharding: "{devices=[2,1,2]0,1,2,3 last_tile_dim_replicate}", "{replicated}",
-// "{devices=[1,2,2]0,1,2,3 last_tile_dims={unreduced, replicated}}". XLA knows no chunks; they do not
-// show.
+// "{devices=[1,2,2]0,1,2,3 last_tile_dims={unreduced, replicated}}". XLA knows no chunks; they do
+// not show.
 std::string HloString(const Sharding& sharding, const Grid& grid);
 
 }  // namespace spmd

@@ -22,18 +22,27 @@ bool IsBinary(Op op) { return op != Op::kConst && !IsVariable(op); }
 // The name of what is written as a call; null for constants and infix operators.
 const char* FunctionName(Op op) {
   switch (op) {
-    case Op::kStart: return "start";
-    case Op::kSize: return "size";
-    case Op::kExtent: return "extent";
-    case Op::kCoord: return "coord";
-    case Op::kFloorDiv: return "floordiv";
-    case Op::kCeilDiv: return "ceildiv";
-    case Op::kMin: return "min";
-    case Op::kMax: return "max";
+    case Op::kStart:
+      return "start";
+    case Op::kSize:
+      return "size";
+    case Op::kExtent:
+      return "extent";
+    case Op::kCoord:
+      return "coord";
+    case Op::kFloorDiv:
+      return "floordiv";
+    case Op::kCeilDiv:
+      return "ceildiv";
+    case Op::kMin:
+      return "min";
+    case Op::kMax:
+      return "max";
     case Op::kConst:
     case Op::kAdd:
     case Op::kSub:
-    case Op::kMul: return nullptr;
+    case Op::kMul:
+      return nullptr;
   }
   return nullptr;
 }
@@ -43,14 +52,22 @@ int64_t Apply(Op op, int64_t a, int64_t b) {
   const auto ua = static_cast<uint64_t>(a);
   const auto ub = static_cast<uint64_t>(b);
   switch (op) {
-    case Op::kAdd: return static_cast<int64_t>(ua + ub);
-    case Op::kSub: return static_cast<int64_t>(ua - ub);
-    case Op::kMul: return static_cast<int64_t>(ua * ub);
-    case Op::kFloorDiv: return b <= 0 ? 0 : a / b - (a % b < 0 ? 1 : 0);
-    case Op::kCeilDiv: return b <= 0 ? 0 : a / b + (a % b > 0 ? 1 : 0);
-    case Op::kMin: return std::min(a, b);
-    case Op::kMax: return std::max(a, b);
-    default: break;
+    case Op::kAdd:
+      return static_cast<int64_t>(ua + ub);
+    case Op::kSub:
+      return static_cast<int64_t>(ua - ub);
+    case Op::kMul:
+      return static_cast<int64_t>(ua * ub);
+    case Op::kFloorDiv:
+      return b <= 0 ? 0 : a / b - (a % b < 0 ? 1 : 0);
+    case Op::kCeilDiv:
+      return b <= 0 ? 0 : a / b + (a % b > 0 ? 1 : 0);
+    case Op::kMin:
+      return std::min(a, b);
+    case Op::kMax:
+      return std::max(a, b);
+    default:
+      break;
   }
   SPMD_CHECK(false, "not a binary operator");
   return 0;
@@ -72,12 +89,12 @@ Expr::Expr(int64_t value)
           Node{Op::kConst, value, {}, 0, Expr(nullptr), Expr(nullptr)})) {}
 
 Expr Expr::Start(TensorRef tensor, int dim) {
-  return Expr(std::make_shared<const Node>(
-      Node{Op::kStart, 0, tensor, dim, Expr(nullptr), Expr(nullptr)}));
+  return Expr(
+      std::make_shared<const Node>(Node{Op::kStart, 0, tensor, dim, Expr(nullptr), Expr(nullptr)}));
 }
 Expr Expr::Size(TensorRef tensor, int dim) {
-  return Expr(std::make_shared<const Node>(
-      Node{Op::kSize, 0, tensor, dim, Expr(nullptr), Expr(nullptr)}));
+  return Expr(
+      std::make_shared<const Node>(Node{Op::kSize, 0, tensor, dim, Expr(nullptr), Expr(nullptr)}));
 }
 Expr Expr::Extent(TensorRef tensor, int dim) {
   return Expr(std::make_shared<const Node>(
@@ -131,12 +148,18 @@ const Expr& Expr::rhs() const { return node_->rhs; }
 int64_t Expr::Evaluate(const Env& env) const {
   const Node& n = *node_;
   switch (n.op) {
-    case Op::kConst: return n.value;
-    case Op::kStart: return env.start(n.tensor, n.dim);
-    case Op::kSize: return env.size(n.tensor, n.dim);
-    case Op::kExtent: return env.extent(n.tensor, n.dim);
-    case Op::kCoord: return env.coord(n.dim);
-    default: return Apply(n.op, n.lhs.Evaluate(env), n.rhs.Evaluate(env));
+    case Op::kConst:
+      return n.value;
+    case Op::kStart:
+      return env.start(n.tensor, n.dim);
+    case Op::kSize:
+      return env.size(n.tensor, n.dim);
+    case Op::kExtent:
+      return env.extent(n.tensor, n.dim);
+    case Op::kCoord:
+      return env.coord(n.dim);
+    default:
+      return Apply(n.op, n.lhs.Evaluate(env), n.rhs.Evaluate(env));
   }
 }
 

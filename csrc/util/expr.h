@@ -45,7 +45,13 @@ class Expr {
     kSize,    // local size of the tile of `tensor` along `dim`
     kExtent,  // global size of `tensor` along `dim`
     kCoord,   // the device's coordinate along sub-axis `dim`
-    kAdd, kSub, kMul, kFloorDiv, kCeilDiv, kMin, kMax
+    kAdd,
+    kSub,
+    kMul,
+    kFloorDiv,
+    kCeilDiv,
+    kMin,
+    kMax
   };
 
   // What the variables stand for on one device.

@@ -12,8 +12,8 @@
 #define SPMD_CONCAT_IMPL(a, b) a##b
 #define SPMD_CONCAT(a, b) SPMD_CONCAT_IMPL(a, b)
 
-#define SPMD_RETURN_IF_ERROR(expr)                  \
-  do {                                              \
+#define SPMD_RETURN_IF_ERROR(expr)                                    \
+  do {                                                                \
     if (absl::Status spmd_s_ = (expr); !spmd_s_.ok()) return spmd_s_; \
   } while (false)
 
@@ -26,8 +26,8 @@
   SPMD_ASSIGN_OR_RETURN_IMPL(SPMD_CONCAT(spmd_or_, __LINE__), lhs, expr)
 
 // A broken `Requires:` is a bug in torch_spmd: prints the place and the message, then aborts.
-#define SPMD_CHECK(cond, ...)                                                             \
-  do {                                                                                    \
+#define SPMD_CHECK(cond, ...)                                                               \
+  do {                                                                                      \
     if (!(cond)) ::spmd::CheckFailed(__FILE__, __LINE__, #cond, absl::StrCat(__VA_ARGS__)); \
   } while (false)
 

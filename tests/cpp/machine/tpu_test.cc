@@ -79,12 +79,12 @@ TEST(TpuSliceTest, RingsAreWhereAnAxisSpansThePodOrTheSliceIsMadeOfCubes) {
 
 TEST(TpuSliceTest, TopologiesAreThoseOfTheDocumentation) {
   const std::vector<std::pair<const char*, std::vector<int64_t>>> expected = {
-      {"v4-8", {2, 2, 1}},       {"v4-32", {2, 2, 4}},       {"v4-64", {2, 4, 4}},
-      {"v4-128", {4, 4, 4}},     {"v4-256", {4, 4, 8}},      {"v4-4096", {8, 16, 16}},
-      {"v5p-384", {4, 4, 12}},   {"v5p-768", {4, 8, 12}},    {"v5p-1280", {4, 8, 20}},
-      {"v5p-1536", {8, 8, 12}},  {"v5p-2048", {8, 8, 16}},   {"v5p-12288", {16, 16, 24}},
-      {"v2-32", {4, 4}},         {"v2-256", {8, 16}},        {"v3-2048", {32, 32}},
-      {"v5e-4", {2, 2}},         {"v5e-16", {4, 4}},         {"v5e-32", {4, 8}}};
+      {"v4-8", {2, 2, 1}},      {"v4-32", {2, 2, 4}},     {"v4-64", {2, 4, 4}},
+      {"v4-128", {4, 4, 4}},    {"v4-256", {4, 4, 8}},    {"v4-4096", {8, 16, 16}},
+      {"v5p-384", {4, 4, 12}},  {"v5p-768", {4, 8, 12}},  {"v5p-1280", {4, 8, 20}},
+      {"v5p-1536", {8, 8, 12}}, {"v5p-2048", {8, 8, 16}}, {"v5p-12288", {16, 16, 24}},
+      {"v2-32", {4, 4}},        {"v2-256", {8, 16}},      {"v3-2048", {32, 32}},
+      {"v5e-4", {2, 2}},        {"v5e-16", {4, 4}},       {"v5e-32", {4, 8}}};
   for (const auto& [name, topology] : expected) {
     EXPECT_THAT(Slice(name).topology, ElementsAreArray(topology)) << name;
   }
@@ -124,9 +124,10 @@ TEST(TpuSliceTest, ErrorsSayWhatWouldBeRight) {
             "is 'v4-16' or 'v4-32'");
   EXPECT_EQ(ErrorOf("v5e-512"),
             "TPU slice 'v5e-512': there is no v5e slice of 512 chips; the nearest is 'v5e-256'");
-  EXPECT_EQ(ErrorOf("v3-2"),
-            "TPU slice 'v3-2': there is no v3 slice of 2 TensorCores (two per chip); the nearest is "
-            "'v3-8'");
+  EXPECT_EQ(
+      ErrorOf("v3-2"),
+      "TPU slice 'v3-2': there is no v3 slice of 2 TensorCores (two per chip); the nearest is "
+      "'v3-8'");
   EXPECT_EQ(ErrorOf("v5e-0"),
             "TPU slice 'v5e-0': there is no v5e slice of 0 chips; the nearest is 'v5e-1'");
   EXPECT_EQ(ErrorOf("v5e--4"),

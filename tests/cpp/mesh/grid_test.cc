@@ -103,10 +103,10 @@ TEST(GridTest, MeshesThatDoNotRefineGetGridsOfTheirOwn) {
   const Mesh other_order = *Mesh::Create({1, 0, 2, 3, 4, 5}, {2, 3}, std::nullopt);
   const Grid::Common common = Grid::ForMeshes({
       MeshOf({2, 3}, {"a", "b"}),
-      MeshOf({3, 2}, {"a", "b"}),   // other strides
-      other_order,                  // other order
-      MeshOf({3}, {"a"}),           // a subset
-      MeshOf({6}, {"x"}),           // refines with the first
+      MeshOf({3, 2}, {"a", "b"}),  // other strides
+      other_order,                 // other order
+      MeshOf({3}, {"a"}),          // a subset
+      MeshOf({6}, {"x"}),          // refines with the first
       MeshOf({2, 3}, {"p", "q"}, 6),
   });
   EXPECT_THAT(common.grid_of, ElementsAre(0, 1, 2, 3, 0, 4));
@@ -207,8 +207,8 @@ TEST(GridTest, TextRoundTrips) {
     if (rng() % 2) std::shuffle(ids.begin() + rng() % 8, ids.end(), rng);
     const auto& first = shapes[rng() % shapes.size()];
     const auto& second = shapes[rng() % shapes.size()];
-    const Grid::Common common = Grid::ForMeshes({*Mesh::Create(ids, first, std::nullopt),
-                                                 *Mesh::Create(ids, second, std::nullopt)});
+    const Grid::Common common = Grid::ForMeshes(
+        {*Mesh::Create(ids, first, std::nullopt), *Mesh::Create(ids, second, std::nullopt)});
     for (const GridPtr& grid : common.grids) {
       const auto parsed = Grid::Parse(grid->ToString());
       ASSERT_TRUE(parsed.ok()) << parsed.status();

@@ -76,11 +76,13 @@ TEST(MeshTest, IdsAreDistinctAndNotNegative) {
 }
 
 TEST(MeshTest, NamesAreIdentifiersOnePerAxisAllDifferent) {
-  EXPECT_EQ(ErrorOf(Range(8), {2, 4}, Names({"data"})),
-            "Mesh: shape (2, 4) has 2 axes but 1 name was given, ('data',); give one name per axis");
-  EXPECT_EQ(ErrorOf(Range(2), {2}, Names({"a", "b", "c"})),
-            "Mesh: shape (2,) has 1 axis but 3 names were given, ('a', 'b', 'c'); give one name per "
-            "axis");
+  EXPECT_EQ(
+      ErrorOf(Range(8), {2, 4}, Names({"data"})),
+      "Mesh: shape (2, 4) has 2 axes but 1 name was given, ('data',); give one name per axis");
+  EXPECT_EQ(
+      ErrorOf(Range(2), {2}, Names({"a", "b", "c"})),
+      "Mesh: shape (2,) has 1 axis but 3 names were given, ('a', 'b', 'c'); give one name per "
+      "axis");
   EXPECT_EQ(ErrorOf(Range(8), {2, 4}, Names({"x", "x"})),
             "Mesh: axes 0 and 1 are both named 'x'; names must differ");
   EXPECT_EQ(ErrorOf(Range(8), {2, 4}, Names({"my axis", "x"})),
@@ -97,9 +99,9 @@ TEST(MeshTest, NamesAreIdentifiersOnePerAxisAllDifferent) {
 TEST(MeshTest, AxisIndexSuggests) {
   const Mesh mesh = MeshOf(Range(8), {2, 4}, Names({"data", "model"}));
   EXPECT_EQ(*mesh.AxisIndex("model"), 1);
-  EXPECT_EQ(mesh.AxisIndex("modle").status(),
-            absl::NotFoundError(
-                "mesh [data=2, model=4] has no axis 'modle'; did you mean 'model'?"));
+  EXPECT_EQ(
+      mesh.AxisIndex("modle").status(),
+      absl::NotFoundError("mesh [data=2, model=4] has no axis 'modle'; did you mean 'model'?"));
   EXPECT_EQ(mesh.AxisIndex("expert").status(),
             absl::NotFoundError(
                 "mesh [data=2, model=4] has no axis 'expert'; its axes are 'data', 'model'"));

@@ -48,7 +48,10 @@ struct Case {
 class Oracle {
  public:
   explicit Oracle(const Case& c)
-      : c_(c), grid_(*c.program.grids[0]), from_(c.program.LayoutOf(0)), to_(c.program.LayoutOf(1)) {}
+      : c_(c),
+        grid_(*c.program.grids[0]),
+        from_(c.program.LayoutOf(0)),
+        to_(c.program.LayoutOf(1)) {}
 
   bool Right() const {
     if (!UnreducedAxesFit()) return false;
@@ -62,7 +65,8 @@ class Oracle {
  private:
   bool UnreducedAxesFit() const {
     const AxisMask moved = MaskOf(c_.move.axes);
-    const AxisMask before = from_.sharding().UnreducedAxes(), after = to_.sharding().UnreducedAxes();
+    const AxisMask before = from_.sharding().UnreducedAxes(),
+                   after = to_.sharding().UnreducedAxes();
     const bool same_kind = from_.sharding().reduce_kind == to_.sharding().reduce_kind;
     switch (c_.move.code) {
       case OpCode::kAllReduce:
@@ -72,7 +76,8 @@ class Oracle {
         return (before & moved) == 0 && after == (before | moved) && (before == 0 || same_kind);
       case OpCode::kPermute:
         return grid_.SizeOfMask(before) == grid_.SizeOfMask(after) && same_kind;
-      default: return before == after && same_kind;
+      default:
+        return before == after && same_kind;
     }
   }
 
@@ -85,13 +90,19 @@ class Oracle {
       in_group.insert(more.begin(), more.end());
     }
     switch (c_.move.code) {
-      case OpCode::kSlice: return Includes(held, needed);
-      case OpCode::kAllGather: return needed == in_group;
-      case OpCode::kAllToAll: return Includes(in_group, needed);
+      case OpCode::kSlice:
+        return Includes(held, needed);
+      case OpCode::kAllGather:
+        return needed == in_group;
+      case OpCode::kAllToAll:
+        return Includes(in_group, needed);
       case OpCode::kAllReduce:
-      case OpCode::kTerm: return needed == held;
-      case OpCode::kReduceScatter: return Includes(held, needed);
-      default: return true;
+      case OpCode::kTerm:
+        return needed == held;
+      case OpCode::kReduceScatter:
+        return Includes(held, needed);
+      default:
+        return true;
     }
   }
 
@@ -132,7 +143,9 @@ std::string Shown(const Case& c) {
          grid.AxesToString(c.move.axes);
 }
 
-int RandomIndex(std::mt19937& rng, size_t n) { return static_cast<int>(rng() % std::max<size_t>(n, 1)); }
+int RandomIndex(std::mt19937& rng, size_t n) {
+  return static_cast<int>(rng() % std::max<size_t>(n, 1));
+}
 
 // Changes the sharding as a move of this kind would, or not quite.
 Case RandomCase(std::mt19937& rng) {
@@ -141,8 +154,8 @@ Case RandomCase(std::mt19937& rng) {
   for (int64_t& n : dims) n = static_cast<int64_t>(rng() % 9);
   const Sharding from = RandomSharding(rng, *grid, dims);
   Sharding to = from;
-  const OpCode codes[] = {OpCode::kSlice,     OpCode::kAllGather, OpCode::kAllToAll,
-                          OpCode::kPermute,   OpCode::kAllReduce, OpCode::kReduceScatter,
+  const OpCode codes[] = {OpCode::kSlice,   OpCode::kAllGather, OpCode::kAllToAll,
+                          OpCode::kPermute, OpCode::kAllReduce, OpCode::kReduceScatter,
                           OpCode::kTerm};
   const OpCode code = codes[rng() % 7];
   const int dim = RandomIndex(rng, dims.size());
@@ -168,8 +181,8 @@ Case RandomCase(std::mt19937& rng) {
     }
   }
   if (to.unreduced.empty()) to.reduce_kind = ReduceKind::kSum;
-  const bool appends = code == OpCode::kSlice || code == OpCode::kReduceScatter ||
-                       code == OpCode::kAllToAll;
+  const bool appends =
+      code == OpCode::kSlice || code == OpCode::kReduceScatter || code == OpCode::kAllToAll;
   const int target = code == OpCode::kAllToAll ? to_dim : dim;
   if (appends) to.dims[target].axes.insert(to.dims[target].axes.end(), axes.begin(), axes.end());
   if (code == OpCode::kTerm) {

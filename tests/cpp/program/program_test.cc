@@ -127,7 +127,8 @@ TEST(ProgramTextTest, ErrorsNameTheLineAndTheText) {
   EXPECT_EQ(ParseError("%x: f32[4] @m {}"), "line 4: value '%x' is already defined on line 3");
   EXPECT_EQ(ParseError("%0: f32[4] @q {} = call f(%x)"), "line 4: there is no mesh '@q'");
   EXPECT_EQ(ParseError("%0: f32[4] @m {y} = call f(%x)"), "line 4: grid [x=2] has no axis 'y'");
-  EXPECT_THAT(ParseError("%0: f32[4] @m {} = slice(%x) dim(-1)"), HasSubstr("a dimension at '-1)'"));
+  EXPECT_THAT(ParseError("%0: f32[4] @m {} = slice(%x) dim(-1)"),
+              HasSubstr("a dimension at '-1)'"));
   EXPECT_THAT(ParseError("%0: f32[4] @m {x} window(0: 1..) = exchange(%x)"),
               HasSubstr("an expression"));
   EXPECT_THAT(ParseError("%0: f32[4] @m {x} = exchange(%x) fill(\"a\")"), HasSubstr("a number"));
@@ -152,9 +153,15 @@ TEST(ProgramTextTest, DamagedTextIsParsedOrRefused) {
     for (size_t n = 1 + rng() % 2; n > 0; --n) {
       const size_t at = rng() % damaged.size();
       switch (rng() % 3) {
-        case 0: damaged.erase(at, 1 + rng() % 4); break;
-        case 1: damaged[at] = text[rng() % text.size()]; break;
-        default: damaged.insert(at, 1, text[rng() % text.size()]); break;
+        case 0:
+          damaged.erase(at, 1 + rng() % 4);
+          break;
+        case 1:
+          damaged[at] = text[rng() % text.size()];
+          break;
+        default:
+          damaged.insert(at, 1, text[rng() % text.size()]);
+          break;
       }
     }
     const auto program = Program::Parse(damaged);

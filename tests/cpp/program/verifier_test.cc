@@ -98,10 +98,9 @@ TEST(VerifierTest, MovesKeepTypesAndMeshes) {
             "calls");
   EXPECT_EQ(ErrorOf("%0: f32[32,10] @r {x},{} = exchange(%u)"),
             "instruction 0 (exchange, %0): only reduced values go from one mesh to another");
-  EXPECT_EQ(
-      ErrorOf("%0: f32[32,10] @m {},{} window(0: 0..1 of 32) = exchange(%x)\n"
-              "%1: f32[32,10] @m {data},{} = exchange(%0)"),
-      "instruction 1 (exchange, %1): %0 has windows; moves start from plain tiles");
+  EXPECT_EQ(ErrorOf("%0: f32[32,10] @m {},{} window(0: 0..1 of 32) = exchange(%x)\n"
+                    "%1: f32[32,10] @m {data},{} = exchange(%0)"),
+            "instruction 1 (exchange, %1): %0 has windows; moves start from plain tiles");
   EXPECT_EQ(ErrorOf("%0: f32[32,10] @m {data},{} window(0: 0..1 of 32) = all_reduce(%u) {model}"),
             "instruction 0 (all_reduce, %0): %0 has windows; only exchange and slice make them");
 }
@@ -117,10 +116,11 @@ TEST(VerifierTest, MovesDoWhatTheirAxesSay) {
             "gathering gives 6");
   EXPECT_EQ(ErrorOf("%0: f32[32,10] @m {data},{} = all_gather(%x) {model} dim(2)"),
             "instruction 0 (all_gather, %0): dim(2) is no dimension of f32[32,10]");
-  EXPECT_EQ(ErrorOf("%0: f32[32,10] @m {data},{model:0} = slice(%y) {model:0} dim(1)\n"
-                    "%1: f32[32,10] @m {data},{model} = slice(%0) {model:1} dim(1)"),
-            "instruction 1 (slice, %1): dimension 1 of %1 {data},{model} has chunk 3, of which 2 do "
-            "not make the 5 of %0 {data},{model:0}");
+  EXPECT_EQ(
+      ErrorOf("%0: f32[32,10] @m {data},{model:0} = slice(%y) {model:0} dim(1)\n"
+              "%1: f32[32,10] @m {data},{model} = slice(%0) {model:1} dim(1)"),
+      "instruction 1 (slice, %1): dimension 1 of %1 {data},{model} has chunk 3, of which 2 do "
+      "not make the 5 of %0 {data},{model:0}");
   EXPECT_EQ(ErrorOf("%0: f32[32,10] @m {data},{} = all_to_all(%x) {model} dim(1) to(1)"),
             "instruction 0 (all_to_all, %0): all_to_all goes from one dimension to another");
   EXPECT_EQ(ErrorOf("%0: f32[32,10] @m {data},{} = all_reduce(%y) {model}"),
@@ -194,8 +194,9 @@ TEST(VerifierTest, AddedOnceIsForTermsOfTheResult) {
   EXPECT_EQ(ErrorOf("%0: f32[32,10] @m {data},{} = call f(%y) added_once(0: model)"),
             "instruction 0 (call f, %0): operand 0 is added once over axes along which the result "
             "is not unreduced");
-  EXPECT_EQ(ErrorOf("%0: f32[32,10] @m {},{} unreduced(sum){data} = call f(%y) added_once(0: data)"),
-            "instruction 0 (call f, %0): operand 0 is added once over axes that cut it");
+  EXPECT_EQ(
+      ErrorOf("%0: f32[32,10] @m {},{} unreduced(sum){data} = call f(%y) added_once(0: data)"),
+      "instruction 0 (call f, %0): operand 0 is added once over axes that cut it");
   EXPECT_EQ(ErrorOf("%0: f32[32,10] @m {data},{} unreduced(sum){model} = call f(%y, _) "
                     "added_once(1: model)"),
             "instruction 0 (call f, %0): added_once names operand 1, which is not there");

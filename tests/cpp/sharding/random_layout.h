@@ -25,8 +25,8 @@ inline GridPtr RandomGrid(std::mt19937& rng) {
   return Grid::Of(*Mesh::Create(ids, shape, std::nullopt));
 }
 
-// Deals the grid's axes to dimensions, to the unreduced ones and to none; chunks are the default or a
-// little larger; dims from 0 to 12 make uneven and empty tiles.
+// Deals the grid's axes to dimensions, to the unreduced ones and to none; chunks are the default or
+// a little larger; dims from 0 to 12 make uneven and empty tiles.
 inline Sharding RandomSharding(std::mt19937& rng, const Grid& grid, const Dims& dims) {
   const int rank = static_cast<int>(dims.size());
   Sharding sharding = Sharding::Replicated(rank);

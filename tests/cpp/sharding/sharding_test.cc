@@ -23,10 +23,9 @@ std::string ErrorOf(absl::string_view text) {
 }
 
 TEST(ShardingTest, TextIsCanonical) {
-  for (const char* text :
-       {"", "{}", "{data},{model:0,model:1}", "{data chunk=6},{}", "{?},{model,?}",
-        "{model,? chunk=3}", "{},{} unreduced(sum){data}", "unreduced(max){data,model}",
-        "{model:2,data},{model:0}"}) {
+  for (const char* text : {"", "{}", "{data},{model:0,model:1}", "{data chunk=6},{}",
+                           "{?},{model,?}", "{model,? chunk=3}", "{},{} unreduced(sum){data}",
+                           "unreduced(max){data,model}", "{model:2,data},{model:0}"}) {
     const auto sharding = Sharding::Parse(text, DataModel());
     ASSERT_TRUE(sharding.ok()) << sharding.status();
     EXPECT_EQ(sharding->ToString(DataModel()), text);
@@ -58,8 +57,9 @@ TEST(ShardingTest, ErrorsShowTheOffendingText) {
             "grid [data=2, model=8] has no axis 'modle'; did you mean 'model'?");
   EXPECT_EQ(ErrorOf("{data},{data}"),
             "sharding {data},{data} uses axis 'data' twice; an axis cuts one dimension only");
-  EXPECT_EQ(ErrorOf("{model:1},{model}"),
-            "sharding {model:1},{model} uses axis 'model:1' twice; an axis cuts one dimension only");
+  EXPECT_EQ(
+      ErrorOf("{model:1},{model}"),
+      "sharding {model:1},{model} uses axis 'model:1' twice; an axis cuts one dimension only");
   EXPECT_EQ(ErrorOf("{data} unreduced(sum){data}"),
             "sharding {data} unreduced(sum){data} uses axis 'data' twice; an axis cuts one "
             "dimension only");
@@ -87,7 +87,8 @@ TEST(ShardingTest, AnyTextIsParsedOrRefused) {
 }
 
 TEST(ShardingTest, Masks) {
-  const Sharding sharding = *Sharding::Parse("{data},{model:1} unreduced(sum){model:0}", DataModel());
+  const Sharding sharding =
+      *Sharding::Parse("{data},{model:1} unreduced(sum){model:0}", DataModel());
   EXPECT_EQ(sharding.DimAxes(), 0b0101u);
   EXPECT_EQ(sharding.UnreducedAxes(), 0b0010u);
   EXPECT_EQ(sharding.UsedAxes(), 0b0111u);

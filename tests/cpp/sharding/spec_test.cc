@@ -97,10 +97,11 @@ TEST(SpecTest, RankMismatch) {
 }
 
 TEST(SpecTest, RepeatedAxis) {
-  EXPECT_EQ(ErrorOf({Cut({Name("data")}), Cut({Name("data")})}, 2),
-            absl::InvalidArgumentError(
-                "mark_sharding: spec ('data', 'data') uses axis 'data' of mesh [data=2, model=4] in "
-                "dimensions 0 and 1; an axis may cut one dimension, once"));
+  EXPECT_EQ(
+      ErrorOf({Cut({Name("data")}), Cut({Name("data")})}, 2),
+      absl::InvalidArgumentError(
+          "mark_sharding: spec ('data', 'data') uses axis 'data' of mesh [data=2, model=4] in "
+          "dimensions 0 and 1; an axis may cut one dimension, once"));
   EXPECT_EQ(ErrorOf({Cut({Name("model"), Index(1)})}, 1),
             absl::InvalidArgumentError(
                 "mark_sharding: spec (('model', 1),) uses axis 'model' of mesh [data=2, model=4] "

@@ -99,11 +99,21 @@ Sample RandomExpr(std::mt19937& rng, const Expr::Env& env, int depth) {
   if (depth == 0 || pick(4) == 0) {
     Expr leaf = 0;
     switch (pick(5)) {
-      case 0: leaf = Expr(pick(21) - 10); break;
-      case 1: leaf = Expr::Start(Operand(pick(3)), pick(3)); break;
-      case 2: leaf = Expr::Size(Result(pick(2)), pick(3)); break;
-      case 3: leaf = Expr::Extent(Operand(pick(3)), pick(3)); break;
-      default: leaf = Expr::Coord(pick(4)); break;
+      case 0:
+        leaf = Expr(pick(21) - 10);
+        break;
+      case 1:
+        leaf = Expr::Start(Operand(pick(3)), pick(3));
+        break;
+      case 2:
+        leaf = Expr::Size(Result(pick(2)), pick(3));
+        break;
+      case 3:
+        leaf = Expr::Extent(Operand(pick(3)), pick(3));
+        break;
+      default:
+        leaf = Expr::Coord(pick(4));
+        break;
     }
     return {leaf, leaf.Evaluate(env)};
   }
@@ -111,13 +121,20 @@ Sample RandomExpr(std::mt19937& rng, const Expr::Env& env, int depth) {
   const Sample b = RandomExpr(rng, env, depth - 1);
   const int64_t d = pick(6) + 1;
   switch (pick(7)) {
-    case 0: return {a.expr + b.expr, a.value + b.value};
-    case 1: return {a.expr - b.expr, a.value - b.value};
-    case 2: return {a.expr * Expr(d), a.value * d};
-    case 3: return {FloorDiv(a.expr, d), FloorDiv(a.value, d)};
-    case 4: return {CeilDiv(a.expr, d), CeilDiv(a.value, d)};
-    case 5: return {Min(a.expr, b.expr), std::min(a.value, b.value)};
-    default: return {Max(a.expr, b.expr), std::max(a.value, b.value)};
+    case 0:
+      return {a.expr + b.expr, a.value + b.value};
+    case 1:
+      return {a.expr - b.expr, a.value - b.value};
+    case 2:
+      return {a.expr * Expr(d), a.value * d};
+    case 3:
+      return {FloorDiv(a.expr, d), FloorDiv(a.value, d)};
+    case 4:
+      return {CeilDiv(a.expr, d), CeilDiv(a.value, d)};
+    case 5:
+      return {Min(a.expr, b.expr), std::min(a.value, b.value)};
+    default:
+      return {Max(a.expr, b.expr), std::max(a.value, b.value)};
   }
 }
 
