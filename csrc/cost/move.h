@@ -16,7 +16,13 @@
 namespace spmd::cost {
 
 enum class MoveKind : uint8_t {
-  kSlice, kAllGather, kAllToAll, kExchange, kAllReduce, kReduceScatter, kTerm
+  kSlice,
+  kAllGather,
+  kAllToAll,
+  kExchange,
+  kAllReduce,
+  kReduceScatter,
+  kTerm
 };
 
 struct MoveStep {

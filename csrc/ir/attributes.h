@@ -27,14 +27,18 @@ namespace spmd {
 struct NoneAttr {
   friend bool operator==(NoneAttr, NoneAttr) { return true; }
   template <typename H>
-  friend H AbslHashValue(H h, NoneAttr) { return h; }
+  friend H AbslHashValue(H h, NoneAttr) {
+    return h;
+  }
 };
 // Slot k of the graph's (program's) run-time scalars.
 struct RuntimeScalar {
   int slot = 0;
   friend bool operator==(RuntimeScalar a, RuntimeScalar b) { return a.slot == b.slot; }
   template <typename H>
-  friend H AbslHashValue(H h, RuntimeScalar s) { return H::combine(std::move(h), s.slot); }
+  friend H AbslHashValue(H h, RuntimeScalar s) {
+    return H::combine(std::move(h), s.slot);
+  }
 };
 
 // Expressions occur in programs only; the graph's verifier rejects them.

@@ -13,20 +13,21 @@
 //   }
 //
 // `_` is an absent optional operand; a Tensor[] argument is written [%a, %b]. Attributes follow the
-// operands by name. `-> %w` says that the result becomes the new value of the buffer that came in as
-// %w. `updates(k)` allows the program to overwrite operand k if it is dead by then.
+// operands by name. `-> %w` says that the result becomes the new value of the buffer that came in
+// as %w. `updates(k)` allows the program to overwrite operand k if it is dead by then.
 //
 // Annotations after a type:  @m {..}   committed: the user's, binds
 //                            @m~ {..}  settled: where a long-lived buffer lives; a preference
 //                            @m= {..}  derived by propagation
-// A node may carry its cut after `cut`: the axes given to each factor of its rule, by factor number:
+// A node may carry its cut after `cut`: the axes given to each factor of its rule, by factor
+// number:
 //   %0: f32[32,256] = aten::linear(%x, %w, _) cut {0: data, 1: model}
 //
 // The rest of the form, one statement per line, comments from '#' or '//' on:
-//   mesh @r [x=4] devices=[3,1,0,2]          where the order is not 0..n-1; grid 0 is the first line
-//   %3: f32[4], %4: i64[4] = aten::max.dim(%0, dim=1, keepdim=false)     several results
-//   … = op(…) updates(0) task(7) cut @r {0: x chunk=3} at "train.py:12"          suffixes, in this order
-//   return %3 -> %w unreduced                                            may_stay_unreduced
+//   mesh @r [x=4] devices=[3,1,0,2]          where the order is not 0..n-1; grid 0 is the first
+//   line %3: f32[4], %4: i64[4] = aten::max.dim(%0, dim=1, keepdim=false)     several results … =
+//   op(…) updates(0) task(7) cut @r {0: x chunk=3} at "train.py:12"          suffixes, in this
+//   order return %3 -> %w unreduced                                            may_stay_unreduced
 // Unnamed values are called %0, %1, … in order of creation.
 #pragma once
 
@@ -80,7 +81,7 @@ struct OperandGroup {
 };
 
 // The axes assigned to one factor of the node's rule; or, with factor -1, the axes along which the
-// node's jointly linear operands and its first result stay unreduced; with factor -2-k, the same for
+// node's jointly linear operands and its results stay unreduced; with factor -2-k, the same for
 // its linear operand k alone.
 struct FactorCut {
   int factor;
@@ -98,9 +99,9 @@ struct Node {
   Attributes attributes;
   ValueId first_result = 0;
   int num_results = 0;
-  int updates = -1;      // operand that may be overwritten, or -1
-  int64_t task = 0;      // autograd graph task; nodes of different tasks are never merged
-  int32_t source = -1;   // index into Graph::sources(), or -1
+  int updates = -1;     // operand that may be overwritten, or -1
+  int64_t task = 0;     // autograd graph task; nodes of different tasks are never merged
+  int32_t source = -1;  // index into Graph::sources(), or -1
   std::optional<std::vector<FactorCut>> cut;  // set by choose
   int cut_grid = 0;
 };
@@ -159,7 +160,9 @@ class Graph {
   ValueId result(NodeId id, int k = 0) const { return nodes_[id].first_result + k; }
 
   // Passes annotate in place; they never change nodes or wiring.
-  void Annotate(ValueId id, Annotation annotation) { values_[id].annotation = std::move(annotation); }
+  void Annotate(ValueId id, Annotation annotation) {
+    values_[id].annotation = std::move(annotation);
+  }
   void ClearAnnotation(ValueId id) { values_[id].annotation.reset(); }
   void SetName(ValueId id, std::string name);  // Requires: not taken
   void SetCut(NodeId id, int grid, std::vector<FactorCut> cut);

@@ -13,8 +13,24 @@
 namespace spmd {
 
 enum class DType : uint8_t {
-  kBool, kU8, kI8, kU16, kI16, kU32, kI32, kU64, kI64,
-  kF8E4M3FN, kF8E5M2, kF16, kBF16, kF32, kF64, kC32, kC64, kC128
+  kBool,
+  kU8,
+  kI8,
+  kU16,
+  kI16,
+  kU32,
+  kI32,
+  kU64,
+  kI64,
+  kF8E4M3FN,
+  kF8E5M2,
+  kF16,
+  kBF16,
+  kF32,
+  kF64,
+  kC32,
+  kC64,
+  kC128
 };
 
 // "bool" "u8" "i64" "bf16" "f32" "c64" "f8e4m3fn" …

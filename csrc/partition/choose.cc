@@ -19,8 +19,8 @@ using propagate::NodeFactors;
 
 constexpr int kSweeps = 3;
 constexpr int64_t kMaxCombinations = 2048;
-// A tie-breaker: terms pass through an op whose linear operands are all terms, and are reduced early
-// where a replicated operand would have to become a term.
+// A tie-breaker: terms pass through an op whose linear operands are all terms, and are reduced
+// early where a replicated operand would have to become a term.
 constexpr double kThroughBonus = 1e-10;
 
 // Axes of a grid that occur only side by side in every annotation of the graph.
@@ -87,9 +87,7 @@ class Chooser {
   }
 
  private:
-  Sharding Proposal(ir::ValueId v) const {
-    return graph_.value(v).annotation->sharding.Closed();
-  }
+  Sharding Proposal(ir::ValueId v) const { return graph_.value(v).annotation->sharding.Closed(); }
 
   // What a group of axes does at a node.
   struct Option {
@@ -309,8 +307,9 @@ class Chooser {
   double ThroughBias(const ir::Node& node, const NodeFactors& nf, const NodePlan& plan) const {
     if (plan.choice.through_operand != Choice::kJointly) return -kThroughBonus;
     const AxisMask mask = MaskOf(plan.choice.through);
-    for (int k : rules::LinearityOf(*nf.rule, rules::OpCall::Of(graph_, node),
-                                    plan.choice.through_kind).jointly) {
+    for (int k :
+         rules::LinearityOf(*nf.rule, rules::OpCall::Of(graph_, node), plan.choice.through_kind)
+             .jointly) {
       if ((produced_[node.operands[k]].UnreducedAxes() & mask) != mask) return kThroughBonus;
     }
     return -kThroughBonus;
@@ -321,8 +320,7 @@ class Chooser {
     double flops = nf.rule != nullptr ? nf.rule->flops_per_point : 1;
     for (size_t f = 0; f < nf->factors.size(); ++f) {
       const propagate::FactorShard& shard = plan.choice.cut[f];
-      flops *= shard.chunk != 0 ? shard.chunk
-                                : CeilDiv(nf->factors[f].size, grid.size(shard.axes));
+      flops *= shard.chunk != 0 ? shard.chunk : CeilDiv(nf->factors[f].size, grid.size(shard.axes));
     }
     double bytes = 0;
     for (size_t k = 0; k < node.operands.size(); ++k) {
@@ -357,8 +355,8 @@ class Chooser {
       const double row_bytes =
           static_cast<double>(cost::TileBytes(type, plan.operands[w->operand], grid)) /
           std::max<int64_t>(own, 1);
-      seconds += machine_.latency + std::max<int64_t>(rows - own, 0) * row_bytes /
-                                        machine_.link_bandwidth;
+      seconds +=
+          machine_.latency + std::max<int64_t>(rows - own, 0) * row_bytes / machine_.link_bandwidth;
     }
     return seconds;
   }
@@ -382,7 +380,10 @@ class Chooser {
   // Moves from the produced layout to all that users want, each layout once, each from the nearest
   // layout there is.
   double ResultSeconds(ir::ValueId v, const Sharding& produced, int grid) {
-    struct Place { Sharding sharding; int grid; };
+    struct Place {
+      Sharding sharding;
+      int grid;
+    };
     absl::InlinedVector<Place, 4> there = {{produced, grid}};
     double seconds = 0;
     auto want = [&](const Sharding& wanted, int wanted_grid) {
@@ -402,7 +403,9 @@ class Chooser {
     bool undecided = false;
     for (ir::NodeId user : users_[v]) {
       if (!decided_[user]) {
-        undecided = true;
+        // An op that may pass terms on is not charged for reducing them before it is known to.
+        undecided =
+            undecided || !produced.IsUnreduced() || !MayPassTerms(user, v, produced.reduce_kind);
         continue;
       }
       const ir::Node& u = graph_.node(user);
@@ -422,6 +425,16 @@ class Chooser {
     return seconds;
   }
 
+  bool MayPassTerms(ir::NodeId user, ir::ValueId v, ReduceKind kind) const {
+    if (factors_[user].rule == nullptr) return false;
+    const ir::Node& node = graph_.node(user);
+    const rules::Linearity linear =
+        rules::LinearityOf(*factors_[user].rule, rules::OpCall::Of(graph_, node), kind);
+    auto is_v = [&](int k) { return node.operands[k] == v; };
+    return std::any_of(linear.jointly.begin(), linear.jointly.end(), is_v) ||
+           std::any_of(linear.each.begin(), linear.each.end(), is_v);
+  }
+
   double Seconds(ir::ValueId v, const Sharding& from, int from_grid, const Sharding& to,
                  int to_grid) {
     const TensorType& type = graph_.type(v);
@@ -430,8 +443,8 @@ class Chooser {
           graph_.grid(from_grid).device_ids() == graph_.grid(to_grid).device_ids()) {
         return 0;
       }
-      return machine_.latency + cost::TileBytes(type, to, graph_.grid(to_grid)) /
-                                    machine_.link_bandwidth;
+      return machine_.latency +
+             cost::TileBytes(type, to, graph_.grid(to_grid)) / machine_.link_bandwidth;
     }
     if (from == to) return 0;
     auto [it, inserted] = memo_.try_emplace(std::make_tuple(type, to_grid, from, to), 0.0);
@@ -469,8 +482,7 @@ std::optional<Sharding> RequiredAtOutput(const ir::Graph& graph, const ir::Outpu
 
 bool IsConstraint(const ir::Graph& graph, ir::ValueId value) {
   const ir::Value& v = graph.value(value);
-  return v.producer != ir::kNoNode && v.annotation &&
-         v.annotation->hold == ir::Hold::kCommitted;
+  return v.producer != ir::kNoNode && v.annotation && v.annotation->hold == ir::Hold::kCommitted;
 }
 
 }  // namespace spmd::partition

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
 #include <vector>
 
 #include "csrc/partition/passes.h"
@@ -11,9 +12,7 @@ using program::OpCode;
 using program::Program;
 using program::ValueId;
 
-bool Mergeable(OpCode code) {
-  return code == OpCode::kAllReduce || code == OpCode::kReduceScatter;
-}
+bool Mergeable(OpCode code) { return code == OpCode::kAllReduce || code == OpCode::kReduceScatter; }
 
 int64_t ResultBytes(const Program& program, const Instruction& instruction) {
   int64_t bytes = 0;
@@ -21,44 +20,24 @@ int64_t ResultBytes(const Program& program, const Instruction& instruction) {
   return bytes;
 }
 
-// Collectives held back until a result is needed. All of one group are alike.
-class Pending {
+// Issues collectives as late and as few as the program allows: everything that does not wait for
+// one runs first; what waits (a norm's root, the optimizer behind the gradients) is put off; when
+// nothing else is left, all that is held is issued, like with like in one instruction. A group that
+// reaches the cap is issued at once, so that it does not hold its operands for longer than it pays.
+class Scheduler {
  public:
-  Pending(Program& program, int64_t cap) : program_(program), cap_(cap) {}
+  Scheduler(Program& program, int64_t cap) : program_(program), cap_(cap) {}
 
-  void Hold(Instruction instruction) {
-    const int64_t bytes = ResultBytes(program_, instruction);
-    for (Group& group : groups_) {
-      if (!Alike(group.merged, instruction) || group.bytes + bytes > cap_) continue;
-      Append(group.merged, instruction);
-      group.bytes += bytes;
-      return;
-    }
-    groups_.push_back({std::move(instruction), bytes});
-  }
-
-  // Emits the groups that define an operand of `user`.
-  void FlushFor(const Instruction& user, std::vector<Instruction>& out) {
-    for (size_t g = 0; g < groups_.size();) {
-      if (Defines(groups_[g].merged, user)) {
-        // A held collective may itself wait for another one.
-        Instruction merged = std::move(groups_[g].merged);
-        groups_.erase(groups_.begin() + g);
-        FlushFor(merged, out);
-        out.push_back(std::move(merged));
-        g = 0;
-      } else {
-        ++g;
-      }
-    }
-  }
-
-  void FlushAll(std::vector<Instruction>& out) {
-    while (!groups_.empty()) {
-      Instruction merged = std::move(groups_.front().merged);
-      groups_.erase(groups_.begin());
-      FlushFor(merged, out);
-      out.push_back(std::move(merged));
+  std::vector<Instruction> Run(std::vector<Instruction> todo) {
+    unavailable_.assign(program_.values.size(), false);
+    while (true) {
+      std::vector<Instruction> put_off;
+      for (Instruction& i : todo) Take(std::move(i), put_off);
+      if (put_off.empty() && groups_.empty()) return std::move(out_);
+      for (Group& group : groups_) out_.push_back(std::move(group.merged));
+      groups_.clear();
+      std::fill(unavailable_.begin(), unavailable_.end(), false);
+      todo = std::move(put_off);
     }
   }
 
@@ -68,20 +47,49 @@ class Pending {
     int64_t bytes;
   };
 
+  void Take(Instruction instruction, std::vector<Instruction>& put_off) {
+    bool waits = false;
+    for (ValueId v : instruction.operands) {
+      waits = waits || (v != program::kNoValue && unavailable_[v]);
+    }
+    if (waits || Mergeable(instruction.code)) {
+      for (ValueId v : instruction.results) unavailable_[v] = true;
+    }
+    if (waits) {
+      put_off.push_back(std::move(instruction));
+    } else if (Mergeable(instruction.code)) {
+      Hold(std::move(instruction));
+    } else {
+      out_.push_back(std::move(instruction));
+    }
+  }
+
+  void Hold(Instruction instruction) {
+    const int64_t bytes = ResultBytes(program_, instruction);
+    for (size_t g = 0; g < groups_.size(); ++g) {
+      if (!Alike(groups_[g].merged, instruction)) continue;
+      if (groups_[g].bytes + bytes <= cap_) {
+        Append(groups_[g].merged, instruction);
+        groups_[g].bytes += bytes;
+        return;
+      }
+      Issue(g);
+      break;
+    }
+    groups_.push_back({std::move(instruction), bytes});
+  }
+
+  void Issue(size_t g) {
+    for (ValueId v : groups_[g].merged.results) unavailable_[v] = false;
+    out_.push_back(std::move(groups_[g].merged));
+    groups_.erase(groups_.begin() + g);
+  }
+
   bool Alike(const Instruction& a, const Instruction& b) const {
     const program::Value& x = program_.values[a.operands[0]];
     const program::Value& y = program_.values[b.operands[0]];
     return a.code == b.code && a.axes == b.axes && a.dim == b.dim && x.grid == y.grid &&
-           x.sharding.reduce_kind == y.sharding.reduce_kind && !Defines(a, b);
-  }
-
-  static bool Defines(const Instruction& producer, const Instruction& user) {
-    for (ValueId v : producer.results) {
-      for (ValueId u : user.operands) {
-        if (u == v) return true;
-      }
-    }
-    return false;
+           x.sharding.reduce_kind == y.sharding.reduce_kind;
   }
 
   static void Append(Instruction& merged, const Instruction& more) {
@@ -91,60 +99,15 @@ class Pending {
 
   Program& program_;
   int64_t cap_;
+  std::vector<bool> unavailable_;  // by value: its collective is held, or its maker put off
   std::vector<Group> groups_;
+  std::vector<Instruction> out_;
 };
-
-// Every mergeable collective directly behind what defines its operand: reduced values are wanted at
-// different places, but a group can only take what is there when its first result is wanted.
-void Hoist(Program& program) {
-  std::vector<std::vector<Instruction>> behind(program.values.size());
-  std::vector<bool> computed(program.values.size(), false);
-  for (const Instruction& i : program.instructions) {
-    for (ValueId v : i.results) computed[v] = true;
-  }
-  std::vector<Instruction> rest, out;
-  for (Instruction& i : program.instructions) {
-    if (Mergeable(i.code) && computed[i.operands[0]]) {
-      behind[i.operands[0]].push_back(std::move(i));
-    } else {
-      rest.push_back(std::move(i));
-    }
-  }
-  std::vector<Instruction> stack;
-  for (Instruction& i : rest) {
-    stack.push_back(std::move(i));
-    while (!stack.empty()) {
-      Instruction next = std::move(stack.back());
-      stack.pop_back();
-      for (auto v = next.results.rbegin(); v != next.results.rend(); ++v) {
-        for (auto m = behind[*v].rbegin(); m != behind[*v].rend(); ++m) {
-          stack.push_back(std::move(*m));
-        }
-      }
-      out.push_back(std::move(next));
-    }
-  }
-  program.instructions = std::move(out);
-}
 
 }  // namespace
 
 void MergeCollectives(Program& program, int64_t cap_bytes) {
-  Hoist(program);
-  Pending pending(program, cap_bytes);
-  std::vector<Instruction> out;
-  for (Instruction& instruction : program.instructions) {
-    if (Mergeable(instruction.code)) {
-      // One that needs the result of a held one goes behind it; groups are kept free of such chains.
-      pending.FlushFor(instruction, out);
-      pending.Hold(std::move(instruction));
-      continue;
-    }
-    pending.FlushFor(instruction, out);
-    out.push_back(std::move(instruction));
-  }
-  pending.FlushAll(out);
-  program.instructions = std::move(out);
+  program.instructions = Scheduler(program, cap_bytes).Run(std::move(program.instructions));
 }
 
 }  // namespace spmd::partition

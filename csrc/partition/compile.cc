@@ -28,8 +28,7 @@ class Pipeline {
   absl::Status Pass(const char* name, Fn&& run) {
     const auto begin = std::chrono::steady_clock::now();
     SPMD_RETURN_IF_ERROR(run());
-    const std::chrono::duration<double, std::milli> took =
-        std::chrono::steady_clock::now() - begin;
+    const std::chrono::duration<double, std::milli> took = std::chrono::steady_clock::now() - begin;
     out_.times.push_back({name, took.count()});
     const bool is_program = !out_.program.values.empty() || !out_.program.outputs.empty();
     if (options_.dump) {
@@ -85,8 +84,8 @@ absl::StatusOr<Compiled> Compile(const ir::Graph& graph, const CompileOptions& o
     return absl::OkStatus();
   }));
   const bool sharded = UsesAxes(out.graph);
-  SPMD_RETURN_IF_ERROR(pipeline.Pass(
-      "propagate", [&] { return propagate::Propagate(out.graph, out.reasons); }));
+  SPMD_RETURN_IF_ERROR(
+      pipeline.Pass("propagate", [&] { return propagate::Propagate(out.graph, out.reasons); }));
   // A decomposition brings new values: they are propagated to in turn, and may be cut on a whole
   // factor themselves.
   bool changed = sharded;
@@ -135,8 +134,8 @@ absl::StatusOr<Compiled> Compile(const ir::Graph& graph, const CompileOptions& o
 }
 
 std::vector<std::string> PassNames() {
-  return {"legalize", "simplify", "propagate",   "decompose", "choose",
-          "reshard",  "windows",  "localise", "collectives", "finish"};
+  return {"legalize", "simplify", "propagate", "decompose",   "choose",
+          "reshard",  "windows",  "localise",  "collectives", "finish"};
 }
 
 absl::StatusOr<std::string> TextAfter(const ir::Graph& graph, absl::string_view pass,

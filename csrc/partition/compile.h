@@ -16,7 +16,7 @@ namespace spmd::partition {
 
 // "gathers 12 MB of …": what the user should know but that is no error.
 struct Warning {
-  std::string key;   // warn once per key
+  std::string key;  // warn once per key
   std::string text;
 };
 
@@ -31,18 +31,21 @@ struct CompileOptions {
 };
 
 struct Compiled {
-  program::Program program;      // inputs and outputs in the graph's order
-  ir::Graph graph;               // after simplification, every value annotated
-  propagate::Reasons reasons;    // why each value of `graph` is cut as it is
+  program::Program program;    // inputs and outputs in the graph's order
+  ir::Graph graph;             // after simplification, every value annotated
+  propagate::Reasons reasons;  // why each value of `graph` is cut as it is
   std::vector<Warning> warnings;
-  struct PassTime { std::string pass; double ms; };
+  struct PassTime {
+    std::string pass;
+    double ms;
+  };
   std::vector<PassTime> times;
 };
 
 // Requires: Verify(graph).ok().
-// Program inputs keep the graph's input order and count; where the graph's input carries a committed
-// or settled annotation the program's input has exactly that sharding, elsewhere the one proposed.
-// An output with `becomes` that names an annotated input has that input's sharding.
+// Program inputs keep the graph's input order and count; where the graph's input carries a
+// committed or settled annotation the program's input has exactly that sharding, elsewhere the one
+// proposed. An output with `becomes` that names an annotated input has that input's sharding.
 // Errors: InvalidArgument for what the user annotated impossibly; Internal for a broken pass.
 absl::StatusOr<Compiled> Compile(const ir::Graph& graph, const CompileOptions& options = {});
 

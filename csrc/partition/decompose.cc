@@ -15,8 +15,7 @@ double GatherSeconds(const ir::Graph& graph, ir::ValueId v, const propagate::Nod
   const Grid& grid = graph.grid(annotation.grid);
   const Sharding sharding = annotation.sharding.Reduced();
   if (sharding.DimAxes() == 0) return 0;
-  const propagate::Cut cut =
-      propagate::CutOf(*nf, tensor, graph.type(v).dims, sharding, grid);
+  const propagate::Cut cut = propagate::CutOf(*nf, tensor, graph.type(v).dims, sharding, grid);
   Sharding gathered = sharding;
   bool any = false;
   for (size_t d = 0; d < tensor.size(); ++d) {

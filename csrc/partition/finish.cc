@@ -14,8 +14,8 @@ using program::OpCode;
 using program::Program;
 using program::ValueId;
 
-// Ops that fail for some values of their operands (an index out of range, a singular matrix) are not
-// among those whose every factor passes.
+// Ops that fail for some values of their operands (an index out of range, a singular matrix) are
+// not among those whose every factor passes.
 bool MayFailOnValues(const Instruction& instruction) {
   if (instruction.code != OpCode::kCall) return false;
   const rules::Rule* rule = rules::Find(instruction.op);
@@ -53,8 +53,8 @@ void Finish(Program& program) {
     const bool is_input = input_of[v] >= 0;
     const bool may_write =
         !is_input || (program.inputs[input_of[v]].donated && static_cast<int>(i) > last_failing);
-    const bool used_twice = std::count(instruction.operands.begin(), instruction.operands.end(),
-                                       v) > 1;
+    const bool used_twice =
+        std::count(instruction.operands.begin(), instruction.operands.end(), v) > 1;
     if (is_output[v] || last_use[v] != static_cast<int>(i) || !may_write || used_twice ||
         old_value.type != new_value.type || old_value.grid != new_value.grid ||
         !(old_value.sharding == new_value.sharding) || !old_value.windows.empty()) {

@@ -12,20 +12,21 @@ absl::StatusOr<ir::Graph> Legalize(const ir::Graph& graph) {
   ir::Graph current = graph;
   for (int depth = 0; depth < kMaxDepth; ++depth) {
     bool changed = false;
-    SPMD_ASSIGN_OR_RETURN(
-        ir::Graph next,
-        Rewrite(current,
-                [&](rules::Builder& builder, const ir::Graph& old, ir::NodeId id,
-                    absl::Span<const ir::ValueId> operands)
-                    -> absl::StatusOr<std::optional<std::vector<ir::ValueId>>> {
-                  const ir::Node& node = old.node(id);
-                  const rules::Rule* rule = rules::Find(node.op);
-                  if (rule == nullptr || !rule->decompose_always) return std::nullopt;
-                  changed = true;
-                  SPMD_ASSIGN_OR_RETURN(std::vector<ir::ValueId> values,
+    SPMD_ASSIGN_OR_RETURN(ir::Graph next,
+                          Rewrite(current,
+                                  [&](rules::Builder& builder, const ir::Graph& old, ir::NodeId id,
+                                      absl::Span<const ir::ValueId> operands)
+                                      -> absl::StatusOr<std::optional<std::vector<ir::ValueId>>> {
+                                    const ir::Node& node = old.node(id);
+                                    const rules::Rule* rule = rules::Find(node.op);
+                                    if (rule == nullptr || !rule->decompose_always)
+                                      return std::nullopt;
+                                    changed = true;
+                                    SPMD_ASSIGN_OR_RETURN(
+                                        std::vector<ir::ValueId> values,
                                         rule->decompose(builder, old, node, operands));
-                  return values;
-                }));
+                                    return values;
+                                  }));
     if (!changed) return current;
     current = std::move(next);
   }

@@ -65,8 +65,8 @@ std::optional<NodePlan> PlanNode(const ir::Graph& graph, const ir::Node& node,
     for (int k : ThroughOperands(graph, node, nf, choice)) {
       if (!AddTerms(plan.operands[k], choice.through, choice.through_kind)) return std::nullopt;
     }
-    // An op that is linear in an operand is so in every result: layer norm's backward gives terms of
-    // the input's gradient and terms of the weight's.
+    // An op that is linear in an operand is so in every result: layer norm's backward gives terms
+    // of the input's gradient and terms of the weight's.
     for (Sharding& result : plan.results) {
       if (!AddTerms(result, choice.through, choice.through_kind)) return std::nullopt;
     }
@@ -84,8 +84,8 @@ std::vector<const rules::Window*> ActiveWindows(const rules::OpFactors& factors,
     if (cut[w.factor].axes.empty()) continue;
     const Expr start = Expr::Start(Result(0), 0);
     const Expr end = start + Expr::Size(Result(0), 0);
-    const bool trivial = w.extent == operands[w.operand]->dims[w.dim] && w.begin == start &&
-                         w.end == end;
+    const bool trivial =
+        w.extent == operands[w.operand]->dims[w.dim] && w.begin == start && w.end == end;
     if (!trivial) active.push_back(&w);
   }
   return active;

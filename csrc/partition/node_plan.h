@@ -32,8 +32,8 @@ struct NodePlan {
   AxisList term_axes;
 };
 
-// nullopt when the choice is not legal: a whole factor is cut, a compound dimension is not an interval,
-// results would be terms of two kinds.
+// nullopt when the choice is not legal: a whole factor is cut, a compound dimension is not an
+// interval, results would be terms of two kinds.
 std::optional<NodePlan> PlanNode(const ir::Graph& graph, const ir::Node& node,
                                  const propagate::NodeFactors& factors, Choice choice, int grid);
 

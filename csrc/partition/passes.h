@@ -20,8 +20,8 @@ absl::StatusOr<ir::Graph> Legalize(const ir::Graph& graph);
 // patterns, listed in the file.
 absl::StatusOr<ir::Graph> Simplify(const ir::Graph& graph);
 
-// decompose.cc: nodes whose whole factor carries an axis in some operand, and which can be written in
-// core ops, are, where gathering would cost more. Sets *changed. Requires: propagated.
+// decompose.cc: nodes whose whole factor carries an axis in some operand, and which can be written
+// in core ops, are, where gathering would cost more. Sets *changed. Requires: propagated.
 absl::StatusOr<ir::Graph> Decompose(const ir::Graph& graph, const machine::Machine& machine,
                                     bool* changed);
 
@@ -42,8 +42,8 @@ absl::Status Reshard(Lowering& lowering);
 // windows.cc: operands of which a call needs more (or other) rows than its shard get an exchange.
 absl::Status Windows(Lowering& lowering);
 
-// localise.cc: attributes that speak of sizes become expressions over tiles; operands that are added
-// once are marked.
+// localise.cc: attributes that speak of sizes become expressions over tiles; operands that are
+// added once are marked.
 absl::Status Localise(Lowering& lowering);
 
 // collectives.cc: collectives of one kind over the same axes become one instruction, at the place

@@ -11,13 +11,20 @@ namespace {
 
 program::OpCode ToOpCode(cost::MoveKind kind) {
   switch (kind) {
-    case cost::MoveKind::kSlice: return program::OpCode::kSlice;
-    case cost::MoveKind::kAllGather: return program::OpCode::kAllGather;
-    case cost::MoveKind::kAllToAll: return program::OpCode::kAllToAll;
-    case cost::MoveKind::kExchange: return program::OpCode::kExchange;
-    case cost::MoveKind::kAllReduce: return program::OpCode::kAllReduce;
-    case cost::MoveKind::kReduceScatter: return program::OpCode::kReduceScatter;
-    case cost::MoveKind::kTerm: return program::OpCode::kTerm;
+    case cost::MoveKind::kSlice:
+      return program::OpCode::kSlice;
+    case cost::MoveKind::kAllGather:
+      return program::OpCode::kAllGather;
+    case cost::MoveKind::kAllToAll:
+      return program::OpCode::kAllToAll;
+    case cost::MoveKind::kExchange:
+      return program::OpCode::kExchange;
+    case cost::MoveKind::kAllReduce:
+      return program::OpCode::kAllReduce;
+    case cost::MoveKind::kReduceScatter:
+      return program::OpCode::kReduceScatter;
+    case cost::MoveKind::kTerm:
+      return program::OpCode::kTerm;
   }
   return program::OpCode::kExchange;
 }
@@ -37,8 +44,8 @@ class Resharder {
     layouts_.resize(graph_.num_values());
     for (ir::ValueId v : graph_.inputs()) {
       const ir::Value& value = graph_.value(v);
-      const program::ValueId p = Define(v, value.annotation->grid,
-                                        value.annotation->sharding.Closed(), value.name);
+      const program::ValueId p =
+          Define(v, value.annotation->grid, value.annotation->sharding.Closed(), value.name);
       program_.inputs.push_back({p});
     }
     for (ir::NodeId id = 0; id < graph_.num_nodes(); ++id) Call(id);
@@ -73,10 +80,10 @@ class Resharder {
     call.task = node.task;
     call.source = node.source;
     for (size_t k = 0; k < node.operands.size(); ++k) {
-      call.operands.push_back(node.operands[k] == ir::kNoValue
-                                  ? program::kNoValue
-                                  : Fetch(node.operands[k], plan.operands[k], plan.grid,
-                                          node.source));
+      call.operands.push_back(
+          node.operands[k] == ir::kNoValue
+              ? program::kNoValue
+              : Fetch(node.operands[k], plan.operands[k], plan.grid, node.source));
     }
     for (int r = 0; r < node.num_results; ++r) {
       call.results.push_back(Define(node.first_result + r, plan.grid, plan.results[r]));
@@ -101,12 +108,11 @@ class Resharder {
     for (program::ValueId p : layouts_[v]) {
       const program::Value& value = program_.values[p];
       if (value.grid == grid && value.sharding == wanted) return p;
-      const double seconds =
-          value.grid == grid
-              ? cost::PlanMove(type, *program_.grids[grid],
-                               value.sharding, wanted, *lowering_.machine)
-                    .seconds
-              : 1.0 + (value.sharding.IsUnreduced() ? 1.0 : 0.0);
+      const double seconds = value.grid == grid
+                                 ? cost::PlanMove(type, *program_.grids[grid], value.sharding,
+                                                  wanted, *lowering_.machine)
+                                       .seconds
+                                 : 1.0 + (value.sharding.IsUnreduced() ? 1.0 : 0.0);
       if (seconds < best) {
         best = seconds;
         from = p;
@@ -114,9 +120,8 @@ class Resharder {
     }
     if (program_.values[from].grid != grid) from = ChangeGrid(v, from, wanted, grid, source);
     if (program_.values[from].sharding == wanted) return from;
-    const cost::MovePlan plan = cost::PlanMove(type, *program_.grids[grid],
-                                               program_.values[from].sharding, wanted,
-                                               *lowering_.machine);
+    const cost::MovePlan plan = cost::PlanMove(
+        type, *program_.grids[grid], program_.values[from].sharding, wanted, *lowering_.machine);
     program::ValueId at = from;
     for (const cost::MoveStep& step : plan.steps) {
       program::Instruction move;

@@ -44,11 +44,10 @@ std::optional<ir::ValueId> FuseCrossEntropy(rules::Builder& builder, const ir::G
       builder.type(operands[1]) != type || builder.type(operands[0]) != type) {
     return std::nullopt;
   }
-  return builder.Call("spmd::cross_entropy_dinput",
-                      {nll.operands[0], operands[1], nll.operands[1], nll.operands[2],
-                       nll.operands[3]},
-                      {{"ignore_index", nll.attributes.GetInt("ignore_index")},
-                       {"first_class", int64_t{0}}});
+  return builder.Call(
+      "spmd::cross_entropy_dinput",
+      {nll.operands[0], operands[1], nll.operands[1], nll.operands[2], nll.operands[3]},
+      {{"ignore_index", nll.attributes.GetInt("ignore_index")}, {"first_class", int64_t{0}}});
 }
 
 }  // namespace
@@ -58,33 +57,33 @@ absl::StatusOr<ir::Graph> Simplify(const ir::Graph& graph) {
   const std::vector<bool> live = LiveNodes(graph);
   SPMD_ASSIGN_OR_RETURN(
       ir::Graph simplified,
-      Rewrite(graph,
-              [&](rules::Builder& builder, const ir::Graph& old, ir::NodeId id,
-                  absl::Span<const ir::ValueId> operands)
-                  -> absl::StatusOr<std::optional<std::vector<ir::ValueId>>> {
-                const ir::Node& node = old.node(id);
-                if (std::optional<ir::ValueId> fused =
-                        FuseCrossEntropy(builder, old, node, operands)) {
-                  return std::vector<ir::ValueId>{*fused};
-                }
-                const rules::Rule* rule = rules::Find(node.op);
-                if (rule == nullptr || rule->random) return std::nullopt;
-                for (int r = 0; r < node.num_results; ++r) {
-                  if (old.value(node.first_result + r).annotation) return std::nullopt;
-                }
-                NodeKey key{node.op, {operands.begin(), operands.end()}, {}, node.attributes,
-                            node.task};
-                for (const ir::OperandGroup& g : node.groups) key.group_sizes.push_back(g.size);
-                // The copy's results are the next values; an equal node found later uses these.
-                std::vector<ir::ValueId> next;
-                for (int r = 0; r < node.num_results; ++r) {
-                  next.push_back(builder.graph().num_values() + r);
-                }
-                auto [it, inserted] = seen.try_emplace(std::move(key), next);
-                if (inserted) return std::nullopt;
-                return it->second;
-              },
-              live));
+      Rewrite(
+          graph,
+          [&](rules::Builder& builder, const ir::Graph& old, ir::NodeId id,
+              absl::Span<const ir::ValueId> operands)
+              -> absl::StatusOr<std::optional<std::vector<ir::ValueId>>> {
+            const ir::Node& node = old.node(id);
+            if (std::optional<ir::ValueId> fused = FuseCrossEntropy(builder, old, node, operands)) {
+              return std::vector<ir::ValueId>{*fused};
+            }
+            const rules::Rule* rule = rules::Find(node.op);
+            if (rule == nullptr || rule->random) return std::nullopt;
+            for (int r = 0; r < node.num_results; ++r) {
+              if (old.value(node.first_result + r).annotation) return std::nullopt;
+            }
+            NodeKey key{
+                node.op, {operands.begin(), operands.end()}, {}, node.attributes, node.task};
+            for (const ir::OperandGroup& g : node.groups) key.group_sizes.push_back(g.size);
+            // The copy's results are the next values; an equal node found later uses these.
+            std::vector<ir::ValueId> next;
+            for (int r = 0; r < node.num_results; ++r) {
+              next.push_back(builder.graph().num_values() + r);
+            }
+            auto [it, inserted] = seen.try_emplace(std::move(key), next);
+            if (inserted) return std::nullopt;
+            return it->second;
+          },
+          live));
   // What fusing and merging left without users.
   return Rewrite(
       simplified,

@@ -4,6 +4,12 @@
 namespace spmd::propagate {
 namespace {
 
+// The dimension of an operand that a factor of another size runs over through a window. Each of the
+// two is cut in its own default shards: chunks of one mean nothing to the other.
+bool IsWindow(const rules::OpFactors& factors, const rules::DimFactors& dim, int64_t extent) {
+  return dim.size() == 1 && factors.factors[dim[0]].size != extent;
+}
+
 // Product of the sizes of a dimension's factors after the first `k + 1`.
 int64_t MinorSize(const rules::OpFactors& factors, const rules::DimFactors& dim, size_t k) {
   int64_t n = 1;
@@ -14,13 +20,18 @@ int64_t MinorSize(const rules::OpFactors& factors, const rules::DimFactors& dim,
 void DealDimension(const rules::OpFactors& factors, const rules::DimFactors& dim, int64_t extent,
                    const DimSharding& sharding, const Grid& grid, Cut& cut) {
   if (dim.empty() || sharding.axes.empty()) return;
+  if (IsWindow(factors, dim, extent)) {
+    cut[dim[0]] = {sharding.axes, 0};
+    return;
+  }
   const int64_t shards = grid.size(sharding.axes);
   const int64_t chunk = sharding.chunk != 0 ? sharding.chunk : CeilDiv(extent, shards);
   // Uneven cuts, and chunks that are not the default, can only lie in the major factor.
   const int64_t minor = MinorSize(factors, dim, 0);
   const int64_t major_size = factors.factors[dim[0]].size;
-  if (dim.size() == 1 || (chunk % minor == 0 && chunk / minor * shards >= major_size &&
-                          (extent % shards != 0 || sharding.chunk != 0 || major_size % shards == 0))) {
+  if (dim.size() == 1 ||
+      (chunk % minor == 0 && chunk / minor * shards >= major_size &&
+       (extent % shards != 0 || sharding.chunk != 0 || major_size % shards == 0))) {
     FactorShard shard{sharding.axes, chunk / minor};
     if (shard.chunk == CeilDiv(major_size, shards)) shard.chunk = 0;
     cut[dim[0]] = shard;
@@ -56,7 +67,7 @@ std::optional<Sharding> ShardingUnder(const rules::OpFactors& factors,
   for (size_t d = 0; d < tensor.size(); ++d) {
     const rules::DimFactors& dim = tensor[d];
     DimSharding& out = sharding.dims[d];
-    bool closed = false;   // a factor was left partly uncut: no minor one may be cut
+    bool closed = false;  // a factor was left partly uncut: no minor one may be cut
     bool has_major = false;
     for (size_t k = 0; k < dim.size(); ++k) {
       const FactorShard& shard = cut[dim[k]];
@@ -76,7 +87,8 @@ std::optional<Sharding> ShardingUnder(const rules::OpFactors& factors,
       }
       if (shards != factor.size) closed = true;
     }
-    if (!out.axes.empty() && out.chunk == CeilDiv(dims[d], grid.size(out.axes))) out.chunk = 0;
+    const bool is_default = out.chunk == CeilDiv(dims[d], grid.size(out.axes));
+    if (is_default || IsWindow(factors, dim, dims[d])) out.chunk = 0;
   }
   return sharding;
 }

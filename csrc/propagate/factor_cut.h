@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Between dimension shardings and factor shardings.
 //
-// A dimension that is one factor is cut as the factor is. A compound dimension (a b), a major, is an
-// interval per shard only if the cut goes through its factors major first and each factor but the
-// last cut one is cut completely:
+// A dimension that is one factor is cut as the factor is. A compound dimension (a b), a major, is
+// an interval per shard only if the cut goes through its factors major first and each factor but
+// the last cut one is cut completely:
 //
 //   (a=4 b=6) by 8     a by 4, b by 2       shards of 3 indices
 //   (a=5 b=64) by 8    a by 8 (uneven)      chunk 64: trailing shards are empty

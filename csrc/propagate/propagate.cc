@@ -77,7 +77,17 @@ class Propagator {
     }
   }
 
+  // Values that no axis reaches live in the grid of the first annotation, so that they meet the
+  // others without a change of grid.
+  int DefaultGrid() const {
+    for (ir::ValueId v = 0; v < graph_.num_values(); ++v) {
+      if (grid_of_[v] >= 0) return grid_of_[v];
+    }
+    return 0;
+  }
+
   void Finish() {
+    const int default_grid = DefaultGrid();
     for (ir::ValueId v = 0; v < graph_.num_values(); ++v) {
       const ir::Value& value = graph_.value(v);
       if (value.annotation && value.annotation->hold != ir::Hold::kDerived) {
@@ -88,7 +98,8 @@ class Propagator {
         graph_.Annotate(v, std::move(annotation));
         continue;
       }
-      graph_.Annotate(v, {std::max(grid_of_[v], 0), shardings_[v].Closed(), ir::Hold::kDerived});
+      graph_.Annotate(v, {grid_of_[v] >= 0 ? grid_of_[v] : default_grid, shardings_[v].Closed(),
+                          ir::Hold::kDerived});
     }
   }
 
@@ -140,11 +151,10 @@ class Propagator {
     for (size_t s = 0; s < slots_.size(); ++s) {
       const ir::ValueId v = slots_[s].value;
       if (shardings_[v].DimAxes() == 0 || grid_of_[v] != grid) continue;
-      const bool broadcast =
-          simple && s < num_operands && graph_.type(v).NumElements() < largest;
+      const bool broadcast = simple && s < num_operands && graph_.type(v).NumElements() < largest;
       if (broadcast && !stage_->broadcasts) continue;
-      Merge(nf, static_cast<int>(s), CutOf(*nf, *slots_[s].factors, graph_.type(v).dims,
-                                           shardings_[v], graph_.grid(grid)),
+      Merge(nf, static_cast<int>(s),
+            CutOf(*nf, *slots_[s].factors, graph_.type(v).dims, shardings_[v], graph_.grid(grid)),
             merged, from);
     }
     Disentangle(merged, from);

@@ -2,10 +2,11 @@
 // A sharding for every value, and why.
 //
 // Committed and settled annotations are the seeds. Per op, dimension shardings and factor shardings
-// are translated into each other by the op's rule; per factor, the longest list of axes on which the
-// tensors agree is taken and given to all that have the factor. Stages, each run to a fixed point,
-// forwards and backwards: element-wise and view ops; pass factors of every op; reduced factors;
-// broadcasts. A later stage never undoes an earlier one. Committed dims that are closed do not grow.
+// are translated into each other by the op's rule; per factor, the longest list of axes on which
+// the tensors agree is taken and given to all that have the factor. Stages, each run to a fixed
+// point, forwards and backwards: element-wise and view ops; pass factors of every op; reduced
+// factors; broadcasts. A later stage never undoes an earlier one. Committed dims that are closed do
+// not grow.
 #pragma once
 
 #include <string>

@@ -41,15 +41,15 @@ std::vector<ir::ValueId> Builder::CallAll(absl::string_view op, std::vector<ir::
 
 ir::ValueId Builder::Call(absl::string_view op, std::vector<ir::ValueId> operands,
                           Attributes attributes) {
-  const std::vector<ir::ValueId> results =
-      CallAll(op, std::move(operands), std::move(attributes));
+  const std::vector<ir::ValueId> results = CallAll(op, std::move(operands), std::move(attributes));
   SPMD_CHECK(results.size() == 1, op, " has ", results.size(), " results");
   return results[0];
 }
 
 // Scalars are written as floats, or as integers for integral tensors: a float would promote those.
 static Attr ScalarFor(DType dtype, double s) {
-  if (IsIntegral(dtype, /*include_bool=*/true) && s == static_cast<double>(static_cast<int64_t>(s))) {
+  if (IsIntegral(dtype, /*include_bool=*/true) &&
+      s == static_cast<double>(static_cast<int64_t>(s))) {
     return static_cast<int64_t>(s);
   }
   return s;
@@ -79,8 +79,9 @@ ir::ValueId Builder::Where(ir::ValueId condition, ir::ValueId a, ir::ValueId b) 
   return Call("aten::where.self", {condition, a, b});
 }
 ir::ValueId Builder::Constant(double value, DType dtype) {
-  return Call("spmd::full", {},
-              {{"size", std::vector<int64_t>{}}, {"value", ScalarFor(dtype, value)}, {"dtype", dtype}});
+  return Call(
+      "spmd::full", {},
+      {{"size", std::vector<int64_t>{}}, {"value", ScalarFor(dtype, value)}, {"dtype", dtype}});
 }
 ir::ValueId Builder::Iota(int64_t n, int dim, int rank) {
   const ir::ValueId line = Call("spmd::iota", {},

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Appends core ops to a graph, with result types from their rules. Decompositions are written with it.
+// Appends core ops to a graph, with result types from their rules. Decompositions are written with
+// it.
 #pragma once
 
 #include <vector>

@@ -133,8 +133,10 @@ class Binding {
   absl::Status TakeSizes(const BoundTensor& bound, const TensorType& type) {
     for (size_t d = 0; d < bound.size(); ++d) {
       int64_t* known = nullptr;
-      if (bound[d].ellipsis_index >= 0) known = &ellipsis_[bound[d].ellipsis_index];
-      else if (bound[d].text->names.size() == 1) known = &sizes_[bound[d].text->names[0]];
+      if (bound[d].ellipsis_index >= 0)
+        known = &ellipsis_[bound[d].ellipsis_index];
+      else if (bound[d].text->names.size() == 1)
+        known = &sizes_[bound[d].text->names[0]];
       if (bound[d].text->names.size() > 1) compounds_.push_back({bound[d].text, type.dims[d]});
       if (known == nullptr) continue;
       const int64_t size = type.dims[d];
@@ -154,8 +156,10 @@ class Binding {
         int64_t known = 1;
         int unknown = -1, unknowns = 0;
         for (int name : text->names) {
-          if (sizes_[name] >= 0) known *= sizes_[name];
-          else unknown = name, ++unknowns;
+          if (sizes_[name] >= 0)
+            known *= sizes_[name];
+          else
+            unknown = name, ++unknowns;
         }
         if (unknowns != 1 || known == 0 || size % known != 0) continue;
         sizes_[unknown] = size / known;
@@ -204,8 +208,8 @@ class Binding {
   const EinsumPattern& pattern_;
   const OpCall& call_;
   int ellipsis_rank_ = 0;
-  Dims ellipsis_;                // sizes within "..."
-  std::vector<int64_t> sizes_;   // by name; -1: unknown
+  Dims ellipsis_;               // sizes within "..."
+  std::vector<int64_t> sizes_;  // by name; -1: unknown
   std::vector<std::pair<const EinsumDim*, int64_t>> compounds_;
   std::vector<BoundTensor> operands_, results_;
   int ellipsis_factor_ = -1;  // factor number of the first dimension of "..."

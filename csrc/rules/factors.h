@@ -36,9 +36,9 @@ using DimFactors = absl::InlinedVector<int, 2>;
 using TensorFactors = std::vector<DimFactors>;
 
 // An operand dimension whose needed interval is not the factor's own shard but a function of it
-// (convolution, pooling, pad). `begin` and `end` speak of start(r0,0) and size(r0,0): the shard of a
-// dimension of `extent` indices that the factor's axes cut. Indices outside the operand read `fill`.
-// A window makes the factor legal to cut; the dimension lists the factor as usual.
+// (convolution, pooling, pad). `begin` and `end` speak of start(r0,0) and size(r0,0): the shard of
+// a dimension of `extent` indices that the factor's axes cut. Indices outside the operand read
+// `fill`. A window makes the factor legal to cut; the dimension lists the factor as usual.
 struct Window {
   int operand = 0;
   int dim = 0;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// One op with its attributes and types: what a rule is asked about. Independent of any graph, so that
-// rules are tested and used without one.
+// One op with its attributes and types: what a rule is asked about. Independent of any graph, so
+// that rules are tested and used without one.
 #pragma once
 
 #include <string>
@@ -22,9 +22,7 @@ struct OpCall {
   static OpCall Of(const ir::Graph& graph, const ir::Node& node);
 
   const TensorType& operand(int i) const { return *operands[i]; }
-  bool has(int i) const {
-    return i < static_cast<int>(operands.size()) && operands[i] != nullptr;
-  }
+  bool has(int i) const { return i < static_cast<int>(operands.size()) && operands[i] != nullptr; }
   const Attributes& attrs() const { return *attributes; }
   // A dim attribute, negative ones counted from `rank`.
   int64_t Dim(absl::string_view name, int rank) const;

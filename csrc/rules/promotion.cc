@@ -22,7 +22,10 @@ bool IsUnsigned(DType t) {
 }
 
 DType SignedOfSize(int64_t bytes) {
-  return bytes == 1 ? DType::kI8 : bytes == 2 ? DType::kI16 : bytes == 4 ? DType::kI32 : DType::kI64;
+  return bytes == 1   ? DType::kI8
+         : bytes == 2 ? DType::kI16
+         : bytes == 4 ? DType::kI32
+                      : DType::kI64;
 }
 
 DType PromoteIntegers(DType a, DType b) {
@@ -64,10 +67,14 @@ Category ScalarCategory(const Attributes& attributes) {
 
 DType DefaultOf(Category c, DType operands) {
   switch (c) {
-    case kBoolean: return DType::kBool;
-    case kInteger: return DType::kI64;
-    case kComplexNumber: return operands == DType::kF64 ? DType::kC128 : DType::kC64;
-    default: return DType::kF32;
+    case kBoolean:
+      return DType::kBool;
+    case kInteger:
+      return DType::kI64;
+    case kComplexNumber:
+      return operands == DType::kF64 ? DType::kC128 : DType::kC64;
+    default:
+      return DType::kF32;
   }
 }
 
@@ -118,8 +125,8 @@ absl::StatusOr<Dims> BroadcastDims(const OpCall& call) {
     for (int i = 0; i < type->rank(); ++i) {
       int64_t& known = dims[rank - type->rank() + i];
       if (known != 1 && type->dims[i] != 1 && known != type->dims[i]) {
-        return absl::InvalidArgumentError(absl::StrCat(
-            call.ToString(), ": sizes ", known, " and ", type->dims[i], " do not broadcast"));
+        return absl::InvalidArgumentError(absl::StrCat(call.ToString(), ": sizes ", known, " and ",
+                                                       type->dims[i], " do not broadcast"));
       }
       if (known == 1) known = type->dims[i];
     }

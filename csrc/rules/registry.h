@@ -18,10 +18,11 @@ absl::Status Register(Rule rule);
 // Every rule's op name, sorted.
 std::vector<std::string> AllOps();
 
-// Families, each defined in tables/<family>.cc as a sorted list. A test checks that no op occurs twice.
+// Families, each defined in tables/<family>.cc as a sorted list. A test checks that no op occurs
+// twice.
 std::vector<Rule> ElementwiseRules();
-std::vector<Rule> MatmulRules();       // mm bmm addmm linear, their backward, attention
-std::vector<Rule> ReductionRules();    // sum mean amax argmax norm softmax …
+std::vector<Rule> MatmulRules();     // mm bmm addmm linear, their backward, attention
+std::vector<Rule> ReductionRules();  // sum mean amax argmax norm softmax …
 std::vector<Rule> NormalizationRules();
 std::vector<Rule> LossRules();         // mse, binary cross entropy … and their gradients
 std::vector<Rule> ViewRules();         // view permute slice select cat stack expand pad …

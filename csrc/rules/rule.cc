@@ -16,8 +16,8 @@ std::string Str(absl::string_view text) { return std::string(text.data(), text.s
 
 absl::Status CheckShape(const OpCall& call, const OpFactors& f) {
   auto error = [&](auto&&... what) {
-    return absl::InvalidArgumentError(absl::StrCat("the rule of ", call.ToString(), " gives ",
-                                                   f.ToString(), ": ", what...));
+    return absl::InvalidArgumentError(
+        absl::StrCat("the rule of ", call.ToString(), " gives ", f.ToString(), ": ", what...));
   };
   if (f.operands.size() != call.operands.size() || f.results.size() != call.results.size()) {
     return error("the call has ", call.operands.size(), " operands and ", call.results.size(),

@@ -3,8 +3,8 @@
 // when it can be:
 //
 //   Einsum("aten::addmm", "+m n, m k, k n -> m n").Each({1, 2}),
-//   Einsum("aten::native_layer_norm", "... [h], h?, h? -> ... [h], ... 1, ... 1").Decomposes(LayerNorm),
-//   Elementwise("aten::add.Tensor").Jointly({0, 1}).Runtime({"alpha"}),
+//   Einsum("aten::native_layer_norm", "... [h], h?, h? -> ... [h], ... 1, ...
+//   1").Decomposes(LayerNorm), Elementwise("aten::add.Tensor").Jointly({0, 1}).Runtime({"alpha"}),
 //   Computed("aten::view", ReshapeFactors).Local(LocalSize),
 //
 // Einsum text: operands, "->", results, separated by commas; dimensions by spaces. A letter or word
@@ -12,8 +12,8 @@
 // the right where ranks differ); "[h]" is whole; "1" is a dimension without a factor; "(a b)" a
 // compound dimension, major first (sizes must then be known from elsewhere in the text); "+" before
 // an operand: added to the result once when a reduced factor is cut; "?" after an operand's last
-// dimension: the operand may be absent; "()" a tensor of rank 0. A "+" operand of lower rank than its
-// text is aligned at the right.
+// dimension: the operand may be absent; "()" a tensor of rank 0. A "+" operand of lower rank than
+// its text is aligned at the right.
 #pragma once
 
 #include <initializer_list>
@@ -30,7 +30,7 @@
 namespace spmd::rules {
 
 struct EinsumPattern;  // csrc/rules/einsum.h: parsed einsum text
-class Builder;  // csrc/rules/builder.h: appends core ops to a graph, inferring result types
+class Builder;         // csrc/rules/builder.h: appends core ops to a graph, inferring result types
 
 // Which factors of a call are cut (by number). Local attributes may depend on it.
 using CutFactors = std::vector<bool>;
@@ -42,19 +42,18 @@ using TypesFn = absl::StatusOr<std::vector<TensorType>> (*)(const OpCall&);
 // (o0, o1, …) and results (r0, …). A windowed operand's size is the size of its window.
 using LocalFn = Attributes (*)(const OpCall&, const OpFactors&, const CutFactors&);
 // The same function written in core ops. Returns one value per result of the node.
-using DecomposeFn = absl::StatusOr<std::vector<ir::ValueId>> (*)(Builder&, const ir::Graph& from,
-                                                                 const ir::Node&,
-                                                                 absl::Span<const ir::ValueId> operands);
+using DecomposeFn = absl::StatusOr<std::vector<ir::ValueId>> (*)(
+    Builder&, const ir::Graph& from, const ir::Node&, absl::Span<const ir::ValueId> operands);
 // Calls for which the linearity below holds, where attributes or types decide.
 using LinearIfFn = bool (*)(const OpCall&);
 
 struct Rule {
   std::string op;
-  std::string einsum;            // set, or
+  std::string einsum;                            // set, or
   std::shared_ptr<const EinsumPattern> pattern;  // parsed once; null when the text is bad
-  FactorsFn factors = nullptr;   // set
-  TypesFn types = nullptr;       // required for core ops
-  LocalFn local = nullptr;       // null: the attributes go unchanged
+  FactorsFn factors = nullptr;                   // set
+  TypesFn types = nullptr;                       // required for core ops
+  LocalFn local = nullptr;                       // null: the attributes go unchanged
   DecomposeFn decompose = nullptr;
   bool decompose_always = false;  // no such kernel, or worse whole: rewritten before propagation
   // Linearity, as sets of operands. each: any one of them may be unreduced (sum) while the others
@@ -63,14 +62,14 @@ struct Rule {
   // through LinearityOf.
   std::vector<int> each;
   std::vector<int> jointly;
-  bool jointly_all = false;            // every present operand (ops that take Tensor[])
-  LinearIfFn linear_if = nullptr;      // null: for every call
+  bool jointly_all = false;        // every present operand (ops that take Tensor[])
+  LinearIfFn linear_if = nullptr;  // null: for every call
   bool monotone = false;
-  std::vector<int> added;              // operands added once to the result
-  std::vector<std::string> runtime;    // attributes whose value is in no key
-  bool elementwise = false;            // broadcasting, nothing else: cannot fail on values
-  bool random = false;                 // never merged with an equal one
-  double flops_per_point = 1;          // cost: flops = this × product of all factor sizes
+  std::vector<int> added;            // operands added once to the result
+  std::vector<std::string> runtime;  // attributes whose value is in no key
+  bool elementwise = false;          // broadcasting, nothing else: cannot fail on values
+  bool random = false;               // never merged with an equal one
+  double flops_per_point = 1;        // cost: flops = this × product of all factor sizes
 
   // Fluent setters, so that a row reads as a line.
   Rule Each(std::initializer_list<int> v) const;
@@ -92,10 +91,12 @@ Rule Elementwise(absl::string_view op);  // broadcasting over all operands
 Rule Computed(absl::string_view op, FactorsFn factors);
 
 // The factors of a call. A factor of size 1 is never produced.
-// Errors: InvalidArgument when the call does not fit the rule (a bug in the rule or a bad custom one).
+// Errors: InvalidArgument when the call does not fit the rule (a bug in the rule or a bad custom
+// one).
 absl::StatusOr<OpFactors> FactorsOf(const Rule& rule, const OpCall& call);
 // Which operands of a call may hold terms that combine with `kind` while the op runs on each term.
-// each: any one of them, the others not; jointly: all of them or none. Absent operands are left out.
+// each: any one of them, the others not; jointly: all of them or none. Absent operands are left
+// out.
 struct Linearity {
   absl::InlinedVector<int, 4> each;
   absl::InlinedVector<int, 4> jointly;

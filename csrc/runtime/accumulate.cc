@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "csrc/runtime/accumulate.h"
 
-#include <algorithm>
-#include <limits>
-
 #include <ATen/Dispatch.h>
 #include <ATen/OpMathType.h>
 #include <ATen/Parallel.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/maximum.h>
 #include <ATen/ops/minimum.h>
+
+#include <algorithm>
+#include <limits>
 
 #include "csrc/runtime/tiled_tensor.h"
 
@@ -74,10 +74,14 @@ c10::Scalar IdentityOf(ReduceKind kind, at::ScalarType type) {
   }
   const bool lowest = kind == ReduceKind::kMax;
   switch (type) {
-    case at::kBool: return lowest ? 0 : 1;
-    case at::kByte: return lowest ? 0 : 255;
-    case at::kChar: return lowest ? -128 : 127;
-    case at::kShort: return lowest ? -32768 : 32767;
+    case at::kBool:
+      return lowest ? 0 : 1;
+    case at::kByte:
+      return lowest ? 0 : 255;
+    case at::kChar:
+      return lowest ? -128 : 127;
+    case at::kShort:
+      return lowest ? -32768 : 32767;
     case at::kInt:
       return lowest ? std::numeric_limits<int32_t>::lowest() : std::numeric_limits<int32_t>::max();
     default:
@@ -89,12 +93,24 @@ c10::Scalar IdentityOf(ReduceKind kind, at::ScalarType type) {
 
 void AccumulateInto(ReduceKind kind, const at::Tensor& term, at::Tensor& target) {
   switch (kind) {
-    case ReduceKind::kSum: target.add_(term); return;
-    case ReduceKind::kProd: target.mul_(term); return;
-    case ReduceKind::kMax: at::maximum_out(target, target, term); return;
-    case ReduceKind::kMin: at::minimum_out(target, target, term); return;
-    case ReduceKind::kAnd: target.logical_and_(term); return;
-    case ReduceKind::kOr: target.logical_or_(term); return;
+    case ReduceKind::kSum:
+      target.add_(term);
+      return;
+    case ReduceKind::kProd:
+      target.mul_(term);
+      return;
+    case ReduceKind::kMax:
+      at::maximum_out(target, target, term);
+      return;
+    case ReduceKind::kMin:
+      at::minimum_out(target, target, term);
+      return;
+    case ReduceKind::kAnd:
+      target.logical_and_(term);
+      return;
+    case ReduceKind::kOr:
+      target.logical_or_(term);
+      return;
   }
 }
 

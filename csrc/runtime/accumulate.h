@@ -2,9 +2,9 @@
 // Combining the terms of an unreduced value.
 #pragma once
 
-#include <vector>
-
 #include <ATen/core/Tensor.h>
+
+#include <vector>
 
 #include "csrc/ir/type.h"
 #include "csrc/sharding/sharding.h"
@@ -14,9 +14,9 @@ namespace spmd::runtime {
 // target = target ∘ term.
 void AccumulateInto(ReduceKind kind, const at::Tensor& term, at::Tensor& target);
 
-// target = terms[0] ∘ terms[1] ∘ …, left to right in each element; target may be terms[0] itself and
-// must not overlap the others. Half types are summed in f32 and rounded once.
-// Requires: at least one term; all of target's shape, type and device.
+// target = terms[0] ∘ terms[1] ∘ …, left to right in each element; target may be terms[0] itself
+// and must not overlap the others. Half types are summed in f32 and rounded once. Requires: at
+// least one term; all of target's shape, type and device.
 void AccumulateTerms(ReduceKind kind, const std::vector<at::Tensor>& terms, at::Tensor& target);
 
 // The neutral element of a reduction as a tensor of `dims` that takes the memory of one element.

@@ -24,9 +24,9 @@ absl::StatusOr<std::shared_ptr<Backend>> MakeBackend(absl::string_view name,
   }
   const std::vector<std::string> known = BackendNames();
   const std::optional<std::string> near = DidYouMean(head, known);
-  return absl::InvalidArgumentError(absl::StrCat(
-      "unknown backend '", head, "'; known are ", absl::StrJoin(known, ", "),
-      near.has_value() ? absl::StrCat("; did you mean '", *near, "'?") : ""));
+  return absl::InvalidArgumentError(
+      absl::StrCat("unknown backend '", head, "'; known are ", absl::StrJoin(known, ", "),
+                   near.has_value() ? absl::StrCat("; did you mean '", *near, "'?") : ""));
 }
 
 std::vector<std::string> BackendNames() {

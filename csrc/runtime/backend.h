@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where tiles live and ops run. One folder of csrc/runtime/backends per backend, found by the build.
+// Where tiles live and ops run. One folder of csrc/runtime/backends per backend, found by the
+// build.
 #pragma once
+
+#include <ATen/core/Tensor.h>
+#include <ATen/core/stack.h>
+#include <c10/core/Device.h>
 
 #include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
-
-#include <ATen/core/Tensor.h>
-#include <ATen/core/stack.h>
-#include <c10/core/Device.h>
 
 #include "absl/status/statusor.h"
 #include "csrc/machine/machine.h"
@@ -36,7 +37,8 @@ class Backend {
 };
 
 // "cpu", "cpu:16", "cuda", "mock_tpu:v4-16", "mock_tpu:v5e-64:plan". `devices` overrides the count.
-// Errors: InvalidArgument naming the known backends (did you mean); Unavailable when no such hardware.
+// Errors: InvalidArgument naming the known backends (did you mean); Unavailable when no such
+// hardware.
 absl::StatusOr<std::shared_ptr<Backend>> MakeBackend(absl::string_view name,
                                                      std::optional<int64_t> devices);
 std::vector<std::string> BackendNames();

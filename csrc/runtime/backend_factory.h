@@ -14,8 +14,8 @@
 namespace spmd::runtime::backends {
 
 struct BackendRequest {
-  std::string name;       // as asked for: "mock_tpu:v4-16"
-  std::string arguments;  // what follows the first colon: "v4-16", or ""
+  std::string name;                // as asked for: "mock_tpu:v4-16"
+  std::string arguments;           // what follows the first colon: "v4-16", or ""
   std::optional<int64_t> devices;  // positive
 };
 

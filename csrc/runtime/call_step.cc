@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "csrc/runtime/call_step.h"
 
+#include <ATen/ops/empty.h>
+
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -8,8 +10,6 @@
 #include "csrc/runtime/moves.h"
 #include "csrc/runtime/tiled_tensor.h"
 #include "csrc/util/status.h"
-
-#include <ATen/ops/empty.h>
 
 namespace spmd::runtime {
 namespace {
@@ -90,7 +90,8 @@ absl::Status CallStep::PlanItems(const Context& context, const Instruction& call
                        ", the result on ", grid.ToString(), "; an exchange must come between"));
     }
   }
-  for (int64_t p : positions) devices_.push_back(context.backend.torch_device(grid.device_ids()[p]));
+  for (int64_t p : positions)
+    devices_.push_back(context.backend.torch_device(grid.device_ids()[p]));
   PlanOperands(call, positions);
   PlanResults(call, positions);
   PlanExpressions(call, positions);
@@ -193,7 +194,8 @@ void CallStep::PlanExpressions(const Instruction& call, absl::Span<const int64_t
     for (const OpBinding::ExpressionArgument& argument : binding_.expressions) {
       std::vector<int64_t> numbers;
       for (const Expr& e : argument.expressions) numbers.push_back(e.Evaluate(env));
-      values.push_back(argument.is_list ? c10::IValue(std::move(numbers)) : c10::IValue(numbers[0]));
+      values.push_back(argument.is_list ? c10::IValue(std::move(numbers))
+                                        : c10::IValue(numbers[0]));
     }
   }
 }
@@ -281,8 +283,8 @@ void CallStep::RunItem(int64_t item, absl::Span<const c10::IValue> scalars,
     if (overwrites_ && t.argument == 0) continue;
     at::Tensor tile = OperandTile(item, t.operand, table);
     if (tile.defined()) {
-      stack[t.argument] = binding_.needs_contiguous && t.argument == 0 ? tile.contiguous()
-                                                                       : std::move(tile);
+      stack[t.argument] =
+          binding_.needs_contiguous && t.argument == 0 ? tile.contiguous() : std::move(tile);
     } else {
       stack[t.argument] = t.optional ? c10::IValue() : c10::IValue(at::Tensor());
     }
@@ -303,9 +305,9 @@ void CallStep::StoreUncomputed(int64_t item, ValueTable& table) const {
     const Dims& dims = result_places_[k]->DimsOf(tile.index);
     at::Tensor& target = table[results_[k]][tile.index];
     if (tile.source == ResultSource::kEmpty) {
-      target = at::empty(Sizes(dims), at::TensorOptions()
-                                          .dtype(ToScalarType(result_types_[k]))
-                                          .device(devices_[item]));
+      target = at::empty(
+          Sizes(dims),
+          at::TensorOptions().dtype(ToScalarType(result_types_[k])).device(devices_[item]));
     } else if (tile.source == ResultSource::kIdentity) {
       target = IdentityTile(result_kinds_[k], result_types_[k], dims, devices_[item]);
     }
@@ -320,8 +322,7 @@ void CallStep::StoreResults(int64_t item, torch::jit::Stack& stack, ValueTable& 
     if (tile.source == ResultSource::kOp) {
       const Dims& dims = result_places_[k]->DimsOf(tile.index);
       const at::ScalarType type = ToScalarType(result_types_[k]);
-      TORCH_CHECK(result.defined() && result.sizes() == Sizes(dims) &&
-                      result.scalar_type() == type,
+      TORCH_CHECK(result.defined() && result.sizes() == Sizes(dims) && result.scalar_type() == type,
                   "result ", k, " is ",
                   result.defined() ? c10::str(result.scalar_type(), result.sizes())
                                    : std::string("undefined"),
@@ -337,8 +338,7 @@ void CallStep::StoreResults(int64_t item, torch::jit::Stack& stack, ValueTable& 
       for (const at::Tensor& t : value.toTensorVector()) store(t);
     }
   }
-  TORCH_CHECK(k == results_.size(), "gave ", k, " results where the program has ",
-              results_.size());
+  TORCH_CHECK(k == results_.size(), "gave ", k, " results where the program has ", results_.size());
 }
 
 }  // namespace spmd::runtime

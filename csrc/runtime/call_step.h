@@ -7,10 +7,10 @@
 // are the 8 coordinates of (data, model), each run at the first device that has them.
 #pragma once
 
+#include <ATen/core/Tensor.h>
+
 #include <cstdint>
 #include <vector>
-
-#include <ATen/core/Tensor.h>
 
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
@@ -29,9 +29,9 @@ class CallStep {
   struct Context {
     const program::Program& program;
     const Backend& backend;
-    absl::Span<const PlacementPtr> placements;      // by value
-    absl::Span<const int> last_use;                 // by value: the last instruction that reads it
-    absl::Span<const uint8_t> outlives;             // by value: still needed after the program
+    absl::Span<const PlacementPtr> placements;  // by value
+    absl::Span<const int> last_use;             // by value: the last instruction that reads it
+    absl::Span<const uint8_t> outlives;         // by value: still needed after the program
   };
   // Errors: InvalidArgument naming the op.
   static absl::StatusOr<CallStep> Make(const Context& context, int instruction);
@@ -82,10 +82,10 @@ class CallStep {
   std::vector<ReduceKind> result_kinds_;
   int64_t num_items_ = 0;
   int64_t bytes_ = 0;
-  std::vector<c10::Device> devices_;           // by item
-  std::vector<int32_t> operand_tiles_;         // by item, operand: index or kAbsent, kZeros
-  std::vector<ResultTile> result_tiles_;       // by item, result
-  std::vector<uint8_t> computed_;              // by item: some result comes from the op
+  std::vector<c10::Device> devices_;      // by item
+  std::vector<int32_t> operand_tiles_;    // by item, operand: index or kAbsent, kZeros
+  std::vector<ResultTile> result_tiles_;  // by item, result
+  std::vector<uint8_t> computed_;         // by item: some result comes from the op
   std::vector<std::vector<c10::IValue>> expression_values_;  // by item (one for all if equal)
   std::vector<std::vector<uint8_t>> identity_;
   bool overwrites_ = false;

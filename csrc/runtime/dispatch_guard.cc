@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "csrc/runtime/dispatch_guard.h"
 
-#include <new>
-
 #include <c10/util/Exception.h>
+
+#include <new>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"

@@ -2,12 +2,12 @@
 // Running ATen ops as plain functions, and their exceptions as statuses.
 #pragma once
 
-#include <exception>
-#include <string>
-
 #include <c10/core/AutogradState.h>
 #include <c10/core/DispatchKeySet.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
+
+#include <exception>
+#include <string>
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
@@ -37,7 +37,8 @@ class DispatchGuard {
 };
 
 // What `e` says, without its backtrace. Out of memory → ResourceExhausted, IndexError → OutOfRange,
-// ValueError and TypeError → InvalidArgument, NotImplementedError → Unimplemented, others → Internal.
+// ValueError and TypeError → InvalidArgument, NotImplementedError → Unimplemented, others →
+// Internal.
 absl::Status StatusFromException(const std::exception& e, absl::string_view context);
 
 }  // namespace spmd::runtime

@@ -14,8 +14,8 @@ absl::StatusOr<std::optional<int64_t>> EnvironmentDeviceCount() {
   if (text == nullptr || *text == '\0') return std::optional<int64_t>();
   int64_t count = 0;
   if (!absl::SimpleAtoi(text, &count) || count < 1) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "SPMD_NUM_DEVICES is '", text, "', which is not a positive number of devices"));
+    return absl::InvalidArgumentError(absl::StrCat("SPMD_NUM_DEVICES is '", text,
+                                                   "', which is not a positive number of devices"));
   }
   return std::optional<int64_t>(count);
 }

@@ -3,17 +3,17 @@
 //
 // Instructions are scheduled, not device threads: no device has a thread and no collective blocks
 // one, so any number of virtual devices runs on one core. A work item is (instruction, distinct
-// tile); items of one instruction run in parallel over the cores (the wheel's own OpenMP pool), each
-// with ATen's inner parallelism off, while there are at least as many tiles as workers, else one
-// after another with ATen's own threads. Terms are added in device order, so results do not depend
-// on timing.
+// tile); items of one instruction run in parallel over the cores (the wheel's own OpenMP pool),
+// each with ATen's inner parallelism off, while there are at least as many tiles as workers, else
+// one after another with ATen's own threads. Terms are added in device order, so results do not
+// depend on timing.
 #pragma once
+
+#include <c10/core/Scalar.h>
 
 #include <memory>
 #include <string>
 #include <vector>
-
-#include <c10/core/Scalar.h>
 
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
@@ -23,16 +23,16 @@
 
 namespace spmd::runtime {
 
-// A program made ready for a backend: operators resolved, expressions evaluated per tile, move plans
-// made. Immutable. Thread safety: Run may be called from one thread at a time.
+// A program made ready for a backend: operators resolved, expressions evaluated per tile, move
+// plans made. Immutable. Thread safety: Run may be called from one thread at a time.
 class LoadedProgram {
  public:
   struct Options {
     // False: a tile per device, replicas computed again (honest timing of the full work).
     bool deduplicate = true;
   };
-  // Errors: ResourceExhausted with the ten largest values when the peak exceeds the backend's memory;
-  // InvalidArgument when an op or attribute does not exist.
+  // Errors: ResourceExhausted with the ten largest values when the peak exceeds the backend's
+  // memory; InvalidArgument when an op or attribute does not exist.
   static absl::StatusOr<std::shared_ptr<LoadedProgram>> Load(program::Program program,
                                                              std::shared_ptr<Backend> backend,
                                                              Options options);
@@ -46,19 +46,19 @@ class LoadedProgram {
 
   struct Argument {
     TiledTensorPtr value;
-    // The caller drops its reference: tiles may be overwritten or become the result's. Only tiles that
-    // nobody else holds are.
+    // The caller drops its reference: tiles may be overwritten or become the result's. Only tiles
+    // that nobody else holds are.
     bool donate = false;
   };
-  // inputs[i] for program().inputs[i]. An argument in another layout (or grid) is moved first, as a copy.
-  // results[k] for program().outputs[k]. Nothing is written into non-donated inputs.
+  // inputs[i] for program().inputs[i]. An argument in another layout (or grid) is moved first, as a
+  // copy. results[k] for program().outputs[k]. Nothing is written into non-donated inputs.
   //
-  // Up to the *commit* (after the last instruction that can fail on values, and before the first that
-  // overwrites or drops a donated input) a failure or an interrupt (csrc/runtime/interrupt.h) leaves
-  // every argument as it was. At the commit the donated arguments are taken: their `value` becomes
-  // null, and stays so if a later instruction fails (the buffers they came from are then lost).
-  // Errors: as the op's exception says (see StatusFromException), naming op, shapes and the user's
-  // line; Cancelled when interrupted.
+  // Up to the *commit* (after the last instruction that can fail on values, and before the first
+  // that overwrites or drops a donated input) a failure or an interrupt (csrc/runtime/interrupt.h)
+  // leaves every argument as it was. At the commit the donated arguments are taken: their `value`
+  // becomes null, and stays so if a later instruction fails (the buffers they came from are then
+  // lost). Errors: as the op's exception says (see StatusFromException), naming op, shapes and the
+  // user's line; Cancelled when interrupted.
   absl::StatusOr<std::vector<TiledTensorPtr>> Run(absl::Span<Argument> inputs,
                                                   const std::vector<c10::Scalar>& scalars);
   // The same for a caller that does not want its arguments back.
@@ -77,8 +77,8 @@ class LoadedProgram {
   std::unique_ptr<Impl> impl_;
 };
 
-// The value in another layout (any grid over the same backend). Shares tiles that are already right.
-// Throws what ATen throws (out of memory).
+// The value in another layout (any grid over the same backend). Shares tiles that are already
+// right. Throws what ATen throws (out of memory).
 TiledTensorPtr MoveTo(const TiledTensor& value, const Layout& layout, Backend& backend);
 
 }  // namespace spmd::runtime

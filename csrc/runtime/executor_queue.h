@@ -2,6 +2,8 @@
 // Running programs while the caller goes on: one thread, in order, at most a few waiting.
 #pragma once
 
+#include <c10/core/Scalar.h>
+
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
@@ -9,8 +11,6 @@
 #include <mutex>
 #include <thread>
 #include <vector>
-
-#include <c10/core/Scalar.h>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -26,8 +26,8 @@ class PendingRun {
   bool done() const;
   // Blocks until the run is over and says how it went.
   absl::Status Wait() const;
-  // Waits. The result for output k; `take` gives away the run's own reference, so that the caller can
-  // be the tiles' only owner. Errors: the run's; FailedPrecondition when it was taken before.
+  // Waits. The result for output k; `take` gives away the run's own reference, so that the caller
+  // can be the tiles' only owner. Errors: the run's; FailedPrecondition when it was taken before.
   absl::StatusOr<TiledTensorPtr> Result(int output, bool take);
   // Waits. What a failed run did not take of its arguments; `value` is null where it did, and
   // everywhere after success.
@@ -59,11 +59,12 @@ class ExecutorQueue {
  public:
   struct Argument {
     PendingTiles value;
-    bool donate = false;  // see LoadedProgram::Argument; a pending result is then taken from its run
+    bool donate =
+        false;  // see LoadedProgram::Argument; a pending result is then taken from its run
   };
 
-  // `synchronous`: programs run inside Enqueue, on the caller's thread. Otherwise a thread is started
-  // at first use; Enqueue blocks while `bound` programs wait.
+  // `synchronous`: programs run inside Enqueue, on the caller's thread. Otherwise a thread is
+  // started at first use; Enqueue blocks while `bound` programs wait.
   explicit ExecutorQueue(bool synchronous, size_t bound = 8)
       : synchronous_(synchronous), bound_(bound) {}
   ~ExecutorQueue() { Shutdown(); }

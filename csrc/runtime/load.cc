@@ -29,9 +29,9 @@ absl::Status CheckMemory(const Program& program, const Backend& backend) {
   if (limit <= 0) return absl::OkStatus();
   const program::MemoryReport report = program::PeakMemory(program);
   if (report.peak_bytes <= limit) return absl::OkStatus();
-  std::string text = absl::StrCat(
-      "the program needs ", Megabytes(report.peak_bytes), " per device; ", backend.name(), " has ",
-      Megabytes(limit), ". The largest values when it is fullest:");
+  std::string text = absl::StrCat("the program needs ", Megabytes(report.peak_bytes),
+                                  " per device; ", backend.name(), " has ", Megabytes(limit),
+                                  ". The largest values when it is fullest:");
   for (size_t i = 0; i < report.live.size() && i < 10; ++i) {
     const program::Value& value = program.values[report.live[i].value];
     absl::StrAppend(&text, "\n  ", Megabytes(report.live[i].bytes), "  %", value.name, ": ",
@@ -83,9 +83,9 @@ absl::Status LoadedProgram::Impl::FindPlaces() {
     for (int64_t id : grid->device_ids()) {
       on_cpu = on_cpu && backend.torch_device(id).is_cpu();
       if (!backend.elastic() && id >= backend.num_devices()) {
-        return absl::InvalidArgumentError(
-            absl::StrCat("the program's mesh ", grid->ToString(), " names device ", id, "; ",
-                         backend.name(), " has ", backend.num_devices()));
+        return absl::InvalidArgumentError(absl::StrCat("the program's mesh ", grid->ToString(),
+                                                       " names device ", id, "; ", backend.name(),
+                                                       " has ", backend.num_devices()));
       }
     }
   }
@@ -148,10 +148,10 @@ absl::StatusOr<MoveStep> LoadedProgram::Impl::MakeMove(int index) {
       plan = std::make_shared<const MovePlan>(
           MovePlan::Make(*placements[from], *placements[to], backend));
     }
-    step.parts.push_back({from, to, plan, identity[from],
-                          !outlives[from] && last_use[from] == index &&
-                              std::count(instruction.operands.begin(), instruction.operands.end(),
-                                         from) == 1});
+    step.parts.push_back(
+        {from, to, plan, identity[from],
+         !outlives[from] && last_use[from] == index &&
+             std::count(instruction.operands.begin(), instruction.operands.end(), from) == 1});
     step.bytes += plan->elements_touched * ByteSize(program.values[to].type.dtype);
     for (size_t i = 0; i < plan->tiles.size(); ++i) {
       const TileMove::Action action = plan->tiles[i].action;
@@ -185,11 +185,11 @@ void LoadedProgram::Impl::FindCommit() {
   commit = std::max(last_fallible + 1, first_write);
 }
 
-absl::StatusOr<std::shared_ptr<LoadedProgram>> LoadedProgram::Load(
-    Program program, std::shared_ptr<Backend> backend, Options options) {
+absl::StatusOr<std::shared_ptr<LoadedProgram>> LoadedProgram::Load(Program program,
+                                                                   std::shared_ptr<Backend> backend,
+                                                                   Options options) {
   std::shared_ptr<LoadedProgram> loaded(new LoadedProgram(std::move(program), std::move(backend)));
-  loaded->impl_ =
-      std::make_unique<Impl>(loaded->program_, *loaded->backend_, options);
+  loaded->impl_ = std::make_unique<Impl>(loaded->program_, *loaded->backend_, options);
   SPMD_RETURN_IF_ERROR(loaded->impl_->Load());
   return loaded;
 }

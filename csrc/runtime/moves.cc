@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "csrc/runtime/moves.h"
 
+#include <ATen/ops/empty.h>
+#include <ATen/ops/full.h>
+
 #include <algorithm>
 #include <limits>
 
 #include "csrc/runtime/accumulate.h"
 #include "csrc/runtime/tiled_tensor.h"
 #include "csrc/util/status.h"
-
-#include <ATen/ops/empty.h>
-#include <ATen/ops/full.h>
 
 namespace spmd::runtime {
 namespace {
@@ -63,7 +63,10 @@ std::vector<Segment> Cover(const Placement& from, int dim, const Interval& wante
 class PlanMaker {
  public:
   PlanMaker(const Placement& from, const Placement& to, const Backend& backend)
-      : from_(from), to_(to), backend_(backend), cover_(from.rank()),
+      : from_(from),
+        to_(to),
+        backend_(backend),
+        cover_(from.rank()),
         same_grid_(from.layout().grid() == to.layout().grid() || from.grid() == to.grid()) {
     SPMD_CHECK(from.rank() == to.rank(), "a move between ", from.layout().ToString(), " and ",
                to.layout().ToString());
@@ -203,9 +206,8 @@ bool CoversWhole(const std::vector<Piece>& pieces, const Dims& dims) {
 at::Tensor ReduceTile(const MovePlan& plan, const TileMove& move, const MoveRequest& request) {
   std::vector<const std::vector<Piece>*> terms;
   for (const std::vector<Piece>& pieces : move.terms) {
-    const bool known_identity =
-        !request.identity.empty() && CoversWhole(pieces, move.dims) &&
-        request.identity[pieces[0].source] != 0;
+    const bool known_identity = !request.identity.empty() && CoversWhole(pieces, move.dims) &&
+                                request.identity[pieces[0].source] != 0;
     if (!known_identity) terms.push_back(&pieces);
   }
   if (terms.empty()) {
@@ -228,10 +230,10 @@ at::Tensor ReduceTile(const MovePlan& plan, const TileMove& move, const MoveRequ
     for (size_t t = 1; t < terms.size(); ++t) {
       for (const Piece& piece : *terms[t]) {
         at::Tensor part = Part(sum, piece.target_offset, piece.size);
-        AccumulateInto(plan.kind,
-                       Part(request.sources[piece.source], piece.source_offset, piece.size)
-                           .to(move.device),
-                       part);
+        AccumulateInto(
+            plan.kind,
+            Part(request.sources[piece.source], piece.source_offset, piece.size).to(move.device),
+            part);
       }
     }
     return sum;
@@ -256,8 +258,8 @@ at::Tensor ReduceTile(const MovePlan& plan, const TileMove& move, const MoveRequ
 
 MovePlan MovePlan::Make(const Placement& from, const Placement& to, const Backend& backend) {
   MovePlan plan;
-  plan.kind = from.sharding().IsUnreduced() ? from.sharding().reduce_kind
-                                            : to.sharding().reduce_kind;
+  plan.kind =
+      from.sharding().IsUnreduced() ? from.sharding().reduce_kind : to.sharding().reduce_kind;
   const PlanMaker maker(from, to, backend);
   std::vector<int32_t> uses(from.count(), 0);
   for (int64_t i = 0; i < to.count(); ++i) {
@@ -273,7 +275,8 @@ MovePlan MovePlan::Make(const Placement& from, const Placement& to, const Backen
     }
   }
   for (TileMove& move : plan.tiles) {
-    if (move.action != TileMove::Action::kReduce || !CoversWhole(move.terms[0], move.dims)) continue;
+    if (move.action != TileMove::Action::kReduce || !CoversWhole(move.terms[0], move.dims))
+      continue;
     const int32_t first = move.terms[0][0].source;
     move.may_accumulate = uses[first] == 1 && from.DimsOf(first) == move.dims;
   }

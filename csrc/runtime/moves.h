@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Bringing a value into another layout: one general routine for every move instruction.
 //
-// Each tile of the result is covered by pieces of source tiles (intersections of boxes). Which pieces
-// follows from the two placements alone, so it is worked out once, when a program is loaded:
+// Each tile of the result is covered by pieces of source tiles (intersections of boxes). Which
+// pieces follows from the two placements alone, so it is worked out once, when a program is loaded:
 //
 //   from  [8] {a}  on [a=4]      tiles [0:2) [2:4) [4:6) [6:8)
 //   to    [8] {}                 one tile: 4 pieces, copied
@@ -12,11 +12,11 @@
 // tiles may alias each other, and a tile may be written into only when its storage has one owner.
 #pragma once
 
+#include <ATen/core/Tensor.h>
+
 #include <cstdint>
 #include <memory>
 #include <vector>
-
-#include <ATen/core/Tensor.h>
 
 #include "absl/types/span.h"
 #include "csrc/ir/type.h"
@@ -68,8 +68,8 @@ struct MoveRequest {
   bool sources_die = false;
 };
 
-// One tile of the result. Never writes into a source unless sources_die. Thread safety: tiles of one
-// plan may be made in parallel.
+// One tile of the result. Never writes into a source unless sources_die. Thread safety: tiles of
+// one plan may be made in parallel.
 at::Tensor RunTileMove(const MovePlan& plan, int64_t index, const MoveRequest& request);
 
 // True when the tensor and its memory belong to the caller alone and every element is its own.

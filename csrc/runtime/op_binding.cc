@@ -33,12 +33,25 @@ constexpr absl::string_view kNeedContiguous[] = {"aten::as_strided", "aten::view
                                                  "aten::view_as_complex", "aten::view_as_real"};
 
 // Families of ops that look at values and may refuse them. Everything outside aten and spmd counts.
-constexpr absl::string_view kFallible[] = {
-    "_assert", "aten::put", "bernoulli", "binary_cross_entropy", "bincount", "binomial", "bucketize",
-    "cdist", "cholesky", "cross_entropy", "ctc_loss", "embedding", "gather", "geqrf", "histc",
-    "histogram", "index", "inverse", "linalg", "lstsq", "max_unpool", "multi_margin", "multilabel",
-    "multinomial", "nll", "normal", "one_hot", "ormqr", "poisson", "repeat_interleave", "scatter",
-    "searchsorted", "slice_start", "solve", "svd", "aten::take", "triangular", "unique"};
+constexpr absl::string_view kFallible[] = {"_assert",     "aten::put",
+                                           "bernoulli",   "binary_cross_entropy",
+                                           "bincount",    "binomial",
+                                           "bucketize",   "cdist",
+                                           "cholesky",    "cross_entropy",
+                                           "ctc_loss",    "embedding",
+                                           "gather",      "geqrf",
+                                           "histc",       "histogram",
+                                           "index",       "inverse",
+                                           "linalg",      "lstsq",
+                                           "max_unpool",  "multi_margin",
+                                           "multilabel",  "multinomial",
+                                           "nll",         "normal",
+                                           "one_hot",     "ormqr",
+                                           "poisson",     "repeat_interleave",
+                                           "scatter",     "searchsorted",
+                                           "slice_start", "solve",
+                                           "svd",         "aten::take",
+                                           "triangular",  "unique"};
 
 bool IsBuiltIn(absl::string_view op) {
   return absl::StartsWith(op, "aten::") || absl::StartsWith(op, "spmd::");
@@ -61,7 +74,8 @@ std::pair<absl::string_view, absl::string_view> SplitOverload(absl::string_view 
   return {op.substr(0, dot), op.substr(dot + 1)};
 }
 
-// "add.Tensor" and "add_.Tensor" with the same arguments, the first of which is written and returned.
+// "add.Tensor" and "add_.Tensor" with the same arguments, the first of which is written and
+// returned.
 std::optional<c10::OperatorHandle> FindInPlace(absl::string_view op,
                                                const c10::FunctionSchema& schema) {
   const auto [name, overload] = SplitOverload(op);
@@ -106,10 +120,14 @@ class AttributeConverter {
   std::optional<IValue> operator()(int64_t value) const { return Number(value, value); }
   std::optional<IValue> operator()(double value) const {
     switch (type_->kind()) {
-      case TypeKind::FloatType: return IValue(value);
-      case TypeKind::NumberType: return IValue(c10::Scalar(value));
-      case TypeKind::ListType: return (*this)(std::vector<double>(length_, value));
-      default: return std::nullopt;
+      case TypeKind::FloatType:
+        return IValue(value);
+      case TypeKind::NumberType:
+        return IValue(c10::Scalar(value));
+      case TypeKind::ListType:
+        return (*this)(std::vector<double>(length_, value));
+      default:
+        return std::nullopt;
     }
   }
   std::optional<IValue> operator()(const std::complex<double>& value) const {
@@ -128,19 +146,27 @@ class AttributeConverter {
   }
   std::optional<IValue> operator()(const std::vector<int64_t>& values) const {
     switch (ElementKind()) {
-      case TypeKind::IntType: return IValue(values);
-      case TypeKind::FloatType: return IValue(std::vector<double>(values.begin(), values.end()));
-      case TypeKind::NumberType: return Scalars(absl::MakeConstSpan(values));
+      case TypeKind::IntType:
+        return IValue(values);
+      case TypeKind::FloatType:
+        return IValue(std::vector<double>(values.begin(), values.end()));
+      case TypeKind::NumberType:
+        return Scalars(absl::MakeConstSpan(values));
       // An empty list has no element type of its own.
-      case TypeKind::BoolType: return Bools(std::vector<bool>(values.begin(), values.end()));
-      default: return std::nullopt;
+      case TypeKind::BoolType:
+        return Bools(std::vector<bool>(values.begin(), values.end()));
+      default:
+        return std::nullopt;
     }
   }
   std::optional<IValue> operator()(const std::vector<double>& values) const {
     switch (ElementKind()) {
-      case TypeKind::FloatType: return IValue(values);
-      case TypeKind::NumberType: return Scalars(absl::MakeConstSpan(values));
-      default: return std::nullopt;
+      case TypeKind::FloatType:
+        return IValue(values);
+      case TypeKind::NumberType:
+        return Scalars(absl::MakeConstSpan(values));
+      default:
+        return std::nullopt;
     }
   }
   std::optional<IValue> operator()(const std::vector<bool>& values) const {
@@ -157,12 +183,18 @@ class AttributeConverter {
   template <typename T>
   std::optional<IValue> Number(T value, int64_t as_int) const {
     switch (type_->kind()) {
-      case TypeKind::BoolType: return IValue(as_int != 0);
-      case TypeKind::IntType: return IValue(as_int);
-      case TypeKind::FloatType: return IValue(static_cast<double>(as_int));
-      case TypeKind::NumberType: return IValue(c10::Scalar(value));
-      case TypeKind::ListType: return (*this)(std::vector<int64_t>(length_, as_int));
-      default: return std::nullopt;
+      case TypeKind::BoolType:
+        return IValue(as_int != 0);
+      case TypeKind::IntType:
+        return IValue(as_int);
+      case TypeKind::FloatType:
+        return IValue(static_cast<double>(as_int));
+      case TypeKind::NumberType:
+        return IValue(c10::Scalar(value));
+      case TypeKind::ListType:
+        return (*this)(std::vector<int64_t>(length_, as_int));
+      default:
+        return std::nullopt;
     }
   }
   TypeKind ElementKind() const {
@@ -248,8 +280,8 @@ class Binder {
     }
     std::optional<IValue> value = std::visit(AttributeConverter(argument), *attr);
     if (!value.has_value() || (value->isNone() && !optional)) {
-      return Error(absl::StrCat("argument '", argument.name(), "' is a ", type->repr_str(),
-                                "; ", AttrToString(*attr), " does not fit"));
+      return Error(absl::StrCat("argument '", argument.name(), "' is a ", type->repr_str(), "; ",
+                                AttrToString(*attr), " does not fit"));
     }
     binding_.constants[i] = *std::move(value);
     return absl::OkStatus();
@@ -274,8 +306,7 @@ class Binder {
       return Error(absl::StrCat("needs a list of tensors for '", argument.name(), "'"));
     }
     const ir::OperandGroup group = call_.groups[group_++];
-    const bool optional_elements =
-        !IsTensor(type->expectRef<c10::ListType>().getElementType());
+    const bool optional_elements = !IsTensor(type->expectRef<c10::ListType>().getElementType());
     binding_.groups.push_back({i, group, optional_elements});
     operand_ += group.size;
     return absl::OkStatus();
@@ -319,10 +350,14 @@ absl::StatusOr<OpBinding> Bind(const program::Instruction& call) {
 
 IValue ScalarValue(const c10::Scalar& scalar, const TypePtr& type) {
   switch (type->kind()) {
-    case TypeKind::FloatType: return IValue(scalar.toDouble());
-    case TypeKind::IntType: return IValue(scalar.toLong());
-    case TypeKind::BoolType: return IValue(scalar.toBool());
-    default: return IValue(scalar);
+    case TypeKind::FloatType:
+      return IValue(scalar.toDouble());
+    case TypeKind::IntType:
+      return IValue(scalar.toLong());
+    case TypeKind::BoolType:
+      return IValue(scalar.toBool());
+    default:
+      return IValue(scalar);
   }
 }
 

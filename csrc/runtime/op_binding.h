@@ -8,12 +8,12 @@
 //   anything else   the attribute of that name, else the schema's default
 #pragma once
 
-#include <optional>
-#include <vector>
-
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/stack.h>
 #include <c10/core/Scalar.h>
+
+#include <optional>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "csrc/program/program.h"

@@ -5,8 +5,7 @@
 
 namespace spmd::runtime {
 
-Placement::Placement(Layout layout, bool per_position,
-                     std::vector<std::vector<Interval>> intervals)
+Placement::Placement(Layout layout, bool per_position, std::vector<std::vector<Interval>> intervals)
     : layout_(std::move(layout)), per_position_(per_position), intervals_(std::move(intervals)) {
   const int r = layout_.rank();
   intervals_.resize(r);
@@ -47,8 +46,7 @@ Placement::Placement(Layout layout, bool per_position,
 bool SamePlacement(const Layout& a, const Layout& b) {
   if (a.dims() != b.dims() || !(a.grid() == b.grid() || *a.grid() == *b.grid())) return false;
   const Sharding &s = a.sharding(), &t = b.sharding();
-  if (s.unreduced != t.unreduced ||
-      (!s.unreduced.empty() && s.reduce_kind != t.reduce_kind)) {
+  if (s.unreduced != t.unreduced || (!s.unreduced.empty() && s.reduce_kind != t.reduce_kind)) {
     return false;
   }
   for (int d = 0; d < a.rank(); ++d) {

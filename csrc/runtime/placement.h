@@ -9,8 +9,8 @@
 #include <memory>
 #include <vector>
 
-#include "absl/hash/hash.h"
 #include "absl/container/flat_hash_map.h"
+#include "absl/hash/hash.h"
 #include "csrc/program/program.h"
 #include "csrc/sharding/layout.h"
 
@@ -32,9 +32,7 @@ class Placement {
   int64_t TileAt(int64_t position) const { return tile_at_[position]; }
   int64_t IndexAt(int64_t position) const { return per_position_ ? position : tile_at_[position]; }
   int64_t TileOf(int64_t index) const { return per_position_ ? tile_at_[index] : index; }
-  int64_t PositionOf(int64_t index) const {
-    return per_position_ ? index : first_position_[index];
-  }
+  int64_t PositionOf(int64_t index) const { return per_position_ ? index : first_position_[index]; }
   // The first position that holds a tile.
   int64_t FirstPosition(int64_t tile) const { return first_position_[tile]; }
 
@@ -43,9 +41,7 @@ class Placement {
   // True when the shards of `dim` are not the layout's own: they may overlap and reach outside.
   bool windowed(int dim) const { return windowed_[dim]; }
   int64_t num_terms() const { return num_terms_; }
-  int64_t ShardOfTile(int64_t tile, int dim) const {
-    return tile / stride_[dim] % num_shards(dim);
-  }
+  int64_t ShardOfTile(int64_t tile, int dim) const { return tile / stride_[dim] % num_shards(dim); }
   // How many tiles one step along the shards of `dim` is.
   int64_t stride(int dim) const { return stride_[dim]; }
 

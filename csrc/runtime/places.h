@@ -6,8 +6,8 @@
 
 namespace spmd::runtime {
 
-// True when the devices of the grid sit at more than one place, so that a tensor per device position
-// is kept instead of one per distinct tile.
+// True when the devices of the grid sit at more than one place, so that a tensor per device
+// position is kept instead of one per distinct tile.
 bool NeedsPositions(const Grid& grid, const Backend& backend);
 inline bool NeedsPositions(const Layout& layout, const Backend& backend) {
   return NeedsPositions(*layout.grid(), backend);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <utility>
-
 #include <ATen/ops/empty.h>
+
+#include <utility>
 
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
@@ -49,9 +49,8 @@ absl::Status LoadedProgram::Impl::Bring(absl::Span<Argument> inputs) {
         given->layout.dims() != wanted.type.dims) {
       return absl::InvalidArgumentError(absl::StrCat(
           "input %", wanted.name, " is ", wanted.type.ToString(), "; got ",
-          given == nullptr
-              ? std::string("nothing")
-              : TensorType{given->dtype, given->layout.dims()}.ToString()));
+          given == nullptr ? std::string("nothing")
+                           : TensorType{given->dtype, given->layout.dims()}.ToString()));
     }
     const Placement& to = *placements[id];
     if (SamePlacement(given->layout, to.layout()) && wanted.windows.empty() &&
@@ -64,8 +63,7 @@ absl::Status LoadedProgram::Impl::Bring(absl::Span<Argument> inputs) {
         MovePlan::Make(Placement(given->layout, given->per_position), to, backend);
     std::vector<at::Tensor> sources = given->tiles;
     for (int64_t t = 0; t < to.count(); ++t) {
-      table[id].push_back(
-          RunTileMove(plan, t, {absl::MakeSpan(sources), {}, wanted.type.dtype}));
+      table[id].push_back(RunTileMove(plan, t, {absl::MakeSpan(sources), {}, wanted.type.dtype}));
     }
   }
   return absl::OkStatus();
@@ -140,8 +138,8 @@ std::vector<TiledTensorPtr> LoadedProgram::Impl::TakeOutputs() {
   std::vector<TiledTensorPtr> outputs;
   for (const program::Output& output : program.outputs) {
     const program::Value& value = program.values[output.value];
-    auto result = std::make_shared<TiledTensor>(TiledTensor{
-        placements[output.value]->layout(), value.type.dtype, {}, per_position});
+    auto result = std::make_shared<TiledTensor>(
+        TiledTensor{placements[output.value]->layout(), value.type.dtype, {}, per_position});
     // A value may be an output twice; its tiles are then shared.
     for (const at::Tensor& tile : table[output.value]) result->tiles.push_back(Compact(tile));
     outputs.push_back(std::move(result));

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "csrc/runtime/tiled_tensor.h"
 
+#include <ATen/ops/empty.h>
+
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -9,8 +11,6 @@
 #include "csrc/runtime/moves.h"
 #include "csrc/runtime/places.h"
 #include "csrc/util/status.h"
-
-#include <ATen/ops/empty.h>
 
 namespace spmd::runtime {
 namespace {
@@ -89,8 +89,7 @@ TiledTensorPtr Upload(const at::Tensor& host, const Layout& layout, Backend& bac
   // Replicas at one place share a tensor.
   std::vector<at::Tensor> made(layout.num_tiles());
   for (int64_t i = 0; i < to.count(); ++i) {
-    const c10::Device device =
-        backend.torch_device(to.grid().device_ids()[to.PositionOf(i)]);
+    const c10::Device device = backend.torch_device(to.grid().device_ids()[to.PositionOf(i)]);
     at::Tensor& tile = made[to.TileOf(i)];
     if (!tile.defined() || tile.device() != device) {
       const Dims& dims = to.DimsOf(i);

@@ -2,10 +2,10 @@
 // A value that lives on devices: its layout and its distinct tiles.
 #pragma once
 
+#include <ATen/core/Tensor.h>
+
 #include <memory>
 #include <vector>
-
-#include <ATen/core/Tensor.h>
 
 #include "csrc/ir/type.h"
 #include "csrc/runtime/backend.h"

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "csrc/runtime/workers.h"
 
+#include <ATen/Parallel.h>
+
 #include <atomic>
 #include <exception>
 #include <vector>
-
-#include <ATen/Parallel.h>
 
 #include "csrc/runtime/dispatch_guard.h"
 

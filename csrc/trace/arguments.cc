@@ -20,7 +20,8 @@ bool IsWrapped(const c10::IValue& v) {
          v.toTensor().unsafeGetTensorImpl()->is_wrapped_number();
 }
 
-// What a wrapped number is next to the tensors of the call: their type if it is of its kind or above.
+// What a wrapped number is next to the tensors of the call: their type if it is of its kind or
+// above.
 at::ScalarType TypeOfWrapped(const at::Tensor& number, const std::vector<c10::IValue>& args) {
   std::optional<at::ScalarType> common;
   for (const c10::IValue& arg : args) {
@@ -60,7 +61,8 @@ TapeId ReadOperand(Session::State& state, const at::Tensor& tensor,
     const at::ScalarType dtype = like.value_or(tensor.scalar_type());
     return EmitFull(state, {runtime::FromScalarType(dtype), {}}, ValueOf(tensor));
   }
-  TORCH_CHECK(false, "Expected all tensors to be on the same device, but found at least two devices, ",
+  TORCH_CHECK(false,
+              "Expected all tensors to be on the same device, but found at least two devices, ",
               TheDevice(), " and ", tensor.device(), "!");
 }
 

@@ -10,8 +10,8 @@
 namespace spmd::trace {
 
 struct Arguments {
-  const OpInfo* op = nullptr;           // may have become the Scalar overload of the one asked for
-  std::vector<c10::IValue> args;        // tensors None
+  const OpInfo* op = nullptr;     // may have become the Scalar overload of the one asked for
+  std::vector<c10::IValue> args;  // tensors None
   absl::InlinedVector<TapeId, 4> operands;
   absl::InlinedVector<ir::OperandGroup, 1> groups;
 };
@@ -25,8 +25,8 @@ Arguments ReadArguments(Session::State& state, const OpInfo& op, std::vector<c10
 std::vector<c10::IValue> Rearrange(const OpInfo& from, const std::vector<c10::IValue>& args,
                                    const OpInfo& to);
 
-// One operand: a tensor of ours, or a 0-dim CPU tensor. `like`: for wrapped numbers, the element type
-// they take.
+// One operand: a tensor of ours, or a 0-dim CPU tensor. `like`: for wrapped numbers, the element
+// type they take.
 TapeId ReadOperand(Session::State& state, const at::Tensor& tensor,
                    std::optional<at::ScalarType> like = std::nullopt);
 

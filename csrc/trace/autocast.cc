@@ -10,11 +10,12 @@ namespace {
 
 Tensor BinaryCrossEntropyBanned(const Tensor&, const Tensor&, const std::optional<Tensor>&,
                                 int64_t) {
-  TORCH_CHECK(false,
-              "torch.nn.functional.binary_cross_entropy and torch.nn.BCELoss are unsafe to "
-              "autocast. Many models use a sigmoid layer right before the binary cross entropy "
-              "layer. In this case, combine the two layers using "
-              "torch.nn.functional.binary_cross_entropy_with_logits or torch.nn.BCEWithLogitsLoss.");
+  TORCH_CHECK(
+      false,
+      "torch.nn.functional.binary_cross_entropy and torch.nn.BCELoss are unsafe to "
+      "autocast. Many models use a sigmoid layer right before the binary cross entropy "
+      "layer. In this case, combine the two layers using "
+      "torch.nn.functional.binary_cross_entropy_with_logits or torch.nn.BCEWithLogitsLoss.");
 }
 
 TORCH_LIBRARY_IMPL(_, AutocastPrivateUse1, m) { m.fallback(torch::CppFunction::makeFallthrough()); }
@@ -33,8 +34,7 @@ TORCH_LIBRARY_IMPL(aten, AutocastPrivateUse1, m) {
 #define SPMD_PROMOTE(...) KERNEL_PRIVATEUSEONE(__VA_ARGS__, promote)
   AT_FORALL_PROMOTE(SPMD_PROMOTE)
 #undef SPMD_PROMOTE
-  m.impl(TORCH_SELECTIVE_NAME("aten::binary_cross_entropy"),
-         TORCH_FN(BinaryCrossEntropyBanned));
+  m.impl(TORCH_SELECTIVE_NAME("aten::binary_cross_entropy"), TORCH_FN(BinaryCrossEntropyBanned));
 }
 
 }  // namespace
@@ -43,8 +43,6 @@ TORCH_LIBRARY_IMPL(aten, AutocastPrivateUse1, m) {
 namespace spmd::trace {
 
 // The lists are registered when the library is loaded; this keeps the linker from dropping them.
-void RegisterAutocast() {
-  at::autocast::set_autocast_dtype(kDeviceType, at::kBFloat16);
-}
+void RegisterAutocast() { at::autocast::set_autocast_dtype(kDeviceType, at::kBFloat16); }
 
 }  // namespace spmd::trace

@@ -62,9 +62,7 @@ AddressBook& Addresses() {
   return *book;
 }
 
-void DropBuffer(void* context) {
-  c10::raw::intrusive_ptr::decref(static_cast<Buffer*>(context));
-}
+void DropBuffer(void* context) { c10::raw::intrusive_ptr::decref(static_cast<Buffer*>(context)); }
 
 }  // namespace
 

@@ -1,23 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
 // Value: one functional value of the traced program. Buffer: what a Storage of the device holds.
 //
-// A Value never changes. A Buffer is a variable: writing rebinds it to another Value. A Buffer is the
-// context of its Storage's DataPtr, so that all state travels with the Storage: `.data =`, ties,
-// deepcopy, save and load keep it by themselves.
+// A Value never changes. A Buffer is a variable: writing rebinds it to another Value. A Buffer is
+// the context of its Storage's DataPtr, so that all state travels with the Storage: `.data =`,
+// ties, deepcopy, save and load keep it by themselves.
 #pragma once
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/Storage.h>
+#include <c10/util/intrusive_ptr.h>
 
 #include <cstdint>
 #include <memory>
 #include <optional>
 #include <vector>
 
-#include <ATen/core/Tensor.h>
-#include <c10/core/Storage.h>
-#include <c10/util/intrusive_ptr.h>
-
 #include "absl/container/flat_hash_map.h"
 #include "csrc/ir/type.h"
 #include "csrc/mesh/mesh.h"
+#include "csrc/runtime/executor_queue.h"
 #include "csrc/runtime/tiled_tensor.h"
 #include "csrc/sharding/spec.h"
 #include "csrc/trace/view_recipe.h"
@@ -32,9 +33,9 @@ struct Mark {
 
 struct CompiledProgram;  // csrc/trace/session.h
 
-// Invariants: exactly one of: pending (on a tape), tiles, host. Logical and stride-free: `type` is what
-// a dense row-major tensor of the value would be.
-// Thread safety: guarded by the session's lock.
+// Invariants: exactly one of: pending (on a tape), run, tiles, host. Logical and stride-free:
+// `type` is what a dense row-major tensor of the value would be. Thread safety: guarded by the
+// session's lock.
 struct Value : c10::intrusive_ptr_target {
   explicit Value(TensorType t) : type(std::move(t)) {}
 
@@ -43,7 +44,13 @@ struct Value : c10::intrusive_ptr_target {
   uint64_t tape = 0;
   int32_t id = -1;
   bool pending = false;
+  // Made by a program: its tiles, or the run that is to make them, and the layout in either case.
   runtime::TiledTensorPtr tiles;
+  runtime::PendingRunPtr run;
+  int run_output = -1;
+  std::optional<Layout> layout;
+  // While `run` is to make it: what its Buffer held before, and keeps if the run fails.
+  c10::intrusive_ptr<Value> before;
   at::Tensor host;  // contiguous CPU tensor that nobody else may write
   // The run that made it, for `explain`: its program and the number of the output.
   std::shared_ptr<const CompiledProgram> origin;
@@ -71,7 +78,7 @@ class Buffer : public c10::intrusive_ptr_target {
   BaseForm form;
   // Recipes by (dtype, sizes, strides, offset, conj, neg), valid for `form`.
   RecipeMap recipes;
-  uint64_t generation = 0;  // counts rebindings
+  uint64_t generation = 0;   // counts rebindings
   std::optional<Mark> mark;  // committed
   // Layout in which programs leave it; nullopt until a program wrote it.
   std::optional<Layout> settled;

@@ -42,9 +42,9 @@ Live FindLive(const Tape& tape) {
       // The input whose place it takes: of the same type, claimed once.
       if (live.outputs[k].becomes == kNoId && binding.before != kNoId &&
           tape.value(binding.before)->type == buffer->value->type) {
-        const bool taken = std::any_of(
-            live.outputs.begin(), live.outputs.end(),
-            [&](const OutputSpec& o) { return o.becomes == binding.before; });
+        const bool taken =
+            std::any_of(live.outputs.begin(), live.outputs.end(),
+                        [&](const OutputSpec& o) { return o.becomes == binding.before; });
         if (!taken) live.outputs[k].becomes = binding.before;
       }
     }
@@ -178,7 +178,8 @@ absl::StatusOr<std::vector<runtime::TiledTensorPtr>> RunProgram(Session::State& 
     const ValuePtr& value = tape.value(tape.inputs()[cached.inputs[k]].id);
     if (!value->poison.ok()) return value->poison;
     if (value->tiles == nullptr) {
-      value->tiles = runtime::Upload(value->host, program.LayoutOf(program.inputs[k].value), *backend);
+      value->tiles =
+          runtime::Upload(value->host, program.LayoutOf(program.inputs[k].value), *backend);
       value->host = at::Tensor();
     }
     runtime::LoadedProgram::Argument argument;
@@ -200,9 +201,9 @@ absl::StatusOr<std::vector<runtime::TiledTensorPtr>> RunProgram(Session::State& 
 }
 
 void Poison(const Live& live, const Tape& tape, const absl::Status& status) {
-  const absl::Status lost(
-      status.code(), absl::StrCat("the value was lost when the ops that make it failed: ",
-                                  std::string(status.message())));
+  const absl::Status lost(status.code(),
+                          absl::StrCat("the value was lost when the ops that make it failed: ",
+                                       std::string(status.message())));
   for (const auto& [buffer, before] : live.buffers) {
     if (!buffer->value->pending) continue;
     const bool old_is_whole = before != kNoId && (tape.value(before)->tiles != nullptr ||

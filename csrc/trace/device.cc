@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "csrc/trace/device.h"
 
-#include <pthread.h>
-
 #include <ATen/core/GeneratorForPrivateuseone.h>
 #include <ATen/detail/PrivateUse1HooksInterface.h>
-#include <c10/core/DeviceGuard.h>
 #include <c10/core/CachingDeviceAllocator.h>
+#include <c10/core/DeviceGuard.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
+#include <pthread.h>
 
 #include "csrc/runtime/kernels/register.h"
 #include "csrc/trace/buffer.h"
@@ -134,7 +133,8 @@ void RegisterDevice() {
   at::RegisterPrivateUse1HooksInterface(new Hooks);
   RegisterKernels();
   RegisterAutocast();
-  pthread_atfork(nullptr, nullptr, [] { Session::Get().state().forked = Session::Get().state().used.load(); });
+  pthread_atfork(nullptr, nullptr,
+                 [] { Session::Get().state().forked = Session::Get().state().used.load(); });
 }
 
 }  // namespace spmd::trace

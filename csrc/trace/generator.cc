@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "csrc/trace/generator.h"
 
+#include <ATen/EmptyTensor.h>
 #include <ATen/Utils.h>
 #include <ATen/core/GeneratorForPrivateuseone.h>
-#include <ATen/EmptyTensor.h>
 #include <c10/core/GeneratorImpl.h>
 
 #include <cstring>

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Random state: a seed and a counter of random ops. The values an op draws depend on both and on the
-// global index of each element, never on where the element lies.
+// Random state: a seed and a counter of random ops. The values an op draws depend on both and on
+// the global index of each element, never on where the element lies.
 #pragma once
+
+#include <ATen/core/Generator.h>
 
 #include <cstdint>
 #include <optional>
-
-#include <ATen/core/Generator.h>
 
 namespace spmd::trace {
 

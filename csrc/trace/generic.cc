@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The way of most ops: infer the results' metadata, record the functional twin, rebind what is written.
+// The way of most ops: infer the results' metadata, record the functional twin, rebind what is
+// written.
 #include <ATen/MemoryOverlap.h>
 #include <c10/core/ScalarType.h>
 
@@ -51,11 +52,12 @@ void ResizeOut(Session::State& state, const at::Tensor& target, const TensorMeta
   const at::IntArrayRef sizes(result.sizes.data(), result.sizes.size());
   if (target.sizes() == sizes) return;
   if (target.numel() != 0) {
-    TORCH_WARN("An output with one or more elements was resized since it had shape ", target.sizes(),
-               ", which does not match the required output shape ", sizes,
-               ". This behavior is deprecated, and in a future PyTorch release outputs will not be "
-               "resized unless they have zero elements. You can explicitly reuse an out tensor t by "
-               "resizing it, inplace, to zero elements with t.resize_(0).");
+    TORCH_WARN(
+        "An output with one or more elements was resized since it had shape ", target.sizes(),
+        ", which does not match the required output shape ", sizes,
+        ". This behavior is deprecated, and in a future PyTorch release outputs will not be "
+        "resized unless they have zero elements. You can explicitly reuse an out tensor t by "
+        "resizing it, inplace, to zero elements with t.resize_(0).");
   }
   ResizeTensor(state, target, sizes);
 }
@@ -131,7 +133,8 @@ void RunGeneric(Session::State& state, const OpInfo& op, torch::jit::Stack* stac
     results[k] = targets[k];
     if (!metas[k].defined) continue;
     if (op.is_out) ResizeOut(state, targets[k], metas[k]);
-    Write(state, targets[k], EmitCast(state, id, runtime::FromScalarType(targets[k].scalar_type())));
+    Write(state, targets[k],
+          EmitCast(state, id, runtime::FromScalarType(targets[k].scalar_type())));
   }
   size_t next = 0;
   for (size_t r = 0; r < op.result_alias.size(); ++r) {
@@ -140,9 +143,9 @@ void RunGeneric(Session::State& state, const OpInfo& op, torch::jit::Stack* stac
       continue;
     }
     if (op.result_is_list[r]) {
-      stack->push_back(c10::IValue(std::vector<at::Tensor>(
-          results.begin() + static_cast<int64_t>(next),
-          results.begin() + static_cast<int64_t>(next) + counts[r])));
+      stack->push_back(c10::IValue(
+          std::vector<at::Tensor>(results.begin() + static_cast<int64_t>(next),
+                                  results.begin() + static_cast<int64_t>(next) + counts[r])));
       next += counts[r];
     } else {
       stack->push_back(c10::IValue(results[next++]));

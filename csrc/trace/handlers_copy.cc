@@ -42,8 +42,9 @@ void ToCopy(const OpInfo& op, torch::jit::Stack* stack) {
   const at::ScalarType dtype =
       a[1].isNone() ? self.scalar_type() : static_cast<at::ScalarType>(a[1].toInt());
   const c10::Device device = a[3].isNone() ? self.device() : a[3].toDevice();
-  TORCH_CHECK_NOT_IMPLEMENTED(a[2].isNone() || static_cast<c10::Layout>(a[2].toInt()) == at::kStrided,
-                              "torch_spmd: only strided tensors are supported on '", TheDevice(), "'");
+  TORCH_CHECK_NOT_IMPLEMENTED(
+      a[2].isNone() || static_cast<c10::Layout>(a[2].toInt()) == at::kStrided,
+      "torch_spmd: only strided tensors are supported on '", TheDevice(), "'");
   const TensorMeta meta = CopyMeta(self, dtype, a[6]);
   if (!Buffer::IsOurs(self)) {
     TORCH_CHECK_NOT_IMPLEMENTED(self.layout() == at::kStrided, "torch_spmd: ", self.layout(),
@@ -51,12 +52,13 @@ void ToCopy(const OpInfo& op, torch::jit::Stack* stack) {
                                 "'; keep them on the CPU");
     // The bytes are taken now: the caller may reuse its tensor.
     const at::Tensor host = self.cpu().to(dtype);
-    stack->push_back(NewTensor(meta, HostValue(host, !host.is_same(self) && !host.is_alias_of(self))));
+    stack->push_back(
+        NewTensor(meta, HostValue(host, !host.is_same(self) && !host.is_alias_of(self))));
     return;
   }
   if (device.type() == kDeviceType) {
-    stack->push_back(NewTensor(state, meta,
-                               EmitCast(state, Read(state, self), runtime::FromScalarType(dtype))));
+    stack->push_back(
+        NewTensor(state, meta, EmitCast(state, Read(state, self), runtime::FromScalarType(dtype))));
     return;
   }
   const at::Tensor host = ReadHost(state, self, "cpu");

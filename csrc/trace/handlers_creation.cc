@@ -16,8 +16,9 @@ void CheckPlace(const OpInfo& op, const Args& args) {
     if (op.args[i].kind != ArgKind::kDropped || args[i].isNone()) continue;
     if (op.args[i].name == "device") {
       const c10::Device device = args[i].toDevice();
-      TORCH_CHECK(device.type() != kDeviceType || device.index() <= 0, "torch_spmd has one device, '",
-                  TheDevice(), "'; got '", device, "'. Meshes say where tensors lie");
+      TORCH_CHECK(device.type() != kDeviceType || device.index() <= 0,
+                  "torch_spmd has one device, '", TheDevice(), "'; got '", device,
+                  "'. Meshes say where tensors lie");
     } else if (op.args[i].name == "layout") {
       TORCH_CHECK_NOT_IMPLEMENTED(static_cast<c10::Layout>(args[i].toInt()) == at::kStrided,
                                   "torch_spmd: ", static_cast<c10::Layout>(args[i].toInt()),
@@ -38,8 +39,8 @@ Args Peek(const OpInfo& op, torch::jit::Stack* stack) {
   return Args(stack->end() - static_cast<int64_t>(op.args.size()), stack->end());
 }
 
-// `like` ops with a device argument that leads elsewhere, and arguments that Meta rejects: PyTorch's
-// own kernel on the host answers, or raises what is wrong.
+// `like` ops with a device argument that leads elsewhere, and arguments that Meta rejects:
+// PyTorch's own kernel on the host answers, or raises what is wrong.
 bool GoesElsewhere(Session::State& state, const OpInfo& op, torch::jit::Stack* stack) {
   const Args args = Peek(op, stack);
   CheckPlace(op, args);
@@ -77,14 +78,13 @@ void Arange(const OpInfo& op, torch::jit::Stack* stack) {
   const Args args = PopArguments(op, stack);
   const TensorMeta meta = MetaOf(state, op, args);
   const int start = op.FindArg("start"), step = op.FindArg("step");
-  const TapeId id = EmitNamed(
-      state, "spmd::iota", {},
-      {{"size", meta.sizes[0]},
-       {"start", start >= 0 ? args[start] : c10::IValue(int64_t{0})},
-       {"step", step >= 0 ? args[step] : c10::IValue(int64_t{1})},
-       {"offset", int64_t{0}},
-       {"dtype", static_cast<int64_t>(meta.dtype)}},
-      TypeOf(meta));
+  const TapeId id = EmitNamed(state, "spmd::iota", {},
+                              {{"size", meta.sizes[0]},
+                               {"start", start >= 0 ? args[start] : c10::IValue(int64_t{0})},
+                               {"step", step >= 0 ? args[step] : c10::IValue(int64_t{1})},
+                               {"offset", int64_t{0}},
+                               {"dtype", static_cast<int64_t>(meta.dtype)}},
+                              TypeOf(meta));
   stack->push_back(NewTensor(state, meta, id));
 }
 

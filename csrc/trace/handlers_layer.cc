@@ -38,14 +38,14 @@ void LinearBackward(const OpInfo& op, torch::jit::Stack* stack) {
   at::Tensor dinput, dweight, dbias;
   const TapeId g = Read(state, grad);
   if (mask.get(0)) {
-    dinput = NewTensor(state, MetaLike(self),
-                       EmitNamed(state, "spmd::linear_dinput", {g, Read(state, weight)}, {},
-                                 TypeOf(self)));
+    dinput = NewTensor(
+        state, MetaLike(self),
+        EmitNamed(state, "spmd::linear_dinput", {g, Read(state, weight)}, {}, TypeOf(self)));
   }
   if (mask.get(1)) {
-    dweight = NewTensor(state, MetaLike(weight),
-                        EmitNamed(state, "spmd::linear_dweight", {g, Read(state, self)}, {},
-                                  TypeOf(weight)));
+    dweight = NewTensor(
+        state, MetaLike(weight),
+        EmitNamed(state, "spmd::linear_dweight", {g, Read(state, self)}, {}, TypeOf(weight)));
   }
   if (mask.get(2)) {
     std::vector<int64_t> dims(grad.dim() - 1);
@@ -53,8 +53,8 @@ void LinearBackward(const OpInfo& op, torch::jit::Stack* stack) {
     const TensorMeta meta = TensorMeta::Contiguous(grad.scalar_type(), {grad.size(-1)});
     dbias = NewTensor(state, meta,
                       dims.empty() ? g
-                                   : EmitNamed(state, "aten::sum.dim_IntList", {g},
-                                               {{"dim", dims}}, TypeOf(meta)));
+                                   : EmitNamed(state, "aten::sum.dim_IntList", {g}, {{"dim", dims}},
+                                               TypeOf(meta)));
   }
   stack->push_back(dinput);
   stack->push_back(dweight);
@@ -100,10 +100,11 @@ void Attention(const OpInfo& op, torch::jit::Stack* stack) {
   const Args a = PopArguments(op, stack);
   const at::Tensor q = a[0].toTensor(), k = a[1].toTensor(), v = a[2].toTensor();
   const at::Tensor mask = Optional(a[3]);
-  TORCH_CHECK_NOT_IMPLEMENTED(a[4].toDouble() == 0 && q.dim() == 4,
-                              "torch_spmd: attention with dropout or without heads takes the math way");
-  const TensorMeta out = TensorMeta::Contiguous(
-      q.scalar_type(), {q.size(0), q.size(1), q.size(2), v.size(3)});
+  TORCH_CHECK_NOT_IMPLEMENTED(
+      a[4].toDouble() == 0 && q.dim() == 4,
+      "torch_spmd: attention with dropout or without heads takes the math way");
+  const TensorMeta out =
+      TensorMeta::Contiguous(q.scalar_type(), {q.size(0), q.size(1), q.size(2), v.size(3)});
   const TensorMeta lse = TensorMeta::Contiguous(at::kFloat, {q.size(0), q.size(1), q.size(2)});
   const TapeId first =
       Emit(state, GetOp("spmd::attention"),
@@ -127,14 +128,14 @@ void AttentionBackward(const OpInfo& op, torch::jit::Stack* stack) {
   const auto named = [&](const char* name) { return Optional(a[op.FindArg(name)]); };
   const at::Tensor q = named("query"), k = named("key"), v = named("value");
   const TensorType tq = TypeOf(q), tk = TypeOf(k), tv = TypeOf(v);
-  const TapeId first = Emit(
-      state, GetOp("spmd::attention_backward"),
-      {c10::IValue(), c10::IValue(), c10::IValue(), c10::IValue(), c10::IValue(), c10::IValue(),
-       c10::IValue(), a[op.FindArg("is_causal")], a[op.FindArg("scale")]},
-      {Read(state, named("grad_out")), Read(state, q), Read(state, k), Read(state, v),
-       Read(state, named("out")), Read(state, named("logsumexp")),
-       ReadOperand(state, named("attn_bias"))},
-      {tq, tk, tv});
+  const TapeId first =
+      Emit(state, GetOp("spmd::attention_backward"),
+           {c10::IValue(), c10::IValue(), c10::IValue(), c10::IValue(), c10::IValue(),
+            c10::IValue(), c10::IValue(), a[op.FindArg("is_causal")], a[op.FindArg("scale")]},
+           {Read(state, named("grad_out")), Read(state, q), Read(state, k), Read(state, v),
+            Read(state, named("out")), Read(state, named("logsumexp")),
+            ReadOperand(state, named("attn_bias"))},
+           {tq, tk, tv});
   stack->push_back(NewTensor(state, MetaLike(q), first));
   stack->push_back(NewTensor(state, MetaLike(k), first + 1));
   stack->push_back(NewTensor(state, MetaLike(v), first + 2));
@@ -184,11 +185,10 @@ void LstmCellBackward(const OpInfo& op, torch::jit::Stack* stack) {
   const auto through_sigmoid = [](const at::Tensor& grad, const at::Tensor& y) {
     return at::mul(grad, at::mul(y, OneMinus(y)));
   };
-  const at::Tensor gates = at::cat({through_sigmoid(at::mul(gc, c), i),
-                                    through_sigmoid(at::mul(gc, cx), f),
-                                    at::mul(at::mul(gc, i), OneMinus(at::mul(c, c))),
-                                    through_sigmoid(at::mul(grad_hy, t), o)},
-                                   1);
+  const at::Tensor gates = at::cat(
+      {through_sigmoid(at::mul(gc, c), i), through_sigmoid(at::mul(gc, cx), f),
+       at::mul(at::mul(gc, i), OneMinus(at::mul(c, c))), through_sigmoid(at::mul(grad_hy, t), o)},
+      1);
   stack->push_back(gates);
   stack->push_back(at::mul(gc, f));
   stack->push_back(a[5].toBool() ? at::sum(gates, {0}) : at::Tensor());

@@ -70,7 +70,8 @@ void Adam(const OpInfo& op, const Args& args, bool decoupled) {
       }
     }
     const at::Tensor mean = at::add(at::mul(means[k], beta1), at::mul(g, 1 - beta1));
-    const at::Tensor square = at::add(at::mul(squares[k], beta2), at::mul(at::mul(g, g), 1 - beta2));
+    const at::Tensor square =
+        at::add(at::mul(squares[k], beta2), at::mul(at::mul(g, g), 1 - beta2));
     at::Tensor second = square;
     if (f.flag("amsgrad")) {
       second = at::maximum(maxima[k], square);
@@ -104,10 +105,9 @@ void FusedSgd(const OpInfo& op, torch::jit::Stack* stack) {
     at::Tensor g = f.Gradient(grads[k]);
     if (decay != 0) g = at::add(g, at::mul(params[k], decay));
     if (momentum != 0) {
-      const at::Tensor buffer =
-          f.flag("is_first_step")
-              ? g
-              : at::add(at::mul(buffers[k], momentum), at::mul(g, 1 - dampening));
+      const at::Tensor buffer = f.flag("is_first_step") ? g
+                                                        : at::add(at::mul(buffers[k], momentum),
+                                                                  at::mul(g, 1 - dampening));
       f.Store(buffers[k], buffer);
       g = f.flag("nesterov") ? at::add(g, at::mul(buffer, momentum)) : buffer;
     }
@@ -116,9 +116,9 @@ void FusedSgd(const OpInfo& op, torch::jit::Stack* stack) {
 }
 
 constexpr HandlerRow kRows[] = {
-    {"aten::_fused_adam_", &FusedAdam},           {"aten::_fused_adam_.tensor_lr", &FusedAdam},
-    {"aten::_fused_adamw_", &FusedAdam},          {"aten::_fused_adamw_.tensor_lr", &FusedAdam},
-    {"aten::_fused_sgd_", &FusedSgd},             {"aten::_fused_sgd_.tensor_lr", &FusedSgd},
+    {"aten::_fused_adam_", &FusedAdam},  {"aten::_fused_adam_.tensor_lr", &FusedAdam},
+    {"aten::_fused_adamw_", &FusedAdam}, {"aten::_fused_adamw_.tensor_lr", &FusedAdam},
+    {"aten::_fused_sgd_", &FusedSgd},    {"aten::_fused_sgd_.tensor_lr", &FusedSgd},
 };
 
 }  // namespace

@@ -61,8 +61,10 @@ Distribution DistributionOf(const OpInfo& op, const Args& args, at::ScalarType d
   }
   if (base == "aten::rand" || base == "aten::rand_like") return {"uniform", 0, 1};
   if (base == "aten::uniform_") {
-    TORCH_CHECK(number("from", 0) <= number("to", 1), "uniform_ expects to return a [from, to) "
-                "range, but found from=", number("from", 0), " > to=", number("to", 1));
+    TORCH_CHECK(number("from", 0) <= number("to", 1),
+                "uniform_ expects to return a [from, to) "
+                "range, but found from=",
+                number("from", 0), " > to=", number("to", 1));
     return {"uniform", number("from", 0), number("to", 1)};
   }
   if (base == "aten::randint" || base == "aten::randint_like") {
@@ -83,15 +85,32 @@ Distribution DistributionOf(const OpInfo& op, const Args& args, at::ScalarType d
   // random_: integers that the type holds exactly.
   double high = 9007199254740992.0;
   switch (dtype) {
-    case at::kFloat: high = 16777217; break;
-    case at::kHalf: high = 2049; break;
-    case at::kBFloat16: high = 257; break;
-    case at::kByte: high = 256; break;
-    case at::kChar: high = 128; break;
-    case at::kShort: high = 32768; break;
-    case at::kInt: high = 2147483648.0; break;
-    case at::kBool: high = 2; break;
-    default: break;
+    case at::kFloat:
+      high = 16777217;
+      break;
+    case at::kHalf:
+      high = 2049;
+      break;
+    case at::kBFloat16:
+      high = 257;
+      break;
+    case at::kByte:
+      high = 256;
+      break;
+    case at::kChar:
+      high = 128;
+      break;
+    case at::kShort:
+      high = 32768;
+      break;
+    case at::kInt:
+      high = 2147483648.0;
+      break;
+    case at::kBool:
+      high = 2;
+      break;
+    default:
+      break;
   }
   return {"randint", number("from", 0), number("to", high)};
 }
@@ -106,8 +125,8 @@ void Created(const OpInfo& op, torch::jit::Stack* stack) {
   }
   const TensorMeta meta = inferred.tensors[0];
   torch::jit::drop(*stack, op.args.size());
-  const TapeId id = EmitRandom(state, TypeOf(meta), DistributionOf(op, args, meta.dtype),
-                               GeneratorOf(op, args));
+  const TapeId id =
+      EmitRandom(state, TypeOf(meta), DistributionOf(op, args, meta.dtype), GeneratorOf(op, args));
   stack->push_back(NewTensor(state, meta, id));
 }
 
@@ -115,8 +134,9 @@ void InPlace(const OpInfo& op, torch::jit::Stack* stack) {
   Session::State& state = Session::Get().state();
   const Args args = PopArguments(op, stack);
   const at::Tensor self = args[0].toTensor();
-  Write(state, self, EmitRandom(state, TypeOf(self), DistributionOf(op, args, self.scalar_type()),
-                                GeneratorOf(op, args)));
+  Write(state, self,
+        EmitRandom(state, TypeOf(self), DistributionOf(op, args, self.scalar_type()),
+                   GeneratorOf(op, args)));
   stack->push_back(self);
 }
 
@@ -126,8 +146,8 @@ TapeId EmitBernoulli(Session::State& state, const at::Tensor& p, const TensorTyp
   const TapeId probability = EmitExpand(state, ReadOperand(state, p), result.dims);
   const DType dtype = TypeOf(state, probability).dtype;
   const TapeId x = EmitRandom(state, {dtype, result.dims}, {"uniform", 0, 1}, generator);
-  const TapeId hit = EmitNamed(state, "aten::lt.Tensor", {x, probability}, {},
-                               {DType::kBool, result.dims});
+  const TapeId hit =
+      EmitNamed(state, "aten::lt.Tensor", {x, probability}, {}, {DType::kBool, result.dims});
   return EmitCast(state, hit, result.dtype);
 }
 
@@ -160,9 +180,9 @@ void NormalOfTensors(const OpInfo& op, torch::jit::Stack* stack) {
   torch::jit::drop(*stack, op.args.size());
   const TensorType type = TypeOf(meta);
   const bool mean_is_tensor = args[0].isTensor(), std_is_tensor = args[1].isTensor();
-  TapeId x = EmitRandom(state, type,
-                        {"normal", 0, std_is_tensor ? 1 : args[1].toScalar().toDouble()},
-                        GeneratorOf(op, args));
+  TapeId x =
+      EmitRandom(state, type, {"normal", 0, std_is_tensor ? 1 : args[1].toScalar().toDouble()},
+                 GeneratorOf(op, args));
   if (std_is_tensor) {
     x = EmitNamed(state, "aten::mul.Tensor", {x, ReadOperand(state, args[1].toTensor())}, {}, type);
   }
@@ -193,11 +213,11 @@ void NativeDropout(const OpInfo& op, torch::jit::Stack* stack) {
   const RandomKey key = NextRandom(std::nullopt);
   const std::vector<int64_t> size(type.dims.begin(), type.dims.end());
   const OpInfo& dropout = GetOp("spmd::dropout");
-  const TapeId first = Emit(state, dropout,
-                            {c10::IValue(), p, static_cast<int64_t>(key.seed),
-                             static_cast<int64_t>(key.counter),
-                             std::vector<int64_t>(size.size(), 0), size},
-                            {x}, {type, mask_type});
+  const TapeId first =
+      Emit(state, dropout,
+           {c10::IValue(), p, static_cast<int64_t>(key.seed), static_cast<int64_t>(key.counter),
+            std::vector<int64_t>(size.size(), 0), size},
+           {x}, {type, mask_type});
   stack->push_back(NewTensor(state, meta, first));
   stack->push_back(NewTensor(state, mask_meta, first + 1));
 }

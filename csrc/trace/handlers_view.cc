@@ -19,9 +19,7 @@ struct StepSpec {
 };
 using Args = std::vector<c10::IValue>;
 
-int64_t Wrap(int64_t dim, int64_t rank) {
-  return dim < 0 ? dim + std::max<int64_t>(rank, 1) : dim;
-}
+int64_t Wrap(int64_t dim, int64_t rank) { return dim < 0 ? dim + std::max<int64_t>(rank, 1) : dim; }
 
 StepSpec Transposition(int64_t rank, int64_t a, int64_t b) {
   std::vector<int64_t> order(rank);
@@ -83,8 +81,9 @@ std::optional<StepSpec> StepOf(const std::string& op, const Args& a, const Dims&
   if (op == "aten::view_as_real") return StepSpec{ViewOp::kViewAsReal, {}};
   if (op == "aten::view_as_complex") return StepSpec{ViewOp::kViewAsComplex, {}};
   if (op == "aten::view" && !a[1].isIntList()) return StepSpec{ViewOp::kBitcast, {}};
-  if (op == "aten::view" || op == "aten::_unsafe_view" || op == "aten::_reshape_alias" || op == "aten::squeeze" ||
-      op == "aten::squeeze_" || op == "aten::unsqueeze" || op == "aten::unsqueeze_") {
+  if (op == "aten::view" || op == "aten::_unsafe_view" || op == "aten::_reshape_alias" ||
+      op == "aten::squeeze" || op == "aten::squeeze_" || op == "aten::unsqueeze" ||
+      op == "aten::unsqueeze_") {
     return StepSpec{ViewOp::kReshape, {}};
   }
   if (op == "aten::_conj") return StepSpec{ViewOp::kConj, {}};

@@ -2,10 +2,10 @@
 // A 128-bit streaming hash for keys of tapes and calls, and how IValues enter it.
 #pragma once
 
+#include <ATen/core/ivalue.h>
+
 #include <cstdint>
 #include <string>
-
-#include <ATen/core/ivalue.h>
 
 #include "absl/types/span.h"
 

@@ -14,7 +14,8 @@ namespace spmd::trace {
 
 namespace {
 
-// A host copy with the tensor's own strides where it is dense, so that results get PyTorch's strides.
+// A host copy with the tensor's own strides where it is dense, so that results get PyTorch's
+// strides.
 at::Tensor HostCopy(Session::State& state, const at::Tensor& t, const std::string& op) {
   if (!t.defined() || !Buffer::IsOurs(t)) return t;
   const at::Tensor host = ReadHost(state, t, op.c_str());
@@ -33,21 +34,23 @@ c10::IValue HostArgument(Session::State& state, const OpInfo& op, const ArgInfo&
       if (!arg.isList()) return arg;
       if (arg.isTensorList()) {
         std::vector<at::Tensor> tensors;
-        for (const at::Tensor& t : arg.toTensorVector()) tensors.push_back(HostCopy(state, t, op.name));
+        for (const at::Tensor& t : arg.toTensorVector())
+          tensors.push_back(HostCopy(state, t, op.name));
         return c10::IValue(std::move(tensors));
       }
       c10::List<std::optional<at::Tensor>> list;
       for (const c10::IValue& item : arg.toListRef()) {
-        list.push_back(item.isTensor() ? std::optional<at::Tensor>(
-                                             HostCopy(state, item.toTensor(), op.name))
-                                       : std::nullopt);
+        list.push_back(item.isTensor()
+                           ? std::optional<at::Tensor>(HostCopy(state, item.toTensor(), op.name))
+                           : std::nullopt);
       }
       return c10::IValue(std::move(list));
     }
     case ArgKind::kGenerator: {
-      const RandomKey key = NextRandom(arg.isNone() ? std::nullopt
-                                                    : std::optional<at::Generator>(arg.toGenerator()));
-      return c10::IValue(at::detail::createCPUGenerator(key.seed * 0x9e3779b97f4a7c15ull + key.counter));
+      const RandomKey key =
+          NextRandom(arg.isNone() ? std::nullopt : std::optional<at::Generator>(arg.toGenerator()));
+      return c10::IValue(
+          at::detail::createCPUGenerator(key.seed * 0x9e3779b97f4a7c15ull + key.counter));
     }
     case ArgKind::kDropped:
       if (arg.isDevice()) return c10::IValue(c10::Device(c10::kCPU));

@@ -39,7 +39,8 @@ bool HasForeign(const OpInfo& op, const torch::jit::Stack& stack) {
 }
 
 void CheckUsable(Session::State& state) {
-  TORCH_CHECK(!state.forked, "torch_spmd: this process was forked from one that had used the device; "
+  TORCH_CHECK(!state.forked,
+              "torch_spmd: this process was forked from one that had used the device; "
               "its tensors cannot be used here. Start workers with "
               "torch.multiprocessing.set_start_method('spawn'), or keep their tensors on the CPU");
 }
@@ -87,8 +88,7 @@ void NoteMicroStep(Session::State& state, const Record& record, int64_t graph_ta
   if (graph_task < 0 || state.ending_task == graph_task) return;
   if (!state.accumulates && record.updates_first) {
     const auto node = torch::autograd::get_current_node();
-    state.accumulates =
-        node != nullptr && node->name().find("AccumulateGrad") != std::string::npos;
+    state.accumulates = node != nullptr && node->name().find("AccumulateGrad") != std::string::npos;
   }
   if (!state.accumulates) return;
   state.ending_task = graph_task;
@@ -107,7 +107,8 @@ TapeId AppendRecord(Session::State& state, Record record, absl::Span<const Tenso
   record.task = tape.TaskNumber(graph_task);
   const TapeId first = tape.Append(std::move(record), results);
   ++state.statistics.records;
-  if (state.hooks.current_line != nullptr && !state.known_prefixes.contains(tape.prefixes().back())) {
+  if (state.hooks.current_line != nullptr &&
+      !state.known_prefixes.contains(tape.prefixes().back())) {
     tape.SetLine(CurrentLine(state));
   }
   return first;

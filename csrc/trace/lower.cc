@@ -75,8 +75,8 @@ class Lowering {
       } else if (input.settled.has_value()) {
         for (size_t g = 0; g < options_.grids->grids.size(); ++g) {
           if (*options_.grids->grids[g] == *input.settled->grid()) {
-            result_.graph.Annotate(v, {static_cast<int>(g), input.settled->sharding(),
-                                       ir::Hold::kSettled});
+            result_.graph.Annotate(
+                v, {static_cast<int>(g), input.settled->sharding(), ir::Hold::kSettled});
             break;
           }
         }

@@ -43,7 +43,8 @@ Attributes AttributesOf(const Record& record);
 Attr AttrOf(const ArgInfo& info, const c10::IValue& value);
 
 // Number of the grid in which the mesh is written; its sharding there.
-absl::StatusOr<ir::Annotation> AnnotationOf(const Mark& mark, int rank, const LowerOptions& options);
+absl::StatusOr<ir::Annotation> AnnotationOf(const Mark& mark, int rank,
+                                            const LowerOptions& options);
 
 // --- foreach (lower_foreach.cc) ---
 // The op that each tensor of a foreach op goes through, or null: "aten::_foreach_add.List" →

@@ -102,8 +102,9 @@ const OpInfo* FindElementOp(const OpInfo& op) {
   const std::string_view name(op.name);
   if (name.substr(0, kPrefix.size()) != kPrefix) return nullptr;
   const std::string_view key = name.substr(kPrefix.size());
-  const auto it = std::lower_bound(kRows.begin(), kRows.end(), key,
-                                   [](const Row& r, std::string_view k) { return r.foreach_op < k; });
+  const auto it =
+      std::lower_bound(kRows.begin(), kRows.end(), key,
+                       [](const Row& r, std::string_view k) { return r.foreach_op < k; });
   if (it == kRows.end() || it->foreach_op != key) return nullptr;
   return FindOp("aten::" + std::string(it->element));
 }

@@ -66,9 +66,8 @@ Table& TheTable() {
       t->overloads[name.name].push_back(name);
     }
     for (auto& [base, names] : t->overloads) {
-      std::sort(names.begin(), names.end(), [](const auto& a, const auto& b) {
-        return a.overload_name < b.overload_name;
-      });
+      std::sort(names.begin(), names.end(),
+                [](const auto& a, const auto& b) { return a.overload_name < b.overload_name; });
     }
     return t;
   }();
@@ -197,7 +196,8 @@ const OpInfo* OpInfo::WithScalar(int arg) const {
       for (size_t i = 0; i < args.size() && same; ++i) {
         same = c->args[i].kind == (static_cast<int>(i) == arg ? ArgKind::kOther : args[i].kind);
         if (static_cast<int>(i) == arg) {
-          same = same && c->handle.schema().arguments()[i].type()->kind() == c10::TypeKind::NumberType;
+          same =
+              same && c->handle.schema().arguments()[i].type()->kind() == c10::TypeKind::NumberType;
         } else {
           same = same && c->args[i].name == args[i].name;
         }

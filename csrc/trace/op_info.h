@@ -3,21 +3,21 @@
 // are written, which op computes the same without writing.
 #pragma once
 
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/core/stack.h>
+
 #include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>
 
-#include <ATen/core/dispatch/Dispatcher.h>
-#include <ATen/core/stack.h>
-
 namespace spmd::trace {
 
 enum class ArgKind : uint8_t {
-  kTensor,        // Tensor, Tensor?
-  kTensorList,    // Tensor[], Tensor?[]
+  kTensor,      // Tensor, Tensor?
+  kTensorList,  // Tensor[], Tensor?[]
   kGenerator,
-  kDropped,       // says where or how a result lies, not what it is: device, layout, pin_memory, …
+  kDropped,  // says where or how a result lies, not what it is: device, layout, pin_memory, …
   kOther,
 };
 
@@ -28,7 +28,7 @@ struct ArgInfo {
   bool runtime = false;  // its value is in no key, unless it is the schema's default
   std::optional<double> default_number;
   bool zero_and_one_are_fixed = false;  // fills with 0 and 1 are worth knowing to the compiler
-  bool is_dtype = false;  // a ScalarType, which schemas show as an int
+  bool is_dtype = false;                // a ScalarType, which schemas show as an int
 };
 
 struct OpInfo;
@@ -38,21 +38,21 @@ struct OpInfo {
   OpInfo(c10::OperatorHandle h, int64_t number);
 
   c10::OperatorHandle handle;
-  int64_t number;     // dense; stands for the op in keys
-  std::string name;   // "aten::add_.Tensor"
+  int64_t number;    // dense; stands for the op in keys
+  std::string name;  // "aten::add_.Tensor"
   std::vector<ArgInfo> args;
-  std::vector<int> written;           // argument numbers, in order
-  std::vector<int> result_alias;      // per result: the written argument that it is, or -1
+  std::vector<int> written;       // argument numbers, in order
+  std::vector<int> result_alias;  // per result: the written argument that it is, or -1
   std::vector<bool> result_is_list;
-  int fresh_results = 0;              // results that are no written argument
-  bool is_out = false;                // foo.out(…, *, Tensor(a!) out)
-  bool is_view = false;               // some result aliases an argument without a write
+  int fresh_results = 0;  // results that are no written argument
+  bool is_out = false;    // foo.out(…, *, Tensor(a!) out)
+  bool is_view = false;   // some result aliases an argument without a write
   bool only_tensors_result = true;
-  bool must_run_on_host = false;      // result shapes depend on data, or draws random numbers
-  Handler handler = nullptr;          // null: the generic kernel
+  bool must_run_on_host = false;  // result shapes depend on data, or draws random numbers
+  Handler handler = nullptr;      // null: the generic kernel
 
-  // The op that gives the fresh results, then the new values of the written arguments; this op itself
-  // when it writes nothing; null when PyTorch has none.
+  // The op that gives the fresh results, then the new values of the written arguments; this op
+  // itself when it writes nothing; null when PyTorch has none.
   const OpInfo* functional() const;
   // The overload that takes argument `arg` as a Scalar (add.Tensor → add.Scalar), or null.
   const OpInfo* WithScalar(int arg) const;

@@ -22,8 +22,8 @@ bool Contains(const std::array<std::string_view, N>& table, const std::string& n
   return std::binary_search(table.begin(), table.end(), std::string_view(name));
 }
 
-constexpr std::array<std::string_view, 6> kDropped = {
-    "device", "layout", "memory_format", "non_blocking", "out_device", "pin_memory"};
+constexpr std::array<std::string_view, 6> kDropped = {"device",       "layout",     "memory_format",
+                                                      "non_blocking", "out_device", "pin_memory"};
 static_assert(IsSorted(kDropped));
 
 // Scales, step sizes and fill values.
@@ -38,15 +38,16 @@ constexpr std::array<std::string_view, 13> kRuntimeOther = {
 static_assert(IsSorted(kRuntimeOther));
 
 constexpr std::array<std::string_view, 11> kRuntimeOps = {
-    "aten::add",         "aten::addbmm", "aten::addcdiv", "aten::addcmul", "aten::addmm",
-    "aten::baddbmm",     "aten::fill",   "aten::lerp",    "aten::masked_fill",
-    "aten::rsub",        "aten::sub"};
+    "aten::add",         "aten::addbmm",  "aten::addcdiv", "aten::addcmul",
+    "aten::addmm",       "aten::baddbmm", "aten::fill",    "aten::lerp",
+    "aten::masked_fill", "aten::rsub",    "aten::sub"};
 static_assert(IsSorted(kRuntimeOps));
 
 constexpr std::array<std::string_view, 8> kHostOnly = {
-    "aten::_embedding_bag",
-    "aten::_embedding_bag_forward_only", "aten::_linalg_svd",   "aten::geqrf",      "aten::linalg_eig",
-    "aten::linalg_lstsq", "aten::multinomial", "aten::nonzero_static"};
+    "aten::_embedding_bag", "aten::_embedding_bag_forward_only",
+    "aten::_linalg_svd",    "aten::geqrf",
+    "aten::linalg_eig",     "aten::linalg_lstsq",
+    "aten::multinomial",    "aten::nonzero_static"};
 static_assert(IsSorted(kHostOnly));
 
 constexpr std::array<std::string_view, 3> kKeptWhole = {"aten::linear", "aten::mish_backward",

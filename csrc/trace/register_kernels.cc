@@ -38,8 +38,7 @@ void Fallback(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
 // parameters keep their identity and their ties.
 bool HasCompatibleShallowCopyType(const at::Tensor& self, const at::Tensor& from) {
   const auto ours_or_cpu = [](const at::Tensor& t) {
-    return (t.device().type() == kDeviceType || t.device().is_cpu()) &&
-           t.layout() == at::kStrided;
+    return (t.device().type() == kDeviceType || t.device().is_cpu()) && t.layout() == at::kStrided;
   };
   return ours_or_cpu(self) && ours_or_cpu(from);
 }
@@ -52,9 +51,11 @@ int64_t ChooseAttention(const at::Tensor& query, const at::Tensor& key, const at
   const bool allowed = at::globalContext().userEnabledOverrideableSDP() &&
                        (at::globalContext().userEnabledFlashSDP() ||
                         at::globalContext().userEnabledMemEfficientSDP());
-  if (!allowed || query.dim() != 4 || key.dim() != 4 || value.dim() != 4 || dropout != 0) return math;
+  if (!allowed || query.dim() != 4 || key.dim() != 4 || value.dim() != 4 || dropout != 0)
+    return math;
   if (!at::isFloatingType(query.scalar_type())) return math;
-  if (query.scalar_type() != key.scalar_type() || key.scalar_type() != value.scalar_type()) return math;
+  if (query.scalar_type() != key.scalar_type() || key.scalar_type() != value.scalar_type())
+    return math;
   if (query.numel() == 0 || key.numel() == 0 || value.numel() == 0) return math;
   if (mask.has_value() && mask->defined() && mask->requires_grad()) return math;
   for (const at::Tensor& t : {query, key, value}) {
@@ -89,7 +90,8 @@ void RegisterKernels() {
                           StorageHandlers(), LayerHandlers(), OptimizerHandlers()}) {
     for (const HandlerRow& row : rows) {
       TORCH_INTERNAL_ASSERT(FindOp(row.op) != nullptr, "no operator ", row.op);
-      TORCH_INTERNAL_ASSERT(handlers.emplace(row.op, row.handler).second, "two handlers of ", row.op);
+      TORCH_INTERNAL_ASSERT(handlers.emplace(row.op, row.handler).second, "two handlers of ",
+                            row.op);
     }
   }
   for (const c10::OperatorName& name : dispatcher.getAllOpNames()) {

@@ -147,10 +147,9 @@ absl::StatusOr<std::string> Session::Explain(const at::Tensor& tensor) {
   }
   const Buffer* buffer = BufferOf(tensor);
   const std::string marked =
-      buffer->mark.has_value()
-          ? absl::StrCat("marked ", SpecToString(buffer->mark->spec), " on mesh ",
-                         buffer->mark->mesh.AxesToString(), "\n")
-          : "";
+      buffer->mark.has_value() ? absl::StrCat("marked ", SpecToString(buffer->mark->spec),
+                                              " on mesh ", buffer->mark->mesh.AxesToString(), "\n")
+                               : "";
   if (buffer->value != nullptr && buffer->value->origin != nullptr) {
     const CompiledProgram& program = *buffer->value->origin;
     const ir::Graph& graph = program.compiled.graph;
@@ -186,7 +185,8 @@ absl::StatusOr<std::string> Session::PendingGraph() {
     seen[buffer->value->id] = true;
     outputs.push_back({buffer->value->id, kNoId});
   }
-  SPMD_ASSIGN_OR_RETURN(Lowered lowered, Lower(tape, outputs, {&lock->meshes, &lock->grids, false}));
+  SPMD_ASSIGN_OR_RETURN(Lowered lowered,
+                        Lower(tape, outputs, {&lock->meshes, &lock->grids, false}));
   return lowered.graph.ToString();
 }
 

@@ -5,14 +5,14 @@
 // gives up the GIL first (`GilHooks`), so whoever holds the lock may take the GIL.
 #pragma once
 
+#include <ATen/core/Tensor.h>
+
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <optional>
 #include <string>
 #include <vector>
-
-#include <ATen/core/Tensor.h>
 
 #include "absl/status/statusor.h"
 #include "csrc/mesh/mesh.h"
@@ -44,17 +44,17 @@ struct ShardData {
 // A program that was compiled: what spmd.debug shows.
 struct CompiledProgram {
   int64_t number = 0;
-  ir::Graph traced;                // as lowered from the tape
-  partition::Compiled compiled;    // its `program` was moved into `loaded`
+  ir::Graph traced;              // as lowered from the tape
+  partition::Compiled compiled;  // its `program` was moved into `loaded`
   std::shared_ptr<runtime::LoadedProgram> loaded;
   const program::Program& program() const { return loaded->program(); }
 };
 
 // One line of explain_compile.
 struct CompileEvent {
-  int64_t number = 0;      // of the program
-  std::string reason;      // what differed from the nearest cached program
-  std::string cut;         // what made the cut: "item", "cpu", "optimizer step", "sync", …
+  int64_t number = 0;  // of the program
+  std::string reason;  // what differed from the nearest cached program
+  std::string cut;     // what made the cut: "item", "cpu", "optimizer step", "sync", …
   int64_t records = 0;
   int64_t instructions = 0;
   double lower_ms = 0, compile_ms = 0, load_ms = 0;
@@ -65,7 +65,7 @@ struct Statistics {
   int64_t runs = 0;
   int64_t compiles = 0;
   int64_t cache_hits = 0;
-  int64_t host_fallbacks = 0;   // ops run on host copies
+  int64_t host_fallbacks = 0;  // ops run on host copies
 };
 
 // Ways into Python, set by csrc/python; each may be null.

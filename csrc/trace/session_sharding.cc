@@ -15,9 +15,9 @@ namespace {
 
 absl::Status CheckOurs(const char* caller, const at::Tensor& tensor) {
   if (Buffer::IsOurs(tensor)) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat(caller, ": the tensor is on '", tensor.device().str(),
-                   "'; move it first, with tensor.to('spmd')"));
+  return absl::InvalidArgumentError(absl::StrCat(caller, ": the tensor is on '",
+                                                 tensor.device().str(),
+                                                 "'; move it first, with tensor.to('spmd')"));
 }
 
 bool SameSpec(const Mark& a, const Mark& b) {
@@ -87,7 +87,8 @@ absl::StatusOr<Layout> LayoutOfMark(Session::State& state, const Mark& mark, con
   return Layout(state.grids.grids[a.grid], a.sharding.Closed(), dims);
 }
 
-absl::Status FillShards(at::Tensor& host, const std::vector<ShardData>& shards, const char* caller) {
+absl::Status FillShards(at::Tensor& host, const std::vector<ShardData>& shards,
+                        const char* caller) {
   at::Tensor covered = at::zeros(host.sizes(), at::kBool);
   for (const ShardData& shard : shards) {
     if (shard.index.size() != static_cast<size_t>(host.dim())) {
@@ -113,9 +114,9 @@ absl::Status FillShards(at::Tensor& host, const std::vector<ShardData>& shards, 
     mask.fill_(true);
   }
   if (!covered.all().item<bool>()) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        caller, ": the shards leave ", covered.logical_not().sum().item<int64_t>(), " of ",
-        host.numel(), " elements without data"));
+    return absl::InvalidArgumentError(absl::StrCat(caller, ": the shards leave ",
+                                                   covered.logical_not().sum().item<int64_t>(),
+                                                   " of ", host.numel(), " elements without data"));
   }
   return absl::OkStatus();
 }
@@ -128,9 +129,9 @@ absl::Status Session::MarkSharding(const at::Tensor& tensor, const Mesh& mesh,
   SPMD_RETURN_IF_ERROR(CheckOurs("mark_sharding", tensor));
   SPMD_RETURN_IF_ERROR(NoteMesh(*lock, mesh));
   // Raises what is wrong with the spec in the terms of the tensor that was given.
-  SPMD_RETURN_IF_ERROR(AnnotationOf({mesh, spec}, static_cast<int>(tensor.dim()),
-                                    {&lock->meshes, &lock->grids})
-                           .status());
+  SPMD_RETURN_IF_ERROR(
+      AnnotationOf({mesh, spec}, static_cast<int>(tensor.dim()), {&lock->meshes, &lock->grids})
+          .status());
   lock->used = true;
   Buffer* buffer = BufferOf(tensor);
   const RecipePtr recipe = RecipeOf(buffer, tensor);
@@ -217,8 +218,11 @@ absl::StatusOr<std::optional<ShardingInfo>> Session::ShardingOf(const at::Tensor
   }
   for (const Mesh& mesh : lock->meshes) {
     if (!layout->grid()->Refines(mesh)) continue;
-    ShardingInfo info{mesh, to_view(SpecOf(layout->sharding().Closed(), *layout->grid(), mesh)),
-                      false, buffer->value->pending, {}};
+    ShardingInfo info{mesh,
+                      to_view(SpecOf(layout->sharding().Closed(), *layout->grid(), mesh)),
+                      false,
+                      buffer->value->pending,
+                      {}};
     for (const AxisId axis : layout->sharding().unreduced) {
       info.unreduced.push_back(layout->grid()->AxesToString({axis}));
     }
@@ -232,15 +236,14 @@ absl::StatusOr<at::Tensor> Session::Reshard(const at::Tensor& tensor, const Mesh
   SessionLock lock;
   SPMD_RETURN_IF_ERROR(CheckOurs("reshard", tensor));
   SPMD_RETURN_IF_ERROR(NoteMesh(*lock, mesh));
-  SPMD_RETURN_IF_ERROR(AnnotationOf({mesh, spec}, static_cast<int>(tensor.dim()),
-                                    {&lock->meshes, &lock->grids})
-                           .status());
+  SPMD_RETURN_IF_ERROR(
+      AnnotationOf({mesh, spec}, static_cast<int>(tensor.dim()), {&lock->meshes, &lock->grids})
+          .status());
   lock->used = true;
   const TensorMeta meta = TensorMeta::Contiguous(tensor.scalar_type(), tensor.sizes());
   at::Tensor out = NewTensor(meta, nullptr);
   BufferOf(out)->mark = Mark{mesh, spec};
-  const TapeId copy =
-      EmitNamed(*lock, "aten::clone", {Read(*lock, tensor)}, {}, TypeOf(meta));
+  const TapeId copy = EmitNamed(*lock, "aten::clone", {Read(*lock, tensor)}, {}, TypeOf(meta));
   BindBuffer(*lock, BufferOf(out), copy);
   return out;
 }
@@ -283,7 +286,8 @@ absl::StatusOr<std::vector<ShardData>> Session::LocalShards(const at::Tensor& te
     shard.replica_id = replicas[layout.TileAt(p)]++;
     at::Tensor part = host;
     for (int64_t d = 0; d < host.dim(); ++d) {
-      part = part.slice(d, shard.index[d].begin, std::max(shard.index[d].begin, shard.index[d].end));
+      part =
+          part.slice(d, shard.index[d].begin, std::max(shard.index[d].begin, shard.index[d].end));
     }
     shard.data = part.clone(at::MemoryFormat::Contiguous);
     shards.push_back(std::move(shard));

@@ -48,7 +48,7 @@ struct Session::State {
   // backward pass ends in a cut, so that they are one program.
   bool accumulates = false;
   int64_t ending_task = -1;  // the graph task that will end in a cut
-  bool closed = false;             // the interpreter ends
+  bool closed = false;       // the interpreter ends
   std::atomic<bool> forked{false};
   std::atomic<bool> used{false};
 };

@@ -2,11 +2,11 @@
 // Metadata of an op's results without computing them: a cache in front of PyTorch's Meta kernels.
 #pragma once
 
-#include <optional>
-#include <vector>
-
 #include <ATen/core/Tensor.h>
 #include <ATen/core/ivalue.h>
+
+#include <optional>
+#include <vector>
 
 #include "absl/container/flat_hash_map.h"
 #include "csrc/trace/hash.h"

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "csrc/trace/status_to_exception.h"
 
-#include <string>
-
 #include <c10/util/Exception.h>
+
+#include <string>
 
 namespace spmd::trace {
 

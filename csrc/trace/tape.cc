@@ -40,7 +40,9 @@ uint64_t LooseArguments(const Record& record) {
   static const OpInfo* const slice = &GetOp("aten::slice.Tensor");
   static const OpInfo* const slice_scatter = &GetOp("aten::slice_scatter");
   const OpInfo* op = record.op;
-  const auto known = [&](size_t i) { return record.args[i].isInt() && record.args[i].toInt() >= 0; };
+  const auto known = [&](size_t i) {
+    return record.args[i].isInt() && record.args[i].toInt() >= 0;
+  };
   if (op == select && known(1) && known(2)) return 1 << 2;
   if (op == select_scatter && known(2) && known(3)) return 1 << 3;
   if (op == slice && known(1) && known(2) && record.args[4].toInt() == 1) {

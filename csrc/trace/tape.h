@@ -1,18 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 // What was asked for and not yet run: records over numbered values, inputs first met as operands.
 //
-// Keys. `strict()` hashes ops, wiring, structural arguments, the types of inputs, marks. `loose()` is
-// the same without the starts of slices and the indices of selects: tapes that agree in it differ in
-// where they cut only.
-// Thread safety: guarded by the session's lock. One tape per session: engine threads append to the
-// tape of the thread that called backward.
+// Keys. `strict()` hashes ops, wiring, structural arguments, the types of inputs, marks. `loose()`
+// is the same without the starts of slices and the indices of selects: tapes that agree in it
+// differ in where they cut only. Thread safety: guarded by the session's lock. One tape per
+// session: engine threads append to the tape of the thread that called backward.
 #pragma once
+
+#include <c10/core/Scalar.h>
 
 #include <cstdint>
 #include <string>
 #include <vector>
-
-#include <c10/core/Scalar.h>
 
 #include "absl/container/flat_hash_map.h"
 #include "csrc/trace/buffer.h"
@@ -22,14 +21,14 @@
 namespace spmd::trace {
 
 struct Slot {
-  ValuePtr value;        // what the number stands for
-  int32_t record = -1;   // producer; -1 for an input
-  int32_t input = -1;    // index into inputs()
+  ValuePtr value;       // what the number stands for
+  int32_t record = -1;  // producer; -1 for an input
+  int32_t input = -1;   // index into inputs()
 };
 
 struct TapeInput {
   TapeId id;
-  std::optional<Mark> mark;      // of the Buffer it was read from
+  std::optional<Mark> mark;  // of the Buffer it was read from
   std::optional<Layout> settled;
 };
 

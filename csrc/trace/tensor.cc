@@ -20,10 +20,10 @@ std::vector<int64_t> Vec(const Dims& d) { return {d.begin(), d.end()}; }
 // Numbers of the elements that a strided view shows, as an input of the tape.
 TapeId StridedIndex(Session::State& state, const Recipe& step) {
   const int64_t n = step.source.dims[0];
-  const at::Tensor index = at::arange(n, at::kLong)
-                               .as_strided(Vec(step.result.dims),
-                                           at::IntArrayRef(step.ints).slice(1), step.ints[0])
-                               .contiguous();
+  const at::Tensor index =
+      at::arange(n, at::kLong)
+          .as_strided(Vec(step.result.dims), at::IntArrayRef(step.ints).slice(1), step.ints[0])
+          .contiguous();
   return state.tape->Use(HostValue(index, /*steal=*/true), nullptr);
 }
 
@@ -51,10 +51,14 @@ TapeId StepForward(Session::State& state, const Recipe& step, TapeId x) {
     case ViewOp::kBitcast:
       return EmitNamed(state, "aten::view.dtype", {x},
                        {{"dtype", static_cast<int64_t>(runtime::ToScalarType(r.dtype))}}, r);
-    case ViewOp::kViewAsReal: return EmitNamed(state, "aten::view_as_real", {x}, {}, r);
-    case ViewOp::kViewAsComplex: return EmitNamed(state, "aten::view_as_complex", {x}, {}, r);
-    case ViewOp::kConj: return EmitNamed(state, "aten::conj_physical", {x}, {}, r);
-    case ViewOp::kNeg: return EmitNamed(state, "aten::neg", {x}, {}, r);
+    case ViewOp::kViewAsReal:
+      return EmitNamed(state, "aten::view_as_real", {x}, {}, r);
+    case ViewOp::kViewAsComplex:
+      return EmitNamed(state, "aten::view_as_complex", {x}, {}, r);
+    case ViewOp::kConj:
+      return EmitNamed(state, "aten::conj_physical", {x}, {}, r);
+    case ViewOp::kNeg:
+      return EmitNamed(state, "aten::neg", {x}, {}, r);
     case ViewOp::kStrided:
       return EmitNamed(state, "aten::take", {x, StridedIndex(state, step)}, {}, r);
   }
@@ -76,10 +80,14 @@ TapeId StepBackward(Session::State& state, const Recipe& step, TapeId into, Tape
     case ViewOp::kBitcast:
       return EmitNamed(state, "aten::view.dtype", {x},
                        {{"dtype", static_cast<int64_t>(runtime::ToScalarType(s.dtype))}}, s);
-    case ViewOp::kViewAsReal: return EmitNamed(state, "aten::view_as_complex", {x}, {}, s);
-    case ViewOp::kViewAsComplex: return EmitNamed(state, "aten::view_as_real", {x}, {}, s);
-    case ViewOp::kConj: return EmitNamed(state, "aten::conj_physical", {x}, {}, s);
-    case ViewOp::kNeg: return EmitNamed(state, "aten::neg", {x}, {}, s);
+    case ViewOp::kViewAsReal:
+      return EmitNamed(state, "aten::view_as_complex", {x}, {}, s);
+    case ViewOp::kViewAsComplex:
+      return EmitNamed(state, "aten::view_as_real", {x}, {}, s);
+    case ViewOp::kConj:
+      return EmitNamed(state, "aten::conj_physical", {x}, {}, s);
+    case ViewOp::kNeg:
+      return EmitNamed(state, "aten::neg", {x}, {}, s);
     case ViewOp::kSlice:
       return EmitNamed(state, "aten::slice_scatter", {into, x},
                        {{"dim", i[0]}, {"start", i[1]}, {"end", i[2]}, {"step", i[3]}}, s);
@@ -90,8 +98,9 @@ TapeId StepBackward(Session::State& state, const Recipe& step, TapeId into, Tape
       return EmitNamed(state, "aten::diagonal_scatter", {into, x},
                        {{"offset", i[0]}, {"dim1", i[1]}, {"dim2", i[2]}}, s);
     case ViewOp::kUnfold: {
-      TORCH_CHECK_NOT_IMPLEMENTED(false, "torch_spmd: writing through unfold is not supported; "
-                                         "write into the tensor it was made from");
+      TORCH_CHECK_NOT_IMPLEMENTED(false,
+                                  "torch_spmd: writing through unfold is not supported; "
+                                  "write into the tensor it was made from");
       return kNoId;
     }
     case ViewOp::kExpand:
@@ -137,8 +146,10 @@ const TensorType& TypeOf(Session::State& state, TapeId id) { return state.tape->
 
 Buffer* BufferOf(const at::Tensor& tensor) {
   Buffer* buffer = tensor.has_storage() ? Buffer::Of(tensor.storage()) : nullptr;
-  TORCH_CHECK(buffer != nullptr, "Expected all tensors to be on the same device, but found at least "
-              "two devices, ", TheDevice(), " and ", tensor.device(), "!");
+  TORCH_CHECK(buffer != nullptr,
+              "Expected all tensors to be on the same device, but found at least "
+              "two devices, ",
+              TheDevice(), " and ", tensor.device(), "!");
   return buffer;
 }
 
@@ -151,10 +162,10 @@ at::Tensor NewTensor(const TensorMeta& meta, ValuePtr value) {
     if (elements == 0) break;
     elements += (meta.sizes[d] - 1) * meta.strides[d];
   }
-  c10::Storage storage =
-      Buffer::NewStorage(elements * static_cast<int64_t>(type_meta.itemsize()));
+  c10::Storage storage = Buffer::NewStorage(elements * static_cast<int64_t>(type_meta.itemsize()));
   Buffer* buffer = Buffer::Of(storage);
-  buffer->form = {meta.dtype, {meta.sizes.begin(), meta.sizes.end()},
+  buffer->form = {meta.dtype,
+                  {meta.sizes.begin(), meta.sizes.end()},
                   {meta.strides.begin(), meta.strides.end()}};
   buffer->value = std::move(value);
   at::Tensor tensor = at::detail::make_tensor_base<c10::TensorImpl>(
@@ -284,7 +295,8 @@ at::Tensor ReadHost(Session::State& state, const at::Tensor& tensor, const char*
   if (buffer->value->pending) ThrowIfError(Cut(state, why));
   const Value& value = *buffer->value;
   ThrowIfError(value.poison);
-  at::Tensor host = value.host.defined() ? value.host : ValueOrThrow(runtime::Download(*value.tiles));
+  at::Tensor host =
+      value.host.defined() ? value.host : ValueOrThrow(runtime::Download(*value.tiles));
   for (const Recipe* step : Chain(RecipeOf(buffer, tensor))) host = ApplyOnHost(*step, host);
   return host.clone(at::MemoryFormat::Contiguous);
 }

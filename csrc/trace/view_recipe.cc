@@ -17,8 +17,8 @@ TensorType TypeOf(at::ScalarType dtype, at::IntArrayRef sizes) {
   return {runtime::FromScalarType(dtype), Dims(sizes.begin(), sizes.end())};
 }
 
-// Dimensions by descending stride: the order in which elements lie in storage. Size-1 dimensions keep
-// their places.
+// Dimensions by descending stride: the order in which elements lie in storage. Size-1 dimensions
+// keep their places.
 std::vector<int64_t> StorageOrder(at::IntArrayRef sizes, at::IntArrayRef strides) {
   std::vector<int64_t> real;
   for (size_t d = 0; d < sizes.size(); ++d) {
@@ -128,9 +128,9 @@ RecipePtr StridedRecipe(const BaseForm& form, const at::Tensor& t) {
     r = Step(std::move(r), ViewOp::kReshape, {}, source, flat);
   }
   if (form.dtype != t.scalar_type()) {
-    const TensorType cast = TypeOf(
-        t.scalar_type(), {n * static_cast<int64_t>(c10::elementSize(form.dtype)) /
-                          static_cast<int64_t>(c10::elementSize(t.scalar_type()))});
+    const TensorType cast =
+        TypeOf(t.scalar_type(), {n * static_cast<int64_t>(c10::elementSize(form.dtype)) /
+                                 static_cast<int64_t>(c10::elementSize(t.scalar_type()))});
     r = Step(std::move(r), ViewOp::kBitcast, {}, flat, cast);
     flat = cast;
   }
@@ -158,18 +158,30 @@ at::Tensor ApplyOnHost(const Recipe& step, const at::Tensor& x) {
   const std::vector<int64_t>& i = step.ints;
   const std::vector<int64_t> dims(step.result.dims.begin(), step.result.dims.end());
   switch (step.op) {
-    case ViewOp::kPermute: return x.permute(i);
-    case ViewOp::kReshape: return x.reshape(dims);
-    case ViewOp::kExpand: return x.expand(dims);
-    case ViewOp::kSlice: return x.slice(i[0], i[1], i[2], i[3]);
-    case ViewOp::kSelect: return x.select(i[0], i[1]);
-    case ViewOp::kDiagonal: return x.diagonal(i[0], i[1], i[2]);
-    case ViewOp::kUnfold: return x.unfold(i[0], i[1], i[2]);
-    case ViewOp::kBitcast: return x.contiguous().view(runtime::ToScalarType(step.result.dtype));
-    case ViewOp::kViewAsReal: return at::view_as_real(x.resolve_conj());
-    case ViewOp::kViewAsComplex: return at::view_as_complex(x.contiguous());
-    case ViewOp::kConj: return x.conj().resolve_conj();
-    case ViewOp::kNeg: return x.neg();
+    case ViewOp::kPermute:
+      return x.permute(i);
+    case ViewOp::kReshape:
+      return x.reshape(dims);
+    case ViewOp::kExpand:
+      return x.expand(dims);
+    case ViewOp::kSlice:
+      return x.slice(i[0], i[1], i[2], i[3]);
+    case ViewOp::kSelect:
+      return x.select(i[0], i[1]);
+    case ViewOp::kDiagonal:
+      return x.diagonal(i[0], i[1], i[2]);
+    case ViewOp::kUnfold:
+      return x.unfold(i[0], i[1], i[2]);
+    case ViewOp::kBitcast:
+      return x.contiguous().view(runtime::ToScalarType(step.result.dtype));
+    case ViewOp::kViewAsReal:
+      return at::view_as_real(x.resolve_conj());
+    case ViewOp::kViewAsComplex:
+      return at::view_as_complex(x.contiguous());
+    case ViewOp::kConj:
+      return x.conj().resolve_conj();
+    case ViewOp::kNeg:
+      return x.neg();
     case ViewOp::kStrided:
       return x.contiguous().as_strided(dims, at::IntArrayRef(i).slice(1), i[0]);
   }

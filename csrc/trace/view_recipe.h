@@ -3,16 +3,16 @@
 //
 //   base f32[8,4]   x.t()[1:3]   =   permute([1,0]) ; slice(dim=0, start=1, end=3, step=1)
 //
-// Reading a view replays the steps forward; writing into it replays them backward with the new value:
-// bijections (permute, reshape, …) are inverted, the others scatter into what was there.
+// Reading a view replays the steps forward; writing into it replays them backward with the new
+// value: bijections (permute, reshape, …) are inverted, the others scatter into what was there.
 #pragma once
+
+#include <ATen/core/Tensor.h>
 
 #include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
-
-#include <ATen/core/Tensor.h>
 
 #include "absl/container/flat_hash_map.h"
 #include "csrc/ir/type.h"
@@ -20,19 +20,19 @@
 namespace spmd::trace {
 
 enum class ViewOp : uint8_t {
-  kPermute,        // ints: the permutation
-  kReshape,        // result dims
-  kExpand,         // result dims
-  kSlice,          // ints: dim, start, end, step
-  kSelect,         // ints: dim, index
-  kDiagonal,       // ints: offset, dim1, dim2
-  kUnfold,         // ints: dimension, size, step
-  kBitcast,        // result dtype: view.dtype
+  kPermute,   // ints: the permutation
+  kReshape,   // result dims
+  kExpand,    // result dims
+  kSlice,     // ints: dim, start, end, step
+  kSelect,    // ints: dim, index
+  kDiagonal,  // ints: offset, dim1, dim2
+  kUnfold,    // ints: dimension, size, step
+  kBitcast,   // result dtype: view.dtype
   kViewAsReal,
   kViewAsComplex,
   kConj,
   kNeg,
-  kStrided,        // ints: offset, then strides, in elements of the base's storage order
+  kStrided,  // ints: offset, then strides, in elements of the base's storage order
 };
 
 // A link of a chain; the parent is null for a step on the base itself. Immutable.

@@ -20,9 +20,10 @@ class Heads {
     const Dims &q = call.operand(query).dims, &k = call.operand(query + 1).dims,
                &v = call.operand(query + 2).dims;
     if (k[1] == 0 || q[1] % k[1] != 0 || v[1] != k[1] || k[2] != v[2] || q[3] != k[3]) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          call.ToString(), ": expected query [b,h,s,d], key [b,hk,t,d], value [b,hk,t,e] where hk "
-          "divides h"));
+      return absl::InvalidArgumentError(
+          absl::StrCat(call.ToString(),
+                       ": expected query [b,h,s,d], key [b,hk,t,d], value [b,hk,t,e] where hk "
+                       "divides h"));
     }
     const bool causal = call.attrs().GetBoolOr("is_causal", false);
     h.f_.factors = {{.size = q[0]},
@@ -94,7 +95,7 @@ absl::StatusOr<OpFactors> AttentionBackwardFactors(const OpCall& call) {
 
 absl::StatusOr<std::vector<TensorType>> AttentionTypes(const OpCall& call) {
   const TensorType &q = call.operand(0), &v = call.operand(2);
-  const Dims &n = q.dims;
+  const Dims& n = q.dims;
   return std::vector<TensorType>{{q.dtype, {n[0], n[1], n[2], v.dims[3]}},
                                  {DType::kF32, {n[0], n[1], n[2]}}};
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Attention written out. Scores are [b,hk,g,s,t]; keys and values are shared by broadcasting over g,
-// so no dimension that may be cut is merged with another.
+// Attention written out. Scores are [b,hk,g,s,t]; keys and values are shared by broadcasting over
+// g, so no dimension that may be cut is merged with another.
 #include <cmath>
 #include <limits>
 #include <optional>
@@ -98,9 +98,9 @@ ValuesOrStatus DecomposeAttention(Builder& b, const ir::Graph& from, const ir::N
   const ir::ValueId out = b.Div(b.Call("aten::matmul", {exp, a.value()}), divisor);
   const ir::ValueId logsumexp = b.Add(b.Log(sum), top);
   const Dims& rows = from.type(node.first_result + 1).dims;
-  return AsResultsOf(b, from, node,
-                     {a.Merged(out, depth),
-                      b.View(logsumexp, std::vector<int64_t>(rows.begin(), rows.end()))});
+  return AsResultsOf(
+      b, from, node,
+      {a.Merged(out, depth), b.View(logsumexp, std::vector<int64_t>(rows.begin(), rows.end()))});
 }
 
 ValuesOrStatus DecomposeAttentionBackward(Builder& b, const ir::Graph& from, const ir::Node& node,
@@ -114,7 +114,8 @@ ValuesOrStatus DecomposeAttentionBackward(Builder& b, const ir::Graph& from, con
   const ir::ValueId delta = b.Sum(b.Mul(grad, out), {-1}, /*keepdim=*/true);
   const ir::ValueId dp = b.Call("aten::matmul", {grad, a.Transposed(a.value())});
   const ir::ValueId ds = b.MulScalar(b.Mul(p, b.Sub(dp, delta)), a.scale());
-  const ir::ValueId dq = a.Merged(b.Call("aten::matmul", {ds, a.key()}), b.type(operands[1]).dims[3]);
+  const ir::ValueId dq =
+      a.Merged(b.Call("aten::matmul", {ds, a.key()}), b.type(operands[1]).dims[3]);
   auto over_groups = [&](ir::ValueId left, ir::ValueId right) {
     return b.Sum(b.Call("aten::matmul", {a.Transposed(left), right}), {2}, /*keepdim=*/false);
   };

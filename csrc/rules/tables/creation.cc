@@ -95,7 +95,10 @@ ValuesOrStatus DecomposeArange(Builder& b, const ir::Graph& from, const ir::Node
 
 std::vector<Rule> CreationRules() {
   std::vector<Rule> t = {
-      Computed("aten::full", ResultFactors).Local(LocalSize).Types(SizeTypes).Runtime({"fill_value"}),
+      Computed("aten::full", ResultFactors)
+          .Local(LocalSize)
+          .Types(SizeTypes)
+          .Runtime({"fill_value"}),
       Computed("aten::new_full", ResultFactors)
           .Local(LocalSize)
           .Types(SizeTypes)
@@ -114,11 +117,14 @@ std::vector<Rule> CreationRules() {
           .Runtime({"seed", "counter", "p0", "p1"})
           .Random(),
   };
-  for (const char* op : {"empty.memory_format", "new_empty", "new_ones", "new_zeros", "ones", "zeros"}) {
-    t.push_back(Computed(absl::StrCat("aten::", op), ResultFactors).Local(LocalSize).Types(SizeTypes));
+  for (const char* op :
+       {"empty.memory_format", "new_empty", "new_ones", "new_zeros", "ones", "zeros"}) {
+    t.push_back(
+        Computed(absl::StrCat("aten::", op), ResultFactors).Local(LocalSize).Types(SizeTypes));
   }
   for (const char* op : {"arange", "arange.start", "arange.start_step"}) {
-    t.push_back(Computed(absl::StrCat("aten::", op), ResultFactors).DecomposesAlways(DecomposeArange));
+    t.push_back(
+        Computed(absl::StrCat("aten::", op), ResultFactors).DecomposesAlways(DecomposeArange));
   }
   // Small tables of indices, made whole where they are needed.
   for (const char* op : {"eye", "eye.m", "linspace", "logspace", "range", "range.step",

@@ -12,6 +12,7 @@ ir::ValueId Upcast(Builder& b, ir::ValueId v) {
 
 Values AsResultsOf(Builder& b, const ir::Graph& from, const ir::Node& node, Values values) {
   for (size_t k = 0; k < values.size(); ++k) {
+    if (values[k] == ir::kNoValue) continue;
     values[k] = b.Cast(values[k], from.type(node.first_result + static_cast<int>(k)).dtype);
   }
   return values;
@@ -21,7 +22,7 @@ ir::ValueId OptionalOperand(Operands operands, size_t i) {
   return i < operands.size() ? operands[i] : ir::kNoValue;
 }
 
-ir::ValueId AbsentResult(Builder& b, const TensorType& type) {
+ir::ValueId EmptyResult(Builder& b, const TensorType& type) {
   return b.Call("spmd::full", {},
                 {{"size", std::vector<int64_t>(type.dims.begin(), type.dims.end())},
                  {"value", 0.0},

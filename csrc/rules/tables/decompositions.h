@@ -19,12 +19,13 @@ using Operands = absl::Span<const ir::ValueId>;
 
 // f16 and bf16 become f32.
 ir::ValueId Upcast(Builder& b, ir::ValueId v);
-// Values cast to the element types that the node's results have.
+// Values cast to the element types that the node's results have. A result that an output mask
+// leaves out has no value.
 Values AsResultsOf(Builder& b, const ir::Graph& from, const ir::Node& node, Values values);
 // The value of an optional operand, or kNoValue.
 ir::ValueId OptionalOperand(Operands operands, size_t i);
-// Stands for a result that the output mask left out.
-ir::ValueId AbsentResult(Builder& b, const TensorType& type);
+// A result of size 0: there is one, but it holds nothing.
+ir::ValueId EmptyResult(Builder& b, const TensorType& type);
 // sum(v, dims) / count.
 ir::ValueId MeanOf(Builder& b, ir::ValueId v, std::vector<int64_t> dims, int64_t count,
                    bool keepdim);

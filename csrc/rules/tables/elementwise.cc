@@ -60,22 +60,24 @@ void Unary(Table& t) {
   t.All(same.Jointly({0}).Monotone(), {"clone", "positive", "lift_fresh_copy"});
   t.All(real.Jointly({0}), {"deg2rad", "rad2deg"});
   t.All(same.Monotone(), {"relu", "sign", "floor", "ceil", "trunc", "round", "relu6"});
-  t.All(real.Monotone(), {"exp", "expm1", "exp2", "tanh", "sigmoid", "erf", "atan", "sinh", "asinh"});
+  t.All(real.Monotone(),
+        {"exp", "expm1", "exp2", "tanh", "sigmoid", "erf", "atan", "sinh", "asinh"});
   t.All(same, {"sgn", "square", "frac", "bitwise_not", "round.decimals", "nan_to_num", "gelu",
                "silu", "mish", "selu", "celu", "elu", "hardswish", "softplus", "softshrink",
                "hardshrink", "logit", "threshold", "mvlgamma"});
   t.All(same.Monotone(), {"hardtanh", "hardsigmoid", "leaky_relu"});
-  t.All(real, {"log",   "log2",  "log10",  "log1p",  "sqrt",      "rsqrt", "reciprocal", "sin",
-               "cos",   "tan",   "asin",   "acos",   "cosh",      "acosh", "atanh",      "erfc",
+  t.All(real, {"log",    "log2",   "log10",   "log1p",     "sqrt", "rsqrt", "reciprocal", "sin",
+               "cos",    "tan",    "asin",    "acos",      "cosh", "acosh", "atanh",      "erfc",
                "erfinv", "lgamma", "digamma", "polygamma", "sinc", "i0"});
-  t.All(real, {"special_i0e", "special_i1", "special_i1e", "special_entr", "special_ndtri",
-               "special_log_ndtr", "special_erfcx", "special_airy_ai", "special_bessel_j0",
-               "special_bessel_j1", "special_bessel_y0", "special_bessel_y1",
-               "special_modified_bessel_i0", "special_modified_bessel_i1",
-               "special_modified_bessel_k0", "special_modified_bessel_k1",
-               "special_scaled_modified_bessel_k0", "special_scaled_modified_bessel_k1",
-               "special_spherical_bessel_j0"});
-  t.All(predicate, {"isnan", "isinf", "isfinite", "isposinf", "isneginf", "signbit", "logical_not"});
+  t.All(real,
+        {"special_i0e", "special_i1", "special_i1e", "special_entr", "special_ndtri",
+         "special_log_ndtr", "special_erfcx", "special_airy_ai", "special_bessel_j0",
+         "special_bessel_j1", "special_bessel_y0", "special_bessel_y1",
+         "special_modified_bessel_i0", "special_modified_bessel_i1", "special_modified_bessel_k0",
+         "special_modified_bessel_k1", "special_scaled_modified_bessel_k0",
+         "special_scaled_modified_bessel_k1", "special_spherical_bessel_j0"});
+  t.All(predicate,
+        {"isnan", "isinf", "isfinite", "isposinf", "isneginf", "signbit", "logical_not"});
   t.All(Elementwise("").Types(RealTypes), {"abs", "angle"});
   t.Row(Elementwise("aten::frexp.Tensor").Types(nullptr));
   t.Row(Elementwise("aten::log_sigmoid_forward").Types(nullptr));
@@ -105,27 +107,42 @@ void Arithmetic(Table& t) {
   t.All(two.Runtime({"self"}).Types(FloatTypes),
         {"xlogy.Scalar_Self", "special_xlog1py.self_scalar", "special_zeta.self_scalar"});
   t.All(two.Runtime({"exponent"}), {"pow.Tensor_Scalar"});
-  t.All(two.Types(FloatTypes),
-        {"special_chebyshev_polynomial_t", "special_chebyshev_polynomial_t.x_scalar",
-         "special_chebyshev_polynomial_t.n_scalar", "special_chebyshev_polynomial_u",
-         "special_chebyshev_polynomial_u.x_scalar", "special_chebyshev_polynomial_u.n_scalar",
-         "special_chebyshev_polynomial_v", "special_chebyshev_polynomial_v.x_scalar",
-         "special_chebyshev_polynomial_v.n_scalar", "special_chebyshev_polynomial_w",
-         "special_chebyshev_polynomial_w.x_scalar", "special_chebyshev_polynomial_w.n_scalar",
-         "special_shifted_chebyshev_polynomial_t", "special_shifted_chebyshev_polynomial_t.x_scalar",
-         "special_shifted_chebyshev_polynomial_t.n_scalar", "special_shifted_chebyshev_polynomial_u",
-         "special_shifted_chebyshev_polynomial_u.x_scalar",
-         "special_shifted_chebyshev_polynomial_u.n_scalar", "special_shifted_chebyshev_polynomial_v",
-         "special_shifted_chebyshev_polynomial_v.x_scalar",
-         "special_shifted_chebyshev_polynomial_v.n_scalar", "special_shifted_chebyshev_polynomial_w",
-         "special_shifted_chebyshev_polynomial_w.x_scalar",
-         "special_shifted_chebyshev_polynomial_w.n_scalar", "special_hermite_polynomial_h",
-         "special_hermite_polynomial_h.x_scalar", "special_hermite_polynomial_h.n_scalar",
-         "special_hermite_polynomial_he", "special_hermite_polynomial_he.x_scalar",
-         "special_hermite_polynomial_he.n_scalar", "special_laguerre_polynomial_l",
-         "special_laguerre_polynomial_l.x_scalar", "special_laguerre_polynomial_l.n_scalar",
-         "special_legendre_polynomial_p", "special_legendre_polynomial_p.x_scalar",
-         "special_legendre_polynomial_p.n_scalar"});
+  t.All(two.Types(FloatTypes), {"special_chebyshev_polynomial_t",
+                                "special_chebyshev_polynomial_t.x_scalar",
+                                "special_chebyshev_polynomial_t.n_scalar",
+                                "special_chebyshev_polynomial_u",
+                                "special_chebyshev_polynomial_u.x_scalar",
+                                "special_chebyshev_polynomial_u.n_scalar",
+                                "special_chebyshev_polynomial_v",
+                                "special_chebyshev_polynomial_v.x_scalar",
+                                "special_chebyshev_polynomial_v.n_scalar",
+                                "special_chebyshev_polynomial_w",
+                                "special_chebyshev_polynomial_w.x_scalar",
+                                "special_chebyshev_polynomial_w.n_scalar",
+                                "special_shifted_chebyshev_polynomial_t",
+                                "special_shifted_chebyshev_polynomial_t.x_scalar",
+                                "special_shifted_chebyshev_polynomial_t.n_scalar",
+                                "special_shifted_chebyshev_polynomial_u",
+                                "special_shifted_chebyshev_polynomial_u.x_scalar",
+                                "special_shifted_chebyshev_polynomial_u.n_scalar",
+                                "special_shifted_chebyshev_polynomial_v",
+                                "special_shifted_chebyshev_polynomial_v.x_scalar",
+                                "special_shifted_chebyshev_polynomial_v.n_scalar",
+                                "special_shifted_chebyshev_polynomial_w",
+                                "special_shifted_chebyshev_polynomial_w.x_scalar",
+                                "special_shifted_chebyshev_polynomial_w.n_scalar",
+                                "special_hermite_polynomial_h",
+                                "special_hermite_polynomial_h.x_scalar",
+                                "special_hermite_polynomial_h.n_scalar",
+                                "special_hermite_polynomial_he",
+                                "special_hermite_polynomial_he.x_scalar",
+                                "special_hermite_polynomial_he.n_scalar",
+                                "special_laguerre_polynomial_l",
+                                "special_laguerre_polynomial_l.x_scalar",
+                                "special_laguerre_polynomial_l.n_scalar",
+                                "special_legendre_polynomial_p",
+                                "special_legendre_polynomial_p.x_scalar",
+                                "special_legendre_polynomial_p.n_scalar"});
   t.All(two.Runtime({"min", "max"}).Monotone(), {"clamp", "clamp_min", "clamp_max"});
   t.All(two, {"clamp.Tensor", "clamp_min.Tensor", "clamp_max.Tensor"});
 }
@@ -152,12 +169,14 @@ void Logic(Table& t) {
 // Gradients are linear in the gradient that comes in.
 void Backward(Table& t) {
   const Rule grad = Elementwise("").Each({0});
-  t.All(grad, {"threshold_backward",   "gelu_backward",        "silu_backward",
-               "mish_backward",        "tanh_backward",        "sigmoid_backward",
-               "elu_backward",         "leaky_relu_backward",  "softplus_backward",
-               "hardtanh_backward",    "hardswish_backward",   "hardsigmoid_backward",
-               "hardshrink_backward",  "softshrink_backward",  "log_sigmoid_backward",
-               "logit_backward",       "native_dropout_backward", "_masked_scale"});
+  t.All(grad,
+        {"threshold_backward", "gelu_backward", "silu_backward", "mish_backward", "tanh_backward",
+         "sigmoid_backward", "elu_backward", "leaky_relu_backward", "softplus_backward",
+         "hardtanh_backward", "hardswish_backward", "hardsigmoid_backward", "hardshrink_backward",
+         "softshrink_backward", "log_sigmoid_backward", "logit_backward", "native_dropout_backward",
+         "_masked_scale"});
+  t.All(grad, {"rrelu_with_noise_backward"});
+  t.Row(Elementwise("aten::_standard_gamma_grad"));
   t.Row(Elementwise("aten::_prelu_kernel"));
   t.Row(Elementwise("aten::_prelu_kernel_backward").Each({0}).Types(nullptr));
 }

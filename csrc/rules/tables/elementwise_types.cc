@@ -16,10 +16,14 @@ TypesOrStatus Broadcast(const OpCall& call, DType dtype) {
 
 DType RealOf(DType t) {
   switch (t) {
-    case DType::kC32: return DType::kF16;
-    case DType::kC64: return DType::kF32;
-    case DType::kC128: return DType::kF64;
-    default: return t;
+    case DType::kC32:
+      return DType::kF16;
+    case DType::kC64:
+      return DType::kF32;
+    case DType::kC128:
+      return DType::kF64;
+    default:
+      return t;
   }
 }
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Losses that are element-wise up to a reduction over everything. Their kernels divide by the number
-// of elements they see, which on a tile is the wrong number: they are always written in core ops.
+// Losses that are element-wise up to a reduction over everything. Their kernels divide by the
+// number of elements they see, which on a tile is the wrong number: they are always written in core
+// ops.
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "csrc/rules/promotion.h"
@@ -146,11 +147,12 @@ std::vector<Rule> LossRules() {
   std::vector<Rule> t;
   for (const char* loss : {"binary_cross_entropy", "binary_cross_entropy_with_logits", "huber_loss",
                            "mse_loss", "smooth_l1_loss", "soft_margin_loss"}) {
-    t.push_back(Computed(absl::StrCat("aten::", loss), LossFactors).DecomposesAlways(DecomposeLoss));
+    t.push_back(
+        Computed(absl::StrCat("aten::", loss), LossFactors).DecomposesAlways(DecomposeLoss));
   }
-  for (const char* loss : {"binary_cross_entropy_backward", "huber_loss_backward",
-                           "mse_loss_backward", "smooth_l1_loss_backward",
-                           "soft_margin_loss_backward"}) {
+  for (const char* loss :
+       {"binary_cross_entropy_backward", "huber_loss_backward", "mse_loss_backward",
+        "smooth_l1_loss_backward", "soft_margin_loss_backward"}) {
     t.push_back(Computed(absl::StrCat("aten::", loss), BroadcastFactors)
                     .DecomposesAlways(DecomposeLossBackward));
   }

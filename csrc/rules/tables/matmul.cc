@@ -30,7 +30,11 @@ std::vector<Rule> MatmulRules() {
       Product("aten::mm", "m k, k n -> m n").Each({0, 1}),
       Product("aten::mv", "m k, k -> m").Each({0, 1}),
       Product("aten::vdot", "k, k -> ()").Each({0, 1}),
+      Einsum("aten::_cdist_backward", "... p r, ... p m, ... r m, ... p r -> ... p m")
+          .Each({0})
+          .Flops(4),
       Einsum("aten::_cdist_forward", "... p [m], ... r [m] -> ... p r").Flops(3),
+      Einsum("aten::_euclidean_dist", "... p [m], ... r [m] -> ... p r").Flops(3),
       Computed("spmd::attention", AttentionFactors)
           .Types(AttentionTypes)
           .Decomposes(DecomposeAttention)

@@ -58,8 +58,8 @@ absl::StatusOr<OpFactors> GroupNormFactors(const OpCall& call) {
     if (type == nullptr) return {};
     if (type->dims == x.dims) return image;
     if (type->rank() == 2) return {{0}, {1}};
-    if (IsAbsentResult(*type)) return {{}};
-    return {{1, 2}};  // weight, bias and their gradients
+    if (type->rank() == 1 && type->dims[0] == x.dims[1]) return {{1, 2}};  // of channels
+    return TensorFactors(type->rank());  // a gradient that the output mask leaves out
   };
   for (const TensorType* type : call.operands) f.operands.push_back(factors_of(type));
   for (const TensorType& type : call.results) f.results.push_back(factors_of(&type));
@@ -106,7 +106,8 @@ absl::StatusOr<OpFactors> BatchNormFactors(const OpCall& call) {
   auto factors_of = [&](const TensorType* type) -> TensorFactors {
     if (type == nullptr) return {};
     if (type->rank() == x.rank()) return image;
-    return {type->dims[0] == x.dims[1] ? DimFactors{1} : DimFactors{}};
+    if (type->rank() == 1 && type->dims[0] == x.dims[1]) return {{1}};
+    return TensorFactors(type->rank());  // empty statistics, or a gradient that is not wanted
   };
   for (const TensorType* type : call.operands) f.operands.push_back(factors_of(type));
   for (const TensorType& type : call.results) f.results.push_back(factors_of(&type));

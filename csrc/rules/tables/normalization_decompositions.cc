@@ -58,7 +58,7 @@ ir::ValueId SumOver(Builder& b, ir::ValueId v, std::vector<int64_t> dims) {
   return dims.empty() ? v : b.Sum(v, std::move(dims), /*keepdim=*/false);
 }
 
-// Fills the results in order, leaving out what the output mask or an empty type leaves out.
+// Fills the results in order. What the output mask leaves out has no value.
 class Results {
  public:
   Results(Builder& b, const ir::Graph& from, const ir::Node& node)
@@ -69,9 +69,10 @@ class Results {
     return wanted == nullptr || (*wanted)[k];
   }
   const Dims& dims(int k) const { return from_.type(node_.first_result + k).dims; }
-  // Requires: called once per result, ascending.
+  // One of these per result, ascending.
   void Set(ir::ValueId v) { values_.push_back(ViewAs(b_, v, dims(next()))); }
-  void SetAbsent() { values_.push_back(AbsentResult(b_, from_.type(node_.first_result + next()))); }
+  void SetAbsent() { values_.push_back(ir::kNoValue); }
+  void SetEmpty() { values_.push_back(EmptyResult(b_, from_.type(node_.first_result + next()))); }
   Values Take() { return AsResultsOf(b_, from_, node_, std::move(values_)); }
 
  private:
@@ -165,7 +166,8 @@ namespace {
 
 // [n, c, …] as [n, g, c/g, …], with statistics over all from the third dimension on.
 struct Groups {
-  Groups(const Dims& image, const ir::Node& node) : n(image[0]), g(node.attributes.GetInt("group")) {
+  Groups(const Dims& image, const ir::Node& node)
+      : n(image[0]), g(node.attributes.GetInt("group")) {
     split = {n, g, image[1] / g};
     split.insert(split.end(), image.begin() + 2, image.end());
     statistics = {n, g};
@@ -207,8 +209,7 @@ ValuesOrStatus DecomposeGroupNormBackward(Builder& b, const ir::Graph& from, con
   const ir::ValueId grad = ViewAs(b, Upcast(b, operands[0]), groups.split);
   const ir::ValueId mean = ViewAs(b, Upcast(b, operands[2]), groups.statistics);
   const ir::ValueId rstd = ViewAs(b, Upcast(b, operands[3]), groups.statistics);
-  const ir::ValueId x =
-      b.Mul(b.Sub(ViewAs(b, Upcast(b, operands[1]), groups.split), mean), rstd);
+  const ir::ValueId x = b.Mul(b.Sub(ViewAs(b, Upcast(b, operands[1]), groups.split), mean), rstd);
   const ir::ValueId weight = ViewAs(b, OptionalOperand(operands, 4), groups.channels);
   Results results(b, from, node);
   if (results.Wants(0)) {
@@ -270,8 +271,8 @@ ValuesOrStatus DecomposeBatchNorm(Builder& b, const ir::Graph& from, const ir::N
   const ir::ValueId bias = ViewAs(b, OptionalOperand(operands, 2), channels.per_channel);
   Results results(b, from, node);
   results.Set(Shifted(b, Scaled(b, s.x, weight), bias));
-  batch ? results.Set(s.mean) : results.SetAbsent();
-  batch ? results.Set(s.rstd) : results.SetAbsent();
+  batch ? results.Set(s.mean) : results.SetEmpty();
+  batch ? results.Set(s.rstd) : results.SetEmpty();
   if (node.num_results == 3) return results.Take();
   if (!batch) {
     results.Set(running_mean);
@@ -291,8 +292,7 @@ ValuesOrStatus DecomposeBatchNormBackward(Builder& b, const ir::Graph& from, con
   const ir::ValueId grad = Upcast(b, operands[0]);
   const Channels channels(b.type(grad).dims);
   const bool train = node.attributes.GetBoolOr("train", true);
-  const ir::ValueId mean =
-      ViewAs(b, Upcast(b, operands[train ? 5 : 3]), channels.per_channel);
+  const ir::ValueId mean = ViewAs(b, Upcast(b, operands[train ? 5 : 3]), channels.per_channel);
   const ir::ValueId rstd =
       train ? ViewAs(b, Upcast(b, operands[6]), channels.per_channel)
             : RunningRstd(b, operands[4], channels, node.attributes.GetDoubleOr("eps", 1e-5));

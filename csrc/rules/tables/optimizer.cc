@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Fused optimizers and the gradient scaler. What `_foreach_*` ops split into is element-wise already.
+// Fused optimizers and the gradient scaler. What `_foreach_*` ops split into is element-wise
+// already.
 #include "absl/strings/str_cat.h"
 #include "csrc/rules/registry.h"
 #include "csrc/rules/tables/decompositions.h"

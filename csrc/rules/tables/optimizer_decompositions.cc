@@ -17,8 +17,8 @@ class Fused {
  public:
   Fused(Builder& b, const ir::Graph& from, const ir::Node& node, Operands operands, int lists)
       : b_(b), node_(node), operands_(operands) {
-    SPMD_CHECK(static_cast<int>(node.groups.size()) == lists, node.op, " has ",
-               node.groups.size(), " Tensor[] arguments; expected ", lists);
+    SPMD_CHECK(static_cast<int>(node.groups.size()) == lists, node.op, " has ", node.groups.size(),
+               " Tensor[] arguments; expected ", lists);
     tail_ = node.groups.back().begin + node.groups.back().size;
     const bool tensor_lr = absl::EndsWith(node.op, ".tensor_lr");
     if (tensor_lr) lr_ = OptionalOperand(operands_, tail_++);
@@ -102,8 +102,7 @@ ValuesOrStatus DecomposeAdam(Builder& b, const ir::Graph& from, const ir::Node& 
     } else if (op.Has(4)) {
       out[4].push_back(op.At(4, i));
     }
-    const ir::ValueId deviation =
-        b.Div(b.Sqrt(top), b.Sqrt(op.BiasCorrection(beta2, step)));
+    const ir::ValueId deviation = b.Div(b.Sqrt(top), b.Sqrt(op.BiasCorrection(beta2, step)));
     const ir::ValueId move =
         b.Div(b.Div(avg, b.AddScalar(deviation, op.Number("eps"))), op.BiasCorrection(beta1, step));
     out[0].push_back(op.Unless(b.Sub(param, op.TimesRate(move)), old));
@@ -154,8 +153,7 @@ ValuesOrStatus DecomposeAdagrad(Builder& b, const ir::Graph& from, const ir::Nod
     const ir::ValueId sum = b.Add(op.At(2, i), b.Square(grad));
     const ir::ValueId later = b.AddScalar(op.At(3, i), -1);
     const ir::ValueId slower = b.AddScalar(b.MulScalar(later, op.Number("lr_decay")), 1);
-    const ir::ValueId move =
-        b.Div(b.Div(grad, b.AddScalar(b.Sqrt(sum), op.Number("eps"))), slower);
+    const ir::ValueId move = b.Div(b.Div(grad, b.AddScalar(b.Sqrt(sum), op.Number("eps"))), slower);
     out[0].push_back(op.Unless(b.Sub(param, op.TimesRate(move)), param));
     out[1].push_back(op.Unless(op.Unscaled(i), op.At(1, i)));
     out[2].push_back(op.Unless(sum, op.At(2, i)));

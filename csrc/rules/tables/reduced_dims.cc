@@ -84,8 +84,10 @@ OpFactors WholeDimFactors(const OpCall& call, const std::vector<bool>& whole) {
 Dims ReducedSizes(const Dims& dims, const std::vector<bool>& reduced, bool keepdim) {
   Dims sizes;
   for (size_t d = 0; d < dims.size(); ++d) {
-    if (!reduced[d]) sizes.push_back(dims[d]);
-    else if (keepdim) sizes.push_back(1);
+    if (!reduced[d])
+      sizes.push_back(dims[d]);
+    else if (keepdim)
+      sizes.push_back(1);
   }
   return sizes;
 }

@@ -23,13 +23,10 @@ int64_t CountOf(const Dims& dims, const std::vector<bool>& named);
 OpFactors ReduceFactors(const OpCall& call, const std::vector<bool>& reduced, const Factor& proto);
 
 // All tensors have the rank of operand 0 and its sizes outside `whole` dimensions, which are not
-// cut; inside, a tensor of another size has no factor. A tensor of sizes [0] is an absent result.
+// cut; inside, a tensor of another size has no factor.
 OpFactors WholeDimFactors(const OpCall& call, const std::vector<bool>& whole);
 
 // The dims of a reduction's result.
 Dims ReducedSizes(const Dims& dims, const std::vector<bool>& reduced, bool keepdim);
-
-// A result that an output mask left out has sizes [0].
-inline bool IsAbsentResult(const TensorType& type) { return type.rank() == 1 && type.dims[0] == 0; }
 
 }  // namespace spmd::rules

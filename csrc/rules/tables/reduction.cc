@@ -29,13 +29,22 @@ absl::StatusOr<OpFactors> NormFactors(const OpCall& call) {
   const char* name = call.attrs().Find("ord") != nullptr ? "ord" : "p";
   const double p = call.attrs().GetDoubleOr(name, 2);
   Factor proto;
-  if (std::isinf(p)) proto.reduce = p > 0 ? ReduceKind::kMax : ReduceKind::kMin;
-  else proto.whole = p != 0 && p != 1;
+  if (std::isinf(p))
+    proto.reduce = p > 0 ? ReduceKind::kMax : ReduceKind::kMin;
+  else
+    proto.whole = p != 0 && p != 1;
   return ReduceFactors(call, Reduced(call), proto);
 }
 
 absl::StatusOr<OpFactors> DimWhole(const OpCall& call) {
   return WholeDimFactors(call, Reduced(call));
+}
+
+// Of renorm: everything but the named dimension.
+absl::StatusOr<OpFactors> OthersWhole(const OpCall& call) {
+  std::vector<bool> whole = Reduced(call);
+  whole.flip();
+  return WholeDimFactors(call, whole);
 }
 
 TensorType ReducedType(const OpCall& call, DType dtype) {
@@ -45,15 +54,19 @@ TensorType ReducedType(const OpCall& call, DType dtype) {
 
 DType DTypeAttrOr(const OpCall& call, DType fallback) {
   const Attr* attr = call.attrs().Find("dtype");
-  return attr != nullptr && std::holds_alternative<DType>(*attr) ? std::get<DType>(*attr) : fallback;
+  return attr != nullptr && std::holds_alternative<DType>(*attr) ? std::get<DType>(*attr)
+                                                                 : fallback;
 }
 
 using Types = absl::StatusOr<std::vector<TensorType>>;
 
-Types SumTypes(const OpCall& call) {
+// Integers add up in i64.
+DType SumDType(const OpCall& call) {
   const DType t = call.operand(0).dtype;
-  const DType wide = IsIntegral(t, /*include_bool=*/true) ? DType::kI64 : t;
-  return std::vector<TensorType>{ReducedType(call, DTypeAttrOr(call, wide))};
+  return DTypeAttrOr(call, IsIntegral(t, /*include_bool=*/true) ? DType::kI64 : t);
+}
+Types SumTypes(const OpCall& call) {
+  return std::vector<TensorType>{ReducedType(call, SumDType(call))};
 }
 Types SameTypes(const OpCall& call) {
   return std::vector<TensorType>{ReducedType(call, DTypeAttrOr(call, call.operand(0).dtype))};
@@ -66,7 +79,7 @@ Types IndexTypes(const OpCall& call) {
   return std::vector<TensorType>{ReducedType(call, DType::kI64)};
 }
 Types ScanTypes(const OpCall& call) {
-  return std::vector<TensorType>{{DTypeAttrOr(call, call.operand(0).dtype), call.operand(0).dims}};
+  return std::vector<TensorType>{{SumDType(call), call.operand(0).dims}};
 }
 // Of _softmax and _log_softmax.
 Types SoftmaxTypes(const OpCall& call) {
@@ -97,7 +110,8 @@ std::vector<Rule> ReductionRules() {
   Rows(t, Computed("", Reduce<ReduceKind::kAnd>).Types(AnyTypes), {"all", "all.dim", "all.dims"});
 
   const Rule whole = Computed("", ReduceWhole);
-  Rows(t, whole.Jointly({0}).DecomposesAlways(DecomposeMean).Types(SameTypes), {"mean", "mean.dim"});
+  Rows(t, whole.Jointly({0}).DecomposesAlways(DecomposeMean).Types(SameTypes),
+       {"mean", "mean.dim"});
   Rows(t, whole.Decomposes(DecomposeVariance),
        {"var.correction", "std.correction", "var_mean.correction", "std_mean.correction"});
   Rows(t, Computed("", NormFactors).Decomposes(DecomposeNorm),
@@ -115,8 +129,12 @@ std::vector<Rule> ReductionRules() {
   Rows(t, along.Each({0}).Decomposes(DecomposeSoftmaxBackward),
        {"_softmax_backward_data", "_log_softmax_backward_data"});
   Rows(t, along.Jointly({0}).Types(ScanTypes), {"cumsum"});
-  Rows(t, along, {"cumprod", "logcumsumexp", "_logcumsumexp", "cummax", "cummin", "sort",
-                  "sort.stable", "topk", "glu_backward"});
+  Rows(t, along.Types(ScanTypes), {"cumprod"});
+  Rows(t, along,
+       {"logcumsumexp", "_logcumsumexp", "cummax", "cummin", "sort", "sort.stable", "topk",
+        "glu_backward", "linalg_cross"});
+  Rows(t, Computed("", OthersWhole), {"renorm"});
+  t.push_back(Einsum("aten::bucketize.Tensor", "..., [n] -> ..."));
   Rows(t, along.Decomposes(DecomposeGlu), {"glu"});
   return t;
 }

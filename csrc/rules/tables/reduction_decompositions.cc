@@ -107,15 +107,15 @@ ValuesOrStatus DecomposeLogSumExp(Builder& b, const ir::Graph& from, const ir::N
   return AsResultsOf(b, from, node, {Squeeze(b, b.Add(b.Log(sum), top), r)});
 }
 
-// The least index among those that hold the extremum (or a nan, which is the extremum then). Without
-// a "dim" the index is that of the flattened tensor.
+// The least index among those that hold the extremum (or a nan, which is the extremum then).
+// Without a "dim" the index is that of the flattened tensor.
 ValuesOrStatus DecomposeArgExtremum(Builder& b, const ir::Graph& from, const ir::Node& node,
                                     Operands operands) {
   const Reduction r(from, node);
   const ir::ValueId x = operands[0];
   const bool largest = absl::StrContains(node.op, "max");
-  const ir::ValueId top = b.Call(largest ? "aten::amax" : "aten::amin", {x},
-                                 {{"dim", r.dims}, {"keepdim", true}});
+  const ir::ValueId top =
+      b.Call(largest ? "aten::amax" : "aten::amin", {x}, {{"dim", r.dims}, {"keepdim", true}});
   ir::ValueId hit = b.Call("aten::eq.Tensor", {x, top});
   if (IsFloating(r.type.dtype)) {
     hit = b.Call("aten::logical_or", {hit, b.Call("aten::isnan", {x})});
@@ -149,6 +149,7 @@ ValuesOrStatus DecomposeSoftmax(Builder& b, const ir::Graph& from, const ir::Nod
                                 Operands operands) {
   const Reduction r(from, node);
   ir::ValueId x = Upcast(b, CastToAttr(b, operands[0], node));
+  if (r.type.NumElements() == 0) return AsResultsOf(b, from, node, {x});  // no row has a maximum
   if (from.type(node.first_result).dtype == DType::kF32) x = b.Cast(x, DType::kF32);
   const bool safe = node.op == "aten::_safe_softmax";
   const ir::ValueId top = safe ? FiniteAmax(b, x, r.dims) : b.Amax(x, r.dims, /*keepdim=*/true);
@@ -186,11 +187,9 @@ ValuesOrStatus DecomposeGlu(Builder& b, const ir::Graph& from, const ir::Node& n
   SPMD_CHECK(r.dims.size() == 1, "glu of a scalar");
   const int64_t half = r.type.dims[r.dims[0]] / 2;
   auto slice = [&](int64_t begin) {
-    return b.Call("aten::slice.Tensor", {operands[0]},
-                  {{"dim", r.dims[0]},
-                   {"start", begin},
-                   {"end", begin + half},
-                   {"step", int64_t{1}}});
+    return b.Call(
+        "aten::slice.Tensor", {operands[0]},
+        {{"dim", r.dims[0]}, {"start", begin}, {"end", begin + half}, {"step", int64_t{1}}});
   };
   return Values{b.Mul(slice(0), b.Call("aten::sigmoid", {slice(half)}))};
 }

@@ -1,7 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <cmath>
-#include <limits>
-
 #include <ATen/ops/_scaled_dot_product_flash_attention_for_cpu.h>
 #include <ATen/ops/_scaled_dot_product_flash_attention_for_cpu_backward.h>
 #include <ATen/ops/empty.h>
@@ -11,6 +8,9 @@
 #include <ATen/ops/ones.h>
 #include <ATen/ops/scalar_tensor.h>
 #include <ATen/ops/where.h>
+
+#include <cmath>
+#include <limits>
 
 #include "csrc/runtime/kernels/kernels.h"
 
@@ -109,17 +109,18 @@ std::tuple<Tensor, Tensor> Attention(const Tensor& query, const Tensor& key, con
     return {out, logsumexp.to(at::kFloat)};
   }
   const at::ScalarType type = WorkType(query.scalar_type());
-  const Tensor scores = Scores(query.to(type), k.to(type), AdditiveMask(attn_mask, type),
-                               is_causal, factor);
+  const Tensor scores =
+      Scores(query.to(type), k.to(type), AdditiveMask(attn_mask, type), is_causal, factor);
   const Tensor logsumexp = at::logsumexp(scores, IntArrayRef{-1});
   Tensor out = at::matmul(Probabilities(scores, logsumexp), v.to(type));
   return {out.to(query.scalar_type()), logsumexp.to(at::kFloat)};
 }
 
-std::tuple<Tensor, Tensor, Tensor> AttentionBackward(
-    const Tensor& grad_out, const Tensor& query, const Tensor& key, const Tensor& value,
-    const Tensor& out, const Tensor& logsumexp, const OptionalTensor& attn_mask, bool is_causal,
-    std::optional<double> scale) {
+std::tuple<Tensor, Tensor, Tensor> AttentionBackward(const Tensor& grad_out, const Tensor& query,
+                                                     const Tensor& key, const Tensor& value,
+                                                     const Tensor& out, const Tensor& logsumexp,
+                                                     const OptionalTensor& attn_mask,
+                                                     bool is_causal, std::optional<double> scale) {
   Check(query, key, value);
   if (query.is_meta()) {
     return {at::empty_like(query), at::empty_like(key), at::empty_like(value)};

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <array>
-
 #include <ATen/ops/constant_pad_nd.h>
 #include <ATen/ops/convolution.h>
 #include <ATen/ops/convolution_backward.h>
 #include <ATen/ops/empty.h>
+
+#include <array>
 
 #include "csrc/runtime/kernels/kernels.h"
 

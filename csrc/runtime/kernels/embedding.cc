@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <cstring>
-
 #include <ATen/Dispatch.h>
 #include <ATen/Parallel.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
+
+#include <cstring>
 
 #include "csrc/runtime/kernels/kernels.h"
 
@@ -86,10 +86,9 @@ Tensor Embedding(const Tensor& weight, const Tensor& indices, int64_t first_row)
 Tensor EmbeddingDWeight(const Tensor& grad, const Tensor& indices, int64_t num_weights,
                         int64_t padding_idx, int64_t first_row) {
   CheckIndices(indices);
-  TORCH_CHECK(grad.dim() == indices.dim() + 1 &&
-                  grad.sizes().slice(0, indices.dim()) == indices.sizes(),
-              "spmd::embedding_dweight: grad ", grad.sizes(), " must be [", indices.sizes(),
-              "..., width]");
+  TORCH_CHECK(
+      grad.dim() == indices.dim() + 1 && grad.sizes().slice(0, indices.dim()) == indices.sizes(),
+      "spmd::embedding_dweight: grad ", grad.sizes(), " must be [", indices.sizes(), "..., width]");
   const int64_t width = grad.size(-1);
   if (grad.is_meta()) return at::empty({num_weights, width}, grad.options());
   const Tensor rows = grad.reshape({indices.numel(), width});

@@ -8,14 +8,14 @@
 // already runs tiles in parallel.
 #pragma once
 
+#include <ATen/core/Tensor.h>
+#include <c10/core/Scalar.h>
+#include <c10/util/ArrayRef.h>
+
 #include <cstdint>
 #include <optional>
 #include <string_view>
 #include <tuple>
-
-#include <ATen/core/Tensor.h>
-#include <c10/core/Scalar.h>
-#include <c10/util/ArrayRef.h>
 
 namespace spmd::runtime::kernels {
 
@@ -32,10 +32,11 @@ Tensor LinearDWeight(const Tensor& grad, const Tensor& input);
 std::tuple<Tensor, Tensor> Attention(const Tensor& query, const Tensor& key, const Tensor& value,
                                      const OptionalTensor& attn_mask, bool is_causal,
                                      std::optional<double> scale);
-std::tuple<Tensor, Tensor, Tensor> AttentionBackward(
-    const Tensor& grad_out, const Tensor& query, const Tensor& key, const Tensor& value,
-    const Tensor& out, const Tensor& logsumexp, const OptionalTensor& attn_mask, bool is_causal,
-    std::optional<double> scale);
+std::tuple<Tensor, Tensor, Tensor> AttentionBackward(const Tensor& grad_out, const Tensor& query,
+                                                     const Tensor& key, const Tensor& value,
+                                                     const Tensor& out, const Tensor& logsumexp,
+                                                     const OptionalTensor& attn_mask,
+                                                     bool is_causal, std::optional<double> scale);
 
 // random.cc. The tile [offset, offset + size) of a random tensor of global_size; see philox.h.
 Tensor Random(IntArrayRef size, IntArrayRef offset, IntArrayRef global_size, int64_t seed,
@@ -44,7 +45,8 @@ Tensor Random(IntArrayRef size, IntArrayRef offset, IntArrayRef global_size, int
 std::tuple<Tensor, Tensor> Dropout(const Tensor& input, double p, int64_t seed, int64_t counter,
                                    IntArrayRef offset, IntArrayRef global_size);
 
-// embedding.cc. Rows [first_row, first_row + n) of the table are held; others give (and get) nothing.
+// embedding.cc. Rows [first_row, first_row + n) of the table are held; others give (and get)
+// nothing.
 Tensor Embedding(const Tensor& weight, const Tensor& indices, int64_t first_row);
 Tensor EmbeddingDWeight(const Tensor& grad, const Tensor& indices, int64_t num_weights,
                         int64_t padding_idx, int64_t first_row);
@@ -70,13 +72,12 @@ Tensor ConvDInput(const Tensor& grad, const Tensor& weight, IntArrayRef input_si
 Tensor ConvDWeight(const Tensor& grad, const Tensor& input, IntArrayRef weight_size,
                    IntArrayRef stride, IntArrayRef padding, IntArrayRef dilation, int64_t groups);
 
-// pooling.cc. `input` begins at `offset` of a plane of those spatial sizes (2 or 3 of them); indices
-// count in the plane, row-major. MaxPoolDInput gives the gradient of the tile of `input_size` that
-// begins at `offset`; indices that lie elsewhere add nothing to it.
+// pooling.cc. `input` begins at `offset` of a plane of those spatial sizes (2 or 3 of them);
+// indices count in the plane, row-major. MaxPoolDInput gives the gradient of the tile of
+// `input_size` that begins at `offset`; indices that lie elsewhere add nothing to it.
 std::tuple<Tensor, Tensor> MaxPool(const Tensor& input, IntArrayRef output_size,
-                                   IntArrayRef kernel_size, IntArrayRef stride,
-                                   IntArrayRef padding, IntArrayRef dilation, IntArrayRef offset,
-                                   IntArrayRef plane);
+                                   IntArrayRef kernel_size, IntArrayRef stride, IntArrayRef padding,
+                                   IntArrayRef dilation, IntArrayRef offset, IntArrayRef plane);
 Tensor MaxPoolDInput(const Tensor& grad, const Tensor& indices, IntArrayRef input_size,
                      IntArrayRef kernel_size, IntArrayRef stride, IntArrayRef padding,
                      IntArrayRef dilation, IntArrayRef offset, IntArrayRef plane);

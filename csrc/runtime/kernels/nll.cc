@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // One pass over rows on the CPU; on other devices the rows go through the host's index arithmetic
 // done with ATen ops.
-#include <cmath>
-
 #include <ATen/Dispatch.h>
 #include <ATen/OpMathType.h>
 #include <ATen/Parallel.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/exp.h>
 #include <ATen/ops/zeros.h>
+
+#include <cmath>
 
 #include "csrc/runtime/kernels/kernels.h"
 

@@ -29,7 +29,8 @@ SPMD_INLINE To BitCast(From from) {
 }
 
 // Natural logarithm of a normal positive float, within 2 ulp. With x = m·2ᵉ and m in [√½, √2):
-// log m = 2·artanh(s), s = (m − 1)/(m + 1), by its series (|s| < 0.172; the s¹¹ term is below 1e-9).
+// log m = 2·artanh(s), s = (m − 1)/(m + 1), by its series (|s| < 0.172; the s¹¹ term is below
+// 1e-9).
 SPMD_INLINE float Log(float x) {
   const int32_t bits = BitCast<int32_t>(x);
   const int32_t exponent = (bits - 0x3f3504f3) >> 23;

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// Counter-based random numbers: Philox4x32-10 (Salmon, Moraes, Dror, Shaw: "Parallel random numbers:
-// as easy as 1, 2, 3", SC'11). Element i of a random tensor, i being its linear row-major index in
-// the *global* tensor, depends on (seed, counter, i) only: never on the tile, the mesh or threads.
+// Counter-based random numbers: Philox4x32-10 (Salmon, Moraes, Dror, Shaw: "Parallel random
+// numbers: as easy as 1, 2, 3", SC'11). Element i of a random tensor, i being its linear row-major
+// index in the *global* tensor, depends on (seed, counter, i) only: never on the tile, the mesh or
+// threads.
 //
 // Key      (low, high) 32 bits of the seed.
 // Counter  (low, high) of the block number, (low, high) of the op's counter.
 //
-// A block gives four 32-bit words. Elements come in groups of 16 blocks, so that 16 lanes run side by
-// side; within a group the word is the slow index:
+// A block gives four 32-bit words. Elements come in groups of 16 blocks, so that 16 lanes run side
+// by side; within a group the word is the slow index:
 //   one word per element   group i / 64, j = i % 64: word j / 16 of block 16·group + j % 16
 //   two words per element  group i / 32, j = i % 32: words 2·(j / 16) (low half) and 2·(j / 16) + 1
 //                          of block 16·group + j % 16
@@ -15,7 +16,8 @@
 //
 //   uniform      u = (w >> 8)·2⁻²⁴ in [0, 1) for f32, the top 11 and 8 bits for f16 and bf16,
 //                53 bits for f64;  p0 + u·(p1 − p0), and p0 where rounding gives p1
-//   normal       Box-Muller. f32: the words (0, 1) of a block give elements j and j + 16 of its group
+//   normal       Box-Muller. f32: the words (0, 1) of a block give elements j and j + 16 of its
+//   group
 //                (cosine, sine), the words (2, 3) j + 32 and j + 48. f64: all four words of a block
 //                give elements j and j + 16.  u₁ in (0, 1], u₂ in [0, 1)
 //   bernoulli    w < p0·2³²

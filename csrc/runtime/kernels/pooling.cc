@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <algorithm>
-#include <limits>
-#include <vector>
-
 #include <ATen/ops/constant_pad_nd.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/max_pool2d_with_indices.h>
 #include <ATen/ops/max_pool3d_with_indices.h>
 #include <ATen/ops/zeros.h>
+
+#include <algorithm>
+#include <limits>
+#include <vector>
 
 #include "csrc/runtime/kernels/kernels.h"
 
@@ -22,8 +22,9 @@ Sizes WithSpatial(const Tensor& x, IntArrayRef spatial) {
   return sizes;
 }
 
-// Positions of a row-major plane of `from` sizes, as positions of one of `to` sizes whose index i is
-// index i + shift of the first. `inside` says which lie in it; the others are moved to its border.
+// Positions of a row-major plane of `from` sizes, as positions of one of `to` sizes whose index i
+// is index i + shift of the first. `inside` says which lie in it; the others are moved to its
+// border.
 Tensor Renumber(Tensor flat, IntArrayRef from, IntArrayRef to, IntArrayRef shift, Tensor* inside) {
   Tensor result;
   int64_t stride = 1;
@@ -44,9 +45,8 @@ Tensor Renumber(Tensor flat, IntArrayRef from, IntArrayRef to, IntArrayRef shift
 }  // namespace
 
 std::tuple<Tensor, Tensor> MaxPool(const Tensor& input, IntArrayRef output_size,
-                                   IntArrayRef kernel_size, IntArrayRef stride,
-                                   IntArrayRef padding, IntArrayRef dilation, IntArrayRef offset,
-                                   IntArrayRef plane) {
+                                   IntArrayRef kernel_size, IntArrayRef stride, IntArrayRef padding,
+                                   IntArrayRef dilation, IntArrayRef offset, IntArrayRef plane) {
   const int64_t n = static_cast<int64_t>(plane.size());
   TORCH_CHECK(n == 2 || n == 3, "spmd max_pool: ", n, " spatial dimensions, 2 or 3 expected");
   if (input.is_meta()) {
@@ -65,9 +65,8 @@ std::tuple<Tensor, Tensor> MaxPool(const Tensor& input, IntArrayRef output_size,
   const bool needed = std::any_of(pad.begin(), pad.end(), [](int64_t p) { return p != 0; });
   const Tensor x =
       needed ? at::constant_pad_nd(input, pad, -std::numeric_limits<double>::infinity()) : input;
-  auto [out, indices] =
-      n == 2 ? at::max_pool2d_with_indices(x, kernel_size, stride, 0, dilation)
-             : at::max_pool3d_with_indices(x, kernel_size, stride, 0, dilation);
+  auto [out, indices] = n == 2 ? at::max_pool2d_with_indices(x, kernel_size, stride, 0, dilation)
+                               : at::max_pool3d_with_indices(x, kernel_size, stride, 0, dilation);
   return {out, Renumber(indices, padded, plane, shift, nullptr)};
 }
 

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <cmath>
-
 #include <ATen/Dispatch.h>
 #include <ATen/OpMathType.h>
 #include <ATen/Parallel.h>
 #include <ATen/ops/empty.h>
+
+#include <cmath>
 
 #include "absl/container/inlined_vector.h"
 #include "csrc/runtime/kernels/kernels.h"
@@ -69,8 +69,8 @@ class TileRuns {
 };
 
 // Fills elements of a tile group by group: make(group number, buffer of kGroup) for each group that
-// the tile touches, store(local index, value) for its elements. A whole group is made even where the
-// tile wants few of its elements, so an element's bits do not depend on the tile.
+// the tile touches, store(local index, value) for its elements. A whole group is made even where
+// the tile wants few of its elements, so an element's bits do not depend on the tile.
 template <int kGroup, typename T, typename Make, typename Store>
 void FillTile(const TileRuns& runs, int64_t numel, const Make& make, const Store& store) {
   at::parallel_for(0, numel, kGrain, [&](int64_t begin, int64_t end) {
@@ -90,7 +90,8 @@ void FillTile(const TileRuns& runs, int64_t numel, const Make& make, const Store
   });
 }
 
-// Each distribution is made in one of four types and converted at the end where another is asked for.
+// Each distribution is made in one of four types and converted at the end where another is asked
+// for.
 struct Request {
   const TileRuns& runs;
   uint64_t seed;
@@ -218,8 +219,8 @@ Tensor RandInt(const Request& r) {
   TORCH_CHECK(r.p1 > r.p0, "spmd::random: randint needs low < high; got ", r.p0, " and ", r.p1);
   const uint64_t low = static_cast<uint64_t>(static_cast<int64_t>(r.p0));
   // p1 may be 2⁶³, which no int64 holds.
-  const uint64_t high = r.p1 >= 0x1p63 ? uint64_t{1} << 63
-                                       : static_cast<uint64_t>(static_cast<int64_t>(r.p1));
+  const uint64_t high =
+      r.p1 >= 0x1p63 ? uint64_t{1} << 63 : static_cast<uint64_t>(static_cast<int64_t>(r.p1));
   const uint64_t range = high - low;
   if (range > (uint64_t{1} << 32)) {
     return MakeTile<32, int64_t>(r, [&](const PhiloxGroup& g, int64_t* out) {
@@ -310,9 +311,9 @@ std::tuple<Tensor, Tensor> Dropout(const Tensor& input, double p, int64_t seed, 
         [&](int64_t i, uint32_t w) {
           const bool keep = keeps(w);
           kept[i] = keep;
-          result[i] = keep ? static_cast<scalar_t>(static_cast<Work>(in[i]) *
-                                                   static_cast<Work>(scale))
-                           : scalar_t(0);
+          result[i] =
+              keep ? static_cast<scalar_t>(static_cast<Work>(in[i]) * static_cast<Work>(scale))
+                   : scalar_t(0);
         });
   });
   return {out, mask};

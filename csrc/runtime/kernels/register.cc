@@ -13,8 +13,8 @@ namespace k = kernels;
 template <typename F>
 void Define(torch::Library& library, const char* name, const char* schema, F&& kernel) {
   library.def(schema);
-  library.impl(name, torch::dispatch(c10::DispatchKey::CompositeExplicitAutograd,
-                                     std::forward<F>(kernel)));
+  library.impl(
+      name, torch::dispatch(c10::DispatchKey::CompositeExplicitAutograd, std::forward<F>(kernel)));
 }
 
 void DefineMatrixOps(torch::Library& l) {

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "csrc/cost/move.h"
 
-#include <random>
-
 #include <gtest/gtest.h>
+
+#include <random>
 
 #include "csrc/machine/machine.h"
 #include "csrc/sharding/layout.h"
@@ -50,8 +50,7 @@ void CheckStep(const GridPtr& grid, const TensorType& type, const Sharding& befo
       const int64_t peer = axes.empty() ? p : grid->WithCoordinate(p, axes, i);
       found += NumElements(Intersect(need, from.BoxAt(peer)));
     }
-    const bool reduces =
-        step.kind == MoveKind::kAllReduce || step.kind == MoveKind::kReduceScatter;
+    const bool reduces = step.kind == MoveKind::kAllReduce || step.kind == MoveKind::kReduceScatter;
     EXPECT_EQ(found, NumElements(need) * (reduces ? group : 1))
         << before.ToString(*grid) << " -> " << step.result.ToString(*grid) << " at " << p;
   }
@@ -59,7 +58,8 @@ void CheckStep(const GridPtr& grid, const TensorType& type, const Sharding& befo
 
 TEST(PlanMove, StepsHoldWhatTheyClaimAndEndAtTheTarget) {
   std::mt19937 rng(7);
-  for (const auto& shape : std::vector<std::vector<int64_t>>{{8}, {2, 4}, {2, 2, 2}, {3}, {6}, {2, 3}}) {
+  for (const auto& shape :
+       std::vector<std::vector<int64_t>>{{8}, {2, 4}, {2, 2, 2}, {3}, {6}, {2, 3}}) {
     const GridPtr grid = MakeGrid(shape);
     for (int trial = 0; trial < 300; ++trial) {
       TensorType type{DType::kF32, {}};
@@ -84,17 +84,18 @@ class Plans : public ::testing::Test {
     const TensorType type{DType::kF32, dims};
     const MovePlan plan = PlanMove(type, *grid_, *Sharding::Parse(from, *grid_),
                                    *Sharding::Parse(to, *grid_), machine::Nominal());
-    static const char* const kNames[] = {"slice", "all_gather", "all_to_all", "exchange",
+    static const char* const kNames[] = {"slice",      "all_gather",     "all_to_all", "exchange",
                                          "all_reduce", "reduce_scatter", "term"};
     std::string text;
     for (const MoveStep& s : plan.steps) {
       if (!text.empty()) text += " ";
-      text += std::string(kNames[static_cast<int>(s.kind)]) + "(" + grid_->AxesToString(s.axes) + ")";
+      text +=
+          std::string(kNames[static_cast<int>(s.kind)]) + "(" + grid_->AxesToString(s.axes) + ")";
     }
     return text;
   }
-  GridPtr grid_ = Grid::Of(*Mesh::Create({0, 1, 2, 3, 4, 5, 6, 7}, {2, 4},
-                                         std::vector<std::string>{"data", "model"}));
+  GridPtr grid_ = Grid::Of(
+      *Mesh::Create({0, 1, 2, 3, 4, 5, 6, 7}, {2, 4}, std::vector<std::string>{"data", "model"}));
 };
 
 TEST_F(Plans, FamiliarCollectivesAreRecognised) {
@@ -110,7 +111,8 @@ TEST_F(Plans, FamiliarCollectivesAreRecognised) {
 }
 
 TEST_F(Plans, WhatIsReducedIsCutFirst) {
-  EXPECT_EQ(Kinds("{},{} unreduced(sum){model}", "{data},{}", {8, 8}), "slice(data) all_reduce(model)");
+  EXPECT_EQ(Kinds("{},{} unreduced(sum){model}", "{data},{}", {8, 8}),
+            "slice(data) all_reduce(model)");
 }
 
 TEST_F(Plans, BoundariesThatDoNotMergeAreExchanged) {

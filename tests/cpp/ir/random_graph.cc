@@ -5,8 +5,6 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
-#include "absl/strings/str_split.h"
 
 namespace spmd::ir {
 namespace {
@@ -189,96 +187,8 @@ class Generator {
   Graph graph_;
 };
 
-constexpr const char* kWords[] = {
-    "%",
-    "%0",
-    "%x",
-    "_",
-    "[",
-    "]",
-    "{",
-    "}",
-    "(",
-    ")",
-    ",",
-    ":",
-    "=",
-    "@m",
-    "@m~",
-    "@m=",
-    "->",
-    "unreduced",
-    "unreduced(sum){data}",
-    "{data},{}",
-    "f32[2,3]",
-    "f32[",
-    "i64[9223372036854775807]",
-    "graph {",
-    "program {",
-    "return",
-    "mesh @m [data=2]",
-    "scalar $0: float",
-    "updates(0)",
-    "task(-1)",
-    "cut {0: data}",
-    "at \"x\"",
-    "\"",
-    "\\",
-    "#",
-    "//",
-    "none",
-    "true",
-    "1e5",
-    "-inf",
-    "nan",
-    "$0",
-    "$99999999999",
-    "complex(1,2)",
-    "start(o0,1)*2-1",
-    "max(",
-    "devices=[1,0]",
-    "chunk=3",
-    "?",
-    "-9223372036854775808",
-    "99999999999999999999",
-    "1e999",
-    "\xff",
-    "free %0",
-    "call",
-    "all_reduce",
-};
-
 }  // namespace
 
 Graph RandomGraph(std::mt19937& random) { return Generator(random).Generate(); }
-
-std::string Mutated(std::string text, std::mt19937& random) {
-  for (int edits = 1 + Below(random, 4); edits > 0 && !text.empty(); --edits) {
-    const int at = Below(random, static_cast<int>(text.size()));
-    switch (Below(random, 6)) {
-      case 0:
-        text[at] = static_cast<char>(Below(random, 256));
-        break;
-      case 1:
-        text.erase(at, 1 + Below(random, 4));
-        break;
-      case 2:
-        text.insert(at, text.substr(at, 1 + Below(random, 8)));
-        break;
-      case 3:
-      case 4:
-        text.insert(at, kWords[Below(random, static_cast<int>(std::size(kWords)))]);
-        break;
-      default: {
-        std::vector<std::string> lines = absl::StrSplit(text, '\n');
-        const int count = static_cast<int>(lines.size());
-        std::swap(lines[Below(random, count)], lines[Below(random, count)]);
-        if (OneIn(random, 2)) lines.erase(lines.begin() + Below(random, count));
-        text = absl::StrJoin(lines, "\n");
-      }
-    }
-  }
-  return text;
-}
 
 }  // namespace spmd::ir

@@ -3,16 +3,11 @@
 #pragma once
 
 #include <random>
-#include <string>
 
 #include "csrc/ir/graph.h"
 
 namespace spmd::ir {
 
 Graph RandomGraph(std::mt19937& random);
-
-// `text` after a few random edits: characters changed, removed or doubled, lines moved or dropped,
-// words of the grammar put in.
-std::string Mutated(std::string text, std::mt19937& random);
 
 }  // namespace spmd::ir

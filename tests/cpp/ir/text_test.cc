@@ -4,6 +4,7 @@
 
 #include "csrc/ir/graph.h"
 #include "csrc/ir/verifier.h"
+#include "tests/cpp/ir/mutated.h"
 #include "tests/cpp/ir/random_graph.h"
 
 namespace spmd::ir {

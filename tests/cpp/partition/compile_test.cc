@@ -2,9 +2,9 @@
 // Exact collectives of the well-known ways to cut a network.
 #include "csrc/partition/compile.h"
 
-#include <map>
-
 #include <gtest/gtest.h>
+
+#include <map>
 
 #include "csrc/ir/graph.h"
 
@@ -132,9 +132,11 @@ TEST(Compile, NothingIsMovedWhereNothingIsCut) {
 TEST(Compile, SizeDoesNotGrowWithTheMesh) {
   auto instructions = [](const std::string& axes, int64_t batch) {
     const std::string b = std::to_string(batch);
-    absl::StatusOr<ir::Graph> graph = ir::Graph::Parse("mesh @m [" + axes + "]\ngraph {\n%x: f32[" + b +
+    absl::StatusOr<ir::Graph> graph = ir::Graph::Parse(
+        "mesh @m [" + axes + "]\ngraph {\n%x: f32[" + b +
         ",1024] @m {data},{}\n%w: f32[4096,1024] @m {model},{}\n%v: f32[1024,4096] @m {},{model}\n"
-        "%h: f32[" + b + ",4096] = aten::linear(%x, %w, _)\n%y: f32[" + b +
+        "%h: f32[" +
+        b + ",4096] = aten::linear(%x, %w, _)\n%y: f32[" + b +
         ",1024] = aten::linear(%h, %v, _)\nreturn %y\n}");
     EXPECT_TRUE(graph.ok()) << graph.status();
     absl::StatusOr<Compiled> compiled = Compile(*graph);

@@ -48,6 +48,20 @@ TEST(CutOf, UnevenMajorNeedsItsChunk) {
   EXPECT_EQ(Dealt(Compound(5, 64), "{x chunk=64}", *grid), "{x}{}");
 }
 
+// A convolution of stride 2: sixteen rows in, eight out.
+TEST(CutOf, WindowsHaveDefaultShardsOnBothSides) {
+  const GridPtr grid = Line(4);
+  rules::OpFactors factors;
+  factors.factors = {{8}};
+  const rules::TensorFactors tensor = {{0}};
+  const Cut cut = CutOf(factors, tensor, Dims{16}, *Sharding::Parse("{x}", *grid), *grid);
+  EXPECT_EQ(cut[0].axes.size(), 2u);
+  EXPECT_EQ(cut[0].chunk, 0);
+  const std::optional<Sharding> back = ShardingUnder(factors, tensor, Dims{16}, cut, *grid);
+  ASSERT_TRUE(back.has_value());
+  EXPECT_EQ(back->ToString(*grid), "{x}");
+}
+
 // Whatever ShardingUnder says, CutOf reads back.
 TEST(ShardingUnder, RoundTrips) {
   const GridPtr grid = Line(8);
@@ -57,11 +71,11 @@ TEST(ShardingUnder, RoundTrips) {
       for (int taken = 1; taken <= 3; ++taken) {
         Cut cut(2);
         for (int i = 0; i < taken; ++i) cut[0].axes.push_back(static_cast<AxisId>(i));
-        const std::optional<Sharding> s =
-            ShardingUnder(c.factors, c.tensor, c.dims, cut, *grid);
+        const std::optional<Sharding> s = ShardingUnder(c.factors, c.tensor, c.dims, cut, *grid);
         ASSERT_TRUE(s.has_value());
         const Cut back = CutOf(c.factors, c.tensor, c.dims, *s, *grid);
-        // Shards of a whole row each may as well be read as a cut that goes on into the next factor.
+        // Shards of a whole row each may as well be read as a cut that goes on into the next
+        // factor.
         EXPECT_EQ(back[0].axes, cut[0].axes) << a << " x " << b << " by " << taken;
       }
     }

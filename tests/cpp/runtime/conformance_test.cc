@@ -3,9 +3,9 @@
 // is skipped with its own message.
 #include <gtest/gtest.h>
 
+#include "absl/strings/str_cat.h"
 #include "csrc/program/analysis.h"
 #include "csrc/runtime/executor.h"
-#include "absl/strings/str_cat.h"
 #include "tests/cpp/runtime/tiles.h"
 
 namespace spmd::runtime {
@@ -20,8 +20,8 @@ class Conformance : public testing::TestWithParam<std::string> {
     }
     ASSERT_TRUE(made.ok()) << made.status();
     backend = *made;
-    const int64_t n = backend->elastic() ? std::max<int64_t>(backend->num_devices(), 4)
-                                         : backend->num_devices();
+    const int64_t n =
+        backend->elastic() ? std::max<int64_t>(backend->num_devices(), 4) : backend->num_devices();
     for (int64_t a = 1; a * a <= n; ++a) {
       if (n % a == 0) rows = a;
     }
@@ -83,8 +83,7 @@ TEST_P(Conformance, RunsAProgram) {
   const auto value = [&](const std::string& sharding, Dims dims) {
     return program.AddValue({{DType::kF32, dims}, 0, *Sharding::Parse(sharding, *grid), {}, ""});
   };
-  const auto x = value("{a},{b}", {10, 12}), w = value("{},{b}", {5, 12}),
-             bias = value("{}", {5});
+  const auto x = value("{a},{b}", {10, 12}), w = value("{},{b}", {5, 12}), bias = value("{}", {5});
   program.inputs = {{x}, {w}, {bias}};
   const auto y = value("{a},{} unreduced(sum){b}", {10, 5}), z = value("{a},{}", {10, 5}),
              noise = value("{a},{}", {10, 5}), sum = value("{a},{}", {10, 5}),
@@ -110,8 +109,12 @@ TEST_P(Conformance, RunsAProgram) {
       {"size", std::vector<Expr>{rows_here, 5}},
       {"offset", std::vector<Expr>{first_row, 0}},
       {"global_size", std::vector<int64_t>{10, 5}},
-      {"seed", int64_t{1}}, {"counter", int64_t{2}}, {"distribution", std::string("uniform")},
-      {"p0", 0.0}, {"p1", 1.0}, {"dtype", DType::kF32}};
+      {"seed", int64_t{1}},
+      {"counter", int64_t{2}},
+      {"distribution", std::string("uniform")},
+      {"p0", 0.0},
+      {"p1", 1.0},
+      {"dtype", DType::kF32}};
   add(OpCode::kCall, "aten::add.Tensor", {z, noise}, sum);
   add(OpCode::kAllGather, "", {sum}, all).axes = a;
   program.instructions.back().dim = 0;

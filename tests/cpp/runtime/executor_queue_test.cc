@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "csrc/runtime/executor_queue.h"
 
-#include <atomic>
-
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
+
+#include <atomic>
 
 #include "tests/cpp/runtime/tiles.h"
 
@@ -65,8 +65,8 @@ TEST_P(ExecutorQueueTest, AFailureReachesTheRunsThatNeedIt) {
   ExecutorQueue queue(GetParam());
   const auto select = LoadText(kSelect), add = LoadText(kAddOne);
   const TiledTensorPtr x = Input(*select, 0, at::randn({6, 4}));
-  const PendingRunPtr failing = queue.Enqueue(
-      select, {{{x}}, {{Input(*select, 1, at::full({2}, 9, at::kLong))}}}, {});
+  const PendingRunPtr failing =
+      queue.Enqueue(select, {{{x}}, {{Input(*select, 1, at::full({2}, 9, at::kLong))}}}, {});
   const PendingRunPtr next = queue.Enqueue(add, {{{nullptr, failing, 0}, true}}, {});
   const PendingRunPtr other = queue.Enqueue(add, {{{Input(*add, 0, at::zeros({6, 4}))}, true}}, {});
   EXPECT_EQ(failing->Wait().code(), absl::StatusCode::kOutOfRange);
@@ -81,8 +81,7 @@ TEST_P(ExecutorQueueTest, ShutdownEndsCleanly) {
   {
     ExecutorQueue queue(GetParam(), /*bound=*/100);
     for (int i = 0; i < 50; ++i) {
-      runs.push_back(
-          queue.Enqueue(program, {{{Input(*program, 0, at::zeros({6, 4}))}, true}}, {}));
+      runs.push_back(queue.Enqueue(program, {{{Input(*program, 0, at::zeros({6, 4}))}, true}}, {}));
     }
     queue.DropWaiting();
   }

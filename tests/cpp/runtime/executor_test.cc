@@ -2,13 +2,13 @@
 // Programs on tiles against plain ATen on the whole values.
 #include "csrc/runtime/executor.h"
 
-#include <atomic>
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "csrc/runtime/interrupt.h"
+#include <atomic>
+
 #include "absl/strings/str_cat.h"
+#include "csrc/runtime/interrupt.h"
 #include "tests/cpp/runtime/tiles.h"
 
 namespace spmd::runtime {
@@ -157,7 +157,8 @@ program {
 }
 
 TEST(Executor, SeveralResultsAndListsOfTensors) {
-  const at::Tensor x = at::randn({6, 8}), w = at::randn({8}), b = at::randn({8}), y = at::randn({6, 3});
+  const at::Tensor x = at::randn({6, 8}), w = at::randn({8}), b = at::randn({8}),
+                   y = at::randn({6, 3});
   const auto results = RunText(R"(
 mesh @m [a=4]
 program {
@@ -272,13 +273,15 @@ program {
 
 TEST(Executor, RandomNumbersDoNotDependOnTheCut) {
   const auto text = [](const std::string& sharding) {
-    return absl::StrCat(R"(
+    return absl::StrCat(
+        R"(
 mesh @m [a=2, b=3]
 program {
   scalar $0: int
   scalar $1: int
   %0: f32[7,50] @m )",
-                        sharding, R"( = call spmd::random(size=[size(r0,0),size(r0,1)], offset=[start(r0,0),start(r0,1)], global_size=[7,50], seed=$0, counter=$1, distribution="normal", p0=0.0, p1=1.0, dtype=f32)
+        sharding,
+        R"( = call spmd::random(size=[size(r0,0),size(r0,1)], offset=[start(r0,0),start(r0,1)], global_size=[7,50], seed=$0, counter=$1, distribution="normal", p0=0.0, p1=1.0, dtype=f32)
   return %0
 }
 )");
@@ -347,7 +350,8 @@ TEST(Executor, NeverWritesWhatSomebodyElseHolds) {
   const auto backend = Cpu();
   const Layout layout = loaded->program().LayoutOf(0);
   const at::Tensor p = at::randn({6, 4}), g = at::randn({6, 4});
-  const TiledTensorPtr parameter = Upload(p, layout, *backend), gradient = Upload(g, layout, *backend);
+  const TiledTensorPtr parameter = Upload(p, layout, *backend),
+                       gradient = Upload(g, layout, *backend);
   // Held as a value; not donated at all; aliased by a view.
   for (int how = 0; how < 3; ++how) {
     at::Tensor alias;
@@ -433,9 +437,9 @@ TEST(Executor, AFailureLeavesDonatedInputsAsTheyWere) {
       ExpectClose(Assemble(*(*results)[0]), p.mul(2));
     } else {
       EXPECT_EQ(results.status().code(), absl::StatusCode::kOutOfRange) << results.status();
-      EXPECT_THAT(std::string(results.status().message()),
-                  AllOf(HasSubstr("aten::index_select(f32[3,4], i64[3])"),
-                        HasSubstr("out of range")));
+      EXPECT_THAT(
+          std::string(results.status().message()),
+          AllOf(HasSubstr("aten::index_select(f32[3,4], i64[3])"), HasSubstr("out of range")));
       ASSERT_NE(arguments[0].value, nullptr);
       ExpectClose(Assemble(*arguments[0].value), p);
     }

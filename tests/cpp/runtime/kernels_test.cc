@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "csrc/runtime/kernels/kernels.h"
 
-#include <cmath>
-
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
+
+#include <cmath>
 
 #include "csrc/runtime/kernels/philox.h"
 
@@ -37,10 +37,10 @@ TEST(Philox, GroupsAreBlocks) {
     GenerateGroup(seed, counter, group, words);
     for (int lane = 0; lane < kLanes; ++lane) {
       const uint64_t block = static_cast<uint64_t>(group) * kLanes + lane;
-      const PhiloxBlock expected = Philox4x32(
-          {static_cast<uint32_t>(block), static_cast<uint32_t>(block >> 32),
-           static_cast<uint32_t>(counter), static_cast<uint32_t>(counter >> 32)},
-          {static_cast<uint32_t>(seed), static_cast<uint32_t>(seed >> 32)});
+      const PhiloxBlock expected =
+          Philox4x32({static_cast<uint32_t>(block), static_cast<uint32_t>(block >> 32),
+                      static_cast<uint32_t>(counter), static_cast<uint32_t>(counter >> 32)},
+                     {static_cast<uint32_t>(seed), static_cast<uint32_t>(seed >> 32)});
       for (int w = 0; w < 4; ++w) EXPECT_EQ(words.words[w][lane], expected[w]);
     }
   }
@@ -58,13 +58,13 @@ Tensor Whole(const Distribution& d, IntArrayRef size, int64_t counter = 3) {
 }
 
 const Distribution kDistributions[] = {
-    {"uniform", -1, 2, at::kFloat},      {"uniform", 0, 1, at::kDouble},
-    {"uniform", 0, 1, at::kBFloat16},    {"normal", 1, 2, at::kFloat},
-    {"normal", 0, 1, at::kDouble},       {"normal", 0, 1, at::kHalf},
-    {"bernoulli", 0.3, 0, at::kFloat},   {"bernoulli", 0.3, 0, at::kBool},
-    {"randint", -5, 7, at::kLong},       {"randint", 0, 1e15, at::kLong},
-    {"exponential", 2, 0, at::kFloat},   {"log_normal", 0, 0.5, at::kFloat},
-    {"cauchy", 0, 1, at::kFloat},        {"geometric", 0.4, 0, at::kFloat},
+    {"uniform", -1, 2, at::kFloat},    {"uniform", 0, 1, at::kDouble},
+    {"uniform", 0, 1, at::kBFloat16},  {"normal", 1, 2, at::kFloat},
+    {"normal", 0, 1, at::kDouble},     {"normal", 0, 1, at::kHalf},
+    {"bernoulli", 0.3, 0, at::kFloat}, {"bernoulli", 0.3, 0, at::kBool},
+    {"randint", -5, 7, at::kLong},     {"randint", 0, 1e15, at::kLong},
+    {"exponential", 2, 0, at::kFloat}, {"log_normal", 0, 0.5, at::kFloat},
+    {"cauchy", 0, 1, at::kFloat},      {"geometric", 0.4, 0, at::kFloat},
 };
 
 TEST(Random, EveryTilingGivesTheSameElements) {
@@ -168,8 +168,8 @@ TEST(Attention, EqualsMath) {
   for (bool grouped : {false, true}) {
     for (int mask_kind : {0, 1, 2, 3}) {  // none, causal, boolean, additive
       for (at::ScalarType type : {at::kFloat, at::kDouble, at::kBFloat16}) {
-        SCOPED_TRACE(testing::Message() << "grouped " << grouped << ", mask " << mask_kind << ", "
-                                        << type);
+        SCOPED_TRACE(testing::Message()
+                     << "grouped " << grouped << ", mask " << mask_kind << ", " << type);
         const int64_t heads = 4, kv = grouped ? 2 : 4;
         const auto random = [&](std::vector<int64_t> size) { return at::randn(size).to(type); };
         const Tensor q = random({2, 9, heads, 8}).transpose(1, 2), k = random({2, kv, 11, 8}),
@@ -191,9 +191,9 @@ TEST(Attention, EqualsMath) {
         if (mask_kind == 2) {
           wide = at::zeros({2, 1, 9, 11}, at::kDouble).masked_fill(mask->logical_not(), -INFINITY);
         }
-        const Tensor expected = std::get<0>(at::_scaled_dot_product_attention_math(
-            leaves[0], leaves[1], leaves[2], wide, 0.0, causal, std::nullopt, std::nullopt,
-            grouped));
+        const Tensor expected = std::get<0>(
+            at::_scaled_dot_product_attention_math(leaves[0], leaves[1], leaves[2], wide, 0.0,
+                                                   causal, std::nullopt, std::nullopt, grouped));
         const double tolerance = type == at::kBFloat16 ? 0.1 : 2e-5;
         ExpectClose(out.to(at::kDouble), expected.detach(), tolerance);
         EXPECT_EQ(logsumexp.scalar_type(), at::kFloat);
@@ -248,13 +248,13 @@ TEST(Nll, EqualsAtenAndClassesAddUp) {
       loss_sum.add_(l);
       total_sum.add_(t);
       columns.push_back(NllDInput(grad, target, part, scale, k, -100, first));
-      fused.push_back(CrossEntropyDInput(grad, logp.narrow(1, first, k), target, weight, scale,
-                                         -100, first));
+      fused.push_back(
+          CrossEntropyDInput(grad, logp.narrow(1, first, k), target, weight, scale, -100, first));
     }
     ExpectClose(loss_sum, loss);
     ExpectClose(total_sum, total);
-    const Tensor dinput = at::nll_loss_backward(grad, logp, target, weight, at::Reduction::Mean,
-                                                -100, total);
+    const Tensor dinput =
+        at::nll_loss_backward(grad, logp, target, weight, at::Reduction::Mean, -100, total);
     ExpectClose(at::cat(columns, 1), dinput);
     ExpectClose(at::cat(fused, 1), at::_log_softmax_backward_data(dinput, logp, 1, at::kFloat));
   }

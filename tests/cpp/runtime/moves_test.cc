@@ -54,10 +54,9 @@ TEST(Moves, KindsOfReduction) {
 
 TEST(Moves, BetweenGrids) {
   const auto backend = Cpu();
-  const GridPtr grids[] = {
-      MakeGrid({2, 3}, {"a", "b"}), MakeGrid({3, 2}, {"x", "y"}),
-      MakeGrid({4}, {"z"}, {5, 2, 0, 7}), Grid::SingleDevice(),
-      MakeGrid({2, 2}, {"u", "v"}, {3, 2, 1, 0})};
+  const GridPtr grids[] = {MakeGrid({2, 3}, {"a", "b"}), MakeGrid({3, 2}, {"x", "y"}),
+                           MakeGrid({4}, {"z"}, {5, 2, 0, 7}), Grid::SingleDevice(),
+                           MakeGrid({2, 2}, {"u", "v"}, {3, 2, 1, 0})};
   LayoutMaker maker(3);
   for (int trial = 0; trial < 200; ++trial) {
     const Dims& dims = kShapes[maker.Below(std::size(kShapes))];

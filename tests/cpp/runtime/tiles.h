@@ -2,11 +2,11 @@
 // Tiled values made and read without the code under test: tile by tile, from Layout's answers.
 #pragma once
 
+#include <ATen/ATen.h>
+
 #include <random>
 #include <string>
 #include <vector>
-
-#include <ATen/ATen.h>
 
 #include "csrc/mesh/grid.h"
 #include "csrc/runtime/tiled_tensor.h"
@@ -37,12 +37,18 @@ inline at::Tensor PartOf(const at::Tensor& whole, const Box& box) {
 
 inline at::Tensor Combine(ReduceKind kind, const at::Tensor& a, const at::Tensor& b) {
   switch (kind) {
-    case ReduceKind::kSum: return a.add(b);
-    case ReduceKind::kProd: return a.mul(b);
-    case ReduceKind::kMax: return at::maximum(a, b);
-    case ReduceKind::kMin: return at::minimum(a, b);
-    case ReduceKind::kAnd: return a.logical_and(b);
-    case ReduceKind::kOr: return a.logical_or(b);
+    case ReduceKind::kSum:
+      return a.add(b);
+    case ReduceKind::kProd:
+      return a.mul(b);
+    case ReduceKind::kMax:
+      return at::maximum(a, b);
+    case ReduceKind::kMin:
+      return at::minimum(a, b);
+    case ReduceKind::kAnd:
+      return a.logical_and(b);
+    case ReduceKind::kOr:
+      return a.logical_or(b);
   }
   return a;
 }

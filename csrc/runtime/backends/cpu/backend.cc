@@ -14,7 +14,8 @@ constexpr int64_t kDefaultDevices = 8;
 class CpuBackend : public Backend {
  public:
   explicit CpuBackend(std::optional<int64_t> devices)
-      : name_("cpu"), num_devices_(devices.value_or(kDefaultDevices)),
+      : name_("cpu"),
+        num_devices_(devices.value_or(kDefaultDevices)),
         elastic_(!devices.has_value()) {}
 
   const std::string& name() const override { return name_; }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // GPUs through PyTorch's own device-generic interfaces: nothing of CUDA is needed to compile this.
-// "cuda", "cuda:8": the devices are dealt to the GPUs in blocks, many virtual ones on one if need be.
+// "cuda", "cuda:8": the devices are dealt to the GPUs in blocks, many virtual ones on one if need
+// be.
 #include <ATen/detail/CUDAHooksInterface.h>
 #include <c10/core/CachingDeviceAllocator.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
@@ -16,8 +17,11 @@ namespace {
 class CudaBackend : public Backend {
  public:
   CudaBackend(int64_t gpus, std::optional<int64_t> devices)
-      : name_("cuda"), gpus_(gpus), num_devices_(devices.value_or(gpus)),
-        elastic_(!devices.has_value() && gpus == 1), machine_(machine::Nominal()) {
+      : name_("cuda"),
+        gpus_(gpus),
+        num_devices_(devices.value_or(gpus)),
+        elastic_(!devices.has_value() && gpus == 1),
+        machine_(machine::Nominal()) {
     machine_.name = "cuda";
     const int64_t per_gpu = (num_devices_ + gpus_ - 1) / gpus_;
     const auto [free_bytes, total_bytes] = at::getDeviceAllocator(c10::kCUDA)->getMemoryInfo(0);

@@ -17,7 +17,8 @@ class MockTpuBackend : public Backend {
  public:
   MockTpuBackend(machine::TpuSlice slice, bool planning)
       : name_(absl::StrCat("mock_tpu:", slice.name, planning ? ":plan" : "")),
-        slice_(std::move(slice)), planning_(planning) {}
+        slice_(std::move(slice)),
+        planning_(planning) {}
 
   const std::string& name() const override { return name_; }
   int64_t num_devices() const override { return slice_.num_devices(); }
@@ -49,13 +50,12 @@ absl::StatusOr<std::shared_ptr<Backend>> Make(const BackendRequest& request) {
     planning = true;
     slice_name.remove_suffix(slice_name == "plan" ? 4 : 5);
   }
-  SPMD_ASSIGN_OR_RETURN(machine::TpuSlice slice, machine::ParseTpuSlice(
-                                                     slice_name.empty() ? kDefaultSlice : slice_name));
+  SPMD_ASSIGN_OR_RETURN(machine::TpuSlice slice,
+                        machine::ParseTpuSlice(slice_name.empty() ? kDefaultSlice : slice_name));
   if (request.devices.has_value() && *request.devices != slice.num_devices()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("backend '", request.name, "': a ", slice.name, " slice has ",
-                     slice.num_devices(), " devices, not ", *request.devices,
-                     "; name another slice instead of a number of devices"));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "backend '", request.name, "': a ", slice.name, " slice has ", slice.num_devices(),
+        " devices, not ", *request.devices, "; name another slice instead of a number of devices"));
   }
   return std::shared_ptr<Backend>(std::make_shared<MockTpuBackend>(std::move(slice), planning));
 }

@@ -1,0 +1,176 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "csrc/program/interpreter.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "csrc/program/tile_set.h"
+#include "csrc/util/status.h"
+
+namespace spmd::program {
+namespace {
+
+using ir::Literal;
+
+bool SameNumber(double a, double b) { return a == b || (std::isnan(a) && std::isnan(b)); }
+
+class Player {
+ public:
+  Player(const Program& program, absl::Span<const double> scalars)
+      : program_(program), scalars_(scalars) {
+    for (ValueId id = 0; id < static_cast<ValueId>(program.values.size()); ++id) {
+      values_.emplace_back(program, id);
+    }
+  }
+
+  absl::StatusOr<std::vector<Literal>> Play(absl::Span<const Literal> inputs) {
+    if (inputs.size() != program_.inputs.size()) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "interpreter: the program has ", program_.inputs.size(), " inputs, got ", inputs.size()));
+    }
+    for (size_t k = 0; k < inputs.size(); ++k) {
+      TileSet& tiles = values_[program_.inputs[k].value];
+      if (!(tiles.type() == inputs[k].type)) {
+        return absl::InvalidArgumentError(absl::StrCat("interpreter: input ", k, " is ",
+                                                       tiles.type().ToString(), ", got a ",
+                                                       inputs[k].type.ToString()));
+      }
+      tiles.CutFrom(TermsOf(inputs[k]), /*fill=*/0);
+    }
+    for (size_t i = 0; i < program_.instructions.size(); ++i) {
+      const absl::Status status = Run(program_.instructions[i]);
+      if (!status.ok()) {
+        return absl::Status(status.code(),
+                            absl::StrCat("instruction ", i, " (", Name(program_.instructions[i]),
+                                         "): ", status.message()));
+      }
+    }
+    std::vector<Literal> outputs;
+    for (const Output& output : program_.outputs) {
+      SPMD_ASSIGN_OR_RETURN(const Terms terms, values_[output.value].PutTogether());
+      outputs.push_back(Reduced(terms));
+    }
+    return outputs;
+  }
+
+ private:
+  static std::string Name(const Instruction& instruction) {
+    return absl::StrCat(OpCodeName(instruction.code), instruction.op.empty() ? "" : " ",
+                        instruction.op);
+  }
+
+  absl::Status Run(const Instruction& instruction) {
+    if (instruction.code == OpCode::kFree) return absl::OkStatus();
+    if (instruction.code == OpCode::kCall) return Call(instruction);
+    for (size_t k = 0; k < instruction.results.size(); ++k) {
+      const TileSet& from = values_[instruction.operands[k]];
+      SPMD_ASSIGN_OR_RETURN(const Terms terms, from.PutTogether());
+      values_[instruction.results[k]].CutFrom(terms, instruction.fill);
+    }
+    return absl::OkStatus();
+  }
+
+  // Every device in turn; the first one that has a tile makes it, the others must agree.
+  absl::Status Call(const Instruction& instruction) {
+    if (instruction.results.empty()) return absl::OkStatus();
+    const GridPtr& grid = values_[instruction.results[0]].layout().grid();
+    std::vector<std::vector<bool>> made;
+    for (ValueId id : instruction.results) {
+      made.emplace_back(values_[id].layout().num_tiles(), false);
+    }
+    for (int64_t position = 0; position < grid->num_devices(); ++position) {
+      SPMD_ASSIGN_OR_RETURN(std::vector<Literal> results, CallAt(instruction, *grid, position));
+      for (size_t k = 0; k < results.size(); ++k) {
+        TileSet& tiles = values_[instruction.results[k]];
+        const int64_t tile = tiles.layout().TileAt(position);
+        if (!made[k][tile]) {
+          tiles.Set(tile, std::move(results[k]));
+          made[k][tile] = true;
+        } else if (!std::equal(results[k].data.begin(), results[k].data.end(),
+                               tiles.tile(tile).data.begin(), SameNumber)) {
+          return absl::InternalError(absl::StrCat(
+              "device ", grid->device_ids()[position], " computes another tile ", tile, " of '%",
+              program_.values[instruction.results[k]].name, "' than its replica"));
+        }
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  absl::StatusOr<std::vector<Literal>> CallAt(const Instruction& instruction, const Grid& grid,
+                                              int64_t position) {
+    std::vector<TensorType> types;
+    bool any = false;
+    for (ValueId id : instruction.results) {
+      types.push_back({values_[id].type().dtype, BoxDims(values_[id].BoxAt(position))});
+      any = any || types.back().NumElements() > 0;
+    }
+    if (!any) {  // an op is never called for nothing
+      std::vector<Literal> empty;
+      for (const TensorType& type : types) empty.push_back({type, {}});
+      return empty;
+    }
+    std::vector<Literal> zeros;  // of operands that are added once, elsewhere
+    zeros.reserve(instruction.added_once.size());
+    std::vector<const Literal*> operands;
+    for (ValueId id : instruction.operands) {
+      operands.push_back(id == kNoValue ? nullptr : &values_[id].TileAt(position));
+    }
+    for (const AddedOnce& added : instruction.added_once) {
+      const Literal*& operand = operands[added.operand];
+      if (operand == nullptr || grid.Coordinate(position, added.axes) == 0) continue;
+      zeros.push_back(*operand);
+      std::fill(zeros.back().data.begin(), zeros.back().data.end(), 0);
+      operand = &zeros.back();
+    }
+    SPMD_ASSIGN_OR_RETURN(const Attributes given,
+                          ir::WithScalars(instruction.attributes, program_.scalars, scalars_));
+    const Expr::Env env = EnvAt(instruction, grid, position);
+    Attributes local;
+    for (const auto& [name, attr] : given) local.Set(name, Evaluated(attr, env));
+    return ir::InterpretOp(instruction.op, operands, instruction.groups, local, types);
+  }
+
+  Expr::Env EnvAt(const Instruction& instruction, const Grid& grid, int64_t position) const {
+    const auto tiles_of = [this, &instruction](TensorRef ref) -> const TileSet& {
+      return values_[ref.kind == TensorRef::Kind::kOperand ? instruction.operands[ref.index]
+                                                           : instruction.results[ref.index]];
+    };
+    Expr::Env env;
+    env.start = [=](TensorRef ref, int dim) { return tiles_of(ref).BoxAt(position)[dim].begin; };
+    env.size = [=](TensorRef ref, int dim) { return tiles_of(ref).BoxAt(position)[dim].size(); };
+    env.extent = [=](TensorRef ref, int dim) { return tiles_of(ref).type().dims[dim]; };
+    env.coord = [&grid, position](int axis) {
+      return grid.Coordinate(position, static_cast<AxisId>(axis));
+    };
+    return env;
+  }
+
+  static Attr Evaluated(const Attr& attr, const Expr::Env& env) {
+    if (const auto* expr = std::get_if<Expr>(&attr)) return expr->Evaluate(env);
+    if (const auto* list = std::get_if<std::vector<Expr>>(&attr)) {
+      std::vector<int64_t> values;
+      for (const Expr& expr : *list) values.push_back(expr.Evaluate(env));
+      return values;
+    }
+    return attr;
+  }
+
+  const Program& program_;
+  absl::Span<const double> scalars_;
+  std::vector<TileSet> values_;
+};
+
+}  // namespace
+
+absl::StatusOr<std::vector<Literal>> Interpret(const Program& program,
+                                               absl::Span<const Literal> inputs,
+                                               absl::Span<const double> scalars) {
+  return Player(program, scalars).Play(inputs);
+}
+
+}  // namespace spmd::program

@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a graph computes and what its program computes on every device of the mesh are the same.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstdlib>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "csrc/ir/interpreter.h"
+#include "csrc/ir/verifier.h"
+#include "csrc/partition/compile.h"
+#include "csrc/program/interpreter.h"
+#include "tests/cpp/partition/random_model.h"
+
+namespace spmd::partition {
+namespace {
+
+bool Close(double a, double b) {
+  if (std::isnan(a) || std::isnan(b)) return std::isnan(a) == std::isnan(b);
+  return a == b || std::abs(a - b) <= 1e-9 * (1 + std::abs(a));
+}
+
+// Empty when all is well.
+std::string Difference(const ir::Graph& graph) {
+  std::vector<ir::Literal> inputs;
+  for (ir::ValueId id : graph.inputs()) {
+    inputs.push_back(ir::SampleLiteral(graph.type(id), inputs.size()));
+  }
+  const auto expected = ir::Interpret(graph, inputs);
+  if (!expected.ok()) return "the graph: " + expected.status().ToString();
+  CompileOptions options;
+  options.verify = true;
+  const auto compiled = Compile(graph, options);
+  if (!compiled.ok()) return "compiling: " + compiled.status().ToString();
+  const auto actual = program::Interpret(compiled->program, inputs);
+  if (!actual.ok()) {
+    return "the program: " + actual.status().ToString() + "\n" + compiled->program.ToString();
+  }
+  for (size_t k = 0; k < expected->size(); ++k) {
+    for (size_t i = 0; i < (*expected)[k].data.size(); ++i) {
+      const double a = (*expected)[k].data[i], b = (*actual)[k].data[i];
+      if (Close(a, b)) continue;
+      return absl::StrCat("output ", k, " at ", i, ": the graph gives ", a, ", the program ", b,
+                          "\n", compiled->program.ToString());
+    }
+  }
+  return "";
+}
+
+TEST(Numbers, OfRandomModelsAreThoseOfTheGraph) {
+  // SPMD_MODELS=1000000 runs longer.
+  const char* many = std::getenv("SPMD_MODELS");
+  const int models = many == nullptr ? 300 : std::atoi(many);
+  for (int seed = 0; seed < models; ++seed) {
+    std::mt19937 random(seed);
+    const ir::Graph graph = RandomModel(random);
+    ASSERT_TRUE(ir::Verify(graph).ok()) << ir::Verify(graph) << graph.ToString();
+    EXPECT_EQ(Difference(graph), "") << "seed " << seed << "\n" << graph.ToString();
+  }
+}
+
+}  // namespace
+}  // namespace spmd::partition

@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "csrc/rules/registry.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "csrc/rules/einsum.h"
+
+namespace spmd::rules {
+namespace {
+
+using testing::HasSubstr;
+
+TEST(Registry, NoOpHasTwoRules) {
+  const std::vector<std::string> ops = AllOps();
+  EXPECT_GT(ops.size(), 400u);
+  EXPECT_TRUE(std::is_sorted(ops.begin(), ops.end()));
+  EXPECT_EQ(std::adjacent_find(ops.begin(), ops.end()), ops.end());
+}
+
+TEST(Registry, EveryRuleIsComplete) {
+  for (const std::string& op : AllOps()) {
+    const Rule& rule = *Find(op);
+    EXPECT_EQ(rule.op, op);
+    EXPECT_THAT(op, HasSubstr("::"));
+    EXPECT_TRUE(rule.pattern != nullptr || rule.factors != nullptr) << op;
+    EXPECT_TRUE(!rule.decompose_always || rule.decompose != nullptr) << op;
+    EXPECT_TRUE(rule.each.empty() || rule.jointly.empty()) << op;
+  }
+}
+
+TEST(Registry, UnknownOpsHaveNoRule) { EXPECT_EQ(Find("mylib::unknown"), nullptr); }
+
+TEST(Registry, UsersAddRulesForOpsWithoutOne) {
+  ASSERT_TRUE(Register(Einsum("mylib::project", "b s k, k n -> b s n")).ok());
+  const Rule* rule = Find("mylib::project");
+  ASSERT_NE(rule, nullptr);
+  EXPECT_EQ(rule->einsum, "b s k, k n -> b s n");
+  EXPECT_EQ(Register(Einsum("mylib::project", "a -> a")).code(), absl::StatusCode::kAlreadyExists);
+  EXPECT_EQ(Register(Einsum("aten::mm", "a -> a")).code(), absl::StatusCode::kAlreadyExists);
+  EXPECT_EQ(Find("mylib::project"), rule);
+}
+
+TEST(Registry, BadTextIsAnErrorThatQuotesIt) {
+  const absl::Status bad = Register(Einsum("mylib::bad", "b s k b s n"));
+  EXPECT_EQ(bad.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(bad.message()),
+              testing::AllOf(HasSubstr("'mylib::bad'"), HasSubstr("\"b s k b s n\"")));
+  EXPECT_EQ(Find("mylib::bad"), nullptr);
+}
+
+}  // namespace
+}  // namespace spmd::rules
