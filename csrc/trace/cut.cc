@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <chrono>
 
-#include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
+#include "csrc/runtime/environment.h"
 #include "csrc/trace/lower.h"
 #include "csrc/trace/session_state.h"
 #include "csrc/util/status.h"
@@ -167,48 +167,57 @@ absl::StatusOr<CachedProgramPtr> FindOrCompile(Session::State& state, const Tape
   return cached;
 }
 
-// On failure donated tiles that the program did not take are where they were.
-absl::StatusOr<std::vector<runtime::TiledTensorPtr>> RunProgram(Session::State& state,
-                                                                const Tape& tape,
-                                                                const CachedProgram& cached) {
+absl::StatusOr<runtime::PendingRunPtr> Enqueue(Session::State& state, const Tape& tape,
+                                               const CachedProgram& cached) {
   SPMD_ASSIGN_OR_RETURN(std::shared_ptr<runtime::Backend> backend, TheBackend(state));
   const program::Program& program = cached.program->program();
-  std::vector<runtime::LoadedProgram::Argument> arguments;
+  std::vector<runtime::ExecutorQueue::Argument> arguments;
+  Session::State::InFlight in_flight;
   for (size_t k = 0; k < cached.inputs.size(); ++k) {
     const ValuePtr& value = tape.value(tape.inputs()[cached.inputs[k]].id);
     if (!value->poison.ok()) return value->poison;
-    if (value->tiles == nullptr) {
-      value->tiles =
-          runtime::Upload(value->host, program.LayoutOf(program.inputs[k].value), *backend);
+    if (value->host.defined()) {
+      value->layout = program.LayoutOf(program.inputs[k].value);
+      value->tiles = runtime::Upload(value->host, *value->layout, *backend);
       value->host = at::Tensor();
     }
-    runtime::LoadedProgram::Argument argument;
+    runtime::ExecutorQueue::Argument argument;
     // Only the tape holds it: no Buffer will read it again.
     argument.donate = value.use_count() == 1;
-    argument.value = argument.donate ? std::move(value->tiles) : value->tiles;
+    argument.value = {value->tiles, value->tiles == nullptr ? value->run : nullptr,
+                      value->run_output};
+    if (argument.donate) value->tiles = nullptr;
     arguments.push_back(std::move(argument));
+    in_flight.arguments.emplace_back(value);
   }
   std::vector<c10::Scalar> scalars = tape.scalars();
   for (const int r : cached.starts) scalars.emplace_back(StartOf(tape.records()[r]));
-  auto results = cached.program->loaded->Run(absl::MakeSpan(arguments), scalars);
-  if (!results.ok()) {
-    for (size_t k = 0; k < arguments.size(); ++k) {
-      const ValuePtr& value = tape.value(tape.inputs()[cached.inputs[k]].id);
-      if (arguments[k].value != nullptr) value->tiles = arguments[k].value;
-    }
+  if (state.queue == nullptr) {
+    state.queue = std::make_unique<runtime::ExecutorQueue>(runtime::EnvironmentSync());
   }
-  return results;
+  {
+    const GilReleased no_gil(state);
+    in_flight.run =
+        state.queue->Enqueue(cached.program->loaded, std::move(arguments), std::move(scalars));
+  }
+  for (const OutputSpec& o : cached.outputs) in_flight.results.emplace_back(tape.value(o.value));
+  runtime::PendingRunPtr run = in_flight.run;
+  state.in_flight.push_back(std::move(in_flight));
+  return run;
 }
 
+bool IsThere(const Value& value) {
+  return value.tiles != nullptr || value.run != nullptr || value.host.defined();
+}
+
+// For tapes that never ran: Buffers get back what they held, or say what became of their value.
 void Poison(const Live& live, const Tape& tape, const absl::Status& status) {
-  const absl::Status lost(status.code(),
-                          absl::StrCat("the value was lost when the ops that make it failed: ",
-                                       std::string(status.message())));
+  const absl::Status lost(
+      status.code(), absl::StrCat("the value was lost when the ops that make it failed: ",
+                                  std::string(status.message())));
   for (const auto& [buffer, before] : live.buffers) {
     if (!buffer->value->pending) continue;
-    const bool old_is_whole = before != kNoId && (tape.value(before)->tiles != nullptr ||
-                                                  tape.value(before)->host.defined());
-    if (old_is_whole) {
+    if (before != kNoId && IsThere(*tape.value(before))) {
       buffer->Bind(tape.value(before));
     } else {
       buffer->value->poison = lost;
@@ -217,7 +226,68 @@ void Poison(const Live& live, const Tape& tape, const absl::Status& status) {
   }
 }
 
+// What a failed run did not take goes back to where it came from.
+void TakeBack(Session::State::InFlight& in_flight) {
+  std::vector<runtime::LoadedProgram::Argument> left = in_flight.run->TakeBackArguments();
+  for (size_t k = 0; k < left.size() && k < in_flight.arguments.size(); ++k) {
+    const ValuePtr value = in_flight.arguments[k].lock();
+    if (value == nullptr || left[k].value == nullptr || value->tiles != nullptr) continue;
+    value->tiles = left[k].value;
+    value->run = nullptr;
+  }
+}
+
 }  // namespace
+
+absl::Status Resolve(Session::State& state, Value& value) {
+  if (value.run == nullptr) return value.poison;
+  const runtime::PendingRunPtr run = value.run;
+  absl::Status status;
+  {
+    const GilReleased no_gil(state);
+    status = run->Wait();
+  }
+  value.run = nullptr;
+  const ValuePtr before = std::move(value.before);
+  value.before = nullptr;
+  if (status.ok()) {
+    // Not taken: a run that waits may have it as an argument.
+    auto tiles = run->Result(value.run_output, /*take=*/false);
+    if (!tiles.ok()) return value.poison = tiles.status();
+    value.tiles = *std::move(tiles);
+    return absl::OkStatus();
+  }
+  const auto entry = std::find_if(state.in_flight.begin(), state.in_flight.end(),
+                                  [&](const auto& f) { return f.run == run; });
+  const bool first = entry != state.in_flight.end() && !entry->reported;
+  if (first) {
+    entry->reported = true;
+    TakeBack(*entry);
+  }
+  if (before != nullptr) Resolve(state, *before).IgnoreError();
+  if (before != nullptr && before->poison.ok() && before->tiles != nullptr) {
+    value.tiles = before->tiles;
+    value.layout = before->layout;
+  } else {
+    value.poison = absl::Status(
+        status.code(), absl::StrCat("the value was lost when the ops that make it failed: ",
+                                    std::string(status.message())));
+  }
+  return first ? status : value.poison;
+}
+
+void Collect(Session::State& state) {
+  while (!state.in_flight.empty() && state.in_flight.front().run->done()) {
+    Session::State::InFlight& f = state.in_flight.front();
+    // A failure that nobody has seen yet waits for somebody who looks.
+    if (!f.run->Wait().ok() && !f.reported) return;
+    for (const auto& weak : f.results) {
+      const ValuePtr value = weak.lock();
+      if (value != nullptr && value->run == f.run) Resolve(state, *value).IgnoreError();
+    }
+    state.in_flight.pop_front();
+  }
+}
 
 absl::StatusOr<Layout> ProvisionalLayout(Session::State& state, TapeId value) {
   const Tape& tape = *state.tape;
@@ -241,6 +311,7 @@ absl::Status Cut(Session::State& state, const std::string& why) {
     return absl::OkStatus();
   }
   if (state.closed) return absl::FailedPreconditionError("the interpreter is shutting down");
+  Collect(state);
   const std::unique_ptr<Tape> tape = std::move(state.tape);
   state.tape = std::make_unique<Tape>();
   const Live live = FindLive(*tape);
@@ -251,22 +322,25 @@ absl::Status Cut(Session::State& state, const std::string& why) {
     Poison(live, *tape, cached.status());
     return cached.status();
   }
-  auto results = RunProgram(state, *tape, **cached);
-  if (!results.ok()) {
-    Poison(live, *tape, results.status());
-    return results.status();
+  auto run = Enqueue(state, *tape, **cached);
+  if (!run.ok()) {
+    Poison(live, *tape, run.status());
+    return run.status();
   }
+  const program::Program& program = (*cached)->program->program();
   for (size_t k = 0; k < (*cached)->outputs.size(); ++k) {
     const ValuePtr& value = tape->value((*cached)->outputs[k].value);
-    value->tiles = (*results)[k];
     value->pending = false;
+    value->run = *run;
+    value->run_output = static_cast<int>(k);
+    value->layout = program.LayoutOf(program.outputs[k].value);
     value->origin = (*cached)->program;
     value->origin_output = static_cast<int>(k);
   }
   for (const auto& [buffer, before] : live.buffers) {
-    if (before != kNoId && !buffer->settled.has_value() && buffer->value->tiles != nullptr) {
-      buffer->settled = buffer->value->tiles->layout;
-    }
+    if (before == kNoId || buffer->value->run != *run) continue;
+    if (tape->value(before)->type == buffer->value->type) buffer->value->before = tape->value(before);
+    if (!buffer->settled.has_value()) buffer->settled = buffer->value->layout;
   }
   ++state.statistics.runs;
   state.last_program = (*cached)->program;

@@ -107,7 +107,24 @@ absl::Status NoteMesh(Session::State& state, const Mesh& mesh) {
 
 absl::Status Session::Sync(bool wait) {
   SessionLock lock;
-  return Cut(*lock, "sync");
+  SPMD_RETURN_IF_ERROR(Cut(*lock, "sync"));
+  if (!wait || lock->queue == nullptr) return absl::OkStatus();
+  {
+    const GilReleased no_gil(*lock);
+    lock->queue->WaitForAll();
+  }
+  absl::Status first;
+  for (Session::State::InFlight& f : lock->in_flight) {
+    if (f.run->Wait().ok() || f.reported) continue;
+    for (const auto& weak : f.results) {
+      const ValuePtr value = weak.lock();
+      if (value != nullptr && value->run == f.run) first.Update(Resolve(*lock, *value));
+    }
+    if (!f.reported) first.Update(f.run->Wait());
+    f.reported = true;
+  }
+  Collect(*lock);
+  return first;
 }
 
 absl::Status Session::OptimizerStepped() {
@@ -119,6 +136,10 @@ absl::Status Session::OptimizerStepped() {
 void Session::Shutdown() {
   SessionLock lock;
   lock->closed = true;
+  if (lock->queue != nullptr) {
+    const GilReleased no_gil(*lock);
+    lock->queue->Shutdown();
+  }
   lock->hooks = {};
 }
 

@@ -211,8 +211,8 @@ absl::StatusOr<std::optional<ShardingInfo>> Session::ShardingOf(const at::Tensor
   if (buffer->value->pending) {
     SPMD_ASSIGN_OR_RETURN(chosen, ProvisionalLayout(*lock, buffer->value->id));
     layout = &*chosen;
-  } else if (buffer->value->tiles != nullptr) {
-    layout = &buffer->value->tiles->layout;
+  } else if (buffer->value->layout.has_value()) {
+    layout = &*buffer->value->layout;
   } else {
     return ShardingInfo{first, PartitionSpec(tensor.dim()), false, true, {}};
   }
@@ -257,15 +257,15 @@ absl::StatusOr<std::vector<ShardData>> Session::LocalShards(const at::Tensor& te
     SPMD_RETURN_IF_ERROR(Cut(*lock, "local_shards"));
   }
   const Dims base(buffer->form.sizes.begin(), buffer->form.sizes.end());
-  if (buffer->value != nullptr && !buffer->value->poison.ok()) return buffer->value->poison;
+  if (buffer->value != nullptr) SPMD_RETURN_IF_ERROR(Resolve(*lock, *buffer->value));
   const RecipePtr recipe = RecipeOf(buffer, tensor);
   const auto dims = BaseDims(recipe, base);
   // Where the tensor lies, as a layout of the tensor itself.
   const Dims own(tensor.sizes().begin(), tensor.sizes().end());
   Layout layout(lock->grids.grids[0], Sharding::Replicated(static_cast<int>(own.size())), own);
   std::optional<Layout> stored;
-  if (buffer->value != nullptr && buffer->value->tiles != nullptr) {
-    stored = buffer->value->tiles->layout;
+  if (buffer->value != nullptr && buffer->value->layout.has_value()) {
+    stored = buffer->value->layout;
   } else if (buffer->mark.has_value()) {
     SPMD_ASSIGN_OR_RETURN(stored, LayoutOfMark(*lock, *buffer->mark, base));
   }

@@ -44,6 +44,15 @@ struct Session::State {
   std::deque<CompileEvent> events;
   Statistics statistics;
   int64_t next_program = 0;
+  // Programs run on its thread; cuts return before they have.
+  std::unique_ptr<runtime::ExecutorQueue> queue;
+  struct InFlight {
+    runtime::PendingRunPtr run;
+    std::vector<c10::weak_intrusive_ptr<Value>> arguments;
+    std::vector<c10::weak_intrusive_ptr<Value>> results;
+    bool reported = false;  // its failure has been raised once
+  };
+  std::deque<InFlight> in_flight;
   // Some backward pass has added to gradients that were there: micro-steps. From then on every
   // backward pass ends in a cut, so that they are one program.
   bool accumulates = false;
@@ -66,11 +75,32 @@ class SessionLock {
   Session::State& state_;
 };
 
+// Gives up the GIL for its lifetime, if the thread has it: while waiting for programs.
+class GilReleased {
+ public:
+  explicit GilReleased(Session::State& state) : state_(state) {
+    if (state_.hooks.release_gil != nullptr) gil_ = state_.hooks.release_gil();
+  }
+  ~GilReleased() {
+    if (gil_ != nullptr) state_.hooks.reacquire_gil(gil_);
+  }
+  GilReleased(const GilReleased&) = delete;
+
+ private:
+  Session::State& state_;
+  void* gil_ = nullptr;
+};
+
 // Appends a record with the task and the user's line of the moment.
 TapeId AppendRecord(Session::State& state, Record record, absl::Span<const TensorType> results);
 // Runs what is pending. `why` is for explain_compile. Requires: the lock is held.
 // Errors: the program's; what was pending is then lost and says so when read.
 absl::Status Cut(Session::State& state, const std::string& why);
+// Waits for the run that makes the value, if one does; then it has tiles, or is on the host.
+// Errors: the run's, once; after that the value is what its Buffer held before, or is lost.
+absl::Status Resolve(Session::State& state, Value& value);
+// Takes over the results of runs that are done.
+void Collect(Session::State& state);
 // The layout that a pending value would have if it were cut now. Runs nothing.
 absl::StatusOr<Layout> ProvisionalLayout(Session::State& state, TapeId value);
 // The backend, made at first use.

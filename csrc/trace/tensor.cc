@@ -293,8 +293,8 @@ at::Tensor ReadHost(Session::State& state, const at::Tensor& tensor, const char*
     return at::zeros(tensor.sizes(), at::TensorOptions(tensor.scalar_type()).device(at::kCPU));
   }
   if (buffer->value->pending) ThrowIfError(Cut(state, why));
+  ThrowIfError(Resolve(state, *buffer->value));
   const Value& value = *buffer->value;
-  ThrowIfError(value.poison);
   at::Tensor host =
       value.host.defined() ? value.host : ValueOrThrow(runtime::Download(*value.tiles));
   for (const Recipe* step : Chain(RecipeOf(buffer, tensor))) host = ApplyOnHost(*step, host);

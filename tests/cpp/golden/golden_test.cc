@@ -104,6 +104,22 @@ TEST_P(Golden, GivesTheExpectedText) {
                 << "SPMD_UPDATE_GOLDEN=1 takes the new text as expected.";
 }
 
+// Whatever a pass makes of a graph, the numbers are the graph's: played on every device.
+TEST_P(Golden, ComputesWhatTheGraphSays) {
+  const auto file = ParseFile(ReadFile(absl::StrCat(SPMD_GOLDEN_DIR, "/", GetParam())));
+  ASSERT_TRUE(file.has_value());
+  if (absl::StartsWith(file->expected, "error: ")) GTEST_SKIP() << "an error is expected";
+  const auto checked = opt::RunSteps(file->input, {std::string("check")});
+  if (absl::IsUnimplemented(checked.status())) GTEST_SKIP() << checked.status().message();
+  if (absl::StrContains(checked.status().message(), "needs a graph")) {
+    GTEST_SKIP() << "a program";
+  }
+  ASSERT_TRUE(checked.ok()) << checked.status();
+  for (absl::string_view line : absl::StrSplit(*checked, '\n', absl::SkipEmpty())) {
+    EXPECT_TRUE(absl::EndsWith(line, ": equal")) << line;
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Files, Golden, testing::ValuesIn(GoldenFiles()),
                          [](const testing::TestParamInfo<std::string>& info) {
                            std::string name = info.param.substr(0, info.param.size() - 4);
