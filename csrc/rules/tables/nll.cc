@@ -29,8 +29,9 @@ struct Loss {
   ValueId output;
   ValueId total_weight;
 };
+// By value: what the graph's types refer to moves as it grows.
 Loss LossOfRows(Builder& b, const ir::Node& node, ValueId logp, ValueId target, ValueId weight,
-                const Dims& row_dims) {
+                Dims row_dims) {
   const Attributes attrs = ClassAttributes(node);
   const int64_t reduction = node.attributes.GetInt("reduction");
   if (reduction == kNone) {

@@ -278,7 +278,7 @@ TEST(ReshapeFactors, SizeOneHasNoFactor) {
 }
 
 TEST(ReshapeFactors, WhatDoesNotDivideIsWhole) {
-  EXPECT_EQ(ViewText({6, 4}, {4, 6}), "(a [b]) [d] -> (a [c]) [e]");
+  EXPECT_EQ(ViewText({6, 4}, {4, 6}), "(a [b]) [e] -> (a [c]) [d]");
   EXPECT_EQ(ViewText({3, 4}, {4, 3}), "[a] [c] -> [b] [d]");
   EXPECT_EQ(ViewText({5, 3, 4, 7}, {5, 2, 6, 7}), "a [b] [e] f -> a [c] [d] f");
 }
