@@ -104,8 +104,10 @@ class Chooser {
       const ir::ValueId v = node.first_result + r;
       if (Proposal(v).UsedAxes() != 0) return graph_.value(v).annotation->grid;
     }
-    return node.operands.empty() || node.operands[0] == ir::kNoValue ? 0
-                                                                     : grid_of_[node.operands[0]];
+    if (node.operands.empty() || node.operands[0] == ir::kNoValue) {
+      return graph_.value(node.first_result).annotation->grid;
+    }
+    return grid_of_[node.operands[0]];
   }
 
   // The layouts from which a node's candidates are read: what its operands come in, what

@@ -343,6 +343,7 @@ absl::StatusOr<OpBinding> Bind(const program::Instruction& call) {
   }
   binding.is_view = binding.is_view || call.op == "aten::_unsafe_view";
   binding.may_need_python = !IsBuiltIn(call.op);
+  binding.needs_own_threads = call.op.find("conv") != std::string::npos;
   binding.can_fail_on_values = CanFailOnValues(call.op);
   if (!binding.is_view) binding.in_place = FindInPlace(call.op, schema);
   return binding;

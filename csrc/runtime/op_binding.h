@@ -51,6 +51,9 @@ struct OpBinding {
   bool needs_contiguous = false;  // of the first operand
   bool is_view = false;           // moves no data to speak of
   bool may_need_python = false;   // a user's op: its kernel may be Python and want the GIL
+  // Convolutions: oneDNN keeps kernels that were made for all threads and wait for them in a
+  // barrier, which never opens inside a parallel region of ours.
+  bool needs_own_threads = false;
   bool can_fail_on_values = true;
   std::vector<c10::IValue> constants;  // one per argument of the schema; placeholders included
   std::vector<TensorArgument> tensors;

@@ -97,7 +97,8 @@ void LoadedProgram::Impl::RunCall(const CallStep& step, const std::vector<c10::S
   const std::vector<c10::IValue> values = step.ScalarValues(scalars);
   step.PrepareResults(table);
   // Workers that wait for the GIL while the caller holds it would wait for ever.
-  const bool alone = step.binding().is_view || step.binding().may_need_python;
+  const bool alone =
+      step.binding().is_view || step.binding().may_need_python || step.binding().needs_own_threads;
   const int64_t bytes = alone ? 0 : step.bytes();
   ForEachTile(step.num_items(), bytes, on_cpu,
               [&](int64_t item) { step.RunItem(item, values, table); });

@@ -212,9 +212,9 @@ bool IsThere(const Value& value) {
 
 // For tapes that never ran: Buffers get back what they held, or say what became of their value.
 void Poison(const Live& live, const Tape& tape, const absl::Status& status) {
-  const absl::Status lost(
-      status.code(), absl::StrCat("the value was lost when the ops that make it failed: ",
-                                  std::string(status.message())));
+  const absl::Status lost(status.code(),
+                          absl::StrCat("the value was lost when the ops that make it failed: ",
+                                       std::string(status.message())));
   for (const auto& [buffer, before] : live.buffers) {
     if (!buffer->value->pending) continue;
     if (before != kNoId && IsThere(*tape.value(before))) {
@@ -339,7 +339,8 @@ absl::Status Cut(Session::State& state, const std::string& why) {
   }
   for (const auto& [buffer, before] : live.buffers) {
     if (before == kNoId || buffer->value->run != *run) continue;
-    if (tape->value(before)->type == buffer->value->type) buffer->value->before = tape->value(before);
+    if (tape->value(before)->type == buffer->value->type)
+      buffer->value->before = tape->value(before);
     if (!buffer->settled.has_value()) buffer->settled = buffer->value->layout;
   }
   ++state.statistics.runs;

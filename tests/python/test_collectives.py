@@ -68,6 +68,7 @@ def test_tp_needs_four_reductions_per_layer(mesh):
     assert sum(row.bytes for row in over_tokens) <= 3 * 4 * tokens
 
 
+@pytest.mark.xfail(reason="the gradient of the position table is all-reduced, docs/roadmap.md")
 def test_fsdp_gathers_weights_and_scatters_gradients(mesh):
     table, _ = step(mesh, "fsdp", **MANY_TOKENS)
     assert set(kinds(table.large)) == {"all_gather", "reduce_scatter"}

@@ -133,7 +133,7 @@ def test_training_equals_the_cpu(name, optimizer):
     losses, state = train(model, inputs, "spmd", OPTIMIZERS[optimizer])
     want_losses, want_state = train(model, inputs, "cpu", OPTIMIZERS[optimizer])
     torch.testing.assert_close(
-        torch.tensor(losses), torch.tensor(want_losses), rtol=1e-6, atol=1e-7
+        torch.tensor(losses), torch.tensor(want_losses), rtol=1e-5, atol=1e-6
     )
     for key, want in want_state.items():
         if "bias" in key:
