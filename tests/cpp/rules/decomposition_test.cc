@@ -39,7 +39,7 @@ Literals RandomInputs(const ir::Graph& graph, std::mt19937& rng) {
   return inputs;
 }
 
-Literals Run(const ir::Graph& graph, const Literals& inputs) {
+Literals Evaluate(const ir::Graph& graph, const Literals& inputs) {
   EXPECT_TRUE(ir::Verify(graph).ok()) << ir::Verify(graph) << graph.ToString();
   absl::StatusOr<Literals> results = ir::Interpret(graph, inputs);
   EXPECT_TRUE(results.ok()) << results.status() << "\n" << graph.ToString();
@@ -63,7 +63,7 @@ TEST_P(SameMeaning, AsTheOp) {
   const OneOp op(GetParam());
   for (int round = 0; round < 5; ++round) {
     const Literals inputs = RandomInputs(op.graph(), rng);
-    const Literals want = Run(op.graph(), inputs), got = Run(op.Decomposed(), inputs);
+    const Literals want = Evaluate(op.graph(), inputs), got = Evaluate(op.Decomposed(), inputs);
     ASSERT_EQ(want.size(), got.size());
     for (size_t k = 0; k < want.size(); ++k) ExpectNear(want[k], got[k], 1e-5, GetParam());
   }
@@ -120,7 +120,7 @@ TEST(BatchNorm, NormalisesChannelsAsLayerNormDoesRows) {
   for (int n = 0; n < 4; ++n) {
     for (int c = 0; c < 3; ++c) transposed[0].data[c * 4 + n] = x[0].data[n * 3 + c];
   }
-  const Literals a = Run(batch.Decomposed(), x), b = Run(layer.graph(), transposed);
+  const Literals a = Evaluate(batch.Decomposed(), x), b = Evaluate(layer.graph(), transposed);
   for (int n = 0; n < 4; ++n) {
     for (int c = 0; c < 3; ++c) EXPECT_NEAR(a[0].data[n * 3 + c], b[0].data[c * 4 + n], 1e-9);
   }
@@ -137,7 +137,7 @@ TEST(BatchNorm, RunningStatisticsMoveTowardsTheBatch) {
       "training=true, momentum=0.25, eps=0.0)");
   const TensorType one{DType::kF64, {1}};
   const Literals out =
-      Run(op.Decomposed(), {{{DType::kF64, {2, 1}}, {1, 5}}, {one, {10}}, {one, {2}}});
+      Evaluate(op.Decomposed(), {{{DType::kF64, {2, 1}}, {1, 5}}, {one, {10}}, {one, {2}}});
   EXPECT_THAT(out[0].data, testing::ElementsAre(-1, 1));
   EXPECT_THAT(out[1].data, testing::ElementsAre(3));
   EXPECT_THAT(out[2].data, testing::ElementsAre(0.5));
@@ -155,7 +155,7 @@ TEST(GroupNorm, OfOneGroupIsLayerNorm) {
       "f64[2,6,2], f64[2,1,1], f64[2,1,1] = aten::native_layer_norm(f64[2,6,2], _, _, "
       "normalized_shape=[6,2], eps=1e-05)");
   const Literals x = RandomInputs(group.graph(), rng);
-  const Literals a = Run(group.Decomposed(), x), b = Run(layer.graph(), x);
+  const Literals a = Evaluate(group.Decomposed(), x), b = Evaluate(layer.graph(), x);
   for (int k = 0; k < 3; ++k) {
     for (size_t i = 0; i < a[k].data.size(); ++i) EXPECT_NEAR(a[k].data[i], b[k].data[i], 1e-9);
   }
@@ -164,7 +164,7 @@ TEST(GroupNorm, OfOneGroupIsLayerNorm) {
 // The gradient of sum(g · forward(x)) by central differences in input `wrt`.
 ir::Literal Differences(const ir::Graph& forward, Literals inputs, int wrt, const ir::Literal& g) {
   auto value = [&] {
-    const Literals out = Run(forward, inputs);
+    const Literals out = Evaluate(forward, inputs);
     double sum = 0;
     for (size_t i = 0; i < g.data.size(); ++i) sum += g.data[i] * out[0].data[i];
     return sum;
@@ -193,10 +193,10 @@ void CheckGradient(const char* forward_line, const char* backward_line,
   const OneOp forward(forward_line), backward(backward_line);
   const ir::Graph graph = forward.Decomposed();
   const Literals in = RandomInputs(graph, rng);
-  const Literals out = Run(graph, in);
+  const Literals out = Evaluate(graph, in);
   ASSERT_FALSE(out.empty());
   const ir::Literal g = RandomLiteral(out[0].type, rng);
-  const Literals gradients = Run(backward.Decomposed(), operands(g, in, out));
+  const Literals gradients = Evaluate(backward.Decomposed(), operands(g, in, out));
   ASSERT_EQ(gradients.size(), wrt.size());
   for (size_t k = 0; k < wrt.size(); ++k) {
     ExpectNear(Differences(graph, in, wrt[k], g), gradients[k], 1e-6, backward_line);
@@ -293,7 +293,7 @@ TEST(Decomposition, RowsWithoutAnyKeyAttendToNothing) {
   std::mt19937 rng(5);
   Literals in = RandomInputs(op.graph(), rng);
   in[3].data = {0, 0, 1, 0};
-  const Literals out = Run(op.Decomposed(), in);
+  const Literals out = Evaluate(op.Decomposed(), in);
   EXPECT_EQ(out[0].data[0], 0);
   EXPECT_EQ(out[0].data[1], 0);
   EXPECT_NEAR(out[0].data[2], in[2].data[0], 1e-12);
