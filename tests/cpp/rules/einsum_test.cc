@@ -68,7 +68,7 @@ TEST(EinsumText, AddedOperandsMayHaveLowerRank) {
   EXPECT_EQ(Fit("+m n, m k, k n -> m n", "f32[2,4] = a::b(f32[4], f32[2,3], f32[3,4])"),
             "a, b c, c a -> b a  {a=4, b=2, c=3}");
   EXPECT_EQ(Fit("+m n, m k, k n -> m n", "f32[2,4] = a::b(f32[2,1], f32[2,3], f32[3,4])"),
-            "a 1, a b, b c -> a c  {a=2, b=3, c=4}");
+            "a 1, a c, c b -> a b  {a=2, b=4, c=3}");
 }
 
 TEST(EinsumText, ScalarsAndOnes) {
