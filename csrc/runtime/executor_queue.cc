@@ -18,6 +18,12 @@ absl::Status PendingRun::Wait() const {
   return status_;
 }
 
+PendingRunPtr PendingRun::cause() const {
+  std::unique_lock<std::mutex> lock(mutex_);
+  over_.wait(lock, [this] { return done_; });
+  return cause_;
+}
+
 absl::StatusOr<TiledTensorPtr> PendingRun::Result(int output, bool take) {
   std::unique_lock<std::mutex> lock(mutex_);
   over_.wait(lock, [this] { return done_; });
@@ -35,11 +41,13 @@ std::vector<LoadedProgram::Argument> PendingRun::TakeBackArguments() {
   return std::move(left_);
 }
 
-void PendingRun::Finish(absl::Status status, std::vector<TiledTensorPtr> results,
+void PendingRun::Finish(absl::Status status, PendingRunPtr cause,
+                        std::vector<TiledTensorPtr> results,
                         std::vector<LoadedProgram::Argument> left) {
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     status_ = std::move(status);
+    cause_ = std::move(cause);
     results_ = std::move(results);
     left_ = std::move(left);
     done_ = true;
@@ -50,6 +58,7 @@ void PendingRun::Finish(absl::Status status, std::vector<TiledTensorPtr> results
 void ExecutorQueue::Execute(Work work) {
   std::vector<LoadedProgram::Argument> arguments;
   absl::Status status;
+  PendingRunPtr cause;
   for (Argument& argument : work.arguments) {
     PendingTiles& value = argument.value;
     LoadedProgram::Argument ready{std::move(value.tiles), argument.donate};
@@ -59,6 +68,8 @@ void ExecutorQueue::Execute(Work work) {
         ready.value = *std::move(result);
       } else {
         status = result.status();
+        cause = value.run->cause();
+        if (cause == nullptr) cause = value.run;
       }
     }
     arguments.push_back(std::move(ready));
@@ -73,7 +84,7 @@ void ExecutorQueue::Execute(Work work) {
       status = ran.status();
     }
   }
-  work.run->Finish(std::move(status), std::move(results), std::move(arguments));
+  work.run->Finish(std::move(status), std::move(cause), std::move(results), std::move(arguments));
 }
 
 void ExecutorQueue::Cancel(Work work) {
@@ -81,7 +92,8 @@ void ExecutorQueue::Cancel(Work work) {
   for (Argument& argument : work.arguments) {
     arguments.push_back({std::move(argument.value.tiles), argument.donate});
   }
-  work.run->Finish(absl::CancelledError("dropped before it started"), {}, std::move(arguments));
+  work.run->Finish(absl::CancelledError("dropped before it started"), nullptr, {},
+                   std::move(arguments));
 }
 
 PendingRunPtr ExecutorQueue::Enqueue(std::shared_ptr<LoadedProgram> program,

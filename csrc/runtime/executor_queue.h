@@ -26,6 +26,9 @@ class PendingRun {
   bool done() const;
   // Blocks until the run is over and says how it went.
   absl::Status Wait() const;
+  // Waits. The run whose failure this one ended with: another one when an argument was to come from
+  // it, null otherwise.
+  std::shared_ptr<PendingRun> cause() const;
   // Waits. The result for output k; `take` gives away the run's own reference, so that the caller
   // can be the tiles' only owner. Errors: the run's; FailedPrecondition when it was taken before.
   absl::StatusOr<TiledTensorPtr> Result(int output, bool take);
@@ -35,13 +38,14 @@ class PendingRun {
 
  private:
   friend class ExecutorQueue;
-  void Finish(absl::Status status, std::vector<TiledTensorPtr> results,
-              std::vector<LoadedProgram::Argument> left);
+  void Finish(absl::Status status, std::shared_ptr<PendingRun> cause,
+              std::vector<TiledTensorPtr> results, std::vector<LoadedProgram::Argument> left);
 
   mutable std::mutex mutex_;
   mutable std::condition_variable over_;
   bool done_ = false;
   absl::Status status_;
+  std::shared_ptr<PendingRun> cause_;
   std::vector<TiledTensorPtr> results_;
   std::vector<LoadedProgram::Argument> left_;
 };

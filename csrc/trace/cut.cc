@@ -226,7 +226,7 @@ void Poison(const Live& live, const Tape& tape, const absl::Status& status) {
   }
 }
 
-// What a failed run did not take goes back to where it came from.
+// What a failed run did not take goes back to where it came from. Once for each run.
 void TakeBack(Session::State::InFlight& in_flight) {
   std::vector<runtime::LoadedProgram::Argument> left = in_flight.run->TakeBackArguments();
   for (size_t k = 0; k < left.size() && k < in_flight.arguments.size(); ++k) {
@@ -235,6 +235,27 @@ void TakeBack(Session::State::InFlight& in_flight) {
     value->tiles = left[k].value;
     value->run = nullptr;
   }
+}
+
+Session::State::InFlight* Find(Session::State& state, const runtime::PendingRunPtr& run) {
+  const auto it = std::find_if(state.in_flight.begin(), state.in_flight.end(),
+                               [&](const auto& f) { return f.run == run; });
+  return it == state.in_flight.end() ? nullptr : &*it;
+}
+
+// A failure is raised once, whichever of the runs that it stopped is looked at first.
+bool Unreported(Session::State& state, const Session::State::InFlight& f) {
+  if (f.reported) return false;
+  const runtime::PendingRunPtr cause = f.run->cause();
+  if (cause == nullptr) return true;
+  const Session::State::InFlight* const root = Find(state, cause);
+  return root != nullptr && !root->reported;
+}
+
+void Report(Session::State& state, Session::State::InFlight& f) {
+  f.reported = true;
+  Session::State::InFlight* const root = Find(state, f.run->cause());
+  if (root != nullptr) root->reported = true;
 }
 
 }  // namespace
@@ -257,11 +278,10 @@ absl::Status Resolve(Session::State& state, Value& value) {
     value.tiles = *std::move(tiles);
     return absl::OkStatus();
   }
-  const auto entry = std::find_if(state.in_flight.begin(), state.in_flight.end(),
-                                  [&](const auto& f) { return f.run == run; });
-  const bool first = entry != state.in_flight.end() && !entry->reported;
-  if (first) {
-    entry->reported = true;
+  Session::State::InFlight* const entry = Find(state, run);
+  const bool first = entry != nullptr && Unreported(state, *entry);
+  if (entry != nullptr) {
+    Report(state, *entry);
     TakeBack(*entry);
   }
   if (before != nullptr) Resolve(state, *before).IgnoreError();
@@ -276,11 +296,24 @@ absl::Status Resolve(Session::State& state, Value& value) {
   return first ? status : value.poison;
 }
 
+absl::Status ReportAll(Session::State& state) {
+  absl::Status first;
+  for (Session::State::InFlight& f : state.in_flight) {
+    const absl::Status status = f.run->Wait();
+    if (status.ok()) continue;
+    if (Unreported(state, f)) first.Update(status);
+    Report(state, f);
+    TakeBack(f);
+  }
+  Collect(state);
+  return first;
+}
+
 void Collect(Session::State& state) {
   while (!state.in_flight.empty() && state.in_flight.front().run->done()) {
     Session::State::InFlight& f = state.in_flight.front();
     // A failure that nobody has seen yet waits for somebody who looks.
-    if (!f.run->Wait().ok() && !f.reported) return;
+    if (!f.run->Wait().ok() && Unreported(state, f)) return;
     for (const auto& weak : f.results) {
       const ValuePtr value = weak.lock();
       if (value != nullptr && value->run == f.run) Resolve(state, *value).IgnoreError();

@@ -113,18 +113,7 @@ absl::Status Session::Sync(bool wait) {
     const GilReleased no_gil(*lock);
     lock->queue->WaitForAll();
   }
-  absl::Status first;
-  for (Session::State::InFlight& f : lock->in_flight) {
-    if (f.run->Wait().ok() || f.reported) continue;
-    for (const auto& weak : f.results) {
-      const ValuePtr value = weak.lock();
-      if (value != nullptr && value->run == f.run) first.Update(Resolve(*lock, *value));
-    }
-    if (!f.reported) first.Update(f.run->Wait());
-    f.reported = true;
-  }
-  Collect(*lock);
-  return first;
+  return ReportAll(*lock);
 }
 
 absl::Status Session::OptimizerStepped() {

@@ -99,8 +99,10 @@ absl::Status Cut(Session::State& state, const std::string& why);
 // Waits for the run that makes the value, if one does; then it has tiles, or is on the host.
 // Errors: the run's, once; after that the value is what its Buffer held before, or is lost.
 absl::Status Resolve(Session::State& state, Value& value);
-// Takes over the results of runs that are done.
+// Takes over the results of runs that are done, up to the first failure that nobody has seen.
 void Collect(Session::State& state);
+// Waits for all runs. Errors: that of the first one whose failure nobody has seen.
+absl::Status ReportAll(Session::State& state);
 // The layout that a pending value would have if it were cut now. Runs nothing.
 absl::StatusOr<Layout> ProvisionalLayout(Session::State& state, TapeId value);
 // The backend, made at first use.

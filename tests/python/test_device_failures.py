@@ -7,8 +7,17 @@ import torch
 import torch_spmd as spmd
 
 
-@pytest.fixture
-def step():
+def _accumulate():
+    """From the first accumulation on, a backward pass is a program of its own."""
+    x = torch.ones(2).to("spmd").requires_grad_()
+    for _ in range(2):
+        x.sum().backward()
+
+
+@pytest.fixture(params=["one program a step", "several programs a step"])
+def step(request):
+    if request.param != "one program a step":
+        _accumulate()
     torch.manual_seed(0)
     weight = torch.randn(5, 3).to("spmd").requires_grad_()
     optimizer = torch.optim.SGD([weight], lr=0.1, momentum=0.9)
