@@ -22,6 +22,16 @@ constexpr int64_t kMaxCombinations = 2048;
 // A tie-breaker: terms pass through an op whose linear operands are all terms, and are reduced
 // early where a replicated operand would have to become a term.
 constexpr double kThroughBonus = 1e-10;
+// Element-wise work that several devices repeat is cheap beside a collective, and the runtime does
+// it once per place: it decides ties only.
+constexpr double kTrafficWeight = 0.05;
+// Weights on their way to their first contraction, and gradients after their last one, move while
+// other work runs. What lies between waits for its collectives.
+constexpr double kOffPathWeight = 0.125;
+// Terms may be reduced later, when they have passed through what follows; or not.
+constexpr double kUndecidedWeight = 0.5;
+// Small collectives are merged later, so that few of them pay for starting one.
+constexpr double kLatencyWeight = 0.1;
 
 // Axes of a grid that occur only side by side in every annotation of the graph.
 std::vector<AxisList> AxisGroups(const ir::Graph& graph, int grid) {
@@ -63,6 +73,7 @@ class Chooser {
   Chooser(const ir::Graph& graph, const std::vector<NodeFactors>& factors,
           const machine::Machine& machine)
       : graph_(graph), factors_(factors), machine_(machine), users_(graph.Users()) {
+    machine_.latency *= kLatencyWeight;
     for (size_t g = 0; g < graph.grids().size(); ++g) {
       groups_.push_back(AxisGroups(graph, static_cast<int>(g)));
     }
@@ -72,6 +83,7 @@ class Chooser {
       produced_.push_back(Proposal(v));
       grid_of_.push_back(graph.value(v).annotation->grid);
     }
+    off_path_ = OffPath();
     outputs_of_.resize(graph.num_values());
     for (const ir::Output& output : graph.outputs()) outputs_of_[output.value].push_back(&output);
   }
@@ -88,6 +100,34 @@ class Chooser {
 
  private:
   Sharding Proposal(ir::ValueId v) const { return graph_.value(v).annotation->sharding.Closed(); }
+
+  // Contractions and convolutions: what a program spends its time on.
+  bool IsContraction(ir::NodeId id) const {
+    return factors_[id].rule != nullptr && factors_[id].rule->flops_per_point >= 2;
+  }
+
+  // By value: no contraction leads to it, or none follows from it.
+  std::vector<bool> OffPath() const {
+    std::vector<bool> before(graph_.num_values(), true), after(graph_.num_values(), true);
+    for (ir::NodeId id = 0; id < graph_.num_nodes(); ++id) {
+      const ir::Node& node = graph_.node(id);
+      bool free = factors_[id].rule != nullptr && !IsContraction(id);
+      for (ir::ValueId v : node.operands) free = free && (v == ir::kNoValue || before[v]);
+      for (int r = 0; r < node.num_results; ++r) before[node.first_result + r] = free;
+    }
+    for (ir::NodeId id = graph_.num_nodes() - 1; id >= 0; --id) {
+      const ir::Node& node = graph_.node(id);
+      bool free = factors_[id].rule != nullptr && !IsContraction(id);
+      for (int r = 0; r < node.num_results; ++r) free = free && after[node.first_result + r];
+      if (free) continue;
+      for (ir::ValueId v : node.operands) {
+        if (v != ir::kNoValue) after[v] = false;
+      }
+    }
+    std::vector<bool> off(graph_.num_values());
+    for (ir::ValueId v = 0; v < graph_.num_values(); ++v) off[v] = before[v] || after[v];
+    return off;
+  }
 
   // What a group of axes does at a node.
   struct Option {
@@ -158,10 +198,42 @@ class Chooser {
           }
         }
       }
+      if (!options[g].empty() && MustCut(node, nf, grid, mask)) continue;
       options[g].push_back({});
       AddThrough(node, nf, groups[g], options[g]);
     }
     return options;
+  }
+
+  // Work on many operand elements per result is shared by the axes that cut an operand, not done
+  // again on each of their devices behind a gather. Except where these axes cut something else
+  // right after: then gathering (a weight, say) is what the user asked for.
+  bool MustCut(const ir::Node& node, const NodeFactors& nf, int grid, AxisMask axes) const {
+    if (nf.rule == nullptr) return false;
+    bool cut = false, reduces = false;
+    for (size_t k = 0; k < node.operands.size(); ++k) {
+      const ir::ValueId v = node.operands[k];
+      if (v == ir::kNoValue || grid_of_[v] != grid) continue;
+      for (size_t d = 0; d < nf->operands[k].size(); ++d) {
+        if (!(MaskOf(produced_[v].dims[d].axes) & axes)) continue;
+        for (int f : nf->operands[k][d]) cut = cut || !nf->factors[f].whole;
+      }
+    }
+    for (size_t f = 0; f < nf->factors.size(); ++f) {
+      reduces = reduces || (!nf->InAnyResult(static_cast<int>(f)) && nf->factors[f].size > 1);
+    }
+    if (!cut || !reduces) return false;
+    for (int r = 0; r < node.num_results; ++r) {
+      const ir::ValueId v = node.first_result + r;
+      if (Proposal(v).DimAxes() & axes) continue;
+      for (ir::NodeId user : users_[v]) {
+        const ir::Node& u = graph_.node(user);
+        for (int s = 0; s < u.num_results; ++s) {
+          if (Proposal(u.first_result + s).DimAxes() & axes) return false;
+        }
+      }
+    }
+    return true;
   }
 
   void AddThrough(const ir::Node& node, const NodeFactors& nf, const AxisList& group,
@@ -245,7 +317,6 @@ class Chooser {
       best_options = chosen;
       return true;
     };
-    consider(best_options);  // nothing cut: always legal
     if (combinations <= kMaxCombinations) {
       std::vector<size_t> at(options.size(), 0);
       for (int64_t c = 0; c < combinations; ++c) {
@@ -266,6 +337,7 @@ class Chooser {
         }
       }
     }
+    if (!best) consider(std::vector<Option>(options.size()));  // nothing cut is always legal
     Adopt(id, *std::move(best));
   }
 
@@ -332,7 +404,7 @@ class Chooser {
     for (int r = 0; r < node.num_results; ++r) {
       bytes += cost::TileBytes(graph_.type(node.first_result + r), plan.results[r], grid);
     }
-    return std::max(flops / machine_.flops, bytes / machine_.memory_bandwidth);
+    return std::max(flops / machine_.flops, kTrafficWeight * bytes / machine_.memory_bandwidth);
   }
 
   // Rows that neighbours send for windows that reach beyond the shard.
@@ -402,12 +474,12 @@ class Chooser {
       want(Proposal(v), annotation.grid);
       return seconds;  // users are served from there whatever this node does
     }
-    bool undecided = false;
+    bool undecided = false, optimistic = true;
     for (ir::NodeId user : users_[v]) {
       if (!decided_[user]) {
-        // An op that may pass terms on is not charged for reducing them before it is known to.
-        undecided =
-            undecided || !produced.IsUnreduced() || !MayPassTerms(user, v, produced.reduce_kind);
+        undecided = true;
+        optimistic =
+            optimistic && produced.IsUnreduced() && MayPassTerms(user, v, produced.reduce_kind);
         continue;
       }
       const ir::Node& u = graph_.node(user);
@@ -415,7 +487,9 @@ class Chooser {
         if (u.operands[k] == v) want(plans_[user].operands[k], plans_[user].grid);
       }
     }
+    const double known = seconds;
     if (undecided) want(Proposal(v), annotation.grid);
+    if (optimistic) seconds = known + kUndecidedWeight * (seconds - known);
     for (const ir::Output* output : outputs_of_[v]) {
       const std::optional<Sharding> required = RequiredAtOutput(graph_, *output);
       if (required) {
@@ -453,17 +527,18 @@ class Chooser {
     if (inserted) {
       it->second = cost::PlanMove(type, graph_.grid(to_grid), from, to, machine_).seconds;
     }
-    return it->second;
+    return off_path_[v] ? kOffPathWeight * it->second : it->second;
   }
 
   const ir::Graph& graph_;
   const std::vector<NodeFactors>& factors_;
-  const machine::Machine& machine_;
+  machine::Machine machine_;
   std::vector<std::vector<ir::NodeId>> users_;
   std::vector<std::vector<AxisList>> groups_;  // by grid
   std::vector<std::vector<const ir::Output*>> outputs_of_;
   std::vector<NodePlan> plans_;
   std::vector<bool> decided_;
+  std::vector<bool> off_path_;
   std::vector<Sharding> produced_;  // as users find the value
   std::vector<int> grid_of_;
   absl::flat_hash_map<std::tuple<TensorType, int, Sharding, Sharding>, double> memo_;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
+#include <iterator>
 #include <vector>
 
 #include "csrc/partition/passes.h"
@@ -22,8 +23,9 @@ int64_t ResultBytes(const Program& program, const Instruction& instruction) {
 
 // Issues collectives as late and as few as the program allows: everything that does not wait for
 // one runs first; what waits (a norm's root, the optimizer behind the gradients) is put off; when
-// nothing else is left, all that is held is issued, like with like in one instruction. A group that
-// reaches the cap is issued at once, so that it does not hold its operands for longer than it pays.
+// nothing else is left, the group for which the first of these waits is issued, like with like in
+// one instruction, and so on. A group that reaches the cap is issued at once, so that it does not
+// hold its operands for longer than it pays.
 class Scheduler {
  public:
   Scheduler(Program& program, int64_t cap) : program_(program), cap_(cap) {}
@@ -33,10 +35,14 @@ class Scheduler {
     while (true) {
       std::vector<Instruction> put_off;
       for (Instruction& i : todo) Take(std::move(i), put_off);
-      if (put_off.empty() && groups_.empty()) return std::move(out_);
-      for (Group& group : groups_) out_.push_back(std::move(group.merged));
-      groups_.clear();
-      std::fill(unavailable_.begin(), unavailable_.end(), false);
+      if (put_off.empty()) {
+        for (Group& group : groups_) out_.push_back(std::move(group.merged));
+        return std::move(out_);
+      }
+      IssueFor(put_off.front());
+      for (const Instruction& i : put_off) {
+        for (ValueId v : i.results) unavailable_[v] = false;
+      }
       todo = std::move(put_off);
     }
   }
@@ -79,6 +85,18 @@ class Scheduler {
     groups_.push_back({std::move(instruction), bytes});
   }
 
+  // The groups that hold something `waiting` reads: what was put off first waits for nothing else.
+  void IssueFor(const Instruction& waiting) {
+    for (size_t g = groups_.size(); g-- > 0;) {
+      const auto& made = groups_[g].merged.results;
+      const bool read = std::any_of(made.begin(), made.end(), [&](ValueId v) {
+        return std::find(waiting.operands.begin(), waiting.operands.end(), v) !=
+               waiting.operands.end();
+      });
+      if (read) Issue(g);
+    }
+  }
+
   void Issue(size_t g) {
     for (ValueId v : groups_[g].merged.results) unavailable_[v] = false;
     out_.push_back(std::move(groups_[g].merged));
@@ -106,7 +124,42 @@ class Scheduler {
 
 }  // namespace
 
+namespace {
+
+// Biases and norms that live cut are gathered together, before anything else: so small that holding
+// them costs nothing.
+constexpr int64_t kSmallInput = 64 << 10;
+
+void GatherSmallInputsAtOnce(Program& program) {
+  std::vector<bool> is_input(program.values.size(), false);
+  for (const program::Input& input : program.inputs) is_input[input.value] = true;
+  std::vector<Instruction> gathers, others;
+  for (Instruction& i : program.instructions) {
+    const bool early = i.code == OpCode::kAllGather && i.operands.size() == 1 &&
+                       is_input[i.operands[0]] && ResultBytes(program, i) <= kSmallInput;
+    if (!early) {
+      others.push_back(std::move(i));
+      continue;
+    }
+    const auto alike = std::find_if(gathers.begin(), gathers.end(), [&](const Instruction& g) {
+      return g.axes == i.axes && g.dim == i.dim &&
+             program.values[g.operands[0]].grid == program.values[i.operands[0]].grid;
+    });
+    if (alike == gathers.end()) {
+      gathers.push_back(std::move(i));
+    } else {
+      alike->operands.push_back(i.operands[0]);
+      alike->results.push_back(i.results[0]);
+    }
+  }
+  program.instructions = std::move(gathers);
+  std::move(others.begin(), others.end(), std::back_inserter(program.instructions));
+}
+
+}  // namespace
+
 void MergeCollectives(Program& program, int64_t cap_bytes) {
+  GatherSmallInputsAtOnce(program);
   program.instructions = Scheduler(program, cap_bytes).Run(std::move(program.instructions));
 }
 

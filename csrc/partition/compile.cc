@@ -127,7 +127,7 @@ absl::StatusOr<Compiled> Compile(const ir::Graph& graph, const CompileOptions& o
     return absl::OkStatus();
   }));
   SPMD_RETURN_IF_ERROR(pipeline.Pass("finish", [&] {
-    Finish(out.program);
+    Finish(out.program, lowering.updates);
     return absl::OkStatus();
   }));
   return out;

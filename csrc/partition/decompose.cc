@@ -37,8 +37,6 @@ absl::StatusOr<ir::Graph> Decompose(const ir::Graph& graph, const machine::Machi
   *changed = false;
   SPMD_ASSIGN_OR_RETURN(std::vector<propagate::NodeFactors> factors,
                         propagate::ComputeFactors(graph));
-  // A decomposition pays about two reductions of what is left without the whole dimension.
-  const double price = 2 * machine.latency;
   return Rewrite(graph,
                  [&](rules::Builder& builder, const ir::Graph& old, ir::NodeId id,
                      absl::Span<const ir::ValueId> operands)
@@ -51,7 +49,9 @@ absl::StatusOr<ir::Graph> Decompose(const ir::Graph& graph, const machine::Machi
                      if (node.operands[k] == ir::kNoValue) continue;
                      gather += GatherSeconds(old, node.operands[k], nf, nf->operands[k], machine);
                    }
-                   if (gather <= price) return std::nullopt;
+                   // What is left after reducing over the dimension is small, and such reductions
+                   // are merged: a gather is never cheaper.
+                   if (gather == 0) return std::nullopt;
                    *changed = true;
                    SPMD_ASSIGN_OR_RETURN(std::vector<ir::ValueId> values,
                                          nf.rule->decompose(builder, old, node, operands));

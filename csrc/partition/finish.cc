@@ -24,7 +24,7 @@ bool MayFailOnValues(const Instruction& instruction) {
 
 }  // namespace
 
-void Finish(Program& program) {
+void Finish(Program& program, const UpdateHints& updates) {
   for (const program::Output& output : program.outputs) {
     if (output.becomes >= 0) program.inputs[output.becomes].donated = true;
   }
@@ -44,9 +44,11 @@ void Finish(Program& program) {
   }
   for (size_t i = 0; i < program.instructions.size(); ++i) {
     Instruction& instruction = program.instructions[i];
-    if (instruction.updates < 0) continue;
-    const ValueId v = instruction.operands[instruction.updates];
+    if (instruction.code != OpCode::kCall || instruction.results.empty()) continue;
     const ValueId r = instruction.results[0];
+    const auto hint = updates.find(r);
+    if (hint == updates.end()) continue;
+    const ValueId v = instruction.operands[hint->second];
     const program::Value& old_value = program.values[v];
     const program::Value& new_value = program.values[r];
     // A buffer that outlives the program is written only once nothing can fail any more.
@@ -55,10 +57,10 @@ void Finish(Program& program) {
         !is_input || (program.inputs[input_of[v]].donated && static_cast<int>(i) > last_failing);
     const bool used_twice =
         std::count(instruction.operands.begin(), instruction.operands.end(), v) > 1;
-    if (is_output[v] || last_use[v] != static_cast<int>(i) || !may_write || used_twice ||
-        old_value.type != new_value.type || old_value.grid != new_value.grid ||
-        !(old_value.sharding == new_value.sharding) || !old_value.windows.empty()) {
-      instruction.updates = -1;
+    if (!is_output[v] && last_use[v] == static_cast<int>(i) && may_write && !used_twice &&
+        old_value.type == new_value.type && old_value.grid == new_value.grid &&
+        old_value.sharding == new_value.sharding && old_value.windows.empty()) {
+      instruction.updates = hint->second;
     }
   }
   program::InsertFrees(program);

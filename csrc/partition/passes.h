@@ -4,6 +4,7 @@
 
 #include <vector>
 
+#include "absl/container/flat_hash_map.h"
 #include "absl/status/statusor.h"
 #include "csrc/ir/graph.h"
 #include "csrc/machine/machine.h"
@@ -25,6 +26,10 @@ absl::StatusOr<ir::Graph> Simplify(const ir::Graph& graph);
 absl::StatusOr<ir::Graph> Decompose(const ir::Graph& graph, const machine::Machine& machine,
                                     bool* changed);
 
+// By a call's first result: the operand that the traced op overwrote (`updates` of its node). Which
+// of them the program overwrites is known once the order of its instructions is.
+using UpdateHints = absl::flat_hash_map<program::ValueId, int>;
+
 // A graph with a plan per node on its way to becoming a program.
 struct Lowering {
   const ir::Graph* graph = nullptr;
@@ -33,6 +38,7 @@ struct Lowering {
   const machine::Machine* machine = nullptr;
   program::Program program;
   std::vector<ir::NodeId> node_of;  // by instruction; kNoNode for moves
+  UpdateHints updates;
 };
 
 // reshard.cc: every node as a call with global attributes, preceded by the moves that bring its
@@ -51,6 +57,6 @@ absl::Status Localise(Lowering& lowering);
 void MergeCollectives(program::Program& program, int64_t cap_bytes);
 
 // finish.cc: donated inputs, overwriting, frees.
-void Finish(program::Program& program);
+void Finish(program::Program& program, const UpdateHints& updates);
 
 }  // namespace spmd::partition

@@ -76,7 +76,6 @@ class Resharder {
     call.op = node.op;
     call.groups = node.groups;
     call.attributes = node.attributes;
-    call.updates = MayBeWritten(node) ? node.updates : -1;
     call.task = node.task;
     call.source = node.source;
     for (size_t k = 0; k < node.operands.size(); ++k) {
@@ -88,6 +87,7 @@ class Resharder {
     for (int r = 0; r < node.num_results; ++r) {
       call.results.push_back(Define(node.first_result + r, plan.grid, plan.results[r]));
     }
+    if (node.updates >= 0) lowering_.updates[call.results[0]] = node.updates;
     Emit(std::move(call), id);
     for (int r = 0; r < node.num_results; ++r) {
       const ir::ValueId v = node.first_result + r;
@@ -97,17 +97,6 @@ class Resharder {
           Fetch(v, annotation.sharding.Closed(), annotation.grid, node.source);
       layouts_[v] = {p};  // users start from what the user asked for
     }
-  }
-
-  // An input that no output replaces is the caller's.
-  bool MayBeWritten(const ir::Node& node) const {
-    if (node.updates < 0) return false;
-    const ir::ValueId v = node.operands[node.updates];
-    if (graph_.value(v).producer != ir::kNoNode) return true;
-    for (const ir::Output& output : graph_.outputs()) {
-      if (output.becomes == v) return true;
-    }
-    return false;
   }
 
   // The program value that holds graph value v in `wanted`, moved there from the nearest layout if

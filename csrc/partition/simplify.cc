@@ -2,6 +2,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "csrc/partition/passes.h"
 #include "csrc/partition/rewrite.h"
+#include "csrc/partition/unmerge.h"
 #include "csrc/rules/registry.h"
 #include "csrc/util/status.h"
 
@@ -55,6 +56,7 @@ std::optional<ir::ValueId> FuseCrossEntropy(rules::Builder& builder, const ir::G
 absl::StatusOr<ir::Graph> Simplify(const ir::Graph& graph) {
   absl::flat_hash_map<NodeKey, std::vector<ir::ValueId>> seen;
   const std::vector<bool> live = LiveNodes(graph);
+  Unmerger unmerger;
   SPMD_ASSIGN_OR_RETURN(
       ir::Graph simplified,
       Rewrite(
@@ -66,8 +68,13 @@ absl::StatusOr<ir::Graph> Simplify(const ir::Graph& graph) {
             if (std::optional<ir::ValueId> fused = FuseCrossEntropy(builder, old, node, operands)) {
               return std::vector<ir::ValueId>{*fused};
             }
+            if (std::optional<ir::ValueId> unmerged =
+                    unmerger.Replace(builder, old, node, operands)) {
+              return std::vector<ir::ValueId>{*unmerged};
+            }
             const rules::Rule* rule = rules::Find(node.op);
-            if (rule == nullptr || rule->random) return std::nullopt;
+            // What is made from nothing is free; shared, it would tie the layouts of its users.
+            if (rule == nullptr || rule->random || operands.empty()) return std::nullopt;
             for (int r = 0; r < node.num_results; ++r) {
               if (old.value(node.first_result + r).annotation) return std::nullopt;
             }

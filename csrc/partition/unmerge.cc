@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "csrc/partition/unmerge.h"
+
+#include "csrc/rules/registry.h"
+
+namespace spmd::partition {
+namespace {
+
+std::vector<int64_t> ToVector(const Dims& dims) { return {dims.begin(), dims.end()}; }
+
+// The dimensions of `from`, at least two, that are one of `to`, where all others are the same.
+// `first` and `count` of them; count 0 when that is not what the view does.
+std::pair<int, int> MergedDims(const Dims& from, const Dims& to) {
+  const int count = static_cast<int>(from.size()) - static_cast<int>(to.size()) + 1;
+  if (count < 2 || to.empty()) return {0, 0};
+  int first = 0;
+  while (first < static_cast<int>(to.size()) && from[first] == to[first]) ++first;
+  if (first == static_cast<int>(to.size())) return {0, 0};
+  int64_t product = 1;
+  for (int d = first; d < first + count; ++d) product *= from[d];
+  if (product != to[first]) return {0, 0};
+  for (size_t d = first + 1; d < to.size(); ++d) {
+    if (from[d + count - 1] != to[d]) return {0, 0};
+  }
+  return {first, count};
+}
+
+}  // namespace
+
+const Unmerger::Merge* Unmerger::Find(ir::ValueId v) const {
+  const auto it = merges_.find(v);
+  return it == merges_.end() ? nullptr : &it->second;
+}
+
+ir::ValueId Unmerger::MergeAgain(rules::Builder& builder, Merge merge) {
+  const Dims& dims = builder.type(merge.source).dims;
+  std::vector<int64_t> size(dims.begin(), dims.begin() + merge.first);
+  size.push_back(1);
+  for (int d = merge.first; d < merge.first + merge.count; ++d) size.back() *= dims[d];
+  size.insert(size.end(), dims.begin() + merge.first + merge.count, dims.end());
+  const ir::ValueId merged = builder.View(merge.source, std::move(size));
+  merges_[merged] = merge;
+  return merged;
+}
+
+std::optional<ir::ValueId> Unmerger::View(rules::Builder& builder, const TensorType& type,
+                                          ir::ValueId v) {
+  const Merge* merge = Find(v);
+  const ir::ValueId source = merge == nullptr ? v : merge->source;
+  const Dims& from = builder.type(source).dims;
+  if (merge != nullptr && from == type.dims) return source;
+  const auto [first, count] = MergedDims(from, type.dims);
+  if (count == 0) {
+    // A view of a view is a view; of the unmerged value it need not split what it merged.
+    if (merge == nullptr) return std::nullopt;
+    return builder.View(source, ToVector(type.dims));
+  }
+  return MergeAgain(builder, {source, first, count});
+}
+
+std::optional<ir::ValueId> Unmerger::Permute(rules::Builder& builder, const ir::Node& node,
+                                             ir::ValueId v) {
+  const Merge* found = Find(v);
+  if (found == nullptr) return std::nullopt;
+  const Merge merge = *found;
+  const int rank = builder.rank(v);
+  std::vector<int64_t> dims;
+  Merge result{ir::kNoValue, 0, merge.count};
+  for (int64_t d : node.attributes.GetInts("dims")) {
+    if (d < 0) d += rank;
+    if (d == merge.first) {
+      result.first = static_cast<int>(dims.size());
+      for (int k = 0; k < merge.count; ++k) dims.push_back(merge.first + k);
+    } else {
+      dims.push_back(d < merge.first ? d : d + merge.count - 1);
+    }
+  }
+  result.source = builder.Call("aten::permute", {merge.source}, {{"dims", dims}});
+  return MergeAgain(builder, result);
+}
+
+std::optional<ir::ValueId> Unmerger::Bmm(rules::Builder& builder, ir::ValueId a, ir::ValueId b) {
+  const Merge* of_a = Find(a);
+  const Merge* of_b = Find(b);
+  auto merges_batch = [](const Merge* m) { return m != nullptr && m->first == 0; };
+  if (!merges_batch(of_a) && !merges_batch(of_b)) return std::nullopt;
+  const Merge lead = merges_batch(of_a) ? *of_a : *of_b;
+  const Dims& from = builder.type(lead.source).dims;
+  const std::vector<int64_t> batch(from.begin(), from.begin() + lead.count);
+  auto split = [&](ir::ValueId v, const Merge* merge) {
+    std::vector<int64_t> size = batch;
+    const Dims& dims = builder.type(v).dims;
+    size.insert(size.end(), dims.begin() + 1, dims.end());
+    if (merges_batch(merge) && ToVector(builder.type(merge->source).dims) == size) {
+      return merge->source;
+    }
+    return builder.View(v, std::move(size));
+  };
+  const ir::ValueId left = split(a, of_a), right = split(b, of_b);
+  return MergeAgain(builder, {builder.Call("aten::matmul", {left, right}), 0, lead.count});
+}
+
+std::optional<ir::ValueId> Unmerger::Elementwise(rules::Builder& builder, const ir::Graph& old,
+                                                 const ir::Node& node,
+                                                 absl::Span<const ir::ValueId> operands) {
+  const rules::Rule* rule = rules::Find(node.op);
+  if (rule == nullptr || !rule->elementwise || rule->random || node.num_results != 1 ||
+      !node.groups.empty()) {
+    return std::nullopt;
+  }
+  const Merge* merge = nullptr;
+  std::vector<ir::ValueId> unmerged(operands.begin(), operands.end());
+  for (ir::ValueId& v : unmerged) {
+    if (v == ir::kNoValue || builder.rank(v) == 0) continue;
+    const Merge* found = Find(v);
+    if (found == nullptr) return std::nullopt;
+    const bool same =
+        merge == nullptr || (found->first == merge->first &&
+                             builder.type(found->source).dims == builder.type(merge->source).dims);
+    if (!same) return std::nullopt;
+    merge = found;
+    v = found->source;
+  }
+  if (merge == nullptr) return std::nullopt;
+  Merge result = *merge;
+  result.source = builder.Call(node.op, std::move(unmerged), node.attributes);
+  if (builder.type(result.source).dtype != old.type(node.first_result).dtype) return std::nullopt;
+  return MergeAgain(builder, result);
+}
+
+std::optional<ir::ValueId> Unmerger::Replace(rules::Builder& builder, const ir::Graph& old,
+                                             const ir::Node& node,
+                                             absl::Span<const ir::ValueId> operands) {
+  if (node.num_results != 1 || old.value(node.first_result).annotation) return std::nullopt;
+  const TensorType& type = old.type(node.first_result);
+  if (type.NumElements() == 0) return std::nullopt;
+  if (node.op == "aten::view" || node.op == "aten::_unsafe_view") {
+    return View(builder, type, operands[0]);
+  }
+  if (node.op == "aten::permute") return Permute(builder, node, operands[0]);
+  if (node.op == "aten::bmm") return Bmm(builder, operands[0], operands[1]);
+  return Elementwise(builder, old, node, operands);
+}
+
+}  // namespace spmd::partition
