@@ -185,11 +185,9 @@ AxisList Grid::SubAxesOf(absl::string_view axis) const {
 }
 
 bool operator==(const Grid& a, const Grid& b) {
-  auto same = [](const SubAxis& x, const SubAxis& y) {
-    return x.axis == y.axis && x.index == y.index && x.size == y.size;
-  };
   return a.device_ids_ == b.device_ids_ &&
-         std::equal(a.axes_.begin(), a.axes_.end(), b.axes_.begin(), b.axes_.end(), same);
+         std::equal(a.axes_.begin(), a.axes_.end(), b.axes_.begin(), b.axes_.end(),
+                    [](const SubAxis& x, const SubAxis& y) { return x.size == y.size; });
 }
 
 }  // namespace spmd

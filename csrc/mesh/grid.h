@@ -40,8 +40,8 @@ struct SubAxis {
   int64_t size;      // a prime
 };
 
-// Immutable; shared by pointer; equal when devices, sub-axes and names are. Thread safety:
-// immutable.
+// Immutable; shared by pointer; equal when the devices and the sizes of the sub-axes are: names are
+// for people. Thread safety: immutable.
 class Grid {
  public:
   // The grid of one mesh: every axis split into its prime factors, ascending.
@@ -96,7 +96,7 @@ class Grid {
   template <typename H>
   friend H AbslHashValue(H h, const Grid& g) {
     h = H::combine(std::move(h), g.device_ids_);
-    for (const SubAxis& a : g.axes_) h = H::combine(std::move(h), a.axis, a.index, a.size);
+    for (const SubAxis& a : g.axes_) h = H::combine(std::move(h), a.size);
     return h;
   }
 

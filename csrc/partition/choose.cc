@@ -205,12 +205,12 @@ class Chooser {
     return options;
   }
 
-  // Work on many operand elements per result is shared by the axes that cut an operand, not done
-  // again on each of their devices behind a gather. Except where these axes cut something else
-  // right after: then gathering (a weight, say) is what the user asked for.
+  // Work on many operand elements per result, and on neighbours, is shared by the axes that cut an
+  // operand, not done again on each of their devices behind a gather. Except where these axes cut
+  // something else right after: then gathering (a weight, say) is what the user asked for.
   bool MustCut(const ir::Node& node, const NodeFactors& nf, int grid, AxisMask axes) const {
     if (nf.rule == nullptr) return false;
-    bool cut = false, reduces = false;
+    bool cut = false, reduces = !nf->windows.empty();
     for (size_t k = 0; k < node.operands.size(); ++k) {
       const ir::ValueId v = node.operands[k];
       if (v == ir::kNoValue || grid_of_[v] != grid) continue;
@@ -429,8 +429,9 @@ class Chooser {
       const double row_bytes =
           static_cast<double>(cost::TileBytes(type, plan.operands[w->operand], grid)) /
           std::max<int64_t>(own, 1);
-      seconds +=
+      const double move =
           machine_.latency + std::max<int64_t>(rows - own, 0) * row_bytes / machine_.link_bandwidth;
+      seconds += off_path_[node.operands[w->operand]] ? kOffPathWeight * move : move;
     }
     return seconds;
   }
@@ -494,7 +495,9 @@ class Chooser {
       const std::optional<Sharding> required = RequiredAtOutput(graph_, *output);
       if (required) {
         want(*required, graph_.value(output->becomes).annotation->grid);
-      } else if (!output->may_stay_unreduced) {
+      } else if (!output->may_stay_unreduced &&
+                 std::none_of(there.begin(), there.end(),
+                              [](const Place& p) { return !p.sharding.IsUnreduced(); })) {
         want(produced.Reduced(), grid);
       }
     }

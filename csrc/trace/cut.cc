@@ -83,6 +83,7 @@ absl::StatusOr<CachedProgramPtr> Compile(Session::State& state, const Tape& tape
   event.records = static_cast<int64_t>(tape.records().size());
 
   Clock::time_point start = Clock::now();
+  PreferMeshesOf(state, tape);
   SPMD_ASSIGN_OR_RETURN(Lowered lowered,
                         Lower(tape, outputs, {&state.meshes, &state.grids, runtime_starts}));
   event.lower_ms = MillisecondsSince(start);
@@ -324,6 +325,7 @@ void Collect(Session::State& state) {
 
 absl::StatusOr<Layout> ProvisionalLayout(Session::State& state, TapeId value) {
   const Tape& tape = *state.tape;
+  PreferMeshesOf(state, tape);
   Live live = FindLive(tape);
   const std::vector<OutputSpec>& outputs = live.outputs;
   const auto it = std::find_if(outputs.begin(), outputs.end(),

@@ -86,6 +86,10 @@ namespace {
 // Ends the backward pass that is running in a cut if it is one of several whose gradients add up.
 void NoteMicroStep(Session::State& state, const Record& record, int64_t graph_task) {
   if (graph_task < 0 || state.ending_task == graph_task) return;
+  if (state.last_task != graph_task) {
+    state.last_task = graph_task;
+    ++state.passes_since_step;
+  }
   if (!state.accumulates && record.updates_first) {
     const auto node = torch::autograd::get_current_node();
     state.accumulates = node != nullptr && node->name().find("AccumulateGrad") != std::string::npos;

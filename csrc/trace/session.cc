@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "csrc/trace/session.h"
 
+#include <algorithm>
 #include <cstdlib>
 
 #include "absl/strings/str_cat.h"
@@ -103,6 +104,25 @@ absl::Status NoteMesh(Session::State& state, const Mesh& mesh) {
   return absl::OkStatus();
 }
 
+void PreferMeshesOf(Session::State& state, const Tape& tape) {
+  std::vector<Mesh> order;
+  const auto use = [&](const Mesh& mesh) {
+    if (order.empty() || !(order.back() == mesh)) order.push_back(mesh);
+  };
+  for (const TapeInput& input : tape.inputs()) {
+    if (input.mark.has_value()) use(input.mark->mesh);
+  }
+  for (const Tape::Annotation& a : tape.annotations()) use(a.mark.mesh);
+  if (order.empty() || state.meshes.empty() || state.meshes.front() == order.front()) return;
+  order.insert(order.end(), state.meshes.begin(), state.meshes.end());
+  state.meshes.clear();
+  for (const Mesh& mesh : order) {
+    const auto known = std::find(state.meshes.begin(), state.meshes.end(), mesh);
+    if (known == state.meshes.end()) state.meshes.push_back(mesh);
+  }
+  state.grids = Grid::ForMeshes(state.meshes);
+}
+
 // --- running ---
 
 absl::Status Session::Sync(bool wait) {
@@ -119,6 +139,8 @@ absl::Status Session::Sync(bool wait) {
 absl::Status Session::OptimizerStepped() {
   if (torch::autograd::get_current_graph_task_id() >= 0) return absl::OkStatus();
   SessionLock lock;
+  if (lock->passes_since_step == 1) lock->accumulates = false;
+  lock->passes_since_step = 0;
   return Cut(*lock, "optimizer step");
 }
 
@@ -186,6 +208,7 @@ Statistics Session::statistics() {
 absl::StatusOr<std::string> Session::PendingGraph() {
   SessionLock lock;
   const Tape& tape = *lock->tape;
+  PreferMeshesOf(*lock, tape);
   std::vector<OutputSpec> outputs;
   std::vector<bool> seen(tape.slots().size(), false);
   for (const Binding& binding : tape.bindings()) {

@@ -2,6 +2,8 @@
 // Marks, shards and where tensors lie.
 #include <ATen/ops/zeros.h>
 
+#include <algorithm>
+
 #include "absl/strings/str_cat.h"
 #include "csrc/trace/lower.h"
 #include "csrc/trace/session.h"
@@ -216,7 +218,14 @@ absl::StatusOr<std::optional<ShardingInfo>> Session::ShardingOf(const at::Tensor
   } else {
     return ShardingInfo{first, PartitionSpec(tensor.dim()), false, true, {}};
   }
-  for (const Mesh& mesh : lock->meshes) {
+  // The mesh that gave the layout's axes their names, if it is still known.
+  std::vector<Mesh> candidates = lock->meshes;
+  std::stable_partition(candidates.begin(), candidates.end(), [&](const Mesh& mesh) {
+    return std::all_of(
+        mesh.axis_names().begin(), mesh.axis_names().end(),
+        [&](const std::string& name) { return !layout->grid()->SubAxesOf(name).empty(); });
+  });
+  for (const Mesh& mesh : candidates) {
     if (!layout->grid()->Refines(mesh)) continue;
     ShardingInfo info{mesh,
                       to_view(SpecOf(layout->sharding().Closed(), *layout->grid(), mesh)),

@@ -27,7 +27,7 @@ struct Session::State {
   std::string backend_name;  // "" until chosen
   std::optional<int64_t> device_count;
   bool device_count_set = false;
-  std::vector<Mesh> meshes;  // every mesh ever used, in order of first appearance
+  std::vector<Mesh> meshes;  // every mesh ever used, those of the last compiled tape first
   Grid::Common grids;        // of `meshes`; of one device while there are none
 
   std::unique_ptr<Tape> tape = std::make_unique<Tape>();
@@ -54,8 +54,11 @@ struct Session::State {
   };
   std::deque<InFlight> in_flight;
   // Some backward pass has added to gradients that were there: micro-steps. From then on every
-  // backward pass ends in a cut, so that they are one program.
+  // backward pass ends in a cut, so that they are one program; until a step of the optimizer
+  // follows a single pass.
   bool accumulates = false;
+  int64_t last_task = -1;  // the graph task of the last record of a backward pass
+  int passes_since_step = 0;
   int64_t ending_task = -1;  // the graph task that will end in a cut
   bool closed = false;       // the interpreter ends
   std::atomic<bool> forked{false};
@@ -109,5 +112,7 @@ absl::StatusOr<Layout> ProvisionalLayout(Session::State& state, TapeId value);
 absl::StatusOr<std::shared_ptr<runtime::Backend>> TheBackend(Session::State& state);
 // Takes note of a mesh. Errors: InvalidArgument when it has more devices than the user allowed.
 absl::Status NoteMesh(Session::State& state, const Mesh& mesh);
+// Axes are called as in the meshes of the tape's own marks: these come first from now on.
+void PreferMeshesOf(Session::State& state, const Tape& tape);
 
 }  // namespace spmd::trace

@@ -17,21 +17,40 @@ FEW_TOKENS = {"vocab": 4096, "batch": 8, "length": 32}
 MANY_TOKENS = {"vocab": 256, "batch": 32, "length": 64}
 
 
-def step(mesh, plan, vocab, batch, length):
-    """One GPT step; the table of its collectives and the model."""
+def step(mesh, plan, vocab, batch, length, layers=LAYERS, width=WIDTH, full=False):
+    """The second of two GPT steps: the table of its collectives, and the model.
+
+    `full`: dropout, AdamW with two groups and gradient clipping, as in examples/train_gpt.py.
+    """
     torch.manual_seed(0)
     config = GPTConfig(
-        vocab_size=vocab, block=length, layers=LAYERS, width=WIDTH, heads=8, dropout=0.0
+        vocab_size=vocab,
+        block=length,
+        layers=layers,
+        width=width,
+        heads=8,
+        dropout=0.1 if full else 0.0,
     )
     model = GPT(config).to("spmd")
     chosen = strategy(plan, mesh.axis_names)
     spmd.shard_module(model, mesh, chosen.rules)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    tokens = torch.randint(vocab, (batch, length)).to("spmd")
-    spmd.mark_sharding(tokens, mesh, chosen.inputs)
-    loss = model(tokens, tokens)
-    loss.backward()
-    optimizer.step()
+    if full:
+        matrices = [p for p in model.parameters() if p.dim() > 1]
+        vectors = [p for p in model.parameters() if p.dim() <= 1]
+        optimizer = torch.optim.AdamW(
+            [{"params": matrices, "weight_decay": 0.1}, {"params": vectors, "weight_decay": 0.0}]
+        )
+    else:
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(2):
+        tokens = torch.randint(vocab, (batch, length)).to("spmd")
+        spmd.mark_sharding(tokens, mesh, chosen.inputs)
+        loss = model(tokens, tokens)
+        loss.backward()
+        if full:
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
     return spmd.debug.collectives(), model
 
 
@@ -68,7 +87,6 @@ def test_tp_needs_four_reductions_per_layer(mesh):
     assert sum(row.bytes for row in over_tokens) <= 3 * 4 * tokens
 
 
-@pytest.mark.xfail(reason="the gradient of the position table is all-reduced, docs/roadmap.md")
 def test_fsdp_gathers_weights_and_scatters_gradients(mesh):
     table, _ = step(mesh, "fsdp", **MANY_TOKENS)
     assert set(kinds(table.large)) == {"all_gather", "reduce_scatter"}
@@ -78,3 +96,52 @@ def test_fsdp_gathers_weights_and_scatters_gradients(mesh):
 def test_2d_never_gathers_an_activation():
     table, _ = step(spmd.make_mesh((2, 4), ("data", "model")), "2d", **FEW_TOKENS)
     assert set(kinds(table.large)) == {"all_reduce"}
+
+
+def full_size(mesh, plan):
+    """The model of examples/train_gpt.py, all of it."""
+    table, model = step(mesh, plan, 256, 8, 128, layers=6, width=384, full=True)
+    tokens_per_device = 8 * 128 // mesh.shape()["data"] if plan == "2d" else 8 * 128
+    assert sum(row.bytes < 4 * tokens_per_device for row in table.small) <= 3
+    return table.large, 4 * 8 * 128 * 384, model
+
+
+def test_full_size_dp():
+    large, _, model = full_size(spmd.make_mesh((8,), ("x",)), "dp")
+    assert kinds(large) == {"all_reduce": 1}
+    assert large[0].bytes <= sum(4 * p.numel() for p in model.parameters()) + 16
+
+
+def test_full_size_tp():
+    large, activation, _ = full_size(spmd.make_mesh((8,), ("x",)), "tp")
+    whole = [row for row in large if row.bytes >= activation]
+    # Four per layer, the embedding, the head's input; the last one of all is made smaller: past the
+    # sums over positions and tokens, which are all that reads it.
+    assert kinds(whole) == {"all_reduce": 4 * 6 + 1}
+    assert max(row.bytes for row in whole) < activation + 8192
+    smaller = [row for row in large if row.bytes < activation]
+    assert kinds(smaller) == {"all_reduce": 3, "reduce_scatter": 1}
+    tables = 4 * 128 * 384 + 4 * 256 * 384  # positions, and tokens
+    vectors_over_tokens = 2 * 4 * 8 * 128
+    assert sum(row.bytes for row in smaller) < tables + vectors_over_tokens
+
+
+def test_full_size_fsdp():
+    large, _, model = full_size(spmd.make_mesh((8,), ("x",)), "fsdp")
+    parameters = sum(4 * p.numel() for p in model.parameters())
+    assert set(kinds(large)) == {"all_gather", "reduce_scatter"}
+    scattered = [row for row in large if row.kind == "reduce_scatter"]
+    assert len(scattered) == 1 and scattered[0].bytes <= parameters // 8 + 16
+    gathered = sum(row.bytes for row in large if row.kind == "all_gather")
+    assert gathered <= parameters
+
+
+def test_full_size_2d():
+    large, activation, model = full_size(spmd.make_mesh((2, 4), ("data", "model")), "2d")
+    assert set(kinds(large)) == {"all_reduce", "reduce_scatter"}
+    over_model = [row for row in large if row.axes == "model" and row.bytes >= activation // 2]
+    assert kinds(over_model) == {"all_reduce": 4 * 6 + 1}
+    (gradients,) = [row for row in large if row.axes == "data"]
+    local = sum(4 * p.numel() for p in model.parameters()) // 4
+    vectors = sum(4 * p.numel() for p in model.parameters() if p.dim() == 1)
+    assert gradients.bytes <= local + vectors + 4 * 128 * 384

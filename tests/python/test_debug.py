@@ -27,9 +27,6 @@ def product(mesh):
     return c
 
 
-@pytest.mark.xfail(
-    reason="axes are named after the process's first mesh of their devices, docs/roadmap.md"
-)
 def test_collectives(product):
     table = spmd.debug.collectives()
     (row,) = table.rows
@@ -60,9 +57,6 @@ def test_the_graph_that_waits(mesh):
     assert "aten::exp" in spmd.debug.print_graph(y)
 
 
-@pytest.mark.xfail(
-    reason="axes are named after the process's first mesh of their devices, docs/roadmap.md"
-)
 def test_explain_leads_back_to_a_mark(mesh):
     x = spmd.mark_sharding(torch.ones(8, 4, device="spmd"), mesh, ("data", None))
     y = torch.relu(x) * 2
