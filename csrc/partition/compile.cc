@@ -120,6 +120,7 @@ absl::StatusOr<Compiled> Compile(const ir::Graph& graph, const CompileOptions& o
     return status;
   };
   SPMD_RETURN_IF_ERROR(pipeline.Pass("reshard", [&] { return lower(Reshard); }));
+  out.warnings = GatherWarnings(lowering, options.warn_gather_bytes);
   SPMD_RETURN_IF_ERROR(pipeline.Pass("windows", [&] { return lower(Windows); }));
   SPMD_RETURN_IF_ERROR(pipeline.Pass("localise", [&] { return lower(Localise); }));
   SPMD_RETURN_IF_ERROR(pipeline.Pass("collectives", [&] {

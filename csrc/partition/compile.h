@@ -9,21 +9,18 @@
 #include "absl/status/statusor.h"
 #include "csrc/ir/graph.h"
 #include "csrc/machine/machine.h"
+#include "csrc/partition/passes.h"
 #include "csrc/program/program.h"
 #include "csrc/propagate/propagate.h"
 
 namespace spmd::partition {
 
-// "gathers 12 MB of …": what the user should know but that is no error.
-struct Warning {
-  std::string key;  // warn once per key
-  std::string text;
-};
-
 struct CompileOptions {
   const machine::Machine* machine = nullptr;  // null: the nominal one
   // Run the verifier between passes (always in debug builds).
   bool verify = false;
+  // Gathers of more bytes per device than this are warned about where they repeat work.
+  int64_t warn_gather_bytes = int64_t{16} << 20;
   // Bytes up to which same-group collectives are merged into one instruction.
   int64_t merge_cap_bytes = int64_t{1} << 62;
   // Called after each pass with its name and the text of the result. Null: not called.

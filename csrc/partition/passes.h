@@ -2,6 +2,7 @@
 // The passes, one file each. Graph → graph first; from reshard on, a program.
 #pragma once
 
+#include <string>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
@@ -44,6 +45,16 @@ struct Lowering {
 // reshard.cc: every node as a call with global attributes, preceded by the moves that bring its
 // operands into the layouts its plan requires; one move per (value, layout).
 absl::Status Reshard(Lowering& lowering);
+
+// "gathers 12 MiB of …": what the user should know but that is no error.
+struct Warning {
+  std::string key;  // warn once per key
+  std::string text;
+};
+
+// gather_warnings.cc: gathers of more than `bound_bytes` per device for ops that then do the same
+// work on each device, with the annotation that would avoid it. Requires: resharded.
+std::vector<Warning> GatherWarnings(const Lowering& lowering, int64_t bound_bytes);
 
 // windows.cc: operands of which a call needs more (or other) rows than its shard get an exchange.
 absl::Status Windows(Lowering& lowering);

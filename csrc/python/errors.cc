@@ -3,6 +3,7 @@
 
 #include "c10/util/Exception.h"
 #include "csrc/python/init.h"
+#include "torch/csrc/Exceptions.h"
 
 namespace spmd::python {
 namespace {
@@ -10,6 +11,8 @@ namespace {
 void Translate(std::exception_ptr error) {
   try {
     if (error) std::rethrow_exception(error);
+  } catch (python_error& e) {
+    e.restore();
   } catch (const c10::IndexError& e) {
     PyErr_SetString(PyExc_IndexError, e.what_without_backtrace());
   } catch (const c10::ValueError& e) {

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "csrc/python/frames.h"
 
+#include <optional>
 #include <utility>
 
+#include "torch/csrc/Exceptions.h"
 #include "torch/csrc/utils/pybind.h"
 
 namespace spmd::python {
@@ -63,6 +65,26 @@ void Warn(const std::string& text) {
   if (PyErr_WarnEx(PyExc_UserWarning, text.c_str(), 1) != 0) PyErr_WriteUnraisable(nullptr);
 }
 
+// Of the thread whose wait was interrupted, between Signalled and RaiseSignal.
+thread_local std::optional<py::error_already_set> t_raised;
+
+bool Signalled() {
+  if (!Py_IsInitialized()) return false;
+  py::gil_scoped_acquire gil;
+  if (PyErr_CheckSignals() == 0) return false;
+  t_raised.emplace();
+  return true;
+}
+
+void RaiseSignal() {
+  py::gil_scoped_acquire gil;
+  t_raised->restore();
+  t_raised.reset();
+  python_error error;
+  error.persist();
+  throw error;
+}
+
 }  // namespace
 
 trace::PythonHooks MakePythonHooks(std::vector<std::string> library_folders) {
@@ -72,6 +94,8 @@ trace::PythonHooks MakePythonHooks(std::vector<std::string> library_folders) {
   hooks.reacquire_gil = &ReacquireGil;
   hooks.current_line = &CurrentLine;
   hooks.warn = &Warn;
+  hooks.signalled = &Signalled;
+  hooks.raise_signal = &RaiseSignal;
   return hooks;
 }
 

@@ -4,8 +4,11 @@
 #include <cstdlib>
 #include <string>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "csrc/util/did_you_mean.h"
 
 namespace spmd::runtime {
 
@@ -20,9 +23,37 @@ absl::StatusOr<std::optional<int64_t>> EnvironmentDeviceCount() {
   return std::optional<int64_t>(count);
 }
 
-bool EnvironmentSync() {
-  const char* text = std::getenv("SPMD_SYNC");
+namespace {
+
+bool IsOn(const char* name) {
+  const char* text = std::getenv(name);
   return text != nullptr && *text != '\0' && std::string(text) != "0";
+}
+
+}  // namespace
+
+bool EnvironmentSync() { return IsOn("SPMD_SYNC"); }
+
+bool EnvironmentVerify() { return IsOn("SPMD_VERIFY"); }
+
+absl::StatusOr<Log> EnvironmentLog() {
+  Log log;
+  const char* text = std::getenv("SPMD_LOG");
+  if (text == nullptr) return log;
+  for (const absl::string_view word : absl::StrSplit(text, ',', absl::SkipWhitespace())) {
+    const absl::string_view name = absl::StripAsciiWhitespace(word);
+    if (name == "passes") {
+      log.passes = true;
+    } else if (name == "traffic") {
+      log.traffic = true;
+    } else {
+      const std::optional<std::string> meant = DidYouMean(name, {"passes", "traffic"});
+      return absl::InvalidArgumentError(
+          absl::StrCat("SPMD_LOG: '", name, "' is none of passes, traffic",
+                       meant ? absl::StrCat("; did you mean '", *meant, "'?") : ""));
+    }
+  }
+  return log;
 }
 
 }  // namespace spmd::runtime

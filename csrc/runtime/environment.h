@@ -15,4 +15,15 @@ absl::StatusOr<std::optional<int64_t>> EnvironmentDeviceCount();
 // SPMD_SYNC=1: programs run on the thread that asks for them.
 bool EnvironmentSync();
 
+// SPMD_VERIFY=1: each program is run a second time, unsharded, and the results are compared.
+bool EnvironmentVerify();
+
+// SPMD_LOG=passes,traffic: what is said on stderr about each compiled program.
+struct Log {
+  bool passes = false;   // the time of each pass
+  bool traffic = false;  // its collectives
+};
+// Errors: InvalidArgument naming the words there are.
+absl::StatusOr<Log> EnvironmentLog();
+
 }  // namespace spmd::runtime

@@ -43,6 +43,7 @@ class LoadedProgram {
 
   const program::Program& program() const { return program_; }
   const Backend& backend() const { return *backend_; }
+  const std::shared_ptr<Backend>& backend_ptr() const { return backend_; }
 
   struct Argument {
     TiledTensorPtr value;

@@ -18,6 +18,11 @@ absl::Status PendingRun::Wait() const {
   return status_;
 }
 
+bool PendingRun::WaitFor(std::chrono::milliseconds timeout) const {
+  std::unique_lock<std::mutex> lock(mutex_);
+  return over_.wait_for(lock, timeout, [this] { return done_; });
+}
+
 PendingRunPtr PendingRun::cause() const {
   std::unique_lock<std::mutex> lock(mutex_);
   over_.wait(lock, [this] { return done_; });

@@ -4,6 +4,7 @@
 
 #include <c10/core/Scalar.h>
 
+#include <chrono>
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
@@ -26,6 +27,8 @@ class PendingRun {
   bool done() const;
   // Blocks until the run is over and says how it went.
   absl::Status Wait() const;
+  // The same for at most `timeout`; true when the run is over.
+  bool WaitFor(std::chrono::milliseconds timeout) const;
   // Waits. The run whose failure this one ended with: another one when an argument was to come from
   // it, null otherwise.
   std::shared_ptr<PendingRun> cause() const;

@@ -1,12 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 // A cut: what is pending becomes a program, which runs; Buffers get its results.
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 
 #include "absl/strings/str_cat.h"
 #include "csrc/runtime/environment.h"
+#include "csrc/runtime/interrupt.h"
+#include "csrc/trace/log.h"
 #include "csrc/trace/lower.h"
 #include "csrc/trace/session_state.h"
+#include "csrc/trace/verify_run.h"
 #include "csrc/util/status.h"
 
 namespace spmd::trace {
@@ -93,6 +97,7 @@ absl::StatusOr<CachedProgramPtr> Compile(Session::State& state, const Tape& tape
   SPMD_ASSIGN_OR_RETURN(std::shared_ptr<runtime::Backend> backend, TheBackend(state));
   partition::CompileOptions options;
   options.machine = &backend->machine();
+  options.verify = state.verify;
   SPMD_ASSIGN_OR_RETURN(program->compiled, partition::Compile(lowered.graph, options));
   event.compile_ms = MillisecondsSince(start);
 
@@ -106,6 +111,10 @@ absl::StatusOr<CachedProgramPtr> Compile(Session::State& state, const Tape& tape
   for (const partition::Warning& w : program->compiled.warnings) {
     if (state.hooks.warn != nullptr && state.warned.insert(w.key).second) state.hooks.warn(w.text);
   }
+  if (!state.log.has_value()) {
+    SPMD_ASSIGN_OR_RETURN(state.log, runtime::EnvironmentLog());
+  }
+  LogCompile(*state.log, *program, event);
   cached->key = key;
   cached->runtime_starts = runtime_starts;
   cached->outputs = std::move(outputs);
@@ -196,10 +205,17 @@ absl::StatusOr<runtime::PendingRunPtr> Enqueue(Session::State& state, const Tape
   if (state.queue == nullptr) {
     state.queue = std::make_unique<runtime::ExecutorQueue>(runtime::EnvironmentSync());
   }
+  std::optional<VerifiedRun> given;
+  if (state.verify && !backend->planning()) {
+    SPMD_ASSIGN_OR_RETURN(given, RecordInputs(arguments, scalars));
+  }
   {
     const GilReleased no_gil(state);
     in_flight.run =
         state.queue->Enqueue(cached.program->loaded, std::move(arguments), std::move(scalars));
+  }
+  if (given.has_value() && in_flight.run->Wait().ok()) {
+    SPMD_RETURN_IF_ERROR(CompareWithUnsharded(*cached.program, *given, *in_flight.run));
   }
   for (const OutputSpec& o : cached.outputs) in_flight.results.emplace_back(tape.value(o.value));
   runtime::PendingRunPtr run = in_flight.run;
@@ -261,14 +277,34 @@ void Report(Session::State& state, Session::State::InFlight& f) {
 
 }  // namespace
 
+absl::Status WaitFor(Session::State& state, const runtime::PendingRun& run) {
+  constexpr std::chrono::milliseconds kLook(50);
+  while (true) {
+    {
+      const GilReleased no_gil(state);
+      if (run.WaitFor(kLook)) return run.Wait();
+    }
+    if (state.hooks.signalled == nullptr || !state.hooks.signalled()) continue;
+    // What has not started is dropped; what runs stops where nothing has been overwritten yet. The
+    // user knows why the values are lost: nobody is told again.
+    {
+      const GilReleased no_gil(state);
+      static std::atomic<bool> stop{true};
+      runtime::SetInterruptCheck(&stop);
+      state.queue->DropWaiting();
+      state.queue->WaitForAll();
+      runtime::SetInterruptCheck(nullptr);
+    }
+    ReportAll(state).IgnoreError();
+    state.hooks.raise_signal();
+  }
+}
+
 absl::Status Resolve(Session::State& state, Value& value) {
   if (value.run == nullptr) return value.poison;
   const runtime::PendingRunPtr run = value.run;
-  absl::Status status;
-  {
-    const GilReleased no_gil(state);
-    status = run->Wait();
-  }
+  const absl::Status status = WaitFor(state, *run);
+  if (value.run == nullptr) return value.poison;
   value.run = nullptr;
   const ValuePtr before = std::move(value.before);
   value.before = nullptr;
@@ -300,7 +336,7 @@ absl::Status Resolve(Session::State& state, Value& value) {
 absl::Status ReportAll(Session::State& state) {
   absl::Status first;
   for (Session::State::InFlight& f : state.in_flight) {
-    const absl::Status status = f.run->Wait();
+    const absl::Status status = WaitFor(state, *f.run);
     if (status.ok()) continue;
     if (Unreported(state, f)) first.Update(status);
     Report(state, f);

@@ -129,10 +129,6 @@ absl::Status Session::Sync(bool wait) {
   SessionLock lock;
   SPMD_RETURN_IF_ERROR(Cut(*lock, "sync"));
   if (!wait || lock->queue == nullptr) return absl::OkStatus();
-  {
-    const GilReleased no_gil(*lock);
-    lock->queue->WaitForAll();
-  }
   return ReportAll(*lock);
 }
 

@@ -77,6 +77,10 @@ struct PythonHooks {
   std::string (*current_line)() = nullptr;
   // Python's warnings.warn.
   void (*warn)(const std::string& text) = nullptr;
+  // Runs the handlers of signals that came; true when one of them raised (KeyboardInterrupt).
+  bool (*signalled)() = nullptr;
+  // Throws what it raised, as the bindings turn it into the Python exception.
+  void (*raise_signal)() = nullptr;
 };
 
 class Session {

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "absl/container/flat_hash_set.h"
+#include "csrc/runtime/environment.h"
 #include "csrc/trace/program_cache.h"
 #include "csrc/trace/session.h"
 #include "csrc/trace/shape_inference.h"
@@ -39,6 +40,8 @@ struct Session::State {
   absl::flat_hash_map<uint64_t, std::string> line_of_sequence;
   absl::flat_hash_set<std::string> warned;
   bool deduplicate = true;
+  std::optional<runtime::Log> log;  // read when the first program is compiled
+  const bool verify = runtime::EnvironmentVerify();
 
   std::shared_ptr<const CompiledProgram> last_program;
   std::deque<CompileEvent> events;
@@ -99,6 +102,9 @@ TapeId AppendRecord(Session::State& state, Record record, absl::Span<const Tenso
 // Runs what is pending. `why` is for explain_compile. Requires: the lock is held.
 // Errors: the program's; what was pending is then lost and says so when read.
 absl::Status Cut(Session::State& state, const std::string& why);
+// Waits for the run and says how it went. After a signal whose handler raises (Ctrl-C), programs
+// that have not started are dropped, the others waited for, and the handler's exception is thrown.
+absl::Status WaitFor(Session::State& state, const runtime::PendingRun& run);
 // Waits for the run that makes the value, if one does; then it has tiles, or is on the host.
 // Errors: the run's, once; after that the value is what its Buffer held before, or is lost.
 absl::Status Resolve(Session::State& state, Value& value);

@@ -17,7 +17,7 @@ ir::ValueId DWeight(Builder& b, ir::ValueId grad, ir::ValueId indices, int64_t n
 }
 
 ir::ValueId Rows(Builder& b, ir::ValueId weight, ir::ValueId indices) {
-  return b.Call("spmd::embedding", {weight, indices}, {{"first_row", int64_t{0}}});
+  return b.Call("spmd::embedding", {weight, indices}, {{"first_row", int64_t{0}}, {"num_rows", b.type(weight).dims[0]}});
 }
 
 // Each gradient row over the number of times that its index occurs.

@@ -32,7 +32,8 @@ struct Loss {
 // By value: what the graph's types refer to moves as it grows.
 Loss LossOfRows(Builder& b, const ir::Node& node, ValueId logp, ValueId target, ValueId weight,
                 Dims row_dims) {
-  const Attributes attrs = ClassAttributes(node);
+  Attributes attrs = ClassAttributes(node);
+  attrs.Set("num_classes", b.type(logp).dims.back());
   const int64_t reduction = node.attributes.GetInt("reduction");
   if (reduction == kNone) {
     const ValueId rows = b.Call("spmd::nll_rows", {logp, target, weight}, attrs);

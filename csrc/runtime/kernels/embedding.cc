@@ -23,7 +23,8 @@ std::pair<Tensor, Tensor> HeldRows(const Tensor& indices, int64_t first_row, int
   return {held, local.clamp(0, std::max<int64_t>(rows - 1, 0))};
 }
 
-Tensor LookUpRows(const Tensor& weight, const Tensor& indices, int64_t first_row) {
+Tensor LookUpRows(const Tensor& weight, const Tensor& indices, int64_t first_row,
+                  int64_t num_rows) {
   const Tensor table = weight.contiguous();
   const Tensor where = indices.to(at::kLong).contiguous();
   const int64_t rows = table.size(0), width = table.size(1) * table.element_size();
@@ -34,7 +35,8 @@ Tensor LookUpRows(const Tensor& weight, const Tensor& indices, int64_t first_row
   const int64_t grain = std::max<int64_t>(1, 65536 / std::max<int64_t>(width, 1));
   at::parallel_for(0, where.numel(), grain, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
-      TORCH_CHECK_INDEX(index[i] >= 0, "embedding: index ", index[i], " is negative");
+      TORCH_CHECK_INDEX(index[i] >= 0 && (num_rows < 0 || index[i] < num_rows), "index ", index[i],
+                        " is out of range for an embedding of ", num_rows, " rows");
       const int64_t row = index[i] - first_row;
       if (row >= 0 && row < rows) {
         std::memcpy(target + i * width, source + row * width, width);
@@ -68,15 +70,16 @@ void AddRows(const Tensor& grad, const Tensor& indices, int64_t padding_idx, int
 
 }  // namespace
 
-Tensor Embedding(const Tensor& weight, const Tensor& indices, int64_t first_row) {
+Tensor Embedding(const Tensor& weight, const Tensor& indices, int64_t first_row, int64_t num_rows) {
   CheckIndices(indices);
   TORCH_CHECK(weight.dim() == 2, "spmd::embedding: weight must be [rows, width]; got ",
               weight.sizes());
   std::vector<int64_t> size = indices.sizes().vec();
   size.push_back(weight.size(1));
   if (weight.is_meta()) return at::empty(size, weight.options());
-  if (weight.size(0) == 0 || indices.numel() == 0) return at::zeros(size, weight.options());
-  if (weight.is_cpu()) return LookUpRows(weight, indices, first_row).view(size);
+  if (indices.numel() == 0 || (weight.size(0) == 0 && num_rows != 0))
+    return at::zeros(size, weight.options());
+  if (weight.is_cpu()) return LookUpRows(weight, indices, first_row, num_rows).view(size);
   const auto [held, rows] = HeldRows(indices, first_row, weight.size(0));
   Tensor out = weight.index_select(0, rows);
   out.masked_fill_(held.logical_not().unsqueeze(1), 0);

@@ -18,12 +18,13 @@ namespace {
 // What a row's target means for the held classes.
 struct Rows {
   Rows(const Tensor& target, const OptionalTensor& weight, at::ScalarType type, int64_t classes,
-       int64_t ignore_index, int64_t first_class)
+       int64_t ignore_index, int64_t first_class, int64_t num_classes = -1)
       : target_(target.to(at::kLong).reshape({-1}).contiguous()),
         targets(target_.const_data_ptr<int64_t>()),
         classes(classes),
         ignore_index(ignore_index),
-        first_class(first_class) {
+        first_class(first_class),
+        num_classes(num_classes) {
     if (weight.has_value() && weight->defined()) {
       weight_ = weight->to(type).contiguous();
       // Weights of the held classes only, or of all.
@@ -64,6 +65,7 @@ struct Rows {
   int64_t classes;
   int64_t ignore_index;
   int64_t first_class;
+  int64_t num_classes;
   bool weight_is_local = false;
 };
 
@@ -104,12 +106,13 @@ at::ScalarType WorkType(at::ScalarType type) {
 
 std::tuple<Tensor, Tensor> NllSum(const Tensor& logp, const Tensor& target,
                                   const OptionalTensor& weight, int64_t ignore_index,
-                                  int64_t first_class) {
+                                  int64_t first_class, int64_t num_classes) {
   CheckLogp(logp, target);
   if (logp.is_meta()) return {at::empty({}, logp.options()), at::empty({}, logp.options())};
   const Tensor p = OnHost(logp).contiguous();
   const at::ScalarType work = WorkType(logp.scalar_type());
-  const Rows rows(OnHost(target), OnHost(weight), work, logp.size(-1), ignore_index, first_class);
+  const Rows rows(OnHost(target), OnHost(weight), work, logp.size(-1), ignore_index, first_class,
+                  num_classes);
   Tensor loss, total;
   AT_DISPATCH_FLOATING_TYPES_AND2(at::kHalf, at::kBFloat16, p.scalar_type(), "nll_sum", [&] {
     using Work = at::opmath_type<scalar_t>;
@@ -130,13 +133,13 @@ std::tuple<Tensor, Tensor> NllSum(const Tensor& logp, const Tensor& target,
 }
 
 Tensor NllRows(const Tensor& logp, const Tensor& target, const OptionalTensor& weight,
-               int64_t ignore_index, int64_t first_class) {
+               int64_t ignore_index, int64_t first_class, int64_t num_classes) {
   CheckLogp(logp, target);
   Tensor result = at::empty(target.sizes(), logp.options());
   if (logp.is_meta()) return result;
   const Tensor p = OnHost(logp).contiguous();
   const Rows rows(OnHost(target), OnHost(weight), WorkType(logp.scalar_type()), logp.size(-1),
-                  ignore_index, first_class);
+                  ignore_index, first_class, num_classes);
   Tensor losses = at::empty(target.sizes(), p.options());
   AT_DISPATCH_FLOATING_TYPES_AND2(at::kHalf, at::kBFloat16, p.scalar_type(), "nll_rows", [&] {
     using Work = at::opmath_type<scalar_t>;

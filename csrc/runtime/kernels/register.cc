@@ -53,20 +53,23 @@ void DefineRandomOps(torch::Library& l) {
 }
 
 void DefineIndexOps(torch::Library& l) {
-  Define(l, "embedding", "embedding(Tensor weight, Tensor indices, int first_row) -> Tensor",
+  Define(l, "embedding",
+         "embedding(Tensor weight, Tensor indices, int first_row, int num_rows=-1) -> Tensor",
          &k::Embedding);
   Define(l, "embedding_dweight",
          "embedding_dweight(Tensor grad, Tensor indices, int num_weights, int padding_idx, int "
          "first_row) -> Tensor",
          &k::EmbeddingDWeight);
-  Define(l, "nll_sum",
-         "nll_sum(Tensor logp, Tensor target, Tensor? weight, int ignore_index, int first_class) "
-         "-> (Tensor loss_sum, Tensor weight_sum)",
-         &k::NllSum);
-  Define(l, "nll_rows",
-         "nll_rows(Tensor logp, Tensor target, Tensor? weight, int ignore_index, int first_class) "
-         "-> Tensor",
-         &k::NllRows);
+  Define(
+      l, "nll_sum",
+      "nll_sum(Tensor logp, Tensor target, Tensor? weight, int ignore_index, int first_class, int "
+      "num_classes=-1) -> (Tensor loss_sum, Tensor weight_sum)",
+      &k::NllSum);
+  Define(
+      l, "nll_rows",
+      "nll_rows(Tensor logp, Tensor target, Tensor? weight, int ignore_index, int first_class, int "
+      "num_classes=-1) -> Tensor",
+      &k::NllRows);
   Define(l, "nll_dinput",
          "nll_dinput(Tensor grad, Tensor target, Tensor? weight, Tensor scale, int num_classes, "
          "int ignore_index, int first_class) -> Tensor",

@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "csrc/partition/passes.h"
+
+namespace spmd::partition {
+namespace {
+
+using program::Instruction;
+using program::OpCode;
+using program::ValueId;
+
+std::string SpecText(const Sharding& sharding, const Grid& grid) {
+  std::vector<std::string> dims;
+  for (const DimSharding& d : sharding.dims) {
+    const std::string axes = grid.AxesToString(d.axes);
+    if (d.axes.empty()) {
+      dims.push_back("None");
+    } else if (axes.find(',') == std::string::npos) {
+      dims.push_back(absl::StrCat("'", axes, "'"));
+    } else {
+      dims.push_back(absl::StrCat("(",
+                                  absl::StrJoin(absl::StrSplit(axes, ','), ", ",
+                                                [](std::string* out, absl::string_view axis) {
+                                                  absl::StrAppend(out, "'", axis, "'");
+                                                }),
+                                  ")"));
+    }
+  }
+  return absl::StrCat("P(", absl::StrJoin(dims, ", "), ")");
+}
+
+bool IsWhole(const rules::OpFactors& factors, const rules::DimFactors& dim) {
+  return dim.empty() ||
+         std::any_of(dim.begin(), dim.end(), [&](int f) { return factors.factors[f].whole; });
+}
+
+// The axes of `gathered` on another dimension of the operand, which the op can work on in parts.
+std::string Advice(const rules::OpFactors* factors, int operand, const TensorType& type,
+                   const Sharding& from, const Instruction& gather, const Grid& grid) {
+  if (factors != nullptr) {
+    for (int d = 0; d < type.rank(); ++d) {
+      if (d == gather.dim || IsWhole(*factors, factors->operands[operand][d])) continue;
+      if (!from.dims[d].axes.empty() || type.dims[d] < grid.size(gather.axes)) continue;
+      Sharding moved = from.Reduced();
+      moved.dims[d] = from.dims[gather.dim];
+      moved.dims[gather.dim] = DimSharding{};
+      return absl::StrCat("Mark it ", SpecText(moved, grid), " to avoid that.");
+    }
+  }
+  return "None of its dimensions can stay cut here.";
+}
+
+}  // namespace
+
+std::vector<Warning> GatherWarnings(const Lowering& lowering, int64_t bound_bytes) {
+  const program::Program& program = lowering.program;
+  const ir::Graph& graph = *lowering.graph;
+  std::vector<Warning> warnings;
+  for (const Instruction& gather : program.instructions) {
+    if (gather.code != OpCode::kAllGather) continue;
+    const ValueId gathered = gather.results[0];
+    if (program.TileBytes(gathered) <= bound_bytes) continue;
+    for (size_t i = 0; i < program.instructions.size(); ++i) {
+      const ir::NodeId id = lowering.node_of[i];
+      const Instruction& call = program.instructions[i];
+      const auto at = std::find(call.operands.begin(), call.operands.end(), gathered);
+      if (id == ir::kNoNode || at == call.operands.end()) continue;
+      // An op that is cut along these axes elsewhere does no work twice: weights of a layer whose
+      // batch they cut are gathered on purpose.
+      const NodePlan& plan = lowering.plans[id];
+      AxisMask used = 0;
+      for (const auto& shard : plan.choice.cut) used |= MaskOf(shard.axes);
+      if (used & MaskOf(gather.axes)) continue;
+      const propagate::NodeFactors& nf = (*lowering.factors)[id];
+      const Grid& grid = *program.grids[program.values[gathered].grid];
+      const Sharding& from = program.values[gather.operands[0]].sharding;
+      const TensorType& type = program.values[gathered].type;
+      const int k = static_cast<int>(at - call.operands.begin());
+      std::string why = "because that is the cheapest plan found";
+      if (nf.rule == nullptr) {
+        why = "because it has no sharding rule and runs whole";
+      } else if (IsWhole(*nf, nf->operands[k][gather.dim])) {
+        why = absl::StrCat("because it needs dimension ", gather.dim, " whole");
+      }
+      const std::string line = call.source >= 0 ? graph.sources()[call.source] : "";
+      warnings.push_back(
+          {absl::StrCat("gather ", call.op, " ", line),
+           absl::StrCat(call.op, line.empty() ? "" : absl::StrCat(" at ", line), " gathers ",
+                        type.ToString(), " from ", SpecText(from, grid), " to ",
+                        SpecText(program.values[gathered].sharding, grid), ": ",
+                        absl::StrFormat("%.1f MiB", program.TileBytes(gathered) / 1048576.0),
+                        " on every device, ", why, ". ",
+                        Advice(nf.rule == nullptr ? nullptr : &*nf, k, type, from, gather, grid))});
+      break;
+    }
+  }
+  return warnings;
+}
+
+}  // namespace spmd::partition

@@ -1,0 +1,184 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "csrc/trace/verify_run.h"
+
+#include <ATen/ops/isnan.h>
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "csrc/partition/compile.h"
+#include "csrc/runtime/dispatch_guard.h"
+#include "csrc/util/status.h"
+
+namespace spmd::trace {
+
+namespace {
+
+using Tensors = std::vector<at::Tensor>;
+
+// What rounding may do to one program's worth of work, relative to the largest element.
+double Tolerance(c10::ScalarType type) {
+  switch (type) {
+    case c10::ScalarType::Double:
+    case c10::ScalarType::ComplexDouble:
+      return 1e-9;
+    case c10::ScalarType::Float:
+    case c10::ScalarType::ComplexFloat:
+      return 1e-4;
+    default:
+      return c10::isFloatingType(type) ? 5e-2 : 0;
+  }
+}
+
+// The largest finite magnitude.
+double Magnitude(const at::Tensor& x) {
+  const runtime::DispatchGuard guard;
+  if (x.numel() == 0) return 0;
+  const auto wide = c10::isComplexType(x.scalar_type()) ? at::kComplexDouble : at::kDouble;
+  return x.to(wide).abs().nan_to_num(0, 0, 0).max().item<double>();
+}
+
+// The largest difference, relative to `scale` and the largest element, where it is more than
+// rounding.
+std::optional<double> Difference(const at::Tensor& got, const at::Tensor& expected, double scale) {
+  const runtime::DispatchGuard guard;
+  if (expected.numel() == 0) return std::nullopt;
+  const c10::ScalarType wide =
+      c10::isComplexType(expected.scalar_type()) ? at::kComplexDouble : at::kDouble;
+  const at::Tensor a = got.to(wide), b = expected.to(wide);
+  const at::Tensor both_nan = at::isnan(a).logical_and(at::isnan(b));
+  const at::Tensor off = a.sub(b).abs().masked_fill(a.eq(b).logical_or(both_nan), 0);
+  scale = std::max(scale, Magnitude(expected));
+  const double largest = off.max().item<double>();
+  const double relative = scale > 0 ? largest / scale : largest;
+  if (relative <= Tolerance(expected.scalar_type())) return std::nullopt;
+  return relative;
+}
+
+absl::StatusOr<Tensors> Run(const ir::Graph& graph,
+                            const std::shared_ptr<runtime::Backend>& backend,
+                            const VerifiedRun& given) {
+  partition::CompileOptions options;
+  options.machine = &backend->machine();
+  options.verify = true;
+  SPMD_ASSIGN_OR_RETURN(partition::Compiled compiled, partition::Compile(graph, options));
+  SPMD_ASSIGN_OR_RETURN(std::shared_ptr<runtime::LoadedProgram> loaded,
+                        runtime::LoadedProgram::Load(std::move(compiled.program), backend));
+  std::vector<runtime::LoadedProgram::Argument> arguments;
+  for (size_t k = 0; k < given.inputs.size(); ++k) {
+    const program::ValueId v = loaded->program().inputs[k].value;
+    arguments.push_back(
+        {runtime::Upload(given.inputs[k], loaded->program().LayoutOf(v), *backend), false});
+  }
+  SPMD_ASSIGN_OR_RETURN(std::vector<runtime::TiledTensorPtr> results,
+                        loaded->Run(std::move(arguments), given.scalars));
+  Tensors out;
+  for (const runtime::TiledTensorPtr& r : results) {
+    SPMD_ASSIGN_OR_RETURN(at::Tensor whole, runtime::Download(*r));
+    out.push_back(std::move(whole));
+  }
+  return out;
+}
+
+ir::Graph Unsharded(ir::Graph graph) {
+  for (ir::ValueId v = 0; v < graph.num_values(); ++v) graph.ClearAnnotation(v);
+  return graph;
+}
+
+// Every node's results are results of the graph, after its own.
+ir::Graph WithAllValues(ir::Graph graph) {
+  for (ir::NodeId id = 0; id < graph.num_nodes(); ++id) {
+    for (int r = 0; r < graph.node(id).num_results; ++r) graph.AddOutput({graph.result(id, r)});
+  }
+  return graph;
+}
+
+// One node of a graph as a graph of its own, with its operands as inputs.
+ir::Graph Alone(const ir::Graph& graph, ir::NodeId id) {
+  ir::Graph alone;
+  for (const ir::ScalarKind kind : graph.scalars()) alone.AddScalar(kind);
+  const ir::Node& node = graph.node(id);
+  ir::Graph::NodeSpec spec;
+  spec.op = node.op;
+  spec.groups = node.groups;
+  spec.attributes = node.attributes;
+  for (const ir::ValueId v : node.operands) {
+    spec.operands.push_back(v == ir::kNoValue ? v : alone.AddInput(graph.type(v), ""));
+  }
+  std::vector<TensorType> types;
+  for (int r = 0; r < node.num_results; ++r) types.push_back(graph.type(node.first_result + r));
+  const ir::NodeId copy = alone.AddNode(std::move(spec), types);
+  for (int r = 0; r < node.num_results; ++r) alone.AddOutput({alone.result(copy, r)});
+  return alone;
+}
+
+// Runs the sharded program once more with all values as results, and each op alone on what it got
+// there: the first whose result is another one is named. None: OK, the results differ by how
+// rounding grows (the sum of large terms that cancel may be all rounding).
+absl::Status NameFirst(const CompiledProgram& program, const VerifiedRun& given) {
+  const ir::Graph& graph = program.traced;
+  const std::shared_ptr<runtime::Backend>& backend = program.loaded->backend_ptr();
+  SPMD_ASSIGN_OR_RETURN(const Tensors all, Run(WithAllValues(graph), backend, given));
+  Tensors values(graph.num_values());
+  for (size_t k = 0; k < graph.inputs().size(); ++k) values[graph.inputs()[k]] = given.inputs[k];
+  size_t at = graph.outputs().size();
+  for (ir::NodeId id = 0; id < graph.num_nodes(); ++id) {
+    const ir::Node& node = graph.node(id);
+    VerifiedRun operands{{}, given.scalars};
+    double scale = 0;
+    for (const ir::ValueId v : node.operands) {
+      if (v == ir::kNoValue) continue;
+      operands.inputs.push_back(values[v]);
+      scale = std::max(scale, Magnitude(values[v]));
+    }
+    SPMD_ASSIGN_OR_RETURN(const Tensors expected, Run(Alone(graph, id), backend, operands));
+    for (int r = 0; r < node.num_results; ++r, ++at) {
+      const ir::ValueId v = graph.result(id, r);
+      values[v] = all[at];
+      const std::optional<double> off = Difference(all[at], expected[r], scale);
+      if (!off.has_value()) continue;
+      return absl::InternalError(absl::StrCat(
+          "SPMD_VERIFY: program ", program.number, " is not what its ops compute unsharded: %",
+          graph.value(v).name, ": ", graph.type(v).ToString(), " = ", node.op,
+          node.source >= 0 ? absl::StrCat(" at ", graph.sources()[node.source]) : "",
+          " differs by ", *off,
+          " of its largest element. This is a bug of torch_spmd; "
+          "spmd.debug.save_repro(path) writes what is needed to report it"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<VerifiedRun> RecordInputs(
+    const std::vector<runtime::ExecutorQueue::Argument>& arguments,
+    const std::vector<c10::Scalar>& scalars) {
+  VerifiedRun given{{}, scalars};
+  for (const auto& argument : arguments) {
+    runtime::TiledTensorPtr tiles = argument.value.tiles;
+    if (tiles == nullptr) {
+      SPMD_ASSIGN_OR_RETURN(tiles,
+                            argument.value.run->Result(argument.value.output, /*take=*/false));
+    }
+    SPMD_ASSIGN_OR_RETURN(at::Tensor whole, runtime::Download(*tiles));
+    given.inputs.push_back(std::move(whole));
+  }
+  return given;
+}
+
+absl::Status CompareWithUnsharded(const CompiledProgram& program, const VerifiedRun& given,
+                                  runtime::PendingRun& run) {
+  SPMD_RETURN_IF_ERROR(run.Wait());
+  SPMD_ASSIGN_OR_RETURN(const Tensors expected,
+                        Run(Unsharded(program.traced), program.loaded->backend_ptr(), given));
+  for (size_t k = 0; k < expected.size(); ++k) {
+    SPMD_ASSIGN_OR_RETURN(const runtime::TiledTensorPtr tiles,
+                          run.Result(static_cast<int>(k), /*take=*/false));
+    SPMD_ASSIGN_OR_RETURN(const at::Tensor got, runtime::Download(*tiles));
+    if (Difference(got, expected[k], 0).has_value()) return NameFirst(program, given);
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace spmd::trace

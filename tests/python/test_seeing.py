@@ -1,0 +1,135 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the environment variables and warnings show, and what Ctrl-C leaves."""
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+import warnings
+
+import pytest
+import torch
+
+import torch_spmd as spmd
+
+
+def run(script, **environment):
+    """The script in a process of its own: what it printed, and its stderr."""
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(script)],
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout, done.stderr
+
+
+PRODUCT = """
+    import torch, torch_spmd as spmd
+    torch.manual_seed(0)
+    mesh = spmd.make_mesh((4,), ("x",))
+    a = torch.randn(8, 64).to("spmd")
+    b = torch.randn(64, 16).to("spmd")
+    spmd.mark_sharding(a, mesh, (None, "x"))
+    spmd.mark_sharding(b, mesh, ("x", None))
+    print((torch.nn.functional.dropout(a @ b, 0.5).relu().sum() * 2).item())
+"""
+
+
+def test_log_names_passes_and_traffic():
+    _, text = run(PRODUCT, SPMD_LOG="passes,traffic")
+    for name in ("lower", "propagate", "choose", "reshard", "load"):
+        assert f"spmd:   {name} " in text
+    assert "all_reduce" in text and "bytes per device" in text
+
+
+def test_log_says_nothing_unasked():
+    assert "spmd:" not in run(PRODUCT)[1]
+
+
+def test_log_knows_its_words():
+    out, _ = run(
+        """
+        import torch, torch_spmd
+        try:
+            torch.ones(2).to("spmd").sum().item()
+        except ValueError as e:
+            print(e)
+        """,
+        SPMD_LOG="pases",
+    )
+    assert "did you mean 'passes'?" in out
+
+
+def test_verify_agrees_and_changes_nothing():
+    assert run(PRODUCT, SPMD_VERIFY="1")[0] == run(PRODUCT)[0]
+
+
+def test_a_large_gather_that_repeats_work_is_warned_about():
+    mesh = spmd.make_mesh((4,), ("x",))
+    a = torch.zeros(4, 2**20 + 4).to("spmd")
+    spmd.mark_sharding(a, mesh, (None, "x"))
+    with pytest.warns(UserWarning, match=r"gathers f32\[4,1048580\] from P\(None, 'x'\)") as seen:
+        torch.sort(a, dim=1).values.cpu()
+    (text,) = [str(w.message) for w in seen]
+    assert "aten::sort" in text and "test_seeing.py" in text and "16.0 MiB" in text
+    assert "needs dimension 1 whole" in text and "Mark it P('x', None)" in text
+
+
+def test_a_gather_on_purpose_is_not_warned_about():
+    mesh = spmd.make_mesh((4,), ("x",))
+    weight = torch.zeros(2**11, 2**12).to("spmd")
+    spmd.mark_sharding(weight, mesh, ("x", None))
+    batch = torch.zeros(2**14, 2**12).to("spmd")
+    spmd.mark_sharding(batch, mesh, ("x", None))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        torch.nn.functional.linear(batch, weight).sum().item()
+
+
+def test_ctrl_c_ends_a_wait_and_loses_nothing():
+    weight = torch.randn(1024, 1024).to("spmd")
+    before = weight.cpu()
+    step = torch.zeros(()).to("spmd")
+    with torch.no_grad():
+        x = weight
+        for _ in range(400):  # some seconds of work
+            x = x @ weight * 1e-3
+        weight.copy_(x)
+        step.add_(1)
+    timer = threading.Timer(0.3, lambda: os.kill(os.getpid(), signal.SIGINT))
+    timer.start()
+    start = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        step.item()
+    assert time.monotonic() - start < 3
+    assert torch.equal(weight.cpu(), before)
+    assert step.item() == 0
+    assert (step + 1).item() == 1
+
+
+def test_verify_names_the_op_that_gives_something_else():
+    out, _ = run(
+        """
+        import torch, torch_spmd
+        calls = []
+
+        library = torch.library.Library("seeing", "DEF")
+        library.define("drift(Tensor x) -> Tensor")
+        library.impl("drift", lambda x: x + len(calls) + (calls.append(1) or 0), "CPU")
+        library.impl("drift", lambda x: torch.empty_like(x), "Meta")
+        drift = torch.ops.seeing.drift
+
+        try:
+            (drift(torch.ones(3).to("spmd")) * 2).cpu()
+        except RuntimeError as e:
+            print(e)
+        """,
+        SPMD_VERIFY="1",
+    )
+    assert "= seeing::drift" in out and "differs by" in out
