@@ -21,7 +21,7 @@ constexpr int kSweeps = 3;
 constexpr int64_t kMaxCombinations = 2048;
 // A tie-breaker: terms pass through an op whose linear operands are all terms, and are reduced
 // early where a replicated operand would have to become a term.
-constexpr double kThroughBonus = 1e-10;
+constexpr double kThroughBonus = 1e-12;
 // Element-wise work that several devices repeat is cheap beside a collective, and the runtime does
 // it once per place: it decides ties only.
 constexpr double kTrafficWeight = 0.05;

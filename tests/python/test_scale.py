@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A program does not grow with the number of devices, and many devices fit on few cores."""
+
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+# Shapes only: nothing is computed.
+PLAN = """
+    import sys
+    sys.path.insert(0, {examples!r})
+    import torch, torch_spmd as spmd
+    from common.gpt import GPT, GPTConfig
+    from common.strategies import strategy
+
+    spmd.set_default_backend("mock_tpu:v4-1024:plan")
+    mesh = spmd.make_mesh(({data}, {model}), ("data", "model"))
+    torch.manual_seed(0)
+    config = GPTConfig(vocab_size=256, block=32, layers=2, width=64, heads=8, dropout=0.1)
+    model = GPT(config).to("spmd")
+    plan = strategy({plan!r}, mesh.axis_names)
+    spmd.shard_module(model, mesh, plan.rules)
+    optimizer = torch.optim.AdamW(model.parameters())
+    tokens = torch.zeros(4 * {data}, 32, dtype=torch.int64).to("spmd")
+    spmd.mark_sharding(tokens, mesh, plan.inputs)
+    model(tokens, tokens).backward()
+    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    optimizer.step()
+    spmd.sync()
+    print(spmd.debug.explain_compile().rows[-1].instructions)
+"""
+
+
+def instructions(data, model, plan):
+    script = textwrap.dedent(PLAN).format(examples=str(EXAMPLES), data=data, model=model, plan=plan)
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=100
+    )
+    assert done.returncode == 0, done.stderr
+    return int(done.stdout.split()[-1])
+
+
+@pytest.mark.parametrize("plan", ["dp", "2d"])
+def test_the_number_of_instructions_is_that_of_a_small_mesh(plan):
+    if plan == "dp":
+        assert instructions(2, 4, plan) == instructions(8, 8, plan)
+    else:
+        assert instructions(2, 4, plan) == instructions(64, 8, plan)
+
+
+def test_256_devices_train():
+    script = """
+        import sys
+        sys.path.insert(0, {tests!r}); sys.path.insert(0, {examples!r})
+        import torch_spmd as spmd
+        from training import Job, gpt_losses
+        job = Job(steps=2, batch=32)
+        mesh = spmd.make_mesh((32, 8), ("x", "y"))
+        sharded = gpt_losses(job, "spmd", mesh, "2d")
+        plain = gpt_losses(job, "cpu")
+        assert all(abs(a - b) < 1e-4 * b for a, b in zip(sharded, plain)), (sharded, plain)
+    """
+    script = textwrap.dedent(script).format(
+        tests=str(Path(__file__).parent), examples=str(EXAMPLES)
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=100
+    )
+    assert done.returncode == 0, done.stderr
