@@ -28,7 +28,7 @@ if(TORCH_SPMD_TORCH)
   find_package(Python3 3.10 REQUIRED COMPONENTS Interpreter Development.Module)
   execute_process(
     COMMAND ${Python3_EXECUTABLE} -c
-            "import torch; print(torch.__version__); print(torch.utils.cmake_prefix_path)"
+            "import torch, os; print(torch.__version__); print(os.path.dirname(torch.__file__)); print(int(torch.compiled_with_cxx11_abi()))"
     OUTPUT_VARIABLE torch_probe OUTPUT_STRIP_TRAILING_WHITESPACE RESULT_VARIABLE torch_missing)
   if(torch_missing)
     message(FATAL_ERROR "torch_spmd builds against an installed torch; "
@@ -36,14 +36,26 @@ if(TORCH_SPMD_TORCH)
   endif()
   string(REPLACE "\n" ";" torch_probe "${torch_probe}")
   list(GET torch_probe 0 TORCH_SPMD_TORCH_VERSION)
-  list(GET torch_probe 1 torch_prefix)
+  list(GET torch_probe 1 TORCH_INSTALL_PREFIX)
+  list(GET torch_probe 2 torch_new_abi)
   string(REGEX MATCH "^[0-9]+\\.[0-9]+" torch_minor "${TORCH_SPMD_TORCH_VERSION}")
   if(torch_minor VERSION_LESS 2.11 OR torch_minor VERSION_GREATER 2.13)
     message(FATAL_ERROR "torch_spmd supports torch 2.11 to 2.13; "
       "found ${TORCH_SPMD_TORCH_VERSION}. Install torch==2.13.0.")
   endif()
-  list(APPEND CMAKE_PREFIX_PATH ${torch_prefix})
-  find_package(Torch REQUIRED)
-  find_library(TORCH_PYTHON_LIBRARY torch_python PATHS "${TORCH_INSTALL_PREFIX}/lib" NO_DEFAULT_PATH
-               REQUIRED)
+  # Not find_package(Torch): that of a CUDA build asks for a CUDA toolkit, of which nothing here needs
+  # a header.
+  foreach(name torch torch_cpu c10 torch_python)
+    find_library(TORCH_SPMD_LIB_${name} ${name} PATHS "${TORCH_INSTALL_PREFIX}/lib"
+                 NO_DEFAULT_PATH REQUIRED)
+  endforeach()
+  add_library(spmd_libtorch INTERFACE)
+  target_include_directories(spmd_libtorch SYSTEM INTERFACE
+    ${TORCH_INSTALL_PREFIX}/include ${TORCH_INSTALL_PREFIX}/include/torch/csrc/api/include)
+  target_compile_definitions(spmd_libtorch INTERFACE _GLIBCXX_USE_CXX11_ABI=${torch_new_abi})
+  # `torch` and `torch_cpu` register ops when loaded: they are needed although few symbols are used.
+  target_link_libraries(spmd_libtorch INTERFACE
+    ${TORCH_SPMD_LIB_torch} ${TORCH_SPMD_LIB_torch_cpu} ${TORCH_SPMD_LIB_c10})
+  set(TORCH_LIBRARIES spmd_libtorch)
+  set(TORCH_PYTHON_LIBRARY ${TORCH_SPMD_LIB_torch_python})
 endif()

@@ -37,6 +37,19 @@ absl::StatusOr<OpFactors> RowNormFactors(const OpCall& call) {
   return AlignedFactors(call, x, std::move(f));
 }
 
+// The value, and a mean and a reciprocal deviation per row.
+absl::StatusOr<std::vector<TensorType>> LayerNormTypes(const OpCall& call) {
+  const TensorType& x = call.operand(0);
+  const size_t normalized = call.attrs().GetInts("normalized_shape").size();
+  if (normalized > x.dims.size()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(call.op, ": normalized_shape has more dimensions than ", x.ToString()));
+  }
+  TensorType row = x;
+  std::fill(row.dims.end() - normalized, row.dims.end(), 1);
+  return std::vector<TensorType>{x, row, row};
+}
+
 // n pass; groups pass; the channels of a group and all positions whole.
 absl::StatusOr<OpFactors> GroupNormFactors(const OpCall& call) {
   const TensorType& x = call.operand(0);
@@ -141,7 +154,9 @@ std::vector<Rule> NormalizationRules() {
           .Each({0})
           .Local(GroupNormLocal)
           .Decomposes(DecomposeGroupNormBackward),
-      Computed("aten::native_layer_norm", RowNormFactors).Decomposes(DecomposeLayerNorm),
+      Computed("aten::native_layer_norm", RowNormFactors)
+          .Types(LayerNormTypes)
+          .Decomposes(DecomposeLayerNorm),
       Computed("aten::native_layer_norm_backward", RowNormFactors)
           .Each({0})
           .Decomposes(DecomposeLayerNormBackward),

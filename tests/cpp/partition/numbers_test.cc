@@ -50,7 +50,6 @@ std::string Difference(const ir::Graph& graph) {
 }
 
 TEST(Numbers, OfRandomModelsAreThoseOfTheGraph) {
-  GTEST_SKIP() << "the model builder needs result types of native_layer_norm; docs/roadmap.md";
   // SPMD_MODELS=1000000 runs longer.
   const char* many = std::getenv("SPMD_MODELS");
   const int models = many == nullptr ? 300 : std::atoi(many);
