@@ -88,17 +88,32 @@ class Chooser {
     for (const ir::Output& output : graph.outputs()) outputs_of_[output.value].push_back(&output);
   }
 
-  std::vector<NodePlan> Run() {
+  Chosen Run() {
+    const int n = graph_.num_nodes();
     for (int sweep = 0; sweep < kSweeps; ++sweep) {
       changed_ = false;
-      const int n = graph_.num_nodes();
       for (int i = 0; i < n; ++i) Decide(sweep % 2 == 0 ? i : n - 1 - i);
       if (!changed_) break;
     }
-    return std::move(plans_);
+    const double seconds = TotalSeconds();
+    return {std::move(plans_), seconds};
   }
 
  private:
+  // Of the whole plan: every op once, every move once.
+  double TotalSeconds() {
+    double seconds = 0;
+    for (ir::NodeId id = 0; id < graph_.num_nodes(); ++id) {
+      const ir::Node& node = graph_.node(id);
+      seconds += Work(node, factors_[id], plans_[id]) + HaloSeconds(node, factors_[id], plans_[id]);
+      for (int r = 0; r < node.num_results; ++r) {
+        seconds += ResultSeconds(node.first_result + r, plans_[id].results[r], plans_[id].grid);
+      }
+    }
+    for (ir::ValueId v : graph_.inputs()) seconds += ResultSeconds(v, produced_[v], grid_of_[v]);
+    return seconds;
+  }
+
   Sharding Proposal(ir::ValueId v) const { return graph_.value(v).annotation->sharding.Closed(); }
 
   // Contractions and convolutions: what a program spends its time on.
@@ -550,8 +565,8 @@ class Chooser {
 
 }  // namespace
 
-std::vector<NodePlan> Choose(const ir::Graph& graph, const std::vector<NodeFactors>& factors,
-                             const machine::Machine& machine) {
+Chosen Choose(const ir::Graph& graph, const std::vector<NodeFactors>& factors,
+              const machine::Machine& machine) {
   return Chooser(graph, factors, machine).Run();
 }
 

@@ -20,10 +20,14 @@
 
 namespace spmd::partition {
 
-// One plan per node. Requires: every value of `graph` is annotated (Propagate ran).
-std::vector<NodePlan> Choose(const ir::Graph& graph,
-                             const std::vector<propagate::NodeFactors>& factors,
-                             const machine::Machine& machine);
+// One plan per node, and what all of it costs.
+struct Chosen {
+  std::vector<NodePlan> plans;
+  double seconds = 0;
+};
+// Requires: every value of `graph` is annotated (Propagate ran).
+Chosen Choose(const ir::Graph& graph, const std::vector<propagate::NodeFactors>& factors,
+              const machine::Machine& machine);
 
 // The sharding in which a value must leave the program: the buffer's own where it becomes one; any
 // reduced one (nullopt: as produced, reduced unless it may stay unreduced) elsewhere.

@@ -55,6 +55,32 @@ void ForgetDerived(ir::Graph& graph) {
   }
 }
 
+bool SameAnnotations(const ir::Graph& a, const ir::Graph& b) {
+  for (ir::ValueId v = 0; v < a.num_values(); ++v) {
+    const auto &x = a.value(v).annotation, &y = b.value(v).annotation;
+    if (x->grid != y->grid || !(x->sharding == y->sharding)) return false;
+  }
+  return true;
+}
+
+// Where the batch and a weight want one axis, the search may end in either's optimum. The other
+// start is tried where propagation, asked differently, proposes something else; the cheaper plan is
+// kept in `chosen`, with the annotations from which it was found in `out`.
+absl::Status TryLarger(Compiled& out, const std::vector<propagate::NodeFactors>& factors,
+                       const machine::Machine& machine, Chosen& chosen) {
+  ir::Graph graph = out.graph;
+  propagate::Reasons reasons;
+  ForgetDerived(graph);
+  SPMD_RETURN_IF_ERROR(propagate::Propagate(graph, reasons, propagate::Preference::kLarger));
+  if (SameAnnotations(graph, out.graph)) return absl::OkStatus();
+  Chosen other = Choose(graph, factors, machine);
+  if (other.seconds >= chosen.seconds * (1 - 1e-9)) return absl::OkStatus();
+  chosen = std::move(other);
+  out.graph = std::move(graph);
+  out.reasons = std::move(reasons);
+  return absl::OkStatus();
+}
+
 // A graph in which no axis is in use needs no plan: everything is one tile.
 bool UsesAxes(const ir::Graph& graph) {
   for (ir::ValueId v = 0; v < graph.num_values(); ++v) {
@@ -105,7 +131,9 @@ absl::StatusOr<Compiled> Compile(const ir::Graph& graph, const CompileOptions& o
   }
   SPMD_RETURN_IF_ERROR(pipeline.Pass("choose", [&]() -> absl::Status {
     SPMD_ASSIGN_OR_RETURN(factors, propagate::ComputeFactors(out.graph));
-    lowering.plans = Choose(out.graph, factors, machine);
+    Chosen chosen = Choose(out.graph, factors, machine);
+    SPMD_RETURN_IF_ERROR(TryLarger(out, factors, machine, chosen));
+    lowering.plans = std::move(chosen.plans);
     for (ir::NodeId id = 0; id < out.graph.num_nodes(); ++id) {
       out.graph.SetCut(id, lowering.plans[id].grid, ToFactorCuts(lowering.plans[id].choice));
     }

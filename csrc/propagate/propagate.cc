@@ -37,8 +37,9 @@ constexpr std::array<Stage, 4> kStages = {{
 
 class Propagator {
  public:
-  Propagator(ir::Graph& graph, std::vector<NodeFactors> factors, Reasons& reasons)
-      : graph_(graph), factors_(std::move(factors)), reasons_(reasons) {}
+  Propagator(ir::Graph& graph, std::vector<NodeFactors> factors, Reasons& reasons,
+             Preference preference)
+      : graph_(graph), factors_(std::move(factors)), reasons_(reasons), preference_(preference) {}
 
   void Run() {
     Seed();
@@ -59,6 +60,12 @@ class Propagator {
 
  private:
   void Seed() {
+    is_state_.assign(graph_.num_values(), false);
+    if (preference_ == Preference::kActivations) {
+      for (const ir::Output& output : graph_.outputs()) {
+        if (output.becomes != ir::kNoValue) is_state_[output.becomes] = true;
+      }
+    }
     shardings_.resize(graph_.num_values());
     grid_of_.assign(graph_.num_values(), -1);
     for (ir::ValueId v = 0; v < graph_.num_values(); ++v) {
@@ -162,7 +169,7 @@ class Propagator {
   }
 
   // Takes `cut` of slot s into the node's: the longer list wins where one extends the other, the
-  // larger tensor where they conflict.
+  // stronger tensor where they conflict.
   void Merge(const NodeFactors& nf, int s, const Cut& cut, Cut& merged, std::vector<int>& from) {
     for (size_t f = 0; f < cut.size(); ++f) {
       if (cut[f].axes.empty() || !Admits(nf, static_cast<int>(f))) continue;
@@ -180,16 +187,20 @@ class Propagator {
     if (std::equal(a.begin(), a.begin() + common, b.begin()) && a.size() != b.size()) {
       return a.size() > b.size();
     }
-    return graph_.type(slots_[s].value).ByteSize() > graph_.type(slots_[t].value).ByteSize();
+    return IsStronger(slots_[s].value, slots_[t].value);
   }
 
-  // An axis cuts one factor of a node: the one whose axes come from the larger tensor keeps it.
+  bool IsStronger(ir::ValueId v, ir::ValueId w) const {
+    if (is_state_[v] != is_state_[w]) return is_state_[w];
+    return graph_.type(v).ByteSize() > graph_.type(w).ByteSize();
+  }
+
+  // An axis cuts one factor of a node: the one whose axes come from the stronger tensor keeps it.
   void Disentangle(Cut& merged, std::vector<int>& from) const {
     for (size_t f = 0; f < merged.size(); ++f) {
       for (size_t g = f + 1; g < merged.size(); ++g) {
         if (!(MaskOf(merged[f].axes) & MaskOf(merged[g].axes))) continue;
-        const bool f_loses = graph_.type(slots_[from[f]].value).ByteSize() <
-                             graph_.type(slots_[from[g]].value).ByteSize();
+        const bool f_loses = IsStronger(slots_[from[g]].value, slots_[from[f]].value);
         FactorShard& loser = merged[f_loses ? f : g];
         const AxisMask taken = MaskOf(merged[f_loses ? g : f].axes);
         size_t keep = 0;
@@ -268,8 +279,10 @@ class Propagator {
   ir::Graph& graph_;
   std::vector<NodeFactors> factors_;
   Reasons& reasons_;
+  const Preference preference_;
   std::vector<Sharding> shardings_;
   std::vector<int> grid_of_;  // -1: not yet known
+  std::vector<bool> is_state_;  // by value, where state is the weaker
   std::vector<Slot> slots_;   // of the node being visited
   const Stage* stage_ = nullptr;
   bool changed_ = false;
@@ -277,9 +290,9 @@ class Propagator {
 
 }  // namespace
 
-absl::Status Propagate(ir::Graph& graph, Reasons& reasons) {
+absl::Status Propagate(ir::Graph& graph, Reasons& reasons, Preference preference) {
   SPMD_ASSIGN_OR_RETURN(std::vector<NodeFactors> factors, ComputeFactors(graph));
-  Propagator(graph, std::move(factors), reasons).Run();
+  Propagator(graph, std::move(factors), reasons, preference).Run();
   return absl::OkStatus();
 }
 

@@ -38,8 +38,17 @@ class Reasons {
   std::vector<Reason> reasons_;
 };
 
+// Who keeps an axis that two tensors of an op want for different factors.
+enum class Preference {
+  // What is made anew at each step goes before what is kept from step to step (an input that an
+  // output replaces): weights can be brought while other work runs. Then the larger tensor.
+  kActivations,
+  kLarger,
+};
+
 // Annotates every value of `graph` (kDerived where nothing else was). Deterministic.
 // Errors: Internal when a rule does not fit its op.
-absl::Status Propagate(ir::Graph& graph, Reasons& reasons);
+absl::Status Propagate(ir::Graph& graph, Reasons& reasons,
+                       Preference preference = Preference::kActivations);
 
 }  // namespace spmd::propagate

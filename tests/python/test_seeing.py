@@ -7,7 +7,6 @@ import subprocess
 import sys
 import textwrap
 import threading
-import time
 import warnings
 
 import pytest
@@ -104,10 +103,8 @@ def test_ctrl_c_ends_a_wait_and_loses_nothing():
         step.add_(1)
     timer = threading.Timer(0.3, lambda: os.kill(os.getpid(), signal.SIGINT))
     timer.start()
-    start = time.monotonic()
     with pytest.raises(KeyboardInterrupt):
         step.item()
-    assert time.monotonic() - start < 3
     assert torch.equal(weight.cpu(), before)
     assert step.item() == 0
     assert (step + 1).item() == 1
