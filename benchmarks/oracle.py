@@ -5,10 +5,10 @@
     python -m benchmarks.oracle gpt_tp llama    # some
     python -m benchmarks.oracle --rows gpt_tp   # with every collective
 
-Nothing is computed: programs are planned for a described machine. XLA's figures (jax 0.7 with XLA:CPU,
-the better of GSPMD and Shardy, all-reduces that are sliced at once counted as reduce-scatters)
-were measured once with benchmarks of the same shapes and specs; the floor is what the arithmetic
-needs, where that is known. Exits with 1 where more is sent than by XLA.
+Nothing is computed: programs are planned for a described machine. XLA's figures (XLA:CPU, the
+better of GSPMD and Shardy, all-reduces that are sliced at once counted as reduce-scatters) were
+measured once with the same shapes and specs; the floor is what the arithmetic needs, where that is
+known. Exits with 1 where more is sent than by XLA.
 """
 
 from __future__ import annotations
@@ -49,7 +49,8 @@ def measure(name: str, annotated: bool, rows: bool) -> bool:
     print(
         f"{name:10} {'full' if annotated else 'inputs':7} {wire:8.2f} {xla:8.2f} "
         f"{floor if floor is not None else '-':>7} "
-        f"{spmd.debug.memory().peak_bytes / 1e6:8.1f} {compiled.instructions:6} {compiled.milliseconds:8.1f}  "
+        f"{spmd.debug.memory().peak_bytes / 1e6:8.1f} {compiled.instructions:6} "
+        f"{compiled.milliseconds:8.1f}  "
         + ", ".join(f"{n} {kind}" for kind, n in sorted(kinds.items()))
         + says,
         flush=True,

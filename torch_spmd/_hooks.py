@@ -24,6 +24,7 @@ def install() -> None:
     """Installs every hook. Called once."""
     _print_from_the_host()
     _refuse_dlpack()
+    _copy_marks()
     register_optimizer_step_post_hook(_after_step)
     os.register_at_fork(after_in_child=_note_fork)
 
@@ -66,10 +67,29 @@ def _refuse_dlpack() -> None:
 
     for owner, name in (
         (torch.Tensor, "__dlpack__"),
+        (torch.Tensor, "__dlpack_device__"),
         (torch.utils.dlpack, "to_dlpack"),
         (torch, "to_dlpack"),
     ):
         setattr(owner, name, refusing(getattr(owner, name)))
+
+
+def _copy_marks() -> None:
+    """A deep copy of a parameter is a clone, to which PyTorch gives nothing of the storage."""
+    deepcopy = torch.nn.Parameter.__deepcopy__
+
+    def with_mark(self: torch.nn.Parameter, memo: dict[int, Any]) -> Any:
+        known = id(self) in memo
+        copy = deepcopy(self, memo)
+        if not known and self.device.type == "spmd":
+            from torch_spmd.tensors import mark_sharding, sharding_of
+
+            sharding = sharding_of(self)
+            if sharding is not None and sharding.is_committed:
+                mark_sharding(copy, sharding.mesh, sharding.spec)
+        return copy
+
+    torch.nn.Parameter.__deepcopy__ = with_mark  # type: ignore[method-assign]
 
 
 def _after_step(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:

@@ -17,7 +17,7 @@ Spec = tuple[Any, ...]
 
 @dataclass
 class Workload:
-    """A mesh, the parameters, and one training step. The step's program is the last one compiled."""
+    """A mesh, the parameters, and one training step, which is one program."""
 
     mesh: spmd.Mesh
     model: nn.Module

@@ -281,9 +281,9 @@ class Propagator {
   Reasons& reasons_;
   const Preference preference_;
   std::vector<Sharding> shardings_;
-  std::vector<int> grid_of_;  // -1: not yet known
+  std::vector<int> grid_of_;    // -1: not yet known
   std::vector<bool> is_state_;  // by value, where state is the weaker
-  std::vector<Slot> slots_;   // of the node being visited
+  std::vector<Slot> slots_;     // of the node being visited
   const Stage* stage_ = nullptr;
   bool changed_ = false;
 };

@@ -127,14 +127,22 @@ void CallStep::PlanOperands(const Instruction& call, absl::Span<const int64_t> p
   }
 }
 
-// A non-empty result of a sum over an empty tile is the identity, and the op is not asked.
+// A non-empty result of a sum over an empty tile is the identity, and the op is not asked. The tile
+// must be empty along a dimension that the sum's axes cut: of a concatenation of terms one part may
+// be empty for other reasons.
 bool CallStep::ReducedOperandIsEmpty(int64_t item) const {
+  AxisMask summed = 0;
+  for (const auto& place : result_places_) summed |= place->sharding().UnreducedAxes();
   for (size_t k = 0; k < operands_.size(); ++k) {
     const int32_t index = operand_tiles_[item * operands_.size() + k];
     if (index < 0) continue;
     const Placement& place = *operand_places_[k];
-    if (place.TileIsEmpty(place.TileOf(index)) && NumElements(place.layout().dims()) != 0) {
-      return true;
+    if (!place.TileIsEmpty(place.TileOf(index)) || NumElements(place.layout().dims()) == 0) {
+      continue;
+    }
+    const Dims& dims = place.DimsOf(index);
+    for (size_t d = 0; d < dims.size(); ++d) {
+      if (dims[d] == 0 && (MaskOf(place.sharding().dims[d].axes) & summed)) return true;
     }
   }
   return false;

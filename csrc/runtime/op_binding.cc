@@ -29,8 +29,9 @@ constexpr StrideFree kStrideFree[] = {
     {"aten::view", "aten::reshape"},
 };
 // Ops that reinterpret memory: right on a contiguous first operand only.
-constexpr absl::string_view kNeedContiguous[] = {"aten::as_strided", "aten::view.dtype",
-                                                 "aten::view_as_complex", "aten::view_as_real"};
+constexpr absl::string_view kNeedContiguous[] = {
+    "aten::as_strided", "aten::native_group_norm", "aten::native_group_norm_backward",
+    "aten::view.dtype", "aten::view_as_complex",   "aten::view_as_real"};
 
 // Families of ops that look at values and may refuse them. Everything outside aten and spmd counts.
 constexpr absl::string_view kFallible[] = {"_assert",     "aten::put",

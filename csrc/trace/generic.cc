@@ -5,6 +5,7 @@
 #include <c10/core/ScalarType.h>
 
 #include "csrc/trace/arguments.h"
+#include "csrc/trace/device.h"
 #include "csrc/trace/kernel.h"
 #include "csrc/trace/tensor.h"
 
@@ -17,13 +18,6 @@ std::vector<at::Tensor> TensorsOf(const c10::IValue& arg) {
   if (arg.isTensor()) return {arg.toTensor()};
   if (arg.isTensorList()) return arg.toTensorVector();
   return {};
-}
-
-bool AllOurs(const std::vector<at::Tensor>& tensors) {
-  for (const at::Tensor& t : tensors) {
-    if (t.defined() && !Buffer::IsOurs(t)) return false;
-  }
-  return true;
 }
 
 bool HasOurs(const std::vector<c10::IValue>& args) {
@@ -81,9 +75,10 @@ void RunGeneric(Session::State& state, const OpInfo& op, torch::jit::Stack* stac
     return;
   }
   for (const int w : op.written) {
-    if (!AllOurs(TensorsOf(args[w]))) {
-      RunOnHost(state, op, stack);
-      return;
+    for (const at::Tensor& t : TensorsOf(args[w])) {
+      TORCH_CHECK(!t.defined() || Buffer::IsOurs(t),
+                  "Expected all tensors to be on the same device, but found at least two devices, ",
+                  TheDevice(), " and ", t.device(), "!");
     }
   }
   std::vector<c10::IValue> twin_args = twin == &op ? args : Rearrange(op, args, *twin);

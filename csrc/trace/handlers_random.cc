@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Random ops: each takes its (seed, counter) when it is recorded.
+#include <cmath>
 #include <limits>
+#include <string_view>
 
 #include "csrc/trace/arguments.h"
 #include "csrc/trace/generator.h"
@@ -41,6 +43,18 @@ TapeId EmitRandom(Session::State& state, const TensorType& type, const Distribut
                     {"p1", d.p1},
                     {"dtype", static_cast<int64_t>(runtime::ToScalarType(type.dtype))}},
                    type);
+}
+
+// Complex numbers: both parts are drawn, from half the variance.
+TapeId EmitDraw(Session::State& state, const TensorType& type, Distribution d,
+                const std::optional<at::Generator>& generator) {
+  if (!IsComplex(type.dtype)) return EmitRandom(state, type, d, generator);
+  TensorType parts = type;
+  parts.dtype = runtime::FromScalarType(c10::toRealValueType(runtime::ToScalarType(type.dtype)));
+  parts.dims.push_back(2);
+  if (std::string_view(d.name) == "normal") d.p1 /= std::sqrt(2.0);
+  const TapeId drawn = EmitRandom(state, parts, d, generator);
+  return EmitNamed(state, "aten::view_as_complex", {drawn}, {}, type);
 }
 
 double Number(const OpInfo& op, const Args& args, const char* name, double fallback) {
@@ -126,7 +140,7 @@ void Created(const OpInfo& op, torch::jit::Stack* stack) {
   const TensorMeta meta = inferred.tensors[0];
   torch::jit::drop(*stack, op.args.size());
   const TapeId id =
-      EmitRandom(state, TypeOf(meta), DistributionOf(op, args, meta.dtype), GeneratorOf(op, args));
+      EmitDraw(state, TypeOf(meta), DistributionOf(op, args, meta.dtype), GeneratorOf(op, args));
   stack->push_back(NewTensor(state, meta, id));
 }
 
@@ -135,8 +149,8 @@ void InPlace(const OpInfo& op, torch::jit::Stack* stack) {
   const Args args = PopArguments(op, stack);
   const at::Tensor self = args[0].toTensor();
   Write(state, self,
-        EmitRandom(state, TypeOf(self), DistributionOf(op, args, self.scalar_type()),
-                   GeneratorOf(op, args)));
+        EmitDraw(state, TypeOf(self), DistributionOf(op, args, self.scalar_type()),
+                 GeneratorOf(op, args)));
   stack->push_back(self);
 }
 

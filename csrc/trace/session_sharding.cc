@@ -143,6 +143,14 @@ absl::Status Session::MarkSharding(const at::Tensor& tensor, const Mesh& mesh,
     const auto dims = BaseDims(recipe, base);
     base_spec = dims.has_value() ? BaseSpec(spec, *dims, base.size()) : std::nullopt;
   }
+  const bool whole =
+      tensor.is_contiguous() &&
+      static_cast<size_t>(tensor.numel()) * tensor.itemsize() == tensor.storage().nbytes();
+  if (!base_spec.has_value() && whole && !buffer->mark.has_value()) {
+    // A reshape of all that is stored: the storage takes its form, other views are made from it.
+    RebaseBytes(*lock, buffer, FormOf(tensor));
+    base_spec = spec;
+  }
   if (!base_spec.has_value()) {
     if (buffer->value == nullptr || !buffer->value->pending) {
       return absl::InvalidArgumentError(
@@ -201,7 +209,9 @@ absl::StatusOr<std::optional<ShardingInfo>> Session::ShardingOf(const at::Tensor
     return ViewSpec(spec, *dims);
   };
   if (buffer->mark.has_value()) {
-    return ShardingInfo{buffer->mark->mesh, to_view(buffer->mark->spec), true, false, {}};
+    // How a view that reorders elements lies is not said by a spec: then nothing is claimed.
+    return ShardingInfo{
+        buffer->mark->mesh, to_view(buffer->mark->spec), dims.has_value(), false, {}};
   }
   if (lock->meshes.empty()) return std::nullopt;
   const Mesh& first = lock->meshes.front();

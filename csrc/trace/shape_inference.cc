@@ -90,6 +90,23 @@ c10::IValue MetaArgument(const ArgInfo& info, const c10::IValue& arg) {
   }
 }
 
+// Meta answers as CUDA does, where the statistics of half precision are f32. On CPU they are so
+// only where weights or running statistics are.
+void StatisticsAsOnCpu(const OpInfo& op, const std::vector<c10::IValue>& args, Inference& result) {
+  const std::string& base = op.handle.operator_name().name;
+  if (base != "aten::native_layer_norm" && base.find("native_batch_norm") == std::string::npos) {
+    return;
+  }
+  if (base.find("backward") != std::string::npos || !args[0].isTensor()) return;
+  const at::ScalarType input = args[0].toTensor().scalar_type();
+  if (!at::isReducedFloatingType(input)) return;
+  for (size_t i = 1; i < args.size(); ++i) {
+    if (!args[i].isTensor() || !args[i].toTensor().defined()) continue;
+    if (args[i].toTensor().scalar_type() != input) return;
+  }
+  for (size_t r = 1; r < 3 && r < result.tensors.size(); ++r) result.tensors[r].dtype = input;
+}
+
 Inference Ask(const OpInfo& op, const std::vector<c10::IValue>& args) {
   Inference result;
   torch::jit::Stack stack;
@@ -117,6 +134,7 @@ Inference Ask(const OpInfo& op, const std::vector<c10::IValue>& args) {
     }
     result.counts.push_back(count);
   }
+  StatisticsAsOnCpu(op, args, result);
   result.ok = true;
   return result;
 }

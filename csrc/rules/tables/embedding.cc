@@ -11,13 +11,16 @@ namespace {
 
 ir::ValueId DWeight(Builder& b, ir::ValueId grad, ir::ValueId indices, int64_t num_weights,
                     int64_t padding_idx) {
-  return b.Call(
-      "spmd::embedding_dweight", {grad, indices},
-      {{"num_weights", num_weights}, {"padding_idx", padding_idx}, {"first_row", int64_t{0}}});
+  return b.Call("spmd::embedding_dweight", {grad, indices},
+                {{"num_weights", num_weights},
+                 {"padding_idx", padding_idx},
+                 {"first_row", int64_t{0}},
+                 {"num_rows", num_weights}});
 }
 
 ir::ValueId Rows(Builder& b, ir::ValueId weight, ir::ValueId indices) {
-  return b.Call("spmd::embedding", {weight, indices}, {{"first_row", int64_t{0}}, {"num_rows", b.type(weight).dims[0]}});
+  return b.Call("spmd::embedding", {weight, indices},
+                {{"first_row", int64_t{0}}, {"num_rows", b.type(weight).dims[0]}});
 }
 
 // Each gradient row over the number of times that its index occurs.

@@ -64,7 +64,9 @@ ValuesOrStatus DecomposeVariance(Builder& b, const ir::Graph& from, const ir::No
   const Reduction r(from, node);
   const ir::ValueId x = Upcast(b, operands[0]);
   const ir::ValueId mean = MeanOf(b, x, r.dims, r.count, /*keepdim=*/true);
-  const ir::ValueId squares = b.Sum(b.Square(b.Sub(x, mean)), r.dims, r.keepdim);
+  ir::ValueId distance = b.Sub(x, mean);
+  if (IsComplex(b.type(x).dtype)) distance = b.Call("aten::abs", {distance});
+  const ir::ValueId squares = b.Sum(b.Square(distance), r.dims, r.keepdim);
   const double correction = node.attributes.GetDoubleOr("correction", 1);
   const double freedom = std::max(0.0, static_cast<double>(r.count) - correction);
   ir::ValueId result = b.DivScalar(squares, freedom);

@@ -16,6 +16,15 @@ void CheckIndices(const Tensor& indices) {
               "spmd::embedding: indices must be i64 or i32; got ", indices.scalar_type());
 }
 
+void CheckRange(const Tensor& index, int64_t num_rows) {
+  if (num_rows < 0) return;
+  const int64_t* data = index.const_data_ptr<int64_t>();
+  for (int64_t i = 0; i < index.numel(); ++i) {
+    TORCH_CHECK_INDEX(data[i] >= 0 && data[i] < num_rows, "index ", data[i],
+                      " is out of range for an embedding of ", num_rows, " rows");
+  }
+}
+
 // Which rows are held, and the rows to read for all (any valid one where not held).
 std::pair<Tensor, Tensor> HeldRows(const Tensor& indices, int64_t first_row, int64_t rows) {
   const Tensor local = indices.to(at::kLong).reshape({-1}).sub(first_row);
@@ -87,7 +96,7 @@ Tensor Embedding(const Tensor& weight, const Tensor& indices, int64_t first_row,
 }
 
 Tensor EmbeddingDWeight(const Tensor& grad, const Tensor& indices, int64_t num_weights,
-                        int64_t padding_idx, int64_t first_row) {
+                        int64_t padding_idx, int64_t first_row, int64_t num_rows) {
   CheckIndices(indices);
   TORCH_CHECK(
       grad.dim() == indices.dim() + 1 && grad.sizes().slice(0, indices.dim()) == indices.sizes(),
@@ -104,6 +113,7 @@ Tensor EmbeddingDWeight(const Tensor& grad, const Tensor& indices, int64_t num_w
   const Tensor source = rows.to(work).contiguous();
   if (grad.is_cpu()) {
     const Tensor index = where.contiguous();
+    CheckRange(index, num_rows);  // the lookup that would have said so may be dead code
     if (work == at::kDouble) {
       AddRows<double>(source, index, padding_idx, first_row, result);
     } else {

@@ -49,7 +49,7 @@ std::tuple<Tensor, Tensor> Dropout(const Tensor& input, double p, int64_t seed, 
 // nothing. `num_rows`: of the whole table, for an IndexError where an index is not of it; -1: any.
 Tensor Embedding(const Tensor& weight, const Tensor& indices, int64_t first_row, int64_t num_rows);
 Tensor EmbeddingDWeight(const Tensor& grad, const Tensor& indices, int64_t num_weights,
-                        int64_t padding_idx, int64_t first_row);
+                        int64_t padding_idx, int64_t first_row, int64_t num_rows);
 
 // nll.cc. logp [n, c] or [c] holds classes [first_class, first_class + c); targets are global.
 // `weight` is per class, of the held classes or of all. `num_classes`: of all shards, for an

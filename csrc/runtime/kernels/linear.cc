@@ -21,7 +21,7 @@ Tensor LinearDInput(const Tensor& grad, const Tensor& weight) {
   TORCH_CHECK(grad.dim() >= 1 && weight.dim() == 2 && grad.size(-1) == weight.size(0),
               "spmd::linear_dinput: grad ", grad.sizes(), " does not fit weight ", weight.sizes(),
               "; the last dimension of grad must be the first of weight");
-  Tensor result = at::mm(AsRows(grad), weight);
+  Tensor result = at::mm(AsRows(grad), weight.conj());
   if (grad.dim() == 2) return result;
   std::vector<int64_t> size = grad.sizes().vec();
   size.back() = weight.size(1);
@@ -33,7 +33,7 @@ Tensor LinearDWeight(const Tensor& grad, const Tensor& input) {
                   grad.sizes().slice(0, grad.dim() - 1) == input.sizes().slice(0, grad.dim() - 1),
               "spmd::linear_dweight: grad ", grad.sizes(), " and input ", input.sizes(),
               " must agree in all dimensions but the last");
-  return at::mm(AsRows(grad).t(), AsRows(input));
+  return at::mm(AsRows(grad).t(), AsRows(input).conj());
 }
 
 }  // namespace spmd::runtime::kernels

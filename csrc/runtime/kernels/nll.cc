@@ -39,7 +39,8 @@ struct Rows {
   bool Ignored(int64_t row) const {
     const int64_t t = targets[row];
     if (t == ignore_index) return true;
-    TORCH_CHECK_INDEX(t >= 0, "Target ", t, " is out of bounds.");
+    TORCH_CHECK_INDEX(t >= 0 && (num_classes < 0 || t < num_classes), "Target ", t,
+                      " is out of bounds.");
     return false;
   }
   // The held column of the row's target, or -1.

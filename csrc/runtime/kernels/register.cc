@@ -58,7 +58,7 @@ void DefineIndexOps(torch::Library& l) {
          &k::Embedding);
   Define(l, "embedding_dweight",
          "embedding_dweight(Tensor grad, Tensor indices, int num_weights, int padding_idx, int "
-         "first_row) -> Tensor",
+         "first_row, int num_rows=-1) -> Tensor",
          &k::EmbeddingDWeight);
   Define(
       l, "nll_sum",

@@ -1,0 +1,155 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Wrong numbers and missing errors that were found once; none may come back."""
+
+import copy
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import torch_spmd as spmd
+
+
+@pytest.fixture
+def mesh():
+    return spmd.make_mesh((2, 4), ("data", "model"))
+
+
+def test_concatenated_terms_with_an_empty_part(mesh):
+    x = torch.arange(16.0).view(2, 8)
+    d = spmd.mark_sharding(x.to("spmd"), mesh, ("data", "model"))
+    assert torch.equal(d.sum(0).roll(2).cpu(), x.sum(0).roll(2))
+
+
+def test_rotated_halves_of_a_product_of_cut_operands(mesh):
+    torch.manual_seed(0)
+    a, w = torch.randn(2, 8), torch.randn(8, 8)
+    h = a @ w
+    expected = torch.cat([-h[:, 4:], h[:, :4]], 1)
+    a = spmd.mark_sharding(a.to("spmd"), mesh, ("data", "model"))
+    w = spmd.mark_sharding(w.to("spmd"), mesh, ("data", "model"))
+    h = a @ w
+    torch.testing.assert_close(torch.cat([-h[:, 4:], h[:, :4]], 1).cpu(), expected)
+
+
+def test_scatter_add_with_an_empty_index_tile(mesh):
+    torch.manual_seed(0)
+    base, source = torch.randn(10, 5), torch.randn(5, 5)
+    index = torch.randint(0, 5, (5, 5))
+    cut = spmd.mark_sharding(source.to("spmd"), mesh, ("data", "model"))
+    result = base.to("spmd").scatter_add(1, index.repeat(2, 1)[:5].to("spmd"), cut)
+    torch.testing.assert_close(result.cpu(), base.scatter_add(1, index, source))
+
+
+def test_gradient_of_a_complex_linear():
+    torch.manual_seed(0)
+    a, w = torch.randn(4, 6, dtype=torch.complex64), torch.randn(3, 6, dtype=torch.complex64)
+    out = torch.randn(4, 3, dtype=torch.complex64)
+    gradients = []
+    for device in ("cpu", "spmd"):
+        # Copies: a host tensor moved to its own device is itself.
+        x, y = (t.clone().to(device).requires_grad_() for t in (a, w))
+        F.linear(x, y).backward(out.to(device))
+        gradients.append((x.grad.cpu(), y.grad.cpu()))
+    torch.testing.assert_close(gradients[1], gradients[0])
+
+
+@pytest.mark.parametrize("cut", [False, True])
+def test_targets_outside_the_classes(mesh, cut):
+    logits = torch.zeros(4, 8).to("spmd")
+    if cut:
+        spmd.mark_sharding(logits, mesh, (None, "model"))
+    with pytest.raises(IndexError, match="Target 9 is out of bounds"):
+        F.cross_entropy(logits, torch.tensor([0, 9, 1, 2]).to("spmd")).item()
+
+
+@pytest.mark.parametrize("keep_loss", [False, True])
+def test_rows_outside_an_embedding(keep_loss):
+    table = nn.Embedding(4, 4).to("spmd")
+    optimizer = torch.optim.SGD(table.parameters(), 0.1)
+    before = table.weight.detach().cpu()
+    with pytest.raises(IndexError, match="index 9 is out of range"):
+        loss = table(torch.tensor([1, 9]).to("spmd")).sum()
+        loss.backward()
+        if not keep_loss:
+            del loss
+        optimizer.step()
+        spmd.sync(wait=True)
+    assert torch.equal(table.weight.detach().cpu(), before)
+
+
+def test_complex_random_numbers_have_two_parts():
+    x = torch.randn(4000, device="spmd", dtype=torch.complex64).cpu()
+    assert abs(x.real.std() - 0.5**0.5) < 0.05 and abs(x.imag.std() - 0.5**0.5) < 0.05
+    y = torch.rand(4000, device="spmd", dtype=torch.complex64).cpu()
+    assert abs(y.real.mean() - 0.5) < 0.05 and abs(y.imag.mean() - 0.5) < 0.05
+
+
+def test_complex_variance_along_a_cut_dimension(mesh):
+    torch.manual_seed(0)
+    c = torch.randn(4, 6, dtype=torch.complex64)
+    d = spmd.mark_sharding(c.to("spmd"), mesh, (None, "data"))
+    torch.testing.assert_close(d.var(1).cpu(), c.var(1))
+    torch.testing.assert_close(d.std(1).cpu(), c.std(1))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("make", [lambda: nn.LayerNorm(8), lambda: nn.BatchNorm1d(8)])
+def test_norms_in_half_precision(make, dtype):
+    torch.manual_seed(0)
+    x = torch.randn(4, 8).to(dtype)
+    norm = make().to(dtype)
+    other = copy.deepcopy(norm).to("spmd")
+    a, b = x.clone().requires_grad_(), x.to("spmd").requires_grad_()
+    expected, result = norm(a), other(b)
+    torch.testing.assert_close(result.cpu(), expected)
+    expected.float().square().sum().backward()
+    result.float().square().sum().backward()
+    torch.testing.assert_close(b.grad.cpu(), a.grad, atol=2e-2, rtol=2e-2)
+
+
+def test_group_norm_of_a_permuted_input(mesh):
+    torch.manual_seed(0)
+    x, w, b = torch.randn(3, 2, 6), torch.randn(6), torch.randn(6)
+    d = spmd.mark_sharding(x.to("spmd"), mesh, ("data", None, None))
+    result = F.group_norm(d.permute(1, 2, 0), 2, w.to("spmd"), b.to("spmd"))
+    torch.testing.assert_close(result.cpu(), F.group_norm(x.permute(1, 2, 0), 2, w, b))
+
+
+def test_a_deep_copy_keeps_the_mark(mesh):
+    layer = nn.Linear(8, 8).to("spmd")
+    spmd.mark_sharding(layer.weight, mesh, ("model", None))
+    sharding = spmd.sharding_of(copy.deepcopy(layer).weight)
+    assert sharding.is_committed and sharding.spec == spmd.P("model", None)
+    assert not spmd.sharding_of(copy.deepcopy(layer).bias).is_committed
+
+
+def test_a_reshape_of_all_that_is_stored_is_marked(mesh):
+    flat = torch.arange(32.0).to("spmd")
+    x = flat.view(8, 4)
+    spmd.mark_sharding(x, mesh, ("data", "model"))
+    assert spmd.sharding_of(x).spec == spmd.P("data", "model")
+    assert torch.equal((x * 2).cpu(), torch.arange(32.0).view(8, 4) * 2)
+    assert torch.equal(flat.cpu(), torch.arange(32.0))
+    x.add_(1)
+    assert torch.equal(flat.cpu(), torch.arange(32.0) + 1)
+
+
+def test_nothing_is_claimed_about_a_view_that_no_spec_describes(mesh):
+    x = torch.arange(64.0).to("spmd")
+    spmd.mark_sharding(x, mesh, ("data",))
+    assert not spmd.sharding_of(x.view(8, 8)).is_committed
+
+
+def test_results_are_not_written_to_another_device():
+    ours = torch.ones(4, device="spmd")
+    with pytest.raises(RuntimeError, match="same device"):
+        torch.ones(4).add_(ours)
+    with pytest.raises(RuntimeError, match="same device"):
+        torch.add(ours, ours, out=torch.zeros(4))
+
+
+def test_dlpack_is_refused_by_name():
+    with pytest.raises(BufferError, match="host copy"):
+        torch.from_dlpack(torch.ones(2, device="spmd"))
