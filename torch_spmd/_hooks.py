@@ -89,7 +89,7 @@ def _copy_marks() -> None:
                 mark_sharding(copy, sharding.mesh, sharding.spec)
         return copy
 
-    torch.nn.Parameter.__deepcopy__ = with_mark  # type: ignore[method-assign]
+    torch.nn.Parameter.__deepcopy__ = with_mark  # type: ignore[assignment, method-assign]
 
 
 def _after_step(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:

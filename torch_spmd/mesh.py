@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import operator
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -49,9 +50,13 @@ class Mesh:
         *,
         backend: str | None = None,
     ) -> None:
-        ids = [int(i) for i in _flat(device_ids)]
+        ids = _integers("device_ids", _flat(device_ids))
+        if isinstance(axis_names, str):
+            raise TypeError(
+                f"axis_names is one string, {axis_names!r}; give a tuple: ({axis_names!r},)"
+            )
         names = None if axis_names is None else [str(name) for name in axis_names]
-        core = _C.Mesh(ids, [int(size) for size in mesh_shape], names)
+        core = _C.Mesh(ids, _integers("mesh_shape", mesh_shape), names)
         self._set(core, _checked_backend(backend))
         _check_device_count(core, self._backend)
 
@@ -118,7 +123,24 @@ class Mesh:
         return f"Mesh({self._core}, backend={self._backend!r})"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return (Mesh, (self.device_ids, self.mesh_shape, self.axis_names))
+        return (_restored, (self.device_ids, self.mesh_shape, self.axis_names, self._backend))
+
+
+def _restored(
+    device_ids: tuple[int, ...],
+    mesh_shape: tuple[int, ...],
+    axis_names: tuple[str, ...],
+    backend: str,
+) -> Mesh:
+    """What pickle calls. A process of another backend cannot have the mesh."""
+    return Mesh(device_ids, mesh_shape, axis_names, backend=backend)
+
+
+def _integers(what: str, values: Any) -> list[int]:
+    try:
+        return [operator.index(value) for value in values]
+    except TypeError:
+        raise TypeError(f"{what} must be a sequence of integers; got {values!r}") from None
 
 
 def make_mesh(
@@ -133,7 +155,7 @@ def make_mesh(
         >>> print(spmd.make_mesh((2, 4), ("data", "model")))
         [data=2, model=4] over devices 0..7
     """
-    sizes = [int(size) for size in shape]
+    sizes = _integers("shape", shape)
     return Mesh(range(max(math.prod(sizes), 0)), sizes, axis_names, backend=backend)
 
 

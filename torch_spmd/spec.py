@@ -84,6 +84,7 @@ class NamedSharding:
     ) -> None:
         self.mesh = mesh
         self.spec = to_spec(spec)
+        _check_axes(mesh, self.spec)
         self.is_committed = is_committed
         self.is_provisional = is_provisional
         self.unreduced = tuple(unreduced)
@@ -112,6 +113,19 @@ class NamedSharding:
         ]
         tail = f", {'; '.join(notes)}" if notes else ""
         return f"NamedSharding({self.mesh._core.axes_to_string()}, {self.spec!r}{tail})"
+
+
+def _check_axes(mesh: Mesh, spec: PartitionSpec) -> None:
+    """Errors: ValueError for a name that the mesh does not have (and the likely one), or twice."""
+    seen = set()
+    for dim in spec:
+        for axis in dim if isinstance(dim, tuple) else (dim,):
+            if not isinstance(axis, str):
+                continue
+            mesh.get_axis_name_idx(axis)
+            if axis in seen:
+                raise ValueError(f"NamedSharding: axis {axis!r} occurs twice in {spec!r}")
+            seen.add(axis)
 
 
 def to_spec(spec: SpecLike) -> PartitionSpec:

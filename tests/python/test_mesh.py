@@ -132,3 +132,20 @@ def test_the_global_mesh():
             assert spmd.get_global_mesh().size() == 4
         assert spmd.get_global_mesh() is mesh
     assert spmd.get_global_mesh() is None
+
+
+def test_arguments_of_the_wrong_kind_are_named():
+    with pytest.raises(TypeError, match="shape must be a sequence of integers; got 8"):
+        spmd.make_mesh(8, "x")
+    with pytest.raises(TypeError, match="device_ids must be a sequence of integers"):
+        spmd.Mesh([0.5, 1.9], (2,), ("a",))
+    with pytest.raises(TypeError, match=r"\('ab',\)"):
+        spmd.Mesh(range(4), (2, 2), "ab")
+
+
+def test_a_sharding_knows_the_axes_of_its_mesh():
+    mesh = spmd.make_mesh((2, 4), ("data", "model"))
+    with pytest.raises(ValueError, match="did you mean 'data'"):
+        spmd.NamedSharding(mesh, spmd.P("dat"))
+    with pytest.raises(ValueError, match="occurs twice"):
+        spmd.NamedSharding(mesh, spmd.P("data", "data"))

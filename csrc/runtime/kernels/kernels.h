@@ -47,18 +47,19 @@ std::tuple<Tensor, Tensor> Dropout(const Tensor& input, double p, int64_t seed, 
 
 // embedding.cc. Rows [first_row, first_row + n) of the table are held; others give (and get)
 // nothing. `num_rows`: of the whole table, for an IndexError where an index is not of it; -1: any.
-Tensor Embedding(const Tensor& weight, const Tensor& indices, int64_t first_row, int64_t num_rows);
+Tensor Embedding(const Tensor& weight, const Tensor& indices, int64_t first_row,
+                 int64_t num_rows = -1);
 Tensor EmbeddingDWeight(const Tensor& grad, const Tensor& indices, int64_t num_weights,
-                        int64_t padding_idx, int64_t first_row, int64_t num_rows);
+                        int64_t padding_idx, int64_t first_row, int64_t num_rows = -1);
 
 // nll.cc. logp [n, c] or [c] holds classes [first_class, first_class + c); targets are global.
 // `weight` is per class, of the held classes or of all. `num_classes`: of all shards, for an
 // IndexError where a target is none of them; -1: any.
 std::tuple<Tensor, Tensor> NllSum(const Tensor& logp, const Tensor& target,
                                   const OptionalTensor& weight, int64_t ignore_index,
-                                  int64_t first_class, int64_t num_classes);
+                                  int64_t first_class, int64_t num_classes = -1);
 Tensor NllRows(const Tensor& logp, const Tensor& target, const OptionalTensor& weight,
-               int64_t ignore_index, int64_t first_class, int64_t num_classes);
+               int64_t ignore_index, int64_t first_class, int64_t num_classes = -1);
 Tensor NllDInput(const Tensor& grad, const Tensor& target, const OptionalTensor& weight,
                  const Tensor& scale, int64_t num_classes, int64_t ignore_index,
                  int64_t first_class);
