@@ -291,8 +291,7 @@ void CallStep::RunItem(int64_t item, absl::Span<const c10::IValue> scalars,
     if (overwrites_ && t.argument == 0) continue;
     at::Tensor tile = OperandTile(item, t.operand, table);
     if (tile.defined()) {
-      stack[t.argument] =
-          binding_.needs_contiguous && t.argument == 0 ? tile.contiguous() : std::move(tile);
+      stack[t.argument] = binding_.needs_contiguous ? tile.contiguous() : std::move(tile);
     } else {
       stack[t.argument] = t.optional ? c10::IValue() : c10::IValue(at::Tensor());
     }

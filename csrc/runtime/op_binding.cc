@@ -30,8 +30,18 @@ constexpr StrideFree kStrideFree[] = {
 };
 // Ops that reinterpret memory: right on a contiguous first operand only.
 constexpr absl::string_view kNeedContiguous[] = {
-    "aten::as_strided", "aten::native_group_norm", "aten::native_group_norm_backward",
-    "aten::view.dtype", "aten::view_as_complex",   "aten::view_as_real"};
+    "aten::_embedding_bag",
+    "aten::_embedding_bag_backward",
+    "aten::_embedding_bag_forward_only",
+    "aten::_pdist_backward",
+    "aten::_pdist_forward",
+    "aten::as_strided",
+    "aten::native_group_norm",
+    "aten::native_group_norm_backward",
+    "aten::view.dtype",
+    "aten::view_as_complex",
+    "aten::view_as_real",
+};
 
 // Families of ops that look at values and may refuse them. Everything outside aten and spmd counts.
 constexpr absl::string_view kFallible[] = {"_assert",     "aten::put",

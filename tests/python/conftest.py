@@ -15,6 +15,20 @@ sys.path.insert(0, str(ROOT / "examples"))
 sys.path.insert(0, str(Path(__file__).parent))
 
 
+def pytest_addoption(parser):
+    parser.addoption(
+        "--full-ops",
+        action="store_true",
+        help="test_ops.py: every sample and every cut, which takes hours",
+    )
+
+
+@pytest.fixture(scope="session")
+def full_ops(request):
+    """Whether `--full-ops` was given."""
+    return request.config.getoption("--full-ops")
+
+
 @pytest.fixture
 def root():
     """The repository's folder."""

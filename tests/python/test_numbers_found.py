@@ -153,3 +153,36 @@ def test_results_are_not_written_to_another_device():
 def test_dlpack_is_refused_by_name():
     with pytest.raises(BufferError, match="host copy"):
         torch.from_dlpack(torch.ones(2, device="spmd"))
+
+
+def test_slice_writes_of_terms():
+    mesh = spmd.make_mesh((2, 2), ("x", "y"))
+    g = torch.zeros(4, 1).to("spmd")
+    p = spmd.mark_sharding(torch.ones(4, 2).to("spmd"), mesh, ("x", None))
+    w = spmd.mark_sharding(torch.ones(2, 1).to("spmd"), mesh, ("y", None))
+    g[:2] = p[:2] @ w
+    g[2:] = p[2:] @ w
+    assert g.cpu().flatten().tolist() == [2, 2, 2, 2]
+
+
+def test_gradient_of_scatter_reduce_where_rows_are_not_indexed():
+    mesh = spmd.make_mesh((2, 2), ("x", "y"))
+    index = torch.zeros(2, 2, dtype=torch.long).to("spmd")
+    spmd.mark_sharding(index, mesh, ("x", "y"))
+    x = torch.ones(4, 2).to("spmd").requires_grad_()
+    x.scatter_reduce(1, index, torch.full((2, 2), 2.0).to("spmd"), "amin").sum().backward()
+    assert torch.equal(x.grad.cpu(), torch.ones(4, 2))
+
+
+def test_convolution_backward_where_a_device_has_no_row():
+    mesh = spmd.make_mesh((3,), ("x",))
+    torch.manual_seed(0)
+    x, w = torch.randn(1, 1, 6, 3), torch.randn(1, 1, 3, 3)
+    gradients = []
+    for device in ("cpu", "spmd"):
+        a, b = (t.clone().to(device).requires_grad_() for t in (x, w))
+        if device == "spmd":
+            spmd.mark_sharding(a, mesh, (None, None, "x", None))
+        F.conv2d(a, b, stride=(3, 1)).sum().backward()
+        gradients.append((a.grad.cpu(), b.grad.cpu()))
+    torch.testing.assert_close(gradients[1], gradients[0])

@@ -3,6 +3,7 @@
 #include <ATen/ops/convolution.h>
 #include <ATen/ops/convolution_backward.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/zeros.h>
 
 #include <array>
 
@@ -24,7 +25,8 @@ Sizes Spatial(IntArrayRef values, int64_t n) {
 // Number of window positions along a dimension.
 int64_t Positions(int64_t input, int64_t kernel, int64_t stride, int64_t padding,
                   int64_t dilation) {
-  return (input + 2 * padding - dilation * (kernel - 1) - 1) / stride + 1;
+  const int64_t room = input + 2 * padding - dilation * (kernel - 1) - 1;
+  return room < 0 ? 0 : room / stride + 1;
 }
 
 // x restricted to [begin, begin + length) of spatial dim d, with zeros where that reaches outside.
@@ -54,13 +56,15 @@ Tensor ConvDInput(const Tensor& grad, const Tensor& weight, IntArrayRef input_si
   Sizes full{grad.size(0), weight.size(1) * groups};
   full.insert(full.end(), size.begin(), size.end());
   if (grad.is_meta()) return at::empty(full, grad.options());
+  // A device may hold no row of the output.
+  if (grad.numel() == 0) return at::zeros(full, grad.options());
 
   // Seen from the region wanted, the windows begin at −(padding + crop): another padding.
   Sizes shifted(n);
   bool plain = true;
   for (int64_t d = 0; d < n; ++d) {
     shifted[d] = pads[d] + crop[d];
-    plain = plain && shifted[d] >= 0 &&
+    plain = plain && shifted[d] >= 0 && grad.size(d + 2) > 0 &&
             Positions(size[d], weight.size(d + 2), strides[d], shifted[d], dilations[d]) ==
                 grad.size(d + 2);
   }
