@@ -132,7 +132,7 @@ absl::StatusOr<Compiled> Compile(const ir::Graph& graph, const CompileOptions& o
   SPMD_RETURN_IF_ERROR(pipeline.Pass("choose", [&]() -> absl::Status {
     SPMD_ASSIGN_OR_RETURN(factors, propagate::ComputeFactors(out.graph));
     Chosen chosen = Choose(out.graph, factors, machine);
-    SPMD_RETURN_IF_ERROR(TryLarger(out, factors, machine, chosen));
+    if (sharded) SPMD_RETURN_IF_ERROR(TryLarger(out, factors, machine, chosen));
     lowering.plans = std::move(chosen.plans);
     for (ir::NodeId id = 0; id < out.graph.num_nodes(); ++id) {
       out.graph.SetCut(id, lowering.plans[id].grid, ToFactorCuts(lowering.plans[id].choice));

@@ -119,9 +119,10 @@ def test_verify_names_the_op_that_gives_something_else():
     out, _ = run(
         """
         import torch, torch_spmd
+        from torch.library import Library
         calls = []
 
-        library = torch.library.Library("seeing", "DEF")
+        library = Library("seeing", "DEF")
         library.define("drift(Tensor x) -> Tensor")
         library.impl("drift", lambda x: x + len(calls) + (calls.append(1) or 0), "CPU")
         library.impl("drift", lambda x: torch.empty_like(x), "Meta")

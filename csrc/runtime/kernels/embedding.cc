@@ -16,13 +16,9 @@ void CheckIndices(const Tensor& indices) {
               "spmd::embedding: indices must be i64 or i32; got ", indices.scalar_type());
 }
 
-void CheckRange(const Tensor& index, int64_t num_rows) {
-  if (num_rows < 0) return;
-  const int64_t* data = index.const_data_ptr<int64_t>();
-  for (int64_t i = 0; i < index.numel(); ++i) {
-    TORCH_CHECK_INDEX(data[i] >= 0 && data[i] < num_rows, "index ", data[i],
-                      " is out of range for an embedding of ", num_rows, " rows");
-  }
+void CheckRow(int64_t row, int64_t num_rows) {
+  TORCH_CHECK_INDEX(row >= 0 && (num_rows < 0 || row < num_rows), "index ", row,
+                    " is out of range for an embedding of ", num_rows, " rows");
 }
 
 // Which rows are held, and the rows to read for all (any valid one where not held).
@@ -44,8 +40,7 @@ Tensor LookUpRows(const Tensor& weight, const Tensor& indices, int64_t first_row
   const int64_t grain = std::max<int64_t>(1, 65536 / std::max<int64_t>(width, 1));
   at::parallel_for(0, where.numel(), grain, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
-      TORCH_CHECK_INDEX(index[i] >= 0 && (num_rows < 0 || index[i] < num_rows), "index ", index[i],
-                        " is out of range for an embedding of ", num_rows, " rows");
+      CheckRow(index[i], num_rows);
       const int64_t row = index[i] - first_row;
       if (row >= 0 && row < rows) {
         std::memcpy(target + i * width, source + row * width, width);
@@ -113,7 +108,10 @@ Tensor EmbeddingDWeight(const Tensor& grad, const Tensor& indices, int64_t num_w
   const Tensor source = rows.to(work).contiguous();
   if (grad.is_cpu()) {
     const Tensor index = where.contiguous();
-    CheckRange(index, num_rows);  // the lookup that would have said so may be dead code
+    // The lookup that would have said so may be dead code.
+    for (int64_t i = 0; num_rows >= 0 && i < index.numel(); ++i) {
+      CheckRow(index.const_data_ptr<int64_t>()[i], num_rows);
+    }
     if (work == at::kDouble) {
       AddRows<double>(source, index, padding_idx, first_row, result);
     } else {
