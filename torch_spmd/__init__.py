@@ -15,7 +15,7 @@ from torch_spmd import _device
 
 _device.register()
 
-from torch_spmd import debug  # noqa: E402
+from torch_spmd import debug, testing  # noqa: E402
 from torch_spmd._hooks import OutOfMemoryError  # noqa: E402
 from torch_spmd.backend import (  # noqa: E402
     describe_devices,
@@ -33,6 +33,7 @@ from torch_spmd.mesh import (  # noqa: E402
     use_mesh,
 )
 from torch_spmd.modules import ShardReport, shard_module  # noqa: E402
+from torch_spmd.rules import register_rule  # noqa: E402
 from torch_spmd.spec import UNCONSTRAINED, NamedSharding, P, PartitionSpec  # noqa: E402
 from torch_spmd.tensors import (  # noqa: E402
     Shard,
@@ -69,6 +70,7 @@ __all__ = [
     "make_mesh",
     "manual_seed",
     "mark_sharding",
+    "register_rule",
     "reshard",
     "set_deduplication",
     "set_default_backend",
@@ -76,5 +78,6 @@ __all__ = [
     "shard_module",
     "sharding_of",
     "sync",
+    "testing",
     "use_mesh",
 ]

@@ -113,7 +113,10 @@ class Planner {
   }
 
   void Reduce() {
-    const AxisMask leaving = current_.UnreducedAxes() & ~to_.UnreducedAxes();
+    // Terms of one kind are no terms of another: they are reduced first.
+    const bool same_kind = current_.reduce_kind == to_.reduce_kind;
+    const AxisMask leaving =
+        current_.UnreducedAxes() & ~(same_kind ? to_.UnreducedAxes() : AxisMask{0});
     if (leaving == 0) return;
     for (int d = 0; d < current_.rank(); ++d) {
       const AxisList run = NextRun(d, leaving & current_.UnreducedAxes());

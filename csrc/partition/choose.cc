@@ -149,6 +149,7 @@ class Chooser {
     enum Kind { kNone, kFactor, kThrough } kind = kNone;
     int index = 0;  // the factor; the linear operand or Choice::kJointly
     ReduceKind reduce = ReduceKind::kSum;
+    bool takes_over = false;  // a factor that nobody wished for, see MayTakeOver
   };
 
   int GridOf(const ir::Node& node) const {
@@ -213,11 +214,39 @@ class Chooser {
           }
         }
       }
+      for (size_t f = 0; f < nf->factors.size(); ++f) AddTakeOver(nf, wishes, mask, f, options[g]);
       if (!options[g].empty() && MustCut(node, nf, grid, mask)) continue;
       options[g].push_back({});
       AddThrough(node, nf, groups[g], options[g]);
     }
     return options;
+  }
+
+  // Axes that cut what the op needs whole may cut factor f of the same tensor instead: matrices are
+  // dealt out by an all-to-all, where gathering them would have every device work on all.
+  static bool MayTakeOver(const NodeFactors& nf, const Cut& wish, AxisMask axes, int f) {
+    if (nf->factors[f].whole || nf->factors[f].size < 2 || !nf->InAnyResult(f)) return false;
+    for (size_t w = 0; w < nf->factors.size(); ++w) {
+      if (!nf->factors[w].whole || !(MaskOf(wish[w].axes) & axes)) continue;
+      for (size_t k = 0; k < nf->operands.size(); ++k) {
+        const int operand = static_cast<int>(k);
+        if (nf->InOperand(static_cast<int>(w), operand) && nf->InOperand(f, operand)) return true;
+      }
+    }
+    return false;
+  }
+
+  static void AddTakeOver(const NodeFactors& nf, const std::vector<Cut>& wishes, AxisMask axes,
+                          size_t f, std::vector<Option>& options) {
+    const int factor = static_cast<int>(f);
+    for (const Option& o : options) {
+      if (o.kind == Option::kFactor && o.index == factor) return;
+    }
+    for (const Cut& wish : wishes) {
+      if (!MayTakeOver(nf, wish, axes, factor)) continue;
+      options.push_back({Option::kFactor, factor, ReduceKind::kSum, /*takes_over=*/true});
+      return;
+    }
   }
 
   // Work on many operand elements per result, and on neighbours, is shared by the axes that cut an
@@ -325,7 +354,9 @@ class Chooser {
       std::optional<NodePlan> plan =
           PlanNode(graph_, node, nf, MakeChoice(node, nf, grid, chosen, wishes), grid);
       if (!plan) return false;
-      const double cost = Price(id, *plan);
+      const bool takes_over =
+          std::any_of(chosen.begin(), chosen.end(), [](const Option& o) { return o.takes_over; });
+      const double cost = Price(id, *plan, takes_over);
       if (cost >= best_cost * (1 - 1e-12)) return false;
       best_cost = cost;
       best = std::move(plan);
@@ -372,7 +403,8 @@ class Chooser {
     decided_[id] = true;
   }
 
-  double Price(ir::NodeId id, const NodePlan& plan) {
+  // What follows an axis that takes over knows nothing of it yet, and will take it as it comes.
+  double Price(ir::NodeId id, const NodePlan& plan, bool takes_over) {
     const ir::Node& node = graph_.node(id);
     const NodeFactors& nf = factors_[id];
     double seconds = Work(node, nf, plan);
@@ -387,7 +419,8 @@ class Chooser {
     }
     seconds += HaloSeconds(node, nf, plan);
     for (int r = 0; r < node.num_results; ++r) {
-      seconds += ResultSeconds(node.first_result + r, plan.results[r], plan.grid);
+      seconds +=
+          ResultSeconds(node.first_result + r, plan.results[r], plan.grid, takes_over ? 0 : 1);
     }
     if (!plan.choice.through.empty()) seconds += ThroughBias(node, nf, plan);
     return seconds;
@@ -469,7 +502,8 @@ class Chooser {
 
   // Moves from the produced layout to all that users want, each layout once, each from the nearest
   // layout there is.
-  double ResultSeconds(ir::ValueId v, const Sharding& produced, int grid) {
+  double ResultSeconds(ir::ValueId v, const Sharding& produced, int grid,
+                       double undecided_weight = 1) {
     struct Place {
       Sharding sharding;
       int grid;
@@ -505,7 +539,8 @@ class Chooser {
     }
     const double known = seconds;
     if (undecided) want(Proposal(v), annotation.grid);
-    if (optimistic) seconds = known + kUndecidedWeight * (seconds - known);
+    if (optimistic) undecided_weight *= kUndecidedWeight;
+    seconds = known + undecided_weight * (seconds - known);
     for (const ir::Output* output : outputs_of_[v]) {
       const std::optional<Sharding> required = RequiredAtOutput(graph_, *output);
       if (required) {

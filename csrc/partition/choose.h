@@ -4,8 +4,9 @@
 // Minimises, by local search, the time of all ops plus the time of all moves that bring values from
 // the layouts in which they are produced into the layouts in which they are used. Only committed
 // annotations bind. Axes that always travel together are one (a group). Per group a node may cut
-// any factor that carries it in some operand, result or wish; leave it out; or, where it is linear,
-// pass the terms of an unreduced operand on. All combinations are priced up to a bound. Sweeps go
+// any factor that carries it in some operand, result or wish; a factor beside one that the op needs
+// whole and the group cuts; leave it out; or, where it is linear, pass the terms of an unreduced
+// operand on. All combinations are priced up to a bound. Sweeps go
 // forward and backward until nothing changes, at most kSweeps times. Ties keep the earlier
 // candidate, so the result does not depend on anything but the graph.
 #pragma once

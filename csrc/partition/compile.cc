@@ -117,7 +117,9 @@ absl::StatusOr<Compiled> Compile(const ir::Graph& graph, const CompileOptions& o
   bool changed = sharded;
   for (int round = 0; changed && round < 4; ++round) {
     SPMD_RETURN_IF_ERROR(pipeline.Pass("decompose", [&]() -> absl::Status {
-      SPMD_ASSIGN_OR_RETURN(out.graph, Decompose(out.graph, machine, &changed));
+      const size_t before = out.decomposed.size();
+      SPMD_ASSIGN_OR_RETURN(out.graph, Decompose(out.graph, machine, &out.decomposed));
+      changed = out.decomposed.size() > before;
       return absl::OkStatus();
     }));
     if (!changed) break;

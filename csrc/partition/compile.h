@@ -32,6 +32,7 @@ struct Compiled {
   ir::Graph graph;             // after simplification, every value annotated
   propagate::Reasons reasons;  // why each value of `graph` is cut as it is
   std::vector<Warning> warnings;
+  std::vector<std::string> decomposed;  // ops taken apart because what they need whole was cut
   struct PassTime {
     std::string pass;
     double ms;

@@ -33,8 +33,7 @@ double GatherSeconds(const ir::Graph& graph, ir::ValueId v, const propagate::Nod
 }  // namespace
 
 absl::StatusOr<ir::Graph> Decompose(const ir::Graph& graph, const machine::Machine& machine,
-                                    bool* changed) {
-  *changed = false;
+                                    std::vector<std::string>* decomposed) {
   SPMD_ASSIGN_OR_RETURN(std::vector<propagate::NodeFactors> factors,
                         propagate::ComputeFactors(graph));
   return Rewrite(graph,
@@ -52,9 +51,10 @@ absl::StatusOr<ir::Graph> Decompose(const ir::Graph& graph, const machine::Machi
                    // What is left after reducing over the dimension is small, and such reductions
                    // are merged: a gather is never cheaper.
                    if (gather == 0) return std::nullopt;
-                   *changed = true;
                    SPMD_ASSIGN_OR_RETURN(std::vector<ir::ValueId> values,
                                          nf.rule->decompose(builder, old, node, operands));
+                   if (values.empty()) return std::nullopt;
+                   decomposed->push_back(node.op);
                    return values;
                  });
 }

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 
+#include "absl/container/flat_hash_set.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
@@ -55,12 +57,39 @@ std::string Advice(const rules::OpFactors* factors, int operand, const TensorTyp
   return "None of its dimensions can stay cut here.";
 }
 
+// Users' ops that nothing is known of, and whose operands were cut.
+std::vector<Warning> UnknownOps(const Lowering& lowering) {
+  const program::Program& program = lowering.program;
+  absl::flat_hash_set<ValueId> gathered;
+  std::vector<Warning> warnings;
+  for (size_t i = 0; i < program.instructions.size(); ++i) {
+    const Instruction& instruction = program.instructions[i];
+    if (instruction.code == OpCode::kAllGather) gathered.insert(instruction.results[0]);
+    const ir::NodeId id = lowering.node_of[i];
+    if (id == ir::kNoNode || (*lowering.factors)[id].rule != nullptr) continue;
+    if (absl::StartsWith(instruction.op, "aten::")) continue;
+    const bool any = std::any_of(instruction.operands.begin(), instruction.operands.end(),
+                                 [&](ValueId v) { return gathered.contains(v); });
+    if (!any) continue;
+    const std::string line =
+        instruction.source >= 0
+            ? absl::StrCat(" at ", lowering.graph->sources()[instruction.source])
+            : "";
+    warnings.push_back({absl::StrCat("no rule ", instruction.op),
+                        absl::StrCat(instruction.op, line,
+                                     " has no sharding rule: it runs whole, on gathered operands. ",
+                                     "torch_spmd.register_rule(\"", instruction.op,
+                                     "\", …) says how it may be cut")});
+  }
+  return warnings;
+}
+
 }  // namespace
 
 std::vector<Warning> GatherWarnings(const Lowering& lowering, int64_t bound_bytes) {
   const program::Program& program = lowering.program;
   const ir::Graph& graph = *lowering.graph;
-  std::vector<Warning> warnings;
+  std::vector<Warning> warnings = UnknownOps(lowering);
   for (const Instruction& gather : program.instructions) {
     if (gather.code != OpCode::kAllGather) continue;
     const ValueId gathered = gather.results[0];

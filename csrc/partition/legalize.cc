@@ -21,10 +21,11 @@ absl::StatusOr<ir::Graph> Legalize(const ir::Graph& graph) {
                                     const rules::Rule* rule = rules::Find(node.op);
                                     if (rule == nullptr || !rule->decompose_always)
                                       return std::nullopt;
-                                    changed = true;
                                     SPMD_ASSIGN_OR_RETURN(
                                         std::vector<ir::ValueId> values,
                                         rule->decompose(builder, old, node, operands));
+                                    if (values.empty()) return std::nullopt;
+                                    changed = true;
                                     return values;
                                   }));
     if (!changed) return current;

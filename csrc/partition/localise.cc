@@ -1,8 +1,35 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+
 #include "csrc/partition/passes.h"
 #include "csrc/rules/op_call.h"
 
 namespace spmd::partition {
+namespace {
+
+// Operand k comes as terms along the axes that the call passes through.
+bool CarriesTerms(const Lowering& lowering, ir::NodeId id, const rules::Rule& rule, int k) {
+  const Choice& choice = lowering.plans[id].choice;
+  if (choice.through.empty()) return false;
+  if (choice.through_operand != Choice::kJointly) return choice.through_operand == k;
+  const rules::OpCall call = rules::OpCall::Of(*lowering.graph, lowering.graph->node(id));
+  const rules::Linearity linear = rules::LinearityOf(rule, call, choice.through_kind);
+  return std::count(linear.jointly.begin(), linear.jointly.end(), k) > 0;
+}
+
+// The axes along which operand k is added on coordinate 0 only: all that make terms of the result,
+// but those along which the operand is terms itself.
+AxisList AddedOnce(const Lowering& lowering, ir::NodeId id, const rules::Rule& rule, int k) {
+  const NodePlan& plan = lowering.plans[id];
+  if (!CarriesTerms(lowering, id, rule, k)) return plan.term_axes;
+  AxisList axes;
+  for (AxisId a : plan.term_axes) {
+    if (!(MaskOf(plan.choice.through) & MaskOf(a))) axes.push_back(a);
+  }
+  return axes;
+}
+
+}  // namespace
 
 absl::Status Localise(Lowering& lowering) {
   for (size_t i = 0; i < lowering.program.instructions.size(); ++i) {
@@ -22,11 +49,15 @@ absl::Status Localise(Lowering& lowering) {
       const rules::OpCall op_call = rules::OpCall::Of(*lowering.graph, lowering.graph->node(id));
       call.attributes = nf.rule->local(op_call, *nf, cut);
     }
-    if (plan.term_axes.empty()) continue;
+    if (any) {
+      for (const auto& [name, value] : nf.rule->local_attributes) call.attributes.Set(name, value);
+    }
     for (int k : nf.rule->added) {
-      if (k < static_cast<int>(call.operands.size()) && call.operands[k] != program::kNoValue) {
-        call.added_once.push_back({k, plan.term_axes});
+      if (k >= static_cast<int>(call.operands.size()) || call.operands[k] == program::kNoValue) {
+        continue;
       }
+      const AxisList axes = AddedOnce(lowering, id, *nf.rule, k);
+      if (!axes.empty()) call.added_once.push_back({k, axes});
     }
   }
   return absl::OkStatus();

@@ -23,9 +23,10 @@ absl::StatusOr<ir::Graph> Legalize(const ir::Graph& graph);
 absl::StatusOr<ir::Graph> Simplify(const ir::Graph& graph);
 
 // decompose.cc: nodes whose whole factor carries an axis in some operand, and which can be written
-// in core ops, are, where gathering would cost more. Sets *changed. Requires: propagated.
+// in core ops, are, where gathering would cost more. Their names are added to `decomposed`.
+// Requires: propagated.
 absl::StatusOr<ir::Graph> Decompose(const ir::Graph& graph, const machine::Machine& machine,
-                                    bool* changed);
+                                    std::vector<std::string>* decomposed);
 
 // By a call's first result: the operand that the traced op overwrote (`updates` of its node). Which
 // of them the program overwrites is known once the order of its instructions is.

@@ -115,7 +115,7 @@ std::optional<ir::ValueId> Unmerger::Elementwise(rules::Builder& builder, const 
     const Merge* found = Find(v);
     if (found == nullptr) return std::nullopt;
     const bool same =
-        merge == nullptr || (found->first == merge->first &&
+        merge == nullptr || (found->first == merge->first && found->count == merge->count &&
                              builder.type(found->source).dims == builder.type(merge->source).dims);
     if (!same) return std::nullopt;
     merge = found;

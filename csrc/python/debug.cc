@@ -94,9 +94,19 @@ void init_debug(py::module& m) {
       .def("program_text", [](const CompiledProgram& self) { return self.program().ToString(); })
       .def("collectives", &Collectives)
       .def("memory", &Memory)
+      .def_property_readonly("decomposed",
+                             [](const CompiledProgram& self) { return self.compiled.decomposed; })
       .def("pass_times", &PassTimes);
   m.def("last_program",
         [] { return std::const_pointer_cast<CompiledProgram>(Session::Get().LastProgram()); });
+  m.def("forget_programs", [] { Session::Get().ForgetPrograms(); });
+  m.def("programs", [] {
+    py::list programs;
+    for (const auto& p : Session::Get().Programs()) {
+      programs.append(std::const_pointer_cast<CompiledProgram>(p));
+    }
+    return programs;
+  });
   m.def(
       "explain",
       [](const at::Tensor& tensor) { return ValueOrThrow(Session::Get().Explain(tensor)); },

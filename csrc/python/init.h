@@ -12,5 +12,6 @@ void init_spec(py::module& m);
 void init_device(py::module& m);
 void init_tensors(py::module& m);
 void init_debug(py::module& m);
+void init_rules(py::module& m);
 
 }  // namespace spmd::python

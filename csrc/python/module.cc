@@ -10,4 +10,5 @@ PYBIND11_MODULE(_C, m) {
   spmd::python::init_device(m);
   spmd::python::init_tensors(m);
   spmd::python::init_debug(m);
+  spmd::python::init_rules(m);
 }

@@ -35,6 +35,11 @@ class Binding {
       if (type) SPMD_RETURN_IF_ERROR(TakeSizes(operands_.back(), *type));
     }
     for (size_t i = 0; i < call_.results.size(); ++i) {
+      if (IsLeftOut(static_cast<int>(i))) {
+        static const EinsumDim kNothing;
+        results_.push_back({{&kNothing, -1}});
+        continue;
+      }
       results_.push_back(BindDims(pattern_.results[i], call_.results[i]));
       SPMD_RETURN_IF_ERROR(TakeSizes(results_.back(), call_.results[i]));
     }
@@ -82,6 +87,12 @@ class Binding {
         absl::StrCat(call_.ToString(), " does not fit its einsum rule: ", what...));
   }
 
+  // A result that the call's mode does not ask for has dims [0].
+  bool IsLeftOut(int result) const {
+    const Dims& dims = call_.results[result].dims;
+    return pattern_.results[result].optional && dims.size() == 1 && dims[0] == 0;
+  }
+
   absl::Status CheckCounts() const {
     if (call_.operands.size() > pattern_.operands.size()) {
       return Error("the rule has ", pattern_.operands.size(), " operands");
@@ -111,6 +122,7 @@ class Binding {
       SPMD_RETURN_IF_ERROR(MeasureTensor(pattern_.operands[i], call_.operand(i), "operand"));
     }
     for (size_t i = 0; i < call_.results.size(); ++i) {
+      if (IsLeftOut(static_cast<int>(i))) continue;
       SPMD_RETURN_IF_ERROR(MeasureTensor(pattern_.results[i], call_.results[i], "result"));
     }
     return absl::OkStatus();
@@ -197,7 +209,8 @@ class Binding {
     for (int name : bound.text->names) {
       if (name_factor_[name] < 0) {
         name_factor_[name] = static_cast<int>(f->factors.size());
-        f->factors.push_back({.size = sizes_[name], .whole = pattern_.whole[name]});
+        f->factors.push_back(
+            {.size = sizes_[name], .whole = pattern_.whole[name], .reduce = pattern_.reduce[name]});
       }
       dim.push_back(name_factor_[name]);
     }

@@ -35,6 +35,7 @@ struct EinsumTensor {
 struct EinsumPattern {
   std::vector<std::string> names;  // in order of appearance
   std::vector<bool> whole;         // bracketed anywhere
+  std::vector<ReduceKind> reduce;  // sum where nothing else is said
   std::vector<EinsumTensor> operands;
   std::vector<EinsumTensor> results;
 };

@@ -30,7 +30,7 @@ class Parser {
     }
     SPMD_RETURN_IF_ERROR(ParseTensors(sides[1], &pattern_.results));
     for (const EinsumTensor& r : pattern_.results) {
-      if (r.added || r.optional) return Error("'+' and '?' are for operands only");
+      if (r.added) return Error("'+' is for operands only");
     }
     return std::move(pattern_);
   }
@@ -113,6 +113,7 @@ class Parser {
     if (it == pattern_.names.end()) {
       pattern_.names.push_back(key);
       pattern_.whole.push_back(false);
+      pattern_.reduce.push_back(ReduceKind::kSum);
     }
     if (whole) pattern_.whole[index] = true;
     if (std::count(dim->names.begin(), dim->names.end(), index) > 0) {

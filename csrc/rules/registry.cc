@@ -23,9 +23,9 @@ using Table = absl::flat_hash_map<std::string, Rule>;
 const Table& BuiltIn() {
   static const Table* const table = [] {
     auto* t = new Table;
-    for (auto family :
-         {ElementwiseRules, MatmulRules, ReductionRules, NormalizationRules, LossRules, ViewRules,
-          IndexingRules, ConvolutionRules, CreationRules, OptimizerRules}) {
+    for (auto family : {ElementwiseRules, MatmulRules, ReductionRules, NormalizationRules,
+                        LossRules, ViewRules, IndexingRules, LinearAlgebraRules, SamplingRules,
+                        ConvolutionRules, CreationRules, OptimizerRules}) {
       for (Rule& rule : family()) {
         SPMD_CHECK(rule.pattern != nullptr || rule.factors != nullptr, rule.op, ": ",
                    ParseEinsum(rule.einsum).status().ToString());

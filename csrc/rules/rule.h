@@ -12,13 +12,14 @@
 // the right where ranks differ); "[h]" is whole; "1" is a dimension without a factor; "(a b)" a
 // compound dimension, major first (sizes must then be known from elsewhere in the text); "+" before
 // an operand: added to the result once when a reduced factor is cut; "?" after an operand's last
-// dimension: the operand may be absent; "()" a tensor of rank 0. A "+" operand of lower rank than
-// its text is aligned at the right.
+// dimension: the operand may be absent, the result left out (dims [0]); "()" a tensor of rank 0. A
+// "+" operand of lower rank than its text is aligned at the right.
 #pragma once
 
 #include <initializer_list>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -41,7 +42,8 @@ using TypesFn = absl::StatusOr<std::vector<TensorType>> (*)(const OpCall&);
 // offsets, paddings or index bounds are replaced by expressions over start/size/extent of operands
 // (o0, o1, …) and results (r0, …). A windowed operand's size is the size of its window.
 using LocalFn = Attributes (*)(const OpCall&, const OpFactors&, const CutFactors&);
-// The same function written in core ops. Returns one value per result of the node.
+// The same function written in core ops. Returns one value per result of the node; none at all
+// where this call has no better form.
 using DecomposeFn = absl::StatusOr<std::vector<ir::ValueId>> (*)(
     Builder&, const ir::Graph& from, const ir::Node&, absl::Span<const ir::ValueId> operands);
 // Calls for which the linearity below holds, where attributes or types decide.
@@ -53,7 +55,8 @@ struct Rule {
   std::shared_ptr<const EinsumPattern> pattern;  // parsed once; null when the text is bad
   FactorsFn factors = nullptr;                   // set
   TypesFn types = nullptr;                       // required for core ops
-  LocalFn local = nullptr;                       // null: the attributes go unchanged
+  LocalFn local = nullptr;                       // null: the attributes go unchanged, but for
+  std::vector<std::pair<std::string, Attr>> local_attributes;  // these, where anything is cut
   DecomposeFn decompose = nullptr;
   bool decompose_always = false;  // no such kernel, or worse whole: rewritten before propagation
   // Linearity, as sets of operands. each: any one of them may be unreduced (sum) while the others

@@ -14,6 +14,20 @@
 namespace spmd::runtime {
 namespace {
 
+// Row by row, with the strides that kernels which reinterpret memory expect even of dimensions of
+// size 1 and of empty tiles.
+at::Tensor Dense(const at::Tensor& tile) {
+  at::Tensor dense = tile.contiguous();
+  std::vector<int64_t> strides(dense.dim());
+  int64_t next = 1;
+  for (int64_t d = dense.dim(); d-- > 0;) {
+    strides[d] = next;
+    next *= std::max<int64_t>(dense.size(d), 1);
+  }
+  if (dense.strides() == at::IntArrayRef(strides)) return dense;
+  return dense.as_strided(dense.sizes(), strides);
+}
+
 using program::Instruction;
 using program::kNoValue;
 
@@ -291,7 +305,7 @@ void CallStep::RunItem(int64_t item, absl::Span<const c10::IValue> scalars,
     if (overwrites_ && t.argument == 0) continue;
     at::Tensor tile = OperandTile(item, t.operand, table);
     if (tile.defined()) {
-      stack[t.argument] = binding_.needs_contiguous ? tile.contiguous() : std::move(tile);
+      stack[t.argument] = binding_.needs_contiguous ? Dense(tile) : std::move(tile);
     } else {
       stack[t.argument] = t.optional ? c10::IValue() : c10::IValue(at::Tensor());
     }

@@ -36,6 +36,8 @@ bool EnvironmentSync() { return IsOn("SPMD_SYNC"); }
 
 bool EnvironmentVerify() { return IsOn("SPMD_VERIFY"); }
 
+bool EnvironmentCheckPasses() { return IsOn("SPMD_CHECK_PASSES"); }
+
 absl::StatusOr<Log> EnvironmentLog() {
   Log log;
   const char* text = std::getenv("SPMD_LOG");

@@ -18,6 +18,9 @@ bool EnvironmentSync();
 // SPMD_VERIFY=1: each program is run a second time, unsharded, and the results are compared.
 bool EnvironmentVerify();
 
+// SPMD_CHECK_PASSES=1: the verifier runs between the passes of the compiler, as in debug builds.
+bool EnvironmentCheckPasses();
+
 // SPMD_LOG=passes,traffic: what is said on stderr about each compiled program.
 struct Log {
   bool passes = false;   // the time of each pass

@@ -97,7 +97,8 @@ absl::StatusOr<CachedProgramPtr> Compile(Session::State& state, const Tape& tape
   SPMD_ASSIGN_OR_RETURN(std::shared_ptr<runtime::Backend> backend, TheBackend(state));
   partition::CompileOptions options;
   options.machine = &backend->machine();
-  options.verify = state.verify;
+  static const bool check_passes = runtime::EnvironmentCheckPasses();
+  options.verify = state.verify || check_passes;
   SPMD_ASSIGN_OR_RETURN(program->compiled, partition::Compile(lowered.graph, options));
   event.compile_ms = MillisecondsSince(start);
 

@@ -4,9 +4,12 @@
 #include <ATen/MemoryOverlap.h>
 #include <c10/core/ScalarType.h>
 
+#include <algorithm>
+
 #include "csrc/trace/arguments.h"
 #include "csrc/trace/device.h"
 #include "csrc/trace/kernel.h"
+#include "csrc/trace/overlap.h"
 #include "csrc/trace/tensor.h"
 
 namespace spmd::trace {
@@ -32,6 +35,16 @@ bool HasOurs(const std::vector<c10::IValue>& args) {
   return false;
 }
 
+// zeros(…, out=t): made in the type of t, which the functional twin does not know.
+bool IsFactoryWithOut(const OpInfo& op) {
+  if (!op.is_out) return false;
+  const std::string& base = op.handle.operator_name().name;
+  if (base == "aten::linspace" || base == "aten::logspace") return true;
+  return std::all_of(op.args.begin(), op.args.end(), [](const ArgInfo& arg) {
+    return arg.written || (arg.kind != ArgKind::kTensor && arg.kind != ArgKind::kTensorList);
+  });
+}
+
 void CheckWrite(const OpInfo& op, const at::Tensor& target, const TensorMeta& result) {
   at::assert_no_internal_overlap(target);
   TORCH_CHECK(c10::canCast(result.dtype, target.scalar_type()), "result type ", result.dtype,
@@ -39,6 +52,13 @@ void CheckWrite(const OpInfo& op, const at::Tensor& target, const TensorMeta& re
   const at::IntArrayRef sizes(result.sizes.data(), result.sizes.size());
   TORCH_CHECK(op.is_out || target.sizes() == sizes, "output with shape ", target.sizes(),
               " doesn't match the broadcast shape ", sizes);
+}
+
+// Element-wise kernels read while they write.
+void CheckSources(const at::Tensor& target, const std::vector<c10::IValue>& args) {
+  for (const c10::IValue& arg : args) {
+    if (arg.isTensor()) CheckNoPartialOverlap(target, arg.toTensor());
+  }
 }
 
 // out= arguments take the result's size.
@@ -64,13 +84,15 @@ std::vector<c10::IValue> PopArguments(const OpInfo& op, torch::jit::Stack* stack
 
 void RunGeneric(Session::State& state, const OpInfo& op, torch::jit::Stack* stack) {
   const OpInfo* twin = op.functional();
-  if (op.must_run_on_host || twin == nullptr || !op.only_tensors_result || op.is_view) {
+  // An op without results is there for what it does.
+  if (op.must_run_on_host || op.result_alias.empty() || twin == nullptr ||
+      !op.only_tensors_result || op.is_view) {
     RunOnHost(state, op, stack);
     return;
   }
   const std::vector<c10::IValue> args(stack->end() - static_cast<int64_t>(op.args.size()),
                                       stack->end());
-  if (!HasOurs(args)) {
+  if (!HasOurs(args) || IsFactoryWithOut(op)) {
     RunOnHost(state, op, stack);
     return;
   }
@@ -104,7 +126,10 @@ void RunGeneric(Session::State& state, const OpInfo& op, torch::jit::Stack* stac
       }
     }
     for (const at::Tensor& t : tensors) {
-      if (t.defined() && metas[flat].defined) CheckWrite(op, t, metas[flat]);
+      if (t.defined() && metas[flat].defined) {
+        CheckWrite(op, t, metas[flat]);
+        if (twin->elementwise) CheckSources(t, args);
+      }
       targets.push_back(t);
       ++flat;
     }

@@ -6,6 +6,7 @@
 #include "csrc/trace/arguments.h"
 #include "csrc/trace/device.h"
 #include "csrc/trace/kernel.h"
+#include "csrc/trace/overlap.h"
 #include "csrc/trace/tensor.h"
 
 namespace spmd::trace {
@@ -110,6 +111,7 @@ void Copy(const OpInfo& op, torch::jit::Stack* stack) {
               dst.dim() > 0 ? dst.size(-1) : 1, ") must match the size of tensor b (",
               src.dim() > 0 ? src.size(-1) : 1, ") at non-singleton dimension ",
               std::max<int64_t>(dst.dim() - 1, 0));
+  CheckNoPartialOverlap(dst, src);
   const Dims dims(dst.sizes().begin(), dst.sizes().end());
   const DType dtype = runtime::FromScalarType(dst.scalar_type());
   if (!Buffer::IsOurs(src)) {

@@ -77,11 +77,17 @@ void Arange(const OpInfo& op, torch::jit::Stack* stack) {
   if (GoesElsewhere(state, op, stack)) return;
   const Args args = PopArguments(op, stack);
   const TensorMeta meta = MetaOf(state, op, args);
-  const int start = op.FindArg("start"), step = op.FindArg("step");
+  // Of an integer type they are integers before anything is added.
+  const bool integral = c10::isIntegralType(meta.dtype, /*includeBool=*/true);
+  const auto number = [&](const char* name, int64_t fallback) -> c10::IValue {
+    const int i = op.FindArg(name);
+    if (i < 0) return fallback;
+    return integral ? c10::IValue(args[i].toScalar().to<int64_t>()) : args[i];
+  };
   const TapeId id = EmitNamed(state, "spmd::iota", {},
                               {{"size", meta.sizes[0]},
-                               {"start", start >= 0 ? args[start] : c10::IValue(int64_t{0})},
-                               {"step", step >= 0 ? args[step] : c10::IValue(int64_t{1})},
+                               {"start", number("start", 0)},
+                               {"step", number("step", 1)},
                                {"offset", int64_t{0}},
                                {"dtype", static_cast<int64_t>(meta.dtype)}},
                               TypeOf(meta));
@@ -98,9 +104,10 @@ void Fill(const OpInfo& op, torch::jit::Stack* stack) {
                 "fill_ only supports 0-dimension value tensor but got tensor with ",
                 a[1].toTensor().dim(), " dimensions.");
     const TapeId value = EmitCast(state, ReadOperand(state, a[1].toTensor()), type.dtype);
-    Write(state, self, EmitExpand(state, value, type.dims));
+    Write(state, self, EmitExpand(state, value, type.dims), Overlap::kAllowed);
   } else {
-    Write(state, self, EmitFull(state, type, a.size() > 1 ? a[1].toScalar() : c10::Scalar(0)));
+    const c10::Scalar value = a.size() > 1 ? a[1].toScalar() : c10::Scalar(0);
+    Write(state, self, EmitFull(state, type, value), Overlap::kAllowed);
   }
   stack->push_back(self);
 }

@@ -4,6 +4,7 @@
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/ops/add.h>
 #include <ATen/ops/cat.h>
+#include <ATen/ops/histc.h>
 #include <ATen/ops/mul.h>
 #include <ATen/ops/rsub.h>
 #include <ATen/ops/sigmoid.h>
@@ -105,7 +106,8 @@ void Attention(const OpInfo& op, torch::jit::Stack* stack) {
       "torch_spmd: attention with dropout or without heads takes the math way");
   const TensorMeta out =
       TensorMeta::Contiguous(q.scalar_type(), {q.size(0), q.size(1), q.size(2), v.size(3)});
-  const TensorMeta lse = TensorMeta::Contiguous(at::kFloat, {q.size(0), q.size(1), q.size(2)});
+  const at::ScalarType row_type = q.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
+  const TensorMeta lse = TensorMeta::Contiguous(row_type, {q.size(0), q.size(1), q.size(2)});
   const TapeId first =
       Emit(state, GetOp("spmd::attention"),
            {c10::IValue(), c10::IValue(), c10::IValue(), c10::IValue(), a[5], a[7]},
@@ -227,10 +229,25 @@ void GruCellBackward(const OpInfo& op, torch::jit::Stack* stack) {
   stack->push_back(has_bias ? at::sum(hidden, {0}) : at::Tensor());
 }
 
+// Integers are counted, too, as on CUDA; the CPU's kernel takes floating point only.
+void Histc(const OpInfo& op, torch::jit::Stack* stack) {
+  const at::Tensor self = torch::jit::peek(*stack, 0, op.args.size()).toTensor();
+  if (!at::isIntegralType(self.scalar_type(), /*includeBool=*/false)) {
+    RunGeneric(Session::Get().state(), op, stack);
+    return;
+  }
+  const at::AutoDispatchBelowADInplaceOrView below;
+  const Args a = PopArguments(op, stack);
+  const at::Tensor counts =
+      at::histc(self.to(at::kDouble), a[1].toInt(), a[2].toScalar(), a[3].toScalar());
+  stack->push_back(counts.to(self.scalar_type()));
+}
+
 constexpr HandlerRow kRows[] = {
     {"aten::_native_batch_norm_legit", &BatchNorm},
     {"aten::_scaled_dot_product_fused_attention_overrideable", &Attention},
     {"aten::_scaled_dot_product_fused_attention_overrideable_backward", &AttentionBackward},
+    {"aten::histc", &Histc},
     {"aten::_thnn_fused_gru_cell", &GruCell},
     {"aten::_thnn_fused_gru_cell_backward", &GruCellBackward},
     {"aten::_thnn_fused_lstm_cell", &LstmCell},

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Fused optimizers, written in the element-wise ops that they fuse.
+#include <ATen/OpMathType.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/ops/add.h>
 #include <ATen/ops/div.h>
@@ -52,6 +53,11 @@ struct Fused {
   }
 };
 
+// 1 - beta^step, in double precision as the fused kernels have it: 0.999^step is close to 1.
+at::Tensor BiasCorrection(double beta, const at::Tensor& step, at::ScalarType dtype) {
+  return at::rsub(at::pow(beta, step.to(at::kDouble)), 1).to(at::toOpMathType(dtype));
+}
+
 void Adam(const OpInfo& op, const Args& args, bool decoupled) {
   const Fused f{op, args};
   const auto params = f.list("self"), grads = f.list("grads"), means = f.list("exp_avgs"),
@@ -77,8 +83,8 @@ void Adam(const OpInfo& op, const Args& args, bool decoupled) {
       second = at::maximum(maxima[k], square);
       f.Store(maxima[k], second);
     }
-    const at::Tensor bias1 = at::rsub(at::pow(beta1, steps[k]), 1);
-    const at::Tensor bias2 = at::rsub(at::pow(beta2, steps[k]), 1);
+    const at::Tensor bias1 = BiasCorrection(beta1, steps[k], p.scalar_type());
+    const at::Tensor bias2 = BiasCorrection(beta2, steps[k], p.scalar_type());
     const at::Tensor denominator = at::add(at::div(at::sqrt(second), at::sqrt(bias2)), eps);
     const at::Tensor update = at::div(f.TimesRate(mean), at::mul(denominator, bias1));
     f.Store(params[k], at::sub(p, update));

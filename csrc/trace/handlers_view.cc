@@ -107,10 +107,7 @@ void RunView(const OpInfo& op, torch::jit::Stack* stack) {
   const Args args(stack->end() - static_cast<int64_t>(op.args.size()), stack->end());
   const at::Tensor self = args[0].toTensor();
   const Inference& inferred = state.shapes.Infer(op, args);
-  if (!inferred.ok) {
-    RunOnHost(state, op, stack);  // raises what is wrong
-    return;
-  }
+  if (!inferred.ok) std::rethrow_exception(inferred.error);
   const std::vector<TensorMeta> metas = inferred.tensors;
   const RecipePtr parent = RecipeOf(BufferOf(self), self);
   const TensorType source = TypeOf(self);
@@ -144,10 +141,7 @@ void RunViewInPlace(const OpInfo& op, torch::jit::Stack* stack) {
   if (!name.overload_name.empty()) twin += "." + name.overload_name;
   const OpInfo& view_op = GetOp(twin);
   const Inference& inferred = state.shapes.Infer(view_op, args);
-  if (!inferred.ok) {
-    RunOnHost(state, view_op, stack);
-    return;
-  }
+  if (!inferred.ok) std::rethrow_exception(inferred.error);
   const TensorMeta meta = inferred.tensors[0];
   const RecipePtr parent = RecipeOf(BufferOf(self), self);
   const TensorType source = TypeOf(self);

@@ -3,6 +3,9 @@
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/ops/empty_strided.h>
 
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
 #include "csrc/runtime/dispatch_guard.h"
 #include "csrc/trace/arguments.h"
 #include "csrc/trace/device.h"
@@ -24,6 +27,8 @@ at::Tensor HostCopy(Session::State& state, const at::Tensor& t, const std::strin
   shaped.copy_(host);
   return shaped;
 }
+
+uint64_t SeedOf(const RandomKey& key) { return key.seed * 0x9e3779b97f4a7c15ull + key.counter; }
 
 c10::IValue HostArgument(Session::State& state, const OpInfo& op, const ArgInfo& info,
                          const c10::IValue& arg) {
@@ -49,8 +54,7 @@ c10::IValue HostArgument(Session::State& state, const OpInfo& op, const ArgInfo&
     case ArgKind::kGenerator: {
       const RandomKey key =
           NextRandom(arg.isNone() ? std::nullopt : std::optional<at::Generator>(arg.toGenerator()));
-      return c10::IValue(
-          at::detail::createCPUGenerator(key.seed * 0x9e3779b97f4a7c15ull + key.counter));
+      return c10::IValue(at::detail::createCPUGenerator(SeedOf(key)));
     }
     case ArgKind::kDropped:
       if (arg.isDevice()) return c10::IValue(c10::Device(c10::kCPU));
@@ -83,6 +87,43 @@ c10::IValue UploadResult(const c10::IValue& v) {
   return v;
 }
 
+// Draws of an op that takes no generator come from ours all the same; the CPU's stays as it was.
+class SeededHost {
+ public:
+  explicit SeededHost(const OpInfo& op) {
+    const bool takes_one = std::any_of(op.args.begin(), op.args.end(), [](const ArgInfo& arg) {
+      return arg.kind == ArgKind::kGenerator;
+    });
+    if (takes_one || !op.handle.hasTag(at::Tag::nondeterministic_seeded)) return;
+    const RandomKey key = NextRandom(std::nullopt);
+    before_ = generator_.get_state();
+    generator_.set_current_seed(SeedOf(key));
+  }
+  ~SeededHost() {
+    if (before_.defined()) generator_.set_state(before_);
+  }
+  SeededHost(const SeededHost&) = delete;
+  SeededHost& operator=(const SeededHost&) = delete;
+
+ private:
+  at::Generator generator_ = at::detail::getDefaultCPUGenerator();
+  at::Tensor before_;
+};
+
+// A user's op on cut operands that cannot be recorded.
+void SayOnce(Session::State& state, const OpInfo& op, const std::vector<c10::IValue>& args) {
+  if (op.name.rfind("aten::", 0) == 0 || state.hooks.warn == nullptr) return;
+  const bool any_cut = std::any_of(args.begin(), args.end(), [](const c10::IValue& arg) {
+    if (!arg.isTensor() || !Buffer::IsOurs(arg.toTensor())) return false;
+    return BufferOf(arg.toTensor())->mark.has_value();
+  });
+  if (!any_cut || !state.warned.insert(absl::StrCat("on the host ", op.name)).second) return;
+  state.hooks.warn(absl::StrCat(
+      op.name,
+      " runs at once and whole, on the host, because the shapes of its results are not "
+      "known: register_fake says them, and torch_spmd.register_rule how it may be cut"));
+}
+
 void WriteBack(Session::State& state, const at::Tensor& target, const at::Tensor& host) {
   if (!target.defined() || !Buffer::IsOurs(target)) return;
   if (target.sizes() != host.sizes()) ResizeTensor(state, target, host.sizes());
@@ -94,6 +135,7 @@ void WriteBack(Session::State& state, const at::Tensor& target, const at::Tensor
 void RunOnHost(Session::State& state, const OpInfo& op, torch::jit::Stack* stack) {
   const std::vector<c10::IValue> args = PopArguments(op, stack);
   ++state.statistics.host_fallbacks;
+  SayOnce(state, op, args);
   torch::jit::Stack host;
   for (size_t i = 0; i < args.size(); ++i) {
     host.push_back(HostArgument(state, op, op.args[i], args[i]));
@@ -101,6 +143,7 @@ void RunOnHost(Session::State& state, const OpInfo& op, torch::jit::Stack* stack
   const std::vector<c10::IValue> host_args = host;
   {
     const runtime::DispatchGuard guard;
+    const SeededHost seeded(op);
     op.handle.callBoxed(&host);
   }
   for (const int w : op.written) {

@@ -6,6 +6,7 @@
 //   host      run at once on host copies: data-dependent shapes, ops that PyTorch cannot infer
 #pragma once
 
+#include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/stack.h>
 
 #include "csrc/trace/op_info.h"
@@ -19,6 +20,11 @@ void RunKernel(const OpInfo& op, torch::jit::Stack* stack);
 // Requires, for both: the lock is held; the arguments of `op` are on top of the stack.
 void RunGeneric(Session::State& state, const OpInfo& op, torch::jit::Stack* stack);
 void RunOnHost(Session::State& state, const OpInfo& op, torch::jit::Stack* stack);
+
+// A user's op arrives whole from now on, even where it has a kernel that fits every device.
+void TakeWhole(const c10::OperatorHandle& handle);
+// Kernels above autograd. They stay while the handles do.
+std::vector<c10::RegistrationHandleRAII> RegisterAutogradKernels();
 
 // The arguments of `op`, taken off the stack.
 std::vector<c10::IValue> PopArguments(const OpInfo& op, torch::jit::Stack* stack);

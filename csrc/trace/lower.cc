@@ -120,7 +120,7 @@ class Lowering {
       LowerForeach(record, *element);
       return;
     }
-    ir::Graph::NodeSpec spec = SpecOf(record, record.op->name);
+    ir::Graph::NodeSpec spec = SpecOf(record, record.op->ir_name);
     for (const TapeId id : record.operands) spec.operands.push_back(Map(id));
     spec.groups = record.groups;
     if (options_.runtime_starts && LooseArguments(record) != 0) {

@@ -102,7 +102,13 @@ bool TakesSameArguments(const OpInfo& op, const OpInfo& candidate) {
 OpInfo::OpInfo(c10::OperatorHandle h, int64_t n)
     : handle(std::move(h)), number(n), name(FullName(handle.operator_name())) {
   const c10::FunctionSchema& schema = handle.schema();
-  const rules::Rule* rule = rules::Find(name);
+  ir_name = name;
+  if (IsCopyOfView(handle.operator_name().name)) {
+    constexpr size_t kSuffix = std::string_view("_copy").size();
+    ir_name.erase(handle.operator_name().name.size() - kSuffix, kSuffix);
+  }
+  const rules::Rule* rule = rules::Find(ir_name);
+  elementwise = rule != nullptr && rule->elementwise;
   for (const c10::Argument& a : schema.arguments()) {
     ArgInfo info;
     info.name = a.name();
@@ -143,10 +149,10 @@ OpInfo::OpInfo(c10::OperatorHandle h, int64_t n)
     result_is_list.push_back(r.type()->kind() == c10::TypeKind::ListType);
     if (!IsTensorType(r.type())) only_tensors_result = false;
   }
-  must_run_on_host = handle.hasTag(at::Tag::dynamic_output_shape) ||
+  const std::string& base = handle.operator_name().name;
+  must_run_on_host = (handle.hasTag(at::Tag::dynamic_output_shape) && !IsDynamicByMaskOnly(base)) ||
                      handle.hasTag(at::Tag::data_dependent_output) ||
-                     handle.hasTag(at::Tag::nondeterministic_seeded) ||
-                     IsHostOnly(handle.operator_name().name);
+                     handle.hasTag(at::Tag::nondeterministic_seeded) || IsHostOnly(base);
 }
 
 int OpInfo::FindArg(const std::string& n) const {

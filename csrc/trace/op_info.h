@@ -38,8 +38,9 @@ struct OpInfo {
   OpInfo(c10::OperatorHandle h, int64_t number);
 
   c10::OperatorHandle handle;
-  int64_t number;    // dense; stands for the op in keys
-  std::string name;  // "aten::add_.Tensor"
+  int64_t number;       // dense; stands for the op in keys
+  std::string name;     // "aten::add_.Tensor"
+  std::string ir_name;  // of the op in graphs, which have no strides: a copy of a view is the view
   std::vector<ArgInfo> args;
   std::vector<int> written;       // argument numbers, in order
   std::vector<int> result_alias;  // per result: the written argument that it is, or -1
@@ -48,6 +49,7 @@ struct OpInfo {
   bool is_out = false;    // foo.out(…, *, Tensor(a!) out)
   bool is_view = false;   // some result aliases an argument without a write
   bool only_tensors_result = true;
+  bool elementwise = false;       // as its rule says
   bool must_run_on_host = false;  // result shapes depend on data, or draws random numbers
   Handler handler = nullptr;      // null: the generic kernel
 

@@ -43,12 +43,18 @@ constexpr std::array<std::string_view, 11> kRuntimeOps = {
     "aten::masked_fill", "aten::rsub",    "aten::sub"};
 static_assert(IsSorted(kRuntimeOps));
 
-constexpr std::array<std::string_view, 8> kHostOnly = {
-    "aten::_embedding_bag", "aten::_embedding_bag_forward_only",
-    "aten::_linalg_svd",    "aten::geqrf",
-    "aten::linalg_eig",     "aten::linalg_lstsq",
-    "aten::multinomial",    "aten::nonzero_static"};
+constexpr std::array<std::string_view, 5> kHostOnly = {
+    "aten::_embedding_bag", "aten::_embedding_bag_forward_only", "aten::linalg_lstsq",
+    "aten::multinomial", "aten::nonzero_static"};
 static_assert(IsSorted(kHostOnly));
+
+constexpr std::array<std::string_view, 14> kCopiesOfViews = {
+    "aten::alias_copy",        "aten::diagonal_copy",  "aten::expand_copy",
+    "aten::permute_copy",      "aten::select_copy",    "aten::slice_copy",
+    "aten::squeeze_copy",      "aten::t_copy",         "aten::transpose_copy",
+    "aten::unfold_copy",       "aten::unsqueeze_copy", "aten::view_as_complex_copy",
+    "aten::view_as_real_copy", "aten::view_copy"};
+static_assert(IsSorted(kCopiesOfViews));
 
 constexpr std::array<std::string_view, 3> kKeptWhole = {"aten::linear", "aten::mish_backward",
                                                         "aten::silu_backward"};
@@ -78,6 +84,10 @@ bool IsRuntimeArgument(const std::string& op, const std::string& argument) {
 }
 
 bool IsHostOnly(const std::string& op) { return Contains(kHostOnly, op); }
+bool IsCopyOfView(const std::string& op) { return Contains(kCopiesOfViews, op); }
+bool IsDynamicByMaskOnly(const std::string& op) {
+  return op == "aten::index" || op == "aten::_unsafe_index";
+}
 bool IsKeptWhole(const std::string& op) { return Contains(kKeptWhole, op); }
 bool IsLeftToPyTorch(const std::string& op) { return Contains(kLeft, op); }
 

@@ -14,6 +14,10 @@ bool IsDroppedArgument(const std::string& name);
 bool IsRuntimeArgument(const std::string& op, const std::string& argument);
 // Ops that run on host copies whatever their shapes.
 bool IsHostOnly(const std::string& op);
+// foo_copy where foo is a view: the same function, where there are no strides.
+bool IsCopyOfView(const std::string& op);
+// Ops whose result's shape depends on data only where an index is a mask, which Meta refuses.
+bool IsDynamicByMaskOnly(const std::string& op);
 // Composite ops that are recorded whole all the same.
 bool IsKeptWhole(const std::string& op);
 // Ops with PyTorch kernels of their own that serve us as they are.

@@ -43,6 +43,8 @@ class ProgramCache {
   // What sets the tape apart from the cached program most like it.
   std::string Difference(const Tape& tape) const;
   void Clear();
+  // All of them, last used first.
+  const std::list<CachedProgramPtr>& recent() const { return recent_; }
 
  private:
   size_t capacity_;

@@ -82,6 +82,15 @@ bool IsRegistered(const c10::OperatorHandle& handle) {
 
 }  // namespace
 
+void TakeWhole(const c10::OperatorHandle& handle) {
+  auto* handles = new std::vector<c10::RegistrationHandleRAII>;  // for the life of the process
+  handles->push_back(c10::Dispatcher::singleton().registerImpl(
+      handle.operator_name(), c10::DispatchKey::PrivateUse1,
+      c10::KernelFunction::makeFromBoxedFunctor(
+          std::make_unique<BoxedKernel>(&MutableOpInfo(handle))),
+      std::nullopt, nullptr, "torch_spmd"));
+}
+
 void RegisterKernels() {
   c10::Dispatcher& dispatcher = c10::Dispatcher::singleton();
   auto* handles = new std::vector<c10::RegistrationHandleRAII>;  // for the life of the process
@@ -107,6 +116,9 @@ void RegisterKernels() {
   handles->push_back(dispatcher.registerFallback(
       c10::DispatchKey::PrivateUse1, c10::KernelFunction::makeFromBoxedFunction<&Fallback>(),
       "torch_spmd"));
+  for (c10::RegistrationHandleRAII& handle : RegisterAutogradKernels()) {
+    handles->push_back(std::move(handle));
+  }
   auto* library = new torch::Library(torch::Library::IMPL, "aten",
                                      c10::DispatchKey::AutogradPrivateUse1, __FILE__, __LINE__);
   library->impl("_has_compatible_shallow_copy_type", TORCH_FN(HasCompatibleShallowCopyType));

@@ -162,6 +162,16 @@ uint64_t Session::InitialSeed() { return DefaultGenerator().current_seed(); }
 
 // --- seeing ---
 
+std::vector<std::shared_ptr<const CompiledProgram>> Session::Programs() {
+  SessionLock lock;
+  std::vector<std::shared_ptr<const CompiledProgram>> programs;
+  for (const CachedProgramPtr& cached : lock->programs.recent())
+    programs.push_back(cached->program);
+  std::sort(programs.begin(), programs.end(),
+            [](const auto& a, const auto& b) { return a->number < b->number; });
+  return programs;
+}
+
 std::shared_ptr<const CompiledProgram> Session::LastProgram() {
   SessionLock lock;
   return lock->last_program;

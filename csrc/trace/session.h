@@ -17,6 +17,7 @@
 #include "absl/status/statusor.h"
 #include "csrc/mesh/mesh.h"
 #include "csrc/partition/compile.h"
+#include "csrc/rules/rule.h"
 #include "csrc/runtime/backend.h"
 #include "csrc/runtime/executor.h"
 #include "csrc/sharding/spec.h"
@@ -128,9 +129,17 @@ class Session {
   void ManualSeed(uint64_t seed);
   uint64_t InitialSeed();
 
+  // --- rules ---
+  // Adds a user's rule; what was compiled without it is compiled again. Errors: rules::Register's.
+  absl::Status RegisterRule(rules::Rule rule);
+  // What runs next is compiled again.
+  void ForgetPrograms();
+
   // --- seeing ---
   // The last program that ran, or null; the one that made tensor's value, or null.
   std::shared_ptr<const CompiledProgram> LastProgram();
+  // Those that are kept, oldest first.
+  std::vector<std::shared_ptr<const CompiledProgram>> Programs();
   // Why `tensor` is cut as it is: the chain back to an annotation. Runs nothing.
   absl::StatusOr<std::string> Explain(const at::Tensor& tensor);
   std::vector<CompileEvent> CompileEvents();

@@ -94,7 +94,8 @@ c10::IValue MetaArgument(const ArgInfo& info, const c10::IValue& arg) {
 // only where weights or running statistics are.
 void StatisticsAsOnCpu(const OpInfo& op, const std::vector<c10::IValue>& args, Inference& result) {
   const std::string& base = op.handle.operator_name().name;
-  if (base != "aten::native_layer_norm" && base.find("native_batch_norm") == std::string::npos) {
+  if (base != "aten::native_layer_norm" && base.find("native_batch_norm") == std::string::npos &&
+      base.find("_batch_norm_with_update") == std::string::npos) {
     return;
   }
   if (base.find("backward") != std::string::npos || !args[0].isTensor()) return;
@@ -105,6 +106,20 @@ void StatisticsAsOnCpu(const OpInfo& op, const std::vector<c10::IValue>& args, I
     if (args[i].toTensor().scalar_type() != input) return;
   }
   for (size_t r = 1; r < 3 && r < result.tensors.size(); ++r) result.tensors[r].dtype = input;
+  // The running statistics, after an empty reserve.
+  const bool with_update = base.find("_batch_norm_with_update") != std::string::npos;
+  for (size_t r = 4; with_update && r < result.tensors.size(); ++r) result.tensors[r].dtype = input;
+}
+
+// The loss of one sample that is not reduced has no dimension.
+void MarginLossAsOnCpu(const OpInfo& op, const std::vector<c10::IValue>& args, Inference& result) {
+  const std::string& base = op.handle.operator_name().name;
+  if (base != "aten::multi_margin_loss" && base != "aten::multilabel_margin_loss_forward") return;
+  const int reduction = op.FindArg("reduction");
+  if (args[0].toTensor().dim() < 2 && args[reduction].toInt() == 0) {
+    result.tensors[0].sizes.clear();
+    result.tensors[0].strides.clear();
+  }
 }
 
 Inference Ask(const OpInfo& op, const std::vector<c10::IValue>& args) {
@@ -117,6 +132,7 @@ Inference Ask(const OpInfo& op, const std::vector<c10::IValue>& args) {
     for (size_t i = 0; i < args.size(); ++i) stack.push_back(MetaArgument(op.args[i], args[i]));
     op.handle.callBoxed(&stack);
   } catch (const std::exception&) {
+    result.error = std::current_exception();
     return result;
   }
   for (const c10::IValue& value : stack) {
@@ -135,6 +151,7 @@ Inference Ask(const OpInfo& op, const std::vector<c10::IValue>& args) {
     result.counts.push_back(count);
   }
   StatisticsAsOnCpu(op, args, result);
+  MarginLossAsOnCpu(op, args, result);
   result.ok = true;
   return result;
 }

@@ -5,6 +5,7 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/core/ivalue.h>
 
+#include <exception>
 #include <optional>
 #include <vector>
 
@@ -27,7 +28,8 @@ struct TensorMeta {
 
 // Results flattened, in order; counts[i] tensors belong to result i.
 struct Inference {
-  bool ok = false;  // false: PyTorch cannot say without data
+  bool ok = false;           // false: PyTorch cannot say without data, or refuses
+  std::exception_ptr error;  // what it said then
   std::vector<TensorMeta> tensors;
   std::vector<int> counts;
 };

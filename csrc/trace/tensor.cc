@@ -97,20 +97,21 @@ TapeId StepBackward(Session::State& state, const Recipe& step, TapeId into, Tape
     case ViewOp::kDiagonal:
       return EmitNamed(state, "aten::diagonal_scatter", {into, x},
                        {{"offset", i[0]}, {"dim1", i[1]}, {"dim2", i[2]}}, s);
-    case ViewOp::kUnfold: {
-      TORCH_CHECK_NOT_IMPLEMENTED(false,
-                                  "torch_spmd: writing through unfold is not supported; "
-                                  "write into the tensor it was made from");
-      return kNoId;
-    }
+    case ViewOp::kUnfold:
     case ViewOp::kExpand:
-      // No overlap: every expanded dimension has size 1 in the result, too.
-      return EmitNamed(state, "aten::view", {x}, {{"size", Ints(Vec(s.dims))}}, s);
+      break;  // see PassesRepeats
     case ViewOp::kStrided:
       return EmitNamed(state, "aten::put", {into, StridedIndex(state, step), x},
                        {{"accumulate", false}}, s);
   }
   return kNoId;
+}
+
+bool PassesRepeats(const RecipePtr& recipe) {
+  for (const Recipe* r = recipe.get(); r != nullptr; r = r->parent.get()) {
+    if (r->op == ViewOp::kExpand || r->op == ViewOp::kUnfold) return true;
+  }
+  return false;
 }
 
 TapeId ReadThrough(Session::State& state, TapeId base, const RecipePtr& recipe) {
@@ -242,10 +243,13 @@ void BindBuffer(Session::State& state, Buffer* buffer, TapeId value) {
   buffer->Bind(tape.value(value));
 }
 
-void Write(Session::State& state, const at::Tensor& tensor, TapeId value) {
+void Write(Session::State& state, const at::Tensor& tensor, TapeId value, Overlap overlap) {
   Buffer* buffer = BufferOf(tensor);
-  at::assert_no_internal_overlap(tensor);
-  const RecipePtr recipe = RecipeOf(buffer, tensor);
+  if (overlap == Overlap::kRefused) at::assert_no_internal_overlap(tensor);
+  RecipePtr recipe = RecipeOf(buffer, tensor);
+  // Elements that stand at several places of a view on the way have no inverse there. Where they
+  // lie in memory is what decides.
+  if (PassesRepeats(recipe)) recipe = StridedRecipe(buffer->form, tensor);
   if (recipe == nullptr) {
     BindBuffer(state, buffer, value);
     return;

@@ -29,8 +29,11 @@ ValuePtr HostValue(const at::Tensor& host, bool steal);
 // The value that a tensor has now, views replayed.
 TapeId Read(Session::State& state, const at::Tensor& tensor);
 // Makes `value` (of the tensor's type) the tensor's value; scatters where it is a view.
-// Throws: PyTorch's error for tensors with internal overlap.
-void Write(Session::State& state, const at::Tensor& tensor, TapeId value);
+// Throws: PyTorch's error for tensors with internal overlap, unless that is allowed (for values
+// that are the same everywhere).
+enum class Overlap { kRefused, kAllowed };
+void Write(Session::State& state, const at::Tensor& tensor, TapeId value,
+           Overlap overlap = Overlap::kRefused);
 // Rebinds a whole Buffer.
 void BindBuffer(Session::State& state, Buffer* buffer, TapeId value);
 // The recipe of a tensor: null for the base itself.

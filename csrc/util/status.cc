@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "csrc/util/status.h"
 
-#include <cstdio>
-#include <cstdlib>
+#include <stdexcept>
+#include <string>
 
 namespace spmd {
 
 void CheckFailed(const char* file, int line, const char* condition, const std::string& message) {
-  std::fprintf(stderr, "torch_spmd: internal error at %s:%d: %s is false. %s\n", file, line,
-               condition, message.c_str());
-  std::abort();
+  throw std::logic_error(absl::StrCat("torch_spmd: internal error at ", file, ":", line, ": ",
+                                      condition, " is false. ", message,
+                                      " This is a bug in torch_spmd."));
 }
 
 }  // namespace spmd

@@ -25,7 +25,8 @@
 #define SPMD_ASSIGN_OR_RETURN(lhs, expr) \
   SPMD_ASSIGN_OR_RETURN_IMPL(SPMD_CONCAT(spmd_or_, __LINE__), lhs, expr)
 
-// A broken `Requires:` is a bug in torch_spmd: prints the place and the message, then aborts.
+// A broken `Requires:` is a bug in torch_spmd: throws std::logic_error with the place and the
+// message, so that it ends a run and not the process that holds a user's work.
 #define SPMD_CHECK(cond, ...)                                                               \
   do {                                                                                      \
     if (!(cond)) ::spmd::CheckFailed(__FILE__, __LINE__, #cond, absl::StrCat(__VA_ARGS__)); \

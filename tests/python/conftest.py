@@ -7,6 +7,8 @@ from pathlib import Path
 
 # Tiny ops on few cores: waiting threads should sleep, not spin. Read when torch is loaded.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+# Every program that a test compiles is verified after every pass.
+os.environ.setdefault("SPMD_CHECK_PASSES", "1")
 
 import pytest
 

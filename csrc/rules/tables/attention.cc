@@ -96,8 +96,9 @@ absl::StatusOr<OpFactors> AttentionBackwardFactors(const OpCall& call) {
 absl::StatusOr<std::vector<TensorType>> AttentionTypes(const OpCall& call) {
   const TensorType &q = call.operand(0), &v = call.operand(2);
   const Dims& n = q.dims;
-  return std::vector<TensorType>{{q.dtype, {n[0], n[1], n[2], v.dims[3]}},
-                                 {DType::kF32, {n[0], n[1], n[2]}}};
+  return std::vector<TensorType>{
+      {q.dtype, {n[0], n[1], n[2], v.dims[3]}},
+      {q.dtype == DType::kF64 ? DType::kF64 : DType::kF32, {n[0], n[1], n[2]}}};
 }
 
 absl::StatusOr<std::vector<TensorType>> AttentionBackwardTypes(const OpCall& call) {

@@ -30,6 +30,10 @@ ir::ValueId EmptyResult(Builder& b, const TensorType& type);
 ir::ValueId MeanOf(Builder& b, ir::ValueId v, std::vector<int64_t> dims, int64_t count,
                    bool keepdim);
 
+// The p-norm over `dims`. Requires: v is real or complex floating.
+ir::ValueId NormOf(Builder& b, ir::ValueId v, double p, const std::vector<int64_t>& dims,
+                   bool keepdim);
+
 #define SPMD_DECOMPOSITION(name) \
   ValuesOrStatus name(Builder& b, const ir::Graph& from, const ir::Node& node, Operands operands)
 
@@ -43,6 +47,19 @@ SPMD_DECOMPOSITION(DecomposeAMinMax);
 SPMD_DECOMPOSITION(DecomposeSoftmax);  // and _log_softmax, _safe_softmax
 SPMD_DECOMPOSITION(DecomposeSoftmaxBackward);
 SPMD_DECOMPOSITION(DecomposeGlu);
+SPMD_DECOMPOSITION(DecomposeScan);  // cumsum, cumprod
+SPMD_DECOMPOSITION(DecomposeDist);
+// Diagonals.
+SPMD_DECOMPOSITION(DecomposeDiagonal);
+SPMD_DECOMPOSITION(DecomposeDiagEmbed);  // and diagonal_backward
+SPMD_DECOMPOSITION(DecomposeDiagonalScatter);
+SPMD_DECOMPOSITION(DecomposeTrace);
+// Ops that move elements.
+SPMD_DECOMPOSITION(DecomposeBlockDiag);
+SPMD_DECOMPOSITION(DecomposeChannelShuffle);
+SPMD_DECOMPOSITION(DecomposeNarrowCopy);
+SPMD_DECOMPOSITION(DecomposeRot90);
+SPMD_DECOMPOSITION(DecomposeSplit);  // split_with_sizes_copy, unsafe_split, unbind_copy
 // Normalisation.
 SPMD_DECOMPOSITION(DecomposeLayerNorm);
 SPMD_DECOMPOSITION(DecomposeLayerNormBackward);

@@ -66,15 +66,44 @@ int OverIndices(CallFactors& f, const OpCall& call, const Indexed& x, int first,
   return first_factor;
 }
 
+int AddIndexed(CallFactors& f, int64_t size, IndexedDim indexed) {
+  return indexed == IndexedDim::kWhole ? f.AddWhole(size) : f.Add(size);
+}
+
+// A mask stands for as many dimensions as it has. All of it is whole: the count decides.
+absl::StatusOr<OpFactors> MaskedPutFactors(const OpCall& call) {
+  CallFactors f(call);
+  for (int k = 0; k < static_cast<int>(call.operands.size()); ++k) {
+    for (int d = 0; call.has(k) && d < call.operand(k).rank(); ++d) {
+      const int factor = f.AddWhole(call.operand(k).dims[d]);
+      f.OverOperand(k, d, factor);
+      if (k == 0) f.OverResult(d, factor);
+    }
+  }
+  return f.Take();
+}
+
 }  // namespace
 
-absl::StatusOr<OpFactors> IndexFactors(const OpCall& call) {
+Dims IndexedDims(const OpCall& call) {
+  const std::optional<Indexed> x =
+      IndexedOf(call, /*first=*/1, static_cast<int>(call.operands.size()) - 1);
+  SPMD_CHECK(x.has_value(), call.ToString(), ": a mask");
+  Dims dims(x->rank());
+  for (int i = 0; i < static_cast<int>(x->kept.size()); ++i) {
+    dims[x->PlaceOfKept(i)] = call.operand(0).dims[x->kept[i]];
+  }
+  std::copy(x->broadcast.begin(), x->broadcast.end(), dims.begin() + x->lead);
+  return dims;
+}
+
+absl::StatusOr<OpFactors> IndexFactors(const OpCall& call, IndexedDim indexed) {
   const int count = static_cast<int>(call.operands.size()) - 1;
   const std::optional<Indexed> x = IndexedOf(call, /*first=*/1, count);
   if (!x || x->rank() != call.results[0].rank()) return WholeFactors(call);
   CallFactors f(call);
   for (int i = 0; i < static_cast<int>(x->kept.size()); ++i) f.Pass(x->kept[i], x->PlaceOfKept(i));
-  for (int d : x->replaced) f.OverOperand(0, d, f.AddWhole(call.operand(0).dims[d]));
+  for (int d : x->replaced) f.OverOperand(0, d, AddIndexed(f, call.operand(0).dims[d], indexed));
   const int first = OverIndices(f, call, *x, /*first=*/1, /*whole=*/false);
   for (int i = 0; i < static_cast<int>(x->broadcast.size()); ++i) {
     f.OverResult(x->lead + i, first + i);
@@ -82,10 +111,11 @@ absl::StatusOr<OpFactors> IndexFactors(const OpCall& call) {
   return f.Take();
 }
 
-absl::StatusOr<OpFactors> IndexPutFactors(const OpCall& call) {
+absl::StatusOr<OpFactors> IndexPutFactors(const OpCall& call, IndexedDim indexed) {
   const int values = static_cast<int>(call.operands.size()) - 1;
   const std::optional<Indexed> x = IndexedOf(call, /*first=*/1, /*count=*/values - 1);
-  if (!x || call.operand(values).rank() > x->rank()) return WholeFactors(call);
+  if (!x) return MaskedPutFactors(call);
+  if (call.operand(values).rank() > x->rank()) return WholeFactors(call);
   CallFactors f(call);
   std::vector<int> factor_at(x->rank());
   Dims dims(x->rank());
@@ -95,7 +125,7 @@ absl::StatusOr<OpFactors> IndexPutFactors(const OpCall& call) {
     dims[at] = call.results[0].dims[d];
   }
   for (int d : x->replaced) {
-    const int factor = f.AddWhole(call.operand(0).dims[d]);
+    const int factor = AddIndexed(f, call.operand(0).dims[d], indexed);
     f.OverOperand(0, d, factor);
     f.OverResult(d, factor);
   }

@@ -8,6 +8,7 @@
 #include "csrc/rules/tables/call_factors.h"
 #include "csrc/rules/tables/embedding.h"
 #include "csrc/rules/tables/nll.h"
+#include "csrc/rules/tables/parts.h"
 #include "csrc/rules/tables/scatter.h"
 
 namespace spmd::rules {
@@ -26,39 +27,93 @@ Rule Accumulates(Rule rule) {
   return rule;
 }
 
-}  // namespace
+absl::StatusOr<OpFactors> Gather(const OpCall& call) {
+  return GatherFactors(call, IndexedDim::kWhole);
+}
+absl::StatusOr<OpFactors> Index(const OpCall& call) {
+  return IndexFactors(call, IndexedDim::kWhole);
+}
+absl::StatusOr<OpFactors> IndexPut(const OpCall& call) {
+  return IndexPutFactors(call, IndexedDim::kWhole);
+}
+absl::StatusOr<OpFactors> IndexCopy(const OpCall& call) {
+  return IndexWriteFactors(call, IndexedDim::kWhole, /*adds=*/false);
+}
+absl::StatusOr<OpFactors> IndexAdd(const OpCall& call) {
+  return IndexWriteFactors(call, IndexedDim::kWhole, /*adds=*/true);
+}
+absl::StatusOr<OpFactors> Scatter(const OpCall& call) {
+  return ScatterFactors(call, IndexedDim::kWhole, /*adds=*/false);
+}
+absl::StatusOr<OpFactors> ScatterAdd(const OpCall& call) {
+  return ScatterFactors(call, IndexedDim::kWhole, /*adds=*/true);
+}
 
-// Sorted by op.
-std::vector<Rule> IndexingRules() {
+// Every place is searched for in a row of the sorted sequence; one row serves all, or each row has
+// its own.
+absl::StatusOr<OpFactors> SearchSortedFactors(const OpCall& call) {
+  CallFactors f(call);
+  const int rank = call.operand(1).rank(), rows = call.operand(0).rank() - 1;
+  for (int d = 0; d < rank; ++d) {
+    const int factor = f.Add(call.operand(1).dims[d]);
+    f.OverOperand(1, d, factor);
+    f.OverResult(d, factor);
+    for (int k : {0, 2}) {
+      if (d < rows && call.has(k)) f.OverOperand(k, d, factor);
+    }
+  }
+  const int sequence = f.AddWhole(call.operand(0).dims[rows]);
+  for (int k : {0, 2}) {
+    if (call.has(k)) f.OverOperand(k, rows, sequence);
+  }
+  return f.Take();
+}
+
+std::vector<Rule> AtenRules() {
+  const auto index_put = [](absl::string_view op) {
+    return Accumulates(Moves(op, IndexPut).Types(SameTypes).Decomposes(WriteByPart));
+  };
+  const auto writes = [](absl::string_view op, FactorsFn factors) {
+    return Moves(op, factors).Types(SameTypes).Decomposes(WriteByPart);
+  };
   return {
-      Accumulates(Moves("aten::_index_put_impl", IndexPutFactors).Types(SameTypes)),
-      Moves("aten::_unsafe_index.Tensor", IndexFactors).Jointly({0}).Monotone(),
-      Accumulates(Moves("aten::_unsafe_index_put", IndexPutFactors).Types(SameTypes)),
+      index_put("aten::_index_put_impl"),
+      Moves("aten::_unsafe_index.Tensor", Index).Jointly({0}).Monotone().Decomposes(ReadByPart),
+      index_put("aten::_unsafe_index_put"),
       Computed("aten::embedding", NoFactors).DecomposesAlways(EmbeddingByRows),
       Computed("aten::embedding_dense_backward", NoFactors)
           .DecomposesAlways(EmbeddingBackwardByRows),
-      Moves("aten::gather", GatherFactors).Jointly({0}).Monotone(),
-      Moves("aten::index.Tensor", IndexFactors).Jointly({0}).Monotone(),
-      Accumulates(Moves("aten::index_add", IndexAddFactors)
-                      .Jointly({0, 2})
-                      .Runtime({"alpha"})
-                      .Types(SameTypes)),
-      Moves("aten::index_copy", IndexCopyFactors).Jointly({0, 2}).Monotone().Types(SameTypes),
-      Moves("aten::index_fill.int_Scalar", IndexCopyFactors).Runtime({"value"}).Types(SameTypes),
-      Moves("aten::index_fill.int_Tensor", IndexCopyFactors).Types(SameTypes),
-      Accumulates(Moves("aten::index_put", IndexPutFactors).Types(SameTypes)),
-      Moves("aten::index_select", IndexSelectFactors).Jointly({0}).Monotone(),
+      Moves("aten::gather", Gather).Jointly({0}).Monotone().Decomposes(ReadByPart),
+      Moves("aten::index.Tensor", Index).Jointly({0}).Monotone().Decomposes(ReadByPart),
+      Accumulates(writes("aten::index_add", IndexAdd).Jointly({0, 2}).Runtime({"alpha"})),
+      writes("aten::index_copy", IndexCopy).Jointly({0, 2}).Monotone(),
+      writes("aten::index_fill.int_Scalar", IndexCopy).Runtime({"value"}),
+      writes("aten::index_fill.int_Tensor", IndexCopy),
+      index_put("aten::index_put"),
+      writes("aten::index_reduce", IndexCopy),
+      Moves("aten::index_select", IndexSelectFactors)
+          .Jointly({0})
+          .Monotone()
+          .Decomposes(ReadByPart),
       Computed("aten::nll_loss2d_backward", NoFactors).DecomposesAlways(Nll2dBackward),
       Computed("aten::nll_loss2d_forward", NoFactors).DecomposesAlways(Nll2dForward),
       Computed("aten::nll_loss_backward", NoFactors).DecomposesAlways(NllBackward),
       Computed("aten::nll_loss_forward", NoFactors).DecomposesAlways(NllForward),
-      Moves("aten::scatter.reduce", ScatterFactors).Types(SameTypes),
-      Moves("aten::scatter.src", ScatterFactors).Jointly({0, 2}).Monotone().Types(SameTypes),
-      Moves("aten::scatter.value", ScatterFactors).Runtime({"value"}).Types(SameTypes),
-      Moves("aten::scatter.value_reduce", ScatterFactors).Runtime({"value"}).Types(SameTypes),
-      Accumulates(Moves("aten::scatter_add", ScatterAddFactors).Jointly({0, 2}).Types(SameTypes)),
-      Moves("aten::scatter_reduce.two", ScatterFactors).Types(SameTypes),
-      Moves("aten::take", TakeFactors).Jointly({0}).Monotone(),
+      writes("aten::put", PutFactors),
+      writes("aten::scatter.reduce", Scatter),
+      writes("aten::scatter.src", Scatter).Jointly({0, 2}).Monotone(),
+      writes("aten::scatter.value", Scatter).Runtime({"value"}),
+      writes("aten::scatter.value_reduce", Scatter).Runtime({"value"}),
+      Accumulates(writes("aten::scatter_add", ScatterAdd).Jointly({0, 2})),
+      writes("aten::scatter_reduce.two", Scatter),
+      Einsum("aten::searchsorted.Scalar", "[n], [n]? -> ()"),
+      Computed("aten::searchsorted.Tensor", SearchSortedFactors),
+      Moves("aten::take", TakeFactors).Jointly({0}).Monotone().Decomposes(ReadByPart),
+  };
+}
+
+std::vector<Rule> OwnRules() {
+  return {
       Computed("spmd::cross_entropy_dinput", CrossEntropyDInputFactors)
           .Types(CrossEntropyDInputTypes)
           .Local(LocalCrossEntropyDInput),
@@ -79,6 +134,16 @@ std::vector<Rule> IndexingRules() {
       Einsum("spmd::nll_rows", "n c, n, c? -> n").Jointly({0}).Types(NllRowsTypes).Local(LocalNll),
       Einsum("spmd::nll_sum", "n c, n, c? -> (), ()").Types(NllSumTypes).Local(LocalNll),
   };
+}
+
+}  // namespace
+
+std::vector<Rule> IndexingRules() {
+  std::vector<Rule> rules;
+  for (const auto family : {AtenRules, PartRules, OwnRules}) {
+    for (Rule& rule : family()) rules.push_back(std::move(rule));
+  }
+  return rules;
 }
 
 }  // namespace spmd::rules

@@ -1,8 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // Products of matrices, and attention.
+#include <algorithm>
+#include <array>
+
 #include "csrc/rules/einsum.h"
 #include "csrc/rules/registry.h"
 #include "csrc/rules/tables/attention.h"
+#include "csrc/rules/tables/call_factors.h"
 #include "csrc/rules/tables/decompositions.h"
 
 namespace spmd::rules {
@@ -10,6 +14,31 @@ namespace {
 
 Rule Product(absl::string_view op, absl::string_view text) {
   return Einsum(op, text).Types(EinsumTypes).Flops(2);
+}
+
+// Three tensors, each short of the dimensions in its "expand", multiplied point by point; those in
+// "sumdim" are summed over.
+absl::StatusOr<OpFactors> TrilinearFactors(const OpCall& call) {
+  auto has = [&](const char* list, int64_t d) {
+    const std::vector<int64_t>& dims = call.attrs().GetInts(list);
+    return std::count(dims.begin(), dims.end(), d) > 0;
+  };
+  constexpr std::array<const char*, 3> kExpand = {"expand1", "expand2", "expand3"};
+  CallFactors f(call);
+  std::array<int, 3> next = {0, 0, 0};
+  const int rank =
+      call.operand(0).rank() + static_cast<int>(call.attrs().GetInts("expand1").size());
+  for (int d = 0, result = 0; d < rank; ++d) {
+    int factor = -1;
+    for (int k = 0; k < 3; ++k) {
+      if (has(kExpand[k], d)) continue;
+      const int64_t size = call.operand(k).dims[next[k]];
+      if (factor < 0) factor = f.Add(size);
+      f.OverOperand(k, next[k]++, factor);
+    }
+    if (!has("sumdim", d)) f.OverResult(result++, factor);
+  }
+  return f.Take();
 }
 
 }  // namespace
@@ -35,6 +64,7 @@ std::vector<Rule> MatmulRules() {
           .Flops(4),
       Einsum("aten::_cdist_forward", "... p [m], ... r [m] -> ... p r").Flops(3),
       Einsum("aten::_euclidean_dist", "... p [m], ... r [m] -> ... p r").Flops(3),
+      Computed("aten::_trilinear", TrilinearFactors).Each({0, 1, 2}).Flops(3),
       Computed("spmd::attention", AttentionFactors)
           .Types(AttentionTypes)
           .Decomposes(DecomposeAttention)

@@ -36,6 +36,8 @@ absl::StatusOr<OpFactors> NormFactors(const OpCall& call) {
   return ReduceFactors(call, Reduced(call), proto);
 }
 
+absl::StatusOr<OpFactors> NoFactors(const OpCall& call) { return WholeFactors(call); }
+
 absl::StatusOr<OpFactors> DimWhole(const OpCall& call) {
   return WholeDimFactors(call, Reduced(call));
 }
@@ -128,13 +130,15 @@ std::vector<Rule> ReductionRules() {
        {"_softmax", "_log_softmax", "_safe_softmax"});
   Rows(t, along.Each({0}).Decomposes(DecomposeSoftmaxBackward),
        {"_softmax_backward_data", "_log_softmax_backward_data"});
-  Rows(t, along.Jointly({0}).Types(ScanTypes), {"cumsum"});
-  Rows(t, along.Types(ScanTypes), {"cumprod"});
+  Rows(t, along.Jointly({0}).Decomposes(DecomposeScan).Types(ScanTypes), {"cumsum"});
+  Rows(t, along.Decomposes(DecomposeScan).Types(ScanTypes), {"cumprod"});
   Rows(t, along,
        {"logcumsumexp", "_logcumsumexp", "cummax", "cummin", "sort", "sort.stable", "topk",
-        "glu_backward", "linalg_cross"});
+        "glu_backward"});
   Rows(t, Computed("", OthersWhole), {"renorm"});
   t.push_back(Einsum("aten::bucketize.Tensor", "..., [n] -> ..."));
+  t.push_back(Computed("aten::dist", NoFactors).DecomposesAlways(DecomposeDist));
+  t.push_back(Einsum("aten::trace", "[m] [n] -> ()").Decomposes(DecomposeTrace));
   Rows(t, along.Decomposes(DecomposeGlu), {"glu"});
   return t;
 }

@@ -75,33 +75,46 @@ ValuesOrStatus DecomposeVariance(Builder& b, const ir::Graph& from, const ir::No
   return AsResultsOf(b, from, node, {result, Squeeze(b, mean, r)});
 }
 
+ir::ValueId NormOf(Builder& b, ir::ValueId x, double p, const std::vector<int64_t>& dims,
+                   bool keepdim) {
+  if (p != 2 || IsComplex(b.type(x).dtype)) x = b.Call("aten::abs", {x});
+  if (p == kInfinity) return b.Amax(x, dims, keepdim);
+  if (p == -kInfinity) return b.Call("aten::amin", {x}, {{"dim", dims}, {"keepdim", keepdim}});
+  if (p == 0) {
+    const ir::ValueId counted = b.Call("aten::ne.Scalar", {x}, {{"other", 0.0}});
+    return b.Sum(b.Cast(counted, b.type(x).dtype), dims, keepdim);
+  }
+  if (p == 1) return b.Sum(x, dims, keepdim);
+  if (p == 2) return b.Sqrt(b.Sum(b.Square(x), dims, keepdim));
+  auto power = [&](ir::ValueId v, double exponent) {
+    return b.Call("aten::pow.Tensor_Scalar", {v}, {{"exponent", exponent}});
+  };
+  return power(b.Sum(power(x, p), dims, keepdim), 1 / p);
+}
+
 ValuesOrStatus DecomposeNorm(Builder& b, const ir::Graph& from, const ir::Node& node,
                              Operands operands) {
   const Reduction r(from, node);
   const char* name = node.attributes.Find("ord") != nullptr ? "ord" : "p";
   const double p = node.attributes.GetDoubleOr(name, 2);
-  ir::ValueId x = Upcast(b, CastToAttr(b, operands[0], node));
-  if (p != 2 || IsComplex(b.type(x).dtype)) x = b.Call("aten::abs", {x});
-  auto done = [&](ir::ValueId v) { return AsResultsOf(b, from, node, {v}); };
-  if (p == kInfinity) return done(b.Amax(x, r.dims, r.keepdim));
-  if (p == -kInfinity) {
-    return done(b.Call("aten::amin", {x}, {{"dim", r.dims}, {"keepdim", r.keepdim}}));
-  }
-  if (p == 0) {
-    const ir::ValueId counted = b.Call("aten::ne.Scalar", {x}, {{"other", 0.0}});
-    return done(b.Sum(b.Cast(counted, b.type(x).dtype), r.dims, r.keepdim));
-  }
-  if (p == 1) return done(b.Sum(x, r.dims, r.keepdim));
-  if (p == 2) return done(b.Sqrt(b.Sum(b.Square(x), r.dims, r.keepdim)));
-  auto power = [&](ir::ValueId v, double exponent) {
-    return b.Call("aten::pow.Tensor_Scalar", {v}, {{"exponent", exponent}});
-  };
-  return done(power(b.Sum(power(x, p), r.dims, r.keepdim), 1 / p));
+  const ir::ValueId x = Upcast(b, CastToAttr(b, operands[0], node));
+  return AsResultsOf(b, from, node, {NormOf(b, x, p, r.dims, r.keepdim)});
+}
+
+// Of the difference of two tensors that broadcast.
+ValuesOrStatus DecomposeDist(Builder& b, const ir::Graph& from, const ir::Node& node,
+                             Operands operands) {
+  const ir::ValueId x = Upcast(b, b.Sub(operands[0], operands[1]));
+  const std::vector<int64_t> all = DimList(std::vector<bool>(b.rank(x), true));
+  const double p = node.attributes.GetDoubleOr("p", 2);
+  return AsResultsOf(b, from, node, {NormOf(b, x, p, all, /*keepdim=*/false)});
 }
 
 ValuesOrStatus DecomposeLogSumExp(Builder& b, const ir::Graph& from, const ir::Node& node,
                                   Operands operands) {
   const Reduction r(from, node);
+  // No order, or nothing: no maximum.
+  if (IsComplex(r.type.dtype) || r.type.NumElements() == 0) return Values{};
   ir::ValueId x = Upcast(b, operands[0]);
   if (IsIntegral(b.type(x).dtype, /*include_bool=*/true)) x = b.Cast(x, DType::kF32);
   const ir::ValueId top = FiniteAmax(b, x, r.dims);

@@ -9,8 +9,9 @@
 namespace spmd::rules {
 namespace {
 
-// What becomes of the index's own dimension.
-enum class IndexDim { kWhole, kReduced };
+int AddIndexed(CallFactors& f, int64_t size, IndexedDim indexed) {
+  return indexed == IndexedDim::kWhole ? f.AddWhole(size) : f.Add(size);
+}
 
 // Operand k along a dimension of which the factor's first `size` indices are what the op looks at.
 void OverPrefix(CallFactors& f, int k, int d, int factor, int64_t have, int64_t factor_size,
@@ -25,7 +26,9 @@ void OverPrefix(CallFactors& f, int k, int d, int factor, int64_t have, int64_t 
   }
 }
 
-absl::StatusOr<OpFactors> Scatter(const OpCall& call, IndexDim index_dim) {
+}  // namespace
+
+absl::StatusOr<OpFactors> ScatterFactors(const OpCall& call, IndexedDim indexed, bool adds) {
   const TensorType& self = call.operand(0);
   const TensorType& index = call.operand(1);
   const bool has_src = call.has(2);
@@ -36,7 +39,7 @@ absl::StatusOr<OpFactors> Scatter(const OpCall& call, IndexDim index_dim) {
   const int64_t dim = call.Dim("dim", self.rank());
   for (int d = 0; d < self.rank(); ++d) {
     const int64_t n = self.dims[d], m = index.dims[d];
-    const int factor = d == dim ? f.AddWhole(n) : f.Add(n);
+    const int factor = d == dim ? AddIndexed(f, n, indexed) : f.Add(n);
     f.OverOperand(0, d, factor);
     f.OverResult(d, factor);
     if (d != dim) {
@@ -44,11 +47,10 @@ absl::StatusOr<OpFactors> Scatter(const OpCall& call, IndexDim index_dim) {
       if (has_src) OverPrefix(f, 2, d, factor, call.operand(2).dims[d], n, m);
       continue;
     }
-    const bool reduced = index_dim == IndexDim::kReduced;
-    const int indices = reduced ? f.Add(m) : f.AddWhole(m);
+    const int indices = adds ? f.Add(m) : f.AddWhole(m);
     f.OverOperand(1, d, indices);
     if (!has_src) continue;
-    if (reduced) {
+    if (adds) {
       OverPrefix(f, 2, d, indices, call.operand(2).dims[d], m, m);
     } else {
       f.OverOperand(2, d, f.AddWhole(call.operand(2).dims[d]));
@@ -57,7 +59,7 @@ absl::StatusOr<OpFactors> Scatter(const OpCall& call, IndexDim index_dim) {
   return f.Take();
 }
 
-absl::StatusOr<OpFactors> IndexWrite(const OpCall& call, IndexDim index_dim) {
+absl::StatusOr<OpFactors> IndexWriteFactors(const OpCall& call, IndexedDim indexed, bool adds) {
   const TensorType& self = call.operand(0);
   const bool has_source = call.has(2) && call.operand(2).rank() == self.rank();
   if (self.rank() == 0 || call.operand(1).rank() != 1 ||
@@ -67,7 +69,8 @@ absl::StatusOr<OpFactors> IndexWrite(const OpCall& call, IndexDim index_dim) {
   CallFactors f(call);
   const int64_t dim = call.Dim("dim", self.rank());
   for (int d = 0; d < self.rank(); ++d) {
-    const int factor = d == dim ? f.AddWhole(self.dims[d]) : f.Add(self.dims[d]);
+    const int64_t size = self.dims[d];
+    const int factor = d == dim ? AddIndexed(f, size, indexed) : f.Add(size);
     f.OverOperand(0, d, factor);
     f.OverResult(d, factor);
     if (d != dim) {
@@ -75,16 +78,14 @@ absl::StatusOr<OpFactors> IndexWrite(const OpCall& call, IndexDim index_dim) {
       continue;
     }
     const int64_t n = call.operand(1).dims[0];
-    const int indices = index_dim == IndexDim::kReduced ? f.Add(n) : f.AddWhole(n);
+    const int indices = adds ? f.Add(n) : f.AddWhole(n);
     f.OverOperand(1, 0, indices);
     if (has_source) f.OverOperand(2, d, indices);
   }
   return f.Take();
 }
 
-}  // namespace
-
-absl::StatusOr<OpFactors> GatherFactors(const OpCall& call) {
+absl::StatusOr<OpFactors> GatherFactors(const OpCall& call, IndexedDim indexed) {
   const TensorType& self = call.operand(0);
   const TensorType& index = call.operand(1);
   if (index.rank() != self.rank()) return WholeFactors(call);
@@ -96,7 +97,7 @@ absl::StatusOr<OpFactors> GatherFactors(const OpCall& call) {
     f.OverOperand(1, d, factor);
     f.OverResult(d, factor);
     if (d == dim) {
-      f.OverOperand(0, d, f.AddWhole(self.dims[d]));
+      f.OverOperand(0, d, AddIndexed(f, self.dims[d], indexed));
     } else {
       OverPrefix(f, 0, d, factor, self.dims[d], m, m);
     }
@@ -123,19 +124,6 @@ absl::StatusOr<OpFactors> IndexSelectFactors(const OpCall& call) {
   return f.Take();
 }
 
-absl::StatusOr<OpFactors> ScatterFactors(const OpCall& call) {
-  return Scatter(call, IndexDim::kWhole);
-}
-absl::StatusOr<OpFactors> ScatterAddFactors(const OpCall& call) {
-  return Scatter(call, IndexDim::kReduced);
-}
-absl::StatusOr<OpFactors> IndexCopyFactors(const OpCall& call) {
-  return IndexWrite(call, IndexDim::kWhole);
-}
-absl::StatusOr<OpFactors> IndexAddFactors(const OpCall& call) {
-  return IndexWrite(call, IndexDim::kReduced);
-}
-
 absl::StatusOr<OpFactors> TakeFactors(const OpCall& call) {
   CallFactors f(call);
   for (int d = 0; d < call.operand(0).rank(); ++d) {
@@ -145,6 +133,18 @@ absl::StatusOr<OpFactors> TakeFactors(const OpCall& call) {
     const int factor = f.Add(call.operand(1).dims[d]);
     f.OverOperand(1, d, factor);
     f.OverResult(d, factor);
+  }
+  return f.Take();
+}
+
+absl::StatusOr<OpFactors> PutFactors(const OpCall& call) {
+  CallFactors f(call);
+  for (int k = 0; k < 3; ++k) {
+    for (int d = 0; d < call.operand(k).rank(); ++d) {
+      const int factor = f.AddWhole(call.operand(k).dims[d]);
+      f.OverOperand(k, d, factor);
+      if (k == 0) f.OverResult(d, factor);
+    }
   }
   return f.Take();
 }

@@ -7,6 +7,7 @@
 #include "csrc/rules/registry.h"
 #include "csrc/rules/tables/axes.h"
 #include "csrc/rules/tables/call_factors.h"
+#include "csrc/rules/tables/decompositions.h"
 #include "csrc/rules/tables/joining.h"
 #include "csrc/rules/tables/reshape.h"
 #include "csrc/rules/tables/slicing.h"
@@ -68,6 +69,10 @@ Rule Moves(absl::string_view op, FactorsFn factors) {
 // The same without touching them.
 Rule Views(absl::string_view op, FactorsFn factors) { return Moves(op, factors).Flops(0); }
 
+Rule Rewritten(absl::string_view op, DecomposeFn as) {
+  return Computed(op, NoFactors).DecomposesAlways(as);
+}
+
 Rule Same(absl::string_view op) {
   return Einsum(op, "... -> ...").Jointly({0}).Monotone().Types(SameTypes).Flops(0);
 }
@@ -87,29 +92,37 @@ std::vector<Rule> ViewRules() {
       Same("aten::alias"),
       Views("aten::as_strided", NoFactors),
       Computed("aten::as_strided_scatter", NoFactors).Jointly({0, 1}),
+      Rewritten("aten::block_diag", DecomposeBlockDiag),
       Computed("aten::cat", CatFactors).JointlyAll().Monotone().Types(CatTypes),
+      Rewritten("aten::channel_shuffle", DecomposeChannelShuffle),
       Computed("aten::constant_pad_nd", PadFactors)
           .Jointly({0})
           .LinearIf(PadsWithZero)
           .Types(PadTypes)
           .Local(LocalPad),
-      Computed("aten::diag_embed", Mapped<DiagEmbedSource>).Jointly({0}),
-      ViewsDims<DiagonalSource>("aten::diagonal").Types(nullptr),
+      Computed("aten::diag_embed", Mapped<DiagEmbedSource>)
+          .Jointly({0})
+          .Decomposes(DecomposeDiagEmbed),
+      ViewsDims<DiagonalSource>("aten::diagonal").Types(nullptr).Decomposes(DecomposeDiagonal),
       Computed("aten::diagonal_backward", DiagonalBackwardFactors)
           .Jointly({0})
           .Types(InputSizesTypes)
-          .Local(LocalInputSizes),
+          .Local(LocalInputSizes)
+          .Decomposes(DecomposeDiagEmbed),
       Computed("aten::diagonal_scatter", DiagonalScatterFactors)
           .Jointly({0, 1})
           .Monotone()
-          .Types(SameTypes),
+          .Types(SameTypes)
+          .Decomposes(DecomposeDiagonalScatter),
       Views("aten::expand", Mapped<ExpandSource>).Types(ExpandTypes).Local(LocalSize),
       Moves("aten::flip", FlipFactors).Types(SameTypes),
       Same("aten::lift_fresh"),
+      Rewritten("aten::narrow_copy", DecomposeNarrowCopy),
       ViewsDims<PermuteSource>("aten::permute"),
       Moves("aten::repeat", RepeatFactors).Local(LocalRepeats),
       Views("aten::reshape", ReshapeFactors).DecomposesAlways(AsView),
       Moves("aten::roll", RollFactors).Types(SameTypes).Decomposes(RollAsCat),
+      Rewritten("aten::rot90", DecomposeRot90),
       ViewsDims<SelectSource>("aten::select.int"),
       Computed("aten::select_backward", SelectBackwardFactors)
           .Jointly({0})
@@ -131,6 +144,7 @@ std::vector<Rule> ViewRules() {
           .Monotone()
           .Types(SameTypes)
           .Local(LocalSliceScatter),
+      Rewritten("aten::split_with_sizes_copy", DecomposeSplit),
       ViewsDims<SqueezeSource>("aten::squeeze").DecomposesAlways(AsSqueezeDims<SqueezeSource>),
       ViewsDims<SqueezeDimSource>("aten::squeeze.dim")
           .DecomposesAlways(AsSqueezeDims<SqueezeDimSource>),
@@ -144,11 +158,14 @@ std::vector<Rule> ViewRules() {
       ViewsDims<TransposeSource>("aten::transpose.int"),
       Einsum("aten::tril", "... -> ...").Jointly({0}).Types(SameTypes).Local(LocalTriangle),
       Einsum("aten::triu", "... -> ...").Jointly({0}).Types(SameTypes).Local(LocalTriangle),
+      Rewritten("aten::unbind_copy.int", DecomposeSplit),
       Views("aten::unfold", UnfoldFactors),
       Computed("aten::unfold_backward", UnfoldBackwardFactors)
           .Jointly({0})
           .Types(InputSizesTypes)
           .Local(LocalInputSizes),
+      Rewritten("aten::unsafe_split.Tensor", DecomposeSplit),
+      Rewritten("aten::unsafe_split_with_sizes", DecomposeSplit),
       ViewsDims<UnsqueezeSource>("aten::unsqueeze"),
       Views("aten::view", ReshapeFactors).Types(ReshapeTypes).Local(LocalSize),
       Computed("aten::view.dtype", BitcastFactors).Flops(0).Types(BitcastTypes),

@@ -85,6 +85,11 @@ Tensor Probabilities(const Tensor& scores, const Tensor& logsumexp) {
   return scores.sub(logsumexp.unsqueeze(-1)).exp_().masked_fill_(masked, 0);
 }
 
+// Of the logsumexp: what the flash kernel computes in.
+at::ScalarType RowType(const Tensor& query) {
+  return query.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
+}
+
 }  // namespace
 
 std::tuple<Tensor, Tensor> Attention(const Tensor& query, const Tensor& key, const Tensor& value,
@@ -93,8 +98,9 @@ std::tuple<Tensor, Tensor> Attention(const Tensor& query, const Tensor& key, con
   Check(query, key, value);
   const int64_t heads = query.size(1);
   if (query.is_meta()) {
-    return {at::empty({query.size(0), heads, query.size(2), value.size(3)}, query.options()),
-            at::empty({query.size(0), heads, query.size(2)}, query.options().dtype(at::kFloat))};
+    return {
+        at::empty({query.size(0), heads, query.size(2), value.size(3)}, query.options()),
+        at::empty({query.size(0), heads, query.size(2)}, query.options().dtype(RowType(query)))};
   }
   Tensor k = ExpandHeads(key, heads), v = ExpandHeads(value, heads);
   const double factor = scale.value_or(1.0 / std::sqrt(static_cast<double>(query.size(3))));
@@ -106,14 +112,14 @@ std::tuple<Tensor, Tensor> Attention(const Tensor& query, const Tensor& key, con
     auto [out, logsumexp] = at::_scaled_dot_product_flash_attention_for_cpu(
         LastDimContiguous(query), LastDimContiguous(k), LastDimContiguous(v), 0.0, is_causal, mask,
         factor);
-    return {out, logsumexp.to(at::kFloat)};
+    return {out, logsumexp.to(RowType(query))};
   }
   const at::ScalarType type = WorkType(query.scalar_type());
   const Tensor scores =
       Scores(query.to(type), k.to(type), AdditiveMask(attn_mask, type), is_causal, factor);
   const Tensor logsumexp = at::logsumexp(scores, IntArrayRef{-1});
   Tensor out = at::matmul(Probabilities(scores, logsumexp), v.to(type));
-  return {out.to(query.scalar_type()), logsumexp.to(at::kFloat)};
+  return {out.to(query.scalar_type()), logsumexp.to(RowType(query))};
 }
 
 std::tuple<Tensor, Tensor, Tensor> AttentionBackward(const Tensor& grad_out, const Tensor& query,
@@ -128,8 +134,7 @@ std::tuple<Tensor, Tensor, Tensor> AttentionBackward(const Tensor& grad_out, con
   const int64_t heads = query.size(1), kv_heads = key.size(1);
   Tensor k = ExpandHeads(key, heads), v = ExpandHeads(value, heads);
   const double factor = scale.value_or(1.0 / std::sqrt(static_cast<double>(query.size(3))));
-  // The flash kernel wants the logsumexp in the type it computes in, which we keep as f32.
-  if (FlashTakes(query, value, attn_mask, is_causal) && query.scalar_type() != at::kDouble) {
+  if (FlashTakes(query, value, attn_mask, is_causal)) {
     OptionalTensor mask = AdditiveMask(attn_mask, query.scalar_type());
     if (mask.has_value()) {
       mask = mask->expand({query.size(0), heads, query.size(2), k.size(2)});

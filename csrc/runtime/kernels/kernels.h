@@ -28,7 +28,8 @@ Tensor LinearDInput(const Tensor& grad, const Tensor& weight);
 Tensor LinearDWeight(const Tensor& grad, const Tensor& input);
 
 // attention.cc. query [b, h, s, d], key [b, g, t, d], value [b, g, t, e] with h a multiple of g;
-// attn_mask broadcasts to [b, h, s, t]. out [b, h, s, e], logsumexp f32 [b, h, s].
+// attn_mask broadcasts to [b, h, s, t]. out [b, h, s, e], logsumexp [b, h, s] in f32, for
+// f64 queries in f64.
 std::tuple<Tensor, Tensor> Attention(const Tensor& query, const Tensor& key, const Tensor& value,
                                      const OptionalTensor& attn_mask, bool is_causal,
                                      std::optional<double> scale);
@@ -66,6 +67,24 @@ Tensor NllDInput(const Tensor& grad, const Tensor& target, const OptionalTensor&
 Tensor CrossEntropyDInput(const Tensor& grad, const Tensor& logp, const Tensor& target,
                           const OptionalTensor& weight, const Tensor& scale, int64_t ignore_index,
                           int64_t first_class);
+
+// indexing.cc. As the aten ops, on a part of the indexed dimensions: indices are global, `first` is
+// where the part begins, `size` how long the dimension is (for an error where an index is not of
+// it). What is not held reads 0 and is not written. `reduce`: "set", "add", "multiply"
+// (ScatterPart) or what scatter_reduce and index_reduce take. `first` and `size` of Index…Part: by
+// dimension.
+Tensor GatherPart(const Tensor& self, const Tensor& index, int64_t dim, int64_t first,
+                  int64_t size);
+Tensor ScatterPart(const Tensor& self, const Tensor& index, const Tensor& src, int64_t dim,
+                   std::string_view reduce, bool include_self, int64_t first, int64_t size);
+Tensor IndexWritePart(const Tensor& self, const Tensor& index, const Tensor& source, int64_t dim,
+                      std::string_view reduce, bool include_self, const c10::Scalar& alpha,
+                      int64_t first, int64_t size);
+Tensor IndexPart(const Tensor& self, const c10::List<OptionalTensor>& indices, IntArrayRef first,
+                 IntArrayRef size, bool may_be_negative);
+Tensor IndexPutPart(const Tensor& self, const c10::List<OptionalTensor>& indices,
+                    const Tensor& values, bool accumulate, IntArrayRef first, IntArrayRef size,
+                    bool may_be_negative);
 
 // convolution.cc. Gradients of a (not transposed) convolution.
 Tensor ConvDInput(const Tensor& grad, const Tensor& weight, IntArrayRef input_size,

@@ -80,6 +80,28 @@ void DefineIndexOps(torch::Library& l) {
          &k::CrossEntropyDInput);
 }
 
+void DefinePartOps(torch::Library& l) {
+  Define(l, "gather_part",
+         "gather_part(Tensor self, Tensor index, int dim, int first, int size) -> Tensor",
+         &k::GatherPart);
+  Define(l, "scatter_part",
+         "scatter_part(Tensor self, Tensor index, Tensor src, int dim, str reduce, bool "
+         "include_self, int first, int size) -> Tensor",
+         &k::ScatterPart);
+  Define(l, "index_write_part",
+         "index_write_part(Tensor self, Tensor index, Tensor source, int dim, str reduce, bool "
+         "include_self, Scalar alpha, int first, int size) -> Tensor",
+         &k::IndexWritePart);
+  Define(l, "index_part",
+         "index_part(Tensor self, Tensor?[] indices, int[] first, int[] size, bool "
+         "may_be_negative) -> Tensor",
+         &k::IndexPart);
+  Define(l, "index_put_part",
+         "index_put_part(Tensor self, Tensor?[] indices, Tensor values, bool accumulate, int[] "
+         "first, int[] size, bool may_be_negative) -> Tensor",
+         &k::IndexPutPart);
+}
+
 void DefinePoolingOps(torch::Library& l) {
   Define(l, "max_pool",
          "max_pool(Tensor input, int[] output_size, int[] kernel_size, int[] stride, int[] "
@@ -126,6 +148,7 @@ void RegisterKernels() {
     DefineMatrixOps(*l);
     DefineRandomOps(*l);
     DefineIndexOps(*l);
+    DefinePartOps(*l);
     DefinePoolingOps(*l);
     DefineSimpleOps(*l);
     return l;

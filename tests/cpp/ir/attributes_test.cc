@@ -6,11 +6,15 @@
 
 #include <cmath>
 #include <random>
+#include <stdexcept>
 
 #include "absl/hash/hash.h"
 
 namespace spmd {
 namespace {
+
+using ::testing::HasSubstr;
+using ::testing::ThrowsMessage;
 
 std::string Reprinted(absl::string_view text) {
   const auto attr = ParseAttr(text);
@@ -110,8 +114,10 @@ TEST(Attributes, TypedAccess) {
   EXPECT_TRUE(attributes.IsNone("absent"));
   EXPECT_TRUE(attributes.IsNone("none"));
   EXPECT_FALSE(attributes.IsNone("i"));
-  EXPECT_DEATH(attributes.GetInt("s"), "attribute s=\"x\" is no integer");
-  EXPECT_DEATH(attributes.GetInts("absent"), "attribute 'absent' is missing");
+  EXPECT_THAT([&] { attributes.GetInt("s"); },
+              ThrowsMessage<std::logic_error>(HasSubstr("attribute s=\"x\" is no integer")));
+  EXPECT_THAT([&] { attributes.GetInts("absent"); },
+              ThrowsMessage<std::logic_error>(HasSubstr("attribute 'absent' is missing")));
 }
 
 TEST(Attributes, ConstantExpressionsAreIntegers) {

@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0
+// Linear algebra on batches of matrices, and Fourier transforms: leading dimensions pass, those of
+// a matrix (or of a transform) are whole. Columns of a right-hand side pass, too.
+#include <string>
+#include <utility>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/strings/str_cat.h"
+#include "csrc/rules/einsum.h"
+#include "csrc/rules/promotion.h"
+#include "csrc/rules/registry.h"
+#include "csrc/rules/tables/call_factors.h"
+#include "csrc/rules/tables/reduced_dims.h"
+#include "csrc/util/status.h"
+
+namespace spmd::rules {
+namespace {
+
+// For ops of which an attribute or a rank decides which of several texts holds.
+absl::StatusOr<OpFactors> FactorsByText(const OpCall& call, absl::string_view text) {
+  SPMD_ASSIGN_OR_RETURN(EinsumPattern pattern, ParseEinsum(text));
+  return EinsumFactors(pattern, call);
+}
+
+bool FromTheLeft(const OpCall& call) { return call.attrs().GetBoolOr("left", true); }
+
+// A X = B, or X A = B. B is one vector per matrix where it lacks a dimension, as PyTorch reads it.
+absl::StatusOr<OpFactors> SolveFactors(const OpCall& call) {
+  const Dims& a = call.operand(0).dims;
+  const Dims& b = call.operand(1).dims;
+  const bool vectors =
+      b.size() == 1 || (a.size() - 1 == b.size() && std::equal(b.begin(), b.end(), a.begin()));
+  const char* rhs = vectors ? "... [n]" : FromTheLeft(call) ? "... [n] k" : "... k [n]";
+  return FactorsByText(
+      call, absl::StrCat("... [m] [n], ", rhs, " -> ", rhs, ", ... [m] [n], ... [n], ..."));
+}
+
+absl::StatusOr<OpFactors> LuSolveFactors(const OpCall& call) {
+  const char* rhs = FromTheLeft(call) ? "... [n] k" : "... k [n]";
+  return FactorsByText(call, absl::StrCat("... [m] [n], ... [n], ", rhs, " -> ", rhs));
+}
+
+absl::StatusOr<OpFactors> TriangularFactors(const OpCall& call) {
+  const char* rhs = FromTheLeft(call) ? "... [n] k" : "... k [n]";
+  return FactorsByText(call, absl::StrCat("... [m] [n], ", rhs, " -> ", rhs));
+}
+
+// Reflectors applied to the columns, or rows, of `other`.
+absl::StatusOr<OpFactors> OrmqrFactors(const OpCall& call) {
+  const char* other = FromTheLeft(call) ? "... [p] q" : "... p [q]";
+  return FactorsByText(call, absl::StrCat("... [m] [n], ... [k], ", other, " -> ", other));
+}
+
+absl::StatusOr<OpFactors> DimWhole(const OpCall& call) {
+  return WholeDimFactors(call, NamedDims(call.attrs(), "dim", call.operand(0).rank()));
+}
+
+absl::StatusOr<OpFactors> CrossFactors(const OpCall& call) {
+  SPMD_ASSIGN_OR_RETURN(OpFactors f, BroadcastFactors(call));
+  for (int factor : f.results[0][call.Dim("dim", call.results[0].rank())]) {
+    f.factors[factor].whole = true;
+  }
+  return f;
+}
+
+}  // namespace
+
+// Sorted by op.
+std::vector<Rule> LinearAlgebraRules() {
+  return {
+      Computed("aten::_fft_c2c", DimWhole).Jointly({0}),
+      Computed("aten::_fft_c2r", DimWhole).Jointly({0}),
+      Computed("aten::_fft_r2c", DimWhole).Jointly({0}),
+      Einsum("aten::_linalg_det", "... [m] [n] -> ..., ... [m] [n], ... [n]"),
+      Einsum("aten::_linalg_eigh", "... [m] [n] -> ... [n], ... [m] [n]?"),
+      Einsum("aten::_linalg_eigvals", "... [m] [n] -> ... [n]"),
+      Einsum("aten::_linalg_slogdet", "... [m] [n] -> ..., ..., ... [m] [n], ... [n]"),
+      Computed("aten::_linalg_solve_ex", SolveFactors),
+      Einsum("aten::_linalg_svd", "... [m] [n] -> ... [m] [p]?, ... [k], ... [q] [n]?"),
+      Einsum("aten::cholesky", "... [m] [n] -> ... [m] [n]"),
+      Einsum("aten::cholesky_inverse", "... [m] [n] -> ... [m] [n]"),
+      Einsum("aten::cholesky_solve", "... [n] k, ... [m] [n] -> ... [n] k"),
+      Einsum("aten::geqrf", "... [m] [n] -> ... [m] [n], ... [k]"),
+      Einsum("aten::linalg_cholesky_ex", "... [m] [n] -> ... [m] [n], ..."),
+      Computed("aten::linalg_cross", CrossFactors).Each({0, 1}),
+      Einsum("aten::linalg_eig", "... [m] [n] -> ... [n], ... [m] [n]"),
+      Einsum("aten::linalg_eigvals", "... [m] [n] -> ... [n]"),
+      Einsum("aten::linalg_householder_product", "... [m] [n], ... [k] -> ... [m] [n]"),
+      Einsum("aten::linalg_inv_ex", "... [m] [n] -> ... [m] [n], ..."),
+      Einsum("aten::linalg_ldl_factor_ex", "... [m] [n] -> ... [m] [n], ... [n], ..."),
+      Einsum("aten::linalg_ldl_solve", "... [m] [n], ... [n], ... [n] k -> ... [n] k"),
+      Einsum("aten::linalg_lu", "... [m] [n] -> ... [m] [p]?, ... [m] [k], ... [k] [n]"),
+      Einsum("aten::linalg_lu_factor_ex", "... [m] [n] -> ... [m] [n], ... [k], ..."),
+      Computed("aten::linalg_lu_solve", LuSolveFactors),
+      Einsum("aten::linalg_matrix_exp", "... [m] [n] -> ... [m] [n]"),
+      Einsum("aten::linalg_pinv.atol_rtol_tensor", "... [m] [n], ...?, ...? -> ... [n] [m]"),
+      Einsum("aten::linalg_qr", "... [m] [n] -> ... [m] [p]?, ... [q] [n]"),
+      Computed("aten::linalg_solve_triangular", TriangularFactors),
+      Einsum("aten::lu_unpack", "... [m] [n], ... [k] -> ... [m] [p]?, ... [m] [k]?, ... [k] [n]?"),
+      Computed("aten::ormqr", OrmqrFactors),
+      Einsum("aten::triangular_solve", "... [n] k, ... [m] [n] -> ... [n] k, ... [m] [n]"),
+  };
+}
+
+}  // namespace spmd::rules

@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+// Scans along a cut dimension, block by block: each block by itself, then what comes before it.
+//
+//   cumsum of [b c], b cut:   inner = cumsum(x, c);  before = cumsum(pad(inner[:, -1]), b);
+//                             inner + before         only the totals, one per block, are gathered
+#include <utility>
+
+#include "csrc/rules/tables/decompositions.h"
+
+namespace spmd::rules {
+namespace {
+
+using Sizes = std::vector<int64_t>;
+
+// Blocks into which `n` elements are dealt: many factors of 2 and 3, so that meshes cut them
+// evenly. 0: too few elements for blocks to pay.
+int64_t BlocksOf(int64_t n) {
+  if (n >= 1024) return 192;
+  return n > 96 ? 48 : 0;
+}
+
+Attributes Padding(int rank, int dim, int64_t before, int64_t after, double identity) {
+  Sizes pad(2 * (rank - dim), 0);
+  pad[pad.size() - 2] = before;
+  pad[pad.size() - 1] = after;
+  return {{"pad", std::move(pad)}, {"value", identity}};
+}
+
+class Scan {
+ public:
+  Scan(Builder& b, const std::string& op, int dim, double identity)
+      : b_(b), op_(op), dim_(dim), identity_(identity) {}
+
+  ir::ValueId Of(ir::ValueId x, int64_t blocks) {
+    const Dims dims = b_.type(x).dims;
+    const int rank = static_cast<int>(dims.size());
+    const int64_t n = dims[dim_], length = (n + blocks - 1) / blocks;
+    if (length * blocks != n) {
+      x = b_.Call("aten::constant_pad_nd", {x},
+                  Padding(rank, dim_, 0, length * blocks - n, identity_));
+    }
+    Sizes split(dims.begin(), dims.end());
+    split[dim_] = blocks;
+    split.insert(split.begin() + dim_ + 1, length);
+    const ir::ValueId inner = Along(b_.View(x, split), dim_ + 1);
+    const ir::ValueId totals = Slice(inner, dim_ + 1, length - 1, length);
+    const ir::ValueId shifted =
+        b_.Call("aten::constant_pad_nd", {Slice(totals, dim_, 0, blocks - 1)},
+                Padding(rank + 1, dim_, 1, 0, identity_));
+    const ir::ValueId before = Along(shifted, dim_);
+    const ir::ValueId all = op_ == "aten::cumsum" ? b_.Add(inner, before) : b_.Mul(inner, before);
+    Sizes joined(dims.begin(), dims.end());
+    joined[dim_] = length * blocks;
+    return Slice(b_.View(all, joined), dim_, 0, n);
+  }
+
+ private:
+  ir::ValueId Along(ir::ValueId x, int dim) {
+    return b_.Call(op_, {x}, {{"dim", int64_t{dim}}, {"dtype", NoneAttr{}}});
+  }
+  ir::ValueId Slice(ir::ValueId x, int dim, int64_t start, int64_t end) {
+    if (start == 0 && end == b_.type(x).dims[dim]) return x;
+    return b_.Call("aten::slice.Tensor", {x},
+                   {{"dim", int64_t{dim}}, {"start", start}, {"end", end}, {"step", int64_t{1}}});
+  }
+
+  Builder& b_;
+  std::string op_;
+  int dim_;
+  double identity_;
+};
+
+}  // namespace
+
+ValuesOrStatus DecomposeScan(Builder& b, const ir::Graph& from, const ir::Node& node,
+                             Operands operands) {
+  const int rank = b.rank(operands[0]);
+  if (rank == 0) return Values{};
+  const int dim = static_cast<int>(OpCall::Of(from, node).Dim("dim", rank));
+  const int64_t blocks = BlocksOf(b.type(operands[0]).dims[dim]);
+  if (blocks == 0) return Values{};
+  const DType dtype = from.type(node.first_result).dtype;
+  const ir::ValueId x = Upcast(b, b.Cast(operands[0], dtype));
+  Scan scan(b, node.op, dim, node.op == "aten::cumsum" ? 0 : 1);
+  return AsResultsOf(b, from, node, {scan.Of(x, blocks)});
+}
+
+}  // namespace spmd::rules

@@ -1,0 +1,209 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <ATen/ops/broadcast_tensors.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/zeros.h>
+
+#include "csrc/runtime/kernels/kernels.h"
+
+namespace spmd::runtime::kernels {
+namespace {
+
+// Where global indices lie in a part [first, first + length) of a dimension of `size`.
+struct Local {
+  Tensor held;   // of the part
+  Tensor index;  // within the part; anything where not held
+};
+
+Local LocalIndex(const Tensor& index, int64_t first, int64_t length) {
+  Tensor local = index.to(at::kLong).sub(first);
+  return {local.ge(0).logical_and_(local.lt(length)), local};
+}
+
+// Clamped, so that what is not held reads something.
+Tensor Readable(const Local& local, int64_t length) {
+  return local.index.clamp(0, std::max<int64_t>(length - 1, 0));
+}
+
+// The first index outside [low, high), if there is one.
+std::optional<int64_t> FirstOutside(const Tensor& index, int64_t low, int64_t high) {
+  if (index.numel() == 0) return std::nullopt;
+  const Tensor bad = index.lt(low).logical_or_(index.ge(high));
+  if (!bad.any().item<bool>()) return std::nullopt;
+  return index.masked_select(bad)[0].item<int64_t>();
+}
+
+void CheckIndex(const Tensor& index, int64_t dim, int64_t size) {
+  if (const auto bad = FirstOutside(index, 0, size)) {
+    TORCH_CHECK(false, "index ", *bad, " is out of bounds for dimension ", dim, " with size ",
+                size);
+  }
+}
+
+// Negative ones count from the end.
+Tensor Wrapped(const Tensor& index, int64_t dim, int64_t size, bool may_be_negative) {
+  const Tensor wide = index.to(at::kLong);
+  if (const auto bad = FirstOutside(wide, may_be_negative ? -size : 0, size)) {
+    TORCH_CHECK_INDEX(false, "index ", *bad, " is out of bounds for dimension ", dim, " with size ",
+                      size);
+  }
+  return may_be_negative ? wide.where(wide.ge(0), wide.add(size)) : wide;
+}
+
+// What an index tensor per replaced dimension, read as NumPy does, selects of a part.
+struct Selection {
+  std::vector<int64_t> replaced, kept;
+  std::vector<Tensor> index;  // one per replaced dimension, broadcast and within the part
+  Tensor held;
+  bool adjacent = false;
+  bool nothing_held = false;
+};
+
+Selection Select(const Tensor& self, const c10::List<OptionalTensor>& indices, IntArrayRef first,
+                 IntArrayRef size, bool may_be_negative) {
+  Selection s;
+  std::vector<Tensor> given;
+  for (int64_t d = 0; d < self.dim(); ++d) {
+    const OptionalTensor index =
+        d < static_cast<int64_t>(indices.size()) ? indices.get(d) : OptionalTensor();
+    if (!index.has_value() || !index->defined()) {
+      s.kept.push_back(d);
+      continue;
+    }
+    s.replaced.push_back(d);
+    given.push_back(Wrapped(*index, d, size[d], may_be_negative));
+  }
+  given = at::broadcast_tensors(given);
+  for (size_t i = 0; i < given.size(); ++i) {
+    const int64_t d = s.replaced[i], length = self.size(d);
+    const Local local = LocalIndex(given[i], first[d], length);
+    s.held = s.held.defined() ? s.held.logical_and(local.held) : local.held;
+    s.index.push_back(Readable(local, length));
+    s.nothing_held = s.nothing_held || length == 0;
+  }
+  s.adjacent =
+      s.replaced.back() - s.replaced.front() + 1 == static_cast<int64_t>(s.replaced.size());
+  return s;
+}
+
+std::vector<int64_t> Joined(std::vector<int64_t> a, const std::vector<int64_t>& b) {
+  a.insert(a.end(), b.begin(), b.end());
+  return a;
+}
+
+// `self` with one more slice along `dim`, into which goes what is not held.
+Tensor WithSpare(const Tensor& self, int64_t dim) {
+  std::vector<int64_t> size = self.sizes().vec();
+  size[dim] = 1;
+  return at::cat({self, at::zeros(size, self.options())}, dim);
+}
+
+Tensor WithoutSpare(const Tensor& extended, int64_t dim) {
+  return extended.narrow(dim, 0, extended.size(dim) - 1).contiguous();
+}
+
+}  // namespace
+
+Tensor GatherPart(const Tensor& self, const Tensor& index, int64_t dim, int64_t first,
+                  int64_t size) {
+  if (self.is_meta()) return at::empty(index.sizes(), self.options());
+  CheckIndex(index, dim, size);
+  const int64_t length = self.size(dim);
+  if (length == 0 || index.numel() == 0) return at::zeros(index.sizes(), self.options());
+  const Local local = LocalIndex(index, first, length);
+  return self.gather(dim, Readable(local, length)).masked_fill_(local.held.logical_not(), 0);
+}
+
+Tensor ScatterPart(const Tensor& self, const Tensor& index, const Tensor& src, int64_t dim,
+                   std::string_view reduce, bool include_self, int64_t first, int64_t size) {
+  if (self.is_meta()) return at::empty_like(self);
+  CheckIndex(index, dim, size);
+  if (index.numel() == 0 || self.numel() == 0) return self.clone();
+  const int64_t length = self.size(dim);
+  const Local local = LocalIndex(index, first, length);
+  const Tensor where = local.index.masked_fill(local.held.logical_not(), length);
+  Tensor out = WithSpare(self, dim);
+  if (reduce == "set") {
+    out.scatter_(dim, where, src);
+  } else if (reduce == "add") {
+    out.scatter_add_(dim, where, src);
+  } else if (reduce == "multiply") {
+    out.scatter_(dim, where, src, "multiply");
+  } else {
+    out.scatter_reduce_(dim, where, src, reduce, include_self);
+  }
+  return WithoutSpare(out, dim);
+}
+
+Tensor IndexWritePart(const Tensor& self, const Tensor& index, const Tensor& source, int64_t dim,
+                      std::string_view reduce, bool include_self, const c10::Scalar& alpha,
+                      int64_t first, int64_t size) {
+  if (self.is_meta()) return at::empty_like(self);
+  const Tensor wide = Wrapped(index, dim, size, /*may_be_negative=*/false);
+  if (index.numel() == 0 || self.numel() == 0) return self.clone();
+  const int64_t length = self.size(dim);
+  const Local local = LocalIndex(wide, first, length);
+  const Tensor where = local.index.masked_fill(local.held.logical_not(), length);
+  Tensor out = WithSpare(self, dim);
+  if (reduce == "set") {
+    out.index_copy_(dim, where, source);
+  } else if (reduce == "add") {
+    out.index_add_(dim, where, source, alpha);
+  } else {
+    out.index_reduce_(dim, where, source, reduce, include_self);
+  }
+  return WithoutSpare(out, dim);
+}
+
+Tensor IndexPart(const Tensor& self, const c10::List<OptionalTensor>& indices, IntArrayRef first,
+                 IntArrayRef size, bool may_be_negative) {
+  if (self.is_meta()) return self.index(indices);
+  const Selection s = Select(self, indices, first, size, may_be_negative);
+  std::vector<int64_t> lead, dims = s.held.sizes().vec(), rest;
+  for (int64_t d : s.kept) {
+    (s.adjacent && d < s.replaced.front() ? lead : rest).push_back(self.size(d));
+  }
+  const std::vector<int64_t> result = Joined(Joined(lead, dims), rest);
+  if (s.nothing_held) return at::zeros(result, self.options());
+  c10::List<OptionalTensor> within;
+  size_t next = 0;
+  for (int64_t d = 0; d < self.dim(); ++d) {
+    const bool replaced = next < s.replaced.size() && s.replaced[next] == d;
+    within.push_back(replaced ? OptionalTensor(s.index[next++]) : std::nullopt);
+  }
+  dims.insert(dims.end(), rest.size(), 1);
+  return self.index(within).masked_fill_(s.held.logical_not().view(dims), 0);
+}
+
+// The replaced dimensions come first, then all that is held is one list.
+Tensor IndexPutPart(const Tensor& self, const c10::List<OptionalTensor>& indices,
+                    const Tensor& values, bool accumulate, IntArrayRef first, IntArrayRef size,
+                    bool may_be_negative) {
+  if (self.is_meta()) return at::empty_like(self);
+  const Selection s = Select(self, indices, first, size, may_be_negative);
+  if (s.nothing_held || s.held.numel() == 0) return self.clone();
+  const std::vector<int64_t> order = Joined(s.replaced, s.kept);
+  std::vector<int64_t> back(order.size());
+  for (size_t i = 0; i < order.size(); ++i) back[order[i]] = static_cast<int64_t>(i);
+
+  // Values as [lead…, places…, rest…], then [places…, lead…, rest…].
+  std::vector<int64_t> lead, rest;
+  for (int64_t d : s.kept) {
+    (s.adjacent && d < s.replaced.front() ? lead : rest).push_back(self.size(d));
+  }
+  const std::vector<int64_t> places = s.held.sizes().vec();
+  Tensor from = values.expand(Joined(Joined(lead, places), rest));
+  for (size_t i = 0; i < places.size(); ++i) {
+    from = from.movedim(static_cast<int64_t>(lead.size() + i), static_cast<int64_t>(i));
+  }
+  const Tensor chosen = s.held.reshape({-1}).nonzero().squeeze(1);
+  from = from.reshape(Joined({s.held.numel()}, Joined(lead, rest))).index_select(0, chosen);
+  c10::List<OptionalTensor> within;
+  for (const Tensor& index : s.index) {
+    within.push_back(index.reshape({-1}).index_select(0, chosen));
+  }
+  return self.permute(order).contiguous().index_put_(within, from, accumulate).permute(back);
+}
+
+}  // namespace spmd::runtime::kernels

@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a cut costs an op: is it partitioned, decomposed, or gathered?
+
+Of every op variant of `op_db`, each sample runs forward and backward with dimension 0 of its first
+tensor of rank 2 or more cut over two devices.
+
+    partitioned   nothing is gathered
+    decomposed    nothing is gathered, because an op that needs a dimension whole was taken apart
+    gathered      some tensor is gathered, or the op ran on the host
+"""
+
+import re
+import warnings
+from collections import Counter
+
+from op_samples import OPS, Cut, evenly, ranks, run, samples, tensors_of
+
+import torch_spmd as spmd
+from torch_spmd import _C
+
+# Names of all ops in the graphs of the samples that ran, before and after compiling.
+traced_ops: set[str] = set()
+
+KINDS = ("partitioned", "decomposed", "gathered")
+SAMPLES = 16  # of each op
+
+
+def coverage_of(name):
+    """The kind of an op variant: what most of its samples are; None where nothing can be cut."""
+    counts = Counter(filter(None, map(lambda s: kind_of(OPS[name], s), chosen(name))))
+    if not counts:
+        return None
+    if 2 * counts["gathered"] >= counts.total():
+        return "gathered"
+    return "decomposed" if counts["decomposed"] else "partitioned"
+
+
+def chosen(name):
+    return evenly(samples(OPS[name]), SAMPLES)
+
+
+def kind_of(op, sample):
+    """The kind of one sample, or None: nothing to cut, or it does not run."""
+    tensors = tensors_of((sample.input, sample.args, sample.kwargs))
+    first = next((i for i, t in enumerate(tensors) if t.dim() >= 2 and t.shape[0] >= 2), None)
+    if first is None:
+        return None
+    spec = ("x",) + (None,) * (ranks(sample)[first] - 1)
+    settle()
+    _C.forget_programs()
+    on_host = _C.statistics()["host_fallbacks"]
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            run(op, sample, "spmd", Cut((2,), (None,) * first + (spec,)))
+        spmd.sync(wait=True)
+    except Exception:
+        settle()
+        return None
+    programs = _C.programs()
+    for p in programs:
+        for text in (p.traced_text(), p.graph_text()):
+            traced_ops.update(re.findall(r"= (\w+::[\w.]+)\(", text))
+    gathers = any(row[0] == "all_gather" for p in programs for row in p.collectives())
+    if gathers or _C.statistics()["host_fallbacks"] > on_host:
+        return "gathered"
+    return "decomposed" if any(p.decomposed for p in programs) else "partitioned"
+
+
+def settle():
+    """Runs what is left pending, whatever comes of it."""
+    try:
+        spmd.sync(wait=True)
+    except Exception:
+        return

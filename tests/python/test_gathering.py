@@ -1,0 +1,42 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which op variants of `op_db` gather when they are cut: no more than are known to."""
+
+import re
+from collections import Counter
+
+import pytest
+from op_gathering import KINDS, coverage_of, traced_ops
+from op_gathered import GATHERED, UNREACHED
+from op_samples import OPS
+
+from torch_spmd import _C
+
+# Of the variants that have a tensor to cut.
+LEAST_NOT_GATHERED = 0.95
+
+
+@pytest.fixture(scope="module")
+def coverage():
+    """Kind by variant, and the ops that were traced or made on the way."""
+    traced_ops.clear()
+    return {name: kind for name in OPS if (kind := coverage_of(name))}, set(traced_ops)
+
+
+def test_what_is_gathered_is_known(coverage, capsys):
+    kinds, _ = coverage
+    counts = Counter(kinds.values())
+    with capsys.disabled():
+        numbers = ", ".join(f"{counts[kind]} {kind}" for kind in KINDS)
+        print(f"\nop variants with a dimension cut: {numbers}")
+    gathered = {name for name, kind in kinds.items() if kind == "gathered"}
+    assert gathered - set(GATHERED) == set(), "these did not gather before"
+    assert set(GATHERED) - gathered == set(), "take these out of op_gathered.py"
+    assert 1 - counts["gathered"] / counts.total() >= LEAST_NOT_GATHERED
+
+
+def test_every_rule_is_reached_by_some_sample(coverage):
+    _, reached = coverage
+    rules = {op for op in _C.rule_ops() if re.match("aten::|spmd::", op)}
+    unreached = rules - reached
+    assert unreached - set(UNREACHED) == set(), "no sample reaches these rules"
+    assert set(UNREACHED) - unreached == set(), "take these out of op_gathered.py"

@@ -1,0 +1,141 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Users' ops: rules for them, and the brute-force check of rules."""
+
+import pytest
+import torch
+from torch import Tensor
+
+import torch_spmd as spmd
+from torch_spmd import _C
+
+MESH = (4,)
+number = 0
+
+
+def define(function, schema, device_types="cpu"):
+    """A fresh op of `function`, and its name."""
+    global number
+    number += 1
+    name = f"spmd_test_rules::op{number}"
+    op = torch.library.custom_op(name, mutates_args=(), schema=schema, device_types=device_types)(
+        function
+    )
+    op.register_fake(lambda *args, **kwargs: torch.empty_like(function(*args, **kwargs)))
+    return op, name
+
+
+def collectives(function):
+    _C.forget_programs()
+    result = function().cpu()
+    return result, [row[0] for p in _C.programs() for row in p.collectives()]
+
+
+def test_an_op_with_a_rule_is_partitioned():
+    op, name = define(lambda x, s: x * s[:, None], "(Tensor x, Tensor s) -> Tensor")
+    x, s = torch.randn(10, 3), torch.randn(10)
+    a, b = x.to("spmd"), s.to("spmd")
+    spmd.mark_sharding(a, spmd.make_mesh(MESH, ("x",)), ("x", None))
+    _, before = collectives(lambda: op(a, b))
+    spmd.register_rule(name, "r c, r -> r c")
+    assert spmd.testing.check_rule(name, x, s) == 4
+    result, after = collectives(lambda: op(a, b))
+    torch.testing.assert_close(result, x * s[:, None])
+    assert before == ["all_gather"]
+    assert after == []
+
+
+def test_an_op_for_every_device_arrives_whole_once_it_has_a_rule():
+    op, name = define(lambda x: x.sort(1).values, "(Tensor x) -> Tensor", device_types=None)
+    spmd.register_rule(name, "r [c] -> r c")
+    x = torch.randn(10, 3)
+    a = spmd.mark_sharding(x.to("spmd"), spmd.make_mesh(MESH, ("x",)), ("x", None))
+    torch.testing.assert_close(op(a).cpu(), x.sort(1).values)
+    assert f"call {name}(" in spmd.debug.print_program()
+
+
+def test_a_factor_combines_as_its_kind_says():
+    op, name = define(lambda x: x.amax(1), "(Tensor x) -> Tensor")
+    spmd.register_rule(name, "r c -> r", kinds={"c": "max"})
+    x = torch.randn(6, 7)
+    spmd.testing.check_rule(name, x)
+    a = spmd.mark_sharding(x.to("spmd"), spmd.make_mesh(MESH, ("x",)), (None, "x"))
+    result, kinds = collectives(lambda: op(a))
+    torch.testing.assert_close(result, x.amax(1))
+    assert kinds == ["all_reduce"]
+
+
+def test_a_bias_is_added_once_and_terms_pass_through_linear_operands():
+    op, name = define(lambda x, w, b: x @ w + b, "(Tensor x, Tensor w, Tensor b) -> Tensor")
+    spmd.register_rule(name, "m k, k n, +n -> m n", each=[0, 1])
+    x, w, b = torch.randn(4, 6), torch.randn(6, 5), torch.randn(5)
+    assert spmd.testing.check_rule(name, x, w, b) == 8
+    mesh = spmd.make_mesh(MESH, ("x",))
+    d = spmd.mark_sharding(x.to("spmd"), mesh, (None, "x"))
+    result, kinds = collectives(lambda: op(d, w.to("spmd"), b.to("spmd")))
+    torch.testing.assert_close(result, x @ w + b)
+    assert kinds == ["all_reduce"]
+
+
+def test_local_attributes_are_those_of_the_tile():
+    def rows(x: Tensor, first: int, size: list[int]) -> Tensor:
+        return x + torch.arange(first, first + size[0]).view(-1, 1)
+
+    op, name = define(rows, "(Tensor x, int first, int[] size) -> Tensor")
+    spmd.register_rule(
+        name, "r c -> r c", local={"first": "start(o0,0)", "size": "[size(r0,0), size(r0,1)]"}
+    )
+    x = torch.zeros(10, 2)
+    spmd.testing.check_rule(name, x, 0, [10, 2])
+    d = spmd.mark_sharding(x.to("spmd"), spmd.make_mesh(MESH, ("x",)), ("x", None))
+    result, kinds = collectives(lambda: op(d, 0, [10, 2]))
+    torch.testing.assert_close(result, rows(x, 0, [10, 2]))
+    assert kinds == []
+
+
+@pytest.mark.parametrize(
+    ("function", "text", "options", "args", "message"),
+    [
+        (lambda x: x / x.sum(1, keepdim=True), "r c -> r c", {}, 1, "factor 1 of size 7 in 2"),
+        (lambda x: x.amax(1), "r c -> r", {}, 1, "factor 1 of size 7 in 2"),
+        (lambda x: x * 2 + 1, "r c -> r c", {"jointly": [0]}, 1, r"operands \[0\] as two terms"),
+        (lambda x, y: x @ y + 1, "m k, k n -> m n", {"each": [0]}, 2, "factor 1 of size 7"),
+    ],
+)
+def test_a_wrong_rule_is_found(function, text, options, args, message):
+    schema = "(Tensor x) -> Tensor" if args == 1 else "(Tensor x, Tensor y) -> Tensor"
+    _, name = define(function, schema)
+    spmd.register_rule(name, text, **options)
+    tensors = [torch.rand(6, 7), torch.rand(7, 5)][:args]
+    with pytest.raises(AssertionError, match=message):
+        spmd.testing.check_rule(name, *tensors)
+
+
+@pytest.mark.parametrize(
+    ("text", "options", "message"),
+    [
+        ("r c", {}, r"""text "r c": expected exactly one '->'"""),
+        ("r r -> r", {}, "'r' occurs twice in one tensor"),
+        ("r c -> r c", {"kinds": {"k": "max"}}, r"kinds names 'k', which the text .* r, c"),
+        ("r [c] -> r", {"kinds": {"c": "max"}}, "'c' is whole: it has no kind"),
+        ("r c -> r c", {"kinds": {"c": "max"}}, "'c' is in every result"),
+        ("r c -> r", {"kinds": {"c": "mean"}}, "kind of 'c': .*mean"),
+        ("r c -> r c", {"each": [1]}, "operand 1 is not one of the 1"),
+        ("r c -> r c", {"local": {"size": "[size(o0,"}}, "local attribute 'size' = .*"),
+        ("r c -> r c", {"local": {"size": "size(o1,0)"}}, "speaks of operand 1; there are 1"),
+        ("r c, c -> r c", {}, "has 1 tensor arguments, the text .* 2"),
+        ("r c -> r c, r", {}, "has 1 results, the text .* 2"),
+    ],
+)
+def test_malformed_rules_say_what_is_wrong(text, options, message):
+    _, name = define(lambda x: x + 1, "(Tensor x) -> Tensor")
+    with pytest.raises(ValueError, match="register_rule.*" + message):
+        spmd.register_rule(name, text, **options)
+
+
+def test_rules_are_for_ops_that_exist_and_have_none():
+    with pytest.raises(ValueError, match="there is no op 'spmd_test_rules::nowhere'"):
+        spmd.register_rule("spmd_test_rules::nowhere", "r -> r")
+    with pytest.raises(ValueError, match="'aten::mm' has a rule"):
+        spmd.register_rule("aten::mm", "m k, k n -> m n")
+    with pytest.raises(ValueError, match="check_rule: 'aten::argmax' has no rule"):
+        spmd.testing.check_rule("aten::argmax", torch.zeros(2, 2))

@@ -1,0 +1,173 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Views, writes and kernels that random programs and PyTorch's own samples found wrong once."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import torch_spmd as spmd
+
+DEVICES = ["cpu", "spmd"]
+
+
+def mesh(*shape):
+    return spmd.make_mesh(shape, ("x", "y")[: len(shape)])
+
+
+def test_terms_that_an_index_is_added_to():
+    x = torch.ones(6, 3)
+    t = spmd.mark_sharding(x.to("spmd"), mesh(2), ("x", None))
+    index = torch.tensor([0, 2])
+    got = (t.mT @ t).index_add(0, index.to("spmd"), torch.ones(2, 3, device="spmd")) * 1
+    assert torch.equal(got.cpu(), (x.mT @ x).index_add(0, index, torch.ones(2, 3)))
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_linear_takes_a_vector_as_its_weight(device):
+    x = torch.arange(6.0, device=device).view(2, 3).requires_grad_()
+    w = torch.ones(3, device=device, requires_grad=True)
+    out = F.linear(x, w)
+    out.sum().backward()
+    assert out.tolist() == [3.0, 12.0]
+    assert w.grad.tolist() == [3.0, 5.0, 7.0]
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_linear_has_tangents_and_complex_second_gradients(device):
+    x, w = torch.ones(2, 3, device=device), torch.full((4, 3), 2.0, device=device)
+    _, tangent = torch.func.jvp(lambda t: F.linear(t, w), (x,), (x,))
+    assert tangent.tolist() == [[6.0] * 4] * 2
+    x, w = ((t * (1 + 1j)).requires_grad_() for t in (x, w))
+    (g,) = torch.autograd.grad(F.linear(x, w).abs().sum(), x, create_graph=True)
+    (second,) = torch.autograd.grad(g.abs().sum(), w)
+    assert second.shape == w.shape
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_writes_through_unfold_and_expanded_tensors(device):
+    x = torch.zeros(6, device=device)
+    x.unfold(0, 2, 3).add_(1)
+    assert x.tolist() == [1.0, 1.0, 0.0, 1.0, 1.0, 0.0]
+    x.unfold(0, 4, 1).zero_()
+    assert x.tolist() == [0.0] * 6
+    one = torch.ones((), device=device)
+    one.expand(3).fill_(2)
+    assert one.tolist() == 2.0
+    one.expand(2)[1:].mul_(2)
+    assert one.tolist() == 4.0
+    rows = torch.arange(-3.0, 3, device=device).view(6, 1)
+    rows.expand(3, 6, 1).split(1)[0].relu_()
+    assert rows.flatten().tolist() == [0.0, 0.0, 0.0, 0.0, 1.0, 2.0]
+    with pytest.raises(RuntimeError, match="more than one element of the written-to tensor"):
+        one.expand(3).add_(1)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_writes_that_overlap_what_they_read_in_part_are_refused(device):
+    x = torch.ones(4, 3, device=device)
+    with pytest.raises(RuntimeError, match="some elements of the input tensor and the written-to"):
+        x[:2].add_(x[1:3])
+    with pytest.raises(RuntimeError, match="some elements of the input tensor and the written-to"):
+        x.copy_(x[:1])
+    x[:2].add_(x[2:])
+    x.add_(x)
+    assert x.tolist() == [[4.0] * 3] * 2 + [[2.0] * 3] * 2
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_a_view_that_strides_do_not_allow_is_refused(device):
+    x = torch.arange(24.0, device=device).view(8, 3)[:, 1:]
+    with pytest.raises(RuntimeError, match="view size is not compatible"):
+        x.view(-1)
+    assert x.reshape(-1).shape == (16,)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_gradients_of_an_empty_leaf_add_up(device):
+    x = torch.zeros(0, 6, device=device, requires_grad=True)
+    x.view(-1).sum().backward()
+    x.sum().backward()
+    assert x.grad.shape == (0, 6)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_a_broadcast_write_through_another_type(device):
+    x = torch.zeros(3, 4, device=device)
+    if device == "spmd":
+        spmd.mark_sharding(x, mesh(4), (None, "x"))
+    x.chunk(3)[0].view(torch.complex64).copy_(torch.ones((), device=device))
+    assert x[0].tolist() == [1.0, 0.0, 1.0, 0.0]
+
+
+def test_logsumexp_of_nothing_and_of_complex_numbers():
+    nothing = spmd.mark_sharding(torch.ones(3, 0, device="spmd"), mesh(2), (None, "x"))
+    assert nothing.logsumexp(-1).tolist() == [-torch.inf] * 3
+    z = torch.complex(torch.arange(10.0), torch.ones(10)).view(5, 2) / 10
+    t = spmd.mark_sharding(z.to("spmd"), mesh(2), ("x", None))
+    torch.testing.assert_close(t.logsumexp(0).cpu(), z.logsumexp(0))
+
+
+def test_attention_in_double_precision_keeps_it():
+    torch.manual_seed(0)
+    host = [torch.randn(4, 4, n, 8, dtype=torch.float64) * 4 for n in (3, 6, 6)]
+
+    def gradients(tensors):
+        out = F.scaled_dot_product_attention(*tensors, is_causal=True)
+        return torch.autograd.grad(out, tensors, torch.ones_like(out))
+
+    cut = [t.to("spmd").requires_grad_() for t in host]
+    spmd.mark_sharding(cut[0], mesh(2), (None, None, "x", None))
+    for got, want in zip(gradients(cut), gradients([t.requires_grad_() for t in host])):
+        torch.testing.assert_close(got.cpu(), want, rtol=1e-10, atol=1e-11)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_factories_of_integer_types(device):
+    def empty():
+        return torch.empty(4, dtype=torch.int64, device=device)
+
+    assert torch.arange(0, 8, 2.5, dtype=torch.int64, device=device).tolist() == [0, 2, 4, 6]
+    assert torch.linspace(-3, 3, 4, out=empty()).tolist() == [-3, -1, 1, 3]
+    assert torch.ones(4, out=empty()).tolist() == [1] * 4
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_losses_of_one_sample(device):
+    x = torch.tensor([0.1, 0.2], device=device)
+    loss = F.multi_margin_loss(x, torch.tensor(1, device=device), reduction="none")
+    torch.testing.assert_close(loss.cpu(), torch.tensor(0.45))
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_statistics_of_half_precision_batches(device):
+    x = torch.linspace(-1, 1, 125).view(5, 5, 5).bfloat16().to(device)
+    ones = torch.ones(5, dtype=torch.bfloat16, device=device)
+    results = torch.ops.aten._batch_norm_with_update(x, ones, ones, ones * 0, ones, 0.5, 0.6)
+    assert results[1].cpu().dtype == torch.bfloat16
+
+
+def test_fused_adam_corrects_its_bias_in_double_precision():
+    def first_step(device):
+        p = torch.nn.Parameter(torch.ones(1, dtype=torch.float64, device=device))
+        optimizer = torch.optim.Adam([p], fused=True)
+        p.grad = torch.full((1,), 0.3, dtype=torch.float64, device=device)
+        optimizer.step()
+        return p.item()
+
+    assert first_step("spmd") == pytest.approx(first_step("cpu"), abs=1e-14)
+
+
+def test_random_permutations_come_from_the_device():
+    state, host = torch.spmd.get_rng_state(), torch.get_rng_state()
+    first = torch.randperm(6, device="spmd").cpu()
+    torch.spmd.set_rng_state(state)
+    assert torch.equal(first, torch.randperm(6, device="spmd").cpu())
+    assert torch.equal(host, torch.get_rng_state())
+
+
+def test_an_index_of_integers_is_recorded_and_not_run_on_the_host():
+    x = torch.arange(12.0).view(6, 2).to("spmd")
+    before = spmd._C.statistics()["host_fallbacks"]
+    got = x[torch.tensor([5, 0]).to("spmd")]
+    assert spmd._C.statistics()["host_fallbacks"] == before
+    assert got.tolist() == [[10.0, 11.0], [0.0, 1.0]]
