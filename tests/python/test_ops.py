@@ -5,26 +5,19 @@
 """
 
 import pytest
+from op_checks import check
 from op_exceptions import EXCEPTIONS
-from op_samples import (
-    FORMS,
-    OPS,
-    NothingToCompare,
-    all_cuts,
-    compare,
-    evenly,
-    first_cuts,
-    ranks,
-    samples,
-)
+from op_outcomes import has_form
+from op_samples import OPS, all_cuts, evenly, first_cuts, ops_of, ranks, samples
+from torch.testing._internal.common_modules import module_db
+from torch.testing._internal.common_optimizers import optim_db
 
-import torch_spmd as spmd
-
+MODULES = [info.formatted_name for info in module_db]
+OPTIMIZERS = [info.name for info in optim_db]
 SAMPLES = {"device": 32, "form": 8, "sharded": 8}  # of each op
-SHOWN = 5
 
 
-@pytest.mark.parametrize("name", OPS)
+@pytest.mark.parametrize("name", ops_of("float32"))
 def test_the_device_is_pytorch(name, full_ops):
     chosen, exceptions = samples(OPS[name]), EXCEPTIONS["device"]
     if full_ops:
@@ -34,27 +27,29 @@ def test_the_device_is_pytorch(name, full_ops):
     check(name, [(sample, None) for sample in chosen], exceptions)
 
 
-@pytest.mark.parametrize("form", FORMS[1:])
-@pytest.mark.parametrize("name", OPS)
+@pytest.mark.parametrize("form", ("strided", "in_place", "out"))
+@pytest.mark.parametrize("name", ops_of("float32"))
 def test_other_ways_to_call_it(name, form, full_ops):
     op = OPS[name]
-    if form == "in_place" and op.get_inplace() is None:
-        pytest.skip("has no in-place variant")
-    if form == "out" and not op.supports_out:
-        pytest.skip("takes no out=")
+    if not has_form(op, form):
+        pytest.skip("has no such form")
     chosen = samples(op) if full_ops else evenly(samples(op), SAMPLES["form"])
     check(name, [(sample, None) for sample in chosen], EXCEPTIONS[form], form)
 
 
-@pytest.mark.parametrize("name", OPS)
+@pytest.mark.parametrize("name", ops_of("float32"))
 def test_sharded_equals_unsharded(name, full_ops):
     numbered = [pair for pair in enumerate(samples(OPS[name])) if any(ranks(pair[1]))]
     if full_ops:
-        cases = [(sample, cut) for seed, sample in numbered for cut in all_cuts(sample, seed)]
+        cases = [
+            (sample, cut) for seed, sample in numbered for cut in all_cuts(ranks(sample), seed)
+        ]
         check(name, cases, EXCEPTIONS["sharded"] | EXCEPTIONS["sharded, full"])
     else:
         chosen = evenly(numbered, SAMPLES["sharded"])
-        cases = [(sample, cut) for seed, sample in chosen for cut in first_cuts(sample, seed)]
+        cases = [
+            (sample, cut) for seed, sample in chosen for cut in first_cuts(ranks(sample), seed)
+        ]
         check(name, cases, EXCEPTIONS["sharded"])
 
 
@@ -62,37 +57,5 @@ def test_sharded_equals_unsharded(name, full_ops):
 def test_exceptions_name_ops_and_say_what_is_wrong(kind):
     assert list(EXCEPTIONS[kind]) == sorted(EXCEPTIONS[kind])
     for name, reason in EXCEPTIONS[kind].items():
-        assert name in OPS
+        assert name in {*OPS, *MODULES, *OPTIMIZERS}
         assert reason.startswith(("raises ", "differs "))
-
-
-def check(name, cases, exceptions, form="function"):
-    """Fails unless every case is right, or wrong as `exceptions` says."""
-    wrong, compared = [], 0
-    for number, (sample, cut) in enumerate(cases):
-        try:
-            what = compare(OPS[name], sample, cut, form)
-        except NothingToCompare:
-            continue
-        compared += 1
-        if what:
-            wrong.append(f"case {number}, {cut or 'whole'}, {sample.summary()}: {what}")
-            settle()
-    if not compared:
-        pytest.skip("no case that the CPU runs")
-    reason = exceptions.get(name)
-    found = f"{len(wrong)} of {compared} cases are wrong:\n" + "\n".join(wrong[:SHOWN])
-    if reason is None:
-        assert not wrong, found
-        return
-    assert wrong, f"all {compared} cases pass: take {name!r} out of op_exceptions.py"
-    assert all(f": {reason.split()[0]} " in what for what in wrong), f"{found}\nnot: {reason}"
-    pytest.xfail(reason)
-
-
-def settle():
-    """Runs what a failed case left pending, so that the next one starts clean."""
-    try:
-        spmd.sync(wait=True)
-    except Exception:
-        return
