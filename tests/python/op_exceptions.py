@@ -2,8 +2,8 @@
 """The op variants, modules and optimizers that are not right yet, by kind of test, each with
 what is wrong.
 
-A reason begins with what the test sees, "raises …" or "differs …". The tests fail when an
-entry passes, and when one that raises begins to differ.
+A reason begins with what the test sees, "raises …" or "differs …". The tests fail when an entry
+passes, and when one that raises begins to differ.
 """
 
 NO_SPARSE = "raises NotImplementedError: sparse tensors are not supported on 'spmd'"
@@ -73,6 +73,10 @@ EXCEPTIONS = {
     },
     "float64, full": {
         "cdist": CDIST,
+        "nn_functional_scaled_dot_product_attention": (
+            "differs in the gradients by 1e-6 where the queries are cut: logarithms of sums are "
+            "kept in float32"
+        ),
     },
     "bfloat16": {
         "_batch_norm_with_update": STATISTICS,
@@ -81,13 +85,12 @@ EXCEPTIONS = {
     },
     "bfloat16, full": {},
     "complex64": {
+        "logsumexp": COMPLEX_MAXIMUM,
         "masked_logsumexp": COMPLEX_MAXIMUM,
         "sparse_sampled_addmm": NO_SPARSE,
         "to_sparse": NO_SPARSE,
     },
-    "complex64, full": {
-        "logsumexp": COMPLEX_MAXIMUM,
-    },
+    "complex64, full": {},
     "int64": {
         "to_sparse": NO_SPARSE,
     },

@@ -14,7 +14,7 @@ from torch.testing._internal.common_optimizers import optim_db
 
 MODULES = [info.formatted_name for info in module_db]
 OPTIMIZERS = [info.name for info in optim_db]
-SAMPLES = {"device": 32, "form": 8, "sharded": 8}  # of each op
+SAMPLES = {"device": 16, "form": 8, "sharded": 8}  # of each op
 
 
 @pytest.mark.parametrize("name", ops_of("float32"))
