@@ -112,7 +112,7 @@ def compare(info, on_cpu, on_spmd, about, dtype):
         try:
             got = train(info, on_spmd, "spmd", cut, save, dtype)
             found = [leaf_difference(a, b, atol=atol) for a, b in zip(got, want)]
-            what = next((f"differs: {each}" for each in found if each), None)
+            what = next((f"differs in a parameter: {each}" for each in found if each), None)
         except Exception as error:
             what = f"raises {type(error).__name__}: {(str(error) or '-').splitlines()[0]}"
         if what:
