@@ -21,7 +21,7 @@ def pytest_addoption(parser):
     parser.addoption(
         "--full-ops",
         action="store_true",
-        help="test_ops.py: every sample and every cut, which takes hours",
+        help="every sample and every cut of PyTorch's own ops, which takes hours",
     )
 
 
