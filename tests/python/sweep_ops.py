@@ -37,7 +37,8 @@ SWEEPS = {form: (form, None) for form in FORMS} | {
     "forward_mode, sharded": ("forward_mode", first_cuts),
 }
 
-# A key that takes longer than this hangs: the process ends, the next one notes it and goes on.
+# A key that takes longer than this hangs: the process ends. The next one tries the key again, for
+# this one may have been stopped; if it ends as well, the one after it notes that and goes on.
 HANGS = 3600
 
 
@@ -85,9 +86,10 @@ def sweep_all(todo, results, seconds, limit=None):
     """Appends the lines that are missing until the time is over."""
     deadline = time.monotonic() + seconds
     running = results.with_suffix(".running")
-    if running.exists():
-        name, dtype, sweep = json.loads(running.read_text())
-        died = {"compared": 0, "wrong": {"died": 1}, "first": "the process ended", "seconds": 0}
+    last, tries = json.loads(running.read_text()) if running.exists() else (None, 0)
+    if tries == 2:
+        name, dtype, sweep = last
+        died = {"compared": 1, "wrong": {"died": 1}, "first": "the process ended", "seconds": 0}
         _append(results, {"op": name, "dtype": dtype, "form": sweep, **died})
     done = _done(results)
     for key in todo:
@@ -95,7 +97,7 @@ def sweep_all(todo, results, seconds, limit=None):
             continue
         if time.monotonic() > deadline:
             break
-        running.write_text(json.dumps(key))
+        running.write_text(json.dumps([key, tries + 1 if list(key) == last else 1]))
         faulthandler.dump_traceback_later(HANGS, exit=True)
         _append(results, sweep_key(*key, limit))
     faulthandler.cancel_dump_traceback_later()
