@@ -23,6 +23,18 @@ def pytest_addoption(parser):
         action="store_true",
         help="every sample and every cut of PyTorch's own ops, which takes hours",
     )
+    parser.addoption(
+        "--full-programs",
+        type=int,
+        default=0,
+        help="test_random_programs.py: so many programs more; 10,000 take two minutes",
+    )
+    parser.addoption(
+        "--first-program",
+        type=int,
+        default=1000,
+        help="test_random_programs.py: the seed of the first of them",
+    )
 
 
 @pytest.fixture(scope="session")

@@ -1,0 +1,111 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Writes random programs, line by line; each line runs on the CPU to know what may follow."""
+
+import re
+import warnings
+
+import torch
+from random_lines import LINES, NotPossible, source
+from random_programs import Program, run, start
+
+MESHES = ((2,), (3,), (4,), (2, 2), (2, 3), (8,))
+LARGEST = 400  # elements of a tensor
+BOUND = 1e4  # of the values of one that goes on being used
+
+# Errors of the CPU that `spmd` raises late or not at all; lines that raise them are not written.
+NOT_YET = (
+    "not implemented for",  # a kernel's element types: raised when the op runs
+    "operator, with .* bool tensor",
+    "does not support bool",
+    "Index put requires the source and destination dtypes match",
+    "more than one element of the written-to tensor",
+    "ZeroTensors are immutable",
+)
+
+
+class Scope:
+    """What a program has so far: its random choices, its lines and its tensors on the CPU."""
+
+    def __init__(self, random):
+        self.random = random
+        self.mesh = random.choice(MESHES)
+        self.repeated = random.random() < 0.2
+        self.lines = []
+        self.count = 0  # of names
+        self.seeds = 0
+        self.marked = set()  # names
+        self.expanded = set()  # names of tensors that are, or are views of, expanded ones
+        self.run = start(self.program, "cpu")
+
+    @property
+    def program(self):
+        return Program(self.mesh, tuple(self.lines), self.repeated)
+
+    def name(self):
+        """A name not used yet."""
+        self.count += 1
+        return f"t{self.count - 1}"
+
+    def pick(self, accept=lambda t: True):
+        """A name, more likely a late one, of a tensor that `accept` accepts."""
+        names = [name for name, t in self.run.tensors.items() if _accepted(t, accept)]
+        if not names:
+            raise NotPossible
+        return self.random.choice(names[-3:] if self.random.random() < 0.5 else names)
+
+    def tensor(self, name):
+        return self.run.names[name]
+
+    def add(self, line):
+        """Appends a line, as one that raises if it does."""
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            try:
+                exec(line, self.run.names)
+            except Exception as error:
+                if re.search("|".join(NOT_YET), str(error)):
+                    self.run = run(self.program, "cpu")  # it may have done a part
+                    raise NotPossible from None
+                self.lines.append("sync()")  # NOT_YET: what is pending would be lost
+                inner = line.removeprefix("with ") if line.startswith("with ") else None
+                line = f"with refused(), {inner}" if inner else f"with refused(): {line}"
+        self.lines.append(line)
+        self._note_expanded(line)
+
+    def is_expanded(self, text):
+        """Whether an expression speaks of an expanded tensor."""
+        return "expand" in text or bool(self.expanded & set(re.findall(r"\bt\d+\b", text)))
+
+    def _note_expanded(self, line):
+        made, equals, expression = line.partition(" = ")
+        if equals and "[" not in made and self.is_expanded(expression):
+            self.expanded |= set(re.findall(r"\bt\d+\b", made))
+
+
+def write(random, length=None):
+    """A program of some 4 to 18 lines after those that make its first tensors."""
+    scope = Scope(random)
+    for _ in range(random.randint(1, 3)):
+        source(scope)
+    for _ in range(length or random.randint(4, 18)):
+        kind = random.choices(list(LINES), list(LINES.values()))[0]
+        try:
+            kind(scope)
+        except NotPossible:
+            continue
+    return scope.program
+
+
+def _accepted(t, accept):
+    try:
+        return _usable(t) and (t.is_leaf or True) and accept(t)
+    except (RuntimeError, IndexError):
+        return False  # a view that autograd has given up
+
+
+def _usable(t):
+    """Small enough, and of values whose products still are."""
+    if t.numel() > LARGEST or t.dim() > 5:
+        return False
+    values = t.detach().abs() if t.dtype != torch.bool else t
+    return not t.numel() or bool((values <= BOUND).all())
