@@ -28,6 +28,40 @@ class Known:
 
 KNOWN = (
     Known(
+        "an op that fails undoes writes that were pending with it",
+        r"differs in the values",
+        r"with refused\(\): t1\[index\(\[7\]\)\] = 1.0",
+        (2,),
+        (
+            "t0, t1 = torch.ones(3, device=device), torch.zeros(4, device=device)",
+            "t0.mul_(5)",
+            "with refused(): t1[index([7])] = 1.0",
+        ),
+    ),
+    Known(
+        "an op that fails takes along what was pending with it",
+        r"the value was lost",
+        r"refused",
+        (2,),
+        (
+            "t0 = torch.ones(3, device=device)",
+            "t1 = t0 * 5",
+            "with refused(): t2 = t0.index_select(0, index([7]))",
+        ),
+    ),
+    Known(
+        "element types that a kernel refuses are refused when it runs",
+        r"need of a gradient|the value was lost",
+        r"refused.* - ",
+        (2,),
+        (
+            "t0 = torch.ones(3, device=device) > 0",
+            "t1 = torch.ones(3, device=device)",
+            "with refused(): t2 = True - t0",
+            "t3 = t1 + 1",
+        ),
+    ),
+    Known(
         "writes through unfold are not supported",
         r"writing through unfold|NotImplementedError, not RuntimeError",
         r"unfold",
