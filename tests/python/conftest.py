@@ -30,10 +30,16 @@ def pytest_addoption(parser):
         help="test_random_programs.py: so many programs more; 10,000 take two minutes",
     )
     parser.addoption(
+        "--full-models",
+        type=int,
+        default=0,
+        help="test_random_models.py: so many ways more to cut each of 15 models; each takes 6 seconds",
+    )
+    parser.addoption(
         "--first-program",
         type=int,
         default=1000,
-        help="test_random_programs.py: the seed of the first of them",
+        help="test_random_programs.py, test_random_models.py: the first seed of what is more",
     )
 
 

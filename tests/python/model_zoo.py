@@ -1,0 +1,214 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tiny models as others write them, each with a function that draws its inputs. No dropout."""
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+BATCH, LENGTH, VOCAB, WIDTH = 4, 6, 17, 12
+
+
+def tokens(generator):
+    return torch.randint(0, VOCAB, (BATCH, LENGTH), generator=generator)
+
+
+def token_inputs(generator):
+    ids = tokens(generator)
+    return {"input_ids": ids, "labels": ids.clone()}
+
+
+def sequence(generator):
+    return {"x": torch.randn(BATCH, LENGTH, WIDTH, generator=generator)}
+
+
+def image(generator):
+    return {"x": torch.randn(BATCH, 3, 12, 10, generator=generator)}
+
+
+def gpt2():
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    sizes = {"vocab_size": VOCAB, "n_positions": LENGTH, "n_embd": WIDTH, "n_layer": 2, "n_head": 3}
+    none = {
+        "resid_pdrop": 0,
+        "embd_pdrop": 0,
+        "attn_pdrop": 0,
+        "bos_token_id": 0,
+        "eos_token_id": 0,
+    }
+    return GPT2LMHeadModel(GPT2Config(**sizes, **none))
+
+
+LLAMA_LIKE = {
+    "vocab_size": VOCAB,
+    "hidden_size": WIDTH,
+    "intermediate_size": 20,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 6,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 16,
+}
+
+
+def llama():
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    return LlamaForCausalLM(LlamaConfig(**LLAMA_LIKE))
+
+
+def mistral():
+    from transformers import MistralConfig, MistralForCausalLM
+
+    return MistralForCausalLM(MistralConfig(**LLAMA_LIKE, head_dim=2, sliding_window=3))
+
+
+def qwen():
+    from transformers import Qwen2Config, Qwen2ForCausalLM
+
+    return Qwen2ForCausalLM(Qwen2Config(**LLAMA_LIKE, tie_word_embeddings=True))
+
+
+def mixtral():
+    from transformers import MixtralConfig, MixtralForCausalLM
+
+    experts = {"num_local_experts": 3, "num_experts_per_tok": 2}
+    # NOT_YET: output_router_logits=True counts with histc of integers, where the device is no CPU.
+    config = MixtralConfig(**LLAMA_LIKE, **experts, head_dim=2)
+    config._experts_implementation = "eager"  # grouped_mm of the CPU knows no double precision
+    return MixtralForCausalLM(config)
+
+
+BERT_LIKE = {
+    "hidden_size": WIDTH,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 3,
+    "intermediate_size": 20,
+    "hidden_dropout_prob": 0.0,
+    "attention_probs_dropout_prob": 0.0,
+}
+
+
+def bert():
+    from transformers import BertConfig, BertForMaskedLM
+
+    return BertForMaskedLM(BertConfig(vocab_size=VOCAB, max_position_embeddings=16, **BERT_LIKE))
+
+
+def t5():
+    from transformers import T5Config, T5ForConditionalGeneration
+
+    sizes = {"vocab_size": VOCAB, "d_model": WIDTH, "d_kv": 4, "d_ff": 20, "num_layers": 1}
+    config = T5Config(
+        **sizes, num_heads=3, dropout_rate=0.0, decoder_start_token_id=0, pad_token_id=0
+    )
+    return T5ForConditionalGeneration(config)
+
+
+def vit():
+    from transformers import ViTConfig, ViTForImageClassification
+
+    config = ViTConfig(image_size=8, patch_size=4, num_channels=3, num_labels=5, **BERT_LIKE)
+    return ViTForImageClassification(config)
+
+
+def vit_inputs(generator):
+    return {
+        "pixel_values": torch.randn(BATCH, 3, 8, 8, generator=generator),
+        "labels": torch.randint(0, 5, (BATCH,), generator=generator),
+    }
+
+
+class Recurrent(nn.Module):
+    def __init__(self, kind, **options):
+        super().__init__()
+        self.cells = kind(WIDTH, 8, 2, batch_first=True, **options)
+        self.head = nn.LazyLinear(5)
+        self.head(self.cells(torch.zeros(1, 1, WIDTH))[0])
+
+    def forward(self, x):
+        return self.head(self.cells(x)[0])
+
+
+class Residual(nn.Module):
+    def __init__(self, inputs, outputs, stride, groups=1):
+        super().__init__()
+        self.body = nn.Sequential(
+            nn.Conv2d(inputs, outputs, 3, stride, 1, bias=False),
+            nn.BatchNorm2d(outputs),
+            nn.ReLU(inplace=True),
+            nn.Conv2d(outputs, outputs, 3, 1, 1, groups=groups, bias=False),
+            nn.BatchNorm2d(outputs),
+        )
+        self.skip = nn.Conv2d(inputs, outputs, 1, stride)
+
+    def forward(self, x):
+        return F.relu(self.body(x) + self.skip(x), inplace=True)
+
+
+def resnet():
+    return nn.Sequential(
+        nn.Conv2d(3, 6, 5, 2, 2),
+        nn.BatchNorm2d(6),
+        nn.ReLU(inplace=True),
+        nn.MaxPool2d(3, 2, 1),
+        Residual(6, 6, 1),
+        Residual(6, 12, 2, groups=3),
+        nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
+        nn.Linear(12, 5),
+    )
+
+
+class UNet(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.down = nn.Conv2d(3, 4, 3, padding=1), nn.Conv2d(4, 8, 4, 2, 1)
+        self.norm = nn.GroupNorm(2, 8)
+        self.up, self.last = nn.ConvTranspose2d(8, 4, 4, 2, 1), nn.Conv2d(8, 3, 3, padding=1)
+
+    def forward(self, x):
+        a = F.silu(self.first(x))
+        b = F.gelu(self.norm(self.down(a)))
+        up = self.up(F.interpolate(F.avg_pool2d(b, 2), size=b.shape[2:], mode="bilinear") + b)
+        return self.last(torch.cat([up, a], 1))
+
+
+class Sequential(nn.Sequential):
+    """Takes its input by name."""
+
+    def forward(self, x):
+        return super().forward(x)
+
+
+def mlp():
+    return Sequential(
+        nn.Linear(WIDTH, 20), nn.GELU(), nn.LayerNorm(20), nn.Linear(20, 7), nn.BatchNorm1d(LENGTH)
+    )
+
+
+class Transformer(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body = nn.Transformer(WIDTH, 3, 1, 1, 20, dropout=0.0, batch_first=True)
+
+    def forward(self, x):
+        return self.body(x, x.flip(1))
+
+
+MODELS = {
+    "bert": (bert, token_inputs),
+    "gpt2": (gpt2, token_inputs),
+    "gru": (lambda: Recurrent(nn.GRU, bidirectional=True), sequence),
+    "llama": (llama, token_inputs),
+    "lstm": (lambda: Recurrent(nn.LSTM, proj_size=4), sequence),
+    "mistral": (mistral, token_inputs),
+    "mixtral": (mixtral, token_inputs),
+    "mlp": (mlp, sequence),
+    "qwen": (qwen, token_inputs),
+    "resnet": (lambda: Sequential(*resnet()), image),
+    "rnn": (lambda: Recurrent(nn.RNN), sequence),
+    "t5": (t5, token_inputs),
+    "transformer": (Transformer, sequence),
+    "unet": (UNet, image),
+    "vit": (vit, vit_inputs),
+}
