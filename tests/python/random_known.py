@@ -127,6 +127,17 @@ KNOWN = (
         ("t0 = torch.ones(3, 0, device=device)", "mark(t0, None, 'x')", "t1 = t0.logsumexp(-1)"),
     ),
     Known(
+        "terms of a maximum and of a sum are mixed",
+        r"differs in the (values|gradient)",
+        r"max|min\b|prod\(|any\(|all\(",
+        (2,),
+        (
+            "t0 = torch.arange(3.0, device=device)",
+            "mark(t0, 'x')",
+            "t1 = t0.max() + t0.sum()",
+        ),
+    ),
+    Known(
         "index_add and its like of terms lose the other terms",
         r"differs in the (values|gradient)",
         r"index_add|scatter_add|accumulate=True",
@@ -168,7 +179,7 @@ KNOWN = (
     Known(
         "strides of results computed from tensors that are not contiguous",
         r"differs in the strides",
-        r"index|take_along|unfold|diagonal|\[\[",
+        r"index|take_along|unfold|diagonal|nonzero|\[\[",
         (2,),
         (
             "t0 = torch.ones(4, 4, device=device).unfold(0, 2, 1)",

@@ -27,7 +27,7 @@ def source(scope):
         ]
     )
     scope.add(f"{name} = {text}")
-    if random.random() < 0.45 and scope.tensor(name).dim():
+    if random.random() < 0.75 and scope.tensor(name).dim():
         mark(scope, name)
     leaf = dtype in ("float32", "float64", "complex64") and scope.tensor(name).numel()
     if leaf and random.random() < 0.45:

@@ -26,8 +26,11 @@ def broadcastable(scope, t, written=None):
             continue
         if len(shape) > 5 or shape.numel() > 400 or (written and shape != t.shape):
             continue
-        if written and other.requires_grad and not t.is_floating_point() and not t.is_complex():
-            continue  # the CPU says that integers require a gradient
+        # Of the CPU, integers then say that they require a gradient, and complex ones refuse it.
+        if written and other.requires_grad and other.is_complex() != t.is_complex():
+            continue
+        if written and other.requires_grad and not (t.is_floating_point() or t.is_complex()):
+            continue
         # What overlaps in part is refused, or read while it is written.
         if not written or name == written or not same_storage(other, t):
             names.append(name)
