@@ -122,3 +122,24 @@ def joined(join, first, second, t):
     if "product" in (first, second) and t.dim() > 1:
         a, b = a.view(-1), b.view(-1)
     return JOINS[join](a, b)
+
+
+GRADIENTS = ["sum", "product", "max", "prod", "norm", "last"]
+
+
+@pytest.mark.parametrize("join", sorted(JOINS.keys() - MIXED - LOST - {"greater", "equal"}))
+def test_gradients_of_pairs(join):
+    for first in GRADIENTS:
+        for second in GRADIENTS:
+            got, want = (gradient(join, first, second, device) for device in ("spmd", "cpu"))
+            torch.testing.assert_close(got, want, msg=f"{first}, {second}: {got}, not {want}")
+
+
+def gradient(join, first, second, device):
+    t = whole((5, 4)).to(device)
+    if device == "spmd":
+        spmd.mark_sharding(t, spmd.make_mesh((2,), ("x",)), ("x", None))
+    t.requires_grad_()
+    y = joined(join, first, second, t)
+    (y * y.detach().cos()).sum().backward()
+    return t.grad.cpu()
