@@ -149,6 +149,18 @@ KNOWN = (
         ),
     ),
     Known(
+        "the second derivative of a complex linear",
+        r"linear_backward does not support",
+        r"F\.linear",
+        (2,),
+        (
+            "t0 = make((2, 2), torch.complex64, 1)",
+            "t0.requires_grad_()",
+            "t1 = F.linear(t0, t0).abs().square().sum()",
+            "t2, = torch.autograd.grad(t1, t0, create_graph=True)",
+        ),
+    ),
+    Known(
         "a linear with a weight of one dimension",
         r"einsum rule",
         r"F\.linear",
@@ -179,7 +191,7 @@ KNOWN = (
     Known(
         "strides of results computed from tensors that are not contiguous",
         r"differs in the strides",
-        r"index|take_along|unfold|diagonal|nonzero|\[\[",
+        r"index|take_along|unfold|diagonal|nonzero|as_strided|movedim|\[\[",
         (2,),
         (
             "t0 = torch.ones(4, 4, device=device).unfold(0, 2, 1)",

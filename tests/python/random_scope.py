@@ -34,7 +34,9 @@ class Scope:
         self.count = 0  # of names
         self.seeds = 0
         self.marked = set()  # names
-        self.expanded = set()  # names of tensors that are, or are views of, expanded ones
+        self.expanded = (
+            set()
+        )  # names of tensors that are, or are views of, expanded or unfolded ones
         self.run = start(self.program, "cpu")
 
     @property
@@ -73,8 +75,10 @@ class Scope:
         self._note_expanded(line)
 
     def is_expanded(self, text):
-        """Whether an expression speaks of an expanded tensor."""
-        return "expand" in text or bool(self.expanded & set(re.findall(r"\bt\d+\b", text)))
+        """Whether an expression speaks of an expanded or unfolded tensor."""
+        return bool(re.search("expand|unfold", text)) or bool(
+            self.expanded & set(re.findall(r"\bt\d+\b", text))
+        )
 
     def _note_expanded(self, line):
         made, equals, expression = line.partition(" = ")
