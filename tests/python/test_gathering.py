@@ -5,8 +5,8 @@ import re
 from collections import Counter
 
 import pytest
-from op_gathering import KINDS, coverage_of, traced_ops
 from op_gathered import GATHERED, UNREACHED
+from op_gathering import KINDS, coverage_of, traced_ops
 from op_samples import OPS
 
 from torch_spmd import _C
