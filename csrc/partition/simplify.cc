@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "absl/container/flat_hash_map.h"
+#include "csrc/partition/fuse_cross_entropy.h"
 #include "csrc/partition/passes.h"
 #include "csrc/partition/rewrite.h"
 #include "csrc/partition/unmerge.h"
@@ -27,30 +28,6 @@ struct NodeKey {
   }
 };
 
-// The gradient of cross entropy in one step. Taken apart, the gradient of log_softmax sums the
-// gradient of nll over the classes; that sum is known without looking at them, which saves a
-// reduction where the classes are cut and a tensor of tokens × classes everywhere.
-//
-//   _log_softmax_backward_data(nll_dinput(g, t, w, s), logp, dim=1)  ->  cross_entropy_dinput(...)
-std::optional<ir::ValueId> FuseCrossEntropy(rules::Builder& builder, const ir::Graph& old,
-                                            const ir::Node& node,
-                                            absl::Span<const ir::ValueId> operands) {
-  if (node.op != "aten::_log_softmax_backward_data") return std::nullopt;
-  const ir::NodeId producer = builder.graph().value(operands[0]).producer;
-  if (producer == ir::kNoNode) return std::nullopt;
-  const ir::Node nll = builder.graph().node(producer);
-  const TensorType& type = old.type(node.first_result);
-  const int64_t dim = node.attributes.GetInt("dim");
-  if (nll.op != "spmd::nll_dinput" || type.rank() != 2 || (dim != 1 && dim != -1) ||
-      builder.type(operands[1]) != type || builder.type(operands[0]) != type) {
-    return std::nullopt;
-  }
-  return builder.Call(
-      "spmd::cross_entropy_dinput",
-      {nll.operands[0], operands[1], nll.operands[1], nll.operands[2], nll.operands[3]},
-      {{"ignore_index", nll.attributes.GetInt("ignore_index")}, {"first_class", int64_t{0}}});
-}
-
 }  // namespace
 
 absl::StatusOr<ir::Graph> Simplify(const ir::Graph& graph) {
@@ -65,12 +42,13 @@ absl::StatusOr<ir::Graph> Simplify(const ir::Graph& graph) {
               absl::Span<const ir::ValueId> operands)
               -> absl::StatusOr<std::optional<std::vector<ir::ValueId>>> {
             const ir::Node& node = old.node(id);
-            if (std::optional<ir::ValueId> fused = FuseCrossEntropy(builder, old, node, operands)) {
-              return std::vector<ir::ValueId>{*fused};
+            if (node.op == "aten::_log_softmax_backward_data") {
+              const std::optional<ir::ValueId> fused =
+                  FuseCrossEntropy(builder, operands[0], operands[1], node.attributes);
+              if (fused) return std::vector<ir::ValueId>{*fused};
             }
-            if (std::optional<ir::ValueId> unmerged =
-                    unmerger.Replace(builder, old, node, operands)) {
-              return std::vector<ir::ValueId>{*unmerged};
+            if (auto unmerged = unmerger.Replace(builder, old, node, operands)) {
+              return *std::move(unmerged);
             }
             const rules::Rule* rule = rules::Find(node.op);
             // What is made from nothing is free; shared, it would tie the layouts of its users.

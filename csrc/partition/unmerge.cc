@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "csrc/partition/unmerge.h"
 
+#include "absl/strings/match.h"
+#include "csrc/partition/fuse_cross_entropy.h"
 #include "csrc/rules/registry.h"
 
 namespace spmd::partition {
@@ -43,17 +45,19 @@ ir::ValueId Unmerger::MergeAgain(rules::Builder& builder, Merge merge) {
   return merged;
 }
 
-std::optional<ir::ValueId> Unmerger::View(rules::Builder& builder, const TensorType& type,
-                                          ir::ValueId v) {
+ir::ValueId Unmerger::View(rules::Builder& builder, const TensorType& type, ir::ValueId v) {
   const Merge* merge = Find(v);
-  const ir::ValueId source = merge == nullptr ? v : merge->source;
+  const auto seen = views_.find(v);
+  ir::ValueId source = merge == nullptr ? v : merge->source;
+  if (seen != views_.end()) source = seen->second;
   const Dims& from = builder.type(source).dims;
-  if (merge != nullptr && from == type.dims) return source;
+  if (from == type.dims) return source;
   const auto [first, count] = MergedDims(from, type.dims);
   if (count == 0) {
     // A view of a view is a view; of the unmerged value it need not split what it merged.
-    if (merge == nullptr) return std::nullopt;
-    return builder.View(source, ToVector(type.dims));
+    const ir::ValueId view = builder.View(source, ToVector(type.dims));
+    views_[view] = source;
+    return view;
   }
   return MergeAgain(builder, {source, first, count});
 }
@@ -100,38 +104,87 @@ std::optional<ir::ValueId> Unmerger::Bmm(rules::Builder& builder, ir::ValueId a,
   return MergeAgain(builder, {builder.Call("aten::matmul", {left, right}), 0, lead.count});
 }
 
-std::optional<ir::ValueId> Unmerger::Elementwise(rules::Builder& builder, const ir::Graph& old,
-                                                 const ir::Node& node,
-                                                 absl::Span<const ir::ValueId> operands) {
-  const rules::Rule* rule = rules::Find(node.op);
-  if (rule == nullptr || !rule->elementwise || rule->random || node.num_results != 1 ||
-      !node.groups.empty()) {
-    return std::nullopt;
-  }
-  const Merge* merge = nullptr;
-  std::vector<ir::ValueId> unmerged(operands.begin(), operands.end());
-  for (ir::ValueId& v : unmerged) {
+std::optional<Unmerger::Merge> Unmerger::Common(rules::Builder& builder,
+                                                absl::Span<const ir::ValueId> operands,
+                                                std::vector<ir::ValueId>* sources) const {
+  std::optional<Merge> common;
+  sources->assign(operands.begin(), operands.end());
+  for (ir::ValueId& v : *sources) {
     if (v == ir::kNoValue || builder.rank(v) == 0) continue;
     const Merge* found = Find(v);
     if (found == nullptr) return std::nullopt;
     const bool same =
-        merge == nullptr || (found->first == merge->first && found->count == merge->count &&
-                             builder.type(found->source).dims == builder.type(merge->source).dims);
+        !common || (found->first == common->first && found->count == common->count &&
+                    builder.type(found->source).dims == builder.type(common->source).dims);
     if (!same) return std::nullopt;
-    merge = found;
+    common = *found;
     v = found->source;
   }
-  if (merge == nullptr) return std::nullopt;
-  Merge result = *merge;
-  result.source = builder.Call(node.op, std::move(unmerged), node.attributes);
-  if (builder.type(result.source).dtype != old.type(node.first_result).dtype) return std::nullopt;
-  return MergeAgain(builder, result);
+  return common;
 }
 
-std::optional<ir::ValueId> Unmerger::Replace(rules::Builder& builder, const ir::Graph& old,
-                                             const ir::Node& node,
+std::optional<ir::ValueId> Unmerger::Elementwise(rules::Builder& builder, const ir::Graph& old,
+                                                 const ir::Node& node,
+                                                 absl::Span<const ir::ValueId> operands) {
+  const rules::Rule* rule = rules::Find(node.op);
+  if (rule == nullptr || !rule->elementwise || rule->random || !node.groups.empty()) {
+    return std::nullopt;
+  }
+  std::vector<ir::ValueId> sources;
+  std::optional<Merge> merge = Common(builder, operands, &sources);
+  if (!merge) return std::nullopt;
+  merge->source = builder.Call(node.op, std::move(sources), node.attributes);
+  if (builder.type(merge->source).dtype != old.type(node.first_result).dtype) return std::nullopt;
+  return MergeAgain(builder, *merge);
+}
+
+// Along a dimension that is not merged.
+std::optional<ir::ValueId> Unmerger::Softmax(rules::Builder& builder, const ir::Node& node,
                                              absl::Span<const ir::ValueId> operands) {
-  if (node.num_results != 1 || old.value(node.first_result).annotation) return std::nullopt;
+  std::vector<ir::ValueId> sources;
+  std::optional<Merge> merge = Common(builder, operands, &sources);
+  if (!merge) return std::nullopt;
+  int64_t dim = node.attributes.GetInt("dim");
+  if (dim < 0) dim += builder.rank(operands[0]);
+  if (dim == merge->first) return std::nullopt;
+  Attributes attributes = node.attributes;
+  attributes.Set("dim", dim < merge->first ? dim : dim + merge->count - 1);
+  std::optional<ir::ValueId> fused;
+  if (node.op == "aten::_log_softmax_backward_data") {
+    fused = FuseCrossEntropy(builder, sources[0], sources[1], attributes);
+  }
+  merge->source = fused ? *fused : builder.Call(node.op, sources, attributes);
+  return MergeAgain(builder, *merge);
+}
+
+// Of targets whose dimensions are merged, and log probabilities of the same dimensions and classes.
+std::optional<std::vector<ir::ValueId>> Unmerger::CrossEntropy(
+    rules::Builder& builder, const ir::Node& node, absl::Span<const ir::ValueId> operands) {
+  const bool backward = node.op == "spmd::nll_dinput";  // (grad, target, …), not (logp, target, …)
+  const Merge* found = Find(operands[1]);
+  if (found == nullptr) return std::nullopt;
+  Merge merge = *found;
+  std::vector<ir::ValueId> call(operands.begin(), operands.end());
+  call[1] = merge.source;
+  if (!backward || builder.rank(operands[0]) > 0) {
+    const Merge* other = Find(operands[0]);
+    if (other == nullptr || other->first != merge.first || other->count != merge.count) {
+      return std::nullopt;
+    }
+    Dims rows = builder.type(other->source).dims;
+    if (!backward) rows.pop_back();
+    if (rows != builder.type(merge.source).dims) return std::nullopt;
+    call[0] = other->source;
+  }
+  std::vector<ir::ValueId> results = builder.CallAll(node.op, std::move(call), node.attributes);
+  if (node.op == "spmd::nll_sum") return results;
+  merge.source = results[0];
+  return std::vector<ir::ValueId>{MergeAgain(builder, merge)};
+}
+
+std::optional<ir::ValueId> Unmerger::OneResult(rules::Builder& builder, const ir::Graph& old,
+                                               const ir::Node& node,
+                                               absl::Span<const ir::ValueId> operands) {
   const TensorType& type = old.type(node.first_result);
   if (type.NumElements() == 0) return std::nullopt;
   if (node.op == "aten::view" || node.op == "aten::_unsafe_view") {
@@ -139,7 +192,22 @@ std::optional<ir::ValueId> Unmerger::Replace(rules::Builder& builder, const ir::
   }
   if (node.op == "aten::permute") return Permute(builder, node, operands[0]);
   if (node.op == "aten::bmm") return Bmm(builder, operands[0], operands[1]);
+  if (absl::StrContains(node.op, "_softmax")) return Softmax(builder, node, operands);
   return Elementwise(builder, old, node, operands);
+}
+
+std::optional<std::vector<ir::ValueId>> Unmerger::Replace(rules::Builder& builder,
+                                                          const ir::Graph& old,
+                                                          const ir::Node& node,
+                                                          absl::Span<const ir::ValueId> operands) {
+  for (int r = 0; r < node.num_results; ++r) {
+    if (old.value(node.first_result + r).annotation) return std::nullopt;
+  }
+  if (absl::StartsWith(node.op, "spmd::nll_")) return CrossEntropy(builder, node, operands);
+  if (node.num_results != 1) return std::nullopt;
+  const std::optional<ir::ValueId> result = OneResult(builder, old, node, operands);
+  if (!result) return std::nullopt;
+  return std::vector<ir::ValueId>{*result};
 }
 
 }  // namespace spmd::partition

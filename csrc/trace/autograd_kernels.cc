@@ -3,8 +3,14 @@
 // an op whole.
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/ops/add.h>
+#include <ATen/ops/convolution.h>
+#include <ATen/ops/convolution_backward.h>
 #include <ATen/ops/matmul.h>
+#include <ATen/ops/zeros_like.h>
+#include <torch/library.h>
 
+#include <array>
+#include <tuple>
 #include <utility>
 
 #include "csrc/trace/kernel.h"
@@ -46,6 +52,42 @@ class LinearKernel final : public c10::OperatorKernel {
   c10::SafeKernelFunction whole_;
 };
 
+// The gradient of convolution_backward, in the terms of a convolution and its gradients. PyTorch's
+// own takes the gradient of the weight for a convolution whose kernel is an image, which nobody
+// wants to cut.
+std::tuple<at::Tensor, at::Tensor, at::Tensor> ConvolutionDoubleBackward(
+    const std::optional<at::Tensor>& gg_input, const std::optional<at::Tensor>& gg_weight,
+    const std::optional<at::Tensor>& gg_bias, const at::Tensor& grad, const at::Tensor& weight,
+    const at::Tensor& input, at::IntArrayRef stride, at::IntArrayRef padding,
+    at::IntArrayRef dilation, bool transposed, at::IntArrayRef output_padding, int64_t groups,
+    std::array<bool, 3> mask) {
+  const auto given = [](const std::optional<at::Tensor>& t) { return t && t->defined(); };
+  const auto convolved = [&](const at::Tensor& x, const at::Tensor& w) {
+    return at::convolution(x, w, {}, stride, padding, dilation, transposed, output_padding, groups);
+  };
+  const auto gradients = [&](const at::Tensor& x, const at::Tensor& w, bool of_input) {
+    return at::convolution_backward(grad, x, w, std::nullopt, stride, padding, dilation, transposed,
+                                    output_padding, groups, {of_input, !of_input, false});
+  };
+  at::Tensor gg_out, d_input, d_weight;
+  const auto add = [&](const at::Tensor& term) {
+    gg_out = gg_out.defined() ? at::add(gg_out, term) : term;
+  };
+  if (mask[0] && given(gg_input)) add(convolved(*gg_input, weight));
+  if (mask[0] && given(gg_weight)) add(convolved(input, *gg_weight));
+  if (mask[0] && given(gg_bias)) {
+    std::vector<int64_t> per_channel(grad.dim(), 1);
+    per_channel[1] = -1;
+    add(gg_bias->reshape(per_channel).expand_as(grad));
+  }
+  if (mask[1] && given(gg_weight)) d_input = std::get<0>(gradients(input, *gg_weight, true));
+  if (mask[2] && given(gg_input)) d_weight = std::get<1>(gradients(*gg_input, weight, false));
+  if (mask[0] && !gg_out.defined()) gg_out = at::zeros_like(grad);
+  if (mask[1] && !d_input.defined()) d_input = at::zeros_like(input);
+  if (mask[2] && !d_weight.defined()) d_weight = at::zeros_like(weight);
+  return {gg_out, d_input, d_weight};
+}
+
 }  // namespace
 
 std::vector<c10::RegistrationHandleRAII> RegisterAutogradKernels() {
@@ -58,6 +100,10 @@ std::vector<c10::RegistrationHandleRAII> RegisterAutogradKernels() {
       c10::KernelFunction::makeFromBoxedFunctor(
           std::make_unique<LinearKernel>(linear.getComputedKernelForDispatchKey(kAutogradKey))),
       std::nullopt, nullptr, "torch_spmd"));
+  // Never destroyed: the dispatcher may outlive static objects of this library.
+  auto* library =
+      new torch::Library(torch::Library::IMPL, "aten", kAutogradKey, __FILE__, __LINE__);
+  library->impl("_convolution_double_backward", TORCH_FN(ConvolutionDoubleBackward));
   return handles;
 }
 

@@ -84,9 +84,9 @@ std::vector<c10::IValue> PopArguments(const OpInfo& op, torch::jit::Stack* stack
 
 void RunGeneric(Session::State& state, const OpInfo& op, torch::jit::Stack* stack) {
   const OpInfo* twin = op.functional();
-  // An op without results is there for what it does.
-  if (op.must_run_on_host || op.result_alias.empty() || twin == nullptr ||
-      !op.only_tensors_result || op.is_view) {
+  // An op that neither gives nor writes a tensor is there for what else it does.
+  const bool acts = op.result_alias.empty() && op.written.empty();
+  if (op.must_run_on_host || acts || twin == nullptr || !op.only_tensors_result || op.is_view) {
     RunOnHost(state, op, stack);
     return;
   }

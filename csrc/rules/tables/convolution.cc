@@ -107,7 +107,10 @@ std::vector<Rule> ConvolutionRules() {
       AvgPoolBackward<2>("aten::avg_pool2d_backward"),
       AvgPool<3>("aten::avg_pool3d"),
       AvgPoolBackward<3>("aten::avg_pool3d_backward"),
-      Convolution("aten::convolution").Types(ConvolutionTypes).Local(LocalConvolution),
+      Convolution("aten::convolution")
+          .Types(ConvolutionTypes)
+          .Local(LocalConvolution)
+          .Decomposes(TransposedAsDInput),
       Computed("aten::convolution_backward", NoFactors).DecomposesAlways(ConvolutionBackward),
       MaxPool<2>("aten::max_pool2d_with_indices"),
       MaxPoolBackward<2>("aten::max_pool2d_with_indices_backward"),

@@ -83,6 +83,25 @@ class Backward {
 
 }  // namespace
 
+absl::StatusOr<std::vector<ValueId>> TransposedAsDInput(Builder& b, const ir::Graph& from,
+                                                        const ir::Node& node,
+                                                        absl::Span<const ValueId> operands) {
+  const Attributes& attrs = node.attributes;
+  if (!attrs.GetBoolOr("transposed", false)) return std::vector<ValueId>{};
+  const Dims dims = from.type(node.first_result).dims;
+  Attributes a = {{"input_size", Ints(dims)}};
+  for (absl::string_view name : {"stride", "padding", "dilation"}) a.Set(name, attrs.GetInts(name));
+  a.Set("groups", attrs.GetIntOr("groups", 1));
+  a.Set("crop_start", std::vector<int64_t>(dims.size() - 2, 0));
+  ValueId result = b.Call("spmd::conv_dinput", {operands[0], operands[1]}, std::move(a));
+  if (operands.size() > 2 && operands[2] != ir::kNoValue) {
+    std::vector<int64_t> per_channel(dims.size(), 1);
+    per_channel[1] = dims[1];
+    result = b.Add(result, b.View(operands[2], per_channel));
+  }
+  return std::vector<ValueId>{result};
+}
+
 absl::StatusOr<std::vector<ValueId>> ConvolutionBackward(Builder& b, const ir::Graph& from,
                                                          const ir::Node& node,
                                                          absl::Span<const ValueId> operands) {

@@ -10,7 +10,7 @@
 //
 // A transposed convolution has the operands of conv_dinput. Its spatial dimensions pass where
 // windows neither overlap nor leave gaps, else they are whole: aten's op cannot cut a region out of
-// its result.
+// its result. A cut there turns it into a conv_dinput.
 #pragma once
 
 #include <vector>
@@ -34,6 +34,11 @@ Attributes LocalConvDInput(const OpCall& call, const OpFactors& factors, const C
 absl::StatusOr<OpFactors> ConvDWeightFactors(const OpCall& call);
 absl::StatusOr<std::vector<TensorType>> ConvDWeightTypes(const OpCall& call);
 Attributes LocalConvDWeight(const OpCall& call, const OpFactors& factors, const CutFactors& cut);
+
+// A transposed convolution whose windows overlap, as the gradient that it is; declines others.
+absl::StatusOr<std::vector<ir::ValueId>> TransposedAsDInput(Builder& b, const ir::Graph& from,
+                                                            const ir::Node& node,
+                                                            absl::Span<const ir::ValueId> operands);
 
 // aten::convolution_backward(grad, input, weight) -> input, weight, bias gradients: one op for each
 // that "output_mask" asks for.

@@ -131,8 +131,11 @@ std::vector<Rule> OwnRules() {
           .Each({0, 3})
           .Types(NllDInputTypes)
           .Local(LocalNllDInput),
-      Einsum("spmd::nll_rows", "n c, n, c? -> n").Jointly({0}).Types(NllRowsTypes).Local(LocalNll),
-      Einsum("spmd::nll_sum", "n c, n, c? -> (), ()").Types(NllSumTypes).Local(LocalNll),
+      Einsum("spmd::nll_rows", "... c, ..., c? -> ...")
+          .Jointly({0})
+          .Types(NllRowsTypes)
+          .Local(LocalNll),
+      Einsum("spmd::nll_sum", "... c, ..., c? -> (), ()").Types(NllSumTypes).Local(LocalNll),
   };
 }
 

@@ -58,7 +58,23 @@ ValueId GradientOfRows(Builder& b, const ir::Node& node, ValueId grad, ValueId t
   return b.Call("spmd::nll_dinput", {grad, target, weight, scale}, attrs);
 }
 
-ValueId Flat(Builder& b, ValueId v) { return b.View(v, {b.type(v).NumElements()}); }
+// nll_loss of [n, c, d1, d2, …] arrives as an image [n, c, 1, d1 d2 …]: one merged dimension, which
+// later passes take apart again, beside one that says nothing.
+bool OneLine(const Dims& image) { return image[2] == 1; }
+
+// [n, c, …] to [n, …, c] and back.
+ValueId ClassesLast(Builder& b, ValueId image) {
+  std::vector<int64_t> order = {0};
+  for (int d = 2; d < b.rank(image); ++d) order.push_back(d);
+  order.push_back(1);
+  return b.Call("aten::permute", {image}, {{"dims", order}});
+}
+ValueId ClassesSecond(Builder& b, ValueId rows) {
+  const int rank = b.rank(rows);
+  std::vector<int64_t> order = {0, rank - 1};
+  for (int d = 1; d + 1 < rank; ++d) order.push_back(d);
+  return b.Call("aten::permute", {rows}, {{"dims", order}});
+}
 
 }  // namespace
 
@@ -90,12 +106,11 @@ absl::StatusOr<std::vector<ValueId>> NllBackward(Builder& b, const ir::Graph& fr
 absl::StatusOr<std::vector<ValueId>> Nll2dForward(Builder& b, const ir::Graph& from,
                                                   const ir::Node& node,
                                                   absl::Span<const ValueId> operands) {
-  const Dims dims = b.type(operands[0]).dims;
-  const ValueId last =
-      b.Call("aten::permute", {operands[0]}, {{"dims", std::vector<int64_t>{0, 2, 3, 1}}});
-  const ValueId logp = b.View(last, {dims[0] * dims[2] * dims[3], dims[1]});
-  const Loss loss =
-      LossOfRows(b, node, logp, Flat(b, operands[1]), operands[2], b.type(operands[1]).dims);
+  const Dims dims = b.type(operands[0]).dims, row_dims = b.type(operands[1]).dims;
+  const ValueId image =
+      OneLine(dims) ? b.View(operands[0], {dims[0], dims[1], dims[3]}) : operands[0];
+  const ValueId target = OneLine(dims) ? b.View(operands[1], {dims[0], dims[3]}) : operands[1];
+  const Loss loss = LossOfRows(b, node, ClassesLast(b, image), target, operands[2], row_dims);
   return std::vector<ValueId>{loss.output, loss.total_weight};
 }
 
@@ -103,12 +118,13 @@ absl::StatusOr<std::vector<ValueId>> Nll2dBackward(Builder& b, const ir::Graph& 
                                                    const ir::Node& node,
                                                    absl::Span<const ValueId> operands) {
   const Dims dims = b.type(operands[1]).dims;
-  const ValueId grad = b.rank(operands[0]) == 0 ? operands[0] : Flat(b, operands[0]);
-  const ValueId rows =
-      GradientOfRows(b, node, grad, Flat(b, operands[2]), operands[3], operands[4], dims[1]);
-  const ValueId last = b.View(rows, {dims[0], dims[2], dims[3], dims[1]});
-  return std::vector<ValueId>{
-      b.Call("aten::permute", {last}, {{"dims", std::vector<int64_t>{0, 3, 1, 2}}})};
+  const auto rows_of = [&](ValueId v) {
+    return OneLine(dims) && b.rank(v) > 0 ? b.View(v, {dims[0], dims[3]}) : v;
+  };
+  const ValueId rows = GradientOfRows(b, node, rows_of(operands[0]), rows_of(operands[2]),
+                                      operands[3], operands[4], dims[1]);
+  const ValueId image = ClassesSecond(b, rows);
+  return std::vector<ValueId>{OneLine(dims) ? b.View(image, Ints(dims)) : image};
 }
 
 absl::StatusOr<std::vector<TensorType>> NllSumTypes(const OpCall& call) {
@@ -120,49 +136,66 @@ absl::StatusOr<std::vector<TensorType>> NllRowsTypes(const OpCall& call) {
   return std::vector<TensorType>{{call.operand(0).dtype, call.operand(1).dims}};
 }
 
+namespace {
+
+int ClassDim(const OpFactors& factors, int operand) {
+  return static_cast<int>(factors.operands[operand].size()) - 1;
+}
+
+// A factor per dimension of the targets, laid over operands of the same rank and the result, whose
+// last dimension are the classes. Returns the factor of the classes.
+int OverRows(CallFactors& f, const OpCall& call, std::initializer_list<int> operands) {
+  const Dims& dims = call.results[0].dims;
+  const int rows = static_cast<int>(dims.size()) - 1;
+  for (int d = 0; d < rows; ++d) {
+    const int factor = f.Add(dims[d]);
+    for (int k : operands) {
+      if (call.operand(k).rank() >= rows) f.OverOperand(k, d, factor);
+    }
+    f.OverResult(d, factor);
+  }
+  const int classes = f.Add(dims.back());
+  f.OverResult(rows, classes);
+  return classes;
+}
+
+}  // namespace
+
 Attributes LocalNll(const OpCall& call, const OpFactors& factors, const CutFactors& cut) {
   Attributes local = call.attrs();
-  if (IsCut(factors.operands[0][1], cut)) local.Set("first_class", Expr::Start(Operand(0), 1));
+  const int c = ClassDim(factors, 0);
+  if (IsCut(factors.operands[0][c], cut)) local.Set("first_class", Expr::Start(Operand(0), c));
   return local;
 }
 
 absl::StatusOr<OpFactors> NllDInputFactors(const OpCall& call) {
   CallFactors f(call);
-  const Dims& dims = call.results[0].dims;
-  const int rows = f.Add(dims[0]), classes = f.Add(dims[1]);
-  if (call.operand(0).rank() == 1) f.OverOperand(0, 0, rows);
-  f.OverOperand(1, 0, rows);
+  const int classes = OverRows(f, call, {0, 1});
   if (call.has(2)) f.OverOperand(2, 0, classes);
-  f.OverResult(0, rows);
-  f.OverResult(1, classes);
   return f.Take();
 }
 
 absl::StatusOr<std::vector<TensorType>> NllDInputTypes(const OpCall& call) {
-  return std::vector<TensorType>{
-      {call.operand(0).dtype, {call.operand(1).dims[0], call.attrs().GetInt("num_classes")}}};
+  TensorType type{call.operand(0).dtype, call.operand(1).dims};
+  type.dims.push_back(call.attrs().GetInt("num_classes"));
+  return std::vector<TensorType>{std::move(type)};
 }
 
 Attributes LocalNllDInput(const OpCall& call, const OpFactors& factors, const CutFactors& cut) {
   Attributes local = call.attrs();
-  if (IsCut(factors.results[0][1], cut)) {
-    local.Set("num_classes", Expr::Size(Result(0), 1));
-    local.Set("first_class", Expr::Start(Result(0), 1));
+  const int c = call.results[0].rank() - 1;
+  if (IsCut(factors.results[0][c], cut)) {
+    local.Set("num_classes", Expr::Size(Result(0), c));
+    local.Set("first_class", Expr::Start(Result(0), c));
   }
   return local;
 }
 
 absl::StatusOr<OpFactors> CrossEntropyDInputFactors(const OpCall& call) {
   CallFactors f(call);
-  const Dims& dims = call.results[0].dims;
-  const int rows = f.Add(dims[0]), classes = f.Add(dims[1]);
-  if (call.operand(0).rank() == 1) f.OverOperand(0, 0, rows);
-  f.OverOperand(1, 0, rows);
-  f.OverOperand(1, 1, classes);
-  f.OverOperand(2, 0, rows);
-  if (call.has(3)) f.OverOperand(3, 0, f.AddWhole(dims[1]));
-  f.OverResult(0, rows);
-  f.OverResult(1, classes);
+  const int classes = OverRows(f, call, {0, 1, 2});
+  f.OverOperand(1, call.operand(1).rank() - 1, classes);
+  if (call.has(3)) f.OverOperand(3, 0, f.AddWhole(call.results[0].dims.back()));
   return f.Take();
 }
 
@@ -173,7 +206,8 @@ absl::StatusOr<std::vector<TensorType>> CrossEntropyDInputTypes(const OpCall& ca
 Attributes LocalCrossEntropyDInput(const OpCall& call, const OpFactors& factors,
                                    const CutFactors& cut) {
   Attributes local = call.attrs();
-  if (IsCut(factors.results[0][1], cut)) local.Set("first_class", Expr::Start(Result(0), 1));
+  const int c = call.results[0].rank() - 1;
+  if (IsCut(factors.results[0][c], cut)) local.Set("first_class", Expr::Start(Result(0), c));
   return local;
 }
 

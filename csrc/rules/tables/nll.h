@@ -32,7 +32,7 @@ absl::StatusOr<std::vector<TensorType>> NllSumTypes(const OpCall& call);
 absl::StatusOr<std::vector<TensorType>> NllRowsTypes(const OpCall& call);
 Attributes LocalNll(const OpCall& call, const OpFactors& factors, const CutFactors& cut);
 
-// spmd::nll_dinput(grad, target, weight?, scale); grad is [n] or a scalar.
+// spmd::nll_dinput(grad, target, weight?, scale); grad has the target's dims or is a scalar.
 absl::StatusOr<OpFactors> NllDInputFactors(const OpCall& call);
 absl::StatusOr<std::vector<TensorType>> NllDInputTypes(const OpCall& call);
 Attributes LocalNllDInput(const OpCall& call, const OpFactors& factors, const CutFactors& cut);

@@ -90,6 +90,13 @@ Types SoftmaxTypes(const OpCall& call) {
       {wider ? DType::kF32 : DTypeAttrOr(call, call.operand(0).dtype), call.operand(0).dims}};
 }
 
+Types SoftmaxBackwardTypes(const OpCall& call) {
+  const Attr* dtype = call.attrs().Find("input_dtype");
+  const bool given = dtype != nullptr && std::holds_alternative<DType>(*dtype);
+  return std::vector<TensorType>{
+      {given ? std::get<DType>(*dtype) : call.operand(0).dtype, call.operand(0).dims}};
+}
+
 void Rows(std::vector<Rule>& t, const Rule& prototype, std::initializer_list<const char*> names) {
   for (const char* name : names) {
     t.push_back(prototype);
@@ -128,7 +135,7 @@ std::vector<Rule> ReductionRules() {
   const Rule along = Computed("", DimWhole);
   Rows(t, along.Decomposes(DecomposeSoftmax).Types(SoftmaxTypes),
        {"_softmax", "_log_softmax", "_safe_softmax"});
-  Rows(t, along.Each({0}).Decomposes(DecomposeSoftmaxBackward),
+  Rows(t, along.Each({0}).Decomposes(DecomposeSoftmaxBackward).Types(SoftmaxBackwardTypes),
        {"_softmax_backward_data", "_log_softmax_backward_data"});
   Rows(t, along.Jointly({0}).Decomposes(DecomposeScan).Types(ScanTypes), {"cumsum"});
   Rows(t, along.Decomposes(DecomposeScan).Types(ScanTypes), {"cumprod"});

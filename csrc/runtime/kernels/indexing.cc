@@ -203,7 +203,8 @@ Tensor IndexPutPart(const Tensor& self, const c10::List<OptionalTensor>& indices
   for (const Tensor& index : s.index) {
     within.push_back(index.reshape({-1}).index_select(0, chosen));
   }
-  return self.permute(order).contiguous().index_put_(within, from, accumulate).permute(back);
+  const Tensor copy = self.permute(order).clone(at::MemoryFormat::Contiguous);
+  return copy.index_put_(within, from, accumulate).permute(back);
 }
 
 }  // namespace spmd::runtime::kernels

@@ -93,10 +93,10 @@ void RowLosses(const Tensor& logp, const Rows& rows, T* losses, Work* weights) {
 }
 
 void CheckLogp(const Tensor& logp, const Tensor& target) {
-  TORCH_CHECK((logp.dim() == 2 && target.dim() == 1 && logp.size(0) == target.size(0)) ||
-                  (logp.dim() == 1 && target.dim() == 0),
-              "nll_loss: logp ", logp.sizes(), " and target ", target.sizes(),
-              " must be [n, c] and [n], or [c] and []");
+  TORCH_CHECK(
+      logp.dim() == target.dim() + 1 && logp.sizes().slice(0, target.dim()) == target.sizes(),
+      "nll_loss: logp ", logp.sizes(), " and target ", target.sizes(),
+      " must be [..., c] and [...]");
 }
 
 at::ScalarType WorkType(at::ScalarType type) {
@@ -183,10 +183,10 @@ Tensor CrossEntropyDInput(const Tensor& grad, const Tensor& logp, const Tensor& 
                           int64_t first_class) {
   CheckLogp(logp, target);
   if (logp.is_meta()) return at::empty(logp.sizes(), logp.options());
-  const Tensor p = OnHost(logp).contiguous();
+  const int64_t c = logp.size(-1);
+  const Tensor p = OnHost(logp).contiguous().view({target.numel(), c});
   Tensor result = at::empty(p.sizes(), p.options());
   const at::ScalarType work = WorkType(p.scalar_type());
-  const int64_t c = p.size(-1);
   const Rows rows(OnHost(target), OnHost(weight), work, c, ignore_index, first_class);
   const Tensor g = OnHost(grad).to(work).reshape({-1}).contiguous();
   const double factor = OnHost(scale).item<double>();
@@ -201,8 +201,8 @@ Tensor CrossEntropyDInput(const Tensor& grad, const Tensor& logp, const Tensor& 
         at::parallel_for(0, rows.count(), block, [&](int64_t begin, int64_t end) {
           for (int64_t first = begin; first < end; first += block) {
             const int64_t count = std::min(block, end - first);
-            Tensor part = p.dim() == 1 ? result : result.narrow(0, first, count);
-            at::exp_out(part, p.dim() == 1 ? p : p.narrow(0, first, count));
+            Tensor part = result.narrow(0, first, count);
+            at::exp_out(part, p.narrow(0, first, count));
             for (int64_t i = first; i < first + count; ++i) {
               scalar_t* row = out + i * c;
               if (rows.Ignored(i)) {
@@ -220,7 +220,7 @@ Tensor CrossEntropyDInput(const Tensor& grad, const Tensor& logp, const Tensor& 
           }
         });
       });
-  return result.to(logp.device());
+  return result.view(logp.sizes()).to(logp.device());
 }
 
 }  // namespace spmd::runtime::kernels
