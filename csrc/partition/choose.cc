@@ -189,14 +189,19 @@ class Chooser {
     }
   }
 
+  // A factor and axes that want it but do not fall on its boundaries.
+  using Unaligned = std::vector<std::pair<int, AxisMask>>;
+
   std::vector<std::vector<Option>> OptionsOf(const ir::Node& node, const NodeFactors& nf, int grid,
                                              std::vector<Cut>& wishes) const {
     const std::vector<AxisList>& groups = groups_[grid];
     std::vector<std::vector<Option>> options(groups.size());
+    Unaligned unaligned;
     ForEachWish(node, nf, grid,
                 [&](ir::ValueId v, const rules::TensorFactors& tensor, const Sharding& s) {
                   if (s.DimAxes() == 0) return;
                   Cut cut = CutOf(*nf, tensor, graph_.type(v).dims, s, graph_.grid(grid));
+                  NoteUnaligned(nf, tensor, s, cut, unaligned);
                   if (std::find(wishes.begin(), wishes.end(), cut) == wishes.end()) {
                     wishes.push_back(std::move(cut));
                   }
@@ -214,7 +219,9 @@ class Chooser {
           }
         }
       }
-      for (size_t f = 0; f < nf->factors.size(); ++f) AddTakeOver(nf, wishes, mask, f, options[g]);
+      for (size_t f = 0; f < nf->factors.size(); ++f) {
+        AddTakeOver(nf, wishes, unaligned, mask, f, options[g]);
+      }
       if (!options[g].empty() && MustCut(node, nf, grid, mask)) continue;
       options[g].push_back({});
       AddThrough(node, nf, groups[g], options[g]);
@@ -236,17 +243,34 @@ class Chooser {
     return false;
   }
 
-  static void AddTakeOver(const NodeFactors& nf, const std::vector<Cut>& wishes, AxisMask axes,
-                          size_t f, std::vector<Option>& options) {
+  // [25] cut in 13 and 12 as [5, 5]: three rows and two. The major factor takes the axes, and what
+  // lies across a boundary is sent.
+  static void NoteUnaligned(const NodeFactors& nf, const rules::TensorFactors& tensor,
+                            const Sharding& s, const Cut& cut, Unaligned& unaligned) {
+    for (size_t d = 0; d < tensor.size(); ++d) {
+      const rules::DimFactors& dim = tensor[d];
+      if (dim.size() < 2 || s.dims[d].axes.empty()) continue;
+      if (nf->factors[dim[0]].whole || nf->factors[dim[0]].size < 2) continue;
+      const bool dealt =
+          std::any_of(dim.begin(), dim.end(), [&](int f) { return !cut[f].axes.empty(); });
+      if (!dealt) unaligned.emplace_back(dim[0], MaskOf(s.dims[d].axes));
+    }
+  }
+
+  static void AddTakeOver(const NodeFactors& nf, const std::vector<Cut>& wishes,
+                          const Unaligned& unaligned, AxisMask axes, size_t f,
+                          std::vector<Option>& options) {
     const int factor = static_cast<int>(f);
     for (const Option& o : options) {
       if (o.kind == Option::kFactor && o.index == factor) return;
     }
-    for (const Cut& wish : wishes) {
-      if (!MayTakeOver(nf, wish, axes, factor)) continue;
-      options.push_back({Option::kFactor, factor, ReduceKind::kSum, /*takes_over=*/true});
-      return;
-    }
+    const bool wanted =
+        std::any_of(wishes.begin(), wishes.end(),
+                    [&](const Cut& wish) { return MayTakeOver(nf, wish, axes, factor); }) ||
+        std::any_of(unaligned.begin(), unaligned.end(),
+                    [&](const auto& u) { return u.first == factor && (u.second & axes); });
+    if (!wanted) return;
+    options.push_back({Option::kFactor, factor, ReduceKind::kSum, /*takes_over=*/true});
   }
 
   // Work on many operand elements per result, and on neighbours, is shared by the axes that cut an

@@ -50,7 +50,8 @@ std::optional<NodePlan> PlanNode(const ir::Graph& graph, const ir::Node& node,
     std::optional<Sharding> s = propagate::ShardingUnder(
         *nf, nf->results[r], graph.type(node.first_result + r).dims, choice.cut, grid);
     if (!s) return std::nullopt;
-    for (size_t f = 0; f < choice.cut.size(); ++f) {
+    const bool nothing = graph.type(node.first_result + r).NumElements() == 0;
+    for (size_t f = 0; f < choice.cut.size() && !nothing; ++f) {
       const AxisList& axes = choice.cut[f].axes;
       if (axes.empty() || nf->InResult(static_cast<int>(f), r)) continue;
       if (!nf->InAnyOperand(static_cast<int>(f))) continue;

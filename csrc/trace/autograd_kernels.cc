@@ -6,7 +6,6 @@
 #include <ATen/ops/convolution.h>
 #include <ATen/ops/convolution_backward.h>
 #include <ATen/ops/matmul.h>
-#include <ATen/ops/zeros_like.h>
 #include <torch/library.h>
 
 #include <array>
@@ -44,7 +43,7 @@ class LinearKernel final : public c10::OperatorKernel {
       return;
     }
     torch::jit::drop(*stack, 3);
-    const at::Tensor product = at::matmul(input, weight.dim() == 2 ? weight.t() : weight);
+    const at::Tensor product = at::matmul(input, weight.t());
     stack->push_back(bias.defined() ? at::add(product, bias) : product);
   }
 
@@ -82,10 +81,7 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> ConvolutionDoubleBackward(
   }
   if (mask[1] && given(gg_weight)) d_input = std::get<0>(gradients(input, *gg_weight, true));
   if (mask[2] && given(gg_input)) d_weight = std::get<1>(gradients(*gg_input, weight, false));
-  if (mask[0] && !gg_out.defined()) gg_out = at::zeros_like(grad);
-  if (mask[1] && !d_input.defined()) d_input = at::zeros_like(input);
-  if (mask[2] && !d_weight.defined()) d_weight = at::zeros_like(weight);
-  return {gg_out, d_input, d_weight};
+  return {gg_out, d_input, d_weight};  // undefined: zero
 }
 
 }  // namespace

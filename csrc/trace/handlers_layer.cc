@@ -2,9 +2,11 @@
 // Whole layers that PyTorch hands to private devices: linear's gradient, batch norm, attention, and
 // the fused cells of recurrent nets (written in ATen ops, which come back to the boxed kernel).
 #include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/ops/_linalg_check_errors.h>
 #include <ATen/ops/add.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/histc.h>
+#include <ATen/ops/isclose.h>
 #include <ATen/ops/mul.h>
 #include <ATen/ops/rsub.h>
 #include <ATen/ops/sigmoid.h>
@@ -243,10 +245,28 @@ void Histc(const OpInfo& op, torch::jit::Stack* stack) {
   stack->push_back(counts.to(self.scalar_type()));
 }
 
+// What failed is raised at the op's line, as in eager; reading it runs what is pending.
+void CheckErrors(const OpInfo& op, torch::jit::Stack* stack) {
+  Session::State& state = Session::Get().state();
+  const Args a = PopArguments(op, stack);
+  const at::Tensor info = ReadHost(state, a[0].toTensor(), op.name.c_str());
+  at::_linalg_check_errors(info, a[1].toStringView(), a[2].toBool());
+}
+
+void AllClose(const OpInfo& op, torch::jit::Stack* stack) {
+  const at::AutoDispatchBelowADInplaceOrView below;
+  const Args a = PopArguments(op, stack);
+  const at::Tensor close = at::isclose(a[0].toTensor(), a[1].toTensor(), a[2].toDouble(),
+                                       a[3].toDouble(), a[4].toBool());
+  stack->push_back(close.all().item<bool>());
+}
+
 constexpr HandlerRow kRows[] = {
+    {"aten::_linalg_check_errors", &CheckErrors},
     {"aten::_native_batch_norm_legit", &BatchNorm},
     {"aten::_scaled_dot_product_fused_attention_overrideable", &Attention},
     {"aten::_scaled_dot_product_fused_attention_overrideable_backward", &AttentionBackward},
+    {"aten::allclose", &AllClose},
     {"aten::histc", &Histc},
     {"aten::_thnn_fused_gru_cell", &GruCell},
     {"aten::_thnn_fused_gru_cell_backward", &GruCellBackward},

@@ -60,7 +60,9 @@ constexpr std::array<std::string_view, 3> kKeptWhole = {"aten::linear", "aten::m
                                                         "aten::silu_backward"};
 static_assert(IsSorted(kKeptWhole));
 
-constexpr std::array<std::string_view, 2> kLeft = {"aten::alias", "aten::detach"};
+constexpr std::array<std::string_view, 4> kLeft = {"aten::_has_same_storage_numel",
+                                                   "aten::_new_zeros_with_same_feature_meta",
+                                                   "aten::alias", "aten::detach"};
 static_assert(IsSorted(kLeft));
 
 }  // namespace

@@ -13,7 +13,8 @@ import re
 import warnings
 from collections import Counter
 
-from op_samples import OPS, Cut, evenly, ranks, run, samples, tensors_of
+from op_outcomes import run
+from op_samples import OPS, Cut, evenly, ops_of, ranks, samples, tensors_of
 
 import torch_spmd as spmd
 from torch_spmd import _C
@@ -26,11 +27,12 @@ SAMPLES = 16  # of each op
 
 
 def coverage_of(name):
-    """The kind of an op variant: what most of its samples are; None where nothing can be cut."""
-    counts = Counter(filter(None, map(lambda s: kind_of(OPS[name], s), chosen(name))))
+    """The kind of an op variant: what most of its samples are, the better one where it is half and
+    half; None where nothing can be cut."""
+    counts = Counter(filter(None, (kind_of(OPS[name], sample) for sample in chosen(name))))
     if not counts:
         return None
-    if 2 * counts["gathered"] >= counts.total():
+    if 2 * counts["gathered"] > counts.total():
         return "gathered"
     return "decomposed" if counts["decomposed"] else "partitioned"
 
@@ -41,18 +43,14 @@ def chosen(name):
 
 def kind_of(op, sample):
     """The kind of one sample, or None: nothing to cut, or it does not run."""
-    tensors = tensors_of((sample.input, sample.args, sample.kwargs))
-    first = next((i for i, t in enumerate(tensors) if t.dim() >= 2 and t.shape[0] >= 2), None)
-    if first is None:
-        return None
-    spec = ("x",) + (None,) * (ranks(sample)[first] - 1)
+    cut = first_dimension(sample)
     settle()
     _C.forget_programs()
     on_host = _C.statistics()["host_fallbacks"]
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            run(op, sample, "spmd", Cut((2,), (None,) * first + (spec,)))
+            run(op, sample, "spmd", cut)
         spmd.sync(wait=True)
     except Exception:
         settle()
@@ -61,10 +59,21 @@ def kind_of(op, sample):
     for p in programs:
         for text in (p.traced_text(), p.graph_text()):
             traced_ops.update(re.findall(r"= (\w+::[\w.]+)\(", text))
+    if cut is None:
+        return None
     gathers = any(row[0] == "all_gather" for p in programs for row in p.collectives())
     if gathers or _C.statistics()["host_fallbacks"] > on_host:
         return "gathered"
     return "decomposed" if any(p.decomposed for p in programs) else "partitioned"
+
+
+def first_dimension(sample):
+    """Dimension 0 of the first tensor of rank 2 or more, over two devices; None without one."""
+    tensors = tensors_of((sample.input, sample.args, sample.kwargs))
+    first = next((i for i, t in enumerate(tensors) if t.dim() >= 2 and t.shape[0] >= 2), None)
+    if first is None:
+        return None
+    return Cut((2,), (None,) * first + (("x",) + (None,) * (ranks(sample)[first] - 1),))
 
 
 def settle():

@@ -171,3 +171,23 @@ def test_an_index_of_integers_is_recorded_and_not_run_on_the_host():
     got = x[torch.tensor([5, 0]).to("spmd")]
     assert spmd._C.statistics()["host_fallbacks"] == before
     assert got.tolist() == [[10.0, 11.0], [0.0, 1.0]]
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_tangents_of_a_part_of_a_storage(device):
+    x = torch.arange(4.0, device=device)[:3]
+    _, tangent = torch.func.jvp(lambda t: t[:1] + t, (x,), (torch.ones_like(x),))
+    assert tangent.tolist() == [2.0] * 3
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_linear_refuses_a_weight_of_three_dimensions(device):
+    x = torch.ones(2, 4, 4, device=device)
+    with pytest.raises(RuntimeError, match="expects a tensor with <= 2 dimensions"):
+        F.linear(x, x)
+
+
+def test_the_mean_of_a_product_of_what_was_written_through_a_view():
+    t = torch.arange(4.0).to("spmd")
+    t.view(1, 2, 2, 1).add_(2)
+    assert torch.outer(t, t).mean().item() == 12.25

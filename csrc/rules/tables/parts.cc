@@ -185,6 +185,17 @@ Values Unraveled(Builder& b, ir::ValueId index, const Dims& dims) {
   return indices;
 }
 
+// One index of a dimension, which goes.
+ir::ValueId SelectPart(Builder& b, ir::ValueId v, int64_t dim, int64_t index) {
+  const TensorType self = b.type(v);
+  if (index < 0) index += self.dims[dim];
+  Values call(dim + 2, ir::kNoValue);
+  call.front() = v;
+  call.back() = b.Constant(static_cast<double>(index), DType::kI64);
+  return CallWithIndices(b, "spmd::index_part", call, static_cast<int>(dim) + 1,
+                         AlongAll(self, /*may_be_negative=*/false));
+}
+
 ValuesOrStatus Put(Builder& b, const ir::Node& node, Operands operands) {
   const TensorType self = b.type(operands[0]);
   if (self.NumElements() == 0 || self.rank() == 0) return Values{};
@@ -230,6 +241,27 @@ ValuesOrStatus ReadByPart(Builder& b, const ir::Graph& from, const ir::Node& nod
   return Values{CallWithIndices(b, "spmd::index_part", operands,
                                 static_cast<int>(operands.size()) - 1,
                                 AlongAll(self, /*may_be_negative=*/true))};
+}
+
+// The index is a number that the program knows; one that is known when it runs stays whole.
+ValuesOrStatus SelectByPart(Builder& b, const ir::Graph& from, const ir::Node& node,
+                            Operands operands) {
+  const Attr* index = node.attributes.Find("index");
+  if (index == nullptr || !std::holds_alternative<int64_t>(*index)) return Values{};
+  const TensorType self = b.type(operands[0]);
+  const int64_t dim = OpCall::Of(from, node).Dim("dim", self.rank());
+  return Values{SelectPart(b, operands[0], dim, std::get<int64_t>(*index))};
+}
+
+ValuesOrStatus SliceOneByPart(Builder& b, const ir::Graph& from, const ir::Node& node,
+                              Operands operands) {
+  const TensorType self = b.type(operands[0]);
+  const int64_t dim = OpCall::Of(from, node).Dim("dim", self.rank());
+  if (from.type(node.first_result).dims[dim] != 1) return Values{};
+  int64_t start = node.attributes.GetIntOr("start", 0);
+  if (start < 0) start += self.dims[dim];
+  const ir::ValueId row = SelectPart(b, operands[0], dim, std::max<int64_t>(start, 0));
+  return Values{b.Call("aten::unsqueeze", {row}, {{"dim", dim}})};
 }
 
 ValuesOrStatus WriteByPart(Builder& b, const ir::Graph& from, const ir::Node& node,

@@ -22,6 +22,9 @@ std::vector<Rule> PartRules();
 
 // Of gather, index_select, index.Tensor, take.
 SPMD_DECOMPOSITION(ReadByPart);
+// Of one index: select.int, and slice.Tensor of length one.
+SPMD_DECOMPOSITION(SelectByPart);
+SPMD_DECOMPOSITION(SliceOneByPart);
 // Of scatter (all of them), index_add, index_copy, index_fill, index_reduce, index_put, put.
 SPMD_DECOMPOSITION(WriteByPart);
 

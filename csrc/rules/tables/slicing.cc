@@ -130,6 +130,10 @@ absl::StatusOr<OpFactors> SliceFactors(const OpCall& call) {
       f.Pass(d, d);
       continue;
     }
+    if (s.length == 1) {  // nothing to cut; of the operand one index is wanted
+      f.OverOperand(0, d, f.AddWhole(s.extent));
+      continue;
+    }
     const int factor = f.Add(s.length);
     f.OverResult(d, factor);
     if (s.length == 0) continue;

@@ -9,6 +9,7 @@
 #include "csrc/rules/tables/call_factors.h"
 #include "csrc/rules/tables/decompositions.h"
 #include "csrc/rules/tables/joining.h"
+#include "csrc/rules/tables/parts.h"
 #include "csrc/rules/tables/reshape.h"
 #include "csrc/rules/tables/slicing.h"
 #include "csrc/util/status.h"
@@ -123,7 +124,7 @@ std::vector<Rule> ViewRules() {
       Views("aten::reshape", ReshapeFactors).DecomposesAlways(AsView),
       Moves("aten::roll", RollFactors).Types(SameTypes).Decomposes(RollAsCat),
       Rewritten("aten::rot90", DecomposeRot90),
-      ViewsDims<SelectSource>("aten::select.int"),
+      ViewsDims<SelectSource>("aten::select.int").Decomposes(SelectByPart),
       Computed("aten::select_backward", SelectBackwardFactors)
           .Jointly({0})
           .Types(InputSizesTypes)
@@ -134,7 +135,10 @@ std::vector<Rule> ViewRules() {
           .Monotone()
           .Types(SameTypes)
           .Decomposes(SelectScatterAsSlice),
-      Views("aten::slice.Tensor", SliceFactors).Types(SliceTypes).Local(LocalSlice),
+      Views("aten::slice.Tensor", SliceFactors)
+          .Types(SliceTypes)
+          .Local(LocalSlice)
+          .Decomposes(SliceOneByPart),
       Computed("aten::slice_backward", SliceBackwardFactors)
           .Jointly({0})
           .Types(InputSizesTypes)
