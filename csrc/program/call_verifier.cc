@@ -22,7 +22,6 @@ class CallVerifier {
     }
     SPMD_RETURN_IF_ERROR(OneGrid());
     SPMD_RETURN_IF_ERROR(Groups());
-    SPMD_RETURN_IF_ERROR(OneKindOfTerms());
     for (const auto& [name, attr] : call_.attributes) SPMD_RETURN_IF_ERROR(CheckAttr(name, attr));
     for (const AddedOnce& once : call_.added_once) SPMD_RETURN_IF_ERROR(CheckAddedOnce(once));
     return absl::OkStatus();
@@ -56,31 +55,6 @@ class CallVerifier {
     for (ValueId id : call_.results) SPMD_RETURN_IF_ERROR(check(id));
     for (ValueId id : call_.operands) SPMD_RETURN_IF_ERROR(check(id));
     return absl::OkStatus();
-  }
-
-  // A call on terms of a sum gives terms of a sum; those of a maximum are something else.
-  absl::Status OneKindOfTerms() const {
-    AxisMask axes = 0;
-    ValueId first = kNoValue;
-    for (ValueId id : call_.operands) {
-      if (id == kNoValue || !program_.values[id].sharding.IsUnreduced()) continue;
-      if (first == kNoValue) first = id;
-      SPMD_RETURN_IF_ERROR(SameKind(first, id));
-      axes |= program_.values[id].sharding.UnreducedAxes();
-    }
-    for (ValueId id : call_.results) {
-      if (first == kNoValue || !(program_.values[id].sharding.UnreducedAxes() & axes)) continue;
-      SPMD_RETURN_IF_ERROR(SameKind(first, id));
-    }
-    return absl::OkStatus();
-  }
-
-  absl::Status SameKind(ValueId a, ValueId b) const {
-    const Value &x = program_.values[a], &y = program_.values[b];
-    if (x.sharding.reduce_kind == y.sharding.reduce_kind) return absl::OkStatus();
-    return Error(absl::StrCat("%", x.name, " is terms of a ",
-                              std::string(ReduceKindName(x.sharding.reduce_kind)), ", %", y.name,
-                              " of a ", std::string(ReduceKindName(y.sharding.reduce_kind))));
   }
 
   // Clause 6.

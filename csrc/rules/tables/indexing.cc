@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Ops that index tensors are handed to: embedding, gather and scatter, indexing, likelihoods.
 // Indices are always global.
+#include <algorithm>
 #include <utility>
 #include <vector>
 
@@ -146,6 +147,7 @@ std::vector<Rule> IndexingRules() {
   for (const auto family : {AtenRules, PartRules, OwnRules}) {
     for (Rule& rule : family()) rules.push_back(std::move(rule));
   }
+  std::sort(rules.begin(), rules.end(), [](const Rule& a, const Rule& b) { return a.op < b.op; });
   return rules;
 }
 
