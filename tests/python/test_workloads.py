@@ -1,17 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """The benchmarks' workloads, made small, train to plain PyTorch's losses and parameters."""
 
-import sys
-from pathlib import Path
-
 import pytest
 import torch
 from torch import nn
 
 import torch_spmd as spmd
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # the folder of `benchmarks`
-
 from benchmarks.workloads import WORKLOADS, conformer, gpt, llama, moe, stylegan2
 
 SMALL = {
