@@ -2,8 +2,9 @@
 """How much of the arithmetic is done more than once, read from the text of a program.
 
 Counted are matrix products, convolutions and attention: operations of the busiest device × devices
-/ operations of the whole. A call's work is shared by the axes that cut an operand or a result, or
-along which the result is unreduced; the busiest device's share of a dimension is rounded up.
+/ operations of the whole. A call is shared by the axes that cut an operand or a result, but not by
+those along which an operand is unreduced: every device works on its own term. The busiest device's
+share of a dimension is rounded up.
 """
 
 from __future__ import annotations
@@ -19,7 +20,6 @@ _MESH = re.compile(r"^mesh @(\w+) \[(.*)\]", re.MULTILINE)
 _VALUE = re.compile(
     r"(%\w+): \w+\[([\d,]*)\] @(\w+)"  # %7: f32[512,4096] @m
     r"((?: \{[\w,]*\}(?:,\{[\w,]*\})*)?)"  # {data},{model}
-    r"(?: unreduced\(\w+\)\{([\w,]*)\})?"
 )
 _CALL = re.compile(r"^  (%\w+): .* = call ([\w:.]+)\((.*)", re.MULTILINE)
 
@@ -28,7 +28,6 @@ class Value(NamedTuple):
     shape: Shape
     mesh: str
     cuts: tuple[tuple[str, ...], ...]  # per dimension
-    unreduced: tuple[str, ...]
 
 
 def redundancy(program: str) -> float:
@@ -54,7 +53,6 @@ def repeated(values: list[Value], mesh: dict[str, int]) -> float:
     used: set[str] = set()
     uneven: dict[tuple[str, ...], float] = {}
     for value in values:
-        used.update(value.unreduced)
         for size, axes in zip(value.shape, value.cuts):
             parts = math.prod(mesh[axis] for axis in axes)
             if axes and size:
@@ -64,10 +62,10 @@ def repeated(values: list[Value], mesh: dict[str, int]) -> float:
     return idle * math.prod(uneven.values())
 
 
-def _value(shape: str, mesh: str, cuts: str, unreduced: str) -> Value:
+def _value(shape: str, mesh: str, cuts: str) -> Value:
     sizes = tuple(int(size) for size in shape.split(",") if size)
     axes = tuple(_axes(cut) for cut in re.findall(r"\{([\w,]*)\}", cuts)) or ((),) * len(sizes)
-    return Value(sizes, mesh, axes, _axes(unreduced))
+    return Value(sizes, mesh, axes)
 
 
 def _axes(text: str) -> tuple[str, ...]:

@@ -31,7 +31,18 @@ program {{
         ("f32[8,8] @m {data},{}", "f32[8,8] @m {},{model}", "f32[8,8] @m {data},{model}", 1),
         ("f32[8,8] @m {data},{}", "f32[8,8] @m {},{}", "f32[8,8] @m {data},{}", 4),
         ("f32[8,8] @m {},{}", "f32[8,8] @m {},{}", "f32[8,8] @m {},{}", 8),
-        ("f32[8,8] @m", "f32[8,8] @m", "f32[8,8] @m {},{} unreduced(sum){data,model}", 1),
+        (
+            "f32[8,8] @m {},{data,model}",
+            "f32[8,8] @m {data,model},{}",
+            "f32[8,8] @m {},{} unreduced(sum){data,model}",
+            1,
+        ),
+        (
+            "f32[8,8] @m {},{} unreduced(sum){model}",
+            "f32[8,8] @m {},{data}",
+            "f32[8,8] @m {},{data} unreduced(sum){model}",
+            4,
+        ),
         ("f32[9,8] @m {data,model},{}", "f32[8,8] @m", "f32[9,8] @m {data,model},{}", 16 / 9),
         (
             "f32[3,6] @m {data},{model}",
