@@ -8,7 +8,7 @@ computed: on a planning backend a step gives the program, and its figures can be
 
 from collections.abc import Callable
 
-from benchmarks.workloads import gpt, llama, mlp, moe, resnet
+from benchmarks.workloads import conformer, gpt, llama, mlp, moe, resnet, stylegan2, unet3d
 from benchmarks.workloads.common import Workload
 
 WORKLOADS: dict[str, Callable[[bool], Workload]] = {
@@ -21,6 +21,10 @@ WORKLOADS: dict[str, Callable[[bool], Workload]] = {
     "llama": llama.build,
     "moe": moe.build,
     "resnet50": resnet.build,
+    "sg2_d": stylegan2.discriminator,
+    "sg2_g": stylegan2.generator,
+    "unet3d": unet3d.build,
+    "conformer": conformer.build,
 }
 
 __all__ = ["WORKLOADS", "Workload"]

@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The yardstick: how repeated work is counted, and that no workload sends more than under XLA."""
+
+import subprocess
+import sys
+
+import pytest
+
+from benchmarks.flops import redundancy
+from benchmarks.workloads import WORKLOADS
+
+
+def program(x, w, y, call="aten::mm(%x0, %x1)"):
+    """The text of one call, with the given types."""
+    return f"""mesh @m [data=2, model=4]
+program {{
+  %x0: {x}
+  %x1: {w}
+  %2: {y} = call {call} at "a.py:1"
+  free %x0
+  return %2
+}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("x", "w", "y", "expected"),
+    [
+        ("f32[8,8] @m {data},{}", "f32[8,8] @m {},{model}", "f32[8,8] @m {data},{model}", 1),
+        ("f32[8,8] @m {data},{}", "f32[8,8] @m {},{}", "f32[8,8] @m {data},{}", 4),
+        ("f32[8,8] @m {},{}", "f32[8,8] @m {},{}", "f32[8,8] @m {},{}", 8),
+        (
+            "f32[8,8] @m {},{data,model}",
+            "f32[8,8] @m {data,model},{}",
+            "f32[8,8] @m {},{} unreduced(sum){data,model}",
+            1,
+        ),
+        (
+            "f32[8,8] @m {},{} unreduced(sum){model}",
+            "f32[8,8] @m {},{data}",
+            "f32[8,8] @m {},{data} unreduced(sum){model}",
+            4,
+        ),
+        ("f32[9,8] @m {data,model},{}", "f32[8,8] @m", "f32[9,8] @m {data,model},{}", 16 / 9),
+        (
+            "f32[3,6] @m {data},{model}",
+            "f32[6,8] @m {model},{}",
+            "f32[3,8] @m {data},{} unreduced(sum){model}",
+            4 / 3 * 8 / 6,
+        ),
+    ],
+)
+def test_redundancy_of_a_product(x, w, y, expected):
+    assert redundancy(program(x, w, y)) == pytest.approx(expected)
+
+
+def test_redundancy_weighs_calls_by_their_operations():
+    cut = program("f32[8,24] @m {data,model},{}", "f32[24,8] @m", "f32[8,8] @m {data,model},{}")
+    whole = "  %3: f32[8,8] @m = call aten::mm(%2, %4)\n  %4: f32[8,8] @m\n"
+    assert redundancy(cut + whole) == pytest.approx((24 + 8) / 32)  # %2 is cut: all share it
+    whole = "  %3: f32[8,8] @m = call aten::mm(%4, %4)\n  %4: f32[8,8] @m\n"
+    assert redundancy(cut + whole) == pytest.approx((24 + 8 * 8) / 32)
+
+
+@pytest.mark.parametrize(
+    ("call", "operations"),
+    [
+        ("aten::convolution(%x0, %x1, _, stride=[1,1], transposed=false)", 2 * 5 * 16 * 3 * 9),
+        ("aten::convolution(%x0, %x1, _, stride=[1,1], transposed=true)", 2 * 3 * 16 * 5 * 9),
+    ],
+)
+def test_operations_of_a_convolution(call, operations):
+    weight = "5,3,3,3" if "false" in call else "3,5,3,3"
+    text = program(
+        "f32[2,3,4,4] @m {},{},{data},{}",
+        f"f32[{weight}] @m",
+        "f32[2,5,4,4] @m {},{},{data},{}",
+        call,
+    )
+    side = "  %3: f32[1,1] @m = call aten::mm(%4, %4)\n  %4: f32[1,1] @m\n"  # one operation
+    assert redundancy(text + side) == pytest.approx((4 * operations + 8) / (operations + 1))
+
+
+def test_no_workload_sends_more_than_under_xla(root):
+    done = subprocess.run(
+        [sys.executable, "-m", "benchmarks.oracle"], cwd=root, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert len(done.stdout.splitlines()) == 1 + 2 * 2 * len(WORKLOADS)
