@@ -13,13 +13,6 @@ CDIST = (
     "of 0 that is broadcast against a batch of 1"
 )
 
-COMPLEX_MAXIMUM = "raises NotImplementedError: the maximum of complex numbers along a cut dimension"
-LINEAR = "raises NotImplementedError: linear has no tangents"
-FUSED_ADAM = "differs when fused: its bias corrections are computed in float32"
-STATISTICS = (
-    "raises RuntimeError: the kernel returns statistics in bfloat16 where the program says float32"
-)
-
 EXCEPTIONS = {
     # Unsharded, as functions.
     "device": {
@@ -67,10 +60,6 @@ EXCEPTIONS = {
     },
     # In other dtypes, whole and cut.
     "float64": {
-        "nn_functional_scaled_dot_product_attention": (
-            "differs in the gradients by 1e-6 where the queries are cut: logarithms of sums are "
-            "kept in float32"
-        ),
         "sparse_mm_reduce": NO_SPARSE,
         "sparse_sampled_addmm": NO_SPARSE,
         "to_sparse": NO_SPARSE,
@@ -79,14 +68,11 @@ EXCEPTIONS = {
         "cdist": CDIST,
     },
     "bfloat16": {
-        "_batch_norm_with_update": STATISTICS,
         "sparse_mm_reduce": NO_SPARSE,
         "to_sparse": NO_SPARSE,
     },
     "bfloat16, full": {},
     "complex64": {
-        "logsumexp": COMPLEX_MAXIMUM,
-        "masked_logsumexp": COMPLEX_MAXIMUM,
         "sparse_sampled_addmm": NO_SPARSE,
         "to_sparse": NO_SPARSE,
     },
@@ -94,9 +80,7 @@ EXCEPTIONS = {
     "int64": {
         "to_sparse": NO_SPARSE,
     },
-    "int64, full": {
-        "arange": "differs where the type is integer and the start or the step is not",
-    },
+    "int64, full": {},
     "bool": {
         "to_sparse": NO_SPARSE,
     },
@@ -105,24 +89,7 @@ EXCEPTIONS = {
     "second": {
         "to_sparse": NO_SPARSE,
     },
-    "forward_mode": {
-        "nn_functional_linear": LINEAR,
-        "nn_functional_linear_cross_entropy": LINEAR,
-        "nn_functional_multi_head_attention_forward": LINEAR,
-    },
-    "module": {
-        "nn_MultiLabelMarginLoss": (
-            "raises RuntimeError: the loss of one sample has rank 0 where the program says 1"
-        ),
-    },
-    # Of one optimizer, any of its configurations; a fused one with its learning rate in a tensor.
-    "optimizer": {
-        "Adam": FUSED_ADAM,
-        "AdamW": FUSED_ADAM,
-    },
-    "optimizer, tensor": {
-        "Adam": FUSED_ADAM,
-        "AdamW": FUSED_ADAM,
-    },
-    "optimizer, complex": {},
+    "forward_mode": {},
+    "module": {},
+    "optimizer": {},
 }

@@ -140,11 +140,11 @@ def test_a_learning_rate_in_a_tensor(name, way):
     for device in ("cpu", "spmd"):
         ours = kwargs | {"lr": torch.tensor(0.01, dtype=torch.float64, device=device)}
         wrong += compare(info, kwargs, ours, f"{way}, on {device}", torch.float64)
-    hold(name, wrong, 6, EXCEPTIONS["optimizer, tensor"] if way == "fused" else {})
+    hold(name, wrong, 6, EXCEPTIONS["optimizer"])
 
 
 @pytest.mark.parametrize("name", [n for n, info in OPTIMIZERS.items() if info.supports_complex])
 def test_complex_parameters(name):
     kwargs = {"lr": 0.01}
     wrong = list(compare(OPTIMIZERS[name], kwargs, kwargs, "complex", torch.complex128))
-    hold(name, wrong, 3, EXCEPTIONS["optimizer, complex"])
+    hold(name, wrong, 3, EXCEPTIONS["optimizer"])

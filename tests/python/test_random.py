@@ -243,18 +243,7 @@ def test_fork_rng():
     assert torch.equal(torch.rand(4, device="spmd"), want)
 
 
-DRAWS_OF_THE_DEVICE = [
-    pytest.param(
-        name,
-        marks=pytest.mark.xfail(strict=True, reason="randperm draws from the host's generator")
-        if name == "randperm"
-        else (),
-    )
-    for name in DRAWS
-]
-
-
-@pytest.mark.parametrize("name", DRAWS_OF_THE_DEVICE)
+@pytest.mark.parametrize("name", DRAWS)
 def test_the_state_brings_draws_back(name):
     torch.manual_seed(4)
     state = torch.spmd.get_rng_state()

@@ -28,7 +28,6 @@ def test_training_cut_at_random(model, seed):
         pytest.fail(f"{difference(case)}\n{case}", pytrace=False)
 
 
-@pytest.mark.xfail(strict=True, reason="the fused optimizer computes powers in single precision")
 def test_the_fused_optimizer_in_double_precision():
     want = steps("cpu")
     torch.testing.assert_close(steps("spmd"), want, rtol=1e-12, atol=1e-12)
@@ -44,7 +43,6 @@ def steps(device):
     return p.detach().cpu()
 
 
-@pytest.mark.xfail(strict=True, raises=NotImplementedError, reason="histc of integers")
 def test_experts_are_counted_as_on_a_gpu():
     """What transformers does on every device but the CPU."""
     experts = torch.tensor([0, 2, 2, 1], dtype=torch.int32).to("spmd")
