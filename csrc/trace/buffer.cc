@@ -3,7 +3,9 @@
 
 #include <sys/mman.h>
 
+#include <atomic>
 #include <mutex>
+#include <new>
 
 #include "csrc/trace/device.h"
 
@@ -15,6 +17,13 @@ namespace {
 constexpr size_t kCellBytes = 64;
 constexpr size_t kCells = size_t{1} << 28;
 
+// Before each Buffer in its memory.
+struct alignas(16) Header {
+  size_t cell;
+  std::atomic<bool> alive;
+};
+Header* HeaderOf(void* memory) { return static_cast<Header*>(memory) - 1; }
+
 class AddressBook {
  public:
   AddressBook() {
@@ -23,37 +32,45 @@ class AddressBook {
     TORCH_CHECK(range != MAP_FAILED, "torch_spmd: cannot reserve addresses for storages");
     begin_ = static_cast<char*>(range);
   }
-  void* Take(Buffer* buffer) {
+  // Memory for a Buffer, with a cell of its own.
+  void* Allocate(size_t bytes) {
     const std::lock_guard<std::mutex> lock(mutex_);
-    size_t cell;
-    if (!free_.empty()) {
-      cell = free_.back();
-      free_.pop_back();
-      owners_[cell] = buffer;
-    } else {
-      cell = owners_.size();
-      TORCH_CHECK(cell < kCells, "torch_spmd: more than ", kCells, " storages alive at once");
-      owners_.push_back(buffer);
+    if (free_.empty()) {
+      TORCH_CHECK(owners_.size() < kCells, "torch_spmd: more than ", kCells,
+                  " storages alive at once");
+      free_.push_back(owners_.size());
+      owners_.push_back(nullptr);
     }
-    return begin_ + cell * kCellBytes;
+    auto* const header = static_cast<Header*>(::operator new(sizeof(Header) + bytes));
+    header->cell = free_.back();
+    free_.pop_back();
+    owners_[header->cell] = header;
+    new (&header->alive) std::atomic<bool>(false);
+    return header + 1;
   }
-  void Give(void* address) {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    const size_t cell = (static_cast<char*>(address) - begin_) / kCellBytes;
-    owners_[cell] = nullptr;
-    free_.push_back(cell);
+  void Free(void* memory) {
+    Header* const header = HeaderOf(memory);
+    {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      owners_[header->cell] = nullptr;
+      free_.push_back(header->cell);
+    }
+    ::operator delete(header);
   }
+  void* AddressOf(const Header& header) const { return begin_ + header.cell * kCellBytes; }
   Buffer* Find(const void* address) {
     const std::lock_guard<std::mutex> lock(mutex_);
     const char* p = static_cast<const char*>(address);
     if (p < begin_ || p >= begin_ + kCellBytes * owners_.size()) return nullptr;
-    return owners_[(p - begin_) / kCellBytes];
+    Header* const header = owners_[(p - begin_) / kCellBytes];
+    if (header == nullptr || !header->alive.load()) return nullptr;
+    return reinterpret_cast<Buffer*>(header + 1);
   }
 
  private:
   std::mutex mutex_;
   char* begin_ = nullptr;
-  std::vector<Buffer*> owners_;
+  std::vector<Header*> owners_;  // by cell; null: free
   std::vector<size_t> free_;
 };
 
@@ -66,8 +83,20 @@ void DropBuffer(void* context) { c10::raw::intrusive_ptr::decref(static_cast<Buf
 
 }  // namespace
 
-Buffer::Buffer(Key) { address_ = Addresses().Take(this); }
-Buffer::~Buffer() { Addresses().Give(address_); }
+Buffer::Buffer(Key) {
+  Header* const header = HeaderOf(this);
+  address_ = Addresses().AddressOf(*header);
+  header->alive.store(true, std::memory_order_relaxed);
+}
+Buffer::~Buffer() { HeaderOf(this)->alive.store(false, std::memory_order_relaxed); }
+
+void* Buffer::operator new(size_t bytes) {
+  void* const memory = BlockList<Buffer>::Take();
+  return memory != nullptr ? memory : Addresses().Allocate(bytes);
+}
+void Buffer::operator delete(void* memory) {
+  if (!BlockList<Buffer>::Give(memory)) Addresses().Free(memory);
+}
 
 c10::DataPtr MakeDataPtr(Buffer* buffer) {
   return c10::DataPtr(buffer->address_, buffer, &DropBuffer, TheDevice());

@@ -21,6 +21,7 @@
 #include "csrc/runtime/executor_queue.h"
 #include "csrc/runtime/tiled_tensor.h"
 #include "csrc/sharding/spec.h"
+#include "csrc/trace/pool.h"
 #include "csrc/trace/view_recipe.h"
 
 namespace spmd::trace {
@@ -30,13 +31,15 @@ struct Mark {
   Mesh mesh;
   PartitionSpec spec;
 };
+using MarkPtr = std::shared_ptr<const Mark>;
+using LayoutPtr = std::shared_ptr<const Layout>;
 
 struct CompiledProgram;  // csrc/trace/session.h
 
 // Invariants: exactly one of: pending (on a tape), run, tiles, host. Logical and stride-free:
 // `type` is what a dense row-major tensor of the value would be. Thread safety: guarded by the
 // session's lock.
-struct Value : c10::intrusive_ptr_target {
+struct Value : c10::intrusive_ptr_target, Pooled<Value> {
   explicit Value(TensorType t) : type(std::move(t)) {}
 
   TensorType type;
@@ -48,7 +51,7 @@ struct Value : c10::intrusive_ptr_target {
   runtime::TiledTensorPtr tiles;
   runtime::PendingRunPtr run;
   int run_output = -1;
-  std::optional<Layout> layout;
+  LayoutPtr layout;
   // While `run` is to make it: what its Buffer held before, and keeps if the run fails.
   c10::intrusive_ptr<Value> before;
   at::Tensor host;  // contiguous CPU tensor that nobody else may write
@@ -77,11 +80,11 @@ class Buffer : public c10::intrusive_ptr_target {
   // What tensor the value stands for; the recipe of every other tensor starts from it.
   BaseForm form;
   // Recipes by (dtype, sizes, strides, offset, conj, neg), valid for `form`.
-  RecipeMap recipes;
-  uint64_t generation = 0;   // counts rebindings
-  std::optional<Mark> mark;  // committed
-  // Layout in which programs leave it; nullopt until a program wrote it.
-  std::optional<Layout> settled;
+  RecipeTable recipes;
+  uint64_t generation = 0;  // counts rebindings
+  MarkPtr mark;             // committed, or null
+  LayoutPtr settled;        // in which programs leave it; null until one wrote it
+  uint64_t bound_on = 0;    // the last tape that bound it to a value
   void* address() const { return address_; }
   // Forgets recipes and takes another form (set_, resize_, whole-storage copies).
   void Rebase(BaseForm form);
@@ -97,6 +100,9 @@ class Buffer : public c10::intrusive_ptr_target {
 
  public:
   explicit Buffer(Key);
+  // Memory keeps its address from one Buffer to the next.
+  static void* operator new(size_t bytes);
+  static void operator delete(void* memory);
 
  private:
   void* address_ = nullptr;

@@ -30,7 +30,7 @@ struct Live {
 // Values that some Buffer still holds, in order of binding, each once.
 Live FindLive(const Tape& tape) {
   Live live;
-  std::vector<int> output_of(tape.slots().size(), -1);
+  std::vector<int> output_of(tape.num_values(), -1);
   for (const Binding& binding : tape.bindings()) {
     BufferPtr buffer = binding.buffer.lock();
     if (buffer == nullptr || buffer->value == nullptr || buffer->value->tape != tape.number()) {
@@ -45,7 +45,7 @@ Live FindLive(const Tape& tape) {
       }
       // The input whose place it takes: of the same type, claimed once.
       if (live.outputs[k].becomes == kNoId && binding.before != kNoId &&
-          tape.value(binding.before)->type == buffer->value->type) {
+          tape.type(binding.before) == buffer->value->type) {
         const bool taken =
             std::any_of(live.outputs.begin(), live.outputs.end(),
                         [&](const OutputSpec& o) { return o.becomes == binding.before; });
@@ -64,16 +64,28 @@ bool Fits(const CachedProgram& cached, const Tape& tape, const Live& live) {
                                  [&](const OutputSpec& o) { return o.value == wanted.value; });
     if (it == cached.outputs.end()) return false;
     if (wanted.becomes == kNoId) continue;
-    const std::optional<Layout>& settled =
-        tape.inputs()[tape.slots()[wanted.becomes].input].settled;
-    if (!settled.has_value()) continue;
-    const program::Program& p = cached.program->program();
-    if (!(p.LayoutOf(p.outputs[it - cached.outputs.begin()].value) == *settled)) return false;
+    const LayoutPtr& settled = tape.inputs()[tape.origin(wanted.becomes).input].settled;
+    if (settled == nullptr) continue;
+    const LayoutPtr& made = cached.layouts[it - cached.outputs.begin()];
+    if (made != settled && !(*made == *settled)) return false;
   }
   return true;
 }
 
-absl::StatusOr<CachedProgramPtr> Compile(Session::State& state, const Tape& tape,
+// Later tapes that begin like this one follow it.
+void NoteRecording(Session::State& state, Tape& tape, CachedProgram& cached) {
+  cached.recording = tape.Share();
+  for (const Record& r : cached.recording->records) cached.ops.push_back(r.op);
+  cached.prefixes = cached.recording->RecordKeys();
+  int32_t n = 0;
+  for (const Event& event : cached.recording->events) {
+    ++n;
+    if (event.kind != Event::Kind::kRecord) continue;
+    state.known_prefixes[cached.recording->keys[n - 1].strict] = {cached.recording, n};
+  }
+}
+
+absl::StatusOr<CachedProgramPtr> Compile(Session::State& state, Tape& tape,
                                          std::vector<OutputSpec> outputs, const Hash128& key,
                                          bool runtime_starts, const std::string& reason,
                                          const std::string& why) {
@@ -122,9 +134,11 @@ absl::StatusOr<CachedProgramPtr> Compile(Session::State& state, const Tape& tape
   cached->inputs = std::move(lowered.inputs);
   cached->starts = std::move(lowered.starts);
   cached->program = std::move(program);
-  for (const Record& r : tape.records()) cached->ops.push_back(r.op);
-  cached->prefixes = tape.prefixes();
-  state.known_prefixes.insert(tape.prefixes().begin(), tape.prefixes().end());
+  const program::Program& made = cached->program->program();
+  for (const program::Output& o : made.outputs) {
+    cached->layouts.push_back(std::make_shared<const Layout>(made.LayoutOf(o.value)));
+  }
+  NoteRecording(state, tape, *cached);
   state.events.push_back(std::move(event));
   if (state.events.size() > 1000) state.events.pop_front();
   ++state.statistics.compiles;
@@ -137,8 +151,8 @@ Hash128 CacheKey(const Hash128& tape_key, bool runtime_starts) {
   return key;
 }
 
-absl::StatusOr<CachedProgramPtr> FindOrCompile(Session::State& state, const Tape& tape,
-                                               const Live& live, const std::string& why) {
+absl::StatusOr<CachedProgramPtr> FindOrCompile(Session::State& state, Tape& tape, const Live& live,
+                                               const std::string& why) {
   const Hash128 strict = CacheKey(tape.strict(), false), loose = CacheKey(tape.loose(), true);
   std::vector<CachedProgramPtr> same = state.programs.Find(strict);
   const std::vector<CachedProgramPtr> same_loose = state.programs.Find(loose);
@@ -151,6 +165,7 @@ absl::StatusOr<CachedProgramPtr> FindOrCompile(Session::State& state, const Tape
       }
     }
   }
+  tape.StopFollowing();
   // Tapes that differ in starts only: from the second one on, starts are run-time scalars.
   const bool has_starts = std::any_of(tape.records().begin(), tape.records().end(),
                                       [](const Record& r) { return LooseArguments(r) != 0; });
@@ -188,7 +203,7 @@ absl::StatusOr<runtime::PendingRunPtr> Enqueue(Session::State& state, const Tape
     const ValuePtr& value = tape.value(tape.inputs()[cached.inputs[k]].id);
     if (!value->poison.ok()) return value->poison;
     if (value->host.defined()) {
-      value->layout = program.LayoutOf(program.inputs[k].value);
+      value->layout = std::make_shared<const Layout>(program.LayoutOf(program.inputs[k].value));
       value->tiles = runtime::Upload(value->host, *value->layout, *backend);
       value->host = at::Tensor();
     }
@@ -202,7 +217,8 @@ absl::StatusOr<runtime::PendingRunPtr> Enqueue(Session::State& state, const Tape
     in_flight.arguments.emplace_back(value);
   }
   std::vector<c10::Scalar> scalars = tape.scalars();
-  for (const int r : cached.starts) scalars.emplace_back(StartOf(tape.records()[r]));
+  for (const int r : cached.starts)
+    scalars.emplace_back(StartOf(tape.records()[r], tape.ArgumentsOf(r)));
   if (state.queue == nullptr) {
     state.queue = std::make_unique<runtime::ExecutorQueue>(runtime::EnvironmentSync());
   }
@@ -361,7 +377,8 @@ void Collect(Session::State& state) {
 }
 
 absl::StatusOr<Layout> ProvisionalLayout(Session::State& state, TapeId value) {
-  const Tape& tape = *state.tape;
+  Tape& tape = *state.tape;
+  tape.StopFollowing();
   PreferMeshesOf(state, tape);
   Live live = FindLive(tape);
   const std::vector<OutputSpec>& outputs = live.outputs;
@@ -379,13 +396,14 @@ absl::StatusOr<Layout> ProvisionalLayout(Session::State& state, TapeId value) {
 
 absl::Status Cut(Session::State& state, const std::string& why) {
   if (state.tape->bindings().empty()) {
-    if (!state.tape->slots().empty()) state.tape = std::make_unique<Tape>();
+    if (state.tape->num_values() > 0) state.tape = std::make_unique<Tape>();
     return absl::OkStatus();
   }
   if (state.closed) return absl::FailedPreconditionError("the interpreter is shutting down");
   Collect(state);
   const std::unique_ptr<Tape> tape = std::move(state.tape);
   state.tape = std::make_unique<Tape>();
+  tape->EndFollowing();
   const Live live = FindLive(*tape);
   if (live.outputs.empty()) return absl::OkStatus();
 
@@ -399,21 +417,19 @@ absl::Status Cut(Session::State& state, const std::string& why) {
     Poison(live, *tape, run.status());
     return run.status();
   }
-  const program::Program& program = (*cached)->program->program();
   for (size_t k = 0; k < (*cached)->outputs.size(); ++k) {
     const ValuePtr& value = tape->value((*cached)->outputs[k].value);
     value->pending = false;
     value->run = *run;
     value->run_output = static_cast<int>(k);
-    value->layout = program.LayoutOf(program.outputs[k].value);
+    value->layout = (*cached)->layouts[k];
     value->origin = (*cached)->program;
     value->origin_output = static_cast<int>(k);
   }
   for (const auto& [buffer, before] : live.buffers) {
     if (before == kNoId || buffer->value->run != *run) continue;
-    if (tape->value(before)->type == buffer->value->type)
-      buffer->value->before = tape->value(before);
-    if (!buffer->settled.has_value()) buffer->settled = buffer->value->layout;
+    if (tape->type(before) == buffer->value->type) buffer->value->before = tape->value(before);
+    if (buffer->settled == nullptr) buffer->settled = buffer->value->layout;
   }
   ++state.statistics.runs;
   state.last_program = (*cached)->program;

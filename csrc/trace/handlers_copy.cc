@@ -92,6 +92,7 @@ bool CopyWholeBuffer(Session::State& state, const at::Tensor& dst, const at::Ten
   to->value = nullptr;
   to->Rebase(from->form);
   to->mark = from->mark;
+  state.looked_at_values = true;  // the mark comes over with the value: not to be replayed
   BindBuffer(state, to, state.tape->Use(from->value, from));
   return true;
 }
@@ -158,9 +159,9 @@ void HasSameStorageNumel(const OpInfo& op, torch::jit::Stack* stack) {
 constexpr HandlerRow kRows[] = {
     {"aten::_has_same_storage_numel", &HasSameStorageNumel},
     {"aten::_local_scalar_dense", &LocalScalarDense},
-    {"aten::_to_copy", &ToCopy},
-    {"aten::clone", &Clone},
-    {"aten::copy_", &Copy},
+    {"aten::_to_copy", &ToCopy, kReplayable},
+    {"aten::clone", &Clone, kReplayable},
+    {"aten::copy_", &Copy, kReplayable},
     {"aten::equal", &Equal},
     {"aten::is_same_size", &IsSameSize},
 };

@@ -263,17 +263,18 @@ void AllClose(const OpInfo& op, torch::jit::Stack* stack) {
 
 constexpr HandlerRow kRows[] = {
     {"aten::_linalg_check_errors", &CheckErrors},
-    {"aten::_native_batch_norm_legit", &BatchNorm},
-    {"aten::_scaled_dot_product_fused_attention_overrideable", &Attention},
-    {"aten::_scaled_dot_product_fused_attention_overrideable_backward", &AttentionBackward},
+    {"aten::_native_batch_norm_legit", &BatchNorm, kReplayable},
+    {"aten::_scaled_dot_product_fused_attention_overrideable", &Attention, kReplayable},
+    {"aten::_scaled_dot_product_fused_attention_overrideable_backward", &AttentionBackward,
+     kReplayable},
+    {"aten::_thnn_fused_gru_cell", &GruCell, kReplayable},
+    {"aten::_thnn_fused_gru_cell_backward", &GruCellBackward, kReplayable},
+    {"aten::_thnn_fused_lstm_cell", &LstmCell, kReplayable},
+    {"aten::_thnn_fused_lstm_cell_backward_impl", &LstmCellBackward, kReplayable},
     {"aten::allclose", &AllClose},
     {"aten::histc", &Histc},
-    {"aten::_thnn_fused_gru_cell", &GruCell},
-    {"aten::_thnn_fused_gru_cell_backward", &GruCellBackward},
-    {"aten::_thnn_fused_lstm_cell", &LstmCell},
-    {"aten::_thnn_fused_lstm_cell_backward_impl", &LstmCellBackward},
-    {"aten::linear_backward", &LinearBackward},
-    {"aten::native_batch_norm", &BatchNorm},
+    {"aten::linear_backward", &LinearBackward, kReplayable},
+    {"aten::native_batch_norm", &BatchNorm, kReplayable},
 };
 
 }  // namespace

@@ -30,7 +30,8 @@ void Point(Session::State& state, const at::Tensor& self, const c10::Storage& st
   c10::TensorImpl* impl = self.unsafeGetTensorImpl();
   impl->set_storage_keep_dtype(storage);
   if (strides.empty() && !sizes.empty()) {
-    strides = ContiguousForm(self.scalar_type(), sizes).strides;
+    const Dims dense = ContiguousForm(self.scalar_type(), sizes).strides;
+    strides.assign(dense.begin(), dense.end());
   }
   impl->set_sizes_and_strides(sizes, strides, offset);
   MaybeRebase(state, self);

@@ -96,7 +96,7 @@ void NoteRecipe(const at::Tensor& source, RecipePtr parent, const TensorType& so
                 const at::Tensor& view, std::optional<StepSpec> step) {
   Buffer* buffer = BufferOf(source);
   if (!step.has_value() || IsBase(buffer->form, view)) return;
-  RecipePtr& slot = buffer->recipes[ViewKey::Of(view)];
+  RecipePtr& slot = buffer->recipes.Slot(view);
   if (slot != nullptr) return;
   slot = std::make_shared<const Recipe>(
       Recipe{std::move(parent), step->op, std::move(step->ints), source_type, TypeOf(view)});
@@ -161,39 +161,39 @@ void RunIdentity(const OpInfo& op, torch::jit::Stack* stack) {
 }
 
 constexpr HandlerRow kRows[] = {
-    {"aten::_conj", &RunView},
-    {"aten::_neg_view", &RunView},
-    {"aten::_reshape_alias", &RunView},
-    {"aten::_unsafe_view", &RunView},
-    {"aten::as_strided", &RunView},
+    {"aten::_conj", &RunView, kReplayable},
+    {"aten::_neg_view", &RunView, kReplayable},
+    {"aten::_reshape_alias", &RunView, kReplayable},
+    {"aten::_unsafe_view", &RunView, kReplayable},
+    {"aten::as_strided", &RunView, kReplayable},
     {"aten::as_strided_", &RunViewInPlace},
-    {"aten::diagonal", &RunView},
-    {"aten::expand", &RunView},
+    {"aten::diagonal", &RunView, kReplayable},
+    {"aten::expand", &RunView, kReplayable},
     {"aten::lift", &RunIdentity},
     {"aten::lift_fresh", &RunIdentity},
-    {"aten::permute", &RunView},
-    {"aten::select.int", &RunView},
-    {"aten::slice.Tensor", &RunView},
-    {"aten::split.Tensor", &RunView},
-    {"aten::split_with_sizes", &RunView},
-    {"aten::squeeze", &RunView},
-    {"aten::squeeze.dim", &RunView},
-    {"aten::squeeze.dims", &RunView},
+    {"aten::permute", &RunView, kReplayable},
+    {"aten::select.int", &RunView, kReplayable},
+    {"aten::slice.Tensor", &RunView, kReplayable},
+    {"aten::split.Tensor", &RunView, kReplayable},
+    {"aten::split_with_sizes", &RunView, kReplayable},
+    {"aten::squeeze", &RunView, kReplayable},
+    {"aten::squeeze.dim", &RunView, kReplayable},
+    {"aten::squeeze.dims", &RunView, kReplayable},
     {"aten::squeeze_", &RunViewInPlace},
     {"aten::squeeze_.dim", &RunViewInPlace},
     {"aten::squeeze_.dims", &RunViewInPlace},
-    {"aten::t", &RunView},
+    {"aten::t", &RunView, kReplayable},
     {"aten::t_", &RunViewInPlace},
-    {"aten::transpose.int", &RunView},
+    {"aten::transpose.int", &RunView, kReplayable},
     {"aten::transpose_", &RunViewInPlace},
-    {"aten::unbind.int", &RunView},
-    {"aten::unfold", &RunView},
-    {"aten::unsqueeze", &RunView},
+    {"aten::unbind.int", &RunView, kReplayable},
+    {"aten::unfold", &RunView, kReplayable},
+    {"aten::unsqueeze", &RunView, kReplayable},
     {"aten::unsqueeze_", &RunViewInPlace},
-    {"aten::view", &RunView},
-    {"aten::view.dtype", &RunView},
-    {"aten::view_as_complex", &RunView},
-    {"aten::view_as_real", &RunView},
+    {"aten::view", &RunView, kReplayable},
+    {"aten::view.dtype", &RunView, kReplayable},
+    {"aten::view_as_complex", &RunView, kReplayable},
+    {"aten::view_as_real", &RunView, kReplayable},
 };
 
 }  // namespace

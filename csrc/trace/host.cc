@@ -136,6 +136,7 @@ void RunOnHost(Session::State& state, const OpInfo& op, torch::jit::Stack* stack
   const std::vector<c10::IValue> args = PopArguments(op, stack);
   ++state.statistics.host_fallbacks;
   SayOnce(state, op, args);
+  state.looked_at_values = true;
   torch::jit::Stack host;
   for (size_t i = 0; i < args.size(); ++i) {
     host.push_back(HostArgument(state, op, op.args[i], args[i]));

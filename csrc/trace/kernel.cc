@@ -8,6 +8,7 @@
 #include <torch/csrc/autograd/graph_task.h>
 
 #include "csrc/trace/device.h"
+#include "csrc/trace/replay.h"
 #include "csrc/trace/status_to_exception.h"
 #include "csrc/trace/tensor.h"
 
@@ -16,7 +17,7 @@ namespace spmd::trace {
 namespace {
 
 // More pending records than this are run, whether or not anybody looks.
-constexpr size_t kTapeBound = 50000;
+constexpr int64_t kTapeBound = 50000;
 
 bool IsForeign(const at::Tensor& t) {
   return t.defined() && t.device().type() == kDeviceType && !Buffer::IsOurs(t);
@@ -63,34 +64,37 @@ std::string CurrentLine(Session::State& state) {
 }  // namespace
 
 void RunKernel(const OpInfo& op, torch::jit::Stack* stack) {
+  // Views keep their own backward formulas instead of as_strided.
+  c10::AutogradState& autograd = c10::AutogradState::get_tls_state();
+  if (!autograd.get_view_replay_enabled()) autograd.set_view_replay_enabled(true);
+  {
+    SessionLock lock;
+    if (!lock->forked && Replay(*lock, op, stack)) return;
+  }
   if (HasForeign(op, *stack)) {
     op.handle.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::Meta), stack);
     return;
   }
-  // Views keep their own backward formulas instead of as_strided.
-  c10::AutogradState& autograd = c10::AutogradState::get_tls_state();
-  if (!autograd.get_view_replay_enabled()) autograd.set_view_replay_enabled(true);
   SessionLock lock;
   CheckUsable(*lock);
   lock->used = true;
-  if (lock->tape->records().size() > kTapeBound) ThrowIfError(Cut(*lock, "tape bound"));
+  if (lock->tape->num_records() > kTapeBound) ThrowIfError(Cut(*lock, "tape bound"));
+  CallCapture capture(*lock, op, *stack);
   if (op.handler != nullptr) {
     op.handler(op, stack);
   } else {
     RunGeneric(*lock, op, stack);
   }
+  capture.Finish(*stack);
 }
 
-namespace {
-
-// Ends the backward pass that is running in a cut if it is one of several whose gradients add up.
-void NoteMicroStep(Session::State& state, const Record& record, int64_t graph_task) {
+void NoteMicroStep(Session::State& state, bool updates_first, int64_t graph_task) {
   if (graph_task < 0 || state.ending_task == graph_task) return;
   if (state.last_task != graph_task) {
     state.last_task = graph_task;
     ++state.passes_since_step;
   }
-  if (!state.accumulates && record.updates_first) {
+  if (!state.accumulates && updates_first) {
     const auto node = torch::autograd::get_current_node();
     state.accumulates = node != nullptr && node->name().find("AccumulateGrad") != std::string::npos;
   }
@@ -102,19 +106,32 @@ void NoteMicroStep(Session::State& state, const Record& record, int64_t graph_ta
   });
 }
 
+namespace {
+
+// Follows the recording that begins like the tape, if there is one.
+bool FollowKnown(Session::State& state) {
+  const auto it = state.known_prefixes.find(state.tape->strict());
+  if (it == state.known_prefixes.end()) return false;
+  RecordingPtr recording = it->second.recording.lock();
+  if (recording == nullptr) {
+    state.known_prefixes.erase(it);
+    return false;
+  }
+  state.tape->Follow(std::move(recording), it->second.events);
+  return true;
+}
+
 }  // namespace
 
 TapeId AppendRecord(Session::State& state, Record record, absl::Span<const TensorType> results) {
   Tape& tape = *state.tape;
   const int64_t graph_task = torch::autograd::get_current_graph_task_id();
-  NoteMicroStep(state, record, graph_task);
+  NoteMicroStep(state, record.updates_first, graph_task);
   record.task = tape.TaskNumber(graph_task);
   const TapeId first = tape.Append(std::move(record), results);
   ++state.statistics.records;
-  if (state.hooks.current_line != nullptr &&
-      !state.known_prefixes.contains(tape.prefixes().back())) {
-    tape.SetLine(CurrentLine(state));
-  }
+  if (tape.following() || FollowKnown(state)) return first;
+  if (state.hooks.current_line != nullptr) tape.SetLine(CurrentLine(state));
   return first;
 }
 

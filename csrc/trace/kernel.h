@@ -25,14 +25,20 @@ void RunOnHost(Session::State& state, const OpInfo& op, torch::jit::Stack* stack
 void TakeWhole(const c10::OperatorHandle& handle);
 // Kernels above autograd. They stay while the handles do.
 std::vector<c10::RegistrationHandleRAII> RegisterAutogradKernels();
+// Ends the backward pass that is running in a cut if it is one of several whose gradients add up.
+// `updates_first`: the op writes into its first operand.
+void NoteMicroStep(Session::State& state, bool updates_first, int64_t graph_task);
 
 // The arguments of `op`, taken off the stack.
 std::vector<c10::IValue> PopArguments(const OpInfo& op, torch::jit::Stack* stack);
 
 // Handlers by op name, in one list (handlers.cc).
+// kReplayable: all that the handler does follows from the arguments (csrc/trace/replay.h).
+inline constexpr bool kReplayable = true;
 struct HandlerRow {
   const char* op;
   Handler handler;
+  bool replayable = false;
 };
 absl::Span<const HandlerRow> ViewHandlers();
 absl::Span<const HandlerRow> CopyHandlers();

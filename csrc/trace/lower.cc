@@ -17,7 +17,7 @@ ir::ScalarKind KindOf(const c10::Scalar& s) {
 class Lowering {
  public:
   Lowering(const Tape& tape, const LowerOptions& options)
-      : tape_(tape), options_(options), values_(tape.slots().size(), ir::kNoValue) {}
+      : tape_(tape), options_(options), values_(tape.num_values(), ir::kNoValue) {}
 
   absl::StatusOr<Lowered> Run(absl::Span<const OutputSpec> outputs) {
     for (size_t g = 0; g < options_.grids->grids.size(); ++g) {
@@ -44,7 +44,7 @@ class Lowering {
     needed_input_.assign(tape_.inputs().size(), false);
     const auto need = [&](TapeId id) {
       if (id == kNoId) return;
-      const Slot& slot = tape_.slots()[id];
+      const Origin& slot = tape_.origin(id);
       if (slot.record >= 0) {
         needed_record_[slot.record] = true;
       } else {
@@ -65,14 +65,14 @@ class Lowering {
     for (size_t i = 0; i < tape_.inputs().size(); ++i) {
       if (!needed_input_[i]) continue;
       const TapeInput& input = tape_.inputs()[i];
-      const TensorType& type = tape_.value(input.id)->type;
+      const TensorType& type = tape_.type(input.id);
       const ir::ValueId v = result_.graph.AddInput(type, absl::StrCat("x", i));
       values_[input.id] = v;
       result_.inputs.push_back(static_cast<int>(i));
-      if (input.mark.has_value()) {
+      if (input.mark != nullptr) {
         SPMD_ASSIGN_OR_RETURN(ir::Annotation a, AnnotationOf(*input.mark, type.rank(), options_));
         result_.graph.Annotate(v, std::move(a));
-      } else if (input.settled.has_value()) {
+      } else if (input.settled != nullptr) {
         for (size_t g = 0; g < options_.grids->grids.size(); ++g) {
           if (*options_.grids->grids[g] == *input.settled->grid()) {
             result_.graph.Annotate(
@@ -86,11 +86,11 @@ class Lowering {
   }
 
   absl::Status LowerMarks() {
-    for (const Tape::Annotation& a : tape_.annotations()) {
+    for (const Annotation& a : tape_.annotations()) {
       const ir::ValueId v = values_[a.value];
       if (v == ir::kNoValue) continue;
       SPMD_ASSIGN_OR_RETURN(ir::Annotation annotation,
-                            AnnotationOf(a.mark, result_.graph.type(v).rank(), options_));
+                            AnnotationOf(*a.mark, result_.graph.type(v).rank(), options_));
       result_.graph.Annotate(v, std::move(annotation));
     }
     return absl::OkStatus();
@@ -130,7 +130,7 @@ class Lowering {
     spec.attributes = AttributesOf(record);
     absl::InlinedVector<TensorType, 2> types;
     for (int k = 0; k < record.num_results; ++k) {
-      types.push_back(tape_.value(record.first_result + k)->type);
+      types.push_back(tape_.type(record.first_result + k));
     }
     if (record.updates_first && !spec.operands.empty() && spec.operands[0] != ir::kNoValue &&
         result_.graph.type(spec.operands[0]) == types[0]) {
@@ -148,7 +148,7 @@ class Lowering {
       ir::Graph::NodeSpec spec = SpecOf(record, element.name);
       for (const TapeId id : call.operands) spec.operands.push_back(Map(id));
       spec.attributes = std::move(call.attributes);
-      const TensorType& type = tape_.value(record.first_result + k)->type;
+      const TensorType& type = tape_.type(record.first_result + k);
       if (record.updates_first && result_.graph.type(spec.operands[0]) == type) spec.updates = 0;
       values_[record.first_result + k] = result_.graph.Add(std::move(spec), type);
     }
@@ -159,7 +159,7 @@ class Lowering {
     const bool scatter = spec.operands.size() == 2;
     const bool select = record.op->name.find("select") != std::string::npos;
     const TensorType whole = result_.graph.type(spec.operands[0]);
-    const TensorType result = tape_.value(record.first_result)->type;
+    const TensorType result = tape_.type(record.first_result);
     const int64_t dim = record.args[scatter ? 2 : 1].toInt();
     RuntimeScalar slot{result_.graph.AddScalar(ir::ScalarKind::kInt)};
     result_.starts.push_back(r);
@@ -204,9 +204,9 @@ class Lowering {
 
 }  // namespace
 
-int64_t StartOf(const Record& record) {
+int64_t StartOf(const Record& record, const std::vector<c10::IValue>& args) {
   const bool scatter = record.operands.size() == 2;
-  return record.args[scatter ? 3 : 2].toInt();
+  return args[scatter ? 3 : 2].toInt();
 }
 
 Attr AttrOf(const ArgInfo& info, const c10::IValue& v) {

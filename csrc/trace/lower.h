@@ -34,8 +34,8 @@ struct Lowered {
 absl::StatusOr<Lowered> Lower(const Tape& tape, absl::Span<const OutputSpec> outputs,
                               const LowerOptions& options);
 
-// The start or index of a record listed in Lowered::starts.
-int64_t StartOf(const Record& record);
+// The start or index of a record listed in Lowered::starts, whose arguments are now `args`.
+int64_t StartOf(const Record& record, const std::vector<c10::IValue>& args);
 
 // Attributes of a record's op: the arguments that are no tensors and say what is computed.
 // `slot`: the first run-time scalar of the record.

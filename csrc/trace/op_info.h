@@ -52,6 +52,7 @@ struct OpInfo {
   bool elementwise = false;       // as its rule says
   bool must_run_on_host = false;  // result shapes depend on data, or draws random numbers
   Handler handler = nullptr;      // null: the generic kernel
+  bool replayable = true;         // see csrc/trace/replay.h
 
   // The op that gives the fresh results, then the new values of the written arguments; this op
   // itself when it writes nothing; null when PyTorch has none.

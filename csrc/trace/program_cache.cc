@@ -37,13 +37,14 @@ void ProgramCache::Clear() {
 
 std::string ProgramCache::Difference(const Tape& tape) const {
   const CachedProgram* nearest = nullptr;
+  const std::vector<uint64_t> prefixes = tape.recording().RecordKeys();
   size_t common = 0;
   int looked_at = 0;
   for (const CachedProgramPtr& p : recent_) {
     if (++looked_at > 32) break;
-    const size_t n = std::min(p->prefixes.size(), tape.prefixes().size());
+    const size_t n = std::min(p->prefixes.size(), prefixes.size());
     size_t same = 0;
-    while (same < n && p->prefixes[same] == tape.prefixes()[same]) ++same;
+    while (same < n && p->prefixes[same] == prefixes[same]) ++same;
     if (nearest == nullptr || same > common) {
       nearest = p.get();
       common = same;

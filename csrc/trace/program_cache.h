@@ -21,9 +21,11 @@ struct CachedProgram {
   Hash128 key;
   bool runtime_starts = false;
   std::vector<OutputSpec> outputs;  // in order of the program's
+  std::vector<LayoutPtr> layouts;   // of the outputs
   std::vector<int> inputs;          // tape input number of each program input
   std::vector<int> starts;          // records whose starts are passed at run time
   std::shared_ptr<CompiledProgram> program;
+  RecordingPtr recording;  // of the tape it was compiled from
   // What the tape looked like, for explain_compile.
   std::vector<const OpInfo*> ops;
   std::vector<uint64_t> prefixes;

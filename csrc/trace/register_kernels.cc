@@ -94,20 +94,22 @@ void TakeWhole(const c10::OperatorHandle& handle) {
 void RegisterKernels() {
   c10::Dispatcher& dispatcher = c10::Dispatcher::singleton();
   auto* handles = new std::vector<c10::RegistrationHandleRAII>;  // for the life of the process
-  absl::flat_hash_map<std::string, Handler> handlers;
+  absl::flat_hash_map<std::string, const HandlerRow*> handlers;
   for (const auto rows : {ViewHandlers(), CopyHandlers(), CreationHandlers(), RandomHandlers(),
                           StorageHandlers(), LayerHandlers(), OptimizerHandlers()}) {
     for (const HandlerRow& row : rows) {
       TORCH_INTERNAL_ASSERT(FindOp(row.op) != nullptr, "no operator ", row.op);
-      TORCH_INTERNAL_ASSERT(handlers.emplace(row.op, row.handler).second, "two handlers of ",
-                            row.op);
+      TORCH_INTERNAL_ASSERT(handlers.emplace(row.op, &row).second, "two handlers of ", row.op);
     }
   }
   for (const c10::OperatorName& name : dispatcher.getAllOpNames()) {
     const auto handle = dispatcher.findSchema(name);
     if (!handle.has_value() || !IsRegistered(*handle)) continue;
     OpInfo& op = MutableOpInfo(*handle);
-    if (const auto it = handlers.find(op.name); it != handlers.end()) op.handler = it->second;
+    if (const auto it = handlers.find(op.name); it != handlers.end()) {
+      op.handler = it->second->handler;
+      op.replayable = it->second->replayable;
+    }
     handles->push_back(dispatcher.registerImpl(
         name, c10::DispatchKey::PrivateUse1,
         c10::KernelFunction::makeFromBoxedFunctor(std::make_unique<BoxedKernel>(&op)), std::nullopt,

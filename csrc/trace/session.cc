@@ -110,9 +110,9 @@ void PreferMeshesOf(Session::State& state, const Tape& tape) {
     if (order.empty() || !(order.back() == mesh)) order.push_back(mesh);
   };
   for (const TapeInput& input : tape.inputs()) {
-    if (input.mark.has_value()) use(input.mark->mesh);
+    if (input.mark != nullptr) use(input.mark->mesh);
   }
-  for (const Tape::Annotation& a : tape.annotations()) use(a.mark.mesh);
+  for (const Annotation& a : tape.annotations()) use(a.mark->mesh);
   if (order.empty() || state.meshes.empty() || state.meshes.front() == order.front()) return;
   order.insert(order.end(), state.meshes.begin(), state.meshes.end());
   state.meshes.clear();
@@ -185,9 +185,9 @@ absl::StatusOr<std::string> Session::Explain(const at::Tensor& tensor) {
   }
   const Buffer* buffer = BufferOf(tensor);
   const std::string marked =
-      buffer->mark.has_value() ? absl::StrCat("marked ", SpecToString(buffer->mark->spec),
-                                              " on mesh ", buffer->mark->mesh.AxesToString(), "\n")
-                               : "";
+      buffer->mark != nullptr ? absl::StrCat("marked ", SpecToString(buffer->mark->spec),
+                                             " on mesh ", buffer->mark->mesh.AxesToString(), "\n")
+                              : "";
   if (buffer->value != nullptr && buffer->value->origin != nullptr) {
     const CompiledProgram& program = *buffer->value->origin;
     const ir::Graph& graph = program.compiled.graph;
@@ -213,10 +213,11 @@ Statistics Session::statistics() {
 
 absl::StatusOr<std::string> Session::PendingGraph() {
   SessionLock lock;
-  const Tape& tape = *lock->tape;
+  Tape& tape = *lock->tape;
+  tape.StopFollowing();
   PreferMeshesOf(*lock, tape);
   std::vector<OutputSpec> outputs;
-  std::vector<bool> seen(tape.slots().size(), false);
+  std::vector<bool> seen(tape.num_values(), false);
   for (const Binding& binding : tape.bindings()) {
     const BufferPtr buffer = binding.buffer.lock();
     if (buffer == nullptr || buffer->value == nullptr || !buffer->value->pending) continue;

@@ -22,10 +22,6 @@ absl::Status CheckOurs(const char* caller, const at::Tensor& tensor) {
                                                  "'; move it first, with tensor.to('spmd')"));
 }
 
-bool SameSpec(const Mark& a, const Mark& b) {
-  return a.mesh == b.mesh && SpecToString(a.spec) == SpecToString(b.spec);
-}
-
 // Dimension of the base for each dimension of a view that shows all of it with dimensions permuted,
 // inserted or left out only where they have size 1; nullopt otherwise. -1: an inserted dimension.
 std::optional<std::vector<int>> BaseDims(const RecipePtr& recipe, const Dims& base) {
@@ -146,7 +142,7 @@ absl::Status Session::MarkSharding(const at::Tensor& tensor, const Mesh& mesh,
   const bool whole =
       tensor.is_contiguous() &&
       static_cast<size_t>(tensor.numel()) * tensor.itemsize() == tensor.storage().nbytes();
-  if (!base_spec.has_value() && whole && !buffer->mark.has_value()) {
+  if (!base_spec.has_value() && whole && buffer->mark == nullptr) {
     // A reshape of all that is stored: the storage takes its form, other views are made from it.
     RebaseBytes(*lock, buffer, FormOf(tensor));
     base_spec = spec;
@@ -159,12 +155,13 @@ absl::Status Session::MarkSharding(const at::Tensor& tensor, const Mesh& mesh,
                        " is a view of part of stored data of sizes ", DimsToString(base),
                        "; mark the base, or a copy: tensor.clone()"));
     }
-    lock->tape->Annotate(Read(*lock, tensor), {mesh, spec});  // a constraint on that value
+    lock->tape->Annotate(Read(*lock, tensor), std::make_shared<const Mark>(
+                                                  Mark{mesh, spec}));  // a constraint on that value
     return absl::OkStatus();
   }
-  const Mark mark{mesh, *base_spec};
-  if (buffer->mark.has_value()) {
-    if (SameSpec(*buffer->mark, mark)) return absl::OkStatus();
+  const auto mark = std::make_shared<const Mark>(Mark{mesh, *base_spec});
+  if (buffer->mark != nullptr) {
+    if (SameMark(buffer->mark, mark)) return absl::OkStatus();
     return absl::InvalidArgumentError(absl::StrCat(
         "mark_sharding: the tensor is marked ", SpecToString(buffer->mark->spec), " on mesh ",
         buffer->mark->mesh.AxesToString(), " already; got ", SpecToString(spec), " on mesh ",
@@ -178,7 +175,7 @@ absl::Status Session::MarkSharding(const at::Tensor& tensor, const Mesh& mesh,
   if (buffer->value->pending || on_tape) {
     // A value that something else holds, too, gets a name of its own.
     const TapeId id = buffer->value->id;
-    if (tape.slots()[id].record < 0 || buffer->value.use_count() > 2) {
+    if (tape.origin(id).record < 0 || buffer->value.use_count() > 2) {
       const TapeId copy = EmitNamed(*lock, "aten::clone", {id}, {}, TypeOf(*lock, id));
       BindBuffer(*lock, buffer, copy);
     } else {
@@ -208,7 +205,7 @@ absl::StatusOr<std::optional<ShardingInfo>> Session::ShardingOf(const at::Tensor
     if (!dims.has_value()) return PartitionSpec(tensor.dim());
     return ViewSpec(spec, *dims);
   };
-  if (buffer->mark.has_value()) {
+  if (buffer->mark != nullptr) {
     // How a view that reorders elements lies is not said by a spec: then nothing is claimed.
     return ShardingInfo{
         buffer->mark->mesh, to_view(buffer->mark->spec), dims.has_value(), false, {}};
@@ -223,7 +220,7 @@ absl::StatusOr<std::optional<ShardingInfo>> Session::ShardingOf(const at::Tensor
   if (buffer->value->pending) {
     SPMD_ASSIGN_OR_RETURN(chosen, ProvisionalLayout(*lock, buffer->value->id));
     layout = &*chosen;
-  } else if (buffer->value->layout.has_value()) {
+  } else if (buffer->value->layout != nullptr) {
     layout = &*buffer->value->layout;
   } else {
     return ShardingInfo{first, PartitionSpec(tensor.dim()), false, true, {}};
@@ -261,7 +258,7 @@ absl::StatusOr<at::Tensor> Session::Reshard(const at::Tensor& tensor, const Mesh
   lock->used = true;
   const TensorMeta meta = TensorMeta::Contiguous(tensor.scalar_type(), tensor.sizes());
   at::Tensor out = NewTensor(meta, nullptr);
-  BufferOf(out)->mark = Mark{mesh, spec};
+  BufferOf(out)->mark = std::make_shared<const Mark>(Mark{mesh, spec});
   const TapeId copy = EmitNamed(*lock, "aten::clone", {Read(*lock, tensor)}, {}, TypeOf(meta));
   BindBuffer(*lock, BufferOf(out), copy);
   return out;
@@ -283,9 +280,9 @@ absl::StatusOr<std::vector<ShardData>> Session::LocalShards(const at::Tensor& te
   const Dims own(tensor.sizes().begin(), tensor.sizes().end());
   Layout layout(lock->grids.grids[0], Sharding::Replicated(static_cast<int>(own.size())), own);
   std::optional<Layout> stored;
-  if (buffer->value != nullptr && buffer->value->layout.has_value()) {
-    stored = buffer->value->layout;
-  } else if (buffer->mark.has_value()) {
+  if (buffer->value != nullptr && buffer->value->layout != nullptr) {
+    stored = *buffer->value->layout;
+  } else if (buffer->mark != nullptr) {
     SPMD_ASSIGN_OR_RETURN(stored, LayoutOfMark(*lock, *buffer->mark, base));
   }
   if (stored.has_value() && dims.has_value()) {
@@ -327,7 +324,7 @@ absl::StatusOr<at::Tensor> Session::FromLocalShards(const std::vector<ShardData>
   at::Tensor host = at::zeros(dims, shards[0].data.options().device(at::kCPU));
   SPMD_RETURN_IF_ERROR(FillShards(host, shards, "from_local_shards"));
   at::Tensor out = NewTensor(TensorMeta::Of(host), HostValue(host, /*steal=*/true));
-  BufferOf(out)->mark = Mark{mesh, spec};
+  BufferOf(out)->mark = std::make_shared<const Mark>(Mark{mesh, spec});
   return out;
 }
 

@@ -34,8 +34,15 @@ struct Session::State {
   std::unique_ptr<Tape> tape = std::make_unique<Tape>();
   ShapeCache shapes;
   ProgramCache programs;
-  // Keys of prefixes of compiled tapes: while the tape is one of them, no lines are asked for.
-  absl::flat_hash_set<uint64_t> known_prefixes;
+  // Beginnings of compiled tapes, by their keys: a tape that is one of them follows it.
+  struct Prefix {
+    std::weak_ptr<const Recording> recording;
+    int32_t events;
+  };
+  absl::flat_hash_map<Hash128, Prefix> known_prefixes;
+  bool capturing = false;  // a CallCapture lives
+  bool looked_at_values =
+      false;  // since it began, an op looked at what it may not be replayed with
   // Lines of forward ops by the sequence number of their autograd nodes.
   absl::flat_hash_map<uint64_t, std::string> line_of_sequence;
   absl::flat_hash_set<std::string> warned;

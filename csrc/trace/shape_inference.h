@@ -24,6 +24,10 @@ struct TensorMeta {
   int64_t offset = 0;
   static TensorMeta Of(const at::Tensor& t);
   static TensorMeta Contiguous(at::ScalarType dtype, at::IntArrayRef sizes);
+  friend bool operator==(const TensorMeta& a, const TensorMeta& b) {
+    return a.defined == b.defined && a.dtype == b.dtype && a.offset == b.offset &&
+           a.sizes == b.sizes && a.strides == b.strides;
+  }
 };
 
 // Results flattened, in order; counts[i] tensors belong to result i.

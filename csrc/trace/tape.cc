@@ -19,17 +19,6 @@ void MixMark(Hash128& hash, const Mark& mark) {
   hash.MixText(SpecToString(mark.spec));
 }
 
-// The run-time scalars in `arg`, in order.
-void AppendScalars(const c10::IValue& arg, std::vector<c10::Scalar>& out) {
-  if (arg.isScalar()) {
-    out.push_back(arg.toScalar());
-  } else if (arg.isDoubleList()) {
-    for (const double d : arg.toDoubleVector()) out.emplace_back(d);
-  } else if (arg.isList()) {
-    for (const c10::IValue& item : arg.toListRef()) AppendScalars(item, out);
-  }
-}
-
 uint64_t next_number = 1;
 
 }  // namespace
@@ -66,29 +55,159 @@ bool IsRuntimeValue(const ArgInfo& info, const c10::IValue& arg) {
   return !arg.isNone();
 }
 
+void AppendScalars(const c10::IValue& arg, std::vector<c10::Scalar>& out) {
+  if (arg.isScalar()) {
+    out.push_back(arg.toScalar());
+  } else if (arg.isDoubleList()) {
+    for (const double d : arg.toDoubleVector()) out.emplace_back(d);
+  } else if (arg.isList()) {
+    for (const c10::IValue& item : arg.toListRef()) AppendScalars(item, out);
+  }
+}
+
 Tape::Tape() : number_(next_number++) {}
 
-TapeId Tape::Use(const ValuePtr& value, const Buffer* from) {
-  if (value->tape == number_) return value->id;
-  const TapeId id = static_cast<TapeId>(slots_.size());
+// --- values ---
+
+const ValuePtr& Tape::value(TapeId id) const {
+  // Of records that were gone over: made when somebody asks.
+  ValuePtr& value = const_cast<Tape*>(this)->values_[id];
+  if (value == nullptr) {
+    value = c10::make_intrusive<Value>(now().types[id]);
+    value->tape = number_;
+    value->id = id;
+    value->pending = true;
+  }
+  return value;
+}
+
+const std::vector<c10::IValue>& Tape::ArgumentsOf(int record) const {
+  for (const auto& [r, args] : other_starts_) {
+    if (r == record) return args;
+  }
+  return now().records[record].args;
+}
+
+TapeId Tape::AddInput(const ValuePtr& value, const Buffer* from) {
+  const TapeId id = static_cast<TapeId>(values_.size());
   value->tape = number_;
   value->id = id;
-  slots_.push_back({value, -1, static_cast<int32_t>(inputs_.size())});
-  TapeInput input{id, std::nullopt, std::nullopt};
-  strict_.Mix(0x1001);
-  loose_.Mix(0x1001);
-  MixType(strict_, value->type);
-  MixType(loose_, value->type);
-  if (from != nullptr) {
-    input.mark = from->mark;
-    input.settled = from->settled;
-    if (from->mark.has_value()) {
-      MixMark(strict_, *from->mark);
-      MixMark(loose_, *from->mark);
+  values_.push_back(value);
+  inputs_.push_back(
+      {id, from != nullptr ? from->mark : nullptr, from != nullptr ? from->settled : nullptr});
+  return id;
+}
+
+void Tape::AddValues(int num_results) {
+  values_.resize(values_.size() + num_results);
+  ++num_records_;
+}
+
+// --- following ---
+
+void Tape::Follow(RecordingPtr lead, int32_t event) {
+  lead_ = std::move(lead);
+  at_ = event;
+  next_call_ = lead_->FirstCallAt(event);
+  views_known_ = 0;
+  own_ = Recording();
+}
+
+void Tape::StopFollowing() {
+  if (lead_ == nullptr) return;
+  const RecordingPtr lead = std::move(lead_);
+  lead_ = nullptr;
+  own_ = lead->Prefix(at_);
+  if (!other_starts_.empty()) {
+    for (auto& [r, args] : other_starts_) own_.records[r].args = std::move(args);
+    other_starts_.clear();
+    Rehash();
+  } else if (at_ > 0) {
+    strict_ = own_.keys.back().strict;
+    loose_ = own_.keys.back().loose;
+  }
+}
+
+RecordingPtr Tape::Share() {
+  auto recording = std::make_shared<const Recording>(std::move(own_));
+  Follow(recording, static_cast<int32_t>(recording->events.size()));
+  return recording;
+}
+
+void Tape::EndFollowing() {
+  if (lead_ != nullptr && static_cast<size_t>(at_) != lead_->events.size()) StopFollowing();
+}
+
+const Event* Tape::Next(Event::Kind kind) {
+  if (lead_ == nullptr) return nullptr;
+  if (static_cast<size_t>(at_) < lead_->events.size() && lead_->events[at_].kind == kind) {
+    return &lead_->events[at_];
+  }
+  StopFollowing();
+  return nullptr;
+}
+
+bool Tape::Agrees(const Record& theirs, const Record& record,
+                  absl::Span<const TensorType> results) {
+  if (theirs.op != record.op || theirs.operands != record.operands || theirs.task != record.task ||
+      theirs.updates_first != record.updates_first || theirs.groups != record.groups ||
+      theirs.num_results != static_cast<int>(results.size())) {
+    return false;
+  }
+  const TensorType* const types = &lead_->types[theirs.first_result];
+  for (size_t k = 0; k < results.size(); ++k) {
+    if (!(types[k] == results[k])) return false;
+  }
+  uint64_t different = 0;
+  for (size_t i = 0; i < record.args.size(); ++i) {
+    const ArgInfo& info = record.op->args[i];
+    if (info.kind != ArgKind::kOther) continue;
+    const bool runtime = IsRuntimeValue(info, record.args[i]);
+    if (runtime != IsRuntimeValue(info, theirs.args[i])) return false;
+    if (!SameArgument(record.args[i], theirs.args[i], !runtime)) different |= uint64_t{1} << i;
+  }
+  if (different == 0) return true;
+  if ((different & ~(LooseArguments(record) & LooseArguments(theirs))) != 0) return false;
+  other_starts_.emplace_back(static_cast<int>(num_records_), record.args);
+  return true;
+}
+
+void Tape::Skip(const TracedCall& call, absl::Span<const Claim> claimed) {
+  if (call.num_inputs == 0) {
+    values_.resize(call.end_slot);
+    num_records_ += call.num_records;
+    at_ = call.end_event;
+    return;
+  }
+  for (; at_ < call.end_event; ++at_) {
+    const Event& event = lead_->events[at_];
+    if (event.kind == Event::Kind::kRecord) {
+      AddValues(event.num_results);
+    } else if (event.kind == Event::Kind::kInput) {
+      const Claim& claim = claimed[values_.size() - call.first_slot];
+      AddInput(ValuePtr::reclaim_copy(claim.value), claim.from);
     }
   }
-  inputs_.push_back(std::move(input));
-  return id;
+}
+
+Hash128 Tape::strict() const {
+  if (lead_ == nullptr) return strict_;
+  if (other_starts_.empty()) return lead_->keys.back().strict;
+  Hash128 unknown = loose();  // the key of no program: looked up by the loose one
+  unknown.Mix(number_);
+  return unknown;
+}
+
+Hash128 Tape::loose() const { return lead_ == nullptr ? loose_ : lead_->keys.back().loose; }
+
+// --- keys ---
+
+void Tape::MixInput(const TensorType& type, const MarkPtr& mark) {
+  for (Hash128* hash : {&strict_, &loose_}) {
+    hash->Mix(0x1001);
+    MixType(*hash, type);
+    if (mark != nullptr) MixMark(*hash, *mark);
+  }
 }
 
 void Tape::MixRecord(const Record& record) {
@@ -109,29 +228,135 @@ void Tape::MixRecord(const Record& record) {
   }
 }
 
+// Lengths, where starts and ends are left out; what the default dtype makes of integers.
+void Tape::MixResult(const TensorType& type) {
+  MixType(strict_, type);
+  MixType(loose_, type);
+}
+
+void Tape::MixAnnotation(const Annotation& annotation) {
+  for (Hash128* hash : {&strict_, &loose_}) {
+    hash->Mix(0x1003);
+    hash->Mix(static_cast<uint64_t>(annotation.value));
+    MixMark(*hash, *annotation.mark);
+  }
+}
+
+void Tape::Rehash() {
+  strict_ = loose_ = Hash128();
+  size_t value = 0;
+  for (size_t e = 0; e < own_.events.size(); ++e) {
+    const Event& event = own_.events[e];
+    if (event.kind == Event::Kind::kInput) {
+      MixInput(own_.types[value++], own_.input_marks[event.index]);
+    } else if (event.kind == Event::Kind::kRecord) {
+      const Record& record = own_.records[event.index];
+      MixRecord(record);
+      for (int k = 0; k < record.num_results; ++k) MixResult(own_.types[value++]);
+    } else {
+      MixAnnotation(own_.annotations[event.index]);
+    }
+    own_.keys[e] = {strict_, loose_};
+  }
+}
+
+// --- recording ---
+
+TapeId Tape::Use(const ValuePtr& value, const Buffer* from) {
+  if (value->tape == number_) return value->id;
+  const MarkPtr mark = from != nullptr ? from->mark : nullptr;
+  if (const Event* event = Next(Event::Kind::kInput)) {
+    if (lead_->types[values_.size()] == value->type &&
+        SameMark(lead_->input_marks[event->index], mark)) {
+      ++at_;
+      return AddInput(value, from);
+    }
+    StopFollowing();
+  }
+  MixInput(value->type, mark);
+  own_.types.push_back(value->type);
+  own_.origins.push_back({-1, static_cast<int32_t>(inputs_.size())});
+  own_.input_marks.push_back(mark);
+  AddEvent(Event::Kind::kInput, inputs_.size());
+  return AddInput(value, from);
+}
+
 TapeId Tape::Append(Record record, absl::Span<const TensorType> results) {
-  record.first_result = static_cast<TapeId>(slots_.size());
+  const TapeId first = static_cast<TapeId>(values_.size());
+  if (const Event* event = Next(Event::Kind::kRecord)) {
+    const Record& theirs = lead_->records[event->index];
+    if (Agrees(theirs, record, results)) {
+      for (size_t i = 0; i < record.args.size(); ++i) {
+        if (IsRuntimeValue(record.op->args[i], record.args[i])) AddScalars(record.args[i]);
+      }
+      ++at_;
+      AddValues(theirs.num_results);
+      return first;
+    }
+    StopFollowing();
+  }
+  record.first_result = first;
   record.num_results = static_cast<int>(results.size());
   record.first_scalar = static_cast<int>(scalars_.size());
   for (size_t i = 0; i < record.args.size(); ++i) {
-    if (IsRuntimeValue(record.op->args[i], record.args[i])) AppendScalars(record.args[i], scalars_);
+    if (IsRuntimeValue(record.op->args[i], record.args[i])) AddScalars(record.args[i]);
   }
   record.num_scalars = static_cast<int>(scalars_.size()) - record.first_scalar;
   MixRecord(record);
   for (const TensorType& type : results) {
-    auto value = c10::make_intrusive<Value>(type);
-    value->tape = number_;
-    value->id = static_cast<TapeId>(slots_.size());
-    value->pending = true;
-    MixType(loose_, type);  // lengths, where starts and ends are left out
-    slots_.push_back({std::move(value), static_cast<int32_t>(records_.size()), -1});
+    MixResult(type);
+    own_.types.push_back(type);
+    own_.origins.push_back({static_cast<int32_t>(own_.records.size()), -1});
   }
-  records_.push_back(std::move(record));
-  prefixes_.push_back(strict_.lo());
-  return records_.back().first_result;
+  AddValues(record.num_results);
+  own_.records.push_back(std::move(record));
+  AddEvent(Event::Kind::kRecord, own_.records.size() - 1);
+  return first;
 }
 
-std::optional<TapeId> Tape::FindView(TapeId base, const Recipe* recipe) const {
+void Tape::Annotate(TapeId value, const MarkPtr& mark) {
+  if (const Event* event = Next(Event::Kind::kAnnotation)) {
+    const Annotation& theirs = lead_->annotations[event->index];
+    if (theirs.value == value && SameMark(theirs.mark, mark)) {
+      ++at_;
+      return;
+    }
+    StopFollowing();
+  }
+  own_.annotations.push_back({value, mark});
+  MixAnnotation(own_.annotations.back());
+  AddEvent(Event::Kind::kAnnotation, own_.annotations.size() - 1);
+}
+
+void Tape::AddEvent(Event::Kind kind, size_t index) {
+  const bool record = kind == Event::Kind::kRecord;
+  own_.events.push_back(
+      {kind, static_cast<int32_t>(index), record ? own_.records[index].num_results : 0});
+  own_.keys.push_back({strict_, loose_});
+  ++at_;
+}
+
+TensorMetaPtr Tape::Shared(const TensorMeta& meta) {
+  constexpr size_t kMost = 16;
+  for (const TensorMetaPtr& known : metas_) {
+    if (*known == meta) return known;
+  }
+  auto shared = std::make_shared<const TensorMeta>(meta);
+  if (metas_.size() == kMost) metas_.pop_front();
+  metas_.push_back(shared);
+  return shared;
+}
+
+void Tape::AddCall(TracedCall call) {
+  own_.calls.push_back(std::make_shared<const TracedCall>(std::move(call)));
+}
+
+std::optional<TapeId> Tape::FindView(TapeId base, const Recipe* recipe) {
+  const std::vector<ViewRead>& all = now().views;
+  for (; views_known_ < all.size() && all[views_known_].event <= at_; ++views_known_) {
+    const ViewRead& v = all[views_known_];
+    views_.try_emplace({v.base, v.recipe.get()}, v.view);
+  }
   const auto it = views_.find({base, recipe});
   if (it == views_.end()) return std::nullopt;
   return it->second;
@@ -140,15 +365,12 @@ std::optional<TapeId> Tape::FindView(TapeId base, const Recipe* recipe) const {
 void Tape::RememberView(TapeId base, const RecipePtr& recipe, TapeId view) {
   views_[{base, recipe.get()}] = view;
   recipes_.push_back(recipe);
+  if (!following()) own_.views.push_back({base, recipe, view, at_});
 }
 
 void Tape::NoteBinding(Buffer* buffer) {
-  const auto [it, inserted] = binding_of_.try_emplace(buffer, static_cast<int>(bindings_.size()));
-  if (!inserted) {
-    // The address may be that of a Buffer that died.
-    if (!bindings_[it->second].buffer.expired()) return;
-    it->second = static_cast<int>(bindings_.size());
-  }
+  if (buffer->bound_on == number_) return;
+  buffer->bound_on = number_;
   Binding binding{c10::weak_intrusive_ptr<Buffer>(BufferPtr::reclaim_copy(buffer)), kNoId};
   if (buffer->value != nullptr && !buffer->value->pending) {
     binding.before = Use(buffer->value, buffer);
@@ -156,19 +378,10 @@ void Tape::NoteBinding(Buffer* buffer) {
   bindings_.push_back(std::move(binding));
 }
 
-void Tape::Annotate(TapeId value, const Mark& mark) {
-  for (Hash128* hash : {&strict_, &loose_}) {
-    hash->Mix(0x1003);
-    hash->Mix(static_cast<uint64_t>(value));
-    MixMark(*hash, mark);
-  }
-  annotations_.push_back({value, mark});
-}
-
 void Tape::SetLine(std::string line) {
   if (line.empty()) return;
-  if (sources_.empty() || sources_.back() != line) sources_.push_back(std::move(line));
-  records_.back().source = static_cast<int32_t>(sources_.size()) - 1;
+  if (own_.sources.empty() || own_.sources.back() != line) own_.sources.push_back(std::move(line));
+  own_.records.back().source = static_cast<int32_t>(own_.sources.size()) - 1;
 }
 
 int Tape::TaskNumber(int64_t graph_task) {

@@ -3,13 +3,20 @@
 //
 // Keys. `strict()` hashes ops, wiring, structural arguments, the types of inputs, marks. `loose()`
 // is the same without the starts of slices and the indices of selects: tapes that agree in it
-// differ in where they cut only. Thread safety: guarded by the session's lock. One tape per
-// session: engine threads append to the tape of the thread that called backward.
+// differ in where they cut only.
+//
+// Following. A tape that begins like a recording of an earlier one stands at one of its events and
+// compares what comes with what came then; nothing is stored, hashed or converted while they agree
+// (but in starts). At the first difference, and when `records()` and the like are wanted before the
+// end (`StopFollowing`), the tape takes a copy of what it has followed so far.
+// Thread safety: guarded by the session's lock. One tape per session: engine threads append to the
+// tape of the thread that called backward.
 #pragma once
 
 #include <c10/core/Scalar.h>
 
 #include <cstdint>
+#include <deque>
 #include <string>
 #include <vector>
 
@@ -17,19 +24,14 @@
 #include "csrc/trace/buffer.h"
 #include "csrc/trace/hash.h"
 #include "csrc/trace/record.h"
+#include "csrc/trace/recording.h"
 
 namespace spmd::trace {
 
-struct Slot {
-  ValuePtr value;       // what the number stands for
-  int32_t record = -1;  // producer; -1 for an input
-  int32_t input = -1;   // index into inputs()
-};
-
 struct TapeInput {
   TapeId id;
-  std::optional<Mark> mark;  // of the Buffer it was read from
-  std::optional<Layout> settled;
+  MarkPtr mark;  // of the Buffer it was read from
+  LayoutPtr settled;
 };
 
 // A Buffer that was bound to a value of this tape, and what it held when the tape began.
@@ -42,64 +44,115 @@ struct Binding {
 uint64_t LooseArguments(const Record& record);
 // Bit by bit: the value of argument i is passed when the program runs.
 bool IsRuntimeValue(const ArgInfo& info, const c10::IValue& arg);
+// The run-time scalars in `arg`, in order.
+void AppendScalars(const c10::IValue& arg, std::vector<c10::Scalar>& out);
 
 class Tape {
  public:
   Tape();
 
-  bool empty() const { return records_.empty(); }
+  bool empty() const { return num_records_ == 0; }
   uint64_t number() const { return number_; }
-  const std::vector<Record>& records() const { return records_; }
-  const std::vector<Slot>& slots() const { return slots_; }
+  size_t num_values() const { return values_.size(); }
+  int64_t num_records() const { return num_records_; }
   const std::vector<TapeInput>& inputs() const { return inputs_; }
   const std::vector<Binding>& bindings() const { return bindings_; }
   const std::vector<c10::Scalar>& scalars() const { return scalars_; }
-  const std::vector<std::string>& sources() const { return sources_; }
-  struct Annotation {
-    TapeId value;
-    Mark mark;
-  };
-  const std::vector<Annotation>& annotations() const { return annotations_; }
-  // Key of the tape up to and including each record.
-  const std::vector<uint64_t>& prefixes() const { return prefixes_; }
-  const Hash128& strict() const { return strict_; }
-  const Hash128& loose() const { return loose_; }
+  // The pending value itself.
+  const ValuePtr& value(TapeId id) const;
+  const TensorType& type(TapeId id) const { return now().types[id]; }
+  const Origin& origin(TapeId id) const { return now().origins[id]; }
+  // The arguments of a record, starts as they are now.
+  const std::vector<c10::IValue>& ArgumentsOf(int record) const;
 
+  // Requires, for these: not following, or at the end of what is followed.
+  const Recording& recording() const { return now(); }
+  const std::vector<Record>& records() const { return now().records; }
+  const std::vector<Annotation>& annotations() const { return now().annotations; }
+  const std::vector<std::string>& sources() const { return now().sources; }
+  Hash128 strict() const;
+  Hash128 loose() const;
+
+  // --- following ---
+  bool following() const { return lead_ != nullptr; }
+  // Follows `lead`, whose first `event` events this tape has recorded itself.
+  void Follow(RecordingPtr lead, int32_t event);
+  // Requires: following.
+  const Recording& lead() const { return *lead_; }
+  int32_t event() const { return at_; }
+  // The next call that may be replayed.
+  size_t& next_call() { return next_call_; }
+  void StopFollowing();
+  // Gives away what it has recorded, and stands at the end of it. Requires: not following.
+  RecordingPtr Share();
+  // Stops unless all of the lead was followed to its end.
+  void EndFollowing();
+  // Goes over the events of a call; `claimed[i]` is the value of the slot that is its i-th (null
+  // where it is no input), with the Buffer it was read from.
+  struct Claim {
+    Value* value = nullptr;
+    const Buffer* from = nullptr;
+  };
+  void Skip(const TracedCall& call, absl::Span<const Claim> claimed);
+  void AddScalars(const c10::IValue& arg) { AppendScalars(arg, scalars_); }
+  void AddScalar(const c10::Scalar& scalar) { scalars_.push_back(scalar); }
+  // Notes a call that was recorded event by event.
+  void AddCall(TracedCall call);
+  // Equal metadata, perhaps of an earlier call.
+  TensorMetaPtr Shared(const TensorMeta& meta);
+
+  // --- recording ---
   // The number of a value here; an input if it is not one yet. `from`: the Buffer that it is read
   // from, whose mark counts, or null.
   TapeId Use(const ValuePtr& value, const Buffer* from);
   // Appends; fills in first_result, scalars, hashes. The results are new pending values.
   TapeId Append(Record record, absl::Span<const TensorType> results);
-  // The pending value itself.
-  const ValuePtr& value(TapeId id) const { return slots_[id].value; }
   // A value as it reads through a recipe, remembered.
-  std::optional<TapeId> FindView(TapeId base, const Recipe* recipe) const;
+  std::optional<TapeId> FindView(TapeId base, const Recipe* recipe);
   void RememberView(TapeId base, const RecipePtr& recipe, TapeId view);
   // Notes that `buffer` is about to be bound to the value `to`.
   void NoteBinding(Buffer* buffer);
-  void Annotate(TapeId value, const Mark& mark);
+  void Annotate(TapeId value, const MarkPtr& mark);
   // The user's line of the last record; "" is none.
   void SetLine(std::string line);
   int TaskNumber(int64_t graph_task);
 
  private:
+  const Recording& now() const { return lead_ != nullptr ? *lead_ : own_; }
+  // The next event of the lead if it is of this kind; else null, and nothing is followed any more.
+  const Event* Next(Event::Kind kind);
+  TapeId AddInput(const ValuePtr& value, const Buffer* from);
+  void AddValues(int num_results);
+  bool Agrees(const Record& theirs, const Record& record, absl::Span<const TensorType> results);
+  void AddEvent(Event::Kind kind, size_t index);
+  void MixInput(const TensorType& type, const MarkPtr& mark);
   void MixRecord(const Record& record);
+  void MixResult(const TensorType& type);
+  void MixAnnotation(const Annotation& annotation);
+  void Rehash();
 
   uint64_t number_;
-  std::vector<Record> records_;
-  std::vector<Slot> slots_;
+  std::vector<ValuePtr> values_;  // null where nobody has asked
   std::vector<TapeInput> inputs_;
   std::vector<Binding> bindings_;
-  absl::flat_hash_map<const Buffer*, int> binding_of_;
   std::vector<c10::Scalar> scalars_;
-  std::vector<std::string> sources_;
-  std::vector<Annotation> annotations_;
   std::vector<int64_t> tasks_;
-  std::vector<uint64_t> prefixes_;
+  int64_t num_records_ = 0;
   absl::flat_hash_map<std::pair<TapeId, const Recipe*>, TapeId> views_;
+  size_t views_known_ = 0;          // how many of the lead's are in views_
   std::vector<RecipePtr> recipes_;  // keeps the keys of views_ alive
+
+  Recording own_;  // empty while following
   Hash128 strict_;
   Hash128 loose_;
+
+  std::deque<TensorMetaPtr> metas_;  // seen last
+
+  RecordingPtr lead_;
+  int32_t at_ = 0;  // events followed
+  size_t next_call_ = 0;
+  // Records that differ from the lead's in where they cut, with their own arguments.
+  std::vector<std::pair<int, std::vector<c10::IValue>>> other_starts_;
 };
 
 }  // namespace spmd::trace

@@ -143,7 +143,7 @@ TensorType TypeOf(const TensorMeta& meta) {
 TensorType TypeOf(const at::Tensor& t) {
   return {runtime::FromScalarType(t.scalar_type()), Dims(t.sizes().begin(), t.sizes().end())};
 }
-const TensorType& TypeOf(Session::State& state, TapeId id) { return state.tape->value(id)->type; }
+TensorType TypeOf(Session::State& state, TapeId id) { return state.tape->type(id); }
 
 Buffer* BufferOf(const at::Tensor& tensor) {
   Buffer* buffer = tensor.has_storage() ? Buffer::Of(tensor.storage()) : nullptr;
@@ -165,9 +165,7 @@ at::Tensor NewTensor(const TensorMeta& meta, ValuePtr value) {
   }
   c10::Storage storage = Buffer::NewStorage(elements * static_cast<int64_t>(type_meta.itemsize()));
   Buffer* buffer = Buffer::Of(storage);
-  buffer->form = {meta.dtype,
-                  {meta.sizes.begin(), meta.sizes.end()},
-                  {meta.strides.begin(), meta.strides.end()}};
+  buffer->form = {meta.dtype, meta.sizes, meta.strides};
   buffer->value = std::move(value);
   at::Tensor tensor = at::detail::make_tensor_base<c10::TensorImpl>(
       std::move(storage), c10::DispatchKeySet(c10::DispatchKey::PrivateUse1), type_meta);
@@ -218,7 +216,7 @@ ValuePtr HostValue(const at::Tensor& host, bool steal) {
 
 RecipePtr RecipeOf(Buffer* buffer, const at::Tensor& tensor) {
   if (IsBase(buffer->form, tensor)) return nullptr;
-  RecipePtr& slot = buffer->recipes[ViewKey::Of(tensor)];
+  RecipePtr& slot = buffer->recipes.Slot(tensor);
   if (slot == nullptr) slot = StridedRecipe(buffer->form, tensor);
   return slot;
 }
@@ -232,12 +230,12 @@ TapeId Read(Session::State& state, const at::Tensor& tensor) {
 void BindBuffer(Session::State& state, Buffer* buffer, TapeId value) {
   Tape& tape = *state.tape;
   if (buffer->value != nullptr && tape.value(value) == buffer->value) return;
-  if (buffer->mark.has_value()) {
+  if (buffer->mark != nullptr) {
     // A mark binds the value; one that something else holds, too, gets a name of its own here.
-    if (tape.slots()[value].record < 0 || tape.value(value).use_count() > 1) {
+    if (tape.origin(value).record < 0 || tape.value(value).use_count() > 1) {
       value = EmitNamed(state, "aten::clone", {value}, {}, TypeOf(state, value));
     }
-    tape.Annotate(value, *buffer->mark);
+    tape.Annotate(value, buffer->mark);
   }
   tape.NoteBinding(buffer);
   buffer->Bind(tape.value(value));
@@ -274,7 +272,9 @@ void RebaseBytes(Session::State& state, Buffer* buffer, BaseForm form) {
     at::Tensor shape = at::detail::make_tensor_base<c10::TensorImpl>(
         std::move(storage), c10::DispatchKeySet(c10::DispatchKey::PrivateUse1),
         c10::scalarTypeToTypeMeta(form.dtype));
-    shape.unsafeGetTensorImpl()->set_sizes_and_strides(form.sizes, form.strides);
+    shape.unsafeGetTensorImpl()->set_sizes_and_strides(
+        at::IntArrayRef(form.sizes.data(), form.sizes.size()),
+        at::IntArrayRef(form.strides.data(), form.strides.size()));
     const RecipePtr recipe = StridedRecipe(buffer->form, shape);
     if (recipe != nullptr) {
       ThrowIfError(buffer->value->poison);
@@ -292,6 +292,7 @@ void RebaseBytes(Session::State& state, Buffer* buffer, BaseForm form) {
 }
 
 at::Tensor ReadHost(Session::State& state, const at::Tensor& tensor, const char* why) {
+  state.looked_at_values = true;
   Buffer* buffer = BufferOf(tensor);
   if (buffer->value == nullptr) {
     return at::zeros(tensor.sizes(), at::TensorOptions(tensor.scalar_type()).device(at::kCPU));

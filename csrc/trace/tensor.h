@@ -65,6 +65,6 @@ TapeId EmitCast(Session::State& state, TapeId x, DType dtype);
 // A value filled with `value`; `constant`: it is part of the program's key.
 TapeId EmitFull(Session::State& state, const TensorType& type, const c10::Scalar& value);
 TapeId EmitExpand(Session::State& state, TapeId x, const Dims& dims);
-const TensorType& TypeOf(Session::State& state, TapeId id);
+TensorType TypeOf(Session::State& state, TapeId id);
 
 }  // namespace spmd::trace

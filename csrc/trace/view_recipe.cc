@@ -85,11 +85,48 @@ ViewKey ViewKey::Of(const at::Tensor& t) {
   return key;
 }
 
+bool ViewKey::IsOf(const at::Tensor& t) const {
+  return offset == t.storage_offset() && t.sizes() == at::IntArrayRef(sizes.data(), sizes.size()) &&
+         t.strides() == at::IntArrayRef(strides.data(), strides.size()) &&
+         dtype == t.scalar_type() && conj == t.is_conj() && neg == t.is_neg();
+}
+
+RecipePtr* RecipeTable::Find(const at::Tensor& view) {
+  if (index_.empty()) {
+    for (auto& [key, recipe] : all_) {
+      if (key.IsOf(view)) return &recipe;
+    }
+    return nullptr;
+  }
+  const auto it = index_.find(ViewKey::Of(view));
+  return it == index_.end() ? nullptr : &all_[it->second].second;
+}
+
+RecipePtr& RecipeTable::Slot(const at::Tensor& view) {
+  constexpr size_t kFew = 8;
+  if (RecipePtr* const known = Find(view)) return *known;
+  all_.emplace_back(ViewKey::Of(view), nullptr);
+  if (all_.size() > kFew) {
+    for (size_t k = index_.size(); k < all_.size(); ++k) index_.emplace(all_[k].first, k);
+  }
+  return all_.back().second;
+}
+
+void RecipeTable::Note(const at::Tensor& view, const RecipePtr& recipe) {
+  RecipePtr& slot = Slot(view);
+  if (slot == nullptr) slot = recipe;
+}
+
+void RecipeTable::clear() {
+  all_.clear();
+  index_.clear();
+}
+
 bool IsBase(const BaseForm& form, const at::Tensor& t) {
   if (form.dtype != t.scalar_type() || t.storage_offset() != 0 || t.is_conj() || t.is_neg()) {
     return false;
   }
-  if (t.sizes() != at::IntArrayRef(form.sizes)) return false;
+  if (t.sizes() != at::IntArrayRef(form.sizes.data(), form.sizes.size())) return false;
   for (size_t d = 0; d < form.sizes.size(); ++d) {
     // The stride of a size-1 dimension says nothing.
     if (form.sizes[d] != 1 && form.strides[d] != t.stride(static_cast<int64_t>(d))) {
@@ -104,22 +141,25 @@ bool IsDense(const at::Tensor& t) {
 }
 
 BaseForm FormOf(const at::Tensor& t) {
-  return {t.scalar_type(), t.sizes().vec(), t.strides().vec()};
+  return {t.scalar_type(), Dims(t.sizes().begin(), t.sizes().end()),
+          Dims(t.strides().begin(), t.strides().end())};
 }
 
 BaseForm ContiguousForm(at::ScalarType dtype, at::IntArrayRef sizes) {
-  std::vector<int64_t> strides(sizes.size());
+  Dims strides(sizes.size());
   int64_t next = 1;
   for (size_t d = sizes.size(); d-- > 0;) {
     strides[d] = next;
     next *= std::max<int64_t>(sizes[d], 1);
   }
-  return {dtype, sizes.vec(), std::move(strides)};
+  return {dtype, Dims(sizes.begin(), sizes.end()), std::move(strides)};
 }
 
 RecipePtr StridedRecipe(const BaseForm& form, const at::Tensor& t) {
-  const TensorType base = TypeOf(form.dtype, form.sizes);
-  RecipePtr r = PermuteTo(nullptr, base, StorageOrder(form.sizes, form.strides));
+  const TensorType base = TypeOf(form.dtype, at::IntArrayRef(form.sizes.data(), form.sizes.size()));
+  RecipePtr r = PermuteTo(nullptr, base,
+                          StorageOrder(at::IntArrayRef(form.sizes.data(), form.sizes.size()),
+                                       at::IntArrayRef(form.strides.data(), form.strides.size())));
   // Elements in storage order, one dimension, in the view's element type.
   const int64_t n = base.NumElements();
   TensorType flat{base.dtype, {n}};

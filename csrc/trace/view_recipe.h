@@ -48,8 +48,8 @@ using RecipePtr = std::shared_ptr<const Recipe>;
 // The tensor that a Buffer's value is: dense, non-overlapping, any order of strides, offset 0.
 struct BaseForm {
   at::ScalarType dtype = at::kFloat;
-  std::vector<int64_t> sizes;
-  std::vector<int64_t> strides;
+  Dims sizes;
+  Dims strides;
 };
 
 struct ViewKey {
@@ -60,6 +60,7 @@ struct ViewKey {
   Dims sizes;
   Dims strides;
   static ViewKey Of(const at::Tensor& tensor);
+  bool IsOf(const at::Tensor& tensor) const;
   friend bool operator==(const ViewKey& a, const ViewKey& b) {
     return a.dtype == b.dtype && a.conj == b.conj && a.neg == b.neg && a.offset == b.offset &&
            a.sizes == b.sizes && a.strides == b.strides;
@@ -69,7 +70,22 @@ struct ViewKey {
     return H::combine(std::move(h), k.dtype, k.conj, k.neg, k.offset, k.sizes, k.strides);
   }
 };
-using RecipeMap = absl::flat_hash_map<ViewKey, RecipePtr>;
+
+// The recipes of a Buffer's views. Few as a rule, and searched one by one then.
+class RecipeTable {
+ public:
+  // Null when there is none.
+  RecipePtr* Find(const at::Tensor& view);
+  // A null one where there was none.
+  RecipePtr& Slot(const at::Tensor& view);
+  // Keeps what is known already.
+  void Note(const at::Tensor& view, const RecipePtr& recipe);
+  void clear();
+
+ private:
+  std::vector<std::pair<ViewKey, RecipePtr>> all_;
+  absl::flat_hash_map<ViewKey, size_t> index_;  // empty while there are few
+};
 
 // True when `tensor` is the base itself.
 bool IsBase(const BaseForm& form, const at::Tensor& tensor);

@@ -19,7 +19,9 @@ LEAST_NOT_GATHERED = 0.95
 def coverage():
     """Kind by variant, and the ops that were traced or made on the way."""
     traced_ops.clear()
-    return {name: kind for name in ops_of("float32") if (kind := coverage_of(name))}, set(traced_ops)
+    return {name: kind for name in ops_of("float32") if (kind := coverage_of(name))}, set(
+        traced_ops
+    )
 
 
 def test_what_is_gathered_is_known(coverage, capsys):

@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The speed budgets, each measured beside eager PyTorch.
+
+    python -m benchmarks.speed                       # every row; takes long
+    python -m benchmarks.speed --only trace launch   # groups of rows
+    python -m benchmarks.speed --only "GPT dp"       # rows whose name begins so
+
+Both sides of a row run in one process, one after the other in turn; the ratio of each pair of
+CPU-seconds is a sample. A budget is missed when the 95 % interval of the median lies above it.
+Writes speed.json and speed.png. Exits with 1 where a budget is missed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import importlib
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from benchmarks.speed import report
+from benchmarks.speed.measure import Result, measure
+
+GROUPS = ("trace", "launch", "compile", "steps", "memory")
+
+
+def wanted(group: str, row: str, only: list[str]) -> bool:
+    return not only or group in only or any(row.startswith(o) for o in only)
+
+
+def run_group(group: str, only: list[str], pairs: int) -> None:
+    """Prints a line of JSON per row. In a process of its own: a process has one backend."""
+    import torch_spmd as spmd
+
+    module = importlib.import_module(f"benchmarks.speed.{group}")
+    spmd.set_default_backend(module.BACKEND)
+    for row in module.rows():
+        if wanted(group, row.name, only):
+            print(json.dumps(dataclasses.asdict(measure(row, pairs))), flush=True)
+
+
+def results_of(group: str, only: list[str], pairs: int) -> list[Result]:
+    command = [sys.executable, "-m", "benchmarks.speed", "--in-process", group]
+    command += ["--pairs", str(pairs), "--only", *only]
+    # Threads that spin while they wait would count as work, on either side.
+    environment = os.environ | {"OMP_WAIT_POLICY": "PASSIVE"}
+    results = []
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as child:
+        assert child.stdout is not None
+        for text in child.stdout:
+            results.append(Result(**json.loads(text)))
+            print(report.line(results[-1]), flush=True)
+    if child.returncode != 0:
+        raise SystemExit(f"group '{group}' failed (exit code {child.returncode})")
+    return results
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--only", nargs="*", default=[], metavar="GROUP or ROW")
+    parser.add_argument("--pairs", type=int, default=15)
+    parser.add_argument("--out", type=Path, default=Path("."), help="folder of speed.json, .png")
+    parser.add_argument("--in-process", choices=GROUPS, help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.in_process:
+        run_group(args.in_process, args.only, args.pairs)
+        return 0
+    print(report.HEADING)
+    results = []
+    for group in GROUPS:
+        results += results_of(group, args.only, args.pairs)
+    report.write_json(args.out / "speed.json", results)
+    print(report.draw(args.out / "speed.png", results))
+    missed = [r.name for r in results if r.missed]
+    print(f"missed: {', '.join(missed)}" if missed else "every budget is kept")
+    return 1 if missed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rows of the table, and how each is measured."""
+
+from __future__ import annotations
+
+import random
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+Step = Callable[[], None]
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of the table. `prepare` makes what is measured: it gives CPU-seconds of one call of
+    ours and, unless the budget is absolute, of one of eager's.
+
+    `budget` is a ratio where there is an eager side, else in `unit`s; None: for information.
+    """
+
+    name: str
+    budget: float | None
+    prepare: Callable[[], tuple[Callable[[], float], Callable[[], float] | None]]
+    unit: str = "ms"
+    warm: int = 3
+    pairs: int | None = None  # where a sample is dear
+
+
+@dataclass
+class Result:
+    """Medians in `unit`s; `ratio` ours over eager's with its 95 % interval, or for absolute budgets
+    that of ours."""
+
+    name: str
+    unit: str
+    ours: float
+    eager: float | None
+    median: float
+    low: float
+    high: float
+    budget: float | None
+
+    @property
+    def missed(self) -> bool:
+        return self.budget is not None and self.low > self.budget
+
+
+UNITS = {"s": 1.0, "ms": 1e3, "µs": 1e6, "MiB": 1 / 2**20}
+
+
+def cpu_seconds(step: Step, calls: int = 1) -> Callable[[], float]:
+    """CPU-seconds of all threads per unit of work, of which `step` does `calls`."""
+
+    def timed() -> float:
+        before = time.process_time()
+        step()
+        return (time.process_time() - before) / calls
+
+    return timed
+
+
+def interval_of_median(samples: list[float], draws: int = 2000) -> tuple[float, float]:
+    """The 95 % interval by bootstrap, the same for the same samples."""
+    draw = random.Random(0)
+    medians = sorted(statistics.median(draw.choices(samples, k=len(samples))) for _ in range(draws))
+    return medians[int(0.025 * draws)], medians[int(0.975 * draws)]
+
+
+def measure(row: Row, pairs: int) -> Result:
+    """Interleaved: each pair's ratio is one sample."""
+    ours, eager = row.prepare()
+    for _ in range(row.warm):
+        ours()
+        if eager is not None:
+            eager()
+    mine, other = [], []
+    for _ in range(row.pairs or pairs):
+        if eager is not None:
+            other.append(eager())
+        mine.append(ours())
+    scale = UNITS[row.unit]
+    samples = [m / e for m, e in zip(mine, other)] if other else [m * scale for m in mine]
+    low, high = interval_of_median(samples)
+    return Result(
+        name=row.name,
+        unit=row.unit,
+        ours=statistics.median(mine) * scale,
+        eager=statistics.median(other) * scale if other else None,
+        median=statistics.median(samples),
+        low=low,
+        high=high,
+        budget=row.budget,
+    )

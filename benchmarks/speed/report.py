@@ -1,0 +1,49 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The table, the JSON file and the picture."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+
+from benchmarks.speed.measure import Result
+
+HEADING = f"{'':26} {'ours':>10} {'eager':>10}        {'median':>8} {'95 %':>15} {'budget':>8}"
+
+
+def line(r: Result) -> str:
+    eager = f"{r.eager:10.2f}" if r.eager is not None else f"{'-':>10}"
+    budget = f"{r.budget:8.2f}" if r.budget is not None else f"{'-':>8}"
+    return (
+        f"{r.name:26} {r.ours:10.2f} {eager} {r.unit:4} {'×' if r.eager is not None else ' '}"
+        f"{r.median:9.2f} {r.low:7.2f} {r.high:7.2f} {budget}{'  MISSED' if r.missed else ''}"
+    )
+
+
+def write_json(path: Path, results: list[Result]) -> None:
+    rows = [dataclasses.asdict(r) | {"missed": r.missed} for r in results]
+    path.write_text(json.dumps(rows, indent=1, ensure_ascii=False) + "\n")
+
+
+def draw(path: Path, results: list[Result]) -> str:
+    """A bar per row: the median over its budget, with the interval. Says what was done."""
+    try:
+        import matplotlib
+    except ImportError:
+        return f"no {path}: matplotlib is not installed"
+    matplotlib.use("agg")
+    from matplotlib import pyplot
+
+    shown = [r for r in results if r.budget is not None][::-1]
+    figure, axes = pyplot.subplots(figsize=(8, 0.8 + 0.28 * len(shown)))
+    for y, r in enumerate(shown):
+        budget = r.budget or 1.0
+        axes.barh(y, r.median / budget, color="#c44e52" if r.missed else "#4c72b0")
+        axes.plot([r.low / budget, r.high / budget], [y, y], color="black", linewidth=1)
+    axes.axvline(1, color="black", linestyle="--", linewidth=1)
+    axes.set_yticks(range(len(shown)), [r.name for r in shown])
+    axes.set_xlabel("of the budget (red: missed)")
+    figure.tight_layout()
+    figure.savefig(path, dpi=120)
+    return f"wrote {path}"

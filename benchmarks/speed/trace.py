@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Recording ops: what Python pays before anything runs. Nothing runs: the backend only plans."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from functools import partial
+
+import torch
+from torch import Tensor
+
+import torch_spmd as spmd
+from benchmarks.speed.measure import Row, cpu_seconds
+from benchmarks.speed.models import GPT2, gpt_step
+
+BACKEND = "mock_tpu:v4-16:plan"
+OPS = 1000
+Chain = Callable[[Tensor, Tensor], Tensor]
+
+
+def additions(x: Tensor, b: Tensor) -> Tensor:
+    for _ in range(OPS):
+        x = x + b
+    return x
+
+
+def views(x: Tensor, b: Tensor) -> Tensor:
+    """A view, and a write through it, five hundred times."""
+    for _ in range(OPS // 4):
+        x[2:6].mul_(b)
+        x.view(2, 4)[1].add_(b)
+    return x
+
+
+def traced(chain: Chain, grad: bool, other: int, with_cut: bool) -> tuple[Callable[[], float], ...]:
+    """Per op. What is pending runs after the clock has stopped, unless `with_cut`."""
+
+    def side(device: str) -> Callable[[], float]:
+        x, b = torch.ones(8).to(device), torch.ones(other).to(device)
+        start = x.requires_grad_() if grad else x
+
+        def step() -> float:
+            with torch.set_grad_enabled(grad):
+                before = time.process_time()
+                end = chain(start, b)
+                if with_cut:
+                    spmd.sync(wait=True)
+                seconds = time.process_time() - before
+            if device == "spmd":
+                spmd.sync(wait=True)
+            del end
+            return seconds / OPS
+
+        return step
+
+    return side("spmd"), side("cpu")
+
+
+def gpt2_step() -> tuple[Callable[[], float], None]:
+    """Forward, backward and AdamW, cut and launched. Sizes do not matter: nothing is computed."""
+    return cpu_seconds(gpt_step("spmd", GPT2, batch=2, length=64)), None
+
+
+def rows() -> list[Row]:
+    add = partial(traced, additions, other=8)
+    return [
+        Row("add, no grad", 0.60, partial(add, grad=False, with_cut=False), "µs"),
+        Row("add, grad", 0.60, partial(add, grad=True, with_cut=False), "µs"),
+        Row("add, no grad, with its cut", None, partial(add, grad=False, with_cut=True), "µs"),
+        Row("views and writes", 0.70, partial(traced, views, False, 4, False), "µs"),
+        Row("GPT-2 step, 12 layers", 3.0, gpt2_step),
+    ]

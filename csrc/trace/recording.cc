@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "csrc/trace/recording.h"
+
+#include <algorithm>
+
+namespace spmd::trace {
+
+namespace {
+
+template <typename T>
+std::vector<T> First(const std::vector<T>& all, size_t n) {
+  return {all.begin(), all.begin() + static_cast<int64_t>(n)};
+}
+
+}  // namespace
+
+Recording Recording::Prefix(int32_t n) const {
+  size_t counts[3] = {0, 0, 0};
+  for (int32_t e = 0; e < n; ++e) ++counts[static_cast<int>(events[e].kind)];
+  const auto [num_inputs, num_records, num_annotations] = counts;
+  size_t num_slots = num_inputs;
+  for (size_t r = 0; r < num_records; ++r) num_slots += records[r].num_results;
+  Recording prefix;
+  prefix.events = First(events, n);
+  prefix.keys = First(keys, n);
+  prefix.records = First(records, num_records);
+  prefix.types = First(types, num_slots);
+  prefix.origins = First(origins, num_slots);
+  prefix.input_marks = First(input_marks, num_inputs);
+  prefix.annotations = First(annotations, num_annotations);
+  prefix.sources = sources;
+  for (const ViewRead& v : views) {
+    if (v.event <= n) prefix.views.push_back(v);
+  }
+  for (const auto& c : calls) {
+    if (c->end_event <= n) prefix.calls.push_back(c);
+  }
+  return prefix;
+}
+
+size_t Recording::FirstCallAt(int32_t n) const {
+  const auto it = std::partition_point(calls.begin(), calls.end(),
+                                       [n](const auto& c) { return c->first_event < n; });
+  return static_cast<size_t>(it - calls.begin());
+}
+
+std::vector<uint64_t> Recording::RecordKeys() const {
+  std::vector<uint64_t> result;
+  for (size_t e = 0; e < events.size(); ++e) {
+    if (events[e].kind == Event::Kind::kRecord) result.push_back(keys[e].strict.lo());
+  }
+  return result;
+}
+
+bool SameArgument(const c10::IValue& a, const c10::IValue& b, bool value) {
+  if (a.isNone()) return b.isNone();
+  if (a.isInt()) return b.isInt() && (!value || a.toInt() == b.toInt());
+  if (a.isBool()) return b.isBool() && (!value || a.toBool() == b.toBool());
+  if (a.isDouble()) return b.isDouble() && (!value || a.toDouble() == b.toDouble());
+  if (a.isComplexDouble()) {
+    return b.isComplexDouble() && (!value || a.toComplexDouble() == b.toComplexDouble());
+  }
+  if (a.isString()) return b.isString() && (!value || a.toStringRef() == b.toStringRef());
+  if (a.isDevice()) return b.isDevice() && a.toDevice() == b.toDevice();
+  if (!a.isList() || !b.isList()) return false;
+  const auto x = a.toListRef(), y = b.toListRef();
+  return std::equal(
+      x.begin(), x.end(), y.begin(), y.end(),
+      [value](const c10::IValue& i, const c10::IValue& j) { return SameArgument(i, j, value); });
+}
+
+bool SameRecipe(const RecipePtr& a, const RecipePtr& b) {
+  if (a == b) return true;
+  if (a == nullptr || b == nullptr) return false;
+  return a->op == b->op && a->ints == b->ints && a->result == b->result && a->source == b->source &&
+         SameRecipe(a->parent, b->parent);
+}
+
+bool SameMark(const MarkPtr& a, const MarkPtr& b) {
+  if (a == b) return true;
+  return a != nullptr && b != nullptr && a->mesh == b->mesh &&
+         SpecToString(a->spec) == SpecToString(b->spec);
+}
+
+}  // namespace spmd::trace

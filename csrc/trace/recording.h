@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a tape recorded, kept with the program that was compiled from it, so that the next tape like
+// it need not record the same again: it *follows* the recording as long as the two agree.
+//
+// Events are what makes up a tape's key, in order: inputs as they are met, records, annotations.
+// Calls are the ops as they were called, with all that came of them: an op that is called alike at
+// the same place is replayed from there without being looked at any further.
+#pragma once
+
+#include <ATen/core/ivalue.h>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "csrc/trace/buffer.h"
+#include "csrc/trace/hash.h"
+#include "csrc/trace/record.h"
+#include "csrc/trace/shape_inference.h"
+
+namespace spmd::trace {
+
+// Where a value comes from.
+struct Origin {
+  int32_t record = -1;  // producer; -1 for an input
+  int32_t input = -1;   // number of the input
+};
+
+struct Event {
+  enum class Kind : uint8_t { kInput, kRecord, kAnnotation };
+  Kind kind;
+  int32_t index;        // among those of its kind
+  int32_t num_results;  // of a record
+};
+// Of a tape up to and including an event.
+struct Keys {
+  Hash128 strict, loose;
+};
+
+// A value as it reads through a recipe, made (by records) before event `event`.
+struct ViewRead {
+  TapeId base;
+  RecipePtr recipe;
+  TapeId view;
+  int32_t event;
+};
+
+struct Annotation {
+  TapeId value;
+  MarkPtr mark;
+};
+
+// Shared among calls: most have been seen before.
+using TensorMetaPtr = std::shared_ptr<const TensorMeta>;
+
+// A tensor among the arguments of a call: of ours, or undefined.
+struct CallOperand {
+  // What its Buffer held before the call: a value of the tape (perhaps an input first met here),
+  // nothing (memory of torch.empty), or something that the call did not look at.
+  enum class Holds : uint8_t { kUndefined, kValue, kNothing, kUnread };
+  Holds holds = Holds::kUndefined;
+  TapeId value = kNoId;
+  RecipePtr recipe;  // null: the base
+  TensorMetaPtr meta;
+  // The value that its Buffer is bound to afterwards, or kNoId for no change.
+  TapeId becomes = kNoId;
+  int32_t annotation = -1;  // of that value, by the Buffer's mark
+};
+
+// One argument of the schema.
+struct CallArgument {
+  enum class Kind : uint8_t { kOperand, kOperands, kNumber, kFixed, kRuntime };
+  Kind kind = Kind::kFixed;
+  // kOperand, kOperands: which of the call's operands.
+  int32_t first = 0, count = 0;
+  // kFixed, kRuntime: the argument, equal or of the same kind. kNumber (a Python number in the
+  // place of a tensor): the number, and whether it is passed at run time.
+  c10::IValue value;
+  bool runtime = false;
+  const ArgInfo* info = nullptr;  // decides what is passed at run time
+};
+
+// One result, lists taken apart.
+struct CallResult {
+  enum class Kind : uint8_t { kUndefined, kOperand, kView, kFresh, kValue };
+  Kind kind = Kind::kUndefined;
+  int32_t operand = -1;  // kOperand: it is this tensor; kView: it shares its storage
+  TensorMetaPtr meta;    // kView, kFresh
+  TapeId value = kNoId;  // kFresh; kNoId: memory not written yet
+  RecipePtr recipe;      // kView; null: the base
+  c10::IValue plain;     // kValue
+};
+
+struct TracedCall {
+  const OpInfo* op = nullptr;
+  at::ScalarType default_dtype = at::kFloat;
+  int32_t first_event = 0, end_event = 0;
+  int32_t num_inputs = 0;  // first met in it
+  TapeId first_slot = 0, end_slot = 0;
+  int32_t num_records = 0;
+  int task = 0;
+  bool updates_first = false;
+  absl::InlinedVector<CallArgument, 3> args;
+  absl::InlinedVector<CallOperand, 2> operands;
+  absl::InlinedVector<CallResult, 1> results;  // flattened
+  absl::InlinedVector<int32_t, 2>
+      list_sizes;  // per result of the schema: -1, or how many make up the list
+};
+
+struct Recording {
+  std::vector<Record> records;
+  std::vector<TensorType> types;  // by TapeId
+  std::vector<Origin> origins;    // by TapeId
+  std::vector<MarkPtr> input_marks;
+  std::vector<Annotation> annotations;
+  std::vector<std::string> sources;
+  std::vector<Event> events;
+  std::vector<Keys> keys;  // by event
+  std::vector<ViewRead> views;
+  std::vector<std::shared_ptr<const TracedCall>> calls;
+
+  // Its first `n` events.
+  Recording Prefix(int32_t n) const;
+  // The first call that begins at or after event `n`.
+  size_t FirstCallAt(int32_t n) const;
+  // Keys after each record.
+  std::vector<uint64_t> RecordKeys() const;
+};
+using RecordingPtr = std::shared_ptr<const Recording>;
+
+// Equal in all that keys see. `value` false: only in kind (for arguments passed at run time).
+bool SameArgument(const c10::IValue& a, const c10::IValue& b, bool value);
+bool SameRecipe(const RecipePtr& a, const RecipePtr& b);
+bool SameMark(const MarkPtr& a, const MarkPtr& b);
+
+}  // namespace spmd::trace

@@ -1,0 +1,265 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "csrc/trace/replay.h"
+
+#include <torch/csrc/autograd/graph_task.h>
+
+#include "csrc/trace/kernel.h"
+#include "csrc/trace/tensor.h"
+
+namespace spmd::trace {
+
+namespace {
+
+bool SameMeta(const TensorMeta& meta, const c10::TensorImpl& t) {
+  const auto same = [](const Dims& a, at::IntArrayRef b) {
+    return a.size() == b.size() && std::equal(a.begin(), a.end(), b.begin());
+  };
+  return t.dtype() == c10::scalarTypeToTypeMeta(meta.dtype) && same(meta.sizes, t.sizes()) &&
+         same(meta.strides, t.strides()) && t.storage_offset() == meta.offset &&
+         !t.is_wrapped_number();
+}
+
+// One attempt to go over a call: all is compared before anything is changed.
+class Attempt {
+ public:
+  Attempt(Session::State& state, const TracedCall& call, torch::jit::Stack& stack)
+      : tape_(*state.tape),
+        lead_(tape_.lead()),
+        call_(call),
+        stack_(stack),
+        args_(&stack[stack.size() - call.args.size()]) {
+    if (call.num_inputs > 0) claims_.resize(call.end_slot - call.first_slot);
+  }
+
+  bool Agrees() {
+    for (size_t i = 0; i < call_.args.size(); ++i) {
+      if (!AgreesArgument(call_.args[i], args_[i])) return GiveUp();
+    }
+    return claimed_ == call_.num_inputs || GiveUp();
+  }
+
+  void Run() {
+    for (size_t i = 0; i < call_.args.size(); ++i) {
+      const CallArgument& arg = call_.args[i];
+      if (!arg.runtime) continue;
+      if (arg.kind == CallArgument::Kind::kNumber) {
+        tape_.AddScalar(NumberIn(args_[i].toTensor()));
+      } else {
+        tape_.AddScalars(args_[i]);
+      }
+    }
+    tape_.Skip(call_, claims_);
+    for (size_t k = 0; k < call_.operands.size(); ++k) {
+      if (call_.operands[k].becomes != kNoId) Bind(buffers_[k], call_.operands[k].becomes);
+    }
+    PushResults();
+  }
+
+ private:
+  bool GiveUp() {
+    for (const Tape::Claim& claim : claims_) {
+      if (claim.value != nullptr) claim.value->tape = 0;
+    }
+    return false;
+  }
+
+  bool AgreesArgument(const CallArgument& arg, const c10::IValue& v) {
+    switch (arg.kind) {
+      case CallArgument::Kind::kOperand:
+        return AgreesOperand(v);
+      case CallArgument::Kind::kOperands: {
+        if (!v.isList()) return false;
+        const auto items = v.toListRef();
+        if (items.size() != static_cast<size_t>(arg.count)) return false;
+        for (const c10::IValue& item : items) {
+          if (!AgreesOperand(item)) return false;
+        }
+        return true;
+      }
+      case CallArgument::Kind::kNumber: {
+        if (!v.isTensor() || !v.toTensor().defined()) return false;
+        const at::Tensor& t = v.toTensor();
+        if (!t.unsafeGetTensorImpl()->is_wrapped_number() || !t.is_cpu()) return false;
+        const c10::IValue number(NumberIn(t));
+        return SameArgument(arg.value, number, !arg.runtime) &&
+               IsRuntimeValue(*arg.info, number) == arg.runtime;
+      }
+      case CallArgument::Kind::kFixed:
+        return SameArgument(arg.value, v, /*value=*/true);
+      case CallArgument::Kind::kRuntime:
+        return SameArgument(arg.value, v, /*value=*/false) && IsRuntimeValue(*arg.info, v);
+    }
+    return false;
+  }
+
+  bool AgreesOperand(const c10::IValue& v) {
+    const CallOperand& operand = call_.operands[buffers_.size()];
+    Buffer*& buffer = buffers_.emplace_back(nullptr);
+    const bool defined = v.isTensor() && v.toTensor().defined();
+    if (operand.holds == CallOperand::Holds::kUndefined || !defined) {
+      return operand.holds == CallOperand::Holds::kUndefined && !defined;
+    }
+    const at::Tensor& tensor = v.toTensor();
+    if (!tensor.has_storage()) return false;
+    buffer = Buffer::Of(tensor.storage());
+    return buffer != nullptr && SameMeta(*operand.meta, *tensor.unsafeGetTensorImpl()) &&
+           AgreesRecipe(operand, buffer, tensor) && AgreesValue(operand, buffer) &&
+           AgreesMark(operand, *buffer);
+  }
+
+  static bool AgreesRecipe(const CallOperand& operand, Buffer* buffer, const at::Tensor& tensor) {
+    if (IsBase(buffer->form, tensor)) return operand.recipe == nullptr;
+    if (operand.recipe == nullptr) return false;
+    RecipePtr* const known = buffer->recipes.Find(tensor);
+    if (known == nullptr || !SameRecipe(*known, operand.recipe)) return false;
+    if (*known != operand.recipe) *known = operand.recipe;  // found faster the next time
+    return true;
+  }
+
+  bool AgreesValue(const CallOperand& operand, Buffer* buffer) {
+    Value* const value = buffer->value.get();
+    switch (operand.holds) {
+      case CallOperand::Holds::kNothing:
+        return value == nullptr;
+      case CallOperand::Holds::kUnread:
+        return value != nullptr;
+      default:
+        break;
+    }
+    if (value == nullptr || !value->poison.ok()) return false;
+    if (value->tape == tape_.number()) return value->id == operand.value;
+    return Claim(operand, value, buffer);
+  }
+
+  // An input that is met here for the first time.
+  bool Claim(const CallOperand& operand, Value* value, const Buffer* buffer) {
+    const int64_t k = operand.value - call_.first_slot;
+    if (claims_.empty() || k < 0 || claims_[k].value != nullptr) return false;
+    const Origin& origin = lead_.origins[operand.value];
+    if (origin.input < 0 || !(lead_.types[operand.value] == value->type) ||
+        !SameMark(lead_.input_marks[origin.input], buffer->mark)) {
+      return false;
+    }
+    value->tape = tape_.number();
+    value->id = operand.value;
+    claims_[k] = {value, buffer};
+    ++claimed_;
+    return true;
+  }
+
+  bool AgreesMark(const CallOperand& operand, const Buffer& buffer) const {
+    if (operand.becomes == kNoId) return true;
+    const MarkPtr none;
+    return SameMark(buffer.mark,
+                    operand.annotation < 0 ? none : lead_.annotations[operand.annotation].mark);
+  }
+
+  void Bind(Buffer* buffer, TapeId value) {
+    tape_.NoteBinding(buffer);
+    buffer->Bind(tape_.value(value));
+  }
+
+  c10::IValue Made(const CallResult& result) {
+    switch (result.kind) {
+      case CallResult::Kind::kUndefined:
+        return at::Tensor();
+      case CallResult::Kind::kOperand:
+        return OperandTensor(result.operand);
+      case CallResult::Kind::kValue:
+        return result.plain;
+      case CallResult::Kind::kView: {
+        at::Tensor view = NewView(OperandTensor(result.operand), *result.meta);
+        if (result.recipe != nullptr) buffers_[result.operand]->recipes.Note(view, result.recipe);
+        return view;
+      }
+      case CallResult::Kind::kFresh:
+        break;
+    }
+    at::Tensor fresh = NewTensor(*result.meta, nullptr);
+    if (result.value != kNoId) Bind(BufferOf(fresh), result.value);
+    return fresh;
+  }
+
+  const at::Tensor& OperandTensor(int32_t k) const {
+    for (size_t i = 0;; ++i) {
+      const CallArgument& arg = call_.args[i];
+      if (arg.kind == CallArgument::Kind::kOperand && arg.first == k) return args_[i].toTensor();
+      if (arg.kind == CallArgument::Kind::kOperands && k < arg.first + arg.count &&
+          k >= arg.first) {
+        return args_[i].toListRef()[k - arg.first].toTensor();
+      }
+    }
+  }
+
+  void PushResults() {
+    absl::InlinedVector<c10::IValue, 4> made;
+    size_t next = 0;
+    for (const int32_t size : call_.list_sizes) {
+      if (size < 0) {
+        made.push_back(Made(call_.results[next++]));
+        continue;
+      }
+      std::vector<at::Tensor> list;
+      for (int32_t k = 0; k < size; ++k) {
+        list.push_back(Made(call_.results[next++]).toTensor());
+      }
+      made.emplace_back(std::move(list));
+    }
+    torch::jit::drop(stack_, call_.args.size());
+    for (c10::IValue& value : made) stack_.push_back(std::move(value));
+  }
+
+  Tape& tape_;
+  const Recording& lead_;
+  const TracedCall& call_;
+  torch::jit::Stack& stack_;
+  const c10::IValue* const args_;
+  absl::InlinedVector<Buffer*, 4> buffers_;  // by operand
+  std::vector<Tape::Claim> claims_;          // by slot of the call
+  int claimed_ = 0;
+};
+
+// How many calls at one place (views, mostly, which record nothing) are compared.
+constexpr size_t kLookAhead = 8;
+
+}  // namespace
+
+c10::Scalar NumberIn(const at::Tensor& wrapped) {
+  const void* const data = wrapped.const_data_ptr();
+  switch (wrapped.scalar_type()) {
+    case at::kLong:
+      return *static_cast<const int64_t*>(data);
+    case at::kDouble:
+      return *static_cast<const double*>(data);
+    case at::kBool:
+      return *static_cast<const bool*>(data);
+    default:
+      return wrapped.item();
+  }
+}
+
+bool Replay(Session::State& state, const OpInfo& op, torch::jit::Stack* stack) {
+  Tape& tape = *state.tape;
+  if (!tape.following()) return false;
+  const auto& calls = tape.lead().calls;
+  size_t& next = tape.next_call();
+  while (next < calls.size() && calls[next]->first_event < tape.event()) ++next;
+  const size_t end = std::min(calls.size(), next + kLookAhead);
+  for (size_t k = next; k < end && calls[k]->first_event == tape.event(); ++k) {
+    const TracedCall& call = *calls[k];
+    if (call.op != &op) continue;
+    if (call.default_dtype != at::typeMetaToScalarType(at::get_default_dtype())) return false;
+    const int64_t graph_task = torch::autograd::get_current_graph_task_id();
+    if (call.num_records > 0 && tape.TaskNumber(graph_task) != call.task) continue;
+    Attempt attempt(state, call, *stack);
+    if (!attempt.Agrees()) continue;
+    next = k + 1;
+    if (call.num_records > 0) NoteMicroStep(state, call.updates_first, graph_task);
+    state.statistics.records += call.num_records;
+    attempt.Run();
+    return true;
+  }
+  return false;
+}
+
+}  // namespace spmd::trace

@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+// Calls that come again: noted when they are recorded event by event, and gone over in one step
+// when the tape follows a recording and the same op comes with the same arguments at the same
+// place.
+//
+// What the kernels look at is: the op, its arguments, of tensors their metadata and what their
+// Buffers hold, the default dtype, the graph task. A call that agrees in all of it has the same
+// results, so nothing is inferred, hashed or converted. Requires, everywhere: the session's lock is
+// held.
+#pragma once
+
+#include <ATen/core/stack.h>
+
+#include <vector>
+
+#include "csrc/trace/session_state.h"
+
+namespace spmd::trace {
+
+// True when the call was gone over: its results have taken the place of its arguments.
+bool Replay(Session::State& state, const OpInfo& op, torch::jit::Stack* stack);
+
+// Lives while a call is recorded, and notes it at the end if it can be replayed: calls that look at
+// values, draw random numbers, take tensors of other devices or cut the tape cannot.
+class CallCapture {
+ public:
+  CallCapture(Session::State& state, const OpInfo& op, const torch::jit::Stack& stack);
+  ~CallCapture();
+  CallCapture(const CallCapture&) = delete;
+  // After the call: its results are on the stack.
+  void Finish(const torch::jit::Stack& stack);
+
+ private:
+  struct Before {
+    at::Tensor tensor;
+    Buffer* buffer = nullptr;
+    ValuePtr value;
+    uint64_t generation = 0;
+  };
+  bool TakeArgument(const ArgInfo& info, const c10::IValue& arg);
+  bool TakeOperand(const c10::IValue& arg);
+  bool FinishOperand(size_t k);
+  bool FinishEvents();
+  bool FinishArguments();
+  bool FinishResult(const c10::IValue& result);
+  bool FinishTensor(const at::Tensor& tensor);
+
+  Session::State& state_;
+  const OpInfo& op_;
+  bool active_ = false;
+  uint64_t tape_ = 0;
+  size_t first_scalar_ = 0;
+  size_t stack_below_ = 0;
+  std::vector<c10::IValue> args_;
+  std::vector<Before> before_;  // by operand
+  TracedCall call_;
+};
+
+// The value of a Python number that stands in the place of a tensor.
+c10::Scalar NumberIn(const at::Tensor& wrapped);
+
+}  // namespace spmd::trace

@@ -1,0 +1,193 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Steps that come again are replayed from the recording of the one before: what they compute, and
+where they stop being replayed, is what it was the first time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+
+import torch_spmd as spmd
+from torch_spmd import _C
+
+Step = Callable[[str, int], list[Tensor]]
+
+
+def compiles() -> int:
+    return _C.statistics()["compiles"]
+
+
+def same_on_both(step: Step, times: int = 4) -> int:
+    """Runs `step(device, k)` on both devices for each k; how many programs the last compiled."""
+    for k in range(times):
+        before = compiles()
+        got = [t.cpu() for t in step("spmd", k)]
+        for mine, expected in zip(got, step("cpu", k)):
+            assert mine.dtype == expected.dtype
+            torch.testing.assert_close(mine, expected)
+        last = compiles() - before
+    return last
+
+
+def ramp(*sizes: int) -> Tensor:
+    n = int(torch.Size(sizes).numel())
+    return torch.arange(n, dtype=torch.float32).reshape(sizes) / n
+
+
+def test_numbers_change_from_step_to_step() -> None:
+    def step(device: str, k: int) -> list[Tensor]:
+        x = (ramp(4, 3) + k).to(device)
+        y = torch.add(x, x, alpha=k + 2) * (k + 0.5)
+        y.add_(x, alpha=0.25 * k + 3).mul_(k + 2)
+        return [y, y.masked_fill(y > 20, float(k))]
+
+    assert same_on_both(step) == 0
+
+
+def test_a_number_that_becomes_the_default_is_another_program() -> None:
+    def step(device: str, k: int) -> list[Tensor]:
+        x = ramp(5).to(device)
+        return [torch.add(x, x, alpha=(2, 3, 1, 1)[k])]
+
+    assert same_on_both(step) == 0
+
+
+def test_operands_that_were_one_tensor_become_two() -> None:
+    def step(device: str, k: int) -> list[Tensor]:
+        x, y = ramp(4).to(device), (ramp(4) + 1).to(device)
+        other = x if k % 2 == 0 else y
+        return [(x - other) * x + other, x * y]
+
+    same_on_both(step, 6)
+
+
+def test_another_op_in_the_middle() -> None:
+    def step(device: str, k: int) -> list[Tensor]:
+        x = ramp(6).to(device)
+        for i in range(8):
+            x = x.sin() if i == k else x + 1
+        return [x, x * 2]
+
+    same_on_both(step, 8)
+    assert same_on_both(step, 8) == 0
+
+
+def test_steps_that_end_early_and_late() -> None:
+    def step(device: str, k: int) -> list[Tensor]:
+        x = ramp(6).to(device)
+        for _ in range((5, 2, 7, 5)[k % 4]):
+            x = x * 1.5 + 0.5
+        return [x]
+
+    assert same_on_both(step, 9) == 0
+
+
+def test_strides_of_operands_decide_those_of_results() -> None:
+    for k in range(4):
+        x = ramp(2, 3, 4, 5)
+        if k % 2 == 1:
+            x = x.to(memory_format=torch.channels_last)
+        ours = x.to("spmd") + 1
+        assert ours.stride() == (x + 1).stride()
+        torch.testing.assert_close(ours.cpu(), x + 1)
+
+
+def test_writes_through_views() -> None:
+    def step(device: str, k: int) -> list[Tensor]:
+        x, b = ramp(8).to(device), (ramp(4) + k).to(device)
+        for _ in range(3):
+            x[2:6].mul_(b)
+            x.view(2, 4)[1].add_(b)
+            x.view(4, 2).t()[0].copy_(b)
+        first, second = x.split(4)
+        return [x, first + second, x.view(2, 4).t() @ x.view(2, 4)]
+
+    assert same_on_both(step) == 0
+
+
+def test_places_of_slices_change_from_step_to_step() -> None:
+    def step(device: str, k: int) -> list[Tensor]:
+        x = ramp(16, 3).to(device)
+        y = x + 1
+        y[k] = 7.0
+        return [x[2 * k : 2 * k + 4] * 2, y, y.narrow(0, k, 2).sum()]
+
+    assert same_on_both(step, 6) == 0
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+def test_training(momentum: float) -> None:
+    def losses(device: str) -> list[float]:
+        torch.manual_seed(0)
+        model = torch.nn.Sequential(
+            torch.nn.Linear(6, 8), torch.nn.LayerNorm(8), torch.nn.GELU(), torch.nn.Linear(8, 3)
+        ).to(device)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=momentum)
+        schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)
+        x, y = ramp(4, 6).to(device), torch.tensor([0, 1, 2, 1]).to(device)
+        seen = []
+        for k in range(6):
+            loss = torch.nn.functional.cross_entropy(model(x), y)
+            if k == 3:
+                loss = loss * 2  # a step unlike the others
+            loss.backward()
+            optimizer.step()
+            schedule.step()
+            optimizer.zero_grad()
+            seen.append(loss.item())
+        return seen
+
+    assert losses("spmd") == pytest.approx(losses("cpu"), rel=1e-5)
+
+
+def test_a_marked_tensor_keeps_its_layout() -> None:
+    mesh = spmd.make_mesh((4,), ("x",))
+    w = spmd.mark_sharding(ramp(8, 2).to("spmd"), mesh, ("x", None))
+    expected = ramp(8, 2)
+    before = 0
+    for k in range(5):
+        x = spmd.mark_sharding((ramp(8, 2) + k).to("spmd"), mesh, ("x", None))
+        w.mul_(0.5).add_(x)
+        expected.mul_(0.5).add_(ramp(8, 2) + k)
+        spmd.sync()
+        if k == 1:
+            before = compiles()
+    assert compiles() == before
+    torch.testing.assert_close(w.cpu(), expected)
+    assert spmd.sharding_of(w).spec == ("x", None)
+
+
+def test_errors_come_at_their_line() -> None:
+    def step(columns: int) -> Tensor:
+        x, y = ramp(2, 3).to("spmd"), ramp(2, columns).to("spmd")
+        return ((x + 1) * y).cpu()
+
+    for _ in range(3):
+        step(3)
+    with pytest.raises(RuntimeError, match="must match the size of tensor b"):
+        step(4)
+    torch.testing.assert_close(step(3), (ramp(2, 3) + 1) * ramp(2, 3))
+
+
+def test_saved_tensors_that_were_written_are_noticed() -> None:
+    for _ in range(3):
+        x = ramp(4).to("spmd").requires_grad_()
+        y = x.exp()
+        y.mul_(2)
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            y.sum().backward()
+
+
+def test_the_default_dtype_counts() -> None:
+    def step(device: str, k: int) -> list[Tensor]:
+        torch.set_default_dtype(torch.float64 if k % 2 else torch.float32)
+        try:
+            x = torch.arange(4, device=device)
+            return [(x.sqrt() + 1).cpu(), (x / 2).cpu()]
+        finally:
+            torch.set_default_dtype(torch.float32)
+
+    same_on_both(step, 6)
