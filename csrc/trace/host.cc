@@ -115,7 +115,7 @@ void SayOnce(Session::State& state, const OpInfo& op, const std::vector<c10::IVa
   if (op.name.rfind("aten::", 0) == 0 || state.hooks.warn == nullptr) return;
   const bool any_cut = std::any_of(args.begin(), args.end(), [](const c10::IValue& arg) {
     if (!arg.isTensor() || !Buffer::IsOurs(arg.toTensor())) return false;
-    return BufferOf(arg.toTensor())->mark.has_value();
+    return BufferOf(arg.toTensor())->mark != nullptr;
   });
   if (!any_cut || !state.warned.insert(absl::StrCat("on the host ", op.name)).second) return;
   state.hooks.warn(absl::StrCat(

@@ -14,7 +14,7 @@ import warnings
 from collections import Counter
 
 from op_outcomes import run
-from op_samples import OPS, Cut, evenly, ops_of, ranks, samples, tensors_of
+from op_samples import OPS, Cut, evenly, ranks, samples, tensors_of
 
 import torch_spmd as spmd
 from torch_spmd import _C
