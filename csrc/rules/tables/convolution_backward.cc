@@ -87,7 +87,10 @@ absl::StatusOr<std::vector<ValueId>> TransposedAsDInput(Builder& b, const ir::Gr
                                                         const ir::Node& node,
                                                         absl::Span<const ValueId> operands) {
   const Attributes& attrs = node.attributes;
-  if (!attrs.GetBoolOr("transposed", false)) return std::vector<ValueId>{};
+  // Integers can be convolved, but nothing of theirs has a gradient.
+  const DType dtype = b.type(operands[0]).dtype;
+  const bool has_gradient = IsFloating(dtype) || IsComplex(dtype);
+  if (!has_gradient || !attrs.GetBoolOr("transposed", false)) return std::vector<ValueId>{};
   const Dims dims = from.type(node.first_result).dims;
   Attributes a = {{"input_size", Ints(dims)}};
   for (absl::string_view name : {"stride", "padding", "dilation"}) a.Set(name, attrs.GetInts(name));
