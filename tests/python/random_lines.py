@@ -1,7 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The lines of random programs: each function appends one of its kind to a scope."""
 
-from random_ops import CHANGES, JOINS, VALUES, same_storage
+import math
+
+import torch
+from random_ops import CHANGES, FLOATS, JOINS, VALUES, filled, overlaps_itself, same_storage
 from random_views import NotPossible, need, view_of
 
 __all__ = ["LINES", "NotPossible", "source"]
@@ -24,14 +27,30 @@ def source(scope):
             f"torch.ones({shape}, dtype=torch.{dtype}, device=device)",
             f"torch.arange({random.randint(0, 7)}, device=device).to(torch.{dtype})",
             f"torch.eye({random.randint(1, 5)}, {random.randint(1, 5)}, device=device)",
+            _steps(random, dtype),
         ]
     )
     scope.add(f"{name} = {text}")
+    need(name in scope.run.names)  # not of a type that is refused
     if random.random() < 0.75 and scope.tensor(name).dim():
         mark(scope, name)
     leaf = dtype in ("float32", "float64", "complex64") and scope.tensor(name).numel()
     if leaf and random.random() < 0.45:
         scope.add(f"{name}.requires_grad_()")
+
+
+def _steps(random, dtype):
+    begin, end = (random.choice((-3, -0.5, 0, 1, 2.75, 6)) for _ in range(2))
+    step = math.copysign(random.choice((0.5, 1, 1.5, 2)), end - begin)
+    call = random.choice(
+        (
+            f"torch.arange({begin}, {end}, {step}, ",
+            f"torch.linspace({begin}, {end}, {random.randint(0, 6)}, ",
+            f"torch.full(({random.randint(0, 6)},), {begin}, ",
+        )
+    )
+    ways = f"dtype=torch.{dtype}", f"out=torch.empty(0, dtype=torch.{dtype}, device=device)"
+    return f"{call}{random.choice(ways)}, device=device)"
 
 
 def mark(scope, name=None):
@@ -89,10 +108,8 @@ def change(scope):
     refused = scope.random.random() < 0.1
     name = scope.pick(lambda t: refused or not (t.requires_grad and t.is_leaf))
     target = name
-    need(not scope.is_expanded(name))  # NOT_YET: see random_known.py
     if scope.random.random() < 0.4:
         target = view_of(scope.random, name, scope.tensor(name))
-        need(not scope.is_expanded(target))
         try:
             t = eval(target, scope.run.names)
         except Exception:
@@ -107,6 +124,8 @@ def change(scope):
 
 def _written(scope, target, t):
     kind = scope.random.choices(list(CHANGES), list(CHANGES.values()))[0]
+    if overlaps_itself(t):  # the order in which other values are written is nobody's
+        kind = filled
     return kind(scope, target, t)
 
 
@@ -147,6 +166,29 @@ def gradient(scope):
     scope.add(
         f"{scope.name()}, = torch.autograd.grad({name}.abs().square().sum(), {of}, "
         f"allow_unused=True, materialize_grads=True{graph})"
+    )
+
+
+def tangent(scope):
+    """What `torch.func` calls a Jacobian-vector product, as a value."""
+    continuous = (*FLOATS, torch.complex64)
+    name = scope.pick(lambda t: t.dtype in continuous and not overlaps_itself(t))
+    t = scope.tensor(name)
+    functions = ["a * a", "a.sum(0) * a", "a.mean()", "a.cumsum(0)", "a.prod(0)", "a[:1] + a"]
+    if 1 <= t.dim() <= 2:
+        functions += ["F.linear(a, a)", "F.linear(a, a[:1])", "torch.cat([a, a * 2])"]
+    if not t.is_complex():
+        functions += [
+            "a.softmax(-1) * a",
+            "a.logsumexp(0) * a",
+            "a.amax(-1)",
+            "a.sort(0)[0]",
+            "a.sin()",
+        ]
+    function = scope.random.choice(functions)
+    scope.add(
+        f"{scope.name()} = torch.func.jvp(lambda a: {function}, "
+        f"({name}.detach(),), (torch.ones_like({name}),))[1]"
     )
 
 
@@ -212,6 +254,7 @@ LINES = {
     without_gradient: 1,
     backward: 3,
     gradient: 1,
+    tangent: 1,
     about_gradients: 2,
     state: 2,
     look: 1,

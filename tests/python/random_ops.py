@@ -31,8 +31,7 @@ def broadcastable(scope, t, written=None):
             continue
         if written and other.requires_grad and not (t.is_floating_point() or t.is_complex()):
             continue
-        # What overlaps in part is refused, or read while it is written.
-        if not written or name == written or not same_storage(other, t):
+        if not written or name == written or overlap_is_seen(other, t, written):
             names.append(name)
     need(names)
     return scope.random.choice(names)
@@ -40,6 +39,30 @@ def broadcastable(scope, t, written=None):
 
 def same_storage(a, b):
     return a.untyped_storage()._cdata == b.untyped_storage()._cdata
+
+
+def overlap_is_seen(read, written, target):
+    """Whether no written element is read later, or PyTorch sees that one is, and refuses."""
+    if not same_storage(read, written):
+        return True
+    return target != "a part" and all(map(_dense, (read, written)))
+
+
+def _dense(t):
+    sizes = sorted((s, n) for s, n in zip(t.stride(), t.shape) if n > 1)
+    extent = 1
+    for stride, size in sizes:
+        if stride != extent:
+            return False
+        extent *= size
+    return True
+
+
+def overlaps_itself(t):
+    """Whether two elements share a place."""
+    last = sum((n - 1) * s for n, s in zip(t.shape, t.stride())) if t.numel() else 0
+    places = torch.arange(last + 1).as_strided(t.shape, t.stride(), 0)
+    return places.unique().numel() < t.numel()
 
 
 def indices(scope, size, count, unique=False):
@@ -126,6 +149,7 @@ def product(scope):
         if u.dtype == t.dtype and u.dim() in (1, 2) and u.shape[0] == t.shape[-1]
     ]
     choices = [f"{name} @ {other}" for other in fitting] * 2
+    choices += [f"F.linear({name}, {other})" for other in fitting if scope.tensor(other).dim() == 1]
     if t.dim() >= 2:
         choices += [f"{name} @ {name}.mT", f"{name}.mT @ {name}", f"F.linear({name}, {name})"]
         choices += [f'torch.einsum("...ij,...kj->...ik", {name}, {name})']
@@ -164,9 +188,6 @@ def copied_view(scope):
     return view_of(scope.random, name, scope.tensor(name)) + ".clone()"
 
 
-VALUES = {unary: 6, binary: 7, reduction: 5, product: 3, arranged: 4, copied_view: 1}
-
-
 # --- joins ---
 
 
@@ -195,6 +216,11 @@ def with_number(scope, target, t):
     if t.dtype in FLOATS:
         calls += ["div_(2)", "clamp_(-1, 1)", "sin_()", "relu_()", "tanh_()", "abs_()", "floor_()"]
     return f"{target}.{scope.random.choice(calls).format(number(scope, t))}"
+
+
+def filled(scope, target, t):
+    """Also of what is expanded, or unfolded into windows that overlap."""
+    return f"{target}.{scope.random.choice(('fill_({})', 'zero_()')).format(number(scope, t))}"
 
 
 def with_tensor(scope, target, t):
@@ -236,6 +262,8 @@ def indexed(scope, target, t):
     rows = indices(scope, t.shape[dim], count, unique=True)
     rows_of_first = indices(scope, t.shape[0], scope.random.randint(1, 3))
     source = f"torch.ones_like({target}).narrow({dim}, 0, {count})"
+    few = scope.random.randint(1, min(3, t.shape[0]))
+    unique_of_first = indices(scope, t.shape[0], few, unique=True)
     value = number(scope, t)
     value_of_type = f"torch.tensor({value}, dtype={t.dtype})"
     calls = [
@@ -243,6 +271,7 @@ def indexed(scope, target, t):
         f"index_add_({dim}, index({rows}), {source})",
         f"index_copy_({dim}, index({rows}), {source})",
         f"index_put_((index({rows_of_first}),), {value_of_type}, accumulate=True)",
+        f"index_put_((index({unique_of_first}),), torch.ones_like({target})[:{few}] * 3)",
     ]
     return f"{target}.{scope.random.choice(calls)}"
 
@@ -284,4 +313,22 @@ CHANGES = {
     scattered: 2,
     renamed: 1,
     augmented: 1,
+}
+
+
+def changed_copy(scope):
+    """As `indexed` and its like, but the tensor stays as it is."""
+    name = scope.pick(lambda t: not overlaps_itself(t))
+    change = scope.random.choice((masked, indexed, scattered))
+    return change(scope, name, scope.tensor(name)).replace("_(", "(", 1)
+
+
+VALUES = {
+    unary: 6,
+    binary: 7,
+    reduction: 5,
+    product: 3,
+    arranged: 4,
+    copied_view: 1,
+    changed_copy: 2,
 }
