@@ -13,14 +13,20 @@ from torch.utils._pytree import tree_map
 
 @dataclass(frozen=True)
 class Call:
-    """An op of `aten` by name, or a function, and its arguments; `dim` is the one that is cut."""
+    """An op of `aten` by name, or a function, and its arguments; `dim` is the one that is cut.
+
+    Of several calls of an op, a name tells one apart.
+    """
 
     op: str | Callable[..., Any]
     args: tuple[Any, ...]
     kwargs: dict[str, Any] = field(default_factory=dict)
     dim: int = 0
+    name: str = ""
 
     def __str__(self):
+        if self.name:
+            return self.name
         return self.op if isinstance(self.op, str) else self.op.__name__
 
     def function(self):
@@ -55,5 +61,5 @@ class Call:
         return tuple("x" if d == self.dim else None for d in range(t.dim()))
 
 
-def call(op, *args, dim=0, **kwargs):
-    return Call(op, args, kwargs, dim)
+def call(op, *args, dim=0, name="", **kwargs):
+    return Call(op, args, kwargs, dim, name)

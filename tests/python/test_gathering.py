@@ -8,6 +8,7 @@ import pytest
 from op_calls import CALLS
 from op_gathered import GATHERED, UNREACHED
 from op_gathering import KINDS, coverage_of, reach, traced_ops
+from op_programs import PROGRAMS
 from op_samples import OPS
 
 from torch_spmd import _C
@@ -21,7 +22,7 @@ def coverage():
     """Kind by variant, and the ops that were traced or made on the way."""
     traced_ops.clear()
     kinds = {name: kind for name in OPS if (kind := coverage_of(name))}
-    for call in CALLS:
+    for call in CALLS + PROGRAMS:
         reach(call)
     return kinds, set(traced_ops)
 

@@ -6,10 +6,11 @@ import itertools
 import pytest
 from op_calls import CALLS, WRONG
 from op_outcomes import leaf_difference
+from op_programs import PROGRAMS
 
 
 @pytest.mark.filterwarnings("ignore:The reduce argument of torch.scatter")
-@pytest.mark.parametrize("call", CALLS, ids=str)
+@pytest.mark.parametrize("call", CALLS + PROGRAMS, ids=str)
 def test_call_matches_the_cpu(call, request):
     if str(call) in WRONG:
         request.applymarker(pytest.mark.xfail(reason=WRONG[str(call)], strict=True))
