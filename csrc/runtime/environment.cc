@@ -36,6 +36,8 @@ bool EnvironmentSync() { return IsOn("SPMD_SYNC"); }
 
 bool EnvironmentVerify() { return IsOn("SPMD_VERIFY"); }
 
+bool EnvironmentReplay() { return IsOn("SPMD_REPLAY"); }
+
 bool EnvironmentCheckPasses() { return IsOn("SPMD_CHECK_PASSES"); }
 
 absl::StatusOr<Log> EnvironmentLog() {

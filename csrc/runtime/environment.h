@@ -18,6 +18,10 @@ bool EnvironmentSync();
 // SPMD_VERIFY=1: each program is run a second time, unsharded, and the results are compared.
 bool EnvironmentVerify();
 
+// SPMD_REPLAY=1: calls that come again are replayed from a recording. Off until a mixture of
+// experts, whose backward it gets wrong, is understood; see docs/roadmap.md.
+bool EnvironmentReplay();
+
 // SPMD_CHECK_PASSES=1: the verifier runs between the passes of the compiler, as in debug builds.
 bool EnvironmentCheckPasses();
 

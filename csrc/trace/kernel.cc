@@ -7,6 +7,9 @@
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/graph_task.h>
 
+#include <optional>
+
+#include "csrc/runtime/environment.h"
 #include "csrc/trace/device.h"
 #include "csrc/trace/replay.h"
 #include "csrc/trace/status_to_exception.h"
@@ -67,7 +70,8 @@ void RunKernel(const OpInfo& op, torch::jit::Stack* stack) {
   // Views keep their own backward formulas instead of as_strided.
   c10::AutogradState& autograd = c10::AutogradState::get_tls_state();
   if (!autograd.get_view_replay_enabled()) autograd.set_view_replay_enabled(true);
-  {
+  static const bool replay = runtime::EnvironmentReplay();
+  if (replay) {
     SessionLock lock;
     if (!lock->forked && Replay(*lock, op, stack)) return;
   }
@@ -79,13 +83,14 @@ void RunKernel(const OpInfo& op, torch::jit::Stack* stack) {
   CheckUsable(*lock);
   lock->used = true;
   if (lock->tape->num_records() > kTapeBound) ThrowIfError(Cut(*lock, "tape bound"));
-  CallCapture capture(*lock, op, *stack);
+  std::optional<CallCapture> capture;
+  if (replay) capture.emplace(*lock, op, *stack);
   if (op.handler != nullptr) {
     op.handler(op, stack);
   } else {
     RunGeneric(*lock, op, stack);
   }
-  capture.Finish(*stack);
+  if (capture) capture->Finish(*stack);
 }
 
 void NoteMicroStep(Session::State& state, bool updates_first, int64_t graph_task) {

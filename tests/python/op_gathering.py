@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a cut costs an op: is it partitioned, decomposed, or gathered?
 
-Of every op variant of `op_db`, each sample runs forward and backward with dimension 0 of its first
+Of every op variant of `op_db`, samples run forward and backward with dimension 0 of their first
 tensor of rank 2 or more cut over two devices.
 
     partitioned   nothing is gathered
@@ -9,17 +9,18 @@ tensor of rank 2 or more cut over two devices.
     gathered      some tensor is gathered, or the op ran on the host
 """
 
+import contextlib
 import re
 import warnings
 from collections import Counter
 
 from op_outcomes import run
-from op_samples import OPS, Cut, evenly, ranks, samples, tensors_of
+from op_samples import DTYPES, OPS, Cut, evenly, ranks, samples, tensors_of
 
 import torch_spmd as spmd
 from torch_spmd import _C
 
-# Names of all ops in the graphs of the samples that ran, before and after compiling.
+# Names of all ops in the graphs of what ran, before and after compiling.
 traced_ops: set[str] = set()
 
 KINDS = ("partitioned", "decomposed", "gathered")
@@ -38,7 +39,14 @@ def coverage_of(name):
 
 
 def chosen(name):
-    return evenly(samples(OPS[name]), SAMPLES)
+    dtype = dtype_of(name)
+    return evenly(samples(OPS[name], dtype), SAMPLES) if dtype else []
+
+
+def dtype_of(name):
+    """Float32; for ops on integers, bits or complex numbers, what they know; None for float8."""
+    known = (d for d in ("float32", "int64", "complex64", "bool") if DTYPES[d] in OPS[name].dtypes)
+    return next(known, None)
 
 
 def kind_of(op, sample):
@@ -55,16 +63,30 @@ def kind_of(op, sample):
     except Exception:
         settle()
         return None
-    programs = _C.programs()
-    for p in programs:
-        for text in (p.traced_text(), p.graph_text()):
-            traced_ops.update(re.findall(r"= (\w+::[\w.]+)\(", text))
+    note_ops()
     if cut is None:
         return None
+    programs = _C.programs()
     gathers = any(row[0] == "all_gather" for p in programs for row in p.collectives())
     if gathers or _C.statistics()["host_fallbacks"] > on_host:
         return "gathered"
     return "decomposed" if any(p.decomposed for p in programs) else "partitioned"
+
+
+def reach(call):
+    """Notes the ops of a direct call, cut; whether its numbers are right is tested elsewhere."""
+    settle()
+    _C.forget_programs()
+    with contextlib.suppress(Exception):
+        call.run("spmd", next(call.cuts(), None))
+    note_ops()
+    settle()
+
+
+def note_ops():
+    for program in _C.programs():
+        for text in (program.traced_text(), program.graph_text()):
+            traced_ops.update(re.findall(r"= (\w+::[\w.]+)\(", text))
 
 
 def first_dimension(sample):
@@ -78,7 +100,5 @@ def first_dimension(sample):
 
 def settle():
     """Runs what is left pending, whatever comes of it."""
-    try:
+    with contextlib.suppress(Exception):
         spmd.sync(wait=True)
-    except Exception:
-        return

@@ -1,0 +1,45 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Ops that no call leads to: a few lines each, called as `op_calls` are."""
+
+import torch
+from op_call import call
+from op_calls import X, Y
+
+
+def bits(x, dtype):
+    return x.view(dtype) + 1
+
+
+def negative_through_bits(x, dtype):
+    twice = 2 * x
+    twice.view(dtype).neg_()
+    return twice
+
+
+def rows_one_by_one(x):
+    """Steps that differ in the row only: from the second one on, programs take it as a scalar."""
+    return [(2 * x[k]).cpu() for k in range(4)]
+
+
+def write_rows_one_by_one(x, rows):
+    for k in range(4):
+        x[k] = rows[k] + 1
+        x.sum().cpu()
+    return x
+
+
+def copy_of_what_is_kept(x, y):
+    twice = 2 * y
+    x.copy_(twice)
+    return x + 1, twice
+
+
+PROGRAMS = [
+    *(call(bits, X, dtype) for dtype in (torch.int32, torch.int16, torch.int64)),
+    *(call(negative_through_bits, X, dtype) for dtype in (torch.int32, torch.int16)),
+    call(rows_one_by_one, X),
+    call(rows_one_by_one, X, dim=1),
+    call(write_rows_one_by_one, X, Y),
+    call(write_rows_one_by_one, X, Y, dim=1),
+    call(copy_of_what_is_kept, X, Y),
+]
