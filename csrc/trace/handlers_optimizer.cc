@@ -41,9 +41,13 @@ struct Fused {
     const c10::IValue& lr = args[op.FindArg("lr")];
     return lr.isTensor() ? at::mul(x, lr.toTensor()) : at::mul(x, lr.toDouble());
   }
+  // The gradient is left unscaled, as the fused kernels leave it.
   at::Tensor Gradient(const at::Tensor& grad) const {
     at::Tensor g = grad;
-    if (const at::Tensor scale = tensor("grad_scale"); scale.defined()) g = at::div(g, scale);
+    if (const at::Tensor scale = tensor("grad_scale"); scale.defined()) {
+      g = at::div(g, scale);
+      Store(grad, g);
+    }
     return flag("maximize") ? at::neg(g) : g;
   }
   // Keeps the old value where a gradient was infinite.

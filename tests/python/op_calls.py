@@ -256,12 +256,8 @@ CALLS = [
 ]
 
 # What is not right yet, and why.
-_SCALED = "differs: the CPU leaves the gradients divided by grad_scale; here they stay as they were"
 
 WRONG = {
-    "_fused_adam_, scaled": _SCALED,
-    "_fused_adamw_, scaled": _SCALED,
-    "_fused_sgd_, scaled": _SCALED,
     "_native_batch_norm_legit_no_training": (
         "raises RuntimeError: the kernel returns empty statistics where the program says one per "
         "channel"

@@ -98,30 +98,6 @@ KNOWN = (
             "t1 = t0[None].view(torch.complex64)",
         ),
     ),
-    Known(
-        "tangents of views of what is not all of its storage",
-        r"has_fw_view",
-        r"jvp",
-        (2,),
-        (
-            "t0 = torch.ones(4, device=device)[:3]",
-            "t1 = torch.func.jvp(lambda a: a[:1] + a, (t0,), (torch.ones_like(t0),))[1]",
-        ),
-    ),
-    Known(
-        "a linear with a weight of three dimensions is not refused",
-        r"is (nothing|NotImplementedError), not RuntimeError",
-        r"refused.*F\.linear",
-        (2,),
-        ("t0 = torch.ones(2, 3, 3, device=device)", "with refused(): t1 = F.linear(t0, t0)"),
-    ),
-    Known(
-        "strides of results computed from tensors that are not contiguous",
-        r"differs in the strides",
-        r"index|take_along|unfold|diagonal|nonzero|as_strided|movedim|\[\[",
-        (2,),
-        ("t0 = torch.eye(3, device=device)", "t1 = t0[:, :1] == t0.nonzero()"),
-    ),
 )
 
 
