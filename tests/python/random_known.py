@@ -116,11 +116,27 @@ KNOWN = (
         ("t0 = torch.ones(2, 3, 3, device=device)", "with refused(): t1 = F.linear(t0, t0)"),
     ),
     Known(
-        "strides of results computed from tensors that are not contiguous",
-        r"differs in the strides",
-        r"index|take_along|unfold|diagonal|nonzero|as_strided|movedim|\[\[",
+        "relu_ and its like of a view are differentiable once",
+        r"backward through the graph a second time",
+        r"\.(relu|tanh|sigmoid)_\(",
         (2,),
-        ("t0 = torch.eye(3, device=device)", "t1 = t0[:, :1] == t0.nonzero()"),
+        (
+            "t0 = torch.ones(3, device=device, requires_grad=True)",
+            "t1 = t0.clone()",
+            "t1.view(-1).relu_()",
+            "t2, = torch.autograd.grad(t1.square().sum(), t0, create_graph=True)",
+            "t3, = torch.autograd.grad(t2.square().sum(), t0)",
+        ),
+    ),
+    Known(
+        "strides of a logical_and that broadcasts what is not contiguous",
+        r"differs in the strides",
+        r"logical_and",
+        (2,),
+        (
+            "t0 = torch.ones(42, device=device).as_strided([3, 2, 3], [5, 13, 1])",
+            "t1 = torch.logical_and(torch.ones(7, 1, 2, 3, device=device), t0)",
+        ),
     ),
 )
 
