@@ -99,6 +99,17 @@ KNOWN = (
         ),
     ),
     Known(
+        "an index out of a cut dimension is an error of another type",
+        r"is IndexError, not RuntimeError",
+        r"refused.*index_select",
+        (3,),
+        (
+            "t0 = torch.ones(6, 4, device=device)",
+            "mark(t0, None, 'x')",
+            "with refused(): t1 = t0.index_select(1, index([1, 0, 5]))",
+        ),
+    ),
+    Known(
         "tangents of views of what is not all of its storage",
         r"has_fw_view",
         r"jvp",
