@@ -159,8 +159,8 @@ class _Call:
         for k in linear:
             t = self.operands[k]
             if t is not None:
-                first[k] = torch.rand(t.shape, generator=generator).to(t.dtype) * t
-                second[k] = t - first[k]
+                part = torch.rand(t.shape, generator=generator).to(t.dtype) * t
+                first[k], second[k] = part, t - part
         for k in self.added:
             t = second[k]
             if k not in linear and t is not None:

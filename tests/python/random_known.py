@@ -98,6 +98,40 @@ KNOWN = (
             "t1 = t0[None].view(torch.complex64)",
         ),
     ),
+    Known(
+        "an index out of a cut dimension is an error of another type",
+        r"is IndexError, not RuntimeError",
+        r"refused.*index_select",
+        (3,),
+        (
+            "t0 = torch.ones(6, 4, device=device)",
+            "mark(t0, None, 'x')",
+            "with refused(): t1 = t0.index_select(1, index([1, 0, 5]))",
+        ),
+    ),
+    Known(
+        "relu_ and its like of a view are differentiable once",
+        r"backward through the graph a second time",
+        r"\.(relu|tanh|sigmoid)_\(",
+        (2,),
+        (
+            "t0 = torch.ones(3, device=device, requires_grad=True)",
+            "t1 = t0.clone()",
+            "t1.view(-1).relu_()",
+            "t2, = torch.autograd.grad(t1.square().sum(), t0, create_graph=True)",
+            "t3, = torch.autograd.grad(t2.square().sum(), t0)",
+        ),
+    ),
+    Known(
+        "strides of a logical_and that broadcasts what is not contiguous",
+        r"differs in the strides",
+        r"logical_and",
+        (2,),
+        (
+            "t0 = torch.ones(42, device=device).as_strided([3, 2, 3], [5, 13, 1])",
+            "t1 = torch.logical_and(torch.ones(7, 1, 2, 3, device=device), t0)",
+        ),
+    ),
 )
 
 
