@@ -53,9 +53,9 @@ Tensor Embedding(const Tensor& weight, const Tensor& indices, int64_t first_row,
 Tensor EmbeddingDWeight(const Tensor& grad, const Tensor& indices, int64_t num_weights,
                         int64_t padding_idx, int64_t first_row, int64_t num_rows = -1);
 
-// nll.cc. logp [..., c] of targets [...] holds classes [first_class, first_class + c); targets are global.
-// `weight` is per class, of the held classes or of all. `num_classes`: of all shards, for an
-// IndexError where a target is none of them; -1: any.
+// nll.cc. logp [..., c] of targets [...] holds classes [first_class, first_class + c); targets are
+// global. `weight` is per class, of the held classes or of all. `num_classes`: of all shards, for
+// an IndexError where a target is none of them; -1: any.
 std::tuple<Tensor, Tensor> NllSum(const Tensor& logp, const Tensor& target,
                                   const OptionalTensor& weight, int64_t ignore_index,
                                   int64_t first_class, int64_t num_classes = -1);
