@@ -66,10 +66,6 @@ int OverIndices(CallFactors& f, const OpCall& call, const Indexed& x, int first,
   return first_factor;
 }
 
-int AddIndexed(CallFactors& f, int64_t size, IndexedDim indexed) {
-  return indexed == IndexedDim::kWhole ? f.AddWhole(size) : f.Add(size);
-}
-
 // A mask stands for as many dimensions as it has. All of it is whole: the count decides.
 absl::StatusOr<OpFactors> MaskedPutFactors(const OpCall& call) {
   CallFactors f(call);

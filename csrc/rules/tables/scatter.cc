@@ -9,10 +9,6 @@
 namespace spmd::rules {
 namespace {
 
-int AddIndexed(CallFactors& f, int64_t size, IndexedDim indexed) {
-  return indexed == IndexedDim::kWhole ? f.AddWhole(size) : f.Add(size);
-}
-
 // Operand k along a dimension of which the factor's first `size` indices are what the op looks at.
 void OverPrefix(CallFactors& f, int k, int d, int factor, int64_t have, int64_t factor_size,
                 int64_t size) {
@@ -27,6 +23,10 @@ void OverPrefix(CallFactors& f, int k, int d, int factor, int64_t have, int64_t 
 }
 
 }  // namespace
+
+int AddIndexed(CallFactors& f, int64_t size, IndexedDim indexed) {
+  return indexed == IndexedDim::kWhole ? f.AddWhole(size) : f.Add(size);
+}
 
 absl::StatusOr<OpFactors> ScatterFactors(const OpCall& call, IndexedDim indexed, bool adds) {
   const TensorType& self = call.operand(0);

@@ -9,10 +9,13 @@
 
 #include "absl/status/statusor.h"
 #include "csrc/rules/rule.h"
+#include "csrc/rules/tables/call_factors.h"
 
 namespace spmd::rules {
 
 enum class IndexedDim { kWhole, kInParts };
+// A factor for an indexed dimension of `size`.
+int AddIndexed(CallFactors& f, int64_t size, IndexedDim indexed);
 
 // gather(self, index), by "dim": along other dimensions the index may be shorter than self.
 absl::StatusOr<OpFactors> GatherFactors(const OpCall& call, IndexedDim indexed);
