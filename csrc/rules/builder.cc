@@ -109,6 +109,10 @@ ir::ValueId Builder::Amax(ir::ValueId a, std::vector<int64_t> dims, bool keepdim
 ir::ValueId Builder::View(ir::ValueId a, std::vector<int64_t> size) {
   return Call("aten::view", {a}, {{"size", std::move(size)}});
 }
+ir::ValueId Builder::Slice(ir::ValueId a, int64_t dim, int64_t start, int64_t end) {
+  return Call("aten::slice.Tensor", {a},
+              {{"dim", dim}, {"start", start}, {"end", end}, {"step", int64_t{1}}});
+}
 ir::ValueId Builder::Cast(ir::ValueId a, DType dtype) {
   if (type(a).dtype == dtype) return a;
   return Call("spmd::cast", {a}, {{"dtype", dtype}});

@@ -68,8 +68,7 @@ class Backward {
     const Dims wanted = b_.type(input_).dims;
     for (int64_t d = 0; d < static_cast<int64_t>(wanted.size()); ++d) {
       if (b_.type(dx).dims[d] == wanted[d]) continue;
-      dx = b_.Call("aten::slice.Tensor", {dx},
-                   {{"dim", d}, {"start", int64_t{0}}, {"end", wanted[d]}, {"step", int64_t{1}}});
+      dx = b_.Slice(dx, d, 0, wanted[d]);
     }
     return dx;
   }

@@ -47,11 +47,7 @@ ir::ValueId Masked(Builder& b, ir::ValueId mask, ir::ValueId x) {
 ir::ValueId TakeOut(Builder& b, ir::ValueId full, const Diagonal& at) {
   const DType dtype = b.type(full).dtype;
   ir::ValueId x = b.Sum(Masked(b, at.Mask(b), full), {at.dim2}, /*keepdim=*/true);
-  x = b.Call("aten::slice.Tensor", {x},
-             {{"dim", int64_t{at.dim1}},
-              {"start", at.row},
-              {"end", at.row + at.length},
-              {"step", int64_t{1}}});
+  x = b.Slice(x, at.dim1, at.row, at.row + at.length);
   Sizes order;
   for (int d = 0; d < at.rank; ++d) {
     if (d != at.dim1 && d != at.dim2) order.push_back(d);

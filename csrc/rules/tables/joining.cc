@@ -66,11 +66,6 @@ const double* FillOf(const OpCall& call, double* storage) {
   return storage;
 }
 
-ir::ValueId SliceOf(Builder& b, ir::ValueId x, int64_t dim, int64_t start, int64_t end) {
-  return b.Call("aten::slice.Tensor", {x},
-                {{"dim", dim}, {"start", start}, {"end", end}, {"step", int64_t{1}}});
-}
-
 ir::ValueId Cat(Builder& b, std::vector<ir::ValueId> parts, int64_t dim) {
   const int n = static_cast<int>(parts.size());
   return b.CallAll("aten::cat", std::move(parts), {{"dim", dim}}, {{0, n}})[0];
@@ -253,7 +248,7 @@ absl::StatusOr<std::vector<ir::ValueId>> RollAsCat(Builder& b, const ir::Graph& 
     const int64_t n = b.rank(x) == 0 ? 0 : b.type(x).dims[dim];
     const int64_t shift = n == 0 ? 0 : (shifts[i] % n + n) % n;
     if (shift == 0) continue;
-    x = Cat(b, {SliceOf(b, x, dim, n - shift, n), SliceOf(b, x, dim, 0, n - shift)}, dim);
+    x = Cat(b, {b.Slice(x, dim, n - shift, n), b.Slice(x, dim, 0, n - shift)}, dim);
   }
   if (flat) x = b.View(x, std::vector<int64_t>(type.dims.begin(), type.dims.end()));
   return std::vector<ir::ValueId>{x};

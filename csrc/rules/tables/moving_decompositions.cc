@@ -17,17 +17,12 @@ ir::ValueId Flipped(Builder& b, ir::ValueId x, Sizes dims) {
   return b.Call("aten::flip", {x}, {{"dims", std::move(dims)}});
 }
 
-ir::ValueId SliceOf(Builder& b, ir::ValueId x, int64_t dim, int64_t start, int64_t end) {
-  return b.Call("aten::slice.Tensor", {x},
-                {{"dim", dim}, {"start", start}, {"end", end}, {"step", int64_t{1}}});
-}
-
 // A result per interval of lengths along dim.
 Values Pieces(Builder& b, ir::ValueId x, int64_t dim, const Sizes& lengths) {
   Values pieces;
   int64_t start = 0;
   for (int64_t length : lengths) {
-    pieces.push_back(SliceOf(b, x, dim, start, start + length));
+    pieces.push_back(b.Slice(x, dim, start, start + length));
     start += length;
   }
   return pieces;
@@ -107,7 +102,7 @@ ValuesOrStatus DecomposeNarrowCopy(Builder& b, const ir::Graph& from, const ir::
   const int64_t dim = OpCall::Of(from, node).Dim("dim", rank);
   const int64_t given = node.attributes.GetInt("start");
   const int64_t start = given < 0 ? given + b.type(operands[0]).dims[dim] : given;
-  return Values{SliceOf(b, operands[0], dim, start, start + node.attributes.GetInt("length"))};
+  return Values{b.Slice(operands[0], dim, start, start + node.attributes.GetInt("length"))};
 }
 
 }  // namespace spmd::rules

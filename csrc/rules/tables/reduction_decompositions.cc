@@ -201,11 +201,7 @@ ValuesOrStatus DecomposeGlu(Builder& b, const ir::Graph& from, const ir::Node& n
   const Reduction r(from, node);
   SPMD_CHECK(r.dims.size() == 1, "glu of a scalar");
   const int64_t half = r.type.dims[r.dims[0]] / 2;
-  auto slice = [&](int64_t begin) {
-    return b.Call(
-        "aten::slice.Tensor", {operands[0]},
-        {{"dim", r.dims[0]}, {"start", begin}, {"end", begin + half}, {"step", int64_t{1}}});
-  };
+  auto slice = [&](int64_t begin) { return b.Slice(operands[0], r.dims[0], begin, begin + half); };
   return Values{b.Mul(slice(0), b.Call("aten::sigmoid", {slice(half)}))};
 }
 

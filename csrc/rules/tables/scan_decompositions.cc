@@ -60,8 +60,7 @@ class Scan {
   }
   ir::ValueId Slice(ir::ValueId x, int dim, int64_t start, int64_t end) {
     if (start == 0 && end == b_.type(x).dims[dim]) return x;
-    return b_.Call("aten::slice.Tensor", {x},
-                   {{"dim", int64_t{dim}}, {"start", start}, {"end", end}, {"step", int64_t{1}}});
+    return b_.Slice(x, dim, start, end);
   }
 
   Builder& b_;
