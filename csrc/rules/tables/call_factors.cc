@@ -70,6 +70,12 @@ Dims MappedDims(const Dims& operand, absl::Span<const int> source) {
   return dims;
 }
 
+absl::StatusOr<OpFactors> NoFactors(const OpCall& call) { return WholeFactors(call); }
+
+Rule Rewritten(absl::string_view op, DecomposeFn as) {
+  return Computed(op, NoFactors).DecomposesAlways(as);
+}
+
 bool IsCut(const DimFactors& dim, const CutFactors& cut) {
   return std::any_of(dim.begin(), dim.end(), [&](int f) { return cut[f]; });
 }

@@ -67,6 +67,11 @@ OpFactors MappedFactors(const OpCall& call, absl::Span<const int> source);
 // Dims of the result where nothing is repeated or made but size 1.
 Dims MappedDims(const Dims& operand, absl::Span<const int> source);
 
+// All of it whole.
+absl::StatusOr<OpFactors> NoFactors(const OpCall& call);
+// A rule for an op that is always written in core ops.
+Rule Rewritten(absl::string_view op, DecomposeFn as);
+
 // Is any factor of the dimension cut?
 bool IsCut(const DimFactors& dim, const CutFactors& cut);
 // Does the operand's dimension arrive as a window?

@@ -13,8 +13,6 @@
 namespace spmd::rules {
 namespace {
 
-absl::StatusOr<OpFactors> NoFactors(const OpCall& call) { return WholeFactors(call); }
-
 Rule Convolution(absl::string_view op) {
   Rule rule = Computed(op, ConvolutionFactors).Each({0, 1}).Flops(2);
   rule.added = {2};
@@ -111,7 +109,7 @@ std::vector<Rule> ConvolutionRules() {
           .Types(ConvolutionTypes)
           .Local(LocalConvolution)
           .Decomposes(TransposedAsDInput),
-      Computed("aten::convolution_backward", NoFactors).DecomposesAlways(ConvolutionBackward),
+      Rewritten("aten::convolution_backward", ConvolutionBackward),
       MaxPool<2>("aten::max_pool2d_with_indices"),
       MaxPoolBackward<2>("aten::max_pool2d_with_indices_backward"),
       MaxPool<3>("aten::max_pool3d_with_indices"),

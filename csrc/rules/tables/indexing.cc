@@ -15,17 +15,9 @@
 namespace spmd::rules {
 namespace {
 
-absl::StatusOr<OpFactors> NoFactors(const OpCall& call) { return WholeFactors(call); }
-
 // Moves elements: the product of its factors counts nothing.
 Rule Moves(absl::string_view op, FactorsFn factors) {
   return Computed(op, factors).Flops(kTrafficOnly);
-}
-
-// Operand 0 is what sums are added to.
-Rule Accumulates(Rule rule) {
-  rule.added = {0};
-  return rule;
 }
 
 absl::StatusOr<OpFactors> Gather(const OpCall& call) {
@@ -81,9 +73,8 @@ std::vector<Rule> AtenRules() {
       index_put("aten::_index_put_impl"),
       Moves("aten::_unsafe_index.Tensor", Index).Jointly({0}).Monotone().Decomposes(ReadByPart),
       index_put("aten::_unsafe_index_put"),
-      Computed("aten::embedding", NoFactors).DecomposesAlways(EmbeddingByRows),
-      Computed("aten::embedding_dense_backward", NoFactors)
-          .DecomposesAlways(EmbeddingBackwardByRows),
+      Rewritten("aten::embedding", EmbeddingByRows),
+      Rewritten("aten::embedding_dense_backward", EmbeddingBackwardByRows),
       Moves("aten::gather", Gather).Jointly({0}).Monotone().Decomposes(ReadByPart),
       Moves("aten::index.Tensor", Index).Jointly({0}).Monotone().Decomposes(ReadByPart),
       Accumulates(writes("aten::index_add", IndexAdd).Jointly({0, 2}).Runtime({"alpha"})),
@@ -96,10 +87,10 @@ std::vector<Rule> AtenRules() {
           .Jointly({0})
           .Monotone()
           .Decomposes(ReadByPart),
-      Computed("aten::nll_loss2d_backward", NoFactors).DecomposesAlways(Nll2dBackward),
-      Computed("aten::nll_loss2d_forward", NoFactors).DecomposesAlways(Nll2dForward),
-      Computed("aten::nll_loss_backward", NoFactors).DecomposesAlways(NllBackward),
-      Computed("aten::nll_loss_forward", NoFactors).DecomposesAlways(NllForward),
+      Rewritten("aten::nll_loss2d_backward", Nll2dBackward),
+      Rewritten("aten::nll_loss2d_forward", Nll2dForward),
+      Rewritten("aten::nll_loss_backward", NllBackward),
+      Rewritten("aten::nll_loss_forward", NllForward),
       writes("aten::put", PutFactors),
       writes("aten::scatter.reduce", Scatter),
       writes("aten::scatter.src", Scatter).Jointly({0, 2}).Monotone(),

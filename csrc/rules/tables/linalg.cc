@@ -51,10 +51,6 @@ absl::StatusOr<OpFactors> OrmqrFactors(const OpCall& call) {
   return FactorsByText(call, absl::StrCat("... [m] [n], ... [k], ", other, " -> ", other));
 }
 
-absl::StatusOr<OpFactors> DimWhole(const OpCall& call) {
-  return WholeDimFactors(call, NamedDims(call.attrs(), "dim", call.operand(0).rank()));
-}
-
 absl::StatusOr<OpFactors> CrossFactors(const OpCall& call) {
   SPMD_ASSIGN_OR_RETURN(OpFactors f, BroadcastFactors(call));
   for (int factor : f.results[0][call.Dim("dim", call.results[0].rank())]) {
@@ -68,9 +64,9 @@ absl::StatusOr<OpFactors> CrossFactors(const OpCall& call) {
 // Sorted by op.
 std::vector<Rule> LinearAlgebraRules() {
   return {
-      Computed("aten::_fft_c2c", DimWhole).Jointly({0}),
-      Computed("aten::_fft_c2r", DimWhole).Jointly({0}),
-      Computed("aten::_fft_r2c", DimWhole).Jointly({0}),
+      Computed("aten::_fft_c2c", NamedDimsWhole).Jointly({0}),
+      Computed("aten::_fft_c2r", NamedDimsWhole).Jointly({0}),
+      Computed("aten::_fft_r2c", NamedDimsWhole).Jointly({0}),
       Einsum("aten::_linalg_det", "... [m] [n] -> ..., ... [m] [n], ... [n]"),
       Einsum("aten::_linalg_eigh", "... [m] [n] -> ... [n], ... [m] [n]?"),
       Einsum("aten::_linalg_eigvals", "... [m] [n] -> ... [n]"),

@@ -279,19 +279,15 @@ std::vector<Rule> PartRules() {
   auto part = [](const char* op, FactorsFn factors, TypesFn types) {
     return Computed(op, factors).Types(types).Local(LocalFirst).Flops(kTrafficOnly);
   };
-  auto accumulates = [](Rule rule) {
-    rule.added = {0};
-    return rule;
-  };
   return {
       part("spmd::gather_part", GatherPartFactors, GatherPartTypes).Jointly({0}),
       part("spmd::index_part", IndexPartFactors, IndexPartTypes).Jointly({0}),
-      accumulates(part("spmd::index_put_part", IndexPutPartFactors, SameTypes)),
-      accumulates(part("spmd::index_write_part", IndexWritePartFactors, SameTypes))
+      Accumulates(part("spmd::index_put_part", IndexPutPartFactors, SameTypes)),
+      Accumulates(part("spmd::index_write_part", IndexWritePartFactors, SameTypes))
           .Jointly({0, 2})
           .LinearIf(AddsOrSets)
           .Runtime({"alpha"}),
-      accumulates(part("spmd::scatter_part", ScatterPartFactors, SameTypes))
+      Accumulates(part("spmd::scatter_part", ScatterPartFactors, SameTypes))
           .Jointly({0, 2})
           .LinearIf(AddsOrSets),
   };

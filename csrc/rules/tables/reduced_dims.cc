@@ -81,6 +81,10 @@ OpFactors WholeDimFactors(const OpCall& call, const std::vector<bool>& whole) {
   return f;
 }
 
+absl::StatusOr<OpFactors> NamedDimsWhole(const OpCall& call) {
+  return WholeDimFactors(call, NamedDims(call.attrs(), "dim", call.operand(0).rank()));
+}
+
 Dims ReducedSizes(const Dims& dims, const std::vector<bool>& reduced, bool keepdim) {
   Dims sizes;
   for (size_t d = 0; d < dims.size(); ++d) {

@@ -25,6 +25,8 @@ OpFactors ReduceFactors(const OpCall& call, const std::vector<bool>& reduced, co
 // All tensors have the rank of operand 0 and its sizes outside `whole` dimensions, which are not
 // cut; inside, a tensor of another size has no factor.
 OpFactors WholeDimFactors(const OpCall& call, const std::vector<bool>& whole);
+// With those that "dim" names whole: scans, sorts, softmax, Fourier transforms.
+absl::StatusOr<OpFactors> NamedDimsWhole(const OpCall& call);
 
 // The dims of a reduction's result.
 Dims ReducedSizes(const Dims& dims, const std::vector<bool>& reduced, bool keepdim);

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "csrc/rules/registry.h"
+#include "csrc/rules/tables/call_factors.h"
 #include "csrc/rules/tables/decompositions.h"
 #include "csrc/rules/tables/reduced_dims.h"
 
@@ -36,12 +37,6 @@ absl::StatusOr<OpFactors> NormFactors(const OpCall& call) {
   return ReduceFactors(call, Reduced(call), proto);
 }
 
-absl::StatusOr<OpFactors> NoFactors(const OpCall& call) { return WholeFactors(call); }
-
-absl::StatusOr<OpFactors> DimWhole(const OpCall& call) {
-  return WholeDimFactors(call, Reduced(call));
-}
-
 // Of renorm: everything but the named dimension.
 absl::StatusOr<OpFactors> OthersWhole(const OpCall& call) {
   std::vector<bool> whole = Reduced(call);
@@ -70,7 +65,7 @@ DType SumDType(const OpCall& call) {
 Types SumTypes(const OpCall& call) {
   return std::vector<TensorType>{ReducedType(call, SumDType(call))};
 }
-Types SameTypes(const OpCall& call) {
+Types ReducedTypes(const OpCall& call) {
   return std::vector<TensorType>{ReducedType(call, DTypeAttrOr(call, call.operand(0).dtype))};
 }
 Types AnyTypes(const OpCall& call) {
@@ -113,13 +108,13 @@ std::vector<Rule> ReductionRules() {
   Rows(t, sum.Types(SumTypes), {"nansum"});
   Rows(t, sum.Types(IndexTypes), {"count_nonzero", "count_nonzero.dim_IntList"});
   Rows(t, Computed("", Reduce<ReduceKind::kProd>).Types(SumTypes), {"prod", "prod.dim_int"});
-  Rows(t, Computed("", Reduce<ReduceKind::kMax>).Types(SameTypes), {"amax", "max"});
-  Rows(t, Computed("", Reduce<ReduceKind::kMin>).Types(SameTypes), {"amin", "min"});
+  Rows(t, Computed("", Reduce<ReduceKind::kMax>).Types(ReducedTypes), {"amax", "max"});
+  Rows(t, Computed("", Reduce<ReduceKind::kMin>).Types(ReducedTypes), {"amin", "min"});
   Rows(t, Computed("", Reduce<ReduceKind::kOr>).Types(AnyTypes), {"any", "any.dim", "any.dims"});
   Rows(t, Computed("", Reduce<ReduceKind::kAnd>).Types(AnyTypes), {"all", "all.dim", "all.dims"});
 
   const Rule whole = Computed("", ReduceWhole);
-  Rows(t, whole.Jointly({0}).DecomposesAlways(DecomposeMean).Types(SameTypes),
+  Rows(t, whole.Jointly({0}).DecomposesAlways(DecomposeMean).Types(ReducedTypes),
        {"mean", "mean.dim"});
   Rows(t, whole.Decomposes(DecomposeVariance),
        {"var.correction", "std.correction", "var_mean.correction", "std_mean.correction"});
@@ -132,7 +127,7 @@ std::vector<Rule> ReductionRules() {
   Rows(t, whole.Decomposes(DecomposeAMinMax), {"aminmax"});
   Rows(t, whole, {"median", "nanmedian", "median.dim", "nanmedian.dim", "mode", "kthvalue"});
 
-  const Rule along = Computed("", DimWhole);
+  const Rule along = Computed("", NamedDimsWhole);
   Rows(t, along.Decomposes(DecomposeSoftmax).Types(SoftmaxTypes),
        {"_softmax", "_log_softmax", "_safe_softmax"});
   Rows(t, along.Each({0}).Decomposes(DecomposeSoftmaxBackward).Types(SoftmaxBackwardTypes),
@@ -144,7 +139,7 @@ std::vector<Rule> ReductionRules() {
         "glu_backward"});
   Rows(t, Computed("", OthersWhole), {"renorm"});
   t.push_back(Einsum("aten::bucketize.Tensor", "..., [n] -> ..."));
-  t.push_back(Computed("aten::dist", NoFactors).DecomposesAlways(DecomposeDist));
+  t.push_back(Rewritten("aten::dist", DecomposeDist));
   t.push_back(Einsum("aten::trace", "[m] [n] -> ()").Decomposes(DecomposeTrace));
   Rows(t, along.Decomposes(DecomposeGlu), {"glu"});
   return t;

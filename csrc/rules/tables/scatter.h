@@ -14,6 +14,8 @@
 namespace spmd::rules {
 
 enum class IndexedDim { kWhole, kInParts };
+// The rule of an op that adds to operand 0.
+Rule Accumulates(Rule rule);
 // A factor for an indexed dimension of `size`.
 int AddIndexed(CallFactors& f, int64_t size, IndexedDim indexed);
 

@@ -61,18 +61,12 @@ Attributes LocalSqueezeDims(const OpCall& call, const OpFactors& factors, const 
   return local;
 }
 
-absl::StatusOr<OpFactors> NoFactors(const OpCall& call) { return WholeFactors(call); }
-
 // An op that gives its one operand's elements, elsewhere: a term of the sum is moved like the sum.
 Rule Moves(absl::string_view op, FactorsFn factors) {
   return Computed(op, factors).Jointly({0}).Monotone().Flops(kTrafficOnly);
 }
 // The same without touching them.
 Rule Views(absl::string_view op, FactorsFn factors) { return Moves(op, factors).Flops(0); }
-
-Rule Rewritten(absl::string_view op, DecomposeFn as) {
-  return Computed(op, NoFactors).DecomposesAlways(as);
-}
 
 Rule Same(absl::string_view op) {
   return Einsum(op, "... -> ...").Jointly({0}).Monotone().Types(SameTypes).Flops(0);

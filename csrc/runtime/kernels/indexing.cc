@@ -99,6 +99,11 @@ Tensor WithSpare(const Tensor& self, int64_t dim) {
   return at::cat({self, at::zeros(size, self.options())}, dim);
 }
 
+// Within a part of `length`; what is not held goes into the spare slice behind it.
+Tensor OrSpare(const Local& local, int64_t length) {
+  return local.index.masked_fill(local.held.logical_not(), length);
+}
+
 Tensor WithoutSpare(const Tensor& extended, int64_t dim) {
   return extended.narrow(dim, 0, extended.size(dim) - 1).contiguous();
 }
@@ -120,9 +125,7 @@ Tensor ScatterPart(const Tensor& self, const Tensor& index, const Tensor& src, i
   if (self.is_meta()) return at::empty_like(self);
   CheckIndex(index, dim, size);
   if (index.numel() == 0 || self.numel() == 0) return self.clone();
-  const int64_t length = self.size(dim);
-  const Local local = LocalIndex(index, first, length);
-  const Tensor where = local.index.masked_fill(local.held.logical_not(), length);
+  const Tensor where = OrSpare(LocalIndex(index, first, self.size(dim)), self.size(dim));
   Tensor out = WithSpare(self, dim);
   if (reduce == "set") {
     out.scatter_(dim, where, src);
@@ -142,9 +145,7 @@ Tensor IndexWritePart(const Tensor& self, const Tensor& index, const Tensor& sou
   if (self.is_meta()) return at::empty_like(self);
   const Tensor wide = Wrapped(index, dim, size, /*may_be_negative=*/false);
   if (index.numel() == 0 || self.numel() == 0) return self.clone();
-  const int64_t length = self.size(dim);
-  const Local local = LocalIndex(wide, first, length);
-  const Tensor where = local.index.masked_fill(local.held.logical_not(), length);
+  const Tensor where = OrSpare(LocalIndex(wide, first, self.size(dim)), self.size(dim));
   Tensor out = WithSpare(self, dim);
   if (reduce == "set") {
     out.index_copy_(dim, where, source);
