@@ -80,9 +80,24 @@ def manual_seed(seed: int) -> None:
     torch.spmd.manual_seed(seed)  # type: ignore[attr-defined]
 
 
+def set_coalescing(on: bool) -> None:
+    """Whether devices that share a place run as one there (the default), or tile by tile.
+
+    On, each instruction of the sharded program runs once, on adjacent tiles as one tensor: an op
+    over eight shards of a batch is one call, and a sum over devices is part of the op that makes
+    its terms. Off, each virtual device's tiles are computed by themselves, as they are where
+    devices have memory of their own. Results agree but for the order of sums. What programs
+    communicate, and the memory they report, is that of the devices either way.
+
+    `SPMD_COALESCE=0` in the environment switches it off from the start.
+    """
+    _C.set_coalescing(on)
+
+
 def set_deduplication(on: bool) -> None:
     """Whether replicas share one tile and are computed once (the default), or each by itself.
 
-    Off is for honest timing of the full work; results are the same bits.
+    Off is for honest timing of the full work, tile by tile; results are the same bits as with
+    coalescing off.
     """
     _C.set_deduplication(on)

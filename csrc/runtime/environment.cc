@@ -30,13 +30,20 @@ bool IsOn(const char* name) {
   return text != nullptr && *text != '\0' && std::string(text) != "0";
 }
 
+bool IsOff(const char* name) {
+  const char* text = std::getenv(name);
+  return text != nullptr && std::string(text) == "0";
+}
+
 }  // namespace
+
+bool EnvironmentCoalesce() { return !IsOff("SPMD_COALESCE"); }
 
 bool EnvironmentSync() { return IsOn("SPMD_SYNC"); }
 
 bool EnvironmentVerify() { return IsOn("SPMD_VERIFY"); }
 
-bool EnvironmentReplay() { return IsOn("SPMD_REPLAY"); }
+bool EnvironmentReplay() { return !IsOff("SPMD_REPLAY"); }
 
 bool EnvironmentCheckPasses() { return IsOn("SPMD_CHECK_PASSES"); }
 

@@ -15,11 +15,13 @@ absl::StatusOr<std::optional<int64_t>> EnvironmentDeviceCount();
 // SPMD_SYNC=1: programs run on the thread that asks for them.
 bool EnvironmentSync();
 
+// SPMD_COALESCE=0: tile by tile, also where adjacent tiles could run as one.
+bool EnvironmentCoalesce();
+
 // SPMD_VERIFY=1: each program is run a second time, unsharded, and the results are compared.
 bool EnvironmentVerify();
 
-// SPMD_REPLAY=1: calls that come again are replayed from a recording. Off until a mixture of
-// experts, whose backward it gets wrong, is understood; see docs/roadmap.md.
+// SPMD_REPLAY=0: calls that come again are recorded anew, where they could be replayed.
 bool EnvironmentReplay();
 
 // SPMD_CHECK_PASSES=1: the verifier runs between the passes of the compiler, as in debug builds.

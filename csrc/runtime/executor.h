@@ -6,12 +6,13 @@
 // tile); items of one instruction run in parallel over the cores (the wheel's own OpenMP pool),
 // each with ATen's inner parallelism off, while there are at least as many tiles as workers, else
 // one after another with ATen's own threads. Terms are added in device order, so results do not
-// depend on timing.
+// depend on timing. Coalesced programs have one tile per value, and results that stay whole.
 #pragma once
 
 #include <c10/core/Scalar.h>
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -30,6 +31,8 @@ class LoadedProgram {
   struct Options {
     // False: a tile per device, replicas computed again (honest timing of the full work).
     bool deduplicate = true;
+    // True: where all devices share a place, adjacent tiles run as one (csrc/program/coalesce.h).
+    bool coalesce = false;
   };
   // Errors: ResourceExhausted with the ten largest values when the peak exceeds the backend's
   // memory; InvalidArgument when an op or attribute does not exist.
@@ -41,6 +44,7 @@ class LoadedProgram {
     return Load(std::move(program), std::move(backend), Options());
   }
 
+  // As loaded, coalesced or not.
   const program::Program& program() const { return program_; }
   const Backend& backend() const { return *backend_; }
   const std::shared_ptr<Backend>& backend_ptr() const { return backend_; }
@@ -74,6 +78,7 @@ class LoadedProgram {
   struct Impl;
   LoadedProgram(program::Program program, std::shared_ptr<Backend> backend);
   program::Program program_;
+  std::optional<program::Program> coalesced_;
   std::shared_ptr<Backend> backend_;
   std::unique_ptr<Impl> impl_;
 };

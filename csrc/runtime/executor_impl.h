@@ -40,8 +40,9 @@ struct FreeStep {
 using Step = std::variant<CallStep, MoveStep, FreeStep>;
 
 struct LoadedProgram::Impl {
-  Impl(const program::Program& p, const Backend& b, Options o)
-      : program(p), backend(b), options(o) {}
+  // `p` is what runs; `w`, what was loaded, is `p` or what `p` was coalesced from.
+  Impl(const program::Program& p, const program::Program& w, const Backend& b, Options o)
+      : program(p), written(w), coalesced(&p != &w), backend(b), options(o) {}
 
   absl::Status Load();
   absl::StatusOr<std::vector<TiledTensorPtr>> Run(absl::Span<Argument> inputs,
@@ -61,6 +62,8 @@ struct LoadedProgram::Impl {
   std::vector<TiledTensorPtr> PlannedOutputs() const;
 
   const program::Program& program;
+  const program::Program& written;
+  const bool coalesced;
   const Backend& backend;
   const Options options;
   bool per_position = false;

@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "csrc/program/analysis.h"
+#include "csrc/program/coalesce.h"
 #include "csrc/runtime/executor_impl.h"
 #include "csrc/runtime/kernels/register.h"
 #include "csrc/runtime/places.h"
@@ -22,6 +23,17 @@ namespace {
 
 std::string Megabytes(int64_t bytes) {
   return absl::StrCat(static_cast<double>(bytes * 10 / (int64_t{1} << 20)) / 10, " MiB");
+}
+
+// All devices of the program are the same torch device, and it computes.
+bool AtOnePlace(const Program& program, const Backend& backend) {
+  if (backend.planning() || program.grids.empty()) return false;
+  const c10::Device first = backend.torch_device(program.grids[0]->device_ids()[0]);
+  for (const GridPtr& grid : program.grids) {
+    if (NeedsPositions(*grid, backend)) return false;
+    if (backend.torch_device(grid->device_ids()[0]) != first) return false;
+  }
+  return true;
 }
 
 absl::Status CheckMemory(const Program& program, const Backend& backend) {
@@ -78,7 +90,7 @@ void LoadedProgram::Impl::FindUses() {
 }
 
 absl::Status LoadedProgram::Impl::FindPlaces() {
-  for (const GridPtr& grid : program.grids) {
+  for (const GridPtr& grid : written.grids) {
     per_position = per_position || NeedsPositions(*grid, backend);
     for (int64_t id : grid->device_ids()) {
       on_cpu = on_cpu && backend.torch_device(id).is_cpu();
@@ -96,7 +108,7 @@ absl::Status LoadedProgram::Impl::FindPlaces() {
 
 absl::Status LoadedProgram::Impl::Load() {
   RegisterKernels();
-  SPMD_RETURN_IF_ERROR(CheckMemory(program, backend));
+  SPMD_RETURN_IF_ERROR(CheckMemory(written, backend));
   SPMD_RETURN_IF_ERROR(FindPlaces());
   PlacementCache cache(program, per_position);
   for (size_t id = 0; id < program.values.size(); ++id) {
@@ -189,7 +201,12 @@ absl::StatusOr<std::shared_ptr<LoadedProgram>> LoadedProgram::Load(Program progr
                                                                    std::shared_ptr<Backend> backend,
                                                                    Options options) {
   std::shared_ptr<LoadedProgram> loaded(new LoadedProgram(std::move(program), std::move(backend)));
-  loaded->impl_ = std::make_unique<Impl>(loaded->program_, *loaded->backend_, options);
+  if (options.coalesce && options.deduplicate && AtOnePlace(loaded->program_, *loaded->backend_)) {
+    loaded->coalesced_ = program::Coalesce(loaded->program_);
+  }
+  loaded->impl_ =
+      std::make_unique<Impl>(loaded->coalesced_ ? *loaded->coalesced_ : loaded->program_,
+                             loaded->program_, *loaded->backend_, options);
   SPMD_RETURN_IF_ERROR(loaded->impl_->Load());
   return loaded;
 }

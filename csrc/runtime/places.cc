@@ -12,4 +12,13 @@ bool NeedsPositions(const Grid& grid, const Backend& backend) {
   return false;
 }
 
+Layout WholeLayout(const Dims& dims) {
+  return Layout(Grid::SingleDevice(), Sharding::Replicated(static_cast<int>(dims.size())), dims);
+}
+
+Placement PlacementOf(const TiledTensor& value) {
+  if (value.whole) return Placement(WholeLayout(value.layout.dims()), /*per_position=*/false);
+  return Placement(value.layout, value.per_position);
+}
+
 }  // namespace spmd::runtime

@@ -2,6 +2,8 @@
 #pragma once
 
 #include "csrc/runtime/backend.h"
+#include "csrc/runtime/placement.h"
+#include "csrc/runtime/tiled_tensor.h"
 #include "csrc/sharding/layout.h"
 
 namespace spmd::runtime {
@@ -12,5 +14,10 @@ bool NeedsPositions(const Grid& grid, const Backend& backend);
 inline bool NeedsPositions(const Layout& layout, const Backend& backend) {
   return NeedsPositions(*layout.grid(), backend);
 }
+
+// One tile on one device.
+Layout WholeLayout(const Dims& dims);
+// Which tensor of `value.tiles` each device uses.
+Placement PlacementOf(const TiledTensor& value);
 
 }  // namespace spmd::runtime

@@ -53,14 +53,15 @@ absl::Status LoadedProgram::Impl::Bring(absl::Span<Argument> inputs) {
                            : TensorType{given->dtype, given->layout.dims()}.ToString()));
     }
     const Placement& to = *placements[id];
-    if (SamePlacement(given->layout, to.layout()) && wanted.windows.empty() &&
-        given->per_position == per_position) {
+    const bool same = coalesced ? given->whole
+                                : SamePlacement(given->layout, to.layout()) && !given->whole &&
+                                      wanted.windows.empty() && given->per_position == per_position;
+    if (same) {
       table[id] = given->tiles;
       continue;
     }
     const DispatchGuard guard;
-    const MovePlan plan =
-        MovePlan::Make(Placement(given->layout, given->per_position), to, backend);
+    const MovePlan plan = MovePlan::Make(PlacementOf(*given), to, backend);
     std::vector<at::Tensor> sources = given->tiles;
     for (int64_t t = 0; t < to.count(); ++t) {
       table[id].push_back(RunTileMove(plan, t, {absl::MakeSpan(sources), {}, wanted.type.dtype}));
@@ -139,8 +140,10 @@ std::vector<TiledTensorPtr> LoadedProgram::Impl::TakeOutputs() {
   std::vector<TiledTensorPtr> outputs;
   for (const program::Output& output : program.outputs) {
     const program::Value& value = program.values[output.value];
+    const Layout layout =
+        coalesced ? written.LayoutOf(output.value) : placements[output.value]->layout();
     auto result = std::make_shared<TiledTensor>(
-        TiledTensor{placements[output.value]->layout(), value.type.dtype, {}, per_position});
+        TiledTensor{layout, value.type.dtype, {}, per_position, coalesced});
     // A value may be an output twice; its tiles are then shared.
     for (const at::Tensor& tile : table[output.value]) result->tiles.push_back(Compact(tile));
     outputs.push_back(std::move(result));
@@ -201,7 +204,7 @@ absl::StatusOr<std::vector<TiledTensorPtr>> LoadedProgram::Run(
 
 TiledTensorPtr MoveTo(const TiledTensor& value, const Layout& layout, Backend& backend) {
   const DispatchGuard guard;
-  const Placement from(value.layout, value.per_position);
+  const Placement from = PlacementOf(value);
   const Placement to(layout, NeedsPositions(layout, backend));
   const MovePlan plan = MovePlan::Make(from, to, backend);
   auto result =

@@ -40,11 +40,6 @@ constexpr DTypePair kDTypes[] = {
     {DType::kC128, c10::kComplexDouble},
 };
 
-// A host tensor as a value of one tile, so that cutting and joining are moves.
-Layout HostLayout(const Dims& dims) {
-  return Layout(Grid::SingleDevice(), Sharding::Replicated(static_cast<int>(dims.size())), dims);
-}
-
 class HostBackend : public Backend {
  public:
   const std::string& name() const override { return name_; }
@@ -76,18 +71,19 @@ DType FromScalarType(c10::ScalarType type) {
   TORCH_CHECK_NOT_IMPLEMENTED(false, "torch_spmd has no element type for ", type);
 }
 
-TiledTensorPtr Upload(const at::Tensor& host, const Layout& layout, Backend& backend) {
+TiledTensorPtr Upload(const at::Tensor& host, const Layout& layout, Backend& backend, bool whole) {
   SPMD_CHECK(!layout.sharding().IsUnreduced(), "Upload to unreduced layout ", layout.ToString());
   SPMD_CHECK(host.sizes() == at::IntArrayRef(layout.dims().data(), layout.dims().size()),
              "Upload of sizes ", DimsToString(Dims(host.sizes().begin(), host.sizes().end())),
              " to layout ", layout.ToString());
   const DispatchGuard guard;
-  const at::Tensor whole = host.is_cpu() ? host.resolve_conj().resolve_neg() : host;
+  const at::Tensor source = host.is_cpu() ? host.resolve_conj().resolve_neg() : host;
   auto result = std::make_shared<TiledTensor>(
       TiledTensor{layout, FromScalarType(host.scalar_type()), {}, NeedsPositions(layout, backend)});
-  const Placement to(layout, result->per_position);
+  result->whole = whole && !result->per_position;
+  const Placement to = PlacementOf(*result);
   // Replicas at one place share a tensor.
-  std::vector<at::Tensor> made(layout.num_tiles());
+  std::vector<at::Tensor> made(to.layout().num_tiles());
   for (int64_t i = 0; i < to.count(); ++i) {
     const c10::Device device = backend.torch_device(to.grid().device_ids()[to.PositionOf(i)]);
     at::Tensor& tile = made[to.TileOf(i)];
@@ -96,7 +92,7 @@ TiledTensorPtr Upload(const at::Tensor& host, const Layout& layout, Backend& bac
       tile = at::empty(at::IntArrayRef(dims.data(), dims.size()),
                        at::TensorOptions().dtype(host.scalar_type()).device(device));
       if (!device.is_meta()) {
-        at::Tensor part = whole;
+        at::Tensor part = source;
         for (int d = 0; d < to.rank(); ++d) {
           part = part.narrow(d, dims[d] == 0 ? 0 : to.TileBegin(to.TileOf(i), d), dims[d]);
         }
@@ -119,8 +115,9 @@ absl::StatusOr<at::Tensor> Download(const TiledTensor& value) {
   }
   const DispatchGuard guard;
   try {
-    const Placement from(value.layout, value.per_position);
-    const Placement to(HostLayout(value.layout.dims()), /*per_position=*/false);
+    const Placement from = PlacementOf(value);
+    // As a value of one tile, so that joining is a move.
+    const Placement to(WholeLayout(value.layout.dims()), /*per_position=*/false);
     const HostBackend host;
     // Everything is copied to the host; a fresh tensor even where the plan would share or view.
     MovePlan plan = MovePlan::Make(from, to, host);

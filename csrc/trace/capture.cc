@@ -106,6 +106,9 @@ bool CallCapture::FinishOperand(size_t k) {
     const bool known = before.value->tape == tape.number();
     operand.holds = known ? Holds::kValue : Holds::kUnread;
     if (known) operand.value = before.value->id;
+    if (known && operand.recipe != nullptr) {
+      operand.view = state_.tape->FindView(operand.value, operand.recipe.get()).value_or(kNoId);
+    }
   }
   if (before.buffer->generation == before.generation) return true;
   const ValuePtr& value = before.buffer->value;

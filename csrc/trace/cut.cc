@@ -22,6 +22,9 @@ double MillisecondsSince(Clock::time_point t) {
   return std::chrono::duration<double, std::milli>(Clock::now() - t).count();
 }
 
+// Not where programs are verified: what an unsharded run is compared with is the program of tiles.
+bool Coalesces(const Session::State& state) { return state.coalesce && !state.verify; }
+
 struct Live {
   std::vector<OutputSpec> outputs;
   std::vector<std::pair<BufferPtr, TapeId>> buffers;  // with what they held before
@@ -117,7 +120,7 @@ absl::StatusOr<CachedProgramPtr> Compile(Session::State& state, Tape& tape,
   start = Clock::now();
   SPMD_ASSIGN_OR_RETURN(program->loaded,
                         runtime::LoadedProgram::Load(std::move(program->compiled.program), backend,
-                                                     {state.deduplicate}));
+                                                     {state.deduplicate, Coalesces(state)}));
   event.load_ms = MillisecondsSince(start);
   event.instructions = static_cast<int64_t>(program->program().instructions.size());
 
@@ -145,15 +148,18 @@ absl::StatusOr<CachedProgramPtr> Compile(Session::State& state, Tape& tape,
   return cached;
 }
 
-Hash128 CacheKey(const Hash128& tape_key, bool runtime_starts) {
+Hash128 CacheKey(const Session::State& state, const Hash128& tape_key, bool runtime_starts) {
   Hash128 key = tape_key;
   key.Mix(runtime_starts ? 0xb : 0xa);
+  key.Mix(state.deduplicate ? 0xd : 0xc);
+  key.Mix(Coalesces(state) ? 0xf : 0xe);
   return key;
 }
 
 absl::StatusOr<CachedProgramPtr> FindOrCompile(Session::State& state, Tape& tape, const Live& live,
                                                const std::string& why) {
-  const Hash128 strict = CacheKey(tape.strict(), false), loose = CacheKey(tape.loose(), true);
+  const Hash128 strict = CacheKey(state, tape.strict(), false);
+  const Hash128 loose = CacheKey(state, tape.loose(), true);
   std::vector<CachedProgramPtr> same = state.programs.Find(strict);
   const std::vector<CachedProgramPtr> same_loose = state.programs.Find(loose);
   const std::vector<CachedProgramPtr>* const all[] = {&same, &same_loose};
@@ -204,7 +210,7 @@ absl::StatusOr<runtime::PendingRunPtr> Enqueue(Session::State& state, const Tape
     if (!value->poison.ok()) return value->poison;
     if (value->host.defined()) {
       value->layout = std::make_shared<const Layout>(program.LayoutOf(program.inputs[k].value));
-      value->tiles = runtime::Upload(value->host, *value->layout, *backend);
+      value->tiles = runtime::Upload(value->host, *value->layout, *backend, Coalesces(state));
       value->host = at::Tensor();
     }
     runtime::ExecutorQueue::Argument argument;

@@ -61,7 +61,8 @@ struct CallOperand {
   enum class Holds : uint8_t { kUndefined, kValue, kNothing, kUnread };
   Holds holds = Holds::kUndefined;
   TapeId value = kNoId;
-  RecipePtr recipe;  // null: the base
+  RecipePtr recipe;     // null: the base
+  TapeId view = kNoId;  // kValue: the value as it reads through the recipe, if that was made
   TensorMetaPtr meta;
   // The value that its Buffer is bound to afterwards, or kNoId for no change.
   TapeId becomes = kNoId;

@@ -127,7 +127,10 @@ class Attempt {
         break;
     }
     if (value == nullptr || !value->poison.ok()) return false;
-    if (value->tape == tape_.number()) return value->id == operand.value;
+    if (value->tape == tape_.number()) {
+      return value->id == operand.value &&
+             (operand.view == kNoId || !tape_.Moved(operand.value, operand.view));
+    }
     return Claim(operand, value, buffer);
   }
 

@@ -235,4 +235,9 @@ void Session::SetDeduplication(bool on) {
   lock->deduplicate = on;
 }
 
+void Session::SetCoalescing(bool on) {
+  SessionLock lock;
+  lock->coalesce = on;
+}
+
 }  // namespace spmd::trace

@@ -148,6 +148,7 @@ class Session {
   absl::StatusOr<std::string> PendingGraph();
   // Replicas as separate tiles.
   void SetDeduplication(bool on);
+  void SetCoalescing(bool on);
 
   // For csrc/trace only.
   struct State;

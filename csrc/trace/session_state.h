@@ -47,6 +47,7 @@ struct Session::State {
   absl::flat_hash_map<uint64_t, std::string> line_of_sequence;
   absl::flat_hash_set<std::string> warned;
   bool deduplicate = true;
+  bool coalesce = runtime::EnvironmentCoalesce();
   std::optional<runtime::Log> log;  // read when the first program is compiled
   const bool verify = runtime::EnvironmentVerify();
 

@@ -118,7 +118,9 @@ void Tape::StopFollowing() {
   const RecordingPtr lead = std::move(lead_);
   lead_ = nullptr;
   own_ = lead->Prefix(at_);
+  views_known_ = 0;
   if (!other_starts_.empty()) {
+    LeaveOutMoved(own_);
     for (auto& [r, args] : other_starts_) own_.records[r].args = std::move(args);
     other_starts_.clear();
     Rehash();
@@ -126,6 +128,36 @@ void Tape::StopFollowing() {
     strict_ = own_.keys.back().strict;
     loose_ = own_.keys.back().loose;
   }
+}
+
+bool Tape::Moved(TapeId base, TapeId view) const {
+  if (other_starts_.empty()) return false;
+  while (view != base) {
+    const int record = origin(view).record;
+    if (record < 0) return false;
+    for (const auto& [r, args] : other_starts_) {
+      if (r == record) return true;
+    }
+    view = now().records[record].operands[0];
+  }
+  return false;
+}
+
+void Tape::LeaveOutMoved(Recording& prefix) const {
+  std::erase_if(prefix.views, [this](const ViewRead& v) { return Moved(v.base, v.view); });
+  std::erase_if(prefix.calls, [&](const std::shared_ptr<const TracedCall>& call) {
+    for (const CallOperand& o : call->operands) {
+      if (o.view != kNoId && Moved(o.value, o.view)) return true;
+    }
+    for (int32_t e = call->first_event; e < call->end_event; ++e) {
+      const Event& event = prefix.events[e];
+      if (event.kind != Event::Kind::kRecord) continue;
+      for (const auto& [r, args] : other_starts_) {
+        if (r == event.index) return true;
+      }
+    }
+    return false;
+  });
 }
 
 RecordingPtr Tape::Share() {
@@ -355,7 +387,8 @@ std::optional<TapeId> Tape::FindView(TapeId base, const Recipe* recipe) {
   const std::vector<ViewRead>& all = now().views;
   for (; views_known_ < all.size() && all[views_known_].event <= at_; ++views_known_) {
     const ViewRead& v = all[views_known_];
-    views_.try_emplace({v.base, v.recipe.get()}, v.view);
+    if (Moved(v.base, v.view)) continue;
+    if (views_.try_emplace({v.base, v.recipe.get()}, v.view).second) recipes_.push_back(v.recipe);
   }
   const auto it = views_.find({base, recipe});
   if (it == views_.end()) return std::nullopt;

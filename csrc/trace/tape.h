@@ -87,6 +87,9 @@ class Tape {
   RecordingPtr Share();
   // Stops unless all of the lead was followed to its end.
   void EndFollowing();
+  // A view of `base` that a record made which differs from the lead's in where it cuts: what the
+  // lead knows about it is not true here.
+  bool Moved(TapeId base, TapeId view) const;
   // Goes over the events of a call; `claimed[i]` is the value of the slot that is its i-th (null
   // where it is no input), with the Buffer it was read from.
   struct Claim {
@@ -130,6 +133,8 @@ class Tape {
   void MixResult(const TensorType& type);
   void MixAnnotation(const Annotation& annotation);
   void Rehash();
+  // Drops views and calls in which a record with other starts had a part.
+  void LeaveOutMoved(Recording& prefix) const;
 
   uint64_t number_;
   std::vector<ValuePtr> values_;  // null where nobody has asked

@@ -7,6 +7,9 @@ from pathlib import Path
 
 # Tiny ops on few cores: waiting threads should sleep, not spin. Read when torch is loaded.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+# Tile by tile, as devices with memory of their own would run: what tests are about. With
+# SPMD_COALESCE=1 the same tests run as users do by default.
+os.environ.setdefault("SPMD_COALESCE", "0")
 # Every program that a test compiles is verified after every pass.
 os.environ.setdefault("SPMD_CHECK_PASSES", "1")
 

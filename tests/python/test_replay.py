@@ -47,6 +47,32 @@ def test_numbers_change_from_step_to_step() -> None:
     assert same_on_both(step) == 0
 
 
+def test_a_view_that_another_one_stood_for_is_made_anew() -> None:
+    # From the second step on `first` stands where `second` stood in the step before.
+    def step(device: str, k: int) -> list[Tensor]:
+        weights, x = ramp(3, 4, 4).to(device), ramp(2, 4).to(device) * 2
+        second = weights[0]
+        first = second if k == 0 else weights[k % 3]
+        return [(x @ first + 1) @ second * 3]
+
+    same_on_both(step)
+
+
+def test_a_view_saved_for_a_later_program_is_not_that_of_the_one_before() -> None:
+    def step(device: str, k: int) -> list[Tensor]:
+        x = ramp(3, 6).to(device).requires_grad_()
+        rows, terms = ramp(2, 6).to(device), []
+        for row in range(2):
+            doubled = x * 2
+            doubled.sum().item()  # ends the program
+            terms.append((doubled.sin() * rows[row]).sum())
+        (terms[0] + terms[1]).backward()
+        assert x.grad is not None
+        return [x.grad]
+
+    same_on_both(step)
+
+
 def test_a_number_that_becomes_the_default_is_another_program() -> None:
     def step(device: str, k: int) -> list[Tensor]:
         x = ramp(5).to(device)

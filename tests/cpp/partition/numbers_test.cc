@@ -11,6 +11,7 @@
 #include "csrc/ir/interpreter.h"
 #include "csrc/ir/verifier.h"
 #include "csrc/partition/compile.h"
+#include "csrc/program/coalesce.h"
 #include "csrc/program/interpreter.h"
 #include "tests/cpp/partition/random_model.h"
 
@@ -23,6 +24,25 @@ bool Close(double a, double b) {
 }
 
 // Empty when all is well.
+std::string Difference(const std::vector<ir::Literal>& expected, const program::Program& program,
+                       const std::vector<ir::Literal>& inputs) {
+  if (const absl::Status sound = program::Verify(program); !sound.ok()) {
+    return sound.ToString() + "\n" + program.ToString();
+  }
+  const auto actual = program::Interpret(program, inputs);
+  if (!actual.ok()) return actual.status().ToString() + "\n" + program.ToString();
+  for (size_t k = 0; k < expected.size(); ++k) {
+    for (size_t i = 0; i < expected[k].data.size(); ++i) {
+      const double a = expected[k].data[i], b = (*actual)[k].data[i];
+      if (Close(a, b)) continue;
+      return absl::StrCat("output ", k, " at ", i, ": the graph gives ", a, ", the program ", b,
+                          "\n", program.ToString());
+    }
+  }
+  return "";
+}
+
+// The program's, tile by tile and coalesced.
 std::string Difference(const ir::Graph& graph) {
   std::vector<ir::Literal> inputs;
   for (ir::ValueId id : graph.inputs()) {
@@ -34,19 +54,10 @@ std::string Difference(const ir::Graph& graph) {
   options.verify = true;
   const auto compiled = Compile(graph, options);
   if (!compiled.ok()) return "compiling: " + compiled.status().ToString();
-  const auto actual = program::Interpret(compiled->program, inputs);
-  if (!actual.ok()) {
-    return "the program: " + actual.status().ToString() + "\n" + compiled->program.ToString();
-  }
-  for (size_t k = 0; k < expected->size(); ++k) {
-    for (size_t i = 0; i < (*expected)[k].data.size(); ++i) {
-      const double a = (*expected)[k].data[i], b = (*actual)[k].data[i];
-      if (Close(a, b)) continue;
-      return absl::StrCat("output ", k, " at ", i, ": the graph gives ", a, ", the program ", b,
-                          "\n", compiled->program.ToString());
-    }
-  }
-  return "";
+  const std::string tiles = Difference(*expected, compiled->program, inputs);
+  if (!tiles.empty()) return tiles;
+  const std::string whole = Difference(*expected, program::Coalesce(compiled->program), inputs);
+  return whole.empty() ? "" : "coalesced: " + whole;
 }
 
 TEST(Numbers, OfRandomModelsAreThoseOfTheGraph) {

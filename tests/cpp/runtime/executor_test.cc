@@ -79,6 +79,83 @@ program {
   }
 }
 
+// A program whose devices share a place, run whole.
+std::vector<TiledTensorPtr> RunCoalesced(const std::string& text,
+                                         const std::vector<TiledTensorPtr>& inputs) {
+  auto loaded = LoadedProgram::Load(*Program::Parse(text), Cpu(),
+                                    {/*deduplicate=*/true, /*coalesce=*/true});
+  EXPECT_TRUE(loaded.ok()) << loaded.status();
+  if (!loaded.ok()) return {};
+  std::vector<LoadedProgram::Argument> arguments;
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    arguments.push_back({inputs[i], (*loaded)->program().inputs[i].donated});
+  }
+  auto results = (*loaded)->Run(std::move(arguments), {});
+  EXPECT_TRUE(results.ok()) << results.status();
+  return results.ok() ? *std::move(results) : std::vector<TiledTensorPtr>();
+}
+
+TEST(Executor, CoalescedItIsOneCallOnOneTensor) {
+  constexpr const char* kText = R"(
+mesh @m [data=4]
+program {
+  %x: f32[6,10] @m {data},{}
+  %g: f32[6,7] @m {data},{}
+  %w: f32[7,10] @m {},{} donated
+  %0: f32[6,7] @m {data},{} = call aten::linear(%x, %w, _)
+  %1: f32[7,6] @m {},{data} = call aten::t(%g)
+  %2: f32[7,10] @m {},{} unreduced(sum){data} = call aten::mm(%1, %x)
+  return %0, %2
+}
+)";
+  const at::Tensor x = at::randn({6, 10}), g = at::randn({6, 7}), w = at::randn({7, 10});
+  auto backend = Cpu();
+  const Program program = *Program::Parse(kText);
+  for (bool whole : {true, false}) {
+    std::vector<TiledTensorPtr> inputs;
+    for (size_t i = 0; i < 3; ++i) {
+      inputs.push_back(Upload(i == 0 ? x : i == 1 ? g : w,
+                              program.LayoutOf(program.inputs[i].value), *backend, whole));
+    }
+    const auto results = RunCoalesced(kText, inputs);
+    ASSERT_EQ(results.size(), 2);
+    // The layouts are the program's; there is one tensor each.
+    EXPECT_EQ(results[0]->layout.num_tiles(), 4);
+    EXPECT_EQ(results[1]->layout.sharding().unreduced.size(), 2);
+    for (const TiledTensorPtr& result : results) {
+      EXPECT_TRUE(result->whole);
+      EXPECT_EQ(result->tiles.size(), 1);
+    }
+    // One product over all rows, bit for bit; read tile by tile it is the same.
+    EXPECT_TRUE(at::equal(*Download(*results[0]), at::linear(x, w)));
+    EXPECT_TRUE(at::equal(*Download(*results[1]), at::mm(g.t(), x)));
+    for (const TiledTensorPtr& result : results) {
+      EXPECT_TRUE(at::equal(Assemble(*MoveTo(*result, result->layout, *backend)),
+                            *Download(*result)));
+    }
+  }
+}
+
+TEST(Executor, WhatWasRunWholeMayGoOnTileByTile) {
+  constexpr const char* kText = R"(
+mesh @m [data=4]
+program {
+  %x: f32[6,10] @m {data},{}
+  %0: f32[6,10] @m {data},{} = call aten::mul.Tensor(%x, %x)
+  return %0
+}
+)";
+  const at::Tensor x = at::randn({6, 10});
+  const Program program = *Program::Parse(kText);
+  const auto whole =
+      RunCoalesced(kText, {Upload(x, program.LayoutOf(program.inputs[0].value), *Cpu())});
+  ASSERT_EQ(whole.size(), 1);
+  const auto tiles = LoadText(kText)->Run({{whole[0], false}}, {});
+  ASSERT_TRUE(tiles.ok()) << tiles.status();
+  EXPECT_FALSE((*tiles)[0]->whole);
+  ExpectClose(Assemble(*(*tiles)[0]), x.pow(4));
+}
+
 TEST(Executor, AddedOnceWhereTheOperandIsRequired) {
   const at::Tensor x = at::randn({6, 9}), w = at::randn({9, 5}), b = at::randn({5});
   const auto results = RunText(R"(
