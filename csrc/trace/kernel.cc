@@ -64,17 +64,34 @@ std::string CurrentLine(Session::State& state) {
   return line;
 }
 
+bool Replays() {
+  static const bool on = runtime::EnvironmentReplay();
+  return on;
+}
+
 }  // namespace
 
-void RunKernel(const OpInfo& op, torch::jit::Stack* stack) {
+bool RunFromRecording(const OpInfo& op, absl::Span<const c10::IValue> args, CallResults& results) {
   // Views keep their own backward formulas instead of as_strided.
   c10::AutogradState& autograd = c10::AutogradState::get_tls_state();
   if (!autograd.get_view_replay_enabled()) autograd.set_view_replay_enabled(true);
-  static const bool replay = runtime::EnvironmentReplay();
-  if (replay) {
-    SessionLock lock;
-    if (!lock->forked && Replay(*lock, op, stack)) return;
+  if (!Replays()) return false;
+  SessionLock lock;
+  return !lock->forked && Replay(*lock, op, args, results);
+}
+
+void RunKernel(const OpInfo& op, torch::jit::Stack* stack) {
+  const size_t n = op.args.size();
+  CallResults results;
+  if (RunFromRecording(op, absl::MakeConstSpan(&(*stack)[stack->size() - n], n), results)) {
+    torch::jit::drop(*stack, n);
+    for (c10::IValue& result : results) stack->push_back(std::move(result));
+    return;
   }
+  RunAndRecord(op, stack);
+}
+
+void RunAndRecord(const OpInfo& op, torch::jit::Stack* stack) {
   if (HasForeign(op, *stack)) {
     op.handle.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::Meta), stack);
     return;
@@ -84,7 +101,7 @@ void RunKernel(const OpInfo& op, torch::jit::Stack* stack) {
   lock->used = true;
   if (lock->tape->num_records() > kTapeBound) ThrowIfError(Cut(*lock, "tape bound"));
   std::optional<CallCapture> capture;
-  if (replay) capture.emplace(*lock, op, *stack);
+  if (Replays()) capture.emplace(*lock, op, *stack);
   if (op.handler != nullptr) {
     op.handler(op, stack);
   } else {

@@ -10,12 +10,17 @@
 #include <ATen/core/stack.h>
 
 #include "csrc/trace/op_info.h"
+#include "csrc/trace/replay.h"
 #include "csrc/trace/session_state.h"
 
 namespace spmd::trace {
 
-// The entry: takes the lock, hands FakeTensors to Meta, chooses the way.
+// The entry: takes the lock, replays the call where it can (csrc/trace/replay.h), else hands
+// FakeTensors to Meta or chooses the way.
 void RunKernel(const OpInfo& op, torch::jit::Stack* stack);
+// Its two parts, for kernels that have no stack (csrc/trace/unboxed_kernels.h).
+bool RunFromRecording(const OpInfo& op, absl::Span<const c10::IValue> args, CallResults& results);
+void RunAndRecord(const OpInfo& op, torch::jit::Stack* stack);
 
 // Requires, for both: the lock is held; the arguments of `op` are on top of the stack.
 void RunGeneric(Session::State& state, const OpInfo& op, torch::jit::Stack* stack);

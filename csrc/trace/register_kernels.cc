@@ -13,6 +13,7 @@
 #include "csrc/trace/kernel.h"
 #include "csrc/trace/lower.h"
 #include "csrc/trace/op_traits.h"
+#include "csrc/trace/unboxed_kernels.h"
 
 namespace spmd::trace {
 
@@ -110,10 +111,12 @@ void RegisterKernels() {
       op.handler = it->second->handler;
       op.replayable = it->second->replayable;
     }
+    std::optional<c10::KernelFunction> unboxed = UnboxedKernel(op);
     handles->push_back(dispatcher.registerImpl(
         name, c10::DispatchKey::PrivateUse1,
-        c10::KernelFunction::makeFromBoxedFunctor(std::make_unique<BoxedKernel>(&op)), std::nullopt,
-        nullptr, "torch_spmd"));
+        unboxed ? *std::move(unboxed)
+                : c10::KernelFunction::makeFromBoxedFunctor(std::make_unique<BoxedKernel>(&op)),
+        std::nullopt, nullptr, "torch_spmd"));
   }
   handles->push_back(dispatcher.registerFallback(
       c10::DispatchKey::PrivateUse1, c10::KernelFunction::makeFromBoxedFunction<&Fallback>(),

@@ -22,12 +22,8 @@ bool SameMeta(const TensorMeta& meta, const c10::TensorImpl& t) {
 // One attempt to go over a call: all is compared before anything is changed.
 class Attempt {
  public:
-  Attempt(Session::State& state, const TracedCall& call, torch::jit::Stack& stack)
-      : tape_(*state.tape),
-        lead_(tape_.lead()),
-        call_(call),
-        stack_(stack),
-        args_(&stack[stack.size() - call.args.size()]) {
+  Attempt(Session::State& state, const TracedCall& call, absl::Span<const c10::IValue> args)
+      : tape_(*state.tape), lead_(tape_.lead()), call_(call), args_(args) {
     if (call.num_inputs > 0) claims_.resize(call.end_slot - call.first_slot);
   }
 
@@ -38,7 +34,7 @@ class Attempt {
     return claimed_ == call_.num_inputs || GiveUp();
   }
 
-  void Run() {
+  void Run(CallResults& results) {
     for (size_t i = 0; i < call_.args.size(); ++i) {
       const CallArgument& arg = call_.args[i];
       if (!arg.runtime) continue;
@@ -52,7 +48,7 @@ class Attempt {
     for (size_t k = 0; k < call_.operands.size(); ++k) {
       if (call_.operands[k].becomes != kNoId) Bind(buffers_[k], call_.operands[k].becomes);
     }
-    PushResults();
+    MakeResults(results);
   }
 
  private:
@@ -194,29 +190,25 @@ class Attempt {
     }
   }
 
-  void PushResults() {
-    absl::InlinedVector<c10::IValue, 4> made;
+  void MakeResults(CallResults& results) {
     size_t next = 0;
     for (const int32_t size : call_.list_sizes) {
       if (size < 0) {
-        made.push_back(Made(call_.results[next++]));
+        results.push_back(Made(call_.results[next++]));
         continue;
       }
       std::vector<at::Tensor> list;
       for (int32_t k = 0; k < size; ++k) {
         list.push_back(Made(call_.results[next++]).toTensor());
       }
-      made.emplace_back(std::move(list));
+      results.emplace_back(std::move(list));
     }
-    torch::jit::drop(stack_, call_.args.size());
-    for (c10::IValue& value : made) stack_.push_back(std::move(value));
   }
 
   Tape& tape_;
   const Recording& lead_;
   const TracedCall& call_;
-  torch::jit::Stack& stack_;
-  const c10::IValue* const args_;
+  const absl::Span<const c10::IValue> args_;
   absl::InlinedVector<Buffer*, 4> buffers_;  // by operand
   std::vector<Tape::Claim> claims_;          // by slot of the call
   int claimed_ = 0;
@@ -241,7 +233,8 @@ c10::Scalar NumberIn(const at::Tensor& wrapped) {
   }
 }
 
-bool Replay(Session::State& state, const OpInfo& op, torch::jit::Stack* stack) {
+bool Replay(Session::State& state, const OpInfo& op, absl::Span<const c10::IValue> args,
+            CallResults& results) {
   Tape& tape = *state.tape;
   if (!tape.following()) return false;
   const auto& calls = tape.lead().calls;
@@ -254,12 +247,12 @@ bool Replay(Session::State& state, const OpInfo& op, torch::jit::Stack* stack) {
     if (call.default_dtype != at::typeMetaToScalarType(at::get_default_dtype())) return false;
     const int64_t graph_task = torch::autograd::get_current_graph_task_id();
     if (call.num_records > 0 && tape.TaskNumber(graph_task) != call.task) continue;
-    Attempt attempt(state, call, *stack);
+    Attempt attempt(state, call, args);
     if (!attempt.Agrees()) continue;
     next = k + 1;
     if (call.num_records > 0) NoteMicroStep(state, call.updates_first, graph_task);
     state.statistics.records += call.num_records;
-    attempt.Run();
+    attempt.Run(results);
     return true;
   }
   return false;

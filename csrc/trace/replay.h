@@ -13,12 +13,16 @@
 
 #include <vector>
 
+#include "absl/container/inlined_vector.h"
+#include "absl/types/span.h"
 #include "csrc/trace/session_state.h"
 
 namespace spmd::trace {
 
-// True when the call was gone over: its results have taken the place of its arguments.
-bool Replay(Session::State& state, const OpInfo& op, torch::jit::Stack* stack);
+using CallResults = absl::InlinedVector<c10::IValue, 2>;
+// True when the call was gone over: `results` are what it gives.
+bool Replay(Session::State& state, const OpInfo& op, absl::Span<const c10::IValue> args,
+            CallResults& results);
 
 // Lives while a call is recorded, and notes it at the end if it can be replayed: calls that look at
 // values, draw random numbers, take tensors of other devices or cut the tape cannot.
