@@ -46,6 +46,8 @@ absl::Span<const HandlerRow> CreationHandlers();
 absl::Span<const HandlerRow> RandomHandlers();
 absl::Span<const HandlerRow> StorageHandlers();
 absl::Span<const HandlerRow> LayerHandlers();
+absl::Span<const HandlerRow> BatchNormHandlers();
+absl::Span<const HandlerRow> ComposedHandlers();
 absl::Span<const HandlerRow> OptimizerHandlers();
 
 }  // namespace spmd::trace

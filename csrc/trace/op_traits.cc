@@ -60,9 +60,13 @@ constexpr std::array<std::string_view, 3> kKeptWhole = {"aten::linear", "aten::m
                                                         "aten::silu_backward"};
 static_assert(IsSorted(kKeptWhole));
 
-constexpr std::array<std::string_view, 4> kLeft = {"aten::_has_same_storage_numel",
+constexpr std::array<std::string_view, 7> kLeft = {"aten::_chunk_cat",
+                                                   "aten::_has_same_storage_numel",
                                                    "aten::_new_zeros_with_same_feature_meta",
-                                                   "aten::alias", "aten::detach"};
+                                                   "aten::_unsafe_masked_index",
+                                                   "aten::_unsafe_masked_index_put_accumulate",
+                                                   "aten::alias",
+                                                   "aten::detach"};
 static_assert(IsSorted(kLeft));
 
 }  // namespace

@@ -42,10 +42,6 @@ EXCEPTIONS = {
         ),
     },
     "out": {
-        "native_batch_norm": (
-            "raises RuntimeError: in inference the kernel returns empty statistics where the "
-            "program says one per channel"
-        ),
         "sparse_sampled_addmm": NO_SPARSE,
     },
     # A few samples, cut.
