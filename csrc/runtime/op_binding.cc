@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "absl/types/span.h"
+#include "csrc/runtime/executor.h"
 #include "csrc/runtime/tiled_tensor.h"
 #include "csrc/util/status.h"
 
@@ -29,15 +30,9 @@ constexpr StrideFree kStrideFree[] = {
 };
 // Ops that reinterpret memory: right on a contiguous first operand only.
 constexpr absl::string_view kNeedContiguous[] = {
-    "aten::_embedding_bag",
-    "aten::_embedding_bag_backward",
-    "aten::_embedding_bag_forward_only",
-    "aten::_pdist_backward",
-    "aten::_pdist_forward",
-    "aten::native_group_norm",
-    "aten::native_group_norm_backward",
-    "aten::view.dtype",
-    "aten::view_as_complex",
+    "aten::_pdist_backward",   "aten::_pdist_forward",
+    "aten::native_group_norm", "aten::native_group_norm_backward",
+    "aten::view.dtype",        "aten::view_as_complex",
     "aten::view_as_real",
 };
 
@@ -65,12 +60,6 @@ constexpr absl::string_view kFallible[] = {"_assert",    "aten::put",
 
 bool IsBuiltIn(absl::string_view op) {
   return absl::StartsWith(op, "aten::") || absl::StartsWith(op, "spmd::");
-}
-
-bool CanFailOnValues(absl::string_view op) {
-  if (!IsBuiltIn(op)) return true;
-  return std::any_of(std::begin(kFallible), std::end(kFallible),
-                     [&](absl::string_view part) { return absl::StrContains(op, part); });
 }
 
 std::optional<c10::OperatorHandle> Find(absl::string_view name, absl::string_view overload) {
@@ -329,6 +318,12 @@ class Binder {
 };
 
 }  // namespace
+
+bool CanFailOnValues(absl::string_view op) {
+  if (!IsBuiltIn(op)) return true;
+  return std::any_of(std::begin(kFallible), std::end(kFallible),
+                     [&](absl::string_view part) { return absl::StrContains(op, part); });
+}
 
 absl::StatusOr<OpBinding> Bind(const program::Instruction& call) {
   const auto [name, overload] = SplitOverload(call.op);
