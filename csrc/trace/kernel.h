@@ -48,6 +48,7 @@ absl::Span<const HandlerRow> StorageHandlers();
 absl::Span<const HandlerRow> LayerHandlers();
 absl::Span<const HandlerRow> BatchNormHandlers();
 absl::Span<const HandlerRow> ComposedHandlers();
+absl::Span<const HandlerRow> EmbeddingBagHandlers();
 absl::Span<const HandlerRow> OptimizerHandlers();
 
 }  // namespace spmd::trace

@@ -43,9 +43,8 @@ constexpr std::array<std::string_view, 11> kRuntimeOps = {
     "aten::masked_fill", "aten::rsub",    "aten::sub"};
 static_assert(IsSorted(kRuntimeOps));
 
-constexpr std::array<std::string_view, 5> kHostOnly = {
-    "aten::_embedding_bag", "aten::_embedding_bag_forward_only", "aten::linalg_lstsq",
-    "aten::multinomial", "aten::nonzero_static"};
+constexpr std::array<std::string_view, 3> kHostOnly = {"aten::linalg_lstsq", "aten::multinomial",
+                                                       "aten::nonzero_static"};
 static_assert(IsSorted(kHostOnly));
 
 constexpr std::array<std::string_view, 14> kCopiesOfViews = {

@@ -110,6 +110,13 @@ SCANS = [call("_logcumsumexp", X, dim, dim=cut) for dim in (0, 1) for cut in (0,
 
 GRADIENTS = [
     call("_standard_gamma_grad", POSITIVE, ABOVE_ONE),
+    *(
+        call("_cdist_backward", *tensors, 2.0, torch.zeros(0, 4, 6), dim=1)
+        for tensors in (
+            (normal(0, 4, 6), normal(1, 4, 2), normal(0, 6, 2)),
+            (normal(0, 4, 6), normal(0, 4, 2), normal(1, 6, 2)),
+        )
+    ),
     call("_dirichlet_grad", POSITIVE, POSITIVE, POSITIVE.sum(-1, True).expand(6, 4)),
 ]
 

@@ -23,7 +23,6 @@ GATHERED: dict[str, str] = {
     "masked_select": DATA,
     "multinomial": "draws by weight with PyTorch's own kernel: runs on the host",
     "nn_functional_ctc_loss": DATA,
-    "nn_functional_embedding_bag": "what it saves for the gradient depends on the kernel: host",
     "nn_functional_pdist": "no rule: the distances of all pairs of rows, in one dimension",
     "nonzero": DATA,
     "nonzero_static": "where the k-th nonzero element lies depends on all before it: host",
