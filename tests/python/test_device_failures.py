@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An op that fails takes with it what depends on it, and nothing else; buffers stay as they were."""
+"""An op that fails takes with it what depends on it, nothing else; buffers stay as they were."""
 
 import pytest
 import torch
