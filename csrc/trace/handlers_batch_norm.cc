@@ -2,7 +2,6 @@
 // Batch normalisation has a dozen names in PyTorch. All of them come down to native_batch_norm and
 // its gradient.
 #include <ATen/core/LegacyTypeDispatch.h>
-#include <ATen/native/Resize.h>
 #include <ATen/ops/add.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/mul.h>
@@ -140,36 +139,21 @@ void UpdateStatistics(const OpInfo& op, torch::jit::Stack* stack) {
   stack->push_back(var.to(kept));
 }
 
-// The overload without out=, and its results copied into the tensors given.
-void IntoOut(const OpInfo& op, torch::jit::Stack* stack) {
-  const at::AutoDispatchBelowADInplaceOrView below;
-  const OpInfo& plain = GetOp(op.handle.operator_name().name);
-  const Args out = torch::jit::pop(*stack, op.result_alias.size());
-  plain.handler(plain, stack);
-  const Args results = torch::jit::pop(*stack, out.size());
-  for (size_t k = 0; k < out.size(); ++k) {
-    const at::Tensor target = out[k].toTensor(), result = results[k].toTensor();
-    at::native::resize_output(target, result.sizes());
-    target.copy_(result);
-    stack->push_back(target);
-  }
-}
-
 constexpr HandlerRow kRows[] = {
     {"aten::_batch_norm_no_update", &NoUpdate, kReplayable},
-    {"aten::_batch_norm_no_update.out", &IntoOut},
+    {"aten::_batch_norm_no_update.out", &RunIntoOut},
     {"aten::_batch_norm_with_update", &WithUpdate, kReplayable},
-    {"aten::_batch_norm_with_update.out", &IntoOut},
+    {"aten::_batch_norm_with_update.out", &RunIntoOut},
     {"aten::_batch_norm_with_update_functional", &WithUpdateFunctional, kReplayable},
     {"aten::_native_batch_norm_legit", &BatchNorm, kReplayable},
-    {"aten::_native_batch_norm_legit.out", &IntoOut},
+    {"aten::_native_batch_norm_legit.out", &RunIntoOut},
     {"aten::_native_batch_norm_legit_no_training", &NoTraining, kReplayable},
-    {"aten::_native_batch_norm_legit_no_training.out", &IntoOut},
+    {"aten::_native_batch_norm_legit_no_training.out", &RunIntoOut},
     {"aten::batch_norm_backward", &Backward, kReplayable},
     {"aten::batch_norm_update_stats", &UpdateStatistics, kReplayable},
-    {"aten::batch_norm_update_stats.out", &IntoOut},
+    {"aten::batch_norm_update_stats.out", &RunIntoOut},
     {"aten::native_batch_norm", &BatchNorm, kReplayable},
-    {"aten::native_batch_norm.out", &IntoOut},
+    {"aten::native_batch_norm.out", &RunIntoOut},
 };
 
 }  // namespace

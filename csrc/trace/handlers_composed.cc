@@ -4,7 +4,6 @@
 #include <ATen/core/Reduction.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/as_strided.h>
-#include <ATen/ops/histc.h>
 #include <ATen/ops/multi_margin_loss.h>
 #include <ATen/ops/multi_margin_loss_backward.h>
 #include <ATen/ops/multilabel_margin_loss_backward.h>
@@ -27,20 +26,6 @@ Args Peek(const OpInfo& op, torch::jit::Stack* stack) {
 }
 
 std::optional<at::Tensor> Optional(const c10::IValue& v) { return v.toOptional<at::Tensor>(); }
-
-// Integers are counted, too, as on CUDA; the CPU's kernel takes floating point only.
-void Histc(const OpInfo& op, torch::jit::Stack* stack) {
-  const at::Tensor self = torch::jit::peek(*stack, 0, op.args.size()).toTensor();
-  if (!at::isIntegralType(self.scalar_type(), /*includeBool=*/false)) {
-    RunGeneric(Session::Get().state(), op, stack);
-    return;
-  }
-  const at::AutoDispatchBelowADInplaceOrView below;
-  const Args a = PopArguments(op, stack);
-  const at::Tensor counts =
-      at::histc(self.to(at::kDouble), a[1].toInt(), a[2].toScalar(), a[3].toScalar());
-  stack->push_back(counts.to(self.scalar_type()));
-}
 
 // Where in `self`, whose elements lie side by side, the elements of as_strided(self, …) are.
 at::Tensor PlacesOf(const at::Tensor& self, at::IntArrayRef size, at::IntArrayRef stride,
@@ -150,7 +135,6 @@ void MultiLabelMarginBackward(const OpInfo& op, torch::jit::Stack* stack) {
 constexpr HandlerRow kRows[] = {
     {"aten::as_strided_copy", &AsStridedCopy, kReplayable},
     {"aten::as_strided_scatter", &AsStridedScatter},
-    {"aten::histc", &Histc},
     {"aten::multi_margin_loss", &MultiMargin, kReplayable},
     {"aten::multi_margin_loss_backward", &MultiMarginBackward, kReplayable},
     {"aten::multilabel_margin_loss_backward", &MultiLabelMarginBackward, kReplayable},

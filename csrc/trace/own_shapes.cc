@@ -47,6 +47,28 @@ bool Geqrf(const Args& args, Inference& result) {
   return true;
 }
 
+// A dimension for each column of `self`, as long as its bins.
+bool Histogram(const Args& args, Inference& result) {
+  const at::Tensor self = args[0].toTensor();
+  const std::vector<at::Tensor> bins = args[1].toTensorVector();
+  const at::ScalarType dtype = self.scalar_type();
+  if (self.dim() < 2 || static_cast<int64_t>(bins.size()) != self.size(-1)) return false;
+  if (dtype != at::kFloat && dtype != at::kDouble) return false;
+  if (args[2].isTensor()) {
+    const at::Tensor weight = args[2].toTensor();
+    if (weight.scalar_type() != dtype || weight.sizes() != self.sizes().slice(0, self.dim() - 1)) {
+      return false;
+    }
+  }
+  std::vector<int64_t> sizes;
+  for (const at::Tensor& edges : bins) {
+    if (edges.dim() != 1 || edges.numel() == 0 || edges.scalar_type() != dtype) return false;
+    sizes.push_back(edges.numel() - 1);
+  }
+  Add(result, TensorMeta::Contiguous(dtype, sizes));
+  return true;
+}
+
 struct Row {
   std::string_view op;
   ShapesFn shapes;
@@ -60,6 +82,7 @@ constexpr Row kRows[] = {
     {"aten::_fused_adamw.tensor_lr", Like<0, 1, 2, 3, 4>},
     {"aten::_fused_sgd", Like<0, 1, 2>},
     {"aten::_fused_sgd.tensor_lr", Like<0, 1, 2>},
+    {"aten::_histogramdd_from_bin_tensors", Histogram},
     {"aten::_logcumsumexp", Like<0>},
     {"aten::_standard_gamma_grad", Like<0>},
     {"aten::fractional_max_pool3d_backward", Like<1>},

@@ -166,7 +166,32 @@ _OUT = {name: torch.empty(0) for name in ("out", "save_mean", "save_invstd")}
 LAYERS = [
     call("_linalg_eigvals", normal(6, 4, 4)),
     *(call("geqrf", normal(6, 4, 3), dim=dim) for dim in (0, 1, 2)),
-    *(call("histc", X, 5, low, high, dim=dim) for low, high in ((-1, 1), (0, 0)) for dim in (0, 1)),
+    *(
+        made
+        for dim in (0, 1)
+        for low, high in ((-1, 1), (0, 0), (5, 5))
+        for made in (
+            call("histc", X, 5, low, high, dim=dim),
+            call("histc.out", X, 5, low, high, out=torch.empty(0), dim=dim),
+        )
+    ),
+    call("histc", torch.full((6, 4), 2.5), 5),
+    *(
+        call(op, IMAGE[..., 0, :2], bins, range=bounds, weight=weight, density=density, dim=dim)
+        for dim in (0, 1)
+        for density, weight in ((False, None), (True, normal(6, 3).abs()))
+        for op, bins, bounds in (
+            ("_histogramdd_from_bin_cts", [2, 3], None),
+            ("_histogramdd_from_bin_cts", [2, 3], [-1.0, 1.0, -2.0, 0.5]),
+            ("_histogramdd_bin_edges", [2, 3], None),
+            ("_histogramdd_bin_edges", [2, 3], [-1.0, 1.0, 2.0, 2.0]),
+        )
+    ),
+    *(
+        call(f"histogram.{form}", X, bins, weight=weight, density=density)
+        for density, weight in ((False, None), (True, POSITIVE))
+        for form, bins in (("bin_ct", 4), ("bins_tensor", torch.tensor([-1.0, 0.0, 0.1, 2.0])))
+    ),
     call(
         "_native_batch_norm_legit_no_training",
         IMAGE,

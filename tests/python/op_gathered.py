@@ -2,7 +2,6 @@
 """Op variants that gather when cut, and rules that nothing reaches: each with why."""
 
 DATA = "the shape of the result depends on the data: runs on the host"
-NO_SHAPE = "PyTorch has no Meta kernel that gives the result's shape: runs on the host"
 MATRIX = "one matrix: no batch to cut, and its rows and columns are needed whole"
 PRODUCT = "both operands of a product are cut by the same axis: one is gathered"
 LEAST_SQUARES = "the ranks that come along depend on the data: runs on the host"
@@ -11,9 +10,6 @@ GATHERED: dict[str, str] = {
     "argwhere": DATA,
     "corrcoef": PRODUCT,
     "cov": PRODUCT,
-    "hash_tensor": "no rule: no all-reduce combines hashes by exclusive or",
-    "histogram": NO_SHAPE,
-    "histogramdd": NO_SHAPE,
     "linalg_householder_product": MATRIX,
     "linalg_lstsq": LEAST_SQUARES,
     "linalg_lstsq_grad_oriented": LEAST_SQUARES,

@@ -98,7 +98,7 @@ std::vector<Rule> CreationRules() {
   };
   // Small tables, made whole where they are needed.
   for (const char* op : {"eye", "eye.m", "linspace", "logspace", "tril_indices", "triu_indices"}) {
-    t.push_back(Computed(absl::StrCat("aten::", op), Whole));
+    t.push_back(Computed(absl::StrCat("aten::", op), Whole).Runtime({"start", "end"}));
   }
   return t;
 }

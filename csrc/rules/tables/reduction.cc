@@ -45,13 +45,19 @@ absl::StatusOr<OpFactors> OthersWhole(const OpCall& call) {
   return WholeDimFactors(call, whole);
 }
 
-// Counts add up where the bins are given; otherwise they depend on the extrema of all elements.
+// Counts of elements, or of rows in bins of several columns with their weights, add up; not those
+// of histc without bounds, which depend on all elements.
 absl::StatusOr<OpFactors> HistogramFactors(const OpCall& call) {
-  const bool given = call.attrs().GetDoubleOr("min", 0) != call.attrs().GetDoubleOr("max", 0);
   OpFactors f = WholeFactors(call);
-  for (int d = 0; given && d < call.operand(0).rank(); ++d) {
-    f.operands[0][d].push_back(d);
+  const Attr *min = call.attrs().Find("min"), *max = call.attrs().Find("max");
+  if (min != nullptr && max != nullptr && *min == *max) return f;
+  const bool rows = !call.groups.empty();
+  const int counted = call.operand(0).rank() - (rows ? 1 : 0);
+  for (int d = 0; d < counted; ++d) {
     f.factors.push_back({.size = call.operand(0).dims[d]});
+    f.operands[0][d].push_back(d);
+    const int weight = rows ? call.groups[0].begin + call.groups[0].size : 1;
+    if (rows && call.has(weight)) f.operands[weight][d].push_back(d);
   }
   return f;
 }
@@ -160,7 +166,8 @@ std::vector<Rule> ReductionRules() {
   Rows(t, whole.Decomposes(DecomposeArgExtremum).Types(IndexTypes), {"argmax", "argmin"});
   Rows(t, whole.Decomposes(DecomposeArgExtremum), {"max.dim", "min.dim"});
   Rows(t, whole.Decomposes(DecomposeAMinMax), {"aminmax"});
-  Rows(t, whole, {"median", "nanmedian", "median.dim", "nanmedian.dim", "mode", "kthvalue"});
+  Rows(t, whole,
+       {"median", "nanmedian", "median.dim", "nanmedian.dim", "mode", "kthvalue", "hash_tensor"});
 
   const Rule along = Computed("", NamedDimsWhole);
   Rows(t, along.Decomposes(DecomposeSoftmax).Types(SoftmaxTypes),
@@ -175,7 +182,8 @@ std::vector<Rule> ReductionRules() {
   Rows(t, Computed("", OthersWhole), {"renorm"});
   t.push_back(Einsum("aten::bucketize.Tensor", "..., [n] -> ..."));
   t.push_back(Rewritten("aten::dist", DecomposeDist));
-  t.push_back(Computed("aten::histc", HistogramFactors));
+  t.push_back(Computed("aten::_histogramdd_from_bin_tensors", HistogramFactors));
+  t.push_back(Computed("aten::histc", HistogramFactors).Runtime({"min", "max"}));
   Rows(t, Computed("", SegmentFactors), {"segment_reduce", "_segment_reduce_backward"});
   t.push_back(Einsum("aten::trace", "[m] [n] -> ()").Decomposes(DecomposeTrace));
   Rows(t, along.Decomposes(DecomposeGlu), {"glu"});
