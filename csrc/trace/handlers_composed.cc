@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Ops that mean the same as a few others, written in these: they come back to the boxed kernel.
+#include <ATen/MemoryOverlap.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/Reduction.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/as_strided.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/multi_margin_loss.h>
 #include <ATen/ops/multi_margin_loss_backward.h>
 #include <ATen/ops/multilabel_margin_loss_backward.h>
@@ -27,7 +29,7 @@ Args Peek(const OpInfo& op, torch::jit::Stack* stack) {
 
 std::optional<at::Tensor> Optional(const c10::IValue& v) { return v.toOptional<at::Tensor>(); }
 
-// Where in `self`, whose elements lie side by side, the elements of as_strided(self, …) are.
+// Where the elements of a strided tensor are, on the device of `self`.
 at::Tensor PlacesOf(const at::Tensor& self, at::IntArrayRef size, at::IntArrayRef stride,
                     int64_t start) {
   at::Tensor places = at::scalar_tensor(start, self.options().dtype(at::kLong));
@@ -65,6 +67,36 @@ void AsStridedScatter(const OpInfo& op, torch::jit::Stack* stack) {
   const at::AutoDispatchBelowADInplaceOrView below;
   torch::jit::drop(*stack, op.args.size());
   stack->push_back(at::put(self, PlacesOf(self, size, stride, start), src));
+}
+
+// Of an expanded tensor, whose elements share memory: written where they are in their storage. (As
+// in eager, which says that it will not always do so.)
+void IndexPutInPlace(const OpInfo& op, torch::jit::Stack* stack) {
+  Session::State& state = Session::Get().state();
+  const at::Tensor self = torch::jit::peek(*stack, 0, op.args.size()).toTensor();
+  if (!Buffer::IsOurs(self) || at::has_internal_overlap(self) != at::MemOverlap::Yes ||
+      self.numel() == 0) {
+    RunGeneric(state, op, stack);
+    return;
+  }
+  TORCH_WARN(
+      "Use of index_put_ on expanded tensors is deprecated. Please clone() the tensor before "
+      "performing this operation. This also applies to advanced indexing e.g. tensor[indices] = "
+      "tensor");
+  const at::AutoDispatchBelowADInplaceOrView below;
+  const Args a = PopArguments(op, stack);
+  c10::List<std::optional<at::Tensor>> indices;
+  for (const c10::IValue& index : a[1].toListRef()) {
+    indices.push_back(index.toOptional<at::Tensor>());
+  }
+  const at::Tensor places =
+      PlacesOf(self, self.sizes(), self.strides(), self.storage_offset()).index(indices);
+  const int64_t elements =
+      static_cast<int64_t>(self.storage().nbytes()) / static_cast<int64_t>(self.itemsize());
+  at::Tensor stored = at::empty({0}, self.options());
+  stored.set_(self.storage(), 0, {elements}, {1});
+  stored.put_(places, a[2].toTensor().to(self.options()).expand_as(places), a[3].toBool());
+  stack->push_back(self);
 }
 
 // The loss of each row, then their sum or mean: a kernel on a tile would divide by its own rows.
@@ -135,6 +167,7 @@ void MultiLabelMarginBackward(const OpInfo& op, torch::jit::Stack* stack) {
 constexpr HandlerRow kRows[] = {
     {"aten::as_strided_copy", &AsStridedCopy, kReplayable},
     {"aten::as_strided_scatter", &AsStridedScatter},
+    {"aten::index_put_", &IndexPutInPlace, kReplayable},
     {"aten::multi_margin_loss", &MultiMargin, kReplayable},
     {"aten::multi_margin_loss_backward", &MultiMarginBackward, kReplayable},
     {"aten::multilabel_margin_loss_backward", &MultiLabelMarginBackward, kReplayable},

@@ -45,6 +45,7 @@ struct Session::State {
       false;  // since it began, an op looked at what it may not be replayed with
   // Lines of forward ops by the sequence number of their autograd nodes.
   absl::flat_hash_map<uint64_t, std::string> line_of_sequence;
+  uint64_t latest_sequence = 0;  // of autograd's nodes, on any thread
   absl::flat_hash_set<std::string> warned;
   bool deduplicate = true;
   std::optional<runtime::Log> log;  // read when the first program is compiled
