@@ -16,23 +16,11 @@ absl::StatusOr<Literals> Filled(const OpArgs& args, absl::Span<const int64_t> di
 }
 
 absl::StatusOr<Literals> Full(const OpArgs& args) {
-  return Filled(args, args.Ints("size"),
-                args.Double(args.Has("fill_value") ? "fill_value" : "value"));
+  return Filled(args, args.Ints("size"), args.Double("value"));
 }
-absl::StatusOr<Literals> Zeros(const OpArgs& args) { return Filled(args, args.Ints("size"), 0); }
-absl::StatusOr<Literals> Ones(const OpArgs& args) { return Filled(args, args.Ints("size"), 1); }
-absl::StatusOr<Literals> ScalarTensor(const OpArgs& args) {
-  return Filled(args, {}, args.Double("s"));
-}
-
-template <int value>
-absl::StatusOr<Literals> Like(const OpArgs& args) {
+absl::StatusOr<Literals> Zero(const OpArgs& args) {
   SPMD_ASSIGN_OR_RETURN(const Literal* in, args.operand(0));
-  return Filled(args, in->type.dims, value);
-}
-absl::StatusOr<Literals> FullLike(const OpArgs& args) {
-  SPMD_ASSIGN_OR_RETURN(const Literal* in, args.operand(0));
-  return Filled(args, in->type.dims, args.Double("fill_value"));
+  return Filled(args, in->type.dims, 0);
 }
 
 absl::StatusOr<Literals> Iota(const OpArgs& args) {
@@ -127,14 +115,8 @@ absl::StatusOr<Literals> Dropout(const OpArgs& args) {
 }
 
 constexpr KernelRow kRows[] = {
-    {"aten::full", Full},          {"aten::full_like", FullLike},
-    {"aten::new_full", Full},      {"aten::new_ones", Ones},
-    {"aten::new_zeros", Zeros},    {"aten::ones", Ones},
-    {"aten::ones_like", Like<1>},  {"aten::scalar_tensor", ScalarTensor},
-    {"aten::zero", Like<0>},       {"aten::zeros", Zeros},
-    {"aten::zeros_like", Like<0>}, {"spmd::dropout", Dropout},
-    {"spmd::full", Full},          {"spmd::iota", Iota},
-    {"spmd::random", Random},
+    {"aten::zero", Zero}, {"spmd::dropout", Dropout}, {"spmd::full", Full},
+    {"spmd::iota", Iota}, {"spmd::random", Random},
 };
 static_assert(SortedByOp(kRows));
 

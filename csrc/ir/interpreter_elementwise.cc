@@ -128,7 +128,6 @@ constexpr ElementwiseRow kRows[] = {
      [](X x, const A& a) { return x[0] > 0 ? x[0] : x[0] * a.DoubleOr("negative_slope", 0.01); }},
     {"aten::lerp.Scalar", 2, [](X x, const A& a) { return Lerp(x[0], x[1], a.Double("weight")); }},
     {"aten::lerp.Tensor", 3, [](X x, const A&) { return Lerp(x[0], x[1], x[2]); }},
-    {"aten::lift_fresh", 1, [](X x, const A&) { return x[0]; }},
     {"aten::log", 1, [](X x, const A&) { return std::log(x[0]); }},
     {"aten::log10", 1, [](X x, const A&) { return std::log10(x[0]); }},
     {"aten::log1p", 1, [](X x, const A&) { return std::log1p(x[0]); }},
@@ -181,7 +180,6 @@ constexpr ElementwiseRow kRows[] = {
        return std::log1p(std::exp(x[0] * beta)) / beta;
      }},
     {"aten::sqrt", 1, [](X x, const A&) { return std::sqrt(x[0]); }},
-    {"aten::square", 1, [](X x, const A&) { return x[0] * x[0]; }},
     {"aten::sub.Scalar", 1,
      [](X x, const A& a) { return x[0] - a.DoubleOr("alpha", 1) * a.Double("other"); }},
     {"aten::sub.Tensor", 2, [](X x, const A& a) { return x[0] - a.DoubleOr("alpha", 1) * x[1]; }},

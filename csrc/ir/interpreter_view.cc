@@ -185,13 +185,10 @@ absl::StatusOr<Literals> Triangle(const OpArgs& args) {
 }
 
 constexpr KernelRow kRows[] = {
-    {"aten::_reshape_alias", View},
-    {"aten::_unsafe_view", View},
     {"aten::expand", Expand},
     {"aten::flip", Flip},
     {"aten::permute", Permute},
     {"aten::repeat", Repeat},
-    {"aten::reshape", View},
     {"aten::roll", Roll},
     {"aten::squeeze", Squeeze},
     {"aten::squeeze.dim", Squeeze},

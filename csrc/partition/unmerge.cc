@@ -187,9 +187,7 @@ std::optional<ir::ValueId> Unmerger::OneResult(rules::Builder& builder, const ir
                                                absl::Span<const ir::ValueId> operands) {
   const TensorType& type = old.type(node.first_result);
   if (type.NumElements() == 0) return std::nullopt;
-  if (node.op == "aten::view" || node.op == "aten::_unsafe_view") {
-    return View(builder, type, operands[0]);
-  }
+  if (node.op == "aten::view") return View(builder, type, operands[0]);
   if (node.op == "aten::permute") return Permute(builder, node, operands[0]);
   if (node.op == "aten::bmm") return Bmm(builder, operands[0], operands[1]);
   if (absl::StrContains(node.op, "_softmax")) return Softmax(builder, node, operands);

@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "csrc/program/program.h"
 #include "csrc/runtime/backend.h"
@@ -82,6 +83,11 @@ class LoadedProgram {
   std::shared_ptr<Backend> backend_;
   std::unique_ptr<Impl> impl_;
 };
+
+// The op whose kernel refused, of the status that Run ended with; "" where it was none.
+std::string FailedOp(const absl::Status& status);
+// Whether an op looks at values and may refuse them. Ops that are neither aten's nor ours do.
+bool CanFailOnValues(absl::string_view op);
 
 // The value in another layout (any grid over the same backend). Shares tiles that are already
 // right. Throws what ATen throws (out of memory).

@@ -32,12 +32,19 @@ PendingRunPtr PendingRun::cause() const {
 absl::StatusOr<TiledTensorPtr> PendingRun::Result(int output, bool take) {
   std::unique_lock<std::mutex> lock(mutex_);
   over_.wait(lock, [this] { return done_; });
-  if (!status_.ok()) return status_;
+  const bool amended = output < static_cast<int>(results_.size()) && results_[output] != nullptr;
+  if (!status_.ok() && !amended) return status_;
   TiledTensorPtr& result = results_.at(output);
   if (result == nullptr) {
     return absl::FailedPreconditionError(absl::StrCat("result ", output, " was taken already"));
   }
   return take ? std::exchange(result, nullptr) : result;
+}
+
+void PendingRun::Amend(int output, TiledTensorPtr result) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (results_.size() <= static_cast<size_t>(output)) results_.resize(output + 1);
+  results_[output] = std::move(result);
 }
 
 std::vector<LoadedProgram::Argument> PendingRun::TakeBackArguments() {
@@ -67,11 +74,11 @@ void ExecutorQueue::Execute(Work work) {
   for (Argument& argument : work.arguments) {
     PendingTiles& value = argument.value;
     LoadedProgram::Argument ready{std::move(value.tiles), argument.donate};
-    if (ready.value == nullptr && value.run != nullptr && status.ok()) {
+    if (ready.value == nullptr && value.run != nullptr) {
       auto result = value.run->Result(value.output, argument.donate);
       if (result.ok()) {
         ready.value = *std::move(result);
-      } else {
+      } else if (status.ok()) {
         status = result.status();
         cause = value.run->cause();
         if (cause == nullptr) cause = value.run;

@@ -33,8 +33,11 @@ class PendingRun {
   // it, null otherwise.
   std::shared_ptr<PendingRun> cause() const;
   // Waits. The result for output k; `take` gives away the run's own reference, so that the caller
-  // can be the tiles' only owner. Errors: the run's; FailedPrecondition when it was taken before.
+  // can be the tiles' only owner. Errors: the run's, unless the result was amended;
+  // FailedPrecondition when it was taken before.
   absl::StatusOr<TiledTensorPtr> Result(int output, bool take);
+  // The failed run's result for output k after all: somebody made it another way.
+  void Amend(int output, TiledTensorPtr result);
   // Waits. What a failed run did not take of its arguments; `value` is null where it did, and
   // everywhere after success.
   std::vector<LoadedProgram::Argument> TakeBackArguments();
@@ -78,7 +81,8 @@ class ExecutorQueue {
   ExecutorQueue(const ExecutorQueue&) = delete;
   ExecutorQueue& operator=(const ExecutorQueue&) = delete;
 
-  // A run whose argument's run failed fails with the same status and takes nothing.
+  // A run whose argument's run failed fails with the same status; what it was given else can be
+  // taken back.
   PendingRunPtr Enqueue(std::shared_ptr<LoadedProgram> program, std::vector<Argument> arguments,
                         std::vector<c10::Scalar> scalars);
   // Blocks until nothing runs or waits.

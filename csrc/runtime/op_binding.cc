@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "absl/types/span.h"
+#include "csrc/runtime/executor.h"
 #include "csrc/runtime/tiled_tensor.h"
 #include "csrc/util/status.h"
 
@@ -25,53 +26,40 @@ struct StrideFree {
   const char* instead;
 };
 constexpr StrideFree kStrideFree[] = {
-    {"aten::_unsafe_view", "aten::reshape"},
     {"aten::view", "aten::reshape"},
 };
 // Ops that reinterpret memory: right on a contiguous first operand only.
 constexpr absl::string_view kNeedContiguous[] = {
-    "aten::_embedding_bag",
-    "aten::_embedding_bag_backward",
-    "aten::_embedding_bag_forward_only",
-    "aten::_pdist_backward",
-    "aten::_pdist_forward",
-    "aten::as_strided",
-    "aten::native_group_norm",
-    "aten::native_group_norm_backward",
-    "aten::view.dtype",
-    "aten::view_as_complex",
+    "aten::_pdist_backward",   "aten::_pdist_forward",
+    "aten::native_group_norm", "aten::native_group_norm_backward",
+    "aten::view.dtype",        "aten::view_as_complex",
     "aten::view_as_real",
 };
 
 // Families of ops that look at values and may refuse them. Everything outside aten and spmd counts.
-constexpr absl::string_view kFallible[] = {"_assert",     "aten::put",
-                                           "bernoulli",   "binary_cross_entropy",
-                                           "bincount",    "binomial",
-                                           "bucketize",   "cdist",
-                                           "cholesky",    "cross_entropy",
-                                           "ctc_loss",    "embedding",
-                                           "gather",      "geqrf",
-                                           "histc",       "histogram",
-                                           "index",       "inverse",
-                                           "linalg",      "lstsq",
-                                           "max_unpool",  "multi_margin",
-                                           "multilabel",  "multinomial",
-                                           "nll",         "normal",
-                                           "one_hot",     "ormqr",
-                                           "poisson",     "repeat_interleave",
-                                           "scatter",     "searchsorted",
-                                           "slice_start", "solve",
-                                           "svd",         "aten::take",
-                                           "triangular",  "unique"};
+constexpr absl::string_view kFallible[] = {"_assert",    "aten::put",
+                                           "bernoulli",  "binary_cross_entropy",
+                                           "bincount",   "binomial",
+                                           "bucketize",  "cdist",
+                                           "cholesky",   "cross_entropy",
+                                           "ctc_loss",   "embedding",
+                                           "gather",     "geqrf",
+                                           "histc",      "histogram",
+                                           "index",      "inverse",
+                                           "linalg",     "lstsq",
+                                           "max_unpool", "multi_margin",
+                                           "multilabel", "multinomial",
+                                           "nll",        "normal",
+                                           "one_hot",    "ormqr",
+                                           "poisson",    "repeat_interleave",
+                                           "scatter",    "searchsorted",
+                                           "segment",    "slice_start",
+                                           "solve",      "svd",
+                                           "aten::take", "triangular",
+                                           "unique"};
 
 bool IsBuiltIn(absl::string_view op) {
   return absl::StartsWith(op, "aten::") || absl::StartsWith(op, "spmd::");
-}
-
-bool CanFailOnValues(absl::string_view op) {
-  if (!IsBuiltIn(op)) return true;
-  return std::any_of(std::begin(kFallible), std::end(kFallible),
-                     [&](absl::string_view part) { return absl::StrContains(op, part); });
 }
 
 std::optional<c10::OperatorHandle> Find(absl::string_view name, absl::string_view overload) {
@@ -331,6 +319,12 @@ class Binder {
 
 }  // namespace
 
+bool CanFailOnValues(absl::string_view op) {
+  if (!IsBuiltIn(op)) return true;
+  return std::any_of(std::begin(kFallible), std::end(kFallible),
+                     [&](absl::string_view part) { return absl::StrContains(op, part); });
+}
+
 absl::StatusOr<OpBinding> Bind(const program::Instruction& call) {
   const auto [name, overload] = SplitOverload(call.op);
   const std::optional<c10::OperatorHandle> named = Find(name, overload);
@@ -352,7 +346,6 @@ absl::StatusOr<OpBinding> Bind(const program::Instruction& call) {
   for (const c10::Argument& result : schema.returns()) {
     binding.is_view = binding.is_view || result.alias_info() != nullptr;
   }
-  binding.is_view = binding.is_view || call.op == "aten::_unsafe_view";
   binding.may_need_python = !IsBuiltIn(call.op);
   binding.needs_own_threads = call.op.find("conv") != std::string::npos;
   binding.can_fail_on_values = CanFailOnValues(call.op);

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/cleanup/cleanup.h"
+#include "absl/strings/cord.h"
 #include "absl/strings/str_cat.h"
 #include "csrc/runtime/dispatch_guard.h"
 #include "csrc/runtime/executor_impl.h"
@@ -19,6 +20,8 @@ using program::kNoValue;
 using program::ValueId;
 
 namespace {
+
+constexpr absl::string_view kFailedOp = "torch_spmd/failed op";
 
 bool TakesWork(const TileMove& move) {
   return move.action == TileMove::Action::kCopy || move.action == TileMove::Action::kReduce;
@@ -129,7 +132,9 @@ absl::Status LoadedProgram::Impl::RunSteps(absl::Span<Argument> inputs,
         }
       }
     } catch (const std::exception& e) {
-      return StatusFromException(e, DescribeInstruction(program, i));
+      absl::Status status = StatusFromException(e, DescribeInstruction(program, i));
+      status.SetPayload(kFailedOp, absl::Cord(program.instructions[i].op));
+      return status;
     }
   }
   return absl::OkStatus();
@@ -200,6 +205,10 @@ absl::StatusOr<std::vector<TiledTensorPtr>> LoadedProgram::Impl::Run(
 absl::StatusOr<std::vector<TiledTensorPtr>> LoadedProgram::Run(
     absl::Span<Argument> inputs, const std::vector<c10::Scalar>& scalars) {
   return impl_->Run(inputs, scalars);
+}
+
+std::string FailedOp(const absl::Status& status) {
+  return std::string(status.GetPayload(kFailedOp).value_or(absl::Cord()));
 }
 
 TiledTensorPtr MoveTo(const TiledTensor& value, const Layout& layout, Backend& backend) {

@@ -3,12 +3,15 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "csrc/runtime/environment.h"
 #include "csrc/runtime/interrupt.h"
 #include "csrc/trace/log.h"
 #include "csrc/trace/lower.h"
+#include "csrc/trace/recover.h"
 #include "csrc/trace/session_state.h"
 #include "csrc/trace/verify_run.h"
 #include "csrc/util/status.h"
@@ -28,6 +31,8 @@ bool Coalesces(const Session::State& state) { return state.coalesce && !state.ve
 struct Live {
   std::vector<OutputSpec> outputs;
   std::vector<std::pair<BufferPtr, TapeId>> buffers;  // with what they held before
+  std::vector<absl::Status> lost;                     // by value; empty where none is
+  bool IsLost(TapeId id) const { return !lost.empty() && !lost[id].ok(); }
 };
 
 // Values that some Buffer still holds, in order of binding, each once.
@@ -60,8 +65,31 @@ Live FindLive(const Tape& tape) {
   return live;
 }
 
+// By value, what it is lost for because an input is; none at all where no input is.
+std::vector<absl::Status> LostValues(const Tape& tape) {
+  std::vector<absl::Status> lost;
+  for (const TapeInput& input : tape.inputs()) {
+    const absl::Status& poison = tape.value(input.id)->poison;
+    if (poison.ok()) continue;
+    lost.resize(tape.num_values());
+    lost[input.id] = poison;
+  }
+  if (lost.empty()) return lost;
+  for (const Record& record : tape.records()) {
+    for (const TapeId operand : record.operands) {
+      if (operand == kNoId || lost[operand].ok()) continue;
+      for (int k = 0; k < record.num_results; ++k) lost[record.first_result + k] = lost[operand];
+      break;
+    }
+  }
+  return lost;
+}
+
 // The program's results include all that is alive, and settled Buffers keep their layouts.
 bool Fits(const CachedProgram& cached, const Tape& tape, const Live& live) {
+  for (const int k : cached.inputs) {
+    if (live.IsLost(tape.inputs()[k].id)) return false;
+  }
   for (const OutputSpec& wanted : live.outputs) {
     const auto it = std::find_if(cached.outputs.begin(), cached.outputs.end(),
                                  [&](const OutputSpec& o) { return o.value == wanted.value; });
@@ -188,7 +216,7 @@ absl::StatusOr<CachedProgramPtr> FindOrCompile(Session::State& state, Tape& tape
     for (const OutputSpec& o : same.front()->outputs) {
       const bool known = std::any_of(outputs.begin(), outputs.end(),
                                      [&](const OutputSpec& x) { return x.value == o.value; });
-      if (!known) outputs.push_back({o.value, kNoId});
+      if (!known && !live.IsLost(o.value)) outputs.push_back({o.value, kNoId});
     }
   }
   SPMD_ASSIGN_OR_RETURN(CachedProgramPtr cached,
@@ -200,7 +228,8 @@ absl::StatusOr<CachedProgramPtr> FindOrCompile(Session::State& state, Tape& tape
 }
 
 absl::StatusOr<runtime::PendingRunPtr> Enqueue(Session::State& state, const Tape& tape,
-                                               const CachedProgram& cached) {
+                                               const CachedProgramPtr& program_of_tape) {
+  const CachedProgram& cached = *program_of_tape;
   SPMD_ASSIGN_OR_RETURN(std::shared_ptr<runtime::Backend> backend, TheBackend(state));
   const program::Program& program = cached.program->program();
   std::vector<runtime::ExecutorQueue::Argument> arguments;
@@ -220,7 +249,8 @@ absl::StatusOr<runtime::PendingRunPtr> Enqueue(Session::State& state, const Tape
                       value->run_output};
     if (argument.donate) value->tiles = nullptr;
     arguments.push_back(std::move(argument));
-    in_flight.arguments.emplace_back(value);
+    in_flight.arguments.push_back(
+        {c10::weak_intrusive_ptr<Value>(value), arguments.back().value.run, value->run_output});
   }
   std::vector<c10::Scalar> scalars = tape.scalars();
   for (const int r : cached.starts)
@@ -230,8 +260,13 @@ absl::StatusOr<runtime::PendingRunPtr> Enqueue(Session::State& state, const Tape
   }
   std::optional<VerifiedRun> given;
   if (state.verify && !backend->planning()) {
-    SPMD_ASSIGN_OR_RETURN(given, RecordInputs(arguments, scalars));
+    // Without one of its arguments the run fails by itself.
+    if (auto recorded = RecordInputs(arguments, scalars); recorded.ok()) {
+      given = *std::move(recorded);
+    }
   }
+  in_flight.program = program_of_tape;
+  in_flight.scalars = scalars;
   {
     const GilReleased no_gil(state);
     in_flight.run =
@@ -250,37 +285,45 @@ bool IsThere(const Value& value) {
   return value.tiles != nullptr || value.run != nullptr || value.host.defined();
 }
 
-// For tapes that never ran: Buffers get back what they held, or say what became of their value.
+absl::Status Lost(const absl::Status& status) {
+  constexpr absl::string_view kLost = "the value was lost when the ops that make it failed: ";
+  if (absl::StartsWith(status.message(), kLost)) return status;
+  return absl::Status(status.code(), absl::StrCat(kLost, status.message()));
+}
+
+// The Buffer of a value that is not made gets back what it held, or says what became of the value.
+void GiveUp(Buffer& buffer, TapeId before, const Tape& tape, const absl::Status& status) {
+  if (before != kNoId && IsThere(*tape.value(before))) {
+    buffer.Bind(tape.value(before));
+  } else {
+    buffer.value->poison = Lost(status);
+    buffer.value->pending = false;
+  }
+}
+
+// For tapes that never ran.
 void Poison(const Live& live, const Tape& tape, const absl::Status& status) {
-  const absl::Status lost(status.code(),
-                          absl::StrCat("the value was lost when the ops that make it failed: ",
-                                       std::string(status.message())));
   for (const auto& [buffer, before] : live.buffers) {
-    if (!buffer->value->pending) continue;
-    if (before != kNoId && IsThere(*tape.value(before))) {
-      buffer->Bind(tape.value(before));
-    } else {
-      buffer->value->poison = lost;
-      buffer->value->pending = false;
-    }
+    if (buffer->value->pending) GiveUp(*buffer, before, tape, status);
   }
 }
 
-// What a failed run did not take goes back to where it came from. Once for each run.
-void TakeBack(Session::State::InFlight& in_flight) {
-  std::vector<runtime::LoadedProgram::Argument> left = in_flight.run->TakeBackArguments();
-  for (size_t k = 0; k < left.size() && k < in_flight.arguments.size(); ++k) {
-    const ValuePtr value = in_flight.arguments[k].lock();
-    if (value == nullptr || left[k].value == nullptr || value->tiles != nullptr) continue;
-    value->tiles = left[k].value;
-    value->run = nullptr;
+// Gives up what depends on values that are lost, and takes it out of `live`.
+void GiveUpDependents(const Tape& tape, Live& live) {
+  std::vector<absl::Status> lost = LostValues(tape);
+  if (lost.empty()) return;
+  for (const auto& [buffer, before] : live.buffers) {
+    const absl::Status& status = lost[buffer->value->id];
+    if (buffer->value->pending && !status.ok()) GiveUp(*buffer, before, tape, status);
   }
-}
-
-Session::State::InFlight* Find(Session::State& state, const runtime::PendingRunPtr& run) {
-  const auto it = std::find_if(state.in_flight.begin(), state.in_flight.end(),
-                               [&](const auto& f) { return f.run == run; });
-  return it == state.in_flight.end() ? nullptr : &*it;
+  const auto is_lost = [&](TapeId id) { return !lost[id].ok(); };
+  live.outputs.erase(std::remove_if(live.outputs.begin(), live.outputs.end(),
+                                    [&](const OutputSpec& o) { return is_lost(o.value); }),
+                     live.outputs.end());
+  for (OutputSpec& o : live.outputs) {
+    if (o.becomes != kNoId && is_lost(o.becomes)) o.becomes = kNoId;
+  }
+  live.lost = std::move(lost);
 }
 
 // A failure is raised once, whichever of the runs that it stopped is looked at first.
@@ -288,13 +331,26 @@ bool Unreported(Session::State& state, const Session::State::InFlight& f) {
   if (f.reported) return false;
   const runtime::PendingRunPtr cause = f.run->cause();
   if (cause == nullptr) return true;
-  const Session::State::InFlight* const root = Find(state, cause);
+  const Session::State::InFlight* const root = FindInFlight(state, cause);
   return root != nullptr && !root->reported;
+}
+
+// A failure that nobody has seen yet waits for somebody who looks, where a value is lost with it or
+// a later run needs what was made all the same.
+bool MayBeSeen(const Session::State& state, const Session::State::InFlight& f) {
+  for (const auto& weak : f.results) {
+    const ValuePtr value = weak.lock();
+    if (value != nullptr && value->run == f.run) return true;
+  }
+  return std::any_of(state.in_flight.begin(), state.in_flight.end(), [&](const auto& later) {
+    return std::any_of(later.arguments.begin(), later.arguments.end(),
+                       [&](const auto& argument) { return argument.run.lock() == f.run; });
+  });
 }
 
 void Report(Session::State& state, Session::State::InFlight& f) {
   f.reported = true;
-  Session::State::InFlight* const root = Find(state, f.run->cause());
+  Session::State::InFlight* const root = FindInFlight(state, f.run->cause());
   if (root != nullptr) root->reported = true;
 }
 
@@ -326,7 +382,12 @@ absl::Status WaitFor(Session::State& state, const runtime::PendingRun& run) {
 absl::Status Resolve(Session::State& state, Value& value) {
   if (value.run == nullptr) return value.poison;
   const runtime::PendingRunPtr run = value.run;
-  const absl::Status status = WaitFor(state, *run);
+  absl::Status status = WaitFor(state, *run);
+  Session::State::InFlight* const entry = status.ok() ? nullptr : FindInFlight(state, run);
+  if (entry != nullptr) {
+    Recover(state, *entry);
+    if (!entry->errors[value.run_output].ok()) status = entry->errors[value.run_output];
+  }
   if (value.run == nullptr) return value.poison;
   value.run = nullptr;
   const ValuePtr before = std::move(value.before);
@@ -338,47 +399,48 @@ absl::Status Resolve(Session::State& state, Value& value) {
     value.tiles = *std::move(tiles);
     return absl::OkStatus();
   }
-  Session::State::InFlight* const entry = Find(state, run);
   const bool first = entry != nullptr && Unreported(state, *entry);
-  if (entry != nullptr) {
-    Report(state, *entry);
-    TakeBack(*entry);
-  }
+  if (entry != nullptr) Report(state, *entry);
   if (before != nullptr) Resolve(state, *before).IgnoreError();
   if (before != nullptr && before->poison.ok() && before->tiles != nullptr) {
     value.tiles = before->tiles;
     value.layout = before->layout;
   } else {
-    value.poison = absl::Status(
-        status.code(), absl::StrCat("the value was lost when the ops that make it failed: ",
-                                    std::string(status.message())));
+    value.poison = Lost(status);
   }
   return first ? status : value.poison;
 }
 
 absl::Status ReportAll(Session::State& state) {
-  absl::Status first;
+  absl::Status first = std::exchange(state.unseen, absl::OkStatus());
   for (Session::State::InFlight& f : state.in_flight) {
     const absl::Status status = WaitFor(state, *f.run);
     if (status.ok()) continue;
+    Recover(state, f);
     if (Unreported(state, f)) first.Update(status);
     Report(state, f);
-    TakeBack(f);
   }
   Collect(state);
   return first;
 }
 
 void Collect(Session::State& state) {
-  while (!state.in_flight.empty() && state.in_flight.front().run->done()) {
-    Session::State::InFlight& f = state.in_flight.front();
-    // A failure that nobody has seen yet waits for somebody who looks.
-    if (!f.run->Wait().ok() && Unreported(state, f)) return;
-    for (const auto& weak : f.results) {
-      const ValuePtr value = weak.lock();
-      if (value != nullptr && value->run == f.run) Resolve(state, *value).IgnoreError();
+  std::deque<Session::State::InFlight>& runs = state.in_flight;
+  for (auto it = runs.begin(); it != runs.end() && it->run->done();) {
+    const absl::Status status = it->run->Wait();
+    if (!status.ok() && Unreported(state, *it)) {
+      Recover(state, *it);
+      if (MayBeSeen(state, *it)) {
+        ++it;
+        continue;
+      }
+      state.unseen.Update(status);
     }
-    state.in_flight.pop_front();
+    for (const auto& weak : it->results) {
+      const ValuePtr value = weak.lock();
+      if (value != nullptr && value->run == it->run) Resolve(state, *value).IgnoreError();
+    }
+    it = runs.erase(it);
   }
 }
 
@@ -410,7 +472,8 @@ absl::Status Cut(Session::State& state, const std::string& why) {
   const std::unique_ptr<Tape> tape = std::move(state.tape);
   state.tape = std::make_unique<Tape>();
   tape->EndFollowing();
-  const Live live = FindLive(*tape);
+  Live live = FindLive(*tape);
+  GiveUpDependents(*tape, live);
   if (live.outputs.empty()) return absl::OkStatus();
 
   auto cached = FindOrCompile(state, *tape, live, why);
@@ -418,7 +481,7 @@ absl::Status Cut(Session::State& state, const std::string& why) {
     Poison(live, *tape, cached.status());
     return cached.status();
   }
-  auto run = Enqueue(state, *tape, **cached);
+  auto run = Enqueue(state, *tape, *cached);
   if (!run.ok()) {
     Poison(live, *tape, run.status());
     return run.status();

@@ -2,6 +2,8 @@
 // The way of most ops: infer the results' metadata, record the functional twin, rebind what is
 // written.
 #include <ATen/MemoryOverlap.h>
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/native/Resize.h>
 #include <c10/core/ScalarType.h>
 
 #include <algorithm>
@@ -80,6 +82,20 @@ void ResizeOut(Session::State& state, const at::Tensor& target, const TensorMeta
 
 std::vector<c10::IValue> PopArguments(const OpInfo& op, torch::jit::Stack* stack) {
   return torch::jit::pop(*stack, op.args.size());
+}
+
+void RunIntoOut(const OpInfo& op, torch::jit::Stack* stack) {
+  const at::AutoDispatchBelowADInplaceOrView below;
+  const OpInfo& plain = GetOp(op.handle.operator_name().name);
+  const std::vector<c10::IValue> out = torch::jit::pop(*stack, op.result_alias.size());
+  plain.handler(plain, stack);
+  const std::vector<c10::IValue> results = torch::jit::pop(*stack, out.size());
+  for (size_t k = 0; k < out.size(); ++k) {
+    const at::Tensor target = out[k].toTensor(), result = results[k].toTensor();
+    at::native::resize_output(target, result.sizes());
+    target.copy_(result);
+    stack->push_back(target);
+  }
 }
 
 void RunGeneric(Session::State& state, const OpInfo& op, torch::jit::Stack* stack) {

@@ -94,6 +94,17 @@ void Arange(const OpInfo& op, torch::jit::Stack* stack) {
   stack->push_back(NewTensor(state, meta, id));
 }
 
+// eye, linspace and the like, recorded as they are.
+void Table(const OpInfo& op, torch::jit::Stack* stack) {
+  Session::State& state = Session::Get().state();
+  if (GoesElsewhere(state, op, stack)) return;
+  Args args = PopArguments(op, stack);
+  const TensorMeta meta = MetaOf(state, op, args);
+  // The default type may be another one when the program runs.
+  args[op.FindArg("dtype")] = static_cast<int64_t>(meta.dtype);
+  stack->push_back(NewTensor(state, meta, Emit(state, op, std::move(args), {}, {TypeOf(meta)})));
+}
+
 void Fill(const OpInfo& op, torch::jit::Stack* stack) {
   Session::State& state = Session::Get().state();
   const Args a = PopArguments(op, stack);
@@ -121,10 +132,14 @@ constexpr HandlerRow kRows[] = {
     {"aten::empty_like", &Empty},
     {"aten::empty_permuted", &Empty},
     {"aten::empty_strided", &Empty},
+    {"aten::eye", &Table},
+    {"aten::eye.m", &Table},
     {"aten::fill_.Scalar", &Fill},
     {"aten::fill_.Tensor", &Fill},
     {"aten::full", &Filled},
     {"aten::full_like", &Filled},
+    {"aten::linspace", &Table},
+    {"aten::logspace", &Table},
     {"aten::new_empty", &Empty},
     {"aten::new_empty_strided", &Empty},
     {"aten::new_full", &Filled},
@@ -132,7 +147,11 @@ constexpr HandlerRow kRows[] = {
     {"aten::new_zeros", &Filled},
     {"aten::ones", &Filled},
     {"aten::ones_like", &Filled},
+    {"aten::range", &Arange},
+    {"aten::range.step", &Arange},
     {"aten::scalar_tensor", &Filled},
+    {"aten::tril_indices", &Table},
+    {"aten::triu_indices", &Table},
     {"aten::zero_", &Fill},
     {"aten::zeros", &Filled},
     {"aten::zeros_like", &Filled},

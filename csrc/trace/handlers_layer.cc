@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Whole layers that PyTorch hands to private devices: linear's gradient, batch norm, attention, and
-// the fused cells of recurrent nets (written in ATen ops, which come back to the boxed kernel).
+// Whole layers that PyTorch hands to private devices: linear's gradient, attention, and the
+// fused cells of recurrent nets (written in ATen ops, which come back to the boxed kernel).
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/ops/_linalg_check_errors.h>
 #include <ATen/ops/add.h>
 #include <ATen/ops/cat.h>
-#include <ATen/ops/histc.h>
 #include <ATen/ops/isclose.h>
 #include <ATen/ops/mul.h>
 #include <ATen/ops/rsub.h>
@@ -62,40 +61,6 @@ void LinearBackward(const OpInfo& op, torch::jit::Stack* stack) {
   stack->push_back(dinput);
   stack->push_back(dweight);
   stack->push_back(dbias);
-}
-
-// native_batch_norm writes its running statistics without saying so.
-void BatchNorm(const OpInfo& op, torch::jit::Stack* stack) {
-  Session::State& state = Session::Get().state();
-  const Args a = PopArguments(op, stack);
-  const at::Tensor input = a[0].toTensor(), mean = Optional(a[3]), var = Optional(a[4]);
-  const bool training = a[5].toBool();
-  const bool tracks = mean.defined() && var.defined();
-  const OpInfo& infer_op = GetOp("aten::native_batch_norm");
-  const Inference& inferred = state.shapes.Infer(infer_op, a);
-  TORCH_CHECK(inferred.ok, "native_batch_norm: invalid arguments");
-  std::vector<TensorMeta> metas = inferred.tensors;
-  for (size_t k = 1; k < 3; ++k) {
-    metas[k] = TensorMeta::Contiguous(metas[k].dtype, {training ? input.size(1) : 0});
-  }
-  std::vector<TensorType> types;
-  for (const TensorMeta& m : metas) types.push_back(TypeOf(m));
-  const bool updates = training && tracks;
-  const OpInfo& graph_op =
-      updates ? GetOp("aten::_native_batch_norm_legit_functional")
-              : (training ? GetOp("aten::_native_batch_norm_legit.no_stats") : infer_op);
-  if (updates) {
-    types.push_back(TypeOf(mean));
-    types.push_back(TypeOf(var));
-  }
-  Arguments call = ReadArguments(state, graph_op, Rearrange(op, a, graph_op));
-  const TapeId first = Emit(state, *call.op, std::move(call.args), std::move(call.operands), types,
-                            std::move(call.groups));
-  if (updates) {
-    Write(state, mean, first + 3);
-    Write(state, var, first + 4);
-  }
-  for (int k = 0; k < 3; ++k) stack->push_back(NewTensor(state, metas[k], first + k));
 }
 
 void Attention(const OpInfo& op, torch::jit::Stack* stack) {
@@ -231,20 +196,6 @@ void GruCellBackward(const OpInfo& op, torch::jit::Stack* stack) {
   stack->push_back(has_bias ? at::sum(hidden, {0}) : at::Tensor());
 }
 
-// Integers are counted, too, as on CUDA; the CPU's kernel takes floating point only.
-void Histc(const OpInfo& op, torch::jit::Stack* stack) {
-  const at::Tensor self = torch::jit::peek(*stack, 0, op.args.size()).toTensor();
-  if (!at::isIntegralType(self.scalar_type(), /*includeBool=*/false)) {
-    RunGeneric(Session::Get().state(), op, stack);
-    return;
-  }
-  const at::AutoDispatchBelowADInplaceOrView below;
-  const Args a = PopArguments(op, stack);
-  const at::Tensor counts =
-      at::histc(self.to(at::kDouble), a[1].toInt(), a[2].toScalar(), a[3].toScalar());
-  stack->push_back(counts.to(self.scalar_type()));
-}
-
 // What failed is raised at the op's line, as in eager; reading it runs what is pending.
 void CheckErrors(const OpInfo& op, torch::jit::Stack* stack) {
   Session::State& state = Session::Get().state();
@@ -263,7 +214,6 @@ void AllClose(const OpInfo& op, torch::jit::Stack* stack) {
 
 constexpr HandlerRow kRows[] = {
     {"aten::_linalg_check_errors", &CheckErrors},
-    {"aten::_native_batch_norm_legit", &BatchNorm, kReplayable},
     {"aten::_scaled_dot_product_fused_attention_overrideable", &Attention, kReplayable},
     {"aten::_scaled_dot_product_fused_attention_overrideable_backward", &AttentionBackward,
      kReplayable},
@@ -272,9 +222,7 @@ constexpr HandlerRow kRows[] = {
     {"aten::_thnn_fused_lstm_cell", &LstmCell, kReplayable},
     {"aten::_thnn_fused_lstm_cell_backward_impl", &LstmCellBackward, kReplayable},
     {"aten::allclose", &AllClose},
-    {"aten::histc", &Histc},
     {"aten::linear_backward", &LinearBackward, kReplayable},
-    {"aten::native_batch_norm", &BatchNorm, kReplayable},
 };
 
 }  // namespace

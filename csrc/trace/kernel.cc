@@ -3,6 +3,7 @@
 
 #include <ATen/SequenceNumber.h>
 #include <c10/core/AutogradState.h>
+#include <c10/core/GradMode.h>
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/graph_task.h>
@@ -47,6 +48,17 @@ void CheckUsable(Session::State& state) {
               "torch_spmd: this process was forked from one that had used the device; "
               "its tensors cannot be used here. Start workers with "
               "torch.multiprocessing.set_start_method('spawn'), or keep their tensors on the CPU");
+}
+
+// Autograd counts its nodes by thread and runs later ones first, but nodes that a backward pass
+// makes come after all that were there, on whatever thread. (An op written into a view is a node of
+// its own and a part of another, which has to run before it.)
+void CatchUpWithOtherThreads(Session::State& state) {
+  if (!c10::GradMode::is_enabled()) return;
+  while (at::sequence_number::peek() < state.latest_sequence) {
+    at::sequence_number::get_and_increment();
+  }
+  state.latest_sequence = at::sequence_number::peek();
 }
 
 // The user's line: in a backward pass, that of the forward op whose gradient is computed.
@@ -108,6 +120,7 @@ void RunAndRecord(const OpInfo& op, torch::jit::Stack* stack) {
     RunGeneric(*lock, op, stack);
   }
   if (capture) capture->Finish(*stack);
+  CatchUpWithOtherThreads(*lock);
 }
 
 void NoteMicroStep(Session::State& state, bool updates_first, int64_t graph_task) {

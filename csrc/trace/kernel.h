@@ -26,6 +26,9 @@ void RunAndRecord(const OpInfo& op, torch::jit::Stack* stack);
 void RunGeneric(Session::State& state, const OpInfo& op, torch::jit::Stack* stack);
 void RunOnHost(Session::State& state, const OpInfo& op, torch::jit::Stack* stack);
 
+// For handlers: an overload with out=, as the handler of the one without and a copy of its results.
+void RunIntoOut(const OpInfo& op, torch::jit::Stack* stack);
+
 // A user's op arrives whole from now on, even where it has a kernel that fits every device.
 void TakeWhole(const c10::OperatorHandle& handle);
 // Kernels above autograd. They stay while the handles do.
@@ -51,6 +54,10 @@ absl::Span<const HandlerRow> CreationHandlers();
 absl::Span<const HandlerRow> RandomHandlers();
 absl::Span<const HandlerRow> StorageHandlers();
 absl::Span<const HandlerRow> LayerHandlers();
+absl::Span<const HandlerRow> BatchNormHandlers();
+absl::Span<const HandlerRow> ComposedHandlers();
+absl::Span<const HandlerRow> EmbeddingBagHandlers();
+absl::Span<const HandlerRow> HistogramHandlers();
 absl::Span<const HandlerRow> OptimizerHandlers();
 
 }  // namespace spmd::trace

@@ -257,12 +257,12 @@ Attributes AttributesOf(const Record& record) {
   return attributes;
 }
 
-absl::StatusOr<ir::Annotation> AnnotationOf(const Mark& mark, int rank,
-                                            const LowerOptions& options) {
+absl::StatusOr<ir::Annotation> AnnotationOf(const Mark& mark, int rank, const LowerOptions& options,
+                                            absl::string_view caller) {
   for (size_t m = 0; m < options.meshes->size(); ++m) {
     if (!((*options.meshes)[m] == mark.mesh)) continue;
     const int grid = options.grids->grid_of[m];
-    SPMD_ASSIGN_OR_RETURN(Sharding sharding, ResolveSpec("mark_sharding", mark.spec, mark.mesh,
+    SPMD_ASSIGN_OR_RETURN(Sharding sharding, ResolveSpec(caller, mark.spec, mark.mesh,
                                                          *options.grids->grids[grid], rank));
     return ir::Annotation{grid, std::move(sharding), ir::Hold::kCommitted};
   }

@@ -42,9 +42,9 @@ int64_t StartOf(const Record& record, const std::vector<c10::IValue>& args);
 Attributes AttributesOf(const Record& record);
 Attr AttrOf(const ArgInfo& info, const c10::IValue& value);
 
-// Number of the grid in which the mesh is written; its sharding there.
-absl::StatusOr<ir::Annotation> AnnotationOf(const Mark& mark, int rank,
-                                            const LowerOptions& options);
+// Number of the grid in which the mesh is written; its sharding there. Errors: ResolveSpec's.
+absl::StatusOr<ir::Annotation> AnnotationOf(const Mark& mark, int rank, const LowerOptions& options,
+                                            absl::string_view caller = "mark_sharding");
 
 // --- foreach (lower_foreach.cc) ---
 // The op that each tensor of a foreach op goes through, or null: "aten::_foreach_add.List" →

@@ -43,9 +43,8 @@ constexpr std::array<std::string_view, 11> kRuntimeOps = {
     "aten::masked_fill", "aten::rsub",    "aten::sub"};
 static_assert(IsSorted(kRuntimeOps));
 
-constexpr std::array<std::string_view, 5> kHostOnly = {
-    "aten::_embedding_bag", "aten::_embedding_bag_forward_only", "aten::linalg_lstsq",
-    "aten::multinomial", "aten::nonzero_static"};
+constexpr std::array<std::string_view, 3> kHostOnly = {"aten::linalg_lstsq", "aten::multinomial",
+                                                       "aten::nonzero_static"};
 static_assert(IsSorted(kHostOnly));
 
 constexpr std::array<std::string_view, 14> kCopiesOfViews = {
@@ -60,9 +59,14 @@ constexpr std::array<std::string_view, 3> kKeptWhole = {"aten::linear", "aten::m
                                                         "aten::silu_backward"};
 static_assert(IsSorted(kKeptWhole));
 
-constexpr std::array<std::string_view, 4> kLeft = {"aten::_has_same_storage_numel",
+constexpr std::array<std::string_view, 8> kLeft = {"aten::_chunk_cat",
+                                                   "aten::_has_same_storage_numel",
                                                    "aten::_new_zeros_with_same_feature_meta",
-                                                   "aten::alias", "aten::detach"};
+                                                   "aten::_pack_padded_sequence",
+                                                   "aten::_unsafe_masked_index",
+                                                   "aten::_unsafe_masked_index_put_accumulate",
+                                                   "aten::alias",
+                                                   "aten::detach"};
 static_assert(IsSorted(kLeft));
 
 }  // namespace

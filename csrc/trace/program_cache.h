@@ -17,6 +17,12 @@
 
 namespace spmd::trace {
 
+struct ProgramPart {
+  std::vector<int> inputs;  // of the whole program, by number
+  std::shared_ptr<CompiledProgram> program;
+  std::vector<LayoutPtr> layouts;  // of the outputs
+};
+
 struct CachedProgram {
   Hash128 key;
   bool runtime_starts = false;
@@ -26,6 +32,8 @@ struct CachedProgram {
   std::vector<int> starts;          // records whose starts are passed at run time
   std::shared_ptr<CompiledProgram> program;
   RecordingPtr recording;  // of the tape it was compiled from
+  // Parts of it by their outputs, compiled when the whole has failed (csrc/trace/recover.h).
+  absl::flat_hash_map<std::vector<int>, std::shared_ptr<ProgramPart>> parts;
   // What the tape looked like, for explain_compile.
   std::vector<const OpInfo*> ops;
   std::vector<uint64_t> prefixes;

@@ -96,8 +96,10 @@ void RegisterKernels() {
   c10::Dispatcher& dispatcher = c10::Dispatcher::singleton();
   auto* handles = new std::vector<c10::RegistrationHandleRAII>;  // for the life of the process
   absl::flat_hash_map<std::string, const HandlerRow*> handlers;
-  for (const auto rows : {ViewHandlers(), CopyHandlers(), CreationHandlers(), RandomHandlers(),
-                          StorageHandlers(), LayerHandlers(), OptimizerHandlers()}) {
+  for (const auto rows :
+       {ViewHandlers(), CopyHandlers(), CreationHandlers(), RandomHandlers(), StorageHandlers(),
+        LayerHandlers(), BatchNormHandlers(), ComposedHandlers(), EmbeddingBagHandlers(),
+        HistogramHandlers(), OptimizerHandlers()}) {
     for (const HandlerRow& row : rows) {
       TORCH_INTERNAL_ASSERT(FindOp(row.op) != nullptr, "no operator ", row.op);
       TORCH_INTERNAL_ASSERT(handlers.emplace(row.op, &row).second, "two handlers of ", row.op);

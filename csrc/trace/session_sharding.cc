@@ -252,9 +252,9 @@ absl::StatusOr<at::Tensor> Session::Reshard(const at::Tensor& tensor, const Mesh
   SessionLock lock;
   SPMD_RETURN_IF_ERROR(CheckOurs("reshard", tensor));
   SPMD_RETURN_IF_ERROR(NoteMesh(*lock, mesh));
-  SPMD_RETURN_IF_ERROR(
-      AnnotationOf({mesh, spec}, static_cast<int>(tensor.dim()), {&lock->meshes, &lock->grids})
-          .status());
+  SPMD_RETURN_IF_ERROR(AnnotationOf({mesh, spec}, static_cast<int>(tensor.dim()),
+                                    {&lock->meshes, &lock->grids}, "reshard")
+                           .status());
   lock->used = true;
   const TensorMeta meta = TensorMeta::Contiguous(tensor.scalar_type(), tensor.sizes());
   at::Tensor out = NewTensor(meta, nullptr);
@@ -317,9 +317,9 @@ absl::StatusOr<at::Tensor> Session::FromLocalShards(const std::vector<ShardData>
   SessionLock lock;
   if (shards.empty()) return absl::InvalidArgumentError("from_local_shards: no shards were given");
   SPMD_RETURN_IF_ERROR(NoteMesh(*lock, mesh));
-  SPMD_RETURN_IF_ERROR(
-      AnnotationOf({mesh, spec}, static_cast<int>(dims.size()), {&lock->meshes, &lock->grids})
-          .status());
+  SPMD_RETURN_IF_ERROR(AnnotationOf({mesh, spec}, static_cast<int>(dims.size()),
+                                    {&lock->meshes, &lock->grids}, "from_local_shards")
+                           .status());
   lock->used = true;
   at::Tensor host = at::zeros(dims, shards[0].data.options().device(at::kCPU));
   SPMD_RETURN_IF_ERROR(FillShards(host, shards, "from_local_shards"));

@@ -45,6 +45,7 @@ struct Session::State {
       false;  // since it began, an op looked at what it may not be replayed with
   // Lines of forward ops by the sequence number of their autograd nodes.
   absl::flat_hash_map<uint64_t, std::string> line_of_sequence;
+  uint64_t latest_sequence = 0;  // of autograd's nodes, on any thread
   absl::flat_hash_set<std::string> warned;
   bool deduplicate = true;
   bool coalesce = runtime::EnvironmentCoalesce();
@@ -58,12 +59,22 @@ struct Session::State {
   // Programs run on its thread; cuts return before they have.
   std::unique_ptr<runtime::ExecutorQueue> queue;
   struct InFlight {
+    struct Argument {
+      c10::weak_intrusive_ptr<Value> value;
+      std::weak_ptr<runtime::PendingRun> run;  // that was to make it, if it was not there
+      int output = -1;
+    };
     runtime::PendingRunPtr run;
-    std::vector<c10::weak_intrusive_ptr<Value>> arguments;
+    CachedProgramPtr program;
+    std::vector<c10::Scalar> scalars;
+    std::vector<Argument> arguments;
     std::vector<c10::weak_intrusive_ptr<Value>> results;
-    bool reported = false;  // its failure has been raised once
+    bool reported = false;             // its failure has been raised once
+    bool recovered = false;            // see csrc/trace/recover.h
+    std::vector<absl::Status> errors;  // by result, once it is: what it is lost for
   };
   std::deque<InFlight> in_flight;
+  absl::Status unseen;  // a failure that nobody looked at, and that no value can tell of any more
   // Some backward pass has added to gradients that were there: micro-steps. From then on every
   // backward pass ends in a cut, so that they are one program; until a step of the optimizer
   // follows a single pass.

@@ -7,6 +7,7 @@
 
 #include "csrc/runtime/dispatch_guard.h"
 #include "csrc/trace/device.h"
+#include "csrc/trace/own_shapes.h"
 
 namespace spmd::trace {
 
@@ -111,19 +112,36 @@ void StatisticsAsOnCpu(const OpInfo& op, const std::vector<c10::IValue>& args, I
   for (size_t r = 4; with_update && r < result.tensors.size(); ++r) result.tensors[r].dtype = input;
 }
 
-// The loss of one sample that is not reduced has no dimension.
+// In inference the CPU's kernels save no statistics: the gradient takes the running ones.
+void NoStatisticsInInference(const OpInfo& op, const std::vector<c10::IValue>& args,
+                             Inference& result) {
+  const std::string& base = op.handle.operator_name().name;
+  const bool never =
+      base == "aten::_native_batch_norm_legit_no_training" || base == "aten::_batch_norm_no_update";
+  const int training = op.FindArg("training");
+  const bool by_argument = base == "aten::native_batch_norm" && !args[training].toBool();
+  if (!never && !by_argument) return;
+  for (size_t r = 1; r < 3; ++r) {
+    result.tensors[r] = TensorMeta::Contiguous(result.tensors[r].dtype, {0});
+  }
+}
+
+// The loss of one sample that is not reduced has no dimension, or that of its target.
 void MarginLossAsOnCpu(const OpInfo& op, const std::vector<c10::IValue>& args, Inference& result) {
   const std::string& base = op.handle.operator_name().name;
   if (base != "aten::multi_margin_loss" && base != "aten::multilabel_margin_loss_forward") return;
   const int reduction = op.FindArg("reduction");
-  if (args[0].toTensor().dim() < 2 && args[reduction].toInt() == 0) {
-    result.tensors[0].sizes.clear();
-    result.tensors[0].strides.clear();
-  }
+  if (args[0].toTensor().dim() >= 2 || args[reduction].toInt() != 0) return;
+  Dims sizes;
+  if (base == "aten::multi_margin_loss" && args[1].toTensor().dim() > 0) sizes.push_back(1);
+  result.tensors[0] =
+      TensorMeta::Contiguous(result.tensors[0].dtype, at::IntArrayRef(sizes.data(), sizes.size()));
 }
 
 Inference Ask(const OpInfo& op, const std::vector<c10::IValue>& args) {
   Inference result;
+  result.ok = OwnShapes(op, args, result);
+  if (result.ok) return result;
   torch::jit::Stack stack;
   stack.reserve(args.size());
   try {
@@ -151,6 +169,7 @@ Inference Ask(const OpInfo& op, const std::vector<c10::IValue>& args) {
     result.counts.push_back(count);
   }
   StatisticsAsOnCpu(op, args, result);
+  NoStatisticsInInference(op, args, result);
   MarginLossAsOnCpu(op, args, result);
   result.ok = true;
   return result;

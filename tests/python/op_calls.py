@@ -106,6 +106,20 @@ REDUCTIONS = [
     ),
 ]
 
+SCANS = [call("_logcumsumexp", X, dim, dim=cut) for dim in (0, 1) for cut in (0, 1)]
+
+GRADIENTS = [
+    call("_standard_gamma_grad", POSITIVE, ABOVE_ONE),
+    *(
+        call("_cdist_backward", *tensors, 2.0, torch.zeros(0, 4, 6), dim=1)
+        for tensors in (
+            (normal(0, 4, 6), normal(1, 4, 2), normal(0, 6, 2)),
+            (normal(0, 4, 6), normal(0, 4, 2), normal(1, 6, 2)),
+        )
+    ),
+    call("_dirichlet_grad", POSITIVE, POSITIVE, POSITIVE.sum(-1, True).expand(6, 4)),
+]
+
 INDEX = integers(0, 6, 6, 4)
 
 MOVES = [
@@ -133,7 +147,6 @@ RULELESS = [
     call("_aminmax.dim", X, 0),
     call("_compute_linear_combination", X, normal(3, 6)),
     call("_convert_indices_from_coo_to_csr", torch.tensor([0, 1, 1, 2, 4, 5]), 6),
-    call("_dirichlet_grad", POSITIVE, POSITIVE, POSITIVE.sum(-1, True).expand(6, 4)),
     call("_masked_softmax", normal(6, 2, 4, 4), normal(6, 4) > 0, 3, 1),
     call("_slow_conv2d_forward", IMAGE, normal(2, 3, 3, 3), [3, 3], normal(2), [1, 1], [1, 1]),
     call("_stack", [X, Y], 1),
@@ -148,14 +161,53 @@ RULELESS = [
 
 _places = torch.ops.aten.max_pool2d_with_indices(IMAGE, [2, 2])[1]
 
+_OUT = {name: torch.empty(0) for name in ("out", "save_mean", "save_invstd")}
+
 LAYERS = [
     call("_linalg_eigvals", normal(6, 4, 4)),
+    *(call("geqrf", normal(6, 4, 3), dim=dim) for dim in (0, 1, 2)),
+    *(
+        made
+        for dim in (0, 1)
+        for low, high in ((-1, 1), (0, 0), (5, 5))
+        for made in (
+            call("histc", X, 5, low, high, dim=dim),
+            call("histc.out", X, 5, low, high, out=torch.empty(0), dim=dim),
+        )
+    ),
+    call("histc", torch.full((6, 4), 2.5), 5),
+    *(
+        call(op, IMAGE[..., 0, :2], bins, range=bounds, weight=weight, density=density, dim=dim)
+        for dim in (0, 1)
+        for density, weight in ((False, None), (True, normal(6, 3).abs()))
+        for op, bins, bounds in (
+            ("_histogramdd_from_bin_cts", [2, 3], None),
+            ("_histogramdd_from_bin_cts", [2, 3], [-1.0, 1.0, -2.0, 0.5]),
+            ("_histogramdd_bin_edges", [2, 3], None),
+            ("_histogramdd_bin_edges", [2, 3], [-1.0, 1.0, 2.0, 2.0]),
+        )
+    ),
+    *(
+        call(f"histogram.{form}", X, bins, weight=weight, density=density)
+        for density, weight in ((False, None), (True, POSITIVE))
+        for form, bins in (("bin_ct", 4), ("bins_tensor", torch.tensor([-1.0, 0.0, 0.1, 2.0])))
+    ),
     call(
         "_native_batch_norm_legit_no_training",
         IMAGE,
         *(normal(3), normal(3), normal(3), between(0.5, 2, 3), 0.1, 1e-5),
     ),
     call("_native_batch_norm_legit_no_training", X, None, None, Y[0], POSITIVE[0], 0.1, 1e-5),
+    call("_batch_norm_no_update", X, Y[1], Y[2], Y[0], POSITIVE[0], 0.1, 1e-5),
+    call("_batch_norm_with_update", X, Y[1], Y[2], Y[0], POSITIVE[0], 0.1, 1e-5),
+    call("_batch_norm_with_update_functional", X, Y[1], Y[2], Y[0], POSITIVE[0], 0.1, 1e-5),
+    *(
+        call("native_batch_norm.out", X, None, None, Y[0], POSITIVE[0], training, 0.1, 1e-5, **_OUT)
+        for training in (True, False)
+    ),
+    call("batch_norm_update_stats", IMAGE, torch.zeros(3), torch.ones(3), 0.1),
+    call("batch_norm_update_stats", X, None, None, 0.1),
+    call("batch_norm_update_stats", X.bfloat16(), torch.zeros(4), torch.ones(4), 0.1),
     call("_upsample_bicubic2d_aa", IMAGE, [5, 12], False),
     call("_upsample_bicubic2d_aa", IMAGE, [5, 12], True, dim=2),
     call("_upsample_bicubic2d_aa_backward", normal(6, 3, 5, 12), [5, 12], [6, 3, 8, 8], False),
@@ -179,17 +231,23 @@ _lists = [[normal(6, 4), normal(6)] for _ in range(3)] + [
     [between(0.1, 1, 6, 4), between(0.1, 1, 6)] for _ in range(2)
 ]
 _steps = [torch.tensor(3.0), torch.tensor(3.0)]
+_rate = torch.tensor(0.1)
 _sgd = {"lr": 0.1, "weight_decay": 0.1, "momentum": 0.9, "dampening": 0.2, "nesterov": True}
 _adam = {"lr": 0.1, "beta1": 0.9, "beta2": 0.99, "weight_decay": 0.1, "eps": 1e-6}
 
 
 def adam(op, amsgrad=False, **options):
     maxima = _lists[4] if amsgrad else []
-    return call(op, *_lists[:4], maxima, _steps, amsgrad=amsgrad, **_adam, **options)
+    return call(op, *_lists[:4], maxima, _steps, amsgrad=amsgrad, **_adam | options)
 
 
 def sgd(op, **options):
-    return call(op, *_lists[:3], maximize=False, is_first_step=False, **_sgd, **options)
+    return call(op, *_lists[:3], maximize=False, is_first_step=False, **_sgd | options)
+
+
+def adagrad(op, **options):
+    lists = [*_lists[:2], _lists[3], _steps]
+    return call(op, *lists, lr_decay=0.1, weight_decay=0.1, eps=1e-6, **options)
 
 
 def scaled(found):
@@ -226,6 +284,20 @@ OPTIMIZERS = [
         )
     ),
     *(
+        adagrad(f"_fused_adagrad{form}", lr=rate, maximize=maximize)
+        for form, rate in (("", 0.1), ("_", 0.1), (".tensor_lr", _rate), ("_.tensor_lr", _rate))
+        for maximize in (False, True)
+    ),
+    *(sgd("_fused_sgd", **options) for options in ({}, scaled(0.0), scaled(1.0))),
+    *(
+        fused(op, **choices, lr=_rate)
+        for op, fused, choices in (
+            ("_fused_adam.tensor_lr", adam, {"maximize": False}),
+            ("_fused_adamw.tensor_lr", adam, {"maximize": True}),
+            ("_fused_sgd.tensor_lr", sgd, {}),
+        )
+    ),
+    *(
         call(
             "_amp_foreach_non_finite_check_and_unscale",
             *([_above(limit), Y], torch.tensor([0.0]), torch.tensor([0.5])),
@@ -249,6 +321,8 @@ CALLS = [
     *SCALARS,
     *ELEMENTWISE,
     *REDUCTIONS,
+    *SCANS,
+    *GRADIENTS,
     *MOVES,
     *RULELESS,
     *LAYERS,
@@ -257,9 +331,4 @@ CALLS = [
 
 # What is not right yet, and why.
 
-WRONG = {
-    "_native_batch_norm_legit_no_training": (
-        "raises RuntimeError: the kernel returns empty statistics where the program says one per "
-        "channel"
-    ),
-}
+WRONG: dict[str, str] = {}

@@ -8,10 +8,6 @@ passes, and when one that raises begins to differ.
 
 NO_SPARSE = "raises NotImplementedError: sparse tensors are not supported on 'spmd'"
 NO_SPARSE_MARK = "raises ValueError: mark_sharding takes no sparse tensor"
-CDIST = (
-    "raises RuntimeError: in the backward, the rule of aten::_cdist_backward does not fit a batch "
-    "of 0 that is broadcast against a batch of 1"
-)
 
 EXCEPTIONS = {
     # Unsharded, as functions.
@@ -21,14 +17,9 @@ EXCEPTIONS = {
         "to_sparse": NO_SPARSE,
     },
     # Unsharded, every sample: what is wrong beyond "device". Seen with --full-ops only.
-    "device, full": {
-        "cdist": CDIST,
-    },
+    "device, full": {},
     # Unsharded, on inputs whose elements lie apart.
     "strided": {
-        "nn_functional_embedding_bag": (
-            "raises RuntimeError: in the backward, indices whose elements lie apart are refused"
-        ),
         "resize_as_": (
             "differs in the output: the CPU reads what lies between the elements in their storage"
         ),
@@ -42,10 +33,6 @@ EXCEPTIONS = {
         ),
     },
     "out": {
-        "native_batch_norm": (
-            "raises RuntimeError: in inference the kernel returns empty statistics where the "
-            "program says one per channel"
-        ),
         "sparse_sampled_addmm": NO_SPARSE,
     },
     # A few samples, cut.
@@ -55,18 +42,14 @@ EXCEPTIONS = {
         "to_sparse": NO_SPARSE,
     },
     # Every cut of every sample: what is wrong beyond "sharded". Seen with --full-ops only.
-    "sharded, full": {
-        "cdist": CDIST,
-    },
+    "sharded, full": {},
     # In other dtypes, whole and cut.
     "float64": {
         "sparse_mm_reduce": NO_SPARSE,
         "sparse_sampled_addmm": NO_SPARSE,
         "to_sparse": NO_SPARSE,
     },
-    "float64, full": {
-        "cdist": CDIST,
-    },
+    "float64, full": {},
     "bfloat16": {
         "sparse_mm_reduce": NO_SPARSE,
         "to_sparse": NO_SPARSE,

@@ -34,6 +34,22 @@ def copy_of_what_is_kept(x, y):
     return x + 1, twice
 
 
+def tables(x):
+    """Made on the device, not on the host, and used with what is cut."""
+    at = {"device": x.device}
+    return (
+        x + torch.eye(4, **at)[0],
+        x * torch.linspace(-1, 2, 4, **at),
+        x * torch.logspace(0, 2, 6, base=2, **at)[:, None],
+        torch.eye(3, 5, dtype=torch.int64, **at),
+        torch.linspace(0, 9, 5, dtype=torch.int32, **at),
+        torch.ops.aten.range(1, 6, **at) + x[:, 0],
+        torch.ops.aten.range.step(1, 6, 2, dtype=torch.int64, **at),
+        x[tuple(torch.tril_indices(6, 4, -1, **at))],
+        x[tuple(torch.triu_indices(6, 4, 1, **at))],
+    )
+
+
 PROGRAMS = [
     *(call(bits, X, dtype) for dtype in (torch.int32, torch.int16, torch.int64)),
     *(call(negative_through_bits, X, dtype) for dtype in (torch.int32, torch.int16)),
@@ -42,4 +58,6 @@ PROGRAMS = [
     call(write_rows_one_by_one, X, Y),
     call(write_rows_one_by_one, X, Y, dim=1),
     call(copy_of_what_is_kept, X, Y),
+    call(tables, X),
+    call(tables, X, dim=1),
 ]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A program that fails leaves every buffer as it was; what depended on it says so."""
+"""An op that fails takes with it what depends on it, nothing else; buffers stay as they were."""
 
 import pytest
 import torch
@@ -64,3 +64,142 @@ def test_sync_raises_what_nobody_looked_at(step):
     with pytest.raises(IndexError, match="index out of range"):
         spmd.sync(wait=True)
     assert step([0, 1]).item() > 0
+
+
+ROWS = torch.arange(12.0).view(4, 3)
+
+
+@pytest.fixture(params=["whole", "cut"])
+def rows(request):
+    x = ROWS.clone().to("spmd")
+    if request.param == "cut":
+        spmd.mark_sharding(x, spmd.make_mesh((2,), ("x",)), ("x", None))
+    return x
+
+
+def pick(x, row):
+    return x.index_select(0, torch.tensor([row]).to(x.device))
+
+
+# As the op is called on whole tensors, and on parts.
+PICK = r"(aten::index_select|spmd::index_part)\(.*(index out of range|index 9 is out of bounds)"
+GATHER = r"(aten::gather|spmd::gather_part)\(.*index 7 is out of bounds"
+
+
+def raises(what, message=PICK):
+    with pytest.raises(IndexError, match=message):
+        what.cpu()
+
+
+def raises_at_sync():
+    with pytest.raises(IndexError, match=PICK):
+        spmd.sync(wait=True)
+
+
+def test_what_does_not_depend_on_the_op_that_failed_is_right(rows):
+    before, bad, after = rows * 2, pick(rows, 9), rows + 1
+    dependent, unrelated = bad + after[0], torch.ones(3, device="spmd") - 1
+    raises(bad, f"^{PICK}")
+    raises(dependent, f"^the value was lost when the ops that make it failed: {PICK}")
+    assert torch.equal(before.cpu(), ROWS * 2)
+    assert torch.equal(after.cpu(), ROWS + 1)
+    assert unrelated.tolist() == [0, 0, 0]
+
+
+def test_whoever_looks_first(rows):
+    bad, good = pick(rows, 9), rows * 2
+    assert torch.equal(good.cpu(), ROWS * 2)
+    raises(bad, f"^{PICK}")
+
+
+def test_a_write_that_fails_is_undone_and_others_stay(rows):
+    kept, lost = torch.zeros(3, device="spmd"), torch.zeros(3, device="spmd")
+    (kept + lost).cpu()
+    kept.add_(rows[0])
+    lost.add_(pick(rows, 9)[0])
+    raises_at_sync()
+    assert kept.tolist() == [0, 1, 2]
+    assert lost.tolist() == [0, 0, 0]
+
+
+def test_two_ops_that_fail_are_each_named_by_what_needs_them(rows):
+    first, second = pick(rows, 9), rows.gather(0, torch.full((1, 3), 7).to("spmd"))
+    of_first, of_second, of_none = first * 2, second * 2, rows * 2
+    raises(of_first)
+    with pytest.raises(RuntimeError, match=GATHER):
+        of_second.cpu()
+    assert torch.equal(of_none.cpu(), ROWS * 2)
+    raises(first)
+    with pytest.raises(RuntimeError, match=GATHER):
+        second.cpu()
+
+
+def test_an_element_type_that_a_kernel_refuses(rows):
+    bad = torch.linalg.cholesky_ex(rows.half()[:3] @ rows.half()[:3].mT).L
+    good = rows * 2
+    with pytest.raises(RuntimeError, match="aten::linalg_cholesky_ex"):
+        bad.cpu()
+    assert torch.equal(good.cpu(), ROWS * 2)
+
+
+def test_a_program_that_follows_a_failed_one_is_made_as_far_as_it_can_be(rows):
+    bad, good = pick(rows, 9), rows * 2
+    spmd.sync()
+    worse, better = bad + 1, good + 1
+    spmd.sync()
+    assert torch.equal((better + 1).cpu(), ROWS * 2 + 2)
+    raises(worse)
+    assert torch.equal(good.cpu(), ROWS * 2)
+
+
+def test_what_was_recorded_before_the_failure_was_seen(rows):
+    bad, good = pick(rows, 9), rows * 2
+    spmd.sync()
+    worse, better = bad + 1, good + 1
+    raises(bad)
+    assert torch.equal(better.cpu(), ROWS * 2 + 1)
+    raises(worse)
+
+
+def test_it_fails_again_and_again(rows):
+    total = torch.zeros(3, device="spmd")
+    for k in range(4):
+        total += rows[k % 2]
+        raises(pick(rows, 9) + total)
+    assert total.tolist() == [6, 10, 14]
+
+
+def test_a_training_step_keeps_what_the_failure_did_not_touch(rows):
+    good = torch.ones(3, device="spmd", requires_grad=True)
+    bad = torch.ones(3, device="spmd", requires_grad=True)
+    optimizer = torch.optim.SGD([good, bad], lr=1.0, foreach=False)
+    for _ in range(2):
+        optimizer.zero_grad()
+        (good * 2).sum().backward()
+        (bad * pick(rows, 9)).sum().backward()
+        optimizer.step()
+        raises_at_sync()
+        bad.grad = None
+    assert good.tolist() == [-3, -3, -3]
+    assert bad.tolist() == [1, 1, 1]
+
+
+def test_programs_that_nobody_waits_for(rows):
+    """Whether the first has failed by the time the next is made is left to chance."""
+    for _ in range(20):
+        bad, good = pick(rows, 9), rows * 2
+        spmd.sync()
+        worse, better = bad + good, good + 1
+        spmd.sync()
+        assert torch.equal((better + 1).cpu(), ROWS * 2 + 2)
+        raises(worse)
+
+
+def test_a_failure_that_no_tensor_can_tell_of_any_more_is_told_by_sync(rows):
+    bad, good = pick(rows, 9), rows * 2
+    spmd.sync()
+    del bad
+    for k in range(3):
+        assert torch.equal((good + k).cpu(), ROWS * 2 + k)
+    raises_at_sync()
+    spmd.sync(wait=True)

@@ -186,3 +186,38 @@ def test_convolution_backward_where_a_device_has_no_row():
         F.conv2d(a, b, stride=(3, 1)).sum().backward()
         gradients.append((a.grad.cpu(), b.grad.cpu()))
     torch.testing.assert_close(gradients[1], gradients[0])
+
+
+def test_layer_norm_statistics_that_an_earlier_program_made(mesh):
+    torch.manual_seed(1)
+    host = [torch.randn(*size) for size in ((4, 6, 5), (5,), (5,), (4, 6, 5))]
+
+    def gradient(device):
+        x, w, b, g = (t.to(device) for t in host)
+        x.requires_grad_()
+        y = F.layer_norm(x, (5,), w, b)
+        if device == "spmd":
+            spmd.sync()  # what follows is another program
+            spmd.mark_sharding(g, mesh, (None, "data", None))
+        return torch.autograd.grad(y, x, g)[0].cpu()
+
+    torch.testing.assert_close(gradient("spmd"), gradient("cpu"))
+
+
+def test_packed_sequences(mesh):
+    torch.manual_seed(0)
+    lengths = torch.tensor([5, 4, 2])
+    net = nn.LSTM(4, 6, batch_first=True)
+
+    def run(device):
+        lstm = copy.deepcopy(net).to(device)
+        x = torch.arange(60.0).reshape(3, 5, 4).div(60).to(device).requires_grad_()
+        if device == "spmd":
+            spmd.mark_sharding(lstm.weight_ih_l0, mesh, ("model", None))
+            spmd.mark_sharding(x, mesh, (None, "data", None))
+        packed = nn.utils.rnn.pack_padded_sequence(x, lengths, batch_first=True)
+        out, _ = nn.utils.rnn.pad_packed_sequence(lstm(packed)[0], batch_first=True)
+        out.square().sum().backward()
+        return [t.detach().cpu() for t in (out, x.grad, *(p.grad for p in lstm.parameters()))]
+
+    torch.testing.assert_close(run("spmd"), run("cpu"))

@@ -166,6 +166,20 @@ def test_spec_of_the_wrong_length(mesh):
     )
 
 
+def test_a_bad_spec_names_the_function_that_was_given_it(mesh):
+    t, rest = (
+        torch.zeros(4, device="spmd"),
+        "spec ('data', None) has 2 entries but the tensor has 1",
+    )
+    shards = spmd.local_shards(t)
+    assert message(ValueError, lambda: spmd.reshard(t, mesh, ("data", None))).startswith(
+        f"reshard: {rest}"
+    )
+    assert message(
+        ValueError, lambda: spmd.from_local_shards(shards, mesh, ("data", None), (4,))
+    ).startswith(f"from_local_shards: {rest}")
+
+
 def test_unknown_axis(mesh):
     t = torch.zeros(4, 4, device="spmd")
     assert message(ValueError, lambda: spmd.mark_sharding(t, mesh, ("data", "modle"))) == (

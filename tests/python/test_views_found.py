@@ -187,6 +187,31 @@ def test_linear_refuses_a_weight_of_three_dimensions(device):
         F.linear(x, x)
 
 
+@pytest.mark.filterwarnings("ignore:Use of index_put_ on expanded tensors")
+@pytest.mark.parametrize("device", DEVICES)
+def test_an_indexed_write_of_an_expanded_tensor_writes_what_is_stored(device):
+    stored = torch.arange(6.0).to(device)
+    rows = stored[1:4].expand(2, 3)
+    rows[torch.tensor([1, 0]).to(device), torch.tensor([0, 2]).to(device)] = 9.0
+    assert stored.tolist() == [0, 9, 2, 9, 4, 5]
+    rows.index_put_((torch.tensor([0, 1]).to(device),), rows[0] * 0 + 1, accumulate=True)
+    assert stored.tolist() == [0, 11, 4, 11, 4, 5]
+    assert rows.tolist() == [[11, 4, 11]] * 2
+
+
+@pytest.mark.parametrize("write", ["relu_", "tanh_", "sigmoid_"])
+@pytest.mark.parametrize("device", DEVICES)
+def test_a_write_into_a_view_is_differentiated_twice(device, write):
+    x = torch.linspace(-1, 2, 4).to(device).requires_grad_()
+    t = x.clone()
+    getattr(t.view(-1), write)()
+    (g,) = torch.autograd.grad(t.square().sum(), x, create_graph=True)
+    (twice,) = torch.autograd.grad(g.square().sum(), x)
+    want = x.detach().cpu().requires_grad_()
+    (g,) = torch.autograd.grad(getattr(want, write[:-1])().square().sum(), want, create_graph=True)
+    torch.testing.assert_close(twice.cpu(), torch.autograd.grad(g.square().sum(), want)[0])
+
+
 def test_the_mean_of_a_product_of_what_was_written_through_a_view():
     t = torch.arange(4.0).to("spmd")
     t.view(1, 2, 2, 1).add_(2)

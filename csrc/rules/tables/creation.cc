@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // Tensors made from attributes. Every dimension of the result may be cut; the sizes and offsets of
-// the local call are those of the tile. Operands of new_… give an element type only.
+// the local call are those of the tile. PyTorch's full, zeros, arange … are spmd::full and
+// spmd::iota by the time they come here.
 #include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "csrc/rules/promotion.h"
 #include "csrc/rules/registry.h"
-#include "csrc/rules/tables/decompositions.h"
 
 namespace spmd::rules {
 namespace {
@@ -66,7 +66,7 @@ using Types = absl::StatusOr<std::vector<TensorType>>;
 DType DTypeOf(const OpCall& call) {
   const Attr* attr = call.attrs().Find("dtype");
   if (attr != nullptr && std::holds_alternative<DType>(*attr)) return std::get<DType>(*attr);
-  return call.has(0) ? call.operand(0).dtype : DType::kF32;
+  return DType::kF32;
 }
 Types SizeTypes(const OpCall& call) {
   const std::vector<int64_t>& size = call.attrs().GetInts("size");
@@ -81,29 +81,8 @@ Types DropoutTypes(const OpCall& call) {
 
 }  // namespace
 
-ValuesOrStatus DecomposeArange(Builder& b, const ir::Graph& from, const ir::Node& node, Operands) {
-  const TensorType& type = from.type(node.first_result);
-  const Attr* start = node.attributes.Find("start");
-  const Attr* step = node.attributes.Find("step");
-  return Values{b.Call("spmd::iota", {},
-                       {{"size", type.dims[0]},
-                        {"start", start ? *start : Attr(int64_t{0})},
-                        {"step", step ? *step : Attr(int64_t{1})},
-                        {"offset", int64_t{0}},
-                        {"dtype", type.dtype}})};
-}
-
 std::vector<Rule> CreationRules() {
   std::vector<Rule> t = {
-      Computed("aten::full", ResultFactors)
-          .Local(LocalSize)
-          .Types(SizeTypes)
-          .Runtime({"fill_value"}),
-      Computed("aten::new_full", ResultFactors)
-          .Local(LocalSize)
-          .Types(SizeTypes)
-          .Runtime({"fill_value"}),
-      Computed("aten::scalar_tensor", ResultFactors).Runtime({"s"}),
       Computed("spmd::dropout", BroadcastFactors)
           .Local(LocalOffset)
           .Types(DropoutTypes)
@@ -117,19 +96,9 @@ std::vector<Rule> CreationRules() {
           .Runtime({"seed", "counter", "p0", "p1"})
           .Random(),
   };
-  for (const char* op :
-       {"empty.memory_format", "new_empty", "new_ones", "new_zeros", "ones", "zeros"}) {
-    t.push_back(
-        Computed(absl::StrCat("aten::", op), ResultFactors).Local(LocalSize).Types(SizeTypes));
-  }
-  for (const char* op : {"arange", "arange.start", "arange.start_step"}) {
-    t.push_back(
-        Computed(absl::StrCat("aten::", op), ResultFactors).DecomposesAlways(DecomposeArange));
-  }
-  // Small tables of indices, made whole where they are needed.
-  for (const char* op : {"eye", "eye.m", "linspace", "logspace", "range", "range.step",
-                         "tril_indices", "triu_indices"}) {
-    t.push_back(Computed(absl::StrCat("aten::", op), Whole));
+  // Small tables, made whole where they are needed.
+  for (const char* op : {"eye", "eye.m", "linspace", "logspace", "tril_indices", "triu_indices"}) {
+    t.push_back(Computed(absl::StrCat("aten::", op), Whole).Runtime({"start", "end"}));
   }
   return t;
 }

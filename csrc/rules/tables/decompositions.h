@@ -63,8 +63,6 @@ SPMD_DECOMPOSITION(DecomposeSplit);  // split_with_sizes_copy, unsafe_split, unb
 // Normalisation.
 SPMD_DECOMPOSITION(DecomposeLayerNorm);
 SPMD_DECOMPOSITION(DecomposeLayerNormBackward);
-SPMD_DECOMPOSITION(DecomposeRmsNorm);
-SPMD_DECOMPOSITION(DecomposeRmsNormBackward);
 SPMD_DECOMPOSITION(DecomposeGroupNorm);
 SPMD_DECOMPOSITION(DecomposeGroupNormBackward);
 SPMD_DECOMPOSITION(DecomposeBatchNorm);
@@ -75,8 +73,6 @@ SPMD_DECOMPOSITION(DecomposeAttentionBackward);
 // Losses with a reduction.
 SPMD_DECOMPOSITION(DecomposeLoss);
 SPMD_DECOMPOSITION(DecomposeLossBackward);
-// Creation.
-SPMD_DECOMPOSITION(DecomposeArange);
 // Optimizers.
 SPMD_DECOMPOSITION(DecomposeAdam);
 SPMD_DECOMPOSITION(DecomposeSgd);

@@ -57,14 +57,14 @@ void Unary(Table& t) {
   const Rule real = Elementwise("").Types(FloatTypes);
   const Rule predicate = Elementwise("").Types(BoolTypes);
   t.All(same.Jointly({0}), {"neg", "conj_physical", "_conj_physical"});
-  t.All(same.Jointly({0}).Monotone(), {"clone", "positive", "lift_fresh_copy"});
+  t.All(same.Jointly({0}).Monotone(), {"clone", "lift_fresh_copy"});
   t.All(real.Jointly({0}), {"deg2rad", "rad2deg"});
-  t.All(same.Monotone(), {"relu", "sign", "floor", "ceil", "trunc", "round", "relu6"});
+  t.All(same.Monotone(), {"relu", "sign", "floor", "ceil", "trunc", "round"});
   t.All(real.Monotone(),
         {"exp", "expm1", "exp2", "tanh", "sigmoid", "erf", "atan", "sinh", "asinh"});
-  t.All(same, {"sgn", "square", "frac", "bitwise_not", "round.decimals", "nan_to_num", "gelu",
-               "silu", "mish", "selu", "celu", "elu", "hardswish", "softplus", "softshrink",
-               "hardshrink", "logit", "threshold", "mvlgamma"});
+  t.All(same, {"sgn", "frac", "bitwise_not", "round.decimals", "nan_to_num", "gelu", "silu", "mish",
+               "celu", "elu", "hardswish", "softplus", "softshrink", "hardshrink", "logit",
+               "threshold", "mvlgamma"});
   t.All(same.Monotone(), {"hardtanh", "hardsigmoid", "leaky_relu"});
   t.All(real, {"log",    "log2",   "log10",   "log1p",     "sqrt", "rsqrt", "reciprocal", "sin",
                "cos",    "tan",    "asin",    "acos",      "cosh", "acosh", "atanh",      "erfc",
@@ -91,15 +91,15 @@ void Arithmetic(Table& t) {
   t.All(scalar.Runtime({"other", "alpha"}), {"add.Scalar", "sub.Scalar", "rsub.Scalar"});
   t.All(two.Each({0, 1}), {"mul.Tensor"});
   t.All(scalar.Jointly({0}), {"mul.Scalar"});
-  t.All(two.Each({0}).Types(FloatTypes), {"div.Tensor", "true_divide.Tensor"});
+  t.All(two.Each({0}).Types(FloatTypes), {"div.Tensor"});
   t.All(scalar.Jointly({0}).Types(FloatTypes), {"div.Scalar"});
   t.All(two.Each({0}).LinearIf(DoesNotRound), {"div.Tensor_mode"});
   t.All(scalar.Jointly({0}).LinearIf(DoesNotRound), {"div.Scalar_mode"});
   t.All(two, {"floor_divide", "remainder.Tensor", "fmod.Tensor", "maximum", "minimum", "fmax",
-              "fmin", "max.other", "min.other", "pow.Tensor_Tensor", "hypot", "gcd", "lcm",
-              "nextafter", "heaviside", "logaddexp", "logaddexp2", "igamma", "igammac"});
+              "fmin", "pow.Tensor_Tensor", "hypot", "gcd", "lcm", "nextafter", "heaviside",
+              "logaddexp", "logaddexp2", "igamma", "igammac"});
   t.All(two.Types(FloatTypes), {"atan2", "copysign.Tensor", "xlogy.Tensor", "special_xlog1py",
-                                "special_zeta", "ldexp.Tensor", "float_power.Tensor_Tensor"});
+                                "special_zeta", "ldexp.Tensor"});
   t.All(scalar, {"floor_divide.Scalar", "remainder.Scalar", "fmod.Scalar"});
   t.All(scalar.Types(FloatTypes), {"copysign.Scalar", "xlogy.Scalar_Other",
                                    "special_xlog1py.other_scalar", "special_zeta.other_scalar"});
@@ -155,12 +155,12 @@ void Logic(Table& t) {
         {"eq.Scalar", "ne.Scalar", "lt.Scalar", "le.Scalar", "gt.Scalar", "ge.Scalar"});
   const Rule bits = Elementwise("");
   t.All(bits, {"bitwise_and.Tensor", "bitwise_or.Tensor", "bitwise_xor.Tensor",
-               "bitwise_left_shift.Tensor", "bitwise_right_shift.Tensor", "__and__.Tensor",
-               "__or__.Tensor", "__xor__.Tensor", "__lshift__.Tensor", "__rshift__.Tensor"});
+               "bitwise_left_shift.Tensor", "bitwise_right_shift.Tensor", "__lshift__.Tensor",
+               "__rshift__.Tensor"});
   t.All(bits.Runtime({"other"}),
         {"bitwise_and.Scalar", "bitwise_or.Scalar", "bitwise_xor.Scalar",
-         "bitwise_left_shift.Tensor_Scalar", "bitwise_right_shift.Tensor_Scalar", "__and__.Scalar",
-         "__or__.Scalar", "__xor__.Scalar", "__lshift__.Scalar", "__rshift__.Scalar"});
+         "bitwise_left_shift.Tensor_Scalar", "bitwise_right_shift.Tensor_Scalar",
+         "__lshift__.Scalar", "__rshift__.Scalar"});
   t.All(bits.Runtime({"self"}),
         {"bitwise_and.Scalar_Tensor", "bitwise_or.Scalar_Tensor", "bitwise_xor.Scalar_Tensor",
          "bitwise_left_shift.Scalar_Tensor", "bitwise_right_shift.Scalar_Tensor"});
@@ -169,14 +169,13 @@ void Logic(Table& t) {
 // Gradients are linear in the gradient that comes in.
 void Backward(Table& t) {
   const Rule grad = Elementwise("").Each({0});
-  t.All(grad,
-        {"threshold_backward", "gelu_backward", "silu_backward", "mish_backward", "tanh_backward",
-         "sigmoid_backward", "elu_backward", "leaky_relu_backward", "softplus_backward",
-         "hardtanh_backward", "hardswish_backward", "hardsigmoid_backward", "hardshrink_backward",
-         "softshrink_backward", "log_sigmoid_backward", "logit_backward", "native_dropout_backward",
-         "_masked_scale"});
+  t.All(grad, {"threshold_backward", "gelu_backward", "silu_backward", "mish_backward",
+               "tanh_backward", "sigmoid_backward", "elu_backward", "leaky_relu_backward",
+               "softplus_backward", "hardtanh_backward", "hardswish_backward",
+               "hardsigmoid_backward", "hardshrink_backward", "softshrink_backward",
+               "log_sigmoid_backward", "logit_backward", "native_dropout_backward"});
   t.All(grad, {"rrelu_with_noise_backward"});
-  t.Row(Elementwise("aten::_standard_gamma_grad"));
+  t.All(Elementwise(""), {"_dirichlet_grad", "_standard_gamma_grad"});
   t.Row(Elementwise("aten::_prelu_kernel"));
   t.Row(Elementwise("aten::_prelu_kernel_backward").Each({0}).Types(nullptr));
 }
@@ -199,8 +198,6 @@ void Mixed(Table& t) {
 void Copies(Table& t) {
   t.Row(Elementwise("spmd::cast").Jointly({0}).Monotone().LinearIf(CastIsLinear).Types(CastTypes));
   t.Row(Elementwise("aten::copy").Jointly({1}).LinearIf(CopyIsLinear).Types(FirstTypes));
-  t.All(Elementwise("").Types(CastTypes), {"zeros_like", "ones_like", "empty_like"});
-  t.All(Elementwise("").Types(CastTypes).Runtime({"fill_value"}), {"full_like"});
   t.All(Elementwise("").Types(FirstTypes).Runtime({"value"}), {"fill.Scalar"});
   t.All(Elementwise("").Types(FirstTypes), {"fill.Tensor", "zero"});
 }

@@ -80,7 +80,6 @@ std::vector<Rule> LinearAlgebraRules() {
       Einsum("aten::linalg_cholesky_ex", "... [m] [n] -> ... [m] [n], ..."),
       Computed("aten::linalg_cross", CrossFactors).Each({0, 1}),
       Einsum("aten::linalg_eig", "... [m] [n] -> ... [n], ... [m] [n]"),
-      Einsum("aten::linalg_eigvals", "... [m] [n] -> ... [n]"),
       Einsum("aten::linalg_householder_product", "... [m] [n], ... [k] -> ... [m] [n]"),
       Einsum("aten::linalg_inv_ex", "... [m] [n] -> ... [m] [n], ..."),
       Einsum("aten::linalg_ldl_factor_ex", "... [m] [n] -> ... [m] [n], ... [n], ..."),

@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // Losses that are element-wise up to a reduction over everything. Their kernels divide by the
 // number of elements they see, which on a tile is the wrong number: they are always written in core
-// ops.
+// ops. Margin losses arrive without a reduction.
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "csrc/rules/einsum.h"
 #include "csrc/rules/promotion.h"
 #include "csrc/rules/registry.h"
 #include "csrc/rules/tables/decompositions.h"
+#include "csrc/util/status.h"
 
 namespace spmd::rules {
 namespace {
@@ -16,6 +18,29 @@ enum Reduction : int64_t { kNone = 0, kMean = 1, kSum = 2 };
 absl::StatusOr<OpFactors> LossFactors(const OpCall& call) {
   return call.attrs().GetIntOr("reduction", kMean) == kNone ? BroadcastFactors(call)
                                                             : WholeFactors(call);
+}
+
+// Losses of rows, each by itself, where nothing is reduced and there are rows.
+struct RowLoss {
+  const char* op;
+  int input;
+  const char* text;
+};
+constexpr RowLoss kRowLosses[] = {
+    {"aten::multi_margin_loss", 0, "n [c], n, [c]? -> n"},
+    {"aten::multi_margin_loss_backward", 1, "n, n [c], n, [c]? -> n [c]"},
+    {"aten::multilabel_margin_loss_backward", 1, "n, n [c], n [c], n [c] -> n [c]"},
+    {"aten::multilabel_margin_loss_forward", 0, "n [c], n [c] -> n, n [c]"},
+};
+
+absl::StatusOr<OpFactors> RowLossFactors(const OpCall& call) {
+  for (const RowLoss& loss : kRowLosses) {
+    if (loss.op != call.op || call.operand(loss.input).rank() != 2) continue;
+    if (call.attrs().GetIntOr("reduction", kMean) != kNone) break;
+    SPMD_ASSIGN_OR_RETURN(const EinsumPattern pattern, ParseEinsum(loss.text));
+    return EinsumFactors(pattern, call);
+  }
+  return WholeFactors(call);
 }
 
 // Element-wise arithmetic on the operands of one loss: x is the input, t the target.
@@ -156,6 +181,7 @@ std::vector<Rule> LossRules() {
     t.push_back(Computed(absl::StrCat("aten::", loss), BroadcastFactors)
                     .DecomposesAlways(DecomposeLossBackward));
   }
+  for (const RowLoss& loss : kRowLosses) t.push_back(Computed(loss.op, RowLossFactors));
   return t;
 }
 

@@ -8,6 +8,7 @@
 #include "csrc/rules/tables/attention.h"
 #include "csrc/rules/tables/call_factors.h"
 #include "csrc/rules/tables/decompositions.h"
+#include "csrc/util/status.h"
 
 namespace spmd::rules {
 namespace {
@@ -41,6 +42,17 @@ absl::StatusOr<OpFactors> TrilinearFactors(const OpCall& call) {
   return f.Take();
 }
 
+// Where there is nothing to add up the gradient has the sizes of its own operand, not those that
+// this one is broadcast to.
+absl::StatusOr<OpFactors> CdistBackwardFactors(const OpCall& call) {
+  for (const TensorType* type : call.operands) {
+    if (type->NumElements() == 0) return WholeFactors(call);
+  }
+  SPMD_ASSIGN_OR_RETURN(const EinsumPattern pattern,
+                        ParseEinsum("... p r, ... p m, ... r m, ... p r -> ... p m"));
+  return EinsumFactors(pattern, call);
+}
+
 }  // namespace
 
 std::vector<Rule> MatmulRules() {
@@ -59,9 +71,7 @@ std::vector<Rule> MatmulRules() {
       Product("aten::mm", "m k, k n -> m n").Each({0, 1}),
       Product("aten::mv", "m k, k -> m").Each({0, 1}),
       Product("aten::vdot", "k, k -> ()").Each({0, 1}),
-      Einsum("aten::_cdist_backward", "... p r, ... p m, ... r m, ... p r -> ... p m")
-          .Each({0})
-          .Flops(4),
+      Computed("aten::_cdist_backward", CdistBackwardFactors).Each({0}).Flops(4),
       Einsum("aten::_cdist_forward", "... p [m], ... r [m] -> ... p r").Flops(3),
       Einsum("aten::_euclidean_dist", "... p [m], ... r [m] -> ... p r").Flops(3),
       Computed("aten::_trilinear", TrilinearFactors).Each({0, 1, 2}).Flops(3),

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Layer, RMS, group and batch normalisation.
+// Layer, group and batch normalisation.
 #include <algorithm>
 
 #include "absl/strings/match.h"
@@ -96,7 +96,6 @@ Attributes GroupNormLocal(const OpCall& call, const OpFactors& f, const CutFacto
 }
 
 bool UsesBatchStatistics(const OpCall& call) {
-  if (call.op == "aten::_native_batch_norm_legit_no_training") return false;
   // Evaluated functionally it copies the running statistics, which are no sums over the batch.
   if (call.op == "aten::_native_batch_norm_legit_functional") return true;
   if (call.op == "aten::_native_batch_norm_legit.no_stats") return true;
@@ -136,13 +135,8 @@ std::vector<Rule> NormalizationRules() {
     return rule;
   };
   return {
-      Computed("aten::_fused_rms_norm", RowNormFactors).Decomposes(DecomposeRmsNorm),
-      Computed("aten::_fused_rms_norm_backward", RowNormFactors)
-          .Each({0})
-          .Decomposes(DecomposeRmsNormBackward),
       named(batch, "aten::_native_batch_norm_legit.no_stats"),
       named(batch, "aten::_native_batch_norm_legit_functional"),
-      named(batch, "aten::_native_batch_norm_legit_no_training"),
       named(batch, "aten::native_batch_norm"),
       Computed("aten::native_batch_norm_backward", BatchNormFactors)
           .Each({0})

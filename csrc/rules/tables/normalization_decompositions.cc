@@ -133,35 +133,6 @@ ValuesOrStatus DecomposeLayerNormBackward(Builder& b, const ir::Graph& from, con
   return results.Take();
 }
 
-ValuesOrStatus DecomposeRmsNorm(Builder& b, const ir::Graph& from, const ir::Node& node,
-                                Operands operands) {
-  const ir::ValueId x = Upcast(b, operands[0]);
-  const Rows rows(b.type(x).dims, node);
-  const ir::ValueId square =
-      MeanOf(b, b.Square(x), rows.span.dims, rows.span.count, /*keepdim=*/true);
-  const ir::ValueId rstd = b.Rsqrt(b.AddScalar(square, EpsOf(node, b.type(x).dtype)));
-  const ir::ValueId out = Scaled(b, b.Mul(x, rstd), OptionalOperand(operands, 1));
-  return AsResultsOf(b, from, node, {out, rstd});
-}
-
-ValuesOrStatus DecomposeRmsNormBackward(Builder& b, const ir::Graph& from, const ir::Node& node,
-                                        Operands operands) {
-  const ir::ValueId grad = Upcast(b, operands[0]), rstd = Upcast(b, operands[2]);
-  const ir::ValueId x = b.Mul(Upcast(b, operands[1]), rstd);
-  const Rows rows(b.type(x).dims, node);
-  Results results(b, from, node);
-  if (results.Wants(0)) {
-    const ir::ValueId scaled = Scaled(b, grad, OptionalOperand(operands, 3));
-    const ir::ValueId slope = MeanOf(b, b.Mul(scaled, x), rows.span.dims, rows.span.count,
-                                     /*keepdim=*/true);
-    results.Set(b.Mul(b.Sub(scaled, b.Mul(x, slope)), rstd));
-  } else {
-    results.SetAbsent();
-  }
-  results.Wants(1) ? results.Set(SumOver(b, b.Mul(grad, x), rows.rows)) : results.SetAbsent();
-  return results.Take();
-}
-
 namespace {
 
 // [n, c, …] as [n, g, c/g, …], with statistics over all from the third dimension on.
@@ -255,8 +226,7 @@ ValuesOrStatus DecomposeBatchNorm(Builder& b, const ir::Graph& from, const ir::N
   const Channels channels(b.type(x).dims);
   const double eps = node.attributes.GetDoubleOr("eps", 1e-5);
   const bool batch = node.op == "aten::_native_batch_norm_legit.no_stats" ||
-                     (node.op != "aten::_native_batch_norm_legit_no_training" &&
-                      node.attributes.GetBoolOr("training", true));
+                     node.attributes.GetBoolOr("training", true);
   const ir::ValueId running_mean = OptionalOperand(operands, 3);
   const ir::ValueId running_var = OptionalOperand(operands, 4);
   Standardised s = {};

@@ -3,6 +3,7 @@
 #include <cmath>
 #include <limits>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "csrc/rules/registry.h"
 #include "csrc/rules/tables/call_factors.h"
@@ -42,6 +43,46 @@ absl::StatusOr<OpFactors> OthersWhole(const OpCall& call) {
   std::vector<bool> whole = Reduced(call);
   whole.flip();
   return WholeDimFactors(call, whole);
+}
+
+// Counts of elements, or of rows in bins of several columns with their weights, add up; not those
+// of histc without bounds, which depend on all elements.
+absl::StatusOr<OpFactors> HistogramFactors(const OpCall& call) {
+  OpFactors f = WholeFactors(call);
+  const Attr *min = call.attrs().Find("min"), *max = call.attrs().Find("max");
+  if (min != nullptr && max != nullptr && *min == *max) return f;
+  const bool rows = !call.groups.empty();
+  const int counted = call.operand(0).rank() - (rows ? 1 : 0);
+  for (int d = 0; d < counted; ++d) {
+    f.factors.push_back({.size = call.operand(0).dims[d]});
+    f.operands[0][d].push_back(d);
+    const int weight = rows ? call.groups[0].begin + call.groups[0].size : 1;
+    if (rows && call.has(weight)) f.operands[weight][d].push_back(d);
+  }
+  return f;
+}
+
+// Data, and what tells its segments along "axis": those before the axis and after it pass.
+absl::StatusOr<OpFactors> SegmentFactors(const OpCall& call) {
+  const bool backward = absl::EndsWith(call.op, "backward");
+  const TensorType& data = call.operand(backward ? 2 : 0);
+  const int64_t axis = call.Dim("axis", data.rank());
+  OpFactors f;
+  for (int d = 0; d < data.rank(); ++d) {
+    f.factors.push_back({.size = data.dims[d], .whole = d == axis});
+  }
+  auto factors_of = [&](const TensorType* type) {
+    TensorFactors tensor(type == nullptr ? 0 : type->rank());
+    for (int d = 0; d < static_cast<int>(tensor.size()); ++d) {
+      if (type->dims[d] == data.dims[d] && (d != axis || type->dims == data.dims)) {
+        tensor[d].push_back(d);
+      }
+    }
+    return tensor;
+  };
+  for (const TensorType* type : call.operands) f.operands.push_back(factors_of(type));
+  for (const TensorType& type : call.results) f.results.push_back(factors_of(&type));
+  return f;
 }
 
 TensorType ReducedType(const OpCall& call, DType dtype) {
@@ -125,7 +166,8 @@ std::vector<Rule> ReductionRules() {
   Rows(t, whole.Decomposes(DecomposeArgExtremum).Types(IndexTypes), {"argmax", "argmin"});
   Rows(t, whole.Decomposes(DecomposeArgExtremum), {"max.dim", "min.dim"});
   Rows(t, whole.Decomposes(DecomposeAMinMax), {"aminmax"});
-  Rows(t, whole, {"median", "nanmedian", "median.dim", "nanmedian.dim", "mode", "kthvalue"});
+  Rows(t, whole,
+       {"median", "nanmedian", "median.dim", "nanmedian.dim", "mode", "kthvalue", "hash_tensor"});
 
   const Rule along = Computed("", NamedDimsWhole);
   Rows(t, along.Decomposes(DecomposeSoftmax).Types(SoftmaxTypes),
@@ -140,6 +182,9 @@ std::vector<Rule> ReductionRules() {
   Rows(t, Computed("", OthersWhole), {"renorm"});
   t.push_back(Einsum("aten::bucketize.Tensor", "..., [n] -> ..."));
   t.push_back(Rewritten("aten::dist", DecomposeDist));
+  t.push_back(Computed("aten::_histogramdd_from_bin_tensors", HistogramFactors));
+  t.push_back(Computed("aten::histc", HistogramFactors).Runtime({"min", "max"}));
+  Rows(t, Computed("", SegmentFactors), {"segment_reduce", "_segment_reduce_backward"});
   t.push_back(Einsum("aten::trace", "[m] [n] -> ()").Decomposes(DecomposeTrace));
   Rows(t, along.Decomposes(DecomposeGlu), {"glu"});
   return t;

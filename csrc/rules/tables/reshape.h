@@ -18,7 +18,7 @@
 
 namespace spmd::rules {
 
-// view, _unsafe_view: from the dims of operand 0 to those of result 0.
+// view: from the dims of operand 0 to those of result 0.
 absl::StatusOr<OpFactors> ReshapeFactors(const OpCall& call);
 // Attribute "size", in which one entry may be -1.
 absl::StatusOr<std::vector<TensorType>> ReshapeTypes(const OpCall& call);

@@ -24,15 +24,6 @@ Attributes LocalInputSizes(const OpCall& call, const OpFactors& factors, const C
   return WithLocalDims(call, factors, cut, "input_sizes");
 }
 
-// Strides end in the trace: what is left of a reshape is its size.
-absl::StatusOr<std::vector<ir::ValueId>> AsView(Builder& b, const ir::Graph& from,
-                                                const ir::Node& node,
-                                                absl::Span<const ir::ValueId> operands) {
-  const Dims& dims = from.type(node.first_result).dims;
-  return std::vector<ir::ValueId>{
-      b.View(operands[0], std::vector<int64_t>(dims.begin(), dims.end()))};
-}
-
 // A tile may have size 1 where its tensor has not: only dimensions named as such may be squeezed.
 std::vector<int64_t> Squeezed(const OpCall& call, const std::vector<int>& kept) {
   std::vector<int64_t> dims;
@@ -82,11 +73,7 @@ Rule ViewsDims(absl::string_view op) {
 // Sorted by op.
 std::vector<Rule> ViewRules() {
   return {
-      Views("aten::_reshape_alias", ReshapeFactors).DecomposesAlways(AsView),
-      Views("aten::_unsafe_view", ReshapeFactors).Types(ReshapeTypes).Local(LocalSize),
       Same("aten::alias"),
-      Views("aten::as_strided", NoFactors),
-      Computed("aten::as_strided_scatter", NoFactors).Jointly({0, 1}),
       Rewritten("aten::block_diag", DecomposeBlockDiag),
       Computed("aten::cat", CatFactors).JointlyAll().Monotone().Types(CatTypes),
       Rewritten("aten::channel_shuffle", DecomposeChannelShuffle),
@@ -111,11 +98,9 @@ std::vector<Rule> ViewRules() {
           .Decomposes(DecomposeDiagonalScatter),
       Views("aten::expand", Mapped<ExpandSource>).Types(ExpandTypes).Local(LocalSize),
       Moves("aten::flip", FlipFactors).Types(SameTypes),
-      Same("aten::lift_fresh"),
       Rewritten("aten::narrow_copy", DecomposeNarrowCopy),
       ViewsDims<PermuteSource>("aten::permute"),
       Moves("aten::repeat", RepeatFactors).Local(LocalRepeats),
-      Views("aten::reshape", ReshapeFactors).DecomposesAlways(AsView),
       Moves("aten::roll", RollFactors).Types(SameTypes).Decomposes(RollAsCat),
       Rewritten("aten::rot90", DecomposeRot90),
       ViewsDims<SelectSource>("aten::select.int").Decomposes(SelectByPart),

@@ -215,18 +215,6 @@ TEST(Gradients, LayerNorm) {
       {0, 1, 2});
 }
 
-TEST(Gradients, RmsNorm) {
-  CheckGradient(
-      "f64[3,4], f64[3,1] = aten::_fused_rms_norm(f64[3,4], f64[4], normalized_shape=[4], "
-      "eps=1e-05)",
-      "f64[3,4], f64[4] = aten::_fused_rms_norm_backward(f64[3,4], f64[3,4], f64[3,1], f64[4], "
-      "normalized_shape=[4], output_mask=[true,true])",
-      [](const ir::Literal& g, const Literals& in, const Literals& out) {
-        return Literals{g, in[0], out[1], in[1]};
-      },
-      {0, 1});
-}
-
 TEST(Gradients, GroupNorm) {
   CheckGradient(
       "f64[2,4,3], f64[2,2], f64[2,2] = aten::native_group_norm(f64[2,4,3], f64[4], f64[4], N=2, "

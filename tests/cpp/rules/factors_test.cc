@@ -104,8 +104,8 @@ TEST(NormalizationRules, BatchesPassWhereStatisticsAreGiven) {
                     "aten::_native_batch_norm_legit_functional(f32[2,3,5], f32[3], _, f32[3], "
                     "f32[3], training=true, momentum=0.1, eps=1e-05)"),
             "[a] b [c], b, (), b, b -> [a] b [c], b, b, b, b  {a=2, b=3, c=5}");
-  EXPECT_EQ(Factors("f32[2,3,5], f32[0], f32[0] = aten::_native_batch_norm_legit_no_training("
-                    "f32[2,3,5], f32[3], f32[3], f32[3], f32[3], momentum=0.1, eps=1e-05)"),
+  EXPECT_EQ(Factors("f32[2,3,5], f32[0], f32[0] = aten::native_batch_norm(f32[2,3,5], "
+                    "f32[3], f32[3], f32[3], f32[3], training=false, momentum=0.1, eps=1e-05)"),
             "a b c, b, b, b, b -> a b c, 1, 1  {a=2, b=3, c=5}");
 }
 

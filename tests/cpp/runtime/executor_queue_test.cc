@@ -73,6 +73,38 @@ TEST_P(ExecutorQueueTest, AFailureReachesTheRunsThatNeedIt) {
   EXPECT_EQ(next->Wait(), failing->Wait());
   EXPECT_TRUE(other->Wait().ok());
   EXPECT_EQ(failing->TakeBackArguments()[0].value, x);
+  EXPECT_EQ(FailedOp(failing->Wait()), "aten::index_select");
+}
+
+TEST_P(ExecutorQueueTest, WhatAFailedRunWasGivenByOthersCanBeTakenBack) {
+  ExecutorQueue queue(GetParam());
+  const auto select = LoadText(kSelect), add = LoadText(kAddOne);
+  const TiledTensorPtr bad = Input(*select, 1, at::full({2}, 9, at::kLong));
+  const PendingRunPtr failing =
+      queue.Enqueue(select, {{{Input(*select, 0, at::randn({6, 4}))}}, {{bad}}}, {});
+  const PendingRunPtr good = queue.Enqueue(add, {{{Input(*add, 0, at::zeros({6, 4}))}, true}}, {});
+  const PendingRunPtr both =
+      queue.Enqueue(select, {{{nullptr, failing, 0}}, {{nullptr, good, 0}, true}}, {});
+  EXPECT_EQ(both->cause(), failing);
+  const auto left = both->TakeBackArguments();
+  EXPECT_EQ(left[0].value, nullptr);
+  ASSERT_NE(left[1].value, nullptr);
+  EXPECT_TRUE(at::equal(Assemble(*left[1].value), at::ones({6, 4})));
+}
+
+TEST_P(ExecutorQueueTest, AnAmendedResultCountsAlthoughTheRunFailed) {
+  ExecutorQueue queue(GetParam());
+  const auto select = LoadText(kSelect), add = LoadText(kAddOne);
+  const TiledTensorPtr bad = Input(*select, 1, at::full({2}, 9, at::kLong));
+  const PendingRunPtr failing =
+      queue.Enqueue(select, {{{Input(*select, 0, at::randn({6, 4}))}}, {{bad}}}, {});
+  EXPECT_FALSE(failing->Result(0, /*take=*/false).ok());
+  failing->Amend(0, Input(*add, 0, at::zeros({6, 4})));
+  const PendingRunPtr next = queue.Enqueue(add, {{{nullptr, failing, 0}, true}}, {});
+  const auto result = next->Result(0, /*take=*/false);
+  ASSERT_TRUE(result.ok()) << result.status();
+  EXPECT_TRUE(at::equal(Assemble(**result), at::ones({6, 4})));
+  EXPECT_FALSE(failing->Wait().ok());
 }
 
 TEST_P(ExecutorQueueTest, ShutdownEndsCleanly) {

@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "csrc/ir/part.h"
+
+#include <algorithm>
+#include <iterator>
+#include <utility>
+
+namespace spmd::ir {
+
+Part PartFor(const Graph& whole, absl::Span<const int> outputs) {
+  std::vector<bool> needed(whole.num_values(), false);
+  const auto need = [&](ValueId v) {
+    if (v != kNoValue) needed[v] = true;
+  };
+  for (const int k : outputs) {
+    need(whole.outputs()[k].value);
+    need(whole.outputs()[k].becomes);
+  }
+  const auto is_needed = [&](const Node& node) {
+    for (int r = 0; r < node.num_results; ++r) {
+      if (needed[node.first_result + r]) return true;
+    }
+    return false;
+  };
+  for (NodeId id = whole.num_nodes(); id-- > 0;) {
+    if (!is_needed(whole.node(id))) continue;
+    for (const ValueId v : whole.node(id).operands) need(v);
+  }
+
+  Part part;
+  Graph& graph = part.graph;
+  for (size_t g = 0; g < whole.grids().size(); ++g) {
+    graph.AddGrid(whole.grids()[g], whole.grid_name(static_cast<int>(g)));
+  }
+  for (const ScalarKind kind : whole.scalars()) graph.AddScalar(kind);
+  for (const std::string& source : whole.sources()) graph.AddSource(source);
+  std::vector<ValueId> value_of(whole.num_values(), kNoValue);
+  const auto carry = [&](ValueId from, ValueId to) {
+    value_of[from] = to;
+    if (whole.value(from).annotation) graph.Annotate(to, *whole.value(from).annotation);
+  };
+  for (size_t k = 0; k < whole.inputs().size(); ++k) {
+    const ValueId v = whole.inputs()[k];
+    if (!needed[v]) continue;
+    carry(v, graph.AddInput(whole.type(v), whole.value(v).name));
+    part.inputs.push_back(static_cast<int>(k));
+  }
+  for (const Node& node : whole.nodes()) {
+    if (!is_needed(node)) continue;
+    Graph::NodeSpec spec;
+    spec.op = node.op;
+    for (const ValueId v : node.operands) {
+      spec.operands.push_back(v == kNoValue ? kNoValue : value_of[v]);
+    }
+    spec.groups = node.groups;
+    spec.attributes = node.attributes;
+    spec.updates = node.updates;
+    spec.task = node.task;
+    spec.source = node.source;
+    std::vector<TensorType> types;
+    for (int r = 0; r < node.num_results; ++r) types.push_back(whole.type(node.first_result + r));
+    const NodeId copy = graph.AddNode(std::move(spec), types);
+    for (int r = 0; r < node.num_results; ++r) {
+      carry(node.first_result + r, graph.result(copy, r));
+    }
+  }
+  for (const int k : outputs) {
+    Output output = whole.outputs()[k];
+    output.value = value_of[output.value];
+    if (output.becomes != kNoValue) output.becomes = value_of[output.becomes];
+    graph.AddOutput(output);
+  }
+  return part;
+}
+
+std::vector<std::vector<int>> Dependences(const Graph& graph,
+                                          const std::vector<bool>& marked_inputs,
+                                          const std::vector<bool>& marked_nodes) {
+  std::vector<std::vector<int>> of(graph.num_values());
+  const int inputs = static_cast<int>(graph.inputs().size());
+  for (int k = 0; k < inputs; ++k) {
+    if (marked_inputs[k]) of[graph.inputs()[k]] = {k};
+  }
+  for (NodeId id = 0; id < graph.num_nodes(); ++id) {
+    const Node& node = graph.node(id);
+    std::vector<int> all;
+    for (const ValueId v : node.operands) {
+      if (v == kNoValue || of[v].empty()) continue;
+      std::vector<int> both;
+      std::set_union(all.begin(), all.end(), of[v].begin(), of[v].end(), std::back_inserter(both));
+      all = std::move(both);
+    }
+    if (marked_nodes[id]) all.push_back(inputs + id);  // the greatest so far
+    for (int r = 0; r < node.num_results; ++r) of[node.first_result + r] = all;
+  }
+  return of;
+}
+
+}  // namespace spmd::ir

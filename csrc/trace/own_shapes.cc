@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "csrc/trace/own_shapes.h"
+
+#include <algorithm>
+#include <iterator>
+#include <string_view>
+
+namespace spmd::trace {
+
+namespace {
+
+using Args = std::vector<c10::IValue>;
+using ShapesFn = bool (*)(const Args&, Inference&);
+
+TensorMeta MetaLike(const at::Tensor& t) {
+  return TensorMeta::Contiguous(t.scalar_type(), t.sizes());
+}
+
+void Add(Inference& result, TensorMeta meta) {
+  result.tensors.push_back(std::move(meta));
+  result.counts.push_back(1);
+}
+
+// One result, or list of results, like each of these arguments.
+template <int... kArguments>
+bool Like(const Args& args, Inference& result) {
+  for (const int k : {kArguments...}) {
+    if (args[k].isTensor()) {
+      Add(result, MetaLike(args[k].toTensor()));
+      continue;
+    }
+    const std::vector<at::Tensor> list = args[k].toTensorVector();
+    for (const at::Tensor& t : list) result.tensors.push_back(MetaLike(t));
+    result.counts.push_back(static_cast<int>(list.size()));
+  }
+  return true;
+}
+
+// A matrix and the scales of its reflectors.
+bool Geqrf(const Args& args, Inference& result) {
+  const at::Tensor self = args[0].toTensor();
+  if (self.dim() < 2 || !(self.is_floating_point() || self.is_complex())) return false;
+  std::vector<int64_t> tau(self.sizes().begin(), self.sizes().end() - 2);
+  tau.push_back(std::min(self.size(-2), self.size(-1)));
+  Add(result, MetaLike(self));
+  Add(result, TensorMeta::Contiguous(self.scalar_type(), tau));
+  return true;
+}
+
+// A dimension for each column of `self`, as long as its bins.
+bool Histogram(const Args& args, Inference& result) {
+  const at::Tensor self = args[0].toTensor();
+  const std::vector<at::Tensor> bins = args[1].toTensorVector();
+  const at::ScalarType dtype = self.scalar_type();
+  if (self.dim() < 2 || static_cast<int64_t>(bins.size()) != self.size(-1)) return false;
+  if (dtype != at::kFloat && dtype != at::kDouble) return false;
+  if (args[2].isTensor()) {
+    const at::Tensor weight = args[2].toTensor();
+    if (weight.scalar_type() != dtype || weight.sizes() != self.sizes().slice(0, self.dim() - 1)) {
+      return false;
+    }
+  }
+  std::vector<int64_t> sizes;
+  for (const at::Tensor& edges : bins) {
+    if (edges.dim() != 1 || edges.numel() == 0 || edges.scalar_type() != dtype) return false;
+    sizes.push_back(edges.numel() - 1);
+  }
+  Add(result, TensorMeta::Contiguous(dtype, sizes));
+  return true;
+}
+
+struct Row {
+  std::string_view op;
+  ShapesFn shapes;
+};
+
+constexpr Row kRows[] = {
+    {"aten::_dirichlet_grad", Like<0>},
+    {"aten::_fused_adagrad", Like<0, 1, 2, 3>},
+    {"aten::_fused_adagrad.tensor_lr", Like<0, 1, 2>},
+    {"aten::_fused_adam.tensor_lr", Like<0, 1, 2, 3, 4>},
+    {"aten::_fused_adamw.tensor_lr", Like<0, 1, 2, 3, 4>},
+    {"aten::_fused_sgd", Like<0, 1, 2>},
+    {"aten::_fused_sgd.tensor_lr", Like<0, 1, 2>},
+    {"aten::_histogramdd_from_bin_tensors", Histogram},
+    {"aten::_logcumsumexp", Like<0>},
+    {"aten::_standard_gamma_grad", Like<0>},
+    {"aten::fractional_max_pool3d_backward", Like<1>},
+    {"aten::geqrf", Geqrf},
+    {"aten::multi_margin_loss_backward", Like<1>},
+    {"aten::multilabel_margin_loss_backward", Like<1>},
+};
+
+constexpr bool IsSorted() {
+  for (size_t i = 1; i < std::size(kRows); ++i) {
+    if (!(kRows[i - 1].op < kRows[i].op)) return false;
+  }
+  return true;
+}
+static_assert(IsSorted());
+
+}  // namespace
+
+bool OwnShapes(const OpInfo& op, const std::vector<c10::IValue>& args, Inference& result) {
+  const Row* row =
+      std::lower_bound(std::begin(kRows), std::end(kRows), std::string_view(op.name),
+                       [](const Row& r, std::string_view name) { return r.op < name; });
+  return row != std::end(kRows) && row->op == op.name && row->shapes(args, result);
+}
+
+}  // namespace spmd::trace

@@ -1,0 +1,191 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "csrc/trace/recover.h"
+
+#include <algorithm>
+#include <map>
+#include <utility>
+
+#include "csrc/ir/part.h"
+#include "csrc/util/status.h"
+
+namespace spmd::trace {
+
+namespace {
+
+using InFlight = Session::State::InFlight;
+using Arguments = std::vector<runtime::LoadedProgram::Argument>;
+
+// Programs that are run for one that failed.
+constexpr int kMostParts = 16;
+
+bool IsWorthIt(const absl::Status& status) {
+  return status.code() != absl::StatusCode::kCancelled &&
+         status.code() != absl::StatusCode::kResourceExhausted;
+}
+
+// What the run did not take, back where it came from.
+Arguments TakeBack(InFlight& f) {
+  Arguments left = f.run->TakeBackArguments();
+  left.resize(f.arguments.size());
+  for (size_t k = 0; k < left.size(); ++k) {
+    const ValuePtr value = f.arguments[k].value.lock();
+    if (value == nullptr || left[k].value == nullptr || value->tiles != nullptr) continue;
+    value->tiles = left[k].value;
+    value->run = nullptr;
+  }
+  return left;
+}
+
+// Fetches arguments that a run which failed as well was to make and has made since. By argument:
+// what it is missing for.
+std::vector<absl::Status> FindArguments(Session::State& state, const InFlight& f,
+                                        const absl::Status& status, Arguments& left) {
+  std::vector<absl::Status> missing(left.size());
+  for (size_t k = 0; k < left.size(); ++k) {
+    if (left[k].value != nullptr) continue;
+    missing[k] = status;
+    const runtime::PendingRunPtr run = f.arguments[k].run.lock();
+    InFlight* const maker = run == nullptr ? nullptr : FindInFlight(state, run);
+    if (maker == nullptr || run->Wait().ok()) continue;
+    Recover(state, *maker);
+    auto result = run->Result(f.arguments[k].output, /*take=*/false);
+    if (result.ok()) {
+      left[k].value = *std::move(result);
+      missing[k] = absl::OkStatus();
+    } else {
+      missing[k] = maker->errors[f.arguments[k].output];
+    }
+  }
+  return missing;
+}
+
+// Results by what they depend on: what depends on less comes first.
+using Group = std::pair<std::vector<int>, std::vector<int>>;
+std::vector<Group> GroupsOf(const ir::Graph& graph, const std::vector<int>& wanted,
+                            const std::vector<absl::Status>& missing, const std::string& failed) {
+  std::vector<bool> marked_inputs, marked_nodes;
+  for (const absl::Status& m : missing) marked_inputs.push_back(!m.ok());
+  for (const ir::Node& node : graph.nodes()) {
+    marked_nodes.push_back(node.op == failed || runtime::CanFailOnValues(node.op));
+  }
+  const auto dependences = ir::Dependences(graph, marked_inputs, marked_nodes);
+  std::map<std::vector<int>, std::vector<int>> by_dependences;
+  for (const int k : wanted) by_dependences[dependences[graph.outputs()[k].value]].push_back(k);
+  std::vector<Group> groups(by_dependences.begin(), by_dependences.end());
+  std::stable_sort(groups.begin(), groups.end(),
+                   [](const Group& a, const Group& b) { return a.first.size() < b.first.size(); });
+  return groups;
+}
+
+absl::StatusOr<std::shared_ptr<ProgramPart>> PartOf(Session::State& state, CachedProgram& whole,
+                                                    const std::vector<int>& outputs) {
+  std::shared_ptr<ProgramPart>& slot = whole.parts[outputs];
+  if (slot != nullptr) return slot;
+  auto part = std::make_shared<ProgramPart>();
+  ir::Part cut = ir::PartFor(whole.program->traced, outputs);
+  part->inputs = std::move(cut.inputs);
+  part->program = std::make_shared<CompiledProgram>();
+  part->program->number = state.next_program++;
+  part->program->traced = std::move(cut.graph);
+  SPMD_ASSIGN_OR_RETURN(std::shared_ptr<runtime::Backend> backend, TheBackend(state));
+  partition::CompileOptions options;
+  options.machine = &backend->machine();
+  SPMD_ASSIGN_OR_RETURN(part->program->compiled,
+                        partition::Compile(part->program->traced, options));
+  SPMD_ASSIGN_OR_RETURN(part->program->loaded,
+                        runtime::LoadedProgram::Load(std::move(part->program->compiled.program),
+                                                     backend, {state.deduplicate}));
+  const program::Program& made = part->program->program();
+  for (const program::Output& o : made.outputs) {
+    part->layouts.push_back(std::make_shared<const Layout>(made.LayoutOf(o.value)));
+  }
+  slot = part;
+  return part;
+}
+
+// Makes these results, out of arguments that are all there.
+absl::Status Make(Session::State& state, InFlight& f, const Arguments& left,
+                  const std::vector<int>& outputs) {
+  SPMD_ASSIGN_OR_RETURN(const std::shared_ptr<ProgramPart> part,
+                        PartOf(state, *f.program, outputs));
+  std::vector<runtime::ExecutorQueue::Argument> arguments;
+  for (const int k : part->inputs) {
+    arguments.push_back({{left[k].value, nullptr, 0}, /*donate=*/false});
+  }
+  runtime::PendingRunPtr run;
+  {
+    const GilReleased no_gil(state);
+    run = state.queue->Enqueue(part->program->loaded, std::move(arguments), f.scalars);
+  }
+  SPMD_RETURN_IF_ERROR(WaitFor(state, *run));
+  for (size_t j = 0; j < outputs.size(); ++j) {
+    const int k = outputs[j];
+    SPMD_ASSIGN_OR_RETURN(runtime::TiledTensorPtr tiles,
+                          run->Result(static_cast<int>(j), /*take=*/true));
+    f.run->Amend(k, tiles);
+    const ValuePtr value = f.results[k].lock();
+    if (value == nullptr || value->run != f.run) continue;
+    value->tiles = std::move(tiles);
+    value->run = nullptr;
+    value->before = nullptr;
+    value->layout = part->layouts[j];
+    value->origin = part->program;
+    value->origin_output = static_cast<int>(j);
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+Session::State::InFlight* FindInFlight(Session::State& state, const runtime::PendingRunPtr& run) {
+  const auto it = std::find_if(state.in_flight.begin(), state.in_flight.end(),
+                               [&](const InFlight& f) { return f.run == run; });
+  return it == state.in_flight.end() ? nullptr : &*it;
+}
+
+void Recover(Session::State& state, InFlight& f) {
+  if (f.recovered) return;
+  f.recovered = true;
+  const absl::Status status = f.run->Wait();
+  f.errors.assign(f.results.size(), status);
+  Arguments left = TakeBack(f);
+  if (!IsWorthIt(status) || state.closed) return;
+  const std::vector<absl::Status> missing = FindArguments(state, f, status, left);
+  const ir::Graph& graph = f.program->program->traced;
+  std::vector<int> wanted;
+  for (size_t k = 0; k < f.results.size(); ++k) {
+    const ValuePtr value = f.results[k].lock();
+    if (value != nullptr && value->run == f.run) wanted.push_back(static_cast<int>(k));
+  }
+  const std::vector<Group> groups = GroupsOf(graph, wanted, missing, runtime::FailedOp(status));
+
+  // What is known to fail, and how.
+  std::vector<std::pair<std::vector<int>, absl::Status>> failures;
+  for (size_t k = 0; k < missing.size(); ++k) {
+    if (!missing[k].ok()) failures.push_back({{static_cast<int>(k)}, missing[k]});
+  }
+  // All of them again would end as before, had nothing been missing.
+  const bool all = groups.size() == 1 && wanted.size() == graph.outputs().size();
+  if (all && f.run->cause() == nullptr && failures.empty()) return;
+  int tried = 0;
+  for (const auto& [dependences, outputs] : groups) {
+    const std::vector<int>& behind = dependences;
+    const auto known = std::find_if(failures.begin(), failures.end(), [&](const auto& failure) {
+      return std::includes(behind.begin(), behind.end(), failure.first.begin(),
+                           failure.first.end());
+    });
+    absl::Status result;
+    if (known != failures.end()) {
+      result = known->second;
+    } else if (tried++ < kMostParts) {
+      result = Make(state, f, left, outputs);
+      if (!result.ok() && !behind.empty()) failures.push_back({behind, result});
+    } else {
+      result = status;
+    }
+    for (const int k : outputs) f.errors[k] = result;
+    if (!IsWorthIt(result)) return;
+  }
+}
+
+}  // namespace spmd::trace
