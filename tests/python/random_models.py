@@ -25,7 +25,7 @@ OPTIMIZERS = {
 }
 
 # Models that compute the root of a mean square in single precision whatever their type.
-NORMS_IN_SINGLE = {"llama", "mistral", "mixtral", "qwen", "t5"}
+NORMS_IN_SINGLE = {"llama", "mamba2", "mistral", "mixtral", "olmoe", "qwen", "t5"}
 
 
 @dataclass(frozen=True)
