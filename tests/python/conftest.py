@@ -37,7 +37,7 @@ def pytest_addoption(parser):
         "--full-models",
         type=int,
         default=0,
-        help="test_random_models.py: so many ways more to cut each of 15 models",
+        help="test_random_models.py: so many ways more to cut each of 22 models",
     )
     parser.addoption(
         "--first-program",

@@ -117,6 +117,107 @@ def vit_inputs(generator):
     }
 
 
+def olmoe():
+    from transformers import OlmoeConfig, OlmoeForCausalLM
+
+    config = OlmoeConfig(**LLAMA_LIKE, num_experts=4, num_experts_per_tok=2)
+    config._experts_implementation = "eager"
+    return OlmoeForCausalLM(config)
+
+
+def mamba2():
+    from transformers import Mamba2Config, Mamba2ForCausalLM
+
+    sizes = {"vocab_size": VOCAB, "hidden_size": WIDTH, "num_hidden_layers": 2, "chunk_size": 4}
+    return Mamba2ForCausalLM(
+        Mamba2Config(**sizes, num_heads=6, head_dim=4, state_size=4, n_groups=2, expand=2)
+    )
+
+
+def deberta():
+    from transformers import DebertaV2Config, DebertaV2ForMaskedLM
+
+    terms = {"pos_att_type": ["c2p", "p2c"], "position_buckets": 4, "norm_rel_ebd": "layer_norm"}
+    config = DebertaV2Config(
+        vocab_size=VOCAB,
+        max_position_embeddings=16,
+        relative_attention=True,
+        share_att_key=True,
+        conv_kernel_size=3,
+        **terms,
+        **BERT_LIKE,
+    )
+    return DebertaV2ForMaskedLM(config)
+
+
+def longformer():
+    from transformers import LongformerConfig, LongformerForMaskedLM
+
+    sizes = {"vocab_size": VOCAB, "max_position_embeddings": 16, "attention_window": 4}
+    return LongformerForMaskedLM(LongformerConfig(**sizes, pad_token_id=0, **BERT_LIKE))
+
+
+def attended_tokens(generator):
+    globally = torch.zeros(BATCH, LENGTH, dtype=torch.int64)
+    globally[:, 1] = 1
+    return {**token_inputs(generator), "global_attention_mask": globally}
+
+
+def whisper():
+    from transformers import WhisperConfig, WhisperForConditionalGeneration
+
+    sides = {}
+    for side in ("encoder", "decoder"):
+        sides |= {f"{side}_layers": 1, f"{side}_attention_heads": 3, f"{side}_ffn_dim": 20}
+    lengths = {"num_mel_bins": 5, "max_source_positions": 8, "max_target_positions": 12}
+    marks = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 1}
+    return WhisperForConditionalGeneration(
+        WhisperConfig(vocab_size=VOCAB, d_model=WIDTH, **sides, **lengths, **marks)
+    )
+
+
+def spectrogram(generator):
+    return {
+        "input_features": torch.randn(BATCH, 5, 16, generator=generator),
+        "labels": tokens(generator),
+    }
+
+
+def swin():
+    from transformers import SwinConfig, SwinForImageClassification
+
+    sizes = {"embed_dim": 6, "depths": [2, 1], "num_heads": [2, 3], "window_size": 3}
+    config = SwinConfig(image_size=8, patch_size=1, num_labels=5, drop_path_rate=0.0, **sizes)
+    return SwinForImageClassification(config)
+
+
+def segformer():
+    from transformers import SegformerConfig, SegformerForSemanticSegmentation
+
+    config = SegformerConfig(
+        num_encoder_blocks=2,
+        depths=[1, 1],
+        sr_ratios=[2, 1],
+        hidden_sizes=[6, 8],
+        patch_sizes=[3, 3],
+        strides=[1, 2],
+        num_attention_heads=[1, 2],
+        mlp_ratios=[2, 2],
+        decoder_hidden_size=8,
+        num_labels=3,
+        drop_path_rate=0.0,
+        classifier_dropout_prob=0.0,
+    )
+    return SegformerForSemanticSegmentation(config)
+
+
+def segmented_image(generator):
+    return {
+        "pixel_values": torch.randn(BATCH, 3, 8, 8, generator=generator),
+        "labels": torch.randint(0, 3, (BATCH, 8, 8), generator=generator),
+    }
+
+
 class Recurrent(nn.Module):
     def __init__(self, kind, **options):
         super().__init__()
@@ -196,18 +297,25 @@ class Transformer(nn.Module):
 
 MODELS = {
     "bert": (bert, token_inputs),
+    "deberta": (deberta, token_inputs),
     "gpt2": (gpt2, token_inputs),
     "gru": (lambda: Recurrent(nn.GRU, bidirectional=True), sequence),
     "llama": (llama, token_inputs),
+    "longformer": (longformer, attended_tokens),
     "lstm": (lambda: Recurrent(nn.LSTM, proj_size=4), sequence),
+    "mamba2": (mamba2, token_inputs),
     "mistral": (mistral, token_inputs),
     "mixtral": (mixtral, token_inputs),
     "mlp": (mlp, sequence),
+    "olmoe": (olmoe, token_inputs),
     "qwen": (qwen, token_inputs),
     "resnet": (lambda: Sequential(*resnet()), image),
     "rnn": (lambda: Recurrent(nn.RNN), sequence),
+    "segformer": (segformer, segmented_image),
+    "swin": (swin, vit_inputs),
     "t5": (t5, token_inputs),
     "transformer": (Transformer, sequence),
     "unet": (UNet, image),
     "vit": (vit, vit_inputs),
+    "whisper": (whisper, spectrogram),
 }

@@ -6,11 +6,13 @@ A case follows from its seed; `str(case)` says what is cut and how.
 
 import copy
 import random
+from contextlib import nullcontext
 from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
 from model_zoo import MODELS
+from torch.overrides import TorchFunctionMode
 
 import torch_spmd as spmd
 
@@ -25,7 +27,7 @@ OPTIMIZERS = {
 }
 
 # Models that compute the root of a mean square in single precision whatever their type.
-NORMS_IN_SINGLE = {"llama", "mistral", "mixtral", "qwen", "t5"}
+NORMS_IN_SINGLE = {"llama", "mamba2", "mistral", "mixtral", "olmoe", "qwen", "t5"}
 
 
 @dataclass(frozen=True)
@@ -78,6 +80,24 @@ def _spec(choose, rank, axes):
     return tuple(entries)
 
 
+class Interruptions(TorchFunctionMode):
+    """Ends the program after some of the calls, by waiting for it or by reading a number."""
+
+    def __init__(self, seed, share):
+        super().__init__()
+        self._choose, self._share = random.Random(seed), share
+
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        result = function(*args, **(kwargs or {}))
+        if self._choose.random() < self._share:
+            number = isinstance(result, torch.Tensor) and result.is_floating_point()
+            if number and self._choose.random() < 0.5:
+                result.detach().sum().item()
+            else:
+                spmd.sync()
+        return result
+
+
 def train(case, device):
     """Losses of every step, then gradients of the first step and the state at the end."""
     make, make_inputs = MODELS[case.model]
@@ -123,11 +143,12 @@ def loss_of(model, inputs):
     return F.mse_loss(output, (output.detach() * 3).sin())
 
 
-def difference(case):
-    """The first value that differs on `spmd`, in words, or None."""
+def difference(case, around=nullcontext):
+    """The first value that differs on `spmd`, in words, or None. The run is in `around()`."""
     want = train(case, "cpu")
     try:
-        got = train(case, "spmd")
+        with around():
+            got = train(case, "spmd")
     except Exception as error:
         return f"raises {type(error).__name__}: {str(error).splitlines()[0]}"
     if got.keys() != want.keys():

@@ -7,7 +7,7 @@
 import pytest
 import torch
 from model_zoo import MODELS
-from random_models import OPTIMIZERS, difference, random_case, smaller
+from random_models import OPTIMIZERS, Interruptions, difference, random_case, smaller
 
 import torch_spmd as spmd
 
@@ -26,6 +26,14 @@ def test_training_cut_at_random(model, seed):
     if difference(case):
         case = smaller(case)
         pytest.fail(f"{difference(case)}\n{case}", pytrace=False)
+
+
+@pytest.mark.parametrize("model", sorted(MODELS))
+def test_programs_that_end_anywhere(model):
+    seed = sum(map(ord, model))
+    case = random_case(seed, model)
+    found = difference(case, lambda: Interruptions(seed, 0.03))
+    assert not found, f"{found}\n{case}"
 
 
 def test_the_fused_optimizer_in_double_precision():
