@@ -28,11 +28,16 @@ struct StrideFree {
 constexpr StrideFree kStrideFree[] = {
     {"aten::view", "aten::reshape"},
 };
-// Ops that reinterpret memory: right on a contiguous first operand only.
+// Ops that reinterpret memory, or whose kernels read some operand as if it were contiguous: eager's
+// statistics of rows always are.
 constexpr absl::string_view kNeedContiguous[] = {
-    "aten::_pdist_backward",   "aten::_pdist_forward",
-    "aten::native_group_norm", "aten::native_group_norm_backward",
-    "aten::view.dtype",        "aten::view_as_complex",
+    "aten::_pdist_backward",
+    "aten::_pdist_forward",
+    "aten::native_group_norm",
+    "aten::native_group_norm_backward",
+    "aten::native_layer_norm_backward",
+    "aten::view.dtype",
+    "aten::view_as_complex",
     "aten::view_as_real",
 };
 

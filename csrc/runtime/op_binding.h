@@ -48,7 +48,7 @@ struct OpBinding {
   std::optional<c10::OperatorHandle> op;
   // The same with '_', writing into the first argument, if there is one.
   std::optional<c10::OperatorHandle> in_place;
-  bool needs_contiguous = false;  // of the first operand
+  bool needs_contiguous = false;  // all operands
   bool is_view = false;           // moves no data to speak of
   bool may_need_python = false;   // a user's op: its kernel may be Python and want the GIL
   // Convolutions: oneDNN keeps kernels that were made for all threads and wait for them in a
