@@ -77,6 +77,11 @@ std::vector<Group> GroupsOf(const ir::Graph& graph, const std::vector<int>& want
   return groups;
 }
 
+bool IsTraced(const ir::Graph& graph, const std::string& op) {
+  return std::any_of(graph.nodes().begin(), graph.nodes().end(),
+                     [&](const ir::Node& node) { return node.op == op; });
+}
+
 absl::StatusOr<std::shared_ptr<ProgramPart>> PartOf(Session::State& state, CachedProgram& whole,
                                                     const std::vector<int>& outputs) {
   std::shared_ptr<ProgramPart>& slot = whole.parts[outputs];
@@ -157,34 +162,43 @@ void Recover(Session::State& state, InFlight& f) {
     const ValuePtr value = f.results[k].lock();
     if (value != nullptr && value->run == f.run) wanted.push_back(static_cast<int>(k));
   }
-  const std::vector<Group> groups = GroupsOf(graph, wanted, missing, runtime::FailedOp(status));
+  const std::string named = runtime::FailedOp(status);
+  const std::vector<Group> groups = GroupsOf(graph, wanted, missing, named);
+  // Marked above, by its name.
+  const std::string failed = IsTraced(graph, named) ? named : "";
 
   // What is known to fail, and how.
   std::vector<std::pair<std::vector<int>, absl::Status>> failures;
   for (size_t k = 0; k < missing.size(); ++k) {
     if (!missing[k].ok()) failures.push_back({{static_cast<int>(k)}, missing[k]});
   }
-  // All of them again would end as before, had nothing been missing.
-  const bool all = groups.size() == 1 && wanted.size() == graph.outputs().size();
-  if (all && f.run->cause() == nullptr && failures.empty()) return;
   int tried = 0;
-  for (const auto& [dependences, outputs] : groups) {
-    const std::vector<int>& behind = dependences;
+  const auto make = [&](const std::vector<int>& outputs) {
+    // All of them again would end as before, had nothing been missing.
+    const bool all = outputs.size() == graph.outputs().size() && f.run->cause() == nullptr;
+    if (all || tried == kMostParts) return status;
+    ++tried;
+    return Make(state, f, left, outputs);
+  };
+  for (const auto& [behind, outputs] : groups) {
+    const std::vector<int>& all = behind;
     const auto known = std::find_if(failures.begin(), failures.end(), [&](const auto& failure) {
-      return std::includes(behind.begin(), behind.end(), failure.first.begin(),
-                           failure.first.end());
+      return std::includes(all.begin(), all.end(), failure.first.begin(), failure.first.end());
     });
-    absl::Status result;
-    if (known != failures.end()) {
-      result = known->second;
-    } else if (tried++ < kMostParts) {
-      result = Make(state, f, left, outputs);
-      if (!result.ok() && !behind.empty()) failures.push_back({behind, result});
-    } else {
-      result = status;
-    }
+    const absl::Status result = known != failures.end() ? known->second : make(outputs);
     for (const int k : outputs) f.errors[k] = result;
     if (!IsWorthIt(result)) return;
+    if (result.ok() || known != failures.end()) continue;
+    const std::string culprit = runtime::FailedOp(result);
+    if (!behind.empty() && (culprit == failed || runtime::CanFailOnValues(culprit))) {
+      failures.push_back({behind, result});
+      continue;
+    }
+    // None of the ops that may fail, but what one of the others was taken apart into.
+    for (const int k : outputs) {
+      if (outputs.size() > 1) f.errors[k] = make({k});
+      if (!IsWorthIt(f.errors[k])) return;
+    }
   }
 }
 

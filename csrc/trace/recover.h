@@ -20,7 +20,8 @@ namespace spmd::trace {
 // Results are grouped by which they depend on of the arguments that are missing and the ops that
 // may have failed: those that look at values, and those named like the one that did. A group that
 // depends on no more than another is tried first; what depends on all that a failed group depends
-// on is lost with it. At most a few groups are tried; none after Ctrl-C or without memory.
+// on is lost with it. Results of a group that fails for an op that is none of them are tried one
+// by one. At most a few programs are tried; none after Ctrl-C or without memory.
 void Recover(Session::State& state, Session::State::InFlight& in_flight);
 
 // The entry of a run; null when it is not in flight.

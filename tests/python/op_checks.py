@@ -52,7 +52,9 @@ def hold(name, wrong, compared, exceptions):
     if reason is None:
         assert not wrong, found
         return
-    assert wrong, f"all {compared} cases pass: take {name!r} out of op_exceptions.py"
+    assert wrong or reason.startswith("differs by chance"), (
+        f"all {compared} cases pass: take {name!r} out of op_exceptions.py"
+    )
     assert all(f": {reason.split()[0]} " in what for what in wrong), f"{found}\nnot: {reason}"
     pytest.xfail(reason)
 

@@ -3,7 +3,7 @@
 what is wrong.
 
 A reason begins with what the test sees, "raises …" or "differs …". The tests fail when an entry
-passes, and when one that raises begins to differ.
+passes, and when one that raises begins to differ; one that "differs by chance" may pass.
 """
 
 NO_SPARSE = "raises NotImplementedError: sparse tensors are not supported on 'spmd'"
@@ -74,8 +74,8 @@ EXCEPTIONS = {
     },
     "forward_mode": {
         "nn_functional_max_unpool3d": (
-            "differs where several tangents go to one place: any of them may stay, says PyTorch; "
-            "nn_functional_max_unpool3d_grad has no such samples"
+            "differs by chance where several tangents go to one place: any of them may "
+            "stay, says PyTorch; nn_functional_max_unpool3d_grad has no such samples"
         ),
     },
     "module": {},

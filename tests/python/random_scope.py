@@ -63,7 +63,6 @@ class Scope:
                 if re.search("|".join(NOT_YET), str(error)):
                     self.run = run(self.program, "cpu")  # it may have done a part
                     raise NotPossible from None
-                self.lines.append("sync()")  # NOT_YET: what is pending would be lost
                 inner = line.removeprefix("with ") if line.startswith("with ") else None
                 line = f"with refused(), {inner}" if inner else f"with refused(): {line}"
         self.lines.append(line)

@@ -142,6 +142,16 @@ def test_an_element_type_that_a_kernel_refuses(rows):
     assert torch.equal(good.cpu(), ROWS * 2)
 
 
+def test_an_op_that_an_op_was_taken_apart_into(rows):
+    nothing = rows[:, :0]
+    bad, good, other = nothing.min(1).values, rows * 2, nothing + 1
+    with pytest.raises(IndexError, match=r"Expected reduction dim 1 to have non-zero size"):
+        bad.cpu()
+    assert torch.equal(good.cpu(), ROWS * 2)
+    assert other.shape == (4, 0)
+    other.cpu()
+
+
 def test_a_program_that_follows_a_failed_one_is_made_as_far_as_it_can_be(rows):
     bad, good = pick(rows, 9), rows * 2
     spmd.sync()
