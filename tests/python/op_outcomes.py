@@ -52,14 +52,26 @@ ATOL_OF_OP = {
 }
 
 # Ways to call an op: as the function that it is; on inputs whose elements lie apart, first
-# dimension first; writing its first input; writing a tensor given for the result; with the
-# gradients' gradients; with tangents.
-FORMS = ("function", "strided", "in_place", "out", "second", "forward_mode")
+# dimension first; on inputs of no elements; writing its first input; writing a tensor given for the
+# result; with the gradients' gradients; with tangents.
+FORMS = ("function", "strided", "empty", "in_place", "out", "second", "forward_mode")
+
+
+# On inputs without elements PyTorch's own CPU kernels divide by zero or read what is not there, and
+# the process ends.
+CPU_ENDS_ON_NOTHING = {
+    "_native_batch_norm_legit",
+    "_segment_reduce_lengths",
+    "_segment_reduce_offsets",
+    "native_batch_norm",
+    "nn_functional_pdist",
+}
 
 
 def has_form(op, form):
     """Whether an op can be called so."""
     known = {
+        "empty": op.formatted_name not in CPU_ENDS_ON_NOTHING,
         "in_place": op.get_inplace() is not None,
         "out": op.supports_out,
         "second": op.supports_gradgrad,
@@ -99,9 +111,13 @@ class Draws(TorchDispatchMode):
 def run(op, sample, device, cut=None, form="function"):
     """The outcome of a sample on a device, cut first."""
 
+    rows = next((t.size(0) for t in tensors_of(sample.input) if t.dim()), None)
+
     def copy(leaf):
         if isinstance(leaf, torch.Tensor):
             fresh = leaf.detach().clone()
+            if form == "empty" and leaf.dim() and leaf.size(0) == rows:
+                fresh = fresh[:0].clone()  # of every tensor that has the rows of the first
             if leaf is sample.input or leaf.is_floating_point() or op.name not in HOST_INDICES:
                 fresh = fresh.to(device)
             if form == "strided":

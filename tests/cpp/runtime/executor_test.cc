@@ -82,8 +82,8 @@ program {
 // A program whose devices share a place, run whole.
 std::vector<TiledTensorPtr> RunCoalesced(const std::string& text,
                                          const std::vector<TiledTensorPtr>& inputs) {
-  auto loaded = LoadedProgram::Load(*Program::Parse(text), Cpu(),
-                                    {/*deduplicate=*/true, /*coalesce=*/true});
+  auto loaded =
+      LoadedProgram::Load(*Program::Parse(text), Cpu(), {/*deduplicate=*/true, /*coalesce=*/true});
   EXPECT_TRUE(loaded.ok()) << loaded.status();
   if (!loaded.ok()) return {};
   std::vector<LoadedProgram::Argument> arguments;
@@ -114,7 +114,9 @@ program {
   for (bool whole : {true, false}) {
     std::vector<TiledTensorPtr> inputs;
     for (size_t i = 0; i < 3; ++i) {
-      inputs.push_back(Upload(i == 0 ? x : i == 1 ? g : w,
+      inputs.push_back(Upload(i == 0   ? x
+                              : i == 1 ? g
+                                       : w,
                               program.LayoutOf(program.inputs[i].value), *backend, whole));
     }
     const auto results = RunCoalesced(kText, inputs);
@@ -130,8 +132,8 @@ program {
     EXPECT_TRUE(at::equal(*Download(*results[0]), at::linear(x, w)));
     EXPECT_TRUE(at::equal(*Download(*results[1]), at::mm(g.t(), x)));
     for (const TiledTensorPtr& result : results) {
-      EXPECT_TRUE(at::equal(Assemble(*MoveTo(*result, result->layout, *backend)),
-                            *Download(*result)));
+      EXPECT_TRUE(
+          at::equal(Assemble(*MoveTo(*result, result->layout, *backend)), *Download(*result)));
     }
   }
 }
