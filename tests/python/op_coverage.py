@@ -16,7 +16,8 @@ def page(lines):
             "# Op coverage",
             "PyTorch's own op samples (`op_db`) on `spmd` against the CPU. A variant counts as "
             "right in a dtype and form when every case that the CPU runs has the CPU's result. "
-            "Made by `tests/python/op_coverage.py` from results of `tests/python/sweep_ops.py`.",
+            "Made by `tests/python/op_coverage.py` from results of `tests/python/sweep_ops.py`. "
+            f"Samples of each variant: {samples_of(lines)}.",
             "## Totals",
             table(("form", "dtype", "variants", "right", "cases", "wrong cases"), totals(lines)),
             "## What is wrong",
@@ -63,6 +64,11 @@ def variants(lines):
 
 def forms_of(lines):
     return list(dict.fromkeys(line["form"] for line in lines))
+
+
+def samples_of(lines):
+    limits = {line["samples"] for line in lines}
+    return ", ".join("all" if limit is None else f"at most {limit}" for limit in limits)
 
 
 def wrong_cases(line):

@@ -75,6 +75,7 @@ def sweep_key(name, dtype, sweep, limit=None):
         "op": name,
         "dtype": dtype,
         "form": sweep,
+        "samples": limit,
         "compared": compared,
         "wrong": dict(wrong),
         "first": first,
@@ -89,7 +90,13 @@ def sweep_all(todo, results, seconds, limit=None):
     last, tries = json.loads(running.read_text()) if running.exists() else (None, 0)
     if tries == 2:
         name, dtype, sweep = last
-        died = {"compared": 1, "wrong": {"died": 1}, "first": "the process ended", "seconds": 0}
+        died = {
+            "samples": limit,
+            "compared": 1,
+            "wrong": {"died": 1},
+            "first": "the process ended",
+            "seconds": 0,
+        }
         _append(results, {"op": name, "dtype": dtype, "form": sweep, **died})
     done = _done(results)
     for key in todo:
@@ -128,7 +135,12 @@ def main():
     given = parser.parse_args()
     part, parts = map(int, given.part.split("/"))
     todo = [k for k in keys(given.dtypes, given.forms) if not given.ops or k[0] in given.ops]
-    sweep_all(todo[part - 1 :: parts], given.results, given.seconds, given.samples)
+    mine = todo[part - 1 :: parts]
+    sweep_all(mine, given.results, given.seconds, given.samples)
+    lines = map(json.loads, given.results.read_text().splitlines())
+    wrong = [f"{line['op']} ({line['form']}, {line['dtype']})" for line in lines if line["wrong"]]
+    left = len(set(mine) - _done(given.results))
+    print(f"{len(mine) - left} of {len(mine)} swept; wrong: {', '.join(wrong) or 'nothing'}")
 
 
 if __name__ == "__main__":
