@@ -15,7 +15,6 @@
 #include <ATen/ops/clone_ops.h>
 #include <ATen/ops/copy_ops.h>
 #include <ATen/ops/cos_ops.h>
-#include <ATen/ops/detach_ops.h>
 #include <ATen/ops/div_ops.h>
 #include <ATen/ops/embedding_dense_backward_ops.h>
 #include <ATen/ops/embedding_ops.h>
@@ -208,8 +207,8 @@ std::optional<c10::KernelFunction> UnboxedKernel(const OpInfo& op) {
       ops::native_layer_norm, ops::_softmax, ops::_softmax_backward_data,
       // views and copies
       ops::view, ops::_unsafe_view, ops::t, ops::transpose_int, ops::permute, ops::expand,
-      ops::select_int, ops::slice_Tensor, ops::unsqueeze, ops::squeeze_dim, ops::detach, ops::clone,
-      ops::copy_, ops::fill__Scalar, ops::zero_, ops::_to_copy>();
+      ops::select_int, ops::slice_Tensor, ops::unsqueeze, ops::squeeze_dim, ops::clone, ops::copy_,
+      ops::fill__Scalar, ops::zero_, ops::_to_copy>();
   const auto it = table.find(op.name);
   if (it == table.end()) return std::nullopt;
   return it->second(&op);

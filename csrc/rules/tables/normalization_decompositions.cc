@@ -20,17 +20,26 @@ Span SpanOf(const Dims& sizes, const std::vector<bool>& named) {
   return {DimList(named), CountOf(sizes, named)};
 }
 
-struct Standardised {
+struct Statistics {
   ir::ValueId mean, var, rstd;  // keep their dimensions with size 1
+  ir::ValueId centred;          // x - mean
+};
+
+Statistics StatisticsOf(Builder& b, ir::ValueId x, const Span& span, double eps) {
+  const ir::ValueId mean = MeanOf(b, x, span.dims, span.count, /*keepdim=*/true);
+  const ir::ValueId centred = b.Sub(x, mean);
+  const ir::ValueId var = MeanOf(b, b.Square(centred), span.dims, span.count, /*keepdim=*/true);
+  return {mean, var, b.Rsqrt(b.AddScalar(var, eps)), centred};
+}
+
+struct Standardised {
+  ir::ValueId mean, rstd;  // keep their dimensions with size 1
   ir::ValueId x;
 };
 
 Standardised Standardise(Builder& b, ir::ValueId x, const Span& span, double eps) {
-  const ir::ValueId mean = MeanOf(b, x, span.dims, span.count, /*keepdim=*/true);
-  const ir::ValueId centred = b.Sub(x, mean);
-  const ir::ValueId var = MeanOf(b, b.Square(centred), span.dims, span.count, /*keepdim=*/true);
-  const ir::ValueId rstd = b.Rsqrt(b.AddScalar(var, eps));
-  return {mean, var, rstd, b.Mul(centred, rstd)};
+  const Statistics s = StatisticsOf(b, x, span, eps);
+  return {s.mean, s.rstd, b.Mul(s.centred, s.rstd)};
 }
 
 // Gradient of Standardise, from the gradient of its result and the result `x`.
@@ -46,6 +55,11 @@ ir::ValueId Scaled(Builder& b, ir::ValueId v, ir::ValueId weight) {
 }
 ir::ValueId Shifted(Builder& b, ir::ValueId v, ir::ValueId bias) {
   return bias == ir::kNoValue ? v : b.Add(v, Upcast(b, bias));
+}
+// offset + v · factor, in one pass.
+ir::ValueId Affine(Builder& b, ir::ValueId offset, ir::ValueId v, ir::ValueId factor) {
+  if (offset == ir::kNoValue) return b.Mul(v, factor);
+  return b.Call("aten::addcmul", {Upcast(b, offset), v, factor}, {{"value", int64_t{1}}});
 }
 
 ir::ValueId ViewAs(Builder& b, ir::ValueId v, const Dims& dims) {
@@ -229,18 +243,19 @@ ValuesOrStatus DecomposeBatchNorm(Builder& b, const ir::Graph& from, const ir::N
                      node.attributes.GetBoolOr("training", true);
   const ir::ValueId running_mean = OptionalOperand(operands, 3);
   const ir::ValueId running_var = OptionalOperand(operands, 4);
-  Standardised s = {};
+  Statistics s = {};
   if (batch) {
-    s = Standardise(b, x, channels.span, eps);
+    s = StatisticsOf(b, x, channels.span, eps);
   } else {
     s.mean = ViewAs(b, Upcast(b, running_mean), channels.per_channel);
     s.rstd = RunningRstd(b, running_var, channels, eps);
-    s.x = b.Mul(b.Sub(x, s.mean), s.rstd);
+    s.centred = b.Sub(x, s.mean);
   }
   const ir::ValueId weight = ViewAs(b, OptionalOperand(operands, 1), channels.per_channel);
   const ir::ValueId bias = ViewAs(b, OptionalOperand(operands, 2), channels.per_channel);
   Results results(b, from, node);
-  results.Set(Shifted(b, Scaled(b, s.x, weight), bias));
+  // What is per channel is multiplied first: the image is gone over once.
+  results.Set(Affine(b, bias, s.centred, Scaled(b, s.rstd, weight)));
   batch ? results.Set(s.mean) : results.SetEmpty();
   batch ? results.Set(s.rstd) : results.SetEmpty();
   if (node.num_results == 3) return results.Take();
@@ -266,19 +281,26 @@ ValuesOrStatus DecomposeBatchNormBackward(Builder& b, const ir::Graph& from, con
   const ir::ValueId rstd =
       train ? ViewAs(b, Upcast(b, operands[6]), channels.per_channel)
             : RunningRstd(b, operands[4], channels, node.attributes.GetDoubleOr("eps", 1e-5));
-  const ir::ValueId x = b.Mul(b.Sub(Upcast(b, operands[1]), mean), rstd);
-  const ir::ValueId weight = ViewAs(b, operands[2], channels.per_channel);
-  const ir::ValueId scaled = Scaled(b, grad, weight);
+  const ir::ValueId centred = b.Sub(Upcast(b, operands[1]), mean);
+  const ir::ValueId scale = Scaled(b, rstd, ViewAs(b, operands[2], channels.per_channel));
+  const std::vector<int64_t>& dims = channels.span.dims;
+  const ir::ValueId sum = b.Sum(grad, dims, /*keepdim=*/true);
+  const ir::ValueId product = b.Sum(b.Mul(grad, centred), dims, /*keepdim=*/true);
   Results results(b, from, node);
   if (!results.Wants(0)) {
     results.SetAbsent();
+  } else if (!train) {
+    results.Set(b.Mul(grad, scale));
   } else {
-    results.Set(train ? StandardiseBackward(b, scaled, x, rstd, channels.span)
-                      : b.Mul(scaled, rstd));
+    // scale · (grad - mean(grad) - centred · slope), slope = rstd² · mean(grad · centred); all but
+    // two products are per channel.
+    const double n = static_cast<double>(channels.span.count);
+    const ir::ValueId slope = b.Mul(b.MulScalar(product, -1 / n), b.Square(rstd));
+    const ir::ValueId offset = b.Mul(b.MulScalar(sum, -1 / n), scale);
+    results.Set(Affine(b, Affine(b, offset, centred, b.Mul(slope, scale)), grad, scale));
   }
-  results.Wants(1) ? results.Set(SumOver(b, b.Mul(grad, x), channels.span.dims))
-                   : results.SetAbsent();
-  results.Wants(2) ? results.Set(SumOver(b, grad, channels.span.dims)) : results.SetAbsent();
+  results.Wants(1) ? results.Set(b.Mul(product, rstd)) : results.SetAbsent();
+  results.Wants(2) ? results.Set(sum) : results.SetAbsent();
   return results.Take();
 }
 
