@@ -4,7 +4,8 @@
 #include <torch/extension.h>
 
 #include <atomic>
-#include <memory>
+#include <mutex>
+#include <unordered_map>
 #include <utility>
 
 namespace {
@@ -18,26 +19,33 @@ void Add(int64_t bytes) {
   }
 }
 
-struct Block {
-  c10::DataPtr memory;
-  int64_t bytes;
-};
+// What is allocated, by address: PyTorch wants a block to be its own context.
+std::mutex mutex;
+std::unordered_map<void*, std::pair<c10::DataPtr, int64_t>> blocks;
 
-void Free(void* context) {
-  const std::unique_ptr<Block> block(static_cast<Block*>(context));
-  live.fetch_sub(block->bytes);
+void Free(void* data) {
+  const std::lock_guard<std::mutex> lock(mutex);
+  const auto block = blocks.find(data);
+  if (block == blocks.end()) return;
+  live.fetch_sub(block->second.second);
+  blocks.erase(block);
 }
 
 class CountingAllocator final : public c10::Allocator {
  public:
   explicit CountingAllocator(c10::Allocator* inner) : inner_(inner) {}
 
-  c10::DataPtr allocate(size_t bytes) override {
-    auto block = std::make_unique<Block>(Block{inner_->allocate(bytes), static_cast<int64_t>(bytes)});
-    Add(block->bytes);
-    void* const data = block->memory.get();
-    return {data, block.release(), &Free, c10::Device(c10::kCPU)};
+  c10::DataPtr allocate(size_t size) override {
+    c10::DataPtr memory = inner_->allocate(size);
+    void* const data = memory.get();
+    if (data == nullptr) return memory;
+    const auto bytes = static_cast<int64_t>(size);
+    Add(bytes);
+    const std::lock_guard<std::mutex> lock(mutex);
+    blocks[data] = {std::move(memory), bytes};
+    return {data, data, &Free, c10::Device(c10::kCPU)};
   }
+  c10::DeleterFnPtr raw_deleter() const override { return &Free; }
   void copy_data(void* to, const void* from, std::size_t bytes) const override {
     default_copy_data(to, from, bytes);
   }

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "csrc/partition/passes.h"
+#include "csrc/rules/registry.h"
 
 namespace spmd::partition {
 namespace {
@@ -156,11 +157,50 @@ void GatherSmallInputsAtOnce(Program& program) {
   std::move(others.begin(), others.end(), std::back_inserter(program.instructions));
 }
 
+// Moves what reads inputs only (weights that decay, moments) to where it is used first. It waits
+// for no collective and would run before all that does, and its results would be held meanwhile;
+// the inputs are there anyway. Only what cannot fail, so that it may write over an input in the
+// end.
+void PutOffReadersOfInputs(Program& program) {
+  const size_t n = program.instructions.size();
+  std::vector<bool> is_input(program.values.size(), false);
+  for (const program::Input& input : program.inputs) is_input[input.value] = true;
+  std::vector<size_t> first_use(program.values.size(), n);
+  for (size_t i = n; i-- > 0;) {
+    for (ValueId v : program.instructions[i].operands) {
+      if (v != program::kNoValue) first_use[v] = i;
+    }
+  }
+  const auto reads_inputs_only = [&](const Instruction& i) {
+    if (i.code != OpCode::kCall) return false;
+    const rules::Rule* rule = rules::Find(i.op);
+    return rule != nullptr && rule->elementwise &&
+           std::all_of(i.operands.begin(), i.operands.end(),
+                       [&](ValueId v) { return v == program::kNoValue || is_input[v]; });
+  };
+  std::vector<std::vector<Instruction>> before(n + 1);
+  for (size_t i = 0; i < n; ++i) {
+    Instruction& instruction = program.instructions[i];
+    if (!reads_inputs_only(instruction)) {
+      before[i].push_back(std::move(instruction));
+      continue;
+    }
+    size_t used = n;
+    for (ValueId v : instruction.results) used = std::min(used, first_use[v]);
+    before[used].push_back(std::move(instruction));  // the user comes after it
+  }
+  program.instructions.clear();
+  for (std::vector<Instruction>& some : before) {
+    std::move(some.begin(), some.end(), std::back_inserter(program.instructions));
+  }
+}
+
 }  // namespace
 
 void MergeCollectives(Program& program, int64_t cap_bytes) {
   GatherSmallInputsAtOnce(program);
   program.instructions = Scheduler(program, cap_bytes).Run(std::move(program.instructions));
+  PutOffReadersOfInputs(program);
 }
 
 }  // namespace spmd::partition
