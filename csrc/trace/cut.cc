@@ -120,9 +120,11 @@ void NoteRecording(Session::State& state, Tape& tape, CachedProgram& cached) {
   }
 }
 
-// What compiling has left behind in the heap, before tiles are put between. Else a first step of
-// many compilations keeps half as much again of memory that nobody uses.
-void ReturnFreedMemory() {
+// What compiling a large program has left behind in the heap, before tiles are put between. Else
+// half as much again of memory that nobody uses is kept.
+void ReturnFreedMemory(const program::Program& compiled) {
+  constexpr size_t kLarge = 500;  // instructions; less is not worth looking through the heap
+  if (compiled.instructions.size() < kLarge) return;
 #ifdef __GLIBC__
   malloc_trim(0);
 #endif
@@ -185,7 +187,7 @@ absl::StatusOr<CachedProgramPtr> Compile(Session::State& state, Tape& tape,
   state.events.push_back(std::move(event));
   if (state.events.size() > 1000) state.events.pop_front();
   ++state.statistics.compiles;
-  ReturnFreedMemory();
+  ReturnFreedMemory(made);
   return cached;
 }
 
