@@ -32,13 +32,6 @@ EXCEPTIONS = {
         "lu_unpack": (
             "raises RuntimeError: more pivots than the matrix without rows has; the CPU never looks"
         ),
-        "nn_functional_multi_margin_loss": (
-            "differs by chance: the CPU's mean over nothing is memory that nobody wrote"
-        ),
-        "nn_functional_multilabel_margin_loss": (
-            "differs by chance: the CPU's mean over nothing is memory that nobody wrote"
-        ),
-        "resize_": "differs by chance: what it grows by is memory that nobody wrote",
         "to_sparse": NO_SPARSE,
     },
     "in_place": {

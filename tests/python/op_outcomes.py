@@ -58,20 +58,23 @@ FORMS = ("function", "strided", "empty", "in_place", "out", "second", "forward_m
 
 
 # On inputs without elements PyTorch's own CPU kernels divide by zero or read what is not there, and
-# the process ends.
-CPU_ENDS_ON_NOTHING = {
+# the process ends, or their result is memory that nobody wrote.
+UNDEFINED_ON_NOTHING = {
     "_native_batch_norm_legit",
     "_segment_reduce_lengths",
     "_segment_reduce_offsets",
     "native_batch_norm",
+    "nn_functional_multi_margin_loss",
+    "nn_functional_multilabel_margin_loss",
     "nn_functional_pdist",
+    "resize_",
 }
 
 
 def has_form(op, form):
     """Whether an op can be called so."""
     known = {
-        "empty": op.formatted_name not in CPU_ENDS_ON_NOTHING,
+        "empty": op.formatted_name not in UNDEFINED_ON_NOTHING,
         "in_place": op.get_inplace() is not None,
         "out": op.supports_out,
         "second": op.supports_gradgrad,
