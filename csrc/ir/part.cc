@@ -7,6 +7,21 @@
 
 namespace spmd::ir {
 
+NodeId CopyNode(const Graph& from, const Node& node, absl::Span<const ValueId> operands,
+                Graph& to) {
+  Graph::NodeSpec spec;
+  spec.op = node.op;
+  spec.operands.assign(operands.begin(), operands.end());
+  spec.groups = node.groups;
+  spec.attributes = node.attributes;
+  spec.updates = node.updates;
+  spec.task = node.task;
+  spec.source = node.source;
+  std::vector<TensorType> types;
+  for (int r = 0; r < node.num_results; ++r) types.push_back(from.type(node.first_result + r));
+  return to.AddNode(std::move(spec), types);
+}
+
 Part PartFor(const Graph& whole, absl::Span<const int> outputs) {
   std::vector<bool> needed(whole.num_values(), false);
   const auto need = [&](ValueId v) {
@@ -47,19 +62,11 @@ Part PartFor(const Graph& whole, absl::Span<const int> outputs) {
   }
   for (const Node& node : whole.nodes()) {
     if (!is_needed(node)) continue;
-    Graph::NodeSpec spec;
-    spec.op = node.op;
+    std::vector<ValueId> operands;
     for (const ValueId v : node.operands) {
-      spec.operands.push_back(v == kNoValue ? kNoValue : value_of[v]);
+      operands.push_back(v == kNoValue ? kNoValue : value_of[v]);
     }
-    spec.groups = node.groups;
-    spec.attributes = node.attributes;
-    spec.updates = node.updates;
-    spec.task = node.task;
-    spec.source = node.source;
-    std::vector<TensorType> types;
-    for (int r = 0; r < node.num_results; ++r) types.push_back(whole.type(node.first_result + r));
-    const NodeId copy = graph.AddNode(std::move(spec), types);
+    const NodeId copy = CopyNode(whole, node, operands, graph);
     for (int r = 0; r < node.num_results; ++r) {
       carry(node.first_result + r, graph.result(copy, r));
     }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The part of a graph that some of its outputs depend on.
+// The part of a graph that some of its outputs depend on, and copies of nodes.
 #pragma once
 
 #include <vector>
@@ -8,6 +8,9 @@
 #include "csrc/ir/graph.h"
 
 namespace spmd::ir {
+
+// Appends a node of `from` to `to`, over `operands`. Its values are not annotated.
+NodeId CopyNode(const Graph& from, const Node& node, absl::Span<const ValueId> operands, Graph& to);
 
 struct Part {
   Graph graph;

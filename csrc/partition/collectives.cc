@@ -4,7 +4,6 @@
 #include <vector>
 
 #include "csrc/partition/passes.h"
-#include "csrc/rules/registry.h"
 
 namespace spmd::partition {
 namespace {
@@ -127,13 +126,18 @@ class Scheduler {
 
 namespace {
 
+std::vector<bool> AreInputs(const Program& program) {
+  std::vector<bool> are(program.values.size(), false);
+  for (const program::Input& input : program.inputs) are[input.value] = true;
+  return are;
+}
+
 // Biases and norms that live cut are gathered together, before anything else: so small that holding
 // them costs nothing.
 constexpr int64_t kSmallInput = 64 << 10;
 
 void GatherSmallInputsAtOnce(Program& program) {
-  std::vector<bool> is_input(program.values.size(), false);
-  for (const program::Input& input : program.inputs) is_input[input.value] = true;
+  const std::vector<bool> is_input = AreInputs(program);
   std::vector<Instruction> gathers, others;
   for (Instruction& i : program.instructions) {
     const bool early = i.code == OpCode::kAllGather && i.operands.size() == 1 &&
@@ -163,8 +167,7 @@ void GatherSmallInputsAtOnce(Program& program) {
 // end.
 void PutOffReadersOfInputs(Program& program) {
   const size_t n = program.instructions.size();
-  std::vector<bool> is_input(program.values.size(), false);
-  for (const program::Input& input : program.inputs) is_input[input.value] = true;
+  const std::vector<bool> is_input = AreInputs(program);
   std::vector<size_t> first_use(program.values.size(), n);
   for (size_t i = n; i-- > 0;) {
     for (ValueId v : program.instructions[i].operands) {
@@ -172,9 +175,7 @@ void PutOffReadersOfInputs(Program& program) {
     }
   }
   const auto reads_inputs_only = [&](const Instruction& i) {
-    if (i.code != OpCode::kCall) return false;
-    const rules::Rule* rule = rules::Find(i.op);
-    return rule != nullptr && rule->elementwise &&
+    return i.code == OpCode::kCall && !MayFailOnValues(i) &&
            std::all_of(i.operands.begin(), i.operands.end(),
                        [&](ValueId v) { return v == program::kNoValue || is_input[v]; });
   };

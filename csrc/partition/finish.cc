@@ -7,22 +7,17 @@
 #include "csrc/rules/registry.h"
 
 namespace spmd::partition {
-namespace {
 
 using program::Instruction;
 using program::OpCode;
 using program::Program;
 using program::ValueId;
 
-// Ops that fail for some values of their operands (an index out of range, a singular matrix) are
-// not among those whose every factor passes.
 bool MayFailOnValues(const Instruction& instruction) {
   if (instruction.code != OpCode::kCall) return false;
   const rules::Rule* rule = rules::Find(instruction.op);
   return rule == nullptr || !rule->elementwise;
 }
-
-}  // namespace
 
 void Finish(Program& program, const UpdateHints& updates) {
   for (const program::Output& output : program.outputs) {

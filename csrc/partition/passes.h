@@ -68,6 +68,10 @@ absl::Status Localise(Lowering& lowering);
 // where the first of their results is needed, up to `cap_bytes` of results each.
 void MergeCollectives(program::Program& program, int64_t cap_bytes);
 
+// finish.cc: a call that fails for some values of its operands (an index out of range, a singular
+// matrix). Those whose every factor passes do not.
+bool MayFailOnValues(const program::Instruction& instruction);
+
 // finish.cc: donated inputs, overwriting, frees.
 void Finish(program::Program& program, const UpdateHints& updates);
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "csrc/partition/rewrite.h"
 
+#include "csrc/ir/part.h"
 #include "csrc/util/status.h"
 
 namespace spmd::partition {
@@ -40,17 +41,7 @@ absl::StatusOr<ir::Graph> Rewrite(const ir::Graph& graph, const ReplaceFn& repla
       }
       continue;
     }
-    ir::Graph::NodeSpec spec;
-    spec.op = node.op;
-    spec.operands.assign(operands.begin(), operands.end());
-    spec.groups = node.groups;
-    spec.attributes = node.attributes;
-    spec.updates = node.updates;
-    spec.task = node.task;
-    spec.source = node.source;
-    std::vector<TensorType> types;
-    for (int r = 0; r < node.num_results; ++r) types.push_back(graph.type(node.first_result + r));
-    const ir::NodeId copy = result.AddNode(std::move(spec), types);
+    const ir::NodeId copy = ir::CopyNode(graph, node, operands, result);
     for (int r = 0; r < node.num_results; ++r) {
       carry(node.first_result + r, result.result(copy, r));
     }

@@ -29,9 +29,6 @@ double MillisecondsSince(Clock::time_point t) {
   return std::chrono::duration<double, std::milli>(Clock::now() - t).count();
 }
 
-// Not where programs are verified: what an unsharded run is compared with is the program of tiles.
-bool Coalesces(const Session::State& state) { return state.coalesce && !state.verify; }
-
 struct Live {
   std::vector<OutputSpec> outputs;
   std::vector<std::pair<BufferPtr, TapeId>> buffers;  // with what they held before
@@ -162,7 +159,7 @@ absl::StatusOr<CachedProgramPtr> Compile(Session::State& state, Tape& tape,
   start = Clock::now();
   SPMD_ASSIGN_OR_RETURN(program->loaded,
                         runtime::LoadedProgram::Load(std::move(program->compiled.program), backend,
-                                                     {state.deduplicate, Coalesces(state)}));
+                                                     LoadOptions(state)));
   event.load_ms = MillisecondsSince(start);
   event.instructions = static_cast<int64_t>(program->program().instructions.size());
 
@@ -194,8 +191,9 @@ absl::StatusOr<CachedProgramPtr> Compile(Session::State& state, Tape& tape,
 Hash128 CacheKey(const Session::State& state, const Hash128& tape_key, bool runtime_starts) {
   Hash128 key = tape_key;
   key.Mix(runtime_starts ? 0xb : 0xa);
-  key.Mix(state.deduplicate ? 0xd : 0xc);
-  key.Mix(Coalesces(state) ? 0xf : 0xe);
+  const runtime::LoadedProgram::Options options = LoadOptions(state);
+  key.Mix(options.deduplicate ? 0xd : 0xc);
+  key.Mix(options.coalesce ? 0xf : 0xe);
   return key;
 }
 
@@ -254,7 +252,8 @@ absl::StatusOr<runtime::PendingRunPtr> Enqueue(Session::State& state, const Tape
     if (!value->poison.ok()) return value->poison;
     if (value->host.defined()) {
       value->layout = std::make_shared<const Layout>(program.LayoutOf(program.inputs[k].value));
-      value->tiles = runtime::Upload(value->host, *value->layout, *backend, Coalesces(state));
+      value->tiles =
+          runtime::Upload(value->host, *value->layout, *backend, LoadOptions(state).coalesce);
       value->host = at::Tensor();
     }
     runtime::ExecutorQueue::Argument argument;

@@ -84,6 +84,10 @@ std::vector<c10::IValue> PopArguments(const OpInfo& op, torch::jit::Stack* stack
   return torch::jit::pop(*stack, op.args.size());
 }
 
+std::vector<c10::IValue> PeekArguments(const OpInfo& op, const torch::jit::Stack* stack) {
+  return {stack->end() - static_cast<int64_t>(op.args.size()), stack->end()};
+}
+
 void RunIntoOut(const OpInfo& op, torch::jit::Stack* stack) {
   const at::AutoDispatchBelowADInplaceOrView below;
   const OpInfo& plain = GetOp(op.handle.operator_name().name);
@@ -106,8 +110,7 @@ void RunGeneric(Session::State& state, const OpInfo& op, torch::jit::Stack* stac
     RunOnHost(state, op, stack);
     return;
   }
-  const std::vector<c10::IValue> args(stack->end() - static_cast<int64_t>(op.args.size()),
-                                      stack->end());
+  const std::vector<c10::IValue> args = PeekArguments(op, stack);
   if (!HasOurs(args) || IsFactoryWithOut(op)) {
     RunOnHost(state, op, stack);
     return;

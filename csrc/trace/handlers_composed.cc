@@ -23,10 +23,6 @@ namespace {
 
 using Args = std::vector<c10::IValue>;
 
-Args Peek(const OpInfo& op, torch::jit::Stack* stack) {
-  return Args(stack->end() - static_cast<int64_t>(op.args.size()), stack->end());
-}
-
 std::optional<at::Tensor> Optional(const c10::IValue& v) { return v.toOptional<at::Tensor>(); }
 
 // Where the elements of a strided tensor are, on the device of `self`.
@@ -50,7 +46,7 @@ void AsStridedCopy(const OpInfo& op, torch::jit::Stack* stack) {
 
 void AsStridedScatter(const OpInfo& op, torch::jit::Stack* stack) {
   Session::State& state = Session::Get().state();
-  const Args a = Peek(op, stack);
+  const Args a = PeekArguments(op, stack);
   const at::Tensor self = a[0].toTensor(), src = a[1].toTensor();
   const std::vector<int64_t> size = a[2].toIntVector(), stride = a[3].toIntVector();
   const int64_t start = a[4].isNone() ? 0 : a[4].toInt() - self.storage_offset();
@@ -119,7 +115,7 @@ bool TakenAsItIs(const OpInfo& op, const Args& a, const at::Tensor& self) {
 }
 
 void MultiMargin(const OpInfo& op, torch::jit::Stack* stack) {
-  const Args a = Peek(op, stack);
+  const Args a = PeekArguments(op, stack);
   const at::Tensor self = a[0].toTensor();
   if (TakenAsItIs(op, a, self)) return RunGeneric(Session::Get().state(), op, stack);
   const at::AutoDispatchBelowADInplaceOrView below;
@@ -130,7 +126,7 @@ void MultiMargin(const OpInfo& op, torch::jit::Stack* stack) {
 }
 
 void MultiMarginBackward(const OpInfo& op, torch::jit::Stack* stack) {
-  const Args a = Peek(op, stack);
+  const Args a = PeekArguments(op, stack);
   const at::Tensor self = a[1].toTensor();
   if (TakenAsItIs(op, a, self)) return RunGeneric(Session::Get().state(), op, stack);
   const at::AutoDispatchBelowADInplaceOrView below;
@@ -142,7 +138,7 @@ void MultiMarginBackward(const OpInfo& op, torch::jit::Stack* stack) {
 }
 
 void MultiLabelMargin(const OpInfo& op, torch::jit::Stack* stack) {
-  const Args a = Peek(op, stack);
+  const Args a = PeekArguments(op, stack);
   const at::Tensor self = a[0].toTensor();
   if (TakenAsItIs(op, a, self)) return RunGeneric(Session::Get().state(), op, stack);
   const at::AutoDispatchBelowADInplaceOrView below;
@@ -154,7 +150,7 @@ void MultiLabelMargin(const OpInfo& op, torch::jit::Stack* stack) {
 }
 
 void MultiLabelMarginBackward(const OpInfo& op, torch::jit::Stack* stack) {
-  const Args a = Peek(op, stack);
+  const Args a = PeekArguments(op, stack);
   const at::Tensor self = a[1].toTensor();
   if (TakenAsItIs(op, a, self)) return RunGeneric(Session::Get().state(), op, stack);
   const at::AutoDispatchBelowADInplaceOrView below;

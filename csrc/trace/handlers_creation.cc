@@ -35,14 +35,10 @@ TensorMeta MetaOf(Session::State& state, const OpInfo& op, const Args& args) {
   return inferred.tensors[0];
 }
 
-Args Peek(const OpInfo& op, torch::jit::Stack* stack) {
-  return Args(stack->end() - static_cast<int64_t>(op.args.size()), stack->end());
-}
-
 // `like` ops with a device argument that leads elsewhere, and arguments that Meta rejects:
 // PyTorch's own kernel on the host answers, or raises what is wrong.
 bool GoesElsewhere(Session::State& state, const OpInfo& op, torch::jit::Stack* stack) {
-  const Args args = Peek(op, stack);
+  const Args args = PeekArguments(op, stack);
   CheckPlace(op, args);
   if (state.shapes.Infer(op, args).ok) return false;
   RunOnHost(state, op, stack);

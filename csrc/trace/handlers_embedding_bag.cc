@@ -83,7 +83,7 @@ Bags Greatest(const at::Tensor& rows, const Entries& entries, const at::Tensor& 
 
 void Forward(const OpInfo& op, torch::jit::Stack* stack) {
   Session::State& state = Session::Get().state();
-  const Args peeked(stack->end() - static_cast<int64_t>(op.args.size()), stack->end());
+  const Args peeked = PeekArguments(op, stack);
   const bool takes = state.shapes.Infer(op, peeked).ok && Buffer::IsOurs(peeked[0].toTensor());
   if (!takes || peeked[1].toTensor().dim() != 1 || peeked[1].toTensor().numel() == 0) {
     RunOnHost(state, op, stack);
@@ -119,7 +119,7 @@ void Forward(const OpInfo& op, torch::jit::Stack* stack) {
 
 void Backward(const OpInfo& op, torch::jit::Stack* stack) {
   Session::State& state = Session::Get().state();
-  const Args peeked(stack->end() - static_cast<int64_t>(op.args.size()), stack->end());
+  const Args peeked = PeekArguments(op, stack);
   const bool sparse = peeked[9].toBool();
   if (sparse || peeked[3].toTensor().numel() != peeked[1].toTensor().numel() ||
       peeked[1].toTensor().numel() == 0) {
@@ -150,7 +150,7 @@ void Backward(const OpInfo& op, torch::jit::Stack* stack) {
 }
 
 void PerSampleBackward(const OpInfo& op, torch::jit::Stack* stack) {
-  const Args peeked(stack->end() - static_cast<int64_t>(op.args.size()), stack->end());
+  const Args peeked = PeekArguments(op, stack);
   if (peeked[4].toTensor().numel() != peeked[2].toTensor().numel() ||
       peeked[2].toTensor().numel() == 0) {
     RunOnHost(Session::Get().state(), op, stack);

@@ -21,16 +21,12 @@ namespace {
 
 using Args = std::vector<c10::IValue>;
 
-Args Peek(const OpInfo& op, torch::jit::Stack* stack) {
-  return Args(stack->end() - static_cast<int64_t>(op.args.size()), stack->end());
-}
-
 std::optional<at::Tensor> Optional(const c10::IValue& v) { return v.toOptional<at::Tensor>(); }
 
 // Integers are counted, too, as on CUDA; the CPU's kernel takes floating point only.
 void Histc(const OpInfo& op, torch::jit::Stack* stack) {
   Session::State& state = Session::Get().state();
-  const Args a = Peek(op, stack);
+  const Args a = PeekArguments(op, stack);
   const at::Tensor self = a[0].toTensor();
   const int64_t bins = a[1].toInt();
   const at::AutoDispatchBelowADInplaceOrView below;
@@ -94,7 +90,7 @@ std::vector<Range> RangesOf(const at::Tensor& self, const c10::IValue& given) {
 }
 
 void BinEdges(const OpInfo& op, torch::jit::Stack* stack) {
-  const Args a = Peek(op, stack);
+  const Args a = PeekArguments(op, stack);
   const at::Tensor self = a[0].toTensor();
   const std::vector<int64_t> bins = a[1].toIntVector();
   const bool fits = self.dim() >= 2 && static_cast<int64_t>(bins.size()) == self.size(-1) &&
@@ -123,7 +119,7 @@ at::Tensor Density(at::Tensor counts, const std::vector<at::Tensor>& edges) {
 
 void FromBins(const OpInfo& op, torch::jit::Stack* stack) {
   Session::State& state = Session::Get().state();
-  Args a = Peek(op, stack);
+  Args a = PeekArguments(op, stack);
   if (!a[3].toBool() || !state.shapes.Infer(op, a).ok) return RunGeneric(state, op, stack);
   const at::AutoDispatchBelowADInplaceOrView below;
   torch::jit::drop(*stack, op.args.size());

@@ -131,7 +131,7 @@ Distribution DistributionOf(const OpInfo& op, const Args& args, at::ScalarType d
 
 void Created(const OpInfo& op, torch::jit::Stack* stack) {
   Session::State& state = Session::Get().state();
-  const Args args(stack->end() - static_cast<int64_t>(op.args.size()), stack->end());
+  const Args args = PeekArguments(op, stack);
   const Inference& inferred = state.shapes.Infer(op, args);
   if (!inferred.ok) {
     RunOnHost(state, op, stack);
@@ -184,7 +184,7 @@ void Bernoulli(const OpInfo& op, torch::jit::Stack* stack) {
 // normal with tensors for mean or deviation: n * std + mean.
 void NormalOfTensors(const OpInfo& op, torch::jit::Stack* stack) {
   Session::State& state = Session::Get().state();
-  const Args args(stack->end() - static_cast<int64_t>(op.args.size()), stack->end());
+  const Args args = PeekArguments(op, stack);
   const Inference& inferred = state.shapes.Infer(op, args);
   if (!inferred.ok) {
     RunOnHost(state, op, stack);

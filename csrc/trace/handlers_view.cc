@@ -104,7 +104,7 @@ void NoteRecipe(const at::Tensor& source, RecipePtr parent, const TensorType& so
 
 void RunView(const OpInfo& op, torch::jit::Stack* stack) {
   Session::State& state = Session::Get().state();
-  const Args args(stack->end() - static_cast<int64_t>(op.args.size()), stack->end());
+  const Args args = PeekArguments(op, stack);
   const at::Tensor self = args[0].toTensor();
   const Inference& inferred = state.shapes.Infer(op, args);
   if (!inferred.ok) std::rethrow_exception(inferred.error);
@@ -133,7 +133,7 @@ void RunView(const OpInfo& op, torch::jit::Stack* stack) {
 // squeeze_, t_, …: the same tensor with other sizes and strides.
 void RunViewInPlace(const OpInfo& op, torch::jit::Stack* stack) {
   Session::State& state = Session::Get().state();
-  const Args args(stack->end() - static_cast<int64_t>(op.args.size()), stack->end());
+  const Args args = PeekArguments(op, stack);
   const at::Tensor self = args[0].toTensor();
   const c10::OperatorName& name = op.handle.operator_name();
   std::string twin = name.name.substr(0, name.name.size() - 1);

@@ -37,8 +37,9 @@ std::vector<c10::RegistrationHandleRAII> RegisterAutogradKernels();
 // `updates_first`: the op writes into its first operand.
 void NoteMicroStep(Session::State& state, bool updates_first, int64_t graph_task);
 
-// The arguments of `op`, taken off the stack.
+// The arguments of `op`, taken off the stack; or left there.
 std::vector<c10::IValue> PopArguments(const OpInfo& op, torch::jit::Stack* stack);
+std::vector<c10::IValue> PeekArguments(const OpInfo& op, const torch::jit::Stack* stack);
 
 // Handlers by op name, in one list (handlers.cc).
 // kReplayable: all that the handler does follows from the arguments (csrc/trace/replay.h).

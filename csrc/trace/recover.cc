@@ -99,7 +99,7 @@ absl::StatusOr<std::shared_ptr<ProgramPart>> PartOf(Session::State& state, Cache
                         partition::Compile(part->program->traced, options));
   SPMD_ASSIGN_OR_RETURN(part->program->loaded,
                         runtime::LoadedProgram::Load(std::move(part->program->compiled.program),
-                                                     backend, {state.deduplicate}));
+                                                     backend, LoadOptions(state)));
   const program::Program& made = part->program->program();
   for (const program::Output& o : made.outputs) {
     part->layouts.push_back(std::make_shared<const Layout>(made.LayoutOf(o.value)));

@@ -38,6 +38,10 @@ void Session::SetPythonHooks(PythonHooks hooks) { state_->hooks = hooks; }
 
 // --- backend ---
 
+runtime::LoadedProgram::Options LoadOptions(const Session::State& state) {
+  return {state.deduplicate, state.coalesce && !state.verify};
+}
+
 absl::StatusOr<std::shared_ptr<runtime::Backend>> TheBackend(Session::State& state) {
   if (state.backend != nullptr) return state.backend;
   std::string name = state.backend_name;

@@ -12,6 +12,7 @@
 
 #include "absl/container/flat_hash_set.h"
 #include "csrc/runtime/environment.h"
+#include "csrc/runtime/executor.h"
 #include "csrc/trace/program_cache.h"
 #include "csrc/trace/session.h"
 #include "csrc/trace/shape_inference.h"
@@ -135,6 +136,9 @@ absl::Status ReportAll(Session::State& state);
 absl::StatusOr<Layout> ProvisionalLayout(Session::State& state, TapeId value);
 // The backend, made at first use.
 absl::StatusOr<std::shared_ptr<runtime::Backend>> TheBackend(Session::State& state);
+// How programs are loaded now. Tile by tile where they are verified: what an unsharded run is
+// compared with is the program of tiles.
+runtime::LoadedProgram::Options LoadOptions(const Session::State& state);
 // Takes note of a mesh. Errors: InvalidArgument when it has more devices than the user allowed.
 absl::Status NoteMesh(Session::State& state, const Mesh& mesh);
 // Axes are called as in the meshes of the tape's own marks: these come first from now on.
