@@ -68,7 +68,8 @@ py::tuple Memory(const CompiledProgram& self) {
   return py::make_tuple(report.peak_bytes, report.input_bytes, report.output_bytes, where, live);
 }
 
-py::list PassTimes(const CompiledProgram& self) {
+py::list PassTimes(CompiledProgram& self) {
+  ThrowIfError(Session::Get().Explain(self));
   py::list rows;
   for (const auto& time : self.compiled.times) rows.append(py::make_tuple(time.pass, time.ms));
   return rows;
@@ -90,7 +91,11 @@ void init_debug(py::module& m) {
   py::class_<CompiledProgram, std::shared_ptr<CompiledProgram>>(m, "CompiledProgram")
       .def_readonly("number", &CompiledProgram::number)
       .def("traced_text", [](const CompiledProgram& self) { return self.traced.ToString(); })
-      .def("graph_text", [](const CompiledProgram& self) { return self.compiled.graph.ToString(); })
+      .def("graph_text",
+           [](CompiledProgram& self) {
+             ThrowIfError(Session::Get().Explain(self));
+             return self.compiled.graph.ToString();
+           })
       .def("program_text", [](const CompiledProgram& self) { return self.program().ToString(); })
       .def("collectives", &Collectives)
       .def("memory", &Memory)

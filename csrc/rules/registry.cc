@@ -80,6 +80,12 @@ absl::Status Register(Rule rule) {
   return absl::OkStatus();
 }
 
+bool IsUsers(absl::string_view op) {
+  UserTable& users = Users();
+  std::shared_lock lock(users.mutex);
+  return users.rules.contains(Key(op));
+}
+
 std::vector<std::string> AllOps() {
   std::vector<std::string> ops;
   for (const auto& [op, rule] : BuiltIn()) ops.push_back(op);

@@ -15,6 +15,8 @@ namespace spmd::rules {
 const Rule* Find(absl::string_view op);
 // Adds a user's rule. Errors: AlreadyExists for an op that has one; InvalidArgument for bad text.
 absl::Status Register(Rule rule);
+// Whether a user has given the op its rule.
+bool IsUsers(absl::string_view op);
 // Every rule's op name, sorted.
 std::vector<std::string> AllOps();
 

@@ -47,6 +47,16 @@ bool EnvironmentReplay() { return !IsOff("SPMD_REPLAY"); }
 
 bool EnvironmentCheckPasses() { return IsOn("SPMD_CHECK_PASSES"); }
 
+std::string EnvironmentCacheDirectory() {
+  const char* given = std::getenv("SPMD_CACHE_DIR");
+  if (given != nullptr) return std::string(given) == "0" ? "" : given;
+  const char* cache = std::getenv("XDG_CACHE_HOME");
+  if (cache != nullptr && *cache != '\0') return absl::StrCat(cache, "/torch_spmd");
+  const char* home = std::getenv("HOME");
+  if (home == nullptr || *home == '\0') return "";
+  return absl::StrCat(home, "/.cache/torch_spmd");
+}
+
 absl::StatusOr<Log> EnvironmentLog() {
   Log log;
   const char* text = std::getenv("SPMD_LOG");

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <string>
 
 #include "absl/status/statusor.h"
 
@@ -26,6 +27,10 @@ bool EnvironmentReplay();
 
 // SPMD_CHECK_PASSES=1: the verifier runs between the passes of the compiler, as in debug builds.
 bool EnvironmentCheckPasses();
+
+// SPMD_CACHE_DIR: where compiled programs are kept, $XDG_CACHE_HOME/torch_spmd or
+// ~/.cache/torch_spmd without it. "" where it is 0 or empty: nowhere.
+std::string EnvironmentCacheDirectory();
 
 // SPMD_LOG=passes,traffic: what is said on stderr about each compiled program.
 struct Log {

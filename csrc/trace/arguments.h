@@ -2,12 +2,23 @@
 // The arguments of one call, as the tape wants them.
 #pragma once
 
+#include <optional>
 #include <vector>
 
 #include "csrc/trace/record.h"
 #include "csrc/trace/session_state.h"
 
 namespace spmd::trace {
+
+using Args = std::vector<c10::IValue>;
+
+// An argument that may be None.
+inline std::optional<at::Tensor> OptionalTensor(const c10::IValue& arg) {
+  return arg.toOptional<at::Tensor>();
+}
+inline at::Tensor TensorOrUndefined(const c10::IValue& arg) {
+  return arg.isTensor() ? arg.toTensor() : at::Tensor();
+}
 
 struct Arguments {
   const OpInfo* op = nullptr;     // may have become the Scalar overload of the one asked for

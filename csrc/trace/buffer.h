@@ -56,7 +56,7 @@ struct Value : c10::intrusive_ptr_target, Pooled<Value> {
   c10::intrusive_ptr<Value> before;
   at::Tensor host;  // contiguous CPU tensor that nobody else may write
   // The run that made it, for `explain`: its program and the number of the output.
-  std::shared_ptr<const CompiledProgram> origin;
+  std::shared_ptr<CompiledProgram> origin;
   int origin_output = -1;
   // A failure after which the value is lost; reading it raises this.
   absl::Status poison;

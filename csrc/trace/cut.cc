@@ -1,9 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // A cut: what is pending becomes a program, which runs; Buffers get its results.
-#ifdef __GLIBC__
-#include <malloc.h>
-#endif
-
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -13,7 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "csrc/runtime/environment.h"
 #include "csrc/runtime/interrupt.h"
-#include "csrc/trace/log.h"
+#include "csrc/trace/compile.h"
 #include "csrc/trace/lower.h"
 #include "csrc/trace/recover.h"
 #include "csrc/trace/session_state.h"
@@ -23,11 +19,6 @@
 namespace spmd::trace {
 
 namespace {
-
-using Clock = std::chrono::steady_clock;
-double MillisecondsSince(Clock::time_point t) {
-  return std::chrono::duration<double, std::milli>(Clock::now() - t).count();
-}
 
 struct Live {
   std::vector<OutputSpec> outputs;
@@ -102,90 +93,6 @@ bool Fits(const CachedProgram& cached, const Tape& tape, const Live& live) {
     if (made != settled && !(*made == *settled)) return false;
   }
   return true;
-}
-
-// Later tapes that begin like this one follow it.
-void NoteRecording(Session::State& state, Tape& tape, CachedProgram& cached) {
-  cached.recording = tape.Share();
-  for (const Record& r : cached.recording->records) cached.ops.push_back(r.op);
-  cached.prefixes = cached.recording->RecordKeys();
-  int32_t n = 0;
-  for (const Event& event : cached.recording->events) {
-    ++n;
-    if (event.kind != Event::Kind::kRecord) continue;
-    state.known_prefixes[cached.recording->keys[n - 1].strict] = {cached.recording, n};
-  }
-}
-
-// What compiling a large program has left behind in the heap, before tiles are put between. Else
-// half as much again of memory that nobody uses is kept.
-void ReturnFreedMemory(const program::Program& compiled) {
-  constexpr size_t kLarge = 500;  // instructions; less is not worth looking through the heap
-  if (compiled.instructions.size() < kLarge) return;
-#ifdef __GLIBC__
-  malloc_trim(0);
-#endif
-}
-
-absl::StatusOr<CachedProgramPtr> Compile(Session::State& state, Tape& tape,
-                                         std::vector<OutputSpec> outputs, const Hash128& key,
-                                         bool runtime_starts, const std::string& reason,
-                                         const std::string& why) {
-  auto cached = std::make_shared<CachedProgram>();
-  auto program = std::make_shared<CompiledProgram>();
-  program->number = state.next_program++;
-  CompileEvent event;
-  event.number = program->number;
-  event.reason = reason;
-  event.cut = why;
-  event.records = static_cast<int64_t>(tape.records().size());
-
-  Clock::time_point start = Clock::now();
-  PreferMeshesOf(state, tape);
-  SPMD_ASSIGN_OR_RETURN(Lowered lowered,
-                        Lower(tape, outputs, {&state.meshes, &state.grids, runtime_starts}));
-  event.lower_ms = MillisecondsSince(start);
-  program->traced = lowered.graph;
-
-  start = Clock::now();
-  SPMD_ASSIGN_OR_RETURN(std::shared_ptr<runtime::Backend> backend, TheBackend(state));
-  partition::CompileOptions options;
-  options.machine = &backend->machine();
-  static const bool check_passes = runtime::EnvironmentCheckPasses();
-  options.verify = state.verify || check_passes;
-  SPMD_ASSIGN_OR_RETURN(program->compiled, partition::Compile(lowered.graph, options));
-  event.compile_ms = MillisecondsSince(start);
-
-  start = Clock::now();
-  SPMD_ASSIGN_OR_RETURN(program->loaded,
-                        runtime::LoadedProgram::Load(std::move(program->compiled.program), backend,
-                                                     LoadOptions(state)));
-  event.load_ms = MillisecondsSince(start);
-  event.instructions = static_cast<int64_t>(program->program().instructions.size());
-
-  for (const partition::Warning& w : program->compiled.warnings) {
-    if (state.hooks.warn != nullptr && state.warned.insert(w.key).second) state.hooks.warn(w.text);
-  }
-  if (!state.log.has_value()) {
-    SPMD_ASSIGN_OR_RETURN(state.log, runtime::EnvironmentLog());
-  }
-  LogCompile(*state.log, *program, event);
-  cached->key = key;
-  cached->runtime_starts = runtime_starts;
-  cached->outputs = std::move(outputs);
-  cached->inputs = std::move(lowered.inputs);
-  cached->starts = std::move(lowered.starts);
-  cached->program = std::move(program);
-  const program::Program& made = cached->program->program();
-  for (const program::Output& o : made.outputs) {
-    cached->layouts.push_back(std::make_shared<const Layout>(made.LayoutOf(o.value)));
-  }
-  NoteRecording(state, tape, *cached);
-  state.events.push_back(std::move(event));
-  if (state.events.size() > 1000) state.events.pop_front();
-  ++state.statistics.compiles;
-  ReturnFreedMemory(made);
-  return cached;
 }
 
 Hash128 CacheKey(const Session::State& state, const Hash128& tape_key, bool runtime_starts) {

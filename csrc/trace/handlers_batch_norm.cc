@@ -17,15 +17,11 @@ namespace spmd::trace {
 
 namespace {
 
-using Args = std::vector<c10::IValue>;
-
-at::Tensor Optional(const c10::IValue& v) { return v.isTensor() ? v.toTensor() : at::Tensor(); }
-
 // native_batch_norm writes its running statistics without saying so.
 void BatchNorm(const OpInfo& op, torch::jit::Stack* stack) {
   Session::State& state = Session::Get().state();
   const Args a = PopArguments(op, stack);
-  const at::Tensor mean = Optional(a[3]), var = Optional(a[4]);
+  const at::Tensor mean = TensorOrUndefined(a[3]), var = TensorOrUndefined(a[4]);
   const bool training = a[5].toBool();
   const bool tracks = mean.defined() && var.defined();
   const OpInfo& infer_op = GetOp("aten::native_batch_norm");
@@ -56,8 +52,8 @@ void BatchNorm(const OpInfo& op, torch::jit::Stack* stack) {
 void PushNormalised(const Args& a, at::Tensor mean, at::Tensor var, bool training, double momentum,
                     double eps, torch::jit::Stack* stack) {
   auto [out, save_mean, save_rstd] =
-      at::native_batch_norm(a[0].toTensor(), Optional(a[1]), Optional(a[2]), std::move(mean),
-                            std::move(var), training, momentum, eps);
+      at::native_batch_norm(a[0].toTensor(), TensorOrUndefined(a[1]), TensorOrUndefined(a[2]),
+                            std::move(mean), std::move(var), training, momentum, eps);
   for (at::Tensor* t : {&out, &save_mean, &save_rstd}) stack->push_back(std::move(*t));
 }
 
@@ -69,8 +65,8 @@ void PushReserve(const at::Tensor& input, torch::jit::Stack* stack) {
 void NoTraining(const OpInfo& op, torch::jit::Stack* stack) {
   const at::AutoDispatchBelowADInplaceOrView below;
   const Args a = PopArguments(op, stack);
-  PushNormalised(a, Optional(a[3]), Optional(a[4]), /*training=*/false, a[5].toDouble(),
-                 a[6].toDouble(), stack);
+  PushNormalised(a, TensorOrUndefined(a[3]), TensorOrUndefined(a[4]), /*training=*/false,
+                 a[5].toDouble(), a[6].toDouble(), stack);
 }
 
 void NoUpdate(const OpInfo& op, torch::jit::Stack* stack) {
@@ -103,9 +99,9 @@ void Backward(const OpInfo& op, torch::jit::Stack* stack) {
   const Args a = PopArguments(op, stack);
   const auto mask = a[9].toBoolList();
   auto [dinput, dweight, dbias] = at::native_batch_norm_backward(
-      a[0].toTensor(), a[1].toTensor(), Optional(a[2]), Optional(a[3]), Optional(a[4]),
-      Optional(a[5]), Optional(a[6]), a[7].toBool(), a[8].toDouble(),
-      {mask.get(0), mask.get(1), mask.get(2)});
+      a[0].toTensor(), a[1].toTensor(), TensorOrUndefined(a[2]), TensorOrUndefined(a[3]),
+      TensorOrUndefined(a[4]), TensorOrUndefined(a[5]), TensorOrUndefined(a[6]), a[7].toBool(),
+      a[8].toDouble(), {mask.get(0), mask.get(1), mask.get(2)});
   for (at::Tensor* t : {&dinput, &dweight, &dbias}) stack->push_back(std::move(*t));
 }
 
@@ -121,8 +117,8 @@ void Update(const at::Tensor& running, const at::Tensor& batch, double momentum)
 void UpdateStatistics(const OpInfo& op, torch::jit::Stack* stack) {
   const at::AutoDispatchBelowADInplaceOrView below;
   const Args a = PopArguments(op, stack);
-  const at::Tensor input = a[0].toTensor(), running_mean = Optional(a[1]),
-                   running_var = Optional(a[2]);
+  const at::Tensor input = a[0].toTensor(), running_mean = TensorOrUndefined(a[1]),
+                   running_var = TensorOrUndefined(a[2]);
   std::vector<int64_t> dims;
   for (int64_t d = 0; d < input.dim(); ++d) {
     if (d != 1) dims.push_back(d);

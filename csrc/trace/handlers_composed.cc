@@ -3,7 +3,6 @@
 #include <ATen/MemoryOverlap.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/Reduction.h>
-#include <ATen/ops/arange.h>
 #include <ATen/ops/as_strided.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/multi_margin_loss.h>
@@ -11,30 +10,15 @@
 #include <ATen/ops/multilabel_margin_loss_backward.h>
 #include <ATen/ops/multilabel_margin_loss_forward.h>
 #include <ATen/ops/put.h>
-#include <ATen/ops/scalar_tensor.h>
 
 #include "csrc/trace/arguments.h"
 #include "csrc/trace/kernel.h"
+#include "csrc/trace/selection.h"
 #include "csrc/trace/tensor.h"
 
 namespace spmd::trace {
 
 namespace {
-
-using Args = std::vector<c10::IValue>;
-
-std::optional<at::Tensor> Optional(const c10::IValue& v) { return v.toOptional<at::Tensor>(); }
-
-// Where the elements of a strided tensor are, on the device of `self`.
-at::Tensor PlacesOf(const at::Tensor& self, at::IntArrayRef size, at::IntArrayRef stride,
-                    int64_t start) {
-  at::Tensor places = at::scalar_tensor(start, self.options().dtype(at::kLong));
-  for (size_t d = 0; d < size.size(); ++d) {
-    const at::Tensor steps = at::arange(size[d], places.options());
-    places = places.unsqueeze(-1).add(steps, stride[d]);
-  }
-  return places;
-}
 
 void AsStridedCopy(const OpInfo& op, torch::jit::Stack* stack) {
   const at::AutoDispatchBelowADInplaceOrView below;
@@ -62,7 +46,7 @@ void AsStridedScatter(const OpInfo& op, torch::jit::Stack* stack) {
   }
   const at::AutoDispatchBelowADInplaceOrView below;
   torch::jit::drop(*stack, op.args.size());
-  stack->push_back(at::put(self, PlacesOf(self, size, stride, start), src));
+  stack->push_back(at::put(self, PlacesOf(size, stride, start, self.options()), src));
 }
 
 // Of an expanded tensor, whose elements share memory: written where they are in their storage. (As
@@ -86,7 +70,7 @@ void IndexPutInPlace(const OpInfo& op, torch::jit::Stack* stack) {
     indices.push_back(index.toOptional<at::Tensor>());
   }
   const at::Tensor places =
-      PlacesOf(self, self.sizes(), self.strides(), self.storage_offset()).index(indices);
+      PlacesOf(self.sizes(), self.strides(), self.storage_offset(), self.options()).index(indices);
   const int64_t elements =
       static_cast<int64_t>(self.storage().nbytes()) / static_cast<int64_t>(self.itemsize());
   at::Tensor stored = at::empty({0}, self.options());
@@ -120,8 +104,9 @@ void MultiMargin(const OpInfo& op, torch::jit::Stack* stack) {
   if (TakenAsItIs(op, a, self)) return RunGeneric(Session::Get().state(), op, stack);
   const at::AutoDispatchBelowADInplaceOrView below;
   torch::jit::drop(*stack, op.args.size());
-  const at::Tensor rows = at::multi_margin_loss(
-      self, a[1].toTensor(), a[2].toScalar(), a[3].toScalar(), Optional(a[4]), at::Reduction::None);
+  const at::Tensor rows =
+      at::multi_margin_loss(self, a[1].toTensor(), a[2].toScalar(), a[3].toScalar(),
+                            OptionalTensor(a[4]), at::Reduction::None);
   stack->push_back(Reduced(rows, a[5].toInt()));
 }
 
@@ -133,7 +118,7 @@ void MultiMarginBackward(const OpInfo& op, torch::jit::Stack* stack) {
   torch::jit::drop(*stack, op.args.size());
   const at::Tensor grad = OfRows(a[0].toTensor(), self, a[6].toInt());
   stack->push_back(at::multi_margin_loss_backward(grad, self, a[2].toTensor(), a[3].toScalar(),
-                                                  a[4].toScalar(), Optional(a[5]),
+                                                  a[4].toScalar(), OptionalTensor(a[5]),
                                                   at::Reduction::None));
 }
 

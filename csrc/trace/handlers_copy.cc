@@ -13,8 +13,6 @@ namespace spmd::trace {
 
 namespace {
 
-using Args = std::vector<c10::IValue>;
-
 // Strides of a copy of `self` under a memory format.
 TensorMeta CopyMeta(const at::Tensor& self, at::ScalarType dtype, const c10::IValue& format) {
   const at::MemoryFormat f =

@@ -9,8 +9,6 @@ namespace spmd::trace {
 
 namespace {
 
-using Args = std::vector<c10::IValue>;
-
 void CheckPlace(const OpInfo& op, const Args& args) {
   for (size_t i = 0; i < args.size(); ++i) {
     if (op.args[i].kind != ArgKind::kDropped || args[i].isNone()) continue;

@@ -20,11 +20,7 @@ namespace spmd::trace {
 
 namespace {
 
-using Args = std::vector<c10::IValue>;
-
 enum Mode : int64_t { kSum = 0, kMean = 1, kMax = 2 };
-
-at::Tensor Optional(const c10::IValue& v) { return v.isTensor() ? v.toTensor() : at::Tensor(); }
 
 // Of indices: those that count.
 struct Entries {
@@ -92,7 +88,7 @@ void Forward(const OpInfo& op, torch::jit::Stack* stack) {
   const at::AutoDispatchBelowADInplaceOrView below;
   const Args a = PopArguments(op, stack);
   const at::Tensor weight = a[0].toTensor(), offsets = a[2].toTensor().to(at::kLong),
-                   per_sample = Optional(a[6]);
+                   per_sample = TensorOrUndefined(a[6]);
   const int64_t mode = a[4].toInt();
   const Entries entries(a[1].toTensor(), a[8].toInt());
   const int64_t bags = offsets.size(0) - (a[7].toBool() ? 1 : 0);
@@ -129,7 +125,7 @@ void Backward(const OpInfo& op, torch::jit::Stack* stack) {
   const at::AutoDispatchBelowADInplaceOrView below;
   const Args a = PopArguments(op, stack);
   const at::Tensor grad = a[0].toTensor(), bag = a[3].toTensor(), sizes = a[4].toTensor(),
-                   per_sample = Optional(a[10]);
+                   per_sample = TensorOrUndefined(a[10]);
   const int64_t rows = a[6].toInt(), mode = a[8].toInt();
   const Entries entries(a[1].toTensor(), a[11].toInt());
   if (mode == kMax) {

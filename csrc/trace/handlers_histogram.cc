@@ -19,10 +19,6 @@ namespace spmd::trace {
 
 namespace {
 
-using Args = std::vector<c10::IValue>;
-
-std::optional<at::Tensor> Optional(const c10::IValue& v) { return v.toOptional<at::Tensor>(); }
-
 // Integers are counted, too, as on CUDA; the CPU's kernel takes floating point only.
 void Histc(const OpInfo& op, torch::jit::Stack* stack) {
   Session::State& state = Session::Get().state();
@@ -125,7 +121,8 @@ void FromBins(const OpInfo& op, torch::jit::Stack* stack) {
   torch::jit::drop(*stack, op.args.size());
   const std::vector<at::Tensor> edges = a[1].toTensorVector();
   stack->push_back(Density(
-      at::_histogramdd_from_bin_tensors(a[0].toTensor(), edges, Optional(a[2]), false), edges));
+      at::_histogramdd_from_bin_tensors(a[0].toTensor(), edges, OptionalTensor(a[2]), false),
+      edges));
 }
 
 void FromCounts(const OpInfo& op, torch::jit::Stack* stack) {
@@ -134,8 +131,9 @@ void FromCounts(const OpInfo& op, torch::jit::Stack* stack) {
   const at::Tensor self = a[0].toTensor();
   const std::vector<at::Tensor> edges =
       at::_histogramdd_bin_edges(self, a[1].toIntVector(), a[2].toOptional<std::vector<double>>(),
-                                 Optional(a[3]), a[4].toBool());
-  stack->push_back(at::_histogramdd_from_bin_tensors(self, edges, Optional(a[3]), a[4].toBool()));
+                                 OptionalTensor(a[3]), a[4].toBool());
+  stack->push_back(
+      at::_histogramdd_from_bin_tensors(self, edges, OptionalTensor(a[3]), a[4].toBool()));
 }
 
 // One column.
@@ -162,13 +160,14 @@ void HistogramOfCount(const OpInfo& op, torch::jit::Stack* stack) {
   const at::Tensor edges =
       at::_histogramdd_bin_edges(self.reshape({-1, 1}), {a[1].toInt()},
                                  a[2].toOptional<std::vector<double>>(), {}, a[4].toBool())[0];
-  PushHistogram(self, edges, Optional(a[3]), a[4].toBool(), stack);
+  PushHistogram(self, edges, OptionalTensor(a[3]), a[4].toBool(), stack);
 }
 
 void HistogramOfBins(const OpInfo& op, torch::jit::Stack* stack) {
   const at::AutoDispatchBelowADInplaceOrView below;
   const Args a = PopArguments(op, stack);
-  PushHistogram(a[0].toTensor(), a[1].toTensor().clone(), Optional(a[2]), a[3].toBool(), stack);
+  PushHistogram(a[0].toTensor(), a[1].toTensor().clone(), OptionalTensor(a[2]), a[3].toBool(),
+                stack);
 }
 
 constexpr HandlerRow kRows[] = {

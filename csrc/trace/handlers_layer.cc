@@ -24,10 +24,6 @@ namespace spmd::trace {
 
 namespace {
 
-using Args = std::vector<c10::IValue>;
-
-at::Tensor Optional(const c10::IValue& v) { return v.isTensor() ? v.toTensor() : at::Tensor(); }
-
 TensorMeta MetaLike(const at::Tensor& t) {
   return TensorMeta::Contiguous(t.scalar_type(), t.sizes());
 }
@@ -67,7 +63,7 @@ void Attention(const OpInfo& op, torch::jit::Stack* stack) {
   Session::State& state = Session::Get().state();
   const Args a = PopArguments(op, stack);
   const at::Tensor q = a[0].toTensor(), k = a[1].toTensor(), v = a[2].toTensor();
-  const at::Tensor mask = Optional(a[3]);
+  const at::Tensor mask = TensorOrUndefined(a[3]);
   TORCH_CHECK_NOT_IMPLEMENTED(
       a[4].toDouble() == 0 && q.dim() == 4,
       "torch_spmd: attention with dropout or without heads takes the math way");
@@ -94,7 +90,7 @@ void Attention(const OpInfo& op, torch::jit::Stack* stack) {
 void AttentionBackward(const OpInfo& op, torch::jit::Stack* stack) {
   Session::State& state = Session::Get().state();
   const Args a = PopArguments(op, stack);
-  const auto named = [&](const char* name) { return Optional(a[op.FindArg(name)]); };
+  const auto named = [&](const char* name) { return TensorOrUndefined(a[op.FindArg(name)]); };
   const at::Tensor q = named("query"), k = named("key"), v = named("value");
   const TensorType tq = TypeOf(q), tk = TypeOf(k), tv = TypeOf(v);
   const TapeId first =
@@ -126,7 +122,7 @@ void LstmCell(const OpInfo& op, torch::jit::Stack* stack) {
   const Args a = PopArguments(op, stack);
   const at::Tensor cx = a[2].toTensor();
   const at::Tensor gates =
-      AddAll({a[0].toTensor(), a[1].toTensor(), Optional(a[3]), Optional(a[4])});
+      AddAll({a[0].toTensor(), a[1].toTensor(), TensorOrUndefined(a[3]), TensorOrUndefined(a[4])});
   const std::vector<at::Tensor> g = gates.split(gates.size(1) / 4, 1);
   const at::Tensor i = at::sigmoid(g[0]), f = at::sigmoid(g[1]), c = at::tanh(g[2]),
                    o = at::sigmoid(g[3]);
@@ -140,7 +136,7 @@ void LstmCellBackward(const OpInfo& op, torch::jit::Stack* stack) {
   const at::AutoDispatchBelowADInplaceOrView below;
   const Args a = PopArguments(op, stack);
   const at::Tensor cx = a[2].toTensor(), cy = a[3].toTensor(), workspace = a[4].toTensor();
-  at::Tensor grad_hy = Optional(a[0]), grad_cy = Optional(a[1]);
+  at::Tensor grad_hy = TensorOrUndefined(a[0]), grad_cy = TensorOrUndefined(a[1]);
   if (!grad_hy.defined() && !grad_cy.defined()) {
     for (int k = 0; k < 3; ++k) stack->push_back(at::Tensor());
     return;
@@ -167,8 +163,8 @@ void GruCell(const OpInfo& op, torch::jit::Stack* stack) {
   const at::AutoDispatchBelowADInplaceOrView below;
   const Args a = PopArguments(op, stack);
   const at::Tensor hx = a[2].toTensor();
-  const at::Tensor input = AddAll({a[0].toTensor(), Optional(a[3])});
-  const at::Tensor hidden = AddAll({a[1].toTensor(), Optional(a[4])});
+  const at::Tensor input = AddAll({a[0].toTensor(), TensorOrUndefined(a[3])});
+  const at::Tensor hidden = AddAll({a[1].toTensor(), TensorOrUndefined(a[4])});
   const int64_t n = hx.size(1);
   const std::vector<at::Tensor> x = input.split(n, 1), h = hidden.split(n, 1);
   const at::Tensor r = at::sigmoid(at::add(x[0], h[0])), z = at::sigmoid(at::add(x[1], h[1]));

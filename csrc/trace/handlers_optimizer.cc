@@ -21,8 +21,6 @@ namespace spmd::trace {
 
 namespace {
 
-using Args = std::vector<c10::IValue>;
-
 // Arguments by name, and the two that GradScaler passes.
 struct Fused {
   const OpInfo& op;

@@ -13,8 +13,6 @@ namespace spmd::trace {
 
 namespace {
 
-using Args = std::vector<c10::IValue>;
-
 struct Distribution {
   const char* name;
   double p0 = 0;

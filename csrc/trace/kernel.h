@@ -60,5 +60,8 @@ absl::Span<const HandlerRow> ComposedHandlers();
 absl::Span<const HandlerRow> EmbeddingBagHandlers();
 absl::Span<const HandlerRow> HistogramHandlers();
 absl::Span<const HandlerRow> OptimizerHandlers();
+absl::Span<const HandlerRow> SelectionHandlers();
+absl::Span<const HandlerRow> SamplingHandlers();
+absl::Span<const HandlerRow> CtcHandlers();
 
 }  // namespace spmd::trace

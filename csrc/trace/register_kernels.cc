@@ -99,7 +99,8 @@ void RegisterKernels() {
   for (const auto rows :
        {ViewHandlers(), CopyHandlers(), CreationHandlers(), RandomHandlers(), StorageHandlers(),
         LayerHandlers(), BatchNormHandlers(), ComposedHandlers(), EmbeddingBagHandlers(),
-        HistogramHandlers(), OptimizerHandlers()}) {
+        HistogramHandlers(), OptimizerHandlers(), SelectionHandlers(), SamplingHandlers(),
+        CtcHandlers()}) {
     for (const HandlerRow& row : rows) {
       TORCH_INTERNAL_ASSERT(FindOp(row.op) != nullptr, "no operator ", row.op);
       TORCH_INTERNAL_ASSERT(handlers.emplace(row.op, &row).second, "two handlers of ", row.op);

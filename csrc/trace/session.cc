@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "csrc/runtime/environment.h"
+#include "csrc/trace/compile.h"
 #include "csrc/trace/generator.h"
 #include "csrc/trace/lower.h"
 #include "csrc/trace/session_state.h"
@@ -193,7 +194,8 @@ absl::StatusOr<std::string> Session::Explain(const at::Tensor& tensor) {
                                              " on mesh ", buffer->mark->mesh.AxesToString(), "\n")
                               : "";
   if (buffer->value != nullptr && buffer->value->origin != nullptr) {
-    const CompiledProgram& program = *buffer->value->origin;
+    CompiledProgram& program = *buffer->value->origin;
+    SPMD_RETURN_IF_ERROR(trace::Explain(*lock, program));
     const ir::Graph& graph = program.compiled.graph;
     return marked + program.compiled.reasons.Explain(
                         graph, graph.outputs()[buffer->value->origin_output].value);
@@ -203,6 +205,11 @@ absl::StatusOr<std::string> Session::Explain(const at::Tensor& tensor) {
     return std::string("pending: no program has made this value yet");
   }
   return std::string("uploaded: no program has written this tensor");
+}
+
+absl::Status Session::Explain(CompiledProgram& program) {
+  SessionLock lock;
+  return trace::Explain(*lock, program);
 }
 
 std::vector<CompileEvent> Session::CompileEvents() {

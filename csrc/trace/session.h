@@ -47,6 +47,7 @@ struct CompiledProgram {
   int64_t number = 0;
   ir::Graph traced;              // as lowered from the tape
   partition::Compiled compiled;  // its `program` was moved into `loaded`
+  bool explained = true;         // false: `compiled` lacks its graph, reasons and times
   std::shared_ptr<runtime::LoadedProgram> loaded;
   const program::Program& program() const { return loaded->program(); }
 };
@@ -66,6 +67,7 @@ struct Statistics {
   int64_t runs = 0;
   int64_t compiles = 0;
   int64_t cache_hits = 0;
+  int64_t disk_hits = 0;       // of the compiles, those that were read from disk
   int64_t host_fallbacks = 0;  // ops run on host copies
 };
 
@@ -142,6 +144,8 @@ class Session {
   std::vector<std::shared_ptr<const CompiledProgram>> Programs();
   // Why `tensor` is cut as it is: the chain back to an annotation. Runs nothing.
   absl::StatusOr<std::string> Explain(const at::Tensor& tensor);
+  // Fills in what a program that was read from disk lacks.
+  absl::Status Explain(CompiledProgram& program);
   std::vector<CompileEvent> CompileEvents();
   Statistics statistics();
   // The pending graph as text (lowered, not run).

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "absl/container/flat_hash_set.h"
+#include "csrc/partition/compile_cache.h"
 #include "csrc/runtime/environment.h"
 #include "csrc/runtime/executor.h"
 #include "csrc/trace/program_cache.h"
@@ -51,6 +52,8 @@ struct Session::State {
   bool deduplicate = true;
   bool coalesce = runtime::EnvironmentCoalesce();
   std::optional<runtime::Log> log;  // read when the first program is compiled
+  // Made then, too; null where programs are not kept on disk.
+  std::optional<std::unique_ptr<partition::CompileCache>> disk_cache;
   const bool verify = runtime::EnvironmentVerify();
 
   std::shared_ptr<const CompiledProgram> last_program;

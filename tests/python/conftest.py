@@ -13,6 +13,9 @@ os.environ.setdefault("SPMD_COALESCE", "0")
 # Every program that a test compiles is verified after every pass.
 os.environ.setdefault("SPMD_CHECK_PASSES", "1")
 
+# Nothing that an earlier run has left on disk takes part.
+os.environ.setdefault("SPMD_CACHE_DIR", "0")
+
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]

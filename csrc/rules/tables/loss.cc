@@ -43,6 +43,19 @@ absl::StatusOr<OpFactors> RowLossFactors(const OpCall& call) {
   return WholeFactors(call);
 }
 
+// Sequences of a batch, each by itself. The first row of the schema's operands:
+// csrc/runtime/kernels.
+absl::StatusOr<std::vector<TensorType>> CtcLossTypes(const OpCall& call) {
+  const TensorType& log_probs = call.operand(0);
+  const int64_t steps = log_probs.dims[0], batch = log_probs.dims[1];
+  const int64_t longest = call.attrs().GetInt("longest");
+  return std::vector<TensorType>{{log_probs.dtype, {batch}},
+                                 {log_probs.dtype, {batch, steps, 2 * longest + 1}}};
+}
+absl::StatusOr<std::vector<TensorType>> CtcLossBackwardTypes(const OpCall& call) {
+  return std::vector<TensorType>{call.operand(1)};
+}
+
 // Element-wise arithmetic on the operands of one loss: x is the input, t the target.
 class Terms {
  public:
@@ -181,6 +194,12 @@ std::vector<Rule> LossRules() {
     t.push_back(Computed(absl::StrCat("aten::", loss), BroadcastFactors)
                     .DecomposesAlways(DecomposeLossBackward));
   }
+  t.push_back(
+      Einsum("spmd::ctc_loss", "[t] n [c], n [s], n, n -> n, n [t] [u]").Types(CtcLossTypes));
+  t.push_back(
+      Einsum("spmd::ctc_loss_backward", "n, [t] n [c], n [s], n, n, n, n [t] [u] -> [t] n [c]")
+          .Each({0})
+          .Types(CtcLossBackwardTypes));
   for (const RowLoss& loss : kRowLosses) t.push_back(Computed(loss.op, RowLossFactors));
   return t;
 }

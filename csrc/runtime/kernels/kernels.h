@@ -68,6 +68,17 @@ Tensor CrossEntropyDInput(const Tensor& grad, const Tensor& logp, const Tensor& 
                           const OptionalTensor& weight, const Tensor& scale, int64_t ignore_index,
                           int64_t first_class);
 
+// ctc.cc. As the aten ops, with lengths [n] as tensors and targets [n, s] as rows. log_probs
+// [t, n, c]; the loss [n], log_alpha [n, t, 2 longest + 1], where `longest` is the greatest target
+// length of all sequences, those of other tiles included.
+std::tuple<Tensor, Tensor> CtcLoss(const Tensor& log_probs, const Tensor& targets,
+                                   const Tensor& input_lengths, const Tensor& target_lengths,
+                                   int64_t blank, bool zero_infinity, int64_t longest);
+Tensor CtcLossBackward(const Tensor& grad, const Tensor& log_probs, const Tensor& targets,
+                       const Tensor& input_lengths, const Tensor& target_lengths,
+                       const Tensor& loss, const Tensor& log_alpha, int64_t blank,
+                       bool zero_infinity);
+
 // indexing.cc. As the aten ops, on a part of the indexed dimensions: indices are global, `first` is
 // where the part begins, `size` how long the dimension is (for an error where an index is not of
 // it). What is not held reads 0 and is not written. `reduce`: "set", "add", "multiply"

@@ -70,6 +70,15 @@ void DefineIndexOps(torch::Library& l) {
       "nll_rows(Tensor logp, Tensor target, Tensor? weight, int ignore_index, int first_class, int "
       "num_classes=-1) -> Tensor",
       &k::NllRows);
+  Define(l, "ctc_loss",
+         "ctc_loss(Tensor log_probs, Tensor targets, Tensor input_lengths, Tensor target_lengths, "
+         "int blank, bool zero_infinity, int longest) -> (Tensor loss, Tensor log_alpha)",
+         &k::CtcLoss);
+  Define(l, "ctc_loss_backward",
+         "ctc_loss_backward(Tensor grad, Tensor log_probs, Tensor targets, Tensor input_lengths, "
+         "Tensor target_lengths, Tensor loss, Tensor log_alpha, int blank, bool zero_infinity) -> "
+         "Tensor",
+         &k::CtcLossBackward);
   Define(l, "nll_dinput",
          "nll_dinput(Tensor grad, Tensor target, Tensor? weight, Tensor scale, int num_classes, "
          "int ignore_index, int first_class) -> Tensor",

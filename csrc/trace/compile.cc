@@ -1,0 +1,187 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "csrc/trace/compile.h"
+
+#include <dlfcn.h>
+#include <sys/stat.h>
+#ifdef __GLIBC__
+#include <malloc.h>
+#endif
+
+#include <chrono>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "csrc/partition/compile_cache.h"
+#include "csrc/runtime/environment.h"
+#include "csrc/trace/log.h"
+#include "csrc/trace/lower.h"
+#include "csrc/util/status.h"
+
+namespace spmd::trace {
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+double MillisecondsSince(Clock::time_point t) {
+  return std::chrono::duration<double, std::milli>(Clock::now() - t).count();
+}
+
+partition::CompileOptions OptionsFor(const Session::State& state, const runtime::Backend& backend) {
+  partition::CompileOptions options;
+  options.machine = &backend.machine();
+  static const bool check_passes = runtime::EnvironmentCheckPasses();
+  options.verify = state.verify || check_passes;
+  return options;
+}
+
+// The library that this code is in: another build may compile differently.
+std::string Build() {
+  Dl_info info;
+  struct stat file;
+  if (dladdr(reinterpret_cast<const void*>(&Build), &info) == 0) return "";
+  if (stat(info.dli_fname, &file) != 0) return "";
+  return absl::StrCat(info.dli_fname, " ", file.st_size, " ", file.st_mtim.tv_sec, ".",
+                      file.st_mtim.tv_nsec);
+}
+
+// Null where programs are not kept. Who asks how a program was compiled has it compiled.
+partition::CompileCache* DiskCache(Session::State& state, bool checked) {
+  if (checked || state.log->passes) return nullptr;
+  if (!state.disk_cache.has_value()) {
+    const std::string directory = runtime::EnvironmentCacheDirectory(), build = Build();
+    state.disk_cache.emplace();
+    if (!directory.empty() && !build.empty()) {
+      *state.disk_cache = std::make_unique<partition::CompileCache>(
+          partition::CompileCache::Options{directory, build});
+    }
+  }
+  return state.disk_cache->get();
+}
+
+// `explained`: whether the result says why it is as it is; what was read does not.
+absl::StatusOr<partition::Compiled> CompiledOrRead(Session::State& state, const ir::Graph& graph,
+                                                   const runtime::Backend& backend,
+                                                   bool& explained) {
+  // A file is not worth a program that compiles as fast as it is read.
+  constexpr double kWorthKeepingMs = 2;
+  const partition::CompileOptions options = OptionsFor(state, backend);
+  partition::CompileCache* const disk = DiskCache(state, options.verify);
+  const bool kept = disk != nullptr && partition::IsSelfContained(graph);
+  explained = false;
+  if (kept) {
+    absl::StatusOr<partition::Compiled> found = disk->Read(graph, options);
+    if (found.ok()) return found;
+    if (absl::IsDataLoss(found.status()) && state.hooks.warn != nullptr) {
+      state.hooks.warn(std::string(found.status().message()));
+    }
+  }
+  explained = true;
+  const Clock::time_point start = Clock::now();
+  absl::StatusOr<partition::Compiled> compiled = partition::Compile(graph, options);
+  if (compiled.ok() && kept && MillisecondsSince(start) >= kWorthKeepingMs) {
+    // Where the directory cannot be written to, nothing is kept.
+    if (!disk->Write(graph, options, *compiled).ok()) *state.disk_cache = nullptr;
+  }
+  return compiled;
+}
+
+// Later tapes that begin like this one follow it.
+void NoteRecording(Session::State& state, Tape& tape, CachedProgram& cached) {
+  cached.recording = tape.Share();
+  for (const Record& r : cached.recording->records) cached.ops.push_back(r.op);
+  cached.prefixes = cached.recording->RecordKeys();
+  int32_t n = 0;
+  for (const Event& event : cached.recording->events) {
+    ++n;
+    if (event.kind != Event::Kind::kRecord) continue;
+    state.known_prefixes[cached.recording->keys[n - 1].strict] = {cached.recording, n};
+  }
+}
+
+// What compiling a large program has left behind in the heap, before tiles are put between. Else
+// half as much again of memory that nobody uses is kept.
+void ReturnFreedMemory(const program::Program& compiled) {
+  constexpr size_t kLarge = 500;  // instructions; less is not worth looking through the heap
+  if (compiled.instructions.size() < kLarge) return;
+#ifdef __GLIBC__
+  malloc_trim(0);
+#endif
+}
+
+}  // namespace
+
+absl::StatusOr<CachedProgramPtr> Compile(Session::State& state, Tape& tape,
+                                         std::vector<OutputSpec> outputs, const Hash128& key,
+                                         bool runtime_starts, const std::string& reason,
+                                         const std::string& why) {
+  if (!state.log.has_value()) {
+    SPMD_ASSIGN_OR_RETURN(state.log, runtime::EnvironmentLog());
+  }
+  auto cached = std::make_shared<CachedProgram>();
+  auto program = std::make_shared<CompiledProgram>();
+  program->number = state.next_program++;
+  CompileEvent event;
+  event.number = program->number;
+  event.reason = reason;
+  event.cut = why;
+  event.records = static_cast<int64_t>(tape.records().size());
+
+  Clock::time_point start = Clock::now();
+  PreferMeshesOf(state, tape);
+  SPMD_ASSIGN_OR_RETURN(Lowered lowered,
+                        Lower(tape, outputs, {&state.meshes, &state.grids, runtime_starts}));
+  event.lower_ms = MillisecondsSince(start);
+  program->traced = lowered.graph;
+
+  start = Clock::now();
+  SPMD_ASSIGN_OR_RETURN(std::shared_ptr<runtime::Backend> backend, TheBackend(state));
+  SPMD_ASSIGN_OR_RETURN(program->compiled,
+                        CompiledOrRead(state, lowered.graph, *backend, program->explained));
+  if (!program->explained) {
+    ++state.statistics.disk_hits;
+    event.reason += "; read from disk";
+  }
+  event.compile_ms = MillisecondsSince(start);
+
+  start = Clock::now();
+  SPMD_ASSIGN_OR_RETURN(program->loaded,
+                        runtime::LoadedProgram::Load(std::move(program->compiled.program), backend,
+                                                     LoadOptions(state)));
+  event.load_ms = MillisecondsSince(start);
+  event.instructions = static_cast<int64_t>(program->program().instructions.size());
+
+  for (const partition::Warning& w : program->compiled.warnings) {
+    if (state.hooks.warn != nullptr && state.warned.insert(w.key).second) state.hooks.warn(w.text);
+  }
+  LogCompile(*state.log, *program, event);
+  cached->key = key;
+  cached->runtime_starts = runtime_starts;
+  cached->outputs = std::move(outputs);
+  cached->inputs = std::move(lowered.inputs);
+  cached->starts = std::move(lowered.starts);
+  cached->program = std::move(program);
+  const program::Program& made = cached->program->program();
+  for (const program::Output& o : made.outputs) {
+    cached->layouts.push_back(std::make_shared<const Layout>(made.LayoutOf(o.value)));
+  }
+  NoteRecording(state, tape, *cached);
+  state.events.push_back(std::move(event));
+  if (state.events.size() > 1000) state.events.pop_front();
+  ++state.statistics.compiles;
+  ReturnFreedMemory(made);
+  return cached;
+}
+
+absl::Status Explain(Session::State& state, CompiledProgram& program) {
+  if (program.explained) return absl::OkStatus();
+  SPMD_ASSIGN_OR_RETURN(std::shared_ptr<runtime::Backend> backend, TheBackend(state));
+  SPMD_ASSIGN_OR_RETURN(partition::Compiled compiled,
+                        partition::Compile(program.traced, OptionsFor(state, *backend)));
+  program.compiled.graph = std::move(compiled.graph);
+  program.compiled.reasons = std::move(compiled.reasons);
+  program.compiled.times = std::move(compiled.times);
+  program.explained = true;
+  return absl::OkStatus();
+}
+
+}  // namespace spmd::trace

@@ -1,0 +1,153 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "csrc/partition/compile_cache.h"
+
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
+
+namespace spmd::partition {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr char kText[] = R"(mesh @m [data=2, model=4]
+graph {
+  scalar $0: float
+  %x: f32[32,128] @m {data},{}
+  %w1: f32[256,128] @m {model},{}
+  %w2: f32[128,256] @m {},{model}
+  %h: f32[32,256] = aten::linear(%x, %w1, _)
+  %a: f32[32,256] = aten::mul.Scalar(%h, other=$0)
+  %y: f32[32,128] = aten::linear(%a, %w2, _) at "train.py:31"
+  return %y
+})";
+
+ir::Graph Parsed(const std::string& text) {
+  absl::StatusOr<ir::Graph> graph = ir::Graph::Parse(text);
+  EXPECT_TRUE(graph.ok()) << graph.status();
+  return *std::move(graph);
+}
+
+class CompileCacheTest : public testing::Test {
+ protected:
+  CompileCacheTest()
+      : directory_(fs::path(testing::TempDir()) /
+                   absl::StrCat("compile_cache_", ::getpid(), "_",
+                                testing::UnitTest::GetInstance()->current_test_info()->name())) {
+    fs::remove_all(directory_);
+  }
+  ~CompileCacheTest() override { fs::remove_all(directory_); }
+
+  CompileCache Cache(const std::string& build = "1", int64_t max_bytes = 1 << 20) const {
+    return CompileCache({directory_.string(), build, max_bytes});
+  }
+  std::vector<fs::path> Files() const {
+    std::vector<fs::path> files;
+    for (const auto& entry : fs::directory_iterator(directory_)) files.push_back(entry.path());
+    return files;
+  }
+
+  fs::path directory_;
+};
+
+TEST_F(CompileCacheTest, GivesWhatWasCompiled) {
+  const ir::Graph graph = Parsed(kText);
+  CompileOptions options;
+  options.warn_gather_bytes = 1;
+  absl::StatusOr<Compiled> compiled = Compile(graph, options);
+  ASSERT_TRUE(compiled.ok()) << compiled.status();
+  compiled->warnings.push_back({"a key", "two\nlines"});
+  compiled->decomposed.push_back("aten::foo");
+  CompileCache cache = Cache();
+  EXPECT_TRUE(absl::IsNotFound(cache.Read(graph, options).status()));
+  ASSERT_TRUE(cache.Write(graph, options, *compiled).ok());
+  // By another object, as another process has.
+  absl::StatusOr<Compiled> read = Cache().Read(graph, options);
+  ASSERT_TRUE(read.ok()) << read.status();
+  EXPECT_EQ(read->program.ToString(), compiled->program.ToString());
+  EXPECT_EQ(read->program.ComputeFingerprint(), compiled->program.ComputeFingerprint());
+  ASSERT_EQ(read->warnings.size(), compiled->warnings.size());
+  EXPECT_EQ(read->warnings.back().text, "two\nlines");
+  EXPECT_EQ(read->decomposed, compiled->decomposed);
+  EXPECT_EQ(read->program.grids[0], graph.grids()[0]) << "not the caller's own mesh";
+}
+
+TEST_F(CompileCacheTest, EverythingThatAProgramFollowsFromIsItsKey) {
+  const ir::Graph graph = Parsed(kText);
+  CompileCache cache = Cache();
+  ASSERT_TRUE(cache.Write(graph, {}, *Compile(graph)).ok());
+  EXPECT_TRUE(cache.Read(graph, {}).ok());
+  EXPECT_TRUE(absl::IsNotFound(Cache("2").Read(graph, {}).status()));
+  machine::Machine machine = machine::Nominal();
+  machine.latency *= 2;
+  CompileOptions options;
+  options.machine = &machine;
+  EXPECT_TRUE(absl::IsNotFound(cache.Read(graph, options).status()));
+  options = {};
+  options.merge_cap_bytes = 100;
+  EXPECT_TRUE(absl::IsNotFound(cache.Read(graph, options).status()));
+  // Errors at run time name the line.
+  for (const auto& [from, to] : {std::pair("train.py:31", "train.py:32"), {"{data},{}", "{},{}"}}) {
+    const ir::Graph other = Parsed(absl::StrReplaceAll(kText, {{from, to}}));
+    EXPECT_TRUE(absl::IsNotFound(cache.Read(other, {}).status()));
+  }
+}
+
+TEST_F(CompileCacheTest, DamagedEntriesAreSaidAndRemoved) {
+  const ir::Graph graph = Parsed(kText);
+  const Compiled compiled = *Compile(graph);
+  CompileCache cache = Cache();
+  ASSERT_TRUE(cache.Write(graph, {}, compiled).ok());
+  ASSERT_EQ(Files().size(), 1u);
+  const fs::path path = Files()[0];
+  std::ostringstream whole;
+  whole << std::ifstream(path).rdbuf();
+  const std::string text = whole.str();
+  for (size_t at = 0; at < text.size(); at += 37) {
+    for (const bool cut : {false, true}) {
+      std::string bad = cut ? text.substr(0, at) : text;
+      if (!cut) bad[at] = static_cast<char>(bad[at] ^ 1);
+      std::ofstream(path, std::ios::binary) << bad;
+      EXPECT_TRUE(absl::IsDataLoss(cache.Read(graph, {}).status())) << at << " " << cut;
+      EXPECT_TRUE(absl::IsNotFound(cache.Read(graph, {}).status())) << at << " " << cut;
+    }
+  }
+  ASSERT_TRUE(cache.Write(graph, {}, compiled).ok());
+  EXPECT_TRUE(cache.Read(graph, {}).ok());
+}
+
+TEST_F(CompileCacheTest, TheOldestGoWhenThereIsTooMuch) {
+  std::vector<ir::Graph> graphs;
+  for (int k = 0; k < 8; ++k) {
+    graphs.push_back(Parsed(absl::StrReplaceAll(kText, {{"train.py:31", absl::StrCat("l:", k)}})));
+  }
+  CompileCache cache = Cache();
+  ASSERT_TRUE(cache.Write(graphs[0], {}, *Compile(graphs[0])).ok());
+  const auto bytes = static_cast<int64_t>(fs::file_size(Files()[0]));
+  CompileCache small = Cache("1", 5 * bytes);
+  for (int k = 0; k < 8; ++k) {
+    for (const fs::path& file : Files()) {
+      fs::last_write_time(file, fs::last_write_time(file) - std::chrono::hours(1));
+    }
+    ASSERT_TRUE(small.Write(graphs[k], {}, *Compile(graphs[k])).ok());
+    EXPECT_LE(Files().size(), 5u) << "after " << k;
+  }
+  EXPECT_TRUE(small.Read(graphs[7], {}).ok());
+  EXPECT_TRUE(absl::IsNotFound(small.Read(graphs[0], {}).status()));
+}
+
+TEST_F(CompileCacheTest, ADirectoryThatCannotBeMadeIsAnError) {
+  std::ofstream(directory_.string()) << "a file";
+  const ir::Graph graph = Parsed(kText);
+  EXPECT_FALSE(Cache().Write(graph, {}, *Compile(graph)).ok());
+  EXPECT_TRUE(absl::IsNotFound(Cache().Read(graph, {}).status()));
+}
+
+}  // namespace
+}  // namespace spmd::partition
