@@ -47,7 +47,7 @@ class Result:
         return self.budget is not None and self.low > self.budget
 
 
-UNITS = {"s": 1.0, "ms": 1e3, "µs": 1e6, "MiB": 1 / 2**20}
+UNITS = {"s": 1.0, "ms": 1e3, "µs": 1e6, "MiB": 1 / 2**20, "instr": 1.0}
 
 
 def cpu_seconds(step: Step, calls: int = 1) -> Callable[[], float]:

@@ -7,6 +7,10 @@ import textwrap
 from pathlib import Path
 
 import pytest
+import torch
+
+import torch_spmd as spmd
+from torch_spmd import _C
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
@@ -72,3 +76,17 @@ def test_256_devices_train():
         [sys.executable, "-c", script], capture_output=True, text=True, timeout=100
     )
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("devices", [2, 8, 64])
+def test_300_launches_that_nobody_waits_for(devices):
+    """XLA's CPU client ends the process where so many collectives are enqueued."""
+    mesh = spmd.make_mesh((devices,), ("x",))
+    x = spmd.mark_sharding(torch.ones(devices, 3).to("spmd"), mesh, ("x", None))
+    before = _C.statistics()["runs"]
+    for _ in range(300):
+        x = x + x.sum(0) / devices  # an all-reduce
+        x = x / 2
+        spmd.sync()
+    assert _C.statistics()["runs"] - before == 300
+    torch.testing.assert_close(x.cpu(), torch.ones(devices, 3))

@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Instructions per recorded op, counted by callgrind: what a busy machine cannot blur. Each side in
+a process of its own. Nothing runs: the backend only plans. Needs valgrind and its headers; without
+them there are no rows."""
+
+from __future__ import annotations
+
+import functools
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from types import ModuleType
+
+import torch
+from torch import Tensor
+
+import torch_spmd as spmd
+from benchmarks.speed.measure import Row
+from benchmarks.speed.trace import BACKEND, OPS, additions, views
+
+HEADER = Path("/usr/include/valgrind/callgrind.h")
+
+
+@functools.cache
+def callgrind() -> ModuleType:
+    """Compiled once, then found in PyTorch's cache of extensions."""
+    from torch.utils.cpp_extension import load
+
+    source = Path(__file__).with_name("callgrind.cc")
+    module: ModuleType = load("torch_spmd_callgrind", [str(source)], extra_cflags=["-O2"])
+    return module
+
+
+def from_cpp(x: Tensor, b: Tensor) -> Tensor:
+    end: Tensor = callgrind().add(x, b, OPS)
+    return end
+
+
+CHAINS: dict[str, tuple[Callable[[Tensor, Tensor], Tensor], bool, int, float | None]] = {
+    "add from C++": (from_cpp, False, 8, 0.62),
+    "add from C++, grad": (from_cpp, True, 8, None),
+    "add from Python": (additions, False, 8, 0.60),
+    "add from Python, grad": (additions, True, 8, 0.60),
+    "views and writes from Python": (views, False, 4, 0.70),
+}
+
+
+def count(name: str, device: str) -> None:
+    """Runs one chain with the counter on. In a process of its own, under valgrind."""
+    chain, grad, other, _ = CHAINS[name]
+    spmd.set_default_backend(BACKEND)
+    x = torch.ones(8).to(device).requires_grad_(grad)
+    b = torch.ones(other).to(device)
+    with torch.set_grad_enabled(grad):
+        for warm in range(4):
+            if warm == 3:
+                callgrind().toggle()
+            end = chain(x, b)
+            if warm == 3:
+                callgrind().toggle()
+            spmd.sync(wait=True)
+            del end
+
+
+def instructions(name: str, device: str) -> float:
+    command = f"from benchmarks.speed.instructions import count; count({name!r}, {device!r})"
+    with tempfile.TemporaryDirectory() as folder:
+        valgrind = ["valgrind", "--tool=callgrind", "--collect-atstart=no"]
+        valgrind.append(f"--callgrind-out-file={folder}/out")
+        done = subprocess.run(
+            [*valgrind, sys.executable, "-c", command], stderr=subprocess.PIPE, text=True
+        )
+    collected = re.search(r"Collected : (\d+)", done.stderr)
+    if done.returncode != 0 or collected is None:
+        raise RuntimeError(f"callgrind: {done.stderr[-2000:]}")
+    return int(collected[1]) / OPS
+
+
+def both(name: str) -> tuple[Callable[[], float], Callable[[], float]]:
+    callgrind()
+    return partial(instructions, name, "spmd"), partial(instructions, name, "cpu")
+
+
+def rows() -> list[Row]:
+    if shutil.which("valgrind") is None or not HEADER.exists():
+        print("no valgrind: instructions are not counted", file=sys.stderr)
+        return []
+    # The same count every time but for hashing by address.
+    return [
+        Row(f"{name}, instructions", chain[3], partial(both, name), "instr", warm=0, pairs=1)
+        for name, chain in CHAINS.items()
+    ]
