@@ -43,6 +43,7 @@ py::dict StatisticsDict() {
   trace::Statistics s = Session::Get().statistics();
   py::dict result;
   result["records"] = s.records;
+  result["replayed"] = s.replayed;
   result["runs"] = s.runs;
   result["compiles"] = s.compiles;
   result["cache_hits"] = s.cache_hits;

@@ -33,10 +33,10 @@ at::Tensor FlagsOf(const at::Tensor& t) { return t.scalar_type() == at::kBool ? 
 
 at::TensorOptions Integers(const at::Tensor& t) { return t.options().dtype(at::kLong); }
 
-// [count, rank]: a row of coordinates for each place.
-at::Tensor RowsOf(const at::Tensor& places, at::IntArrayRef size) {
-  if (size.empty()) return at::empty({places.size(0), 0}, Integers(places));
-  return at::stack(CoordinatesOf(places, size), 1);
+// [rank, count]: the coordinates of each place.
+at::Tensor ColumnsOf(const at::Tensor& places, at::IntArrayRef size) {
+  if (size.empty()) return at::empty({0, places.size(0)}, Integers(places));
+  return at::stack(CoordinatesOf(places, size), 0);
 }
 
 // The elements at `places` of `self`.
@@ -51,7 +51,8 @@ void Nonzero(const OpInfo& op, torch::jit::Stack* stack) {
   const at::AutoDispatchBelowADInplaceOrView below;
   const Args a = PopArguments(op, stack);
   const at::Tensor self = a[0].toTensor();
-  stack->push_back(RowsOf(ChosenPlaces(FlagsOf(self)), self.sizes()));
+  // Rows that lie column by column, as the CPU's do.
+  stack->push_back(ColumnsOf(ChosenPlaces(FlagsOf(self)), self.sizes()).t());
 }
 
 void NonzeroStatic(const OpInfo& op, torch::jit::Stack* stack) {
@@ -66,9 +67,9 @@ void NonzeroStatic(const OpInfo& op, torch::jit::Stack* stack) {
   }
   const at::Tensor flags = FlagsOf(self);
   const Ranks ranks = RanksOf(flags);
-  const at::Tensor rows = RowsOf(ChosenPlaces(flags, ranks, size), self.sizes());
+  const at::Tensor rows = ColumnsOf(ChosenPlaces(flags, ranks, size), self.sizes()).t();
   const at::Tensor is_one = at::arange(size, rows.options()).lt(ranks.total).unsqueeze(1);
-  stack->push_back(at::where(is_one, rows, a[2].toScalar()));
+  stack->push_back(at::where(is_one, rows.contiguous(), a[2].toScalar()));
 }
 
 void MaskedSelect(const OpInfo& op, torch::jit::Stack* stack) {

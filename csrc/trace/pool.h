@@ -14,19 +14,21 @@ class BlockList {
  public:
   // Null when there is none.
   static void* Take() {
-    Block* const block = t_first;
+    List& list = t_list;
+    Block* const block = list.first;
     if (block == nullptr) return nullptr;
-    t_first = block->next;
-    --t_count;
+    list.first = block->next;
+    --list.count;
     return block;
   }
   // False when the list is full.
   static bool Give(void* memory) {
-    if (t_count == kMost) return false;
+    List& list = t_list;
+    if (list.count == kMost) return false;
     auto* const block = static_cast<Block*>(memory);
-    block->next = t_first;
-    t_first = block;
-    ++t_count;
+    block->next = list.first;
+    list.first = block;
+    ++list.count;
     return true;
   }
 
@@ -34,8 +36,12 @@ class BlockList {
   struct Block {
     Block* next;
   };
-  static inline thread_local Block* t_first = nullptr;
-  static inline thread_local size_t t_count = 0;
+  // Together: each of a thread's variables is looked up by a call.
+  struct List {
+    Block* first = nullptr;
+    size_t count = 0;
+  };
+  static inline thread_local List t_list;
 };
 
 // Base class of T that gives it such memory. T is final in all but name: derived classes need the

@@ -11,8 +11,13 @@ namespace spmd::trace {
 namespace {
 
 bool SameMeta(const TensorMeta& meta, const c10::TensorImpl& t) {
+  // Few numbers: a loop is done before memcmp has begun.
   const auto same = [](const Dims& a, at::IntArrayRef b) {
-    return a.size() == b.size() && std::equal(a.begin(), a.end(), b.begin());
+    if (a.size() != b.size()) return false;
+    for (size_t d = 0; d < b.size(); ++d) {
+      if (a[d] != b[d]) return false;
+    }
+    return true;
   };
   return t.dtype() == c10::scalarTypeToTypeMeta(meta.dtype) && same(meta.sizes, t.sizes()) &&
          same(meta.strides, t.strides()) && t.storage_offset() == meta.offset &&
@@ -104,11 +109,22 @@ class Attempt {
   }
 
   static bool AgreesRecipe(const CallOperand& operand, Buffer* buffer, const at::Tensor& tensor) {
-    if (IsBase(buffer->form, tensor)) return operand.recipe == nullptr;
-    if (operand.recipe == nullptr) return false;
+    if (operand.recipe == nullptr) return IsKnownBase(operand, buffer, tensor);
+    if (IsBase(buffer->form, tensor)) return false;
     RecipePtr* const known = buffer->recipes.Find(tensor);
     if (known == nullptr || !SameRecipe(*known, operand.recipe)) return false;
     if (*known != operand.recipe) *known = operand.recipe;  // found faster the next time
+    return true;
+  }
+
+  // Requires: the tensor's metadata are those of the operand. That these are the Buffer's form is
+  // found once for each Buffer.
+  static bool IsKnownBase(const CallOperand& operand, Buffer* buffer, const at::Tensor& tensor) {
+    const uint64_t serial = operand.meta->serial;
+    if (buffer->form.known_as == serial && serial != 0)
+      return !tensor.is_conj() && !tensor.is_neg();
+    if (!IsBase(buffer->form, tensor)) return false;
+    buffer->form.known_as = serial;
     return true;
   }
 
@@ -175,7 +191,9 @@ class Attempt {
         break;
     }
     at::Tensor fresh = NewTensor(*result.meta, nullptr);
-    if (result.value != kNoId) Bind(BufferOf(fresh), result.value);
+    Buffer* const buffer = BufferOf(fresh);
+    buffer->form.known_as = result.meta->serial;
+    if (result.value != kNoId) Bind(buffer, result.value);
     return fresh;
   }
 
@@ -252,6 +270,7 @@ bool Replay(Session::State& state, const OpInfo& op, absl::Span<const c10::IValu
     next = k + 1;
     if (call.num_records > 0) NoteMicroStep(state, call.updates_first, graph_task);
     state.statistics.records += call.num_records;
+    ++state.statistics.replayed;
     attempt.Run(results);
     return true;
   }

@@ -64,6 +64,7 @@ struct CompileEvent {
 
 struct Statistics {
   int64_t records = 0;
+  int64_t replayed = 0;  // calls that were gone over (csrc/trace/replay.h)
   int64_t runs = 0;
   int64_t compiles = 0;
   int64_t cache_hits = 0;

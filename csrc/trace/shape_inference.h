@@ -22,6 +22,8 @@ struct TensorMeta {
   Dims sizes;
   Dims strides;
   int64_t offset = 0;
+  // Of those that recordings share: no two different ones have the same; 0: none. Not compared.
+  uint64_t serial = 0;
   static TensorMeta Of(const at::Tensor& t);
   static TensorMeta Contiguous(at::ScalarType dtype, at::IntArrayRef sizes);
   friend bool operator==(const TensorMeta& a, const TensorMeta& b) {

@@ -2,6 +2,7 @@
 #include "csrc/trace/tape.h"
 
 #include <algorithm>
+#include <atomic>
 
 namespace spmd::trace {
 
@@ -373,7 +374,9 @@ TensorMetaPtr Tape::Shared(const TensorMeta& meta) {
   for (const TensorMetaPtr& known : metas_) {
     if (*known == meta) return known;
   }
-  auto shared = std::make_shared<const TensorMeta>(meta);
+  static std::atomic<uint64_t> next_serial{1};
+  auto shared = std::make_shared<TensorMeta>(meta);
+  shared->serial = next_serial++;
   if (metas_.size() == kMost) metas_.pop_front();
   metas_.push_back(shared);
   return shared;

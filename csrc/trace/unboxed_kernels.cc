@@ -68,6 +68,8 @@
 #include <ATen/ops/zero_ops.h>
 
 #include <array>
+#include <cstddef>
+#include <new>
 #include <string>
 #include <tuple>
 #include <type_traits>
@@ -98,30 +100,31 @@ class BorrowedArguments {
     (Set(next++, args), ...);
   }
   ~BorrowedArguments() {
+    // What is borrowed was never counted: it is left as it is.
     for (size_t i = 0; i < n; ++i) {
-      if (!borrowed_[i]) continue;
-      at::Tensor tensor = std::move(values_[i]).toTensor();
-      Borrow::destroyBorrow(tensor);
+      if (!borrowed_[i]) value(i)->~IValue();
     }
   }
   BorrowedArguments(const BorrowedArguments&) = delete;
 
-  absl::Span<const c10::IValue> span() const { return values_; }
+  absl::Span<const c10::IValue> span() const { return absl::MakeConstSpan(value(0), n); }
 
  private:
   template <typename T>
   void Set(size_t i, const T& arg) {
     if constexpr (kIsTensor<T>) {
-      values_[i] = c10::IValue(Borrow::createBorrow(arg));
+      new (value(i)) c10::IValue(Borrow::createBorrow(arg));
       borrowed_[i] = true;
     } else if constexpr (kIsOptionalTensor<T>) {
-      if (arg.has_value()) Set(i, *arg);
+      if (arg.has_value()) return Set(i, *arg);
+      new (value(i)) c10::IValue();
     } else {
-      values_[i] = c10::IValue(arg);
+      new (value(i)) c10::IValue(arg);
     }
   }
+  c10::IValue* value(size_t i) const { return reinterpret_cast<c10::IValue*>(values_) + i; }
 
-  std::array<c10::IValue, n> values_;
+  alignas(c10::IValue) mutable std::byte values_[n * sizeof(c10::IValue)];
   std::array<bool, n> borrowed_{};
 };
 

@@ -50,6 +50,9 @@ struct BaseForm {
   at::ScalarType dtype = at::kFloat;
   Dims sizes;
   Dims strides;
+  // The serial of a TensorMeta (csrc/trace/shape_inference.h) that was found to be this form; 0: of
+  // none yet. A form that is assigned anew has none.
+  uint64_t known_as = 0;
 };
 
 struct ViewKey {

@@ -217,3 +217,17 @@ def test_the_default_dtype_counts() -> None:
             torch.set_default_dtype(torch.float32)
 
     same_on_both(step, 6)
+
+
+def test_calls_that_come_again_are_replayed():
+    """Every call of a loop whose steps are alike, by its second step."""
+    x, b = torch.ones(8, device="spmd"), torch.ones(8, device="spmd")
+    for step in range(4):
+        before = _C.statistics()["replayed"]
+        y = x
+        for _ in range(50):
+            y = y + b * 2
+            y = y.view(2, 4).t().reshape(8)
+        assert y[0].item() == 101
+        if step > 1:
+            assert _C.statistics()["replayed"] - before >= 50 * 4
