@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "csrc/trace/cpu_answers.h"
 
+#include <ATen/CPUGeneratorImpl.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/ops/zeros.h>
 
@@ -77,6 +78,21 @@ Hash128 KeyOf(const OpInfo& op, const std::vector<c10::IValue>& args) {
   return key;
 }
 
+bool IsRandom(const OpInfo& op) { return op.handle.hasTag(at::Tag::nondeterministic_seeded); }
+
+bool TakesGenerator(const OpInfo& op) {
+  return std::any_of(op.args.begin(), op.args.end(),
+                     [](const ArgInfo& info) { return info.kind == ArgKind::kGenerator; });
+}
+
+// From a generator that nobody else sees.
+void DrawOneNumber(const OpInfo& op, torch::jit::Stack& stack) {
+  for (size_t i = 0; i < stack.size(); ++i) {
+    if (op.args[i].kind == ArgKind::kGenerator) stack[i] = at::detail::createCPUGenerator();
+    if (op.args[i].name == "size") stack[i] = std::vector<int64_t>{1};
+  }
+}
+
 // The results, flattened, or what the CPU said instead.
 struct Answer {
   std::vector<at::Tensor> results;
@@ -95,6 +111,7 @@ Answer Try(const OpInfo& op, const std::vector<c10::IValue>& args, bool whole) {
       }
       return at::zeros(sizes, at::device(at::kCPU).dtype(t.scalar_type()));
     });
+    if (IsRandom(op)) DrawOneNumber(op, stack);
     op.handle.callBoxed(&stack);
     for (const c10::IValue& value : stack) {
       if (value.isTensor()) answer.results.push_back(value.toTensor());
@@ -123,15 +140,22 @@ bool SameResults(const Answer& answer, const Inference& meta, bool sizes) {
   return true;
 }
 
-bool AgreesOnNothing(const OpInfo& op, const std::vector<c10::IValue>& args,
-                     const Inference& meta) {
-  for (const std::string_view part : kUndefinedOnNothing) {
-    if (Says(op.name, part)) return true;
-  }
+// Where no value is read: what the CPU says is all that there is to say.
+bool AgreesAsItIs(const OpInfo& op, const std::vector<c10::IValue>& args, const Inference& meta) {
   const Answer answer = Try(op, args, /*whole=*/true);
   // Ops that PyTorch has for other devices only are ours to make.
   if (answer.error.has_value()) return Says(*answer.error, "Could not run");
   return SameResults(answer, meta, /*sizes=*/true);
+}
+
+bool IsDefinedOnNothing(const OpInfo& op) {
+  return std::none_of(kUndefinedOnNothing.begin(), kUndefinedOnNothing.end(),
+                      [&](std::string_view part) { return Says(op.name, part); });
+}
+
+// Which numbers a distribution takes, and which element types.
+bool AgreesOnDistribution(const OpInfo& op, const std::vector<c10::IValue>& args) {
+  return !Try(op, args, /*whole=*/false).error.has_value();
 }
 
 bool AgreesOnTypes(const OpInfo& op, const std::vector<c10::IValue>& args, const Inference& meta,
@@ -186,17 +210,20 @@ std::vector<c10::IValue> WithTensors(const OpInfo& op, const std::vector<c10::IV
 
 bool CpuAnswers::Agrees(const OpInfo& op, const std::vector<c10::IValue>& args,
                         const Inference& meta) {
-  // Views have no kernels, users' ops may do more than give results, random ones would draw.
-  if (op.is_view || op.must_run_on_host || !Says(op.name, "aten::")) return true;
+  // Views have no kernels, and users' ops may do more than give results.
+  if (op.is_view || !Says(op.name, "aten::")) return true;
+  if (IsRandom(op)) return !TakesGenerator(op) || AgreesOnDistribution(op, args);
+  if (op.must_run_on_host) return true;
   const std::vector<at::Tensor> tensors = TensorsOf(args);
-  if (tensors.empty()) return true;
-  int64_t elements = 0;
+  int64_t elements = 0, results = 0;
   bool one_type = true;
   for (const at::Tensor& t : tensors) {
     elements += t.numel();
     one_type = one_type && t.scalar_type() == tensors[0].scalar_type();
   }
-  if (elements == 0) return AgreesOnNothing(op, args, meta);
+  for (const TensorMeta& t : meta.tensors) results += NumElements(t.sizes);
+  if (tensors.empty()) return results > kElements || AgreesAsItIs(op, args, meta);
+  if (elements == 0) return !IsDefinedOnNothing(op) || AgreesAsItIs(op, args, meta);
   const bool whole = elements <= kElements;
   // Where types differ, whole numbers are mostly indices.
   if (!(one_type || op.elementwise) || (!whole && HasKernelsBySize(tensors[0].scalar_type()))) {

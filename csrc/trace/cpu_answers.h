@@ -24,9 +24,10 @@ std::vector<c10::IValue> WithTensors(const OpInfo& op, const std::vector<c10::IV
 
 class CpuAnswers {
  public:
-  // Whether the CPU takes a call as Meta does. It is tried, on zeros: where no tensor has elements,
-  // as it is, and the results' sizes must be Meta's; where tensors have one element type, for that
-  // type alone, with long dimensions cut short. False is no refusal: run the op, and see.
+  // Whether the CPU takes a call as Meta does. It is tried: where there are no tensors, or none
+  // that has elements, as it is, and the results' sizes must be Meta's; where tensors have one
+  // element type, for that type alone, on zeros, with long dimensions cut short; where it draws
+  // numbers, for the distribution. False is no refusal: run the op, and see.
   bool Agrees(const OpInfo& op, const std::vector<c10::IValue>& args, const Inference& meta);
 
  private:

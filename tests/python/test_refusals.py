@@ -106,3 +106,44 @@ def test_where_meta_and_the_cpu_disagree_the_cpu_is_right():
     images = torch.zeros(0, 1, 6, 6)
     want = functional.pixel_unshuffle(images, 3)
     assert functional.pixel_unshuffle(images.to("spmd"), 3).shape == want.shape
+
+
+DRAWS = {
+    "bernoulli of int": lambda d: torch.bernoulli(torch.ones(3, dtype=torch.int64, device=d)),
+    "bernoulli of 2": lambda d: torch.zeros(3, device=d).bernoulli_(2.0),
+    "cauchy of complex": lambda d: torch.zeros(3, dtype=torch.cfloat, device=d).cauchy_(),
+    "exponential of int": lambda d: torch.zeros(3, dtype=torch.int64, device=d).exponential_(),
+    "geometric of 2": lambda d: torch.zeros(3, device=d).geometric_(2),
+    "normal of int": lambda d: torch.zeros(3, dtype=torch.int64, device=d).normal_(),
+    "normal of negative width": lambda d: torch.zeros(3, device=d).normal_(0, -1),
+    "randint of none": lambda d: torch.randint(5, 3, (2,), device=d),
+    "random of none": lambda d: torch.zeros(3, device=d).random_(5, 3),
+    "uniform of bool": lambda d: torch.zeros(3, dtype=torch.bool, device=d).uniform_(),
+    "uniform of none": lambda d: torch.zeros(3, device=d).uniform_(2, 1),
+}
+
+
+@pytest.mark.parametrize("name", DRAWS)
+def test_random_numbers_that_no_distribution_has(name):
+    check_same_refusal(DRAWS[name])
+
+
+def test_asking_the_cpu_draws_none_of_its_numbers():
+    before = torch.get_rng_state()
+    for draw in (torch.rand, torch.randn):
+        draw(5, 7, device="spmd").cpu()
+    torch.zeros(11, device="spmd").normal_(1.0, 2.0).bernoulli_(0.25).cpu()
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+TABLES = {
+    "arange of bool": lambda d: torch.arange(3, dtype=torch.bool, device=d),
+    "arange of complex": lambda d: torch.arange(3, dtype=torch.cfloat, device=d),
+    "full of complex": lambda d: torch.full((2,), 1j, dtype=torch.float32, device=d),
+    "linspace of bool": lambda d: torch.linspace(0, 1, 3, dtype=torch.bool, device=d),
+}
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_new_tensors_that_no_kernel_makes(name):
+    check_same_refusal(TABLES[name])
