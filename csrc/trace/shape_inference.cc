@@ -7,6 +7,8 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/ops/index.h>
 
+#include <algorithm>
+
 #include "csrc/runtime/dispatch_guard.h"
 #include "csrc/trace/device.h"
 #include "csrc/trace/own_shapes.h"
@@ -133,6 +135,14 @@ bool TakesIndexedWrite(const OpInfo& op, const std::vector<c10::IValue>& args) {
   }
 }
 
+// Whether there are as many pivots as a matrix has. The CPU does not look.
+bool FitsPivots(const OpInfo& op, const std::vector<c10::IValue>& args) {
+  if (op.handle.operator_name().name != "aten::lu_unpack") return true;
+  const at::Tensor matrix = args[0].toTensor(), pivots = args[1].toTensor();
+  if (matrix.dim() < 2 || pivots.dim() < 1) return false;
+  return pivots.size(-1) == std::min(matrix.size(-2), matrix.size(-1));
+}
+
 Inference Ask(const OpInfo& op, const std::vector<c10::IValue>& args) {
   Inference result;
   result.ok = OwnShapes(op, args, result);
@@ -216,7 +226,8 @@ const Inference& ShapeCache::Infer(const OpInfo& op, const std::vector<c10::IVal
   std::unique_ptr<Inference>& slot = cache_[key];
   if (slot != nullptr) return *slot;
   Inference answer = Ask(op, args);  // may call back into the session: `slot` may be stale after
-  answer.ok = answer.ok && TakesIndexedWrite(op, args) && cpu_.Agrees(op, args, answer);
+  answer.ok = answer.ok && TakesIndexedWrite(op, args) && FitsPivots(op, args) &&
+              cpu_.Agrees(op, args, answer);
   std::unique_ptr<Inference>& fresh = cache_[key];
   fresh = std::make_unique<Inference>(std::move(answer));
   return *fresh;
