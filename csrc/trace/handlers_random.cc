@@ -60,6 +60,7 @@ double Number(const OpInfo& op, const Args& args, const char* name, double fallb
   return i < 0 || args[i].isNone() ? fallback : args[i].toScalar().toDouble();
 }
 
+// Requires: the CPU takes the call.
 Distribution DistributionOf(const OpInfo& op, const Args& args, at::ScalarType dtype) {
   const std::string& base = op.handle.operator_name().name;
   const auto number = [&](const char* name, double fallback) {
@@ -67,28 +68,15 @@ Distribution DistributionOf(const OpInfo& op, const Args& args, at::ScalarType d
   };
   if (base == "aten::randn" || base == "aten::randn_like") return {"normal", 0, 1};
   if (base == "aten::normal_" || base == "aten::normal") {
-    TORCH_CHECK(number("std", 1) >= 0, "normal expects std >= 0.0, but found std ",
-                number("std", 1));
     return {"normal", number("mean", 0), number("std", 1)};
   }
   if (base == "aten::rand" || base == "aten::rand_like") return {"uniform", 0, 1};
-  if (base == "aten::uniform_") {
-    TORCH_CHECK(number("from", 0) <= number("to", 1),
-                "uniform_ expects to return a [from, to) "
-                "range, but found from=",
-                number("from", 0), " > to=", number("to", 1));
-    return {"uniform", number("from", 0), number("to", 1)};
-  }
+  if (base == "aten::uniform_") return {"uniform", number("from", 0), number("to", 1)};
   if (base == "aten::randint" || base == "aten::randint_like") {
-    TORCH_CHECK(number("low", 0) < number("high", 0),
-                "random_ expects 'from' to be less than 'to', but got from=", number("low", 0),
-                " >= to=", number("high", 0));
     return {"randint", number("low", 0), number("high", 0)};
   }
   if (base == "aten::bernoulli_" || base == "aten::bernoulli") {
-    const double p = number("p", 0.5);
-    TORCH_CHECK(0 <= p && p <= 1, "bernoulli_ expects p to be in [0, 1], but got p=", p);
-    return {"bernoulli", p};
+    return {"bernoulli", number("p", 0.5)};
   }
   if (base == "aten::exponential_") return {"exponential", number("lambd", 1)};
   if (base == "aten::log_normal_") return {"log_normal", number("mean", 1), number("std", 2)};
@@ -144,7 +132,12 @@ void Created(const OpInfo& op, torch::jit::Stack* stack) {
 
 void InPlace(const OpInfo& op, torch::jit::Stack* stack) {
   Session::State& state = Session::Get().state();
-  const Args args = PopArguments(op, stack);
+  const Args args = PeekArguments(op, stack);
+  if (!state.shapes.Infer(op, args).ok) {
+    RunOnHost(state, op, stack);
+    return;
+  }
+  torch::jit::drop(*stack, op.args.size());
   const at::Tensor self = args[0].toTensor();
   Write(state, self,
         EmitDraw(state, TypeOf(self), DistributionOf(op, args, self.scalar_type()),
@@ -165,7 +158,12 @@ TapeId EmitBernoulli(Session::State& state, const at::Tensor& p, const TensorTyp
 
 void Bernoulli(const OpInfo& op, torch::jit::Stack* stack) {
   Session::State& state = Session::Get().state();
-  const Args args = PopArguments(op, stack);
+  const Args args = PeekArguments(op, stack);
+  if (!state.shapes.Infer(op, args).ok) {
+    RunOnHost(state, op, stack);
+    return;
+  }
+  torch::jit::drop(*stack, op.args.size());
   const at::Tensor self = args[0].toTensor();
   const bool has_p = op.FindArg("p") >= 0;
   const at::Tensor p = has_p ? args[1].toTensor() : self;

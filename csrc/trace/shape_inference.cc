@@ -2,8 +2,12 @@
 #include "csrc/trace/shape_inference.h"
 
 #include <ATen/EmptyTensor.h>
+#include <ATen/ExpandUtils.h>
 #include <ATen/PythonTorchFunctionTLS.h>
 #include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/ops/index.h>
+
+#include <algorithm>
 
 #include "csrc/runtime/dispatch_guard.h"
 #include "csrc/trace/device.h"
@@ -41,7 +45,7 @@ void MixTensor(Hash128& hash, const at::Tensor& t) {
 
 at::Tensor ToMeta(const at::Tensor& t) {
   // Numbers and 0-dim CPU tensors mix with Meta tensors as they do with others.
-  if (!t.defined() || (t.device().is_cpu() && t.dim() == 0)) return t;
+  if (t.device().is_cpu() && t.dim() == 0) return t;
   const auto dtype = t.scalar_type();
   at::Tensor meta;
   if (t.storage_offset() == 0) {
@@ -53,42 +57,6 @@ at::Tensor ToMeta(const at::Tensor& t) {
     meta.unsafeGetTensorImpl()->set_sizes_and_strides(t.sizes(), t.strides(), t.storage_offset());
   }
   return meta;
-}
-
-std::vector<at::Tensor> ToMeta(const c10::IValue& list) {
-  std::vector<at::Tensor> out;
-  for (const c10::IValue& item : list.toListRef()) {
-    out.push_back(item.isTensor() ? ToMeta(item.toTensor()) : at::Tensor());
-  }
-  return out;
-}
-
-bool IsOptionalElement(const c10::IValue& list) {
-  return list.toList().elementType()->kind() == c10::TypeKind::OptionalType;
-}
-
-c10::IValue MetaArgument(const ArgInfo& info, const c10::IValue& arg) {
-  switch (info.kind) {
-    case ArgKind::kTensor:
-      return arg.isTensor() ? c10::IValue(ToMeta(arg.toTensor())) : arg;
-    case ArgKind::kTensorList: {
-      if (!arg.isList()) return arg;
-      const std::vector<at::Tensor> tensors = ToMeta(arg);
-      if (!IsOptionalElement(arg)) return c10::IValue(tensors);
-      c10::List<std::optional<at::Tensor>> list;
-      for (const at::Tensor& t : tensors) {
-        list.push_back(t.defined() ? std::optional<at::Tensor>(t) : std::nullopt);
-      }
-      return c10::IValue(std::move(list));
-    }
-    case ArgKind::kGenerator:
-      return c10::IValue();
-    case ArgKind::kDropped:
-      if (arg.isDevice()) return c10::IValue(c10::Device(c10::kMeta));
-      return info.name == "pin_memory" ? c10::IValue() : arg;
-    default:
-      return arg;
-  }
 }
 
 // Meta answers as CUDA does, where the statistics of half precision are f32. On CPU they are so
@@ -138,16 +106,52 @@ void MarginLossAsOnCpu(const OpInfo& op, const std::vector<c10::IValue>& args, I
       TensorMeta::Contiguous(result.tensors[0].dtype, at::IntArrayRef(sizes.data(), sizes.size()));
 }
 
+// Whether the values of an indexed write fit, which Meta does not look at. Where an index is a mask
+// the number of elements is data: the kernel looks.
+bool TakesIndexedWrite(const OpInfo& op, const std::vector<c10::IValue>& args) {
+  const std::string& base = op.handle.operator_name().name;
+  if (base != "aten::index_put" && base != "aten::_index_put_impl" &&
+      base != "aten::_unsafe_index_put") {
+    return true;
+  }
+  const at::Tensor self = args[0].toTensor(), values = args[2].toTensor();
+  if (self.scalar_type() != values.scalar_type()) return false;
+  c10::List<std::optional<at::Tensor>> indices;
+  for (const c10::IValue& index : args[1].toListRef()) {
+    const at::Tensor t = index.isTensor() ? index.toTensor() : at::Tensor();
+    const bool is_mask =
+        t.defined() && (t.scalar_type() == at::kBool || t.scalar_type() == at::kByte);
+    if (is_mask) return true;
+    indices.push_back(t.defined() ? std::optional<at::Tensor>(at::detail::empty_strided_meta(
+                                        t.sizes(), t.strides(), t.scalar_type()))
+                                  : std::nullopt);
+  }
+  try {
+    const runtime::DispatchGuard guard;
+    const NoTorchFunction no_torch_function;
+    return at::is_expandable_to(values.sizes(), at::index(ToMeta(self), indices).sizes());
+  } catch (const std::exception&) {
+    return false;
+  }
+}
+
+// Whether there are as many pivots as a matrix has. The CPU does not look.
+bool FitsPivots(const OpInfo& op, const std::vector<c10::IValue>& args) {
+  if (op.handle.operator_name().name != "aten::lu_unpack") return true;
+  const at::Tensor matrix = args[0].toTensor(), pivots = args[1].toTensor();
+  if (matrix.dim() < 2 || pivots.dim() < 1) return false;
+  return pivots.size(-1) == std::min(matrix.size(-2), matrix.size(-1));
+}
+
 Inference Ask(const OpInfo& op, const std::vector<c10::IValue>& args) {
   Inference result;
   result.ok = OwnShapes(op, args, result);
   if (result.ok) return result;
   torch::jit::Stack stack;
-  stack.reserve(args.size());
   try {
     const runtime::DispatchGuard guard;
     const NoTorchFunction no_torch_function;
-    for (size_t i = 0; i < args.size(); ++i) stack.push_back(MetaArgument(op.args[i], args[i]));
+    stack = WithTensors(op, args, c10::kMeta, ToMeta);
     op.handle.callBoxed(&stack);
   } catch (const std::exception&) {
     result.error = std::current_exception();
@@ -222,6 +226,8 @@ const Inference& ShapeCache::Infer(const OpInfo& op, const std::vector<c10::IVal
   std::unique_ptr<Inference>& slot = cache_[key];
   if (slot != nullptr) return *slot;
   Inference answer = Ask(op, args);  // may call back into the session: `slot` may be stale after
+  answer.ok = answer.ok && TakesIndexedWrite(op, args) && FitsPivots(op, args) &&
+              cpu_.Agrees(op, args, answer);
   std::unique_ptr<Inference>& fresh = cache_[key];
   fresh = std::make_unique<Inference>(std::move(answer));
   return *fresh;

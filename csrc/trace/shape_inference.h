@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
+#include "csrc/trace/cpu_answers.h"
 #include "csrc/trace/hash.h"
 #include "csrc/trace/op_info.h"
 #include "csrc/util/dims.h"
@@ -34,7 +35,8 @@ struct TensorMeta {
 
 // Results flattened, in order; counts[i] tensors belong to result i.
 struct Inference {
-  bool ok = false;           // false: PyTorch cannot say without data, or refuses
+  bool ok = false;           // false: PyTorch cannot say without data, or refuses, or so does the
+                             // CPU's kernel
   std::exception_ptr error;  // what it said then
   std::vector<TensorMeta> tensors;
   std::vector<int> counts;
@@ -47,6 +49,7 @@ class ShapeCache {
 
  private:
   absl::flat_hash_map<Hash128, std::unique_ptr<Inference>> cache_;
+  CpuAnswers cpu_;
 };
 
 }  // namespace spmd::trace

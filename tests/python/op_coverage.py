@@ -1,12 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """A page about the results of `sweep_ops.py`: what was compared, what is wrong.
 
-python tests/python/op_coverage.py results*.jsonl > docs/op-coverage.md
+    python tests/python/op_coverage.py results*.jsonl > docs/op-coverage.md
+
+Of two lines of one op variant, dtype and form the one of more samples counts.
 """
 
 import collections
 import fileinput
 import json
+import math
 
 
 def page(lines):
@@ -16,10 +19,13 @@ def page(lines):
             "# Op coverage",
             "PyTorch's own op samples (`op_db`) on `spmd` against the CPU. A variant counts as "
             "right in a dtype and form when every case that the CPU runs has the CPU's result. "
-            "Made by `tests/python/op_coverage.py` from results of `tests/python/sweep_ops.py`. "
-            f"Samples of each variant: {samples_of(lines)}.",
+            "Made by `tests/python/op_coverage.py` from results of `tests/python/sweep_ops.py`, "
+            f"which takes every sample of an op or some: {samples_of(lines)}.",
             "## Totals",
-            table(("form", "dtype", "variants", "right", "cases", "wrong cases"), totals(lines)),
+            table(
+                ("form", "dtype", "variants", "samples", "right", "cases", "wrong cases"),
+                totals(lines),
+            ),
             "## What is wrong",
             table(("op", "form", "dtype", "wrong", "the first"), wrongs(lines)),
             "## Every variant",
@@ -42,7 +48,8 @@ def totals(lines):
     for (form, dtype), group in groups.items():
         right = sum(not line["wrong"] for line in group)
         cases = sum(line["compared"] for line in group)
-        yield form, dtype, len(group), right, cases, sum(map(wrong_cases, group))
+        samples = samples_of(group)
+        yield form, dtype, len(group), samples, right, cases, sum(map(wrong_cases, group))
 
 
 def wrongs(lines):
@@ -67,8 +74,36 @@ def forms_of(lines):
 
 
 def samples_of(lines):
-    limits = {line["samples"] for line in lines}
-    return ", ".join("all" if limit is None else f"at most {limit}" for limit in limits)
+    """How many samples of an op variant the lines are about, and which share of them."""
+    limits = collections.Counter(map(limit_of, lines))
+    names = {limit: f"at most {limit}" for limit in limits} | {math.inf: "all"}
+    if len(limits) == 1:
+        return names[next(iter(limits))]
+    return ", ".join(
+        f"{names[limit]} of {limits[limit]} variants" for limit in sorted(limits, reverse=True)
+    )
+
+
+def limit_of(line):
+    return math.inf if line["samples"] is None else line["samples"]
+
+
+def fullest(lines):
+    """One line of each op variant, dtype and form, in the order in which a sweep makes them."""
+    best = {}
+    for line in lines:
+        key = line["op"], line["dtype"], line["form"]
+        if key not in best or limit_of(line) >= limit_of(best[key]):
+            best[key] = line
+    dtypes, forms = (
+        {name: i for i, name in enumerate(dict.fromkeys(line[k] for line in lines))}
+        for k in ("dtype", "form")
+    )
+    order = {name: i for i, name in enumerate(sorted({line["op"] for line in lines}))}
+    return sorted(
+        best.values(),
+        key=lambda line: (forms[line["form"]], dtypes[line["dtype"]], order[line["op"]]),
+    )
 
 
 def wrong_cases(line):
@@ -83,4 +118,4 @@ def shortened(first, length=160):
 
 if __name__ == "__main__":
     with fileinput.input(encoding="utf-8") as file:
-        print(page([json.loads(line) for line in file]))
+        print(page(fullest([json.loads(line) for line in file])))

@@ -5,7 +5,8 @@
     python tests/python/op_coverage.py results*.jsonl > docs/op-coverage.md
 
 A line of the results is one op variant in one dtype and form. What has a line already is skipped,
-so give each part of a sweep that runs beside others a file of its own.
+so give each part of a sweep that runs beside others a file of its own. Devices run tile by tile;
+with SPMD_COALESCE=1 as users have them.
 """
 
 import argparse
@@ -13,8 +14,11 @@ import collections
 import faulthandler
 import itertools
 import json
+import os
 import time
 from pathlib import Path
+
+os.environ.setdefault("SPMD_COALESCE", "0")  # before torch_spmd is imported
 
 from op_checks import settle
 from op_outcomes import FORMS, NothingToCompare, compare, has_form
