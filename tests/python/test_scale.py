@@ -39,7 +39,7 @@ PLAN = """
 def instructions(data, model, plan):
     script = textwrap.dedent(PLAN).format(examples=str(EXAMPLES), data=data, model=model, plan=plan)
     done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, timeout=100
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=250
     )
     assert done.returncode == 0, done.stderr
     return int(done.stdout.split()[-1])
@@ -75,6 +75,6 @@ def test_256_devices_train():
         tests=str(Path(__file__).parent), examples=str(EXAMPLES)
     )
     done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, timeout=100
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=250
     )
     assert done.returncode == 0, done.stderr
