@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How much of the arithmetic is done more than once, read from the text of a program.
+"""How much of the arithmetic is done more than once, and how evenly, read from a program's text.
 
-Counted are matrix products, convolutions and attention: operations of the busiest device × devices
-/ operations of the whole. A call is shared by the axes that cut an operand or a result, but not by
-those along which an operand is unreduced: every device works on its own term. The busiest device's
-share of a dimension is rounded up.
+Counted are matrix products, convolutions and attention. Redundancy: what all devices do / what the
+whole needs. A call is shared by the axes that cut an operand or a result, but not by those along
+which an operand is unreduced: every device works on its own term. Imbalance: what the busiest
+device does / what a device does on average; its share of a dimension is the chunk, rounded up.
 """
 
 from __future__ import annotations
@@ -17,59 +17,108 @@ from typing import NamedTuple
 Shape = tuple[int, ...]
 
 _MESH = re.compile(r"^mesh @(\w+) \[(.*)\]", re.MULTILINE)
+_CUTS = r"\{[\w,:]*(?: chunk=\d+)?\}"
 _VALUE = re.compile(
     r"(%\w+): \w+\[([\d,]*)\] @(\w+)"  # %7: f32[512,4096] @m
-    r"((?: \{[\w,]*\}(?:,\{[\w,]*\})*)?)"  # {data},{model}
+    rf"((?: {_CUTS}(?:,{_CUTS})*)?)"  # {data chunk=3},{model:0}
 )
 _CALL = re.compile(r"^  (%\w+): .* = call ([\w:.]+)\((.*)", re.MULTILINE)
+
+
+class Cut(NamedTuple):
+    """Of one dimension. A chunk of 0 is the default."""
+
+    axes: tuple[str, ...]
+    chunk: int = 0
 
 
 class Value(NamedTuple):
     shape: Shape
     mesh: str
-    cuts: tuple[tuple[str, ...], ...]  # per dimension
+    cuts: tuple[Cut, ...]  # per dimension
 
 
-def redundancy(program: str) -> float:
-    """1 where no device repeats another's work and all have the same."""
+class Work(NamedTuple):
+    """Multiply-adds of a program."""
+
+    needed: float  # by the whole
+    done: float  # by all devices
+    busiest: float  # by the busiest device × devices
+
+    @property
+    def redundancy(self) -> float:
+        return self.done / self.needed if self.needed else 1.0
+
+    @property
+    def imbalance(self) -> float:
+        return self.busiest / self.done if self.done else 1.0
+
+
+def work_of(program: str) -> Work:
     meshes = {
         name: {axis: int(size) for axis, size in re.findall(r"(\w+)=(\d+)", axes)}
         for name, axes in _MESH.findall(program)
     }
     values = {match[0]: _value(*match[1:]) for match in _VALUE.findall(program)}
-    done = needed = 0.0
+    done = needed = busiest = 0.0
     for name, op, arguments in _CALL.findall(program):
         operands = [values[v] for v in re.findall(r"%\w+", arguments.split("=")[0]) if v in values]
         if op in _COUNTS and name in values:
             shapes = [v.shape for v in operands]
             work = _COUNTS[op](values[name].shape, shapes, "transposed=true" in arguments)
+            copies, uneven = shares([values[name], *operands], meshes[values[name].mesh])
             needed += work
-            done += work * repeated([values[name], *operands], meshes[values[name].mesh])
-    return done / needed if needed else 1.0
+            done += work * copies
+            busiest += work * copies * uneven
+    return Work(needed, done, busiest)
 
 
-def repeated(values: list[Value], mesh: dict[str, int]) -> float:
-    """By how much a call on these values exceeds its work when all devices are as busy as one."""
+def shares(values: list[Value], mesh: dict[str, int]) -> tuple[int, float]:
+    """How often a call on these values is done, and by how much the largest share exceeds the
+    mean."""
     used: set[str] = set()
     uneven: dict[tuple[str, ...], float] = {}
     for value in values:
-        for size, axes in zip(value.shape, value.cuts):
-            parts = math.prod(mesh[axis] for axis in axes)
-            if axes and size:
-                uneven[axes] = max(uneven.get(axes, 1.0), math.ceil(size / parts) * parts / size)
-            used.update(axes)
-    idle = math.prod(size for axis, size in mesh.items() if axis not in used)
-    return idle * math.prod(uneven.values())
+        for size, cut in zip(value.shape, value.cuts):
+            parts = math.prod(size_of(axis, mesh) for axis in cut.axes)
+            if cut.axes and size:
+                chunk = min(cut.chunk or math.ceil(size / parts), size)
+                largest = max(chunk, size - (parts - 1) * chunk)  # the last takes the rest
+                uneven[cut.axes] = max(uneven.get(cut.axes, 1.0), largest * parts / size)
+            for axis in cut.axes:
+                used.update(sub_axes(axis, mesh))
+    idle = (size_of(s, mesh) for axis in mesh for s in sub_axes(axis, mesh) if s not in used)
+    return math.prod(idle), math.prod(uneven.values())
+
+
+def prime_factors(n: int) -> list[int]:
+    """Ascending."""
+    for p in range(2, math.isqrt(n) + 1):
+        if n % p == 0:
+            return [p, *prime_factors(n // p)]
+    return [n] if n > 1 else []
+
+
+def sub_axes(axis: str, mesh: dict[str, int]) -> list[str]:
+    """`model` of size 8 is model:0, model:1 and model:2, each of size 2."""
+    if ":" in axis:
+        return [axis]
+    return [f"{axis}:{i}" for i in range(len(prime_factors(mesh[axis])))]
+
+
+def size_of(axis: str, mesh: dict[str, int]) -> int:
+    name, _, index = axis.partition(":")
+    return prime_factors(mesh[name])[int(index)] if index else mesh[name]
 
 
 def _value(shape: str, mesh: str, cuts: str) -> Value:
     sizes = tuple(int(size) for size in shape.split(",") if size)
-    axes = tuple(_axes(cut) for cut in re.findall(r"\{([\w,]*)\}", cuts)) or ((),) * len(sizes)
-    return Value(sizes, mesh, axes)
+    found = re.findall(r"\{([\w,:]*)(?: chunk=(\d+))?\}", cuts)
+    return Value(sizes, mesh, tuple(_cut(*f) for f in found) or (Cut(()),) * len(sizes))
 
 
-def _axes(text: str) -> tuple[str, ...]:
-    return tuple(axis for axis in text.split(",") if axis)
+def _cut(axes: str, chunk: str) -> Cut:
+    return Cut(tuple(axis for axis in axes.split(",") if axis), int(chunk or 0))
 
 
 # Multiply-adds of a call, by the shapes of its first result and of its operands.

@@ -10,13 +10,18 @@ Nothing is computed: programs are planned for a described machine. Each figure i
 
     MB     bytes on the wire per device, in 10^6; `libtpu` is the TPU compiler's, where the image is
            cut; the floor is what the arithmetic needs, where that is known
-    work   operations of the busiest device × devices / operations of the whole (`flops.py`)
+    GFLOP  operations of the busiest device: a multiplication and an addition are two
+    work   operations of all devices / operations of the whole (`flops.py`), at most 1.02; then
+           operations of the busiest device / mean of the devices
     peak   MB of memory per device
-    instr  instructions of the program
+    instr  instructions that a step runs, loops as often as they run; of ours without `free`, which
+           XLA has none of
     ms     to compile it: sharding propagation and partitioning; XLA's on a busy machine
 
-Below, the collectives of at least 4 KiB by kind and axes. Exits with 1 where more bytes are sent
-than by XLA or libtpu; other figures that are worse are named.
+Below, the collectives of at least 4 KiB by kind and axes. Exits with 1 where a figure is worse:
+higher than XLA's (bytes: libtpu's too), work above its bound, bytes further above the floor than
+`ABOVE_FLOOR` allows. Each such figure is named. Time is named, too, but fails nothing: XLA's was
+taken another day; `benchmarks.speed` has the budgets.
 """
 
 from __future__ import annotations
@@ -30,10 +35,14 @@ from pathlib import Path
 from typing import NamedTuple
 
 import torch_spmd as spmd
-from benchmarks.flops import redundancy
+from benchmarks.flops import work_of
 from benchmarks.workloads import WORKLOADS
 
 NEARLY = 1.001  # bytes of losses and norms, and figures rounded to 10 KB
+DEVICES = 8
+MOST_WORK = 1.02
+# By how much the floor may be exceeded: where it is derived exactly, and where it is an estimate.
+ABOVE_FLOOR = {"exact": 1.02, "estimate": 1.10}
 MARKS = {False: "inputs", True: "full"}
 
 
@@ -45,6 +54,8 @@ class Figures(NamedTuple):
     peak_mb: float
     instructions: int
     milliseconds: float
+    gflop: float = 0.0  # of the busiest device
+    imbalance: float = 1.0
 
 
 def xla_figures() -> dict[tuple[str, str], tuple[Figures, dict[str, str]]]:
@@ -76,12 +87,15 @@ def last_figures() -> Figures:
     compiled = spmd.debug.explain_compile().rows[-1]
     with contextlib.redirect_stdout(io.StringIO()):
         program = spmd.debug.print_program()
+    work = work_of(program)
     return Figures(
         sum(row.wire_bytes for row in spmd.debug.collectives().rows) / 1e6,
-        redundancy(program),
+        work.redundancy,
         spmd.debug.memory().peak_bytes / 1e6,
-        compiled.instructions,
+        sum(" = " in line for line in program.splitlines() if line.startswith("  ")),
         compiled.milliseconds,
+        2 * work.busiest / DEVICES / 1e9,
+        work.imbalance,
     )
 
 
@@ -96,28 +110,38 @@ def by_kind_and_axes() -> str:
     return ", ".join(f"{n} {kind} {wire / 1e6:.2f} MB" for kind, (n, wire) in sorted(sums.items()))
 
 
-def worse(ours: Figures, theirs: Figures) -> list[str]:
-    """The names of the figures that are higher than XLA's."""
-    return [name for name, a, b in zip(Figures._fields, ours, theirs) if a > (b or 1e-9) * NEARLY]
+def worse(ours: Figures, theirs: Figures, floor_mb: float, floor_is: str) -> list[str]:
+    """The names of the figures that are not as good as they must be."""
+    names = [
+        name
+        for name in ("mb", "peak_mb", "instructions", "milliseconds")
+        if getattr(ours, name) > (getattr(theirs, name) or 1e-9) * NEARLY
+    ]
+    if ours.work > MOST_WORK:
+        names.append("work")
+    if floor_mb and ours.mb > floor_mb * ABOVE_FLOOR[floor_is]:
+        names.append("floor")
+    return names
 
 
 def report(name: str, annotated: bool, rows: bool) -> bool:
-    """Prints a workload's figures; False where XLA sends less."""
+    """Prints a workload's figures; False where one is worse than it must be."""
     plan(name, annotated)
     ours = last_figures()
     theirs, row = xla_figures()[name, MARKS[annotated]]
-    above = worse(ours, theirs)
+    above = worse(ours, theirs, float(row["floor_mb"] or 0), row["floor_is"])
+    about = "~" if row["floor_is"] == "estimate" else ""
     line = (
         f"{name:10} {MARKS[annotated]:6} {ours.mb:7.2f} ({row['mb']:>6}) {row['libtpu_mb']:>6} "
-        f"{row['floor_mb']:>6} {ours.work:6.3f} ({row['redundancy']}) {ours.peak_mb:7.1f} "
-        f"({row['peak_mb']:>5}) {ours.instructions:6} ({row['instructions']:>4}) "
-        f"{ours.milliseconds:6.1f} ({row['plan_ms']:>4})"
+        f"{about + row['floor_mb']:>6} {ours.gflop:6.1f} {ours.work:6.3f} ({row['redundancy']}) "
+        f"{ours.imbalance:5.3f} {ours.peak_mb:6.1f} ({row['peak_mb']:>5}) {ours.instructions:6} "
+        f"({row['instructions']:>5}) {ours.milliseconds:6.1f} ({row['plan_ms']:>4})"
     )
     print(line + ("  worse: " + ", ".join(above) if above else ""))
     print(f"{'':18}{by_kind_and_axes()} (XLA: {row['collectives']})", flush=True)
     if rows:
         print(spmd.debug.collectives())
-    return "mb" not in above
+    return all(name == "milliseconds" for name in above)
 
 
 def main() -> int:
@@ -129,8 +153,9 @@ def main() -> int:
     args = parser.parse_args()
     spmd.set_default_backend("mock_tpu:v4-16:plan")
     print(
-        f"{'':10} {'marks':6} {'MB':>7} {'(XLA)':>8} {'libtpu':>6} {'floor':>6} {'work':>6} "
-        f"{'(XLA)':>7} {'peak':>7} {'(XLA)':>7} {'instr':>6} {'(XLA)':>6} {'ms':>6} {'(XLA)':>6}"
+        f"{'':10} {'marks':6} {'MB':>7} {'(XLA)':>8} {'libtpu':>6} {'floor':>6} {'GFLOP':>6} "
+        f"{'work':>6} {'(XLA)':>7} {'imbal':>5} {'peak':>6} {'(XLA)':>7} {'instr':>6} "
+        f"{'(XLA)':>7} {'ms':>6} {'(XLA)':>6}"
     )
     good = [
         report(name, annotated, args.rows)

@@ -11,26 +11,60 @@ import torch_spmd as spmd
 from benchmarks.speed.measure import Row
 from benchmarks.speed.models import GPT2, gpt_step
 
-BACKEND = "mock_tpu:v4-16:plan"
+BACKEND = "mock_tpu:v4-8192:plan"
+LENGTHS = 4 * GPT2.block  # as many programs as can be asked for
+# 8, 64, 512 and 4096 devices: every cut even, no axis of size 1.
+MESHES = ((2, 4), (16, 4), (128, 4), (1024, 4))
 
 
-def compile_step(axes: dict[str, int], plan: str) -> tuple[Callable[[], float], None]:
+def compile_seconds(layers: int, axes: dict[str, int], plan: str) -> Callable[[], float]:
     """Each call compiles for another length of sequence, so that nothing is cached. The first step
     makes the optimizer's state; the second is the one that counts."""
-    length = iter(range(GPT2.block, 4 * GPT2.block))
-    config = dataclasses.replace(GPT2, block=4 * GPT2.block)
+    length = iter(range(GPT2.block, LENGTHS))
+    config = dataclasses.replace(GPT2, block=LENGTHS, layers=layers)
+    batch = max(8, axes.get("data", 1))
 
     def timed() -> float:
-        step = gpt_step("spmd", config, batch=8, length=next(length), axes=axes, plan=plan)
+        step = gpt_step("spmd", config, batch=batch, length=next(length), axes=axes, plan=plan)
         step(), step()
         event = spmd.debug.explain_compile().rows[-1]
         return float(event.milliseconds) / 1e3
 
-    return timed, None
+    return timed
+
+
+def whole(layers: int, axes: dict[str, int], plan: str) -> tuple[Callable[[], float], None]:
+    return compile_seconds(layers, axes, plan), None
+
+
+def beside_eight_devices(
+    mesh: tuple[int, int],
+) -> tuple[Callable[[], float], Callable[[], float]]:
+    """The same program for more devices; in the place of eager's time that for eight devices."""
+    more, eight = (dict(zip(("data", "model"), sizes)) for sizes in (mesh, MESHES[0]))
+    return compile_seconds(6, more, "2d"), compile_seconds(6, eight, "2d")
 
 
 def rows() -> list[Row]:
+    plans: tuple[tuple[str, dict[str, int]], ...] = (
+        ("dp", {}),
+        ("dp", {"data": 8}),
+        ("tp", {"model": 8}),
+    )
     return [
-        Row(f"compile GPT-2, {plan}", 0.5, partial(compile_step, axes, plan), "s", warm=1)
-        for plan, axes in (("dp", {}), ("dp", {"data": 8}), ("tp", {"model": 8}))
+        *(
+            Row(f"compile GPT-2, {plan}", 0.5, partial(whole, 12, axes, plan), "s", warm=1)
+            for plan, axes in plans
+        ),
+        Row("compile 6 layers, 2d", 0.2, partial(whole, 6, {"data": 2, "model": 4}, "2d"), "s", 1),
+        Row("compile 96 layers, tp", 5, partial(whole, 96, {"model": 8}, "tp"), "s", 0, pairs=3),
+        *(
+            Row(
+                f"compile for {mesh[0] * mesh[1]} devices / for 8",
+                1.2,
+                partial(beside_eight_devices, mesh),
+                warm=1,
+            )
+            for mesh in MESHES[1:]
+        ),
     ]

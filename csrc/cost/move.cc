@@ -2,6 +2,7 @@
 #include "csrc/cost/move.h"
 
 #include <algorithm>
+#include <cstdlib>
 
 namespace spmd::cost {
 namespace {
@@ -203,14 +204,23 @@ class Planner {
     SetDim(d, std::move(axes), chunk);
   }
 
-  // An estimate: what the largest destination tile holds, less what its device surely had.
+  // What the largest destination tile holds, less what its device had where only boundaries move.
   int64_t ExchangeBytes(const Sharding& from, const Sharding& to) const {
     const int64_t out = TileBytes(type_, to, grid_);
-    bool same_axes = true;
+    double had = 1;  // of the tile
     for (int d = 0; d < from.rank(); ++d) {
-      same_axes = same_axes && from.dims[d].axes == to.dims[d].axes;
+      if (from.dims[d].axes != to.dims[d].axes) return out;
+      const int64_t size = MaxShardSize(to.dims[d], type_.dims[d], grid_);
+      if (size == 0) return 0;
+      had *= 1 - static_cast<double>(std::min(Drift(from, to, d), size)) / size;
     }
-    return same_axes ? out / 2 : out;
+    return static_cast<int64_t>(out * (1 - had));
+  }
+
+  // By how many indices the boundaries of the last shards differ: they drift apart.
+  int64_t Drift(const Sharding& from, const Sharding& to, int d) const {
+    const int64_t last = grid_.size(to.dims[d].axes) - 1;
+    return std::abs(Chunk(from, d) - Chunk(to, d)) * last;
   }
 
   void Terms() {
@@ -239,10 +249,15 @@ int64_t EffectiveChunk(const DimSharding& dim, int64_t n, const Grid& grid) {
   return dim.chunk != 0 ? dim.chunk : CeilDiv(n, grid.size(dim.axes));
 }
 
+int64_t MaxShardSize(const DimSharding& dim, int64_t n, const Grid& grid) {
+  const int64_t chunk = EffectiveChunk(dim, n, grid);
+  return std::max(std::min(chunk, n), n - (grid.size(dim.axes) - 1) * chunk);
+}
+
 int64_t TileBytes(const TensorType& type, const Sharding& sharding, const Grid& grid) {
   int64_t bytes = ByteSize(type.dtype);
   for (int d = 0; d < type.rank(); ++d) {
-    bytes *= std::min(type.dims[d], EffectiveChunk(sharding.dims[d], type.dims[d], grid));
+    bytes *= MaxShardSize(sharding.dims[d], type.dims[d], grid);
   }
   return bytes;
 }

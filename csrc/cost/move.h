@@ -49,6 +49,8 @@ MovePlan PlanMove(const TensorType& type, const Grid& grid, const Sharding& from
 
 // Indices per shard of dimension `dim` of extent n, the default filled in; n when not cut.
 int64_t EffectiveChunk(const DimSharding& dim, int64_t n, const Grid& grid);
+// Of the largest shard.
+int64_t MaxShardSize(const DimSharding& dim, int64_t n, const Grid& grid);
 // Bytes of the largest tile.
 int64_t TileBytes(const TensorType& type, const Sharding& sharding, const Grid& grid);
 // Chunk 0 where the chunk is the default one, so that equal placements compare equal.

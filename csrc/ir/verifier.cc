@@ -182,7 +182,7 @@ absl::Status VerifyAnnotation(const Graph& graph, ValueId id, const Annotation& 
     const DimSharding& dim = sharding.dims[d];
     SPMD_RETURN_IF_ERROR(VerifyAxes(grid, dim.axes, used, where));
     if (dim.chunk == 0) continue;
-    const int64_t least = CeilDiv(type.dims[d], grid.size(absl::MakeConstSpan(dim.axes)));
+    const int64_t least = CeilDiv(type.dims[d], grid.size(absl::MakeConstSpan(dim.axes)) + 1);
     if (dim.axes.empty() || dim.chunk < least) {
       return Broken(where, ": chunk ", dim.chunk, " of dimension ", d,
                     dim.axes.empty() ? std::string(", which is not cut")

@@ -3,11 +3,13 @@
 
 #include <algorithm>
 #include <limits>
+#include <set>
 #include <tuple>
 
 #include "absl/container/flat_hash_map.h"
 #include "csrc/cost/move.h"
 #include "csrc/rules/op_call.h"
+#include "csrc/util/box.h"
 #include "csrc/util/status.h"
 
 namespace spmd::partition {
@@ -21,7 +23,7 @@ constexpr int kSweeps = 3;
 constexpr int64_t kMaxCombinations = 2048;
 // A tie-breaker: terms pass through an op whose linear operands are all terms, and are reduced
 // early where a replicated operand would have to become a term.
-constexpr double kThroughBonus = 1e-12;
+constexpr double kThroughBonus = 1e-15;
 // Element-wise work that several devices repeat is cheap beside a collective, and the runtime does
 // it once per place: it decides ties only.
 constexpr double kTrafficWeight = 0.05;
@@ -95,6 +97,7 @@ class Chooser {
       for (int i = 0; i < n; ++i) Decide(sweep % 2 == 0 ? i : n - 1 - i);
       if (!changed_) break;
     }
+    CarryMovesOn();
     const double seconds = TotalSeconds();
     return {std::move(plans_), seconds};
   }
@@ -116,23 +119,18 @@ class Chooser {
 
   Sharding Proposal(ir::ValueId v) const { return graph_.value(v).annotation->sharding.Closed(); }
 
-  // Contractions and convolutions: what a program spends its time on.
-  bool IsContraction(ir::NodeId id) const {
-    return factors_[id].rule != nullptr && factors_[id].rule->flops_per_point >= 2;
-  }
-
   // By value: no contraction leads to it, or none follows from it.
   std::vector<bool> OffPath() const {
     std::vector<bool> before(graph_.num_values(), true), after(graph_.num_values(), true);
     for (ir::NodeId id = 0; id < graph_.num_nodes(); ++id) {
       const ir::Node& node = graph_.node(id);
-      bool free = factors_[id].rule != nullptr && !IsContraction(id);
+      bool free = factors_[id].rule != nullptr && !IsContraction(factors_[id]);
       for (ir::ValueId v : node.operands) free = free && (v == ir::kNoValue || before[v]);
       for (int r = 0; r < node.num_results; ++r) before[node.first_result + r] = free;
     }
     for (ir::NodeId id = graph_.num_nodes() - 1; id >= 0; --id) {
       const ir::Node& node = graph_.node(id);
-      bool free = factors_[id].rule != nullptr && !IsContraction(id);
+      bool free = factors_[id].rule != nullptr && !IsContraction(factors_[id]);
       for (int r = 0; r < node.num_results; ++r) free = free && after[node.first_result + r];
       if (free) continue;
       for (ir::ValueId v : node.operands) {
@@ -362,6 +360,14 @@ class Chooser {
   }
 
   void Decide(ir::NodeId id) {
+    std::optional<NodePlan> best = Cheapest(id, [](const NodePlan&) { return true; });
+    SPMD_CHECK(best.has_value(), graph_.node(id).op, " has no legal plan");
+    Adopt(id, *std::move(best));
+  }
+
+  // The cheapest plan of a node among those that `admits` accepts; nullopt when it accepts none.
+  template <typename Fn>
+  std::optional<NodePlan> Cheapest(ir::NodeId id, Fn&& admits) {
     const ir::Node& node = graph_.node(id);
     const NodeFactors& nf = factors_[id];
     const int grid = GridOf(node);
@@ -377,7 +383,7 @@ class Chooser {
     auto consider = [&](const std::vector<Option>& chosen) {
       std::optional<NodePlan> plan =
           PlanNode(graph_, node, nf, MakeChoice(node, nf, grid, chosen, wishes), grid);
-      if (!plan) return false;
+      if (!plan || !admits(*plan)) return false;
       const bool takes_over =
           std::any_of(chosen.begin(), chosen.end(), [](const Option& o) { return o.takes_over; });
       const double cost = Price(id, *plan, takes_over);
@@ -408,7 +414,99 @@ class Chooser {
       }
     }
     if (!best) consider(std::vector<Option>(options.size()));  // nothing cut is always legal
-    Adopt(id, *std::move(best));
+    return best;
+  }
+
+  // A move in front of a chain of views and casts, and its inverse behind it: no node of the chain
+  // gains by changing sides alone. Every move that meets such an op is carried on past all that
+  // follows, as far as that goes, and stays there where all is cheaper then.
+  void CarryMovesOn() {
+    for (ir::NodeId id = 0; id < graph_.num_nodes(); ++id) {
+      if (factors_[id].rule == nullptr || IsContraction(factors_[id])) continue;
+      const ir::Node& node = graph_.node(id);
+      for (size_t k = 0; k < node.operands.size(); ++k) {
+        const ir::ValueId v = node.operands[k];
+        if (v == ir::kNoValue || grid_of_[v] != plans_[id].grid) continue;
+        if (produced_[v].IsUnreduced() || plans_[id].operands[k].IsUnreduced()) continue;
+        if (Seconds(v, produced_[v], grid_of_[v], plans_[id].operands[k], plans_[id].grid) <=
+            2 * machine_.latency) {
+          continue;
+        }
+        CarryOn(id);
+      }
+    }
+  }
+
+  void CarryOn(ir::NodeId start) {
+    constexpr size_t kLongest = 32;
+    std::vector<std::pair<ir::NodeId, NodePlan>> before;
+    std::set<ir::NodeId> todo = {start};
+    while (!todo.empty() && before.size() < kLongest) {
+      const ir::NodeId id = *todo.begin();
+      todo.erase(todo.begin());
+      const ir::Node& node = graph_.node(id);
+      std::optional<NodePlan> plan = Cheapest(id, [&](const NodePlan& p) {
+        for (size_t k = 0; k < node.operands.size(); ++k) {
+          if (node.operands[k] != ir::kNoValue && p.operands[k] != produced_[node.operands[k]]) {
+            return false;
+          }
+        }
+        return true;
+      });
+      if (!plan) continue;  // the move stays in front of it
+      before.emplace_back(id, plans_[id]);
+      Adopt(id, *std::move(plan));
+      for (int r = 0; r < node.num_results; ++r) {
+        const ir::ValueId v = node.first_result + r;
+        for (ir::NodeId user : users_[v]) {
+          if (factors_[user].rule == nullptr || IsContraction(factors_[user])) continue;
+          if (NeedsMove(user)) todo.insert(user);
+        }
+      }
+    }
+    const double after_seconds = SecondsAround(before);
+    for (auto& [id, plan] : before) {
+      NodePlan now = plans_[id];
+      Adopt(id, std::move(plan));
+      plan = std::move(now);
+    }
+    if (after_seconds < SecondsAround(before) * (1 - 1e-9)) {
+      for (auto& [id, plan] : before) Adopt(id, std::move(plan));
+    }
+  }
+
+  bool NeedsMove(ir::NodeId id) const {
+    const ir::Node& node = graph_.node(id);
+    for (size_t k = 0; k < node.operands.size(); ++k) {
+      const ir::ValueId v = node.operands[k];
+      if (v != ir::kNoValue && produced_[v] != plans_[id].operands[k]) return true;
+    }
+    return false;
+  }
+
+  // All that the plans of these nodes bear on: their work, and the moves of what they read and
+  // make.
+  double SecondsAround(const std::vector<std::pair<ir::NodeId, NodePlan>>& nodes) {
+    std::set<ir::ValueId> values;
+    double seconds = 0;
+    for (const auto& [id, unused] : nodes) {
+      const ir::Node& node = graph_.node(id);
+      seconds += Work(node, factors_[id], plans_[id]) + HaloSeconds(node, factors_[id], plans_[id]);
+      for (ir::ValueId v : node.operands) {
+        if (v != ir::kNoValue) values.insert(v);
+      }
+      for (int r = 0; r < node.num_results; ++r) values.insert(node.first_result + r);
+    }
+    for (ir::ValueId v : values) {
+      const ir::NodeId id = graph_.value(v).producer;
+      if (id == ir::kNoNode) {
+        seconds += ResultSeconds(v, produced_[v], grid_of_[v]);
+      } else {
+        const size_t r = static_cast<size_t>(v - graph_.node(id).first_result);
+        seconds += ResultSeconds(v, plans_[id].results[r], plans_[id].grid);
+      }
+    }
+    return seconds;
   }
 
   void Adopt(ir::NodeId id, NodePlan plan) {
@@ -419,7 +517,11 @@ class Chooser {
     }
     for (int r = 0; r < node.num_results; ++r) {
       const ir::ValueId v = node.first_result + r;
-      if (IsConstraint(graph_, v)) continue;  // users see the annotation
+      if (IsConstraint(graph_, v) && !MeetsConstraint(graph_, v, plan.results[r], plan.grid)) {
+        produced_[v] = Proposal(v);  // what users see
+        grid_of_[v] = graph_.value(v).annotation->grid;
+        continue;
+      }
       produced_[v] = plan.results[r];
       grid_of_[v] = plan.grid;
     }
@@ -466,7 +568,7 @@ class Chooser {
     double flops = nf.rule != nullptr ? nf.rule->flops_per_point : 1;
     for (size_t f = 0; f < nf->factors.size(); ++f) {
       const propagate::FactorShard& shard = plan.choice.cut[f];
-      flops *= shard.chunk != 0 ? shard.chunk : CeilDiv(nf->factors[f].size, grid.size(shard.axes));
+      flops *= cost::MaxShardSize({shard.axes, shard.chunk}, nf->factors[f].size, grid);
     }
     double bytes = 0;
     for (size_t k = 0; k < node.operands.size(); ++k) {
@@ -487,25 +589,47 @@ class Chooser {
     const Grid& grid = graph_.grid(plan.grid);
     for (const rules::Window* w : ActiveWindows(*nf, plan.choice.cut, call.operands)) {
       const propagate::FactorShard& shard = plan.choice.cut[w->factor];
-      const int64_t chunk = CeilDiv(w->extent, grid.size(shard.axes));
-      // A shard in the middle: nothing of its window lies outside the value.
-      const int64_t start = grid.size(shard.axes) / 2 * chunk;
-      Expr::Env env;
-      env.start = [start](TensorRef, int) { return start; };
-      env.size = [chunk](TensorRef, int) { return chunk; };
-      env.extent = [w](TensorRef, int) { return w->extent; };
-      env.coord = [](int) { return int64_t{0}; };
-      const int64_t rows = w->end.Evaluate(env) - w->begin.Evaluate(env);
       const TensorType& type = *call.operands[w->operand];
-      const int64_t own = CeilDiv(type.dims[w->dim], grid.size(shard.axes));
+      const DimSharding& held = plan.operands[w->operand].dims[w->dim];
+      // In the middle, where nothing of the window lies outside the value; and at the end, to where
+      // boundaries have drifted most.
+      const int64_t shards = grid.size(shard.axes);
+      int64_t rows = 0;
+      for (int64_t i : {shards / 2, std::max<int64_t>(shards - 2, 0), shards - 1}) {
+        rows = std::max(rows, RowsSent(*w, shard.chunk, type.dims[w->dim], held, i, grid));
+      }
+      const int64_t own = cost::MaxShardSize(held, type.dims[w->dim], grid);
       const double row_bytes =
           static_cast<double>(cost::TileBytes(type, plan.operands[w->operand], grid)) /
-          std::max<int64_t>(own, 1);
+          static_cast<double>(std::max<int64_t>(own, 1));
       const double move =
-          machine_.latency + std::max<int64_t>(rows - own, 0) * row_bytes / machine_.link_bandwidth;
+          machine_.latency + static_cast<double>(rows) * row_bytes / machine_.link_bandwidth;
       seconds += off_path_[node.operands[w->operand]] ? kOffPathWeight * move : move;
     }
     return seconds;
+  }
+
+  // Indices of a dimension of n that shard i needs through a window over shards of `chunk` indices
+  // and does not hold.
+  static int64_t RowsSent(const rules::Window& w, int64_t chunk, int64_t n, const DimSharding& held,
+                          int64_t i, const Grid& grid) {
+    const int64_t shards = grid.size(held.axes);
+    const auto shard_of = [&](int64_t extent, int64_t c) {
+      const int64_t begin = std::min(i * c, extent);
+      return Interval{begin, i == shards - 1 ? extent : std::min(begin + c, extent)};
+    };
+    const Interval out = shard_of(w.extent, chunk != 0 ? chunk : CeilDiv(w.extent, shards));
+    const Interval own = shard_of(n, cost::EffectiveChunk(held, n, grid));
+    if (out.empty()) return 0;
+    Expr::Env env;
+    env.start = [&](TensorRef, int) { return out.begin; };
+    env.size = [&](TensorRef, int) { return out.size(); };
+    env.extent = [&](TensorRef, int) { return w.extent; };
+    env.coord = [](int) { return int64_t{0}; };
+    const int64_t begin = std::clamp<int64_t>(w.begin.Evaluate(env), 0, n);
+    const int64_t end = std::clamp<int64_t>(w.end.Evaluate(env), begin, n);
+    const int64_t had = std::min(end, own.end) - std::max(begin, own.begin);
+    return end - begin - std::max<int64_t>(had, 0);
   }
 
   double OperandSeconds(ir::NodeId id, ir::ValueId v, const Sharding& wanted, int grid) {
@@ -544,16 +668,17 @@ class Chooser {
       there.push_back({wanted, wanted_grid});
     };
     const ir::Annotation& annotation = *graph_.value(v).annotation;
-    if (IsConstraint(graph_, v)) {
+    if (IsConstraint(graph_, v) && !MeetsConstraint(graph_, v, produced, grid)) {
       want(Proposal(v), annotation.grid);
       return seconds;  // users are served from there whatever this node does
     }
-    bool undecided = false, optimistic = true;
+    bool undecided = false, optimistic = true, shared = true;
     for (ir::NodeId user : users_[v]) {
       if (!decided_[user]) {
         undecided = true;
         optimistic =
             optimistic && produced.IsUnreduced() && MayPassTerms(user, v, produced.reduce_kind);
+        shared = shared && optimistic && MeetsTerms(user, v, produced);
         continue;
       }
       const ir::Node& u = graph_.node(user);
@@ -563,7 +688,7 @@ class Chooser {
     }
     const double known = seconds;
     if (undecided) want(Proposal(v), annotation.grid);
-    if (optimistic) undecided_weight *= kUndecidedWeight;
+    if (optimistic) undecided_weight *= shared ? 0 : kUndecidedWeight;
     seconds = known + undecided_weight * (seconds - known);
     for (const ir::Output* output : outputs_of_[v]) {
       const std::optional<Sharding> required = RequiredAtOutput(graph_, *output);
@@ -586,6 +711,23 @@ class Chooser {
     auto is_v = [&](int k) { return node.operands[k] == v; };
     return std::any_of(linear.jointly.begin(), linear.jointly.end(), is_v) ||
            std::any_of(linear.each.begin(), linear.each.end(), is_v);
+  }
+
+  // The user adds terms of v to terms that there already are, which are reduced in any case: both
+  // gradients of a table that is read twice.
+  bool MeetsTerms(ir::NodeId user, ir::ValueId v, const Sharding& terms) const {
+    const ir::Node& node = graph_.node(user);
+    const rules::Linearity linear = rules::LinearityOf(
+        *factors_[user].rule, rules::OpCall::Of(graph_, node), terms.reduce_kind);
+    bool jointly = false, met = false;
+    for (int k : linear.jointly) {
+      const ir::ValueId w = node.operands[k];
+      jointly = jointly || w == v;
+      met = met || (w != v && produced_[w].IsUnreduced() &&
+                    produced_[w].reduce_kind == terms.reduce_kind &&
+                    (terms.UnreducedAxes() & ~produced_[w].UnreducedAxes()) == 0);
+    }
+    return jointly && met;
   }
 
   double Seconds(ir::ValueId v, const Sharding& from, int from_grid, const Sharding& to,
@@ -637,6 +779,20 @@ std::optional<Sharding> RequiredAtOutput(const ir::Graph& graph, const ir::Outpu
 bool IsConstraint(const ir::Graph& graph, ir::ValueId value) {
   const ir::Value& v = graph.value(value);
   return v.producer != ir::kNoNode && v.annotation && v.annotation->hold == ir::Hold::kCommitted;
+}
+
+bool MeetsConstraint(const ir::Graph& graph, ir::ValueId value, const Sharding& made, int grid) {
+  const ir::Annotation& asked = *graph.value(value).annotation;
+  if (grid != asked.grid || made.IsUnreduced() || asked.sharding.IsUnreduced()) return false;
+  for (int d = 0; d < made.rank(); ++d) {
+    if (made.dims[d].axes != asked.sharding.dims[d].axes) return false;
+    // No more on one device than was asked for, but for a little.
+    const int64_t n = graph.type(value).dims[d];
+    const int64_t most = cost::MaxShardSize(asked.sharding.dims[d], n, graph.grid(grid));
+    if (20 * cost::MaxShardSize(made.dims[d], n, graph.grid(grid)) > 21 * most) return false;
+  }
+  return std::none_of(graph.outputs().begin(), graph.outputs().end(),
+                      [&](const ir::Output& output) { return output.value == value; });
 }
 
 }  // namespace spmd::partition

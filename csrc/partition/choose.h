@@ -36,5 +36,9 @@ std::optional<Sharding> RequiredAtOutput(const ir::Graph& graph, const ir::Outpu
 
 // True where the annotation of a node's result binds: users get the value in that sharding.
 bool IsConstraint(const ir::Graph& graph, ir::ValueId value);
+// True where a constrained value that is made in `made` needs no move: the axes are where the user
+// asked for them. Where the boundaries between shards lie is ours to choose, as long as the value
+// does not leave the program and the shards are about as even.
+bool MeetsConstraint(const ir::Graph& graph, ir::ValueId value, const Sharding& made, int grid);
 
 }  // namespace spmd::partition

@@ -8,6 +8,7 @@
 #include "csrc/ir/verifier.h"
 #include "csrc/partition/choose.h"
 #include "csrc/partition/passes.h"
+#include "csrc/partition/repeated_work.h"
 #include "csrc/util/status.h"
 
 namespace spmd::partition {
@@ -63,21 +64,37 @@ bool SameAnnotations(const ir::Graph& a, const ir::Graph& b) {
   return true;
 }
 
-// Where the batch and a weight want one axis, the search may end in either's optimum. The other
+// The search ends in the optimum that is near its start: where the batch and a weight want one axis
+// in either's, and where nothing leads an axis to a contraction in one that repeats it. Another
 // start is tried where propagation, asked differently, proposes something else; the cheaper plan is
 // kept in `chosen`, with the annotations from which it was found in `out`.
-absl::Status TryLarger(Compiled& out, const std::vector<propagate::NodeFactors>& factors,
-                       const machine::Machine& machine, Chosen& chosen) {
+absl::Status TryFrom(propagate::Preference preference,
+                     absl::Span<const propagate::Proposal> proposals, Compiled& out,
+                     const std::vector<propagate::NodeFactors>& factors,
+                     const machine::Machine& machine, Chosen& chosen) {
   ir::Graph graph = out.graph;
   propagate::Reasons reasons;
   ForgetDerived(graph);
-  SPMD_RETURN_IF_ERROR(propagate::Propagate(graph, reasons, propagate::Preference::kLarger));
+  SPMD_RETURN_IF_ERROR(propagate::Propagate(graph, reasons, preference, proposals));
   if (SameAnnotations(graph, out.graph)) return absl::OkStatus();
   Chosen other = Choose(graph, factors, machine);
   if (other.seconds >= chosen.seconds * (1 - 1e-9)) return absl::OkStatus();
   chosen = std::move(other);
   out.graph = std::move(graph);
   out.reasons = std::move(reasons);
+  return absl::OkStatus();
+}
+
+absl::Status TryOtherStarts(Compiled& out, const std::vector<propagate::NodeFactors>& factors,
+                            const machine::Machine& machine, Chosen& chosen) {
+  SPMD_RETURN_IF_ERROR(TryFrom(propagate::Preference::kLarger, {}, out, factors, machine, chosen));
+  const std::vector<propagate::Proposal> proposals =
+      ShareRepeatedWork(out.graph, factors, chosen.plans);
+  if (proposals.empty()) return absl::OkStatus();
+  for (propagate::Preference p :
+       {propagate::Preference::kActivations, propagate::Preference::kLarger}) {
+    SPMD_RETURN_IF_ERROR(TryFrom(p, proposals, out, factors, machine, chosen));
+  }
   return absl::OkStatus();
 }
 
@@ -134,7 +151,7 @@ absl::StatusOr<Compiled> Compile(const ir::Graph& graph, const CompileOptions& o
   SPMD_RETURN_IF_ERROR(pipeline.Pass("choose", [&]() -> absl::Status {
     SPMD_ASSIGN_OR_RETURN(factors, propagate::ComputeFactors(out.graph));
     Chosen chosen = Choose(out.graph, factors, machine);
-    if (sharded) SPMD_RETURN_IF_ERROR(TryLarger(out, factors, machine, chosen));
+    if (sharded) SPMD_RETURN_IF_ERROR(TryOtherStarts(out, factors, machine, chosen));
     lowering.plans = std::move(chosen.plans);
     for (ir::NodeId id = 0; id < out.graph.num_nodes(); ++id) {
       out.graph.SetCut(id, lowering.plans[id].grid, ToFactorCuts(lowering.plans[id].choice));

@@ -92,6 +92,10 @@ std::vector<const rules::Window*> ActiveWindows(const rules::OpFactors& factors,
   return active;
 }
 
+bool IsContraction(const propagate::NodeFactors& factors) {
+  return factors.rule != nullptr && factors.rule->flops_per_point >= 2;
+}
+
 std::vector<ir::FactorCut> ToFactorCuts(const Choice& choice) {
   std::vector<ir::FactorCut> cuts;
   for (size_t f = 0; f < choice.cut.size(); ++f) {

@@ -42,6 +42,9 @@ std::vector<const rules::Window*> ActiveWindows(const rules::OpFactors& factors,
                                                 const propagate::Cut& cut,
                                                 absl::Span<const TensorType* const> operands);
 
+// Products and convolutions: what a program spends its time on.
+bool IsContraction(const propagate::NodeFactors& factors);
+
 // A choice as the text form's cut, and back.
 std::vector<ir::FactorCut> ToFactorCuts(const Choice& choice);
 Choice FromFactorCuts(const std::vector<ir::FactorCut>& cuts, int num_factors);

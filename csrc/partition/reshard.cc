@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <limits>
+#include <string>
 
+#include "absl/container/flat_hash_set.h"
+#include "absl/strings/str_cat.h"
 #include "csrc/cost/move.h"
 #include "csrc/partition/choose.h"
 #include "csrc/partition/passes.h"
@@ -58,10 +61,18 @@ class Resharder {
     value.type = graph_.type(v);
     value.grid = grid;
     value.sharding = std::move(sharding);
-    value.name = std::move(name);
+    value.name = name.empty() ? NextNumber() : std::move(name);
+    names_.insert(value.name);
     const program::ValueId p = program_.AddValue(std::move(value));
     layouts_[v].push_back(p);
     return p;
+  }
+
+  // The name that AddValue would give, without a look at all values there are.
+  std::string NextNumber() const {
+    size_t number = program_.values.size();
+    while (names_.contains(absl::StrCat(number))) ++number;
+    return absl::StrCat(number);
   }
 
   void Emit(program::Instruction instruction, ir::NodeId node) {
@@ -91,7 +102,9 @@ class Resharder {
     Emit(std::move(call), id);
     for (int r = 0; r < node.num_results; ++r) {
       const ir::ValueId v = node.first_result + r;
-      if (!IsConstraint(graph_, v)) continue;
+      if (!IsConstraint(graph_, v) || MeetsConstraint(graph_, v, plan.results[r], plan.grid)) {
+        continue;
+      }
       const ir::Annotation& annotation = *graph_.value(v).annotation;
       const program::ValueId p =
           Fetch(v, annotation.sharding.Closed(), annotation.grid, node.source);
@@ -185,6 +198,7 @@ class Resharder {
   const ir::Graph& graph_;
   program::Program& program_;
   std::vector<std::vector<program::ValueId>> layouts_;  // by graph value
+  absl::flat_hash_set<std::string> names_;
 };
 
 }  // namespace

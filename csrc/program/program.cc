@@ -94,7 +94,8 @@ absl::string_view OpCodeName(OpCode code) { return kOpCodeNames[static_cast<size
 Interval WindowDim::At(const Grid& grid, const AxisList& axes, int64_t shard) const {
   const int64_t c = chunk != 0 ? chunk : CeilDiv(extent, grid.size(axes));
   const int64_t start = std::min(extent, c == 0 ? 0 : shard * c);
-  const int64_t size = std::min(c, extent - start);
+  const int64_t rest = extent - start;
+  const int64_t size = shard == grid.size(axes) - 1 ? rest : std::min(c, rest);
   Expr::Env env;
   env.start = [start](TensorRef, int) { return start; };
   env.size = [size](TensorRef, int) { return size; };
@@ -162,7 +163,8 @@ int64_t Program::TileBytes(ValueId id) const {
   if (value.windows.empty()) return layout.MaxTileElements() * ByteSize(value.type.dtype);
   int64_t elements = 1;
   for (int d = 0; d < layout.rank(); ++d) {
-    int64_t largest = std::min(layout.chunk(d), layout.dims()[d]);
+    int64_t largest = std::max(layout.ShardInterval(d, 0).size(),
+                               layout.ShardInterval(d, layout.num_shards(d) - 1).size());
     for (const WindowDim& window : value.windows) {
       if (window.dim != d) continue;
       largest = 0;

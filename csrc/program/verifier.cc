@@ -105,7 +105,7 @@ class Verifier {
                                 "; windows name the value's dimensions, ascending"));
     }
     const AxisList& axes = value.sharding.dims[window.dim].axes;
-    const int64_t least = CeilDiv(std::max<int64_t>(window.extent, 0), grid.size(axes));
+    const int64_t least = CeilDiv(std::max<int64_t>(window.extent, 0), grid.size(axes) + 1);
     if (window.extent < 0 || (window.chunk != 0 && window.chunk < least)) {
       return Error(absl::StrCat("window of dimension ", window.dim, " over ", window.extent,
                                 " indices with chunk ", window.chunk,

@@ -1,13 +1,66 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "csrc/propagate/factor_cut.h"
 
+#include <algorithm>
+#include <numeric>
+#include <utility>
+
 namespace spmd::propagate {
 namespace {
 
-// The dimension of an operand that a factor of another size runs over through a window. Each of the
-// two is cut in its own default shards: chunks of one mean nothing to the other.
+// The dimension of an operand that a factor of another size runs over through a window.
 bool IsWindow(const rules::OpFactors& factors, const rules::DimFactors& dim, int64_t extent) {
   return dim.size() == 1 && factors.factors[dim[0]].size != extent;
+}
+
+// The window through which a factor reads a dimension of `extent` indices; null when there is none.
+const rules::Window* WindowOf(const rules::OpFactors& factors, int factor, int64_t extent) {
+  for (const rules::Window& w : factors.windows) {
+    if (w.factor == factor && w.extent == factors.factors[factor].size && w.extent != extent) {
+      return &w;
+    }
+  }
+  return nullptr;
+}
+
+// Indices of the window's dimension per index of its factor, as a fraction: {2, 1} for a stride of
+// 2, {1, 2} for its transpose; {0, 1} where the window does not grow evenly.
+std::pair<int64_t, int64_t> StrideOf(const rules::Window& window) {
+  constexpr int64_t kFar = 720720;  // divisible by all up to 16
+  const int64_t inside = std::max<int64_t>(window.extent / 4, 1);
+  const auto begin_at = [&](int64_t start) {
+    Expr::Env env;
+    env.start = [start](TensorRef, int) { return start; };
+    env.size = [](TensorRef, int) { return int64_t{1}; };
+    env.extent = [&](TensorRef, int) { return window.extent; };
+    env.coord = [](int) { return int64_t{0}; };
+    return window.begin.Evaluate(env);
+  };
+  // A part of a concatenation begins and ends with the part; in the middle it grows as the whole.
+  if (begin_at(3 * inside) - begin_at(2 * inside) == inside) return {1, 1};
+  const int64_t grown = begin_at(kFar) - begin_at(0);
+  if (grown <= 0) return {0, 1};
+  const int64_t common = std::gcd(grown, kFar);
+  return {grown / common, kFar / common};
+}
+
+// The chunk in which `n` indices over `shards` stay beside shards of `chunk` (0: the default) of
+// the `extent` indices that they are read from, or that they read, `times`/`over` as many; 0, the
+// default, where the tiles would be too unequal. 1025 rows over 8 beside chunks of 128 rows: 128
+// too, and the last shard has 129; by default it would be 129, and the last tile's rows would start
+// 7 rows away. What is cut evenly does not follow what is only cut by default.
+int64_t AlignedChunk(int64_t n, int64_t shards, int64_t extent, int64_t chunk, int64_t times,
+                     int64_t over) {
+  constexpr double kUnequal = 1.05;
+  const int64_t from = chunk != 0 ? chunk : CeilDiv(extent, shards);
+  if (n == 0 || times == 0 || from * times % over != 0) return 0;
+  if (n % shards == 0 && extent % shards != 0 && from == CeilDiv(extent, shards)) return 0;
+  const int64_t aligned = from * times / over;
+  const int64_t even = CeilDiv(n, shards);
+  if (aligned == even || aligned == 0 || aligned * (shards - 1) >= n) return 0;
+  const int64_t largest = std::max(aligned, n - aligned * (shards - 1));
+  const int64_t bound = std::max(even, static_cast<int64_t>(kUnequal * n / shards));
+  return largest <= bound ? aligned : 0;
 }
 
 // Product of the sizes of a dimension's factors after the first `k + 1`.
@@ -21,7 +74,15 @@ void DealDimension(const rules::OpFactors& factors, const rules::DimFactors& dim
                    const DimSharding& sharding, const Grid& grid, Cut& cut) {
   if (dim.empty() || sharding.axes.empty()) return;
   if (IsWindow(factors, dim, extent)) {
-    cut[dim[0]] = {sharding.axes, 0};
+    int64_t chunk = 0;
+    if (const rules::Window* w = WindowOf(factors, dim[0], extent)) {
+      const auto [times, over] = StrideOf(*w);
+      if (times != 0) {
+        chunk = AlignedChunk(factors.factors[dim[0]].size, grid.size(sharding.axes), extent,
+                             sharding.chunk, over, times);
+      }
+    }
+    cut[dim[0]] = {sharding.axes, chunk};
     return;
   }
   const int64_t shards = grid.size(sharding.axes);
@@ -30,7 +91,7 @@ void DealDimension(const rules::OpFactors& factors, const rules::DimFactors& dim
   const int64_t minor = MinorSize(factors, dim, 0);
   const int64_t major_size = factors.factors[dim[0]].size;
   if (dim.size() == 1 ||
-      (chunk % minor == 0 && chunk / minor * shards >= major_size &&
+      (chunk % minor == 0 && chunk / minor * (shards + (sharding.chunk != 0)) >= major_size &&
        (extent % shards != 0 || sharding.chunk != 0 || major_size % shards == 0))) {
     FactorShard shard{sharding.axes, chunk / minor};
     if (shard.chunk == CeilDiv(major_size, shards)) shard.chunk = 0;
@@ -88,7 +149,16 @@ std::optional<Sharding> ShardingUnder(const rules::OpFactors& factors,
       if (shards != factor.size) closed = true;
     }
     const bool is_default = out.chunk == CeilDiv(dims[d], grid.size(out.axes));
-    if (is_default || IsWindow(factors, dim, dims[d])) out.chunk = 0;
+    if (is_default) out.chunk = 0;
+    if (IsWindow(factors, dim, dims[d]) && !out.axes.empty()) {
+      out.chunk = 0;
+      if (const rules::Window* w = WindowOf(factors, dim[0], dims[d])) {
+        const auto [times, over] = StrideOf(*w);
+        const FactorShard& shard = cut[dim[0]];
+        out.chunk =
+            AlignedChunk(dims[d], grid.size(shard.axes), w->extent, shard.chunk, times, over);
+      }
+    }
   }
   return sharding;
 }

@@ -8,6 +8,10 @@
 //   (a=4 b=6) by 8     a by 4, b by 2       shards of 3 indices
 //   (a=5 b=64) by 8    a by 8 (uneven)      chunk 64: trailing shards are empty
 //   (a=6 b=64) by 4    a by 2, stop         6 is not 4 rows; the second axis cannot be said
+//
+// A dimension that is read through a window, of another size than the factor, keeps the boundaries
+// of the factor's shards where that leaves its own about as even
+// (docs/design/0009-uneven-shards.md).
 #pragma once
 
 #include <optional>

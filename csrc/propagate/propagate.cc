@@ -41,10 +41,12 @@ class Propagator {
              Preference preference)
       : graph_(graph), factors_(std::move(factors)), reasons_(reasons), preference_(preference) {}
 
-  void Run() {
+  void Run(absl::Span<const Proposal> proposals) {
     Seed();
+    for (const Proposal& p : proposals) Start(p);
     for (const Stage& stage : kStages) {
       stage_ = &stage;
+      visited_.assign(graph_.num_nodes(), 0);
       // Each round moves every axis at least one op further in both directions; chains converge
       // within a sweep, so that a handful of rounds reaches the fixed point.
       for (int round = 0; round < 16; ++round) {
@@ -66,6 +68,7 @@ class Propagator {
         if (output.becomes != ir::kNoValue) is_state_[output.becomes] = true;
       }
     }
+    changed_at_.assign(graph_.num_values(), 0);
     shardings_.resize(graph_.num_values());
     grid_of_.assign(graph_.num_values(), -1);
     for (ir::ValueId v = 0; v < graph_.num_values(); ++v) {
@@ -80,6 +83,19 @@ class Propagator {
         }
       } else {
         shardings_[v] = Sharding::Open(value.type.rank());
+      }
+    }
+  }
+
+  void Start(const Proposal& proposal) {
+    const ir::ValueId v = proposal.value;
+    if (grid_of_[v] >= 0) return;
+    shardings_[v] = proposal.sharding;
+    grid_of_[v] = proposal.grid;
+    for (int d = 0; d < shardings_[v].rank(); ++d) {
+      shardings_[v].dims[d].open = true;
+      for (AxisId a : shardings_[v].dims[d].axes) {
+        reasons_.Add({v, d, a, ir::kNoValue, graph_.value(v).producer, "shared work"});
       }
     }
   }
@@ -135,6 +151,8 @@ class Propagator {
     const NodeFactors& nf = factors_[id];
     if (nf->factors.empty()) return;
     if (stage_->simple_ops_only && !IsSimple(*nf)) return;
+    if (!HasNews(id)) return;
+    visited_[id] = ++clock_;
     slots_.clear();
     int grid = -1;
     int64_t largest = 0;
@@ -166,6 +184,25 @@ class Propagator {
     }
     Disentangle(merged, from);
     for (const Slot& slot : slots_) Project(id, nf, slot, merged, from, grid);
+  }
+
+  // A tensor of the node changed since the stage visited it.
+  bool HasNews(ir::NodeId id) const {
+    const int64_t last = visited_[id];
+    if (last == 0) return true;
+    const ir::Node& node = graph_.node(id);
+    for (ir::ValueId v : node.operands) {
+      if (v != ir::kNoValue && changed_at_[v] > last) return true;
+    }
+    for (int r = 0; r < node.num_results; ++r) {
+      if (changed_at_[node.first_result + r] > last) return true;
+    }
+    return false;
+  }
+
+  void Changed(ir::ValueId v) {
+    changed_at_[v] = ++clock_;
+    changed_ = true;
   }
 
   // Takes `cut` of slot s into the node's: the longer list wins where one extends the other, the
@@ -236,7 +273,7 @@ class Propagator {
       have.axes = want.axes;
       have.chunk = want.chunk;
       grid_of_[v] = grid;
-      changed_ = true;
+      Changed(v);
     }
   }
 
@@ -272,7 +309,7 @@ class Propagator {
       have.axes = want.axes;
       have.chunk = want.chunk;
       grid_of_[to] = grid_of_[from];
-      changed_ = true;
+      Changed(to);
     }
   }
 
@@ -285,14 +322,19 @@ class Propagator {
   std::vector<bool> is_state_;  // by value, where state is the weaker
   std::vector<Slot> slots_;     // of the node being visited
   const Stage* stage_ = nullptr;
+  // When values changed and when the stage visited nodes, by a clock that both move.
+  int64_t clock_ = 0;
+  std::vector<int64_t> changed_at_;
+  std::vector<int64_t> visited_;
   bool changed_ = false;
 };
 
 }  // namespace
 
-absl::Status Propagate(ir::Graph& graph, Reasons& reasons, Preference preference) {
+absl::Status Propagate(ir::Graph& graph, Reasons& reasons, Preference preference,
+                       absl::Span<const Proposal> proposals) {
   SPMD_ASSIGN_OR_RETURN(std::vector<NodeFactors> factors, ComputeFactors(graph));
-  Propagator(graph, std::move(factors), reasons, preference).Run();
+  Propagator(graph, std::move(factors), reasons, preference).Run(proposals);
   return absl::OkStatus();
 }
 

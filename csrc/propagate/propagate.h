@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/types/span.h"
 #include "csrc/ir/graph.h"
 
 namespace spmd::propagate {
@@ -46,9 +47,17 @@ enum class Preference {
   kLarger,
 };
 
+// A sharding that nobody asked for, to start from beside the annotations; it may grow.
+struct Proposal {
+  ir::ValueId value;
+  int grid;
+  Sharding sharding;
+};
+
 // Annotates every value of `graph` (kDerived where nothing else was). Deterministic.
 // Errors: Internal when a rule does not fit its op.
 absl::Status Propagate(ir::Graph& graph, Reasons& reasons,
-                       Preference preference = Preference::kActivations);
+                       Preference preference = Preference::kActivations,
+                       absl::Span<const Proposal> proposals = {});
 
 }  // namespace spmd::propagate

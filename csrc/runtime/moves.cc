@@ -30,7 +30,8 @@ int64_t FindShard(const Placement& from, int dim, int64_t at, int64_t& end) {
       return -1;
     }
     if (at >= extent) return -1;
-    const int64_t shard = from.num_shards(dim) == 1 ? 0 : at / from.layout().chunk(dim);
+    const int64_t last = from.num_shards(dim) - 1;
+    const int64_t shard = last == 0 ? 0 : std::min(at / from.layout().chunk(dim), last);
     end = std::min(end, from.ShardInterval(dim, shard).end);
     return shard;
   }

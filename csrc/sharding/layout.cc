@@ -38,7 +38,8 @@ absl::Status CheckLayout(const Grid& grid, const Sharding& sharding,
   for (int d = 0; d < sharding.rank(); ++d) {
     const DimSharding& dim = sharding.dims[d];
     if (dim.chunk == 0) continue;
-    const int64_t least = CeilDiv(dims[d], grid.size(dim.axes));
+    // The last shard takes the rest: at most two chunks.
+    const int64_t least = CeilDiv(dims[d], grid.size(dim.axes) + 1);
     if (dim.axes.empty() || dim.chunk < least) {
       return absl::InvalidArgumentError(absl::StrCat(
           "sharding ", sharding.ToString(grid), " of ", DimsToString(dims), " has chunk ",
@@ -67,13 +68,14 @@ Interval Layout::ShardInterval(int dim, int64_t shard) const {
   const int64_t n = dims_[dim];
   // A chunk may be so large that shard · chunk would overflow; past the end all shards are alike.
   const int64_t begin = chunk_[dim] == 0 || shard > n / chunk_[dim] ? n : shard * chunk_[dim];
-  const int64_t size = std::min(chunk_[dim], n - std::min(begin, n));
+  const int64_t rest = n - std::min(begin, n);
+  const int64_t size = shard == shards_[dim] - 1 ? rest : std::min(chunk_[dim], rest);
   return {std::min(begin, n), std::min(begin, n) + size};
 }
 
 bool Layout::IsEven() const {
   for (int d = 0; d < rank(); ++d) {
-    // Sizes never grow from one shard to the next.
+    // Sizes never grow from one shard to the next, but to the last one.
     if (ShardInterval(d, 0).size() != ShardInterval(d, shards_[d] - 1).size()) return false;
   }
   return true;
@@ -99,7 +101,9 @@ int64_t Layout::TermOfTile(int64_t tile) const { return tile % grid_->size(shard
 
 int64_t Layout::MaxTileElements() const {
   int64_t n = 1;
-  for (int d = 0; d < rank(); ++d) n *= std::min(chunk_[d], dims_[d]);
+  for (int d = 0; d < rank(); ++d) {
+    n *= std::max(ShardInterval(d, 0).size(), ShardInterval(d, shards_[d] - 1).size());
+  }
   return n;
 }
 

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // Sharding + global sizes: which box each device holds. The only code that computes who holds what.
 //
-// A dimension of n elements over k shards with chunk c ≥ ⌈n/k⌉ gives shard i the interval
-// [i·c, min((i+1)·c, n)); trailing shards may be smaller or empty:
+// A dimension of n elements over k shards with chunk c, ⌈n/k⌉ by default, gives shard i the
+// interval [i·c, min((i+1)·c, n)), and the last one all from (k-1)·c, at most two chunks; trailing
+// shards may be smaller or empty:
 //
 //   n=10 over 4      c=3    [0:3) [3:6) [6:9) [9:10)
 //   n=5  over 4      c=2    [0:2) [2:4) [4:5) [5:5)
+//   n=9  over 4      c=2    [0:2) [2:4) [4:6) [6:9)      boundaries of 8 over 4
 //
 // Tiles. Devices that agree in all axes the sharding uses (dims and unreduced) are replicas and
 // hold the same tile. Tile t of num_tiles() is numbered by the coordinates along the used axes: the
@@ -27,7 +29,7 @@
 namespace spmd {
 
 // Errors: InvalidArgument saying what does not fit: the rank, an axis that is not the grid's or
-// occurs twice, a chunk too small to hold the dimension or given without axes.
+// occurs twice, a chunk so small that the last shard would hold more than two, or without axes.
 absl::Status CheckLayout(const Grid& grid, const Sharding& sharding,
                          absl::Span<const int64_t> dims);
 

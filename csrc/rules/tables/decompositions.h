@@ -48,6 +48,7 @@ SPMD_DECOMPOSITION(DecomposeSoftmax);  // and _log_softmax, _safe_softmax
 SPMD_DECOMPOSITION(DecomposeSoftmaxBackward);
 SPMD_DECOMPOSITION(DecomposeGlu);
 SPMD_DECOMPOSITION(DecomposeScan);  // cumsum, cumprod
+SPMD_DECOMPOSITION(DecomposeTopK);
 SPMD_DECOMPOSITION(DecomposeDist);
 // Diagonals.
 SPMD_DECOMPOSITION(DecomposeDiagonal);

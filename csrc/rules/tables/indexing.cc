@@ -62,6 +62,10 @@ absl::StatusOr<OpFactors> SearchSortedFactors(const OpCall& call) {
   return f.Take();
 }
 
+absl::StatusOr<std::vector<TensorType>> GatherTypes(const OpCall& call) {
+  return std::vector<TensorType>{{call.operand(0).dtype, call.operand(1).dims}};
+}
+
 std::vector<Rule> AtenRules() {
   const auto index_put = [](absl::string_view op) {
     return Accumulates(Moves(op, IndexPut).Types(SameTypes).Decomposes(WriteByPart));
@@ -75,7 +79,11 @@ std::vector<Rule> AtenRules() {
       index_put("aten::_unsafe_index_put"),
       Rewritten("aten::embedding", EmbeddingByRows),
       Rewritten("aten::embedding_dense_backward", EmbeddingBackwardByRows),
-      Moves("aten::gather", Gather).Jointly({0}).Monotone().Decomposes(ReadByPart),
+      Moves("aten::gather", Gather)
+          .Jointly({0})
+          .Monotone()
+          .Types(GatherTypes)
+          .Decomposes(ReadByPart),
       Moves("aten::index.Tensor", Index).Jointly({0}).Monotone().Decomposes(ReadByPart),
       Accumulates(writes("aten::index_add", IndexAdd).Jointly({0, 2}).Runtime({"alpha"})),
       writes("aten::index_copy", IndexCopy).Jointly({0, 2}).Monotone(),

@@ -231,9 +231,11 @@ absl::StatusOr<OpFactors> RollFactors(const OpCall& call) {
   return f.Take();
 }
 
-absl::StatusOr<std::vector<ir::ValueId>> RollAsCat(Builder& b, const ir::Graph& from,
-                                                   const ir::Node& node,
-                                                   absl::Span<const ir::ValueId> operands) {
+// Two shifted copies, each with the boundaries between shards where they were, and a choice between
+// them: as many elements move as the shift says. Two slices, joined, would be dealt out anew.
+absl::StatusOr<std::vector<ir::ValueId>> RollAsShifts(Builder& b, const ir::Graph& from,
+                                                      const ir::Node& node,
+                                                      absl::Span<const ir::ValueId> operands) {
   const std::vector<int64_t>& shifts = node.attributes.GetInts("shifts");
   std::vector<int64_t> dims = node.attributes.GetIntsOr("dims", {});
   const TensorType type = b.type(operands[0]);
@@ -243,12 +245,21 @@ absl::StatusOr<std::vector<ir::ValueId>> RollAsCat(Builder& b, const ir::Graph& 
     x = b.View(x, {type.NumElements()});
     dims = {0};
   }
+  const int rank = b.rank(x);
   for (size_t i = 0; i < dims.size(); ++i) {
-    const int64_t dim = dims[i] < 0 ? dims[i] + b.rank(x) : dims[i];
-    const int64_t n = b.rank(x) == 0 ? 0 : b.type(x).dims[dim];
+    const int64_t dim = dims[i] < 0 ? dims[i] + rank : dims[i];
+    const int64_t n = rank == 0 ? 0 : b.type(x).dims[dim];
     const int64_t shift = n == 0 ? 0 : (shifts[i] % n + n) % n;
     if (shift == 0) continue;
-    x = Cat(b, {b.Slice(x, dim, n - shift, n), b.Slice(x, dim, 0, n - shift)}, dim);
+    const auto shifted = [&](int64_t by) {
+      std::vector<int64_t> pad(2 * (rank - dim), 0);
+      pad[pad.size() - 2] = by;
+      pad[pad.size() - 1] = -by;
+      return b.Call("aten::constant_pad_nd", {x}, {{"pad", std::move(pad)}, {"value", 0.0}});
+    };
+    const ir::ValueId wrapped =
+        b.Call("aten::lt.Scalar", {b.Iota(n, static_cast<int>(dim), rank)}, {{"other", shift}});
+    x = b.Where(wrapped, shifted(shift - n), shifted(shift));
   }
   if (flat) x = b.View(x, std::vector<int64_t>(type.dims.begin(), type.dims.end()));
   return std::vector<ir::ValueId>{x};

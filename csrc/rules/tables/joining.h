@@ -33,9 +33,9 @@ absl::StatusOr<OpFactors> FlipFactors(const OpCall& call);
 
 // roll: rolled dimensions are whole; where they are cut, a cat of two slices.
 absl::StatusOr<OpFactors> RollFactors(const OpCall& call);
-absl::StatusOr<std::vector<ir::ValueId>> RollAsCat(Builder& b, const ir::Graph& from,
-                                                   const ir::Node& node,
-                                                   absl::Span<const ir::ValueId> operands);
+absl::StatusOr<std::vector<ir::ValueId>> RollAsShifts(Builder& b, const ir::Graph& from,
+                                                      const ir::Node& node,
+                                                      absl::Span<const ir::ValueId> operands);
 
 absl::StatusOr<OpFactors> UnfoldFactors(const OpCall& call);
 absl::StatusOr<OpFactors> UnfoldBackwardFactors(const OpCall& call);

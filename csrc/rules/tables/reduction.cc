@@ -119,6 +119,11 @@ Types IndexTypes(const OpCall& call) {
 Types ScanTypes(const OpCall& call) {
   return std::vector<TensorType>{{SumDType(call), call.operand(0).dims}};
 }
+Types TopKTypes(const OpCall& call) {
+  TensorType values = call.operand(0);
+  if (values.rank() > 0) values.dims[call.Dim("dim", values.rank())] = call.attrs().GetInt("k");
+  return std::vector<TensorType>{values, {DType::kI64, values.dims}};
+}
 // Of _softmax and _log_softmax.
 Types SoftmaxTypes(const OpCall& call) {
   const bool wider = call.attrs().GetBoolOr("half_to_float", false);
@@ -176,9 +181,10 @@ std::vector<Rule> ReductionRules() {
        {"_softmax_backward_data", "_log_softmax_backward_data"});
   Rows(t, along.Jointly({0}).Decomposes(DecomposeScan).Types(ScanTypes), {"cumsum"});
   Rows(t, along.Decomposes(DecomposeScan).Types(ScanTypes), {"cumprod"});
-  Rows(t, along,
-       {"logcumsumexp", "_logcumsumexp", "cummax", "cummin", "sort", "sort.stable", "topk",
-        "glu_backward"});
+  Rows(
+      t, along,
+      {"logcumsumexp", "_logcumsumexp", "cummax", "cummin", "sort", "sort.stable", "glu_backward"});
+  Rows(t, along.Decomposes(DecomposeTopK).Types(TopKTypes), {"topk"});
   Rows(t, Computed("", OthersWhole), {"renorm"});
   t.push_back(Einsum("aten::bucketize.Tensor", "..., [n] -> ..."));
   t.push_back(Rewritten("aten::dist", DecomposeDist));

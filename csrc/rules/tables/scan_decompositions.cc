@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Scans along a cut dimension, block by block: each block by itself, then what comes before it.
+// Scans and top-k along a cut dimension, block by block.
 //
 //   cumsum of [b c], b cut:   inner = cumsum(x, c);  before = cumsum(pad(inner[:, -1]), b);
 //                             inner + before         only the totals, one per block, are gathered
+//   topk of [b c], b cut:     topk(topk(x, c), b c)  only k candidates per block are gathered
 #include <utility>
 
 #include "csrc/rules/tables/decompositions.h"
@@ -82,6 +83,36 @@ ValuesOrStatus DecomposeScan(Builder& b, const ir::Graph& from, const ir::Node& 
   const ir::ValueId x = Upcast(b, b.Cast(operands[0], dtype));
   Scan scan(b, node.op, dim, node.op == "aten::cumsum" ? 0 : 1);
   return AsResultsOf(b, from, node, {scan.Of(x, blocks)});
+}
+
+ValuesOrStatus DecomposeTopK(Builder& b, const ir::Graph& from, const ir::Node& node,
+                             Operands operands) {
+  const TensorType type = b.type(operands[0]);
+  const auto& annotation = from.value(node.operands[0]).annotation;
+  if (type.rank() == 0 || !annotation) return Values{};
+  const int dim = static_cast<int>(OpCall::Of(from, node).Dim("dim", type.rank()));
+  const int64_t n = type.dims[dim], k = node.attributes.GetInt("k");
+  const int64_t blocks = from.grid(annotation->grid).size(annotation->sharding.dims[dim].axes);
+  // A candidate is an element and its index: three times an element's bytes, or more.
+  constexpr int64_t kWorthwhile = 4;
+  if (blocks < 2 || n % blocks != 0 || k < 1 || kWorthwhile * k * blocks > n) return Values{};
+  const auto top = [&](ir::ValueId x, int along) {
+    Attributes attributes = node.attributes;
+    attributes.Set("dim", int64_t{along});
+    return b.CallAll("aten::topk", {x}, attributes);
+  };
+  Sizes split(type.dims.begin(), type.dims.end());
+  split[dim] = blocks;
+  split.insert(split.begin() + dim + 1, n / blocks);
+  const Values inner = top(b.View(operands[0], split), dim + 1);
+  const ir::ValueId first =
+      b.MulScalar(b.Iota(blocks, dim, type.rank() + 1), static_cast<double>(n / blocks));
+  Sizes joined(type.dims.begin(), type.dims.end());
+  joined[dim] = blocks * k;
+  const ir::ValueId indices = b.View(b.Add(inner[1], first), joined);
+  const Values outer = top(b.View(inner[0], joined), dim);
+  return Values{outer[0], b.Call("aten::gather", {indices, outer[1]},
+                                 {{"dim", int64_t{dim}}, {"sparse_grad", false}})};
 }
 
 }  // namespace spmd::rules

@@ -101,7 +101,7 @@ std::vector<Rule> ViewRules() {
       Rewritten("aten::narrow_copy", DecomposeNarrowCopy),
       ViewsDims<PermuteSource>("aten::permute"),
       Moves("aten::repeat", RepeatFactors).Local(LocalRepeats),
-      Moves("aten::roll", RollFactors).Types(SameTypes).Decomposes(RollAsCat),
+      Moves("aten::roll", RollFactors).Types(SameTypes).Decomposes(RollAsShifts),
       Rewritten("aten::rot90", DecomposeRot90),
       ViewsDims<SelectSource>("aten::select.int").Decomposes(SelectByPart),
       Computed("aten::select_backward", SelectBackwardFactors)

@@ -14,11 +14,10 @@ namespace {
 // "all_reduce model" -> 2: instructions per kind and axes, merged ones counted once.
 using Counts = std::map<std::string, int>;
 
-Counts CollectivesOf(const std::string& text) {
+Counts CollectivesOf(const std::string& text, CompileOptions options = {}) {
   absl::StatusOr<ir::Graph> graph = ir::Graph::Parse(text);
   EXPECT_TRUE(graph.ok()) << graph.status();
   if (!graph.ok()) return {};
-  CompileOptions options;
   options.verify = true;
   absl::StatusOr<Compiled> compiled = Compile(*graph, options);
   EXPECT_TRUE(compiled.ok()) << compiled.status();
@@ -68,6 +67,28 @@ TEST(Compile, DataParallelGradientsAreReducedTogether) {
     return %w2 -> %w, %b2 -> %b
   })"),
             (Counts{{"all_reduce data,model", 1}}));
+}
+
+// Four gradients of 64 KiB: two go into one collective of at most 128 KiB.
+TEST(Compile, MergedCollectivesStayUnderTheCap) {
+  std::string text = std::string(kMesh) + "graph {\n%x: f32[8192,128] @m {data,model},{}\n";
+  std::string returned;
+  for (int i = 0; i < 4; ++i) {
+    const std::string n = std::to_string(i);
+    text += "%g" + n + ": f32[8192,128] @m {data,model},{}\n%w" + n + ": f32[128,128]\n";
+  }
+  for (int i = 0; i < 4; ++i) {
+    const std::string n = std::to_string(i);
+    text += "%d" + n + ": f32[128,128] = spmd::linear_dweight(%g" + n + ", %x)\n";
+    text += "%u" + n + ": f32[128,128] = aten::sub.Tensor(%w" + n + ", %d" + n + ", alpha=1)\n";
+    returned += (i == 0 ? "return %u" : ", %u") + n + " -> %w" + n;
+  }
+  text += returned + "\n}";
+  for (const auto& [cap, collectives] : {std::pair(64 << 10, 4), {128 << 10, 2}, {256 << 10, 1}}) {
+    CompileOptions options;
+    options.merge_cap_bytes = cap;
+    EXPECT_EQ(CollectivesOf(text, options), (Counts{{"all_reduce data,model", collectives}}));
+  }
 }
 
 TEST(Compile, FullyShardedGathersWeightsAndScattersGradients) {

@@ -195,8 +195,7 @@ Case RandomCase(std::mt19937& rng) {
     DimSharding& s = to.dims[d];
     if (s.axes == from.dims[d].axes && rng() % 4 != 0) continue;
     s.chunk = 0;
-    const int64_t least = std::max<int64_t>(1, CeilDiv(dims[d], grid->size(s.axes)));
-    if (!s.axes.empty() && rng() % 2) s.chunk = least + static_cast<int64_t>(rng() % 3);
+    if (!s.axes.empty() && rng() % 2) s.chunk = RandomChunk(rng, dims[d], grid->size(s.axes));
   }
   const bool has_dim = appends || code == OpCode::kAllGather;
   return CaseOf(grid, dims, from, to, code, axes, has_dim ? dim : -1,

@@ -65,16 +65,16 @@ TEST(VerifierTest, ValuesAreUsedWhileTheyLive) {
 TEST(VerifierTest, ShardingsFitTypes) {
   EXPECT_EQ(ErrorOf("%0: f32[8] @m {data},{} = call f()"),
             "value %0: sharding {data},{} has 2 dimensions, [8] has 1");
-  EXPECT_EQ(ErrorOf("%0: f32[8] @m {data chunk=3} = call f()"),
-            "value %0: sharding {data chunk=3} of [8] has chunk 3 in dimension 0; it must be at "
-            "least 4");
+  EXPECT_EQ(ErrorOf("%0: f32[8] @m {data chunk=2} = call f()"),
+            "value %0: sharding {data chunk=2} of [8] has chunk 2 in dimension 0; it must be at "
+            "least 3");
   EXPECT_EQ(ErrorOf("%0: f32[8] @m {data} window(1: 0..1 of 8) = call f()"),
             "value %0: window of dimension 1; windows name the value's dimensions, ascending");
   EXPECT_EQ(ErrorOf("%0: f32[8] @m {data} window(0: 0..1 of 8) window(0: 0..1 of 8) = call f()"),
             "value %0: window of dimension 0; windows name the value's dimensions, ascending");
-  EXPECT_EQ(ErrorOf("%0: f32[8] @m {data} window(0: 0..1 of 8 chunk 3) = call f()"),
-            "value %0: window of dimension 0 over 8 indices with chunk 3; the chunk must be at "
-            "least 4");
+  EXPECT_EQ(ErrorOf("%0: f32[8] @m {data} window(0: 0..1 of 8 chunk 2) = call f()"),
+            "value %0: window of dimension 0 over 8 indices with chunk 2; the chunk must be at "
+            "least 3");
   EXPECT_EQ(ErrorOf("%0: f32[8] @m {data} window(0: start(r0,1)..1 of 8) = call f()"),
             "value %0: the window of dimension 0 speaks of start(r0,1); it may use start(r0,0), "
             "size(r0,0), extent(r0,0) and coordinates along the dimension's axes");

@@ -62,6 +62,38 @@ TEST(CutOf, WindowsHaveDefaultShardsOnBothSides) {
   EXPECT_EQ(back->ToString(*grid), "{x}");
 }
 
+// A filter of four taps: `rows` in, one more out.
+rules::OpFactors Filter(int64_t rows) {
+  rules::OpFactors factors;
+  factors.factors = {{rows + 1}};
+  const Expr start = Expr::Start(Result(0), 0);
+  const Expr end = start + Expr::Size(Result(0), 0);
+  factors.windows = {
+      {.dim = 0, .factor = 0, .extent = rows + 1, .begin = start - 2, .end = end + 1}};
+  return factors;
+}
+
+TEST(CutOf, RowsThatDoNotDivideKeepTheBoundariesOfWhatTheyAreReadFrom) {
+  const GridPtr grid = Line(8);
+  const rules::TensorFactors tensor = {{0}};
+  for (const auto& [rows, chunk] : {std::pair<int64_t, int64_t>{1024, 128}, {32, 4}, {1023, 0}}) {
+    const rules::OpFactors factors = Filter(rows);
+    const Cut cut = CutOf(factors, tensor, Dims{rows}, *Sharding::Parse("{x}", *grid), *grid);
+    EXPECT_EQ(cut[0].chunk, chunk) << rows;
+    const std::optional<Sharding> back = ShardingUnder(factors, tensor, Dims{rows}, cut, *grid);
+    ASSERT_TRUE(back.has_value());
+    EXPECT_EQ(back->ToString(*grid), "{x}");
+  }
+}
+
+TEST(CutOf, WhatIsEvenDoesNotFollowADefault) {
+  const GridPtr grid = Line(8);
+  rules::OpFactors factors = Filter(1023);  // 1024 out
+  const Cut cut =
+      CutOf(factors, {{0}}, Dims{1023}, *Sharding::Parse("{x chunk=120}", *grid), *grid);
+  EXPECT_EQ(cut[0].chunk, 0);  // shards of 120 would leave 184 to the last
+}
+
 // Whatever ShardingUnder says, CutOf reads back.
 TEST(ShardingUnder, RoundTrips) {
   const GridPtr grid = Line(8);

@@ -38,7 +38,7 @@ struct FactorCutting {
   int64_t shards = 1;
   int64_t chunk = 0;
   Interval Shard(int64_t size, int64_t i) const {
-    return {std::min(i * chunk, size), std::min((i + 1) * chunk, size)};
+    return {std::min(i * chunk, size), i + 1 == shards ? size : std::min((i + 1) * chunk, size)};
   }
 };
 
@@ -89,13 +89,14 @@ class Run {
     int checked = 0;
     if (factors_.factors[f].whole || factors_.factors[f].size == 0) return 0;
     for (int64_t shards = 2; shards <= 5; ++shards) {
-      for (int64_t extra = 0; extra < 2; ++extra) {
+      for (int64_t extra = -1; extra < 2; ++extra) {
         cutting_.assign(factors_.factors.size(), {});
         if (!CutMajors(f)) return checked;
         const int64_t n = factors_.factors[f].size;
         const int64_t chunk = CeilDiv(n, shards) + extra;
         const bool minor = std::any_of(cutting_.begin(), cutting_.end(),
                                        [](const FactorCutting& c) { return c.shards > 1; });
+        if (chunk < 1 || chunk * (shards + 1) < n) continue;
         if (minor && chunk * shards != n) continue;
         if (chunk % factors_.factors[f].granularity != 0) continue;
         cutting_[f] = {shards, chunk};

@@ -546,10 +546,11 @@ std::vector<std::string> DecomposedOps(const std::string& op, const std::vector<
 TEST(Decompositions, OfMoves) {
   const TensorType x{DType::kF32, {6, 4}};
   EXPECT_THAT(DecomposedOps("aten::roll", {x}, {{"shifts", Ints{-1}}, {"dims", Ints{0}}}, x),
-              ElementsAre("aten::slice.Tensor", "aten::slice.Tensor", "aten::cat"));
+              ElementsAre("spmd::iota", "aten::view", "aten::lt.Scalar", "aten::constant_pad_nd",
+                          "aten::constant_pad_nd", "aten::where.self"));
   EXPECT_THAT(DecomposedOps("aten::roll", {x}, {{"shifts", Ints{5}}, {"dims", Ints{}}}, x),
-              ElementsAre("aten::view", "aten::slice.Tensor", "aten::slice.Tensor", "aten::cat",
-                          "aten::view"));
+              ElementsAre("aten::view", "spmd::iota", "aten::lt.Scalar", "aten::constant_pad_nd",
+                          "aten::constant_pad_nd", "aten::where.self", "aten::view"));
   EXPECT_THAT(DecomposedOps("aten::stack", {x, x}, {{"dim", int64_t{-1}}}, {DType::kF32, {6, 4, 2}},
                             {{0, 2}}),
               ElementsAre("aten::unsqueeze", "aten::unsqueeze", "aten::cat"));

@@ -110,8 +110,8 @@ class LayoutMaker {
     for (size_t d = 0; d < dims.size(); ++d) {
       if (!sharding.dims[d].axes.empty() && Below(3) == 0) {
         const int64_t k = grid->size(sharding.dims[d].axes);
-        sharding.dims[d].chunk = CeilDiv(dims[d], k) + Below(2);
-        if (sharding.dims[d].chunk == 0) sharding.dims[d].chunk = 1;
+        const int64_t least = std::max<int64_t>(CeilDiv(dims[d], k + 1), 1);
+        sharding.dims[d].chunk = least + Below(CeilDiv(dims[d], k) + 2 - least);
       }
     }
     return Layout(grid, sharding, dims);

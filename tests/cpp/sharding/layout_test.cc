@@ -20,12 +20,13 @@ Layout LayoutFrom(const GridPtr& grid, const char* sharding, Dims dims) {
   return Layout(grid, *Sharding::Parse(sharding, *grid), dims);
 }
 
-// Deals the n indices of a dimension out in runs of `chunk`: the number of the shard of each.
-std::vector<int64_t> ShardOfIndex(int64_t n, int64_t chunk) {
+// Deals the n indices of a dimension out in runs of `chunk`, the last of the shards taking the
+// rest: the number of the shard of each.
+std::vector<int64_t> ShardOfIndex(int64_t n, int64_t chunk, int64_t shards) {
   std::vector<int64_t> shard_of;
   for (int64_t shard = 0; static_cast<int64_t>(shard_of.size()) < n; ++shard) {
     for (int64_t k = 0; k < chunk && static_cast<int64_t>(shard_of.size()) < n; ++k) {
-      shard_of.push_back(shard);
+      shard_of.push_back(std::min(shard, shards - 1));
     }
   }
   return shard_of;
@@ -52,7 +53,7 @@ TEST(LayoutTest, BoxesAreWhatDealingOutIndicesGives) {
       const DimSharding& dim = layout.sharding().dims[d];
       const int64_t k = grid.size(dim.axes);
       const int64_t chunk = dim.chunk != 0 ? dim.chunk : (n + k - 1) / k;
-      const std::vector<int64_t> shard_of = ShardOfIndex(n, chunk);
+      const std::vector<int64_t> shard_of = ShardOfIndex(n, chunk, k);
       for (int64_t p = 0; p < grid.num_devices(); ++p) {
         const Interval interval = layout.BoxAt(p)[d];
         const int64_t shard = ShardOfPosition(grid, dim.axes, p);
@@ -121,6 +122,15 @@ TEST(LayoutTest, IsEvenMeansEqualSizes) {
   }
 }
 
+TEST(LayoutTest, TheLastShardTakesTheRest) {
+  const GridPtr grid = GridOf("[x=8]");
+  const Layout layout = LayoutFrom(grid, "{x chunk=128}", {1025});
+  EXPECT_EQ(layout.ShardInterval(0, 6), (Interval{768, 896}));
+  EXPECT_EQ(layout.ShardInterval(0, 7), (Interval{896, 1025}));
+  EXPECT_EQ(layout.MaxTileElements(), 129);
+  EXPECT_FALSE(layout.IsEven());
+}
+
 TEST(LayoutTest, TrailingShardsMayBeSmallerOrEmpty) {
   const GridPtr grid = GridOf("[x=4]");
   auto shards = [&](int64_t n) {
@@ -176,8 +186,9 @@ TEST(LayoutTest, CheckLayoutSaysWhatDoesNotFit) {
   };
   EXPECT_EQ(error(*Sharding::Parse("{x}", *grid), {4, 4}),
             "sharding {x} has 1 dimensions, [4,4] has 2");
-  EXPECT_EQ(error(*Sharding::Parse("{x chunk=2}", *grid), {5}),
-            "sharding {x chunk=2} of [5] has chunk 2 in dimension 0; it must be at least 3");
+  EXPECT_EQ(error(*Sharding::Parse("{x chunk=2}", *grid), {5}), "");
+  EXPECT_EQ(error(*Sharding::Parse("{x chunk=1}", *grid), {5}),
+            "sharding {x chunk=1} of [5] has chunk 1 in dimension 0; it must be at least 2");
   Sharding bad = Sharding::Replicated(1);
   bad.dims[0].chunk = 4;
   EXPECT_EQ(error(bad, {4}),

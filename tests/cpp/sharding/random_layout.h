@@ -25,6 +25,13 @@ inline GridPtr RandomGrid(std::mt19937& rng) {
   return Grid::Of(*Mesh::Create(ids, shape, std::nullopt));
 }
 
+// From the least that is legal to two more than the default.
+inline int64_t RandomChunk(std::mt19937& rng, int64_t n, int64_t shards) {
+  const int64_t least = std::max<int64_t>(1, CeilDiv(n, shards + 1));
+  const int64_t most = CeilDiv(n, shards) + 2;
+  return least + static_cast<int64_t>(rng() % (most - least + 1));
+}
+
 // Deals the grid's axes to dimensions, to the unreduced ones and to none; chunks are the default or
 // a little larger; dims from 0 to 12 make uneven and empty tiles.
 inline Sharding RandomSharding(std::mt19937& rng, const Grid& grid, const Dims& dims) {
@@ -43,8 +50,7 @@ inline Sharding RandomSharding(std::mt19937& rng, const Grid& grid, const Dims& 
   for (int d = 0; d < rank; ++d) {
     sharding.dims[d].open = rng() % 4 == 0;
     if (!sharding.dims[d].axes.empty() && rng() % 2) {
-      sharding.dims[d].chunk = std::max<int64_t>(
-          1, CeilDiv(dims[d], grid.size(sharding.dims[d].axes)) + static_cast<int64_t>(rng() % 3));
+      sharding.dims[d].chunk = RandomChunk(rng, dims[d], grid.size(sharding.dims[d].axes));
     }
   }
   return sharding;
