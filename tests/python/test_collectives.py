@@ -7,6 +7,7 @@ import pytest
 import torch
 from common.gpt import GPT, GPTConfig
 from common.strategies import strategy
+from torch.utils.checkpoint import checkpoint
 
 import torch_spmd as spmd
 
@@ -145,3 +146,31 @@ def test_full_size_2d():
     local = sum(4 * p.numel() for p in model.parameters()) // 4
     vectors = sum(4 * p.numel() for p in model.parameters() if p.dim() == 1)
     assert gradients.bytes <= local + vectors + 4 * 128 * 384
+
+
+def test_what_a_checkpoint_computes_again_is_not_merged_with_the_first_time():
+    """Else its activations would be kept after all."""
+    mesh = spmd.make_mesh((4,), ("model",))
+    torch.manual_seed(0)
+    net = torch.nn.Sequential(*[torch.nn.Linear(64, 64) for _ in range(3)]).to("spmd")
+    spmd.mark_sharding(net[0].weight, mesh, ("model", None))
+    spmd.mark_sharding(net[1].weight, mesh, (None, "model"))
+
+    def block(x):
+        return net[2](net[1](net[0](x).relu()).relu())
+
+    counts = {}
+    for again in (False, True):
+        x = torch.randn(8, 64, device="spmd").requires_grad_()
+        net.zero_grad()
+        spmd.sync(wait=True)
+        y = checkpoint(block, x, use_reentrant=False) if again else block(x)
+        y.square().sum().backward()
+        x.grad.cpu()
+        layers = str(spmd.debug.print_program()).count("aten::linear(")
+        moved = sum(row.bytes for row in spmd.debug.collectives().rows)
+        counts[again] = layers, moved
+    activation = 8 * 64 * 4
+    # The last layer is not needed again. Of the two reductions (forward after the second layer,
+    # backward before the first) the first is made twice.
+    assert counts == {False: (3, 2 * activation), True: (5, 3 * activation)}
