@@ -8,7 +8,6 @@
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/index.h>
-#include <ATen/ops/masked_scatter.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/ones_like.h>
 #include <ATen/ops/stack.h>
@@ -156,11 +155,7 @@ void MaskedScatterBackward(const OpInfo& op, torch::jit::Stack* stack) {
   const at::Tensor mask = a[1].toTensor().expand(grad.sizes());
   const std::vector<int64_t> size = a[2].toIntVector();
   const int64_t count = c10::multiply_integers(size);
-  const at::Tensor slots = at::where(mask, RanksOf(mask).inclusive.sub(1), count).clamp_max(count);
-  stack->push_back(at::zeros({count + 1}, grad.options())
-                       .index_put({slots}, grad, /*accumulate=*/true)
-                       .narrow(0, 0, count)
-                       .view(size));
+  stack->push_back(Packed(grad, mask, RanksOf(mask), count).view(size));
 }
 
 // What all of them give: of slices in a row, those that begin something new.

@@ -51,14 +51,19 @@ Ranks RanksOf(const at::Tensor& flags) {
   return {ranks, totals};
 }
 
-at::Tensor ChosenPlaces(const at::Tensor& flags, const Ranks& ranks, int64_t count) {
-  const at::TensorOptions options = ranks.total.options();
+at::Tensor Packed(const at::Tensor& values, const at::Tensor& flags, const Ranks& ranks,
+                  int64_t count) {
   // Where each element writes to; all that are not chosen, to a slot of their own.
   at::Tensor slots = at::where(flags, ranks.inclusive.sub(1), count).clamp_max(count);
-  const at::Tensor places = PlacesOf(flags.sizes(), ContiguousStrides(flags.sizes()), 0, options);
-  return at::zeros({count + 1}, options)
-      .index_put({std::move(slots)}, places, /*accumulate=*/true)
+  return at::zeros({count + 1}, values.options())
+      .index_put({std::move(slots)}, values, /*accumulate=*/true)
       .narrow(0, 0, count);
+}
+
+at::Tensor ChosenPlaces(const at::Tensor& flags, const Ranks& ranks, int64_t count) {
+  const at::Tensor places =
+      PlacesOf(flags.sizes(), ContiguousStrides(flags.sizes()), 0, ranks.total.options());
+  return Packed(places, flags, ranks, count);
 }
 
 at::Tensor ChosenPlaces(const at::Tensor& flags) {

@@ -22,6 +22,10 @@ struct Ranks {
 };
 Ranks RanksOf(const at::Tensor& flags);
 
+// The values [like flags] of the first `count` true flags in a row, [count]; 0 where there are
+// fewer.
+at::Tensor Packed(const at::Tensor& values, const at::Tensor& flags, const Ranks& ranks,
+                  int64_t count);
 // The row-major places of the first `count` true flags, [count]; 0 where there are fewer.
 at::Tensor ChosenPlaces(const at::Tensor& flags, const Ranks& ranks, int64_t count);
 // The same of all of them. Waits for their number.
