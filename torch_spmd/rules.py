@@ -34,7 +34,8 @@ def register_rule(
             factor: the same word is the same index. "..." is any number of leading dimensions,
             "[h]" a factor that is never cut, "1" a dimension of size 1, "(a b)" a dimension that is
             two factors, major first, "()" a tensor without dimensions. "+" before an operand: it is
-            added to the result, once (a bias). "?" after an operand: it may be absent.
+            added to the result, once (a bias). "=" before a result: the shards of a letter that it
+            lacks all compute the same of it, not terms. "?" after an operand: it may be absent.
         kinds: how results that lack a factor combine when it is cut: "sum" (where nothing is said),
             "prod", "max", "min", "and", "or", by factor.
         each: operands of which any one may be a term of a sum: op(a + b) = op(a) + op(b).

@@ -77,6 +77,7 @@ class _Call:
         rule = _C.call_factors(op, _dims(self.operands), _dims(self.whole))
         self.factors: list[tuple[int, bool, str]] = rule["factors"]
         self.of_operand, self.of_result = rule["operands"], rule["results"]
+        self.same: list[bool] = rule["same"]
         self.added, self.each, self.jointly = rule["added"], rule["each"], rule["jointly"]
 
     def run(self, operands: Sequence[Tensor | None], attributes: dict[str, Any]) -> list[Tensor]:
@@ -127,8 +128,7 @@ class _Call:
             )
             parts.append(self.run(tiles, attributes))
         return [
-            self._join([part[r] for part in parts], self.of_result[r], factor, kind)
-            for r in range(len(self.whole))
+            self._join([part[r] for part in parts], r, factor, kind) for r in range(len(self.whole))
         ]
 
     def _box(
@@ -144,10 +144,13 @@ class _Call:
                 box.append((0, t.shape[d]))
         return box
 
-    def _join(self, parts: list[Tensor], dims: list[list[int]], factor: int, kind: str) -> Tensor:
-        for d, factors in enumerate(dims):
+    def _join(self, parts: list[Tensor], result: int, factor: int, kind: str) -> Tensor:
+        for d, factors in enumerate(self.of_result[result]):
             if factor in factors:
                 return torch.cat(parts, d)
+        if self.same[result]:
+            whole = self.whole[result]
+            return next((part for part in parts if not torch.equal(part, whole)), parts[0])
         total = parts[0]
         for part in parts[1:]:
             total = _COMBINE[kind](total, part)

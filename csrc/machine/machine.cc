@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "csrc/machine/machine.h"
 
+#include <limits>
+
 namespace spmd::machine {
 
 const Machine& Nominal() {
@@ -13,6 +15,17 @@ const Machine& Nominal() {
     m.memory_bandwidth = 819e9;
     m.link_bandwidth = 2 * 45e9;  // both ways round a ring
     m.latency = 1e-6;
+    return m;
+  }();
+  return machine;
+}
+
+const Machine& NominalWithFreeMoves() {
+  static const Machine machine = [] {
+    Machine m = Nominal();
+    m.name = "nominal, moves are free";
+    m.link_bandwidth = std::numeric_limits<double>::infinity();
+    m.latency = 0;
     return m;
   }();
   return machine;

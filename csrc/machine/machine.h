@@ -20,5 +20,8 @@ struct Machine {
 
 // The machine that plans are priced on when nothing else is said: the ratios of a v5e chip.
 const Machine& Nominal();
+// The same with links that take no time. Whatever may be cut is: what tests of rules need, since
+// small tensors would rather be gathered.
+const Machine& NominalWithFreeMoves();
 
 }  // namespace spmd::machine

@@ -51,7 +51,8 @@ std::optional<NodePlan> PlanNode(const ir::Graph& graph, const ir::Node& node,
         *nf, nf->results[r], graph.type(node.first_result + r).dims, choice.cut, grid);
     if (!s) return std::nullopt;
     const bool nothing = graph.type(node.first_result + r).NumElements() == 0;
-    for (size_t f = 0; f < choice.cut.size() && !nothing; ++f) {
+    const bool terms = !nothing && !nf->SameInShards(r);
+    for (size_t f = 0; f < choice.cut.size() && terms; ++f) {
       const AxisList& axes = choice.cut[f].axes;
       if (axes.empty() || nf->InResult(static_cast<int>(f), r)) continue;
       if (!nf->InAnyOperand(static_cast<int>(f))) continue;

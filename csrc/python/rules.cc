@@ -113,6 +113,7 @@ py::dict CallFactors(const std::string& op, const TensorDims& operands, const Te
   out["factors"] = factors;
   out["operands"] = Lists(found.operands);
   out["results"] = Lists(found.results);
+  out["same"] = found.same;
   out["added"] = rule.added;
   out["each"] = rule.each;
   out["jointly"] = rule.jointly;

@@ -56,6 +56,7 @@ class Binding {
       }
     }
     for (size_t i = 0; i < results_.size(); ++i) {
+      f.same.push_back(pattern_.results[i].same);
       f.results.emplace_back();
       for (size_t d = 0; d < results_[i].size(); ++d) {
         const int64_t size = call_.results[i].dims[d];

@@ -28,6 +28,7 @@ struct EinsumTensor {
   int ellipsis = -1;  // which of `dims` is "...", or -1
   bool added = false;
   bool optional = false;
+  bool same = false;  // results only
 
   int named_rank() const { return static_cast<int>(dims.size()) - (ellipsis >= 0 ? 1 : 0); }
 };

@@ -32,6 +32,9 @@ class Parser {
     for (const EinsumTensor& r : pattern_.results) {
       if (r.added) return Error("'+' is for operands only");
     }
+    for (const EinsumTensor& o : pattern_.operands) {
+      if (o.same) return Error("'=' is for results only");
+    }
     return std::move(pattern_);
   }
 
@@ -52,6 +55,10 @@ class Parser {
   absl::Status ParseTensor(absl::string_view text, EinsumTensor* tensor) {
     if (!text.empty() && text.front() == '+') {
       tensor->added = true;
+      text = absl::StripLeadingAsciiWhitespace(text.substr(1));
+    }
+    if (!text.empty() && text.front() == '=') {
+      tensor->same = true;
       text = absl::StripLeadingAsciiWhitespace(text.substr(1));
     }
     if (!text.empty() && text.back() == '?') {

@@ -54,7 +54,11 @@ struct OpFactors {
   std::vector<TensorFactors> operands;
   std::vector<TensorFactors> results;
   std::vector<Window> windows;
+  // By result: whether shards of a factor that it lacks compute the same of it, not terms. Empty:
+  // none does.
+  std::vector<bool> same;
 
+  bool SameInShards(int result) const { return !same.empty() && same[result]; }
   bool InOperand(int factor, int operand) const;
   bool InResult(int factor, int result) const;
   bool InAnyResult(int factor) const;

@@ -11,7 +11,8 @@
 // is a factor; "..." stands for any number of leading factors, the same in every tensor (aligned at
 // the right where ranks differ); "[h]" is whole; "1" is a dimension without a factor; "(a b)" a
 // compound dimension, major first (sizes must then be known from elsewhere in the text); "+" before
-// an operand: added to the result once when a reduced factor is cut; "?" after an operand's last
+// an operand: added to the result once when a reduced factor is cut; "=" before a result: each
+// shard of a factor that it lacks computes the same, not a term; "?" after an operand's last
 // dimension: the operand may be absent, the result left out (dims [0]); "()" a tensor of rank 0. A
 // "+" operand of lower rank than its text is aligned at the right.
 #pragma once

@@ -39,6 +39,8 @@ bool IsOff(const char* name) {
 
 bool EnvironmentCoalesce() { return !IsOff("SPMD_COALESCE"); }
 
+bool EnvironmentFreeMoves() { return IsOff("SPMD_PRICE_MOVES"); }
+
 bool EnvironmentSync() { return IsOn("SPMD_SYNC"); }
 
 bool EnvironmentVerify() { return IsOn("SPMD_VERIFY"); }

@@ -28,6 +28,10 @@ bool EnvironmentReplay();
 // SPMD_CHECK_PASSES=1: the verifier runs between the passes of the compiler, as in debug builds.
 bool EnvironmentCheckPasses();
 
+// SPMD_PRICE_MOVES=0: plans for the CPU take moves for free, so that whatever may be cut is cut;
+// for tests of rules.
+bool EnvironmentFreeMoves();
+
 // SPMD_CACHE_DIR: where compiled programs are kept, $XDG_CACHE_HOME/torch_spmd or
 // ~/.cache/torch_spmd without it. "" where it is 0 or empty: nowhere.
 std::string EnvironmentCacheDirectory();

@@ -124,9 +124,12 @@ void Created(const OpInfo& op, torch::jit::Stack* stack) {
     return;
   }
   const TensorMeta meta = inferred.tensors[0];
+  const Distribution distribution = DistributionOf(op, args, meta.dtype);
+  TORCH_CHECK_NOT_IMPLEMENTED(std::string_view(distribution.name) != "uniform" ||
+                                  at::isFloatingType(meta.dtype) || at::isComplexType(meta.dtype),
+                              "\"check_uniform_bounds\" not implemented for '", meta.dtype, "'");
   torch::jit::drop(*stack, op.args.size());
-  const TapeId id =
-      EmitDraw(state, TypeOf(meta), DistributionOf(op, args, meta.dtype), GeneratorOf(op, args));
+  const TapeId id = EmitDraw(state, TypeOf(meta), distribution, GeneratorOf(op, args));
   stack->push_back(NewTensor(state, meta, id));
 }
 
@@ -232,12 +235,56 @@ void NativeDropout(const OpInfo& op, torch::jit::Stack* stack) {
   stack->push_back(NewTensor(state, mask_meta, first + 1));
 }
 
+// Draws with one parameter or more for each element.
+void DrawFrom(const char* draw, const OpInfo& op, size_t parameters, torch::jit::Stack* stack) {
+  Session::State& state = Session::Get().state();
+  const Args args = PeekArguments(op, stack);
+  const Inference& inferred = state.shapes.Infer(op, args);
+  if (!inferred.ok) {
+    RunOnHost(state, op, stack);
+    return;
+  }
+  const TensorMeta meta = inferred.tensors[0];
+  torch::jit::drop(*stack, op.args.size());
+  const TensorType type = TypeOf(meta);
+  const RandomKey key = NextRandom(GeneratorOf(op, args));
+  absl::InlinedVector<TapeId, 4> operands;
+  for (size_t i = 0; i < parameters; ++i) {
+    operands.push_back(
+        EmitExpand(state, ReadOperand(state, args[i].toTensor(), meta.dtype), type.dims));
+  }
+  const std::vector<int64_t> size(type.dims.begin(), type.dims.end());
+  const TapeId id = EmitNamed(state, draw, operands,
+                              {{"seed", static_cast<int64_t>(key.seed)},
+                               {"counter", static_cast<int64_t>(key.counter)},
+                               {"offset", std::vector<int64_t>(size.size(), 0)},
+                               {"global_size", size}},
+                              type);
+  stack->push_back(NewTensor(state, meta, id));
+}
+
+void Poisson(const OpInfo& op, torch::jit::Stack* stack) {
+  DrawFrom("spmd::poisson", op, 1, stack);
+}
+void Binomial(const OpInfo& op, torch::jit::Stack* stack) {
+  DrawFrom("spmd::binomial", op, 2, stack);
+}
+void StandardGamma(const OpInfo& op, torch::jit::Stack* stack) {
+  DrawFrom("spmd::standard_gamma", op, 1, stack);
+}
+void Dirichlet(const OpInfo& op, torch::jit::Stack* stack) {
+  DrawFrom("spmd::dirichlet", op, 1, stack);
+}
+
 constexpr HandlerRow kRows[] = {
+    {"aten::_sample_dirichlet", &Dirichlet},
+    {"aten::_standard_gamma", &StandardGamma},
     {"aten::bernoulli", &Bernoulli},
     {"aten::bernoulli.Tensor", &Bernoulli},
     {"aten::bernoulli.p", &Created},
     {"aten::bernoulli_.Tensor", &Bernoulli},
     {"aten::bernoulli_.float", &InPlace},
+    {"aten::binomial", &Binomial},
     {"aten::cauchy_", &InPlace},
     {"aten::exponential_", &InPlace},
     {"aten::geometric_", &InPlace},
@@ -248,6 +295,7 @@ constexpr HandlerRow kRows[] = {
     {"aten::normal.float_Tensor", &NormalOfTensors},
     {"aten::normal.float_float", &Created},
     {"aten::normal_", &InPlace},
+    {"aten::poisson", &Poisson},
     {"aten::rand", &Created},
     {"aten::rand.generator", &Created},
     {"aten::rand_like", &Created},

@@ -63,5 +63,6 @@ absl::Span<const HandlerRow> OptimizerHandlers();
 absl::Span<const HandlerRow> SelectionHandlers();
 absl::Span<const HandlerRow> SamplingHandlers();
 absl::Span<const HandlerRow> CtcHandlers();
+absl::Span<const HandlerRow> LeastSquaresHandlers();
 
 }  // namespace spmd::trace

@@ -43,8 +43,7 @@ constexpr std::array<std::string_view, 11> kRuntimeOps = {
     "aten::masked_fill", "aten::rsub",    "aten::sub"};
 static_assert(IsSorted(kRuntimeOps));
 
-constexpr std::array<std::string_view, 3> kHostOnly = {"aten::linalg_lstsq", "aten::multinomial",
-                                                       "aten::nonzero_static"};
+constexpr std::array<std::string_view, 2> kHostOnly = {"aten::multinomial", "aten::nonzero_static"};
 static_assert(IsSorted(kHostOnly));
 
 constexpr std::array<std::string_view, 14> kCopiesOfViews = {
@@ -80,9 +79,8 @@ bool IsRuntimeArgument(const std::string& op, const std::string& argument) {
     return element != "pow" && element != "norm" &&
            (argument == "weight" || Contains(kRuntimeNames, argument));
   }
-  if (op == "spmd::random" || op == "spmd::dropout") {
-    return argument == "seed" || argument == "counter" || argument == "p0" || argument == "p1";
-  }
+  if (op.starts_with("spmd::") && (argument == "seed" || argument == "counter")) return true;
+  if (op == "spmd::random") return argument == "p0" || argument == "p1";
   if (op == "spmd::full") return argument == "value";
   if (argument == "other") return Contains(kRuntimeOther, op);
   if (argument == "weight") return op == "aten::lerp";

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "csrc/trace/own_shapes.h"
 
+#include <ATen/ExpandUtils.h>
+
 #include <algorithm>
 #include <iterator>
 #include <string_view>
@@ -47,6 +49,22 @@ bool Geqrf(const Args& args, Inference& result) {
   return true;
 }
 
+// The counts decide.
+bool Binomial(const Args& args, Inference& result) {
+  const at::Tensor count = args[0].toTensor(), prob = args[1].toTensor();
+  if (!count.is_floating_point() || prob.scalar_type() != count.scalar_type()) return false;
+  if (!at::is_expandable_to(prob.sizes(), count.sizes())) return false;
+  Add(result, MetaLike(count));
+  return true;
+}
+
+bool Dirichlet(const Args& args, Inference& result) {
+  const at::Tensor alpha = args[0].toTensor();
+  if (!alpha.is_floating_point() || alpha.dim() == 0) return false;
+  Add(result, MetaLike(alpha));
+  return true;
+}
+
 // A dimension for each column of `self`, as long as its bins.
 bool Histogram(const Args& args, Inference& result) {
   const at::Tensor self = args[0].toTensor();
@@ -84,7 +102,9 @@ constexpr Row kRows[] = {
     {"aten::_fused_sgd.tensor_lr", Like<0, 1, 2>},
     {"aten::_histogramdd_from_bin_tensors", Histogram},
     {"aten::_logcumsumexp", Like<0>},
+    {"aten::_sample_dirichlet", Dirichlet},
     {"aten::_standard_gamma_grad", Like<0>},
+    {"aten::binomial", Binomial},
     {"aten::fractional_max_pool3d_backward", Like<1>},
     {"aten::geqrf", Geqrf},
     {"aten::multi_margin_loss_backward", Like<1>},

@@ -100,7 +100,7 @@ void RegisterKernels() {
        {ViewHandlers(), CopyHandlers(), CreationHandlers(), RandomHandlers(), StorageHandlers(),
         LayerHandlers(), BatchNormHandlers(), ComposedHandlers(), EmbeddingBagHandlers(),
         HistogramHandlers(), OptimizerHandlers(), SelectionHandlers(), SamplingHandlers(),
-        CtcHandlers()}) {
+        CtcHandlers(), LeastSquaresHandlers()}) {
     for (const HandlerRow& row : rows) {
       TORCH_INTERNAL_ASSERT(FindOp(row.op) != nullptr, "no operator ", row.op);
       TORCH_INTERNAL_ASSERT(handlers.emplace(row.op, &row).second, "two handlers of ", row.op);

@@ -329,6 +329,14 @@ CALLS = [
     *OPTIMIZERS,
 ]
 
+# Their results are random: drawn and compared in test_random.py.
+DRAWS = [
+    call("_sample_dirichlet", POSITIVE),
+    call("_standard_gamma", POSITIVE),
+    call("binomial", POSITIVE.round() + 3, torch.full_like(POSITIVE, 0.3)),
+    call("poisson", POSITIVE),
+]
+
 # What is not right yet, and why.
 
 WRONG: dict[str, str] = {}

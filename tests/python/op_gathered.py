@@ -5,15 +5,12 @@ TOTALS = "small samples: the number of chosen elements in each row is gathered, 
 SORTED = "sorts the only dimension there is"
 MATRIX = "one matrix: no batch to cut, and its rows and columns are needed whole"
 PRODUCT = "both operands of a product are cut by the same axis: one is gathered"
-LEAST_SQUARES = "the ranks that come along depend on the data: runs on the host"
 
 GATHERED: dict[str, str] = {
     "argwhere": TOTALS,
     "corrcoef": PRODUCT,
     "cov": PRODUCT,
     "linalg_householder_product": MATRIX,
-    "linalg_lstsq": LEAST_SQUARES,
-    "linalg_lstsq_grad_oriented": LEAST_SQUARES,
     "linalg_tensorinv": MATRIX,
     "linalg_tensorsolve": MATRIX,
     "masked_scatter": "the source is gathered where it is smaller than the result",

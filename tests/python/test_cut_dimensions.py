@@ -3,11 +3,17 @@
 
 import pytest
 import torch
+from cut_results import check as cut_check
+from cut_results import values
 
 import torch_spmd as spmd
 from torch_spmd import _C
 
 MESH = {"x": (2,), "xy": (2, 2)}
+
+
+def leaves(results):
+    return [results] if isinstance(results, torch.Tensor) else list(results)
 
 
 def run(function, tensors, specs, mesh=(4,)):
@@ -119,6 +125,7 @@ ON_MATRICES = {
     "eigvalsh": (torch.linalg.eigvalsh, [POSITIVE]),
     "fft2": (lambda x: torch.fft.fft2(x).abs(), [BATCH]),
     "inv": (torch.linalg.inv, [BATCH]),
+    "lstsq": (lambda a, b: torch.linalg.lstsq(a, b).solution, [BATCH, BATCH.mT]),
     "irfft": (torch.fft.irfft, [BATCH]),
     "lu_factor": (lambda x: torch.linalg.lu_factor(x).LU, [BATCH]),
     "matrix_exp": (torch.matrix_exp, [BATCH / 8]),
@@ -136,11 +143,82 @@ def test_batches_of_matrices_communicate_nothing(name):
     check(function, tensors, [("x", None, None)] * len(tensors))
 
 
-@pytest.mark.parametrize("name", sorted(set(ON_MATRICES) - {"irfft", "solve", "sort"}))
+@pytest.mark.parametrize("name", sorted(set(ON_MATRICES) - {"irfft", "lstsq", "solve", "sort"}))
 def test_a_cut_matrix_moves_its_axis_to_the_batch(name):
     function, tensors = ON_MATRICES[name]
     check(function, tensors, [(None, "x", None)] * len(tensors), kinds=["all_to_all"])
     check(function, tensors, [(None, None, "x")] * len(tensors), kinds=["all_to_all"])
+
+
+MANY = values(6, 3000, seed=5)
+WITH_MANY_SIDES = {
+    "solve": lambda a, b: torch.linalg.solve_ex(a, b),
+    "solve, with its factors": lambda a, b: torch.ops.aten._linalg_solve_ex(a, b),
+    "triangular_solve": lambda a, b: torch.triangular_solve(b, a),
+    "cholesky_solve": lambda a, b: torch.cholesky_solve(b, a.tril()),
+    "lstsq": lambda a, b: torch.linalg.lstsq(a, b),
+}
+
+
+@pytest.mark.parametrize("name", WITH_MANY_SIDES)
+def test_columns_of_a_right_hand_side_are_solved_where_they_are(name):
+    """What is found about the matrix is the same on every device, not a term of a sum."""
+    matrix = BATCH[0].double()
+
+    def solve(a, b):
+        found = WITH_MANY_SIDES[name](a, b)
+        return found if isinstance(found, torch.Tensor) else tuple(found)
+
+    cut_check(solve, (matrix, MANY), [((4,), (None, (None, "x")))], rtol=1e-6, atol=1e-8)
+    a, b = matrix.to("spmd"), MANY.to("spmd")
+    spmd.mark_sharding(b, spmd.make_mesh((4,), ("x",)), (None, "x"))
+    _C.forget_programs()
+    [t.cpu() for t in leaves(solve(a, b))]
+    assert not [row for p in _C.programs() for row in p.collectives() if row[4] > 4096]
+
+
+SIDES = {  # of the batches (2, 3) of matrices [5, 3] below
+    "many": lambda b: b,
+    "one each": lambda b: b[..., 0],
+    "the same for all": lambda b: b[:1],
+    "none": lambda b: b[..., :0],
+}
+
+
+@pytest.mark.parametrize("driver", [None, "gels", "gelsd", "gelss", "gelsy"])
+@pytest.mark.parametrize("sides", SIDES)
+@pytest.mark.parametrize("wide", [False, True])
+def test_least_squares(driver, sides, wide):
+    if sides == "none" and driver in ("gelsd", "gelss"):
+        pytest.skip("LAPACK refuses")
+    a = values(2, 3, 5, 3, seed=1)
+    b = SIDES[sides](values(2, 3, 3 if wide else 5, 2, seed=2))
+
+    def solve(a, b):
+        a = a.mT if wide else a
+        found = torch.linalg.lstsq(a, b, driver=driver)
+        return (found.solution, *(x.detach() for x in found[1:]))
+
+    cuts = [
+        ((2,), (("x", None, None, None), ("x", *[None] * (b.dim() - 1)))),
+        ((2, 3), (("x", "y", None, None), None)),
+        ((3,), ((None, None, None, "x"), None)),
+        ((2,), (None, (*[None] * (b.dim() - 1), "x"))),
+    ]
+    cut_check(solve, (a, b), cuts, rtol=1e-6, atol=1e-8)
+
+
+def test_least_squares_that_lack_rank_have_no_residuals():
+    a = values(4, 5, 3, seed=1)
+    a[2, :, 1] = a[2, :, 0]
+    b = values(4, 5, 2, seed=2)
+    cut = spmd.mark_sharding(a.to("spmd"), spmd.make_mesh((4,), ("x",)), ("x", None, None))
+    found = torch.linalg.lstsq(cut, b.to("spmd"), driver="gelsd")
+    assert found.residuals.shape == (0,)
+    assert found.rank.tolist() == [3, 3, 2, 3]
+    want = torch.linalg.lstsq(a, b, driver="gelsd")
+    torch.testing.assert_close(found.solution.cpu(), want.solution)
+    torch.testing.assert_close(found.singular_values.cpu(), want.singular_values)
 
 
 def test_cholesky_of_a_matrix_cut_both_ways():

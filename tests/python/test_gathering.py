@@ -5,7 +5,7 @@ import re
 from collections import Counter
 
 import pytest
-from op_calls import CALLS
+from op_calls import CALLS, DRAWS
 from op_gathered import GATHERED, UNREACHED
 from op_gathering import KINDS, coverage_of, reach, traced_ops
 from op_programs import PROGRAMS
@@ -22,7 +22,7 @@ def coverage():
     """Kind by variant, and the ops that were traced or made on the way."""
     traced_ops.clear()
     kinds = {name: kind for name in OPS if (kind := coverage_of(name))}
-    for call in CALLS + PROGRAMS:
+    for call in CALLS + DRAWS + PROGRAMS:
         reach(call)
     return kinds, set(traced_ops)
 

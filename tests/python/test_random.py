@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch.utils.checkpoint import checkpoint
 
 import torch_spmd as spmd
+from torch_spmd import _C
 
 SHAPE = (10, 6, 4)
 
@@ -129,6 +130,18 @@ CONTINUOUS = {
     "exponential_": (lambda x: x.exponential_(2), lambda x: 1 - torch.exp(-2 * x)),
     "cauchy_": (lambda x: x.cauchy_(1, 2), lambda x: torch.atan((x - 1) / 2) / math.pi + 0.5),
     "log_normal_": (lambda x: x.log_normal_(0.5, 0.25), lambda x: NORMAL((x.log() - 0.5) / 0.25)),
+    "standard_gamma below one": (
+        lambda x: torch._standard_gamma(x + 0.4),
+        lambda x: torch.special.gammainc(torch.tensor(0.4, dtype=x.dtype), x),
+    ),
+    "standard_gamma": (
+        lambda x: torch._standard_gamma(x + 7),
+        lambda x: torch.special.gammainc(torch.tensor(7.0, dtype=x.dtype), x),
+    ),
+    "dirichlet": (  # of two: one is beta(1, 1), which is uniform
+        lambda x: torch._sample_dirichlet(torch.stack([x + 1, x + 1], -1))[..., 0],
+        uniform,
+    ),
     "trunc_normal_": (
         lambda x: torch.nn.init.trunc_normal_(x, 0, 1, -1, 2),
         lambda x: (
@@ -166,6 +179,10 @@ MOMENTS = {  # mean and variance
     "poisson": (lambda x: torch.poisson(x + 3), 3.0, 3.0),
     "binomial": (lambda x: torch.binomial(x + 10, x + 0.5), 5.0, 2.5),
     "standard_gamma": (lambda x: torch._standard_gamma(x + 2), 2.0, 2.0),
+    "poisson, often": (lambda x: torch.poisson(x + 400), 400.0, 400.0),
+    "poisson, beyond integers": (lambda x: torch.poisson(x.double() + 1e18) - 1e18, 0.0, 1e18),
+    "binomial, often": (lambda x: torch.binomial(x + 900, x + 0.3), 270.0, 189.0),
+    "dirichlet": (lambda x: torch._sample_dirichlet(x[:, :4] + 1), 0.25, 0.0375),
     "dropout": (lambda x: F.dropout(x + 1, 0.2), 1.0, 0.25),
     "normal_": (lambda x: x.normal_(1, 2), 1.0, 4.0),
 }
@@ -193,6 +210,28 @@ def test_parts_are_independent(fill):
         assert abs(pairs.corrcoef()[0, 1]) < 0.03
     border = torch.stack([fill(cut_in_four((4, 2))).cpu()[1:3, 0] for _ in range(400)], 1)
     assert abs(border.corrcoef()[0, 1]) < 0.2
+
+
+@pytest.mark.parametrize("name", ["poisson", "binomial", "standard_gamma", "dirichlet"])
+def test_draws_with_parameters_are_made_where_the_parameters_are(name):
+    p = probabilities(((4,), ("x", None, None)))
+    spmd.sync(wait=True)
+    _C.forget_programs()
+    drawn = DRAWS[name](p)
+    spmd.sync(wait=True)
+    assert not [row for program in _C.programs() for row in program.collectives()]
+    assert spmd.sharding_of(drawn).spec[0] == "x"
+
+
+def test_draws_that_have_one_outcome():
+    edges = torch.tensor([0.0, 1e20, math.inf], device="spmd")
+    assert torch.poisson(edges)[[0, 2]].tolist() == [0, math.inf]
+    none, all_of_them = torch.zeros(3, device="spmd"), torch.ones(3, device="spmd")
+    assert torch.binomial(torch.full_like(none, 7), none).tolist() == [0, 0, 0]
+    assert torch.binomial(torch.full_like(none, 7), all_of_them).tolist() == [7, 7, 7]
+    assert torch._standard_gamma(none + 1e-30).min() > 0  # its logarithm is finite, as in eager
+    with pytest.raises(RuntimeError, match="expected rate to be non-negative"):
+        torch.poisson(edges - 1).cpu()
 
 
 def test_dropout_of_parts_differs():

@@ -36,6 +36,8 @@ TYPES = {
         torch.ones(1, 1, 4, 4, dtype=torch.bool, device=d), 2
     ),
     "power of bools": lambda d: torch.pow(True, torch.ones(3, dtype=torch.bool, device=d)),
+    "rand of int": lambda d: torch.rand(3, dtype=torch.int64, device=d),
+    "randn of int": lambda d: torch.randn(3, dtype=torch.int64, device=d),
     "product of bools": lambda d: torch.ones(300, 300, dtype=torch.bool, device=d).mm(
         torch.ones(300, 300, dtype=torch.bool, device=d)
     ),

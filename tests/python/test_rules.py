@@ -4,6 +4,7 @@
 import pytest
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_map
 
 import torch_spmd as spmd
 from torch_spmd import _C
@@ -20,7 +21,7 @@ def define(function, schema, device_types="cpu"):
     op = torch.library.custom_op(name, mutates_args=(), schema=schema, device_types=device_types)(
         function
     )
-    op.register_fake(lambda *args, **kwargs: torch.empty_like(function(*args, **kwargs)))
+    op.register_fake(lambda *args, **kwargs: tree_map(torch.empty_like, function(*args, **kwargs)))
     return op, name
 
 
@@ -74,6 +75,25 @@ def test_a_bias_is_added_once_and_terms_pass_through_linear_operands():
     result, kinds = collectives(lambda: op(d, w.to("spmd"), b.to("spmd")))
     torch.testing.assert_close(result, x @ w + b)
     assert kinds == ["all_reduce"]
+
+
+def test_a_result_that_is_the_same_in_every_shard():
+    def solve(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+        return torch.linalg.solve(a, b), a.inverse()
+
+    schema = "(Tensor a, Tensor b) -> (Tensor, Tensor)"
+    _, terms = define(solve, schema)
+    op, name = define(solve, schema)
+    a, b = torch.randn(4, 4) + 4 * torch.eye(4), torch.randn(4, 400)
+    spmd.register_rule(terms, "[m] [n], [m] k -> [n] k, [m] [n]")
+    with pytest.raises(AssertionError, match="factor 2 of size 400 in 2: result 1 differs"):
+        spmd.testing.check_rule(terms, a, b)
+    spmd.register_rule(name, "[m] [n], [m] k -> [n] k, = [m] [n]")
+    assert spmd.testing.check_rule(name, a, b) == 2
+    cut = spmd.mark_sharding(b.to("spmd"), spmd.make_mesh(MESH, ("x",)), (None, "x"))
+    results, kinds = collectives(lambda: torch.cat([t.flatten() for t in op(a.to("spmd"), cut)]))
+    torch.testing.assert_close(results, torch.cat([t.flatten() for t in solve(a, b)]))
+    assert "all_reduce" not in kinds
 
 
 def test_local_attributes_are_those_of_the_tile():

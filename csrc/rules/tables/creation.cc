@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "csrc/rules/promotion.h"
 #include "csrc/rules/registry.h"
+#include "csrc/util/status.h"
 
 namespace spmd::rules {
 namespace {
@@ -18,6 +19,13 @@ absl::StatusOr<OpFactors> ResultFactors(const OpCall& call) {
     f.factors.push_back({.size = call.results[0].dims[d]});
     f.results[0][d].push_back(d);
   }
+  return f;
+}
+
+// The numbers of a row are drawn together.
+absl::StatusOr<OpFactors> RowFactors(const OpCall& call) {
+  SPMD_ASSIGN_OR_RETURN(OpFactors f, BroadcastFactors(call));
+  for (int factor : f.results[0].back()) f.factors[factor].whole = true;
   return f;
 }
 
@@ -75,14 +83,26 @@ Types SizeTypes(const OpCall& call) {
 Types IotaTypes(const OpCall& call) {
   return std::vector<TensorType>{{DTypeOf(call), {call.attrs().GetInt("size")}}};
 }
+Types DrawnTypes(const OpCall& call) { return std::vector<TensorType>{call.operand(0)}; }
 Types DropoutTypes(const OpCall& call) {
   return std::vector<TensorType>{call.operand(0), {DType::kBool, call.operand(0).dims}};
+}
+
+// One number for each element of a parameter.
+Rule Drawn(absl::string_view op, FactorsFn factors) {
+  return Computed(op, factors)
+      .Local(LocalOffset)
+      .Types(DrawnTypes)
+      .Runtime({"seed", "counter"})
+      .Random();
 }
 
 }  // namespace
 
 std::vector<Rule> CreationRules() {
   std::vector<Rule> t = {
+      Drawn("spmd::binomial", BroadcastFactors),
+      Drawn("spmd::dirichlet", RowFactors),
       Computed("spmd::dropout", BroadcastFactors)
           .Local(LocalOffset)
           .Types(DropoutTypes)
@@ -90,11 +110,13 @@ std::vector<Rule> CreationRules() {
           .Random(),
       Computed("spmd::full", ResultFactors).Local(LocalSize).Types(SizeTypes).Runtime({"value"}),
       Computed("spmd::iota", ResultFactors).Local(LocalIota).Types(IotaTypes),
+      Drawn("spmd::poisson", BroadcastFactors),
       Computed("spmd::random", ResultFactors)
           .Local(LocalSizeAndOffset)
           .Types(SizeTypes)
           .Runtime({"seed", "counter", "p0", "p1"})
           .Random(),
+      Drawn("spmd::standard_gamma", BroadcastFactors),
   };
   // Small tables, made whole where they are needed.
   for (const char* op : {"eye", "eye.m", "linspace", "logspace", "tril_indices", "triu_indices"}) {

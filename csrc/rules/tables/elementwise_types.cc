@@ -14,19 +14,6 @@ TypesOrStatus Broadcast(const OpCall& call, DType dtype) {
   return std::vector<TensorType>{{dtype, std::move(dims)}};
 }
 
-DType RealOf(DType t) {
-  switch (t) {
-    case DType::kC32:
-      return DType::kF16;
-    case DType::kC64:
-      return DType::kF32;
-    case DType::kC128:
-      return DType::kF64;
-    default:
-      return t;
-  }
-}
-
 }  // namespace
 
 TypesOrStatus FloatTypes(const OpCall& call) {

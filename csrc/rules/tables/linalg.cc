@@ -32,7 +32,7 @@ absl::StatusOr<OpFactors> SolveFactors(const OpCall& call) {
       b.size() == 1 || (a.size() - 1 == b.size() && std::equal(b.begin(), b.end(), a.begin()));
   const char* rhs = vectors ? "... [n]" : FromTheLeft(call) ? "... [n] k" : "... k [n]";
   return FactorsByText(
-      call, absl::StrCat("... [m] [n], ", rhs, " -> ", rhs, ", ... [m] [n], ... [n], ..."));
+      call, absl::StrCat("... [m] [n], ", rhs, " -> ", rhs, ", = ... [m] [n], = ... [n], = ..."));
 }
 
 absl::StatusOr<OpFactors> LuSolveFactors(const OpCall& call) {
@@ -57,6 +57,22 @@ absl::StatusOr<OpFactors> CrossFactors(const OpCall& call) {
     f.factors[factor].whole = true;
   }
   return f;
+}
+
+absl::StatusOr<std::vector<TensorType>> LeastSquaresTypes(const OpCall& call) {
+  const TensorType &a = call.operand(0), &b = call.operand(1);
+  const Dims batch(a.dims.begin(), a.dims.end() - 2);
+  const int64_t rows = a.dims[a.rank() - 2], columns = a.dims[a.rank() - 1], sides = b.dims.back();
+  const DType real = RealOf(a.dtype);
+  const auto with = [&](std::initializer_list<int64_t> more) {
+    Dims dims = batch;
+    dims.insert(dims.end(), more);
+    return dims;
+  };
+  return std::vector<TensorType>{{a.dtype, with({columns, sides})},
+                                 {real, with({sides})},
+                                 {DType::kI64, batch},
+                                 {real, with({std::min(rows, columns)})}};
 }
 
 }  // namespace
@@ -93,7 +109,9 @@ std::vector<Rule> LinearAlgebraRules() {
       Computed("aten::linalg_solve_triangular", TriangularFactors),
       Einsum("aten::lu_unpack", "... [m] [n], ... [k] -> ... [m] [p]?, ... [m] [k]?, ... [k] [n]?"),
       Computed("aten::ormqr", OrmqrFactors),
-      Einsum("aten::triangular_solve", "... [n] k, ... [m] [n] -> ... [n] k, ... [m] [n]"),
+      Einsum("aten::triangular_solve", "... [n] k, ... [m] [n] -> ... [n] k, = ... [m] [n]"),
+      Einsum("spmd::lstsq", "... [m] [n], ... [m] k -> ... [n] k, ... k, = ..., = ... [p]")
+          .Types(LeastSquaresTypes),
   };
 }
 

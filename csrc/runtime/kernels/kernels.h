@@ -46,6 +46,27 @@ Tensor Random(IntArrayRef size, IntArrayRef offset, IntArrayRef global_size, int
 std::tuple<Tensor, Tensor> Dropout(const Tensor& input, double p, int64_t seed, int64_t counter,
                                    IntArrayRef offset, IntArrayRef global_size);
 
+// sampling.cc. Draws with a parameter per element, for the tile at `offset` of a tensor of
+// global_size. Parameters and result have one shape; Dirichlet's last dimension, whose elements sum
+// to 1, is whole.
+// Errors: c10::Error where a rate is below 0 or NaN.
+Tensor Poisson(const Tensor& rate, int64_t seed, int64_t counter, IntArrayRef offset,
+               IntArrayRef global_size);
+Tensor Binomial(const Tensor& count, const Tensor& prob, int64_t seed, int64_t counter,
+                IntArrayRef offset, IntArrayRef global_size);
+Tensor StandardGamma(const Tensor& alpha, int64_t seed, int64_t counter, IntArrayRef offset,
+                     IntArrayRef global_size);
+Tensor Dirichlet(const Tensor& alpha, int64_t seed, int64_t counter, IntArrayRef offset,
+                 IntArrayRef global_size);
+
+// lstsq.cc. As aten::linalg_lstsq, of a [..., m, n] and b [..., m, k] with equal batches: the
+// solution
+// [..., n, k], residuals [..., k], rank [...], singular values [..., min(m, n)]. What the driver
+// does not compute is zero, so that shapes depend on nothing else.
+std::tuple<Tensor, Tensor, Tensor, Tensor> Lstsq(const Tensor& a, const Tensor& b,
+                                                 std::optional<double> rcond,
+                                                 std::string_view driver);
+
 // embedding.cc. Rows [first_row, first_row + n) of the table are held; others give (and get)
 // nothing. `num_rows`: of the whole table, for an IndexError where an index is not of it; -1: any.
 Tensor Embedding(const Tensor& weight, const Tensor& indices, int64_t first_row,

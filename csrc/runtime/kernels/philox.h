@@ -23,6 +23,9 @@
 //   bernoulli    w < p0·2³²
 //   randint      p0 + ⌊w·(p1 − p0) / 2³²⌋ (or 2⁶⁴)
 //   others       by inversion of u = (w + ½)·2⁻³² (f64: 53 bits + ½)
+//
+// Draws that reject take as many words as they need (Poisson, binomial, gamma, Dirichlet): element
+// i has the blocks i + 2⁴⁰·k, k = 0, 1, …, of its own, four words each.
 #pragma once
 
 #include <array>

@@ -6,67 +6,15 @@
 
 #include <cmath>
 
-#include "absl/container/inlined_vector.h"
 #include "csrc/runtime/kernels/kernels.h"
 #include "csrc/runtime/kernels/philox.h"
+#include "csrc/runtime/kernels/tile_runs.h"
 
 namespace spmd::runtime::kernels {
 namespace {
 
 // Philox makes about one element per nanosecond: below this many a second thread does not pay.
 constexpr int64_t kGrain = 16384;
-
-// The elements of a tile as runs that are contiguous in the tile and in the global tensor.
-class TileRuns {
- public:
-  TileRuns(IntArrayRef size, IntArrayRef offset, IntArrayRef global_size)
-      : size_(size.begin(), size.end()), offset_(offset.begin(), offset.end()) {
-    TORCH_CHECK(size.size() == offset.size() && size.size() == global_size.size(),
-                "spmd::random: size ", size, ", offset ", offset, " and global_size ", global_size,
-                " must have one entry per dimension");
-    stride_.resize(size.size());
-    int64_t stride = 1;
-    for (int64_t d = static_cast<int64_t>(size.size()) - 1; d >= 0; --d) {
-      TORCH_CHECK(offset[d] >= 0 && offset[d] + size[d] <= global_size[d],
-                  "spmd::random: the tile at offset ", offset, " of size ", size,
-                  " is not inside the tensor of size ", global_size);
-      stride_[d] = stride;
-      stride *= global_size[d];
-    }
-    outer_ = static_cast<int64_t>(size.size());
-    while (outer_ > 0) {
-      --outer_;
-      run_ *= size[outer_];
-      if (size[outer_] != global_size[outer_]) break;
-    }
-  }
-
-  // Calls f(local, global, length) for the pieces of the tile's elements [begin, end).
-  template <typename F>
-  void ForEach(int64_t begin, int64_t end, const F& f) const {
-    while (begin < end) {
-      const int64_t column = begin % run_;
-      const int64_t length = std::min(run_ - column, end - begin);
-      f(begin, RunStart(begin / run_) + column, length);
-      begin += length;
-    }
-  }
-
- private:
-  int64_t RunStart(int64_t run) const {
-    int64_t start = 0;
-    for (int64_t d = outer_ - 1; d >= 0; --d) {
-      start += (offset_[d] + run % size_[d]) * stride_[d];
-      run /= size_[d];
-    }
-    for (size_t d = outer_; d < size_.size(); ++d) start += offset_[d] * stride_[d];
-    return start;
-  }
-
-  absl::InlinedVector<int64_t, 5> size_, offset_, stride_;
-  int64_t outer_ = 0;  // dimensions in front of those that make up a run
-  int64_t run_ = 1;
-};
 
 // Fills elements of a tile group by group: make(group number, buffer of kGroup) for each group that
 // the tile touches, store(local index, value) for its elements. A whole group is made even where

@@ -30,6 +30,10 @@ void DefineMatrixOps(torch::Library& l) {
          "conv_dweight(Tensor grad, Tensor input, int[] weight_size, int[] stride, int[] padding, "
          "int[] dilation, int groups) -> Tensor",
          &k::ConvDWeight);
+  Define(l, "lstsq",
+         "lstsq(Tensor a, Tensor b, float? rcond, str driver) -> (Tensor solution, Tensor "
+         "residuals, Tensor rank, Tensor singular_values)",
+         &k::Lstsq);
   Define(l, "attention",
          "attention(Tensor query, Tensor key, Tensor value, Tensor? attn_mask, bool is_causal, "
          "float? scale) -> (Tensor out, Tensor logsumexp)",
@@ -50,6 +54,21 @@ void DefineRandomOps(torch::Library& l) {
          "dropout(Tensor input, float p, int seed, int counter, int[] offset, int[] global_size) "
          "-> (Tensor out, Tensor mask)",
          &k::Dropout);
+  Define(l, "poisson",
+         "poisson(Tensor rate, int seed, int counter, int[] offset, int[] global_size) -> Tensor",
+         &k::Poisson);
+  Define(l, "binomial",
+         "binomial(Tensor count, Tensor prob, int seed, int counter, int[] offset, int[] "
+         "global_size) -> Tensor",
+         &k::Binomial);
+  Define(l, "standard_gamma",
+         "standard_gamma(Tensor alpha, int seed, int counter, int[] offset, int[] global_size) -> "
+         "Tensor",
+         &k::StandardGamma);
+  Define(l, "dirichlet",
+         "dirichlet(Tensor alpha, int seed, int counter, int[] offset, int[] global_size) -> "
+         "Tensor",
+         &k::Dirichlet);
 }
 
 void DefineIndexOps(torch::Library& l) {

@@ -101,5 +101,13 @@ TEST(EinsumText, TypesFollowTheText) {
             "f32[7,2,3,4]");
 }
 
+TEST(Einsum, ResultsThatAreTheSameInEveryShard) {
+  absl::StatusOr<EinsumPattern> pattern = ParseEinsum("[m] [n], [m] k -> [n] k, = [m] [n]");
+  ASSERT_TRUE(pattern.ok());
+  EXPECT_FALSE(pattern->results[0].same);
+  EXPECT_TRUE(pattern->results[1].same);
+  EXPECT_THAT(ParseEinsum("= m k -> m").status().message(), HasSubstr("'=' is for results only"));
+}
+
 }  // namespace
 }  // namespace spmd::rules

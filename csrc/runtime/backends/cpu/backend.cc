@@ -21,7 +21,10 @@ class CpuBackend : public Backend {
   const std::string& name() const override { return name_; }
   int64_t num_devices() const override { return num_devices_; }
   bool elastic() const override { return elastic_; }
-  const machine::Machine& machine() const override { return machine::Nominal(); }
+  const machine::Machine& machine() const override {
+    static const bool free_moves = EnvironmentFreeMoves();
+    return free_moves ? machine::NominalWithFreeMoves() : machine::Nominal();
+  }
   c10::Device torch_device(int64_t) const override { return c10::Device(c10::kCPU); }
   int64_t memory_limit() const override { return 0; }
   std::string Describe() const override {
