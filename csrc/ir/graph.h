@@ -112,7 +112,7 @@ absl::string_view ScalarKindName(ScalarKind kind);  // "bool" "int" "float" "com
 struct Output {
   ValueId value;
   ValueId becomes = kNoValue;  // the input whose buffer it replaces
-  // What a live buffer may hold on leaving: true allows an unreduced result to stay so.
+  // A gradient that later programs go on adding to: its terms need not be summed yet.
   bool may_stay_unreduced = false;
 };
 

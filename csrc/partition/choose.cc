@@ -691,11 +691,11 @@ class Chooser {
     if (optimistic) undecided_weight *= shared ? 0 : kUndecidedWeight;
     seconds = known + undecided_weight * (seconds - known);
     for (const ir::Output* output : outputs_of_[v]) {
+      if (LeavesAsTerms(graph_, *output, produced, grid)) continue;
       const std::optional<Sharding> required = RequiredAtOutput(graph_, *output);
       if (required) {
         want(*required, graph_.value(output->becomes).annotation->grid);
-      } else if (!output->may_stay_unreduced &&
-                 std::none_of(there.begin(), there.end(),
+      } else if (std::none_of(there.begin(), there.end(),
                               [](const Place& p) { return !p.sharding.IsUnreduced(); })) {
         want(produced.Reduced(), grid);
       }
@@ -773,7 +773,18 @@ Chosen Choose(const ir::Graph& graph, const std::vector<NodeFactors>& factors,
 
 std::optional<Sharding> RequiredAtOutput(const ir::Graph& graph, const ir::Output& output) {
   if (output.becomes == ir::kNoValue) return std::nullopt;
-  return graph.value(output.becomes).annotation->sharding.Closed();
+  return graph.value(output.becomes).annotation->sharding.Closed().Reduced();
+}
+
+bool LeavesAsTerms(const ir::Graph& graph, const ir::Output& output, const Sharding& produced,
+                   int grid) {
+  if (!output.may_stay_unreduced || !produced.IsUnreduced()) return false;
+  const ir::ValueId model = output.becomes != ir::kNoValue ? output.becomes : output.value;
+  const ir::Annotation& asked = *graph.value(model).annotation;
+  if (asked.grid != grid || asked.hold == ir::Hold::kCommitted) return false;
+  const TensorType& type = graph.type(output.value);
+  return cost::TileBytes(type, produced, graph.grid(grid)) <=
+         cost::TileBytes(type, asked.sharding.Closed(), graph.grid(grid));
 }
 
 bool IsConstraint(const ir::Graph& graph, ir::ValueId value) {

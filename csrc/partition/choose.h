@@ -30,9 +30,13 @@ struct Chosen {
 Chosen Choose(const ir::Graph& graph, const std::vector<propagate::NodeFactors>& factors,
               const machine::Machine& machine);
 
-// The sharding in which a value must leave the program: the buffer's own where it becomes one; any
-// reduced one (nullopt: as produced, reduced unless it may stay unreduced) elsewhere.
+// The sharding in which a value must leave the program, unless it leaves as terms: the buffer's own
+// where it becomes one; any reduced one (nullopt: as produced, reduced) elsewhere.
 std::optional<Sharding> RequiredAtOutput(const ir::Graph& graph, const ir::Output& output);
+// Whether an output that was produced so leaves as the terms of a sum, for a later program to go on
+// adding to: where it may, and a device holds no more than it would of the sum.
+bool LeavesAsTerms(const ir::Graph& graph, const ir::Output& output, const Sharding& produced,
+                   int grid);
 
 // True where the annotation of a node's result binds: users get the value in that sharding.
 bool IsConstraint(const ir::Graph& graph, ir::ValueId value);

@@ -170,12 +170,16 @@ class Resharder {
   void Outputs() {
     for (const ir::Output& output : graph_.outputs()) {
       program::ValueId p;
-      if (const std::optional<Sharding> required = RequiredAtOutput(graph_, output)) {
+      const program::ValueId produced = layouts_[output.value].front();
+      if (LeavesAsTerms(graph_, output, program_.values[produced].sharding,
+                        program_.values[produced].grid)) {
+        p = produced;
+      } else if (const std::optional<Sharding> required = RequiredAtOutput(graph_, output)) {
         p = Fetch(output.value, *required, graph_.value(output.becomes).annotation->grid, -1);
       } else {
         // As produced, or the nearest reduced layout that there already is.
-        p = layouts_[output.value].front();
-        if (program_.values[p].sharding.IsUnreduced() && !output.may_stay_unreduced) {
+        p = produced;
+        if (program_.values[p].sharding.IsUnreduced()) {
           for (program::ValueId q : layouts_[output.value]) {
             if (!program_.values[q].sharding.IsUnreduced()) {
               p = q;

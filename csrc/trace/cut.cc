@@ -27,8 +27,11 @@ struct Live {
   bool IsLost(TapeId id) const { return !lost.empty() && !lost[id].ok(); }
 };
 
-// Values that some Buffer still holds, in order of binding, each once.
-Live FindLive(const Tape& tape) {
+constexpr int kNoTask = -1;
+
+// Values that some Buffer still holds, in order of binding, each once. What ops of the autograd
+// task `ended` made are gradients that the next micro-step adds to.
+Live FindLive(const Tape& tape, int ended = kNoTask) {
   Live live;
   std::vector<int> output_of(tape.num_values(), -1);
   for (const Binding& binding : tape.bindings()) {
@@ -41,7 +44,9 @@ Live FindLive(const Tape& tape) {
       int& k = output_of[id];
       if (k < 0) {
         k = static_cast<int>(live.outputs.size());
-        live.outputs.push_back({id, kNoId});
+        const int record = tape.origin(id).record;
+        live.outputs.push_back(
+            {id, kNoId, ended != kNoTask && record >= 0 && tape.records()[record].task == ended});
       }
       // The input whose place it takes: of the same type, claimed once.
       if (live.outputs[k].becomes == kNoId && binding.before != kNoId &&
@@ -77,10 +82,23 @@ std::vector<absl::Status> LostValues(const Tape& tape) {
   return lost;
 }
 
-// The program's results include all that is alive, and settled Buffers keep their layouts.
+bool SameButForTerms(const Layout& a, const Layout& b) {
+  if (a == b) return true;
+  if (!a.sharding().IsUnreduced() && !b.sharding().IsUnreduced()) return false;
+  return Layout(a.grid(), a.sharding().Reduced(), a.dims()) ==
+         Layout(b.grid(), b.sharding().Reduced(), b.dims());
+}
+
+// The program's results include all that is alive, and settled Buffers keep their layouts, but that
+// gradients may be terms now and then a sum.
 bool Fits(const CachedProgram& cached, const Tape& tape, const Live& live) {
-  for (const int k : cached.inputs) {
-    if (live.IsLost(tape.inputs()[k].id)) return false;
+  const program::Program& program = cached.program->program();
+  for (size_t k = 0; k < cached.inputs.size(); ++k) {
+    const TapeInput& input = tape.inputs()[cached.inputs[k]];
+    if (live.IsLost(input.id)) return false;
+    const bool terms = input.settled != nullptr && input.settled->sharding().IsUnreduced();
+    const program::ValueId taken = program.inputs[k].value;
+    if (terms != program.values[taken].sharding.IsUnreduced()) return false;
   }
   for (const OutputSpec& wanted : live.outputs) {
     const auto it = std::find_if(cached.outputs.begin(), cached.outputs.end(),
@@ -90,7 +108,7 @@ bool Fits(const CachedProgram& cached, const Tape& tape, const Live& live) {
     const LayoutPtr& settled = tape.inputs()[tape.origin(wanted.becomes).input].settled;
     if (settled == nullptr) continue;
     const LayoutPtr& made = cached.layouts[it - cached.outputs.begin()];
-    if (made != settled && !(*made == *settled)) return false;
+    if (made != settled && !SameButForTerms(*made, *settled)) return false;
   }
   return true;
 }
@@ -158,7 +176,9 @@ absl::StatusOr<runtime::PendingRunPtr> Enqueue(Session::State& state, const Tape
     const ValuePtr& value = tape.value(tape.inputs()[cached.inputs[k]].id);
     if (!value->poison.ok()) return value->poison;
     if (value->host.defined()) {
-      value->layout = std::make_shared<const Layout>(program.LayoutOf(program.inputs[k].value));
+      const Layout wanted = program.LayoutOf(program.inputs[k].value);
+      value->layout =
+          std::make_shared<const Layout>(wanted.grid(), wanted.sharding().Reduced(), wanted.dims());
       value->tiles =
           runtime::Upload(value->host, *value->layout, *backend, LoadOptions(state).coalesce);
       value->host = at::Tensor();
@@ -383,7 +403,7 @@ absl::StatusOr<Layout> ProvisionalLayout(Session::State& state, TapeId value) {
   return compiled.program.LayoutOf(compiled.program.outputs[it - outputs.begin()].value);
 }
 
-absl::Status Cut(Session::State& state, const std::string& why) {
+absl::Status Cut(Session::State& state, const std::string& why, int64_t ended_task) {
   if (state.tape->bindings().empty()) {
     if (state.tape->num_values() > 0) state.tape = std::make_unique<Tape>();
     return absl::OkStatus();
@@ -392,8 +412,9 @@ absl::Status Cut(Session::State& state, const std::string& why) {
   Collect(state);
   const std::unique_ptr<Tape> tape = std::move(state.tape);
   state.tape = std::make_unique<Tape>();
+  const int ended = ended_task < 0 ? kNoTask : tape->TaskNumber(ended_task);
   tape->EndFollowing();
-  Live live = FindLive(*tape);
+  Live live = FindLive(*tape, ended);
   GiveUpDependents(*tape, live);
   if (live.outputs.empty()) return absl::OkStatus();
 
@@ -419,7 +440,11 @@ absl::Status Cut(Session::State& state, const std::string& why) {
   for (const auto& [buffer, before] : live.buffers) {
     if (before == kNoId || buffer->value->run != *run) continue;
     if (tape->type(before) == buffer->value->type) buffer->value->before = tape->value(before);
-    if (buffer->settled == nullptr) buffer->settled = buffer->value->layout;
+    const bool was_terms = buffer->settled != nullptr && buffer->settled->sharding().IsUnreduced();
+    if (buffer->settled == nullptr || was_terms ||
+        buffer->value->layout->sharding().IsUnreduced()) {
+      buffer->settled = buffer->value->layout;
+    }
   }
   ++state.statistics.runs;
   state.last_program = (*cached)->program;

@@ -135,9 +135,9 @@ void NoteMicroStep(Session::State& state, bool updates_first, int64_t graph_task
   }
   if (!state.accumulates) return;
   state.ending_task = graph_task;
-  torch::autograd::Engine::get_default_engine().queue_callback([] {
+  torch::autograd::Engine::get_default_engine().queue_callback([graph_task] {
     SessionLock lock;
-    ThrowIfError(Cut(*lock, "end of a backward pass"));
+    ThrowIfError(Cut(*lock, "end of a backward pass", graph_task));
   });
 }
 

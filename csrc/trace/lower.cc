@@ -33,6 +33,7 @@ class Lowering {
     for (const OutputSpec& o : outputs) {
       ir::Output output{values_[o.value]};
       if (o.becomes != kNoId) output.becomes = values_[o.becomes];
+      output.may_stay_unreduced = o.may_stay_unreduced;
       result_.graph.AddOutput(output);
     }
     return std::move(result_);

@@ -16,6 +16,7 @@ namespace spmd::trace {
 struct OutputSpec {
   TapeId value;
   TapeId becomes = kNoId;  // input of the tape whose buffer it replaces
+  bool may_stay_unreduced = false;
 };
 
 struct LowerOptions {

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "csrc/trace/lower.h"
 #include "csrc/trace/session.h"
 #include "csrc/trace/session_state.h"
@@ -239,8 +240,9 @@ absl::StatusOr<std::optional<ShardingInfo>> Session::ShardingOf(const at::Tensor
                       false,
                       buffer->value->pending,
                       {}};
-    for (const AxisId axis : layout->sharding().unreduced) {
-      info.unreduced.push_back(layout->grid()->AxesToString({axis}));
+    if (layout->sharding().IsUnreduced()) {
+      const std::string names = layout->grid()->AxesToString(layout->sharding().unreduced);
+      info.unreduced = absl::StrSplit(names, ',');
     }
     return info;
   }

@@ -122,9 +122,11 @@ class GilReleased {
 
 // Appends a record with the task and the user's line of the moment.
 TapeId AppendRecord(Session::State& state, Record record, absl::Span<const TensorType> results);
-// Runs what is pending. `why` is for explain_compile. Requires: the lock is held.
+// Runs what is pending. `why` is for explain_compile. `ended_task`: the autograd task that has just
+// ended with gradients which later passes add to; these may stay the terms of a sum. Requires: the
+// lock is held.
 // Errors: the program's; what was pending is then lost and says so when read.
-absl::Status Cut(Session::State& state, const std::string& why);
+absl::Status Cut(Session::State& state, const std::string& why, int64_t ended_task = -1);
 // Waits for the run and says how it went. After a signal whose handler raises (Ctrl-C), programs
 // that have not started are dropped, the others waited for, and the handler's exception is thrown.
 absl::Status WaitFor(Session::State& state, const runtime::PendingRun& run);
