@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Gradients that micro-steps add to are the terms of a sum until a step reads them."""
 
+import collections
 import copy
 
 import pytest
@@ -151,13 +152,40 @@ def test_data_parallel_gradients_are_reduced_once(to_none):
         assert sum(every) == 2 * held * 3 // 4  # one all-reduce over four devices
 
 
-def test_gradients_that_are_cut_are_not_held_whole():
-    """Fully sharded, terms would take four times the room: each micro-step scatters them."""
+def rows_of(kind):
+    """Collectives of weights and gradients, of a micro-step with many rows and of the step."""
     model = make_model("fsdp", "spmd")
-    for k in range(3):
-        micro_step(model, k, "spmd", "fsdp")
-    for p in model.parameters():
-        assert not spmd.sharding_of(p.grad).unreduced
+    if kind == "marked":
+        for p in model.parameters():
+            p.grad = torch.zeros_like(p)
+            spmd.mark_sharding(p.grad, mesh_of("fsdp"), ("x",) + (None,) * (p.dim() - 1))
+    steps = torch.optim.AdamW(model.parameters(), 1e-2)
+    x = spmd.mark_sharding(torch.randn(4096, 24).double().to("spmd"), mesh_of("fsdp"), ("x", None))
+    for _ in range(3):
+        _C.forget_programs()
+        steps.zero_grad(set_to_none=kind != "marked")
+        for _ in range(3):
+            model(x).square().mean().backward()
+        spmd.sync(wait=True)
+        micro = collections.Counter(r[0] for p in _C.programs() for r in p.collectives())
+        _C.forget_programs()
+        steps.step()
+        spmd.sync(wait=True)
+    step = collections.Counter(r[0] for p in _C.programs() for r in p.collectives())
+    return micro, step
+
+
+def test_fully_sharded_gradients_are_scattered_once():
+    micro, step = rows_of("free")
+    assert "reduce_scatter" not in micro
+    assert step == {"reduce_scatter": 1}
+
+
+def test_marked_gradients_are_scattered_in_each_micro_step():
+    """For those who have no room for whole terms."""
+    micro, step = rows_of("marked")
+    assert micro["reduce_scatter"] >= 1
+    assert not step
 
 
 def accumulated():
