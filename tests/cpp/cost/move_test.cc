@@ -38,7 +38,9 @@ Sharding RandomSharding(const Grid& grid, int rank, bool terms, std::mt19937& rn
 // (devices that differ in the step's axes only), and with all terms of it when terms are reduced.
 void CheckStep(const GridPtr& grid, const TensorType& type, const Sharding& before,
                const MoveStep& step) {
-  if (step.kind == MoveKind::kExchange || step.kind == MoveKind::kTerm) return;
+  if (step.kind == MoveKind::kExchange || step.kind == MoveKind::kPermute ||
+      step.kind == MoveKind::kTerm)
+    return;
   const Layout from(grid, before, type.dims);
   const Layout to(grid, step.result, type.dims);
   const int64_t group = step.kind == MoveKind::kSlice ? 1 : grid->size(step.axes);
@@ -84,8 +86,8 @@ class Plans : public ::testing::Test {
     const TensorType type{DType::kF32, dims};
     const MovePlan plan = PlanMove(type, *grid_, *Sharding::Parse(from, *grid_),
                                    *Sharding::Parse(to, *grid_), machine::Nominal());
-    static const char* const kNames[] = {"slice",      "all_gather",     "all_to_all", "exchange",
-                                         "all_reduce", "reduce_scatter", "term"};
+    static const char* const kNames[] = {"slice",    "all_gather", "all_to_all",     "permute",
+                                         "exchange", "all_reduce", "reduce_scatter", "term"};
     std::string text;
     for (const MoveStep& s : plan.steps) {
       if (!text.empty()) text += " ";
