@@ -59,11 +59,14 @@ class UsualPlan {
     return EffectiveChunk(s.dims[d], type_.dims[d], grid_);
   }
 
-  void Push(MoveKind kind, AxisList axes, int dim, int to_dim = -1) {
+  // A step from `before` to where the plan is now.
+  void Push(const Sharding& before, MoveKind kind, AxisList axes, int dim, int to_dim = -1) {
     double bytes = 0, seconds = 0;
     if (kind != MoveKind::kSlice) {
-      bytes =
-          WireBytes(kind, static_cast<double>(TileBytes(type_, current_, grid_)), grid_.size(axes));
+      bytes = kind == MoveKind::kAllGather || kind == MoveKind::kAllToAll
+                  ? DescribeExchange(type_, grid_, before, current_).bytes
+                  : ReductionBytes(kind, static_cast<double>(TileBytes(type_, current_, grid_)),
+                                   grid_.size(axes));
       seconds = StepSeconds(kind, bytes, 1, LinkBandwidth(machine_, grid_, MaskOf(axes)), machine_);
     }
     steps_.push_back(
@@ -119,7 +122,7 @@ class UsualPlan {
       const int64_t chunk = ChunkAfterAppending(d, run);
       if (chunk == 0) continue;
       SetDim(d, Concat(current_.dims[d].axes, run), chunk);
-      Push(MoveKind::kSlice, run, d);
+      Push(current_, MoveKind::kSlice, run, d);
     }
   }
 
@@ -136,7 +139,7 @@ class UsualPlan {
       if (chunk == 0) continue;
       DropUnreduced(MaskOf(run));
       SetDim(d, Concat(current_.dims[d].axes, run), chunk);
-      Push(MoveKind::kReduceScatter, run, d);
+      Push(current_, MoveKind::kReduceScatter, run, d);
       Slices();
     }
     AxisList rest;
@@ -145,7 +148,7 @@ class UsualPlan {
     }
     if (rest.empty()) return;
     DropUnreduced(MaskOf(rest));
-    Push(MoveKind::kAllReduce, rest, -1);
+    Push(current_, MoveKind::kAllReduce, rest, -1);
     Slices();
   }
 
@@ -187,9 +190,10 @@ class UsualPlan {
         if (e == d) continue;
         const int64_t chunk = ChunkAfterAppending(e, run);
         if (chunk == 0) continue;
+        const Sharding before = current_;
         RemoveMinor(d, run);
         SetDim(e, Concat(current_.dims[e].axes, run), chunk);
-        Push(MoveKind::kAllToAll, run, d, e);
+        Push(before, MoveKind::kAllToAll, run, d, e);
         return true;
       }
     }
@@ -199,8 +203,9 @@ class UsualPlan {
   bool TryGather(int d) {
     const AxisList surplus = Surplus(d);
     if (surplus.empty()) return false;
+    const Sharding before = current_;
     RemoveMinor(d, surplus);
-    Push(MoveKind::kAllGather, surplus, d);
+    Push(before, MoveKind::kAllGather, surplus, d);
     return true;
   }
 

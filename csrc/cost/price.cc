@@ -111,23 +111,9 @@ double LinkBandwidth(const machine::Machine& machine, const Grid& grid, AxisMask
   return axes == 0 ? machine.link_bandwidth : machine.link_bandwidth * slowest;
 }
 
-double WireBytes(MoveKind kind, double out, int64_t n) {
+double ReductionBytes(MoveKind kind, double out, int64_t n) {
   const double others = static_cast<double>(n - 1);
-  switch (kind) {
-    case MoveKind::kAllGather:
-    case MoveKind::kAllToAll:
-      return out * others / static_cast<double>(n);
-    case MoveKind::kReduceScatter:
-      return out * others;
-    case MoveKind::kAllReduce:
-      return 2 * out * others / static_cast<double>(n);
-    case MoveKind::kSlice:
-    case MoveKind::kTerm:
-    case MoveKind::kPermute:
-    case MoveKind::kExchange:
-      break;
-  }
-  return 0;
+  return kind == MoveKind::kAllReduce ? 2 * out * others / static_cast<double>(n) : out * others;
 }
 
 Exchange DescribeExchange(const TensorType& type, const Grid& grid, const Sharding& from,
@@ -169,10 +155,8 @@ Exchange DescribeExchange(const TensorType& type, const Grid& grid, const Shardi
     for (int a = 0; a < grid.num_axes(); ++a) {
       if (changed & MaskOf(static_cast<AxisId>(a))) axes.push_back(static_cast<AxisId>(a));
     }
-    const double exact = grid.size(axes) <= kMaxDevices
-                             ? static_cast<double>(MostLacked(dims, axes, grid))
-                             : MostLackedOfMany(dims);
-    lacked = std::max(lacked, exact);
+    lacked = grid.size(axes) <= kMaxDevices ? static_cast<double>(MostLacked(dims, axes, grid))
+                                            : std::max(lacked, MostLackedOfMany(dims));
   }
   exchange.bytes = rest * lacked;
   exchange.starts = std::max(exchange.starts, 1);

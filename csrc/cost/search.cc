@@ -20,7 +20,9 @@ namespace {
 constexpr int kMaxRank = 6;
 constexpr int kMaxAtoms = 8;
 constexpr int kSeparateAxes = 4;
-constexpr int kMaxExpanded = 512;
+// States from which steps are tried; each has more of them the more dimensions there are.
+constexpr int kMaxExpanded = 128;
+constexpr int kMaxExpandedOfMany = 32;
 
 // Sub-axes that travel together.
 struct Atom {
@@ -86,8 +88,15 @@ struct Reached {
   Step step;
   int before = -1;
   double seconds = 0;
-  int steps = 0;
+  int effort = 0;
 };
+
+// Decides between equal prices: few steps; rather two collectives that have names than an exchange,
+// of which backends know less; slices hardly count.
+int EffortOf(MoveKind kind) {
+  if (kind == MoveKind::kSlice) return 1;
+  return kind == MoveKind::kExchange ? 24 : 8;
+}
 
 class MoveSearch {
  public:
@@ -97,7 +106,7 @@ class MoveSearch {
 
   std::optional<absl::InlinedVector<MoveStep, 2>> Run(double limit) {
     limit_ = limit;
-    if (rank_ > kMaxRank || !MakeAtoms()) return std::nullopt;
+    if (!FindPace() || rank_ > kMaxRank || !MakeAtoms()) return std::nullopt;
     const State start = ToState(from_);
     target_ = ToState(to_);
     kept_ = from_.reduce_kind == to_.reduce_kind ? start.unreduced & target_.unreduced : 0;
@@ -110,21 +119,22 @@ class MoveSearch {
     }
     tile_ = tile;
     holders_ = static_cast<double>(holders);
-    if (AtLeast(start) >= limit_) return std::nullopt;
     std::set<int64_t> products = {1};
     for (const Atom& atom : atoms_) {
       const std::set<int64_t> before = products;
       for (int64_t p : before) products.insert(p * atom.size);
     }
     products_.assign(std::next(products.begin()), products.end());
-    parts_matter_ = slowest_ != fastest_ || !IsEven(start) || !IsEven(target_);
+    shards_are_even_ = even_ = IsEven(start) && IsEven(target_);
+    for (int64_t n : type_.dims) even_ = even_ && n % products_.back() == 0;
+    if (AtLeast(start) >= limit_) return std::nullopt;
     Push(start, {}, -1);
     for (int expanded = 0; !queue_.empty(); ++expanded) {
       const int at = queue_.top().reached;
       queue_.pop();
       if (best_.at(reached_[at].state) != at) continue;  // there is a cheaper way by now
       if (IsGoal(reached_[at].state)) return StepsTo(at);
-      if (expanded == kMaxExpanded) return std::nullopt;
+      if (expanded == (rank_ <= 3 ? kMaxExpanded : kMaxExpandedOfMany)) return std::nullopt;
       Expand(at);
     }
     return std::nullopt;
@@ -133,11 +143,11 @@ class MoveSearch {
  private:
   struct Entry {
     double at_least;
-    int steps;
+    int effort;
     int reached;
     bool operator<(const Entry& other) const {  // the largest comes first
-      return std::tie(at_least, steps, reached) >
-             std::tie(other.at_least, other.steps, other.reached);
+      return std::tie(at_least, effort, reached) >
+             std::tie(other.at_least, other.effort, other.reached);
     }
   };
 
@@ -164,13 +174,21 @@ class MoveSearch {
     return together && (used || grid_.axis(a).axis == grid_.axis(b).axis);
   }
 
-  // False where there are too many.
-  bool MakeAtoms() {
+  // False where nothing is cheaper than to send each device what it lacks at once: axes are alike,
+  // and no terms to be reduced.
+  bool FindPace() {
     for (int i = 0; i < grid_.num_axes(); ++i) {
       const double bandwidth = grid_.axis(static_cast<AxisId>(i)).bandwidth;
       fastest_ = std::max(fastest_, bandwidth);
       slowest_ = std::min(slowest_, bandwidth);
     }
+    AxisMask leaving = from_.UnreducedAxes();
+    if (from_.reduce_kind == to_.reduce_kind) leaving &= ~to_.UnreducedAxes();
+    return slowest_ != fastest_ || leaving != 0;
+  }
+
+  // False where there are too many.
+  bool MakeAtoms() {
     const AxisMask used = from_.UsedAxes() | to_.UsedAxes();
     separate_ = grid_.num_axes() <= kSeparateAxes;
     for (const bool idle : {false, true}) {
@@ -283,18 +301,19 @@ class MoveSearch {
 
   bool IsGoal(const State& s) const { return s.SameDims(target_) && (s.unreduced & ~kept_) == 0; }
 
-  // Seconds that any steps from s to the target take, were all axes as fast as the fastest and all
-  // shards even: uneven ones only make tiles larger.
+  // Seconds that any steps from s to the target take at least, at the pace of the fastest axis.
   //
-  // Bytes: with W the bytes of the tile and h the devices that hold a target tile,
-  //   nothing to reduce         what a device lacks of W: exact, see DescribeExchange
-  //   n terms, h holders        n-1 messages of W/h to the first, W to each of the other h-1:
+  // Bytes, with W those of a target tile (of the mean one where shards are uneven) and h the
+  // devices that hold the same:
+  //   nothing to reduce, even   what a device lacks of W: exact, see DescribeExchange
+  //   nothing to reduce         W less what is held by as many devices before as after
+  //   n terms                   n-1 messages of W/h to the first, W to each of the other h-1:
   //                             (W·(n-1) + W·(h-1)) / h per device
   // Starts: a reduction; and one for each dimension that axes leave, since a gather and an
   // all-to-all take axes from one dimension, and an exchange has as many starts as dimensions.
   double AtLeast(const State& s) const {
     const AtomMask leaving = s.unreduced & ~kept_;
-    double kept = 1;
+    double kept = 1, fewer = 1;
     int surplus = 0;
     for (int d = 0; d < rank_; ++d) {
       const AtomList have = s.lists[d], want = target_.lists[d];
@@ -302,11 +321,12 @@ class MoveSearch {
       const int common = CommonPrefix(have, want);
       const int64_t gone = SizeOfList(Tail(have, Length(have) - common));
       const int64_t come = SizeOfList(Tail(want, Length(want) - common));
+      fewer *= static_cast<double>(come) / static_cast<double>(gone);
       if (gone == 1) continue;
       ++surplus;
       kept = come == 1 ? kept / static_cast<double>(gone) : 0;
     }
-    double bytes = tile_ * (1 - kept);
+    double bytes = tile_ * (1 - (even_ ? kept : std::min(fewer, 1.0)));
     if (leaving != 0) {
       // Where terms that could have stayed are reduced, most devices will have nothing to hold.
       const bool more = (s.unreduced & kept_) != kept_;
@@ -316,30 +336,52 @@ class MoveSearch {
     return starts * machine_.latency + bytes / (machine_.link_bandwidth * fastest_);
   }
 
+  // Of bytes alone, for all that is left at once: no way round is cheaper where axes are alike.
+  double SecondsAtOnce(const State& s) const {
+    State there = target_;
+    there.unreduced = s.unreduced;
+    return DescribeExchange(type_, grid_, ToSharding(s), ToSharding(there)).bytes /
+           (machine_.link_bandwidth * fastest_);
+  }
+
   // --- steps ---
 
   void Push(State state, const Step& step, int before) {
     Reached next{state, step, before, 0, 0};
     if (before >= 0) {
       next.seconds = reached_[before].seconds + step.seconds;
-      next.steps = reached_[before].steps + 1;
+      next.effort = reached_[before].effort + EffortOf(step.kind);
     }
-    const double at_least = next.seconds + AtLeast(state);
+    double at_least = next.seconds + AtLeast(state);
     if (at_least >= limit_) return;
+    if (!even_ && slowest_ == fastest_ && (state.unreduced & ~kept_) == 0 &&
+        !state.SameDims(target_)) {
+      at_least = std::max(at_least, next.seconds + SecondsAtOnce(state));
+      if (at_least >= limit_) return;
+    }
     const int number = static_cast<int>(reached_.size());
     const auto [it, inserted] = best_.try_emplace(state, number);
     if (!inserted) {
       const Reached& known = reached_[it->second];
-      if (std::tie(next.seconds, next.steps) >= std::tie(known.seconds, known.steps)) return;
+      if (std::tie(next.seconds, next.effort) >= std::tie(known.seconds, known.effort)) return;
       it->second = number;
     }
     reached_.push_back(next);
-    queue_.push({at_least, next.steps, number});
+    queue_.push({at_least, next.effort, number});
   }
 
   void Collective(const State& after, MoveKind kind, AtomList run, int dim, int to_dim,
                   int before) {
-    const double bytes = WireBytes(kind, TileOf(after), SizeOfList(run));
+    double bytes;
+    if (kind == MoveKind::kAllReduce || kind == MoveKind::kReduceScatter) {
+      bytes = ReductionBytes(kind, TileOf(after), SizeOfList(run));
+    } else if (even_) {
+      const double n = static_cast<double>(SizeOfList(run));
+      bytes = TileOf(after) * (n - 1) / n;
+    } else {
+      bytes = DescribeExchange(type_, grid_, ToSharding(reached_[before].state), ToSharding(after))
+                  .bytes;
+    }
     const double seconds = StepSeconds(kind, bytes, 1, BandwidthOf(run), machine_);
     Push(after, {kind, run, dim, to_dim, bytes, seconds}, before);
   }
@@ -401,7 +443,12 @@ class MoveSearch {
     Moves(s, at);
     State there;
     there.unreduced = s.unreduced;
-    if (parts_matter_ && separate_) ExchangeToAll(s, there, 0, at);
+    const bool alike = slowest_ == fastest_, reduced = (s.unreduced & ~kept_) == 0;
+    if (separate_ && !(alike && (reduced || rank_ > 2 || shards_are_even_))) {
+      ExchangeToAll(s, there, 0, at);
+    } else if (!reduced && !shards_are_even_) {
+      MoveBoundaries(s, at);
+    }
     there = target_;
     there.unreduced = s.unreduced;
     if ((AtomsOfDims(there) & s.unreduced) == 0) ExchangeTo(s, there, at);
@@ -486,6 +533,19 @@ class MoveSearch {
     Push(after, {e.kind, 0, -1, -1, e.bytes, seconds}, at);
   }
 
+  // Where all axes are alike, an exchange to anything but the target gains little, but that terms
+  // can be scattered behind boundaries that lie right. Of tensors of many dimensions nothing else
+  // is tried.
+  void MoveBoundaries(const State& s, int at) {
+    for (int d = 0; d < rank_; ++d) {
+      if (s.lists[d] == 0) continue;
+      State uncut = s;
+      uncut.lists[d] = 0;
+      uncut.chunks[d] = 0;
+      Cut(uncut, d, s.lists[d], [&](const State& after) { ExchangeTo(s, after, at); });
+    }
+  }
+
   // To every way to cut the dimensions from `first` on, behind what `after` has.
   void ExchangeToAll(const State& s, const State& after, int first, int at) {
     ExchangeTo(s, after, at);
@@ -530,9 +590,8 @@ class MoveSearch {
   AtomMask kept_ = 0;  // terms that may stay
   double tile_ = 0;    // bytes of a target tile, were all even
   double holders_ = 1;
-  // Where all axes are alike and all shards even, an exchange to anything but the target gains
-  // nothing: each device can be sent what it lacks at once.
-  bool parts_matter_ = false;
+  bool even_ = false;             // all shards of all states are
+  bool shards_are_even_ = false;  // those of the source and the target
   std::vector<Reached> reached_;
   absl::flat_hash_map<State, int> best_;  // looked up only, never walked
   std::priority_queue<Entry> queue_;

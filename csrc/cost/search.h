@@ -5,10 +5,11 @@
 // with a bound from below on what is left: every device must be sent what it lacks, and every sum
 // of n terms takes n-1 messages for the first device that has it and one for each other.
 //
-// On up to kSeparateAxes sub-axes all steps are tried; on more, sub-axes that stay side by side
-// travel together. The search gives up after kMaxExpanded states, or at once where there is more to
-// tell apart than fits a state. Ties go to what was found first, so the result depends on nothing
-// but the arguments.
+// Without terms to reduce, where all axes are alike, there is nothing to find. Elsewhere, on up to
+// kSeparateAxes sub-axes, sub-axes travel one by one; on more, those that stay side by side travel
+// together. The search gives up after kMaxExpanded states, or at once where there is more to tell
+// apart than fits a state: the usual plan stands. Ties go to what was found first, so the result
+// depends on nothing but the arguments.
 #pragma once
 
 #include <optional>

@@ -199,12 +199,23 @@ class AllMoves {
     if (!gone.empty()) return Reduction(a, b, gone, added, dims_stay, leaves + others == 0);
     double best = kNever;
     if (others == 0 && leaves == 0 && comes == 1) return 0;  // a slice
-    const double n = static_cast<double>(grid_->size(left));
+    if (dims_stay) return kNever;
+    const double bytes = MostLacked(a, b);
     if (others == 0 && leaves == 1 && (comes == 0 || (comes == 1 && left == added))) {
-      best = machine_.latency + Tile(b) * (n - 1) / n / Slowest(left);
+      best = machine_.latency + bytes / Slowest(left);
     }
-    if (!dims_stay) best = std::min(best, ExchangePrice(a, b));
-    return best;
+    return std::min(best, ExchangePrice(a, b, bytes));
+  }
+
+  // Bytes that the worst-off device lacks, device by device.
+  double MostLacked(const Sharding& a, const Sharding& b) const {
+    const Layout from(grid_, a, case_.dims), to(grid_, b, case_.dims);
+    int64_t most = 0;
+    for (int64_t p = 0; p < grid_->num_devices(); ++p) {
+      const Box need = to.BoxAt(p);
+      most = std::max(most, NumElements(need) - NumElements(Intersect(need, from.BoxAt(p))));
+    }
+    return 4.0 * static_cast<double>(most);
   }
 
   double Reduction(const Sharding& a, const Sharding& b, const AxisList& gone,
@@ -219,22 +230,13 @@ class AllMoves {
     return machine_.latency + Tile(b) * (n - 1) / Slowest(gone);
   }
 
-  // What the worst-off device lacks, device by device; but no less than what collectives that do
-  // the same are charged for the largest tile.
-  double ExchangePrice(const Sharding& a, const Sharding& b) const {
-    const Layout from(grid_, a, case_.dims), to(grid_, b, case_.dims);
-    int64_t most = 0;
-    for (int64_t p = 0; p < grid_->num_devices(); ++p) {
-      const Box need = to.BoxAt(p);
-      most = std::max(most, NumElements(need) - NumElements(Intersect(need, from.BoxAt(p))));
-    }
+  // Axes along which copies were are not crossed. One start per dimension that axes leave.
+  double ExchangePrice(const Sharding& a, const Sharding& b, double bytes) const {
     AxisList crossed;
     int starts = 0;
-    double has = 1;
     for (int d = 0; d < rank(); ++d) {
-      AxisList x = a.dims[d].axes, y = b.dims[d].axes;
+      AxisList x = a.dims[d].axes, y = b.dims[d].axes, common;
       if (x == y && Chunk(a, d) == Chunk(b, d)) continue;
-      AxisList common;
       while (!x.empty() && !y.empty() && x[0] == y[0]) {
         common.push_back(x[0]);
         x.erase(x.begin());
@@ -243,14 +245,12 @@ class AllMoves {
       const bool aligned =
           common.empty() || Chunk(a, d) * grid_->size(x) == Chunk(b, d) * grid_->size(y);
       for (const AxisList& list : {x, y, aligned ? AxisList() : common}) {
-        for (AxisId axis : list) {  // along others there are copies
+        for (AxisId axis : list) {
           if (a.DimAxes() & MaskOf(axis)) crossed.push_back(axis);
         }
       }
       starts += !x.empty();
-      if (!x.empty()) has = y.empty() ? has / static_cast<double>(grid_->size(x)) : 0;
     }
-    const double bytes = std::max(4.0 * static_cast<double>(most), Tile(b) * (1 - has));
     return machine_.latency * std::max(starts, 1) + bytes / Slowest(crossed);
   }
 

@@ -117,6 +117,43 @@ TEST_F(Plans, WhatIsReducedIsCutFirst) {
             "slice(data) all_reduce(model)");
 }
 
+TEST_F(Plans, AnOrderOfAxesIsAPermute) {
+  EXPECT_EQ(Kinds("{data,model}", "{model,data}", {8}), "permute()");
+  EXPECT_EQ(Kinds("{model} unreduced(sum){data}", "{data,model}", {1 << 20}),
+            "reduce_scatter(data) permute()");
+}
+
+TEST_F(Plans, WhatIsKeptIsSentOnly) {
+  EXPECT_EQ(Kinds("{data,model},{},{}", "{},{data},{model}", {8, 8, 8}), "exchange()");
+  EXPECT_EQ(Kinds("{data},{}", "{model},{data}", {8, 8}), "exchange()");
+}
+
+TEST_F(Plans, BoundariesMoveBeforeTermsAreScattered) {
+  EXPECT_EQ(Kinds("{data} unreduced(sum){model}", "{data,model}", {(1 << 20) + 1}),
+            "exchange() reduce_scatter(model)");
+}
+
+TEST_F(Plans, IdleAxesShareAReduction) {
+  const std::string terms = "{},{} unreduced(sum){model}";
+  EXPECT_EQ(Kinds(terms, "{},{}", {8, 8}), "all_reduce(model)");
+  EXPECT_EQ(Kinds(terms, "{},{}", {4096, 4096}), "slice(data) all_reduce(model) all_gather(data)");
+}
+
+class SlowAxis : public Plans {
+ protected:
+  SlowAxis() { grid_ = *Grid::Parse("[node=2@0.1, gpu=4]"); }
+};
+
+TEST_F(SlowAxis, FastAxesMakeThePieceSmallerThatGoesOverIt) {
+  const std::string terms = "{},{} unreduced(sum){node,gpu}";
+  EXPECT_EQ(Kinds(terms, "{},{}", {8, 8}), "all_reduce(node,gpu)");
+  EXPECT_EQ(Kinds(terms, "{},{}", {4096, 4096}),
+            "reduce_scatter(gpu) all_reduce(node) all_gather(gpu)");
+  EXPECT_EQ(Kinds("{node},{}", "{},{}", {4096, 4096}),
+            "slice(gpu) all_gather(node) all_gather(gpu)");
+  EXPECT_EQ(Kinds("{gpu,node},{}", "{},{}", {4096, 4096}), "all_gather(node) all_gather(gpu)");
+}
+
 TEST_F(Plans, BoundariesThatDoNotMergeAreExchanged) {
   // Ten rows by eight are chunks of two, by two chunks of five.
   EXPECT_EQ(Kinds("{data,model}", "{data}", {10}), "exchange()");
