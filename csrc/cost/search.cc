@@ -20,9 +20,11 @@ namespace {
 constexpr int kMaxRank = 6;
 constexpr int kMaxAtoms = 8;
 constexpr int kSeparateAxes = 4;
-// States from which steps are tried; each has more of them the more dimensions there are.
+// States from which steps are tried. The more dimensions, the more steps; where their shards are
+// uneven (images), the bound from below is weak, and a search that finds nothing would look at all.
 constexpr int kMaxExpanded = 128;
 constexpr int kMaxExpandedOfMany = 32;
+constexpr int kMaxExpandedOfUneven = 8;
 
 // Sub-axes that travel together.
 struct Atom {
@@ -129,12 +131,15 @@ class MoveSearch {
     for (int64_t n : type_.dims) even_ = even_ && n % products_.back() == 0;
     if (AtLeast(start) >= limit_) return std::nullopt;
     Push(start, {}, -1);
+    const int most = rank_ <= 3         ? kMaxExpanded
+                     : shards_are_even_ ? kMaxExpandedOfMany
+                                        : kMaxExpandedOfUneven;
     for (int expanded = 0; !queue_.empty(); ++expanded) {
       const int at = queue_.top().reached;
       queue_.pop();
       if (best_.at(reached_[at].state) != at) continue;  // there is a cheaper way by now
       if (IsGoal(reached_[at].state)) return StepsTo(at);
-      if (expanded == (rank_ <= 3 ? kMaxExpanded : kMaxExpandedOfMany)) return std::nullopt;
+      if (expanded == most) return std::nullopt;
       Expand(at);
     }
     return std::nullopt;

@@ -133,6 +133,13 @@ TEST_F(Plans, BoundariesMoveBeforeTermsAreScattered) {
             "exchange() reduce_scatter(model)");
 }
 
+TEST_F(Plans, TermsOfAnotherKindAreReducedFirst) {
+  EXPECT_EQ(Kinds("{},{} unreduced(sum){data}", "{},{} unreduced(max){data}", {8, 8}),
+            "all_reduce(data) term(data)");
+  EXPECT_EQ(Kinds("{},{} unreduced(sum){data}", "{},{} unreduced(sum){data,model}", {8, 8}),
+            "term(model)");
+}
+
 TEST_F(Plans, IdleAxesShareAReduction) {
   const std::string terms = "{},{} unreduced(sum){model}";
   EXPECT_EQ(Kinds(terms, "{},{}", {8, 8}), "all_reduce(model)");
