@@ -23,7 +23,7 @@ constexpr int kSeparateAxes = 4;
 // States from which steps are tried. The more dimensions, the more steps; where their shards are
 // uneven (images), the bound from below is weak, and a search that finds nothing would look at all.
 constexpr int kMaxExpanded = 128;
-constexpr int kMaxExpandedOfMany = 32;
+constexpr int kMaxExpandedOfMany = 16;
 constexpr int kMaxExpandedOfUneven = 8;
 
 // Sub-axes that travel together.
