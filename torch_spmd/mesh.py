@@ -22,13 +22,18 @@ class Mesh:
         device_ids: device numbers, in any order, all of the backend's or some; a list or an array.
         mesh_shape: the axes' sizes; their product is the number of devices.
         axis_names: one name per axis; without them the axes are called "axis0", "axis1", …
+        axis_bandwidths: per axis, the bandwidth of the links along it as a multiple of the
+            machine's: 0.1 where they are ten times slower, as between nodes. Moves and cuts are
+            chosen by it; where several meshes share devices, the least that any of them says
+            holds. The default is 1 for every axis.
         backend: the name of the backend; the default is the process's.
 
     Immutable, comparable, hashable.
 
     Errors:
         ValueError: the sizes do not multiply to the number of devices; duplicate or negative ids;
-            a wrong number of names or repeated ones; more devices than the backend has, where that
+            a wrong number of names or repeated ones; a wrong number of bandwidths or one that is
+            no positive number; more devices than the backend has, where that
             number is fixed; another backend than the process's.
 
     Example:
@@ -36,6 +41,8 @@ class Mesh:
         >>> mesh = spmd.Mesh(range(8), (2, 4), ("data", "model"))
         >>> mesh.size(), mesh.shape()["model"]
         (8, 4)
+        >>> print(spmd.Mesh(range(8), (2, 4), ("node", "gpu"), axis_bandwidths=(0.1, 1)))
+        [node=2@0.1, gpu=4] over devices 0..7
     """
 
     __slots__ = ("_backend", "_core")
@@ -48,6 +55,7 @@ class Mesh:
         mesh_shape: Sequence[int],
         axis_names: Sequence[str] | None = None,
         *,
+        axis_bandwidths: Sequence[float] | None = None,
         backend: str | None = None,
     ) -> None:
         ids = _integers("device_ids", _flat(device_ids))
@@ -56,7 +64,8 @@ class Mesh:
                 f"axis_names is one string, {axis_names!r}; give a tuple: ({axis_names!r},)"
             )
         names = None if axis_names is None else [str(name) for name in axis_names]
-        core = _C.Mesh(ids, _integers("mesh_shape", mesh_shape), names)
+        speeds = None if axis_bandwidths is None else [float(b) for b in axis_bandwidths]
+        core = _C.Mesh(ids, _integers("mesh_shape", mesh_shape), names, speeds)
         self._set(core, _checked_backend(backend))
         _check_device_count(core, self._backend)
 
@@ -82,6 +91,11 @@ class Mesh:
     @property
     def axis_names(self) -> tuple[str, ...]:
         return tuple(self._core.axis_names)
+
+    @property
+    def axis_bandwidths(self) -> tuple[float, ...]:
+        """Per axis, as a multiple of the machine's link bandwidth."""
+        return tuple(self._core.axis_bandwidths)
 
     @property
     def backend(self) -> str:
@@ -123,7 +137,16 @@ class Mesh:
         return f"Mesh({self._core}, backend={self._backend!r})"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return (_restored, (self.device_ids, self.mesh_shape, self.axis_names, self._backend))
+        return (
+            _restored,
+            (
+                self.device_ids,
+                self.mesh_shape,
+                self.axis_names,
+                self._backend,
+                self.axis_bandwidths,
+            ),
+        )
 
 
 def _restored(
@@ -131,9 +154,12 @@ def _restored(
     mesh_shape: tuple[int, ...],
     axis_names: tuple[str, ...],
     backend: str,
+    axis_bandwidths: tuple[float, ...],
 ) -> Mesh:
     """What pickle calls. A process of another backend cannot have the mesh."""
-    return Mesh(device_ids, mesh_shape, axis_names, backend=backend)
+    return Mesh(
+        device_ids, mesh_shape, axis_names, axis_bandwidths=axis_bandwidths, backend=backend
+    )
 
 
 def _integers(what: str, values: Any) -> list[int]:
@@ -144,9 +170,13 @@ def _integers(what: str, values: Any) -> list[int]:
 
 
 def make_mesh(
-    shape: Sequence[int], axis_names: Sequence[str], *, backend: str | None = None
+    shape: Sequence[int],
+    axis_names: Sequence[str],
+    *,
+    axis_bandwidths: Sequence[float] | None = None,
+    backend: str | None = None,
 ) -> Mesh:
-    """A mesh over the first `prod(shape)` devices of the backend, in order.
+    """A mesh over the first `prod(shape)` devices of the backend, in order. The rest as in `Mesh`.
 
     Errors: as `Mesh`.
 
@@ -156,7 +186,13 @@ def make_mesh(
         [data=2, model=4] over devices 0..7
     """
     sizes = _integers("shape", shape)
-    return Mesh(range(max(math.prod(sizes), 0)), sizes, axis_names, backend=backend)
+    return Mesh(
+        range(max(math.prod(sizes), 0)),
+        sizes,
+        axis_names,
+        axis_bandwidths=axis_bandwidths,
+        backend=backend,
+    )
 
 
 def _flat(device_ids: Any) -> list[Any]:

@@ -2,10 +2,16 @@
 #include "csrc/cost/move.h"
 
 #include <algorithm>
-#include <cstdlib>
+#include <optional>
+#include <utility>
+
+#include "csrc/cost/search.h"
 
 namespace spmd::cost {
 namespace {
+
+// Prices that differ by less are equal.
+constexpr double kNothing = 1e-9;
 
 bool IsPrefix(const AxisList& prefix, const AxisList& list) {
   return prefix.size() <= list.size() && std::equal(prefix.begin(), prefix.end(), list.begin());
@@ -17,43 +23,28 @@ AxisList Concat(const AxisList& a, absl::Span<const AxisId> b) {
   return result;
 }
 
-// The planner's state: the sharding reached so far and the steps that led there.
-class Planner {
+double Seconds(const absl::InlinedVector<MoveStep, 2>& steps, size_t first = 0) {
+  double seconds = 0;
+  for (size_t i = first; i < steps.size(); ++i) seconds += steps[i].seconds;
+  return seconds;
+}
+
+// The usual plan: the sharding reached so far and the steps that led there. Ends at `to` but for
+// the terms that `from` has not.
+class UsualPlan {
  public:
-  Planner(const TensorType& type, const Grid& grid, const Sharding& from, const Sharding& to,
-          const machine::Machine& machine)
+  UsualPlan(const TensorType& type, const Grid& grid, const Sharding& from, const Sharding& to,
+            const machine::Machine& machine)
       : type_(type), grid_(grid), to_(to), machine_(machine), current_(from) {}
 
-  MovePlan Run() {
+  absl::InlinedVector<MoveStep, 2> Run() {
     Slices();
     Reduce();
     const Sharding reduced = current_;
-    const size_t reduce_steps = plan_.steps.size();
+    const size_t reduce_steps = steps_.size();
     const bool composed = MoveDims();
-    // One exchange instead, if composing failed or costs clearly more.
-    if (!SameDims(reduced, to_)) {
-      Sharding target = to_;
-      target.unreduced = current_.unreduced;
-      target.reduce_kind = current_.reduce_kind;
-      const int64_t bytes = ExchangeBytes(reduced, target);
-      int64_t composed_bytes = 0;
-      for (size_t i = reduce_steps; i < plan_.steps.size(); ++i) {
-        composed_bytes += plan_.steps[i].wire_bytes;
-      }
-      if (!composed || bytes * 101 < composed_bytes * 100) {
-        plan_.steps.resize(reduce_steps, MoveStep{});
-        current_ = target;
-        Push(MoveKind::kExchange, {}, -1, -1, bytes);
-      }
-    }
-    Terms();
-    for (const MoveStep& step : plan_.steps) {
-      plan_.wire_bytes += step.wire_bytes;
-      if (step.kind != MoveKind::kSlice && step.kind != MoveKind::kTerm) {
-        plan_.seconds += machine_.latency + step.wire_bytes / machine_.link_bandwidth;
-      }
-    }
-    return std::move(plan_);
+    if (!SameDims(reduced, to_)) ExchangeInstead(reduced, reduce_steps, composed);
+    return std::move(steps_);
   }
 
  private:
@@ -68,11 +59,33 @@ class Planner {
     return EffectiveChunk(s.dims[d], type_.dims[d], grid_);
   }
 
-  void Push(MoveKind kind, AxisList axes, int dim, int to_dim, int64_t wire_bytes) {
-    plan_.steps.push_back({kind, std::move(axes), dim, to_dim, current_, wire_bytes});
+  // A step from `before` to where the plan is now.
+  void Push(const Sharding& before, MoveKind kind, AxisList axes, int dim, int to_dim = -1) {
+    double bytes = 0, seconds = 0;
+    if (kind != MoveKind::kSlice) {
+      bytes = kind == MoveKind::kAllGather || kind == MoveKind::kAllToAll
+                  ? DescribeExchange(type_, grid_, before, current_).bytes
+                  : ReductionBytes(kind, static_cast<double>(TileBytes(type_, current_, grid_)),
+                                   grid_.size(axes));
+      seconds = StepSeconds(kind, bytes, 1, LinkBandwidth(machine_, grid_, MaskOf(axes)), machine_);
+    }
+    steps_.push_back(
+        {kind, std::move(axes), dim, to_dim, current_, static_cast<int64_t>(bytes), seconds});
   }
 
-  int64_t Tile() const { return TileBytes(type_, current_, grid_); }
+  // One exchange for all after the first `kept` steps, if composing failed or costs more.
+  void ExchangeInstead(const Sharding& reduced, size_t kept, bool composed) {
+    Sharding target = to_;
+    target.unreduced = reduced.unreduced;
+    target.reduce_kind = reduced.reduce_kind;
+    const Exchange e = DescribeExchange(type_, grid_, reduced, target);
+    const double seconds =
+        StepSeconds(e.kind, e.bytes, e.starts, LinkBandwidth(machine_, grid_, e.axes), machine_);
+    if (composed && seconds >= Seconds(steps_, kept) * (1 - kNothing)) return;
+    steps_.resize(kept, MoveStep{});
+    steps_.push_back(
+        {e.kind, {}, -1, -1, std::move(target), static_cast<int64_t>(e.bytes), seconds});
+  }
 
   // Dimension d can take `run` next towards the target without moving a boundary between shards.
   // Returns the chunk after it, or 0 when it cannot.
@@ -109,7 +122,7 @@ class Planner {
       const int64_t chunk = ChunkAfterAppending(d, run);
       if (chunk == 0) continue;
       SetDim(d, Concat(current_.dims[d].axes, run), chunk);
-      Push(MoveKind::kSlice, run, d, -1, 0);
+      Push(current_, MoveKind::kSlice, run, d);
     }
   }
 
@@ -126,7 +139,7 @@ class Planner {
       if (chunk == 0) continue;
       DropUnreduced(MaskOf(run));
       SetDim(d, Concat(current_.dims[d].axes, run), chunk);
-      Push(MoveKind::kReduceScatter, run, d, -1, Tile() * (grid_.size(run) - 1));
+      Push(current_, MoveKind::kReduceScatter, run, d);
       Slices();
     }
     AxisList rest;
@@ -135,8 +148,7 @@ class Planner {
     }
     if (rest.empty()) return;
     DropUnreduced(MaskOf(rest));
-    const int64_t n = grid_.size(rest);
-    Push(MoveKind::kAllReduce, rest, -1, -1, 2 * Tile() * (n - 1) / n);
+    Push(current_, MoveKind::kAllReduce, rest, -1);
     Slices();
   }
 
@@ -178,10 +190,10 @@ class Planner {
         if (e == d) continue;
         const int64_t chunk = ChunkAfterAppending(e, run);
         if (chunk == 0) continue;
+        const Sharding before = current_;
         RemoveMinor(d, run);
         SetDim(e, Concat(current_.dims[e].axes, run), chunk);
-        const int64_t n = grid_.size(run);
-        Push(MoveKind::kAllToAll, run, d, e, Tile() * (n - 1) / n);
+        Push(before, MoveKind::kAllToAll, run, d, e);
         return true;
       }
     }
@@ -191,9 +203,9 @@ class Planner {
   bool TryGather(int d) {
     const AxisList surplus = Surplus(d);
     if (surplus.empty()) return false;
+    const Sharding before = current_;
     RemoveMinor(d, surplus);
-    const int64_t n = grid_.size(surplus);
-    Push(MoveKind::kAllGather, surplus, d, -1, Tile() * (n - 1) / n);
+    Push(before, MoveKind::kAllGather, surplus, d);
     return true;
   }
 
@@ -204,67 +216,25 @@ class Planner {
     SetDim(d, std::move(axes), chunk);
   }
 
-  // What the largest destination tile holds, less what its device had where only boundaries move.
-  int64_t ExchangeBytes(const Sharding& from, const Sharding& to) const {
-    const int64_t out = TileBytes(type_, to, grid_);
-    double had = 1;  // of the tile
-    for (int d = 0; d < from.rank(); ++d) {
-      if (from.dims[d].axes != to.dims[d].axes) return out;
-      const int64_t size = MaxShardSize(to.dims[d], type_.dims[d], grid_);
-      if (size == 0) return 0;
-      had *= 1 - static_cast<double>(std::min(Drift(from, to, d), size)) / size;
-    }
-    return static_cast<int64_t>(out * (1 - had));
-  }
-
-  // By how many indices the boundaries of the last shards differ: they drift apart.
-  int64_t Drift(const Sharding& from, const Sharding& to, int d) const {
-    const int64_t last = grid_.size(to.dims[d].axes) - 1;
-    return std::abs(Chunk(from, d) - Chunk(to, d)) * last;
-  }
-
-  void Terms() {
-    AxisList coming;
-    for (AxisId a : to_.unreduced) {
-      if (!(current_.UnreducedAxes() & MaskOf(a))) coming.push_back(a);
-    }
-    if (coming.empty()) return;
-    current_.unreduced = to_.unreduced;
-    current_.reduce_kind = to_.reduce_kind;
-    Push(MoveKind::kTerm, coming, -1, -1, 0);
-  }
-
   const TensorType& type_;
   const Grid& grid_;
   const Sharding& to_;
   const machine::Machine& machine_;
   Sharding current_;
-  MovePlan plan_;
+  absl::InlinedVector<MoveStep, 2> steps_;
 };
 
-}  // namespace
-
-int64_t EffectiveChunk(const DimSharding& dim, int64_t n, const Grid& grid) {
-  if (dim.axes.empty()) return n;
-  return dim.chunk != 0 ? dim.chunk : CeilDiv(n, grid.size(dim.axes));
-}
-
-int64_t MaxShardSize(const DimSharding& dim, int64_t n, const Grid& grid) {
-  const int64_t chunk = EffectiveChunk(dim, n, grid);
-  return std::max(std::min(chunk, n), n - (grid.size(dim.axes) - 1) * chunk);
-}
-
-int64_t TileBytes(const TensorType& type, const Sharding& sharding, const Grid& grid) {
-  int64_t bytes = ByteSize(type.dtype);
-  for (int d = 0; d < type.rank(); ++d) {
-    bytes *= MaxShardSize(sharding.dims[d], type.dims[d], grid);
+// The terms that the target has and nothing was said of yet.
+void AddTerms(const Sharding& from, const Sharding& to, absl::InlinedVector<MoveStep, 2>& steps) {
+  const Sharding& at = steps.empty() ? from : steps.back().result;
+  AxisList coming;
+  for (AxisId a : to.unreduced) {
+    if (!(at.UnreducedAxes() & MaskOf(a))) coming.push_back(a);
   }
-  return bytes;
+  if (!coming.empty()) steps.push_back({MoveKind::kTerm, std::move(coming), -1, -1, to});
 }
 
-void NormalizeChunk(DimSharding& dim, int64_t n, const Grid& grid) {
-  if (dim.axes.empty() || dim.chunk == CeilDiv(n, grid.size(dim.axes))) dim.chunk = 0;
-}
+}  // namespace
 
 MovePlan PlanMove(const TensorType& type, const Grid& grid, const Sharding& from,
                   const Sharding& to, const machine::Machine& machine) {
@@ -274,8 +244,20 @@ MovePlan PlanMove(const TensorType& type, const Grid& grid, const Sharding& from
     NormalizeChunk(source.dims[d], type.dims[d], grid);
     NormalizeChunk(target.dims[d], type.dims[d], grid);
   }
-  if (source == target) return {};
-  return Planner(type, grid, source, target, machine).Run();
+  MovePlan plan;
+  if (source == target) return plan;
+  plan.steps = UsualPlan(type, grid, source, target, machine).Run();
+  plan.seconds = Seconds(plan.steps);
+  if (plan.seconds > 0) {
+    if (auto steps =
+            FindCheaperMove(type, grid, source, target, machine, plan.seconds * (1 - kNothing))) {
+      plan.steps = *std::move(steps);
+      plan.seconds = Seconds(plan.steps);
+    }
+  }
+  AddTerms(source, target, plan.steps);
+  for (const MoveStep& step : plan.steps) plan.wire_bytes += step.wire_bytes;
+  return plan;
 }
 
 }  // namespace spmd::cost

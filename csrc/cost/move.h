@@ -4,26 +4,20 @@
 //   {data},{}  ->  {},{data}                    all_to_all(data, 0->1)
 //   {},{} unreduced(sum){x}  ->  {x},{}         reduce_scatter(x, 0)
 //   {a},{}     ->  {},{}                        all_gather(a, 0)
+//   {x,y}      ->  {y,x}                        permute
 //   {x,y}, 10 rows  ->  {x}, 10 rows            exchange: chunks of 3 do not merge to chunks of 5
+//   {m} unreduced(sum){x}  ->  {x,m}            reduce_scatter(x, 0), permute of the smaller tile
 #pragma once
 
 #include "absl/container/inlined_vector.h"
+#include "csrc/cost/price.h"
+#include "csrc/cost/tile.h"
 #include "csrc/ir/type.h"
 #include "csrc/machine/machine.h"
 #include "csrc/mesh/grid.h"
 #include "csrc/sharding/sharding.h"
 
 namespace spmd::cost {
-
-enum class MoveKind : uint8_t {
-  kSlice,
-  kAllGather,
-  kAllToAll,
-  kExchange,
-  kAllReduce,
-  kReduceScatter,
-  kTerm
-};
 
 struct MoveStep {
   MoveKind kind;
@@ -32,6 +26,7 @@ struct MoveStep {
   int to_dim = -1;
   Sharding result;
   int64_t wire_bytes = 0;  // sent per device
+  double seconds = 0;
 };
 
 struct MovePlan {
@@ -40,20 +35,12 @@ struct MovePlan {
   double seconds = 0;
 };
 
-// The cheapest plan this planner knows: slices first (they shrink what is reduced), then
+// The cheapest plan, by price.h. First the usual one: slices (they shrink what is reduced),
 // reduce-scatters, all-reduces, all-to-alls, gathers, slices; one exchange where the shards'
-// boundaries do not allow these or where it is cheaper.
+// boundaries do not allow these or where it is cheaper. It stands unless MoveSearch (search.h)
+// finds a cheaper one; equal prices leave it as it is.
 // Requires: both shardings are in `grid` and fit the type. Exact: the last step's result is `to`.
 MovePlan PlanMove(const TensorType& type, const Grid& grid, const Sharding& from,
                   const Sharding& to, const machine::Machine& machine);
-
-// Indices per shard of dimension `dim` of extent n, the default filled in; n when not cut.
-int64_t EffectiveChunk(const DimSharding& dim, int64_t n, const Grid& grid);
-// Of the largest shard.
-int64_t MaxShardSize(const DimSharding& dim, int64_t n, const Grid& grid);
-// Bytes of the largest tile.
-int64_t TileBytes(const TensorType& type, const Sharding& sharding, const Grid& grid);
-// Chunk 0 where the chunk is the default one, so that equal placements compare equal.
-void NormalizeChunk(DimSharding& dim, int64_t n, const Grid& grid);
 
 }  // namespace spmd::cost

@@ -109,6 +109,7 @@ Fingerprinter& Fingerprinter::Add(const Grid& grid) {
   for (int a = 0; a < grid.num_axes(); ++a) {
     const SubAxis& axis = grid.axis(static_cast<AxisId>(a));
     Add(absl::string_view(axis.axis)).Add(axis.index).Add(axis.size);
+    if (axis.bandwidth != 1) Add(axis.bandwidth);
   }
   return *this;
 }

@@ -43,7 +43,8 @@ std::optional<Strides> Refine(const Strides& a, const Strides& b) {
   return both;
 }
 
-// The axes of `mesh` split at `strides`, and what lies between two strides into its primes.
+// The axes of `mesh` split at `strides`, and what lies between two strides into its primes; with
+// the bandwidths of `mesh`.
 std::vector<SubAxis> SubAxes(const Mesh& mesh, const Strides& strides) {
   std::vector<SubAxis> axes;
   int64_t outer = mesh.size();
@@ -53,12 +54,23 @@ std::vector<SubAxis> SubAxes(const Mesh& mesh, const Strides& strides) {
     for (size_t s = strides.size(); s-- > 1;) {
       if (strides[s] > outer || strides[s - 1] < inner) continue;
       for (int64_t prime : PrimeFactors(strides[s] / strides[s - 1])) {
-        axes.push_back({mesh.axis_names()[i], index++, prime});
+        axes.push_back({mesh.axis_names()[i], index++, prime, mesh.axis_bandwidths()[i]});
       }
     }
     outer = inner;
   }
   return axes;
+}
+
+// Lowers the bandwidth of what is part of a slower axis of `mesh`.
+// Requires: the axes refine the mesh.
+void LowerBandwidths(const Mesh& mesh, std::vector<SubAxis>& axes) {
+  size_t a = 0;
+  for (int i = 0; i < mesh.rank(); ++i) {
+    for (int64_t size = 1; size < mesh.shape()[i]; size *= axes[a++].size) {
+      axes[a].bandwidth = std::min(axes[a].bandwidth, mesh.axis_bandwidths()[i]);
+    }
+  }
 }
 
 }  // namespace
@@ -86,7 +98,7 @@ GridPtr Grid::Of(const Mesh& mesh) {
 
 Grid::Common Grid::ForMeshes(absl::Span<const Mesh> meshes) {
   struct Class {
-    const Mesh* first;
+    std::vector<const Mesh*> meshes;
     Strides strides;
   };
   std::vector<Class> classes;
@@ -95,17 +107,20 @@ Grid::Common Grid::ForMeshes(absl::Span<const Mesh> meshes) {
     const Strides strides = StridesOf(mesh);
     size_t k = 0;
     for (; k < classes.size(); ++k) {
-      if (classes[k].first->device_ids() != mesh.device_ids()) continue;
+      if (classes[k].meshes[0]->device_ids() != mesh.device_ids()) continue;
       if (auto refined = Refine(classes[k].strides, strides)) {
         classes[k].strides = *std::move(refined);
+        classes[k].meshes.push_back(&mesh);
         break;
       }
     }
-    if (k == classes.size()) classes.push_back({&mesh, strides});
+    if (k == classes.size()) classes.push_back({{&mesh}, strides});
     common.grid_of.push_back(static_cast<int>(k));
   }
   for (const Class& c : classes) {
-    common.grids.push_back(GridPtr(new Grid(c.first->device_ids(), SubAxes(*c.first, c.strides))));
+    std::vector<SubAxis> axes = SubAxes(*c.meshes[0], c.strides);
+    for (const Mesh* mesh : c.meshes) LowerBandwidths(*mesh, axes);
+    common.grids.push_back(GridPtr(new Grid(c.meshes[0]->device_ids(), std::move(axes))));
   }
   return common;
 }

@@ -8,7 +8,8 @@
 //   b's axis x is the list (data:0, model:0, model:1)
 //
 // A mesh that does not refine so ([2,3] against [3,2], another order, a subset) gets another grid.
-// An axis of size 1 has no sub-axes.
+// An axis of size 1 has no sub-axes. A sub-axis has the least bandwidth of all mesh axes that it is
+// part of.
 #pragma once
 
 #include <cstdint>
@@ -38,10 +39,11 @@ struct SubAxis {
   std::string axis;  // the mesh axis it is part of
   int index;         // 0 is the major part
   int64_t size;      // a prime
+  double bandwidth;  // of the links along it, in units of the machine's
 };
 
 // Immutable; shared by pointer; equal when the devices and the sizes of the sub-axes are: names are
-// for people. Thread safety: immutable.
+// for people, and bandwidths say nothing about who holds what. Thread safety: immutable.
 class Grid {
  public:
   // The grid of one mesh: every axis split into its prime factors, ascending.
@@ -86,7 +88,8 @@ class Grid {
   absl::Status ParseAxis(Scanner& in, AxisList& axes) const;
   // "[data=2, model=4]", with sub-axes merged back into the axes they came from, and
   // " devices=[3,1,8..15]" where the order is not 0..n-1. An axis whose parts are not its prime
-  // factors in ascending order shows them: "[x=3*2]".
+  // factors in ascending order shows them: "[x=3*2]". Behind '@' a bandwidth other than 1, of all
+  // of the axis or of each part: "[x=8@0.1]", "[x=2@0.1*4]".
   std::string ToString() const;
   // Inverse of ToString. Errors: InvalidArgument with the offending text, or as Mesh::Create.
   static absl::StatusOr<std::shared_ptr<const Grid>> Parse(absl::string_view text);

@@ -26,6 +26,11 @@ std::string IdsToString(absl::Span<const int64_t> ids) {
   return out;
 }
 
+// "8", "8@0.1".
+std::string SizeText(int64_t size, double bandwidth) {
+  return bandwidth == 1 ? absl::StrCat(size) : absl::StrCat(size, "@", NumberToString(bandwidth));
+}
+
 // More devices than this in one grid is a typing mistake, not a machine.
 constexpr int64_t kMaxDevices = int64_t{1} << 20;
 
@@ -108,10 +113,14 @@ std::string Grid::ToString() const {
     const AxisList whole = SubAxesOf(axes_[i].axis);
     const bool ascending = std::is_sorted(whole.begin(), whole.end(),
                                           [this](AxisId a, AxisId b) { return size(a) < size(b); });
-    std::string text = absl::StrCat(size(whole));
-    if (!ascending) {
-      text = absl::StrJoin(
-          whole, "*", [this](std::string* out, AxisId axis) { absl::StrAppend(out, size(axis)); });
+    const bool alike = std::all_of(whole.begin(), whole.end(), [&](AxisId axis) {
+      return axes_[axis].bandwidth == axes_[i].bandwidth;
+    });
+    std::string text = SizeText(size(whole), axes_[i].bandwidth);
+    if (!ascending || !alike) {
+      text = absl::StrJoin(whole, "*", [this](std::string* out, AxisId axis) {
+        absl::StrAppend(out, SizeText(size(axis), axes_[axis].bandwidth));
+      });
     }
     parts.push_back(absl::StrCat(axes_[i].axis, "=", text));
     i += static_cast<int>(whole.size());
@@ -128,7 +137,9 @@ std::string Grid::ToString() const {
 absl::StatusOr<GridPtr> Grid::Parse(Scanner& in) {
   std::vector<std::string> names;
   std::vector<int64_t> shape;  // as written: one entry per axis
+  std::vector<double> bandwidths;
   std::vector<int64_t> parts;  // one entry per part between '*'
+  std::vector<double> part_bandwidths;
   std::vector<std::string> part_names;
   int64_t devices = 1;
   SPMD_RETURN_IF_ERROR(in.Expect("["));
@@ -138,6 +149,7 @@ absl::StatusOr<GridPtr> Grid::Parse(Scanner& in) {
     SPMD_RETURN_IF_ERROR(in.Expect("="));
     names.emplace_back(name);
     shape.push_back(1);
+    bandwidths.push_back(0);
     do {
       SPMD_ASSIGN_OR_RETURN(const int64_t size, in.Integer("the size of an axis"));
       if (size < 1 || size > kMaxDevices / devices) {
@@ -149,6 +161,12 @@ absl::StatusOr<GridPtr> Grid::Parse(Scanner& in) {
       shape.back() *= size;
       parts.push_back(size);
       part_names.push_back(absl::StrCat("part", parts.size()));
+      double bandwidth = 1;
+      if (in.Consume("@")) {
+        SPMD_ASSIGN_OR_RETURN(bandwidth, in.Number("a bandwidth"));
+      }
+      part_bandwidths.push_back(bandwidth);
+      bandwidths.back() = std::max(bandwidths.back(), bandwidth);
     } while (in.Consume("*"));
   }
   std::vector<int64_t> ids;
@@ -160,9 +178,10 @@ absl::StatusOr<GridPtr> Grid::Parse(Scanner& in) {
   } else {
     for (int64_t i = 0; i < devices; ++i) ids.push_back(i);
   }
-  // The mesh of the parts makes the grid's cuts; the mesh as written, coming first, its names.
-  SPMD_ASSIGN_OR_RETURN(const Mesh written, Mesh::Create(ids, shape, names));
-  SPMD_ASSIGN_OR_RETURN(const Mesh split, Mesh::Create(ids, parts, part_names));
+  // The mesh of the parts makes the grid's cuts and bandwidths; the mesh as written, coming first
+  // and nowhere slower, its names.
+  SPMD_ASSIGN_OR_RETURN(const Mesh written, Mesh::Create(ids, shape, names, bandwidths));
+  SPMD_ASSIGN_OR_RETURN(const Mesh split, Mesh::Create(ids, parts, part_names, part_bandwidths));
   return ForMeshes({written, split}).grids[0];
 }
 

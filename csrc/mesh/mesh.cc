@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "csrc/mesh/mesh.h"
 
+#include <cmath>
 #include <utility>
 
 #include "absl/container/flat_hash_map.h"
@@ -100,10 +101,28 @@ absl::Status CheckNames(absl::Span<const std::string> names, absl::Span<const in
   return absl::OkStatus();
 }
 
+absl::Status CheckBandwidths(absl::Span<const double> bandwidths, absl::Span<const int64_t> shape) {
+  if (bandwidths.size() != shape.size()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("Mesh: shape ", TupleText(shape), " has ", shape.size(),
+                     shape.size() == 1 ? " axis but " : " axes but ", bandwidths.size(),
+                     bandwidths.size() == 1 ? " bandwidth was" : " bandwidths were",
+                     " given; give one per axis, 1 for the machine's"));
+  }
+  for (size_t i = 0; i < bandwidths.size(); ++i) {
+    if (std::isfinite(bandwidths[i]) && bandwidths[i] > 0) continue;
+    return absl::InvalidArgumentError(absl::StrCat(
+        "Mesh: the bandwidth of axis ", i, " is ", bandwidths[i],
+        "; it must be positive, in units of the machine's: 0.1 for links ten times slower"));
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::StatusOr<Mesh> Mesh::Create(std::vector<int64_t> device_ids, std::vector<int64_t> shape,
-                                  std::optional<std::vector<std::string>> axis_names) {
+                                  std::optional<std::vector<std::string>> axis_names,
+                                  std::optional<std::vector<double>> axis_bandwidths) {
   SPMD_RETURN_IF_ERROR(CheckShape(device_ids, shape));
   SPMD_RETURN_IF_ERROR(CheckIds(device_ids));
   Mesh mesh;
@@ -112,6 +131,12 @@ absl::StatusOr<Mesh> Mesh::Create(std::vector<int64_t> device_ids, std::vector<i
     mesh.axis_names_ = *std::move(axis_names);
   } else {
     for (size_t i = 0; i < shape.size(); ++i) mesh.axis_names_.push_back(absl::StrCat("axis", i));
+  }
+  if (axis_bandwidths.has_value()) {
+    SPMD_RETURN_IF_ERROR(CheckBandwidths(*axis_bandwidths, shape));
+    mesh.axis_bandwidths_ = *std::move(axis_bandwidths);
+  } else {
+    mesh.axis_bandwidths_.assign(shape.size(), 1);
   }
   mesh.device_ids_ = std::move(device_ids);
   mesh.shape_ = std::move(shape);
@@ -139,6 +164,7 @@ std::string Mesh::AxesToString() const {
   std::string out = "[";
   for (int i = 0; i < rank(); ++i) {
     absl::StrAppend(&out, i == 0 ? "" : ", ", axis_names_[i], "=", shape_[i]);
+    if (axis_bandwidths_[i] != 1) absl::StrAppend(&out, "@", NumberToString(axis_bandwidths_[i]));
   }
   return out + "]";
 }

@@ -18,18 +18,24 @@ namespace spmd {
 // shape(), first axis major. Value type: immutable, comparable, hashable, printable.
 //
 //   Mesh [data=2, model=4] over devices 0..7
+//   Mesh [node=2@0.1, gpu=8] over devices 0..15      links along `node` are ten times slower
 class Mesh {
  public:
-  // Unnamed axes are called "axis0", "axis1", …
+  // Unnamed axes are called "axis0", "axis1", … Without bandwidths every axis has 1.
   // Errors: InvalidArgument naming the offender: number of ids != product of the shape, duplicate
   // or negative ids, axis sizes < 1, wrong number of names, repeated or empty names or names that
-  // are no identifiers (the text form needs identifiers).
-  static absl::StatusOr<Mesh> Create(std::vector<int64_t> device_ids, std::vector<int64_t> shape,
-                                     std::optional<std::vector<std::string>> axis_names);
+  // are no identifiers (the text form needs identifiers), wrong number of bandwidths, or one that
+  // is no positive number.
+  static absl::StatusOr<Mesh> Create(
+      std::vector<int64_t> device_ids, std::vector<int64_t> shape,
+      std::optional<std::vector<std::string>> axis_names,
+      std::optional<std::vector<double>> axis_bandwidths = std::nullopt);
 
   const std::vector<int64_t>& device_ids() const { return device_ids_; }
   const std::vector<int64_t>& shape() const { return shape_; }
   const std::vector<std::string>& axis_names() const { return axis_names_; }
+  // Per axis, the bandwidth of the links between neighbours along it, in units of the machine's.
+  const std::vector<double>& axis_bandwidths() const { return axis_bandwidths_; }
   int64_t size() const { return static_cast<int64_t>(device_ids_.size()); }
   int rank() const { return static_cast<int>(shape_.size()); }
 
@@ -39,17 +45,18 @@ class Mesh {
   // "; its axes are 'data', 'model'".
   std::string SuggestAxis(absl::string_view name) const;
 
-  // "[data=2, model=4]".
+  // "[data=2, model=4]"; "[node=2@0.1, gpu=8]" where an axis has another bandwidth than 1.
   std::string AxesToString() const;
   // "[data=2, model=4] over devices 0..7"; lists the ids when they are not a range.
   std::string ToString() const;
 
   friend bool operator==(const Mesh& a, const Mesh& b) {
-    return a.device_ids_ == b.device_ids_ && a.shape_ == b.shape_ && a.axis_names_ == b.axis_names_;
+    return a.device_ids_ == b.device_ids_ && a.shape_ == b.shape_ &&
+           a.axis_names_ == b.axis_names_ && a.axis_bandwidths_ == b.axis_bandwidths_;
   }
   template <typename H>
   friend H AbslHashValue(H h, const Mesh& m) {
-    return H::combine(std::move(h), m.device_ids_, m.shape_, m.axis_names_);
+    return H::combine(std::move(h), m.device_ids_, m.shape_, m.axis_names_, m.axis_bandwidths_);
   }
 
  private:
@@ -57,6 +64,7 @@ class Mesh {
   std::vector<int64_t> device_ids_;
   std::vector<int64_t> shape_;
   std::vector<std::string> axis_names_;
+  std::vector<double> axis_bandwidths_;
 };
 
 }  // namespace spmd

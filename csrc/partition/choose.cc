@@ -603,7 +603,8 @@ class Chooser {
           static_cast<double>(cost::TileBytes(type, plan.operands[w->operand], grid)) /
           static_cast<double>(std::max<int64_t>(own, 1));
       const double move =
-          machine_.latency + static_cast<double>(rows) * row_bytes / machine_.link_bandwidth;
+          machine_.latency + static_cast<double>(rows) * row_bytes /
+                                 cost::LinkBandwidth(machine_, grid, MaskOf(held.axes));
       seconds += off_path_[node.operands[w->operand]] ? kOffPathWeight * move : move;
     }
     return seconds;
@@ -739,7 +740,7 @@ class Chooser {
         return 0;
       }
       return machine_.latency +
-             cost::TileBytes(type, to, graph_.grid(to_grid)) / machine_.link_bandwidth;
+             cost::TileBytes(type, to, graph_.grid(to_grid)) / SlowestLink(to_grid);
     }
     if (from == to) return 0;
     auto [it, inserted] = memo_.try_emplace(std::make_tuple(type, to_grid, from, to), 0.0);
@@ -747,6 +748,14 @@ class Chooser {
       it->second = cost::PlanMove(type, graph_.grid(to_grid), from, to, machine_).seconds;
     }
     return off_path_[v] ? kOffPathWeight * it->second : it->second;
+  }
+
+  // What goes from one grid to another may take any link.
+  double SlowestLink(int grid_index) const {
+    const Grid& grid = graph_.grid(grid_index);
+    AxisMask all = 0;
+    for (int a = 0; a < grid.num_axes(); ++a) all |= MaskOf(static_cast<AxisId>(a));
+    return cost::LinkBandwidth(machine_, grid, all);
   }
 
   const ir::Graph& graph_;

@@ -20,6 +20,8 @@ program::OpCode ToOpCode(cost::MoveKind kind) {
       return program::OpCode::kAllGather;
     case cost::MoveKind::kAllToAll:
       return program::OpCode::kAllToAll;
+    case cost::MoveKind::kPermute:
+      return program::OpCode::kPermute;
     case cost::MoveKind::kExchange:
       return program::OpCode::kExchange;
     case cost::MoveKind::kAllReduce:

@@ -24,8 +24,10 @@ py::tuple ToTuple(const std::vector<int64_t>& values) {
 }
 
 Mesh MakeMesh(std::vector<int64_t> device_ids, std::vector<int64_t> shape,
-              std::optional<std::vector<std::string>> axis_names) {
-  return ValueOrThrow(Mesh::Create(std::move(device_ids), std::move(shape), std::move(axis_names)));
+              std::optional<std::vector<std::string>> axis_names,
+              std::optional<std::vector<double>> axis_bandwidths) {
+  return ValueOrThrow(Mesh::Create(std::move(device_ids), std::move(shape), std::move(axis_names),
+                                   std::move(axis_bandwidths)));
 }
 
 std::string MeshHloString(const Mesh& mesh, py::handle spec) {
@@ -56,12 +58,16 @@ py::list DeviceBoxes(const Mesh& mesh, py::handle spec, const std::vector<int64_
 
 void init_mesh(py::module& m) {
   py::class_<Mesh>(m, "Mesh")
-      .def(py::init(&MakeMesh), py::arg("device_ids"), py::arg("mesh_shape"), py::arg("axis_names"))
+      .def(py::init(&MakeMesh), py::arg("device_ids"), py::arg("mesh_shape"), py::arg("axis_names"),
+           py::arg("axis_bandwidths") = py::none())
       .def_property_readonly("device_ids",
                              [](const Mesh& self) { return ToTuple(self.device_ids()); })
       .def_property_readonly("mesh_shape", [](const Mesh& self) { return ToTuple(self.shape()); })
       .def_property_readonly(
           "axis_names", [](const Mesh& self) { return py::tuple(py::cast(self.axis_names())); })
+      .def_property_readonly(
+          "axis_bandwidths",
+          [](const Mesh& self) { return py::tuple(py::cast(self.axis_bandwidths())); })
       .def("size", &Mesh::size)
       .def("axis_index", [](const Mesh& self,
                             const std::string& name) { return ValueOrThrow(self.AxisIndex(name)); })

@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <atomic>
 
+#include "absl/base/casts.h"
+
 namespace spmd::trace {
 
 namespace {
@@ -17,6 +19,9 @@ void MixMark(Hash128& hash, const Mark& mark) {
   hash.Mix(mark.mesh.device_ids());
   hash.Mix(mark.mesh.shape());
   for (const std::string& name : mark.mesh.axis_names()) hash.MixText(name);
+  for (double bandwidth : mark.mesh.axis_bandwidths()) {
+    hash.Mix(absl::bit_cast<uint64_t>(bandwidth));
+  }
   hash.MixText(SpecToString(mark.spec));
 }
 

@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "csrc/util/scanner.h"
 
+#include <charconv>
+
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/strip.h"
 #include "csrc/util/status.h"
 
 namespace spmd {
@@ -99,6 +102,22 @@ absl::StatusOr<int64_t> Scanner::Integer(absl::string_view what) {
   return Error(what);
 }
 
+absl::StatusOr<double> Scanner::Number(absl::string_view what) {
+  SkipBlanks();
+  const absl::string_view before = rest_;
+  TakeWhile(IsDigit);
+  if (absl::ConsumePrefix(&rest_, ".")) TakeWhile(IsDigit);
+  const absl::string_view mantissa_end = rest_;
+  if (absl::ConsumePrefix(&rest_, "e")) {
+    if (!absl::ConsumePrefix(&rest_, "-")) absl::ConsumePrefix(&rest_, "+");
+    if (TakeWhile(IsDigit).empty()) rest_ = mantissa_end;
+  }
+  double value = 0;
+  if (absl::SimpleAtod(before.substr(0, before.size() - rest_.size()), &value)) return value;
+  rest_ = before;
+  return Error(what);
+}
+
 absl::StatusOr<std::string> Scanner::Quoted(absl::string_view what) {
   if (!Consume("\"")) return Error(what);
   std::string out;
@@ -143,6 +162,12 @@ absl::Status Scanner::Error(absl::string_view what) const {
   }
   return absl::InvalidArgumentError(
       absl::StrCat("expected ", what, " at '", Shorten(rest_), "' in '", Shorten(text_), "'"));
+}
+
+std::string NumberToString(double value) {
+  char buffer[40];
+  const std::to_chars_result end = std::to_chars(buffer, buffer + sizeof(buffer), value);
+  return std::string(buffer, end.ptr);
 }
 
 std::string Quote(absl::string_view text) {

@@ -42,6 +42,8 @@ class Scanner {
   absl::Status ExpectEnd();
   absl::StatusOr<absl::string_view> Identifier(absl::string_view what);
   absl::StatusOr<int64_t> Integer(absl::string_view what);  // with an optional sign
+  // "0.25", "3", "1e-3"; no sign.
+  absl::StatusOr<double> Number(absl::string_view what);
   // A "string" with \" \\ \n \t and \xHH escapes, as Quote writes it.
   absl::StatusOr<std::string> Quoted(absl::string_view what);
 
@@ -52,6 +54,9 @@ class Scanner {
   absl::string_view text_;
   absl::string_view rest_;
 };
+
+// The shortest text from which Scanner::Number reads the same again. Requires: positive and finite.
+std::string NumberToString(double value);
 
 // The inverse of Scanner::Quoted: always printable ASCII between double quotes.
 std::string Quote(absl::string_view text);

@@ -82,6 +82,17 @@ def test_bad_meshes(arguments, expected):
     assert message(ValueError, lambda: spmd.Mesh(*arguments)) == expected
 
 
+def test_axes_may_be_slower():
+    mesh = spmd.Mesh(range(8), (2, 4), ("node", "gpu"), axis_bandwidths=(0.1, 1))
+    assert mesh.axis_bandwidths == (0.1, 1.0)
+    assert str(mesh) == "[node=2@0.1, gpu=4] over devices 0..7"
+    assert mesh != spmd.Mesh(range(8), (2, 4), ("node", "gpu"))
+    assert pickle.loads(pickle.dumps(mesh)) == mesh
+    assert spmd.make_mesh((2, 4), ("node", "gpu"), axis_bandwidths=(0.1, 1)) == mesh
+    with pytest.raises(ValueError, match="the bandwidth of axis 0 is 0; it must be positive"):
+        spmd.Mesh(range(2), (2,), ("x",), axis_bandwidths=(0,))
+
+
 def test_unknown_axis():
     mesh = spmd.make_mesh((2, 4), ("data", "model"))
     assert message(ValueError, lambda: mesh.get_axis_name_idx("modle")) == (

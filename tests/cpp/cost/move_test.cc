@@ -38,7 +38,9 @@ Sharding RandomSharding(const Grid& grid, int rank, bool terms, std::mt19937& rn
 // (devices that differ in the step's axes only), and with all terms of it when terms are reduced.
 void CheckStep(const GridPtr& grid, const TensorType& type, const Sharding& before,
                const MoveStep& step) {
-  if (step.kind == MoveKind::kExchange || step.kind == MoveKind::kTerm) return;
+  if (step.kind == MoveKind::kExchange || step.kind == MoveKind::kPermute ||
+      step.kind == MoveKind::kTerm)
+    return;
   const Layout from(grid, before, type.dims);
   const Layout to(grid, step.result, type.dims);
   const int64_t group = step.kind == MoveKind::kSlice ? 1 : grid->size(step.axes);
@@ -84,8 +86,8 @@ class Plans : public ::testing::Test {
     const TensorType type{DType::kF32, dims};
     const MovePlan plan = PlanMove(type, *grid_, *Sharding::Parse(from, *grid_),
                                    *Sharding::Parse(to, *grid_), machine::Nominal());
-    static const char* const kNames[] = {"slice",      "all_gather",     "all_to_all", "exchange",
-                                         "all_reduce", "reduce_scatter", "term"};
+    static const char* const kNames[] = {"slice",    "all_gather", "all_to_all",     "permute",
+                                         "exchange", "all_reduce", "reduce_scatter", "term"};
     std::string text;
     for (const MoveStep& s : plan.steps) {
       if (!text.empty()) text += " ";
@@ -113,6 +115,50 @@ TEST_F(Plans, FamiliarCollectivesAreRecognised) {
 TEST_F(Plans, WhatIsReducedIsCutFirst) {
   EXPECT_EQ(Kinds("{},{} unreduced(sum){model}", "{data},{}", {8, 8}),
             "slice(data) all_reduce(model)");
+}
+
+TEST_F(Plans, AnOrderOfAxesIsAPermute) {
+  EXPECT_EQ(Kinds("{data,model}", "{model,data}", {8}), "permute()");
+  EXPECT_EQ(Kinds("{model} unreduced(sum){data}", "{data,model}", {1 << 20}),
+            "reduce_scatter(data) permute()");
+}
+
+TEST_F(Plans, WhatIsKeptIsSentOnly) {
+  EXPECT_EQ(Kinds("{data,model},{},{}", "{},{data},{model}", {8, 8, 8}), "exchange()");
+  EXPECT_EQ(Kinds("{data},{}", "{model},{data}", {8, 8}), "exchange()");
+}
+
+TEST_F(Plans, BoundariesMoveBeforeTermsAreScattered) {
+  EXPECT_EQ(Kinds("{data} unreduced(sum){model}", "{data,model}", {(1 << 20) + 1}),
+            "exchange() reduce_scatter(model)");
+}
+
+TEST_F(Plans, TermsOfAnotherKindAreReducedFirst) {
+  EXPECT_EQ(Kinds("{},{} unreduced(sum){data}", "{},{} unreduced(max){data}", {8, 8}),
+            "all_reduce(data) term(data)");
+  EXPECT_EQ(Kinds("{},{} unreduced(sum){data}", "{},{} unreduced(sum){data,model}", {8, 8}),
+            "term(model)");
+}
+
+TEST_F(Plans, IdleAxesShareAReduction) {
+  const std::string terms = "{},{} unreduced(sum){model}";
+  EXPECT_EQ(Kinds(terms, "{},{}", {8, 8}), "all_reduce(model)");
+  EXPECT_EQ(Kinds(terms, "{},{}", {4096, 4096}), "slice(data) all_reduce(model) all_gather(data)");
+}
+
+class SlowAxis : public Plans {
+ protected:
+  SlowAxis() { grid_ = *Grid::Parse("[node=2@0.1, gpu=4]"); }
+};
+
+TEST_F(SlowAxis, FastAxesMakeThePieceSmallerThatGoesOverIt) {
+  const std::string terms = "{},{} unreduced(sum){node,gpu}";
+  EXPECT_EQ(Kinds(terms, "{},{}", {8, 8}), "all_reduce(node,gpu)");
+  EXPECT_EQ(Kinds(terms, "{},{}", {4096, 4096}),
+            "reduce_scatter(gpu) all_reduce(node) all_gather(gpu)");
+  EXPECT_EQ(Kinds("{node},{}", "{},{}", {4096, 4096}),
+            "slice(gpu) all_gather(node) all_gather(gpu)");
+  EXPECT_EQ(Kinds("{gpu,node},{}", "{},{}", {4096, 4096}), "all_gather(node) all_gather(gpu)");
 }
 
 TEST_F(Plans, BoundariesThatDoNotMergeAreExchanged) {

@@ -227,10 +227,27 @@ TEST(GridTest, PrintsDevicesAndPartsWhereTheyAreNotTheUsual) {
   EXPECT_EQ(common.grids[0]->ToString(), "[x=3*2]");
 }
 
+TEST(GridTest, TheSlowestAxisThatASubAxisIsPartOfCounts) {
+  const std::vector<int64_t> ids = {0, 1, 2, 3, 4, 5, 6, 7};
+  const Mesh flat = *Mesh::Create(ids, {8}, {{"x"}});
+  const Mesh nodes = *Mesh::Create(ids, {2, 4}, {{"node", "gpu"}}, {{0.1, 1}});
+  const GridPtr one = Grid::Of(nodes);
+  EXPECT_EQ(one->axis(0).bandwidth, 0.1);
+  EXPECT_EQ(one->axis(1).bandwidth, 1);
+  EXPECT_EQ(one->ToString(), "[node=2@0.1, gpu=4]");
+  const GridPtr both = Grid::ForMeshes({flat, nodes}).grids[0];
+  EXPECT_EQ(both->ToString(), "[x=2@0.1*2*2]");
+  EXPECT_EQ(*both, *one) << "a bandwidth says nothing about who holds what";
+  for (const char* text : {"[node=2@0.1, gpu=4]", "[x=2@0.1*2*2]", "[x=8@0.001]", "[x=3@2*2@2]"}) {
+    EXPECT_EQ((*Grid::Parse(text))->ToString(), text);
+  }
+}
+
 TEST(GridTest, BadTextIsRefused) {
-  for (const char* text : {"", "[", "[a]", "[a=0]", "[a=2, a=3]", "[a=2] devices=[0]",
-                           "[a=2] devices=[1,1]", "[a=9999999999]", "[a=2] devices=[5..4]",
-                           "[a=2] more", "[a=2*]", "[a=1024, b=2048]", "[a=-2]"}) {
+  for (const char* text :
+       {"", "[", "[a]", "[a=0]", "[a=2, a=3]", "[a=2] devices=[0]", "[a=2] devices=[1,1]",
+        "[a=9999999999]", "[a=2] devices=[5..4]", "[a=2] more", "[a=2*]", "[a=1024, b=2048]",
+        "[a=-2]", "[a=2@]", "[a=2@0]", "[a=2@-1]"}) {
     EXPECT_EQ(Grid::Parse(text).status().code(), absl::StatusCode::kInvalidArgument) << text;
   }
 }

@@ -53,6 +53,27 @@ TEST(MeshTest, UnnamedAxesAreNumbered) {
   EXPECT_EQ(MeshOf(Range(4), {2, 2}, std::nullopt).AxesToString(), "[axis0=2, axis1=2]");
 }
 
+TEST(MeshTest, AxesMayBeSlower) {
+  const Names names = Names({"node", "gpu"});
+  const Mesh mesh = *Mesh::Create(Range(8), {2, 4}, names, {{0.1, 1}});
+  EXPECT_EQ(mesh.ToString(), "[node=2@0.1, gpu=4] over devices 0..7");
+  EXPECT_FALSE(mesh == MeshOf(Range(8), {2, 4}, names));
+  EXPECT_EQ(*Mesh::Create(Range(8), {2, 4}, names, {{1, 1}}), MeshOf(Range(8), {2, 4}, names));
+}
+
+TEST(MeshTest, BandwidthsArePositiveAndOnePerAxis) {
+  const auto error_of = [](std::vector<double> bandwidths) {
+    return std::string(
+        Mesh::Create(Range(8), {2, 4}, std::nullopt, std::move(bandwidths)).status().message());
+  };
+  EXPECT_EQ(error_of({0.5}),
+            "Mesh: shape (2, 4) has 2 axes but 1 bandwidth was given; give one per axis, 1 for the "
+            "machine's");
+  EXPECT_EQ(error_of({1, 0}),
+            "Mesh: the bandwidth of axis 1 is 0; it must be positive, in units of the machine's: "
+            "0.1 for links ten times slower");
+}
+
 TEST(MeshTest, ShapeAndIdsMustAgree) {
   EXPECT_EQ(ErrorOf(Range(6), {2, 4}, std::nullopt),
             "Mesh: shape (2, 4) needs 8 device ids but 6 were given; give one id per device, or a "

@@ -92,8 +92,10 @@ TEST_F(CompileCacheTest, EverythingThatAProgramFollowsFromIsItsKey) {
   options = {};
   options.merge_cap_bytes = 100;
   EXPECT_TRUE(absl::IsNotFound(cache.Read(graph, options).status()));
-  // Errors at run time name the line.
-  for (const auto& [from, to] : {std::pair("train.py:31", "train.py:32"), {"{data},{}", "{},{}"}}) {
+  // Errors at run time name the line; links decide how values move.
+  for (const auto& [from, to] : {std::pair("train.py:31", "train.py:32"),
+                                 {"{data},{}", "{},{}"},
+                                 {"[data=2", "[data=2@0.1"}}) {
     const ir::Graph other = Parsed(absl::StrReplaceAll(kText, {{from, to}}));
     EXPECT_TRUE(absl::IsNotFound(cache.Read(other, {}).status()));
   }
