@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "csrc/cost/search.h"
+#include "csrc/util/status.h"
 
 namespace spmd::cost {
 namespace {
@@ -256,6 +257,8 @@ MovePlan PlanMove(const TensorType& type, const Grid& grid, const Sharding& from
     }
   }
   AddTerms(source, target, plan.steps);
+  SPMD_CHECK(!plan.steps.empty() && plan.steps.back().result == target, "no way from ",
+             source.ToString(grid), " to ", target.ToString(grid));
   for (const MoveStep& step : plan.steps) plan.wire_bytes += step.wire_bytes;
   return plan;
 }

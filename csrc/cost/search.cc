@@ -174,7 +174,8 @@ class MoveSearch {
       const auto i = std::find(list.begin(), list.end(), a);
       const auto j = std::find(list.begin(), list.end(), b);
       used = used || i != list.end() || j != list.end();
-      together = together && (i == list.end() ? j == list.end() : i + 1 == j);
+      const bool next = i != list.end() && j != list.end() && i + 1 == j;
+      together = together && (next || (i == list.end() && j == list.end()));
     });
     return together && (used || grid_.axis(a).axis == grid_.axis(b).axis);
   }

@@ -133,6 +133,26 @@ TEST_F(Plans, BoundariesMoveBeforeTermsAreScattered) {
             "exchange() reduce_scatter(model)");
 }
 
+// On more sub-axes than are told apart one by one.
+TEST(PlanMove, EndsAtTheTargetOnLargeMeshes) {
+  std::mt19937 rng(8);
+  for (const auto& shape :
+       std::vector<std::vector<int64_t>>{{8, 8}, {32, 8}, {2, 2, 2, 2, 2}, {512}, {64, 64}}) {
+    const GridPtr grid = MakeGrid(shape);
+    for (int trial = 0; trial < 300; ++trial) {
+      TensorType type{DType::kF32, {}};
+      const int rank = static_cast<int>(rng() % 4);
+      for (int d = 0; d < rank; ++d) type.dims.push_back(1 + static_cast<int64_t>(rng() % 90));
+      const Sharding from = RandomSharding(*grid, rank, true, rng);
+      const Sharding to = RandomSharding(*grid, rank, true, rng);
+      const MovePlan plan = PlanMove(type, *grid, from, to, machine::Nominal());
+      ASSERT_EQ(
+          plan.steps.empty() ? from.ToString(*grid) : plan.steps.back().result.ToString(*grid),
+          to.ToString(*grid));
+    }
+  }
+}
+
 TEST_F(Plans, TermsOfAnotherKindAreReducedFirst) {
   EXPECT_EQ(Kinds("{},{} unreduced(sum){data}", "{},{} unreduced(max){data}", {8, 8}),
             "all_reduce(data) term(data)");
