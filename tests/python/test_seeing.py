@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the environment variables and warnings show, and what Ctrl-C leaves."""
 
+import ast
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -78,6 +80,27 @@ def test_a_large_gather_that_repeats_work_is_warned_about():
     (text,) = [str(w.message) for w in seen]
     assert "aten::sort" in text and "test_seeing.py" in text and "16.0 MiB" in text
     assert "needs dimension 1 whole" in text and "None of its dimensions can stay cut" in text
+
+
+@pytest.mark.parametrize("op", [lambda x: x.sort(-1).values, torch.fft.rfft], ids=["sort", "fft"])
+def test_a_warning_says_which_spec_avoids_the_gather_and_that_does(op):
+    mesh = spmd.make_mesh((4,), ("x",))
+
+    def warnings_of(spec):
+        """Of an op on rows that are cut so, whose result somebody wants whole."""
+        x = spmd.mark_sharding(torch.zeros(8192, 2048).to("spmd"), mesh, spec)
+        with warnings.catch_warnings(record=True) as seen:
+            warnings.simplefilter("always")
+            spmd.mark_sharding(op(x), mesh, (None, None))
+            spmd.sync(wait=True)
+        return [str(w.message) for w in seen]
+
+    (text,) = warnings_of((None, "x"))
+    assert re.search(r"^aten::\w+ at test_seeing.py:\d+ gathers f32\[8192,2048\] from", text)
+    assert "from P(None, 'x') to P(None, None): 64.0 MiB on every device, because it needs" in text
+    (advice,) = re.findall(r"Mark it P\((.*)\) to avoid that", text)
+    assert advice == "'x', None"
+    assert warnings_of(ast.literal_eval(f"({advice})")) == []
 
 
 def test_a_gather_on_purpose_is_not_warned_about():
