@@ -91,8 +91,8 @@ def test_a_warning_says_which_spec_avoids_the_gather_and_that_does(op):
         x = spmd.mark_sharding(torch.zeros(8192, 2048).to("spmd"), mesh, spec)
         with warnings.catch_warnings(record=True) as seen:
             warnings.simplefilter("always")
-            spmd.mark_sharding(op(x), mesh, (None, None))
-            spmd.sync(wait=True)
+            result = spmd.mark_sharding(op(x), mesh, (None, None))
+            result[0, 0].item()
         return [str(w.message) for w in seen]
 
     (text,) = warnings_of((None, "x"))
