@@ -70,6 +70,25 @@ std::vector<AxisList> AxisGroups(const ir::Graph& graph, int grid) {
   return groups;
 }
 
+// A value's type, its grid, from where and to where; and the same to look it up without a copy.
+using Move = std::tuple<TensorType, int, Sharding, Sharding>;
+using MoveRef = std::tuple<const TensorType&, int, const Sharding&, const Sharding&>;
+struct MoveHash {
+  using is_transparent = void;
+  template <typename T>
+  size_t operator()(const T& m) const {
+    return absl::HashOf(std::get<0>(m), std::get<1>(m), std::get<2>(m), std::get<3>(m));
+  }
+};
+struct MoveEq {
+  using is_transparent = void;
+  template <typename A, typename B>
+  bool operator()(const A& a, const B& b) const {
+    return std::get<1>(a) == std::get<1>(b) && std::get<2>(a) == std::get<2>(b) &&
+           std::get<3>(a) == std::get<3>(b) && std::get<0>(a) == std::get<0>(b);
+  }
+};
+
 class Chooser {
  public:
   Chooser(const ir::Graph& graph, const std::vector<NodeFactors>& factors,
@@ -743,9 +762,10 @@ class Chooser {
              cost::TileBytes(type, to, graph_.grid(to_grid)) / SlowestLink(to_grid);
     }
     if (from == to) return 0;
-    auto [it, inserted] = memo_.try_emplace(std::make_tuple(type, to_grid, from, to), 0.0);
-    if (inserted) {
-      it->second = cost::PlanMove(type, graph_.grid(to_grid), from, to, machine_).seconds;
+    auto it = memo_.find(MoveRef(type, to_grid, from, to));
+    if (it == memo_.end()) {
+      const double seconds = cost::PlanMove(type, graph_.grid(to_grid), from, to, machine_).seconds;
+      it = memo_.emplace(Move(type, to_grid, from, to), seconds).first;
     }
     return off_path_[v] ? kOffPathWeight * it->second : it->second;
   }
@@ -769,7 +789,7 @@ class Chooser {
   std::vector<bool> off_path_;
   std::vector<Sharding> produced_;  // as users find the value
   std::vector<int> grid_of_;
-  absl::flat_hash_map<std::tuple<TensorType, int, Sharding, Sharding>, double> memo_;
+  absl::flat_hash_map<Move, double, MoveHash, MoveEq> memo_;  // seconds
   bool changed_ = false;
 };
 

@@ -71,11 +71,13 @@ bool SameAnnotations(const ir::Graph& a, const ir::Graph& b) {
 absl::Status TryFrom(propagate::Preference preference,
                      absl::Span<const propagate::Proposal> proposals, Compiled& out,
                      const std::vector<propagate::NodeFactors>& factors,
-                     const machine::Machine& machine, Chosen& chosen) {
+                     const machine::Machine& machine, Chosen& chosen,
+                     bool* preference_decided = nullptr) {
   ir::Graph graph = out.graph;
   propagate::Reasons reasons;
   ForgetDerived(graph);
-  SPMD_RETURN_IF_ERROR(propagate::Propagate(graph, reasons, preference, proposals));
+  SPMD_RETURN_IF_ERROR(
+      propagate::Propagate(graph, reasons, preference, proposals, preference_decided));
   if (SameAnnotations(graph, out.graph)) return absl::OkStatus();
   Chosen other = Choose(graph, factors, machine);
   if (other.seconds >= chosen.seconds * (1 - 1e-9)) return absl::OkStatus();
@@ -85,17 +87,23 @@ absl::Status TryFrom(propagate::Preference preference,
   return absl::OkStatus();
 }
 
+// `preference_decided`: in the propagation that led to `chosen`. Where a preference decides
+// nothing, the other would propose the same.
 absl::Status TryOtherStarts(Compiled& out, const std::vector<propagate::NodeFactors>& factors,
-                            const machine::Machine& machine, Chosen& chosen) {
-  SPMD_RETURN_IF_ERROR(TryFrom(propagate::Preference::kLarger, {}, out, factors, machine, chosen));
+                            const machine::Machine& machine, bool preference_decided,
+                            Chosen& chosen) {
+  using propagate::Preference;
+  if (preference_decided) {
+    SPMD_RETURN_IF_ERROR(TryFrom(Preference::kLarger, {}, out, factors, machine, chosen));
+  }
   const std::vector<propagate::Proposal> proposals =
       ShareRepeatedWork(out.graph, factors, chosen.plans);
   if (proposals.empty()) return absl::OkStatus();
-  for (propagate::Preference p :
-       {propagate::Preference::kActivations, propagate::Preference::kLarger}) {
-    SPMD_RETURN_IF_ERROR(TryFrom(p, proposals, out, factors, machine, chosen));
-  }
-  return absl::OkStatus();
+  bool decided = false;
+  SPMD_RETURN_IF_ERROR(
+      TryFrom(Preference::kActivations, proposals, out, factors, machine, chosen, &decided));
+  if (!decided) return absl::OkStatus();
+  return TryFrom(Preference::kLarger, proposals, out, factors, machine, chosen);
 }
 
 // A graph in which no axis is in use needs no plan: everything is one tile.
@@ -127,8 +135,12 @@ absl::StatusOr<Compiled> Compile(const ir::Graph& graph, const CompileOptions& o
     return absl::OkStatus();
   }));
   const bool sharded = UsesAxes(out.graph);
-  SPMD_RETURN_IF_ERROR(
-      pipeline.Pass("propagate", [&] { return propagate::Propagate(out.graph, out.reasons); }));
+  bool preference_decided = false;
+  const auto propagate_as_asked = [&] {
+    return propagate::Propagate(out.graph, out.reasons, propagate::Preference::kActivations, {},
+                                &preference_decided);
+  };
+  SPMD_RETURN_IF_ERROR(pipeline.Pass("propagate", [&] { return propagate_as_asked(); }));
   // A decomposition brings new values: they are propagated to in turn, and may be cut on a whole
   // factor themselves.
   bool changed = sharded;
@@ -145,13 +157,14 @@ absl::StatusOr<Compiled> Compile(const ir::Graph& graph, const CompileOptions& o
       SPMD_ASSIGN_OR_RETURN(out.graph, Simplify(out.graph));
       ForgetDerived(out.graph);
       out.reasons = {};
-      return propagate::Propagate(out.graph, out.reasons);
+      return propagate_as_asked();
     }));
   }
   SPMD_RETURN_IF_ERROR(pipeline.Pass("choose", [&]() -> absl::Status {
     SPMD_ASSIGN_OR_RETURN(factors, propagate::ComputeFactors(out.graph));
     Chosen chosen = Choose(out.graph, factors, machine);
-    if (sharded) SPMD_RETURN_IF_ERROR(TryOtherStarts(out, factors, machine, chosen));
+    if (sharded)
+      SPMD_RETURN_IF_ERROR(TryOtherStarts(out, factors, machine, preference_decided, chosen));
     lowering.plans = std::move(chosen.plans);
     for (ir::NodeId id = 0; id < out.graph.num_nodes(); ++id) {
       out.graph.SetCut(id, lowering.plans[id].grid, ToFactorCuts(lowering.plans[id].choice));

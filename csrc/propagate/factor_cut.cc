@@ -133,7 +133,7 @@ std::optional<Sharding> ShardingUnder(const rules::OpFactors& factors,
     for (size_t k = 0; k < dim.size(); ++k) {
       const FactorShard& shard = cut[dim[k]];
       const rules::Factor& factor = factors.factors[dim[k]];
-      const int64_t shards = grid.size(shard.axes);
+      const int64_t shards = shard.axes.empty() ? 1 : grid.size(shard.axes);
       if (!shard.axes.empty()) {
         if (closed || (MaskOf(shard.axes) & used)) return std::nullopt;
         const int64_t chunk = shard.chunk != 0 ? shard.chunk : CeilDiv(factor.size, shards);

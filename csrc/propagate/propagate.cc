@@ -41,7 +41,8 @@ class Propagator {
              Preference preference)
       : graph_(graph), factors_(std::move(factors)), reasons_(reasons), preference_(preference) {}
 
-  void Run(absl::Span<const Proposal> proposals) {
+  // Whether the preference ever decided between two tensors.
+  bool Run(absl::Span<const Proposal> proposals) {
     Seed();
     for (const Proposal& p : proposals) Start(p);
     for (const Stage& stage : kStages) {
@@ -58,6 +59,7 @@ class Propagator {
       }
     }
     Finish();
+    return preference_decided_;
   }
 
  private:
@@ -150,8 +152,8 @@ class Propagator {
     const ir::Node& node = graph_.node(id);
     const NodeFactors& nf = factors_[id];
     if (nf->factors.empty()) return;
-    if (stage_->simple_ops_only && !IsSimple(*nf)) return;
     if (!HasNews(id)) return;
+    if (stage_->simple_ops_only && !IsSimple(*nf)) return;
     visited_[id] = ++clock_;
     slots_.clear();
     int grid = -1;
@@ -170,7 +172,8 @@ class Propagator {
       largest = std::max(largest, graph_.type(v).NumElements());
     }
     if (grid < 0) return;
-    const bool simple = IsSimple(*nf);
+    // Looked at in stages that pass over broadcasts.
+    const bool simple = !stage_->broadcasts && (stage_->simple_ops_only || IsSimple(*nf));
     Cut merged(nf->factors.size());
     std::vector<int> from(nf->factors.size(), -1);
     for (size_t s = 0; s < slots_.size(); ++s) {
@@ -228,8 +231,10 @@ class Propagator {
   }
 
   bool IsStronger(ir::ValueId v, ir::ValueId w) const {
-    if (is_state_[v] != is_state_[w]) return is_state_[w];
-    return graph_.type(v).ByteSize() > graph_.type(w).ByteSize();
+    const bool larger = graph_.type(v).ByteSize() > graph_.type(w).ByteSize();
+    if (is_state_[v] == is_state_[w]) return larger;
+    preference_decided_ = preference_decided_ || larger != is_state_[w];
+    return is_state_[w];
   }
 
   // An axis cuts one factor of a node: the one whose axes come from the stronger tensor keeps it.
@@ -254,9 +259,15 @@ class Propagator {
     const ir::ValueId v = slot.value;
     if (grid_of_[v] >= 0 && grid_of_[v] != grid) return;
     Sharding& current = shardings_[v];
-    bool any_open = false;
-    for (const DimSharding& d : current.dims) any_open = any_open || d.open;
-    if (!any_open) return;
+    const auto may_grow = [&](int d) {
+      if (!current.dims[d].open) return false;
+      size_t axes = 0;
+      for (int f : (*slot.factors)[d]) axes += merged[f].axes.size();
+      return axes > current.dims[d].axes.size();
+    };
+    bool any = false;
+    for (int d = 0; d < current.rank() && !any; ++d) any = may_grow(d);
+    if (!any) return;
     std::optional<Sharding> target =
         ShardingUnder(*nf, *slot.factors, graph_.type(v).dims, merged, graph_.grid(grid));
     if (!target) return;
@@ -327,14 +338,16 @@ class Propagator {
   std::vector<int64_t> changed_at_;
   std::vector<int64_t> visited_;
   bool changed_ = false;
+  mutable bool preference_decided_ = false;
 };
 
 }  // namespace
 
 absl::Status Propagate(ir::Graph& graph, Reasons& reasons, Preference preference,
-                       absl::Span<const Proposal> proposals) {
+                       absl::Span<const Proposal> proposals, bool* preference_decided) {
   SPMD_ASSIGN_OR_RETURN(std::vector<NodeFactors> factors, ComputeFactors(graph));
-  Propagator(graph, std::move(factors), reasons, preference).Run(proposals);
+  const bool decided = Propagator(graph, std::move(factors), reasons, preference).Run(proposals);
+  if (preference_decided != nullptr) *preference_decided = decided;
   return absl::OkStatus();
 }
 

@@ -55,9 +55,12 @@ struct Proposal {
 };
 
 // Annotates every value of `graph` (kDerived where nothing else was). Deterministic.
+// `preference_decided`: set to whether the preference kActivations ever chose another tensor than
+// kLarger would; where not, both annotate alike.
 // Errors: Internal when a rule does not fit its op.
 absl::Status Propagate(ir::Graph& graph, Reasons& reasons,
                        Preference preference = Preference::kActivations,
-                       absl::Span<const Proposal> proposals = {});
+                       absl::Span<const Proposal> proposals = {},
+                       bool* preference_decided = nullptr);
 
 }  // namespace spmd::propagate
