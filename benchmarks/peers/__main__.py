@@ -108,9 +108,8 @@ def line(name: str, answers: Answers) -> str:
 def programs(answers: Answers) -> str:
     texts = []
     for side, answer in answers.items():
-        counts = " + ".join(
-            f"{n} {kind}" for kind, n in sorted(answer.get("collectives", {}).items())
-        )
+        kinds = sorted(answer.get("collectives", {}).items())
+        counts = " + ".join(f"{n} {kind}" for kind, n in kinds)
         texts.append(
             f"{side}: {answer['mb']:.2f} MB{', ' + counts if counts else ''}, "
             f"{answer['instructions']} instructions"

@@ -37,6 +37,7 @@ def greet() -> Message:
     except ImportError as error:
         return {"missing": str(error)}
     os.dup2(errors.fileno(), 2)
+    jax.jit(abs).lower(1.0).compile()  # what is made once in a process
     partitioners = ["gspmd", "shardy"] if hasattr(jax.config, SWITCH) else ["shardy"]
     return {"jax": jax.__version__, "jaxlib": jaxlib.__version__, "partitioners": partitioners}
 

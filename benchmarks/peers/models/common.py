@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the models in JAX share. Parameters are those of the PyTorch model, by name, in its layouts."""
+"""What the models in JAX share. Parameters are the PyTorch model's, by name, in its layouts."""
 
 from __future__ import annotations
 
