@@ -46,6 +46,10 @@ ALWAYS_ANNOTATED = {"gpt_tpsp"}
 Answers = dict[str, Message]  # by side: "ours" and each partitioner
 
 
+class NoJax(Exception):
+    """The interpreter cannot import JAX."""
+
+
 class Ratios(NamedTuple):
     """How many times as long the faster partitioner takes."""
 
@@ -120,14 +124,14 @@ def programs(answers: Answers) -> str:
 def measure(python: str, names: list[str], marks: list[str], rounds: int) -> dict[str, Answers]:
     """By workload and marks. Prints every row when its last round is done.
 
-    Errors: LookupError where `python` has no JAX; the text says so.
+    Errors: NoJax where `python` has none; the text says why.
     """
     rows = [(n, m) for n in names for m in marks if m == "full" or n not in ALWAYS_ANNOTATED]
     found: dict[str, Answers] = {}
     for number in range(rounds):
         with Child(python, "benchmarks.peers.xla") as theirs:
             if "missing" in theirs.greeting:
-                raise LookupError(theirs.greeting["missing"])
+                raise NoJax(theirs.greeting["missing"])
             if number == 0:
                 print(f"JAX {theirs.greeting['jax']}, jaxlib {theirs.greeting['jaxlib']}")
                 print(heading(theirs.greeting["partitioners"]))
@@ -156,7 +160,7 @@ def main() -> int:
     os.sched_setaffinity(0, {args.core})  # and so both processes
     try:
         found = measure(args.python, args.workloads or list(NAMES), args.marks, args.rounds)
-    except LookupError as error:
+    except NoJax as error:
         print(
             f"skipped: no JAX in {args.python} ({error}); name an interpreter that has it with "
             "--python or SPMD_PEERS_PYTHON"

@@ -10,6 +10,7 @@ import json
 import os
 import subprocess
 import sys
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ Message = dict[str, Any]
 class Child:
     """Runs `python -m module`; what it says first is its `greeting`.
 
-    Errors: RuntimeError when it ends instead of answering.
+    Errors: RuntimeError when it ends instead of answering, or its answer is an error.
     """
 
     def __init__(self, python: str, module: str) -> None:
@@ -49,6 +50,8 @@ class Child:
         if not line:
             raise RuntimeError(f"{self._what} ended (exit code {self._process.wait()})")
         answer: Message = json.loads(line)
+        if "error" in answer:
+            raise RuntimeError(f"{self._what}: {answer['error']}")
         return answer
 
     def __enter__(self) -> Child:
@@ -72,4 +75,8 @@ def serve(greet: Callable[[], Message], answer: Callable[..., Message]) -> None:
         if "missing" in greeting:
             return
         for line in sys.stdin:
-            print(json.dumps(answer(**json.loads(line))), file=replies, flush=True)
+            try:
+                reply = answer(**json.loads(line))
+            except Exception:
+                reply = {"error": traceback.format_exc()}
+            print(json.dumps(reply), file=replies, flush=True)
