@@ -57,7 +57,9 @@ class Collectives(NamedTuple):
 
 
 def parse(text: str) -> Module:
-    entry, computations, current = "", {}, None
+    entry = ""
+    computations: dict[str, list[Instruction]] = {}
+    current = None
     for line in text.splitlines():
         if heading := COMPUTATION.match(line):
             current = computations.setdefault(heading["name"], [])
