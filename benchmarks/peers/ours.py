@@ -20,8 +20,9 @@ BACKEND = "mock_tpu:v4-16:plan"
 def greet() -> Message:
     """What is made once in a process is made before anything is measured."""
     spmd.set_default_backend(BACKEND)
-    x = torch.ones(8, device="spmd", requires_grad=True)
-    x.square().sum().backward()
+    model = torch.nn.Linear(8, 8).to("spmd")
+    model(torch.ones(8, 8, device="spmd")).square().mean().backward()
+    torch.optim.SGD(model.parameters()).step()
     spmd.sync()
     return {}
 
