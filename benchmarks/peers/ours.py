@@ -31,8 +31,12 @@ def answer(workload: str, annotated: bool) -> dict[str, Any]:
     """`step`: CPU-seconds of the step that compiled the last program: recording it and compiling
     it. `compile`: seconds of that for lowering, propagation, partition and loading, on one thread;
     by the clock, but no more than the CPU-seconds of the step, which a busy machine does not
-    lengthen."""
+    lengthen.
+
+    Errors: ValueError when this process knows the program already.
+    """
     made = WORKLOADS[workload](annotated)
+    spmd.sync(wait=True)  # what was made is on the devices before the step
     step = 0.0
     for _ in range(2):  # the optimizer makes its state in the first
         known, before = len(spmd.debug.explain_compile().rows), time.process_time()
@@ -40,6 +44,8 @@ def answer(workload: str, annotated: bool) -> dict[str, Any]:
         spmd.sync()
         if len(spmd.debug.explain_compile().rows) > known:
             step = time.process_time() - before
+    if step == 0:
+        raise ValueError(f"'{workload}' was compiled in this process before: nothing to measure")
     figures = last_figures()
     return {
         "step": step,

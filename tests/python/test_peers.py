@@ -133,6 +133,8 @@ def test_a_side_that_fails_says_why():
             "data": 2,
             "model": 4,
         }
+        with pytest.raises(RuntimeError, match="'mlp' was compiled in this process before"):
+            ours.ask(workload="mlp", annotated=False)
 
 
 def test_every_workload_is_known():
