@@ -17,11 +17,24 @@ Spec = tuple[Any, ...]
 
 @dataclass
 class Workload:
-    """A mesh, the parameters, and one training step, which is one program."""
+    """A model on a mesh and what trains it.
+
+    `inputs` names what a step reads beside the parameters and the optimizer's state.
+    """
 
     mesh: spmd.Mesh
     model: nn.Module
-    step: Callable[[], Tensor]
+    optimizer: torch.optim.Optimizer
+    inputs: dict[str, Tensor]
+    loss: Callable[[], Tensor]
+
+    def step(self) -> Tensor:
+        """Loss, backward, optimizer: one program."""
+        value = self.loss()
+        value.backward()
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        return value
 
 
 class Annotate:
@@ -56,18 +69,3 @@ def largest_dim(shape: Iterable[int], axis: str, size: int) -> Spec:
         if sizes[d] % size == 0:
             spec[d] = axis
     return tuple(spec)
-
-
-def train(
-    model: nn.Module, loss: Callable[[], Tensor], optimizer: torch.optim.Optimizer
-) -> Callable[[], Tensor]:
-    """A step: loss, backward, optimizer."""
-
-    def step() -> Tensor:
-        value = loss()
-        value.backward()
-        optimizer.step()
-        optimizer.zero_grad()
-        return value
-
-    return step

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import torch_spmd as spmd
-from benchmarks.workloads.common import Annotate, Workload, train
+from benchmarks.workloads.common import Annotate, Workload
 
 STAGES, BLOCKS, WIDTH, HEADS, HIDDEN, KERNEL, VOCAB = 4, 2, 256, 4, 1024, 15, 256
 LENGTH, MICRO_BATCHES, MICRO_BATCH = 256, 8, 2
@@ -127,4 +127,5 @@ def build(annotated: bool) -> Workload:
     spmd.mark_sharding(inputs, mesh, (None, "data", None, None))
     spmd.mark_sharding(targets, mesh, (None, "data", None))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    return Workload(mesh, model, train(model, lambda: model(inputs, targets), optimizer))
+    read = {"inputs": inputs, "targets": targets}
+    return Workload(mesh, model, optimizer, read, lambda: model(inputs, targets))

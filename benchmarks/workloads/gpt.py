@@ -15,7 +15,6 @@ from benchmarks.workloads.common import (
     largest_dim,
     mark_parameters,
     tokens,
-    train,
 )
 
 LAYERS, WIDTH, HEADS, LENGTH, VOCAB, BATCH = 6, 384, 8, 256, 4096, 8
@@ -77,7 +76,8 @@ class GPT(nn.Module):
 def _workload(mesh: spmd.Mesh, model: GPT, batch_axis: str | None) -> Workload:
     inputs, targets = (tokens(mesh, VOCAB, BATCH, LENGTH, batch_axis) for _ in range(2))
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, betas=(0.9, 0.95))
-    return Workload(mesh, model, train(model, lambda: model(inputs, targets), optimizer))
+    read = {"inputs": inputs, "targets": targets}
+    return Workload(mesh, model, optimizer, read, lambda: model(inputs, targets))
 
 
 def data_parallel(annotated: bool) -> Workload:
@@ -103,13 +103,11 @@ def sharded_optimizer(annotated: bool) -> Workload:
     mesh = spmd.make_mesh((8,), ("data",))
     model = GPT(Annotate(mesh, annotated), "data", None, None).to("spmd")
     mark_parameters(model, mesh, {})
-    inputs, targets = (tokens(mesh, VOCAB, BATCH, LENGTH, "data") for _ in range(2))
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, betas=(0.9, 0.95))
-    step = train(model, lambda: model(inputs, targets), optimizer)
-    step()  # makes the state
-    for state in optimizer.state.values():
+    workload = _workload(mesh, model, "data")
+    workload.step()  # makes the state
+    for state in workload.optimizer.state.values():
         _shard_largest(mesh, "data", [state["exp_avg"], state["exp_avg_sq"]])
-    return Workload(mesh, model, step)
+    return workload
 
 
 _MEGATRON: dict[str, Spec] = {

@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import torch_spmd as spmd
-from benchmarks.workloads.common import Annotate, Workload, mark_parameters, train
+from benchmarks.workloads.common import Annotate, Workload, mark_parameters
 
 
 class Block(nn.Module):
@@ -32,4 +32,5 @@ def build(annotated: bool, batch: int = 512, width: int = 1024, hidden: int = 40
             h = mark(block.down(mark(F.relu(block.up(h)), "data", "model")), "data", None)
         return (h - y).square().mean()
 
-    return Workload(mesh, model, train(model, loss, torch.optim.SGD(model.parameters(), lr=0.1)))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    return Workload(mesh, model, optimizer, {"x": x, "y": y}, loss)

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import torch_spmd as spmd
-from benchmarks.workloads.common import Annotate, Workload, mark_parameters, tokens, train
+from benchmarks.workloads.common import Annotate, Workload, mark_parameters, tokens
 
 LAYERS, WIDTH, HIDDEN, HEADS, LENGTH, VOCAB, BATCH, EXPERTS = 4, 384, 1536, 8, 256, 4096, 8, 8
 CAPACITY = math.ceil(2 * LENGTH / EXPERTS * 1.25)
@@ -98,4 +98,5 @@ def build(annotated: bool) -> Workload:
     mark_parameters(model, mesh, rules)
     inputs, targets = (tokens(mesh, VOCAB, BATCH, LENGTH, "expert") for _ in range(2))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    return Workload(mesh, model, train(model, lambda: model(inputs, targets), optimizer))
+    read = {"inputs": inputs, "targets": targets}
+    return Workload(mesh, model, optimizer, read, lambda: model(inputs, targets))

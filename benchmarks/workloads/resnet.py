@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import torch_spmd as spmd
-from benchmarks.workloads.common import Annotate, Workload, mark_parameters, train
+from benchmarks.workloads.common import Annotate, Workload, mark_parameters
 
 
 class Convolution(nn.Module):
@@ -69,4 +69,5 @@ def build(annotated: bool, batch: int = 8, size: int = 224) -> Workload:
     spmd.mark_sharding(images, mesh, ("data", None, "spatial", None))
     spmd.mark_sharding(labels, mesh, ("data",))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    return Workload(mesh, model, train(model, lambda: model(images, labels), optimizer))
+    read = {"images": images, "labels": labels}
+    return Workload(mesh, model, optimizer, read, lambda: model(images, labels))

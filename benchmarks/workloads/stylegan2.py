@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import torch_spmd as spmd
-from benchmarks.workloads.common import Annotate, Workload, mark_parameters, train
+from benchmarks.workloads.common import Annotate, Workload, mark_parameters
 
 STYLE, BATCH, DEVICES = 64, 4, 8
 
@@ -203,7 +203,10 @@ def generator(annotated: bool, size: int = 1024) -> Workload:
     def loss() -> Tensor:
         return F.softplus(-judge(model(z, noise))).mean()
 
-    return Workload(mesh, model, train(model, loss, torch.optim.SGD(model.parameters(), lr=0.1)))
+    read = {f"noise.{i}.{j}": x for i, maps in enumerate(noise) for j, x in enumerate(maps)}
+    read |= {f"judge.{name}": parameter for name, parameter in judge.named_parameters()}
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    return Workload(mesh, model, optimizer, {"z": z} | read, loss)
 
 
 def discriminator(annotated: bool, size: int = 1024) -> Workload:
@@ -219,4 +222,5 @@ def discriminator(annotated: bool, size: int = 1024) -> Workload:
         penalty = slope.square().sum((1, 2, 3)).mean()
         return (F.softplus(model(fake)) + F.softplus(-score)).mean() + 5 * penalty
 
-    return Workload(mesh, model, train(model, loss, torch.optim.SGD(model.parameters(), lr=0.1)))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    return Workload(mesh, model, optimizer, {"real": real, "fake": fake}, loss)

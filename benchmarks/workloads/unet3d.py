@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import torch_spmd as spmd
-from benchmarks.workloads.common import Annotate, Workload, mark_parameters, train
+from benchmarks.workloads.common import Annotate, Workload, mark_parameters
 
 INPUTS, CHANNELS, CLASSES = 4, (16, 32, 64), 4
 
@@ -60,4 +60,5 @@ def build(annotated: bool, batch: int = 2, size: int = 64) -> Workload:
     spmd.mark_sharding(volume, mesh, (None, None, "x", "y", "z"))
     spmd.mark_sharding(labels, mesh, (None, "x", "y", "z"))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    return Workload(mesh, model, train(model, lambda: model(volume, labels), optimizer))
+    read = {"volume": volume, "labels": labels}
+    return Workload(mesh, model, optimizer, read, lambda: model(volume, labels))
