@@ -115,22 +115,31 @@ Distribution DistributionOf(const OpInfo& op, const Args& args, at::ScalarType d
   return {"randint", number("from", 0), number("to", high)};
 }
 
-void Created(const OpInfo& op, torch::jit::Stack* stack) {
-  Session::State& state = Session::Get().state();
-  const Args args = PeekArguments(op, stack);
+// What the result is, its arguments taken off the stack; nothing where the call ran on the host,
+// which says what is wrong with it.
+std::optional<TensorMeta> TakeCall(Session::State& state, const OpInfo& op, const Args& args,
+                                   torch::jit::Stack* stack) {
   const Inference& inferred = state.shapes.Infer(op, args);
   if (!inferred.ok) {
     RunOnHost(state, op, stack);
-    return;
+    return std::nullopt;
   }
   const TensorMeta meta = inferred.tensors[0];
-  const Distribution distribution = DistributionOf(op, args, meta.dtype);
-  TORCH_CHECK_NOT_IMPLEMENTED(std::string_view(distribution.name) != "uniform" ||
-                                  at::isFloatingType(meta.dtype) || at::isComplexType(meta.dtype),
-                              "\"check_uniform_bounds\" not implemented for '", meta.dtype, "'");
   torch::jit::drop(*stack, op.args.size());
-  const TapeId id = EmitDraw(state, TypeOf(meta), distribution, GeneratorOf(op, args));
-  stack->push_back(NewTensor(state, meta, id));
+  return meta;
+}
+
+void Created(const OpInfo& op, torch::jit::Stack* stack) {
+  Session::State& state = Session::Get().state();
+  const Args args = PeekArguments(op, stack);
+  const std::optional<TensorMeta> meta = TakeCall(state, op, args, stack);
+  if (!meta.has_value()) return;
+  const Distribution distribution = DistributionOf(op, args, meta->dtype);
+  TORCH_CHECK_NOT_IMPLEMENTED(std::string_view(distribution.name) != "uniform" ||
+                                  at::isFloatingType(meta->dtype) || at::isComplexType(meta->dtype),
+                              "\"check_uniform_bounds\" not implemented for '", meta->dtype, "'");
+  const TapeId id = EmitDraw(state, TypeOf(*meta), distribution, GeneratorOf(op, args));
+  stack->push_back(NewTensor(state, *meta, id));
 }
 
 void InPlace(const OpInfo& op, torch::jit::Stack* stack) {
@@ -184,14 +193,9 @@ void Bernoulli(const OpInfo& op, torch::jit::Stack* stack) {
 void NormalOfTensors(const OpInfo& op, torch::jit::Stack* stack) {
   Session::State& state = Session::Get().state();
   const Args args = PeekArguments(op, stack);
-  const Inference& inferred = state.shapes.Infer(op, args);
-  if (!inferred.ok) {
-    RunOnHost(state, op, stack);
-    return;
-  }
-  const TensorMeta meta = inferred.tensors[0];
-  torch::jit::drop(*stack, op.args.size());
-  const TensorType type = TypeOf(meta);
+  const std::optional<TensorMeta> meta = TakeCall(state, op, args, stack);
+  if (!meta.has_value()) return;
+  const TensorType type = TypeOf(*meta);
   const bool mean_is_tensor = args[0].isTensor(), std_is_tensor = args[1].isTensor();
   TapeId x =
       EmitRandom(state, type, {"normal", 0, std_is_tensor ? 1 : args[1].toScalar().toDouble()},
@@ -204,7 +208,7 @@ void NormalOfTensors(const OpInfo& op, torch::jit::Stack* stack) {
   } else if (std_is_tensor) {
     x = EmitNamed(state, "aten::add.Scalar", {x}, {{"other", args[0].toScalar()}}, type);
   }
-  stack->push_back(NewTensor(state, meta, x));
+  stack->push_back(NewTensor(state, *meta, x));
 }
 
 void NativeDropout(const OpInfo& op, torch::jit::Stack* stack) {
@@ -239,19 +243,14 @@ void NativeDropout(const OpInfo& op, torch::jit::Stack* stack) {
 void DrawFrom(const char* draw, const OpInfo& op, size_t parameters, torch::jit::Stack* stack) {
   Session::State& state = Session::Get().state();
   const Args args = PeekArguments(op, stack);
-  const Inference& inferred = state.shapes.Infer(op, args);
-  if (!inferred.ok) {
-    RunOnHost(state, op, stack);
-    return;
-  }
-  const TensorMeta meta = inferred.tensors[0];
-  torch::jit::drop(*stack, op.args.size());
-  const TensorType type = TypeOf(meta);
+  const std::optional<TensorMeta> meta = TakeCall(state, op, args, stack);
+  if (!meta.has_value()) return;
+  const TensorType type = TypeOf(*meta);
   const RandomKey key = NextRandom(GeneratorOf(op, args));
   absl::InlinedVector<TapeId, 4> operands;
   for (size_t i = 0; i < parameters; ++i) {
     operands.push_back(
-        EmitExpand(state, ReadOperand(state, args[i].toTensor(), meta.dtype), type.dims));
+        EmitExpand(state, ReadOperand(state, args[i].toTensor(), meta->dtype), type.dims));
   }
   const std::vector<int64_t> size(type.dims.begin(), type.dims.end());
   const TapeId id = EmitNamed(state, draw, operands,
@@ -260,7 +259,7 @@ void DrawFrom(const char* draw, const OpInfo& op, size_t parameters, torch::jit:
                                {"offset", std::vector<int64_t>(size.size(), 0)},
                                {"global_size", size}},
                               type);
-  stack->push_back(NewTensor(state, meta, id));
+  stack->push_back(NewTensor(state, *meta, id));
 }
 
 void Poisson(const OpInfo& op, torch::jit::Stack* stack) {
