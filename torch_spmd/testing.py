@@ -3,12 +3,14 @@
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_map_only
 
 from torch_spmd import _C
 
@@ -21,8 +23,10 @@ _COMBINE: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "or": torch.logical_or,
 }
 
-# First index and size, of each dimension.
+# [begin, end) of each dimension.
 Box = list[tuple[int, int]]
+# Of each factor that is cut: how many shards, and how many indices in each but the last.
+Cutting = Mapping[int, tuple[int, int]]
 
 
 def check_rule(
@@ -33,13 +37,14 @@ def check_rule(
     atol: float | None = None,
     **kwargs: Any,
 ) -> int:
-    """Checks a rule that `register_rule` gave to an op, on one call: every factor cut into `shards`
-    parts, the op called on each part, what comes out put together and compared with the whole.
+    """Checks the rule of an op on one call: every factor, and every pair of factors, cut into
+    `shards` parts (pairs: into two), the op run on each part, what comes out put together and
+    compared with the whole.
 
         spmd.testing.check_rule("mylib::scale_rows", torch.randn(6, 4), torch.randn(6))
 
     Args:
-        op: the op's name, as given to `register_rule`.
+        op: the op's name, as given to `register_rule`; PyTorch's own ops have rules, too.
         args, kwargs: of the op; tensors on the CPU. Sizes that the shards do not divide find more.
         rtol, atol: of `torch.testing.assert_close`.
 
@@ -48,113 +53,228 @@ def check_rule(
     Errors: AssertionError that names the factor, the number of shards and the difference;
     ValueError when the op has no rule, or the call does not fit it.
     """
-    call = _Call(op, args, kwargs)
+    namespace, name = op.split("::")
+    base, _, overload = name.partition(".")
+    function = getattr(getattr(getattr(torch.ops, namespace), base), overload or "default")
+    calls = list(calls_of(function, *args, **kwargs))
+    if not any(call.op == op for call in calls):
+        made = ", ".join(call.op for call in calls) or "nothing that is traced"
+        raise ValueError(f"check_rule: this call of '{op}' is traced as {made}; check that")
     checked = 0
-    for what, got in call.cuts(shards):
-        checked += 1
-        for i, (a, b) in enumerate(zip(got, call.whole)):
-            try:
-                torch.testing.assert_close(a, b, rtol=rtol, atol=atol, equal_nan=True)
-            except AssertionError as error:
-                raise AssertionError(f"{op}: {what}: result {i} differs. {error}") from None
+    for call in calls:
+        if call.op != op:
+            continue
+        if not call.has_rule:
+            raise ValueError(f"check_rule: '{op}' has no rule; spmd.register_rule gives it one")
+        checked += call.check(shards, rtol=rtol, atol=atol)
     return checked
 
 
-class _Call:
-    """One call, whole and in parts."""
+def calls_of(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Iterator[Call]:
+    """What a function of tensors on the CPU is traced as, call by call, each with the values that
+    it is given there. A call is run whole when it is its turn.
 
-    def __init__(self, op: str, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
-        self.name = op
-        namespace, name = op.split("::")
-        base, _, overload = name.partition(".")
-        packet = getattr(getattr(torch.ops, namespace), base)
-        self.op = getattr(packet, overload or "default")
-        arguments = self.op._schema.arguments
-        self.values = {a.name: v for a, v in zip(arguments, args)} | kwargs
-        self.slots = [a.name for a in arguments if "Tensor" in str(a.type)]
-        self.operands: list[Tensor | None] = [self.values.get(name) for name in self.slots]
-        self.whole = self.run(self.operands, {})
-        rule = _C.call_factors(op, _dims(self.operands), _dims(self.whole))
-        self.factors: list[tuple[int, bool, str]] = rule["factors"]
+    Errors: the function's.
+    """
+    _C.sync(True)
+    args, kwargs = tree_map_only(Tensor, lambda t: t.to("spmd"), (args, kwargs))
+    with torch.no_grad():
+        results = function(*args, **kwargs)
+    calls = _C.pending_calls()
+    del results
+    return _in_order(calls)
+
+
+def _in_order(calls: _C.PendingCalls) -> Iterator[Call]:
+    values = dict(calls.inputs())
+    for id in range(len(calls)):
+        call = Call(calls, id, values)
+        values.update(zip(call.results, call.whole))
+        yield call
+
+
+class Call:
+    """One traced call, whole and in parts."""
+
+    def __init__(self, calls: _C.PendingCalls, id: int, values: Mapping[int, Tensor]) -> None:
+        self._calls, self._id = calls, id
+        self.op, self.text, operands, self.results = calls.call(id)
+        self.operands = [None if v is None else values[v] for v in operands]
+        self.whole = calls.run(id, self.operands)
+        rule = calls.factors(id)
+        self.has_rule = rule is not None
+        if rule is None:
+            return
+        self.factors: list[tuple[int, bool, str, int]] = rule["factors"]
         self.of_operand, self.of_result = rule["operands"], rule["results"]
+        self.windows: list[tuple[int, int, int, float]] = rule["windows"]
         self.same: list[bool] = rule["same"]
         self.added, self.each, self.jointly = rule["added"], rule["each"], rule["jointly"]
 
-    def run(self, operands: Sequence[Tensor | None], attributes: dict[str, Any]) -> list[Tensor]:
-        values = self.values | dict(zip(self.slots, operands)) | attributes
-        results = self.op(**{k: v for k, v in values.items() if v is not None})
-        return list(results) if isinstance(results, (tuple, list)) else [results]
+    def check(
+        self,
+        shards: Sequence[int],
+        rtol: float | None = None,
+        atol: float | None = None,
+        unwritten: Collection[int] = (),
+    ) -> int:
+        """Compares every cut, but for results that the op leaves partly `unwritten`; returns how
+        many cuts there are. Requires: it has a rule."""
+        checked = 0
+        for what, got in self._cuts(shards):
+            checked += 1
+            for i, (a, b) in enumerate(zip(got, self.whole)):
+                if i in unwritten:
+                    continue
+                try:
+                    torch.testing.assert_close(a, b, rtol=rtol, atol=atol, equal_nan=True)
+                except AssertionError as error:
+                    message = f"{self.text}: {what}: result {i} differs. {error}"
+                    raise AssertionError(message) from None
+        return checked
 
-    def cuts(self, shards: Sequence[int]) -> Iterator[tuple[str, list[Tensor]]]:
+    def _cuts(self, shards: Sequence[int]) -> Iterator[tuple[str, list[Tensor]]]:
         """What is cut, in words, and the results put together."""
-        for factor, (size, whole, kind) in enumerate(self.factors):
-            for n in () if whole else shards:
-                if self._may_cut(factor):
-                    yield f"factor {factor} of size {size} in {n}", self._cut(factor, n, kind)
+        for factor in range(len(self.factors)):
+            for n in shards:
+                cutting = self._cutting({factor: n})
+                if cutting is not None:
+                    yield self._words(cutting), self._run(cutting)
+        for pair in itertools.combinations(range(len(self.factors)), 2):
+            cutting = self._cutting(dict.fromkeys(pair, 2))
+            if cutting is not None and len(cutting) == len(pair):
+                yield self._words(cutting), self._run(cutting)
         for k in self.each:
-            if self.operands[k] is not None:
+            if self.operands[k] is not None and self._has_terms(k):
                 yield f"operand {k} as two terms", self._as_terms([k])
-        if any(self.operands[k] is not None for k in self.jointly):
+        if self.jointly and all(map(self._has_terms, self.jointly)):
             yield f"operands {self.jointly} as two terms", self._as_terms(self.jointly)
 
-    def _may_cut(self, factor: int) -> bool:
-        # Only the major factor of a compound dimension gives an interval per shard.
-        dims = [dim for tensor in (*self.of_operand, *self.of_result) for dim in tensor]
-        return all(dim[0] == factor for dim in dims if factor in dim)
+    def _words(self, cutting: Cutting) -> str:
+        return " and ".join(
+            f"factor {f} of size {self.factors[f][0]} in {n}" for f, (n, _) in cutting.items()
+        )
 
-    def _cut(self, factor: int, n: int, kind: str) -> list[Tensor]:
-        size = self.factors[factor][0]
-        chunk = math.ceil(size / n)
-        parts: list[list[Tensor]] = []
-        for i in range(n):
-            begin, end = min(i * chunk, size), min((i + 1) * chunk, size)
-            if begin == end:
-                continue  # an empty tile: nothing is called
-            boxes = [
-                self._box(dims, factor, begin, end, t)
-                for dims, t in zip(self.of_operand, self.operands)
-            ]
+    def _cutting(self, wanted: Mapping[int, int]) -> Cutting | None:
+        """As many shards of each factor as wanted, and every index of those that are major to it;
+        None where that may not be."""
+        cutting: dict[int, tuple[int, int]] = {}
+        for factor in wanted:
+            for major in self._majors(factor):
+                if self.factors[major][1] or major in wanted:
+                    return None
+                cutting[major] = (self.factors[major][0], 1)
+        minor = bool(cutting)
+        for factor, n in wanted.items():
+            size, whole, _, granularity = self.factors[factor]
+            chunk = math.ceil(math.ceil(size / n) / granularity) * granularity
+            if whole or size == 0 or (minor and chunk * n != size):
+                return None
+            cutting[factor] = (n, chunk)
+        for r in range(len(self.whole)):
+            if len({self.factors[f][2] for f in cutting if self._makes_terms(r, f)}) > 1:
+                return None  # a sum of maxima is not a maximum of sums
+        return cutting
+
+    def _majors(self, factor: int) -> set[int]:
+        majors: set[int] = set()
+        for dim in itertools.chain(*self.of_operand, *self.of_result):
+            if factor in dim:
+                for major in dim[: dim.index(factor)]:
+                    majors |= {major} | self._majors(major)
+        return majors
+
+    def _run(self, cutting: Cutting) -> list[Tensor]:
+        """The results, put together from those on tiles."""
+        parts: list[dict[tuple[tuple[int, int], ...], Tensor]] = [{} for _ in self.whole]
+        cut = [f in cutting for f in range(len(self.factors))]
+        for coordinates in itertools.product(*(range(n) for n, _ in cutting.values())):
+            at = dict(zip(cutting, coordinates))
+            shards = {f: self._shard(f, cutting, at) for f in range(len(self.factors))}
+            if any(begin == end for f, (begin, end) in shards.items() if cut[f]):
+                continue  # nothing is called for an empty tile
+            operands, boxes = self._operand_tiles(cutting, at, shards)
             into = [
-                self._box(dims, factor, begin, end, t)
-                for dims, t in zip(self.of_result, self.whole)
+                self._box(dims, cutting, shards, t) for dims, t in zip(self.of_result, self.whole)
             ]
-            tiles = [_tile(t, box) for t, box in zip(self.operands, boxes)]
-            if i > 0 and not all(_has(dims, factor) for dims in self.of_result):
-                for k in self.added:
-                    tile = tiles[k]
-                    tiles[k] = None if tile is None else torch.zeros_like(tile)
-            attributes = _C.local_attributes(
-                self.name, boxes, into, _dims(self.operands), _dims(self.whole)
-            )
-            parts.append(self.run(tiles, attributes))
-        return [
-            self._join([part[r] for part in parts], r, factor, kind) for r in range(len(self.whole))
-        ]
+            made = self._calls.run_tile(self._id, operands, cut, boxes, into)
+            for r, (tile, box) in enumerate(zip(made, into)):
+                other = parts[r].get(tuple(box))
+                parts[r][tuple(box)] = tile if other is None else self._two(r, other, tile, box, at)
+        return [self._whole(r, parts[r]) for r in range(len(self.whole))]
+
+    def _shard(self, f: int, cutting: Cutting, at: Mapping[int, int]) -> tuple[int, int]:
+        size = self.factors[f][0]
+        if f not in cutting:
+            return 0, size
+        n, chunk = cutting[f]
+        begin = min(at[f] * chunk, size)
+        return begin, size if at[f] == n - 1 else min(begin + chunk, size)
+
+    def _operand_tiles(
+        self, cutting: Cutting, at: Mapping[int, int], shards: Mapping[int, tuple[int, int]]
+    ) -> tuple[list[Tensor | None], list[Box | None]]:
+        tiles: list[Tensor | None] = []
+        boxes: list[Box | None] = []
+        first = all(
+            at[f] == 0 or not self._makes_terms(r, f)
+            for f in cutting
+            for r in range(len(self.whole))
+        )
+        for k, t in enumerate(self.operands):
+            if t is None:
+                tiles.append(None)
+                boxes.append(None)
+                continue
+            box, fill = self._box(self.of_operand[k], cutting, shards, t), 0.0
+            for w, (operand, dim, factor, outside) in enumerate(self.windows):
+                if operand == k and factor in cutting:
+                    box[dim] = self._calls.window(self._id, w, *shards[factor])
+                    fill = outside
+            tile = _crop(t, box, fill)
+            tiles.append(tile if first or k not in self.added else torch.zeros_like(tile))
+            boxes.append(box)
+        return tiles, boxes
 
     def _box(
-        self, dims: list[list[int]], factor: int, begin: int, end: int, t: Tensor | None
+        self,
+        dims: list[list[int]],
+        cutting: Cutting,
+        shards: Mapping[int, tuple[int, int]],
+        t: Tensor,
     ) -> Box:
         box = []
-        for d, factors in enumerate(dims):
-            assert t is not None
-            if factor in factors:
-                inner = math.prod(self.factors[f][0] for f in factors[1:])
-                box.append((begin * inner, (end - begin) * inner))
-            else:
-                box.append((0, t.shape[d]))
+        for factors, size in zip(dims, t.shape):
+            begin, end = 0, 1
+            for f in factors:
+                n = self.factors[f][0]
+                begin, end = begin * n + shards[f][0], (end - 1) * n + shards[f][1]
+            box.append((begin, end) if any(f in cutting for f in factors) else (0, size))
         return box
 
-    def _join(self, parts: list[Tensor], result: int, factor: int, kind: str) -> Tensor:
-        for d, factors in enumerate(self.of_result[result]):
-            if factor in factors:
-                return torch.cat(parts, d)
-        if self.same[result]:
-            whole = self.whole[result]
-            return next((part for part in parts if not torch.equal(part, whole)), parts[0])
-        total = parts[0]
-        for part in parts[1:]:
-            total = _COMBINE[kind](total, part)
-        return total
+    def _makes_terms(self, r: int, factor: int) -> bool:
+        return (
+            not self.same[r]
+            and not _has(self.of_result[r], factor)
+            and any(_has(dims, factor) for dims in self.of_operand)
+        )
+
+    def _two(self, r: int, a: Tensor, b: Tensor, box: Box, at: Mapping[int, int]) -> Tensor:
+        """Two shards' tiles of one place."""
+        kinds = [self.factors[f][2] for f in at if self._makes_terms(r, f)]
+        if not kinds:  # the same in each shard: one that differs from the whole is kept
+            return b if torch.equal(a, _crop(self.whole[r], box, 0)) else a
+        return _COMBINE[kinds[0]](a, b)
+
+    def _whole(self, r: int, parts: Mapping[tuple[tuple[int, int], ...], Tensor]) -> Tensor:
+        whole = torch.empty_like(self.whole[r], memory_format=torch.contiguous_format)
+        for box, tile in parts.items():
+            whole[tuple(slice(begin, end) for begin, end in box)] = tile
+        return whole
+
+    def _has_terms(self, k: int) -> bool:
+        t = self.operands[k]  # no sum gives an infinity but one with infinities
+        return t is None or (t.dtype != torch.bool and bool(t.isfinite().all()))
 
     def _as_terms(self, linear: Sequence[int]) -> list[Tensor]:
         generator = torch.Generator().manual_seed(0)
@@ -162,26 +282,26 @@ class _Call:
         for k in linear:
             t = self.operands[k]
             if t is not None:
-                part = torch.rand(t.shape, generator=generator).to(t.dtype) * t
-                first[k], second[k] = part, t - part
+                # Minus one to two times each element: both terms and their sum are exact.
+                times = torch.randint(-1, 3, t.shape, generator=generator)
+                first[k], second[k] = times.to(t.dtype) * t, (1 - times).to(t.dtype) * t
         for k in self.added:
             t = second[k]
             if k not in linear and t is not None:
                 second[k] = torch.zeros_like(t)
-        return [a + b for a, b in zip(self.run(first, {}), self.run(second, {}))]
+        run = self._calls.run
+        return [a + b for a, b in zip(run(self._id, first), run(self._id, second))]
 
 
 def _has(dims: list[list[int]], factor: int) -> bool:
     return any(factor in dim for dim in dims)
 
 
-def _dims(tensors: Sequence[Tensor | None]) -> list[list[int] | None]:
-    return [None if t is None else list(t.shape) for t in tensors]
-
-
-def _tile(t: Tensor | None, box: Box) -> Tensor | None:
-    if t is None:
-        return None
-    for d, (begin, size) in enumerate(box):
-        t = t.narrow(d, begin, size)
-    return t.contiguous()
+def _crop(t: Tensor, box: Box, fill: float) -> Tensor:
+    """What lies in a box, `fill` where that reaches beyond the tensor."""
+    tile = torch.full([max(end - begin, 0) for begin, end in box], fill, dtype=t.dtype)
+    inside = [(max(begin, 0), min(end, n)) for (begin, end), n in zip(box, t.shape)]
+    if all(begin < end for begin, end in inside):
+        to = tuple(slice(b - begin, e - begin) for (b, e), (begin, _) in zip(inside, box))
+        tile[to] = t[tuple(slice(b, e) for b, e in inside)]
+    return tile

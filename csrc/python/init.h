@@ -13,5 +13,6 @@ void init_device(py::module& m);
 void init_tensors(py::module& m);
 void init_debug(py::module& m);
 void init_rules(py::module& m);
+void init_calls(py::module& m);
 
 }  // namespace spmd::python

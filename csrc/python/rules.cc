@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Users' rules: registering them, and what their checking needs to know of them.
-#include <optional>
+// Users' rules: registering them.
+#include <algorithm>
 #include <string>
 #include <utility>
 #include <vector>
@@ -18,10 +18,6 @@ namespace spmd::python {
 namespace {
 
 using Texts = std::vector<std::pair<std::string, std::string>>;
-// Dims of each tensor; nullopt: an absent operand.
-using TensorDims = std::vector<std::optional<std::vector<int64_t>>>;
-// (first index, size) of each dimension of a tile of each tensor.
-using Tiles = std::vector<std::vector<std::pair<int64_t, int64_t>>>;
 
 absl::Status CheckSchema(const rules::Rule& rule) {
   const trace::OpInfo* op = trace::FindOp(rule.op);
@@ -58,97 +54,12 @@ void RegisterRule(const std::string& op, const std::string& text, const Texts& k
   ThrowIfError(trace::Session::Get().RegisterRule(std::move(rule)));
 }
 
-// A call of which only the shapes are known.
-struct Shapes {
-  Shapes(const rules::Rule& rule, const TensorDims& operand_dims, const TensorDims& result_dims) {
-    for (const auto& dims : operand_dims) {
-      types.push_back({DType::kF32, dims ? Dims(dims->begin(), dims->end()) : Dims()});
-    }
-    call.op = rule.op;
-    for (size_t k = 0; k < types.size(); ++k) {
-      call.operands.push_back(operand_dims[k] ? &types[k] : nullptr);
-    }
-    for (const auto& dims : result_dims) {
-      call.results.push_back({DType::kF32, Dims(dims->begin(), dims->end())});
-    }
-    call.attributes = &attributes;
-  }
-  Shapes(const Shapes&) = delete;
-  Shapes& operator=(const Shapes&) = delete;
-
-  std::vector<TensorType> types;
-  Attributes attributes;
-  rules::OpCall call;
-};
-
-const rules::Rule& RuleOf(const std::string& op) {
-  const rules::Rule* rule = rules::Find(op);
-  if (rule == nullptr || rule->pattern == nullptr) {
-    ThrowIfError(absl::InvalidArgumentError(
-        absl::StrCat("check_rule: '", op, "' has no rule that register_rule gave it")));
-  }
-  return *rule;
-}
-
-std::vector<std::vector<std::vector<int>>> Lists(const std::vector<rules::TensorFactors>& tensors) {
-  std::vector<std::vector<std::vector<int>>> lists;
-  for (const rules::TensorFactors& tensor : tensors) {
-    lists.emplace_back();
-    for (const rules::DimFactors& dim : tensor) lists.back().emplace_back(dim.begin(), dim.end());
-  }
-  return lists;
-}
-
-// factors: (size, whole, kind) each; operands and results: factors of each dimension.
-py::dict CallFactors(const std::string& op, const TensorDims& operands, const TensorDims& results) {
-  const rules::Rule& rule = RuleOf(op);
-  const Shapes shapes(rule, operands, results);
-  const rules::OpFactors found = ValueOrThrow(rules::FactorsOf(rule, shapes.call));
-  py::list factors;
-  for (const rules::Factor& f : found.factors) {
-    const absl::string_view kind = ReduceKindName(f.reduce);
-    factors.append(py::make_tuple(f.size, f.whole, std::string(kind.data(), kind.size())));
-  }
-  py::dict out;
-  out["factors"] = factors;
-  out["operands"] = Lists(found.operands);
-  out["results"] = Lists(found.results);
-  out["same"] = found.same;
-  out["added"] = rule.added;
-  out["each"] = rule.each;
-  out["jointly"] = rule.jointly;
-  return out;
-}
-
-// The local attributes on tiles, by name: integers, or lists of integers.
-py::dict LocalAttributes(const std::string& op, const Tiles& operands, const Tiles& results,
-                         const TensorDims& operand_dims, const TensorDims& result_dims) {
-  const auto tile = [&](TensorRef t, int d) {
-    return (t.kind == TensorRef::Kind::kOperand ? operands : results).at(t.index).at(d);
-  };
-  Expr::Env env;
-  env.start = [&](TensorRef t, int d) { return tile(t, d).first; };
-  env.size = [&](TensorRef t, int d) { return tile(t, d).second; };
-  env.extent = [&](TensorRef t, int d) {
-    const TensorDims& dims = t.kind == TensorRef::Kind::kOperand ? operand_dims : result_dims;
-    return dims.at(t.index).value().at(d);
-  };
-  env.coord = [](int) { return int64_t{0}; };
-  py::dict out;
-  for (const auto& [name, attr] : RuleOf(op).local_attributes) {
-    if (const auto* e = std::get_if<Expr>(&attr)) {
-      out[name.c_str()] = e->Evaluate(env);
-    } else if (const auto* list = std::get_if<std::vector<Expr>>(&attr)) {
-      std::vector<int64_t> values;
-      for (const Expr& e : *list) values.push_back(e.Evaluate(env));
-      out[name.c_str()] = values;
-    } else if (const auto* i = std::get_if<int64_t>(&attr)) {
-      out[name.c_str()] = *i;
-    } else if (const auto* ints = std::get_if<std::vector<int64_t>>(&attr)) {
-      out[name.c_str()] = *ints;
-    }
-  }
-  return out;
+// Ops that are always rewritten before anybody asks their rules for factors.
+std::vector<std::string> RewrittenOps() {
+  std::vector<std::string> ops = rules::AllOps();
+  const auto is_asked = [](const std::string& op) { return !rules::Find(op)->decompose_always; };
+  ops.erase(std::remove_if(ops.begin(), ops.end(), is_asked), ops.end());
+  return ops;
 }
 
 }  // namespace
@@ -157,9 +68,7 @@ void init_rules(py::module& m) {
   m.def("register_rule", &RegisterRule, py::arg("op"), py::arg("text"), py::arg("kinds"),
         py::arg("each"), py::arg("jointly"), py::arg("local"));
   m.def("rule_ops", &rules::AllOps);
-  m.def("call_factors", &CallFactors, py::arg("op"), py::arg("operands"), py::arg("results"));
-  m.def("local_attributes", &LocalAttributes, py::arg("op"), py::arg("operands"),
-        py::arg("results"), py::arg("operand_dims"), py::arg("result_dims"));
+  m.def("rewritten_ops", &RewrittenOps);
 }
 
 }  // namespace spmd::python

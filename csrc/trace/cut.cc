@@ -199,7 +199,7 @@ absl::StatusOr<runtime::PendingRunPtr> Enqueue(Session::State& state, const Tape
   if (state.queue == nullptr) {
     state.queue = std::make_unique<runtime::ExecutorQueue>(runtime::EnvironmentSync());
   }
-  std::optional<VerifiedRun> given;
+  std::optional<GraphInputs> given;
   if (state.verify && !backend->planning()) {
     // Without one of its arguments the run fails by itself.
     if (auto recorded = RecordInputs(arguments, scalars); recorded.ok()) {

@@ -5,7 +5,9 @@
 #include <cstdlib>
 
 #include "absl/strings/str_cat.h"
+#include "csrc/partition/compile.h"
 #include "csrc/runtime/environment.h"
+#include "csrc/runtime/tiled_tensor.h"
 #include "csrc/trace/compile.h"
 #include "csrc/trace/generator.h"
 #include "csrc/trace/lower.h"
@@ -18,6 +20,27 @@ TORCH_API int get_current_graph_task_id();
 }  // namespace torch::autograd
 
 namespace spmd::trace {
+
+namespace {
+
+// What is pending as a graph whose outputs are all that is bound.
+absl::StatusOr<Lowered> LowerPending(Session::State& state) {
+  Tape& tape = *state.tape;
+  tape.StopFollowing();
+  PreferMeshesOf(state, tape);
+  std::vector<OutputSpec> outputs;
+  std::vector<bool> seen(tape.num_values(), false);
+  for (const Binding& binding : tape.bindings()) {
+    const BufferPtr buffer = binding.buffer.lock();
+    if (buffer == nullptr || buffer->value == nullptr || !buffer->value->pending) continue;
+    if (buffer->value->tape != tape.number() || seen[buffer->value->id]) continue;
+    seen[buffer->value->id] = true;
+    outputs.push_back({buffer->value->id, kNoId});
+  }
+  return Lower(tape, outputs, {&state.meshes, &state.grids, false});
+}
+
+}  // namespace
 
 Session::Session() : state_(new State) { state_->grids.grids = {Grid::SingleDevice()}; }
 
@@ -224,21 +247,31 @@ Statistics Session::statistics() {
 
 absl::StatusOr<std::string> Session::PendingGraph() {
   SessionLock lock;
-  Tape& tape = *lock->tape;
-  tape.StopFollowing();
-  PreferMeshesOf(*lock, tape);
-  std::vector<OutputSpec> outputs;
-  std::vector<bool> seen(tape.num_values(), false);
-  for (const Binding& binding : tape.bindings()) {
-    const BufferPtr buffer = binding.buffer.lock();
-    if (buffer == nullptr || buffer->value == nullptr || !buffer->value->pending) continue;
-    if (buffer->value->tape != tape.number() || seen[buffer->value->id]) continue;
-    seen[buffer->value->id] = true;
-    outputs.push_back({buffer->value->id, kNoId});
-  }
-  SPMD_ASSIGN_OR_RETURN(Lowered lowered,
-                        Lower(tape, outputs, {&lock->meshes, &lock->grids, false}));
+  SPMD_ASSIGN_OR_RETURN(const Lowered lowered, LowerPending(*lock));
   return lowered.graph.ToString();
+}
+
+absl::StatusOr<PendingCalls> Session::Calls() {
+  SessionLock lock;
+  PendingCalls calls;
+  SPMD_ASSIGN_OR_RETURN(calls.backend, TheBackend(*lock));
+  SPMD_ASSIGN_OR_RETURN(Lowered lowered, LowerPending(*lock));
+  Tape& tape = *lock->tape;
+  for (const int input : lowered.inputs) {
+    Value& value = *tape.value(tape.inputs()[input].id);
+    SPMD_RETURN_IF_ERROR(Resolve(*lock, value));
+    at::Tensor host = value.host;
+    if (!host.defined()) {
+      SPMD_ASSIGN_OR_RETURN(host, runtime::Download(*value.tiles));
+    }
+    calls.given.inputs.push_back(std::move(host));
+  }
+  calls.given.scalars = tape.scalars();
+  partition::CompileOptions options;
+  options.machine = &calls.backend->machine();
+  SPMD_ASSIGN_OR_RETURN(partition::Compiled compiled, partition::Compile(lowered.graph, options));
+  calls.graph = std::move(compiled.graph);
+  return calls;
 }
 
 void Session::SetDeduplication(bool on) {

@@ -22,6 +22,7 @@
 #include "csrc/runtime/executor.h"
 #include "csrc/sharding/spec.h"
 #include "csrc/trace/buffer.h"
+#include "csrc/trace/one_call.h"
 
 namespace spmd::trace {
 
@@ -60,6 +61,13 @@ struct CompileEvent {
   int64_t records = 0;
   int64_t instructions = 0;
   double lower_ms = 0, compile_ms = 0, load_ms = 0;
+};
+
+// The calls of what is pending, and what they are given.
+struct PendingCalls {
+  ir::Graph graph;  // rewritten as far as rules are asked about it
+  GraphInputs given;
+  std::shared_ptr<runtime::Backend> backend;
 };
 
 struct Statistics {
@@ -151,6 +159,8 @@ class Session {
   Statistics statistics();
   // The pending graph as text (lowered, not run).
   absl::StatusOr<std::string> PendingGraph();
+  // What is pending, call by call. Waits for the inputs. Errors: those of the runs that make them.
+  absl::StatusOr<PendingCalls> Calls();
   // Replicas as separate tiles.
   void SetDeduplication(bool on);
   void SetCoalescing(bool on);

@@ -6,7 +6,6 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
-#include "csrc/partition/compile.h"
 #include "csrc/runtime/dispatch_guard.h"
 #include "csrc/util/status.h"
 
@@ -55,31 +54,6 @@ std::optional<double> Difference(const at::Tensor& got, const at::Tensor& expect
   return relative;
 }
 
-absl::StatusOr<Tensors> Run(const ir::Graph& graph,
-                            const std::shared_ptr<runtime::Backend>& backend,
-                            const VerifiedRun& given) {
-  partition::CompileOptions options;
-  options.machine = &backend->machine();
-  options.verify = true;
-  SPMD_ASSIGN_OR_RETURN(partition::Compiled compiled, partition::Compile(graph, options));
-  SPMD_ASSIGN_OR_RETURN(std::shared_ptr<runtime::LoadedProgram> loaded,
-                        runtime::LoadedProgram::Load(std::move(compiled.program), backend));
-  std::vector<runtime::LoadedProgram::Argument> arguments;
-  for (size_t k = 0; k < given.inputs.size(); ++k) {
-    const program::ValueId v = loaded->program().inputs[k].value;
-    arguments.push_back(
-        {runtime::Upload(given.inputs[k], loaded->program().LayoutOf(v), *backend), false});
-  }
-  SPMD_ASSIGN_OR_RETURN(std::vector<runtime::TiledTensorPtr> results,
-                        loaded->Run(std::move(arguments), given.scalars));
-  Tensors out;
-  for (const runtime::TiledTensorPtr& r : results) {
-    SPMD_ASSIGN_OR_RETURN(at::Tensor whole, runtime::Download(*r));
-    out.push_back(std::move(whole));
-  }
-  return out;
-}
-
 ir::Graph Unsharded(ir::Graph graph) {
   for (ir::ValueId v = 0; v < graph.num_values(); ++v) graph.ClearAnnotation(v);
   return graph;
@@ -93,45 +67,26 @@ ir::Graph WithAllValues(ir::Graph graph) {
   return graph;
 }
 
-// One node of a graph as a graph of its own, with its operands as inputs.
-ir::Graph Alone(const ir::Graph& graph, ir::NodeId id) {
-  ir::Graph alone;
-  for (const ir::ScalarKind kind : graph.scalars()) alone.AddScalar(kind);
-  const ir::Node& node = graph.node(id);
-  ir::Graph::NodeSpec spec;
-  spec.op = node.op;
-  spec.groups = node.groups;
-  spec.attributes = node.attributes;
-  for (const ir::ValueId v : node.operands) {
-    spec.operands.push_back(v == ir::kNoValue ? v : alone.AddInput(graph.type(v), ""));
-  }
-  std::vector<TensorType> types;
-  for (int r = 0; r < node.num_results; ++r) types.push_back(graph.type(node.first_result + r));
-  const ir::NodeId copy = alone.AddNode(std::move(spec), types);
-  for (int r = 0; r < node.num_results; ++r) alone.AddOutput({alone.result(copy, r)});
-  return alone;
-}
-
 // Runs the sharded program once more with all values as results, and each op alone on what it got
 // there: the first whose result is another one is named. None: OK, the results differ by how
 // rounding grows (the sum of large terms that cancel may be all rounding).
-absl::Status NameFirst(const CompiledProgram& program, const VerifiedRun& given) {
+absl::Status NameFirst(const CompiledProgram& program, const GraphInputs& given) {
   const ir::Graph& graph = program.traced;
   const std::shared_ptr<runtime::Backend>& backend = program.loaded->backend_ptr();
-  SPMD_ASSIGN_OR_RETURN(const Tensors all, Run(WithAllValues(graph), backend, given));
+  SPMD_ASSIGN_OR_RETURN(const Tensors all, RunGraph(WithAllValues(graph), backend, given));
   Tensors values(graph.num_values());
   for (size_t k = 0; k < graph.inputs().size(); ++k) values[graph.inputs()[k]] = given.inputs[k];
   size_t at = graph.outputs().size();
   for (ir::NodeId id = 0; id < graph.num_nodes(); ++id) {
     const ir::Node& node = graph.node(id);
-    VerifiedRun operands{{}, given.scalars};
+    GraphInputs operands{{}, given.scalars};
     double scale = 0;
     for (const ir::ValueId v : node.operands) {
       if (v == ir::kNoValue) continue;
       operands.inputs.push_back(values[v]);
       scale = std::max(scale, Magnitude(values[v]));
     }
-    SPMD_ASSIGN_OR_RETURN(const Tensors expected, Run(Alone(graph, id), backend, operands));
+    SPMD_ASSIGN_OR_RETURN(const Tensors expected, RunGraph(Alone(graph, id), backend, operands));
     for (int r = 0; r < node.num_results; ++r, ++at) {
       const ir::ValueId v = graph.result(id, r);
       values[v] = all[at];
@@ -151,10 +106,10 @@ absl::Status NameFirst(const CompiledProgram& program, const VerifiedRun& given)
 
 }  // namespace
 
-absl::StatusOr<VerifiedRun> RecordInputs(
+absl::StatusOr<GraphInputs> RecordInputs(
     const std::vector<runtime::ExecutorQueue::Argument>& arguments,
     const std::vector<c10::Scalar>& scalars) {
-  VerifiedRun given{{}, scalars};
+  GraphInputs given{{}, scalars};
   for (const auto& argument : arguments) {
     runtime::TiledTensorPtr tiles = argument.value.tiles;
     if (tiles == nullptr) {
@@ -167,11 +122,11 @@ absl::StatusOr<VerifiedRun> RecordInputs(
   return given;
 }
 
-absl::Status CompareWithUnsharded(const CompiledProgram& program, const VerifiedRun& given,
+absl::Status CompareWithUnsharded(const CompiledProgram& program, const GraphInputs& given,
                                   runtime::PendingRun& run) {
   SPMD_RETURN_IF_ERROR(run.Wait());
   SPMD_ASSIGN_OR_RETURN(const Tensors expected,
-                        Run(Unsharded(program.traced), program.loaded->backend_ptr(), given));
+                        RunGraph(Unsharded(program.traced), program.loaded->backend_ptr(), given));
   for (size_t k = 0; k < expected.size(); ++k) {
     SPMD_ASSIGN_OR_RETURN(const runtime::TiledTensorPtr tiles,
                           run.Result(static_cast<int>(k), /*take=*/false));

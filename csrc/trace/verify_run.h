@@ -8,18 +8,13 @@
 
 #include "absl/status/status.h"
 #include "csrc/runtime/executor_queue.h"
+#include "csrc/trace/one_call.h"
 #include "csrc/trace/session.h"
 
 namespace spmd::trace {
 
-// What a program was given, kept while it runs.
-struct VerifiedRun {
-  std::vector<at::Tensor> inputs;  // whole, on the host
-  std::vector<c10::Scalar> scalars;
-};
-
 // Copies the arguments to the host. Waits for the runs that make them. Errors: theirs; planning.
-absl::StatusOr<VerifiedRun> RecordInputs(
+absl::StatusOr<GraphInputs> RecordInputs(
     const std::vector<runtime::ExecutorQueue::Argument>& arguments,
     const std::vector<c10::Scalar>& scalars);
 
@@ -27,7 +22,7 @@ absl::StatusOr<VerifiedRun> RecordInputs(
 // by more than rounding explains, the sharded program is run again with all its values as results,
 // and the first op that, alone and whole, makes something else of its operands is named.
 // Errors: Internal with that value's op, line, layout and largest difference; the run's own.
-absl::Status CompareWithUnsharded(const CompiledProgram& program, const VerifiedRun& given,
+absl::Status CompareWithUnsharded(const CompiledProgram& program, const GraphInputs& given,
                                   runtime::PendingRun& run);
 
 }  // namespace spmd::trace

@@ -9,8 +9,10 @@ import warnings
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch.testing._internal.common_methods_invocations import op_db
+from torch.testing._internal.common_utils import SEED
 from torch.utils._pytree import tree_leaves
 
 import torch_spmd as spmd
@@ -64,11 +66,23 @@ def differentiable(op, dtype):
 
 def samples(op, dtype="float32"):
     """The samples of an op in a dtype, the same at every call."""
-    torch.manual_seed(0)
-    random.seed(0)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return list(op.sample_inputs("cpu", DTYPES[dtype], differentiable(op, dtype)))
+        drawn = op.sample_inputs("cpu", DTYPES[dtype], differentiable(op, dtype), set_seed=False)
+        return list(_each_from_one_seed(drawn))
+
+
+def _each_from_one_seed(drawn):
+    """As PyTorch does by itself; but its `torch.manual_seed` takes a traceback each time."""
+    drawn = iter(drawn)
+    while True:
+        torch.default_generator.manual_seed(SEED)
+        random.seed(SEED)
+        np.random.seed(SEED)
+        try:
+            yield next(drawn)
+        except StopIteration:
+            return
 
 
 def evenly(items, limit):

@@ -221,3 +221,12 @@ def test_packed_sequences(mesh):
         return [t.detach().cpu() for t in (out, x.grad, *(p.grad for p in lstm.parameters()))]
 
     torch.testing.assert_close(run("spmd"), run("cpu"))
+
+
+def test_a_mean_of_integers_takes_the_sum_not_its_terms():
+    mesh = spmd.make_mesh((4,), ("x",))
+    a, b = torch.arange(24).view(1, 4, 6), torch.arange(6 * 8).view(6, 8) % 7
+    x = spmd.mark_sharding(a.to("spmd"), mesh, (None, None, "x"))
+    w = spmd.mark_sharding(b.to("spmd"), mesh, ("x", None))
+    pooled = torch.nn.functional.avg_pool2d(x @ w, 3, stride=1)
+    assert torch.equal(pooled.cpu(), torch.nn.functional.avg_pool2d(a @ b, 3, stride=1))

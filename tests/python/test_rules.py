@@ -38,7 +38,7 @@ def test_an_op_with_a_rule_is_partitioned():
     spmd.mark_sharding(a, spmd.make_mesh(MESH, ("x",)), ("x", None))
     _, before = collectives(lambda: op(a, b))
     spmd.register_rule(name, "r c, r -> r c")
-    assert spmd.testing.check_rule(name, x, s) == 4
+    assert spmd.testing.check_rule(name, x, s) == 5
     result, after = collectives(lambda: op(a, b))
     torch.testing.assert_close(result, x * s[:, None])
     assert before == ["all_gather"]
@@ -69,7 +69,7 @@ def test_a_bias_is_added_once_and_terms_pass_through_linear_operands():
     op, name = define(lambda x, w, b: x @ w + b, "(Tensor x, Tensor w, Tensor b) -> Tensor")
     spmd.register_rule(name, "m k, k n, +n -> m n", each=[0, 1])
     x, w, b = torch.randn(4, 6), torch.randn(6, 5), torch.randn(5)
-    assert spmd.testing.check_rule(name, x, w, b) == 8
+    assert spmd.testing.check_rule(name, x, w, b) == 11
     mesh = spmd.make_mesh(MESH, ("x",))
     d = spmd.mark_sharding(x.to("spmd"), mesh, (None, "x"))
     result, kinds = collectives(lambda: op(d, w.to("spmd"), b.to("spmd")))
@@ -98,7 +98,7 @@ def test_a_result_that_is_the_same_in_every_shard():
 
 def test_local_attributes_are_those_of_the_tile():
     def rows(x: Tensor, first: int, size: list[int]) -> Tensor:
-        return x + torch.arange(first, first + size[0]).view(-1, 1)
+        return x + torch.arange(first, first + size[0], device=x.device).view(-1, 1)
 
     op, name = define(rows, "(Tensor x, int first, int[] size) -> Tensor")
     spmd.register_rule(
@@ -110,6 +110,7 @@ def test_local_attributes_are_those_of_the_tile():
     result, kinds = collectives(lambda: op(d, 0, [10, 2]))
     torch.testing.assert_close(result, rows(x, 0, [10, 2]))
     assert kinds == []
+    assert f"{name}(%" in _C.last_program().program_text()
 
 
 @pytest.mark.parametrize(
@@ -157,5 +158,8 @@ def test_rules_are_for_ops_that_exist_and_have_none():
         spmd.register_rule("spmd_test_rules::nowhere", "r -> r")
     with pytest.raises(ValueError, match="'aten::mm' has a rule"):
         spmd.register_rule("aten::mm", "m k, k n -> m n")
-    with pytest.raises(ValueError, match="check_rule: 'aten::argmax' has no rule"):
-        spmd.testing.check_rule("aten::argmax", torch.zeros(2, 2))
+    _, name = define(lambda x: x + 1, "(Tensor x) -> Tensor")
+    with pytest.raises(ValueError, match=f"check_rule: '{name}' has no rule"):
+        spmd.testing.check_rule(name, torch.zeros(2, 2))
+    with pytest.raises(ValueError, match=r"'aten::std' is traced as aten::std\.correction"):
+        spmd.testing.check_rule("aten::std", torch.zeros(2, 2))

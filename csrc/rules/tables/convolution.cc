@@ -19,10 +19,16 @@ Rule Convolution(absl::string_view op) {
   return rule;
 }
 
+// Means of integers are rounded, and a sum of them is not the mean of the sum.
+bool DoesNotRound(const OpCall& call) {
+  return !IsIntegral(call.operand(0).dtype, /*include_bool=*/true);
+}
+
 template <int Rank>
 Rule AvgPool(absl::string_view op) {
   return Computed(op, OfRank<Rank, AvgPoolFactors>)
       .Jointly({0})
+      .LinearIf(DoesNotRound)
       .Local(LocalOfRank<Rank, LocalAvgPool>);
 }
 template <int Rank>
@@ -75,7 +81,7 @@ Rule InterpolateBackward(absl::string_view op) {
 }
 template <int Rank>
 Rule Interpolate(absl::string_view op) {
-  return SpatialWhole<Rank>(op).Jointly({0});
+  return SpatialWhole<Rank>(op).Jointly({0}).LinearIf(DoesNotRound);
 }
 
 }  // namespace
