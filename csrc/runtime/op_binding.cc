@@ -43,7 +43,7 @@ constexpr absl::string_view kNeedContiguous[] = {
 
 // Families of ops that look at values and may refuse them. Everything outside aten and spmd counts.
 constexpr absl::string_view kFallible[] = {"_assert",    "aten::put",
-                                           "bernoulli",  "binary_cross_entropy",
+                                           "in_range",   "binary_cross_entropy",
                                            "bincount",   "binomial",
                                            "bucketize",  "cdist",
                                            "cholesky",   "cross_entropy",

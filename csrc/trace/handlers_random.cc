@@ -157,10 +157,18 @@ void InPlace(const OpInfo& op, torch::jit::Stack* stack) {
   stack->push_back(self);
 }
 
+// x itself, refused where the program finds an element that is not in [low, high].
+TapeId EmitInRange(Session::State& state, TapeId x, double low, double high, const char* refusal) {
+  return EmitNamed(state, "spmd::in_range", {x},
+                   {{"low", low}, {"high", high}, {"refusal", refusal}}, TypeOf(state, x));
+}
+
 // x < p with x uniform, for probabilities that are tensors.
 TapeId EmitBernoulli(Session::State& state, const at::Tensor& p, const TensorType& result,
                      const std::optional<at::Generator>& generator) {
-  const TapeId probability = EmitExpand(state, ReadOperand(state, p), result.dims);
+  const TapeId given = EmitInRange(state, ReadOperand(state, p), 0, 1,
+                                   "Expected p_in >= 0 && p_in <= 1 to be true, but got false.");
+  const TapeId probability = EmitExpand(state, given, result.dims);
   const DType dtype = TypeOf(state, probability).dtype;
   const TapeId x = EmitRandom(state, {dtype, result.dims}, {"uniform", 0, 1}, generator);
   const TapeId hit =
@@ -201,7 +209,10 @@ void NormalOfTensors(const OpInfo& op, torch::jit::Stack* stack) {
       EmitRandom(state, type, {"normal", 0, std_is_tensor ? 1 : args[1].toScalar().toDouble()},
                  GeneratorOf(op, args));
   if (std_is_tensor) {
-    x = EmitNamed(state, "aten::mul.Tensor", {x, ReadOperand(state, args[1].toTensor())}, {}, type);
+    const TapeId deviation = EmitInRange(state, ReadOperand(state, args[1].toTensor()), 0,
+                                         std::numeric_limits<double>::infinity(),
+                                         "normal expects all elements of std >= 0.0");
+    x = EmitNamed(state, "aten::mul.Tensor", {x, deviation}, {}, type);
   }
   if (mean_is_tensor) {
     x = EmitNamed(state, "aten::add.Tensor", {x, ReadOperand(state, args[0].toTensor())}, {}, type);

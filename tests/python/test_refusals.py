@@ -149,3 +149,33 @@ TABLES = {
 @pytest.mark.parametrize("name", TABLES)
 def test_new_tensors_that_no_kernel_makes(name):
     check_same_refusal(TABLES[name])
+
+
+VALUES = {
+    "bernoulli of no probability": lambda p, d: torch.bernoulli(p),
+    "bernoulli in place": lambda p, d: torch.zeros(5, device=d).bernoulli_(p),
+    "binary cross entropy": lambda p, d: functional.binary_cross_entropy(
+        p, torch.ones(5, device=d), reduction="none"
+    ),
+    "normal below no deviation": lambda p, d: torch.normal(0.0, 1.25 - p),
+    "normal with means": lambda p, d: torch.normal(torch.ones(5, device=d), 1.25 - p),
+    "poisson below no rate": lambda p, d: torch.poisson(1.25 - p),
+}
+
+
+@pytest.mark.parametrize("bad", [1.5, float("nan")])
+@pytest.mark.parametrize("name", VALUES)
+def test_values_out_of_range_are_refused_when_they_are_known(name, bad):
+    good = torch.tensor([0.0, 0.25, 1.0, 0.5, 0.75])
+    p = good.clone()
+    p[3] = bad
+    x = spmd.mark_sharding(good.to("spmd"), spmd.make_mesh((2,), ("x",)), ("x",))
+    assert VALUES[name](x, "spmd").isfinite().all()
+    y = spmd.mark_sharding(p.to("spmd"), spmd.make_mesh((2,), ("x",)), ("x",))
+    with pytest.raises(RuntimeError) as eager:
+        VALUES[name](p, "cpu")
+    with pytest.raises(RuntimeError) as ours:
+        VALUES[name](y, "spmd").cpu()
+    words = str(eager.value).splitlines()[0].partition("  (Could")[0]
+    assert words in str(ours.value)
+    assert torch.equal(x.cpu(), good)

@@ -198,6 +198,7 @@ void Mixed(Table& t) {
 void Copies(Table& t) {
   t.Row(Elementwise("spmd::cast").Jointly({0}).Monotone().LinearIf(CastIsLinear).Types(CastTypes));
   t.Row(Elementwise("aten::copy").Jointly({1}).LinearIf(CopyIsLinear).Types(FirstTypes));
+  t.Row(Elementwise("spmd::in_range").Types(FirstTypes));
   t.All(Elementwise("").Types(FirstTypes).Runtime({"value"}), {"fill.Scalar"});
   t.All(Elementwise("").Types(FirstTypes), {"fill.Tensor", "zero"});
 }

@@ -85,7 +85,12 @@ class Terms {
                     b_.MulScalar(b_.AddScalar(d, -0.5 * delta), delta));
   }
   // Logarithms are cut off at -100, as PyTorch does.
-  ir::ValueId CrossEntropy(ir::ValueId x, ir::ValueId t) {
+  ir::ValueId CrossEntropy(ir::ValueId probability, ir::ValueId t) {
+    const ir::ValueId x =
+        b_.Call("spmd::in_range", {probability},
+                {{"low", 0.0},
+                 {"high", 1.0},
+                 {"refusal", std::string("all elements of input should be between 0 and 1")}});
     const ir::ValueId miss = b_.Mul(OneMinus(t), AtLeast(Log1p(b_.Neg(x)), -100));
     return b_.Neg(b_.Add(b_.Mul(t, AtLeast(b_.Log(x), -100)), miss));
   }

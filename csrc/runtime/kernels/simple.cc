@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <ATen/Dispatch.h>
 #include <ATen/Parallel.h>
+#include <ATen/ops/aminmax.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
@@ -30,6 +31,13 @@ Tensor Full(IntArrayRef size, const at::Scalar& value, at::ScalarType dtype,
 }
 
 Tensor Cast(const Tensor& x, at::ScalarType dtype) { return x.to(dtype); }
+
+Tensor InRange(const Tensor& x, double low, double high, c10::string_view refusal) {
+  if (x.numel() == 0) return x;
+  const auto [least, most] = at::aminmax(x);
+  TORCH_CHECK(least.item<double>() >= low && most.item<double>() <= high, refusal);
+  return x;
+}
 
 Tensor SliceStart(const Tensor& x, int64_t dim, int64_t start, int64_t length) {
   return x.narrow(dim, start, length);
