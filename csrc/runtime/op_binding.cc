@@ -19,14 +19,14 @@ using c10::IValue;
 using c10::TypeKind;
 using c10::TypePtr;
 
-// Ops whose meaning in PyTorch depends on strides, and what means the same without them. Both take
-// the same arguments by position.
-struct StrideFree {
+// What is called instead of an op, with the same arguments by position.
+struct Substitute {
   absl::string_view op;
   const char* instead;
 };
-constexpr StrideFree kStrideFree[] = {
-    {"aten::view", "aten::reshape"},
+constexpr Substitute kSubstitutes[] = {
+    {"aten::view", "aten::reshape"},              // whatever the strides
+    {"aten::index_reduce", "spmd::index_reduce"}  // which knows tiles of one row
 };
 // Ops that reinterpret memory, or whose kernels read some operand as if it were contiguous: eager's
 // statistics of rows always are.
@@ -343,9 +343,6 @@ absl::StatusOr<OpBinding> Bind(const program::Instruction& call) {
   binding.op = named;
   const c10::FunctionSchema& schema = named->schema();
   SPMD_RETURN_IF_ERROR(Binder(call, binding).Run(schema));
-  for (const StrideFree& row : kStrideFree) {
-    if (call.op == row.op) binding.op = Find(row.instead, "");
-  }
   binding.needs_contiguous = std::find(std::begin(kNeedContiguous), std::end(kNeedContiguous),
                                        call.op) != std::end(kNeedContiguous);
   for (const c10::Argument& result : schema.returns()) {
@@ -355,6 +352,11 @@ absl::StatusOr<OpBinding> Bind(const program::Instruction& call) {
   binding.needs_own_threads = call.op.find("conv") != std::string::npos;
   binding.can_fail_on_values = CanFailOnValues(call.op);
   if (!binding.is_view) binding.in_place = FindInPlace(call.op, schema);
+  for (const Substitute& row : kSubstitutes) {
+    if (call.op != row.op) continue;
+    binding.op = Find(row.instead, "");
+    binding.in_place.reset();
+  }
   return binding;
 }
 

@@ -230,3 +230,13 @@ def test_a_mean_of_integers_takes_the_sum_not_its_terms():
     w = spmd.mark_sharding(b.to("spmd"), mesh, ("x", None))
     pooled = torch.nn.functional.avg_pool2d(x @ w, 3, stride=1)
     assert torch.equal(pooled.cpu(), torch.nn.functional.avg_pool2d(a @ b, 3, stride=1))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_products_by_index_in_tiles_of_one_row(dtype):
+    values = torch.arange(1, 11, dtype=dtype).view(5, 2) / 4
+    index = torch.tensor([1, 0, 1])
+    factors = torch.tensor([[2.0, 0.5, 1.5]] * 5, dtype=dtype)
+    x = spmd.mark_sharding(values.to("spmd"), spmd.make_mesh((4,), ("x",)), ("x", None))
+    got = x.index_reduce(1, index.to("spmd"), factors.to("spmd"), "prod")
+    assert torch.equal(got.cpu(), values.index_reduce(1, index, factors, "prod"))

@@ -139,6 +139,16 @@ Tensor ScatterPart(const Tensor& self, const Tensor& index, const Tensor& src, i
   return WithoutSpare(out, dim);
 }
 
+Tensor IndexReduce(const Tensor& self, int64_t dim, const Tensor& index, const Tensor& source,
+                   std::string_view reduce, bool include_self) {
+  if (self.dim() < 2 || self.numel() != self.size(dim)) {
+    return self.index_reduce(dim, index, source, reduce, include_self);
+  }
+  return self.reshape({-1})
+      .index_reduce(0, index, source.reshape({-1}), reduce, include_self)
+      .view(self.sizes());
+}
+
 Tensor IndexWritePart(const Tensor& self, const Tensor& index, const Tensor& source, int64_t dim,
                       std::string_view reduce, bool include_self, const c10::Scalar& alpha,
                       int64_t first, int64_t size) {
@@ -152,7 +162,7 @@ Tensor IndexWritePart(const Tensor& self, const Tensor& index, const Tensor& sou
   } else if (reduce == "add") {
     out.index_add_(dim, where, source, alpha);
   } else {
-    out.index_reduce_(dim, where, source, reduce, include_self);
+    out = IndexReduce(out, dim, where, source, reduce, include_self);
   }
   return WithoutSpare(out, dim);
 }

@@ -112,6 +112,10 @@ Tensor ScatterPart(const Tensor& self, const Tensor& index, const Tensor& src, i
 Tensor IndexWritePart(const Tensor& self, const Tensor& index, const Tensor& source, int64_t dim,
                       std::string_view reduce, bool include_self, const c10::Scalar& alpha,
                       int64_t first, int64_t size);
+// As aten's, which fails for products in half precision where a slice is one element of a tensor of
+// several dimensions (PyTorch 2.13).
+Tensor IndexReduce(const Tensor& self, int64_t dim, const Tensor& index, const Tensor& source,
+                   std::string_view reduce, bool include_self);
 Tensor IndexPart(const Tensor& self, const c10::List<OptionalTensor>& indices, IntArrayRef first,
                  IntArrayRef size, bool may_be_negative);
 Tensor IndexPutPart(const Tensor& self, const c10::List<OptionalTensor>& indices,

@@ -116,6 +116,10 @@ void DefinePartOps(torch::Library& l) {
          "scatter_part(Tensor self, Tensor index, Tensor src, int dim, str reduce, bool "
          "include_self, int first, int size) -> Tensor",
          &k::ScatterPart);
+  Define(l, "index_reduce",
+         "index_reduce(Tensor self, int dim, Tensor index, Tensor source, str reduce, *, bool "
+         "include_self=True) -> Tensor",
+         &k::IndexReduce);
   Define(l, "index_write_part",
          "index_write_part(Tensor self, Tensor index, Tensor source, int dim, str reduce, bool "
          "include_self, Scalar alpha, int first, int size) -> Tensor",
