@@ -100,8 +100,10 @@ class Chooser {
     }
     plans_.resize(graph.num_nodes());
     decided_.assign(graph.num_nodes(), false);
+    has_news_.assign(graph.num_nodes(), false);
     for (ir::ValueId v = 0; v < graph.num_values(); ++v) {
-      produced_.push_back(Proposal(v));
+      proposals_.push_back(graph.value(v).annotation->sharding.Closed());
+      produced_.push_back(proposals_.back());
       grid_of_.push_back(graph.value(v).annotation->grid);
     }
     off_path_ = OffPath();
@@ -113,7 +115,10 @@ class Chooser {
     const int n = graph_.num_nodes();
     for (int sweep = 0; sweep < kSweeps; ++sweep) {
       changed_ = false;
-      for (int i = 0; i < n; ++i) Decide(sweep % 2 == 0 ? i : n - 1 - i);
+      for (int i = 0; i < n; ++i) {
+        const ir::NodeId id = sweep % 2 == 0 ? i : n - 1 - i;
+        if (sweep == 0 || has_news_[id]) Decide(id);
+      }
       if (!changed_) break;
     }
     CarryMovesOn();
@@ -136,7 +141,7 @@ class Chooser {
     return seconds;
   }
 
-  Sharding Proposal(ir::ValueId v) const { return graph_.value(v).annotation->sharding.Closed(); }
+  const Sharding& Proposal(ir::ValueId v) const { return proposals_[v]; }
 
   // By value: no contraction leads to it, or none follows from it.
   std::vector<bool> OffPath() const {
@@ -190,17 +195,22 @@ class Chooser {
     for (size_t k = 0; k < node.operands.size(); ++k) {
       const ir::ValueId v = node.operands[k];
       if (v == ir::kNoValue) continue;
-      if (grid_of_[v] == grid) fn(v, nf->operands[k], produced_[v]);
-      if (graph_.value(v).annotation->grid == grid) fn(v, nf->operands[k], Proposal(v));
+      const bool as_produced = grid_of_[v] == grid;
+      if (as_produced) fn(v, nf->operands[k], produced_[v]);
+      if (graph_.value(v).annotation->grid != grid) continue;
+      if (!as_produced || produced_[v] != Proposal(v)) fn(v, nf->operands[k], Proposal(v));
     }
     for (int r = 0; r < node.num_results; ++r) {
       const ir::ValueId v = node.first_result + r;
-      if (graph_.value(v).annotation->grid == grid) fn(v, nf->results[r], Proposal(v));
+      const bool as_proposed = graph_.value(v).annotation->grid == grid;
+      if (as_proposed) fn(v, nf->results[r], Proposal(v));
       for (ir::NodeId user : users_[v]) {
         if (!decided_[user] || plans_[user].grid != grid) continue;
         const ir::Node& u = graph_.node(user);
         for (size_t k = 0; k < u.operands.size(); ++k) {
-          if (u.operands[k] == v) fn(v, nf->results[r], plans_[user].operands[k]);
+          if (u.operands[k] != v) continue;
+          const Sharding& wanted = plans_[user].operands[k];
+          if (!as_proposed || wanted != Proposal(v)) fn(v, nf->results[r], wanted);
         }
       }
     }
@@ -379,6 +389,7 @@ class Chooser {
   }
 
   void Decide(ir::NodeId id) {
+    has_news_[id] = false;
     std::optional<NodePlan> best = Cheapest(id, [](const NodePlan&) { return true; });
     SPMD_CHECK(best.has_value(), graph_.node(id).op, " has no legal plan");
     Adopt(id, *std::move(best));
@@ -414,8 +425,8 @@ class Chooser {
     };
     if (combinations <= kMaxCombinations) {
       std::vector<size_t> at(options.size(), 0);
+      std::vector<Option> chosen(options.size());
       for (int64_t c = 0; c < combinations; ++c) {
-        std::vector<Option> chosen(options.size());
         for (size_t g = 0; g < options.size(); ++g) chosen[g] = options[g][at[g]];
         consider(chosen);
         for (size_t g = 0; g < options.size() && ++at[g] == options[g].size(); ++g) at[g] = 0;
@@ -530,22 +541,34 @@ class Chooser {
 
   void Adopt(ir::NodeId id, NodePlan plan) {
     const ir::Node& node = graph_.node(id);
-    if (!decided_[id] || plans_[id].operands != plan.operands ||
-        plans_[id].results != plan.results) {
-      changed_ = true;
-    }
+    const bool reads_alike =
+        decided_[id] && plans_[id].grid == plan.grid && plans_[id].operands == plan.operands;
+    if (!reads_alike || plans_[id].results != plan.results) changed_ = true;
     for (int r = 0; r < node.num_results; ++r) {
       const ir::ValueId v = node.first_result + r;
-      if (IsConstraint(graph_, v) && !MeetsConstraint(graph_, v, plan.results[r], plan.grid)) {
-        produced_[v] = Proposal(v);  // what users see
-        grid_of_[v] = graph_.value(v).annotation->grid;
-        continue;
-      }
-      produced_[v] = plan.results[r];
-      grid_of_[v] = plan.grid;
+      const bool as_asked =
+          IsConstraint(graph_, v) && !MeetsConstraint(graph_, v, plan.results[r], plan.grid);
+      const Sharding& seen = as_asked ? Proposal(v) : plan.results[r];
+      const int grid = as_asked ? graph_.value(v).annotation->grid : plan.grid;
+      if (produced_[v] == seen && grid_of_[v] == grid) continue;
+      produced_[v] = seen;
+      grid_of_[v] = grid;
+      for (ir::NodeId user : users_[v]) has_news_[user] = true;
     }
     plans_[id] = std::move(plan);
     decided_[id] = true;
+    if (!reads_alike) TellOfReading(id);
+  }
+
+  // What makes the operands of a node, and what else reads them, goes by how the node does.
+  void TellOfReading(ir::NodeId id) {
+    for (ir::ValueId v : graph_.node(id).operands) {
+      if (v == ir::kNoValue) continue;
+      if (graph_.value(v).producer != ir::kNoNode) has_news_[graph_.value(v).producer] = true;
+      for (ir::NodeId user : users_[v]) {
+        if (user != id) has_news_[user] = true;
+      }
+    }
   }
 
   // What follows an axis that takes over knows nothing of it yet, and will take it as it comes.
@@ -786,8 +809,11 @@ class Chooser {
   std::vector<std::vector<const ir::Output*>> outputs_of_;
   std::vector<NodePlan> plans_;
   std::vector<bool> decided_;
+  // By node: whether anything that its decision depends on is another since it was taken.
+  std::vector<bool> has_news_;
   std::vector<bool> off_path_;
-  std::vector<Sharding> produced_;  // as users find the value
+  std::vector<Sharding> proposals_;  // by value, what propagation says
+  std::vector<Sharding> produced_;   // as users find the value
   std::vector<int> grid_of_;
   absl::flat_hash_map<Move, double, MoveHash, MoveEq> memo_;  // seconds
   bool changed_ = false;

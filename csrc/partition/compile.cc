@@ -68,42 +68,33 @@ bool SameAnnotations(const ir::Graph& a, const ir::Graph& b) {
 // in either's, and where nothing leads an axis to a contraction in one that repeats it. Another
 // start is tried where propagation, asked differently, proposes something else; the cheaper plan is
 // kept in `chosen`, with the annotations from which it was found in `out`.
-absl::Status TryFrom(propagate::Preference preference,
-                     absl::Span<const propagate::Proposal> proposals, Compiled& out,
-                     const std::vector<propagate::NodeFactors>& factors,
-                     const machine::Machine& machine, Chosen& chosen,
-                     bool* preference_decided = nullptr) {
+void TryFrom(propagate::Preference preference, absl::Span<const propagate::Proposal> proposals,
+             Compiled& out, const std::vector<propagate::NodeFactors>& factors,
+             const machine::Machine& machine, Chosen& chosen, bool* preference_decided = nullptr) {
   ir::Graph graph = out.graph;
   propagate::Reasons reasons;
   ForgetDerived(graph);
-  SPMD_RETURN_IF_ERROR(
-      propagate::Propagate(graph, reasons, preference, proposals, preference_decided));
-  if (SameAnnotations(graph, out.graph)) return absl::OkStatus();
+  propagate::Propagate(graph, factors, reasons, preference, proposals, preference_decided);
+  if (SameAnnotations(graph, out.graph)) return;
   Chosen other = Choose(graph, factors, machine);
-  if (other.seconds >= chosen.seconds * (1 - 1e-9)) return absl::OkStatus();
+  if (other.seconds >= chosen.seconds * (1 - 1e-9)) return;
   chosen = std::move(other);
   out.graph = std::move(graph);
   out.reasons = std::move(reasons);
-  return absl::OkStatus();
 }
 
 // `preference_decided`: in the propagation that led to `chosen`. Where a preference decides
 // nothing, the other would propose the same.
-absl::Status TryOtherStarts(Compiled& out, const std::vector<propagate::NodeFactors>& factors,
-                            const machine::Machine& machine, bool preference_decided,
-                            Chosen& chosen) {
+void TryOtherStarts(Compiled& out, const std::vector<propagate::NodeFactors>& factors,
+                    const machine::Machine& machine, bool preference_decided, Chosen& chosen) {
   using propagate::Preference;
-  if (preference_decided) {
-    SPMD_RETURN_IF_ERROR(TryFrom(Preference::kLarger, {}, out, factors, machine, chosen));
-  }
+  if (preference_decided) TryFrom(Preference::kLarger, {}, out, factors, machine, chosen);
   const std::vector<propagate::Proposal> proposals =
       ShareRepeatedWork(out.graph, factors, chosen.plans);
-  if (proposals.empty()) return absl::OkStatus();
+  if (proposals.empty()) return;
   bool decided = false;
-  SPMD_RETURN_IF_ERROR(
-      TryFrom(Preference::kActivations, proposals, out, factors, machine, chosen, &decided));
-  if (!decided) return absl::OkStatus();
-  return TryFrom(Preference::kLarger, proposals, out, factors, machine, chosen);
+  TryFrom(Preference::kActivations, proposals, out, factors, machine, chosen, &decided);
+  if (decided) TryFrom(Preference::kLarger, proposals, out, factors, machine, chosen);
 }
 
 // A graph in which no axis is in use needs no plan: everything is one tile.
@@ -126,19 +117,15 @@ absl::StatusOr<Compiled> Compile(const ir::Graph& graph, const CompileOptions& o
   Lowering lowering;
   std::vector<propagate::NodeFactors> factors;
 
-  SPMD_RETURN_IF_ERROR(pipeline.Pass("legalize", [&]() -> absl::Status {
-    SPMD_ASSIGN_OR_RETURN(out.graph, Legalize(out.graph));
-    return absl::OkStatus();
-  }));
-  SPMD_RETURN_IF_ERROR(pipeline.Pass("simplify", [&]() -> absl::Status {
-    SPMD_ASSIGN_OR_RETURN(out.graph, Simplify(out.graph));
-    return absl::OkStatus();
-  }));
+  SPMD_RETURN_IF_ERROR(pipeline.Pass("legalize", [&] { return Legalize(out.graph); }));
+  SPMD_RETURN_IF_ERROR(pipeline.Pass("simplify", [&] { return Simplify(out.graph); }));
   const bool sharded = UsesAxes(out.graph);
   bool preference_decided = false;
-  const auto propagate_as_asked = [&] {
-    return propagate::Propagate(out.graph, out.reasons, propagate::Preference::kActivations, {},
-                                &preference_decided);
+  const auto propagate_as_asked = [&]() -> absl::Status {
+    SPMD_ASSIGN_OR_RETURN(factors, propagate::ComputeFactors(out.graph));
+    propagate::Propagate(out.graph, factors, out.reasons, propagate::Preference::kActivations, {},
+                         &preference_decided);
+    return absl::OkStatus();
   };
   SPMD_RETURN_IF_ERROR(pipeline.Pass("propagate", [&] { return propagate_as_asked(); }));
   // A decomposition brings new values: they are propagated to in turn, and may be cut on a whole
@@ -147,24 +134,22 @@ absl::StatusOr<Compiled> Compile(const ir::Graph& graph, const CompileOptions& o
   for (int round = 0; changed && round < 4; ++round) {
     SPMD_RETURN_IF_ERROR(pipeline.Pass("decompose", [&]() -> absl::Status {
       const size_t before = out.decomposed.size();
-      SPMD_ASSIGN_OR_RETURN(out.graph, Decompose(out.graph, machine, &out.decomposed));
+      SPMD_RETURN_IF_ERROR(Decompose(out.graph, factors, machine, &out.decomposed));
       changed = out.decomposed.size() > before;
       return absl::OkStatus();
     }));
     if (!changed) break;
     SPMD_RETURN_IF_ERROR(pipeline.Pass("propagate", [&]() -> absl::Status {
-      SPMD_ASSIGN_OR_RETURN(out.graph, Legalize(out.graph));
-      SPMD_ASSIGN_OR_RETURN(out.graph, Simplify(out.graph));
+      SPMD_RETURN_IF_ERROR(Legalize(out.graph));
+      SPMD_RETURN_IF_ERROR(Simplify(out.graph));
       ForgetDerived(out.graph);
       out.reasons = {};
       return propagate_as_asked();
     }));
   }
   SPMD_RETURN_IF_ERROR(pipeline.Pass("choose", [&]() -> absl::Status {
-    SPMD_ASSIGN_OR_RETURN(factors, propagate::ComputeFactors(out.graph));
     Chosen chosen = Choose(out.graph, factors, machine);
-    if (sharded)
-      SPMD_RETURN_IF_ERROR(TryOtherStarts(out, factors, machine, preference_decided, chosen));
+    if (sharded) TryOtherStarts(out, factors, machine, preference_decided, chosen);
     lowering.plans = std::move(chosen.plans);
     for (ir::NodeId id = 0; id < out.graph.num_nodes(); ++id) {
       out.graph.SetCut(id, lowering.plans[id].grid, ToFactorCuts(lowering.plans[id].choice));

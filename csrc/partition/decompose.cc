@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+
 #include "csrc/cost/move.h"
 #include "csrc/partition/passes.h"
 #include "csrc/partition/rewrite.h"
@@ -32,31 +34,40 @@ double GatherSeconds(const ir::Graph& graph, ir::ValueId v, const propagate::Nod
 
 }  // namespace
 
-absl::StatusOr<ir::Graph> Decompose(const ir::Graph& graph, const machine::Machine& machine,
-                                    std::vector<std::string>* decomposed) {
-  SPMD_ASSIGN_OR_RETURN(std::vector<propagate::NodeFactors> factors,
-                        propagate::ComputeFactors(graph));
-  return Rewrite(graph,
-                 [&](rules::Builder& builder, const ir::Graph& old, ir::NodeId id,
-                     absl::Span<const ir::ValueId> operands)
-                     -> absl::StatusOr<std::optional<std::vector<ir::ValueId>>> {
-                   const ir::Node& node = old.node(id);
-                   const propagate::NodeFactors& nf = factors[id];
-                   if (nf.rule == nullptr || nf.rule->decompose == nullptr) return std::nullopt;
-                   double gather = 0;
-                   for (size_t k = 0; k < node.operands.size(); ++k) {
-                     if (node.operands[k] == ir::kNoValue) continue;
-                     gather += GatherSeconds(old, node.operands[k], nf, nf->operands[k], machine);
-                   }
-                   // What is left after reducing over the dimension is small, and such reductions
-                   // are merged: a gather is never cheaper.
-                   if (gather == 0) return std::nullopt;
-                   SPMD_ASSIGN_OR_RETURN(std::vector<ir::ValueId> values,
-                                         nf.rule->decompose(builder, old, node, operands));
-                   if (values.empty()) return std::nullopt;
-                   decomposed->push_back(node.op);
-                   return values;
-                 });
+absl::Status Decompose(ir::Graph& graph, const std::vector<propagate::NodeFactors>& factors,
+                       const machine::Machine& machine, std::vector<std::string>* decomposed) {
+  std::vector<bool> gathers(graph.num_nodes(), false);
+  for (ir::NodeId id = 0; id < graph.num_nodes(); ++id) {
+    const propagate::NodeFactors& nf = factors[id];
+    if (nf.rule == nullptr || nf.rule->decompose == nullptr) continue;
+    const ir::Node& node = graph.node(id);
+    double seconds = 0;
+    for (size_t k = 0; k < node.operands.size(); ++k) {
+      if (node.operands[k] == ir::kNoValue) continue;
+      seconds += GatherSeconds(graph, node.operands[k], nf, nf->operands[k], machine);
+    }
+    // What is left after reducing over the dimension is small, and such reductions are merged: a
+    // gather is never cheaper.
+    gathers[id] = seconds > 0;
+  }
+  if (std::none_of(gathers.begin(), gathers.end(), [](bool g) { return g; })) {
+    return absl::OkStatus();
+  }
+  SPMD_ASSIGN_OR_RETURN(graph,
+                        Rewrite(graph,
+                                [&](rules::Builder& builder, const ir::Graph& old, ir::NodeId id,
+                                    absl::Span<const ir::ValueId> operands)
+                                    -> absl::StatusOr<std::optional<std::vector<ir::ValueId>>> {
+                                  if (!gathers[id]) return std::nullopt;
+                                  const ir::Node& node = old.node(id);
+                                  SPMD_ASSIGN_OR_RETURN(
+                                      std::vector<ir::ValueId> values,
+                                      factors[id].rule->decompose(builder, old, node, operands));
+                                  if (values.empty()) return std::nullopt;
+                                  decomposed->push_back(node.op);
+                                  return values;
+                                }));
+  return absl::OkStatus();
 }
 
 }  // namespace spmd::partition

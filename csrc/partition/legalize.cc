@@ -1,4 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <utility>
+
 #include "csrc/partition/passes.h"
 #include "csrc/partition/rewrite.h"
 #include "csrc/rules/registry.h"
@@ -6,21 +9,26 @@
 
 namespace spmd::partition {
 
-absl::StatusOr<ir::Graph> Legalize(const ir::Graph& graph) {
+absl::Status Legalize(ir::Graph& graph) {
+  const auto to_rewrite = [](const ir::Node& node) {
+    const rules::Rule* rule = rules::Find(node.op);
+    return rule != nullptr && rule->decompose_always ? rule : nullptr;
+  };
   // A decomposition may use an op that has one itself, but not for ever.
   constexpr int kMaxDepth = 8;
-  ir::Graph current = graph;
   for (int depth = 0; depth < kMaxDepth; ++depth) {
+    if (std::none_of(graph.nodes().begin(), graph.nodes().end(), to_rewrite)) {
+      return absl::OkStatus();
+    }
     bool changed = false;
     SPMD_ASSIGN_OR_RETURN(ir::Graph next,
-                          Rewrite(current,
+                          Rewrite(graph,
                                   [&](rules::Builder& builder, const ir::Graph& old, ir::NodeId id,
                                       absl::Span<const ir::ValueId> operands)
                                       -> absl::StatusOr<std::optional<std::vector<ir::ValueId>>> {
                                     const ir::Node& node = old.node(id);
-                                    const rules::Rule* rule = rules::Find(node.op);
-                                    if (rule == nullptr || !rule->decompose_always)
-                                      return std::nullopt;
+                                    const rules::Rule* rule = to_rewrite(node);
+                                    if (rule == nullptr) return std::nullopt;
                                     SPMD_ASSIGN_OR_RETURN(
                                         std::vector<ir::ValueId> values,
                                         rule->decompose(builder, old, node, operands));
@@ -28,8 +36,8 @@ absl::StatusOr<ir::Graph> Legalize(const ir::Graph& graph) {
                                     changed = true;
                                     return values;
                                   }));
-    if (!changed) return current;
-    current = std::move(next);
+    if (!changed) return absl::OkStatus();
+    graph = std::move(next);
   }
   return absl::InternalError("decompositions do not end");
 }

@@ -16,17 +16,17 @@
 namespace spmd::partition {
 
 // legalize.cc: ops whose rule says "decompose always" are rewritten in core ops.
-absl::StatusOr<ir::Graph> Legalize(const ir::Graph& graph);
+absl::Status Legalize(ir::Graph& graph);
 
 // simplify.cc: dead code; common subexpressions (never random ops, never across autograd tasks);
 // patterns, listed in the file.
-absl::StatusOr<ir::Graph> Simplify(const ir::Graph& graph);
+absl::Status Simplify(ir::Graph& graph);
 
 // decompose.cc: nodes whose whole factor carries an axis in some operand, and which can be written
 // in core ops, are, where gathering would cost more. Their names are added to `decomposed`.
-// Requires: propagated.
-absl::StatusOr<ir::Graph> Decompose(const ir::Graph& graph, const machine::Machine& machine,
-                                    std::vector<std::string>* decomposed);
+// `factors`: the graph's, which are others where there are any. Requires: propagated.
+absl::Status Decompose(ir::Graph& graph, const std::vector<propagate::NodeFactors>& factors,
+                       const machine::Machine& machine, std::vector<std::string>* decomposed);
 
 // By a call's first result: the operand that the traced op overwrote (`updates` of its node). Which
 // of them the program overwrites is known once the order of its instructions is.

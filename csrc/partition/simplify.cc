@@ -1,4 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <utility>
+
 #include "absl/container/flat_hash_map.h"
 #include "csrc/partition/fuse_cross_entropy.h"
 #include "csrc/partition/passes.h"
@@ -30,7 +33,7 @@ struct NodeKey {
 
 }  // namespace
 
-absl::StatusOr<ir::Graph> Simplify(const ir::Graph& graph) {
+absl::Status Simplify(ir::Graph& graph) {
   absl::flat_hash_map<NodeKey, std::vector<ir::ValueId>> seen;
   const std::vector<bool> live = LiveNodes(graph);
   Unmerger unmerger;
@@ -70,11 +73,19 @@ absl::StatusOr<ir::Graph> Simplify(const ir::Graph& graph) {
           },
           live));
   // What fusing and merging left without users.
-  return Rewrite(
-      simplified,
-      [](rules::Builder&, const ir::Graph&, ir::NodeId, absl::Span<const ir::ValueId>)
-          -> absl::StatusOr<std::optional<std::vector<ir::ValueId>>> { return std::nullopt; },
-      LiveNodes(simplified));
+  const std::vector<bool> used = LiveNodes(simplified);
+  if (std::all_of(used.begin(), used.end(), [](bool u) { return u; })) {
+    graph = std::move(simplified);
+    return absl::OkStatus();
+  }
+  SPMD_ASSIGN_OR_RETURN(
+      graph,
+      Rewrite(
+          simplified,
+          [](rules::Builder&, const ir::Graph&, ir::NodeId, absl::Span<const ir::ValueId>)
+              -> absl::StatusOr<std::optional<std::vector<ir::ValueId>>> { return std::nullopt; },
+          used));
+  return absl::OkStatus();
 }
 
 }  // namespace spmd::partition

@@ -17,6 +17,7 @@
 #include <optional>
 #include <vector>
 
+#include "absl/container/inlined_vector.h"
 #include "csrc/rules/factors.h"
 #include "csrc/sharding/sharding.h"
 #include "csrc/util/dims.h"
@@ -32,7 +33,7 @@ struct FactorShard {
   }
 };
 // By factor number.
-using Cut = std::vector<FactorShard>;
+using Cut = absl::InlinedVector<FactorShard, 4>;
 
 // What the sharding of one tensor says about the op's factors: axes of each dimension dealt to the
 // dimension's factors, as far as the factors can take them.

@@ -6,7 +6,6 @@
 
 #include "csrc/propagate/factor_cut.h"
 #include "csrc/propagate/graph_factors.h"
-#include "csrc/util/status.h"
 
 namespace spmd::propagate {
 namespace {
@@ -37,17 +36,20 @@ constexpr std::array<Stage, 4> kStages = {{
 
 class Propagator {
  public:
-  Propagator(ir::Graph& graph, std::vector<NodeFactors> factors, Reasons& reasons,
+  Propagator(ir::Graph& graph, const std::vector<NodeFactors>& factors, Reasons& reasons,
              Preference preference)
-      : graph_(graph), factors_(std::move(factors)), reasons_(reasons), preference_(preference) {}
+      : graph_(graph), factors_(factors), reasons_(reasons), preference_(preference) {
+    for (const NodeFactors& nf : factors) forms_.push_back(FormOf(*nf));
+  }
 
   // Whether the preference ever decided between two tensors.
   bool Run(absl::Span<const Proposal> proposals) {
     Seed();
     for (const Proposal& p : proposals) Start(p);
+    visited_.assign(graph_.num_nodes(), 0);
     for (const Stage& stage : kStages) {
       stage_ = &stage;
-      visited_.assign(graph_.num_nodes(), 0);
+      ForgetVisits();
       // Each round moves every axis at least one op further in both directions; chains converge
       // within a sweep, so that a handful of rounds reaches the fixed point.
       for (int round = 0; round < 16; ++round) {
@@ -128,15 +130,30 @@ class Propagator {
     }
   }
 
-  static bool IsSimple(const OpFactors& f) {
-    if (!f.windows.empty()) return false;
+  // What the stages ask of a node.
+  struct Form {
+    bool simple = true;    // element-wise, or a view
+    bool reduces = false;  // a factor that is in no result may be cut
+  };
+  static Form FormOf(const OpFactors& f) {
+    Form form;
+    form.simple = f.windows.empty();
     for (size_t i = 0; i < f.factors.size(); ++i) {
-      if (f.factors[i].whole) return false;
+      if (f.factors[i].whole) form.simple = false;
+      if (!f.factors[i].whole && !f.InAnyResult(static_cast<int>(i))) form.reduces = true;
       for (size_t r = 0; r < f.results.size(); ++r) {
-        if (!f.InResult(static_cast<int>(i), static_cast<int>(r))) return false;
+        if (!f.InResult(static_cast<int>(i), static_cast<int>(r))) form.simple = false;
       }
     }
-    return true;
+    return form;
+  }
+
+  // A stage looks anew at the nodes for which it admits more than the stage before.
+  void ForgetVisits() {
+    if (!stage_->broadcasts && !stage_->reduced_factors) return;
+    for (size_t n = 0; n < forms_.size(); ++n) {
+      if (stage_->broadcasts ? forms_[n].simple : forms_[n].reduces) visited_[n] = 0;
+    }
   }
 
   bool Admits(const NodeFactors& nf, int factor) const {
@@ -153,7 +170,7 @@ class Propagator {
     const NodeFactors& nf = factors_[id];
     if (nf->factors.empty()) return;
     if (!HasNews(id)) return;
-    if (stage_->simple_ops_only && !IsSimple(*nf)) return;
+    if (stage_->simple_ops_only && !forms_[id].simple) return;
     visited_[id] = ++clock_;
     slots_.clear();
     int grid = -1;
@@ -173,14 +190,13 @@ class Propagator {
     }
     if (grid < 0) return;
     // Looked at in stages that pass over broadcasts.
-    const bool simple = !stage_->broadcasts && (stage_->simple_ops_only || IsSimple(*nf));
+    const bool simple = !stage_->broadcasts && forms_[id].simple;
     Cut merged(nf->factors.size());
     std::vector<int> from(nf->factors.size(), -1);
     for (size_t s = 0; s < slots_.size(); ++s) {
       const ir::ValueId v = slots_[s].value;
       if (shardings_[v].DimAxes() == 0 || grid_of_[v] != grid) continue;
-      const bool broadcast = simple && s < num_operands && graph_.type(v).NumElements() < largest;
-      if (broadcast && !stage_->broadcasts) continue;
+      if (simple && s < num_operands && graph_.type(v).NumElements() < largest) continue;
       Merge(nf, static_cast<int>(s),
             CutOf(*nf, *slots_[s].factors, graph_.type(v).dims, shardings_[v], graph_.grid(grid)),
             merged, from);
@@ -189,7 +205,7 @@ class Propagator {
     for (const Slot& slot : slots_) Project(id, nf, slot, merged, from, grid);
   }
 
-  // A tensor of the node changed since the stage visited it.
+  // A tensor of the node changed since it was visited.
   bool HasNews(ir::NodeId id) const {
     const int64_t last = visited_[id];
     if (last == 0) return true;
@@ -325,7 +341,8 @@ class Propagator {
   }
 
   ir::Graph& graph_;
-  std::vector<NodeFactors> factors_;
+  const std::vector<NodeFactors>& factors_;
+  std::vector<Form> forms_;  // by node
   Reasons& reasons_;
   const Preference preference_;
   std::vector<Sharding> shardings_;
@@ -333,7 +350,7 @@ class Propagator {
   std::vector<bool> is_state_;  // by value, where state is the weaker
   std::vector<Slot> slots_;     // of the node being visited
   const Stage* stage_ = nullptr;
-  // When values changed and when the stage visited nodes, by a clock that both move.
+  // When values changed and when nodes were visited, by a clock that both move.
   int64_t clock_ = 0;
   std::vector<int64_t> changed_at_;
   std::vector<int64_t> visited_;
@@ -343,12 +360,11 @@ class Propagator {
 
 }  // namespace
 
-absl::Status Propagate(ir::Graph& graph, Reasons& reasons, Preference preference,
-                       absl::Span<const Proposal> proposals, bool* preference_decided) {
-  SPMD_ASSIGN_OR_RETURN(std::vector<NodeFactors> factors, ComputeFactors(graph));
-  const bool decided = Propagator(graph, std::move(factors), reasons, preference).Run(proposals);
+void Propagate(ir::Graph& graph, const std::vector<NodeFactors>& factors, Reasons& reasons,
+               Preference preference, absl::Span<const Proposal> proposals,
+               bool* preference_decided) {
+  const bool decided = Propagator(graph, factors, reasons, preference).Run(proposals);
   if (preference_decided != nullptr) *preference_decided = decided;
-  return absl::OkStatus();
 }
 
 }  // namespace spmd::propagate

@@ -12,9 +12,10 @@
 #include <string>
 #include <vector>
 
-#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "csrc/ir/graph.h"
+#include "csrc/propagate/graph_factors.h"
 
 namespace spmd::propagate {
 
@@ -25,7 +26,7 @@ struct Reason {
   AxisId axis;
   ir::ValueId from = ir::kNoValue;  // kNoValue: the annotation itself
   ir::NodeId via = ir::kNoNode;     // kNoNode with `from` set: the update edge of a buffer
-  std::string stage;
+  absl::string_view stage;          // a literal
 };
 
 // Thread safety: thread-compatible.
@@ -54,13 +55,12 @@ struct Proposal {
   Sharding sharding;
 };
 
-// Annotates every value of `graph` (kDerived where nothing else was). Deterministic.
+// Annotates every value of `graph` (kDerived where nothing else was). Deterministic. `factors`: the
+// graph's, by ComputeFactors.
 // `preference_decided`: set to whether the preference kActivations ever chose another tensor than
 // kLarger would; where not, both annotate alike.
-// Errors: Internal when a rule does not fit its op.
-absl::Status Propagate(ir::Graph& graph, Reasons& reasons,
-                       Preference preference = Preference::kActivations,
-                       absl::Span<const Proposal> proposals = {},
-                       bool* preference_decided = nullptr);
+void Propagate(ir::Graph& graph, const std::vector<NodeFactors>& factors, Reasons& reasons,
+               Preference preference = Preference::kActivations,
+               absl::Span<const Proposal> proposals = {}, bool* preference_decided = nullptr);
 
 }  // namespace spmd::propagate

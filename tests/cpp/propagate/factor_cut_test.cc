@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include "absl/strings/str_cat.h"
+
 namespace spmd::propagate {
 namespace {
 
@@ -27,8 +29,8 @@ std::string Dealt(const Compound& c, const std::string& sharding, const Grid& gr
   const Cut cut = CutOf(c.factors, c.tensor, c.dims, *Sharding::Parse(sharding, grid), grid);
   std::string text;
   for (const FactorShard& s : cut) {
-    text += "{" + grid.AxesToString(s.axes);
-    if (s.chunk != 0) text += " chunk=" + std::to_string(s.chunk);
+    absl::StrAppend(&text, "{", grid.AxesToString(s.axes));
+    if (s.chunk != 0) absl::StrAppend(&text, " chunk=", s.chunk);
     text += "}";
   }
   return text;
