@@ -4,9 +4,7 @@
 #include <algorithm>
 #include <limits>
 #include <set>
-#include <tuple>
 
-#include "absl/container/flat_hash_map.h"
 #include "csrc/cost/move.h"
 #include "csrc/rules/op_call.h"
 #include "csrc/util/box.h"
@@ -24,16 +22,11 @@ constexpr int64_t kMaxCombinations = 2048;
 // A tie-breaker: terms pass through an op whose linear operands are all terms, and are reduced
 // early where a replicated operand would have to become a term.
 constexpr double kThroughBonus = 1e-15;
-// Element-wise work that several devices repeat is cheap beside a collective, and the runtime does
-// it once per place: it decides ties only.
-constexpr double kTrafficWeight = 0.05;
 // Weights on their way to their first contraction, and gradients after their last one, move while
 // other work runs. What lies between waits for its collectives.
 constexpr double kOffPathWeight = 0.125;
 // Terms may be reduced later, when they have passed through what follows; or not.
 constexpr double kUndecidedWeight = 0.5;
-// Small collectives are merged later, so that few of them pay for starting one.
-constexpr double kLatencyWeight = 0.1;
 
 // Axes of a grid that occur only side by side in every annotation of the graph.
 std::vector<AxisList> AxisGroups(const ir::Graph& graph, int grid) {
@@ -70,31 +63,14 @@ std::vector<AxisList> AxisGroups(const ir::Graph& graph, int grid) {
   return groups;
 }
 
-// A value's type, its grid, from where and to where; and the same to look it up without a copy.
-using Move = std::tuple<TensorType, int, Sharding, Sharding>;
-using MoveRef = std::tuple<const TensorType&, int, const Sharding&, const Sharding&>;
-struct MoveHash {
-  using is_transparent = void;
-  template <typename T>
-  size_t operator()(const T& m) const {
-    return absl::HashOf(std::get<0>(m), std::get<1>(m), std::get<2>(m), std::get<3>(m));
-  }
-};
-struct MoveEq {
-  using is_transparent = void;
-  template <typename A, typename B>
-  bool operator()(const A& a, const B& b) const {
-    return std::get<1>(a) == std::get<1>(b) && std::get<2>(a) == std::get<2>(b) &&
-           std::get<3>(a) == std::get<3>(b) && std::get<0>(a) == std::get<0>(b);
-  }
-};
-
 class Chooser {
  public:
-  Chooser(const ir::Graph& graph, const std::vector<NodeFactors>& factors,
-          const machine::Machine& machine)
-      : graph_(graph), factors_(factors), machine_(machine), users_(graph.Users()) {
-    machine_.latency *= kLatencyWeight;
+  Chooser(const ir::Graph& graph, const std::vector<NodeFactors>& factors, PlanMemo& memo)
+      : graph_(graph),
+        factors_(factors),
+        memo_(memo),
+        machine_(memo.machine()),
+        users_(graph.Users()) {
     for (size_t g = 0; g < graph.grids().size(); ++g) {
       groups_.push_back(AxisGroups(graph, static_cast<int>(g)));
     }
@@ -132,7 +108,8 @@ class Chooser {
     double seconds = 0;
     for (ir::NodeId id = 0; id < graph_.num_nodes(); ++id) {
       const ir::Node& node = graph_.node(id);
-      seconds += Work(node, factors_[id], plans_[id]) + HaloSeconds(node, factors_[id], plans_[id]);
+      seconds += memo_.Work(graph_, node, factors_[id], plans_[id]) +
+                 HaloSeconds(node, factors_[id], plans_[id]);
       for (int r = 0; r < node.num_results; ++r) {
         seconds += ResultSeconds(node.first_result + r, plans_[id].results[r], plans_[id].grid);
       }
@@ -390,14 +367,14 @@ class Chooser {
 
   void Decide(ir::NodeId id) {
     has_news_[id] = false;
-    std::optional<NodePlan> best = Cheapest(id, [](const NodePlan&) { return true; });
-    SPMD_CHECK(best.has_value(), graph_.node(id).op, " has no legal plan");
-    Adopt(id, *std::move(best));
+    const NodePlan* best = Cheapest(id, [](const NodePlan&) { return true; });
+    SPMD_CHECK(best != nullptr, graph_.node(id).op, " has no legal plan");
+    Adopt(id, *best);
   }
 
-  // The cheapest plan of a node among those that `admits` accepts; nullopt when it accepts none.
+  // The cheapest plan of a node among those that `admits` accepts; null when it accepts none.
   template <typename Fn>
-  std::optional<NodePlan> Cheapest(ir::NodeId id, Fn&& admits) {
+  const NodePlan* Cheapest(ir::NodeId id, Fn&& admits) {
     const ir::Node& node = graph_.node(id);
     const NodeFactors& nf = factors_[id];
     const int grid = GridOf(node);
@@ -408,20 +385,19 @@ class Chooser {
       combinations = std::min(combinations * static_cast<int64_t>(o.size()), 2 * kMaxCombinations);
     }
     std::vector<Option> best_options(options.size());
-    std::optional<NodePlan> best;
+    const NodePlan* best = nullptr;
     double best_cost = std::numeric_limits<double>::infinity();
     auto consider = [&](const std::vector<Option>& chosen) {
-      std::optional<NodePlan> plan =
-          PlanNode(graph_, node, nf, MakeChoice(node, nf, grid, chosen, wishes), grid);
-      if (!plan || !admits(*plan)) return false;
+      const PlanMemo::Planned& planned =
+          memo_.Plan(graph_, node, nf, MakeChoice(node, nf, grid, chosen, wishes), grid);
+      if (!planned.plan || !admits(*planned.plan)) return;
       const bool takes_over =
           std::any_of(chosen.begin(), chosen.end(), [](const Option& o) { return o.takes_over; });
-      const double cost = Price(id, *plan, takes_over);
-      if (cost >= best_cost * (1 - 1e-12)) return false;
+      const double cost = Price(id, *planned.plan, planned.work, takes_over);
+      if (cost >= best_cost * (1 - 1e-12)) return;
       best_cost = cost;
-      best = std::move(plan);
+      best = &*planned.plan;
       best_options = chosen;
-      return true;
     };
     if (combinations <= kMaxCombinations) {
       std::vector<size_t> at(options.size(), 0);
@@ -443,7 +419,8 @@ class Chooser {
         }
       }
     }
-    if (!best) consider(std::vector<Option>(options.size()));  // nothing cut is always legal
+    // Nothing cut is always legal.
+    if (best == nullptr) consider(std::vector<Option>(options.size()));
     return best;
   }
 
@@ -475,7 +452,7 @@ class Chooser {
       const ir::NodeId id = *todo.begin();
       todo.erase(todo.begin());
       const ir::Node& node = graph_.node(id);
-      std::optional<NodePlan> plan = Cheapest(id, [&](const NodePlan& p) {
+      const NodePlan* plan = Cheapest(id, [&](const NodePlan& p) {
         for (size_t k = 0; k < node.operands.size(); ++k) {
           if (node.operands[k] != ir::kNoValue && p.operands[k] != produced_[node.operands[k]]) {
             return false;
@@ -483,9 +460,9 @@ class Chooser {
         }
         return true;
       });
-      if (!plan) continue;  // the move stays in front of it
+      if (plan == nullptr) continue;  // the move stays in front of it
       before.emplace_back(id, plans_[id]);
-      Adopt(id, *std::move(plan));
+      Adopt(id, *plan);
       for (int r = 0; r < node.num_results; ++r) {
         const ir::ValueId v = node.first_result + r;
         for (ir::NodeId user : users_[v]) {
@@ -521,7 +498,8 @@ class Chooser {
     double seconds = 0;
     for (const auto& [id, unused] : nodes) {
       const ir::Node& node = graph_.node(id);
-      seconds += Work(node, factors_[id], plans_[id]) + HaloSeconds(node, factors_[id], plans_[id]);
+      seconds += memo_.Work(graph_, node, factors_[id], plans_[id]) +
+                 HaloSeconds(node, factors_[id], plans_[id]);
       for (ir::ValueId v : node.operands) {
         if (v != ir::kNoValue) values.insert(v);
       }
@@ -572,10 +550,10 @@ class Chooser {
   }
 
   // What follows an axis that takes over knows nothing of it yet, and will take it as it comes.
-  double Price(ir::NodeId id, const NodePlan& plan, bool takes_over) {
+  double Price(ir::NodeId id, const NodePlan& plan, double work, bool takes_over) {
     const ir::Node& node = graph_.node(id);
     const NodeFactors& nf = factors_[id];
-    double seconds = Work(node, nf, plan);
+    double seconds = work;
     for (size_t k = 0; k < node.operands.size(); ++k) {
       const ir::ValueId v = node.operands[k];
       if (v == ir::kNoValue) continue;
@@ -603,24 +581,6 @@ class Chooser {
       if ((produced_[node.operands[k]].UnreducedAxes() & mask) != mask) return kThroughBonus;
     }
     return -kThroughBonus;
-  }
-
-  double Work(const ir::Node& node, const NodeFactors& nf, const NodePlan& plan) const {
-    const Grid& grid = graph_.grid(plan.grid);
-    double flops = nf.rule != nullptr ? nf.rule->flops_per_point : 1;
-    for (size_t f = 0; f < nf->factors.size(); ++f) {
-      const propagate::FactorShard& shard = plan.choice.cut[f];
-      flops *= cost::MaxShardSize({shard.axes, shard.chunk}, nf->factors[f].size, grid);
-    }
-    double bytes = 0;
-    for (size_t k = 0; k < node.operands.size(); ++k) {
-      if (node.operands[k] == ir::kNoValue) continue;
-      bytes += cost::TileBytes(graph_.type(node.operands[k]), plan.operands[k], grid);
-    }
-    for (int r = 0; r < node.num_results; ++r) {
-      bytes += cost::TileBytes(graph_.type(node.first_result + r), plan.results[r], grid);
-    }
-    return std::max(flops / machine_.flops, kTrafficWeight * bytes / machine_.memory_bandwidth);
   }
 
   // Rows that neighbours send for windows that reach beyond the shard.
@@ -785,12 +745,8 @@ class Chooser {
              cost::TileBytes(type, to, graph_.grid(to_grid)) / SlowestLink(to_grid);
     }
     if (from == to) return 0;
-    auto it = memo_.find(MoveRef(type, to_grid, from, to));
-    if (it == memo_.end()) {
-      const double seconds = cost::PlanMove(type, graph_.grid(to_grid), from, to, machine_).seconds;
-      it = memo_.emplace(Move(type, to_grid, from, to), seconds).first;
-    }
-    return off_path_[v] ? kOffPathWeight * it->second : it->second;
+    const double seconds = memo_.MoveSeconds(type, graph_, to_grid, from, to);
+    return off_path_[v] ? kOffPathWeight * seconds : seconds;
   }
 
   // What goes from one grid to another may take any link.
@@ -803,7 +759,8 @@ class Chooser {
 
   const ir::Graph& graph_;
   const std::vector<NodeFactors>& factors_;
-  machine::Machine machine_;
+  PlanMemo& memo_;
+  const machine::Machine& machine_;
   std::vector<std::vector<ir::NodeId>> users_;
   std::vector<std::vector<AxisList>> groups_;  // by grid
   std::vector<std::vector<const ir::Output*>> outputs_of_;
@@ -815,15 +772,13 @@ class Chooser {
   std::vector<Sharding> proposals_;  // by value, what propagation says
   std::vector<Sharding> produced_;   // as users find the value
   std::vector<int> grid_of_;
-  absl::flat_hash_map<Move, double, MoveHash, MoveEq> memo_;  // seconds
   bool changed_ = false;
 };
 
 }  // namespace
 
-Chosen Choose(const ir::Graph& graph, const std::vector<NodeFactors>& factors,
-              const machine::Machine& machine) {
-  return Chooser(graph, factors, machine).Run();
+Chosen Choose(const ir::Graph& graph, const std::vector<NodeFactors>& factors, PlanMemo& memo) {
+  return Chooser(graph, factors, memo).Run();
 }
 
 std::optional<Sharding> RequiredAtOutput(const ir::Graph& graph, const ir::Output& output) {

@@ -15,8 +15,7 @@
 
 #include "absl/status/statusor.h"
 #include "csrc/ir/graph.h"
-#include "csrc/machine/machine.h"
-#include "csrc/partition/node_plan.h"
+#include "csrc/partition/plan_memo.h"
 #include "csrc/propagate/graph_factors.h"
 
 namespace spmd::partition {
@@ -26,9 +25,10 @@ struct Chosen {
   std::vector<NodePlan> plans;
   double seconds = 0;
 };
-// Requires: every value of `graph` is annotated (Propagate ran).
+// `memo`: kept from search to search. Requires: every value of `graph` is annotated (Propagate
+// ran).
 Chosen Choose(const ir::Graph& graph, const std::vector<propagate::NodeFactors>& factors,
-              const machine::Machine& machine);
+              PlanMemo& memo);
 
 // The sharding in which a value must leave the program, unless it leaves as terms: the buffer's own
 // where it becomes one; any reduced one (nullopt: as produced, reduced) elsewhere.

@@ -69,14 +69,14 @@ bool SameAnnotations(const ir::Graph& a, const ir::Graph& b) {
 // start is tried where propagation, asked differently, proposes something else; the cheaper plan is
 // kept in `chosen`, with the annotations from which it was found in `out`.
 void TryFrom(propagate::Preference preference, absl::Span<const propagate::Proposal> proposals,
-             Compiled& out, const std::vector<propagate::NodeFactors>& factors,
-             const machine::Machine& machine, Chosen& chosen, bool* preference_decided = nullptr) {
+             Compiled& out, const std::vector<propagate::NodeFactors>& factors, PlanMemo& memo,
+             Chosen& chosen, bool* preference_decided = nullptr) {
   ir::Graph graph = out.graph;
   propagate::Reasons reasons;
   ForgetDerived(graph);
   propagate::Propagate(graph, factors, reasons, preference, proposals, preference_decided);
   if (SameAnnotations(graph, out.graph)) return;
-  Chosen other = Choose(graph, factors, machine);
+  Chosen other = Choose(graph, factors, memo);
   if (other.seconds >= chosen.seconds * (1 - 1e-9)) return;
   chosen = std::move(other);
   out.graph = std::move(graph);
@@ -86,15 +86,15 @@ void TryFrom(propagate::Preference preference, absl::Span<const propagate::Propo
 // `preference_decided`: in the propagation that led to `chosen`. Where a preference decides
 // nothing, the other would propose the same.
 void TryOtherStarts(Compiled& out, const std::vector<propagate::NodeFactors>& factors,
-                    const machine::Machine& machine, bool preference_decided, Chosen& chosen) {
+                    PlanMemo& memo, bool preference_decided, Chosen& chosen) {
   using propagate::Preference;
-  if (preference_decided) TryFrom(Preference::kLarger, {}, out, factors, machine, chosen);
+  if (preference_decided) TryFrom(Preference::kLarger, {}, out, factors, memo, chosen);
   const std::vector<propagate::Proposal> proposals =
       ShareRepeatedWork(out.graph, factors, chosen.plans);
   if (proposals.empty()) return;
   bool decided = false;
-  TryFrom(Preference::kActivations, proposals, out, factors, machine, chosen, &decided);
-  if (decided) TryFrom(Preference::kLarger, proposals, out, factors, machine, chosen);
+  TryFrom(Preference::kActivations, proposals, out, factors, memo, chosen, &decided);
+  if (decided) TryFrom(Preference::kLarger, proposals, out, factors, memo, chosen);
 }
 
 // A graph in which no axis is in use needs no plan: everything is one tile.
@@ -148,8 +148,9 @@ absl::StatusOr<Compiled> Compile(const ir::Graph& graph, const CompileOptions& o
     }));
   }
   SPMD_RETURN_IF_ERROR(pipeline.Pass("choose", [&]() -> absl::Status {
-    Chosen chosen = Choose(out.graph, factors, machine);
-    if (sharded) TryOtherStarts(out, factors, machine, preference_decided, chosen);
+    PlanMemo memo(machine);
+    Chosen chosen = Choose(out.graph, factors, memo);
+    if (sharded) TryOtherStarts(out, factors, memo, preference_decided, chosen);
     lowering.plans = std::move(chosen.plans);
     for (ir::NodeId id = 0; id < out.graph.num_nodes(); ++id) {
       out.graph.SetCut(id, lowering.plans[id].grid, ToFactorCuts(lowering.plans[id].choice));

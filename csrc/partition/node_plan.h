@@ -20,6 +20,15 @@ struct Choice {
   AxisList through;
   ReduceKind through_kind = ReduceKind::kSum;
   int through_operand = kJointly;  // or the one linear operand that holds terms
+
+  friend bool operator==(const Choice& a, const Choice& b) {
+    return a.cut == b.cut && a.through == b.through && a.through_kind == b.through_kind &&
+           a.through_operand == b.through_operand;
+  }
+  template <typename H>
+  friend H AbslHashValue(H h, const Choice& c) {
+    return H::combine(std::move(h), c.cut, c.through, c.through_kind, c.through_operand);
+  }
 };
 
 struct NodePlan {

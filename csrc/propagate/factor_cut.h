@@ -31,6 +31,10 @@ struct FactorShard {
   friend bool operator==(const FactorShard& a, const FactorShard& b) {
     return a.axes == b.axes && a.chunk == b.chunk;
   }
+  template <typename H>
+  friend H AbslHashValue(H h, const FactorShard& s) {
+    return H::combine(std::move(h), s.axes, s.chunk);
+  }
 };
 // By factor number.
 using Cut = absl::InlinedVector<FactorShard, 4>;

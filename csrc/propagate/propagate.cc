@@ -73,6 +73,7 @@ class Propagator {
       }
     }
     changed_at_.assign(graph_.num_values(), 0);
+    is_cut_.assign(graph_.num_values(), false);
     shardings_.resize(graph_.num_values());
     grid_of_.assign(graph_.num_values(), -1);
     for (ir::ValueId v = 0; v < graph_.num_values(); ++v) {
@@ -88,6 +89,7 @@ class Propagator {
       } else {
         shardings_[v] = Sharding::Open(value.type.rank());
       }
+      is_cut_[v] = shardings_[v].DimAxes() != 0;
     }
   }
 
@@ -95,6 +97,7 @@ class Propagator {
     const ir::ValueId v = proposal.value;
     if (grid_of_[v] >= 0) return;
     shardings_[v] = proposal.sharding;
+    is_cut_[v] = shardings_[v].DimAxes() != 0;
     grid_of_[v] = proposal.grid;
     for (int d = 0; d < shardings_[v].rank(); ++d) {
       shardings_[v].dims[d].open = true;
@@ -185,7 +188,7 @@ class Propagator {
     }
     for (size_t s = 0; s < slots_.size(); ++s) {
       const ir::ValueId v = slots_[s].value;
-      if (shardings_[v].DimAxes() != 0 && grid < 0) grid = grid_of_[v];
+      if (grid < 0 && is_cut_[v]) grid = grid_of_[v];
       largest = std::max(largest, graph_.type(v).NumElements());
     }
     if (grid < 0) return;
@@ -195,7 +198,7 @@ class Propagator {
     std::vector<int> from(nf->factors.size(), -1);
     for (size_t s = 0; s < slots_.size(); ++s) {
       const ir::ValueId v = slots_[s].value;
-      if (shardings_[v].DimAxes() == 0 || grid_of_[v] != grid) continue;
+      if (!is_cut_[v] || grid_of_[v] != grid) continue;
       if (simple && s < num_operands && graph_.type(v).NumElements() < largest) continue;
       Merge(nf, static_cast<int>(s),
             CutOf(*nf, *slots_[s].factors, graph_.type(v).dims, shardings_[v], graph_.grid(grid)),
@@ -221,7 +224,7 @@ class Propagator {
 
   void Changed(ir::ValueId v) {
     changed_at_[v] = ++clock_;
-    changed_ = true;
+    changed_ = is_cut_[v] = true;
   }
 
   // Takes `cut` of slot s into the node's: the longer list wins where one extends the other, the
@@ -322,7 +325,7 @@ class Propagator {
   }
 
   void Copy(ir::ValueId from, ir::ValueId to) {
-    if (shardings_[from].DimAxes() == 0 || from == to) return;
+    if (!is_cut_[from] || from == to) return;
     if (grid_of_[to] >= 0 && grid_of_[to] != grid_of_[from]) return;
     for (int d = 0; d < shardings_[to].rank(); ++d) {
       DimSharding& have = shardings_[to].dims[d];
@@ -346,6 +349,7 @@ class Propagator {
   Reasons& reasons_;
   const Preference preference_;
   std::vector<Sharding> shardings_;
+  std::vector<bool> is_cut_;    // in some dimension
   std::vector<int> grid_of_;    // -1: not yet known
   std::vector<bool> is_state_;  // by value, where state is the weaker
   std::vector<Slot> slots_;     // of the node being visited

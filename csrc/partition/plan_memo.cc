@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "csrc/partition/plan_memo.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "csrc/cost/move.h"
+
+namespace spmd::partition {
+namespace {
+
+// Element-wise work that several devices repeat is cheap beside a collective, and the runtime does
+// it once per place: it decides ties only.
+constexpr double kTrafficWeight = 0.05;
+// Small collectives are merged later, so that few of them pay for starting one.
+constexpr double kLatencyWeight = 0.1;
+
+}  // namespace
+
+PlanMemo::PlanMemo(const machine::Machine& machine) : machine_(machine) {
+  machine_.latency *= kLatencyWeight;
+}
+
+const PlanMemo::Planned& PlanMemo::Plan(const ir::Graph& graph, const ir::Node& node,
+                                        const propagate::NodeFactors& factors, Choice choice,
+                                        int grid) {
+  auto [it, is_new] = plans_.try_emplace(PlanKey{factors.factors.get(), grid, std::move(choice)});
+  Planned& planned = it->second;
+  if (is_new) {
+    planned.plan = PlanNode(graph, node, factors, it->first.choice, grid);
+    if (planned.plan) planned.work = Work(graph, node, factors, *planned.plan);
+  }
+  return planned;
+}
+
+double PlanMemo::Work(const ir::Graph& graph, const ir::Node& node,
+                      const propagate::NodeFactors& nf, const NodePlan& plan) const {
+  const Grid& grid = graph.grid(plan.grid);
+  double flops = nf.rule != nullptr ? nf.rule->flops_per_point : 1;
+  for (size_t f = 0; f < nf->factors.size(); ++f) {
+    const propagate::FactorShard& shard = plan.choice.cut[f];
+    flops *= cost::MaxShardSize({shard.axes, shard.chunk}, nf->factors[f].size, grid);
+  }
+  double bytes = 0;
+  for (size_t k = 0; k < node.operands.size(); ++k) {
+    if (node.operands[k] == ir::kNoValue) continue;
+    bytes += cost::TileBytes(graph.type(node.operands[k]), plan.operands[k], grid);
+  }
+  for (int r = 0; r < node.num_results; ++r) {
+    bytes += cost::TileBytes(graph.type(node.first_result + r), plan.results[r], grid);
+  }
+  return std::max(flops / machine_.flops, kTrafficWeight * bytes / machine_.memory_bandwidth);
+}
+
+double PlanMemo::MoveSeconds(const TensorType& type, const ir::Graph& graph, int grid,
+                             const Sharding& from, const Sharding& to) {
+  auto it = moves_.find(MoveRef(type, grid, from, to));
+  if (it == moves_.end()) {
+    const double seconds = cost::PlanMove(type, graph.grid(grid), from, to, machine_).seconds;
+    it = moves_.emplace(Move(type, grid, from, to), seconds).first;
+  }
+  return it->second;
+}
+
+}  // namespace spmd::partition
