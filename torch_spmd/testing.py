@@ -57,8 +57,13 @@ def check_rule(
     base, _, overload = name.partition(".")
     function = getattr(getattr(getattr(torch.ops, namespace), base), overload or "default")
     calls = list(calls_of(function, *args, **kwargs))
+    if not calls:
+        raise ValueError(
+            f"check_rule: '{op}' ran on the host at once, so there is nothing to cut: its results' "
+            "shapes must follow from its operands' (torch.library.register_fake)"
+        )
     if not any(call.op == op for call in calls):
-        made = ", ".join(call.op for call in calls) or "nothing that is traced"
+        made = ", ".join(dict.fromkeys(call.op for call in calls))
         raise ValueError(f"check_rule: this call of '{op}' is traced as {made}; check that")
     checked = 0
     for call in calls:

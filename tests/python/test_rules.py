@@ -25,6 +25,10 @@ def define(function, schema, device_types="cpu"):
     return op, name
 
 
+def _doubled(x: Tensor) -> Tensor:
+    return 2 * x
+
+
 def collectives(function):
     _C.forget_programs()
     result = function().cpu()
@@ -161,5 +165,11 @@ def test_rules_are_for_ops_that_exist_and_have_none():
     _, name = define(lambda x: x + 1, "(Tensor x) -> Tensor")
     with pytest.raises(ValueError, match=f"check_rule: '{name}' has no rule"):
         spmd.testing.check_rule(name, torch.zeros(2, 2))
+    blind = torch.library.custom_op(
+        "spmd_test_rules::no_fake", mutates_args=(), device_types="cpu"
+    )(_doubled)
+    with pytest.raises(ValueError, match=r"no_fake' ran on the host"):
+        spmd.testing.check_rule("spmd_test_rules::no_fake", torch.zeros(2, 2))
+    assert torch.equal(blind(torch.ones(2).to("spmd")).cpu(), 2 * torch.ones(2))
     with pytest.raises(ValueError, match=r"'aten::std' is traced as aten::std\.correction"):
         spmd.testing.check_rule("aten::std", torch.zeros(2, 2))
