@@ -3,10 +3,11 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -51,12 +52,10 @@ def check_rule(
     Returns: how many cuts were compared.
 
     Errors: AssertionError that names the factor, the number of shards and the difference;
-    ValueError when the op has no rule, or the call does not fit it.
+    ValueError when there is no such op, it has no rule, or nothing in this call can be cut;
+    RuntimeError when the call does not fit the rule.
     """
-    namespace, name = op.split("::")
-    base, _, overload = name.partition(".")
-    function = getattr(getattr(getattr(torch.ops, namespace), base), overload or "default")
-    calls = list(calls_of(function, *args, **kwargs))
+    calls = list(calls_of(_function(op), *args, **kwargs))
     if not calls:
         raise ValueError(
             f"check_rule: '{op}' ran on the host at once, so there is nothing to cut: its results' "
@@ -72,12 +71,26 @@ def check_rule(
         if not call.has_rule:
             raise ValueError(f"check_rule: '{op}' has no rule; spmd.register_rule gives it one")
         checked += call.check(shards, rtol=rtol, atol=atol)
+    if checked == 0:
+        raise ValueError(f"check_rule: nothing in this call of '{op}' can be cut: {calls[0].text}")
     return checked
+
+
+def _function(op: str) -> Callable[..., Any]:
+    namespace, _, name = op.partition("::")
+    base, _, overload = name.partition(".")
+    try:
+        packet = getattr(getattr(torch.ops, namespace), base)
+        function: Callable[..., Any] = getattr(packet, overload or "default")
+    except (AttributeError, RuntimeError):
+        raise ValueError(f"check_rule: there is no op '{op}'") from None
+    return function
 
 
 def calls_of(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Iterator[Call]:
     """What a function of tensors on the CPU is traced as, call by call, each with the values that
-    it is given there. A call is run whole when it is its turn.
+    it is given there: what is pending when the function returns and one of its results needs. A
+    call is run whole when it is its turn.
 
     Errors: the function's.
     """
@@ -98,6 +111,15 @@ def _in_order(calls: _C.PendingCalls) -> Iterator[Call]:
         yield call
 
 
+class Tile(NamedTuple):
+    """A part of a result: where it lies, and which of the terms of a reduction it is."""
+
+    box: tuple[tuple[int, int], ...]
+    data: Tensor
+    term: tuple[Any, ...]
+    kind: str
+
+
 class Call:
     """One traced call, whole and in parts."""
 
@@ -114,7 +136,9 @@ class Call:
         self.of_operand, self.of_result = rule["operands"], rule["results"]
         self.windows: list[tuple[int, int, int, float]] = rule["windows"]
         self.same: list[bool] = rule["same"]
-        self.added, self.each, self.jointly = rule["added"], rule["each"], rule["jointly"]
+        self.added: list[int] = rule["added"]
+        self.each: dict[str, list[int]] = rule["each"]
+        self.jointly: dict[str, list[int]] = rule["jointly"]
 
     def check(
         self,
@@ -125,35 +149,44 @@ class Call:
     ) -> int:
         """Compares every cut, but for results that the op leaves partly `unwritten`; returns how
         many cuts there are. Requires: it has a rule."""
+
+        def compare(result: int, a: Tensor, b: Tensor) -> None:
+            if result not in unwritten:
+                torch.testing.assert_close(
+                    a,
+                    b,
+                    rtol=rtol,
+                    atol=atol,
+                    equal_nan=True,
+                    msg=lambda m: f"result {result} differs. {m}",
+                )
+
         checked = 0
-        for what, got in self._cuts(shards):
+        for what, run in self._cuts(shards):
             checked += 1
-            for i, (a, b) in enumerate(zip(got, self.whole)):
-                if i in unwritten:
-                    continue
-                try:
-                    torch.testing.assert_close(a, b, rtol=rtol, atol=atol, equal_nan=True)
-                except AssertionError as error:
-                    message = f"{self.text}: {what}: result {i} differs. {error}"
-                    raise AssertionError(message) from None
+            try:
+                for i, tiles in enumerate(run()):
+                    compare(i, self._joined(i, tiles, compare), self.whole[i])
+            except AssertionError as error:
+                raise AssertionError(f"{self.text}: {what}: {error}") from None
         return checked
 
-    def _cuts(self, shards: Sequence[int]) -> Iterator[tuple[str, list[Tensor]]]:
-        """What is cut, in words, and the results put together."""
+    def _cuts(self, shards: Sequence[int]) -> Iterator[tuple[str, Callable[[], list[list[Tile]]]]]:
+        """What is cut, in words, and what gives the tiles of each result."""
         for factor in range(len(self.factors)):
             for n in shards:
                 cutting = self._cutting({factor: n})
                 if cutting is not None:
-                    yield self._words(cutting), self._run(cutting)
+                    yield self._words(cutting), functools.partial(self._run, cutting)
         for pair in itertools.combinations(range(len(self.factors)), 2):
             cutting = self._cutting(dict.fromkeys(pair, 2))
             if cutting is not None and len(cutting) == len(pair):
-                yield self._words(cutting), self._run(cutting)
-        for k in self.each:
-            if self.operands[k] is not None and self._has_terms(k):
-                yield f"operand {k} as two terms", self._as_terms([k])
-        if self.jointly and all(map(self._has_terms, self.jointly)):
-            yield f"operands {self.jointly} as two terms", self._as_terms(self.jointly)
+                yield self._words(cutting), functools.partial(self._run, cutting)
+        for kind in self.each:
+            for linear in [[k] for k in self.each[kind]] + [self.jointly[kind]]:
+                if self._has_terms(linear, kind):
+                    what = f"operands {linear} as two terms of a {kind}"
+                    yield what, functools.partial(self._as_terms, linear, kind)
 
     def _words(self, cutting: Cutting) -> str:
         return " and ".join(
@@ -173,7 +206,7 @@ class Call:
         for factor, n in wanted.items():
             size, whole, _, granularity = self.factors[factor]
             chunk = math.ceil(math.ceil(size / n) / granularity) * granularity
-            if whole or size == 0 or (minor and chunk * n != size):
+            if whole or chunk >= size or (minor and chunk * n != size):
                 return None
             cutting[factor] = (n, chunk)
         for r in range(len(self.whole)):
@@ -189,9 +222,9 @@ class Call:
                     majors |= {major} | self._majors(major)
         return majors
 
-    def _run(self, cutting: Cutting) -> list[Tensor]:
-        """The results, put together from those on tiles."""
-        parts: list[dict[tuple[tuple[int, int], ...], Tensor]] = [{} for _ in self.whole]
+    def _run(self, cutting: Cutting) -> list[list[Tile]]:
+        """The tiles of each result."""
+        tiles: list[list[Tile]] = [[] for _ in self.whole]
         cut = [f in cutting for f in range(len(self.factors))]
         for coordinates in itertools.product(*(range(n) for n, _ in cutting.values())):
             at = dict(zip(cutting, coordinates))
@@ -203,10 +236,30 @@ class Call:
                 self._box(dims, cutting, shards, t) for dims, t in zip(self.of_result, self.whole)
             ]
             made = self._calls.run_tile(self._id, operands, cut, boxes, into)
-            for r, (tile, box) in enumerate(zip(made, into)):
-                other = parts[r].get(tuple(box))
-                parts[r][tuple(box)] = tile if other is None else self._two(r, other, tile, box, at)
-        return [self._whole(r, parts[r]) for r in range(len(self.whole))]
+            for r, (data, box) in enumerate(zip(made, into)):
+                term = tuple((f, i) for f, i in at.items() if self._makes_terms(r, f))
+                kinds = [self.factors[f][2] for f, _ in term]
+                tiles[r].append(Tile(tuple(box), data, term, kinds[0] if kinds else "sum"))
+        return tiles
+
+    def _joined(
+        self, r: int, tiles: list[Tile], compare: Callable[[int, Tensor, Tensor], None]
+    ) -> Tensor:
+        """Result r out of its tiles. Those of one place and one term are compared: copies."""
+        terms: dict[tuple[Any, Any], Tile] = {}
+        for tile in tiles:
+            other = terms.setdefault((tile.box, tile.term), tile)
+            if other is not tile:
+                compare(r, tile.data, other.data)
+        places: dict[Any, Tensor] = {}
+        for tile in terms.values():
+            there = places.get(tile.box)
+            places[tile.box] = tile.data if there is None else _COMBINE[tile.kind](there, tile.data)
+        whole = torch.empty_like(self.whole[r], memory_format=torch.contiguous_format)
+        assert sum(data.numel() for data in places.values()) == whole.numel(), "tiles leave a hole"
+        for box, data in places.items():
+            whole[tuple(slice(begin, end) for begin, end in box)] = data
+        return whole
 
     def _shard(self, f: int, cutting: Cutting, at: Mapping[int, int]) -> tuple[int, int]:
         size = self.factors[f][0]
@@ -264,38 +317,47 @@ class Call:
             and any(_has(dims, factor) for dims in self.of_operand)
         )
 
-    def _two(self, r: int, a: Tensor, b: Tensor, box: Box, at: Mapping[int, int]) -> Tensor:
-        """Two shards' tiles of one place."""
-        kinds = [self.factors[f][2] for f in at if self._makes_terms(r, f)]
-        if not kinds:  # the same in each shard: one that differs from the whole is kept
-            return b if torch.equal(a, _crop(self.whole[r], box, 0)) else a
-        return _COMBINE[kinds[0]](a, b)
+    def _has_terms(self, operands: Sequence[int], kind: str) -> bool:
+        there = [t for k in operands if (t := self.operands[k]) is not None]
+        # Complex numbers have no order, and no sum gives an infinity but one with infinities.
+        return (
+            bool(there)
+            and not any(t.dtype == torch.bool for t in there)
+            and (kind == "sum" or not any(t.is_complex() for t in there))
+            and all(t is None or bool(t.isfinite().all()) for t in self.operands)
+        )
 
-    def _whole(self, r: int, parts: Mapping[tuple[tuple[int, int], ...], Tensor]) -> Tensor:
-        whole = torch.empty_like(self.whole[r], memory_format=torch.contiguous_format)
-        for box, tile in parts.items():
-            whole[tuple(slice(begin, end) for begin, end in box)] = tile
-        return whole
-
-    def _has_terms(self, k: int) -> bool:
-        t = self.operands[k]  # no sum gives an infinity but one with infinities
-        return t is None or (t.dtype != torch.bool and bool(t.isfinite().all()))
-
-    def _as_terms(self, linear: Sequence[int]) -> list[Tensor]:
+    def _as_terms(self, linear: Sequence[int], kind: str) -> list[list[Tile]]:
+        """The results of two calls that `kind` combines to the whole."""
         generator = torch.Generator().manual_seed(0)
         first, second = list(self.operands), list(self.operands)
         for k in linear:
             t = self.operands[k]
             if t is not None:
-                # Minus one to two times each element: both terms and their sum are exact.
-                times = torch.randint(-1, 3, t.shape, generator=generator)
-                first[k], second[k] = times.to(t.dtype) * t, (1 - times).to(t.dtype) * t
+                first[k], second[k] = _two_terms(t, kind, generator)
         for k in self.added:
             t = second[k]
             if k not in linear and t is not None:
                 second[k] = torch.zeros_like(t)
-        run = self._calls.run
-        return [a + b for a, b in zip(run(self._id, first), run(self._id, second))]
+        return [
+            [
+                Tile(tuple((0, n) for n in data.shape), data, (number,), kind)
+                for number, data in enumerate(terms)
+            ]
+            for terms in zip(self._calls.run(self._id, first), self._calls.run(self._id, second))
+        ]
+
+
+def _two_terms(t: Tensor, kind: str, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    if kind == "sum":
+        # Minus one to two times each element: both terms and their sum are exact.
+        times = torch.randint(-1, 3, t.shape, generator=generator)
+        return times.to(t.dtype) * t, (1 - times).to(t.dtype) * t
+    # One of the terms is the element, the other does not reach it.
+    held = torch.randint(0, 2, t.shape, generator=generator).bool()
+    less = torch.randint(0, 4, t.shape, generator=generator).to(t.dtype)
+    other = t - less if kind == "max" else t + less
+    return torch.where(held, t, other), torch.where(held, other, t)
 
 
 def _has(dims: list[list[int]], factor: int) -> bool:

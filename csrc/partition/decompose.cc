@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
+#include <utility>
 
 #include "csrc/cost/move.h"
 #include "csrc/partition/passes.h"
@@ -53,7 +54,8 @@ absl::Status Decompose(ir::Graph& graph, const std::vector<propagate::NodeFactor
   if (std::none_of(gathers.begin(), gathers.end(), [](bool g) { return g; })) {
     return absl::OkStatus();
   }
-  SPMD_ASSIGN_OR_RETURN(graph,
+  const size_t before = decomposed->size();
+  SPMD_ASSIGN_OR_RETURN(ir::Graph next,
                         Rewrite(graph,
                                 [&](rules::Builder& builder, const ir::Graph& old, ir::NodeId id,
                                     absl::Span<const ir::ValueId> operands)
@@ -67,6 +69,7 @@ absl::Status Decompose(ir::Graph& graph, const std::vector<propagate::NodeFactor
                                   decomposed->push_back(node.op);
                                   return values;
                                 }));
+  if (decomposed->size() > before) graph = std::move(next);
   return absl::OkStatus();
 }
 

@@ -24,7 +24,8 @@ absl::Status Simplify(ir::Graph& graph);
 
 // decompose.cc: nodes whose whole factor carries an axis in some operand, and which can be written
 // in core ops, are, where gathering would cost more. Their names are added to `decomposed`.
-// `factors`: the graph's, which are others where there are any. Requires: propagated.
+// `factors`: those of `graph` as it comes, which are stale where names were added. Requires:
+// propagated.
 absl::Status Decompose(ir::Graph& graph, const std::vector<propagate::NodeFactors>& factors,
                        const machine::Machine& machine, std::vector<std::string>* decomposed);
 

@@ -151,7 +151,8 @@ class Propagator {
     return form;
   }
 
-  // A stage looks anew at the nodes for which it admits more than the stage before.
+  // A stage looks anew at the nodes for which it admits more than the stage before. (From the
+  // first to the second none: simple ops have no other factors, and others were not visited yet.)
   void ForgetVisits() {
     if (!stage_->broadcasts && !stage_->reduced_factors) return;
     for (size_t n = 0; n < forms_.size(); ++n) {

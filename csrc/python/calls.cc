@@ -77,7 +77,13 @@ py::object FactorsAt(const PendingCalls& calls, int id) {
   for (size_t r = 0; r < found.results.size(); ++r) {
     same.push_back(found.SameInShards(static_cast<int>(r)));
   }
-  const rules::Linearity linear = rules::LinearityOf(*rule, call, ReduceKind::kSum);
+  py::dict each, jointly;
+  for (const ReduceKind kind : {ReduceKind::kSum, ReduceKind::kMax, ReduceKind::kMin}) {
+    const rules::Linearity linear = rules::LinearityOf(*rule, call, kind);
+    const py::str name(ReduceKindName(kind).data(), ReduceKindName(kind).size());
+    each[name] = std::vector<int>(linear.each.begin(), linear.each.end());
+    jointly[name] = std::vector<int>(linear.jointly.begin(), linear.jointly.end());
+  }
   py::dict out;
   out["factors"] = factors;
   out["windows"] = windows;
@@ -85,8 +91,8 @@ py::object FactorsAt(const PendingCalls& calls, int id) {
   out["results"] = Lists(found.results);
   out["same"] = same;
   out["added"] = rule->added;
-  out["each"] = std::vector<int>(linear.each.begin(), linear.each.end());
-  out["jointly"] = std::vector<int>(linear.jointly.begin(), linear.jointly.end());
+  out["each"] = each;
+  out["jointly"] = jointly;
   return out;
 }
 
@@ -94,11 +100,14 @@ py::object FactorsAt(const PendingCalls& calls, int id) {
 std::pair<int64_t, int64_t> WindowOver(const PendingCalls& calls, int id, int window, int64_t begin,
                                        int64_t end) {
   const rules::OpCall call = rules::OpCall::Of(calls.graph, NodeAt(calls, id));
-  const rules::OpFactors found = ValueOrThrow(rules::FactorsOf(*rules::Find(call.op), call));
+  const rules::Rule* rule = rules::Find(call.op);
+  if (rule == nullptr) throw py::value_error("an op without a rule has no windows");
+  const rules::OpFactors found = ValueOrThrow(rules::FactorsOf(*rule, call));
   const rules::Window& w = found.windows.at(window);
   Expr::Env env;
   env.start = [&](TensorRef, int) { return begin; };
   env.size = [&](TensorRef, int) { return end - begin; };
+  env.extent = [&](TensorRef, int) { return w.extent; };
   return {w.begin.Evaluate(env), w.end.Evaluate(env)};
 }
 

@@ -186,6 +186,9 @@ Linearity LinearityOf(const Rule& rule, const OpCall& call, ReduceKind kind) {
   const bool sum = kind == ReduceKind::kSum;
   const bool extremum = kind == ReduceKind::kMax || kind == ReduceKind::kMin;
   if (!sum && !(extremum && rule.monotone)) return linear;
+  // Complex numbers have no order.
+  const auto is_complex = [](const TensorType& type) { return IsComplex(type.dtype); };
+  if (extremum && std::any_of(call.results.begin(), call.results.end(), is_complex)) return linear;
   if (sum) linear.each = Present(rule.each, call);
   linear.jointly = Present(rule.jointly, call);
   if (rule.jointly_all) {

@@ -14,6 +14,7 @@ from op_call import call
 from op_calls import CALLS, DRAWS
 from op_programs import PROGRAMS
 from op_samples import OPS, differentiable, evenly, ops_of, samples, tensors_of
+from torch.utils._pytree import tree_map_only
 
 import torch_spmd as spmd
 from torch_spmd import _C
@@ -21,7 +22,7 @@ from torch_spmd import _C
 SAMPLES = 8
 DTYPES = CUT_DTYPE, *_ = ("float64", "int64", "bool")
 SHARDS = (2, 3)
-# Calls of an op on operands of the same ranks and dtypes: how many that may be cut, how many tried.
+# Calls of an op with the same factors in the same places: how many that may be cut, how many tried.
 CALLS_CUT, CALLS_TRIED = 2, 12
 # Results of which an op leaves a part unwritten. What reads them is checked, too.
 PARTLY_WRITTEN = {"spmd::ctc_loss": {1}}
@@ -50,6 +51,8 @@ UNCHECKED = {
     "spmd::slice_start": "where a start is given at run time; here it is aten::slice",
     "spmd::slice_start_scatter": "the same, written to",
 }
+# Sparse tensors; indices that must be on the host.
+REFUSED = {"sparse_sampled_addmm", "sparse_mm_reduce", "to_sparse", "tensor_split"}
 # What no sample leads to.
 MORE = [
     call(lambda x: torch.view_as_complex(2 * x) + 1, torch.rand(6, 2)),
@@ -61,17 +64,22 @@ MORE = [
 
 @pytest.fixture(scope="module")
 def outcome():
-    """How many cuts of each op were compared, and what differed."""
-    compared, cut, tried, differ = Counter(), Counter(), Counter(), []
+    """How many cuts of each op were compared, what differed, what the CPU runs and we did not."""
+    compared, cut, tried, differ, refused = Counter(), Counter(), Counter(), [], {}
     for function, args, kwargs in programs():
         try:
             calls = spmd.testing.calls_of(function, *args, **kwargs)
-        except (RuntimeError, NotImplementedError, ValueError, TypeError, AssertionError):
-            continue  # PyTorch refuses the sample on the CPU, too, or it is sparse
+        except Exception as error:
+            if runs_on_host(function, args, kwargs):
+                refused[str(function)] = f"{type(error).__name__}: {str(error).splitlines()[0]}"
+            continue
         for traced in calls:
             op = traced.op
-            key = op, *(None if t is None else (t.dim(), t.dtype) for t in traced.operands)
-            if not traced.has_rule or cut[key] == CALLS_CUT or tried[key] == CALLS_TRIED:
+            if not traced.has_rule:
+                continue
+            dtypes = [None if t is None else t.dtype for t in traced.operands]
+            key = op, str((traced.of_operand, traced.of_result, dtypes))
+            if cut[key] == CALLS_CUT or tried[key] == CALLS_TRIED:
                 continue
             tried[key] += 1
             try:
@@ -81,7 +89,16 @@ def outcome():
                 continue
             cut[key] += n > 0
             compared[op] += n
-    return compared, differ
+    return compared, differ, refused
+
+
+def runs_on_host(function, args, kwargs):
+    args, kwargs = tree_map_only(torch.Tensor, lambda t: t.detach().clone(), (args, kwargs))
+    try:
+        function(*args, **kwargs)
+    except Exception:
+        return False
+    return True
 
 
 def programs():
@@ -109,9 +126,12 @@ class Program:
     def __init__(self, function, gradients, cut):
         self.function, self.gradients, self.cut = function, gradients, cut
 
+    def __str__(self):
+        return self.function.formatted_name
+
     def __call__(self, *args, **kwargs):
         tensors = tensors_of((args, kwargs))
-        if self.cut is not None:
+        if self.cut is not None and tensors[0].device.type == "spmd":
             t = tensors[self.cut[0]]
             spec = ["x" if d == self.cut[1] else None for d in range(t.dim())]
             spmd.mark_sharding(t, spmd.make_mesh((2,), ("x",)), tuple(spec))
@@ -128,13 +148,18 @@ class Program:
 
 
 def test_rules_hold_for_every_cut(outcome):
-    compared, differ = outcome
+    compared, differ, _ = outcome
     assert not differ, f"{len(differ)} differ:\n" + "\n".join(differ[:20])
     print(f"{compared.total()} cuts of {len(+compared)} ops")
 
 
+def test_what_the_host_runs_is_traced(outcome):
+    _, _, refused = outcome
+    assert refused.keys() == REFUSED, refused
+
+
 def test_every_rule_is_checked(outcome):
-    compared, _ = outcome
+    compared, _, _ = outcome
     rules = {op for op in _C.rule_ops() if op.startswith(("aten::", "spmd::"))}
     unchecked = rules - set(_C.rewritten_ops()) - set(+compared)
     assert unchecked - set(UNCHECKED) == set(), "nothing checks these rules"
