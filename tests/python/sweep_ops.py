@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every sample of every op, dtype and form, under every cut; takes days, in parts that resume.
+"""Every sample of every op, dtype and form, under every cut; takes hours, in parts that resume.
 
     python tests/python/sweep_ops.py results.jsonl --part 1/4 --seconds 3600
     python tests/python/op_coverage.py results*.jsonl > docs/op-coverage.md
