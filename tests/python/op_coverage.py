@@ -20,7 +20,7 @@ def page(lines):
             "PyTorch's own op samples (`op_db`) on `spmd` against the CPU. A variant counts as "
             "right in a dtype and form when every case that the CPU runs has the CPU's result. "
             "Made by `tests/python/op_coverage.py` from results of `tests/python/sweep_ops.py`, "
-            f"which takes every sample of an op or some: {samples_of(lines)}.",
+            f"with these samples of each variant: {samples_of(lines)}.",
             "## Totals",
             table(
                 ("form", "dtype", "variants", "samples", "right", "cases", "wrong cases"),
