@@ -173,3 +173,37 @@ def test_rules_are_for_ops_that_exist_and_have_none():
     assert torch.equal(blind(torch.ones(2).to("spmd")).cpu(), 2 * torch.ones(2))
     with pytest.raises(ValueError, match=r"'aten::std' is traced as aten::std\.correction"):
         spmd.testing.check_rule("aten::std", torch.zeros(2, 2))
+
+
+def test_a_later_shard_that_computes_something_else_is_found():
+    def drifting(a: Tensor, b: Tensor, first: int) -> tuple[Tensor, Tensor]:
+        return b + 1, a + 100 * (first > 0)
+
+    _, name = define(drifting, "(Tensor a, Tensor b, int first) -> (Tensor, Tensor)")
+    spmd.register_rule(name, "[m], k -> k, = [m]", local={"first": "start(o1,0)"})
+    for a in (torch.tensor([1.0, 2.0]), torch.tensor([1.0, float("nan")])):
+        with pytest.raises(AssertionError, match="factor 1 of size 6 in 2: result 1 differs"):
+            spmd.testing.check_rule(name, a, torch.arange(6.0), 0)
+
+
+def test_shards_of_what_only_a_result_has_are_no_terms():
+    def spread(x: Tensor, n: int) -> tuple[Tensor, Tensor]:
+        return x[:, None].repeat(1, n), x.sum()
+
+    op, name = define(spread, "(Tensor x, int n) -> (Tensor, Tensor)")
+    spmd.register_rule(name, "r -> r c, ()", local={"n": "size(r0,1)"})
+    assert spmd.testing.check_rule(name, torch.arange(6.0), 4) == 5
+    x = spmd.mark_sharding(torch.arange(6.0).to("spmd"), spmd.make_mesh(MESH, ("x",)), ("x",))
+    wide, total = op(x, 4)
+    assert total.item() == 15
+    assert wide.cpu().sum() == 60
+
+
+def test_a_maximum_does_not_pass_through_what_is_not_monotone():
+    calls = spmd.testing.calls_of(lambda x: (-x).relu(), torch.randn(6, 4))
+    negated, clipped = calls
+    assert negated.jointly["max"] == []
+    assert clipped.jointly["max"] == [0]
+    clipped.op, clipped.jointly["sum"] = "relu, said to be linear", [0]
+    with pytest.raises(AssertionError, match=r"operands \[0\] as two terms of a sum"):
+        clipped.check((2,))
