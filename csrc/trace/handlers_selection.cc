@@ -145,7 +145,7 @@ void MaskedScatter(const OpInfo& op, torch::jit::Stack* stack) {
       in_place ? self.sizes().vec() : at::infer_size(self.sizes(), mask.sizes());
   torch::jit::drop(*stack, op.args.size());
   const at::Tensor result = MaskedScattered(self.expand(size), mask.expand(size), source);
-  stack->push_back(in_place ? self.copy_(result) : result);
+  stack->push_back(in_place ? self.copy_(result) : result.contiguous());  // as the CPU gives it
 }
 
 void MaskedScatterBackward(const OpInfo& op, torch::jit::Stack* stack) {

@@ -240,3 +240,12 @@ def test_products_by_index_in_tiles_of_one_row(dtype):
     x = spmd.mark_sharding(values.to("spmd"), spmd.make_mesh((4,), ("x",)), ("x", None))
     got = x.index_reduce(1, index.to("spmd"), factors.to("spmd"), "prod")
     assert torch.equal(got.cpu(), values.index_reduce(1, index, factors, "prod"))
+
+
+def test_masked_scatter_gives_rows_in_order():
+    t = torch.arange(18.0).view(3, 6).t()
+    d = t.to("spmd")
+    want = t.masked_scatter(t > 3, -t.flatten())
+    got = d.masked_scatter(d > 3, -d.flatten())
+    assert got.stride() == want.stride()
+    assert torch.equal(got.cpu(), want)
