@@ -90,12 +90,10 @@ class Chooser {
   Chosen Run() {
     const int n = graph_.num_nodes();
     for (int sweep = 0; sweep < kSweeps; ++sweep) {
-      changed_ = false;
       for (int i = 0; i < n; ++i) {
         const ir::NodeId id = sweep % 2 == 0 ? i : n - 1 - i;
         if (sweep == 0 || has_news_[id]) Decide(id);
       }
-      if (!changed_) break;
     }
     CarryMovesOn();
     const double seconds = TotalSeconds();
@@ -521,7 +519,6 @@ class Chooser {
     const ir::Node& node = graph_.node(id);
     const bool reads_alike =
         decided_[id] && plans_[id].grid == plan.grid && plans_[id].operands == plan.operands;
-    if (!reads_alike || plans_[id].results != plan.results) changed_ = true;
     for (int r = 0; r < node.num_results; ++r) {
       const ir::ValueId v = node.first_result + r;
       const bool as_asked =
@@ -772,7 +769,6 @@ class Chooser {
   std::vector<Sharding> proposals_;  // by value, what propagation says
   std::vector<Sharding> produced_;   // as users find the value
   std::vector<int> grid_of_;
-  bool changed_ = false;
 };
 
 }  // namespace

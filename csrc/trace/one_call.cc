@@ -3,6 +3,7 @@
 
 #include <utility>
 
+#include "csrc/ir/evaluate.h"
 #include "csrc/partition/compile.h"
 #include "csrc/rules/registry.h"
 #include "csrc/runtime/executor.h"
@@ -44,32 +45,20 @@ std::vector<TensorType> ResultTypes(const ir::Graph& graph, const ir::Node& node
   return types;
 }
 
-// The expressions in `attributes` by what they are on these tiles.
-Attributes Evaluated(Attributes attributes, const rules::OpCall& call, const CallTiles& tiles) {
-  const auto interval = [&](TensorRef t, int d) {
+// What the expressions in a call's attributes speak of, on these tiles.
+Expr::Env EnvOf(const rules::OpCall& call, const CallTiles& tiles) {
+  const auto interval = [&tiles](TensorRef t, int d) {
     return (t.kind == TensorRef::Kind::kOperand ? tiles.operands : tiles.results)[t.index][d];
   };
   Expr::Env env;
-  env.start = [&](TensorRef t, int d) { return interval(t, d).begin; };
-  env.size = [&](TensorRef t, int d) { return interval(t, d).size(); };
-  env.extent = [&](TensorRef t, int d) {
+  env.start = [interval](TensorRef t, int d) { return interval(t, d).begin; };
+  env.size = [interval](TensorRef t, int d) { return interval(t, d).size(); };
+  env.extent = [&call](TensorRef t, int d) {
     return t.kind == TensorRef::Kind::kOperand ? call.operand(t.index).dims[d]
                                                : call.results[t.index].dims[d];
   };
   env.coord = [](int) { return int64_t{0}; };
-  Attributes plain;
-  for (const auto& [name, value] : attributes) {
-    if (const auto* e = std::get_if<Expr>(&value)) {
-      plain.Set(name, e->Evaluate(env));
-    } else if (const auto* list = std::get_if<std::vector<Expr>>(&value)) {
-      std::vector<int64_t> numbers;
-      for (const Expr& e : *list) numbers.push_back(e.Evaluate(env));
-      plain.Set(name, std::move(numbers));
-    } else {
-      plain.Set(name, value);
-    }
-  }
-  return plain;
+  return env;
 }
 
 }  // namespace
@@ -122,7 +111,7 @@ absl::StatusOr<ir::Graph> AloneOnTiles(const ir::Graph& graph, ir::NodeId id,
   }
   std::vector<TensorType> results = ResultTypes(graph, node);
   for (size_t r = 0; r < results.size(); ++r) results[r].dims = BoxDims(tiles.results[r]);
-  return OneNode(graph, id, Evaluated(std::move(attributes), call, tiles), operands, results);
+  return OneNode(graph, id, Evaluated(attributes, EnvOf(call, tiles)), operands, results);
 }
 
 }  // namespace spmd::trace

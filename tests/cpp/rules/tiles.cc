@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "absl/strings/str_cat.h"
+#include "csrc/ir/evaluate.h"
 #include "csrc/rules/registry.h"
 #include "csrc/util/box.h"
 #include "gtest/gtest.h"
@@ -285,19 +286,7 @@ class Run {
     Expr::Env env;
     env.start = [&](TensorRef t, int d) { return interval(t, d).begin; };
     env.size = [&](TensorRef t, int d) { return interval(t, d).size(); };
-    Attributes plain;
-    for (const auto& [name, value] : attrs) {
-      if (const auto* e = std::get_if<Expr>(&value)) {
-        plain.Set(name, e->Evaluate(env));
-      } else if (const auto* list = std::get_if<std::vector<Expr>>(&value)) {
-        std::vector<int64_t> ints;
-        for (const Expr& x : *list) ints.push_back(x.Evaluate(env));
-        plain.Set(name, ints);
-      } else {
-        plain.Set(name, value);
-      }
-    }
-    return plain;
+    return spmd::Evaluated(attrs, env);
   }
 
   const Case& case_;
