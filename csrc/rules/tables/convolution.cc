@@ -4,9 +4,11 @@
 
 #include "csrc/rules/registry.h"
 #include "csrc/rules/tables/avg_pool.h"
+#include "csrc/rules/tables/border.h"
 #include "csrc/rules/tables/call_factors.h"
 #include "csrc/rules/tables/convolving.h"
 #include "csrc/rules/tables/max_pool.h"
+#include "csrc/rules/tables/resample.h"
 #include "csrc/rules/tables/sliding.h"
 #include "csrc/rules/tables/upsample.h"
 
@@ -62,26 +64,44 @@ template <int Rank>
 Rule Nearest(absl::string_view op) {
   return Computed(op, OfRank<Rank, NearestFactors>)
       .Jointly({0})
-      .Local(LocalOfRank<Rank, LocalOutputSize>);
+      .Types(UpsampleTypes)
+      .Local(LocalOfRank<Rank, LocalOutputSize>)
+      .Decomposes(DecomposeOfRank<Rank, UpsampleByDimension>);
 }
 template <int Rank>
 Rule NearestBackward(absl::string_view op) {
   return Computed(op, OfRank<Rank, NearestBackwardFactors>)
       .Jointly({0})
-      .Local(LocalOfRank<Rank, LocalUpsampleBackward>);
+      .Types(UpsampleBackwardTypes)
+      .Local(LocalOfRank<Rank, LocalUpsampleBackward>)
+      .Decomposes(DecomposeOfRank<Rank, UpsampleBackwardByDimension>);
+}
+template <int Rank>
+Rule Interpolate(absl::string_view op) {
+  return Computed(op, OfRank<Rank, InterpolateFactors>)
+      .Jointly({0})
+      .LinearIf(DoesNotRound)
+      .Types(UpsampleTypes)
+      .Local(LocalOfRank<Rank, LocalOutputSize>)
+      .Decomposes(DecomposeOfRank<Rank, UpsampleByDimension>);
+}
+template <int Rank>
+Rule InterpolateBackward(absl::string_view op) {
+  return Computed(op, OfRank<Rank, InterpolateFactors>)
+      .Jointly({0})
+      .Types(UpsampleBackwardTypes)
+      .Local(LocalOfRank<Rank, LocalUpsampleBackward>)
+      .Decomposes(DecomposeOfRank<Rank, UpsampleBackwardByDimension>);
 }
 template <int Rank>
 Rule SpatialWhole(absl::string_view op) {
   return Computed(op, OfRank<Rank, SpatialWholeFactors>);
 }
-// Linear, with an input_size that names all dims.
-template <int Rank>
-Rule InterpolateBackward(absl::string_view op) {
-  return SpatialWhole<Rank>(op).Jointly({0}).Local(LocalOfRank<Rank, LocalUpsampleBackward>);
+Rule Border(absl::string_view op) {
+  return Computed(op, BorderFactors).Jointly({0}).Decomposes(BorderByDimension);
 }
-template <int Rank>
-Rule Interpolate(absl::string_view op) {
-  return SpatialWhole<Rank>(op).Jointly({0}).LinearIf(DoesNotRound);
+Rule BorderBackward(absl::string_view op) {
+  return Computed(op, BorderFactors).Jointly({0}).Decomposes(BorderBackwardByDimension);
 }
 
 }  // namespace
@@ -128,18 +148,18 @@ std::vector<Rule> ConvolutionRules() {
           .Jointly({0})
           .Monotone()
           .Flops(kTrafficOnly),
-      Interpolate<1>("aten::reflection_pad1d"),
-      Interpolate<1>("aten::reflection_pad1d_backward"),
-      Interpolate<2>("aten::reflection_pad2d"),
-      Interpolate<2>("aten::reflection_pad2d_backward"),
-      Interpolate<3>("aten::reflection_pad3d"),
-      Interpolate<3>("aten::reflection_pad3d_backward"),
-      Interpolate<1>("aten::replication_pad1d"),
-      Interpolate<1>("aten::replication_pad1d_backward"),
-      Interpolate<2>("aten::replication_pad2d"),
-      Interpolate<2>("aten::replication_pad2d_backward"),
-      Interpolate<3>("aten::replication_pad3d"),
-      Interpolate<3>("aten::replication_pad3d_backward"),
+      Border("aten::reflection_pad1d"),
+      BorderBackward("aten::reflection_pad1d_backward"),
+      Border("aten::reflection_pad2d"),
+      BorderBackward("aten::reflection_pad2d_backward"),
+      Border("aten::reflection_pad3d"),
+      BorderBackward("aten::reflection_pad3d_backward"),
+      Border("aten::replication_pad1d"),
+      BorderBackward("aten::replication_pad1d_backward"),
+      Border("aten::replication_pad2d"),
+      BorderBackward("aten::replication_pad2d_backward"),
+      Border("aten::replication_pad3d"),
+      BorderBackward("aten::replication_pad3d_backward"),
       Interpolate<2>("aten::upsample_bicubic2d"),
       InterpolateBackward<2>("aten::upsample_bicubic2d_backward"),
       Interpolate<2>("aten::upsample_bilinear2d"),
@@ -169,6 +189,14 @@ std::vector<Rule> ConvolutionRules() {
           .Jointly({0})
           .Types(MaxPoolDInputTypes)
           .Local(LocalMaxPoolDInput),
+      Computed("spmd::resample", ResampleFactors)
+          .Jointly({0})
+          .Types(ResampleTypes)
+          .Local(LocalResample),
+      Computed("spmd::resample_dinput", ResampleDInputFactors)
+          .Jointly({0})
+          .Types(ResampleTypes)
+          .Local(LocalResampleDInput),
   };
 }
 

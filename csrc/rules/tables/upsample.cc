@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "csrc/rules/tables/upsample.h"
 
+#include <algorithm>
 #include <array>
 #include <utility>
 
@@ -13,11 +14,6 @@ namespace {
 // PyTorch multiplies by the reciprocal in single precision; up to here that is exact division (the
 // first exception is 41).
 constexpr int64_t kLargestExact = 32;
-
-const char* ScaleName(int i, int rank) {
-  static constexpr std::array<const char*, 3> kNames = {"scales_d", "scales_h", "scales_w"};
-  return rank == 1 ? "scales" : kNames[3 - rank + i];
-}
 
 // Copies of each index along spatial dimension i, or 0 where that is no whole number.
 int64_t Copies(const OpCall& call, int64_t in, int64_t out, int i, int rank) {
@@ -56,11 +52,50 @@ OpFactors Nearest(const OpCall& call, int rank, bool fine_is_result) {
 
 }  // namespace
 
+const char* ScaleName(int i, int rank) {
+  static constexpr std::array<const char*, 3> kNames = {"scales_d", "scales_h", "scales_w"};
+  return rank == 1 ? "scales" : kNames[3 - rank + i];
+}
+
+bool KeepsDimension(const OpCall& call, int i, int rank, int64_t in, int64_t out) {
+  const double scale = call.attrs().GetDoubleOr(ScaleName(i, rank), 1);
+  return in == out &&
+         (scale == 1 || !(scale > 0) || call.attrs().GetBoolOr("align_corners", false));
+}
+
+absl::StatusOr<OpFactors> InterpolateFactors(const OpCall& call, int rank) {
+  CallFactors f(call);
+  const int leading = PassLeading(f, call, rank);
+  for (int i = 0; i < rank; ++i) {
+    const int d = leading + i;
+    const int64_t operand = call.operand(0).dims[d], result = call.results[0].dims[d];
+    if (KeepsDimension(call, i, rank, operand, result)) {
+      f.Pass(d, d);
+    } else {
+      f.OverOperand(0, d, f.AddWhole(operand));
+      f.OverResult(d, f.AddWhole(result));
+    }
+  }
+  return f.Take();
+}
+
 absl::StatusOr<OpFactors> NearestFactors(const OpCall& call, int rank) {
   return Nearest(call, rank, /*fine_is_result=*/true);
 }
 absl::StatusOr<OpFactors> NearestBackwardFactors(const OpCall& call, int rank) {
   return Nearest(call, rank, /*fine_is_result=*/false);
+}
+
+absl::StatusOr<std::vector<TensorType>> UpsampleTypes(const OpCall& call) {
+  const std::vector<int64_t>& size = call.attrs().GetInts("output_size");
+  TensorType type = call.operand(0);
+  std::copy(size.begin(), size.end(), type.dims.end() - static_cast<int64_t>(size.size()));
+  return std::vector<TensorType>{std::move(type)};
+}
+
+absl::StatusOr<std::vector<TensorType>> UpsampleBackwardTypes(const OpCall& call) {
+  const std::vector<int64_t>& size = call.attrs().GetInts("input_size");
+  return std::vector<TensorType>{{call.operand(0).dtype, Dims(size.begin(), size.end())}};
 }
 
 Attributes LocalUpsampleBackward(const OpCall& call, const OpFactors& factors,

@@ -139,6 +139,18 @@ Tensor MaxPoolDInput(const Tensor& grad, const Tensor& indices, IntArrayRef inpu
                      IntArrayRef kernel_size, IntArrayRef stride, IntArrayRef padding,
                      IntArrayRef dilation, IntArrayRef offset, IntArrayRef plane);
 
+// resample.cc. Interpolation or a border along `dim` and its gradient, of a part of num_in inputs
+// that begins at `from`, to `size` outputs from `offset` on (for the gradient, the other way
+// round). `filter`: nearest, nearest_exact, reflect, linear, cubic, linear_aa, cubic_aa.
+// csrc/rules/tables/resample.h says which inputs an output looks at. Results are as precise as the
+// operand.
+Tensor Resample(const Tensor& input, int64_t dim, c10::string_view filter, int64_t step,
+                int64_t start, int64_t stop, int64_t unit, int64_t num_in, int64_t num_out,
+                int64_t from, int64_t offset, int64_t size);
+Tensor ResampleDInput(const Tensor& grad, int64_t dim, c10::string_view filter, int64_t step,
+                      int64_t start, int64_t stop, int64_t unit, int64_t num_in, int64_t num_out,
+                      int64_t from, int64_t offset, int64_t size);
+
 // simple.cc.
 Tensor Iota(int64_t size, const at::Scalar& start, const at::Scalar& step, int64_t offset,
             at::ScalarType dtype, std::optional<at::Device> device);

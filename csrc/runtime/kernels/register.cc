@@ -134,7 +134,7 @@ void DefinePartOps(torch::Library& l) {
          &k::IndexPutPart);
 }
 
-void DefinePoolingOps(torch::Library& l) {
+void DefineImageOps(torch::Library& l) {
   Define(l, "max_pool",
          "max_pool(Tensor input, int[] output_size, int[] kernel_size, int[] stride, int[] "
          "padding, int[] dilation, int[] offset, int[] plane) -> (Tensor out, Tensor indices)",
@@ -143,6 +143,14 @@ void DefinePoolingOps(torch::Library& l) {
          "max_pool_dinput(Tensor grad, Tensor indices, int[] input_size, int[] kernel_size, int[] "
          "stride, int[] padding, int[] dilation, int[] offset, int[] plane) -> Tensor",
          &k::MaxPoolDInput);
+  Define(l, "resample",
+         "resample(Tensor input, int dim, str filter, int step, int start, int stop, int unit, int "
+         "num_in, int num_out, int from, int offset, int size) -> Tensor",
+         &k::Resample);
+  Define(l, "resample_dinput",
+         "resample_dinput(Tensor grad, int dim, str filter, int step, int start, int stop, int "
+         "unit, int num_in, int num_out, int from, int offset, int size) -> Tensor",
+         &k::ResampleDInput);
 }
 
 void DefineSimpleOps(torch::Library& l) {
@@ -183,7 +191,7 @@ void RegisterKernels() {
     DefineRandomOps(*l);
     DefineIndexOps(*l);
     DefinePartOps(*l);
-    DefinePoolingOps(*l);
+    DefineImageOps(*l);
     DefineSimpleOps(*l);
     return l;
   }();

@@ -453,6 +453,89 @@ TEST(Upsample, NearestByAWholeNumberPasses) {
   EXPECT_EQ(FactorText(c, Nearest2d), "a b [c] [e] -> a b [d] [f]");
 }
 
+// The index along the resampled dimension that i stands for, or -1 for none.
+int64_t Inside(int64_t i, const std::string& filter, int64_t n) {
+  if (filter == "reflect") return i < 0 ? -i : i >= n ? 2 * (n - 1) - i : i;
+  if (filter == "linear_aa") return i < 0 || i >= n ? -1 : i;
+  return std::min(std::max<int64_t>(i, 0), n - 1);
+}
+
+// Calls `visit(output, input, weight)` for all that meet; any weights do, as long as they differ.
+void ForEachTap(const Attributes& a, const std::function<void(int64_t, int64_t, double)>& visit) {
+  const int64_t step = a.GetInt("step"), unit = a.GetInt("unit"), n = a.GetInt("num_in");
+  for (int64_t o = 0; o < a.GetInt("num_out"); ++o) {
+    const int64_t first = FloorDiv(o * step + a.GetInt("start"), unit);
+    for (int64_t i = first; i < FloorDiv(o * step + a.GetInt("stop"), unit); ++i) {
+      const int64_t in = Inside(i, a.GetStringOr("filter", ""), n);
+      if (in >= 0) visit(o, in, static_cast<double>(1 + i - first));
+    }
+  }
+}
+
+// Fails where the window of x lacks the column.
+void AddColumn(const Array& x, int64_t from, double weight, Array* to, int64_t column) {
+  ASSERT_TRUE(from >= 0 && from < x.size(1)) << from;
+  for (int64_t row = 0; row < x.size(0); ++row) {
+    to->at({row, column}) += weight * x.at({row, from});
+  }
+}
+
+// Along dimension 1. The shift by "from" is what the rule has to get right.
+std::vector<Array> Resample(const std::vector<Array>& x, const Attributes& a) {
+  Dims dims = x[0].dims;
+  dims[1] = a.GetInt("size");
+  Array r(dims);
+  ForEachTap(a, [&](int64_t o, int64_t i, double weight) {
+    if (o < a.GetInt("offset") || o >= a.GetInt("offset") + dims[1]) return;
+    AddColumn(x[0], i - a.GetInt("from"), weight, &r, o - a.GetInt("offset"));
+  });
+  return {r};
+}
+std::vector<Array> ResampleDInput(const std::vector<Array>& x, const Attributes& a) {
+  Dims dims = x[0].dims;
+  dims[1] = a.GetInt("size");
+  Array r(dims);
+  ForEachTap(a, [&](int64_t o, int64_t i, double weight) {
+    const int64_t held = i - a.GetInt("offset");
+    if (held < 0 || held >= dims[1]) return;
+    AddColumn(x[0], o - a.GetInt("from"), weight, &r, held);
+  });
+  return {r};
+}
+
+TEST(Resample, TilesOfAnyRatioAndBorder) {
+  const auto attributes = [](const char* filter, int64_t step, int64_t start, int64_t stop,
+                             int64_t unit, int64_t in, int64_t out) {
+    return Attributes{{"dim", int64_t{1}},  {"filter", filter},    {"step", step}, {"start", start},
+                      {"stop", stop},       {"unit", unit},        {"num_in", in}, {"num_out", out},
+                      {"from", int64_t{0}}, {"offset", int64_t{0}}};
+  };
+  std::vector<Attributes> cases;
+  for (int64_t before = 0; before < 4; ++before) {
+    for (int64_t after = 0; after < 4; ++after) {
+      for (const char* filter : {"nearest", "reflect"}) {
+        cases.push_back(attributes(filter, 1, -before, 1 - before, 1, 8, 8 + before + after));
+      }
+    }
+  }
+  for (const auto& [p, q] : std::vector<std::pair<int64_t, int64_t>>{
+           {2, 3}, {3, 2}, {8, 5}, {1, 2}, {2, 1}, {1, 1}, {8, 3}}) {
+    const int64_t out = 8 * q / p, half = 2 * std::max(p, q);
+    cases.push_back(attributes("nearest", 2 * p, 0, 2 * q, 2 * q, 8, out));
+    cases.push_back(attributes("linear", 2 * p, p - q, p + 3 * q - 1, 2 * q, 8, out));
+    cases.push_back(attributes("cubic", 2 * p, p - 3 * q, p + 5 * q, 2 * q, 8, out));
+    cases.push_back(attributes("linear_aa", 2 * p, p + q - half, p + q + half, 2 * q, 8, out));
+  }
+  for (const Attributes& a : cases) {
+    const int64_t out = a.GetInt("num_out");
+    const Case forward{"spmd::resample", {Counting({2, 8})}, With(a, "size", out)};
+    EXPECT_GT(CheckCuts(forward, Resample), 2);
+    const Case backward{"spmd::resample_dinput", {Counting({2, out})}, With(a, "size", int64_t{8})};
+    EXPECT_GT(CheckCuts(backward, ResampleDInput), 2);
+    ASSERT_FALSE(HasFailure()) << a.ToString();
+  }
+}
+
 // The ops and result types of a decomposition. `types` may hold dims {-1} for an absent operand.
 struct Decomposed {
   std::vector<std::string> ops;

@@ -1,0 +1,133 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Interpolation and repeating borders of cut images: right, and only neighbours' rows move."""
+
+import itertools
+from functools import partial
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import torch_spmd as spmd
+from torch_spmd import _C
+
+ROWS, COLUMNS, PLANES = 32, 20, 6
+IMAGE = (2, 3, ROWS, COLUMNS)
+SPECS = [(None, None, "x", "y"), (None, None, ("x", "y"), None), (None, None, None, "x")]
+MODES = [
+    ("bilinear", dict(align_corners=False)),
+    ("bilinear", dict(align_corners=True)),
+    ("bilinear", dict(align_corners=False, antialias=True)),
+    ("bicubic", dict(align_corners=False)),
+    ("bicubic", dict(align_corners=True)),
+    ("bicubic", dict(align_corners=False, antialias=True)),
+    ("nearest", {}),
+    ("nearest-exact", {}),
+]
+SIZES = [
+    dict(size=(48, COLUMNS)),
+    dict(size=(17, 31)),
+    dict(size=(64, 40)),
+    dict(scale_factor=1.5),
+    dict(scale_factor=(0.6, 1.0)),
+    dict(scale_factor=0.3, recompute_scale_factor=True),
+]
+GATHERS = {"all_gather", "all_reduce", "all_to_all", "reduce_scatter"}
+
+
+def kinds_and_bytes():
+    rows = [row for program in _C.programs() for row in program.collectives()]
+    return {row[0] for row in rows}, sum(row[5] for row in rows)
+
+
+def both_ways(function, image, spec):
+    """Compares result and gradient with eager's. Kinds and bytes on the wire of each program."""
+    mesh = spmd.make_mesh((4, 2), ("x", "y"))
+    host = image.clone().requires_grad_()
+    expected = function(host)
+    grad = torch.rand(expected.shape).to(expected.dtype)
+    expected.backward(grad)
+
+    marked = spmd.mark_sharding(image.to("spmd"), mesh, spec).requires_grad_()
+    grad = spmd.mark_sharding(grad.to("spmd"), mesh, spec)
+    _C.forget_programs()
+    found = function(marked)
+    result = found.cpu()
+    forward = kinds_and_bytes()
+    _C.forget_programs()
+    found.backward(grad)
+    derivative = marked.grad.cpu()
+    close = {} if image.dtype.itemsize < 4 else dict(rtol=1e-4, atol=2e-5)
+    torch.testing.assert_close(result, expected.detach(), **close)
+    torch.testing.assert_close(derivative, host.grad, **close)
+    return forward, kinds_and_bytes()
+
+
+@pytest.mark.parametrize("spec", SPECS, ids=str)
+@pytest.mark.parametrize("size", SIZES, ids=str)
+@pytest.mark.parametrize("mode, how", MODES, ids=str)
+def test_interpolation_needs_neighbouring_rows_only(mode, how, size, spec):
+    runs = both_ways(lambda x: F.interpolate(x, mode=mode, **how, **size), torch.randn(IMAGE), spec)
+    for kinds, _ in runs:
+        assert not kinds & GATHERS
+
+
+@pytest.mark.parametrize("spec", SPECS, ids=str)
+@pytest.mark.parametrize("pad", [(1, 1, 1, 1), (0, 0, 3, 2), (2, 0, 0, 9), (0, 19, 31, 0)], ids=str)
+@pytest.mark.parametrize("mode", ["reflect", "replicate"])
+def test_borders_need_neighbouring_rows_only(mode, pad, spec):
+    runs = both_ways(lambda x: F.pad(x, pad, mode=mode), torch.randn(IMAGE), spec)
+    for kinds, _ in runs:
+        assert not kinds & GATHERS
+
+
+def test_bytes_of_halos():
+    """Four rows a tile become six: (4o - 1) / 6 is where output o lies, one row beyond each end."""
+    spec = (None, None, ("x", "y"), None)
+    row = PLANES * COLUMNS * 4
+    forward, backward = both_ways(
+        lambda x: F.interpolate(x, size=(48, COLUMNS), mode="bilinear"), torch.randn(IMAGE), spec
+    )
+    assert forward == ({"exchange"}, 2 * row)
+    assert backward == ({"exchange"}, 2 * row)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.float16], ids=str)
+def test_other_types(dtype):
+    image = torch.randn(IMAGE).to(dtype)
+    for mode in ("bilinear", "nearest"):
+        both_ways(partial(F.interpolate, size=(48, 31), mode=mode), image, SPECS[0])
+    both_ways(lambda x: F.pad(x, (1, 2, 3, 4), mode="reflect"), image, SPECS[0])
+
+
+def test_integers():
+    """Rounded where they are interpolated, so gathered; borders only move them."""
+    mesh = spmd.make_mesh((4, 2), ("x", "y"))
+    image = torch.randint(0, 255, IMAGE, dtype=torch.uint8)
+    marked = spmd.mark_sharding(image.to("spmd"), mesh, SPECS[0])
+    for mode in ("bilinear", "nearest"):
+        expected = F.interpolate(image, size=(48, 31), mode=mode)
+        assert torch.equal(F.interpolate(marked, size=(48, 31), mode=mode).cpu(), expected)
+    for dtype, mode in itertools.product((torch.int64, torch.complex64), ("reflect", "replicate")):
+        expected = F.pad(image.to(dtype), (1, 2, 3, 4), mode=mode)
+        assert torch.equal(F.pad(marked.to(dtype), (1, 2, 3, 4), mode=mode).cpu(), expected)
+
+
+def test_ratios_that_are_no_small_fraction_gather():
+    image, scale = torch.randn(IMAGE), 2**0.5
+    both_ways(lambda x: F.interpolate(x, scale_factor=scale, mode="bilinear"), image, SPECS[0])
+
+
+@pytest.mark.parametrize("size", range(33, 100))
+def test_nearest_is_what_rounding_makes_it(size):
+    signal = torch.randn(1, 1, 41)
+    both_ways(partial(F.interpolate, size=size, mode="nearest"), signal, (None, None, "x"))
+
+
+@pytest.mark.parametrize("rank", [1, 3])
+def test_signals_and_volumes(rank):
+    image = torch.randn(IMAGE[: 2 + rank] if rank == 1 else (1, 2, 8, 6, 10))
+    spec = (None, None, "x") + ("y", None)[: rank - 1]
+    for mode in ("linear" if rank == 1 else "trilinear", "nearest"):
+        both_ways(partial(F.interpolate, scale_factor=1.25, mode=mode), image, spec)
+    both_ways(lambda x: F.pad(x, (1, 2) * rank, mode="replicate"), image, spec)
