@@ -53,12 +53,21 @@ UNCHECKED = {
 }
 # Sparse tensors; indices that must be on the host.
 REFUSED = {"sparse_sampled_addmm", "sparse_mm_reduce", "to_sparse", "tensor_split"}
+
+
+def fold_of_cut(columns):
+    if columns.device.type == "spmd":
+        spmd.mark_sharding(columns, spmd.make_mesh((2,), ("x",)), (None, None, "x"))
+    return torch.nn.functional.fold(columns, (4, 5), 2)
+
+
 # What no sample leads to.
 MORE = [
     call(lambda x: torch.view_as_complex(2 * x) + 1, torch.rand(6, 2)),
     call(torch.all, torch.rand(6, 2) > 0.1),
     call(torch.linalg.eig, torch.rand(3, 4, 4, dtype=torch.float64)),
     call(torch.searchsorted, torch.rand(6).sort().values, 0.5),
+    call(fold_of_cut, torch.rand(1, 8, 12)),
 ]
 
 

@@ -5,6 +5,8 @@
 
 #include "csrc/rules/builder.h"
 #include "csrc/rules/tables/call_factors.h"
+#include "csrc/rules/tables/decompositions.h"
+#include "csrc/rules/tables/resample.h"
 #include "csrc/rules/tables/sliding.h"
 
 namespace spmd::rules {
@@ -18,6 +20,66 @@ bool HasOneDivisor(const OpCall& call, const Sliding& pool, int64_t input, int64
     return false;  // ceil_mode has a window that reaches outside
   return pool.padding == 0 || call.attrs().GetBoolOr("count_include_pad", true) ||
          !call.attrs().IsNone("divisor_override");
+}
+
+bool HasOneDivisor(const OpCall& call, const Dims& input, const Dims& output, int rank) {
+  const int leading = static_cast<int>(input.size()) - rank;
+  for (int i = 0; i < rank; ++i) {
+    if (!HasOneDivisor(call, PoolOf(call, i), input[leading + i], output[leading + i])) {
+      return false;
+    }
+  }
+  return true;
+}
+
+// Each mean is over what its window sees inside, so that one dimension can be averaged after the
+// other.
+bool CountsInside(const OpCall& call, int rank) {
+  if (!call.attrs().IsNone("divisor_override")) return false;
+  for (int i = 0; i < rank; ++i) {
+    if (PoolOf(call, i).padding > 0 && call.attrs().GetBoolOr("count_include_pad", true)) {
+      return false;
+    }
+  }
+  return !IsIntegral(call.operand(0).dtype, /*include_bool=*/true);
+}
+
+// One spatial dimension after the other, in single precision for half. `range_of` gives which
+// inputs an output is the mean of.
+template <typename RangeOf>
+std::vector<ValueId> MeansByDimension(Builder& b, ValueId x, const Dims& in, const Dims& out,
+                                      int rank, bool backward, RangeOf range_of) {
+  const DType dtype = b.type(x).dtype;
+  x = Upcast(b, x);
+  const int leading = static_cast<int>(in.size()) - rank;
+  for (int i = 0; i < rank; ++i) {
+    const int d = leading + i;
+    Resampling r = range_of(i, in[d], out[d]);
+    r.filter = "mean";
+    r.num_in = in[d];
+    r.num_out = out[d];
+    x = backward ? ResampleDInput(b, x, d, r) : Resample(b, x, d, r);
+  }
+  return {b.Cast(x, dtype)};
+}
+
+std::vector<ValueId> PoolByDimension(Builder& b, const OpCall& call, ValueId x, const Dims& in,
+                                     const Dims& out, int rank, bool backward) {
+  if (!CountsInside(call, rank)) return {};
+  return MeansByDimension(b, x, in, out, rank, backward, [&](int i, int64_t, int64_t) {
+    const Sliding pool = PoolOf(call, i);
+    return Resampling{
+        .step = pool.stride, .start = -pool.padding, .stop = pool.kernel - pool.padding};
+  });
+}
+
+// Output o of `out` is the mean of inputs [⌊o·in/out⌋, ⌈(o+1)·in/out⌉).
+std::vector<ValueId> AdaptiveByDimension(Builder& b, const OpCall& call, ValueId x, const Dims& in,
+                                         const Dims& out, int rank, bool backward) {
+  if (IsIntegral(call.operand(0).dtype, /*include_bool=*/true)) return {};
+  return MeansByDimension(b, x, in, out, rank, backward, [](int, int64_t from, int64_t to) {
+    return Resampling{.step = from, .start = 0, .stop = from + to - 1, .unit = to};
+  });
 }
 
 std::vector<int64_t> Ints(const Dims& dims) { return {dims.begin(), dims.end()}; }
@@ -69,18 +131,14 @@ Attributes LocalAvgPool(const OpCall& call, const OpFactors& factors, const CutF
 absl::StatusOr<OpFactors> AvgPoolBackwardFactors(const OpCall& call, int rank) {
   CallFactors f(call);
   const int leading = PassLeading(f, call, rank);
-  for (int i = 0; i < rank; ++i) {
-    const int d = leading + i;
-    // Without one divisor not even the decomposition could be cut.
-    if (!HasOneDivisor(call, PoolOf(call, i), call.results[0].dims[d], call.operand(0).dims[d])) {
-      return f.Take();
-    }
-  }
+  const bool one_divisor = HasOneDivisor(call, call.results[0].dims, call.operand(0).dims, rank);
+  // Not even the decomposition could be cut.
+  if (!one_divisor && !CountsInside(call, rank)) return f.Take();
   for (int i = 0; i < rank; ++i) {
     const int d = leading + i;
     const int64_t in = call.results[0].dims[d], out = call.operand(0).dims[d];
     const Sliding pool = PoolOf(call, i);
-    if (pool.Tiles(in)) {
+    if (one_divisor && pool.Tiles(in)) {
       const Grouped dim(f, out, pool.kernel);
       f.OverOperand(0, d, dim.coarse);
       dim.OverOperand(f, 1, d);
@@ -95,8 +153,19 @@ absl::StatusOr<OpFactors> AvgPoolBackwardFactors(const OpCall& call, int rank) {
   return f.Take();
 }
 
+absl::StatusOr<std::vector<ValueId>> AvgPoolByDimension(Builder& b, const OpCall& call,
+                                                        absl::Span<const ValueId> operands,
+                                                        int rank) {
+  return PoolByDimension(b, call, operands[0], call.operand(0).dims, call.results[0].dims, rank,
+                         /*backward=*/false);
+}
+
 absl::StatusOr<std::vector<ValueId>> AvgPoolBackwardAsConvolution(
     Builder& b, const OpCall& call, absl::Span<const ValueId> operands, int rank) {
+  if (!HasOneDivisor(call, call.results[0].dims, call.operand(0).dims, rank)) {
+    return PoolByDimension(b, call, operands[0], call.results[0].dims, call.operand(0).dims, rank,
+                           /*backward=*/true);
+  }
   const Attributes lists = PoolLists(call, rank);
   int64_t divisor = 1;
   for (int64_t k : lists.GetInts("kernel_size")) divisor *= k;
@@ -163,6 +232,19 @@ absl::StatusOr<OpFactors> AdaptiveAvgPoolBackwardFactors(const OpCall& call, int
     }
   }
   return f.Take();
+}
+
+absl::StatusOr<std::vector<ValueId>> AdaptiveAvgPoolByDimension(Builder& b, const OpCall& call,
+                                                                absl::Span<const ValueId> operands,
+                                                                int rank) {
+  return AdaptiveByDimension(b, call, operands[0], call.operand(0).dims, call.results[0].dims, rank,
+                             /*backward=*/false);
+}
+
+absl::StatusOr<std::vector<ValueId>> AdaptiveAvgPoolBackwardByDimension(
+    Builder& b, const OpCall& call, absl::Span<const ValueId> operands, int rank) {
+  return AdaptiveByDimension(b, call, operands[0], call.results[0].dims, call.operand(0).dims, rank,
+                             /*backward=*/true);
 }
 
 }  // namespace spmd::rules

@@ -6,6 +6,7 @@
 #include "csrc/rules/tables/avg_pool.h"
 #include "csrc/rules/tables/border.h"
 #include "csrc/rules/tables/call_factors.h"
+#include "csrc/rules/tables/columns.h"
 #include "csrc/rules/tables/convolving.h"
 #include "csrc/rules/tables/max_pool.h"
 #include "csrc/rules/tables/resample.h"
@@ -31,7 +32,8 @@ Rule AvgPool(absl::string_view op) {
   return Computed(op, OfRank<Rank, AvgPoolFactors>)
       .Jointly({0})
       .LinearIf(DoesNotRound)
-      .Local(LocalOfRank<Rank, LocalAvgPool>);
+      .Local(LocalOfRank<Rank, LocalAvgPool>)
+      .Decomposes(DecomposeOfRank<Rank, AvgPoolByDimension>);
 }
 template <int Rank>
 Rule AvgPoolBackward(absl::string_view op) {
@@ -43,11 +45,14 @@ template <int Rank>
 Rule AdaptiveAvgPool(absl::string_view op) {
   return Computed(op, OfRank<Rank, AdaptiveAvgPoolFactors>)
       .Jointly({0})
-      .Local(LocalOfRank<Rank, LocalOutputSize>);
+      .Local(LocalOfRank<Rank, LocalOutputSize>)
+      .Decomposes(DecomposeOfRank<Rank, AdaptiveAvgPoolByDimension>);
 }
 template <int Rank>
 Rule AdaptiveAvgPoolBackward(absl::string_view op) {
-  return Computed(op, OfRank<Rank, AdaptiveAvgPoolBackwardFactors>).Jointly({0});
+  return Computed(op, OfRank<Rank, AdaptiveAvgPoolBackwardFactors>)
+      .Jointly({0})
+      .Decomposes(DecomposeOfRank<Rank, AdaptiveAvgPoolBackwardByDimension>);
 }
 template <int Rank>
 Rule MaxPool(absl::string_view op) {
@@ -174,6 +179,7 @@ std::vector<Rule> ConvolutionRules() {
       NearestBackward<3>("aten::upsample_nearest3d_backward"),
       Interpolate<3>("aten::upsample_trilinear3d"),
       InterpolateBackward<3>("aten::upsample_trilinear3d_backward"),
+      Computed("spmd::col2im", Col2ImFactors).Jointly({0}).Types(Col2ImTypes).Local(LocalCol2Im),
       Computed("spmd::conv_dinput", ConvDInputFactors)
           .Each({0, 1})
           .Types(ConvDInputTypes)
@@ -184,6 +190,7 @@ std::vector<Rule> ConvolutionRules() {
           .Types(ConvDWeightTypes)
           .Local(LocalConvDWeight)
           .Flops(2),
+      Computed("spmd::im2col", Im2ColFactors).Jointly({0}).Types(Im2ColTypes).Local(LocalIm2Col),
       Computed("spmd::max_pool", MaxPoolFactors).Types(MaxPoolTypes).Local(LocalMaxPool),
       Computed("spmd::max_pool_dinput", MaxPoolDInputFactors)
           .Jointly({0})

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Ops along one dimension in which every output looks at a few inputs near its own position, at any
-// ratio of whole numbers: interpolation, borders that repeat the image. aten's kernels count
+// ratio of whole numbers: interpolation, means, borders that
+// repeat the image. aten's kernels count
 // positions from the first row that they see, so their dimensions are whole where they change; when
 // cut they become spmd::resample, which is told where its tile lies.
 //
@@ -23,7 +24,7 @@ namespace spmd::rules {
 struct Resampling {
   // What an input counts and what inputs outside stand for. nearest, nearest_exact, linear, cubic:
   // the nearest one inside. reflect: the one as far inside, the outermost not repeated. linear_aa,
-  // cubic_aa: nothing, the others count more.
+  // cubic_aa, mean: nothing, the others count more.
   std::string filter;
   int64_t step = 1, start = 0, stop = 1, unit = 1;
   int64_t num_in = 1, num_out = 1;

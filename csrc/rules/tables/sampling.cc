@@ -2,12 +2,15 @@
 // Ops that look at images through coordinates or patches: batch and channels pass, and so do the
 // places that are looked up; the image is whole.
 #include "csrc/rules/registry.h"
+#include "csrc/rules/tables/columns.h"
 
 namespace spmd::rules {
 // Sorted by op.
 std::vector<Rule> SamplingRules() {
   return {
-      Einsum("aten::col2im", "... (c [k]) [l] -> ... c [h] [w]").Jointly({0}),
+      Einsum("aten::col2im", "... (c [k]) [l] -> ... c [h] [w]")
+          .Jointly({0})
+          .Decomposes(Col2ImByPosition),
       Einsum("aten::fractional_max_pool2d", "... [h] [w], ... [d] -> ... [p] [q], ... [p] [q]"),
       Einsum("aten::fractional_max_pool2d_backward",
              "... [p] [q], ... [h] [w], ... [p] [q] -> ... [h] [w]")
@@ -25,7 +28,9 @@ std::vector<Rule> SamplingRules() {
       Einsum("aten::grid_sampler_3d_backward",
              "n c o p q, n c [t] [h] [w], n o p q [d] -> n c [t] [h] [w]?, n o p q [d]?")
           .Jointly({0}),
-      Einsum("aten::im2col", "... c [h] [w] -> ... (c [k]) [l]").Jointly({0}),
+      Einsum("aten::im2col", "... c [h] [w] -> ... (c [k]) [l]")
+          .Jointly({0})
+          .Decomposes(Im2ColByPosition),
       Einsum("aten::max_unpool2d", "... [h] [w], ... [h] [w] -> ... [p] [q]").Jointly({0}),
       Einsum("aten::max_unpool3d", "... [t] [h] [w], ... [t] [h] [w] -> ... [o] [p] [q]")
           .Jointly({0}),

@@ -141,7 +141,7 @@ Tensor MaxPoolDInput(const Tensor& grad, const Tensor& indices, IntArrayRef inpu
 
 // resample.cc. Interpolation or a border along `dim` and its gradient, of a part of num_in inputs
 // that begins at `from`, to `size` outputs from `offset` on (for the gradient, the other way
-// round). `filter`: nearest, nearest_exact, reflect, linear, cubic, linear_aa, cubic_aa.
+// round). `filter`: nearest, nearest_exact, reflect, mean, linear, cubic, linear_aa, cubic_aa.
 // csrc/rules/tables/resample.h says which inputs an output looks at. Results are as precise as the
 // operand.
 Tensor Resample(const Tensor& input, int64_t dim, c10::string_view filter, int64_t step,
@@ -150,6 +150,15 @@ Tensor Resample(const Tensor& input, int64_t dim, c10::string_view filter, int64
 Tensor ResampleDInput(const Tensor& grad, int64_t dim, c10::string_view filter, int64_t step,
                       int64_t start, int64_t stop, int64_t unit, int64_t num_in, int64_t num_out,
                       int64_t from, int64_t offset, int64_t size);
+
+// columns.cc. aten's im2col and col2im with the windows' positions as two dimensions: columns
+// [..., channels of c·kh·kw, h, w]. `output_size`: how many positions. `size`: of the image that
+// the columns are added to, of which the result begins at `crop_start`.
+Tensor Im2Col(const Tensor& image, IntArrayRef output_size, IntArrayRef kernel_size,
+              IntArrayRef dilation, IntArrayRef padding, IntArrayRef stride);
+Tensor Col2Im(const Tensor& columns, IntArrayRef size, IntArrayRef kernel_size,
+              IntArrayRef dilation, IntArrayRef padding, IntArrayRef stride,
+              IntArrayRef crop_start);
 
 // simple.cc.
 Tensor Iota(int64_t size, const at::Scalar& start, const at::Scalar& step, int64_t offset,

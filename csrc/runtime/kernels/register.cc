@@ -143,6 +143,14 @@ void DefineImageOps(torch::Library& l) {
          "max_pool_dinput(Tensor grad, Tensor indices, int[] input_size, int[] kernel_size, int[] "
          "stride, int[] padding, int[] dilation, int[] offset, int[] plane) -> Tensor",
          &k::MaxPoolDInput);
+  Define(l, "im2col",
+         "im2col(Tensor image, int[] output_size, int[] kernel_size, int[] dilation, int[] "
+         "padding, int[] stride) -> Tensor",
+         &k::Im2Col);
+  Define(l, "col2im",
+         "col2im(Tensor columns, int[] size, int[] kernel_size, int[] dilation, int[] padding, "
+         "int[] stride, int[] crop_start) -> Tensor",
+         &k::Col2Im);
   Define(l, "resample",
          "resample(Tensor input, int dim, str filter, int step, int start, int stop, int unit, int "
          "num_in, int num_out, int from, int offset, int size) -> Tensor",

@@ -45,8 +45,8 @@ double Linear(double x) { return std::max(0.0, 1 - std::abs(x)); }
 
 struct Filter {
   double (*at)(double distance);  // what an input at a distance of an output's position counts
-  bool antialias;  // stretched over as many inputs as an output covers; weights sum to 1
-  double reach;    // from an output's position to the first input that counts
+  bool normalised;  // weights sum to 1; stretched over as many inputs as an output covers
+  double reach;     // from an output's position to the first input that counts
   bool reflects = false;
 };
 Filter FilterOf(c10::string_view name) {
@@ -54,6 +54,7 @@ Filter FilterOf(c10::string_view name) {
   if (name == "cubic") return {[](double x) { return Cubic(x, -0.75); }, false, 1};
   if (name == "linear_aa") return {Linear, true, 1};
   if (name == "cubic_aa") return {[](double x) { return Cubic(x, -0.5); }, true, 2};
+  if (name == "mean") return {[](double) { return 1.0; }, true, 0};
   if (name == "reflect") return {[](double) { return 1.0; }, false, 0, true};
   TORCH_CHECK(name == "nearest" || name == "nearest_exact", "spmd resample: no filter ", name);
   return {[](double) { return 1.0; }, false, 0};
@@ -70,7 +71,7 @@ Taps TapsOf(int64_t output, const Filter& filter, const Resampling& r) {
   const int64_t end = FloorDiv(output * r.step + r.stop, r.unit);
   const double begin = static_cast<double>(output * r.step + r.start) / static_cast<double>(r.unit);
   Taps taps;
-  if (!filter.antialias) {
+  if (!filter.normalised) {
     for (int64_t i = first; i < end; ++i) {
       const double distance = static_cast<double>(i) - (begin + filter.reach);
       taps.push_back({Inside(i, filter, r.in), filter.at(distance)});

@@ -536,6 +536,62 @@ TEST(Resample, TilesOfAnyRatioAndBorder) {
   }
 }
 
+// Calls `visit(column, image)` with the indices of all that meet; `image` may lie outside.
+void ForEachPatch(const Dims& columns, const Attributes& a,
+                  const std::function<void(const Dims&, const Dims&)>& visit) {
+  const Ints kernel = a.GetInts("kernel_size");
+  ForEachIndex(columns, [&](const Dims& c) {
+    const int64_t point = c[0] % (kernel[0] * kernel[1]);
+    const Dims k = {point / kernel[1], point % kernel[1]};
+    Dims image = {c[0] / (kernel[0] * kernel[1])};
+    for (int i = 0; i < 2; ++i) {
+      image.push_back(c[1 + i] * At(a, "stride", i) - At(a, "padding", i) +
+                      k[i] * At(a, "dilation", i));
+    }
+    visit(c, image);
+  });
+}
+std::vector<Array> Im2Col(const std::vector<Array>& x, const Attributes& a) {
+  const Ints kernel = a.GetInts("kernel_size"), size = a.GetInts("output_size");
+  Array r(Dims{x[0].size(0) * kernel[0] * kernel[1], size[0], size[1]});
+  ForEachPatch(r.dims, a, [&](const Dims& column, const Dims& image) {
+    if (Inside(image, x[0].dims)) r.at(column) = x[0].at(image);
+  });
+  return {r};
+}
+std::vector<Array> Col2Im(const std::vector<Array>& x, const Attributes& a) {
+  const Ints kernel = a.GetInts("kernel_size"), size = a.GetInts("size");
+  Array r(Dims{x[0].size(0) / kernel[0] / kernel[1], size[0], size[1]});
+  ForEachPatch(x[0].dims, a, [&](const Dims& column, Dims image) {
+    for (int i = 0; i < 2; ++i) image[1 + i] -= At(a, "crop_start", i);
+    if (Inside(image, r.dims)) r.at(image) += x[0].at(column);
+  });
+  return {r};
+}
+
+TEST(Columns, AllCutsOfRandomShapes) {
+  std::mt19937 rng(3);
+  std::uniform_int_distribution<int64_t> pick(1, 3);
+  for (int round = 0; round < 40; ++round) {
+    const Ints kernel = {pick(rng), pick(rng)}, stride = {pick(rng), pick(rng)},
+               dilation = {pick(rng), pick(rng)}, padding = {pick(rng) - 1, pick(rng) - 1},
+               size = {9, 8};
+    const Attributes lists = {
+        {"kernel_size", kernel}, {"dilation", dilation}, {"padding", padding}, {"stride", stride}};
+    Ints out;
+    for (int i = 0; i < 2; ++i) {
+      out.push_back((size[i] + 2 * padding[i] - (kernel[i] - 1) * dilation[i] - 1) / stride[i] + 1);
+    }
+    const Case image{"spmd::im2col", {Counting({2, 9, 8})}, With(lists, "output_size", out)};
+    EXPECT_GT(CheckCuts(image, Im2Col), 10);
+    const Case columns{"spmd::col2im",
+                       {Counting({2 * kernel[0] * kernel[1], out[0], out[1]})},
+                       With(With(lists, "size", size), "crop_start", Ints{0, 0})};
+    EXPECT_GT(CheckCuts(columns, Col2Im), 10);
+    ASSERT_FALSE(HasFailure()) << lists.ToString();
+  }
+}
+
 // The ops and result types of a decomposition. `types` may hold dims {-1} for an absent operand.
 struct Decomposed {
   std::vector<std::string> ops;

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Interpolation and repeating borders of cut images: right, and only neighbours' rows move."""
+"""Ops that look at neighbours, of cut images: right, and only neighbours' rows move.
+
+Convolution and pooling at large are in test_wrong_images.py and, op by op, in tests/cpp/rules.
+"""
 
 import itertools
 from functools import partial
@@ -49,7 +52,9 @@ def both_ways(function, image, spec):
     expected.backward(grad)
 
     marked = spmd.mark_sharding(image.to("spmd"), mesh, spec).requires_grad_()
-    grad = spmd.mark_sharding(grad.to("spmd"), mesh, spec)
+    grad = grad.to("spmd")
+    if grad.dim() == len(spec):
+        spmd.mark_sharding(grad, mesh, spec)
     _C.forget_programs()
     found = function(marked)
     result = found.cpu()
@@ -79,6 +84,52 @@ def test_borders_need_neighbouring_rows_only(mode, pad, spec):
     runs = both_ways(lambda x: F.pad(x, pad, mode=mode), torch.randn(IMAGE), spec)
     for kinds, _ in runs:
         assert not kinds & GATHERS
+
+
+POOLS = {
+    "unfold": lambda x: F.unfold(x, 3, padding=1),
+    "unfold, dilated": lambda x: F.unfold(
+        x, (2, 3), dilation=(3, 1), padding=(0, 2), stride=(1, 2)
+    ),
+    "unfold, without gaps": lambda x: F.unfold(x, (4, 2), stride=(4, 2)),
+    "fold": lambda x: F.fold(F.unfold(x, 3, padding=1) ** 2, IMAGE[2:], 3, padding=1),
+    "fold, with gaps": lambda x: F.fold(F.unfold(x, 2, stride=3).cos(), IMAGE[2:], 2, stride=3),
+    "adaptive mean": lambda x: F.adaptive_avg_pool2d(x, (7, 6)),
+    "adaptive mean of more": lambda x: F.adaptive_avg_pool2d(x, (45, 31)),
+    "mean without padding": lambda x: F.avg_pool2d(x, 3, 2, 1, count_include_pad=False),
+    "mean that reaches outside": lambda x: F.avg_pool2d(x, 3, 2, ceil_mode=True),
+    "sums": lambda x: F.avg_pool2d(x, 3, 2, divisor_override=1),
+}
+
+
+@pytest.mark.parametrize("spec", SPECS, ids=str)
+@pytest.mark.parametrize("name", POOLS)
+def test_windows_need_neighbouring_rows_only(name, spec):
+    runs = both_ways(POOLS[name], torch.randn(IMAGE), spec)
+    if "fold" in name:  # F.unfold's result has rows and columns in one dimension, [h*w]
+        return
+    for kinds, _ in runs:
+        assert not kinds & GATHERS
+
+
+def test_patches_of_a_signal_cut_by_rows_stay_cut_by_rows():
+    """[h*w] is cut where h is; a patch needs one row beyond each end of a tile."""
+    image, row = torch.randn(2, 3, 32, 20), 2 * 3 * 20 * 4
+    mesh = spmd.make_mesh((8,), ("x",))
+    marked = spmd.mark_sharding(image.to("spmd"), mesh, (None, None, "x", None))
+    _C.forget_programs()
+    patches = F.unfold(marked, 3, padding=1)
+    torch.testing.assert_close(patches.cpu(), F.unfold(image, 3, padding=1), rtol=0, atol=0)
+    assert kinds_and_bytes() == ({"exchange"}, 2 * row)
+
+
+def test_patches_copy_what_is_no_number():
+    image = torch.full((1, 1, 8, 4), float("nan"))
+    image[:, :, ::2] = float("inf")
+    mesh = spmd.make_mesh((4,), ("x",))
+    marked = spmd.mark_sharding(image.to("spmd"), mesh, (None, None, "x", None))
+    expected = F.unfold(image, 3, padding=1)
+    torch.testing.assert_close(F.unfold(marked, 3, padding=1).cpu(), expected, equal_nan=True)
 
 
 def test_bytes_of_halos():

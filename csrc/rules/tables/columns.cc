@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "csrc/rules/tables/columns.h"
+
+#include <utility>
+
+#include "csrc/rules/builder.h"
+#include "csrc/rules/tables/call_factors.h"
+#include "csrc/rules/tables/decompositions.h"
+#include "csrc/rules/tables/sliding.h"
+
+namespace spmd::rules {
+namespace {
+
+using Sizes = std::vector<int64_t>;
+constexpr int kSpatial = 2;
+
+// How many windows there are along each dimension of an image.
+Sizes PositionsOf(const OpCall& call, const Dims& image) {
+  Sizes positions;
+  for (int i = 0; i < kSpatial; ++i) {
+    positions.push_back(PoolOf(call, i).OutputSize(image[image.size() - kSpatial + i]));
+  }
+  return positions;
+}
+
+// The lists of the call that both ops take.
+Attributes WindowLists(const OpCall& call) {
+  return {{"kernel_size", call.attrs().GetInts("kernel_size")},
+          {"dilation", call.attrs().GetInts("dilation")},
+          {"padding", call.attrs().GetInts("padding")},
+          {"stride", call.attrs().GetInts("stride")}};
+}
+
+// `dims` with other sizes for all but the leading ones.
+Sizes WithTrailing(const Dims& dims, size_t leading, const Sizes& trailing) {
+  Sizes sizes(dims.begin(), dims.begin() + static_cast<int64_t>(leading));
+  sizes.insert(sizes.end(), trailing.begin(), trailing.end());
+  return sizes;
+}
+
+int64_t KernelPoints(const OpCall& call) { return PoolOf(call, 0).kernel * PoolOf(call, 1).kernel; }
+
+// Leading dimensions pass; the image has channels where the columns have (channels [kernel]).
+OpFactors WindowFactors(const OpCall& call, bool columns_are_result) {
+  CallFactors f(call);
+  const int channels = call.operand(0).rank() - kSpatial - 1;
+  for (int d = 0; d < channels; ++d) f.Pass(d, d);
+  const TensorType& image = columns_are_result ? call.operand(0) : call.results[0];
+  const int channel = f.Add(image.dims[channels]);
+  f.OverOperand(0, channels, channel);
+  f.OverResult(channels, channel);
+  const int point = f.AddWhole(KernelPoints(call));
+  columns_are_result ? f.OverResult(channels, point) : f.OverOperand(0, channels, point);
+  for (int i = 0; i < kSpatial; ++i) {
+    const int d = channels + 1 + i;
+    const int factor = f.Add(call.results[0].dims[d]);
+    f.OverResult(d, factor);
+    const Sliding window = PoolOf(call, i);
+    f.OverWindow(
+        0, d, factor,
+        columns_are_result ? window.InputsOf(WindowShard()) : window.OutputsOf(WindowShard()));
+  }
+  return f.Take();
+}
+
+Attributes LocalSizes(const OpCall& call, const OpFactors& factors, const CutFactors& cut,
+                      absl::string_view name) {
+  std::vector<Expr> sizes;
+  for (int d = call.results[0].rank() - kSpatial; d < call.results[0].rank(); ++d) {
+    sizes.push_back(IsCut(factors.results[0][d], cut) ? Expr::Size(Result(0), d)
+                                                      : Expr(call.results[0].dims[d]));
+  }
+  Attributes local = call.attrs();
+  local.Set(name, ToAttr(sizes));
+  local.Set("padding", LocalPadding(call, factors, cut, 0, kSpatial));
+  return local;
+}
+
+}  // namespace
+
+ValuesOrStatus Im2ColByPosition(Builder& b, const ir::Graph& from, const ir::Node& node,
+                                Operands operands) {
+  const OpCall call = OpCall::Of(from, node);
+  Attributes attrs = WindowLists(call);
+  attrs.Set("output_size", PositionsOf(call, call.operand(0).dims));
+  const ir::ValueId columns = b.Call("spmd::im2col", {operands[0]}, std::move(attrs));
+  const Dims& result = call.results[0].dims;
+  return Values{b.View(columns, Sizes(result.begin(), result.end()))};
+}
+
+ValuesOrStatus Col2ImByPosition(Builder& b, const ir::Graph& from, const ir::Node& node,
+                                Operands operands) {
+  const OpCall call = OpCall::Of(from, node);
+  const Dims &columns = call.operand(0).dims, &image = call.results[0].dims;
+  const ir::ValueId placed =
+      b.View(operands[0], WithTrailing(columns, columns.size() - 1, PositionsOf(call, image)));
+  Attributes attrs = WindowLists(call);
+  attrs.Set("size", Sizes(image.end() - kSpatial, image.end()));
+  attrs.Set("crop_start", Sizes(kSpatial, 0));
+  return Values{b.Call("spmd::col2im", {placed}, std::move(attrs))};
+}
+
+absl::StatusOr<OpFactors> Im2ColFactors(const OpCall& call) {
+  return WindowFactors(call, /*columns_are_result=*/true);
+}
+
+absl::StatusOr<std::vector<TensorType>> Im2ColTypes(const OpCall& call) {
+  TensorType type = call.operand(0);
+  const size_t channels = type.dims.size() - kSpatial - 1;
+  type.dims[channels] *= KernelPoints(call);
+  for (int i = 0; i < kSpatial; ++i) {
+    type.dims[channels + 1 + i] = call.attrs().GetInts("output_size")[i];
+  }
+  return std::vector<TensorType>{std::move(type)};
+}
+
+Attributes LocalIm2Col(const OpCall& call, const OpFactors& factors, const CutFactors& cut) {
+  return LocalSizes(call, factors, cut, "output_size");
+}
+
+absl::StatusOr<OpFactors> Col2ImFactors(const OpCall& call) {
+  return WindowFactors(call, /*columns_are_result=*/false);
+}
+
+absl::StatusOr<std::vector<TensorType>> Col2ImTypes(const OpCall& call) {
+  TensorType type = call.operand(0);
+  const size_t channels = type.dims.size() - kSpatial - 1;
+  type.dims[channels] /= KernelPoints(call);
+  for (int i = 0; i < kSpatial; ++i) type.dims[channels + 1 + i] = call.attrs().GetInts("size")[i];
+  return std::vector<TensorType>{std::move(type)};
+}
+
+Attributes LocalCol2Im(const OpCall& call, const OpFactors& factors, const CutFactors& cut) {
+  Attributes local = LocalSizes(call, factors, cut, "size");
+  std::vector<Expr> crop_start;
+  for (int i = 0; i < kSpatial; ++i) {
+    const int d = call.operand(0).rank() - kSpatial + i;
+    // The image that the window's columns make begins where the first of them does.
+    crop_start.push_back(IsWindowed(factors, cut, 0, d)
+                             ? PoolOf(call, i).OffsetWithin(ResultShard(d))
+                             : Expr(call.attrs().GetInts("crop_start")[i]));
+  }
+  local.Set("crop_start", ToAttr(crop_start));
+  return local;
+}
+
+}  // namespace spmd::rules

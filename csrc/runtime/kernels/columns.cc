@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <ATen/ops/col2im.h>
+#include <ATen/ops/constant_pad_nd.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/im2col.h>
+#include <ATen/ops/zeros.h>
+
+#include "csrc/runtime/kernels/kernels.h"
+
+namespace spmd::runtime::kernels {
+namespace {
+
+using Sizes = std::vector<int64_t>;
+
+// x's sizes with others for the channels and the two spatial dimensions.
+Sizes Resized(const Tensor& x, int64_t channels, IntArrayRef spatial) {
+  Sizes sizes = x.sizes().vec();
+  const size_t at = sizes.size() - 3;
+  sizes[at] = channels;
+  sizes[at + 1] = spatial[0];
+  sizes[at + 2] = spatial[1];
+  return sizes;
+}
+
+}  // namespace
+
+Tensor Im2Col(const Tensor& image, IntArrayRef output_size, IntArrayRef kernel_size,
+              IntArrayRef dilation, IntArrayRef padding, IntArrayRef stride) {
+  const Sizes sizes = Resized(image, image.size(-3) * kernel_size[0] * kernel_size[1], output_size);
+  if (image.is_meta()) return at::empty(sizes, image.options());
+  // A device may hold no position.
+  if (output_size[0] == 0 || output_size[1] == 0) return at::zeros(sizes, image.options());
+  return at::im2col(image, kernel_size, dilation, padding, stride).view(sizes);
+}
+
+Tensor Col2Im(const Tensor& columns, IntArrayRef size, IntArrayRef kernel_size,
+              IntArrayRef dilation, IntArrayRef padding, IntArrayRef stride,
+              IntArrayRef crop_start) {
+  const Sizes sizes = Resized(columns, columns.size(-3) / (kernel_size[0] * kernel_size[1]), size);
+  if (columns.is_meta()) return at::empty(sizes, columns.options());
+  if (columns.numel() == 0) return at::zeros(sizes, columns.options());
+  // All that the columns cover, without padding; then what is wanted of it.
+  Sizes covered, crop;
+  for (int d = 0; d < 2; ++d) {
+    covered.push_back((columns.size(d - 2) - 1) * stride[d] + (kernel_size[d] - 1) * dilation[d] +
+                      1);
+  }
+  for (int d : {1, 0}) {
+    const int64_t begin = padding[d] + crop_start[d];
+    crop.push_back(-begin);
+    crop.push_back(begin + size[d] - covered[d]);
+  }
+  const Tensor image =
+      at::col2im(columns.flatten(-2), covered, kernel_size, dilation, {0, 0}, stride);
+  return at::constant_pad_nd(image, crop, 0);
+}
+
+}  // namespace spmd::runtime::kernels
