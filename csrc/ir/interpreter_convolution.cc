@@ -23,7 +23,9 @@ absl::StatusOr<Dims> Spatial(const OpArgs& args, absl::string_view name, int cou
     return args.Error(absl::StrCat("'", name, "' needs ", count, " entries"));
   }
   for (int64_t value : values) {
-    if (std::abs(value) > kMaxLiteralElements) return args.Error("an attribute out of range");
+    if (value < -kMaxLiteralElements || value > kMaxLiteralElements) {
+      return args.Error("an attribute out of range");
+    }
   }
   return Dims(values.end() - count, values.end());
 }

@@ -233,6 +233,49 @@ absl::StatusOr<Literals> LayerNorm(const OpArgs& args) {
   return Literals{std::move(out), std::move(mean), std::move(rstd)};
 }
 
+// Adds each element of images [n, c, …] to sums [c]: `add(images, i, mean of its channel, channel,
+// sums)`.
+template <typename Add>
+absl::StatusOr<Literals> ChannelSums(const OpArgs& args, int num_images, int num_sums, Add add) {
+  std::vector<const Literal*> images;
+  for (int k = 0; k < num_images; ++k) {
+    SPMD_ASSIGN_OR_RETURN(const Literal* image, args.operand(k));
+    if (image->type.rank() < 2 || image->type.dims != args.optional(0)->type.dims) {
+      return args.Error("images [n, c, ...] of one shape");
+    }
+    images.push_back(image);
+  }
+  SPMD_ASSIGN_OR_RETURN(const Literal* mean, args.operand(num_images, 1));
+  const Dims& dims = images[0]->type.dims;
+  if (mean->type.dims[0] != dims[1]) return args.Error("a mean per channel");
+  Literals sums;
+  for (int k = 0; k < num_sums; ++k) {
+    SPMD_ASSIGN_OR_RETURN(Literal sum, args.Make(k, mean->type.dims));
+    sums.push_back(std::move(sum));
+  }
+  for (size_t i = 0; i < images[0]->data.size(); ++i) {
+    const int64_t channel = Unravel(static_cast<int64_t>(i), dims)[1];
+    add(images, i, mean->data[channel], channel, sums);
+  }
+  return sums;
+}
+
+absl::StatusOr<Literals> ChannelSquares(const OpArgs& args) {
+  return ChannelSums(
+      args, 1, 1, [](const auto& images, size_t i, double mean, int64_t channel, Literals& sums) {
+        const double distance = images[0]->data[i] - mean;
+        sums[0].data[channel] += distance * distance;
+      });
+}
+
+absl::StatusOr<Literals> ChannelProducts(const OpArgs& args) {
+  return ChannelSums(
+      args, 2, 2, [](const auto& images, size_t i, double mean, int64_t channel, Literals& sums) {
+        sums[0].data[channel] += images[0]->data[i];
+        sums[1].data[channel] += images[0]->data[i] * (images[1]->data[i] - mean);
+      });
+}
+
 constexpr KernelRow kRows[] = {
     {"aten::_log_softmax", AlongDim<1, LogSoftmaxLine>},
     {"aten::_log_softmax_backward_data", AlongDim<2, LogSoftmaxBackwardLine>},
@@ -268,6 +311,8 @@ constexpr KernelRow kRows[] = {
     {"aten::sum.dim_IntList", Reduce<Sum>},
     {"aten::var.correction", Reduce<Variance>},
     {"aten::var_mean.correction", ReduceTwice<Variance, Mean>},
+    {"spmd::channel_products", ChannelProducts},
+    {"spmd::channel_squares", ChannelSquares},
 };
 static_assert(SortedByOp(kRows));
 

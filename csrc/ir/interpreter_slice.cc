@@ -216,9 +216,8 @@ absl::StatusOr<Literals> Pad(const OpArgs& args) {
   Dims dims = in->type.dims;
   Dims before(rank, 0);
   for (size_t k = 0; k < pad.size() / 2; ++k) {
-    if (std::abs(pad[2 * k] / 2 + pad[2 * k + 1] / 2) > kMaxLiteralElements) {
-      return args.Error("bad pad");
-    }
+    const auto [low, high] = std::minmax(pad[2 * k], pad[2 * k + 1]);
+    if (low < -kMaxLiteralElements || high > kMaxLiteralElements) return args.Error("bad pad");
     dims[rank - 1 - k] += pad[2 * k] + pad[2 * k + 1];
     before[rank - 1 - k] = pad[2 * k];
   }

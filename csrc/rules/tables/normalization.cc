@@ -7,6 +7,7 @@
 #include "csrc/rules/registry.h"
 #include "csrc/rules/tables/decompositions.h"
 #include "csrc/rules/tables/reduced_dims.h"
+#include "csrc/util/status.h"
 
 namespace spmd::rules {
 namespace {
@@ -126,6 +127,19 @@ absl::StatusOr<OpFactors> BatchNormFactors(const OpCall& call) {
   return f;
 }
 
+// Sums over all but the channels, of images and vectors of channels.
+absl::StatusOr<OpFactors> ChannelSumFactors(const OpCall& call) {
+  SPMD_ASSIGN_OR_RETURN(OpFactors f, BatchNormFactors(call));
+  for (Factor& factor : f.factors) factor.whole = false;
+  return f;
+}
+
+// Every result is like the mean, the last operand.
+template <int Results>
+absl::StatusOr<std::vector<TensorType>> LikeTheMean(const OpCall& call) {
+  return std::vector<TensorType>(Results, *call.operands.back());
+}
+
 }  // namespace
 
 std::vector<Rule> NormalizationRules() {
@@ -154,6 +168,8 @@ std::vector<Rule> NormalizationRules() {
       Computed("aten::native_layer_norm_backward", RowNormFactors)
           .Each({0})
           .Decomposes(DecomposeLayerNormBackward),
+      Computed("spmd::channel_products", ChannelSumFactors).Each({0}).Types(LikeTheMean<2>),
+      Computed("spmd::channel_squares", ChannelSumFactors).Types(LikeTheMean<1>),
   };
 }
 

@@ -222,18 +222,20 @@ struct Channels {
   Dims per_channel;
 };
 
-ir::ValueId RunningRstd(Builder& b, ir::ValueId running_var, const Channels& channels, double eps) {
-  return ViewAs(b, b.Rsqrt(b.AddScalar(Upcast(b, running_var), eps)), channels.per_channel);
+ir::ValueId RunningRstd(Builder& b, ir::ValueId running_var, double eps) {
+  return b.Rsqrt(b.AddScalar(Upcast(b, running_var), eps));
 }
 
 // (1 - momentum) · running + momentum · batch
 ir::ValueId Updated(Builder& b, ir::ValueId running, ir::ValueId batch, double momentum) {
   const ir::ValueId kept = b.MulScalar(Upcast(b, running), 1 - momentum);
-  return b.Add(kept, b.MulScalar(ViewAs(b, batch, b.type(running).dims), momentum));
+  return b.Add(kept, b.MulScalar(batch, momentum));
 }
 
 }  // namespace
 
+// Statistics are vectors of channels. The image is gone over once for the mean, once for the
+// squares and once for the result, and nothing of its size is made but that.
 ValuesOrStatus DecomposeBatchNorm(Builder& b, const ir::Graph& from, const ir::Node& node,
                                   Operands operands) {
   const ir::ValueId x = Upcast(b, operands[0]);
@@ -243,21 +245,23 @@ ValuesOrStatus DecomposeBatchNorm(Builder& b, const ir::Graph& from, const ir::N
                      node.attributes.GetBoolOr("training", true);
   const ir::ValueId running_mean = OptionalOperand(operands, 3);
   const ir::ValueId running_var = OptionalOperand(operands, 4);
-  Statistics s = {};
+  const double n = static_cast<double>(channels.span.count);
+  ir::ValueId mean, rstd, squares = ir::kNoValue;
   if (batch) {
-    s = StatisticsOf(b, x, channels.span, eps);
+    mean = MeanOf(b, x, channels.span.dims, channels.span.count, /*keepdim=*/false);
+    squares = b.Call("spmd::channel_squares", {x, mean});
+    rstd = b.Rsqrt(b.AddScalar(b.DivScalar(squares, n), eps));
   } else {
-    s.mean = ViewAs(b, Upcast(b, running_mean), channels.per_channel);
-    s.rstd = RunningRstd(b, running_var, channels, eps);
-    s.centred = b.Sub(x, s.mean);
+    mean = Upcast(b, running_mean);
+    rstd = RunningRstd(b, running_var, eps);
   }
-  const ir::ValueId weight = ViewAs(b, OptionalOperand(operands, 1), channels.per_channel);
-  const ir::ValueId bias = ViewAs(b, OptionalOperand(operands, 2), channels.per_channel);
+  const ir::ValueId scale = Scaled(b, rstd, OptionalOperand(operands, 1));
+  const ir::ValueId shift = Shifted(b, b.Neg(b.Mul(mean, scale)), OptionalOperand(operands, 2));
   Results results(b, from, node);
-  // What is per channel is multiplied first: the image is gone over once.
-  results.Set(Affine(b, bias, s.centred, Scaled(b, s.rstd, weight)));
-  batch ? results.Set(s.mean) : results.SetEmpty();
-  batch ? results.Set(s.rstd) : results.SetEmpty();
+  results.Set(
+      Affine(b, ViewAs(b, shift, channels.per_channel), x, ViewAs(b, scale, channels.per_channel)));
+  batch ? results.Set(mean) : results.SetEmpty();
+  batch ? results.Set(rstd) : results.SetEmpty();
   if (node.num_results == 3) return results.Take();
   if (!batch) {
     results.Set(running_mean);
@@ -265,42 +269,42 @@ ValuesOrStatus DecomposeBatchNorm(Builder& b, const ir::Graph& from, const ir::N
     return results.Take();
   }
   const double momentum = node.attributes.GetDoubleOr("momentum", 0.1);
-  const double n = static_cast<double>(channels.span.count);
-  const ir::ValueId unbiased = b.MulScalar(s.var, n / (n - 1));
-  results.Set(Updated(b, running_mean, s.mean, momentum));
-  results.Set(Updated(b, running_var, unbiased, momentum));
+  results.Set(Updated(b, running_mean, mean, momentum));
+  results.Set(Updated(b, running_var, b.DivScalar(squares, n - 1), momentum));
   return results.Take();
 }
 
 ValuesOrStatus DecomposeBatchNormBackward(Builder& b, const ir::Graph& from, const ir::Node& node,
                                           Operands operands) {
-  const ir::ValueId grad = Upcast(b, operands[0]);
+  const ir::ValueId grad = Upcast(b, operands[0]), x = Upcast(b, operands[1]);
   const Channels channels(b.type(grad).dims);
   const bool train = node.attributes.GetBoolOr("train", true);
-  const ir::ValueId mean = ViewAs(b, Upcast(b, operands[train ? 5 : 3]), channels.per_channel);
+  const ir::ValueId mean = Upcast(b, operands[train ? 5 : 3]);
   const ir::ValueId rstd =
-      train ? ViewAs(b, Upcast(b, operands[6]), channels.per_channel)
-            : RunningRstd(b, operands[4], channels, node.attributes.GetDoubleOr("eps", 1e-5));
-  const ir::ValueId centred = b.Sub(Upcast(b, operands[1]), mean);
-  const ir::ValueId scale = Scaled(b, rstd, ViewAs(b, operands[2], channels.per_channel));
-  const std::vector<int64_t>& dims = channels.span.dims;
-  const ir::ValueId sum = b.Sum(grad, dims, /*keepdim=*/true);
-  const ir::ValueId product = b.Sum(b.Mul(grad, centred), dims, /*keepdim=*/true);
+      train ? Upcast(b, operands[6])
+            : RunningRstd(b, operands[4], node.attributes.GetDoubleOr("eps", 1e-5));
+  const ir::ValueId scale = Scaled(b, rstd, operands[2]);
+  // Of grad, and of grad · (x - mean).
+  const std::vector<ir::ValueId> sums = b.CallAll("spmd::channel_products", {grad, x, mean});
+  const auto broadcast = [&](ir::ValueId v) { return ViewAs(b, v, channels.per_channel); };
   Results results(b, from, node);
   if (!results.Wants(0)) {
     results.SetAbsent();
   } else if (!train) {
-    results.Set(b.Mul(grad, scale));
+    results.Set(b.Mul(grad, broadcast(scale)));
   } else {
-    // scale · (grad - mean(grad) - centred · slope), slope = rstd² · mean(grad · centred); all but
-    // two products are per channel.
+    // scale · (grad - mean(grad) - (x - mean) · slope), slope = rstd² · mean(grad · (x - mean)), as
+    // offset + x · along_x + grad · scale, where all but the images is per channel.
     const double n = static_cast<double>(channels.span.count);
-    const ir::ValueId slope = b.Mul(b.MulScalar(product, -1 / n), b.Square(rstd));
-    const ir::ValueId offset = b.Mul(b.MulScalar(sum, -1 / n), scale);
-    results.Set(Affine(b, Affine(b, offset, centred, b.Mul(slope, scale)), grad, scale));
+    const ir::ValueId slope = b.Mul(b.MulScalar(sums[1], -1 / n), b.Square(rstd));
+    const ir::ValueId along_x = b.Mul(slope, scale);
+    const ir::ValueId offset =
+        b.Sub(b.Mul(b.MulScalar(sums[0], -1 / n), scale), b.Mul(along_x, mean));
+    results.Set(
+        Affine(b, Affine(b, broadcast(offset), x, broadcast(along_x)), grad, broadcast(scale)));
   }
-  results.Wants(1) ? results.Set(b.Mul(product, rstd)) : results.SetAbsent();
-  results.Wants(2) ? results.Set(sum) : results.SetAbsent();
+  results.Wants(1) ? results.Set(b.Mul(sums[1], rstd)) : results.SetAbsent();
+  results.Wants(2) ? results.Set(sums[0]) : results.SetAbsent();
   return results.Take();
 }
 

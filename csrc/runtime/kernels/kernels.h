@@ -151,6 +151,11 @@ Tensor ResampleDInput(const Tensor& grad, int64_t dim, c10::string_view filter, 
                       int64_t start, int64_t stop, int64_t unit, int64_t num_in, int64_t num_out,
                       int64_t from, int64_t offset, int64_t size);
 
+// channels.cc. Sums over all but the channels of images [n, c, …], about a mean [c] that need not
+// be theirs: of (x - mean)²; of grad and of grad · (x - mean).
+Tensor ChannelSquares(const Tensor& x, const Tensor& mean);
+std::tuple<Tensor, Tensor> ChannelProducts(const Tensor& grad, const Tensor& x, const Tensor& mean);
+
 // columns.cc. aten's im2col and col2im with the windows' positions as two dimensions: columns
 // [..., channels of c·kh·kw, h, w]. `output_size`: how many positions. `size`: of the image that
 // the columns are added to, of which the result begins at `crop_start`.

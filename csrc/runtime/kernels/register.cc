@@ -161,6 +161,14 @@ void DefineImageOps(torch::Library& l) {
          &k::ResampleDInput);
 }
 
+void DefineNormOps(torch::Library& l) {
+  Define(l, "channel_squares", "channel_squares(Tensor x, Tensor mean) -> Tensor",
+         &k::ChannelSquares);
+  Define(l, "channel_products",
+         "channel_products(Tensor grad, Tensor x, Tensor mean) -> (Tensor sum, Tensor product)",
+         &k::ChannelProducts);
+}
+
 void DefineSimpleOps(torch::Library& l) {
   Define(l, "iota",
          "iota(int size, Scalar start, Scalar step, int offset, ScalarType dtype, *, Device? "
@@ -200,6 +208,7 @@ void RegisterKernels() {
     DefineIndexOps(*l);
     DefinePartOps(*l);
     DefineImageOps(*l);
+    DefineNormOps(*l);
     DefineSimpleOps(*l);
     return l;
   }();

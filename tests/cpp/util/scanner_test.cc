@@ -44,7 +44,8 @@ TEST(ScannerTest, ErrorsNameWhatWasExpectedAndWhere) {
 }
 
 TEST(ScannerTest, ErrorsShowOneShortLine) {
-  Scanner in(std::string(200, 'a') + "\nb");
+  const std::string text = std::string(200, 'a') + "\nb";
+  Scanner in(text);
   const std::string message(in.Expect("}").message());
   EXPECT_LT(message.size(), 200u);
   EXPECT_EQ(message.find('\n'), std::string::npos);
