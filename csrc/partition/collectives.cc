@@ -161,39 +161,54 @@ void GatherSmallInputsAtOnce(Program& program) {
   std::move(others.begin(), others.end(), std::back_inserter(program.instructions));
 }
 
-// Moves what reads inputs only (weights that decay, moments) to where it is used first. It waits
-// for no collective and would run before all that does, and its results would be held meanwhile;
-// the inputs are there anyway. Only what cannot fail, so that it may write over an input in the
-// end.
-void PutOffReadersOfInputs(Program& program) {
+// Moves calls to where their results are used first, unless that holds more bytes of operands
+// meanwhile than results would take. Weights that decay and roots of moments, which an optimizer
+// computes for all parameters before it updates the first, are then there for one parameter at a
+// time. Only what cannot fail, so that it may write over an input in the end.
+void PutOffWhatIsNotUsedYet(Program& program) {
   const size_t n = program.instructions.size();
-  const std::vector<bool> is_input = AreInputs(program);
-  std::vector<size_t> first_use(program.values.size(), n);
-  for (size_t i = n; i-- > 0;) {
-    for (ValueId v : program.instructions[i].operands) {
-      if (v != program::kNoValue) first_use[v] = i;
+  std::vector<bool> stays(program.values.size(), false);
+  for (const program::Input& input : program.inputs) stays[input.value] = !input.donated;
+  for (const program::Output& output : program.outputs) stays[output.value] = true;
+  // Where each value is used first and last, as far as that is decided: from the end on.
+  std::vector<size_t> first_use(program.values.size(), n), last_use(program.values.size(), 0);
+  const auto place_for = [&](size_t i) {
+    const Instruction& call = program.instructions[i];
+    if (call.code != OpCode::kCall || MayFailOnValues(call)) return i;
+    size_t place = n;
+    int64_t released = 0, held = 0;
+    for (ValueId v : call.results) {
+      place = std::min(place, first_use[v]);
+      released += program.TileBytes(v);
     }
-  }
-  const auto reads_inputs_only = [&](const Instruction& i) {
-    return i.code == OpCode::kCall && !MayFailOnValues(i) &&
-           std::all_of(i.operands.begin(), i.operands.end(),
-                       [&](ValueId v) { return v == program::kNoValue || is_input[v]; });
+    if (place == n) return i;
+    for (size_t k = 0; k < call.operands.size(); ++k) {
+      const ValueId v = call.operands[k];
+      const bool again = std::find(call.operands.begin(), call.operands.begin() + k, v) !=
+                         call.operands.begin() + k;
+      if (v == program::kNoValue || again || stays[v] || last_use[v] >= place) continue;
+      held += program.TileBytes(v);
+    }
+    return held <= released ? place : i;
   };
-  std::vector<std::vector<Instruction>> before(n + 1);
-  for (size_t i = 0; i < n; ++i) {
-    Instruction& instruction = program.instructions[i];
-    if (!reads_inputs_only(instruction)) {
-      before[i].push_back(std::move(instruction));
-      continue;
+  std::vector<std::vector<size_t>> at(n);  // what comes where instruction i was, last first
+  for (size_t i = n; i-- > 0;) {
+    const size_t place = place_for(i);
+    at[place].push_back(i);
+    for (ValueId v : program.instructions[i].operands) {
+      if (v == program::kNoValue) continue;
+      first_use[v] = std::min(first_use[v], place);
+      last_use[v] = std::max(last_use[v], place);
     }
-    size_t used = n;
-    for (ValueId v : instruction.results) used = std::min(used, first_use[v]);
-    before[used].push_back(std::move(instruction));  // the user comes after it
   }
-  program.instructions.clear();
-  for (std::vector<Instruction>& some : before) {
-    std::move(some.begin(), some.end(), std::back_inserter(program.instructions));
+  std::vector<Instruction> ordered;
+  ordered.reserve(n);
+  for (const std::vector<size_t>& here : at) {
+    for (auto i = here.rbegin(); i != here.rend(); ++i) {
+      ordered.push_back(std::move(program.instructions[*i]));
+    }
   }
+  program.instructions = std::move(ordered);
 }
 
 }  // namespace
@@ -201,7 +216,7 @@ void PutOffReadersOfInputs(Program& program) {
 void MergeCollectives(Program& program, int64_t cap_bytes) {
   GatherSmallInputsAtOnce(program);
   program.instructions = Scheduler(program, cap_bytes).Run(std::move(program.instructions));
-  PutOffReadersOfInputs(program);
+  PutOffWhatIsNotUsedYet(program);
 }
 
 }  // namespace spmd::partition
