@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "csrc/program/coalesce.h"
 
+#include <algorithm>
 #include <utility>
 #include <variant>
+
+#include "csrc/program/analysis.h"
 
 namespace spmd::program {
 namespace {
@@ -45,6 +48,113 @@ bool SameWindows(const Program& program, const Instruction& move) {
   return true;
 }
 
+// Ops that pad an image, operand `image`, with zeros themselves. Their windows have the last sizes
+// of operand `kernel`, or of the list "weight_size" where that is -1.
+struct PaddingOp {
+  absl::string_view op;
+  int image;
+  int kernel;
+};
+constexpr PaddingOp kPaddingOps[] = {{"aten::convolution", 0, 1}, {"spmd::conv_dweight", 1, -1}};
+
+// On one device an exchange for such an op makes a copy of the whole image with the rows outside.
+// The op gets the image itself instead, with the padding by which it sees the same.
+class OwnPadding {
+ public:
+  explicit OwnPadding(Program& program) : program_(program) {}
+
+  void Restore() {
+    std::vector<int> maker(program_.values.size(), -1);
+    bool any = false;
+    for (size_t i = 0; i < program_.instructions.size(); ++i) {
+      Instruction& call = program_.instructions[i];
+      for (ValueId v : call.results) maker[v] = static_cast<int>(i);
+      for (const PaddingOp& op : kPaddingOps) {
+        if (call.code != OpCode::kCall || call.op != op.op) continue;
+        const int exchange = maker[call.operands[op.image]];
+        any = (exchange >= 0 && Restore(call, op, exchange, static_cast<int>(i))) || any;
+      }
+    }
+    if (any) DropUnused();
+  }
+
+ private:
+  bool Restore(Instruction& call, const PaddingOp& op, int exchange, int now) {
+    const Instruction& move = program_.instructions[exchange];
+    const ValueId image = MovedTo(move, call.operands[op.image]);
+    if (image == kNoValue || call.attributes.GetBoolOr("transposed", false)) return false;
+    for (int i = exchange; i < now; ++i) {
+      const Instruction& between = program_.instructions[i];
+      if (between.updates >= 0 && between.operands[between.updates] == image) return false;
+    }
+    const Dims& dims = program_.values[image].type.dims;
+    std::vector<int64_t> kernel = call.attributes.GetIntsOr("weight_size", {});
+    if (op.kernel >= 0) {
+      const Dims& weight = program_.values[call.operands[op.kernel]].type.dims;
+      kernel.assign(weight.begin(), weight.end());
+    }
+    std::vector<int64_t> padding = PerDimension(call, "padding", dims.size() - 2);
+    const std::vector<int64_t> stride = PerDimension(call, "stride", padding.size());
+    const std::vector<int64_t> dilation = PerDimension(call, "dilation", padding.size());
+    for (const WindowDim& window : program_.values[call.operands[op.image]].windows) {
+      const int d = window.dim - 2;
+      if (d < 0 || padding[d] != 0) return false;
+      const Interval seen = window.At(*program_.grids[0], {}, 0);
+      const int64_t span = (kernel[window.dim] - 1) * dilation[d] + 1;
+      padding[d] = -seen.begin;
+      const int64_t padded = dims[window.dim] + 2 * padding[d];
+      // As many positions, from the same first one on.
+      if (padding[d] < 0 || seen.size() < span ||
+          (padded - span) / stride[d] != (seen.size() - span) / stride[d]) {
+        return false;
+      }
+    }
+    call.operands[op.image] = image;
+    call.attributes.Set("padding", std::move(padding));
+    return true;
+  }
+
+  // What an exchange made `result` of, where it only adds zeros outside; else kNoValue.
+  ValueId MovedTo(const Instruction& move, ValueId result) const {
+    if (move.code != OpCode::kExchange || move.fill != 0) return kNoValue;
+    for (size_t k = 0; k < move.results.size(); ++k) {
+      if (move.results[k] == result && program_.values[move.operands[k]].windows.empty()) {
+        return move.operands[k];
+      }
+    }
+    return kNoValue;
+  }
+
+  static std::vector<int64_t> PerDimension(const Instruction& call, absl::string_view name,
+                                           size_t rank) {
+    std::vector<int64_t> list = call.attributes.GetIntsOr(name, {});
+    if (list.size() == 1) list.resize(rank, list[0]);
+    return list;
+  }
+
+  // Exchanges that nobody waits for any more; what they read lives longer.
+  void DropUnused() {
+    std::vector<bool> used(program_.values.size(), false);
+    for (const Output& output : program_.outputs) used[output.value] = true;
+    for (const Instruction& i : program_.instructions) {
+      if (i.code == OpCode::kFree) continue;
+      for (ValueId v : i.operands) {
+        if (v != kNoValue) used[v] = true;
+      }
+    }
+    const auto drops = [&](const Instruction& i) {
+      return i.code == OpCode::kFree ||
+             (i.code == OpCode::kExchange &&
+              std::none_of(i.results.begin(), i.results.end(), [&](ValueId v) { return used[v]; }));
+    };
+    auto& all = program_.instructions;
+    all.erase(std::remove_if(all.begin(), all.end(), drops), all.end());
+    InsertFrees(program_);
+  }
+
+  Program& program_;
+};
+
 }  // namespace
 
 Program Coalesce(const Program& program) {
@@ -70,6 +180,7 @@ Program Coalesce(const Program& program) {
       instruction.dim = instruction.to_dim = -1;
     }
   }
+  OwnPadding(result).Restore();
   return result;
 }
 

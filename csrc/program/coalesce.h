@@ -10,16 +10,17 @@
 //   %2: f32[8,9] @m {},{} = all_reduce(%1) {data}               %2: f32[8,9] @m {},{} = permute(%1)
 //
 // Eight products of 8 rows are one of 64, eight terms of a gradient are one product that sums them,
-// and moves share what is there, but for the rows outside an image that windows are filled with.
+// and moves share what is there, but for the rows outside an image that windows are filled with; a
+// convolution pads the image itself, as the user's did.
 #pragma once
 
 #include "csrc/program/program.h"
 
 namespace spmd::program {
 
-// The same instructions, value by value and number by number, on one device. Sums are made in
-// another order: results may differ in the last bits.
-// Requires: Verify(program).ok(). Then it holds of the result.
+// The same values, made by the same instructions but for exchanges that only pad, on one device.
+// Sums are made in another order: results may differ in the last bits. Requires:
+// Verify(program).ok(). Then it holds of the result.
 Program Coalesce(const Program& program);
 
 }  // namespace spmd::program

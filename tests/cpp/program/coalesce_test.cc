@@ -69,5 +69,39 @@ program {
 )");
 }
 
+// An image cut by rows; its padding is two windows' rows outside, and by columns the op's own.
+std::string Convolved(const std::string& end, const std::string& fill, const std::string& stride) {
+  return Coalesced(
+      R"(mesh @m [data=2]
+program {
+  %x: f32[1,3,8,9] @m {},{},{data},{} donated
+  %w: f32[4,3,3,3] @m {},{},{},{}
+  %h: f32[1,3,8,9] @m {},{},{data},{} window(2: start(r0,0)*)" +
+      stride + "-1..start(r0,0)*" + stride + "+size(r0,0)*" + stride + end + " of " +
+      (stride == "1" ? "8" : "4") + R"() = exchange(%x) fill()" + fill + R"()
+  free %x
+  %0: f32[1,4,)" +
+      (stride == "1" ? "8" : "4") +
+      R"(,9] @m {},{},{data},{} = call aten::convolution(%h, %w, _, stride=[)" + stride +
+      R"(,1], padding=[0,1], dilation=[1,1], transposed=false, output_padding=[0,0], groups=1)
+  free %h
+  return %0
+}
+)");
+}
+
+TEST(Coalesce, ConvolutionsPadThemselves) {
+  const auto pads = [](const std::string& program) {
+    return program.find("exchange") == std::string::npos &&
+           program.find("aten::convolution(%x, %w, _") != std::string::npos &&
+           program.find("padding=[1,1]") != std::string::npos &&
+           program.find("free %x") > program.find("convolution");
+  };
+  EXPECT_TRUE(pads(Convolved("+1", "0", "1")));
+  EXPECT_TRUE(pads(Convolved("+0", "0", "2")));  // the last window ends with the image
+  EXPECT_FALSE(pads(Convolved("+1", "1", "1")));
+  EXPECT_FALSE(pads(Convolved("+2", "0", "1")));  // a position more
+}
+
 }  // namespace
 }  // namespace spmd::program
