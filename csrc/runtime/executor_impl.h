@@ -59,7 +59,7 @@ struct LoadedProgram::Impl {
   void RunCall(const CallStep& step, const std::vector<c10::Scalar>& scalars);
   void RunMove(const MoveStep& step);
   std::vector<TiledTensorPtr> TakeOutputs();
-  std::vector<TiledTensorPtr> PlannedOutputs() const;
+  std::vector<TiledTensorPtr> PlannedOutputs();
 
   const program::Program& program;
   const program::Program& written;
@@ -76,6 +76,7 @@ struct LoadedProgram::Impl {
   absl::flat_hash_map<std::pair<const Placement*, const Placement*>, MovePlanPtr> plans;
   int commit = 0;  // taken before this instruction
   ValueTable table;
+  std::vector<TiledTensor> planned;  // by output; made by the first run that only plans
 };
 
 // "aten::mm(f32[2,3], f32[3,4]) at train.py:12", for messages.

@@ -156,24 +156,29 @@ std::vector<TiledTensorPtr> LoadedProgram::Impl::TakeOutputs() {
   return outputs;
 }
 
-std::vector<TiledTensorPtr> LoadedProgram::Impl::PlannedOutputs() const {
+std::vector<TiledTensorPtr> LoadedProgram::Impl::PlannedOutputs() {
   const DispatchGuard guard;
-  std::vector<TiledTensorPtr> outputs;
-  for (const program::Output& output : program.outputs) {
-    const Placement& place = *placements[output.value];
-    const DType dtype = program.values[output.value].type.dtype;
-    auto result = std::make_shared<TiledTensor>(TiledTensor{place.layout(), dtype, {}, false});
-    absl::flat_hash_map<Dims, at::Tensor> made;  // a shape is a shape
-    for (int64_t i = 0; i < place.count(); ++i) {
-      const Dims& dims = place.DimsOf(i);
-      at::Tensor& tile = made[dims];
-      if (!tile.defined()) {
-        tile = at::empty(at::IntArrayRef(dims.data(), dims.size()),
-                         at::TensorOptions().dtype(ToScalarType(dtype)).device(at::kMeta));
+  if (planned.empty()) {
+    for (const program::Output& output : program.outputs) {
+      const Placement& place = *placements[output.value];
+      const DType dtype = program.values[output.value].type.dtype;
+      TiledTensor& result = planned.emplace_back(TiledTensor{place.layout(), dtype, {}, false});
+      absl::flat_hash_map<Dims, at::Tensor> made;  // a shape is a shape
+      for (int64_t i = 0; i < place.count(); ++i) {
+        const Dims& dims = place.DimsOf(i);
+        at::Tensor& tile = made[dims];
+        if (!tile.defined()) {
+          tile = at::empty(at::IntArrayRef(dims.data(), dims.size()),
+                           at::TensorOptions().dtype(ToScalarType(dtype)).device(at::kMeta));
+        }
+        result.tiles.push_back(tile);
       }
-      result->tiles.push_back(tile);
     }
-    outputs.push_back(std::move(result));
+  }
+  std::vector<TiledTensorPtr> outputs;
+  outputs.reserve(planned.size());
+  for (const TiledTensor& result : planned) {
+    outputs.push_back(std::make_shared<TiledTensor>(result));
   }
   return outputs;
 }

@@ -34,6 +34,7 @@ constexpr int kNoTask = -1;
 Live FindLive(const Tape& tape, int ended = kNoTask) {
   Live live;
   std::vector<int> output_of(tape.num_values(), -1);
+  std::vector<bool> claimed(tape.num_values(), false);
   for (const Binding& binding : tape.bindings()) {
     BufferPtr buffer = binding.buffer.lock();
     if (buffer == nullptr || buffer->value == nullptr || buffer->value->tape != tape.number()) {
@@ -51,10 +52,8 @@ Live FindLive(const Tape& tape, int ended = kNoTask) {
       // The input whose place it takes: of the same type, claimed once.
       if (live.outputs[k].becomes == kNoId && binding.before != kNoId &&
           tape.type(binding.before) == buffer->value->type) {
-        const bool taken =
-            std::any_of(live.outputs.begin(), live.outputs.end(),
-                        [&](const OutputSpec& o) { return o.becomes == binding.before; });
-        if (!taken) live.outputs[k].becomes = binding.before;
+        if (!claimed[binding.before]) live.outputs[k].becomes = binding.before;
+        claimed[binding.before] = true;
       }
     }
     live.buffers.emplace_back(std::move(buffer), binding.before);
@@ -100,10 +99,15 @@ bool Fits(const CachedProgram& cached, const Tape& tape, const Live& live) {
     const program::ValueId taken = program.inputs[k].value;
     if (terms != program.values[taken].sharding.IsUnreduced()) return false;
   }
+  auto next = cached.outputs.begin();  // they come in the same order, as a rule
   for (const OutputSpec& wanted : live.outputs) {
-    const auto it = std::find_if(cached.outputs.begin(), cached.outputs.end(),
-                                 [&](const OutputSpec& o) { return o.value == wanted.value; });
-    if (it == cached.outputs.end()) return false;
+    const auto is_wanted = [&](const OutputSpec& o) { return o.value == wanted.value; };
+    auto it = std::find_if(next, cached.outputs.end(), is_wanted);
+    if (it == cached.outputs.end()) {
+      it = std::find_if(cached.outputs.begin(), next, is_wanted);
+      if (it == next) return false;
+    }
+    next = it + 1;
     if (wanted.becomes == kNoId) continue;
     const LayoutPtr& settled = tape.inputs()[tape.origin(wanted.becomes).input].settled;
     if (settled == nullptr) continue;
@@ -298,6 +302,7 @@ void Report(Session::State& state, Session::State::InFlight& f) {
 }  // namespace
 
 absl::Status WaitFor(Session::State& state, const runtime::PendingRun& run) {
+  if (run.done()) return run.Wait();
   constexpr std::chrono::milliseconds kLook(50);
   while (true) {
     {
