@@ -86,7 +86,9 @@ bool Replays() {
 bool RunFromRecording(const OpInfo& op, absl::Span<const c10::IValue> args, CallResults& results) {
   // Views keep their own backward formulas instead of as_strided.
   c10::AutogradState& autograd = c10::AutogradState::get_tls_state();
-  if (!autograd.get_view_replay_enabled()) autograd.set_view_replay_enabled(true);
+  if (autograd.get_grad_mode() && !autograd.get_view_replay_enabled()) {
+    autograd.set_view_replay_enabled(true);
+  }
   if (!Replays()) return false;
   SessionLock lock;
   return !lock->forked && Replay(*lock, op, args, results);
