@@ -83,7 +83,7 @@ bool Replays() {
 
 }  // namespace
 
-bool RunFromRecording(const OpInfo& op, absl::Span<const c10::IValue> args, CallResults& results) {
+bool RunFromRecording(const OpInfo& op, absl::Span<const c10::IValue> args, ResultsTo results) {
   // Views keep their own backward formulas instead of as_strided.
   c10::AutogradState& autograd = c10::AutogradState::get_tls_state();
   if (autograd.get_grad_mode() && !autograd.get_view_replay_enabled()) {
@@ -97,7 +97,8 @@ bool RunFromRecording(const OpInfo& op, absl::Span<const c10::IValue> args, Call
 void RunKernel(const OpInfo& op, torch::jit::Stack* stack) {
   const size_t n = op.args.size();
   CallResults results;
-  if (RunFromRecording(op, absl::MakeConstSpan(&(*stack)[stack->size() - n], n), results)) {
+  const auto args = absl::MakeConstSpan(&(*stack)[stack->size() - n], n);
+  if (RunFromRecording(op, args, {.list = &results})) {
     torch::jit::drop(*stack, n);
     for (c10::IValue& result : results) stack->push_back(std::move(result));
     return;

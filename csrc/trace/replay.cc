@@ -28,7 +28,11 @@ bool SameMeta(const TensorMeta& meta, const c10::TensorImpl& t) {
 class Attempt {
  public:
   Attempt(Session::State& state, const TracedCall& call, absl::Span<const c10::IValue> args)
-      : tape_(*state.tape), lead_(tape_.lead()), call_(call), args_(args) {
+      : tape_(*state.tape),
+        lead_(tape_.lead()),
+        call_(call),
+        args_(args),
+        buffers_(call.operands.size()) {
     if (call.num_inputs > 0) claims_.resize(call.end_slot - call.first_slot);
   }
 
@@ -39,7 +43,7 @@ class Attempt {
     return claimed_ == call_.num_inputs || GiveUp();
   }
 
-  void Run(CallResults& results) {
+  void Run(ResultsTo results) {
     for (size_t i = 0; i < call_.args.size(); ++i) {
       const CallArgument& arg = call_.args[i];
       if (!arg.runtime) continue;
@@ -53,7 +57,8 @@ class Attempt {
     for (size_t k = 0; k < call_.operands.size(); ++k) {
       if (call_.operands[k].becomes != kNoId) Bind(buffers_[k], call_.operands[k].becomes);
     }
-    MakeResults(results);
+    if (results.tensor != nullptr) *results.tensor = MadeTensor(call_.results[0]);
+    if (results.list != nullptr) MakeResults(*results.list);
   }
 
  private:
@@ -94,8 +99,8 @@ class Attempt {
   }
 
   bool AgreesOperand(const c10::IValue& v) {
-    const CallOperand& operand = call_.operands[buffers_.size()];
-    Buffer*& buffer = buffers_.emplace_back(nullptr);
+    const CallOperand& operand = call_.operands[compared_];
+    Buffer*& buffer = buffers_[compared_++];
     const bool defined = v.isTensor() && v.toTensor().defined();
     if (operand.holds == CallOperand::Holds::kUndefined || !defined) {
       return operand.holds == CallOperand::Holds::kUndefined && !defined;
@@ -175,13 +180,16 @@ class Attempt {
   }
 
   c10::IValue Made(const CallResult& result) {
+    return result.kind == CallResult::Kind::kValue ? result.plain : MadeTensor(result);
+  }
+
+  at::Tensor MadeTensor(const CallResult& result) {
     switch (result.kind) {
       case CallResult::Kind::kUndefined:
+      case CallResult::Kind::kValue:
         return at::Tensor();
       case CallResult::Kind::kOperand:
         return OperandTensor(result.operand);
-      case CallResult::Kind::kValue:
-        return result.plain;
       case CallResult::Kind::kView: {
         at::Tensor view = NewView(OperandTensor(result.operand), *result.meta);
         if (result.recipe != nullptr) buffers_[result.operand]->recipes.Note(view, result.recipe);
@@ -190,11 +198,10 @@ class Attempt {
       case CallResult::Kind::kFresh:
         break;
     }
-    at::Tensor fresh = NewTensor(*result.meta, nullptr);
-    Buffer* const buffer = BufferOf(fresh);
-    buffer->form.known_as = result.meta->serial;
-    if (result.value != kNoId) Bind(buffer, result.value);
-    return fresh;
+    Fresh fresh = NewMemory(*result.meta);
+    fresh.buffer->form.known_as = result.meta->serial;
+    if (result.value != kNoId) Bind(fresh.buffer, result.value);
+    return std::move(fresh.tensor);
   }
 
   const at::Tensor& OperandTensor(int32_t k) const {
@@ -217,7 +224,7 @@ class Attempt {
       }
       std::vector<at::Tensor> list;
       for (int32_t k = 0; k < size; ++k) {
-        list.push_back(Made(call_.results[next++]).toTensor());
+        list.push_back(MadeTensor(call_.results[next++]));
       }
       results.emplace_back(std::move(list));
     }
@@ -228,6 +235,7 @@ class Attempt {
   const TracedCall& call_;
   const absl::Span<const c10::IValue> args_;
   absl::InlinedVector<Buffer*, 4> buffers_;  // by operand
+  size_t compared_ = 0;                      // operands
   std::vector<Tape::Claim> claims_;          // by slot of the call
   int claimed_ = 0;
 };
@@ -252,7 +260,7 @@ c10::Scalar NumberIn(const at::Tensor& wrapped) {
 }
 
 bool Replay(Session::State& state, const OpInfo& op, absl::Span<const c10::IValue> args,
-            CallResults& results) {
+            ResultsTo results) {
   Tape& tape = *state.tape;
   if (!tape.following()) return false;
   const auto& calls = tape.lead().calls;

@@ -20,9 +20,15 @@
 namespace spmd::trace {
 
 using CallResults = absl::InlinedVector<c10::IValue, 2>;
-// True when the call was gone over: `results` are what it gives.
+// Where the results of a call go: into a list; the only one, a tensor, into a place for it;
+// nowhere, for an op that returns what it wrote.
+struct ResultsTo {
+  CallResults* list = nullptr;
+  at::Tensor* tensor = nullptr;
+};
+// True when the call was gone over.
 bool Replay(Session::State& state, const OpInfo& op, absl::Span<const c10::IValue> args,
-            CallResults& results);
+            ResultsTo results);
 
 // Lives while a call is recorded, and notes it at the end if it can be replayed: calls that look at
 // values, draw random numbers, take tensors of other devices or cut the tape cannot.

@@ -154,8 +154,7 @@ Buffer* BufferOf(const at::Tensor& tensor) {
   return buffer;
 }
 
-at::Tensor NewTensor(const TensorMeta& meta, ValuePtr value) {
-  if (!meta.defined) return at::Tensor();
+Fresh NewMemory(const TensorMeta& meta) {
   const auto type_meta = c10::scalarTypeToTypeMeta(meta.dtype);
   int64_t elements = 1;
   for (size_t d = 0; d < meta.sizes.size(); ++d) {
@@ -164,9 +163,10 @@ at::Tensor NewTensor(const TensorMeta& meta, ValuePtr value) {
     elements += (meta.sizes[d] - 1) * meta.strides[d];
   }
   c10::Storage storage = Buffer::NewStorage(elements * static_cast<int64_t>(type_meta.itemsize()));
-  Buffer* buffer = Buffer::Of(storage);
-  buffer->form = {meta.dtype, meta.sizes, meta.strides};
-  buffer->value = std::move(value);
+  auto* const buffer = static_cast<Buffer*>(storage.data_ptr().get_context());
+  buffer->form.dtype = meta.dtype;
+  buffer->form.sizes = meta.sizes;
+  buffer->form.strides = meta.strides;
   at::Tensor tensor = at::detail::make_tensor_base<c10::TensorImpl>(
       std::move(storage), c10::DispatchKeySet(c10::DispatchKey::PrivateUse1), type_meta);
   if (meta.sizes.size() != 1 || meta.sizes[0] != 0) {
@@ -174,7 +174,14 @@ at::Tensor NewTensor(const TensorMeta& meta, ValuePtr value) {
         at::IntArrayRef(meta.sizes.data(), meta.sizes.size()),
         at::IntArrayRef(meta.strides.data(), meta.strides.size()));
   }
-  return tensor;
+  return {std::move(tensor), buffer};
+}
+
+at::Tensor NewTensor(const TensorMeta& meta, ValuePtr value) {
+  if (!meta.defined) return at::Tensor();
+  Fresh fresh = NewMemory(meta);
+  fresh.buffer->value = std::move(value);
+  return std::move(fresh.tensor);
 }
 
 at::Tensor NewTensor(Session::State& state, const TensorMeta& meta, TapeId value) {

@@ -18,7 +18,13 @@ TensorType TypeOf(const at::Tensor& tensor);
 // The Buffer of a tensor of ours. Throws: c10::Error for another device's tensor.
 Buffer* BufferOf(const at::Tensor& tensor);
 
-// A tensor with storage of its own; `value` may be null (memory not written yet).
+// A tensor with storage of its own, not written yet. Requires: `meta` is of a defined tensor.
+struct Fresh {
+  at::Tensor tensor;
+  Buffer* buffer;
+};
+Fresh NewMemory(const TensorMeta& meta);
+// The same with a value, which may be null.
 at::Tensor NewTensor(const TensorMeta& meta, ValuePtr value);
 at::Tensor NewTensor(Session::State& state, const TensorMeta& meta, TapeId value);
 // A tensor on the storage of `base`.

@@ -75,11 +75,18 @@ class Kernel<Result(Args...)> final : public c10::OperatorKernel {
   explicit Kernel(const OpInfo* op) : op_(op) {}
 
   Result operator()(Args... args) {
-    CallResults results;
     {
-      BorrowedArguments<sizeof...(Args)> borrowed(args...);
-      if (RunFromRecording(*op_, borrowed.span(), results)) {
-        return Taken<Result>(results.data(), args...);
+      const BorrowedArguments<sizeof...(Args)> borrowed(args...);
+      if constexpr (std::is_same_v<Result, at::Tensor>) {
+        at::Tensor result;
+        if (RunFromRecording(*op_, borrowed.span(), {.tensor = &result})) return result;
+      } else if constexpr (std::is_same_v<Result, at::Tensor&>) {
+        if (RunFromRecording(*op_, borrowed.span(), {})) return Written(args...);
+      } else {
+        CallResults results;
+        if (RunFromRecording(*op_, borrowed.span(), {.list = &results})) {
+          return Taken<Result>(results.data(), args...);
+        }
       }
     }
     torch::jit::Stack stack;
@@ -89,12 +96,13 @@ class Kernel<Result(Args...)> final : public c10::OperatorKernel {
   }
 
  private:
+  static at::Tensor& Written(Args... args) { return std::get<0>(std::tie(args...)); }
   template <typename R>
   static R Taken(c10::IValue* values, Args... args) {
     if constexpr (std::is_same_v<R, at::Tensor>) {
       return std::move(values[0]).toTensor();
     } else if constexpr (std::is_same_v<R, at::Tensor&>) {
-      return std::get<0>(std::tie(args...));  // an op that writes returns what it wrote
+      return Written(args...);
     } else {
       return TakenEach<R>(values, std::make_index_sequence<std::tuple_size_v<R>>());
     }
