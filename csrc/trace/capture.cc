@@ -35,7 +35,7 @@ bool SameScalar(const c10::Scalar& a, const c10::Scalar& b) {
 
 CallCapture::CallCapture(Session::State& state, const OpInfo& op, const torch::jit::Stack& stack)
     : state_(state), op_(op) {
-  if (state.capturing || !op.replayable || state.tape->following()) return;
+  if (state.capturing || !op.replayable) return;
   active_ = state.capturing = true;
   state.looked_at_values = false;
   tape_ = state.tape->number();

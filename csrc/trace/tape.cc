@@ -388,6 +388,8 @@ TensorMetaPtr Tape::Shared(const TensorMeta& meta) {
 }
 
 void Tape::AddCall(TracedCall call) {
+  // By first event. Where the tape stopped following within the call, others may begin inside it.
+  if (!own_.calls.empty() && own_.calls.back()->first_event > call.first_event) return;
   own_.calls.push_back(std::make_shared<const TracedCall>(std::move(call)));
 }
 

@@ -231,3 +231,16 @@ def test_calls_that_come_again_are_replayed():
         assert y[0].item() == 101
         if step > 1:
             assert _C.statistics()["replayed"] - before >= 50 * 4
+
+
+def test_the_call_at_which_steps_part_is_replayed_too():
+    """Where a step leaves the recording of the one before, it makes a recording of its own."""
+    x = torch.zeros(8, device="spmd")
+    for step in range(4):
+        before = _C.statistics()["replayed"]
+        y = x + 1
+        y = y.neg() if step == 0 else y.square()
+        y = y * 2
+        spmd.sync()
+        # All but the first, which finds the recording.
+        assert _C.statistics()["replayed"] - before == (0, 0, 2, 2)[step]
