@@ -29,6 +29,7 @@
 #include <ATen/ops/index_select_ops.h>
 #include <ATen/ops/le_ops.h>
 #include <ATen/ops/lerp_ops.h>
+#include <ATen/ops/linear_backward_ops.h>
 #include <ATen/ops/linear_ops.h>
 #include <ATen/ops/log_ops.h>
 #include <ATen/ops/lt_ops.h>
@@ -38,6 +39,7 @@
 #include <ATen/ops/minimum_ops.h>
 #include <ATen/ops/mm_ops.h>
 #include <ATen/ops/mul_ops.h>
+#include <ATen/ops/native_layer_norm_backward_ops.h>
 #include <ATen/ops/native_layer_norm_ops.h>
 #include <ATen/ops/ne_ops.h>
 #include <ATen/ops/neg_ops.h>
@@ -84,9 +86,9 @@ using UnboxedOps = OpList<
     ops::gt_Scalar, ops::ge_Scalar, ops::where_self, ops::masked_fill_Scalar, ops::addcmul_,
     ops::addcdiv_, ops::lerp__Scalar,
     // products, sums, rows
-    ops::mm, ops::bmm, ops::addmm, ops::linear, ops::sum_dim_IntList, ops::mean_dim, ops::embedding,
-    ops::embedding_dense_backward, ops::index_select, ops::index_copy_, ops::native_layer_norm,
-    ops::_softmax, ops::_softmax_backward_data,
+    ops::mm, ops::bmm, ops::addmm, ops::linear, ops::linear_backward, ops::sum_dim_IntList,
+    ops::mean_dim, ops::embedding, ops::embedding_dense_backward, ops::index_select,
+    ops::index_copy_, ops::native_layer_norm, ops::_softmax, ops::_softmax_backward_data,
     // views and copies
     ops::view, ops::_unsafe_view, ops::t, ops::transpose_int, ops::permute, ops::expand,
     ops::select_int, ops::slice_Tensor, ops::unsqueeze, ops::squeeze_dim, ops::clone, ops::copy_,

@@ -233,7 +233,7 @@ def test_calls_that_come_again_are_replayed():
             assert _C.statistics()["replayed"] - before >= 50 * 4
 
 
-def test_the_call_at_which_steps_part_is_replayed_too():
+def test_the_call_at_which_steps_part_is_replayed_too() -> None:
     """Where a step leaves the recording of the one before, it makes a recording of its own."""
     x = torch.zeros(8, device="spmd")
     for step in range(4):
