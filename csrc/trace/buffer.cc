@@ -79,8 +79,6 @@ AddressBook& Addresses() {
   return *book;
 }
 
-void DropBuffer(void* context) { c10::raw::intrusive_ptr::decref(static_cast<Buffer*>(context)); }
-
 }  // namespace
 
 Buffer::Buffer(Key) {
@@ -99,7 +97,7 @@ void Buffer::operator delete(void* memory) {
 }
 
 c10::DataPtr MakeDataPtr(Buffer* buffer) {
-  return c10::DataPtr(buffer->address_, buffer, &DropBuffer, TheDevice());
+  return c10::DataPtr(buffer->address_, buffer, &Buffer::Drop, TheDevice());
 }
 
 c10::DataPtr NewDataPtr() {
@@ -112,12 +110,12 @@ c10::Storage Buffer::NewStorage(int64_t nbytes) {
       /*resizable=*/true));
 }
 
-Buffer* Buffer::Of(const c10::Storage& storage) {
-  if (!storage) return nullptr;
-  const c10::DataPtr& data = storage.data_ptr();
-  if (data.get_deleter() == &DropBuffer) return static_cast<Buffer*>(data.get_context());
-  if (storage.device_type() != kDeviceType || data.get() == nullptr) return nullptr;
-  return Addresses().Find(data.get());  // from_blob on our own address
+void Buffer::Drop(void* context) { c10::raw::intrusive_ptr::decref(static_cast<Buffer*>(context)); }
+
+Buffer* Buffer::AtAddressOf(const c10::Storage& storage) {
+  const void* const address = storage.data_ptr().get();
+  if (storage.device_type() != kDeviceType || address == nullptr) return nullptr;
+  return Addresses().Find(address);  // from_blob on our own address
 }
 
 bool Buffer::IsOurs(const at::Tensor& tensor) {

@@ -70,7 +70,12 @@ class Buffer : public c10::intrusive_ptr_target {
   // Buffers, never null and never readable.
   static c10::Storage NewStorage(int64_t nbytes);
   // Null when the storage is not ours (FakeTensor, foreign pointers that are no Buffer's address).
-  static Buffer* Of(const c10::Storage& storage);
+  static Buffer* Of(const c10::Storage& storage) {
+    if (!storage) return nullptr;
+    const c10::DataPtr& data = storage.data_ptr();
+    if (data.get_deleter() == &Drop) return static_cast<Buffer*>(data.get_context());
+    return AtAddressOf(storage);
+  }
   static bool IsOurs(const at::Tensor& tensor);
 
   ~Buffer() override;
@@ -97,6 +102,8 @@ class Buffer : public c10::intrusive_ptr_target {
   struct Key {};
   friend c10::DataPtr MakeDataPtr(Buffer* buffer);
   friend c10::DataPtr NewDataPtr();
+  static void Drop(void* context);
+  static Buffer* AtAddressOf(const c10::Storage& storage);
 
  public:
   explicit Buffer(Key);

@@ -114,6 +114,7 @@ bool CallCapture::FinishOperand(size_t k) {
   const ValuePtr& value = before.buffer->value;
   if (value == nullptr || value->tape != tape.number()) return false;
   operand.becomes = value->id;
+  call_.binds = true;
   if (before.buffer->mark == nullptr) return true;
   const std::vector<Annotation>& annotations = tape.annotations();
   for (size_t a = annotations.size(); a-- > 0;) {
@@ -168,6 +169,7 @@ bool CallCapture::FinishArguments() {
     if (arg.info == nullptr) return false;
     arg.runtime = IsRuntimeValue(*arg.info, arg.value);
     if (arg.runtime) AppendScalars(arg.value, scalars);
+    call_.has_scalars |= arg.runtime;
     if (arg.runtime && !number) arg.kind = CallArgument::Kind::kRuntime;
   }
   const std::vector<c10::Scalar>& all = state_.tape->scalars();

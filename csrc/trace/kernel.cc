@@ -76,6 +76,14 @@ std::string CurrentLine(Session::State& state) {
   return line;
 }
 
+// Views keep their own backward formulas instead of as_strided.
+void KeepViewFormulas() {
+  c10::AutogradState& autograd = c10::AutogradState::get_tls_state();
+  if (autograd.get_grad_mode() && !autograd.get_view_replay_enabled()) {
+    autograd.set_view_replay_enabled(true);
+  }
+}
+
 bool Replays() {
   static const bool on = runtime::EnvironmentReplay();
   return on;
@@ -84,11 +92,7 @@ bool Replays() {
 }  // namespace
 
 bool RunFromRecording(const OpInfo& op, absl::Span<const c10::IValue> args, ResultsTo results) {
-  // Views keep their own backward formulas instead of as_strided.
-  c10::AutogradState& autograd = c10::AutogradState::get_tls_state();
-  if (autograd.get_grad_mode() && !autograd.get_view_replay_enabled()) {
-    autograd.set_view_replay_enabled(true);
-  }
+  if (op.is_view) KeepViewFormulas();
   if (!Replays()) return false;
   SessionLock lock;
   return !lock->forked && Replay(*lock, op, args, results);
@@ -107,6 +111,7 @@ void RunKernel(const OpInfo& op, torch::jit::Stack* stack) {
 }
 
 void RunAndRecord(const OpInfo& op, torch::jit::Stack* stack) {
+  KeepViewFormulas();
   if (HasForeign(op, *stack)) {
     op.handle.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::Meta), stack);
     return;

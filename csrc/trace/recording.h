@@ -102,6 +102,8 @@ struct TracedCall {
   int32_t num_records = 0;
   int task = 0;
   bool updates_first = false;
+  bool has_scalars = false;  // arguments that are passed at run time
+  bool binds = false;        // an operand's Buffer
   absl::InlinedVector<CallArgument, 3> args;
   absl::InlinedVector<CallOperand, 2> operands;
   absl::InlinedVector<CallResult, 1> results;  // flattened

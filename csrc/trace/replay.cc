@@ -37,13 +37,23 @@ class Attempt {
   }
 
   bool Agrees() {
-    for (size_t i = 0; i < call_.args.size(); ++i) {
-      if (!AgreesArgument(call_.args[i], args_[i])) return GiveUp();
+    const c10::IValue* v = args_.data();
+    for (const CallArgument& arg : call_.args) {
+      if (!AgreesArgument(arg, *v++)) return GiveUp();
     }
     return claimed_ == call_.num_inputs || GiveUp();
   }
 
   void Run(ResultsTo results) {
+    if (call_.has_scalars) AddScalars();
+    tape_.Skip(call_, claims_);
+    if (call_.binds) BindOperands();
+    if (results.tensor != nullptr) *results.tensor = MadeTensor(call_.results[0]);
+    if (results.list != nullptr) MakeResults(*results.list);
+  }
+
+ private:
+  void AddScalars() {
     for (size_t i = 0; i < call_.args.size(); ++i) {
       const CallArgument& arg = call_.args[i];
       if (!arg.runtime) continue;
@@ -53,15 +63,14 @@ class Attempt {
         tape_.AddScalars(args_[i]);
       }
     }
-    tape_.Skip(call_, claims_);
-    for (size_t k = 0; k < call_.operands.size(); ++k) {
-      if (call_.operands[k].becomes != kNoId) Bind(buffers_[k], call_.operands[k].becomes);
-    }
-    if (results.tensor != nullptr) *results.tensor = MadeTensor(call_.results[0]);
-    if (results.list != nullptr) MakeResults(*results.list);
   }
 
- private:
+  void BindOperands() {
+    for (size_t k = 0; k < buffers_.size(); ++k) {
+      if (call_.operands[k].becomes != kNoId) Bind(buffers_[k], call_.operands[k].becomes);
+    }
+  }
+
   bool GiveUp() {
     for (const Tape::Claim& claim : claims_) {
       if (claim.value != nullptr) claim.value->tape = 0;
