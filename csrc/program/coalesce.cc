@@ -49,13 +49,14 @@ bool SameWindows(const Program& program, const Instruction& move) {
 }
 
 // Ops that pad an image, operand `image`, with zeros themselves. Their windows have the last sizes
-// of operand `kernel`, or of the list "weight_size" where that is -1.
+// of operand 1 or, for the weight's gradient, of the result.
 struct PaddingOp {
   absl::string_view op;
   int image;
-  int kernel;
+  bool kernel_is_result;
 };
-constexpr PaddingOp kPaddingOps[] = {{"aten::convolution", 0, 1}, {"spmd::conv_dweight", 1, -1}};
+constexpr PaddingOp kPaddingOps[] = {{"aten::convolution", 0, false},
+                                     {"spmd::conv_dweight", 1, true}};
 
 // On one device an exchange for such an op makes a copy of the whole image with the rows outside.
 // The op gets the image itself instead, with the padding by which it sees the same.
@@ -88,14 +89,12 @@ class OwnPadding {
       if (between.updates >= 0 && between.operands[between.updates] == image) return false;
     }
     const Dims& dims = program_.values[image].type.dims;
-    std::vector<int64_t> kernel = call.attributes.GetIntsOr("weight_size", {});
-    if (op.kernel >= 0) {
-      const Dims& weight = program_.values[call.operands[op.kernel]].type.dims;
-      kernel.assign(weight.begin(), weight.end());
-    }
+    const Dims& kernel =
+        program_.values[op.kernel_is_result ? call.results[0] : call.operands[1]].type.dims;
     std::vector<int64_t> padding = PerDimension(call, "padding", dims.size() - 2);
-    const std::vector<int64_t> stride = PerDimension(call, "stride", padding.size());
-    const std::vector<int64_t> dilation = PerDimension(call, "dilation", padding.size());
+    const std::vector<int64_t> stride = PerDimension(call, "stride", dims.size() - 2);
+    const std::vector<int64_t> dilation = PerDimension(call, "dilation", dims.size() - 2);
+    if (padding.empty() || stride.empty() || dilation.empty()) return false;
     for (const WindowDim& window : program_.values[call.operands[op.image]].windows) {
       const int d = window.dim - 2;
       if (d < 0 || padding[d] != 0) return false;
@@ -125,11 +124,13 @@ class OwnPadding {
     return kNoValue;
   }
 
+  // A list of one stands for all. Empty: not known before it runs.
   static std::vector<int64_t> PerDimension(const Instruction& call, absl::string_view name,
                                            size_t rank) {
-    std::vector<int64_t> list = call.attributes.GetIntsOr(name, {});
-    if (list.size() == 1) list.resize(rank, list[0]);
-    return list;
+    const Attr* attr = call.attributes.Find(name);
+    const auto* list = attr == nullptr ? nullptr : std::get_if<std::vector<int64_t>>(attr);
+    if (list == nullptr || (list->size() != 1 && list->size() != rank)) return {};
+    return list->size() == rank ? *list : std::vector<int64_t>(rank, list->front());
   }
 
   // Exchanges that nobody waits for any more; what they read lives longer.
