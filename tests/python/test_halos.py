@@ -75,6 +75,17 @@ def test_interpolation_needs_neighbouring_rows_only(mode, how, size, spec):
     runs = both_ways(lambda x: F.interpolate(x, mode=mode, **how, **size), torch.randn(IMAGE), spec)
     for kinds, _ in runs:
         assert not kinds & GATHERS
+    if changes(size, spec):
+        assert all("exchange" in kinds for kinds, _ in runs)
+
+
+def changes(size, spec):
+    """Whether a dimension that is cut gets another size, other than by copying whole rows."""
+    new = size.get("size", ())
+    return any(
+        entry is not None and d < len(new) and new[d] % IMAGE[2 + d] != 0
+        for d, entry in enumerate(spec[2:])
+    )
 
 
 @pytest.mark.parametrize("spec", SPECS, ids=str)
@@ -94,6 +105,9 @@ POOLS = {
     "unfold, without gaps": lambda x: F.unfold(x, (4, 2), stride=(4, 2)),
     "fold": lambda x: F.fold(F.unfold(x, 3, padding=1) ** 2, IMAGE[2:], 3, padding=1),
     "fold, with gaps": lambda x: F.fold(F.unfold(x, 2, stride=3).cos(), IMAGE[2:], 2, stride=3),
+    "fold, with gaps wider than tiles": lambda x: F.fold(
+        F.unfold(x, 1, stride=7, padding=2) * 2, IMAGE[2:], 1, stride=7, padding=2
+    ),
     "adaptive mean": lambda x: F.adaptive_avg_pool2d(x, (7, 6)),
     "adaptive mean of more": lambda x: F.adaptive_avg_pool2d(x, (45, 31)),
     "mean without padding": lambda x: F.avg_pool2d(x, 3, 2, 1, count_include_pad=False),
@@ -106,10 +120,9 @@ POOLS = {
 @pytest.mark.parametrize("name", POOLS)
 def test_windows_need_neighbouring_rows_only(name, spec):
     runs = both_ways(POOLS[name], torch.randn(IMAGE), spec)
-    if "fold" in name:  # F.unfold's result has rows and columns in one dimension, [h*w]
-        return
-    for kinds, _ in runs:
-        assert not kinds & GATHERS
+    if "fold" not in name:  # F.unfold's result has rows and columns in one dimension, [h*w]
+        for kinds, _ in runs:
+            assert kinds == {"exchange"}
 
 
 def test_patches_of_a_signal_cut_by_rows_stay_cut_by_rows():
@@ -152,7 +165,7 @@ def test_other_types(dtype):
 
 
 def test_integers():
-    """Rounded where they are interpolated, so gathered; borders only move them."""
+    """Rounded where they are interpolated, so not taken apart; borders only move them."""
     mesh = spmd.make_mesh((4, 2), ("x", "y"))
     image = torch.randint(0, 255, IMAGE, dtype=torch.uint8)
     marked = spmd.mark_sharding(image.to("spmd"), mesh, SPECS[0])
@@ -166,13 +179,62 @@ def test_integers():
 
 def test_ratios_that_are_no_small_fraction_gather():
     image, scale = torch.randn(IMAGE), 2**0.5
-    both_ways(lambda x: F.interpolate(x, scale_factor=scale, mode="bilinear"), image, SPECS[0])
+    runs = both_ways(partial(F.interpolate, scale_factor=scale, mode="bilinear"), image, SPECS[1])
+    assert all(kinds & GATHERS for kinds, _ in runs)
 
 
-@pytest.mark.parametrize("size", range(33, 100))
-def test_nearest_is_what_rounding_makes_it(size):
-    signal = torch.randn(1, 1, 41)
-    both_ways(partial(F.interpolate, size=size, mode="nearest"), signal, (None, None, "x"))
+# Sizes for which aten's rounded product is on the other side of a whole number, and some for which
+# it is not.
+ROUNDED = [(2, 82), (3, 123), (4, 82), (6, 74), (8, 82), (4, 41), (4, 61), (41, 33), (41, 60)]
+
+
+@pytest.mark.parametrize("sizes", ROUNDED, ids=str)
+@pytest.mark.parametrize("mode", ["nearest", "nearest-exact"])
+def test_nearest_is_what_rounding_makes_it(mode, sizes):
+    signal = torch.randn(1, 1, sizes[0])
+    both_ways(partial(F.interpolate, size=sizes[1], mode=mode), signal, (None, None, "x"))
+
+
+@pytest.mark.parametrize("spec", SPECS, ids=str)
+@pytest.mark.parametrize("scale", [1.05, (1.05, 1.7), 2.1], ids=str)
+@pytest.mark.parametrize("mode", ["bilinear", "bicubic", "nearest", "nearest-exact"])
+def test_scales_that_the_kernels_pass_over(mode, scale, spec):
+    """With sizes that are equal, or twice as large, some of aten's kernels look at nothing else."""
+    for size in (5, 10):
+        image = torch.randn(2, 3, size, size)
+        both_ways(partial(F.interpolate, scale_factor=scale, mode=mode), image, spec)
+        if mode.startswith("bi"):
+            how = dict(mode=mode, antialias=True)
+            both_ways(partial(F.interpolate, scale_factor=scale, **how), image, spec)
+
+
+@pytest.mark.parametrize("mode", ["bilinear", "bicubic"])
+def test_antialiasing_of_narrow_tiles(mode):
+    image, how = torch.randn(1, 1, 5, 5), dict(mode=mode, antialias=True)
+    both_ways(partial(F.interpolate, size=(19, 5), **how), image, (None, None, None, "x"))
+    image = torch.randn(2, 3, 12, 3)
+    both_ways(partial(F.interpolate, size=(27, 24), **how), image, (None, None, None, ("x", "y")))
+
+
+INFINITE = {
+    "corners": partial(F.interpolate, size=(31, 4), mode="bilinear", align_corners=True),
+    "nearest": partial(F.interpolate, size=(24, 4), mode="nearest"),
+    "reflect": partial(F.pad, pad=(0, 0, 2, 2), mode="reflect"),
+}
+
+
+@pytest.mark.parametrize("name", INFINITE)
+def test_what_is_infinite_stays_where_it_is(name):
+    mesh, spec = spmd.make_mesh((4,), ("x",)), (None, None, "x", None)
+    image = torch.rand(1, 1, 16, 4)
+    host = image.clone().requires_grad_()
+    expected = INFINITE[name](host)
+    grad = torch.rand_like(expected)
+    grad[:, :, 0] = torch.inf
+    expected.backward(grad)
+    marked = spmd.mark_sharding(image.to("spmd"), mesh, spec).requires_grad_()
+    INFINITE[name](marked).backward(spmd.mark_sharding(grad.to("spmd"), mesh, spec))
+    assert torch.isfinite(marked.grad.cpu())[torch.isfinite(host.grad)].all()
 
 
 @pytest.mark.parametrize("rank", [1, 3])

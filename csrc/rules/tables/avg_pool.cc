@@ -160,8 +160,9 @@ absl::StatusOr<std::vector<ValueId>> AvgPoolByDimension(Builder& b, const OpCall
                          /*backward=*/false);
 }
 
-absl::StatusOr<std::vector<ValueId>> AvgPoolBackwardAsConvolution(
-    Builder& b, const OpCall& call, absl::Span<const ValueId> operands, int rank) {
+absl::StatusOr<std::vector<ValueId>> AvgPoolBackwardInCoreOps(Builder& b, const OpCall& call,
+                                                              absl::Span<const ValueId> operands,
+                                                              int rank) {
   if (!HasOneDivisor(call, call.results[0].dims, call.operand(0).dims, rank)) {
     return PoolByDimension(b, call, operands[0], call.results[0].dims, call.operand(0).dims, rank,
                            /*backward=*/true);

@@ -24,7 +24,7 @@ absl::StatusOr<std::vector<ir::ValueId>> AvgPoolByDimension(Builder& b, const Op
 // index); else spatial dimensions are whole, and when cut it is the input gradient of a convolution
 // with a constant kernel, or goes dimension by dimension, too.
 absl::StatusOr<OpFactors> AvgPoolBackwardFactors(const OpCall& call, int rank);
-absl::StatusOr<std::vector<ir::ValueId>> AvgPoolBackwardAsConvolution(
+absl::StatusOr<std::vector<ir::ValueId>> AvgPoolBackwardInCoreOps(
     Builder& b, const OpCall& call, absl::Span<const ir::ValueId> operands, int rank);
 
 // adaptive_avg_pool(self) and its gradient (grad, self): self is (window index) along a dimension

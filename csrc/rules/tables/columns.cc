@@ -50,7 +50,11 @@ OpFactors WindowFactors(const OpCall& call, bool columns_are_result) {
   f.OverOperand(0, channels, channel);
   f.OverResult(channels, channel);
   const int point = f.AddWhole(KernelPoints(call));
-  columns_are_result ? f.OverResult(channels, point) : f.OverOperand(0, channels, point);
+  if (columns_are_result) {
+    f.OverResult(channels, point);
+  } else {
+    f.OverOperand(0, channels, point);
+  }
   for (int i = 0; i < kSpatial; ++i) {
     const int d = channels + 1 + i;
     const int factor = f.Add(call.results[0].dims[d]);

@@ -39,7 +39,7 @@ template <int Rank>
 Rule AvgPoolBackward(absl::string_view op) {
   return Computed(op, OfRank<Rank, AvgPoolBackwardFactors>)
       .Jointly({0})
-      .Decomposes(DecomposeOfRank<Rank, AvgPoolBackwardAsConvolution>);
+      .Decomposes(DecomposeOfRank<Rank, AvgPoolBackwardInCoreOps>);
 }
 template <int Rank>
 Rule AdaptiveAvgPool(absl::string_view op) {

@@ -26,8 +26,8 @@ Resampling ResamplingOf(const OpCall& call) {
 
 // a where `distance` is 0 or less, else b. Requires: 0 <= a <= b < 2^31.
 Expr WhereNear(const Expr& distance, const Expr& a, const Expr& b) {
-  constexpr int64_t kFar = int64_t{1} << 31;
-  return Min(a + Max(distance, 0) * kFar, b);
+  constexpr int64_t kBeyond = int64_t{1} << 31;
+  return Min(a + Max(distance, 0) * kBeyond, b);
 }
 
 using NeededFn = ExprInterval (Resampling::*)(const ExprInterval&) const;

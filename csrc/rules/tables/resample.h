@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Ops along one dimension in which every output looks at a few inputs near its own position, at any
-// ratio of whole numbers: interpolation, means, borders that
-// repeat the image. aten's kernels count
+// ratio of whole numbers: interpolation, means, borders that repeat the image. aten's kernels count
 // positions from the first row that they see, so their dimensions are whole where they change; when
 // cut they become spmd::resample, which is told where its tile lies.
 //
@@ -22,7 +21,7 @@
 namespace spmd::rules {
 
 struct Resampling {
-  // What an input counts and what inputs outside stand for. nearest, nearest_exact, linear, cubic:
+  // What an input counts and what inputs outside stand for. nearest, linear, cubic:
   // the nearest one inside. reflect: the one as far inside, the outermost not repeated. linear_aa,
   // cubic_aa, mean: nothing, the others count more.
   std::string filter;

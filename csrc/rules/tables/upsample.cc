@@ -5,6 +5,7 @@
 #include <array>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "csrc/rules/tables/call_factors.h"
 #include "csrc/rules/tables/sliding.h"
 
@@ -57,10 +58,18 @@ const char* ScaleName(int i, int rank) {
   return rank == 1 ? "scales" : kNames[3 - rank + i];
 }
 
+double GivenScale(const OpCall& call, int i, int rank) {
+  if (call.attrs().GetBoolOr("align_corners", false)) return 0;
+  return std::max(call.attrs().GetDoubleOr(ScaleName(i, rank), 0), 0.0);
+}
+
+bool IsAntialiased(const OpCall& call) { return absl::StrContains(call.op, "_aa"); }
+
 bool KeepsDimension(const OpCall& call, int i, int rank, int64_t in, int64_t out) {
-  const double scale = call.attrs().GetDoubleOr(ScaleName(i, rank), 1);
-  return in == out &&
-         (scale == 1 || !(scale > 0) || call.attrs().GetBoolOr("align_corners", false));
+  if (in != out) return false;
+  const double scale = GivenScale(call, i, rank);
+  const bool linear = absl::StrContains(call.op, "linear") && !IsAntialiased(call);
+  return scale == 0 || scale == 1 || linear;
 }
 
 absl::StatusOr<OpFactors> InterpolateFactors(const OpCall& call, int rank) {
@@ -69,7 +78,7 @@ absl::StatusOr<OpFactors> InterpolateFactors(const OpCall& call, int rank) {
   for (int i = 0; i < rank; ++i) {
     const int d = leading + i;
     const int64_t operand = call.operand(0).dims[d], result = call.results[0].dims[d];
-    if (KeepsDimension(call, i, rank, operand, result)) {
+    if (KeepsDimension(call, i, rank, operand, result) && !IsAntialiased(call)) {
       f.Pass(d, d);
     } else {
       f.OverOperand(0, d, f.AddWhole(operand));

@@ -13,7 +13,13 @@ namespace spmd::rules {
 
 // "scales_h" and the like: the attribute of spatial dimension i of `rank`.
 const char* ScaleName(int i, int rank);
-// Is spatial dimension i left as it is by an op that makes `out` indices of `in`?
+// Outputs per input along it where aten is given that, apart from the sizes; else 0.
+double GivenScale(const OpCall& call, int i, int rank);
+// Images whose rows or columns are one element wide are computed wrongly by aten (2.13), so that no
+// dimension may be cut.
+bool IsAntialiased(const OpCall& call);
+// Is spatial dimension i left as it is by an op that makes `out` indices of `in`? Linear ones do so
+// whatever scale is given.
 bool KeepsDimension(const OpCall& call, int i, int rank, int64_t in, int64_t out);
 
 // Linear and cubic; the same for the gradient.
@@ -28,9 +34,10 @@ absl::StatusOr<std::vector<TensorType>> UpsampleBackwardTypes(const OpCall& call
 Attributes LocalUpsampleBackward(const OpCall& call, const OpFactors& factors,
                                  const CutFactors& cut, int rank);
 
-// One dimension after the other where several change, else spmd::resample (resample.h). Half
-// precision is computed in single, as aten does. No values where the ratio is no small fraction,
-// where rounding decides which input is nearest, or where results are rounded to integers.
+// One dimension after the other where several change, and one by spmd::resample (resample.h). Half
+// precision is computed in single. No values where a scale is given that is no small fraction, or
+// that aten passes over for some sizes, where rounding decides which input is nearest, or where
+// results are rounded to integers.
 absl::StatusOr<std::vector<ir::ValueId>> UpsampleByDimension(Builder& b, const OpCall& call,
                                                              absl::Span<const ir::ValueId> operands,
                                                              int rank);

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
 #include "csrc/rules/builder.h"
 #include "csrc/rules/tables/decompositions.h"
 #include "csrc/rules/tables/resample.h"
@@ -18,43 +19,51 @@ namespace {
 using ir::ValueId;
 using Sizes = std::vector<int64_t>;
 
-struct Ratio {
-  int64_t in, out;
+struct Fraction {
+  int64_t numerator, denominator;
 };
 
-// `value` as a fraction of small numbers that is the same double.
-std::optional<Ratio> AsFraction(double value) {
+// `value` as a fraction of small numbers, to the last bits of a double.
+std::optional<Fraction> AsFraction(double value) {
   constexpr int64_t kLargest = 4096;
   if (!(value > 0) || value > kLargest) return std::nullopt;
-  for (int64_t out = 1; out <= kLargest; ++out) {
-    const double in = std::round(value * static_cast<double>(out));
-    if (in >= 1 && std::abs(in / static_cast<double>(out) - value) <=
-                       2 * std::numeric_limits<double>::epsilon() * value) {
-      return Ratio{static_cast<int64_t>(in), out};
+  for (int64_t denominator = 1; denominator <= kLargest; ++denominator) {
+    const double numerator = std::round(value * static_cast<double>(denominator));
+    if (numerator >= 1 && std::abs(numerator / static_cast<double>(denominator) - value) <=
+                              2 * std::numeric_limits<double>::epsilon() * value) {
+      return Fraction{static_cast<int64_t>(numerator), denominator};
     }
   }
   return std::nullopt;
 }
 
-// Inputs per output along spatial dimension i, when a scale is given: aten believes it.
-std::optional<Ratio> RatioOf(const OpCall& call, int i, int rank, int64_t in, int64_t out) {
-  const double scale = call.attrs().GetDoubleOr(ScaleName(i, rank), 0);
-  if (!(scale > 0)) return Ratio{in, out};
-  const std::optional<Ratio> inverse = AsFraction(scale);
+// Inputs per output along spatial dimension i.
+std::optional<Fraction> RatioOf(const OpCall& call, int i, int rank, int64_t in, int64_t out) {
+  if (call.attrs().GetBoolOr("align_corners", false)) return Fraction{in - 1, out - 1};
+  const double scale = GivenScale(call, i, rank);
+  if (scale == 0) return Fraction{in, out};
+  const std::optional<Fraction> inverse = AsFraction(scale);
   if (!inverse) return std::nullopt;
-  return Ratio{inverse->out, inverse->in};
+  return Fraction{inverse->denominator, inverse->numerator};
+}
+
+// aten copies, or doubles, by the sizes alone: forward, backward or both, as the memory lies.
+bool PassesOverScale(const OpCall& call, int i, int rank, int64_t in, int64_t out) {
+  const double scale = GivenScale(call, i, rank);
+  if (scale == 0) return false;
+  const bool nearest = absl::StrContains(call.op, "nearest");
+  return (in == out && !KeepsDimension(call, i, rank, in, out)) ||
+         (nearest && out == 2 * in && scale != 2);
 }
 
 // aten rounds the ratio and the product, in single or double precision, before it rounds down.
-bool RoundsAsExact(const Resampling& r, const OpCall& call, int i, int rank, int64_t in,
-                   int64_t out) {
-  const double given = call.attrs().GetDoubleOr(ScaleName(i, rank), 0);
-  const double scale = given > 0 ? 1.0 / given : static_cast<double>(in) / static_cast<double>(out);
-  const float single =
-      given > 0 ? static_cast<float>(scale) : static_cast<float>(in) / static_cast<float>(out);
-  const double shift = r.filter == "nearest_exact" ? 0.5 : 0;
-  for (int64_t o = 0; o < out; ++o) {
-    const double by_double = std::floor((static_cast<double>(o) + shift) * scale);
+bool RoundsAsExact(const Resampling& r, double scale, double shift) {
+  const double per_output =
+      scale > 0 ? 1.0 / scale : static_cast<double>(r.num_in) / static_cast<double>(r.num_out);
+  const float single = scale > 0 ? static_cast<float>(per_output)
+                                 : static_cast<float>(r.num_in) / static_cast<float>(r.num_out);
+  for (int64_t o = 0; o < r.num_out; ++o) {
+    const double by_double = std::floor((static_cast<double>(o) + shift) * per_output);
     const float by_single =
         std::floor((static_cast<float>(o) + static_cast<float>(shift)) * single);
     const int64_t exact = r.First(o);
@@ -66,19 +75,17 @@ bool RoundsAsExact(const Resampling& r, const OpCall& call, int i, int rank, int
 }
 
 std::string FilterOf(absl::string_view op) {
-  if (absl::StrContains(op, "nearest_exact")) return "nearest_exact";
   if (absl::StrContains(op, "nearest")) return "nearest";
-  const bool antialias = absl::StrContains(op, "_aa");
-  if (absl::StrContains(op, "bicubic")) return antialias ? "cubic_aa" : "cubic";
-  return antialias ? "linear_aa" : "linear";
+  return absl::StrCat(absl::StrContains(op, "bicubic") ? "cubic" : "linear",
+                      absl::StrContains(op, "_aa") ? "_aa" : "");
 }
 
 std::optional<Resampling> ResamplingOf(const OpCall& call, int i, int rank, int64_t in,
                                        int64_t out) {
-  std::optional<Ratio> ratio = RatioOf(call, i, rank, in, out);
-  const bool corners = call.attrs().GetBoolOr("align_corners", false);
-  if (corners) ratio = Ratio{in - 1, out - 1};
-  if (in == 0 || out == 0 || !ratio || ratio->in < 1 || ratio->out < 1) return std::nullopt;
+  const std::optional<Fraction> ratio = RatioOf(call, i, rank, in, out);
+  if (in == 0 || out == 0 || !ratio || ratio->numerator < 1 || ratio->denominator < 1) {
+    return std::nullopt;
+  }
   const auto [p, q] = *ratio;
   Resampling r{FilterOf(call.op), 2 * p, 0, 0, 2 * q, in, out};
   if (absl::EndsWith(r.filter, "_aa")) {
@@ -86,11 +93,13 @@ std::optional<Resampling> ResamplingOf(const OpCall& call, int i, int rank, int6
     const int64_t half = (r.filter == "cubic_aa" ? 2 : 1) * 2 * std::max(p, q);
     r.start = p + q - half;
     r.stop = p + q + half;
-  } else if (r.filter == "nearest" || r.filter == "nearest_exact") {
-    r.start = r.filter == "nearest" ? 0 : p;
+  } else if (r.filter == "nearest") {
+    const bool middle = absl::StrContains(call.op, "nearest_exact");
+    r.start = middle ? p : 0;
     r.stop = r.start + r.unit;
-    if (!RoundsAsExact(r, call, i, rank, in, out)) return std::nullopt;
+    if (!RoundsAsExact(r, GivenScale(call, i, rank), middle ? 0.5 : 0)) return std::nullopt;
   } else {
+    const bool corners = call.attrs().GetBoolOr("align_corners", false);
     const int64_t position = corners ? 0 : p - q;
     // The second of two is not looked at where the position is a whole number.
     r.start = r.filter == "cubic" ? position - r.unit : position;
@@ -122,11 +131,14 @@ absl::StatusOr<std::vector<ValueId>> ByDimension(Builder& b, const OpCall& call,
   const int leading = static_cast<int>(in.size()) - rank;
   std::vector<int> changed;
   for (int i = 0; i < rank; ++i) {
-    if (!KeepsDimension(call, i, rank, in[leading + i], out[leading + i])) changed.push_back(i);
+    const int d = leading + i;
+    if (PassesOverScale(call, i, rank, in[d], out[d])) return std::vector<ValueId>{};
+    if (!KeepsDimension(call, i, rank, in[d], out[d])) changed.push_back(i);
   }
+  const bool at_once = changed.size() == 1 || IsAntialiased(call);
   ValueId value = Upcast(b, x);
   for (int i : changed) {
-    std::optional<ValueId> next = one(value, i, leading + i, /*alone=*/changed.size() == 1);
+    std::optional<ValueId> next = one(value, i, leading + i, at_once);
     if (!next) return std::vector<ValueId>{};
     value = *next;
   }
@@ -140,8 +152,8 @@ absl::StatusOr<std::vector<ValueId>> UpsampleByDimension(Builder& b, const OpCal
                                                          int rank) {
   const Dims& in = call.operand(0).dims;
   const Dims& out = call.results[0].dims;
-  const auto one = [&](ValueId x, int i, int d, bool alone) -> std::optional<ValueId> {
-    if (!alone) {
+  const auto one = [&](ValueId x, int i, int d, bool resamples) -> std::optional<ValueId> {
+    if (!resamples) {
       Dims dims = b.type(x).dims;
       dims[d] = out[d];
       return b.Call(call.op, {x}, OnlyDimension(call, i, rank, dims));
@@ -158,8 +170,8 @@ absl::StatusOr<std::vector<ValueId>> UpsampleBackwardByDimension(Builder& b, con
                                                                  int rank) {
   const Dims& in = call.results[0].dims;
   const Dims& out = call.operand(0).dims;
-  const auto one = [&](ValueId grad, int i, int d, bool alone) -> std::optional<ValueId> {
-    if (!alone) {
+  const auto one = [&](ValueId grad, int i, int d, bool resamples) -> std::optional<ValueId> {
+    if (!resamples) {
       const Dims fine = b.type(grad).dims;
       Dims coarse = fine;
       coarse[d] = in[d];

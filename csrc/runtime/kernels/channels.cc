@@ -23,9 +23,10 @@ std::tuple<Tensor, Tensor> ChannelProducts(const Tensor& grad, const Tensor& x,
                                            const Tensor& mean) {
   if (x.is_meta()) return {at::empty_like(mean), at::empty_like(mean)};
   if (x.numel() == 0) return {at::zeros_like(mean), at::zeros_like(mean)};
-  auto [none, product, sum] = at::native_batch_norm_backward(
-      grad, x, {}, {}, {}, mean, at::ones_like(mean), /*train=*/true, /*eps=*/0,
-      /*output_mask=*/{false, true, true});
+  const Tensor one = at::ones_like(mean);
+  auto [none, product, sum] =
+      at::native_batch_norm_backward(grad, x, one, {}, {}, mean, one, /*train=*/true, /*eps=*/0,
+                                     /*output_mask=*/{false, true, true});
   return {sum, product};
 }
 

@@ -5,6 +5,8 @@
 #include <ATen/ops/im2col.h>
 #include <ATen/ops/zeros.h>
 
+#include <algorithm>
+
 #include "csrc/runtime/kernels/kernels.h"
 
 namespace spmd::runtime::kernels {
@@ -39,20 +41,25 @@ Tensor Col2Im(const Tensor& columns, IntArrayRef size, IntArrayRef kernel_size,
   const Sizes sizes = Resized(columns, columns.size(-3) / (kernel_size[0] * kernel_size[1]), size);
   if (columns.is_meta()) return at::empty(sizes, columns.options());
   if (columns.numel() == 0) return at::zeros(sizes, columns.options());
-  // All that the columns cover, without padding; then what is wanted of it.
-  Sizes covered, crop;
+  // All that the columns cover, without padding; then what is wanted of it. A tile may lie in a gap
+  // between windows or in the padding, where there is nothing.
+  Sizes covered;
   for (int d = 0; d < 2; ++d) {
     covered.push_back((columns.size(d - 2) - 1) * stride[d] + (kernel_size[d] - 1) * dilation[d] +
                       1);
   }
+  Tensor image = at::col2im(columns.flatten(-2), covered, kernel_size, dilation, {0, 0}, stride);
+  Sizes outside;
   for (int d : {1, 0}) {
     const int64_t begin = padding[d] + crop_start[d];
-    crop.push_back(-begin);
-    crop.push_back(begin + size[d] - covered[d]);
+    const int64_t from = std::clamp<int64_t>(begin, 0, covered[d]);
+    const int64_t to = std::clamp<int64_t>(begin + size[d], from, covered[d]);
+    image = image.narrow(d - 2, from, to - from);
+    const int64_t before = std::clamp<int64_t>(-begin, 0, size[d]);
+    outside.push_back(before);
+    outside.push_back(size[d] - before - (to - from));
   }
-  const Tensor image =
-      at::col2im(columns.flatten(-2), covered, kernel_size, dilation, {0, 0}, stride);
-  return at::constant_pad_nd(image, crop, 0);
+  return at::constant_pad_nd(image, outside, 0);
 }
 
 }  // namespace spmd::runtime::kernels

@@ -141,7 +141,7 @@ Tensor MaxPoolDInput(const Tensor& grad, const Tensor& indices, IntArrayRef inpu
 
 // resample.cc. Interpolation or a border along `dim` and its gradient, of a part of num_in inputs
 // that begins at `from`, to `size` outputs from `offset` on (for the gradient, the other way
-// round). `filter`: nearest, nearest_exact, reflect, mean, linear, cubic, linear_aa, cubic_aa.
+// round). `filter`: nearest, reflect, mean, linear, cubic, linear_aa, cubic_aa.
 // csrc/rules/tables/resample.h says which inputs an output looks at. Results are as precise as the
 // operand.
 Tensor Resample(const Tensor& input, int64_t dim, c10::string_view filter, int64_t step,

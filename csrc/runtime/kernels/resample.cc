@@ -56,7 +56,7 @@ Filter FilterOf(c10::string_view name) {
   if (name == "cubic_aa") return {[](double x) { return Cubic(x, -0.5); }, true, 2};
   if (name == "mean") return {[](double) { return 1.0; }, true, 0};
   if (name == "reflect") return {[](double) { return 1.0; }, false, 0, true};
-  TORCH_CHECK(name == "nearest" || name == "nearest_exact", "spmd resample: no filter ", name);
+  TORCH_CHECK(name == "nearest", "spmd resample: no filter ", name);
   return {[](double) { return 1.0; }, false, 0};
 }
 
@@ -90,35 +90,45 @@ Taps TapsOf(int64_t output, const Filter& filter, const Resampling& r) {
   return taps;
 }
 
-// Row i of the result along `dim` is the sum of rows of x, by taps[i].
+// Row i of the result along `dim` is the sum of rows of x, by taps[i]; a row that is not among them
+// is not touched, whatever is in it.
 Tensor Combined(const Tensor& x, int64_t dim, const std::vector<Taps>& taps) {
   const auto n = static_cast<int64_t>(taps.size());
   size_t most = 0;
   for (const Taps& t : taps) most = std::max(most, t.size());
-  if (most == 0 || x.size(dim) == 0) {
-    std::vector<int64_t> sizes = x.sizes().vec();
-    sizes[dim] = n;
-    return at::zeros(sizes, x.options());
-  }
-  std::vector<int64_t> broadcast(x.dim(), 1);
-  broadcast[dim] = n;
+  std::vector<int64_t> sizes = x.sizes().vec();
+  sizes[dim] = n;
   Tensor sum;
   for (size_t k = 0; k < most; ++k) {
-    std::vector<int64_t> rows(n, 0);
-    std::vector<double> weights(n, 0);
+    std::vector<int64_t> to, from;
+    std::vector<double> weights;
+    bool copies = true;
     for (int64_t i = 0; i < n; ++i) {
       if (k >= taps[i].size()) continue;
-      rows[i] = taps[i][k].input;
-      weights[i] = taps[i][k].weight;
+      to.push_back(i);
+      from.push_back(taps[i][k].input);
+      weights.push_back(taps[i][k].weight);
+      copies = copies && weights.back() == 1;
     }
-    const Tensor picked = x.index_select(dim, at::tensor(rows, x.options().dtype(at::kLong)));
-    const bool all_one =
-        std::all_of(weights.begin(), weights.end(), [](double w) { return w == 1; });
-    if (most == 1 && all_one) return picked;
-    const Tensor weight = at::tensor(weights, x.options()).view(broadcast);
-    sum = sum.defined() ? sum.addcmul_(picked, weight) : picked.mul(weight);
+    const auto indices = [&](const std::vector<int64_t>& list) {
+      return at::tensor(list, x.options().dtype(at::kLong));
+    };
+    const bool all = static_cast<int64_t>(to.size()) == n;
+    Tensor part = x.index_select(dim, indices(from));
+    if (!copies) {
+      std::vector<int64_t> broadcast(x.dim(), 1);
+      broadcast[dim] = static_cast<int64_t>(to.size());
+      part.mul_(at::tensor(weights, x.options()).view(broadcast));
+    }
+    if (all) {
+      sum = sum.defined() ? sum.add_(part) : part;
+      continue;
+    }
+    if (!sum.defined()) sum = at::zeros(sizes, x.options());
+    const Tensor rows = indices(to);
+    sum.index_copy_(dim, rows, part.add_(sum.index_select(dim, rows)));
   }
-  return sum;
+  return sum.defined() ? sum : at::zeros(sizes, x.options());
 }
 
 }  // namespace
