@@ -69,13 +69,8 @@ OpFactors WindowFactors(const OpCall& call, bool columns_are_result) {
 
 Attributes LocalSizes(const OpCall& call, const OpFactors& factors, const CutFactors& cut,
                       absl::string_view name) {
-  std::vector<Expr> sizes;
-  for (int d = call.results[0].rank() - kSpatial; d < call.results[0].rank(); ++d) {
-    sizes.push_back(IsCut(factors.results[0][d], cut) ? Expr::Size(Result(0), d)
-                                                      : Expr(call.results[0].dims[d]));
-  }
   Attributes local = call.attrs();
-  local.Set(name, ToAttr(sizes));
+  local.Set(name, LocalSpatialSizes(call, factors, cut, Result(0), kSpatial));
   local.Set("padding", LocalPadding(call, factors, cut, 0, kSpatial));
   return local;
 }
@@ -99,7 +94,7 @@ ValuesOrStatus Col2ImByPosition(Builder& b, const ir::Graph& from, const ir::Nod
   const ir::ValueId placed =
       b.View(operands[0], WithTrailing(columns, columns.size() - 1, PositionsOf(call, image)));
   Attributes attrs = WindowLists(call);
-  attrs.Set("size", Sizes(image.end() - kSpatial, image.end()));
+  attrs.Set("size", SpatialSizes(image, kSpatial));
   attrs.Set("crop_start", Sizes(kSpatial, 0));
   return Values{b.Call("spmd::col2im", {placed}, std::move(attrs))};
 }
@@ -109,12 +104,8 @@ absl::StatusOr<OpFactors> Im2ColFactors(const OpCall& call) {
 }
 
 absl::StatusOr<std::vector<TensorType>> Im2ColTypes(const OpCall& call) {
-  TensorType type = call.operand(0);
-  const size_t channels = type.dims.size() - kSpatial - 1;
-  type.dims[channels] *= KernelPoints(call);
-  for (int i = 0; i < kSpatial; ++i) {
-    type.dims[channels + 1 + i] = call.attrs().GetInts("output_size")[i];
-  }
+  TensorType type = WithSpatialSizes(call.operand(0), call.attrs().GetInts("output_size"));
+  type.dims[type.dims.size() - kSpatial - 1] *= KernelPoints(call);
   return std::vector<TensorType>{std::move(type)};
 }
 
@@ -127,10 +118,8 @@ absl::StatusOr<OpFactors> Col2ImFactors(const OpCall& call) {
 }
 
 absl::StatusOr<std::vector<TensorType>> Col2ImTypes(const OpCall& call) {
-  TensorType type = call.operand(0);
-  const size_t channels = type.dims.size() - kSpatial - 1;
-  type.dims[channels] /= KernelPoints(call);
-  for (int i = 0; i < kSpatial; ++i) type.dims[channels + 1 + i] = call.attrs().GetInts("size")[i];
+  TensorType type = WithSpatialSizes(call.operand(0), call.attrs().GetInts("size"));
+  type.dims[type.dims.size() - kSpatial - 1] /= KernelPoints(call);
   return std::vector<TensorType>{std::move(type)};
 }
 

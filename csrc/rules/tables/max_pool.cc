@@ -13,22 +13,13 @@ namespace {
 
 using ir::ValueId;
 
-std::vector<int64_t> Spatial(const Dims& dims, int rank) {
-  return std::vector<int64_t>(dims.end() - rank, dims.end());
-}
-
 int PlaneRank(const OpCall& call) { return static_cast<int>(call.attrs().GetInts("plane").size()); }
 
 Attributes WithPlane(Attributes attrs, const OpCall& call, int rank, const Dims& plane) {
   for (const auto& [name, value] : PoolLists(call, rank)) attrs.Set(name, value);
   attrs.Set("offset", std::vector<int64_t>(rank, 0));
-  attrs.Set("plane", Spatial(plane, rank));
+  attrs.Set("plane", SpatialSizes(plane, rank));
   return attrs;
-}
-
-TensorType SpatialReplaced(TensorType type, const std::vector<int64_t>& sizes) {
-  std::copy(sizes.begin(), sizes.end(), type.dims.end() - static_cast<int64_t>(sizes.size()));
-  return type;
 }
 
 // "offset" moved on by `by(d, i)` along each spatial dimension d = leading + i that is cut.
@@ -57,7 +48,7 @@ absl::StatusOr<OpFactors> MaxPoolWithIndicesFactors(const OpCall& call, int rank
 
 absl::StatusOr<std::vector<ValueId>> MaxPoolByOffset(Builder& b, const OpCall& call,
                                                      absl::Span<const ValueId> operands, int rank) {
-  Attributes attrs = {{"output_size", Spatial(call.results[0].dims, rank)}};
+  Attributes attrs = {{"output_size", SpatialSizes(call.results[0].dims, rank)}};
   return b.CallAll("spmd::max_pool", {operands[0]},
                    WithPlane(std::move(attrs), call, rank, call.operand(0).dims));
 }
@@ -65,7 +56,7 @@ absl::StatusOr<std::vector<ValueId>> MaxPoolByOffset(Builder& b, const OpCall& c
 absl::StatusOr<std::vector<ValueId>> MaxPoolBackwardByOffset(Builder& b, const OpCall& call,
                                                              absl::Span<const ValueId> operands,
                                                              int rank) {
-  Attributes attrs = {{"input_size", Spatial(call.operand(1).dims, rank)}};
+  Attributes attrs = {{"input_size", SpatialSizes(call.operand(1).dims, rank)}};
   return b.CallAll("spmd::max_pool_dinput", {operands[0], operands[2]},
                    WithPlane(std::move(attrs), call, rank, call.operand(1).dims));
 }
@@ -86,7 +77,7 @@ absl::StatusOr<OpFactors> MaxPoolFactors(const OpCall& call) {
 }
 
 absl::StatusOr<std::vector<TensorType>> MaxPoolTypes(const OpCall& call) {
-  const TensorType out = SpatialReplaced(call.operand(0), call.attrs().GetInts("output_size"));
+  const TensorType out = WithSpatialSizes(call.operand(0), call.attrs().GetInts("output_size"));
   return std::vector<TensorType>{out, {DType::kI64, out.dims}};
 }
 
@@ -117,19 +108,13 @@ absl::StatusOr<OpFactors> MaxPoolDInputFactors(const OpCall& call) {
 
 absl::StatusOr<std::vector<TensorType>> MaxPoolDInputTypes(const OpCall& call) {
   return std::vector<TensorType>{
-      SpatialReplaced(call.operand(0), call.attrs().GetInts("input_size"))};
+      WithSpatialSizes(call.operand(0), call.attrs().GetInts("input_size"))};
 }
 
 Attributes LocalMaxPoolDInput(const OpCall& call, const OpFactors& factors, const CutFactors& cut) {
   const int rank = PlaneRank(call);
-  const int leading = call.results[0].rank() - rank;
-  std::vector<Expr> size;
-  for (int d = leading; d < leading + rank; ++d) {
-    size.push_back(IsCut(factors.results[0][d], cut) ? Expr::Size(Result(0), d)
-                                                     : Expr(call.results[0].dims[d]));
-  }
   Attributes local = call.attrs();
-  local.Set("input_size", ToAttr(size));
+  local.Set("input_size", LocalSpatialSizes(call, factors, cut, Result(0), rank));
   local.Set("offset",
             LocalOffset(call, factors, cut, [](int d, int) { return Expr::Start(Result(0), d); }));
   return local;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "csrc/rules/tables/sliding.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "csrc/util/status.h"
@@ -82,16 +83,32 @@ absl::StatusOr<OpFactors> SpatialWholeFactors(const OpCall& call, int rank) {
   return f.Take();
 }
 
+std::vector<int64_t> SpatialSizes(const Dims& dims, int rank) {
+  return {dims.end() - rank, dims.end()};
+}
+
+TensorType WithSpatialSizes(TensorType type, const std::vector<int64_t>& sizes) {
+  std::copy(sizes.begin(), sizes.end(), type.dims.end() - static_cast<int64_t>(sizes.size()));
+  return type;
+}
+
+Attr LocalSpatialSizes(const OpCall& call, const OpFactors& factors, const CutFactors& cut,
+                       TensorRef tensor, int rank) {
+  const bool is_operand = tensor.kind == TensorRef::Kind::kOperand;
+  const Dims& dims = is_operand ? call.operand(tensor.index).dims : call.results[tensor.index].dims;
+  const TensorFactors& over =
+      is_operand ? factors.operands[tensor.index] : factors.results[tensor.index];
+  std::vector<Expr> sizes;
+  for (int d = static_cast<int>(dims.size()) - rank; d < static_cast<int>(dims.size()); ++d) {
+    sizes.push_back(IsCut(over[d], cut) ? Expr::Size(tensor, d) : Expr(dims[d]));
+  }
+  return ToAttr(sizes);
+}
+
 Attributes LocalOutputSize(const OpCall& call, const OpFactors& factors, const CutFactors& cut,
                            int rank) {
-  std::vector<Expr> size;
-  const int leading = call.results[0].rank() - rank;
-  for (int d = leading; d < leading + rank; ++d) {
-    size.push_back(IsCut(factors.results[0][d], cut) ? Expr::Size(Result(0), d)
-                                                     : Expr(call.results[0].dims[d]));
-  }
   Attributes local = call.attrs();
-  local.Set("output_size", ToAttr(size));
+  local.Set("output_size", LocalSpatialSizes(call, factors, cut, Result(0), rank));
   return local;
 }
 

@@ -79,6 +79,12 @@ absl::StatusOr<std::vector<ir::ValueId>> DecomposeOfRank(Builder& b, const ir::G
 
 // All dimensions but the last `rank` pass; those are whole.
 absl::StatusOr<OpFactors> SpatialWholeFactors(const OpCall& call, int rank);
+// The last `rank` sizes, and a type with others.
+std::vector<int64_t> SpatialSizes(const Dims& dims, int rank);
+TensorType WithSpatialSizes(TensorType type, const std::vector<int64_t>& sizes);
+// Those of the tile of an operand or result: expressions where it is cut.
+Attr LocalSpatialSizes(const OpCall& call, const OpFactors& factors, const CutFactors& cut,
+                       TensorRef tensor, int rank);
 // "output_size" with the sizes of a tile's last `rank` dimensions.
 Attributes LocalOutputSize(const OpCall& call, const OpFactors& factors, const CutFactors& cut,
                            int rank);

@@ -96,10 +96,8 @@ absl::StatusOr<OpFactors> NearestBackwardFactors(const OpCall& call, int rank) {
 }
 
 absl::StatusOr<std::vector<TensorType>> UpsampleTypes(const OpCall& call) {
-  const std::vector<int64_t>& size = call.attrs().GetInts("output_size");
-  TensorType type = call.operand(0);
-  std::copy(size.begin(), size.end(), type.dims.end() - static_cast<int64_t>(size.size()));
-  return std::vector<TensorType>{std::move(type)};
+  return std::vector<TensorType>{
+      WithSpatialSizes(call.operand(0), call.attrs().GetInts("output_size"))};
 }
 
 absl::StatusOr<std::vector<TensorType>> UpsampleBackwardTypes(const OpCall& call) {
@@ -110,12 +108,7 @@ absl::StatusOr<std::vector<TensorType>> UpsampleBackwardTypes(const OpCall& call
 Attributes LocalUpsampleBackward(const OpCall& call, const OpFactors& factors,
                                  const CutFactors& cut, int rank) {
   Attributes local = WithLocalDims(call, factors, cut, "input_size");
-  std::vector<Expr> size;
-  for (int d = call.operand(0).rank() - rank; d < call.operand(0).rank(); ++d) {
-    size.push_back(IsCut(factors.operands[0][d], cut) ? Expr::Size(Operand(0), d)
-                                                      : Expr(call.operand(0).dims[d]));
-  }
-  local.Set("output_size", ToAttr(size));
+  local.Set("output_size", LocalSpatialSizes(call, factors, cut, Operand(0), rank));
   return local;
 }
 

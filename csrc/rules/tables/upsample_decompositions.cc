@@ -11,6 +11,7 @@
 #include "csrc/rules/builder.h"
 #include "csrc/rules/tables/decompositions.h"
 #include "csrc/rules/tables/resample.h"
+#include "csrc/rules/tables/sliding.h"
 #include "csrc/rules/tables/upsample.h"
 
 namespace spmd::rules {
@@ -108,13 +109,10 @@ std::optional<Resampling> ResamplingOf(const OpCall& call, int i, int rank, int6
   return r;
 }
 
-// An attribute list of spatial sizes.
-Sizes Spatial(const Dims& dims, int rank) { return Sizes(dims.end() - rank, dims.end()); }
-
 // The call's attributes with only spatial dimension i changed.
 Attributes OnlyDimension(const OpCall& call, int i, int rank, const Dims& fine) {
   Attributes attrs = call.attrs();
-  attrs.Set("output_size", Spatial(fine, rank));
+  attrs.Set("output_size", SpatialSizes(fine, rank));
   for (int other = 0; other < rank; ++other) {
     if (other != i) attrs.Set(ScaleName(other, rank), NoneAttr{});
   }
