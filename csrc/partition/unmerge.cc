@@ -157,6 +157,26 @@ std::optional<ir::ValueId> Unmerger::Softmax(rules::Builder& builder, const ir::
   return MergeAgain(builder, *merge);
 }
 
+// Over the merged dimension, which then leaves nothing to merge again.
+std::optional<ir::ValueId> Unmerger::Sum(rules::Builder& builder, const ir::Node& node,
+                                         ir::ValueId v) {
+  const Merge* merge = Find(v);
+  if (merge == nullptr || node.attributes.GetBoolOr("keepdim", false)) return std::nullopt;
+  std::vector<int64_t> dims;
+  bool merged = false;
+  for (int64_t d : node.attributes.GetIntsOr("dim", {})) {
+    if (d < 0) d += builder.rank(v);
+    const int64_t own = d <= merge->first ? d : d + merge->count - 1;
+    const int count = d == merge->first ? merge->count : 1;
+    merged = merged || d == merge->first;
+    for (int k = 0; k < count; ++k) dims.push_back(own + k);
+  }
+  if (!merged) return std::nullopt;
+  Attributes attributes = node.attributes;
+  attributes.Set("dim", std::move(dims));
+  return builder.Call(node.op, {merge->source}, std::move(attributes));
+}
+
 // Of targets whose dimensions are merged, and log probabilities of the same dimensions and classes.
 std::optional<std::vector<ir::ValueId>> Unmerger::CrossEntropy(
     rules::Builder& builder, const ir::Node& node, absl::Span<const ir::ValueId> operands) {
@@ -190,6 +210,7 @@ std::optional<ir::ValueId> Unmerger::OneResult(rules::Builder& builder, const ir
   if (node.op == "aten::view") return View(builder, type, operands[0]);
   if (node.op == "aten::permute") return Permute(builder, node, operands[0]);
   if (node.op == "aten::bmm") return Bmm(builder, operands[0], operands[1]);
+  if (node.op == "aten::sum.dim_IntList") return Sum(builder, node, operands[0]);
   if (absl::StrContains(node.op, "_softmax")) return Softmax(builder, node, operands);
   return Elementwise(builder, old, node, operands);
 }

@@ -9,7 +9,8 @@
 // becomes
 //   %4: f32[8,8,128,128] = aten::matmul(%q, %k)
 // and what else used %1, %2 or %3 gets a view of the unmerged value. Carried are views,
-// permutations, batched products, element-wise ops, softmax and cross entropy.
+// permutations, batched products, element-wise ops, sums over the merged dimension, softmax and
+// cross entropy.
 #pragma once
 
 #include <optional>
@@ -53,6 +54,7 @@ class Unmerger {
   std::optional<ir::ValueId> Elementwise(rules::Builder& builder, const ir::Graph& old,
                                          const ir::Node& node,
                                          absl::Span<const ir::ValueId> operands);
+  std::optional<ir::ValueId> Sum(rules::Builder& builder, const ir::Node& node, ir::ValueId v);
   std::optional<ir::ValueId> Softmax(rules::Builder& builder, const ir::Node& node,
                                      absl::Span<const ir::ValueId> operands);
   std::optional<std::vector<ir::ValueId>> CrossEntropy(rules::Builder& builder,

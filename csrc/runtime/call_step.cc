@@ -49,6 +49,15 @@ std::vector<int64_t> FirstPositions(const Grid& grid, AxisMask axes, bool all) {
   return positions;
 }
 
+// The last position with the coordinates along `axes` that `position` has.
+int64_t LastPosition(const Grid& grid, AxisMask axes, int64_t position) {
+  AxisList unused;
+  for (AxisId a = 0; a < grid.num_axes(); ++a) {
+    if ((axes & MaskOf(a)) == 0) unused.push_back(a);
+  }
+  return grid.WithCoordinate(position, unused, grid.size(unused) - 1);
+}
+
 AxisMask ExpressionAxes(const Expr& e) {
   switch (e.op()) {
     case Expr::Op::kConst:
@@ -82,7 +91,7 @@ absl::StatusOr<CallStep> CallStep::Make(const Context& context, int instruction)
     step.result_kinds_.push_back(context.program.values[id].sharding.reduce_kind);
   }
   SPMD_RETURN_IF_ERROR(step.PlanItems(context, call));
-  step.PlanOverwriting(context, call, instruction);
+  step.PlanOverwriting();
   return step;
 }
 
@@ -104,8 +113,12 @@ absl::Status CallStep::PlanItems(const Context& context, const Instruction& call
                        ", the result on ", grid.ToString(), "; an exchange must come between"));
     }
   }
-  for (int64_t p : positions)
+  for (int64_t p : positions) {
     devices_.push_back(context.backend.torch_device(grid.device_ids()[p]));
+    const int64_t last = all ? p : LastPosition(grid, axes, p);
+    const auto [a, b] = std::minmax(grid.device_ids()[p], grid.device_ids()[last]);
+    wanted_.push_back({a, b});
+  }
   PlanOperands(call, positions);
   PlanResults(call, positions);
   PlanExpressions(call, positions);
@@ -222,28 +235,36 @@ void CallStep::PlanExpressions(const Instruction& call, absl::Span<const int64_t
   }
 }
 
-void CallStep::PlanOverwriting(const Context& context, const Instruction& call, int instruction) {
-  // Either the program asks for it or the operand just dies here: both need the same conditions.
+// Either the program asks for it or the operand just dies here: both need the same conditions.
+void CallStep::PlanOverwriting() {
+  overwritable_.assign(num_items_, 0);
   if (!binding_.in_place.has_value() || binding_.tensors.empty() || results_.size() != 1) return;
   const OpBinding::TensorArgument& first = binding_.tensors[0];
   if (first.argument != 0 || first.operand != 0 || operand_places_[0] == nullptr) return;
-  const program::ValueId id = operands_[0];
-  if (context.outlives[id] || context.last_use[id] != instruction) return;
-  for (size_t k = 1; k < operands_.size(); ++k) {
-    if (operands_[k] == id) return;
-  }
   if (operand_types_[0] != result_types_[0]) return;
-  std::vector<uint8_t> used(operand_places_[0]->count());
   for (int64_t i = 0; i < num_items_; ++i) {
     const int32_t index = operand_tiles_[i * operands_.size()];
-    if (index < 0 || used[index]) return;  // several items read the tile
-    used[index] = 1;
-    if (operand_places_[0]->DimsOf(index) != result_places_[0]->DimsOf(result_tiles_[i].index)) {
-      return;
-    }
+    overwritable_[i] =
+        index >= 0 && computed_[i] &&
+        operand_places_[0]->DimsOf(index) == result_places_[0]->DimsOf(result_tiles_[i].index);
   }
-  overwrites_ = true;
 }
+
+void CallStep::AppendReads(int64_t item, std::vector<TileRef>& reads) const {
+  for (size_t k = 0; k < operands_.size(); ++k) {
+    const int32_t index = operand_tiles_[item * operands_.size() + k];
+    if (index >= 0) reads.push_back({operands_[k], index});
+  }
+}
+
+void CallStep::AppendWrites(int64_t item, std::vector<TileRef>& writes) const {
+  for (size_t k = 0; k < results_.size(); ++k) {
+    const ResultTile& tile = result_tiles_[item * results_.size() + k];
+    if (tile.source != ResultSource::kOtherItem) writes.push_back({results_[k], tile.index});
+  }
+}
+
+Scheduler::Devices CallStep::DevicesOf(int64_t item) const { return wanted_[item]; }
 
 std::vector<c10::IValue> CallStep::ScalarValues(absl::Span<const c10::Scalar> scalars) const {
   std::vector<c10::IValue> values;
@@ -267,7 +288,7 @@ at::Tensor CallStep::OperandTile(int64_t item, int operand, ValueTable& table) c
   return table[operands_[operand]][index];
 }
 
-void CallStep::RunItem(int64_t item, absl::Span<const c10::IValue> scalars,
+void CallStep::RunItem(int64_t item, bool may_take_first, absl::Span<const c10::IValue> scalars,
                        ValueTable& table) const {
   StoreUncomputed(item, table);
   if (!computed_[item]) return;
@@ -296,13 +317,14 @@ void CallStep::RunItem(int64_t item, absl::Span<const c10::IValue> scalars,
     }
   }
   bool in_place = false;
-  if (overwrites_) {
+  const bool overwrites = may_take_first && overwritable_[item];
+  if (overwrites) {
     at::Tensor& tile = table[operands_[0]][operand_tiles_[item * operands_.size()]];
     in_place = IsExclusive(tile);
     stack[0] = in_place ? std::move(tile) : tile;
   }
   for (const OpBinding::TensorArgument& t : binding_.tensors) {
-    if (overwrites_ && t.argument == 0) continue;
+    if (overwrites && t.argument == 0) continue;
     at::Tensor tile = OperandTile(item, t.operand, table);
     if (tile.defined()) {
       stack[t.argument] = binding_.needs_contiguous ? Dense(tile) : std::move(tile);

@@ -18,6 +18,7 @@
 #include "csrc/runtime/backend.h"
 #include "csrc/runtime/op_binding.h"
 #include "csrc/runtime/placement.h"
+#include "csrc/runtime/schedule.h"
 
 namespace spmd::runtime {
 
@@ -30,8 +31,6 @@ class CallStep {
     const program::Program& program;
     const Backend& backend;
     absl::Span<const PlacementPtr> placements;  // by value
-    absl::Span<const int> last_use;             // by value: the last instruction that reads it
-    absl::Span<const uint8_t> outlives;         // by value: still needed after the program
   };
   // Errors: InvalidArgument naming the op.
   static absl::StatusOr<CallStep> Make(const Context& context, int instruction);
@@ -40,16 +39,22 @@ class CallStep {
   // Bytes that all items read and write.
   int64_t bytes() const { return bytes_; }
   const OpBinding& binding() const { return binding_; }
-  // True when items may write over the first operand's tiles.
-  bool may_overwrite() const { return overwrites_; }
+  // What the item reads, operand by operand, and makes.
+  void AppendReads(int64_t item, std::vector<TileRef>& reads) const;
+  void AppendWrites(int64_t item, std::vector<TileRef>& writes) const;
+  // The devices that want the item's results lie between these.
+  Scheduler::Devices DevicesOf(int64_t item) const;
 
   // The run-time scalars as this op's arguments take them; the same for all items of a run.
   std::vector<c10::IValue> ScalarValues(absl::Span<const c10::Scalar> scalars) const;
 
   // Makes room for the results. Before any item runs.
   void PrepareResults(ValueTable& table) const;
-  // Computes one item. Throws what the op throws. Thread safety: items may run in parallel.
-  void RunItem(int64_t item, absl::Span<const c10::IValue> scalars, ValueTable& table) const;
+  // Computes one item, over the first operand's tile where that may be taken, it could be
+  // overwritten and its memory is not shared. Throws what the op throws. Thread safety: items may
+  // run in parallel.
+  void RunItem(int64_t item, bool may_take_first, absl::Span<const c10::IValue> scalars,
+               ValueTable& table) const;
 
   // Which results' tiles of value `id` are known to be the identity of their reduction; 0 or 1 by
   // index, empty when none is.
@@ -68,7 +73,7 @@ class CallStep {
   void PlanOperands(const program::Instruction& call, absl::Span<const int64_t> positions);
   void PlanResults(const program::Instruction& call, absl::Span<const int64_t> positions);
   void PlanExpressions(const program::Instruction& call, absl::Span<const int64_t> positions);
-  void PlanOverwriting(const Context& context, const program::Instruction& call, int instruction);
+  void PlanOverwriting();
   bool ReducedOperandIsEmpty(int64_t item) const;
   bool Computed(int64_t item) const;
   at::Tensor OperandTile(int64_t item, int operand, ValueTable& table) const;
@@ -88,7 +93,8 @@ class CallStep {
   std::vector<uint8_t> computed_;         // by item: some result comes from the op
   std::vector<std::vector<c10::IValue>> expression_values_;  // by item (one for all if equal)
   std::vector<std::vector<uint8_t>> identity_;
-  bool overwrites_ = false;
+  std::vector<uint8_t> overwritable_;       // by item
+  std::vector<Scheduler::Devices> wanted_;  // by item
 };
 
 }  // namespace spmd::runtime

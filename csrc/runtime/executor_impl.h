@@ -13,6 +13,7 @@
 #include "csrc/runtime/executor.h"
 #include "csrc/runtime/moves.h"
 #include "csrc/runtime/placement.h"
+#include "csrc/runtime/schedule.h"
 
 namespace spmd::runtime {
 
@@ -25,19 +26,13 @@ struct MoveStep {
     program::ValueId to;
     MovePlanPtr plan;
     std::vector<uint8_t> identity;  // of the sources; see MoveRequest
-    bool sources_die;
   };
   std::vector<Part> parts;
-  std::vector<std::pair<int, int64_t>> items;  // (part, index) of the tiles that take work
-  int64_t bytes = 0;
   double fill = 0;
 };
 
-struct FreeStep {
-  std::vector<program::ValueId> values;
-};
-
-using Step = std::variant<CallStep, MoveStep, FreeStep>;
+// Nothing stands for a free: the schedule knows when tiles die.
+using Step = std::variant<std::monostate, CallStep, MoveStep>;
 
 struct LoadedProgram::Impl {
   // `p` is what runs; `w`, what was loaded, is `p` or what `p` was coalesced from.
@@ -50,14 +45,18 @@ struct LoadedProgram::Impl {
 
  private:
   absl::Status FindPlaces();
-  void FindUses();
+  void FindWhatOutlives();
   absl::StatusOr<MoveStep> MakeMove(int instruction);
+  void MakeSchedule();
+  void AddToSchedule(int step, const CallStep& call, Scheduler& scheduler) const;
+  void AddToSchedule(int step, const MoveStep& move, Scheduler& scheduler) const;
   void FindCommit();
 
   absl::Status Bring(absl::Span<Argument> inputs);
   absl::Status RunSteps(absl::Span<Argument> inputs, const std::vector<c10::Scalar>& scalars);
-  void RunCall(const CallStep& step, const std::vector<c10::Scalar>& scalars);
-  void RunMove(const MoveStep& step);
+  void RunCall(const CallStep& step, const Batch& batch, const std::vector<c10::Scalar>& scalars);
+  void RunMove(const MoveStep& step, const Batch& batch);
+  void MakeTile(const MoveStep& step, const WorkItem& item);
   std::vector<TiledTensorPtr> TakeOutputs();
   std::vector<TiledTensorPtr> PlannedOutputs();
 
@@ -69,12 +68,12 @@ struct LoadedProgram::Impl {
   bool per_position = false;
   bool on_cpu = true;
   std::vector<PlacementPtr> placements;        // by value
-  std::vector<int> last_use;                   // by value; -1: never read
   std::vector<uint8_t> outlives;               // by value: an output, or an input not donated
   std::vector<std::vector<uint8_t>> identity;  // by value: see CallStep::identity
   std::vector<Step> steps;                     // by instruction
+  Schedule schedule;
   absl::flat_hash_map<std::pair<const Placement*, const Placement*>, MovePlanPtr> plans;
-  int commit = 0;  // taken before this instruction
+  size_t commit = 0;  // taken before this batch
   ValueTable table;
   std::vector<TiledTensor> planned;  // by output; made by the first run that only plans
 };

@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <ATen/Parallel.h>
+
 #include <algorithm>
 #include <utility>
 
@@ -74,15 +76,8 @@ std::string DescribeInstruction(const Program& program, int index) {
   return text;
 }
 
-void LoadedProgram::Impl::FindUses() {
-  last_use.assign(program.values.size(), -1);
+void LoadedProgram::Impl::FindWhatOutlives() {
   outlives.assign(program.values.size(), 0);
-  for (size_t i = 0; i < program.instructions.size(); ++i) {
-    if (program.instructions[i].code == OpCode::kFree) continue;
-    for (ValueId id : program.instructions[i].operands) {
-      if (id != kNoValue) last_use[id] = static_cast<int>(i);
-    }
-  }
   for (const program::Input& input : program.inputs) {
     if (!input.donated) outlives[input.value] = 1;
   }
@@ -114,7 +109,7 @@ absl::Status LoadedProgram::Impl::Load() {
   for (size_t id = 0; id < program.values.size(); ++id) {
     placements.push_back(cache.Of(static_cast<ValueId>(id)));
   }
-  FindUses();
+  FindWhatOutlives();
   if (backend.planning()) {
     // Shapes follow from placements; what remains is that the ops exist.
     for (const Instruction& instruction : program.instructions) {
@@ -123,11 +118,11 @@ absl::Status LoadedProgram::Impl::Load() {
     return absl::OkStatus();
   }
   identity.resize(program.values.size());
-  const CallStep::Context context{program, backend, placements, last_use, outlives};
+  const CallStep::Context context{program, backend, placements};
   for (size_t i = 0; i < program.instructions.size(); ++i) {
     const Instruction& instruction = program.instructions[i];
     if (instruction.code == OpCode::kFree) {
-      steps.push_back(FreeStep{{instruction.operands.begin(), instruction.operands.end()}});
+      steps.emplace_back();
     } else if (instruction.code == OpCode::kCall) {
       SPMD_ASSIGN_OR_RETURN(CallStep step, CallStep::Make(context, static_cast<int>(i)));
       for (size_t k = 0; k < instruction.results.size(); ++k) {
@@ -139,6 +134,7 @@ absl::Status LoadedProgram::Impl::Load() {
       steps.push_back(std::move(step));
     }
   }
+  MakeSchedule();
   FindCommit();
   table.resize(program.values.size());
   return absl::OkStatus();
@@ -160,41 +156,103 @@ absl::StatusOr<MoveStep> LoadedProgram::Impl::MakeMove(int index) {
       plan = std::make_shared<const MovePlan>(
           MovePlan::Make(*placements[from], *placements[to], backend));
     }
-    step.parts.push_back(
-        {from, to, plan, identity[from],
-         !outlives[from] && last_use[from] == index &&
-             std::count(instruction.operands.begin(), instruction.operands.end(), from) == 1});
-    step.bytes += plan->elements_touched * ByteSize(program.values[to].type.dtype);
+    step.parts.push_back({from, to, plan, identity[from]});
     for (size_t i = 0; i < plan->tiles.size(); ++i) {
-      const TileMove::Action action = plan->tiles[i].action;
-      if (action == TileMove::Action::kCopy || action == TileMove::Action::kReduce) {
-        step.items.emplace_back(static_cast<int>(k), static_cast<int64_t>(i));
-      } else if (action == TileMove::Action::kIdentity) {
-        identity[to].resize(plan->tiles.size());
-        identity[to][i] = 1;
-      }
+      if (plan->tiles[i].action != TileMove::Action::kIdentity) continue;
+      identity[to].resize(plan->tiles.size());
+      identity[to][i] = 1;
     }
   }
   return step;
 }
 
+// Devices at one place take turns. A wave has work for all cores, and there are no more waves than
+// save memory: an eighth of the devices' intermediates is little beside what all of them share.
+void LoadedProgram::Impl::MakeSchedule() {
+  constexpr int64_t kMostWaves = 8;
+  // What takes this part of the program's work at most is not worth waiting for.
+  constexpr int64_t kNegligiblePart = int64_t{1} << 14;
+  int64_t devices = 1, bytes = 0;
+  for (const GridPtr& grid : program.grids) {
+    for (int64_t id : grid->device_ids()) devices = std::max(devices, id + 1);
+  }
+  for (const Step& step : steps) {
+    if (const auto* call = std::get_if<CallStep>(&step)) bytes += call->bytes();
+  }
+  int64_t wave = devices;
+  if (on_cpu && AtOnePlace(program, backend)) {
+    wave = std::max<int64_t>(at::get_num_threads(), (devices + kMostWaves - 1) / kMostWaves);
+  }
+  std::vector<int64_t> tiles;
+  for (const PlacementPtr& place : placements) tiles.push_back(place->count());
+  Scheduler scheduler(tiles, outlives, wave, bytes / kNegligiblePart);
+  for (size_t i = 0; i < steps.size(); ++i) {
+    if (const auto* call = std::get_if<CallStep>(&steps[i])) {
+      AddToSchedule(static_cast<int>(i), *call, scheduler);
+    } else if (const auto* move = std::get_if<MoveStep>(&steps[i])) {
+      AddToSchedule(static_cast<int>(i), *move, scheduler);
+    }
+  }
+  schedule = std::move(scheduler).Finish();
+}
+
+void LoadedProgram::Impl::AddToSchedule(int step, const CallStep& call,
+                                        Scheduler& scheduler) const {
+  std::vector<TileRef> reads, writes;
+  for (int64_t i = 0; i < call.num_items(); ++i) {
+    reads.clear();
+    writes.clear();
+    call.AppendReads(i, reads);
+    call.AppendWrites(i, writes);
+    WorkItem item;
+    item.index = static_cast<int32_t>(i);
+    scheduler.AddCall(step, item, reads, writes, call.DevicesOf(i),
+                      call.bytes() / std::max<int64_t>(call.num_items(), 1));
+  }
+}
+
+void LoadedProgram::Impl::AddToSchedule(int step, const MoveStep& move,
+                                        Scheduler& scheduler) const {
+  std::vector<std::vector<TileRef>> terms;
+  for (size_t p = 0; p < move.parts.size(); ++p) {
+    const MoveStep::Part& part = move.parts[p];
+    const DType dtype = program.values[part.to].type.dtype;
+    for (size_t i = 0; i < part.plan->tiles.size(); ++i) {
+      const TileMove& tile = part.plan->tiles[i];
+      terms.clear();
+      for (const std::vector<Piece>& pieces : tile.terms) {
+        std::vector<TileRef>& term = terms.emplace_back();
+        for (const Piece& piece : pieces) {
+          if (piece.source >= 0) term.push_back({part.from, piece.source});
+        }
+      }
+      WorkItem item;
+      item.index = static_cast<int32_t>(i);
+      item.part = static_cast<int32_t>(p);
+      const TileRef made{part.to, item.index};
+      if (tile.action == TileMove::Action::kReduce) {
+        scheduler.AddSum(step, item, terms, made, !RoundsOnce(part.plan->kind, dtype));
+      } else {
+        scheduler.AddMove(step, item, terms.empty() ? std::vector<TileRef>() : terms[0], made);
+      }
+    }
+  }
+}
+
+// Before the first batch that overwrites or drops what was given, and after all that can fail.
 void LoadedProgram::Impl::FindCommit() {
   std::vector<uint8_t> donated(program.values.size(), 0);
   for (const program::Input& input : program.inputs) donated[input.value] = input.donated;
-  int last_fallible = -1, first_write = static_cast<int>(steps.size());
-  for (int i = static_cast<int>(steps.size()) - 1; i >= 0; --i) {
-    bool writes = false;
-    if (const auto* call = std::get_if<CallStep>(&steps[i])) {
-      if (call->binding().can_fail_on_values) last_fallible = std::max(last_fallible, i);
-      writes = call->may_overwrite() && donated[program.instructions[i].operands[0]];
-    } else {
-      for (ValueId id : program.instructions[i].operands) {
-        writes = writes || (id != kNoValue && donated[id] && last_use[id] <= i);
-      }
+  size_t fallible = 0, first_drop = schedule.batches.size();
+  for (size_t b = 0; b < schedule.batches.size(); ++b) {
+    const Batch& batch = schedule.batches[b];
+    const auto* call = std::get_if<CallStep>(&steps[batch.step]);
+    if (call != nullptr && call->binding().can_fail_on_values) fallible = b + 1;
+    for (const TileRef& tile : batch.dead) {
+      if (donated[tile.value]) first_drop = std::min(first_drop, b);
     }
-    if (writes) first_write = i;
   }
-  commit = std::max(last_fallible + 1, first_write);
+  commit = std::max(fallible, first_drop);
 }
 
 absl::StatusOr<std::shared_ptr<LoadedProgram>> LoadedProgram::Load(Program program,

@@ -203,56 +203,32 @@ bool CoversWhole(const std::vector<Piece>& pieces, const Dims& dims) {
   return pieces.size() == 1 && pieces[0].source >= 0 && pieces[0].size == dims;
 }
 
-// Terms one after another into one tensor, in device order.
-at::Tensor ReduceTile(const MovePlan& plan, const TileMove& move, const MoveRequest& request) {
-  std::vector<const std::vector<Piece>*> terms;
-  for (const std::vector<Piece>& pieces : move.terms) {
-    const bool known_identity = !request.identity.empty() && CoversWhole(pieces, move.dims) &&
-                                request.identity[pieces[0].source] != 0;
-    if (!known_identity) terms.push_back(&pieces);
-  }
-  if (terms.empty()) {
-    return IdentityTile(plan.kind, request.dtype, move.dims, move.device);
-  }
-  bool whole = true;
-  std::vector<at::Tensor> parts;
-  for (const std::vector<Piece>* pieces : terms) {
-    whole = whole && CoversWhole(*pieces, move.dims);
-    if (!whole) break;
-    const Piece& piece = (*pieces)[0];
-    const at::Tensor& source = request.sources[piece.source];
-    const bool all = source.sizes() == at::IntArrayRef(move.dims.data(), move.dims.size());
-    at::Tensor part = all ? source : Part(source, piece.source_offset, piece.size);
-    parts.push_back(part.device() == move.device ? part : part.to(move.device));
-  }
-  if (!whole) {
-    at::Tensor sum = Empty(move, request.dtype);
+// A whole term of a tile, on the tile's device.
+at::Tensor TermOf(const TileMove& move, const Piece& piece, const MoveRequest& request) {
+  const at::Tensor& source = request.sources[piece.source];
+  const bool all = source.sizes() == at::IntArrayRef(move.dims.data(), move.dims.size());
+  const at::Tensor part = all ? source : Part(source, piece.source_offset, piece.size);
+  return part.device() == move.device ? part : part.to(move.device);
+}
+
+// Terms one after another, in device order.
+void AddPieces(const MovePlan& plan, const TileMove& move,
+               absl::Span<const std::vector<Piece>* const> terms, const MoveRequest& request,
+               at::Tensor& sum) {
+  if (!sum.defined()) {
+    sum = Empty(move, request.dtype);
     CopyPieces(*terms[0], request, 0, sum);
-    for (size_t t = 1; t < terms.size(); ++t) {
-      for (const Piece& piece : *terms[t]) {
-        at::Tensor part = Part(sum, piece.target_offset, piece.size);
-        AccumulateInto(
-            plan.kind,
-            Part(request.sources[piece.source], piece.source_offset, piece.size).to(move.device),
-            part);
-      }
-    }
-    return sum;
+    terms.remove_prefix(1);
   }
-  // The first term's own memory where nobody else holds it. (`parts` holds it a second time.)
-  const int32_t first = (*terms[0])[0].source;
-  if (request.sources_die && move.may_accumulate && terms[0] == &move.terms[0] &&
-      parts[0].is_same(request.sources[first])) {
-    request.sources[first] = at::Tensor();
-    if (IsExclusive(parts[0])) {
-      at::Tensor sum = parts[0];
-      AccumulateTerms(plan.kind, parts, sum);
-      return sum;
+  for (const std::vector<Piece>* pieces : terms) {
+    for (const Piece& piece : *pieces) {
+      at::Tensor part = Part(sum, piece.target_offset, piece.size);
+      AccumulateInto(
+          plan.kind,
+          Part(request.sources[piece.source], piece.source_offset, piece.size).to(move.device),
+          part);
     }
   }
-  at::Tensor sum = Empty(move, request.dtype);
-  AccumulateTerms(plan.kind, parts, sum);
-  return sum;
 }
 
 }  // namespace
@@ -284,6 +260,49 @@ MovePlan MovePlan::Make(const Placement& from, const Placement& to, const Backen
   return plan;
 }
 
+void AddTerms(const MovePlan& plan, int64_t index, int64_t begin, int64_t end,
+              const MoveRequest& request, at::Tensor& sum) {
+  const TileMove& move = plan.tiles[index];
+  absl::InlinedVector<const std::vector<Piece>*, 8> terms;
+  bool whole = true;
+  for (int64_t k = begin; k < end; ++k) {
+    const std::vector<Piece>& pieces = move.terms[k];
+    const bool covers = CoversWhole(pieces, move.dims);
+    if (covers && !request.identity.empty() && request.identity[pieces[0].source] != 0) continue;
+    whole = whole && covers;
+    terms.push_back(&pieces);
+  }
+  if (terms.empty()) {
+    if (!sum.defined() && end == static_cast<int64_t>(move.terms.size())) {
+      sum = IdentityTile(plan.kind, request.dtype, move.dims, move.device);
+    }
+    return;
+  }
+  if (!whole) return AddPieces(plan, move, terms, request, sum);
+  std::vector<at::Tensor> parts;
+  if (sum.defined()) parts.push_back(sum);
+  for (const std::vector<Piece>* pieces : terms) {
+    parts.push_back(TermOf(move, (*pieces)[0], request));
+  }
+  if (!sum.defined()) {
+    // The first term's own memory where nobody else holds it. (`parts` holds it a second time.)
+    at::Tensor& first = request.sources[(*terms[0])[0].source];
+    if (request.may_take_first && move.may_accumulate && terms[0] == &move.terms[0] &&
+        parts[0].is_same(first)) {
+      first = at::Tensor();
+      if (IsExclusive(parts[0])) sum = parts[0];
+    }
+    if (!sum.defined()) sum = Empty(move, request.dtype);
+  }
+  AccumulateTerms(plan.kind, parts, sum);
+}
+
+bool RoundsOnce(ReduceKind kind, DType dtype) {
+  const at::ScalarType type = ToScalarType(dtype);
+  return (kind == ReduceKind::kSum || kind == ReduceKind::kProd) && at::isFloatingType(type) &&
+         c10::elementSize(type) < 4;
+}
+
 at::Tensor RunTileMove(const MovePlan& plan, int64_t index, const MoveRequest& request) {
   const TileMove& move = plan.tiles[index];
   switch (move.action) {
@@ -300,8 +319,11 @@ at::Tensor RunTileMove(const MovePlan& plan, int64_t index, const MoveRequest& r
       CopyPieces(move.terms[0], request, request.fill, target);
       return target;
     }
-    case TileMove::Action::kReduce:
-      return ReduceTile(plan, move, request);
+    case TileMove::Action::kReduce: {
+      at::Tensor sum;
+      AddTerms(plan, index, 0, static_cast<int64_t>(move.terms.size()), request, sum);
+      return sum;
+    }
   }
   return at::Tensor();
 }

@@ -64,13 +64,22 @@ struct MoveRequest {
   absl::Span<const uint8_t> identity;
   DType dtype;
   double fill = 0;
-  // The sources are dead after this move: an exclusively owned first term may be accumulated into.
-  bool sources_die = false;
+  // The first source that the tile is made of is needed by nothing else: if its memory is not
+  // shared either, terms may be accumulated into it.
+  bool may_take_first = false;
 };
 
-// One tile of the result. Never writes into a source unless sources_die. Thread safety: tiles of
+// One tile of the result. Never writes into a source unless may_take_first. Thread safety: tiles of
 // one plan may be made in parallel.
 at::Tensor RunTileMove(const MovePlan& plan, int64_t index, const MoveRequest& request);
+
+// Some terms of a sum, from begin to end, those before them having been added to `sum` already.
+// What is undefined (before the first term) is made. Bits do not depend on how the terms are
+// divided, unless `RoundsOnce`.
+void AddTerms(const MovePlan& plan, int64_t index, int64_t begin, int64_t end,
+              const MoveRequest& request, at::Tensor& sum);
+// True where all terms must be added at once to be rounded once: sums and products of half types.
+bool RoundsOnce(ReduceKind kind, DType dtype);
 
 // True when the tensor and its memory belong to the caller alone and every element is its own.
 bool IsExclusive(const at::Tensor& tensor);

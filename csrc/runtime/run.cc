@@ -73,69 +73,81 @@ absl::Status LoadedProgram::Impl::Bring(absl::Span<Argument> inputs) {
   return absl::OkStatus();
 }
 
-void LoadedProgram::Impl::RunMove(const MoveStep& step) {
-  std::vector<MoveRequest> requests;
-  for (const MoveStep::Part& part : step.parts) {
-    requests.push_back({absl::MakeSpan(table[part.from]), part.identity,
-                        program.values[part.to].type.dtype, step.fill, part.sources_die});
+void LoadedProgram::Impl::MakeTile(const MoveStep& step, const WorkItem& item) {
+  const MoveStep::Part& part = step.parts[item.part];
+  const MoveRequest request{absl::MakeSpan(table[part.from]), part.identity,
+                            program.values[part.to].type.dtype, step.fill, item.may_take_first};
+  at::Tensor& tile = table[part.to][item.index];
+  if (item.end_term > 0) {
+    AddTerms(*part.plan, item.index, item.begin_term, item.end_term, request, tile);
+  } else {
+    tile = RunTileMove(*part.plan, item.index, request);
   }
-  {
-    const DispatchGuard guard;
-    for (size_t p = 0; p < step.parts.size(); ++p) {
-      const MoveStep::Part& part = step.parts[p];
-      std::vector<at::Tensor>& target = table[part.to];
-      target.resize(part.plan->tiles.size());
-      for (size_t i = 0; i < target.size(); ++i) {
-        if (TakesWork(part.plan->tiles[i])) continue;
-        target[i] = RunTileMove(*part.plan, static_cast<int64_t>(i), requests[p]);
-      }
-    }
-  }
-  ForEachTile(static_cast<int64_t>(step.items.size()), step.bytes, on_cpu, [&](int64_t n) {
-    const auto [p, i] = step.items[n];
-    table[step.parts[p].to][i] = RunTileMove(*step.parts[p].plan, i, requests[p]);
-  });
 }
 
-void LoadedProgram::Impl::RunCall(const CallStep& step, const std::vector<c10::Scalar>& scalars) {
+void LoadedProgram::Impl::RunMove(const MoveStep& step, const Batch& batch) {
+  absl::InlinedVector<const WorkItem*, 16> work;
+  int64_t bytes = 0;
+  {
+    const DispatchGuard guard;
+    for (const WorkItem& item : batch.items) {
+      const MoveStep::Part& part = step.parts[item.part];
+      const TileMove& tile = part.plan->tiles[item.index];
+      table[part.to].resize(part.plan->tiles.size());
+      if (!TakesWork(tile)) {
+        MakeTile(step, item);
+        continue;
+      }
+      work.push_back(&item);
+      const int64_t terms = std::max(item.end_term - item.begin_term, 1);
+      bytes += NumElements(tile.dims) * terms * ByteSize(program.values[part.to].type.dtype);
+    }
+  }
+  ForEachTile(static_cast<int64_t>(work.size()), bytes, on_cpu,
+              [&](int64_t n) { MakeTile(step, *work[n]); });
+}
+
+void LoadedProgram::Impl::RunCall(const CallStep& step, const Batch& batch,
+                                  const std::vector<c10::Scalar>& scalars) {
   const std::vector<c10::IValue> values = step.ScalarValues(scalars);
   step.PrepareResults(table);
   // Workers that wait for the GIL while the caller holds it would wait for ever.
   const bool alone =
       step.binding().is_view || step.binding().may_need_python || step.binding().needs_own_threads;
-  const int64_t bytes = alone ? 0 : step.bytes();
-  ForEachTile(step.num_items(), bytes, on_cpu,
-              [&](int64_t item) { step.RunItem(item, values, table); });
+  const auto n = static_cast<int64_t>(batch.items.size());
+  const int64_t bytes = alone ? 0 : step.bytes() / step.num_items() * n;
+  ForEachTile(n, bytes, on_cpu, [&](int64_t i) {
+    const WorkItem& item = batch.items[i];
+    step.RunItem(item.index, item.may_take_first, values, table);
+  });
 }
 
 absl::Status LoadedProgram::Impl::RunSteps(absl::Span<Argument> inputs,
                                            const std::vector<c10::Scalar>& scalars) {
-  for (int i = 0; i <= static_cast<int>(steps.size()); ++i) {
-    if (i <= commit && Interrupted()) {
+  for (size_t b = 0; b <= schedule.batches.size(); ++b) {
+    if (b <= commit && Interrupted()) {
       return absl::CancelledError("interrupted; no tensor was changed");
     }
-    if (i == commit) {
+    if (b == commit) {
       // From here on the program may write into what it was given.
       for (size_t k = 0; k < inputs.size(); ++k) {
         if (inputs[k].donate && program.inputs[k].donated) inputs[k].value.reset();
       }
     }
-    if (i == static_cast<int>(steps.size())) break;
+    if (b == schedule.batches.size()) break;
+    const Batch& batch = schedule.batches[b];
     try {
-      if (const auto* call = std::get_if<CallStep>(&steps[i])) {
-        RunCall(*call, scalars);
-      } else if (const auto* move = std::get_if<MoveStep>(&steps[i])) {
-        RunMove(*move);
-      } else {
-        for (ValueId id : std::get<FreeStep>(steps[i]).values) {
-          table[id].clear();
-        }
+      if (const auto* call = std::get_if<CallStep>(&steps[batch.step])) {
+        RunCall(*call, batch, scalars);
+      } else if (const auto* move = std::get_if<MoveStep>(&steps[batch.step])) {
+        RunMove(*move, batch);
       }
     } catch (const std::exception& e) {
-      absl::Status status = StatusFromException(e, DescribeInstruction(program, i));
-      status.SetPayload(kFailedOp, absl::Cord(program.instructions[i].op));
+      absl::Status status = StatusFromException(e, DescribeInstruction(program, batch.step));
+      status.SetPayload(kFailedOp, absl::Cord(program.instructions[batch.step].op));
       return status;
     }
+    for (const TileRef& tile : batch.dead) table[tile.value][tile.index].reset();
   }
   return absl::OkStatus();
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "csrc/rules/tables/nll.h"
 
+#include <numeric>
 #include <utility>
 
 #include "csrc/rules/builder.h"
@@ -24,6 +25,19 @@ ValueId Scalar(Builder& b, double value, DType dtype) {
 
 std::vector<int64_t> Ints(const Dims& dims) { return {dims.begin(), dims.end()}; }
 
+// How many targets count, from nothing but the targets: every device knows its part of it before
+// the forward pass, whose end the backward pass need then not wait for.
+ValueId CountOf(Builder& b, const ir::Node& node, ValueId target, DType dtype) {
+  const ValueId counts =
+      b.Call("aten::ne.Scalar", {target}, {{"other", node.attributes.GetInt("ignore_index")}});
+  std::vector<int64_t> dims(b.rank(target));
+  std::iota(dims.begin(), dims.end(), 0);
+  const DType exact = dtype == DType::kF64 ? dtype : DType::kF32;
+  const ValueId count = b.Call("aten::sum.dim_IntList", {counts},
+                               {{"dim", dims}, {"keepdim", false}, {"dtype", exact}});
+  return exact == dtype ? count : b.Cast(count, dtype);
+}
+
 // Loss of rows logp [n, c]; a result of reduction none gets `row_dims`.
 struct Loss {
   ValueId output;
@@ -44,7 +58,9 @@ Loss LossOfRows(Builder& b, const ir::Node& node, ValueId logp, ValueId target, 
     return {b.type(rows).dims == row_dims ? rows : b.View(rows, Ints(row_dims)), total};
   }
   const std::vector<ValueId> sums = b.CallAll("spmd::nll_sum", {logp, target, weight}, attrs);
-  return {reduction == kMean ? b.Div(sums[0], sums[1]) : sums[0], sums[1]};
+  const ValueId total =
+      weight == ir::kNoValue ? CountOf(b, node, target, b.type(logp).dtype) : sums[1];
+  return {reduction == kMean ? b.Div(sums[0], total) : sums[0], total};
 }
 
 // The gradient [n, c] of the rows.

@@ -441,7 +441,8 @@ TEST_F(IndexingRulesTest, LossDecompositions) {
   };
   Decomposed d =
       Decompose("aten::nll_loss_forward", {logp, target, none}, attrs(1), {scalar, scalar});
-  EXPECT_THAT(d.ops, ElementsAre("spmd::nll_sum", "aten::div.Tensor"));
+  EXPECT_THAT(d.ops, ElementsAre("spmd::nll_sum", "aten::ne.Scalar", "aten::sum.dim_IntList",
+                                 "aten::div.Tensor"));
   EXPECT_THAT(d.types, ElementsAre(scalar, scalar));
   d = Decompose("aten::nll_loss_forward", {logp, target, none}, attrs(0), {rows, scalar});
   EXPECT_THAT(d.ops, ElementsAre("spmd::nll_rows", "spmd::full"));
