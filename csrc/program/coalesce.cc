@@ -10,8 +10,8 @@
 namespace spmd::program {
 namespace {
 
-// With every coordinate 0: there is one device.
-Expr AtFirst(const Expr& e) {
+// With coordinate 0 along all axes but those kept: there is one device along each.
+Expr AtFirst(const Expr& e, AxisMask kept) {
   switch (e.op()) {
     case Expr::Op::kConst:
     case Expr::Op::kStart:
@@ -19,24 +19,51 @@ Expr AtFirst(const Expr& e) {
     case Expr::Op::kExtent:
       return e;
     case Expr::Op::kCoord:
-      return 0;
+      return (MaskOf(static_cast<AxisId>(e.dim())) & kept) != 0 ? e : Expr(0);
     default:
-      return Expr::Binary(e.op(), AtFirst(e.lhs()), AtFirst(e.rhs()));
+      return Expr::Binary(e.op(), AtFirst(e.lhs(), kept), AtFirst(e.rhs(), kept));
   }
 }
 
-Attributes AtFirst(const Attributes& attributes) {
+Attributes AtFirst(const Attributes& attributes, AxisMask kept) {
   Attributes result = attributes;
   for (const auto& [name, attr] : attributes) {
     if (const auto* e = std::get_if<Expr>(&attr)) {
-      result.Set(name, AtFirst(*e));
+      result.Set(name, AtFirst(*e, kept));
     } else if (const auto* list = std::get_if<std::vector<Expr>>(&attr)) {
       std::vector<Expr> first;
-      for (const Expr& e : *list) first.push_back(AtFirst(e));
+      for (const Expr& e : *list) first.push_back(AtFirst(e, kept));
       result.Set(name, std::move(first));
     }
   }
   return result;
+}
+
+AxisList Only(AxisMask kept, const AxisList& axes) {
+  AxisList result;
+  for (AxisId a : axes) {
+    if ((MaskOf(a) & kept) != 0) result.push_back(a);
+  }
+  return result;
+}
+
+Sharding Only(AxisMask kept, const Sharding& sharding) {
+  Sharding result = Sharding::Replicated(sharding.rank());
+  for (int d = 0; d < sharding.rank(); ++d) {
+    result.dims[d].axes = Only(kept, sharding.dims[d].axes);
+  }
+  result.unreduced = Only(kept, sharding.unreduced);
+  if (result.IsUnreduced()) result.reduce_kind = sharding.reduce_kind;
+  return result;
+}
+
+bool SameShardings(const Program& program, const Instruction& move) {
+  for (size_t k = 0; k < move.results.size(); ++k) {
+    if (!(program.values[move.operands[k]].sharding == program.values[move.results[k]].sharding)) {
+      return false;
+    }
+  }
+  return true;
 }
 
 bool SameWindows(const Program& program, const Instruction& move) {
@@ -156,32 +183,48 @@ class OwnPadding {
   Program& program_;
 };
 
+void KeepOnly(AxisMask kept, Program& program) {
+  for (Value& value : program.values) {
+    value.sharding = Only(kept, value.sharding);
+    for (WindowDim& window : value.windows) {
+      window.chunk = 0;
+      window.begin = AtFirst(window.begin, kept);
+      window.end = AtFirst(window.end, kept);
+    }
+  }
+  for (Instruction& instruction : program.instructions) {
+    for (AddedOnce& added : instruction.added_once) added.axes = Only(kept, added.axes);
+    instruction.added_once.erase(
+        std::remove_if(instruction.added_once.begin(), instruction.added_once.end(),
+                       [](const AddedOnce& added) { return added.axes.empty(); }),
+        instruction.added_once.end());
+    if (instruction.code == OpCode::kCall) {
+      instruction.attributes = AtFirst(instruction.attributes, kept);
+    } else if (IsMove(instruction.code)) {
+      instruction.axes = Only(kept, instruction.axes);
+      if (!instruction.axes.empty() && !SameShardings(program, instruction)) continue;
+      instruction.code = SameWindows(program, instruction) ? OpCode::kPermute : OpCode::kExchange;
+      instruction.axes.clear();
+      instruction.dim = instruction.to_dim = -1;
+    }
+  }
+  OwnPadding(program).Restore();
+}
+
 }  // namespace
 
 Program Coalesce(const Program& program) {
   Program result = program;
   result.grids = {Grid::SingleDevice()};
   result.grid_names = {program.grid_names.empty() ? "m" : program.grid_names[0]};
-  for (Value& value : result.values) {
-    value.grid = 0;
-    value.sharding = Sharding::Replicated(value.sharding.rank());
-    for (WindowDim& window : value.windows) {
-      window.chunk = 0;
-      window.begin = AtFirst(window.begin);
-      window.end = AtFirst(window.end);
-    }
-  }
-  for (Instruction& instruction : result.instructions) {
-    instruction.added_once.clear();
-    if (instruction.code == OpCode::kCall) {
-      instruction.attributes = AtFirst(instruction.attributes);
-    } else if (IsMove(instruction.code)) {
-      instruction.code = SameWindows(result, instruction) ? OpCode::kPermute : OpCode::kExchange;
-      instruction.axes.clear();
-      instruction.dim = instruction.to_dim = -1;
-    }
-  }
-  OwnPadding(result).Restore();
+  for (Value& value : result.values) value.grid = 0;
+  KeepOnly(0, result);
+  return result;
+}
+
+Program CoalesceKeeping(const Program& program, AxisMask kept) {
+  Program result = program;
+  KeepOnly(kept, result);
   return result;
 }
 

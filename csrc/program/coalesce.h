@@ -12,6 +12,8 @@
 // Eight products of 8 rows are one of 64, eight terms of a gradient are one product that sums them,
 // and moves share what is there, but for the rows outside an image that windows are filled with; a
 // convolution pads the image itself, as the user's did.
+//
+// Some sub-axes may be kept: then groups of devices with the same coordinates along them are one.
 #pragma once
 
 #include "csrc/program/program.h"
@@ -22,5 +24,10 @@ namespace spmd::program {
 // Sums are made in another order: results may differ in the last bits. Requires:
 // Verify(program).ok(). Then it holds of the result.
 Program Coalesce(const Program& program);
+
+// The same on the devices of the program's one grid, nothing being cut but by the axes in `kept`.
+// Requires: as in AxesForTurns (csrc/program/turns.h). Verify may refuse the result, where a move
+// does something else for groups than for devices.
+Program CoalesceKeeping(const Program& program, AxisMask kept);
 
 }  // namespace spmd::program

@@ -39,6 +39,11 @@ bool IsOff(const char* name) {
 
 bool EnvironmentCoalesce() { return !IsOff("SPMD_COALESCE"); }
 
+std::optional<bool> EnvironmentTurns() {
+  if (std::getenv("SPMD_TURNS") == nullptr) return std::nullopt;
+  return !IsOff("SPMD_TURNS");
+}
+
 bool EnvironmentFreeMoves() { return IsOff("SPMD_PRICE_MOVES"); }
 
 bool EnvironmentSync() { return IsOn("SPMD_SYNC"); }

@@ -19,6 +19,10 @@ bool EnvironmentSync();
 // SPMD_COALESCE=0: tile by tile, also where adjacent tiles could run as one.
 bool EnvironmentCoalesce();
 
+// SPMD_TURNS=0: coalesced devices are all one; 1: they take turns wherever that is possible, for
+// tests. Without it: where it saves memory.
+std::optional<bool> EnvironmentTurns();
+
 // SPMD_VERIFY=1: each program is run a second time, unsharded, and the results are compared.
 bool EnvironmentVerify();
 

@@ -34,6 +34,10 @@ class LoadedProgram {
     bool deduplicate = true;
     // True: where all devices share a place, adjacent tiles run as one (csrc/program/coalesce.h).
     bool coalesce = false;
+    // Coalesced devices stay apart in a few groups that take turns (csrc/program/turns.h) where
+    // that saves memory: never, where it pays, or wherever it is possible.
+    enum class Turns : uint8_t { kNever, kWhereTheyPay, kAlways };
+    Turns turns = Turns::kWhereTheyPay;
   };
   // Errors: ResourceExhausted with the ten largest values when the peak exceeds the backend's
   // memory; InvalidArgument when an op or attribute does not exist.

@@ -36,8 +36,10 @@ using Step = std::variant<std::monostate, CallStep, MoveStep>;
 
 struct LoadedProgram::Impl {
   // `p` is what runs; `w`, what was loaded, is `p` or what `p` was coalesced from.
-  Impl(const program::Program& p, const program::Program& w, const Backend& b, Options o)
-      : program(p), written(w), coalesced(&p != &w), backend(b), options(o) {}
+  // `k`: the axes that coalescing kept.
+  Impl(const program::Program& p, const program::Program& w, AxisMask k, const Backend& b,
+       Options o)
+      : program(p), written(w), coalesced(&p != &w), kept(k), backend(b), options(o) {}
 
   absl::Status Load();
   absl::StatusOr<std::vector<TiledTensorPtr>> Run(absl::Span<Argument> inputs,
@@ -57,12 +59,14 @@ struct LoadedProgram::Impl {
   void RunCall(const CallStep& step, const Batch& batch, const std::vector<c10::Scalar>& scalars);
   void RunMove(const MoveStep& step, const Batch& batch);
   void MakeTile(const MoveStep& step, const WorkItem& item);
+  at::Tensor PutTogether(program::ValueId id);
   std::vector<TiledTensorPtr> TakeOutputs();
   std::vector<TiledTensorPtr> PlannedOutputs();
 
   const program::Program& program;
   const program::Program& written;
   const bool coalesced;
+  const AxisMask kept;
   const Backend& backend;
   const Options options;
   bool per_position = false;

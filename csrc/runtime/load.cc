@@ -8,6 +8,7 @@
 #include "absl/strings/str_join.h"
 #include "csrc/program/analysis.h"
 #include "csrc/program/coalesce.h"
+#include "csrc/program/turns.h"
 #include "csrc/runtime/executor_impl.h"
 #include "csrc/runtime/kernels/register.h"
 #include "csrc/runtime/places.h"
@@ -36,6 +37,19 @@ bool AtOnePlace(const Program& program, const Backend& backend) {
     if (backend.torch_device(grid->device_ids()[0]) != first) return false;
   }
   return true;
+}
+
+// An eighth of the devices' intermediates is little beside what all of them share.
+constexpr int64_t kMostWaves = 8;
+
+AxisMask AxesForTurns(const Program& program, LoadedProgram::Options::Turns turns) {
+  using Turns = LoadedProgram::Options::Turns;
+  if (turns == Turns::kNever) return 0;
+  program::TurnOptions options;
+  options.most_groups = kMostWaves;
+  options.where_it_pays = turns == Turns::kWhereTheyPay;
+  if (options.where_it_pays) options.more_groups_than = at::get_num_threads();
+  return program::AxesForTurns(program, options);
 }
 
 absl::Status CheckMemory(const Program& program, const Backend& backend) {
@@ -167,9 +181,8 @@ absl::StatusOr<MoveStep> LoadedProgram::Impl::MakeMove(int index) {
 }
 
 // Devices at one place take turns. A wave has work for all cores, and there are no more waves than
-// save memory: an eighth of the devices' intermediates is little beside what all of them share.
+// save memory.
 void LoadedProgram::Impl::MakeSchedule() {
-  constexpr int64_t kMostWaves = 8;
   // What takes this part of the program's work at most is not worth waiting for.
   constexpr int64_t kNegligiblePart = int64_t{1} << 14;
   int64_t devices = 1, bytes = 0;
@@ -181,7 +194,8 @@ void LoadedProgram::Impl::MakeSchedule() {
   }
   int64_t wave = devices;
   if (on_cpu && AtOnePlace(program, backend)) {
-    wave = std::max<int64_t>(at::get_num_threads(), (devices + kMostWaves - 1) / kMostWaves);
+    const int64_t as_one = kept == 0 ? 1 : devices / program.grids[0]->SizeOfMask(kept);
+    wave = std::max<int64_t>(at::get_num_threads() * as_one, CeilDiv(devices, kMostWaves));
   }
   std::vector<int64_t> tiles;
   for (const PlacementPtr& place : placements) tiles.push_back(place->count());
@@ -259,12 +273,18 @@ absl::StatusOr<std::shared_ptr<LoadedProgram>> LoadedProgram::Load(Program progr
                                                                    std::shared_ptr<Backend> backend,
                                                                    Options options) {
   std::shared_ptr<LoadedProgram> loaded(new LoadedProgram(std::move(program), std::move(backend)));
+  AxisMask kept = 0;
   if (options.coalesce && options.deduplicate && AtOnePlace(loaded->program_, *loaded->backend_)) {
-    loaded->coalesced_ = program::Coalesce(loaded->program_);
+    kept = AxesForTurns(loaded->program_, options.turns);
+    if (kept != 0) {
+      loaded->coalesced_ = program::CoalesceKeeping(loaded->program_, kept);
+      if (!program::Verify(*loaded->coalesced_).ok()) kept = 0;
+    }
+    if (kept == 0) loaded->coalesced_ = program::Coalesce(loaded->program_);
   }
   loaded->impl_ =
       std::make_unique<Impl>(loaded->coalesced_ ? *loaded->coalesced_ : loaded->program_,
-                             loaded->program_, *loaded->backend_, options);
+                             loaded->program_, kept, *loaded->backend_, options);
   SPMD_RETURN_IF_ERROR(loaded->impl_->Load());
   return loaded;
 }

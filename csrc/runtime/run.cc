@@ -56,7 +56,7 @@ absl::Status LoadedProgram::Impl::Bring(absl::Span<Argument> inputs) {
                            : TensorType{given->dtype, given->layout.dims()}.ToString()));
     }
     const Placement& to = *placements[id];
-    const bool same = coalesced ? given->whole
+    const bool same = coalesced ? given->whole && to.count() == 1
                                 : SamePlacement(given->layout, to.layout()) && !given->whole &&
                                       wanted.windows.empty() && given->per_position == per_position;
     if (same) {
@@ -152,6 +152,13 @@ absl::Status LoadedProgram::Impl::RunSteps(absl::Span<Argument> inputs,
   return absl::OkStatus();
 }
 
+at::Tensor LoadedProgram::Impl::PutTogether(ValueId id) {
+  const program::Value& value = program.values[id];
+  const Placement whole(WholeLayout(value.type.dims), /*per_position=*/false);
+  const MovePlan plan = MovePlan::Make(*placements[id], whole, backend);
+  return RunTileMove(plan, 0, {absl::MakeSpan(table[id]), identity[id], value.type.dtype});
+}
+
 std::vector<TiledTensorPtr> LoadedProgram::Impl::TakeOutputs() {
   const DispatchGuard guard;
   std::vector<TiledTensorPtr> outputs;
@@ -161,8 +168,12 @@ std::vector<TiledTensorPtr> LoadedProgram::Impl::TakeOutputs() {
         coalesced ? written.LayoutOf(output.value) : placements[output.value]->layout();
     auto result = std::make_shared<TiledTensor>(
         TiledTensor{layout, value.type.dtype, {}, per_position, coalesced});
-    // A value may be an output twice; its tiles are then shared.
-    for (const at::Tensor& tile : table[output.value]) result->tiles.push_back(Compact(tile));
+    if (coalesced && table[output.value].size() > 1) {
+      result->tiles.push_back(PutTogether(output.value));
+    } else {
+      // A value may be an output twice; its tiles are then shared.
+      for (const at::Tensor& tile : table[output.value]) result->tiles.push_back(Compact(tile));
+    }
     outputs.push_back(std::move(result));
   }
   return outputs;

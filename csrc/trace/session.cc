@@ -63,7 +63,10 @@ void Session::SetPythonHooks(PythonHooks hooks) { state_->hooks = hooks; }
 // --- backend ---
 
 runtime::LoadedProgram::Options LoadOptions(const Session::State& state) {
-  return {state.deduplicate, state.coalesce && !state.verify};
+  using Turns = runtime::LoadedProgram::Options::Turns;
+  static const std::optional<bool> turns = runtime::EnvironmentTurns();
+  return {state.deduplicate, state.coalesce && !state.verify,
+          !turns ? Turns::kWhereTheyPay : (*turns ? Turns::kAlways : Turns::kNever)};
 }
 
 absl::StatusOr<std::shared_ptr<runtime::Backend>> TheBackend(Session::State& state) {
