@@ -44,13 +44,13 @@ void Scheduler::AddCall(int32_t step, WorkItem item, absl::Span<const TileRef> r
     turn = ready.wave <= last ? Turn{ready.level, std::max(ready.wave, first)}
                               : Turn{ready.level + 1, first};
   }
-  Add({turn, step, item, first, last, true}, reads, writes, cost);
+  Add({turn, step, step, item, first, last, true}, reads, writes, cost);
 }
 
 void Scheduler::AddMove(int32_t step, WorkItem item, absl::Span<const TileRef> reads,
                         TileRef written) {
   constexpr int32_t kAny = std::numeric_limits<int32_t>::max();
-  Add({LatestOf(reads), step, item, 0, kAny, true}, reads, {&written, 1}, CostOf(reads));
+  Add({LatestOf(reads), step, step, item, 0, kAny, true}, reads, {&written, 1}, CostOf(reads));
 }
 
 void Scheduler::AddSum(int32_t step, WorkItem item, absl::Span<const std::vector<TileRef>> terms,
@@ -60,7 +60,10 @@ void Scheduler::AddSum(int32_t step, WorkItem item, absl::Span<const std::vector
   int64_t cost = 0;
   const auto add = [&](int32_t end) {
     item.end_term = end;
-    Add({turn, step, item, turn.wave, turn.wave, false}, reads, {&written, 1}, cost);
+    // Behind what made the last of the terms: a merged collective stands behind all that it moves.
+    int32_t place = as_produced ? -1 : step;
+    for (const TileRef& tile : reads) place = std::max(place, At(tile).place);
+    Add({turn, place, step, item, turn.wave, turn.wave, false}, reads, {&written, 1}, cost);
     item.begin_term = end;
     reads.clear();
   };
@@ -91,6 +94,7 @@ void Scheduler::Add(Entry entry, absl::Span<const TileRef> reads, absl::Span<con
   for (const TileRef& ref : writes) {
     Tile& tile = At(ref);
     tile.turn = entry.turn;
+    tile.place = entry.place;
     tile.cost = cost;
     tile.is_input = false;
     tile.from_inputs = from_inputs;
@@ -127,7 +131,7 @@ std::vector<int32_t> Scheduler::InOrder() const {
   const auto before = [&](int32_t a, int32_t b) {
     const Entry &x = entries_[a], &y = entries_[b];
     if (!(x.turn == y.turn)) return x.turn < y.turn;
-    return x.step < y.step;
+    return x.place < y.place;
   };
   if (!std::is_sorted(order.begin(), order.end(), before)) {
     std::stable_sort(order.begin(), order.end(), before);
@@ -174,8 +178,9 @@ Schedule Scheduler::Finish() && {
   std::vector<int32_t> batch_of, begins;
   for (size_t n = 0; n < order.size(); ++n) {
     const Entry& entry = entries_[order[n]];
-    const bool same = n > 0 && entries_[order[n - 1]].turn == entry.turn &&
-                      entries_[order[n - 1]].step == entry.step;
+    const Entry* last = n == 0 ? nullptr : &entries_[order[n - 1]];
+    const bool same = last != nullptr && last->turn == entry.turn && last->place == entry.place &&
+                      last->step == entry.step;
     if (!same) {
       schedule.batches.push_back({entry.step, {}, {}});
       begins.push_back(static_cast<int32_t>(n));
