@@ -91,7 +91,7 @@ absl::StatusOr<CallStep> CallStep::Make(const Context& context, int instruction)
     step.result_kinds_.push_back(context.program.values[id].sharding.reduce_kind);
   }
   SPMD_RETURN_IF_ERROR(step.PlanItems(context, call));
-  step.PlanOverwriting();
+  step.PlanOverwriting(context.sharers[instruction]);
   return step;
 }
 
@@ -236,7 +236,7 @@ void CallStep::PlanExpressions(const Instruction& call, absl::Span<const int64_t
 }
 
 // Either the program asks for it or the operand just dies here: both need the same conditions.
-void CallStep::PlanOverwriting() {
+void CallStep::PlanOverwriting(const Sharers& sharers) {
   overwritable_.assign(num_items_, 0);
   if (!binding_.in_place.has_value() || binding_.tensors.empty() || results_.size() != 1) return;
   const OpBinding::TensorArgument& first = binding_.tensors[0];
@@ -248,6 +248,30 @@ void CallStep::PlanOverwriting() {
         index >= 0 && computed_[i] &&
         operand_places_[0]->DimsOf(index) == result_places_[0]->DimsOf(result_tiles_[i].index);
   }
+  sharers_ = sharers;
+}
+
+// Nobody but the operand and what is known to end with this write holds the memory, and no two
+// elements of it are one.
+bool CallStep::MayWriteInto(const at::Tensor& tile, int32_t index, const ValueTable& table) const {
+  if (sharers_.wholes.empty() && sharers_.part == kNoValue) return IsExclusive(tile);
+  if (tile.use_count() != 1 || !tile.has_storage()) return false;
+  size_t holders = 1;
+  bool alone = true;
+  const auto shares = [&](program::ValueId id) {
+    if (id == kNoValue || index >= std::ssize(table[id])) return false;
+    const at::Tensor& other = table[id][index];
+    if (!other.defined() || !other.has_storage() || !other.is_alias_of(tile)) return false;
+    alone = alone && other.use_count() == 1;
+    ++holders;
+    return true;
+  };
+  shares(sharers_.part);
+  const at::Tensor* all = &tile;
+  for (const program::ValueId id : sharers_.wholes) {
+    if (shares(id)) all = &table[id][index];
+  }
+  return alone && tile.storage().use_count() == holders && all->is_non_overlapping_and_dense();
 }
 
 void CallStep::AppendReads(int64_t item, std::vector<TileRef>& reads) const {
@@ -262,6 +286,12 @@ void CallStep::AppendWrites(int64_t item, std::vector<TileRef>& writes) const {
     const ResultTile& tile = result_tiles_[item * results_.size() + k];
     if (tile.source != ResultSource::kOtherItem) writes.push_back({results_[k], tile.index});
   }
+}
+
+void CallStep::AppendWholes(int64_t item, std::vector<TileRef>& wholes) const {
+  if (!overwritable_[item]) return;
+  const int32_t index = operand_tiles_[item * operands_.size()];
+  for (const program::ValueId id : sharers_.wholes) wholes.push_back({id, index});
 }
 
 Scheduler::Devices CallStep::DevicesOf(int64_t item) const { return wanted_[item]; }
@@ -288,8 +318,9 @@ at::Tensor CallStep::OperandTile(int64_t item, int operand, ValueTable& table) c
   return table[operands_[operand]][index];
 }
 
-void CallStep::RunItem(int64_t item, bool may_take_first, absl::Span<const c10::IValue> scalars,
+void CallStep::RunItem(const WorkItem& work, absl::Span<const c10::IValue> scalars,
                        ValueTable& table) const {
+  const int64_t item = work.index;
   StoreUncomputed(item, table);
   if (!computed_[item]) return;
   torch::jit::Stack stack(binding_.constants);
@@ -317,10 +348,12 @@ void CallStep::RunItem(int64_t item, bool may_take_first, absl::Span<const c10::
     }
   }
   bool in_place = false;
-  const bool overwrites = may_take_first && overwritable_[item];
+  const bool overwrites = work.may_take_first && overwritable_[item];
   if (overwrites) {
-    at::Tensor& tile = table[operands_[0]][operand_tiles_[item * operands_.size()]];
-    in_place = IsExclusive(tile);
+    const int32_t index = operand_tiles_[item * operands_.size()];
+    at::Tensor& tile = table[operands_[0]][index];
+    in_place = sharers_.wholes.empty() || work.may_write_through ? MayWriteInto(tile, index, table)
+                                                                 : IsExclusive(tile);
     stack[0] = in_place ? std::move(tile) : tile;
   }
   for (const OpBinding::TensorArgument& t : binding_.tensors) {

@@ -19,6 +19,7 @@
 #include "csrc/runtime/op_binding.h"
 #include "csrc/runtime/placement.h"
 #include "csrc/runtime/schedule.h"
+#include "csrc/runtime/write_through.h"
 
 namespace spmd::runtime {
 
@@ -31,6 +32,7 @@ class CallStep {
     const program::Program& program;
     const Backend& backend;
     absl::Span<const PlacementPtr> placements;  // by value
+    absl::Span<const Sharers> sharers;          // by instruction
   };
   // Errors: InvalidArgument naming the op.
   static absl::StatusOr<CallStep> Make(const Context& context, int instruction);
@@ -39,9 +41,12 @@ class CallStep {
   // Bytes that all items read and write.
   int64_t bytes() const { return bytes_; }
   const OpBinding& binding() const { return binding_; }
-  // What the item reads, operand by operand, and makes.
+  // What the item reads, operand by operand, and makes; and the wholes of the part that it could
+  // overwrite.
   void AppendReads(int64_t item, std::vector<TileRef>& reads) const;
   void AppendWrites(int64_t item, std::vector<TileRef>& writes) const;
+  void AppendWholes(int64_t item, std::vector<TileRef>& wholes) const;
+  absl::Span<const program::ValueId> wholes() const { return sharers_.wholes; }
   // The devices that want the item's results lie between these.
   Scheduler::Devices DevicesOf(int64_t item) const;
 
@@ -51,9 +56,9 @@ class CallStep {
   // Makes room for the results. Before any item runs.
   void PrepareResults(ValueTable& table) const;
   // Computes one item, over the first operand's tile where that may be taken, it could be
-  // overwritten and its memory is not shared. Throws what the op throws. Thread safety: items may
-  // run in parallel.
-  void RunItem(int64_t item, bool may_take_first, absl::Span<const c10::IValue> scalars,
+  // overwritten and its memory is not shared, or only with wholes that the item may write through
+  // to. Throws what the op throws. Thread safety: items may run in parallel.
+  void RunItem(const WorkItem& work, absl::Span<const c10::IValue> scalars,
                ValueTable& table) const;
 
   // Which results' tiles of value `id` are known to be the identity of their reduction; 0 or 1 by
@@ -73,9 +78,10 @@ class CallStep {
   void PlanOperands(const program::Instruction& call, absl::Span<const int64_t> positions);
   void PlanResults(const program::Instruction& call, absl::Span<const int64_t> positions);
   void PlanExpressions(const program::Instruction& call, absl::Span<const int64_t> positions);
-  void PlanOverwriting();
+  void PlanOverwriting(const Sharers& sharers);
   bool ReducedOperandIsEmpty(int64_t item) const;
   bool Computed(int64_t item) const;
+  bool MayWriteInto(const at::Tensor& tile, int32_t index, const ValueTable& table) const;
   at::Tensor OperandTile(int64_t item, int operand, ValueTable& table) const;
   void StoreResults(int64_t item, torch::jit::Stack& stack, ValueTable& table) const;
   void StoreUncomputed(int64_t item, ValueTable& table) const;
@@ -95,6 +101,7 @@ class CallStep {
   std::vector<std::vector<uint8_t>> identity_;
   std::vector<uint8_t> overwritable_;       // by item
   std::vector<Scheduler::Devices> wanted_;  // by item
+  Sharers sharers_;
 };
 
 }  // namespace spmd::runtime

@@ -63,8 +63,8 @@ class LoadedProgram {
   // inputs[i] for program().inputs[i]. An argument in another layout (or grid) is moved first, as a
   // copy. results[k] for program().outputs[k]. Nothing is written into non-donated inputs.
   //
-  // Up to the *commit* (after the last instruction that can fail on values, and before the first
-  // that overwrites or drops a donated input) a failure or an interrupt (csrc/runtime/interrupt.h)
+  // Up to the *commit* (after the last instruction that can fail on the values at hand, and before
+  // the first that overwrites or drops a donated input) a failure or an interrupt (interrupt.h)
   // leaves every argument as it was. At the commit the donated arguments are taken: their `value`
   // becomes null, and stays so if a later instruction fails (the buffers they came from are then
   // lost). Errors: as the op's exception says (see StatusFromException), naming op, shapes and the

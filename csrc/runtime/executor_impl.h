@@ -11,6 +11,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "csrc/runtime/call_step.h"
 #include "csrc/runtime/executor.h"
+#include "csrc/runtime/index_bounds.h"
 #include "csrc/runtime/moves.h"
 #include "csrc/runtime/placement.h"
 #include "csrc/runtime/schedule.h"
@@ -53,6 +54,8 @@ struct LoadedProgram::Impl {
   void AddToSchedule(int step, const CallStep& call, Scheduler& scheduler) const;
   void AddToSchedule(int step, const MoveStep& move, Scheduler& scheduler) const;
   void FindCommit();
+  // The batch before which donated arguments are taken, in this run.
+  size_t CommitOfRun() const;
 
   absl::Status Bring(absl::Span<Argument> inputs);
   absl::Status RunSteps(absl::Span<Argument> inputs, const std::vector<c10::Scalar>& scalars);
@@ -77,7 +80,9 @@ struct LoadedProgram::Impl {
   std::vector<Step> steps;                     // by instruction
   Schedule schedule;
   absl::flat_hash_map<std::pair<const Placement*, const Placement*>, MovePlanPtr> plans;
-  size_t commit = 0;  // taken before this batch
+  size_t commit = 0;        // donated arguments are taken before this batch,
+  size_t early_commit = 0;  // or before this one where all `bounds` hold
+  std::vector<IndexBound> bounds;
   ValueTable table;
   std::vector<TiledTensor> planned;  // by output; made by the first run that only plans
 };

@@ -69,6 +69,16 @@ absl::Status CheckMemory(const Program& program, const Backend& backend) {
   return absl::ResourceExhaustedError(text);
 }
 
+// One bound for each input: the tightest.
+void AddBound(const IndexBound& bound, std::vector<IndexBound>& bounds) {
+  for (IndexBound& known : bounds) {
+    if (known.index != bound.index) continue;
+    known.size = std::min(known.size, bound.size);
+    return;
+  }
+  bounds.push_back(bound);
+}
+
 }  // namespace
 
 std::string DescribeInstruction(const Program& program, int index) {
@@ -132,7 +142,8 @@ absl::Status LoadedProgram::Impl::Load() {
     return absl::OkStatus();
   }
   identity.resize(program.values.size());
-  const CallStep::Context context{program, backend, placements};
+  const std::vector<Sharers> sharers = FindSharers(program, outlives);
+  const CallStep::Context context{program, backend, placements, sharers};
   for (size_t i = 0; i < program.instructions.size(); ++i) {
     const Instruction& instruction = program.instructions[i];
     if (instruction.code == OpCode::kFree) {
@@ -212,16 +223,24 @@ void LoadedProgram::Impl::MakeSchedule() {
 
 void LoadedProgram::Impl::AddToSchedule(int step, const CallStep& call,
                                         Scheduler& scheduler) const {
-  std::vector<TileRef> reads, writes;
+  std::vector<TileRef> reads, writes, wholes;
   for (int64_t i = 0; i < call.num_items(); ++i) {
     reads.clear();
     writes.clear();
+    wholes.clear();
     call.AppendReads(i, reads);
     call.AppendWrites(i, writes);
+    call.AppendWholes(i, wholes);
+    // A whole with fewer tiles has none with this part's number.
+    wholes.erase(std::remove_if(wholes.begin(), wholes.end(),
+                                [&](const TileRef& whole) {
+                                  return whole.index >= placements[whole.value]->count();
+                                }),
+                 wholes.end());
     WorkItem item;
     item.index = static_cast<int32_t>(i);
     scheduler.AddCall(step, item, reads, writes, call.DevicesOf(i),
-                      call.bytes() / std::max<int64_t>(call.num_items(), 1));
+                      call.bytes() / std::max<int64_t>(call.num_items(), 1), wholes);
   }
 }
 
@@ -253,20 +272,41 @@ void LoadedProgram::Impl::AddToSchedule(int step, const MoveStep& move,
   }
 }
 
-// Before the first batch that overwrites or drops what was given, and after all that can fail.
+// Before the first batch that overwrites or drops what was given, and after all that can fail;
+// early, after all that can fail for other reasons than indices that are seen to be in range.
 void LoadedProgram::Impl::FindCommit() {
   std::vector<uint8_t> donated(program.values.size(), 0);
   for (const program::Input& input : program.inputs) donated[input.value] = input.donated;
-  size_t fallible = 0, first_drop = schedule.batches.size();
+  const auto is_given = [&](ValueId id) { return donated[id] != 0; };
+  std::vector<int> maker(program.values.size(), -1);
+  for (size_t i = 0; i < steps.size(); ++i) {
+    for (ValueId id : program.instructions[i].results) maker[id] = static_cast<int>(i);
+  }
+  size_t fallible = 0, unbounded = 0, first_write = schedule.batches.size();
   for (size_t b = 0; b < schedule.batches.size(); ++b) {
     const Batch& batch = schedule.batches[b];
-    const auto* call = std::get_if<CallStep>(&steps[batch.step]);
-    if (call != nullptr && call->binding().can_fail_on_values) fallible = b + 1;
-    for (const TileRef& tile : batch.dead) {
-      if (donated[tile.value]) first_drop = std::min(first_drop, b);
+    bool writes = std::any_of(batch.dead.begin(), batch.dead.end(),
+                              [&](const TileRef& tile) { return is_given(tile.value); });
+    if (const auto* call = std::get_if<CallStep>(&steps[batch.step])) {
+      if (call->binding().can_fail_on_values) {
+        fallible = b + 1;
+        const auto bound = FindIndexBound(program, program.instructions[batch.step], maker);
+        if (bound.has_value()) {
+          AddBound(*bound, bounds);
+        } else {
+          unbounded = b + 1;
+        }
+      }
+      const absl::Span<const ValueId> wholes = call->wholes();
+      writes = writes || (std::any_of(wholes.begin(), wholes.end(), is_given) &&
+                          std::any_of(batch.items.begin(), batch.items.end(),
+                                      [](const WorkItem& item) { return item.may_write_through; }));
     }
+    if (writes) first_write = std::min(first_write, b);
   }
-  commit = std::max(fallible, first_drop);
+  commit = std::max(fallible, first_write);
+  // Elsewhere than on the host a look at indices would wait for them.
+  early_commit = on_cpu ? std::max(unbounded, first_write) : commit;
 }
 
 absl::StatusOr<std::shared_ptr<LoadedProgram>> LoadedProgram::Load(Program program,

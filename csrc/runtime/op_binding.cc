@@ -62,6 +62,9 @@ constexpr absl::string_view kFallible[] = {"_assert",    "aten::put",
                                            "solve",      "svd",
                                            "aten::take", "triangular",
                                            "unique"};
+// Of these names, but told by attributes alone where they write.
+constexpr absl::string_view kInfallible[] = {"aten::diagonal_scatter", "aten::select_scatter",
+                                             "aten::slice_scatter"};
 
 bool IsBuiltIn(absl::string_view op) {
   return absl::StartsWith(op, "aten::") || absl::StartsWith(op, "spmd::");
@@ -326,6 +329,9 @@ class Binder {
 
 bool CanFailOnValues(absl::string_view op) {
   if (!IsBuiltIn(op)) return true;
+  if (std::find(std::begin(kInfallible), std::end(kInfallible), op) != std::end(kInfallible)) {
+    return false;
+  }
   return std::any_of(std::begin(kFallible), std::end(kFallible),
                      [&](absl::string_view part) { return absl::StrContains(op, part); });
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <ATen/ops/empty.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/cleanup/cleanup.h"
@@ -116,19 +117,25 @@ void LoadedProgram::Impl::RunCall(const CallStep& step, const Batch& batch,
       step.binding().is_view || step.binding().may_need_python || step.binding().needs_own_threads;
   const auto n = static_cast<int64_t>(batch.items.size());
   const int64_t bytes = alone ? 0 : step.bytes() / step.num_items() * n;
-  ForEachTile(n, bytes, on_cpu, [&](int64_t i) {
-    const WorkItem& item = batch.items[i];
-    step.RunItem(item.index, item.may_take_first, values, table);
-  });
+  ForEachTile(n, bytes, on_cpu, [&](int64_t i) { step.RunItem(batch.items[i], values, table); });
+}
+
+size_t LoadedProgram::Impl::CommitOfRun() const {
+  const bool early =
+      early_commit < commit && std::all_of(
+                                   bounds.begin(), bounds.end(),
+                                   [&](const IndexBound& b) { return Holds(b, table[b.index]); });
+  return early ? early_commit : commit;
 }
 
 absl::Status LoadedProgram::Impl::RunSteps(absl::Span<Argument> inputs,
                                            const std::vector<c10::Scalar>& scalars) {
+  const size_t take = CommitOfRun();
   for (size_t b = 0; b <= schedule.batches.size(); ++b) {
-    if (b <= commit && Interrupted()) {
+    if (b <= take && Interrupted()) {
       return absl::CancelledError("interrupted; no tensor was changed");
     }
-    if (b == commit) {
+    if (b == take) {
       // From here on the program may write into what it was given.
       for (size_t k = 0; k < inputs.size(); ++k) {
         if (inputs[k].donate && program.inputs[k].donated) inputs[k].value.reset();

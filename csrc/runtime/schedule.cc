@@ -34,7 +34,8 @@ int64_t Scheduler::CostOf(absl::Span<const TileRef> reads) {
 }
 
 void Scheduler::AddCall(int32_t step, WorkItem item, absl::Span<const TileRef> reads,
-                        absl::Span<const TileRef> writes, Devices devices, int64_t bytes) {
+                        absl::Span<const TileRef> writes, Devices devices, int64_t bytes,
+                        absl::Span<const TileRef> wholes) {
   const int64_t cost = CostOf(reads) + bytes;
   const Turn ready = LatestOf(reads);
   const auto first = static_cast<int32_t>(devices.first / devices_per_wave_);
@@ -43,6 +44,9 @@ void Scheduler::AddCall(int32_t step, WorkItem item, absl::Span<const TileRef> r
   if (cost > negligible_) {
     turn = ready.wave <= last ? Turn{ready.level, std::max(ready.wave, first)}
                               : Turn{ready.level + 1, first};
+  }
+  if (!wholes.empty()) {
+    wholes_[static_cast<int32_t>(entries_.size())].assign(wholes.begin(), wholes.end());
   }
   Add({turn, step, step, item, first, last, true}, reads, writes, cost);
 }
@@ -139,6 +143,32 @@ std::vector<int32_t> Scheduler::InOrder() const {
   return order;
 }
 
+void Scheduler::FindWritesThrough(const std::vector<int32_t>& order,
+                                  const std::vector<int32_t>& batch_of, Schedule& schedule) const {
+  if (wholes_.empty()) return;
+  absl::flat_hash_map<int64_t, std::vector<int32_t>> accessed;  // by number, in which batches
+  for (const auto& [entry, wholes] : wholes_) {
+    for (const TileRef& tile : wholes) accessed[NumberOf(tile)];
+  }
+  for (size_t n = 0; n < order.size(); ++n) {
+    const Entry& entry = entries_[order[n]];
+    for (int32_t a = entry.first_access; a < entry.end_writes; ++a) {
+      const auto found = accessed.find(NumberOf(accesses_[a]));
+      if (found != accessed.end()) found->second.push_back(batch_of[n]);
+    }
+  }
+  for (size_t n = 0; n < order.size(); ++n) {
+    const auto found = wholes_.find(order[n]);
+    if (found == wholes_.end()) continue;
+    schedule.items[n].may_write_through =
+        std::all_of(found->second.begin(), found->second.end(), [&](const TileRef& tile) {
+          const std::vector<int32_t>& batches = accessed[NumberOf(tile)];
+          return std::count_if(batches.begin(), batches.end(),
+                               [&](int32_t b) { return b >= batch_of[n]; }) == 1;
+        });
+  }
+}
+
 // A tile dies with the batch that touches it last.
 void Scheduler::FindDead(const std::vector<int32_t>& order, const std::vector<int32_t>& batch_of,
                          Schedule& schedule) {
@@ -193,6 +223,7 @@ Schedule Scheduler::Finish() && {
     schedule.batches[b].items = {schedule.items.data() + begins[b],
                                  static_cast<size_t>(begins[b + 1] - begins[b])};
   }
+  FindWritesThrough(order, batch_of, schedule);
   FindDead(order, batch_of, schedule);
   return schedule;
 }

@@ -25,6 +25,7 @@
 #include <limits>
 #include <vector>
 
+#include "absl/container/flat_hash_map.h"
 #include "absl/types/span.h"
 #include "csrc/program/program.h"
 
@@ -43,6 +44,9 @@ struct WorkItem {
   int32_t begin_term = 0, end_term = 0;
   // Nothing else needs the first tile that it reads, neither later nor at the same time.
   bool may_take_first = false;
+  // Of the tiles that this one is a part of, nothing but what puts the part back reads any from now
+  // on.
+  bool may_write_through = false;
 };
 
 // Items of one step that may run at the same time, and the tiles that are dead after them.
@@ -72,9 +76,11 @@ class Scheduler {
             int64_t devices_per_wave, int64_t negligible);
 
   // A call's item on the devices from first to last, which all want the result: it goes with the
-  // first wave among theirs that has what it reads. `bytes`: what it reads and writes.
+  // first wave among theirs that has what it reads. `bytes`: what it reads and writes. `wholes`:
+  // tiles of which the first that it reads is a part (csrc/runtime/write_through.h).
   void AddCall(int32_t step, WorkItem item, absl::Span<const TileRef> reads,
-               absl::Span<const TileRef> writes, Devices devices, int64_t bytes);
+               absl::Span<const TileRef> writes, Devices devices, int64_t bytes,
+               absl::Span<const TileRef> wholes = {});
   // Another tile of a move, which is made as soon as the tiles it is made of are there.
   void AddMove(int32_t step, WorkItem item, absl::Span<const TileRef> reads, TileRef written);
   // A sum, term[k] reading terms[k]: where `as_produced`, each term is added when it is there.
@@ -117,13 +123,16 @@ class Scheduler {
     int32_t first_access = 0, end_reads = 0, end_writes = 0;  // into accesses_
   };
 
-  Tile& At(TileRef tile) { return tiles_[first_tile_[tile.value] + tile.index]; }
+  int64_t NumberOf(TileRef tile) const { return first_tile_[tile.value] + tile.index; }
+  Tile& At(TileRef tile) { return tiles_[NumberOf(tile)]; }
   Turn LatestOf(absl::Span<const TileRef> reads);
   int64_t CostOf(absl::Span<const TileRef> reads);
   void Add(Entry entry, absl::Span<const TileRef> reads, absl::Span<const TileRef> writes,
            int64_t cost);
   void PutOffWhatNeedsInputsOnly();
   std::vector<int32_t> InOrder() const;
+  void FindWritesThrough(const std::vector<int32_t>& order, const std::vector<int32_t>& batch_of,
+                         Schedule& schedule) const;
   void FindDead(const std::vector<int32_t>& order, const std::vector<int32_t>& batch_of,
                 Schedule& schedule);
 
@@ -134,6 +143,7 @@ class Scheduler {
   std::vector<Tile> tiles_;
   std::vector<Entry> entries_;
   std::vector<TileRef> accesses_;  // reads, then writes, of one entry after another
+  absl::flat_hash_map<int32_t, std::vector<TileRef>> wholes_;  // by entry
 };
 
 }  // namespace spmd::runtime

@@ -211,3 +211,25 @@ def test_a_failure_that_no_tensor_can_tell_of_any_more_is_told_by_sync(rows):
         assert torch.equal((good + k).cpu(), ROWS * 2 + k)
     raises_at_sync()
     spmd.sync(wait=True)
+
+
+def test_a_row_outside_of_a_cache_leaves_it_as_it_was(rows):
+    """Indices that are uploaded are looked at before the cache is written in place."""
+    cache = torch.zeros(2, 4, 3).to("spmd")
+    expected = torch.zeros(2, 4, 3)
+
+    def write(row):
+        at = torch.tensor([row]).to("spmd")
+        for half in cache:
+            half.index_copy_(0, at, rows[:1])
+        return cache.sum()
+
+    for row in (1, 2, 4, 3):
+        total = write(row)
+        if row == 4:
+            with pytest.raises(IndexError, match=r"out of (bounds|range)"):
+                total.cpu()
+        else:
+            expected[:, row] = ROWS[0]
+            assert total.item() == expected.sum()
+        assert torch.equal(cache.cpu(), expected)

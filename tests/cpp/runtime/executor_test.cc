@@ -485,6 +485,184 @@ program {
   ExpectClose(results.at(0), y.sub(x));
 }
 
+// --- writes to parts ---
+
+// Rows of one half of %c are set, then all of the other half is.
+constexpr const char* kCache = R"(
+mesh @m [a=2]
+program {
+  scalar $0: float
+  %c: f32[2,4,6] @m {},{},{a} donated
+  %i: i64[1] @m {}
+  %k: f32[1,6] @m {},{a}
+  %0: f32[4,6] @m {},{a} = call aten::select.int(%c, dim=0, index=1)
+  %1: f32[4,6] @m {},{a} = call aten::index_copy(%0, %i, %k, dim=0)
+  free %0
+  %2: f32[2,4,6] @m {},{},{a} = call aten::select_scatter(%c, %1, dim=0, index=1)
+  free %c, %1
+  %3: f32[4,6] @m {},{a} = call aten::select.int(%2, dim=0, index=0)
+  %4: f32[4,6] @m {},{a} = call aten::add.Scalar(%3, other=$0)
+  free %3
+  %5: f32[2,4,6] @m {},{},{a} = call aten::select_scatter(%2, %4, dim=0, index=0)
+  free %2
+  return %5 -> %c
+}
+)";
+
+at::Tensor WrittenCache(const at::Tensor& cache, int64_t row, const at::Tensor& k) {
+  at::Tensor expected = cache.clone();
+  expected[1][row].copy_(k[0]);
+  expected[0].add_(1);
+  return expected;
+}
+
+TEST(Executor, APartOfADonatedTileIsWrittenInPlace) {
+  const auto loaded = LoadText(kCache);
+  const auto backend = Cpu();
+  const at::Tensor cache = at::randn({2, 4, 6}), k = at::randn({1, 6});
+  const auto upload = [&](const at::Tensor& value, int input) {
+    return Upload(value, loaded->program().LayoutOf(input), *backend);
+  };
+  // Nobody else holds the memory; a view of it is alive.
+  for (bool held : {false, true}) {
+    TiledTensorPtr given = upload(cache, 0);
+    const void* memory = given->tiles[1].data_ptr();
+    const at::Tensor view = held ? given->tiles[1].select(0, 1) : at::Tensor();
+    const at::Tensor before = held ? view.clone() : at::Tensor();
+    std::vector<LoadedProgram::Argument> arguments{{std::move(given), true},
+                                                   {upload(at::full({1}, 2, at::kLong), 1), false},
+                                                   {upload(k, 2), false}};
+    const auto results = loaded->Run(absl::MakeSpan(arguments), {1.0});
+    ASSERT_TRUE(results.ok()) << results.status();
+    EXPECT_EQ((*results)[0]->tiles[1].data_ptr() == memory, !held);
+    ExpectClose(Assemble(*(*results)[0]), WrittenCache(cache, 2, k));
+    if (held) ExpectClose(view, before);
+  }
+}
+
+TEST(Executor, AnIndexOutOfRangeIsSeenBeforeAPartIsWritten) {
+  const auto loaded = LoadText(kCache);
+  const auto backend = Cpu();
+  const at::Tensor cache = at::randn({2, 4, 6});
+  for (int64_t row : {-1, 4}) {
+    std::vector<LoadedProgram::Argument> arguments{
+        {Upload(cache, loaded->program().LayoutOf(0), *backend), true},
+        {Upload(at::full({1}, row, at::kLong), loaded->program().LayoutOf(1), *backend), false},
+        {Upload(at::randn({1, 6}), loaded->program().LayoutOf(2), *backend), false}};
+    const auto results = loaded->Run(absl::MakeSpan(arguments), {1.0});
+    EXPECT_EQ(results.status().code(), absl::StatusCode::kOutOfRange) << results.status();
+    ASSERT_NE(arguments[0].value, nullptr);
+    ExpectClose(Assemble(*arguments[0].value), cache);
+  }
+}
+
+TEST(Executor, AnIndexThatTheProgramMakesIsNotKnownBefore) {
+  const auto loaded = LoadText(R"(
+mesh @m [a=2]
+program {
+  %c: f32[4,6] @m {},{a} donated
+  %i: i64[1] @m {}
+  %k: f32[1,6] @m {},{a}
+  %0: f32[4,6] @m {},{a} = call aten::neg(%c) updates(0)
+  free %c
+  %1: i64[1] @m {} = call aten::neg(%i)
+  %2: f32[4,6] @m {},{a} = call aten::index_copy(%0, %1, %k, dim=0)
+  free %0
+  return %2 -> %c
+}
+)");
+  const auto backend = Cpu();
+  const at::Tensor cache = at::randn({4, 6});
+  std::vector<LoadedProgram::Argument> arguments{
+      {Upload(cache, loaded->program().LayoutOf(0), *backend), true},
+      {Upload(at::full({1}, 2, at::kLong), loaded->program().LayoutOf(1), *backend), false},
+      {Upload(at::randn({1, 6}), loaded->program().LayoutOf(2), *backend), false}};
+  EXPECT_FALSE(loaded->Run(absl::MakeSpan(arguments), {}).ok());
+  ASSERT_NE(arguments[0].value, nullptr);
+  ExpectClose(Assemble(*arguments[0].value), cache);
+}
+
+TEST(Executor, APartOfAPartIsWrittenInPlace) {
+  const auto loaded = LoadText(R"(
+mesh @m [a=2]
+program {
+  %c: f32[2,4,6] @m {},{},{a} donated
+  %0: f32[4,6] @m {},{a} = call aten::select.int(%c, dim=0, index=1)
+  %1: f32[2,6] @m {},{a} = call aten::slice.Tensor(%0, dim=0, start=1, end=3, step=1)
+  %2: f32[2,6] @m {},{a} = call aten::exp(%1)
+  free %1
+  %3: f32[4,6] @m {},{a} = call aten::slice_scatter(%0, %2, dim=0, start=1, end=3, step=1)
+  free %0, %2
+  %4: f32[2,4,6] @m {},{},{a} = call aten::select_scatter(%c, %3, dim=0, index=1)
+  free %c, %3
+  return %4 -> %c
+}
+)");
+  const auto backend = Cpu();
+  const at::Tensor cache = at::randn({2, 4, 6});
+  TiledTensorPtr given = Upload(cache, loaded->program().LayoutOf(0), *backend);
+  const void* memory = given->tiles[0].data_ptr();
+  std::vector<LoadedProgram::Argument> arguments{{std::move(given), true}};
+  const auto results = loaded->Run(absl::MakeSpan(arguments), {});
+  ASSERT_TRUE(results.ok()) << results.status();
+  EXPECT_EQ((*results)[0]->tiles[0].data_ptr(), memory);
+  at::Tensor expected = cache.clone();
+  expected[1].narrow(0, 1, 2).exp_();
+  ExpectClose(Assemble(*(*results)[0]), expected);
+}
+
+TEST(Executor, APartIsNotWrittenWhereTheWholeIsReadBeforeItIsPutBack) {
+  const at::Tensor x = at::randn({2, 4});
+  const auto results = RunText(R"(
+mesh @m [a=2]
+program {
+  %x: f32[2,4] @m {},{}
+  %i: i64[2] @m {}
+  %0: f32[2,4] @m {},{} = call aten::neg(%x)
+  %1: f32[4] @m {} = call aten::select.int(%0, dim=0, index=0)
+  %2: f32[4] @m {} = call aten::exp(%1)
+  free %1
+  %3: f32[2,4] @m {},{} = call aten::abs(%0)
+  %4: f32[2,4] @m {},{} = call aten::select_scatter(%0, %2, dim=0, index=0)
+  free %0, %2
+  %5: f32[2,4] @m {},{} = call aten::neg(%x)
+  %6: f32[1,4] @m {},{} = call aten::slice.Tensor(%5, dim=0, start=0, end=1, step=1)
+  %7: f32[1,4] @m {},{} = call aten::index_add(%6, %i, %5, dim=0, alpha=1)
+  free %6
+  %8: f32[2,4] @m {},{} = call aten::slice_scatter(%5, %7, dim=0, start=0, end=1, step=1)
+  free %5, %7
+  return %3, %4, %8
+}
+)",
+                               {x, at::zeros({2}, at::kLong)});
+  ASSERT_EQ(results.size(), 3);
+  ExpectClose(results[0], x.abs());
+  ExpectClose(results[1], at::stack({x[0].neg().exp(), x[1].neg()}));
+  ExpectClose(results[2], at::stack({x[0].mul(-2).sub(x[1]), x[1].neg()}));
+}
+
+TEST(Executor, APartIsNotWrittenWhereElementsOfTheWholeAreOne) {
+  const at::Tensor x = at::randn({4});
+  const auto results = RunText(R"(
+mesh @m [a=2]
+program {
+  %x: f32[4] @m {}
+  %0: f32[4] @m {} = call aten::neg(%x)
+  %1: f32[3,4] @m {},{} = call aten::expand(%0, size=[3,4], implicit=false)
+  free %0
+  %2: f32[4] @m {} = call aten::select.int(%1, dim=0, index=1)
+  %3: f32[4] @m {} = call aten::exp(%2)
+  free %2
+  %4: f32[3,4] @m {},{} = call aten::select_scatter(%1, %3, dim=0, index=1)
+  free %1, %3
+  return %4
+}
+)",
+                               {x});
+  ASSERT_EQ(results.size(), 1);
+  ExpectClose(results[0], at::stack({x.neg(), x.neg().exp(), x.neg()}));
+}
+
 // --- failures ---
 
 constexpr const char* kFails = R"(
