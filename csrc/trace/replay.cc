@@ -122,10 +122,15 @@ class Attempt {
            AgreesMark(operand, *buffer);
   }
 
+  // Requires: the tensor's metadata are those of the operand.
   static bool AgreesRecipe(const CallOperand& operand, Buffer* buffer, const at::Tensor& tensor) {
     if (operand.recipe == nullptr) return IsKnownBase(operand, buffer, tensor);
-    if (IsBase(buffer->form, tensor)) return false;
-    RecipePtr* const known = buffer->recipes.Find(tensor);
+    const uint64_t serial = operand.meta->serial;
+    RecipePtr* known = buffer->recipes.FindNoted(tensor, serial);
+    if (known == nullptr) {
+      if (IsBase(buffer->form, tensor)) return false;
+      known = buffer->recipes.Find(tensor, serial);
+    }
     if (known == nullptr || !SameRecipe(*known, operand.recipe)) return false;
     if (*known != operand.recipe) *known = operand.recipe;  // found faster the next time
     return true;
@@ -201,7 +206,9 @@ class Attempt {
         return OperandTensor(result.operand);
       case CallResult::Kind::kView: {
         at::Tensor view = NewView(OperandTensor(result.operand), *result.meta);
-        if (result.recipe != nullptr) buffers_[result.operand]->recipes.Note(view, result.recipe);
+        if (result.recipe != nullptr) {
+          buffers_[result.operand]->recipes.Note(view, result.meta->serial, result.recipe);
+        }
         return view;
       }
       case CallResult::Kind::kFresh:

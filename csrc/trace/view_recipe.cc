@@ -91,30 +91,56 @@ bool ViewKey::IsOf(const at::Tensor& t) const {
          dtype == t.scalar_type() && conj == t.is_conj() && neg == t.is_neg();
 }
 
-RecipePtr* RecipeTable::Find(const at::Tensor& view) {
+RecipeTable::Entry* RecipeTable::FindEntry(const at::Tensor& view) {
   if (index_.empty()) {
-    for (auto& [key, recipe] : all_) {
-      if (key.IsOf(view)) return &recipe;
+    for (Entry& entry : all_) {
+      if (entry.key.IsOf(view)) return &entry;
     }
     return nullptr;
   }
   const auto it = index_.find(ViewKey::Of(view));
-  return it == index_.end() ? nullptr : &all_[it->second].second;
+  return it == index_.end() ? nullptr : &all_[it->second];
 }
 
-RecipePtr& RecipeTable::Slot(const at::Tensor& view) {
+RecipeTable::Entry& RecipeTable::SlotEntry(const at::Tensor& view) {
   constexpr size_t kFew = 8;
-  if (RecipePtr* const known = Find(view)) return *known;
-  all_.emplace_back(ViewKey::Of(view), nullptr);
+  if (Entry* const known = FindEntry(view)) return *known;
+  all_.push_back({ViewKey::Of(view), nullptr});
   if (all_.size() > kFew) {
-    for (size_t k = index_.size(); k < all_.size(); ++k) index_.emplace(all_[k].first, k);
+    for (size_t k = index_.size(); k < all_.size(); ++k) index_.emplace(all_[k].key, k);
   }
-  return all_.back().second;
+  return all_.back();
 }
 
-void RecipeTable::Note(const at::Tensor& view, const RecipePtr& recipe) {
-  RecipePtr& slot = Slot(view);
-  if (slot == nullptr) slot = recipe;
+RecipePtr* RecipeTable::Find(const at::Tensor& view) {
+  Entry* const entry = FindEntry(view);
+  return entry == nullptr ? nullptr : &entry->recipe;
+}
+
+RecipePtr& RecipeTable::Slot(const at::Tensor& view) { return SlotEntry(view).recipe; }
+
+RecipePtr* RecipeTable::FindNoted(const at::Tensor& view, uint64_t serial) {
+  // A TensorMeta does not say whether elements are conjugated or negated.
+  if (serial == 0 || !index_.empty() || view.is_conj() || view.is_neg()) return nullptr;
+  for (Entry& entry : all_) {
+    if (entry.known_as == serial) return &entry.recipe;
+  }
+  return nullptr;
+}
+
+RecipePtr* RecipeTable::Find(const at::Tensor& view, uint64_t serial) {
+  if (RecipePtr* const noted = FindNoted(view, serial)) return noted;
+  Entry* const entry = FindEntry(view);
+  if (entry == nullptr) return nullptr;
+  if (!view.is_conj() && !view.is_neg()) entry->known_as = serial;
+  return &entry->recipe;
+}
+
+void RecipeTable::Note(const at::Tensor& view, uint64_t serial, const RecipePtr& recipe) {
+  if (FindNoted(view, serial) != nullptr) return;
+  Entry& entry = SlotEntry(view);
+  if (entry.recipe == nullptr) entry.recipe = recipe;
+  if (!view.is_conj() && !view.is_neg()) entry.known_as = serial;
 }
 
 void RecipeTable::clear() {

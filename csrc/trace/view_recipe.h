@@ -81,12 +81,25 @@ class RecipeTable {
   RecipePtr* Find(const at::Tensor& view);
   // A null one where there was none.
   RecipePtr& Slot(const at::Tensor& view);
+  // The same for a view whose metadata are those of the TensorMeta with this serial
+  // (csrc/trace/shape_inference.h), 0 for none: what was noted or found under it is found without
+  // looking at them again. `FindNoted` finds nothing else.
+  RecipePtr* FindNoted(const at::Tensor& view, uint64_t serial);
+  RecipePtr* Find(const at::Tensor& view, uint64_t serial);
   // Keeps what is known already.
-  void Note(const at::Tensor& view, const RecipePtr& recipe);
+  void Note(const at::Tensor& view, uint64_t serial, const RecipePtr& recipe);
   void clear();
 
  private:
-  std::vector<std::pair<ViewKey, RecipePtr>> all_;
+  struct Entry {
+    ViewKey key;
+    RecipePtr recipe;
+    uint64_t known_as = 0;  // a serial
+  };
+  Entry* FindEntry(const at::Tensor& view);
+  Entry& SlotEntry(const at::Tensor& view);
+
+  std::vector<Entry> all_;
   absl::flat_hash_map<ViewKey, size_t> index_;  // empty while there are few
 };
 

@@ -134,6 +134,26 @@ def test_writes_through_views() -> None:
     assert same_on_both(step) == 0
 
 
+def test_views_that_differ_in_flags_or_in_where_they_came_from_alone() -> None:
+    """Of one place, sizes and strides: conjugated, negated, of another tensor, by another way."""
+
+    def step(device: str, k: int) -> list[Tensor]:
+        x = torch.complex(ramp(4, 2), ramp(4, 2) + k).to(device)
+        y = torch.complex(ramp(4, 2) * 2, ramp(4, 2) - k).to(device)
+        part = x[1:3] if k % 2 == 0 else x.conj()[1:3]
+        part.mul_(2)
+        part.conj().add_(1j)
+        y[1:3].sub_(part)
+        y[1:3].imag.mul_(3)
+        torch.conj(y)[1:3].imag.add_(1)
+        square = ramp(3, 3).to(device)
+        for turned in (square.t(), square.T.t(), square.t()):
+            turned[k % 3].mul_(2)
+        return [x, y, square]
+
+    same_on_both(step, times=6)
+
+
 def test_places_of_slices_change_from_step_to_step() -> None:
     def step(device: str, k: int) -> list[Tensor]:
         x = ramp(16, 3).to(device)
