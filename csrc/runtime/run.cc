@@ -89,20 +89,17 @@ void LoadedProgram::Impl::MakeTile(const MoveStep& step, const WorkItem& item) {
 void LoadedProgram::Impl::RunMove(const MoveStep& step, const Batch& batch) {
   absl::InlinedVector<const WorkItem*, 16> work;
   int64_t bytes = 0;
-  {
-    const DispatchGuard guard;
-    for (const WorkItem& item : batch.items) {
-      const MoveStep::Part& part = step.parts[item.part];
-      const TileMove& tile = part.plan->tiles[item.index];
-      table[part.to].resize(part.plan->tiles.size());
-      if (!TakesWork(tile)) {
-        MakeTile(step, item);
-        continue;
-      }
-      work.push_back(&item);
-      const int64_t terms = std::max(item.end_term - item.begin_term, 1);
-      bytes += NumElements(tile.dims) * terms * ByteSize(program.values[part.to].type.dtype);
+  for (const WorkItem& item : batch.items) {
+    const MoveStep::Part& part = step.parts[item.part];
+    const TileMove& tile = part.plan->tiles[item.index];
+    table[part.to].resize(part.plan->tiles.size());
+    if (!TakesWork(tile)) {
+      MakeTile(step, item);
+      continue;
     }
+    work.push_back(&item);
+    const int64_t terms = std::max(item.end_term - item.begin_term, 1);
+    bytes += NumElements(tile.dims) * terms * ByteSize(program.values[part.to].type.dtype);
   }
   ForEachTile(static_cast<int64_t>(work.size()), bytes, on_cpu,
               [&](int64_t n) { MakeTile(step, *work[n]); });
@@ -130,6 +127,7 @@ size_t LoadedProgram::Impl::CommitOfRun() const {
 
 absl::Status LoadedProgram::Impl::RunSteps(absl::Span<Argument> inputs,
                                            const std::vector<c10::Scalar>& scalars) {
+  const DispatchGuard guard;
   const size_t take = CommitOfRun();
   for (size_t b = 0; b <= schedule.batches.size(); ++b) {
     if (b <= take && Interrupted()) {

@@ -20,7 +20,6 @@ constexpr int64_t kWorthWaking = 128 << 10;
 void ForEachTile(int64_t n, int64_t bytes, bool on_cpu, absl::FunctionRef<void(int64_t)> f) {
   const int64_t workers = at::get_num_threads();
   if (!on_cpu || workers == 1 || n < workers || bytes < kWorthWaking || at::in_parallel_region()) {
-    const DispatchGuard guard;
     for (int64_t i = 0; i < n; ++i) f(i);
     return;
   }
