@@ -91,7 +91,7 @@ bool Replays() {
 
 }  // namespace
 
-bool RunFromRecording(const OpInfo& op, absl::Span<const c10::IValue> args, ResultsTo results) {
+bool RunFromRecording(const OpInfo& op, const CallArguments& args, ResultsTo results) {
   if (op.is_view) KeepViewFormulas();
   if (!Replays()) return false;
   SessionLock lock;
@@ -102,7 +102,7 @@ void RunKernel(const OpInfo& op, torch::jit::Stack* stack) {
   const size_t n = op.args.size();
   CallResults results;
   const auto args = absl::MakeConstSpan(&(*stack)[stack->size() - n], n);
-  if (RunFromRecording(op, args, {.list = &results})) {
+  if (RunFromRecording(op, {args}, {.list = &results})) {
     torch::jit::drop(*stack, n);
     for (c10::IValue& result : results) stack->push_back(std::move(result));
     return;

@@ -19,7 +19,7 @@ namespace spmd::trace {
 // FakeTensors to Meta or chooses the way.
 void RunKernel(const OpInfo& op, torch::jit::Stack* stack);
 // Its two parts, for kernels that have no stack (csrc/trace/unboxed_kernels.h).
-bool RunFromRecording(const OpInfo& op, absl::Span<const c10::IValue> args, ResultsTo results);
+bool RunFromRecording(const OpInfo& op, const CallArguments& args, ResultsTo results);
 void RunAndRecord(const OpInfo& op, torch::jit::Stack* stack);
 
 // Requires, for both: the lock is held; the arguments of `op` are on top of the stack.

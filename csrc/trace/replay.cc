@@ -24,10 +24,18 @@ bool SameMeta(const TensorMeta& meta, const c10::TensorImpl& t) {
          !t.is_wrapped_number();
 }
 
+bool SameInts(const c10::IValue& value, at::IntArrayRef ints) {
+  if (!value.isList()) return false;
+  const auto items = value.toListRef();
+  return std::equal(
+      items.begin(), items.end(), ints.begin(), ints.end(),
+      [](const c10::IValue& item, int64_t i) { return item.isInt() && item.toInt() == i; });
+}
+
 // One attempt to go over a call: all is compared before anything is changed.
 class Attempt {
  public:
-  Attempt(Session::State& state, const TracedCall& call, absl::Span<const c10::IValue> args)
+  Attempt(Session::State& state, const TracedCall& call, const CallArguments& args)
       : tape_(*state.tape),
         lead_(tape_.lead()),
         call_(call),
@@ -37,9 +45,11 @@ class Attempt {
   }
 
   bool Agrees() {
-    const c10::IValue* v = args_.data();
-    for (const CallArgument& arg : call_.args) {
-      if (!AgreesArgument(arg, *v++)) return GiveUp();
+    for (size_t i = 0; i < call_.args.size(); ++i) {
+      const CallArgument& arg = call_.args[i];
+      const bool agrees =
+          args_.IsInts(i) ? AgreesInts(arg, *args_.ints[i]) : AgreesArgument(arg, args_.values[i]);
+      if (!agrees) return GiveUp();
     }
     return claimed_ == call_.num_inputs || GiveUp();
   }
@@ -58,9 +68,9 @@ class Attempt {
       const CallArgument& arg = call_.args[i];
       if (!arg.runtime) continue;
       if (arg.kind == CallArgument::Kind::kNumber) {
-        tape_.AddScalar(NumberIn(args_[i].toTensor()));
+        tape_.AddScalar(NumberIn(args_.values[i].toTensor()));
       } else {
-        tape_.AddScalars(args_[i]);
+        tape_.AddScalars(args_.values[i]);
       }
     }
   }
@@ -76,6 +86,11 @@ class Attempt {
       if (claim.value != nullptr) claim.value->tape = 0;
     }
     return false;
+  }
+
+  // None that is passed at run time is given like this.
+  static bool AgreesInts(const CallArgument& arg, at::IntArrayRef ints) {
+    return arg.kind == CallArgument::Kind::kFixed && SameInts(arg.value, ints);
   }
 
   bool AgreesArgument(const CallArgument& arg, const c10::IValue& v) {
@@ -223,10 +238,11 @@ class Attempt {
   const at::Tensor& OperandTensor(int32_t k) const {
     for (size_t i = 0;; ++i) {
       const CallArgument& arg = call_.args[i];
-      if (arg.kind == CallArgument::Kind::kOperand && arg.first == k) return args_[i].toTensor();
+      if (arg.kind == CallArgument::Kind::kOperand && arg.first == k)
+        return args_.values[i].toTensor();
       if (arg.kind == CallArgument::Kind::kOperands && k < arg.first + arg.count &&
           k >= arg.first) {
-        return args_[i].toListRef()[k - arg.first].toTensor();
+        return args_.values[i].toListRef()[k - arg.first].toTensor();
       }
     }
   }
@@ -249,7 +265,7 @@ class Attempt {
   Tape& tape_;
   const Recording& lead_;
   const TracedCall& call_;
-  const absl::Span<const c10::IValue> args_;
+  const CallArguments& args_;
   absl::InlinedVector<Buffer*, 4> buffers_;  // by operand
   size_t compared_ = 0;                      // operands
   std::vector<Tape::Claim> claims_;          // by slot of the call
@@ -275,8 +291,7 @@ c10::Scalar NumberIn(const at::Tensor& wrapped) {
   }
 }
 
-bool Replay(Session::State& state, const OpInfo& op, absl::Span<const c10::IValue> args,
-            ResultsTo results) {
+bool Replay(Session::State& state, const OpInfo& op, const CallArguments& args, ResultsTo results) {
   Tape& tape = *state.tape;
   if (!tape.following()) return false;
   const auto& calls = tape.lead().calls;

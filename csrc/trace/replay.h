@@ -11,6 +11,7 @@
 
 #include <ATen/core/stack.h>
 
+#include <optional>
 #include <vector>
 
 #include "absl/container/inlined_vector.h"
@@ -26,9 +27,15 @@ struct ResultsTo {
   CallResults* list = nullptr;
   at::Tensor* tensor = nullptr;
 };
+// The arguments of a call as the schema orders them. A list of integers may stand in `ints` (of as
+// many, or of none) and be nothing among the values: as a value it is made element by element.
+struct CallArguments {
+  absl::Span<const c10::IValue> values;
+  absl::Span<const std::optional<at::IntArrayRef>> ints = {};
+  bool IsInts(size_t i) const { return !ints.empty() && ints[i].has_value(); }
+};
 // True when the call was gone over.
-bool Replay(Session::State& state, const OpInfo& op, absl::Span<const c10::IValue> args,
-            ResultsTo results);
+bool Replay(Session::State& state, const OpInfo& op, const CallArguments& args, ResultsTo results);
 
 // Lives while a call is recorded, and notes it at the end if it can be replayed: calls that look at
 // values, draw random numbers, take tensors of other devices or cut the tape cannot.

@@ -26,9 +26,23 @@ constexpr bool kIsTensor = std::is_same_v<std::decay_t<T>, at::Tensor>;
 template <typename T>
 constexpr bool kIsOptionalTensor = std::is_same_v<std::decay_t<T>, std::optional<at::Tensor>>;
 
+// Lists of integers that are plain numbers; none where one is symbolic, or no list is given.
+std::optional<at::IntArrayRef> PlainInts(at::IntArrayRef ints) { return ints; }
+std::optional<at::IntArrayRef> PlainInts(c10::SymIntArrayRef ints) {
+  return c10::asIntArrayRefSlowOpt(ints);
+}
+std::optional<at::IntArrayRef> PlainInts(const at::OptionalIntArrayRef& ints) {
+  return ints.has_value() ? std::optional<at::IntArrayRef>(*ints) : std::nullopt;
+}
+template <typename T>
+constexpr bool kIsInts =
+    std::is_same_v<T, at::IntArrayRef> || std::is_same_v<T, c10::SymIntArrayRef> ||
+    std::is_same_v<T, at::OptionalIntArrayRef>;
+
 using Borrow = c10::MaybeOwnedTraits<at::Tensor>;
 
-// The arguments of a call as values, tensors without being counted. They must outlive it.
+// The arguments of a call as values, tensors without being counted, lists of integers without being
+// made. They must outlive it.
 template <size_t n>
 class BorrowedArguments {
  public:
@@ -45,7 +59,11 @@ class BorrowedArguments {
   }
   BorrowedArguments(const BorrowedArguments&) = delete;
 
-  absl::Span<const c10::IValue> span() const { return absl::MakeConstSpan(value(0), n); }
+  using Ints = at::IntArrayRef;
+  CallArguments get() const {
+    return {absl::MakeConstSpan(value(0), n),
+            has_ints_ ? absl::MakeConstSpan(ints_) : absl::Span<const std::optional<Ints>>()};
+  }
 
  private:
   template <typename T>
@@ -56,6 +74,14 @@ class BorrowedArguments {
     } else if constexpr (kIsOptionalTensor<T>) {
       if (arg.has_value()) return Set(i, *arg);
       new (value(i)) c10::IValue();
+    } else if constexpr (kIsInts<T>) {
+      ints_[i] = PlainInts(arg);
+      has_ints_ = has_ints_ || ints_[i].has_value();
+      if (ints_[i].has_value()) {
+        new (value(i)) c10::IValue();
+      } else {
+        new (value(i)) c10::IValue(arg);
+      }
     } else {
       new (value(i)) c10::IValue(arg);
     }
@@ -64,6 +90,8 @@ class BorrowedArguments {
 
   alignas(c10::IValue) mutable std::byte values_[n * sizeof(c10::IValue)];
   std::array<bool, n> borrowed_{};
+  std::array<std::optional<Ints>, n> ints_;
+  bool has_ints_ = false;
 };
 
 template <typename Schema>
@@ -79,12 +107,12 @@ class Kernel<Result(Args...)> final : public c10::OperatorKernel {
       const BorrowedArguments<sizeof...(Args)> borrowed(args...);
       if constexpr (std::is_same_v<Result, at::Tensor>) {
         at::Tensor result;
-        if (RunFromRecording(*op_, borrowed.span(), {.tensor = &result})) return result;
+        if (RunFromRecording(*op_, borrowed.get(), {.tensor = &result})) return result;
       } else if constexpr (std::is_same_v<Result, at::Tensor&>) {
-        if (RunFromRecording(*op_, borrowed.span(), {})) return Written(args...);
+        if (RunFromRecording(*op_, borrowed.get(), {})) return Written(args...);
       } else {
         CallResults results;
-        if (RunFromRecording(*op_, borrowed.span(), {.list = &results})) {
+        if (RunFromRecording(*op_, borrowed.get(), {.list = &results})) {
           return Taken<Result>(results.data(), args...);
         }
       }
