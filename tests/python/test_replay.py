@@ -134,24 +134,32 @@ def test_writes_through_views() -> None:
     assert same_on_both(step) == 0
 
 
-def test_views_that_differ_in_flags_or_in_where_they_came_from_alone() -> None:
-    """Of one place, sizes and strides: conjugated, negated, of another tensor, by another way."""
+def test_views_that_differ_in_how_they_are_read_alone() -> None:
+    """Of one place, sizes and strides: conjugated, or of another tensor by another way."""
+    held: dict[str, list[Tensor]] = {}
+    for device in ("spmd", "cpu"):
+        x = torch.complex(ramp(3, 3), ramp(3, 3) + 1).to(device)
+        y = torch.complex(ramp(3, 3) - 1, ramp(3, 3)).to(device)
+        held[device] = [x[1:3], x[1:3].conj(), y[1:3], y.conj()[1:3], x.t()[:, 1:3].t(), y.t()[1:3]]
 
     def step(device: str, k: int) -> list[Tensor]:
-        x = torch.complex(ramp(4, 2), ramp(4, 2) + k).to(device)
-        y = torch.complex(ramp(4, 2) * 2, ramp(4, 2) - k).to(device)
-        part = x[1:3] if k % 2 == 0 else x.conj()[1:3]
-        part.mul_(2)
-        part.conj().add_(1j)
-        y[1:3].sub_(part)
-        y[1:3].imag.mul_(3)
-        torch.conj(y)[1:3].imag.add_(1)
-        square = ramp(3, 3).to(device)
-        for turned in (square.t(), square.T.t(), square.t()):
-            turned[k % 3].mul_(2)
-        return [x, y, square]
+        views = held[device]
+        known, other = views[0], views[k % len(views)]
+        first = known + 1  # what follows it is replayed
+        return [first, known[0].clone(), other[0].clone(), other.clone().add_(known)]
 
-    same_on_both(step, times=6)
+    same_on_both(step, times=13)
+
+
+def test_lists_of_sizes_and_dimensions_count() -> None:
+    def step(device: str, k: int) -> list[Tensor]:
+        x = ramp(2, 3, 4).to(device) + 1
+        viewed = x.view(((2, 12), (12, 2), (24,), (2, 12))[k % 4])
+        turned = x.permute(((0, 1, 2), (2, 0, 1), (1, 0, 2), (2, 1, 0))[k % 4])
+        summed = x.sum(((0,), (1,), (0, 2), None)[k % 4])
+        return [viewed * 2, turned * 3, summed]
+
+    same_on_both(step, times=9)
 
 
 def test_places_of_slices_change_from_step_to_step() -> None:
