@@ -641,6 +641,37 @@ program {
   ExpectClose(results[2], at::stack({x[0].mul(-2).sub(x[1]), x[1].neg()}));
 }
 
+// Devices take turns: those of later turns read the whole after the first could write its part.
+TEST(Executor, APartIsNotWrittenWhileDevicesOfLaterTurnsReadTheWhole) {
+  const auto loaded = LoadText(R"(
+mesh @m [a=8]
+program {
+  %c: f32[2,4] @m {},{} donated
+  %x: f32[16,4] @m {a},{}
+  %0: f32[16,4] @m {a},{} = call aten::exp(%x)
+  %1: f32[16,2] @m {a},{} = call aten::linear(%0, %c, _)
+  free %0
+  %2: f32[4] @m {} = call aten::select.int(%c, dim=0, index=1)
+  %3: f32[4] @m {} = call aten::exp(%2)
+  free %2
+  %4: f32[2,4] @m {},{} = call aten::select_scatter(%c, %3, dim=0, index=1)
+  free %c, %3
+  return %4 -> %c, %1
+}
+)");
+  const auto backend = Cpu();
+  const at::Tensor whole = at::randn({2, 4}), x = at::randn({16, 4});
+  std::vector<LoadedProgram::Argument> arguments{
+      {Upload(whole, loaded->program().LayoutOf(0), *backend), true},
+      {Upload(x, loaded->program().LayoutOf(1), *backend), false}};
+  const auto results = loaded->Run(absl::MakeSpan(arguments), {});
+  ASSERT_TRUE(results.ok()) << results.status();
+  ExpectClose(Assemble(*(*results)[1]), x.exp().matmul(whole.t()));
+  at::Tensor expected = whole.clone();
+  expected[1].exp_();
+  ExpectClose(Assemble(*(*results)[0]), expected);
+}
+
 TEST(Executor, APartIsNotWrittenWhereElementsOfTheWholeAreOne) {
   const at::Tensor x = at::randn({4});
   const auto results = RunText(R"(
