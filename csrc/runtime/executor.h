@@ -3,10 +3,11 @@
 //
 // Instructions are scheduled, not device threads: no device has a thread and no collective blocks
 // one, so any number of virtual devices runs on one core. A work item is (instruction, distinct
-// tile); items of one instruction run in parallel over the cores (the wheel's own OpenMP pool),
-// each with ATen's inner parallelism off, while there are at least as many tiles as workers, else
-// one after another with ATen's own threads. Terms are added in device order, so results do not
-// depend on timing. Coalesced programs have one tile per value, and results that stay whole.
+// tile). Devices that share a place take turns, a few at a time (csrc/runtime/schedule.h); their
+// items of one instruction run in parallel over the cores (the wheel's own OpenMP pool), each with
+// ATen's inner parallelism off, while there are at least as many as workers, else one after another
+// with ATen's own threads. Terms are added in device order, so results do not depend on timing.
+// Coalesced programs have one tile per value or group of devices, and results that stay whole.
 #pragma once
 
 #include <c10/core/Scalar.h>
