@@ -17,12 +17,14 @@ int64_t WholeBytes(const Value& value) {
 
 bool Cuts(AxisMask axes, const Value& value) { return (value.sharding.UsedAxes() & axes) != 0; }
 
-// Groups of devices hold the same interval of a dimension as their devices do together.
+// Groups of devices hold what their devices do together: axes are major, shards even.
 bool GroupsHoldWhatDevicesDo(const Program& program, const Value& value, AxisMask axes) {
   const Grid& grid = *program.grids[value.grid];
   for (int d = 0; d < value.sharding.rank(); ++d) {
     const DimSharding& dim = value.sharding.dims[d];
     if ((MaskOf(dim.axes) & axes) == 0) continue;
+    const auto is_kept = [&](AxisId a) { return (MaskOf(a) & axes) != 0; };
+    if (!std::is_partitioned(dim.axes.begin(), dim.axes.end(), is_kept)) return false;
     const int64_t extent = value.type.dims[d], shards = grid.size(dim.axes);
     if (extent % shards != 0 || (dim.chunk != 0 && dim.chunk != extent / shards)) return false;
     for (const WindowDim& window : value.windows) {
@@ -71,7 +73,8 @@ bool Pays(const Program& program, AxisMask axes, const TurnOptions& options) {
     ++calls;
     for (ValueId id : instruction.results) made += WholeBytes(program.values[id]);
   }
-  if (made / calls / program.grids[0]->SizeOfMask(axes) < options.least_made) return false;
+  if (calls == 0 || made / calls / program.grids[0]->SizeOfMask(axes) < options.least_made)
+    return false;
   const MemoryReport whole = PeakMemory(Coalesce(program));
   int64_t saved = 0;
   for (const LiveValue& live : whole.live) {

@@ -253,8 +253,11 @@ void CallStep::PlanOverwriting(const Sharers& sharers) {
 
 // Nobody but the operand and what is known to end with this write holds the memory, and no two
 // elements of it are one.
-bool CallStep::MayWriteInto(const at::Tensor& tile, int32_t index, const ValueTable& table) const {
-  if (sharers_.wholes.empty() && sharers_.part == kNoValue) return IsExclusive(tile);
+bool CallStep::MayWriteInto(const at::Tensor& tile, int32_t index, bool may_write_through,
+                            const ValueTable& table) const {
+  if (sharers_.wholes.empty() ? sharers_.part == kNoValue : !may_write_through) {
+    return IsExclusive(tile);
+  }
   if (tile.use_count() != 1 || !tile.has_storage()) return false;
   size_t holders = 1;
   bool alone = true;
@@ -266,7 +269,10 @@ bool CallStep::MayWriteInto(const at::Tensor& tile, int32_t index, const ValueTa
     ++holders;
     return true;
   };
-  shares(sharers_.part);
+  // What is put back from elsewhere in the same memory would be overwritten while it is read.
+  if (shares(sharers_.part) && !sharers_.place.Holds(table[sharers_.part][index], tile)) {
+    return false;
+  }
   const at::Tensor* all = &tile;
   for (const program::ValueId id : sharers_.wholes) {
     if (shares(id)) all = &table[id][index];
@@ -352,8 +358,7 @@ void CallStep::RunItem(const WorkItem& work, absl::Span<const c10::IValue> scala
   if (overwrites) {
     const int32_t index = operand_tiles_[item * operands_.size()];
     at::Tensor& tile = table[operands_[0]][index];
-    in_place = sharers_.wholes.empty() || work.may_write_through ? MayWriteInto(tile, index, table)
-                                                                 : IsExclusive(tile);
+    in_place = MayWriteInto(tile, index, work.may_write_through, table);
     stack[0] = in_place ? std::move(tile) : tile;
   }
   for (const OpBinding::TensorArgument& t : binding_.tensors) {

@@ -81,7 +81,8 @@ class CallStep {
   void PlanOverwriting(const Sharers& sharers);
   bool ReducedOperandIsEmpty(int64_t item) const;
   bool Computed(int64_t item) const;
-  bool MayWriteInto(const at::Tensor& tile, int32_t index, const ValueTable& table) const;
+  bool MayWriteInto(const at::Tensor& tile, int32_t index, bool may_write_through,
+                    const ValueTable& table) const;
   at::Tensor OperandTile(int64_t item, int operand, ValueTable& table) const;
   void StoreResults(int64_t item, torch::jit::Stack& stack, ValueTable& table) const;
   void StoreUncomputed(int64_t item, ValueTable& table) const;

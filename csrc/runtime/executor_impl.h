@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The inside of LoadedProgram: what load.cc makes and run.cc runs.
+// The inside of LoadedProgram: what load.cc and order.cc make and run.cc runs.
 #pragma once
 
 #include <cstdint>
@@ -34,6 +34,9 @@ struct MoveStep {
 
 // Nothing stands for a free: the schedule knows when tiles die.
 using Step = std::variant<std::monostate, CallStep, MoveStep>;
+
+// An eighth of the devices' intermediates is little beside what all of them share.
+inline constexpr int64_t kMostWaves = 8;
 
 struct LoadedProgram::Impl {
   // `p` is what runs; `w`, what was loaded, is `p` or what `p` was coalesced from.
@@ -86,6 +89,9 @@ struct LoadedProgram::Impl {
   ValueTable table;
   std::vector<TiledTensor> planned;  // by output; made by the first run that only plans
 };
+
+// All devices of the program are the same torch device, and it computes.
+bool AtOnePlace(const program::Program& program, const Backend& backend);
 
 // "aten::mm(f32[2,3], f32[3,4]) at train.py:12", for messages.
 std::string DescribeInstruction(const program::Program& program, int instruction);

@@ -18,8 +18,9 @@ using program::OpCode;
 using program::Program;
 using program::ValueId;
 
-// Ops that fail on values only where operand 1 has an index outside [0, size): `size` is the
-// attribute of that name (below 0: any), or of operand 0's dimension `dim` where none is named.
+// Ops that, of common element types, fail only where operand 1 has an index outside [0, size):
+// `size` is the attribute of that name (below 0: any), or of operand 0's dimension `dim` where none
+// is named.
 struct IndexOp {
   absl::string_view op;
   absl::string_view size;
@@ -62,6 +63,19 @@ ValueId Root(const Program& program, ValueId id, absl::Span<const int> maker) {
   return id;
 }
 
+// Kernels take these, where all operands but the indices have the same; not all take others.
+bool HasCommonType(const Program& program, const Instruction& call) {
+  const DType type = program.values[call.operands[0]].type.dtype;
+  constexpr DType kCommon[] = {DType::kF32,  DType::kF64, DType::kF16,
+                               DType::kBF16, DType::kI32, DType::kI64};
+  if (std::find(std::begin(kCommon), std::end(kCommon), type) == std::end(kCommon)) return false;
+  for (size_t k = 2; k < call.operands.size(); ++k) {
+    const ValueId id = call.operands[k];
+    if (id != kNoValue && program.values[id].type.dtype != type) return false;
+  }
+  return true;
+}
+
 // The size of the dimension that is indexed; none where a tile has not all of it.
 std::optional<int64_t> IndexedSize(const Program& program, const Instruction& call) {
   const Attr* const dim = call.attributes.Find("dim");
@@ -92,6 +106,7 @@ std::optional<IndexBound> FindIndexBound(const Program& program, const Instructi
   const auto* const row = std::find_if(std::begin(kIndexOps), std::end(kIndexOps),
                                        [&](const IndexOp& o) { return o.op == call.op; });
   if (row == std::end(kIndexOps) || call.operands.size() < 2) return std::nullopt;
+  if (!HasCommonType(program, call)) return std::nullopt;
   const std::optional<int64_t> size = SizeOf(program, call, row->size);
   if (!size.has_value() || call.operands[1] == kNoValue) return std::nullopt;
   const ValueId index = Root(program, call.operands[1], maker);

@@ -53,6 +53,7 @@ void Scheduler::AddCall(int32_t step, WorkItem item, absl::Span<const TileRef> r
 
 void Scheduler::AddMove(int32_t step, WorkItem item, absl::Span<const TileRef> reads,
                         TileRef written) {
+  // All waves may want it.
   constexpr int32_t kAny = std::numeric_limits<int32_t>::max();
   Add({LatestOf(reads), step, step, item, 0, kAny, true}, reads, {&written, 1}, CostOf(reads));
 }
@@ -65,9 +66,9 @@ void Scheduler::AddSum(int32_t step, WorkItem item, absl::Span<const std::vector
   const auto add = [&](int32_t end) {
     item.end_term = end;
     // Behind what made the last of the terms: a merged collective stands behind all that it moves.
-    int32_t place = as_produced ? -1 : step;
-    for (const TileRef& tile : reads) place = std::max(place, At(tile).place);
-    Add({turn, place, step, item, turn.wave, turn.wave, false}, reads, {&written, 1}, cost);
+    int32_t at_step = as_produced ? -1 : step;
+    for (const TileRef& tile : reads) at_step = std::max(at_step, At(tile).at_step);
+    Add({turn, at_step, step, item, turn.wave, turn.wave, false}, reads, {&written, 1}, cost);
     item.begin_term = end;
     reads.clear();
   };
@@ -98,7 +99,7 @@ void Scheduler::Add(Entry entry, absl::Span<const TileRef> reads, absl::Span<con
   for (const TileRef& ref : writes) {
     Tile& tile = At(ref);
     tile.turn = entry.turn;
-    tile.place = entry.place;
+    tile.at_step = entry.at_step;
     tile.cost = cost;
     tile.is_input = false;
     tile.from_inputs = from_inputs;
@@ -135,7 +136,7 @@ std::vector<int32_t> Scheduler::InOrder() const {
   const auto before = [&](int32_t a, int32_t b) {
     const Entry &x = entries_[a], &y = entries_[b];
     if (!(x.turn == y.turn)) return x.turn < y.turn;
-    return x.place < y.place;
+    return x.at_step < y.at_step;
   };
   if (!std::is_sorted(order.begin(), order.end(), before)) {
     std::stable_sort(order.begin(), order.end(), before);
@@ -209,8 +210,8 @@ Schedule Scheduler::Finish() && {
   for (size_t n = 0; n < order.size(); ++n) {
     const Entry& entry = entries_[order[n]];
     const Entry* last = n == 0 ? nullptr : &entries_[order[n - 1]];
-    const bool same = last != nullptr && last->turn == entry.turn && last->place == entry.place &&
-                      last->step == entry.step;
+    const bool same = last != nullptr && last->turn == entry.turn &&
+                      last->at_step == entry.at_step && last->step == entry.step;
     if (!same) {
       schedule.batches.push_back({entry.step, {}, {}});
       begins.push_back(static_cast<int32_t>(n));

@@ -103,7 +103,7 @@ class Scheduler {
   };
   struct Tile {
     Turn turn;
-    int32_t place = -1;       // of the entry that made it
+    int32_t at_step = -1;     // of the entry that made it
     int64_t cost = 0;         // bytes that were read and written for it, from the inputs on
     bool is_input = true;     // until an item makes it
     bool from_inputs = true;  // nothing else was read for it, and several waves want it
@@ -115,7 +115,7 @@ class Scheduler {
   static constexpr Turn kNever{std::numeric_limits<int32_t>::max(), 0};
   struct Entry {
     Turn turn;
-    int32_t place;  // within the turn: the step, or that behind which a sum goes on
+    int32_t at_step;  // within the turn: the step, or that behind which a sum goes on
     int32_t step;
     WorkItem item;
     int32_t first_wave, last_wave;                            // that want it

@@ -48,14 +48,43 @@ class SharerFinder {
     for (int i = 0; i < static_cast<int>(sharers.size()); ++i) {
       for (int next = ScatterOf(i); next >= 0; next = ScatterOf(next)) {
         const Instruction& scatter = program_.instructions[next];
+        const std::optional<PartPlace> place = PlaceOf(scatter);
+        if (!place) break;
         sharers[i].wholes.push_back(scatter.operands[0]);
         sharers[next].part = scatter.operands[1];
+        sharers[next].place = *place;
       }
     }
     return sharers;
   }
 
  private:
+  static std::optional<int64_t> Integer(const Instruction& call, absl::string_view name) {
+    const Attr* const attr = call.attributes.Find(name);
+    if (attr == nullptr || !std::holds_alternative<int64_t>(*attr)) return std::nullopt;
+    return std::get<int64_t>(*attr);
+  }
+
+  // None where that depends on the tile.
+  std::optional<PartPlace> PlaceOf(const Instruction& scatter) const {
+    const TensorType& whole = program_.values[scatter.operands[0]].type;
+    const std::optional<int64_t> dim = Integer(scatter, "dim");
+    if (!dim) return std::nullopt;
+    PartPlace place;
+    place.dim = *dim < 0 ? *dim + whole.rank() : *dim;
+    if (scatter.op == "spmd::slice_start_scatter") return place;
+    const bool select = scatter.op == "aten::select_scatter";
+    const bool from_first = !select && scatter.attributes.IsNone("start");
+    std::optional<int64_t> begin = Integer(scatter, select ? "index" : "start");
+    if (from_first) begin = 0;
+    const std::optional<int64_t> step = select ? 1 : Integer(scatter, "step");
+    if (!begin || !step) return std::nullopt;
+    place.drops_dim = select;
+    place.begin = *begin;
+    place.step = *step;
+    return place;
+  }
+
   // The scatter that puts what `write` makes of a part back to where the part came from, and is the
   // last to read either; -1 where there is none.
   int ScatterOf(int write) const {
@@ -93,6 +122,22 @@ class SharerFinder {
 };
 
 }  // namespace
+
+bool PartPlace::Holds(const at::Tensor& part, const at::Tensor& whole) const {
+  std::vector<int64_t> strides = whole.strides().vec();
+  int64_t offset = part.storage_offset();
+  if (begin) {
+    const int64_t from = *begin < 0 ? *begin + whole.size(dim) : *begin;
+    offset = whole.storage_offset() + from * strides[dim];
+  }
+  if (drops_dim) {
+    strides.erase(strides.begin() + dim);
+  } else {
+    strides[dim] *= step;
+  }
+  return part.storage_offset() == offset && part.strides() == at::IntArrayRef(strides) &&
+         part.is_conj() == whole.is_conj() && part.is_neg() == whole.is_neg();
+}
 
 std::vector<Sharers> FindSharers(const Program& program, absl::Span<const uint8_t> outlives) {
   return SharerFinder(program, outlives).Find();

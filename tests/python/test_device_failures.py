@@ -233,3 +233,17 @@ def test_a_row_outside_of_a_cache_leaves_it_as_it_was(rows):
             expected[:, row] = ROWS[0]
             assert total.item() == expected.sum()
         assert torch.equal(cache.cpu(), expected)
+
+
+def test_an_indexed_op_that_refuses_a_type_leaves_other_tensors_as_they_were():
+    kept = torch.zeros(100, 100).to("spmd")
+    refused = torch.zeros(100, 100).to(torch.float8_e4m3fn).to("spmd")
+    at, rows = torch.tensor([1, 2]).to("spmd"), torch.ones(2, 100)
+    mine, small = rows.to("spmd"), rows.to(torch.float8_e4m3fn).to("spmd")
+    for t in (kept, at, mine, refused, small):
+        t.cpu()
+    kept[:50].index_copy_(0, at, mine)
+    with pytest.raises(NotImplementedError):
+        refused.index_add_(0, at, small)
+        spmd.sync(wait=True)
+    assert kept.sum().item() == 200

@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: Apache-2.0
+// When a loaded program's tiles are computed, and when what it was given is taken.
+#include <ATen/Parallel.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "csrc/runtime/executor_impl.h"
+
+namespace spmd::runtime {
+
+using program::ValueId;
+
+namespace {
+
+// One bound for each input: the tightest.
+void AddBound(const IndexBound& bound, std::vector<IndexBound>& bounds) {
+  for (IndexBound& known : bounds) {
+    if (known.index != bound.index) continue;
+    known.size = std::min(known.size, bound.size);
+    return;
+  }
+  bounds.push_back(bound);
+}
+
+}  // namespace
+
+// Devices at one place take turns. A wave has work for all cores, and there are no more waves than
+// save memory.
+void LoadedProgram::Impl::MakeSchedule() {
+  // What takes this part of the program's work at most is not worth waiting for.
+  constexpr int64_t kNegligiblePart = int64_t{1} << 14;
+  int64_t devices = 1, bytes = 0;
+  for (const GridPtr& grid : program.grids) {
+    for (int64_t id : grid->device_ids()) devices = std::max(devices, id + 1);
+  }
+  for (const Step& step : steps) {
+    if (const auto* call = std::get_if<CallStep>(&step)) bytes += call->bytes();
+  }
+  int64_t wave = devices;
+  if (on_cpu && AtOnePlace(program, backend)) {
+    const int64_t as_one = kept == 0 ? 1 : devices / program.grids[0]->SizeOfMask(kept);
+    wave = std::max<int64_t>(at::get_num_threads() * as_one, CeilDiv(devices, kMostWaves));
+  }
+  std::vector<int64_t> tiles;
+  for (const PlacementPtr& place : placements) tiles.push_back(place->count());
+  Scheduler scheduler(tiles, outlives, wave, bytes / kNegligiblePart);
+  for (size_t i = 0; i < steps.size(); ++i) {
+    if (const auto* call = std::get_if<CallStep>(&steps[i])) {
+      AddToSchedule(static_cast<int>(i), *call, scheduler);
+    } else if (const auto* move = std::get_if<MoveStep>(&steps[i])) {
+      AddToSchedule(static_cast<int>(i), *move, scheduler);
+    }
+  }
+  schedule = std::move(scheduler).Finish();
+}
+
+void LoadedProgram::Impl::AddToSchedule(int step, const CallStep& call,
+                                        Scheduler& scheduler) const {
+  std::vector<TileRef> reads, writes, wholes;
+  for (int64_t i = 0; i < call.num_items(); ++i) {
+    reads.clear();
+    writes.clear();
+    wholes.clear();
+    call.AppendReads(i, reads);
+    call.AppendWrites(i, writes);
+    call.AppendWholes(i, wholes);
+    // A whole with fewer tiles has none with this part's number.
+    wholes.erase(std::remove_if(wholes.begin(), wholes.end(),
+                                [&](const TileRef& whole) {
+                                  return whole.index >= placements[whole.value]->count();
+                                }),
+                 wholes.end());
+    WorkItem item;
+    item.index = static_cast<int32_t>(i);
+    scheduler.AddCall(step, item, reads, writes, call.DevicesOf(i),
+                      call.bytes() / std::max<int64_t>(call.num_items(), 1), wholes);
+  }
+}
+
+void LoadedProgram::Impl::AddToSchedule(int step, const MoveStep& move,
+                                        Scheduler& scheduler) const {
+  std::vector<std::vector<TileRef>> terms;
+  for (size_t p = 0; p < move.parts.size(); ++p) {
+    const MoveStep::Part& part = move.parts[p];
+    const DType dtype = program.values[part.to].type.dtype;
+    for (size_t i = 0; i < part.plan->tiles.size(); ++i) {
+      const TileMove& tile = part.plan->tiles[i];
+      terms.clear();
+      for (const std::vector<Piece>& pieces : tile.terms) {
+        std::vector<TileRef>& term = terms.emplace_back();
+        for (const Piece& piece : pieces) {
+          if (piece.source >= 0) term.push_back({part.from, piece.source});
+        }
+      }
+      WorkItem item;
+      item.index = static_cast<int32_t>(i);
+      item.part = static_cast<int32_t>(p);
+      const TileRef made{part.to, item.index};
+      if (tile.action == TileMove::Action::kReduce) {
+        scheduler.AddSum(step, item, terms, made, !RoundsOnce(part.plan->kind, dtype));
+      } else {
+        scheduler.AddMove(step, item, terms.empty() ? std::vector<TileRef>() : terms[0], made);
+      }
+    }
+  }
+}
+
+// Before the first batch that overwrites or drops what was given, and after all that can fail;
+// early, after all that can fail for other reasons than indices that are seen to be in range.
+void LoadedProgram::Impl::FindCommit() {
+  std::vector<uint8_t> donated(program.values.size(), 0);
+  for (const program::Input& input : program.inputs) donated[input.value] = input.donated;
+  const auto is_given = [&](ValueId id) { return donated[id] != 0; };
+  std::vector<int> maker(program.values.size(), -1);
+  for (size_t i = 0; i < steps.size(); ++i) {
+    for (ValueId id : program.instructions[i].results) maker[id] = static_cast<int>(i);
+  }
+  size_t fallible = 0, unbounded = 0, first_write = schedule.batches.size();
+  for (size_t b = 0; b < schedule.batches.size(); ++b) {
+    const Batch& batch = schedule.batches[b];
+    bool writes = std::any_of(batch.dead.begin(), batch.dead.end(),
+                              [&](const TileRef& tile) { return is_given(tile.value); });
+    if (const auto* call = std::get_if<CallStep>(&steps[batch.step])) {
+      if (call->binding().can_fail_on_values) {
+        fallible = b + 1;
+        const auto bound = FindIndexBound(program, program.instructions[batch.step], maker);
+        if (bound.has_value()) {
+          AddBound(*bound, bounds);
+        } else {
+          unbounded = b + 1;
+        }
+      }
+      const absl::Span<const ValueId> wholes = call->wholes();
+      writes = writes || (std::any_of(wholes.begin(), wholes.end(), is_given) &&
+                          std::any_of(batch.items.begin(), batch.items.end(),
+                                      [](const WorkItem& item) { return item.may_write_through; }));
+    }
+    if (writes) first_write = std::min(first_write, b);
+  }
+  commit = std::max(fallible, first_write);
+  // Elsewhere than on the host a look at indices would wait for them.
+  early_commit = on_cpu ? std::max(unbounded, first_write) : commit;
+}
+
+}  // namespace spmd::runtime
