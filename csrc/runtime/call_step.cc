@@ -33,6 +33,14 @@ using program::kNoValue;
 
 at::IntArrayRef Sizes(const Dims& dims) { return {dims.data(), dims.size()}; }
 
+AxisList AxesIn(const Grid& grid, AxisMask mask) {
+  AxisList axes;
+  for (AxisId a = 0; a < grid.num_axes(); ++a) {
+    if ((mask & MaskOf(a)) != 0) axes.push_back(a);
+  }
+  return axes;
+}
+
 // The first position of each distinct coordinate along `axes`; every position when `all`.
 std::vector<int64_t> FirstPositions(const Grid& grid, AxisMask axes, bool all) {
   std::vector<int64_t> positions;
@@ -40,22 +48,10 @@ std::vector<int64_t> FirstPositions(const Grid& grid, AxisMask axes, bool all) {
     for (int64_t p = 0; p < grid.num_devices(); ++p) positions.push_back(p);
     return positions;
   }
-  AxisList used, unused;
-  for (AxisId a = 0; a < grid.num_axes(); ++a) {
-    ((axes & MaskOf(a)) != 0 ? used : unused).push_back(a);
-  }
+  const AxisList used = AxesIn(grid, axes);
   const int64_t n = grid.size(used);
   for (int64_t i = 0; i < n; ++i) positions.push_back(grid.WithCoordinate(0, used, i));
   return positions;
-}
-
-// The last position with the coordinates along `axes` that `position` has.
-int64_t LastPosition(const Grid& grid, AxisMask axes, int64_t position) {
-  AxisList unused;
-  for (AxisId a = 0; a < grid.num_axes(); ++a) {
-    if ((axes & MaskOf(a)) == 0) unused.push_back(a);
-  }
-  return grid.WithCoordinate(position, unused, grid.size(unused) - 1);
 }
 
 AxisMask ExpressionAxes(const Expr& e) {
@@ -113,9 +109,11 @@ absl::Status CallStep::PlanItems(const Context& context, const Instruction& call
                        ", the result on ", grid.ToString(), "; an exchange must come between"));
     }
   }
+  // Positions that differ along these want the same results.
+  const AxisList unused = AxesIn(grid, ~axes);
   for (int64_t p : positions) {
     devices_.push_back(context.backend.torch_device(grid.device_ids()[p]));
-    const int64_t last = all ? p : LastPosition(grid, axes, p);
+    const int64_t last = all ? p : grid.WithCoordinate(p, unused, grid.size(unused) - 1);
     const auto [a, b] = std::minmax(grid.device_ids()[p], grid.device_ids()[last]);
     wanted_.push_back({a, b});
   }

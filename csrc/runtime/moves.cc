@@ -247,9 +247,6 @@ MovePlan MovePlan::Make(const Placement& from, const Placement& to, const Backen
         if (piece.source >= 0) ++uses[piece.source];
       }
     }
-    if (move.action == TileMove::Action::kCopy || move.action == TileMove::Action::kReduce) {
-      plan.elements_touched += NumElements(move.dims) * static_cast<int64_t>(move.terms.size());
-    }
   }
   for (TileMove& move : plan.tiles) {
     if (move.action != TileMove::Action::kReduce || !CoversWhole(move.terms[0], move.dims))

@@ -53,7 +53,6 @@ struct TileMove {
 struct MovePlan {
   std::vector<TileMove> tiles;  // by index of `to`
   ReduceKind kind = ReduceKind::kSum;
-  int64_t elements_touched = 0;
   // Between grids unreduced axes have no correspondence: `from` is reduced, `to` gets terms.
   static MovePlan Make(const Placement& from, const Placement& to, const Backend& backend);
 };
