@@ -17,7 +17,7 @@ using propagate::Cut;
 using propagate::CutOf;
 using propagate::NodeFactors;
 
-constexpr int kSweeps = 3;
+constexpr int kSweeps = 4;
 constexpr int64_t kMaxCombinations = 2048;
 // A tie-breaker: terms pass through an op whose linear operands are all terms, and are reduced
 // early where a replicated operand would have to become a term.

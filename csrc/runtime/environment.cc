@@ -39,6 +39,8 @@ bool IsOff(const char* name) {
 
 bool EnvironmentCoalesce() { return !IsOff("SPMD_COALESCE"); }
 
+bool EnvironmentKeepMemory() { return !IsOff("SPMD_KEEP_MEMORY"); }
+
 std::optional<bool> EnvironmentTurns() {
   if (std::getenv("SPMD_TURNS") == nullptr) return std::nullopt;
   return !IsOff("SPMD_TURNS");

@@ -54,6 +54,8 @@ struct LoadedProgram::Impl {
   void FindWhatOutlives();
   absl::StatusOr<MoveStep> MakeMove(int instruction);
   void MakeSchedule();
+  Schedule ScheduleInWavesOf(int64_t devices) const;
+  int64_t PeakBytes(const Schedule& order) const;
   void AddToSchedule(int step, const CallStep& call, Scheduler& scheduler) const;
   void AddToSchedule(int step, const MoveStep& move, Scheduler& scheduler) const;
   void FindCommit();

@@ -4,8 +4,17 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "csrc/runtime/tile_memory.h"
+#include "csrc/runtime/workers.h"
 
 namespace spmd::runtime {
+
+namespace {
+
+// Longer than the gap between the steps of a training loop, and than one for a pause.
+constexpr std::chrono::milliseconds kIdle(20), kLongIdle(5000);
+
+}  // namespace
 
 bool PendingRun::done() const {
   const std::lock_guard<std::mutex> lock(mutex_);
@@ -124,13 +133,25 @@ PendingRunPtr ExecutorQueue::Enqueue(std::shared_ptr<LoadedProgram> program,
   waiting_.push_back(std::move(work));
   lock.unlock();
   changed_.notify_all();
+  ReleaseWorkers();  // those of the queue's thread work now
   return run;
 }
 
 void ExecutorQueue::Loop() {
   std::unique_lock<std::mutex> lock(mutex_);
+  const auto is_wanted = [this] { return stop_ || !waiting_.empty(); };
   while (true) {
-    changed_.wait(lock, [this] { return stop_ || !waiting_.empty(); });
+    if (!changed_.wait_for(lock, kIdle, is_wanted)) {
+      lock.unlock();
+      ReleaseWorkers();  // others may be at work now
+      lock.lock();
+      if (!changed_.wait_for(lock, kLongIdle, is_wanted)) {
+        lock.unlock();
+        TileMemory::Trim();
+        lock.lock();
+        changed_.wait(lock, is_wanted);
+      }
+    }
     if (stop_) return;
     Work work = std::move(waiting_.front());
     waiting_.pop_front();

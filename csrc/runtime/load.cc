@@ -12,6 +12,7 @@
 #include "csrc/runtime/executor_impl.h"
 #include "csrc/runtime/kernels/register.h"
 #include "csrc/runtime/places.h"
+#include "csrc/runtime/tile_memory.h"
 #include "csrc/util/status.h"
 
 namespace spmd::runtime {
@@ -127,6 +128,7 @@ absl::Status LoadedProgram::Impl::Load() {
     }
     return absl::OkStatus();
   }
+  if (on_cpu) TileMemory::Install();
   identity.resize(program.values.size());
   const std::vector<Sharers> sharers = FindSharers(program, outlives);
   const CallStep::Context context{program, backend, placements, sharers};

@@ -25,26 +25,51 @@ void AddBound(const IndexBound& bound, std::vector<IndexBound>& bounds) {
 
 }  // namespace
 
-// Devices at one place take turns. A wave has work for all cores, and there are no more waves than
-// save memory.
+// Devices at one place take turns, in as few waves as save memory: twice as many waves go over all
+// parameters and gradients twice as often.
 void LoadedProgram::Impl::MakeSchedule() {
-  // What takes this part of the program's work at most is not worth waiting for.
-  constexpr int64_t kNegligiblePart = int64_t{1} << 14;
-  int64_t devices = 1, bytes = 0;
+  // What twice as many waves must save, of the peak without turns and in bytes.
+  constexpr int64_t kLeastPart = 8;
+  constexpr int64_t kLeastSaved = int64_t{1} << 20;
+  int64_t devices = 1;
   for (const GridPtr& grid : program.grids) {
     for (int64_t id : grid->device_ids()) devices = std::max(devices, id + 1);
   }
+  if (!on_cpu || options.turns == Options::Turns::kNever || !AtOnePlace(program, backend)) {
+    schedule = ScheduleInWavesOf(devices);
+    return;
+  }
+  // A wave has work for all cores.
+  const int64_t as_one = kept == 0 ? 1 : devices / program.grids[0]->SizeOfMask(kept);
+  const int64_t least =
+      std::max<int64_t>(at::get_num_threads() * as_one, CeilDiv(devices, kMostWaves));
+  if (least >= devices || kept != 0 || options.turns == Options::Turns::kAlways) {
+    schedule = ScheduleInWavesOf(least);
+    return;
+  }
+  schedule = ScheduleInWavesOf(devices);
+  const int64_t without = PeakBytes(schedule);
+  int64_t peak = without;
+  for (int64_t wave = devices; wave > least;) {
+    wave = std::max(CeilDiv(wave, 2), least);
+    Schedule turns = ScheduleInWavesOf(wave);
+    const int64_t now = PeakBytes(turns);
+    if (peak - now < std::max(without / kLeastPart, kLeastSaved)) break;
+    schedule = std::move(turns);
+    peak = now;
+  }
+}
+
+Schedule LoadedProgram::Impl::ScheduleInWavesOf(int64_t devices) const {
+  // What takes this part of the program's work at most is not worth waiting for.
+  constexpr int64_t kNegligiblePart = int64_t{1} << 14;
+  int64_t bytes = 0;
   for (const Step& step : steps) {
     if (const auto* call = std::get_if<CallStep>(&step)) bytes += call->bytes();
   }
-  int64_t wave = devices;
-  if (on_cpu && AtOnePlace(program, backend)) {
-    const int64_t as_one = kept == 0 ? 1 : devices / program.grids[0]->SizeOfMask(kept);
-    wave = std::max<int64_t>(at::get_num_threads() * as_one, CeilDiv(devices, kMostWaves));
-  }
   std::vector<int64_t> tiles;
   for (const PlacementPtr& place : placements) tiles.push_back(place->count());
-  Scheduler scheduler(tiles, outlives, wave, bytes / kNegligiblePart);
+  Scheduler scheduler(tiles, outlives, devices, bytes / kNegligiblePart);
   for (size_t i = 0; i < steps.size(); ++i) {
     if (const auto* call = std::get_if<CallStep>(&steps[i])) {
       AddToSchedule(static_cast<int>(i), *call, scheduler);
@@ -52,7 +77,46 @@ void LoadedProgram::Impl::MakeSchedule() {
       AddToSchedule(static_cast<int>(i), *move, scheduler);
     }
   }
-  schedule = std::move(scheduler).Finish();
+  return std::move(scheduler).Finish();
+}
+
+// Of all tiles, at the peak. What alone needs the first tile that it reads takes over its memory, as
+// views do and what is computed in place.
+int64_t LoadedProgram::Impl::PeakBytes(const Schedule& order) const {
+  std::vector<int64_t> tile_bytes;  // by value
+  for (size_t id = 0; id < placements.size(); ++id) {
+    const Placement& place = *placements[id];
+    tile_bytes.push_back(place.total_elements() * ByteSize(program.values[id].type.dtype) /
+                         std::max<int64_t>(place.count(), 1));
+  }
+  int64_t alive = 0, taken = 0, peak = 0;
+  for (const program::Input& input : program.inputs) {
+    alive += tile_bytes[input.value] * placements[input.value]->count();
+  }
+  std::vector<TileRef> reads, writes;
+  for (const Batch& batch : order.batches) {
+    taken = 0;
+    for (const WorkItem& item : batch.items) {
+      reads.clear();
+      writes.clear();
+      if (const auto* call = std::get_if<CallStep>(&steps[batch.step])) {
+        call->AppendReads(item.index, reads);
+        call->AppendWrites(item.index, writes);
+      } else {
+        const MoveStep::Part& part = std::get<MoveStep>(steps[batch.step]).parts[item.part];
+        if (item.begin_term > 0) continue;
+        reads.push_back({part.from, 0});
+        writes.push_back({part.to, item.index});
+      }
+      for (const TileRef& tile : writes) alive += tile_bytes[tile.value];
+      if (item.may_take_first && !writes.empty()) {
+        taken += std::min(tile_bytes[reads[0].value], tile_bytes[writes[0].value]);
+      }
+    }
+    peak = std::max(peak, alive - taken);
+    for (const TileRef& tile : batch.dead) alive -= tile_bytes[tile.value];
+  }
+  return peak;
 }
 
 void LoadedProgram::Impl::AddToSchedule(int step, const CallStep& call,

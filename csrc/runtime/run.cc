@@ -11,6 +11,7 @@
 #include "csrc/runtime/executor_impl.h"
 #include "csrc/runtime/interrupt.h"
 #include "csrc/runtime/places.h"
+#include "csrc/runtime/tile_memory.h"
 #include "csrc/runtime/tiled_tensor.h"
 #include "csrc/runtime/workers.h"
 #include "csrc/util/status.h"
@@ -128,6 +129,7 @@ size_t LoadedProgram::Impl::CommitOfRun() const {
 absl::Status LoadedProgram::Impl::RunSteps(absl::Span<Argument> inputs,
                                            const std::vector<c10::Scalar>& scalars) {
   const DispatchGuard guard;
+  const TileMemory::Scope kept;
   const size_t take = CommitOfRun();
   for (size_t b = 0; b <= schedule.batches.size(); ++b) {
     if (b <= take && Interrupted()) {

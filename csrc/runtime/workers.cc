@@ -2,12 +2,14 @@
 #include "csrc/runtime/workers.h"
 
 #include <ATen/Parallel.h>
+#include <omp.h>
 
 #include <atomic>
 #include <exception>
 #include <vector>
 
 #include "csrc/runtime/dispatch_guard.h"
+#include "csrc/runtime/tile_memory.h"
 
 namespace spmd::runtime {
 namespace {
@@ -16,6 +18,13 @@ namespace {
 constexpr int64_t kWorthWaking = 128 << 10;
 
 }  // namespace
+
+void ReleaseWorkers() { omp_pause_resource_all(omp_pause_soft); }
+
+// PyTorch sets the number at its first call on a thread.
+NoWorkers::NoWorkers() : before_(at::get_num_threads()) { omp_set_num_threads(1); }
+
+NoWorkers::~NoWorkers() { omp_set_num_threads(before_); }
 
 void ForEachTile(int64_t n, int64_t bytes, bool on_cpu, absl::FunctionRef<void(int64_t)> f) {
   const int64_t workers = at::get_num_threads();
@@ -27,6 +36,7 @@ void ForEachTile(int64_t n, int64_t bytes, bool on_cpu, absl::FunctionRef<void(i
   std::atomic<bool> failed{false};
   at::parallel_for(0, n, 1, [&](int64_t begin, int64_t end) {
     const DispatchGuard guard;
+    const TileMemory::Scope kept;
     for (int64_t i = begin; i < end && !failed.load(std::memory_order_relaxed); ++i) {
       try {
         f(i);

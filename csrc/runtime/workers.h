@@ -14,4 +14,24 @@ namespace spmd::runtime {
 // ended.
 void ForEachTile(int64_t n, int64_t bytes, bool on_cpu, absl::FunctionRef<void(int64_t)> f);
 
+// GNU's OpenMP gives each thread that asks for workers some of its own, and once there are more of
+// all threads' workers than cores, waits for them asleep rather than spinning: five times as long
+// for small ops. So workers are for one thread at a time.
+
+// Ends the workers of the calling thread; its next parallel region starts new ones (some ten
+// microseconds each). Requires: not called from a worker.
+void ReleaseWorkers();
+
+// While it lives, the calling thread works alone and asks for no workers.
+class NoWorkers {
+ public:
+  NoWorkers();
+  ~NoWorkers();
+  NoWorkers(const NoWorkers&) = delete;
+  NoWorkers& operator=(const NoWorkers&) = delete;
+
+ private:
+  const int before_;
+};
+
 }  // namespace spmd::runtime

@@ -11,6 +11,7 @@
 #include <string_view>
 
 #include "csrc/runtime/dispatch_guard.h"
+#include "csrc/runtime/workers.h"
 #include "csrc/trace/shape_inference.h"
 
 namespace spmd::trace {
@@ -103,6 +104,7 @@ Answer Try(const OpInfo& op, const std::vector<c10::IValue>& args, bool whole) {
   Answer answer;
   try {
     const runtime::DispatchGuard guard;
+    const runtime::NoWorkers alone;
     torch::jit::Stack stack = WithTensors(op, args, c10::kCPU, [&](const at::Tensor& t) {
       if (IsNumber(t)) return t;
       std::vector<int64_t> sizes = t.sizes().vec();

@@ -10,6 +10,9 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 # Tile by tile, as devices with memory of their own would run: what tests are about. With
 # SPMD_COALESCE=1 the same tests run as users do by default.
 os.environ.setdefault("SPMD_COALESCE", "0")
+# Devices take turns even where tensors are too small for that to pay.
+if os.environ["SPMD_COALESCE"] == "0":
+    os.environ.setdefault("SPMD_TURNS", "1")
 # Every program that a test compiles is verified after every pass.
 os.environ.setdefault("SPMD_CHECK_PASSES", "1")
 

@@ -2,6 +2,7 @@
 // Programs on tiles against plain ATen on the whole values.
 #include "csrc/runtime/executor.h"
 
+#include <ATen/Parallel.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -9,6 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "csrc/runtime/interrupt.h"
+#include "csrc/runtime/tile_memory.h"
 #include "tests/cpp/runtime/tiles.h"
 
 namespace spmd::runtime {
@@ -25,7 +27,9 @@ std::shared_ptr<LoadedProgram> LoadText(const std::string& text, bool deduplicat
   EXPECT_TRUE(program.ok()) << program.status() << "\n" << text;
   if (!program.ok()) return nullptr;
   EXPECT_TRUE(Verify(*program).ok()) << Verify(*program);
-  auto loaded = LoadedProgram::Load(*std::move(program), Cpu(), {deduplicate});
+  auto loaded =
+      LoadedProgram::Load(*std::move(program), Cpu(),
+                          {deduplicate, /*coalesce=*/false, LoadedProgram::Options::Turns::kAlways});
   EXPECT_TRUE(loaded.ok()) << loaded.status();
   return loaded.ok() ? *loaded : nullptr;
 }
@@ -670,6 +674,63 @@ program {
   at::Tensor expected = whole.clone();
   expected[1].exp_();
   ExpectClose(Assemble(*(*results)[0]), expected);
+}
+
+// Bytes of tiles at the peak of a run on 8 devices.
+int64_t MostInUse(const std::string& text, const std::vector<at::Tensor>& inputs,
+                  LoadedProgram::Options::Turns turns) {
+  const auto loaded =
+      LoadedProgram::Load(*Program::Parse(text), Cpu(), {true, /*coalesce=*/false, turns});
+  EXPECT_TRUE(loaded.ok()) << loaded.status();
+  const auto backend = Cpu();
+  std::vector<LoadedProgram::Argument> arguments;
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    const Layout layout = (*loaded)->program().LayoutOf((*loaded)->program().inputs[i].value);
+    arguments.push_back({Upload(inputs[i], layout, *backend), false});
+  }
+  TileMemory::Trim();
+  const int64_t before = TileMemory::GetStats().in_use;
+  EXPECT_TRUE((*loaded)->Run(absl::MakeSpan(arguments), {}).ok());
+  return TileMemory::GetStats().most_in_use - before;
+}
+
+TEST(Executor, DevicesTakeTurnsWhereThatSavesMemory) {
+  if (at::get_num_threads() > 4) GTEST_SKIP() << "a wave has work for all cores";
+  using Turns = LoadedProgram::Options::Turns;
+  const at::Tensor x = at::randn({8 * 256, 256});
+  // Intermediates of 2 MiB in all, cut by 8; their sum is left.
+  constexpr const char* kCut = R"(
+mesh @m [a=8]
+program {
+  %x: f32[2048,256] @m {a},{}
+  %0: f32[2048,256] @m {a},{} = call aten::exp(%x)
+  %1: f32[2048,256] @m {a},{} = call aten::sin(%0)
+  %2: f32[2048,256] @m {a},{} = call aten::mul.Tensor(%0, %1)
+  free %0, %1
+  %3: f32[256] @m {} unreduced(sum){a} = call aten::sum.dim_IntList(%2, dim=[0], keepdim=false, dtype=none)
+  free %2
+  %4: f32[256] @m {} = all_reduce(%3) {a}
+  free %3
+  return %4
+}
+)";
+  const int64_t at_once = MostInUse(kCut, {x}, Turns::kNever);
+  EXPECT_GE(at_once, 2 * 2048 * 256 * 4);
+  EXPECT_LE(MostInUse(kCut, {x}, Turns::kWhereTheyPay), at_once / 2);
+  // What all devices share lies there whoever works.
+  constexpr const char* kShared = R"(
+mesh @m [a=8]
+program {
+  %x: f32[2048,256] @m {},{}
+  %w: f32[8,256] @m {a},{}
+  %0: f32[2048,256] @m {},{} = call aten::exp(%x)
+  %1: f32[2048,8] @m {},{a} = call aten::linear(%0, %w, _)
+  free %0
+  return %1
+}
+)";
+  EXPECT_EQ(MostInUse(kShared, {x, at::randn({8, 256})}, Turns::kWhereTheyPay),
+            MostInUse(kShared, {x, at::randn({8, 256})}, Turns::kNever));
 }
 
 TEST(Executor, APartIsNotWrittenWhereElementsOfTheWholeAreOne) {

@@ -1,0 +1,203 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "csrc/runtime/tile_memory.h"
+
+#include <c10/core/Allocator.h>
+#include <c10/core/CPUAllocator.h>
+#include <pthread.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <mutex>
+#include <utility>
+#include <vector>
+
+#include "csrc/runtime/environment.h"
+
+namespace spmd::runtime {
+namespace {
+
+constexpr size_t kSmallest = size_t{64} << 10;
+constexpr int kPerDoubling = 4, kDoublings = 14;
+constexpr int kClasses = kPerDoubling * kDoublings + 1;
+constexpr size_t kLargest = kSmallest << kDoublings;
+constexpr size_t kRange = size_t{64} << 30;  // addresses of a class
+// Blocks begin at other offsets into a page: equal ones would share the sets of a cache.
+constexpr size_t kGap = 4096 + 64;
+
+constexpr size_t SizeOfClass(int c) {
+  return (kSmallest / kPerDoubling * (kPerDoubling + c % kPerDoubling)) << (c / kPerDoubling);
+}
+
+// The smallest that has room. Requires: kSmallest <= bytes <= kLargest.
+int ClassOf(size_t bytes) {
+  int c = 0;
+  while (SizeOfClass(c + kPerDoubling) <= bytes && c + kPerDoubling < kClasses) c += kPerDoubling;
+  while (SizeOfClass(c) < bytes) ++c;
+  return c;
+}
+
+thread_local bool in_scope = false;
+
+class Blocks {
+ public:
+  // Null where the system refuses.
+  static Blocks* Make() {
+    void* const base = mmap(nullptr, kRange * kClasses, PROT_READ | PROT_WRITE,
+                            MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    return base == MAP_FAILED ? nullptr : new Blocks(static_cast<char*>(base));
+  }
+
+  bool Owns(const void* block) const {
+    const auto* address = static_cast<const char*>(block);
+    return address >= base_ && address < base_ + kRange * kClasses;
+  }
+
+  // Null where the class is full.
+  void* Take(size_t bytes) {
+    const int c = ClassOf(bytes);
+    const size_t size = SizeOfClass(c);
+    const std::lock_guard<std::mutex> lock(mutex_);
+    Class& of = classes_[c];
+    char* block = nullptr;
+    // The one that was freed last is the most likely to be in a cache.
+    if (!of.with_pages.empty()) {
+      block = of.with_pages.back();
+      of.with_pages.pop_back();
+      stats_.kept -= static_cast<int64_t>(size);
+    } else if (!of.without_pages.empty()) {
+      block = of.without_pages.back();
+      of.without_pages.pop_back();
+    } else {
+      if (of.used + size + kGap > kRange) return nullptr;
+      block = base_ + kRange * c + of.used;
+      of.used += size + kGap;
+    }
+    stats_.in_use += static_cast<int64_t>(size);
+    stats_.most_in_use = std::max(stats_.most_in_use, stats_.in_use);
+    return block;
+  }
+
+  void Return(void* data) {
+    char* const block = static_cast<char*>(data);
+    const int c = static_cast<int>((block - base_) / static_cast<ptrdiff_t>(kRange));
+    const auto size = static_cast<int64_t>(SizeOfClass(c));
+    const std::lock_guard<std::mutex> lock(mutex_);
+    classes_[c].with_pages.push_back(block);
+    classes_[c].last_return = ++returns_;
+    stats_.in_use -= size;
+    stats_.kept += size;
+    while (stats_.in_use + stats_.kept > 2 * stats_.most_in_use) GiveBackPages(LeastRecentlyUsed());
+  }
+
+  void Trim() {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    for (Class& c : classes_) GiveBackPages(c);
+    stats_.most_in_use = stats_.in_use;
+  }
+
+  TileMemory::Stats stats() {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    return stats_;
+  }
+
+  std::mutex& mutex() { return mutex_; }
+
+ private:
+  struct Class {
+    std::vector<char*> with_pages, without_pages;  // free
+    size_t used = 0;                               // of its addresses
+    int64_t last_return = 0;
+  };
+
+  explicit Blocks(char* base) : base_(base) {}
+
+  Class& LeastRecentlyUsed() {
+    Class* oldest = nullptr;
+    for (Class& c : classes_) {
+      if (c.with_pages.empty()) continue;
+      if (oldest == nullptr || c.last_return < oldest->last_return) oldest = &c;
+    }
+    return *oldest;
+  }
+
+  void GiveBackPages(Class& of) {
+    const size_t size = SizeOfClass(static_cast<int>(&of - classes_.data()));
+    const auto page = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
+    for (char* block : of.with_pages) {
+      // The first and the last page may be the neighbours', too.
+      const uintptr_t begin = (reinterpret_cast<uintptr_t>(block) + page - 1) / page * page;
+      const uintptr_t end = (reinterpret_cast<uintptr_t>(block) + size) / page * page;
+      madvise(reinterpret_cast<void*>(begin), end - begin, MADV_DONTNEED);
+      of.without_pages.push_back(block);
+      stats_.kept -= static_cast<int64_t>(size);
+    }
+    of.with_pages.clear();
+  }
+
+  char* const base_;
+  std::mutex mutex_;
+  std::array<Class, kClasses> classes_;
+  TileMemory::Stats stats_;
+  int64_t returns_ = 0;
+};
+
+Blocks* blocks = nullptr;  // for as long as the process lives, as tensors may
+c10::Allocator* inner = nullptr;
+
+// Of all CPU memory, ours or not, as PyTorch's raw interface wants one for all.
+void Free(void* data) {
+  if (blocks->Owns(data)) {
+    blocks->Return(data);
+  } else {
+    inner->raw_deleter()(data);
+  }
+}
+
+class Allocator final : public c10::Allocator {
+ public:
+  c10::DataPtr allocate(size_t bytes) override {
+    if (bytes < kSmallest || bytes > kLargest || !in_scope) return inner->allocate(bytes);
+    void* const block = blocks->Take(bytes);
+    if (block == nullptr) return inner->allocate(bytes);
+    return {block, block, &Free, c10::Device(c10::kCPU)};
+  }
+  c10::DeleterFnPtr raw_deleter() const override { return &Free; }
+  void copy_data(void* to, const void* from, std::size_t bytes) const override {
+    default_copy_data(to, from, bytes);
+  }
+};
+
+}  // namespace
+
+void TileMemory::Install() {
+  static const bool installed = [] {
+    if (!EnvironmentKeepMemory()) return false;
+    inner = c10::GetCPUAllocator();
+    if (inner->raw_deleter() == nullptr) return false;
+    blocks = Blocks::Make();
+    if (blocks == nullptr) return false;
+    // A child of a fork must not find the lock taken by a thread that it has not got.
+    pthread_atfork([] { blocks->mutex().lock(); }, [] { blocks->mutex().unlock(); },
+                   [] { blocks->mutex().unlock(); });
+    static Allocator allocator;
+    c10::SetCPUAllocator(&allocator);
+    return true;
+  }();
+  (void)installed;
+}
+
+TileMemory::Scope::Scope() : before_(std::exchange(in_scope, true)) {}
+
+TileMemory::Scope::~Scope() { in_scope = before_; }
+
+void TileMemory::Trim() {
+  if (blocks != nullptr) blocks->Trim();
+}
+
+TileMemory::Stats TileMemory::GetStats() {
+  return blocks == nullptr ? Stats() : blocks->stats();
+}
+
+}  // namespace spmd::runtime

@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+// Memory of tiles on the CPU, kept for the next tile.
+//
+// Every step makes tensors of the same sizes. Given back to the system in between, their pages are
+// mapped, and zeroed, anew each time: 5 % of a step. What programs allocate while they run
+// therefore comes from here. Blocks are of size classes, four to a doubling; a class lies in a
+// range of addresses of its own, so that a block's address says what it is and other tensors'
+// memory is freed without a look-up:
+//
+//   | 64 KiB class: block block …     | 80 KiB class: block block …     | … | 1 GiB class: … |
+//
+// Addresses are never given back, pages are: those of free blocks where all together are twice what
+// was in use at once, and by Trim. Pages that nobody wrote to do not count, so that a class wastes
+// addresses only.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace spmd::runtime {
+
+// Thread safety: all of it may be called from any thread.
+class TileMemory {
+ public:
+  // Stands before PyTorch's CPU allocator from now on. At most once, whoever asks; never where
+  // SPMD_KEEP_MEMORY=0 or where the system does not give that many addresses.
+  static void Install();
+
+  // While it lives, tensors of 64 KiB to 1 GiB that this thread allocates come from here.
+  class Scope {
+   public:
+    Scope();
+    ~Scope();
+    Scope(const Scope&) = delete;
+    Scope& operator=(const Scope&) = delete;
+
+   private:
+    const bool before_;
+  };
+
+  // Gives the pages of all free blocks back.
+  static void Trim();
+
+  // Bytes of blocks; `kept` are free and have pages, `most_in_use` counts from the last Trim on.
+  struct Stats {
+    int64_t in_use = 0, most_in_use = 0, kept = 0;
+  };
+  static Stats GetStats();
+};
+
+}  // namespace spmd::runtime
