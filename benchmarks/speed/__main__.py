@@ -74,6 +74,7 @@ def main() -> int:
     results = []
     for group in GROUPS:
         results += results_of(group, args.only, args.pairs)
+    args.out.mkdir(parents=True, exist_ok=True)
     report.write_json(args.out / "speed.json", results)
     print(report.draw(args.out / "speed.png", results))
     missed = [r.name for r in results if r.missed]

@@ -35,8 +35,8 @@ class LoadedProgram {
     bool deduplicate = true;
     // True: where all devices share a place, adjacent tiles run as one (csrc/program/coalesce.h).
     bool coalesce = false;
-    // Devices that share a place take turns (csrc/runtime/schedule.h; coalesced ones in a few groups,
-    // csrc/program/turns.h): never, where that saves memory, or wherever it is possible.
+    // Devices that share a place take turns (csrc/runtime/schedule.h; coalesced ones in a few
+    // groups, csrc/program/turns.h): never, where that saves memory, or wherever it is possible.
     enum class Turns : uint8_t { kNever, kWhereTheyPay, kAlways };
     Turns turns = Turns::kWhereTheyPay;
   };

@@ -35,7 +35,9 @@ void LoadedProgram::Impl::MakeSchedule() {
   for (const GridPtr& grid : program.grids) {
     for (int64_t id : grid->device_ids()) devices = std::max(devices, id + 1);
   }
-  if (!on_cpu || options.turns == Options::Turns::kNever || !AtOnePlace(program, backend)) {
+  const bool all_are_one = coalesced && kept == 0;
+  if (all_are_one || !on_cpu || options.turns == Options::Turns::kNever ||
+      !AtOnePlace(program, backend)) {
     schedule = ScheduleInWavesOf(devices);
     return;
   }
@@ -80,8 +82,8 @@ Schedule LoadedProgram::Impl::ScheduleInWavesOf(int64_t devices) const {
   return std::move(scheduler).Finish();
 }
 
-// Of all tiles, at the peak. What alone needs the first tile that it reads takes over its memory, as
-// views do and what is computed in place.
+// Of all tiles, at the peak. What alone needs the first tile that it reads takes over its memory,
+// as views do and what is computed in place.
 int64_t LoadedProgram::Impl::PeakBytes(const Schedule& order) const {
   std::vector<int64_t> tile_bytes;  // by value
   for (size_t id = 0; id < placements.size(); ++id) {

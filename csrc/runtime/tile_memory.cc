@@ -181,8 +181,7 @@ void TileMemory::Install() {
     // A child of a fork must not find the lock taken by a thread that it has not got.
     pthread_atfork([] { blocks->mutex().lock(); }, [] { blocks->mutex().unlock(); },
                    [] { blocks->mutex().unlock(); });
-    static Allocator allocator;
-    c10::SetCPUAllocator(&allocator);
+    c10::SetCPUAllocator(new Allocator);  // never deleted, as tensors may be freed at exit
     return true;
   }();
   (void)installed;
@@ -196,8 +195,6 @@ void TileMemory::Trim() {
   if (blocks != nullptr) blocks->Trim();
 }
 
-TileMemory::Stats TileMemory::GetStats() {
-  return blocks == nullptr ? Stats() : blocks->stats();
-}
+TileMemory::Stats TileMemory::GetStats() { return blocks == nullptr ? Stats() : blocks->stats(); }
 
 }  // namespace spmd::runtime

@@ -27,9 +27,9 @@ std::shared_ptr<LoadedProgram> LoadText(const std::string& text, bool deduplicat
   EXPECT_TRUE(program.ok()) << program.status() << "\n" << text;
   if (!program.ok()) return nullptr;
   EXPECT_TRUE(Verify(*program).ok()) << Verify(*program);
-  auto loaded =
-      LoadedProgram::Load(*std::move(program), Cpu(),
-                          {deduplicate, /*coalesce=*/false, LoadedProgram::Options::Turns::kAlways});
+  auto loaded = LoadedProgram::Load(
+      *std::move(program), Cpu(),
+      {deduplicate, /*coalesce=*/false, LoadedProgram::Options::Turns::kAlways});
   EXPECT_TRUE(loaded.ok()) << loaded.status();
   return loaded.ok() ? *loaded : nullptr;
 }

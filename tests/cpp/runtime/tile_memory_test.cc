@@ -86,7 +86,8 @@ TEST_F(TileMemoryTest, PagesAreGivenBack) {
   EXPECT_GT(TileMemory::GetStats().kept, 0);
   TileMemory::Trim();
   EXPECT_EQ(TileMemory::GetStats().kept, 0);
-  // The same addresses, new pages: zeros but for the first and the last, which neighbours may share.
+  // The same addresses, new pages: zeros but for the first and the last, which neighbours may
+  // share.
   const at::Tensor again = Bytes(int64_t{1} << 20);
   EXPECT_EQ(again.slice(0, 8192, (1 << 20) - 8192).max().item<int>(), 0);
   // Other sizes one after the other: no more is kept than is in use at once.
