@@ -22,7 +22,7 @@ constexpr size_t kSmallest = size_t{64} << 10;
 constexpr int kPerDoubling = 4, kDoublings = 14;
 constexpr int kClasses = kPerDoubling * kDoublings + 1;
 constexpr size_t kLargest = kSmallest << kDoublings;
-constexpr size_t kRange = size_t{64} << 30;  // addresses of a class
+constexpr size_t kRange = size_t{16} << 30;  // addresses of a class
 // Blocks begin at other offsets into a page: equal ones would share the sets of a cache.
 constexpr size_t kGap = 4096 + 64;
 
@@ -171,7 +171,7 @@ class Allocator final : public c10::Allocator {
 
 }  // namespace
 
-void TileMemory::Install() {
+bool TileMemory::Install() {
   static const bool installed = [] {
     if (!EnvironmentKeepMemory()) return false;
     inner = c10::GetCPUAllocator();
@@ -184,7 +184,7 @@ void TileMemory::Install() {
     c10::SetCPUAllocator(new Allocator);  // never deleted, as tensors may be freed at exit
     return true;
   }();
-  (void)installed;
+  return installed;
 }
 
 TileMemory::Scope::Scope() : before_(std::exchange(in_scope, true)) {}

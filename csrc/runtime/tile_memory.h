@@ -2,10 +2,10 @@
 // Memory of tiles on the CPU, kept for the next tile.
 //
 // Every step makes tensors of the same sizes. Given back to the system in between, their pages are
-// mapped, and zeroed, anew each time: 5 % of a step. What programs allocate while they run
-// therefore comes from here. Blocks are of size classes, four to a doubling; a class lies in a
-// range of addresses of its own, so that a block's address says what it is and other tensors'
-// memory is freed without a look-up:
+// mapped, and zeroed, anew each time: 5 % of a step. What programs allocate while they run, and
+// what is uploaded for them, therefore comes from here. Blocks are of size classes, four to a
+// doubling; a class lies in a range of addresses of its own, so that a block's address says what it
+// is and other tensors' memory is freed without a look-up:
 //
 //   | 64 KiB class: block block …     | 80 KiB class: block block …     | … | 1 GiB class: … |
 //
@@ -22,9 +22,9 @@ namespace spmd::runtime {
 // Thread safety: all of it may be called from any thread.
 class TileMemory {
  public:
-  // Stands before PyTorch's CPU allocator from now on. At most once, whoever asks; never where
-  // SPMD_KEEP_MEMORY=0 or where the system does not give that many addresses.
-  static void Install();
+  // Stands before PyTorch's CPU allocator from now on. At most once, whoever asks; false where
+  // SPMD_KEEP_MEMORY=0 or where the system does not give that many addresses (0.9 TiB).
+  static bool Install();
 
   // While it lives, tensors of 64 KiB to 1 GiB that this thread allocates come from here.
   class Scope {

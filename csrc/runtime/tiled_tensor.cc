@@ -10,6 +10,7 @@
 #include "csrc/runtime/executor.h"
 #include "csrc/runtime/moves.h"
 #include "csrc/runtime/places.h"
+#include "csrc/runtime/tile_memory.h"
 #include "csrc/util/status.h"
 
 namespace spmd::runtime {
@@ -77,6 +78,7 @@ TiledTensorPtr Upload(const at::Tensor& host, const Layout& layout, Backend& bac
              "Upload of sizes ", DimsToString(Dims(host.sizes().begin(), host.sizes().end())),
              " to layout ", layout.ToString());
   const DispatchGuard guard;
+  const TileMemory::Scope kept;
   const at::Tensor source = host.is_cpu() ? host.resolve_conj().resolve_neg() : host;
   auto result = std::make_shared<TiledTensor>(
       TiledTensor{layout, FromScalarType(host.scalar_type()), {}, NeedsPositions(layout, backend)});

@@ -7,6 +7,7 @@
 #include <ATen/ops/zeros.h>
 #include <c10/core/TensorImpl.h>
 
+#include "csrc/runtime/tile_memory.h"
 #include "csrc/trace/device.h"
 #include "csrc/trace/status_to_exception.h"
 
@@ -215,6 +216,7 @@ at::Tensor NewView(const at::Tensor& base, const TensorMeta& meta) {
 
 ValuePtr HostValue(const at::Tensor& host, bool steal) {
   auto value = c10::make_intrusive<Value>(TypeOf(host));
+  const runtime::TileMemory::Scope kept;
   const at::Tensor plain = host.resolve_conj().resolve_neg();
   value->host = steal || !plain.is_same(host) ? plain.contiguous()
                                               : plain.clone(at::MemoryFormat::Contiguous);

@@ -696,6 +696,7 @@ int64_t MostInUse(const std::string& text, const std::vector<at::Tensor>& inputs
 
 TEST(Executor, DevicesTakeTurnsWhereThatSavesMemory) {
   if (at::get_num_threads() > 4) GTEST_SKIP() << "a wave has work for all cores";
+  if (!TileMemory::Install()) GTEST_SKIP() << "nothing counts the bytes";
   using Turns = LoadedProgram::Options::Turns;
   const at::Tensor x = at::randn({8 * 256, 256});
   // Intermediates of 2 MiB in all, cut by 8; their sum is left.
