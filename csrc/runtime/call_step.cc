@@ -71,7 +71,12 @@ AxisMask ExpressionAxes(const Expr& e) {
 }  // namespace
 
 absl::StatusOr<CallStep> CallStep::Make(const Context& context, int instruction) {
-  const Instruction& call = context.program.instructions[instruction];
+  SPMD_ASSIGN_OR_RETURN(CallStep step, Make(context, context.program.instructions[instruction]));
+  step.PlanOverwriting(context.sharers[instruction]);
+  return step;
+}
+
+absl::StatusOr<CallStep> CallStep::Make(const Context& context, const Instruction& call) {
   CallStep step;
   SPMD_ASSIGN_OR_RETURN(step.binding_, Bind(call));
   for (const program::ValueId id : call.operands) {
@@ -87,7 +92,7 @@ absl::StatusOr<CallStep> CallStep::Make(const Context& context, int instruction)
     step.result_kinds_.push_back(context.program.values[id].sharding.reduce_kind);
   }
   SPMD_RETURN_IF_ERROR(step.PlanItems(context, call));
-  step.PlanOverwriting(context.sharers[instruction]);
+  step.PlanOverwriting({});
   return step;
 }
 

@@ -10,6 +10,7 @@
 #include "csrc/program/coalesce.h"
 #include "csrc/program/turns.h"
 #include "csrc/runtime/executor_impl.h"
+#include "csrc/runtime/fused_sums.h"
 #include "csrc/runtime/kernels/register.h"
 #include "csrc/runtime/places.h"
 #include "csrc/runtime/tile_memory.h"
@@ -132,10 +133,20 @@ absl::Status LoadedProgram::Impl::Load() {
   identity.resize(program.values.size());
   const std::vector<Sharers> sharers = FindSharers(program, outlives);
   const CallStep::Context context{program, backend, placements, sharers};
+  const std::vector<int> products = FindProductsToAdd(program, placements);
+  const auto identity_is_known = [&](int instruction) {
+    return !identity[program.instructions[instruction].results[0]].empty();
+  };
   for (size_t i = 0; i < program.instructions.size(); ++i) {
     const Instruction& instruction = program.instructions[i];
     if (instruction.code == OpCode::kFree) {
       steps.emplace_back();
+    } else if (products[i] >= 0 && !identity_is_known(products[i])) {
+      steps[products[i]] = std::monostate();
+      SPMD_ASSIGN_OR_RETURN(
+          CallStep step,
+          CallStep::Make(context, AddProduct(instruction, program.instructions[products[i]])));
+      steps.push_back(std::move(step));
     } else if (instruction.code == OpCode::kCall) {
       SPMD_ASSIGN_OR_RETURN(CallStep step, CallStep::Make(context, static_cast<int>(i)));
       for (size_t k = 0; k < instruction.results.size(); ++k) {

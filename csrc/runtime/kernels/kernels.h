@@ -23,8 +23,10 @@ using at::IntArrayRef;
 using at::Tensor;
 using OptionalTensor = std::optional<Tensor>;
 
-// linear.cc. grad [..., n], weight [n, k], input [..., k].
+// linear.cc. grad [..., n], weight [n, k], input and sum [..., k].
 Tensor LinearDInput(const Tensor& grad, const Tensor& weight);
+Tensor AddLinearDInput(const Tensor& sum, const Tensor& grad, const Tensor& weight);
+Tensor& AddLinearDInput_(Tensor& sum, const Tensor& grad, const Tensor& weight);
 Tensor LinearDWeight(const Tensor& grad, const Tensor& input);
 
 // attention.cc. query [b, h, s, d], key [b, g, t, d], value [b, g, t, e] with h a multiple of g;

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <ATen/ops/add.h>
 #include <ATen/ops/mm.h>
 
 #include "csrc/runtime/kernels/kernels.h"
@@ -26,6 +27,16 @@ Tensor LinearDInput(const Tensor& grad, const Tensor& weight) {
   std::vector<int64_t> size = grad.sizes().vec();
   size.back() = weight.size(1);
   return result.reshape(size);
+}
+
+Tensor AddLinearDInput(const Tensor& sum, const Tensor& grad, const Tensor& weight) {
+  return at::add(sum, LinearDInput(grad, weight));
+}
+
+Tensor& AddLinearDInput_(Tensor& sum, const Tensor& grad, const Tensor& weight) {
+  if (!sum.is_contiguous()) return sum.add_(LinearDInput(grad, weight));
+  sum.view({-1, sum.size(-1)}).addmm_(AsRows(grad), weight);
+  return sum;
 }
 
 Tensor LinearDWeight(const Tensor& grad, const Tensor& input) {

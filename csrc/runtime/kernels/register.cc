@@ -20,6 +20,12 @@ void Define(torch::Library& library, const char* name, const char* schema, F&& k
 void DefineMatrixOps(torch::Library& l) {
   Define(l, "linear_dinput", "linear_dinput(Tensor grad, Tensor weight) -> Tensor",
          &k::LinearDInput);
+  Define(l, "add_linear_dinput",
+         "add_linear_dinput(Tensor sum, Tensor grad, Tensor weight) -> Tensor",
+         &k::AddLinearDInput);
+  Define(l, "add_linear_dinput_",
+         "add_linear_dinput_(Tensor(a!) sum, Tensor grad, Tensor weight) -> Tensor(a!)",
+         &k::AddLinearDInput_);
   Define(l, "linear_dweight", "linear_dweight(Tensor grad, Tensor input) -> Tensor",
          &k::LinearDWeight);
   Define(l, "conv_dinput",
