@@ -15,9 +15,11 @@ bool IsProduct(const Instruction& instruction) {
 }
 
 bool IsSum(const Instruction& instruction) {
-  return instruction.code == OpCode::kCall && instruction.op == "aten::add.Tensor" &&
-         instruction.operands.size() == 2 && instruction.added_once.empty() &&
-         instruction.attributes.GetDoubleOr("alpha", 1) == 1;
+  if (instruction.code != OpCode::kCall || instruction.op != "aten::add.Tensor") return false;
+  // A number that is given at run time is none here.
+  const Attr* alpha = instruction.attributes.Find("alpha");
+  return instruction.added_once.empty() &&
+         (alpha == nullptr || *alpha == Attr(int64_t{1}) || *alpha == Attr(1.0));
 }
 
 }  // namespace
