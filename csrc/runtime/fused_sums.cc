@@ -11,14 +11,15 @@ using program::ValueId;
 namespace {
 
 bool IsProduct(const Instruction& instruction) {
-  return instruction.code == OpCode::kCall && instruction.op == "spmd::linear_dinput";
+  return instruction.code == OpCode::kCall && instruction.op == "spmd::linear_dinput" &&
+         instruction.operands.size() == 2;
 }
 
 bool IsSum(const Instruction& instruction) {
   if (instruction.code != OpCode::kCall || instruction.op != "aten::add.Tensor") return false;
   // A number that is given at run time is none here.
   const Attr* alpha = instruction.attributes.Find("alpha");
-  return instruction.added_once.empty() &&
+  return instruction.operands.size() == 2 && instruction.added_once.empty() &&
          (alpha == nullptr || *alpha == Attr(int64_t{1}) || *alpha == Attr(1.0));
 }
 

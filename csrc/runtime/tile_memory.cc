@@ -73,9 +73,14 @@ class Blocks {
       if (of.used + size + kGap > kRange) return nullptr;
       block = base_ + kRange * c + of.used;
       of.used += size + kGap;
+      // Nothing is allocated in a deleter.
+      ++of.blocks;
+      if (of.with_pages.capacity() < of.blocks) of.with_pages.reserve(2 * of.blocks);
+      if (of.without_pages.capacity() < of.blocks) of.without_pages.reserve(2 * of.blocks);
     }
     stats_.in_use += static_cast<int64_t>(size);
     stats_.most_in_use = std::max(stats_.most_in_use, stats_.in_use);
+    KeepWithinBounds();
     return block;
   }
 
@@ -88,13 +93,13 @@ class Blocks {
     classes_[c].last_return = ++returns_;
     stats_.in_use -= size;
     stats_.kept += size;
-    while (stats_.in_use + stats_.kept > 2 * stats_.most_in_use) GiveBackPages(LeastRecentlyUsed());
+    KeepWithinBounds();
   }
 
   void Trim() {
     const std::lock_guard<std::mutex> lock(mutex_);
     for (Class& c : classes_) GiveBackPages(c);
-    stats_.most_in_use = stats_.in_use;
+    stats_.most_in_use = 0;
   }
 
   TileMemory::Stats stats() {
@@ -107,11 +112,18 @@ class Blocks {
  private:
   struct Class {
     std::vector<char*> with_pages, without_pages;  // free
-    size_t used = 0;                               // of its addresses
+    size_t blocks = 0, used = 0;                   // of its addresses
     int64_t last_return = 0;
   };
 
   explicit Blocks(char* base) : base_(base) {}
+
+  // Sizes peak at different times of a step, so that more is needed than is in use at once.
+  void KeepWithinBounds() {
+    while (stats_.kept > 0 && 2 * (stats_.in_use + stats_.kept) > 3 * stats_.most_in_use) {
+      GiveBackPages(LeastRecentlyUsed());
+    }
+  }
 
   Class& LeastRecentlyUsed() {
     Class* oldest = nullptr;
@@ -173,7 +185,8 @@ class Allocator final : public c10::Allocator {
 
 bool TileMemory::Install() {
   static const bool installed = [] {
-    if (!EnvironmentKeepMemory()) return false;
+    // Without the queue's thread there would be nobody to trim.
+    if (!EnvironmentKeepMemory() || EnvironmentSync()) return false;
     inner = c10::GetCPUAllocator();
     if (inner->raw_deleter() == nullptr) return false;
     blocks = Blocks::Make();

@@ -9,9 +9,10 @@
 //
 //   | 64 KiB class: block block …     | 80 KiB class: block block …     | … | 1 GiB class: … |
 //
-// Addresses are never given back, pages are: those of free blocks where all together are twice what
-// was in use at once, and by Trim. Pages that nobody wrote to do not count, so that a class wastes
-// addresses only.
+// Addresses are never given back, pages are: those of free blocks where all together are more than
+// one and a half times what was in use at once since the last Trim, and by Trim; what is freed
+// between a Trim and the next program therefore goes back at once. Pages that nobody wrote to do
+// not count, so that a class wastes addresses only.
 #pragma once
 
 #include <cstddef>
@@ -23,7 +24,8 @@ namespace spmd::runtime {
 class TileMemory {
  public:
   // Stands before PyTorch's CPU allocator from now on. At most once, whoever asks; false where
-  // SPMD_KEEP_MEMORY=0 or where the system does not give that many addresses (0.9 TiB).
+  // SPMD_KEEP_MEMORY=0 or SPMD_SYNC=1, or where the system does not give that many addresses (0.9
+  // TiB).
   static bool Install();
 
   // While it lives, tensors of 64 KiB to 1 GiB that this thread allocates come from here.

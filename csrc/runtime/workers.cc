@@ -3,6 +3,7 @@
 
 #include <ATen/Parallel.h>
 #include <omp.h>
+#include <pthread.h>
 
 #include <atomic>
 #include <exception>
@@ -17,9 +18,16 @@ namespace {
 // Waking the pool costs some ten microseconds, about what it takes to go over this many bytes.
 constexpr int64_t kWorthWaking = 128 << 10;
 
+// In a child of a fork: the team of the thread that forked has stayed in the parent, and to end it
+// would be to wait for it.
+thread_local bool team_is_gone = false;
+const int registered = pthread_atfork(nullptr, nullptr, [] { team_is_gone = true; });
+
 }  // namespace
 
-void ReleaseWorkers() { omp_pause_resource_all(omp_pause_soft); }
+void ReleaseWorkers() {
+  if (registered == 0 && !team_is_gone) omp_pause_resource_all(omp_pause_soft);
+}
 
 // PyTorch sets the number at its first call on a thread.
 NoWorkers::NoWorkers() : before_(at::get_num_threads()) { omp_set_num_threads(1); }

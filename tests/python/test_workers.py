@@ -37,7 +37,7 @@ def step():
 
 def lines_of(script, **environment):
     done = subprocess.run(
-        [sys.executable, "-c", TRAINING + script],
+        [sys.executable, "-c", script],
         env={**os.environ, **environment},
         capture_output=True,
         text=True,
@@ -49,18 +49,23 @@ def lines_of(script, **environment):
 
 def test_a_training_loop_has_one_team():
     """The queue's thread takes over from the main thread; recording needs no workers."""
-    [more] = lines_of("""
+    [more] = lines_of(
+        TRAINING
+        + """
 for _ in range(3):
     step().item()
 print(threads() - before)
-""")
+"""
+    )
     # The queue's thread, and autograd's for each kind of device.
     assert int(more) <= 3
 
 
 def test_numbers_do_not_depend_on_kept_memory():
     """Neither of these steps nor of tensors that outlive them, nor in a forked child."""
-    script = """
+    script = (
+        TRAINING
+        + """
 import gc, hashlib
 kept, digests = [], []
 for i in range(6):
@@ -79,12 +84,15 @@ if child == 0:
 assert os.waitpid(child, 0)[1] == 0
 print(*digests)
 """
+    )
     assert lines_of(script) == lines_of(script, SPMD_KEEP_MEMORY="0")
 
 
 def test_memory_does_not_grow_with_shapes():
     """Blocks of sizes that do not come again are given back: no more than without keeping any."""
-    script = """
+    script = (
+        TRAINING
+        + """
 def work(rows):
     x = torch.ones(rows, 1000).to("spmd")
     spmd.mark_sharding(x, mesh, ("data", None))
@@ -94,7 +102,22 @@ for i in range(60):
     work(200 + 37 * i)
 print(int(open("/proc/self/statm").read().split()[1]) * os.sysconf("SC_PAGE_SIZE"))
 """
+    )
     [kept] = lines_of(script)
     [given_back] = lines_of(script, SPMD_KEEP_MEMORY="0")
     # Twice the largest program's 20 MB, at most.
     assert int(kept) < int(given_back) + 40e6
+
+
+def test_a_forked_child_has_no_team_to_end():
+    """The team of the thread that forked has stayed in the parent."""
+    lines_of("""
+import os, signal, torch, torch_spmd
+
+torch.randn(1_000_000).add_(1)
+if os.fork() == 0:
+    signal.alarm(100)  # instead of waiting for ever
+    x = torch.ones(64, 64).to("spmd")
+    os._exit(0 if (x * 2).sum().item() == 8192 else 1)
+assert os.wait()[1] == 0
+""")
