@@ -71,12 +71,11 @@ AxisMask ExpressionAxes(const Expr& e) {
 }  // namespace
 
 absl::StatusOr<CallStep> CallStep::Make(const Context& context, int instruction) {
-  SPMD_ASSIGN_OR_RETURN(CallStep step, Make(context, context.program.instructions[instruction]));
-  step.PlanOverwriting(context.sharers[instruction]);
-  return step;
+  return Make(context, context.program.instructions[instruction], context.sharers[instruction]);
 }
 
-absl::StatusOr<CallStep> CallStep::Make(const Context& context, const Instruction& call) {
+absl::StatusOr<CallStep> CallStep::Make(const Context& context, const Instruction& call,
+                                        const Sharers& sharers) {
   CallStep step;
   SPMD_ASSIGN_OR_RETURN(step.binding_, Bind(call));
   for (const program::ValueId id : call.operands) {
@@ -92,7 +91,7 @@ absl::StatusOr<CallStep> CallStep::Make(const Context& context, const Instructio
     step.result_kinds_.push_back(context.program.values[id].sharding.reduce_kind);
   }
   SPMD_RETURN_IF_ERROR(step.PlanItems(context, call));
-  step.PlanOverwriting({});
+  step.PlanOverwriting(sharers);
   return step;
 }
 

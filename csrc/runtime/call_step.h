@@ -37,7 +37,8 @@ class CallStep {
   // Errors: InvalidArgument naming the op.
   static absl::StatusOr<CallStep> Make(const Context& context, int instruction);
   // A call that stands for several of the program's.
-  static absl::StatusOr<CallStep> Make(const Context& context, const program::Instruction& call);
+  static absl::StatusOr<CallStep> Make(const Context& context, const program::Instruction& call,
+                                       const Sharers& sharers = {});
 
   int64_t num_items() const { return num_items_; }
   // Bytes that all items read and write.

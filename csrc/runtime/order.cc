@@ -91,13 +91,13 @@ int64_t LoadedProgram::Impl::PeakBytes(const Schedule& order) const {
     tile_bytes.push_back(place.total_elements() * ByteSize(program.values[id].type.dtype) /
                          std::max<int64_t>(place.count(), 1));
   }
-  int64_t alive = 0, taken = 0, peak = 0;
+  int64_t alive = 0, peak = 0;
   for (const program::Input& input : program.inputs) {
     alive += tile_bytes[input.value] * placements[input.value]->count();
   }
   std::vector<TileRef> reads, writes;
   for (const Batch& batch : order.batches) {
-    taken = 0;
+    int64_t taken = 0;
     for (const WorkItem& item : batch.items) {
       reads.clear();
       writes.clear();

@@ -105,7 +105,7 @@ print(int(open("/proc/self/statm").read().split()[1]) * os.sysconf("SC_PAGE_SIZE
     )
     [kept] = lines_of(script)
     [given_back] = lines_of(script, SPMD_KEEP_MEMORY="0")
-    # Twice the largest program's 20 MB, at most.
+    # Blocks take one and a half times what the largest program's do, some 20 MB, at most.
     assert int(kept) < int(given_back) + 40e6
 
 
