@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <ATen/ops/add.h>
 #include <ATen/ops/mm.h>
 
 #include "csrc/runtime/kernels/kernels.h"
@@ -30,7 +29,8 @@ Tensor LinearDInput(const Tensor& grad, const Tensor& weight) {
 }
 
 Tensor AddLinearDInput(const Tensor& sum, const Tensor& grad, const Tensor& weight) {
-  return at::add(sum, LinearDInput(grad, weight));
+  Tensor result = sum.clone(at::MemoryFormat::Contiguous);
+  return AddLinearDInput_(result, grad, weight);  // the same bits, whoever holds the sum
 }
 
 Tensor& AddLinearDInput_(Tensor& sum, const Tensor& grad, const Tensor& weight) {
