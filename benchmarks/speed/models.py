@@ -27,8 +27,9 @@ GPT2 = GPTConfig(vocab_size=1024, block=64, layers=12, width=96, heads=12, dropo
 Axes = dict[str, int]
 
 
-def training(model: nn.Module, loss: Callable[[], Tensor], lr: float = 1e-4) -> Step:
-    optimizer = torch.optim.AdamW(model.parameters(), lr=lr)
+def training(model: nn.Module, loss: Callable[[], Tensor], *, fused: bool = False) -> Step:
+    # PyTorch takes fused=False for "loop over the parameters", None for its default.
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=fused or None)
 
     def step() -> None:
         value = loss()
@@ -51,6 +52,7 @@ def gpt_step(
     length: int = 256,
     axes: Axes | None = None,
     plan: str = "dp",
+    fused: bool = False,
 ) -> Step:
     torch.manual_seed(0)
     model = GPT(config).to(device)
@@ -60,7 +62,7 @@ def gpt_step(
         chosen = strategy(plan, mesh.axis_names)
         spmd.shard_module(model, mesh, chosen.rules)
         spmd.mark_sharding(tokens, mesh, chosen.inputs)
-    return training(model, lambda: model(tokens, tokens))
+    return training(model, lambda: model(tokens, tokens), fused=fused)
 
 
 def mlp_step(device: str) -> Step:

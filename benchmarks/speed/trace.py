@@ -57,9 +57,9 @@ def traced(chain: Chain, grad: bool, other: int, with_cut: bool) -> tuple[Callab
     return side("spmd"), side("cpu")
 
 
-def gpt2_step() -> tuple[Callable[[], float], None]:
+def gpt2_step(fused: bool) -> tuple[Callable[[], float], None]:
     """Forward, backward and AdamW, cut and launched. Sizes do not matter: nothing is computed."""
-    return cpu_seconds(gpt_step("spmd", GPT2, batch=2, length=64)), None
+    return cpu_seconds(gpt_step("spmd", GPT2, batch=2, length=64, fused=fused)), None
 
 
 def rows() -> list[Row]:
@@ -69,5 +69,6 @@ def rows() -> list[Row]:
         Row("add, grad", 0.60, partial(add, grad=True, with_cut=False), "µs"),
         Row("add, no grad, with its cut", None, partial(add, grad=False, with_cut=True), "µs"),
         Row("views and writes", 0.70, partial(traced, views, False, 4, False), "µs"),
-        Row("GPT-2 step, 12 layers", 3.0, gpt2_step),
+        Row("GPT-2 step, 12 layers", 3.0, partial(gpt2_step, fused=False)),
+        Row("GPT-2 step, 12 layers, fused AdamW", 3.0, partial(gpt2_step, fused=True)),
     ]

@@ -68,7 +68,7 @@ absl::StatusOr<Literals> RunKernel(const OpArgs& args) {
   if (const auto* row = FindRow(ElementwiseKernels(), args.op())) return RunElementwise(*row, args);
   for (const auto& family :
        {MatmulKernels, ReductionKernels, ViewKernels, SliceKernels, IndexingKernels,
-        CreationKernels, ConvolutionKernels, AttentionKernels}) {
+        CreationKernels, ConvolutionKernels, AttentionKernels, OptimizerKernels}) {
     if (const auto* row = FindRow(family(), args.op())) return row->kernel(args);
   }
   return absl::UnimplementedError(

@@ -114,6 +114,7 @@ absl::Span<const KernelRow> IndexingKernels();
 absl::Span<const KernelRow> CreationKernels();
 absl::Span<const KernelRow> ConvolutionKernels();
 absl::Span<const KernelRow> AttentionKernels();
+absl::Span<const KernelRow> OptimizerKernels();
 
 // Index arithmetic.
 Dims Unravel(int64_t linear, absl::Span<const int64_t> dims);

@@ -10,6 +10,11 @@ namespace {
 
 absl::StatusOr<OpFactors> Whole(const OpCall& call) { return WholeFactors(call); }
 
+// Parameters and both averages, without the gradient.
+absl::StatusOr<std::vector<TensorType>> AdamTypes(const OpCall& call) {
+  return std::vector<TensorType>{*call.operands[0], *call.operands[2], *call.operands[3]};
+}
+
 }  // namespace
 
 std::vector<Rule> OptimizerRules() {
@@ -17,6 +22,11 @@ std::vector<Rule> OptimizerRules() {
       Computed("aten::_amp_foreach_non_finite_check_and_unscale", Whole)
           .DecomposesAlways(DecomposeUnscale),
       Computed("aten::_amp_update_scale", Whole),  // a few scalars
+      // Parameter, gradient, averages of it and of its square, the step's number.
+      Einsum("spmd::adam", "..., ..., ..., ..., () -> ..., ..., ...")
+          .Types(AdamTypes)
+          .Runtime({"lr"})
+          .Flops(14),
   };
   const Rule fused = Computed("", Whole).Runtime({"lr"});
   auto add = [&](const char* op, DecomposeFn decompose) {

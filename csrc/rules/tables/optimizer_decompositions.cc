@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Fused optimizers, parameter by parameter, in element-wise ops, with the arithmetic of PyTorch's
-// kernels. The learning rate may be a run-time scalar or a tensor: it is only ever multiplied by.
+// Fused optimizers, parameter by parameter: Adam in its common form by PyTorch's own kernel, all
+// else in element-wise ops with the arithmetic of PyTorch's kernels. There the learning rate may be
+// a run-time scalar or a tensor: it is only ever multiplied by.
 #include <cmath>
 #include <utility>
 
@@ -32,12 +33,19 @@ class Fused {
   double Number(absl::string_view name) const { return node_.attributes.GetDoubleOr(name, 0); }
   bool Flag(absl::string_view name) const { return node_.attributes.GetBoolOr(name, false); }
 
+  // No tensor decides how far to go, or whether.
+  bool IsUnscaled() const {
+    return lr_ == ir::kNoValue && grad_scale_ == ir::kNoValue && found_inf_ == ir::kNoValue;
+  }
+  const Attr& rate() const {
+    const Attr* lr = node_.attributes.Find("lr");
+    SPMD_CHECK(lr != nullptr, node_.op, " has no learning rate");
+    return *lr;
+  }
   // v · lr
   ir::ValueId TimesRate(ir::ValueId v) {
     if (lr_ != ir::kNoValue) return b_.Mul(v, lr_);
-    const Attr* lr = node_.attributes.Find("lr");
-    SPMD_CHECK(lr != nullptr, node_.op, " has no learning rate");
-    return b_.Call("aten::mul.Scalar", {v}, {{"other", *lr}});
+    return b_.Call("aten::mul.Scalar", {v}, {{"other", rate()}});
   }
   ir::ValueId Gradient(int i) {
     ir::ValueId grad = Unscaled(i);
@@ -69,6 +77,14 @@ class Fused {
   ir::ValueId lr_ = ir::kNoValue, grad_scale_ = ir::kNoValue, found_inf_ = ir::kNoValue;
 };
 
+// True when PyTorch's kernel takes parameter i as it is: one element type and one shape throughout.
+bool IsUniform(const Builder& b, const Fused& op, int i) {
+  const TensorType& param = b.type(op.At(0, i));
+  const TensorType& step = b.type(op.At(5, i));
+  return IsFloating(param.dtype) && b.type(op.At(1, i)) == param && b.type(op.At(2, i)) == param &&
+         b.type(op.At(3, i)) == param && step.rank() == 0 && step.dtype == DType::kF32;
+}
+
 // Results per list, flattened in order.
 Values Flatten(const std::vector<Values>& lists) {
   Values all;
@@ -88,6 +104,23 @@ ValuesOrStatus DecomposeAdam(Builder& b, const ir::Graph& from, const ir::Node& 
   std::vector<Values> out(5);
   for (int i = 0; i < op.size(); ++i) {
     const ir::ValueId old = op.At(0, i), step = op.At(5, i);
+    if (op.IsUnscaled() && !op.Flag("amsgrad") && IsUniform(b, op, i)) {
+      const Values stepped =
+          b.CallAll("spmd::adam", {old, op.At(1, i), op.At(2, i), op.At(3, i), step},
+                    {{"lr", op.rate()},
+                     {"beta1", beta1},
+                     {"beta2", beta2},
+                     {"weight_decay", decay},
+                     {"eps", op.Number("eps")},
+                     {"decoupled", decoupled},
+                     {"maximize", op.Flag("maximize")}});
+      out[0].push_back(stepped[0]);
+      out[1].push_back(op.At(1, i));
+      out[2].push_back(stepped[1]);
+      out[3].push_back(stepped[2]);
+      if (op.Has(4)) out[4].push_back(op.At(4, i));
+      continue;
+    }
     ir::ValueId param = old, grad = op.Gradient(i);
     if (decay != 0 && decoupled) param = b.Sub(param, b.MulScalar(op.TimesRate(param), decay));
     if (decay != 0 && !decoupled) grad = b.Add(grad, b.MulScalar(param, decay));

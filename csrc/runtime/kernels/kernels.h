@@ -158,6 +158,14 @@ Tensor ResampleDInput(const Tensor& grad, int64_t dim, c10::string_view filter, 
 Tensor ChannelSquares(const Tensor& x, const Tensor& mean);
 std::tuple<Tensor, Tensor> ChannelProducts(const Tensor& grad, const Tensor& x, const Tensor& mean);
 
+// optimizer.cc. A step of Adam (AdamW if `decoupled`) by PyTorch's own fused kernel, its numbers in
+// its names: the new parameter and averages. `step` (f32 []) counts from 1.
+std::tuple<Tensor, Tensor, Tensor> Adam(const Tensor& param, const Tensor& grad,
+                                        const Tensor& exp_avg, const Tensor& exp_avg_sq,
+                                        const Tensor& step, double lr, double beta1, double beta2,
+                                        double weight_decay, double eps, bool decoupled,
+                                        bool maximize);
+
 // columns.cc. aten's im2col and col2im with the windows' positions as two dimensions: columns
 // [..., channels of c·kh·kw, h, w]. `output_size`: how many positions. `size`: of the image that
 // the columns are added to, of which the result begins at `crop_start`.

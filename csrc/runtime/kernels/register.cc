@@ -175,6 +175,14 @@ void DefineNormOps(torch::Library& l) {
          &k::ChannelProducts);
 }
 
+void DefineOptimizerOps(torch::Library& l) {
+  Define(l, "adam",
+         "adam(Tensor param, Tensor grad, Tensor exp_avg, Tensor exp_avg_sq, Tensor step, *, float "
+         "lr, float beta1, float beta2, float weight_decay, float eps, bool decoupled, bool "
+         "maximize) -> (Tensor param, Tensor exp_avg, Tensor exp_avg_sq)",
+         &k::Adam);
+}
+
 void DefineSimpleOps(torch::Library& l) {
   Define(l, "iota",
          "iota(int size, Scalar start, Scalar step, int offset, ScalarType dtype, *, Device? "
@@ -215,6 +223,7 @@ void RegisterKernels() {
     DefinePartOps(*l);
     DefineImageOps(*l);
     DefineNormOps(*l);
+    DefineOptimizerOps(*l);
     DefineSimpleOps(*l);
     return l;
   }();

@@ -331,5 +331,69 @@ TEST(Decomposition, RunTimeLearningRatesStayRunTime) {
 )");
 }
 
+// Results 0 to 4, one per list: the parameter, its gradient, both averages; no largest average.
+TEST(Decomposition, AdamIsOneCallForEachParameter) {
+  const absl::StatusOr<ir::Graph> graph = ir::Graph::Parse(R"(graph {
+  scalar $0: float
+  %p: f32[4]
+  %g: f32[4]
+  %m: f32[4]
+  %v: f32[4]
+  %t: f32[]
+  %0: f32[4], %1: f32[4], %2: f32[4], %3: f32[4] = aten::_fused_adamw([%p], [%g], [%m], [%v], [], [%t], _, _, lr=$0, beta1=0.5, beta2=0.25, weight_decay=0.125, eps=1.0, amsgrad=false, maximize=true)
+  return %0 -> %p
+}
+)");
+  ASSERT_TRUE(graph.ok()) << graph.status();
+  const auto decomposed = [&](DType step) {
+    ir::Graph out;
+    out.AddScalar(ir::ScalarKind::kFloat);
+    std::vector<ir::ValueId> operands;
+    for (const char* name : {"p", "g", "m", "v"}) {
+      operands.push_back(out.AddInput({DType::kF32, {4}}, name));
+    }
+    operands.push_back(out.AddInput({step, {}}, "t"));
+    operands.insert(operands.end(), {ir::kNoValue, ir::kNoValue});
+    Builder builder(&out, 0, -1);
+    const auto values =
+        Find("aten::_fused_adamw")->decompose(builder, *graph, graph->node(0), operands);
+    EXPECT_TRUE(values.ok()) << values.status();
+    EXPECT_EQ(values->size(), 4u);
+    EXPECT_EQ((*values)[1], operands[1]);  // the gradient as it is
+    for (const ir::ValueId v : *values) out.AddOutput({v});
+    return out;
+  };
+  const ir::Graph whole = decomposed(DType::kF32);
+  EXPECT_EQ(whole.ToString(), R"(graph {
+  scalar $0: float
+  %p: f32[4]
+  %g: f32[4]
+  %m: f32[4]
+  %v: f32[4]
+  %t: f32[]
+  %0: f32[4], %1: f32[4], %2: f32[4] = spmd::adam(%p, %g, %m, %v, %t, lr=$0, beta1=0.5, beta2=0.25, weight_decay=0.125, eps=1.0, decoupled=true, maximize=true)
+  return %0, %g, %1, %2
+}
+)");
+  // A step counted in double precision is not the kernel's: many ops, the same numbers.
+  const ir::Graph parts = decomposed(DType::kF64);
+  EXPECT_EQ(parts.ToString().find("spmd::adam"), std::string::npos);
+  const auto numbers = [](const ir::Graph& g) {
+    const auto f32 = [](std::vector<double> data) {
+      return ir::Literal{{DType::kF32, {4}}, std::move(data)};
+    };
+    const Literals inputs = {f32({1, -2, 3, 0}),
+                             f32({0.5, 1, -1, 2}),
+                             f32({0, 1, -1, 4}),
+                             f32({1, 2, 0, 3}),
+                             {g.type(g.inputs()[4]), {3}}};
+    const auto results = ir::Interpret(g, inputs, {0.01});
+    EXPECT_TRUE(results.ok()) << results.status();
+    return results.ok() ? *results : Literals(4);
+  };
+  const Literals a = numbers(whole), b = numbers(parts);
+  for (size_t k = 0; k < 4; ++k) ExpectNear(a[k], b[k], 1e-6, absl::StrCat("result ", k));
+}
+
 }  // namespace
 }  // namespace spmd::rules

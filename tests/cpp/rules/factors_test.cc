@@ -137,6 +137,10 @@ TEST(LossRules, ReductionsAreAlwaysWrittenOut) {
   EXPECT_TRUE(Find("aten::mse_loss")->decompose_always);
   EXPECT_TRUE(Find("aten::mean.dim")->decompose_always);
   EXPECT_TRUE(Find("aten::_fused_adamw")->decompose_always);
+  EXPECT_EQ(Factors("f32[2,3], f32[2,3], f32[2,3] = spmd::adam(f32[2,3], f32[2,3], f32[2,3], "
+                    "f32[2,3], f32[], lr=0.1, beta1=0.9, beta2=0.99, weight_decay=0.0, eps=1.0, "
+                    "decoupled=true, maximize=false)"),
+            "a b, a b, a b, a b, () -> a b, a b, a b  {a=2, b=3}");
   EXPECT_FALSE(Find("aten::_softmax")->decompose_always);
 }
 

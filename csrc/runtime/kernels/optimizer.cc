@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <ATen/Parallel.h>
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/ops/_fused_adam.h>
+#include <ATen/ops/_fused_adamw.h>
+#include <ATen/ops/empty_like.h>
+
+#include <algorithm>
+
+#include "csrc/runtime/kernels/kernels.h"
+
+namespace spmd::runtime::kernels {
+
+namespace {
+
+// PyTorch's kernel writes over what it is given. Parts of this many elements are copied, then
+// stepped while they are in a core's cache: four tensors of 4 bytes are half a megabyte.
+constexpr int64_t kPart = 1 << 15;
+
+Tensor Flat(const Tensor& x) { return x.reshape({-1}); }
+
+}  // namespace
+
+std::tuple<Tensor, Tensor, Tensor> Adam(const Tensor& param, const Tensor& grad,
+                                        const Tensor& exp_avg, const Tensor& exp_avg_sq,
+                                        const Tensor& step, double lr, double beta1, double beta2,
+                                        double weight_decay, double eps, bool decoupled,
+                                        bool maximize) {
+  const auto like = [](const Tensor& x) { return at::empty_like(x, at::MemoryFormat::Contiguous); };
+  std::tuple<Tensor, Tensor, Tensor> results(like(param), like(exp_avg), like(exp_avg_sq));
+  if (param.is_meta() || param.numel() == 0) return results;
+  const Tensor olds[] = {Flat(param), Flat(exp_avg), Flat(exp_avg_sq)};
+  const Tensor news[] = {Flat(std::get<0>(results)), Flat(std::get<1>(results)),
+                         Flat(std::get<2>(results))};
+  const Tensor grads = Flat(grad);
+  const auto run = [&](int64_t begin, int64_t end) {
+    const at::AutoDispatchBelowADInplaceOrView below;
+    const auto part = [&](const Tensor& x) { return x.narrow(0, begin, end - begin); };
+    Tensor updated[3];
+    for (int k = 0; k < 3; ++k) updated[k] = part(news[k]).copy_(part(olds[k]));
+    (decoupled ? at::_ops::_fused_adamw_::call : at::_ops::_fused_adam_::call)(
+        {updated[0]}, {part(grads)}, {updated[1]}, {updated[2]}, {}, {step}, lr, beta1, beta2,
+        weight_decay, eps, /*amsgrad=*/false, maximize, {}, {});
+  };
+  const int64_t size = param.numel();
+  if (!param.is_cpu()) {
+    run(0, size);
+    return results;
+  }
+  at::parallel_for(0, size, kPart, [&](int64_t begin, int64_t end) {
+    for (; begin < end; begin += kPart) run(begin, std::min(end, begin + kPart));
+  });
+  return results;
+}
+
+}  // namespace spmd::runtime::kernels
