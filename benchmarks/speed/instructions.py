@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Instructions per recorded op, counted by callgrind: what a busy machine cannot blur. Each side in
-a process of its own. Nothing runs: the backend only plans. Needs valgrind and its headers; without
-them there are no rows."""
+"""Instructions per recorded op, and of a step, counted by callgrind: what a busy machine cannot
+blur. Each side in a process of its own. Nothing runs: the backend only plans. Needs valgrind and
+its headers; without them there are no rows."""
 
 from __future__ import annotations
 
 import functools
+import gc
 import re
 import shutil
 import subprocess
@@ -21,6 +22,7 @@ from torch import Tensor
 
 import torch_spmd as spmd
 from benchmarks.speed.measure import Row
+from benchmarks.speed.models import GPT2, gpt_step
 from benchmarks.speed.trace import BACKEND, OPS, additions, views
 
 HEADER = Path("/usr/include/valgrind/callgrind.h")
@@ -67,18 +69,36 @@ def count(name: str, device: str) -> None:
             del end
 
 
-def instructions(name: str, device: str) -> float:
-    command = f"from benchmarks.speed.instructions import count; count({name!r}, {device!r})"
+def count_step(fused: bool) -> None:
+    """One step of GPT-2, its backward pass on this thread, too: callgrind counts one thread."""
+    spmd.set_default_backend(BACKEND)
+    step = gpt_step("spmd", GPT2, batch=2, length=64, fused=fused)
+    gc.disable()
+    with torch.autograd.set_multithreading_enabled(False):
+        for _ in range(4):
+            step()
+        callgrind().toggle()
+        step()
+        callgrind().toggle()
+
+
+def collected(call: str) -> int:
+    """Instructions between the toggles of a call of this module, in a process under valgrind."""
+    command = f"from benchmarks.speed import instructions; instructions.{call}"
     with tempfile.TemporaryDirectory() as folder:
         valgrind = ["valgrind", "--tool=callgrind", "--collect-atstart=no"]
         valgrind.append(f"--callgrind-out-file={folder}/out")
         done = subprocess.run(
             [*valgrind, sys.executable, "-c", command], stderr=subprocess.PIPE, text=True
         )
-    collected = re.search(r"Collected : (\d+)", done.stderr)
-    if done.returncode != 0 or collected is None:
+    total = re.search(r"Collected : (\d+)", done.stderr)
+    if done.returncode != 0 or total is None:
         raise RuntimeError(f"callgrind: {done.stderr[-2000:]}")
-    return int(collected[1]) / OPS
+    return int(total[1])
+
+
+def instructions(name: str, device: str) -> float:
+    return collected(f"count({name!r}, {device!r})") / OPS
 
 
 def both(name: str) -> tuple[Callable[[], float], Callable[[], float]]:
@@ -86,12 +106,19 @@ def both(name: str) -> tuple[Callable[[], float], Callable[[], float]]:
     return partial(instructions, name, "spmd"), partial(instructions, name, "cpu")
 
 
+def step(fused: bool) -> tuple[Callable[[], float], None]:
+    callgrind()
+    return partial(collected, f"count_step({fused})"), None
+
+
 def rows() -> list[Row]:
     if shutil.which("valgrind") is None or not HEADER.exists():
         print("no valgrind: instructions are not counted", file=sys.stderr)
         return []
     # The same count every time but for hashing by address.
+    row = partial(Row, unit="instr", warm=0, pairs=1)
     return [
-        Row(f"{name}, instructions", chain[3], partial(both, name), "instr", warm=0, pairs=1)
-        for name, chain in CHAINS.items()
+        *(row(f"{n}, instructions", c[3], partial(both, n)) for n, c in CHAINS.items()),
+        row("GPT-2 step, instructions", None, partial(step, fused=False)),
+        row("GPT-2 step, fused AdamW, instructions", None, partial(step, fused=True)),
     ]

@@ -65,7 +65,9 @@ def test_another_learning_rate_compiles_nothing():
 
 def calls_of_last_program():
     text = str(spmd.debug.print_program())
-    return [line.split("= call ")[1].split("(")[0] for line in text.splitlines() if "= call" in line]
+    return [
+        line.split("= call ")[1].split("(")[0] for line in text.splitlines() if "= call" in line
+    ]
 
 
 def test_each_parameter_is_one_call():

@@ -23,10 +23,7 @@ std::vector<Rule> OptimizerRules() {
           .DecomposesAlways(DecomposeUnscale),
       Computed("aten::_amp_update_scale", Whole),  // a few scalars
       // Parameter, gradient, averages of it and of its square, the step's number.
-      Einsum("spmd::adam", "..., ..., ..., ..., () -> ..., ..., ...")
-          .Types(AdamTypes)
-          .Runtime({"lr"})
-          .Flops(14),
+      Elementwise("spmd::adam").Types(AdamTypes).Runtime({"lr"}).Flops(14),
   };
   const Rule fused = Computed("", Whole).Runtime({"lr"});
   auto add = [&](const char* op, DecomposeFn decompose) {
