@@ -239,18 +239,56 @@ void CallStep::PlanExpressions(const Instruction& call, absl::Span<const int64_t
 
 // Either the program asks for it or the operand just dies here: both need the same conditions.
 void CallStep::PlanOverwriting(const Sharers& sharers) {
-  overwritable_.assign(num_items_, 0);
-  if (!binding_.in_place.has_value() || binding_.tensors.empty() || results_.size() != 1) return;
-  const OpBinding::TensorArgument& first = binding_.tensors[0];
-  if (first.argument != 0 || first.operand != 0 || operand_places_[0] == nullptr) return;
-  if (operand_types_[0] != result_types_[0]) return;
-  for (int64_t i = 0; i < num_items_; ++i) {
-    const int32_t index = operand_tiles_[i * operands_.size()];
-    overwritable_[i] =
-        index >= 0 && computed_[i] &&
-        operand_places_[0]->DimsOf(index) == result_places_[0]->DimsOf(result_tiles_[i].index);
+  takes_.assign(num_items_, 0);
+  if (!binding_.in_place.has_value() || binding_.overwritten.size() != results_.size()) return;
+  std::vector<int> operands;
+  for (size_t k = 0; k < results_.size(); ++k) {
+    const auto is_written = [&](const OpBinding::TensorArgument& t) {
+      return t.argument == binding_.overwritten[k];
+    };
+    const auto it = std::find_if(binding_.tensors.begin(), binding_.tensors.end(), is_written);
+    if (it == binding_.tensors.end() || operand_places_[it->operand] == nullptr ||
+        operand_types_[it->operand] != result_types_[k]) {
+      return;
+    }
+    operands.push_back(it->operand);
   }
+  if (operands[0] != 0) return;
+  overwritten_ = std::move(operands);
+  for (int64_t i = 0; i < num_items_; ++i) takes_[i] = TakenBy(i);
   sharers_ = sharers;
+}
+
+// None, unless all results can be written over their operands.
+uint8_t CallStep::TakenBy(int64_t item) const {
+  const int32_t* const tiles = &operand_tiles_[item * operands_.size()];
+  uint8_t taken = 0;
+  for (size_t k = 0; k < results_.size(); ++k) {
+    const int operand = overwritten_[k];
+    const ResultTile& made = result_tiles_[item * results_.size() + k];
+    // Absent operands are not read.
+    const auto read = std::count_if(tiles, tiles + operand, [](int32_t t) { return t >= 0; });
+    if (tiles[operand] < 0 || made.source != ResultSource::kOp || read >= WorkItem::kMostTaken ||
+        operand_places_[operand]->DimsOf(tiles[operand]) != result_places_[k]->DimsOf(made.index)) {
+      return 0;
+    }
+    taken |= static_cast<uint8_t>(1 << read);
+  }
+  return taken;
+}
+
+bool CallStep::MayRunInPlace(const WorkItem& work, const ValueTable& table) const {
+  const uint8_t taken = takes_[work.index];
+  if (taken == 0 || (work.may_take & taken) != taken) return false;
+  const int32_t* const tiles = &operand_tiles_[work.index * operands_.size()];
+  for (const int operand : overwritten_) {
+    const at::Tensor& tile = table[operands_[operand]][tiles[operand]];
+    if (operand == 0 ? !MayWriteInto(tile, tiles[0], work.may_write_through, table)
+                     : !IsExclusive(tile)) {
+      return false;
+    }
+  }
+  return true;
 }
 
 // Nobody but the operand and what is known to end with this write holds the memory, and no two
@@ -297,7 +335,7 @@ void CallStep::AppendWrites(int64_t item, std::vector<TileRef>& writes) const {
 }
 
 void CallStep::AppendWholes(int64_t item, std::vector<TileRef>& wholes) const {
-  if (!overwritable_[item]) return;
+  if (takes_[item] == 0) return;
   const int32_t index = operand_tiles_[item * operands_.size()];
   for (const program::ValueId id : sharers_.wholes) wholes.push_back({id, index});
 }
@@ -355,16 +393,15 @@ void CallStep::RunItem(const WorkItem& work, absl::Span<const c10::IValue> scala
       stack[g.argument] = std::move(list);
     }
   }
-  bool in_place = false;
-  const bool overwrites = work.may_take_first && overwritable_[item];
-  if (overwrites) {
-    const int32_t index = operand_tiles_[item * operands_.size()];
-    at::Tensor& tile = table[operands_[0]][index];
-    in_place = MayWriteInto(tile, index, work.may_write_through, table);
-    stack[0] = in_place ? std::move(tile) : tile;
-  }
+  const bool in_place = MayRunInPlace(work, table);
   for (const OpBinding::TensorArgument& t : binding_.tensors) {
-    if (overwrites && t.argument == 0) continue;
+    if (in_place &&
+        std::find(overwritten_.begin(), overwritten_.end(), t.operand) != overwritten_.end()) {
+      // Given away: the op and its result hold it alone.
+      const int32_t index = operand_tiles_[item * operands_.size() + t.operand];
+      stack[t.argument] = std::move(table[operands_[t.operand]][index]);
+      continue;
+    }
     at::Tensor tile = OperandTile(item, t.operand, table);
     if (tile.defined()) {
       stack[t.argument] = binding_.needs_contiguous ? Dense(tile) : std::move(tile);

@@ -58,9 +58,9 @@ class CallStep {
 
   // Makes room for the results. Before any item runs.
   void PrepareResults(ValueTable& table) const;
-  // Computes one item, over the first operand's tile where that may be taken, it could be
-  // overwritten and its memory is not shared, or only with wholes that the item may write through
-  // to. Throws what the op throws. Thread safety: items may run in parallel.
+  // Computes one item, over the tiles of its operands where those may be taken, they could be
+  // overwritten and their memory is not shared, or the first's only with wholes that the item may
+  // write through to. Throws what the op throws. Thread safety: items may run in parallel.
   void RunItem(const WorkItem& work, absl::Span<const c10::IValue> scalars,
                ValueTable& table) const;
 
@@ -84,6 +84,8 @@ class CallStep {
   void PlanOverwriting(const Sharers& sharers);
   bool ReducedOperandIsEmpty(int64_t item) const;
   bool Computed(int64_t item) const;
+  uint8_t TakenBy(int64_t item) const;
+  bool MayRunInPlace(const WorkItem& work, const ValueTable& table) const;
   bool MayWriteInto(const at::Tensor& tile, int32_t index, bool may_write_through,
                     const ValueTable& table) const;
   at::Tensor OperandTile(int64_t item, int operand, ValueTable& table) const;
@@ -103,7 +105,9 @@ class CallStep {
   std::vector<uint8_t> computed_;         // by item: some result comes from the op
   std::vector<std::vector<c10::IValue>> expression_values_;  // by item (one for all if equal)
   std::vector<std::vector<uint8_t>> identity_;
-  std::vector<uint8_t> overwritable_;       // by item
+  std::vector<int> overwritten_;  // by result, the operand; empty where nothing is overwritten
+  std::vector<uint8_t>
+      takes_;  // by item: which of the tiles that it reads are overwritten, as bits
   std::vector<Scheduler::Devices> wanted_;  // by item
   Sharers sharers_;
 };

@@ -81,10 +81,23 @@ std::pair<absl::string_view, absl::string_view> SplitOverload(absl::string_view 
   return {op.substr(0, dot), op.substr(dot + 1)};
 }
 
-// "add.Tensor" and "add_.Tensor" with the same arguments, the first of which is written and
-// returned.
+// The argument that a result of an op that writes is, or -1.
+int WrittenAs(const c10::FunctionSchema& schema, size_t result) {
+  const c10::AliasInfo* const alias = schema.returns()[result].alias_info();
+  if (alias == nullptr) return -1;
+  for (size_t i = 0; i < schema.arguments().size(); ++i) {
+    const c10::AliasInfo* const other = schema.arguments()[i].alias_info();
+    if (other == nullptr || !other->isWrite()) continue;
+    if (other->beforeSets() == alias->beforeSets()) return static_cast<int>(i);
+  }
+  return -1;
+}
+
+// "add.Tensor" and "add_.Tensor" with the same arguments, whose results are arguments that it
+// writes, the first the first. Notes which in `overwritten`.
 std::optional<c10::OperatorHandle> FindInPlace(absl::string_view op,
-                                               const c10::FunctionSchema& schema) {
+                                               const c10::FunctionSchema& schema,
+                                               std::vector<int>& overwritten) {
   const auto [name, overload] = SplitOverload(op);
   std::optional<c10::OperatorHandle> found = Find(absl::StrCat(name, "_"), overload);
   absl::string_view own = name;
@@ -93,15 +106,18 @@ std::optional<c10::OperatorHandle> FindInPlace(absl::string_view op,
   }
   if (!found.has_value()) return std::nullopt;
   const c10::FunctionSchema& other = found->schema();
-  if (other.arguments().size() != schema.arguments().size() || other.returns().size() != 1 ||
-      other.arguments().empty()) {
+  if (other.arguments().size() != schema.arguments().size() || other.returns().empty() ||
+      other.returns().size() != schema.returns().size()) {
     return std::nullopt;
   }
-  const c10::AliasInfo* alias = other.arguments()[0].alias_info();
-  if (alias == nullptr || !alias->isWrite()) return std::nullopt;
   for (size_t i = 1; i < schema.arguments().size(); ++i) {
     if (*other.arguments()[i].type() != *schema.arguments()[i].type()) return std::nullopt;
   }
+  std::vector<int> written;
+  for (size_t k = 0; k < other.returns().size(); ++k) written.push_back(WrittenAs(other, k));
+  const bool all = std::find(written.begin(), written.end(), -1) == written.end();
+  if (!all || written[0] != 0) return std::nullopt;
+  overwritten = std::move(written);
   return found;
 }
 
@@ -357,7 +373,9 @@ absl::StatusOr<OpBinding> Bind(const program::Instruction& call) {
   binding.may_need_python = !IsBuiltIn(call.op);
   binding.needs_own_threads = call.op.find("conv") != std::string::npos;
   binding.can_fail_on_values = CanFailOnValues(call.op);
-  if (!binding.is_view) binding.in_place = FindInPlace(call.op, schema);
+  if (!binding.is_view) {
+    binding.in_place = FindInPlace(call.op, schema, binding.overwritten);
+  }
   for (const Substitute& row : kSubstitutes) {
     if (call.op != row.op) continue;
     binding.op = Find(row.instead, "");

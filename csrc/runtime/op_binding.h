@@ -46,8 +46,10 @@ struct OpBinding {
   // strides, so `view` is called as `reshape`).
   std::string name;
   std::optional<c10::OperatorHandle> op;
-  // The same with '_', writing into the first argument, if there is one.
+  // The same with '_', which writes result k into argument overwritten[k], the first into the
+  // first, if there is one.
   std::optional<c10::OperatorHandle> in_place;
+  std::vector<int> overwritten;
   bool needs_contiguous = false;  // all operands
   bool is_view = false;           // moves no data to speak of
   bool may_need_python = false;   // a user's op: its kernel may be Python and want the GIL

@@ -111,7 +111,7 @@ int64_t LoadedProgram::Impl::PeakBytes(const Schedule& order) const {
         writes.push_back({part.to, item.index});
       }
       for (const TileRef& tile : writes) alive += tile_bytes[tile.value];
-      if (item.may_take_first && !writes.empty()) {
+      if (item.may_take_first() && !writes.empty()) {
         taken += std::min(tile_bytes[reads[0].value], tile_bytes[writes[0].value]);
       }
     }

@@ -78,7 +78,7 @@ absl::Status LoadedProgram::Impl::Bring(absl::Span<Argument> inputs) {
 void LoadedProgram::Impl::MakeTile(const MoveStep& step, const WorkItem& item) {
   const MoveStep::Part& part = step.parts[item.part];
   const MoveRequest request{absl::MakeSpan(table[part.from]), part.identity,
-                            program.values[part.to].type.dtype, step.fill, item.may_take_first};
+                            program.values[part.to].type.dtype, step.fill, item.may_take_first()};
   at::Tensor& tile = table[part.to][item.index];
   if (item.end_term > 0) {
     AddTerms(*part.plan, item.index, item.begin_term, item.end_term, request, tile);

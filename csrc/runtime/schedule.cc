@@ -188,8 +188,9 @@ void Scheduler::FindDead(const std::vector<int32_t>& order, const std::vector<in
     for (int32_t a = entry.first_access; a < entry.end_writes; ++a) {
       Tile& tile = At(accesses_[a]);
       if (tile.last != batch_of[n] || outlives_[accesses_[a].value]) continue;
-      if (a == entry.first_access && a < entry.end_reads) {
-        schedule.items[n].may_take_first = tile.readers == 1;
+      const int32_t k = a - entry.first_access;
+      if (a < entry.end_reads && k < WorkItem::kMostTaken && tile.readers == 1) {
+        schedule.items[n].may_take |= static_cast<uint8_t>(1 << k);
       }
       if (!std::exchange(tile.listed, true)) schedule.dead.push_back(accesses_[a]);
     }

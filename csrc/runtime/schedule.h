@@ -42,8 +42,10 @@ struct WorkItem {
   int32_t part = 0;   // of a move
   // The terms of a sum that are added now; both 0 where there is nothing to add.
   int32_t begin_term = 0, end_term = 0;
-  // Nothing else needs the first tile that it reads, neither later nor at the same time.
-  bool may_take_first = false;
+  // Bit k: nothing else needs the k-th tile that it reads, neither later nor at the same time.
+  static constexpr int kMostTaken = 8;
+  uint8_t may_take = 0;
+  bool may_take_first() const { return (may_take & 1) != 0; }
   // Of the tiles that this one is a part of, nothing but what puts the part back reads any from now
   // on.
   bool may_write_through = false;

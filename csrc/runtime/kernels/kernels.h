@@ -165,6 +165,12 @@ std::tuple<Tensor, Tensor, Tensor> Adam(const Tensor& param, const Tensor& grad,
                                         const Tensor& step, double lr, double beta1, double beta2,
                                         double weight_decay, double eps, bool decoupled,
                                         bool maximize);
+// The same over what it is given.
+std::tuple<Tensor, Tensor, Tensor> Adam_(const Tensor& param, const Tensor& grad,
+                                         const Tensor& exp_avg, const Tensor& exp_avg_sq,
+                                         const Tensor& step, double lr, double beta1, double beta2,
+                                         double weight_decay, double eps, bool decoupled,
+                                         bool maximize);
 
 // columns.cc. aten's im2col and col2im with the windows' positions as two dimensions: columns
 // [..., channels of c·kh·kw, h, w]. `output_size`: how many positions. `size`: of the image that

@@ -21,6 +21,26 @@ Tensor Flat(const Tensor& x) { return x.reshape({-1}); }
 
 }  // namespace
 
+std::tuple<Tensor, Tensor, Tensor> Adam_(const Tensor& param, const Tensor& grad,
+                                         const Tensor& exp_avg, const Tensor& exp_avg_sq,
+                                         const Tensor& step, double lr, double beta1, double beta2,
+                                         double weight_decay, double eps, bool decoupled,
+                                         bool maximize) {
+  if (param.is_contiguous() && exp_avg.is_contiguous() && exp_avg_sq.is_contiguous()) {
+    const at::AutoDispatchBelowADInplaceOrView below;
+    (decoupled ? at::_ops::_fused_adamw_::call : at::_ops::_fused_adam_::call)(
+        {param}, {grad.contiguous()}, {exp_avg}, {exp_avg_sq}, {}, {step}, lr, beta1, beta2,
+        weight_decay, eps, /*amsgrad=*/false, maximize, {}, {});
+  } else {
+    const auto [p, m, v] = Adam(param, grad, exp_avg, exp_avg_sq, step, lr, beta1, beta2,
+                                weight_decay, eps, decoupled, maximize);
+    param.copy_(p);
+    exp_avg.copy_(m);
+    exp_avg_sq.copy_(v);
+  }
+  return {param, exp_avg, exp_avg_sq};
+}
+
 std::tuple<Tensor, Tensor, Tensor> Adam(const Tensor& param, const Tensor& grad,
                                         const Tensor& exp_avg, const Tensor& exp_avg_sq,
                                         const Tensor& step, double lr, double beta1, double beta2,

@@ -181,6 +181,12 @@ void DefineOptimizerOps(torch::Library& l) {
          "lr, float beta1, float beta2, float weight_decay, float eps, bool decoupled, bool "
          "maximize) -> (Tensor param, Tensor exp_avg, Tensor exp_avg_sq)",
          &k::Adam);
+  Define(l, "adam_",
+         "adam_(Tensor(a!) param, Tensor grad, Tensor(b!) exp_avg, Tensor(c!) exp_avg_sq, Tensor "
+         "step, *, float lr, float beta1, float beta2, float weight_decay, float eps, bool "
+         "decoupled, bool maximize) -> (Tensor(a!) param, Tensor(b!) exp_avg, Tensor(c!) "
+         "exp_avg_sq)",
+         &k::Adam_);
 }
 
 void DefineSimpleOps(torch::Library& l) {

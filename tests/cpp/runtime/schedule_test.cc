@@ -73,7 +73,7 @@ TEST(Schedule, WavesTakeTurnsAndTermsAreAddedAsTheyAreProduced) {
   // The first wave's tiles are dead before the second begins.
   EXPECT_EQ(schedule.batches[1].dead.size(), 2u);
   EXPECT_EQ(schedule.batches[2].dead.size(), 2u);
-  EXPECT_TRUE(schedule.batches[2].items[0].may_take_first);
+  EXPECT_TRUE(schedule.batches[2].items[0].may_take_first());
   EXPECT_EQ(schedule.batches[6].dead.size(), 1u);
 }
 
@@ -141,7 +141,7 @@ TEST(Schedule, WhatNeedsInputsOnlyWaitsForItsFirstUse) {
   const Schedule schedule = std::move(scheduler).Finish();
   EXPECT_THAT(Texts(schedule),
               ElementsAre("1: 0 1", "2+0..2: 0", "0: 0", "1: 2 3", "2+2..4: 0", "3: 0"));
-  EXPECT_TRUE(schedule.batches[2].items[0].may_take_first);
+  EXPECT_TRUE(schedule.batches[2].items[0].may_take_first());
 }
 
 TEST(Schedule, ATileWithTwoReadersAtOnceIsNotTaken) {
@@ -154,8 +154,8 @@ TEST(Schedule, ATileWithTwoReadersAtOnceIsNotTaken) {
   }
   AddAllReduce(scheduler, 1, 2, 1, 2);
   const Schedule schedule = std::move(scheduler).Finish();
-  EXPECT_FALSE(schedule.batches[0].items[0].may_take_first);
-  EXPECT_FALSE(schedule.batches[0].items[1].may_take_first);
+  EXPECT_FALSE(schedule.batches[0].items[0].may_take_first());
+  EXPECT_FALSE(schedule.batches[0].items[1].may_take_first());
   EXPECT_EQ(schedule.batches[0].dead.size(), 1u);
 }
 
