@@ -144,6 +144,16 @@ TEST(Schedule, WhatNeedsInputsOnlyWaitsForItsFirstUse) {
   EXPECT_TRUE(schedule.batches[2].items[0].may_take_first());
 }
 
+TEST(Schedule, SaysOfEachReadWhetherItIsTheLast) {
+  // %4 is made of %0 and %2, which die, and of %1, which is read once more, and %3, which outlives.
+  Scheduler scheduler({{1, 1, 1, 1, 1, 1}}, {{0, 0, 0, 1, 1, 1}}, 2, 0);
+  AddSharedCall(scheduler, 0, 1, {{0, 0}, {1, 0}, {2, 0}, {3, 0}}, 4);
+  AddSharedCall(scheduler, 1, 1, {{1, 0}}, 5);
+  const Schedule schedule = std::move(scheduler).Finish();
+  EXPECT_EQ(schedule.batches[0].items[0].may_take, 0b0101);
+  EXPECT_EQ(schedule.batches[1].items[0].may_take, 0b0001);
+}
+
 TEST(Schedule, ATileWithTwoReadersAtOnceIsNotTaken) {
   Scheduler scheduler({{1, 2, 1}}, {{0, 0, 1}}, 2, 0);
   for (int d = 0; d < 2; ++d) {
