@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <exception>
 #include <utility>
 
 #include "absl/strings/match.h"
@@ -423,12 +424,15 @@ absl::Status Cut(Session::State& state, const std::string& why, int64_t ended_ta
   GiveUpDependents(*tape, live);
   if (live.outputs.empty()) return absl::OkStatus();
 
-  auto cached = FindOrCompile(state, *tape, live, why);
-  if (!cached.ok()) {
-    Poison(live, *tape, cached.status());
-    return cached.status();
+  absl::StatusOr<CachedProgramPtr> cached;
+  absl::StatusOr<runtime::PendingRunPtr> run;
+  try {
+    cached = FindOrCompile(state, *tape, live, why);
+    run = cached.ok() ? Enqueue(state, *tape, *cached) : cached.status();
+  } catch (const std::exception& e) {  // a bug of ours, or no memory for an upload
+    Poison(live, *tape, absl::InternalError(e.what()));
+    throw;
   }
-  auto run = Enqueue(state, *tape, *cached);
   if (!run.ok()) {
     Poison(live, *tape, run.status());
     return run.status();

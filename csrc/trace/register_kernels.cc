@@ -100,7 +100,7 @@ void RegisterKernels() {
   for (const auto rows :
        {ViewHandlers(), CopyHandlers(), CreationHandlers(), RandomHandlers(), StorageHandlers(),
         LayerHandlers(), BatchNormHandlers(), ComposedHandlers(), EmbeddingBagHandlers(),
-        HistogramHandlers(), SelectionHandlers(), SamplingHandlers(),
+        HistogramHandlers(), OptimizerHandlers(), SelectionHandlers(), SamplingHandlers(),
         CtcHandlers(), LeastSquaresHandlers()}) {
     for (const HandlerRow& row : rows) {
       TORCH_INTERNAL_ASSERT(FindOp(row.op) != nullptr, "no operator ", row.op);

@@ -30,6 +30,8 @@ class Fused {
   int size() const { return node_.groups[0].size; }
   bool Has(int list) const { return node_.groups[list].size > 0; }
   ir::ValueId At(int list, int i) const { return operands_[node_.groups[list].begin + i]; }
+  // As PyTorch's kernels compute with it.
+  ir::ValueId Wide(int list, int i) const { return Upcast(b_, At(list, i)); }
   double Number(absl::string_view name) const { return node_.attributes.GetDoubleOr(name, 0); }
   bool Flag(absl::string_view name) const { return node_.attributes.GetBoolOr(name, false); }
 
@@ -48,13 +50,14 @@ class Fused {
     return b_.Call("aten::mul.Scalar", {v}, {{"other", rate()}});
   }
   ir::ValueId Gradient(int i) {
-    ir::ValueId grad = Unscaled(i);
+    const ir::ValueId grad = Upcast(b_, Unscaled(i));
     return Flag("maximize") ? b_.Neg(grad) : grad;
   }
   // The gradient list as the kernel leaves it.
   ir::ValueId Unscaled(int i) {
     const ir::ValueId grad = At(1, i);
-    return grad_scale_ == ir::kNoValue ? grad : b_.Div(grad, grad_scale_);
+    if (grad_scale_ == ir::kNoValue) return grad;
+    return b_.Cast(b_.Div(grad, grad_scale_), b_.type(grad).dtype);
   }
   // The new value, or the old one in a step that found a gradient that is not finite.
   ir::ValueId Unless(ir::ValueId updated, ir::ValueId old) {
@@ -77,7 +80,7 @@ class Fused {
   ir::ValueId lr_ = ir::kNoValue, grad_scale_ = ir::kNoValue, found_inf_ = ir::kNoValue;
 };
 
-// True when PyTorch's kernel takes parameter i as it is: one element type and one shape throughout.
+// True when PyTorch's kernel takes parameter i: one element type and one shape throughout.
 bool IsUniform(const Builder& b, const Fused& op, int i) {
   const TensorType& param = b.type(op.At(0, i));
   const TensorType& step = b.type(op.At(5, i));
@@ -121,16 +124,16 @@ ValuesOrStatus DecomposeAdam(Builder& b, const ir::Graph& from, const ir::Node& 
       if (op.Has(4)) out[4].push_back(op.At(4, i));
       continue;
     }
-    ir::ValueId param = old, grad = op.Gradient(i);
+    ir::ValueId param = op.Wide(0, i), grad = op.Gradient(i);
     if (decay != 0 && decoupled) param = b.Sub(param, b.MulScalar(op.TimesRate(param), decay));
     if (decay != 0 && !decoupled) grad = b.Add(grad, b.MulScalar(param, decay));
     const ir::ValueId avg =
-        b.Call("aten::lerp.Scalar", {op.At(2, i), grad}, {{"weight", 1 - beta1}});
+        b.Call("aten::lerp.Scalar", {op.Wide(2, i), grad}, {{"weight", 1 - beta1}});
     const ir::ValueId square =
-        b.Add(b.MulScalar(op.At(3, i), beta2), b.MulScalar(b.Square(grad), 1 - beta2));
+        b.Add(b.MulScalar(op.Wide(3, i), beta2), b.MulScalar(b.Square(grad), 1 - beta2));
     ir::ValueId top = square;
     if (op.Flag("amsgrad")) {
-      top = b.Call("aten::maximum", {op.At(4, i), square});
+      top = b.Call("aten::maximum", {op.Wide(4, i), square});
       out[4].push_back(op.Unless(top, op.At(4, i)));
     } else if (op.Has(4)) {
       out[4].push_back(op.At(4, i));
@@ -153,13 +156,13 @@ ValuesOrStatus DecomposeSgd(Builder& b, const ir::Graph& from, const ir::Node& n
   const double decay = op.Number("weight_decay"), momentum = op.Number("momentum");
   std::vector<Values> out(3);
   for (int i = 0; i < op.size(); ++i) {
-    const ir::ValueId param = op.At(0, i);
+    const ir::ValueId param = op.Wide(0, i);
     ir::ValueId move = op.Gradient(i);
     if (decay != 0) move = b.Add(move, b.MulScalar(param, decay));
     if (momentum != 0) {
       ir::ValueId buffer = move;
       if (!op.Flag("is_first_step")) {
-        buffer = b.Add(b.MulScalar(op.At(2, i), momentum),
+        buffer = b.Add(b.MulScalar(op.Wide(2, i), momentum),
                        b.MulScalar(move, 1 - op.Number("dampening")));
       }
       out[2].push_back(op.Unless(buffer, op.At(2, i)));
@@ -167,7 +170,7 @@ ValuesOrStatus DecomposeSgd(Builder& b, const ir::Graph& from, const ir::Node& n
     } else if (op.Has(2)) {
       out[2].push_back(op.At(2, i));
     }
-    out[0].push_back(op.Unless(b.Sub(param, op.TimesRate(move)), param));
+    out[0].push_back(op.Unless(b.Sub(param, op.TimesRate(move)), op.At(0, i)));
     out[1].push_back(op.Unless(op.Unscaled(i), op.At(1, i)));
   }
   return Flatten(out);
@@ -180,14 +183,14 @@ ValuesOrStatus DecomposeAdagrad(Builder& b, const ir::Graph& from, const ir::Nod
   const double decay = op.Number("weight_decay");
   std::vector<Values> out(4);
   for (int i = 0; i < op.size(); ++i) {
-    const ir::ValueId param = op.At(0, i);
+    const ir::ValueId param = op.Wide(0, i);
     ir::ValueId grad = op.Gradient(i);
     if (decay != 0) grad = b.Add(grad, b.MulScalar(param, decay));
-    const ir::ValueId sum = b.Add(op.At(2, i), b.Square(grad));
+    const ir::ValueId sum = b.Add(op.Wide(2, i), b.Square(grad));
     const ir::ValueId later = b.AddScalar(op.At(3, i), -1);
     const ir::ValueId slower = b.AddScalar(b.MulScalar(later, op.Number("lr_decay")), 1);
     const ir::ValueId move = b.Div(b.Div(grad, b.AddScalar(b.Sqrt(sum), op.Number("eps"))), slower);
-    out[0].push_back(op.Unless(b.Sub(param, op.TimesRate(move)), param));
+    out[0].push_back(op.Unless(b.Sub(param, op.TimesRate(move)), op.At(0, i)));
     out[1].push_back(op.Unless(op.Unscaled(i), op.At(1, i)));
     out[2].push_back(op.Unless(sum, op.At(2, i)));
     out[3].push_back(op.At(3, i));

@@ -14,7 +14,7 @@ namespace spmd::runtime::kernels {
 namespace {
 
 // PyTorch's kernel writes over what it is given. Parts of this many elements are copied, then
-// stepped while they are in a core's cache: four tensors of 4 bytes are half a megabyte.
+// stepped while they are in a core's cache: four tensors of f32 are half a megabyte.
 constexpr int64_t kPart = 1 << 15;
 
 Tensor Flat(const Tensor& x) { return x.reshape({-1}); }
@@ -52,23 +52,24 @@ std::tuple<Tensor, Tensor, Tensor> Adam(const Tensor& param, const Tensor& grad,
   const Tensor olds[] = {Flat(param), Flat(exp_avg), Flat(exp_avg_sq)};
   const Tensor news[] = {Flat(std::get<0>(results)), Flat(std::get<1>(results)),
                          Flat(std::get<2>(results))};
-  const Tensor grads = Flat(grad);
+  const Tensor grads = Flat(grad);  // perhaps a view with strides, which the kernel passes over
   const auto run = [&](int64_t begin, int64_t end) {
     const at::AutoDispatchBelowADInplaceOrView below;
     const auto part = [&](const Tensor& x) { return x.narrow(0, begin, end - begin); };
     Tensor updated[3];
     for (int k = 0; k < 3; ++k) updated[k] = part(news[k]).copy_(part(olds[k]));
     (decoupled ? at::_ops::_fused_adamw_::call : at::_ops::_fused_adam_::call)(
-        {updated[0]}, {part(grads)}, {updated[1]}, {updated[2]}, {}, {step}, lr, beta1, beta2,
-        weight_decay, eps, /*amsgrad=*/false, maximize, {}, {});
+        {updated[0]}, {part(grads).contiguous()}, {updated[1]}, {updated[2]}, {}, {step}, lr, beta1,
+        beta2, weight_decay, eps, /*amsgrad=*/false, maximize, {}, {});
   };
   const int64_t size = param.numel();
   if (!param.is_cpu()) {
     run(0, size);
     return results;
   }
-  at::parallel_for(0, size, kPart, [&](int64_t begin, int64_t end) {
-    for (; begin < end; begin += kPart) run(begin, std::min(end, begin + kPart));
+  // By part: where one begins must not depend on how many threads there are.
+  at::parallel_for(0, (size + kPart - 1) / kPart, 1, [&](int64_t begin, int64_t end) {
+    for (; begin < end; ++begin) run(begin * kPart, std::min(size, (begin + 1) * kPart));
   });
   return results;
 }
