@@ -10,7 +10,6 @@
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
 #include "csrc/trace/arguments.h"
-#include "csrc/trace/device.h"
 #include "csrc/trace/kernel.h"
 #include "csrc/trace/tensor.h"
 
@@ -90,8 +89,7 @@ class FusedStep {
         if (!op_.args[list.argument].written) continue;
         for (int64_t k = begin; k < begin + count && !list.tensors.empty(); ++k, ++next) {
           if (!IsWritten(list) || (NameOf(list) == "grads") != grads) continue;
-          Write(state, list.tensors[k],
-                EmitCast(state, next, runtime::FromScalarType(list.tensors[k].scalar_type())));
+          Write(state, list.tensors[k], next);
         }
       }
     }
@@ -120,9 +118,7 @@ class FusedStep {
       TORCH_CHECK(t.numel() == 1, "state_steps[", k, "] must be one number; got ", t.sizes());
       return;
     }
-    TORCH_CHECK(Buffer::IsOurs(t),
-                "Expected all tensors to be on the same device, but found at least two devices, ",
-                TheDevice(), " and ", t.device(), "!");
+    BufferOf(t);  // or an error
     TORCH_CHECK_NOT_IMPLEMENTED(at::isFloatingType(t.scalar_type()), '"', KernelName(),
                                 "\" not implemented for '", t.scalar_type(), "'");
     TORCH_CHECK(t.scalar_type() == param.scalar_type(), "expected scalar type ",

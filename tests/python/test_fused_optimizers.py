@@ -10,11 +10,15 @@ import torch
 import torch_spmd as spmd
 from torch_spmd import _C
 
-SHAPES = [(300, 256), (7, 5), (), (0, 3)]  # the first: several parts of the kernel's copies
+SHAPES = [(300, 256), (7, 5), (), (0, 3)]  # the first: several parts where it is copied
 
 
-def steps(device, make, dtype=torch.float32, mesh=None, rates=(1e-2, 1e-2, 3e-3)):
-    """Parameters and state after one step per rate, with gradients that do not depend on them."""
+def steps(device, make, dtype=torch.float32, mesh=None, rates=(1e-2, 1e-2, 3e-3), kept=False):
+    """Parameters and state after one step per rate, with gradients that do not depend on them.
+
+    `kept`: what they were is held, too, so that nothing can be written in place.
+    """
+    snapshots = []
     generator = torch.Generator().manual_seed(0)
     starts = [torch.randn(s, generator=generator).to(dtype) for s in SHAPES]
     params = [torch.nn.Parameter(t.to(device)) for t in starts]
@@ -27,6 +31,8 @@ def steps(device, make, dtype=torch.float32, mesh=None, rates=(1e-2, 1e-2, 3e-3)
         optimizer.param_groups[0]["lr"] = rate
         for p in params:
             p.grad = torch.randn(p.shape, generator=generator).to(dtype).to(device)
+            if kept:
+                snapshots += [t.detach().clone() for t in (p, *optimizer.state[p].values())]
         optimizer.step()
     states = [optimizer.state[p] for p in params]
     return [[p.detach().cpu(), *(s[k].cpu() for k in sorted(s))] for p, s in zip(params, states)]
@@ -42,8 +48,9 @@ def adam(params):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("make", [adamw, adam])
-def test_the_bits_are_those_of_the_fused_kernel(make, dtype):
-    got, want = (steps(device, make, dtype) for device in ("spmd", "cpu"))
+@pytest.mark.parametrize("kept", [False, True], ids=["in place", "kept"])
+def test_the_bits_are_those_of_the_fused_kernel(make, dtype, kept):
+    got, want = (steps(device, make, dtype, kept=kept) for device in ("spmd", "cpu"))
     for ours, theirs in zip(itertools.chain(*got), itertools.chain(*want), strict=True):
         assert torch.equal(ours, theirs)
 

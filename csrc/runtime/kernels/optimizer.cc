@@ -58,9 +58,8 @@ std::tuple<Tensor, Tensor, Tensor> Adam(const Tensor& param, const Tensor& grad,
     const auto part = [&](const Tensor& x) { return x.narrow(0, begin, end - begin); };
     Tensor updated[3];
     for (int k = 0; k < 3; ++k) updated[k] = part(news[k]).copy_(part(olds[k]));
-    (decoupled ? at::_ops::_fused_adamw_::call : at::_ops::_fused_adam_::call)(
-        {updated[0]}, {part(grads).contiguous()}, {updated[1]}, {updated[2]}, {}, {step}, lr, beta1,
-        beta2, weight_decay, eps, /*amsgrad=*/false, maximize, {}, {});
+    Adam_(updated[0], part(grads), updated[1], updated[2], step, lr, beta1, beta2, weight_decay,
+          eps, decoupled, maximize);
   };
   const int64_t size = param.numel();
   if (!param.is_cpu()) {
