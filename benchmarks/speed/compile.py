@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compiling a GPT-2 training step: lowering, propagation, partition, loading."""
+"""Compiling a training step of a GPT as deep as GPT-2: lowering, propagation, partition, loading."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from functools import partial
 
 import torch_spmd as spmd
 from benchmarks.speed.measure import Row
-from benchmarks.speed.models import GPT2, gpt_step
+from benchmarks.speed.models import DEEP, gpt_step
 
 BACKEND = "mock_tpu:v4-8192:plan"
-LENGTHS = 4 * GPT2.block  # as many programs as can be asked for
+LENGTHS = 4 * DEEP.block  # as many programs as can be asked for
 # 8, 64, 512 and 4096 devices: every cut even, no axis of size 1.
 MESHES = ((2, 4), (16, 4), (128, 4), (1024, 4))
 
@@ -20,8 +20,8 @@ MESHES = ((2, 4), (16, 4), (128, 4), (1024, 4))
 def compile_seconds(layers: int, axes: dict[str, int], plan: str) -> Callable[[], float]:
     """Each call compiles for another length of sequence, so that nothing is cached. The first step
     makes the optimizer's state; the second is the one that counts."""
-    length = iter(range(GPT2.block, LENGTHS))
-    config = dataclasses.replace(GPT2, block=LENGTHS, layers=layers)
+    length = iter(range(DEEP.block, LENGTHS))
+    config = dataclasses.replace(DEEP, block=LENGTHS, layers=layers)
     batch = max(8, axes.get("data", 1))
 
     def timed() -> float:
@@ -53,7 +53,7 @@ def rows() -> list[Row]:
     )
     return [
         *(
-            Row(f"compile GPT-2, {plan}", 0.5, partial(whole, 12, axes, plan), "s", warm=1)
+            Row(f"compile 12 layers, {plan}", 0.5, partial(whole, 12, axes, plan), "s", warm=1)
             for plan, axes in plans
         ),
         Row("compile 6 layers, 2d", 0.2, partial(whole, 6, {"data": 2, "model": 4}, "2d"), "s", 1),

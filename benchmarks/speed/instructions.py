@@ -22,7 +22,7 @@ from torch import Tensor
 
 import torch_spmd as spmd
 from benchmarks.speed.measure import Row
-from benchmarks.speed.models import GPT2, gpt_step
+from benchmarks.speed.models import gpt2_step
 from benchmarks.speed.trace import BACKEND, OPS, additions, views
 
 HEADER = Path("/usr/include/valgrind/callgrind.h")
@@ -72,7 +72,7 @@ def count(name: str, device: str) -> None:
 def count_step(fused: bool) -> None:
     """One step of GPT-2, its backward pass on this thread, too: callgrind counts one thread."""
     spmd.set_default_backend(BACKEND)
-    step = gpt_step("spmd", GPT2, batch=2, length=64, fused=fused)
+    step = gpt2_step("spmd", fused)
     gc.disable()
     with torch.autograd.set_multithreading_enabled(False):
         for _ in range(4):

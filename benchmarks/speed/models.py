@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import torch_spmd as spmd
+from benchmarks.speed import gpt2
 from benchmarks.speed.measure import Step
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "examples"))
@@ -23,7 +24,7 @@ from common.gpt import GPT, GPTConfig
 from common.strategies import strategy
 
 SMALL = GPTConfig(block=256, layers=6, width=384, heads=8, dropout=0.0)
-GPT2 = GPTConfig(vocab_size=1024, block=64, layers=12, width=96, heads=12, dropout=0.0)
+DEEP = GPTConfig(vocab_size=1024, block=64, layers=12, width=96, heads=12, dropout=0.0)
 Axes = dict[str, int]
 
 
@@ -52,7 +53,6 @@ def gpt_step(
     length: int = 256,
     axes: Axes | None = None,
     plan: str = "dp",
-    fused: bool = False,
 ) -> Step:
     torch.manual_seed(0)
     model = GPT(config).to(device)
@@ -62,6 +62,13 @@ def gpt_step(
         chosen = strategy(plan, mesh.axis_names)
         spmd.shard_module(model, mesh, chosen.rules)
         spmd.mark_sharding(tokens, mesh, chosen.inputs)
+    return training(model, lambda: model(tokens, tokens))
+
+
+def gpt2_step(device: str, fused: bool) -> Step:
+    torch.manual_seed(0)
+    model = gpt2.GPT2().to(device)
+    tokens = torch.randint(gpt2.VOCAB, (2, gpt2.LENGTH)).to(device)
     return training(model, lambda: model(tokens, tokens), fused=fused)
 
 
