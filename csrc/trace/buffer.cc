@@ -81,7 +81,7 @@ AddressBook& Addresses() {
 
 }  // namespace
 
-Buffer::Buffer(Key) {
+Buffer::Buffer(Key, const BaseForm& form) : form(form) {
   Header* const header = HeaderOf(this);
   address_ = Addresses().AddressOf(*header);
   header->alive.store(true, std::memory_order_relaxed);
@@ -96,17 +96,14 @@ void Buffer::operator delete(void* memory) {
   if (!BlockList<Buffer>::Give(memory)) Addresses().Free(memory);
 }
 
-c10::DataPtr MakeDataPtr(Buffer* buffer) {
+c10::DataPtr NewDataPtr(const BaseForm& form) {
+  Buffer* const buffer = c10::make_intrusive<Buffer>(Buffer::Key{}, form).release();
   return c10::DataPtr(buffer->address_, buffer, &Buffer::Drop, TheDevice());
 }
 
-c10::DataPtr NewDataPtr() {
-  return MakeDataPtr(c10::make_intrusive<Buffer>(Buffer::Key{}).release());
-}
-
-c10::Storage Buffer::NewStorage(int64_t nbytes) {
+c10::Storage Buffer::NewStorage(int64_t nbytes, const BaseForm& form) {
   return c10::Storage(c10::make_intrusive<c10::StorageImpl>(
-      c10::StorageImpl::use_byte_size_t(), nbytes, NewDataPtr(), DeviceAllocatorInstance(),
+      c10::StorageImpl::use_byte_size_t(), nbytes, NewDataPtr(form), DeviceAllocatorInstance(),
       /*resizable=*/true));
 }
 

@@ -68,7 +68,7 @@ class Buffer : public c10::intrusive_ptr_target {
  public:
   // A new Storage of `nbytes` with a fresh Buffer as its context. The address is unique among live
   // Buffers, never null and never readable.
-  static c10::Storage NewStorage(int64_t nbytes);
+  static c10::Storage NewStorage(int64_t nbytes, const BaseForm& form);
   // Null when the storage is not ours (FakeTensor, foreign pointers that are no Buffer's address).
   static Buffer* Of(const c10::Storage& storage) {
     if (!storage) return nullptr;
@@ -100,13 +100,12 @@ class Buffer : public c10::intrusive_ptr_target {
 
  private:
   struct Key {};
-  friend c10::DataPtr MakeDataPtr(Buffer* buffer);
-  friend c10::DataPtr NewDataPtr();
+  friend c10::DataPtr NewDataPtr(const BaseForm& form);
   static void Drop(void* context);
   static Buffer* AtAddressOf(const c10::Storage& storage);
 
  public:
-  explicit Buffer(Key);
+  Buffer(Key, const BaseForm& form);
   // Memory keeps its address from one Buffer to the next.
   static void* operator new(size_t bytes);
   static void operator delete(void* memory);
@@ -117,6 +116,6 @@ class Buffer : public c10::intrusive_ptr_target {
 using BufferPtr = c10::intrusive_ptr<Buffer>;
 
 // What an allocator gives: the address and context of a fresh Buffer.
-c10::DataPtr NewDataPtr();
+c10::DataPtr NewDataPtr(const BaseForm& form = {});
 
 }  // namespace spmd::trace

@@ -69,8 +69,7 @@ void SetTensor(const OpInfo& op, torch::jit::Stack* stack) {
 void SetEmpty(const OpInfo& op, torch::jit::Stack* stack) {
   const Args a = PopArguments(op, stack);
   const at::Tensor self = a[0].toTensor();
-  c10::Storage storage = Buffer::NewStorage(0);
-  Buffer::Of(storage)->form = ContiguousForm(self.scalar_type(), {0});
+  c10::Storage storage = Buffer::NewStorage(0, ContiguousForm(self.scalar_type(), {0}));
   Point(Session::Get().state(), self, storage, 0, {0}, {1});
   stack->push_back(self);
 }

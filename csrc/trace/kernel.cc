@@ -76,14 +76,6 @@ std::string CurrentLine(Session::State& state) {
   return line;
 }
 
-// Views keep their own backward formulas instead of as_strided.
-void KeepViewFormulas() {
-  c10::AutogradState& autograd = c10::AutogradState::get_tls_state();
-  if (autograd.get_grad_mode() && !autograd.get_view_replay_enabled()) {
-    autograd.set_view_replay_enabled(true);
-  }
-}
-
 bool Replays() {
   static const bool on = runtime::EnvironmentReplay();
   return on;
@@ -91,8 +83,14 @@ bool Replays() {
 
 }  // namespace
 
+void KeepViewFormulas() {
+  c10::AutogradState& autograd = c10::AutogradState::get_tls_state();
+  if (autograd.get_grad_mode() && !autograd.get_view_replay_enabled()) {
+    autograd.set_view_replay_enabled(true);
+  }
+}
+
 bool RunFromRecording(const OpInfo& op, const CallArguments& args, ResultsTo results) {
-  if (op.is_view) KeepViewFormulas();
   if (!Replays()) return false;
   SessionLock lock;
   return !lock->forked && Replay(*lock, op, args, results);
@@ -102,6 +100,7 @@ void RunKernel(const OpInfo& op, torch::jit::Stack* stack) {
   const size_t n = op.args.size();
   CallResults results;
   const auto args = absl::MakeConstSpan(&(*stack)[stack->size() - n], n);
+  if (op.is_view) KeepViewFormulas();
   if (RunFromRecording(op, {args}, {.list = &results})) {
     torch::jit::drop(*stack, n);
     for (c10::IValue& result : results) stack->push_back(std::move(result));

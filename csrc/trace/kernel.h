@@ -18,6 +18,9 @@ namespace spmd::trace {
 // The entry: takes the lock, replays the call where it can (csrc/trace/replay.h), else hands
 // FakeTensors to Meta or chooses the way.
 void RunKernel(const OpInfo& op, torch::jit::Stack* stack);
+// In grad mode: views keep their own backward formulas instead of as_strided. For a view, before
+// PyTorch's kernel above notes how it was made.
+void KeepViewFormulas();
 // Its two parts, for kernels that have no stack (csrc/trace/unboxed_kernels.h).
 bool RunFromRecording(const OpInfo& op, const CallArguments& args, ResultsTo results);
 void RunAndRecord(const OpInfo& op, torch::jit::Stack* stack);

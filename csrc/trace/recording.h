@@ -51,9 +51,6 @@ struct Annotation {
   MarkPtr mark;
 };
 
-// Shared among calls: most have been seen before.
-using TensorMetaPtr = std::shared_ptr<const TensorMeta>;
-
 // A tensor among the arguments of a call: of ours, or undefined.
 struct CallOperand {
   // What its Buffer held before the call: a value of the tape (perhaps an input first met here),

@@ -14,7 +14,7 @@
 #include "csrc/trace/lower.h"
 #include "csrc/trace/op_traits.h"
 #include "csrc/trace/unboxed_kernels.h"
-#include "csrc/trace/undifferentiated_kernels.h"
+#include "csrc/trace/autograd_shortcuts.h"
 
 namespace spmd::trace {
 
@@ -121,7 +121,7 @@ void RegisterKernels() {
         unboxed ? *std::move(unboxed)
                 : c10::KernelFunction::makeFromBoxedFunctor(std::make_unique<BoxedKernel>(&op)),
         std::nullopt, nullptr, "torch_spmd"));
-    if (std::optional<c10::KernelFunction> above = UndifferentiatedKernel(op)) {
+    if (std::optional<c10::KernelFunction> above = AutogradShortcut(op)) {
       handles->push_back(dispatcher.registerImpl(name, c10::DispatchKey::AutogradPrivateUse1,
                                                  *std::move(above), std::nullopt, nullptr,
                                                  "torch_spmd"));

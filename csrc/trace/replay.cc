@@ -3,6 +3,7 @@
 
 #include <torch/csrc/autograd/graph_task.h>
 
+#include "absl/container/fixed_array.h"
 #include "csrc/trace/kernel.h"
 #include "csrc/trace/tensor.h"
 
@@ -115,6 +116,7 @@ class Attempt {
                IsRuntimeValue(*arg.info, number) == arg.runtime;
       }
       case CallArgument::Kind::kFixed:
+        if (arg.value.isInt()) return v.isInt() && arg.value.toInt() == v.toInt();
         return SameArgument(arg.value, v, /*value=*/true);
       case CallArgument::Kind::kRuntime:
         return SameArgument(arg.value, v, /*value=*/false) && IsRuntimeValue(*arg.info, v);
@@ -125,6 +127,7 @@ class Attempt {
   bool AgreesOperand(const c10::IValue& v) {
     const CallOperand& operand = call_.operands[compared_];
     Buffer*& buffer = buffers_[compared_++];
+    buffer = nullptr;
     const bool defined = v.isTensor() && v.toTensor().defined();
     if (operand.holds == CallOperand::Holds::kUndefined || !defined) {
       return operand.holds == CallOperand::Holds::kUndefined && !defined;
@@ -146,8 +149,10 @@ class Attempt {
       if (IsBase(buffer->form, tensor)) return false;
       known = buffer->recipes.Find(tensor, serial);
     }
-    if (known == nullptr || !SameRecipe(*known, operand.recipe)) return false;
-    if (*known != operand.recipe) *known = operand.recipe;  // found faster the next time
+    if (known == nullptr) return false;
+    if (*known == operand.recipe) return true;
+    if (!SameRecipe(*known, operand.recipe)) return false;
+    *known = operand.recipe;  // found faster the next time
     return true;
   }
 
@@ -198,9 +203,8 @@ class Attempt {
 
   bool AgreesMark(const CallOperand& operand, const Buffer& buffer) const {
     if (operand.becomes == kNoId) return true;
-    const MarkPtr none;
-    return SameMark(buffer.mark,
-                    operand.annotation < 0 ? none : lead_.annotations[operand.annotation].mark);
+    if (operand.annotation < 0) return buffer.mark == nullptr;
+    return SameMark(buffer.mark, lead_.annotations[operand.annotation].mark);
   }
 
   void Bind(Buffer* buffer, TapeId value) {
@@ -222,7 +226,7 @@ class Attempt {
       case CallResult::Kind::kView: {
         at::Tensor view = NewView(OperandTensor(result.operand), *result.meta);
         if (result.recipe != nullptr) {
-          buffers_[result.operand]->recipes.Note(view, result.meta->serial, result.recipe);
+          buffers_[result.operand]->recipes.Note(view, result.meta, result.recipe);
         }
         return view;
       }
@@ -266,7 +270,7 @@ class Attempt {
   const Recording& lead_;
   const TracedCall& call_;
   const CallArguments& args_;
-  absl::InlinedVector<Buffer*, 4> buffers_;  // by operand
+  absl::FixedArray<Buffer*, 8> buffers_;  // by operand, of those compared
   size_t compared_ = 0;                      // operands
   std::vector<Tape::Claim> claims_;          // by slot of the call
   int claimed_ = 0;
@@ -302,8 +306,11 @@ bool Replay(Session::State& state, const OpInfo& op, const CallArguments& args, 
     const TracedCall& call = *calls[k];
     if (call.op != &op) continue;
     if (call.default_dtype != at::typeMetaToScalarType(at::get_default_dtype())) return false;
-    const int64_t graph_task = torch::autograd::get_current_graph_task_id();
-    if (call.num_records > 0 && tape.TaskNumber(graph_task) != call.task) continue;
+    int64_t graph_task = -1;
+    if (call.num_records > 0) {
+      graph_task = torch::autograd::get_current_graph_task_id();
+      if (tape.TaskNumber(graph_task) != call.task) continue;
+    }
     Attempt attempt(state, call, args);
     if (!attempt.Agrees()) continue;
     next = k + 1;

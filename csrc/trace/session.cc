@@ -49,14 +49,11 @@ Session& Session::Get() {
   return *session;
 }
 
-SessionLock::SessionLock() : state_(Session::Get().state()) {
-  if (state_.mutex.try_lock()) return;
+void SessionLock::Wait() {
   void* gil = state_.hooks.release_gil != nullptr ? state_.hooks.release_gil() : nullptr;
   state_.mutex.lock();
   if (gil != nullptr) state_.hooks.reacquire_gil(gil);
 }
-
-SessionLock::~SessionLock() { state_.mutex.unlock(); }
 
 void Session::SetPythonHooks(PythonHooks hooks) { state_->hooks = hooks; }
 

@@ -94,13 +94,17 @@ struct Session::State {
 // Holds the session's lock; gives up the GIL while waiting for it.
 class SessionLock {
  public:
-  SessionLock();
-  ~SessionLock();
+  SessionLock() : state_(Session::Get().state()) {
+    if (!state_.mutex.try_lock()) Wait();
+  }
+  ~SessionLock() { state_.mutex.unlock(); }
   SessionLock(const SessionLock&) = delete;
   Session::State* operator->() { return &state_; }
   Session::State& operator*() { return state_; }
 
  private:
+  void Wait();
+
   Session::State& state_;
 };
 

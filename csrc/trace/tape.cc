@@ -136,8 +136,7 @@ void Tape::StopFollowing() {
   }
 }
 
-bool Tape::Moved(TapeId base, TapeId view) const {
-  if (other_starts_.empty()) return false;
+bool Tape::IsAmongMoved(TapeId base, TapeId view) const {
   while (view != base) {
     const int record = origin(view).record;
     if (record < 0) return false;
@@ -210,13 +209,7 @@ bool Tape::Agrees(const Record& theirs, const Record& record,
   return true;
 }
 
-void Tape::Skip(const TracedCall& call, absl::Span<const Claim> claimed) {
-  if (call.num_inputs == 0) {
-    values_.resize(call.end_slot);
-    num_records_ += call.num_records;
-    at_ = call.end_event;
-    return;
-  }
+void Tape::SkipWithInputs(const TracedCall& call, absl::Span<const Claim> claimed) {
   for (; at_ < call.end_event; ++at_) {
     const Event& event = lead_->events[at_];
     if (event.kind == Event::Kind::kRecord) {

@@ -89,14 +89,22 @@ class Tape {
   void EndFollowing();
   // A view of `base` that a record made which differs from the lead's in where it cuts: what the
   // lead knows about it is not true here.
-  bool Moved(TapeId base, TapeId view) const;
+  bool Moved(TapeId base, TapeId view) const {
+    return !other_starts_.empty() && IsAmongMoved(base, view);
+  }
   // Goes over the events of a call; `claimed[i]` is the value of the slot that is its i-th (null
   // where it is no input), with the Buffer it was read from.
   struct Claim {
     Value* value = nullptr;
     const Buffer* from = nullptr;
   };
-  void Skip(const TracedCall& call, absl::Span<const Claim> claimed);
+  void Skip(const TracedCall& call, absl::Span<const Claim> claimed) {
+    if (call.num_inputs > 0) return SkipWithInputs(call, claimed);
+    // One by one: mostly there is one.
+    while (values_.size() < static_cast<size_t>(call.end_slot)) values_.emplace_back();
+    num_records_ += call.num_records;
+    at_ = call.end_event;
+  }
   void AddScalars(const c10::IValue& arg) { AppendScalars(arg, scalars_); }
   void AddScalar(const c10::Scalar& scalar) { scalars_.push_back(scalar); }
   // Notes a call that was recorded event by event.
@@ -124,6 +132,8 @@ class Tape {
   const Recording& now() const { return lead_ != nullptr ? *lead_ : own_; }
   // The next event of the lead if it is of this kind; else null, and nothing is followed any more.
   const Event* Next(Event::Kind kind);
+  void SkipWithInputs(const TracedCall& call, absl::Span<const Claim> claimed);
+  bool IsAmongMoved(TapeId base, TapeId view) const;
   TapeId AddInput(const ValuePtr& value, const Buffer* from);
   void AddValues(int num_results);
   bool Agrees(const Record& theirs, const Record& record, absl::Span<const TensorType> results);

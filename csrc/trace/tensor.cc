@@ -163,11 +163,10 @@ Fresh NewMemory(const TensorMeta& meta) {
     if (elements == 0) break;
     elements += (meta.sizes[d] - 1) * meta.strides[d];
   }
-  c10::Storage storage = Buffer::NewStorage(elements * static_cast<int64_t>(type_meta.itemsize()));
+  c10::Storage storage =
+      Buffer::NewStorage(elements * static_cast<int64_t>(type_meta.itemsize()),
+                         {meta.dtype, meta.sizes, meta.strides});
   auto* const buffer = static_cast<Buffer*>(storage.data_ptr().get_context());
-  buffer->form.dtype = meta.dtype;
-  buffer->form.sizes = meta.sizes;
-  buffer->form.strides = meta.strides;
   at::Tensor tensor = at::detail::make_tensor_base<c10::TensorImpl>(
       std::move(storage), c10::DispatchKeySet(c10::DispatchKey::PrivateUse1), type_meta);
   if (meta.sizes.size() != 1 || meta.sizes[0] != 0) {
@@ -277,7 +276,7 @@ void Write(Session::State& state, const at::Tensor& tensor, TapeId value, Overla
 void RebaseBytes(Session::State& state, Buffer* buffer, BaseForm form) {
   if (buffer->value != nullptr) {
     // A tensor of the new form over the old value, as a strided view of it.
-    c10::Storage storage = Buffer::NewStorage(0);
+    c10::Storage storage = Buffer::NewStorage(0, {});
     at::Tensor shape = at::detail::make_tensor_base<c10::TensorImpl>(
         std::move(storage), c10::DispatchKeySet(c10::DispatchKey::PrivateUse1),
         c10::scalarTypeToTypeMeta(form.dtype));

@@ -8,6 +8,7 @@
 #include <numeric>
 
 #include "csrc/runtime/tiled_tensor.h"
+#include "csrc/trace/shape_inference.h"
 
 namespace spmd::trace {
 
@@ -91,6 +92,9 @@ bool ViewKey::IsOf(const at::Tensor& t) const {
          dtype == t.scalar_type() && conj == t.is_conj() && neg == t.is_neg();
 }
 
+// Searched one by one.
+constexpr size_t kFew = 16;
+
 RecipeTable::Entry* RecipeTable::FindEntry(const at::Tensor& view) {
   if (index_.empty()) {
     for (Entry& entry : all_) {
@@ -103,7 +107,6 @@ RecipeTable::Entry* RecipeTable::FindEntry(const at::Tensor& view) {
 }
 
 RecipeTable::Entry& RecipeTable::SlotEntry(const at::Tensor& view) {
-  constexpr size_t kFew = 8;
   if (Entry* const known = FindEntry(view)) return *known;
   all_.push_back({ViewKey::Of(view), nullptr});
   if (all_.size() > kFew) {
@@ -112,16 +115,37 @@ RecipeTable::Entry& RecipeTable::SlotEntry(const at::Tensor& view) {
   return all_.back();
 }
 
+RecipeTable::Noted* RecipeTable::FindNotedEntry(const at::Tensor& view) {
+  if (noted_.empty() || view.is_conj() || view.is_neg()) return nullptr;
+  for (Noted& noted : noted_) {
+    const TensorMeta& m = *noted.meta;
+    if (m.dtype == view.scalar_type() && m.offset == view.storage_offset() &&
+        view.sizes() == at::IntArrayRef(m.sizes.data(), m.sizes.size()) &&
+        view.strides() == at::IntArrayRef(m.strides.data(), m.strides.size())) {
+      return &noted;
+    }
+  }
+  return nullptr;
+}
+
 RecipePtr* RecipeTable::Find(const at::Tensor& view) {
+  if (Noted* const noted = FindNotedEntry(view)) return &noted->recipe;
   Entry* const entry = FindEntry(view);
   return entry == nullptr ? nullptr : &entry->recipe;
 }
 
-RecipePtr& RecipeTable::Slot(const at::Tensor& view) { return SlotEntry(view).recipe; }
+RecipePtr& RecipeTable::Slot(const at::Tensor& view) {
+  if (Noted* const noted = FindNotedEntry(view)) return noted->recipe;
+  return SlotEntry(view).recipe;
+}
 
 RecipePtr* RecipeTable::FindNoted(const at::Tensor& view, uint64_t serial) {
   // A TensorMeta does not say whether elements are conjugated or negated.
-  if (serial == 0 || !index_.empty() || view.is_conj() || view.is_neg()) return nullptr;
+  if (serial == 0 || view.is_conj() || view.is_neg()) return nullptr;
+  for (Noted& noted : noted_) {
+    if (noted.serial == serial) return &noted.recipe;
+  }
+  if (!index_.empty()) return nullptr;
   for (Entry& entry : all_) {
     if (entry.known_as == serial) return &entry.recipe;
   }
@@ -130,20 +154,29 @@ RecipePtr* RecipeTable::FindNoted(const at::Tensor& view, uint64_t serial) {
 
 RecipePtr* RecipeTable::Find(const at::Tensor& view, uint64_t serial) {
   if (RecipePtr* const noted = FindNoted(view, serial)) return noted;
+  if (Noted* const noted = FindNotedEntry(view)) return &noted->recipe;
   Entry* const entry = FindEntry(view);
   if (entry == nullptr) return nullptr;
   if (!view.is_conj() && !view.is_neg()) entry->known_as = serial;
   return &entry->recipe;
 }
 
-void RecipeTable::Note(const at::Tensor& view, uint64_t serial, const RecipePtr& recipe) {
-  if (FindNoted(view, serial) != nullptr) return;
+void RecipeTable::Note(const at::Tensor& view, const TensorMetaPtr& meta, const RecipePtr& recipe) {
+  if (FindNoted(view, meta->serial) != nullptr) return;
+  const bool plain = !view.is_conj() && !view.is_neg();
+  if (plain && meta->serial != 0 && noted_.size() < kFew && all_.empty()) {
+    if (noted_.empty()) noted_.reserve(kFew);
+    noted_.push_back({meta->serial, meta, recipe});
+    return;
+  }
+  if (FindNotedEntry(view) != nullptr) return;
   Entry& entry = SlotEntry(view);
   if (entry.recipe == nullptr) entry.recipe = recipe;
-  if (!view.is_conj() && !view.is_neg()) entry.known_as = serial;
+  if (plain) entry.known_as = meta->serial;
 }
 
 void RecipeTable::clear() {
+  noted_.clear();
   all_.clear();
   index_.clear();
 }

@@ -55,6 +55,9 @@ struct BaseForm {
   uint64_t known_as = 0;
 };
 
+struct TensorMeta;  // csrc/trace/shape_inference.h
+using TensorMetaPtr = std::shared_ptr<const TensorMeta>;
+
 struct ViewKey {
   at::ScalarType dtype;
   bool conj = false;
@@ -86,8 +89,8 @@ class RecipeTable {
   // looking at them again. `FindNoted` finds nothing else.
   RecipePtr* FindNoted(const at::Tensor& view, uint64_t serial);
   RecipePtr* Find(const at::Tensor& view, uint64_t serial);
-  // Keeps what is known already.
-  void Note(const at::Tensor& view, uint64_t serial, const RecipePtr& recipe);
+  // Keeps what is known already. `meta`: that of the view, with a serial.
+  void Note(const at::Tensor& view, const TensorMetaPtr& meta, const RecipePtr& recipe);
   void clear();
 
  private:
@@ -96,9 +99,17 @@ class RecipeTable {
     RecipePtr recipe;
     uint64_t known_as = 0;  // a serial
   };
+  // Most views are made anew with every step, by calls that are gone over: for these no key is made.
+  struct Noted {
+    uint64_t serial;
+    TensorMetaPtr meta;
+    RecipePtr recipe;
+  };
   Entry* FindEntry(const at::Tensor& view);
   Entry& SlotEntry(const at::Tensor& view);
+  Noted* FindNotedEntry(const at::Tensor& view);
 
+  std::vector<Noted> noted_;  // few
   std::vector<Entry> all_;
   absl::flat_hash_map<ViewKey, size_t> index_;  // empty while there are few
 };

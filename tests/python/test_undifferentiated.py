@@ -136,3 +136,182 @@ def test_modes_below_autograd_see_every_op() -> None:
         return mode.names
 
     on_both(run)
+
+
+# What autograd keeps of a call, op by op: PyTorch's own kernel is that of the CPU.
+def x_and_y(device: str, grads: str) -> tuple[Tensor, Tensor]:
+    x = torch.linspace(0.5, 2, 6, device=device).view(2, 3).clone()
+    y = torch.linspace(1, 3, 3, dtype=torch.float64, device=device)
+    return x.requires_grad_("x" in grads), y.requires_grad_("y" in grads)
+
+
+def described(node: Any, depth: int = 3) -> list[Any]:
+    """A node's name, what it keeps, what it gives to whom, and as much of the nodes behind it."""
+    kept: list[Any] = []
+    for name in sorted(dir(node)):
+        if name.startswith("_saved_"):
+            value = getattr(node, name)
+            kept.append((name, value.tolist() if isinstance(value, Tensor) else str(value)))
+    behind = [
+        (described(n, depth - 1) if depth and n else n is not None, number)
+        for n, number in node.next_functions
+    ]
+    meta = [(m.shape, m.dtype) for m in node._input_metadata]
+    return [node.name(), kept, meta, behind]
+
+
+TWO: dict[str, Any] = {
+    "add": lambda x, y: x + y,
+    "add alpha": lambda x, y: torch.add(x, y, alpha=3),
+    "sub": lambda x, y: x - y,
+    "mul": lambda x, y: x * y,
+    "div": lambda x, y: x / y,
+    "add itself": lambda x, y: x + x,
+    "mul itself": lambda x, y: x * x,
+    "chain": lambda x, y: (x * y + x) / y,
+    "a view": lambda x, y: x[1] * y[:],
+    "a written view": lambda x, y: ((x * 2)[1].mul_(3) * y),
+    "a number": lambda x, y: (x + 1) * 2 - y,
+    "number first": lambda x, y: 1 - (2 / x) * y,
+    "zero dimensions": lambda x, y: x.sum() * y.sum(),
+    "no elements": lambda x, y: x[:0] * y,
+}
+ONE = ("neg", "exp", "tanh", "sigmoid", "relu", "nn.functional.silu", "nn.functional.gelu")
+
+
+def function(name: str) -> Any:
+    found: Any = torch
+    for part in name.split("."):
+        found = getattr(found, part)
+    return found
+
+
+@pytest.mark.parametrize("grads", ["x", "y", "xy"])
+@pytest.mark.parametrize("op", TWO)
+def test_nodes_are_pytorchs(op: str, grads: str) -> None:
+    def run(device: str) -> list[Any]:
+        results = []
+        for _ in range(3):  # recorded, followed, replayed
+            x, y = x_and_y(device, grads)
+            end = TWO[op](x, y)
+            made = described(end.grad_fn) if end.requires_grad else None
+            gradients: list[Any] = []
+            if end.requires_grad:
+                inputs = [t for t in (x, y) if t.requires_grad]
+                first = torch.autograd.grad(
+                    end.sum(), inputs, create_graph=True, allow_unused=True
+                )
+                gradients = [None if g is None else g.tolist() for g in first]
+                squares = [g.square().sum() for g in first if g is not None and g.requires_grad]
+                if squares:
+                    sums = torch.stack([s.double() for s in squares]).sum()
+                    second = torch.autograd.grad(sums, inputs, allow_unused=True)
+                    gradients += [None if g is None else g.tolist() for g in second]
+            results.append((end.tolist(), end.requires_grad, made, gradients))
+        return results
+
+    cpu, spmd = (run(device) for device in DEVICES)
+    for theirs, mine in zip(cpu, spmd, strict=True):
+        assert mine[:3] == theirs[:3]
+        torch.testing.assert_close(mine[3], theirs[3])
+
+
+@pytest.mark.parametrize("op", ONE)
+def test_nodes_of_one_operand_are_pytorchs(op: str) -> None:
+    def run(device: str) -> list[Any]:
+        results: list[Any] = []
+        for _ in range(3):
+            x, _ = x_and_y(device, "x")
+            end = function(op)(x)
+            name, kept, *rest = described(end.grad_fn)
+            assert kept or op == "neg"
+            x.grad = None
+            end.sum().backward()
+            assert x.grad is not None
+            results.append([end.tolist(), x.grad.tolist(), name, [k for k, _ in kept], rest])
+        return results
+
+    cpu, spmd = (run(device) for device in DEVICES)
+    torch.testing.assert_close([r[:2] for r in spmd], [r[:2] for r in cpu])
+    assert [r[2:] for r in spmd] == [r[2:] for r in cpu]
+
+
+def test_a_kept_operand_that_was_written_is_noticed() -> None:
+    def run(device: str) -> str:
+        x, y = x_and_y(device, "x")
+        factor = y.float()
+        product = x * factor
+        factor.add_(1)
+        with pytest.raises(RuntimeError, match="modified by an inplace operation") as error:
+            product.sum().backward()
+        return str(error.value).split("[")[0]
+
+    on_both(run)
+
+
+def test_hooks_on_what_is_kept() -> None:
+    def run(device: str) -> tuple[int, int, list[float]]:
+        packed: list[Tensor] = []
+        unpacked: list[Tensor] = []
+
+        def unpack(t: Tensor) -> Tensor:
+            unpacked.append(t)
+            return t
+
+        x, y = x_and_y(device, "xy")
+        with torch.autograd.graph.saved_tensors_hooks(lambda t: packed.append(t) or t, unpack):
+            end = (x * y).tanh()
+        end.sum().backward()
+        assert y.grad is not None
+        return len(packed), len(unpacked), y.grad.tolist()
+
+    cpu, spmd = (run(device) for device in DEVICES)
+    assert spmd[:2] == cpu[:2] == (3, 3)
+    torch.testing.assert_close(spmd[2], cpu[2])
+
+
+def test_hooks_of_tensors_and_nodes() -> None:
+    def run(device: str) -> list[str]:
+        x, y = x_and_y(device, "x")
+        seen: list[str] = []
+        middle = x * 2
+        middle.retain_grad()
+        middle.register_hook(lambda g: seen.append(f"middle {g.sum().item()}"))
+        end = middle + y
+        end.grad_fn.register_hook(lambda i, o: seen.append(f"end {len(i)} {len(o)}"))
+        x.register_post_accumulate_grad_hook(lambda t: seen.append(f"leaf {t.grad.sum().item()}"))
+        end.sum().backward()
+        assert middle.grad is not None
+        return [*seen, str(middle.grad.tolist())]
+
+    on_both(run)
+
+
+def test_an_integer_result_of_tensors_with_gradients_is_refused_alike() -> None:
+    def run(device: str) -> str:
+        x, _ = x_and_y(device, "x")
+        with pytest.raises(RuntimeError) as error:
+            torch.add(torch.ones(3, dtype=torch.int64, device=device), x, alpha=1.5).add_(
+                torch.ones(3, 3, 3, device=device)
+            )
+        return str(error.value)[:30]
+
+    on_both(run)
+
+
+def test_an_op_that_is_refused_leaves_no_node() -> None:
+    x, _ = x_and_y("spmd", "x")
+    with pytest.raises(RuntimeError, match="size"):
+        x + torch.ones(7, device="spmd")
+    (x * 2).sum().backward()
+    assert x.grad is not None
+    assert x.grad.tolist() == [[2.0] * 3] * 2
+
+
+def test_detached_in_a_deep_chain() -> None:
+    x, _ = x_and_y("spmd", "x")
+    end = x
+    for _ in range(20_000):  # taken apart without recursion
+        end = end + 1
+    del end
+    assert x.sum().item() > 0

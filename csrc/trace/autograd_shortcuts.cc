@@ -1,0 +1,270 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "csrc/trace/autograd_shortcuts.h"
+
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <c10/core/AutogradState.h>
+#include <c10/core/InferenceMode.h>
+#include <torch/csrc/autograd/VariableTypeUtils.h>
+#include <torch/csrc/autograd/functions/utils.h>
+#include <torch/version.h>
+
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/strings/str_cat.h"
+#include "csrc/trace/derivatives.h"
+#include "csrc/trace/unboxed_call.h"
+#include "csrc/trace/unboxed_ops.h"
+#include "csrc/trace/view_function.h"
+
+namespace spmd::trace {
+
+namespace {
+
+namespace autograd = torch::autograd;
+using autograd::AutogradMeta;
+
+enum class Effect { kFresh, kView, kWrite };
+
+const AutogradMeta* MetaOf(const at::Tensor& t) {
+  return static_cast<const AutogradMeta*>(t.unsafeGetTensorImpl()->autograd_meta());
+}
+
+// True where a tensor may have a tangent: its own, or through a view of it.
+bool MayHaveTangent(const AutogradMeta& meta) {
+  if (meta.fw_grad_ != nullptr) return true;
+  if (!meta.is_view_) return false;
+  const auto& view = static_cast<const autograd::DifferentiableViewMeta&>(meta);
+  if (!view.has_fw_view()) return false;
+  const AutogradMeta* const base = MetaOf(view.get_forward_view().base_);
+  return base != nullptr && base->fw_grad_ != nullptr;
+}
+
+// What autograd would have to do for the arguments of a call.
+struct Differentiated {
+  bool gradient = false, tangent = false;
+
+  template <typename T>
+  void Look(const T& arg) {
+    if constexpr (kIsTensor<T>) {
+      const AutogradMeta* const meta = MetaOf(arg);
+      if (meta == nullptr) return;
+      gradient = gradient || meta->requires_grad();
+      if (MayHaveTangent(*meta)) tangent = tangent || arg._fw_grad(/*level=*/0).defined();
+    } else if constexpr (kIsOptionalTensor<T>) {
+      if (arg.has_value()) Look(*arg);
+    }
+  }
+};
+
+// Where the gradient of an argument goes.
+autograd::Edge EdgeOf(const at::Tensor& t) {
+  const AutogradMeta* const meta = MetaOf(t);
+  if (meta == nullptr) return {};
+  // The gradient of a view that was written has to be found anew.
+  if (meta->is_view_ || meta->grad_fn_ == nullptr) return autograd::impl::gradient_edge(t);
+  return {meta->grad_fn_, meta->output_nr_};
+}
+
+template <typename... Args>
+autograd::edge_list EdgesOf(const Args&... args) {
+  autograd::edge_list edges;
+  edges.reserve((size_t{kIsTensor<Args>} + ...));
+  const auto add = [&edges]<typename T>(const T& arg) {
+    if constexpr (kIsTensor<T>) edges.push_back(EdgeOf(arg));
+  };
+  (add(args), ...);
+  return edges;
+}
+
+template <typename Node>
+auto NewNode(autograd::edge_list edges) {
+#if TORCH_VERSION_MAJOR == 2 && TORCH_VERSION_MINOR < 13
+  return std::shared_ptr<Node>(new Node(std::move(edges)), autograd::deleteNode);
+#else
+  return c10::make_intrusive<Node>(std::move(edges));
+#endif
+}
+
+// As autograd::set_history, which looks for what a new tensor cannot have.
+template <typename NodePtr>
+void SetHistory(const at::Tensor& result, const NodePtr& node) {
+  c10::TensorImpl* const impl = result.unsafeGetTensorImpl();
+  if (impl->autograd_meta() != nullptr || !autograd::isDifferentiableType(result.scalar_type())) {
+    return autograd::set_history(result, node);
+  }
+  const uint32_t number = node->add_input_metadata(result);
+  impl->set_autograd_meta(std::make_unique<AutogradMeta>(impl, /*requires_grad=*/false,
+                                                         autograd::Edge(node, number)));
+}
+
+// A view made without grad mode is never differentiated through, so nobody asks how it was made.
+class NoViewFunctions {
+ public:
+  NoViewFunctions() : before_(state_.get_view_replay_enabled()) {
+    state_.set_view_replay_enabled(false);
+  }
+  ~NoViewFunctions() { state_.set_view_replay_enabled(before_); }
+  NoViewFunctions(const NoViewFunctions&) = delete;
+
+ private:
+  c10::AutogradState& state_ = c10::AutogradState::get_tls_state();
+  const bool before_;
+};
+
+// True when the device's kernel is the next one below, but for PyTorch's of views and writes.
+bool IsNext(c10::DispatchKeySet keys) {
+  constexpr c10::DispatchKeySet kBetween =
+      c10::after_ADInplaceOrView_keyset - c10::DispatchKeySet(c10::DispatchKey::Dense);
+  return ((keys & kBetween).raw_repr() & ~c10::full_backend_mask) == 0;
+}
+
+// The same of a call that PyTorch's kernel of views and writes is to see.
+bool IsNextOfTracked(c10::DispatchKeySet keys) {
+  return IsNext(keys) && keys.has(c10::DispatchKey::ADInplaceOrView);
+}
+
+template <typename Op, Effect effect, typename Schema = typename Op::schema>
+class Kernel;
+
+template <typename Op, Effect effect, typename Result, typename... Args>
+class Kernel<Op, effect, Result(Args...)> final : public c10::OperatorKernel {
+ public:
+  explicit Kernel(const OpInfo* op) : op_(op) {}
+
+  Result operator()(c10::DispatchKeySet keys, Args... args) {
+    Differentiated differentiated;
+    (differentiated.Look(args), ...);
+    const bool grad_mode = c10::AutogradState::get_tls_state().get_grad_mode();
+    const bool gradient = grad_mode && differentiated.gradient;
+    if (!differentiated.tangent) {
+      if constexpr (effect == Effect::kView) {
+        if (IsNextOfTracked(keys)) {
+          if (at::Tensor view = MakeView(gradient, grad_mode, args...); view.defined()) return view;
+        }
+      } else if constexpr (Derivative<Op>::kKnown && effect == Effect::kFresh) {
+        if (gradient) return WithNode(keys, args...);
+      }
+    }
+    if (gradient || differentiated.tangent) {
+      // PyTorch's own kernel is that of every autograd key that has no other. `keys` may hold keys
+      // above ours, which have been here already.
+      return Op::redispatch(
+          (keys & c10::after_autograd_keyset).add(c10::DispatchKey::AutogradOther),
+          std::forward<Args>(args)...);
+    }
+    if constexpr (effect == Effect::kFresh) {
+      return Below(keys, args...);
+    } else {
+      if constexpr (effect == Effect::kWrite) {
+        Made<Result> made;
+        if (IsNextOfTracked(keys) && ReplayCall<Result>(*op_, made, args...)) {
+          autograd::increment_version(FirstOf(args...));
+          return FirstOf(args...);
+        }
+      }
+      const at::AutoDispatchBelowAutograd below;
+      std::optional<NoViewFunctions> no_functions;
+      if (effect == Effect::kView && !grad_mode) no_functions.emplace();
+      return Op::redispatch(keys & c10::after_autograd_keyset, std::forward<Args>(args)...);
+    }
+  }
+
+ private:
+  // The call of an op that makes something new.
+  Result Below(c10::DispatchKeySet keys, Args... args) {
+    Made<Result> made;
+    if (IsNext(keys) && ReplayCall<Result>(*op_, made, args...)) {
+      return Returned<Result>(made, args...);
+    }
+    const at::AutoDispatchBelowADInplaceOrView below;
+    return Op::redispatch(keys & c10::after_ADInplaceOrView_keyset, std::forward<Args>(args)...);
+  }
+
+  // A view of the first argument as PyTorch's kernels make it, or none.
+  template <typename... Rest>
+  at::Tensor MakeView(bool gradient, bool grad_mode, const at::Tensor& self, const Rest&... rest) {
+    at::Tensor made;
+    if (self.is_inference() || (grad_mode && !(Derivative<Op>::kKnown)) ||
+        !ReplayCall<at::Tensor>(*op_, made, self, rest...)) {
+      return at::Tensor();
+    }
+    if (!grad_mode) {
+      const auto creation = c10::InferenceMode::is_enabled()
+                                ? autograd::CreationMeta::INFERENCE_MODE
+                                : autograd::CreationMeta::NO_GRAD_MODE;
+      return autograd::as_view(self, made, /*is_bw_differentiable=*/true,
+                               /*is_fw_differentiable=*/true, nullptr, nullptr, creation);
+    }
+    if constexpr (Derivative<Op>::kKnown) {
+      NoteView<Op>(self, made, rest...);
+      if (gradient) {
+        const auto node = NewNode<typename Derivative<Op>::Node>(EdgesOf(self));
+        Derivative<Op>::Save(*node, self, rest...);
+        autograd::set_history(made, node);
+      }
+    }
+    return made;
+  }
+
+  // As PyTorch's kernel: the node is made before the op runs, its results after.
+  Result WithNode(c10::DispatchKeySet keys, Args... args) {
+    using D = Derivative<Op>;
+    const auto node = NewNode<typename D::Node>(EdgesOf(args...));
+    D::Save(*node, args...);
+    const at::Tensor result = Below(keys, args...);
+    SetHistory(result, node);
+    if constexpr (requires { D::SaveResult(*node, result); }) D::SaveResult(*node, result);
+    return result;
+  }
+
+  const OpInfo* op_;
+};
+
+template <typename Op>
+c10::KernelFunction Make(const OpInfo& op) {
+  const auto of = [&op]<Effect effect>() {
+    using K = Kernel<Op, effect>;
+    return c10::KernelFunction::makeFromUnboxedFunctor<false, K>(std::make_unique<K>(&op));
+  };
+  using Result = typename c10::guts::infer_function_traits_t<typename Op::schema>::return_type;
+  if constexpr (std::is_reference_v<Result>) {
+    return of.template operator()<Effect::kWrite>();
+  } else {
+    if constexpr (kIsTensor<Result>) {
+      if (op.is_view) return of.template operator()<Effect::kView>();
+    }
+    return of.template operator()<Effect::kFresh>();
+  }
+}
+
+using Table = absl::flat_hash_map<std::string, c10::KernelFunction (*)(const OpInfo&)>;
+
+template <typename... Op>
+Table TableOf(OpList<Op...>) {
+  Table table;
+  const auto name = [](const std::string& base, const std::string& overload) {
+    return overload.empty() ? base : absl::StrCat(base, ".", overload);
+  };
+  (table.emplace(name(Op::name, Op::overload_name), &Make<Op>), ...);
+  return table;
+}
+
+}  // namespace
+
+std::optional<c10::KernelFunction> AutogradShortcut(const OpInfo& op) {
+  static const Table table = TableOf(UnboxedOps());
+  const auto it = table.find(op.name);
+  if (it == table.end()) return std::nullopt;
+  // PyTorch's kernel is one for all devices, and this one gives way to it.
+  if (!op.handle.hasKernelForDispatchKey(c10::DispatchKey::Autograd) ||
+      op.handle.hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd) ||
+      op.name == "aten::copy_") {
+    return std::nullopt;
+  }
+  return it->second(op);
+}
+
+}  // namespace spmd::trace

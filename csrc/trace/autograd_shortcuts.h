@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+// Kernels in the place of PyTorch's autograd kernels, for the calls that programs are full of.
+//
+// PyTorch's count every argument, ask each twice for tangents and pass the call on through the
+// dispatcher, twice for views and writes; that costs more than recording the call. Here:
+//
+//   nothing to differentiate  (no grad mode, or no gradients among the arguments) the call is gone
+//                             over from the recording at once; a view learns of its base and a
+//                             write counts as a version by PyTorch's own functions
+//   something                 for ops of csrc/trace/derivatives.h, PyTorch's own node is made here
+//
+// Every other call is PyTorch's: tangents, other keys in between (modes, conjugate views), views
+// that remember how they were made, calls that no recording knows.
+#pragma once
+
+#include <ATen/core/boxing/KernelFunction.h>
+
+#include <optional>
+
+#include "csrc/trace/op_info.h"
+
+namespace spmd::trace {
+
+// For AutogradPrivateUse1. Nothing for an op that has none.
+std::optional<c10::KernelFunction> AutogradShortcut(const OpInfo& op);
+
+}  // namespace spmd::trace

@@ -1,0 +1,169 @@
+// SPDX-License-Identifier: Apache-2.0
+// PyTorch's own autograd nodes of the ops that programs are full of, and what each keeps of a call.
+//
+// A node is the one that PyTorch's kernel would make, with its formula, its name and its hooks; the
+// members are those of torch/csrc/autograd/generated/Functions.h. What is kept follows the formulas
+// of tools/autograd/derivatives.yaml: an operand is kept where the gradient of one that needs a
+// gradient speaks of it. `tests/python/test_undifferentiated.py` compares every node with PyTorch's.
+#pragma once
+
+#include <torch/csrc/autograd/generated/Functions.h>
+
+#include <string>
+
+#include "csrc/trace/unboxed_ops.h"
+
+namespace spmd::trace {
+
+namespace nodes = torch::autograd::generated;
+
+inline torch::autograd::SavedVariable Saved(const at::Tensor& operand) {
+  return {operand, /*is_output=*/false};
+}
+
+// No node: PyTorch's kernel makes it.
+template <typename Op>
+struct Derivative {
+  static constexpr bool kKnown = false;
+};
+template <typename NodeType>
+struct DerivativeWith {
+  static constexpr bool kKnown = true;
+  using Node = NodeType;
+};
+
+// a + alpha · b, a - alpha · b
+template <typename Node>
+struct SumDerivative : DerivativeWith<Node> {
+  static void Save(Node& node, const at::Tensor& self, const at::Tensor& other,
+                   const at::Scalar& alpha) {
+    node.alpha = alpha;
+    node.self_scalar_type = self.scalar_type();
+    node.other_scalar_type = other.scalar_type();
+  }
+};
+template <>
+struct Derivative<ops::add_Tensor> : SumDerivative<nodes::AddBackward0> {};
+template <>
+struct Derivative<ops::sub_Tensor> : SumDerivative<nodes::SubBackward0> {};
+
+template <>
+struct Derivative<ops::mul_Tensor> : DerivativeWith<nodes::MulBackward0> {
+  static void Save(Node& node, const at::Tensor& self, const at::Tensor& other) {
+    node.self_scalar_type = self.scalar_type();
+    node.other_scalar_type = other.scalar_type();
+    if (node.should_compute_output(0)) node.other_ = Saved(other);
+    if (node.should_compute_output(1)) node.self_ = Saved(self);
+  }
+};
+
+template <>
+struct Derivative<ops::div_Tensor> : DerivativeWith<nodes::DivBackward0> {
+  static void Save(Node& node, const at::Tensor& self, const at::Tensor& other) {
+    node.self_scalar_type = self.scalar_type();
+    node.other_ = Saved(other);
+    if (node.should_compute_output(1)) node.self_ = Saved(self);
+  }
+};
+
+// Of the operand alone.
+template <typename Node>
+struct DerivativeOfNothing : DerivativeWith<Node> {
+  static void Save(Node&, const at::Tensor&) {}
+};
+template <typename Node>
+struct DerivativeOfOperand : DerivativeWith<Node> {
+  static void Save(Node& node, const at::Tensor& self) { node.self_ = Saved(self); }
+};
+template <typename Node>
+struct DerivativeOfResult : DerivativeOfNothing<Node> {
+  static void SaveResult(Node& node, const at::Tensor& result) {
+    node.result_ = torch::autograd::SavedVariable(result, /*is_output=*/true);
+  }
+};
+template <>
+struct Derivative<ops::neg> : DerivativeOfNothing<nodes::NegBackward0> {};
+template <>
+struct Derivative<ops::silu> : DerivativeOfOperand<nodes::SiluBackward0> {};
+template <>
+struct Derivative<ops::exp> : DerivativeOfResult<nodes::ExpBackward0> {};
+template <>
+struct Derivative<ops::relu> : DerivativeOfResult<nodes::ReluBackward0> {};
+template <>
+struct Derivative<ops::sigmoid> : DerivativeOfResult<nodes::SigmoidBackward0> {};
+template <>
+struct Derivative<ops::tanh> : DerivativeOfResult<nodes::TanhBackward0> {};
+
+template <>
+struct Derivative<ops::clone> : DerivativeWith<nodes::CloneBackward0> {
+  static void Save(Node&, const at::Tensor&, std::optional<at::MemoryFormat>) {}
+};
+
+// Views and what reads like one.
+template <typename Node>
+struct DerivativeOfSizes : DerivativeWith<Node> {
+  template <typename... Args>
+  static void Save(Node& node, const at::Tensor& self, const Args&...) {
+    node.self_sym_sizes = self.sym_sizes().vec();
+  }
+};
+template <>
+struct Derivative<ops::view> : DerivativeOfSizes<nodes::ViewBackward0> {};
+template <>
+struct Derivative<ops::_unsafe_view> : DerivativeOfSizes<nodes::UnsafeViewBackward0> {};
+template <>
+struct Derivative<ops::expand> : DerivativeOfSizes<nodes::ExpandBackward0> {};
+template <>
+struct Derivative<ops::t> : DerivativeOfNothing<nodes::TBackward0> {};
+template <>
+struct Derivative<ops::transpose_int> : DerivativeWith<nodes::TransposeBackward0> {
+  static void Save(Node& node, const at::Tensor&, int64_t dim0, int64_t dim1) {
+    node.dim0 = dim0;
+    node.dim1 = dim1;
+  }
+};
+template <>
+struct Derivative<ops::permute> : DerivativeWith<nodes::PermuteBackward0> {
+  static void Save(Node& node, const at::Tensor&, at::IntArrayRef dims) { node.dims = dims.vec(); }
+};
+template <>
+struct Derivative<ops::unsqueeze> : DerivativeWith<nodes::UnsqueezeBackward0> {
+  static void Save(Node& node, const at::Tensor&, int64_t dim) { node.dim = dim; }
+};
+template <>
+struct Derivative<ops::squeeze_dim> : DerivativeOfSizes<nodes::SqueezeBackward1> {
+  static void Save(Node& node, const at::Tensor& self, int64_t dim) {
+    DerivativeOfSizes::Save(node, self);
+    node.dim = dim;
+  }
+};
+template <>
+struct Derivative<ops::select_int> : DerivativeOfSizes<nodes::SelectBackward0> {
+  static void Save(Node& node, const at::Tensor& self, int64_t dim, const c10::SymInt& index) {
+    DerivativeOfSizes::Save(node, self);
+    node.dim = dim;
+    node.index = index;
+  }
+};
+template <>
+struct Derivative<ops::slice_Tensor> : DerivativeOfSizes<nodes::SliceBackward0> {
+  static void Save(Node& node, const at::Tensor& self, int64_t dim,
+                   const std::optional<c10::SymInt>& start, const std::optional<c10::SymInt>& end,
+                   const c10::SymInt& step) {
+    DerivativeOfSizes::Save(node, self);
+    node.dim = dim;
+    node.start = start;
+    node.end = end;
+    node.step = step;
+  }
+};
+
+template <>
+struct Derivative<ops::gelu> : DerivativeWith<nodes::GeluBackward0> {
+  static void Save(Node& node, const at::Tensor& self, std::string_view approximate) {
+    node.approximate = std::string(approximate);
+    node.self_ = Saved(self);
+  }
+};
+
+}  // namespace spmd::trace

@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: Apache-2.0
+// Calls whose arguments are C++ values, as the kernels without a stack get them.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <array>
+#include <cstddef>
+#include <new>
+#include <tuple>
+#include <type_traits>
+#include <utility>
+#include <variant>
+
+#include "absl/types/span.h"
+#include "csrc/trace/kernel.h"
+
+namespace spmd::trace {
+
+template <typename T>
+constexpr bool kIsTensor = std::is_same_v<std::decay_t<T>, at::Tensor>;
+template <typename T>
+constexpr bool kIsOptionalTensor = std::is_same_v<std::decay_t<T>, std::optional<at::Tensor>>;
+
+// The arguments of a call as values, tensors without being counted, lists of integers without being
+// made. They must outlive it.
+template <size_t n>
+class BorrowedArguments {
+ public:
+  template <typename... Args>
+  explicit BorrowedArguments(const Args&... args) {
+    size_t next = 0;
+    (Set(next++, args), ...);
+  }
+  ~BorrowedArguments() {
+    // What is borrowed was never counted: it is left as it is.
+    for (size_t i = 0; i < n; ++i) {
+      if (!borrowed_[i]) value(i)->~IValue();
+    }
+  }
+  BorrowedArguments(const BorrowedArguments&) = delete;
+
+  using Ints = at::IntArrayRef;
+  CallArguments get() const {
+    return {absl::MakeConstSpan(value(0), n),
+            has_ints_ ? absl::MakeConstSpan(ints_) : absl::Span<const std::optional<Ints>>()};
+  }
+
+ private:
+  using Borrow = c10::MaybeOwnedTraits<at::Tensor>;
+  template <typename T>
+  static constexpr bool kIsInts =
+      std::is_same_v<T, at::IntArrayRef> || std::is_same_v<T, c10::SymIntArrayRef> ||
+      std::is_same_v<T, at::OptionalIntArrayRef>;
+
+  // None where one is symbolic, or no list is given.
+  static std::optional<Ints> PlainInts(Ints ints) { return ints; }
+  static std::optional<Ints> PlainInts(c10::SymIntArrayRef ints) {
+    return c10::asIntArrayRefSlowOpt(ints);
+  }
+  static std::optional<Ints> PlainInts(const at::OptionalIntArrayRef& ints) {
+    return ints.has_value() ? std::optional<Ints>(*ints) : std::nullopt;
+  }
+
+  template <typename T>
+  void Set(size_t i, const T& arg) {
+    if constexpr (kIsTensor<T>) {
+      new (value(i)) c10::IValue(Borrow::createBorrow(arg));
+      borrowed_[i] = true;
+    } else if constexpr (kIsOptionalTensor<T>) {
+      if (arg.has_value()) return Set(i, *arg);
+      new (value(i)) c10::IValue();
+    } else if constexpr (kIsInts<T>) {
+      ints_[i] = PlainInts(arg);
+      has_ints_ = has_ints_ || ints_[i].has_value();
+      if (ints_[i].has_value()) {
+        new (value(i)) c10::IValue();
+      } else {
+        new (value(i)) c10::IValue(arg);
+      }
+    } else {
+      new (value(i)) c10::IValue(arg);
+    }
+  }
+  c10::IValue* value(size_t i) const { return reinterpret_cast<c10::IValue*>(values_) + i; }
+
+  alignas(c10::IValue) mutable std::byte values_[n * sizeof(c10::IValue)];
+  std::array<bool, n> borrowed_{};
+  std::array<std::optional<Ints>, n> ints_;
+  bool has_ints_ = false;
+};
+
+// What a call makes: nothing where it returns what it wrote.
+template <typename Result>
+using Made = std::conditional_t<std::is_reference_v<Result>, std::monostate, Result>;
+
+// From as many values as `Result` has parts.
+template <typename Result>
+Made<Result> MadeOf(c10::IValue* values) {
+  if constexpr (std::is_reference_v<Result>) {
+    return {};
+  } else if constexpr (kIsTensor<Result>) {
+    return std::move(values[0]).toTensor();
+  } else {
+    return [values]<size_t... k>(std::index_sequence<k...>) {
+      return Result(std::move(values[k]).to<std::tuple_element_t<k, Result>>()...);
+    }(std::make_index_sequence<std::tuple_size_v<Result>>());
+  }
+}
+
+// True when the call was gone over from a recording; `made` is what it made.
+template <typename Result, typename... Args>
+bool ReplayCall(const OpInfo& op, Made<Result>& made, const Args&... args) {
+  const BorrowedArguments<sizeof...(Args)> borrowed(args...);
+  if constexpr (std::is_reference_v<Result>) {
+    return RunFromRecording(op, borrowed.get(), {});
+  } else if constexpr (kIsTensor<Result>) {
+    return RunFromRecording(op, borrowed.get(), {.tensor = &made});
+  } else {
+    CallResults results;
+    if (!RunFromRecording(op, borrowed.get(), {.list = &results})) return false;
+    made = MadeOf<Result>(results.data());
+    return true;
+  }
+}
+
+// What a kernel that returns a reference returns: the tensor that it wrote comes first.
+template <typename First, typename... Args>
+First&& FirstOf(First&& first, Args&&...) {
+  return std::forward<First>(first);
+}
+
+// `made`, or the tensor that was written.
+template <typename Result, typename... Args>
+Result Returned(Made<Result>& made, Args&&... args) {
+  if constexpr (std::is_reference_v<Result>) {
+    return FirstOf(args...);
+  } else {
+    return std::move(made);
+  }
+}
+
+}  // namespace spmd::trace

@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: Apache-2.0
+// How a view is made again from the root of its views: PyTorch asks for it when one of them has
+// been written in grad mode.
+//
+// PyTorch's own functions are chained by copying all of them, and each with its inverse, for every
+// view of a view. These are steps that share those before them.
+#pragma once
+
+#include <c10/util/SmallVector.h>
+#include <c10/util/intrusive_ptr.h>
+#include <torch/csrc/autograd/VariableTypeUtils.h>
+#include <torch/csrc/autograd/variable.h>
+
+#include <memory>
+#include <optional>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+namespace spmd::trace {
+
+// One op from a tensor to a view of it, and the steps before. Immutable.
+class ViewStep : public c10::intrusive_ptr_target {
+ public:
+  using Pointer = c10::intrusive_ptr<const ViewStep>;
+  explicit ViewStep(Pointer before) : before_(std::move(before)) {}
+  at::Tensor FromRoot(const at::Tensor& root) const {
+    return Take(before_ != nullptr ? before_->FromRoot(root) : root);
+  }
+
+ private:
+  virtual at::Tensor Take(const at::Tensor& source) const = 0;
+
+  Pointer before_;
+};
+
+// An argument as it is kept: lists by value.
+template <typename T>
+struct Kept {
+  using Type = T;
+  static const T& Keep(const T& arg) { return arg; }
+  static const T& Give(const Type& kept) { return kept; }
+};
+template <>
+struct Kept<at::IntArrayRef> {
+  using Type = c10::SmallVector<int64_t, 5>;
+  static Type Keep(at::IntArrayRef ints) { return {ints.begin(), ints.end()}; }
+  static at::IntArrayRef Give(const Type& kept) { return kept; }
+};
+// Requires: plain numbers.
+template <>
+struct Kept<c10::SymIntArrayRef> {
+  using Type = c10::SmallVector<int64_t, 5>;
+  static Type Keep(c10::SymIntArrayRef ints) {
+    return Kept<at::IntArrayRef>::Keep(C10_AS_INTARRAYREF_SLOW(ints));
+  }
+  static c10::SymIntArrayRef Give(const Type& kept) { return c10::fromIntArrayRefSlow(kept); }
+};
+
+template <typename Op, typename... Args>
+class ViewStepOf final : public ViewStep {
+ public:
+  ViewStepOf(Pointer before, const Args&... args)
+      : ViewStep(std::move(before)), args_(Kept<Args>::Keep(args)...) {}
+
+ private:
+  at::Tensor Take(const at::Tensor& source) const override {
+    return std::apply(
+        [&](const auto&... kept) { return Op::call(source, Kept<Args>::Give(kept)...); }, args_);
+  }
+
+  std::tuple<typename Kept<Args>::Type...> args_;
+};
+
+// Steps as PyTorch keeps them.
+class ViewFunction final : public torch::autograd::ViewFunc {
+ public:
+  explicit ViewFunction(ViewStep::Pointer steps) : steps_(std::move(steps)) {}
+  const ViewStep::Pointer& steps() const { return steps_; }
+  at::Tensor operator()(const at::Tensor& root) const override { return steps_->FromRoot(root); }
+  std::unique_ptr<torch::autograd::ViewFunc> clone_and_set(
+      std::optional<std::vector<c10::SymInt>> = std::nullopt,
+      std::optional<std::vector<at::Tensor>> = std::nullopt) const override {
+    return std::make_unique<ViewFunction>(steps_);  // there is nothing to set
+  }
+
+ private:
+  ViewStep::Pointer steps_;
+};
+
+// Nobody asks for the way back from a view but torch.Tensor._rev_view_func_unsafe.
+inline at::Tensor NoInverse(const at::Tensor&) {
+  TORCH_CHECK_NOT_IMPLEMENTED(false,
+                              "torch_spmd: views of the device do not know the way back to their "
+                              "base (_rev_view_func_unsafe)");
+}
+
+// Makes `made`, a new tensor on the storage of `self`, a view of it for autograd, as
+// torch::autograd::as_view does: by `Op` with these arguments, in grad mode.
+template <typename Op, typename... Args>
+void NoteView(const at::Tensor& self, const at::Tensor& made, const Args&... args) {
+  namespace autograd = torch::autograd;
+  const auto* const of_self = autograd::impl::get_view_autograd_meta(self);
+  const at::Tensor* root = &self;
+  ViewStep::Pointer before;
+  auto creation = autograd::CreationMeta::DEFAULT;
+  if (of_self != nullptr) {
+    const autograd::ViewInfo* const info =
+        of_self->shared_view_info() ? &of_self->get_backward_view() : nullptr;
+    const auto* const function =
+        info != nullptr && info->has_view_fn()
+            ? dynamic_cast<const ViewFunction*>(&info->view_fn())
+            : nullptr;
+    if (function == nullptr) {
+      // A view that PyTorch made: it knows how to go on from there.
+      autograd::as_view(self, made, /*is_bw_differentiable=*/true, /*is_fw_differentiable=*/true,
+                        std::make_unique<ViewFunction>(
+                            c10::make_intrusive<ViewStepOf<Op, Args...>>(nullptr, args...)),
+                        NoInverse, creation);
+      return;
+    }
+    root = &info->base_;
+    before = function->steps();
+    creation = of_self->get_creation_meta();
+  }
+  autograd::make_variable_differentiable_view(
+      made,
+      autograd::ViewInfo(*root,
+                         std::make_unique<ViewFunction>(c10::make_intrusive<ViewStepOf<Op, Args...>>(
+                             std::move(before), args...)),
+                         NoInverse),
+      std::nullopt, /*shared_view_info=*/true, creation);
+}
+
+}  // namespace spmd::trace
