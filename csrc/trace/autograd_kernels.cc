@@ -12,6 +12,7 @@
 #include <tuple>
 #include <utility>
 
+#include "csrc/trace/autograd_shortcuts.h"
 #include "csrc/trace/kernel.h"
 
 namespace spmd::trace {
@@ -25,30 +26,24 @@ constexpr auto kAutogradKey = c10::DispatchKey::AutogradPrivateUse1;
 // stands for.
 class LinearKernel final : public c10::OperatorKernel {
  public:
-  explicit LinearKernel(c10::SafeKernelFunction whole) : whole_(std::move(whole)) {}
+  LinearKernel(const c10::OperatorHandle& op, c10::KernelFunction whole)
+      : op_(op), whole_(std::move(whole)) {}
 
-  void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
-                  torch::jit::Stack* stack) {
-    const auto tensor = [&](size_t from_top) {
-      const c10::IValue& v = (*stack)[stack->size() - from_top];
-      return v.isTensor() ? v.toTensor() : at::Tensor();
-    };
-    const at::Tensor input = tensor(3), weight = tensor(2), bias = tensor(1);
-    const auto has_tangent = [](const at::Tensor& t) {
-      return t.defined() && t._fw_grad(/*level=*/0).defined();
-    };
-    if (weight.dim() == 2 && !weight.is_complex() && !has_tangent(input) && !has_tangent(weight) &&
-        !has_tangent(bias)) {
-      whole_.callBoxed(op, keys, stack);
-      return;
+  at::Tensor operator()(c10::DispatchKeySet keys, const at::Tensor& input, const at::Tensor& weight,
+                        const std::optional<at::Tensor>& bias) {
+    const bool has_bias = bias.has_value() && bias->defined();
+    if (weight.dim() == 2 && !weight.is_complex() && !HasTangent(input) && !HasTangent(weight) &&
+        !(has_bias && HasTangent(*bias))) {
+      return whole_.call<at::Tensor, const at::Tensor&, const at::Tensor&,
+                         const std::optional<at::Tensor>&>(op_, keys, input, weight, bias);
     }
-    torch::jit::drop(*stack, 3);
     const at::Tensor product = at::matmul(input, weight.t());
-    stack->push_back(bias.defined() ? at::add(product, bias) : product);
+    return has_bias ? at::add(product, *bias) : product;
   }
 
  private:
-  c10::SafeKernelFunction whole_;
+  c10::OperatorHandle op_;
+  c10::KernelFunction whole_;
 };
 
 // The gradient of convolution_backward, in the terms of a convolution and its gradients. PyTorch's
@@ -88,13 +83,12 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> ConvolutionDoubleBackward(
 
 std::vector<c10::RegistrationHandleRAII> RegisterAutogradKernels() {
   c10::Dispatcher& dispatcher = c10::Dispatcher::singleton();
-  const c10::OperatorName name("aten::linear", "");
-  const c10::OperatorHandle linear = dispatcher.findSchemaOrThrow("aten::linear", "");
+  const OpInfo& linear = *FindOp("aten::linear");
   std::vector<c10::RegistrationHandleRAII> handles;
   handles.push_back(dispatcher.registerImpl(
-      name, kAutogradKey,
-      c10::KernelFunction::makeFromBoxedFunctor(
-          std::make_unique<LinearKernel>(linear.getComputedKernelForDispatchKey(kAutogradKey))),
+      linear.handle.operator_name(), kAutogradKey,
+      c10::KernelFunction::makeFromUnboxedFunctor<false, LinearKernel>(
+          std::make_unique<LinearKernel>(linear.handle, *AutogradShortcut(linear))),
       std::nullopt, nullptr, "torch_spmd"));
   // Never destroyed: the dispatcher may outlive static objects of this library.
   auto* library =

@@ -32,7 +32,7 @@ const AutogradMeta* MetaOf(const at::Tensor& t) {
   return static_cast<const AutogradMeta*>(t.unsafeGetTensorImpl()->autograd_meta());
 }
 
-// True where a tensor may have a tangent: its own, or through a view of it.
+// True where a tensor may have a tangent: its own, or that of what it is a view of.
 bool MayHaveTangent(const AutogradMeta& meta) {
   if (meta.fw_grad_ != nullptr) return true;
   if (!meta.is_view_) return false;
@@ -41,6 +41,15 @@ bool MayHaveTangent(const AutogradMeta& meta) {
   const AutogradMeta* const base = MetaOf(view.get_forward_view().base_);
   return base != nullptr && base->fw_grad_ != nullptr;
 }
+
+}  // namespace
+
+bool HasTangent(const at::Tensor& t) {
+  const AutogradMeta* const meta = MetaOf(t);
+  return meta != nullptr && MayHaveTangent(*meta) && t._fw_grad(/*level=*/0).defined();
+}
+
+namespace {
 
 // What autograd would have to do for the arguments of a call.
 struct Differentiated {
@@ -52,7 +61,7 @@ struct Differentiated {
       const AutogradMeta* const meta = MetaOf(arg);
       if (meta == nullptr) return;
       gradient = gradient || meta->requires_grad();
-      if (MayHaveTangent(*meta)) tangent = tangent || arg._fw_grad(/*level=*/0).defined();
+      tangent = tangent || HasTangent(arg);
     } else if constexpr (kIsOptionalTensor<T>) {
       if (arg.has_value()) Look(*arg);
     }
@@ -71,9 +80,12 @@ autograd::Edge EdgeOf(const at::Tensor& t) {
 template <typename... Args>
 autograd::edge_list EdgesOf(const Args&... args) {
   autograd::edge_list edges;
-  edges.reserve((size_t{kIsTensor<Args>} + ...));
+  edges.reserve((size_t{kIsTensor<Args> || kIsOptionalTensor<Args>} + ...));
   const auto add = [&edges]<typename T>(const T& arg) {
     if constexpr (kIsTensor<T>) edges.push_back(EdgeOf(arg));
+    if constexpr (kIsOptionalTensor<T>) {
+      edges.push_back(arg.has_value() ? EdgeOf(*arg) : autograd::Edge());
+    }
   };
   (add(args), ...);
   return edges;
@@ -92,7 +104,8 @@ auto NewNode(autograd::edge_list edges) {
 template <typename NodePtr>
 void SetHistory(const at::Tensor& result, const NodePtr& node) {
   c10::TensorImpl* const impl = result.unsafeGetTensorImpl();
-  if (impl->autograd_meta() != nullptr || !autograd::isDifferentiableType(result.scalar_type())) {
+  if (!result.defined() || impl->autograd_meta() != nullptr ||
+      !autograd::isDifferentiableType(result.scalar_type())) {
     return autograd::set_history(result, node);
   }
   const uint32_t number = node->add_input_metadata(result);
@@ -140,7 +153,9 @@ class Kernel<Op, effect, Result(Args...)> final : public c10::OperatorKernel {
     const bool grad_mode = c10::AutogradState::get_tls_state().get_grad_mode();
     const bool gradient = grad_mode && differentiated.gradient;
     if (!differentiated.tangent) {
-      if constexpr (effect == Effect::kView) {
+      if constexpr (std::is_same_v<Op, ops::detach>) {
+        if (at::Tensor detached = Detach(keys, args...); detached.defined()) return detached;
+      } else if constexpr (effect == Effect::kView) {
         if (IsNextOfTracked(keys)) {
           if (at::Tensor view = MakeView(gradient, grad_mode, args...); view.defined()) return view;
         }
@@ -183,6 +198,17 @@ class Kernel<Op, effect, Result(Args...)> final : public c10::OperatorKernel {
     return Op::redispatch(keys & c10::after_ADInplaceOrView_keyset, std::forward<Args>(args)...);
   }
 
+  // As PyTorch's kernel, or none.
+  at::Tensor Detach(c10::DispatchKeySet keys, const at::Tensor& self) {
+    at::Tensor made;
+    if (!IsNextOfTracked(keys) || self.is_inference() ||
+        !ReplayCall<at::Tensor>(*op_, made, self)) {
+      return at::Tensor();
+    }
+    return autograd::make_variable_non_differentiable_view(
+        self, made, /*allow_tensor_metadata_change=*/false, /*is_fresh_tensor=*/true);
+  }
+
   // A view of the first argument as PyTorch's kernels make it, or none.
   template <typename... Rest>
   at::Tensor MakeView(bool gradient, bool grad_mode, const at::Tensor& self, const Rest&... rest) {
@@ -214,8 +240,12 @@ class Kernel<Op, effect, Result(Args...)> final : public c10::OperatorKernel {
     using D = Derivative<Op>;
     const auto node = NewNode<typename D::Node>(EdgesOf(args...));
     D::Save(*node, args...);
-    const at::Tensor result = Below(keys, args...);
-    SetHistory(result, node);
+    Result result = Below(keys, args...);
+    if constexpr (kIsTensor<Result>) {
+      SetHistory(result, node);
+    } else {
+      SetHistory(std::get<0>(result), node);
+    }
     if constexpr (requires { D::SaveResult(*node, result); }) D::SaveResult(*node, result);
     return result;
   }
@@ -257,10 +287,8 @@ Table TableOf(OpList<Op...>) {
 std::optional<c10::KernelFunction> AutogradShortcut(const OpInfo& op) {
   static const Table table = TableOf(UnboxedOps());
   const auto it = table.find(op.name);
-  if (it == table.end()) return std::nullopt;
   // PyTorch's kernel is one for all devices, and this one gives way to it.
-  if (!op.handle.hasKernelForDispatchKey(c10::DispatchKey::Autograd) ||
-      op.handle.hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd) ||
+  if (it == table.end() || !op.handle.hasKernelForDispatchKey(c10::DispatchKey::Autograd) ||
       op.name == "aten::copy_") {
     return std::nullopt;
   }

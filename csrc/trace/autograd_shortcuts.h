@@ -13,6 +13,7 @@
 // that remember how they were made, calls that no recording knows.
 #pragma once
 
+#include <ATen/core/Tensor.h>
 #include <ATen/core/boxing/KernelFunction.h>
 
 #include <optional>
@@ -23,5 +24,8 @@ namespace spmd::trace {
 
 // For AutogradPrivateUse1. Nothing for an op that has none.
 std::optional<c10::KernelFunction> AutogradShortcut(const OpInfo& op);
+
+// What forward-mode differentiation has for a tensor.
+bool HasTangent(const at::Tensor& t);
 
 }  // namespace spmd::trace

@@ -36,6 +36,7 @@ Live FindLive(const Tape& tape, int ended = kNoTask) {
   Live live;
   std::vector<int> output_of(tape.num_values(), -1);
   std::vector<bool> claimed(tape.num_values(), false);
+  live.buffers.reserve(tape.bindings().size());
   for (const Binding& binding : tape.bindings()) {
     BufferPtr buffer = binding.buffer.lock();
     if (buffer == nullptr || buffer->value == nullptr || buffer->value->tape != tape.number()) {
@@ -177,6 +178,9 @@ absl::StatusOr<runtime::PendingRunPtr> Enqueue(Session::State& state, const Tape
   const program::Program& program = cached.program->program();
   std::vector<runtime::ExecutorQueue::Argument> arguments;
   Session::State::InFlight in_flight;
+  arguments.reserve(cached.inputs.size());
+  in_flight.arguments.reserve(cached.inputs.size());
+  in_flight.results.reserve(cached.outputs.size());
   for (size_t k = 0; k < cached.inputs.size(); ++k) {
     const ValuePtr& value = tape.value(tape.inputs()[cached.inputs[k]].id);
     if (!value->poison.ok()) return value->poison;

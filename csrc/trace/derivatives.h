@@ -10,6 +10,7 @@
 #include <torch/csrc/autograd/generated/Functions.h>
 
 #include <string>
+#include <tuple>
 
 #include "csrc/trace/unboxed_ops.h"
 
@@ -17,11 +18,13 @@ namespace spmd::trace {
 
 namespace nodes = torch::autograd::generated;
 
-inline torch::autograd::SavedVariable Saved(const at::Tensor& operand) {
+// `operand`: a tensor, or one that need not be given.
+template <typename T>
+torch::autograd::SavedVariable Saved(const T& operand) {
   return {operand, /*is_output=*/false};
 }
 
-// No node: PyTorch's kernel makes it.
+// No node: PyTorch's kernel makes it. Of several results the first is differentiated.
 template <typename Op>
 struct Derivative {
   static constexpr bool kKnown = false;
@@ -93,6 +96,32 @@ template <>
 struct Derivative<ops::sigmoid> : DerivativeOfResult<nodes::SigmoidBackward0> {};
 template <>
 struct Derivative<ops::tanh> : DerivativeOfResult<nodes::TanhBackward0> {};
+
+template <>
+struct Derivative<ops::linear> : DerivativeWith<nodes::LinearBackward0> {
+  static void Save(Node& node, const at::Tensor& input, const at::Tensor& weight,
+                   const std::optional<at::Tensor>&) {
+    node.input_ = Saved(input);
+    node.weight_ = Saved(weight);
+  }
+};
+
+template <>
+struct Derivative<ops::native_layer_norm> : DerivativeWith<nodes::NativeLayerNormBackward0> {
+  static void Save(Node& node, const at::Tensor& input, c10::SymIntArrayRef normalized_shape,
+                   const std::optional<at::Tensor>& weight, const std::optional<at::Tensor>& bias,
+                   double) {
+    node.bias_ = Saved(bias);
+    node.input_ = Saved(input);
+    node.normalized_shape = normalized_shape.vec();
+    node.weight_ = Saved(weight);
+  }
+  static void SaveResult(Node& node,
+                         const std::tuple<at::Tensor, at::Tensor, at::Tensor>& result) {
+    node.result1_ = torch::autograd::SavedVariable(std::get<1>(result), /*is_output=*/true);
+    node.result2_ = torch::autograd::SavedVariable(std::get<2>(result), /*is_output=*/true);
+  }
+};
 
 template <>
 struct Derivative<ops::clone> : DerivativeWith<nodes::CloneBackward0> {

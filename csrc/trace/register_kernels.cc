@@ -20,6 +20,8 @@ namespace spmd::trace {
 
 namespace {
 
+constexpr auto kCompositeImplicit = c10::DispatchKey::CompositeImplicitAutograd;
+
 class BoxedKernel final : public c10::OperatorKernel {
  public:
   explicit BoxedKernel(const OpInfo* op) : op_(op) {}
@@ -73,7 +75,7 @@ bool IsRegistered(const c10::OperatorHandle& handle) {
   const std::string& base = handle.operator_name().name;
   if (base.rfind("aten::", 0) != 0 || IsLeftToPyTorch(base)) return false;
   if (IsKeptWhole(base)) return true;
-  if (handle.hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd)) return false;
+  if (handle.hasKernelForDispatchKey(kCompositeImplicit)) return false;
   // foreach ops that we cannot take apart: PyTorch's own loop does.
   if (base.rfind("aten::_foreach_", 0) == 0) {
     const OpInfo* twin = OpInfoFor(handle).functional();
@@ -121,7 +123,9 @@ void RegisterKernels() {
         unboxed ? *std::move(unboxed)
                 : c10::KernelFunction::makeFromBoxedFunctor(std::make_unique<BoxedKernel>(&op)),
         std::nullopt, nullptr, "torch_spmd"));
-    if (std::optional<c10::KernelFunction> above = AutogradShortcut(op)) {
+    // What is made of other ops for every device has its own kernel above, if any.
+    const bool composed = handle->hasKernelForDispatchKey(kCompositeImplicit);
+    if (auto above = composed ? std::nullopt : AutogradShortcut(op)) {
       handles->push_back(dispatcher.registerImpl(name, c10::DispatchKey::AutogradPrivateUse1,
                                                  *std::move(above), std::nullopt, nullptr,
                                                  "torch_spmd"));

@@ -75,15 +75,13 @@ Tape::Tape() : number_(next_number++) {}
 
 // --- values ---
 
-const ValuePtr& Tape::value(TapeId id) const {
-  // Of records that were gone over: made when somebody asks.
+// Of records that were gone over: made when somebody asks.
+const ValuePtr& Tape::MakeValue(TapeId id) const {
   ValuePtr& value = const_cast<Tape*>(this)->values_[id];
-  if (value == nullptr) {
-    value = c10::make_intrusive<Value>(now().types[id]);
-    value->tape = number_;
-    value->id = id;
-    value->pending = true;
-  }
+  value = c10::make_intrusive<Value>(now().types[id]);
+  value->tape = number_;
+  value->id = id;
+  value->pending = true;
   return value;
 }
 
@@ -117,6 +115,9 @@ void Tape::Follow(RecordingPtr lead, int32_t event) {
   next_call_ = lead_->FirstCallAt(event);
   views_known_ = 0;
   own_ = Recording();
+  values_.reserve(lead_->types.size());
+  inputs_.reserve(lead_->input_marks.size());
+  bindings_.reserve(lead_->types.size());
 }
 
 void Tape::StopFollowing() {

@@ -59,7 +59,9 @@ class Tape {
   const std::vector<Binding>& bindings() const { return bindings_; }
   const std::vector<c10::Scalar>& scalars() const { return scalars_; }
   // The pending value itself.
-  const ValuePtr& value(TapeId id) const;
+  const ValuePtr& value(TapeId id) const {
+    return values_[id] != nullptr ? values_[id] : MakeValue(id);
+  }
   const TensorType& type(TapeId id) const { return now().types[id]; }
   const Origin& origin(TapeId id) const { return now().origins[id]; }
   // The arguments of a record, starts as they are now.
@@ -132,6 +134,7 @@ class Tape {
   const Recording& now() const { return lead_ != nullptr ? *lead_ : own_; }
   // The next event of the lead if it is of this kind; else null, and nothing is followed any more.
   const Event* Next(Event::Kind kind);
+  const ValuePtr& MakeValue(TapeId id) const;
   void SkipWithInputs(const TracedCall& call, absl::Span<const Claim> claimed);
   bool IsAmongMoved(TapeId base, TapeId view) const;
   TapeId AddInput(const ValuePtr& value, const Buffer* from);

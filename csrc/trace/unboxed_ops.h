@@ -2,6 +2,7 @@
 // The ops that programs are full of: they get kernels without a stack.
 #pragma once
 
+#include <ATen/ops/_scaled_dot_product_fused_attention_overrideable_backward_ops.h>
 #include <ATen/ops/_softmax_backward_data_ops.h>
 #include <ATen/ops/_softmax_ops.h>
 #include <ATen/ops/_to_copy_ops.h>
@@ -14,6 +15,7 @@
 #include <ATen/ops/clone_ops.h>
 #include <ATen/ops/copy_ops.h>
 #include <ATen/ops/cos_ops.h>
+#include <ATen/ops/detach_ops.h>
 #include <ATen/ops/div_ops.h>
 #include <ATen/ops/embedding_dense_backward_ops.h>
 #include <ATen/ops/embedding_ops.h>
@@ -88,10 +90,11 @@ using UnboxedOps = OpList<
     // products, sums, rows
     ops::mm, ops::bmm, ops::addmm, ops::linear, ops::linear_backward, ops::sum_dim_IntList,
     ops::mean_dim, ops::embedding, ops::embedding_dense_backward, ops::index_select,
-    ops::index_copy_, ops::native_layer_norm, ops::_softmax, ops::_softmax_backward_data,
+    ops::index_copy_, ops::native_layer_norm, ops::native_layer_norm_backward,
+    ops::_scaled_dot_product_fused_attention_overrideable_backward, ops::_softmax, ops::_softmax_backward_data,
     // views and copies
     ops::view, ops::_unsafe_view, ops::t, ops::transpose_int, ops::permute, ops::expand,
-    ops::select_int, ops::slice_Tensor, ops::unsqueeze, ops::squeeze_dim, ops::clone, ops::copy_,
+    ops::detach, ops::select_int, ops::slice_Tensor, ops::unsqueeze, ops::squeeze_dim, ops::clone, ops::copy_,
     ops::fill__Scalar, ops::zero_, ops::_to_copy>;
 
 }  // namespace spmd::trace

@@ -176,6 +176,23 @@ TWO: dict[str, Any] = {
     "zero dimensions": lambda x, y: x.sum() * y.sum(),
     "no elements": lambda x, y: x[:0] * y,
 }
+VIEWS: dict[str, Any] = {
+    "view": lambda x: x.view(3, 2),
+    "unsafe view": lambda x: torch.ops.aten._unsafe_view(x, [6]),
+    "clone": lambda x: x.clone(),
+    "t": lambda x: x.t(),
+    "transpose": lambda x: x.transpose(0, -1),
+    "permute": lambda x: x.permute(1, 0),
+    "unsqueeze": lambda x: x.unsqueeze(1),
+    "squeeze": lambda x: x.unsqueeze(0).squeeze(0),
+    "expand": lambda x: x[:, :1].expand(2, 5),
+    "select": lambda x: x.select(1, -1),
+    "slice": lambda x: x[:, 1::2],
+    "a view of views": lambda x: x.view(3, 2)[1:].t().unsqueeze(0)[..., 0],
+    "a view of a split": lambda x: x.split(2, dim=1)[0].t()[1],
+    "layer norm": lambda x: torch.native_layer_norm(x, [3], x[0], None, 1e-5)[0],
+    "layer norm's mean": lambda x: torch.native_layer_norm(x, [3], None, x[1], 1e-5)[1],
+}
 ONE = ("neg", "exp", "tanh", "sigmoid", "relu", "nn.functional.silu", "nn.functional.gelu")
 
 
@@ -234,6 +251,135 @@ def test_nodes_of_one_operand_are_pytorchs(op: str) -> None:
     cpu, spmd = (run(device) for device in DEVICES)
     torch.testing.assert_close([r[:2] for r in spmd], [r[:2] for r in cpu])
     assert [r[2:] for r in spmd] == [r[2:] for r in cpu]
+
+
+@pytest.mark.parametrize("op", VIEWS)
+def test_nodes_of_views_are_pytorchs(op: str) -> None:
+    def run(device: str) -> list[Any]:
+        results: list[Any] = []
+        for _ in range(3):
+            x, _ = x_and_y(device, "x")
+            x2 = x * 1
+            end = VIEWS[op](x2)
+            gradient: Any = None
+            made: Any = None
+            if end.requires_grad:
+                made = described(end.grad_fn)
+                end.square().sum().backward()
+                assert x.grad is not None
+                gradient = x.grad.tolist()
+            results.append(
+                [end.tolist(), gradient, made, end._is_view(), end._version, end.requires_grad]
+            )
+        return results
+
+    cpu, spmd = (run(device) for device in DEVICES)
+    torch.testing.assert_close([r[:2] for r in spmd], [r[:2] for r in cpu])
+    if "norm" in op:  # what is kept is computed
+        cpu, spmd = ([r[3:] for r in results] for results in (cpu, spmd))
+    assert [r[2:] for r in spmd] == [r[2:] for r in cpu]
+
+
+# Writes through views of views in grad mode: PyTorch makes the views again from their root.
+WRITES: dict[str, Any] = {
+    "one step": lambda base, w: base.view(3, 2).mul_(w),
+    "three steps": lambda base, w: base.view(3, 2)[1:].t().mul_(w),
+    "a permutation": lambda base, w: base.unsqueeze(0).permute(2, 0, 1)[0].mul_(w),
+    "an expanded slice": lambda base, w: base.select(0, 1)[:2].unsqueeze(1).add_(w),
+    "below another": lambda base, w: base.t()[0].squeeze(0).mul_(2).add_(w),
+    "a diagonal in between": lambda base, w: base.t().diagonal()[1:].mul_(w),
+}
+
+
+@pytest.mark.parametrize("root", ["leaf", "made"])
+@pytest.mark.parametrize("op", WRITES)
+def test_writes_through_views_with_gradients(op: str, root: str) -> None:
+    def run(device: str) -> list[Any]:
+        results: list[Any] = []
+        for _ in range(3):
+            x, _ = x_and_y(device, "x" if root == "made" else "")
+            w = torch.tensor(3.0, device=device, requires_grad=True)
+            base = x * 2 if root == "made" else x
+            before = base.t()[1:]
+            view = WRITES[op](base, w)
+            after = before * 2
+            names = [t.grad_fn.name() for t in (base, before, view)]
+            (base.square().sum() + after.sum() + view.sum()).backward()
+            assert w.grad is not None
+            mine = [] if x.grad is None else x.grad.tolist()
+            results.append((base.tolist(), w.grad.tolist(), mine, names, base._version))
+        return results
+
+    on_both_nearly(run)
+
+
+def on_both_nearly(run: Any) -> None:
+    cpu, spmd = (run(device) for device in DEVICES)
+    torch.testing.assert_close([r[:3] for r in spmd], [r[:3] for r in cpu])
+    # PyTorch makes a view again by strides where it has not kept how; we always have.
+    assert [r[4:] for r in spmd] == [r[4:] for r in cpu]
+
+
+def test_a_view_of_one_of_several_is_not_written() -> None:
+    def run(device: str) -> str:
+        x, _ = x_and_y(device, "x")
+        part = (x * 2).split(1)[0]
+        with pytest.raises(RuntimeError, match="multiple") as error:
+            part.view(3).mul_(2)
+        return str(error.value)[:60]
+
+    on_both(run)
+
+
+def test_tangents_pass_through_views_in_grad_mode() -> None:
+    def run(device: str) -> list[Any]:
+        with forward_ad.dual_level():
+            base = torch.zeros(2, 3, device=device)
+            view = base.view(3, 2)[1:].t()
+            one, two = torch.ones(2, 2, device=device), torch.full((2, 2), 5.0, device=device)
+            view.copy_(forward_ad.make_dual(one, two))
+            of_base = forward_ad.unpack_dual(base).tangent
+            of_view = forward_ad.unpack_dual(base.t()[1]).tangent
+            assert of_base is not None
+            assert of_view is not None
+            return [of_base.tolist(), of_view.tolist()]
+
+    on_both(run)
+
+
+def test_detached_tensors() -> None:
+    def run(device: str) -> list[Any]:
+        results: list[Any] = []
+        for _ in range(3):
+            x, _ = x_and_y(device, "x")
+            made = x * 2
+            cut = made.detach()
+            cut.add_(1)
+            results.append([cut.requires_grad, cut.grad_fn, cut._is_view(), made._version])
+            results.append([made.tolist(), cut.is_leaf])
+            view = x.detach()[0]
+            results.append([view._is_view(), view._base is not None, view.tolist()])
+        return results
+
+    on_both(run)
+
+
+def test_linear_keeps_its_operands() -> None:
+    for _ in range(3):
+        x = torch.ones(4, 3, device="spmd", requires_grad=True)
+        w, b = torch.ones(2, 3, device="spmd", requires_grad=True), torch.ones(2, device="spmd")
+        for bias, grads in ((b.clone().requires_grad_(), 3), (b, 2), (None, 2)):
+            end = torch.nn.functional.linear(x, w, bias)
+            node: Any = end.grad_fn
+            assert node.name() == "LinearBackward0"
+            assert len(node.next_functions) == 3
+            assert sum(n is not None for n, _ in node.next_functions) == grads
+            assert node._saved_weight is w
+            assert node._saved_input is x
+            (end * torch.arange(2.0, device="spmd")).sum().backward()
+            assert w.grad is not None
+            assert w.grad.tolist() == [[0.0] * 3, [4.0] * 3]
+            w.grad = None
 
 
 def test_a_kept_operand_that_was_written_is_noticed() -> None:
