@@ -34,8 +34,9 @@ class LinearKernel final : public c10::OperatorKernel {
     const bool has_bias = bias.has_value() && bias->defined();
     if (weight.dim() == 2 && !weight.is_complex() && !HasTangent(input) && !HasTangent(weight) &&
         !(has_bias && HasTangent(*bias))) {
-      return whole_.call<at::Tensor, const at::Tensor&, const at::Tensor&,
-                         const std::optional<at::Tensor>&>(op_, keys, input, weight, bias);
+      return whole_
+          .call<at::Tensor, const at::Tensor&, const at::Tensor&, const std::optional<at::Tensor>&>(
+              op_, keys, input, weight, bias);
     }
     const at::Tensor product = at::matmul(input, weight.t());
     return has_bias ? at::add(product, *bias) : product;

@@ -109,8 +109,8 @@ void SetHistory(const at::Tensor& result, const NodePtr& node) {
     return autograd::set_history(result, node);
   }
   const uint32_t number = node->add_input_metadata(result);
-  impl->set_autograd_meta(std::make_unique<AutogradMeta>(impl, /*requires_grad=*/false,
-                                                         autograd::Edge(node, number)));
+  impl->set_autograd_meta(
+      std::make_unique<AutogradMeta>(impl, /*requires_grad=*/false, autograd::Edge(node, number)));
 }
 
 // A view made without grad mode is never differentiated through, so nobody asks how it was made.

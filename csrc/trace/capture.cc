@@ -86,7 +86,7 @@ bool CallCapture::TakeOperand(const c10::IValue& arg) {
   before.buffer = BufferOf(before.tensor);
   before.value = before.buffer->value;
   before.generation = before.buffer->generation;
-  operand.meta = state_.tape->Shared(TensorMeta::Of(before.tensor));
+  operand.meta = Shared(TensorMeta::Of(before.tensor));
   return true;
 }
 
@@ -183,7 +183,7 @@ bool CallCapture::FinishTensor(const at::Tensor& tensor) {
   if (!tensor.defined()) return true;
   if (!Buffer::IsOurs(tensor)) return false;
   const Buffer* buffer = BufferOf(tensor);
-  result.meta = state_.tape->Shared(TensorMeta::Of(tensor));
+  result.meta = Shared(TensorMeta::Of(tensor));
   for (size_t k = 0; k < before_.size(); ++k) {
     if (before_[k].buffer != buffer) continue;
     result.operand = static_cast<int32_t>(k);

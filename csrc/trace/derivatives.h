@@ -4,7 +4,8 @@
 // A node is the one that PyTorch's kernel would make, with its formula, its name and its hooks; the
 // members are those of torch/csrc/autograd/generated/Functions.h. What is kept follows the formulas
 // of tools/autograd/derivatives.yaml: an operand is kept where the gradient of one that needs a
-// gradient speaks of it. `tests/python/test_undifferentiated.py` compares every node with PyTorch's.
+// gradient speaks of it. `tests/python/test_undifferentiated.py` compares every node with
+// PyTorch's.
 #pragma once
 
 #include <torch/csrc/autograd/generated/Functions.h>
@@ -116,8 +117,7 @@ struct Derivative<ops::native_layer_norm> : DerivativeWith<nodes::NativeLayerNor
     node.normalized_shape = normalized_shape.vec();
     node.weight_ = Saved(weight);
   }
-  static void SaveResult(Node& node,
-                         const std::tuple<at::Tensor, at::Tensor, at::Tensor>& result) {
+  static void SaveResult(Node& node, const std::tuple<at::Tensor, at::Tensor, at::Tensor>& result) {
     node.result1_ = torch::autograd::SavedVariable(std::get<1>(result), /*is_output=*/true);
     node.result2_ = torch::autograd::SavedVariable(std::get<2>(result), /*is_output=*/true);
   }

@@ -9,12 +9,12 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "csrc/trace/arguments.h"
+#include "csrc/trace/autograd_shortcuts.h"
 #include "csrc/trace/device.h"
 #include "csrc/trace/kernel.h"
 #include "csrc/trace/lower.h"
 #include "csrc/trace/op_traits.h"
 #include "csrc/trace/unboxed_kernels.h"
-#include "csrc/trace/autograd_shortcuts.h"
 
 namespace spmd::trace {
 

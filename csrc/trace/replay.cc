@@ -271,8 +271,8 @@ class Attempt {
   const TracedCall& call_;
   const CallArguments& args_;
   absl::FixedArray<Buffer*, 8> buffers_;  // by operand, of those compared
-  size_t compared_ = 0;                      // operands
-  std::vector<Tape::Claim> claims_;          // by slot of the call
+  size_t compared_ = 0;                   // operands
+  std::vector<Tape::Claim> claims_;       // by slot of the call
   int claimed_ = 0;
 };
 

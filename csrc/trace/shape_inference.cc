@@ -205,6 +205,20 @@ TensorMeta TensorMeta::Contiguous(at::ScalarType dtype, at::IntArrayRef sizes) {
   return meta;
 }
 
+TensorMetaPtr Shared(const TensorMeta& meta) {
+  // Beyond this they are forgotten, and equal ones get another serial.
+  constexpr size_t kMost = 1 << 14;
+  static auto* const known = new absl::flat_hash_map<TensorMeta, TensorMetaPtr>;
+  static uint64_t last_serial = 0;
+  const auto it = known->find(meta);
+  if (it != known->end()) return it->second;
+  if (known->size() == kMost) known->clear();
+  auto shared = std::make_shared<TensorMeta>(meta);
+  shared->serial = ++last_serial;
+  known->emplace(meta, shared);
+  return shared;
+}
+
 const Inference& ShapeCache::Infer(const OpInfo& op, const std::vector<c10::IValue>& args) {
   Hash128 key;
   key.Mix(static_cast<uint64_t>(op.number));

@@ -31,7 +31,16 @@ struct TensorMeta {
     return a.defined == b.defined && a.dtype == b.dtype && a.offset == b.offset &&
            a.sizes == b.sizes && a.strides == b.strides;
   }
+  template <typename H>
+  friend H AbslHashValue(H h, const TensorMeta& m) {
+    return H::combine(std::move(h), m.defined, m.dtype, m.sizes, m.strides, m.offset);
+  }
 };
+using TensorMetaPtr = std::shared_ptr<const TensorMeta>;
+
+// The one that all who share equal metadata have, with a serial. Requires: the session's lock is
+// held.
+TensorMetaPtr Shared(const TensorMeta& meta);
 
 // Results flattened, in order; counts[i] tensors belong to result i.
 struct Inference {

@@ -2,7 +2,6 @@
 #include "csrc/trace/tape.h"
 
 #include <algorithm>
-#include <atomic>
 
 #include "absl/base/casts.h"
 
@@ -366,19 +365,6 @@ void Tape::AddEvent(Event::Kind kind, size_t index) {
       {kind, static_cast<int32_t>(index), record ? own_.records[index].num_results : 0});
   own_.keys.push_back({strict_, loose_});
   ++at_;
-}
-
-TensorMetaPtr Tape::Shared(const TensorMeta& meta) {
-  constexpr size_t kMost = 16;
-  for (const TensorMetaPtr& known : metas_) {
-    if (*known == meta) return known;
-  }
-  static std::atomic<uint64_t> next_serial{1};
-  auto shared = std::make_shared<TensorMeta>(meta);
-  shared->serial = next_serial++;
-  if (metas_.size() == kMost) metas_.pop_front();
-  metas_.push_back(shared);
-  return shared;
 }
 
 void Tape::AddCall(TracedCall call) {

@@ -16,7 +16,6 @@
 #include <c10/core/Scalar.h>
 
 #include <cstdint>
-#include <deque>
 #include <string>
 #include <vector>
 
@@ -111,8 +110,6 @@ class Tape {
   void AddScalar(const c10::Scalar& scalar) { scalars_.push_back(scalar); }
   // Notes a call that was recorded event by event.
   void AddCall(TracedCall call);
-  // Equal metadata, perhaps of an earlier call.
-  TensorMetaPtr Shared(const TensorMeta& meta);
 
   // --- recording ---
   // The number of a value here; an input if it is not one yet. `from`: the Buffer that it is read
@@ -163,8 +160,6 @@ class Tape {
   Recording own_;  // empty while following
   Hash128 strict_;
   Hash128 loose_;
-
-  std::deque<TensorMetaPtr> metas_;  // seen last
 
   RecordingPtr lead_;
   int32_t at_ = 0;  // events followed

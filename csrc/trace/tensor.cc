@@ -163,9 +163,8 @@ Fresh NewMemory(const TensorMeta& meta) {
     if (elements == 0) break;
     elements += (meta.sizes[d] - 1) * meta.strides[d];
   }
-  c10::Storage storage =
-      Buffer::NewStorage(elements * static_cast<int64_t>(type_meta.itemsize()),
-                         {meta.dtype, meta.sizes, meta.strides});
+  c10::Storage storage = Buffer::NewStorage(elements * static_cast<int64_t>(type_meta.itemsize()),
+                                            {meta.dtype, meta.sizes, meta.strides});
   auto* const buffer = static_cast<Buffer*>(storage.data_ptr().get_context());
   at::Tensor tensor = at::detail::make_tensor_base<c10::TensorImpl>(
       std::move(storage), c10::DispatchKeySet(c10::DispatchKey::PrivateUse1), type_meta);

@@ -91,10 +91,11 @@ using UnboxedOps = OpList<
     ops::mm, ops::bmm, ops::addmm, ops::linear, ops::linear_backward, ops::sum_dim_IntList,
     ops::mean_dim, ops::embedding, ops::embedding_dense_backward, ops::index_select,
     ops::index_copy_, ops::native_layer_norm, ops::native_layer_norm_backward,
-    ops::_scaled_dot_product_fused_attention_overrideable_backward, ops::_softmax, ops::_softmax_backward_data,
+    ops::_scaled_dot_product_fused_attention_overrideable_backward, ops::_softmax,
+    ops::_softmax_backward_data,
     // views and copies
     ops::view, ops::_unsafe_view, ops::t, ops::transpose_int, ops::permute, ops::expand,
-    ops::detach, ops::select_int, ops::slice_Tensor, ops::unsqueeze, ops::squeeze_dim, ops::clone, ops::copy_,
-    ops::fill__Scalar, ops::zero_, ops::_to_copy>;
+    ops::detach, ops::select_int, ops::slice_Tensor, ops::unsqueeze, ops::squeeze_dim, ops::clone,
+    ops::copy_, ops::fill__Scalar, ops::zero_, ops::_to_copy>;
 
 }  // namespace spmd::trace

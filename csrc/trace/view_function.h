@@ -107,10 +107,9 @@ void NoteView(const at::Tensor& self, const at::Tensor& made, const Args&... arg
   if (of_self != nullptr) {
     const autograd::ViewInfo* const info =
         of_self->shared_view_info() ? &of_self->get_backward_view() : nullptr;
-    const auto* const function =
-        info != nullptr && info->has_view_fn()
-            ? dynamic_cast<const ViewFunction*>(&info->view_fn())
-            : nullptr;
+    const auto* const function = info != nullptr && info->has_view_fn()
+                                     ? dynamic_cast<const ViewFunction*>(&info->view_fn())
+                                     : nullptr;
     if (function == nullptr) {
       // A view that PyTorch made: it knows how to go on from there.
       autograd::as_view(self, made, /*is_bw_differentiable=*/true, /*is_fw_differentiable=*/true,
@@ -125,10 +124,11 @@ void NoteView(const at::Tensor& self, const at::Tensor& made, const Args&... arg
   }
   autograd::make_variable_differentiable_view(
       made,
-      autograd::ViewInfo(*root,
-                         std::make_unique<ViewFunction>(c10::make_intrusive<ViewStepOf<Op, Args...>>(
-                             std::move(before), args...)),
-                         NoInverse),
+      autograd::ViewInfo(
+          *root,
+          std::make_unique<ViewFunction>(
+              c10::make_intrusive<ViewStepOf<Op, Args...>>(std::move(before), args...)),
+          NoInverse),
       std::nullopt, /*shared_view_info=*/true, creation);
 }
 

@@ -99,7 +99,8 @@ class RecipeTable {
     RecipePtr recipe;
     uint64_t known_as = 0;  // a serial
   };
-  // Most views are made anew with every step, by calls that are gone over: for these no key is made.
+  // Most views are made anew with every step, by calls that are gone over: for these no key is
+  // made.
   struct Noted {
     uint64_t serial;
     TensorMetaPtr meta;

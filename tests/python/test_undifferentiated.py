@@ -170,7 +170,7 @@ TWO: dict[str, Any] = {
     "mul itself": lambda x, y: x * x,
     "chain": lambda x, y: (x * y + x) / y,
     "a view": lambda x, y: x[1] * y[:],
-    "a written view": lambda x, y: ((x * 2)[1].mul_(3) * y),
+    "a written view": lambda x, y: (x * 2)[1].mul_(3) * y,
     "a number": lambda x, y: (x + 1) * 2 - y,
     "number first": lambda x, y: 1 - (2 / x) * y,
     "zero dimensions": lambda x, y: x.sum() * y.sum(),
@@ -215,9 +215,7 @@ def test_nodes_are_pytorchs(op: str, grads: str) -> None:
             gradients: list[Any] = []
             if end.requires_grad:
                 inputs = [t for t in (x, y) if t.requires_grad]
-                first = torch.autograd.grad(
-                    end.sum(), inputs, create_graph=True, allow_unused=True
-                )
+                first = torch.autograd.grad(end.sum(), inputs, create_graph=True, allow_unused=True)
                 gradients = [None if g is None else g.tolist() for g in first]
                 squares = [g.square().sum() for g in first if g is not None and g.requires_grad]
                 if squares:
