@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compiling a training step of a GPT as deep as GPT-2: lowering, propagation, partition, loading."""
+"""Compiling a step of a GPT as deep as GPT-2: lowering, propagation, partition, loading."""
 
 from __future__ import annotations
 

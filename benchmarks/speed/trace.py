@@ -64,11 +64,12 @@ def gpt2(fused: bool) -> tuple[Callable[[], float], None]:
 
 def rows() -> list[Row]:
     add = partial(traced, additions, other=8)
+    steps = partial(Row, budget=3.0, warm=20)
     return [
         Row("add, no grad", 0.60, partial(add, grad=False, with_cut=False), "µs"),
         Row("add, grad", 0.60, partial(add, grad=True, with_cut=False), "µs"),
         Row("add, no grad, with its cut", None, partial(add, grad=False, with_cut=True), "µs"),
         Row("views and writes", 0.70, partial(traced, views, False, 4, False), "µs"),
-        Row("GPT-2 step, 12 layers", 3.0, partial(gpt2, fused=False)),
-        Row("GPT-2 step, 12 layers, fused AdamW", 3.0, partial(gpt2, fused=True)),
+        steps("GPT-2 step, 12 layers", prepare=partial(gpt2, fused=False)),
+        steps("GPT-2 step, 12 layers, fused AdamW", prepare=partial(gpt2, fused=True)),
     ]

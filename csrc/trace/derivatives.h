@@ -4,7 +4,7 @@
 // A node is the one that PyTorch's kernel would make, with its formula, its name and its hooks; the
 // members are those of torch/csrc/autograd/generated/Functions.h. What is kept follows the formulas
 // of tools/autograd/derivatives.yaml: an operand is kept where the gradient of one that needs a
-// gradient speaks of it. `tests/python/test_undifferentiated.py` compares every node with
+// gradient speaks of it. `tests/python/test_autograd.py` compares every node with
 // PyTorch's.
 #pragma once
 

@@ -83,11 +83,11 @@ bool Replays() {
 
 }  // namespace
 
-void KeepViewFormulas() {
+void PrepareAutograd() {
   c10::AutogradState& autograd = c10::AutogradState::get_tls_state();
-  if (autograd.get_grad_mode() && !autograd.get_view_replay_enabled()) {
-    autograd.set_view_replay_enabled(true);
-  }
+  if (!autograd.get_grad_mode() || autograd.get_view_replay_enabled()) return;
+  autograd.set_view_replay_enabled(true);
+  autograd.set_multithreading_enabled(false);
 }
 
 bool RunFromRecording(const OpInfo& op, const CallArguments& args, ResultsTo results) {
@@ -100,7 +100,7 @@ void RunKernel(const OpInfo& op, torch::jit::Stack* stack) {
   const size_t n = op.args.size();
   CallResults results;
   const auto args = absl::MakeConstSpan(&(*stack)[stack->size() - n], n);
-  if (op.is_view) KeepViewFormulas();
+  if (op.is_view) PrepareAutograd();
   if (RunFromRecording(op, {args}, {.list = &results})) {
     torch::jit::drop(*stack, n);
     for (c10::IValue& result : results) stack->push_back(std::move(result));
@@ -110,7 +110,7 @@ void RunKernel(const OpInfo& op, torch::jit::Stack* stack) {
 }
 
 void RunAndRecord(const OpInfo& op, torch::jit::Stack* stack) {
-  KeepViewFormulas();
+  PrepareAutograd();
   if (HasForeign(op, *stack)) {
     op.handle.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::Meta), stack);
     return;

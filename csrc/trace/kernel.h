@@ -18,9 +18,11 @@ namespace spmd::trace {
 // The entry: takes the lock, replays the call where it can (csrc/trace/replay.h), else hands
 // FakeTensors to Meta or chooses the way.
 void RunKernel(const OpInfo& op, torch::jit::Stack* stack);
-// In grad mode: views keep their own backward formulas instead of as_strided. For a view, before
-// PyTorch's kernel above notes how it was made.
-void KeepViewFormulas();
+// In grad mode, for the calling thread: views keep their own backward formulas instead of
+// as_strided (for a view, call it before PyTorch's kernel above notes how it was made), and
+// backward passes stay on the thread that asks for them, as the CPU's do: recording is no work for
+// another one. What a user sets afterwards is left.
+void PrepareAutograd();
 // Its two parts, for kernels that have no stack (csrc/trace/unboxed_kernels.h).
 bool RunFromRecording(const OpInfo& op, const CallArguments& args, ResultsTo results);
 void RunAndRecord(const OpInfo& op, torch::jit::Stack* stack);

@@ -26,7 +26,7 @@ class Kernel<Result(Args...)> final : public c10::OperatorKernel {
   explicit Kernel(const OpInfo* op) : op_(op) {}
 
   Result operator()(Args... args) {
-    if (op_->is_view) KeepViewFormulas();
+    if (op_->is_view) PrepareAutograd();
     Made<Result> made;
     if (!ReplayCall<Result>(*op_, made, args...)) {
       torch::jit::Stack stack;

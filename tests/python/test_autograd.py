@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Calls that nothing differentiates pass autograd by: a user cannot tell."""
+"""Recorded calls pass PyTorch's autograd kernels by: a user cannot tell, but for the time."""
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import pytest
@@ -452,7 +453,29 @@ def test_an_op_that_is_refused_leaves_no_node() -> None:
     assert x.grad.tolist() == [[2.0] * 3] * 2
 
 
-def test_detached_in_a_deep_chain() -> None:
+def test_backward_stays_on_the_thread_that_asks() -> None:
+    """As the CPU's does, unless the user wants PyTorch's thread for the device."""
+
+    def names(device: str) -> list[str]:
+        seen: list[str] = []
+        x, _ = x_and_y(device, "x")
+        end = (x * 2).sum()
+        end.register_hook(lambda g: seen.append(threading.current_thread().name))
+        end.backward()
+        return seen
+
+    on_both(names)
+    found: list[list[str]] = []
+    thread = threading.Thread(target=lambda: found.append(names("spmd")), name="mine")
+    thread.start()
+    thread.join()
+    assert found == [["mine"]]
+    with torch.autograd.set_multithreading_enabled(True):
+        assert names("spmd") != ["MainThread"]
+    assert names("spmd") == ["MainThread"]
+
+
+def test_a_deep_chain_is_taken_apart() -> None:
     x, _ = x_and_y("spmd", "x")
     end = x
     for _ in range(20_000):  # taken apart without recursion
