@@ -241,10 +241,16 @@ class Kernel<Op, effect, Result(Args...)> final : public c10::OperatorKernel {
     const auto node = NewNode<typename D::Node>(EdgesOf(args...));
     D::Save(*node, args...);
     Result result = Below(keys, args...);
+    const at::Tensor* made;  // what is differentiated
     if constexpr (kIsTensor<Result>) {
-      SetHistory(result, node);
+      made = &result;
     } else {
-      SetHistory(std::get<0>(result), node);
+      made = &std::get<0>(result);
+    }
+    SetHistory(*made, node);
+    if (!D::kComplex) {
+      constexpr size_t kNamespace = sizeof("aten::") - 1;
+      autograd::throw_error_for_complex_autograd(*made, Op::name + kNamespace);
     }
     if constexpr (requires { D::SaveResult(*node, result); }) D::SaveResult(*node, result);
     return result;

@@ -33,6 +33,8 @@ struct Derivative {
 template <typename NodeType>
 struct DerivativeWith {
   static constexpr bool kKnown = true;
+  // PyTorch has a formula for complex numbers, too.
+  static constexpr bool kComplex = true;
   using Node = NodeType;
 };
 
@@ -88,11 +90,15 @@ struct DerivativeOfResult : DerivativeOfNothing<Node> {
 template <>
 struct Derivative<ops::neg> : DerivativeOfNothing<nodes::NegBackward0> {};
 template <>
-struct Derivative<ops::silu> : DerivativeOfOperand<nodes::SiluBackward0> {};
+struct Derivative<ops::silu> : DerivativeOfOperand<nodes::SiluBackward0> {
+  static constexpr bool kComplex = false;
+};
 template <>
 struct Derivative<ops::exp> : DerivativeOfResult<nodes::ExpBackward0> {};
 template <>
-struct Derivative<ops::relu> : DerivativeOfResult<nodes::ReluBackward0> {};
+struct Derivative<ops::relu> : DerivativeOfResult<nodes::ReluBackward0> {
+  static constexpr bool kComplex = false;
+};
 template <>
 struct Derivative<ops::sigmoid> : DerivativeOfResult<nodes::SigmoidBackward0> {};
 template <>
@@ -100,6 +106,7 @@ struct Derivative<ops::tanh> : DerivativeOfResult<nodes::TanhBackward0> {};
 
 template <>
 struct Derivative<ops::linear> : DerivativeWith<nodes::LinearBackward0> {
+  static constexpr bool kComplex = false;
   static void Save(Node& node, const at::Tensor& input, const at::Tensor& weight,
                    const std::optional<at::Tensor>&) {
     node.input_ = Saved(input);
@@ -109,6 +116,7 @@ struct Derivative<ops::linear> : DerivativeWith<nodes::LinearBackward0> {
 
 template <>
 struct Derivative<ops::native_layer_norm> : DerivativeWith<nodes::NativeLayerNormBackward0> {
+  static constexpr bool kComplex = false;
   static void Save(Node& node, const at::Tensor& input, c10::SymIntArrayRef normalized_shape,
                    const std::optional<at::Tensor>& weight, const std::optional<at::Tensor>& bias,
                    double) {
@@ -189,6 +197,7 @@ struct Derivative<ops::slice_Tensor> : DerivativeOfSizes<nodes::SliceBackward0> 
 
 template <>
 struct Derivative<ops::gelu> : DerivativeWith<nodes::GeluBackward0> {
+  static constexpr bool kComplex = false;
   static void Save(Node& node, const at::Tensor& self, std::string_view approximate) {
     node.approximate = std::string(approximate);
     node.self_ = Saved(self);

@@ -107,7 +107,7 @@ void RunView(const OpInfo& op, torch::jit::Stack* stack) {
   const Args args = PeekArguments(op, stack);
   const at::Tensor self = args[0].toTensor();
   const Inference& inferred = state.shapes.Infer(op, args);
-  if (!inferred.ok) std::rethrow_exception(inferred.error);
+  if (!inferred.ok) state.shapes.Refuse(op, args);
   const std::vector<TensorMeta> metas = inferred.tensors;
   const RecipePtr parent = RecipeOf(BufferOf(self), self);
   const TensorType source = TypeOf(self);
@@ -141,7 +141,7 @@ void RunViewInPlace(const OpInfo& op, torch::jit::Stack* stack) {
   if (!name.overload_name.empty()) twin += "." + name.overload_name;
   const OpInfo& view_op = GetOp(twin);
   const Inference& inferred = state.shapes.Infer(view_op, args);
-  if (!inferred.ok) std::rethrow_exception(inferred.error);
+  if (!inferred.ok) state.shapes.Refuse(view_op, args);
   const TensorMeta meta = inferred.tensors[0];
   const RecipePtr parent = RecipeOf(BufferOf(self), self);
   const TensorType source = TypeOf(self);

@@ -143,18 +143,23 @@ bool FitsPivots(const OpInfo& op, const std::vector<c10::IValue>& args) {
   return pivots.size(-1) == std::min(matrix.size(-2), matrix.size(-1));
 }
 
+// The results of the call on Meta.
+torch::jit::Stack OnMeta(const OpInfo& op, const std::vector<c10::IValue>& args) {
+  const runtime::DispatchGuard guard;
+  const NoTorchFunction no_torch_function;
+  torch::jit::Stack stack = WithTensors(op, args, c10::kMeta, ToMeta);
+  op.handle.callBoxed(&stack);
+  return stack;
+}
+
 Inference Ask(const OpInfo& op, const std::vector<c10::IValue>& args) {
   Inference result;
   result.ok = OwnShapes(op, args, result);
   if (result.ok) return result;
   torch::jit::Stack stack;
   try {
-    const runtime::DispatchGuard guard;
-    const NoTorchFunction no_torch_function;
-    stack = WithTensors(op, args, c10::kMeta, ToMeta);
-    op.handle.callBoxed(&stack);
+    stack = OnMeta(op, args);
   } catch (const std::exception&) {
-    result.error = std::current_exception();
     return result;
   }
   for (const c10::IValue& value : stack) {
@@ -217,6 +222,12 @@ TensorMetaPtr Shared(const TensorMeta& meta) {
   shared->serial = ++last_serial;
   known->emplace(meta, shared);
   return shared;
+}
+
+void ShapeCache::Refuse(const OpInfo& op, const std::vector<c10::IValue>& args) {
+  OnMeta(op, args);
+  TORCH_CHECK_NOT_IMPLEMENTED(false, "torch_spmd: PyTorch cannot say what shape ", op.name,
+                              " has for these arguments");
 }
 
 const Inference& ShapeCache::Infer(const OpInfo& op, const std::vector<c10::IValue>& args) {

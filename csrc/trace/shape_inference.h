@@ -44,9 +44,8 @@ TensorMetaPtr Shared(const TensorMeta& meta);
 
 // Results flattened, in order; counts[i] tensors belong to result i.
 struct Inference {
-  bool ok = false;           // false: PyTorch cannot say without data, or refuses, or so does the
-                             // CPU's kernel
-  std::exception_ptr error;  // what it said then
+  // False: PyTorch cannot say without data, or refuses, or so does the CPU's kernel.
+  bool ok = false;
   std::vector<TensorMeta> tensors;
   std::vector<int> counts;
 };
@@ -55,6 +54,9 @@ class ShapeCache {
  public:
   // `args` follow the schema of `op`; tensors of any device stand in them. May take the GIL.
   const Inference& Infer(const OpInfo& op, const std::vector<c10::IValue>& args);
+  // Throws: what PyTorch says of a call that there is no answer for. It is asked anew, since an
+  // error of Python's can be thrown once.
+  [[noreturn]] static void Refuse(const OpInfo& op, const std::vector<c10::IValue>& args);
 
  private:
   absl::flat_hash_map<Hash128, std::unique_ptr<Inference>> cache_;

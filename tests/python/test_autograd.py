@@ -279,6 +279,39 @@ def test_nodes_of_views_are_pytorchs(op: str) -> None:
     assert [r[2:] for r in spmd] == [r[2:] for r in cpu]
 
 
+COMPLEX: dict[str, Any] = {
+    **{op: lambda x, op=op: TWO[op](x, x[0]) for op in TWO},
+    **VIEWS,
+    **{op: function(op) for op in ONE},
+}
+
+
+@pytest.mark.parametrize("op", COMPLEX)
+def test_nodes_of_complex_numbers_are_pytorchs(op: str) -> None:
+    def run(device: str) -> list[Any]:
+        results: list[Any] = []
+        for _ in range(3):
+            x = torch.full((2, 3), 1 + 2j, device=device, requires_grad=True)
+            try:
+                end = COMPLEX[op](x * 1)
+                torch.view_as_real(end.resolve_conj()).sum().backward()
+            except RuntimeError as error:
+                refused = "does not support automatic differentiation" in str(error)
+                results.append(str(error) if refused else "refused")
+                continue
+            assert x.grad is not None
+            results.append([end.grad_fn.name(), end.tolist(), x.grad.tolist()])
+        return results
+
+    cpu, spmd = (run(device) for device in DEVICES)
+    for theirs, mine in zip(cpu, spmd, strict=True):
+        if isinstance(theirs, str) and isinstance(mine, str):
+            assert mine == theirs
+        else:
+            torch.testing.assert_close(mine[1:], theirs[1:])
+            assert mine[0] == theirs[0]
+
+
 # Writes through views of views in grad mode: PyTorch makes the views again from their root.
 WRITES: dict[str, Any] = {
     "one step": lambda base, w: base.view(3, 2).mul_(w),
@@ -442,6 +475,13 @@ def test_an_integer_result_of_tensors_with_gradients_is_refused_alike() -> None:
         return str(error.value)[:30]
 
     on_both(run)
+
+
+def test_an_error_of_pythons_is_raised_again() -> None:
+    for _ in range(3):
+        transposed = torch.ones(4, 4, device="spmd").t()
+        with pytest.raises(RuntimeError, match="view size is not compatible"):
+            torch.ops.aten._unsafe_view(transposed, [-1])
 
 
 def test_an_op_that_is_refused_leaves_no_node() -> None:
