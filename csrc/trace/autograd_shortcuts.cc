@@ -113,6 +113,13 @@ void SetHistory(const at::Tensor& result, const NodePtr& node) {
       std::make_unique<AutogradMeta>(impl, /*requires_grad=*/false, autograd::Edge(node, number)));
 }
 
+// Of several results the first.
+const at::Tensor& Differentiable(const at::Tensor& result) { return result; }
+template <typename... Results>
+const at::Tensor& Differentiable(const std::tuple<Results...>& results) {
+  return std::get<0>(results);
+}
+
 // A view made without grad mode is never differentiated through, so nobody asks how it was made.
 class NoViewFunctions {
  public:
@@ -213,7 +220,7 @@ class Kernel<Op, effect, Result(Args...)> final : public c10::OperatorKernel {
   template <typename... Rest>
   at::Tensor MakeView(bool gradient, bool grad_mode, const at::Tensor& self, const Rest&... rest) {
     at::Tensor made;
-    if (self.is_inference() || (grad_mode && !(Derivative<Op>::kKnown)) ||
+    if (self.is_inference() || (grad_mode && !Derivative<Op>::kKnown) ||
         !ReplayCall<at::Tensor>(*op_, made, self, rest...)) {
       return at::Tensor();
     }
@@ -241,16 +248,11 @@ class Kernel<Op, effect, Result(Args...)> final : public c10::OperatorKernel {
     const auto node = NewNode<typename D::Node>(EdgesOf(args...));
     D::Save(*node, args...);
     Result result = Below(keys, args...);
-    const at::Tensor* made;  // what is differentiated
-    if constexpr (kIsTensor<Result>) {
-      made = &result;
-    } else {
-      made = &std::get<0>(result);
-    }
-    SetHistory(*made, node);
+    const at::Tensor& made = Differentiable(result);
+    SetHistory(made, node);
     if (!D::kComplex) {
       constexpr size_t kNamespace = sizeof("aten::") - 1;
-      autograd::throw_error_for_complex_autograd(*made, Op::name + kNamespace);
+      autograd::throw_error_for_complex_autograd(made, Op::name + kNamespace);
     }
     if constexpr (requires { D::SaveResult(*node, result); }) D::SaveResult(*node, result);
     return result;
