@@ -14,6 +14,7 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
+#include "csrc/trace/buffer.h"
 #include "csrc/trace/derivatives.h"
 #include "csrc/trace/unboxed_call.h"
 #include "csrc/trace/unboxed_ops.h"
@@ -163,8 +164,8 @@ class Kernel<Op, effect, Result(Args...)> final : public c10::OperatorKernel {
       if constexpr (std::is_same_v<Op, ops::detach>) {
         if (at::Tensor detached = Detach(keys, args...); detached.defined()) return detached;
       } else if constexpr (effect == Effect::kView) {
-        if (IsNextOfTracked(keys)) {
-          if (at::Tensor view = MakeView(gradient, grad_mode, args...); view.defined()) return view;
+        if (at::Tensor view = MakeView(keys, gradient, grad_mode, args...); view.defined()) {
+          return view;
         }
       } else if constexpr (Derivative<Op>::kKnown && effect == Effect::kFresh) {
         if (gradient) return WithNode(keys, args...);
@@ -218,27 +219,34 @@ class Kernel<Op, effect, Result(Args...)> final : public c10::OperatorKernel {
 
   // A view of the first argument as PyTorch's kernels make it, or none.
   template <typename... Rest>
-  at::Tensor MakeView(bool gradient, bool grad_mode, const at::Tensor& self, const Rest&... rest) {
-    at::Tensor made;
-    if (self.is_inference() || (grad_mode && !Derivative<Op>::kKnown) ||
-        !ReplayCall<at::Tensor>(*op_, made, self, rest...)) {
-      return at::Tensor();
-    }
-    if (!grad_mode) {
-      const auto creation = c10::InferenceMode::is_enabled()
-                                ? autograd::CreationMeta::INFERENCE_MODE
-                                : autograd::CreationMeta::NO_GRAD_MODE;
-      return autograd::as_view(self, made, /*is_bw_differentiable=*/true,
-                               /*is_fw_differentiable=*/true, nullptr, nullptr, creation);
-    }
+  at::Tensor MakeView(c10::DispatchKeySet keys, bool gradient, bool grad_mode,
+                      const at::Tensor& self, const Rest&... rest) {
+    if (!IsNextOfTracked(keys) || self.is_inference()) return at::Tensor();
     if constexpr (Derivative<Op>::kKnown) {
-      NoteView<Op>(self, made, rest...);
-      if (gradient) {
-        const auto node = NewNode<typename Derivative<Op>::Node>(EdgesOf(self));
-        Derivative<Op>::Save(*node, self, rest...);
-        autograd::set_history(made, node);
-      }
+      if (grad_mode) return MakeViewWithFunction(keys, gradient, self, rest...);
     }
+    at::Tensor made;
+    if (grad_mode || !ReplayCall<at::Tensor>(*op_, made, self, rest...)) return at::Tensor();
+    const auto creation = c10::InferenceMode::is_enabled() ? autograd::CreationMeta::INFERENCE_MODE
+                                                           : autograd::CreationMeta::NO_GRAD_MODE;
+    return autograd::as_view(self, made, /*is_bw_differentiable=*/true,
+                             /*is_fw_differentiable=*/true, nullptr, nullptr, creation);
+  }
+
+  // Recorded or gone over: PyTorch's kernels take the longer the more views came before.
+  template <typename... Rest>
+  at::Tensor MakeViewWithFunction(c10::DispatchKeySet keys, bool gradient, const at::Tensor& self,
+                                  const Rest&... rest) {
+    using D = Derivative<Op>;
+    if (!Buffer::IsOurs(self) || !(Kept<Rest>::CanKeep(rest) && ...)) return at::Tensor();
+    decltype(NewNode<typename D::Node>({})) node;
+    if (gradient) {
+      node = NewNode<typename D::Node>(EdgesOf(self));
+      D::Save(*node, self, rest...);
+    }
+    const at::Tensor made = Below(keys, self, rest...);
+    NoteView<Op>(self, made, rest...);
+    if (gradient) autograd::set_history(made, node);
     return made;
   }
 

@@ -90,6 +90,7 @@ class Buffer : public c10::intrusive_ptr_target {
   MarkPtr mark;             // committed, or null
   LayoutPtr settled;        // in which programs leave it; null until one wrote it
   uint64_t bound_on = 0;    // the last tape that bound it to a value
+  uint64_t written_in = 0;  // the last call gone over that writes it (csrc/trace/replay.h)
   void* address() const { return address_; }
   // Forgets recipes and takes another form (set_, resize_, whole-storage copies).
   void Rebase(BaseForm form);

@@ -125,6 +125,15 @@ bool CallCapture::FinishOperand(size_t k) {
   return false;
 }
 
+void CallCapture::NoteShared() {
+  absl::flat_hash_map<const Buffer*, int32_t> first;
+  for (size_t k = 0; k < before_.size(); ++k) {
+    if (before_[k].buffer == nullptr) continue;
+    const auto [it, is_first] = first.try_emplace(before_[k].buffer, static_cast<int32_t>(k));
+    if (!is_first) call_.operands[k].shares_with = it->second;
+  }
+}
+
 // Every input that was first met and every annotation belongs to an operand.
 bool CallCapture::FinishEvents() {
   const Recording& recording = state_.tape->recording();
@@ -225,6 +234,7 @@ void CallCapture::Finish(const torch::jit::Stack& stack) {
   for (size_t k = 0; k < before_.size(); ++k) {
     if (!FinishOperand(k)) return;
   }
+  if (call_.binds) NoteShared();
   if (!FinishEvents() || !FinishArguments()) return;
   for (size_t i = stack_below_; i < stack.size(); ++i) {
     if (!FinishResult(stack[i])) return;

@@ -7,6 +7,7 @@
 #include <c10/core/ScalarType.h>
 
 #include <algorithm>
+#include <tuple>
 
 #include "csrc/trace/arguments.h"
 #include "csrc/trace/device.h"
@@ -78,6 +79,49 @@ void ResizeOut(Session::State& state, const at::Tensor& target, const TensorMeta
   ResizeTensor(state, target, sizes);
 }
 
+bool IsForeach(const OpInfo& op) {
+  return op.handle.operator_name().name.starts_with("aten::_foreach_");
+}
+
+// True when an op on lists writes, for one element, memory that it reads or writes for another: the
+// elements then come one after the other.
+bool ElementsMeet(const OpInfo& op, const std::vector<c10::IValue>& args) {
+  struct Extent {
+    const Buffer* buffer;
+    int64_t begin, end;  // bytes
+    size_t element;
+    bool written;
+  };
+  std::vector<Extent> extents;
+  for (size_t i = 0; i < args.size(); ++i) {
+    if (op.args[i].kind != ArgKind::kTensorList || !args[i].isList()) continue;
+    const bool written =
+        std::find(op.written.begin(), op.written.end(), static_cast<int>(i)) != op.written.end();
+    const auto items = args[i].toListRef();
+    for (size_t k = 0; k < items.size(); ++k) {
+      const at::Tensor t = items[k].isTensor() ? items[k].toTensor() : at::Tensor();
+      if (!Buffer::IsOurs(t) || t.numel() == 0) continue;
+      int64_t last = 0;
+      for (int64_t d = 0; d < t.dim(); ++d) last += (t.size(d) - 1) * t.stride(d);
+      const auto bytes = static_cast<int64_t>(t.itemsize());
+      extents.push_back({Buffer::Of(t.storage()), t.storage_offset() * bytes,
+                         (t.storage_offset() + last + 1) * bytes, k, written});
+    }
+  }
+  std::sort(extents.begin(), extents.end(), [](const Extent& a, const Extent& b) {
+    return std::tie(a.buffer, a.begin) < std::tie(b.buffer, b.begin);
+  });
+  for (size_t i = 0; i < extents.size(); ++i) {
+    const Extent& a = extents[i];
+    for (size_t j = i + 1; j < extents.size(); ++j) {
+      const Extent& b = extents[j];
+      if (b.buffer != a.buffer || b.begin >= a.end) break;
+      if (a.element != b.element && (a.written || b.written)) return true;
+    }
+  }
+  return false;
+}
+
 }  // namespace
 
 std::vector<c10::IValue> PopArguments(const OpInfo& op, torch::jit::Stack* stack) {
@@ -113,6 +157,12 @@ void RunGeneric(Session::State& state, const OpInfo& op, torch::jit::Stack* stac
   const std::vector<c10::IValue> args = PeekArguments(op, stack);
   if (!HasOurs(args) || IsFactoryWithOut(op)) {
     RunOnHost(state, op, stack);
+    return;
+  }
+  if (IsForeach(op) && !op.written.empty() && ElementsMeet(op, args)) {
+    const at::AutoDispatchBelowADInplaceOrView below;
+    op.handle.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CompositeExplicitAutograd),
+                              stack);
     return;
   }
   for (const int w : op.written) {

@@ -64,6 +64,8 @@ struct CallOperand {
   // The value that its Buffer is bound to afterwards, or kNoId for no change.
   TapeId becomes = kNoId;
   int32_t annotation = -1;  // of that value, by the Buffer's mark
+  // Of a call that binds: the first operand with the same Buffer, if that is another.
+  int32_t shares_with = -1;
 };
 
 // One argument of the schema.

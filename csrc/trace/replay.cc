@@ -52,7 +52,7 @@ class Attempt {
           args_.IsInts(i) ? AgreesInts(arg, *args_.ints[i]) : AgreesArgument(arg, args_.values[i]);
       if (!agrees) return GiveUp();
     }
-    return claimed_ == call_.num_inputs || GiveUp();
+    return (claimed_ == call_.num_inputs && (!call_.binds || SharesAlike())) || GiveUp();
   }
 
   void Run(ResultsTo results) {
@@ -74,6 +74,26 @@ class Attempt {
         tape_.AddScalars(args_.values[i]);
       }
     }
+  }
+
+  // What is written is the same operands' as it was, and nobody else's: two Buffers may hold one
+  // value before the call, and not after it.
+  bool SharesAlike() {
+    static uint64_t last_call = 0;
+    const uint64_t call = ++last_call;
+    const auto& operands = call_.operands;
+    for (size_t k = 0; k < buffers_.size(); ++k) {
+      const CallOperand& operand = operands[k];
+      if (operand.shares_with >= 0 && buffers_[k] != buffers_[operand.shares_with]) return false;
+      if (operand.shares_with >= 0 || operand.becomes == kNoId) continue;
+      if (buffers_[k]->written_in == call) return false;
+      buffers_[k]->written_in = call;
+    }
+    for (size_t k = 0; k < buffers_.size(); ++k) {
+      if (operands[k].shares_with >= 0 || operands[k].becomes != kNoId) continue;
+      if (buffers_[k] != nullptr && buffers_[k]->written_in == call) return false;
+    }
+    return true;
   }
 
   void BindOperands() {

@@ -57,6 +57,7 @@ class CallCapture {
   bool TakeArgument(const ArgInfo& info, const c10::IValue& arg);
   bool TakeOperand(const c10::IValue& arg);
   bool FinishOperand(size_t k);
+  void NoteShared();
   bool FinishEvents();
   bool FinishArguments();
   bool FinishResult(const c10::IValue& result);

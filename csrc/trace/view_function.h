@@ -34,23 +34,27 @@ class ViewStep : public c10::intrusive_ptr_target {
   Pointer before_;
 };
 
-// An argument as it is kept: lists by value.
+// An argument as it is kept: lists by value, of plain numbers.
 template <typename T>
 struct Kept {
   using Type = T;
+  static bool CanKeep(const T&) { return true; }
   static const T& Keep(const T& arg) { return arg; }
   static const T& Give(const Type& kept) { return kept; }
 };
 template <>
 struct Kept<at::IntArrayRef> {
   using Type = c10::SmallVector<int64_t, 5>;
+  static bool CanKeep(at::IntArrayRef) { return true; }
   static Type Keep(at::IntArrayRef ints) { return {ints.begin(), ints.end()}; }
   static at::IntArrayRef Give(const Type& kept) { return kept; }
 };
-// Requires: plain numbers.
 template <>
 struct Kept<c10::SymIntArrayRef> {
   using Type = c10::SmallVector<int64_t, 5>;
+  static bool CanKeep(c10::SymIntArrayRef ints) {
+    return c10::asIntArrayRefSlowOpt(ints).has_value();
+  }
   static Type Keep(c10::SymIntArrayRef ints) {
     return Kept<at::IntArrayRef>::Keep(C10_AS_INTARRAYREF_SLOW(ints));
   }

@@ -352,6 +352,22 @@ def on_both_nearly(run: Any) -> None:
     assert [r[4:] for r in spmd] == [r[4:] for r in cpu]
 
 
+def test_a_long_chain_of_views_is_written() -> None:
+    """In linear time: views of views share the steps before them."""
+    x = torch.ones(8, device="spmd", requires_grad=True)
+    for _ in range(2):
+        base = x * 1
+        view = base
+        for _ in range(10_000):
+            view = view.view(8)
+        view = view[2:]
+        view.mul_(3)
+        x.grad = None
+        base.sum().backward()
+        assert x.grad is not None
+        assert x.grad.tolist() == [1.0, 1.0, *[3.0] * 6]
+
+
 def test_a_view_of_one_of_several_is_not_written() -> None:
     def run(device: str) -> str:
         x, _ = x_and_y(device, "x")

@@ -272,3 +272,38 @@ def test_the_call_at_which_steps_part_is_replayed_too() -> None:
         spmd.sync()
         # All but the first, which finds the recording.
         assert _C.statistics()["replayed"] - before == (0, 0, 2, 2)[step]
+
+
+@pytest.mark.parametrize("order", [(0, 1), (1, 0), (0, 1, 0, 1, 1, 0)])
+def test_what_is_written_is_who_it_was(order: tuple[int, ...]) -> None:
+    """Two tensors may hold one value when the same op writes to one, or to both."""
+
+    def step(device: str, other_reads: int) -> list[list[float]]:
+        a = torch.full((4,), 0.5).to(device)
+        x = torch.arange(1.0, 5.0).to(device)
+        middle = a * 1
+        y = x.clone()
+        y.sub_(x if other_reads else y, alpha=2)
+        results = [x, y, middle]
+        if device == "spmd":
+            spmd.sync()
+        return [t.tolist() for t in results]
+
+    for other_reads in order:
+        assert step("spmd", other_reads) == step("cpu", other_reads)
+
+
+def test_lists_of_what_is_written_are_who_they_were() -> None:
+    def step(device: str, shared: bool) -> list[list[float]]:
+        x = torch.arange(1.0, 5.0).to(device)
+        y = x.clone()
+        start = x * 1
+        torch._foreach_mul_([x, x] if shared else [x, y], [2.0, 3.0])
+        torch._foreach_add_([x, y], [y, y] if shared else [x, y])
+        torch._foreach_add_([x[:2], y[1:3], x[1:]] if shared else [x[:2], y, x[2:]], 1.0)
+        if device == "spmd":
+            spmd.sync()
+        return [t.tolist() for t in (x, y, start)]
+
+    for shared in (False, True, False, False, True, True, False):
+        assert step("spmd", shared) == step("cpu", shared)
