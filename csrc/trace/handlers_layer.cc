@@ -6,6 +6,7 @@
 #include <ATen/ops/add.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/isclose.h>
+#include <ATen/ops/matmul.h>
 #include <ATen/ops/mul.h>
 #include <ATen/ops/rsub.h>
 #include <ATen/ops/sigmoid.h>
@@ -26,6 +27,16 @@ namespace {
 
 TensorMeta MetaLike(const at::Tensor& t) {
   return TensorMeta::Contiguous(t.scalar_type(), t.sizes());
+}
+
+// A weight that is a vector is met here in inference mode only, where nothing above is asked
+// (csrc/trace/autograd_kernels.cc).
+void Linear(const OpInfo& op, torch::jit::Stack* stack) {
+  const at::Tensor weight = PeekArguments(op, stack)[1].toTensor();
+  if (weight.dim() == 2) return RunGeneric(Session::Get().state(), op, stack);
+  const Args a = PopArguments(op, stack);
+  const at::Tensor product = at::matmul(a[0].toTensor(), weight.t());
+  stack->push_back(a[2].isNone() ? product : at::add(product, a[2].toTensor()));
 }
 
 void LinearBackward(const OpInfo& op, torch::jit::Stack* stack) {
@@ -218,6 +229,7 @@ constexpr HandlerRow kRows[] = {
     {"aten::_thnn_fused_lstm_cell", &LstmCell, kReplayable},
     {"aten::_thnn_fused_lstm_cell_backward_impl", &LstmCellBackward, kReplayable},
     {"aten::allclose", &AllClose},
+    {"aten::linear", &Linear, kReplayable},
     {"aten::linear_backward", &LinearBackward, kReplayable},
 };
 

@@ -538,3 +538,17 @@ def test_a_deep_chain_is_taken_apart() -> None:
         end = end + 1
     del end
     assert x.sum().item() > 0
+
+
+@pytest.mark.parametrize("mode", [torch.inference_mode, torch.no_grad, torch.enable_grad])
+def test_linear_with_a_vector(mode: Any) -> None:
+    def run(device: str) -> list[list[float]]:
+        x, w = torch.arange(6.0, device=device).view(2, 3), torch.arange(3.0, device=device)
+        with mode():
+            return [
+                torch.nn.functional.linear(x, w).tolist(),
+                torch.nn.functional.linear(x, x).tolist(),
+            ]
+
+    for _ in range(3):
+        on_both(run)
