@@ -24,14 +24,25 @@ class ViewStep : public c10::intrusive_ptr_target {
  public:
   using Pointer = c10::intrusive_ptr<const ViewStep>;
   explicit ViewStep(Pointer before) : before_(std::move(before)) {}
+  // Without recursion, as in FromRoot: views of views may be many.
+  ~ViewStep() override {
+    Pointer last = std::move(before_);
+    while (last != nullptr && last.use_count() == 1) last = std::move(last->before_);
+  }
   at::Tensor FromRoot(const at::Tensor& root) const {
-    return Take(before_ != nullptr ? before_->FromRoot(root) : root);
+    std::vector<const ViewStep*> steps;
+    for (const ViewStep* step = this; step != nullptr; step = step->before_.get()) {
+      steps.push_back(step);
+    }
+    at::Tensor view = root;
+    for (; !steps.empty(); steps.pop_back()) view = steps.back()->Take(view);
+    return view;
   }
 
  private:
   virtual at::Tensor Take(const at::Tensor& source) const = 0;
 
-  Pointer before_;
+  mutable Pointer before_;
 };
 
 // An argument as it is kept: lists by value, of plain numbers.
@@ -105,6 +116,10 @@ template <typename Op, typename... Args>
 void NoteView(const at::Tensor& self, const at::Tensor& made, const Args&... args) {
   namespace autograd = torch::autograd;
   const auto* const of_self = autograd::impl::get_view_autograd_meta(self);
+  const auto by_steps = [&](ViewStep::Pointer before) {
+    return std::make_unique<ViewFunction>(
+        c10::make_intrusive<ViewStepOf<Op, Args...>>(std::move(before), args...));
+  };
   const at::Tensor* root = &self;
   ViewStep::Pointer before;
   auto creation = autograd::CreationMeta::DEFAULT;
@@ -117,9 +132,7 @@ void NoteView(const at::Tensor& self, const at::Tensor& made, const Args&... arg
     if (function == nullptr) {
       // A view that PyTorch made: it knows how to go on from there.
       autograd::as_view(self, made, /*is_bw_differentiable=*/true, /*is_fw_differentiable=*/true,
-                        std::make_unique<ViewFunction>(
-                            c10::make_intrusive<ViewStepOf<Op, Args...>>(nullptr, args...)),
-                        NoInverse, creation);
+                        by_steps(nullptr), NoInverse, creation);
       return;
     }
     root = &info->base_;
@@ -127,13 +140,8 @@ void NoteView(const at::Tensor& self, const at::Tensor& made, const Args&... arg
     creation = of_self->get_creation_meta();
   }
   autograd::make_variable_differentiable_view(
-      made,
-      autograd::ViewInfo(
-          *root,
-          std::make_unique<ViewFunction>(
-              c10::make_intrusive<ViewStepOf<Op, Args...>>(std::move(before), args...)),
-          NoInverse),
-      std::nullopt, /*shared_view_info=*/true, creation);
+      made, autograd::ViewInfo(*root, by_steps(std::move(before)), NoInverse), std::nullopt,
+      /*shared_view_info=*/true, creation);
 }
 
 }  // namespace spmd::trace
