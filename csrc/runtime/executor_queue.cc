@@ -50,6 +50,12 @@ absl::StatusOr<TiledTensorPtr> PendingRun::Result(int output, bool take) {
   return take ? std::exchange(result, nullptr) : result;
 }
 
+std::vector<TiledTensorPtr> PendingRun::Results() const {
+  std::unique_lock<std::mutex> lock(mutex_);
+  over_.wait(lock, [this] { return done_; });
+  return results_;
+}
+
 void PendingRun::Amend(int output, TiledTensorPtr result) {
   const std::lock_guard<std::mutex> lock(mutex_);
   if (results_.size() <= static_cast<size_t>(output)) results_.resize(output + 1);

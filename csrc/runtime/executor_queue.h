@@ -36,6 +36,8 @@ class PendingRun {
   // can be the tiles' only owner. Errors: the run's, unless the result was amended;
   // FailedPrecondition when it was taken before.
   absl::StatusOr<TiledTensorPtr> Result(int output, bool take);
+  // Waits. All results; null where one was taken, or was not made.
+  std::vector<TiledTensorPtr> Results() const;
   // The failed run's result for output k after all: somebody made it another way.
   void Amend(int output, TiledTensorPtr result);
   // Waits. What a failed run did not take of its arguments; `value` is null where it did, and

@@ -5,7 +5,9 @@
 #include <ATen/ops/add.h>
 #include <ATen/ops/convolution.h>
 #include <ATen/ops/convolution_backward.h>
+#include <ATen/ops/detach_ops.h>
 #include <ATen/ops/matmul.h>
+#include <torch/csrc/autograd/variable.h>
 #include <torch/library.h>
 
 #include <array>
@@ -45,6 +47,20 @@ class LinearKernel final : public c10::OperatorKernel {
  private:
   c10::OperatorHandle op_;
   c10::KernelFunction whole_;
+};
+
+// The same values without their history. Every gradient of a parameter passes here, and PyTorch's
+// kernel passes the dispatcher twice more.
+class DetachKernel final : public c10::OperatorKernel {
+ public:
+  at::Tensor operator()(c10::DispatchKeySet keys, const at::Tensor& self) {
+    if (HasTangent(self) || self.is_inference() || !IsNextOfTracked(keys)) {
+      return at::_ops::detach::redispatch(
+          (keys & c10::after_autograd_keyset).add(c10::DispatchKey::AutogradOther), self);
+    }
+    return at::Tensor(self.unsafeGetTensorImpl()->shallow_copy_and_detach(
+        torch::autograd::impl::version_counter(self), /*allow_tensor_metadata_change=*/false));
+  }
 };
 
 // The gradient of convolution_backward, in the terms of a convolution and its gradients. PyTorch's
@@ -91,6 +107,11 @@ std::vector<c10::RegistrationHandleRAII> RegisterAutogradKernels() {
       c10::KernelFunction::makeFromUnboxedFunctor<false, LinearKernel>(
           std::make_unique<LinearKernel>(linear.handle, *AutogradShortcut(linear))),
       std::nullopt, nullptr, "torch_spmd"));
+  handles.push_back(
+      dispatcher.registerImpl(GetOp("aten::detach").handle.operator_name(), kAutogradKey,
+                              c10::KernelFunction::makeFromUnboxedFunctor<false, DetachKernel>(
+                                  std::make_unique<DetachKernel>()),
+                              std::nullopt, nullptr, "torch_spmd"));
   // Never destroyed: the dispatcher may outlive static objects of this library.
   auto* library =
       new torch::Library(torch::Library::IMPL, "aten", kAutogradKey, __FILE__, __LINE__);

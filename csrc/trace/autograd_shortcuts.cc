@@ -43,7 +43,18 @@ bool MayHaveTangent(const AutogradMeta& meta) {
   return base != nullptr && base->fw_grad_ != nullptr;
 }
 
+// The device's kernel is the next one below, but for PyTorch's of views and writes.
+bool IsNext(c10::DispatchKeySet keys) {
+  constexpr c10::DispatchKeySet kBetween =
+      c10::after_ADInplaceOrView_keyset - c10::DispatchKeySet(c10::DispatchKey::Dense);
+  return ((keys & kBetween).raw_repr() & ~c10::full_backend_mask) == 0;
+}
+
 }  // namespace
+
+bool IsNextOfTracked(c10::DispatchKeySet keys) {
+  return IsNext(keys) && keys.has(c10::DispatchKey::ADInplaceOrView);
+}
 
 bool HasTangent(const at::Tensor& t) {
   const AutogradMeta* const meta = MetaOf(t);
@@ -65,6 +76,8 @@ struct Differentiated {
       tangent = tangent || HasTangent(arg);
     } else if constexpr (kIsOptionalTensor<T>) {
       if (arg.has_value()) Look(*arg);
+    } else if constexpr (kIsTensors<T>) {
+      for (const at::Tensor& t : arg) Look(t);
     }
   }
 };
@@ -135,17 +148,8 @@ class NoViewFunctions {
   const bool before_;
 };
 
-// True when the device's kernel is the next one below, but for PyTorch's of views and writes.
-bool IsNext(c10::DispatchKeySet keys) {
-  constexpr c10::DispatchKeySet kBetween =
-      c10::after_ADInplaceOrView_keyset - c10::DispatchKeySet(c10::DispatchKey::Dense);
-  return ((keys & kBetween).raw_repr() & ~c10::full_backend_mask) == 0;
-}
-
-// The same of a call that PyTorch's kernel of views and writes is to see.
-bool IsNextOfTracked(c10::DispatchKeySet keys) {
-  return IsNext(keys) && keys.has(c10::DispatchKey::ADInplaceOrView);
-}
+void CountWrite(const at::Tensor& written) { autograd::increment_version(written); }
+void CountWrite(at::TensorList written) { CountWrites(written); }
 
 template <typename Op, Effect effect, typename Schema = typename Op::schema>
 class Kernel;
@@ -161,9 +165,7 @@ class Kernel<Op, effect, Result(Args...)> final : public c10::OperatorKernel {
     const bool grad_mode = c10::AutogradState::get_tls_state().get_grad_mode();
     const bool gradient = grad_mode && differentiated.gradient;
     if (!differentiated.tangent) {
-      if constexpr (std::is_same_v<Op, ops::detach>) {
-        if (at::Tensor detached = Detach(keys, args...); detached.defined()) return detached;
-      } else if constexpr (effect == Effect::kView) {
+      if constexpr (effect == Effect::kView) {
         if (at::Tensor view = MakeView(keys, gradient, grad_mode, args...); view.defined()) {
           return view;
         }
@@ -184,8 +186,8 @@ class Kernel<Op, effect, Result(Args...)> final : public c10::OperatorKernel {
       if constexpr (effect == Effect::kWrite) {
         Made<Result> made;
         if (IsNextOfTracked(keys) && ReplayCall<Result>(*op_, made, args...)) {
-          autograd::increment_version(FirstOf(args...));
-          return FirstOf(args...);
+          CountWrite(FirstOf(args...));
+          return Returned<Result>(made, args...);
         }
       }
       const at::AutoDispatchBelowAutograd below;
@@ -204,17 +206,6 @@ class Kernel<Op, effect, Result(Args...)> final : public c10::OperatorKernel {
     }
     const at::AutoDispatchBelowADInplaceOrView below;
     return Op::redispatch(keys & c10::after_ADInplaceOrView_keyset, std::forward<Args>(args)...);
-  }
-
-  // As PyTorch's kernel, or none.
-  at::Tensor Detach(c10::DispatchKeySet keys, const at::Tensor& self) {
-    at::Tensor made;
-    if (!IsNextOfTracked(keys) || self.is_inference() ||
-        !ReplayCall<at::Tensor>(*op_, made, self)) {
-      return at::Tensor();
-    }
-    return autograd::make_variable_non_differentiable_view(
-        self, made, /*allow_tensor_metadata_change=*/false, /*is_fresh_tensor=*/true);
   }
 
   // A view of the first argument as PyTorch's kernels make it, or none.
@@ -276,7 +267,7 @@ c10::KernelFunction Make(const OpInfo& op) {
     return c10::KernelFunction::makeFromUnboxedFunctor<false, K>(std::make_unique<K>(&op));
   };
   using Result = typename c10::guts::infer_function_traits_t<typename Op::schema>::return_type;
-  if constexpr (std::is_reference_v<Result>) {
+  if constexpr (kWritesFirst<Result>) {
     return of.template operator()<Effect::kWrite>();
   } else {
     if constexpr (kIsTensor<Result>) {

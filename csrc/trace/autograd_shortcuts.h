@@ -25,6 +25,10 @@ namespace spmd::trace {
 // For AutogradPrivateUse1. Nothing for an op that has none.
 std::optional<c10::KernelFunction> AutogradShortcut(const OpInfo& op);
 
+// True when the device's kernel is the next one below autograd's, but for PyTorch's kernel of views
+// and writes, which is to see the call.
+bool IsNextOfTracked(c10::DispatchKeySet keys);
+
 // What forward-mode differentiation has for a tensor.
 bool HasTangent(const at::Tensor& t);
 

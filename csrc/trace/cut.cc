@@ -387,9 +387,18 @@ void Collect(Session::State& state) {
       }
       state.unseen.Update(status);
     }
+    // Most are there, and taken without asking for each.
+    std::vector<runtime::TiledTensorPtr> tiles = it->run->Results();
     for (const auto& weak : it->results) {
       const ValuePtr value = weak.lock();
-      if (value != nullptr && value->run == it->run) Resolve(state, *value).IgnoreError();
+      if (value == nullptr || value->run != it->run) continue;
+      if (status.ok() && tiles[value->run_output] != nullptr) {
+        value->tiles = std::move(tiles[value->run_output]);
+        value->run = nullptr;
+        value->before = nullptr;
+      } else {
+        Resolve(state, *value).IgnoreError();
+      }
     }
     it = runs.erase(it);
   }

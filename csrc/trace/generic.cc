@@ -79,10 +79,6 @@ void ResizeOut(Session::State& state, const at::Tensor& target, const TensorMeta
   ResizeTensor(state, target, sizes);
 }
 
-bool IsForeach(const OpInfo& op) {
-  return op.handle.operator_name().name.starts_with("aten::_foreach_");
-}
-
 // True when an op on lists writes, for one element, memory that it reads or writes for another: the
 // elements then come one after the other.
 bool ElementsMeet(const OpInfo& op, const std::vector<c10::IValue>& args) {
@@ -159,7 +155,7 @@ void RunGeneric(Session::State& state, const OpInfo& op, torch::jit::Stack* stac
     RunOnHost(state, op, stack);
     return;
   }
-  if (IsForeach(op) && !op.written.empty() && ElementsMeet(op, args)) {
+  if (op.is_foreach && !op.written.empty() && ElementsMeet(op, args)) {
     const at::AutoDispatchBelowADInplaceOrView below;
     op.handle.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CompositeExplicitAutograd),
                               stack);

@@ -7,6 +7,7 @@
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/graph_task.h>
+#include <torch/csrc/autograd/variable.h>
 
 #include <optional>
 
@@ -101,12 +102,19 @@ void RunKernel(const OpInfo& op, torch::jit::Stack* stack) {
   CallResults results;
   const auto args = absl::MakeConstSpan(&(*stack)[stack->size() - n], n);
   if (op.is_view) PrepareAutograd();
+  std::vector<at::Tensor> written;
+  if (op.is_foreach && !op.written.empty()) written = args[op.written.front()].toTensorVector();
   if (RunFromRecording(op, {args}, {.list = &results})) {
     torch::jit::drop(*stack, n);
     for (c10::IValue& result : results) stack->push_back(std::move(result));
-    return;
+  } else {
+    RunAndRecord(op, stack);
   }
-  RunAndRecord(op, stack);
+  CountWrites(written);
+}
+
+void CountWrites(at::TensorList written) {
+  for (const at::Tensor& t : written) torch::autograd::impl::bump_version(t);
 }
 
 void RunAndRecord(const OpInfo& op, torch::jit::Stack* stack) {

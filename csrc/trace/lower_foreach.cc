@@ -6,6 +6,7 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "csrc/trace/lower.h"
+#include "csrc/trace/op_traits.h"
 #include "csrc/util/status.h"
 
 namespace spmd::trace {
@@ -96,12 +97,9 @@ constexpr bool RowsAreSorted() {
 }
 static_assert(RowsAreSorted());
 
-constexpr std::string_view kPrefix = "aten::_foreach_";
-
 const OpInfo* FindElementOp(const OpInfo& op) {
-  const std::string_view name(op.name);
-  if (name.substr(0, kPrefix.size()) != kPrefix) return nullptr;
-  const std::string_view key = name.substr(kPrefix.size());
+  if (!op.is_foreach) return nullptr;
+  const std::string_view key = std::string_view(op.name).substr(kForeachPrefix.size());
   const auto it =
       std::lower_bound(kRows.begin(), kRows.end(), key,
                        [](const Row& r, std::string_view k) { return r.foreach_op < k; });

@@ -150,6 +150,7 @@ OpInfo::OpInfo(c10::OperatorHandle h, int64_t n)
     if (!IsTensorType(r.type())) only_tensors_result = false;
   }
   const std::string& base = handle.operator_name().name;
+  is_foreach = IsForeach(base);
   must_run_on_host = (handle.hasTag(at::Tag::dynamic_output_shape) && !IsDynamicByMaskOnly(base)) ||
                      handle.hasTag(at::Tag::data_dependent_output) ||
                      handle.hasTag(at::Tag::nondeterministic_seeded) || IsHostOnly(base);

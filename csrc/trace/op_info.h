@@ -45,9 +45,10 @@ struct OpInfo {
   std::vector<int> written;       // argument numbers, in order
   std::vector<int> result_alias;  // per result: the written argument that it is, or -1
   std::vector<bool> result_is_list;
-  int fresh_results = 0;  // results that are no written argument
-  bool is_out = false;    // foo.out(…, *, Tensor(a!) out)
-  bool is_view = false;   // some result aliases an argument without a write
+  int fresh_results = 0;    // results that are no written argument
+  bool is_out = false;      // foo.out(…, *, Tensor(a!) out)
+  bool is_view = false;     // some result aliases an argument without a write
+  bool is_foreach = false;  // aten::_foreach_…: the same of each element of its lists
   bool only_tensors_result = true;
   bool elementwise = false;       // as its rule says
   bool must_run_on_host = false;  // result shapes depend on data, or draws random numbers

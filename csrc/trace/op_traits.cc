@@ -72,10 +72,11 @@ static_assert(IsSorted(kLeft));
 
 bool IsDroppedArgument(const std::string& name) { return Contains(kDropped, name); }
 
+bool IsForeach(const std::string& op) { return op.starts_with(kForeachPrefix); }
+
 bool IsRuntimeArgument(const std::string& op, const std::string& argument) {
-  constexpr std::string_view kForeach = "aten::_foreach_";
-  if (std::string_view(op).substr(0, kForeach.size()) == kForeach) {
-    const std::string_view element = std::string_view(op).substr(kForeach.size());
+  if (IsForeach(op)) {
+    const std::string_view element = std::string_view(op).substr(kForeachPrefix.size());
     return element != "pow" && element != "norm" &&
            (argument == "weight" || Contains(kRuntimeNames, argument));
   }

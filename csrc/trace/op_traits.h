@@ -3,6 +3,7 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 
 namespace spmd::trace {
 
@@ -12,6 +13,9 @@ bool IsDroppedArgument(const std::string& name);
 // Arguments of `op` (base name) whose value may change from step to step without another program.
 // The rules' own lists are added to these.
 bool IsRuntimeArgument(const std::string& op, const std::string& argument);
+// An op of each element of its lists.
+inline constexpr std::string_view kForeachPrefix = "aten::_foreach_";
+bool IsForeach(const std::string& op);
 // Ops that run on host copies whatever their shapes.
 bool IsHostOnly(const std::string& op);
 // foo_copy where foo is a view: the same function, where there are no strides.

@@ -77,9 +77,8 @@ bool IsRegistered(const c10::OperatorHandle& handle) {
   if (IsKeptWhole(base)) return true;
   if (handle.hasKernelForDispatchKey(kCompositeImplicit)) return false;
   // foreach ops that we cannot take apart: PyTorch's own loop does.
-  if (base.rfind("aten::_foreach_", 0) == 0) {
-    const OpInfo* twin = OpInfoFor(handle).functional();
-    return OpInfoFor(handle).is_out || (twin != nullptr && ElementOp(*twin) != nullptr);
+  if (const OpInfo& op = OpInfoFor(handle); op.is_foreach) {
+    return op.is_out || (op.functional() != nullptr && ElementOp(*op.functional()) != nullptr);
   }
   return true;
 }

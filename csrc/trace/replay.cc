@@ -48,9 +48,7 @@ class Attempt {
   bool Agrees() {
     for (size_t i = 0; i < call_.args.size(); ++i) {
       const CallArgument& arg = call_.args[i];
-      const bool agrees =
-          args_.IsInts(i) ? AgreesInts(arg, *args_.ints[i]) : AgreesArgument(arg, args_.values[i]);
-      if (!agrees) return GiveUp();
+      if (!Agrees(arg, i)) return GiveUp();
     }
     return (claimed_ == call_.num_inputs && (!call_.binds || SharesAlike())) || GiveUp();
   }
@@ -60,6 +58,7 @@ class Attempt {
     tape_.Skip(call_, claims_);
     if (call_.binds) BindOperands();
     if (results.tensor != nullptr) *results.tensor = MadeTensor(call_.results[0]);
+    if (results.tensors != nullptr) *results.tensors = MakeTensors(0, call_.results.size());
     if (results.list != nullptr) MakeResults(*results.list);
   }
 
@@ -109,21 +108,36 @@ class Attempt {
     return false;
   }
 
+  bool Agrees(const CallArgument& arg, size_t i) {
+    if (const at::IntArrayRef* ints = args_.ints(i)) return AgreesInts(arg, *ints);
+    if (const at::TensorList* tensors = args_.tensors(i)) return AgreesTensors(arg, *tensors);
+    return AgreesArgument(arg, args_.values[i]);
+  }
+
   // None that is passed at run time is given like this.
   static bool AgreesInts(const CallArgument& arg, at::IntArrayRef ints) {
     return arg.kind == CallArgument::Kind::kFixed && SameInts(arg.value, ints);
   }
 
+  bool AgreesTensors(const CallArgument& arg, at::TensorList tensors) {
+    if (arg.kind != CallArgument::Kind::kOperands ||
+        tensors.size() != static_cast<size_t>(arg.count)) {
+      return false;
+    }
+    return std::all_of(tensors.begin(), tensors.end(),
+                       [this](const at::Tensor& t) { return AgreesOperand(&t); });
+  }
+
   bool AgreesArgument(const CallArgument& arg, const c10::IValue& v) {
     switch (arg.kind) {
       case CallArgument::Kind::kOperand:
-        return AgreesOperand(v);
+        return AgreesOperand(v.isTensor() ? &v.toTensor() : nullptr);
       case CallArgument::Kind::kOperands: {
         if (!v.isList()) return false;
         const auto items = v.toListRef();
         if (items.size() != static_cast<size_t>(arg.count)) return false;
         for (const c10::IValue& item : items) {
-          if (!AgreesOperand(item)) return false;
+          if (!AgreesOperand(item.isTensor() ? &item.toTensor() : nullptr)) return false;
         }
         return true;
       }
@@ -144,15 +158,16 @@ class Attempt {
     return false;
   }
 
-  bool AgreesOperand(const c10::IValue& v) {
+  // Null for None.
+  bool AgreesOperand(const at::Tensor* given) {
     const CallOperand& operand = call_.operands[compared_];
     Buffer*& buffer = buffers_[compared_++];
     buffer = nullptr;
-    const bool defined = v.isTensor() && v.toTensor().defined();
+    const bool defined = given != nullptr && given->defined();
     if (operand.holds == CallOperand::Holds::kUndefined || !defined) {
       return operand.holds == CallOperand::Holds::kUndefined && !defined;
     }
-    const at::Tensor& tensor = v.toTensor();
+    const at::Tensor& tensor = *given;
     if (!tensor.has_storage()) return false;
     buffer = Buffer::Of(tensor.storage());
     return buffer != nullptr && SameMeta(*operand.meta, *tensor.unsafeGetTensorImpl()) &&
@@ -266,7 +281,9 @@ class Attempt {
         return args_.values[i].toTensor();
       if (arg.kind == CallArgument::Kind::kOperands && k < arg.first + arg.count &&
           k >= arg.first) {
-        return args_.values[i].toListRef()[k - arg.first].toTensor();
+        const at::TensorList* const tensors = args_.tensors(i);
+        return tensors != nullptr ? (*tensors)[k - arg.first]
+                                  : args_.values[i].toListRef()[k - arg.first].toTensor();
       }
     }
   }
@@ -278,12 +295,16 @@ class Attempt {
         results.push_back(Made(call_.results[next++]));
         continue;
       }
-      std::vector<at::Tensor> list;
-      for (int32_t k = 0; k < size; ++k) {
-        list.push_back(MadeTensor(call_.results[next++]));
-      }
-      results.emplace_back(std::move(list));
+      results.emplace_back(MakeTensors(next, size));
+      next += size;
     }
+  }
+
+  std::vector<at::Tensor> MakeTensors(size_t first, size_t count) {
+    std::vector<at::Tensor> tensors;
+    tensors.reserve(count);
+    for (size_t k = first; k < first + count; ++k) tensors.push_back(MadeTensor(call_.results[k]));
+    return tensors;
   }
 
   Tape& tape_;

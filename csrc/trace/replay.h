@@ -11,7 +11,7 @@
 
 #include <ATen/core/stack.h>
 
-#include <optional>
+#include <variant>
 #include <vector>
 
 #include "absl/container/inlined_vector.h"
@@ -21,18 +21,27 @@
 namespace spmd::trace {
 
 using CallResults = absl::InlinedVector<c10::IValue, 2>;
-// Where the results of a call go: into a list; the only one, a tensor, into a place for it;
-// nowhere, for an op that returns what it wrote.
+// Where the results of a call go: into a list; the only one, a tensor or a list of them, into a
+// place for it; nowhere, for an op that returns what it wrote.
 struct ResultsTo {
   CallResults* list = nullptr;
   at::Tensor* tensor = nullptr;
+  std::vector<at::Tensor>* tensors = nullptr;
 };
-// The arguments of a call as the schema orders them. A list of integers may stand in `ints` (of as
-// many, or of none) and be nothing among the values: as a value it is made element by element.
+// The arguments of a call as the schema orders them. A list of integers or tensors may stand in
+// `lists` (of as many, or of none) and be nothing among the values: as a value it is made element
+// by element.
+using BorrowedList = std::variant<std::monostate, at::IntArrayRef, at::TensorList>;
 struct CallArguments {
   absl::Span<const c10::IValue> values;
-  absl::Span<const std::optional<at::IntArrayRef>> ints = {};
-  bool IsInts(size_t i) const { return !ints.empty() && ints[i].has_value(); }
+  absl::Span<const BorrowedList> lists = {};
+  // Null where argument `i` is no such list.
+  const at::IntArrayRef* ints(size_t i) const {
+    return lists.empty() ? nullptr : std::get_if<at::IntArrayRef>(&lists[i]);
+  }
+  const at::TensorList* tensors(size_t i) const {
+    return lists.empty() ? nullptr : std::get_if<at::TensorList>(&lists[i]);
+  }
 };
 // True when the call was gone over.
 bool Replay(Session::State& state, const OpInfo& op, const CallArguments& args, ResultsTo results);

@@ -11,6 +11,7 @@
 #include <type_traits>
 #include <utility>
 #include <variant>
+#include <vector>
 
 #include "absl/types/span.h"
 #include "csrc/trace/kernel.h"
@@ -21,9 +22,13 @@ template <typename T>
 constexpr bool kIsTensor = std::is_same_v<std::decay_t<T>, at::Tensor>;
 template <typename T>
 constexpr bool kIsOptionalTensor = std::is_same_v<std::decay_t<T>, std::optional<at::Tensor>>;
+template <typename T>
+constexpr bool kIsTensors = std::is_same_v<std::decay_t<T>, at::TensorList>;
+template <typename T>
+constexpr bool kIsTensorVector = std::is_same_v<T, std::vector<at::Tensor>>;
 
-// The arguments of a call as values, tensors without being counted, lists of integers without being
-// made. They must outlive it.
+// The arguments of a call as values, tensors without being counted, lists of integers and tensors
+// without being made. They must outlive it.
 template <size_t n>
 class BorrowedArguments {
  public:
@@ -40,13 +45,13 @@ class BorrowedArguments {
   }
   BorrowedArguments(const BorrowedArguments&) = delete;
 
-  using Ints = at::IntArrayRef;
   CallArguments get() const {
     return {absl::MakeConstSpan(value(0), n),
-            has_ints_ ? absl::MakeConstSpan(ints_) : absl::Span<const std::optional<Ints>>()};
+            has_lists_ ? absl::MakeConstSpan(lists_) : absl::Span<const BorrowedList>()};
   }
 
  private:
+  using Ints = at::IntArrayRef;
   using Borrow = c10::MaybeOwnedTraits<at::Tensor>;
   template <typename T>
   static constexpr bool kIsInts =
@@ -71,36 +76,45 @@ class BorrowedArguments {
       if (arg.has_value()) return Set(i, *arg);
       new (value(i)) c10::IValue();
     } else if constexpr (kIsInts<T>) {
-      ints_[i] = PlainInts(arg);
-      has_ints_ = has_ints_ || ints_[i].has_value();
-      if (ints_[i].has_value()) {
-        new (value(i)) c10::IValue();
-      } else {
-        new (value(i)) c10::IValue(arg);
-      }
+      const std::optional<Ints> ints = PlainInts(arg);
+      if (ints.has_value()) return SetList(i, *ints);
+      new (value(i)) c10::IValue(arg);
+    } else if constexpr (kIsTensors<T>) {
+      SetList(i, arg);
     } else {
       new (value(i)) c10::IValue(arg);
     }
+  }
+  void SetList(size_t i, BorrowedList list) {
+    new (value(i)) c10::IValue();
+    lists_[i] = list;
+    has_lists_ = true;
   }
   c10::IValue* value(size_t i) const { return reinterpret_cast<c10::IValue*>(values_) + i; }
 
   alignas(c10::IValue) mutable std::byte values_[n * sizeof(c10::IValue)];
   std::array<bool, n> borrowed_{};
-  std::array<std::optional<Ints>, n> ints_;
-  bool has_ints_ = false;
+  std::array<BorrowedList, n> lists_;
+  bool has_lists_ = false;
 };
 
-// What a call makes: nothing where it returns what it wrote.
+// An op that writes its first argument: a tensor, which it returns, or a list.
 template <typename Result>
-using Made = std::conditional_t<std::is_reference_v<Result>, std::monostate, Result>;
+constexpr bool kWritesFirst = std::is_reference_v<Result> || std::is_void_v<Result>;
+
+// What a call makes: nothing where it writes.
+template <typename Result>
+using Made = std::conditional_t<kWritesFirst<Result>, std::monostate, Result>;
 
 // From as many values as `Result` has parts.
 template <typename Result>
 Made<Result> MadeOf(c10::IValue* values) {
-  if constexpr (std::is_reference_v<Result>) {
+  if constexpr (kWritesFirst<Result>) {
     return {};
   } else if constexpr (kIsTensor<Result>) {
     return std::move(values[0]).toTensor();
+  } else if constexpr (kIsTensorVector<Result>) {
+    return std::move(values[0]).toTensorVector();
   } else {
     return [values]<size_t... k>(std::index_sequence<k...>) {
       return Result(std::move(values[k]).to<std::tuple_element_t<k, Result>>()...);
@@ -112,10 +126,12 @@ Made<Result> MadeOf(c10::IValue* values) {
 template <typename Result, typename... Args>
 bool ReplayCall(const OpInfo& op, Made<Result>& made, const Args&... args) {
   const BorrowedArguments<sizeof...(Args)> borrowed(args...);
-  if constexpr (std::is_reference_v<Result>) {
+  if constexpr (kWritesFirst<Result>) {
     return RunFromRecording(op, borrowed.get(), {});
   } else if constexpr (kIsTensor<Result>) {
     return RunFromRecording(op, borrowed.get(), {.tensor = &made});
+  } else if constexpr (kIsTensorVector<Result>) {
+    return RunFromRecording(op, borrowed.get(), {.tensors = &made});
   } else {
     CallResults results;
     if (!RunFromRecording(op, borrowed.get(), {.list = &results})) return false;
@@ -124,7 +140,7 @@ bool ReplayCall(const OpInfo& op, Made<Result>& made, const Args&... args) {
   }
 }
 
-// What a kernel that returns a reference returns: the tensor that it wrote comes first.
+// What an op writes comes first.
 template <typename First, typename... Args>
 First&& FirstOf(First&& first, Args&&...) {
   return std::forward<First>(first);
@@ -135,7 +151,7 @@ template <typename Result, typename... Args>
 Result Returned(Made<Result>& made, Args&&... args) {
   if constexpr (std::is_reference_v<Result>) {
     return FirstOf(args...);
-  } else {
+  } else if constexpr (!std::is_void_v<Result>) {
     return std::move(made);
   }
 }

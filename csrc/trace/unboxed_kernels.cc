@@ -34,6 +34,7 @@ class Kernel<Result(Args...)> final : public c10::OperatorKernel {
       RunAndRecord(*op_, &stack);
       made = MadeOf<Result>(stack.data());
     }
+    if constexpr (std::is_void_v<Result>) CountWrites(FirstOf(args...));
     return Returned<Result>(made, args...);
   }
 

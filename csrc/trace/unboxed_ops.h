@@ -2,6 +2,15 @@
 // The ops that programs are full of: they get kernels without a stack.
 #pragma once
 
+#include <ATen/ops/_foreach_add_ops.h>
+#include <ATen/ops/_foreach_addcdiv_ops.h>
+#include <ATen/ops/_foreach_addcmul_ops.h>
+#include <ATen/ops/_foreach_div_ops.h>
+#include <ATen/ops/_foreach_lerp_ops.h>
+#include <ATen/ops/_foreach_mul_ops.h>
+#include <ATen/ops/_foreach_neg_ops.h>
+#include <ATen/ops/_foreach_norm_ops.h>
+#include <ATen/ops/_foreach_sqrt_ops.h>
 #include <ATen/ops/_scaled_dot_product_fused_attention_overrideable_backward_ops.h>
 #include <ATen/ops/_softmax_backward_data_ops.h>
 #include <ATen/ops/_softmax_ops.h>
@@ -15,7 +24,6 @@
 #include <ATen/ops/clone_ops.h>
 #include <ATen/ops/copy_ops.h>
 #include <ATen/ops/cos_ops.h>
-#include <ATen/ops/detach_ops.h>
 #include <ATen/ops/div_ops.h>
 #include <ATen/ops/embedding_dense_backward_ops.h>
 #include <ATen/ops/embedding_ops.h>
@@ -93,9 +101,14 @@ using UnboxedOps = OpList<
     ops::index_copy_, ops::native_layer_norm, ops::native_layer_norm_backward,
     ops::_scaled_dot_product_fused_attention_overrideable_backward, ops::_softmax,
     ops::_softmax_backward_data,
+    // optimizers, on lists
+    ops::_foreach_add__Scalar, ops::_foreach_add__List, ops::_foreach_mul__Scalar,
+    ops::_foreach_mul__Tensor, ops::_foreach_div__ScalarList, ops::_foreach_addcmul__Scalar,
+    ops::_foreach_addcdiv__Scalar, ops::_foreach_addcdiv__ScalarList, ops::_foreach_lerp__Scalar,
+    ops::_foreach_sqrt, ops::_foreach_neg, ops::_foreach_norm_Scalar,
     // views and copies
     ops::view, ops::_unsafe_view, ops::t, ops::transpose_int, ops::permute, ops::expand,
-    ops::detach, ops::select_int, ops::slice_Tensor, ops::unsqueeze, ops::squeeze_dim, ops::clone,
-    ops::copy_, ops::fill__Scalar, ops::zero_, ops::_to_copy>;
+    ops::select_int, ops::slice_Tensor, ops::unsqueeze, ops::squeeze_dim, ops::clone, ops::copy_,
+    ops::fill__Scalar, ops::zero_, ops::_to_copy>;
 
 }  // namespace spmd::trace

@@ -4,15 +4,23 @@
 from __future__ import annotations
 
 import threading
+from functools import partial
 from typing import Any
 
 import pytest
 import torch
 import torch.autograd.forward_ad as forward_ad
 from torch import Tensor
+from torch.testing._internal.common_methods_invocations import (
+    foreach_binary_op_db,
+    foreach_other_op_db,
+    foreach_pointwise_op_db,
+    foreach_unary_op_db,
+)
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_map_only
 
-import torch_spmd  # noqa: F401
+import torch_spmd
 
 DEVICES = ("cpu", "spmd")
 
@@ -33,6 +41,107 @@ def test_versions_count() -> None:
                 x.add_(x).relu_()
                 versions += [x._version, view._version, (x + x)._version]
         return versions
+
+    on_both(run)
+
+
+LIST_OPS = [
+    *(op for op in foreach_unary_op_db if op.inplace_variant is not None),
+    *(op for op in foreach_binary_op_db if op.inplace_variant is not None),
+    *(op for op in foreach_pointwise_op_db if op.inplace_variant is not None),
+    *(op for op in foreach_other_op_db if op.inplace_variant is not None),
+]
+
+
+def of_device(value: Any, device: str) -> Any:
+    move = partial(Tensor.to, device=device, copy=True)
+    return tree_map_only(Tensor, move, value)
+
+
+@pytest.mark.parametrize("op", LIST_OPS, ids=lambda op: op.name)
+def test_versions_of_lists_count(op: Any) -> None:
+    """Recorded, followed and replayed; by numbers, lists of numbers, lists of tensors, a tensor."""
+    samples = list(op.sample_inputs("cpu", torch.float32))[:6]
+
+    def run(device: str) -> list[Any]:
+        results: list[Any] = []
+        for _ in range(3):
+            for sample in samples:
+                tensors = of_device(sample.input, device)
+                known = {k: v for k, v in sample.kwargs.items() if k != "disable_fastpath"}
+                before = [t._version for t in tensors]
+                refused = False
+                with torch.no_grad():
+                    try:
+                        op.inplace_variant(tensors, *of_device(sample.args, device), **known)
+                    except RuntimeError:  # samples of comparisons and of bools
+                        refused = True
+                if refused:
+                    results.append("refused")
+                else:
+                    results.append([t._version - v for t, v in zip(tensors, before, strict=True)])
+            torch_spmd.sync()
+        return results
+
+    on_both(run)
+
+
+def test_an_operand_that_a_list_op_writes_is_noticed() -> None:
+    def run(device: str) -> list[str]:
+        errors = []
+        for _ in range(3):
+            x = torch.ones(4, device=device, requires_grad=True)
+            y = (x * x).sum()
+            with torch.no_grad():
+                torch._foreach_add_([x], 1.0)
+            with pytest.raises(RuntimeError, match="modified by an inplace operation") as error:
+                y.backward()
+            errors.append(str(error.value).split("[")[0])
+        return errors
+
+    on_both(run)
+
+
+def test_lists_with_gradients() -> None:
+    """Some elements are differentiated, and some are views, or one tensor twice."""
+
+    def run(device: str) -> list[Any]:
+        results = []
+        for _ in range(3):
+            x = torch.arange(1.0, 5.0, device=device, requires_grad=True)
+            free, base = torch.ones(4, device=device), x * 1
+            tensors = [x * 2, free, base[1:3], x + 1]
+            torch._foreach_mul_(tensors, 3.0)
+            torch._foreach_add_(tensors, [x, free, x[1:3], x], alpha=0.5)
+            halves = [torch.full_like(t, 0.5) for t in tensors]
+            torch._foreach_addcdiv_(tensors, torch._foreach_sqrt(halves), halves, 2.0)
+            norms = torch._foreach_norm(tensors)
+            loss = torch.stack(norms).sum() + base.sum()
+            loss.backward()
+            assert x.grad is not None
+            names = [t.grad_fn.name() if t.grad_fn else "" for t in tensors]
+            results += [x.grad.tolist(), names, [t._version for t in tensors], base.tolist()]
+            twice = [free, free]
+            torch._foreach_mul_(twice, 2.0)
+            results += [free.tolist(), free._version]
+            torch_spmd.sync()
+        return results
+
+    on_both(run)
+
+
+def test_lists_in_inference_mode() -> None:
+    def run(device: str) -> list[Any]:
+        results: list[Any] = []
+        for _ in range(3):
+            with torch.inference_mode():
+                tensors = [torch.ones(2, device=device), torch.ones(3, device=device)]
+                torch._foreach_mul_(tensors, 2.0)
+                results.append([t.tolist() for t in torch._foreach_neg(tensors)])
+            with pytest.raises(RuntimeError, match="inference tensor") as error:
+                torch._foreach_mul_(tensors, 2.0)
+            results.append(str(error.value))
+        return results
 
     on_both(run)
 
