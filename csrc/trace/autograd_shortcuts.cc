@@ -184,6 +184,7 @@ class Kernel<Op, effect, Result(Args...)> final : public c10::OperatorKernel {
       return Below(keys, args...);
     } else {
       if constexpr (effect == Effect::kWrite) {
+        if constexpr (std::is_void_v<Result>) CheckWritable(FirstOf(args...));
         Made<Result> made;
         if (IsNextOfTracked(keys) && ReplayCall<Result>(*op_, made, args...)) {
           CountWrite(FirstOf(args...));

@@ -234,7 +234,8 @@ void CallCapture::Finish(const torch::jit::Stack& stack) {
   for (size_t k = 0; k < before_.size(); ++k) {
     if (!FinishOperand(k)) return;
   }
-  if (call_.binds) NoteShared();
+  call_.writes = call_.binds || !op_.written.empty();
+  if (call_.writes) NoteShared();
   if (!FinishEvents() || !FinishArguments()) return;
   for (size_t i = stack_below_; i < stack.size(); ++i) {
     if (!FinishResult(stack[i])) return;

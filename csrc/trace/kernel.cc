@@ -4,6 +4,7 @@
 #include <ATen/SequenceNumber.h>
 #include <c10/core/AutogradState.h>
 #include <c10/core/GradMode.h>
+#include <c10/core/InferenceMode.h>
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/graph_task.h>
@@ -104,6 +105,7 @@ void RunKernel(const OpInfo& op, torch::jit::Stack* stack) {
   if (op.is_view) PrepareAutograd();
   std::vector<at::Tensor> written;
   if (op.is_foreach && !op.written.empty()) written = args[op.written.front()].toTensorVector();
+  CheckWritable(written);
   if (RunFromRecording(op, {args}, {.list = &results})) {
     torch::jit::drop(*stack, n);
     for (c10::IValue& result : results) stack->push_back(std::move(result));
@@ -111,6 +113,13 @@ void RunKernel(const OpInfo& op, torch::jit::Stack* stack) {
     RunAndRecord(op, stack);
   }
   CountWrites(written);
+}
+
+void CheckWritable(at::TensorList list) {
+  if (c10::InferenceMode::is_enabled()) return;
+  for (const at::Tensor& t : list) {
+    if (t.is_inference()) torch::autograd::impl::bump_version(t);  // says so
+  }
 }
 
 void CountWrites(at::TensorList written) {

@@ -26,8 +26,11 @@ void PrepareAutograd();
 // Its two parts, for kernels that have no stack (csrc/trace/unboxed_kernels.h).
 bool RunFromRecording(const OpInfo& op, const CallArguments& args, ResultsTo results);
 // A write is a new version of each tensor of a list. PyTorch's kernels count those of tensors, but
-// leave those of lists to the device. Throws: c10::Error for inference tensors out of that mode.
+// leave those of lists to the device.
 void CountWrites(at::TensorList written);
+// Before it. Throws: c10::Error for inference tensors out of inference mode, which have no
+// versions.
+void CheckWritable(at::TensorList list);
 void RunAndRecord(const OpInfo& op, torch::jit::Stack* stack);
 
 // Requires, for both: the lock is held; the arguments of `op` are on top of the stack.

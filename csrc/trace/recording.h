@@ -64,7 +64,7 @@ struct CallOperand {
   // The value that its Buffer is bound to afterwards, or kNoId for no change.
   TapeId becomes = kNoId;
   int32_t annotation = -1;  // of that value, by the Buffer's mark
-  // Of a call that binds: the first operand with the same Buffer, if that is another.
+  // Of a call that writes: the first operand with the same Buffer, if that is another.
   int32_t shares_with = -1;
 };
 
@@ -103,6 +103,7 @@ struct TracedCall {
   bool updates_first = false;
   bool has_scalars = false;  // arguments that are passed at run time
   bool binds = false;        // an operand's Buffer
+  bool writes = false;       // or could have: a copy of a tensor to itself binds nothing
   absl::InlinedVector<CallArgument, 3> args;
   absl::InlinedVector<CallOperand, 2> operands;
   absl::InlinedVector<CallResult, 1> results;  // flattened

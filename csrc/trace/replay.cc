@@ -50,7 +50,7 @@ class Attempt {
       const CallArgument& arg = call_.args[i];
       if (!Agrees(arg, i)) return GiveUp();
     }
-    return (claimed_ == call_.num_inputs && (!call_.binds || SharesAlike())) || GiveUp();
+    return (claimed_ == call_.num_inputs && (!call_.writes || SharesAlike())) || GiveUp();
   }
 
   void Run(ResultsTo results) {

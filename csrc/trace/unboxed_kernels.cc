@@ -27,6 +27,7 @@ class Kernel<Result(Args...)> final : public c10::OperatorKernel {
 
   Result operator()(Args... args) {
     if (op_->is_view) PrepareAutograd();
+    if constexpr (std::is_void_v<Result>) CheckWritable(FirstOf(args...));
     Made<Result> made;
     if (!ReplayCall<Result>(*op_, made, args...)) {
       torch::jit::Stack stack;

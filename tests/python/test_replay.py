@@ -307,3 +307,32 @@ def test_lists_of_what_is_written_are_who_they_were() -> None:
 
     for shared in (False, True, False, False, True, True, False):
         assert step("spmd", shared) == step("cpu", shared)
+
+
+SELF_COPIES: dict[str, Callable[[Tensor, Tensor], object]] = {
+    "tensors": lambda a, b: a.copy_(b),
+    "lists": lambda a, b: torch._foreach_copy_([a], [b]),
+    "views": lambda a, b: a.view(4).copy_(b.view(4)),
+    "parts": lambda a, b: a[1:].copy_(b[1:]),
+    "detached": lambda a, b: a.detach().copy_(b.detach()),
+}
+
+
+@pytest.mark.parametrize("copy", SELF_COPIES)
+@pytest.mark.parametrize("order", [(0, 1), (0, 0, 1, 0, 1), (1, 0, 0)])
+def test_a_copy_to_itself_is_not_what_comes_after(copy: str, order: tuple[int, ...]) -> None:
+    """A copy of a tensor to itself does nothing, and leaves nothing to compare."""
+
+    def run(device: str) -> list[list[float]]:
+        a, b, m = (torch.full((4,), v).to(device) for v in (1.0, 5.0, 2.0))
+        results = []
+        for other in order:
+            m.mul_(2.0)
+            SELF_COPIES[copy](a, b if other else a)
+            b.add_(1.0)
+            results += [a.clone(), b.clone()]
+            if device == "spmd":
+                spmd.sync()
+        return [t.tolist() for t in results]
+
+    assert run("spmd") == run("cpu")
