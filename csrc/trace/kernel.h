@@ -25,13 +25,13 @@ void RunKernel(const OpInfo& op, torch::jit::Stack* stack);
 void PrepareAutograd();
 // Its two parts, for kernels that have no stack (csrc/trace/unboxed_kernels.h).
 bool RunFromRecording(const OpInfo& op, const CallArguments& args, ResultsTo results);
-// A write is a new version of each tensor of a list. PyTorch's kernels count those of tensors, but
-// leave those of lists to the device.
-void CountWrites(at::TensorList written);
-// Before it. Throws: c10::Error for inference tensors out of inference mode, which have no
-// versions.
-void CheckWritable(at::TensorList list);
 void RunAndRecord(const OpInfo& op, torch::jit::Stack* stack);
+// Before an op writes the tensors of a list. Throws: c10::Error for inference tensors out of
+// inference mode, which have no versions.
+void CheckWritable(at::TensorList list);
+// After it: each has a new version. PyTorch's kernels count those of tensors, but leave those of
+// lists to the device.
+void CountWrites(at::TensorList written);
 
 // Requires, for both: the lock is held; the arguments of `op` are on top of the stack.
 void RunGeneric(Session::State& state, const OpInfo& op, torch::jit::Stack* stack);

@@ -56,6 +56,22 @@ def test_indices_of_max_pooling_of_a_cut_image(kernel, stride, padding):
     check(pool, (ties,), each_dim(ties))
 
 
+@pytest.mark.parametrize("stride", [1, 2])
+@pytest.mark.parametrize("dilation", [1, 2])
+@pytest.mark.parametrize("padding", [(0, 0), (1, 0), (0, 1), (1, 1)])
+def test_windows_that_see_no_number(padding, dilation, stride):
+    """They name the first element that they see, which is none of the border."""
+    image = values(1, 2, 10, 7)
+    image[:, 0] = -torch.inf
+    image[:, 1, 3:, :4] = -torch.inf
+
+    def pool(x):
+        out, indices = F.max_pool2d(x, 2, stride, padding, dilation, return_indices=True)
+        return out.clamp_min(-100.0), indices
+
+    check(pool, (image,), each_dim(image))
+
+
 @pytest.mark.parametrize("training", [True, False])
 def test_batch_norm_under_batch_channel_and_spatial_cuts(training):
     """DTensor: running means wrong where channels are cut."""

@@ -3,6 +3,7 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/max_pool2d_with_indices.h>
 #include <ATen/ops/max_pool3d_with_indices.h>
+#include <ATen/ops/where.h>
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
@@ -23,23 +24,38 @@ Sizes WithSpatial(const Tensor& x, IntArrayRef spatial) {
 }
 
 // Positions of a row-major plane of `from` sizes, as positions of one of `to` sizes whose index i
-// is index i + shift of the first. `inside` says which lie in it; the others are moved to its
-// border.
-Tensor Renumber(Tensor flat, IntArrayRef from, IntArrayRef to, IntArrayRef shift, Tensor* inside) {
+// is index i + shift of the first. `hold(index, d)` moves indices along dimension d into it.
+template <typename Hold>
+Tensor Renumber(Tensor flat, IntArrayRef from, IntArrayRef to, IntArrayRef shift, Hold hold) {
   Tensor result;
   int64_t stride = 1;
   for (int64_t d = static_cast<int64_t>(from.size()) - 1; d >= 0; --d) {
-    const Tensor index = flat.remainder(from[d]).sub_(shift[d]);
-    flat = flat.div(from[d], "floor");
-    const Tensor held = index.clamp(0, to[d] - 1);
-    if (inside != nullptr) {
-      const Tensor here = index.eq(held);
-      *inside = inside->defined() ? inside->logical_and(here) : here;
-    }
+    const Tensor index = (d > 0 ? flat.remainder(from[d]) : flat).sub(shift[d]);
+    if (d > 0) flat = flat.div(from[d], "floor");
+    const Tensor held = hold(index, d);
     result = result.defined() ? result.add(held, stride) : held;
     stride *= to[d];
   }
   return result;
+}
+
+// How far a window reaches.
+int64_t Reach(int64_t kernel, int64_t dilation) { return (kernel - 1) * dilation + 1; }
+
+// True when PyTorch's pooling of the whole plane has these windows.
+bool IsWholePlane(const Tensor& input, IntArrayRef output_size, IntArrayRef kernel_size,
+                  IntArrayRef stride, IntArrayRef padding, IntArrayRef dilation, IntArrayRef offset,
+                  IntArrayRef plane) {
+  const int64_t n = static_cast<int64_t>(plane.size());
+  for (int64_t d = 0; d < n; ++d) {
+    const int64_t reach = Reach(kernel_size[d], dilation[d]);
+    const int64_t room = plane[d] + 2 * padding[d] - reach;
+    if (input.size(input.dim() - n + d) != plane[d] || offset[d] != 0 || room < 0 ||
+        room / stride[d] + 1 != output_size[d] || padding[d] > reach / 2) {
+      return false;
+    }
+  }
+  return true;
 }
 
 }  // namespace
@@ -53,11 +69,18 @@ std::tuple<Tensor, Tensor> MaxPool(const Tensor& input, IntArrayRef output_size,
     const Sizes sizes = WithSpatial(input, output_size);
     return {at::empty(sizes, input.options()), at::empty(sizes, input.options().dtype(at::kLong))};
   }
+  const auto pool = [&](const Tensor& x, IntArrayRef border) {
+    return n == 2 ? at::max_pool2d_with_indices(x, kernel_size, stride, border, dilation)
+                  : at::max_pool3d_with_indices(x, kernel_size, stride, border, dilation);
+  };
+  if (IsWholePlane(input, output_size, kernel_size, stride, padding, dilation, offset, plane)) {
+    return pool(input, padding);
+  }
   // Exactly what the windows see: borders in front, then as far as the last window reaches.
   Sizes pad, shift(n), padded(n);
   for (int64_t d = n - 1; d >= 0; --d) {
     const int64_t size = input.size(input.dim() - n + d);
-    padded[d] = (output_size[d] - 1) * stride[d] + (kernel_size[d] - 1) * dilation[d] + 1;
+    padded[d] = (output_size[d] - 1) * stride[d] + Reach(kernel_size[d], dilation[d]);
     shift[d] = padding[d] - offset[d];
     pad.push_back(padding[d]);
     pad.push_back(padded[d] - padding[d] - size);
@@ -65,9 +88,14 @@ std::tuple<Tensor, Tensor> MaxPool(const Tensor& input, IntArrayRef output_size,
   const bool needed = std::any_of(pad.begin(), pad.end(), [](int64_t p) { return p != 0; });
   const Tensor x =
       needed ? at::constant_pad_nd(input, pad, -std::numeric_limits<double>::infinity()) : input;
-  auto [out, indices] = n == 2 ? at::max_pool2d_with_indices(x, kernel_size, stride, 0, dilation)
-                               : at::max_pool3d_with_indices(x, kernel_size, stride, 0, dilation);
-  return {out, Renumber(indices, padded, plane, shift, nullptr)};
+  auto [out, indices] = pool(x, 0);
+  // Where all that a window sees is -inf it names its first element, which is none of the border.
+  const auto hold = [&](const Tensor& index, int64_t d) {
+    if (shift[d] <= 0) return index;
+    const Tensor first = index.remainder(dilation[d]).clamp_max_(plane[d] - 1);
+    return at::where(index.lt(0), first, index);
+  };
+  return {out, Renumber(indices, padded, plane, shift, hold)};
 }
 
 Tensor MaxPoolDInput(const Tensor& grad, const Tensor& indices, IntArrayRef input_size,
@@ -76,13 +104,28 @@ Tensor MaxPoolDInput(const Tensor& grad, const Tensor& indices, IntArrayRef inpu
   const int64_t n = static_cast<int64_t>(plane.size());
   const Sizes sizes = WithSpatial(grad, input_size);
   if (grad.is_meta()) return at::empty(sizes, grad.options());
-  Tensor inside;
-  const Tensor to = Renumber(indices, plane, input_size, offset, &inside);
+  // The last dimensions, where they are whole, are rows that lie in the tile or do not.
+  Sizes from = plane.vec(), to = input_size.vec(), shift = offset.vec();
+  while (from.size() > 1 && from.back() == to.back() && shift.back() == 0) {
+    const int64_t row = from.back();
+    for (Sizes* sizes : {&from, &to, &shift}) {
+      sizes->pop_back();
+      sizes->back() *= row;
+    }
+  }
+  Tensor inside;  // undefined: all are
+  const auto hold = [&](const Tensor& index, int64_t d) {
+    if (from[d] == to[d] && shift[d] == 0) return index;
+    const Tensor held = index.clamp(0, to[d] - 1), here = index.eq(held);
+    inside = inside.defined() ? inside.logical_and(here) : here;
+    return held;
+  };
+  const Tensor position = Renumber(indices, from, to, shift, hold);
   const int64_t first = grad.dim() - n;
   Tensor result = at::zeros(sizes, grad.options());
   // Gradients of other tiles add zero.
-  const Tensor mine = grad.mul(inside);
-  result.flatten(first).scatter_add_(-1, to.flatten(first), mine.flatten(first));
+  const Tensor mine = inside.defined() ? grad.mul(inside) : grad;
+  result.flatten(first).scatter_add_(-1, position.flatten(first), mine.flatten(first));
   return result;
 }
 
