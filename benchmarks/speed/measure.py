@@ -50,24 +50,17 @@ class Result:
 UNITS = {"s": 1.0, "ms": 1e3, "µs": 1e6, "MiB": 1 / 2**20, "instr": 1.0}
 
 
-def cpu_seconds(step: Step, calls: int = 1) -> Callable[[], float]:
-    """CPU-seconds of all threads per unit of work, of which `step` does `calls`."""
+def cpu_seconds(
+    step: Step, calls: int = 1, clock: Callable[[], float] = time.process_time
+) -> Callable[[], float]:
+    """CPU-seconds per unit of work, of which `step` does `calls`: of all threads, or by another
+    clock (`time.thread_time`: what the caller leaves to other threads, such as running, is not in).
+    """
 
     def timed() -> float:
-        before = time.process_time()
+        before = clock()
         step()
-        return (time.process_time() - before) / calls
-
-    return timed
-
-
-def caller_seconds(step: Step) -> Callable[[], float]:
-    """CPU-seconds of the calling thread: what it leaves to others, such as running, is not in."""
-
-    def timed() -> float:
-        before = time.thread_time()
-        step()
-        return time.thread_time() - before
+        return (clock() - before) / calls
 
     return timed
 

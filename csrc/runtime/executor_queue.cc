@@ -21,9 +21,14 @@ bool PendingRun::done() const {
   return done_;
 }
 
-absl::Status PendingRun::Wait() const {
+std::unique_lock<std::mutex> PendingRun::WhenDone() const {
   std::unique_lock<std::mutex> lock(mutex_);
   over_.wait(lock, [this] { return done_; });
+  return lock;
+}
+
+absl::Status PendingRun::Wait() const {
+  const auto lock = WhenDone();
   return status_;
 }
 
@@ -33,14 +38,12 @@ bool PendingRun::WaitFor(std::chrono::milliseconds timeout) const {
 }
 
 PendingRunPtr PendingRun::cause() const {
-  std::unique_lock<std::mutex> lock(mutex_);
-  over_.wait(lock, [this] { return done_; });
+  const auto lock = WhenDone();
   return cause_;
 }
 
 absl::StatusOr<TiledTensorPtr> PendingRun::Result(int output, bool take) {
-  std::unique_lock<std::mutex> lock(mutex_);
-  over_.wait(lock, [this] { return done_; });
+  const auto lock = WhenDone();
   const bool amended = output < static_cast<int>(results_.size()) && results_[output] != nullptr;
   if (!status_.ok() && !amended) return status_;
   TiledTensorPtr& result = results_.at(output);
@@ -51,8 +54,7 @@ absl::StatusOr<TiledTensorPtr> PendingRun::Result(int output, bool take) {
 }
 
 std::vector<TiledTensorPtr> PendingRun::Results() const {
-  std::unique_lock<std::mutex> lock(mutex_);
-  over_.wait(lock, [this] { return done_; });
+  const auto lock = WhenDone();
   return results_;
 }
 
@@ -63,8 +65,7 @@ void PendingRun::Amend(int output, TiledTensorPtr result) {
 }
 
 std::vector<LoadedProgram::Argument> PendingRun::TakeBackArguments() {
-  std::unique_lock<std::mutex> lock(mutex_);
-  over_.wait(lock, [this] { return done_; });
+  const auto lock = WhenDone();
   return std::move(left_);
 }
 

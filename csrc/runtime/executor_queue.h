@@ -46,6 +46,8 @@ class PendingRun {
 
  private:
   friend class ExecutorQueue;
+  // Waits, and holds the lock.
+  std::unique_lock<std::mutex> WhenDone() const;
   void Finish(absl::Status status, std::shared_ptr<PendingRun> cause,
               std::vector<TiledTensorPtr> results, std::vector<LoadedProgram::Argument> left);
 

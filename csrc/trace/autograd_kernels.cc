@@ -51,17 +51,13 @@ class LinearKernel final : public c10::OperatorKernel {
 
 // The same values without their history. Every gradient of a parameter passes here, and PyTorch's
 // kernel passes the dispatcher twice more.
-class DetachKernel final : public c10::OperatorKernel {
- public:
-  at::Tensor operator()(c10::DispatchKeySet keys, const at::Tensor& self) {
-    if (HasTangent(self) || self.is_inference() || !IsNextOfTracked(keys)) {
-      return at::_ops::detach::redispatch(
-          (keys & c10::after_autograd_keyset).add(c10::DispatchKey::AutogradOther), self);
-    }
-    return at::Tensor(self.unsafeGetTensorImpl()->shallow_copy_and_detach(
-        torch::autograd::impl::version_counter(self), /*allow_tensor_metadata_change=*/false));
+at::Tensor Detach(c10::DispatchKeySet keys, const at::Tensor& self) {
+  if (HasTangent(self) || self.is_inference() || !IsNextOfTracked(keys)) {
+    return at::_ops::detach::redispatch(ToPyTorchsKernel(keys), self);
   }
-};
+  return at::Tensor(self.unsafeGetTensorImpl()->shallow_copy_and_detach(
+      torch::autograd::impl::version_counter(self), /*allow_tensor_metadata_change=*/false));
+}
 
 // The gradient of convolution_backward, in the terms of a convolution and its gradients. PyTorch's
 // own takes the gradient of the weight for a convolution whose kernel is an image, which nobody
@@ -107,14 +103,10 @@ std::vector<c10::RegistrationHandleRAII> RegisterAutogradKernels() {
       c10::KernelFunction::makeFromUnboxedFunctor<false, LinearKernel>(
           std::make_unique<LinearKernel>(linear.handle, *AutogradShortcut(linear))),
       std::nullopt, nullptr, "torch_spmd"));
-  handles.push_back(
-      dispatcher.registerImpl(GetOp("aten::detach").handle.operator_name(), kAutogradKey,
-                              c10::KernelFunction::makeFromUnboxedFunctor<false, DetachKernel>(
-                                  std::make_unique<DetachKernel>()),
-                              std::nullopt, nullptr, "torch_spmd"));
   // Never destroyed: the dispatcher may outlive static objects of this library.
   auto* library =
       new torch::Library(torch::Library::IMPL, "aten", kAutogradKey, __FILE__, __LINE__);
+  library->impl("detach", TORCH_FN(Detach));
   library->impl("_convolution_double_backward", TORCH_FN(ConvolutionDoubleBackward));
   return handles;
 }

@@ -56,6 +56,10 @@ bool IsNextOfTracked(c10::DispatchKeySet keys) {
   return IsNext(keys) && keys.has(c10::DispatchKey::ADInplaceOrView);
 }
 
+c10::DispatchKeySet ToPyTorchsKernel(c10::DispatchKeySet keys) {
+  return (keys & c10::after_autograd_keyset).add(c10::DispatchKey::AutogradOther);
+}
+
 bool HasTangent(const at::Tensor& t) {
   const AutogradMeta* const meta = MetaOf(t);
   return meta != nullptr && MayHaveTangent(*meta) && t._fw_grad(/*level=*/0).defined();
@@ -174,11 +178,7 @@ class Kernel<Op, effect, Result(Args...)> final : public c10::OperatorKernel {
       }
     }
     if (gradient || differentiated.tangent) {
-      // PyTorch's own kernel is that of every autograd key that has no other. `keys` may hold keys
-      // above ours, which have been here already.
-      return Op::redispatch(
-          (keys & c10::after_autograd_keyset).add(c10::DispatchKey::AutogradOther),
-          std::forward<Args>(args)...);
+      return Op::redispatch(ToPyTorchsKernel(keys), std::forward<Args>(args)...);
     }
     if constexpr (effect == Effect::kFresh) {
       return Below(keys, args...);

@@ -29,6 +29,10 @@ std::optional<c10::KernelFunction> AutogradShortcut(const OpInfo& op);
 // and writes, which is to see the call.
 bool IsNextOfTracked(c10::DispatchKeySet keys);
 
+// The keys that hand a call on to PyTorch's own autograd kernel, which is that of every autograd
+// key that has no other. `keys` may hold keys above ours, which have been here already.
+c10::DispatchKeySet ToPyTorchsKernel(c10::DispatchKeySet keys);
+
 // What forward-mode differentiation has for a tensor.
 bool HasTangent(const at::Tensor& t);
 

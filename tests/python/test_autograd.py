@@ -46,10 +46,15 @@ def test_versions_count() -> None:
 
 
 LIST_OPS = [
-    *(op for op in foreach_unary_op_db if op.inplace_variant is not None),
-    *(op for op in foreach_binary_op_db if op.inplace_variant is not None),
-    *(op for op in foreach_pointwise_op_db if op.inplace_variant is not None),
-    *(op for op in foreach_other_op_db if op.inplace_variant is not None),
+    op
+    for ops in (
+        foreach_unary_op_db,
+        foreach_binary_op_db,
+        foreach_pointwise_op_db,
+        foreach_other_op_db,
+    )
+    for op in ops
+    if op.inplace_variant is not None
 ]
 
 
@@ -70,16 +75,13 @@ def test_versions_of_lists_count(op: Any) -> None:
                 tensors = of_device(sample.input, device)
                 known = {k: v for k, v in sample.kwargs.items() if k != "disable_fastpath"}
                 before = [t._version for t in tensors]
-                refused = False
-                with torch.no_grad():
-                    try:
+                try:
+                    with torch.no_grad():
                         op.inplace_variant(tensors, *of_device(sample.args, device), **known)
-                    except RuntimeError:  # samples of comparisons and of bools
-                        refused = True
-                if refused:
+                except RuntimeError:  # samples of comparisons and of bools
                     results.append("refused")
-                else:
-                    results.append([t._version - v for t, v in zip(tensors, before, strict=True)])
+                    continue
+                results.append([t._version - v for t, v in zip(tensors, before, strict=True)])
             torch_spmd.sync()
         return results
 
