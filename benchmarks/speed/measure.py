@@ -47,7 +47,7 @@ class Result:
         return self.budget is not None and self.low > self.budget
 
 
-UNITS = {"s": 1.0, "ms": 1e3, "µs": 1e6, "MiB": 1 / 2**20, "instr": 1.0}
+UNITS = {"s": 1.0, "ms": 1e3, "µs": 1e6, "ns": 1e9, "MiB": 1 / 2**20, "instr": 1.0}
 
 
 def cpu_seconds(

@@ -6,6 +6,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -63,6 +64,17 @@ def gpt2(fused: bool) -> tuple[Callable[[], float], None]:
     return cpu_seconds(gpt2_step("spmd", fused), clock=time.thread_time), None
 
 
+def load() -> tuple[Callable[[], float], None]:
+    """One load from 4 MiB, which is more than a core has to itself. Recording a step goes over as
+    much: where others use the cache behind, as on a shared machine, it takes twice as long."""
+    from torch.utils.cpp_extension import load as compiled
+
+    source = Path(__file__).with_name("latency.cc")
+    module = compiled("torch_spmd_latency", [str(source)], extra_cflags=["-O2"])
+    chase = module.Chase(4 << 20)
+    return cpu_seconds(lambda: chase.run(1 << 18), calls=1 << 18, clock=time.thread_time), None
+
+
 def rows() -> list[Row]:
     add = partial(traced, additions, other=8)
     steps = partial(Row, budget=3.0, warm=20)
@@ -71,6 +83,7 @@ def rows() -> list[Row]:
         Row("add, grad", 0.60, partial(add, grad=True, with_cut=False), "µs"),
         Row("add, no grad, with its cut", None, partial(add, grad=False, with_cut=True), "µs"),
         Row("views and writes", 0.70, partial(traced, views, False, 4, False), "µs"),
+        Row("this machine: a load from 4 MiB", None, load, "ns"),
         steps("GPT-2 step, 12 layers", prepare=partial(gpt2, fused=False)),
         steps("GPT-2 step, 12 layers, fused AdamW", prepare=partial(gpt2, fused=True)),
     ]

@@ -50,76 +50,84 @@ absl::Status CheckLayout(const Grid& grid, const Sharding& sharding,
   return absl::OkStatus();
 }
 
-Layout::Layout(GridPtr grid, Sharding sharding, Dims dims)
-    : grid_(std::move(grid)), sharding_(std::move(sharding)), dims_(std::move(dims)) {
-  const absl::Status status = CheckLayout(*grid_, sharding_, dims_);
+Layout::Layout(GridPtr grid, Sharding sharding, Dims dims) {
+  const absl::Status status = CheckLayout(*grid, sharding, dims);
   SPMD_CHECK(status.ok(), status.ToString());
-  for (int d = 0; d < rank(); ++d) {
-    const DimSharding& dim = sharding_.dims[d];
-    shards_.push_back(grid_->size(dim.axes));
-    chunk_.push_back(dim.chunk != 0 ? dim.chunk : CeilDiv(dims_[d], shards_[d]));
-    used_axes_.insert(used_axes_.end(), dim.axes.begin(), dim.axes.end());
+  auto parts = std::make_shared<Parts>();
+  for (int d = 0; d < sharding.rank(); ++d) {
+    const DimSharding& dim = sharding.dims[d];
+    parts->shards.push_back(grid->size(dim.axes));
+    parts->chunk.push_back(dim.chunk != 0 ? dim.chunk : CeilDiv(dims[d], parts->shards[d]));
+    parts->used_axes.insert(parts->used_axes.end(), dim.axes.begin(), dim.axes.end());
   }
-  used_axes_.insert(used_axes_.end(), sharding_.unreduced.begin(), sharding_.unreduced.end());
-  num_tiles_ = grid_->size(used_axes_);
+  parts->used_axes.insert(parts->used_axes.end(), sharding.unreduced.begin(),
+                          sharding.unreduced.end());
+  parts->num_tiles = grid->size(parts->used_axes);
+  parts->grid = std::move(grid);
+  parts->sharding = std::move(sharding);
+  parts->dims = std::move(dims);
+  parts_ = std::move(parts);
 }
 
 Interval Layout::ShardInterval(int dim, int64_t shard) const {
-  const int64_t n = dims_[dim];
+  const int64_t n = dims()[dim];
   // A chunk may be so large that shard · chunk would overflow; past the end all shards are alike.
-  const int64_t begin = chunk_[dim] == 0 || shard > n / chunk_[dim] ? n : shard * chunk_[dim];
+  const int64_t begin = chunk(dim) == 0 || shard > n / chunk(dim) ? n : shard * chunk(dim);
   const int64_t rest = n - std::min(begin, n);
-  const int64_t size = shard == shards_[dim] - 1 ? rest : std::min(chunk_[dim], rest);
+  const int64_t size = shard == num_shards(dim) - 1 ? rest : std::min(chunk(dim), rest);
   return {std::min(begin, n), std::min(begin, n) + size};
 }
 
 bool Layout::IsEven() const {
   for (int d = 0; d < rank(); ++d) {
     // Sizes never grow from one shard to the next, but to the last one.
-    if (ShardInterval(d, 0).size() != ShardInterval(d, shards_[d] - 1).size()) return false;
+    if (ShardInterval(d, 0).size() != ShardInterval(d, num_shards(d) - 1).size()) return false;
   }
   return true;
 }
 
-int64_t Layout::TileAt(int64_t position) const { return grid_->Coordinate(position, used_axes_); }
+int64_t Layout::TileAt(int64_t position) const {
+  return grid()->Coordinate(position, parts_->used_axes);
+}
 
 int64_t Layout::FirstPositionOf(int64_t tile) const {
-  return grid_->WithCoordinate(0, used_axes_, tile);
+  return grid()->WithCoordinate(0, parts_->used_axes, tile);
 }
 
 Box Layout::BoxOfTile(int64_t tile) const {
-  tile /= grid_->size(sharding_.unreduced);
+  tile /= grid()->size(sharding().unreduced);
   Box box(rank());
   for (int d = rank() - 1; d >= 0; --d) {
-    box[d] = ShardInterval(d, tile % shards_[d]);
-    tile /= shards_[d];
+    box[d] = ShardInterval(d, tile % num_shards(d));
+    tile /= num_shards(d);
   }
   return box;
 }
 
-int64_t Layout::TermOfTile(int64_t tile) const { return tile % grid_->size(sharding_.unreduced); }
+int64_t Layout::TermOfTile(int64_t tile) const { return tile % grid()->size(sharding().unreduced); }
 
 int64_t Layout::MaxTileElements() const {
   int64_t n = 1;
   for (int d = 0; d < rank(); ++d) {
-    n *= std::max(ShardInterval(d, 0).size(), ShardInterval(d, shards_[d] - 1).size());
+    n *= std::max(ShardInterval(d, 0).size(), ShardInterval(d, num_shards(d) - 1).size());
   }
   return n;
 }
 
 std::string Layout::ToString() const {
-  const std::string text = sharding_.ToString(*grid_);
-  return absl::StrCat(DimsToString(dims_), text.empty() ? "" : " ", text);
+  const std::string text = sharding().ToString(*grid());
+  return absl::StrCat(DimsToString(dims()), text.empty() ? "" : " ", text);
 }
 
 bool operator==(const Layout& a, const Layout& b) {
-  if (a.dims_ != b.dims_ || a.chunk_ != b.chunk_) return false;
-  if (a.grid_ != b.grid_ && *a.grid_ != *b.grid_) return false;
+  if (a.parts_ == b.parts_) return true;
+  if (a.dims() != b.dims() || a.parts_->chunk != b.parts_->chunk) return false;
+  if (a.grid() != b.grid() && *a.grid() != *b.grid()) return false;
   for (int d = 0; d < a.rank(); ++d) {
-    if (a.sharding_.dims[d].axes != b.sharding_.dims[d].axes) return false;
+    if (a.sharding().dims[d].axes != b.sharding().dims[d].axes) return false;
   }
-  return a.sharding_.unreduced == b.sharding_.unreduced &&
-         a.sharding_.reduce_kind == b.sharding_.reduce_kind;
+  return a.sharding().unreduced == b.sharding().unreduced &&
+         a.sharding().reduce_kind == b.sharding().reduce_kind;
 }
 
 }  // namespace spmd

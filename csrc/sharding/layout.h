@@ -16,6 +16,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -33,24 +34,25 @@ namespace spmd {
 absl::Status CheckLayout(const Grid& grid, const Sharding& sharding,
                          absl::Span<const int64_t> dims);
 
+// Copies share what they hold: every result of every run has one.
 // Thread safety: immutable.
 class Layout {
  public:
   // Requires: CheckLayout(*grid, sharding, dims).
   Layout(GridPtr grid, Sharding sharding, Dims dims);
 
-  const GridPtr& grid() const { return grid_; }
-  const Sharding& sharding() const { return sharding_; }
-  const Dims& dims() const { return dims_; }
-  int rank() const { return sharding_.rank(); }
+  const GridPtr& grid() const { return parts_->grid; }
+  const Sharding& sharding() const { return parts_->sharding; }
+  const Dims& dims() const { return parts_->dims; }
+  int rank() const { return sharding().rank(); }
 
-  int64_t num_shards(int dim) const { return shards_[dim]; }
-  int64_t chunk(int dim) const { return chunk_[dim]; }
+  int64_t num_shards(int dim) const { return parts_->shards[dim]; }
+  int64_t chunk(int dim) const { return parts_->chunk[dim]; }
   Interval ShardInterval(int dim, int64_t shard) const;
   // True when every shard of every dimension has the same size.
   bool IsEven() const;
 
-  int64_t num_tiles() const { return num_tiles_; }
+  int64_t num_tiles() const { return parts_->num_tiles; }
   int64_t TileAt(int64_t position) const;       // the tile a device (by position) holds
   int64_t FirstPositionOf(int64_t tile) const;  // the first device that holds it
   Box BoxOfTile(int64_t tile) const;
@@ -67,13 +69,16 @@ class Layout {
   friend bool operator!=(const Layout& a, const Layout& b) { return !(a == b); }
 
  private:
-  GridPtr grid_;
-  Sharding sharding_;
-  Dims dims_;
-  absl::InlinedVector<int64_t, 5> shards_;
-  absl::InlinedVector<int64_t, 5> chunk_;
-  AxisList used_axes_;  // in tile-number order
-  int64_t num_tiles_ = 1;
+  struct Parts {
+    GridPtr grid;
+    Sharding sharding;
+    Dims dims;
+    absl::InlinedVector<int64_t, 5> shards;
+    absl::InlinedVector<int64_t, 5> chunk;
+    AxisList used_axes;  // in tile-number order
+    int64_t num_tiles = 1;
+  };
+  std::shared_ptr<const Parts> parts_;
 };
 
 }  // namespace spmd

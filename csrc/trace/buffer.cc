@@ -7,7 +7,9 @@
 #include <mutex>
 #include <new>
 
+#include "csrc/trace/bindings.h"
 #include "csrc/trace/device.h"
+#include "csrc/trace/session_state.h"
 
 namespace spmd::trace {
 
@@ -17,11 +19,13 @@ namespace {
 constexpr size_t kCellBytes = 64;
 constexpr size_t kCells = size_t{1} << 28;
 
-// Before each Buffer in its memory.
-struct alignas(16) Header {
-  size_t cell;
+// Before each Buffer in its memory, and in the same line of the cache as what is looked at with
+// every op.
+struct alignas(8) Header {
+  uint32_t cell;
   std::atomic<bool> alive;
 };
+static_assert(alignof(Buffer) <= sizeof(Header));
 Header* HeaderOf(void* memory) { return static_cast<Header*>(memory) - 1; }
 
 class AddressBook {
@@ -41,8 +45,8 @@ class AddressBook {
       free_.push_back(owners_.size());
       owners_.push_back(nullptr);
     }
-    auto* const header = static_cast<Header*>(::operator new(sizeof(Header) + bytes));
-    header->cell = free_.back();
+    auto* const header = static_cast<Header*>(::operator new(sizeof(Header) + bytes, kCacheLine));
+    header->cell = static_cast<uint32_t>(free_.back());
     free_.pop_back();
     owners_[header->cell] = header;
     new (&header->alive) std::atomic<bool>(false);
@@ -55,7 +59,7 @@ class AddressBook {
       owners_[header->cell] = nullptr;
       free_.push_back(header->cell);
     }
-    ::operator delete(header);
+    ::operator delete(header, kCacheLine);
   }
   void* AddressOf(const Header& header) const { return begin_ + header.cell * kCellBytes; }
   Buffer* Find(const void* address) {
@@ -86,7 +90,12 @@ Buffer::Buffer(Key, const BaseForm& form) : form(form) {
   address_ = Addresses().AddressOf(*header);
   header->alive.store(true, std::memory_order_relaxed);
 }
-Buffer::~Buffer() { HeaderOf(this)->alive.store(false, std::memory_order_relaxed); }
+Buffer::~Buffer() {
+  Bindings::Strike(*this);
+  HeaderOf(this)->alive.store(false, std::memory_order_relaxed);
+}
+
+void Buffer::MakeValue() { Hold(Session::Get().state().tape->value(number_)); }
 
 void* Buffer::operator new(size_t bytes) {
   void* const memory = BlockList<Buffer>::Take();
@@ -97,7 +106,7 @@ void Buffer::operator delete(void* memory) {
 }
 
 c10::DataPtr NewDataPtr(const BaseForm& form) {
-  Buffer* const buffer = c10::make_intrusive<Buffer>(Buffer::Key{}, form).release();
+  auto* const buffer = new Buffer(Buffer::Key{}, form);
   return c10::DataPtr(buffer->address_, buffer, &Buffer::Drop, TheDevice());
 }
 
@@ -107,7 +116,7 @@ c10::Storage Buffer::NewStorage(int64_t nbytes, const BaseForm& form) {
       /*resizable=*/true));
 }
 
-void Buffer::Drop(void* context) { c10::raw::intrusive_ptr::decref(static_cast<Buffer*>(context)); }
+void Buffer::Drop(void* context) { delete static_cast<Buffer*>(context); }
 
 Buffer* Buffer::AtAddressOf(const c10::Storage& storage) {
   const void* const address = storage.data_ptr().get();

@@ -2,8 +2,8 @@
 // Value: one functional value of the traced program. Buffer: what a Storage of the device holds.
 //
 // A Value never changes. A Buffer is a variable: writing rebinds it to another Value. A Buffer is
-// the context of its Storage's DataPtr, so that all state travels with the Storage: `.data =`,
-// ties, deepcopy, save and load keep it by themselves.
+// the context of its Storage's DataPtr, which owns it, so that all state travels with the Storage:
+// `.data =`, ties, deepcopy, save and load keep it by themselves.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -22,6 +22,7 @@
 #include "csrc/runtime/tiled_tensor.h"
 #include "csrc/sharding/spec.h"
 #include "csrc/trace/pool.h"
+#include "csrc/trace/record.h"
 #include "csrc/trace/view_recipe.h"
 
 namespace spmd::trace {
@@ -42,15 +43,17 @@ struct CompiledProgram;  // csrc/trace/session.h
 struct Value : c10::intrusive_ptr_target, Pooled<Value> {
   explicit Value(TensorType t) : type(std::move(t)) {}
 
-  TensorType type;
+  // In order of use, for caches: what is looked at when an op is called comes first.
+  // A failure after which the value is lost; reading it raises this.
+  absl::Status poison;
   // Number on tape `tape`, where it is known there.
   uint64_t tape = 0;
-  int32_t id = -1;
+  TapeId id = kNoId;
   bool pending = false;
   // Made by a program: its tiles, or the run that is to make them, and the layout in either case.
-  runtime::TiledTensorPtr tiles;
-  runtime::PendingRunPtr run;
   int run_output = -1;
+  runtime::PendingRunPtr run;
+  runtime::TiledTensorPtr tiles;
   LayoutPtr layout;
   // While `run` is to make it: what its Buffer held before, and keeps if the run fails.
   c10::intrusive_ptr<Value> before;
@@ -58,13 +61,13 @@ struct Value : c10::intrusive_ptr_target, Pooled<Value> {
   // The run that made it, for `explain`: its program and the number of the output.
   std::shared_ptr<CompiledProgram> origin;
   int origin_output = -1;
-  // A failure after which the value is lost; reading it raises this.
-  absl::Status poison;
+  TensorType type;
 };
 using ValuePtr = c10::intrusive_ptr<Value>;
 
-// Thread safety: guarded by the session's lock, except for the address.
-class Buffer : public c10::intrusive_ptr_target {
+// Thread safety: guarded by the session's lock, except for the address and its end, which comes on
+// any thread.
+class Buffer {
  public:
   // A new Storage of `nbytes` with a fresh Buffer as its context. The address is unique among live
   // Buffers, never null and never readable.
@@ -78,32 +81,64 @@ class Buffer : public c10::intrusive_ptr_target {
   }
   static bool IsOurs(const at::Tensor& tensor);
 
-  ~Buffer() override;
+  ~Buffer();
+  Buffer(const Buffer&) = delete;
 
-  // The value; null until it is written first (memory of torch.empty).
-  ValuePtr value;
+  // --- what it holds ---
+  // Nothing until it is written first (memory of torch.empty); then a value, or the number of a
+  // pending one on the session's tape: most are never asked for, and never made.
+  bool holds_nothing() const { return value_ == nullptr && number_ == kNoId; }
+  bool pending() const { return number_ != kNoId || (value_ != nullptr && value_->pending); }
+  // The value, made if there is a number only; null for nothing.
+  const ValuePtr& value() {
+    if (number_ != kNoId) MakeValue();
+    return value_;
+  }
+  // The number, kNoId where there is none; else the value.
+  TapeId number() const { return number_; }
+  Value* made() const { return value_.get(); }
+  // Rebinds it.
+  void Bind(ValuePtr v) {
+    Hold(std::move(v));
+    ++generation;
+  }
+  void Bind(TapeId number) {
+    value_ = nullptr;
+    number_ = number;
+    ++generation;
+  }
+  // Without that: memory that nobody has seen yet, or that takes another form.
+  void Hold(ValuePtr v) {
+    value_ = std::move(v);
+    number_ = kNoId;
+  }
+
+ private:
+  // What is looked at with every op stands together.
+  ValuePtr value_;
+  TapeId number_ = kNoId;
+
+ public:
+  uint32_t generation = 0;  // counts rebindings
+  MarkPtr mark;             // committed, or null
+  uint64_t written_in = 0;  // the last call gone over that writes it (csrc/trace/replay.h)
+  uint64_t bound_on = 0;    // the last tape that bound it to a value
   // What tensor the value stands for; the recipe of every other tensor starts from it.
   BaseForm form;
+  uint32_t bound_at = 0;  // where among the bindings of that tape
   // Recipes by (dtype, sizes, strides, offset, conj, neg), valid for `form`.
   RecipeTable recipes;
-  uint64_t generation = 0;  // counts rebindings
-  MarkPtr mark;             // committed, or null
-  LayoutPtr settled;        // in which programs leave it; null until one wrote it
-  uint64_t bound_on = 0;    // the last tape that bound it to a value
-  uint64_t written_in = 0;  // the last call gone over that writes it (csrc/trace/replay.h)
+  LayoutPtr settled;  // in which programs leave it; null until one wrote it
   void* address() const { return address_; }
   // Forgets recipes and takes another form (set_, resize_, whole-storage copies).
   void Rebase(BaseForm form);
-  void Bind(ValuePtr v) {
-    value = std::move(v);
-    ++generation;
-  }
 
  private:
   struct Key {};
   friend c10::DataPtr NewDataPtr(const BaseForm& form);
   static void Drop(void* context);
   static Buffer* AtAddressOf(const c10::Storage& storage);
+  void MakeValue();
 
  public:
   Buffer(Key, const BaseForm& form);
@@ -114,8 +149,6 @@ class Buffer : public c10::intrusive_ptr_target {
  private:
   void* address_ = nullptr;
 };
-using BufferPtr = c10::intrusive_ptr<Buffer>;
-
 // What an allocator gives: the address and context of a fresh Buffer.
 c10::DataPtr NewDataPtr(const BaseForm& form = {});
 

@@ -84,7 +84,7 @@ bool CallCapture::TakeOperand(const c10::IValue& arg) {
   before.tensor = arg.toTensor();
   if (!Buffer::IsOurs(before.tensor)) return false;
   before.buffer = BufferOf(before.tensor);
-  before.value = before.buffer->value;
+  before.value = before.buffer->value();
   before.generation = before.buffer->generation;
   operand.meta = Shared(TensorMeta::Of(before.tensor));
   return true;
@@ -111,7 +111,7 @@ bool CallCapture::FinishOperand(size_t k) {
     }
   }
   if (before.buffer->generation == before.generation) return true;
-  const ValuePtr& value = before.buffer->value;
+  const ValuePtr& value = before.buffer->value();
   if (value == nullptr || value->tape != tape.number()) return false;
   operand.becomes = value->id;
   call_.binds = true;
@@ -191,7 +191,7 @@ bool CallCapture::FinishTensor(const at::Tensor& tensor) {
   CallResult& result = call_.results.emplace_back();
   if (!tensor.defined()) return true;
   if (!Buffer::IsOurs(tensor)) return false;
-  const Buffer* buffer = BufferOf(tensor);
+  Buffer* buffer = BufferOf(tensor);
   result.meta = Shared(TensorMeta::Of(tensor));
   for (size_t k = 0; k < before_.size(); ++k) {
     if (before_[k].buffer != buffer) continue;
@@ -206,9 +206,10 @@ bool CallCapture::FinishTensor(const at::Tensor& tensor) {
       tensor.storage().use_count() != 1) {
     return false;
   }
-  if (buffer->value == nullptr) return true;
-  result.value = buffer->value->id;
-  return buffer->generation == 1 && buffer->value->tape == tape_;
+  const ValuePtr& value = buffer->value();
+  if (value == nullptr) return true;
+  result.value = value->id;
+  return buffer->generation == 1 && value->tape == tape_;
 }
 
 bool CallCapture::FinishResult(const c10::IValue& result) {

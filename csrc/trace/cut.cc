@@ -12,6 +12,7 @@
 #include "csrc/runtime/interrupt.h"
 #include "csrc/trace/compile.h"
 #include "csrc/trace/lower.h"
+#include "csrc/trace/prefetch.h"
 #include "csrc/trace/recover.h"
 #include "csrc/trace/session_state.h"
 #include "csrc/trace/verify_run.h"
@@ -23,43 +24,45 @@ namespace {
 
 struct Live {
   std::vector<OutputSpec> outputs;
-  std::vector<std::pair<BufferPtr, TapeId>> buffers;  // with what they held before
-  std::vector<absl::Status> lost;                     // by value; empty where none is
+  std::vector<absl::Status> lost;  // by value; empty where none is
   bool IsLost(TapeId id) const { return !lost.empty() && !lost[id].ok(); }
 };
 
 constexpr int kNoTask = -1;
 
-// Values that some Buffer still holds, in order of binding, each once. What ops of the autograd
-// task `ended` made are gradients that the next micro-step adds to.
+// visit(buffer, before) for the Buffers that hold a value of the tape.
+template <typename Visit>
+void ForEachBuffer(const Tape& tape, Visit&& visit) {
+  tape.bindings().ForEach([&](Buffer& buffer, TapeId before) {
+    const ValuePtr& value = buffer.value();
+    if (value != nullptr && value->tape == tape.number()) visit(buffer, before);
+  });
+}
+
+// Values that some Buffer still holds, in order of binding, each once; these are made here. What
+// ops of the autograd task `ended` made are gradients that the next micro-step adds to.
+// Requires: the tape is the session's.
 Live FindLive(const Tape& tape, int ended = kNoTask) {
   Live live;
   std::vector<int> output_of(tape.num_values(), -1);
   std::vector<bool> claimed(tape.num_values(), false);
-  live.buffers.reserve(tape.bindings().size());
-  for (const Binding& binding : tape.bindings()) {
-    BufferPtr buffer = binding.buffer.lock();
-    if (buffer == nullptr || buffer->value == nullptr || buffer->value->tape != tape.number()) {
-      continue;
+  ForEachBuffer(tape, [&](Buffer& buffer, TapeId before) {
+    if (!buffer.pending()) return;
+    const TapeId id = buffer.value()->id;
+    int& k = output_of[id];
+    if (k < 0) {
+      k = static_cast<int>(live.outputs.size());
+      const int record = tape.origin(id).record;
+      live.outputs.push_back(
+          {id, kNoId, ended != kNoTask && record >= 0 && tape.records()[record].task == ended});
     }
-    const TapeId id = buffer->value->id;
-    if (buffer->value->pending) {
-      int& k = output_of[id];
-      if (k < 0) {
-        k = static_cast<int>(live.outputs.size());
-        const int record = tape.origin(id).record;
-        live.outputs.push_back(
-            {id, kNoId, ended != kNoTask && record >= 0 && tape.records()[record].task == ended});
-      }
-      // The input whose place it takes: of the same type, claimed once.
-      if (live.outputs[k].becomes == kNoId && binding.before != kNoId &&
-          tape.type(binding.before) == buffer->value->type) {
-        if (!claimed[binding.before]) live.outputs[k].becomes = binding.before;
-        claimed[binding.before] = true;
-      }
+    // The input whose place it takes: of the same type, claimed once.
+    if (live.outputs[k].becomes == kNoId && before != kNoId &&
+        tape.type(before) == buffer.value()->type) {
+      if (!claimed[before]) live.outputs[k].becomes = before;
+      claimed[before] = true;
     }
-    live.buffers.emplace_back(std::move(buffer), binding.before);
-  }
+  });
   return live;
 }
 
@@ -246,26 +249,26 @@ void GiveUp(Buffer& buffer, TapeId before, const Tape& tape, const absl::Status&
   if (before != kNoId && IsThere(*tape.value(before))) {
     buffer.Bind(tape.value(before));
   } else {
-    buffer.value->poison = Lost(status);
-    buffer.value->pending = false;
+    buffer.value()->poison = Lost(status);
+    buffer.value()->pending = false;
   }
 }
 
 // For tapes that never ran.
-void Poison(const Live& live, const Tape& tape, const absl::Status& status) {
-  for (const auto& [buffer, before] : live.buffers) {
-    if (buffer->value->pending) GiveUp(*buffer, before, tape, status);
-  }
+void Poison(const Tape& tape, const absl::Status& status) {
+  ForEachBuffer(tape, [&](Buffer& buffer, TapeId before) {
+    if (buffer.pending()) GiveUp(buffer, before, tape, status);
+  });
 }
 
 // Gives up what depends on values that are lost, and takes it out of `live`.
 void GiveUpDependents(const Tape& tape, Live& live) {
   std::vector<absl::Status> lost = LostValues(tape);
   if (lost.empty()) return;
-  for (const auto& [buffer, before] : live.buffers) {
-    const absl::Status& status = lost[buffer->value->id];
-    if (buffer->value->pending && !status.ok()) GiveUp(*buffer, before, tape, status);
-  }
+  ForEachBuffer(tape, [&](Buffer& buffer, TapeId before) {
+    const absl::Status& status = lost[buffer.value()->id];
+    if (buffer.pending() && !status.ok()) GiveUp(buffer, before, tape, status);
+  });
   const auto is_lost = [&](TapeId id) { return !lost[id].ok(); };
   live.outputs.erase(std::remove_if(live.outputs.begin(), live.outputs.end(),
                                     [&](const OutputSpec& o) { return is_lost(o.value); }),
@@ -389,8 +392,12 @@ void Collect(Session::State& state) {
     }
     // Most are there, and taken without asking for each.
     std::vector<runtime::TiledTensorPtr> tiles = it->run->Results();
-    for (const auto& weak : it->results) {
-      const ValuePtr value = weak.lock();
+    constexpr size_t kAhead = 6;
+    for (size_t k = 0; k < it->results.size(); ++k) {
+      if (k + kAhead < it->results.size()) {
+        Prefetch(it->results[k + kAhead]._unsafe_get_target(), sizeof(Value));
+      }
+      const ValuePtr value = it->results[k].lock();
       if (value == nullptr || value->run != it->run) continue;
       if (status.ok() && tiles[value->run_output] != nullptr) {
         value->tiles = std::move(tiles[value->run_output]);
@@ -429,11 +436,10 @@ absl::Status Cut(Session::State& state, const std::string& why, int64_t ended_ta
   }
   if (state.closed) return absl::FailedPreconditionError("the interpreter is shutting down");
   Collect(state);
-  const std::unique_ptr<Tape> tape = std::move(state.tape);
-  state.tape = std::make_unique<Tape>();
-  const int ended = ended_task < 0 ? kNoTask : tape->TaskNumber(ended_task);
-  tape->EndFollowing();
-  Live live = FindLive(*tape, ended);
+  const int ended = ended_task < 0 ? kNoTask : state.tape->TaskNumber(ended_task);
+  state.tape->EndFollowing();
+  Live live = FindLive(*state.tape, ended);
+  const std::unique_ptr<Tape> tape = std::exchange(state.tape, std::make_unique<Tape>());
   GiveUpDependents(*tape, live);
   if (live.outputs.empty()) return absl::OkStatus();
 
@@ -443,11 +449,11 @@ absl::Status Cut(Session::State& state, const std::string& why, int64_t ended_ta
     cached = FindOrCompile(state, *tape, live, why);
     run = cached.ok() ? Enqueue(state, *tape, *cached) : cached.status();
   } catch (const std::exception& e) {  // a bug of ours, or no memory for an upload
-    Poison(live, *tape, absl::InternalError(e.what()));
+    Poison(*tape, absl::InternalError(e.what()));
     throw;
   }
   if (!run.ok()) {
-    Poison(live, *tape, run.status());
+    Poison(*tape, run.status());
     return run.status();
   }
   for (size_t k = 0; k < (*cached)->outputs.size(); ++k) {
@@ -459,15 +465,17 @@ absl::Status Cut(Session::State& state, const std::string& why, int64_t ended_ta
     value->origin = (*cached)->program;
     value->origin_output = static_cast<int>(k);
   }
-  for (const auto& [buffer, before] : live.buffers) {
-    if (before == kNoId || buffer->value->run != *run) continue;
-    if (tape->type(before) == buffer->value->type) buffer->value->before = tape->value(before);
-    const bool was_terms = buffer->settled != nullptr && buffer->settled->sharding().IsUnreduced();
-    if (buffer->settled == nullptr || was_terms ||
-        buffer->value->layout->sharding().IsUnreduced()) {
-      buffer->settled = buffer->value->layout;
+  ForEachBuffer(*tape, [&](Buffer& buffer, TapeId before) {
+    Value& value = *buffer.value();
+    if (before == kNoId || value.run != *run) return;
+    if (tape->type(before) == value.type) value.before = tape->value(before);
+    const bool was_terms = buffer.settled != nullptr && buffer.settled->sharding().IsUnreduced();
+    // An equal one, too: the same is found equal at once the next time.
+    if (buffer.settled == nullptr || was_terms || value.layout->sharding().IsUnreduced() ||
+        *buffer.settled == *value.layout) {
+      buffer.settled = value.layout;
     }
-  }
+  });
   ++state.statistics.runs;
   state.last_program = (*cached)->program;
   return absl::OkStatus();

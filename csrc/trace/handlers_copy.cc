@@ -84,14 +84,14 @@ bool CopyWholeBuffer(Session::State& state, const at::Tensor& dst, const at::Ten
            static_cast<size_t>(t.numel()) == t.storage().nbytes();
   };
   if (!whole(dst) || !whole(src) || dst.numel() != src.numel() || from->form.dtype == at::kByte ||
-      from->value == nullptr) {
+      from->holds_nothing()) {
     return false;
   }
-  to->value = nullptr;
+  to->Hold(nullptr);
   to->Rebase(from->form);
   to->mark = from->mark;
   state.looked_at_values = true;  // the mark comes over with the value: not to be replayed
-  BindBuffer(state, to, state.tape->Use(from->value, from));
+  BindBuffer(state, to, state.tape->Use(from->value(), from));
   return true;
 }
 

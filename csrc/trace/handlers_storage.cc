@@ -18,7 +18,7 @@ void MaybeRebase(Session::State& state, const at::Tensor& t) {
   const bool whole = static_cast<size_t>(t.numel()) * t.itemsize() == t.storage().nbytes();
   if (!whole) return;
   const bool only_bytes = buffer->form.dtype == at::kByte && buffer->form.sizes.size() == 1;
-  if (buffer->value == nullptr || (only_bytes && t.scalar_type() != at::kByte)) {
+  if (buffer->holds_nothing() || (only_bytes && t.scalar_type() != at::kByte)) {
     RebaseBytes(state, buffer, FormOf(t));
   }
 }
@@ -114,7 +114,7 @@ void ResizeStorage(Session::State& state, c10::StorageImpl* storage, int64_t nby
   const auto old_bytes = static_cast<int64_t>(storage->nbytes());
   if (old_bytes == nbytes) return;
   const auto item = static_cast<int64_t>(c10::elementSize(buffer->form.dtype));
-  const bool keep = buffer->value != nullptr && nbytes > 0 && old_bytes > 0 && nbytes % item == 0;
+  const bool keep = !buffer->holds_nothing() && nbytes > 0 && old_bytes > 0 && nbytes % item == 0;
   const at::ScalarType dtype = keep ? buffer->form.dtype : at::kByte;
   at::Tensor old;
   if (keep) {
@@ -125,7 +125,7 @@ void ResizeStorage(Session::State& state, c10::StorageImpl* storage, int64_t nby
     old = ReadHost(state, flat, "resize");
   }
   storage->set_nbytes(nbytes);
-  buffer->value = nullptr;
+  buffer->Hold(nullptr);
   buffer->mark.reset();
   buffer->settled.reset();
   const int64_t n = nbytes / (keep ? item : 1);

@@ -5,7 +5,11 @@
 #include <cstddef>
 #include <new>
 
+#include "csrc/trace/prefetch.h"
+
 namespace spmd::trace {
+
+inline constexpr std::align_val_t kCacheLine{kCacheLineBytes};
 
 // Up to `kMost` blocks of one size, a list through the blocks themselves. One per thread; what a
 // thread still has when it ends is lost, which is no more than that.
@@ -44,17 +48,17 @@ class BlockList {
   static inline thread_local List t_list;
 };
 
-// Base class of T that gives it such memory. T is final in all but name: derived classes need the
-// same size.
+// Base class of T that gives it such memory, aligned to a line of the cache. T is final in all but
+// name: derived classes need the same size.
 template <typename T>
 class Pooled {
  public:
   static void* operator new(size_t bytes) {
     void* const memory = BlockList<T>::Take();
-    return memory != nullptr ? memory : ::operator new(bytes);
+    return memory != nullptr ? memory : ::operator new(bytes, kCacheLine);
   }
   static void operator delete(void* memory) {
-    if (!BlockList<T>::Give(memory)) ::operator delete(memory);
+    if (!BlockList<T>::Give(memory)) ::operator delete(memory, kCacheLine);
   }
 };
 

@@ -14,6 +14,15 @@ std::vector<T> First(const std::vector<T>& all, size_t n) {
 
 }  // namespace
 
+void Recording::AlignCalls() {
+  auto block = std::make_shared<std::vector<TracedCall>>();
+  block->reserve(calls.size());
+  for (const auto& call : calls) block->push_back(*call);
+  for (size_t k = 0; k < calls.size(); ++k) {
+    calls[k] = std::shared_ptr<const TracedCall>(block, &(*block)[k]);
+  }
+}
+
 Recording Recording::Prefix(int32_t n) const {
   size_t counts[3] = {0, 0, 0};
   for (int32_t e = 0; e < n; ++e) ++counts[static_cast<int>(events[e].kind)];

@@ -123,6 +123,8 @@ struct Recording {
   std::vector<ViewRead> views;
   std::vector<std::shared_ptr<const TracedCall>> calls;
 
+  // Puts the calls one after another in memory: they are gone over in order.
+  void AlignCalls();
   // Its first `n` events.
   Recording Prefix(int32_t n) const;
   // The first call that begins at or after event `n`.

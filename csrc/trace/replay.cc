@@ -5,6 +5,7 @@
 
 #include "absl/container/fixed_array.h"
 #include "csrc/trace/kernel.h"
+#include "csrc/trace/prefetch.h"
 #include "csrc/trace/tensor.h"
 
 namespace spmd::trace {
@@ -97,7 +98,7 @@ class Attempt {
 
   void BindOperands() {
     for (size_t k = 0; k < buffers_.size(); ++k) {
-      if (call_.operands[k].becomes != kNoId) Bind(buffers_[k], call_.operands[k].becomes);
+      if (call_.operands[k].becomes != kNoId) tape_.Bind(*buffers_[k], call_.operands[k].becomes);
     }
   }
 
@@ -124,8 +125,17 @@ class Attempt {
         tensors.size() != static_cast<size_t>(arg.count)) {
       return false;
     }
-    return std::all_of(tensors.begin(), tensors.end(),
-                       [this](const at::Tensor& t) { return AgreesOperand(&t); });
+    for (size_t k = 0; k < tensors.size(); ++k) {
+      if (k + 2 * kAhead < tensors.size()) {
+        Prefetch(tensors[k + 2 * kAhead].unsafeGetTensorImpl(), sizeof(c10::TensorImpl));
+      }
+      if (k + kAhead < tensors.size()) {
+        const c10::Storage& next = tensors[k + kAhead].unsafeGetTensorImpl()->unsafe_storage();
+        Prefetch(next.unsafeGetStorageImpl(), sizeof(c10::StorageImpl));
+      }
+      if (!AgreesOperand(&tensors[k])) return false;
+    }
+    return true;
   }
 
   bool AgreesArgument(const CallArgument& arg, const c10::IValue& v) {
@@ -203,21 +213,23 @@ class Attempt {
   }
 
   bool AgreesValue(const CallOperand& operand, Buffer* buffer) {
-    Value* const value = buffer->value.get();
     switch (operand.holds) {
       case CallOperand::Holds::kNothing:
-        return value == nullptr;
+        return buffer->holds_nothing();
       case CallOperand::Holds::kUnread:
-        return value != nullptr;
+        return !buffer->holds_nothing();
       default:
         break;
     }
-    if (value == nullptr || !value->poison.ok()) return false;
-    if (value->tape == tape_.number()) {
-      return value->id == operand.value &&
-             (operand.view == kNoId || !tape_.Moved(operand.value, operand.view));
+    TapeId id = buffer->number();
+    if (id == kNoId) {
+      Value* const value = buffer->made();
+      if (value == nullptr || !value->poison.ok()) return false;
+      if (value->tape != tape_.number()) return Claim(operand, value, buffer);
+      id = value->id;
     }
-    return Claim(operand, value, buffer);
+    return id == operand.value &&
+           (operand.view == kNoId || !tape_.Moved(operand.value, operand.view));
   }
 
   // An input that is met here for the first time.
@@ -240,11 +252,6 @@ class Attempt {
     if (operand.becomes == kNoId) return true;
     if (operand.annotation < 0) return buffer.mark == nullptr;
     return SameMark(buffer.mark, lead_.annotations[operand.annotation].mark);
-  }
-
-  void Bind(Buffer* buffer, TapeId value) {
-    tape_.NoteBinding(buffer);
-    buffer->Bind(tape_.value(value));
   }
 
   c10::IValue Made(const CallResult& result) {
@@ -270,7 +277,7 @@ class Attempt {
     }
     Fresh fresh = NewMemory(*result.meta);
     fresh.buffer->form.known_as = result.meta->serial;
-    if (result.value != kNoId) Bind(fresh.buffer, result.value);
+    if (result.value != kNoId) tape_.Bind(*fresh.buffer, result.value);
     return std::move(fresh.tensor);
   }
 
@@ -306,6 +313,9 @@ class Attempt {
     for (size_t k = first; k < first + count; ++k) tensors.push_back(MadeTensor(call_.results[k]));
     return tensors;
   }
+
+  // How many tensors of a list are asked for in advance.
+  static constexpr size_t kAhead = 4;
 
   Tape& tape_;
   const Recording& lead_;
@@ -359,6 +369,8 @@ bool Replay(Session::State& state, const OpInfo& op, const CallArguments& args, 
     state.statistics.records += call.num_records;
     ++state.statistics.replayed;
     attempt.Run(results);
+    // By the time that the next op is called it is there.
+    if (next < calls.size()) Prefetch(calls[next].get(), sizeof(TracedCall));
     return true;
   }
   return false;

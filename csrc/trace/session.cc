@@ -30,13 +30,12 @@ absl::StatusOr<Lowered> LowerPending(Session::State& state) {
   PreferMeshesOf(state, tape);
   std::vector<OutputSpec> outputs;
   std::vector<bool> seen(tape.num_values(), false);
-  for (const Binding& binding : tape.bindings()) {
-    const BufferPtr buffer = binding.buffer.lock();
-    if (buffer == nullptr || buffer->value == nullptr || !buffer->value->pending) continue;
-    if (buffer->value->tape != tape.number() || seen[buffer->value->id]) continue;
-    seen[buffer->value->id] = true;
-    outputs.push_back({buffer->value->id, kNoId});
-  }
+  tape.bindings().ForEach([&](Buffer& buffer, TapeId) {
+    if (!buffer.pending() || buffer.value()->tape != tape.number()) return;
+    const TapeId id = buffer.value()->id;
+    if (!seen[id]) outputs.push_back({id, kNoId});
+    seen[id] = true;
+  });
   return Lower(tape, outputs, {&state.meshes, &state.grids, false});
 }
 
@@ -211,20 +210,21 @@ absl::StatusOr<std::string> Session::Explain(const at::Tensor& tensor) {
     return absl::InvalidArgumentError(
         absl::StrCat("explain: the tensor is on '", tensor.device().str(), "', not on 'spmd'"));
   }
-  const Buffer* buffer = BufferOf(tensor);
+  Buffer* buffer = BufferOf(tensor);
   const std::string marked =
       buffer->mark != nullptr ? absl::StrCat("marked ", SpecToString(buffer->mark->spec),
                                              " on mesh ", buffer->mark->mesh.AxesToString(), "\n")
                               : "";
-  if (buffer->value != nullptr && buffer->value->origin != nullptr) {
-    CompiledProgram& program = *buffer->value->origin;
+  const ValuePtr& value = buffer->value();
+  if (value != nullptr && value->origin != nullptr) {
+    CompiledProgram& program = *value->origin;
     SPMD_RETURN_IF_ERROR(trace::Explain(*lock, program));
     const ir::Graph& graph = program.compiled.graph;
-    return marked + program.compiled.reasons.Explain(
-                        graph, graph.outputs()[buffer->value->origin_output].value);
+    return marked +
+           program.compiled.reasons.Explain(graph, graph.outputs()[value->origin_output].value);
   }
   if (!marked.empty()) return marked;
-  if (buffer->value != nullptr && buffer->value->pending) {
+  if (buffer->pending()) {
     return std::string("pending: no program has made this value yet");
   }
   return std::string("uploaded: no program has written this tensor");

@@ -149,7 +149,7 @@ absl::Status Session::MarkSharding(const at::Tensor& tensor, const Mesh& mesh,
     base_spec = spec;
   }
   if (!base_spec.has_value()) {
-    if (buffer->value == nullptr || !buffer->value->pending) {
+    if (!buffer->pending()) {
       return absl::InvalidArgumentError(
           absl::StrCat("mark_sharding: the tensor of sizes ",
                        DimsToString(Dims(tensor.sizes().begin(), tensor.sizes().end())),
@@ -171,12 +171,11 @@ absl::Status Session::MarkSharding(const at::Tensor& tensor, const Mesh& mesh,
   buffer->mark = mark;
   buffer->settled.reset();
   Tape& tape = *lock->tape;
-  if (buffer->value == nullptr) return absl::OkStatus();
-  const bool on_tape = buffer->value->tape == tape.number();
-  if (buffer->value->pending || on_tape) {
+  if (buffer->holds_nothing()) return absl::OkStatus();
+  const TapeId id = buffer->value()->id;
+  if (tape.IsHeldBy(*buffer, id)) {
     // A value that something else holds, too, gets a name of its own.
-    const TapeId id = buffer->value->id;
-    if (tape.origin(id).record < 0 || buffer->value.use_count() > 2) {
+    if (tape.origin(id).record < 0 || tape.CountHolders(id) > 1) {
       const TapeId copy = EmitNamed(*lock, "aten::clone", {id}, {}, TypeOf(*lock, id));
       BindBuffer(*lock, buffer, copy);
     } else {
@@ -213,16 +212,17 @@ absl::StatusOr<std::optional<ShardingInfo>> Session::ShardingOf(const at::Tensor
   }
   if (lock->meshes.empty()) return std::nullopt;
   const Mesh& first = lock->meshes.front();
-  if (buffer->value == nullptr) {
+  if (buffer->holds_nothing()) {
     return ShardingInfo{first, PartitionSpec(tensor.dim()), false, true, {}};
   }
+  const ValuePtr& value = buffer->value();
   const Layout* layout = nullptr;
   std::optional<Layout> chosen;
-  if (buffer->value->pending) {
-    SPMD_ASSIGN_OR_RETURN(chosen, ProvisionalLayout(*lock, buffer->value->id));
+  if (value->pending) {
+    SPMD_ASSIGN_OR_RETURN(chosen, ProvisionalLayout(*lock, value->id));
     layout = &*chosen;
-  } else if (buffer->value->layout != nullptr) {
-    layout = &*buffer->value->layout;
+  } else if (value->layout != nullptr) {
+    layout = &*value->layout;
   } else {
     return ShardingInfo{first, PartitionSpec(tensor.dim()), false, true, {}};
   }
@@ -238,7 +238,7 @@ absl::StatusOr<std::optional<ShardingInfo>> Session::ShardingOf(const at::Tensor
     ShardingInfo info{mesh,
                       to_view(SpecOf(layout->sharding().Closed(), *layout->grid(), mesh)),
                       false,
-                      buffer->value->pending,
+                      value->pending,
                       {}};
     if (layout->sharding().IsUnreduced()) {
       const std::string names = layout->grid()->AxesToString(layout->sharding().unreduced);
@@ -246,7 +246,7 @@ absl::StatusOr<std::optional<ShardingInfo>> Session::ShardingOf(const at::Tensor
     }
     return info;
   }
-  return ShardingInfo{first, PartitionSpec(tensor.dim()), false, buffer->value->pending, {}};
+  return ShardingInfo{first, PartitionSpec(tensor.dim()), false, value->pending, {}};
 }
 
 absl::StatusOr<at::Tensor> Session::Reshard(const at::Tensor& tensor, const Mesh& mesh,
@@ -271,19 +271,20 @@ absl::StatusOr<std::vector<ShardData>> Session::LocalShards(const at::Tensor& te
   SPMD_RETURN_IF_ERROR(CheckOurs("local_shards", tensor));
   SPMD_ASSIGN_OR_RETURN(std::shared_ptr<runtime::Backend> backend, TheBackend(*lock));
   Buffer* buffer = BufferOf(tensor);
-  if (buffer->value != nullptr && buffer->value->pending) {
+  if (buffer->pending()) {
     SPMD_RETURN_IF_ERROR(Cut(*lock, "local_shards"));
   }
   const Dims base(buffer->form.sizes.begin(), buffer->form.sizes.end());
-  if (buffer->value != nullptr) SPMD_RETURN_IF_ERROR(Resolve(*lock, *buffer->value));
+  const ValuePtr& value = buffer->value();
+  if (value != nullptr) SPMD_RETURN_IF_ERROR(Resolve(*lock, *value));
   const RecipePtr recipe = RecipeOf(buffer, tensor);
   const auto dims = BaseDims(recipe, base);
   // Where the tensor lies, as a layout of the tensor itself.
   const Dims own(tensor.sizes().begin(), tensor.sizes().end());
   Layout layout(lock->grids.grids[0], Sharding::Replicated(static_cast<int>(own.size())), own);
   std::optional<Layout> stored;
-  if (buffer->value != nullptr && buffer->value->layout != nullptr) {
-    stored = *buffer->value->layout;
+  if (value != nullptr && value->layout != nullptr) {
+    stored = *value->layout;
   } else if (buffer->mark != nullptr) {
     SPMD_ASSIGN_OR_RETURN(stored, LayoutOfMark(*lock, *buffer->mark, base));
   }

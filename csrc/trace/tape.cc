@@ -70,7 +70,7 @@ void AppendScalars(const c10::IValue& arg, std::vector<c10::Scalar>& out) {
   }
 }
 
-Tape::Tape() : number_(next_number++) {}
+Tape::Tape() : number_(next_number++), bindings_(number_) {}
 
 // --- values ---
 
@@ -82,6 +82,18 @@ const ValuePtr& Tape::MakeValue(TapeId id) const {
   value->id = id;
   value->pending = true;
   return value;
+}
+
+bool Tape::IsHeldBy(const Buffer& buffer, TapeId id) const {
+  if (buffer.number() != kNoId) return buffer.number() == id;
+  const Value* const value = buffer.made();
+  return value != nullptr && value->tape == number_ && value->id == id;
+}
+
+int64_t Tape::CountHolders(TapeId id) const {
+  int64_t count = values_[id] != nullptr ? static_cast<int64_t>(values_[id].use_count()) - 1 : 0;
+  bindings_.ForEach([&](const Buffer& buffer, TapeId) { count += buffer.number() == id ? 1 : 0; });
+  return count;
 }
 
 const std::vector<c10::IValue>& Tape::ArgumentsOf(int record) const {
@@ -116,7 +128,7 @@ void Tape::Follow(RecordingPtr lead, int32_t event) {
   own_ = Recording();
   values_.reserve(lead_->types.size());
   inputs_.reserve(lead_->input_marks.size());
-  bindings_.reserve(lead_->types.size());
+  bindings_.Reserve(lead_->types.size());
 }
 
 void Tape::StopFollowing() {
@@ -166,6 +178,7 @@ void Tape::LeaveOutMoved(Recording& prefix) const {
 }
 
 RecordingPtr Tape::Share() {
+  own_.AlignCalls();
   auto recording = std::make_shared<const Recording>(std::move(own_));
   Follow(recording, static_cast<int32_t>(recording->events.size()));
   return recording;
@@ -391,14 +404,18 @@ void Tape::RememberView(TapeId base, const RecipePtr& recipe, TapeId view) {
   if (!following()) own_.views.push_back({base, recipe, view, at_});
 }
 
-void Tape::NoteBinding(Buffer* buffer) {
-  if (buffer->bound_on == number_) return;
-  buffer->bound_on = number_;
-  Binding binding{c10::weak_intrusive_ptr<Buffer>(BufferPtr::reclaim_copy(buffer)), kNoId};
-  if (buffer->value != nullptr && !buffer->value->pending) {
-    binding.before = Use(buffer->value, buffer);
+void Tape::Bind(Buffer& buffer, TapeId id) {
+  if (buffer.bound_on != number_) NoteBinding(buffer);
+  if (values_[id] != nullptr) {
+    buffer.Bind(values_[id]);
+  } else {
+    buffer.Bind(id);
   }
-  bindings_.push_back(std::move(binding));
+}
+
+void Tape::NoteBinding(Buffer& buffer) {
+  const bool held = !buffer.holds_nothing() && !buffer.pending();
+  bindings_.Add(buffer, held ? Use(buffer.value(), &buffer) : kNoId);
 }
 
 void Tape::SetLine(std::string line) {

@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
+#include "csrc/trace/bindings.h"
 #include "csrc/trace/buffer.h"
 #include "csrc/trace/hash.h"
 #include "csrc/trace/record.h"
@@ -31,12 +32,6 @@ struct TapeInput {
   TapeId id;
   MarkPtr mark;  // of the Buffer it was read from
   LayoutPtr settled;
-};
-
-// A Buffer that was bound to a value of this tape, and what it held when the tape began.
-struct Binding {
-  c10::weak_intrusive_ptr<Buffer> buffer;
-  TapeId before = kNoId;  // the input that it held, if any
 };
 
 // Bit i: argument i of the record is a start or an index that loose keys leave out.
@@ -55,12 +50,16 @@ class Tape {
   size_t num_values() const { return values_.size(); }
   int64_t num_records() const { return num_records_; }
   const std::vector<TapeInput>& inputs() const { return inputs_; }
-  const std::vector<Binding>& bindings() const { return bindings_; }
+  const Bindings& bindings() const { return bindings_; }
   const std::vector<c10::Scalar>& scalars() const { return scalars_; }
-  // The pending value itself.
+  // The pending value itself, made when it is asked for.
   const ValuePtr& value(TapeId id) const {
     return values_[id] != nullptr ? values_[id] : MakeValue(id);
   }
+  // `buffer` holds the value `id` of this tape.
+  bool IsHeldBy(const Buffer& buffer, TapeId id) const;
+  // How many hold the value but the tape: Buffers, mostly.
+  int64_t CountHolders(TapeId id) const;
   const TensorType& type(TapeId id) const { return now().types[id]; }
   const Origin& origin(TapeId id) const { return now().origins[id]; }
   // The arguments of a record, starts as they are now.
@@ -120,8 +119,8 @@ class Tape {
   // A value as it reads through a recipe, remembered.
   std::optional<TapeId> FindView(TapeId base, const Recipe* recipe);
   void RememberView(TapeId base, const RecipePtr& recipe, TapeId view);
-  // Notes that `buffer` is about to be bound to the value `to`.
-  void NoteBinding(Buffer* buffer);
+  // Binds `buffer` to the value `id`.
+  void Bind(Buffer& buffer, TapeId id);
   void Annotate(TapeId value, const MarkPtr& mark);
   // The user's line of the last record; "" is none.
   void SetLine(std::string line);
@@ -135,6 +134,7 @@ class Tape {
   void SkipWithInputs(const TracedCall& call, absl::Span<const Claim> claimed);
   bool IsAmongMoved(TapeId base, TapeId view) const;
   TapeId AddInput(const ValuePtr& value, const Buffer* from);
+  void NoteBinding(Buffer& buffer);
   void AddValues(int num_results);
   bool Agrees(const Record& theirs, const Record& record, absl::Span<const TensorType> results);
   void AddEvent(Event::Kind kind, size_t index);
@@ -149,7 +149,7 @@ class Tape {
   uint64_t number_;
   std::vector<ValuePtr> values_;  // null where nobody has asked
   std::vector<TapeInput> inputs_;
-  std::vector<Binding> bindings_;
+  Bindings bindings_;
   std::vector<c10::Scalar> scalars_;
   std::vector<int64_t> tasks_;
   int64_t num_records_ = 0;

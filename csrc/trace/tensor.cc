@@ -126,13 +126,13 @@ TapeId ReadThrough(Session::State& state, TapeId base, const RecipePtr& recipe) 
 
 // The Buffer's value, made if memory was never written.
 TapeId UseBase(Session::State& state, Buffer* buffer) {
-  if (buffer->value == nullptr) {
+  if (buffer->holds_nothing()) {
     const TensorType type{runtime::FromScalarType(buffer->form.dtype),
                           Dims(buffer->form.sizes.begin(), buffer->form.sizes.end())};
     BindBuffer(state, buffer, EmitFull(state, type, 0));
   }
-  ThrowIfError(buffer->value->poison);
-  return state.tape->Use(buffer->value, buffer);
+  ThrowIfError(buffer->value()->poison);
+  return state.tape->Use(buffer->value(), buffer);
 }
 
 }  // namespace
@@ -163,8 +163,9 @@ Fresh NewMemory(const TensorMeta& meta) {
     if (elements == 0) break;
     elements += (meta.sizes[d] - 1) * meta.strides[d];
   }
-  c10::Storage storage = Buffer::NewStorage(elements * static_cast<int64_t>(type_meta.itemsize()),
-                                            {meta.dtype, meta.sizes, meta.strides});
+  c10::Storage storage =
+      Buffer::NewStorage(elements * static_cast<int64_t>(type_meta.itemsize()),
+                         {.dtype = meta.dtype, .sizes = meta.sizes, .strides = meta.strides});
   auto* const buffer = static_cast<Buffer*>(storage.data_ptr().get_context());
   at::Tensor tensor = at::detail::make_tensor_base<c10::TensorImpl>(
       std::move(storage), c10::DispatchKeySet(c10::DispatchKey::PrivateUse1), type_meta);
@@ -179,7 +180,7 @@ Fresh NewMemory(const TensorMeta& meta) {
 at::Tensor NewTensor(const TensorMeta& meta, ValuePtr value) {
   if (!meta.defined) return at::Tensor();
   Fresh fresh = NewMemory(meta);
-  fresh.buffer->value = std::move(value);
+  fresh.buffer->Hold(std::move(value));
   return std::move(fresh.tensor);
 }
 
@@ -236,16 +237,15 @@ TapeId Read(Session::State& state, const at::Tensor& tensor) {
 
 void BindBuffer(Session::State& state, Buffer* buffer, TapeId value) {
   Tape& tape = *state.tape;
-  if (buffer->value != nullptr && tape.value(value) == buffer->value) return;
+  if (tape.IsHeldBy(*buffer, value)) return;
   if (buffer->mark != nullptr) {
     // A mark binds the value; one that something else holds, too, gets a name of its own here.
-    if (tape.origin(value).record < 0 || tape.value(value).use_count() > 1) {
+    if (tape.origin(value).record < 0 || tape.CountHolders(value) > 0) {
       value = EmitNamed(state, "aten::clone", {value}, {}, TypeOf(state, value));
     }
     tape.Annotate(value, buffer->mark);
   }
-  tape.NoteBinding(buffer);
-  buffer->Bind(tape.value(value));
+  tape.Bind(*buffer, value);
 }
 
 void Write(Session::State& state, const at::Tensor& tensor, TapeId value, Overlap overlap) {
@@ -273,7 +273,7 @@ void Write(Session::State& state, const at::Tensor& tensor, TapeId value, Overla
 }
 
 void RebaseBytes(Session::State& state, Buffer* buffer, BaseForm form) {
-  if (buffer->value != nullptr) {
+  if (!buffer->holds_nothing()) {
     // A tensor of the new form over the old value, as a strided view of it.
     c10::Storage storage = Buffer::NewStorage(0, {});
     at::Tensor shape = at::detail::make_tensor_base<c10::TensorImpl>(
@@ -284,13 +284,13 @@ void RebaseBytes(Session::State& state, Buffer* buffer, BaseForm form) {
         at::IntArrayRef(form.strides.data(), form.strides.size()));
     const RecipePtr recipe = StridedRecipe(buffer->form, shape);
     if (recipe != nullptr) {
-      ThrowIfError(buffer->value->poison);
-      if (buffer->value->host.defined()) {
-        at::Tensor host = buffer->value->host;
+      ThrowIfError(buffer->value()->poison);
+      if (buffer->value()->host.defined()) {
+        at::Tensor host = buffer->value()->host;
         for (const Recipe* step : Chain(recipe)) host = ApplyOnHost(*step, host);
         buffer->Bind(HostValue(host, /*steal=*/true));
       } else {
-        const TapeId base = state.tape->Use(buffer->value, buffer);
+        const TapeId base = state.tape->Use(buffer->value(), buffer);
         BindBuffer(state, buffer, ReadThrough(state, base, recipe));
       }
     }
@@ -301,12 +301,12 @@ void RebaseBytes(Session::State& state, Buffer* buffer, BaseForm form) {
 at::Tensor ReadHost(Session::State& state, const at::Tensor& tensor, const char* why) {
   state.looked_at_values = true;
   Buffer* buffer = BufferOf(tensor);
-  if (buffer->value == nullptr) {
+  if (buffer->holds_nothing()) {
     return at::zeros(tensor.sizes(), at::TensorOptions(tensor.scalar_type()).device(at::kCPU));
   }
-  if (buffer->value->pending) ThrowIfError(Cut(state, why));
-  ThrowIfError(Resolve(state, *buffer->value));
-  const Value& value = *buffer->value;
+  if (buffer->pending()) ThrowIfError(Cut(state, why));
+  ThrowIfError(Resolve(state, *buffer->value()));
+  const Value& value = *buffer->value();
   at::Tensor host =
       value.host.defined() ? value.host : ValueOrThrow(runtime::Download(*value.tiles));
   for (const Recipe* step : Chain(RecipeOf(buffer, tensor))) host = ApplyOnHost(*step, host);

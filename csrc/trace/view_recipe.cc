@@ -200,8 +200,9 @@ bool IsDense(const at::Tensor& t) {
 }
 
 BaseForm FormOf(const at::Tensor& t) {
-  return {t.scalar_type(), Dims(t.sizes().begin(), t.sizes().end()),
-          Dims(t.strides().begin(), t.strides().end())};
+  return {.dtype = t.scalar_type(),
+          .sizes = Dims(t.sizes().begin(), t.sizes().end()),
+          .strides = Dims(t.strides().begin(), t.strides().end())};
 }
 
 BaseForm ContiguousForm(at::ScalarType dtype, at::IntArrayRef sizes) {
@@ -211,7 +212,7 @@ BaseForm ContiguousForm(at::ScalarType dtype, at::IntArrayRef sizes) {
     strides[d] = next;
     next *= std::max<int64_t>(sizes[d], 1);
   }
-  return {dtype, Dims(sizes.begin(), sizes.end()), std::move(strides)};
+  return {.dtype = dtype, .sizes = Dims(sizes.begin(), sizes.end()), .strides = std::move(strides)};
 }
 
 RecipePtr StridedRecipe(const BaseForm& form, const at::Tensor& t) {

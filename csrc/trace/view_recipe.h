@@ -47,12 +47,13 @@ using RecipePtr = std::shared_ptr<const Recipe>;
 
 // The tensor that a Buffer's value is: dense, non-overlapping, any order of strides, offset 0.
 struct BaseForm {
+  // The serial of a TensorMeta (csrc/trace/shape_inference.h) that was found to be this form; 0: of
+  // none yet. A form that is assigned anew has none. First, since where it is known nothing else
+  // is looked at.
+  uint64_t known_as = 0;
   at::ScalarType dtype = at::kFloat;
   Dims sizes;
   Dims strides;
-  // The serial of a TensorMeta (csrc/trace/shape_inference.h) that was found to be this form; 0: of
-  // none yet. A form that is assigned anew has none.
-  uint64_t known_as = 0;
 };
 
 struct TensorMeta;  // csrc/trace/shape_inference.h

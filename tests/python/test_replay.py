@@ -4,6 +4,8 @@ where they stop being replayed, is what it was the first time."""
 
 from __future__ import annotations
 
+import queue
+import threading
 from collections.abc import Callable
 
 import pytest
@@ -336,3 +338,59 @@ def test_a_copy_to_itself_is_not_what_comes_after(copy: str, order: tuple[int, .
         return [t.tolist() for t in results]
 
     assert run("spmd") == run("cpu")
+
+
+def test_a_dropped_tensor_leaves_its_place_to_the_next() -> None:
+    """Within a step, recorded or replayed: what is pending keeps no dead tensor."""
+    for _ in range(3):
+        x = ramp(4).to("spmd")
+        places = set()
+        for k in range(20):
+            y = x * 2 if k % 2 else x.add_(1).t()
+            places.add((x + y).untyped_storage().data_ptr())
+            del y
+        assert len(places) <= 2
+        spmd.sync()
+
+
+def test_a_mark_on_one_of_two_tensors_with_one_value() -> None:
+    """From the second step on nobody has asked for the value by then. The mark is one tensor's."""
+    mesh = spmd.make_mesh((2,), ("x",))
+    for k in range(4):
+        a = (ramp(4, 2) + k).to("spmd") * 2
+        b = torch.empty_like(a)
+        b.copy_(a)
+        c = b.detach()
+        spmd.mark_sharding(b, mesh, ("x", None))
+        d = a + b
+        spmd.sync()
+        assert ["marked" in spmd.debug.explain(t) for t in (a, b, c)] == [False, True, True]
+        torch.testing.assert_close(a.cpu(), (ramp(4, 2) + k) * 2)
+        torch.testing.assert_close(b.cpu(), a.cpu())
+        torch.testing.assert_close(d.cpu(), 2 * a.cpu())
+
+
+def test_tensors_end_on_other_threads_while_programs_are_made() -> None:
+    """A tensor that is dropped strikes itself out of what is pending, wherever that is."""
+    dropped: queue.SimpleQueue[Tensor | None] = queue.SimpleQueue()
+
+    def drop() -> None:
+        while dropped.get() is not None:
+            pass
+
+    threads = [threading.Thread(target=drop) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    kept = [torch.zeros(4).to("spmd") for _ in range(30)]
+    for k in range(40):
+        for n in range(30):
+            once = kept[n] + 1
+            dropped.put(once * 3)
+            dropped.put(once.view(2, 2))
+            kept[n] = once
+        spmd.sync(wait=k % 3 == 0)
+    for _ in threads:
+        dropped.put(None)
+    for thread in threads:
+        thread.join()
+    assert all((t.cpu() == 40).all() for t in kept)
