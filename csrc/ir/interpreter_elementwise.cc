@@ -193,6 +193,7 @@ constexpr ElementwiseRow kRows[] = {
     {"aten::xlogy.Tensor", 2,
      [](X x, const A&) { return x[0] == 0 && !std::isnan(x[1]) ? 0 : x[0] * std::log(x[1]); }},
     {"spmd::cast", 1, [](X x, const A&) { return x[0]; }},
+    {"spmd::channel_affine", 3, [](X x, const A&) { return x[0] + x[1] * x[2]; }},
     {"spmd::in_range", 1, [](X x, const A&) { return x[0]; }},
 };
 static_assert(SortedByOp(kRows));

@@ -72,21 +72,38 @@ def test_windows_that_see_no_number(padding, dilation, stride):
     check(pool, (image,), each_dim(image))
 
 
+@pytest.mark.parametrize("given", ["weight, bias", "weight", "bias", ""])
 @pytest.mark.parametrize("training", [True, False])
-def test_batch_norm_under_batch_channel_and_spatial_cuts(training):
+def test_batch_norm_under_batch_channel_and_spatial_cuts(training, given):
     """DTensor: running means wrong where channels are cut."""
     image = values(5, 4, 6, 3)
     weight, bias = values(4, seed=1), values(4, seed=2)
 
     def norm(x, w, b):
         running = [torch.zeros_like(b.detach()), torch.ones_like(b.detach())]
+        affine = [w if "weight" in given else None, b if "bias" in given else None]
         for _ in range(2):
-            y = F.batch_norm(x, *running, w, b, training, momentum=0.3)
+            y = F.batch_norm(x, *running, *affine, training, momentum=0.3)
         return y, *running
 
     cuts = [*each_dim(image), *each_dim(image, also=(("x",), ("x",)))]
     cuts = [c for c in cuts if len(c[1]) == 1 or c[1][0][1] == "x"]
     check(norm, (image, weight, bias), cuts)
+
+
+@pytest.mark.parametrize("shape", [(5, 4), (5, 4, 6), (4, 4, 5, 3), (2, 4, 3, 2, 3)])
+@pytest.mark.parametrize("training", [True, False])
+def test_batch_norm_by_infinite_weights(training, shape):
+    """What is infinite and what is no number as in eager, and in the weight's channel only."""
+    image = values(*shape, dtype=torch.float32)
+    weight = torch.tensor([1.0, torch.inf, -torch.inf, 0.5])
+    running = values(4, seed=1, dtype=torch.float32), values(4, seed=2, dtype=torch.float32).exp()
+    want = F.batch_norm(image, *(r.clone() for r in running), weight, None, training)
+    for sizes, (spec,) in [((1,), ((),)), *each_dim(image)]:
+        x = spmd.mark_sharding(image.to("spmd"), make_mesh(sizes), spec or (None,) * len(shape))
+        statistics = [r.to("spmd") for r in running]
+        got = F.batch_norm(x, *statistics, weight.to("spmd"), None, training)
+        torch.testing.assert_close(got.cpu(), want, equal_nan=True)
 
 
 def test_batch_norm_modules_keep_running_statistics():

@@ -186,6 +186,7 @@ void Mixed(Table& t) {
   t.All(three.Jointly({0, 1}).Runtime({"weight"}), {"lerp.Scalar"});
   t.All(three.Jointly({0, 1}), {"lerp.Tensor"});
   t.All(three.Jointly({0, 1}).Runtime({"value"}), {"addcmul"});
+  t.Row(Elementwise("spmd::channel_affine").Jointly({0, 1}));
   t.All(three.Jointly({0, 1}).Runtime({"value"}).Types(FloatTypes), {"addcdiv"});
   t.All(three.Jointly({0}).LinearIf(FillsZero).Runtime({"value"}).Types(FirstTypes),
         {"masked_fill.Scalar"});

@@ -56,10 +56,12 @@ ir::ValueId Scaled(Builder& b, ir::ValueId v, ir::ValueId weight) {
 ir::ValueId Shifted(Builder& b, ir::ValueId v, ir::ValueId bias) {
   return bias == ir::kNoValue ? v : b.Add(v, Upcast(b, bias));
 }
-// offset + v · factor, in one pass.
+// offset + v · factor in one pass, an offset of v's size and one per channel.
 ir::ValueId Affine(Builder& b, ir::ValueId offset, ir::ValueId v, ir::ValueId factor) {
-  if (offset == ir::kNoValue) return b.Mul(v, factor);
-  return b.Call("aten::addcmul", {Upcast(b, offset), v, factor}, {{"value", int64_t{1}}});
+  return b.Call("aten::addcmul", {offset, v, factor}, {{"value", int64_t{1}}});
+}
+ir::ValueId ChannelAffine(Builder& b, ir::ValueId offset, ir::ValueId v, ir::ValueId factor) {
+  return b.Call("spmd::channel_affine", {offset, v, factor});
 }
 
 ir::ValueId ViewAs(Builder& b, ir::ValueId v, const Dims& dims) {
@@ -258,8 +260,8 @@ ValuesOrStatus DecomposeBatchNorm(Builder& b, const ir::Graph& from, const ir::N
   const ir::ValueId scale = Scaled(b, rstd, OptionalOperand(operands, 1));
   const ir::ValueId shift = Shifted(b, b.Neg(b.Mul(mean, scale)), OptionalOperand(operands, 2));
   Results results(b, from, node);
-  results.Set(
-      Affine(b, ViewAs(b, shift, channels.per_channel), x, ViewAs(b, scale, channels.per_channel)));
+  results.Set(ChannelAffine(b, ViewAs(b, shift, channels.per_channel), x,
+                            ViewAs(b, scale, channels.per_channel)));
   batch ? results.Set(mean) : results.SetEmpty();
   batch ? results.Set(rstd) : results.SetEmpty();
   if (node.num_results == 3) return results.Take();
@@ -300,8 +302,8 @@ ValuesOrStatus DecomposeBatchNormBackward(Builder& b, const ir::Graph& from, con
     const ir::ValueId along_x = b.Mul(slope, scale);
     const ir::ValueId offset =
         b.Sub(b.Mul(b.MulScalar(sums[0], -1 / n), scale), b.Mul(along_x, mean));
-    results.Set(
-        Affine(b, Affine(b, broadcast(offset), x, broadcast(along_x)), grad, broadcast(scale)));
+    const ir::ValueId constant_and_x = ChannelAffine(b, broadcast(offset), x, broadcast(along_x));
+    results.Set(Affine(b, constant_and_x, grad, broadcast(scale)));
   }
   results.Wants(1) ? results.Set(b.Mul(sums[1], rstd)) : results.SetAbsent();
   results.Wants(2) ? results.Set(sums[0]) : results.SetAbsent();

@@ -153,8 +153,10 @@ Tensor ResampleDInput(const Tensor& grad, int64_t dim, c10::string_view filter, 
                       int64_t start, int64_t stop, int64_t unit, int64_t num_in, int64_t num_out,
                       int64_t from, int64_t offset, int64_t size);
 
-// channels.cc. Sums over all but the channels of images [n, c, …], about a mean [c] that need not
-// be theirs: of (x - mean)²; of grad and of grad · (x - mean).
+// channels.cc. offset + x · factor, of images [n, c, …] and vectors [1, c, 1, …].
+Tensor ChannelAffine(const Tensor& offset, const Tensor& x, const Tensor& factor);
+// Sums over all but the channels of images [n, c, …], about a mean [c] that need not be theirs: of
+// (x - mean)²; of grad and of grad · (x - mean).
 Tensor ChannelSquares(const Tensor& x, const Tensor& mean);
 std::tuple<Tensor, Tensor> ChannelProducts(const Tensor& grad, const Tensor& x, const Tensor& mean);
 

@@ -6,19 +6,10 @@
 #include <cmath>
 #include <cstring>
 
-// One binary for all x86 machines; the loader picks the widest version.
-#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && \
-    !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
-#define SPMD_VECTOR_CLONES \
-  __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
-#else
-#define SPMD_VECTOR_CLONES
-#endif
+#include "csrc/runtime/kernels/vector_clones.h"
 
 namespace spmd::runtime::kernels {
 namespace {
-
-#define SPMD_INLINE inline __attribute__((always_inline))
 
 template <typename To, typename From>
 SPMD_INLINE To BitCast(From from) {

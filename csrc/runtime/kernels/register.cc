@@ -168,6 +168,8 @@ void DefineImageOps(torch::Library& l) {
 }
 
 void DefineNormOps(torch::Library& l) {
+  Define(l, "channel_affine", "channel_affine(Tensor offset, Tensor x, Tensor factor) -> Tensor",
+         &k::ChannelAffine);
   Define(l, "channel_squares", "channel_squares(Tensor x, Tensor mean) -> Tensor",
          &k::ChannelSquares);
   Define(l, "channel_products",

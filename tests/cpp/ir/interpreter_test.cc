@@ -60,6 +60,10 @@ TEST(Interpreter, Elementwise) {
   EXPECT_THAT(First("f32[2,3]", "aten::mul.Tensor(%a, %b)",
                     {{"f32[2,1]", {1, 2}}, {"f32[1,3]", {1, 10, 100}}}),
               ElementsAre(1, 10, 100, 2, 20, 200));
+  EXPECT_THAT(
+      First("f32[1,2,2]", "spmd::channel_affine(%a, %b, %c)",
+            {{"f32[1,2,1]", {1, 2}}, {"f32[1,2,2]", {3, 4, 5, 6}}, {"f32[1,2,1]", {10, 100}}}),
+      ElementsAre(31, 41, 502, 602));
   EXPECT_THAT(First("bool[3]", "aten::lt.Scalar(%a, other=2)", {{"f32[3]", {1, 2, 3}}}),
               ElementsAre(1, 0, 0));
   EXPECT_THAT(First("f32[2]", "aten::where.self(%a, %b, %c)",

@@ -26,6 +26,9 @@ TEST(Elementwise, DimensionsAreAlignedAtTheRight) {
   EXPECT_EQ(OneOp("f32[4,3,5] = aten::add.Tensor(f32[3,1], f32[4,1,5], alpha=1)").FactorText(),
             "b 1, a 1 c -> a b c  {a=4, b=3, c=5}");
   EXPECT_EQ(OneOp("f32[2] = aten::mul.Tensor(f32[], f32[2])").FactorText(), "(), a -> a  {a=2}");
+  EXPECT_EQ(
+      OneOp("f32[2,3,5] = spmd::channel_affine(f32[1,3,1], f32[2,3,5], f32[1,3,1])").FactorText(),
+      "1 b 1, a b c, 1 b 1 -> a b c  {a=2, b=3, c=5}");
 }
 
 TEST(Elementwise, AllResultsHaveTheFactors) {
@@ -66,6 +69,8 @@ TEST(Elementwise, SumsAreLinearInBothProductsInEither) {
   EXPECT_THAT(product.each, ElementsAre(0, 1));
   EXPECT_THAT(product.jointly, IsEmpty());
   EXPECT_THAT(SumLinearity("f32[2] = aten::div.Tensor(f32[2], f32[2])").each, ElementsAre(0));
+  EXPECT_THAT(SumLinearity("f32[2,3] = spmd::channel_affine(f32[1,3], f32[2,3], f32[1,3])").jointly,
+              ElementsAre(0, 1));
   EXPECT_THAT(SumLinearity("f32[2] = aten::where.self(bool[2], f32[2], f32[2])").jointly,
               ElementsAre(1, 2));
   EXPECT_THAT(

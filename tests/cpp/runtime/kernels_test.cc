@@ -293,6 +293,46 @@ TEST(Convolution, GradientsEqualAtenAndRegionsAreRegions) {
   }
 }
 
+// Images of every layout: planes one after another, channels last, a part of another, one expanded.
+std::vector<Tensor> LayoutsOf(IntArrayRef size, at::ScalarType type) {
+  const Tensor x = at::randn(size, at::kDouble).to(type);
+  std::vector<int64_t> wider(size.begin(), size.end());
+  ++wider.back();
+  const int64_t last = x.dim() - 1;
+  return {x, x.transpose(1, last).contiguous().transpose(1, last),
+          at::randn(wider, at::kDouble).to(type).narrow(last, 1, size.back()),
+          at::full({}, 1.5, type).expand(size)};
+}
+
+TEST(ChannelAffine, IsAddcmulInEveryLayout) {
+  const std::vector<std::vector<int64_t>> sizes = {
+      {3, 4},       {3, 4, 5},    {2, 4, 3, 5}, {16, 3, 33, 32}, {2, 3, 2, 2, 3},
+      {4, 3, 1, 1}, {1, 1, 7, 9}, {0, 3, 2, 2}, {2, 0, 3, 3},    {2, 3, 0, 4}};
+  for (const std::vector<int64_t>& size : sizes) {
+    std::vector<int64_t> per_channel(size.size(), 1);
+    per_channel[1] = size[1];
+    for (at::ScalarType type : {at::kFloat, at::kDouble, at::kBFloat16, at::kHalf}) {
+      const Tensor factor = at::randn(per_channel, at::kDouble).to(type);
+      for (const Tensor& offset :
+           {at::randn(per_channel, at::kDouble).to(type), at::ones({}, type).expand(per_channel)}) {
+        for (const Tensor& x : LayoutsOf(size, type)) {
+          ExpectClose(ChannelAffine(offset, x, factor), at::addcmul(offset, x, factor), 1e-6);
+        }
+      }
+    }
+  }
+}
+
+TEST(ChannelAffine, InfinitiesAreOfTheirElementsOnly) {
+  const Tensor x = at::tensor({0., 1., -1.}).expand({2, 3, 3}).contiguous();
+  const double inf = INFINITY;
+  const Tensor out = ChannelAffine(at::tensor({1., 1., -inf}).view({1, 3, 1}), x,
+                                   at::tensor({2., inf, inf}).view({1, 3, 1}));
+  ExpectClose(
+      out,
+      at::tensor({1., 3., -1., NAN, inf, -inf, NAN, NAN, -inf}).view({1, 3, 3}).expand({2, 3, 3}));
+}
+
 TEST(Simple, IotaSlicesAndFills) {
   EXPECT_TRUE(at::equal(Iota(4, 3, 2, 5, at::kLong, std::nullopt),
                         at::arange(3 + 5 * 2, 3 + 9 * 2, 2, at::kLong)));
@@ -317,6 +357,8 @@ TEST(Meta, ShapesWithoutData) {
             (std::vector<int64_t>{6, 7}));
   EXPECT_EQ(Embedding(at::empty({10, 4}, meta), at::empty({3}, meta.dtype(at::kLong)), 0).sizes(),
             (std::vector<int64_t>{3, 4}));
+  const Tensor per_channel = at::empty({1, 4, 1, 1}, meta);
+  EXPECT_EQ(ChannelAffine(per_channel, q, per_channel).sizes(), q.sizes());
   EXPECT_EQ(std::get<0>(Dropout(q, 0.5, 1, 2, {0, 0, 0, 0}, q.sizes())).sizes(), q.sizes());
 }
 
