@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "csrc/trace/bindings.h"
 
+#include <pthread.h>
+
 #include <algorithm>
 
 namespace spmd::trace {
@@ -16,7 +18,11 @@ std::vector<Bindings*>& All() {
 }  // namespace
 
 std::mutex& Bindings::Mutex() {
-  static auto* mutex = new std::mutex;
+  static std::mutex* const mutex = [] {
+    // A child whose parent forked while another thread was in here drops tensors, too.
+    pthread_atfork([] { Mutex().lock(); }, [] { Mutex().unlock(); }, [] { Mutex().unlock(); });
+    return new std::mutex;
+  }();
   return *mutex;
 }
 
@@ -37,10 +43,10 @@ void Bindings::Reserve(size_t count) {
 
 void Bindings::Add(Buffer& buffer, TapeId before) {
   const std::lock_guard<std::mutex> lock(Mutex());
+  entries_.push_back({&buffer, before});
   StrikeLocked(buffer);
   buffer.bound_on = tape_;
-  buffer.bound_at = static_cast<uint32_t>(entries_.size());
-  entries_.push_back({&buffer, before});
+  buffer.bound_at = static_cast<uint32_t>(entries_.size()) - 1;
   empty_ = false;
 }
 

@@ -129,6 +129,9 @@ bool Buffer::IsOurs(const at::Tensor& tensor) {
 }
 
 void Buffer::Rebase(BaseForm f) {
+  // Where the old form lay, and was to lie, says nothing of another.
+  if (f.sizes != form.sizes) settled.reset();
+  if (f.sizes.size() != form.sizes.size()) mark.reset();
   form = std::move(f);
   recipes.clear();
 }

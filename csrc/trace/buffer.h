@@ -130,7 +130,8 @@ class Buffer {
   RecipeTable recipes;
   LayoutPtr settled;  // in which programs leave it; null until one wrote it
   void* address() const { return address_; }
-  // Forgets recipes and takes another form (set_, resize_, whole-storage copies).
+  // Forgets recipes and takes another form (set_, resize_, whole-storage copies), with layout and
+  // mark if these do not fit it.
   void Rebase(BaseForm form);
 
  private:

@@ -244,31 +244,36 @@ absl::Status Lost(const absl::Status& status) {
   return absl::Status(status.code(), absl::StrCat(kLost, status.message()));
 }
 
-// The Buffer of a value that is not made gets back what it held, or says what became of the value.
-void GiveUp(Buffer& buffer, TapeId before, const Tape& tape, const absl::Status& status) {
-  if (before != kNoId && IsThere(*tape.value(before))) {
-    buffer.Bind(tape.value(before));
-  } else {
-    buffer.value()->poison = Lost(status);
+// The Buffers of values that are not made get back what they held, or say what became of the value.
+// `status_of` a value: ok if it is made all the same.
+template <typename StatusOf>
+void GiveUp(const Tape& tape, StatusOf&& status_of) {
+  const auto is_lost = [&](Buffer& buffer) {
+    return buffer.pending() && !status_of(buffer.value()->id).ok();
+  };
+  // First: of two Buffers with one value the other may have nothing to get back.
+  ForEachBuffer(tape, [&](Buffer& buffer, TapeId before) {
+    if (is_lost(buffer) && before != kNoId && IsThere(*tape.value(before))) {
+      buffer.Bind(tape.value(before));
+    }
+  });
+  ForEachBuffer(tape, [&](Buffer& buffer, TapeId) {
+    if (!is_lost(buffer)) return;
+    buffer.value()->poison = Lost(status_of(buffer.value()->id));
     buffer.value()->pending = false;
-  }
+  });
 }
 
 // For tapes that never ran.
 void Poison(const Tape& tape, const absl::Status& status) {
-  ForEachBuffer(tape, [&](Buffer& buffer, TapeId before) {
-    if (buffer.pending()) GiveUp(buffer, before, tape, status);
-  });
+  GiveUp(tape, [&](TapeId) -> const absl::Status& { return status; });
 }
 
 // Gives up what depends on values that are lost, and takes it out of `live`.
 void GiveUpDependents(const Tape& tape, Live& live) {
   std::vector<absl::Status> lost = LostValues(tape);
   if (lost.empty()) return;
-  ForEachBuffer(tape, [&](Buffer& buffer, TapeId before) {
-    const absl::Status& status = lost[buffer.value()->id];
-    if (buffer.pending() && !status.ok()) GiveUp(buffer, before, tape, status);
-  });
+  GiveUp(tape, [&](TapeId id) -> const absl::Status& { return lost[id]; });
   const auto is_lost = [&](TapeId id) { return !lost[id].ok(); };
   live.outputs.erase(std::remove_if(live.outputs.begin(), live.outputs.end(),
                                     [&](const OutputSpec& o) { return is_lost(o.value); }),

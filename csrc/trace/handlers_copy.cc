@@ -87,10 +87,11 @@ bool CopyWholeBuffer(Session::State& state, const at::Tensor& dst, const at::Ten
       from->holds_nothing()) {
     return false;
   }
+  state.looked_at_values = true;  // the mark comes over with the value: not to be replayed
+  if (to == from) return true;
   to->Hold(nullptr);
   to->Rebase(from->form);
   to->mark = from->mark;
-  state.looked_at_values = true;  // the mark comes over with the value: not to be replayed
   BindBuffer(state, to, state.tape->Use(from->value(), from));
   return true;
 }

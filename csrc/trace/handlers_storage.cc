@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // Ops on storages: set_, resize_, and what they need.
-#include <ATen/ops/zeros.h>
-
 #include "csrc/trace/kernel.h"
 #include "csrc/trace/tensor.h"
 
@@ -35,6 +33,17 @@ void Point(Session::State& state, const at::Tensor& self, const c10::Storage& st
   }
   impl->set_sizes_and_strides(sizes, strides, offset);
   MaybeRebase(state, self);
+}
+
+// The elements of a vector of `old`, cut or followed by zeros.
+TapeId Resized(Session::State& state, TapeId x, int64_t old, int64_t n) {
+  const TensorType type{state.tape->type(x).dtype, Dims{n}};
+  if (n <= old) {
+    return EmitNamed(state, "aten::slice.Tensor", {x},
+                     {{"dim", 0}, {"start", 0}, {"end", n}, {"step", 1}}, type);
+  }
+  return EmitNamed(state, "aten::slice_scatter", {EmitFull(state, type, 0), x},
+                   {{"dim", 0}, {"start", 0}, {"end", old}, {"step", 1}}, type);
 }
 
 void SetStorageOffset(const OpInfo& op, torch::jit::Stack* stack) {
@@ -116,26 +125,23 @@ void ResizeStorage(Session::State& state, c10::StorageImpl* storage, int64_t nby
   const auto item = static_cast<int64_t>(c10::elementSize(buffer->form.dtype));
   const bool keep = !buffer->holds_nothing() && nbytes > 0 && old_bytes > 0 && nbytes % item == 0;
   const at::ScalarType dtype = keep ? buffer->form.dtype : at::kByte;
-  at::Tensor old;
+  const int64_t n = nbytes / (keep ? item : 1);
+  state.looked_at_values = true;  // the storage is another one afterwards: not to be replayed
+  TapeId resized = kNoId;
   if (keep) {
-    // The elements in storage order, cut or followed by zeros.
+    // Nothing is run: the op that asks for room may have read its operands already.
+    const int64_t old = old_bytes / item;
     at::Tensor flat = NewView(NewTensor(TensorMeta::Contiguous(dtype, {0}), nullptr),
-                              TensorMeta::Contiguous(dtype, {old_bytes / item}));
+                              TensorMeta::Contiguous(dtype, {old}));
     flat.unsafeGetTensorImpl()->set_storage_keep_dtype(holder);
-    old = ReadHost(state, flat, "resize");
+    resized = Resized(state, Read(state, flat), old, n);
   }
   storage->set_nbytes(nbytes);
   buffer->Hold(nullptr);
   buffer->mark.reset();
   buffer->settled.reset();
-  const int64_t n = nbytes / (keep ? item : 1);
   buffer->Rebase(ContiguousForm(dtype, {n}));
-  if (keep) {
-    at::Tensor grown = at::zeros({n}, old.options());
-    const int64_t common = std::min(n, old.numel());
-    grown.slice(0, 0, common).copy_(old.slice(0, 0, common));
-    buffer->Bind(HostValue(grown, /*steal=*/true));
-  }
+  if (keep) BindBuffer(state, buffer, resized);
 }
 
 void ResizeTensor(Session::State& state, const at::Tensor& t, at::IntArrayRef sizes) {

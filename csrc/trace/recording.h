@@ -56,11 +56,11 @@ struct CallOperand {
   // What its Buffer held before the call: a value of the tape (perhaps an input first met here),
   // nothing (memory of torch.empty), or something that the call did not look at.
   enum class Holds : uint8_t { kUndefined, kValue, kNothing, kUnread };
+  RecipePtr recipe;  // null: the base
+  TensorMetaPtr meta;
   Holds holds = Holds::kUndefined;
   TapeId value = kNoId;
-  RecipePtr recipe;     // null: the base
   TapeId view = kNoId;  // kValue: the value as it reads through the recipe, if that was made
-  TensorMetaPtr meta;
   // The value that its Buffer is bound to afterwards, or kNoId for no change.
   TapeId becomes = kNoId;
   int32_t annotation = -1;  // of that value, by the Buffer's mark
@@ -72,12 +72,12 @@ struct CallOperand {
 struct CallArgument {
   enum class Kind : uint8_t { kOperand, kOperands, kNumber, kFixed, kRuntime };
   Kind kind = Kind::kFixed;
+  bool runtime = false;  // of a kNumber
   // kOperand, kOperands: which of the call's operands.
   int32_t first = 0, count = 0;
   // kFixed, kRuntime: the argument, equal or of the same kind. kNumber (a Python number in the
   // place of a tensor): the number, and whether it is passed at run time.
   c10::IValue value;
-  bool runtime = false;
   const ArgInfo* info = nullptr;  // decides what is passed at run time
 };
 

@@ -126,16 +126,21 @@ class Attempt {
       return false;
     }
     for (size_t k = 0; k < tensors.size(); ++k) {
-      if (k + 2 * kAhead < tensors.size()) {
-        Prefetch(tensors[k + 2 * kAhead].unsafeGetTensorImpl(), sizeof(c10::TensorImpl));
-      }
-      if (k + kAhead < tensors.size()) {
-        const c10::Storage& next = tensors[k + kAhead].unsafeGetTensorImpl()->unsafe_storage();
-        Prefetch(next.unsafeGetStorageImpl(), sizeof(c10::StorageImpl));
-      }
+      if (k + 4 < tensors.size()) PrefetchOperands(tensors.slice(k + 1));
       if (!AgreesOperand(&tensors[k])) return false;
     }
     return true;
+  }
+
+  // What is looked at of the tensors to come, each a pointer further: the nearer ones are there by
+  // then.
+  static void PrefetchOperands(at::TensorList next) {
+    const auto storage = [&](size_t k) {
+      return next[k].unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl();
+    };
+    if (next.size() > 5) Prefetch(next[5].unsafeGetTensorImpl(), sizeof(c10::TensorImpl));
+    if (next.size() > 3) Prefetch(storage(3), sizeof(c10::StorageImpl));
+    if (storage(1) != nullptr) Prefetch(storage(1)->_mutable_data_ptr_no_checks().get_context());
   }
 
   bool AgreesArgument(const CallArgument& arg, const c10::IValue& v) {
@@ -314,9 +319,6 @@ class Attempt {
     return tensors;
   }
 
-  // How many tensors of a list are asked for in advance.
-  static constexpr size_t kAhead = 4;
-
   Tape& tape_;
   const Recording& lead_;
   const TracedCall& call_;
@@ -368,9 +370,9 @@ bool Replay(Session::State& state, const OpInfo& op, const CallArguments& args, 
     if (call.num_records > 0) NoteMicroStep(state, call.updates_first, graph_task);
     state.statistics.records += call.num_records;
     ++state.statistics.replayed;
-    attempt.Run(results);
     // By the time that the next op is called it is there.
     if (next < calls.size()) Prefetch(calls[next].get(), sizeof(TracedCall));
+    attempt.Run(results);
     return true;
   }
   return false;

@@ -275,7 +275,7 @@ absl::StatusOr<std::vector<ShardData>> Session::LocalShards(const at::Tensor& te
     SPMD_RETURN_IF_ERROR(Cut(*lock, "local_shards"));
   }
   const Dims base(buffer->form.sizes.begin(), buffer->form.sizes.end());
-  const ValuePtr& value = buffer->value();
+  const ValuePtr value = buffer->value();
   if (value != nullptr) SPMD_RETURN_IF_ERROR(Resolve(*lock, *value));
   const RecipePtr recipe = RecipeOf(buffer, tensor);
   const auto dims = BaseDims(recipe, base);

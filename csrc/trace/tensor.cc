@@ -291,7 +291,10 @@ void RebaseBytes(Session::State& state, Buffer* buffer, BaseForm form) {
         buffer->Bind(HostValue(host, /*steal=*/true));
       } else {
         const TapeId base = state.tape->Use(buffer->value(), buffer);
-        BindBuffer(state, buffer, ReadThrough(state, base, recipe));
+        const TapeId value = ReadThrough(state, base, recipe);
+        buffer->Rebase(std::move(form));  // before: what the old form was marked with ends here
+        BindBuffer(state, buffer, value);
+        return;
       }
     }
   }
@@ -305,10 +308,11 @@ at::Tensor ReadHost(Session::State& state, const at::Tensor& tensor, const char*
     return at::zeros(tensor.sizes(), at::TensorOptions(tensor.scalar_type()).device(at::kCPU));
   }
   if (buffer->pending()) ThrowIfError(Cut(state, why));
-  ThrowIfError(Resolve(state, *buffer->value()));
-  const Value& value = *buffer->value();
+  // Held: a signal's handler may write the tensor while we wait.
+  const ValuePtr value = buffer->value();
+  ThrowIfError(Resolve(state, *value));
   at::Tensor host =
-      value.host.defined() ? value.host : ValueOrThrow(runtime::Download(*value.tiles));
+      value->host.defined() ? value->host : ValueOrThrow(runtime::Download(*value->tiles));
   for (const Recipe* step : Chain(RecipeOf(buffer, tensor))) host = ApplyOnHost(*step, host);
   return host.clone(at::MemoryFormat::Contiguous);
 }

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Views, writes and kernels that random programs and PyTorch's own samples found wrong once."""
 
+import warnings
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -242,3 +244,59 @@ def test_a_part_that_is_written_from_itself(write, cut):
         TURNED[write](mine)
         TURNED[write](want)
     torch.testing.assert_close(mine.cpu(), want)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_a_storage_copied_to_itself_stays(device):
+    x = torch.arange(6.0, device=device)
+    for _ in range(2):
+        x.untyped_storage().copy_(x.untyped_storage())
+        x.mul_(2)
+    assert x.tolist() == [0.0, 4.0, 8.0, 12.0, 16.0, 20.0]
+
+
+def test_a_storage_that_takes_another_form_forgets_where_the_old_one_lay():
+    """Bytes of a vector in the storage of a matrix whose rows lie on two devices."""
+    x = torch.arange(24.0).view(4, 6).to("spmd")
+    x.mul_(spmd.mark_sharding(torch.ones(4, 6).to("spmd"), mesh(2), ("x", None)))
+    spmd.sync(wait=True)
+    for scale in (1, 2):
+        y = torch.arange(24.0).to("spmd") * scale
+        x.untyped_storage().copy_(y.untyped_storage())
+        spmd.sync(wait=True)
+        assert (x.sum() + x.view(24)).tolist() == [scale * (276.0 + k) for k in range(24)]
+
+
+@pytest.mark.parametrize("pending", [False, True])
+@pytest.mark.parametrize("sizes", [(0,), (3,), (2, 3), (7,)])
+def test_out_that_takes_another_size(sizes, pending):
+    y, x = torch.ones(2, 3).to("spmd") * 2, torch.ones(sizes).to("spmd") * 3
+    if not pending:
+        spmd.sync(wait=True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.add(y, y, out=x)
+    assert x.tolist() == [[4.0] * 3] * 2
+
+
+@pytest.mark.parametrize("pending", [False, True])
+@pytest.mark.parametrize("device", DEVICES)
+def test_storages_grow_and_shrink(device, pending):
+    """Elements that stay are kept, and other tensors of the storage see them."""
+    x = torch.arange(6.0, device=device) * 2
+    view = x.view(2, 3).t()
+    seen = []
+    for size in (12, 4, 9, 6):
+        if device == "spmd" and not pending:
+            spmd.sync(wait=True)
+        x.untyped_storage().resize_(size * 4)
+        x.resize_(size)
+        x[4:].fill_(size)
+        seen += [x.tolist(), (x + 1).tolist()]
+    flags = torch.arange(6, device=device) > 2
+    flags.resize_(9)[6:].fill_(True)
+    assert view.tolist() == [[0.0, 6.0], [2.0, 6.0], [4.0, 6.0]]
+    assert flags.tolist() == [False] * 3 + [True] * 6
+    kept = [0.0, 2.0, 4.0, 6.0]
+    want = [kept + [float(size)] * (size - 4) for size in (12, 4, 9, 6)]
+    assert seen == [v for w in want for v in (w, [e + 1 for e in w])]

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// How far away memory is: loads of which each says where the next one goes.
+// What a core has to itself at the moment: how far away memory is (loads of which each says where
+// the next one goes), and how many instructions it takes at a time.
 #include <torch/extension.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstdint>
 #include <numeric>
 #include <random>
@@ -38,8 +40,23 @@ class Chase {
   const Line* volatile at_;
 };
 
+// Nanoseconds, by the clock, for eight instructions of which four can go at once.
+double Eight(int64_t times) {
+  uint64_t a = 1, b = 2, c = 3, d = 4;
+  const auto begin = std::chrono::steady_clock::now();
+  for (int64_t k = 0; k < times; ++k) {
+    a += 3, b += 3, c += 3, d += 3;
+    asm volatile("" : "+r"(a), "+r"(b), "+r"(c), "+r"(d));
+    a ^= 5, b ^= 5, c ^= 5, d ^= 5;
+    asm volatile("" : "+r"(a), "+r"(b), "+r"(c), "+r"(d));
+  }
+  const std::chrono::duration<double, std::nano> taken = std::chrono::steady_clock::now() - begin;
+  return taken.count() / static_cast<double>(times);
+}
+
 }  // namespace
 
 PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   pybind11::class_<Chase>(m, "Chase").def(pybind11::init<int64_t>()).def("run", &Chase::Run);
+  m.def("eight", &Eight);
 }
