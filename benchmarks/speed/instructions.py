@@ -5,7 +5,6 @@ its headers; without them there are no rows."""
 
 from __future__ import annotations
 
-import functools
 import gc
 import re
 import shutil
@@ -15,12 +14,12 @@ import tempfile
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from types import ModuleType
 
 import torch
 from torch import Tensor
 
 import torch_spmd as spmd
+from benchmarks.speed.extension import extension
 from benchmarks.speed.measure import Row
 from benchmarks.speed.models import gpt2_step
 from benchmarks.speed.trace import BACKEND, OPS, additions, views
@@ -28,18 +27,8 @@ from benchmarks.speed.trace import BACKEND, OPS, additions, views
 HEADER = Path("/usr/include/valgrind/callgrind.h")
 
 
-@functools.cache
-def callgrind() -> ModuleType:
-    """Compiled once, then found in PyTorch's cache of extensions."""
-    from torch.utils.cpp_extension import load
-
-    source = Path(__file__).with_name("callgrind.cc")
-    module: ModuleType = load("torch_spmd_callgrind", [str(source)], extra_cflags=["-O2"])
-    return module
-
-
 def from_cpp(x: Tensor, b: Tensor) -> Tensor:
-    end: Tensor = callgrind().add(x, b, OPS)
+    end: Tensor = extension("callgrind").add(x, b, OPS)
     return end
 
 
@@ -61,10 +50,10 @@ def count(name: str, device: str) -> None:
     with torch.set_grad_enabled(grad):
         for warm in range(4):
             if warm == 3:
-                callgrind().toggle()
+                extension("callgrind").toggle()
             end = chain(x, b)
             if warm == 3:
-                callgrind().toggle()
+                extension("callgrind").toggle()
             spmd.sync(wait=True)
             del end
 
@@ -76,9 +65,9 @@ def count_step(fused: bool) -> None:
     gc.disable()
     for _ in range(4):
         step()
-    callgrind().toggle()
+    extension("callgrind").toggle()
     step()
-    callgrind().toggle()
+    extension("callgrind").toggle()
 
 
 def collected(call: str) -> int:
@@ -101,12 +90,12 @@ def instructions(name: str, device: str) -> float:
 
 
 def both(name: str) -> tuple[Callable[[], float], Callable[[], float]]:
-    callgrind()
+    extension("callgrind")
     return partial(instructions, name, "spmd"), partial(instructions, name, "cpu")
 
 
 def step(fused: bool) -> tuple[Callable[[], float], None]:
-    callgrind()
+    extension("callgrind")
     return partial(collected, f"count_step({fused})"), None
 
 

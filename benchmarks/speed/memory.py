@@ -4,40 +4,28 @@ states, activations, gradients. Each side in a process of its own, whose allocat
 
 from __future__ import annotations
 
-import functools
 import subprocess
 import sys
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
-from types import ModuleType
 
+from benchmarks.speed.extension import extension
 from benchmarks.speed.measure import Row
 from benchmarks.speed.steps import STEPS
 
 BACKEND = "cpu"
 
 
-@functools.cache
-def counter() -> ModuleType:
-    """Compiled once, then found in PyTorch's cache of extensions."""
-    from torch.utils.cpp_extension import load
-
-    source = Path(__file__).with_name("live_bytes.cc")
-    module: ModuleType = load("torch_spmd_live_bytes", [str(source)], extra_cflags=["-O2"])
-    return module
-
-
 def peak(name: str, device: str) -> None:
     """Prints the peak. Runs in a process of its own."""
-    counter().start()
+    extension("live_bytes").start()
     step = STEPS[name].make(device)
     for _ in range(3):
         step()
-    counter().take_peak()
+    extension("live_bytes").take_peak()
     for _ in range(2):
         step()
-    print(counter().take_peak())
+    print(extension("live_bytes").take_peak())
 
 
 def peak_of(name: str, device: str) -> float:
@@ -47,7 +35,7 @@ def peak_of(name: str, device: str) -> float:
 
 
 def both(name: str) -> tuple[Callable[[], float], Callable[[], float]]:
-    counter()
+    extension("live_bytes")
     return partial(peak_of, name, "spmd"), partial(peak_of, name, "cpu")
 
 

@@ -3,17 +3,15 @@
 
 from __future__ import annotations
 
-import functools
 import time
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
-from types import ModuleType
 
 import torch
 from torch import Tensor
 
 import torch_spmd as spmd
+from benchmarks.speed.extension import extension
 from benchmarks.speed.measure import Row, cpu_seconds
 from benchmarks.speed.models import gpt2_step
 
@@ -60,25 +58,15 @@ def traced(chain: Chain, grad: bool, other: int, with_cut: bool) -> tuple[Callab
     return side("spmd"), side("cpu")
 
 
-@functools.cache
-def core() -> ModuleType:
-    """Compiled once, then found in PyTorch's cache of extensions."""
-    from torch.utils.cpp_extension import load
-
-    source = Path(__file__).with_name("core.cc")
-    module: ModuleType = load("torch_spmd_core", [str(source)], extra_cflags=["-O2"])
-    return module
-
-
 def load() -> tuple[Callable[[], float], None]:
     """One load from 4 MiB, which is more than a core has to itself."""
-    chase = core().Chase(4 << 20)
+    chase = extension("core").Chase(4 << 20)
     return cpu_seconds(lambda: chase.run(1 << 18), calls=1 << 18, clock=time.thread_time), None
 
 
 def eight() -> float:
     """A tenth of a millisecond, most of the time."""
-    nanoseconds: float = core().eight(200_000)
+    nanoseconds: float = extension("core").eight(200_000)
     return nanoseconds * 1e-9
 
 

@@ -3,9 +3,7 @@
 four ways, tile by tile and coalesced, its losses compared with eager's; a failing op; and tensors
 that other threads drop."""
 
-import queue
 import sys
-import threading
 from pathlib import Path
 
 import torch
@@ -13,6 +11,7 @@ import torch
 sys.path.insert(0, str(Path(__file__).parent))
 sys.path.insert(0, str(Path(__file__).parents[2] / "examples"))
 
+from dropping import drop_on_other_threads
 from training import STRATEGIES, Job, gpt_losses, mesh_of
 
 import torch_spmd as spmd
@@ -33,27 +32,5 @@ except IndexError as error:
 else:
     raise SystemExit("an index out of range was not refused")
 
-dropped: queue.SimpleQueue = queue.SimpleQueue()
-
-
-def drop() -> None:
-    while dropped.get() is not None:
-        pass
-
-
-threads = [threading.Thread(target=drop) for _ in range(3)]
-for thread in threads:
-    thread.start()
-kept = [torch.zeros(4).to("spmd") for _ in range(20)]
-for k in range(10):
-    for n, x in enumerate(kept):
-        kept[n] = x + 1
-        dropped.put(kept[n] * 3)
-        dropped.put(x.view(2, 2))
-    spmd.sync(wait=k % 3 == 0)
-for _ in threads:
-    dropped.put(None)
-for thread in threads:
-    thread.join()
-assert all((t.cpu() == 10).all() for t in kept)
+drop_on_other_threads(tensors=20, steps=10)
 print("dropped on other threads")

@@ -4,12 +4,11 @@ where they stop being replayed, is what it was the first time."""
 
 from __future__ import annotations
 
-import queue
-import threading
 from collections.abc import Callable
 
 import pytest
 import torch
+from dropping import drop_on_other_threads
 from torch import Tensor
 
 import torch_spmd as spmd
@@ -372,25 +371,4 @@ def test_a_mark_on_one_of_two_tensors_with_one_value() -> None:
 
 def test_tensors_end_on_other_threads_while_programs_are_made() -> None:
     """A tensor that is dropped strikes itself out of what is pending, wherever that is."""
-    dropped: queue.SimpleQueue[Tensor | None] = queue.SimpleQueue()
-
-    def drop() -> None:
-        while dropped.get() is not None:
-            pass
-
-    threads = [threading.Thread(target=drop) for _ in range(3)]
-    for thread in threads:
-        thread.start()
-    kept = [torch.zeros(4).to("spmd") for _ in range(30)]
-    for k in range(40):
-        for n in range(30):
-            once = kept[n] + 1
-            dropped.put(once * 3)
-            dropped.put(once.view(2, 2))
-            kept[n] = once
-        spmd.sync(wait=k % 3 == 0)
-    for _ in threads:
-        dropped.put(None)
-    for thread in threads:
-        thread.join()
-    assert all((t.cpu() == 40).all() for t in kept)
+    drop_on_other_threads(tensors=30, steps=40)
