@@ -133,13 +133,13 @@ class Attempt {
   }
 
   // What is looked at of the tensors to come, each a pointer further: the nearer ones are there by
-  // then.
+  // then. Requires: at least four.
   static void PrefetchOperands(at::TensorList next) {
     const auto storage = [&](size_t k) {
       return next[k].unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl();
     };
     if (next.size() > 5) Prefetch(next[5].unsafeGetTensorImpl(), sizeof(c10::TensorImpl));
-    if (next.size() > 3) Prefetch(storage(3), sizeof(c10::StorageImpl));
+    Prefetch(storage(3), sizeof(c10::StorageImpl));
     if (storage(1) != nullptr) Prefetch(storage(1)->_mutable_data_ptr_no_checks().get_context());
   }
 
