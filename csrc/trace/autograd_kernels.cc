@@ -1,12 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 // Kernels above autograd, for what PyTorch's own formulas do not cover once a private device keeps
 // an op whole.
+#include <ATen/InferSize.h>
+#include <ATen/TensorUtils.h>
 #include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/ops/_reshape_copy.h>
 #include <ATen/ops/add.h>
 #include <ATen/ops/convolution.h>
 #include <ATen/ops/convolution_backward.h>
 #include <ATen/ops/detach_ops.h>
 #include <ATen/ops/matmul.h>
+#include <ATen/ops/reshape_compositeimplicitautograd_dispatch.h>
 #include <torch/csrc/autograd/variable.h>
 #include <torch/library.h>
 
@@ -59,6 +63,19 @@ at::Tensor Detach(c10::DispatchKeySet keys, const at::Tensor& self) {
       torch::autograd::impl::version_counter(self), /*allow_tensor_metadata_change=*/false));
 }
 
+// What no view can show in another shape is copied in one op, which is recorded and differentiated
+// once. PyTorch's kernel makes two of it: a clone, and a view that is none.
+at::Tensor Reshape(c10::DispatchKeySet keys, const at::Tensor& self, c10::SymIntArrayRef size) {
+  const auto plain = c10::asIntArrayRefSlowOpt(size);
+  if (plain.has_value() && Buffer::IsOurs(self) && !self.is_contiguous() && IsNext(keys)) {
+    const at::DimVector shape = at::infer_size_dv(*plain, self.numel());
+    if (!at::detail::computeStride(self.sizes(), self.strides(), shape).has_value()) {
+      return at::_reshape_copy(self, shape);
+    }
+  }
+  return at::compositeimplicitautograd::reshape_symint(self, size);
+}
+
 // The gradient of convolution_backward, in the terms of a convolution and its gradients. PyTorch's
 // own takes the gradient of the weight for a convolution whose kernel is an image, which nobody
 // wants to cut.
@@ -107,6 +124,7 @@ std::vector<c10::RegistrationHandleRAII> RegisterAutogradKernels() {
   auto* library =
       new torch::Library(torch::Library::IMPL, "aten", kAutogradKey, __FILE__, __LINE__);
   library->impl("detach", TORCH_FN(Detach));
+  library->impl("reshape", TORCH_FN(Reshape));
   library->impl("_convolution_double_backward", TORCH_FN(ConvolutionDoubleBackward));
   return handles;
 }

@@ -43,14 +43,13 @@ bool MayHaveTangent(const AutogradMeta& meta) {
   return base != nullptr && base->fw_grad_ != nullptr;
 }
 
-// The device's kernel is the next one below, but for PyTorch's of views and writes.
+}  // namespace
+
 bool IsNext(c10::DispatchKeySet keys) {
   constexpr c10::DispatchKeySet kBetween =
       c10::after_ADInplaceOrView_keyset - c10::DispatchKeySet(c10::DispatchKey::Dense);
   return ((keys & kBetween).raw_repr() & ~c10::full_backend_mask) == 0;
 }
-
-}  // namespace
 
 bool IsNextOfTracked(c10::DispatchKeySet keys) {
   return IsNext(keys) && keys.has(c10::DispatchKey::ADInplaceOrView);
@@ -170,9 +169,8 @@ class Kernel<Op, effect, Result(Args...)> final : public c10::OperatorKernel {
     const bool gradient = grad_mode && differentiated.gradient;
     if (!differentiated.tangent) {
       if constexpr (effect == Effect::kView) {
-        if (at::Tensor view = MakeView(keys, gradient, grad_mode, args...); view.defined()) {
-          return view;
-        }
+        std::optional<Result> views = MakeView(keys, gradient, grad_mode, args...);
+        if (views.has_value()) return *std::move(views);
       } else if constexpr (Derivative<Op>::kKnown && effect == Effect::kFresh) {
         if (gradient) return WithNode(keys, args...);
       }
@@ -209,35 +207,50 @@ class Kernel<Op, effect, Result(Args...)> final : public c10::OperatorKernel {
     return Op::redispatch(keys & c10::after_ADInplaceOrView_keyset, std::forward<Args>(args)...);
   }
 
-  // A view of the first argument as PyTorch's kernels make it, or none.
+  // Views of the first argument as PyTorch's kernels make them, or none.
   template <typename... Rest>
-  at::Tensor MakeView(c10::DispatchKeySet keys, bool gradient, bool grad_mode,
-                      const at::Tensor& self, const Rest&... rest) {
-    if (!IsNextOfTracked(keys) || self.is_inference()) return at::Tensor();
+  std::optional<Result> MakeView(c10::DispatchKeySet keys, bool gradient, bool grad_mode,
+                                 const at::Tensor& self, const Rest&... rest) {
+    if (!IsNextOfTracked(keys) || self.is_inference()) return std::nullopt;
     if constexpr (Derivative<Op>::kKnown) {
       if (grad_mode) return MakeViewWithFunction(keys, gradient, self, rest...);
     }
-    at::Tensor made;
-    if (grad_mode || !ReplayCall<at::Tensor>(*op_, made, self, rest...)) return at::Tensor();
+    Result made;
+    if (grad_mode || !ReplayCall<Result>(*op_, made, self, rest...)) return std::nullopt;
     const auto creation = c10::InferenceMode::is_enabled() ? autograd::CreationMeta::INFERENCE_MODE
                                                            : autograd::CreationMeta::NO_GRAD_MODE;
-    return autograd::as_view(self, made, /*is_bw_differentiable=*/true,
-                             /*is_fw_differentiable=*/true, nullptr, nullptr, creation);
+    const auto note = [&](at::Tensor& view) {
+      view = autograd::as_view(self, view, /*is_bw_differentiable=*/true,
+                               /*is_fw_differentiable=*/true, nullptr, nullptr, creation);
+    };
+    if constexpr (kIsTensor<Result>) {
+      note(made);
+    } else {
+      for (at::Tensor& view : made) note(view);
+    }
+    return made;
   }
 
   // Recorded or gone over: PyTorch's kernels take the longer the more views came before.
   template <typename... Rest>
-  at::Tensor MakeViewWithFunction(c10::DispatchKeySet keys, bool gradient, const at::Tensor& self,
-                                  const Rest&... rest) {
+  std::optional<Result> MakeViewWithFunction(c10::DispatchKeySet keys, bool gradient,
+                                             const at::Tensor& self, const Rest&... rest) {
     using D = Derivative<Op>;
-    if (!Buffer::IsOurs(self) || !(Kept<Rest>::CanKeep(rest) && ...)) return at::Tensor();
+    if (!Buffer::IsOurs(self) || !(Kept<Rest>::CanKeep(rest) && ...)) return std::nullopt;
     decltype(NewNode<typename D::Node>({})) node;
     if (gradient) {
       node = NewNode<typename D::Node>(EdgesOf(self));
       D::Save(*node, self, rest...);
     }
-    const at::Tensor made = Below(keys, self, rest...);
-    NoteView<Op>(self, made, rest...);
+    const Result made = Below(keys, self, rest...);
+    if constexpr (kIsTensor<Result>) {
+      NoteView<ViewStepOf<Op, Rest...>>(self, made, autograd::CreationMeta::DEFAULT, rest...);
+    } else {
+      for (size_t k = 0; k < made.size(); ++k) {
+        NoteView<PartStepOf<Op, Rest...>>(self, made[k], autograd::CreationMeta::MULTI_OUTPUT_NODE,
+                                          k, rest...);
+      }
+    }
     if (gradient) autograd::set_history(made, node);
     return made;
   }
@@ -270,6 +283,8 @@ c10::KernelFunction Make(const OpInfo& op) {
   using Result = typename c10::guts::infer_function_traits_t<typename Op::schema>::return_type;
   if constexpr (kWritesFirst<Result>) {
     return of.template operator()<Effect::kWrite>();
+  } else if constexpr (kIsTensorVector<Result> && Derivative<Op>::kKnown) {
+    return of.template operator()<Effect::kView>();  // parts of a tensor
   } else {
     if constexpr (kIsTensor<Result>) {
       if (op.is_view) return of.template operator()<Effect::kView>();

@@ -26,7 +26,9 @@ namespace spmd::trace {
 std::optional<c10::KernelFunction> AutogradShortcut(const OpInfo& op);
 
 // True when the device's kernel is the next one below autograd's, but for PyTorch's kernel of views
-// and writes, which is to see the call.
+// and writes.
+bool IsNext(c10::DispatchKeySet keys);
+// And that one is to see the call.
 bool IsNextOfTracked(c10::DispatchKeySet keys);
 
 // The keys that hand a call on to PyTorch's own autograd kernel, which is that of every autograd

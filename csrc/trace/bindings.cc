@@ -9,7 +9,7 @@ namespace spmd::trace {
 
 namespace {
 
-// Of the tapes that there are: one, or two while the first becomes a program. Guarded by the mutex.
+// Of the tapes that there are: one, or two while the first becomes a program. Guarded by the lock.
 std::vector<Bindings*>& All() {
   static auto* all = new std::vector<Bindings*>;
   return *all;
@@ -17,32 +17,32 @@ std::vector<Bindings*>& All() {
 
 }  // namespace
 
-std::mutex& Bindings::Mutex() {
-  static std::mutex* const mutex = [] {
+SpinLock& Bindings::Lock() {
+  static SpinLock* const lock = [] {
     // A child whose parent forked while another thread was in here drops tensors, too.
-    pthread_atfork([] { Mutex().lock(); }, [] { Mutex().unlock(); }, [] { Mutex().unlock(); });
-    return new std::mutex;
+    pthread_atfork([] { Lock().lock(); }, [] { Lock().unlock(); }, [] { Lock().unlock(); });
+    return new SpinLock;
   }();
-  return *mutex;
+  return *lock;
 }
 
 Bindings::Bindings(uint64_t tape) : tape_(tape) {
-  const std::lock_guard<std::mutex> lock(Mutex());
+  const std::lock_guard<SpinLock> lock(Lock());
   All().push_back(this);
 }
 
 Bindings::~Bindings() {
-  const std::lock_guard<std::mutex> lock(Mutex());
+  const std::lock_guard<SpinLock> lock(Lock());
   All().erase(std::find(All().begin(), All().end(), this));
 }
 
 void Bindings::Reserve(size_t count) {
-  const std::lock_guard<std::mutex> lock(Mutex());
+  const std::lock_guard<SpinLock> lock(Lock());
   entries_.reserve(count);
 }
 
 void Bindings::Add(Buffer& buffer, TapeId before) {
-  const std::lock_guard<std::mutex> lock(Mutex());
+  const std::lock_guard<SpinLock> lock(Lock());
   entries_.push_back({&buffer, before});
   StrikeLocked(buffer);
   buffer.bound_on = tape_;
@@ -52,7 +52,7 @@ void Bindings::Add(Buffer& buffer, TapeId before) {
 
 void Bindings::Strike(const Buffer& buffer) {
   if (buffer.bound_on == 0) return;
-  const std::lock_guard<std::mutex> lock(Mutex());
+  const std::lock_guard<SpinLock> lock(Lock());
   StrikeLocked(buffer);
 }
 

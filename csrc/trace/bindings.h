@@ -11,14 +11,29 @@
 // Thread safety: `Strike` may be called by any thread; all else is guarded by the session's lock.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <mutex>
+#include <thread>
 #include <vector>
 
 #include "csrc/trace/buffer.h"
 #include "csrc/trace/prefetch.h"
 
 namespace spmd::trace {
+
+// Taken for a few instructions twice with every op, by one thread nearly always: half of what a
+// std::mutex takes is its way in and out.
+class SpinLock {
+ public:
+  void lock() {
+    while (taken_.exchange(true, std::memory_order_acquire)) std::this_thread::yield();
+  }
+  void unlock() { taken_.store(false, std::memory_order_release); }
+
+ private:
+  std::atomic<bool> taken_{false};
+};
 
 class Bindings {
  public:
@@ -35,7 +50,7 @@ class Bindings {
   // of tensors or wait for anything.
   template <typename Visit>
   void ForEach(Visit&& visit) const {
-    const std::lock_guard<std::mutex> lock(Mutex());
+    const std::lock_guard<SpinLock> lock(Lock());
     for (size_t k = 0; k < entries_.size(); ++k) {
       if (k + kAhead < entries_.size()) Prefetch(entries_[k + kAhead].buffer, sizeof(Buffer));
       if (entries_[k].buffer != nullptr) visit(*entries_[k].buffer, entries_[k].before);
@@ -51,12 +66,12 @@ class Bindings {
     Buffer* buffer;  // null: it has ended
     TapeId before;
   };
-  static std::mutex& Mutex();
+  static SpinLock& Lock();
   static void StrikeLocked(const Buffer& buffer);
 
   const uint64_t tape_;
   bool empty_ = true;
-  std::vector<Entry> entries_;  // guarded by Mutex()
+  std::vector<Entry> entries_;  // guarded by Lock()
 };
 
 }  // namespace spmd::trace

@@ -10,6 +10,7 @@
 #include "csrc/trace/bindings.h"
 #include "csrc/trace/device.h"
 #include "csrc/trace/session_state.h"
+#include "csrc/trace/tensor_impl.h"
 
 namespace spmd::trace {
 
@@ -111,7 +112,7 @@ c10::DataPtr NewDataPtr(const BaseForm& form) {
 }
 
 c10::Storage Buffer::NewStorage(int64_t nbytes, const BaseForm& form) {
-  return c10::Storage(c10::make_intrusive<c10::StorageImpl>(
+  return c10::Storage(c10::make_intrusive<DeviceStorageImpl>(
       c10::StorageImpl::use_byte_size_t(), nbytes, NewDataPtr(form), DeviceAllocatorInstance(),
       /*resizable=*/true));
 }

@@ -149,6 +149,8 @@ struct Derivative<ops::view> : DerivativeOfSizes<nodes::ViewBackward0> {};
 template <>
 struct Derivative<ops::_unsafe_view> : DerivativeOfSizes<nodes::UnsafeViewBackward0> {};
 template <>
+struct Derivative<ops::_reshape_copy> : DerivativeOfSizes<nodes::ReshapeCopyBackward0> {};
+template <>
 struct Derivative<ops::expand> : DerivativeOfSizes<nodes::ExpandBackward0> {};
 template <>
 struct Derivative<ops::t> : DerivativeOfNothing<nodes::TBackward0> {};
@@ -192,6 +194,65 @@ struct Derivative<ops::slice_Tensor> : DerivativeOfSizes<nodes::SliceBackward0> 
     node.start = start;
     node.end = end;
     node.step = step;
+  }
+};
+
+template <typename Node>
+struct DerivativeOfParts : DerivativeWith<Node> {
+  static void Save(Node& node, const at::Tensor& self, int64_t dim) {
+    node.dim = dim;
+    node.self_options = self.options();
+    node.self_sym_sizes = self.sym_sizes().vec();
+  }
+};
+template <>
+struct Derivative<ops::split_Tensor> : DerivativeOfParts<nodes::SplitBackward0> {
+  static void Save(Node& node, const at::Tensor& self, const c10::SymInt& size, int64_t dim) {
+    DerivativeOfParts::Save(node, self, dim);
+    node.split_size = size;
+  }
+};
+template <>
+struct Derivative<ops::split_with_sizes> : DerivativeOfParts<nodes::SplitWithSizesBackward0> {
+  static void Save(Node& node, const at::Tensor& self, c10::SymIntArrayRef sizes, int64_t dim) {
+    DerivativeOfParts::Save(node, self, dim);
+    node.split_sizes = sizes.vec();
+  }
+};
+template <>
+struct Derivative<ops::unbind_int> : DerivativeWith<nodes::UnbindBackward0> {
+  static void Save(Node& node, const at::Tensor&, int64_t dim) { node.dim = dim; }
+};
+
+template <>
+struct Derivative<ops::_scaled_dot_product_fused_attention_overrideable>
+    : DerivativeWith<nodes::ScaledDotProductFusedAttentionOverrideableBackward0> {
+  static constexpr bool kComplex = false;
+  static void Save(Node& node, const at::Tensor& query, const at::Tensor& key,
+                   const at::Tensor& value, const std::optional<at::Tensor>& attn_bias,
+                   double dropout_p, bool is_causal, bool, std::optional<double> scale) {
+    node.attn_bias_ = Saved(attn_bias);
+    node.dropout_p = dropout_p;
+    node.is_causal = is_causal;
+    node.key_ = Saved(key);
+    node.query_ = Saved(query);
+    node.scale = scale;
+    node.value_ = Saved(value);
+  }
+  static void SaveResult(
+      Node& node, const std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, c10::SymInt,
+                                   c10::SymInt, at::Tensor, at::Tensor, at::Tensor>& result) {
+    const auto result_of = [](const at::Tensor& t) {
+      return torch::autograd::SavedVariable(t, /*is_output=*/true);
+    };
+    node.output_ = result_of(std::get<0>(result));
+    node.logsumexp_ = result_of(std::get<1>(result));
+    node.cum_seq_q_ = result_of(std::get<2>(result));
+    node.cum_seq_k_ = result_of(std::get<3>(result));
+    node.max_q = std::get<4>(result);
+    node.max_k = std::get<5>(result);
+    node.philox_seed_ = result_of(std::get<6>(result));
+    node.philox_offset_ = result_of(std::get<7>(result));
   }
 };
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copies: between host and device, between tensors, and looks at values.
 #include <ATen/ExpandUtils.h>
+#include <ATen/InferSize.h>
 #include <ATen/ops/equal.h>
 
 #include "csrc/trace/arguments.h"
@@ -73,6 +74,19 @@ void Clone(const OpInfo& op, torch::jit::Stack* stack) {
   const Args a = PopArguments(op, stack);
   const at::Tensor self = a[0].toTensor();
   stack->push_back(NewTensor(state, CopyMeta(self, self.scalar_type(), a[1]), Read(state, self)));
+}
+
+// A clone in another shape, in the order of its elements.
+void ReshapeCopy(const OpInfo& op, torch::jit::Stack* stack) {
+  Session::State& state = Session::Get().state();
+  const Args a = PopArguments(op, stack);
+  const at::Tensor self = a[0].toTensor();
+  const at::DimVector sizes = at::infer_size_dv(a[1].toIntVector(), self.numel());
+  const TensorMeta meta = TensorMeta::Contiguous(self.scalar_type(), sizes);
+  const TapeId value =
+      EmitNamed(state, "aten::view", {Read(state, self)},
+                {{"size", std::vector<int64_t>(sizes.begin(), sizes.end())}}, TypeOf(meta));
+  stack->push_back(NewTensor(state, meta, value));
 }
 
 // All bytes of both storages, seen as bytes: the Buffer's value goes over as it is.
@@ -158,6 +172,7 @@ void HasSameStorageNumel(const OpInfo& op, torch::jit::Stack* stack) {
 constexpr HandlerRow kRows[] = {
     {"aten::_has_same_storage_numel", &HasSameStorageNumel},
     {"aten::_local_scalar_dense", &LocalScalarDense},
+    {"aten::_reshape_copy", &ReshapeCopy, kReplayable},
     {"aten::_to_copy", &ToCopy, kReplayable},
     {"aten::clone", &Clone, kReplayable},
     {"aten::copy_", &Copy, kReplayable},

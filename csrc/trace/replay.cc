@@ -12,7 +12,9 @@ namespace spmd::trace {
 
 namespace {
 
-bool SameMeta(const TensorMeta& meta, const c10::TensorImpl& t) {
+bool SameMeta(const TensorMeta& meta, c10::TensorImpl& t) {
+  if (t.dtype() != c10::scalarTypeToTypeMeta(meta.dtype) || t.is_wrapped_number()) return false;
+  if (meta.form.has_value() && meta.form->IsSurelyOf(t)) return true;
   // Few numbers: a loop is done before memcmp has begun.
   const auto same = [](const Dims& a, at::IntArrayRef b) {
     if (a.size() != b.size()) return false;
@@ -21,9 +23,8 @@ bool SameMeta(const TensorMeta& meta, const c10::TensorImpl& t) {
     }
     return true;
   };
-  return t.dtype() == c10::scalarTypeToTypeMeta(meta.dtype) && same(meta.sizes, t.sizes()) &&
-         same(meta.strides, t.strides()) && t.storage_offset() == meta.offset &&
-         !t.is_wrapped_number();
+  return same(meta.sizes, t.sizes()) && same(meta.strides, t.strides()) &&
+         t.storage_offset() == meta.offset;
 }
 
 bool SameInts(const c10::IValue& value, at::IntArrayRef ints) {
@@ -58,7 +59,9 @@ class Attempt {
     if (call_.has_scalars) AddScalars();
     tape_.Skip(call_, claims_);
     if (call_.binds) BindOperands();
-    if (results.tensor != nullptr) *results.tensor = MadeTensor(call_.results[0]);
+    for (size_t k = 0; k < results.each.size(); ++k) {
+      results.each[k] = MadeTensor(call_.results[k]);
+    }
     if (results.tensors != nullptr) *results.tensors = MakeTensors(0, call_.results.size());
     if (results.list != nullptr) MakeResults(*results.list);
   }
@@ -183,8 +186,7 @@ class Attempt {
       return operand.holds == CallOperand::Holds::kUndefined && !defined;
     }
     const at::Tensor& tensor = *given;
-    if (!tensor.has_storage()) return false;
-    buffer = Buffer::Of(tensor.storage());
+    buffer = Buffer::Of(tensor.unsafeGetTensorImpl()->unsafe_storage());
     return buffer != nullptr && SameMeta(*operand.meta, *tensor.unsafeGetTensorImpl()) &&
            AgreesRecipe(operand, buffer, tensor) && AgreesValue(operand, buffer) &&
            AgreesMark(operand, *buffer);

@@ -21,11 +21,12 @@
 namespace spmd::trace {
 
 using CallResults = absl::InlinedVector<c10::IValue, 2>;
-// Where the results of a call go: into a list; the only one, a tensor or a list of them, into a
-// place for it; nowhere, for an op that returns what it wrote.
+// Where the results of a call go: into a list; tensors, as many as there are, into places for them;
+// the only one, a list of tensors, into a place for it; nowhere, for an op that returns what it
+// wrote.
 struct ResultsTo {
   CallResults* list = nullptr;
-  at::Tensor* tensor = nullptr;
+  absl::Span<at::Tensor> each = {};
   std::vector<at::Tensor>* tensors = nullptr;
 };
 // The arguments of a call as the schema orders them. A list of integers or tensors may stand in

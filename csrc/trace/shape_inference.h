@@ -6,6 +6,7 @@
 #include <ATen/core/ivalue.h>
 
 #include <exception>
+#include <memory>
 #include <optional>
 #include <vector>
 
@@ -13,6 +14,7 @@
 #include "csrc/trace/cpu_answers.h"
 #include "csrc/trace/hash.h"
 #include "csrc/trace/op_info.h"
+#include "csrc/trace/tensor_impl.h"
 #include "csrc/util/dims.h"
 
 namespace spmd::trace {
@@ -25,6 +27,8 @@ struct TensorMeta {
   int64_t offset = 0;
   // Of those that recordings share: no two different ones have the same; 0: none. Not compared.
   uint64_t serial = 0;
+  // Of the same, where anything is defined: as tensors have it.
+  std::optional<TensorForm> form;
   static TensorMeta Of(const at::Tensor& t);
   static TensorMeta Contiguous(at::ScalarType dtype, at::IntArrayRef sizes);
   friend bool operator==(const TensorMeta& a, const TensorMeta& b) {

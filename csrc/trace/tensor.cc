@@ -10,6 +10,7 @@
 #include "csrc/runtime/tile_memory.h"
 #include "csrc/trace/device.h"
 #include "csrc/trace/status_to_exception.h"
+#include "csrc/trace/tensor_impl.h"
 
 namespace spmd::trace {
 
@@ -155,6 +156,20 @@ Buffer* BufferOf(const at::Tensor& tensor) {
   return buffer;
 }
 
+namespace {
+
+// `tensor`: a new one. It begins at `offset`, whatever `meta` says.
+void TakeForm(const at::Tensor& tensor, const TensorMeta& meta, int64_t offset) {
+  if (meta.form.has_value() && meta.form->offset == offset) {
+    return DeviceTensorImpl::Of(tensor).TakeForm(*meta.form);
+  }
+  tensor.unsafeGetTensorImpl()->set_sizes_and_strides(
+      at::IntArrayRef(meta.sizes.data(), meta.sizes.size()),
+      at::IntArrayRef(meta.strides.data(), meta.strides.size()), offset);
+}
+
+}  // namespace
+
 Fresh NewMemory(const TensorMeta& meta) {
   const auto type_meta = c10::scalarTypeToTypeMeta(meta.dtype);
   int64_t elements = 1;
@@ -167,13 +182,9 @@ Fresh NewMemory(const TensorMeta& meta) {
       Buffer::NewStorage(elements * static_cast<int64_t>(type_meta.itemsize()),
                          {.dtype = meta.dtype, .sizes = meta.sizes, .strides = meta.strides});
   auto* const buffer = static_cast<Buffer*>(storage.data_ptr().get_context());
-  at::Tensor tensor = at::detail::make_tensor_base<c10::TensorImpl>(
+  at::Tensor tensor = at::detail::make_tensor_base<DeviceTensorImpl>(
       std::move(storage), c10::DispatchKeySet(c10::DispatchKey::PrivateUse1), type_meta);
-  if (meta.sizes.size() != 1 || meta.sizes[0] != 0) {
-    tensor.unsafeGetTensorImpl()->set_sizes_and_strides(
-        at::IntArrayRef(meta.sizes.data(), meta.sizes.size()),
-        at::IntArrayRef(meta.strides.data(), meta.strides.size()));
-  }
+  TakeForm(tensor, meta, /*offset=*/0);
   return {std::move(tensor), buffer};
 }
 
@@ -204,12 +215,10 @@ at::Tensor NewTensor(Session::State& state, const TensorMeta& meta, TapeId value
 }
 
 at::Tensor NewView(const at::Tensor& base, const TensorMeta& meta) {
-  at::Tensor tensor = at::detail::make_tensor_base<c10::TensorImpl>(
+  at::Tensor tensor = at::detail::make_tensor_base<DeviceTensorImpl>(
       c10::TensorImpl::VIEW, c10::Storage(base.storage()), base.key_set(),
       c10::scalarTypeToTypeMeta(meta.dtype));
-  tensor.unsafeGetTensorImpl()->set_sizes_and_strides(
-      at::IntArrayRef(meta.sizes.data(), meta.sizes.size()),
-      at::IntArrayRef(meta.strides.data(), meta.strides.size()), meta.offset);
+  TakeForm(tensor, meta, meta.offset);
   return tensor;
 }
 
@@ -276,7 +285,7 @@ void RebaseBytes(Session::State& state, Buffer* buffer, BaseForm form) {
   if (!buffer->holds_nothing()) {
     // A tensor of the new form over the old value, as a strided view of it.
     c10::Storage storage = Buffer::NewStorage(0, {});
-    at::Tensor shape = at::detail::make_tensor_base<c10::TensorImpl>(
+    at::Tensor shape = at::detail::make_tensor_base<DeviceTensorImpl>(
         std::move(storage), c10::DispatchKeySet(c10::DispatchKey::PrivateUse1),
         c10::scalarTypeToTypeMeta(form.dtype));
     shape.unsafeGetTensorImpl()->set_sizes_and_strides(

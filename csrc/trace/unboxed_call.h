@@ -106,6 +106,11 @@ constexpr bool kWritesFirst = std::is_reference_v<Result> || std::is_void_v<Resu
 template <typename Result>
 using Made = std::conditional_t<kWritesFirst<Result>, std::monostate, Result>;
 
+template <typename Result>
+constexpr bool kIsTensorTuple = false;
+template <typename... Results>
+constexpr bool kIsTensorTuple<std::tuple<Results...>> = (kIsTensor<Results> && ...);
+
 // From as many values as `Result` has parts.
 template <typename Result>
 Made<Result> MadeOf(c10::IValue* values) {
@@ -129,9 +134,14 @@ bool ReplayCall(const OpInfo& op, Made<Result>& made, const Args&... args) {
   if constexpr (kWritesFirst<Result>) {
     return RunFromRecording(op, borrowed.get(), {});
   } else if constexpr (kIsTensor<Result>) {
-    return RunFromRecording(op, borrowed.get(), {.tensor = &made});
+    return RunFromRecording(op, borrowed.get(), {.each = absl::MakeSpan(&made, 1)});
   } else if constexpr (kIsTensorVector<Result>) {
     return RunFromRecording(op, borrowed.get(), {.tensors = &made});
+  } else if constexpr (kIsTensorTuple<Result>) {
+    std::array<at::Tensor, std::tuple_size_v<Result>> parts;
+    if (!RunFromRecording(op, borrowed.get(), {.each = absl::MakeSpan(parts)})) return false;
+    made = std::apply([](auto&... part) { return Result(std::move(part)...); }, parts);
+    return true;
   } else {
     CallResults results;
     if (!RunFromRecording(op, borrowed.get(), {.list = &results})) return false;

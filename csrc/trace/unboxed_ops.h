@@ -11,7 +11,9 @@
 #include <ATen/ops/_foreach_neg_ops.h>
 #include <ATen/ops/_foreach_norm_ops.h>
 #include <ATen/ops/_foreach_sqrt_ops.h>
+#include <ATen/ops/_reshape_copy_ops.h>
 #include <ATen/ops/_scaled_dot_product_fused_attention_overrideable_backward_ops.h>
+#include <ATen/ops/_scaled_dot_product_fused_attention_overrideable_ops.h>
 #include <ATen/ops/_softmax_backward_data_ops.h>
 #include <ATen/ops/_softmax_ops.h>
 #include <ATen/ops/_to_copy_ops.h>
@@ -64,6 +66,8 @@
 #include <ATen/ops/silu_ops.h>
 #include <ATen/ops/sin_ops.h>
 #include <ATen/ops/slice_ops.h>
+#include <ATen/ops/split_ops.h>
+#include <ATen/ops/split_with_sizes_ops.h>
 #include <ATen/ops/sqrt_ops.h>
 #include <ATen/ops/squeeze_ops.h>
 #include <ATen/ops/sub_ops.h>
@@ -73,6 +77,7 @@
 #include <ATen/ops/tanh_ops.h>
 #include <ATen/ops/threshold_backward_ops.h>
 #include <ATen/ops/transpose_ops.h>
+#include <ATen/ops/unbind_ops.h>
 #include <ATen/ops/unsqueeze_ops.h>
 #include <ATen/ops/view_ops.h>
 #include <ATen/ops/where_ops.h>
@@ -99,6 +104,7 @@ using UnboxedOps = OpList<
     ops::mm, ops::bmm, ops::addmm, ops::linear, ops::linear_backward, ops::sum_dim_IntList,
     ops::mean_dim, ops::embedding, ops::embedding_dense_backward, ops::index_select,
     ops::index_copy_, ops::native_layer_norm, ops::native_layer_norm_backward,
+    ops::_scaled_dot_product_fused_attention_overrideable,
     ops::_scaled_dot_product_fused_attention_overrideable_backward, ops::_softmax,
     ops::_softmax_backward_data,
     // optimizers, on lists
@@ -107,8 +113,9 @@ using UnboxedOps = OpList<
     ops::_foreach_addcdiv__Scalar, ops::_foreach_addcdiv__ScalarList, ops::_foreach_lerp__Scalar,
     ops::_foreach_sqrt, ops::_foreach_neg, ops::_foreach_norm_Scalar,
     // views and copies
-    ops::view, ops::_unsafe_view, ops::t, ops::transpose_int, ops::permute, ops::expand,
-    ops::select_int, ops::slice_Tensor, ops::unsqueeze, ops::squeeze_dim, ops::clone, ops::copy_,
-    ops::fill__Scalar, ops::zero_, ops::_to_copy>;
+    ops::view, ops::_unsafe_view, ops::_reshape_copy, ops::t, ops::transpose_int, ops::permute,
+    ops::expand, ops::select_int, ops::slice_Tensor, ops::split_Tensor, ops::split_with_sizes,
+    ops::unbind_int, ops::unsqueeze, ops::squeeze_dim, ops::clone, ops::copy_, ops::fill__Scalar,
+    ops::zero_, ops::_to_copy>;
 
 }  // namespace spmd::trace

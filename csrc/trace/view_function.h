@@ -87,6 +87,24 @@ class ViewStepOf final : public ViewStep {
   std::tuple<typename Kept<Args>::Type...> args_;
 };
 
+// One of several views that an op makes at once.
+template <typename Op, typename... Args>
+class PartStepOf final : public ViewStep {
+ public:
+  PartStepOf(Pointer before, size_t part, const Args&... args)
+      : ViewStep(std::move(before)), part_(part), args_(Kept<Args>::Keep(args)...) {}
+
+ private:
+  at::Tensor Take(const at::Tensor& source) const override {
+    return std::apply(
+        [&](const auto&... kept) { return Op::call(source, Kept<Args>::Give(kept)...)[part_]; },
+        args_);
+  }
+
+  size_t part_;
+  std::tuple<typename Kept<Args>::Type...> args_;
+};
+
 // Steps as PyTorch keeps them.
 class ViewFunction final : public torch::autograd::ViewFunc {
  public:
@@ -111,18 +129,17 @@ inline at::Tensor NoInverse(const at::Tensor&) {
 }
 
 // Makes `made`, a new tensor on the storage of `self`, a view of it for autograd, as
-// torch::autograd::as_view does: by `Op` with these arguments, in grad mode.
-template <typename Op, typename... Args>
-void NoteView(const at::Tensor& self, const at::Tensor& made, const Args&... args) {
+// torch::autograd::as_view does: by a `Step` of these arguments, in grad mode.
+template <typename Step, typename... Args>
+void NoteView(const at::Tensor& self, const at::Tensor& made,
+              torch::autograd::CreationMeta creation, const Args&... args) {
   namespace autograd = torch::autograd;
   const auto* const of_self = autograd::impl::get_view_autograd_meta(self);
   const auto by_steps = [&](ViewStep::Pointer before) {
-    return std::make_unique<ViewFunction>(
-        c10::make_intrusive<ViewStepOf<Op, Args...>>(std::move(before), args...));
+    return std::make_unique<ViewFunction>(c10::make_intrusive<Step>(std::move(before), args...));
   };
   const at::Tensor* root = &self;
   ViewStep::Pointer before;
-  auto creation = autograd::CreationMeta::DEFAULT;
   if (of_self != nullptr) {
     const autograd::ViewInfo* const info =
         of_self->shared_view_info() ? &of_self->get_backward_view() : nullptr;
@@ -137,7 +154,7 @@ void NoteView(const at::Tensor& self, const at::Tensor& made, const Args&... arg
     }
     root = &info->base_;
     before = function->steps();
-    creation = of_self->get_creation_meta();
+    creation = autograd::propagate_creation_meta(of_self->get_creation_meta(), creation);
   }
   autograd::make_variable_differentiable_view(
       made, autograd::ViewInfo(*root, by_steps(std::move(before)), NoInverse), std::nullopt,

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 import torch.autograd.forward_ad as forward_ad
+import torch.nn.functional as F
 from torch import Tensor
 from torch.testing._internal.common_methods_invocations import (
     foreach_binary_op_db,
@@ -303,7 +304,14 @@ VIEWS: dict[str, Any] = {
     "select": lambda x: x.select(1, -1),
     "slice": lambda x: x[:, 1::2],
     "a view of views": lambda x: x.view(3, 2)[1:].t().unsqueeze(0)[..., 0],
+    "split": lambda x: x.split(2, dim=-1)[1],
+    "split with sizes": lambda x: x.split([1, 2], dim=1)[1],
+    "chunk": lambda x: x.chunk(3, 1)[2],
+    "unbind": lambda x: x.unbind(1)[2],
     "a view of a split": lambda x: x.split(2, dim=1)[0].t()[1],
+    "parts of parts": lambda x: x.t().split(2)[0].unbind()[1].view(2, 1),
+    "reshape": lambda x: x.reshape(3, -1),
+    "reshape of a slice": lambda x: x[:, :2].reshape(2, 1, 2),
     "layer norm": lambda x: torch.native_layer_norm(x, [3], x[0], None, 1e-5)[0],
     "layer norm's mean": lambda x: torch.native_layer_norm(x, [3], None, x[1], 1e-5)[1],
 }
@@ -541,6 +549,76 @@ def test_linear_keeps_its_operands() -> None:
             assert w.grad is not None
             assert w.grad.tolist() == [[0.0] * 3, [4.0] * 3]
             w.grad = None
+
+
+def test_attention_keeps_its_operands() -> None:
+    for _ in range(3):
+        torch.manual_seed(0)
+        host = [torch.randn(2, 3, 5, 4, requires_grad=True) for _ in range(3)]
+        mine = [t.detach().to("spmd").requires_grad_(k != 1) for k, t in enumerate(host)]
+        ends = []
+        for q, k, v in (host, mine):
+            ends.append(F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=0.3))
+            ends[-1].square().sum().backward()
+        node: Any = ends[1].grad_fn
+        assert node.name() == "ScaledDotProductFusedAttentionOverrideableBackward0"
+        assert [n is not None for n, _ in node.next_functions] == [True, False, True, False]
+        assert (node._saved_is_causal, node._saved_scale, node._saved_dropout_p) == (True, 0.3, 0.0)
+        assert (node._saved_max_q, node._saved_max_k) == (5, 5)
+        with pytest.raises(RuntimeError, match="already been freed"):
+            node._saved_query  # noqa: B018
+        torch.testing.assert_close(ends[1].cpu(), ends[0])
+        for theirs, ours in zip((host[0], host[2]), (mine[0], mine[2]), strict=True):
+            assert ours.grad is not None
+            torch.testing.assert_close(ours.grad.cpu(), theirs.grad)
+        assert mine[1].grad is None
+
+
+def test_a_reshape_that_copies_is_one_node() -> None:
+    def run(device: str) -> list[Any]:
+        results: list[Any] = []
+        for _ in range(3):
+            x, _ = x_and_y(device, "x")
+            turned = (x * 1).t()
+            end = turned.reshape(-1)
+            with torch.no_grad():
+                turned.zero_()  # a copy does not see it
+            (first,) = torch.autograd.grad(end.pow(3).sum(), x, create_graph=True)
+            (second,) = torch.autograd.grad(first.sum(), x)
+            results.append([end.tolist(), first.tolist(), second.tolist(), end._is_view()])
+            results.append([end.stride(), x.detach()[:, 1:].t().reshape(4, 1).tolist()])
+            node: Any = end.grad_fn
+            if device == "spmd":
+                assert node.name() == "ReshapeCopyBackward0"
+                assert node.next_functions[0][0].name() == "TBackward0"
+            with pytest.raises(RuntimeError) as error:
+                turned.reshape(4, -1)
+            results.append(str(error.value))
+        return results
+
+    on_both(run)
+
+
+def test_forms_that_are_taken_over_are_pytorchs() -> None:
+    """Memory formats, density and numbers of elements of results, recorded and replayed."""
+
+    def run(device: str) -> list[Any]:
+        results: list[Any] = []
+        image = torch.arange(96.0).view(2, 4, 3, 4).to(device)
+        for _ in range(3):
+            last = image.contiguous(memory_format=torch.channels_last)
+            made = [last, last + 1, last.relu(), last[:, :2], last.permute(0, 2, 3, 1), image[:0]]
+            made += [image.unsqueeze(2) * 2, image.sum(), *image.unbind(1)]
+            for t in made:
+                formats = [torch.contiguous_format, torch.channels_last, torch.channels_last_3d]
+                results.append(
+                    [t.is_contiguous(memory_format=f) for f in formats if t.dim() in (4, 5)]
+                )
+                results.append([t.numel(), t.stride(), t.storage_offset()])
+                results.append(torch.empty_like(t).stride())  # by what is known to be dense
+        return results
+
+    on_both(run)
 
 
 def test_a_kept_operand_that_was_written_is_noticed() -> None:

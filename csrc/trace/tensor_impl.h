@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the device's tensors and storages are made of: PyTorch's own, in memory that the last ones
+// left (csrc/trace/pool.h), and with sizes and strides that need not be worked out anew.
+//
+//   auto form = TensorForm::Of(meta.sizes, meta.strides, meta.offset);  // once for all tensors
+//   like it at::Tensor t = at::detail::make_tensor_base<DeviceTensorImpl>(storage, keys, dtype);
+//   DeviceTensorImpl::Of(t).TakeForm(form);
+#pragma once
+
+#include <c10/core/StorageImpl.h>
+#include <c10/core/TensorImpl.h>
+
+#include "csrc/trace/pool.h"
+
+namespace spmd::trace {
+
+// Sizes, strides, offset, and what PyTorch derives from them: numbers of elements, memory formats.
+struct TensorForm {
+  c10::impl::SizesAndStrides sizes_and_strides;
+  int64_t offset = 0;
+  int64_t numel = 0;
+  bool contiguous = false;
+  bool channels_last = false;
+  bool channels_last_contiguous = false;
+  bool channels_last_3d = false;
+  bool channels_last_3d_contiguous = false;
+  bool non_overlapping_and_dense = false;
+  // Where it says no, `t` may have it nevertheless: a tensor that lost dimensions in place keeps
+  // their numbers. Requires: its sizes are numbers.
+  bool IsSurelyOf(c10::TensorImpl& t) const {
+    return offset == t.storage_offset() && sizes_and_strides == t.sizes_and_strides();
+  }
+  // Throws: c10::Error where PyTorch refuses these.
+  static TensorForm Of(at::IntArrayRef sizes, at::IntArrayRef strides, int64_t offset);
+};
+
+// Adds no state: copies that PyTorch makes (shallow_copy_and_detach) are its own TensorImpl.
+class DeviceTensorImpl final : public c10::TensorImpl, public Pooled<DeviceTensorImpl> {
+ public:
+  using c10::TensorImpl::TensorImpl;
+
+  // Requires: of a tensor that was made as one.
+  static DeviceTensorImpl& Of(const at::TensorBase& tensor) {
+    return static_cast<DeviceTensorImpl&>(*tensor.unsafeGetTensorImpl());
+  }
+
+  TensorForm form() const {
+    return {.sizes_and_strides = sizes_and_strides_,
+            .offset = storage_offset_,
+            .numel = numel_,
+            .contiguous = is_contiguous_,
+            .channels_last = is_channels_last_,
+            .channels_last_contiguous = is_channels_last_contiguous_,
+            .channels_last_3d = is_channels_last_3d_,
+            .channels_last_3d_contiguous = is_channels_last_3d_contiguous_,
+            .non_overlapping_and_dense = is_non_overlapping_and_dense_};
+  }
+  void TakeForm(const TensorForm& form) {
+    sizes_and_strides_ = form.sizes_and_strides;
+    storage_offset_ = form.offset;
+    numel_ = form.numel;
+    is_contiguous_ = form.contiguous;
+    is_channels_last_ = form.channels_last;
+    is_channels_last_contiguous_ = form.channels_last_contiguous;
+    is_channels_last_3d_ = form.channels_last_3d;
+    is_channels_last_3d_contiguous_ = form.channels_last_3d_contiguous;
+    is_non_overlapping_and_dense_ = form.non_overlapping_and_dense;
+  }
+};
+
+class DeviceStorageImpl final : public c10::StorageImpl, public Pooled<DeviceStorageImpl> {
+ public:
+  using c10::StorageImpl::StorageImpl;
+};
+
+inline TensorForm TensorForm::Of(at::IntArrayRef sizes, at::IntArrayRef strides, int64_t offset) {
+  DeviceTensorImpl impl(c10::DispatchKeySet(c10::DispatchKey::PrivateUse1),
+                        caffe2::TypeMeta::Make<float>(), c10::Device(c10::DeviceType::PrivateUse1));
+  impl.set_sizes_and_strides(sizes, strides, offset);
+  return impl.form();
+}
+
+}  // namespace spmd::trace
