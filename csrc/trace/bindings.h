@@ -18,7 +18,7 @@
 #include <vector>
 
 #include "csrc/trace/buffer.h"
-#include "csrc/trace/prefetch.h"
+#include "csrc/util/prefetch.h"
 
 namespace spmd::trace {
 

@@ -84,6 +84,8 @@ AddressBook& Addresses() {
   return *book;
 }
 
+void FreeMemory(void* memory) { Addresses().Free(memory); }
+
 }  // namespace
 
 Buffer::Buffer(Key, const BaseForm& form) : form(form) {
@@ -99,12 +101,10 @@ Buffer::~Buffer() {
 void Buffer::MakeValue() { Hold(Session::Get().state().tape->value(number_)); }
 
 void* Buffer::operator new(size_t bytes) {
-  void* const memory = BlockList<Buffer>::Take();
+  void* const memory = BlockList<&FreeMemory>::Take();
   return memory != nullptr ? memory : Addresses().Allocate(bytes);
 }
-void Buffer::operator delete(void* memory) {
-  if (!BlockList<Buffer>::Give(memory)) Addresses().Free(memory);
-}
+void Buffer::operator delete(void* memory) { BlockList<&FreeMemory>::Give(memory); }
 
 c10::DataPtr NewDataPtr(const BaseForm& form) {
   auto* const buffer = new Buffer(Buffer::Key{}, form);

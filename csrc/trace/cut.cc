@@ -12,7 +12,7 @@
 #include "csrc/runtime/interrupt.h"
 #include "csrc/trace/compile.h"
 #include "csrc/trace/lower.h"
-#include "csrc/trace/prefetch.h"
+#include "csrc/util/prefetch.h"
 #include "csrc/trace/recover.h"
 #include "csrc/trace/session_state.h"
 #include "csrc/trace/verify_run.h"

@@ -5,7 +5,7 @@
 
 #include "absl/container/fixed_array.h"
 #include "csrc/trace/kernel.h"
-#include "csrc/trace/prefetch.h"
+#include "csrc/util/prefetch.h"
 #include "csrc/trace/tensor.h"
 
 namespace spmd::trace {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What the device's tensors and storages are made of: PyTorch's own, in memory that the last ones
-// left (csrc/trace/pool.h), and with sizes and strides that need not be worked out anew.
+// left (csrc/util/pool.h), and with sizes and strides that need not be worked out anew.
 //
 //   auto form = TensorForm::Of(meta.sizes, meta.strides, meta.offset);  // once for all tensors
 //   like it at::Tensor t = at::detail::make_tensor_base<DeviceTensorImpl>(storage, keys, dtype);
@@ -10,7 +10,7 @@
 #include <c10/core/StorageImpl.h>
 #include <c10/core/TensorImpl.h>
 
-#include "csrc/trace/pool.h"
+#include "csrc/util/pool.h"
 
 namespace spmd::trace {
 

@@ -6,7 +6,7 @@
 
 #include <cstddef>
 
-namespace spmd::trace {
+namespace spmd {
 
 inline constexpr size_t kCacheLineBytes = 64;
 
@@ -17,4 +17,4 @@ inline void Prefetch(const void* begin, size_t bytes = 1) {
   }
 }
 
-}  // namespace spmd::trace
+}  // namespace spmd
