@@ -2,8 +2,8 @@
 // What the device's tensors and storages are made of: PyTorch's own, in memory that the last ones
 // left (csrc/util/pool.h), and with sizes and strides that need not be worked out anew.
 //
-//   auto form = TensorForm::Of(meta.sizes, meta.strides, meta.offset);  // once for all tensors
-//   like it at::Tensor t = at::detail::make_tensor_base<DeviceTensorImpl>(storage, keys, dtype);
+//   auto form = TensorForm::Of(sizes, strides, offset);  // once for all tensors like it
+//   at::Tensor t = at::detail::make_tensor_base<DeviceTensorImpl>(storage, keys, dtype);
 //   DeviceTensorImpl::Of(t).TakeForm(form);
 #pragma once
 
