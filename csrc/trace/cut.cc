@@ -12,10 +12,10 @@
 #include "csrc/runtime/interrupt.h"
 #include "csrc/trace/compile.h"
 #include "csrc/trace/lower.h"
-#include "csrc/util/prefetch.h"
 #include "csrc/trace/recover.h"
 #include "csrc/trace/session_state.h"
 #include "csrc/trace/verify_run.h"
+#include "csrc/util/prefetch.h"
 #include "csrc/util/status.h"
 
 namespace spmd::trace {

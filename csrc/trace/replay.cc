@@ -5,8 +5,8 @@
 
 #include "absl/container/fixed_array.h"
 #include "csrc/trace/kernel.h"
-#include "csrc/util/prefetch.h"
 #include "csrc/trace/tensor.h"
+#include "csrc/util/prefetch.h"
 
 namespace spmd::trace {
 
