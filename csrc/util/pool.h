@@ -14,9 +14,16 @@ namespace spmd {
 
 inline constexpr std::align_val_t kCacheLine{kCacheLineBytes};
 
+// None under the address sanitizer: it must see objects end.
+#ifdef __SANITIZE_ADDRESS__
+inline constexpr size_t kMostBlocks = 0;
+#else
+inline constexpr size_t kMostBlocks = 4096;
+#endif
+
 // Up to `kMost` blocks of one size, a list through the blocks themselves, last come first served.
-// One per thread, freed when it ends.
-template <void (*kFree)(void*), size_t kMost = 4096>
+// One per thread, freed when it ends. Requires: a block is no smaller than a pointer.
+template <void (*kFree)(void*), size_t kMost = kMostBlocks>
 class BlockList {
  public:
   // Null when there is none.
@@ -70,6 +77,7 @@ template <typename T>
 class Pooled {
  public:
   static void* operator new(size_t bytes) {
+    static_assert(sizeof(T) >= sizeof(void*), "the list goes through the blocks");
     void* const memory = BlockList<&Free>::Take();
     return memory != nullptr ? memory : ::operator new(bytes, kCacheLine);
   }

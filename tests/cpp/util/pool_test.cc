@@ -59,13 +59,14 @@ TEST(BlockList, FreesWhatComesAfterItsEnd) {
 }
 
 struct One : Pooled<One> {
-  int number = 1;
+  int64_t number = 1;
 };
 struct Other : Pooled<Other> {
   char bytes[200] = {};
 };
 
 TEST(Pooled, EachClassHasItsOwnMemory) {
+  if (kMostBlocks == 0) GTEST_SKIP() << "nothing is kept under this sanitizer";
   auto* const one = new One;
   EXPECT_EQ(reinterpret_cast<uintptr_t>(one) % kCacheLineBytes, 0u);
   delete one;
@@ -79,6 +80,7 @@ TEST(Pooled, EachClassHasItsOwnMemory) {
 }
 
 TEST(Pooled, MemoryGoesToTheThreadThatDrops) {
+  if (kMostBlocks == 0) GTEST_SKIP() << "nothing is kept under this sanitizer";
   std::vector<One*> made;
   for (int k = 0; k < 100; ++k) made.push_back(new One);
   const std::set<One*> places(made.begin(), made.end());
