@@ -244,11 +244,10 @@ class Kernel<Op, effect, Result(Args...)> final : public c10::OperatorKernel {
     }
     const Result made = Below(keys, self, rest...);
     if constexpr (kIsTensor<Result>) {
-      NoteView<ViewStepOf<Op, Rest...>>(self, made, autograd::CreationMeta::DEFAULT, rest...);
+      NoteView<Op>(self, made, autograd::CreationMeta::DEFAULT, rest...);
     } else {
       for (size_t k = 0; k < made.size(); ++k) {
-        NoteView<PartStepOf<Op, Rest...>>(self, made[k], autograd::CreationMeta::MULTI_OUTPUT_NODE,
-                                          k, rest...);
+        NoteView<PartOf<Op>>(self, made[k], autograd::CreationMeta::MULTI_OUTPUT_NODE, k, rest...);
       }
     }
     if (gradient) autograd::set_history(made, node);

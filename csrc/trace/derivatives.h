@@ -24,6 +24,9 @@ template <typename T>
 torch::autograd::SavedVariable Saved(const T& operand) {
   return {operand, /*is_output=*/false};
 }
+inline torch::autograd::SavedVariable SavedResult(const at::Tensor& result) {
+  return {result, /*is_output=*/true};
+}
 
 // No node: PyTorch's kernel makes it. Of several results the first is differentiated.
 template <typename Op>
@@ -84,7 +87,7 @@ struct DerivativeOfOperand : DerivativeWith<Node> {
 template <typename Node>
 struct DerivativeOfResult : DerivativeOfNothing<Node> {
   static void SaveResult(Node& node, const at::Tensor& result) {
-    node.result_ = torch::autograd::SavedVariable(result, /*is_output=*/true);
+    node.result_ = SavedResult(result);
   }
 };
 template <>
@@ -126,8 +129,8 @@ struct Derivative<ops::native_layer_norm> : DerivativeWith<nodes::NativeLayerNor
     node.weight_ = Saved(weight);
   }
   static void SaveResult(Node& node, const std::tuple<at::Tensor, at::Tensor, at::Tensor>& result) {
-    node.result1_ = torch::autograd::SavedVariable(std::get<1>(result), /*is_output=*/true);
-    node.result2_ = torch::autograd::SavedVariable(std::get<2>(result), /*is_output=*/true);
+    node.result1_ = SavedResult(std::get<1>(result));
+    node.result2_ = SavedResult(std::get<2>(result));
   }
 };
 
@@ -242,17 +245,14 @@ struct Derivative<ops::_scaled_dot_product_fused_attention_overrideable>
   static void SaveResult(
       Node& node, const std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, c10::SymInt,
                                    c10::SymInt, at::Tensor, at::Tensor, at::Tensor>& result) {
-    const auto result_of = [](const at::Tensor& t) {
-      return torch::autograd::SavedVariable(t, /*is_output=*/true);
-    };
-    node.output_ = result_of(std::get<0>(result));
-    node.logsumexp_ = result_of(std::get<1>(result));
-    node.cum_seq_q_ = result_of(std::get<2>(result));
-    node.cum_seq_k_ = result_of(std::get<3>(result));
+    node.output_ = SavedResult(std::get<0>(result));
+    node.logsumexp_ = SavedResult(std::get<1>(result));
+    node.cum_seq_q_ = SavedResult(std::get<2>(result));
+    node.cum_seq_k_ = SavedResult(std::get<3>(result));
     node.max_q = std::get<4>(result);
     node.max_k = std::get<5>(result);
-    node.philox_seed_ = result_of(std::get<6>(result));
-    node.philox_offset_ = result_of(std::get<7>(result));
+    node.philox_seed_ = SavedResult(std::get<6>(result));
+    node.philox_offset_ = SavedResult(std::get<7>(result));
   }
 };
 

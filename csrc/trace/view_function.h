@@ -87,22 +87,13 @@ class ViewStepOf final : public ViewStep {
   std::tuple<typename Kept<Args>::Type...> args_;
 };
 
-// One of several views that an op makes at once.
-template <typename Op, typename... Args>
-class PartStepOf final : public ViewStep {
- public:
-  PartStepOf(Pointer before, size_t part, const Args&... args)
-      : ViewStep(std::move(before)), part_(part), args_(Kept<Args>::Keep(args)...) {}
-
- private:
-  at::Tensor Take(const at::Tensor& source) const override {
-    return std::apply(
-        [&](const auto&... kept) { return Op::call(source, Kept<Args>::Give(kept)...)[part_]; },
-        args_);
+// The op that gives one of several views that `Op` makes at once.
+template <typename Op>
+struct PartOf {
+  template <typename... Args>
+  static at::Tensor call(const at::Tensor& source, size_t part, const Args&... args) {
+    return Op::call(source, args...)[part];
   }
-
-  size_t part_;
-  std::tuple<typename Kept<Args>::Type...> args_;
 };
 
 // Steps as PyTorch keeps them.
@@ -129,14 +120,15 @@ inline at::Tensor NoInverse(const at::Tensor&) {
 }
 
 // Makes `made`, a new tensor on the storage of `self`, a view of it for autograd, as
-// torch::autograd::as_view does: by a `Step` of these arguments, in grad mode.
-template <typename Step, typename... Args>
+// torch::autograd::as_view does: by `Op` with these arguments, in grad mode.
+template <typename Op, typename... Args>
 void NoteView(const at::Tensor& self, const at::Tensor& made,
               torch::autograd::CreationMeta creation, const Args&... args) {
   namespace autograd = torch::autograd;
   const auto* const of_self = autograd::impl::get_view_autograd_meta(self);
   const auto by_steps = [&](ViewStep::Pointer before) {
-    return std::make_unique<ViewFunction>(c10::make_intrusive<Step>(std::move(before), args...));
+    return std::make_unique<ViewFunction>(
+        c10::make_intrusive<ViewStepOf<Op, Args...>>(std::move(before), args...));
   };
   const at::Tensor* root = &self;
   ViewStep::Pointer before;
