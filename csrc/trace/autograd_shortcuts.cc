@@ -16,6 +16,7 @@
 #include "absl/strings/str_cat.h"
 #include "csrc/trace/buffer.h"
 #include "csrc/trace/derivatives.h"
+#include "csrc/trace/node_chain.h"
 #include "csrc/trace/unboxed_call.h"
 #include "csrc/trace/unboxed_ops.h"
 #include "csrc/trace/view_function.h"
@@ -259,6 +260,7 @@ class Kernel<Op, effect, Result(Args...)> final : public c10::OperatorKernel {
     using D = Derivative<Op>;
     const auto node = NewNode<typename D::Node>(EdgesOf(args...));
     D::Save(*node, args...);
+    if constexpr (requires { D::kBeginsChains; }) ChainFrom(*node);
     Result result = Below(keys, args...);
     const at::Tensor& made = Differentiable(result);
     SetHistory(made, node);

@@ -109,6 +109,7 @@ struct Derivative<ops::tanh> : DerivativeOfResult<nodes::TanhBackward0> {};
 
 template <>
 struct Derivative<ops::linear> : DerivativeWith<nodes::LinearBackward0> {
+  static constexpr bool kBeginsChains = true;
   static constexpr bool kComplex = false;
   static void Save(Node& node, const at::Tensor& input, const at::Tensor& weight,
                    const std::optional<at::Tensor>&) {
@@ -119,6 +120,7 @@ struct Derivative<ops::linear> : DerivativeWith<nodes::LinearBackward0> {
 
 template <>
 struct Derivative<ops::native_layer_norm> : DerivativeWith<nodes::NativeLayerNormBackward0> {
+  static constexpr bool kBeginsChains = true;
   static constexpr bool kComplex = false;
   static void Save(Node& node, const at::Tensor& input, c10::SymIntArrayRef normalized_shape,
                    const std::optional<at::Tensor>& weight, const std::optional<at::Tensor>& bias,
