@@ -14,6 +14,7 @@
 
 #include "csrc/runtime/environment.h"
 #include "csrc/trace/device.h"
+#include "csrc/trace/node_chain.h"
 #include "csrc/trace/replay.h"
 #include "csrc/trace/status_to_exception.h"
 #include "csrc/trace/tensor.h"
@@ -66,7 +67,7 @@ void CatchUpWithOtherThreads(Session::State& state) {
 // The user's line: in a backward pass, that of the forward op whose gradient is computed.
 std::string CurrentLine(Session::State& state) {
   constexpr size_t kMost = 1 << 16;
-  if (const auto node = torch::autograd::get_current_node(); node != nullptr) {
+  if (const auto* const node = RunningNode(); node != nullptr) {
     const auto it = state.line_of_sequence.find(node->sequence_nr());
     return it == state.line_of_sequence.end() ? "" : it->second;
   }
@@ -93,6 +94,7 @@ void PrepareAutograd() {
 }
 
 bool RunFromRecording(const OpInfo& op, const CallArguments& args, ResultsTo results) {
+  NoteThread();
   if (!Replays()) return false;
   SessionLock lock;
   return !lock->forked && Replay(*lock, op, args, results);
@@ -154,7 +156,7 @@ void NoteMicroStep(Session::State& state, bool updates_first, int64_t graph_task
     ++state.passes_since_step;
   }
   if (!state.accumulates && updates_first) {
-    const auto node = torch::autograd::get_current_node();
+    const auto* const node = RunningNode();
     state.accumulates = node != nullptr && node->name().find("AccumulateGrad") != std::string::npos;
   }
   if (!state.accumulates) return;

@@ -3,14 +3,16 @@
 
 #include <ATen/record_function.h>
 #include <c10/core/DeviceType.h>
+#include <c10/core/TensorImpl.h>
 #include <torch/csrc/autograd/anomaly_mode.h>
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/function_hook.h>
 #include <torch/csrc/autograd/functions/accumulate_grad.h>
 #include <torch/csrc/autograd/graph_task.h>
+#include <torch/csrc/autograd/variable.h>
 
 #include <algorithm>
-#include <cstdint>
+#include <atomic>
 #include <memory>
 #include <string>
 #include <typeinfo>
@@ -26,25 +28,46 @@ namespace {
 
 namespace autograd = torch::autograd;
 using autograd::variable_list;
-using NodePtr = decltype(autograd::Edge::function);
 
-// Nobody looks at the tasks of this pass, and it is the last one through its nodes.
+// A thread that has used the device and is alive.
+std::atomic<int> g_threads{0};
+struct DeviceThread {
+  DeviceThread() { ++g_threads; }
+  ~DeviceThread() { --g_threads; }
+};
+
+// The node of a chain that runs within the task of another one.
+struct Running {
+  const autograd::Node* task = nullptr;
+  const autograd::Node* node = nullptr;
+};
+thread_local Running t_running;
+
+// Nobody looks at the tasks of this pass, it is the last one through its nodes, and no other thread
+// goes through them meanwhile.
 bool MayChain() {
   const auto* const inputs = autograd::get_current_graph_task_exec_info();
-  return inputs != nullptr && inputs->empty() && !autograd::get_current_graph_task_keep_graph() &&
-         !autograd::AnomalyMode::is_enabled() && !at::hasCallbacks();
+  return g_threads == 1 && inputs != nullptr && inputs->empty() &&
+         !autograd::get_current_graph_task_keep_graph() && !autograd::AnomalyMode::is_enabled() &&
+         !at::hasCallbacks();
 }
 
-// Gives a node its edges back when the pass is over, however it ends.
-class EdgesAfterPass {
+// Has the edges of a node while the node shows others, and gives them back at its end. It stands
+// last among the gradients of the node, where the engine has no use for it, and so ends with them:
+// before the engine takes its next task, and when it fails.
+class EdgesKept final : public c10::TensorImpl {
  public:
-  EdgesAfterPass(NodePtr node, autograd::edge_list edges)
-      : node_(std::move(node)), edges_(std::move(edges)) {}
-  ~EdgesAfterPass() { node_->next_edges() = std::move(edges_); }
-  EdgesAfterPass(const EdgesAfterPass&) = delete;
+  EdgesKept(autograd::Node& node, autograd::edge_list shown)
+      : TensorImpl(c10::DispatchKeySet(c10::DispatchKey::CPU), caffe2::TypeMeta::Make<float>(),
+                   c10::Device(c10::kCPU)),
+        node_(node),
+        edges_(std::move(shown)) {
+    std::swap(node_.next_edges(), edges_);
+  }
+  ~EdgesKept() override { std::swap(node_.next_edges(), edges_); }
 
  private:
-  NodePtr node_;
+  autograd::Node& node_;  // the engine holds it as long
   autograd::edge_list edges_;
 };
 
@@ -86,9 +109,11 @@ struct Open {
     return edge->function.use_count() == 1 && grad.defined() &&
            grad.device().type() == c10::DeviceType::PrivateUse1 && !HasHooks(node());
   }
+  // Requires: the node is a leaf's.
   bool IsLeafToFill() const {
-    return !static_cast<const autograd::AccumulateGrad&>(node()).variable.grad().defined() &&
-           IsAlone();
+    if (!IsAlone()) return false;
+    const auto& leaf = static_cast<const autograd::AccumulateGrad&>(node());
+    return !autograd::impl::get_autograd_meta(leaf.variable)->grad_.defined();
   }
   bool Follows(const autograd::Node& last) const {
     return node().sequence_nr() + 1 == last.sequence_nr() && node().num_inputs() == 1 &&
@@ -104,21 +129,29 @@ struct Open {
 // The nodes of a chain, as they run.
 class Pass {
  public:
-  // Takes what `node` made of its gradients, and gives leaves theirs.
-  void Add(const autograd::Node& node, variable_list grads) {
+  explicit Pass(const autograd::Node& first)
+      : last_(&first), outer_(std::exchange(t_running, Running{&first, &first})) {}
+  ~Pass() { t_running = outer_; }
+  Pass(const Pass&) = delete;
+
+  // Takes what the last node made of its gradients, and gives leaves theirs: all or none, since
+  // they come in an order of the engine's.
+  void Add(variable_list grads) {
+    const size_t before = open_.size();
+    bool fills = true;
     for (size_t k = 0; k < grads.size(); ++k) {
-      const autograd::Edge& edge = node.next_edges()[k];
+      const autograd::Edge& edge = last_->next_edges()[k];
       if (!edge.is_valid()) continue;
-      Open next{&edge, std::move(grads[k])};
-      const bool is_leaf = IsLeaf(next.node());
-      if (is_leaf && next.IsLeafToFill()) {
-        std::move(next).Run();
-      } else {
-        ends_ = ends_ || is_leaf;  // the engine's turn: leaves come before all else
-        open_.push_back(std::move(next));
-      }
+      const Open& next = open_.emplace_back(&edge, std::move(grads[k]));
+      if (IsLeaf(next.node())) fills = fills && next.IsLeafToFill();
     }
-    last_ = &node;
+    ends_ = !fills;  // leaves come before all else
+    if (ends_) return;
+    for (size_t k = before; k < open_.size(); ++k) {
+      if (IsLeaf(open_[k].node())) std::move(open_[k]).Run();
+    }
+    const auto is_filled = [](const Open& next) { return IsLeaf(next.node()); };
+    open_.erase(std::remove_if(open_.begin() + before, open_.end(), is_filled), open_.end());
   }
   // Runs what stands right before the last node. False if that is the engine's.
   bool Go() {
@@ -129,31 +162,34 @@ class Pass {
     Open next = std::move(*it);
     open_.erase(it);
     autograd::Node& node = next.node();
+    t_running.node = &node;
     node.will_release_variables();
     variable_list grads = std::move(next).Run();
     autograd::validate_outputs(node.next_edges(), grads, [&](const std::string& error) {
       return "Function " + node.name() + " returned an " + error;
     });
     node.release_variables();
-    Add(node, std::move(grads));
+    last_ = &node;
+    Add(std::move(grads));
     return true;
   }
   std::vector<Open>& open() { return open_; }
 
  private:
   std::vector<Open> open_;
-  const autograd::Node* last_ = nullptr;
+  const autograd::Node* last_;
   bool ends_ = false;
+  const Running outer_;  // a node may ask for a pass of its own
 };
 
 variable_list Chain::operator()(const variable_list& grads, const variable_list&) {
   if (first_.post_hooks().size() > 1 || !MayChain()) return grads;
   // Lets go of the tensors that hold the nodes which made them. The engine does it after its hooks.
   first_.release_variables();
-  Pass pass;
+  Pass pass(first_);
   // A leaf takes over a gradient that nobody else holds: moved, the engine goes on with what is
   // returned.
-  pass.Add(first_, std::move(const_cast<variable_list&>(grads)));
+  pass.Add(std::move(const_cast<variable_list&>(grads)));
   constexpr int kLongest = 64;  // what is open is looked through for every node
   for (int k = 1; k < kLongest && pass.Go(); ++k) {
   }
@@ -163,13 +199,22 @@ variable_list Chain::operator()(const variable_list& grads, const variable_list&
     edges.push_back(*open.edge);
     left.push_back(std::move(open.grad));
   }
-  std::swap(first_.next_edges(), edges);
-  const auto after = std::make_shared<EdgesAfterPass>(first_.getptr(), std::move(edges));
-  autograd::Engine::get_default_engine().queue_callback([after] {});
+  edges.emplace_back();
+  left.push_back(at::detail::make_tensor<EdgesKept>(first_, std::move(edges)));
   return left;
 }
 
 }  // namespace
+
+void NoteThread() {
+  static thread_local const DeviceThread thread;
+  static_cast<void>(&thread);
+}
+
+const autograd::Node* RunningNode() {
+  const autograd::Node* const task = autograd::get_current_node().get();
+  return task == t_running.task ? t_running.node : task;
+}
 
 void ChainFrom(autograd::Node& node) { node.add_post_hook(std::make_unique<Chain>(node)); }
 

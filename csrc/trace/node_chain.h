@@ -11,15 +11,16 @@
 //   with the hook        Gelu, Linear
 //
 // The order is the engine's own, and so are the checks of what a node returns. What is left, such
-// as the gradient of x, which is used elsewhere, too, goes back to the engine: the node that began
-// shows it the edges of the chain's end for as long as the pass lasts.
+// as the gradient of x, which is used elsewhere, too, goes back to the engine: while it takes it,
+// the node that began shows it the edges of the chain's end.
 //
 // A node is run here if nobody could tell: the edge is all that holds it (no tensor of Python's,
 // no hook, no other gradient to wait for), it stands right before the last one in the order of
-// making, it is a formula of PyTorch's (no function of Python's), on this device. A leaf is filled
-// if no hook waits for it and it has no gradient to add to; any other leaf ends the chain. All else
-// is the engine's, and so is every node where the graph is kept, inputs are given
-// (`torch.autograd.grad`), anomalies are looked for, or a profiler looks on.
+// making, it is a formula of PyTorch's (no function of Python's), on this device. The leaves of a
+// node are filled if no hook waits for any and none has a gradient to add to; else the chain ends
+// there. All else is the engine's, and so is every node where the graph is kept, inputs are given
+// (`torch.autograd.grad`), anomalies are looked for, a profiler looks on, or another thread has
+// used the device and is alive: it may go through the same graph.
 #pragma once
 
 #include <torch/csrc/autograd/function.h>
@@ -28,5 +29,11 @@ namespace spmd::trace {
 
 // For a node that keeps tensors: a second pass through it is refused by itself.
 void ChainFrom(torch::autograd::Node& node);
+
+// The node at work on this thread, in a chain or a task of its own; null outside of passes.
+const torch::autograd::Node* RunningNode();
+
+// This thread uses the device.
+void NoteThread();
 
 }  // namespace spmd::trace

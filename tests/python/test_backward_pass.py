@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import re
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -15,7 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten
 from torch.utils.checkpoint import checkpoint
 
-import torch_spmd  # noqa: F401
+import torch_spmd
 
 DEVICES = ("cpu", "spmd")
 
@@ -124,6 +126,23 @@ def test_layers_are_one_task() -> None:
         ]
 
 
+def test_lines_are_those_of_the_forward_ops() -> None:
+    block, x = block_and_x("spmd")
+    x = block.norm(x.erfc())  # no other test begins so: its recording would have its lines
+    x = block.wide(x)
+    x = F.gelu(x)
+    end = block.narrow(x).sum()
+    end.backward()
+    end.item()
+    lines: dict[str, list[int]] = {}
+    for op, line in re.findall(r"::(\w+)\(.* at \"\S+:(\d+)\"", torch_spmd.debug.print_graph()):
+        lines.setdefault(op, []).append(int(line))
+    narrow, wide = lines["linear_dweight"]
+    assert lines["linear"] == [wide, narrow] == [narrow - 2, narrow]
+    assert lines["gelu_backward"] == [narrow - 1]
+    assert lines["native_layer_norm_backward"] == [narrow - 3]
+
+
 @pytest.mark.parametrize("steps", [1, 4])
 def test_gradients(steps: int) -> None:
     def run(device: str) -> list[Any]:
@@ -205,9 +224,55 @@ def test_the_graph_stays_as_it_was() -> None:
     end = block(block(x)).sum()
     block.norm.weight.register_hook(fail)
     before = graph_of(end)
+    assert len(before) > 10
     with pytest.raises(ValueError, match="no"):
         end.backward()
     assert graph_of(end) == before
+
+
+def test_hooks_see_the_graph_as_it_is() -> None:
+    def run(device: str) -> list[Any]:
+        found: list[Any] = []
+        for _ in range(3):
+            block, x = block_and_x(device)
+            end = block.norm(x.sin())
+            total = end.sum()
+
+            def look(grad: Tensor, end: Tensor = end, total: Tensor = total) -> None:
+                found.append(len(nodes_of(end)))
+                with pytest.raises(RuntimeError) as error:
+                    torch.autograd.grad(total, [block.norm.weight], allow_unused=True)  # noqa: B023
+                found.append(str(error.value))
+
+            x.register_hook(look)
+            total.backward()
+        return found
+
+    found = on_both(run)
+    assert len(found) == 6
+    assert "a second time" in found[1]
+
+
+def test_leaves_of_one_node() -> None:
+    """All are the engine's where one of them is."""
+
+    def run(device: str) -> list[Any]:
+        found: list[Any] = []
+        for others in range(5):
+            for _ in range(3):
+                block, x = block_and_x(device)
+                norm = block.norm
+                norm.weight.register_post_accumulate_grad_hook(
+                    lambda w: found.append(("weight", norm.bias.grad is None))  # noqa: B023
+                )
+                norm.bias.register_hook(
+                    lambda g: found.append(("bias", norm.weight.grad is None))  # noqa: B023
+                )
+                ends = [norm(x), *[(x * 1).sin() for _ in range(others)]]
+                torch.autograd.backward(ends, [torch.ones_like(end) for end in ends])
+        return found
+
+    on_both(run)
 
 
 def test_a_pass_is_the_last_one_unless_told() -> None:
@@ -464,6 +529,36 @@ def test_threads_share_parameters() -> None:
     for thread in threads:
         thread.join()
     torch.testing.assert_close(gradients(block), want)
+
+
+def test_alone_only() -> None:
+    """Another thread that uses the device may go through the same graph."""
+    block, x = block_and_x("spmd")
+
+    def tasks() -> list[str]:
+        block.zero_grad()
+        names = tasks_of(block.narrow(F.gelu(block.wide(x))).sum())
+        return [name for name in names if "gelu" in name]
+
+    used, leave = threading.Event(), threading.Event()
+
+    def work() -> None:
+        assert torch.ones(3, device="spmd").sum().item() == 3
+        used.set()
+        leave.wait()
+
+    assert tasks() == ["LinearBackward0 aten.gelu_backward"]
+    other = threading.Thread(target=work)
+    other.start()
+    used.wait()
+    assert tasks() == ["GeluBackward0 aten.gelu_backward"]
+    leave.set()
+    other.join()  # Python's thread: that of the system ends a little later
+    for _ in range(500):
+        if tasks() == ["LinearBackward0 aten.gelu_backward"]:
+            return
+        time.sleep(0.01)
+    pytest.fail("the thread never ended")
 
 
 def test_on_pytorchs_thread_for_the_device() -> None:
