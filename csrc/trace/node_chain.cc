@@ -90,7 +90,7 @@ bool IsFormula(const autograd::Node& node) {
 
 bool HasHooks(autograd::Node& node) {
   const auto& after = node.post_hooks();
-  const bool only_chain = after.size() == 1 && dynamic_cast<Chain*>(after[0].get()) != nullptr;
+  const bool only_chain = after.size() == 1 && typeid(*after[0]) == typeid(Chain);
   return !(after.empty() || only_chain) || !node.pre_hooks().empty() ||
          !node.tensor_pre_hooks().empty() || !node.retains_grad_hooks().empty() ||
          node.tensor_post_acc_grad_hooks() != nullptr;
@@ -126,13 +126,13 @@ struct Open {
   }
 };
 
-// The nodes of a chain, as they run.
-class Pass {
+// The nodes of a chain after the first, as they run.
+class ChainRun {
  public:
-  explicit Pass(const autograd::Node& first)
+  explicit ChainRun(const autograd::Node& first)
       : last_(&first), outer_(std::exchange(t_running, Running{&first, &first})) {}
-  ~Pass() { t_running = outer_; }
-  Pass(const Pass&) = delete;
+  ~ChainRun() { t_running = outer_; }
+  ChainRun(const ChainRun&) = delete;
 
   // Takes what the last node made of its gradients, and gives leaves theirs: all or none, since
   // they come in an order of the engine's.
@@ -142,8 +142,8 @@ class Pass {
     for (size_t k = 0; k < grads.size(); ++k) {
       const autograd::Edge& edge = last_->next_edges()[k];
       if (!edge.is_valid()) continue;
-      const Open& next = open_.emplace_back(&edge, std::move(grads[k]));
-      if (IsLeaf(next.node())) fills = fills && next.IsLeafToFill();
+      open_.push_back({&edge, std::move(grads[k])});
+      if (IsLeaf(*edge.function)) fills = fills && open_.back().IsLeafToFill();
     }
     ends_ = !fills;  // leaves come before all else
     if (ends_) return;
@@ -186,16 +186,16 @@ variable_list Chain::operator()(const variable_list& grads, const variable_list&
   if (first_.post_hooks().size() > 1 || !MayChain()) return grads;
   // Lets go of the tensors that hold the nodes which made them. The engine does it after its hooks.
   first_.release_variables();
-  Pass pass(first_);
+  ChainRun run(first_);
   // A leaf takes over a gradient that nobody else holds: moved, the engine goes on with what is
   // returned.
-  pass.Add(std::move(const_cast<variable_list&>(grads)));
+  run.Add(std::move(const_cast<variable_list&>(grads)));
   constexpr int kLongest = 64;  // what is open is looked through for every node
-  for (int k = 1; k < kLongest && pass.Go(); ++k) {
+  for (int k = 1; k < kLongest && run.Go(); ++k) {
   }
   autograd::edge_list edges;
   variable_list left;
-  for (Open& open : pass.open()) {
+  for (Open& open : run.open()) {
     edges.push_back(*open.edge);
     left.push_back(std::move(open.grad));
   }
