@@ -118,6 +118,19 @@ auto NewNode(autograd::edge_list edges) {
 #endif
 }
 
+// Of nodes that run as tasks of their own, since they wait for several gradients: those of layers,
+// and what comes right after one. Others are in the midst of chains, or would gain nothing.
+template <typename Derivative>
+bool BeginsChain(const autograd::Node& node) {
+  if constexpr (requires { Derivative::kIsLayer; }) return true;
+  if constexpr (requires { Derivative::kMeets; }) {
+    for (const autograd::Edge& edge : node.next_edges()) {
+      if (edge.is_valid() && !edge.function->post_hooks().empty()) return true;
+    }
+  }
+  return false;
+}
+
 // As autograd::set_history, which looks for what a new tensor cannot have.
 template <typename NodePtr>
 void SetHistory(const at::Tensor& result, const NodePtr& node) {
@@ -251,6 +264,7 @@ class Kernel<Op, effect, Result(Args...)> final : public c10::OperatorKernel {
         NoteView<PartOf<Op>>(self, made[k], autograd::CreationMeta::MULTI_OUTPUT_NODE, k, rest...);
       }
     }
+    if (gradient && BeginsChain<D>(*node)) ChainFrom(*node);
     if (gradient) autograd::set_history(made, node);
     return made;
   }
@@ -260,7 +274,7 @@ class Kernel<Op, effect, Result(Args...)> final : public c10::OperatorKernel {
     using D = Derivative<Op>;
     const auto node = NewNode<typename D::Node>(EdgesOf(args...));
     D::Save(*node, args...);
-    if constexpr (requires { D::kBeginsChains; }) ChainFrom(*node);
+    if (BeginsChain<D>(*node)) ChainFrom(*node);
     Result result = Below(keys, args...);
     const at::Tensor& made = Differentiable(result);
     SetHistory(made, node);

@@ -27,7 +27,7 @@
 
 namespace spmd::trace {
 
-// For a node that keeps tensors: a second pass through it is refused by itself.
+// For a node just made.
 void ChainFrom(torch::autograd::Node& node);
 
 // The node at work on this thread, in a chain or a task of its own; null outside of passes.

@@ -289,6 +289,30 @@ def test_a_pass_is_the_last_one_unless_told() -> None:
     on_both(run)
 
 
+def test_a_second_pass_where_nothing_is_kept() -> None:
+    """PyTorch allows it, and chains from sums and parts leave the graph as it was."""
+
+    def run(device: str) -> list[Any]:
+        found: list[Any] = []
+        for _ in range(3):
+            block, x = block_and_x(device)
+            layers = F.layer_norm(x.detach(), (4,)) + block.together(x.detach())
+            a, b = (x.transpose(0, 1) + x.view(5, 3, 4)).split(2, dim=-1)
+            end = (a + b.sum(0)).sum()
+            for _ in range(2):
+                end.backward()
+                found.append(gradients(block, x))
+            end = (layers + x).sum()
+            end.backward()
+            found.append(gradients(block, x))
+            with pytest.raises(RuntimeError) as error:
+                end.backward()
+            found.append(str(error.value))
+        return found
+
+    on_both(run)
+
+
 def test_some_gradients_only() -> None:
     def run(device: str) -> list[Any]:
         block, x = block_and_x(device)
