@@ -3,7 +3,11 @@
 
 from __future__ import annotations
 
+import functools
+import os
 import re
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -64,6 +68,27 @@ def on_both(run: Callable[[str], Any]) -> Any:
     return spmd
 
 
+def alone(test: Callable[[], None]) -> Callable[[], None]:
+    """In a process of its own: PyTorch's thread for the device, once it ran, never ends."""
+    inside = "TORCH_SPMD_TEST_ALONE"
+
+    @functools.wraps(test)
+    def run() -> None:
+        if inside in os.environ:
+            return test()
+        command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider"]
+        done = subprocess.run(
+            [*command, f"{__file__}::{test.__name__}"],
+            env={**os.environ, inside: "1"},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+
+    return run
+
+
 def nodes_of(end: Tensor) -> list[Any]:
     seen: dict[Any, None] = {}
     left: list[Any] = [end.grad_fn]
@@ -102,6 +127,7 @@ def tasks_of(end: Tensor) -> list[str]:
     return tasks.names
 
 
+@alone
 def test_layers_are_one_task() -> None:
     """If this fails, the other tests of this file test PyTorch."""
     block, x = block_and_x("spmd")
@@ -555,6 +581,7 @@ def test_threads_share_parameters() -> None:
     torch.testing.assert_close(gradients(block), want)
 
 
+@alone
 def test_alone_only() -> None:
     """Another thread that uses the device may go through the same graph."""
     block, x = block_and_x("spmd")
