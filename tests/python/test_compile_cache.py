@@ -1,11 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Programs that an earlier process has compiled are read from disk."""
 
-import os
-import subprocess
-import sys
-
 import pytest
+from processes import run_script
 
 SCRIPT = """
 import torch, torch_spmd as spmd
@@ -38,14 +35,7 @@ def run(tmp_path):
 
     def script(**environment):
         given = {"SPMD_CACHE_DIR": str(tmp_path / "programs"), "SPMD_CHECK_PASSES": "0"}
-        done = subprocess.run(
-            [sys.executable, "-c", SCRIPT],
-            env={**os.environ, **given, **environment},
-            capture_output=True,
-            text=True,
-            timeout=240,
-        )
-        assert done.returncode == 0, done.stderr
+        done = run_script(SCRIPT, **{**given, **environment})
         return done.stdout.splitlines(), done.stderr
 
     return script

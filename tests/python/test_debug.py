@@ -2,11 +2,10 @@
 """spmd.debug: what it shows."""
 
 import json
-import subprocess
-import sys
 
 import pytest
 import torch
+from processes import run_python
 
 import torch_spmd as spmd
 from torch_spmd import _C
@@ -127,7 +126,7 @@ def test_save_repro_and_trace(product, tmp_path):
 
 def test_before_anything_ran():
     code = "import torch_spmd as spmd; spmd.debug.collectives()"
-    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    result = run_python("-c", code)
     assert result.stderr.splitlines()[-1] == (
         "RuntimeError: no program has run yet: look at a value, step an optimizer, or call "
         "spmd.sync() first"

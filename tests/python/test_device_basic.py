@@ -4,13 +4,11 @@
 import copy
 import io
 import pickle
-import subprocess
-import sys
-import textwrap
 
 import pytest
 import torch
 import torch.nn.functional as F
+from processes import run_script
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
@@ -29,12 +27,6 @@ def assert_same(fn, *tensors):
     cpu, device = both(fn, *tensors)
     torch.testing.assert_close(device.cpu(), cpu)
     assert device.device.type == "spmd"
-
-
-def run_python(code):
-    return subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, timeout=300
-    )
 
 
 class Block(nn.Module):
@@ -520,12 +512,11 @@ def test_a_script_that_ends_after_backward_exits_cleanly():
     x.sin().sum().backward()
     """
     for _ in range(3):
-        result = run_python(code)
-        assert result.returncode == 0, result.stderr
+        run_script(code)
 
 
 def test_a_forked_child_is_told():
-    result = run_python(
+    result = run_script(
         """
         import os, torch, torch_spmd
         x = torch.ones(2, device="spmd")

@@ -2,21 +2,15 @@
 """The examples run as a user would run them, on a small setting."""
 
 import re
-import subprocess
-import sys
 
 import pytest
+from processes import run_python
 
 SMALL_GPT = ["--steps=6", "--layers=1", "--width=64", "--block=32", "--eval-every=3", "--sample=5"]
 
 
 def run(root, tmp_path, script, *arguments):
-    result = subprocess.run(
-        [sys.executable, str(root / "examples" / script), *arguments, "--out", str(tmp_path)],
-        capture_output=True,
-        text=True,
-        timeout=280,
-    )
+    result = run_python(root / "examples" / script, *arguments, "--out", tmp_path)
     assert result.returncode == 0, result.stderr
     assert (tmp_path / "loss.png").read_bytes().startswith(b"\x89PNG")
     return result.stdout
@@ -47,11 +41,7 @@ def test_gpt_accumulates_gradients(root, tmp_path):
 
 
 def test_gpt_2d_needs_two_axes(root, tmp_path):
-    result = subprocess.run(
-        [sys.executable, str(root / "examples/train_gpt.py"), "--mesh", "data=8"],
-        capture_output=True,
-        text=True,
-    )
+    result = run_python(root / "examples/train_gpt.py", "--mesh", "data=8")
     assert result.stderr.splitlines()[-1] == (
         "train_gpt: strategy '2d' cuts the batch by the first axis and the weights by the others, "
         "but the mesh has only 'data'; try --mesh data=2,model=4"

@@ -2,11 +2,10 @@
 """Meshes: values, and what bad ones are told."""
 
 import pickle
-import subprocess
-import sys
 
 import numpy as np
 import pytest
+from processes import run_python
 
 import torch_spmd as spmd
 
@@ -108,14 +107,9 @@ def test_another_backend():
     )
 
 
-def run(code, **environment):
-    return subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, env=environment, timeout=120
-    )
-
-
 def test_a_larger_mesh_than_the_user_said(monkeypatch):
-    result = run(
+    result = run_python(
+        "-c",
         "import torch_spmd as spmd\n"
         "print(spmd.device_count())\n"
         "spmd.make_mesh((4,), ('x',))\n"

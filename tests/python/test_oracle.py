@@ -2,10 +2,9 @@
 """The yardstick: how repeated work is counted, and that no workload sends more than under XLA."""
 
 import re
-import subprocess
-import sys
 
 import pytest
+from processes import run_python
 
 from benchmarks.flops import work_of
 from benchmarks.oracle import MARKS, Figures, worse
@@ -126,9 +125,7 @@ def test_estimates_of_floors_may_be_exceeded_by_a_tenth():
 
 
 def test_no_workload_is_worse_than_under_xla_nor_for_more_marks(root):
-    done = subprocess.run(
-        [sys.executable, "-m", "benchmarks.oracle"], cwd=root, capture_output=True, text=True
-    )
+    done = run_python("-m", "benchmarks.oracle", cwd=root)
     assert done.returncode == 0, done.stdout + done.stderr
     assert len(done.stdout.splitlines()) == 1 + 2 * 2 * len(WORKLOADS)
     bytes_of = dict(re.findall(r"^(\w+ +(?:inputs|full)) +([\d.]+)", done.stdout, re.MULTILINE))

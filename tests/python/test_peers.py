@@ -2,10 +2,10 @@
 """The workloads beside other compilers: how HLO is counted, and what is said where none is."""
 
 import os
-import subprocess
 import sys
 
 import pytest
+from processes import run_python
 
 from benchmarks.peers import hlo
 from benchmarks.peers.__main__ import NAMES, Ratios, least, ratios
@@ -106,13 +106,7 @@ def test_ratios_are_to_the_faster_partitioner_and_rounds_keep_the_least():
 
 
 def run_peers(root, *arguments, **environment):
-    return subprocess.run(
-        [sys.executable, "-m", "benchmarks.peers", *arguments],
-        cwd=root,
-        env=os.environ | environment,
-        capture_output=True,
-        text=True,
-    )
+    return run_python("-m", "benchmarks.peers", *arguments, cwd=root, **environment)
 
 
 def test_says_where_jax_is_missing(root, tmp_path):

@@ -1,13 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """A program does not grow with the number of devices, and many devices fit on few cores."""
 
-import subprocess
-import sys
-import textwrap
 from pathlib import Path
 
 import pytest
 import torch
+from processes import run_script
 
 import torch_spmd as spmd
 from torch_spmd import _C
@@ -42,12 +40,8 @@ PLAN = """
 
 
 def instructions(data, model, plan):
-    script = textwrap.dedent(PLAN).format(examples=str(EXAMPLES), data=data, model=model, plan=plan)
-    done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, timeout=250
-    )
-    assert done.returncode == 0, done.stderr
-    return int(done.stdout.split()[-1])
+    script = PLAN.format(examples=str(EXAMPLES), data=data, model=model, plan=plan)
+    return int(run_script(script).stdout.split()[-1])
 
 
 # Same spec, same rank of mesh, no axis of size 1, every cut even: 8, 64, 512 and 4096 devices.
@@ -76,13 +70,7 @@ def test_256_devices_train():
         plain = gpt_losses(job, "cpu")
         assert all(abs(a - b) < 1e-4 * b for a, b in zip(sharded, plain)), (sharded, plain)
     """
-    script = textwrap.dedent(script).format(
-        tests=str(Path(__file__).parent), examples=str(EXAMPLES)
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, timeout=250
-    )
-    assert done.returncode == 0, done.stderr
+    run_script(script.format(tests=str(Path(__file__).parent), examples=str(EXAMPLES)))
 
 
 @pytest.mark.parametrize("devices", [2, 8, 64])

@@ -5,30 +5,14 @@ import ast
 import os
 import re
 import signal
-import subprocess
-import sys
-import textwrap
 import threading
 import warnings
 
 import pytest
 import torch
+from processes import run_script
 
 import torch_spmd as spmd
-
-
-def run(script, **environment):
-    """The script in a process of its own: what it printed, and its stderr."""
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(script)],
-        env={**os.environ, **environment},
-        capture_output=True,
-        text=True,
-        timeout=100,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout, done.stderr
-
 
 PRODUCT = """
     import torch, torch_spmd as spmd
@@ -43,18 +27,18 @@ PRODUCT = """
 
 
 def test_log_names_passes_and_traffic():
-    _, text = run(PRODUCT, SPMD_LOG="passes,traffic")
+    text = run_script(PRODUCT, SPMD_LOG="passes,traffic").stderr
     for name in ("lower", "propagate", "choose", "reshard", "load"):
         assert f"spmd:   {name} " in text
     assert "all_reduce" in text and "bytes per device" in text
 
 
 def test_log_says_nothing_unasked():
-    assert "spmd:" not in run(PRODUCT)[1]
+    assert "spmd:" not in run_script(PRODUCT).stderr
 
 
 def test_log_knows_its_words():
-    out, _ = run(
+    done = run_script(
         """
         import torch, torch_spmd
         try:
@@ -64,11 +48,12 @@ def test_log_knows_its_words():
         """,
         SPMD_LOG="pases",
     )
-    assert "did you mean 'passes'?" in out
+    assert "did you mean 'passes'?" in done.stdout
 
 
 def test_verify_agrees_and_changes_nothing():
-    assert run(PRODUCT, SPMD_VERIFY="1")[0] == run(PRODUCT, SPMD_COALESCE="0")[0]
+    verified, plain = (run_script(PRODUCT, SPMD_VERIFY="1"), run_script(PRODUCT, SPMD_COALESCE="0"))
+    assert verified.stdout == plain.stdout
 
 
 def test_a_large_gather_that_repeats_work_is_warned_about():
@@ -139,7 +124,7 @@ def test_ctrl_c_ends_a_wait_and_loses_nothing():
 
 
 def test_verify_names_the_op_that_gives_something_else():
-    out, _ = run(
+    done = run_script(
         """
         import torch, torch_spmd
         from torch.library import Library
@@ -158,4 +143,4 @@ def test_verify_names_the_op_that_gives_something_else():
         """,
         SPMD_VERIFY="1",
     )
-    assert "= seeing::drift" in out and "differs by" in out
+    assert "= seeing::drift" in done.stdout and "differs by" in done.stdout

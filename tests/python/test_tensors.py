@@ -1,11 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """mark_sharding and its relatives: what they do, and what bad calls are told."""
 
-import subprocess
-import sys
-
 import pytest
 import torch
+from processes import run_script
 
 import torch_spmd as spmd
 from torch_spmd import P
@@ -132,8 +130,7 @@ def test_without_a_mesh_a_tensor_is_whole():
     code = (
         "import torch, torch_spmd as spmd\nprint(spmd.sharding_of(torch.ones(3, 2, device='spmd')))"
     )
-    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert result.stdout == "NamedSharding([device=1], P(None, None))\n"
+    assert run_script(code).stdout == "NamedSharding([device=1], P(None, None))\n"
 
 
 def test_from_shards_and_back(mesh):

@@ -2,12 +2,10 @@
 """Ops of users, which have an implementation for the CPU and no sharding rule: they run whole."""
 
 import itertools
-import subprocess
-import sys
-import textwrap
 
 import pytest
 import torch
+from processes import run_script
 from torch import Tensor
 
 import torch_spmd as spmd
@@ -334,9 +332,6 @@ def test_it_is_said_once_that_an_op_runs_whole():
         for _ in range(2):
             (op(x) + 1).cpu()
     """
-    result = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, timeout=300
-    )
-    assert result.returncode == 0, result.stderr
+    warnings = run_script(code).stderr
     said = "torch_spmd_tests::twice has no sharding rule: it runs whole"
-    assert result.stderr.count(said) == 1, result.stderr
+    assert warnings.count(said) == 1, warnings

@@ -2,9 +2,7 @@
 """What programs leave behind in the process that runs them: threads and memory
 (docs/design/0013-memory-and-workers.md)."""
 
-import os
-import subprocess
-import sys
+from processes import run_script
 
 # Sizes that PyTorch works on in parallel and that tile memory keeps. The model has batch
 # normalisation, whose kernels open a parallel region whatever the size.
@@ -36,15 +34,7 @@ def step():
 
 
 def lines_of(script, **environment):
-    done = subprocess.run(
-        [sys.executable, "-c", script],
-        env={**os.environ, **environment},
-        capture_output=True,
-        text=True,
-        timeout=240,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout.split()
+    return run_script(script, **environment).stdout.split()
 
 
 def test_a_training_loop_has_one_team():
