@@ -103,6 +103,7 @@ constexpr Row kRows[] = {
     {"aten::_histogramdd_from_bin_tensors", Histogram},
     {"aten::_logcumsumexp", Like<0>},
     {"aten::_sample_dirichlet", Dirichlet},
+    {"aten::_standard_gamma", Like<0>},  // PyTorch has one from 2.13 on
     {"aten::_standard_gamma_grad", Like<0>},
     {"aten::binomial", Binomial},
     {"aten::fractional_max_pool3d_backward", Like<1>},
