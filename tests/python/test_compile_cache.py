@@ -35,7 +35,7 @@ def run(tmp_path):
 
     def script(**environment):
         given = {"SPMD_CACHE_DIR": str(tmp_path / "programs"), "SPMD_CHECK_PASSES": "0"}
-        done = run_script(SCRIPT, **{**given, **environment})
+        done = run_script(SCRIPT, **(given | environment))
         return done.stdout.splitlines(), done.stderr
 
     return script
