@@ -43,6 +43,28 @@ def device_count() -> int: ...
 def device_count_is_a_limit() -> bool: ...
 def sync(wait: bool) -> None: ...
 def optimizer_stepped() -> None: ...
+def step_adam(
+    params: list[Tensor],
+    grads: list[Tensor],
+    exp_avgs: list[Tensor],
+    exp_avg_sqs: list[Tensor],
+    max_exp_avg_sqs: list[Tensor],
+    counters: list[Tensor],
+    *,
+    step: float,
+    maximize: bool,
+    amsgrad: bool,
+    shrink: float | None,
+    decay: float | None,
+    first_weight: float,
+    beta2: float,
+    second_weight: float,
+    root_correction: float,
+    eps: float,
+    step_size: float,
+) -> bool:
+    """Takes the step and counts it; False where it is left to PyTorch, with nothing done."""
+
 def shutdown() -> None: ...
 def manual_seed(seed: int) -> None: ...
 def initial_seed() -> int: ...

@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 from torch.utils import backend_registration
 
-from torch_spmd import _hooks, _module
+from torch_spmd import _adam, _hooks, _module
 
 DEVICE = "spmd"
 
@@ -34,6 +34,7 @@ def register() -> None:
     backend_registration.generate_methods_for_privateuse1_backend()
     _C.register_device([_folder_of(torch.__file__), _folder_of(__file__)])
     _hooks.install()
+    _adam.install()
     atexit.register(_hooks.at_exit)
 
 

@@ -13,6 +13,7 @@
 #include "csrc/python/errors.h"
 #include "csrc/python/frames.h"
 #include "csrc/python/init.h"
+#include "csrc/trace/multi_tensor_adam.h"
 #include "csrc/trace/session.h"
 
 namespace spmd::python {
@@ -37,6 +38,20 @@ void SetRngState(const at::Tensor& state) {
   at::Generator generator = at::globalContext().defaultGenerator(trace::TheDevice());
   std::lock_guard<std::mutex> lock(generator.mutex());
   generator.set_state(state);
+}
+
+using Tensors = std::vector<at::Tensor>;
+
+bool StepAdam(Tensors params, Tensors grads, Tensors exp_avgs, Tensors exp_avg_sqs,
+              Tensors max_exp_avg_sqs, Tensors counters, double step, bool maximize, bool amsgrad,
+              std::optional<double> shrink, std::optional<double> decay, double first_weight,
+              double beta2, double second_weight, double root_correction, double eps,
+              double step_size) {
+  return trace::StepAdam({std::move(params), std::move(grads), std::move(exp_avgs),
+                          std::move(exp_avg_sqs), std::move(max_exp_avg_sqs), std::move(counters)},
+                         {maximize, amsgrad, shrink, decay, first_weight, beta2, second_weight,
+                          root_correction, eps, step_size},
+                         step);
 }
 
 py::dict StatisticsDict() {
@@ -69,6 +84,11 @@ void init_device(py::module& m) {
         [] { return !TheBackend()->elastic() || Session::Get().device_count_was_set(); });
   m.def("sync", [](bool wait) { ThrowIfError(Session::Get().Sync(wait)); }, py::arg("wait"));
   m.def("optimizer_stepped", [] { ThrowIfError(Session::Get().OptimizerStepped()); });
+  m.def("step_adam", &StepAdam, py::arg("params"), py::arg("grads"), py::arg("exp_avgs"),
+        py::arg("exp_avg_sqs"), py::arg("max_exp_avg_sqs"), py::arg("counters"), py::kw_only(),
+        py::arg("step"), py::arg("maximize"), py::arg("amsgrad"), py::arg("shrink"),
+        py::arg("decay"), py::arg("first_weight"), py::arg("beta2"), py::arg("second_weight"),
+        py::arg("root_correction"), py::arg("eps"), py::arg("step_size"));
   m.def("shutdown", [] { Session::Get().Shutdown(); });
   m.def("manual_seed", [](uint64_t seed) { Session::Get().ManualSeed(seed); }, py::arg("seed"));
   m.def("initial_seed", [] { return Session::Get().InitialSeed(); });

@@ -10,7 +10,7 @@ namespace spmd::rules {
 
 std::vector<ir::ValueId> Builder::CallAll(absl::string_view op, std::vector<ir::ValueId> operands,
                                           Attributes attributes,
-                                          std::vector<ir::OperandGroup> groups) {
+                                          std::vector<ir::OperandGroup> groups, int updates) {
   const Rule* rule = Find(op);
   SPMD_CHECK(rule != nullptr, op, " has no rule");
   ir::Graph::NodeSpec spec;
@@ -20,6 +20,7 @@ std::vector<ir::ValueId> Builder::CallAll(absl::string_view op, std::vector<ir::
   spec.attributes = std::move(attributes);
   spec.task = task_;
   spec.source = source_;
+  spec.updates = updates;
 
   OpCall call;
   call.op = spec.op;
@@ -44,6 +45,11 @@ ir::ValueId Builder::Call(absl::string_view op, std::vector<ir::ValueId> operand
   const std::vector<ir::ValueId> results = CallAll(op, std::move(operands), std::move(attributes));
   SPMD_CHECK(results.size() == 1, op, " has ", results.size(), " results");
   return results[0];
+}
+
+ir::ValueId Builder::CallInPlace(absl::string_view op, std::vector<ir::ValueId> operands,
+                                 Attributes attributes) {
+  return CallAll(op, std::move(operands), std::move(attributes), {}, /*updates=*/0)[0];
 }
 
 // Scalars are written as floats, or as integers for integral tensors: a float would promote those.

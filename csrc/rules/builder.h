@@ -24,9 +24,13 @@ class Builder {
   // Any core op by name.
   std::vector<ir::ValueId> CallAll(absl::string_view op, std::vector<ir::ValueId> operands,
                                    Attributes attributes = {},
-                                   std::vector<ir::OperandGroup> groups = {});
+                                   std::vector<ir::OperandGroup> groups = {}, int updates = -1);
   ir::ValueId Call(absl::string_view op, std::vector<ir::ValueId> operands,
                    Attributes attributes = {});
+
+  // One whose result may be written over the first operand.
+  ir::ValueId CallInPlace(absl::string_view op, std::vector<ir::ValueId> operands,
+                          Attributes attributes = {});
 
   // Short names for the common ones; element-wise ops broadcast as PyTorch's.
   ir::ValueId Add(ir::ValueId a, ir::ValueId b);

@@ -94,16 +94,15 @@ int WrittenAs(const c10::FunctionSchema& schema, size_t result) {
 }
 
 // "add.Tensor" and "add_.Tensor" with the same arguments, whose results are arguments that it
-// writes, the first the first. Notes which in `overwritten`.
+// writes, the first the first. Notes which in `overwritten`. Ours comes before PyTorch's.
 std::optional<c10::OperatorHandle> FindInPlace(absl::string_view op,
                                                const c10::FunctionSchema& schema,
                                                std::vector<int>& overwritten) {
   const auto [name, overload] = SplitOverload(op);
-  std::optional<c10::OperatorHandle> found = Find(absl::StrCat(name, "_"), overload);
+  std::optional<c10::OperatorHandle> found;
   absl::string_view own = name;
-  if (!found.has_value() && absl::ConsumePrefix(&own, "aten::")) {
-    found = Find(absl::StrCat("spmd::", own, "_"), overload);
-  }
+  if (absl::ConsumePrefix(&own, "aten::")) found = Find(absl::StrCat("spmd::", own, "_"), overload);
+  if (!found.has_value()) found = Find(absl::StrCat(name, "_"), overload);
   if (!found.has_value()) return std::nullopt;
   const c10::FunctionSchema& other = found->schema();
   if (other.arguments().size() != schema.arguments().size() || other.returns().empty() ||

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Steps of fused optimizers, in place: one record for all parameters. Gradients are written only
-// where the op unscales them, and parameters that share memory are stepped one after the other, as
-// by PyTorch's kernels.
+// Steps of optimizers that are one op, in place: one record for all parameters. Gradients are
+// written only where the op unscales them, and parameters that share memory are stepped one after
+// the other, as by PyTorch's kernels.
 #include <ATen/MemoryOverlap.h>
 
 #include <string>
@@ -17,14 +17,15 @@ namespace spmd::trace {
 
 namespace {
 
-class FusedStep {
+class WholeStep {
  public:
-  FusedStep(const OpInfo& op, const Args& args) : op_(op), args_(args) {
+  WholeStep(const OpInfo& op, const Args& args) : op_(op), args_(args) {
     for (size_t i = 0; i < args.size(); ++i) {
       if (op.args[i].kind != ArgKind::kTensorList) continue;
       lists_.push_back({static_cast<int>(i), args[i].toTensorVector()});
     }
-    unscales_ = args[op.FindArg("grad_scale")].isTensor();
+    const int scale = op.FindArg("grad_scale");
+    unscales_ = scale >= 0 && args[scale].isTensor();
   }
 
   // In PyTorch's words where it has any: its kernels do not look at sizes.
@@ -147,7 +148,7 @@ class FusedStep {
 void Step(const OpInfo& op, torch::jit::Stack* stack) {
   SessionLock lock;
   const Args args = PopArguments(op, stack);
-  const FusedStep step(op, args);
+  const WholeStep step(op, args);
   step.Check();
   const int64_t at_once = step.IsIndependent() ? step.size() : 1;
   for (int64_t k = 0; k < step.size(); k += at_once) step.Record(*lock, k, at_once);
@@ -162,6 +163,7 @@ constexpr HandlerRow kRows[] = {
     {"aten::_fused_adamw_.tensor_lr", &Step, kReplayable},
     {"aten::_fused_sgd_", &Step, kReplayable},
     {"aten::_fused_sgd_.tensor_lr", &Step, kReplayable},
+    {"spmd::multi_tensor_adam_", &Step, kReplayable},
 };
 
 }  // namespace

@@ -7,12 +7,12 @@
 #include <c10/core/AutogradState.h>
 #include <torch/library.h>
 
-#include "absl/container/flat_hash_map.h"
 #include "csrc/trace/arguments.h"
 #include "csrc/trace/autograd_shortcuts.h"
 #include "csrc/trace/device.h"
 #include "csrc/trace/kernel.h"
 #include "csrc/trace/lower.h"
+#include "csrc/trace/multi_tensor_adam.h"
 #include "csrc/trace/op_traits.h"
 #include "csrc/trace/unboxed_kernels.h"
 
@@ -97,7 +97,7 @@ void TakeWhole(const c10::OperatorHandle& handle) {
 void RegisterKernels() {
   c10::Dispatcher& dispatcher = c10::Dispatcher::singleton();
   auto* handles = new std::vector<c10::RegistrationHandleRAII>;  // for the life of the process
-  absl::flat_hash_map<std::string, const HandlerRow*> handlers;
+  DefineMultiTensorAdam();
   for (const auto rows :
        {ViewHandlers(), CopyHandlers(), CreationHandlers(), RandomHandlers(), StorageHandlers(),
         LayerHandlers(), BatchNormHandlers(), ComposedHandlers(), EmbeddingBagHandlers(),
@@ -105,17 +105,16 @@ void RegisterKernels() {
         CtcHandlers(), LeastSquaresHandlers()}) {
     for (const HandlerRow& row : rows) {
       TORCH_INTERNAL_ASSERT(FindOp(row.op) != nullptr, "no operator ", row.op);
-      TORCH_INTERNAL_ASSERT(handlers.emplace(row.op, &row).second, "two handlers of ", row.op);
+      OpInfo& op = MutableOpInfo(FindOp(row.op)->handle);
+      TORCH_INTERNAL_ASSERT(op.handler == nullptr, "two handlers of ", row.op);
+      op.handler = row.handler;
+      op.replayable = row.replayable;
     }
   }
   for (const c10::OperatorName& name : dispatcher.getAllOpNames()) {
     const auto handle = dispatcher.findSchema(name);
     if (!handle.has_value() || !IsRegistered(*handle)) continue;
     OpInfo& op = MutableOpInfo(*handle);
-    if (const auto it = handlers.find(op.name); it != handlers.end()) {
-      op.handler = it->second->handler;
-      op.replayable = it->second->replayable;
-    }
     std::optional<c10::KernelFunction> unboxed = UnboxedKernel(op);
     handles->push_back(dispatcher.registerImpl(
         name, c10::DispatchKey::PrivateUse1,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Fused optimizers and the gradient scaler. What `_foreach_*` ops split into is element-wise
+// Optimizers' steps and the gradient scaler. What `_foreach_*` ops split into is element-wise
 // already.
 #include "absl/strings/str_cat.h"
 #include "csrc/rules/registry.h"
@@ -24,6 +24,10 @@ std::vector<Rule> OptimizerRules() {
       Computed("aten::_amp_update_scale", Whole),  // a few scalars
       // Parameter, gradient, averages of it and of its square, the step's number.
       Elementwise("spmd::adam").Types(AdamTypes).Runtime({"lr"}).Flops(14),
+      Computed("spmd::multi_tensor_adam", Whole)
+          .Runtime({"shrink", "decay", "first_weight", "beta2", "second_weight", "root_correction",
+                    "eps", "step_size"})
+          .DecomposesAlways(DecomposeMultiTensorAdam),
   };
   const Rule fused = Computed("", Whole).Runtime({"lr"});
   auto add = [&](const char* op, DecomposeFn decompose) {

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Fused optimizers, parameter by parameter: Adam in its common form by PyTorch's own kernel, all
-// else in element-wise ops with the arithmetic of PyTorch's kernels. There the learning rate may be
-// a run-time scalar or a tensor: it is only ever multiplied by.
+// Steps of optimizers, parameter by parameter. Fused ones: Adam in its common form by PyTorch's own
+// kernel, all else in element-wise ops with the arithmetic of PyTorch's kernels; there the learning
+// rate may be a run-time scalar or a tensor: it is only ever multiplied by. Adam on lists: the
+// element-wise ops that PyTorch calls on the lists.
 #include <cmath>
 #include <utility>
 
@@ -145,6 +146,55 @@ ValuesOrStatus DecomposeAdam(Builder& b, const ir::Graph& from, const ir::Node& 
     out[1].push_back(op.Unless(op.Unscaled(i), op.At(1, i)));
     out[2].push_back(op.Unless(avg, op.At(2, i)));
     out[3].push_back(op.Unless(square, op.At(3, i)));
+  }
+  return Flatten(out);
+}
+
+// Lists: params, grads, exp_avgs, exp_avg_sqs, max_exp_avg_sqs. The ops, their order and their
+// attributes are those of torch.optim.adam._multi_tensor_adam, as its lists are taken apart.
+ValuesOrStatus DecomposeMultiTensorAdam(Builder& b, const ir::Graph& from, const ir::Node& node,
+                                        Operands operands) {
+  const auto at = [&](int list, int i) { return operands[node.groups[list].begin + i]; };
+  const auto number = [&node](absl::string_view name) {
+    const Attr* attr = node.attributes.Find(name);
+    SPMD_CHECK(attr != nullptr, node.op, " has no ", name);
+    return *attr;
+  };
+  const auto has = [&number](absl::string_view name) {
+    return !std::holds_alternative<NoneAttr>(number(name));
+  };
+  const bool maximize = node.attributes.GetBoolOr("maximize", false);
+  const bool amsgrad = node.attributes.GetBoolOr("amsgrad", false);
+  std::vector<Values> out(4);
+  for (int i = 0; i < node.groups[0].size; ++i) {
+    ir::ValueId param = at(0, i), grad = at(1, i);
+    if (maximize) grad = b.Neg(grad);
+    if (has("shrink")) {
+      param = b.CallInPlace("aten::mul.Scalar", {param}, {{"other", number("shrink")}});
+    }
+    if (has("decay")) {
+      grad = b.CallAll("aten::add.Tensor", {grad, param}, {{"alpha", number("decay")}}, {},
+                       /*updates=*/maximize ? 0 : -1)[0];
+    }
+    const ir::ValueId avg =
+        b.CallInPlace("aten::lerp.Scalar", {at(2, i), grad}, {{"weight", number("first_weight")}});
+    ir::ValueId square =
+        b.CallInPlace("aten::mul.Scalar", {at(3, i)}, {{"other", number("beta2")}});
+    square =
+        b.CallInPlace("aten::addcmul", {square, grad, grad}, {{"value", number("second_weight")}});
+    ir::ValueId top = square;
+    if (amsgrad) {
+      top = b.CallInPlace("aten::maximum", {at(4, i), square});
+      out[3].push_back(top);
+    }
+    ir::ValueId root = b.Sqrt(top);
+    root = b.CallInPlace("aten::div.Scalar", {root}, {{"other", number("root_correction")}});
+    root = b.CallInPlace("aten::add.Scalar", {root},
+                         {{"other", number("eps")}, {"alpha", int64_t{1}}});
+    out[0].push_back(
+        b.CallInPlace("aten::addcdiv", {param, avg, root}, {{"value", number("step_size")}}));
+    out[1].push_back(avg);
+    out[2].push_back(square);
   }
   return Flatten(out);
 }

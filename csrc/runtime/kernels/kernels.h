@@ -189,6 +189,7 @@ Tensor Iota(int64_t size, const at::Scalar& start, const at::Scalar& step, int64
 Tensor Full(IntArrayRef size, const at::Scalar& value, at::ScalarType dtype,
             std::optional<at::Device> device);
 Tensor Cast(const Tensor& x, at::ScalarType dtype);
+Tensor& MulScalar_(Tensor& self, const at::Scalar& other);
 // x itself. Errors: `refusal` where an element is below `low`, above `high` or no number.
 Tensor InRange(const Tensor& x, double low, double high, c10::string_view refusal);
 Tensor SliceStart(const Tensor& x, int64_t dim, int64_t start, int64_t length);

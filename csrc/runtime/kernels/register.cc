@@ -200,6 +200,8 @@ void DefineSimpleOps(torch::Library& l) {
          "full(int[] size, Scalar value, ScalarType dtype, *, Device? device=None) -> Tensor",
          &k::Full);
   Define(l, "cast", "cast(Tensor x, ScalarType dtype) -> Tensor", &k::Cast);
+  Define(l, "mul_.Scalar", "mul_.Scalar(Tensor(a!) self, Scalar other) -> Tensor(a!)",
+         &k::MulScalar_);
   Define(l, "in_range", "in_range(Tensor x, float low, float high, str refusal) -> Tensor",
          &k::InRange);
   Define(l, "slice_start", "slice_start(Tensor x, int dim, int start, int length) -> Tensor",

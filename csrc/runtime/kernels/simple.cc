@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <ATen/Dispatch.h>
 #include <ATen/Parallel.h>
+#include <ATen/ScalarOps.h>
 #include <ATen/ops/aminmax.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/empty.h>
@@ -31,6 +32,12 @@ Tensor Full(IntArrayRef size, const at::Scalar& value, at::ScalarType dtype,
 }
 
 Tensor Cast(const Tensor& x, at::ScalarType dtype) { return x.to(dtype); }
+
+// PyTorch's own rounds the number to the tensor's type before it multiplies, which mul.Scalar and
+// `x *= 0.9` do not: in half precision that is another product.
+Tensor& MulScalar_(Tensor& self, const at::Scalar& other) {
+  return self.mul_(at::native::wrapped_scalar_tensor(other));
+}
 
 Tensor InRange(const Tensor& x, double low, double high, c10::string_view refusal) {
   if (x.numel() == 0) return x;
