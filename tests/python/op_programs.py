@@ -50,6 +50,15 @@ def tables(x):
     )
 
 
+def adams_default(x, y, **options):
+    optimizer = torch.optim.Adam([torch.nn.Parameter(x)], weight_decay=0.1, **options)
+    (p,) = optimizer.param_groups[0]["params"]
+    for grad in (y, y.exp()):
+        p.grad = grad
+        optimizer.step()
+    return [p.detach(), *optimizer.state[p].values()]
+
+
 PROGRAMS = [
     *(call(bits, X, dtype) for dtype in (torch.int32, torch.int16, torch.int64)),
     *(call(negative_through_bits, X, dtype) for dtype in (torch.int32, torch.int16)),
@@ -60,4 +69,7 @@ PROGRAMS = [
     call(copy_of_what_is_kept, X, Y),
     call(tables, X),
     call(tables, X, dim=1),
+    call(adams_default, X, Y),
+    call(adams_default, X, Y, dim=1, amsgrad=True, maximize=True),
+    call(adams_default, X, Y, decoupled_weight_decay=True),
 ]
