@@ -39,6 +39,8 @@ def _step(
     exp_avg_sqs: list[Tensor],
     max_exp_avg_sqs: list[Tensor],
     state_steps: list[Tensor],
+    grad_scale: Tensor | None = None,
+    found_inf: Tensor | None = None,
     *,
     lr: Any,
     beta1: Any,
@@ -56,8 +58,9 @@ def _step(
     """
     if not params or params[0].device.type != "spmd" or not state_steps[0].is_cpu:
         return False
-    # capturable, differentiable, has_complex, grad_scale, found_inf
-    if any(value is not None and value is not False for value in others.values()):
+    if grad_scale is not None or found_inf is not None:
+        return False
+    if any(others.values()):  # capturable, differentiable, has_complex
         return False
     if not all(isinstance(n, (float, int)) for n in (lr, beta1, beta2, weight_decay, eps)):
         return False
@@ -78,8 +81,8 @@ def _step(
         max_exp_avg_sqs,
         state_steps,
         step=step,
-        maximize=maximize,
-        amsgrad=amsgrad,
+        maximize=bool(maximize),
+        amsgrad=bool(amsgrad),
         shrink=1 - lr * weight_decay if weight_decay != 0 and decoupled_weight_decay else None,
         decay=weight_decay if weight_decay != 0 and not decoupled_weight_decay else None,
         first_weight=1 - beta1,

@@ -15,6 +15,7 @@
 #include "csrc/python/init.h"
 #include "csrc/trace/multi_tensor_adam.h"
 #include "csrc/trace/session.h"
+#include "torch/csrc/autograd/python_variable.h"
 
 namespace spmd::python {
 namespace {
@@ -40,15 +41,34 @@ void SetRngState(const at::Tensor& state) {
   generator.set_state(state);
 }
 
-using Tensors = std::vector<at::Tensor>;
+// None where one is of a class of its own, which may want to see what is done to it.
+std::optional<std::vector<at::Tensor>> OrdinaryTensors(const py::sequence& list) {
+  std::vector<at::Tensor> tensors;
+  tensors.reserve(list.size());
+  for (const py::handle item : list) {
+    if (!THPVariable_CheckExact(item.ptr())) return std::nullopt;
+    tensors.push_back(THPVariable_Unpack(item.ptr()));
+  }
+  return tensors;
+}
 
-bool StepAdam(Tensors params, Tensors grads, Tensors exp_avgs, Tensors exp_avg_sqs,
-              Tensors max_exp_avg_sqs, Tensors counters, double step, bool maximize, bool amsgrad,
+bool StepAdam(const py::sequence& params, const py::sequence& grads, const py::sequence& exp_avgs,
+              const py::sequence& exp_avg_sqs, const py::sequence& max_exp_avg_sqs,
+              const py::sequence& counters, double step, bool maximize, bool amsgrad,
               std::optional<double> shrink, std::optional<double> decay, double first_weight,
               double beta2, double second_weight, double root_correction, double eps,
               double step_size) {
-  return trace::StepAdam({std::move(params), std::move(grads), std::move(exp_avgs),
-                          std::move(exp_avg_sqs), std::move(max_exp_avg_sqs), std::move(counters)},
+  trace::AdamLists lists;
+  for (const auto& [from, to] :
+       {std::pair(&params, &lists.params), std::pair(&grads, &lists.grads),
+        std::pair(&exp_avgs, &lists.exp_avgs), std::pair(&exp_avg_sqs, &lists.exp_avg_sqs),
+        std::pair(&max_exp_avg_sqs, &lists.max_exp_avg_sqs),
+        std::pair(&counters, &lists.counters)}) {
+    std::optional<std::vector<at::Tensor>> tensors = OrdinaryTensors(*from);
+    if (!tensors.has_value()) return false;
+    *to = *std::move(tensors);
+  }
+  return trace::StepAdam(lists,
                          {maximize, amsgrad, shrink, decay, first_weight, beta2, second_weight,
                           root_correction, eps, step_size},
                          step);

@@ -5,6 +5,7 @@ import copy
 import importlib
 import itertools
 import warnings
+from typing import ClassVar
 
 import pytest
 import torch
@@ -305,6 +306,47 @@ class Functions(TorchFunctionMode):
     def __torch_function__(self, func, types, args=(), kwargs=None):
         self.names.append(getattr(func, "__name__", ""))
         return func(*args, **(kwargs or {}))
+
+
+class Seen(torch.Tensor):
+    """Notes the functions that it comes by."""
+
+    names: ClassVar[list[str]] = []
+
+    @classmethod
+    def __torch_function__(cls, func, types, args=(), kwargs=None):
+        cls.names.append(getattr(func, "__name__", ""))
+        return super().__torch_function__(func, types, args, kwargs or {})
+
+
+@pytest.mark.parametrize("name", ["exp_avg", "exp_avg_sq", "step"])
+def test_a_subclass_sees_what_is_done_to_it(name):
+    params = parameters("spmd")
+    optimizer = torch.optim.AdamW(params)
+    take_steps(optimizer, params, (1e-2,))
+    state = optimizer.state[params[1]]
+    state[name] = state[name].as_subclass(Seen)
+    Seen.names.clear()
+    optimizer.step()
+    assert any(seen.startswith("_foreach_") for seen in Seen.names)
+
+
+@pytest.mark.parametrize("device", ["spmd", "cpu"])
+def test_the_function_is_called_as_pytorchs(device):
+    """All lists by position, and what scales gradients, too."""
+    step = importlib.import_module("torch.optim.adam")._multi_tensor_adam
+    tensors = [[torch.ones(3).to(device)] for _ in range(4)]
+    options = {
+        "amsgrad": False, "has_complex": False, "beta1": 0.9, "beta2": 0.99, "lr": 0.1,
+        "weight_decay": 0.0, "eps": 0.0, "maximize": False, "capturable": False,
+        "differentiable": False, "decoupled_weight_decay": False,
+    }  # fmt: skip
+    with torch.no_grad():
+        step(*tensors, [], [torch.tensor(0.0)], None, None, **options)
+    # Averages stay 1; by the first step's corrections they are 1 / 0.1 and 1 / 0.01.
+    assert tensors[0][0].tolist() == pytest.approx([1 - 0.1 * 10 / 10] * 3)
+    with torch.no_grad(), pytest.raises(AssertionError, match="grad_scale"):
+        step(*tensors, [], [torch.tensor(1.0)], torch.ones(()), None, **options)
 
 
 @pytest.mark.parametrize(
