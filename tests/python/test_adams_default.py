@@ -2,11 +2,13 @@
 """Adam's and AdamW's default step is one record; bits, states and versions are the CPU's."""
 
 import copy
+import functools
 import importlib
 import itertools
 import warnings
 from typing import ClassVar
 
+import optimizer_steps
 import pytest
 import torch
 from torch.overrides import TorchFunctionMode
@@ -35,13 +37,7 @@ def by_lists(monkeypatch):
 
 def parameters(device, dtype=torch.float32, mesh=None):
     generator = torch.Generator().manual_seed(0)
-    starts = [torch.randn(s, generator=generator).to(dtype) for s in SHAPES]
-    params = [torch.nn.Parameter(t.to(device)) for t in starts]
-    if mesh is not None:
-        for p in params:
-            if p.dim() == 2:
-                spmd.mark_sharding(p, mesh, ("model", None))
-    return params
+    return optimizer_steps.parameters(SHAPES, device, generator, dtype, mesh)
 
 
 def take_steps(optimizer, params, rates, seed=1):
@@ -104,8 +100,8 @@ def test_the_program_is_that_of_the_lists(make, options, by_lists):
         spmd.sync(wait=True)
         optimizer.step()
         spmd.sync(wait=True)
+        calls = sorted(optimizer_steps.calls_of_last_program())
         text = str(spmd.debug.print_program()).splitlines()
-        calls = sorted(line.split("= call ")[1].split("(")[0] for line in text if "= call" in line)
         in_place = sum("updates(0)" in line for line in text)
         seen.append((result, calls, in_place, spmd.debug.memory().peak_bytes))
     (ours, calls, in_place, peak), (theirs, their_calls, their_in_place, their_peak) = seen
@@ -170,17 +166,12 @@ def test_a_state_goes_on_elsewhere_and_comes_back():
 @pytest.mark.parametrize("make", [torch.optim.Adam, torch.optim.AdamW])
 @pytest.mark.parametrize("apart", [0, 3, 4], ids=["tied", "overlapping", "disjoint"])
 def test_parameters_that_share_memory_are_stepped_in_turn(make, apart):
-    def stepped(device):
-        buffer = torch.arange(1.0, 9.0).to(device)
-        parts = [torch.nn.Parameter(buffer[a : a + 4]) for a in (0, apart)]
-        optimizer = make(parts, weight_decay=0.1)
-        for _ in range(3):
-            for k, p in enumerate(parts):
-                p.grad = torch.arange(1.0, 5.0).to(device) * (k + 1)
-            optimizer.step()
-        return buffer.cpu()
-
-    assert torch.equal(stepped("spmd"), stepped("cpu"))
+    decaying = functools.partial(make, weight_decay=0.1)
+    got, want = (
+        optimizer_steps.buffer_of_two(device, decaying, apart, steps=3)
+        for device in ("spmd", "cpu")
+    )
+    assert torch.equal(got, want)
 
 
 @pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)

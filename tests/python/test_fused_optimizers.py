@@ -6,6 +6,7 @@ from functools import partial
 
 import pytest
 import torch
+from optimizer_steps import buffer_of_two, calls_of_last_program, parameters
 
 import torch_spmd as spmd
 from torch_spmd import _C
@@ -20,12 +21,7 @@ def steps(device, make, dtype=torch.float32, mesh=None, rates=(1e-2, 1e-2, 3e-3)
     """
     snapshots = []
     generator = torch.Generator().manual_seed(0)
-    starts = [torch.randn(s, generator=generator).to(dtype) for s in SHAPES]
-    params = [torch.nn.Parameter(t.to(device)) for t in starts]
-    if mesh is not None:
-        for p in params:
-            if p.dim() == 2:
-                spmd.mark_sharding(p, mesh, ("model", None))
+    params = parameters(SHAPES, device, generator, dtype, mesh)
     optimizer = make(params)
     for rate in rates:
         optimizer.param_groups[0]["lr"] = rate
@@ -69,13 +65,6 @@ def test_another_learning_rate_compiles_nothing():
     before = _C.statistics()["compiles"]
     steps("spmd", adamw, rates=(1e-2, 5e-3, 0.0, 1.0))
     assert _C.statistics()["compiles"] == before
-
-
-def calls_of_last_program():
-    text = str(spmd.debug.print_program())
-    return [
-        line.split("= call ")[1].split("(")[0] for line in text.splitlines() if "= call" in line
-    ]
 
 
 def test_each_parameter_is_one_call():
@@ -172,17 +161,8 @@ def test_a_gradient_may_be_expanded_and_is_not_written():
 @pytest.mark.parametrize("make", [SGD, ADAMW])
 @pytest.mark.parametrize("apart", [0, 3, 4], ids=["tied", "overlapping", "disjoint"])
 def test_parameters_that_share_memory_are_stepped_in_turn(make, apart):
-    def stepped(device):
-        buffer = torch.arange(1.0, 9.0).to(device)
-        parts = [torch.nn.Parameter(buffer[a : a + 4]) for a in (0, apart)]
-        optimizer = make(parts)
-        for _ in range(2):
-            for k, p in enumerate(parts):
-                p.grad = torch.arange(1.0, 5.0).to(device) * (k + 1)
-            optimizer.step()
-        return buffer.cpu()
-
-    torch.testing.assert_close(stepped("spmd"), stepped("cpu"))
+    got, want = (buffer_of_two(device, make, apart, steps=2) for device in ("spmd", "cpu"))
+    torch.testing.assert_close(got, want)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
