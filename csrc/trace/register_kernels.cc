@@ -104,8 +104,9 @@ void RegisterKernels() {
         HistogramHandlers(), OptimizerHandlers(), SelectionHandlers(), SamplingHandlers(),
         CtcHandlers(), LeastSquaresHandlers()}) {
     for (const HandlerRow& row : rows) {
-      TORCH_INTERNAL_ASSERT(FindOp(row.op) != nullptr, "no operator ", row.op);
-      OpInfo& op = MutableOpInfo(FindOp(row.op)->handle);
+      const OpInfo* known = FindOp(row.op);
+      TORCH_INTERNAL_ASSERT(known != nullptr, "no operator ", row.op);
+      OpInfo& op = MutableOpInfo(known->handle);
       TORCH_INTERNAL_ASSERT(op.handler == nullptr, "two handlers of ", row.op);
       op.handler = row.handler;
       op.replayable = row.replayable;

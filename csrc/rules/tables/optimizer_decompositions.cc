@@ -13,11 +13,11 @@
 namespace spmd::rules {
 namespace {
 
-// The operands of a fused op: Tensor[] lists of one entry per parameter (some empty), then the
-// optional tensors. Results are lists in the same order.
-class Fused {
+// The operands of an optimizer's step: Tensor[] lists of one entry per parameter (some empty), then
+// the optional tensors, which only fused ops have. Results are lists in the same order.
+class Step {
  public:
-  Fused(Builder& b, const ir::Graph& from, const ir::Node& node, Operands operands, int lists)
+  Step(Builder& b, const ir::Graph& from, const ir::Node& node, Operands operands, int lists)
       : b_(b), node_(node), operands_(operands) {
     SPMD_CHECK(static_cast<int>(node.groups.size()) == lists, node.op, " has ", node.groups.size(),
                " Tensor[] arguments; expected ", lists);
@@ -40,15 +40,16 @@ class Fused {
   bool IsUnscaled() const {
     return lr_ == ir::kNoValue && grad_scale_ == ir::kNoValue && found_inf_ == ir::kNoValue;
   }
-  const Attr& rate() const {
-    const Attr* lr = node_.attributes.Find("lr");
-    SPMD_CHECK(lr != nullptr, node_.op, " has no learning rate");
-    return *lr;
+  // As it was given: perhaps a run-time scalar.
+  const Attr& Given(absl::string_view name) const {
+    const Attr* attr = node_.attributes.Find(name);
+    SPMD_CHECK(attr != nullptr, node_.op, " has no ", name);
+    return *attr;
   }
   // v · lr
   ir::ValueId TimesRate(ir::ValueId v) {
     if (lr_ != ir::kNoValue) return b_.Mul(v, lr_);
-    return b_.Call("aten::mul.Scalar", {v}, {{"other", rate()}});
+    return b_.Call("aten::mul.Scalar", {v}, {{"other", Given("lr")}});
   }
   ir::ValueId Gradient(int i) {
     const ir::ValueId grad = Upcast(b_, Unscaled(i));
@@ -82,7 +83,7 @@ class Fused {
 };
 
 // True when PyTorch's kernel takes parameter i: one element type and one shape throughout.
-bool IsUniform(const Builder& b, const Fused& op, int i) {
+bool IsUniform(const Builder& b, const Step& op, int i) {
   const TensorType& param = b.type(op.At(0, i));
   const TensorType& step = b.type(op.At(5, i));
   return IsFloating(param.dtype) && b.type(op.At(1, i)) == param && b.type(op.At(2, i)) == param &&
@@ -101,7 +102,7 @@ Values Flatten(const std::vector<Values>& lists) {
 // Lists: params, grads, exp_avgs, exp_avg_sqs, max_exp_avg_sqs, state_steps.
 ValuesOrStatus DecomposeAdam(Builder& b, const ir::Graph& from, const ir::Node& node,
                              Operands operands) {
-  Fused op(b, from, node, operands, /*lists=*/6);
+  Step op(b, from, node, operands, /*lists=*/6);
   const bool decoupled = absl::StartsWith(node.op, "aten::_fused_adamw");
   const double beta1 = op.Number("beta1"), beta2 = op.Number("beta2");
   const double decay = op.Number("weight_decay");
@@ -111,7 +112,7 @@ ValuesOrStatus DecomposeAdam(Builder& b, const ir::Graph& from, const ir::Node& 
     if (op.IsUnscaled() && !op.Flag("amsgrad") && IsUniform(b, op, i)) {
       const Values stepped =
           b.CallAll("spmd::adam", {old, op.At(1, i), op.At(2, i), op.At(3, i), step},
-                    {{"lr", op.rate()},
+                    {{"lr", op.Given("lr")},
                      {"beta1", beta1},
                      {"beta2", beta2},
                      {"weight_decay", decay},
@@ -154,45 +155,38 @@ ValuesOrStatus DecomposeAdam(Builder& b, const ir::Graph& from, const ir::Node& 
 // attributes are those of torch.optim.adam._multi_tensor_adam, as its lists are taken apart.
 ValuesOrStatus DecomposeMultiTensorAdam(Builder& b, const ir::Graph& from, const ir::Node& node,
                                         Operands operands) {
-  const auto at = [&](int list, int i) { return operands[node.groups[list].begin + i]; };
-  const auto number = [&node](absl::string_view name) {
-    const Attr* attr = node.attributes.Find(name);
-    SPMD_CHECK(attr != nullptr, node.op, " has no ", name);
-    return *attr;
+  const Step op(b, from, node, operands, /*lists=*/5);
+  const auto has = [&op](absl::string_view name) {
+    return !std::holds_alternative<NoneAttr>(op.Given(name));
   };
-  const auto has = [&number](absl::string_view name) {
-    return !std::holds_alternative<NoneAttr>(number(name));
-  };
-  const bool maximize = node.attributes.GetBoolOr("maximize", false);
-  const bool amsgrad = node.attributes.GetBoolOr("amsgrad", false);
   std::vector<Values> out(4);
-  for (int i = 0; i < node.groups[0].size; ++i) {
-    ir::ValueId param = at(0, i), grad = at(1, i);
-    if (maximize) grad = b.Neg(grad);
+  for (int i = 0; i < op.size(); ++i) {
+    ir::ValueId param = op.At(0, i), grad = op.At(1, i);
+    if (op.Flag("maximize")) grad = b.Neg(grad);
     if (has("shrink")) {
-      param = b.CallInPlace("aten::mul.Scalar", {param}, {{"other", number("shrink")}});
+      param = b.CallInPlace("aten::mul.Scalar", {param}, {{"other", op.Given("shrink")}});
     }
     if (has("decay")) {
-      grad = b.CallAll("aten::add.Tensor", {grad, param}, {{"alpha", number("decay")}}, {},
-                       /*updates=*/maximize ? 0 : -1)[0];
+      grad = b.CallAll("aten::add.Tensor", {grad, param}, {{"alpha", op.Given("decay")}}, {},
+                       /*updates=*/op.Flag("maximize") ? 0 : -1)[0];
     }
-    const ir::ValueId avg =
-        b.CallInPlace("aten::lerp.Scalar", {at(2, i), grad}, {{"weight", number("first_weight")}});
+    const ir::ValueId avg = b.CallInPlace("aten::lerp.Scalar", {op.At(2, i), grad},
+                                          {{"weight", op.Given("first_weight")}});
     ir::ValueId square =
-        b.CallInPlace("aten::mul.Scalar", {at(3, i)}, {{"other", number("beta2")}});
-    square =
-        b.CallInPlace("aten::addcmul", {square, grad, grad}, {{"value", number("second_weight")}});
+        b.CallInPlace("aten::mul.Scalar", {op.At(3, i)}, {{"other", op.Given("beta2")}});
+    square = b.CallInPlace("aten::addcmul", {square, grad, grad},
+                           {{"value", op.Given("second_weight")}});
     ir::ValueId top = square;
-    if (amsgrad) {
-      top = b.CallInPlace("aten::maximum", {at(4, i), square});
+    if (op.Flag("amsgrad")) {
+      top = b.CallInPlace("aten::maximum", {op.At(4, i), square});
       out[3].push_back(top);
     }
     ir::ValueId root = b.Sqrt(top);
-    root = b.CallInPlace("aten::div.Scalar", {root}, {{"other", number("root_correction")}});
+    root = b.CallInPlace("aten::div.Scalar", {root}, {{"other", op.Given("root_correction")}});
     root = b.CallInPlace("aten::add.Scalar", {root},
-                         {{"other", number("eps")}, {"alpha", int64_t{1}}});
+                         {{"other", op.Given("eps")}, {"alpha", int64_t{1}}});
     out[0].push_back(
-        b.CallInPlace("aten::addcdiv", {param, avg, root}, {{"value", number("step_size")}}));
+        b.CallInPlace("aten::addcdiv", {param, avg, root}, {{"value", op.Given("step_size")}}));
     out[1].push_back(avg);
     out[2].push_back(square);
   }
@@ -202,7 +196,7 @@ ValuesOrStatus DecomposeMultiTensorAdam(Builder& b, const ir::Graph& from, const
 // Lists: params, grads, momentum buffers (none without momentum).
 ValuesOrStatus DecomposeSgd(Builder& b, const ir::Graph& from, const ir::Node& node,
                             Operands operands) {
-  Fused op(b, from, node, operands, /*lists=*/3);
+  Step op(b, from, node, operands, /*lists=*/3);
   const double decay = op.Number("weight_decay"), momentum = op.Number("momentum");
   std::vector<Values> out(3);
   for (int i = 0; i < op.size(); ++i) {
@@ -229,7 +223,7 @@ ValuesOrStatus DecomposeSgd(Builder& b, const ir::Graph& from, const ir::Node& n
 // Lists: params, grads, state_sums, state_steps.
 ValuesOrStatus DecomposeAdagrad(Builder& b, const ir::Graph& from, const ir::Node& node,
                                 Operands operands) {
-  Fused op(b, from, node, operands, /*lists=*/4);
+  Step op(b, from, node, operands, /*lists=*/4);
   const double decay = op.Number("weight_decay");
   std::vector<Values> out(4);
   for (int i = 0; i < op.size(); ++i) {
