@@ -19,8 +19,8 @@ bool EnvironmentSync();
 // SPMD_COALESCE=0: tile by tile, also where adjacent tiles could run as one.
 bool EnvironmentCoalesce();
 
-// SPMD_TURNS=0: devices that share a place never take turns; 1: they do wherever that is possible,
-// for tests. Without it: where it saves memory.
+// SPMD_TURNS=0: devices that share a place never take turns; 1: they do wherever that is possible
+// (and sums of any size are made inside products), for tests. Without it: where it saves memory.
 std::optional<bool> EnvironmentTurns();
 
 // SPMD_KEEP_MEMORY=0: the memory of tiles goes back to the system, see tile_memory.h.

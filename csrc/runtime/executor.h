@@ -36,7 +36,8 @@ class LoadedProgram {
     // True: where all devices share a place, adjacent tiles run as one (csrc/program/coalesce.h).
     bool coalesce = false;
     // Devices that share a place take turns (csrc/runtime/schedule.h; coalesced ones in a few
-    // groups, csrc/program/turns.h): never, where that saves memory, or wherever it is possible.
+    // groups, csrc/program/turns.h): never, where that saves memory, or wherever it is possible;
+    // then the smallest sums, too, are made inside products (csrc/runtime/sum_of_products.h).
     enum class Turns : uint8_t { kNever, kWhereTheyPay, kAlways };
     Turns turns = Turns::kWhereTheyPay;
   };

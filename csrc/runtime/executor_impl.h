@@ -11,10 +11,12 @@
 #include "absl/container/flat_hash_map.h"
 #include "csrc/runtime/call_step.h"
 #include "csrc/runtime/executor.h"
+#include "csrc/runtime/fused_sums.h"
 #include "csrc/runtime/index_bounds.h"
 #include "csrc/runtime/moves.h"
 #include "csrc/runtime/placement.h"
 #include "csrc/runtime/schedule.h"
+#include "csrc/runtime/sum_of_products.h"
 
 namespace spmd::runtime {
 
@@ -27,6 +29,8 @@ struct MoveStep {
     program::ValueId to;
     MovePlanPtr plan;
     std::vector<uint8_t> identity;  // of the sources; see MoveRequest
+    // Where the terms are computed by the sum.
+    std::shared_ptr<const SumOfProducts> products = nullptr;
   };
   std::vector<Part> parts;
   double fill = 0;
@@ -53,6 +57,8 @@ struct LoadedProgram::Impl {
   absl::Status FindPlaces();
   void FindWhatOutlives();
   absl::StatusOr<MoveStep> MakeMove(int instruction);
+  // Leaves the products of terms to the sums.
+  absl::Status FuseSums(const CallStep::Context& context, const FusedSums& fused, MoveStep& move);
   void MakeSchedule();
   Schedule ScheduleInWavesOf(int64_t devices) const;
   int64_t PeakBytes(const Schedule& order) const;
@@ -67,6 +73,7 @@ struct LoadedProgram::Impl {
   void RunCall(const CallStep& step, const Batch& batch, const std::vector<c10::Scalar>& scalars);
   void RunMove(const MoveStep& step, const Batch& batch);
   void MakeTile(const MoveStep& step, const WorkItem& item);
+  void RunSumsOfProducts(const MoveStep& step, absl::Span<const WorkItem* const> items);
   at::Tensor PutTogether(program::ValueId id);
   std::vector<TiledTensorPtr> TakeOutputs();
   std::vector<TiledTensorPtr> PlannedOutputs();

@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "csrc/runtime/fused_sums.h"
 
+#include <algorithm>
+
+#include "absl/strings/string_view.h"
+
 namespace spmd::runtime {
 
 using program::Instruction;
@@ -10,49 +14,83 @@ using program::ValueId;
 
 namespace {
 
+bool IsCallOf(const Instruction& instruction, absl::Span<const absl::string_view> ops) {
+  return instruction.code == OpCode::kCall &&
+         std::find(ops.begin(), ops.end(), instruction.op) != ops.end();
+}
+
+bool IsInputGradient(const Instruction& instruction) {
+  return IsCallOf(instruction, {"spmd::linear_dinput"});
+}
+
 bool IsProduct(const Instruction& instruction) {
-  return instruction.code == OpCode::kCall && instruction.op == "spmd::linear_dinput" &&
-         instruction.operands.size() == 2;
+  return IsCallOf(instruction,
+                  {"aten::linear", "aten::mm", "spmd::linear_dinput", "spmd::linear_dweight"});
 }
 
 bool IsSum(const Instruction& instruction) {
-  if (instruction.code != OpCode::kCall || instruction.op != "aten::add.Tensor") return false;
+  if (!IsCallOf(instruction, {"aten::add.Tensor"})) return false;
   // A number that is given at run time is none here.
   const Attr* alpha = instruction.attributes.Find("alpha");
   return instruction.operands.size() == 2 && instruction.added_once.empty() &&
          (alpha == nullptr || *alpha == Attr(int64_t{1}) || *alpha == Attr(1.0));
 }
 
+// Half types are rounded once, when all terms are there.
+bool IsSumOfTerms(const program::Value& value) {
+  const DType dtype = value.type.dtype;
+  return value.sharding.IsUnreduced() && value.sharding.reduce_kind == ReduceKind::kSum &&
+         (dtype == DType::kF32 || dtype == DType::kF64);
+}
+
 }  // namespace
 
-std::vector<int> FindProductsToAdd(const Program& program,
-                                   absl::Span<const PlacementPtr> placements) {
-  std::vector<int> uses(program.values.size(), 0), product(program.values.size(), -1);
-  for (const program::Output& output : program.outputs) ++uses[output.value];
+FusedSums::FusedSums(const Program& program, absl::Span<const PlacementPtr> placements)
+    : program_(program),
+      placements_(placements),
+      uses_(program.values.size(), 0),
+      maker_(program.values.size(), -1),
+      added_by_(program.instructions.size(), -1) {
+  for (const program::Output& output : program.outputs) ++uses_[output.value];
   for (size_t i = 0; i < program.instructions.size(); ++i) {
     const Instruction& instruction = program.instructions[i];
     if (instruction.code == OpCode::kFree) continue;
     for (ValueId id : instruction.operands) {
-      if (id != program::kNoValue) ++uses[id];
+      if (id != program::kNoValue) ++uses_[id];
     }
-    if (IsProduct(instruction)) product[instruction.results[0]] = static_cast<int>(i);
+    for (ValueId id : instruction.results) maker_[id] = static_cast<int>(i);
   }
-  std::vector<int> products(program.instructions.size(), -1);
   for (size_t i = 0; i < program.instructions.size(); ++i) {
     const Instruction& add = program.instructions[i];
-    if (!IsSum(add)) continue;
-    const ValueId sum = add.operands[0], added = add.operands[1], result = add.results[0];
-    const program::Value& value = program.values[result];
-    const DType dtype = value.type.dtype;
-    if (product[added] < 0 || uses[added] != 1 || !value.sharding.IsUnreduced()) continue;
-    if (dtype != DType::kF32 && dtype != DType::kF64) continue;
-    if (program.values[sum].type != value.type || program.values[added].type != value.type ||
-        placements[sum] != placements[result] || placements[added] != placements[result]) {
-      continue;
-    }
-    products[i] = product[added];
+    if (IsSum(add) && MayAdd(add)) added_by_[i] = maker_[add.operands[1]];
   }
-  return products;
+}
+
+bool FusedSums::MayAdd(const Instruction& add) const {
+  const ValueId sum = add.operands[0], added = add.operands[1], result = add.results[0];
+  const program::Value& value = program_.values[result];
+  return IsSumOfTerms(value) && uses_[added] == 1 && maker_[added] >= 0 &&
+         IsInputGradient(program_.instructions[maker_[added]]) &&
+         program_.values[sum].type == value.type && program_.values[added].type == value.type &&
+         placements_[sum] == placements_[result] && placements_[added] == placements_[result];
+}
+
+FusedSums::Products FusedSums::ProductsOf(ValueId id) const {
+  Products found;
+  while (uses_[id] == 1 && maker_[id] >= 0 && IsSumOfTerms(program_.values[id])) {
+    const Instruction& maker = program_.instructions[maker_[id]];
+    if (IsProduct(maker)) {
+      found.products.push_back(maker_[id]);
+      std::reverse(found.products.begin(), found.products.end());
+      return found;
+    }
+    const int added = added_by_[maker_[id]];
+    if (added < 0) break;
+    found.products.push_back(added);
+    found.additions.push_back(maker_[id]);
+    id = maker.operands[0];
+  }
+  return {};
 }
 
 Instruction AddProduct(const Instruction& add, const Instruction& product) {

@@ -133,19 +133,20 @@ absl::Status LoadedProgram::Impl::Load() {
   identity.resize(program.values.size());
   const std::vector<Sharers> sharers = FindSharers(program, outlives);
   const CallStep::Context context{program, backend, placements, sharers};
-  const std::vector<int> products = FindProductsToAdd(program, placements);
+  const FusedSums fused(program, placements);
   const auto identity_is_known = [&](int instruction) {
     return !identity[program.instructions[instruction].results[0]].empty();
   };
   for (size_t i = 0; i < program.instructions.size(); ++i) {
     const Instruction& instruction = program.instructions[i];
+    const int product = fused.ProductAddedBy(static_cast<int>(i));
     if (instruction.code == OpCode::kFree) {
       steps.emplace_back();
-    } else if (products[i] >= 0 && !identity_is_known(products[i])) {
-      steps[products[i]] = std::monostate();
+    } else if (product >= 0 && !identity_is_known(product)) {
+      steps[product] = std::monostate();
       SPMD_ASSIGN_OR_RETURN(
           CallStep step,
-          CallStep::Make(context, AddProduct(instruction, program.instructions[products[i]])));
+          CallStep::Make(context, AddProduct(instruction, program.instructions[product])));
       steps.push_back(std::move(step));
     } else if (instruction.code == OpCode::kCall) {
       SPMD_ASSIGN_OR_RETURN(CallStep step, CallStep::Make(context, static_cast<int>(i)));
@@ -155,6 +156,7 @@ absl::Status LoadedProgram::Impl::Load() {
       steps.push_back(std::move(step));
     } else {
       SPMD_ASSIGN_OR_RETURN(MoveStep step, MakeMove(static_cast<int>(i)));
+      if (on_cpu) SPMD_RETURN_IF_ERROR(FuseSums(context, fused, step));
       steps.push_back(std::move(step));
     }
   }
@@ -188,6 +190,21 @@ absl::StatusOr<MoveStep> LoadedProgram::Impl::MakeMove(int index) {
     }
   }
   return step;
+}
+
+absl::Status LoadedProgram::Impl::FuseSums(const CallStep::Context& context, const FusedSums& fused,
+                                           MoveStep& move) {
+  const int64_t least_blocks = options.turns == Options::Turns::kAlways ? 1 : 2;
+  for (MoveStep::Part& part : move.parts) {
+    const FusedSums::Products terms = fused.ProductsOf(part.from);
+    if (terms.products.empty()) continue;
+    SPMD_ASSIGN_OR_RETURN(part.products, SumOfProducts::Make(context, terms.products, *part.plan,
+                                                             part.from, part.to, least_blocks));
+    if (part.products == nullptr) continue;
+    for (const int product : terms.products) steps[product] = std::monostate();
+    for (const int addition : terms.additions) steps[addition] = std::monostate();
+  }
+  return absl::OkStatus();
 }
 
 absl::StatusOr<std::shared_ptr<LoadedProgram>> LoadedProgram::Load(Program program,

@@ -68,6 +68,11 @@ Schedule LoadedProgram::Impl::ScheduleInWavesOf(int64_t devices) const {
   int64_t bytes = 0;
   for (const Step& step : steps) {
     if (const auto* call = std::get_if<CallStep>(&step)) bytes += call->bytes();
+    if (const auto* move = std::get_if<MoveStep>(&step)) {
+      for (const MoveStep::Part& part : move->parts) {
+        if (part.products != nullptr) bytes += part.products->bytes();
+      }
+    }
   }
   std::vector<int64_t> tiles;
   for (const PlacementPtr& place : placements) tiles.push_back(place->count());
@@ -107,11 +112,11 @@ int64_t LoadedProgram::Impl::PeakBytes(const Schedule& order) const {
       } else {
         const MoveStep::Part& part = std::get<MoveStep>(steps[batch.step]).parts[item.part];
         if (item.begin_term > 0) continue;
-        reads.push_back({part.from, 0});
+        if (part.products == nullptr) reads.push_back({part.from, 0});
         writes.push_back({part.to, item.index});
       }
       for (const TileRef& tile : writes) alive += tile_bytes[tile.value];
-      if (item.may_take_first() && !writes.empty()) {
+      if (item.may_take_first() && !writes.empty() && !reads.empty()) {
         taken += std::min(tile_bytes[reads[0].value], tile_bytes[writes[0].value]);
       }
     }
@@ -146,27 +151,37 @@ void LoadedProgram::Impl::AddToSchedule(int step, const CallStep& call,
 
 void LoadedProgram::Impl::AddToSchedule(int step, const MoveStep& move,
                                         Scheduler& scheduler) const {
-  std::vector<std::vector<TileRef>> terms;
+  std::vector<Scheduler::Term> terms;
   for (size_t p = 0; p < move.parts.size(); ++p) {
     const MoveStep::Part& part = move.parts[p];
     const DType dtype = program.values[part.to].type.dtype;
     for (size_t i = 0; i < part.plan->tiles.size(); ++i) {
-      const TileMove& tile = part.plan->tiles[i];
-      terms.clear();
-      for (const std::vector<Piece>& pieces : tile.terms) {
-        std::vector<TileRef>& term = terms.emplace_back();
-        for (const Piece& piece : pieces) {
-          if (piece.source >= 0) term.push_back({part.from, piece.source});
-        }
-      }
       WorkItem item;
       item.index = static_cast<int32_t>(i);
       item.part = static_cast<int32_t>(p);
       const TileRef made{part.to, item.index};
+      if (part.products != nullptr) {
+        const int32_t copied = part.products->CopyOf(item.index);
+        if (copied >= 0) {
+          scheduler.AddMove(step, item, {{part.to, copied}}, made);
+        } else {
+          scheduler.AddSum(step, item, part.products->TermsOf(item.index), made, true);
+        }
+        continue;
+      }
+      const TileMove& tile = part.plan->tiles[i];
+      terms.clear();
+      for (const std::vector<Piece>& pieces : tile.terms) {
+        std::vector<TileRef>& reads = terms.emplace_back().reads;
+        for (const Piece& piece : pieces) {
+          if (piece.source >= 0) reads.push_back({part.from, piece.source});
+        }
+      }
       if (tile.action == TileMove::Action::kReduce) {
         scheduler.AddSum(step, item, terms, made, !RoundsOnce(part.plan->kind, dtype));
       } else {
-        scheduler.AddMove(step, item, terms.empty() ? std::vector<TileRef>() : terms[0], made);
+        scheduler.AddMove(step, item, terms.empty() ? std::vector<TileRef>() : terms[0].reads,
+                          made);
       }
     }
   }

@@ -80,7 +80,9 @@ void LoadedProgram::Impl::MakeTile(const MoveStep& step, const WorkItem& item) {
   const MoveRequest request{absl::MakeSpan(table[part.from]), part.identity,
                             program.values[part.to].type.dtype, step.fill, item.may_take_first()};
   at::Tensor& tile = table[part.to][item.index];
-  if (item.end_term > 0) {
+  if (part.products != nullptr) {
+    tile = table[part.to][part.products->CopyOf(item.index)].clone();
+  } else if (item.end_term > 0) {
     AddTerms(*part.plan, item.index, item.begin_term, item.end_term, request, tile);
   } else {
     tile = RunTileMove(*part.plan, item.index, request);
@@ -88,12 +90,16 @@ void LoadedProgram::Impl::MakeTile(const MoveStep& step, const WorkItem& item) {
 }
 
 void LoadedProgram::Impl::RunMove(const MoveStep& step, const Batch& batch) {
-  absl::InlinedVector<const WorkItem*, 16> work;
+  absl::InlinedVector<const WorkItem*, 16> work, products;
   int64_t bytes = 0;
   for (const WorkItem& item : batch.items) {
     const MoveStep::Part& part = step.parts[item.part];
     const TileMove& tile = part.plan->tiles[item.index];
     table[part.to].resize(part.plan->tiles.size());
+    if (part.products != nullptr && item.end_term > 0) {
+      products.push_back(&item);
+      continue;
+    }
     if (!TakesWork(tile)) {
       MakeTile(step, item);
       continue;
@@ -104,6 +110,22 @@ void LoadedProgram::Impl::RunMove(const MoveStep& step, const Batch& batch) {
   }
   ForEachTile(static_cast<int64_t>(work.size()), bytes, on_cpu,
               [&](int64_t n) { MakeTile(step, *work[n]); });
+  if (!products.empty()) RunSumsOfProducts(step, products);
+}
+
+void LoadedProgram::Impl::RunSumsOfProducts(const MoveStep& step,
+                                            absl::Span<const WorkItem* const> items) {
+  std::vector<ProductsInto> sums;
+  std::vector<std::pair<const ProductsInto*, int64_t>> blocks;
+  int64_t bytes = 0;
+  sums.reserve(items.size());
+  for (const WorkItem* item : items) {
+    sums.push_back(step.parts[item->part].products->Prepare(*item, table));
+    bytes += sums.back().bytes();
+    for (int64_t b = 0; b < sums.back().num_blocks(); ++b) blocks.emplace_back(&sums.back(), b);
+  }
+  ForEachTile(static_cast<int64_t>(blocks.size()), bytes, on_cpu,
+              [&](int64_t n) { blocks[n].first->ComputeBlock(blocks[n].second); });
 }
 
 void LoadedProgram::Impl::RunCall(const CallStep& step, const Batch& batch,

@@ -33,22 +33,24 @@ int64_t Scheduler::CostOf(absl::Span<const TileRef> reads) {
   return std::min(cost, negligible_ + 1);
 }
 
+// The first of these devices' waves that comes when this is there.
+Scheduler::Turn Scheduler::TurnFor(Devices devices, Turn ready) const {
+  const int32_t first = WaveOf(devices.first);
+  if (ready.wave > WaveOf(devices.last)) return {ready.level + 1, first};
+  return {ready.level, std::max(ready.wave, first)};
+}
+
 void Scheduler::AddCall(int32_t step, WorkItem item, absl::Span<const TileRef> reads,
                         absl::Span<const TileRef> writes, Devices devices, int64_t bytes,
                         absl::Span<const TileRef> wholes) {
   const int64_t cost = CostOf(reads) + bytes;
   const Turn ready = LatestOf(reads);
-  const auto first = static_cast<int32_t>(devices.first / devices_per_wave_);
-  const auto last = static_cast<int32_t>(devices.last / devices_per_wave_);
-  Turn turn = ready;
-  if (cost > negligible_) {
-    turn = ready.wave <= last ? Turn{ready.level, std::max(ready.wave, first)}
-                              : Turn{ready.level + 1, first};
-  }
+  const Turn turn = cost > negligible_ ? TurnFor(devices, ready) : ready;
   if (!wholes.empty()) {
     wholes_[static_cast<int32_t>(entries_.size())].assign(wholes.begin(), wholes.end());
   }
-  Add({turn, step, step, item, first, last, true}, reads, writes, cost);
+  Add({turn, step, step, item, WaveOf(devices.first), WaveOf(devices.last), true}, reads, writes,
+      cost);
 }
 
 void Scheduler::AddMove(int32_t step, WorkItem item, absl::Span<const TileRef> reads,
@@ -58,26 +60,35 @@ void Scheduler::AddMove(int32_t step, WorkItem item, absl::Span<const TileRef> r
   Add({LatestOf(reads), step, step, item, 0, kAny, true}, reads, {&written, 1}, CostOf(reads));
 }
 
-void Scheduler::AddSum(int32_t step, WorkItem item, absl::Span<const std::vector<TileRef>> terms,
-                       TileRef written, bool as_produced) {
+void Scheduler::AddSum(int32_t step, WorkItem item, absl::Span<const Term> terms, TileRef written,
+                       bool as_produced) {
   std::vector<TileRef> reads;
   Turn turn;
   int64_t cost = 0;
+  int32_t computed_at = -1;
   const auto add = [&](int32_t end) {
     item.end_term = end;
     // Behind what made the last of the terms: a merged collective stands behind all that it moves.
-    int32_t at_step = as_produced ? -1 : step;
+    int32_t at_step = as_produced ? computed_at : step;
     for (const TileRef& tile : reads) at_step = std::max(at_step, At(tile).at_step);
     Add({turn, at_step, step, item, turn.wave, turn.wave, false}, reads, {&written, 1}, cost);
     item.begin_term = end;
     reads.clear();
   };
   for (size_t k = 0; k < terms.size(); ++k) {
-    const Turn ready = std::max(turn, LatestOf(terms[k]));
+    const Term& term = terms[k];
+    int64_t own_cost = CostOf(term.reads);
+    Turn ready = LatestOf(term.reads);
+    if (term.work.has_value()) {
+      own_cost += term.work->bytes;
+      if (own_cost > negligible_) ready = TurnFor(term.work->devices, ready);
+      computed_at = std::max(computed_at, term.work->step);
+    }
+    ready = std::max(turn, ready);
     if (as_produced && k > 0 && !(ready == turn)) add(static_cast<int32_t>(k));
     turn = ready;
-    cost = std::min(cost + CostOf(terms[k]), negligible_ + 1);
-    reads.insert(reads.end(), terms[k].begin(), terms[k].end());
+    cost = std::min(cost + own_cost, negligible_ + 1);
+    reads.insert(reads.end(), term.reads.begin(), term.reads.end());
   }
   add(static_cast<int32_t>(terms.size()));
 }

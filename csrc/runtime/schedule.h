@@ -11,7 +11,8 @@
 //   %4: {} = call h(%3)
 //
 // A sum is made term by term, each as soon as it and those before it are there: in device order, so
-// that the result does not depend on the waves.
+// that the result does not depend on the waves. Terms may also be computed by the sum itself, each
+// in its device's turn.
 //
 // Turns. What needs a tile of a later wave waits for the next *level*: all waves have had a turn.
 //   level 0: wave 0, 1, 2, 3   level 1: wave 0, …   and the steps of a turn in the program's order
@@ -23,6 +24,7 @@
 
 #include <cstdint>
 #include <limits>
+#include <optional>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
@@ -85,9 +87,19 @@ class Scheduler {
                absl::Span<const TileRef> wholes = {});
   // Another tile of a move, which is made as soon as the tiles it is made of are there.
   void AddMove(int32_t step, WorkItem item, absl::Span<const TileRef> reads, TileRef written);
-  // A sum, term[k] reading terms[k]: where `as_produced`, each term is added when it is there.
-  void AddSum(int32_t step, WorkItem item, absl::Span<const std::vector<TileRef>> terms,
-              TileRef written, bool as_produced);
+  // What computing something takes: as AddCall is told.
+  struct Work {
+    Devices devices;
+    int64_t bytes = 0;
+    int32_t step = -1;  // the call's own
+  };
+  struct Term {
+    std::vector<TileRef> reads;
+    std::optional<Work> work = std::nullopt;  // where the sum computes it of what it reads
+  };
+  // A sum: where `as_produced`, each term is added when it is there.
+  void AddSum(int32_t step, WorkItem item, absl::Span<const Term> terms, TileRef written,
+              bool as_produced);
 
   Schedule Finish() &&;
 
@@ -128,6 +140,8 @@ class Scheduler {
   int64_t NumberOf(TileRef tile) const { return first_tile_[tile.value] + tile.index; }
   Tile& At(TileRef tile) { return tiles_[NumberOf(tile)]; }
   Turn LatestOf(absl::Span<const TileRef> reads);
+  int32_t WaveOf(int64_t device) const { return static_cast<int32_t>(device / devices_per_wave_); }
+  Turn TurnFor(Devices devices, Turn ready) const;
   int64_t CostOf(absl::Span<const TileRef> reads);
   void Add(Entry entry, absl::Span<const TileRef> reads, absl::Span<const TileRef> writes,
            int64_t cost);

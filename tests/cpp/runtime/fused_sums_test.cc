@@ -14,6 +14,7 @@ namespace {
 
 using program::Program;
 using testing::ElementsAre;
+using testing::IsEmpty;
 
 // Two products of a contraction that is cut, and the sum of both and a first one.
 constexpr const char* kText = R"(
@@ -33,17 +34,44 @@ program {
 }
 )";
 
-std::vector<int> Products(const std::string& text) {
-  const absl::StatusOr<Program> program = Program::Parse(text);
-  EXPECT_TRUE(program.ok()) << program.status();
-  if (!program.ok()) return {};
-  EXPECT_TRUE(Verify(*program).ok()) << Verify(*program);
-  PlacementCache cache(*program, /*per_position=*/false);
+// What FusedSums says of a program.
+struct Parsed {
+  Program program;
   std::vector<PlacementPtr> placements;
-  for (size_t id = 0; id < program->values.size(); ++id) {
-    placements.push_back(cache.Of(static_cast<program::ValueId>(id)));
+
+  explicit Parsed(const std::string& text) : program(*Program::Parse(text)) {
+    EXPECT_TRUE(Verify(program).ok()) << Verify(program);
+    PlacementCache cache(program, /*per_position=*/false);
+    for (size_t id = 0; id < program.values.size(); ++id) {
+      placements.push_back(cache.Of(static_cast<program::ValueId>(id)));
+    }
   }
-  return FindProductsToAdd(*program, placements);
+};
+
+// By instruction, which product it may add.
+std::vector<int> Products(const std::string& text) {
+  const Parsed parsed(text);
+  const FusedSums fused(parsed.program, parsed.placements);
+  std::vector<int> products;
+  for (size_t i = 0; i < parsed.program.instructions.size(); ++i) {
+    products.push_back(fused.ProductAddedBy(static_cast<int>(i)));
+  }
+  return products;
+}
+
+// The products whose sum %4 is.
+std::vector<int> ProductsOfSum(const std::string& text) {
+  const Parsed parsed(text);
+  const auto& values = parsed.program.values;
+  for (size_t id = 0; id < values.size(); ++id) {
+    if (values[id].name == "4") {
+      return FusedSums(parsed.program, parsed.placements)
+          .ProductsOf(static_cast<program::ValueId>(id))
+          .products;
+    }
+  }
+  ADD_FAILURE() << "no %4";
+  return {};
 }
 
 std::string With(std::vector<std::pair<std::string, std::string>> changes) {
@@ -78,6 +106,17 @@ program {
 }
 )"),
               ElementsAre(-1, -1));
+}
+
+TEST(FusedSums, ProductsThatATermIsTheSumOf) {
+  EXPECT_THAT(ProductsOfSum(kText), ElementsAre(0, 1, 3));
+  // %1 is not only added, or is something else.
+  EXPECT_THAT(ProductsOfSum(With({{"return %5", "return %5, %1"}})), IsEmpty());
+  EXPECT_THAT(ProductsOfSum(With({{"(%0, %1, alpha=1)", "(%0, %1, alpha=2)"}})), IsEmpty());
+  // The terms are used themselves.
+  EXPECT_THAT(ProductsOfSum(With({{"return %5", "return %5, %4"}})), IsEmpty());
+  EXPECT_THAT(ProductsOfSum(With({{"return %5", "return %5, %2"}})), IsEmpty());
+  EXPECT_THAT(ProductsOfSum(With({{"f32", "f16"}})), IsEmpty());
 }
 
 std::vector<at::Tensor> RunText(const std::string& text, const std::vector<at::Tensor>& inputs,

@@ -55,9 +55,18 @@ void AddSharedCall(Scheduler& scheduler, int step, int devices, std::vector<Tile
 }
 void AddAllReduce(Scheduler& scheduler, int step, int devices, int from, int to,
                   bool as_produced = true) {
-  std::vector<std::vector<TileRef>> terms;
-  for (int d = 0; d < devices; ++d) terms.push_back({{from, d}});
+  std::vector<Scheduler::Term> terms;
+  for (int d = 0; d < devices; ++d) terms.push_back({{{from, d}}});
   scheduler.AddSum(step, {}, terms, {to, 0}, as_produced);
+}
+// The sum of calls of `call`, each of a device's own tile of `reads`.
+void AddSumOfCalls(Scheduler& scheduler, int step, int call, int devices, int reads, int to,
+                   int64_t bytes = kWork) {
+  std::vector<Scheduler::Term> terms;
+  for (int d = 0; d < devices; ++d) {
+    terms.push_back({{{reads, d}}, Scheduler::Work{{d, d}, bytes, call}});
+  }
+  scheduler.AddSum(step, {}, terms, {to, 0}, /*as_produced=*/true);
 }
 
 TEST(Schedule, WavesTakeTurnsAndTermsAreAddedAsTheyAreProduced) {
@@ -75,6 +84,33 @@ TEST(Schedule, WavesTakeTurnsAndTermsAreAddedAsTheyAreProduced) {
   EXPECT_EQ(schedule.batches[2].dead.size(), 2u);
   EXPECT_TRUE(schedule.batches[2].items[0].may_take_first());
   EXPECT_EQ(schedule.batches[6].dead.size(), 1u);
+}
+
+TEST(Schedule, TermsThatTheSumComputesAreComputedInTheirDevicesTurns) {
+  // %1 = f(%0), %2 = the sum of g(%1), %3 = h(%1), a merged collective behind all of them.
+  Scheduler scheduler({{4, 4, 1, 4}}, {{1, 0, 1, 1}}, 2, 0);
+  AddCutCall(scheduler, 0, 4, {0}, 1);
+  AddCutCall(scheduler, 2, 4, {1}, 3);
+  AddSumOfCalls(scheduler, /*step=*/9, /*call=*/1, 4, 1, 2);
+  const Schedule schedule = std::move(scheduler).Finish();
+  EXPECT_THAT(Texts(schedule),
+              ElementsAre("0: 0 1", "9+0..2: 0", "2: 0 1", "0: 2 3", "9+2..4: 0", "2: 2 3"));
+  // The activations of a wave are dead when its products and what else reads them are made.
+  EXPECT_EQ(schedule.batches[1].dead.size(), 0u);
+  EXPECT_EQ(schedule.batches[2].dead.size(), 2u);
+}
+
+TEST(Schedule, TermsOfInputsAloneAreComputedInTheirDevicesTurnsIfTheyCostAnything) {
+  for (const int64_t bytes : {kWork, int64_t{1}}) {
+    Scheduler scheduler({{4, 1}}, {{1, 1}}, 2, /*negligible=*/10);
+    AddSumOfCalls(scheduler, 1, 0, 4, 0, 1, bytes);
+    const std::vector<std::string> texts = Texts(std::move(scheduler).Finish());
+    if (bytes == kWork) {
+      EXPECT_THAT(texts, ElementsAre("1+0..2: 0", "1+2..4: 0"));
+    } else {
+      EXPECT_THAT(texts, ElementsAre("1+0..4: 0"));
+    }
+  }
 }
 
 TEST(Schedule, HalfTypesAreAddedAtOnce) {
@@ -188,10 +224,18 @@ TEST(Schedule, IsATopologicalOrderInWhichTilesDieAfterTheirLastUse) {
     for (int s = 0; s < steps; ++s) {
       const int made = inputs + s, a = draw(made), b = draw(made);
       if (tiles[made] == 1 && tiles[a] > 1) {
-        std::vector<std::vector<TileRef>> terms;
-        for (int d = 0; d < devices; ++d) terms.push_back({{a, d}});
-        scheduler.AddSum(s, {}, terms, {made, 0}, draw(2) == 0);
-        wanted[{s, 0}] = terms;
+        const bool computed = draw(3) == 0;
+        std::vector<Scheduler::Term> terms;
+        for (int d = 0; d < devices; ++d) {
+          Scheduler::Term& term = terms.emplace_back();
+          term.reads = {{a, d}};
+          if (computed) {
+            term.reads.push_back(own(b, d));
+            term.work = Scheduler::Work{{d, d}, kWork, s};
+          }
+          wanted[{s, 0}].push_back(term.reads);
+        }
+        scheduler.AddSum(s, {}, terms, {made, 0}, computed || draw(2) == 0);
         continue;
       }
       for (int d = 0; d < tiles[made]; ++d) {

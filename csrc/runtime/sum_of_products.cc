@@ -1,0 +1,226 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "csrc/runtime/sum_of_products.h"
+
+#include <ATen/ops/addmm.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/mm.h>
+#include <c10/util/accumulate.h>
+
+#include <algorithm>
+#include <bit>
+#include <utility>
+
+#include "csrc/runtime/tiled_tensor.h"
+#include "csrc/util/status.h"
+
+namespace spmd::runtime {
+
+using program::Instruction;
+using program::ValueId;
+
+namespace {
+
+// Fewer rows to a block make products slow (docs/design/0019-sums-of-products.md).
+constexpr int64_t kLeastOfBlock = 192;
+constexpr int64_t kLeastElements = int64_t{1} << 14;
+
+// [..., n] as [rows, n]; a view where strides allow.
+at::Tensor AsRows(const at::Tensor& x) {
+  if (x.dim() == 2) return x;
+  return x.reshape({c10::multiply_integers(x.sizes().slice(0, x.dim() - 1)), x.size(-1)});
+}
+
+// PyTorch's linear also takes a weight of one dimension, and a bias of any that fits.
+bool IsOfMatrices(const program::Program& program, const Instruction& linear) {
+  const auto dims = [&](ValueId id) -> const Dims& { return program.values[id].type.dims; };
+  const bool has_bias = linear.operands.size() > 2 && linear.operands[2] != program::kNoValue;
+  return dims(linear.operands[1]).size() == 2 &&
+         (!has_bias || dims(linear.operands[2]) == Dims{dims(linear.results[0]).back()});
+}
+
+AxisList ReducedAxes(const Sharding& from, const Sharding& to) {
+  AxisList reduced;
+  for (AxisId axis : from.unreduced) {
+    if ((to.UnreducedAxes() & MaskOf(axis)) == 0) reduced.push_back(axis);
+  }
+  return reduced;
+}
+
+}  // namespace
+
+ProductsInto::ProductsInto(at::Tensor sum, bool adds, std::vector<Product> products)
+    : sum_(std::move(sum)), adds_(adds), products_(std::move(products)) {
+  dim_ = sum_.size(0) >= sum_.size(1) ? 0 : 1;
+  num_blocks_ = NumBlocks(sum_.size(0), sum_.size(1));
+  for (const Product& p : products_) {
+    bytes_ += static_cast<int64_t>(p.a.element_size()) * (p.a.numel() + p.b.numel() + sum_.numel());
+  }
+}
+
+int64_t ProductsInto::NumBlocks(int64_t rows, int64_t columns) {
+  const int64_t blocks =
+      std::min(std::max(rows, columns) / kLeastOfBlock, rows * columns / kLeastElements);
+  return static_cast<int64_t>(std::bit_floor(static_cast<uint64_t>(std::max<int64_t>(blocks, 1))));
+}
+
+void ProductsInto::ComputeBlock(int64_t block) const {
+  const int64_t extent = sum_.size(dim_);
+  const int64_t begin = extent * block / num_blocks_;
+  const int64_t size = extent * (block + 1) / num_blocks_ - begin;
+  const auto part = [&](const at::Tensor& t, int64_t dim) {
+    return size == extent ? t : t.narrow(dim, begin, size);
+  };
+  at::Tensor sum = part(sum_, dim_);
+  bool adds = adds_;
+  for (const Product& p : products_) {
+    const at::Tensor a = dim_ == 0 ? part(p.a, 0) : p.a;
+    const at::Tensor b = dim_ == 1 ? part(p.b, 1) : p.b;
+    const at::Tensor bias = p.bias.defined() && dim_ == 1 ? part(p.bias, 0) : p.bias;
+    if (adds) {
+      if (bias.defined()) sum.add_(bias);
+      sum.addmm_(a, b);
+    } else if (bias.defined()) {
+      at::addmm_out(sum, bias, a, b);
+    } else {
+      at::mm_out(sum, a, b);
+    }
+    adds = true;
+  }
+}
+
+absl::StatusOr<std::shared_ptr<const SumOfProducts>> SumOfProducts::Make(
+    const CallStep::Context& context, absl::Span<const int> products, const MovePlan& plan,
+    ValueId from, ValueId to, int64_t least_blocks) {
+  auto made = std::make_shared<SumOfProducts>();
+  made->to_ = to;
+  made->dtype_ = context.program.values[to].type.dtype;
+  if (!made->PlanTiles(plan, *context.placements[from], *context.placements[to], least_blocks)) {
+    return nullptr;
+  }
+  made->device_ = plan.tiles[0].device;
+  for (const int index : products) {
+    const Instruction& call = context.program.instructions[index];
+    const Form form = call.op == "aten::linear"           ? Form::kLinear
+                      : call.op == "spmd::linear_dinput"  ? Form::kLinearDInput
+                      : call.op == "spmd::linear_dweight" ? Form::kLinearDWeight
+                                                          : Form::kMm;
+    if (form == Form::kLinear && !IsOfMatrices(context.program, call)) return nullptr;
+    SPMD_ASSIGN_OR_RETURN(CallStep step, CallStep::Make(context, index));
+    if (!step.identity(0).empty()) return nullptr;
+    Factor factor{form, index, std::move(step), {}};
+    factor.item_of_tile.resize(context.placements[call.results[0]]->count());
+    std::vector<TileRef> tiles;
+    for (int64_t i = 0; i < factor.call.num_items(); ++i) {
+      tiles.clear();
+      factor.call.AppendReads(i, tiles);
+      // What is absent is a bias.
+      if (tiles.size() < 2) return nullptr;
+      for (const TileRef& tile : tiles) {
+        if (context.program.values[tile.value].type.dtype != made->dtype_) return nullptr;
+      }
+      tiles.clear();
+      factor.call.AppendWrites(i, tiles);
+      for (const TileRef& tile : tiles) factor.item_of_tile[tile.index] = static_cast<int32_t>(i);
+    }
+    made->factors_.push_back(std::move(factor));
+  }
+  return std::shared_ptr<const SumOfProducts>(std::move(made));
+}
+
+// False where a tile is not the sum of whole terms that nothing else is made of, or too small.
+bool SumOfProducts::PlanTiles(const MovePlan& plan, const Placement& from, const Placement& to,
+                              int64_t least_blocks) {
+  if (!(from.grid() == to.grid())) return false;
+  const AxisList reduced = ReducedAxes(from.sharding(), to.sharding());
+  std::vector<uint8_t> used(from.count(), 0);
+  for (size_t i = 0; i < plan.tiles.size(); ++i) {
+    const TileMove& move = plan.tiles[i];
+    const int64_t elements = NumElements(move.dims);
+    if (move.action != TileMove::Action::kReduce || elements == 0 || move.dims.empty() ||
+        ProductsInto::NumBlocks(elements / move.dims.back(), move.dims.back()) < least_blocks ||
+        move.device != plan.tiles[0].device) {
+      return false;
+    }
+    const int64_t position = to.PositionOf(static_cast<int64_t>(i));
+    const int64_t leader = to.IndexAt(from.grid().WithCoordinate(position, reduced, 0));
+    if (to.TileOf(leader) != to.TileOf(static_cast<int64_t>(i))) return false;
+    const bool leads = leader == static_cast<int64_t>(i);
+    std::vector<int32_t> terms;
+    for (size_t r = 0; r < move.terms.size(); ++r) {
+      const std::vector<Piece>& pieces = move.terms[r];
+      if (pieces.size() != 1 || pieces[0].source < 0 || pieces[0].size != move.dims) return false;
+      // The plan may name another device that holds the same.
+      const int64_t source =
+          from.IndexAt(from.grid().WithCoordinate(position, reduced, static_cast<int64_t>(r)));
+      if (from.TileOf(source) != from.TileOf(pieces[0].source) ||
+          from.DimsOf(source) != move.dims || (leads && std::exchange(used[source], 1) != 0)) {
+        return false;
+      }
+      terms.push_back(static_cast<int32_t>(source));
+    }
+    dims_.push_back(move.dims);
+    leader_.push_back(static_cast<int32_t>(leader));
+    terms_.push_back(leads ? std::move(terms) : std::vector<int32_t>());
+  }
+  return !plan.tiles.empty();
+}
+
+int64_t SumOfProducts::bytes() const {
+  int64_t bytes = 0;
+  for (const Factor& factor : factors_) bytes += factor.call.bytes();
+  return bytes;
+}
+
+std::vector<Scheduler::Term> SumOfProducts::TermsOf(int64_t tile) const {
+  std::vector<Scheduler::Term> terms;
+  for (const int32_t term : terms_[tile]) {
+    Scheduler::Term& made = terms.emplace_back();
+    Scheduler::Work& work = made.work.emplace();
+    for (const Factor& factor : factors_) {
+      const int32_t item = factor.item_of_tile[term];
+      factor.call.AppendReads(item, made.reads);
+      work.devices = factor.call.DevicesOf(item);
+      work.bytes += factor.call.bytes() / std::max<int64_t>(factor.call.num_items(), 1);
+      work.step = std::max(work.step, factor.instruction);
+    }
+  }
+  return terms;
+}
+
+Product SumOfProducts::MakeProduct(const Factor& factor, int32_t item, const ValueTable& table) {
+  std::vector<TileRef> reads;
+  factor.call.AppendReads(item, reads);
+  const auto operand = [&](size_t k) -> const at::Tensor& {
+    return table[reads[k].value][reads[k].index];
+  };
+  switch (factor.form) {
+    case Form::kLinear:
+      return {AsRows(operand(0)), operand(1).t(), reads.size() > 2 ? operand(2) : at::Tensor()};
+    case Form::kLinearDInput:
+      return {AsRows(operand(0)), operand(1), {}};
+    case Form::kLinearDWeight:
+      return {AsRows(operand(0)).t(), AsRows(operand(1)), {}};
+    case Form::kMm:
+      break;
+  }
+  return {operand(0), operand(1), {}};
+}
+
+ProductsInto SumOfProducts::Prepare(const WorkItem& work, ValueTable& table) const {
+  at::Tensor& sum = table[to_][work.index];
+  const bool adds = work.begin_term > 0;
+  if (!adds) {
+    const Dims& dims = dims_[work.index];
+    sum = at::empty(at::IntArrayRef(dims.data(), dims.size()),
+                    at::TensorOptions().dtype(ToScalarType(dtype_)).device(device_));
+  }
+  std::vector<Product> products;
+  for (int32_t k = work.begin_term; k < work.end_term; ++k) {
+    for (const Factor& factor : factors_) {
+      products.push_back(MakeProduct(factor, factor.item_of_tile[terms_[work.index][k]], table));
+    }
+  }
+  return {AsRows(sum), adds, std::move(products)};
+}
+
+}  // namespace spmd::runtime

@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0
+// The sum of an unreduced value whose terms are matrix products, each computed into the sum.
+//
+//   %1: f32[2048,384] @m {},{} unreduced(sum){model} = call aten::mm(%x, %w)     on [model=8]
+//   %2: f32[2048,384] @m {},{} = all_reduce(%1) {model}
+//
+// runs as %2 = x₀·w₀; %2 += x₁·w₁; … in the order of the devices. No term is ever there by itself:
+// neither its memory nor the ways to it and back. The cores share the sum and not the terms: blocks
+// of rows, or of columns where these are more, fixed by the shape alone, each of all terms.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "csrc/program/program.h"
+#include "csrc/runtime/call_step.h"
+#include "csrc/runtime/moves.h"
+#include "csrc/runtime/schedule.h"
+
+namespace spmd::runtime {
+
+// a·b, and what is added to each of its rows.
+struct Product {
+  at::Tensor a, b, bias;  // [m,k], [k,n], [n] or undefined
+};
+
+// sum = products[0] + …, or sum += …: one block of it. sum [m,n]; m, n ≥ 1.
+class ProductsInto {
+ public:
+  // `adds`: the sum holds terms already.
+  ProductsInto(at::Tensor sum, bool adds, std::vector<Product> products);
+  // Of a sum of this size, a power of two. One: too small to be shared by cores.
+  static int64_t NumBlocks(int64_t rows, int64_t columns);
+  int64_t num_blocks() const { return num_blocks_; }
+  int64_t bytes() const { return bytes_; }
+  // Thread safety: blocks may be computed in parallel.
+  void ComputeBlock(int64_t block) const;
+
+ private:
+  at::Tensor sum_;
+  bool adds_;
+  std::vector<Product> products_;
+  int64_t bytes_ = 0;
+  int dim_ = 0;
+  int64_t num_blocks_ = 1;
+};
+
+// Thread safety: immutable.
+class SumOfProducts {
+ public:
+  // Of the move `plan` of one value into another; the terms of the first are the sums of `products`
+  // (FusedSums::ProductsOf). Null where a tile of the result is not a sum of whole terms, a term is
+  // not there, or a sum has fewer blocks: cores that could not share it share the terms, the usual
+  // way. Errors: those of CallStep::Make.
+  static absl::StatusOr<std::shared_ptr<const SumOfProducts>> Make(
+      const CallStep::Context& context, absl::Span<const int> products, const MovePlan& plan,
+      program::ValueId from, program::ValueId to, int64_t least_blocks);
+
+  int64_t bytes() const;  // that all products read and write
+  // With deduplication off every device holds the sum, and one of those that add the same terms
+  // makes it. For the others, the tile to copy; else -1.
+  int32_t CopyOf(int64_t tile) const { return leader_[tile] == tile ? -1 : leader_[tile]; }
+  // What the schedule has to know of the terms of a tile that is no copy.
+  std::vector<Scheduler::Term> TermsOf(int64_t tile) const;
+  // The work of an item on a tile that is no copy. Makes the sum where it is not there yet.
+  ProductsInto Prepare(const WorkItem& work, ValueTable& table) const;
+
+ private:
+  enum class Form : uint8_t { kMm, kLinear, kLinearDInput, kLinearDWeight };
+  struct Factor {
+    Form form;
+    int instruction;
+    CallStep call;
+    std::vector<int32_t> item_of_tile;  // by index of the terms' value
+  };
+  bool PlanTiles(const MovePlan& plan, const Placement& from, const Placement& to,
+                 int64_t least_blocks);
+  static Product MakeProduct(const Factor& factor, int32_t item, const ValueTable& table);
+
+  program::ValueId to_ = program::kNoValue;
+  DType dtype_ = DType::kF32;
+  c10::Device device_ = c10::Device(c10::kCPU);
+  std::vector<Factor> factors_;
+  std::vector<Dims> dims_;                   // by tile
+  std::vector<int32_t> leader_;              // by tile
+  std::vector<std::vector<int32_t>> terms_;  // by tile: indices of the terms' value; of leaders
+};
+
+}  // namespace spmd::runtime
