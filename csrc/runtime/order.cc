@@ -113,7 +113,8 @@ int64_t LoadedProgram::Impl::PeakBytes(const Schedule& order) const {
         const MoveStep::Part& part = std::get<MoveStep>(steps[batch.step]).parts[item.part];
         if (item.begin_term > 0) continue;
         if (part.products == nullptr) reads.push_back({part.from, 0});
-        writes.push_back({part.to, item.index});
+        const int64_t made = part.products == nullptr ? 1 : part.products->NumMadeWith(item.index);
+        writes.resize(made, {part.to, item.index});
       }
       for (const TileRef& tile : writes) alive += tile_bytes[tile.value];
       if (item.may_take_first() && !writes.empty() && !reads.empty()) {
@@ -161,11 +162,11 @@ void LoadedProgram::Impl::AddToSchedule(int step, const MoveStep& move,
       item.part = static_cast<int32_t>(p);
       const TileRef made{part.to, item.index};
       if (part.products != nullptr) {
-        const int32_t copied = part.products->CopyOf(item.index);
-        if (copied >= 0) {
-          scheduler.AddMove(step, item, {{part.to, copied}}, made);
+        const int32_t maker = part.products->MakerOf(item.index);
+        if (maker == item.index) {
+          scheduler.AddSum(step, item, part.products->TermsOf(maker), made, true);
         } else {
-          scheduler.AddSum(step, item, part.products->TermsOf(item.index), made, true);
+          scheduler.AddMove(step, item, {{part.to, maker}}, made);
         }
         continue;
       }

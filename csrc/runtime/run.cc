@@ -25,18 +25,27 @@ namespace {
 
 constexpr absl::string_view kFailedOp = "torch_spmd/failed op";
 
-bool TakesWork(const TileMove& move) {
-  return move.action == TileMove::Action::kCopy || move.action == TileMove::Action::kReduce;
+bool TakesWork(const MoveStep::Part& part, int32_t tile) {
+  if (part.products != nullptr) return part.products->copies();
+  const TileMove::Action action = part.plan->tiles[tile].action;
+  return action == TileMove::Action::kCopy || action == TileMove::Action::kReduce;
 }
 
-// Drops memory that the tile does not show: a small part of a large tensor would keep all of it.
-at::Tensor Compact(at::Tensor tile) {
-  const int64_t own = tile.numel() * static_cast<int64_t>(tile.element_size());
-  if (tile.is_conj() || tile.is_neg() ||
-      static_cast<int64_t>(tile.storage().nbytes()) > 2 * own + 4096) {
-    return tile.clone();
+// A result's tiles, without memory that they do not show: small parts of a large tensor would keep
+// all of it.
+std::vector<at::Tensor> Compact(absl::Span<const at::Tensor> tiles) {
+  absl::flat_hash_map<const c10::StorageImpl*, int64_t> shown;  // bytes
+  for (const at::Tensor& tile : tiles) {
+    shown[tile.storage().unsafeGetStorageImpl()] += static_cast<int64_t>(tile.nbytes());
   }
-  return tile;
+  std::vector<at::Tensor> result;
+  for (const at::Tensor& tile : tiles) {
+    const c10::Storage& storage = tile.storage();
+    const bool mostly_hidden =
+        static_cast<int64_t>(storage.nbytes()) > 2 * shown[storage.unsafeGetStorageImpl()] + 4096;
+    result.push_back(mostly_hidden || tile.is_conj() || tile.is_neg() ? tile.clone() : tile);
+  }
+  return result;
 }
 
 }  // namespace
@@ -81,7 +90,7 @@ void LoadedProgram::Impl::MakeTile(const MoveStep& step, const WorkItem& item) {
                             program.values[part.to].type.dtype, step.fill, item.may_take_first()};
   at::Tensor& tile = table[part.to][item.index];
   if (part.products != nullptr) {
-    tile = table[part.to][part.products->CopyOf(item.index)].clone();
+    tile = part.products->Take(item.index, table);
   } else if (item.end_term > 0) {
     AddTerms(*part.plan, item.index, item.begin_term, item.end_term, request, tile);
   } else {
@@ -100,7 +109,7 @@ void LoadedProgram::Impl::RunMove(const MoveStep& step, const Batch& batch) {
       products.push_back(&item);
       continue;
     }
-    if (!TakesWork(tile)) {
+    if (!TakesWork(part, item.index)) {
       MakeTile(step, item);
       continue;
     }
@@ -201,7 +210,7 @@ std::vector<TiledTensorPtr> LoadedProgram::Impl::TakeOutputs() {
       result->tiles.push_back(PutTogether(output.value));
     } else {
       // A value may be an output twice; its tiles are then shared.
-      for (const at::Tensor& tile : table[output.value]) result->tiles.push_back(Compact(tile));
+      result->tiles = Compact(table[output.value]);
     }
     outputs.push_back(std::move(result));
   }

@@ -5,9 +5,11 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/mm.h>
 #include <c10/util/accumulate.h>
+#include <c10/util/strides.h>
 
 #include <algorithm>
 #include <bit>
+#include <optional>
 #include <utility>
 
 #include "csrc/runtime/tiled_tensor.h"
@@ -36,6 +38,25 @@ bool IsOfMatrices(const program::Program& program, const Instruction& linear) {
   const bool has_bias = linear.operands.size() > 2 && linear.operands[2] != program::kNoValue;
   return dims(linear.operands[1]).size() == 2 &&
          (!has_bias || dims(linear.operands[2]) == Dims{dims(linear.results[0]).back()});
+}
+
+// Of the first element of a piece of a contiguous tensor; none where it is not in one piece there.
+std::optional<int64_t> OffsetOf(const Piece& piece, const Dims& dims) {
+  int64_t offset = 0, stride = 1;
+  bool all = true;  // of the dimensions behind
+  for (size_t d = dims.size(); d-- > 0;) {
+    if (!all && piece.size[d] != 1) return std::nullopt;
+    all = all && piece.size[d] == dims[d];
+    offset += piece.source_offset[d] * stride;
+    stride *= dims[d];
+  }
+  return offset;
+}
+
+at::Tensor PartOf(const at::Tensor& sum, const Dims& dims, int64_t offset) {
+  const at::IntArrayRef sizes(dims.data(), dims.size());
+  if (sizes == sum.sizes()) return sum;
+  return sum.as_strided(sizes, c10::contiguous_strides(sizes), sum.storage_offset() + offset);
 }
 
 AxisList ReducedAxes(const Sharding& from, const Sharding& to) {
@@ -127,42 +148,56 @@ absl::StatusOr<std::shared_ptr<const SumOfProducts>> SumOfProducts::Make(
   return std::shared_ptr<const SumOfProducts>(std::move(made));
 }
 
-// False where a tile is not the sum of whole terms that nothing else is made of, or too small.
+// False where a tile is not of the sum of whole terms that nothing else is made of, or that is too
+// small.
 bool SumOfProducts::PlanTiles(const MovePlan& plan, const Placement& from, const Placement& to,
                               int64_t least_blocks) {
   if (!(from.grid() == to.grid())) return false;
+  copies_ = to.per_position();
   const AxisList reduced = ReducedAxes(from.sharding(), to.sharding());
   std::vector<uint8_t> used(from.count(), 0);
   for (size_t i = 0; i < plan.tiles.size(); ++i) {
     const TileMove& move = plan.tiles[i];
-    const int64_t elements = NumElements(move.dims);
-    if (move.action != TileMove::Action::kReduce || elements == 0 || move.dims.empty() ||
-        ProductsInto::NumBlocks(elements / move.dims.back(), move.dims.back()) < least_blocks ||
-        move.device != plan.tiles[0].device) {
+    if (move.action != TileMove::Action::kReduce || NumElements(move.dims) == 0 ||
+        move.dims.empty() || move.device != plan.tiles[0].device) {
       return false;
     }
     const int64_t position = to.PositionOf(static_cast<int64_t>(i));
-    const int64_t leader = to.IndexAt(from.grid().WithCoordinate(position, reduced, 0));
-    if (to.TileOf(leader) != to.TileOf(static_cast<int64_t>(i))) return false;
-    const bool leads = leader == static_cast<int64_t>(i);
-    std::vector<int32_t> terms;
+    const auto maker =
+        static_cast<int32_t>(to.IndexAt(from.grid().WithCoordinate(position, reduced, 0)));
+    Tile tile{maker, {}, move.dims, 0, {}, 1};
     for (size_t r = 0; r < move.terms.size(); ++r) {
       const std::vector<Piece>& pieces = move.terms[r];
       if (pieces.size() != 1 || pieces[0].source < 0 || pieces[0].size != move.dims) return false;
       // The plan may name another device that holds the same.
       const int64_t source =
           from.IndexAt(from.grid().WithCoordinate(position, reduced, static_cast<int64_t>(r)));
-      if (from.TileOf(source) != from.TileOf(pieces[0].source) ||
-          from.DimsOf(source) != move.dims || (leads && std::exchange(used[source], 1) != 0)) {
+      if (from.TileOf(source) != from.TileOf(pieces[0].source)) return false;
+      const Dims& dims = from.DimsOf(source);
+      const std::optional<int64_t> offset = OffsetOf(pieces[0], dims);
+      if (!offset.has_value() || (r > 0 && (*offset != tile.offset || dims != tile.sum_dims)) ||
+          (maker == static_cast<int32_t>(i) && std::exchange(used[source], 1) != 0)) {
         return false;
       }
-      terms.push_back(static_cast<int32_t>(source));
+      tile.offset = *offset;
+      tile.sum_dims = dims;
+      tile.terms.push_back(static_cast<int32_t>(source));
     }
-    dims_.push_back(move.dims);
-    leader_.push_back(static_cast<int32_t>(leader));
-    terms_.push_back(leads ? std::move(terms) : std::vector<int32_t>());
+    const int64_t columns = tile.sum_dims.back();
+    if (ProductsInto::NumBlocks(NumElements(tile.sum_dims) / columns, columns) < least_blocks) {
+      return false;
+    }
+    tiles_.push_back(std::move(tile));
   }
-  return !plan.tiles.empty();
+  for (size_t i = 0; i < tiles_.size(); ++i) {
+    Tile& tile = tiles_[i];
+    Tile& maker = tiles_[tile.maker];
+    if (maker.maker != tile.maker || maker.terms != tile.terms) return false;
+    if (copies_ || tile.maker == static_cast<int32_t>(i)) continue;
+    tile.num_made = 0;
+    ++maker.num_made;
+  }
+  return !tiles_.empty();
 }
 
 int64_t SumOfProducts::bytes() const {
@@ -173,7 +208,7 @@ int64_t SumOfProducts::bytes() const {
 
 std::vector<Scheduler::Term> SumOfProducts::TermsOf(int64_t tile) const {
   std::vector<Scheduler::Term> terms;
-  for (const int32_t term : terms_[tile]) {
+  for (const int32_t term : tiles_[tile].terms) {
     Scheduler::Term& made = terms.emplace_back();
     Scheduler::Work& work = made.work.emplace();
     for (const Factor& factor : factors_) {
@@ -206,18 +241,36 @@ Product SumOfProducts::MakeProduct(const Factor& factor, int32_t item, const Val
   return {operand(0), operand(1), {}};
 }
 
+// Its tile is a part of it.
+at::Tensor SumOfProducts::SumOf(const Tile& maker, const at::Tensor& its_tile) const {
+  const at::IntArrayRef dims(maker.sum_dims.data(), maker.sum_dims.size());
+  return its_tile.as_strided(dims, c10::contiguous_strides(dims),
+                             its_tile.storage_offset() - maker.offset);
+}
+
+at::Tensor SumOfProducts::Take(int64_t index, const ValueTable& table) const {
+  const Tile& tile = tiles_[index];
+  const at::Tensor part =
+      PartOf(SumOf(tiles_[tile.maker], table[to_][tile.maker]), tile.dims, tile.offset);
+  return copies_ ? part.clone() : part;
+}
+
 ProductsInto SumOfProducts::Prepare(const WorkItem& work, ValueTable& table) const {
-  at::Tensor& sum = table[to_][work.index];
+  const Tile& tile = tiles_[work.index];
+  at::Tensor& made = table[to_][work.index];
   const bool adds = work.begin_term > 0;
-  if (!adds) {
-    const Dims& dims = dims_[work.index];
-    sum = at::empty(at::IntArrayRef(dims.data(), dims.size()),
+  at::Tensor sum;
+  if (adds) {
+    sum = SumOf(tile, made);
+  } else {
+    sum = at::empty(at::IntArrayRef(tile.sum_dims.data(), tile.sum_dims.size()),
                     at::TensorOptions().dtype(ToScalarType(dtype_)).device(device_));
+    made = PartOf(sum, tile.dims, tile.offset);
   }
   std::vector<Product> products;
   for (int32_t k = work.begin_term; k < work.end_term; ++k) {
     for (const Factor& factor : factors_) {
-      products.push_back(MakeProduct(factor, factor.item_of_tile[terms_[work.index][k]], table));
+      products.push_back(MakeProduct(factor, factor.item_of_tile[tile.terms[k]], table));
     }
   }
   return {AsRows(sum), adds, std::move(products)};

@@ -7,6 +7,10 @@
 // runs as %2 = x₀·w₀; %2 += x₁·w₁; … in the order of the devices. No term is ever there by itself:
 // neither its memory nor the ways to it and back. The cores share the sum and not the terms: blocks
 // of rows, or of columns where these are more, fixed by the shape alone, each of all terms.
+//
+//   %2: f32[2048,384] @m {model},{} = reduce_scatter(%1) {model} dim(0)
+//
+// is computed in the same way: the whole sum, of which the devices' tiles are parts.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -54,20 +58,25 @@ class ProductsInto {
 class SumOfProducts {
  public:
   // Of the move `plan` of one value into another; the terms of the first are the sums of `products`
-  // (FusedSums::ProductsOf). Null where a tile of the result is not a sum of whole terms, a term is
-  // not there, or a sum has fewer blocks: cores that could not share it share the terms, the usual
-  // way. Errors: those of CallStep::Make.
+  // (FusedSums::ProductsOf). Null where a tile of the result is not a sum of whole terms or a part
+  // of one in one piece, a term is not there, or a sum has fewer blocks: cores that could not share
+  // it share the terms, the usual way. Errors: those of CallStep::Make.
   static absl::StatusOr<std::shared_ptr<const SumOfProducts>> Make(
       const CallStep::Context& context, absl::Span<const int> products, const MovePlan& plan,
       program::ValueId from, program::ValueId to, int64_t least_blocks);
 
   int64_t bytes() const;  // that all products read and write
-  // With deduplication off every device holds the sum, and one of those that add the same terms
-  // makes it. For the others, the tile to copy; else -1.
-  int32_t CopyOf(int64_t tile) const { return leader_[tile] == tile ? -1 : leader_[tile]; }
-  // What the schedule has to know of the terms of a tile that is no copy.
+  // The tile whose item computes the sum that a tile is, or is a part of. Where that is another
+  // one, the tile is taken of it when the sum is there.
+  int32_t MakerOf(int64_t tile) const { return tiles_[tile].maker; }
+  at::Tensor Take(int64_t tile, const ValueTable& table) const;
+  // With deduplication off every device has memory of its own. Else parts share the sum's,
+  bool copies() const { return copies_; }
+  // and so many tiles' memory is there with this one: all parts or, taken of a sum, none.
+  int64_t NumMadeWith(int64_t tile) const { return tiles_[tile].num_made; }
+  // What the schedule has to know of the terms of a tile that makes its sum.
   std::vector<Scheduler::Term> TermsOf(int64_t tile) const;
-  // The work of an item on a tile that is no copy. Makes the sum where it is not there yet.
+  // The work of an item on such a tile. Makes the sum where it is not there yet.
   ProductsInto Prepare(const WorkItem& work, ValueTable& table) const;
 
  private:
@@ -78,17 +87,25 @@ class SumOfProducts {
     CallStep call;
     std::vector<int32_t> item_of_tile;  // by index of the terms' value
   };
+  // A box in the sum that the tile `maker` makes, contiguous there.
+  struct Tile {
+    int32_t maker;
+    Dims sum_dims, dims;
+    int64_t offset;              // of its first element
+    std::vector<int32_t> terms;  // indices of the terms' value
+    int64_t num_made = 1;
+  };
   bool PlanTiles(const MovePlan& plan, const Placement& from, const Placement& to,
                  int64_t least_blocks);
   static Product MakeProduct(const Factor& factor, int32_t item, const ValueTable& table);
+  at::Tensor SumOf(const Tile& maker, const at::Tensor& its_tile) const;
 
   program::ValueId to_ = program::kNoValue;
   DType dtype_ = DType::kF32;
   c10::Device device_ = c10::Device(c10::kCPU);
   std::vector<Factor> factors_;
-  std::vector<Dims> dims_;                   // by tile
-  std::vector<int32_t> leader_;              // by tile
-  std::vector<std::vector<int32_t>> terms_;  // by tile: indices of the terms' value; of leaders
+  bool copies_ = false;
+  std::vector<Tile> tiles_;
 };
 
 }  // namespace spmd::runtime

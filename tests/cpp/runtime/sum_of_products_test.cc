@@ -166,6 +166,13 @@ std::vector<Case> Cases() {
 
 constexpr int kMm = 5;
 
+// The same with rows of the sum for every device along `model`.
+std::string Scattered(const std::string& text) {
+  return absl::StrReplaceAll(
+      text, {{"%1: f32[1200,70] @m {data},{}", "%1: f32[1200,70] @m {data,model},{}"},
+             {"all_reduce(%0) {model}", "reduce_scatter(%0) {model} dim(0)"}});
+}
+
 // With the same bits whether devices take turns, share their work or work for themselves.
 TEST(SumOfProducts, IsTheSumOfTheProducts) {
   at::manual_seed(0);
@@ -285,33 +292,86 @@ TEST(SumOfProducts, ComputesEachProductOnceIntoTheSum) {
 TEST(SumOfProducts, TakesNoMemoryForTerms) {
   if (!TileMemory::Install()) GTEST_SKIP() << "nothing counts the bytes";
   const auto backend = *MakeBackend("cpu", std::nullopt);
-  const auto loaded = LoadedProgram::Load(*Program::Parse(R"(
+  for (const std::string made :
+       {"{},{} = all_reduce(%0) {model}", "{model},{} = reduce_scatter(%0) {model} dim(0)"}) {
+    SCOPED_TRACE(made);
+    const auto loaded = LoadedProgram::Load(*Program::Parse(absl::StrReplaceAll(R"(
 mesh @m [model=8]
 program {
   %x: f32[512,64] @m {},{model}
   %w: f32[64,512] @m {model},{}
   %0: f32[512,512] @m {},{} unreduced(sum){model} = call aten::mm(%x, %w)
-  %1: f32[512,512] @m {},{} = all_reduce(%0) {model}
+  %1: f32[512,512] @m MADE
   return %1
 }
-)"),
-                                          backend, {true, false, Turns::kNever});
-  ASSERT_TRUE(loaded.ok()) << loaded.status();
-  std::vector<LoadedProgram::Argument> arguments;
-  for (int i = 0; i < 2; ++i) {
-    const at::Tensor value = i == 0 ? at::randn({512, 64}) : at::randn({64, 512});
-    arguments.push_back({Upload(value, (*loaded)->program().LayoutOf(i), *backend), false});
+)",
+                                                                                {{"MADE", made}})),
+                                            backend, {true, false, Turns::kNever});
+    ASSERT_TRUE(loaded.ok()) << loaded.status();
+    std::vector<LoadedProgram::Argument> arguments;
+    for (int i = 0; i < 2; ++i) {
+      const at::Tensor value = i == 0 ? at::randn({512, 64}) : at::randn({64, 512});
+      arguments.push_back({Upload(value, (*loaded)->program().LayoutOf(i), *backend), false});
+    }
+    TileMemory::Trim();
+    const int64_t before = TileMemory::GetStats().in_use;
+    ASSERT_TRUE((*loaded)->Run(absl::MakeSpan(arguments), {}).ok());
+    const int64_t sum = 512 * 512 * 4;
+    EXPECT_GE(TileMemory::GetStats().most_in_use - before, sum);
+    EXPECT_LT(TileMemory::GetStats().most_in_use - before, 2 * sum);
   }
-  TileMemory::Trim();
-  const int64_t before = TileMemory::GetStats().in_use;
-  ASSERT_TRUE((*loaded)->Run(absl::MakeSpan(arguments), {}).ok());
-  const int64_t sum = 512 * 512 * 4;
-  EXPECT_GE(TileMemory::GetStats().most_in_use - before, sum);
-  EXPECT_LT(TileMemory::GetStats().most_in_use - before, 2 * sum);
 }
 
-// Half types are rounded once, scattered sums need parts of terms, and terms that are not there add
-// nothing: these take the usual way, in which products are computed by themselves.
+// Its tiles are parts of the sum's memory, whatever the turns; with deduplication off they are
+// copies.
+TEST(SumOfProducts, ScatteredByRows) {
+  const Case c = Cases()[kMm];
+  const std::string text = Scattered(Text(c));
+  const at::Tensor x = at::randn(c.x_size), w = at::randn(c.w_size), b = at::randn({400});
+  std::vector<at::Tensor> sums;
+  for (const Turns turns : {Turns::kNever, Turns::kAlways}) {
+    for (const bool deduplicate : {true, false}) {
+      const CountOps ops;
+      sums.push_back(RunText(text, {x, w, b}, {deduplicate, false, turns}).at(0));
+      EXPECT_EQ(ops.Of("aten::mm"), 2 * 2);
+      EXPECT_EQ(ops.Of("aten::addmm_"), 2 * 2 * 3);
+      // Six devices take their parts; two made the sums, and no result keeps all of one.
+      EXPECT_EQ(ops.Of("aten::clone"), deduplicate ? 0 : 6 + 2);
+    }
+  }
+  EXPECT_TRUE(at::allclose(sums[0], x.mm(w), 1e-5, 1e-5));
+  for (const at::Tensor& sum : sums) EXPECT_TRUE(at::equal(sum, sums[0]));
+  // Seven devices have 150 rows, the last 149.
+  const std::string uneven = absl::StrReplaceAll(text, {{"[1200,", "[1199,"}});
+  EXPECT_TRUE(at::equal(RunText(uneven, {x.narrow(0, 0, 1199), w, b}, {}).at(0),
+                        RunText(uneven, {x.narrow(0, 0, 1199), w, b}, {false}).at(0)));
+}
+
+// What is made of one device's part leaves the others' parts as they are.
+TEST(SumOfProducts, PartsOfAScatteredSumAreNotOverwritten) {
+  constexpr const char* kText = R"(
+mesh @m [model=4]
+program {
+  %x: f32[800,8] @m {},{model}
+  %w: f32[8,70] @m {model},{}
+  %0: f32[800,70] @m {},{} unreduced(sum){model} = call aten::mm(%x, %w)
+  %1: f32[800,70] @m {model},{} = reduce_scatter(%0) {model} dim(0)
+  %2: f32[800,70] @m {model},{} = call aten::neg(%1) updates(0)
+  free %1
+  %3: f32[800,70] @m {model},{} = call aten::neg(%2) updates(0)
+  free %2
+  return %3
+}
+)";
+  const at::Tensor x = at::randn({800, 8}), w = at::randn({8, 70});
+  for (const Turns turns : {Turns::kNever, Turns::kAlways}) {
+    const at::Tensor sum = RunText(kText, {x, w}, {true, false, turns}).at(0);
+    EXPECT_TRUE(at::allclose(sum, x.mm(w), 1e-5, 1e-5));
+  }
+}
+
+// Half types are rounded once, columns of a sum do not lie together, and terms that are not there
+// add nothing: these take the usual way, in which products are computed by themselves.
 TEST(SumOfProducts, NotWhatIsNoSumOfWholeTerms) {
   const Case c = Cases()[kMm];
   const at::Tensor x = at::randn(c.x_size), w = at::randn(c.w_size), b = at::randn({400});
@@ -325,8 +385,8 @@ TEST(SumOfProducts, NotWhatIsNoSumOfWholeTerms) {
             0);
   EXPECT_EQ(
       adds(absl::StrReplaceAll(
-               Text(c), {{"%1: f32[1200,70] @m {data},{}", "%1: f32[1200,70] @m {data,model},{}"},
-                         {"all_reduce(%0) {model}", "reduce_scatter(%0) {model} dim(0)"}}),
+               Text(c), {{"%1: f32[1200,70] @m {data},{}", "%1: f32[1200,70] @m {data},{model}"},
+                         {"all_reduce(%0) {model}", "reduce_scatter(%0) {model} dim(1)"}}),
            {x, w, b}),
       0);
   // Three columns on four devices: the last has none.
