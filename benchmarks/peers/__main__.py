@@ -34,7 +34,7 @@ import os
 import sys
 from typing import NamedTuple
 
-from benchmarks.peers.conversation import Child, Message
+from benchmarks.peers.conversation import Child, Message, add_python_option, no_jax
 
 FACTOR = 20
 NAMES = (
@@ -152,19 +152,14 @@ def main() -> int:
     parser.add_argument("workloads", nargs="*", choices=[[], *NAMES], default=[])
     parser.add_argument("--marks", nargs="*", choices=list(MARKS), default=list(MARKS))
     parser.add_argument("--rounds", type=int, default=1)
-    parser.add_argument(
-        "--python", default=os.environ.get("SPMD_PEERS_PYTHON", sys.executable), metavar="PATH"
-    )
+    add_python_option(parser)
     parser.add_argument("--core", type=int, default=max(os.sched_getaffinity(0)))
     args = parser.parse_args()
     os.sched_setaffinity(0, {args.core})  # and so both processes
     try:
         found = measure(args.python, args.workloads or list(NAMES), args.marks, args.rounds)
     except NoJax as error:
-        print(
-            f"skipped: no JAX in {args.python} ({error}); name an interpreter that has it with "
-            "--python or SPMD_PEERS_PYTHON"
-        )
+        print(no_jax(args.python, str(error)))
         return 0
     for what in Ratios._fields:
         under = [name for name, answers in found.items() if getattr(ratios(answers), what) < FACTOR]

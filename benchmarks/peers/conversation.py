@@ -6,6 +6,7 @@ Whatever else it prints goes to its standard error.
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import subprocess
@@ -20,12 +21,13 @@ Message = dict[str, Any]
 
 
 class Child:
-    """Runs `python -m module`; what it says first is its `greeting`.
+    """Runs `python -m module` with more variables in its environment; what it says first is its
+    `greeting`.
 
     Errors: RuntimeError when it ends instead of answering, or its answer is an error.
     """
 
-    def __init__(self, python: str, module: str) -> None:
+    def __init__(self, python: str, module: str, **environment: str) -> None:
         path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
         self._what = f"{python} -m {module}"
         self._process = subprocess.Popen(
@@ -34,7 +36,7 @@ class Child:
             stdout=subprocess.PIPE,
             text=True,
             cwd=ROOT,
-            env=os.environ | {"PYTHONPATH": path},
+            env=os.environ | {"PYTHONPATH": path} | environment,
         )
         self.greeting = self._answer()
 
@@ -63,6 +65,20 @@ class Child:
             assert pipe is not None
             pipe.close()
         self._process.wait()
+
+
+def add_python_option(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--python", default=os.environ.get("SPMD_PEERS_PYTHON", sys.executable), metavar="PATH"
+    )
+
+
+def no_jax(python: str, reason: str) -> str:
+    """What is said where there is nothing to compare with."""
+    return (
+        f"skipped: no JAX in {python} ({reason}); name an interpreter that has it with "
+        "--python or SPMD_PEERS_PYTHON"
+    )
 
 
 def serve(greet: Callable[[], Message], answer: Callable[..., Message]) -> None:

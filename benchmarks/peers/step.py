@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A training step in JAX from a workload's description (`described.py`): shapes and specs only."""
+"""A training step in JAX from a workload's description (`described.py`)."""
 
 from __future__ import annotations
 
@@ -57,10 +57,21 @@ def adamw(options: dict[str, Any], state: State, slopes: Arrays) -> State:
     return new, [means, squares], steps
 
 
+def arguments(description: dict[str, Any]) -> tuple[Any, dict[str, jax.ShapeDtypeStruct]]:
+    """Shapes and shardings of the state and of the inputs."""
+    mesh = mesh_of(description["mesh"])
+
+    def of(leaves: dict[str, Any]) -> dict[str, jax.ShapeDtypeStruct]:
+        return {name: argument(mesh, leaf) for name, leaf in leaves.items()}
+
+    number = argument(mesh, {"shape": [], "dtype": "int64", "spec": []})
+    moments = [of(moment) for moment in description["moments"]]
+    return (of(description["parameters"]), moments, number), of(description["inputs"])
+
+
 def lower(workload: str, annotated: bool, description: dict[str, Any]) -> Lowered:
     """The step to StableHLO. Parameters and moments are donated and stay cut as they come."""
-    mesh = mesh_of(description["mesh"])
-    setting = Setting(mesh, annotated, description["sizes"])
+    setting = Setting(mesh_of(description["mesh"]), annotated, description["sizes"])
     options = description["optimizer"]
     update = adamw if description["moments"] else sgd
 
@@ -71,15 +82,7 @@ def lower(workload: str, annotated: bool, description: dict[str, Any]) -> Lowere
         value, slopes = jax.value_and_grad(loss)(state[0])
         return update(options, state, slopes), value
 
-    def arguments(leaves: dict[str, Any]) -> dict[str, jax.ShapeDtypeStruct]:
-        return {name: argument(mesh, leaf) for name, leaf in leaves.items()}
-
-    number = argument(mesh, {"shape": [], "dtype": "int64", "spec": []})
-    state = (
-        arguments(description["parameters"]),
-        [arguments(moment) for moment in description["moments"]],
-        number,
-    )
+    state, inputs = arguments(description)
     kept = jax.tree.map(lambda a: a.sharding, state)
-    compiled = jax.jit(step, donate_argnums=0, out_shardings=(kept, number.sharding))
-    return compiled.lower(state, arguments(description["inputs"]))
+    compiled = jax.jit(step, donate_argnums=0, out_shardings=(kept, state[2].sharding))
+    return compiled.lower(state, inputs)

@@ -7,7 +7,9 @@
 
 Both sides of a row run in one process, one after the other in turn; the ratio of each pair of
 CPU-seconds is a sample. A budget is missed when the 95 % interval of the median lies above it.
-Writes speed.json and speed.png. Exits with 1 where a budget is missed.
+The last column is the ratio by the clock of whole steps, which is what a user waits for; it has no
+budget, since it depends on who else is on the machine. Writes speed.json and speed.png. Exits with
+1 where a budget is missed.
 """
 
 from __future__ import annotations

@@ -18,6 +18,8 @@ class Row:
     ours and, unless the budget is absolute, of one of eager's.
 
     `budget` is a ratio where there is an eager side, else in `unit`s; None: for information.
+    `elapsed`: each call is what is measured and nothing else, so that time by the clock says
+    something, too: how well the cores are used.
     """
 
     name: str
@@ -26,12 +28,14 @@ class Row:
     unit: str = "ms"
     warm: int = 3
     pairs: int | None = None  # where a sample is dear
+    elapsed: bool = False
 
 
 @dataclass
 class Result:
-    """Medians in `unit`s; `ratio` ours over eager's with its 95 % interval, or for absolute budgets
-    that of ours."""
+    """Medians in `unit`s; `median` is that of ours over eager's with its 95 % interval, or for
+    absolute budgets that of ours. `elapsed`: ours over eager's by the clock, where that is known.
+    """
 
     name: str
     unit: str
@@ -41,6 +45,7 @@ class Result:
     low: float
     high: float
     budget: float | None
+    elapsed: float | None
 
     @property
     def missed(self) -> bool:
@@ -72,6 +77,14 @@ def interval_of_median(samples: list[float], draws: int = 2000) -> tuple[float, 
     return medians[int(0.025 * draws)], medians[int(0.975 * draws)]
 
 
+def by_the_clock(timed: Callable[[], float], seconds: list[float]) -> float:
+    """A sample of `timed`; what it took by the clock is added to `seconds`."""
+    before = time.perf_counter()
+    sample = timed()
+    seconds.append(time.perf_counter() - before)
+    return sample
+
+
 def measure(row: Row, pairs: int) -> Result:
     """Interleaved: each pair's ratio is one sample."""
     ours, eager = row.prepare()
@@ -80,10 +93,12 @@ def measure(row: Row, pairs: int) -> Result:
         if eager is not None:
             eager()
     mine, other = [], []
+    my_clock: list[float] = []
+    other_clock: list[float] = []
     for _ in range(row.pairs or pairs):
         if eager is not None:
-            other.append(eager())
-        mine.append(ours())
+            other.append(by_the_clock(eager, other_clock))
+        mine.append(by_the_clock(ours, my_clock))
     scale = UNITS[row.unit]
     samples = [m / e for m, e in zip(mine, other)] if other else [m * scale for m in mine]
     low, high = interval_of_median(samples)
@@ -96,4 +111,7 @@ def measure(row: Row, pairs: int) -> Result:
         low=low,
         high=high,
         budget=row.budget,
+        elapsed=statistics.median(m / e for m, e in zip(my_clock, other_clock))
+        if row.elapsed
+        else None,
     )

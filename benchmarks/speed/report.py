@@ -9,15 +9,20 @@ from pathlib import Path
 
 from benchmarks.speed.measure import Result
 
-HEADING = f"{'':26} {'ours':>10} {'eager':>10}        {'median':>8} {'95 %':>15} {'budget':>8}"
+HEADING = (
+    f"{'':36} {'ours':>10} {'eager':>10}        {'median':>8} {'95 %':>15} {'budget':>8} "
+    f"{'clock':>6}"
+)
 
 
 def line(r: Result) -> str:
     eager = f"{r.eager:10.2f}" if r.eager is not None else f"{'-':>10}"
     budget = f"{r.budget:8.2f}" if r.budget is not None else f"{'-':>8}"
+    elapsed = f" {r.elapsed:6.2f}" if r.elapsed is not None else ""
+    missed = "  MISSED" if r.missed else ""
     return (
-        f"{r.name:26} {r.ours:10.2f} {eager} {r.unit:4} {'×' if r.eager is not None else ' '}"
-        f"{r.median:9.2f} {r.low:7.2f} {r.high:7.2f} {budget}{'  MISSED' if r.missed else ''}"
+        f"{r.name:36} {r.ours:10.2f} {eager} {r.unit:5} {'×' if r.eager is not None else ' '}"
+        f"{r.median:8.2f} {r.low:7.2f} {r.high:7.2f} {budget}{elapsed}{missed}"
     )
 
 

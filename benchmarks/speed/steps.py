@@ -52,6 +52,7 @@ STEPS: dict[str, Workload] = {
     "GPT tp N=8": Workload(gpt("tp", model=8), 1.06),
     "GPT fsdp N=8": Workload(gpt("fsdp", data=8), 1.06),
     "GPT dp N=64": Workload(gpt("dp", data=64), 1.10, 0.75),
+    "GPT 2d N=8×8": Workload(gpt("2d", data=8, model=8), 1.10),
     "MLP N=64": Workload(models.mlp_step, 1.50),
     "ResNet-18 N=8": Workload(models.resnet18_step, 1.10),
     "GPT decode tp N=8": Workload(models.decode_steps, 1.15),
@@ -59,6 +60,7 @@ STEPS: dict[str, Workload] = {
     "tiles, GPT tp N=8": Workload(tile_by_tile(gpt("tp", model=8)), 1.06),
     "tiles, GPT fsdp N=8": Workload(tile_by_tile(gpt("fsdp", data=8)), 1.06),
     "tiles, GPT dp N=64": Workload(tile_by_tile(gpt("dp", data=64)), 1.50, 0.75),
+    "tiles, GPT 2d N=8×8": Workload(tile_by_tile(gpt("2d", data=8, model=8)), 1.50),
 }
 
 
@@ -68,4 +70,7 @@ def both(name: str) -> tuple[Callable[[], float], Callable[[], float]]:
 
 
 def rows() -> list[Row]:
-    return [Row(name, workload.time, partial(both, name)) for name, workload in STEPS.items()]
+    return [
+        Row(name, workload.time, partial(both, name), elapsed=True)
+        for name, workload in STEPS.items()
+    ]

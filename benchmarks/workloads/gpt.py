@@ -47,10 +47,10 @@ class GPT(nn.Module):
         return self.mark(x, self.data, self.residual, None)
 
     def attention(self, block: Block, x: Tensor) -> Tensor:
-        batch = x.shape[0]
+        batch, length, width = x.shape
         q, k, v = (
             self.mark(
-                layer(x).view(batch, LENGTH, HEADS, -1).transpose(1, 2),
+                layer(x).view(batch, length, HEADS, -1).transpose(1, 2),
                 self.data,
                 self.model,
                 None,
@@ -59,10 +59,10 @@ class GPT(nn.Module):
             for layer in (block.q, block.k, block.v)
         )
         heads = F.scaled_dot_product_attention(q, k, v, is_causal=True)
-        return block.out(heads.transpose(1, 2).reshape(batch, LENGTH, WIDTH))
+        return block.out(heads.transpose(1, 2).reshape(batch, length, width))
 
     def forward(self, inputs: Tensor, targets: Tensor) -> Tensor:
-        where = torch.arange(LENGTH, device=inputs.device)
+        where = torch.arange(inputs.shape[1], device=inputs.device)
         x = self.stream(self.tokens(inputs) + self.positions(where))
         for block in self.blocks:
             x = self.stream(x + self.attention(block, block.norm1(x)))
@@ -73,18 +73,20 @@ class GPT(nn.Module):
         return F.cross_entropy(logits.view(-1, VOCAB), targets.view(-1))
 
 
-def _workload(mesh: spmd.Mesh, model: GPT, batch_axis: str | None) -> Workload:
-    inputs, targets = (tokens(mesh, VOCAB, BATCH, LENGTH, batch_axis) for _ in range(2))
+def _workload(mesh: spmd.Mesh, model: GPT, batch_axis: str | None, batch: int = BATCH) -> Workload:
+    """As many tokens for any batch."""
+    length = BATCH * LENGTH // batch
+    inputs, targets = (tokens(mesh, VOCAB, batch, length, batch_axis) for _ in range(2))
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, betas=(0.9, 0.95))
     read = {"inputs": inputs, "targets": targets}
     return Workload(mesh, model, optimizer, read, lambda: model(inputs, targets))
 
 
-def data_parallel(annotated: bool) -> Workload:
-    mesh = spmd.make_mesh((8,), ("data",))
+def data_parallel(annotated: bool, devices: int = 8) -> Workload:
+    mesh = spmd.make_mesh((devices,), ("data",))
     model = GPT(Annotate(mesh, annotated), "data", None, None).to("spmd")
     mark_parameters(model, mesh, {})
-    return _workload(mesh, model, "data")
+    return _workload(mesh, model, "data", max(BATCH, devices))
 
 
 def _shard_largest(mesh: spmd.Mesh, axis: str, tensors: list[Tensor]) -> None:

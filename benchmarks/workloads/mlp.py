@@ -16,8 +16,14 @@ class Block(nn.Module):
         self.down = nn.Linear(hidden, width, bias=False)
 
 
-def build(annotated: bool, batch: int = 512, width: int = 1024, hidden: int = 4096) -> Workload:
-    mesh = spmd.make_mesh((2, 4), ("data", "model"))
+def build(
+    annotated: bool,
+    batch: int = 512,
+    width: int = 1024,
+    hidden: int = 4096,
+    mesh_shape: tuple[int, int] = (2, 4),
+) -> Workload:
+    mesh = spmd.make_mesh(mesh_shape, ("data", "model"))
     mark = Annotate(mesh, annotated)
     model = nn.ModuleList([Block(width, hidden) for _ in range(2)]).to("spmd")
     mark_parameters(model, mesh, {"up.weight": ("model", None), "down.weight": (None, "model")})

@@ -10,6 +10,7 @@ from processes import run_python
 from benchmarks.peers import hlo
 from benchmarks.peers.__main__ import NAMES, Ratios, least, ratios
 from benchmarks.peers.conversation import Child
+from benchmarks.peers.steps import __main__ as steps
 from benchmarks.workloads import WORKLOADS
 
 
@@ -105,13 +106,14 @@ def test_ratios_are_to_the_faster_partitioner_and_rounds_keep_the_least():
     assert least(answers(0.1, 4.0), answers(0.2, 2.0)) == answers(0.1, 2.0)
 
 
-def run_peers(root, *arguments, **environment):
-    return run_python("-m", "benchmarks.peers", *arguments, cwd=root, **environment)
+def run_peers(root, module, *arguments, **environment):
+    return run_python("-m", module, *arguments, cwd=root, **environment)
 
 
-def test_says_where_jax_is_missing(root, tmp_path):
+@pytest.mark.parametrize("module", ["benchmarks.peers", "benchmarks.peers.steps"])
+def test_says_where_jax_is_missing(root, tmp_path, module):
     (tmp_path / "jax.py").write_text("raise ModuleNotFoundError(\"No module named 'jax'\")\n")
-    done = run_peers(root, "--python", sys.executable, PYTHONPATH=str(tmp_path))
+    done = run_peers(root, module, "--python", sys.executable, PYTHONPATH=str(tmp_path))
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout == (
         f"skipped: no JAX in {sys.executable} (No module named 'jax'); name an interpreter that "
@@ -138,7 +140,38 @@ def test_every_workload_is_known():
 def test_a_workload_compiles_under_xla(root):
     if "SPMD_PEERS_PYTHON" not in os.environ:
         pytest.importorskip("jax")
-    done = run_peers(root, "mlp", "--marks", "full")
+    done = run_peers(root, "benchmarks.peers", "mlp", "--marks", "full")
     assert "mlp        full" in done.stdout, done.stdout + done.stderr
     assert "gspmd: 21.50 MB, 4 all_reduce" in done.stdout or "gspmd" not in done.stdout
     assert "shardy: 21.50 MB, 4 all_reduce" in done.stdout
+
+
+def test_steps_of_eager_and_ours_are_of_one_model():
+    with Child(sys.executable, "benchmarks.peers.steps.ours") as ours:
+        described = ours.ask(row="MLP N=64")["description"]
+        assert described["mesh"] == {"data": 16, "model": 4}
+        assert described["inputs"]["x"]["shape"] == [64, 1024]
+        for side in ("eager", "ours"):
+            times = ours.ask(run=side)
+            assert times["cpu"] > 0 and times["clock"] > 0
+        assert ours.ask(row="launch N=8") == {}
+        assert ours.ask(run="ours")["clock"] > 0
+
+
+def test_a_row_of_steps():
+    def turn(eager, ours, xla):
+        sides = {"eager": eager, "ours": ours, "xla": xla}
+        return {side: {"cpu": s, "clock": s / 2} for side, s in sides.items()}
+
+    columns = steps.line("GPT N=1", [turn(1.0, 2.0, 8.0)] * 3).split()
+    assert columns[2:] == [
+        *("1000.00", "2000.00", "8000.00", "ms"),
+        *("2.00", "8.00", "4.00", "4.00", "4.00", "4.00"),
+    ]
+
+
+def test_a_launch_under_xla(root):
+    if "SPMD_PEERS_PYTHON" not in os.environ:
+        pytest.importorskip("jax")
+    done = run_peers(root, "benchmarks.peers.steps", "launch N=8", "--pairs", "1")
+    assert "launch N=8 " in done.stdout, done.stdout + done.stderr

@@ -3,10 +3,9 @@
 
 import pytest
 import torch
-from torch import nn
 
-import torch_spmd as spmd
 from benchmarks.workloads import WORKLOADS, conformer, gpt, llama, moe, stylegan2
+from benchmarks.workloads.host import on_the_host
 
 SMALL = {
     gpt: {"LAYERS": 1, "WIDTH": 32, "LENGTH": 16, "VOCAB": 64},
@@ -45,17 +44,6 @@ def small(monkeypatch):
     torch.set_default_dtype(before)
 
 
-def stay_on_the_host(patch):
-    """Makes the same script plain PyTorch: nothing moves to the device, no mark is made."""
-
-    def skip(move):
-        return lambda self, *args, **kw: self if args == ("spmd",) else move(self, *args, **kw)
-
-    patch.setattr(torch.Tensor, "to", skip(torch.Tensor.to))
-    patch.setattr(nn.Module, "to", skip(nn.Module.to))
-    patch.setattr(spmd, "mark_sharding", lambda x, mesh, spec: x)
-
-
 def trained(name, annotated):
     """The losses of two steps, and the parameters after them, on the host."""
     torch.manual_seed(0)
@@ -65,9 +53,8 @@ def trained(name, annotated):
 
 
 @pytest.mark.parametrize("name", WORKLOADS)
-def test_equals_plain_pytorch(name, monkeypatch):
-    with monkeypatch.context() as patch:
-        stay_on_the_host(patch)
+def test_equals_plain_pytorch(name):
+    with on_the_host():
         losses, parameters = trained(name, False)
     for annotated in (False, True):
         got = trained(name, annotated)

@@ -37,7 +37,8 @@ def block(setting: Setting, positions: str | None, p: Arrays, x: Array) -> Array
 
 def loss(setting: Setting, p: Arrays, given: Arrays, *, positions: str | None = None) -> Array:
     data, model = setting.axis("data", "fsdp"), setting.axis("model")
-    x = p["tokens.weight"][given["inputs"]] + p["positions.weight"]
+    length = given["inputs"].shape[1]
+    x = p["tokens.weight"][given["inputs"]] + p["positions.weight"][:length]
     x = setting.mark(x, data, positions, None)
     for i in range(setting.sizes["LAYERS"]):
         x = block(setting, positions, within(f"blocks.{i}", p), x)
