@@ -76,6 +76,12 @@ EXCEPTIONS = {
     "second": {
         "to_sparse": NO_SPARSE,
     },
+    # Every sample, cut. Seen by sweep_ops.py only.
+    "second, sharded": {
+        "nn_functional_linear_cross_entropy_chunked": (
+            "differs by chance in bfloat16: terms that nearly cancel are rounded one by one"
+        ),
+    },
     "forward_mode": {
         "nn_functional_max_unpool3d": (
             "differs by chance where several tangents go to one place: any of them may "

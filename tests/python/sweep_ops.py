@@ -6,7 +6,8 @@
 
 A line of the results is one op variant in one dtype and form. What has a line already is skipped,
 so give each part of a sweep that runs beside others a file of its own. Devices run tile by tile;
-with SPMD_COALESCE=1 as users have them.
+with SPMD_COALESCE=1 as users have them. Exits with 1 where something is wrong that op_exceptions.py
+does not name.
 """
 
 import argparse
@@ -15,12 +16,14 @@ import faulthandler
 import itertools
 import json
 import os
+import sys
 import time
 from pathlib import Path
 
 os.environ.setdefault("SPMD_COALESCE", "0")  # before torch_spmd is imported
 
 from op_checks import settle
+from op_exceptions import EXCEPTIONS
 from op_outcomes import FORMS, NothingToCompare, compare, has_form
 from op_samples import (
     DTYPES,
@@ -40,6 +43,9 @@ SWEEPS = {form: (form, None) for form in FORMS} | {
     "second, sharded": ("second", first_cuts),
     "forward_mode, sharded": ("forward_mode", first_cuts),
 }
+
+# Kinds of exceptions are for a few samples and, with more to them, for every sample.
+FULL = ("", ", full")
 
 # A key that takes longer than this hangs: the process ends. The next one tries the key again, for
 # this one may have been stopped; if it ends as well, the one after it notes that and goes on.
@@ -127,6 +133,13 @@ def _done(results):
     return {(line["op"], line["dtype"], line["form"]) for line in lines}
 
 
+def is_known(line):
+    """Whether op_exceptions.py says that the op is wrong so called, cut or in this dtype."""
+    form, dtype = line["form"], line["dtype"]
+    kinds = {form, form.split(",")[0].replace("function", "device"), dtype}
+    return any(line["op"] in EXCEPTIONS.get(kind + more, {}) for kind in kinds for more in FULL)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("results", type=Path)
@@ -142,10 +155,16 @@ def main():
     mine = todo[part - 1 :: parts]
     sweep_all(mine, given.results, given.seconds, given.samples)
     lines = map(json.loads, given.results.read_text().splitlines())
-    wrong = [f"{line['op']} ({line['form']}, {line['dtype']})" for line in lines if line["wrong"]]
+    wrong = [line for line in lines if line["wrong"]]
+    known = [line for line in wrong if is_known(line)]
+    new = [f"{n['op']} ({n['form']}, {n['dtype']})" for n in wrong if n not in known]
     left = len(set(mine) - _done(given.results))
-    print(f"{len(mine) - left} of {len(mine)} swept; wrong: {', '.join(wrong) or 'nothing'}")
+    print(
+        f"{len(mine) - left} of {len(mine)} swept; wrong as known: {len(known)}; "
+        f"wrong beyond that: {', '.join(new) or 'nothing'}"
+    )
+    return 1 if new else 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())
