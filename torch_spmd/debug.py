@@ -104,9 +104,17 @@ class MemoryTable(Table):
 
 def print_graph(t: Tensor | None = None) -> Text:
     """Prints the graph of the last program, every value with its sharding; of a pending tensor
-    `t` the graph that is waiting to run, as traced."""
+    `t` the graph that is waiting to run, as traced.
+
+    Errors: ValueError for a tensor that is not pending.
+    """
     if t is not None:
         check_on_device("print_graph", t)
+        if not sharding_of(t).is_provisional:
+            raise ValueError(
+                "print_graph: the tensor is not pending; without arguments it prints the graph of "
+                "the last program"
+            )
         return _printed(_C.pending_graph())
     return _printed(_last_program().graph_text())
 

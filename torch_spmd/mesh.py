@@ -226,7 +226,7 @@ def _check_device_count(core: _C.Mesh, backend: str) -> None:
 
 
 # The global mesh is kept in PyTorch's own thread-local state, which autograd hands to the thread
-# that runs backward; Python's context variables would not get there.
+# that runs backward, where that is another one; Python's context variables would not get there.
 _KEY = "torch_spmd.global_mesh"
 
 

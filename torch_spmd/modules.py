@@ -22,15 +22,20 @@ PatternT = TypeVar("PatternT", bound=Pattern)
 
 @dataclass
 class ShardReport:
-    """What `shard_module` did, by parameter name. `print` it."""
+    """What `shard_module` did, by parameter name. `print` it.
+
+    `kept`: marks that parameters had already, where no rule matched.
+    """
 
     sharded: dict[str, PartitionSpec] = field(default_factory=dict)
+    kept: dict[str, PartitionSpec] = field(default_factory=dict)
     replicated: list[str] = field(default_factory=list)
     unmatched: list[Pattern] = field(default_factory=list)
 
     def __str__(self) -> str:
-        width = max(map(len, [*self.sharded, *self.replicated, "parameter"]))
+        width = max(map(len, [*self.sharded, *self.kept, *self.replicated, "parameter"]))
         lines = [f"{name:{width}}  {spec!r}" for name, spec in self.sharded.items()]
+        lines += [f"{name:{width}}  {spec!r}, as before" for name, spec in self.kept.items()]
         lines += [f"{name:{width}}  replicated" for name in self.replicated]
         lines += [f"rule {pattern!r} matched no parameter" for pattern in self.unmatched]
         return "\n".join(lines)
@@ -101,8 +106,11 @@ def _mark_parameters(
                 f"shard_module: parameter {names[0]!r} is on 'meta'; pass materialize=True to "
                 "initialise it sharded"
             )
-        if not patterns and parameter.device.type == "spmd" and sharding_of(parameter).is_committed:
-            continue
+        if not patterns and parameter.device.type == "spmd":
+            before = sharding_of(parameter)
+            if before.is_committed:
+                report.kept[names[0]] = before.spec
+                continue
         try:
             mark_sharding(parameter, mesh, spec)
         except (ValueError, IndexError) as error:

@@ -178,7 +178,7 @@ def from_local_shards(
 ) -> Tensor:
     """A tensor of `shape` from the parts that devices hold; replicas may be left out.
 
-    Errors: ValueError naming the part that is missing, or a part of the wrong size.
+    Errors: ValueError naming the first element that is missing, or a part of the wrong size.
 
     Example:
         >>> import torch, torch_spmd as spmd
@@ -197,7 +197,8 @@ def from_local_shards(
 
 
 def load_local_shards_(t: Tensor, shards: Sequence[Shard]) -> Tensor:
-    """Overwrites `t` with the parts given; returns it. They must be cut as `t` is.
+    """Overwrites `t` with the parts given; returns it, cut as before. The parts may be cut in
+    another way, but must cover it.
 
     Errors: as `from_local_shards`.
     """
@@ -238,6 +239,22 @@ def _core_shards(
     return result
 
 
+def _check_keys(tree: Mapping[Any, Any], specs: Any) -> None:
+    """Errors: ValueError where not the same names have tensors and specs."""
+    for key in tree:
+        if not isinstance(specs, Mapping) or key not in specs:
+            raise ValueError(
+                f"mark_sharding: the tree of specs has none for {key!r}; give one spec for "
+                "all, or a tree of specs of the same form"
+            )
+    for key in specs:
+        if key not in tree:
+            raise ValueError(
+                f"mark_sharding: the tree of specs has one for {key!r}, which the tree of tensors "
+                f"does not have; it has {', '.join(map(repr, tree))}"
+            )
+
+
 def _pairs(tree: Any, spec: Any) -> Iterator[tuple[Tensor, SpecLike]]:
     """The tensors of a tree, each with its spec."""
     if isinstance(tree, Tensor):
@@ -245,12 +262,9 @@ def _pairs(tree: Any, spec: Any) -> Iterator[tuple[Tensor, SpecLike]]:
         return
     for_all = is_spec(spec)
     if isinstance(tree, Mapping):
+        if not for_all:
+            _check_keys(tree, spec)
         for key, value in tree.items():
-            if not for_all and (not isinstance(spec, Mapping) or key not in spec):
-                raise ValueError(
-                    f"mark_sharding: the tree of specs has none for {key!r}; give one spec for "
-                    "all, or a tree of specs of the same form"
-                )
             yield from _pairs(value, spec if for_all else spec[key])
     elif isinstance(tree, (list, tuple)):
         if not for_all and (not isinstance(spec, (list, tuple)) or len(spec) != len(tree)):

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "csrc/util/bits.h"
 #include "csrc/util/status.h"
 
 namespace spmd {
@@ -25,6 +26,30 @@ Attr Canonical(Attr attr) {
 }
 
 }  // namespace
+
+bool SameAttr(const Attr& a, const Attr& b) {
+  if (const auto *x = std::get_if<double>(&a), *y = std::get_if<double>(&b); x && y) {
+    return SameBits(*x, *y);
+  }
+  if (const auto *x = std::get_if<std::complex<double>>(&a),
+      *y = std::get_if<std::complex<double>>(&b);
+      x && y) {
+    return SameBits(x->real(), y->real()) && SameBits(x->imag(), y->imag());
+  }
+  if (const auto *x = std::get_if<std::vector<double>>(&a),
+      *y = std::get_if<std::vector<double>>(&b);
+      x && y) {
+    return std::equal(x->begin(), x->end(), y->begin(), y->end(), SameBits);
+  }
+  return a == b;
+}
+
+bool operator==(const Attributes& a, const Attributes& b) {
+  return std::equal(a.items_.begin(), a.items_.end(), b.items_.begin(), b.items_.end(),
+                    [](const auto& x, const auto& y) {
+                      return x.first == y.first && SameAttr(x.second, y.second);
+                    });
+}
 
 Attributes::Attributes(std::initializer_list<std::pair<std::string, Attr>> items) {
   items_.reserve(items.size());

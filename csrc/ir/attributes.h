@@ -47,6 +47,8 @@ using Attr = std::variant<NoneAttr, bool, int64_t, double, std::complex<double>,
                           std::vector<bool>, std::vector<Expr>>;
 
 std::string AttrToString(const Attr& attr);
+// Equal in every bit: 0.0 is not -0.0, and a NaN is itself.
+bool SameAttr(const Attr& a, const Attr& b);
 absl::StatusOr<Attr> ParseAttr(absl::string_view text);
 absl::StatusOr<Attr> ParseAttr(Scanner& in);  // takes what is its own
 
@@ -74,8 +76,8 @@ class Attributes {
   auto begin() const { return items_.begin(); }
   auto end() const { return items_.end(); }
 
-  std::string ToString() const;  // "dim=1, keepdim=false"
-  friend bool operator==(const Attributes& a, const Attributes& b) { return a.items_ == b.items_; }
+  std::string ToString() const;                                      // "dim=1, keepdim=false"
+  friend bool operator==(const Attributes& a, const Attributes& b);  // of every SameAttr
   template <typename H>
   friend H AbslHashValue(H h, const Attributes& a) {
     for (const auto& [name, attr] : a.items_) {

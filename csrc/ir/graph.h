@@ -23,11 +23,20 @@
 // number:
 //   %0: f32[32,256] = aten::linear(%x, %w, _) cut {0: data, 1: model}
 //
-// The rest of the form, one statement per line, comments from '#' or '//' on:
-//   mesh @r [x=4] devices=[3,1,0,2]          where the order is not 0..n-1; grid 0 is the first
-//   line %3: f32[4], %4: i64[4] = aten::max.dim(%0, dim=1, keepdim=false)     several results … =
-//   op(…) updates(0) task(7) cut @r {0: x chunk=3} at "train.py:12"          suffixes, in this
-//   order return %3 -> %w unreduced                                            may_stay_unreduced
+// The rest of the form, one statement per line, comments from '#' or '//' on. Grid 0 is the first
+// mesh; `devices` is written where their order is not 0..n-1:
+//
+//   mesh @r [x=4] devices=[3,1,0,2]
+//
+// Several results, and what may follow a node, in this order:
+//
+//   %3: f32[4], %4: i64[4] = aten::max.dim(%0, dim=1, keepdim=false)
+//   … = op(…) updates(0) task(7) cut @r {0: x chunk=3} at "train.py:12"
+//
+// An output that may stay the terms of a sum (Output::may_stay_unreduced):
+//
+//   return %3 -> %w unreduced
+//
 // Unnamed values are called %0, %1, … in order of creation.
 #pragma once
 

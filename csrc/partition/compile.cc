@@ -134,14 +134,14 @@ absl::StatusOr<Compiled> Compile(const ir::Graph& graph, const CompileOptions& o
   for (int round = 0; changed && round < 4; ++round) {
     SPMD_RETURN_IF_ERROR(pipeline.Pass("decompose", [&]() -> absl::Status {
       const size_t before = out.decomposed.size();
-      SPMD_RETURN_IF_ERROR(Decompose(out.graph, factors, machine, &out.decomposed));
+      SPMD_RETURN_IF_ERROR(Decompose(out.graph, factors, &out.decomposed));
       changed = out.decomposed.size() > before;
       return absl::OkStatus();
     }));
     if (!changed) break;
+    SPMD_RETURN_IF_ERROR(pipeline.Pass("legalize", [&] { return Legalize(out.graph); }));
+    SPMD_RETURN_IF_ERROR(pipeline.Pass("simplify", [&] { return Simplify(out.graph); }));
     SPMD_RETURN_IF_ERROR(pipeline.Pass("propagate", [&]() -> absl::Status {
-      SPMD_RETURN_IF_ERROR(Legalize(out.graph));
-      SPMD_RETURN_IF_ERROR(Simplify(out.graph));
       ForgetDerived(out.graph);
       out.reasons = {};
       return propagate_as_asked();

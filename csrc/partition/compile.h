@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Graph + annotations → one SPMD program. The pipeline is the table in pipeline.cc.
+// Graph + annotations → one SPMD program. The pipeline is the body of Compile.
 #pragma once
 
 #include <functional>

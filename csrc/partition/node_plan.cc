@@ -110,18 +110,4 @@ std::vector<ir::FactorCut> ToFactorCuts(const Choice& choice) {
   return cuts;
 }
 
-Choice FromFactorCuts(const std::vector<ir::FactorCut>& cuts, int num_factors) {
-  Choice choice;
-  choice.cut.resize(num_factors);
-  for (const ir::FactorCut& c : cuts) {
-    if (c.factor >= 0) {
-      choice.cut[c.factor] = {c.axes, c.chunk};
-    } else {
-      choice.through = c.axes;
-      choice.through_operand = c.factor == -1 ? Choice::kJointly : -2 - c.factor;
-    }
-  }
-  return choice;
-}
-
 }  // namespace spmd::partition

@@ -54,8 +54,7 @@ std::vector<const rules::Window*> ActiveWindows(const rules::OpFactors& factors,
 // Products and convolutions: what a program spends its time on.
 bool IsContraction(const propagate::NodeFactors& factors);
 
-// A choice as the text form's cut, and back.
+// A choice as the text form's cut.
 std::vector<ir::FactorCut> ToFactorCuts(const Choice& choice);
-Choice FromFactorCuts(const std::vector<ir::FactorCut>& cuts, int num_factors);
 
 }  // namespace spmd::partition

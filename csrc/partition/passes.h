@@ -23,11 +23,11 @@ absl::Status Legalize(ir::Graph& graph);
 absl::Status Simplify(ir::Graph& graph);
 
 // decompose.cc: nodes whose whole factor carries an axis in some operand, and which can be written
-// in core ops, are, where gathering would cost more. Their names are added to `decomposed`.
-// `factors`: those of `graph` as it comes, which are stale where names were added. Requires:
-// propagated.
+// in core ops, are: gathering the dimension is never cheaper. Their names are added to
+// `decomposed`. `factors`: those of `graph` as it comes, which are stale where names were added.
+// Requires: propagated.
 absl::Status Decompose(ir::Graph& graph, const std::vector<propagate::NodeFactors>& factors,
-                       const machine::Machine& machine, std::vector<std::string>* decomposed);
+                       std::vector<std::string>* decomposed);
 
 // By a call's first result: the operand that the traced op overwrote (`updates` of its node). Which
 // of them the program overwrites is known once the order of its instructions is.
@@ -69,8 +69,9 @@ absl::Status Localise(Lowering& lowering);
 // where the first of their results is needed, up to `cap_bytes` of results each.
 void MergeCollectives(program::Program& program, int64_t cap_bytes);
 
-// finish.cc: a call that fails for some values of its operands (an index out of range, a singular
-// matrix). Those whose every factor passes do not.
+// finish.cc: a call that may fail for some values of its operands (an index out of range, a
+// singular matrix), as far as the plan is concerned: all but element-wise ones. When inputs are
+// really taken the runtime decides, which knows the kernels (csrc/runtime/op_binding.h).
 bool MayFailOnValues(const program::Instruction& instruction);
 
 // finish.cc: donated inputs, overwriting, frees.

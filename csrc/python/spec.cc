@@ -103,9 +103,6 @@ py::tuple FromSpec(const PartitionSpec& spec) {
 
 void init_spec(py::module& m) {
   m.def("check_spec", [](py::object spec) { ToSpec(spec); }, py::arg("spec"));
-  m.def(
-      "spec_to_string", [](py::object spec) { return SpecToString(ToSpec(spec)); },
-      py::arg("spec"));
 }
 
 }  // namespace spmd::python

@@ -20,8 +20,8 @@ bool IsUsers(absl::string_view op);
 // Every rule's op name, sorted.
 std::vector<std::string> AllOps();
 
-// Families, each defined in tables/<family>.cc as a sorted list. A test checks that no op occurs
-// twice.
+// Families, each defined in tables/<family>.cc. That no op occurs twice is checked where they are
+// put together.
 std::vector<Rule> ElementwiseRules();
 std::vector<Rule> MatmulRules();     // mm bmm addmm linear, their backward, attention
 std::vector<Rule> ReductionRules();  // sum mean amax argmax norm softmax …

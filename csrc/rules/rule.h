@@ -3,8 +3,8 @@
 // when it can be:
 //
 //   Einsum("aten::addmm", "+m n, m k, k n -> m n").Each({1, 2}),
-//   Einsum("aten::native_layer_norm", "... [h], h?, h? -> ... [h], ... 1, ...
-//   1").Decomposes(LayerNorm), Elementwise("aten::add.Tensor").Jointly({0, 1}).Runtime({"alpha"}),
+//   Einsum("aten::softmax", "... [d] -> ... [d]").Decomposes(Softmax),
+//   Elementwise("aten::add.Tensor").Jointly({0, 1}).Runtime({"alpha"}),
 //   Computed("aten::view", ReshapeFactors).Local(LocalSize),
 //
 // Einsum text: operands, "->", results, separated by commas; dimensions by spaces. A letter or word
@@ -71,7 +71,7 @@ struct Rule {
   bool monotone = false;
   std::vector<int> added;            // operands added once to the result
   std::vector<std::string> runtime;  // attributes whose value is in no key
-  bool elementwise = false;          // broadcasting, nothing else: cannot fail on values
+  bool elementwise = false;          // broadcasting, nothing else
   bool random = false;               // never merged with an equal one
   double flops_per_point = 1;        // cost: flops = this × product of all factor sizes
 

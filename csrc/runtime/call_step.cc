@@ -237,7 +237,8 @@ void CallStep::PlanExpressions(const Instruction& call, absl::Span<const int64_t
   }
 }
 
-// Either the program asks for it or the operand just dies here: both need the same conditions.
+// Whatever dies here may be overwritten; what the program says (Instruction::updates) is how its
+// memory is reckoned.
 void CallStep::PlanOverwriting(const Sharers& sharers) {
   takes_.assign(num_items_, 0);
   if (!binding_.in_place.has_value() || binding_.overwritten.size() != results_.size()) return;

@@ -12,6 +12,11 @@
 
 namespace spmd::runtime {
 
+std::string EnvironmentBackend() {
+  const char* name = std::getenv("SPMD_BACKEND");
+  return name != nullptr && *name != '\0' ? name : "cpu";
+}
+
 absl::StatusOr<std::optional<int64_t>> EnvironmentDeviceCount() {
   const char* text = std::getenv("SPMD_NUM_DEVICES");
   if (text == nullptr || *text == '\0') return std::optional<int64_t>();

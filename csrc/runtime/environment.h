@@ -10,6 +10,9 @@
 
 namespace spmd::runtime {
 
+// SPMD_BACKEND, "cpu" without it.
+std::string EnvironmentBackend();
+
 // SPMD_NUM_DEVICES. Errors: InvalidArgument when it is no positive number.
 absl::StatusOr<std::optional<int64_t>> EnvironmentDeviceCount();
 

@@ -96,6 +96,10 @@ void NoteRecording(Session::State& state, Tape& tape, CachedProgram& cached) {
     if (event.kind != Event::Kind::kRecord) continue;
     state.known_prefixes[cached.recording->keys[n - 1].strict] = {cached.recording, n};
   }
+  if (state.known_prefixes.size() < state.most_prefixes) return;
+  absl::erase_if(state.known_prefixes,
+                 [](const auto& known) { return known.second.recording.expired(); });
+  state.most_prefixes = std::max(state.most_prefixes, 2 * state.known_prefixes.size());
 }
 
 // What compiling a large program has left behind in the heap, before tiles are put between. Else

@@ -1,19 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "csrc/trace/hash.h"
 
+#include <algorithm>
 #include <cstring>
 
+#include "csrc/util/bits.h"
+
 namespace spmd::trace {
-
-namespace {
-
-uint64_t Bits(double d) {
-  uint64_t u;
-  std::memcpy(&u, &d, sizeof(u));
-  return u;
-}
-
-}  // namespace
 
 void Hash128::MixText(const std::string& text) {
   Mix(text.size());
@@ -35,12 +28,12 @@ void MixIValue(Hash128& hash, const c10::IValue& v, bool value) {
     if (value) hash.Mix(static_cast<uint64_t>(v.toInt()));
   } else if (v.isDouble()) {
     hash.Mix(4);
-    if (value) hash.Mix(Bits(v.toDouble()));
+    if (value) hash.Mix(BitsOf(v.toDouble()));
   } else if (v.isComplexDouble()) {
     hash.Mix(5);
     if (value) {
-      hash.Mix(Bits(v.toComplexDouble().real()));
-      hash.Mix(Bits(v.toComplexDouble().imag()));
+      hash.Mix(BitsOf(v.toComplexDouble().real()));
+      hash.Mix(BitsOf(v.toComplexDouble().imag()));
     }
   } else if (v.isString()) {
     hash.Mix(6);
@@ -57,7 +50,7 @@ void MixIValue(Hash128& hash, const c10::IValue& v, bool value) {
     const auto list = v.toDoubleList();
     hash.Mix(list.size());
     if (value) {
-      for (size_t i = 0; i < list.size(); ++i) hash.Mix(Bits(list.get(i)));
+      for (size_t i = 0; i < list.size(); ++i) hash.Mix(BitsOf(list.get(i)));
     }
   } else if (v.isBoolList()) {
     hash.Mix(9);

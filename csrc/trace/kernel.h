@@ -18,14 +18,14 @@ namespace spmd::trace {
 // The entry: takes the lock, replays the call where it can (csrc/trace/replay.h), else hands
 // FakeTensors to Meta or chooses the way.
 void RunKernel(const OpInfo& op, torch::jit::Stack* stack);
+// Its two parts, for kernels that have no stack (csrc/trace/unboxed_kernels.h).
+bool RunFromRecording(const OpInfo& op, const CallArguments& args, ResultsTo results);
+void RunAndRecord(const OpInfo& op, torch::jit::Stack* stack);
 // In grad mode, for the calling thread: views keep their own backward formulas instead of
 // as_strided (for a view, call it before PyTorch's kernel above notes how it was made), and
 // backward passes stay on the thread that asks for them, as the CPU's do: recording is no work for
 // another one. What a user sets afterwards is left.
 void PrepareAutograd();
-// Its two parts, for kernels that have no stack (csrc/trace/unboxed_kernels.h).
-bool RunFromRecording(const OpInfo& op, const CallArguments& args, ResultsTo results);
-void RunAndRecord(const OpInfo& op, torch::jit::Stack* stack);
 // Before an op writes the tensors of a list. Throws: c10::Error for inference tensors out of
 // inference mode, which have no versions.
 void CheckWritable(at::TensorList list);
@@ -52,7 +52,7 @@ void NoteMicroStep(Session::State& state, bool updates_first, int64_t graph_task
 std::vector<c10::IValue> PopArguments(const OpInfo& op, torch::jit::Stack* stack);
 std::vector<c10::IValue> PeekArguments(const OpInfo& op, const torch::jit::Stack* stack);
 
-// Handlers by op name, in one list (handlers.cc).
+// Handlers by op name, in a list for each handlers_*.cc (put together in register_kernels.cc).
 // kReplayable: all that the handler does follows from the arguments (csrc/trace/replay.h).
 inline constexpr bool kReplayable = true;
 struct HandlerRow {

@@ -29,6 +29,13 @@ void ProgramCache::Insert(CachedProgramPtr program) {
   }
 }
 
+void ProgramCache::NoteLoose(const Hash128& loose) {
+  // Forgotten, a tape is compiled once more before its starts are passed at run time.
+  constexpr size_t kMost = size_t{1} << 14;
+  if (loose_.size() >= kMost) loose_.clear();
+  loose_.insert(loose);
+}
+
 void ProgramCache::Clear() {
   recent_.clear();
   by_key_.clear();

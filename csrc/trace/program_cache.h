@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/container/flat_hash_set.h"
 #include "csrc/trace/hash.h"
 #include "csrc/trace/lower.h"
 #include "csrc/trace/session.h"
@@ -49,7 +50,7 @@ class ProgramCache {
   void Insert(CachedProgramPtr program);
   // True when a tape with this loose key was compiled with fixed starts before.
   bool SeenLoose(const Hash128& loose) const { return loose_.contains(loose); }
-  void NoteLoose(const Hash128& loose) { loose_[loose] = true; }
+  void NoteLoose(const Hash128& loose);
   // What sets the tape apart from the cached program most like it.
   std::string Difference(const Tape& tape) const;
   void Clear();
@@ -60,7 +61,7 @@ class ProgramCache {
   size_t capacity_;
   std::list<CachedProgramPtr> recent_;  // front: last used
   absl::flat_hash_map<Hash128, std::vector<CachedProgramPtr>> by_key_;
-  absl::flat_hash_map<Hash128, bool> loose_;
+  absl::flat_hash_set<Hash128> loose_;
 };
 
 }  // namespace spmd::trace

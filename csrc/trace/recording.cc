@@ -3,6 +3,8 @@
 
 #include <algorithm>
 
+#include "csrc/util/bits.h"
+
 namespace spmd::trace {
 
 namespace {
@@ -65,9 +67,11 @@ bool SameArgument(const c10::IValue& a, const c10::IValue& b, bool value) {
   if (a.isNone()) return b.isNone();
   if (a.isInt()) return b.isInt() && (!value || a.toInt() == b.toInt());
   if (a.isBool()) return b.isBool() && (!value || a.toBool() == b.toBool());
-  if (a.isDouble()) return b.isDouble() && (!value || a.toDouble() == b.toDouble());
+  if (a.isDouble()) return b.isDouble() && (!value || SameBits(a.toDouble(), b.toDouble()));
   if (a.isComplexDouble()) {
-    return b.isComplexDouble() && (!value || a.toComplexDouble() == b.toComplexDouble());
+    if (!b.isComplexDouble() || !value) return b.isComplexDouble();
+    const c10::complex<double> x = a.toComplexDouble(), y = b.toComplexDouble();
+    return SameBits(x.real(), y.real()) && SameBits(x.imag(), y.imag());
   }
   if (a.isString()) return b.isString() && (!value || a.toStringRef() == b.toStringRef());
   if (a.isDevice()) return b.isDevice() && a.toDevice() == b.toDevice();

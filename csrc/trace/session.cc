@@ -2,7 +2,6 @@
 #include "csrc/trace/session.h"
 
 #include <algorithm>
-#include <cstdlib>
 
 #include "absl/strings/str_cat.h"
 #include "csrc/partition/compile.h"
@@ -69,10 +68,7 @@ absl::StatusOr<std::shared_ptr<runtime::Backend>> TheBackend(Session::State& sta
   if (state.backend != nullptr) return state.backend;
   std::string name = state.backend_name;
   std::optional<int64_t> devices = state.device_count;
-  if (name.empty()) {
-    const char* from_environment = std::getenv("SPMD_BACKEND");
-    name = from_environment != nullptr && *from_environment != 0 ? from_environment : "cpu";
-  }
+  if (name.empty()) name = runtime::EnvironmentBackend();
   if (!devices.has_value()) {
     SPMD_ASSIGN_OR_RETURN(devices, runtime::EnvironmentDeviceCount());
   }

@@ -3,8 +3,11 @@
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
+#include <sstream>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "csrc/trace/lower.h"
 #include "csrc/trace/session.h"
@@ -16,8 +19,18 @@ namespace spmd::trace {
 
 namespace {
 
+std::string LayoutName(at::Layout layout) {
+  std::ostringstream text;
+  text << layout;
+  return absl::AsciiStrToLower(text.str());
+}
+
 absl::Status CheckOurs(const char* caller, const at::Tensor& tensor) {
   if (Buffer::IsOurs(tensor)) return absl::OkStatus();
+  if (tensor.layout() != at::kStrided) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        caller, " takes no sparse tensor; got one with layout ", LayoutName(tensor.layout())));
+  }
   return absl::InvalidArgumentError(absl::StrCat(caller, ": the tensor is on '",
                                                  tensor.device().str(),
                                                  "'; move it first, with tensor.to('spmd')"));
@@ -107,15 +120,19 @@ absl::Status FillShards(at::Tensor& host, const std::vector<ShardData>& shards,
     if (part.sizes() != shard.data.sizes()) {
       return absl::InvalidArgumentError(
           absl::StrCat(caller, ": shard ", BoxToString(shard.index), " has data of sizes ",
-                       DimsToString(Dims(shard.data.sizes().begin(), shard.data.sizes().end()))));
+                       DimsToString(Dims(shard.data.sizes().begin(), shard.data.sizes().end())),
+                       ", not ", DimsToString(Dims(part.sizes().begin(), part.sizes().end()))));
     }
     part.copy_(shard.data.cpu());
     mask.fill_(true);
   }
   if (!covered.all().item<bool>()) {
-    return absl::InvalidArgumentError(absl::StrCat(caller, ": the shards leave ",
-                                                   covered.logical_not().sum().item<int64_t>(),
-                                                   " of ", host.numel(), " elements without data"));
+    const at::Tensor missing = covered.logical_not();
+    const at::Tensor first = missing.nonzero()[0].contiguous();
+    return absl::InvalidArgumentError(absl::StrCat(
+        caller, ": the shards leave ", missing.sum().item<int64_t>(), " of ", host.numel(),
+        " elements without data, the first of them at [",
+        absl::StrJoin(absl::MakeSpan(first.const_data_ptr<int64_t>(), first.numel()), ", "), "]"));
   }
   return absl::OkStatus();
 }

@@ -42,7 +42,8 @@ struct Session::State {
     int32_t events;
   };
   absl::flat_hash_map<Hash128, Prefix> known_prefixes;
-  bool capturing = false;  // a CallCapture lives
+  size_t most_prefixes = size_t{1} << 14;  // then those whose recording is gone are dropped
+  bool capturing = false;                  // a CallCapture lives
   bool looked_at_values =
       false;  // since it began, an op looked at what it may not be replayed with
   // Lines of forward ops by the sequence number of their autograd nodes.

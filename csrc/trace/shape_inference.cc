@@ -253,12 +253,19 @@ const Inference& ShapeCache::Infer(const OpInfo& op, const std::vector<c10::IVal
       MixIValue(key, args[i], !info.runtime);
     }
   }
-  std::unique_ptr<Inference>& slot = cache_[key];
-  if (slot != nullptr) return *slot;
-  Inference answer = Ask(op, args);  // may call back into the session: `slot` may be stale after
+  if (const auto it = recent_.find(key); it != recent_.end()) return *it->second;
+  constexpr size_t kMost = 1 << 13;
+  if (recent_.size() >= kMost) {
+    older_ = std::move(recent_);
+    recent_.clear();
+  }
+  if (const auto it = older_.find(key); it != older_.end()) {
+    return *(recent_[key] = std::move(it->second));
+  }
+  Inference answer = Ask(op, args);  // may call back into the session
   answer.ok = answer.ok && TakesIndexedWrite(op, args) && FitsPivots(op, args) &&
               cpu_.Agrees(op, args, answer);
-  std::unique_ptr<Inference>& fresh = cache_[key];
+  std::unique_ptr<Inference>& fresh = recent_[key];
   fresh = std::make_unique<Inference>(std::move(answer));
   return *fresh;
 }

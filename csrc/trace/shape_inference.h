@@ -56,14 +56,18 @@ struct Inference {
 
 class ShapeCache {
  public:
-  // `args` follow the schema of `op`; tensors of any device stand in them. May take the GIL.
+  // `args` follow the schema of `op`; tensors of any device stand in them. May take the GIL. The
+  // answer is there until thousands of others have been asked for.
   const Inference& Infer(const OpInfo& op, const std::vector<c10::IValue>& args);
   // Throws: what PyTorch says of a call that there is no answer for. It is asked anew, since an
   // error of Python's can be thrown once.
   [[noreturn]] static void Refuse(const OpInfo& op, const std::vector<c10::IValue>& args);
 
  private:
-  absl::flat_hash_map<Hash128, std::unique_ptr<Inference>> cache_;
+  using Answers = absl::flat_hash_map<Hash128, std::unique_ptr<Inference>>;
+  // Of the last calls; when there are many, those that came before them are forgotten. So an answer
+  // stays where it is while as many others are asked for.
+  Answers recent_, older_;
   CpuAnswers cpu_;
 };
 

@@ -9,8 +9,8 @@
 // compares what comes with what came then; nothing is stored, hashed or converted while they agree
 // (but in starts). At the first difference, and when `records()` and the like are wanted before the
 // end (`StopFollowing`), the tape takes a copy of what it has followed so far.
-// Thread safety: guarded by the session's lock. One tape per session: engine threads append to the
-// tape of the thread that called backward.
+// Thread safety: guarded by the session's lock. One tape per session: engine threads, where
+// there are any, append to the tape of the thread that called backward.
 #pragma once
 
 #include <c10/core/Scalar.h>

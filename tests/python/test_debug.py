@@ -2,6 +2,8 @@
 """spmd.debug: what it shows."""
 
 import json
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -55,6 +57,9 @@ def test_the_graph_that_waits(mesh):
     x = torch.ones(4, device="spmd")
     y = (x + 1).exp()
     assert "aten::exp" in spmd.debug.print_graph(y)
+    y.cpu()
+    with pytest.raises(ValueError, match="the tensor is not pending"):
+        spmd.debug.print_graph(y)
 
 
 def test_explain_leads_back_to_a_mark(mesh):
@@ -115,13 +120,20 @@ def test_visualize_a_whole_tensor(mesh):
     assert spmd.debug.visualize_sharding(t).splitlines()[1] == "whole on 0..7"
 
 
-def test_save_repro_and_trace(product, tmp_path):
+def test_save_repro_and_trace(product, root, tmp_path):
     spmd.debug.save_repro(tmp_path / "graph.txt")
     text = (tmp_path / "graph.txt").read_text()
     assert "graph {" in text and "aten::mm" in text
+    [spmd_opt] = root.glob(f"build/{sys.implementation.cache_tag}/tools/spmd_opt/spmd-opt")
+    checked = subprocess.run(
+        [spmd_opt, "--pass=check", tmp_path / "graph.txt"], capture_output=True, text=True
+    )
+    assert checked.returncode == 0, checked.stderr
     spmd.debug.trace_to_chrome(tmp_path / "trace.json")
     events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
-    assert events and all(event["dur"] >= 0 for event in events)
+    assert [event["name"] for event in events]
+    ends = [event["ts"] + event["dur"] for event in events]
+    assert [event["ts"] for event in events[1:]] == pytest.approx(ends[:-1])
 
 
 def test_before_anything_ran():

@@ -247,3 +247,22 @@ def test_an_indexed_op_that_refuses_a_type_leaves_other_tensors_as_they_were():
         refused.index_add_(0, at, small)
         spmd.sync(wait=True)
     assert kept.sum().item() == 200
+
+
+@pytest.mark.parametrize(
+    "divide",
+    [
+        torch.floor_divide,
+        torch.remainder,
+        torch.fmod,
+        lambda a, b: torch.div(a, b, rounding_mode="trunc"),
+    ],
+)
+def test_what_was_written_before_a_division_by_zero_stays(rows, divide):
+    whole, zeros = torch.arange(3, device="spmd"), torch.zeros(3, dtype=torch.long, device="spmd")
+    (rows.sum() + whole.sum() + zeros.sum()).cpu()
+    rows.mul_(2)
+    bad = divide(whole, zeros)
+    with pytest.raises(RuntimeError, match="ZeroDivisionError"):
+        bad.cpu()
+    assert torch.equal(rows.cpu(), ROWS * 2)

@@ -38,6 +38,15 @@ def test_rules_in_order_globs_and_regular_expressions(mesh):
     assert str(report).splitlines()[0] == "0.weight   P('model', None)"
 
 
+def test_a_mark_that_no_rule_speaks_of_is_kept(mesh):
+    model = mlp().to("spmd")
+    spmd.mark_sharding(model[2].bias, mesh, ("model",))
+    report = spmd.shard_module(model, mesh, {"0.weight": ("model", None)})
+    assert report.kept == {"2.bias": P("model")}
+    assert report.replicated == ["0.bias", "2.weight"]
+    assert "2.bias     P('model'), as before" in str(report).splitlines()
+
+
 def test_a_rule_that_matches_nothing_is_a_warning(mesh):
     with pytest.warns(UserWarning) as caught:
         report = spmd.shard_module(mlp().to("spmd"), mesh, {"*.weigth": ("model", None)})

@@ -48,6 +48,15 @@ def test_numbers_change_from_step_to_step() -> None:
     assert same_on_both(step) == 0
 
 
+def test_zeros_of_either_sign_are_different_numbers() -> None:
+    x = -torch.ones(2, device="spmd")
+    for zero in (0.0, -0.0, 0.0):
+        filled = torch.full((2,), zero, device="spmd")
+        leaked = torch.nn.functional.leaky_relu(x, zero)
+        negative = [bool(t.cpu().signbit().all()) for t in (filled, leaked)]
+        assert negative == [str(zero) == "-0.0", str(zero) != "-0.0"]
+
+
 def test_a_view_that_another_one_stood_for_is_made_anew() -> None:
     # From the second step on `first` stands where `second` stood in the step before.
     def step(device: str, k: int) -> list[Tensor]:

@@ -282,9 +282,29 @@ def test_tree_of_another_form(mesh):
     )
 
 
+def test_a_spec_for_a_tensor_that_is_not_there(mesh):
+    tree = {"a": torch.zeros(4, device="spmd")}
+    specs = {"a": P("data"), "b": P("data")}
+    assert message(ValueError, lambda: spmd.mark_sharding(tree, mesh, specs)) == (
+        "mark_sharding: the tree of specs has one for 'b', which the tree of tensors does not "
+        "have; it has 'a'"
+    )
+
+
+@pytest.mark.filterwarnings("ignore:Sparse CSR tensor support")
+def test_a_sparse_tensor(mesh):
+    sparse = torch.eye(4).to_sparse_csr().to("spmd")
+    assert message(ValueError, lambda: spmd.mark_sharding(sparse, mesh, ("data", None))) == (
+        "mark_sharding takes no sparse tensor; got one with layout sparsecsr"
+    )
+
+
 def test_shards_with_a_hole(mesh):
     t = spmd.mark_sharding(torch.zeros(4, 4, device="spmd"), mesh, ("data", None))
     half = [shard for shard in spmd.local_shards(t) if shard.device < 4]
     assert message(
         ValueError, lambda: spmd.from_local_shards(half, mesh, ("data", None), (4, 4))
-    ) == ("from_local_shards: the shards leave 8 of 16 elements without data")
+    ) == (
+        "from_local_shards: the shards leave 8 of 16 elements without data, the first of them at "
+        "[2, 0]"
+    )

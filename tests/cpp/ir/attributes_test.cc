@@ -5,6 +5,8 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <complex>
+#include <limits>
 #include <random>
 #include <stdexcept>
 
@@ -152,6 +154,17 @@ TEST(TensorTypeText, RefusesWhatCannotBeCounted) {
                            "f32[2", "f32", "[2]", "f32[2]x", "f32[a]"}) {
     EXPECT_FALSE(TensorType::Parse(text).ok()) << text;
   }
+}
+
+TEST(Attributes, AreEqualInEveryBit) {
+  const auto of = [](Attr attr) { return Attributes{{"value", std::move(attr)}}; };
+  const double nan = std::numeric_limits<double>::quiet_NaN();
+  EXPECT_EQ(of(0.0), of(0.0));
+  EXPECT_EQ(of(nan), of(nan));
+  EXPECT_FALSE(of(0.0) == of(-0.0));
+  EXPECT_FALSE(of(std::complex<double>(0, 1)) == of(std::complex<double>(-0.0, 1)));
+  EXPECT_FALSE(of(std::vector<double>{1, 0}) == of(std::vector<double>{1, -0.0}));
+  EXPECT_FALSE(of(int64_t{1}) == of(1.0));
 }
 
 }  // namespace

@@ -14,10 +14,16 @@ namespace {
 using testing::HasSubstr;
 
 TEST(Registry, NoOpHasTwoRules) {
-  const std::vector<std::string> ops = AllOps();
-  EXPECT_GT(ops.size(), 400u);
-  EXPECT_TRUE(std::is_sorted(ops.begin(), ops.end()));
+  std::vector<std::string> ops;
+  for (const auto& family :
+       {ElementwiseRules(), MatmulRules(), ReductionRules(), NormalizationRules(), LossRules(),
+        ViewRules(), IndexingRules(), LinearAlgebraRules(), SamplingRules(), ConvolutionRules(),
+        CreationRules(), OptimizerRules()}) {
+    for (const Rule& rule : family) ops.push_back(rule.op);
+  }
+  std::sort(ops.begin(), ops.end());
   EXPECT_EQ(std::adjacent_find(ops.begin(), ops.end()), ops.end());
+  EXPECT_EQ(AllOps(), ops);
 }
 
 TEST(Registry, EveryRuleIsComplete) {
