@@ -74,6 +74,7 @@ struct LoadedProgram::Impl {
   void RunMove(const MoveStep& step, const Batch& batch);
   void MakeTile(const MoveStep& step, const WorkItem& item);
   void RunSumsOfProducts(const MoveStep& step, absl::Span<const WorkItem* const> items);
+  void ComputeSums(const MoveStep& step, absl::Span<const WorkItem> items);
   at::Tensor PutTogether(program::ValueId id);
   std::vector<TiledTensorPtr> TakeOutputs();
   std::vector<TiledTensorPtr> PlannedOutputs();

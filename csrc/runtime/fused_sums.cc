@@ -76,8 +76,12 @@ bool FusedSums::MayAdd(const Instruction& add) const {
 }
 
 FusedSums::Products FusedSums::ProductsOf(ValueId id) const {
+  // What they are made of stays until the last of them is computed, so only a few at once: as many
+  // as the projections of an attention layer.
+  constexpr size_t kMost = 4;
   Products found;
-  while (uses_[id] == 1 && maker_[id] >= 0 && IsSumOfTerms(program_.values[id])) {
+  while (found.products.size() < kMost && uses_[id] == 1 && maker_[id] >= 0 &&
+         IsSumOfTerms(program_.values[id])) {
     const Instruction& maker = program_.instructions[maker_[id]];
     if (IsProduct(maker)) {
       found.products.push_back(maker_[id]);

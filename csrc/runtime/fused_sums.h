@@ -27,8 +27,8 @@ class FusedSums {
   // For an addition of a product to terms the index of the product, else -1.
   int ProductAddedBy(int instruction) const { return added_by_[instruction]; }
   // The products whose sum an unreduced value is, in the order of the program, and the additions
-  // that make it; none where it is the sum of something else, too, or more than one instruction
-  // uses it.
+  // that make it; none where it is the sum of something else, too, or of more than a few, or more
+  // than one instruction uses it.
   struct Products {
     std::vector<int> products, additions;  // instructions
   };

@@ -194,7 +194,8 @@ absl::StatusOr<MoveStep> LoadedProgram::Impl::MakeMove(int index) {
 
 absl::Status LoadedProgram::Impl::FuseSums(const CallStep::Context& context, const FusedSums& fused,
                                            MoveStep& move) {
-  const int64_t least_blocks = options.turns == Options::Turns::kAlways ? 1 : 2;
+  const int64_t least_blocks =
+      options.turns == Options::Turns::kAlways ? 1 : std::max(at::get_num_threads(), 2);
   for (MoveStep::Part& part : move.parts) {
     const FusedSums::Products terms = fused.ProductsOf(part.from);
     if (terms.products.empty()) continue;

@@ -124,12 +124,27 @@ void LoadedProgram::Impl::RunMove(const MoveStep& step, const Batch& batch) {
 
 void LoadedProgram::Impl::RunSumsOfProducts(const MoveStep& step,
                                             absl::Span<const WorkItem* const> items) {
+  std::vector<WorkItem> at_once;
+  for (const WorkItem* item : items) {
+    if (!step.parts[item->part].products->Copies(*item, table)) {
+      at_once.push_back(*item);
+      continue;
+    }
+    for (WorkItem term = *item; term.begin_term < item->end_term; ++term.begin_term) {
+      term.end_term = term.begin_term + 1;
+      ComputeSums(step, {&term, 1});
+    }
+  }
+  if (!at_once.empty()) ComputeSums(step, at_once);
+}
+
+void LoadedProgram::Impl::ComputeSums(const MoveStep& step, absl::Span<const WorkItem> items) {
   std::vector<ProductsInto> sums;
   std::vector<std::pair<const ProductsInto*, int64_t>> blocks;
   int64_t bytes = 0;
   sums.reserve(items.size());
-  for (const WorkItem* item : items) {
-    sums.push_back(step.parts[item->part].products->Prepare(*item, table));
+  for (const WorkItem& item : items) {
+    sums.push_back(step.parts[item.part].products->Prepare(item, table));
     bytes += sums.back().bytes();
     for (int64_t b = 0; b < sums.back().num_blocks(); ++b) blocks.emplace_back(&sums.back(), b);
   }

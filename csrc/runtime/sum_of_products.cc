@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "csrc/runtime/sum_of_products.h"
 
+#include <ATen/TensorUtils.h>
 #include <ATen/ops/addmm.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/mm.h>
@@ -8,6 +9,7 @@
 #include <c10/util/strides.h>
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <optional>
 #include <utility>
@@ -26,10 +28,16 @@ namespace {
 constexpr int64_t kLeastOfBlock = 192;
 constexpr int64_t kLeastElements = int64_t{1} << 14;
 
+std::array<int64_t, 2> SizesOfRows(const at::Tensor& x) {
+  return {c10::multiply_integers(x.sizes().slice(0, x.dim() - 1)), x.size(-1)};
+}
+
 // [..., n] as [rows, n]; a view where strides allow.
-at::Tensor AsRows(const at::Tensor& x) {
-  if (x.dim() == 2) return x;
-  return x.reshape({c10::multiply_integers(x.sizes().slice(0, x.dim() - 1)), x.size(-1)});
+at::Tensor AsRows(const at::Tensor& x) { return x.dim() == 2 ? x : x.reshape(SizesOfRows(x)); }
+
+bool LiesAsRows(const at::Tensor& x) {
+  return x.dim() <= 2 ||
+         at::detail::computeStride(x.sizes(), x.strides(), SizesOfRows(x)).has_value();
 }
 
 // PyTorch's linear also takes a weight of one dimension, and a bias of any that fits.
@@ -74,6 +82,9 @@ ProductsInto::ProductsInto(at::Tensor sum, bool adds, std::vector<Product> produ
   dim_ = sum_.size(0) >= sum_.size(1) ? 0 : 1;
   num_blocks_ = NumBlocks(sum_.size(0), sum_.size(1));
   for (const Product& p : products_) {
+    TORCH_CHECK(
+        p.a.size(0) == sum_.size(0) && p.b.size(1) == sum_.size(1) && p.a.size(1) == p.b.size(0),
+        "a product of ", p.a.sizes(), " and ", p.b.sizes(), " in a sum of ", sum_.sizes());
     bytes_ += static_cast<int64_t>(p.a.element_size()) * (p.a.numel() + p.b.numel() + sum_.numel());
   }
 }
@@ -145,6 +156,7 @@ absl::StatusOr<std::shared_ptr<const SumOfProducts>> SumOfProducts::Make(
     }
     made->factors_.push_back(std::move(factor));
   }
+  if (!made->InOrderOfTurns()) return nullptr;
   return std::shared_ptr<const SumOfProducts>(std::move(made));
 }
 
@@ -200,6 +212,19 @@ bool SumOfProducts::PlanTiles(const MovePlan& plan, const Placement& from, const
   return !tiles_.empty();
 }
 
+// Devices have their turns in the order of their numbers, terms are added in that of the mesh.
+bool SumOfProducts::InOrderOfTurns() const {
+  for (size_t i = 0; i < tiles_.size(); ++i) {
+    if (tiles_[i].maker != static_cast<int32_t>(i)) continue;
+    int64_t latest = 0;
+    for (const Scheduler::Term& term : TermsOf(static_cast<int64_t>(i))) {
+      if (term.work->devices.last < latest) return false;
+      latest = std::max(latest, term.work->devices.first);
+    }
+  }
+  return true;
+}
+
 int64_t SumOfProducts::bytes() const {
   int64_t bytes = 0;
   for (const Factor& factor : factors_) bytes += factor.call.bytes();
@@ -220,6 +245,18 @@ std::vector<Scheduler::Term> SumOfProducts::TermsOf(int64_t tile) const {
     }
   }
   return terms;
+}
+
+bool SumOfProducts::Copies(const WorkItem& work, const ValueTable& table) const {
+  std::vector<TileRef> reads;
+  for (int32_t k = work.begin_term; k < work.end_term; ++k) {
+    for (const Factor& factor : factors_) {
+      factor.call.AppendReads(factor.item_of_tile[tiles_[work.index].terms[k]], reads);
+    }
+  }
+  return std::any_of(reads.begin(), reads.end(), [&](const TileRef& tile) {
+    return !LiesAsRows(table[tile.value][tile.index]);
+  });
 }
 
 Product SumOfProducts::MakeProduct(const Factor& factor, int32_t item, const ValueTable& table) {

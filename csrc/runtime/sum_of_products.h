@@ -33,7 +33,8 @@ struct Product {
   at::Tensor a, b, bias;  // [m,k], [k,n], [n] or undefined
 };
 
-// sum = products[0] + …, or sum += …: one block of it. sum [m,n]; m, n ≥ 1.
+// sum = products[0] + …, or sum += …: one block of it. sum [m,n]; m, n ≥ 1. Throws c10::Error for
+// a product of another size.
 class ProductsInto {
  public:
   // `adds`: the sum holds terms already.
@@ -59,8 +60,9 @@ class SumOfProducts {
  public:
   // Of the move `plan` of one value into another; the terms of the first are the sums of `products`
   // (FusedSums::ProductsOf). Null where a tile of the result is not a sum of whole terms or a part
-  // of one in one piece, a term is not there, or a sum has fewer blocks: cores that could not share
-  // it share the terms, the usual way. Errors: those of CallStep::Make.
+  // of one in one piece; where a term is not there, or is of a device that has its turn before that
+  // of the term before, so that all that it is made of would wait; or where a sum has fewer blocks:
+  // cores that could not share it share the terms, the usual way. Errors: those of CallStep::Make.
   static absl::StatusOr<std::shared_ptr<const SumOfProducts>> Make(
       const CallStep::Context& context, absl::Span<const int> products, const MovePlan& plan,
       program::ValueId from, program::ValueId to, int64_t least_blocks);
@@ -76,8 +78,11 @@ class SumOfProducts {
   int64_t NumMadeWith(int64_t tile) const { return tiles_[tile].num_made; }
   // What the schedule has to know of the terms of a tile that makes its sum.
   std::vector<Scheduler::Term> TermsOf(int64_t tile) const;
-  // The work of an item on such a tile. Makes the sum where it is not there yet.
+  // The work of an item on such a tile. Makes the sum where it is not there yet, and copies of
+  // operands that do not lie as rows.
   ProductsInto Prepare(const WorkItem& work, ValueTable& table) const;
+  // Whether there are such: then one term at a time keeps the copies few.
+  bool Copies(const WorkItem& work, const ValueTable& table) const;
 
  private:
   enum class Form : uint8_t { kMm, kLinear, kLinearDInput, kLinearDWeight };
@@ -97,6 +102,7 @@ class SumOfProducts {
   };
   bool PlanTiles(const MovePlan& plan, const Placement& from, const Placement& to,
                  int64_t least_blocks);
+  bool InOrderOfTurns() const;
   static Product MakeProduct(const Factor& factor, int32_t item, const ValueTable& table);
   at::Tensor SumOf(const Tile& maker, const at::Tensor& its_tile) const;
 
