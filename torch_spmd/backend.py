@@ -90,6 +90,11 @@ def set_coalescing(on: bool) -> None:
     communicate, and the memory they report, is that of the devices either way.
 
     `SPMD_COALESCE=0` in the environment switches it off from the start.
+
+    Example:
+        >>> import torch_spmd as spmd
+        >>> spmd.set_coalescing(False)
+        >>> spmd.set_coalescing(True)
     """
     _C.set_coalescing(on)
 
@@ -99,5 +104,10 @@ def set_deduplication(on: bool) -> None:
 
     Off is for honest timing of the full work, tile by tile; results are the same bits as with
     coalescing off.
+
+    Example:
+        >>> import torch_spmd as spmd
+        >>> spmd.set_deduplication(False)
+        >>> spmd.set_deduplication(True)
     """
     _C.set_deduplication(on)

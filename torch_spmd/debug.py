@@ -106,7 +106,15 @@ def print_graph(t: Tensor | None = None) -> Text:
     """Prints the graph of the last program, every value with its sharding; of a pending tensor
     `t` the graph that is waiting to run, as traced.
 
-    Errors: ValueError for a tensor that is not pending.
+    Errors: ValueError for a tensor that is not pending; RuntimeError where no program has run.
+
+    Example:
+        >>> import torch, torch_spmd as spmd
+        >>> mesh = spmd.make_mesh((4,), ("x",))
+        >>> t = spmd.mark_sharding(torch.ones(8, device="spmd"), mesh, ("x",))
+        >>> "aten::exp" in spmd.debug.print_graph(t.exp())    # doctest: +ELLIPSIS
+        mesh @m ...
+        True
     """
     if t is not None:
         check_on_device("print_graph", t)
@@ -120,18 +128,53 @@ def print_graph(t: Tensor | None = None) -> Text:
 
 
 def print_program() -> Text:
-    """Prints the last program: what every device of the mesh runs."""
+    """Prints the last program: what every device of the mesh runs.
+
+    Errors: RuntimeError where no program has run.
+
+    Example:
+        >>> import torch, torch_spmd as spmd
+        >>> mesh = spmd.make_mesh((4,), ("x",))
+        >>> t = spmd.mark_sharding(torch.ones(8, device="spmd"), mesh, ("x",))
+        >>> t.sum().item()
+        8.0
+        >>> "all_reduce" in spmd.debug.print_program()    # doctest: +ELLIPSIS
+        mesh @m [x=4]
+        ...
+        True
+    """
     return _printed(_last_program().program_text())
 
 
 def explain(t: Tensor) -> Text:
-    """Why `t` is cut as it is: the chain back to an annotation, one line per step."""
+    """Why `t` is cut as it is: the chain back to an annotation, one line per step.
+
+    Errors: ValueError when the tensor is not on `spmd`.
+
+    Example:
+        >>> import torch, torch_spmd as spmd
+        >>> mesh = spmd.make_mesh((4,), ("x",))
+        >>> t = spmd.mark_sharding(torch.ones(8, device="spmd"), mesh, ("x",))
+        >>> y = t.exp()
+        >>> spmd.sync()
+        >>> why = spmd.debug.explain(y)
+    """
     check_on_device("explain", t)
     return Text(_C.explain(t))
 
 
 def explain_compile() -> Table:
-    """Every compilation so far: what cut the work there, and what differed from what was known."""
+    """Every compilation so far: what cut the work there, and what differed from what was known.
+
+    `rows` are `CompileEvent`s, in order.
+
+    Example:
+        >>> import torch, torch_spmd as spmd
+        >>> torch.ones(8, device="spmd").sum().item()
+        8.0
+        >>> spmd.debug.explain_compile().rows[-1].cut
+        'item'
+    """
     rows = [
         CompileEvent(number, reason, cut, records, instructions, round(sum(times), 1))
         for number, reason, cut, records, instructions, *times in _C.compile_events()
@@ -146,7 +189,21 @@ def explain_compile() -> Table:
 
 
 def collectives() -> CollectiveTable:
-    """The collectives of the last program: kind, axes, bytes, the op whose result moves, line."""
+    """The collectives of the last program: kind, axes, bytes, the op whose result moves, line.
+
+    `rows` are `Collective`s, in the program's order; bytes are one device's.
+
+    Errors: RuntimeError where no program has run.
+
+    Example:
+        >>> import torch, torch_spmd as spmd
+        >>> mesh = spmd.make_mesh((4,), ("x",))
+        >>> t = spmd.mark_sharding(torch.ones(8, device="spmd"), mesh, ("x",))
+        >>> t.sum().item()
+        8.0
+        >>> [(row.kind, row.axes, row.bytes) for row in spmd.debug.collectives().rows]
+        [('all_reduce', 'x', 4)]
+    """
     rows = [Collective(*row) for row in _last_program().collectives()]
     table = CollectiveTable(
         ("kind", "axes", "devices", "merged", "bytes", "on the wire", "of", "line"), rows
@@ -161,7 +218,20 @@ def collectives() -> CollectiveTable:
 
 
 def memory() -> MemoryTable:
-    """The peak memory of the last program per device, and the ten largest values alive there."""
+    """The peak memory of the last program per device, and the ten largest values alive there.
+
+    In bytes, as the program is written: with coalescing, too.
+
+    Errors: RuntimeError where no program has run.
+
+    Example:
+        >>> import torch, torch_spmd as spmd
+        >>> mesh = spmd.make_mesh((4,), ("x",))
+        >>> t = spmd.mark_sharding(torch.ones(8, device="spmd"), mesh, ("x",))
+        >>> y = t.exp().cpu()
+        >>> spmd.debug.memory().peak_bytes >= 4 * 2
+        True
+    """
     peak, inputs, outputs, where, live = _last_program().memory()
     table = MemoryTable(
         ("value", "type", "sharding", "bytes"), [LiveValue(*row) for row in live[:10]]
@@ -178,6 +248,15 @@ def visualize_sharding(t: Tensor) -> Text:
     """Prints which device holds which part of `t`, of any rank. In colour where rich is there.
 
     The two dimensions that are cut into most parts are drawn; others are listed.
+
+    Errors: ValueError when the tensor is not on `spmd`.
+
+    Example:
+        >>> import torch, torch_spmd as spmd
+        >>> mesh = spmd.make_mesh((2, 2), ("x", "y"))
+        >>> t = spmd.mark_sharding(torch.ones(4, 4, device="spmd"), mesh, ("x", "y"))
+        >>> picture = spmd.debug.visualize_sharding(t)    # doctest: +ELLIPSIS
+        (4, 4) ...
     """
     check_on_device("visualize_sharding", t)
     sharding = sharding_of(t)
@@ -192,6 +271,15 @@ def trace_to_chrome(path: str | Path) -> None:
     """Writes how long each stage of compiling the last program took, as a Chrome trace.
 
     Open it in chrome://tracing or Perfetto.
+
+    Errors: RuntimeError where no program has run; OSError.
+
+    Example:
+        >>> import tempfile, torch, torch_spmd as spmd
+        >>> torch.ones(8, device="spmd").sum().item()
+        8.0
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     spmd.debug.trace_to_chrome(f"{folder}/trace.json")
     """
     events, start = [], 0.0
     for name, milliseconds in _last_program().pass_times():
@@ -210,7 +298,17 @@ def trace_to_chrome(path: str | Path) -> None:
 
 
 def save_repro(path: str | Path) -> None:
-    """Writes the graph of the last program as text that `spmd-opt` reads."""
+    """Writes the graph of the last program as text that `spmd-opt` reads (docs/spmd-opt.md).
+
+    Errors: RuntimeError where no program has run; OSError.
+
+    Example:
+        >>> import tempfile, torch, torch_spmd as spmd
+        >>> torch.ones(8, device="spmd").sum().item()
+        8.0
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     spmd.debug.save_repro(f"{folder}/graph.txt")
+    """
     Path(path).write_text(_last_program().traced_text())
 
 

@@ -231,7 +231,14 @@ _KEY = "torch_spmd.global_mesh"
 
 
 def get_global_mesh() -> Mesh | None:
-    """The mesh that is used where a mesh argument is omitted, or None."""
+    """The mesh that is used where a mesh argument is omitted, or None.
+
+    Example:
+        >>> import torch_spmd as spmd
+        >>> with spmd.use_mesh(spmd.make_mesh((8,), ("x",))):
+        ...     spmd.get_global_mesh().axis_names
+        ('x',)
+    """
     if not torch._C._is_key_in_tls(_KEY):
         return None
     mesh: Mesh | None = torch._C._get_obj_in_tls(_KEY)
@@ -239,7 +246,13 @@ def get_global_mesh() -> Mesh | None:
 
 
 def set_global_mesh(mesh: Mesh | None) -> None:
-    """Sets the mesh that is used where a mesh argument is omitted."""
+    """Sets the mesh that is used where a mesh argument is omitted; None: there is none.
+
+    Example:
+        >>> import torch_spmd as spmd
+        >>> spmd.set_global_mesh(spmd.make_mesh((8,), ("x",)))
+        >>> spmd.set_global_mesh(None)
+    """
     torch._C._stash_obj_in_tls(_KEY, mesh)
 
 

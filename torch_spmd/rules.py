@@ -22,12 +22,6 @@ def register_rule(
     An op without a rule runs whole, on gathered operands. With a rule it runs on tiles: wherever an
     axis cuts a factor, the op is called on each tile.
 
-        @torch.library.custom_op("mylib::scale_rows", mutates_args=())
-        def scale_rows(x: Tensor, s: Tensor) -> Tensor: ...
-
-        spmd.register_rule("mylib::scale_rows", "r c, r -> r c")
-        spmd.testing.check_rule("mylib::scale_rows", torch.randn(6, 4), torch.randn(6))
-
     Args:
         op: the op's name, with its overload if it has one: "mylib::op", "mylib::op.out".
         text: operands, "->", results, separated by commas; one word per dimension. A word is a
@@ -47,6 +41,18 @@ def register_rule(
 
     Errors: ValueError that says what is malformed; for an op that has a rule, for an op that does
     not exist, for a text that has not as many operands or results as the op.
+
+    Example:
+        >>> import torch, torch_spmd as spmd
+        >>> from torch_spmd import testing
+        >>> @torch.library.custom_op("mylib::scale_rows", mutates_args=())
+        ... def scale_rows(x: torch.Tensor, s: torch.Tensor) -> torch.Tensor:
+        ...     return x * s[:, None]
+        >>> scale_rows.register_fake(lambda x, s: torch.empty_like(x))  # doctest: +ELLIPSIS
+        <function ...>
+        >>> spmd.register_rule("mylib::scale_rows", "r c, r -> r c")
+        >>> testing.check_rule("mylib::scale_rows", torch.randn(6, 4), torch.randn(6)) > 0
+        True
     """
     _C.register_rule(
         op,

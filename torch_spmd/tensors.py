@@ -121,6 +121,13 @@ def clear_sharding(t: Tensor) -> None:
     """Drops the mark of a tensor: the compiler chooses again.
 
     Errors: ValueError when the tensor is not on `spmd`.
+
+    Example:
+        >>> import torch, torch_spmd as spmd
+        >>> mesh = spmd.make_mesh((4,), ("x",))
+        >>> t = spmd.mark_sharding(torch.ones(8, 8, device="spmd"), mesh, ("x", None))
+        >>> spmd.clear_sharding(t)
+        >>> t = spmd.mark_sharding(t, mesh, (None, "x"))
     """
     check_on_device("clear_sharding", t)
     _C.clear_sharding(t)
@@ -201,6 +208,15 @@ def load_local_shards_(t: Tensor, shards: Sequence[Shard]) -> Tensor:
     another way, but must cover it.
 
     Errors: as `from_local_shards`.
+
+    Example:
+        >>> import torch, torch_spmd as spmd
+        >>> mesh = spmd.make_mesh((2,), ("x",))
+        >>> t = spmd.mark_sharding(torch.arange(4, device="spmd"), mesh, ("x",))
+        >>> saved = spmd.local_shards(t)
+        >>> t = t.zero_()
+        >>> spmd.load_local_shards_(t, saved).tolist()
+        [0, 1, 2, 3]
     """
     check_on_device("load_local_shards_", t)
     _C.load_local_shards(t, _core_shards("load_local_shards_", shards, list(t.shape)))
@@ -208,7 +224,17 @@ def load_local_shards_(t: Tensor, shards: Sequence[Shard]) -> Tensor:
 
 
 def full_tensor(t: Tensor) -> Tensor:
-    """A copy of the whole tensor on the host, detached. Runs what is pending."""
+    """A copy of the whole tensor on the host, detached. Runs what is pending.
+
+    Errors: ValueError when the tensor is not on `spmd`.
+
+    Example:
+        >>> import torch, torch_spmd as spmd
+        >>> mesh = spmd.make_mesh((2,), ("x",))
+        >>> t = spmd.mark_sharding(torch.arange(4, device="spmd"), mesh, ("x",))
+        >>> spmd.full_tensor(t + 1)
+        tensor([1, 2, 3, 4])
+    """
     check_on_device("full_tensor", t)
     return t.detach().cpu()
 

@@ -42,8 +42,6 @@ def check_rule(
     `shards` parts (pairs: into two), the op run on each part, what comes out put together and
     compared with the whole.
 
-        spmd.testing.check_rule("mylib::scale_rows", torch.randn(6, 4), torch.randn(6))
-
     Args:
         op: the op's name, as given to `register_rule`; PyTorch's own ops have rules, too.
         args, kwargs: of the op; tensors on the CPU. Sizes that the shards do not divide find more.
@@ -54,6 +52,12 @@ def check_rule(
     Errors: AssertionError that names the factor, the number of shards and the difference;
     ValueError when there is no such op, it has no rule, or nothing in this call can be cut;
     RuntimeError when the call does not fit the rule.
+
+    Example (`register_rule` has one of a user's op):
+        >>> import torch
+        >>> from torch_spmd import testing
+        >>> testing.check_rule("aten::mm", torch.randn(6, 4), torch.randn(4, 5)) > 0
+        True
     """
     calls = list(calls_of(_function(op), *args, **kwargs))
     if not calls:
