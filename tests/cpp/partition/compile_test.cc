@@ -7,6 +7,7 @@
 #include <map>
 
 #include "csrc/ir/graph.h"
+#include "csrc/machine/machine.h"
 
 namespace spmd::partition {
 namespace {
@@ -138,6 +139,22 @@ TEST(Compile, AResidualIsNotSummedOncePerShard) {
     return %v
   })"),
             (Counts{{"all_reduce model", 1}}));
+}
+
+// Also where gathering the dimension would cost nothing (SPMD_PRICE_MOVES=0): what may be cut is.
+TEST(Compile, ASoftmaxOfACutDimensionIsTakenApart) {
+  for (const machine::Machine* machine : {&machine::Nominal(), &machine::NominalWithFreeMoves()}) {
+    CompileOptions options;
+    options.machine = machine;
+    EXPECT_EQ(CollectivesOf(std::string(kMesh) + R"(graph {
+      %x: f32[32,128] @m {data},{model}
+      %y: f32[32,128] @m {data},{model} = aten::_softmax(%x, dim=1, half_to_float=false)
+      return %y
+    })",
+                            options),
+              (Counts{{"all_reduce model", 2}}))
+        << machine->name;
+  }
 }
 
 TEST(Compile, NothingIsMovedWhereNothingIsCut) {
