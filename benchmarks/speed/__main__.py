@@ -67,6 +67,7 @@ def main() -> int:
     parser.add_argument("--only", nargs="*", default=[], metavar="GROUP or ROW")
     parser.add_argument("--pairs", type=int, default=15)
     parser.add_argument("--out", type=Path, default=Path("."), help="folder of speed.json, .png")
+    parser.add_argument("--page", type=Path, help="also writes the table there, in Markdown")
     parser.add_argument("--in-process", choices=GROUPS, help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.in_process:
@@ -79,6 +80,8 @@ def main() -> int:
     args.out.mkdir(parents=True, exist_ok=True)
     report.write_json(args.out / "speed.json", results)
     print(report.draw(args.out / "speed.png", results))
+    if args.page is not None:
+        report.write_page(args.page, results)
     missed = [r.name for r in results if r.missed]
     print(f"missed: {', '.join(missed)}" if missed else "every budget is kept")
     return 1 if missed else 0

@@ -4,7 +4,12 @@
 from __future__ import annotations
 
 import dataclasses
+import datetime
 import json
+import os
+import platform
+import re
+from importlib.metadata import version
 from pathlib import Path
 
 from benchmarks.speed.measure import Result
@@ -29,6 +34,42 @@ def line(r: Result) -> str:
 def write_json(path: Path, results: list[Result]) -> None:
     rows = [dataclasses.asdict(r) | {"missed": r.missed} for r in results]
     path.write_text(json.dumps(rows, indent=1, ensure_ascii=False) + "\n")
+
+
+def machine() -> str:
+    """The processor and how many cores of it this process may use."""
+    model = platform.processor() or platform.machine()
+    cpuinfo = Path("/proc/cpuinfo")
+    if cpuinfo.exists():
+        named = re.search(r"model name\s*:\s*(.*)", cpuinfo.read_text())
+        model = named[1] if named else model
+    return f"{model}, {len(os.sched_getaffinity(0))} cores"
+
+
+def write_page(path: Path, results: list[Result]) -> None:
+    """The table for people to read, in Markdown."""
+    rows = [
+        "| what | ours | eager | median | 95 % | budget | by the clock |",
+        "| --- | --- | --- | --- | --- | --- | --- |",
+    ]
+    for r in results:
+        times = "× " if r.eager is not None else ""
+        eager = f"{r.eager:.2f} {r.unit}" if r.eager is not None else ""
+        budget = f"{r.budget:g}" + (" **missed**" if r.missed else "") if r.budget else ""
+        elapsed = f"{r.elapsed:.2f}" if r.elapsed is not None else ""
+        rows.append(
+            f"| {r.name} | {r.ours:.2f} {r.unit} | {eager} | {times}{r.median:.2f} | "
+            f"{r.low:.2f} to {r.high:.2f} | {budget} | {elapsed} |"
+        )
+    text = (
+        "# Speed\n\n"
+        f"Written by `python -m benchmarks.speed --page {path}` on {datetime.date.today()}: "
+        f"{machine()}; PyTorch {version('torch')}. What the rows are and how they are measured: "
+        "[`benchmarks/README.md`](../benchmarks/README.md). CPU-seconds of all threads, in turn "
+        "with eager PyTorch's in one process; rows called “tiles” run tile by tile, the others as "
+        "users have it.\n\n"
+    )
+    path.write_text(text + "\n".join(rows) + "\n")
 
 
 def draw(path: Path, results: list[Result]) -> str:

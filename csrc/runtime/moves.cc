@@ -2,6 +2,7 @@
 #include "csrc/runtime/moves.h"
 
 #include <ATen/ops/empty.h>
+#include <ATen/ops/empty_strided.h>
 #include <ATen/ops/full.h>
 
 #include <algorithm>
@@ -187,6 +188,14 @@ at::Tensor Empty(const TileMove& move, DType dtype) {
                    at::TensorOptions().dtype(ToScalarType(dtype)).device(move.device));
 }
 
+// With the strides of a term, as where its own memory is taken: what is made of the sum has the same
+// bits either way.
+at::Tensor EmptyAs(const at::Tensor& term, const TileMove& move, DType dtype) {
+  if (!term.is_non_overlapping_and_dense()) return Empty(move, dtype);
+  return at::empty_strided(term.sizes(), term.strides(),
+                           at::TensorOptions().dtype(ToScalarType(dtype)).device(move.device));
+}
+
 void CopyPieces(const std::vector<Piece>& pieces, const MoveRequest& request, double fill,
                 at::Tensor& target) {
   for (const Piece& piece : pieces) {
@@ -289,7 +298,7 @@ void AddTerms(const MovePlan& plan, int64_t index, int64_t begin, int64_t end,
       first = at::Tensor();
       if (IsExclusive(parts[0])) sum = parts[0];
     }
-    if (!sum.defined()) sum = Empty(move, request.dtype);
+    if (!sum.defined()) sum = EmptyAs(parts[0], move, request.dtype);
   }
   AccumulateTerms(plan.kind, parts, sum);
 }

@@ -99,3 +99,40 @@ def test_shards_loaded_from_outside_are_put_together() -> None:
     assert torch.equal(x.cpu(), expected)
     x.mul_(2)
     assert torch.equal(x.cpu(), expected * 2)
+
+
+@pytest.fixture
+def each_by_itself() -> Iterator[None]:
+    yield
+    spmd.set_deduplication(True)
+
+
+def test_replicas_computed_by_themselves_have_the_same_bits(each_by_itself: None) -> None:
+    def step() -> list[Tensor]:
+        losses, module = trained("spmd", [False, False])
+        return [*losses, *(p.detach().cpu() for p in module.parameters())]
+
+    shared = step()
+    spmd.set_deduplication(False)
+    assert all(torch.equal(a, b) for a, b in zip(step(), shared))
+
+
+def test_what_is_made_of_a_reduced_transpose_has_the_same_bits(each_by_itself: None) -> None:
+    mesh = spmd.make_mesh((4, 2), ("a", "b"))
+
+    def made(seed: int, spec: tuple[object, ...], *size: int) -> Tensor:
+        generator = torch.Generator().manual_seed(seed)
+        values = torch.randn(size, generator=generator, dtype=torch.double)
+        return spmd.mark_sharding(values.to("spmd"), mesh, spec)
+
+    def products() -> list[Tensor]:
+        x = made(1, (None, ("b", "a")), 300, 64)
+        w = made(2, ("b", None), 64, 384)
+        reduced = (w.t() @ x.t()).t()
+        result = reduced @ made(4, ("b", "a"), 300, 384).t()
+        spmd.sync(wait=True)
+        return [reduced.cpu(), result.cpu()]
+
+    shared = products()
+    spmd.set_deduplication(False)
+    assert all(torch.equal(a, b) for a, b in zip(products(), shared))

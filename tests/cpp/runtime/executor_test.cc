@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "csrc/runtime/interrupt.h"
 #include "csrc/runtime/tile_memory.h"
+#include "tests/cpp/runtime/most_in_use.h"
 #include "tests/cpp/runtime/tiles.h"
 
 namespace spmd::runtime {
@@ -735,24 +736,6 @@ program {
   at::Tensor expected = whole.clone();
   expected[1].exp_();
   ExpectClose(Assemble(*(*results)[0]), expected);
-}
-
-// Bytes of tiles at the peak of a run on 8 devices.
-int64_t MostInUse(const std::string& text, const std::vector<at::Tensor>& inputs,
-                  LoadedProgram::Options::Turns turns) {
-  const auto loaded =
-      LoadedProgram::Load(*Program::Parse(text), Cpu(), {true, /*coalesce=*/false, turns});
-  EXPECT_TRUE(loaded.ok()) << loaded.status();
-  const auto backend = Cpu();
-  std::vector<LoadedProgram::Argument> arguments;
-  for (size_t i = 0; i < inputs.size(); ++i) {
-    const Layout layout = (*loaded)->program().LayoutOf((*loaded)->program().inputs[i].value);
-    arguments.push_back({Upload(inputs[i], layout, *backend), false});
-  }
-  TileMemory::Trim();
-  const int64_t before = TileMemory::GetStats().in_use;
-  EXPECT_TRUE((*loaded)->Run(absl::MakeSpan(arguments), {}).ok());
-  return TileMemory::GetStats().most_in_use - before;
 }
 
 TEST(Executor, DevicesTakeTurnsWhereThatSavesMemory) {

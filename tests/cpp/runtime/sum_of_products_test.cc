@@ -14,6 +14,7 @@
 #include "csrc/runtime/executor.h"
 #include "csrc/runtime/tile_memory.h"
 #include "csrc/runtime/workers.h"
+#include "tests/cpp/runtime/most_in_use.h"
 #include "tests/cpp/runtime/tiles.h"
 
 namespace spmd::runtime {
@@ -58,24 +59,6 @@ class SumOfProducts : public testing::Test {
   }
   const int threads_ = at::get_num_threads();
 };
-
-// Bytes of tiles at the peak of a run, above what it is given.
-int64_t MostBytes(const std::string& text, const std::vector<at::Tensor>& inputs) {
-  const auto backend = *MakeBackend("cpu", std::nullopt);
-  const auto loaded =
-      LoadedProgram::Load(*Program::Parse(text), backend, {true, false, Turns::kNever});
-  EXPECT_TRUE(loaded.ok()) << loaded.status();
-  if (!loaded.ok()) return 0;
-  std::vector<LoadedProgram::Argument> arguments;
-  for (size_t i = 0; i < inputs.size(); ++i) {
-    const Layout layout = (*loaded)->program().LayoutOf((*loaded)->program().inputs[i].value);
-    arguments.push_back({Upload(inputs[i], layout, *backend), false});
-  }
-  TileMemory::Trim();
-  const int64_t before = TileMemory::GetStats().in_use;
-  EXPECT_TRUE((*loaded)->Run(absl::MakeSpan(arguments), {}).ok());
-  return TileMemory::GetStats().most_in_use - before;
-}
 
 // Counts what ATen runs while it lives, by name; on all threads.
 class CountOps {
@@ -327,7 +310,7 @@ TEST_F(SumOfProducts, TakesNoMemoryForTerms) {
   for (const std::string made :
        {"{},{} = all_reduce(%0) {model}", "{model},{} = reduce_scatter(%0) {model} dim(0)"}) {
     SCOPED_TRACE(made);
-    const int64_t most = MostBytes(absl::StrReplaceAll(R"(
+    const int64_t most = MostInUse(absl::StrReplaceAll(R"(
 mesh @m [model=8]
 program {
   %x: f32[512,64] @m {},{model}
@@ -338,7 +321,7 @@ program {
 }
 )",
                                                        {{"MADE", made}}),
-                                   {at::randn({512, 64}), at::randn({64, 512})});
+                                   {at::randn({512, 64}), at::randn({64, 512})}, Turns::kNever);
     const int64_t sum = 512 * 512 * 4;
     EXPECT_GE(most, sum);
     EXPECT_LT(most, 2 * sum);
@@ -362,7 +345,7 @@ program {
 )";
   const at::Tensor x = at::randn({64, 96, 512}), w = at::randn({64, 512});
   const int64_t sum = 96 * 64 * 64 * 4, term = 96 * 64 * 512 / 8 * 4;
-  EXPECT_LT(MostBytes(kText, {x, w}), sum + 2 * term);
+  EXPECT_LT(MostInUse(kText, {x, w}, Turns::kNever), sum + 2 * term);
   const CountOps ops;
   const at::Tensor got = RunText(kText, {x, w}, {true, false, Turns::kNever}).at(0);
   EXPECT_GT(ops.Of("aten::addmm_"), 0);
