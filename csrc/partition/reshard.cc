@@ -5,7 +5,7 @@
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
 #include "csrc/cost/move.h"
-#include "csrc/partition/choose.h"
+#include "csrc/partition/at_borders.h"
 #include "csrc/partition/passes.h"
 #include "csrc/util/status.h"
 

@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+// What plans cost: their ops and the moves between them, in seconds as the search weighs them.
+//
+// A move off the path between the first contraction and the last (a weight on its way there, a
+// gradient after it) runs beside other work and weighs an eighth; terms of a sum whose users are
+// not decided may be reduced later, and weigh half.
+#pragma once
+
+#include <vector>
+
+#include "absl/types/span.h"
+#include "csrc/ir/graph.h"
+#include "csrc/partition/partial_plan.h"
+#include "csrc/partition/plan_memo.h"
+
+namespace spmd::partition {
+
+class PlanPrice {
+ public:
+  // Keeps references to both.
+  PlanPrice(const PartialPlan& plan, PlanMemo& memo);
+
+  // Of the whole plan: every op once, every move once. Requires: every node is decided.
+  double Total();
+  // All that the plans of these nodes bear on: their work, and the moves of what they read and
+  // make. Requires: they are decided.
+  double Around(absl::Span<const ir::NodeId> nodes);
+  // Of a node under this plan, beside what is decided: its `work`, and the moves of what it reads
+  // and makes. What follows an axis that takes over (Option::takes_over) knows nothing of it yet,
+  // and will take it as it comes.
+  double Of(ir::NodeId id, const NodePlan& plan, double work, bool takes_over);
+  // Of bringing a value from one layout into another.
+  double OfMove(ir::ValueId v, const Sharding& from, int from_grid, const Sharding& to,
+                int to_grid);
+
+ private:
+  double ThroughBias(const ir::Node& node, const propagate::NodeFactors& nf,
+                     const NodePlan& plan) const;
+  double HaloSeconds(const ir::Node& node, const propagate::NodeFactors& nf,
+                     const NodePlan& plan) const;
+  double OperandSeconds(ir::NodeId id, ir::ValueId v, const Sharding& wanted, int grid);
+  double ResultSeconds(ir::ValueId v, const Sharding& produced, int grid,
+                       double undecided_weight = 1);
+  bool MayPassTerms(ir::NodeId user, ir::ValueId v, ReduceKind kind) const;
+  bool MeetsTerms(ir::NodeId user, ir::ValueId v, const Sharding& terms) const;
+  double SlowestLink(int grid_index) const;
+
+  const PartialPlan& plan_;
+  PlanMemo& memo_;
+  const ir::Graph& graph_;
+  const std::vector<propagate::NodeFactors>& factors_;
+  const machine::Machine& machine_;
+  const std::vector<bool> off_path_;  // by value
+};
+
+}  // namespace spmd::partition
