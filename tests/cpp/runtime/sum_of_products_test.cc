@@ -352,6 +352,54 @@ program {
   EXPECT_TRUE(at::allclose(got, x.transpose(0, 1).matmul(w.t()), 1e-4, 1e-4));
 }
 
+// Its tiles are parts of the sum's memory, whatever the turns; with deduplication off they are
+// copies.
+TEST_F(SumOfProducts, ScatteredByRows) {
+  const Case c = Cases()[kMm];
+  const std::string text = Scattered(Text(c));
+  const at::Tensor x = at::randn(c.x_size), w = at::randn(c.w_size), b = at::randn({400});
+  std::vector<at::Tensor> sums;
+  for (const Turns turns : {Turns::kNever, Turns::kAlways}) {
+    for (const bool deduplicate : {true, false}) {
+      const CountOps ops;
+      sums.push_back(RunText(text, {x, w, b}, {deduplicate, false, turns}).at(0));
+      EXPECT_EQ(ops.Of("aten::mm"), 2 * 2);
+      EXPECT_EQ(ops.Of("aten::addmm_"), 2 * 2 * 3);
+      // Six devices take their parts; two made the sums, and no result keeps all of one.
+      EXPECT_EQ(ops.Of("aten::clone"), deduplicate ? 0 : 6 + 2);
+    }
+  }
+  EXPECT_TRUE(at::allclose(sums[0], x.mm(w), 1e-5, 1e-5));
+  for (const at::Tensor& sum : sums) EXPECT_TRUE(at::equal(sum, sums[0]));
+  // Seven devices have 150 rows, the last 149.
+  const std::string uneven = absl::StrReplaceAll(text, {{"[1200,", "[1199,"}});
+  EXPECT_TRUE(at::equal(RunText(uneven, {x.narrow(0, 0, 1199), w, b}, {}).at(0),
+                        RunText(uneven, {x.narrow(0, 0, 1199), w, b}, {false}).at(0)));
+}
+
+// What is made of one device's part leaves the others' parts as they are.
+TEST_F(SumOfProducts, PartsOfAScatteredSumAreNotOverwritten) {
+  constexpr const char* kText = R"(
+mesh @m [model=4]
+program {
+  %x: f32[800,8] @m {},{model}
+  %w: f32[8,70] @m {model},{}
+  %0: f32[800,70] @m {},{} unreduced(sum){model} = call aten::mm(%x, %w)
+  %1: f32[800,70] @m {model},{} = reduce_scatter(%0) {model} dim(0)
+  %2: f32[800,70] @m {model},{} = call aten::neg(%1) updates(0)
+  free %1
+  %3: f32[800,70] @m {model},{} = call aten::neg(%2) updates(0)
+  free %2
+  return %3
+}
+)";
+  const at::Tensor x = at::randn({800, 8}), w = at::randn({8, 70});
+  for (const Turns turns : {Turns::kNever, Turns::kAlways}) {
+    const at::Tensor sum = RunText(kText, {x, w}, {true, false, turns}).at(0);
+    EXPECT_TRUE(at::allclose(sum, x.mm(w), 1e-5, 1e-5));
+  }
+}
+
 // Half types are rounded once, columns of a sum do not lie together, terms that are not there add
 // nothing, and devices whose turns come in another order would wait for each other: these take the
 // usual way, in which products are computed by themselves.
