@@ -188,8 +188,8 @@ at::Tensor Empty(const TileMove& move, DType dtype) {
                    at::TensorOptions().dtype(ToScalarType(dtype)).device(move.device));
 }
 
-// With the strides of a term, as where its own memory is taken: what is made of the sum has the same
-// bits either way.
+// With the strides of a term, as where its own memory is taken: what is made of the sum has the
+// same bits either way.
 at::Tensor EmptyAs(const at::Tensor& term, const TileMove& move, DType dtype) {
   if (!term.is_non_overlapping_and_dense()) return Empty(move, dtype);
   return at::empty_strided(term.sizes(), term.strides(),
