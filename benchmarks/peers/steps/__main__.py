@@ -45,10 +45,7 @@ def ratios(turns: list[Turn], over: str, under: str, what: str = "cpu") -> list[
 
 def line(name: str, turns: list[Turn]) -> str:
     scale, unit = (1e3, "ms") if CASES[name].workload else (1e6 / LAUNCHES, "µs")
-    medians = [
-        statistics.median(t[side]["cpu"] for t in turns) * scale
-        for side in ("eager", "ours", "xla")
-    ]
+    medians = [statistics.median(turn[side]["cpu"] for turn in turns) * scale for side in SIDES]
     to_us = ratios(turns, "xla", "ours")
     low, high = interval_of_median(to_us)
     return (
