@@ -6,6 +6,7 @@
 #include <sstream>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "csrc/trace/lower.h"
@@ -35,6 +36,31 @@ absl::Status CheckOurs(const char* caller, const at::Tensor& tensor) {
   return absl::InvalidArgumentError(absl::StrCat(caller, ": the tensor is on '",
                                                  tensor.device().str(),
                                                  "'; move it first, with tensor.to('spmd')"));
+}
+
+// Requires: the layout's grid refines the mesh.
+ShardingInfo Described(const Layout& layout, const Mesh& mesh) {
+  const Grid& grid = *layout.grid();
+  ShardingInfo info{mesh, SpecOf(layout.sharding().Closed(), grid, mesh), false, false, {}};
+  if (layout.sharding().IsUnreduced()) {
+    Sharding terms = Sharding::Replicated(1);  // the axes, as a spec calls them
+    terms.dims[0].axes = layout.sharding().unreduced;
+    for (const SpecAxis& axis : SpecOf(terms, grid, mesh)[0].axes) {
+      info.unreduced.push_back(std::get<std::string>(axis));
+    }
+  }
+  return info;
+}
+
+bool NamesParts(const ShardingInfo& info) {
+  const auto is_part = [](const std::string& name) { return absl::StrContains(name, ':'); };
+  if (std::any_of(info.unreduced.begin(), info.unreduced.end(), is_part)) return true;
+  for (const SpecEntry& entry : info.spec) {
+    for (const SpecAxis& axis : entry.axes) {
+      if (is_part(std::get<std::string>(axis))) return true;
+    }
+  }
+  return false;
 }
 
 absl::Status MarkedAlready(const Mark& mark, const Mark& given) {
@@ -206,23 +232,16 @@ absl::StatusOr<std::optional<ShardingInfo>> Session::ShardingOf(const at::Tensor
         mesh.axis_names().begin(), mesh.axis_names().end(),
         [&](const std::string& name) { return !layout.grid()->SubAxesOf(name).empty(); });
   });
+  // Better a mesh that needs whole axes only to say it.
+  std::optional<ShardingInfo> in_parts;
   for (const Mesh& mesh : candidates) {
     if (!layout.grid()->Refines(mesh)) continue;
-    ShardingInfo info{mesh,
-                      SpecOf(layout.sharding().Closed(), *layout.grid(), mesh),
-                      false,
-                      found->provisional,
-                      {}};
-    if (layout.sharding().IsUnreduced()) {
-      Sharding terms = Sharding::Replicated(1);  // the axes, as a spec calls them
-      terms.dims[0].axes = layout.sharding().unreduced;
-      for (const SpecAxis& axis : SpecOf(terms, *layout.grid(), mesh)[0].axes) {
-        info.unreduced.push_back(std::get<std::string>(axis));
-      }
-    }
-    return info;
+    ShardingInfo info = Described(layout, mesh);
+    info.provisional = found->provisional;
+    if (!NamesParts(info)) return info;
+    if (!in_parts.has_value()) in_parts = std::move(info);
   }
-  return whole;
+  return in_parts.has_value() ? in_parts : whole;
 }
 
 absl::StatusOr<at::Tensor> Session::Reshard(const at::Tensor& tensor, const Mesh& mesh,
