@@ -6,6 +6,7 @@
 
 #include "csrc/rules/builder.h"
 #include "csrc/rules/tables/call_factors.h"
+#include "csrc/rules/tables/decompositions.h"
 
 namespace spmd::rules {
 namespace {
@@ -27,15 +28,13 @@ std::vector<int64_t> Ints(const Dims& dims) { return {dims.begin(), dims.end()};
 
 // How many targets count, from nothing but the targets: every device knows its part of it before
 // the forward pass, whose end the backward pass need then not wait for.
-ValueId CountOf(Builder& b, const ir::Node& node, ValueId target, DType dtype) {
+ValueId CountOf(Builder& b, const ir::Node& node, ValueId target, DType exact) {
   const ValueId counts =
       b.Call("aten::ne.Scalar", {target}, {{"other", node.attributes.GetInt("ignore_index")}});
   std::vector<int64_t> dims(b.rank(target));
   std::iota(dims.begin(), dims.end(), 0);
-  const DType exact = dtype == DType::kF64 ? dtype : DType::kF32;
-  const ValueId count = b.Call("aten::sum.dim_IntList", {counts},
-                               {{"dim", dims}, {"keepdim", false}, {"dtype", exact}});
-  return exact == dtype ? count : b.Cast(count, dtype);
+  return b.Call("aten::sum.dim_IntList", {counts},
+                {{"dim", dims}, {"keepdim", false}, {"dtype", exact}});
 }
 
 // Loss of rows logp [n, c]; a result of reduction none gets `row_dims`.
@@ -59,7 +58,7 @@ Loss LossOfRows(Builder& b, const ir::Node& node, ValueId logp, ValueId target, 
   }
   const std::vector<ValueId> sums = b.CallAll("spmd::nll_sum", {logp, target, weight}, attrs);
   const ValueId total =
-      weight == ir::kNoValue ? CountOf(b, node, target, b.type(logp).dtype) : sums[1];
+      weight == ir::kNoValue ? CountOf(b, node, target, b.type(sums[1]).dtype) : sums[1];
   return {reduction == kMean ? b.Div(sums[0], total) : sums[0], total};
 }
 
@@ -67,8 +66,8 @@ Loss LossOfRows(Builder& b, const ir::Node& node, ValueId logp, ValueId target, 
 ValueId GradientOfRows(Builder& b, const ir::Node& node, ValueId grad, ValueId target,
                        ValueId weight, ValueId total_weight, int64_t num_classes) {
   const bool mean = node.attributes.GetInt("reduction") == kMean;
-  const ValueId scale =
-      mean ? b.Call("aten::reciprocal", {total_weight}) : Scalar(b, 1, b.type(grad).dtype);
+  const ValueId scale = mean ? b.Call("aten::reciprocal", {Upcast(b, total_weight)})
+                             : Scalar(b, 1, b.type(grad).dtype);
   Attributes attrs = {{"num_classes", num_classes}};
   for (const auto& [name, value] : ClassAttributes(node)) attrs.Set(name, value);
   return b.Call("spmd::nll_dinput", {grad, target, weight, scale}, attrs);
@@ -105,7 +104,7 @@ absl::StatusOr<std::vector<ValueId>> NllForward(Builder& b, const ir::Graph& fro
     row_dims.clear();
   }
   const Loss loss = LossOfRows(b, node, logp, target, operands[2], row_dims);
-  return std::vector<ValueId>{loss.output, loss.total_weight};
+  return AsResultsOf(b, from, node, {loss.output, loss.total_weight});
 }
 
 absl::StatusOr<std::vector<ValueId>> NllBackward(Builder& b, const ir::Graph& from,
@@ -127,7 +126,7 @@ absl::StatusOr<std::vector<ValueId>> Nll2dForward(Builder& b, const ir::Graph& f
       OneLine(dims) ? b.View(operands[0], {dims[0], dims[1], dims[3]}) : operands[0];
   const ValueId target = OneLine(dims) ? b.View(operands[1], {dims[0], dims[3]}) : operands[1];
   const Loss loss = LossOfRows(b, node, ClassesLast(b, image), target, operands[2], row_dims);
-  return std::vector<ValueId>{loss.output, loss.total_weight};
+  return AsResultsOf(b, from, node, {loss.output, loss.total_weight});
 }
 
 absl::StatusOr<std::vector<ValueId>> Nll2dBackward(Builder& b, const ir::Graph& from,
@@ -144,7 +143,7 @@ absl::StatusOr<std::vector<ValueId>> Nll2dBackward(Builder& b, const ir::Graph& 
 }
 
 absl::StatusOr<std::vector<TensorType>> NllSumTypes(const OpCall& call) {
-  const TensorType scalar{call.operand(0).dtype, {}};
+  const TensorType scalar{ComputedIn(call.operand(0).dtype), {}};
   return std::vector<TensorType>{scalar, scalar};
 }
 
