@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Training for quantisation, whose observers resize what they write when they first see something."""
+"""Training for quantisation: observers resize what they write when they first see something."""
 
 import copy
 

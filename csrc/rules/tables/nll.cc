@@ -62,13 +62,26 @@ Loss LossOfRows(Builder& b, const ir::Node& node, ValueId logp, ValueId target, 
   return {reduction == kMean ? b.Div(sums[0], total) : sums[0], total};
 }
 
+// What the forward pass divided by. What it returned of a half type may be infinite: float16 ends
+// at 65,504 rows.
+ValueId TotalWeight(Builder& b, const ir::Node& node, ValueId logp, ValueId target, ValueId weight,
+                    ValueId returned) {
+  const DType own = b.type(returned).dtype, wide = ComputedIn(own);
+  if (wide == own) return returned;
+  if (weight == ir::kNoValue) return CountOf(b, node, target, wide);
+  Attributes attrs = ClassAttributes(node);
+  attrs.Set("num_classes", b.type(logp).dims.back());
+  return b.CallAll("spmd::nll_sum", {logp, target, weight}, attrs)[1];
+}
+
 // The gradient [n, c] of the rows.
-ValueId GradientOfRows(Builder& b, const ir::Node& node, ValueId grad, ValueId target,
-                       ValueId weight, ValueId total_weight, int64_t num_classes) {
+ValueId GradientOfRows(Builder& b, const ir::Node& node, ValueId grad, ValueId logp, ValueId target,
+                       ValueId weight, ValueId total_weight) {
   const bool mean = node.attributes.GetInt("reduction") == kMean;
-  const ValueId scale = mean ? b.Call("aten::reciprocal", {Upcast(b, total_weight)})
-                             : Scalar(b, 1, b.type(grad).dtype);
-  Attributes attrs = {{"num_classes", num_classes}};
+  const ValueId scale =
+      mean ? b.Call("aten::reciprocal", {TotalWeight(b, node, logp, target, weight, total_weight)})
+           : Scalar(b, 1, b.type(grad).dtype);
+  Attributes attrs = {{"num_classes", b.type(logp).dims.back()}};
   for (const auto& [name, value] : ClassAttributes(node)) attrs.Set(name, value);
   return b.Call("spmd::nll_dinput", {grad, target, weight, scale}, attrs);
 }
@@ -113,8 +126,8 @@ absl::StatusOr<std::vector<ValueId>> NllBackward(Builder& b, const ir::Graph& fr
   const Dims dims = b.type(operands[1]).dims;
   ValueId target = operands[2];
   if (b.rank(target) == 0) target = b.View(target, {1});
-  const ValueId rows =
-      GradientOfRows(b, node, operands[0], target, operands[3], operands[4], dims.back());
+  const ValueId logp = dims.size() == 1 ? b.View(operands[1], {1, dims[0]}) : operands[1];
+  const ValueId rows = GradientOfRows(b, node, operands[0], logp, target, operands[3], operands[4]);
   return std::vector<ValueId>{dims.size() == 1 ? b.View(rows, Ints(dims)) : rows};
 }
 
@@ -136,8 +149,10 @@ absl::StatusOr<std::vector<ValueId>> Nll2dBackward(Builder& b, const ir::Graph& 
   const auto rows_of = [&](ValueId v) {
     return OneLine(dims) && b.rank(v) > 0 ? b.View(v, {dims[0], dims[3]}) : v;
   };
-  const ValueId rows = GradientOfRows(b, node, rows_of(operands[0]), rows_of(operands[2]),
-                                      operands[3], operands[4], dims[1]);
+  const ValueId logp = ClassesLast(
+      b, OneLine(dims) ? b.View(operands[1], {dims[0], dims[1], dims[3]}) : operands[1]);
+  const ValueId rows = GradientOfRows(b, node, rows_of(operands[0]), logp, rows_of(operands[2]),
+                                      operands[3], operands[4]);
   const ValueId image = ClassesSecond(b, rows);
   return std::vector<ValueId>{OneLine(dims) ? b.View(image, Ints(dims)) : image};
 }
