@@ -147,6 +147,21 @@ bool ScaledGroupedMm(const Args& args, Inference& result) {
   return fits(args[2].toTensor(), self, -2) && fits(args[3].toTensor(), mat2, -1);
 }
 
+// The norms of half types are f32.
+bool WeightNorm(const Args& args, Inference& result) {
+  const at::Tensor v = args[0].toTensor(), g = args[1].toTensor();
+  if (v.scalar_type() != g.scalar_type() || !at::isFloatingType(v.scalar_type())) return false;
+  const int64_t dim = args[2].toInt();
+  if (v.dim() == 0 || g.dim() != v.dim() || (dim != 0 && dim != v.dim() - 1)) return false;
+  for (int64_t d = 0; d < v.dim(); ++d) {
+    if (g.size(d) != (d == dim ? v.size(d) : 1)) return false;
+  }
+  Add(result, MetaLike(v));
+  const bool half = at::isReducedFloatingType(g.scalar_type());
+  Add(result, TensorMeta::Contiguous(half ? at::kFloat : g.scalar_type(), g.sizes()));
+  return true;
+}
+
 struct Row {
   std::string_view op;
   ShapesFn shapes;
@@ -167,6 +182,7 @@ constexpr Row kRows[] = {
     {"aten::_scaled_grouped_mm", ScaledGroupedMm},
     {"aten::_standard_gamma", Like<0>},  // PyTorch has one from 2.13 on
     {"aten::_standard_gamma_grad", Like<0>},
+    {"aten::_weight_norm_interface", WeightNorm},
     {"aten::binomial", Binomial},
     {"aten::fractional_max_pool3d_backward", Like<1>},
     {"aten::geqrf", Geqrf},

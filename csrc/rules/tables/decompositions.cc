@@ -5,10 +5,11 @@
 
 namespace spmd::rules {
 
-ir::ValueId Upcast(Builder& b, ir::ValueId v) {
-  const DType t = b.type(v).dtype;
-  return IsFloating(t) && ByteSize(t) < 4 ? b.Cast(v, DType::kF32) : v;
+DType ComputedIn(DType dtype) {
+  return IsFloating(dtype) && ByteSize(dtype) < 4 ? DType::kF32 : dtype;
 }
+
+ir::ValueId Upcast(Builder& b, ir::ValueId v) { return b.Cast(v, ComputedIn(b.type(v).dtype)); }
 
 Values AsResultsOf(Builder& b, const ir::Graph& from, const ir::Node& node, Values values) {
   for (size_t k = 0; k < values.size(); ++k) {
@@ -31,7 +32,12 @@ ir::ValueId EmptyResult(Builder& b, const TensorType& type) {
 
 ir::ValueId MeanOf(Builder& b, ir::ValueId v, std::vector<int64_t> dims, int64_t count,
                    bool keepdim) {
-  return b.DivScalar(b.Sum(v, std::move(dims), keepdim), static_cast<double>(count));
+  const DType own = b.type(v).dtype, wide = ComputedIn(own);
+  const ir::ValueId sum = b.Call("aten::sum.dim_IntList", {v},
+                                 {{"dim", std::move(dims)},
+                                  {"keepdim", keepdim},
+                                  {"dtype", wide == own ? Attr(NoneAttr{}) : Attr(wide)}});
+  return b.DivScalar(sum, static_cast<double>(count));
 }
 
 }  // namespace spmd::rules

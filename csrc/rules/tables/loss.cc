@@ -98,7 +98,7 @@ class Terms {
     const ir::ValueId low = b_.Call("aten::clamp_max", {x}, {{"max", 0.0}});
     ir::ValueId log_sigmoid = b_.Sub(low, Log1p(b_.Exp(b_.Neg(Abs(x)))));
     if (pos_weight != ir::kNoValue) {
-      const ir::ValueId extra = b_.Mul(b_.AddScalar(pos_weight, -1), t);
+      const ir::ValueId extra = b_.Mul(b_.AddScalar(Upcast(b_, pos_weight), -1), t);
       log_sigmoid = b_.Mul(log_sigmoid, b_.AddScalar(extra, 1));
     }
     return b_.Sub(b_.Mul(OneMinus(t), x), log_sigmoid);
