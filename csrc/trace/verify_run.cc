@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "csrc/trace/verify_run.h"
 
+#include <ATen/ops/empty.h>
 #include <ATen/ops/isnan.h>
 
 #include <algorithm>
