@@ -80,16 +80,18 @@ absl::StatusOr<Literals> Index(const OpArgs& args) {
   return One(Gather(args, *in, x.dims, [&](const Dims& at) { return x.Linear(at); }));
 }
 
-// What lies elsewhere than in the part gives zeros.
-absl::StatusOr<Literals> IndexPart(const OpArgs& args) {
-  SPMD_ASSIGN_OR_RETURN(const Literal* in, args.operand(0));
-  SPMD_ASSIGN_OR_RETURN(const Indexed x, Indexed::Of(args, args.num_operands() - 1));
-  const std::vector<int64_t> first = args.Ints("first"), size = args.Ints("size");
-  const bool may_be_negative = args.BoolOr("may_be_negative", false);
-  if (first.size() != x.self.size() || size.size() != x.self.size()) {
+// Which part of the dimensions that are replaced a tile holds.
+struct Part {
+  std::vector<int64_t> first, size;
+  bool may_be_negative = false;
+
+  static absl::StatusOr<Part> Of(const OpArgs& args, const Indexed& x) {
+    Part part{args.Ints("first"), args.Ints("size"), args.BoolOr("may_be_negative", false)};
+    if (part.first.size() == x.self.size() && part.size.size() == x.self.size()) return part;
     return args.Error("the parts of the dimensions are not known");
   }
-  return One(Gather(args, *in, x.dims, [&](const Dims& at) -> int64_t {
+  // Like Indexed::Linear; -1 for what another part holds.
+  int64_t Linear(const Indexed& x, const Dims& at) const {
     Dims from = x.From(at);
     for (int d : x.replaced) {
       if (may_be_negative && from[d] < 0) from[d] += size[d];
@@ -97,16 +99,24 @@ absl::StatusOr<Literals> IndexPart(const OpArgs& args) {
       if (from[d] < 0 || from[d] >= x.self[d]) return -1;
     }
     return Ravel(from, x.self);
-  }));
+  }
+};
+
+// What lies elsewhere than in the part gives zeros.
+absl::StatusOr<Literals> IndexPart(const OpArgs& args) {
+  SPMD_ASSIGN_OR_RETURN(const Literal* in, args.operand(0));
+  SPMD_ASSIGN_OR_RETURN(const Indexed x, Indexed::Of(args, args.num_operands() - 1));
+  SPMD_ASSIGN_OR_RETURN(const Part part, Part::Of(args, x));
+  return One(Gather(args, *in, x.dims, [&](const Dims& at) { return part.Linear(x, at); }));
 }
 
-// self with values, which broadcast to self[indices], written or added there. Of several written to
-// one place the last one stays.
-absl::StatusOr<Literals> IndexPut(const OpArgs& args) {
-  const int values = args.num_operands() - 1;
+// self with values, which broadcast to self[indices], written or added where `place` says: at a
+// linear index of self, nowhere (-1), or outside (-2). Of several written to one place the last one
+// stays.
+template <typename Place>
+absl::StatusOr<Literals> Put(const OpArgs& args, const Indexed& x, const Place& place) {
   SPMD_ASSIGN_OR_RETURN(const Literal* in, args.operand(0));
-  SPMD_ASSIGN_OR_RETURN(const Literal* from, args.operand(values));
-  SPMD_ASSIGN_OR_RETURN(const Indexed x, Indexed::Of(args, values - 1));
+  SPMD_ASSIGN_OR_RETURN(const Literal* from, args.operand(args.num_operands() - 1));
   if (BroadcastDims({from->type.dims, x.dims}) != x.dims) {
     return args.Error("the values do not broadcast to the places");
   }
@@ -116,7 +126,8 @@ absl::StatusOr<Literals> IndexPut(const OpArgs& args) {
   SPMD_RETURN_IF_ERROR(args.CheckWork(static_cast<double>(NumElements(x.dims))));
   for (int64_t i = 0, count = NumElements(x.dims); i < count; ++i) {
     const Dims at = Unravel(i, x.dims);
-    const int64_t to = x.Linear(at);
+    const int64_t to = place(at);
+    if (to == -1) continue;
     if (to < 0) return args.Error("an index is out of range");
     const double value = from->data[RavelBroadcast(at, from->type.dims)];
     out.data[to] = accumulate ? out.data[to] + value : value;
@@ -124,10 +135,22 @@ absl::StatusOr<Literals> IndexPut(const OpArgs& args) {
   return One(std::move(out));
 }
 
+absl::StatusOr<Literals> IndexPut(const OpArgs& args) {
+  SPMD_ASSIGN_OR_RETURN(const Indexed x, Indexed::Of(args, args.num_operands() - 2));
+  return Put(args, x, [&](const Dims& at) { return x.Linear(at); });
+}
+
+absl::StatusOr<Literals> IndexPutPart(const OpArgs& args) {
+  SPMD_ASSIGN_OR_RETURN(const Indexed x, Indexed::Of(args, args.num_operands() - 2));
+  SPMD_ASSIGN_OR_RETURN(const Part part, Part::Of(args, x));
+  return Put(args, x, [&](const Dims& at) { return part.Linear(x, at); });
+}
+
 constexpr KernelRow kRows[] = {
-    {"aten::_index_put_impl", IndexPut},   {"aten::_unsafe_index.Tensor", Index},
-    {"aten::_unsafe_index_put", IndexPut}, {"aten::index.Tensor", Index},
-    {"aten::index_put", IndexPut},         {"spmd::index_part", IndexPart},
+    {"aten::_index_put_impl", IndexPut},    {"aten::_unsafe_index.Tensor", Index},
+    {"aten::_unsafe_index_put", IndexPut},  {"aten::index.Tensor", Index},
+    {"aten::index_put", IndexPut},          {"spmd::index_part", IndexPart},
+    {"spmd::index_put_part", IndexPutPart},
 };
 static_assert(SortedByOp(kRows));
 
