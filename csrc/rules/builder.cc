@@ -30,7 +30,7 @@ std::vector<ir::ValueId> Builder::CallAll(absl::string_view op, std::vector<ir::
   call.groups = spec.groups;
   call.attributes = &spec.attributes;
   const absl::StatusOr<std::vector<TensorType>> types = InferTypes(*rule, call);
-  SPMD_CHECK(types.ok(), call.ToString(), ": ", types.status().ToString());
+  SPMD_REQUIRE(types.ok(), types.status().message());
 
   const ir::NodeId node = graph_->AddNode(std::move(spec), *types);
   std::vector<ir::ValueId> results;

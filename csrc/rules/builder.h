@@ -10,8 +10,8 @@
 
 namespace spmd::rules {
 
-// A failed call (a decomposition that builds an ill-typed op) is a bug: SPMD_CHECK.
-// Nodes get the task and source of the node being rewritten.
+// A call that does not fit (of a decomposition of an ill-typed op) throws, as reading an OpCall
+// does. Nodes get the task and source of the node being rewritten.
 class Builder {
  public:
   Builder(ir::Graph* graph, int64_t task, int32_t source)

@@ -19,11 +19,13 @@
 
 #include <initializer_list>
 #include <memory>
+#include <stdexcept>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "csrc/ir/graph.h"
 #include "csrc/rules/factors.h"
@@ -94,9 +96,20 @@ Rule Einsum(absl::string_view op, absl::string_view text);
 Rule Elementwise(absl::string_view op);  // broadcasting over all operands
 Rule Computed(absl::string_view op, FactorsFn factors);
 
-// The factors of a call. A factor of size 1 is never produced.
-// Errors: InvalidArgument when the call does not fit the rule (a bug in the rule or a bad custom
-// one).
+// What `read` gives, which may ask a call for what it does not have: an attribute, an operand, a
+// dimension. Errors: InvalidArgument naming the call then; its own.
+template <typename Read>
+auto Guarded(const OpCall& call, Read&& read) -> decltype(read()) {
+  try {
+    return read();
+  } catch (const std::logic_error& e) {
+    return absl::InvalidArgumentError(absl::StrCat(call.ToString(), ": ", e.what()));
+  }
+}
+
+// The factors of a call. A factor of size 1 is never produced. The factors of a dimension multiply
+// to its size, but where a window reads it.
+// Errors: InvalidArgument when the call does not fit the rule.
 absl::StatusOr<OpFactors> FactorsOf(const Rule& rule, const OpCall& call);
 // Which operands of a call may hold terms that combine with `kind` while the op runs on each term.
 // each: any one of them, the others not; jointly: all of them or none. Absent operands are left
@@ -106,8 +119,13 @@ struct Linearity {
   absl::InlinedVector<int, 4> jointly;
 };
 Linearity LinearityOf(const Rule& rule, const OpCall& call, ReduceKind kind);
-// Result types by the rule. Errors: Unimplemented when the rule has no types function.
+// Result types by the rule. Errors: Unimplemented when the rule has no types function;
+// InvalidArgument when the call does not fit the rule.
 absl::StatusOr<std::vector<TensorType>> InferTypes(const Rule& rule, const OpCall& call);
+// The node in core ops, by rule.decompose. Errors: InvalidArgument when it does not fit; its own.
+absl::StatusOr<std::vector<ir::ValueId>> Decomposed(const Rule& rule, Builder& builder,
+                                                    const ir::Graph& from, const ir::Node& node,
+                                                    absl::Span<const ir::ValueId> operands);
 // The factors of an op without a rule: none; operands are gathered, it runs whole.
 OpFactors WholeFactors(const OpCall& call);
 

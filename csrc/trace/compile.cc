@@ -58,6 +58,19 @@ partition::CompileCache* DiskCache(Session::State& state, bool checked) {
   return state.disk_cache->get();
 }
 
+// Says what a user can do something about. A directory that others may write to is not used.
+void NoteDiskError(Session::State& state, const absl::Status& status) {
+  if (absl::IsDataLoss(status) && state.hooks.warn != nullptr) {
+    state.hooks.warn(std::string(status.message()));
+  }
+  if (!absl::IsPermissionDenied(status)) return;
+  *state.disk_cache = nullptr;
+  if (state.hooks.warn == nullptr) return;
+  state.hooks.warn(
+      absl::StrCat("compiled programs are not kept for the next process: ", status.message(),
+                   ", or set SPMD_CACHE_DIR to a directory of your own (0: none)"));
+}
+
 // `explained`: whether the result says why it is as it is; what was read does not.
 absl::StatusOr<partition::Compiled> CompiledOrRead(Session::State& state, const ir::Graph& graph,
                                                    const runtime::Backend& backend,
@@ -71,17 +84,19 @@ absl::StatusOr<partition::Compiled> CompiledOrRead(Session::State& state, const 
   if (kept) {
     absl::StatusOr<partition::Compiled> found = disk->Read(graph, options);
     if (found.ok()) return found;
-    if (absl::IsDataLoss(found.status()) && state.hooks.warn != nullptr) {
-      state.hooks.warn(std::string(found.status().message()));
-    }
+    NoteDiskError(state, found.status());
   }
   explained = true;
   const Clock::time_point start = Clock::now();
   absl::StatusOr<partition::Compiled> compiled = partition::Compile(graph, options);
-  if (compiled.ok() && kept && MillisecondsSince(start) >= kWorthKeepingMs) {
+  const bool slow = MillisecondsSince(start) >= kWorthKeepingMs;
+  if (compiled.ok() && kept && slow && *state.disk_cache != nullptr) {
     // Where the directory cannot be written to, nothing is kept.
-    if (!disk->Write(graph, options, *compiled).ok()) *state.disk_cache = nullptr;
+    const absl::Status written = disk->Write(graph, options, *compiled);
+    NoteDiskError(state, written);
+    if (!written.ok()) *state.disk_cache = nullptr;
   }
+  if (compiled.ok()) compiled->decisions = {};  // they have as many parts as the program
   return compiled;
 }
 

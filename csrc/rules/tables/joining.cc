@@ -27,10 +27,11 @@ int CatRank(const OpCall& call) {
   return rank;
 }
 
-std::vector<bool> Named(const std::vector<int64_t>& dims, int rank) {
+std::vector<bool> Named(const OpCall& call, const std::vector<int64_t>& dims, int rank) {
   std::vector<bool> named(rank, false);
   for (int64_t d : dims) {
-    if (rank > 0) named[d < 0 ? d + rank : d] = true;
+    const int64_t dim = call.Wrapped(d, "dims", rank);
+    if (rank > 0) named[dim] = true;
   }
   return named;
 }
@@ -201,7 +202,8 @@ bool PadsWithZero(const OpCall& call) {
 absl::StatusOr<OpFactors> FlipFactors(const OpCall& call) {
   CallFactors f(call);
   const Dims& dims = call.results[0].dims;
-  const std::vector<bool> flipped = Named(call.attrs().GetInts("dims"), call.results[0].rank());
+  const std::vector<bool> flipped =
+      Named(call, call.attrs().GetInts("dims"), call.results[0].rank());
   for (int d = 0; d < call.results[0].rank(); ++d) {
     if (!flipped[d]) {
       f.Pass(d, d);
@@ -218,7 +220,7 @@ absl::StatusOr<OpFactors> FlipFactors(const OpCall& call) {
 absl::StatusOr<OpFactors> RollFactors(const OpCall& call) {
   CallFactors f(call);
   const std::vector<int64_t> named = call.attrs().GetIntsOr("dims", {});
-  const std::vector<bool> rolled = Named(named, call.results[0].rank());
+  const std::vector<bool> rolled = Named(call, named, call.results[0].rank());
   for (int d = 0; d < call.results[0].rank(); ++d) {
     if (!rolled[d] && !named.empty()) {
       f.Pass(d, d);

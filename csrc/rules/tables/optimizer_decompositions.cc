@@ -19,8 +19,8 @@ class Step {
  public:
   Step(Builder& b, const ir::Graph& from, const ir::Node& node, Operands operands, int lists)
       : b_(b), node_(node), operands_(operands) {
-    SPMD_CHECK(static_cast<int>(node.groups.size()) == lists, node.op, " has ", node.groups.size(),
-               " Tensor[] arguments; expected ", lists);
+    SPMD_REQUIRE(static_cast<int>(node.groups.size()) == lists, node.op, " has ",
+                 node.groups.size(), " Tensor[] arguments; expected ", lists);
     tail_ = node.groups.back().begin + node.groups.back().size;
     const bool tensor_lr = absl::EndsWith(node.op, ".tensor_lr");
     if (tensor_lr) lr_ = OptionalOperand(operands_, tail_++);
@@ -43,7 +43,7 @@ class Step {
   // As it was given: perhaps a run-time scalar.
   const Attr& Given(absl::string_view name) const {
     const Attr* attr = node_.attributes.Find(name);
-    SPMD_CHECK(attr != nullptr, node_.op, " has no ", name);
+    SPMD_REQUIRE(attr != nullptr, node_.op, " has no ", name);
     return *attr;
   }
   // v · lr

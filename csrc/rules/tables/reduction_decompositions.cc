@@ -205,7 +205,7 @@ ValuesOrStatus DecomposeSoftmaxBackward(Builder& b, const ir::Graph& from, const
 ValuesOrStatus DecomposeGlu(Builder& b, const ir::Graph& from, const ir::Node& node,
                             Operands operands) {
   const Reduction r(from, node);
-  SPMD_CHECK(r.dims.size() == 1, "glu of a scalar");
+  SPMD_REQUIRE(r.dims.size() == 1, "glu of a scalar");
   const int64_t half = r.type.dims[r.dims[0]] / 2;
   auto slice = [&](int64_t begin) {
     return Upcast(b, b.Slice(operands[0], r.dims[0], begin, begin + half));
