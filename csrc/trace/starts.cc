@@ -149,12 +149,15 @@ struct Row {
 
 const Row* Find(const Record& record) {
   static const std::array rows = {
+      Row{&GetOp("aten::narrow_copy"), IsSelect<1>, 1 << 2, 2, LowerRead<false>},
       Row{&GetOp("aten::roll"), HasElements, 1 << 1, 1, LowerRoll},
       Row{&GetOp("aten::select.int"), IsSelect<1>, 1 << 2, 2, LowerRead<true>},
       Row{&GetOp("aten::select_backward"), IsSelect<2>, 1 << 3, 3, LowerGradient<true>},
+      Row{&GetOp("aten::select_copy.int"), IsSelect<1>, 1 << 2, 2, LowerRead<true>},
       Row{&GetOp("aten::select_scatter"), IsSelect<2>, 1 << 3, 3, LowerWrite<true>},
       Row{&GetOp("aten::slice.Tensor"), IsSlice<1>, 1 << 2 | 1 << 3, 2, LowerRead<false>},
       Row{&GetOp("aten::slice_backward"), IsSlice<2>, 1 << 3 | 1 << 4, 3, LowerGradient<false>},
+      Row{&GetOp("aten::slice_copy.Tensor"), IsSlice<1>, 1 << 2 | 1 << 3, 2, LowerRead<false>},
       Row{&GetOp("aten::slice_scatter"), IsSlice<2>, 1 << 3 | 1 << 4, 3, LowerWrite<false>},
       Row{&GetOp("aten::tril"), IsMatrix, 1 << 1, 1, LowerTriangle<true>},
       Row{&GetOp("aten::triu"), IsMatrix, 1 << 1, 1, LowerTriangle<false>},
