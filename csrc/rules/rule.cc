@@ -164,11 +164,6 @@ Rule Rule::LinearIf(LinearIfFn f) const {
   r.linear_if = f;
   return r;
 }
-Rule Rule::Runtime(std::initializer_list<const char*> v) const {
-  Rule r = *this;
-  r.runtime.assign(v.begin(), v.end());
-  return r;
-}
 Rule Rule::Local(LocalFn f) const {
   Rule r = *this;
   r.local = f;

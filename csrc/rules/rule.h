@@ -4,7 +4,7 @@
 //
 //   Einsum("aten::addmm", "+m n, m k, k n -> m n").Each({1, 2}),
 //   Einsum("aten::softmax", "... [d] -> ... [d]").Decomposes(Softmax),
-//   Elementwise("aten::add.Tensor").Jointly({0, 1}).Runtime({"alpha"}),
+//   Elementwise("aten::add.Tensor").Jointly({0, 1}),
 //   Computed("aten::view", ReshapeFactors).Local(LocalSize),
 //
 // Einsum text: operands, "->", results, separated by commas; dimensions by spaces. A letter or word
@@ -71,11 +71,10 @@ struct Rule {
   bool jointly_all = false;        // every present operand (ops that take Tensor[])
   LinearIfFn linear_if = nullptr;  // null: for every call
   bool monotone = false;
-  std::vector<int> added;            // operands added once to the result
-  std::vector<std::string> runtime;  // attributes whose value is in no key
-  bool elementwise = false;          // broadcasting, nothing else
-  bool random = false;               // never merged with an equal one
-  double flops_per_point = 1;        // cost: flops = this × product of all factor sizes
+  std::vector<int> added;      // operands added once to the result
+  bool elementwise = false;    // broadcasting, nothing else
+  bool random = false;         // never merged with an equal one
+  double flops_per_point = 1;  // cost: flops = this × product of all factor sizes
 
   // Fluent setters, so that a row reads as a line.
   Rule Each(std::initializer_list<int> v) const;
@@ -83,7 +82,6 @@ struct Rule {
   Rule JointlyAll() const;
   Rule Monotone() const;
   Rule LinearIf(LinearIfFn f) const;
-  Rule Runtime(std::initializer_list<const char*> v) const;
   Rule Local(LocalFn f) const;
   Rule Types(TypesFn f) const;
   Rule Decomposes(DecomposeFn f) const;

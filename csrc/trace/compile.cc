@@ -10,11 +10,13 @@
 #include <chrono>
 #include <utility>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "csrc/partition/compile_cache.h"
 #include "csrc/runtime/environment.h"
 #include "csrc/trace/log.h"
 #include "csrc/trace/lower.h"
+#include "csrc/trace/starts.h"
 #include "csrc/util/status.h"
 
 namespace spmd::trace {
@@ -131,7 +133,7 @@ void ReturnFreedMemory(const program::Program& compiled) {
 
 absl::StatusOr<CachedProgramPtr> Compile(Session::State& state, Tape& tape,
                                          std::vector<OutputSpec> outputs, const Hash128& key,
-                                         bool runtime_starts, const std::string& reason,
+                                         std::vector<int> late_starts, const std::string& reason,
                                          const std::string& why) {
   if (!state.log.has_value()) {
     SPMD_ASSIGN_OR_RETURN(state.log, runtime::EnvironmentLog());
@@ -148,7 +150,7 @@ absl::StatusOr<CachedProgramPtr> Compile(Session::State& state, Tape& tape,
   Clock::time_point start = Clock::now();
   PreferMeshesOf(state, tape);
   SPMD_ASSIGN_OR_RETURN(Lowered lowered,
-                        Lower(tape, outputs, {&state.meshes, &state.grids, runtime_starts}));
+                        Lower(tape, outputs, {&state.meshes, &state.grids, late_starts}));
   event.lower_ms = MillisecondsSince(start);
   program->traced = lowered.graph;
 
@@ -174,7 +176,7 @@ absl::StatusOr<CachedProgramPtr> Compile(Session::State& state, Tape& tape,
   }
   LogCompile(*state.log, *program, event);
   cached->key = key;
-  cached->runtime_starts = runtime_starts;
+  cached->late_starts = std::move(late_starts);
   cached->outputs = std::move(outputs);
   cached->inputs = std::move(lowered.inputs);
   cached->starts = std::move(lowered.starts);
@@ -184,6 +186,9 @@ absl::StatusOr<CachedProgramPtr> Compile(Session::State& state, Tape& tape,
     cached->layouts.push_back(std::make_shared<const Layout>(made.LayoutOf(o.value)));
   }
   NoteRecording(state, tape, *cached);
+  for (const int r : RecordsWithStarts(cached->recording->records)) {
+    if (!absl::c_binary_search(cached->late_starts, r)) cached->known_starts.push_back(r);
+  }
   state.events.push_back(std::move(event));
   if (state.events.size() > 1000) state.events.pop_front();
   ++state.statistics.compiles;

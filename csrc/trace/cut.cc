@@ -4,10 +4,13 @@
 #include <atomic>
 #include <chrono>
 #include <exception>
+#include <iterator>
 #include <utility>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "csrc/runtime/environment.h"
 #include "csrc/runtime/interrupt.h"
 #include "csrc/trace/compile.h"
@@ -15,6 +18,7 @@
 #include "csrc/trace/marks.h"
 #include "csrc/trace/recover.h"
 #include "csrc/trace/session_state.h"
+#include "csrc/trace/starts.h"
 #include "csrc/trace/verify_run.h"
 #include "csrc/util/prefetch.h"
 #include "csrc/util/status.h"
@@ -138,31 +142,82 @@ Hash128 CacheKey(const Session::State& state, const Hash128& tape_key, bool runt
   return key;
 }
 
+// The starts that the program knows are the tape's.
+bool FitsStarts(const CachedProgram& cached, const Tape& tape) {
+  return absl::c_all_of(cached.known_starts, [&](int r) {
+    const Record& theirs = cached.recording->records[r];
+    return SameStarts(theirs, theirs.args, tape.ArgumentsOf(r));
+  });
+}
+
+// Records whose starts differ from those of `theirs`.
+std::vector<int> OtherStarts(const Tape& tape, const Recording& theirs) {
+  std::vector<int> others;
+  for (const int r : RecordsWithStarts(tape.records())) {
+    const Record& record = tape.records()[r];
+    if (!SameStarts(record, record.args, theirs.records[r].args)) others.push_back(r);
+  }
+  return others;
+}
+
+// The starts that are passed at run time from now on: those in which tapes that are equal otherwise
+// have differed so far. None for the first of such tapes.
+std::vector<int> LateStarts(const Session::State& state, const Tape& tape,
+                            const std::vector<CachedProgramPtr>& same_loose, const Hash128& loose) {
+  std::vector<int> late;
+  const auto add = [&](const std::vector<int>& more) {
+    std::vector<int> all;
+    absl::c_set_union(late, more, std::back_inserter(all));
+    late = std::move(all);
+  };
+  if (const RecordingPtr first = state.programs.SeenLoose(loose)) add(OtherStarts(tape, *first));
+  for (const CachedProgramPtr& p : same_loose) {
+    add(p->late_starts);
+    for (const int r : p->known_starts) {
+      const Record& theirs = p->recording->records[r];
+      if (!SameStarts(theirs, theirs.args, tape.ArgumentsOf(r))) add({r});
+    }
+  }
+  return late;
+}
+
+std::string Announced(const Tape& tape, const std::vector<int>& late) {
+  constexpr size_t kMost = 3;
+  std::vector<std::string> names;
+  for (const int r : late) {
+    std::string name = StartToString(tape.records()[r]);
+    if (!absl::c_linear_search(names, name)) names.push_back(std::move(name));
+  }
+  const bool more = names.size() > kMost;
+  if (more) names.resize(kMost);
+  return absl::StrCat("; ", absl::StrJoin(names, ", "), more ? " and others" : "",
+                      names.size() > 1 ? " are" : " is", " passed at run time from now on");
+}
+
+CachedProgramPtr Found(Session::State& state, const CachedProgramPtr& program) {
+  ++state.statistics.cache_hits;
+  return program;
+}
+
 absl::StatusOr<CachedProgramPtr> FindOrCompile(Session::State& state, Tape& tape, const Live& live,
                                                const std::string& why) {
   const Hash128 strict = CacheKey(state, tape.strict(), false);
   const Hash128 loose = CacheKey(state, tape.loose(), true);
   std::vector<CachedProgramPtr> same = state.programs.Find(strict);
+  for (const CachedProgramPtr& p : same) {
+    if (Fits(*p, tape, live)) return Found(state, p);
+  }
   const std::vector<CachedProgramPtr> same_loose = state.programs.Find(loose);
-  const std::vector<CachedProgramPtr>* const all[] = {&same, &same_loose};
-  for (const auto* candidates : all) {
-    for (const CachedProgramPtr& p : *candidates) {
-      if (Fits(*p, tape, live)) {
-        ++state.statistics.cache_hits;
-        return p;
-      }
-    }
+  for (const CachedProgramPtr& p : same_loose) {
+    if (FitsStarts(*p, tape) && Fits(*p, tape, live)) return Found(state, p);
   }
   tape.StopFollowing();
-  // Tapes that differ in starts only: from the second one on, starts are run-time scalars.
-  const bool has_starts = std::any_of(tape.records().begin(), tape.records().end(),
-                                      [](const Record& r) { return LooseArguments(r) != 0; });
-  const bool runtime_starts =
-      !same_loose.empty() || (has_starts && same.empty() && state.programs.SeenLoose(loose));
-  if (runtime_starts) same = same_loose;
   std::string reason = state.programs.Difference(tape);
-  if (runtime_starts && same_loose.empty()) {
-    reason += "; where slices start is passed at run time from now on";
+  std::vector<int> late;
+  if (same.empty()) late = LateStarts(state, tape, same_loose, loose);
+  if (!late.empty()) {
+    same = same_loose;
+    if (same.empty()) reason += Announced(tape, late);
   }
   // On a second miss that differs in liveness only, the union.
   std::vector<OutputSpec> outputs = live.outputs;
@@ -173,10 +228,10 @@ absl::StatusOr<CachedProgramPtr> FindOrCompile(Session::State& state, Tape& tape
       if (!known && !live.IsLost(o.value)) outputs.push_back({o.value, kNoId});
     }
   }
-  SPMD_ASSIGN_OR_RETURN(CachedProgramPtr cached,
-                        Compile(state, tape, std::move(outputs), runtime_starts ? loose : strict,
-                                runtime_starts, reason, why));
-  if (has_starts) state.programs.NoteLoose(loose);
+  const Hash128& key = late.empty() ? strict : loose;
+  SPMD_ASSIGN_OR_RETURN(CachedProgramPtr cached, Compile(state, tape, std::move(outputs), key,
+                                                         std::move(late), reason, why));
+  if (!cached->known_starts.empty()) state.programs.NoteLoose(loose, cached->recording);
   state.programs.Insert(cached);
   return cached;
 }
@@ -213,8 +268,9 @@ absl::StatusOr<runtime::PendingRunPtr> Enqueue(Session::State& state, const Tape
         {c10::weak_intrusive_ptr<Value>(value), arguments.back().value.run, value->run_output});
   }
   std::vector<c10::Scalar> scalars = tape.scalars();
-  for (const int r : cached.starts)
-    scalars.emplace_back(StartOf(tape.records()[r], tape.ArgumentsOf(r)));
+  for (const int r : cached.starts) {
+    AppendStarts(tape.records()[r], tape.ArgumentsOf(r), scalars);
+  }
   if (state.queue == nullptr) {
     state.queue = std::make_unique<runtime::ExecutorQueue>(runtime::EnvironmentSync());
   }
@@ -432,8 +488,7 @@ absl::StatusOr<Layout> ProvisionalLayout(Session::State& state, TapeId value) {
   const auto it = std::find_if(outputs.begin(), outputs.end(),
                                [&](const OutputSpec& o) { return o.value == value; });
   if (it == outputs.end()) return absl::InternalError("the value is not alive");
-  SPMD_ASSIGN_OR_RETURN(Lowered lowered,
-                        Lower(tape, outputs, {&state.meshes, &state.grids, false}));
+  SPMD_ASSIGN_OR_RETURN(Lowered lowered, Lower(tape, outputs, {&state.meshes, &state.grids}));
   SPMD_ASSIGN_OR_RETURN(std::shared_ptr<runtime::Backend> backend, TheBackend(state));
   partition::CompileOptions options;
   options.machine = &backend->machine();
@@ -469,6 +524,11 @@ absl::Status Cut(Session::State& state, const std::string& why, int64_t ended_ta
     Poison(*tape, run.status());
     return run.status();
   }
+  std::vector<int64_t> made_by;
+  for (const int input : (*cached)->inputs) {
+    made_by.push_back(tape->value(tape->inputs()[input].id)->origin_run);
+  }
+  const int64_t number = state.steps.Ran((*cached)->program, made_by);
   for (size_t k = 0; k < (*cached)->outputs.size(); ++k) {
     const ValuePtr& value = tape->value((*cached)->outputs[k].value);
     value->pending = false;
@@ -477,6 +537,7 @@ absl::Status Cut(Session::State& state, const std::string& why, int64_t ended_ta
     value->layout = (*cached)->layouts[k];
     value->origin = (*cached)->program;
     value->origin_output = static_cast<int>(k);
+    value->origin_run = number;
   }
   ForEachBuffer(*tape, [&](Buffer& buffer, TapeId before) {
     Value& value = *buffer.value();

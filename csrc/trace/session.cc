@@ -35,7 +35,7 @@ absl::StatusOr<Lowered> LowerPending(Session::State& state) {
     if (!seen[id]) outputs.push_back({id, kNoId});
     seen[id] = true;
   });
-  return Lower(tape, outputs, {&state.meshes, &state.grids, false});
+  return Lower(tape, outputs, {&state.meshes, &state.grids});
 }
 
 }  // namespace
@@ -160,7 +160,10 @@ absl::Status Session::OptimizerStepped() {
   SessionLock lock;
   if (lock->passes_since_step == 1) lock->accumulates = false;
   lock->passes_since_step = 0;
-  return Cut(*lock, "optimizer step");
+  const int64_t runs = lock->statistics.runs;
+  const absl::Status status = Cut(*lock, "optimizer step");
+  if (lock->statistics.runs > runs) lock->steps.EndStep();
+  return status;
 }
 
 void Session::Shutdown() {
@@ -229,6 +232,11 @@ absl::StatusOr<std::string> Session::Explain(const at::Tensor& tensor) {
 absl::Status Session::Explain(CompiledProgram& program) {
   SessionLock lock;
   return trace::Explain(*lock, program);
+}
+
+std::pair<std::vector<ProgramPtr>, int64_t> Session::LastStep() {
+  SessionLock lock;
+  return {lock->steps.last_step(), lock->steps.runs_since()};
 }
 
 std::vector<CompileEvent> Session::CompileEvents() {

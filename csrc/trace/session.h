@@ -12,6 +12,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -149,6 +150,9 @@ class Session {
   // --- seeing ---
   // The last program that ran, or null; the one that made tensor's value, or null.
   std::shared_ptr<const CompiledProgram> LastProgram();
+  // The programs of the last step of an optimizer, in order of their runs, and how many runs there
+  // have been since.
+  std::pair<std::vector<std::shared_ptr<const CompiledProgram>>, int64_t> LastStep();
   // Those that are kept, oldest first.
   std::vector<std::shared_ptr<const CompiledProgram>> Programs();
   // Why `tensor` is cut as it is: the chain back to an annotation. Runs nothing.

@@ -17,6 +17,7 @@
 #include "csrc/trace/program_cache.h"
 #include "csrc/trace/session.h"
 #include "csrc/trace/shape_inference.h"
+#include "csrc/trace/steps.h"
 #include "csrc/trace/tape.h"
 
 namespace spmd::trace {
@@ -58,6 +59,7 @@ struct Session::State {
   const bool verify = runtime::EnvironmentVerify();
 
   std::shared_ptr<const CompiledProgram> last_program;
+  StepLog steps;
   std::deque<CompileEvent> events;
   Statistics statistics;
   int64_t next_program = 0;

@@ -262,7 +262,7 @@ const Inference& ShapeCache::Infer(const OpInfo& op, const std::vector<c10::IVal
         MixTensor(key, item.isTensor() ? item.toTensor() : at::Tensor());
       }
     } else if (info.kind != ArgKind::kGenerator) {
-      MixIValue(key, args[i], !info.runtime);
+      MixIValue(key, args[i], info.number.use != NumberUse::kFree);
     }
   }
   if (const auto it = recent_.find(key); it != recent_.end()) return *it->second;

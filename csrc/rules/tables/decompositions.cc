@@ -19,6 +19,17 @@ Values AsResultsOf(Builder& b, const ir::Graph& from, const ir::Node& node, Valu
   return values;
 }
 
+Attr NumberOr(const ir::Node& node, absl::string_view name, double fallback) {
+  return node.attributes.IsNone(name) ? Attr(fallback) : *node.attributes.Find(name);
+}
+
+std::optional<double> Known(const Attr& number) {
+  if (const auto* d = std::get_if<double>(&number)) return *d;
+  if (const auto* i = std::get_if<int64_t>(&number)) return static_cast<double>(*i);
+  if (const auto* b = std::get_if<bool>(&number)) return *b ? 1 : 0;
+  return std::nullopt;
+}
+
 ir::ValueId OptionalOperand(Operands operands, size_t i) {
   return i < operands.size() ? operands[i] : ir::kNoValue;
 }

@@ -64,13 +64,11 @@ Rule ScaledMatmul() {
 
 std::vector<Rule> MatmulRules() {
   return {
-      Product("aten::addbmm", "+m n, b m k, b k n -> m n").Each({1, 2}).Runtime({"beta", "alpha"}),
-      Product("aten::addmm", "+m n, m k, k n -> m n").Each({1, 2}).Runtime({"beta", "alpha"}),
-      Product("aten::addmv", "+m, m k, k -> m").Each({1, 2}).Runtime({"beta", "alpha"}),
-      Product("aten::addr", "+m n, m, n -> m n").Each({1, 2}).Runtime({"beta", "alpha"}),
-      Product("aten::baddbmm", "+b m n, b m k, b k n -> b m n")
-          .Each({1, 2})
-          .Runtime({"beta", "alpha"}),
+      Product("aten::addbmm", "+m n, b m k, b k n -> m n").Each({1, 2}),
+      Product("aten::addmm", "+m n, m k, k n -> m n").Each({1, 2}),
+      Product("aten::addmv", "+m, m k, k -> m").Each({1, 2}),
+      Product("aten::addr", "+m n, m, n -> m n").Each({1, 2}),
+      Product("aten::baddbmm", "+b m n, b m k, b k n -> b m n").Each({1, 2}),
       Product("aten::bmm", "b m k, b k n -> b m n").Each({0, 1}),
       Product("aten::dot", "k, k -> ()").Each({0, 1}),
       Product("aten::linear", "... k, n k, +n? -> ... n").Each({0, 1}),

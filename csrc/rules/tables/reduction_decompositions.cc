@@ -73,9 +73,15 @@ ValuesOrStatus DecomposeVariance(Builder& b, const ir::Graph& from, const ir::No
   ir::ValueId distance = b.Sub(x, mean);
   if (IsComplex(b.type(x).dtype)) distance = b.Call("aten::abs", {distance});
   const ir::ValueId squares = b.Sum(b.Square(distance), r.dims, r.keepdim);
-  const double correction = node.attributes.GetDoubleOr("correction", 1);
-  const double freedom = std::max(0.0, static_cast<double>(r.count) - correction);
-  ir::ValueId result = b.DivScalar(squares, freedom);
+  const double count = static_cast<double>(r.count);
+  const Attr correction = NumberOr(node, "correction", 1);
+  ir::ValueId result;
+  if (const std::optional<double> known = Known(correction)) {
+    result = b.DivScalar(squares, std::max(0.0, count - *known));
+  } else {
+    const ir::ValueId freedom = b.AddScalar(b.Neg(b.Number(correction)), count);
+    result = b.Div(squares, b.Call("aten::clamp_min", {freedom}, {{"min", 0.0}}));
+  }
   if (absl::StartsWith(node.op, "aten::std")) result = b.Sqrt(result);
   if (node.num_results == 1) return AsResultsOf(b, from, node, {result});
   return AsResultsOf(b, from, node, {result, Squeeze(b, mean, r)});
