@@ -1,15 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // A cut: what is pending becomes a program, which runs; Buffers get its results.
 #include <algorithm>
-#include <atomic>
-#include <chrono>
 #include <exception>
 #include <utility>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "csrc/runtime/environment.h"
-#include "csrc/runtime/interrupt.h"
 #include "csrc/trace/compile.h"
 #include "csrc/trace/lower.h"
 #include "csrc/trace/marks.h"
@@ -73,11 +70,13 @@ Live FindLive(const Tape& tape, int ended = kNoTask) {
   return live;
 }
 
-// By value, what it is lost for because an input is; none at all where no input is.
-std::vector<absl::Status> LostValues(const Tape& tape) {
+// By value, what it is lost for because an input is, of those that `status_of` says are; none at
+// all where no input is.
+template <typename StatusOf>
+std::vector<absl::Status> LostValues(const Tape& tape, StatusOf&& status_of) {
   std::vector<absl::Status> lost;
   for (const TapeInput& input : tape.inputs()) {
-    const absl::Status& poison = tape.value(input.id)->poison;
+    const absl::Status& poison = status_of(*tape.value(input.id));
     if (poison.ok()) continue;
     lost.resize(tape.num_values());
     lost[input.id] = poison;
@@ -271,26 +270,6 @@ void GiveUp(const Tape& tape, StatusOf&& status_of) {
   });
 }
 
-// For tapes that never ran.
-void Poison(const Tape& tape, const absl::Status& status) {
-  GiveUp(tape, [&](TapeId) -> const absl::Status& { return status; });
-}
-
-// Gives up what depends on values that are lost, and takes it out of `live`.
-void GiveUpDependents(const Tape& tape, Live& live) {
-  std::vector<absl::Status> lost = LostValues(tape);
-  if (lost.empty()) return;
-  GiveUp(tape, [&](TapeId id) -> const absl::Status& { return lost[id]; });
-  const auto is_lost = [&](TapeId id) { return !lost[id].ok(); };
-  live.outputs.erase(std::remove_if(live.outputs.begin(), live.outputs.end(),
-                                    [&](const OutputSpec& o) { return is_lost(o.value); }),
-                     live.outputs.end());
-  for (OutputSpec& o : live.outputs) {
-    if (o.becomes != kNoId && is_lost(o.becomes)) o.becomes = kNoId;
-  }
-  live.lost = std::move(lost);
-}
-
 // A failure is raised once, whichever of the runs that it stopped is looked at first.
 bool Unreported(Session::State& state, const Session::State::InFlight& f) {
   if (f.reported) return false;
@@ -313,37 +292,109 @@ bool MayBeSeen(const Session::State& state, const Session::State::InFlight& f) {
   });
 }
 
+bool HasStepToUndo(const Session::State::InFlight& f) {
+  return std::any_of(f.steps.begin(), f.steps.end(),
+                     [](const StepPart& part) { return part.lost && !part.step->undone; });
+}
+
 void Report(Session::State& state, Session::State::InFlight& f) {
   f.reported = true;
   Session::State::InFlight* const root = FindInFlight(state, f.run->cause());
   if (root != nullptr) root->reported = true;
 }
 
-}  // namespace
-
-absl::Status WaitFor(Session::State& state, const runtime::PendingRun& run) {
-  if (run.done()) return run.Wait();
-  constexpr std::chrono::milliseconds kLook(50);
-  while (true) {
-    {
-      const GilReleased no_gil(state);
-      if (run.WaitFor(kLook)) return run.Wait();
-    }
-    if (state.hooks.signalled == nullptr || !state.hooks.signalled()) continue;
-    // What has not started is dropped; what runs stops where nothing has been overwritten yet. The
-    // user knows why the values are lost: nobody is told again.
-    {
-      const GilReleased no_gil(state);
-      static std::atomic<bool> stop{true};
-      runtime::SetInterruptCheck(&stop);
-      state.queue->DropWaiting();
-      state.queue->WaitForAll();
-      runtime::SetInterruptCheck(nullptr);
-    }
-    ReportAll(state).IgnoreError();
-    state.hooks.raise_signal();
+// The live values that a part of a step makes.
+std::vector<TapeId> MadeBy(const StepPart& part, const Tape& tape, const Live& live) {
+  std::vector<TapeId> made;
+  for (const OutputSpec& o : live.outputs) {
+    const int record = tape.origin(o.value).record;
+    if (record >= 0 && part.Has(record)) made.push_back(o.value);
   }
+  return made;
 }
+
+// Of a step one of whose values is lost, the others are, too. Returns what the last such step is
+// lost for.
+absl::Status LoseSteps(const Tape& tape, const Live& live, std::vector<StepPart>& steps,
+                       std::vector<absl::Status>& lost) {
+  absl::Status why;
+  for (StepPart& part : steps) {
+    const std::vector<TapeId> made = MadeBy(part, tape, live);
+    const auto first =
+        std::find_if(made.begin(), made.end(), [&](TapeId v) { return !lost[v].ok(); });
+    if (first == made.end()) continue;
+    why = lost[*first];
+    part.lost = part.is_first;
+    for (const TapeId v : made) lost[v] = why;
+  }
+  return why;
+}
+
+// What a loop that never looks at a value has queued by the time it hears of a failure: about this
+// many steps, and those that wait.
+constexpr int kMostLostSteps = 8;
+
+// What the run that is to make the value has failed for, if it is over. It is told by the caller.
+absl::Status FailureOf(Session::State& state, const Value& value) {
+  if (value.run == nullptr || !value.run->done() || value.run->Wait().ok()) return value.poison;
+  Session::State::InFlight* const f = FindInFlight(state, value.run);
+  if (f == nullptr) return value.poison;
+  Recover(state, *f);
+  if (!f->errors[value.run_output].ok()) Report(state, *f);
+  return f->errors[value.run_output];
+}
+
+// Whether so many steps have failed that the next one says so.
+bool ManyStepsFailed(const Session::State& state) {
+  int failed = 0;
+  for (const Session::State::InFlight& f : state.in_flight) {
+    if (!f.steps.empty() && f.run->done() && !f.run->Wait().ok()) ++failed;
+  }
+  return failed >= kMostLostSteps;
+}
+
+// Gives up what depends on values that are lost, and the steps that do, and takes it out of `live`.
+// Errors: what a step is lost for.
+absl::Status GiveUpDependents(Session::State& state, const Tape& tape, std::vector<StepPart>& steps,
+                              Live& live) {
+  const bool many = !steps.empty() && ManyStepsFailed(state);
+  std::vector<absl::Status> lost =
+      LostValues(tape, [&](const Value& v) { return many ? FailureOf(state, v) : v.poison; });
+  if (lost.empty()) return absl::OkStatus();
+  const absl::Status why = LoseSteps(tape, live, steps, lost);
+  GiveUp(tape, [&](TapeId id) -> const absl::Status& { return lost[id]; });
+  const auto is_lost = [&](TapeId id) { return !lost[id].ok(); };
+  live.outputs.erase(std::remove_if(live.outputs.begin(), live.outputs.end(),
+                                    [&](const OutputSpec& o) { return is_lost(o.value); }),
+                     live.outputs.end());
+  for (OutputSpec& o : live.outputs) {
+    if (o.becomes != kNoId && is_lost(o.becomes)) o.becomes = kNoId;
+  }
+  live.lost = std::move(lost);
+  return why;
+}
+
+// Puts back what those of the steps that are lost changed on the host. None of them is in flight.
+int UndoLost(Session::State& state, const std::vector<StepPart>& steps) {
+  std::vector<OptimizerStepPtr> lost;
+  for (auto part = steps.rbegin(); part != steps.rend(); ++part) {
+    if (part->lost) lost.push_back(part->step);
+  }
+  std::erase_if(state.open_steps, [&](const StepPart& open) {
+    return std::find(lost.begin(), lost.end(), open.step) != lost.end();
+  });
+  return UndoHostChanges(lost);
+}
+
+// For tapes that never ran.
+void LoseAll(Session::State& state, const Tape& tape, std::vector<StepPart>& steps,
+             const absl::Status& status) {
+  GiveUp(tape, [&](TapeId) -> const absl::Status& { return status; });
+  for (StepPart& part : steps) part.lost = part.is_first;
+  UndoLost(state, steps);
+}
+
+}  // namespace
 
 absl::Status Resolve(Session::State& state, Value& value) {
   if (value.run == nullptr) return value.poison;
@@ -374,7 +425,8 @@ absl::Status Resolve(Session::State& state, Value& value) {
   } else {
     value.poison = Lost(status);
   }
-  return first ? status : value.poison;
+  if (!first) return value.poison;
+  return SayUndoneSteps(status, UndoSteps(state));
 }
 
 absl::Status ReportAll(Session::State& state) {
@@ -386,6 +438,7 @@ absl::Status ReportAll(Session::State& state) {
     if (Unreported(state, f)) first.Update(status);
     Report(state, f);
   }
+  first = SayUndoneSteps(first, UndoSteps(state));
   Collect(state);
   return first;
 }
@@ -402,6 +455,7 @@ void Collect(Session::State& state) {
       }
       state.unseen.Update(status);
     }
+    if (!status.ok() && HasStepToUndo(*it)) UndoSteps(state);
     // Most are there, and taken without asking for each.
     std::vector<runtime::TiledTensorPtr> tiles = it->run->Results();
     constexpr size_t kAhead = 6;
@@ -441,8 +495,61 @@ absl::StatusOr<Layout> ProvisionalLayout(Session::State& state, TapeId value) {
   return compiled.program.LayoutOf(compiled.program.outputs[it - outputs.begin()].value);
 }
 
+namespace {
+
+// Compiles the tape, or finds its program, and enqueues it.
+absl::Status Run(Session::State& state, Tape& tape, const Live& live, std::vector<StepPart> steps,
+                 const std::string& why) {
+  absl::StatusOr<CachedProgramPtr> cached;
+  absl::StatusOr<runtime::PendingRunPtr> run;
+  try {
+    cached = FindOrCompile(state, tape, live, why);
+    run = cached.ok() ? Enqueue(state, tape, *cached) : cached.status();
+  } catch (const std::exception& e) {  // a bug of ours, or no memory for an upload
+    LoseAll(state, tape, steps, absl::InternalError(e.what()));
+    throw;
+  }
+  if (!run.ok()) {
+    LoseAll(state, tape, steps, run.status());
+    return run.status();
+  }
+  for (size_t k = 0; k < (*cached)->outputs.size(); ++k) {
+    const ValuePtr& value = tape.value((*cached)->outputs[k].value);
+    value->pending = false;
+    value->run = *run;
+    value->run_output = static_cast<int>(k);
+    value->layout = (*cached)->layouts[k];
+    value->origin = (*cached)->program;
+    value->origin_output = static_cast<int>(k);
+  }
+  ForEachBuffer(tape, [&](Buffer& buffer, TapeId before) {
+    Value& value = *buffer.value();
+    if (before == kNoId || value.run != *run) return;
+    if (tape.type(before) == value.type) value.before = tape.value(before);
+    const bool was_terms = buffer.settled != nullptr && buffer.settled->sharding().IsUnreduced();
+    // An equal one, too: the same is found equal at once the next time.
+    if (buffer.settled == nullptr || was_terms || value.layout->sharding().IsUnreduced() ||
+        *buffer.settled == *value.layout) {
+      buffer.settled = value.layout;
+    }
+  });
+  const auto is_tensor = [&](TapeId v) { return NumElements(tape.type(v).dims) > 1; };
+  for (const StepPart& part : steps) {
+    if (!part.under_way) continue;
+    const std::vector<TapeId> made = MadeBy(part, tape, live);
+    if (std::any_of(made.begin(), made.end(), is_tensor)) part.step->written = true;
+  }
+  state.in_flight.back().steps = std::move(steps);
+  ++state.statistics.runs;
+  state.last_program = (*cached)->program;
+  return absl::OkStatus();
+}
+
+}  // namespace
+
 absl::Status Cut(Session::State& state, const std::string& why, int64_t ended_task) {
   if (state.tape->bindings().empty()) {
+    TakeSteps(state);
     if (state.tape->num_values() > 0) state.tape = std::make_unique<Tape>();
     return absl::OkStatus();
   }
@@ -452,46 +559,14 @@ absl::Status Cut(Session::State& state, const std::string& why, int64_t ended_ta
   const int ended = ended_task < 0 ? kNoTask : state.tape->TaskNumber(ended_task);
   state.tape->EndFollowing();
   Live live = FindLive(*state.tape, ended);
+  std::vector<StepPart> steps = TakeSteps(state);
   const std::unique_ptr<Tape> tape = std::exchange(state.tape, std::make_unique<Tape>());
-  GiveUpDependents(*tape, live);
-  if (live.outputs.empty()) return absl::OkStatus();
-
-  absl::StatusOr<CachedProgramPtr> cached;
-  absl::StatusOr<runtime::PendingRunPtr> run;
-  try {
-    cached = FindOrCompile(state, *tape, live, why);
-    run = cached.ok() ? Enqueue(state, *tape, *cached) : cached.status();
-  } catch (const std::exception& e) {  // a bug of ours, or no memory for an upload
-    Poison(*tape, absl::InternalError(e.what()));
-    throw;
+  const absl::Status lost = GiveUpDependents(state, *tape, steps, live);
+  const int undone = lost.ok() ? 0 : UndoLost(state, steps) + UndoSteps(state);
+  if (!live.outputs.empty()) {
+    SPMD_RETURN_IF_ERROR(Run(state, *tape, live, std::move(steps), why));
   }
-  if (!run.ok()) {
-    Poison(*tape, run.status());
-    return run.status();
-  }
-  for (size_t k = 0; k < (*cached)->outputs.size(); ++k) {
-    const ValuePtr& value = tape->value((*cached)->outputs[k].value);
-    value->pending = false;
-    value->run = *run;
-    value->run_output = static_cast<int>(k);
-    value->layout = (*cached)->layouts[k];
-    value->origin = (*cached)->program;
-    value->origin_output = static_cast<int>(k);
-  }
-  ForEachBuffer(*tape, [&](Buffer& buffer, TapeId before) {
-    Value& value = *buffer.value();
-    if (before == kNoId || value.run != *run) return;
-    if (tape->type(before) == value.type) value.before = tape->value(before);
-    const bool was_terms = buffer.settled != nullptr && buffer.settled->sharding().IsUnreduced();
-    // An equal one, too: the same is found equal at once the next time.
-    if (buffer.settled == nullptr || was_terms || value.layout->sharding().IsUnreduced() ||
-        *buffer.settled == *value.layout) {
-      buffer.settled = value.layout;
-    }
-  });
-  ++state.statistics.runs;
-  state.last_program = (*cached)->program;
-  return absl::OkStatus();
+  return SayUndoneSteps(lost, undone);
 }
 
 }  // namespace spmd::trace
