@@ -334,11 +334,16 @@ absl::Status LoseSteps(const Tape& tape, const Live& live, std::vector<StepPart>
 // many steps, and those that wait.
 constexpr int kMostLostSteps = 8;
 
-// What the run that is to make the value has failed for, if it is over. It is told by the caller.
-absl::Status FailureOf(Session::State& state, const Value& value) {
-  if (value.run == nullptr || !value.run->done() || value.run->Wait().ok()) return value.poison;
+// Which failures of runs that are over count as losses of what they were to make, beside values
+// that are lost already: none, those that have been told, or all, which are told now.
+enum class Failures : uint8_t { kNone, kTold, kAll };
+
+// What the value is lost for, if it is.
+absl::Status LossOf(Session::State& state, const Value& value, Failures failures) {
+  if (failures == Failures::kNone || value.run == nullptr) return value.poison;
+  if (!value.run->done() || value.run->Wait().ok()) return value.poison;
   Session::State::InFlight* const f = FindInFlight(state, value.run);
-  if (f == nullptr) return value.poison;
+  if (f == nullptr || (failures == Failures::kTold && Unreported(state, *f))) return value.poison;
   Recover(state, *f);
   if (!f->errors[value.run_output].ok()) Report(state, *f);
   return f->errors[value.run_output];
@@ -355,11 +360,10 @@ bool ManyStepsFailed(const Session::State& state) {
 
 // Gives up what depends on values that are lost, and the steps that do, and takes it out of `live`.
 // Errors: what a step is lost for.
-absl::Status GiveUpDependents(Session::State& state, const Tape& tape, std::vector<StepPart>& steps,
-                              Live& live) {
-  const bool many = !steps.empty() && ManyStepsFailed(state);
+absl::Status GiveUpDependents(Session::State& state, const Tape& tape, Failures failures,
+                              std::vector<StepPart>& steps, Live& live) {
   std::vector<absl::Status> lost =
-      LostValues(tape, [&](const Value& v) { return many ? FailureOf(state, v) : v.poison; });
+      LostValues(tape, [&](const Value& v) { return LossOf(state, v, failures); });
   if (lost.empty()) return absl::OkStatus();
   const absl::Status why = LoseSteps(tape, live, steps, lost);
   GiveUp(tape, [&](TapeId id) -> const absl::Status& { return lost[id]; });
@@ -394,39 +398,56 @@ void LoseAll(Session::State& state, const Tape& tape, std::vector<StepPart>& ste
   UndoLost(state, steps);
 }
 
+absl::Status CutTape(Session::State& state, const std::string& why, int64_t ended_task,
+                     Failures failures);
+
+// A failure is told: steps that are lost are undone, and what is pending and depends on what is
+// lost is, too; else it would be made out of what Buffers get back. Returns the status to tell.
+absl::Status Tell(Session::State& state, const absl::Status& status) {
+  const int steps = UndoSteps(state);
+  const std::vector<TapeInput>& inputs = state.tape->inputs();
+  const bool depends = std::any_of(inputs.begin(), inputs.end(), [&](const TapeInput& input) {
+    const Value& value = *state.tape->value(input.id);
+    return value.poison.ok() && !LossOf(state, value, Failures::kTold).ok();
+  });
+  if (depends) CutTape(state, "a failure", -1, Failures::kTold).IgnoreError();
+  return SayUndoneSteps(status, steps);
+}
+
 }  // namespace
 
 absl::Status Resolve(Session::State& state, Value& value) {
   if (value.run == nullptr) return value.poison;
   const runtime::PendingRunPtr run = value.run;
-  absl::Status status = WaitFor(state, *run);
-  Session::State::InFlight* const entry = status.ok() ? nullptr : FindInFlight(state, run);
-  if (entry != nullptr) {
+  absl::Status status = WaitFor(state, *run), told;
+  if (Session::State::InFlight* const entry = status.ok() ? nullptr : FindInFlight(state, run)) {
     Recover(state, *entry);
+    if (value.run == nullptr) return value.poison;
     if (!entry->errors[value.run_output].ok()) status = entry->errors[value.run_output];
+    const bool first = Unreported(state, *entry);
+    Report(state, *entry);
+    if (first) told = Tell(state, status);  // may let go of the entry
   }
-  if (value.run == nullptr) return value.poison;
-  value.run = nullptr;
-  const ValuePtr before = std::move(value.before);
-  value.before = nullptr;
-  if (status.ok()) {
-    // Not taken: a run that waits may have it as an argument.
-    auto tiles = run->Result(value.run_output, /*take=*/false);
-    if (!tiles.ok()) return value.poison = tiles.status();
-    value.tiles = *std::move(tiles);
-    return absl::OkStatus();
+  if (value.run != nullptr) {
+    value.run = nullptr;
+    const ValuePtr before = std::move(value.before);
+    value.before = nullptr;
+    if (status.ok()) {
+      // Not taken: a run that waits may have it as an argument.
+      auto tiles = run->Result(value.run_output, /*take=*/false);
+      if (!tiles.ok()) return value.poison = tiles.status();
+      value.tiles = *std::move(tiles);
+      return absl::OkStatus();
+    }
+    if (before != nullptr) Resolve(state, *before).IgnoreError();
+    if (before != nullptr && before->poison.ok() && before->tiles != nullptr) {
+      value.tiles = before->tiles;
+      value.layout = before->layout;
+    } else {
+      value.poison = Lost(status);
+    }
   }
-  const bool first = entry != nullptr && Unreported(state, *entry);
-  if (entry != nullptr) Report(state, *entry);
-  if (before != nullptr) Resolve(state, *before).IgnoreError();
-  if (before != nullptr && before->poison.ok() && before->tiles != nullptr) {
-    value.tiles = before->tiles;
-    value.layout = before->layout;
-  } else {
-    value.poison = Lost(status);
-  }
-  if (!first) return value.poison;
-  return SayUndoneSteps(status, UndoSteps(state));
+  return told.ok() ? value.poison : told;
 }
 
 absl::Status ReportAll(Session::State& state) {
@@ -438,7 +459,7 @@ absl::Status ReportAll(Session::State& state) {
     if (Unreported(state, f)) first.Update(status);
     Report(state, f);
   }
-  first = SayUndoneSteps(first, UndoSteps(state));
+  if (!first.ok()) first = Tell(state, first);
   Collect(state);
   return first;
 }
@@ -547,26 +568,37 @@ absl::Status Run(Session::State& state, Tape& tape, const Live& live, std::vecto
 
 }  // namespace
 
-absl::Status Cut(Session::State& state, const std::string& why, int64_t ended_task) {
+namespace {
+
+absl::Status CutTape(Session::State& state, const std::string& why, int64_t ended_task,
+                     Failures failures) {
   if (state.tape->bindings().empty()) {
     TakeSteps(state);
     if (state.tape->num_values() > 0) state.tape = std::make_unique<Tape>();
     return absl::OkStatus();
   }
   if (state.closed) return absl::FailedPreconditionError("the interpreter is shutting down");
-  Collect(state);
+  // It would resolve what is to be found lost.
+  if (failures != Failures::kTold) Collect(state);
   BindWaitingMarks(state);
   const int ended = ended_task < 0 ? kNoTask : state.tape->TaskNumber(ended_task);
   state.tape->EndFollowing();
   Live live = FindLive(*state.tape, ended);
   std::vector<StepPart> steps = TakeSteps(state);
   const std::unique_ptr<Tape> tape = std::exchange(state.tape, std::make_unique<Tape>());
-  const absl::Status lost = GiveUpDependents(state, *tape, steps, live);
+  if (!steps.empty() && ManyStepsFailed(state)) failures = Failures::kAll;
+  const absl::Status lost = GiveUpDependents(state, *tape, failures, steps, live);
   const int undone = lost.ok() ? 0 : UndoLost(state, steps) + UndoSteps(state);
   if (!live.outputs.empty()) {
     SPMD_RETURN_IF_ERROR(Run(state, *tape, live, std::move(steps), why));
   }
   return SayUndoneSteps(lost, undone);
+}
+
+}  // namespace
+
+absl::Status Cut(Session::State& state, const std::string& why, int64_t ended_task) {
+  return CutTape(state, why, ended_task, Failures::kNone);
 }
 
 }  // namespace spmd::trace
