@@ -90,8 +90,14 @@ void DictChanges::Forget() {
   }
 }
 
-py::object DictChanges::Place::Find() const {
-  const py::object object = Referent(owner);
+DictChanges::Place DictChanges::Weak(const Place& place) {
+  return {WeakReference(place.owner), place.attribute, place.index,
+          place.key ? WeakReference(place.key) : py::object()};
+}
+
+py::object DictChanges::Find(const Place& weak) {
+  const auto& [owner, attribute, index, key] = weak;
+  const py::object object = owner ? Referent(owner) : py::object();
   if (!object) return {};
   py::object found = Attribute(object, attribute);
   if (found && index >= 0) {
@@ -109,10 +115,10 @@ py::object DictChanges::Place::Find() const {
 }
 
 void DictChanges::Note(py::handle owner, const char* attribute, bool nested) {
-  const Place place{WeakReference(owner), attribute, -1, {}};
+  const Place place{py::reinterpret_borrow<py::object>(owner), attribute, -1, {}};
   const py::object found = Attribute(owner, attribute);
   PyErr_Clear();
-  if (!place.owner || !found) return;
+  if (!found) return;
   if (PyList_Check(found.ptr())) {
     for (Py_ssize_t i = 0; i < PyList_GET_SIZE(found.ptr()); ++i) {
       Place element = place;
@@ -123,12 +129,16 @@ void DictChanges::Note(py::handle owner, const char* attribute, bool nested) {
   }
   NoteDict(place, found);
   if (!nested || !PyDict_Check(found.ptr())) return;
+  const auto count = static_cast<size_t>(PyDict_GET_SIZE(found.ptr()));
+  dicts_.reserve(dicts_.size() + count + 16);
+  entries_.reserve(entries_.size() + 4 * count + 128);
+  elements_.reserve(elements_.size() + count);
   PyObject *key, *value;
   for (Py_ssize_t at = 0; PyDict_Next(found.ptr(), &at, &key, &value);) {
     if (!PyDict_Check(value) || !IsOurs(key)) continue;
     Place inner = place;
-    inner.key = WeakReference(key);
-    if (inner.key) NoteDict(std::move(inner), value);
+    inner.key = py::reinterpret_borrow<py::object>(key);
+    NoteDict(std::move(inner), value);
   }
 }
 
@@ -168,20 +178,21 @@ bool DictChanges::IsAsBefore(const Dict& d) const {
 
 void DictChanges::Compare(const Dict& d) {
   const auto borrowed = [](PyObject* o) { return py::reinterpret_borrow<py::object>(o); };
+  const Place place = Weak(d.place);
   const py::dict before;
   for (size_t k = d.begin; k < d.end; ++k) {
     const Entry& e = entries_[k];
     PyDict_SetItem(before.ptr(), e.key, e.value);
     PyObject* const now = PyDict_GetItem(d.dict.ptr(), e.key);
     if (now == e.value) continue;
-    Change change{d.place, borrowed(e.key), borrowed(e.value), {}};
+    Change change{place, borrowed(e.key), borrowed(e.value), {}};
     if (now != nullptr) change.now = IsNumber(now) ? borrowed(now) : WeakReference(now);
     changes_.push_back(std::move(change));
   }
   PyObject *key, *value;
   for (Py_ssize_t at = 0; PyDict_Next(d.dict.ptr(), &at, &key, &value);) {
     if (PyDict_GetItem(before.ptr(), key) != nullptr) continue;
-    changes_.push_back({d.place, borrowed(key), {}, {}});
+    changes_.push_back({place, borrowed(key), {}, {}});
   }
 }
 
@@ -206,7 +217,7 @@ void DictChanges::Undo() {
     version.set_version(e.before);
   }
   for (auto change = changes_.rbegin(); change != changes_.rend(); ++change) {
-    const py::object dict = change->place.Find();
+    const py::object dict = Find(change->place);
     if (!dict) continue;
     PyObject* const current = PyDict_GetItem(dict.ptr(), change->key.ptr());
     if (!IsStill(current, change->now)) continue;

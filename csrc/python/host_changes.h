@@ -33,13 +33,12 @@ class DictChanges : public trace::HostChanges {
   void Undo() override;
 
  private:
-  // Where a dictionary is found again. Weak: an optimizer may end before its steps have run.
+  // Where a dictionary is found again.
   struct Place {
-    py::object owner;  // a weak reference
+    py::object owner;
     const char* attribute;
     Py_ssize_t index = -1;  // in a list
-    py::object key;         // of a nested one: a weak reference to its tensor
-    py::object Find() const;
+    py::object key;         // of a nested one: its tensor
   };
   struct Dict {
     Place place;
@@ -56,12 +55,14 @@ class DictChanges : public trace::HostChanges {
     std::string bytes;
   };
   struct Change {
-    Place place;
+    Place place;  // by weak references: an optimizer may end before its steps have run
     py::object key;
     py::object old;  // null: there was no entry
     py::object now;  // a number, or a weak reference; null: whatever is there
   };
 
+  static Place Weak(const Place& place);
+  static py::object Find(const Place& weak);
   void NoteDict(Place place, py::handle dict);
   void NoteElements(const at::Tensor& tensor);
   bool IsAsBefore(const Dict& d) const;

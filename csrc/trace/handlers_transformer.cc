@@ -32,10 +32,6 @@ struct Attention {
   int64_t mask_type = -1;  // 0: [T, T], 1: [B, T], 2: [B, heads, T, T]; true is left out
 };
 
-at::Tensor HeadsOf(const at::Tensor& x, int64_t num_heads) {
-  return x.view({x.size(0), x.size(1), num_heads, -1}).transpose(1, 2);
-}
-
 // What is added to scores [B, heads, T, T], of that shape or less: -inf where the mask leaves out.
 // A mask of numbers is that already.
 at::Tensor BiasOf(const Attention& a, at::ScalarType dtype) {
@@ -50,18 +46,23 @@ std::pair<at::Tensor, at::Tensor> Attend(const at::Tensor& query, const at::Tens
                                          const at::Tensor& value, const Attention& a,
                                          bool need_weights, bool average) {
   const int64_t width = a.out_weight.size(0);
+  // [B, heads, T, width of a head].
   at::Tensor q, k, v;
   if (query.is_same(key) && key.is_same(value)) {
-    const std::vector<at::Tensor> parts = at::linear(query, a.in_weight, a.in_bias).chunk(3, -1);
-    q = parts[0], k = parts[1], v = parts[2];
+    // Where heads are cut, all three of them are.
+    const at::Tensor all =
+        at::linear(query, a.in_weight, a.in_bias)
+            .view({query.size(0), query.size(1), 3, a.num_heads, width / a.num_heads});
+    const auto part = [&](int64_t n) { return all.select(2, n).transpose(1, 2); };
+    q = part(0), k = part(1), v = part(2);
   } else {
     const auto project = [&](const at::Tensor& x, int64_t part) {
-      return at::linear(x, a.in_weight.narrow(0, part * width, width),
-                        a.in_bias.narrow(0, part * width, width));
+      const at::Tensor all = at::linear(x, a.in_weight.narrow(0, part * width, width),
+                                        a.in_bias.narrow(0, part * width, width));
+      return all.view({x.size(0), x.size(1), a.num_heads, width / a.num_heads}).transpose(1, 2);
     };
     q = project(query, 0), k = project(key, 1), v = project(value, 2);
   }
-  q = HeadsOf(q, a.num_heads), k = HeadsOf(k, a.num_heads), v = HeadsOf(v, a.num_heads);
   at::Tensor context, weights;
   if (need_weights) {
     const double scale = 1 / std::sqrt(static_cast<double>(q.size(-1)));

@@ -9,11 +9,11 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from processes import run_script
 from torch import nn
 from torch.optim import lr_scheduler
 
 import torch_spmd as spmd
-from processes import run_script
 
 ROWS = [[1, 2, 3], [4, 5, 6], [7, 8, 9], [1, 5, 9], [0, 4, 8], [3, 2, 1]]
 OUT_OF_RANGE = [1, 2, 50]
@@ -25,7 +25,9 @@ class Job:
     def __init__(self, device, make, shape=(10, 4)):
         torch.manual_seed(0)
         self.table = nn.Embedding(*shape).double().to(device)
-        self.scale = nn.Parameter(torch.ones(shape[1], dtype=torch.float64, device="cpu").to(device))
+        self.scale = nn.Parameter(
+            torch.ones(shape[1], dtype=torch.float64, device="cpu").to(device)
+        )
         self.device = device
         self.optimizer = make([self.table.weight, self.scale])
 
@@ -97,7 +99,7 @@ OPTIMIZERS: dict[str, tuple[type, dict]] = {
 
 
 def jobs(name):
-    """One on the device, and one for what is right: on the CPU, where there is such an optimizer."""
+    """One on the device, and one for what is right: on the CPU, where it has such an optimizer."""
     kind, options = OPTIMIZERS[name]
     make = functools.partial(kind, lr=0.1, **options)
     return Job("spmd", make), Job("spmd" if "capturable" in options else "cpu", make)
@@ -159,7 +161,7 @@ def test_a_step_whose_gradients_are_known_to_be_lost_says_so():
     loss.backward()
     with pytest.raises(IndexError):
         loss.item()
-    with pytest.raises(IndexError, match="^the value was lost when the ops that make it failed"):
+    with pytest.raises(IndexError, match=r"^the value was lost when the ops that make it failed"):
         job.optimizer.step()
     assert_same(job, before)
 
