@@ -70,6 +70,9 @@ c10::IValue HostArgument(Session::State& state, const OpInfo& op, const ArgInfo&
 
 at::Tensor Upload(const at::Tensor& host) {
   if (!host.defined()) return host;
+  TORCH_CHECK_NOT_IMPLEMENTED(!host.is_nested(),
+                              "torch_spmd: nested tensors are not supported on '", TheDevice(),
+                              "'; keep them on the CPU");
   TORCH_CHECK_NOT_IMPLEMENTED(host.layout() == c10::kStrided, "torch_spmd: ", host.layout(),
                               " tensors are not supported on '", TheDevice(),
                               "'; keep them on the CPU");

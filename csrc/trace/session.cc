@@ -14,10 +14,6 @@
 #include "csrc/trace/tensor.h"
 #include "csrc/util/status.h"
 
-namespace torch::autograd {
-TORCH_API int get_current_graph_task_id();
-}  // namespace torch::autograd
-
 namespace spmd::trace {
 
 namespace {
@@ -153,17 +149,6 @@ absl::Status Session::Sync(bool wait) {
   SPMD_RETURN_IF_ERROR(Cut(*lock, "sync"));
   if (!wait || lock->queue == nullptr) return absl::OkStatus();
   return ReportAll(*lock);
-}
-
-absl::Status Session::OptimizerStepped() {
-  if (torch::autograd::get_current_graph_task_id() >= 0) return absl::OkStatus();
-  SessionLock lock;
-  if (lock->passes_since_step == 1) lock->accumulates = false;
-  lock->passes_since_step = 0;
-  const int64_t runs = lock->statistics.runs;
-  const absl::Status status = Cut(*lock, "optimizer step");
-  if (lock->statistics.runs > runs) lock->steps.EndStep();
-  return status;
 }
 
 void Session::Shutdown() {
