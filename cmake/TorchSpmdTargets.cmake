@@ -27,7 +27,7 @@ function(spmd_library folder)
   if(sources)
     spmd_compile_options(${target})
     if(ARG_TORCH)
-      target_precompile_headers(${target} PRIVATE ${SPMD_CORE_HEADERS} ${SPMD_TORCH_HEADERS})
+      spmd_precompile_shared(${target} SPMD_TORCH_PCH ${SPMD_CORE_HEADERS} ${SPMD_TORCH_HEADERS})
     else()
       spmd_precompile_shared(${target} SPMD_CORE_PCH ${SPMD_CORE_HEADERS})
     endif()
@@ -40,7 +40,7 @@ set(SPMD_CORE_HEADERS
   <absl/strings/str_cat.h> <absl/strings/str_join.h> <absl/types/span.h>
   <algorithm> <cmath> <functional> <limits> <memory> <optional> <string> <utility> <vector>)
 set(SPMD_TORCH_HEADERS
-  <ATen/core/Tensor.h> <ATen/core/dispatch/Dispatcher.h> <ATen/core/ivalue.h>)
+  <ATen/Functions.h> <ATen/core/dispatch/Dispatcher.h> <ATen/core/ivalue.h> <torch/library.h>)
 
 # spmd_precompile_shared(<target> <property> <headers…>)
 #   One precompiled header for all targets of a kind: the first one makes it.
@@ -91,8 +91,11 @@ function(spmd_test folder)
   target_compile_definitions(${name} PRIVATE
     SPMD_GOLDEN_DIR="${PROJECT_SOURCE_DIR}/tests/golden")
   spmd_compile_options(${name})
-  if(NOT ARG_TORCH)
-    spmd_precompile_shared(${name} SPMD_TEST_PCH ${SPMD_CORE_HEADERS} <gmock/gmock.h> <gtest/gtest.h>)
+  set(test_headers <gmock/gmock.h> <gtest/gtest.h>)
+  if(ARG_TORCH)
+    target_precompile_headers(${name} PRIVATE ${SPMD_CORE_HEADERS} ${SPMD_TORCH_HEADERS} ${test_headers})
+  else()
+    spmd_precompile_shared(${name} SPMD_TEST_PCH ${SPMD_CORE_HEADERS} ${test_headers})
   endif()
   gtest_discover_tests(${name} DISCOVERY_TIMEOUT 60)
 endfunction()
