@@ -164,7 +164,7 @@ def _keep_marks() -> None:
         _C.keep_mark(old, new, "module conversion")  # what nn.Module asks before it replaces one
         return compatible(old, new)
 
-    torch._has_compatible_shallow_copy_type = compatible_with_marks
+    torch._has_compatible_shallow_copy_type = compatible_with_marks  # type: ignore[assignment]
 
     set_metadata = torch._utils.set_tensor_metadata
 
