@@ -43,8 +43,7 @@ at::Tensor InRange(const at::Tensor& x, double low, double high, const char* ref
   return NewTensor(state, TensorMeta::Contiguous(x.scalar_type(), x.sizes()), checked);
 }
 
-constexpr const char* kNoWeights =
-    "probability tensor contains either `inf`, `nan` or element < 0";
+constexpr const char* kNoWeights = "probability tensor contains either `inf`, `nan` or element < 0";
 constexpr const char* kNoSum = "invalid multinomial distribution (sum of probabilities <= 0)";
 
 // Nothing has been computed with it yet, so that looking at it waits for nothing.
