@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 from torch.utils import backend_registration
 
-from torch_spmd import _adam, _hooks, _lists, _module
+from torch_spmd import _adam, _hooks, _lists, _module, _steps
 
 DEVICE = "spmd"
 
@@ -36,6 +36,7 @@ def register() -> None:
     _hooks.install()
     _adam.install()
     _lists.install()
+    _steps.install()
     atexit.register(_hooks.at_exit)
 
 
