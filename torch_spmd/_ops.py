@@ -123,7 +123,7 @@ class _Reshard(_SingleLevelFunction):
 def _reshard_with_gradient(x: Tensor, mesh: str, spec: str) -> Tensor:
     # The dispatcher has chosen the level.
     with enable_single_level_autograd_function():
-        result: Tensor = _Reshard.apply(x, mesh, spec)
+        result: Tensor = _Reshard.apply(x, mesh, spec)  # type: ignore[attr-defined]
     return result
 
 

@@ -207,9 +207,16 @@ absl::Status Session::ClearSharding(const at::Tensor& tensor) {
   SessionLock lock;
   SPMD_RETURN_IF_ERROR(CheckOurs("clear_sharding", tensor));
   Buffer* buffer = BufferOf(tensor);
+  MarkNotes* const notes = NotesOf(*buffer);
+  if (notes != nullptr) {
+    const RecipePtr recipe = RecipeOf(buffer, tensor);
+    const auto is_this = [&](const MarkNotes::Part& part) { return SameRecipe(part.view, recipe); };
+    if (std::erase_if(notes->parts, is_this) > 0) return absl::OkStatus();
+    notes->copied = notes->waits = false;
+    notes->mark_before = nullptr;
+  }
   buffer->mark.reset();
   buffer->settled.reset();
-  if (MarkNotes* const notes = NotesOf(*buffer)) *notes = MarkNotes();
   return absl::OkStatus();
 }
 

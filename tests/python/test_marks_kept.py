@@ -160,6 +160,17 @@ def test_a_mark_on_a_part_of_a_result():
         spmd.mark_sharding(w[8:16], mesh, ("a", None))
 
 
+def test_clearing_a_part_leaves_the_rest():
+    w = spmd.mark_sharding(torch.ones(24, 8, device="spmd") * 1, mesh, (None, "a"))
+    spmd.mark_sharding(w[:8], mesh, ("a", None))
+    spmd.clear_sharding(w[:8])
+    assert not spmd.sharding_of(w[:8]).is_committed
+    assert spmd.sharding_of(w).spec == P(None, "a")
+    spmd.mark_sharding(w[:8], mesh, (None, None))
+    spmd.clear_sharding(w)
+    assert spmd.sharding_of(w[:8]).is_committed and not spmd.sharding_of(w).is_committed
+
+
 def test_a_part_is_cut_in_a_call_that_was_gone_over_before():
     def step(w):
         z = w[:8] * 3
