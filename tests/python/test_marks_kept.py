@@ -129,8 +129,11 @@ def test_data_that_was_used_is_laid_out():
     spmd.mark_sharding(y, mesh, ("a", None))
     assert parts(y) == [(2, 4)] * 4
     torch.testing.assert_close(y.cpu(), torch.arange(32.0).reshape(8, 4) * 2)
+    u = torch.arange(32.0).reshape(8, 4).to("spmd")
+    u.sum().item()
+    spmd.mark_sharding(u, mesh, ("a", spmd.UNCONSTRAINED))
+    assert parts(u) == [(2, 4)] * 4
     v = torch.arange(32.0).reshape(8, 4).to("spmd")
-    spmd.sync()
     v.sum().item()
     spmd.mark_sharding(v.t(), mesh, ("a", None))
     assert parts(v) == [(8, 1)] * 4
