@@ -45,7 +45,8 @@ ShardingInfo Described(const Layout& layout, const Mesh& mesh) {
   if (layout.sharding().IsUnreduced()) {
     Sharding terms = Sharding::Replicated(1);  // the axes, as a spec calls them
     terms.dims[0].axes = layout.sharding().unreduced;
-    for (const SpecAxis& axis : SpecOf(terms, grid, mesh)[0].axes) {
+    const PartitionSpec named = SpecOf(terms, grid, mesh);
+    for (const SpecAxis& axis : named[0].axes) {
       info.unreduced.push_back(std::get<std::string>(axis));
     }
   }
