@@ -20,6 +20,9 @@ constexpr bool kAlwaysVerify = false;
 constexpr bool kAlwaysVerify = true;
 #endif
 
+// Each is followed by a propagation; one is what nearly all graphs need that need any.
+constexpr int kMaxReorders = 4;
+
 // Runs passes one by one: names, times, dumps and verifies each.
 class Pipeline {
  public:
@@ -67,10 +70,12 @@ bool SameAnnotations(const ir::Graph& a, const ir::Graph& b) {
 // The search ends in the optimum that is near its start: where the batch and a weight want one axis
 // in either's, and where nothing leads an axis to a contraction in one that repeats it. Another
 // start is tried where propagation, asked differently, proposes something else; the cheaper plan is
-// kept in `chosen`, with the annotations from which it was found in `out`.
+// kept in `chosen`, with the annotations from which it was found in `out`. `keeping`: plans whose
+// cuts of contractions it must keep; null: none.
 void TryFrom(propagate::Preference preference, absl::Span<const propagate::Proposal> proposals,
              Compiled& out, const std::vector<propagate::NodeFactors>& factors, PlanMemo& memo,
-             Chosen& chosen, bool* preference_decided = nullptr) {
+             Chosen& chosen, bool* preference_decided = nullptr,
+             const std::vector<NodePlan>* keeping = nullptr) {
   ir::Graph graph = out.graph;
   propagate::Reasons reasons;
   ForgetDerived(graph);
@@ -78,6 +83,7 @@ void TryFrom(propagate::Preference preference, absl::Span<const propagate::Propo
   if (SameAnnotations(graph, out.graph)) return;
   Chosen other = Choose(graph, factors, memo);
   if (other.seconds >= chosen.seconds * (1 - 1e-9)) return;
+  if (keeping != nullptr && !KeepsCuts(factors, *keeping, other.plans)) return;
   chosen = std::move(other);
   out.graph = std::move(graph);
   out.reasons = std::move(reasons);
@@ -89,12 +95,18 @@ void TryOtherStarts(Compiled& out, const std::vector<propagate::NodeFactors>& fa
                     PlanMemo& memo, bool preference_decided, Chosen& chosen) {
   using propagate::Preference;
   if (preference_decided) TryFrom(Preference::kLarger, {}, out, factors, memo, chosen);
-  const std::vector<propagate::Proposal> proposals =
-      ShareRepeatedWork(out.graph, factors, chosen.plans);
-  if (proposals.empty()) return;
+  const auto share_by = [&](Share share) {
+    return ShareRepeatedWork(out.graph, factors, chosen.plans, share);
+  };
+  const std::vector<propagate::Proposal> whole = share_by(Share::kWhole);
+  if (whole.empty()) return;
+  const std::vector<propagate::Proposal> batch = share_by(Share::kBatch);
+  const std::vector<NodePlan> before = chosen.plans;
   bool decided = false;
-  TryFrom(Preference::kActivations, proposals, out, factors, memo, chosen, &decided);
-  if (decided) TryFrom(Preference::kLarger, proposals, out, factors, memo, chosen);
+  TryFrom(Preference::kActivations, whole, out, factors, memo, chosen, &decided);
+  if (decided) TryFrom(Preference::kLarger, whole, out, factors, memo, chosen);
+  if (batch.empty()) return;
+  TryFrom(Preference::kActivations, batch, out, factors, memo, chosen, nullptr, &before);
 }
 
 // A graph in which no axis is in use needs no plan: everything is one tile.
@@ -120,6 +132,9 @@ absl::StatusOr<Compiled> Compile(const ir::Graph& graph, const CompileOptions& o
   SPMD_RETURN_IF_ERROR(pipeline.Pass("legalize", [&] { return Legalize(out.graph); }));
   SPMD_RETURN_IF_ERROR(pipeline.Pass("simplify", [&] { return Simplify(out.graph); }));
   const bool sharded = UsesAxes(out.graph);
+  if (sharded) {
+    SPMD_RETURN_IF_ERROR(pipeline.Pass("batch_indices", [&] { return BatchIndices(out.graph); }));
+  }
   bool preference_decided = false;
   const auto propagate_as_asked = [&]() -> absl::Status {
     SPMD_ASSIGN_OR_RETURN(factors, propagate::ComputeFactors(out.graph));
@@ -128,6 +143,28 @@ absl::StatusOr<Compiled> Compile(const ir::Graph& graph, const CompileOptions& o
     return absl::OkStatus();
   };
   SPMD_RETURN_IF_ERROR(pipeline.Pass("propagate", [&] { return propagate_as_asked(); }));
+  const auto propagate_anew = [&]() -> absl::Status {
+    ForgetDerived(out.graph);
+    out.reasons = {};
+    return propagate_as_asked();
+  };
+  // An axis that a merged dimension stopped goes on, and may meet another one. Decompositions merge
+  // dimensions, too.
+  int reorders = 0;
+  const auto reorder = [&]() -> absl::Status {
+    bool any = sharded;
+    while (any && reorders++ < kMaxReorders) {
+      SPMD_RETURN_IF_ERROR(pipeline.Pass("reorder", [&]() -> absl::Status {
+        SPMD_ASSIGN_OR_RETURN(any, Reorder(out.graph, factors));
+        return absl::OkStatus();
+      }));
+      if (!any) break;
+      SPMD_RETURN_IF_ERROR(pipeline.Pass("simplify", [&] { return Simplify(out.graph); }));
+      SPMD_RETURN_IF_ERROR(pipeline.Pass("propagate", propagate_anew));
+    }
+    return absl::OkStatus();
+  };
+  SPMD_RETURN_IF_ERROR(reorder());
   // A decomposition brings new values: they are propagated to in turn, and may be cut on a whole
   // factor themselves.
   bool changed = sharded;
@@ -141,11 +178,8 @@ absl::StatusOr<Compiled> Compile(const ir::Graph& graph, const CompileOptions& o
     if (!changed) break;
     SPMD_RETURN_IF_ERROR(pipeline.Pass("legalize", [&] { return Legalize(out.graph); }));
     SPMD_RETURN_IF_ERROR(pipeline.Pass("simplify", [&] { return Simplify(out.graph); }));
-    SPMD_RETURN_IF_ERROR(pipeline.Pass("propagate", [&]() -> absl::Status {
-      ForgetDerived(out.graph);
-      out.reasons = {};
-      return propagate_as_asked();
-    }));
+    SPMD_RETURN_IF_ERROR(pipeline.Pass("propagate", propagate_anew));
+    SPMD_RETURN_IF_ERROR(reorder());
   }
   SPMD_RETURN_IF_ERROR(pipeline.Pass("choose", [&]() -> absl::Status {
     PlanMemo memo(machine);
@@ -181,8 +215,8 @@ absl::StatusOr<Compiled> Compile(const ir::Graph& graph, const CompileOptions& o
 }
 
 std::vector<std::string> PassNames() {
-  return {"legalize", "simplify", "propagate", "decompose",   "choose",
-          "reshard",  "windows",  "localise",  "collectives", "finish"};
+  return {"legalize", "simplify", "batch_indices", "propagate", "reorder",     "decompose",
+          "choose",   "reshard",  "windows",       "localise",  "collectives", "finish"};
 }
 
 absl::StatusOr<std::string> TextAfter(const ir::Graph& graph, absl::string_view pass,
