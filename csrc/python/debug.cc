@@ -104,6 +104,12 @@ void init_debug(py::module& m) {
       .def("pass_times", &PassTimes);
   m.def("last_program",
         [] { return std::const_pointer_cast<CompiledProgram>(Session::Get().LastProgram()); });
+  m.def("last_step", [] {
+    const auto [step, since] = Session::Get().LastStep();
+    py::list programs;
+    for (const auto& p : step) programs.append(std::const_pointer_cast<CompiledProgram>(p));
+    return py::make_tuple(programs, since);
+  });
   m.def("forget_programs", [] { Session::Get().ForgetPrograms(); });
   m.def("programs", [] {
     py::list programs;

@@ -61,6 +61,7 @@ struct Value : c10::intrusive_ptr_target, Pooled<Value> {
   // The run that made it, for `explain`: its program and the number of the output.
   std::shared_ptr<CompiledProgram> origin;
   int origin_output = -1;
+  int64_t origin_run = 0;  // its number in the session's StepLog
   TensorType type;
 };
 using ValuePtr = c10::intrusive_ptr<Value>;

@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Ops on storages: set_, resize_, and what they need.
+#include <utility>
+
+#include "absl/strings/str_cat.h"
 #include "csrc/trace/kernel.h"
+#include "csrc/trace/marks.h"
 #include "csrc/trace/tensor.h"
 
 namespace spmd::trace {
@@ -26,6 +30,7 @@ void Point(Session::State& state, const at::Tensor& self, const c10::Storage& st
   TORCH_CHECK(Buffer::Of(storage) != nullptr, "set_: the storage is on ", storage.device(),
               ", the tensor on ", self.device());
   c10::TensorImpl* impl = self.unsafeGetTensorImpl();
+  const MarkPtr mark = self.storage().is_alias_of(storage) ? nullptr : MarkOf(self);
   impl->set_storage_keep_dtype(storage);
   if (strides.empty() && !sizes.empty()) {
     const Dims dense = ContiguousForm(self.scalar_type(), sizes).strides;
@@ -33,6 +38,10 @@ void Point(Session::State& state, const at::Tensor& self, const c10::Storage& st
   }
   impl->set_sizes_and_strides(sizes, strides, offset);
   MaybeRebase(state, self);
+  if (mark == nullptr) return;
+  if (mark->spec.size() == sizes.size()) return GiveMark(state, self, mark, "set_");
+  SayLost(state, "set_", *mark,
+          absl::StrCat("since the tensor has ", sizes.size(), " dimensions now"));
 }
 
 // The elements of a vector of `old`, cut or followed by zeros.
@@ -102,6 +111,12 @@ void ResizeAs(const OpInfo& op, torch::jit::Stack* stack) {
   stack->push_back(a[0]);
 }
 
+int64_t BytesOf(const BaseForm& form) {
+  int64_t bytes = static_cast<int64_t>(c10::elementSize(form.dtype));
+  for (const int64_t n : form.sizes) bytes *= n;
+  return bytes;
+}
+
 constexpr HandlerRow kRows[] = {
     {"aten::resize_", &Resize},
     {"aten::resize_as_", &ResizeAs},
@@ -138,13 +153,25 @@ void ResizeStorage(Session::State& state, c10::StorageImpl* storage, int64_t nby
   }
   storage->set_nbytes(nbytes);
   buffer->Hold(nullptr);
-  buffer->mark.reset();
+  if (buffer->mark != nullptr) {
+    MarkNotes& notes = MakeNotes(*buffer);
+    notes.form_before = buffer->form;
+    notes.mark_before = std::exchange(buffer->mark, nullptr);
+  }
   buffer->settled.reset();
+  MarkNotes* const notes = NotesOf(*buffer);
+  if (!keep && notes != nullptr && notes->mark_before != nullptr &&
+      BytesOf(notes->form_before) == nbytes) {
+    buffer->Rebase(notes->form_before);
+    buffer->mark = std::exchange(notes->mark_before, nullptr);
+    return;
+  }
   buffer->Rebase(ContiguousForm(dtype, {n}));
   if (keep) BindBuffer(state, buffer, resized);
 }
 
 void ResizeTensor(Session::State& state, const at::Tensor& t, at::IntArrayRef sizes) {
+  const MarkPtr mark = MarkOf(t);
   int64_t n = 1;
   for (const int64_t s : sizes) n *= s;
   const auto needed = (t.storage_offset() + n) * static_cast<int64_t>(t.itemsize());
@@ -153,6 +180,10 @@ void ResizeTensor(Session::State& state, const at::Tensor& t, at::IntArrayRef si
   }
   t.unsafeGetTensorImpl()->set_sizes_contiguous(sizes);
   MaybeRebase(state, t);
+  if (mark == nullptr || MarkOf(t) != nullptr) return;
+  if (mark->spec.size() == sizes.size()) return GiveMark(state, t, mark, "resize_");
+  SayLost(state, "resize_", *mark,
+          absl::StrCat("since the tensor has ", sizes.size(), " dimensions now"));
 }
 
 }  // namespace spmd::trace

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
+#include "csrc/trace/difference.h"
 
 namespace spmd::trace {
 
@@ -29,11 +30,16 @@ void ProgramCache::Insert(CachedProgramPtr program) {
   }
 }
 
-void ProgramCache::NoteLoose(const Hash128& loose) {
+RecordingPtr ProgramCache::SeenLoose(const Hash128& loose) const {
+  const auto it = loose_.find(loose);
+  return it == loose_.end() ? nullptr : it->second.lock();
+}
+
+void ProgramCache::NoteLoose(const Hash128& loose, const RecordingPtr& recording) {
   // Forgotten, a tape is compiled once more before its starts are passed at run time.
   constexpr size_t kMost = size_t{1} << 14;
   if (loose_.size() >= kMost) loose_.clear();
-  loose_.insert(loose);
+  loose_[loose] = recording;
 }
 
 void ProgramCache::Clear() {
@@ -68,15 +74,7 @@ std::string ProgramCache::Difference(const Tape& tape) const {
     return absl::StrCat("the ", other, " ops of ", which, " and ", mine - other, " more, from ",
                         tape.records()[common].op->name);
   }
-  const Record& record = tape.records()[common];
-  const std::string line =
-      record.source >= 0 ? absl::StrCat(" (", tape.sources()[record.source], ")") : "";
-  if (record.op != nearest->ops[common]) {
-    return absl::StrCat("op ", common, " is ", record.op->name, line, ", in ", which, " it is ",
-                        nearest->ops[common]->name);
-  }
-  return absl::StrCat("op ", common, ", ", record.op->name, line,
-                      ", has other shapes, marks or arguments than in ", which);
+  return DescribeDifference(*nearest->recording, tape.recording(), common, which);
 }
 
 }  // namespace spmd::trace

@@ -11,7 +11,6 @@
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
-#include "absl/container/flat_hash_set.h"
 #include "csrc/trace/hash.h"
 #include "csrc/trace/lower.h"
 #include "csrc/trace/session.h"
@@ -26,11 +25,12 @@ struct ProgramPart {
 
 struct CachedProgram {
   Hash128 key;
-  bool runtime_starts = false;
   std::vector<OutputSpec> outputs;  // in order of the program's
   std::vector<LayoutPtr> layouts;   // of the outputs
   std::vector<int> inputs;          // tape input number of each program input
-  std::vector<int> starts;          // records whose starts are passed at run time
+  std::vector<int> starts;          // records whose starts are passed at run time, in slot order
+  // Records that have starts, ascending: those that are passed, needed or not; those that are not.
+  std::vector<int> late_starts, known_starts;
   std::shared_ptr<CompiledProgram> program;
   RecordingPtr recording;  // of the tape it was compiled from
   // Parts of it by their outputs, compiled when the whole has failed (csrc/trace/recover.h).
@@ -48,9 +48,9 @@ class ProgramCache {
   // Programs for `key`, newest first.
   std::vector<CachedProgramPtr> Find(const Hash128& key);
   void Insert(CachedProgramPtr program);
-  // True when a tape with this loose key was compiled with fixed starts before.
-  bool SeenLoose(const Hash128& loose) const { return loose_.contains(loose); }
-  void NoteLoose(const Hash128& loose);
+  // A tape with this loose key that was compiled before, its starts known; or null.
+  RecordingPtr SeenLoose(const Hash128& loose) const;
+  void NoteLoose(const Hash128& loose, const RecordingPtr& recording);
   // What sets the tape apart from the cached program most like it.
   std::string Difference(const Tape& tape) const;
   void Clear();
@@ -61,7 +61,7 @@ class ProgramCache {
   size_t capacity_;
   std::list<CachedProgramPtr> recent_;  // front: last used
   absl::flat_hash_map<Hash128, std::vector<CachedProgramPtr>> by_key_;
-  absl::flat_hash_set<Hash128> loose_;
+  absl::flat_hash_map<Hash128, std::weak_ptr<const Recording>> loose_;
 };
 
 }  // namespace spmd::trace

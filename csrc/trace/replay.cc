@@ -5,6 +5,7 @@
 
 #include "absl/container/fixed_array.h"
 #include "csrc/trace/kernel.h"
+#include "csrc/trace/marks.h"
 #include "csrc/trace/tensor.h"
 #include "csrc/util/prefetch.h"
 
@@ -57,6 +58,7 @@ class Attempt {
 
   void Run(ResultsTo results) {
     if (call_.has_scalars) AddScalars();
+    for (const c10::Scalar& scalar : call_.scalars) tape_.AddScalar(scalar);
     tape_.Skip(call_, claims_);
     if (call_.binds) BindOperands();
     for (size_t k = 0; k < results.each.size(); ++k) {
@@ -164,8 +166,8 @@ class Attempt {
         const at::Tensor& t = v.toTensor();
         if (!t.unsafeGetTensorImpl()->is_wrapped_number() || !t.is_cpu()) return false;
         const c10::IValue number(NumberIn(t));
-        return SameArgument(arg.value, number, !arg.runtime) &&
-               IsRuntimeValue(*arg.info, number) == arg.runtime;
+        return SameArgument(arg.value, number, !arg.free) &&
+               (!arg.free || IsRuntimeValue(*arg.info, number));
       }
       case CallArgument::Kind::kFixed:
         if (arg.value.isInt()) return v.isInt() && arg.value.toInt() == v.toInt();
@@ -187,9 +189,18 @@ class Attempt {
     }
     const at::Tensor& tensor = *given;
     buffer = Buffer::Of(tensor.unsafeGetTensorImpl()->unsafe_storage());
-    return buffer != nullptr && SameMeta(*operand.meta, *tensor.unsafeGetTensorImpl()) &&
+    return buffer != nullptr && !HandsMarkOn(*buffer) &&
+           SameMeta(*operand.meta, *tensor.unsafeGetTensorImpl()) &&
            AgreesRecipe(operand, buffer, tensor) && AgreesValue(operand, buffer) &&
            AgreesMark(operand, *buffer);
+  }
+
+  // The call does more than was noted: it annotates what it reads, or its result has the mark, too.
+  bool HandsMarkOn(const Buffer& buffer) const {
+    if (const MarkNotes* const notes = NotesOf(buffer); notes != nullptr && !notes->parts.empty()) {
+      return true;
+    }
+    return buffer.mark != nullptr && KeepsMarks(*call_.op);
   }
 
   // Requires: the tensor's metadata are those of the operand.

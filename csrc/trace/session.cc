@@ -14,10 +14,6 @@
 #include "csrc/trace/tensor.h"
 #include "csrc/util/status.h"
 
-namespace torch::autograd {
-TORCH_API int get_current_graph_task_id();
-}  // namespace torch::autograd
-
 namespace spmd::trace {
 
 namespace {
@@ -35,7 +31,7 @@ absl::StatusOr<Lowered> LowerPending(Session::State& state) {
     if (!seen[id]) outputs.push_back({id, kNoId});
     seen[id] = true;
   });
-  return Lower(tape, outputs, {&state.meshes, &state.grids, false});
+  return Lower(tape, outputs, {&state.meshes, &state.grids});
 }
 
 }  // namespace
@@ -155,14 +151,6 @@ absl::Status Session::Sync(bool wait) {
   return ReportAll(*lock);
 }
 
-absl::Status Session::OptimizerStepped() {
-  if (torch::autograd::get_current_graph_task_id() >= 0) return absl::OkStatus();
-  SessionLock lock;
-  if (lock->passes_since_step == 1) lock->accumulates = false;
-  lock->passes_since_step = 0;
-  return Cut(*lock, "optimizer step");
-}
-
 void Session::Shutdown() {
   SessionLock lock;
   lock->closed = true;
@@ -229,6 +217,11 @@ absl::StatusOr<std::string> Session::Explain(const at::Tensor& tensor) {
 absl::Status Session::Explain(CompiledProgram& program) {
   SessionLock lock;
   return trace::Explain(*lock, program);
+}
+
+std::pair<std::vector<ProgramPtr>, int64_t> Session::LastStep() {
+  SessionLock lock;
+  return {lock->steps.last_step(), lock->steps.runs_since()};
 }
 
 std::vector<CompileEvent> Session::CompileEvents() {

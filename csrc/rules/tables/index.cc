@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <optional>
 
+#include "absl/strings/str_cat.h"
 #include "csrc/rules/tables/call_factors.h"
 #include "csrc/rules/tables/scatter.h"
 #include "csrc/util/status.h"
@@ -50,7 +51,26 @@ std::optional<Indexed> IndexedOf(const OpCall& call, int first, int count) {
 
 // By dimension of self: the broadcast dimension that numbers it, or -1. See batch_index.h.
 std::vector<int64_t> BatchOf(const OpCall& call) {
-  return call.attrs().GetIntsOr("batch", std::vector<int64_t>(call.operand(0).rank(), -1));
+  std::vector<int64_t> batch = call.attrs().GetIntsOr("batch", {});
+  batch.resize(call.operand(0).rank(), -1);
+  return batch;
+}
+
+absl::Status CheckBatch(const OpCall& call, const Indexed& x) {
+  const std::vector<int64_t> batch = BatchOf(call);
+  std::vector<bool> taken(x.broadcast.size(), false);
+  for (int d = 0; d < call.operand(0).rank(); ++d) {
+    const int64_t at = batch[d];
+    if (at < 0) continue;
+    const bool indexed = std::find(x.replaced.begin(), x.replaced.end(), d) != x.replaced.end();
+    if (!indexed || at >= static_cast<int64_t>(taken.size()) || taken[at] ||
+        x.broadcast[at] != call.operand(0).dims[d]) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(call.ToString(), ": no index numbers dimension ", d));
+    }
+    taken[at] = true;
+  }
+  return absl::OkStatus();
 }
 
 // Lays a new factor per broadcast dimension over the indices; returns the first. Those that number
@@ -93,7 +113,7 @@ absl::StatusOr<OpFactors> MaskedPutFactors(const OpCall& call) {
 Dims IndexedDims(const OpCall& call) {
   const std::optional<Indexed> x =
       IndexedOf(call, /*first=*/1, static_cast<int>(call.operands.size()) - 1);
-  SPMD_CHECK(x.has_value(), call.ToString(), ": a mask");
+  SPMD_REQUIRE(x.has_value(), call.ToString(), ": a mask");
   Dims dims(x->rank());
   for (int i = 0; i < static_cast<int>(x->kept.size()); ++i) {
     dims[x->PlaceOfKept(i)] = call.operand(0).dims[x->kept[i]];
@@ -106,6 +126,7 @@ absl::StatusOr<OpFactors> IndexFactors(const OpCall& call, IndexedDim indexed) {
   const int count = static_cast<int>(call.operands.size()) - 1;
   const std::optional<Indexed> x = IndexedOf(call, /*first=*/1, count);
   if (!x || x->rank() != call.results[0].rank()) return WholeFactors(call);
+  SPMD_RETURN_IF_ERROR(CheckBatch(call, *x));
   CallFactors f(call);
   for (int i = 0; i < static_cast<int>(x->kept.size()); ++i) f.Pass(x->kept[i], x->PlaceOfKept(i));
   const std::vector<int64_t> batch = BatchOf(call);
@@ -127,6 +148,7 @@ absl::StatusOr<OpFactors> IndexPutFactors(const OpCall& call, IndexedDim indexed
   const std::optional<Indexed> x = IndexedOf(call, /*first=*/1, /*count=*/values - 1);
   if (!x) return MaskedPutFactors(call);
   if (call.operand(values).rank() > x->rank()) return WholeFactors(call);
+  SPMD_RETURN_IF_ERROR(CheckBatch(call, *x));
   CallFactors f(call);
   std::vector<int> factor_at(x->rank());
   Dims dims(x->rank());
