@@ -135,9 +135,13 @@ def _keep_marks() -> None:
 
     from torch_spmd import _C
 
+    def keep(old: Tensor, new: Tensor, caller: str) -> None:
+        if not _forked:  # where the device is not used, and its lock may be taken for ever
+            _C.keep_mark(old, new, caller)
+
     def replaces(old: Any, new: Any) -> None:
         if isinstance(old, Tensor) and isinstance(new, Tensor) and old is not new:
-            _C.keep_mark(old, new, "assignment to a module")
+            keep(old, new, "assignment to a module")
 
     def parameter(module: torch.nn.Module, name: str, new: Any) -> None:
         replaces(module._parameters.get(name), new)
@@ -152,7 +156,7 @@ def _keep_marks() -> None:
 
     @functools.wraps(swap)
     def swap_with_marks(t1: Tensor, t2: Tensor) -> None:
-        _C.keep_mark(t1, t2, "swap_tensors")
+        keep(t1, t2, "swap_tensors")
         swap(t1, t2)
 
     torch.utils.swap_tensors = swap_with_marks
@@ -161,17 +165,17 @@ def _keep_marks() -> None:
 
     @functools.wraps(compatible)
     def compatible_with_marks(old: Tensor, new: Tensor) -> bool:
-        _C.keep_mark(old, new, "module conversion")  # what nn.Module asks before it replaces one
+        keep(old, new, "module conversion")  # what nn.Module asks before it replaces one
         return compatible(old, new)
 
-    torch._has_compatible_shallow_copy_type = compatible_with_marks
+    torch._has_compatible_shallow_copy_type = compatible_with_marks  # type: ignore[assignment]
 
     set_metadata = torch._utils.set_tensor_metadata
 
     @functools.wraps(set_metadata)
     def set_with_mark(tensor: Tensor, metadata: dict[str, bool]) -> None:
         set_metadata(tensor, metadata)
-        if tensor.device.type != "spmd":
+        if tensor.device.type != "spmd" and not _forked:
             for text in metadata:
                 _C.give_saved_mark(tensor, text)
 

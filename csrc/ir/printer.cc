@@ -47,7 +47,7 @@ class Printer {
     return IsGrid(g) ? absl::StrCat("@", graph_.grid_name(g)) : absl::StrCat("@?", g);
   }
   // Axes of a mesh that does not exist are written as those of none.
-  const Grid& GridAt(int g) const { return IsGrid(g) ? graph_.grid(g) : *Grid::SingleDevice(); }
+  const Grid& GridAt(int g) const { return IsGrid(g) ? graph_.grid(g) : *none_; }
 
   // "%x: f32[2,3] @m {data},{}".
   std::string Defined(ValueId id) const {
@@ -111,6 +111,7 @@ class Printer {
   }
 
   const Graph& graph_;
+  const GridPtr none_ = Grid::SingleDevice();
   std::string text_;
 };
 

@@ -23,6 +23,8 @@ constexpr bool kAlwaysVerify = true;
 #endif
 
 constexpr size_t kMaxRounds = 4;  // of decompositions
+// Each is followed by a propagation; one is what nearly all graphs need that need any.
+constexpr int kMaxReorders = 4;
 
 // Runs passes one by one: names, times, dumps and verifies each.
 class Pipeline {
@@ -72,10 +74,12 @@ bool SameAnnotations(const ir::Graph& a, const ir::Graph& b) {
 // The search ends in the optimum that is near its start: where the batch and a weight want one axis
 // in either's, and where nothing leads an axis to a contraction in one that repeats it. Another
 // start is tried where propagation, asked differently, proposes something else; the cheaper plan is
-// kept in `chosen`, with the annotations from which it was found in `out`.
+// kept in `chosen`, with the annotations from which it was found in `out`. `keeping`: plans whose
+// cuts of contractions it must keep; null: none.
 void TryFrom(propagate::Preference preference, absl::Span<const propagate::Proposal> proposals,
              Compiled& out, const std::vector<propagate::NodeFactors>& factors, PlanMemo& memo,
-             Chosen& chosen, bool* preference_decided = nullptr) {
+             Chosen& chosen, bool* preference_decided = nullptr,
+             const std::vector<NodePlan>* keeping = nullptr) {
   ir::Graph graph = out.graph;
   propagate::Reasons reasons;
   ForgetDerived(graph);
@@ -83,6 +87,7 @@ void TryFrom(propagate::Preference preference, absl::Span<const propagate::Propo
   if (SameAnnotations(graph, out.graph)) return;
   Chosen other = Choose(graph, factors, memo);
   if (other.seconds >= chosen.seconds * (1 - 1e-9)) return;
+  if (keeping != nullptr && !KeepsCuts(factors, *keeping, other.plans)) return;
   chosen = std::move(other);
   out.graph = std::move(graph);
   out.reasons = std::move(reasons);
@@ -94,12 +99,18 @@ void TryOtherStarts(Compiled& out, const std::vector<propagate::NodeFactors>& fa
                     PlanMemo& memo, bool preference_decided, Chosen& chosen) {
   using propagate::Preference;
   if (preference_decided) TryFrom(Preference::kLarger, {}, out, factors, memo, chosen);
-  const std::vector<propagate::Proposal> proposals =
-      ShareRepeatedWork(out.graph, factors, chosen.plans);
-  if (proposals.empty()) return;
+  const auto share_by = [&](Share share) {
+    return ShareRepeatedWork(out.graph, factors, chosen.plans, share);
+  };
+  const std::vector<propagate::Proposal> whole = share_by(Share::kWhole);
+  if (whole.empty()) return;
+  const std::vector<propagate::Proposal> batch = share_by(Share::kBatch);
+  const std::vector<NodePlan> before = chosen.plans;
   bool decided = false;
-  TryFrom(Preference::kActivations, proposals, out, factors, memo, chosen, &decided);
-  if (decided) TryFrom(Preference::kLarger, proposals, out, factors, memo, chosen);
+  TryFrom(Preference::kActivations, whole, out, factors, memo, chosen, &decided);
+  if (decided) TryFrom(Preference::kLarger, whole, out, factors, memo, chosen);
+  if (batch.empty()) return;
+  TryFrom(Preference::kActivations, batch, out, factors, memo, chosen, nullptr, &before);
 }
 
 // A graph in which no axis is in use needs no plan: everything is one tile.
@@ -115,6 +126,38 @@ bool UsesAxes(const ir::Graph& graph) {
 absl::Status PassesBeforePropagation(Pipeline& pipeline, Compiled& out) {
   SPMD_RETURN_IF_ERROR(pipeline.Pass("legalize", [&] { return Legalize(out.graph); }));
   return pipeline.Pass("simplify", [&] { return Simplify(out.graph); });
+}
+
+// The same at the beginning.
+absl::Status FirstPasses(Pipeline& pipeline, Compiled& out) {
+  SPMD_RETURN_IF_ERROR(PassesBeforePropagation(pipeline, out));
+  if (!UsesAxes(out.graph)) return absl::OkStatus();
+  return pipeline.Pass("batch_indices", [&] { return BatchIndices(out.graph); });
+}
+
+// Whether chains were put in another order, which leaves `factors` and annotations stale.
+absl::StatusOr<bool> PutInOrder(Pipeline& pipeline,
+                                const std::vector<propagate::NodeFactors>& factors, Compiled& out) {
+  bool any = false;
+  SPMD_RETURN_IF_ERROR(pipeline.Pass("reorder", [&]() -> absl::Status {
+    SPMD_ASSIGN_OR_RETURN(any, Reorder(out.graph, factors));
+    return absl::OkStatus();
+  }));
+  if (!any) return false;
+  SPMD_RETURN_IF_ERROR(pipeline.Pass("simplify", [&] { return Simplify(out.graph); }));
+  ForgetDerived(out.graph);
+  out.reasons = {};
+  return true;
+}
+
+// As Compile did once.
+absl::Status PutInOrderAgain(Pipeline& pipeline, Compiled& out) {
+  SPMD_ASSIGN_OR_RETURN(const std::vector<propagate::NodeFactors> factors,
+                        propagate::ComputeFactors(out.graph));
+  propagate::Propagate(out.graph, factors, out.reasons);
+  SPMD_ASSIGN_OR_RETURN(const bool any, PutInOrder(pipeline, factors, out));
+  if (any) return absl::OkStatus();
+  return absl::InvalidArgumentError("nothing is put in another order");
 }
 
 // A copy of the graph, with a grid.
@@ -162,7 +205,7 @@ absl::StatusOr<Compiled> Compile(const ir::Graph& graph, const CompileOptions& o
   Pipeline pipeline(options, out);
   std::vector<propagate::NodeFactors> factors;
 
-  SPMD_RETURN_IF_ERROR(PassesBeforePropagation(pipeline, out));
+  SPMD_RETURN_IF_ERROR(FirstPasses(pipeline, out));
   const bool sharded = UsesAxes(out.graph);
   bool preference_decided = false;
   const auto propagate_as_asked = [&]() -> absl::Status {
@@ -172,6 +215,20 @@ absl::StatusOr<Compiled> Compile(const ir::Graph& graph, const CompileOptions& o
     return absl::OkStatus();
   };
   SPMD_RETURN_IF_ERROR(pipeline.Pass("propagate", [&] { return propagate_as_asked(); }));
+  // An axis that a merged dimension stopped goes on, and may meet another one. Decompositions merge
+  // dimensions, too.
+  int reorders = 0;
+  const auto reorder = [&]() -> absl::Status {
+    while (sharded && reorders < kMaxReorders) {
+      SPMD_ASSIGN_OR_RETURN(const bool any, PutInOrder(pipeline, factors, out));
+      if (!any) break;
+      ++reorders;
+      out.decisions.decomposed.emplace_back();
+      SPMD_RETURN_IF_ERROR(pipeline.Pass("propagate", [&] { return propagate_as_asked(); }));
+    }
+    return absl::OkStatus();
+  };
+  SPMD_RETURN_IF_ERROR(reorder());
   // A decomposition brings new values: they are propagated to in turn, and may be cut on a whole
   // factor themselves.
   for (size_t round = 0; sharded && round < kMaxRounds; ++round) {
@@ -188,6 +245,7 @@ absl::StatusOr<Compiled> Compile(const ir::Graph& graph, const CompileOptions& o
       out.reasons = {};
       return propagate_as_asked();
     }));
+    SPMD_RETURN_IF_ERROR(reorder());
   }
   std::vector<NodePlan> plans;
   SPMD_RETURN_IF_ERROR(pipeline.Pass("choose", [&]() -> absl::Status {
@@ -210,11 +268,15 @@ absl::StatusOr<Compiled> CompileAs(const ir::Graph& graph, Decisions decisions,
                                    const CompileOptions& options) {
   Compiled out = Begin(graph);
   Pipeline pipeline(options, out);
-  SPMD_RETURN_IF_ERROR(PassesBeforePropagation(pipeline, out));
-  if (decisions.decomposed.size() > kMaxRounds) {
+  SPMD_RETURN_IF_ERROR(FirstPasses(pipeline, out));
+  if (decisions.decomposed.size() > kMaxRounds + kMaxReorders) {
     return absl::InvalidArgumentError("more rounds of decompositions than there are");
   }
   for (const std::vector<ir::NodeId>& nodes : decisions.decomposed) {
+    if (nodes.empty()) {
+      SPMD_RETURN_IF_ERROR(PutInOrderAgain(pipeline, out));
+      continue;
+    }
     SPMD_RETURN_IF_ERROR(pipeline.Pass(
         "decompose", [&] { return DecomposeThese(out.graph, nodes, out.decomposed); }));
     SPMD_RETURN_IF_ERROR(PassesBeforePropagation(pipeline, out));
@@ -240,8 +302,8 @@ absl::StatusOr<Compiled> CompileAs(const ir::Graph& graph, Decisions decisions,
 }
 
 std::vector<std::string> PassNames() {
-  return {"legalize", "simplify", "propagate", "decompose",   "choose",
-          "reshard",  "windows",  "localise",  "collectives", "finish"};
+  return {"legalize", "simplify", "batch_indices", "propagate", "reorder",     "decompose",
+          "choose",   "reshard",  "windows",       "localise",  "collectives", "finish"};
 }
 
 absl::StatusOr<std::string> TextAfter(const ir::Graph& graph, absl::string_view pass,

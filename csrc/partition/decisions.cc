@@ -59,9 +59,13 @@ class Parser {
  private:
   absl::Status Statement(Scanner& in) {
     if (in.ConsumeWord("decomposed")) return Decomposed(in);
+    if (in.ConsumeWord("reordered")) {
+      decisions_.decomposed.emplace_back();
+      return absl::OkStatus();
+    }
     if (in.ConsumeWord("value")) return Value(in);
     if (in.ConsumeWord("node")) return Node(in);
-    return in.Error("'decomposed', 'value' or 'node'");
+    return in.Error("'decomposed', 'reordered', 'value' or 'node'");
   }
 
   // An integer in [low, 2^31).
@@ -192,7 +196,11 @@ bool IsProposal(const ir::Value& value) {
 std::string Decisions::ToString() const {
   std::string text;
   for (const auto& round : decomposed) {
-    absl::StrAppend(&text, "decomposed ", Numbers(round), "\n");
+    if (round.empty()) {
+      absl::StrAppend(&text, "reordered\n");
+    } else {
+      absl::StrAppend(&text, "decomposed ", Numbers(round), "\n");
+    }
   }
   for (const ValueDecision& value : values) absl::StrAppend(&text, ValueLine(value), "\n");
   for (const NodeDecision& node : nodes) absl::StrAppend(&text, NodeLine(node), "\n");

@@ -3,13 +3,15 @@
 // that is kept for the next process is kept as this: whoever wrote the text, what is lowered from
 // it computes what the graph says.
 //
+//   reordered
 //   decomposed 3,17
 //   value 0 @0 {0,1},{}
 //   node @0 0:0,1 2:2/3
 //   node @0 1:0 through 0 sum 2
 //
-// One line for each round of decompositions with the nodes that were taken apart; one for each
-// value whose proposed sharding lowering asks for; one for each node of the final graph: its grid,
+// One line for each round in which chains were put in another order (reorder.cc), one for each
+// round of decompositions with the nodes that were taken apart, as they came; one for each value
+// whose proposed sharding lowering asks for; one for each node of the final graph: its grid,
 // "factor:axes" or "factor:axes/chunk" for each cut factor, and the terms that pass through it: the
 // operand that holds them (-1: all that are jointly linear), how they combine, their axes. Axes and
 // grids are numbers.
@@ -48,7 +50,7 @@ struct ValueDecision {
 };
 
 struct Decisions {
-  std::vector<std::vector<ir::NodeId>> decomposed;  // by round, ascending
+  std::vector<std::vector<ir::NodeId>> decomposed;  // by round, ascending; none: reordered
   std::vector<ValueDecision> values;                // ascending
   std::vector<NodeDecision> nodes;
 

@@ -22,6 +22,14 @@ absl::Status Legalize(ir::Graph& graph);
 // patterns, listed in the file.
 absl::Status Simplify(ir::Graph& graph);
 
+// batch_indices.cc: dimensions that an index numbers one by one become batch dimensions.
+absl::Status BatchIndices(ir::Graph& graph);
+
+// reorder.cc: chains behind a view that merges dimensions of which a later one is cut are carried
+// in an order in which the merged dimension can be cut. True where any was; `factors`, those of
+// `graph` as it comes, are stale then. Requires: propagated.
+absl::StatusOr<bool> Reorder(ir::Graph& graph, const std::vector<propagate::NodeFactors>& factors);
+
 // decompose.cc: nodes whose whole factor carries an axis in some operand, and which can be written
 // in core ops, are: gathering the dimension is never cheaper. Gives the nodes that were taken
 // apart and adds the names of their ops to `names`; where there are any, `factors`, those of

@@ -39,15 +39,16 @@ bool IsBatch(const rules::OpFactors& factors, const ir::Node& node, int f) {
 
 // The factor that can take `axis` evenly beside what cuts it already: one of a batch before others,
 // one that the plan leaves whole (the user said how the batch is cut) before others, then the
-// larger one. -1: none.
+// larger one. If the batch is to be shared, only one that the plan cuts. -1: none.
 int FactorFor(const rules::OpFactors& factors, const ir::Node& node, const propagate::Cut& chosen,
-              const propagate::Cut& cut, AxisId axis, const Grid& grid) {
+              const propagate::Cut& cut, AxisId axis, const Grid& grid, Share share) {
   int best = -1;
   std::tuple<bool, bool, int64_t> best_rank;
   for (int f = 0; f < static_cast<int>(factors.factors.size()); ++f) {
     const rules::Factor& factor = factors.factors[f];
     if (factor.whole || factor.granularity > 1 || cut[f].chunk != 0) continue;
     if (!factors.InAnyResult(f)) continue;
+    if (share == Share::kBatch && chosen[f].axes.empty()) continue;
     if (factor.size % (grid.size(cut[f].axes) * grid.size(axis)) != 0) continue;
     const std::tuple rank(IsBatch(factors, node, f), chosen[f].axes.empty(), factor.size);
     if (best >= 0 && rank <= best_rank) continue;
@@ -57,11 +58,20 @@ int FactorFor(const rules::OpFactors& factors, const ir::Node& node, const propa
   return best;
 }
 
+// The results of a node as its plan has them.
+void Propose(const ir::Graph& graph, const ir::Node& node, const NodePlan& plan,
+             std::vector<propagate::Proposal>& proposals) {
+  for (int r = 0; r < node.num_results; ++r) {
+    const Sharding sharding = plan.results[r].Reduced();
+    proposals.push_back({node.first_result + r, plan.grid, sharding, /*may_grow=*/false});
+  }
+}
+
 }  // namespace
 
 std::vector<propagate::Proposal> ShareRepeatedWork(
     const ir::Graph& graph, const std::vector<propagate::NodeFactors>& factors,
-    const std::vector<NodePlan>& plans) {
+    const std::vector<NodePlan>& plans, Share share) {
   const std::vector<AxisMask> in_use = AxesInUse(graph);
   std::vector<propagate::Proposal> proposals;
   double all = 0, repeated = 0;
@@ -74,14 +84,17 @@ std::vector<propagate::Proposal> ShareRepeatedWork(
     all += points;
     AxisMask idle = in_use[plan.grid];
     for (const propagate::FactorShard& shard : plan.choice.cut) idle &= ~MaskOf(shard.axes);
-    if (idle == 0) continue;
     const ir::Node& node = graph.node(id);
+    if (idle == 0) {
+      if (share == Share::kBatch) Propose(graph, node, plan, proposals);
+      continue;
+    }
     propagate::Cut cut = plan.choice.cut;
     double copies = 1;
     for (int a = 0; a < grid.num_axes(); ++a) {
       const AxisId axis = static_cast<AxisId>(a);
       if (!(idle & MaskOf(axis))) continue;
-      const int f = FactorFor(*nf, node, plan.choice.cut, cut, axis, grid);
+      const int f = FactorFor(*nf, node, plan.choice.cut, cut, axis, grid, share);
       if (f < 0) continue;
       cut[f].axes.push_back(axis);
       copies *= static_cast<double>(grid.size(axis));
@@ -95,8 +108,20 @@ std::vector<propagate::Proposal> ShareRepeatedWork(
       if (sharding) proposals.push_back({v, plan.grid, *std::move(sharding)});
     }
   }
-  if (repeated < kWorthwhile * all) proposals.clear();
+  if (repeated == 0 || repeated < kWorthwhile * all) proposals.clear();
   return proposals;
+}
+
+bool KeepsCuts(const std::vector<propagate::NodeFactors>& factors,
+               const std::vector<NodePlan>& before, const std::vector<NodePlan>& after) {
+  for (size_t id = 0; id < factors.size(); ++id) {
+    if (!IsContraction(factors[id])) continue;
+    for (size_t f = 0; f < factors[id]->factors.size(); ++f) {
+      const AxisMask was = MaskOf(before[id].choice.cut[f].axes);
+      if (was & ~MaskOf(after[id].choice.cut[f].axes)) return false;
+    }
+  }
+  return true;
 }
 
 }  // namespace spmd::partition

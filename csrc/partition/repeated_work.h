@@ -21,10 +21,23 @@
 
 namespace spmd::partition {
 
+// Which factor of a contraction the idle axes are to cut.
+enum class Share {
+  kWhole,  // one that the plan leaves whole: heads
+  kBatch,  // one of the activations' that the plan cuts already: the batch, over more devices
+};
+
 // One proposal per result of each contraction that idle axes could share; none where all repeated
-// work together is not worth another search.
+// work together is not worth another search. Where the batch is to be cut further, a contraction
+// that idle axes of others cut is proposed as it is: what the user asked for stays.
 std::vector<propagate::Proposal> ShareRepeatedWork(
     const ir::Graph& graph, const std::vector<propagate::NodeFactors>& factors,
-    const std::vector<NodePlan>& plans);
+    const std::vector<NodePlan>& plans, Share share);
+
+// Whether every contraction is cut in `after` by all axes that cut it in `before`, and where they
+// did. A batch that is cut over an axis of the weights would have them gathered: cheaper by our
+// weights of moves, and not what cutting them asks for.
+bool KeepsCuts(const std::vector<propagate::NodeFactors>& factors,
+               const std::vector<NodePlan>& before, const std::vector<NodePlan>& after);
 
 }  // namespace spmd::partition

@@ -47,7 +47,7 @@ class Printer {
   // Axes of a mesh that does not exist are written as those of none.
   const Grid& GridAt(int g) const {
     const bool exists = g >= 0 && g < static_cast<int>(program_.grids.size());
-    return exists ? *program_.grids[g] : *Grid::SingleDevice();
+    return exists ? *program_.grids[g] : *none_;
   }
 
   std::string Defined(ValueId id) const {
@@ -120,6 +120,7 @@ class Printer {
   }
 
   const Program& program_;
+  const GridPtr none_ = Grid::SingleDevice();
   std::string text_;
 };
 

@@ -100,7 +100,7 @@ class Propagator {
     is_cut_[v] = shardings_[v].DimAxes() != 0;
     grid_of_[v] = proposal.grid;
     for (int d = 0; d < shardings_[v].rank(); ++d) {
-      shardings_[v].dims[d].open = true;
+      shardings_[v].dims[d].open = proposal.may_grow;
       for (AxisId a : shardings_[v].dims[d].axes) {
         reasons_.Add({v, d, a, ir::kNoValue, graph_.value(v).producer, "shared work"});
       }

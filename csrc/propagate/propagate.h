@@ -48,11 +48,12 @@ enum class Preference {
   kLarger,
 };
 
-// A sharding that nobody asked for, to start from beside the annotations; it may grow.
+// A sharding that nobody asked for, to start from beside the annotations.
 struct Proposal {
   ir::ValueId value;
   int grid;
   Sharding sharding;
+  bool may_grow = true;
 };
 
 // Annotates every value of `graph` (kDerived where nothing else was). Deterministic. `factors`: the

@@ -591,7 +591,7 @@ absl::Status Run(Session::State& state, Tape& tape, const Live& live, std::vecto
   }
   std::vector<int64_t> made_by;
   for (const int input : (*cached)->inputs) {
-    made_by.push_back(tape->value(tape->inputs()[input].id)->origin_run);
+    made_by.push_back(tape.value(tape.inputs()[input].id)->origin_run);
   }
   const int64_t number = state.steps.Ran((*cached)->program, made_by);
   for (size_t k = 0; k < (*cached)->outputs.size(); ++k) {

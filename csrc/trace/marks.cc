@@ -208,11 +208,20 @@ MarkPtr MarkOf(const at::Tensor& tensor) {
 bool LiesOtherwise(const Value& value, const Mark& mark) {
   if (value.pending || value.layout == nullptr) return false;
   const Layout& layout = *value.layout;
-  const auto open = [](const SpecEntry& entry) { return entry.unconstrained; };
-  if (std::any_of(mark.spec.begin(), mark.spec.end(), open)) return false;
   if (!layout.grid()->Refines(mark.mesh)) return true;
-  const auto wanted = ResolveSpec("", mark.spec, mark.mesh, *layout.grid(), layout.rank());
-  return !wanted.ok() || Layout(layout.grid(), wanted->Closed(), layout.dims()) != layout;
+  auto wanted = ResolveSpec("", mark.spec, mark.mesh, *layout.grid(), layout.rank());
+  if (!wanted.ok()) return true;
+  for (int d = 0; d < layout.rank(); ++d) {
+    const DimSharding& lies = layout.sharding().dims[d];
+    DimSharding& dim = wanted->dims[d];
+    // An open dimension may be cut by more.
+    if (dim.open && lies.axes.size() >= dim.axes.size() &&
+        std::equal(dim.axes.begin(), dim.axes.end(), lies.axes.begin())) {
+      dim = lies;
+    }
+  }
+  return !CheckLayout(*layout.grid(), *wanted, layout.dims()).ok() ||
+         Layout(layout.grid(), wanted->Closed(), layout.dims()) != layout;
 }
 
 void SayLost(Session::State& state, const char* caller, const Mark& mark,

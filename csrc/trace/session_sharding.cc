@@ -45,7 +45,8 @@ ShardingInfo Described(const Layout& layout, const Mesh& mesh) {
   if (layout.sharding().IsUnreduced()) {
     Sharding terms = Sharding::Replicated(1);  // the axes, as a spec calls them
     terms.dims[0].axes = layout.sharding().unreduced;
-    for (const SpecAxis& axis : SpecOf(terms, grid, mesh)[0].axes) {
+    const PartitionSpec named = SpecOf(terms, grid, mesh);
+    for (const SpecAxis& axis : named[0].axes) {
       info.unreduced.push_back(std::get<std::string>(axis));
     }
   }
@@ -207,9 +208,16 @@ absl::Status Session::ClearSharding(const at::Tensor& tensor) {
   SessionLock lock;
   SPMD_RETURN_IF_ERROR(CheckOurs("clear_sharding", tensor));
   Buffer* buffer = BufferOf(tensor);
+  MarkNotes* const notes = NotesOf(*buffer);
+  if (notes != nullptr) {
+    const RecipePtr recipe = RecipeOf(buffer, tensor);
+    const auto is_this = [&](const MarkNotes::Part& part) { return SameRecipe(part.view, recipe); };
+    if (std::erase_if(notes->parts, is_this) > 0) return absl::OkStatus();
+    notes->copied = notes->waits = false;
+    notes->mark_before = nullptr;
+  }
   buffer->mark.reset();
   buffer->settled.reset();
-  if (MarkNotes* const notes = NotesOf(*buffer)) *notes = MarkNotes();
   return absl::OkStatus();
 }
 

@@ -144,7 +144,7 @@ bool FitsPivots(const OpInfo& op, const std::vector<c10::IValue>& args) {
 }
 
 // Whether operands that the op writes keep their sizes. An observer of rows that has seen none
-// takes as many as there are, if it is switched on, which is data: the kernel decides.
+// takes as many as there are, which its kernel decides and Meta does not know.
 bool KeepsSizes(const OpInfo& op, const std::vector<c10::IValue>& args) {
   const std::string& base = op.handle.operator_name().name;
   if (base != "aten::_fused_moving_avg_obs_fq_helper" &&

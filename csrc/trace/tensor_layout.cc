@@ -48,7 +48,7 @@ absl::StatusOr<Layout> ThroughOps(Session::State& state, const Layout& base, con
   Tape& tape = *state.tape;
   tape.StopFollowing();
   SPMD_ASSIGN_OR_RETURN(Lowered lowered,
-                        Lower(tape, {OutputSpec{id}}, {&state.meshes, &state.grids, false}));
+                        Lower(tape, {OutputSpec{id}}, {&state.meshes, &state.grids}));
   SPMD_ASSIGN_OR_RETURN(std::shared_ptr<runtime::Backend> backend, TheBackend(state));
   partition::CompileOptions options;
   options.machine = &backend->machine();

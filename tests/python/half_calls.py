@@ -39,6 +39,10 @@ def image(x):
     return x.view(2, 4, 96, 96)
 
 
+def growing(x):
+    return x / 8 * (torch.arange(COLUMNS).to(x) / 1024)
+
+
 def heads(x):
     return x.view(2, 4, 72, 128) * 0.125
 
@@ -97,7 +101,7 @@ LOSSES = {
     "gaussian": lambda x: F.gaussian_nll_loss(x, x * 0.5, x.abs() + 1),
     "hinge": lambda x: F.hinge_embedding_loss(x, torch.ones_like(x)),
     "margin ranking": lambda x: F.margin_ranking_loss(x, x * -2, -torch.ones_like(x), margin=9.0),
-    "cosine": lambda x: F.cosine_embedding_loss(x, x.flip(1), -torch.ones(ROWS).to(x)),
+    "cosine": lambda x: F.cosine_embedding_loss(x / 8, growing(x), -torch.ones(ROWS).to(x)),
     "triplet": lambda x: F.triplet_margin_loss(x, x * 0.5, x * -0.5),
     "cross entropy": lambda x: F.cross_entropy(x.t(), targets(x, COLUMNS, ROWS)),
     "cross entropy, weights": lambda x: F.cross_entropy(

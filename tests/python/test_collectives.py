@@ -174,3 +174,37 @@ def test_what_a_checkpoint_computes_again_is_not_merged_with_the_first_time():
     # The last layer is not needed again. Of the two reductions (forward after the second layer,
     # backward before the first) the first is made twice.
     assert counts == {False: (3, 2 * activation), True: (5, 3 * activation)}
+
+
+class ImageNet(torch.nn.Module):
+    """Convolutions that know of the batch only, and layers that are cut by `model`."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv1, self.conv2 = torch.nn.Conv2d(1, 32, 3), torch.nn.Conv2d(32, 64, 3)
+        self.fc1, self.fc2 = torch.nn.Linear(9216, 128), torch.nn.Linear(128, 10)
+
+    def forward(self, x, mark):
+        x = torch.relu(self.conv2(torch.relu(self.conv1(x))))
+        return self.fc2(torch.relu(self.fc1(mark(torch.max_pool2d(x, 2).flatten(1)))))
+
+
+def test_an_idle_axis_shares_the_batch():
+    """The convolutions' batch is cut by `model`, too, as if it were marked so behind them."""
+    mesh = spmd.make_mesh((2, 2), ("data", "model"))
+    sent = []
+    for spec in (None, (("data", "model"), None)):
+        torch.manual_seed(0)
+        net = ImageNet().to("spmd")
+        cuts = {"weight": ("model", None), "bias": ("model",)}
+        spmd.shard_module(net.fc1, mesh, cuts)
+        spmd.shard_module(net.fc2, mesh, {"weight": (None, "model")})
+        x = spmd.mark_sharding(
+            torch.randn(32, 1, 28, 28, device="spmd"), mesh, ("data", None, None, None)
+        )
+        y = spmd.mark_sharding(torch.randint(10, (32,)).to("spmd"), mesh, ("data",))
+        mark = lambda t, s=spec: t if s is None else spmd.mark_sharding(t, mesh, s)  # noqa: E731
+        torch.nn.functional.cross_entropy(net(x, mark), y).backward()
+        torch.optim.SGD(net.parameters(), lr=0.1).step()
+        sent.append(sum(row.wire_bytes for row in spmd.debug.collectives().rows))
+    assert sent[0] == sent[1] < 3.1e6

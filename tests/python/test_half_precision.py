@@ -102,15 +102,29 @@ def test_bytes_on_the_wire_are_those_of_the_type(dtype):
 
 
 def test_counts_of_a_frequent_index():
-    """More than bfloat16 can count by ones."""
-    indices = torch.zeros(1000, dtype=torch.long)
-    grads = []
-    for device in ("cpu", "spmd"):
-        weight = torch.ones(4, 2, dtype=torch.bfloat16).to(device).requires_grad_()
-        rows = torch.nn.functional.embedding(indices.to(device), weight, scale_grad_by_freq=True)
-        rows.sum().backward()
-        grads.append(weight.grad.cpu())
-    torch.testing.assert_close(grads[1], grads[0], atol=0, rtol=0.01)
+    """More than bfloat16 can count by ones. (The CPU adds 1000 thousandths to a half.)"""
+    indices = torch.zeros(1000, dtype=torch.long, device="spmd")
+    weight = torch.ones(4, 2, dtype=torch.bfloat16, device="spmd", requires_grad=True)
+    torch.nn.functional.embedding(indices, weight, scale_grad_by_freq=True).sum().backward()
+    torch.testing.assert_close(weight.grad[0].float().cpu(), torch.ones(2), atol=0, rtol=0.01)
+
+
+@pytest.mark.parametrize("weighted", [False, True], ids=["", "weighted"])
+def test_cross_entropy_of_more_rows_than_float16_counts(weighted):
+    rows = 70_000
+    logits = torch.zeros(rows, 4)
+    logits[:, 1] = 1
+    weight = torch.tensor([1.0, 2, 3, 4]) if weighted else None
+    found = []
+    for device, dtype in (("cpu", torch.float64), ("spmd", torch.float16)):
+        x = logits.to(dtype).to(device).requires_grad_()
+        target = (torch.arange(rows) % 4).to(device)
+        of_classes = None if weight is None else weight.to(dtype).to(device)
+        loss = torch.nn.functional.cross_entropy(x, target, weight=of_classes)
+        (loss * 1024).backward()
+        found.append((loss.detach().cpu().double(), x.grad.cpu().double()))
+    torch.testing.assert_close(found[1][0], found[0][0], rtol=1e-3, atol=0)
+    torch.testing.assert_close(found[1][1], found[0][1], rtol=4e-3, atol=1e-7)
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)

@@ -129,8 +129,11 @@ def test_data_that_was_used_is_laid_out():
     spmd.mark_sharding(y, mesh, ("a", None))
     assert parts(y) == [(2, 4)] * 4
     torch.testing.assert_close(y.cpu(), torch.arange(32.0).reshape(8, 4) * 2)
+    u = torch.arange(32.0).reshape(8, 4).to("spmd")
+    u.sum().item()
+    spmd.mark_sharding(u, mesh, ("a", spmd.UNCONSTRAINED))
+    assert parts(u) == [(2, 4)] * 4
     v = torch.arange(32.0).reshape(8, 4).to("spmd")
-    spmd.sync()
     v.sum().item()
     spmd.mark_sharding(v.t(), mesh, ("a", None))
     assert parts(v) == [(8, 1)] * 4
@@ -158,6 +161,17 @@ def test_a_mark_on_a_part_of_a_result():
         spmd.mark_sharding(w[:8], mesh, (None, "a"))
     with pytest.raises(ValueError, match=r"is a view of part of stored data"):
         spmd.mark_sharding(w[8:16], mesh, ("a", None))
+
+
+def test_clearing_a_part_leaves_the_rest():
+    w = spmd.mark_sharding(torch.ones(24, 8, device="spmd") * 1, mesh, (None, "a"))
+    spmd.mark_sharding(w[:8], mesh, ("a", None))
+    spmd.clear_sharding(w[:8])
+    assert not spmd.sharding_of(w[:8]).is_committed
+    assert spmd.sharding_of(w).spec == P(None, "a")
+    spmd.mark_sharding(w[:8], mesh, (None, None))
+    spmd.clear_sharding(w)
+    assert spmd.sharding_of(w[:8]).is_committed and not spmd.sharding_of(w).is_committed
 
 
 def test_a_part_is_cut_in_a_call_that_was_gone_over_before():
@@ -298,6 +312,17 @@ def test_resized_storage_keeps_the_mark():
     t = marked(8, 6)
     t.resize_(16, 6)
     assert spmd.sharding_of(t).spec == P("a", None) and parts(t) == [(4, 6)] * 4
+
+
+def test_memory_that_is_given_up_and_taken_again_keeps_the_mark():
+    t = marked(8, 6)
+    storage = t.untyped_storage()
+    size = storage.size()
+    storage.resize_(0)
+    storage.resize_(size)
+    t.copy_(torch.ones(8, 6))
+    assert spmd.sharding_of(t).is_committed and parts(t) == [(2, 6)] * 4
+    assert t.sum().item() == 48
 
 
 def test_marks_of_host_tensors_do_not_outlive_them():

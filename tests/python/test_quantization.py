@@ -98,9 +98,11 @@ def observe(device, per_row, on, fake):
 @pytest.mark.parametrize("per_row", [False, True], ids=["tensor", "rows"])
 @pytest.mark.parametrize("on", [False, True], ids=["off", "on"])
 def test_an_observer_that_has_seen_nothing(per_row, on):
-    """Whether it takes the size of what it sees depends on whether it is on, which is data."""
-    for got, want in zip(observe("spmd", per_row, on, on), observe("cpu", per_row, on, on)):
-        torch.testing.assert_close(got, want)
+    """It takes the size of what it sees. Where it is off, the kernel leaves scales undefined."""
+    got, want = (observe(device, per_row, on, on) for device in ("spmd", "cpu"))
+    assert [t.shape for t in got] == [t.shape for t in want]
+    defined = len(got) if on else 4
+    torch.testing.assert_close(got[:defined], want[:defined])
 
 
 def test_an_observer_may_be_recorded_once_it_has_its_size():
@@ -112,6 +114,7 @@ def test_an_observer_may_be_recorded_once_it_has_its_size():
     assert _C.statistics()["host_fallbacks"] == before
 
 
+@pytest.mark.filterwarnings("ignore:An output with one or more elements was resized")
 @pytest.mark.parametrize("sizes", [(0,), (7, 2), (1,)], ids=str)
 def test_out_takes_the_size_of_the_result(sizes):
     a, b = torch.arange(6.0).view(2, 3), torch.arange(3.0)

@@ -6,6 +6,7 @@ import os
 import re
 import signal
 import threading
+import time
 import warnings
 
 import pytest
@@ -111,11 +112,13 @@ def test_ctrl_c_lets_what_python_has_finished_happen():
         step.add_(1)
     # A shell starts what runs in the background with the signal ignored.
     before_us = signal.signal(signal.SIGINT, signal.default_int_handler)
-    timer = threading.Timer(0.3, lambda: os.kill(os.getpid(), signal.SIGINT))
+    timer = threading.Timer(0.05, lambda: os.kill(os.getpid(), signal.SIGINT))
     timer.start()
     try:
         with pytest.raises(KeyboardInterrupt):
             step.item()
+            timer.join()
+            time.sleep(10)  # it was done sooner
     finally:
         signal.signal(signal.SIGINT, before_us)
     assert not torch.equal(weight.cpu(), before)

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <optional>
 
+#include "absl/strings/str_cat.h"
 #include "csrc/rules/tables/call_factors.h"
 #include "csrc/rules/tables/scatter.h"
 #include "csrc/util/status.h"
@@ -48,11 +49,39 @@ std::optional<Indexed> IndexedOf(const OpCall& call, int first, int count) {
   return x;
 }
 
-// Lays a new factor per broadcast dimension over the indices; returns the first.
+// By dimension of self: the broadcast dimension that numbers it, or -1. See batch_index.h.
+std::vector<int64_t> BatchOf(const OpCall& call) {
+  std::vector<int64_t> batch = call.attrs().GetIntsOr("batch", {});
+  batch.resize(call.operand(0).rank(), -1);
+  return batch;
+}
+
+absl::Status CheckBatch(const OpCall& call, const Indexed& x) {
+  const std::vector<int64_t> batch = BatchOf(call);
+  std::vector<bool> taken(x.broadcast.size(), false);
+  for (int d = 0; d < call.operand(0).rank(); ++d) {
+    const int64_t at = batch[d];
+    if (at < 0) continue;
+    const bool indexed = std::find(x.replaced.begin(), x.replaced.end(), d) != x.replaced.end();
+    if (!indexed || at >= static_cast<int64_t>(taken.size()) || taken[at] ||
+        x.broadcast[at] != call.operand(0).dims[d]) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(call.ToString(), ": no index numbers dimension ", d));
+    }
+    taken[at] = true;
+  }
+  return absl::OkStatus();
+}
+
+// Lays a new factor per broadcast dimension over the indices; returns the first. Those that number
+// a dimension are never whole.
 int OverIndices(CallFactors& f, const OpCall& call, const Indexed& x, int first, bool whole) {
   int first_factor = -1;
-  for (int64_t size : x.broadcast) {
-    const int factor = whole ? f.AddWhole(size) : f.Add(size);
+  const std::vector<int64_t> batch = BatchOf(call);
+  for (size_t at = 0; at < x.broadcast.size(); ++at) {
+    const bool numbers =
+        std::find(batch.begin(), batch.end(), static_cast<int64_t>(at)) != batch.end();
+    const int factor = whole && !numbers ? f.AddWhole(x.broadcast[at]) : f.Add(x.broadcast[at]);
     if (first_factor < 0) first_factor = factor;
   }
   const int rank = static_cast<int>(x.broadcast.size());
@@ -97,10 +126,17 @@ absl::StatusOr<OpFactors> IndexFactors(const OpCall& call, IndexedDim indexed) {
   const int count = static_cast<int>(call.operands.size()) - 1;
   const std::optional<Indexed> x = IndexedOf(call, /*first=*/1, count);
   if (!x || x->rank() != call.results[0].rank()) return WholeFactors(call);
+  SPMD_RETURN_IF_ERROR(CheckBatch(call, *x));
   CallFactors f(call);
   for (int i = 0; i < static_cast<int>(x->kept.size()); ++i) f.Pass(x->kept[i], x->PlaceOfKept(i));
-  for (int d : x->replaced) f.OverOperand(0, d, AddIndexed(f, call.operand(0).dims[d], indexed));
+  const std::vector<int64_t> batch = BatchOf(call);
+  for (int d : x->replaced) {
+    if (batch[d] < 0) f.OverOperand(0, d, AddIndexed(f, call.operand(0).dims[d], indexed));
+  }
   const int first = OverIndices(f, call, *x, /*first=*/1, /*whole=*/false);
+  for (int d : x->replaced) {
+    if (batch[d] >= 0) f.OverOperand(0, d, first + static_cast<int>(batch[d]));
+  }
   for (int i = 0; i < static_cast<int>(x->broadcast.size()); ++i) {
     f.OverResult(x->lead + i, first + i);
   }
@@ -112,6 +148,7 @@ absl::StatusOr<OpFactors> IndexPutFactors(const OpCall& call, IndexedDim indexed
   const std::optional<Indexed> x = IndexedOf(call, /*first=*/1, /*count=*/values - 1);
   if (!x) return MaskedPutFactors(call);
   if (call.operand(values).rank() > x->rank()) return WholeFactors(call);
+  SPMD_RETURN_IF_ERROR(CheckBatch(call, *x));
   CallFactors f(call);
   std::vector<int> factor_at(x->rank());
   Dims dims(x->rank());
@@ -120,14 +157,20 @@ absl::StatusOr<OpFactors> IndexPutFactors(const OpCall& call, IndexedDim indexed
     factor_at[at] = f.Pass(d, d);
     dims[at] = call.results[0].dims[d];
   }
-  for (int d : x->replaced) {
-    const int factor = AddIndexed(f, call.operand(0).dims[d], indexed);
+  const std::vector<int64_t> batch = BatchOf(call);
+  const auto over_self = [&](int d, int factor) {
     f.OverOperand(0, d, factor);
     f.OverResult(d, factor);
+  };
+  for (int d : x->replaced) {
+    if (batch[d] < 0) over_self(d, AddIndexed(f, call.operand(0).dims[d], indexed));
   }
   // Sums may be cut anywhere; of several values written to one place the last one stays.
   const bool accumulate = call.attrs().GetBoolOr("accumulate", false);
   const int first = OverIndices(f, call, *x, /*first=*/1, /*whole=*/!accumulate);
+  for (int d : x->replaced) {
+    if (batch[d] >= 0) over_self(d, first + static_cast<int>(batch[d]));
+  }
   for (int i = 0; i < static_cast<int>(x->broadcast.size()); ++i) {
     factor_at[x->lead + i] = first + i;
     dims[x->lead + i] = x->broadcast[i];

@@ -58,11 +58,14 @@ struct Selection {
   Tensor held;
   bool adjacent = false;
   bool nothing_held = false;
+  bool all_held = true;  // whatever the indices are
 };
 
+// A dimension of the `batch` is numbered by its index: what a part is asked for it holds.
 Selection Select(const Tensor& self, const c10::List<OptionalTensor>& indices, IntArrayRef first,
-                 IntArrayRef size, bool may_be_negative) {
+                 IntArrayRef size, bool may_be_negative, IntArrayRef batch) {
   Selection s;
+  std::vector<bool> numbered;
   std::vector<Tensor> given;
   for (int64_t d = 0; d < self.dim(); ++d) {
     const OptionalTensor index =
@@ -72,11 +75,19 @@ Selection Select(const Tensor& self, const c10::List<OptionalTensor>& indices, I
       continue;
     }
     s.replaced.push_back(d);
-    given.push_back(Wrapped(*index, d, size[d], may_be_negative));
+    numbered.push_back(d < static_cast<int64_t>(batch.size()) && batch[d] >= 0);
+    const bool whole = first[d] == 0 && self.size(d) == size[d];
+    s.all_held = s.all_held && (numbered.back() || whole);
+    given.push_back(numbered.back() ? index->to(at::kLong)
+                                    : Wrapped(*index, d, size[d], may_be_negative));
   }
   given = at::broadcast_tensors(given);
   for (size_t i = 0; i < given.size(); ++i) {
     const int64_t d = s.replaced[i], length = self.size(d);
+    if (s.all_held) {
+      s.index.push_back(first[d] == 0 ? given[i] : given[i].sub(first[d]));
+      continue;
+    }
     const Local local = LocalIndex(given[i], first[d], length);
     s.held = s.held.defined() ? s.held.logical_and(local.held) : local.held;
     s.index.push_back(Readable(local, length));
@@ -85,6 +96,17 @@ Selection Select(const Tensor& self, const c10::List<OptionalTensor>& indices, I
   s.adjacent =
       s.replaced.back() - s.replaced.front() + 1 == static_cast<int64_t>(s.replaced.size());
   return s;
+}
+
+// The selection's indices as those of all dimensions.
+c10::List<OptionalTensor> Within(const Selection& s, int64_t rank) {
+  c10::List<OptionalTensor> within;
+  size_t next = 0;
+  for (int64_t d = 0; d < rank; ++d) {
+    const bool replaced = next < s.replaced.size() && s.replaced[next] == d;
+    within.push_back(replaced ? OptionalTensor(s.index[next++]) : std::nullopt);
+  }
+  return within;
 }
 
 std::vector<int64_t> Joined(std::vector<int64_t> a, const std::vector<int64_t>& b) {
@@ -168,31 +190,27 @@ Tensor IndexWritePart(const Tensor& self, const Tensor& index, const Tensor& sou
 }
 
 Tensor IndexPart(const Tensor& self, const c10::List<OptionalTensor>& indices, IntArrayRef first,
-                 IntArrayRef size, bool may_be_negative) {
+                 IntArrayRef size, bool may_be_negative, IntArrayRef batch) {
   if (self.is_meta()) return self.index(indices);
-  const Selection s = Select(self, indices, first, size, may_be_negative);
+  const Selection s = Select(self, indices, first, size, may_be_negative, batch);
+  if (s.all_held) return self.index(Within(s, self.dim()));
   std::vector<int64_t> lead, dims = s.held.sizes().vec(), rest;
   for (int64_t d : s.kept) {
     (s.adjacent && d < s.replaced.front() ? lead : rest).push_back(self.size(d));
   }
   const std::vector<int64_t> result = Joined(Joined(lead, dims), rest);
   if (s.nothing_held) return at::zeros(result, self.options());
-  c10::List<OptionalTensor> within;
-  size_t next = 0;
-  for (int64_t d = 0; d < self.dim(); ++d) {
-    const bool replaced = next < s.replaced.size() && s.replaced[next] == d;
-    within.push_back(replaced ? OptionalTensor(s.index[next++]) : std::nullopt);
-  }
   dims.insert(dims.end(), rest.size(), 1);
-  return self.index(within).masked_fill_(s.held.logical_not().view(dims), 0);
+  return self.index(Within(s, self.dim())).masked_fill_(s.held.logical_not().view(dims), 0);
 }
 
 // The replaced dimensions come first, then all that is held is one list.
 Tensor IndexPutPart(const Tensor& self, const c10::List<OptionalTensor>& indices,
                     const Tensor& values, bool accumulate, IntArrayRef first, IntArrayRef size,
-                    bool may_be_negative) {
+                    bool may_be_negative, IntArrayRef batch) {
   if (self.is_meta()) return at::empty_like(self);
-  const Selection s = Select(self, indices, first, size, may_be_negative);
+  const Selection s = Select(self, indices, first, size, may_be_negative, batch);
+  if (s.all_held) return self.index_put(Within(s, self.dim()), values, accumulate);
   if (s.nothing_held || s.held.numel() == 0) return self.clone();
   const std::vector<int64_t> order = Joined(s.replaced, s.kept);
   std::vector<int64_t> back(order.size());

@@ -127,10 +127,10 @@ Tensor IndexWritePart(const Tensor& self, const Tensor& index, const Tensor& sou
 Tensor IndexReduce(const Tensor& self, int64_t dim, const Tensor& index, const Tensor& source,
                    std::string_view reduce, bool include_self);
 Tensor IndexPart(const Tensor& self, const c10::List<OptionalTensor>& indices, IntArrayRef first,
-                 IntArrayRef size, bool may_be_negative);
+                 IntArrayRef size, bool may_be_negative, IntArrayRef batch);
 Tensor IndexPutPart(const Tensor& self, const c10::List<OptionalTensor>& indices,
                     const Tensor& values, bool accumulate, IntArrayRef first, IntArrayRef size,
-                    bool may_be_negative);
+                    bool may_be_negative, IntArrayRef batch);
 
 // convolution.cc. Gradients of a (not transposed) convolution.
 Tensor ConvDInput(const Tensor& grad, const Tensor& weight, IntArrayRef input_size,

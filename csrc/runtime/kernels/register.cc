@@ -136,11 +136,11 @@ void DefinePartOps(torch::Library& l) {
          &k::IndexWritePart);
   Define(l, "index_part",
          "index_part(Tensor self, Tensor?[] indices, int[] first, int[] size, bool "
-         "may_be_negative) -> Tensor",
+         "may_be_negative, int[] batch=[]) -> Tensor",
          &k::IndexPart);
   Define(l, "index_put_part",
          "index_put_part(Tensor self, Tensor?[] indices, Tensor values, bool accumulate, int[] "
-         "first, int[] size, bool may_be_negative) -> Tensor",
+         "first, int[] size, bool may_be_negative, int[] batch=[]) -> Tensor",
          &k::IndexPutPart);
 }
 

@@ -102,11 +102,11 @@ TEST_F(CompileCacheTest, EntriesAreCheckedAgainstTheGraph) {
   const Compiled compiled = *Compile(graph);
   CompileCache cache = Cache();
   const std::string expected = compiled.program.ToString();
-  for (const auto& [from, to] : {std::pair("node @0 0:0 2:1", "node @0 0:0 0:1"),
-                                 {"node @0 0:0 2:1", "node @0 0:9"},
-                                 {"node @0 0:0 2:1", "node @7"},
-                                 {"node @0 0:0 2:1\n", ""},
-                                 {"node @0 0:0 2:1", "node @0 through 0 max 0"}}) {
+  for (const auto& [from, to] : {std::pair("node @0 0:0 2:1,2", "node @0 0:0 0:1"),
+                                 {"node @0 0:0 2:1,2", "node @0 0:9"},
+                                 {"node @0 0:0 2:1,2", "node @7"},
+                                 {"node @0 0:0 2:1,2\n", ""},
+                                 {"node @0 0:0 2:1,2", "node @0 through 0 max 0"}}) {
     ASSERT_TRUE(cache.Write(graph, {}, compiled).ok());
     Sign(Files()[0], from, to);
     const absl::StatusOr<Compiled> read = cache.Read(graph, {});
@@ -114,7 +114,7 @@ TEST_F(CompileCacheTest, EntriesAreCheckedAgainstTheGraph) {
   }
   // Another decision that can be: another program, of the same function.
   ASSERT_TRUE(cache.Write(graph, {}, compiled).ok());
-  Sign(Files()[0], "node @0 0:0 2:1", "node @0 0:0");
+  Sign(Files()[0], "node @0 0:0 2:1,2", "node @0 0:0");
   const absl::StatusOr<Compiled> read = cache.Read(graph, {});
   ASSERT_TRUE(read.ok()) << read.status();
   EXPECT_NE(read->program.ToString(), expected);

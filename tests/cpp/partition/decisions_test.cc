@@ -20,7 +20,8 @@
 namespace spmd::partition {
 namespace {
 
-// Products, terms passed through sums, windows, and reductions that are taken apart.
+// Products, terms passed through sums, windows, reductions that are taken apart, and a batch that
+// is merged behind the time.
 constexpr const char* kGraphs[] = {
     R"(mesh @m [data=2, model=3]
 graph {
@@ -52,6 +53,17 @@ graph {
   %0: f32[2,4,9,5] = aten::convolution(%x, %w, _, stride=[1,1], padding=[1,1], dilation=[1,1], transposed=false, output_padding=[0,0], groups=1)
   %1: f32[2,4,5,9] = aten::permute(%0, dims=[0,1,3,2])
   return %1
+}
+)",
+    R"(mesh @m [a=2]
+graph {
+  %x: f32[3,4,5] @m {},{a},{}
+  %w: f32[2,5]
+  %0: f32[12,5] = aten::view(%x, size=[12,5])
+  %1: f32[12,2] = aten::linear(%0, %w, _)
+  %2: f32[12,2] = aten::relu(%1)
+  %3: f32[3,4,2] = aten::view(%2, size=[3,4,2])
+  return %3
 }
 )",
 };

@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "csrc/partition/merged_order.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace spmd::partition {
+namespace {
+
+bool IsCut(const DimOrder::Part& part) { return !part.shard.axes.empty(); }
+
+std::vector<int64_t> ToVector(const Dims& dims) { return {dims.begin(), dims.end()}; }
+
+// The parts of all dimensions, in the graph's order.
+std::vector<int64_t> PartSizes(const Dims& dims, const Order& order) {
+  std::vector<int64_t> sizes;
+  for (size_t d = 0; d < order.size(); ++d) {
+    if (order[d].empty()) sizes.push_back(dims[d]);
+    for (const DimOrder::Part& part : order[d].parts) sizes.push_back(part.size);
+  }
+  return sizes;
+}
+
+// Where each part comes from, in the order in which cut ones come first in their dimension.
+std::vector<int64_t> CutFirst(const Order& order) {
+  std::vector<int64_t> from;
+  int64_t next = 0;
+  for (const DimOrder& dim : order) {
+    if (dim.empty()) from.push_back(next++);
+    for (const bool cut : {true, false}) {
+      for (size_t p = 0; p < dim.parts.size(); ++p) {
+        if (IsCut(dim.parts[p]) == cut) from.push_back(next + static_cast<int64_t>(p));
+      }
+    }
+    next += static_cast<int64_t>(dim.parts.size());
+  }
+  return from;
+}
+
+std::vector<int64_t> Inverse(const std::vector<int64_t>& from) {
+  std::vector<int64_t> to(from.size());
+  for (size_t i = 0; i < from.size(); ++i) to[from[i]] = static_cast<int64_t>(i);
+  return to;
+}
+
+ir::ValueId Permuted(rules::Builder& builder, ir::ValueId v, std::vector<int64_t> dims) {
+  return builder.Call("aten::permute", {v}, {{"dims", std::move(dims)}});
+}
+
+}  // namespace
+
+DimSharding DimOrder::ShardingOf(const Grid& grid) const {
+  DimSharding sharding;
+  int64_t size = 1;
+  for (const Part& part : parts) {
+    size *= part.size;
+    sharding.axes.insert(sharding.axes.end(), part.shard.axes.begin(), part.shard.axes.end());
+  }
+  for (const Part& part : parts) {
+    if (IsCut(part) && part.size != grid.size(part.shard.axes)) {
+      const int64_t chunk =
+          part.shard.chunk != 0 ? part.shard.chunk : CeilDiv(part.size, grid.size(part.shard.axes));
+      sharding.chunk = chunk * (size / part.size);
+    }
+  }
+  if (sharding.chunk == CeilDiv(size, grid.size(sharding.axes))) sharding.chunk = 0;
+  return sharding;
+}
+
+bool operator==(const DimOrder& a, const DimOrder& b) {
+  return std::equal(a.parts.begin(), a.parts.end(), b.parts.begin(), b.parts.end(),
+                    [](const DimOrder::Part& x, const DimOrder::Part& y) {
+                      return x.size == y.size && IsCut(x) == IsCut(y);
+                    });
+}
+
+std::optional<DimOrder> OrderOf(const rules::OpFactors& factors, const rules::DimFactors& dim,
+                                const propagate::Cut& cut, const Grid& grid) {
+  if (dim.size() < 2) return std::nullopt;
+  DimOrder order;
+  int cut_factors = 0;
+  bool uneven = false;
+  for (const int f : dim) {
+    const int64_t size = factors.factors[f].size;
+    const propagate::FactorShard& shard = cut[f];
+    if (factors.factors[f].whole) return std::nullopt;
+    if (shard.axes.empty()) {
+      order.parts.push_back({size, {}});
+      continue;
+    }
+    ++cut_factors;
+    const int64_t shards = grid.size(shard.axes);
+    if (size % shards != 0 || (shard.chunk != 0 && shard.chunk != size / shards)) {
+      uneven = true;
+      order.parts.push_back({size, shard});
+      continue;
+    }
+    order.parts.push_back({shards, {shard.axes}});
+    if (size > shards) order.parts.push_back({size / shards, {}});
+  }
+  // Shards of unequal sizes are intervals of the first part only.
+  if (cut_factors == 0 || (uneven && cut_factors > 1)) return std::nullopt;
+  const bool cut_first = std::is_partitioned(order.parts.begin(), order.parts.end(), IsCut);
+  if (cut_first) return std::nullopt;
+  return order;
+}
+
+bool IsNatural(const Order& order) {
+  return std::all_of(order.begin(), order.end(), [](const DimOrder& d) { return d.empty(); });
+}
+
+ir::ValueId ApartFromOrder(rules::Builder& builder, ir::ValueId v, const Order& order) {
+  const std::vector<int64_t> sizes = PartSizes(builder.type(v).dims, order);
+  const std::vector<int64_t> from = CutFirst(order);
+  std::vector<int64_t> ordered;
+  for (int64_t p : from) ordered.push_back(sizes[p]);
+  return Permuted(builder, builder.View(v, std::move(ordered)), Inverse(from));
+}
+
+ir::ValueId Apart(rules::Builder& builder, ir::ValueId v, const Order& order) {
+  return builder.View(v, PartSizes(builder.type(v).dims, order));
+}
+
+ir::ValueId InOrder(rules::Builder& builder, ir::ValueId apart, const Dims& dims,
+                    const Order& order) {
+  return builder.View(Permuted(builder, apart, CutFirst(order)), ToVector(dims));
+}
+
+Sharding ShardingApart(const Sharding& sharding, const Order& order) {
+  Sharding apart;
+  for (size_t d = 0; d < order.size(); ++d) {
+    if (order[d].empty()) apart.dims.push_back(sharding.dims[d]);
+    for (const DimOrder::Part& part : order[d].parts) {
+      apart.dims.push_back({part.shard.axes, part.shard.chunk, /*open=*/false});
+    }
+  }
+  return apart;
+}
+
+}  // namespace spmd::partition

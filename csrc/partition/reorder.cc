@@ -1,0 +1,283 @@
+// SPDX-License-Identifier: Apache-2.0
+// Chains that merge dimensions are carried in an order in which the merged one can be cut.
+//
+// An op that works on every index of a dimension by itself, or sums over all of them, does the same
+// in any order of them: that is what a factor says that may be cut anywhere. So where a view merges
+// [T,B] with B cut, the merged value is put in the order in which the parts that are cut come first
+// (merged_order.h), all that follows is done in that order, and the view that splits the dimension
+// again restores T and B, which are cut as before. What needs the graph's order (an output, a
+// constraint, a sort, an op that knows where it is) gets it by a permutation.
+#include <algorithm>
+#include <utility>
+
+#include "absl/container/flat_hash_map.h"
+#include "csrc/ir/part.h"
+#include "csrc/partition/any_order.h"
+#include "csrc/partition/at_borders.h"
+#include "csrc/partition/merged_order.h"
+#include "csrc/partition/passes.h"
+#include "csrc/partition/reach.h"
+#include "csrc/partition/rewrite.h"
+#include "csrc/util/status.h"
+
+namespace spmd::partition {
+namespace {
+
+using propagate::Cut;
+using propagate::NodeFactors;
+
+bool IsView(const ir::Node& node) { return node.op == "aten::view"; }
+
+bool AnyConstraint(const ir::Graph& graph, const ir::Node& node) {
+  for (int r = 0; r < node.num_results; ++r) {
+    if (IsConstraint(graph, node.first_result + r)) return true;
+  }
+  return false;
+}
+
+ir::ValueId ViewAs(rules::Builder& builder, ir::ValueId v, const Dims& dims) {
+  return builder.View(v, std::vector<int64_t>(dims.begin(), dims.end()));
+}
+
+class Reorderer {
+ public:
+  Reorderer(const ir::Graph& graph, const std::vector<NodeFactors>& factors)
+      : graph_(graph), factors_(factors), reach_(graph) {}
+
+  std::optional<std::vector<ir::ValueId>> Replace(rules::Builder& builder, ir::NodeId id,
+                                                  absl::Span<const ir::ValueId> operands) {
+    const ir::Node& node = graph_.node(id);
+    const NodeFactors& nf = factors_[id];
+    if (nf.rule == nullptr || nf.rule->random) return std::nullopt;
+    bool ordered = false, beyond = false;
+    for (size_t k = 0; k < operands.size(); ++k) {
+      if (operands[k] == ir::kNoValue) continue;
+      ordered = ordered || ordered_.contains(operands[k]);
+      beyond = beyond || reach_.IsBeyond(node.operands[k]);
+    }
+    if ((!ordered && !beyond && !IsView(node)) || AnyConstraint(graph_, node)) return std::nullopt;
+    if (ordered) {
+      if (auto values = Carry(builder, node, nf, operands)) return values;
+    }
+    if (IsView(node)) {
+      if (auto values = View(builder, node, nf, operands[0])) return values;
+    }
+    if (beyond) reach_.NoteResults(node, nf);
+    return std::nullopt;
+  }
+
+  // Whether anything is done in another order; putting a value in order alone is no gain.
+  bool carried() const { return carried_; }
+
+ private:
+  // The same elements as a value of the new graph, in another order.
+  struct Ordered {
+    ir::ValueId value;
+    Order order;
+    Sharding sharding;  // as far as it is known
+    int grid;
+  };
+
+  // By factor: the order in which operands that are in one have it, where every tensor of the node
+  // can have it so.
+  std::vector<DimOrder> OrdersOf(const ir::Node& node, const NodeFactors& nf,
+                                 absl::Span<const ir::ValueId> operands) const {
+    std::vector<DimOrder> orders(nf->factors.size());
+    std::vector<bool> stays(nf->factors.size(), false);
+    for (size_t k = 0; k < operands.size(); ++k) {
+      if (operands[k] == ir::kNoValue) continue;
+      const auto it = ordered_.find(operands[k]);
+      const Sharding known = reach_.Of(node.operands[k]);
+      for (size_t d = 0; d < nf->operands[k].size(); ++d) {
+        for (const int f : nf->operands[k][d]) {
+          if (it == ordered_.end() || it->second.order[d].empty()) {
+            // What is cut in the graph's order is not worth moving.
+            if (!known.dims[d].axes.empty()) stays[f] = true;
+          } else if (orders[f].empty()) {
+            orders[f] = it->second.order[d];
+          } else if (!(orders[f] == it->second.order[d])) {
+            stays[f] = true;
+          }
+        }
+      }
+    }
+    const rules::OpCall call = rules::OpCall::Of(graph_, node);
+    for (size_t f = 0; f < orders.size(); ++f) {
+      if (orders[f].empty()) continue;
+      if (stays[f] || !IsInAnyOrder(nf, call, static_cast<int>(f))) orders[f] = {};
+    }
+    return orders;
+  }
+
+  static Order OrderOfTensor(const rules::TensorFactors& tensor,
+                             const std::vector<DimOrder>& orders) {
+    Order order(tensor.size());
+    for (size_t d = 0; d < tensor.size(); ++d) {
+      if (tensor[d].size() == 1) order[d] = orders[tensor[d][0]];
+    }
+    return order;
+  }
+
+  ir::ValueId PutInOrder(rules::Builder& builder, ir::ValueId v, const Order& order) {
+    if (IsNatural(order)) return v;
+    const auto it = ordered_.find(v);
+    if (it != ordered_.end() && it->second.order == order) return it->second.value;
+    for (const auto& [known, value] : put_[v]) {
+      if (known == order) return value;
+    }
+    const Dims dims = builder.type(v).dims;
+    const ir::ValueId value = InOrder(builder, Apart(builder, v, order), dims, order);
+    put_[v].emplace_back(order, value);
+    return value;
+  }
+
+  // A value in another order as one in the graph's, for whoever needs it.
+  ir::ValueId Natural(rules::Builder& builder, Ordered ordered) {
+    const Dims dims = builder.type(ordered.value).dims;
+    const ir::ValueId natural =
+        ViewAs(builder, ApartFromOrder(builder, ordered.value, ordered.order), dims);
+    ordered_[natural] = std::move(ordered);
+    return natural;
+  }
+
+  // The node over operands in another order.
+  std::optional<std::vector<ir::ValueId>> Carry(rules::Builder& builder, const ir::Node& node,
+                                                const NodeFactors& nf,
+                                                absl::Span<const ir::ValueId> operands) {
+    const std::vector<DimOrder> orders = OrdersOf(node, nf, operands);
+    if (IsNatural(orders)) return std::nullopt;
+    int grid = -1;
+    std::vector<ir::ValueId> call(operands.begin(), operands.end());
+    std::vector<Sharding> shardings(operands.size());
+    for (size_t k = 0; k < operands.size(); ++k) {
+      if (operands[k] == ir::kNoValue) continue;
+      shardings[k] = reach_.Of(node.operands[k]);
+      const auto it = ordered_.find(operands[k]);
+      const Order order = OrderOfTensor(nf->operands[k], orders);
+      if (it != ordered_.end() && it->second.order == order) {
+        shardings[k] = it->second.sharding;
+        grid = it->second.grid;
+      }
+      call[k] = PutInOrder(builder, operands[k], order);
+    }
+    if (grid < 0) return std::nullopt;
+    carried_ = true;
+    const Cut cut = reach_.CutFrom(node, nf, grid, shardings);
+    const ir::NodeId copy = ir::CopyNode(graph_, node, call, builder.graph());
+    std::vector<ir::ValueId> results;
+    for (int r = 0; r < node.num_results; ++r) {
+      const ir::ValueId old = node.first_result + r;
+      const std::optional<Sharding> sharding = propagate::ShardingUnder(
+          *nf, nf->results[r], graph_.type(old).dims, cut, graph_.grid(grid));
+      Order order = OrderOfTensor(nf->results[r], orders);
+      if (IsNatural(order)) {
+        reach_.Note(old, grid, sharding);
+        results.push_back(builder.graph().result(copy, r));
+        continue;
+      }
+      results.push_back(Natural(
+          builder, {builder.graph().result(copy, r), std::move(order),
+                    sharding ? *sharding : Sharding::Replicated(graph_.type(old).rank()), grid}));
+    }
+    return results;
+  }
+
+  // A view merges and splits what its operand's dimensions really are.
+  std::optional<std::vector<ir::ValueId>> View(rules::Builder& builder, const ir::Node& node,
+                                               const NodeFactors& nf, ir::ValueId operand) {
+    const auto it = ordered_.find(operand);
+    const bool was_ordered = it != ordered_.end();
+    const Sharding sharding = was_ordered ? ShardingApart(it->second.sharding, it->second.order)
+                                          : reach_.Of(node.operands[0]);
+    if (sharding.DimAxes() == 0) return std::nullopt;
+    const int grid_index = was_ordered ? it->second.grid : reach_.GridOf(node.operands[0]);
+    const Grid& grid = graph_.grid(grid_index);
+    const ir::ValueId source =
+        was_ordered ? ApartFromOrder(builder, it->second.value, it->second.order) : operand;
+    const TensorType& to = graph_.type(node.first_result);
+    NodeFactors own = nf;
+    if (was_ordered) {
+      rules::OpCall call = rules::OpCall::Of(graph_, node);
+      const TensorType from = builder.type(source);
+      call.operands[0] = &from;
+      const auto factors = rules::FactorsOf(*nf.rule, call);
+      if (!factors.ok()) return std::nullopt;
+      own.factors = std::make_shared<const rules::OpFactors>(*factors);
+    }
+    Cut cut = propagate::CutOf(*own, own->operands[0], builder.type(source).dims, sharding, grid);
+    Order order(to.rank());
+    Cut natural_cut = cut;
+    for (int d = 0; d < to.rank(); ++d) {
+      if (auto found = OrderOf(*own, own->results[0][d], cut, grid)) {
+        order[d] = *std::move(found);
+        for (const int f : own->results[0][d]) natural_cut[f] = {};
+      }
+    }
+    if (!was_ordered && IsNatural(order)) return std::nullopt;
+    carried_ = carried_ || was_ordered;
+    std::optional<Sharding> known =
+        propagate::ShardingUnder(*own, own->results[0], to.dims, natural_cut, grid);
+    const ir::ValueId natural = ViewAs(builder, source, to.dims);
+    if (IsNatural(order)) {
+      reach_.Note(node.first_result, grid_index, known);
+      return std::vector<ir::ValueId>{natural};
+    }
+    if (!known) known = Sharding::Replicated(to.rank());
+    std::vector<int64_t> parts;
+    for (int d = 0; d < to.rank(); ++d) {
+      if (order[d].empty()) {
+        parts.push_back(to.dims[d]);
+        continue;
+      }
+      known->dims[d] = order[d].ShardingOf(grid);
+      for (const DimOrder::Part& part : order[d].parts) parts.push_back(part.size);
+    }
+    const ir::ValueId value = InOrder(builder, builder.View(source, parts), to.dims, order);
+    ordered_[natural] = {value, std::move(order), *std::move(known), grid_index};
+    return std::vector<ir::ValueId>{natural};
+  }
+
+  const ir::Graph& graph_;
+  const std::vector<NodeFactors>& factors_;
+  // By value of the new graph; and what was put in some order there.
+  absl::flat_hash_map<ir::ValueId, Ordered> ordered_;
+  absl::flat_hash_map<ir::ValueId, std::vector<std::pair<Order, ir::ValueId>>> put_;
+  Reach reach_;  // of the old graph
+  bool carried_ = false;
+};
+
+// A merged dimension that cannot be cut as what it merges is.
+bool MergesApart(const ir::Graph& graph, const ir::Node& node, const NodeFactors& nf) {
+  if (!IsView(node) || nf.rule == nullptr || AnyConstraint(graph, node)) return false;
+  const ir::Annotation& annotation = *graph.value(node.operands[0]).annotation;
+  const Sharding sharding = annotation.sharding.Reduced();
+  if (sharding.DimAxes() == 0) return false;
+  const Grid& grid = graph.grid(annotation.grid);
+  const Cut cut =
+      propagate::CutOf(*nf, nf->operands[0], graph.type(node.operands[0]).dims, sharding, grid);
+  return std::any_of(nf->results[0].begin(), nf->results[0].end(),
+                     [&](const auto& dim) { return OrderOf(*nf, dim, cut, grid).has_value(); });
+}
+
+}  // namespace
+
+absl::StatusOr<bool> Reorder(ir::Graph& graph, const std::vector<NodeFactors>& factors) {
+  bool any = false;
+  for (ir::NodeId id = 0; id < graph.num_nodes() && !any; ++id) {
+    any = MergesApart(graph, graph.node(id), factors[id]);
+  }
+  if (!any) return false;
+  Reorderer reorderer(graph, factors);
+  SPMD_ASSIGN_OR_RETURN(ir::Graph next,
+                        Rewrite(graph,
+                                [&](rules::Builder& builder, const ir::Graph&, ir::NodeId id,
+                                    absl::Span<const ir::ValueId> operands)
+                                    -> absl::StatusOr<std::optional<std::vector<ir::ValueId>>> {
+                                  return reorderer.Replace(builder, id, operands);
+                                }));
+  if (!reorderer.carried()) return false;
+  graph = std::move(next);
+  return true;
+}
+
+}  // namespace spmd::partition
