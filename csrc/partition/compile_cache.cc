@@ -165,6 +165,8 @@ absl::Status CompileCache::Write(const ir::Graph& graph, const CompileOptions& o
   if (error) return FileError(options_.directory, error);
   const std::string key = Key(graph, options), path = PathOf(key);
   const std::string text = EntryOf(key, compiled);
+  // It would push out all others, and then itself.
+  if (static_cast<int64_t>(text.size()) > options_.max_bytes) return absl::OkStatus();
   const std::string aside = absl::StrCat(path, ".", ::getpid());
   {
     std::ofstream file(aside, std::ios::binary | std::ios::trunc);
@@ -200,13 +202,18 @@ void CompileCache::RemoveOldest() {
     files.push_back({entry.path(), used, bytes});
     bytes_ += bytes;
   }
-  if (bytes_ <= options_.max_bytes) return;
+  // Other processes write here, too: it is looked at again after a sixteenth of what is allowed.
+  const int64_t found = bytes_;
+  bytes_ = std::max(bytes_, options_.max_bytes / 16 * 15);
+  if (found <= options_.max_bytes) return;
+  bytes_ = found;
   std::sort(files.begin(), files.end(),
             [](const File& a, const File& b) { return a.used < b.used; });
   for (const File& file : files) {
     if (bytes_ <= options_.max_bytes / 4 * 3) break;
     if (fs::remove(file.path, error)) bytes_ -= file.bytes;
   }
+  bytes_ = std::max(bytes_, options_.max_bytes / 16 * 15);
 }
 
 bool IsSelfContained(const ir::Graph& graph) {

@@ -117,7 +117,7 @@ void SayOnce(Session::State& state, const OpInfo& op, const std::vector<c10::IVa
     if (!arg.isTensor() || !Buffer::IsOurs(arg.toTensor())) return false;
     return BufferOf(arg.toTensor())->mark != nullptr;
   });
-  if (!any_cut || !state.warned.insert(absl::StrCat("on the host ", op.name)).second) return;
+  if (!any_cut || !FirstTime(state, absl::StrCat("on the host ", op.name))) return;
   state.hooks.warn(absl::StrCat(
       op.name,
       " runs at once and whole, on the host, because the shapes of its results are not "

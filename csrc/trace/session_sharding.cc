@@ -94,9 +94,17 @@ PartitionSpec ViewSpec(const PartitionSpec& spec, const std::vector<int>& dims) 
 }
 
 absl::StatusOr<Layout> LayoutOfMark(Session::State& state, const Mark& mark, const Dims& dims) {
+  const MeshSet set = state.meshes.SetOf({mark.mesh});
   SPMD_ASSIGN_OR_RETURN(ir::Annotation a, AnnotationOf(mark, static_cast<int>(dims.size()),
-                                                       {&state.meshes, &state.grids}));
-  return Layout(state.grids.grids[a.grid], a.sharding.Closed(), dims);
+                                                       {&set.meshes, &set.grids}));
+  return Layout(set.grids.grids[a.grid], a.sharding.Closed(), dims);
+}
+
+absl::Status CheckSpec(Session::State& state, const char* caller, const Mesh& mesh,
+                       const PartitionSpec& spec, size_t rank) {
+  const MeshSet set = state.meshes.SetOf({mesh});
+  return AnnotationOf({mesh, spec}, static_cast<int>(rank), {&set.meshes, &set.grids}, caller)
+      .status();
 }
 
 absl::Status FillShards(at::Tensor& host, const std::vector<ShardData>& shards,
@@ -145,9 +153,7 @@ absl::Status Session::MarkSharding(const at::Tensor& tensor, const Mesh& mesh,
   SPMD_RETURN_IF_ERROR(CheckOurs("mark_sharding", tensor));
   SPMD_RETURN_IF_ERROR(NoteMesh(*lock, mesh));
   // Raises what is wrong with the spec in the terms of the tensor that was given.
-  SPMD_RETURN_IF_ERROR(
-      AnnotationOf({mesh, spec}, static_cast<int>(tensor.dim()), {&lock->meshes, &lock->grids})
-          .status());
+  SPMD_RETURN_IF_ERROR(CheckSpec(*lock, "mark_sharding", mesh, spec, tensor.dim()));
   lock->used = true;
   Buffer* buffer = BufferOf(tensor);
   const RecipePtr recipe = RecipeOf(buffer, tensor);
@@ -227,10 +233,10 @@ absl::StatusOr<std::optional<ShardingInfo>> Session::ShardingOf(const at::Tensor
     return ShardingInfo{
         buffer->mark->mesh, to_view(buffer->mark->spec), dims.has_value(), false, {}};
   }
-  if (lock->meshes.empty()) return std::nullopt;
-  const Mesh& first = lock->meshes.front();
+  if (!lock->meshes.latest().has_value()) return std::nullopt;
+  const Mesh& latest = *lock->meshes.latest();
   if (buffer->holds_nothing()) {
-    return ShardingInfo{first, PartitionSpec(tensor.dim()), false, true, {}};
+    return ShardingInfo{latest, PartitionSpec(tensor.dim()), false, true, {}};
   }
   const ValuePtr& value = buffer->value();
   const Layout* layout = nullptr;
@@ -241,15 +247,11 @@ absl::StatusOr<std::optional<ShardingInfo>> Session::ShardingOf(const at::Tensor
   } else if (value->layout != nullptr) {
     layout = &*value->layout;
   } else {
-    return ShardingInfo{first, PartitionSpec(tensor.dim()), false, true, {}};
+    return ShardingInfo{latest, PartitionSpec(tensor.dim()), false, true, {}};
   }
-  // The mesh that gave the layout's axes their names, if it is still known.
-  std::vector<Mesh> candidates = lock->meshes;
-  std::stable_partition(candidates.begin(), candidates.end(), [&](const Mesh& mesh) {
-    return std::all_of(
-        mesh.axis_names().begin(), mesh.axis_names().end(),
-        [&](const std::string& name) { return !layout->grid()->SubAxesOf(name).empty(); });
-  });
+  // First the mesh that gave the layout's axes their names.
+  std::vector<Mesh> candidates = lock->meshes.MeshesOf(layout->grid());
+  candidates.push_back(latest);
   for (const Mesh& mesh : candidates) {
     if (!layout->grid()->Refines(mesh)) continue;
     ShardingInfo info{mesh,
@@ -263,7 +265,7 @@ absl::StatusOr<std::optional<ShardingInfo>> Session::ShardingOf(const at::Tensor
     }
     return info;
   }
-  return ShardingInfo{first, PartitionSpec(tensor.dim()), false, value->pending, {}};
+  return ShardingInfo{latest, PartitionSpec(tensor.dim()), false, value->pending, {}};
 }
 
 absl::StatusOr<at::Tensor> Session::Reshard(const at::Tensor& tensor, const Mesh& mesh,
@@ -271,9 +273,7 @@ absl::StatusOr<at::Tensor> Session::Reshard(const at::Tensor& tensor, const Mesh
   SessionLock lock;
   SPMD_RETURN_IF_ERROR(CheckOurs("reshard", tensor));
   SPMD_RETURN_IF_ERROR(NoteMesh(*lock, mesh));
-  SPMD_RETURN_IF_ERROR(AnnotationOf({mesh, spec}, static_cast<int>(tensor.dim()),
-                                    {&lock->meshes, &lock->grids}, "reshard")
-                           .status());
+  SPMD_RETURN_IF_ERROR(CheckSpec(*lock, "reshard", mesh, spec, tensor.dim()));
   lock->used = true;
   const TensorMeta meta = TensorMeta::Contiguous(tensor.scalar_type(), tensor.sizes());
   at::Tensor out = NewTensor(meta, nullptr);
@@ -298,7 +298,10 @@ absl::StatusOr<std::vector<ShardData>> Session::LocalShards(const at::Tensor& te
   const auto dims = BaseDims(recipe, base);
   // Where the tensor lies, as a layout of the tensor itself.
   const Dims own(tensor.sizes().begin(), tensor.sizes().end());
-  Layout layout(lock->grids.grids[0], Sharding::Replicated(static_cast<int>(own.size())), own);
+  std::vector<Mesh> latest;
+  if (lock->meshes.latest().has_value()) latest.push_back(*lock->meshes.latest());
+  Layout layout(lock->meshes.SetOf(latest).grids.grids[0],
+                Sharding::Replicated(static_cast<int>(own.size())), own);
   std::optional<Layout> stored;
   if (value != nullptr && value->layout != nullptr) {
     stored = *value->layout;
@@ -337,9 +340,7 @@ absl::StatusOr<at::Tensor> Session::FromLocalShards(const std::vector<ShardData>
   SessionLock lock;
   if (shards.empty()) return absl::InvalidArgumentError("from_local_shards: no shards were given");
   SPMD_RETURN_IF_ERROR(NoteMesh(*lock, mesh));
-  SPMD_RETURN_IF_ERROR(AnnotationOf({mesh, spec}, static_cast<int>(dims.size()),
-                                    {&lock->meshes, &lock->grids}, "from_local_shards")
-                           .status());
+  SPMD_RETURN_IF_ERROR(CheckSpec(*lock, "from_local_shards", mesh, spec, dims.size()));
   lock->used = true;
   at::Tensor host = at::zeros(dims, shards[0].data.options().device(at::kCPU));
   SPMD_RETURN_IF_ERROR(FillShards(host, shards, "from_local_shards"));
