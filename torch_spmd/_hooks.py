@@ -24,7 +24,9 @@ def install() -> None:
     """Installs every hook. Called once."""
     _print_from_the_host()
     _refuse_dlpack()
-    _copy_marks()
+    _refuse_sharing()
+    _refuse_data_parallel()
+    _keep_marks()
     register_optimizer_step_post_hook(_after_step)
     os.register_at_fork(after_in_child=_note_fork)
 
@@ -74,22 +76,108 @@ def _refuse_dlpack() -> None:
         setattr(owner, name, refusing(getattr(owner, name)))
 
 
-def _copy_marks() -> None:
-    """A deep copy of a parameter is a clone, to which PyTorch gives nothing of the storage."""
-    deepcopy = torch.nn.Parameter.__deepcopy__
+def _refuse_sharing() -> None:
+    """PyTorch takes memory of other devices for shared, or says that it is not the CPU's."""
 
-    def with_mark(self: torch.nn.Parameter, memo: dict[int, Any]) -> Any:
-        known = id(self) in memo
-        copy = deepcopy(self, memo)
-        if not known and self.device.type == "spmd":
-            from torch_spmd.tensors import mark_sharding, sharding_of
+    def refusing(name: str, function: Any) -> Any:
+        @functools.wraps(function)
+        def checked(storage: torch.UntypedStorage, *args: Any, **kwargs: Any) -> Any:
+            if storage.device.type == "spmd":
+                raise NotImplementedError(
+                    f"{name}: the tensor is on 'spmd', whose values lie in tiles that belong to "
+                    "this process; share a host copy, and move it to 'spmd' where it is used: "
+                    "tensor.cpu().share_memory_()"
+                )
+            return function(storage, *args, **kwargs)
 
-            sharding = sharding_of(self)
-            if sharding is not None and sharding.is_committed:
-                mark_sharding(copy, sharding.mesh, sharding.spec)
-        return copy
+        return checked
 
-    torch.nn.Parameter.__deepcopy__ = with_mark  # type: ignore[assignment, method-assign]
+    storages = torch.UntypedStorage
+    for method, name in (
+        ("share_memory_", "share_memory_"),
+        ("_share_fd_cpu_", "torch.multiprocessing"),
+        ("_share_filename_cpu_", "torch.multiprocessing"),
+    ):
+        setattr(storages, method, refusing(name, getattr(storages, method)))
+    is_shared = storages.is_shared
+
+    def checked_is_shared(self: torch.UntypedStorage, *args: Any, **kwargs: Any) -> bool:
+        return self.device.type != "spmd" and is_shared(self, *args, **kwargs)
+
+    storages.is_shared = checked_is_shared  # type: ignore[assignment, method-assign]
+
+
+def _refuse_data_parallel() -> None:
+    """Before it asks for a process group."""
+    wrapper = torch.nn.parallel.DistributedDataParallel
+    init = wrapper.__init__
+
+    @functools.wraps(init)
+    def checked(self: Any, module: torch.nn.Module, *args: Any, **kwargs: Any) -> None:
+        if any(p.device.type == "spmd" for p in module.parameters()):
+            raise NotImplementedError(
+                "DistributedDataParallel: the module is on 'spmd', where one process holds all "
+                "devices of a mesh; use the module itself and mark the batch, "
+                'spmd.mark_sharding(x, mesh, ("data", None)): gradients are then all-reduced by '
+                "themselves"
+            )
+        init(self, module, *args, **kwargs)
+
+    wrapper.__init__ = checked  # type: ignore[method-assign]
+
+
+def _keep_marks() -> None:
+    """Marks go over to what takes a place in Python alone; C++ sees the rest.
+
+    load_state_dict(assign=True) and `module.weight = …` register a parameter or buffer where
+    another was; swap_tensors exchanges two; module.half() and the like may do so on the CPU or with
+    tensors of 'meta'; torch.load makes tensors of files on the host, too.
+    """
+    from torch.nn.modules import module as modules
+
+    from torch_spmd import _C
+
+    def replaces(old: Any, new: Any) -> None:
+        if isinstance(old, Tensor) and isinstance(new, Tensor) and old is not new:
+            _C.keep_mark(old, new, "assignment to a module")
+
+    def parameter(module: torch.nn.Module, name: str, new: Any) -> None:
+        replaces(module._parameters.get(name), new)
+
+    def buffer(module: torch.nn.Module, name: str, new: Any) -> None:
+        replaces(module._buffers.get(name), new)
+
+    modules.register_module_parameter_registration_hook(parameter)
+    modules.register_module_buffer_registration_hook(buffer)
+
+    swap = torch.utils.swap_tensors
+
+    @functools.wraps(swap)
+    def swap_with_marks(t1: Tensor, t2: Tensor) -> None:
+        _C.keep_mark(t1, t2, "swap_tensors")
+        swap(t1, t2)
+
+    torch.utils.swap_tensors = swap_with_marks
+
+    compatible = torch._has_compatible_shallow_copy_type
+
+    @functools.wraps(compatible)
+    def compatible_with_marks(old: Tensor, new: Tensor) -> bool:
+        _C.keep_mark(old, new, "module conversion")  # what nn.Module asks before it replaces one
+        return compatible(old, new)
+
+    torch._has_compatible_shallow_copy_type = compatible_with_marks
+
+    set_metadata = torch._utils.set_tensor_metadata
+
+    @functools.wraps(set_metadata)
+    def set_with_mark(tensor: Tensor, metadata: dict[str, bool]) -> None:
+        set_metadata(tensor, metadata)
+        if tensor.device.type != "spmd":
+            for text in metadata:
+                _C.give_saved_mark(tensor, text)
+
+    torch._utils.set_tensor_metadata = set_with_mark
 
 
 def _after_step(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:

@@ -259,10 +259,8 @@ def visualize_sharding(t: Tensor) -> Text:
         (4, 4) ...
     """
     check_on_device("visualize_sharding", t)
-    sharding = sharding_of(t)
-    boxes = sharding.mesh._core.device_boxes(sharding.spec, list(t.shape))
-    heading = f"{tuple(t.shape)} {sharding!r}"
-    picture = _draw.shards(list(t.shape), boxes)
+    heading = f"{tuple(t.shape)} {sharding_of(t)!r}"
+    picture = _draw.shards(list(t.shape), _C.shard_boxes(t))
     _draw.show(heading, picture)
     return Text(f"{heading}\n{picture}")
 

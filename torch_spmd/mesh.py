@@ -45,9 +45,10 @@ class Mesh:
         [node=2@0.1, gpu=4] over devices 0..7
     """
 
-    __slots__ = ("_backend", "_core")
+    __slots__ = ("_backend", "_core", "_text")
     _core: _C.Mesh
     _backend: str
+    _text: str  # what ops in a traced graph are given
 
     def __init__(
         self,
@@ -72,6 +73,7 @@ class Mesh:
     def _set(self, core: _C.Mesh, backend: str) -> None:
         object.__setattr__(self, "_core", core)
         object.__setattr__(self, "_backend", backend)
+        object.__setattr__(self, "_text", core.text())
 
     @classmethod
     def _of(cls, core: _C.Mesh) -> Mesh:

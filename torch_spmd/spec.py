@@ -7,6 +7,8 @@ import operator
 from collections.abc import Sequence
 from typing import Any, Union
 
+import torch
+
 from torch_spmd import _C
 from torch_spmd.mesh import Mesh
 
@@ -33,6 +35,11 @@ class PartitionSpec(tuple[Any, ...]):
     """Per dimension: None (not cut), an axis name or index, a tuple of those (major first), or
     UNCONSTRAINED (the compiler chooses). Also called `P`. Plain tuples do as well everywhere.
 
+    A name may be that of a part of an axis: "model:0" is the major (first) of its prime factors,
+    ascending, so that of an axis of 8 there are "model:0", "model:1", "model:2", each of size 2.
+    `sharding_of` says so where a view has split a dimension that an axis cuts; "model:(2)4" is the
+    same for a part that is no prime factor: the 4 below the major 2.
+
     Errors: TypeError for an entry that is none of these.
 
     Example:
@@ -44,8 +51,9 @@ class PartitionSpec(tuple[Any, ...]):
     UNCONSTRAINED = UNCONSTRAINED
 
     def __new__(cls, *dims: Any) -> PartitionSpec:
-        _C.check_spec(dims)
-        return super().__new__(cls, [_plain(dim) for dim in dims])
+        if not torch.compiler.is_dynamo_compiling():  # it follows no calls into C++
+            _C.check_spec(dims)
+        return tuple.__new__(cls, [_plain(dim) for dim in dims])
 
     def __repr__(self) -> str:
         return f"P({', '.join(map(repr, self))})"
@@ -96,15 +104,31 @@ class NamedSharding:
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, NamedSharding):
             return NotImplemented
-        return self.mesh == other.mesh and self.spec == other.spec
+        return self.mesh == other.mesh and self._canonical() == other._canonical()
 
     def __hash__(self) -> int:
-        return hash((self.mesh, self.spec))
+        return hash((self.mesh, self._canonical()))
+
+    def _canonical(self) -> tuple[Any, ...]:
+        """The spec with whole axes by name: all parts of an axis in order are that axis."""
+        return self.mesh._core.canonical_spec(self.spec)
+
+    def _parts(self) -> str:
+        """The sizes of the parts of axes that the spec names: "a:0=2, a:1=2"."""
+        names = [
+            axis
+            for dim in (*self.spec, self.unreduced)
+            for axis in (dim if isinstance(dim, tuple) else (dim,))
+            if isinstance(axis, str) and ":" in axis
+        ]
+        return ", ".join(f"{name}={self.mesh._core.part_of_axis(name)[2]}" for name in names)
 
     def __repr__(self) -> str:
+        parts = self._parts()
         notes = [
             note
             for note, holds in (
+                (parts, bool(parts)),
                 ("committed", self.is_committed),
                 ("provisional", self.is_provisional),
                 (f"unreduced along {', '.join(self.unreduced)}", bool(self.unreduced)),
@@ -122,7 +146,10 @@ def _check_axes(mesh: Mesh, spec: PartitionSpec) -> None:
         for axis in dim if isinstance(dim, tuple) else (dim,):
             if not isinstance(axis, str):
                 continue
-            mesh.get_axis_name_idx(axis)
+            if ":" in axis:
+                mesh._core.part_of_axis(axis)
+            else:
+                mesh.get_axis_name_idx(axis)
             if axis in seen:
                 raise ValueError(f"NamedSharding: axis {axis!r} occurs twice in {spec!r}")
             seen.add(axis)

@@ -10,9 +10,8 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 from torch._C import _functorch
-from torch._subclasses.fake_tensor import FakeTensor
 
-from torch_spmd import _C
+from torch_spmd import _C, _ops
 from torch_spmd.mesh import Mesh, mesh_or_global
 from torch_spmd.spec import (
     UNCONSTRAINED,
@@ -45,7 +44,12 @@ def mark_sharding(t: T, mesh: Mesh | None = None, spec: SpecLike | Any = None) -
     """Says how a tensor is cut over a mesh. In place; returns `t`, which stays a plain Tensor.
 
     Data is laid out so when it is next used (host data is uploaded cut, never whole). A pending
-    result is constrained to it. A parameter keeps it through optimizer steps.
+    result, or a view of part of one, is constrained to it. A parameter keeps it through optimizer
+    steps. What is copied keeps it: clone, deepcopy, contiguous, to (another dtype, the CPU and
+    back), `.data =`, torch.save and torch.load, load_state_dict; the mark of a copy gives way to
+    one that you set on it. Where it cannot be kept a warning says so.
+
+    Traced (make_fx, aot_function, torch.compile) it is the op `spmd::mark_sharding` in the graph.
 
     Args:
         t: a tensor on `spmd` of any shape, or a tree (dict, list, tuple) of them.
@@ -65,6 +69,9 @@ def mark_sharding(t: T, mesh: Mesh | None = None, spec: SpecLike | Any = None) -
         >>> [tuple(shard.data.shape) for shard in spmd.local_shards(w)][:2]
         [(4, 8), (4, 8)]
     """
+    if torch.compiler.is_dynamo_compiling() and isinstance(t, Tensor) and isinstance(mesh, Mesh):
+        torch.ops.spmd.mark_sharding(t, mesh._text, _ops.spec_text(spec))
+        return t
     mesh = mesh_or_global("mark_sharding", mesh)
     if spec is None:
         raise TypeError("mark_sharding: no spec was given; write mark_sharding(t, mesh, spec)")
@@ -80,16 +87,17 @@ def _mark(tensor: Tensor, mesh: Mesh, spec: PartitionSpec) -> None:
             batch_dim = _functorch.maybe_get_bdim(tensor)
             spec = PartitionSpec(*spec[:batch_dim], UNCONSTRAINED, *spec[batch_dim:])
         tensor = _functorch.get_unwrapped(tensor)
-    if isinstance(tensor, FakeTensor):
-        return
     check_on_device("mark_sharding", tensor)
-    _C.mark_sharding(tensor, mesh._core, spec)
+    if _ops.is_traced(tensor):
+        torch.ops.spmd.mark_sharding(tensor, mesh._text, _ops.spec_text(spec))
+    else:
+        _C.mark_sharding(tensor, mesh._core, spec)
 
 
 def reshard(t: Tensor, mesh: Mesh | None, spec: SpecLike) -> Tensor:
     """A new tensor with the values of `t` and the given sharding.
 
-    Differentiable: the gradient gets the same sharding.
+    Differentiable: the gradient gets the same sharding. Traced it is the op `spmd::reshard`.
 
     Errors: as `mark_sharding`.
 
@@ -99,22 +107,12 @@ def reshard(t: Tensor, mesh: Mesh | None, spec: SpecLike) -> Tensor:
         >>> rows = spmd.mark_sharding(torch.ones(8, 8, device="spmd"), mesh, ("x", None))
         >>> columns = spmd.reshard(rows, mesh, (None, "x"))
     """
-    mesh = mesh_or_global("reshard", mesh)
-    check_on_device("reshard", t)
-    result: Tensor = _Reshard.apply(t, mesh, to_spec(spec))
+    if not (torch.compiler.is_dynamo_compiling() and isinstance(mesh, Mesh)):
+        mesh = mesh_or_global("reshard", mesh)
+        check_on_device("reshard", t)
+        spec = to_spec(spec)
+    result: Tensor = torch.ops.spmd.reshard(t, mesh._text, _ops.spec_text(spec))
     return result
-
-
-class _Reshard(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, t: Tensor, mesh: Mesh, spec: PartitionSpec) -> Tensor:
-        ctx.sharding = (mesh, spec)
-        result: Tensor = _C.reshard(t, mesh._core, spec)
-        return result
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Any) -> tuple[Tensor, None, None]:
-        return reshard(gradients[0], *ctx.sharding), None, None
 
 
 def clear_sharding(t: Tensor) -> None:

@@ -6,49 +6,16 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "csrc/mesh/grid.h"
+#include "csrc/mesh/mesh_text.h"
 #include "csrc/util/did_you_mean.h"
 #include "csrc/util/status.h"
 
 namespace spmd {
 namespace {
 
-// "3,1,8..15": three or more ids that follow one another are a range.
-std::string IdsToString(absl::Span<const int64_t> ids) {
-  std::string out;
-  for (size_t i = 0; i < ids.size();) {
-    size_t end = i + 1;
-    while (end < ids.size() && ids[end] == ids[end - 1] + 1) ++end;
-    if (end - i < 3) end = i + 1;
-    absl::StrAppend(&out, i == 0 ? "" : ",", ids[i]);
-    if (end > i + 1) absl::StrAppend(&out, "..", ids[end - 1]);
-    i = end;
-  }
-  return out;
-}
-
 // "8", "8@0.1".
 std::string SizeText(int64_t size, double bandwidth) {
   return bandwidth == 1 ? absl::StrCat(size) : absl::StrCat(size, "@", NumberToString(bandwidth));
-}
-
-// More devices than this in one grid is a typing mistake, not a machine.
-constexpr int64_t kMaxDevices = int64_t{1} << 20;
-
-absl::StatusOr<std::vector<int64_t>> ParseIds(Scanner& in) {
-  std::vector<int64_t> ids;
-  do {
-    SPMD_ASSIGN_OR_RETURN(const int64_t first, in.Integer("a device id"));
-    int64_t last = first;
-    if (in.Consume("..")) {
-      SPMD_ASSIGN_OR_RETURN(last, in.Integer("the last device id of the range"));
-    }
-    if (last < first || last - first >= kMaxDevices) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("device range ", first, "..", last, " does not ascend, or is too long"));
-    }
-    for (int64_t id = first; id <= last; ++id) ids.push_back(id);
-  } while (in.Consume(","));
-  return ids;
 }
 
 }  // namespace
@@ -128,7 +95,7 @@ std::string Grid::ToString() const {
   std::string out = absl::StrCat("[", absl::StrJoin(parts, ", "), "]");
   for (int64_t i = 0; i < num_devices(); ++i) {
     if (device_ids_[i] != i) {
-      return absl::StrCat(out, " devices=[", IdsToString(device_ids_), "]");
+      return absl::StrCat(out, " devices=[", DeviceIdsText(device_ids_), "]");
     }
   }
   return out;
@@ -173,7 +140,7 @@ absl::StatusOr<GridPtr> Grid::Parse(Scanner& in) {
   if (in.ConsumeWord("devices")) {
     SPMD_RETURN_IF_ERROR(in.Expect("="));
     SPMD_RETURN_IF_ERROR(in.Expect("["));
-    SPMD_ASSIGN_OR_RETURN(ids, ParseIds(in));
+    SPMD_ASSIGN_OR_RETURN(ids, ParseDeviceIds(in));
     SPMD_RETURN_IF_ERROR(in.Expect("]"));
   } else {
     for (int64_t i = 0; i < devices; ++i) ids.push_back(i);

@@ -1,5 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <vector>
+
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "csrc/propagate/propagate.h"
 
 namespace spmd::propagate {
@@ -14,11 +18,41 @@ std::string Describe(const ir::Graph& graph, ir::ValueId value) {
   return text;
 }
 
-std::string Step(const ir::Graph& graph, const Reason& reason) {
-  const ir::Value& v = graph.value(reason.value);
+// What cuts one value for one reason: parts of one mesh axis, in any of its dimensions.
+struct Cut {
+  Reason reason;          // of the first
+  std::vector<int> dims;  // by axis
+  AxisList axes;
+};
+
+// "model", "a:0=2": of a part, with its size.
+std::string AxesText(const Grid& grid, const AxisList& axes) {
+  const std::string names = grid.AxesToString(axes);
+  if (names.find(':') == std::string::npos) return names;
+  return absl::StrJoin(axes, ",", [&](std::string* out, AxisId axis) {
+    absl::StrAppend(out, grid.AxesToString({axis}), "=", grid.size(axis));
+  });
+}
+
+// "dimension 0 of %1 is cut by a:0=2, dimension 1 by a:1=2".
+std::string CutText(const ir::Graph& graph, const Cut& cut) {
+  const ir::Value& v = graph.value(cut.reason.value);
   const Grid& grid = graph.grid(v.annotation ? v.annotation->grid : 0);
-  std::string text = absl::StrCat("dimension ", reason.dim, " of %", v.name, " is cut by ",
-                                  grid.AxesToString({reason.axis}));
+  std::vector<std::string> parts;
+  for (size_t i = 0; i < cut.axes.size();) {
+    AxisList together;
+    const int dim = cut.dims[i];
+    for (; i < cut.axes.size() && cut.dims[i] == dim; ++i) together.push_back(cut.axes[i]);
+    parts.push_back(absl::StrCat("dimension ", dim,
+                                 parts.empty() ? absl::StrCat(" of %", v.name, " is cut") : "",
+                                 " by ", AxesText(grid, together)));
+  }
+  return absl::StrJoin(parts, ", ");
+}
+
+std::string Step(const ir::Graph& graph, const Cut& cut) {
+  const Reason& reason = cut.reason;
+  const std::string text = CutText(graph, cut);
   if (reason.from == ir::kNoValue && reason.via == ir::kNoNode) {
     return absl::StrCat(text, ": annotated so");
   }
@@ -26,10 +60,32 @@ std::string Step(const ir::Graph& graph, const Reason& reason) {
     return absl::StrCat(text, ": it is the same buffer as %", graph.value(reason.from).name);
   }
   const ir::Node& node = graph.node(reason.via);
-  absl::StrAppend(&text, ": through ", node.op);
-  if (node.source >= 0) absl::StrAppend(&text, " (", graph.sources()[node.source], ")");
-  if (reason.from != ir::kNoValue) absl::StrAppend(&text, " from %", graph.value(reason.from).name);
-  return absl::StrCat(text, ", stage '", reason.stage, "'");
+  std::string through = absl::StrCat(text, ": through ", node.op);
+  if (node.source >= 0) absl::StrAppend(&through, " (", graph.sources()[node.source], ")");
+  if (reason.from != ir::kNoValue) {
+    absl::StrAppend(&through, " from %", graph.value(reason.from).name);
+  }
+  return absl::StrCat(through, ", stage '", reason.stage, "'");
+}
+
+// Why each of `axes` cuts the value: those with one reason together.
+std::vector<Cut> CutsOf(const std::vector<Reason>& reasons, ir::ValueId value,
+                        const AxisList& axes) {
+  std::vector<Cut> cuts;
+  for (const AxisId axis : axes) {
+    const auto reason = std::find_if(reasons.begin(), reasons.end(), [&](const Reason& r) {
+      return r.value == value && r.axis == axis;
+    });
+    if (reason == reasons.end()) continue;
+    const auto same = std::find_if(cuts.begin(), cuts.end(), [&](const Cut& cut) {
+      return cut.reason.from == reason->from && cut.reason.via == reason->via &&
+             cut.reason.stage == reason->stage;
+    });
+    Cut& cut = same == cuts.end() ? cuts.emplace_back(Cut{*reason, {}, {}}) : *same;
+    cut.dims.push_back(reason->dim);
+    cut.axes.push_back(axis);
+  }
+  return cuts;
 }
 
 }  // namespace
@@ -41,23 +97,28 @@ std::string Reasons::Explain(const ir::Graph& graph, ir::ValueId value) const {
     return absl::StrCat(text, "\n  not cut: no annotation reaches it\n");
   }
   absl::StrAppend(&text, "\n");
-  for (int d = 0; d < v.type.rank(); ++d) {
-    for (AxisId axis : v.annotation->sharding.dims[d].axes) {
-      ir::ValueId at = value;
-      // Reasons are recorded in the order in which axes spread, so a chain cannot loop; the bound
-      // guards against a value that was annotated and reached as well.
-      for (int steps = 0; at != ir::kNoValue && steps < 200; ++steps) {
-        const Reason* found = nullptr;
-        for (const Reason& r : reasons_) {
-          if (r.value == at && r.axis == axis) {
-            found = &r;
-            break;
-          }
-        }
-        if (found == nullptr) break;
-        absl::StrAppend(&text, "  ", Step(graph, *found), "\n");
-        at = found->from;
-      }
+  // Parts of one mesh axis are followed together.
+  const Grid& grid = graph.grid(v.annotation->grid);
+  std::vector<AxisList> axes_by_name;
+  for (const DimSharding& dim : v.annotation->sharding.dims) {
+    for (const AxisId axis : dim.axes) {
+      const auto known = std::find_if(
+          axes_by_name.begin(), axes_by_name.end(),
+          [&](const AxisList& axes) { return grid.axis(axes[0]).axis == grid.axis(axis).axis; });
+      (known == axes_by_name.end() ? axes_by_name.emplace_back() : *known).push_back(axis);
+    }
+  }
+  for (const AxisList& axes : axes_by_name) {
+    std::vector<Cut> open = CutsOf(reasons_, value, axes);
+    // Reasons are recorded in the order in which axes spread, so a chain cannot loop; the bound
+    // guards against a value that was annotated and reached as well.
+    for (int steps = 0; !open.empty() && steps < 200; ++steps) {
+      const Cut cut = open.front();
+      open.erase(open.begin());
+      absl::StrAppend(&text, "  ", Step(graph, cut), "\n");
+      if (cut.reason.from == ir::kNoValue) continue;
+      std::vector<Cut> next = CutsOf(reasons_, cut.reason.from, cut.axes);
+      open.insert(open.begin(), next.begin(), next.end());
     }
   }
   return text;

@@ -8,10 +8,11 @@
 
 #include "absl/hash/hash.h"
 #include "csrc/mesh/grid.h"
+#include "csrc/mesh/mesh_text.h"
 #include "csrc/python/errors.h"
 #include "csrc/python/init.h"
 #include "csrc/python/spec.h"
-#include "csrc/sharding/layout.h"
+#include "csrc/sharding/axis_part.h"
 #include "csrc/sharding/sharding.h"
 
 namespace spmd::python {
@@ -30,28 +31,44 @@ Mesh MakeMesh(std::vector<int64_t> device_ids, std::vector<int64_t> shape,
                                    std::move(axis_bandwidths)));
 }
 
-std::string MeshHloString(const Mesh& mesh, py::handle spec) {
-  PartitionSpec parsed = ToSpec(spec);
-  GridPtr grid = Grid::Of(mesh);
-  int rank = static_cast<int>(parsed.size());
-  return HloString(ValueOrThrow(ResolveSpec("NamedSharding", parsed, mesh, *grid, rank)), *grid);
+Mesh MeshFromText(const std::string& text) {
+  Scanner in(text);
+  Mesh mesh = ValueOrThrow(ParseMeshText(in));
+  ThrowIfError(in.ExpectEnd());
+  return mesh;
 }
 
-// Per device in the mesh's order: (device id, ((begin, end), …)).
-py::list DeviceBoxes(const Mesh& mesh, py::handle spec, const std::vector<int64_t>& dims) {
-  GridPtr grid = Grid::Of(mesh);
-  Sharding sharding = ValueOrThrow(
-      ResolveSpec("NamedSharding", ToSpec(spec), mesh, *grid, static_cast<int>(dims.size())));
-  Layout layout(grid, sharding, Dims(dims.begin(), dims.end()));
-  py::list result;
-  for (int64_t position = 0; position < grid->num_devices(); ++position) {
-    py::list box;
-    for (const Interval& interval : layout.BoxAt(position)) {
-      box.append(py::make_tuple(interval.begin, interval.end));
+struct Resolved {
+  GridPtr grid;
+  Sharding sharding;
+};
+Resolved Resolve(const Mesh& mesh, const PartitionSpec& spec) {
+  std::vector<std::string> names;
+  for (const SpecEntry& entry : spec) {
+    for (const SpecAxis& axis : entry.axes) {
+      if (const auto* name = std::get_if<std::string>(&axis)) names.push_back(*name);
     }
-    result.append(py::make_tuple(grid->device_ids()[position], py::tuple(box)));
   }
-  return result;
+  GridPtr grid = GridWithParts(mesh, names);
+  const int rank = static_cast<int>(spec.size());
+  return {grid, ValueOrThrow(ResolveSpec("NamedSharding", spec, mesh, *grid, rank))};
+}
+
+std::string MeshHloString(const Mesh& mesh, py::handle spec) {
+  const Resolved resolved = Resolve(mesh, ToSpec(spec));
+  return HloString(resolved.sharding, *resolved.grid);
+}
+
+// The same sharding, whole axes by name: what equal ones have in common.
+py::tuple CanonicalSpec(const Mesh& mesh, py::handle spec) {
+  const Resolved resolved = Resolve(mesh, ToSpec(spec));
+  return FromSpec(SpecOf(resolved.sharding, *resolved.grid, mesh));
+}
+
+// The size of "model:0", and the axis that it is a part of.
+py::tuple PartOfAxis(const Mesh& mesh, const std::string& name) {
+  const AxisPart part = ValueOrThrow(ParseAxisPart(name, mesh));
+  return py::make_tuple(mesh.axis_names()[part.axis], part.before, part.size);
 }
 
 }  // namespace
@@ -73,7 +90,10 @@ void init_mesh(py::module& m) {
                             const std::string& name) { return ValueOrThrow(self.AxisIndex(name)); })
       .def("axes_to_string", &Mesh::AxesToString)
       .def("hlo_string", &MeshHloString, py::arg("spec"))
-      .def("device_boxes", &DeviceBoxes, py::arg("spec"), py::arg("dims"))
+      .def("canonical_spec", &CanonicalSpec, py::arg("spec"))
+      .def("part_of_axis", &PartOfAxis, py::arg("name"))
+      .def("text", &MeshText)
+      .def_static("from_text", &MeshFromText, py::arg("text"))
       .def("__str__", &Mesh::ToString)
       .def("__eq__", [](const Mesh& a, const Mesh& b) { return a == b; })
       .def("__hash__", [](const Mesh& self) { return absl::Hash<Mesh>()(self); });

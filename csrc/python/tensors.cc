@@ -8,7 +8,9 @@
 #include "csrc/python/errors.h"
 #include "csrc/python/init.h"
 #include "csrc/python/spec.h"
+#include "csrc/trace/marks.h"
 #include "csrc/trace/session.h"
+#include "csrc/trace/tensor_layout.h"
 
 namespace spmd::python {
 namespace {
@@ -50,6 +52,29 @@ py::object ShardingOf(const at::Tensor& tensor) {
                         py::tuple(py::cast(info->unreduced)));
 }
 
+// By device: (id, ((begin, end), …)).
+py::list ShardBoxes(const at::Tensor& tensor) {
+  py::list result;
+  for (const trace::DeviceBox& held : ValueOrThrow(trace::DeviceBoxes(tensor))) {
+    py::tuple box(held.box.size());
+    for (size_t d = 0; d < held.box.size(); ++d) {
+      box[d] = py::make_tuple(held.box[d].begin, held.box[d].end);
+    }
+    result.append(py::make_tuple(held.device, box));
+  }
+  return result;
+}
+
+void KeepMark(const at::Tensor& from, const at::Tensor& to, const char* caller) {
+  trace::SessionLock lock;
+  trace::KeepMark(*lock, from, to, caller);
+}
+
+void GiveSavedMark(const at::Tensor& tensor, const std::string& text) {
+  trace::SessionLock lock;
+  trace::GiveSavedMark(*lock, tensor, text);
+}
+
 py::list LocalShards(const at::Tensor& tensor) {
   py::list result;
   for (const ShardData& shard : ValueOrThrow(Session::Get().LocalShards(tensor))) {
@@ -78,6 +103,9 @@ void init_tensors(py::module& m) {
       },
       py::arg("tensor"), py::arg("mesh"), py::arg("spec"));
   m.def("sharding_of", &ShardingOf, py::arg("tensor"));
+  m.def("shard_boxes", &ShardBoxes, py::arg("tensor"));
+  m.def("keep_mark", &KeepMark, py::arg("source"), py::arg("target"), py::arg("caller"));
+  m.def("give_saved_mark", &GiveSavedMark, py::arg("tensor"), py::arg("text"));
   m.def("local_shards", &LocalShards, py::arg("tensor"));
   m.def(
       "from_local_shards",

@@ -2,9 +2,11 @@
 #include "csrc/sharding/spec.h"
 
 #include <algorithm>
+#include <optional>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "csrc/sharding/axis_part.h"
 #include "csrc/util/status.h"
 
 namespace spmd {
@@ -64,7 +66,7 @@ class SpecResolver {
 
   absl::StatusOr<AxisList> ResolveAxis(const SpecAxis& axis, int dim) {
     SPMD_ASSIGN_OR_RETURN(const int index, MeshAxis(axis));
-    if (index < 0) return SubAxis(std::get<std::string>(axis), dim);
+    if (index < 0) return PartOfAxis(std::get<std::string>(axis), dim);
     if (used_in_dim_[index] >= 0)
       return Repeated(mesh_.axis_names()[index], used_in_dim_[index], dim);
     SPMD_ASSIGN_OR_RETURN(const AxisList axes, grid_.AxesOf(mesh_, index));
@@ -74,7 +76,7 @@ class SpecResolver {
     return axes;
   }
 
-  // The number of an axis of the mesh, or -1 for the name of a sub-axis.
+  // The number of an axis of the mesh, or -1 for the name of a part of one.
   absl::StatusOr<int> MeshAxis(const SpecAxis& axis) const {
     if (const auto* index = std::get_if<int64_t>(&axis)) {
       if (*index >= 0 && *index < mesh_.rank()) return static_cast<int>(*index);
@@ -88,17 +90,27 @@ class SpecResolver {
     const std::string& name = std::get<std::string>(axis);
     const absl::StatusOr<int> found = mesh_.AxisIndex(name);
     if (found.ok()) return *found;
-    if (name.find(':') != std::string::npos && grid_.ParseAxes(name).ok()) return -1;
+    if (name.find(':') != std::string::npos) return -1;
     return absl::InvalidArgumentError(absl::StrCat(start_, " names axis '", name, "', which ",
                                                    MeshText(), " does not have",
                                                    mesh_.SuggestAxis(name)));
   }
 
-  absl::StatusOr<AxisList> SubAxis(const std::string& name, int dim) {
-    SPMD_ASSIGN_OR_RETURN(AxisList axes, grid_.ParseAxes(name));
-    if (used_ & MaskOf(axes)) return RepeatedPart(name, MaskOf(axes), dim);
-    Remember(axes, dim);
-    return axes;
+  absl::StatusOr<AxisList> PartOfAxis(const std::string& name, int dim) {
+    const absl::StatusOr<AxisPart> part = ParseAxisPart(name, mesh_);
+    if (!part.ok()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(start_, " names axis '", name, "'; ", part.status().message()));
+    }
+    const std::optional<AxisList> axes = AxesOfPart(*part, mesh_, grid_);
+    if (!axes.has_value()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(start_, " names axis '", name, "', which the meshes in use do not allow: '",
+                       mesh_.axis_names()[part->axis], "' is split elsewhere for them"));
+    }
+    if (used_ & MaskOf(*axes)) return RepeatedPart(name, MaskOf(*axes), dim);
+    Remember(*axes, dim);
+    return *axes;
   }
 
   void Remember(const AxisList& axes, int dim) {
@@ -169,8 +181,7 @@ PartitionSpec SpecOf(const Sharding& sharding, const Grid& grid, const Mesh& mes
         entry.axes.push_back(mesh.axis_names()[found]);
         i += axes_of_mesh[found].size();
       } else {
-        const SubAxis& part = grid.axis(dim.axes[i]);
-        entry.axes.push_back(absl::StrCat(part.axis, ":", part.index));
+        entry.axes.push_back(NameOfPart(dim.axes[i], mesh, grid));
         ++i;
       }
     }

@@ -12,6 +12,7 @@
 
 #include "csrc/trace/bindings.h"
 #include "csrc/trace/device.h"
+#include "csrc/trace/marks.h"
 #include "csrc/trace/session_state.h"
 #include "csrc/trace/tensor_impl.h"
 
@@ -40,9 +41,17 @@ std::string AddressLimit() {
 struct alignas(8) Header {
   uint32_t cell;
   std::atomic<bool> alive;
+  bool has_notes;
 };
 static_assert(alignof(Buffer) <= sizeof(Header));
 Header* HeaderOf(void* memory) { return static_cast<Header*>(memory) - 1; }
+const Header* HeaderOf(const void* memory) { return static_cast<const Header*>(memory) - 1; }
+
+// Behind each Buffer, where few have any: its notes.
+MarkNotes*& NotesBehind(const Buffer& buffer) {
+  auto* const memory = const_cast<char*>(reinterpret_cast<const char*>(&buffer));
+  return *reinterpret_cast<MarkNotes**>(memory + sizeof(Buffer));
+}
 
 class AddressBook {
  public:
@@ -56,7 +65,8 @@ class AddressBook {
       free_.push_back(owners_.size());
       owners_.push_back(nullptr);
     }
-    auto* const header = static_cast<Header*>(::operator new(sizeof(Header) + bytes, kCacheLine));
+    auto* const header = static_cast<Header*>(
+        ::operator new(sizeof(Header) + bytes + sizeof(MarkNotes*), kCacheLine));
     header->cell = static_cast<uint32_t>(free_.back());
     free_.pop_back();
     owners_[header->cell] = header;
@@ -118,9 +128,11 @@ Buffer::Buffer(Key, const BaseForm& form) : form(form) {
   Header* const header = HeaderOf(this);
   address_ = Addresses().AddressOf(*header);
   header->alive.store(true, std::memory_order_relaxed);
+  header->has_notes = false;
 }
 Buffer::~Buffer() {
   Bindings::Strike(*this);
+  delete NotesOf(*this);
   HeaderOf(this)->alive.store(false, std::memory_order_relaxed);
 }
 
@@ -161,6 +173,17 @@ void Buffer::Rebase(BaseForm f) {
   if (f.sizes.size() != form.sizes.size()) mark.reset();
   form = std::move(f);
   recipes.clear();
+  if (MarkNotes* const notes = NotesOf(*this)) notes->parts.clear();  // of views of the old form
+}
+
+MarkNotes* NotesOf(const Buffer& buffer) {
+  return HeaderOf(&buffer)->has_notes ? NotesBehind(buffer) : nullptr;
+}
+
+MarkNotes& MakeNotes(Buffer& buffer) {
+  if (!HeaderOf(&buffer)->has_notes) NotesBehind(buffer) = new MarkNotes;
+  HeaderOf(static_cast<void*>(&buffer))->has_notes = true;
+  return *NotesBehind(buffer);
 }
 
 }  // namespace spmd::trace

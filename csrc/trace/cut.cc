@@ -12,6 +12,7 @@
 #include "csrc/runtime/interrupt.h"
 #include "csrc/trace/compile.h"
 #include "csrc/trace/lower.h"
+#include "csrc/trace/marks.h"
 #include "csrc/trace/recover.h"
 #include "csrc/trace/session_state.h"
 #include "csrc/trace/verify_run.h"
@@ -39,6 +40,12 @@ void ForEachBuffer(const Tape& tape, Visit&& visit) {
   });
 }
 
+// Marked otherwise since the tape began: it lies where the input did not.
+bool IsMarkedAnew(const Tape& tape, const Buffer& buffer, TapeId before) {
+  const MarkPtr& mark = tape.inputs()[tape.origin(before).input].mark;
+  return mark != buffer.mark && mark != nullptr && !SameMark(mark, buffer.mark);
+}
+
 // Values that some Buffer still holds, in order of binding, each once; these are made here. What
 // ops of the autograd task `ended` made are gradients that the next micro-step adds to.
 // Requires: the tape is the session's.
@@ -58,7 +65,7 @@ Live FindLive(const Tape& tape, int ended = kNoTask) {
     }
     // The input whose place it takes: of the same type, claimed once.
     if (live.outputs[k].becomes == kNoId && before != kNoId &&
-        tape.type(before) == buffer.value()->type) {
+        tape.type(before) == buffer.value()->type && !IsMarkedAnew(tape, buffer, before)) {
       if (!claimed[before]) live.outputs[k].becomes = before;
       claimed[before] = true;
     }
@@ -452,6 +459,7 @@ absl::Status Cut(Session::State& state, const std::string& why, int64_t ended_ta
   }
   if (state.closed) return absl::FailedPreconditionError("the interpreter is shutting down");
   Collect(state);
+  BindWaitingMarks(state);
   const int ended = ended_task < 0 ? kNoTask : state.tape->TaskNumber(ended_task);
   state.tape->EndFollowing();
   Live live = FindLive(*state.tape, ended);

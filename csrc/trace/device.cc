@@ -11,6 +11,8 @@
 #include "csrc/runtime/kernels/register.h"
 #include "csrc/trace/buffer.h"
 #include "csrc/trace/generator.h"
+#include "csrc/trace/marks.h"
+#include "csrc/trace/refused_collectives.h"
 #include "csrc/trace/session_state.h"
 #include "csrc/trace/status_to_exception.h"
 #include "csrc/trace/tensor.h"
@@ -133,6 +135,8 @@ void RegisterDevice() {
   at::RegisterPrivateUse1HooksInterface(new Hooks);
   RegisterKernels();
   RegisterAutocast();
+  RegisterSavedMarks();
+  RefuseCollectives();
   pthread_atfork(nullptr, nullptr,
                  [] { Session::Get().state().forked = Session::Get().state().used.load(); });
 }

@@ -2,11 +2,13 @@
 // Copies: between host and device, between tensors, and looks at values.
 #include <ATen/ExpandUtils.h>
 #include <ATen/InferSize.h>
+#include <ATen/autocast_mode.h>
 #include <ATen/ops/equal.h>
 
 #include "csrc/trace/arguments.h"
 #include "csrc/trace/device.h"
 #include "csrc/trace/kernel.h"
+#include "csrc/trace/marks.h"
 #include "csrc/trace/overlap.h"
 #include "csrc/trace/tensor.h"
 
@@ -52,13 +54,17 @@ void ToCopy(const OpInfo& op, torch::jit::Stack* stack) {
                                 "'; keep them on the CPU");
     // The bytes are taken now: the caller may reuse its tensor.
     const at::Tensor host = self.cpu().to(dtype);
-    stack->push_back(
-        NewTensor(meta, HostValue(host, !host.is_same(self) && !host.is_alias_of(self))));
+    const at::Tensor out =
+        NewTensor(meta, HostValue(host, !host.is_same(self) && !host.is_alias_of(self)));
+    KeepMark(state, self, out, "to");
+    stack->push_back(out);
     return;
   }
   if (device.type() == kDeviceType) {
-    stack->push_back(
-        NewTensor(state, meta, EmitCast(state, Read(state, self), runtime::FromScalarType(dtype))));
+    const at::Tensor out =
+        NewTensor(state, meta, EmitCast(state, Read(state, self), runtime::FromScalarType(dtype)));
+    if (KeepsMarks(op)) KeepMark(state, self, out, "to");
+    stack->push_back(out);
     return;
   }
   const at::Tensor host = ReadHost(state, self, "cpu");
@@ -66,6 +72,7 @@ void ToCopy(const OpInfo& op, torch::jit::Stack* stack) {
       self.sizes(), at::IntArrayRef(meta.strides.data(), meta.strides.size()),
       host.options().dtype(dtype).device(device).pinned_memory(!a[4].isNone() && a[4].toBool()));
   out.copy_(host);
+  KeepMark(state, self, out, "cpu");
   stack->push_back(out);
 }
 
@@ -73,7 +80,10 @@ void Clone(const OpInfo& op, torch::jit::Stack* stack) {
   Session::State& state = Session::Get().state();
   const Args a = PopArguments(op, stack);
   const at::Tensor self = a[0].toTensor();
-  stack->push_back(NewTensor(state, CopyMeta(self, self.scalar_type(), a[1]), Read(state, self)));
+  const at::Tensor out =
+      NewTensor(state, CopyMeta(self, self.scalar_type(), a[1]), Read(state, self));
+  KeepMark(state, self, out, "clone");
+  stack->push_back(out);
 }
 
 // A clone in another shape, in the order of its elements.
@@ -105,7 +115,12 @@ bool CopyWholeBuffer(Session::State& state, const at::Tensor& dst, const at::Ten
   if (to == from) return true;
   to->Hold(nullptr);
   to->Rebase(from->form);
-  to->mark = from->mark;
+  if (from->mark != nullptr) to->mark = from->mark;
+  if (const MarkNotes* const notes = NotesOf(*from); notes != nullptr || from->mark != nullptr) {
+    MarkNotes& copied = MakeNotes(*to);
+    if (notes != nullptr) copied = *notes;
+    copied.copied = true;
+  }
   BindBuffer(state, to, state.tape->Use(from->value(), from));
   return true;
 }
@@ -183,5 +198,11 @@ constexpr HandlerRow kRows[] = {
 }  // namespace
 
 absl::Span<const HandlerRow> CopyHandlers() { return kRows; }
+
+bool KeepsMarks(const OpInfo& op) {
+  static const OpInfo* const clone = &GetOp("aten::clone");
+  static const OpInfo* const to = &GetOp("aten::_to_copy");
+  return &op == clone || (&op == to && !at::autocast::is_autocast_enabled(kDeviceType));
+}
 
 }  // namespace spmd::trace

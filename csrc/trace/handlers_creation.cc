@@ -12,12 +12,7 @@ namespace {
 void CheckPlace(const OpInfo& op, const Args& args) {
   for (size_t i = 0; i < args.size(); ++i) {
     if (op.args[i].kind != ArgKind::kDropped || args[i].isNone()) continue;
-    if (op.args[i].name == "device") {
-      const c10::Device device = args[i].toDevice();
-      TORCH_CHECK(device.type() != kDeviceType || device.index() <= 0,
-                  "torch_spmd has one device, '", TheDevice(), "'; got '", device,
-                  "'. Meshes say where tensors lie");
-    } else if (op.args[i].name == "layout") {
+    if (op.args[i].name == "layout") {
       TORCH_CHECK_NOT_IMPLEMENTED(static_cast<c10::Layout>(args[i].toInt()) == at::kStrided,
                                   "torch_spmd: ", static_cast<c10::Layout>(args[i].toInt()),
                                   " tensors are not supported on '", TheDevice(), "'");

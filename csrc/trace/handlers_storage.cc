@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Ops on storages: set_, resize_, and what they need.
+#include "absl/strings/str_cat.h"
 #include "csrc/trace/kernel.h"
+#include "csrc/trace/marks.h"
 #include "csrc/trace/tensor.h"
 
 namespace spmd::trace {
@@ -26,6 +28,7 @@ void Point(Session::State& state, const at::Tensor& self, const c10::Storage& st
   TORCH_CHECK(Buffer::Of(storage) != nullptr, "set_: the storage is on ", storage.device(),
               ", the tensor on ", self.device());
   c10::TensorImpl* impl = self.unsafeGetTensorImpl();
+  const MarkPtr mark = self.storage().is_alias_of(storage) ? nullptr : MarkOf(self);
   impl->set_storage_keep_dtype(storage);
   if (strides.empty() && !sizes.empty()) {
     const Dims dense = ContiguousForm(self.scalar_type(), sizes).strides;
@@ -33,6 +36,10 @@ void Point(Session::State& state, const at::Tensor& self, const c10::Storage& st
   }
   impl->set_sizes_and_strides(sizes, strides, offset);
   MaybeRebase(state, self);
+  if (mark == nullptr) return;
+  if (mark->spec.size() == sizes.size()) return GiveMark(state, self, mark, "set_");
+  SayLost(state, "set_", *mark,
+          absl::StrCat("since the tensor has ", sizes.size(), " dimensions now"));
 }
 
 // The elements of a vector of `old`, cut or followed by zeros.
@@ -145,6 +152,7 @@ void ResizeStorage(Session::State& state, c10::StorageImpl* storage, int64_t nby
 }
 
 void ResizeTensor(Session::State& state, const at::Tensor& t, at::IntArrayRef sizes) {
+  const MarkPtr mark = MarkOf(t);
   int64_t n = 1;
   for (const int64_t s : sizes) n *= s;
   const auto needed = (t.storage_offset() + n) * static_cast<int64_t>(t.itemsize());
@@ -153,6 +161,10 @@ void ResizeTensor(Session::State& state, const at::Tensor& t, at::IntArrayRef si
   }
   t.unsafeGetTensorImpl()->set_sizes_contiguous(sizes);
   MaybeRebase(state, t);
+  if (mark == nullptr || MarkOf(t) != nullptr) return;
+  if (mark->spec.size() == sizes.size()) return GiveMark(state, t, mark, "resize_");
+  SayLost(state, "resize_", *mark,
+          absl::StrCat("since the tensor has ", sizes.size(), " dimensions now"));
 }
 
 }  // namespace spmd::trace

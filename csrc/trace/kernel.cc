@@ -43,6 +43,16 @@ bool HasForeign(const OpInfo& op, const torch::jit::Stack& stack) {
   return false;
 }
 
+// There is one device: another index is a mistake, whichever op gets it.
+void CheckDevices(const OpInfo& op, const torch::jit::Stack& stack) {
+  for (size_t i = stack.size() - op.args.size(); i < stack.size(); ++i) {
+    if (!stack[i].isDevice()) continue;
+    const c10::Device device = stack[i].toDevice();
+    TORCH_CHECK(device.type() != kDeviceType || device.index() <= 0, "torch_spmd has one device, '",
+                TheDevice(), "'; got '", device, "'. Meshes say where tensors lie");
+  }
+}
+
 void CheckUsable(Session::State& state) {
   TORCH_CHECK(!state.forked,
               "torch_spmd: this process was forked from one that had used the device; "
@@ -146,6 +156,7 @@ void CountWrites(at::TensorList written) {
 
 void RunAndRecord(const OpInfo& op, torch::jit::Stack* stack) {
   PrepareAutograd();
+  CheckDevices(op, *stack);
   if (HasForeign(op, *stack)) {
     op.handle.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::Meta), stack);
     return;

@@ -54,6 +54,15 @@ std::vector<Mesh> Meshes::MeshesOf(const GridPtr& grid) const {
   return meshes;
 }
 
+std::vector<Mesh> Meshes::Recent() const {
+  std::vector<Mesh> meshes;
+  if (latest_.has_value()) meshes.push_back(*latest_);
+  for (const SetPtr& set : recent_) {
+    meshes.insert(meshes.end(), set->meshes.begin(), set->meshes.end());
+  }
+  return meshes;
+}
+
 void Meshes::DropEnded() {
   absl::erase_if(by_meshes_, [](const auto& entry) { return entry.second.expired(); });
   absl::erase_if(by_grid_, [](const auto& entry) { return entry.second.expired(); });

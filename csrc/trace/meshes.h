@@ -41,6 +41,9 @@ class Meshes {
   // The meshes that are written in a grid that SetOf gave; the first one named its axes.
   std::vector<Mesh> MeshesOf(const GridPtr& grid) const;
 
+  // The meshes that were used lately, the last ones first; some of them may come twice.
+  std::vector<Mesh> Recent() const;
+
   // Sets that are known; at most a few more than twice as many as live.
   size_t num_sets() const { return by_meshes_.size(); }
 

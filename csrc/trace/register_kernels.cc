@@ -12,6 +12,7 @@
 #include "csrc/trace/device.h"
 #include "csrc/trace/kernel.h"
 #include "csrc/trace/lower.h"
+#include "csrc/trace/marks.h"
 #include "csrc/trace/multi_tensor_adam.h"
 #include "csrc/trace/op_traits.h"
 #include "csrc/trace/unboxed_kernels.h"
@@ -39,8 +40,13 @@ void Fallback(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
 }
 
 // Between the CPU and us, `.data =` and module.to may exchange the TensorImpl's contents, so that
-// parameters keep their identity and their ties.
+// parameters keep their identity and their ties. PyTorch asks this just before `from` takes the
+// place of `self`, and here only: the mark goes over.
 bool HasCompatibleShallowCopyType(const at::Tensor& self, const at::Tensor& from) {
+  {
+    SessionLock lock;
+    KeepMark(*lock, self, from, ".data =");
+  }
   const auto ours_or_cpu = [](const at::Tensor& t) {
     return (t.device().type() == kDeviceType || t.device().is_cpu()) && t.layout() == at::kStrided;
   };

@@ -5,6 +5,7 @@
 
 #include "absl/container/fixed_array.h"
 #include "csrc/trace/kernel.h"
+#include "csrc/trace/marks.h"
 #include "csrc/trace/tensor.h"
 #include "csrc/util/prefetch.h"
 
@@ -187,9 +188,18 @@ class Attempt {
     }
     const at::Tensor& tensor = *given;
     buffer = Buffer::Of(tensor.unsafeGetTensorImpl()->unsafe_storage());
-    return buffer != nullptr && SameMeta(*operand.meta, *tensor.unsafeGetTensorImpl()) &&
+    return buffer != nullptr && !HandsMarkOn(*buffer) &&
+           SameMeta(*operand.meta, *tensor.unsafeGetTensorImpl()) &&
            AgreesRecipe(operand, buffer, tensor) && AgreesValue(operand, buffer) &&
            AgreesMark(operand, *buffer);
+  }
+
+  // The call does more than was noted: it annotates what it reads, or its result has the mark, too.
+  bool HandsMarkOn(const Buffer& buffer) const {
+    if (const MarkNotes* const notes = NotesOf(buffer); notes != nullptr && !notes->parts.empty()) {
+      return true;
+    }
+    return buffer.mark != nullptr && KeepsMarks(*call_.op);
   }
 
   // Requires: the tensor's metadata are those of the operand.

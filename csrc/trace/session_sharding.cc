@@ -6,13 +6,15 @@
 #include <sstream>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "absl/strings/str_split.h"
 #include "csrc/trace/lower.h"
+#include "csrc/trace/marks.h"
 #include "csrc/trace/session.h"
 #include "csrc/trace/session_state.h"
 #include "csrc/trace/tensor.h"
+#include "csrc/trace/tensor_layout.h"
 #include "csrc/util/status.h"
 
 namespace spmd::trace {
@@ -36,68 +38,29 @@ absl::Status CheckOurs(const char* caller, const at::Tensor& tensor) {
                                                  "'; move it first, with tensor.to('spmd')"));
 }
 
-// Dimension of the base for each dimension of a view that shows all of it with dimensions permuted,
-// inserted or left out only where they have size 1; nullopt otherwise. -1: an inserted dimension.
-std::optional<std::vector<int>> BaseDims(const RecipePtr& recipe, const Dims& base) {
-  std::vector<int> dims(base.size());
-  for (size_t d = 0; d < base.size(); ++d) dims[d] = static_cast<int>(d);
-  Dims current = base;
-  for (const Recipe* step : Chain(recipe)) {
-    std::vector<int> next;
-    if (step->op == ViewOp::kPermute) {
-      for (const int64_t d : step->ints) next.push_back(dims[d]);
-    } else if (step->op == ViewOp::kReshape || step->op == ViewOp::kExpand ||
-               step->op == ViewOp::kSlice) {
-      // The same dimensions, ones aside.
-      size_t d = 0;
-      for (const int64_t n : step->result.dims) {
-        while (d < current.size() && current[d] == 1 && n != 1) ++d;
-        if (n == 1 && (d >= current.size() || current[d] != 1)) {
-          next.push_back(-1);
-        } else if (d < current.size() && current[d] == n) {
-          next.push_back(dims[d++]);
-        } else {
-          return std::nullopt;
-        }
-      }
-      while (d < current.size() && current[d] == 1) ++d;
-      if (d != current.size()) return std::nullopt;
-    } else if (step->op != ViewOp::kConj && step->op != ViewOp::kNeg) {
-      return std::nullopt;
-    }
-    if (!next.empty() || step->result.dims.empty()) dims = std::move(next);
-    current = step->result.dims;
-  }
-  return dims;
-}
-
-// What a mark on the view says of the base.
-std::optional<PartitionSpec> BaseSpec(const PartitionSpec& spec, const std::vector<int>& dims,
-                                      size_t base_rank) {
-  PartitionSpec out(base_rank);
-  for (size_t d = 0; d < dims.size(); ++d) {
-    if (dims[d] >= 0) {
-      out[dims[d]] = spec[d];
-    } else if (!spec[d].axes.empty()) {
-      return std::nullopt;
+// Requires: the layout's grid refines the mesh.
+ShardingInfo Described(const Layout& layout, const Mesh& mesh) {
+  const Grid& grid = *layout.grid();
+  ShardingInfo info{mesh, SpecOf(layout.sharding().Closed(), grid, mesh), false, false, {}};
+  if (layout.sharding().IsUnreduced()) {
+    Sharding terms = Sharding::Replicated(1);  // the axes, as a spec calls them
+    terms.dims[0].axes = layout.sharding().unreduced;
+    for (const SpecAxis& axis : SpecOf(terms, grid, mesh)[0].axes) {
+      info.unreduced.push_back(std::get<std::string>(axis));
     }
   }
-  return out;
+  return info;
 }
 
-PartitionSpec ViewSpec(const PartitionSpec& spec, const std::vector<int>& dims) {
-  PartitionSpec out(dims.size());
-  for (size_t d = 0; d < dims.size(); ++d) {
-    if (dims[d] >= 0) out[d] = spec[dims[d]];
+bool NamesParts(const ShardingInfo& info) {
+  const auto is_part = [](const std::string& name) { return absl::StrContains(name, ':'); };
+  if (std::any_of(info.unreduced.begin(), info.unreduced.end(), is_part)) return true;
+  for (const SpecEntry& entry : info.spec) {
+    for (const SpecAxis& axis : entry.axes) {
+      if (is_part(std::get<std::string>(axis))) return true;
+    }
   }
-  return out;
-}
-
-absl::StatusOr<Layout> LayoutOfMark(Session::State& state, const Mark& mark, const Dims& dims) {
-  const MeshSet set = state.meshes.SetOf({mark.mesh});
-  SPMD_ASSIGN_OR_RETURN(ir::Annotation a, AnnotationOf(mark, static_cast<int>(dims.size()),
-                                                       {&set.meshes, &set.grids}));
-  return Layout(set.grids.grids[a.grid], a.sharding.Closed(), dims);
+  return false;
 }
 
 absl::Status CheckSpec(Session::State& state, const char* caller, const Mesh& mesh,
@@ -105,6 +68,66 @@ absl::Status CheckSpec(Session::State& state, const char* caller, const Mesh& me
   const MeshSet set = state.meshes.SetOf({mesh});
   return AnnotationOf({mesh, spec}, static_cast<int>(rank), {&set.meshes, &set.grids}, caller)
       .status();
+}
+
+absl::Status MarkedAlready(const Mark& mark, const Mark& given) {
+  return absl::InvalidArgumentError(absl::StrCat(
+      "mark_sharding: the tensor is marked ", SpecToString(mark.spec), " on mesh ",
+      mark.mesh.AxesToString(), " already; got ", SpecToString(given.spec), " on mesh ",
+      given.mesh.AxesToString(), ". Use reshard for a copy, or clear_sharding first"));
+}
+
+// A view that is not all of what is stored, or all of it in a way that no spec can say.
+absl::Status MarkPart(Session::State& state, const at::Tensor& tensor, const MarkPtr& mark) {
+  Buffer* const buffer = BufferOf(tensor);
+  const RecipePtr recipe = RecipeOf(buffer, tensor);
+  if (MarkNotes* const notes = NotesOf(*buffer)) {
+    for (MarkNotes::Part& part : notes->parts) {
+      if (!SameRecipe(part.view, recipe)) continue;
+      const bool same = SameMark(part.mark, mark);
+      if (!same && !part.copied) return MarkedAlready(*part.mark, *mark);
+      part = {recipe, mark, /*copied=*/false};
+      if (!same && buffer->pending()) state.tape->Annotate(Read(state, tensor), mark);
+      return absl::OkStatus();
+    }
+  }
+  if (!buffer->pending()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "mark_sharding: the tensor of sizes ",
+        DimsToString(Dims(tensor.sizes().begin(), tensor.sizes().end())),
+        " is a view of part of stored data of sizes ", DimsToString(buffer->form.sizes),
+        "; mark the base, or a copy: tensor.clone()"));
+  }
+  state.tape->Annotate(Read(state, tensor), mark);  // and wherever else it is read from now on
+  MakeNotes(*buffer).parts.push_back({recipe, mark, /*copied=*/false});
+  return absl::OkStatus();
+}
+
+// `bound`: what the Buffer holds is annotated with another mark.
+void SetMark(Session::State& state, Buffer* buffer, const MarkPtr& mark, bool bound) {
+  Tape& tape = *state.tape;
+  buffer->mark = nullptr;
+  TapeId id = kNoId;
+  if (!buffer->holds_nothing()) {
+    const ValuePtr value = buffer->value();
+    if (tape.IsHeldBy(*buffer, value->id)) {
+      id = value->id;
+    } else if (LiesOtherwise(*value, *mark)) {
+      id = tape.Use(value, buffer);  // as it lies now
+    } else if (value.use_count() > 2) {
+      buffer->mark = mark;  // another Buffer holds it, too, which may be marked otherwise
+      id = tape.Use(value, buffer);
+    }
+  }
+  buffer->mark = mark;
+  buffer->settled.reset();
+  if (id == kNoId) return;
+  // A value that something else holds, too, gets a name of its own.
+  if (bound || tape.origin(id).record < 0 || tape.CountHolders(id) > 1) {
+    BindBuffer(state, buffer, EmitNamed(state, "aten::clone", {id}, {}, TypeOf(state, id)));
+  } else {
+    tape.Annotate(id, mark);
+  }
 }
 
 absl::Status FillShards(at::Tensor& host, const std::vector<ShardData>& shards,
@@ -156,13 +179,10 @@ absl::Status Session::MarkSharding(const at::Tensor& tensor, const Mesh& mesh,
   SPMD_RETURN_IF_ERROR(CheckSpec(*lock, "mark_sharding", mesh, spec, tensor.dim()));
   lock->used = true;
   Buffer* buffer = BufferOf(tensor);
-  const RecipePtr recipe = RecipeOf(buffer, tensor);
   const Dims base(buffer->form.sizes.begin(), buffer->form.sizes.end());
-  std::optional<PartitionSpec> base_spec = spec;
-  if (recipe != nullptr) {
-    const auto dims = BaseDims(recipe, base);
-    base_spec = dims.has_value() ? BaseSpec(spec, *dims, base.size()) : std::nullopt;
-  }
+  const RecipePtr recipe = RecipeOf(buffer, tensor);
+  std::optional<PartitionSpec> base_spec = SpecOfBase(spec, recipe, base);
+  const auto given = std::make_shared<const Mark>(Mark{mesh, spec});
   const bool whole =
       tensor.is_contiguous() &&
       static_cast<size_t>(tensor.numel()) * tensor.itemsize() == tensor.storage().nbytes();
@@ -171,40 +191,20 @@ absl::Status Session::MarkSharding(const at::Tensor& tensor, const Mesh& mesh,
     RebaseBytes(*lock, buffer, FormOf(tensor));
     base_spec = spec;
   }
-  if (!base_spec.has_value()) {
-    if (!buffer->pending()) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("mark_sharding: the tensor of sizes ",
-                       DimsToString(Dims(tensor.sizes().begin(), tensor.sizes().end())),
-                       " is a view of part of stored data of sizes ", DimsToString(base),
-                       "; mark the base, or a copy: tensor.clone()"));
-    }
-    lock->tape->Annotate(Read(*lock, tensor), std::make_shared<const Mark>(
-                                                  Mark{mesh, spec}));  // a constraint on that value
+  if (!base_spec.has_value()) return MarkPart(*lock, tensor, given);
+  const auto mark = std::make_shared<const Mark>(Mark{mesh, *base_spec});
+  MarkNotes* const notes = NotesOf(*buffer);
+  const bool copied = notes != nullptr && notes->copied;
+  const bool waits = MarkWaits(*buffer);
+  if (buffer->mark != nullptr && SameMark(buffer->mark, mark) && !waits) {
+    if (notes != nullptr) notes->copied = false;
     return absl::OkStatus();
   }
-  const auto mark = std::make_shared<const Mark>(Mark{mesh, *base_spec});
-  if (buffer->mark != nullptr) {
-    if (SameMark(buffer->mark, mark)) return absl::OkStatus();
-    return absl::InvalidArgumentError(absl::StrCat(
-        "mark_sharding: the tensor is marked ", SpecToString(buffer->mark->spec), " on mesh ",
-        buffer->mark->mesh.AxesToString(), " already; got ", SpecToString(spec), " on mesh ",
-        mesh.AxesToString(), ". Use reshard for a copy, or clear_sharding first"));
-  }
-  buffer->mark = mark;
-  buffer->settled.reset();
-  Tape& tape = *lock->tape;
-  if (buffer->holds_nothing()) return absl::OkStatus();
-  const TapeId id = buffer->value()->id;
-  if (tape.IsHeldBy(*buffer, id)) {
-    // A value that something else holds, too, gets a name of its own.
-    if (tape.origin(id).record < 0 || tape.CountHolders(id) > 1) {
-      const TapeId copy = EmitNamed(*lock, "aten::clone", {id}, {}, TypeOf(*lock, id));
-      BindBuffer(*lock, buffer, copy);
-    } else {
-      tape.Annotate(id, mark);
-    }
-  }
+  if (buffer->mark != nullptr && !copied) return MarkedAlready(*buffer->mark, *given);
+  // Another mark binds the value already.
+  const bool bound = buffer->mark != nullptr && !waits;
+  if (notes != nullptr) notes->copied = notes->waits = false;
+  SetMark(*lock, buffer, mark, bound);
   return absl::OkStatus();
 }
 
@@ -214,58 +214,35 @@ absl::Status Session::ClearSharding(const at::Tensor& tensor) {
   Buffer* buffer = BufferOf(tensor);
   buffer->mark.reset();
   buffer->settled.reset();
+  if (MarkNotes* const notes = NotesOf(*buffer)) *notes = MarkNotes();
   return absl::OkStatus();
 }
 
 absl::StatusOr<std::optional<ShardingInfo>> Session::ShardingOf(const at::Tensor& tensor) {
   SessionLock lock;
   SPMD_RETURN_IF_ERROR(CheckOurs("sharding_of", tensor));
-  Buffer* buffer = BufferOf(tensor);
-  const Dims base(buffer->form.sizes.begin(), buffer->form.sizes.end());
-  const RecipePtr recipe = RecipeOf(buffer, tensor);
-  const auto dims = BaseDims(recipe, base);
-  const auto to_view = [&](const PartitionSpec& spec) {
-    if (!dims.has_value()) return PartitionSpec(tensor.dim());
-    return ViewSpec(spec, *dims);
-  };
-  if (buffer->mark != nullptr) {
-    // How a view that reorders elements lies is not said by a spec: then nothing is claimed.
-    return ShardingInfo{
-        buffer->mark->mesh, to_view(buffer->mark->spec), dims.has_value(), false, {}};
+  if (const MarkPtr mark = MarkOf(tensor)) {
+    return ShardingInfo{mark->mesh, mark->spec, /*committed=*/true, /*provisional=*/false, {}};
   }
   if (!lock->meshes.latest().has_value()) return std::nullopt;
-  const Mesh& latest = *lock->meshes.latest();
-  if (buffer->holds_nothing()) {
-    return ShardingInfo{latest, PartitionSpec(tensor.dim()), false, true, {}};
-  }
-  const ValuePtr& value = buffer->value();
-  const Layout* layout = nullptr;
-  std::optional<Layout> chosen;
-  if (value->pending) {
-    SPMD_ASSIGN_OR_RETURN(chosen, ProvisionalLayout(*lock, value->id));
-    layout = &*chosen;
-  } else if (value->layout != nullptr) {
-    layout = &*value->layout;
-  } else {
-    return ShardingInfo{latest, PartitionSpec(tensor.dim()), false, true, {}};
-  }
-  // First the mesh that gave the layout's axes their names.
-  std::vector<Mesh> candidates = lock->meshes.MeshesOf(layout->grid());
-  candidates.push_back(latest);
+  ShardingInfo whole{*lock->meshes.latest(), PartitionSpec(tensor.dim()), false, true, {}};
+  SPMD_ASSIGN_OR_RETURN(const std::optional<TensorLayout> found, LayoutOfTensor(*lock, tensor));
+  if (!found.has_value()) return whole;
+  whole.provisional = found->provisional;
+  const Layout& layout = found->layout;
+  // First the mesh that gave the layout's axes their names. Better one that needs whole axes only
+  // to say it.
+  std::vector<Mesh> candidates = lock->meshes.MeshesOf(layout.grid());
+  for (Mesh& mesh : lock->meshes.Recent()) candidates.push_back(std::move(mesh));
+  std::optional<ShardingInfo> in_parts;
   for (const Mesh& mesh : candidates) {
-    if (!layout->grid()->Refines(mesh)) continue;
-    ShardingInfo info{mesh,
-                      to_view(SpecOf(layout->sharding().Closed(), *layout->grid(), mesh)),
-                      false,
-                      value->pending,
-                      {}};
-    if (layout->sharding().IsUnreduced()) {
-      const std::string names = layout->grid()->AxesToString(layout->sharding().unreduced);
-      info.unreduced = absl::StrSplit(names, ',');
-    }
-    return info;
+    if (!layout.grid()->Refines(mesh)) continue;
+    ShardingInfo info = Described(layout, mesh);
+    info.provisional = found->provisional;
+    if (!NamesParts(info)) return info;
+    if (!in_parts.has_value()) in_parts = std::move(info);
   }
-  return ShardingInfo{latest, PartitionSpec(tensor.dim()), false, value->pending, {}};
+  return in_parts.has_value() ? in_parts : whole;
 }
 
 absl::StatusOr<at::Tensor> Session::Reshard(const at::Tensor& tensor, const Mesh& mesh,
@@ -291,30 +268,10 @@ absl::StatusOr<std::vector<ShardData>> Session::LocalShards(const at::Tensor& te
   if (buffer->pending()) {
     SPMD_RETURN_IF_ERROR(Cut(*lock, "local_shards"));
   }
-  const Dims base(buffer->form.sizes.begin(), buffer->form.sizes.end());
-  const ValuePtr value = buffer->value();
-  if (value != nullptr) SPMD_RETURN_IF_ERROR(Resolve(*lock, *value));
-  const RecipePtr recipe = RecipeOf(buffer, tensor);
-  const auto dims = BaseDims(recipe, base);
-  // Where the tensor lies, as a layout of the tensor itself.
+  if (const ValuePtr value = buffer->value()) SPMD_RETURN_IF_ERROR(Resolve(*lock, *value));
+  SPMD_ASSIGN_OR_RETURN(const std::optional<TensorLayout> found, LayoutOfTensor(*lock, tensor));
   const Dims own(tensor.sizes().begin(), tensor.sizes().end());
-  std::vector<Mesh> latest;
-  if (lock->meshes.latest().has_value()) latest.push_back(*lock->meshes.latest());
-  Layout layout(lock->meshes.SetOf(latest).grids.grids[0],
-                Sharding::Replicated(static_cast<int>(own.size())), own);
-  std::optional<Layout> stored;
-  if (value != nullptr && value->layout != nullptr) {
-    stored = *value->layout;
-  } else if (buffer->mark != nullptr) {
-    SPMD_ASSIGN_OR_RETURN(stored, LayoutOfMark(*lock, *buffer->mark, base));
-  }
-  if (stored.has_value() && dims.has_value()) {
-    Sharding sharding = Sharding::Replicated(static_cast<int>(own.size()));
-    for (size_t d = 0; d < dims->size(); ++d) {
-      if ((*dims)[d] >= 0) sharding.dims[d] = stored->sharding().dims[(*dims)[d]];
-    }
-    layout = Layout(stored->grid(), sharding, own);
-  }
+  const Layout layout = found.has_value() ? found->layout : LayoutOfNew(*lock, own);
   const at::Tensor host = ReadHost(*lock, tensor, "local_shards");
   std::vector<ShardData> shards;
   std::vector<int64_t> replicas(layout.num_tiles(), 0);

@@ -9,6 +9,7 @@
 
 #include "csrc/runtime/tile_memory.h"
 #include "csrc/trace/device.h"
+#include "csrc/trace/marks.h"
 #include "csrc/trace/status_to_exception.h"
 #include "csrc/trace/tensor_impl.h"
 
@@ -116,12 +117,15 @@ bool PassesRepeats(const RecipePtr& recipe) {
   return false;
 }
 
-TapeId ReadThrough(Session::State& state, TapeId base, const RecipePtr& recipe) {
+// `notes`: of the Buffer, with the marks of its parts.
+TapeId ReadThrough(Session::State& state, TapeId base, const RecipePtr& recipe,
+                   const MarkNotes* notes) {
   if (recipe == nullptr) return base;
   if (const auto known = state.tape->FindView(base, recipe.get())) return *known;
-  const TapeId parent = ReadThrough(state, base, recipe->parent);
+  const TapeId parent = ReadThrough(state, base, recipe->parent, notes);
   const TapeId view = StepForward(state, *recipe, parent);
   state.tape->RememberView(base, recipe, view);
+  if (const MarkPtr mark = PartMark(notes, *recipe)) state.tape->Annotate(view, mark);
   return view;
 }
 
@@ -241,13 +245,13 @@ RecipePtr RecipeOf(Buffer* buffer, const at::Tensor& tensor) {
 TapeId Read(Session::State& state, const at::Tensor& tensor) {
   Buffer* buffer = BufferOf(tensor);
   const TapeId base = UseBase(state, buffer);
-  return ReadThrough(state, base, RecipeOf(buffer, tensor));
+  return ReadThrough(state, base, RecipeOf(buffer, tensor), NotesOf(*buffer));
 }
 
 void BindBuffer(Session::State& state, Buffer* buffer, TapeId value) {
   Tape& tape = *state.tape;
   if (tape.IsHeldBy(*buffer, value)) return;
-  if (buffer->mark != nullptr) {
+  if (buffer->mark != nullptr && !MarkWaits(*buffer)) {
     // A mark binds the value; one that something else holds, too, gets a name of its own here.
     if (tape.origin(value).record < 0 || tape.CountHolders(value) > 0) {
       value = EmitNamed(state, "aten::clone", {value}, {}, TypeOf(state, value));
@@ -274,8 +278,9 @@ void Write(Session::State& state, const at::Tensor& tensor, TapeId value, Overla
   const TapeId base = needs_base ? UseBase(state, buffer) : kNoId;
   TapeId x = value;
   for (size_t k = chain.size(); k-- > 0;) {
-    const TapeId into =
-        IsBijection(chain[k]->op) ? kNoId : ReadThrough(state, base, chain[k]->parent);
+    const TapeId into = IsBijection(chain[k]->op)
+                            ? kNoId
+                            : ReadThrough(state, base, chain[k]->parent, NotesOf(*buffer));
     x = StepBackward(state, *chain[k], into, x);
   }
   BindBuffer(state, buffer, x);
@@ -300,7 +305,7 @@ void RebaseBytes(Session::State& state, Buffer* buffer, BaseForm form) {
         buffer->Bind(HostValue(host, /*steal=*/true));
       } else {
         const TapeId base = state.tape->Use(buffer->value(), buffer);
-        const TapeId value = ReadThrough(state, base, recipe);
+        const TapeId value = ReadThrough(state, base, recipe, nullptr);
         buffer->Rebase(std::move(form));  // before: what the old form was marked with ends here
         BindBuffer(state, buffer, value);
         return;

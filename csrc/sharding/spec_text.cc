@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "csrc/sharding/spec_text.h"
+
+#include "csrc/util/status.h"
+
+namespace spmd {
+namespace {
+
+// Appends "'data'", "0", or "UNCONSTRAINED"; "None" appends nothing.
+absl::Status ParseItem(Scanner& in, SpecEntry& entry) {
+  if (in.ConsumeWord("None")) return absl::OkStatus();
+  if (in.ConsumeWord("UNCONSTRAINED")) {
+    entry.unconstrained = true;
+    return absl::OkStatus();
+  }
+  if (in.Consume("'")) {
+    const absl::string_view name = in.TakeWhile([](char c) { return c != '\''; });
+    entry.axes.emplace_back(std::string(name));
+    return in.Expect("'");
+  }
+  SPMD_ASSIGN_OR_RETURN(const int64_t index, in.Integer("an axis"));
+  entry.axes.emplace_back(index);
+  return absl::OkStatus();
+}
+
+// Items between parentheses, of which one was taken; a comma may stand last.
+template <typename Parse>
+absl::Status ParseItems(Scanner& in, Parse&& parse) {
+  while (!in.Consume(")")) {
+    SPMD_RETURN_IF_ERROR(parse());
+    if (in.Consume(",")) continue;
+    return in.Expect(")");
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<PartitionSpec> ParseSpecText(Scanner& in) {
+  PartitionSpec spec;
+  SPMD_RETURN_IF_ERROR(in.Expect("("));
+  SPMD_RETURN_IF_ERROR(ParseItems(in, [&]() -> absl::Status {
+    SpecEntry& entry = spec.emplace_back();
+    if (!in.Consume("(")) return ParseItem(in, entry);
+    return ParseItems(in, [&] { return ParseItem(in, entry); });
+  }));
+  return spec;
+}
+
+}  // namespace spmd

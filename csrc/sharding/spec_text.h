@@ -1,0 +1,14 @@
+// SPDX-License-Identifier: Apache-2.0
+// The inverse of SpecToString: "('data', None, ('x', 'y'), UNCONSTRAINED)".
+#pragma once
+
+#include "absl/status/statusor.h"
+#include "csrc/sharding/spec.h"
+#include "csrc/util/scanner.h"
+
+namespace spmd {
+
+// Takes what is its own. Errors: InvalidArgument with the offending text.
+absl::StatusOr<PartitionSpec> ParseSpecText(Scanner& in);
+
+}  // namespace spmd

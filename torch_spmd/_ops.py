@@ -1,0 +1,133 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The dispatcher ops `spmd::mark_sharding` and `spmd::reshard`.
+
+Whatever traces PyTorch (make_fx, aot_function, torch.compile, torch.export) records them with the
+mesh and the spec as text, and a graph that is run again marks and moves as the program did.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+from typing import Any
+
+import torch
+import torch.fx.node
+from torch import Tensor
+
+from torch_spmd import _C
+from torch_spmd.spec import UNCONSTRAINED, PartitionSpec, SpecLike
+
+_library = torch.library.Library("spmd", "FRAGMENT")
+_library.define("mark_sharding(Tensor x, str mesh, str spec) -> ()")
+_library.define("reshard(Tensor x, str mesh, str spec) -> Tensor")
+
+
+def spec_text(spec: SpecLike) -> str:
+    """What the ops are given: "('data', None, ('x', 'y'), UNCONSTRAINED)". Plain steps, which
+    torch.compile can follow."""
+    parts = [_entry_text(entry) for entry in spec]
+    return "(" + ", ".join(parts) + (",)" if len(parts) == 1 else ")")
+
+
+def _entry_text(entry: Any) -> str:
+    if entry is None:
+        return "None"
+    if entry is UNCONSTRAINED:
+        return "UNCONSTRAINED"
+    if isinstance(entry, str):
+        return "'" + entry + "'"
+    if isinstance(entry, (tuple, list)):
+        return spec_text(entry)
+    return str(int(entry))
+
+
+@functools.lru_cache(maxsize=256)
+def _mesh_of(text: str) -> _C.Mesh:
+    return _C.Mesh.from_text(text)
+
+
+@functools.lru_cache(maxsize=1024)
+def _spec_of(text: str) -> PartitionSpec:
+    entries = ast.literal_eval(text.replace("UNCONSTRAINED", "..."))
+    return PartitionSpec(*(UNCONSTRAINED if entry is ... else entry for entry in entries))
+
+
+def is_traced(tensor: Tensor) -> bool:
+    """Somebody records what is done to the tensor, or it stands for one."""
+    keys = torch._C._dispatch_keys(tensor)
+    return (
+        torch._C._len_torch_dispatch_stack() > 0
+        or keys.has(torch._C.DispatchKey.Python)
+        or keys.has(torch._C.DispatchKey.Functionalize)
+    )
+
+
+def _mark(x: Tensor, mesh: str, spec: str) -> None:
+    _C.mark_sharding(x, _mesh_of(mesh), _spec_of(spec))
+
+
+def _reshard(x: Tensor, mesh: str, spec: str) -> Tensor:
+    result: Tensor = _C.reshard(x, _mesh_of(mesh), _spec_of(spec))
+    return result
+
+
+def _check(caller: str, x: Tensor, mesh: str, spec: str) -> None:
+    """What the spec of a tensor that stands for another can be checked for."""
+    if x.device.type != "spmd":
+        raise ValueError(
+            f"{caller}: the tensor of shape {tuple(x.shape)} is on {str(x.device)!r}, not on "
+            "'spmd'; move it first: t = t.to('spmd')"
+        )
+    entries = _spec_of(spec)
+    if len(entries) != x.dim():
+        raise ValueError(
+            f"{caller}: spec {spec} has {len(entries)} entries but the tensor has {x.dim()} "
+            "dimensions; give one entry per dimension, None where it is not cut"
+        )
+    _mesh_of(mesh).canonical_spec(entries)
+
+
+def _fake_mark(x: Tensor, mesh: str, spec: str) -> None:
+    _check("mark_sharding", x, mesh, spec)
+
+
+def _fake_reshard(x: Tensor, mesh: str, spec: str) -> Tensor:
+    _check("reshard", x, mesh, spec)
+    return torch.empty_like(x, memory_format=torch.contiguous_format)
+
+
+def _note(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+    ctx.sharding = inputs[1:]
+
+
+def _reshard_gradient(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
+    return torch.ops.spmd.reshard(gradient, *ctx.sharding), None, None
+
+
+def _reshard_batch(
+    info: Any, in_dims: tuple[Any, ...], x: Tensor, mesh: str, spec: str
+) -> tuple[Tensor, int | None]:
+    batch_dim = in_dims[0]
+    if batch_dim is None:
+        return torch.ops.spmd.reshard(x, mesh, spec), None
+    entries = _spec_of(spec)
+    whole = (*entries[:batch_dim], UNCONSTRAINED, *entries[batch_dim:])
+    return torch.ops.spmd.reshard(x, mesh, spec_text(whole)), batch_dim
+
+
+def _register() -> None:
+    _library.impl("mark_sharding", _mark, "PrivateUse1")
+    _library.impl("mark_sharding", torch.library.fallthrough_kernel, "Autograd")
+    _library.impl("reshard", _reshard, "PrivateUse1")
+    torch.library.register_fake("spmd::mark_sharding", _fake_mark, lib=_library)
+    torch.library.register_fake("spmd::reshard", _fake_reshard, lib=_library)
+    torch.library.register_autograd(
+        "spmd::reshard", _reshard_gradient, setup_context=_note, lib=_library
+    )
+    torch.library.register_vmap("spmd::reshard", _reshard_batch, lib=_library)
+    # Nothing reads its result, and it must stay.
+    torch.fx.node.has_side_effect(torch.ops.spmd.mark_sharding.default)
+
+
+_register()
