@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from html import escape
 
 Box = tuple[tuple[int, int], ...]
 DeviceBox = tuple[int, Box]
@@ -30,6 +31,18 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[str]], note: str) -> s
     if note:
         lines.append(note)
     return "\n".join(lines)
+
+
+def html(columns: Sequence[str], rows: Sequence[Sequence[str]], note: str) -> str:
+    """The same for notebooks."""
+
+    def line(tag: str, cells: Sequence[str]) -> str:
+        inner = "".join(f"<{tag}>{escape(cell)}</{tag}>" for cell in cells)
+        return f"<tr>{inner}</tr>"
+
+    body = "".join(line("td", row) for row in rows)
+    below = f"<p>{escape(note)}</p>" if note else ""
+    return f"<table><thead>{line('th', columns)}</thead><tbody>{body}</tbody></table>{below}"
 
 
 def shards(dims: Sequence[int], boxes: Sequence[DeviceBox]) -> str:

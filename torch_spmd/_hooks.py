@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where torch_spmd listens in on PyTorch's Python half: printing, optimizers, forks, the exit."""
+"""Where torch_spmd listens in on PyTorch's Python half: printing, copies, forks, the exit."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ import torch
 import torch._tensor_str
 import torch.utils.dlpack
 from torch import Tensor
-from torch.optim.optimizer import register_optimizer_step_post_hook
 
 OutOfMemoryError = torch.OutOfMemoryError
 """A program does not fit a device's memory; raised before anything runs."""
@@ -27,7 +26,6 @@ def install() -> None:
     _refuse_sharing()
     _refuse_data_parallel()
     _keep_marks()
-    register_optimizer_step_post_hook(_after_step)
     os.register_at_fork(after_in_child=_note_fork)
 
 
@@ -166,7 +164,7 @@ def _keep_marks() -> None:
         _C.keep_mark(old, new, "module conversion")  # what nn.Module asks before it replaces one
         return compatible(old, new)
 
-    torch._has_compatible_shallow_copy_type = compatible_with_marks
+    torch._has_compatible_shallow_copy_type = compatible_with_marks  # type: ignore[assignment]
 
     set_metadata = torch._utils.set_tensor_metadata
 
@@ -178,12 +176,6 @@ def _keep_marks() -> None:
                 _C.give_saved_mark(tensor, text)
 
     torch._utils.set_tensor_metadata = set_with_mark
-
-
-def _after_step(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
-    from torch_spmd import _C
-
-    _C.optimizer_stepped()
 
 
 def at_exit() -> None:

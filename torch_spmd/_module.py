@@ -28,11 +28,38 @@ def _check_index(device: Any) -> None:
         )
 
 
+class _NoInductor(type):
+    """A class of which nothing can be asked: what Inductor takes for its code generator."""
+
+    def _refuse(cls) -> Any:
+        raise NotImplementedError(
+            "torch_spmd: Inductor has no code generator for 'spmd'; write "
+            'torch.compile(..., backend="aot_eager"), or leave torch.compile out, since the device '
+            "compiles whole steps by itself"
+        )
+
+    def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+        return cls._refuse()
+
+    def __getattr__(cls, name: str) -> Any:
+        return cls._refuse()
+
+
+class _Codegen(metaclass=_NoInductor):
+    pass
+
+
 class DeviceModule(types.ModuleType):
     """The module object; its methods are the module's functions."""
 
     # What checkpoint asks before it saves the random state.
     _initialized = True
+
+    # What Inductor asks a device's module for (torch/_inductor/codegen/common.py).
+    Scheduling = _Codegen
+    PythonWrapperCodegen = _Codegen
+    CppWrapperCodegen = _Codegen
+    WrapperFxCodegen = _Codegen
 
     def is_available(self) -> bool:
         return True

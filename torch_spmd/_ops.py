@@ -14,6 +14,8 @@ from typing import Any
 import torch
 import torch.fx.node
 from torch import Tensor
+from torch._functorch.utils import enable_single_level_autograd_function
+from torch.autograd.function import _SingleLevelFunction
 
 from torch_spmd import _C
 from torch_spmd.spec import UNCONSTRAINED, PartitionSpec, SpecLike
@@ -97,12 +99,32 @@ def _fake_reshard(x: Tensor, mesh: str, spec: str) -> Tensor:
     return torch.empty_like(x, memory_format=torch.contiguous_format)
 
 
-def _note(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-    ctx.sharding = inputs[1:]
+class _Reshard(_SingleLevelFunction):
+    """What autograd records, at whichever level of torch.func; gradients and tangents get the same
+    sharding."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, mesh: str, spec: str) -> Tensor:
+        ctx.sharding = (mesh, spec)
+        with torch._C._AutoDispatchBelowAutograd():
+            result: Tensor = torch.ops.spmd.reshard(x, mesh, spec)
+        return result
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> tuple[Tensor, None, None]:
+        return torch.ops.spmd.reshard(gradients[0], *ctx.sharding), None, None
+
+    @staticmethod
+    def jvp(ctx: Any, *tangents: Any) -> Tensor:
+        result: Tensor = torch.ops.spmd.reshard(tangents[0], *ctx.sharding)
+        return result
 
 
-def _reshard_gradient(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
-    return torch.ops.spmd.reshard(gradient, *ctx.sharding), None, None
+def _reshard_with_gradient(x: Tensor, mesh: str, spec: str) -> Tensor:
+    # The dispatcher has chosen the level.
+    with enable_single_level_autograd_function():
+        result: Tensor = _Reshard.apply(x, mesh, spec)
+    return result
 
 
 def _reshard_batch(
@@ -122,9 +144,7 @@ def _register() -> None:
     _library.impl("reshard", _reshard, "PrivateUse1")
     torch.library.register_fake("spmd::mark_sharding", _fake_mark, lib=_library)
     torch.library.register_fake("spmd::reshard", _fake_reshard, lib=_library)
-    torch.library.register_autograd(
-        "spmd::reshard", _reshard_gradient, setup_context=_note, lib=_library
-    )
+    _library.impl("reshard", _reshard_with_gradient, "Autograd")
     torch.library.register_vmap("spmd::reshard", _reshard_batch, lib=_library)
     # Nothing reads its result, and it must stay.
     torch.fx.node.has_side_effect(torch.ops.spmd.mark_sharding.default)

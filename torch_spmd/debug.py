@@ -2,13 +2,15 @@
 """Seeing what happens.
 
 Functions called `print_…` and `visualize_…` print and return the text; the others return something
-that prints well. Without arguments they speak of the program that ran last.
+that prints well. Without arguments they speak of the program that ran last, `collectives` and
+`memory` after a step of an optimizer of all its programs.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,7 +23,10 @@ SMALL = 4096  # bytes up to which a collective counts as small
 
 
 class Table:
-    """Rows with a title line and a note below. `rows` is a list of named tuples."""
+    """Rows with a title line and a note below. `rows` is a list of named tuples.
+
+    A table is a sequence of its rows. Notebooks show it as HTML.
+    """
 
     def __init__(self, columns: Sequence[str], rows: Sequence[Any], note: str = "") -> None:
         self.columns = tuple(columns)
@@ -31,10 +36,23 @@ class Table:
     def __len__(self) -> int:
         return len(self.rows)
 
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.rows)
+
+    def __getitem__(self, index: Any) -> Any:
+        return self.rows[index]
+
+    def _shown(self) -> tuple[Sequence[str], list[list[str]]]:
+        """The title line and the cells."""
+        return self.columns, [[_cell(v) for v in row] for row in self.rows]
+
     def __str__(self) -> str:
-        return _draw.table(self.columns, [[_cell(v) for v in row] for row in self.rows], self.note)
+        return _draw.table(*self._shown(), self.note)
 
     __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        return _draw.html(*self._shown(), self.note)
 
 
 class Text(str):
@@ -44,6 +62,18 @@ class Text(str):
 
     def __repr__(self) -> str:
         return str(self)
+
+
+class Printed(Text):
+    """Text that has been printed: a prompt or a notebook does not show it a second time."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return ""
+
+    def _ipython_display_(self) -> None:
+        pass
 
 
 class Collective(NamedTuple):
@@ -80,9 +110,20 @@ class CompileEvent(NamedTuple):
 
 
 class CollectiveTable(Table):
-    """The collectives of a program; `large` and `small` part them at 4 KiB."""
+    """The collectives of a program or a step; `large` and `small` part them at 4 KiB.
+
+    A program that ran several times has its rows as often. Printed, equal rows are one, with how
+    many `times` there are of it.
+    """
 
     rows: list[Collective]
+
+    def _shown(self) -> tuple[Sequence[str], list[list[str]]]:
+        times = Counter(self.rows)
+        if len(times) == len(self.rows):
+            return super()._shown()
+        cells = [[_cell(v) for v in (count, *row)] for row, count in times.items()]
+        return ("times", *self.columns), cells
 
     @property
     def large(self) -> list[Collective]:
@@ -102,7 +143,7 @@ class MemoryTable(Table):
     output_bytes: int
 
 
-def print_graph(t: Tensor | None = None) -> Text:
+def print_graph(t: Tensor | None = None) -> Printed:
     """Prints the graph of the last program, every value with its sharding; of a pending tensor
     `t` the graph that is waiting to run, as traced.
 
@@ -127,7 +168,7 @@ def print_graph(t: Tensor | None = None) -> Text:
     return _printed(_last_program().graph_text())
 
 
-def print_program() -> Text:
+def print_program() -> Printed:
     """Prints the last program: what every device of the mesh runs.
 
     Errors: RuntimeError where no program has run.
@@ -188,12 +229,17 @@ def explain_compile() -> Table:
     return Table(("program", "because", "cut by", "ops", "instructions", "ms"), rows, note)
 
 
-def collectives() -> CollectiveTable:
-    """The collectives of the last program: kind, axes, bytes, the op whose result moves, line.
+def collectives(step: bool | None = None) -> CollectiveTable:
+    """The collectives of a step or a program: kind, axes, bytes, the op whose result moves, line.
 
-    `rows` are `Collective`s, in the program's order; bytes are one device's.
+    Right after an optimizer's step they are those of all its programs: micro-steps, forward passes
+    that ended when a loss was read, the optimizer. Else they are those of the program that ran
+    last, and the note says of how many. `step=True` asks for the last step whatever has run since,
+    `step=False` for the last program.
 
-    Errors: RuntimeError where no program has run.
+    `rows` are `Collective`s, in the order in which they ran; bytes are one device's.
+
+    Errors: RuntimeError where no program has run, or none that ended in an optimizer's step.
 
     Example:
         >>> import torch, torch_spmd as spmd
@@ -204,7 +250,9 @@ def collectives() -> CollectiveTable:
         >>> [(row.kind, row.axes, row.bytes) for row in spmd.debug.collectives().rows]
         [('all_reduce', 'x', 4)]
     """
-    rows = [Collective(*row) for row in _last_program().collectives()]
+    programs, which = _programs("collectives", step)
+    rows_of = {p.number: [Collective(*row) for row in p.collectives()] for p in programs}
+    rows = [row for program in programs for row in rows_of[program.number]]
     table = CollectiveTable(
         ("kind", "axes", "devices", "merged", "bytes", "on the wire", "of", "line"), rows
     )
@@ -213,16 +261,17 @@ def collectives() -> CollectiveTable:
         by_kind.setdefault(row.kind, []).append(row.bytes)
     parts = [f"{len(sizes)} {kind} {_bytes(sum(sizes))}" for kind, sizes in by_kind.items()]
     parts.append(f"{len(table.small)} under 4 KiB")
-    table.note = ", ".join(parts) + " (per device)"
+    table.note = ", ".join(parts) + " (per device)" + (f"; {which}" if which else "")
     return table
 
 
-def memory() -> MemoryTable:
-    """The peak memory of the last program per device, and the ten largest values alive there.
+def memory(step: bool | None = None) -> MemoryTable:
+    """The peak memory of a step or a program per device, and the ten largest values alive there.
 
-    In bytes, as the program is written: with coalescing, too.
+    In bytes, as the program is written: with coalescing, too. Of a step (`step` as for
+    `collectives`) it is that of the program which needs most.
 
-    Errors: RuntimeError where no program has run.
+    Errors: RuntimeError where no program has run, or none that ended in an optimizer's step.
 
     Example:
         >>> import torch, torch_spmd as spmd
@@ -232,19 +281,24 @@ def memory() -> MemoryTable:
         >>> spmd.debug.memory().peak_bytes >= 4 * 2
         True
     """
-    peak, inputs, outputs, where, live = _last_program().memory()
+    programs, which = _programs("memory", step)
+    distinct = {p.number: p.memory() for p in programs}
+    number = max(distinct, key=lambda n: distinct[n][0])
+    peak, inputs, outputs, where, live = distinct[number]
+    if len(distinct) > 1:
+        which = f"in program {number}, the largest {which}"
     table = MemoryTable(
         ("value", "type", "sharding", "bytes"), [LiveValue(*row) for row in live[:10]]
     )
     table.peak_bytes, table.input_bytes, table.output_bytes = peak, inputs, outputs
     table.note = (
         f"peak {_bytes(peak)} per device, {where}; inputs {_bytes(inputs)}, results "
-        f"{_bytes(outputs)}; {len(live)} values alive at the peak"
+        f"{_bytes(outputs)}; {len(live)} values alive at the peak" + (f"; {which}" if which else "")
     )
     return table
 
 
-def visualize_sharding(t: Tensor) -> Text:
+def visualize_sharding(t: Tensor) -> Printed:
     """Prints which device holds which part of `t`, of any rank. In colour where rich is there.
 
     The two dimensions that are cut into most parts are drawn; others are listed.
@@ -262,7 +316,7 @@ def visualize_sharding(t: Tensor) -> Text:
     heading = f"{tuple(t.shape)} {sharding_of(t)!r}"
     picture = _draw.shards(list(t.shape), _C.shard_boxes(t))
     _draw.show(heading, picture)
-    return Text(f"{heading}\n{picture}")
+    return Printed(f"{heading}\n{picture}")
 
 
 def trace_to_chrome(path: str | Path) -> None:
@@ -319,9 +373,27 @@ def _last_program() -> _C.CompiledProgram:
     return program
 
 
-def _printed(text: str) -> Text:
+def _printed(text: str) -> Printed:
     print(text)
-    return Text(text)
+    return Printed(text)
+
+
+def _programs(caller: str, step: bool | None) -> tuple[list[_C.CompiledProgram], str]:
+    """The programs to speak of, in order of their runs, and words that say which these are."""
+    programs, since = _C.last_step()
+    if step and not programs:
+        raise RuntimeError(f"{caller}: no optimizer has stepped yet")
+    if step or (step is None and programs and since == 0):
+        if len(programs) == 1:
+            return programs, "" if since == 0 else f"of program {programs[0].number}, the last step"
+        numbers = ", ".join(str(number) for number in dict.fromkeys(p.number for p in programs))
+        return programs, f"of the last step: {len(programs)} runs, of the programs {numbers}"
+    last = _last_program()
+    if since <= 1 and not programs:
+        return [last], ""
+    when = "since the optimizer's step" if programs else "so far"
+    runs = "the only run" if since == 1 else f"the last of {since} runs"
+    return [last], f"of program {last.number}, {runs} {when}"
 
 
 def _cell(value: Any) -> str:

@@ -81,9 +81,9 @@ bool Attributes::IsNone(absl::string_view name) const {
 
 int64_t Attributes::GetInt(absl::string_view name) const {
   const Attr* attr = Find(name);
-  SPMD_CHECK(attr != nullptr, "attribute '", name, "' is missing among (", ToString(), ")");
+  SPMD_REQUIRE(attr != nullptr, "attribute '", name, "' is missing among (", ToString(), ")");
   const auto* value = std::get_if<int64_t>(attr);
-  SPMD_CHECK(value != nullptr, "attribute ", name, "=", AttrToString(*attr), " is no integer");
+  SPMD_REQUIRE(value != nullptr, "attribute ", name, "=", AttrToString(*attr), " is no integer");
   return *value;
 }
 
@@ -97,30 +97,31 @@ double Attributes::GetDoubleOr(absl::string_view name, double fallback) const {
   if (const auto* value = std::get_if<double>(&attr)) return *value;
   if (const auto* value = std::get_if<int64_t>(&attr)) return static_cast<double>(*value);
   const auto* value = std::get_if<bool>(&attr);
-  SPMD_CHECK(value != nullptr, "attribute ", name, "=", AttrToString(attr), " is no number");
+  SPMD_REQUIRE(value != nullptr, "attribute ", name, "=", AttrToString(attr), " is no number");
   return *value ? 1.0 : 0.0;
 }
 
 bool Attributes::GetBoolOr(absl::string_view name, bool fallback) const {
   if (IsNone(name)) return fallback;
   const auto* value = std::get_if<bool>(Find(name));
-  SPMD_CHECK(value != nullptr, "attribute ", name, "=", AttrToString(*Find(name)), " is no bool");
+  SPMD_REQUIRE(value != nullptr, "attribute ", name, "=", AttrToString(*Find(name)), " is no bool");
   return *value;
 }
 
 std::string Attributes::GetStringOr(absl::string_view name, absl::string_view fallback) const {
   if (IsNone(name)) return std::string(fallback);
   const auto* value = std::get_if<std::string>(Find(name));
-  SPMD_CHECK(value != nullptr, "attribute ", name, "=", AttrToString(*Find(name)), " is no string");
+  SPMD_REQUIRE(value != nullptr, "attribute ", name, "=", AttrToString(*Find(name)),
+               " is no string");
   return *value;
 }
 
 const std::vector<int64_t>& Attributes::GetInts(absl::string_view name) const {
   const Attr* attr = Find(name);
-  SPMD_CHECK(attr != nullptr, "attribute '", name, "' is missing among (", ToString(), ")");
+  SPMD_REQUIRE(attr != nullptr, "attribute '", name, "' is missing among (", ToString(), ")");
   const auto* value = std::get_if<std::vector<int64_t>>(attr);
-  SPMD_CHECK(value != nullptr, "attribute ", name, "=", AttrToString(*attr),
-             " is no list of integers");
+  SPMD_REQUIRE(value != nullptr, "attribute ", name, "=", AttrToString(*attr),
+               " is no list of integers");
   return *value;
 }
 

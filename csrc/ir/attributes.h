@@ -61,7 +61,8 @@ class Attributes {
 
   const Attr* Find(absl::string_view name) const;  // null when absent
   // Typed access. `Get…Or` gives the default when the attribute is absent or none; the others
-  // SPMD_CHECK that it is there. An int attribute reads as a double where a double is asked for.
+  // SPMD_REQUIRE that it is there, all that it is of the type. An int attribute reads as a double
+  // where a double is asked for.
   int64_t GetInt(absl::string_view name) const;
   int64_t GetIntOr(absl::string_view name, int64_t fallback) const;
   double GetDoubleOr(absl::string_view name, double fallback) const;

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "csrc/ir/interpreter.h"
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "csrc/ir/interpreter_complex.h"
 #include "csrc/ir/interpreter_op.h"
 #include "csrc/util/status.h"
 
@@ -40,7 +42,9 @@ absl::Status CheckLiteral(const Graph& graph, ValueId id, const Literal& literal
                                                    "' is ", graph.type(id).ToString(), ", got a ",
                                                    literal.type.ToString()));
   }
-  if (static_cast<int64_t>(literal.data.size()) != literal.type.NumElements()) {
+  const size_t parts = IsComplex(literal.type.dtype) ? literal.data.size() : 0;
+  if (static_cast<int64_t>(literal.data.size()) != literal.type.NumElements() ||
+      literal.imaginary.size() != parts) {
     return absl::InvalidArgumentError(absl::StrCat("interpreter: input '%", graph.value(id).name,
                                                    "' of ", literal.type.ToString(), " has ",
                                                    literal.data.size(), " elements"));
@@ -50,11 +54,6 @@ absl::Status CheckLiteral(const Graph& graph, ValueId id, const Literal& literal
 
 absl::Status CheckTypes(absl::string_view op, absl::Span<const TensorType> types) {
   for (const TensorType& type : types) {
-    if (IsComplex(type.dtype)) {
-      return absl::UnimplementedError(absl::StrCat("interpreter: '", op, "' gives ",
-                                                   type.ToString(), ", and complex numbers ",
-                                                   "are not interpreted"));
-    }
     if (type.NumElements() > kMaxLiteralElements) {
       return absl::InvalidArgumentError(
           absl::StrCat("interpreter: '", op, "' gives ", type.ToString(),
@@ -67,12 +66,21 @@ absl::Status CheckTypes(absl::string_view op, absl::Span<const TensorType> types
 absl::StatusOr<Literals> RunKernel(const OpArgs& args) {
   if (const auto* row = FindRow(ElementwiseKernels(), args.op())) return RunElementwise(*row, args);
   for (const auto& family :
-       {MatmulKernels, ReductionKernels, ViewKernels, SliceKernels, IndexingKernels,
-        CreationKernels, ConvolutionKernels, AttentionKernels, OptimizerKernels}) {
+       {MatmulKernels, ReductionKernels, ViewKernels, SliceKernels, IndexingKernels, IndexKernels,
+        SortKernels, BatchNormKernels, CreationKernels, ConvolutionKernels, AttentionKernels,
+        OptimizerKernels}) {
     if (const auto* row = FindRow(family(), args.op())) return row->kernel(args);
   }
   return absl::UnimplementedError(
       absl::StrCat("interpreter: it does not know the op '", args.op(), "'"));
+}
+
+bool IsComplexCall(absl::Span<const Literal* const> operands,
+                   absl::Span<const TensorType> results) {
+  return std::any_of(operands.begin(), operands.end(),
+                     [](const Literal* x) { return x != nullptr && IsComplex(x->type.dtype); }) ||
+         std::any_of(results.begin(), results.end(),
+                     [](const TensorType& type) { return IsComplex(type.dtype); });
 }
 
 // In the place of a result that the graph declares but the op does not have.
@@ -110,10 +118,12 @@ double RoundTo(DType dtype, double value) {
     case DType::kF8E5M2:
       return RoundToFormat(value, {2, -14, 57344, kInf});
     case DType::kF16:
+    case DType::kC32:
       return RoundToFormat(value, {10, -14, 65504, kInf});
     case DType::kBF16:
       return RoundToFormat(value, {7, -126, 0x1.fep127, kInf});
     case DType::kF32:
+    case DType::kC64:
       return static_cast<float>(value);
     default:
       return value;
@@ -122,6 +132,10 @@ double RoundTo(DType dtype, double value) {
 
 Literal SampleLiteral(const TensorType& type, uint64_t seed) {
   Literal literal{type, std::vector<double>(type.NumElements())};
+  if (IsComplex(type.dtype)) {
+    literal.imaginary = SampleLiteral({DType::kF64, type.dims}, seed + 5).data;
+    for (double& part : literal.imaginary) part = RoundTo(type.dtype, part);
+  }
   // A linear congruence modulo a prime: easy to write in another language, and no short period.
   constexpr uint64_t kPrime = 1009;
   for (size_t i = 0; i < literal.data.size(); ++i) {
@@ -164,6 +178,17 @@ absl::StatusOr<Attributes> WithScalars(const Attributes& attributes,
   return resolved;
 }
 
+absl::Status CheckSize(const Graph& graph) {
+  double elements = 0;
+  for (ValueId v = 0; v < graph.num_values(); ++v) {
+    elements += static_cast<double>(graph.type(v).NumElements());
+  }
+  if (elements <= kMaxLiteralElements) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("interpreter: the graph's values have ", elements,
+                   " elements, which is too large to interpret (more than 2^24)"));
+}
+
 absl::StatusOr<std::vector<Literal>> InterpretOp(absl::string_view op,
                                                  absl::Span<const Literal* const> operands,
                                                  absl::Span<const OperandGroup> groups,
@@ -171,13 +196,17 @@ absl::StatusOr<std::vector<Literal>> InterpretOp(absl::string_view op,
                                                  absl::Span<const TensorType> results) {
   SPMD_RETURN_IF_ERROR(CheckTypes(op, results));
   const OpArgs args(op, operands, groups, attributes, results);
-  absl::StatusOr<Literals> made = RunKernel(args);
+  absl::StatusOr<Literals> made =
+      IsComplexCall(operands, results)
+          ? InterpretComplex({op, operands, groups, attributes, results})
+          : RunKernel(args);
   // A bad attribute is the cause of what else went wrong.
   SPMD_RETURN_IF_ERROR(args.status());
   if (!made.ok()) return made;
   SPMD_RETURN_IF_ERROR(CheckCount(args, made->size(), results.size()));
   for (Literal& literal : *made) {
     for (double& element : literal.data) element = RoundTo(literal.type.dtype, element);
+    for (double& element : literal.imaginary) element = RoundTo(literal.type.dtype, element);
   }
   return made;
 }
@@ -188,6 +217,7 @@ absl::StatusOr<std::vector<Literal>> Interpret(const Graph& graph, absl::Span<co
     return absl::InvalidArgumentError(absl::StrCat(
         "interpreter: the graph has ", graph.inputs().size(), " inputs, got ", inputs.size()));
   }
+  SPMD_RETURN_IF_ERROR(CheckSize(graph));
   std::vector<Literal> values(graph.num_values());
   for (size_t k = 0; k < inputs.size(); ++k) {
     const ValueId id = graph.inputs()[k];

@@ -13,13 +13,15 @@
 
 namespace spmd::ir {
 
-// Row-major; integers and booleans are held exactly as doubles.
+// Row-major; integers and booleans are held exactly as doubles. `data` are the real parts of
+// complex numbers; only these have others.
 struct Literal {
   TensorType type;
   std::vector<double> data;
+  std::vector<double> imaginary = {};
 };
 
-// A literal of this type has at most this many elements.
+// A literal has at most this many elements, and all literals of a graph together.
 inline constexpr int64_t kMaxLiteralElements = int64_t{1} << 24;
 
 // Results are rounded to the value's dtype (floats to nearest even, integers towards zero).
@@ -29,6 +31,9 @@ inline constexpr int64_t kMaxLiteralElements = int64_t{1} << 24;
 // op's result has not the type that the graph says, operands do not fit or are missing.
 absl::StatusOr<std::vector<Literal>> Interpret(const Graph& graph, absl::Span<const Literal> inputs,
                                                absl::Span<const double> scalars = {});
+
+// Errors: InvalidArgument where the graph's values have more elements than are interpreted.
+absl::Status CheckSize(const Graph& graph);
 
 // One op, as Interpret runs it per node. Operands are null where absent; attributes hold neither
 // run-time scalars nor expressions.
@@ -44,10 +49,11 @@ absl::StatusOr<Attributes> WithScalars(const Attributes& attributes,
                                        absl::Span<const ScalarKind> kinds,
                                        absl::Span<const double> values);
 
-// A made-up tensor, the same for the same seed: numbers in (-1, 1), integers in [0, 4), both bools.
+// A made-up tensor, the same for the same seed: numbers in (-1, 1), as both parts of complex ones,
+// integers in [0, 4), both bools.
 Literal SampleLiteral(const TensorType& type, uint64_t seed);
 
-// `value` as a `dtype` holds it.
+// `value` as a `dtype` holds it; as either part of one that is complex.
 double RoundTo(DType dtype, double value);
 
 }  // namespace spmd::ir

@@ -67,6 +67,9 @@ absl::StatusOr<Literal> Contract(const OpArgs& args, int k, absl::string_view sp
   }
   SPMD_ASSIGN_OR_RETURN(Literal out, args.Make(k, DimsOf(out_labels, sizes)));
   const Dims space = DimsOf(all, sizes);
+  double points = static_cast<double>(operands.size());
+  for (const int64_t size : space) points *= static_cast<double>(size);
+  SPMD_RETURN_IF_ERROR(args.CheckWork(points));
   for (int64_t i = 0, count = NumElements(space); i < count; ++i) {
     const Dims index = Unravel(i, space);
     double product = 1;

@@ -195,52 +195,14 @@ absl::StatusOr<Literals> IndexSelect(const OpArgs& args) {
   }));
 }
 
-// self, an index (or nothing) per dimension: what lies elsewhere than in the part gives zeros.
-// Index dims side by side stand where they were, others come first.
-absl::StatusOr<Literals> IndexPart(const OpArgs& args) {
-  SPMD_ASSIGN_OR_RETURN(const Literal* in, args.operand(0));
-  const Dims& self = in->type.dims;
-  const std::vector<int64_t> first = args.Ints("first"), size = args.Ints("size");
-  const bool may_be_negative = args.BoolOr("may_be_negative", false);
-  std::vector<int> kept, replaced;
-  std::vector<Dims> shapes;
-  for (int d = 0; d < in->type.rank(); ++d) {
-    const Literal* index = args.optional(d + 1);
-    (index == nullptr ? kept : replaced).push_back(d);
-    if (index != nullptr) shapes.push_back(index->type.dims);
-  }
-  const std::optional<Dims> places = BroadcastDims(shapes);
-  if (!places || replaced.empty() || first.size() != self.size() || size.size() != self.size()) {
-    return args.Error("indices do not broadcast, or their parts are not known");
-  }
-  const int count = static_cast<int>(replaced.size());
-  const bool adjacent = replaced.back() - replaced.front() + 1 == count;
-  const size_t lead = adjacent ? replaced.front() : 0, inner = places->size();
-  Dims dims(kept.size() + inner);
-  for (size_t i = 0; i < kept.size(); ++i) dims[i < lead ? i : i + inner] = self[kept[i]];
-  std::copy(places->begin(), places->end(), dims.begin() + lead);
-  return One(Gather(args, *in, dims, [&](const Dims& at) -> int64_t {
-    Dims from(self.size());
-    for (size_t i = 0; i < kept.size(); ++i) from[kept[i]] = at[i < lead ? i : i + inner];
-    const auto place = absl::MakeConstSpan(at).subspan(lead, inner);
-    for (int d : replaced) {
-      const Literal& index = *args.optional(d + 1);
-      int64_t i = AsIndex(index.data[RavelBroadcast(place, index.type.dims)]);
-      if (may_be_negative && i < 0) i += size[d];
-      from[d] = i - first[d];
-      if (from[d] < 0 || from[d] >= self[d]) return -1;
-    }
-    return Ravel(from, self);
-  }));
-}
-
 constexpr KernelRow kRows[] = {
+    {"aten::embedding", Embedding},
+    {"aten::embedding_dense_backward", EmbeddingBackward},
     {"aten::gather", GatherAlong},
     {"aten::index_select", IndexSelect},
     {"spmd::cross_entropy_dinput", CrossEntropyBackward},
     {"spmd::embedding", Embedding},
     {"spmd::embedding_dweight", EmbeddingBackward},
-    {"spmd::index_part", IndexPart},
     {"spmd::nll_dinput", NllBackward},
     {"spmd::nll_rows", NllRows},
     {"spmd::nll_sum", NllSum},

@@ -5,6 +5,12 @@
 
 namespace spmd::ir {
 
+Literal Zeros(const TensorType& type) {
+  Literal zeros{type, std::vector<double>(type.NumElements())};
+  if (IsComplex(type.dtype)) zeros.imaginary = zeros.data;
+  return zeros;
+}
+
 absl::Status OpArgs::Error(absl::string_view message) const {
   return absl::InvalidArgumentError(absl::StrCat("interpreter: '", op_, "': ", message));
 }
@@ -29,7 +35,19 @@ absl::StatusOr<Literal> OpArgs::Make(int k, absl::Span<const int64_t> dims) cons
     return Error(absl::StrCat("result ", k, " has dimensions ", DimsToString(dims),
                               ", declared is ", results_[k].ToString()));
   }
-  return Literal{results_[k], std::vector<double>(results_[k].NumElements())};
+  return Zeros(results_[k]);
+}
+
+absl::StatusOr<Literal> OpArgs::Blank(int k) const {
+  if (k >= static_cast<int>(results_.size())) {
+    return Error(absl::StrCat("has more results than the ", results_.size(), " that are declared"));
+  }
+  return Zeros(results_[k]);
+}
+
+absl::Status OpArgs::CheckWork(double points) const {
+  if (points <= kMaxLiteralElements) return absl::OkStatus();
+  return Error(absl::StrCat("takes ", points, " steps, too many to interpret (more than 2^24)"));
 }
 
 template <typename T>
@@ -63,6 +81,12 @@ double OpArgs::Double(absl::string_view name) const {
   return Get<double>(name, "a number").value_or(0);
 }
 
+std::complex<double> OpArgs::Complex(absl::string_view name) const {
+  const Attr* attr = attributes_.Find(name);
+  const auto* value = attr == nullptr ? nullptr : std::get_if<std::complex<double>>(attr);
+  return value != nullptr ? *value : Double(name);
+}
+
 double OpArgs::DoubleOr(absl::string_view name, double fallback) const {
   return Has(name) ? Double(name) : fallback;
 }
@@ -79,6 +103,10 @@ std::vector<int64_t> OpArgs::Ints(absl::string_view name) const {
   const Attr* attr = attributes_.Find(name);
   if (attr != nullptr && std::holds_alternative<int64_t>(*attr)) return {std::get<int64_t>(*attr)};
   return Get<std::vector<int64_t>>(name, "a list of integers").value_or(std::vector<int64_t>());
+}
+
+std::vector<bool> OpArgs::Bools(absl::string_view name) const {
+  return Get<std::vector<bool>>(name, "a list of booleans").value_or(std::vector<bool>());
 }
 
 absl::StatusOr<int> OpArgs::Dim(int64_t dim, int rank) const {

@@ -7,6 +7,7 @@
 // and attributes of another kind than asked for give an error in the end instead of a crash.
 #pragma once
 
+#include <complex>
 #include <functional>
 #include <optional>
 #include <string>
@@ -45,15 +46,21 @@ class OpArgs {
 
   // Result k, zeros. Errors: the graph declares other dims or no such result.
   absl::StatusOr<Literal> Make(int k, absl::Span<const int64_t> dims) const;
+  // Result k, which an output mask leaves out, as it is declared. Errors: no such result.
+  absl::StatusOr<Literal> Blank(int k) const;
+  // Errors: more than the interpreter plays through in its loops.
+  absl::Status CheckWork(double points) const;
 
   // Attributes. A missing one without a fallback, or one of another kind, is noted in status().
   int64_t Int(absl::string_view name) const;
   int64_t IntOr(absl::string_view name, int64_t fallback) const;
   double Double(absl::string_view name) const;
   double DoubleOr(absl::string_view name, double fallback) const;
+  std::complex<double> Complex(absl::string_view name) const;  // a number of any kind
   bool BoolOr(absl::string_view name, bool fallback) const;
   std::string StringOr(absl::string_view name, absl::string_view fallback) const;
   std::vector<int64_t> Ints(absl::string_view name) const;  // an integer is a list of one
+  std::vector<bool> Bools(absl::string_view name) const;
   bool Has(absl::string_view name) const { return !attributes_.IsNone(name); }
   // A dimension of a tensor of `rank`, negative ones counted from the end. Errors: out of range.
   absl::StatusOr<int> Dim(absl::string_view name, int rank) const;
@@ -111,10 +118,15 @@ absl::Span<const KernelRow> ReductionKernels();
 absl::Span<const KernelRow> ViewKernels();
 absl::Span<const KernelRow> SliceKernels();
 absl::Span<const KernelRow> IndexingKernels();
+absl::Span<const KernelRow> IndexKernels();
+absl::Span<const KernelRow> SortKernels();
+absl::Span<const KernelRow> BatchNormKernels();
 absl::Span<const KernelRow> CreationKernels();
 absl::Span<const KernelRow> ConvolutionKernels();
 absl::Span<const KernelRow> AttentionKernels();
 absl::Span<const KernelRow> OptimizerKernels();
+
+Literal Zeros(const TensorType& type);
 
 // Index arithmetic.
 Dims Unravel(int64_t linear, absl::Span<const int64_t> dims);

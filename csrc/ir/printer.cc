@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Graph::ToString; the form is described in graph.h.
+// Graph::ToString; the form is described in graph.h. Errors print graphs that break invariants, so
+// whatever does not exist is written with a '?': "%?7", "@?3".
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "csrc/ir/graph.h"
@@ -36,6 +37,18 @@ class Printer {
  private:
   void Line(absl::string_view line) { absl::StrAppend(&text_, "  ", line, "\n"); }
 
+  std::string Name(ValueId id) const {
+    const bool exists = id >= 0 && id < graph_.num_values();
+    return exists ? absl::StrCat("%", graph_.value(id).name) : absl::StrCat("%?", id);
+  }
+
+  bool IsGrid(int g) const { return g >= 0 && g < static_cast<int>(graph_.grids().size()); }
+  std::string GridName(int g) const {
+    return IsGrid(g) ? absl::StrCat("@", graph_.grid_name(g)) : absl::StrCat("@?", g);
+  }
+  // Axes of a mesh that does not exist are written as those of none.
+  const Grid& GridAt(int g) const { return IsGrid(g) ? graph_.grid(g) : *Grid::SingleDevice(); }
+
   // "%x: f32[2,3] @m {data},{}".
   std::string Defined(ValueId id) const {
     const Value& value = graph_.value(id);
@@ -45,8 +58,8 @@ class Printer {
     const char* hold = annotation.hold == Hold::kCommitted ? ""
                        : annotation.hold == Hold::kSettled ? "~"
                                                            : "=";
-    absl::StrAppend(&text, " @", graph_.grid_name(annotation.grid), hold);
-    const std::string sharding = annotation.sharding.ToString(graph_.grid(annotation.grid));
+    absl::StrAppend(&text, " ", GridName(annotation.grid), hold);
+    const std::string sharding = annotation.sharding.ToString(GridAt(annotation.grid));
     if (!sharding.empty()) absl::StrAppend(&text, " ", sharding);
     return text;
   }
@@ -56,27 +69,31 @@ class Printer {
     for (int k = 0; k < node.num_results; ++k) results.push_back(Defined(node.first_result + k));
     std::string line = absl::StrJoin(results, ", ");
     absl::StrAppend(&line, line.empty() ? "= " : " = ", node.op,
-                    ArgumentsToString(
-                        node.operands, node.groups, node.attributes,
-                        [this](ValueId id) -> absl::string_view { return graph_.value(id).name; }));
+                    ArgumentsToString(node.operands, node.groups, node.attributes,
+                                      [this](ValueId id) { return Name(id); }));
     if (node.updates != -1) absl::StrAppend(&line, " updates(", node.updates, ")");
     if (node.task != 0) absl::StrAppend(&line, " task(", node.task, ")");
     if (node.cut.has_value()) absl::StrAppend(&line, " ", Cut(node));
     if (node.source != -1) {
-      absl::StrAppend(&line, " at ", Quote(graph_.sources()[node.source]));
+      absl::StrAppend(&line, " at ", SourceOf(node));
     }
     Line(line);
   }
 
+  std::string SourceOf(const Node& node) const {
+    const bool exists =
+        node.source >= 0 && node.source < static_cast<int32_t>(graph_.sources().size());
+    return Quote(exists ? graph_.sources()[node.source] : absl::StrCat("?", node.source));
+  }
+
   std::string Cut(const Node& node) const {
-    const std::string grid =
-        node.cut_grid == 0 ? "" : absl::StrCat("@", graph_.grid_name(node.cut_grid), " ");
+    const std::string grid = node.cut_grid == 0 ? "" : absl::StrCat(GridName(node.cut_grid), " ");
     return absl::StrCat("cut ", grid, "{",
                         absl::StrJoin(*node.cut, ", ",
                                       [&](std::string* out, const FactorCut& cut) {
                                         absl::StrAppend(
                                             out, cut.factor, ": ",
-                                            graph_.grid(node.cut_grid).AxesToString(cut.axes));
+                                            GridAt(node.cut_grid).AxesToString(cut.axes));
                                         if (cut.chunk != 0)
                                           absl::StrAppend(out, " chunk=", cut.chunk);
                                       }),
@@ -86,10 +103,8 @@ class Printer {
   void PrintOutputs() {
     const std::string outputs =
         absl::StrJoin(graph_.outputs(), ", ", [this](std::string* out, const Output& output) {
-          absl::StrAppend(out, "%", graph_.value(output.value).name);
-          if (output.becomes != kNoValue) {
-            absl::StrAppend(out, " -> %", graph_.value(output.becomes).name);
-          }
+          absl::StrAppend(out, Name(output.value));
+          if (output.becomes != kNoValue) absl::StrAppend(out, " -> ", Name(output.becomes));
           if (output.may_stay_unreduced) absl::StrAppend(out, " unreduced");
         });
     Line(outputs.empty() ? "return" : absl::StrCat("return ", outputs));

@@ -146,12 +146,12 @@ absl::StatusOr<ScalarKind> ParseScalar(Scanner& in, int next_slot) {
 
 std::string ArgumentsToString(absl::Span<const ValueId> operands,
                               absl::Span<const OperandGroup> groups, const Attributes& attributes,
-                              const std::function<absl::string_view(ValueId)>& name_of) {
+                              const std::function<std::string(ValueId)>& name_of) {
   const auto append = [&](std::string* out, ValueId id) {
     if (id == kNoValue) {
       out->push_back('_');
     } else {
-      absl::StrAppend(out, "%", name_of(id));
+      absl::StrAppend(out, name_of(id));
     }
   };
   std::vector<std::string> parts;
@@ -160,6 +160,11 @@ std::string ArgumentsToString(absl::Span<const ValueId> operands,
     for (; next < end; ++next) append(&parts.emplace_back(), operands[next]);
   };
   for (OperandGroup group : groups) {
+    const int limit = static_cast<int>(operands.size());
+    if (group.begin < next || group.size < 0 || group.begin > limit - group.size) {
+      parts.push_back(absl::StrCat("[?", group.begin, "+", group.size, "]"));
+      continue;
+    }
     write_singles_to(group.begin);
     parts.push_back(absl::StrCat(
         "[", absl::StrJoin(operands.subspan(group.begin, group.size), ", ", append), "]"));

@@ -65,9 +65,10 @@ struct Arguments {
   absl::InlinedVector<OperandGroup, 1> groups;
   Attributes attributes;
 };
+// `name_of` gives "%x". A group that is out of range is written as "[?3+2]", its begin and size.
 std::string ArgumentsToString(absl::Span<const ValueId> operands,
                               absl::Span<const OperandGroup> groups, const Attributes& attributes,
-                              const std::function<absl::string_view(ValueId)>& name_of);
+                              const std::function<std::string(ValueId)>& name_of);
 absl::StatusOr<Arguments> ParseArguments(Scanner& in, const NameTable& names);
 
 // Takes "(7)".

@@ -41,7 +41,6 @@ static_assert(InEnumOrder(), "kDTypes is indexed by the enumerator");
 
 const DTypeRow& Row(DType dtype) { return kDTypes[static_cast<uint8_t>(dtype)]; }
 
-// Bytes must fit in an int64_t with room for sums over many values.
 constexpr int64_t kMaxElements = int64_t{1} << 48;
 
 }  // namespace
@@ -63,6 +62,17 @@ bool IsIntegral(DType dtype, bool include_bool) {
   return Row(dtype).kind == Kind::kInt || (include_bool && Row(dtype).kind == Kind::kBool);
 }
 
+bool IsTensorSize(absl::Span<const int64_t> dims) {
+  int64_t elements = 1;
+  for (const int64_t size : dims) {
+    // Zeros do not hide an overflow among the other dimensions.
+    const int64_t factor = std::max<int64_t>(size, 1);
+    if (size < 0 || factor > kMaxElements / elements) return false;
+    elements *= factor;
+  }
+  return true;
+}
+
 std::string TensorType::ToString() const {
   return absl::StrCat(DTypeName(dtype), DimsToString(dims));
 }
@@ -73,18 +83,14 @@ absl::StatusOr<TensorType> TensorType::Parse(Scanner& in) {
   SPMD_ASSIGN_OR_RETURN(type.dtype, ParseDType(dtype));
   SPMD_RETURN_IF_ERROR(in.Expect("["));
   if (in.Consume("]")) return type;
-  int64_t elements = 1;
   do {
     const size_t begin = in.position();
     SPMD_ASSIGN_OR_RETURN(const int64_t size, in.Integer("the size of a dimension"));
-    // Zeros do not hide an overflow among the other dimensions.
-    const int64_t factor = std::max<int64_t>(size, 1);
-    if (size < 0 || factor > kMaxElements / elements) {
+    type.dims.push_back(size);
+    if (!IsTensorSize(type.dims)) {
       in.Seek(begin);
       return in.Error("sizes >= 0 with a product of at most 2^48");
     }
-    elements *= factor;
-    type.dims.push_back(size);
   } while (in.Consume(","));
   SPMD_RETURN_IF_ERROR(in.Expect("]"));
   return type;

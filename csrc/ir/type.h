@@ -41,6 +41,10 @@ bool IsFloating(DType dtype);  // complex excluded
 bool IsComplex(DType dtype);
 bool IsIntegral(DType dtype, bool include_bool);
 
+// Whether a tensor may have these sizes: none is negative, and their product is at most 2^48, zeros
+// not counted, so that bytes fit in an int64_t with room for sums over many values.
+bool IsTensorSize(absl::Span<const int64_t> dims);
+
 struct TensorType {
   DType dtype = DType::kF32;
   Dims dims;

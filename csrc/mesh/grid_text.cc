@@ -23,8 +23,13 @@ std::string SizeText(int64_t size, double bandwidth) {
 std::string Grid::AxesToString(absl::Span<const AxisId> axes) const {
   std::vector<std::string> parts;
   for (size_t i = 0; i < axes.size();) {
+    if (axes[i] < 0 || axes[i] >= num_axes()) {  // of a sharding that does not fit
+      parts.push_back(absl::StrCat("?", static_cast<int>(axes[i++])));
+      continue;
+    }
     const AxisList whole = SubAxesOf(axes_[axes[i]].axis);
-    if (axes.size() - i >= whole.size() && std::equal(whole.begin(), whole.end(), &axes[i])) {
+    if (axes.size() - i >= whole.size() &&
+        std::equal(whole.begin(), whole.end(), axes.begin() + i)) {
       parts.push_back(axes_[axes[i]].axis);
       i += whole.size();
     } else {

@@ -4,11 +4,13 @@
 #include <algorithm>
 #include <chrono>
 
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "csrc/ir/verifier.h"
 #include "csrc/partition/choose.h"
 #include "csrc/partition/passes.h"
 #include "csrc/partition/repeated_work.h"
+#include "csrc/rules/graph_verifier.h"
 #include "csrc/util/status.h"
 
 namespace spmd::partition {
@@ -19,6 +21,8 @@ constexpr bool kAlwaysVerify = false;
 #else
 constexpr bool kAlwaysVerify = true;
 #endif
+
+constexpr size_t kMaxRounds = 4;  // of decompositions
 
 // Runs passes one by one: names, times, dumps and verifies each.
 class Pipeline {
@@ -37,6 +41,7 @@ class Pipeline {
     }
     if (!kAlwaysVerify && !options_.verify) return absl::OkStatus();
     absl::Status sound = is_program ? program::Verify(out_.program) : ir::Verify(out_.graph);
+    if (sound.ok() && !is_program) sound = rules::Verify(out_.graph);
     if (sound.ok()) return sound;
     return absl::InternalError(
         absl::StrCat("after the pass '", name, "': ", sound.message(), "\n",
@@ -106,57 +111,27 @@ bool UsesAxes(const ir::Graph& graph) {
   return false;
 }
 
-}  // namespace
+// Legalised and simplified, again after each round of decompositions.
+absl::Status PassesBeforePropagation(Pipeline& pipeline, Compiled& out) {
+  SPMD_RETURN_IF_ERROR(pipeline.Pass("legalize", [&] { return Legalize(out.graph); }));
+  return pipeline.Pass("simplify", [&] { return Simplify(out.graph); });
+}
 
-absl::StatusOr<Compiled> Compile(const ir::Graph& graph, const CompileOptions& options) {
-  const machine::Machine& machine = options.machine ? *options.machine : machine::Nominal();
+// A copy of the graph, with a grid.
+Compiled Begin(const ir::Graph& graph) {
   Compiled out;
   out.graph = graph;
   if (out.graph.grids().empty()) out.graph.AddGrid(Grid::SingleDevice(), "m");
-  Pipeline pipeline(options, out);
-  Lowering lowering;
-  std::vector<propagate::NodeFactors> factors;
+  return out;
+}
 
-  SPMD_RETURN_IF_ERROR(pipeline.Pass("legalize", [&] { return Legalize(out.graph); }));
-  SPMD_RETURN_IF_ERROR(pipeline.Pass("simplify", [&] { return Simplify(out.graph); }));
-  const bool sharded = UsesAxes(out.graph);
-  bool preference_decided = false;
-  const auto propagate_as_asked = [&]() -> absl::Status {
-    SPMD_ASSIGN_OR_RETURN(factors, propagate::ComputeFactors(out.graph));
-    propagate::Propagate(out.graph, factors, out.reasons, propagate::Preference::kActivations, {},
-                         &preference_decided);
-    return absl::OkStatus();
-  };
-  SPMD_RETURN_IF_ERROR(pipeline.Pass("propagate", [&] { return propagate_as_asked(); }));
-  // A decomposition brings new values: they are propagated to in turn, and may be cut on a whole
-  // factor themselves.
-  bool changed = sharded;
-  for (int round = 0; changed && round < 4; ++round) {
-    SPMD_RETURN_IF_ERROR(pipeline.Pass("decompose", [&]() -> absl::Status {
-      const size_t before = out.decomposed.size();
-      SPMD_RETURN_IF_ERROR(Decompose(out.graph, factors, &out.decomposed));
-      changed = out.decomposed.size() > before;
-      return absl::OkStatus();
-    }));
-    if (!changed) break;
-    SPMD_RETURN_IF_ERROR(pipeline.Pass("legalize", [&] { return Legalize(out.graph); }));
-    SPMD_RETURN_IF_ERROR(pipeline.Pass("simplify", [&] { return Simplify(out.graph); }));
-    SPMD_RETURN_IF_ERROR(pipeline.Pass("propagate", [&]() -> absl::Status {
-      ForgetDerived(out.graph);
-      out.reasons = {};
-      return propagate_as_asked();
-    }));
-  }
-  SPMD_RETURN_IF_ERROR(pipeline.Pass("choose", [&]() -> absl::Status {
-    PlanMemo memo(machine);
-    Chosen chosen = Choose(out.graph, factors, memo);
-    if (sharded) TryOtherStarts(out, factors, memo, preference_decided, chosen);
-    lowering.plans = std::move(chosen.plans);
-    for (ir::NodeId id = 0; id < out.graph.num_nodes(); ++id) {
-      out.graph.SetCut(id, lowering.plans[id].grid, ToFactorCuts(lowering.plans[id].choice));
-    }
-    return absl::OkStatus();
-  }));
+// From the plans on: what follows from them.
+absl::Status LowerPlans(Pipeline& pipeline, const CompileOptions& options,
+                        const std::vector<propagate::NodeFactors>& factors,
+                        std::vector<NodePlan> plans, Compiled& out) {
+  const machine::Machine& machine = options.machine ? *options.machine : machine::Nominal();
+  Lowering lowering;
+  lowering.plans = std::move(plans);
   lowering.graph = &out.graph;
   lowering.factors = &factors;
   lowering.machine = &machine;
@@ -173,10 +148,94 @@ absl::StatusOr<Compiled> Compile(const ir::Graph& graph, const CompileOptions& o
     MergeCollectives(out.program, options.merge_cap_bytes);
     return absl::OkStatus();
   }));
-  SPMD_RETURN_IF_ERROR(pipeline.Pass("finish", [&] {
+  return pipeline.Pass("finish", [&] {
     Finish(out.program, lowering.updates);
     return absl::OkStatus();
+  });
+}
+
+}  // namespace
+
+absl::StatusOr<Compiled> Compile(const ir::Graph& graph, const CompileOptions& options) {
+  const machine::Machine& machine = options.machine ? *options.machine : machine::Nominal();
+  Compiled out = Begin(graph);
+  Pipeline pipeline(options, out);
+  std::vector<propagate::NodeFactors> factors;
+
+  SPMD_RETURN_IF_ERROR(PassesBeforePropagation(pipeline, out));
+  const bool sharded = UsesAxes(out.graph);
+  bool preference_decided = false;
+  const auto propagate_as_asked = [&]() -> absl::Status {
+    SPMD_ASSIGN_OR_RETURN(factors, propagate::ComputeFactors(out.graph));
+    propagate::Propagate(out.graph, factors, out.reasons, propagate::Preference::kActivations, {},
+                         &preference_decided);
+    return absl::OkStatus();
+  };
+  SPMD_RETURN_IF_ERROR(pipeline.Pass("propagate", [&] { return propagate_as_asked(); }));
+  // A decomposition brings new values: they are propagated to in turn, and may be cut on a whole
+  // factor themselves.
+  for (size_t round = 0; sharded && round < kMaxRounds; ++round) {
+    std::vector<ir::NodeId> taken;
+    SPMD_RETURN_IF_ERROR(pipeline.Pass("decompose", [&]() -> absl::Status {
+      SPMD_ASSIGN_OR_RETURN(taken, Decompose(out.graph, factors, out.decomposed));
+      return absl::OkStatus();
+    }));
+    if (taken.empty()) break;
+    out.decisions.decomposed.push_back(std::move(taken));
+    SPMD_RETURN_IF_ERROR(PassesBeforePropagation(pipeline, out));
+    SPMD_RETURN_IF_ERROR(pipeline.Pass("propagate", [&]() -> absl::Status {
+      ForgetDerived(out.graph);
+      out.reasons = {};
+      return propagate_as_asked();
+    }));
+  }
+  std::vector<NodePlan> plans;
+  SPMD_RETURN_IF_ERROR(pipeline.Pass("choose", [&]() -> absl::Status {
+    PlanMemo memo(machine);
+    Chosen chosen = Choose(out.graph, factors, memo);
+    if (sharded) TryOtherStarts(out, factors, memo, preference_decided, chosen);
+    plans = std::move(chosen.plans);
+    for (ir::NodeId id = 0; id < out.graph.num_nodes(); ++id) {
+      out.graph.SetCut(id, plans[id].grid, ToFactorCuts(plans[id].choice));
+      out.decisions.nodes.push_back(DecisionOf(plans[id]));
+    }
+    out.decisions.values = ProposalsOf(out.graph);
+    return absl::OkStatus();
   }));
+  SPMD_RETURN_IF_ERROR(LowerPlans(pipeline, options, factors, std::move(plans), out));
+  return out;
+}
+
+absl::StatusOr<Compiled> CompileAs(const ir::Graph& graph, Decisions decisions,
+                                   const CompileOptions& options) {
+  Compiled out = Begin(graph);
+  Pipeline pipeline(options, out);
+  SPMD_RETURN_IF_ERROR(PassesBeforePropagation(pipeline, out));
+  if (decisions.decomposed.size() > kMaxRounds) {
+    return absl::InvalidArgumentError("more rounds of decompositions than there are");
+  }
+  for (const std::vector<ir::NodeId>& nodes : decisions.decomposed) {
+    SPMD_RETURN_IF_ERROR(pipeline.Pass(
+        "decompose", [&] { return DecomposeThese(out.graph, nodes, out.decomposed); }));
+    SPMD_RETURN_IF_ERROR(PassesBeforePropagation(pipeline, out));
+  }
+  if (decisions.nodes.size() != static_cast<size_t>(out.graph.num_nodes())) {
+    return absl::InvalidArgumentError(absl::StrCat("decisions about ", decisions.nodes.size(),
+                                                   " nodes, of which there are ",
+                                                   out.graph.num_nodes()));
+  }
+  SPMD_RETURN_IF_ERROR(Propose(decisions.values, out.graph));
+  SPMD_ASSIGN_OR_RETURN(const std::vector<propagate::NodeFactors> factors,
+                        propagate::ComputeFactors(out.graph));
+  std::vector<NodePlan> plans;
+  for (ir::NodeId id = 0; id < out.graph.num_nodes(); ++id) {
+    SPMD_ASSIGN_OR_RETURN(plans.emplace_back(),
+                          PlanOf(out.graph, id, factors[id], decisions.nodes[id]));
+  }
+  SPMD_RETURN_IF_ERROR(LowerPlans(pipeline, options, factors, std::move(plans), out));
+  // Nobody's word is taken for the result.
+  SPMD_RETURN_IF_ERROR(program::Verify(out.program));
+  out.decisions = std::move(decisions);
   return out;
 }
 

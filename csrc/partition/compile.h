@@ -9,6 +9,7 @@
 #include "absl/status/statusor.h"
 #include "csrc/ir/graph.h"
 #include "csrc/machine/machine.h"
+#include "csrc/partition/decisions.h"
 #include "csrc/partition/passes.h"
 #include "csrc/program/program.h"
 #include "csrc/propagate/propagate.h"
@@ -33,6 +34,7 @@ struct Compiled {
   propagate::Reasons reasons;  // why each value of `graph` is cut as it is
   std::vector<Warning> warnings;
   std::vector<std::string> decomposed;  // ops taken apart because what they need whole was cut
+  Decisions decisions;                  // what the search found
   struct PassTime {
     std::string pass;
     double ms;
@@ -46,6 +48,14 @@ struct Compiled {
 // proposed. An output with `becomes` that names an annotated input has that input's sharding.
 // Errors: InvalidArgument for what the user annotated impossibly; Internal for a broken pass.
 absl::StatusOr<Compiled> Compile(const ir::Graph& graph, const CompileOptions& options = {});
+
+// The same without a search, as it was decided before: the program is the one that Compile gave
+// with these decisions. Not propagated: `graph` of the result is annotated where lowering asks for
+// it, and there are no reasons. The decisions may be anybody's: what is lowered computes what the
+// graph says, and what cannot be lowered is refused. Errors: InvalidArgument for decisions that do
+// not fit the graph; as Compile.
+absl::StatusOr<Compiled> CompileAs(const ir::Graph& graph, Decisions decisions,
+                                   const CompileOptions& options = {});
 
 // The names of the passes, in order.
 std::vector<std::string> PassNames();

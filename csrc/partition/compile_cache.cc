@@ -1,31 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "csrc/partition/compile_cache.h"
 
-#include <unistd.h>
-
 #include <algorithm>
-#include <filesystem>
-#include <fstream>
+#include <chrono>
 #include <optional>
-#include <sstream>
-#include <system_error>
+#include <utility>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/strip.h"
 #include "csrc/ir/fingerprint.h"
 #include "csrc/rules/registry.h"
+#include "csrc/util/private_directory.h"
 #include "csrc/util/status.h"
 
 namespace spmd::partition {
 
 namespace {
 
-namespace fs = std::filesystem;
-
-constexpr absl::string_view kHeader = "torch_spmd program 1\n";
+constexpr absl::string_view kHeader = "torch_spmd program 2\n";
 constexpr absl::string_view kExtension = ".spmd";
 
 std::string Digest(absl::string_view text) {
@@ -56,29 +52,21 @@ class Taker {
     rest_ = after.substr(size + 1);
     return std::string(after.substr(0, size));
   }
-  bool NextIs(absl::string_view name) const {
-    return absl::StartsWith(rest_, absl::StrCat(name, " "));
-  }
   bool AtEnd() const { return rest_.empty(); }
 
  private:
   absl::string_view rest_;
 };
 
-std::string EntryOf(const std::string& key, const Compiled& compiled) {
+std::string EntryOf(const std::string& key, const Decisions& decisions) {
   std::string body;
   Put(body, "key", key);
-  for (const Warning& warning : compiled.warnings) {
-    Put(body, "warning", warning.key);
-    Put(body, "text", warning.text);
-  }
-  for (const std::string& op : compiled.decomposed) Put(body, "decomposed", op);
-  Put(body, "program", compiled.program.ToString());
+  Put(body, "decisions", decisions.ToString());
   return absl::StrCat(kHeader, "digest ", Digest(body), "\n", body);
 }
 
 // Nothing where the text is no whole entry. `other`: it is one, of another key.
-std::optional<Compiled> Parsed(absl::string_view text, const std::string& key, bool& other) {
+std::optional<Decisions> Parsed(absl::string_view text, const std::string& key, bool& other) {
   if (!absl::ConsumePrefix(&text, absl::StrCat(kHeader, "digest "))) return std::nullopt;
   const size_t end = text.find('\n');
   if (end == absl::string_view::npos) return std::nullopt;
@@ -89,27 +77,22 @@ std::optional<Compiled> Parsed(absl::string_view text, const std::string& key, b
   if (!written.has_value()) return std::nullopt;
   other = *written != key;
   if (other) return std::nullopt;
-  Compiled compiled;
-  while (taker.NextIs("warning")) {
-    auto name = taker.Take("warning"), said = taker.Take("text");
-    if (!name || !said) return std::nullopt;
-    compiled.warnings.push_back({*std::move(name), *std::move(said)});
-  }
-  while (taker.NextIs("decomposed")) {
-    auto op = taker.Take("decomposed");
-    if (!op) return std::nullopt;
-    compiled.decomposed.push_back(*std::move(op));
-  }
-  const std::optional<std::string> printed = taker.Take("program");
+  const std::optional<std::string> printed = taker.Take("decisions");
   if (!printed || !taker.AtEnd()) return std::nullopt;
-  auto program = program::Program::Parse(*printed);
-  if (!program.ok() || !program::Verify(*program).ok()) return std::nullopt;
-  compiled.program = *std::move(program);
-  return compiled;
+  absl::StatusOr<Decisions> decisions = Decisions::Parse(*printed);
+  if (!decisions.ok()) return std::nullopt;
+  return *std::move(decisions);
 }
 
-absl::Status FileError(const std::string& what, const std::error_code& error) {
-  return absl::UnavailableError(absl::StrCat(what, ": ", error.message()));
+// What a process has written aside and not renamed.
+bool IsTemporary(absl::string_view name) {
+  return absl::StrContains(name, absl::StrCat(kExtension, "."));
+}
+
+int64_t Now() {
+  using std::chrono::nanoseconds;
+  const auto now = std::chrono::system_clock::now().time_since_epoch();
+  return std::chrono::duration_cast<nanoseconds>(now).count();
 }
 
 }  // namespace
@@ -128,90 +111,72 @@ std::string CompileCache::Key(const ir::Graph& graph, const CompileOptions& opti
   return key;
 }
 
-std::string CompileCache::PathOf(const std::string& key) const {
-  return absl::StrCat(options_.directory, "/", Digest(key), kExtension);
+std::string CompileCache::NameOf(const std::string& key) {
+  return absl::StrCat(Digest(key), kExtension);
 }
 
 absl::StatusOr<Compiled> CompileCache::Read(const ir::Graph& graph,
                                             const CompileOptions& options) const {
-  const std::string key = Key(graph, options), path = PathOf(key);
-  std::ifstream file(path, std::ios::binary);
-  if (!file) return absl::NotFoundError(path);
-  std::ostringstream text;
-  text << file.rdbuf();
+  const std::string key = Key(graph, options), name = NameOf(key);
+  SPMD_ASSIGN_OR_RETURN(const PrivateDirectory directory,
+                        PrivateDirectory::Open(options_.directory, /*make=*/false));
+  const absl::StatusOr<std::string> text = directory.Read(name, options_.max_bytes);
+  const auto damaged = [&](absl::string_view what) {
+    const bool removed = directory.Remove(name);
+    return absl::DataLossError(absl::StrCat(
+        "the compiled program in ", options_.directory, "/", name, " is damaged (", what,
+        "): ", removed ? "it was removed and is compiled anew" : "it is compiled anew"));
+  };
+  if (absl::IsDataLoss(text.status())) return damaged(text.status().message());
+  SPMD_RETURN_IF_ERROR(text.status());
   bool other = false;
-  std::optional<Compiled> compiled = Parsed(text.str(), key, other);
-  std::error_code ignored;
-  if (other) return absl::NotFoundError(path);
-  if (!compiled.has_value()) {
-    fs::remove(path, ignored);
-    return absl::DataLossError(absl::StrCat("the compiled program in ", path,
-                                            " is damaged: it was removed and is compiled anew"));
-  }
-  // The same mesh, the same object: what runs compares pointers first.
-  for (GridPtr& grid : compiled->program.grids) {
-    for (const GridPtr& known : graph.grids()) {
-      if (*known == *grid) grid = known;
-    }
-  }
-  fs::last_write_time(path, fs::file_time_type::clock::now(), ignored);
-  return *std::move(compiled);
+  std::optional<Decisions> decisions = Parsed(*text, key, other);
+  if (other) return absl::NotFoundError(name);
+  if (!decisions.has_value()) return damaged("its text is not what was written");
+  absl::StatusOr<Compiled> compiled = CompileAs(graph, *std::move(decisions), options);
+  if (!compiled.ok()) return damaged(compiled.status().message());
+  compiled->graph = {};
+  compiled->decisions = {};
+  return compiled;
 }
 
 absl::Status CompileCache::Write(const ir::Graph& graph, const CompileOptions& options,
                                  const Compiled& compiled) {
-  std::error_code error;
-  fs::create_directories(options_.directory, error);
-  if (error) return FileError(options_.directory, error);
-  const std::string key = Key(graph, options), path = PathOf(key);
-  const std::string text = EntryOf(key, compiled);
+  SPMD_ASSIGN_OR_RETURN(const PrivateDirectory directory,
+                        PrivateDirectory::Open(options_.directory, /*make=*/true));
+  const std::string key = Key(graph, options);
+  const std::string text = EntryOf(key, compiled.decisions);
   // It would push out all others, and then itself.
   if (static_cast<int64_t>(text.size()) > options_.max_bytes) return absl::OkStatus();
-  const std::string aside = absl::StrCat(path, ".", ::getpid());
-  {
-    std::ofstream file(aside, std::ios::binary | std::ios::trunc);
-    file << text;
-    if (!file.flush()) {
-      fs::remove(aside, error);
-      return absl::UnavailableError(absl::StrCat("cannot write ", aside));
-    }
-  }
-  fs::rename(aside, path, error);
-  if (error) return FileError(path, error);
+  SPMD_RETURN_IF_ERROR(directory.Write(NameOf(key), text));
   if (bytes_ >= 0) bytes_ += static_cast<int64_t>(text.size());
-  if (bytes_ < 0 || bytes_ > options_.max_bytes) RemoveOldest();
+  if (bytes_ < 0 || bytes_ > options_.max_bytes) RemoveOldest(directory);
   return absl::OkStatus();
 }
 
-// To three quarters of what is allowed, so that not every entry after it looks again.
-void CompileCache::RemoveOldest() {
-  struct File {
-    fs::path path;
-    fs::file_time_type used;
-    int64_t bytes;
-  };
-  std::vector<File> files;
-  std::error_code error;
+// To three quarters of what is allowed, so that not every entry after it looks again. What others
+// have left half written goes first: it may be in the making, and then is not kept.
+void CompileCache::RemoveOldest(const PrivateDirectory& directory) {
+  constexpr int64_t kLeft = int64_t{3600} * 1000000000;  // nobody writes for an hour
+  std::vector<PrivateDirectory::Entry> files = directory.List();
+  files.erase(std::remove_if(files.begin(), files.end(),
+                             [](const auto& file) {
+                               return !absl::EndsWith(file.name, kExtension) &&
+                                      !IsTemporary(file.name);
+                             }),
+              files.end());
   bytes_ = 0;
-  for (const fs::directory_entry& entry : fs::directory_iterator(options_.directory, error)) {
-    std::error_code gone;
-    if (entry.path().extension() != std::string(kExtension)) continue;
-    const auto used = entry.last_write_time(gone);
-    const auto bytes = gone ? 0 : static_cast<int64_t>(entry.file_size(gone));
-    if (gone) continue;
-    files.push_back({entry.path(), used, bytes});
-    bytes_ += bytes;
-  }
-  // Other processes write here, too: it is looked at again after a sixteenth of what is allowed.
-  const int64_t found = bytes_;
-  bytes_ = std::max(bytes_, options_.max_bytes / 16 * 15);
-  if (found <= options_.max_bytes) return;
-  bytes_ = found;
-  std::sort(files.begin(), files.end(),
-            [](const File& a, const File& b) { return a.used < b.used; });
-  for (const File& file : files) {
-    if (bytes_ <= options_.max_bytes / 4 * 3) break;
-    if (fs::remove(file.path, error)) bytes_ -= file.bytes;
+  for (const auto& file : files) bytes_ += file.bytes;
+  std::sort(files.begin(), files.end(), [](const auto& a, const auto& b) {
+    const bool first = IsTemporary(a.name), second = IsTemporary(b.name);
+    return first != second ? first : a.used < b.used;
+  });
+  const bool too_much = bytes_ > options_.max_bytes;
+  const int64_t now = Now();
+  for (const auto& file : files) {
+    const bool left = IsTemporary(file.name) && file.used < now - kLeft;
+    if (!left && (!too_much || bytes_ <= options_.max_bytes / 4 * 3)) continue;
+    if (directory.Remove(file.name)) bytes_ -= file.bytes;
   }
   bytes_ = std::max(bytes_, options_.max_bytes / 16 * 15);
 }

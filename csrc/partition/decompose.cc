@@ -2,9 +2,11 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "csrc/partition/passes.h"
 #include "csrc/partition/rewrite.h"
 #include "csrc/propagate/factor_cut.h"
+#include "csrc/rules/registry.h"
 #include "csrc/util/status.h"
 
 namespace spmd::partition {
@@ -24,11 +26,34 @@ bool CutsWholeFactor(const ir::Graph& graph, ir::ValueId v, const propagate::Nod
   });
 }
 
+// Takes the nodes apart that are asked for, where their rules have a better form; gives these.
+absl::StatusOr<std::vector<ir::NodeId>> TakeApart(ir::Graph& graph, const std::vector<bool>& asked,
+                                                  std::vector<std::string>& names) {
+  std::vector<ir::NodeId> taken;
+  const auto replace = [&](rules::Builder& builder, const ir::Graph& old, ir::NodeId id,
+                           absl::Span<const ir::ValueId> operands)
+      -> absl::StatusOr<std::optional<std::vector<ir::ValueId>>> {
+    if (!asked[id]) return std::nullopt;
+    const ir::Node& node = old.node(id);
+    SPMD_ASSIGN_OR_RETURN(std::vector<ir::ValueId> values,
+                          rules::Decomposed(*rules::Find(node.op), builder, old, node, operands));
+    if (values.empty()) return std::nullopt;
+    taken.push_back(id);
+    names.push_back(node.op);
+    return values;
+  };
+  SPMD_ASSIGN_OR_RETURN(ir::Graph next, Rewrite(graph, replace));
+  if (!taken.empty()) graph = std::move(next);
+  return taken;
+}
+
 }  // namespace
 
-absl::Status Decompose(ir::Graph& graph, const std::vector<propagate::NodeFactors>& factors,
-                       std::vector<std::string>* decomposed) {
+absl::StatusOr<std::vector<ir::NodeId>> Decompose(
+    ir::Graph& graph, const std::vector<propagate::NodeFactors>& factors,
+    std::vector<std::string>& names) {
   std::vector<bool> gathers(graph.num_nodes(), false);
+  bool any = false;
   for (ir::NodeId id = 0; id < graph.num_nodes(); ++id) {
     const propagate::NodeFactors& nf = factors[id];
     if (nf.rule == nullptr || nf.rule->decompose == nullptr) continue;
@@ -39,27 +64,26 @@ absl::Status Decompose(ir::Graph& graph, const std::vector<propagate::NodeFactor
       const ir::ValueId operand = node.operands[k];
       gathers[id] = operand != ir::kNoValue && CutsWholeFactor(graph, operand, nf, nf->operands[k]);
     }
+    any = any || gathers[id];
   }
-  if (std::none_of(gathers.begin(), gathers.end(), [](bool g) { return g; })) {
-    return absl::OkStatus();
+  if (!any) return std::vector<ir::NodeId>{};
+  return TakeApart(graph, gathers, names);
+}
+
+absl::Status DecomposeThese(ir::Graph& graph, const std::vector<ir::NodeId>& nodes,
+                            std::vector<std::string>& names) {
+  std::vector<bool> asked(graph.num_nodes(), false);
+  for (const ir::NodeId id : nodes) {
+    const rules::Rule* rule =
+        id < 0 || id >= graph.num_nodes() ? nullptr : rules::Find(graph.node(id).op);
+    if (rule == nullptr || rule->decompose == nullptr) {
+      return absl::InvalidArgumentError(absl::StrCat("node ", id, " cannot be taken apart"));
+    }
+    asked[id] = true;
   }
-  const size_t before = decomposed->size();
-  SPMD_ASSIGN_OR_RETURN(ir::Graph next,
-                        Rewrite(graph,
-                                [&](rules::Builder& builder, const ir::Graph& old, ir::NodeId id,
-                                    absl::Span<const ir::ValueId> operands)
-                                    -> absl::StatusOr<std::optional<std::vector<ir::ValueId>>> {
-                                  if (!gathers[id]) return std::nullopt;
-                                  const ir::Node& node = old.node(id);
-                                  SPMD_ASSIGN_OR_RETURN(
-                                      std::vector<ir::ValueId> values,
-                                      factors[id].rule->decompose(builder, old, node, operands));
-                                  if (values.empty()) return std::nullopt;
-                                  decomposed->push_back(node.op);
-                                  return values;
-                                }));
-  if (decomposed->size() > before) graph = std::move(next);
-  return absl::OkStatus();
+  SPMD_ASSIGN_OR_RETURN(const std::vector<ir::NodeId> taken, TakeApart(graph, asked, names));
+  if (taken == nodes) return absl::OkStatus();
+  return absl::InvalidArgumentError("a node was not taken apart");
 }
 
 }  // namespace spmd::partition

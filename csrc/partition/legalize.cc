@@ -31,7 +31,7 @@ absl::Status Legalize(ir::Graph& graph) {
                                     if (rule == nullptr) return std::nullopt;
                                     SPMD_ASSIGN_OR_RETURN(
                                         std::vector<ir::ValueId> values,
-                                        rule->decompose(builder, old, node, operands));
+                                        rules::Decomposed(*rule, builder, old, node, operands));
                                     if (values.empty()) return std::nullopt;
                                     changed = true;
                                     return values;

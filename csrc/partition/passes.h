@@ -23,11 +23,15 @@ absl::Status Legalize(ir::Graph& graph);
 absl::Status Simplify(ir::Graph& graph);
 
 // decompose.cc: nodes whose whole factor carries an axis in some operand, and which can be written
-// in core ops, are: gathering the dimension is never cheaper. Their names are added to
-// `decomposed`. `factors`: those of `graph` as it comes, which are stale where names were added.
-// Requires: propagated.
-absl::Status Decompose(ir::Graph& graph, const std::vector<propagate::NodeFactors>& factors,
-                       std::vector<std::string>* decomposed);
+// in core ops, are: gathering the dimension is never cheaper. Gives the nodes that were taken
+// apart and adds the names of their ops to `names`; where there are any, `factors`, those of
+// `graph` as it comes, are stale. Requires: propagated.
+absl::StatusOr<std::vector<ir::NodeId>> Decompose(
+    ir::Graph& graph, const std::vector<propagate::NodeFactors>& factors,
+    std::vector<std::string>& names);
+// The same for nodes that are known. Errors: InvalidArgument where one of them cannot be.
+absl::Status DecomposeThese(ir::Graph& graph, const std::vector<ir::NodeId>& nodes,
+                            std::vector<std::string>& names);
 
 // By a call's first result: the operand that the traced op overwrote (`updates` of its node). Which
 // of them the program overwrites is known once the order of its instructions is.

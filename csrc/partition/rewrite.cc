@@ -1,10 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "csrc/partition/rewrite.h"
 
+#include "absl/strings/str_cat.h"
 #include "csrc/ir/part.h"
 #include "csrc/util/status.h"
 
 namespace spmd::partition {
+namespace {
+
+absl::Status NotMade(const ir::Graph& graph, ir::ValueId v, absl::string_view user) {
+  const ir::Value& value = graph.value(v);
+  return absl::InvalidArgumentError(absl::StrCat("%", value.name, " is used by ", user, ", but ",
+                                                 graph.node(value.producer).op,
+                                                 " does not make it: its output mask leaves it "
+                                                 "out"));
+}
+
+}  // namespace
 
 absl::StatusOr<ir::Graph> Rewrite(const ir::Graph& graph, const ReplaceFn& replace,
                                   const std::vector<bool>& keep) {
@@ -28,6 +40,7 @@ absl::StatusOr<ir::Graph> Rewrite(const ir::Graph& graph, const ReplaceFn& repla
     const ir::Node& node = graph.node(id);
     std::vector<ir::ValueId> operands;
     for (ir::ValueId v : node.operands) {
+      if (v != ir::kNoValue && value_of[v] == ir::kNoValue) return NotMade(graph, v, node.op);
       operands.push_back(v == ir::kNoValue ? ir::kNoValue : value_of[v]);
     }
     rules::Builder builder(&result, node.task, node.source);
@@ -49,6 +62,7 @@ absl::StatusOr<ir::Graph> Rewrite(const ir::Graph& graph, const ReplaceFn& repla
   for (const ir::Output& output : graph.outputs()) {
     ir::Output copy = output;
     copy.value = value_of[output.value];
+    if (copy.value == ir::kNoValue) return NotMade(graph, output.value, "return");
     if (output.becomes != ir::kNoValue) copy.becomes = value_of[output.becomes];
     result.AddOutput(copy);
   }

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "csrc/program/terms.h"
 #include "csrc/util/status.h"
 
 namespace spmd::program {
@@ -43,7 +44,10 @@ class Tracker {
   explicit Tracker(const Program& program)
       : program_(program), bytes_(program.values.size()), alive_(program.values.size(), false) {
     for (size_t id = 0; id < bytes_.size(); ++id) {
-      bytes_[id] = program.TileBytes(static_cast<ValueId>(id));
+      const Value& value = program.values[id];
+      const int64_t widening =
+          ByteSize(HeldType(value.type.dtype, value.sharding)) / ByteSize(value.type.dtype);
+      bytes_[id] = program.TileBytes(static_cast<ValueId>(id)) * widening;
     }
   }
 

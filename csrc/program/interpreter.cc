@@ -18,6 +18,26 @@ using ir::Literal;
 
 bool SameNumber(double a, double b) { return a == b || (std::isnan(a) && std::isnan(b)); }
 
+bool SameNumbers(const std::vector<double>& a, const std::vector<double>& b) {
+  return std::equal(a.begin(), a.end(), b.begin(), b.end(), SameNumber);
+}
+
+// All tiles of all values are held at once.
+absl::Status CheckSize(const Program& program) {
+  double elements = 0;
+  for (ValueId id = 0; id < static_cast<ValueId>(program.values.size()); ++id) {
+    const Layout layout = program.LayoutOf(id);
+    const double tile = program.TileBytes(id) / ByteSize(program.values[id].type.dtype);
+    elements += static_cast<double>(layout.num_tiles()) * std::max(tile, 1.0);
+    elements += static_cast<double>(program.values[id].type.NumElements());
+  }
+  for (const GridPtr& grid : program.grids) elements += static_cast<double>(grid->num_devices());
+  if (elements <= ir::kMaxLiteralElements) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("interpreter: the program has ", elements,
+                   " elements on all devices, which is too large to interpret (more than 2^24)"));
+}
+
 class Player {
  public:
   Player(const Program& program, absl::Span<const double> scalars)
@@ -90,8 +110,8 @@ class Player {
         if (!made[k][tile]) {
           tiles.Set(tile, std::move(results[k]));
           made[k][tile] = true;
-        } else if (!std::equal(results[k].data.begin(), results[k].data.end(),
-                               tiles.tile(tile).data.begin(), SameNumber)) {
+        } else if (!SameNumbers(results[k].data, tiles.tile(tile).data) ||
+                   !SameNumbers(results[k].imaginary, tiles.tile(tile).imaginary)) {
           return absl::InternalError(absl::StrCat(
               "device ", grid->device_ids()[position], " computes another tile ", tile, " of '%",
               program_.values[instruction.results[k]].name, "' than its replica"));
@@ -125,6 +145,7 @@ class Player {
       if (operand == nullptr || grid.Coordinate(position, added.axes) == 0) continue;
       zeros.push_back(*operand);
       std::fill(zeros.back().data.begin(), zeros.back().data.end(), 0);
+      std::fill(zeros.back().imaginary.begin(), zeros.back().imaginary.end(), 0);
       operand = &zeros.back();
     }
     SPMD_ASSIGN_OR_RETURN(const Attributes given,
@@ -170,6 +191,7 @@ class Player {
 absl::StatusOr<std::vector<Literal>> Interpret(const Program& program,
                                                absl::Span<const Literal> inputs,
                                                absl::Span<const double> scalars) {
+  SPMD_RETURN_IF_ERROR(CheckSize(program));
   return Player(program, scalars).Play(inputs);
 }
 

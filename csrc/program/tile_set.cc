@@ -54,10 +54,22 @@ void CombineInto(Literal& sum, const Literal& term, ReduceKind kind) {
   for (size_t i = 0; i < sum.data.size(); ++i) {
     sum.data[i] = ir::RoundTo(sum.type.dtype, Combine(kind, sum.data[i], term.data[i]));
   }
+  // Complex numbers are only ever summed.
+  for (size_t i = 0; i < sum.imaginary.size(); ++i) {
+    sum.imaginary[i] = ir::RoundTo(sum.type.dtype, sum.imaginary[i] + term.imaginary[i]);
+  }
 }
 
 Literal Filled(const TensorType& type, double value) {
-  return {type, std::vector<double>(type.NumElements(), ir::RoundTo(type.dtype, value))};
+  Literal filled{type, std::vector<double>(type.NumElements(), ir::RoundTo(type.dtype, value))};
+  if (IsComplex(type.dtype)) filled.imaginary.resize(filled.data.size());
+  return filled;
+}
+
+// Element `to` of a literal becomes element `from` of another.
+void CopyElement(const Literal& source, int64_t from, Literal& target, int64_t to) {
+  target.data[to] = source.data[from];
+  if (!target.imaginary.empty()) target.imaginary[to] = source.imaginary[from];
 }
 
 // Calls visit(place in the box, index of the value or -1 outside) for every element of a box.
@@ -115,7 +127,7 @@ absl::StatusOr<Terms> TileSet::PutTogether() const {
     ForBox(boxes_[tile], type().dims, [&](int64_t place, int64_t index) {
       if (index < 0 || held[term][index]) return;
       held[term][index] = true;
-      out.terms[term].data[index] = tiles_[tile].data[place];
+      CopyElement(tiles_[tile], place, out.terms[term], index);
     });
   }
   for (const std::vector<bool>& elements : held) {
@@ -164,10 +176,9 @@ void TileSet::CutFrom(const Terms& source, double fill) {
   for (int64_t tile = 0; tile < layout_.num_tiles(); ++tile) {
     const Literal term = TermFor(source, layout_.FirstPositionOf(tile));
     Literal& out = tiles_[tile];
-    out.type = {type().dtype, BoxDims(boxes_[tile])};
-    out.data.assign(out.type.NumElements(), 0);
+    out = Filled({type().dtype, BoxDims(boxes_[tile])}, fill);
     ForBox(boxes_[tile], type().dims, [&](int64_t place, int64_t index) {
-      out.data[place] = index < 0 ? ir::RoundTo(type().dtype, fill) : term.data[index];
+      if (index >= 0) CopyElement(term, index, out, place);
     });
   }
 }

@@ -30,6 +30,10 @@ struct CallKey {
 
 CallKey KeyOf(const ir::Graph& graph, const ir::Node& node) {
   CallKey key{node.op, node.attributes, {}, {}, {}};
+  // Which slot a number is passed in decides nothing.
+  for (const auto& [name, attr] : node.attributes) {
+    if (std::holds_alternative<RuntimeScalar>(attr)) key.attributes.Set(name, RuntimeScalar{});
+  }
   for (ir::ValueId v : node.operands) {
     key.present.push_back(v != ir::kNoValue);
     if (v != ir::kNoValue) key.types.push_back(graph.type(v));

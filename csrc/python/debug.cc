@@ -115,6 +115,12 @@ void init_debug(py::module& m) {
   m.def(
       "set_program_bytes", [](int64_t bytes) { Session::Get().SetProgramBytes(bytes); },
       py::arg("bytes"));
+  m.def("last_step", [] {
+    const auto [step, since] = Session::Get().LastStep();
+    py::list programs;
+    for (const auto& p : step) programs.append(std::const_pointer_cast<CompiledProgram>(p));
+    return py::make_tuple(programs, since);
+  });
   m.def("forget_programs", [] { Session::Get().ForgetPrograms(); });
   m.def("programs", [] {
     py::list programs;

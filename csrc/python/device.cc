@@ -103,7 +103,6 @@ void init_device(py::module& m) {
   m.def("device_count_is_a_limit",
         [] { return !TheBackend()->elastic() || Session::Get().device_count_was_set(); });
   m.def("sync", [](bool wait) { ThrowIfError(Session::Get().Sync(wait)); }, py::arg("wait"));
-  m.def("optimizer_stepped", [] { ThrowIfError(Session::Get().OptimizerStepped()); });
   m.def("step_adam", &StepAdam, py::arg("params"), py::arg("grads"), py::arg("exp_avgs"),
         py::arg("exp_avg_sqs"), py::arg("max_exp_avg_sqs"), py::arg("counters"), py::kw_only(),
         py::arg("step"), py::arg("maximize"), py::arg("amsgrad"), py::arg("shrink"),

@@ -76,8 +76,11 @@ bool Signalled() {
   return true;
 }
 
-void RaiseSignal() {
+void RaiseSignal(const std::string& note) {
   py::gil_scoped_acquire gil;
+  if (!note.empty() && py::len(t_raised->value().attr("args")) == 0) {
+    t_raised->value().attr("args") = py::make_tuple(note);
+  }
   t_raised->restore();
   t_raised.reset();
   python_error error;

@@ -30,7 +30,7 @@ std::vector<ir::ValueId> Builder::CallAll(absl::string_view op, std::vector<ir::
   call.groups = spec.groups;
   call.attributes = &spec.attributes;
   const absl::StatusOr<std::vector<TensorType>> types = InferTypes(*rule, call);
-  SPMD_CHECK(types.ok(), call.ToString(), ": ", types.status().ToString());
+  SPMD_REQUIRE(types.ok(), types.status().message());
 
   const ir::NodeId node = graph_->AddNode(std::move(spec), *types);
   std::vector<ir::ValueId> results;
@@ -79,6 +79,16 @@ ir::ValueId Builder::MulScalar(ir::ValueId a, double s) {
 ir::ValueId Builder::DivScalar(ir::ValueId a, double s) {
   return Call("aten::div.Scalar", {a}, {{"other", ScalarFor(type(a).dtype, s)}});
 }
+ir::ValueId Builder::AddScalar(ir::ValueId a, const Attr& s) { return AddScaled(a, s, 1); }
+ir::ValueId Builder::MulScalar(ir::ValueId a, const Attr& s) {
+  return Call("aten::mul.Scalar", {a}, {{"other", s}});
+}
+ir::ValueId Builder::DivScalar(ir::ValueId a, const Attr& s) {
+  return Call("aten::div.Scalar", {a}, {{"other", s}});
+}
+ir::ValueId Builder::AddScaled(ir::ValueId a, const Attr& s, double factor) {
+  return Call("aten::add.Scalar", {a}, {{"other", s}, {"alpha", ScalarFor(DType::kI64, factor)}});
+}
 ir::ValueId Builder::Square(ir::ValueId a) { return Mul(a, a); }
 ir::ValueId Builder::Sqrt(ir::ValueId a) { return Call("aten::sqrt", {a}); }
 ir::ValueId Builder::Where(ir::ValueId condition, ir::ValueId a, ir::ValueId b) {
@@ -89,6 +99,11 @@ ir::ValueId Builder::Constant(double value, DType dtype) {
       "spmd::full", {},
       {{"size", std::vector<int64_t>{}}, {"value", ScalarFor(dtype, value)}, {"dtype", dtype}});
 }
+ir::ValueId Builder::Number(const Attr& value) {
+  return Call("spmd::full", {},
+              {{"size", std::vector<int64_t>{}}, {"value", value}, {"dtype", DType::kF64}});
+}
+ir::ValueId Builder::OneMinus(const Attr& value) { return AddScalar(Neg(Number(value)), 1); }
 ir::ValueId Builder::Iota(int64_t n, int dim, int rank) {
   const ir::ValueId line = Call("spmd::iota", {},
                                 {{"size", n},

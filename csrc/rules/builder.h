@@ -10,8 +10,8 @@
 
 namespace spmd::rules {
 
-// A failed call (a decomposition that builds an ill-typed op) is a bug: SPMD_CHECK.
-// Nodes get the task and source of the node being rewritten.
+// A call that does not fit (of a decomposition of an ill-typed op) throws, as reading an OpCall
+// does. Nodes get the task and source of the node being rewritten.
 class Builder {
  public:
   Builder(ir::Graph* graph, int64_t task, int32_t source)
@@ -40,11 +40,21 @@ class Builder {
   ir::ValueId AddScalar(ir::ValueId a, double s);
   ir::ValueId MulScalar(ir::ValueId a, double s);
   ir::ValueId DivScalar(ir::ValueId a, double s);
+  // The number of an attribute, perhaps one that is passed at run time. Requires: `a` is no
+  // integer.
+  ir::ValueId AddScalar(ir::ValueId a, const Attr& s);
+  ir::ValueId MulScalar(ir::ValueId a, const Attr& s);
+  ir::ValueId DivScalar(ir::ValueId a, const Attr& s);
+  // a + factor · s
+  ir::ValueId AddScaled(ir::ValueId a, const Attr& s, double factor);
   ir::ValueId Square(ir::ValueId a);
   ir::ValueId Sqrt(ir::ValueId a);
   ir::ValueId Where(ir::ValueId condition, ir::ValueId a, ir::ValueId b);
   // Rank 0; combines with any tensor of the same category without promoting it.
   ir::ValueId Constant(double value, DType dtype);
+  // The same of an attribute's number, in double precision: for arithmetic with it.
+  ir::ValueId Number(const Attr& value);
+  ir::ValueId OneMinus(const Attr& value);
   // 0, 1, … n-1 as i64 along dimension `dim` of a tensor of `rank` dimensions, the others 1.
   ir::ValueId Iota(int64_t n, int dim, int rank);
   ir::ValueId Neg(ir::ValueId a);

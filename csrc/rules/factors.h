@@ -14,8 +14,8 @@
 #include <string>
 #include <vector>
 
-#include "absl/container/inlined_vector.h"
 #include "csrc/sharding/sharding.h"
+#include "csrc/util/checked_vector.h"
 #include "csrc/util/expr.h"
 
 namespace spmd::rules {
@@ -31,7 +31,7 @@ struct Factor {
 };
 
 // Factors of one dimension, major first. Empty: the dimension is not cut by any factor.
-using DimFactors = absl::InlinedVector<int, 2>;
+using DimFactors = CheckedVector<int, 2>;
 // One entry per dimension; empty for an absent operand.
 using TensorFactors = std::vector<DimFactors>;
 

@@ -20,11 +20,19 @@ OpCall OpCall::Of(const ir::Graph& graph, const ir::Node& node) {
   return call;
 }
 
+const TensorType& OpCall::operand(int i) const {
+  SPMD_REQUIRE(has(i), "operand ", i, " is absent");
+  return *operands[i];
+}
+
 int64_t OpCall::Dim(absl::string_view name, int rank) const {
-  const int64_t dim = attrs().GetInt(name);
+  return Wrapped(attrs().GetInt(name), name, rank);
+}
+
+int64_t OpCall::Wrapped(int64_t dim, absl::string_view name, int rank) const {
   const int64_t span = rank == 0 ? 1 : rank;  // PyTorch reads 0 and -1 as the "dim" of a scalar
-  SPMD_CHECK(-span <= dim && dim < span, ToString(), ": ", std::string(name.data(), name.size()),
-             "=", dim, " is out of range for rank ", rank);
+  SPMD_REQUIRE(-span <= dim && dim < span, std::string(name.data(), name.size()), "=", dim,
+               " is out of range for rank ", rank);
   return dim < 0 ? dim + span : dim;
 }
 

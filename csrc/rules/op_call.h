@@ -6,26 +6,31 @@
 #include <string>
 #include <vector>
 
-#include "absl/container/inlined_vector.h"
 #include "csrc/ir/graph.h"
+#include "csrc/util/checked_vector.h"
 
 namespace spmd::rules {
 
+// A rule may read of a call whatever it likes: what is not there, or is of another type, throws an
+// exception, which FactorsOf and its like turn into an error that names the call (rules::Guarded).
 struct OpCall {
   std::string op;
   // Null for an absent optional operand. The pointees outlive the call.
-  absl::InlinedVector<const TensorType*, 4> operands;
-  absl::InlinedVector<ir::OperandGroup, 1> groups;
+  CheckedVector<const TensorType*, 4> operands;
+  CheckedVector<ir::OperandGroup, 1> groups;
   const Attributes* attributes = nullptr;
-  absl::InlinedVector<TensorType, 2> results;  // empty while they are being inferred
+  CheckedVector<TensorType, 2> results;  // empty while they are being inferred
 
   static OpCall Of(const ir::Graph& graph, const ir::Node& node);
 
-  const TensorType& operand(int i) const { return *operands[i]; }
+  // Throws where the operand is absent.
+  const TensorType& operand(int i) const;
   bool has(int i) const { return i < static_cast<int>(operands.size()) && operands[i] != nullptr; }
   const Attributes& attrs() const { return *attributes; }
-  // A dim attribute, negative ones counted from `rank`.
+  // A dim attribute, negative ones counted from `rank`. Throws where it is out of range.
   int64_t Dim(absl::string_view name, int rank) const;
+  // The same for a dim that is given.
+  int64_t Wrapped(int64_t dim, absl::string_view name, int rank) const;
   std::string ToString() const;  // "aten::mm(f32[2,3], f32[3,4])"
 };
 

@@ -31,6 +31,70 @@ absl::Status CheckShape(const OpCall& call, const OpFactors& f) {
     const size_t rank = call.results[i].dims.size();
     if (f.results[i].size() != rank) return error("result ", i, " has rank ", rank);
   }
+  const int count = static_cast<int>(f.factors.size());
+  for (const Factor& factor : f.factors) {
+    if (factor.size < 0 || factor.granularity < 1) return error("a factor has no size");
+  }
+  for (const Window& w : f.windows) {
+    if (w.factor < 0 || w.factor >= count || !call.has(w.operand) || w.dim < 0 ||
+        w.dim >= call.operand(w.operand).rank() || w.extent != f.factors[w.factor].size) {
+      return error("a window names no dimension");
+    }
+  }
+  return absl::OkStatus();
+}
+
+bool HasWindow(const OpFactors& f, int operand, int dim) {
+  return std::any_of(f.windows.begin(), f.windows.end(),
+                     [&](const Window& w) { return w.operand == operand && w.dim == dim; });
+}
+
+// Whether the factors of a dimension multiply to its size, or may read it through a window.
+bool Multiply(const OpFactors& f, const DimFactors& dim, int64_t size) {
+  int64_t product = 1;
+  for (const int factor : dim) {
+    if (factor < 0 || factor >= static_cast<int>(f.factors.size())) return false;
+    if (__builtin_mul_overflow(product, f.factors[factor].size, &product)) return false;
+  }
+  return dim.empty() || product == size;
+}
+
+absl::Status CheckSizes(const OpCall& call, const OpFactors& f) {
+  const auto error = [&](const char* what, size_t k, size_t d, int64_t size) {
+    return absl::InvalidArgumentError(absl::StrCat("the rule of ", call.ToString(), " gives ",
+                                                   f.ToString(), ": dimension ", d, " of ", what,
+                                                   " ", k, " has size ", size));
+  };
+  for (size_t k = 0; k < f.operands.size(); ++k) {
+    for (size_t d = 0; d < f.operands[k].size(); ++d) {
+      const int64_t size = call.operand(static_cast<int>(k)).dims[d];
+      const bool windowed = HasWindow(f, static_cast<int>(k), static_cast<int>(d));
+      if (!windowed && !Multiply(f, f.operands[k][d], size)) return error("operand", k, d, size);
+    }
+  }
+  for (size_t k = 0; k < f.results.size(); ++k) {
+    for (size_t d = 0; d < f.results[k].size(); ++d) {
+      const int64_t size = call.results[k].dims[d];
+      if (!Multiply(f, f.results[k][d], size)) return error("result", k, d, size);
+    }
+  }
+  return absl::OkStatus();
+}
+
+// What rule.factors or the einsum text gives.
+absl::StatusOr<OpFactors> RawFactors(const Rule& rule, const OpCall& call) {
+  if (rule.pattern != nullptr) return EinsumFactors(*rule.pattern, call);
+  if (rule.factors != nullptr) return rule.factors(call);
+  SPMD_RETURN_IF_ERROR(ParseEinsum(rule.einsum).status());
+  return absl::InvalidArgumentError(absl::StrCat("the rule of ", rule.op, " has no factors"));
+}
+
+absl::Status CheckDims(const OpCall& call, const std::vector<TensorType>& types) {
+  for (const TensorType& type : types) {
+    if (IsTensorSize(type.dims)) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat(call.ToString(), " would give a tensor of sizes ", DimsToString(type.dims)));
+  }
   return absl::OkStatus();
 }
 
@@ -100,11 +164,6 @@ Rule Rule::LinearIf(LinearIfFn f) const {
   r.linear_if = f;
   return r;
 }
-Rule Rule::Runtime(std::initializer_list<const char*> v) const {
-  Rule r = *this;
-  r.runtime.assign(v.begin(), v.end());
-  return r;
-}
 Rule Rule::Local(LocalFn f) const {
   Rule r = *this;
   r.local = f;
@@ -165,19 +224,13 @@ Rule Computed(absl::string_view op, FactorsFn factors) {
 }
 
 absl::StatusOr<OpFactors> FactorsOf(const Rule& rule, const OpCall& call) {
-  absl::StatusOr<OpFactors> factors;
-  if (rule.pattern != nullptr) {
-    factors = EinsumFactors(*rule.pattern, call);
-  } else if (rule.factors != nullptr) {
-    factors = rule.factors(call);
-  } else {
-    SPMD_RETURN_IF_ERROR(ParseEinsum(rule.einsum).status());
-    return absl::InvalidArgumentError(absl::StrCat("the rule of ", rule.op, " has no factors"));
-  }
-  SPMD_RETURN_IF_ERROR(factors.status());
-  SPMD_RETURN_IF_ERROR(CheckShape(call, *factors));
-  DropTrivial(&*factors);
-  return factors;
+  return Guarded(call, [&]() -> absl::StatusOr<OpFactors> {
+    SPMD_ASSIGN_OR_RETURN(OpFactors factors, RawFactors(rule, call));
+    SPMD_RETURN_IF_ERROR(CheckShape(call, factors));
+    SPMD_RETURN_IF_ERROR(CheckSizes(call, factors));
+    DropTrivial(&factors);
+    return factors;
+  });
 }
 
 Linearity LinearityOf(const Rule& rule, const OpCall& call, ReduceKind kind) {
@@ -205,7 +258,18 @@ absl::StatusOr<std::vector<TensorType>> InferTypes(const Rule& rule, const OpCal
     return absl::UnimplementedError(absl::StrCat(
         "the rule of ", rule.op, " does not say its result types; only core ops can be built"));
   }
-  return rule.types(call);
+  return Guarded(call, [&]() -> absl::StatusOr<std::vector<TensorType>> {
+    SPMD_ASSIGN_OR_RETURN(std::vector<TensorType> types, rule.types(call));
+    SPMD_RETURN_IF_ERROR(CheckDims(call, types));
+    return types;
+  });
+}
+
+absl::StatusOr<std::vector<ir::ValueId>> Decomposed(const Rule& rule, Builder& builder,
+                                                    const ir::Graph& from, const ir::Node& node,
+                                                    absl::Span<const ir::ValueId> operands) {
+  const OpCall call = OpCall::Of(from, node);
+  return Guarded(call, [&] { return rule.decompose(builder, from, node, operands); });
 }
 
 OpFactors WholeFactors(const OpCall& call) {

@@ -4,7 +4,7 @@
 //
 //   Einsum("aten::addmm", "+m n, m k, k n -> m n").Each({1, 2}),
 //   Einsum("aten::softmax", "... [d] -> ... [d]").Decomposes(Softmax),
-//   Elementwise("aten::add.Tensor").Jointly({0, 1}).Runtime({"alpha"}),
+//   Elementwise("aten::add.Tensor").Jointly({0, 1}),
 //   Computed("aten::view", ReshapeFactors).Local(LocalSize),
 //
 // Einsum text: operands, "->", results, separated by commas; dimensions by spaces. A letter or word
@@ -19,11 +19,13 @@
 
 #include <initializer_list>
 #include <memory>
+#include <stdexcept>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "csrc/ir/graph.h"
 #include "csrc/rules/factors.h"
@@ -69,11 +71,10 @@ struct Rule {
   bool jointly_all = false;        // every present operand (ops that take Tensor[])
   LinearIfFn linear_if = nullptr;  // null: for every call
   bool monotone = false;
-  std::vector<int> added;            // operands added once to the result
-  std::vector<std::string> runtime;  // attributes whose value is in no key
-  bool elementwise = false;          // broadcasting, nothing else
-  bool random = false;               // never merged with an equal one
-  double flops_per_point = 1;        // cost: flops = this × product of all factor sizes
+  std::vector<int> added;      // operands added once to the result
+  bool elementwise = false;    // broadcasting, nothing else
+  bool random = false;         // never merged with an equal one
+  double flops_per_point = 1;  // cost: flops = this × product of all factor sizes
 
   // Fluent setters, so that a row reads as a line.
   Rule Each(std::initializer_list<int> v) const;
@@ -81,7 +82,6 @@ struct Rule {
   Rule JointlyAll() const;
   Rule Monotone() const;
   Rule LinearIf(LinearIfFn f) const;
-  Rule Runtime(std::initializer_list<const char*> v) const;
   Rule Local(LocalFn f) const;
   Rule Types(TypesFn f) const;
   Rule Decomposes(DecomposeFn f) const;
@@ -94,9 +94,20 @@ Rule Einsum(absl::string_view op, absl::string_view text);
 Rule Elementwise(absl::string_view op);  // broadcasting over all operands
 Rule Computed(absl::string_view op, FactorsFn factors);
 
-// The factors of a call. A factor of size 1 is never produced.
-// Errors: InvalidArgument when the call does not fit the rule (a bug in the rule or a bad custom
-// one).
+// What `read` gives, which may ask a call for what it does not have: an attribute, an operand, a
+// dimension. Errors: InvalidArgument naming the call then; its own.
+template <typename Read>
+auto Guarded(const OpCall& call, Read&& read) -> decltype(read()) {
+  try {
+    return read();
+  } catch (const std::logic_error& e) {
+    return absl::InvalidArgumentError(absl::StrCat(call.ToString(), ": ", e.what()));
+  }
+}
+
+// The factors of a call. A factor of size 1 is never produced. The factors of a dimension multiply
+// to its size, but where a window reads it.
+// Errors: InvalidArgument when the call does not fit the rule.
 absl::StatusOr<OpFactors> FactorsOf(const Rule& rule, const OpCall& call);
 // Which operands of a call may hold terms that combine with `kind` while the op runs on each term.
 // each: any one of them, the others not; jointly: all of them or none. Absent operands are left
@@ -106,8 +117,13 @@ struct Linearity {
   absl::InlinedVector<int, 4> jointly;
 };
 Linearity LinearityOf(const Rule& rule, const OpCall& call, ReduceKind kind);
-// Result types by the rule. Errors: Unimplemented when the rule has no types function.
+// Result types by the rule. Errors: Unimplemented when the rule has no types function;
+// InvalidArgument when the call does not fit the rule.
 absl::StatusOr<std::vector<TensorType>> InferTypes(const Rule& rule, const OpCall& call);
+// The node in core ops, by rule.decompose. Errors: InvalidArgument when it does not fit; its own.
+absl::StatusOr<std::vector<ir::ValueId>> Decomposed(const Rule& rule, Builder& builder,
+                                                    const ir::Graph& from, const ir::Node& node,
+                                                    absl::Span<const ir::ValueId> operands);
 // The factors of an op without a rule: none; operands are gathered, it runs whole.
 OpFactors WholeFactors(const OpCall& call);
 

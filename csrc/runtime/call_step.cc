@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "csrc/program/terms.h"
 #include "csrc/runtime/accumulate.h"
 #include "csrc/runtime/moves.h"
 #include "csrc/runtime/tiled_tensor.h"
@@ -77,22 +78,55 @@ absl::StatusOr<CallStep> CallStep::Make(const Context& context, int instruction)
 absl::StatusOr<CallStep> CallStep::Make(const Context& context, const Instruction& call,
                                         const Sharers& sharers) {
   CallStep step;
-  SPMD_ASSIGN_OR_RETURN(step.binding_, Bind(call));
   for (const program::ValueId id : call.operands) {
     step.operands_.push_back(id);
     step.operand_places_.push_back(id == kNoValue ? nullptr : context.placements[id]);
-    step.operand_types_.push_back(id == kNoValue ? DType::kF32
-                                                 : context.program.values[id].type.dtype);
   }
   for (const program::ValueId id : call.results) {
     step.results_.push_back(id);
     step.result_places_.push_back(context.placements[id]);
-    step.result_types_.push_back(context.program.values[id].type.dtype);
     step.result_kinds_.push_back(context.program.values[id].sharding.reduce_kind);
   }
+  SPMD_RETURN_IF_ERROR(step.PlanTypes(context, call));
   SPMD_RETURN_IF_ERROR(step.PlanItems(context, call));
   step.PlanOverwriting(sharers);
   return step;
+}
+
+// Where results are terms that are held in a wider type than the program says, the op makes them in
+// that type, of operands in that type. Not one that rounds nothing: it would cast a table of which
+// it reads a few rows. A user's op may know no type but its own: its terms are rounded one by one.
+absl::Status CallStep::PlanTypes(const Context& context, const Instruction& call) {
+  std::vector<DType> own_types;
+  bool of_terms = false;
+  for (size_t k = 0; k < operands_.size(); ++k) {
+    const bool absent = operands_[k] == kNoValue;
+    const DType own = absent ? DType::kF32 : context.program.values[operands_[k]].type.dtype;
+    own_types.push_back(own);
+    operand_types_.push_back(absent ? own : program::HeldType(own, operand_places_[k]->sharding()));
+    of_terms = of_terms || operand_types_.back() != own;
+  }
+  for (size_t k = 0; k < results_.size(); ++k) {
+    const DType own = context.program.values[results_[k]].type.dtype;
+    result_types_.push_back(program::HeldType(own, result_places_[k]->sharding()));
+    widens_ = widens_ || result_types_.back() != own;
+  }
+  const bool wide = IsBuiltIn(call.op) && (of_terms || (widens_ && !LooksUp(call.op)));
+  for (const DType own : own_types) {
+    given_types_.push_back(ToScalarType(wide ? program::Widened(own) : own));
+  }
+  if (!wide) {
+    SPMD_ASSIGN_OR_RETURN(binding_, Bind(call));
+    return absl::OkStatus();
+  }
+  Instruction widened = call;
+  for (const auto& [name, attr] : call.attributes) {
+    if (const DType* dtype = std::get_if<DType>(&attr)) {
+      widened.attributes.Set(name, program::Widened(*dtype));
+    }
+  }
+  SPMD_ASSIGN_OR_RETURN(binding_, Bind(widened));
+  return absl::OkStatus();
 }
 
 absl::Status CallStep::PlanItems(const Context& context, const Instruction& call) {
@@ -249,7 +283,8 @@ void CallStep::PlanOverwriting(const Sharers& sharers) {
     };
     const auto it = std::find_if(binding_.tensors.begin(), binding_.tensors.end(), is_written);
     if (it == binding_.tensors.end() || operand_places_[it->operand] == nullptr ||
-        operand_types_[it->operand] != result_types_[k]) {
+        operand_types_[it->operand] != result_types_[k] ||
+        given_types_[it->operand] != ToScalarType(result_types_[k])) {
       return;
     }
     operands.push_back(it->operand);
@@ -352,6 +387,13 @@ std::vector<c10::IValue> CallStep::ScalarValues(absl::Span<const c10::Scalar> sc
 }
 
 at::Tensor CallStep::OperandTile(int64_t item, int operand, ValueTable& table) const {
+  const at::Tensor tile = HeldTile(item, operand, table);
+  return !tile.defined() || tile.scalar_type() == given_types_[operand]
+             ? tile
+             : tile.to(given_types_[operand]);
+}
+
+at::Tensor CallStep::HeldTile(int64_t item, int operand, ValueTable& table) const {
   const int32_t index = operand_tiles_[item * operands_.size() + operand];
   if (index == kAbsent) return at::Tensor();
   if (index == kZeros) {
@@ -443,6 +485,7 @@ void CallStep::StoreResults(int64_t item, torch::jit::Stack& stack, ValueTable& 
     if (tile.source == ResultSource::kOp) {
       const Dims& dims = result_places_[k]->DimsOf(tile.index);
       const at::ScalarType type = ToScalarType(result_types_[k]);
+      if (result.defined() && widens_) result = result.to(type);
       TORCH_CHECK(result.defined() && result.sizes() == Sizes(dims) && result.scalar_type() == type,
                   "result ", k, " is ",
                   result.defined() ? c10::str(result.scalar_type(), result.sizes())

@@ -79,6 +79,7 @@ class CallStep {
   static constexpr int32_t kAbsent = -1;  // not there: None
   static constexpr int32_t kZeros = -2;   // an operand added once, at another coordinate
 
+  absl::Status PlanTypes(const Context& context, const program::Instruction& call);
   absl::Status PlanItems(const Context& context, const program::Instruction& call);
   void PlanOperands(const program::Instruction& call, absl::Span<const int64_t> positions);
   void PlanResults(const program::Instruction& call, absl::Span<const int64_t> positions);
@@ -91,13 +92,17 @@ class CallStep {
   bool MayWriteInto(const at::Tensor& tile, int32_t index, bool may_write_through,
                     const ValueTable& table) const;
   at::Tensor OperandTile(int64_t item, int operand, ValueTable& table) const;
+  at::Tensor HeldTile(int64_t item, int operand, ValueTable& table) const;
   void StoreResults(int64_t item, torch::jit::Stack& stack, ValueTable& table) const;
   void StoreUncomputed(int64_t item, ValueTable& table) const;
 
   OpBinding binding_;
   std::vector<program::ValueId> operands_, results_;
   std::vector<PlacementPtr> operand_places_, result_places_;  // null for an absent operand
+  // Of the tiles: terms of half types are held in f32, and the op runs in f32.
   std::vector<DType> operand_types_, result_types_;
+  std::vector<at::ScalarType> given_types_;  // by operand: as the op takes it
+  bool widens_ = false;                      // some result is held in a wider type than its own
   std::vector<ReduceKind> result_kinds_;
   int64_t num_items_ = 0;
   int64_t bytes_ = 0;

@@ -177,6 +177,11 @@ void ExecutorQueue::WaitForAll() {
   changed_.wait(lock, [this] { return waiting_.empty() && !running_; });
 }
 
+bool ExecutorQueue::WaitForAll(std::chrono::milliseconds timeout) {
+  std::unique_lock<std::mutex> lock(mutex_);
+  return changed_.wait_for(lock, timeout, [this] { return waiting_.empty() && !running_; });
+}
+
 void ExecutorQueue::DropWaiting() {
   std::deque<Work> dropped;
   {

@@ -91,6 +91,8 @@ class ExecutorQueue {
                         std::vector<c10::Scalar> scalars);
   // Blocks until nothing runs or waits.
   void WaitForAll();
+  // The same for at most `timeout`; true when nothing runs or waits.
+  bool WaitForAll(std::chrono::milliseconds timeout);
   // Drops programs that have not started; their runs end as Cancelled.
   void DropWaiting();
   // Drops what waits, waits for what runs, ends the thread. Later programs run synchronously.

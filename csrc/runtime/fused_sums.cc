@@ -36,7 +36,7 @@ bool IsSum(const Instruction& instruction) {
          (alpha == nullptr || *alpha == Attr(int64_t{1}) || *alpha == Attr(1.0));
 }
 
-// Half types are rounded once, when all terms are there.
+// Terms of half types are held in f32, but products of half types do not add into f32.
 bool IsSumOfTerms(const program::Value& value) {
   const DType dtype = value.type.dtype;
   return value.sharding.IsUnreduced() && value.sharding.reduce_kind == ReduceKind::kSum &&

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "csrc/program/terms.h"
 #include "csrc/runtime/accumulate.h"
 #include "csrc/runtime/tiled_tensor.h"
 #include "csrc/util/status.h"
@@ -183,17 +184,38 @@ at::Tensor Part(const at::Tensor& t, const Dims& offset, const Dims& size) {
   return t.as_strided(at::IntArrayRef(size.data(), size.size()), t.strides(), start);
 }
 
-at::Tensor Empty(const TileMove& move, DType dtype) {
+at::Tensor Empty(const TileMove& move, at::ScalarType dtype) {
   return at::empty(at::IntArrayRef(move.dims.data(), move.dims.size()),
-                   at::TensorOptions().dtype(ToScalarType(dtype)).device(move.device));
+                   at::TensorOptions().dtype(dtype).device(move.device));
 }
 
 // With the strides of a term, as where its own memory is taken: what is made of the sum has the
 // same bits either way.
-at::Tensor EmptyAs(const at::Tensor& term, const TileMove& move, DType dtype) {
-  if (!term.is_non_overlapping_and_dense()) return Empty(move, dtype);
-  return at::empty_strided(term.sizes(), term.strides(),
-                           at::TensorOptions().dtype(ToScalarType(dtype)).device(move.device));
+at::Tensor EmptyAs(const at::Tensor& term, const TileMove& move) {
+  if (!term.is_non_overlapping_and_dense()) return Empty(move, term.scalar_type());
+  return at::empty_strided(term.sizes(), term.strides(), term.options().device(move.device));
+}
+
+// The element type in which the terms of a value are, and that of the tiles that a plan makes.
+DType TermType(const MovePlan& plan, DType dtype) {
+  const bool rounds = plan.kind == ReduceKind::kSum || plan.kind == ReduceKind::kProd;
+  return rounds ? program::Widened(dtype) : dtype;
+}
+DType MadeType(const MovePlan& plan, DType dtype) {
+  return plan.makes_terms ? TermType(plan, dtype) : dtype;
+}
+
+at::Tensor As(at::Tensor tile, DType dtype) {
+  const at::ScalarType type = ToScalarType(dtype);
+  return tile.scalar_type() == type ? std::move(tile) : tile.to(type);
+}
+
+// A term, or a part of one, on the device where it is added; between places it has the value's
+// type.
+at::Tensor Sent(const at::Tensor& part, const TileMove& move, DType dtype) {
+  return part.device() == move.device
+             ? part
+             : part.to(ToScalarType(dtype)).to(move.device, part.scalar_type());
 }
 
 void CopyPieces(const std::vector<Piece>& pieces, const MoveRequest& request, double fill,
@@ -216,8 +238,7 @@ bool CoversWhole(const std::vector<Piece>& pieces, const Dims& dims) {
 at::Tensor TermOf(const TileMove& move, const Piece& piece, const MoveRequest& request) {
   const at::Tensor& source = request.sources[piece.source];
   const bool all = source.sizes() == at::IntArrayRef(move.dims.data(), move.dims.size());
-  const at::Tensor part = all ? source : Part(source, piece.source_offset, piece.size);
-  return part.device() == move.device ? part : part.to(move.device);
+  return Sent(all ? source : Part(source, piece.source_offset, piece.size), move, request.dtype);
 }
 
 // Terms one after another, in device order.
@@ -225,17 +246,15 @@ void AddPieces(const MovePlan& plan, const TileMove& move,
                absl::Span<const std::vector<Piece>* const> terms, const MoveRequest& request,
                at::Tensor& sum) {
   if (!sum.defined()) {
-    sum = Empty(move, request.dtype);
+    sum = Empty(move, ToScalarType(TermType(plan, request.dtype)));
     CopyPieces(*terms[0], request, 0, sum);
     terms.remove_prefix(1);
   }
   for (const std::vector<Piece>* pieces : terms) {
     for (const Piece& piece : *pieces) {
       at::Tensor part = Part(sum, piece.target_offset, piece.size);
-      AccumulateInto(
-          plan.kind,
-          Part(request.sources[piece.source], piece.source_offset, piece.size).to(move.device),
-          part);
+      const at::Tensor term = Part(request.sources[piece.source], piece.source_offset, piece.size);
+      AccumulateInto(plan.kind, Sent(term, move, request.dtype), part);
     }
   }
 }
@@ -246,6 +265,7 @@ MovePlan MovePlan::Make(const Placement& from, const Placement& to, const Backen
   MovePlan plan;
   plan.kind =
       from.sharding().IsUnreduced() ? from.sharding().reduce_kind : to.sharding().reduce_kind;
+  plan.makes_terms = to.sharding().IsUnreduced();
   const PlanMaker maker(from, to, backend);
   std::vector<int32_t> uses(from.count(), 0);
   for (int64_t i = 0; i < to.count(); ++i) {
@@ -266,8 +286,11 @@ MovePlan MovePlan::Make(const Placement& from, const Placement& to, const Backen
   return plan;
 }
 
-void AddTerms(const MovePlan& plan, int64_t index, int64_t begin, int64_t end,
-              const MoveRequest& request, at::Tensor& sum) {
+namespace {
+
+// In the type of the terms.
+void AddWide(const MovePlan& plan, int64_t index, int64_t begin, int64_t end,
+             const MoveRequest& request, at::Tensor& sum) {
   const TileMove& move = plan.tiles[index];
   absl::InlinedVector<const std::vector<Piece>*, 8> terms;
   bool whole = true;
@@ -280,7 +303,7 @@ void AddTerms(const MovePlan& plan, int64_t index, int64_t begin, int64_t end,
   }
   if (terms.empty()) {
     if (!sum.defined() && end == static_cast<int64_t>(move.terms.size())) {
-      sum = IdentityTile(plan.kind, request.dtype, move.dims, move.device);
+      sum = IdentityTile(plan.kind, MadeType(plan, request.dtype), move.dims, move.device);
     }
     return;
   }
@@ -298,30 +321,40 @@ void AddTerms(const MovePlan& plan, int64_t index, int64_t begin, int64_t end,
       first = at::Tensor();
       if (IsExclusive(parts[0])) sum = parts[0];
     }
-    if (!sum.defined()) sum = EmptyAs(parts[0], move, request.dtype);
+    if (!sum.defined()) sum = EmptyAs(parts[0], move);
   }
   AccumulateTerms(plan.kind, parts, sum);
+}
+
+}  // namespace
+
+void AddTerms(const MovePlan& plan, int64_t index, int64_t begin, int64_t end,
+              const MoveRequest& request, at::Tensor& sum) {
+  AddWide(plan, index, begin, end, request, sum);
+  const bool last = end == static_cast<int64_t>(plan.tiles[index].terms.size());
+  if (last) sum = As(std::move(sum), MadeType(plan, request.dtype));
 }
 
 bool RoundsOnce(ReduceKind kind, DType dtype) {
   const at::ScalarType type = ToScalarType(dtype);
   return (kind == ReduceKind::kSum || kind == ReduceKind::kProd) && at::isFloatingType(type) &&
-         c10::elementSize(type) < 4;
+         c10::elementSize(type) < 4 && program::Widened(dtype) == dtype;
 }
 
 at::Tensor RunTileMove(const MovePlan& plan, int64_t index, const MoveRequest& request) {
   const TileMove& move = plan.tiles[index];
+  const DType type = MadeType(plan, request.dtype);
   switch (move.action) {
     case TileMove::Action::kIdentity:
-      return IdentityTile(plan.kind, request.dtype, move.dims, move.device);
+      return IdentityTile(plan.kind, type, move.dims, move.device);
     case TileMove::Action::kShare:
-      return request.sources[move.terms[0][0].source];
+      return As(request.sources[move.terms[0][0].source], type);
     case TileMove::Action::kView: {
       const Piece& piece = move.terms[0][0];
-      return Part(request.sources[piece.source], piece.source_offset, piece.size);
+      return As(Part(request.sources[piece.source], piece.source_offset, piece.size), type);
     }
     case TileMove::Action::kCopy: {
-      at::Tensor target = Empty(move, request.dtype);
+      at::Tensor target = Empty(move, ToScalarType(type));
       CopyPieces(move.terms[0], request, request.fill, target);
       return target;
     }

@@ -10,6 +10,8 @@
 //
 // A tile that is a source tile is shared; one that lies inside a source tile is a view of it. So
 // tiles may alias each other, and a tile may be written into only when its storage has one owner.
+// Terms of half types are held in f32 (csrc/program/terms.h): they are added up in f32, and rounded
+// when the last of them is there.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -53,6 +55,7 @@ struct TileMove {
 struct MovePlan {
   std::vector<TileMove> tiles;  // by index of `to`
   ReduceKind kind = ReduceKind::kSum;
+  bool makes_terms = false;  // `to` is unreduced
   // Between grids unreduced axes have no correspondence: `from` is reduced, `to` gets terms.
   static MovePlan Make(const Placement& from, const Placement& to, const Backend& backend);
 };
@@ -61,7 +64,7 @@ struct MoveRequest {
   absl::Span<at::Tensor> sources;
   // identity[i]: source i is known to be the identity of the reduction; empty when none is.
   absl::Span<const uint8_t> identity;
-  DType dtype;
+  DType dtype;  // of the value
   double fill = 0;
   // The first source that the tile is made of is needed by nothing else: if its memory is not
   // shared either, terms may be accumulated into it.
@@ -73,11 +76,12 @@ struct MoveRequest {
 at::Tensor RunTileMove(const MovePlan& plan, int64_t index, const MoveRequest& request);
 
 // Some terms of a sum, from begin to end, those before them having been added to `sum` already.
-// What is undefined (before the first term) is made. Bits do not depend on how the terms are
-// divided, unless `RoundsOnce`.
+// What is undefined (before the first term) is made; with the last term the sum gets the type of
+// the result's tiles. Bits do not depend on how the terms are divided, unless `RoundsOnce`.
 void AddTerms(const MovePlan& plan, int64_t index, int64_t begin, int64_t end,
               const MoveRequest& request, at::Tensor& sum);
-// True where all terms must be added at once to be rounded once: sums and products of half types.
+// True where all terms must be added at once to be rounded once: sums and products in types whose
+// terms are not held in a wider one.
 bool RoundsOnce(ReduceKind kind, DType dtype);
 
 // True when the tensor and its memory belong to the caller alone and every element is its own.

@@ -33,6 +33,8 @@ constexpr Substitute kSubstitutes[] = {
 constexpr absl::string_view kNeedContiguous[] = {
     "aten::_pdist_backward",
     "aten::_pdist_forward",
+    "aten::_weight_norm_interface",
+    "aten::_weight_norm_interface_backward",
     "aten::native_group_norm",
     "aten::native_group_norm_backward",
     "aten::native_layer_norm_backward",
@@ -40,6 +42,10 @@ constexpr absl::string_view kNeedContiguous[] = {
     "aten::view_as_complex",
     "aten::view_as_real",
 };
+
+// Ops that read a cut dimension by index: one device has the element, the others' terms are zero.
+constexpr absl::string_view kLookUps[] = {"spmd::embedding", "spmd::gather_part",
+                                          "spmd::index_part"};
 
 // Families of ops that look at values and may refuse them (a whole number is not divided by zero).
 // Everything outside aten and spmd counts.
@@ -90,10 +96,6 @@ constexpr absl::string_view kFallible[] = {"_assert",
 // Of these names, but told by attributes alone where they write.
 constexpr absl::string_view kInfallible[] = {"aten::diagonal_scatter", "aten::select_scatter",
                                              "aten::slice_scatter"};
-
-bool IsBuiltIn(absl::string_view op) {
-  return absl::StartsWith(op, "aten::") || absl::StartsWith(op, "spmd::");
-}
 
 std::optional<c10::OperatorHandle> Find(absl::string_view name, absl::string_view overload) {
   return c10::Dispatcher::singleton().findSchema({std::string(name), std::string(overload)});
@@ -366,6 +368,14 @@ class Binder {
 };
 
 }  // namespace
+
+bool IsBuiltIn(absl::string_view op) {
+  return absl::StartsWith(op, "aten::") || absl::StartsWith(op, "spmd::");
+}
+
+bool LooksUp(absl::string_view op) {
+  return std::find(std::begin(kLookUps), std::end(kLookUps), op) != std::end(kLookUps);
+}
 
 bool CanFailOnValues(absl::string_view op) {
   if (!IsBuiltIn(op)) return true;

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "csrc/program/program.h"
 
 namespace spmd::runtime {
@@ -67,6 +68,11 @@ struct OpBinding {
 
 // Errors: InvalidArgument naming the op and the argument.
 absl::StatusOr<OpBinding> Bind(const program::Instruction& call);
+
+// Whether an op is PyTorch's or ours.
+bool IsBuiltIn(absl::string_view op);
+// Whether the elements of an op's results are elements of its first operand, or zero.
+bool LooksUp(absl::string_view op);
 
 // A run-time scalar as an argument of `type`.
 c10::IValue ScalarValue(const c10::Scalar& scalar, const c10::TypePtr& type);

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "csrc/program/terms.h"
 #include "csrc/runtime/executor_impl.h"
 
 namespace spmd::runtime {
@@ -93,7 +94,8 @@ int64_t LoadedProgram::Impl::PeakBytes(const Schedule& order) const {
   std::vector<int64_t> tile_bytes;  // by value
   for (size_t id = 0; id < placements.size(); ++id) {
     const Placement& place = *placements[id];
-    tile_bytes.push_back(place.total_elements() * ByteSize(program.values[id].type.dtype) /
+    const DType held = program::HeldType(program.values[id].type.dtype, place.sharding());
+    tile_bytes.push_back(place.total_elements() * ByteSize(held) /
                          std::max<int64_t>(place.count(), 1));
   }
   int64_t alive = 0, peak = 0;

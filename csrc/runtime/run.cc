@@ -7,6 +7,7 @@
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/cord.h"
 #include "absl/strings/str_cat.h"
+#include "csrc/program/terms.h"
 #include "csrc/runtime/dispatch_guard.h"
 #include "csrc/runtime/executor_impl.h"
 #include "csrc/runtime/interrupt.h"
@@ -238,6 +239,7 @@ std::vector<TiledTensorPtr> LoadedProgram::Impl::PlannedOutputs() {
     for (const program::Output& output : program.outputs) {
       const Placement& place = *placements[output.value];
       const DType dtype = program.values[output.value].type.dtype;
+      const DType held = program::HeldType(dtype, place.sharding());
       TiledTensor& result = planned.emplace_back(TiledTensor{place.layout(), dtype, {}, false});
       absl::flat_hash_map<Dims, at::Tensor> made;  // a shape is a shape
       for (int64_t i = 0; i < place.count(); ++i) {
@@ -245,7 +247,7 @@ std::vector<TiledTensorPtr> LoadedProgram::Impl::PlannedOutputs() {
         at::Tensor& tile = made[dims];
         if (!tile.defined()) {
           tile = at::empty(at::IntArrayRef(dims.data(), dims.size()),
-                           at::TensorOptions().dtype(ToScalarType(dtype)).device(at::kMeta));
+                           at::TensorOptions().dtype(ToScalarType(held)).device(at::kMeta));
         }
         result.tiles.push_back(tile);
       }

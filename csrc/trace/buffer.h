@@ -62,6 +62,7 @@ struct Value : c10::intrusive_ptr_target, Pooled<Value> {
   // output.
   std::weak_ptr<CompiledProgram> origin;
   int origin_output = -1;
+  int64_t origin_run = 0;  // its number in the session's StepLog
   TensorType type;
 };
 using ValuePtr = c10::intrusive_ptr<Value>;

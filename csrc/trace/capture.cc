@@ -164,9 +164,10 @@ bool CallCapture::FinishEvents() {
   return annotations == 0;
 }
 
-// The scalars that were recorded are those among the arguments, in their order.
+// The scalars that were recorded are those among the arguments, in their order; or what a handler
+// has made of arguments that are the same each time.
 bool CallCapture::FinishArguments() {
-  std::vector<c10::Scalar> scalars;
+  std::vector<c10::Scalar> given, free;
   for (size_t i = 0; i < call_.args.size(); ++i) {
     CallArgument& arg = call_.args[i];
     const bool number = arg.kind == CallArgument::Kind::kNumber;
@@ -177,13 +178,25 @@ bool CallCapture::FinishArguments() {
     arg.info = DecidingInfo(op_, i, number);
     if (arg.info == nullptr) return false;
     arg.runtime = IsRuntimeValue(*arg.info, arg.value);
-    if (arg.runtime) AppendScalars(arg.value, scalars);
-    call_.has_scalars |= arg.runtime;
-    if (arg.runtime && !number) arg.kind = CallArgument::Kind::kRuntime;
+    arg.free = arg.runtime && arg.info->number.use == NumberUse::kFree;
+    if (arg.runtime) AppendScalars(arg.value, given);
+    if (arg.free) AppendScalars(arg.value, free);
+    if (arg.free && !number) arg.kind = CallArgument::Kind::kRuntime;
   }
   const std::vector<c10::Scalar>& all = state_.tape->scalars();
-  return std::equal(all.begin() + static_cast<int64_t>(first_scalar_), all.end(), scalars.begin(),
-                    scalars.end(), SameScalar);
+  const std::vector<c10::Scalar> recorded(all.begin() + static_cast<int64_t>(first_scalar_),
+                                          all.end());
+  const auto are = [&](const std::vector<c10::Scalar>& scalars) {
+    return std::equal(recorded.begin(), recorded.end(), scalars.begin(), scalars.end(), SameScalar);
+  };
+  const bool as_given = are(given);
+  if (!as_given && !free.empty() && !are(free)) return false;
+  for (CallArgument& arg : call_.args) {
+    arg.runtime = arg.runtime && (as_given || arg.free);
+    call_.has_scalars |= arg.runtime;
+  }
+  if (!as_given && free.empty()) call_.scalars = recorded;
+  return true;
 }
 
 bool CallCapture::FinishTensor(const at::Tensor& tensor) {

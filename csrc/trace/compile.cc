@@ -10,11 +10,13 @@
 #include <chrono>
 #include <utility>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "csrc/partition/compile_cache.h"
 #include "csrc/runtime/environment.h"
 #include "csrc/trace/log.h"
 #include "csrc/trace/lower.h"
+#include "csrc/trace/starts.h"
 #include "csrc/util/status.h"
 
 namespace spmd::trace {
@@ -58,6 +60,19 @@ partition::CompileCache* DiskCache(Session::State& state, bool checked) {
   return state.disk_cache->get();
 }
 
+// Says what a user can do something about. A directory that others may write to is not used.
+void NoteDiskError(Session::State& state, const absl::Status& status) {
+  if (absl::IsDataLoss(status) && state.hooks.warn != nullptr) {
+    state.hooks.warn(std::string(status.message()));
+  }
+  if (!absl::IsPermissionDenied(status)) return;
+  *state.disk_cache = nullptr;
+  if (state.hooks.warn == nullptr) return;
+  state.hooks.warn(
+      absl::StrCat("compiled programs are not kept for the next process: ", status.message(),
+                   ", or set SPMD_CACHE_DIR to a directory of your own (0: none)"));
+}
+
 // `explained`: whether the result says why it is as it is; what was read does not.
 absl::StatusOr<partition::Compiled> CompiledOrRead(Session::State& state, const ir::Graph& graph,
                                                    const runtime::Backend& backend,
@@ -71,17 +86,19 @@ absl::StatusOr<partition::Compiled> CompiledOrRead(Session::State& state, const 
   if (kept) {
     absl::StatusOr<partition::Compiled> found = disk->Read(graph, options);
     if (found.ok()) return found;
-    if (absl::IsDataLoss(found.status()) && state.hooks.warn != nullptr) {
-      state.hooks.warn(std::string(found.status().message()));
-    }
+    NoteDiskError(state, found.status());
   }
   explained = true;
   const Clock::time_point start = Clock::now();
   absl::StatusOr<partition::Compiled> compiled = partition::Compile(graph, options);
-  if (compiled.ok() && kept && MillisecondsSince(start) >= kWorthKeepingMs) {
+  const bool slow = MillisecondsSince(start) >= kWorthKeepingMs;
+  if (compiled.ok() && kept && slow && *state.disk_cache != nullptr) {
     // Where the directory cannot be written to, nothing is kept.
-    if (!disk->Write(graph, options, *compiled).ok()) *state.disk_cache = nullptr;
+    const absl::Status written = disk->Write(graph, options, *compiled);
+    NoteDiskError(state, written);
+    if (!written.ok()) *state.disk_cache = nullptr;
   }
+  if (compiled.ok()) compiled->decisions = {};  // they have as many parts as the program
   return compiled;
 }
 
@@ -116,7 +133,7 @@ void ReturnFreedMemory(const program::Program& compiled) {
 
 absl::StatusOr<CachedProgramPtr> Compile(Session::State& state, Tape& tape,
                                          std::vector<OutputSpec> outputs, const Hash128& key,
-                                         bool runtime_starts, const std::string& reason,
+                                         std::vector<int> late_starts, const std::string& reason,
                                          const std::string& why) {
   if (!state.log.has_value()) {
     SPMD_ASSIGN_OR_RETURN(state.log, runtime::EnvironmentLog());
@@ -133,7 +150,7 @@ absl::StatusOr<CachedProgramPtr> Compile(Session::State& state, Tape& tape,
   Clock::time_point start = Clock::now();
   const MeshSet set = MeshesOf(state, tape, outputs);
   SPMD_ASSIGN_OR_RETURN(Lowered lowered,
-                        Lower(tape, outputs, {&set.meshes, &set.grids, runtime_starts}));
+                        Lower(tape, outputs, {&set.meshes, &set.grids, late_starts}));
   event.lower_ms = MillisecondsSince(start);
   program->traced = std::move(lowered.graph);
 
@@ -159,7 +176,7 @@ absl::StatusOr<CachedProgramPtr> Compile(Session::State& state, Tape& tape,
   }
   LogCompile(*state.log, *program, event);
   cached->key = key;
-  cached->runtime_starts = runtime_starts;
+  cached->late_starts = std::move(late_starts);
   cached->outputs = std::move(outputs);
   cached->inputs = std::move(lowered.inputs);
   cached->starts = std::move(lowered.starts);
@@ -169,6 +186,9 @@ absl::StatusOr<CachedProgramPtr> Compile(Session::State& state, Tape& tape,
     cached->layouts.push_back(std::make_shared<const Layout>(made.LayoutOf(o.value)));
   }
   NoteRecording(state, tape, *cached);
+  for (const int r : RecordsWithStarts(cached->recording->records)) {
+    if (!absl::c_binary_search(cached->late_starts, r)) cached->known_starts.push_back(r);
+  }
   state.events.push_back(std::move(event));
   if (state.events.size() > 1000) state.events.pop_front();
   ++state.statistics.compiles;

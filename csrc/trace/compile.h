@@ -11,10 +11,11 @@
 
 namespace spmd::trace {
 
-// `reason` and `why` are for explain_compile: what sets the tape apart, and what made the cut.
+// `late_starts`: records whose starts (csrc/trace/starts.h) are passed at run time. `reason` and
+// `why` are for explain_compile: what sets the tape apart, and what made the cut.
 absl::StatusOr<CachedProgramPtr> Compile(Session::State& state, Tape& tape,
                                          std::vector<OutputSpec> outputs, const Hash128& key,
-                                         bool runtime_starts, const std::string& reason,
+                                         std::vector<int> late_starts, const std::string& reason,
                                          const std::string& why);
 
 // A program that has not got its annotated graph and the reasons for it gets them.

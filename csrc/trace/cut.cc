@@ -1,20 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 // A cut: what is pending becomes a program, which runs; Buffers get its results.
 #include <algorithm>
-#include <atomic>
-#include <chrono>
 #include <exception>
+#include <iterator>
 #include <utility>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "csrc/runtime/environment.h"
-#include "csrc/runtime/interrupt.h"
 #include "csrc/trace/compile.h"
 #include "csrc/trace/lower.h"
 #include "csrc/trace/marks.h"
 #include "csrc/trace/recover.h"
 #include "csrc/trace/session_state.h"
+#include "csrc/trace/starts.h"
 #include "csrc/trace/verify_run.h"
 #include "csrc/util/prefetch.h"
 #include "csrc/util/status.h"
@@ -73,11 +74,13 @@ Live FindLive(const Tape& tape, int ended = kNoTask) {
   return live;
 }
 
-// By value, what it is lost for because an input is; none at all where no input is.
-std::vector<absl::Status> LostValues(const Tape& tape) {
+// By value, what it is lost for because an input is, of those that `status_of` says are; none at
+// all where no input is.
+template <typename StatusOf>
+std::vector<absl::Status> LostValues(const Tape& tape, StatusOf&& status_of) {
   std::vector<absl::Status> lost;
   for (const TapeInput& input : tape.inputs()) {
-    const absl::Status& poison = tape.value(input.id)->poison;
+    const absl::Status& poison = status_of(*tape.value(input.id));
     if (poison.ok()) continue;
     lost.resize(tape.num_values());
     lost[input.id] = poison;
@@ -150,31 +153,82 @@ Hash128 CacheKey(const Session::State& state, const Hash128& tape_key, bool runt
   return key;
 }
 
+// The starts that the program knows are the tape's.
+bool FitsStarts(const CachedProgram& cached, const Tape& tape) {
+  return absl::c_all_of(cached.known_starts, [&](int r) {
+    const Record& theirs = cached.recording->records[r];
+    return SameStarts(theirs, theirs.args, tape.ArgumentsOf(r));
+  });
+}
+
+// Records whose starts differ from those of `theirs`.
+std::vector<int> OtherStarts(const Tape& tape, const Recording& theirs) {
+  std::vector<int> others;
+  for (const int r : RecordsWithStarts(tape.records())) {
+    const Record& record = tape.records()[r];
+    if (!SameStarts(record, record.args, theirs.records[r].args)) others.push_back(r);
+  }
+  return others;
+}
+
+// The starts that are passed at run time from now on: those in which tapes that are equal otherwise
+// have differed so far. None for the first of such tapes.
+std::vector<int> LateStarts(const Session::State& state, const Tape& tape,
+                            const std::vector<CachedProgramPtr>& same_loose, const Hash128& loose) {
+  std::vector<int> late;
+  const auto add = [&](const std::vector<int>& more) {
+    std::vector<int> all;
+    absl::c_set_union(late, more, std::back_inserter(all));
+    late = std::move(all);
+  };
+  if (const RecordingPtr first = state.programs.SeenLoose(loose)) add(OtherStarts(tape, *first));
+  for (const CachedProgramPtr& p : same_loose) {
+    add(p->late_starts);
+    for (const int r : p->known_starts) {
+      const Record& theirs = p->recording->records[r];
+      if (!SameStarts(theirs, theirs.args, tape.ArgumentsOf(r))) add({r});
+    }
+  }
+  return late;
+}
+
+std::string Announced(const Tape& tape, const std::vector<int>& late) {
+  constexpr size_t kMost = 3;
+  std::vector<std::string> names;
+  for (const int r : late) {
+    std::string name = StartToString(tape.records()[r]);
+    if (!absl::c_linear_search(names, name)) names.push_back(std::move(name));
+  }
+  const bool more = names.size() > kMost;
+  if (more) names.resize(kMost);
+  return absl::StrCat("; ", absl::StrJoin(names, ", "), more ? " and others" : "",
+                      names.size() > 1 ? " are" : " is", " passed at run time from now on");
+}
+
+CachedProgramPtr Found(Session::State& state, const CachedProgramPtr& program) {
+  ++state.statistics.cache_hits;
+  return program;
+}
+
 absl::StatusOr<CachedProgramPtr> FindOrCompile(Session::State& state, Tape& tape, const Live& live,
                                                const std::string& why) {
   const Hash128 strict = CacheKey(state, tape.strict(), false);
   const Hash128 loose = CacheKey(state, tape.loose(), true);
   std::vector<CachedProgramPtr> same = state.programs.Find(strict);
+  for (const CachedProgramPtr& p : same) {
+    if (Fits(*p, tape, live)) return Found(state, p);
+  }
   const std::vector<CachedProgramPtr> same_loose = state.programs.Find(loose);
-  const std::vector<CachedProgramPtr>* const all[] = {&same, &same_loose};
-  for (const auto* candidates : all) {
-    for (const CachedProgramPtr& p : *candidates) {
-      if (Fits(*p, tape, live)) {
-        ++state.statistics.cache_hits;
-        return p;
-      }
-    }
+  for (const CachedProgramPtr& p : same_loose) {
+    if (FitsStarts(*p, tape) && Fits(*p, tape, live)) return Found(state, p);
   }
   tape.StopFollowing();
-  // Tapes that differ in starts only: from the second one on, starts are run-time scalars.
-  const bool has_starts = std::any_of(tape.records().begin(), tape.records().end(),
-                                      [](const Record& r) { return LooseArguments(r) != 0; });
-  const bool runtime_starts =
-      !same_loose.empty() || (has_starts && same.empty() && state.programs.SeenLoose(loose));
-  if (runtime_starts) same = same_loose;
   std::string reason = state.programs.Difference(tape);
-  if (runtime_starts && same_loose.empty()) {
-    reason += "; where slices start is passed at run time from now on";
+  std::vector<int> late;
+  if (same.empty()) late = LateStarts(state, tape, same_loose, loose);
+  if (!late.empty()) {
+    same = same_loose;
+    if (same.empty()) reason += Announced(tape, late);
   }
   // On a second miss that differs in liveness only, the union.
   std::vector<OutputSpec> outputs = live.outputs;
@@ -185,10 +239,10 @@ absl::StatusOr<CachedProgramPtr> FindOrCompile(Session::State& state, Tape& tape
       if (!known && !live.IsLost(o.value)) outputs.push_back({o.value, kNoId});
     }
   }
-  SPMD_ASSIGN_OR_RETURN(CachedProgramPtr cached,
-                        Compile(state, tape, std::move(outputs), runtime_starts ? loose : strict,
-                                runtime_starts, reason, why));
-  if (has_starts) state.programs.NoteLoose(loose);
+  const Hash128& key = late.empty() ? strict : loose;
+  SPMD_ASSIGN_OR_RETURN(CachedProgramPtr cached, Compile(state, tape, std::move(outputs), key,
+                                                         std::move(late), reason, why));
+  if (!cached->known_starts.empty()) state.programs.NoteLoose(loose, cached->recording);
   state.programs.Insert(cached);
   return cached;
 }
@@ -225,8 +279,9 @@ absl::StatusOr<runtime::PendingRunPtr> Enqueue(Session::State& state, const Tape
         {c10::weak_intrusive_ptr<Value>(value), arguments.back().value.run, value->run_output});
   }
   std::vector<c10::Scalar> scalars = tape.scalars();
-  for (const int r : cached.starts)
-    scalars.emplace_back(StartOf(tape.records()[r], tape.ArgumentsOf(r)));
+  for (const int r : cached.starts) {
+    AppendStarts(tape.records()[r], tape.ArgumentsOf(r), scalars);
+  }
   if (state.queue == nullptr) {
     state.queue = std::make_unique<runtime::ExecutorQueue>(runtime::EnvironmentSync());
   }
@@ -283,26 +338,6 @@ void GiveUp(const Tape& tape, StatusOf&& status_of) {
   });
 }
 
-// For tapes that never ran.
-void Poison(const Tape& tape, const absl::Status& status) {
-  GiveUp(tape, [&](TapeId) -> const absl::Status& { return status; });
-}
-
-// Gives up what depends on values that are lost, and takes it out of `live`.
-void GiveUpDependents(const Tape& tape, Live& live) {
-  std::vector<absl::Status> lost = LostValues(tape);
-  if (lost.empty()) return;
-  GiveUp(tape, [&](TapeId id) -> const absl::Status& { return lost[id]; });
-  const auto is_lost = [&](TapeId id) { return !lost[id].ok(); };
-  live.outputs.erase(std::remove_if(live.outputs.begin(), live.outputs.end(),
-                                    [&](const OutputSpec& o) { return is_lost(o.value); }),
-                     live.outputs.end());
-  for (OutputSpec& o : live.outputs) {
-    if (o.becomes != kNoId && is_lost(o.becomes)) o.becomes = kNoId;
-  }
-  live.lost = std::move(lost);
-}
-
 // A failure is raised once, whichever of the runs that it stopped is looked at first.
 bool Unreported(Session::State& state, const Session::State::InFlight& f) {
   if (f.reported) return false;
@@ -325,68 +360,162 @@ bool MayBeSeen(const Session::State& state, const Session::State::InFlight& f) {
   });
 }
 
+bool HasStepToUndo(const Session::State::InFlight& f) {
+  return std::any_of(f.steps.begin(), f.steps.end(),
+                     [](const StepPart& part) { return part.lost && !part.step->undone; });
+}
+
 void Report(Session::State& state, Session::State::InFlight& f) {
   f.reported = true;
   Session::State::InFlight* const root = FindInFlight(state, f.run->cause());
   if (root != nullptr) root->reported = true;
 }
 
-}  // namespace
-
-absl::Status WaitFor(Session::State& state, const runtime::PendingRun& run) {
-  if (run.done()) return run.Wait();
-  constexpr std::chrono::milliseconds kLook(50);
-  while (true) {
-    {
-      const GilReleased no_gil(state);
-      if (run.WaitFor(kLook)) return run.Wait();
-    }
-    if (state.hooks.signalled == nullptr || !state.hooks.signalled()) continue;
-    // What has not started is dropped; what runs stops where nothing has been overwritten yet. The
-    // user knows why the values are lost: nobody is told again.
-    {
-      const GilReleased no_gil(state);
-      static std::atomic<bool> stop{true};
-      runtime::SetInterruptCheck(&stop);
-      state.queue->DropWaiting();
-      state.queue->WaitForAll();
-      runtime::SetInterruptCheck(nullptr);
-    }
-    ReportAll(state).IgnoreError();
-    state.hooks.raise_signal();
+// The live values that a part of a step makes.
+std::vector<TapeId> MadeBy(const StepPart& part, const Tape& tape, const Live& live) {
+  std::vector<TapeId> made;
+  for (const OutputSpec& o : live.outputs) {
+    const int record = tape.origin(o.value).record;
+    if (record >= 0 && part.Has(record)) made.push_back(o.value);
   }
+  return made;
 }
+
+// Of a step one of whose values is lost, the others are, too. Returns what the last such step is
+// lost for.
+absl::Status LoseSteps(const Tape& tape, const Live& live, std::vector<StepPart>& steps,
+                       std::vector<absl::Status>& lost) {
+  absl::Status why;
+  for (StepPart& part : steps) {
+    const std::vector<TapeId> made = MadeBy(part, tape, live);
+    const auto first =
+        std::find_if(made.begin(), made.end(), [&](TapeId v) { return !lost[v].ok(); });
+    if (first == made.end()) continue;
+    why = lost[*first];
+    part.lost = part.is_first;
+    for (const TapeId v : made) lost[v] = why;
+  }
+  return why;
+}
+
+// What a loop that never looks at a value has queued by the time it hears of a failure: about this
+// many steps, and those that wait.
+constexpr int kMostLostSteps = 8;
+
+// Which failures of runs that are over count as losses of what they were to make, beside values
+// that are lost already: none, those that have been told, or all, which are told now.
+enum class Failures : uint8_t { kNone, kTold, kAll };
+
+// What the value is lost for, if it is.
+absl::Status LossOf(Session::State& state, const Value& value, Failures failures) {
+  if (failures == Failures::kNone || value.run == nullptr) return value.poison;
+  if (!value.run->done() || value.run->Wait().ok()) return value.poison;
+  Session::State::InFlight* const f = FindInFlight(state, value.run);
+  if (f == nullptr || (failures == Failures::kTold && Unreported(state, *f))) return value.poison;
+  Recover(state, *f);
+  if (!f->errors[value.run_output].ok()) Report(state, *f);
+  return f->errors[value.run_output];
+}
+
+// Whether so many steps have failed that the next one says so.
+bool ManyStepsFailed(const Session::State& state) {
+  int failed = 0;
+  for (const Session::State::InFlight& f : state.in_flight) {
+    if (!f.steps.empty() && f.run->done() && !f.run->Wait().ok()) ++failed;
+  }
+  return failed >= kMostLostSteps;
+}
+
+// Gives up what depends on values that are lost, and the steps that do, and takes it out of `live`.
+// Errors: what a step is lost for.
+absl::Status GiveUpDependents(Session::State& state, const Tape& tape, Failures failures,
+                              std::vector<StepPart>& steps, Live& live) {
+  std::vector<absl::Status> lost =
+      LostValues(tape, [&](const Value& v) { return LossOf(state, v, failures); });
+  if (lost.empty()) return absl::OkStatus();
+  const absl::Status why = LoseSteps(tape, live, steps, lost);
+  GiveUp(tape, [&](TapeId id) -> const absl::Status& { return lost[id]; });
+  const auto is_lost = [&](TapeId id) { return !lost[id].ok(); };
+  live.outputs.erase(std::remove_if(live.outputs.begin(), live.outputs.end(),
+                                    [&](const OutputSpec& o) { return is_lost(o.value); }),
+                     live.outputs.end());
+  for (OutputSpec& o : live.outputs) {
+    if (o.becomes != kNoId && is_lost(o.becomes)) o.becomes = kNoId;
+  }
+  live.lost = std::move(lost);
+  return why;
+}
+
+// Puts back what those of the steps that are lost changed on the host. None of them is in flight.
+int UndoLost(Session::State& state, const std::vector<StepPart>& steps) {
+  std::vector<OptimizerStepPtr> lost;
+  for (auto part = steps.rbegin(); part != steps.rend(); ++part) {
+    if (part->lost) lost.push_back(part->step);
+  }
+  std::erase_if(state.open_steps, [&](const StepPart& open) {
+    return std::find(lost.begin(), lost.end(), open.step) != lost.end();
+  });
+  return UndoHostChanges(lost);
+}
+
+// For tapes that never ran.
+void LoseAll(Session::State& state, const Tape& tape, std::vector<StepPart>& steps,
+             const absl::Status& status) {
+  GiveUp(tape, [&](TapeId) -> const absl::Status& { return status; });
+  for (StepPart& part : steps) part.lost = part.is_first;
+  UndoLost(state, steps);
+}
+
+absl::Status CutTape(Session::State& state, const std::string& why, int64_t ended_task,
+                     Failures failures);
+
+// A failure is told: steps that are lost are undone, and what is pending and depends on what is
+// lost is, too; else it would be made out of what Buffers get back. Returns the status to tell.
+absl::Status Tell(Session::State& state, const absl::Status& status) {
+  const int steps = UndoSteps(state);
+  const std::vector<TapeInput>& inputs = state.tape->inputs();
+  const bool depends = std::any_of(inputs.begin(), inputs.end(), [&](const TapeInput& input) {
+    const Value& value = *state.tape->value(input.id);
+    return value.poison.ok() && !LossOf(state, value, Failures::kTold).ok();
+  });
+  if (depends) CutTape(state, "a failure", -1, Failures::kTold).IgnoreError();
+  return SayUndoneSteps(status, steps);
+}
+
+}  // namespace
 
 absl::Status Resolve(Session::State& state, Value& value) {
   if (value.run == nullptr) return value.poison;
   const runtime::PendingRunPtr run = value.run;
-  absl::Status status = WaitFor(state, *run);
-  Session::State::InFlight* const entry = status.ok() ? nullptr : FindInFlight(state, run);
-  if (entry != nullptr) {
+  absl::Status status = WaitFor(state, *run), told;
+  if (Session::State::InFlight* const entry = status.ok() ? nullptr : FindInFlight(state, run)) {
     Recover(state, *entry);
+    if (value.run == nullptr) return value.poison;
     if (!entry->errors[value.run_output].ok()) status = entry->errors[value.run_output];
+    const bool first = Unreported(state, *entry);
+    Report(state, *entry);
+    if (first) told = Tell(state, status);  // may let go of the entry
   }
-  if (value.run == nullptr) return value.poison;
-  value.run = nullptr;
-  const ValuePtr before = std::move(value.before);
-  value.before = nullptr;
-  if (status.ok()) {
-    // Not taken: a run that waits may have it as an argument.
-    auto tiles = run->Result(value.run_output, /*take=*/false);
-    if (!tiles.ok()) return value.poison = tiles.status();
-    value.tiles = *std::move(tiles);
-    return absl::OkStatus();
+  if (value.run != nullptr) {
+    value.run = nullptr;
+    const ValuePtr before = std::move(value.before);
+    value.before = nullptr;
+    if (status.ok()) {
+      // Not taken: a run that waits may have it as an argument.
+      auto tiles = run->Result(value.run_output, /*take=*/false);
+      if (!tiles.ok()) return value.poison = tiles.status();
+      value.tiles = *std::move(tiles);
+      return absl::OkStatus();
+    }
+    if (before != nullptr) Resolve(state, *before).IgnoreError();
+    if (before != nullptr && before->poison.ok() && before->tiles != nullptr) {
+      value.tiles = before->tiles;
+      value.layout = before->layout;
+    } else {
+      value.poison = Lost(status);
+    }
   }
-  const bool first = entry != nullptr && Unreported(state, *entry);
-  if (entry != nullptr) Report(state, *entry);
-  if (before != nullptr) Resolve(state, *before).IgnoreError();
-  if (before != nullptr && before->poison.ok() && before->tiles != nullptr) {
-    value.tiles = before->tiles;
-    value.layout = before->layout;
-  } else {
-    value.poison = Lost(status);
-  }
-  return first ? status : value.poison;
+  return told.ok() ? value.poison : told;
 }
 
 absl::Status ReportAll(Session::State& state) {
@@ -398,6 +527,7 @@ absl::Status ReportAll(Session::State& state) {
     if (Unreported(state, f)) first.Update(status);
     Report(state, f);
   }
+  if (!first.ok()) first = Tell(state, first);
   Collect(state);
   return first;
 }
@@ -414,6 +544,7 @@ void Collect(Session::State& state) {
       }
       state.unseen.Update(status);
     }
+    if (!status.ok() && HasStepToUndo(*it)) UndoSteps(state);
     // Most are there, and taken without asking for each.
     std::vector<runtime::TiledTensorPtr> tiles = it->run->Results();
     constexpr size_t kAhead = 6;
@@ -444,7 +575,7 @@ absl::StatusOr<Layout> ProvisionalLayout(Session::State& state, TapeId value) {
                                [&](const OutputSpec& o) { return o.value == value; });
   if (it == outputs.end()) return absl::InternalError("the value is not alive");
   const MeshSet set = MeshesOf(state, tape, outputs);
-  SPMD_ASSIGN_OR_RETURN(Lowered lowered, Lower(tape, outputs, {&set.meshes, &set.grids, false}));
+  SPMD_ASSIGN_OR_RETURN(Lowered lowered, Lower(tape, outputs, {&set.meshes, &set.grids}));
   SPMD_ASSIGN_OR_RETURN(std::shared_ptr<runtime::Backend> backend, TheBackend(state));
   partition::CompileOptions options;
   options.machine = &backend->machine();
@@ -452,47 +583,43 @@ absl::StatusOr<Layout> ProvisionalLayout(Session::State& state, TapeId value) {
   return compiled.program.LayoutOf(compiled.program.outputs[it - outputs.begin()].value);
 }
 
-absl::Status Cut(Session::State& state, const std::string& why, int64_t ended_task) {
-  if (state.tape->bindings().empty()) {
-    if (state.tape->num_values() > 0) state.tape = std::make_unique<Tape>();
-    return absl::OkStatus();
-  }
-  if (state.closed) return absl::FailedPreconditionError("the interpreter is shutting down");
-  Collect(state);
-  BindWaitingMarks(state);
-  const int ended = ended_task < 0 ? kNoTask : state.tape->TaskNumber(ended_task);
-  state.tape->EndFollowing();
-  Live live = FindLive(*state.tape, ended);
-  const std::unique_ptr<Tape> tape = std::exchange(state.tape, std::make_unique<Tape>());
-  GiveUpDependents(*tape, live);
-  if (live.outputs.empty()) return absl::OkStatus();
+namespace {
 
+// Compiles the tape, or finds its program, and enqueues it.
+absl::Status Run(Session::State& state, Tape& tape, const Live& live, std::vector<StepPart> steps,
+                 const std::string& why) {
   absl::StatusOr<CachedProgramPtr> cached;
   absl::StatusOr<runtime::PendingRunPtr> run;
   try {
-    cached = FindOrCompile(state, *tape, live, why);
-    run = cached.ok() ? Enqueue(state, *tape, *cached) : cached.status();
+    cached = FindOrCompile(state, tape, live, why);
+    run = cached.ok() ? Enqueue(state, tape, *cached) : cached.status();
   } catch (const std::exception& e) {  // a bug of ours, or no memory for an upload
-    Poison(*tape, absl::InternalError(e.what()));
+    LoseAll(state, tape, steps, absl::InternalError(e.what()));
     throw;
   }
   if (!run.ok()) {
-    Poison(*tape, run.status());
+    LoseAll(state, tape, steps, run.status());
     return run.status();
   }
+  std::vector<int64_t> made_by;
+  for (const int input : (*cached)->inputs) {
+    made_by.push_back(tape.value(tape.inputs()[input].id)->origin_run);
+  }
+  const int64_t number = state.steps.Ran((*cached)->program, made_by);
   for (size_t k = 0; k < (*cached)->outputs.size(); ++k) {
-    const ValuePtr& value = tape->value((*cached)->outputs[k].value);
+    const ValuePtr& value = tape.value((*cached)->outputs[k].value);
     value->pending = false;
     value->run = *run;
     value->run_output = static_cast<int>(k);
     value->layout = (*cached)->layouts[k];
     value->origin = (*cached)->program;
     value->origin_output = static_cast<int>(k);
+    value->origin_run = number;
   }
-  ForEachBuffer(*tape, [&](Buffer& buffer, TapeId before) {
+  ForEachBuffer(tape, [&](Buffer& buffer, TapeId before) {
     Value& value = *buffer.value();
     if (before == kNoId || value.run != *run) return;
-    if (tape->type(before) == value.type) value.before = tape->value(before);
+    if (tape.type(before) == value.type) value.before = tape.value(before);
     const bool was_terms = buffer.settled != nullptr && buffer.settled->sharding().IsUnreduced();
     // An equal one, too: the same is found equal at once the next time.
     if (buffer.settled == nullptr || was_terms || value.layout->sharding().IsUnreduced() ||
@@ -500,9 +627,51 @@ absl::Status Cut(Session::State& state, const std::string& why, int64_t ended_ta
       buffer.settled = value.layout;
     }
   });
+  const auto is_tensor = [&](TapeId v) { return NumElements(tape.type(v).dims) > 1; };
+  for (const StepPart& part : steps) {
+    if (!part.under_way) continue;
+    const std::vector<TapeId> made = MadeBy(part, tape, live);
+    if (std::any_of(made.begin(), made.end(), is_tensor)) part.step->written = true;
+  }
+  state.in_flight.back().steps = std::move(steps);
   ++state.statistics.runs;
   state.last_program = (*cached)->program;
   return absl::OkStatus();
+}
+
+}  // namespace
+
+namespace {
+
+absl::Status CutTape(Session::State& state, const std::string& why, int64_t ended_task,
+                     Failures failures) {
+  if (state.tape->bindings().empty()) {
+    TakeSteps(state);
+    if (state.tape->num_values() > 0) state.tape = std::make_unique<Tape>();
+    return absl::OkStatus();
+  }
+  if (state.closed) return absl::FailedPreconditionError("the interpreter is shutting down");
+  // It would resolve what is to be found lost.
+  if (failures != Failures::kTold) Collect(state);
+  BindWaitingMarks(state);
+  const int ended = ended_task < 0 ? kNoTask : state.tape->TaskNumber(ended_task);
+  state.tape->EndFollowing();
+  Live live = FindLive(*state.tape, ended);
+  std::vector<StepPart> steps = TakeSteps(state);
+  const std::unique_ptr<Tape> tape = std::exchange(state.tape, std::make_unique<Tape>());
+  if (!steps.empty() && ManyStepsFailed(state)) failures = Failures::kAll;
+  const absl::Status lost = GiveUpDependents(state, *tape, failures, steps, live);
+  const int undone = lost.ok() ? 0 : UndoLost(state, steps) + UndoSteps(state);
+  if (!live.outputs.empty()) {
+    SPMD_RETURN_IF_ERROR(Run(state, *tape, live, std::move(steps), why));
+  }
+  return SayUndoneSteps(lost, undone);
+}
+
+}  // namespace
+
+absl::Status Cut(Session::State& state, const std::string& why, int64_t ended_task) {
+  return CutTape(state, why, ended_task, Failures::kNone);
 }
 
 }  // namespace spmd::trace

@@ -12,9 +12,11 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <limits>
 
 #include "csrc/trace/arguments.h"
 #include "csrc/trace/kernel.h"
+#include "csrc/trace/tensor.h"
 
 namespace spmd::trace {
 
@@ -33,15 +35,43 @@ void CheckShape(const at::Tensor& weights, int64_t samples, bool replacement) {
   TORCH_CHECK(weights.size(-1) <= kMostCategories, "number of categories cannot exceed 2^24");
 }
 
-// Waits for two numbers.
-void CheckWeights(const at::Tensor& weights, bool needs_a_sum) {
-  const at::Tensor fine = weights.amax().lt(INFINITY).logical_and(weights.amin().ge(0));
-  const at::Tensor some = weights.amax(-1).gt(0).all();
-  const at::Tensor both = fine.to(at::kLong).add(some.to(at::kLong), 2);
-  const int64_t verdict = both.item<int64_t>();
-  TORCH_CHECK((verdict & 1) != 0, "probability tensor contains either `inf`, `nan` or element < 0");
-  TORCH_CHECK(!needs_a_sum || (verdict & 2) != 0,
-              "invalid multinomial distribution (sum of probabilities <= 0)");
+// `x` itself, refused where the program finds an element that is not in [low, high].
+at::Tensor InRange(const at::Tensor& x, double low, double high, const char* refusal) {
+  Session::State& state = Session::Get().state();
+  const TapeId checked = EmitNamed(state, "spmd::in_range", {Read(state, x)},
+                                   {{"low", low}, {"high", high}, {"refusal", refusal}}, TypeOf(x));
+  return NewTensor(state, TensorMeta::Contiguous(x.scalar_type(), x.sizes()), checked);
+}
+
+constexpr const char* kNoWeights = "probability tensor contains either `inf`, `nan` or element < 0";
+constexpr const char* kNoSum = "invalid multinomial distribution (sum of probabilities <= 0)";
+
+// Nothing has been computed with it yet, so that looking at it waits for nothing.
+bool IsOnHost(const at::Tensor& x) {
+  const ValuePtr& value = BufferOf(x)->value();
+  return value != nullptr && value->host.defined();
+}
+
+void CheckOnHost(const at::Tensor& weights, bool needs_a_sum) {
+  const at::Tensor host = ReadHost(Session::Get().state(), weights, "multinomial");
+  const bool fine = host.amax().lt(INFINITY).logical_and(host.amin().ge(0)).item<bool>();
+  TORCH_CHECK(fine, kNoWeights);
+  TORCH_CHECK(!needs_a_sum || host.amax(-1).gt(0).all().item<bool>(), kNoSum);
+}
+
+// Waits for nothing: weights that are none are refused here if they are known, else when the draw
+// runs.
+at::Tensor Checked(const at::Tensor& weights, bool needs_a_sum) {
+  if (IsOnHost(weights)) {
+    CheckOnHost(weights, needs_a_sum);
+    return weights;
+  }
+  const at::Tensor fine = InRange(weights, 0, std::numeric_limits<double>::max(), kNoWeights);
+  if (!needs_a_sum) return fine;
+  const at::Tensor greatest =
+      InRange(fine.amax(-1, /*keepdim=*/true), std::numeric_limits<double>::denorm_min(),
+              std::numeric_limits<double>::infinity(), kNoSum);
+  return fine.mul(greatest.gt(0));  // by one
 }
 
 // In units of a fraction of the row's greatest weight so small that no row's sum overflows. None
@@ -87,10 +117,10 @@ void Multinomial(const OpInfo& op, torch::jit::Stack* stack) {
     stack->push_back(at::empty(size, weights.options().dtype(at::kLong)));
     return;
   }
-  CheckWeights(weights, replacement);
+  const at::Tensor checked = Checked(weights, replacement);
   stack->push_back(replacement && samples > 1
-                       ? DrawWithReplacement(weights, samples, generator)
-                       : DrawWithoutReplacement(weights, samples, generator));
+                       ? DrawWithReplacement(checked, samples, generator)
+                       : DrawWithoutReplacement(checked, samples, generator));
 }
 
 constexpr HandlerRow kRows[] = {

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Ops on storages: set_, resize_, and what they need.
+#include <utility>
+
 #include "absl/strings/str_cat.h"
 #include "csrc/trace/kernel.h"
 #include "csrc/trace/marks.h"
@@ -109,6 +111,12 @@ void ResizeAs(const OpInfo& op, torch::jit::Stack* stack) {
   stack->push_back(a[0]);
 }
 
+int64_t BytesOf(const BaseForm& form) {
+  int64_t bytes = static_cast<int64_t>(c10::elementSize(form.dtype));
+  for (const int64_t n : form.sizes) bytes *= n;
+  return bytes;
+}
+
 constexpr HandlerRow kRows[] = {
     {"aten::resize_", &Resize},
     {"aten::resize_as_", &ResizeAs},
@@ -145,8 +153,19 @@ void ResizeStorage(Session::State& state, c10::StorageImpl* storage, int64_t nby
   }
   storage->set_nbytes(nbytes);
   buffer->Hold(nullptr);
-  buffer->mark.reset();
+  if (buffer->mark != nullptr) {
+    MarkNotes& notes = MakeNotes(*buffer);
+    notes.form_before = buffer->form;
+    notes.mark_before = std::exchange(buffer->mark, nullptr);
+  }
   buffer->settled.reset();
+  MarkNotes* const notes = NotesOf(*buffer);
+  if (!keep && notes != nullptr && notes->mark_before != nullptr &&
+      BytesOf(notes->form_before) == nbytes) {
+    buffer->Rebase(notes->form_before);
+    buffer->mark = std::exchange(notes->mark_before, nullptr);
+    return;
+  }
   buffer->Rebase(ContiguousForm(dtype, {n}));
   if (keep) BindBuffer(state, buffer, resized);
 }

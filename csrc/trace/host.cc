@@ -4,8 +4,12 @@
 #include <ATen/ops/empty_strided.h>
 
 #include <algorithm>
+#include <array>
+#include <string>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "csrc/runtime/dispatch_guard.h"
 #include "csrc/trace/arguments.h"
 #include "csrc/trace/device.h"
@@ -66,6 +70,9 @@ c10::IValue HostArgument(Session::State& state, const OpInfo& op, const ArgInfo&
 
 at::Tensor Upload(const at::Tensor& host) {
   if (!host.defined()) return host;
+  TORCH_CHECK_NOT_IMPLEMENTED(!host.is_nested(),
+                              "torch_spmd: nested tensors are not supported on '", TheDevice(),
+                              "'; keep them on the CPU");
   TORCH_CHECK_NOT_IMPLEMENTED(host.layout() == c10::kStrided, "torch_spmd: ", host.layout(),
                               " tensors are not supported on '", TheDevice(),
                               "'; keep them on the CPU");
@@ -110,18 +117,45 @@ class SeededHost {
   at::Tensor before_;
 };
 
-// A user's op on cut operands that cannot be recorded.
-void SayOnce(Session::State& state, const OpInfo& op, const std::vector<c10::IValue>& args) {
-  if (op.name.rfind("aten::", 0) == 0 || state.hooks.warn == nullptr) return;
-  const bool any_cut = std::any_of(args.begin(), args.end(), [](const c10::IValue& arg) {
-    if (!arg.isTensor() || !Buffer::IsOurs(arg.toTensor())) return false;
-    return BufferOf(arg.toTensor())->mark != nullptr;
-  });
-  if (!any_cut || !FirstTime(state, absl::StrCat("on the host ", op.name))) return;
+int64_t BytesOf(const c10::IValue& v) {
+  if (v.isTensor()) {
+    return v.toTensor().defined() ? static_cast<int64_t>(v.toTensor().nbytes()) : 0;
+  }
+  int64_t bytes = 0;
+  if (v.isList()) {
+    for (const c10::IValue& item : v.toListRef()) bytes += BytesOf(item);
+  }
+  return bytes;
+}
+
+std::string BytesToString(int64_t bytes) {
+  constexpr std::array<std::pair<int64_t, const char*>, 3> kUnits = {
+      {{int64_t{1} << 30, "GiB"}, {int64_t{1} << 20, "MiB"}, {int64_t{1} << 10, "KiB"}}};
+  for (const auto& [size, name] : kUnits) {
+    if (bytes >= size) {
+      return absl::StrFormat("%.1f %s", static_cast<double>(bytes) / static_cast<double>(size),
+                             name);
+    }
+  }
+  return absl::StrCat(bytes, " bytes");
+}
+
+// That an op has run here, once for each op: its operands were gathered, and whatever was pending
+// ran first.
+void SayOnce(Session::State& state, const OpInfo& op, const std::vector<c10::IValue>& args,
+             const torch::jit::Stack& results) {
+  if (state.hooks.warn == nullptr || !FirstTime(state, "on the host " + op.name)) return;
+  int64_t here = 0, back = 0;
+  for (const c10::IValue& arg : args) here += BytesOf(arg);
+  for (const c10::IValue& result : results) back += BytesOf(result);
+  const bool users = !op.name.starts_with("aten::");
   state.hooks.warn(absl::StrCat(
-      op.name,
-      " runs at once and whole, on the host, because the shapes of its results are not "
-      "known: register_fake says them, and torch_spmd.register_rule how it may be cut"));
+      "torch_spmd: ", op.name, " runs at once and whole, on the host: ", BytesToString(here),
+      " came there, ", BytesToString(back), " went back. ",
+      users ? "The shapes of its results are not known: register_fake says them, and "
+              "torch_spmd.register_rule how it may be cut. "
+            : "",
+      "This is said once for each op; torch_spmd.debug.explain_compile() counts them"));
 }
 
 void WriteBack(Session::State& state, const at::Tensor& target, const at::Tensor& host) {
@@ -135,7 +169,6 @@ void WriteBack(Session::State& state, const at::Tensor& target, const at::Tensor
 void RunOnHost(Session::State& state, const OpInfo& op, torch::jit::Stack* stack) {
   const std::vector<c10::IValue> args = PopArguments(op, stack);
   ++state.statistics.host_fallbacks;
-  SayOnce(state, op, args);
   state.looked_at_values = true;
   torch::jit::Stack host;
   for (size_t i = 0; i < args.size(); ++i) {
@@ -160,6 +193,7 @@ void RunOnHost(Session::State& state, const OpInfo& op, torch::jit::Stack* stack
     const int alias = op.result_alias[r];
     stack->push_back(alias >= 0 ? args[alias] : UploadResult(host[r]));
   }
+  SayOnce(state, op, host_args, host);
 }
 
 }  // namespace spmd::trace

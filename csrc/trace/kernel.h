@@ -75,5 +75,6 @@ absl::Span<const HandlerRow> SelectionHandlers();
 absl::Span<const HandlerRow> SamplingHandlers();
 absl::Span<const HandlerRow> CtcHandlers();
 absl::Span<const HandlerRow> LeastSquaresHandlers();
+absl::Span<const HandlerRow> TransformerHandlers();
 
 }  // namespace spmd::trace

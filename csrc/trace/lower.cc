@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "csrc/trace/lower.h"
 
+#include <algorithm>
+
+#include "csrc/trace/starts.h"
 #include "csrc/util/status.h"
 
 namespace spmd::trace {
@@ -102,8 +105,11 @@ class Lowering {
     ir::Graph::NodeSpec spec = SpecOf(record, record.op->ir_name);
     for (const TapeId id : record.operands) spec.operands.push_back(Map(id));
     spec.groups = record.groups;
-    if (options_.runtime_starts && LooseArguments(record) != 0) {
-      LowerStart(r, record, std::move(spec));
+    if (std::binary_search(options_.starts.begin(), options_.starts.end(), r)) {
+      result_.starts.push_back(r);
+      const std::vector<ir::ValueId> operands(spec.operands.begin(), spec.operands.end());
+      values_[record.first_result] =
+          LowerStarts(result_.graph, record, operands, spec, tape_.type(record.first_result));
       return;
     }
     spec.attributes = AttributesOf(record);
@@ -131,46 +137,6 @@ class Lowering {
       if (record.updates_first && result_.graph.type(spec.operands[0]) == type) spec.updates = 0;
       values_[record.first_result + k] = result_.graph.Add(std::move(spec), type);
     }
-  }
-
-  // slice, select and their scatters with a start that is known when the program runs.
-  void LowerStart(int r, const Record& record, ir::Graph::NodeSpec spec) {
-    const bool scatter = spec.operands.size() == 2;
-    const bool select = record.op->name.find("select") != std::string::npos;
-    const TensorType whole = result_.graph.type(spec.operands[0]);
-    const TensorType result = tape_.type(record.first_result);
-    const int64_t dim = record.args[scatter ? 2 : 1].toInt();
-    RuntimeScalar slot{result_.graph.AddScalar(ir::ScalarKind::kInt)};
-    result_.starts.push_back(r);
-    TensorType part = scatter ? result_.graph.type(spec.operands[1]) : result;
-    if (select) part.dims.insert(part.dims.begin() + dim, 1);
-    ir::Graph::NodeSpec reshape = spec;
-    reshape.op = "aten::view";
-    const auto size_of = [](const TensorType& t) {
-      return Attributes{{"size", std::vector<int64_t>(t.dims.begin(), t.dims.end())}};
-    };
-    ir::ValueId v;
-    if (scatter) {
-      if (select) {
-        reshape.operands = {spec.operands[1]};
-        reshape.attributes = size_of(part);
-        spec.operands[1] = result_.graph.Add(reshape, part);
-      }
-      spec.op = "spmd::slice_start_scatter";
-      spec.attributes = {{"dim", dim}, {"start", slot}};
-      if (record.updates_first) spec.updates = 0;
-      v = result_.graph.Add(std::move(spec), whole);
-    } else {
-      spec.op = "spmd::slice_start";
-      spec.attributes = {{"dim", dim}, {"start", slot}, {"length", part.dims[dim]}};
-      v = result_.graph.Add(std::move(spec), part);
-      if (select) {
-        reshape.operands = {v};
-        reshape.attributes = size_of(result);
-        v = result_.graph.Add(reshape, result);
-      }
-    }
-    values_[record.first_result] = v;
   }
 
   const Tape& tape_;
@@ -203,11 +169,6 @@ Needed NeededFor(const Tape& tape, absl::Span<const OutputSpec> outputs) {
     for (const TapeId id : tape.records()[r].operands) need(id);
   }
   return needed;
-}
-
-int64_t StartOf(const Record& record, const std::vector<c10::IValue>& args) {
-  const bool scatter = record.operands.size() == 2;
-  return args[scatter ? 3 : 2].toInt();
 }
 
 Attr AttrOf(const ArgInfo& info, const c10::IValue& v) {

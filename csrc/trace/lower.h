@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Tape → ir::Graph. Only what the outputs need is lowered; inputs keep the tape's order.
 //
-// foreach ops become one element-wise op per tensor. With `runtime_starts`, starts of slices and
-// indices of selects become run-time scalars (spmd::slice_start), numbered after the tape's own.
+// foreach ops become one element-wise op per tensor. The starts (csrc/trace/starts.h) of the
+// records that `LowerOptions::starts` names become run-time scalars, numbered after the tape's own.
 #pragma once
 
 #include <vector>
@@ -32,7 +32,7 @@ Needed NeededFor(const Tape& tape, absl::Span<const OutputSpec> outputs);
 struct LowerOptions {
   const std::vector<Mesh>* meshes = nullptr;
   const Grid::Common* grids = nullptr;
-  bool runtime_starts = false;
+  absl::Span<const int> starts = {};  // ascending
 };
 
 struct Lowered {
@@ -44,9 +44,6 @@ struct Lowered {
 // Errors: InvalidArgument for a mark that does not fit its value.
 absl::StatusOr<Lowered> Lower(const Tape& tape, absl::Span<const OutputSpec> outputs,
                               const LowerOptions& options);
-
-// The start or index of a record listed in Lowered::starts, whose arguments are now `args`.
-int64_t StartOf(const Record& record, const std::vector<c10::IValue>& args);
 
 // Attributes of a record's op: the arguments that are no tensors and say what is computed.
 // `slot`: the first run-time scalar of the record.

@@ -39,6 +39,10 @@ struct MarkNotes {
     bool copied;
   };
   std::vector<Part> parts;
+  // Of a storage that was resized: what it held before. The mark is there again where the storage
+  // is as large again (memory that is given up between uses).
+  BaseForm form_before;
+  MarkPtr mark_before;
 };
 // Null where there are none (in csrc/trace/buffer.cc).
 MarkNotes* NotesOf(const Buffer& buffer);

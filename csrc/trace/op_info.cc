@@ -114,15 +114,7 @@ OpInfo::OpInfo(c10::OperatorHandle h, int64_t n)
     info.name = a.name();
     info.kind = KindOf(a);
     info.written = a.alias_info() != nullptr && a.alias_info()->isWrite();
-    info.runtime = IsRuntimeArgument(handle.operator_name().name, a.name());
-    if (rule != nullptr) {
-      for (const std::string& r : rule->runtime) info.runtime |= r == a.name();
-    }
-    if (a.default_value().has_value() && a.default_value()->isScalar() &&
-        !a.default_value()->isComplexDouble()) {
-      info.default_number = a.default_value()->toScalar().toDouble();
-    }
-    info.zero_and_one_are_fixed = name == "spmd::full";
+    if (info.kind == ArgKind::kOther) info.number = NumberArgumentOf(schema, a);
     info.is_dtype = IsDTypeType(a.real_type());
     if (info.written) {
       written.push_back(static_cast<int>(args.size()));

@@ -11,6 +11,8 @@
 #include <string>
 #include <vector>
 
+#include "csrc/trace/number_arguments.h"
+
 namespace spmd::trace {
 
 enum class ArgKind : uint8_t {
@@ -25,10 +27,8 @@ struct ArgInfo {
   std::string name;
   ArgKind kind = ArgKind::kOther;
   bool written = false;
-  bool runtime = false;  // its value is in no key, unless it is the schema's default
-  std::optional<double> default_number;
-  bool zero_and_one_are_fixed = false;  // fills with 0 and 1 are worth knowing to the compiler
-  bool is_dtype = false;                // a ScalarType, which schemas show as an int
+  NumberArgument number;
+  bool is_dtype = false;  // a ScalarType, which schemas show as an int
 };
 
 struct OpInfo;

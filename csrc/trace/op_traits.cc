@@ -26,23 +26,6 @@ constexpr std::array<std::string_view, 6> kDropped = {"device",       "layout", 
                                                       "non_blocking", "out_device", "pin_memory"};
 static_assert(IsSorted(kDropped));
 
-// Scales, step sizes and fill values.
-constexpr std::array<std::string_view, 5> kRuntimeNames = {"alpha", "beta", "scalar", "scalars",
-                                                           "value"};
-static_assert(IsSorted(kRuntimeNames));
-
-// Element-wise ops whose second number is a value like any other, not a choice of function.
-constexpr std::array<std::string_view, 13> kRuntimeOther = {
-    "aten::add", "aten::add_", "aten::div", "aten::div_", "aten::eq",   "aten::ge", "aten::gt",
-    "aten::le",  "aten::lt",   "aten::mul", "aten::mul_", "aten::rsub", "aten::sub"};
-static_assert(IsSorted(kRuntimeOther));
-
-constexpr std::array<std::string_view, 11> kRuntimeOps = {
-    "aten::add",         "aten::addbmm",  "aten::addcdiv", "aten::addcmul",
-    "aten::addmm",       "aten::baddbmm", "aten::fill",    "aten::lerp",
-    "aten::masked_fill", "aten::rsub",    "aten::sub"};
-static_assert(IsSorted(kRuntimeOps));
-
 constexpr std::array<std::string_view, 2> kHostOnly = {"aten::multinomial", "aten::nonzero_static"};
 static_assert(IsSorted(kHostOnly));
 
@@ -73,20 +56,6 @@ static_assert(IsSorted(kLeft));
 bool IsDroppedArgument(const std::string& name) { return Contains(kDropped, name); }
 
 bool IsForeach(const std::string& op) { return op.starts_with(kForeachPrefix); }
-
-bool IsRuntimeArgument(const std::string& op, const std::string& argument) {
-  if (IsForeach(op)) {
-    const std::string_view element = std::string_view(op).substr(kForeachPrefix.size());
-    return element != "pow" && element != "norm" &&
-           (argument == "weight" || Contains(kRuntimeNames, argument));
-  }
-  if (op.starts_with("spmd::") && (argument == "seed" || argument == "counter")) return true;
-  if (op == "spmd::random") return argument == "p0" || argument == "p1";
-  if (op == "spmd::full") return argument == "value";
-  if (argument == "other") return Contains(kRuntimeOther, op);
-  if (argument == "weight") return op == "aten::lerp";
-  return Contains(kRuntimeOps, op) && Contains(kRuntimeNames, argument);
-}
 
 bool IsHostOnly(const std::string& op) { return Contains(kHostOnly, op); }
 bool IsCopyOfView(const std::string& op) { return Contains(kCopiesOfViews, op); }

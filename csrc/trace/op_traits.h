@@ -10,9 +10,6 @@ namespace spmd::trace {
 // Arguments that say where or how a result lies: device, layout, pin_memory, memory_format,
 // non_blocking.
 bool IsDroppedArgument(const std::string& name);
-// Arguments of `op` (base name) whose value may change from step to step without another program.
-// The rules' own lists are added to these.
-bool IsRuntimeArgument(const std::string& op, const std::string& argument);
 // An op of each element of its lists.
 inline constexpr std::string_view kForeachPrefix = "aten::_foreach_";
 bool IsForeach(const std::string& op);

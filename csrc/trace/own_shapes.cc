@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <iterator>
 #include <string_view>
+#include <vector>
 
 namespace spmd::trace {
 
@@ -87,6 +88,80 @@ bool Histogram(const Args& args, Inference& result) {
   return true;
 }
 
+// Whether a matrix (or a batch) has rows, or columns, that lie together at multiples of 16 bytes.
+bool HasAlignedRows(const at::Tensor& t) {
+  const int64_t alignment = 16 / static_cast<int64_t>(t.itemsize()), last = t.dim() - 1;
+  for (const int64_t inner : {last - 1, last}) {
+    const int64_t outer = inner == last ? last - 1 : last;
+    if (t.stride(inner) == 1 && t.stride(outer) >= std::max<int64_t>(1, t.size(inner))) {
+      return t.stride(outer) % alignment == 0;
+    }
+  }
+  return false;
+}
+
+// The sizes of a product of groups: see csrc/rules/tables/grouped_matmul.h. False where PyTorch's
+// kernels refuse the call.
+bool GroupedProduct(const at::Tensor& self, const at::Tensor& mat2, const c10::IValue& offsets,
+                    at::ScalarType dtype, Inference& result) {
+  const int64_t a = self.dim(), b = mat2.dim();
+  if (a < 2 || a > 3 || b < 2 || b > 3 || self.scalar_type() != mat2.scalar_type()) return false;
+  const bool batches = a == 3 && b == 3;
+  if (batches == offsets.isTensor() || self.size(-1) != mat2.size(-2)) return false;
+  if (!HasAlignedRows(self) || !HasAlignedRows(mat2)) return false;
+  int64_t groups = a == 3 ? self.size(0) : b == 3 ? mat2.size(0) : -1;
+  if (batches && mat2.size(0) != groups) return false;
+  if (offsets.isTensor()) {
+    const at::Tensor ends = offsets.toTensor();
+    if (ends.dim() != 1 || ends.scalar_type() != at::kInt) return false;
+    if (groups >= 0 && ends.size(0) != groups) return false;
+    groups = ends.size(0);
+  }
+  std::vector<int64_t> sizes = {self.size(-2), mat2.size(-1)};
+  if (a == b) sizes.insert(sizes.begin(), groups);
+  Add(result, TensorMeta::Contiguous(dtype, sizes));
+  return true;
+}
+
+bool GroupedMm(const Args& args, Inference& result) {
+  const at::Tensor self = args[0].toTensor();
+  const at::ScalarType dtype = self.scalar_type();
+  if (dtype != at::kFloat && dtype != at::kBFloat16 && dtype != at::kHalf) return false;
+  if (!args[3].isNone() || (!args[4].isNone() && args[4].toScalarType() != dtype)) return false;
+  return GroupedProduct(self, args[1].toTensor(), args[2], dtype, result);
+}
+
+// One scale for each row of `self` and each column of `mat2`; where the contracted dimension is
+// divided, for each of every group.
+bool ScaledGroupedMm(const Args& args, Inference& result) {
+  const at::Tensor self = args[0].toTensor(), mat2 = args[1].toTensor();
+  if (!args[5].isNone() || !args[6].isNone() || self.itemsize() != 1) return false;
+  const at::ScalarType dtype = args[7].isNone() ? at::kBFloat16 : args[7].toScalarType();
+  if (!GroupedProduct(self, mat2, args[4], dtype, result)) return false;
+  const bool contracted = self.dim() == 2 && mat2.dim() == 2;
+  const int64_t each = contracted ? args[4].toTensor().size(0) : 1;
+  const auto fits = [&](const at::Tensor& scale, const at::Tensor& matrix, int64_t side) {
+    const int64_t batch = matrix.dim() == 3 ? matrix.size(0) : each;
+    return scale.scalar_type() == at::kFloat && scale.numel() == batch * matrix.size(side);
+  };
+  return fits(args[2].toTensor(), self, -2) && fits(args[3].toTensor(), mat2, -1);
+}
+
+// The norms of half types are f32.
+bool WeightNorm(const Args& args, Inference& result) {
+  const at::Tensor v = args[0].toTensor(), g = args[1].toTensor();
+  if (v.scalar_type() != g.scalar_type() || !at::isFloatingType(v.scalar_type())) return false;
+  const int64_t dim = args[2].toInt();
+  if (v.dim() == 0 || g.dim() != v.dim() || (dim != 0 && dim != v.dim() - 1)) return false;
+  for (int64_t d = 0; d < v.dim(); ++d) {
+    if (g.size(d) != (d == dim ? v.size(d) : 1)) return false;
+  }
+  Add(result, MetaLike(v));
+  const bool half = at::isReducedFloatingType(g.scalar_type());
+  Add(result, TensorMeta::Contiguous(half ? at::kFloat : g.scalar_type(), g.sizes()));
+  return true;
+}
+
 struct Row {
   std::string_view op;
   ShapesFn shapes;
@@ -100,11 +175,14 @@ constexpr Row kRows[] = {
     {"aten::_fused_adamw.tensor_lr", Like<0, 1, 2, 3, 4>},
     {"aten::_fused_sgd", Like<0, 1, 2>},
     {"aten::_fused_sgd.tensor_lr", Like<0, 1, 2>},
+    {"aten::_grouped_mm", GroupedMm},
     {"aten::_histogramdd_from_bin_tensors", Histogram},
     {"aten::_logcumsumexp", Like<0>},
     {"aten::_sample_dirichlet", Dirichlet},
+    {"aten::_scaled_grouped_mm", ScaledGroupedMm},
     {"aten::_standard_gamma", Like<0>},  // PyTorch has one from 2.13 on
     {"aten::_standard_gamma_grad", Like<0>},
+    {"aten::_weight_norm_interface", WeightNorm},
     {"aten::binomial", Binomial},
     {"aten::fractional_max_pool3d_backward", Like<1>},
     {"aten::geqrf", Geqrf},

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "csrc/program/heap_bytes.h"
+#include "csrc/trace/difference.h"
 
 namespace spmd::trace {
 
@@ -82,11 +83,16 @@ void ProgramCache::SetMostBytes(int64_t bytes) {
   while (bytes_ > most_bytes_ && recent_.size() > 1) DropOldest();
 }
 
-void ProgramCache::NoteLoose(const Hash128& loose) {
+RecordingPtr ProgramCache::SeenLoose(const Hash128& loose) const {
+  const auto it = loose_.find(loose);
+  return it == loose_.end() ? nullptr : it->second.lock();
+}
+
+void ProgramCache::NoteLoose(const Hash128& loose, const RecordingPtr& recording) {
   // Forgotten, a tape is compiled once more before its starts are passed at run time.
   constexpr size_t kMost = size_t{1} << 14;
   if (loose_.size() >= kMost) loose_.clear();
-  loose_.insert(loose);
+  loose_[loose] = recording;
 }
 
 void ProgramCache::Clear() {
@@ -123,15 +129,7 @@ std::string ProgramCache::Difference(const Tape& tape) const {
     return absl::StrCat("the ", other, " ops of ", which, " and ", mine - other, " more, from ",
                         tape.records()[common].op->name);
   }
-  const Record& record = tape.records()[common];
-  const std::string line =
-      record.source >= 0 ? absl::StrCat(" (", tape.sources()[record.source], ")") : "";
-  if (record.op != nearest->ops[common]) {
-    return absl::StrCat("op ", common, " is ", record.op->name, line, ", in ", which, " it is ",
-                        nearest->ops[common]->name);
-  }
-  return absl::StrCat("op ", common, ", ", record.op->name, line,
-                      ", has other shapes, marks or arguments than in ", which);
+  return DescribeDifference(*nearest->recording, tape.recording(), common, which);
 }
 
 }  // namespace spmd::trace

@@ -13,7 +13,6 @@
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
-#include "absl/container/flat_hash_set.h"
 #include "csrc/trace/hash.h"
 #include "csrc/trace/lower.h"
 #include "csrc/trace/session.h"
@@ -28,11 +27,12 @@ struct ProgramPart {
 
 struct CachedProgram {
   Hash128 key;
-  bool runtime_starts = false;
   std::vector<OutputSpec> outputs;  // in order of the program's
   std::vector<LayoutPtr> layouts;   // of the outputs
   std::vector<int> inputs;          // tape input number of each program input
-  std::vector<int> starts;          // records whose starts are passed at run time
+  std::vector<int> starts;          // records whose starts are passed at run time, in slot order
+  // Records that have starts, ascending: those that are passed, needed or not; those that are not.
+  std::vector<int> late_starts, known_starts;
   std::shared_ptr<CompiledProgram> program;
   RecordingPtr recording;  // of the tape it was compiled from
   // Of the heap, with all that it is made of.
@@ -58,9 +58,9 @@ class ProgramCache {
   // The program has its graph and reasons. Those that got theirs before the last few lose them.
   void NoteExplained(const std::shared_ptr<CompiledProgram>& program);
   void SetMostBytes(int64_t bytes);
-  // True when a tape with this loose key was compiled with fixed starts before.
-  bool SeenLoose(const Hash128& loose) const { return loose_.contains(loose); }
-  void NoteLoose(const Hash128& loose);
+  // A tape with this loose key that was compiled before, its starts known; or null.
+  RecordingPtr SeenLoose(const Hash128& loose) const;
+  void NoteLoose(const Hash128& loose, const RecordingPtr& recording);
   // What sets the tape apart from the cached program most like it.
   std::string Difference(const Tape& tape) const;
   void Clear();
@@ -81,7 +81,7 @@ class ProgramCache {
   std::list<CachedProgramPtr> recent_;  // front: last used
   absl::flat_hash_map<const CachedProgram*, Entry> entries_;
   absl::flat_hash_map<Hash128, std::vector<CachedProgramPtr>> by_key_;
-  absl::flat_hash_set<Hash128> loose_;
+  absl::flat_hash_map<Hash128, std::weak_ptr<const Recording>> loose_;
   std::deque<std::weak_ptr<CompiledProgram>> explained_;
 };
 

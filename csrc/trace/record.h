@@ -27,7 +27,7 @@ struct Record {
   absl::InlinedVector<ir::OperandGroup, 1> groups;
   TapeId first_result = 0;
   int num_results = 0;   // flattened
-  int first_scalar = 0;  // run-time scalars: those of args marked `runtime`, flattened
+  int first_scalar = 0;  // run-time scalars: of args that IsRuntimeValue, flattened
   int num_scalars = 0;
   bool updates_first = false;  // from an in-place op: the result may overwrite operand 0
   int task = 0;         // 0: not in a backward pass; else the number of the pass on this tape

@@ -72,11 +72,12 @@ struct CallOperand {
 struct CallArgument {
   enum class Kind : uint8_t { kOperand, kOperands, kNumber, kFixed, kRuntime };
   Kind kind = Kind::kFixed;
-  bool runtime = false;  // of a kNumber
+  // Its numbers are passed when the program runs; kNumber: and may be others.
+  bool runtime = false, free = false;
   // kOperand, kOperands: which of the call's operands.
   int32_t first = 0, count = 0;
   // kFixed, kRuntime: the argument, equal or of the same kind. kNumber (a Python number in the
-  // place of a tensor): the number, and whether it is passed at run time.
+  // place of a tensor): the number.
   c10::IValue value;
   const ArgInfo* info = nullptr;  // decides what is passed at run time
 };
@@ -101,9 +102,10 @@ struct TracedCall {
   int32_t num_records = 0;
   int task = 0;
   bool updates_first = false;
-  bool has_scalars = false;  // arguments that are passed at run time
-  bool binds = false;        // an operand's Buffer
-  bool writes = false;       // or could have: a copy of a tensor to itself binds nothing
+  bool has_scalars = false;          // arguments that are passed at run time
+  std::vector<c10::Scalar> scalars;  // what is passed whatever the free arguments are
+  bool binds = false;                // an operand's Buffer
+  bool writes = false;               // or could have: a copy of a tensor to itself binds nothing
   absl::InlinedVector<CallArgument, 3> args;
   absl::InlinedVector<CallOperand, 2> operands;
   absl::InlinedVector<CallResult, 1> results;  // flattened

@@ -2,6 +2,7 @@
 #include "csrc/trace/recover.h"
 
 #include <algorithm>
+#include <iterator>
 #include <map>
 #include <utility>
 
@@ -59,22 +60,121 @@ std::vector<absl::Status> FindArguments(Session::State& state, const InFlight& f
   return missing;
 }
 
+// What the results of a run depend on, of what may have failed.
+class Dependences {
+ public:
+  Dependences(const InFlight& f, const std::vector<absl::Status>& missing,
+              const std::string& failed)
+      : f_(f), graph_(f.program->program->traced) {
+    std::vector<bool> inputs, all(graph_.inputs().size(), true);
+    for (const absl::Status& m : missing) inputs.push_back(!m.ok());
+    for (const ir::Node& node : graph_.nodes()) {
+      may_fail_.push_back(node.op == failed || runtime::CanFailOnValues(node.op));
+    }
+    const auto by_value = ir::Dependences(graph_, inputs, may_fail_);
+    const auto on_all = ir::Dependences(graph_, all, may_fail_);
+    for (const ir::Output& output : graph_.outputs()) {
+      of_.push_back(by_value[output.value]);
+      on_.push_back(on_all[output.value]);
+      node_.push_back(graph_.value(output.value).producer);
+    }
+  }
+
+  const std::vector<int>& Of(int output) const { return of_[output]; }
+
+  // Each of them depends on what any does.
+  void Join(const std::vector<int>& outputs) {
+    std::vector<int> all;
+    for (const int k : outputs) all = Union(all, of_[k]);
+    for (const int k : outputs) of_[k] = all;
+  }
+
+  // A counter among `wanted` depends on what is written next after it does.
+  void JoinCounters(const std::vector<int>& wanted) {
+    for (const int k : wanted) {
+      if (!IsCounter(k)) continue;
+      int next = -1;
+      for (const int other : wanted) {
+        if (node_[other] <= node_[k] || !Replaces(other) || IsCounter(other)) continue;
+        if (next < 0 || node_[other] < node_[next]) next = other;
+      }
+      if (next >= 0 && !MayFailBetween(node_[k], node_[next])) of_[k] = Union(of_[k], of_[next]);
+    }
+  }
+
+ private:
+  static std::vector<int> Union(const std::vector<int>& a, const std::vector<int>& b) {
+    std::vector<int> both;
+    std::set_union(a.begin(), a.end(), b.begin(), b.end(), std::back_inserter(both));
+    return both;
+  }
+  // The value that a Buffer held before.
+  ValuePtr Before(int output) const {
+    const ValuePtr value = f_.results[output].lock();
+    return value == nullptr ? nullptr : value->before;
+  }
+  bool Replaces(int output) const { return Before(output) != nullptr; }
+  bool IsCounter(int output) const {
+    const ValuePtr before = Before(output);
+    if (before == nullptr || on_[output].size() != 1) return false;
+    const size_t input = on_[output].front();
+    return input < f_.arguments.size() && f_.arguments[input].value.lock() == before;
+  }
+  bool MayFailBetween(ir::NodeId first, ir::NodeId last) const {
+    for (ir::NodeId id = first + 1; id < last; ++id) {
+      if (may_fail_[id]) return true;
+    }
+    return false;
+  }
+
+  const InFlight& f_;
+  const ir::Graph& graph_;
+  std::vector<bool> may_fail_;        // by node
+  std::vector<std::vector<int>> of_;  // by output; see ir::Dependences
+  std::vector<std::vector<int>> on_;  // the same, where all inputs count
+  std::vector<ir::NodeId> node_;      // by output: what makes it
+};
+
+// By step part: those of `wanted` that it makes.
+std::vector<std::vector<int>> MadeBySteps(const InFlight& f, const std::vector<int>& wanted) {
+  std::vector<std::vector<int>> made(f.steps.size());
+  if (f.steps.empty()) return made;
+  const CachedProgram& cached = *f.program;
+  for (const int k : wanted) {
+    const int record = cached.recording->origins[cached.outputs[k].value].record;
+    for (size_t s = 0; s < made.size(); ++s) {
+      if (record >= 0 && f.steps[s].Has(record)) made[s].push_back(k);
+    }
+  }
+  return made;
+}
+
 // Results by what they depend on: what depends on less comes first.
 using Group = std::pair<std::vector<int>, std::vector<int>>;
-std::vector<Group> GroupsOf(const ir::Graph& graph, const std::vector<int>& wanted,
-                            const std::vector<absl::Status>& missing, const std::string& failed) {
-  std::vector<bool> marked_inputs, marked_nodes;
-  for (const absl::Status& m : missing) marked_inputs.push_back(!m.ok());
-  for (const ir::Node& node : graph.nodes()) {
-    marked_nodes.push_back(node.op == failed || runtime::CanFailOnValues(node.op));
-  }
-  const auto dependences = ir::Dependences(graph, marked_inputs, marked_nodes);
+std::vector<Group> GroupsOf(const Dependences& dependences, const std::vector<int>& wanted) {
   std::map<std::vector<int>, std::vector<int>> by_dependences;
-  for (const int k : wanted) by_dependences[dependences[graph.outputs()[k].value]].push_back(k);
+  for (const int k : wanted) by_dependences[dependences.Of(k)].push_back(k);
   std::vector<Group> groups(by_dependences.begin(), by_dependences.end());
   std::stable_sort(groups.begin(), groups.end(),
                    [](const Group& a, const Group& b) { return a.first.size() < b.first.size(); });
   return groups;
+}
+
+// The outputs one by one, but those that are made together.
+std::vector<std::vector<int>> Apart(const std::vector<int>& outputs,
+                                    const std::vector<std::vector<int>>& together) {
+  std::vector<std::vector<int>> apart;
+  std::vector<int> placed;
+  for (const int k : outputs) {
+    if (std::find(placed.begin(), placed.end(), k) != placed.end()) continue;
+    std::vector<int> unit = {k};
+    for (const std::vector<int>& set : together) {
+      if (std::find(set.begin(), set.end(), k) != set.end()) unit = set;
+    }
+    placed.insert(placed.end(), unit.begin(), unit.end());
+    apart.push_back(std::move(unit));
+  }
+  return apart;
 }
 
 bool IsTraced(const ir::Graph& graph, const std::string& op) {
@@ -152,22 +252,28 @@ Session::State::InFlight* FindInFlight(Session::State& state, const runtime::Pen
   return it == state.in_flight.end() ? nullptr : &*it;
 }
 
-void Recover(Session::State& state, InFlight& f) {
-  if (f.recovered) return;
-  f.recovered = true;
-  const absl::Status status = f.run->Wait();
-  f.errors.assign(f.results.size(), status);
+namespace {
+
+// Makes what can be made of `wanted`, and fills in `errors`.
+void MakeWanted(Session::State& state, InFlight& f, const absl::Status& status,
+                const std::vector<std::vector<int>>& made_by_steps, std::vector<int> wanted) {
   Arguments left = TakeBack(f);
   if (!IsWorthIt(status) || state.closed) return;
   const std::vector<absl::Status> missing = FindArguments(state, f, status, left);
   const ir::Graph& graph = f.program->program->traced;
-  std::vector<int> wanted;
-  for (size_t k = 0; k < f.results.size(); ++k) {
-    const ValuePtr value = f.results[k].lock();
-    if (value != nullptr && value->run == f.run) wanted.push_back(static_cast<int>(k));
-  }
   const std::string named = runtime::FailedOp(status);
-  const std::vector<Group> groups = GroupsOf(graph, wanted, missing, named);
+  Dependences dependences(f, missing, named);
+  dependences.JoinCounters(wanted);
+  for (size_t s = 0; s < f.steps.size(); ++s) {
+    const std::vector<int>& made = made_by_steps[s];
+    if (!f.steps[s].under_way || !f.steps[s].is_first) {
+      dependences.Join(made);
+      continue;
+    }
+    std::erase_if(wanted,
+                  [&](int k) { return std::find(made.begin(), made.end(), k) != made.end(); });
+  }
+  const std::vector<Group> groups = GroupsOf(dependences, wanted);
   // Marked above, by its name.
   const std::string failed = IsTraced(graph, named) ? named : "";
 
@@ -199,10 +305,32 @@ void Recover(Session::State& state, InFlight& f) {
       continue;
     }
     // None of the ops that may fail, but what one of the others was taken apart into.
-    for (const int k : outputs) {
-      if (outputs.size() > 1) f.errors[k] = make({k});
-      if (!IsWorthIt(f.errors[k])) return;
+    for (const std::vector<int>& unit : Apart(outputs, made_by_steps)) {
+      const absl::Status one = unit.size() == outputs.size() ? result : make(unit);
+      for (const int k : unit) f.errors[k] = one;
+      if (!IsWorthIt(one)) return;
     }
+  }
+}
+
+}  // namespace
+
+void Recover(Session::State& state, InFlight& f) {
+  if (f.recovered) return;
+  f.recovered = true;
+  const absl::Status status = f.run->Wait();
+  f.errors.assign(f.results.size(), status);
+  std::vector<int> wanted;
+  for (size_t k = 0; k < f.results.size(); ++k) {
+    const ValuePtr value = f.results[k].lock();
+    if (value != nullptr && value->run == f.run) wanted.push_back(static_cast<int>(k));
+  }
+  const std::vector<std::vector<int>> made_by_steps = MadeBySteps(f, wanted);
+  MakeWanted(state, f, status, made_by_steps, wanted);
+  for (size_t s = 0; s < f.steps.size(); ++s) {
+    const bool lost = std::any_of(made_by_steps[s].begin(), made_by_steps[s].end(),
+                                  [&](int k) { return !f.errors[k].ok(); });
+    f.steps[s].lost = lost && f.steps[s].is_first;
   }
 }
 

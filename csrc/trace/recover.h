@@ -7,6 +7,11 @@
 //   a, b           hold what their Buffers held before, or are lost and say what aten::index said
 //
 // Of several ops that fail, each value is lost for one that it depends on.
+//
+// What a step of an optimizer writes depends on all that any of it does: the step happens or not
+// (csrc/trace/optimizer_step.h). Of a step that was under way nothing stays. A counter (a tensor
+// that becomes what depends on nothing but itself, as the number of batches that a normalization
+// has seen) belongs to what is written next after it, unless an op between the two may have failed.
 #pragma once
 
 #include "csrc/trace/session_state.h"

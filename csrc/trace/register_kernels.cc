@@ -39,6 +39,17 @@ void Fallback(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   RunKernel(OpInfoFor(op), stack);
 }
 
+// Tensors of other layouts than ours, which PyTorch's generic code makes on any device that it is
+// asked to.
+template <const char* kKind>
+void RefuseLayout(const c10::OperatorHandle& op, torch::jit::Stack*) {
+  TORCH_CHECK_NOT_IMPLEMENTED(false, "torch_spmd: ", op.operator_name().name, ": ", kKind,
+                              " tensors are not supported on '", TheDevice(),
+                              "'; keep them on the CPU");
+}
+constexpr char kSparse[] = "sparse", kCompressed[] = "sparse compressed", kNested[] = "nested",
+               kQuantized[] = "quantized";
+
 // Between the CPU and us, `.data =` and module.to may exchange the TensorImpl's contents, so that
 // parameters keep their identity and their ties. PyTorch asks this just before `from` takes the
 // place of `self`, and here only: the mark goes over.
@@ -108,7 +119,7 @@ void RegisterKernels() {
        {ViewHandlers(), CopyHandlers(), CreationHandlers(), RandomHandlers(), StorageHandlers(),
         LayerHandlers(), BatchNormHandlers(), ComposedHandlers(), EmbeddingBagHandlers(),
         HistogramHandlers(), OptimizerHandlers(), SelectionHandlers(), SamplingHandlers(),
-        CtcHandlers(), LeastSquaresHandlers()}) {
+        CtcHandlers(), LeastSquaresHandlers(), TransformerHandlers()}) {
     for (const HandlerRow& row : rows) {
       const OpInfo* known = FindOp(row.op);
       TORCH_INTERNAL_ASSERT(known != nullptr, "no operator ", row.op);
@@ -139,6 +150,18 @@ void RegisterKernels() {
   handles->push_back(dispatcher.registerFallback(
       c10::DispatchKey::PrivateUse1, c10::KernelFunction::makeFromBoxedFunction<&Fallback>(),
       "torch_spmd"));
+  using c10::DispatchKey, c10::KernelFunction;
+  const auto refuse = [&](DispatchKey key, KernelFunction kernel) {
+    handles->push_back(dispatcher.registerFallback(key, std::move(kernel), "torch_spmd"));
+  };
+  refuse(DispatchKey::SparsePrivateUse1,
+         KernelFunction::makeFromBoxedFunction<&RefuseLayout<kSparse>>());
+  refuse(DispatchKey::SparseCsrPrivateUse1,
+         KernelFunction::makeFromBoxedFunction<&RefuseLayout<kCompressed>>());
+  refuse(DispatchKey::NestedTensorPrivateUse1,
+         KernelFunction::makeFromBoxedFunction<&RefuseLayout<kNested>>());
+  refuse(DispatchKey::QuantizedPrivateUse1,
+         KernelFunction::makeFromBoxedFunction<&RefuseLayout<kQuantized>>());
   for (c10::RegistrationHandleRAII& handle : RegisterAutogradKernels()) {
     handles->push_back(std::move(handle));
   }

@@ -58,6 +58,7 @@ class Attempt {
 
   void Run(ResultsTo results) {
     if (call_.has_scalars) AddScalars();
+    for (const c10::Scalar& scalar : call_.scalars) tape_.AddScalar(scalar);
     tape_.Skip(call_, claims_);
     if (call_.binds) BindOperands();
     for (size_t k = 0; k < results.each.size(); ++k) {
@@ -165,8 +166,8 @@ class Attempt {
         const at::Tensor& t = v.toTensor();
         if (!t.unsafeGetTensorImpl()->is_wrapped_number() || !t.is_cpu()) return false;
         const c10::IValue number(NumberIn(t));
-        return SameArgument(arg.value, number, !arg.runtime) &&
-               IsRuntimeValue(*arg.info, number) == arg.runtime;
+        return SameArgument(arg.value, number, !arg.free) &&
+               (!arg.free || IsRuntimeValue(*arg.info, number));
       }
       case CallArgument::Kind::kFixed:
         if (arg.value.isInt()) return v.isInt() && arg.value.toInt() == v.toInt();

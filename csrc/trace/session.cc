@@ -14,10 +14,6 @@
 #include "csrc/trace/tensor.h"
 #include "csrc/util/status.h"
 
-namespace torch::autograd {
-TORCH_API int get_current_graph_task_id();
-}  // namespace torch::autograd
-
 namespace spmd::trace {
 
 namespace {
@@ -35,7 +31,7 @@ absl::StatusOr<Lowered> LowerPending(Session::State& state) {
     seen[id] = true;
   });
   const MeshSet set = MeshesOf(state, tape, outputs);
-  return Lower(tape, outputs, {&set.meshes, &set.grids, false});
+  return Lower(tape, outputs, {&set.meshes, &set.grids});
 }
 
 }  // namespace
@@ -167,14 +163,6 @@ absl::Status Session::Sync(bool wait) {
   return ReportAll(*lock);
 }
 
-absl::Status Session::OptimizerStepped() {
-  if (torch::autograd::get_current_graph_task_id() >= 0) return absl::OkStatus();
-  SessionLock lock;
-  if (lock->passes_since_step == 1) lock->accumulates = false;
-  lock->passes_since_step = 0;
-  return Cut(*lock, "optimizer step");
-}
-
 void Session::Shutdown() {
   SessionLock lock;
   lock->closed = true;
@@ -254,6 +242,11 @@ absl::StatusOr<std::vector<partition::Compiled::PassTime>> Session::PassTimes(
   // A program that was read from disk has none.
   if (program->compiled.times.empty()) SPMD_RETURN_IF_ERROR(trace::Explain(*lock, program));
   return program->compiled.times;
+}
+
+std::pair<std::vector<ProgramPtr>, int64_t> Session::LastStep() {
+  SessionLock lock;
+  return {lock->steps.last_step(), lock->steps.runs_since()};
 }
 
 std::vector<CompileEvent> Session::CompileEvents() {

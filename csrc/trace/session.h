@@ -12,6 +12,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -23,6 +24,7 @@
 #include "csrc/sharding/spec.h"
 #include "csrc/trace/buffer.h"
 #include "csrc/trace/one_call.h"
+#include "csrc/trace/optimizer_step.h"
 
 namespace spmd::trace {
 
@@ -95,8 +97,9 @@ struct PythonHooks {
   void (*warn)(const std::string& text) = nullptr;
   // Runs the handlers of signals that came; true when one of them raised (KeyboardInterrupt).
   bool (*signalled)() = nullptr;
-  // Throws what it raised, as the bindings turn it into the Python exception.
-  void (*raise_signal)() = nullptr;
+  // Throws what it raised, as the bindings turn it into the Python exception, with `note` as its
+  // message if it has none ("" is no note).
+  void (*raise_signal)(const std::string& note) = nullptr;
 };
 
 class Session {
@@ -135,8 +138,14 @@ class Session {
   // --- running ---
   // Runs what is pending; with `wait`, until it is done.
   absl::Status Sync(bool wait);
-  // Called by the optimizer's post-step hook: a cut, unless inside a backward pass.
-  absl::Status OptimizerStepped();
+  // Called by the hooks around an optimizer's step (csrc/trace/optimizer_step.h); `changes` is what
+  // it will have changed on the host. Its end is a cut, unless inside a backward pass. Errors: the
+  // cut's; that of a failure by which the step is lost before it has begun.
+  void OptimizerBegins(const void* optimizer, HostChangesPtr changes);
+  absl::Status OptimizerStepped(const void* optimizer);
+  // What was changed on the host because the last step of the optimizer (null: of any) was made; it
+  // is undone with that step, if its program has not run yet.
+  void AddToLastStep(const void* optimizer, HostChangesPtr changes);
   // Before the interpreter ends: runs nothing more, drops what is pending.
   void Shutdown();
 
@@ -153,6 +162,9 @@ class Session {
   // --- seeing ---
   // The last program that ran, or null; the one that made tensor's value, or null.
   std::shared_ptr<const CompiledProgram> LastProgram();
+  // The programs of the last step of an optimizer, in order of their runs, and how many runs there
+  // have been since.
+  std::pair<std::vector<std::shared_ptr<const CompiledProgram>>, int64_t> LastStep();
   // Those that are kept, oldest first. They are while all together take no more bytes than
   // SetProgramBytes says.
   std::vector<std::shared_ptr<const CompiledProgram>> Programs();

@@ -15,10 +15,12 @@
 #include "csrc/runtime/environment.h"
 #include "csrc/runtime/executor.h"
 #include "csrc/trace/meshes.h"
+#include "csrc/trace/optimizer_step.h"
 #include "csrc/trace/program_cache.h"
 #include "csrc/trace/repeats.h"
 #include "csrc/trace/session.h"
 #include "csrc/trace/shape_inference.h"
+#include "csrc/trace/steps.h"
 #include "csrc/trace/tape.h"
 
 namespace spmd::trace {
@@ -61,6 +63,7 @@ struct Session::State {
   const bool verify = runtime::EnvironmentVerify();
 
   std::shared_ptr<const CompiledProgram> last_program;
+  StepLog steps;
   std::deque<CompileEvent> events;
   Statistics statistics;
   int64_t next_program = 0;
@@ -77,6 +80,7 @@ struct Session::State {
     std::vector<c10::Scalar> scalars;
     std::vector<Argument> arguments;
     std::vector<c10::weak_intrusive_ptr<Value>> results;
+    std::vector<StepPart> steps;       // of optimizers, that its program makes
     bool reported = false;             // its failure has been raised once
     bool recovered = false;            // see csrc/trace/recover.h
     std::vector<absl::Status> errors;  // by result, once it is: what it is lost for
@@ -93,6 +97,8 @@ struct Session::State {
   bool closed = false;       // the interpreter ends
   std::atomic<bool> forked{false};
   std::atomic<bool> used{false};
+  std::vector<StepPart> open_steps;      // of optimizers, that are under way, outermost first
+  std::vector<StepPart> recorded_steps;  // that are over, and pending on the tape
 };
 
 // Holds the session's lock; gives up the GIL while waiting for it.
@@ -135,8 +141,10 @@ TapeId AppendRecord(Session::State& state, Record record, absl::Span<const Tenso
 // lock is held.
 // Errors: the program's; what was pending is then lost and says so when read.
 absl::Status Cut(Session::State& state, const std::string& why, int64_t ended_task = -1);
-// Waits for the run and says how it went. After a signal whose handler raises (Ctrl-C), programs
-// that have not started are dropped, the others waited for, and the handler's exception is thrown.
+// Waits for the run and says how it went. After a signal whose handler raises (Ctrl-C) all that was
+// enqueued is waited for, and the handler's exception is thrown. After a second one programs that
+// have not started are dropped, and the one that runs is stopped where nothing has been overwritten
+// yet; steps of optimizers that this undoes are counted in the message.
 absl::Status WaitFor(Session::State& state, const runtime::PendingRun& run);
 // Waits for the run that makes the value, if one does; then it has tiles, or is on the host.
 // Errors: the run's, once; after that the value is what its Buffer held before, or is lost.
@@ -145,6 +153,13 @@ absl::Status Resolve(Session::State& state, Value& value);
 void Collect(Session::State& state);
 // Waits for all runs. Errors: that of the first one whose failure nobody has seen.
 absl::Status ReportAll(Session::State& state);
+// The steps that the program of what is pending makes; from here on nothing belongs to them.
+std::vector<StepPart> TakeSteps(Session::State& state);
+// Waits for all runs. Puts back what steps that are lost have changed on the host, and returns how
+// many these are.
+int UndoSteps(Session::State& state);
+// With a word about that many steps.
+absl::Status SayUndoneSteps(const absl::Status& status, int steps);
 // The layout that a pending value would have if it were cut now. Runs nothing.
 absl::StatusOr<Layout> ProvisionalLayout(Session::State& state, TapeId value);
 // The backend, made at first use.

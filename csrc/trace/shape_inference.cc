@@ -143,6 +143,18 @@ bool FitsPivots(const OpInfo& op, const std::vector<c10::IValue>& args) {
   return pivots.size(-1) == std::min(matrix.size(-2), matrix.size(-1));
 }
 
+// Whether operands that the op writes keep their sizes. An observer of rows that has seen none
+// takes as many as there are, which its kernel decides and Meta does not know.
+bool KeepsSizes(const OpInfo& op, const std::vector<c10::IValue>& args) {
+  const std::string& base = op.handle.operator_name().name;
+  if (base != "aten::_fused_moving_avg_obs_fq_helper" &&
+      base != "aten::_fused_moving_avg_obs_fq_helper_functional") {
+    return true;
+  }
+  const bool of_rows = args[op.FindArg("per_row_fake_quant")].toBool();
+  return !of_rows || args[op.FindArg("running_min")].toTensor().numel() > 0;
+}
+
 // The results of the call on Meta.
 torch::jit::Stack OnMeta(const OpInfo& op, const std::vector<c10::IValue>& args) {
   const runtime::DispatchGuard guard;
@@ -250,7 +262,7 @@ const Inference& ShapeCache::Infer(const OpInfo& op, const std::vector<c10::IVal
         MixTensor(key, item.isTensor() ? item.toTensor() : at::Tensor());
       }
     } else if (info.kind != ArgKind::kGenerator) {
-      MixIValue(key, args[i], !info.runtime);
+      MixIValue(key, args[i], info.number.use != NumberUse::kFree);
     }
   }
   if (const auto it = recent_.find(key); it != recent_.end()) return *it->second;
@@ -264,7 +276,7 @@ const Inference& ShapeCache::Infer(const OpInfo& op, const std::vector<c10::IVal
   }
   Inference answer = Ask(op, args);  // may call back into the session
   answer.ok = answer.ok && TakesIndexedWrite(op, args) && FitsPivots(op, args) &&
-              cpu_.Agrees(op, args, answer);
+              KeepsSizes(op, args) && cpu_.Agrees(op, args, answer);
   std::unique_ptr<Inference>& fresh = recent_[key];
   fresh = std::make_unique<Inference>(std::move(answer));
   return *fresh;

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "absl/base/casts.h"
+#include "csrc/trace/starts.h"
 
 namespace spmd::trace {
 
@@ -28,36 +29,12 @@ uint64_t next_number = 1;
 
 }  // namespace
 
-uint64_t LooseArguments(const Record& record) {
-  static const OpInfo* const select = &GetOp("aten::select.int");
-  static const OpInfo* const select_scatter = &GetOp("aten::select_scatter");
-  static const OpInfo* const slice = &GetOp("aten::slice.Tensor");
-  static const OpInfo* const slice_scatter = &GetOp("aten::slice_scatter");
-  const OpInfo* op = record.op;
-  const auto known = [&](size_t i) {
-    return record.args[i].isInt() && record.args[i].toInt() >= 0;
-  };
-  if (op == select && known(1) && known(2)) return 1 << 2;
-  if (op == select_scatter && known(2) && known(3)) return 1 << 3;
-  if (op == slice && known(1) && known(2) && record.args[4].toInt() == 1) {
-    return (1 << 2) | (1 << 3);
-  }
-  if (op == slice_scatter && known(2) && known(3) && record.args[5].toInt() == 1) {
-    return (1 << 3) | (1 << 4);
-  }
-  return 0;
-}
-
 bool IsRuntimeValue(const ArgInfo& info, const c10::IValue& arg) {
-  if (!info.runtime) return false;
-  if (info.default_number.has_value() && arg.isScalar() && !arg.isComplexDouble()) {
-    return arg.toScalar().toDouble() != *info.default_number;
-  }
-  if (info.zero_and_one_are_fixed && arg.isScalar() && !arg.isComplexDouble()) {
-    const double v = arg.toScalar().toDouble();
-    return v != 0 && v != 1;
-  }
-  return !arg.isNone();
+  const NumberArgument& number = info.number;
+  if (number.use == NumberUse::kStructural || arg.isNone()) return false;
+  if (number.known.empty() || !arg.isScalar() || arg.isComplexDouble()) return true;
+  const double value = arg.toScalar().toDouble();
+  return std::find(number.known.begin(), number.known.end(), value) == number.known.end();
 }
 
 void AppendScalars(const c10::IValue& arg, std::vector<c10::Scalar>& out) {
@@ -222,7 +199,7 @@ bool Tape::Agrees(const Record& theirs, const Record& record,
     if (!SameArgument(record.args[i], theirs.args[i], !runtime)) different |= uint64_t{1} << i;
   }
   if (different == 0) return true;
-  if ((different & ~(LooseArguments(record) & LooseArguments(theirs))) != 0) return false;
+  if ((different & ~(StartArguments(record) & StartArguments(theirs))) != 0) return false;
   other_starts_.emplace_back(static_cast<int>(num_records_), record.args);
   return true;
 }
@@ -260,7 +237,7 @@ void Tape::MixInput(const TensorType& type, const MarkPtr& mark) {
 }
 
 void Tape::MixRecord(const Record& record) {
-  const uint64_t loose_arguments = LooseArguments(record);
+  const uint64_t starts = StartArguments(record);
   for (Hash128* hash : {&strict_, &loose_}) {
     hash->Mix(static_cast<uint64_t>(record.op->number) << 8 | 0x02);
     for (const TapeId id : record.operands) hash->Mix(static_cast<uint64_t>(id) + 7);
@@ -271,7 +248,7 @@ void Tape::MixRecord(const Record& record) {
     for (size_t i = 0; i < record.args.size(); ++i) {
       const ArgInfo& arg = record.op->args[i];
       if (arg.kind != ArgKind::kOther) continue;
-      const bool left_out = hash == &loose_ && (loose_arguments >> i & 1) != 0;
+      const bool left_out = hash == &loose_ && (starts >> i & 1) != 0;
       MixIValue(*hash, record.args[i], !IsRuntimeValue(arg, record.args[i]) && !left_out);
     }
   }

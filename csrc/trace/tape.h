@@ -2,8 +2,8 @@
 // What was asked for and not yet run: records over numbered values, inputs first met as operands.
 //
 // Keys. `strict()` hashes ops, wiring, structural arguments, the types of inputs, marks. `loose()`
-// is the same without the starts of slices and the indices of selects: tapes that agree in it
-// differ in where they cut only.
+// is the same without starts (csrc/trace/starts.h): tapes that agree in it differ in where they cut
+// only.
 //
 // Following. A tape that begins like a recording of an earlier one stands at one of its events and
 // compares what comes with what came then; nothing is stored, hashed or converted while they agree
@@ -34,8 +34,6 @@ struct TapeInput {
   LayoutPtr settled;
 };
 
-// Bit i: argument i of the record is a start or an index that loose keys leave out.
-uint64_t LooseArguments(const Record& record);
 // Bit by bit: the value of argument i is passed when the program runs.
 bool IsRuntimeValue(const ArgInfo& info, const c10::IValue& arg);
 // The run-time scalars in `arg`, in order.

@@ -49,7 +49,7 @@ absl::StatusOr<Layout> ThroughOps(Session::State& state, const Layout& base, con
   tape.StopFollowing();
   const std::vector<OutputSpec> outputs = {OutputSpec{id}};
   const MeshSet set = MeshesOf(state, tape, outputs);
-  SPMD_ASSIGN_OR_RETURN(Lowered lowered, Lower(tape, outputs, {&set.meshes, &set.grids, false}));
+  SPMD_ASSIGN_OR_RETURN(Lowered lowered, Lower(tape, outputs, {&set.meshes, &set.grids}));
   SPMD_ASSIGN_OR_RETURN(std::shared_ptr<runtime::Backend> backend, TheBackend(state));
   partition::CompileOptions options;
   options.machine = &backend->machine();

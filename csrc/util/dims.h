@@ -3,18 +3,25 @@
 #pragma once
 
 #include <cstdint>
+#include <stdexcept>
 #include <string>
 
-#include "absl/container/inlined_vector.h"
 #include "absl/types/span.h"
+#include "csrc/util/checked_vector.h"
 
 namespace spmd {
 
-using Dims = absl::InlinedVector<int64_t, 5>;
+using Dims = CheckedVector<int64_t, 5>;
 
-// ⌈a/b⌉ and ⌊a/b⌋ for b > 0 and any a.
-constexpr int64_t CeilDiv(int64_t a, int64_t b) { return a >= 0 ? (a + b - 1) / b : -(-a / b); }
-constexpr int64_t FloorDiv(int64_t a, int64_t b) { return a >= 0 ? a / b : -((-a + b - 1) / b); }
+// ⌈a/b⌉ and ⌊a/b⌋ for any a. Throws std::domain_error where b is not positive: a stride of 0, say.
+constexpr int64_t CeilDiv(int64_t a, int64_t b) {
+  if (b <= 0) throw std::domain_error("a divisor is not positive");
+  return a / b + (a % b > 0 ? 1 : 0);
+}
+constexpr int64_t FloorDiv(int64_t a, int64_t b) {
+  if (b <= 0) throw std::domain_error("a divisor is not positive");
+  return a / b - (a % b < 0 ? 1 : 0);
+}
 
 // Number of elements; 1 for rank 0.
 int64_t NumElements(absl::Span<const int64_t> dims);

@@ -108,7 +108,7 @@ Expr Expr::Coord(int sub_axis) {
 Expr Expr::Binary(Op op, const Expr& a, const Expr& b) {
   SPMD_CHECK(IsBinary(op), "not a binary operator");
   const bool divides = op == Op::kFloorDiv || op == Op::kCeilDiv;
-  SPMD_CHECK(!divides || !b.IsConst() || b.value() > 0, "divisor ", b.ToString());
+  SPMD_REQUIRE(!divides || !b.IsConst() || b.value() > 0, "divisor ", b.ToString());
   if (a.IsConst() && b.IsConst()) return Apply(op, a.value(), b.value());
   const bool commutes = op == Op::kAdd || op == Op::kMul || op == Op::kMin || op == Op::kMax;
   if (commutes && a.IsConst()) return Binary(op, b, a);

@@ -6,6 +6,8 @@
 
 namespace spmd {
 
+void DoesNotFit(const std::string& message) { throw std::invalid_argument(message); }
+
 void CheckFailed(const char* file, int line, const char* condition, const std::string& message) {
   throw std::logic_error(absl::StrCat("torch_spmd: internal error at ", file, ":", line, ": ",
                                       condition, " is false. ", message,

@@ -3,6 +3,7 @@
 // edges (csrc/trace, csrc/python).
 #pragma once
 
+#include <string>
 #include <utility>
 
 #include "absl/status/status.h"
@@ -32,8 +33,17 @@
     if (!(cond)) ::spmd::CheckFailed(__FILE__, __LINE__, #cond, absl::StrCat(__VA_ARGS__)); \
   } while (false)
 
+// What is asked for does not fit what it is asked of (an op without the attribute that it needs):
+// throws std::invalid_argument with the message. Whoever works on what others wrote turns it into a
+// status (rules::Guarded).
+#define SPMD_REQUIRE(cond, ...)                                 \
+  do {                                                          \
+    if (!(cond)) ::spmd::DoesNotFit(absl::StrCat(__VA_ARGS__)); \
+  } while (false)
+
 namespace spmd {
 
+[[noreturn]] void DoesNotFit(const std::string& message);
 [[noreturn]] void CheckFailed(const char* file, int line, const char* condition,
                               const std::string& message);
 

@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Programs that an earlier process has compiled are read from disk."""
 
+import os
+import re
+
 import pytest
 from processes import run_script
 
@@ -74,3 +77,76 @@ def test_a_directory_that_cannot_be_written_to_is_no_error(run, tmp_path):
     file.write_text("")
     lines, _ = run(SPMD_CACHE_DIR=str(file / "programs"))
     assert lines[-1].endswith(" 0")
+
+
+def test_a_directory_that_others_may_write_to_is_refused(run, tmp_path):
+    shared = tmp_path / "programs"
+    shared.mkdir()
+    shared.chmod(0o777)
+    lines, said = run()
+    assert lines[-1].endswith(" 0")
+    assert list(shared.iterdir()) == []
+    assert said.count("compiled programs are not kept for the next process") == 1
+    assert "chmod go-w" in said and "SPMD_CACHE_DIR" in said
+
+
+def test_what_is_no_file_is_neither_waited_for_nor_written_through(run, tmp_path):
+    programs = tmp_path / "programs"
+    (*first, _), _ = run()
+    victim = tmp_path / "victim"
+    victim.write_text("precious")
+    files = sorted(programs.iterdir())
+    assert len(files) >= 2
+    for make, file in zip([os.mkfifo, lambda path: path.symlink_to(victim)], files):
+        file.unlink()
+        make(file)
+    (*second, _), said = run()
+    assert second == first
+    assert said.count("is no regular file") == 2
+    assert victim.read_text() == "precious"
+    assert all(file.is_file() and not file.is_symlink() for file in files)
+    (*third, counts), said = run()
+    assert third == first and "damaged" not in said
+    assert int(counts.split()[1]) == len(files)
+
+
+def test_an_entry_decides_how_and_not_what(run, tmp_path):
+    """Decisions that somebody else wrote, with a digest that fits them."""
+    (*first, _), _ = run()
+    files = sorted((tmp_path / "programs").iterdir())
+    for file in files:
+        _, _, body = file.read_bytes().split(b"\n", 2)
+        start = body.rindex(b"\ndecisions ") + 1
+        decisions = body[body.index(b"\n", start) + 1 : -1]
+        # Nothing is cut; of the values, inputs and outputs, too.
+        changed = re.sub(rb"(?m)^node .*$", b"node @0", decisions)
+        changed = re.sub(rb"\{[0-9,/]+\}", b"{}", changed)
+        body = body[:start] + b"decisions %d\n%s\n" % (len(changed), changed)
+        file.write_bytes(b"torch_spmd program 2\ndigest %s\n%s" % (digest(body), body))
+    (*second, counts), said = run()
+    assert float.fromhex(second[0]) == pytest.approx(float.fromhex(first[0]), rel=1e-5)
+    assert second[1:] == first[1:]
+    assert "damaged" not in said and int(counts.split()[1]) == len(files)
+
+
+def digest(text):
+    """What `Fingerprinter` of csrc/ir makes of bytes."""
+    mask = 2**64 - 1
+
+    def scramble(x):
+        for _ in range(2):
+            x = (x ^ x >> 32) * 0xD6E8FEB86659FD93 & mask
+        return x ^ x >> 32
+
+    def rotate(x, by):
+        return (x << by | x >> (64 - by)) & mask
+
+    high, low = 0x243F6A8885A308D3, 0xB7E151628AED2A6A
+    for word in [
+        len(text),
+        *(int.from_bytes(text[i : i + 8], "big") for i in range(0, len(text), 8)),
+    ]:
+        low = (scramble(low ^ word) + 0x9E3779B97F4A7C15) & mask
+        high = scramble((high + rotate(word, 29) * 0xA0761D6478BD642F) & mask) ^ rotate(low, 17)
+    both = scramble(high ^ rotate(low, 31)), scramble((low + high) & mask)
+    return b"%016x%016x" % both

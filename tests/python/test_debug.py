@@ -7,7 +7,7 @@ import sys
 
 import pytest
 import torch
-from processes import run_python
+from processes import run_python, run_script
 
 import torch_spmd as spmd
 from torch_spmd import _C
@@ -143,3 +143,93 @@ def test_before_anything_ran():
         "RuntimeError: no program has run yet: look at a value, step an optimizer, or call "
         "spmd.sync() first"
     )
+
+
+class TestSteps:
+    """`collectives()` and `memory()` speak of all programs of an optimizer's step."""
+
+    @pytest.fixture
+    def trained(self, mesh):
+        model = torch.nn.Linear(32, 32).to("spmd")
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+
+        def step(micro_steps, read=False):
+            for _ in range(micro_steps):
+                x = torch.randn(16, 32).to("spmd")
+                spmd.mark_sharding(x, mesh, ("data", None))
+                loss = model(x).square().mean()
+                loss.backward()
+                if read:
+                    loss.item()
+            optimizer.step()
+            optimizer.zero_grad()
+
+        return step
+
+    def test_one_program(self, trained):
+        trained(1)
+        table = spmd.debug.collectives()
+        assert [row.kind for row in table.large] == ["all_reduce"] and "runs" not in table.note
+
+    def test_what_was_read_before_the_step(self, trained):
+        trained(1, read=True)
+        table = spmd.debug.collectives()
+        assert sum(row.kind == "all_reduce" for row in table.large) == 1
+        assert "of the last step: 2 runs" in table.note
+        assert spmd.debug.collectives(step=False).rows == []
+
+    def test_micro_steps(self, trained):
+        for _ in range(3):
+            trained(3)
+        table, whole = spmd.debug.collectives(), spmd.debug.memory()
+        programs, since = _C.last_step()
+        assert len(programs) == 3 and since == 0
+        assert len(table) == sum(len(p.collectives()) for p in programs)
+        assert sum(row.kind == "all_reduce" for row in table.large) == 1
+        assert "of the last step: 3 runs, of the programs " in table.note
+        assert whole.peak_bytes == max(p.memory()[0] for p in programs)
+        assert "the largest of the last step" in whole.note
+
+    def test_an_evaluation_is_no_part_of_a_step(self, trained):
+        trained(1)
+        step = spmd.debug.collectives().rows
+        for k in range(3):
+            torch.full((k + 2,), 0.5, device="spmd").sum().item()
+        assert spmd.debug.collectives().rows == []
+        assert "the last of 3 runs since the optimizer's step" in spmd.debug.collectives().note
+        assert spmd.debug.collectives(step=True).rows == step
+        trained(1)
+        assert len(_C.last_step()[0]) == 1 and spmd.debug.collectives().rows == step
+
+
+def test_tables_are_sequences_of_rows_and_html(product):
+    table = spmd.debug.collectives()
+    assert [row.kind for row in table] == ["all_reduce"]
+    assert table[0] == table.rows[0] and table[:1] == table.rows and len(table) == 1
+    html = table._repr_html_()
+    assert html.startswith("<table><thead><tr><th>kind</th>") and "<td>all_reduce</td>" in html
+    assert "&lt;" in spmd.debug.Table(("a",), [("<b>",)])._repr_html_()
+
+
+def test_what_is_printed_is_not_shown_again(product, capsys):
+    for shown in (
+        spmd.debug.print_program(),
+        spmd.debug.print_graph(),
+        spmd.debug.visualize_sharding(product),
+    ):
+        assert capsys.readouterr().out.strip() == str(shown).strip()
+        assert repr(shown) == ""
+
+
+def test_an_op_on_the_host_is_said_once_with_its_bytes():
+    script = """
+        import torch, torch_spmd
+        for _ in range(2):
+            torch.linalg.lu_factor(torch.eye(4).to("spmd"))
+            torch.frombuffer(bytearray(8), dtype=torch.float32)
+            torch.nonzero_static(torch.ones(256).to("spmd"), size=4)
+    """
+    lines = [t for t in run_script(script).stderr.splitlines() if "on the host" in t]
+    assert len(lines) == 1, lines
+    assert "aten::nonzero_static runs at once and whole, on the host" in lines[0]
+    assert "1.0 KiB came there, 32 bytes went back" in lines[0]

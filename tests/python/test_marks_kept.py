@@ -300,6 +300,17 @@ def test_resized_storage_keeps_the_mark():
     assert spmd.sharding_of(t).spec == P("a", None) and parts(t) == [(4, 6)] * 4
 
 
+def test_memory_that_is_given_up_and_taken_again_keeps_the_mark():
+    t = marked(8, 6)
+    storage = t.untyped_storage()
+    size = storage.size()
+    storage.resize_(0)
+    storage.resize_(size)
+    t.copy_(torch.ones(8, 6))
+    assert spmd.sharding_of(t).is_committed and parts(t) == [(2, 6)] * 4
+    assert t.sum().item() == 48
+
+
 def test_marks_of_host_tensors_do_not_outlive_them():
     t = marked(8, 6)
     for _ in range(300):

@@ -99,13 +99,13 @@ def test_a_gather_on_purpose_is_not_warned_about():
         torch.nn.functional.linear(batch, weight).sum().item()
 
 
-def test_ctrl_c_ends_a_wait_and_loses_nothing():
+def test_ctrl_c_lets_what_python_has_finished_happen():
     weight = torch.randn(1024, 1024).to("spmd")
     before = weight.cpu()
     step = torch.zeros(()).to("spmd")
     with torch.no_grad():
         x = weight
-        for _ in range(400):  # some seconds of work
+        for _ in range(100):  # a second of work
             x = x @ weight * 1e-3
         weight.copy_(x)
         step.add_(1)
@@ -118,9 +118,9 @@ def test_ctrl_c_ends_a_wait_and_loses_nothing():
             step.item()
     finally:
         signal.signal(signal.SIGINT, before_us)
-    assert torch.equal(weight.cpu(), before)
-    assert step.item() == 0
-    assert (step + 1).item() == 1
+    assert not torch.equal(weight.cpu(), before)
+    assert step.item() == 1
+    assert (step + 1).item() == 2
 
 
 def test_verify_names_the_op_that_gives_something_else():

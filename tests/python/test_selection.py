@@ -156,6 +156,18 @@ class TestMultinomial:
         for device in ("cpu", "spmd"):
             with pytest.raises(RuntimeError, match=what):
                 torch.multinomial(torch.tensor(weights, device=device), samples, replacement)
+        with pytest.raises(RuntimeError, match=what):  # pending: when it runs
+            torch.multinomial(torch.tensor(weights).to("spmd") * 1, samples, replacement).cpu()
+
+    def test_pending_weights_stay_pending(self):
+        spmd.sync(wait=True)
+        before = _C.statistics()["runs"]
+        logits = torch.randn(3, 5).to("spmd")
+        for _ in range(3):
+            drawn = torch.multinomial((logits * 2).softmax(-1), 1)
+            logits = logits + drawn
+        drawn.cpu()
+        assert _C.statistics()["runs"] == before + 1
 
 
 class TestCtc:

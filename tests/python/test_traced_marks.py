@@ -139,3 +139,57 @@ def test_reshard_under_vmap():
     y = torch.vmap(lambda row: spmd.reshard(row, mesh, ("a",)) * 2)(x)
     torch.testing.assert_close(y.cpu(), torch.arange(24.0).reshape(3, 8) * 2)
     assert spmd.sharding_of(y).spec == P(None, "a")
+
+
+def test_reshard_under_transforms():
+    def f(x):
+        return spmd.reshard(x * x * x, mesh, ("a",)).sum()
+
+    x = torch.tensor([1.0, 2.0, 3.0, 4.0]).to("spmd")
+    assert torch.func.grad(f)(x).tolist() == [3, 12, 27, 48]
+    value, tangent = torch.func.jvp(f, (x,), (torch.ones_like(x),))
+    assert value.item() == 100 and tangent.item() == 90
+    assert torch.func.hessian(f)(x).diag().tolist() == [6, 12, 18, 24]
+    rows = torch.vmap(torch.func.grad(f))(torch.stack([x, 2 * x]))
+    assert rows.tolist() == [[3, 12, 27, 48], [12, 48, 108, 192]]
+    gradient = make_fx(torch.func.grad(f))(x)
+    assert targets(gradient).count(RESHARD) == 2
+    double = x.double().requires_grad_()
+    assert torch.autograd.gradgradcheck(lambda t: spmd.reshard(t * t, mesh, ("a",)), double)
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+def test_a_compiled_module_marks_inputs_and_parameters(backend):
+    class Net(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear, self.mesh, self.spec = torch.nn.Linear(6, 4), mesh, P("b", None)
+
+        def forward(self, x):
+            spmd.mark_sharding(x, self.mesh, ("a", None))
+            spmd.mark_sharding(self.linear.weight, self.mesh, self.spec)
+            return self.linear(x).square().sum()
+
+    torch._dynamo.reset()
+    net = Net().to("spmd")
+    compiled = torch.compile(net, backend=backend, fullgraph=True)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    for _ in range(2):
+        x = torch.ones(8, 6).to("spmd")
+        compiled(x).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    assert spmd.sharding_of(x) == spmd.NamedSharding(mesh, ("a", None))
+    assert spmd.sharding_of(net.linear.weight) == spmd.NamedSharding(mesh, P("b", None))
+
+
+def test_exported_programs_have_the_ops():
+    class Net(torch.nn.Module):
+        def forward(self, x):
+            return spmd.reshard(spmd.mark_sharding(x * 2, mesh, ("a", None)), mesh, ("b", None))
+
+    x = torch.ones(4, 2, device="spmd")
+    program = torch.export.export(Net(), (x,))
+    found = [node.target for node in program.graph.nodes if node.op == "call_function"]
+    assert MARK in found and RESHARD in found
+    assert spmd.sharding_of(program.module()(x)).spec == P("b", None)

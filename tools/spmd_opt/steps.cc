@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <tuple>
 #include <utility>
 #include <variant>
 
@@ -19,6 +20,7 @@
 #include "csrc/program/analysis.h"
 #include "csrc/program/interpreter.h"
 #include "csrc/program/program.h"
+#include "csrc/rules/graph_verifier.h"
 #include "csrc/util/did_you_mean.h"
 #include "csrc/util/status.h"
 
@@ -41,6 +43,7 @@ absl::StatusOr<Module> ParseModule(absl::string_view text) {
   if (!SaysProgram(text)) {
     SPMD_ASSIGN_OR_RETURN(ir::Graph graph, ir::Graph::Parse(text));
     SPMD_RETURN_IF_ERROR(ir::Verify(graph));
+    SPMD_RETURN_IF_ERROR(rules::Verify(graph));
     return graph;
   }
   SPMD_ASSIGN_OR_RETURN(Program program, Program::Parse(text));
@@ -79,7 +82,8 @@ absl::StatusOr<std::string> PrintFingerprint(absl::string_view text, absl::strin
   return std::visit([](const auto& m) { return m.ComputeFingerprint().ToString() + "\n"; }, module);
 }
 
-std::vector<ir::Literal> SampleInputs(const ir::Graph& graph) {
+absl::StatusOr<std::vector<ir::Literal>> SampleInputs(const ir::Graph& graph) {
+  SPMD_RETURN_IF_ERROR(ir::CheckSize(graph));
   std::vector<ir::Literal> inputs;
   for (ir::ValueId id : graph.inputs()) {
     inputs.push_back(ir::SampleLiteral(graph.type(id), inputs.size()));
@@ -94,18 +98,25 @@ std::vector<double> SampleScalars(absl::Span<const ir::ScalarKind> kinds) {
   return scalars;
 }
 
+// "1, 0.5", or "1+2i, 0.5-1i" of complex numbers.
+std::string ElementsOf(const ir::Literal& literal) {
+  std::string out;
+  for (size_t i = 0; i < literal.data.size(); ++i) {
+    absl::StrAppendFormat(&out, "%s%.6g", i == 0 ? "" : ", ", literal.data[i]);
+    if (!literal.imaginary.empty()) absl::StrAppendFormat(&out, "%+.6gi", literal.imaginary[i]);
+  }
+  return out;
+}
+
 absl::StatusOr<std::string> Interpret(absl::string_view text, absl::string_view) {
   SPMD_ASSIGN_OR_RETURN(const ir::Graph graph, ParseGraph(text));
+  SPMD_ASSIGN_OR_RETURN(const std::vector<ir::Literal> inputs, SampleInputs(graph));
   SPMD_ASSIGN_OR_RETURN(const std::vector<ir::Literal> outputs,
-                        ir::Interpret(graph, SampleInputs(graph), SampleScalars(graph.scalars())));
+                        ir::Interpret(graph, inputs, SampleScalars(graph.scalars())));
   std::string out;
   for (size_t k = 0; k < outputs.size(); ++k) {
-    absl::StrAppend(
-        &out, "%", graph.value(graph.outputs()[k].value).name, ": ", outputs[k].type.ToString(),
-        " = [",
-        absl::StrJoin(outputs[k].data, ", ",
-                      [](std::string* o, double x) { absl::StrAppendFormat(o, "%.6g", x); }),
-        "]\n");
+    absl::StrAppend(&out, "%", graph.value(graph.outputs()[k].value).name, ": ",
+                    outputs[k].type.ToString(), " = [", ElementsOf(outputs[k]), "]\n");
   }
   return out;
 }
@@ -157,24 +168,34 @@ bool Close(double a, double b) {
   return a == b || std::abs(a - b) <= 1e-4 * (1 + std::abs(a));
 }
 
+// "equal", or the first element that differs.
+std::string Compared(const ir::Literal& expected, const ir::Literal& actual) {
+  const auto places = [](const std::vector<double>& a, const std::vector<double>& b) {
+    return std::mismatch(a.begin(), a.end(), b.begin(), b.end(), Close);
+  };
+  for (const auto& [a, b, part] :
+       {std::tuple(&expected.data, &actual.data, ""),
+        std::tuple(&expected.imaginary, &actual.imaginary, "the imaginary part of ")}) {
+    const auto at = places(*a, *b);
+    if (at.first == a->end() || at.second == b->end()) continue;
+    return absl::StrCat(part, "element ", at.first - a->begin(), " is ", *at.second, ", unsharded ",
+                        *at.first);
+  }
+  return "equal";
+}
+
 // Where the unsharded graph and its program, played on every device, differ.
 absl::StatusOr<std::string> Check(absl::string_view text, absl::string_view) {
   SPMD_ASSIGN_OR_RETURN(const ir::Graph graph, ParseGraph(text));
   SPMD_ASSIGN_OR_RETURN(const Program program, ParseProgram(text));
-  const std::vector<ir::Literal> inputs = SampleInputs(graph);
+  SPMD_ASSIGN_OR_RETURN(const std::vector<ir::Literal> inputs, SampleInputs(graph));
   const std::vector<double> scalars = SampleScalars(graph.scalars());
   SPMD_ASSIGN_OR_RETURN(const auto expected, ir::Interpret(graph, inputs, scalars));
   SPMD_ASSIGN_OR_RETURN(const auto actual, program::Interpret(program, inputs, scalars));
   std::string out;
   for (size_t k = 0; k < expected.size(); ++k) {
-    const std::vector<double>&a = expected[k].data, &b = actual[k].data;
-    const auto at = std::mismatch(a.begin(), a.end(), b.begin(), Close);
-    const std::string& name = graph.value(graph.outputs()[k].value).name;
-    absl::StrAppend(&out, "%", name, ": ",
-                    at.first == a.end() ? std::string("equal")
-                                        : absl::StrCat("element ", at.first - a.begin(), " is ",
-                                                       *at.second, ", unsharded ", *at.first),
-                    "\n");
+    absl::StrAppend(&out, "%", graph.value(graph.outputs()[k].value).name, ": ",
+                    Compared(expected[k], actual[k]), "\n");
   }
   return out;
 }

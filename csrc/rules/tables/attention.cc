@@ -52,6 +52,7 @@ class Heads {
     if (!call.has(mask_)) return {};
     const TensorFactors all = {{0}, {1, 2}, {3}, {4}};
     const Dims& dims = call.operand(mask_).dims;
+    SPMD_REQUIRE(dims.size() <= all.size(), "the mask has rank ", dims.size());
     TensorFactors tensor;
     for (size_t i = 0; i < dims.size(); ++i) {
       const size_t d = 4 - dims.size() + i;

@@ -15,7 +15,7 @@ class Attention {
   Attention(Builder& b, const ir::Graph& from, const ir::Node& node, ir::ValueId q, ir::ValueId k,
             ir::ValueId v, ir::ValueId mask)
       : b_(b), node_(node), q_(b.type(q).dims), k_(b.type(k).dims), e_(b.type(v).dims[3]) {
-    scale_ = node.attributes.GetDoubleOr("scale", 1 / std::sqrt(static_cast<double>(q_[3])));
+    scale_ = NumberOr(node, "scale", 1 / std::sqrt(static_cast<double>(q_[3])));
     query_ = ByHead(Upcast(b, q), q_[3]);
     key_ = Shared(Upcast(b, k), q_[3]);
     value_ = Shared(Upcast(b, v), e_);
@@ -23,7 +23,7 @@ class Attention {
   }
 
   int64_t groups() const { return q_[1] / k_[1]; }
-  double scale() const { return scale_; }
+  const Attr& scale() const { return scale_; }
   ir::ValueId query() const { return query_; }
   ir::ValueId key() const { return key_; }
   ir::ValueId value() const { return value_; }
@@ -78,7 +78,7 @@ class Attention {
   const ir::Node& node_;
   Dims q_, k_;
   int64_t e_;
-  double scale_;
+  Attr scale_;
   ir::ValueId query_, key_, value_, scores_;
 };
 

@@ -179,8 +179,9 @@ absl::StatusOr<std::vector<ValueId>> AvgPoolBackwardInCoreOps(Builder& b, const 
     if (static_cast<int>(d.size()) == rank + 1) d.insert(d.begin(), 1);
     return Ints(d);
   };
-  const ValueId grad =
-      batched ? operands[0] : b.View(operands[0], with_batch(b.type(operands[0]).dims));
+  const DType dtype = b.type(operands[0]).dtype;
+  const ValueId wide = Upcast(b, operands[0]);
+  const ValueId grad = batched ? wide : b.View(wide, with_batch(b.type(wide).dims));
   std::vector<int64_t> input_size = with_batch(dims);
   std::vector<int64_t> weight_size = {input_size[1], 1};
   for (int64_t k : lists.GetInts("kernel_size")) weight_size.push_back(k);
@@ -188,13 +189,14 @@ absl::StatusOr<std::vector<ValueId>> AvgPoolBackwardInCoreOps(Builder& b, const 
                                 {{"size", std::move(weight_size)},
                                  {"value", 1.0 / static_cast<double>(divisor)},
                                  {"dtype", b.type(grad).dtype}});
-  const ValueId dx = b.Call("spmd::conv_dinput", {grad, weight},
-                            {{"input_size", input_size},
-                             {"stride", lists.GetInts("stride")},
-                             {"padding", lists.GetInts("padding")},
-                             {"dilation", lists.GetInts("dilation")},
-                             {"groups", input_size[1]},
-                             {"crop_start", std::vector<int64_t>(rank, 0)}});
+  const ValueId sums = b.Call("spmd::conv_dinput", {grad, weight},
+                              {{"input_size", input_size},
+                               {"stride", lists.GetInts("stride")},
+                               {"padding", lists.GetInts("padding")},
+                               {"dilation", lists.GetInts("dilation")},
+                               {"groups", input_size[1]},
+                               {"crop_start", std::vector<int64_t>(rank, 0)}});
+  const ValueId dx = b.Cast(sums, dtype);
   return std::vector<ValueId>{batched ? dx : b.View(dx, Ints(dims))};
 }
 

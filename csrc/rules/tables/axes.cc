@@ -17,8 +17,9 @@ std::vector<int> Identity(int rank) {
   return source;
 }
 
-// A dim of an op that adds dimensions counts in the result's rank.
-int Wrap(int64_t dim, int rank) { return static_cast<int>(dim < 0 ? dim + rank : dim); }
+int Wrap(const OpCall& call, int64_t dim, int rank) {
+  return static_cast<int>(call.Wrapped(dim, "dim", rank));
+}
 
 std::vector<int> Without(int rank, const std::vector<int>& dropped) {
   std::vector<int> source;
@@ -32,7 +33,7 @@ std::vector<int> SqueezeSome(const OpCall& call, const std::vector<int64_t>& dim
   const TensorType& type = call.operand(0);
   std::vector<int> dropped;
   for (int64_t dim : dims) {
-    const int d = Wrap(dim, type.rank());
+    const int d = Wrap(call, dim, type.rank());
     if (d < type.rank() && type.dims[d] == 1) dropped.push_back(d);
   }
   return Without(type.rank(), dropped);
@@ -43,7 +44,7 @@ std::vector<int> SqueezeSome(const OpCall& call, const std::vector<int64_t>& dim
 std::vector<int> PermuteSource(const OpCall& call) {
   const int rank = call.operand(0).rank();
   std::vector<int> source;
-  for (int64_t d : call.attrs().GetInts("dims")) source.push_back(Wrap(d, rank));
+  for (int64_t d : call.attrs().GetInts("dims")) source.push_back(Wrap(call, d, rank));
   return source;
 }
 

@@ -22,6 +22,18 @@ int CallFactors::AddWhole(int64_t size) {
   return static_cast<int>(factors_.factors.size()) - 1;
 }
 
+void CallFactors::OverOperand(int operand, int dim, int factor) {
+  SPMD_REQUIRE(dim >= 0 && dim < call_.operand(operand).rank(), "operand ", operand, ", ",
+               call_.operand(operand).ToString(), ", has no dimension ", dim);
+  factors_.operands[operand][dim].push_back(factor);
+}
+
+void CallFactors::OverResult(int dim, int factor, int result) {
+  SPMD_REQUIRE(dim >= 0 && dim < call_.results[result].rank(), "result ", result, ", ",
+               call_.results[result].ToString(), ", has no dimension ", dim);
+  factors_.results[result][dim].push_back(factor);
+}
+
 void CallFactors::OverWindow(int operand, int dim, int factor, const ExprInterval& needed,
                              double fill) {
   OverOperand(operand, dim, factor);

@@ -40,12 +40,9 @@ class CallFactors {
 
   int Add(int64_t size);
   int AddWhole(int64_t size);
-  void OverOperand(int operand, int dim, int factor) {
-    factors_.operands[operand][dim].push_back(factor);
-  }
-  void OverResult(int dim, int factor, int result = 0) {
-    factors_.results[result][dim].push_back(factor);
-  }
+  // Both throw where there is no such dimension.
+  void OverOperand(int operand, int dim, int factor);
+  void OverResult(int dim, int factor, int result = 0);
   // The factor runs over the operand's dimension through `needed`, a function of WindowShard().
   void OverWindow(int operand, int dim, int factor, const ExprInterval& needed, double fill = 0);
   // A new factor over a dimension of operand 0 and one of result 0.

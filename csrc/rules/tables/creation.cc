@@ -90,11 +90,7 @@ Types DropoutTypes(const OpCall& call) {
 
 // One number for each element of a parameter.
 Rule Drawn(absl::string_view op, FactorsFn factors) {
-  return Computed(op, factors)
-      .Local(LocalOffset)
-      .Types(DrawnTypes)
-      .Runtime({"seed", "counter"})
-      .Random();
+  return Computed(op, factors).Local(LocalOffset).Types(DrawnTypes).Random();
 }
 
 }  // namespace
@@ -103,24 +99,16 @@ std::vector<Rule> CreationRules() {
   std::vector<Rule> t = {
       Drawn("spmd::binomial", BroadcastFactors),
       Drawn("spmd::dirichlet", RowFactors),
-      Computed("spmd::dropout", BroadcastFactors)
-          .Local(LocalOffset)
-          .Types(DropoutTypes)
-          .Runtime({"p", "seed", "counter"})
-          .Random(),
-      Computed("spmd::full", ResultFactors).Local(LocalSize).Types(SizeTypes).Runtime({"value"}),
+      Computed("spmd::dropout", BroadcastFactors).Local(LocalOffset).Types(DropoutTypes).Random(),
+      Computed("spmd::full", ResultFactors).Local(LocalSize).Types(SizeTypes),
       Computed("spmd::iota", ResultFactors).Local(LocalIota).Types(IotaTypes),
       Drawn("spmd::poisson", BroadcastFactors),
-      Computed("spmd::random", ResultFactors)
-          .Local(LocalSizeAndOffset)
-          .Types(SizeTypes)
-          .Runtime({"seed", "counter", "p0", "p1"})
-          .Random(),
+      Computed("spmd::random", ResultFactors).Local(LocalSizeAndOffset).Types(SizeTypes).Random(),
       Drawn("spmd::standard_gamma", BroadcastFactors),
   };
   // Small tables, made whole where they are needed.
   for (const char* op : {"eye", "eye.m", "linspace", "logspace", "tril_indices", "triu_indices"}) {
-    t.push_back(Computed(absl::StrCat("aten::", op), Whole).Runtime({"start", "end"}));
+    t.push_back(Computed(absl::StrCat("aten::", op), Whole));
   }
   return t;
 }

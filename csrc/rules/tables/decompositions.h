@@ -4,6 +4,7 @@
 // compute in f32 for f16 and bf16 operands is computed in f32 here, too.
 #pragma once
 
+#include <optional>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -17,16 +18,23 @@ using Values = std::vector<ir::ValueId>;
 using ValuesOrStatus = absl::StatusOr<Values>;
 using Operands = absl::Span<const ir::ValueId>;
 
+// f32 for types that PyTorch's kernels compute with in f32, else the type itself.
+DType ComputedIn(DType dtype);
 // f16 and bf16 become f32.
 ir::ValueId Upcast(Builder& b, ir::ValueId v);
 // Values cast to the element types that the node's results have. A result that an output mask
 // leaves out has no value.
 Values AsResultsOf(Builder& b, const ir::Graph& from, const ir::Node& node, Values values);
+// The number of the node's argument, perhaps one that is passed at run time; `fallback` where it is
+// absent or none.
+Attr NumberOr(const ir::Node& node, absl::string_view name, double fallback);
+// Where it is known when the program is compiled.
+std::optional<double> Known(const Attr& number);
 // The value of an optional operand, or kNoValue.
 ir::ValueId OptionalOperand(Operands operands, size_t i);
 // A result of size 0: there is one, but it holds nothing.
 ir::ValueId EmptyResult(Builder& b, const TensorType& type);
-// sum(v, dims) / count.
+// sum(v, dims) / count, of half types in f32, which is the result's type then.
 ir::ValueId MeanOf(Builder& b, ir::ValueId v, std::vector<int64_t> dims, int64_t count,
                    bool keepdim);
 

@@ -63,9 +63,9 @@ void Unary(Table& t) {
   t.All(real.Monotone(),
         {"exp", "expm1", "exp2", "tanh", "sigmoid", "erf", "atan", "sinh", "asinh"});
   t.All(same, {"sgn", "frac", "bitwise_not", "round.decimals", "nan_to_num", "gelu", "silu", "mish",
-               "celu", "elu", "hardswish", "softplus", "softshrink", "hardshrink", "logit",
-               "threshold", "mvlgamma"});
-  t.All(same.Monotone(), {"hardtanh", "hardsigmoid", "leaky_relu"});
+               "celu", "elu", "hardswish", "leaky_relu", "softplus", "softshrink", "hardshrink",
+               "logit", "threshold", "mvlgamma"});
+  t.All(same.Monotone(), {"hardtanh", "hardsigmoid"});
   t.All(real, {"log",    "log2",   "log10",   "log1p",     "sqrt", "rsqrt", "reciprocal", "sin",
                "cos",    "tan",    "asin",    "acos",      "cosh", "acosh", "atanh",      "erfc",
                "erfinv", "lgamma", "digamma", "polygamma", "sinc", "i0"});
@@ -85,28 +85,27 @@ void Unary(Table& t) {
 
 void Arithmetic(Table& t) {
   const Rule two = Elementwise("");
-  const Rule scalar = Elementwise("").Runtime({"other"});
-  t.All(two.Jointly({0, 1}).Runtime({"alpha"}), {"add.Tensor", "sub.Tensor", "rsub.Tensor"});
+  t.All(two.Jointly({0, 1}), {"add.Tensor", "sub.Tensor", "rsub.Tensor"});
   // Adding a scalar to each of several terms adds it several times: not linear.
-  t.All(scalar.Runtime({"other", "alpha"}), {"add.Scalar", "sub.Scalar", "rsub.Scalar"});
+  t.All(two, {"add.Scalar", "sub.Scalar", "rsub.Scalar"});
   t.All(two.Each({0, 1}), {"mul.Tensor"});
-  t.All(scalar.Jointly({0}), {"mul.Scalar"});
+  t.All(two.Jointly({0}), {"mul.Scalar"});
   t.All(two.Each({0}).Types(FloatTypes), {"div.Tensor"});
-  t.All(scalar.Jointly({0}).Types(FloatTypes), {"div.Scalar"});
+  t.All(two.Jointly({0}).Types(FloatTypes), {"div.Scalar"});
   t.All(two.Each({0}).LinearIf(DoesNotRound), {"div.Tensor_mode"});
-  t.All(scalar.Jointly({0}).LinearIf(DoesNotRound), {"div.Scalar_mode"});
+  t.All(two.Jointly({0}).LinearIf(DoesNotRound), {"div.Scalar_mode"});
   t.All(two, {"floor_divide", "remainder.Tensor", "fmod.Tensor", "maximum", "minimum", "fmax",
               "fmin", "pow.Tensor_Tensor", "hypot", "gcd", "lcm", "nextafter", "heaviside",
               "logaddexp", "logaddexp2", "igamma", "igammac"});
   t.All(two.Types(FloatTypes), {"atan2", "copysign.Tensor", "xlogy.Tensor", "special_xlog1py",
                                 "special_zeta", "ldexp.Tensor"});
-  t.All(scalar, {"floor_divide.Scalar", "remainder.Scalar", "fmod.Scalar"});
-  t.All(scalar.Types(FloatTypes), {"copysign.Scalar", "xlogy.Scalar_Other",
-                                   "special_xlog1py.other_scalar", "special_zeta.other_scalar"});
-  t.All(two.Runtime({"self"}), {"pow.Scalar", "remainder.Scalar_Tensor"});
-  t.All(two.Runtime({"self"}).Types(FloatTypes),
+  t.All(two, {"floor_divide.Scalar", "remainder.Scalar", "fmod.Scalar"});
+  t.All(two.Types(FloatTypes), {"copysign.Scalar", "xlogy.Scalar_Other",
+                                "special_xlog1py.other_scalar", "special_zeta.other_scalar"});
+  t.All(two, {"pow.Scalar", "remainder.Scalar_Tensor"});
+  t.All(two.Types(FloatTypes),
         {"xlogy.Scalar_Self", "special_xlog1py.self_scalar", "special_zeta.self_scalar"});
-  t.All(two.Runtime({"exponent"}), {"pow.Tensor_Scalar"});
+  t.All(two, {"pow.Tensor_Scalar"});
   t.All(two.Types(FloatTypes), {"special_chebyshev_polynomial_t",
                                 "special_chebyshev_polynomial_t.x_scalar",
                                 "special_chebyshev_polynomial_t.n_scalar",
@@ -143,7 +142,7 @@ void Arithmetic(Table& t) {
                                 "special_legendre_polynomial_p",
                                 "special_legendre_polynomial_p.x_scalar",
                                 "special_legendre_polynomial_p.n_scalar"});
-  t.All(two.Runtime({"min", "max"}).Monotone(), {"clamp", "clamp_min", "clamp_max"});
+  t.All(two.Monotone(), {"clamp", "clamp_min", "clamp_max"});
   t.All(two, {"clamp.Tensor", "clamp_min.Tensor", "clamp_max.Tensor"});
 }
 
@@ -151,19 +150,16 @@ void Logic(Table& t) {
   const Rule two = Elementwise("").Types(BoolTypes);
   t.All(two, {"eq.Tensor", "ne.Tensor", "lt.Tensor", "le.Tensor", "gt.Tensor", "ge.Tensor",
               "logical_and", "logical_or", "logical_xor"});
-  t.All(two.Runtime({"other"}),
-        {"eq.Scalar", "ne.Scalar", "lt.Scalar", "le.Scalar", "gt.Scalar", "ge.Scalar"});
+  t.All(two, {"eq.Scalar", "ne.Scalar", "lt.Scalar", "le.Scalar", "gt.Scalar", "ge.Scalar"});
   const Rule bits = Elementwise("");
   t.All(bits, {"bitwise_and.Tensor", "bitwise_or.Tensor", "bitwise_xor.Tensor",
                "bitwise_left_shift.Tensor", "bitwise_right_shift.Tensor", "__lshift__.Tensor",
                "__rshift__.Tensor"});
-  t.All(bits.Runtime({"other"}),
-        {"bitwise_and.Scalar", "bitwise_or.Scalar", "bitwise_xor.Scalar",
-         "bitwise_left_shift.Tensor_Scalar", "bitwise_right_shift.Tensor_Scalar",
-         "__lshift__.Scalar", "__rshift__.Scalar"});
-  t.All(bits.Runtime({"self"}),
-        {"bitwise_and.Scalar_Tensor", "bitwise_or.Scalar_Tensor", "bitwise_xor.Scalar_Tensor",
-         "bitwise_left_shift.Scalar_Tensor", "bitwise_right_shift.Scalar_Tensor"});
+  t.All(bits, {"bitwise_and.Scalar", "bitwise_or.Scalar", "bitwise_xor.Scalar",
+               "bitwise_left_shift.Tensor_Scalar", "bitwise_right_shift.Tensor_Scalar",
+               "__lshift__.Scalar", "__rshift__.Scalar"});
+  t.All(bits, {"bitwise_and.Scalar_Tensor", "bitwise_or.Scalar_Tensor", "bitwise_xor.Scalar_Tensor",
+               "bitwise_left_shift.Scalar_Tensor", "bitwise_right_shift.Scalar_Tensor"});
 }
 
 // Gradients are linear in the gradient that comes in.
@@ -183,13 +179,12 @@ void Backward(Table& t) {
 void Mixed(Table& t) {
   const Rule three = Elementwise("");
   t.All(three.Jointly({1, 2}).Types(WhereTypes), {"where.self"});
-  t.All(three.Jointly({0, 1}).Runtime({"weight"}), {"lerp.Scalar"});
+  t.All(three.Jointly({0, 1}), {"lerp.Scalar"});
   t.All(three.Jointly({0, 1}), {"lerp.Tensor"});
-  t.All(three.Jointly({0, 1}).Runtime({"value"}), {"addcmul"});
+  t.All(three.Jointly({0, 1}), {"addcmul"});
   t.Row(Elementwise("spmd::channel_affine").Jointly({0, 1}));
-  t.All(three.Jointly({0, 1}).Runtime({"value"}).Types(FloatTypes), {"addcdiv"});
-  t.All(three.Jointly({0}).LinearIf(FillsZero).Runtime({"value"}).Types(FirstTypes),
-        {"masked_fill.Scalar"});
+  t.All(three.Jointly({0, 1}).Types(FloatTypes), {"addcdiv"});
+  t.All(three.Jointly({0}).LinearIf(FillsZero).Types(FirstTypes), {"masked_fill.Scalar"});
   t.All(three.Jointly({0, 2}).Types(FirstTypes), {"masked_fill.Tensor"});
   t.All(three.Jointly({0, 1}).Types(ComplexTypes), {"complex"});
   t.All(three.Types(ComplexTypes), {"polar"});
@@ -200,7 +195,7 @@ void Copies(Table& t) {
   t.Row(Elementwise("spmd::cast").Jointly({0}).Monotone().LinearIf(CastIsLinear).Types(CastTypes));
   t.Row(Elementwise("aten::copy").Jointly({1}).LinearIf(CopyIsLinear).Types(FirstTypes));
   t.Row(Elementwise("spmd::in_range").Types(FirstTypes));
-  t.All(Elementwise("").Types(FirstTypes).Runtime({"value"}), {"fill.Scalar"});
+  t.All(Elementwise("").Types(FirstTypes), {"fill.Scalar"});
   t.All(Elementwise("").Types(FirstTypes), {"fill.Tensor", "zero"});
 }
 

@@ -5,6 +5,7 @@
 
 #include "csrc/rules/builder.h"
 #include "csrc/rules/tables/call_factors.h"
+#include "csrc/rules/tables/decompositions.h"
 
 namespace spmd::rules {
 namespace {
@@ -28,10 +29,12 @@ ir::ValueId OverFrequency(Builder& b, ir::ValueId grad, ir::ValueId indices, int
   const Dims& dims = b.type(indices).dims;
   std::vector<int64_t> size(dims.begin(), dims.end());
   size.push_back(1);
+  const DType dtype = b.type(grad).dtype;
+  // Half types cannot count far.
   const ir::ValueId ones = b.Call(
-      "spmd::full", {}, {{"size", std::move(size)}, {"value", 1.0}, {"dtype", b.type(grad).dtype}});
+      "spmd::full", {}, {{"size", std::move(size)}, {"value", 1.0}, {"dtype", ComputedIn(dtype)}});
   const ir::ValueId counts = DWeight(b, ones, indices, num_weights, /*padding_idx=*/-1);
-  return b.Div(grad, Rows(b, counts, indices));
+  return b.Cast(b.Div(Upcast(b, grad), Rows(b, counts, indices)), dtype);
 }
 
 }  // namespace

@@ -84,7 +84,7 @@ absl::StatusOr<OpFactors> MaskedPutFactors(const OpCall& call) {
 Dims IndexedDims(const OpCall& call) {
   const std::optional<Indexed> x =
       IndexedOf(call, /*first=*/1, static_cast<int>(call.operands.size()) - 1);
-  SPMD_CHECK(x.has_value(), call.ToString(), ": a mask");
+  SPMD_REQUIRE(x.has_value(), call.ToString(), ": a mask");
   Dims dims(x->rank());
   for (int i = 0; i < static_cast<int>(x->kept.size()); ++i) {
     dims[x->PlaceOfKept(i)] = call.operand(0).dims[x->kept[i]];

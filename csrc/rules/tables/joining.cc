@@ -27,10 +27,11 @@ int CatRank(const OpCall& call) {
   return rank;
 }
 
-std::vector<bool> Named(const std::vector<int64_t>& dims, int rank) {
+std::vector<bool> Named(const OpCall& call, const std::vector<int64_t>& dims, int rank) {
   std::vector<bool> named(rank, false);
   for (int64_t d : dims) {
-    if (rank > 0) named[d < 0 ? d + rank : d] = true;
+    const int64_t dim = call.Wrapped(d, "dims", rank);
+    if (rank > 0) named[dim] = true;
   }
   return named;
 }
@@ -198,10 +199,41 @@ bool PadsWithZero(const OpCall& call) {
   return fill != nullptr && *fill == 0;
 }
 
+absl::StatusOr<std::vector<ir::ValueId>> PadThenFill(Builder& b, const ir::Graph& from,
+                                                     const ir::Node& node,
+                                                     absl::Span<const ir::ValueId> operands) {
+  const Attr* value = node.attributes.Find("value");
+  if (value == nullptr || !std::holds_alternative<RuntimeScalar>(*value)) {
+    return std::vector<ir::ValueId>{};
+  }
+  const OpCall call = OpCall::Of(from, node);
+  const std::vector<Padding> padding = PaddingOf(call);
+  const TensorType& type = call.results[0];
+  const Dims& sizes = call.operand(0).dims;
+  ir::ValueId given = ir::kNoValue;  // where elements of the operand are
+  for (int d = 0; d < type.rank(); ++d) {
+    if (padding[d].none()) continue;
+    const ir::ValueId i = b.Iota(type.dims[d], d, type.rank());
+    const ir::ValueId along =
+        b.Call("aten::logical_and",
+               {b.Call("aten::ge.Scalar", {i}, {{"other", padding[d].before}}),
+                b.Call("aten::lt.Scalar", {i}, {{"other", padding[d].before + sizes[d]}})});
+    given = given == ir::kNoValue ? along : b.Call("aten::logical_and", {given, along});
+  }
+  if (given == ir::kNoValue) return std::vector<ir::ValueId>{b.Call("aten::alias", {operands[0]})};
+  const ir::ValueId padded = b.Call("aten::constant_pad_nd", {operands[0]},
+                                    {{"pad", call.attrs().GetInts("pad")}, {"value", int64_t{0}}});
+  const ir::ValueId fill =
+      b.Call("spmd::full", {},
+             {{"size", std::vector<int64_t>{}}, {"value", *value}, {"dtype", type.dtype}});
+  return std::vector<ir::ValueId>{b.Where(given, padded, fill)};
+}
+
 absl::StatusOr<OpFactors> FlipFactors(const OpCall& call) {
   CallFactors f(call);
   const Dims& dims = call.results[0].dims;
-  const std::vector<bool> flipped = Named(call.attrs().GetInts("dims"), call.results[0].rank());
+  const std::vector<bool> flipped =
+      Named(call, call.attrs().GetInts("dims"), call.results[0].rank());
   for (int d = 0; d < call.results[0].rank(); ++d) {
     if (!flipped[d]) {
       f.Pass(d, d);
@@ -218,7 +250,7 @@ absl::StatusOr<OpFactors> FlipFactors(const OpCall& call) {
 absl::StatusOr<OpFactors> RollFactors(const OpCall& call) {
   CallFactors f(call);
   const std::vector<int64_t> named = call.attrs().GetIntsOr("dims", {});
-  const std::vector<bool> rolled = Named(named, call.results[0].rank());
+  const std::vector<bool> rolled = Named(call, named, call.results[0].rank());
   for (int d = 0; d < call.results[0].rank(); ++d) {
     if (!rolled[d] && !named.empty()) {
       f.Pass(d, d);

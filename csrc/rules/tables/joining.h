@@ -28,6 +28,11 @@ absl::StatusOr<OpFactors> PadFactors(const OpCall& call);
 absl::StatusOr<std::vector<TensorType>> PadTypes(const OpCall& call);
 Attributes LocalPad(const OpCall& call, const OpFactors& factors, const CutFactors& cut);
 bool PadsWithZero(const OpCall& call);
+// With a number that is passed at run time, which no window is filled with: zeros, and a choice by
+// the numbers of the elements.
+absl::StatusOr<std::vector<ir::ValueId>> PadThenFill(Builder& b, const ir::Graph& from,
+                                                     const ir::Node& node,
+                                                     absl::Span<const ir::ValueId> operands);
 
 absl::StatusOr<OpFactors> FlipFactors(const OpCall& call);
 

@@ -59,7 +59,7 @@ absl::StatusOr<std::vector<TensorType>> CtcLossBackwardTypes(const OpCall& call)
 // Element-wise arithmetic on the operands of one loss: x is the input, t the target.
 class Terms {
  public:
-  Terms(Builder& b, const ir::Node& node) : b_(b), attrs_(node.attributes) {}
+  Terms(Builder& b, const ir::Node& node) : b_(b), node_(node) {}
 
   ir::ValueId Negated(ir::ValueId v) { return b_.Neg(v); }
   ir::ValueId OneMinus(ir::ValueId v) { return b_.AddScalar(b_.Neg(v), 1); }
@@ -68,21 +68,21 @@ class Terms {
   }
   ir::ValueId Abs(ir::ValueId v) { return b_.Call("aten::abs", {v}); }
   ir::ValueId Log1p(ir::ValueId v) { return b_.Call("aten::log1p", {v}); }
-  ir::ValueId Compare(const char* op, ir::ValueId v, double other) {
+  ir::ValueId Compare(const char* op, ir::ValueId v, const Attr& other) {
     return b_.Call(absl::StrCat("aten::", op, ".Scalar"), {v}, {{"other", other}});
   }
   // Half the square where |x - t| is below the threshold, a line beyond.
   ir::ValueId SmoothL1(ir::ValueId x, ir::ValueId t) {
-    const double beta = attrs_.GetDoubleOr("beta", 1);
+    const Attr beta = NumberOr(node_, "beta", 1);
     const ir::ValueId d = Abs(b_.Sub(x, t));
-    return b_.Where(Compare("lt", d, beta), b_.MulScalar(b_.Square(d), 0.5 / beta),
-                    b_.AddScalar(d, -0.5 * beta));
+    return b_.Where(Compare("lt", d, beta), b_.DivScalar(b_.MulScalar(b_.Square(d), 0.5), beta),
+                    b_.AddScaled(d, beta, -0.5));
   }
   ir::ValueId Huber(ir::ValueId x, ir::ValueId t) {
-    const double delta = attrs_.GetDoubleOr("delta", 1);
+    const Attr delta = NumberOr(node_, "delta", 1);
     const ir::ValueId d = Abs(b_.Sub(x, t));
     return b_.Where(Compare("le", d, delta), b_.MulScalar(b_.Square(d), 0.5),
-                    b_.MulScalar(b_.AddScalar(d, -0.5 * delta), delta));
+                    b_.MulScalar(b_.AddScaled(d, delta, -0.5), delta));
   }
   // Logarithms are cut off at -100, as PyTorch does.
   ir::ValueId CrossEntropy(ir::ValueId probability, ir::ValueId t) {
@@ -98,7 +98,7 @@ class Terms {
     const ir::ValueId low = b_.Call("aten::clamp_max", {x}, {{"max", 0.0}});
     ir::ValueId log_sigmoid = b_.Sub(low, Log1p(b_.Exp(b_.Neg(Abs(x)))));
     if (pos_weight != ir::kNoValue) {
-      const ir::ValueId extra = b_.Mul(b_.AddScalar(pos_weight, -1), t);
+      const ir::ValueId extra = b_.Mul(b_.AddScalar(Upcast(b_, pos_weight), -1), t);
       log_sigmoid = b_.Mul(log_sigmoid, b_.AddScalar(extra, 1));
     }
     return b_.Sub(b_.Mul(OneMinus(t), x), log_sigmoid);
@@ -109,14 +109,16 @@ class Terms {
 
   // Derivatives with respect to x.
   ir::ValueId SmoothL1Slope(ir::ValueId x, ir::ValueId t) {
-    const double beta = attrs_.GetDoubleOr("beta", 1);
+    const Attr beta = NumberOr(node_, "beta", 1);
     const ir::ValueId d = b_.Sub(x, t);
-    return b_.Where(Compare("lt", Abs(d), beta), b_.MulScalar(d, 1 / beta),
-                    b_.Call("aten::sign", {d}));
+    return b_.Where(Compare("lt", Abs(d), beta), b_.DivScalar(d, beta), b_.Call("aten::sign", {d}));
   }
   ir::ValueId HuberSlope(ir::ValueId x, ir::ValueId t) {
-    const double delta = attrs_.GetDoubleOr("delta", 1);
-    return b_.Call("aten::clamp", {b_.Sub(x, t)}, {{"min", -delta}, {"max", delta}});
+    const Attr delta = NumberOr(node_, "delta", 1);
+    const auto at_most = [&](ir::ValueId v) {
+      return b_.Call("aten::clamp_max", {v}, {{"max", delta}});
+    };
+    return b_.Neg(at_most(b_.Neg(at_most(b_.Sub(x, t)))));
   }
   ir::ValueId CrossEntropySlope(ir::ValueId x, ir::ValueId t) {
     return b_.Div(b_.Sub(x, t), AtLeast(b_.Mul(OneMinus(x), x), 1e-12));
@@ -128,7 +130,7 @@ class Terms {
 
  private:
   Builder& b_;
-  const Attributes& attrs_;
+  const ir::Node& node_;
 };
 
 }  // namespace

@@ -8,6 +8,7 @@
 #include "csrc/rules/tables/attention.h"
 #include "csrc/rules/tables/call_factors.h"
 #include "csrc/rules/tables/decompositions.h"
+#include "csrc/rules/tables/grouped_matmul.h"
 #include "csrc/util/status.h"
 
 namespace spmd::rules {
@@ -53,17 +54,21 @@ absl::StatusOr<OpFactors> CdistBackwardFactors(const OpCall& call) {
   return EinsumFactors(pattern, call);
 }
 
+Rule ScaledMatmul() {
+  Rule rule = Computed("aten::_scaled_mm", ScaledMatmulFactors).Types(ScaledMatmulTypes).Flops(2);
+  rule.added = {4};
+  return rule;
+}
+
 }  // namespace
 
 std::vector<Rule> MatmulRules() {
   return {
-      Product("aten::addbmm", "+m n, b m k, b k n -> m n").Each({1, 2}).Runtime({"beta", "alpha"}),
-      Product("aten::addmm", "+m n, m k, k n -> m n").Each({1, 2}).Runtime({"beta", "alpha"}),
-      Product("aten::addmv", "+m, m k, k -> m").Each({1, 2}).Runtime({"beta", "alpha"}),
-      Product("aten::addr", "+m n, m, n -> m n").Each({1, 2}).Runtime({"beta", "alpha"}),
-      Product("aten::baddbmm", "+b m n, b m k, b k n -> b m n")
-          .Each({1, 2})
-          .Runtime({"beta", "alpha"}),
+      Product("aten::addbmm", "+m n, b m k, b k n -> m n").Each({1, 2}),
+      Product("aten::addmm", "+m n, m k, k n -> m n").Each({1, 2}),
+      Product("aten::addmv", "+m, m k, k -> m").Each({1, 2}),
+      Product("aten::addr", "+m n, m, n -> m n").Each({1, 2}),
+      Product("aten::baddbmm", "+b m n, b m k, b k n -> b m n").Each({1, 2}),
       Product("aten::bmm", "b m k, b k n -> b m n").Each({0, 1}),
       Product("aten::dot", "k, k -> ()").Each({0, 1}),
       Product("aten::linear", "... k, n k, +n? -> ... n").Each({0, 1}),
@@ -74,6 +79,9 @@ std::vector<Rule> MatmulRules() {
       Computed("aten::_cdist_backward", CdistBackwardFactors).Each({0}).Flops(4),
       Einsum("aten::_cdist_forward", "... p [m], ... r [m] -> ... p r").Flops(3),
       Einsum("aten::_euclidean_dist", "... p [m], ... r [m] -> ... p r").Flops(3),
+      Rewritten("aten::_grouped_mm", GroupedMatmul),
+      Rewritten("aten::_scaled_grouped_mm", ScaledGroupedMatmul),
+      ScaledMatmul(),
       Computed("aten::_trilinear", TrilinearFactors).Each({0, 1, 2}).Flops(3),
       Computed("spmd::attention", AttentionFactors)
           .Types(AttentionTypes)
@@ -83,6 +91,11 @@ std::vector<Rule> MatmulRules() {
           .Types(AttentionBackwardTypes)
           .Decomposes(DecomposeAttentionBackward)
           .Flops(10),
+      Computed("spmd::grouped_mm", GroupedMatmulFactors)
+          .Each({0, 1})
+          .Types(GroupedMatmulTypes)
+          .Local(LocalGroupedMatmul)
+          .Flops(2),
       Product("spmd::linear_dinput", "... n, n k -> ... k").Each({0, 1}),
       Product("spmd::linear_dweight", "... n, ... k -> n k").Each({0, 1}),
   };

@@ -6,6 +6,7 @@
 
 #include "csrc/rules/builder.h"
 #include "csrc/rules/tables/call_factors.h"
+#include "csrc/rules/tables/decompositions.h"
 
 namespace spmd::rules {
 namespace {
@@ -27,15 +28,13 @@ std::vector<int64_t> Ints(const Dims& dims) { return {dims.begin(), dims.end()};
 
 // How many targets count, from nothing but the targets: every device knows its part of it before
 // the forward pass, whose end the backward pass need then not wait for.
-ValueId CountOf(Builder& b, const ir::Node& node, ValueId target, DType dtype) {
+ValueId CountOf(Builder& b, const ir::Node& node, ValueId target, DType exact) {
   const ValueId counts =
       b.Call("aten::ne.Scalar", {target}, {{"other", node.attributes.GetInt("ignore_index")}});
   std::vector<int64_t> dims(b.rank(target));
   std::iota(dims.begin(), dims.end(), 0);
-  const DType exact = dtype == DType::kF64 ? dtype : DType::kF32;
-  const ValueId count = b.Call("aten::sum.dim_IntList", {counts},
-                               {{"dim", dims}, {"keepdim", false}, {"dtype", exact}});
-  return exact == dtype ? count : b.Cast(count, dtype);
+  return b.Call("aten::sum.dim_IntList", {counts},
+                {{"dim", dims}, {"keepdim", false}, {"dtype", exact}});
 }
 
 // Loss of rows logp [n, c]; a result of reduction none gets `row_dims`.
@@ -59,17 +58,30 @@ Loss LossOfRows(Builder& b, const ir::Node& node, ValueId logp, ValueId target, 
   }
   const std::vector<ValueId> sums = b.CallAll("spmd::nll_sum", {logp, target, weight}, attrs);
   const ValueId total =
-      weight == ir::kNoValue ? CountOf(b, node, target, b.type(logp).dtype) : sums[1];
+      weight == ir::kNoValue ? CountOf(b, node, target, b.type(sums[1]).dtype) : sums[1];
   return {reduction == kMean ? b.Div(sums[0], total) : sums[0], total};
 }
 
+// What the forward pass divided by. What it returned of a half type may be infinite: float16 ends
+// at 65,504 rows.
+ValueId TotalWeight(Builder& b, const ir::Node& node, ValueId logp, ValueId target, ValueId weight,
+                    ValueId returned) {
+  const DType own = b.type(returned).dtype, wide = ComputedIn(own);
+  if (wide == own) return returned;
+  if (weight == ir::kNoValue) return CountOf(b, node, target, wide);
+  Attributes attrs = ClassAttributes(node);
+  attrs.Set("num_classes", b.type(logp).dims.back());
+  return b.CallAll("spmd::nll_sum", {logp, target, weight}, attrs)[1];
+}
+
 // The gradient [n, c] of the rows.
-ValueId GradientOfRows(Builder& b, const ir::Node& node, ValueId grad, ValueId target,
-                       ValueId weight, ValueId total_weight, int64_t num_classes) {
+ValueId GradientOfRows(Builder& b, const ir::Node& node, ValueId grad, ValueId logp, ValueId target,
+                       ValueId weight, ValueId total_weight) {
   const bool mean = node.attributes.GetInt("reduction") == kMean;
   const ValueId scale =
-      mean ? b.Call("aten::reciprocal", {total_weight}) : Scalar(b, 1, b.type(grad).dtype);
-  Attributes attrs = {{"num_classes", num_classes}};
+      mean ? b.Call("aten::reciprocal", {TotalWeight(b, node, logp, target, weight, total_weight)})
+           : Scalar(b, 1, b.type(grad).dtype);
+  Attributes attrs = {{"num_classes", b.type(logp).dims.back()}};
   for (const auto& [name, value] : ClassAttributes(node)) attrs.Set(name, value);
   return b.Call("spmd::nll_dinput", {grad, target, weight, scale}, attrs);
 }
@@ -105,7 +117,7 @@ absl::StatusOr<std::vector<ValueId>> NllForward(Builder& b, const ir::Graph& fro
     row_dims.clear();
   }
   const Loss loss = LossOfRows(b, node, logp, target, operands[2], row_dims);
-  return std::vector<ValueId>{loss.output, loss.total_weight};
+  return AsResultsOf(b, from, node, {loss.output, loss.total_weight});
 }
 
 absl::StatusOr<std::vector<ValueId>> NllBackward(Builder& b, const ir::Graph& from,
@@ -114,8 +126,8 @@ absl::StatusOr<std::vector<ValueId>> NllBackward(Builder& b, const ir::Graph& fr
   const Dims dims = b.type(operands[1]).dims;
   ValueId target = operands[2];
   if (b.rank(target) == 0) target = b.View(target, {1});
-  const ValueId rows =
-      GradientOfRows(b, node, operands[0], target, operands[3], operands[4], dims.back());
+  const ValueId logp = dims.size() == 1 ? b.View(operands[1], {1, dims[0]}) : operands[1];
+  const ValueId rows = GradientOfRows(b, node, operands[0], logp, target, operands[3], operands[4]);
   return std::vector<ValueId>{dims.size() == 1 ? b.View(rows, Ints(dims)) : rows};
 }
 
@@ -127,7 +139,7 @@ absl::StatusOr<std::vector<ValueId>> Nll2dForward(Builder& b, const ir::Graph& f
       OneLine(dims) ? b.View(operands[0], {dims[0], dims[1], dims[3]}) : operands[0];
   const ValueId target = OneLine(dims) ? b.View(operands[1], {dims[0], dims[3]}) : operands[1];
   const Loss loss = LossOfRows(b, node, ClassesLast(b, image), target, operands[2], row_dims);
-  return std::vector<ValueId>{loss.output, loss.total_weight};
+  return AsResultsOf(b, from, node, {loss.output, loss.total_weight});
 }
 
 absl::StatusOr<std::vector<ValueId>> Nll2dBackward(Builder& b, const ir::Graph& from,
@@ -137,14 +149,16 @@ absl::StatusOr<std::vector<ValueId>> Nll2dBackward(Builder& b, const ir::Graph& 
   const auto rows_of = [&](ValueId v) {
     return OneLine(dims) && b.rank(v) > 0 ? b.View(v, {dims[0], dims[3]}) : v;
   };
-  const ValueId rows = GradientOfRows(b, node, rows_of(operands[0]), rows_of(operands[2]),
-                                      operands[3], operands[4], dims[1]);
+  const ValueId logp = ClassesLast(
+      b, OneLine(dims) ? b.View(operands[1], {dims[0], dims[1], dims[3]}) : operands[1]);
+  const ValueId rows = GradientOfRows(b, node, rows_of(operands[0]), logp, rows_of(operands[2]),
+                                      operands[3], operands[4]);
   const ValueId image = ClassesSecond(b, rows);
   return std::vector<ValueId>{OneLine(dims) ? b.View(image, Ints(dims)) : image};
 }
 
 absl::StatusOr<std::vector<TensorType>> NllSumTypes(const OpCall& call) {
-  const TensorType scalar{call.operand(0).dtype, {}};
+  const TensorType scalar{ComputedIn(call.operand(0).dtype), {}};
   return std::vector<TensorType>{scalar, scalar};
 }
 

@@ -25,7 +25,7 @@ struct Statistics {
   ir::ValueId centred;          // x - mean
 };
 
-Statistics StatisticsOf(Builder& b, ir::ValueId x, const Span& span, double eps) {
+Statistics StatisticsOf(Builder& b, ir::ValueId x, const Span& span, const Attr& eps) {
   const ir::ValueId mean = MeanOf(b, x, span.dims, span.count, /*keepdim=*/true);
   const ir::ValueId centred = b.Sub(x, mean);
   const ir::ValueId var = MeanOf(b, b.Square(centred), span.dims, span.count, /*keepdim=*/true);
@@ -37,7 +37,7 @@ struct Standardised {
   ir::ValueId x;
 };
 
-Standardised Standardise(Builder& b, ir::ValueId x, const Span& span, double eps) {
+Standardised Standardise(Builder& b, ir::ValueId x, const Span& span, const Attr& eps) {
   const Statistics s = StatisticsOf(b, x, span, eps);
   return {s.mean, s.rstd, b.Mul(s.centred, s.rstd)};
 }
@@ -114,10 +114,10 @@ struct Rows {
   std::vector<int64_t> rows;
 };
 
-double EpsOf(const ir::Node& node, DType computed_in) {
+Attr EpsOf(const ir::Node& node, DType computed_in) {
   const double epsilon = computed_in == DType::kF64 ? std::numeric_limits<double>::epsilon()
                                                     : std::numeric_limits<float>::epsilon();
-  return node.attributes.GetDoubleOr("eps", epsilon);
+  return NumberOr(node, "eps", epsilon);
 }
 
 }  // namespace
@@ -224,13 +224,16 @@ struct Channels {
   Dims per_channel;
 };
 
-ir::ValueId RunningRstd(Builder& b, ir::ValueId running_var, double eps) {
+ir::ValueId RunningRstd(Builder& b, ir::ValueId running_var, const Attr& eps) {
   return b.Rsqrt(b.AddScalar(Upcast(b, running_var), eps));
 }
 
 // (1 - momentum) · running + momentum · batch
-ir::ValueId Updated(Builder& b, ir::ValueId running, ir::ValueId batch, double momentum) {
-  const ir::ValueId kept = b.MulScalar(Upcast(b, running), 1 - momentum);
+ir::ValueId Updated(Builder& b, ir::ValueId running, ir::ValueId batch, const Attr& momentum) {
+  const std::optional<double> known = Known(momentum);
+  const ir::ValueId wide = Upcast(b, running);
+  const ir::ValueId kept =
+      known ? b.MulScalar(wide, 1 - *known) : b.Mul(wide, b.OneMinus(momentum));
   return b.Add(kept, b.MulScalar(batch, momentum));
 }
 
@@ -242,7 +245,7 @@ ValuesOrStatus DecomposeBatchNorm(Builder& b, const ir::Graph& from, const ir::N
                                   Operands operands) {
   const ir::ValueId x = Upcast(b, operands[0]);
   const Channels channels(b.type(x).dims);
-  const double eps = node.attributes.GetDoubleOr("eps", 1e-5);
+  const Attr eps = NumberOr(node, "eps", 1e-5);
   const bool batch = node.op == "aten::_native_batch_norm_legit.no_stats" ||
                      node.attributes.GetBoolOr("training", true);
   const ir::ValueId running_mean = OptionalOperand(operands, 3);
@@ -270,7 +273,7 @@ ValuesOrStatus DecomposeBatchNorm(Builder& b, const ir::Graph& from, const ir::N
     results.Set(running_var);
     return results.Take();
   }
-  const double momentum = node.attributes.GetDoubleOr("momentum", 0.1);
+  const Attr momentum = NumberOr(node, "momentum", 0.1);
   results.Set(Updated(b, running_mean, mean, momentum));
   results.Set(Updated(b, running_var, b.DivScalar(squares, n - 1), momentum));
   return results.Take();
@@ -283,8 +286,7 @@ ValuesOrStatus DecomposeBatchNormBackward(Builder& b, const ir::Graph& from, con
   const bool train = node.attributes.GetBoolOr("train", true);
   const ir::ValueId mean = Upcast(b, operands[train ? 5 : 3]);
   const ir::ValueId rstd =
-      train ? Upcast(b, operands[6])
-            : RunningRstd(b, operands[4], node.attributes.GetDoubleOr("eps", 1e-5));
+      train ? Upcast(b, operands[6]) : RunningRstd(b, operands[4], NumberOr(node, "eps", 1e-5));
   const ir::ValueId scale = Scaled(b, rstd, operands[2]);
   // Of grad, and of grad · (x - mean).
   const std::vector<ir::ValueId> sums = b.CallAll("spmd::channel_products", {grad, x, mean});

@@ -23,13 +23,10 @@ std::vector<Rule> OptimizerRules() {
           .DecomposesAlways(DecomposeUnscale),
       Computed("aten::_amp_update_scale", Whole),  // a few scalars
       // Parameter, gradient, averages of it and of its square, the step's number.
-      Elementwise("spmd::adam").Types(AdamTypes).Runtime({"lr"}).Flops(14),
-      Computed("spmd::multi_tensor_adam", Whole)
-          .Runtime({"shrink", "decay", "first_weight", "beta2", "second_weight", "root_correction",
-                    "eps", "step_size"})
-          .DecomposesAlways(DecomposeMultiTensorAdam),
+      Elementwise("spmd::adam").Types(AdamTypes).Flops(14),
+      Computed("spmd::multi_tensor_adam", Whole).DecomposesAlways(DecomposeMultiTensorAdam),
   };
-  const Rule fused = Computed("", Whole).Runtime({"lr"});
+  const Rule fused = Computed("", Whole);
   auto add = [&](const char* op, DecomposeFn decompose) {
     for (const char* overload : {"", ".tensor_lr"}) {
       t.push_back(fused.DecomposesAlways(decompose));

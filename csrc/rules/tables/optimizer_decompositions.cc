@@ -19,8 +19,8 @@ class Step {
  public:
   Step(Builder& b, const ir::Graph& from, const ir::Node& node, Operands operands, int lists)
       : b_(b), node_(node), operands_(operands) {
-    SPMD_CHECK(static_cast<int>(node.groups.size()) == lists, node.op, " has ", node.groups.size(),
-               " Tensor[] arguments; expected ", lists);
+    SPMD_REQUIRE(static_cast<int>(node.groups.size()) == lists, node.op, " has ",
+                 node.groups.size(), " Tensor[] arguments; expected ", lists);
     tail_ = node.groups.back().begin + node.groups.back().size;
     const bool tensor_lr = absl::EndsWith(node.op, ".tensor_lr");
     if (tensor_lr) lr_ = OptionalOperand(operands_, tail_++);
@@ -33,7 +33,8 @@ class Step {
   ir::ValueId At(int list, int i) const { return operands_[node_.groups[list].begin + i]; }
   // As PyTorch's kernels compute with it.
   ir::ValueId Wide(int list, int i) const { return Upcast(b_, At(list, i)); }
-  double Number(absl::string_view name) const { return node_.attributes.GetDoubleOr(name, 0); }
+  // 0 only where that is known: there is no such term then.
+  bool IsZero(absl::string_view name) const { return Known(Given(name)) == 0.0; }
   bool Flag(absl::string_view name) const { return node_.attributes.GetBoolOr(name, false); }
 
   // No tensor decides how far to go, or whether.
@@ -43,7 +44,7 @@ class Step {
   // As it was given: perhaps a run-time scalar.
   const Attr& Given(absl::string_view name) const {
     const Attr* attr = node_.attributes.Find(name);
-    SPMD_CHECK(attr != nullptr, node_.op, " has no ", name);
+    SPMD_REQUIRE(attr != nullptr, node_.op, " has no ", name);
     return *attr;
   }
   // v · lr
@@ -68,7 +69,7 @@ class Step {
     return b_.Where(b_.Call("aten::eq.Scalar", {found_inf_}, {{"other", 1.0}}), old, updated);
   }
   // 1 - base^step, in double precision: near 1 the difference needs it.
-  ir::ValueId BiasCorrection(double base, ir::ValueId step) {
+  ir::ValueId BiasCorrection(const Attr& base, ir::ValueId step) {
     const ir::ValueId power =
         b_.Call("aten::pow.Scalar", {b_.Cast(step, DType::kF64)}, {{"self", base}});
     return b_.AddScalar(b_.Neg(power), 1);
@@ -104,8 +105,11 @@ ValuesOrStatus DecomposeAdam(Builder& b, const ir::Graph& from, const ir::Node& 
                              Operands operands) {
   Step op(b, from, node, operands, /*lists=*/6);
   const bool decoupled = absl::StartsWith(node.op, "aten::_fused_adamw");
-  const double beta1 = op.Number("beta1"), beta2 = op.Number("beta2");
-  const double decay = op.Number("weight_decay");
+  const Attr &beta1 = op.Given("beta1"), &beta2 = op.Given("beta2"), &eps = op.Given("eps");
+  const Attr& decay = op.Given("weight_decay");
+  const bool decays = !op.IsZero("weight_decay");
+  // Of the new gradient and its square, in the averages: made once, where it is needed.
+  ir::ValueId first_weight = ir::kNoValue, second_weight = ir::kNoValue;
   std::vector<Values> out(5);
   for (int i = 0; i < op.size(); ++i) {
     const ir::ValueId old = op.At(0, i), step = op.At(5, i);
@@ -116,7 +120,7 @@ ValuesOrStatus DecomposeAdam(Builder& b, const ir::Graph& from, const ir::Node& 
                      {"beta1", beta1},
                      {"beta2", beta2},
                      {"weight_decay", decay},
-                     {"eps", op.Number("eps")},
+                     {"eps", eps},
                      {"decoupled", decoupled},
                      {"maximize", op.Flag("maximize")}});
       out[0].push_back(stepped[0]);
@@ -127,12 +131,16 @@ ValuesOrStatus DecomposeAdam(Builder& b, const ir::Graph& from, const ir::Node& 
       continue;
     }
     ir::ValueId param = op.Wide(0, i), grad = op.Gradient(i);
-    if (decay != 0 && decoupled) param = b.Sub(param, b.MulScalar(op.TimesRate(param), decay));
-    if (decay != 0 && !decoupled) grad = b.Add(grad, b.MulScalar(param, decay));
-    const ir::ValueId avg =
-        b.Call("aten::lerp.Scalar", {op.Wide(2, i), grad}, {{"weight", 1 - beta1}});
+    if (decays && decoupled) param = b.Sub(param, b.MulScalar(op.TimesRate(param), decay));
+    if (decays && !decoupled) grad = b.Add(grad, b.MulScalar(param, decay));
+    if (first_weight == ir::kNoValue) {
+      first_weight = b.OneMinus(beta1);
+      second_weight = b.OneMinus(beta2);
+    }
+    const ir::ValueId avg = b.Call("aten::lerp.Tensor",
+                                   {op.Wide(2, i), grad, b.Cast(first_weight, b.type(grad).dtype)});
     const ir::ValueId square =
-        b.Add(b.MulScalar(op.Wide(3, i), beta2), b.MulScalar(b.Square(grad), 1 - beta2));
+        b.Add(b.MulScalar(op.Wide(3, i), beta2), b.Mul(b.Square(grad), second_weight));
     ir::ValueId top = square;
     if (op.Flag("amsgrad")) {
       top = b.Call("aten::maximum", {op.Wide(4, i), square});
@@ -142,7 +150,7 @@ ValuesOrStatus DecomposeAdam(Builder& b, const ir::Graph& from, const ir::Node& 
     }
     const ir::ValueId deviation = b.Div(b.Sqrt(top), b.Sqrt(op.BiasCorrection(beta2, step)));
     const ir::ValueId move =
-        b.Div(b.Div(avg, b.AddScalar(deviation, op.Number("eps"))), op.BiasCorrection(beta1, step));
+        b.Div(b.Div(avg, b.AddScalar(deviation, eps)), op.BiasCorrection(beta1, step));
     out[0].push_back(op.Unless(b.Sub(param, op.TimesRate(move)), old));
     out[1].push_back(op.Unless(op.Unscaled(i), op.At(1, i)));
     out[2].push_back(op.Unless(avg, op.At(2, i)));
@@ -197,17 +205,19 @@ ValuesOrStatus DecomposeMultiTensorAdam(Builder& b, const ir::Graph& from, const
 ValuesOrStatus DecomposeSgd(Builder& b, const ir::Graph& from, const ir::Node& node,
                             Operands operands) {
   Step op(b, from, node, operands, /*lists=*/3);
-  const double decay = op.Number("weight_decay"), momentum = op.Number("momentum");
+  const Attr &decay = op.Given("weight_decay"), &momentum = op.Given("momentum");
+  const bool decays = !op.IsZero("weight_decay");
   std::vector<Values> out(3);
   for (int i = 0; i < op.size(); ++i) {
     const ir::ValueId param = op.Wide(0, i);
     ir::ValueId move = op.Gradient(i);
-    if (decay != 0) move = b.Add(move, b.MulScalar(param, decay));
-    if (momentum != 0) {
+    if (decays) move = b.Add(move, b.MulScalar(param, decay));
+    if (!op.IsZero("momentum")) {
       ir::ValueId buffer = move;
       if (!op.Flag("is_first_step")) {
-        buffer = b.Add(b.MulScalar(op.Wide(2, i), momentum),
-                       b.MulScalar(move, 1 - op.Number("dampening")));
+        const ir::ValueId added =
+            op.IsZero("dampening") ? move : b.Mul(move, b.OneMinus(op.Given("dampening")));
+        buffer = b.Add(b.MulScalar(op.Wide(2, i), momentum), added);
       }
       out[2].push_back(op.Unless(buffer, op.At(2, i)));
       move = op.Flag("nesterov") ? b.Add(move, b.MulScalar(buffer, momentum)) : buffer;
@@ -224,16 +234,17 @@ ValuesOrStatus DecomposeSgd(Builder& b, const ir::Graph& from, const ir::Node& n
 ValuesOrStatus DecomposeAdagrad(Builder& b, const ir::Graph& from, const ir::Node& node,
                                 Operands operands) {
   Step op(b, from, node, operands, /*lists=*/4);
-  const double decay = op.Number("weight_decay");
+  const Attr &decay = op.Given("weight_decay"), &eps = op.Given("eps");
+  const bool decays = !op.IsZero("weight_decay");
   std::vector<Values> out(4);
   for (int i = 0; i < op.size(); ++i) {
     const ir::ValueId param = op.Wide(0, i);
     ir::ValueId grad = op.Gradient(i);
-    if (decay != 0) grad = b.Add(grad, b.MulScalar(param, decay));
+    if (decays) grad = b.Add(grad, b.MulScalar(param, decay));
     const ir::ValueId sum = b.Add(op.Wide(2, i), b.Square(grad));
     const ir::ValueId later = b.AddScalar(op.At(3, i), -1);
-    const ir::ValueId slower = b.AddScalar(b.MulScalar(later, op.Number("lr_decay")), 1);
-    const ir::ValueId move = b.Div(b.Div(grad, b.AddScalar(b.Sqrt(sum), op.Number("eps"))), slower);
+    const ir::ValueId slower = b.AddScalar(b.MulScalar(later, op.Given("lr_decay")), 1);
+    const ir::ValueId move = b.Div(b.Div(grad, b.AddScalar(b.Sqrt(sum), eps)), slower);
     out[0].push_back(op.Unless(b.Sub(param, op.TimesRate(move)), op.At(0, i)));
     out[1].push_back(op.Unless(op.Unscaled(i), op.At(1, i)));
     out[2].push_back(op.Unless(sum, op.At(2, i)));

@@ -285,8 +285,7 @@ std::vector<Rule> PartRules() {
       Accumulates(part("spmd::index_put_part", IndexPutPartFactors, SameTypes)),
       Accumulates(part("spmd::index_write_part", IndexWritePartFactors, SameTypes))
           .Jointly({0, 2})
-          .LinearIf(AddsOrSets)
-          .Runtime({"alpha"}),
+          .LinearIf(AddsOrSets),
       Accumulates(part("spmd::scatter_part", ScatterPartFactors, SameTypes))
           .Jointly({0, 2})
           .LinearIf(AddsOrSets),

@@ -9,7 +9,7 @@ std::vector<bool> NamedDims(const Attributes& attributes, absl::string_view name
   std::vector<bool> named(rank, false);
   auto set = [&](int64_t dim) {
     if (rank == 0) return;  // 0 and -1 name the "dimension" of a scalar
-    SPMD_CHECK(-rank <= dim && dim < rank, "dim ", dim, " is out of range for rank ", rank);
+    SPMD_REQUIRE(-rank <= dim && dim < rank, "dim ", dim, " is out of range for rank ", rank);
     named[dim < 0 ? dim + rank : dim] = true;
   };
   const Attr* attr = attributes.Find(name);

@@ -189,7 +189,7 @@ std::vector<Rule> ReductionRules() {
   t.push_back(Einsum("aten::bucketize.Tensor", "..., [n] -> ..."));
   t.push_back(Rewritten("aten::dist", DecomposeDist));
   t.push_back(Computed("aten::_histogramdd_from_bin_tensors", HistogramFactors));
-  t.push_back(Computed("aten::histc", HistogramFactors).Runtime({"min", "max"}));
+  t.push_back(Computed("aten::histc", HistogramFactors));
   Rows(t, Computed("", SegmentFactors), {"segment_reduce", "_segment_reduce_backward"});
   t.push_back(Einsum("aten::trace", "[m] [n] -> ()").Decomposes(DecomposeTrace));
   Rows(t, along.Decomposes(DecomposeGlu), {"glu"});

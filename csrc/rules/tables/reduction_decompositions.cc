@@ -29,10 +29,15 @@ struct Reduction {
   bool keepdim;
 };
 
-ir::ValueId CastToAttr(Builder& b, ir::ValueId v, const ir::Node& node) {
+// The type that the node names, if it does.
+DType NamedType(const ir::Node& node, DType otherwise) {
   const Attr* dtype = node.attributes.Find("dtype");
   const bool given = dtype != nullptr && std::holds_alternative<DType>(*dtype);
-  return given ? b.Cast(v, std::get<DType>(*dtype)) : v;
+  return given ? std::get<DType>(*dtype) : otherwise;
+}
+
+ir::ValueId CastToAttr(Builder& b, ir::ValueId v, const ir::Node& node) {
+  return b.Cast(v, NamedType(node, b.type(v).dtype));
 }
 
 // Drops the reduced dimensions that were kept with size 1.
@@ -54,7 +59,8 @@ ir::ValueId FiniteAmax(Builder& b, ir::ValueId x, const std::vector<int64_t>& di
 ValuesOrStatus DecomposeMean(Builder& b, const ir::Graph& from, const ir::Node& node,
                              Operands operands) {
   const Reduction r(from, node);
-  const ir::ValueId x = CastToAttr(b, operands[0], node);
+  const DType own = b.type(operands[0]).dtype, named = NamedType(node, own);
+  const ir::ValueId x = named == own ? operands[0] : b.Cast(operands[0], ComputedIn(named));
   return AsResultsOf(b, from, node, {MeanOf(b, x, r.dims, r.count, r.keepdim)});
 }
 
@@ -67,9 +73,15 @@ ValuesOrStatus DecomposeVariance(Builder& b, const ir::Graph& from, const ir::No
   ir::ValueId distance = b.Sub(x, mean);
   if (IsComplex(b.type(x).dtype)) distance = b.Call("aten::abs", {distance});
   const ir::ValueId squares = b.Sum(b.Square(distance), r.dims, r.keepdim);
-  const double correction = node.attributes.GetDoubleOr("correction", 1);
-  const double freedom = std::max(0.0, static_cast<double>(r.count) - correction);
-  ir::ValueId result = b.DivScalar(squares, freedom);
+  const double count = static_cast<double>(r.count);
+  const Attr correction = NumberOr(node, "correction", 1);
+  ir::ValueId result;
+  if (const std::optional<double> known = Known(correction)) {
+    result = b.DivScalar(squares, std::max(0.0, count - *known));
+  } else {
+    const ir::ValueId freedom = b.AddScalar(b.Neg(b.Number(correction)), count);
+    result = b.Div(squares, b.Call("aten::clamp_min", {freedom}, {{"min", 0.0}}));
+  }
   if (absl::StartsWith(node.op, "aten::std")) result = b.Sqrt(result);
   if (node.num_results == 1) return AsResultsOf(b, from, node, {result});
   return AsResultsOf(b, from, node, {result, Squeeze(b, mean, r)});
@@ -199,10 +211,12 @@ ValuesOrStatus DecomposeSoftmaxBackward(Builder& b, const ir::Graph& from, const
 ValuesOrStatus DecomposeGlu(Builder& b, const ir::Graph& from, const ir::Node& node,
                             Operands operands) {
   const Reduction r(from, node);
-  SPMD_CHECK(r.dims.size() == 1, "glu of a scalar");
+  SPMD_REQUIRE(r.dims.size() == 1, "glu of a scalar");
   const int64_t half = r.type.dims[r.dims[0]] / 2;
-  auto slice = [&](int64_t begin) { return b.Slice(operands[0], r.dims[0], begin, begin + half); };
-  return Values{b.Mul(slice(0), b.Call("aten::sigmoid", {slice(half)}))};
+  auto slice = [&](int64_t begin) {
+    return Upcast(b, b.Slice(operands[0], r.dims[0], begin, begin + half));
+  };
+  return AsResultsOf(b, from, node, {b.Mul(slice(0), b.Call("aten::sigmoid", {slice(half)}))});
 }
 
 }  // namespace spmd::rules

@@ -81,7 +81,8 @@ std::vector<Rule> ViewRules() {
           .Jointly({0})
           .LinearIf(PadsWithZero)
           .Types(PadTypes)
-          .Local(LocalPad),
+          .Local(LocalPad)
+          .Decomposes(PadThenFill),
       Computed("aten::diag_embed", Mapped<DiagEmbedSource>)
           .Jointly({0})
           .Decomposes(DecomposeDiagEmbed),

@@ -29,6 +29,14 @@ Tensor AddLinearDInput(const Tensor& sum, const Tensor& grad, const Tensor& weig
 Tensor& AddLinearDInput_(Tensor& sum, const Tensor& grad, const Tensor& weight);
 Tensor LinearDWeight(const Tensor& grad, const Tensor& input);
 
+// grouped_matmul.cc. One product for each of the groups [first_group, first_group + num_groups):
+// group g is the indices [offsets[g-1], offsets[g]) of the dimension that the groups divide, of
+// which this call holds those from first_index on. Matrices as in aten::_grouped_mm: self [t, k] by
+// mat2 [g, k, n], self [m, t] by mat2 [t, n], or self [g, m, k] by mat2 [k, t]; offsets are i32 or
+// i64. What belongs to none of these groups is zero.
+Tensor GroupedMatmul(const Tensor& self, const Tensor& mat2, const Tensor& offsets,
+                     int64_t first_group, int64_t num_groups, int64_t first_index);
+
 // attention.cc. query [b, h, s, d], key [b, g, t, d], value [b, g, t, e] with h a multiple of g;
 // attn_mask broadcasts to [b, h, s, t]. out [b, h, s, e], logsumexp [b, h, s] in f32, for
 // f64 queries in f64.

@@ -109,9 +109,12 @@ std::tuple<Tensor, Tensor> NllSum(const Tensor& logp, const Tensor& target,
                                   const OptionalTensor& weight, int64_t ignore_index,
                                   int64_t first_class, int64_t num_classes) {
   CheckLogp(logp, target);
-  if (logp.is_meta()) return {at::empty({}, logp.options()), at::empty({}, logp.options())};
-  const Tensor p = OnHost(logp).contiguous();
   const at::ScalarType work = WorkType(logp.scalar_type());
+  if (logp.is_meta()) {
+    const at::TensorOptions options = logp.options().dtype(work);
+    return {at::empty({}, options), at::empty({}, options)};
+  }
+  const Tensor p = OnHost(logp).contiguous();
   const Rows rows(OnHost(target), OnHost(weight), work, logp.size(-1), ignore_index, first_class,
                   num_classes);
   Tensor loss, total;
@@ -127,8 +130,8 @@ std::tuple<Tensor, Tensor> NllSum(const Tensor& logp, const Tensor& target,
       loss_sum -= w * static_cast<double>(in[i * rows.classes + column]);
       weight_sum += w;
     }
-    loss = at::empty({}, p.options()).fill_(loss_sum);
-    total = at::empty({}, p.options()).fill_(weight_sum);
+    loss = at::empty({}, p.options().dtype(work)).fill_(loss_sum);
+    total = at::empty({}, p.options().dtype(work)).fill_(weight_sum);
   });
   return {loss.to(logp.device()), total.to(logp.device())};
 }
@@ -190,6 +193,7 @@ Tensor CrossEntropyDInput(const Tensor& grad, const Tensor& logp, const Tensor& 
   const Rows rows(OnHost(target), OnHost(weight), work, c, ignore_index, first_class);
   const Tensor g = OnHost(grad).to(work).reshape({-1}).contiguous();
   const double factor = OnHost(scale).item<double>();
+  const bool half = at::isReducedFloatingType(p.scalar_type());
   AT_DISPATCH_FLOATING_TYPES_AND2(
       at::kHalf, at::kBFloat16, p.scalar_type(), "cross_entropy_dinput", [&] {
         using Work = at::opmath_type<scalar_t>;
@@ -201,9 +205,13 @@ Tensor CrossEntropyDInput(const Tensor& grad, const Tensor& logp, const Tensor& 
         at::parallel_for(0, rows.count(), block, [&](int64_t begin, int64_t end) {
           for (int64_t first = begin; first < end; first += block) {
             const int64_t count = std::min(block, end - first);
-            Tensor part = result.narrow(0, first, count);
-            at::exp_out(part, p.narrow(0, first, count));
+            // In half precision one that is near 1 would be 1, and its target's gradient 0.
+            Tensor part = half ? at::empty({count, c}, p.options().dtype(work))
+                               : result.narrow(0, first, count);
+            at::exp_out(part, p.narrow(0, first, count).to(work));
+            const Work* probabilities = part.const_data_ptr<Work>();
             for (int64_t i = first; i < first + count; ++i) {
+              const Work* from = probabilities + (i - first) * c;
               scalar_t* row = out + i * c;
               if (rows.Ignored(i)) {
                 std::fill_n(row, c, scalar_t(0));
@@ -211,10 +219,8 @@ Tensor CrossEntropyDInput(const Tensor& grad, const Tensor& logp, const Tensor& 
               }
               const Work f = rows.Weight<Work>(i) * in[i * step] * static_cast<Work>(factor);
               const int64_t column = rows.Column(i);
-              const Work probability = column < 0 ? Work(0) : static_cast<Work>(row[column]);
-              for (int64_t k = 0; k < c; ++k) {
-                row[k] = static_cast<scalar_t>(static_cast<Work>(row[k]) * f);
-              }
+              const Work probability = column < 0 ? Work(0) : from[column];
+              for (int64_t k = 0; k < c; ++k) row[k] = static_cast<scalar_t>(from[k] * f);
               if (column >= 0) row[column] = static_cast<scalar_t>((probability - Work(1)) * f);
             }
           }

@@ -122,11 +122,14 @@ Tensor MaxPoolDInput(const Tensor& grad, const Tensor& indices, IntArrayRef inpu
   };
   const Tensor position = Renumber(indices, from, to, shift, hold);
   const int64_t first = grad.dim() - n;
-  Tensor result = at::zeros(sizes, grad.options());
+  const at::ScalarType type = grad.scalar_type();
+  // Windows overlap: in half precision their gradients add up in f32.
+  const at::ScalarType work = at::isReducedFloatingType(type) ? at::kFloat : type;
+  Tensor result = at::zeros(sizes, grad.options().dtype(work));
   // Gradients of other tiles add zero.
-  const Tensor mine = inside.defined() ? grad.mul(inside) : grad;
+  const Tensor mine = (inside.defined() ? grad.mul(inside) : grad).to(work);
   result.flatten(first).scatter_add_(-1, position.flatten(first), mine.flatten(first));
-  return result;
+  return result.to(type);
 }
 
 }  // namespace spmd::runtime::kernels

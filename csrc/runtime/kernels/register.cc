@@ -28,6 +28,10 @@ void DefineMatrixOps(torch::Library& l) {
          &k::AddLinearDInput_);
   Define(l, "linear_dweight", "linear_dweight(Tensor grad, Tensor input) -> Tensor",
          &k::LinearDWeight);
+  Define(l, "grouped_mm",
+         "grouped_mm(Tensor self, Tensor mat2, Tensor offsets, int first_group, int num_groups, "
+         "int first_index) -> Tensor",
+         &k::GroupedMatmul);
   Define(l, "conv_dinput",
          "conv_dinput(Tensor grad, Tensor weight, int[] input_size, int[] stride, int[] padding, "
          "int[] dilation, int groups, int[] crop_start) -> Tensor",

@@ -107,12 +107,5 @@ TEST(Elementwise, MonotoneOpsPassMaxima) {
   EXPECT_THAT(MaxLinearity("f32[2] = aten::mul.Tensor(f32[2], f32[2])").each, IsEmpty());
 }
 
-TEST(Elementwise, RunTimeScalarsAreNamed) {
-  EXPECT_THAT(Find("aten::add.Tensor")->runtime, ElementsAre("alpha"));
-  EXPECT_THAT(Find("aten::addcdiv")->runtime, ElementsAre("value"));
-  EXPECT_THAT(Find("aten::pow.Tensor_Scalar")->runtime, ElementsAre("exponent"));
-  EXPECT_THAT(Find("aten::relu")->runtime, IsEmpty());
-}
-
 }  // namespace
 }  // namespace spmd::rules

@@ -9,6 +9,7 @@
 #include <atomic>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "csrc/runtime/interrupt.h"
 #include "csrc/runtime/tile_memory.h"
 #include "tests/cpp/runtime/most_in_use.h"
@@ -81,6 +82,36 @@ program {
     ASSERT_EQ(results.size(), 2);
     ExpectClose(results[0], at::linear(x, w, b));
     ExpectClose(results[1], at::linear(x, w, b));
+  }
+}
+
+// Terms beyond what f16 can hold, of sums, products and what is computed with them.
+TEST(Executor, TermsOfHalfTypesAreComputedInFloat) {
+  for (const auto& [type, name] : {std::pair(at::kHalf, "f16"), std::pair(at::kBFloat16, "bf16")}) {
+    const at::Tensor sign = at::ones({8}).to(type);
+    sign.narrow(0, 4, 4).fill_(-1);
+    const at::Tensor x = at::full({2, 8}, 250, type).mul(sign);
+    const at::Tensor w = at::full({8, 3}, 300, type);
+    x.select(1, 7).fill_(-249);
+    const auto results = RunText(absl::StrReplaceAll(R"(
+mesh @m [model=4]
+program {
+  %x: T[2,8] @m {},{model}
+  %w: T[8,3] @m {model},{}
+  %0: T[2,3] @m {},{} unreduced(sum){model} = call aten::mm(%x, %w)
+  %1: T[2,3] @m {},{} unreduced(sum){model} = call aten::mul.Scalar(%0, other=4)
+  %2: T[2,3] @m {},{} unreduced(sum){model} = call aten::add.Tensor(%1, %0, alpha=1)
+  %3: T[2,3] @m {},{} = all_reduce(%2) {model}
+  %4: T[3] @m {} unreduced(prod){model} = call aten::prod.dim_int(%w, dim=0, keepdim=false)
+  %5: T[3] @m {} = all_reduce(%4) {model}
+  return %3, %2, %5
+}
+)",
+                                                     {{"T[", absl::StrCat(name, "[")}}),
+                                 {x, w});
+    ASSERT_EQ(results.size(), 3);
+    EXPECT_TRUE(at::equal(results[0], at::full({2, 3}, 1500, type)));
+    EXPECT_TRUE(at::equal(results[2], w.to(at::kFloat).prod(0).to(type)));
   }
 }
 

@@ -52,6 +52,34 @@ TEST(Moves, KindsOfReduction) {
   }
 }
 
+// Four terms of which the first two alone pass what f16 can hold.
+TEST(Moves, TermsOfHalfTypesAreHeldInFloat) {
+  const auto backend = Cpu();
+  const GridPtr grid = MakeGrid({2, 2}, {"a", "b"});
+  Sharding terms = Sharding::Replicated(1);
+  terms.unreduced = {0, 1};
+  Sharding some = Sharding::Replicated(1);
+  some.unreduced = {1};
+  const auto layout = [&](const Sharding& sharding) { return Layout(grid, sharding, Dims{3}); };
+  for (const at::ScalarType type : {at::kHalf, at::kBFloat16}) {
+    TiledTensor value{layout(terms), FromScalarType(type), {}};
+    for (const double term : {60000.25, 60000.0, -60000.0, -59999.0}) {
+      value.tiles.push_back(at::full({3}, term, at::kFloat));
+    }
+    const at::Tensor expected = at::full({3}, 1.25, type);
+    EXPECT_TRUE(at::equal(*Download(value), expected));
+    const TiledTensorPtr partly = MoveTo(value, layout(some), *backend);
+    EXPECT_EQ(partly->tiles[0].scalar_type(), at::kFloat);
+    EXPECT_TRUE(at::equal(*Download(*partly), expected));
+    const TiledTensorPtr sum = MoveTo(*partly, layout(Sharding::Replicated(1)), *backend);
+    EXPECT_TRUE(at::equal(sum->tiles[0], expected));
+    // A value that becomes a term.
+    const TiledTensorPtr term = MoveTo(*sum, layout(terms), *backend);
+    for (const at::Tensor& tile : term->tiles) EXPECT_EQ(tile.scalar_type(), at::kFloat);
+    EXPECT_TRUE(at::equal(*Download(*term), expected));
+  }
+}
+
 TEST(Moves, BetweenGrids) {
   const auto backend = Cpu();
   const GridPtr grids[] = {MakeGrid({2, 3}, {"a", "b"}), MakeGrid({3, 2}, {"x", "y"}),

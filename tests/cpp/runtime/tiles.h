@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "csrc/mesh/grid.h"
+#include "csrc/program/terms.h"
 #include "csrc/runtime/tiled_tensor.h"
 #include "csrc/sharding/layout.h"
 
@@ -78,8 +79,9 @@ inline TiledTensorPtr RandomTiles(const Layout& layout, at::ScalarType type = at
   for (int64_t t = 0; t < layout.num_tiles(); ++t) {
     const Dims dims = BoxDims(layout.BoxOfTile(t));
     const bool is_bool = type == at::kBool;
-    value->tiles.push_back(
-        at::randint(is_bool ? 0 : -4, is_bool ? 2 : 5, Sizes(dims), at::kLong).to(type));
+    const DType held = program::HeldType(value->dtype, layout.sharding());
+    value->tiles.push_back(at::randint(is_bool ? 0 : -4, is_bool ? 2 : 5, Sizes(dims), at::kLong)
+                               .to(ToScalarType(held)));
   }
   return value;
 }

@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+// Waiting for a run, and Ctrl-C meanwhile.
+#include <atomic>
+#include <chrono>
+#include <cstdlib>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "csrc/runtime/interrupt.h"
+#include "csrc/trace/session_state.h"
+
+namespace spmd::trace {
+
+namespace {
+
+constexpr std::chrono::milliseconds kLook(50);
+constexpr int kLooksBeforeWord = 20;
+
+bool Signalled(Session::State& state) {
+  return state.hooks.signalled != nullptr && state.hooks.signalled();
+}
+
+// Drops what has not started; what runs stops where nothing has been overwritten yet. The user
+// knows why the values are lost: nobody is told again. Returns how many steps of optimizers this
+// undoes.
+int DropWaiting(Session::State& state) {
+  {
+    const GilReleased no_gil(state);
+    static std::atomic<bool> stop{true};
+    runtime::SetInterruptCheck(&stop);
+    state.queue->DropWaiting();
+    state.queue->WaitForAll();
+    runtime::SetInterruptCheck(nullptr);
+  }
+  const int steps = UndoSteps(state);
+  ReportAll(state).IgnoreError();
+  return steps;
+}
+
+// After Ctrl-C: what Python has finished runs before it hears of it.
+[[noreturn]] void EndInterrupted(Session::State& state) {
+  std::string note;
+  for (int looks = 0;; ++looks) {
+    {
+      const GilReleased no_gil(state);
+      if (state.queue->WaitForAll(kLook)) break;
+    }
+    if (Signalled(state)) {
+      const int steps = DropWaiting(state);
+      note = absl::StrCat("interrupted twice: ", steps, steps == 1 ? " step" : " steps",
+                          " of the optimizer that waited or ran ", steps == 1 ? "is" : "are",
+                          " dropped; tensors and counters are those before ",
+                          steps == 1 ? "it" : "them");
+      break;
+    }
+    if (looks == kLooksBeforeWord && state.hooks.warn != nullptr) {
+      state.hooks.warn(
+          "interrupted: waiting for what the device has been given to do; interrupt again to drop "
+          "what has not begun");
+    }
+  }
+  state.hooks.raise_signal(note);
+  std::abort();  // it throws
+}
+
+}  // namespace
+
+absl::Status WaitFor(Session::State& state, const runtime::PendingRun& run) {
+  if (run.done()) return run.Wait();
+  while (true) {
+    {
+      const GilReleased no_gil(state);
+      if (run.WaitFor(kLook)) return run.Wait();
+    }
+    if (Signalled(state)) EndInterrupted(state);
+  }
+}
+
+}  // namespace spmd::trace

@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+// An absl::InlinedVector that answers an index outside of it with an exception. Abseil's own answer
+// ends the process, which may hold a user's work; and what the core reads may come from a text that
+// anybody wrote: a rule that asks a matrix for its third dimension is told so (see rules::Guarded).
+#pragma once
+
+#include <cstddef>
+#include <stdexcept>
+#include <string>
+#include <utility>
+
+#include "absl/container/inlined_vector.h"
+
+namespace spmd {
+
+[[noreturn]] inline void ThrowOutOfRange(size_t index, size_t size) {
+  throw std::out_of_range("index " + std::to_string(static_cast<ptrdiff_t>(index)) +
+                          " is outside of a list of " + std::to_string(size));
+}
+
+template <typename T, size_t N>
+class CheckedVector : public absl::InlinedVector<T, N> {
+ public:
+  using Base = absl::InlinedVector<T, N>;
+  using Base::Base;
+  CheckedVector() = default;
+  CheckedVector(const Base& other) : Base(other) {}        // NOLINT: it is one, with checks
+  CheckedVector(Base&& other) : Base(std::move(other)) {}  // NOLINT
+
+  T& operator[](size_t i) {
+    if (i >= this->size()) ThrowOutOfRange(i, this->size());
+    return Base::data()[i];
+  }
+  const T& operator[](size_t i) const {
+    if (i >= this->size()) ThrowOutOfRange(i, this->size());
+    return Base::data()[i];
+  }
+  T& front() { return (*this)[0]; }
+  const T& front() const { return (*this)[0]; }
+  T& back() { return (*this)[this->size() - 1]; }
+  const T& back() const { return (*this)[this->size() - 1]; }
+};
+
+}  // namespace spmd

@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where torch_spmd listens to optimizers, schedulers and gradient scalers.
+
+A step is one change: of tensors and of what the host counts. When the program of a step fails, or
+is dropped, what Python has advanced because of it is put back (csrc/trace/optimizer_step.h).
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+from torch.amp import grad_scaler
+from torch.optim import Optimizer, lr_scheduler
+from torch.optim.optimizer import (
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+)
+from torch.optim.swa_utils import AveragedModel
+
+from torch_spmd import _C
+
+
+def install() -> None:
+    """Installs every hook. Called once."""
+    register_optimizer_step_pre_hook(_before_step)
+    register_optimizer_step_post_hook(_after_step)
+    for kind in vars(lr_scheduler).values():
+        if isinstance(kind, type) and issubclass(kind, lr_scheduler.LRScheduler):
+            _follow(kind, "step", ["__dict__"])
+    _follow(AveragedModel, "update_parameters", ["_buffers"])
+    _look_before_a_scaled_step()
+
+
+def _before_step(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+    _C.optimizer_begins(optimizer)
+
+
+def _after_step(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+    _C.optimizer_stepped(optimizer)
+
+
+def _follow(kind: type, name: str, attributes: list[str]) -> None:
+    """What the method changes in these attributes of its object belongs to the last step."""
+    method = vars(kind).get(name)
+    if method is None:
+        return
+
+    @functools.wraps(method)
+    def followed(self: Any, *args: Any, **kwargs: Any) -> Any:
+        changes = _C.DictChanges()
+        for attribute in attributes:
+            changes.note(self, attribute)
+        optimizer = getattr(self, "optimizer", None)
+        if optimizer is not None:
+            changes.note(optimizer, "param_groups")
+        result = method(self, *args, **kwargs)
+        _C.add_to_last_step(optimizer, changes)
+        return result
+
+    setattr(kind, name, followed)
+
+
+def _look_before_a_scaled_step() -> None:
+    """A scaler reads whether gradients are finite: if they failed, it has not unscaled them."""
+    step = grad_scaler.GradScaler._maybe_opt_step
+
+    @functools.wraps(step)
+    def looking(
+        self: Any, optimizer: Optimizer, optimizer_state: dict[str, Any], *args: Any, **kwargs: Any
+    ) -> float | None:
+        try:
+            for found in optimizer_state["found_inf_per_device"].values():
+                if found.device.type == "spmd":
+                    found.item()
+        except Exception:
+            self._per_optimizer_states.pop(id(optimizer), None)
+            raise
+        return step(self, optimizer, optimizer_state, *args, **kwargs)
+
+    grad_scaler.GradScaler._maybe_opt_step = looking  # type: ignore[method-assign]
