@@ -146,6 +146,8 @@ absl::Status CompileCache::Write(const ir::Graph& graph, const CompileOptions& o
                         PrivateDirectory::Open(options_.directory, /*make=*/true));
   const std::string key = Key(graph, options);
   const std::string text = EntryOf(key, compiled.decisions);
+  // It would push out all others, and then itself.
+  if (static_cast<int64_t>(text.size()) > options_.max_bytes) return absl::OkStatus();
   SPMD_RETURN_IF_ERROR(directory.Write(NameOf(key), text));
   if (bytes_ >= 0) bytes_ += static_cast<int64_t>(text.size());
   if (bytes_ < 0 || bytes_ > options_.max_bytes) RemoveOldest(directory);
@@ -176,6 +178,7 @@ void CompileCache::RemoveOldest(const PrivateDirectory& directory) {
     if (!left && (!too_much || bytes_ <= options_.max_bytes / 4 * 3)) continue;
     if (directory.Remove(file.name)) bytes_ -= file.bytes;
   }
+  bytes_ = std::max(bytes_, options_.max_bytes / 16 * 15);
 }
 
 bool IsSelfContained(const ir::Graph& graph) {

@@ -68,11 +68,18 @@ py::tuple Memory(const CompiledProgram& self) {
   return py::make_tuple(report.peak_bytes, report.input_bytes, report.output_bytes, where, live);
 }
 
-py::list PassTimes(CompiledProgram& self) {
-  ThrowIfError(Session::Get().Explain(self));
+py::list PassTimes(const std::shared_ptr<CompiledProgram>& self) {
   py::list rows;
-  for (const auto& time : self.compiled.times) rows.append(py::make_tuple(time.pass, time.ms));
+  for (const auto& time : ValueOrThrow(Session::Get().PassTimes(self))) {
+    rows.append(py::make_tuple(time.pass, time.ms));
+  }
   return rows;
+}
+
+py::dict Sizes() {
+  py::dict sizes;
+  for (const auto& [name, size] : Session::Get().Sizes()) sizes[py::str(name)] = size;
+  return sizes;
 }
 
 // (program, reason, cut, records, instructions, ms to lower, compile, load) each.
@@ -92,10 +99,10 @@ void init_debug(py::module& m) {
       .def_readonly("number", &CompiledProgram::number)
       .def("traced_text", [](const CompiledProgram& self) { return self.traced.ToString(); })
       .def("graph_text",
-           [](CompiledProgram& self) {
-             ThrowIfError(Session::Get().Explain(self));
-             return self.compiled.graph.ToString();
+           [](const std::shared_ptr<CompiledProgram>& self) {
+             return ValueOrThrow(Session::Get().GraphText(self));
            })
+      .def_property_readonly("heap_bytes", &CompiledProgram::HeapBytes)
       .def("program_text", [](const CompiledProgram& self) { return self.program().ToString(); })
       .def("collectives", &Collectives)
       .def("memory", &Memory)
@@ -104,6 +111,10 @@ void init_debug(py::module& m) {
       .def("pass_times", &PassTimes);
   m.def("last_program",
         [] { return std::const_pointer_cast<CompiledProgram>(Session::Get().LastProgram()); });
+  m.def("sizes", &Sizes);
+  m.def(
+      "set_program_bytes", [](int64_t bytes) { Session::Get().SetProgramBytes(bytes); },
+      py::arg("bytes"));
   m.def("last_step", [] {
     const auto [step, since] = Session::Get().LastStep();
     py::list programs;

@@ -68,6 +68,8 @@ class CallStep {
   // index, empty when none is.
   const std::vector<uint8_t>& identity(int result) const { return identity_[result]; }
 
+  int64_t HeapBytes() const;
+
  private:
   enum class ResultSource : uint8_t { kOp, kEmpty, kIdentity, kOtherItem };
   struct ResultTile {

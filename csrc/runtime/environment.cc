@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "csrc/runtime/environment.h"
 
+#include <algorithm>
 #include <cstdlib>
 #include <string>
 
@@ -40,6 +41,14 @@ bool IsOff(const char* name) {
   return text != nullptr && std::string(text) == "0";
 }
 
+// What is no number of MiB is as if it were not there.
+int64_t Mebibytes(const char* name, int64_t otherwise) {
+  const char* const text = std::getenv(name);
+  int64_t count = 0;
+  if (text == nullptr || !absl::SimpleAtoi(text, &count) || count < 0) count = otherwise;
+  return std::min(count, int64_t{1} << 40) << 20;
+}
+
 }  // namespace
 
 bool EnvironmentCoalesce() { return !IsOff("SPMD_COALESCE"); }
@@ -70,6 +79,10 @@ std::string EnvironmentCacheDirectory() {
   if (home == nullptr || *home == '\0') return "";
   return absl::StrCat(home, "/.cache/torch_spmd");
 }
+
+int64_t EnvironmentProgramBytes() { return Mebibytes("SPMD_PROGRAM_MEMORY", 512); }
+
+int64_t EnvironmentCacheBytes() { return Mebibytes("SPMD_CACHE_SIZE", 256); }
 
 absl::StatusOr<Log> EnvironmentLog() {
   Log log;

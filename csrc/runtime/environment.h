@@ -46,6 +46,12 @@ bool EnvironmentFreeMoves();
 // ~/.cache/torch_spmd without it. "" where it is 0 or empty: nowhere.
 std::string EnvironmentCacheDirectory();
 
+// SPMD_PROGRAM_MEMORY: how many MiB the programs that are kept may take, 512 without it.
+int64_t EnvironmentProgramBytes();
+
+// SPMD_CACHE_SIZE: how many MiB the files of compiled programs may take, 256 without it.
+int64_t EnvironmentCacheBytes();
+
 // SPMD_LOG=passes,traffic: what is said on stderr about each compiled program.
 struct Log {
   bool passes = false;   // the time of each pass

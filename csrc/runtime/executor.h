@@ -81,6 +81,9 @@ class LoadedProgram {
 
   ~LoadedProgram();
 
+  // Of the heap, as far as it is this program's own (csrc/util/heap_bytes.h).
+  int64_t HeapBytes() const;
+
  private:
   struct Impl;
   LoadedProgram(program::Program program, std::shared_ptr<Backend> backend);

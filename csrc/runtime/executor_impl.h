@@ -52,6 +52,7 @@ struct LoadedProgram::Impl {
   absl::Status Load();
   absl::StatusOr<std::vector<TiledTensorPtr>> Run(absl::Span<Argument> inputs,
                                                   const std::vector<c10::Scalar>& scalars);
+  int64_t HeapBytes() const;
 
  private:
   absl::Status FindPlaces();

@@ -57,6 +57,8 @@ class Placement {
  private:
   Layout layout_;
   bool per_position_;
+  friend int64_t HeapBytes(const Placement& placement);
+
   std::vector<std::vector<Interval>> intervals_;
   std::vector<bool> windowed_;
   int64_t num_terms_ = 1;

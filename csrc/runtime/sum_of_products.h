@@ -84,6 +84,8 @@ class SumOfProducts {
   // Whether there are such: then one term at a time keeps the copies few.
   bool Copies(const WorkItem& work, const ValueTable& table) const;
 
+  int64_t HeapBytes() const;
+
  private:
   enum class Form : uint8_t { kMm, kLinear, kLinearDInput, kLinearDWeight };
   struct Factor {

@@ -58,8 +58,9 @@ struct Value : c10::intrusive_ptr_target, Pooled<Value> {
   // While `run` is to make it: what its Buffer held before, and keeps if the run fails.
   c10::intrusive_ptr<Value> before;
   at::Tensor host;  // contiguous CPU tensor that nobody else may write
-  // The run that made it, for `explain`: its program and the number of the output.
-  std::shared_ptr<CompiledProgram> origin;
+  // The run that made it, for `explain`: its program, while that is kept, and the number of the
+  // output.
+  std::weak_ptr<CompiledProgram> origin;
   int origin_output = -1;
   int64_t origin_run = 0;  // its number in the session's StepLog
   TensorType type;

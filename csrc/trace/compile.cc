@@ -54,7 +54,7 @@ partition::CompileCache* DiskCache(Session::State& state, bool checked) {
     state.disk_cache.emplace();
     if (!directory.empty() && !build.empty()) {
       *state.disk_cache = std::make_unique<partition::CompileCache>(
-          partition::CompileCache::Options{directory, build});
+          partition::CompileCache::Options{directory, build, runtime::EnvironmentCacheBytes()});
     }
   }
   return state.disk_cache->get();
@@ -148,16 +148,16 @@ absl::StatusOr<CachedProgramPtr> Compile(Session::State& state, Tape& tape,
   event.records = static_cast<int64_t>(tape.records().size());
 
   Clock::time_point start = Clock::now();
-  PreferMeshesOf(state, tape);
+  const MeshSet set = MeshesOf(state, tape, outputs);
   SPMD_ASSIGN_OR_RETURN(Lowered lowered,
-                        Lower(tape, outputs, {&state.meshes, &state.grids, late_starts}));
+                        Lower(tape, outputs, {&set.meshes, &set.grids, late_starts}));
   event.lower_ms = MillisecondsSince(start);
-  program->traced = lowered.graph;
+  program->traced = std::move(lowered.graph);
 
   start = Clock::now();
   SPMD_ASSIGN_OR_RETURN(std::shared_ptr<runtime::Backend> backend, TheBackend(state));
   SPMD_ASSIGN_OR_RETURN(program->compiled,
-                        CompiledOrRead(state, lowered.graph, *backend, program->explained));
+                        CompiledOrRead(state, program->traced, *backend, program->explained));
   if (!program->explained) {
     ++state.statistics.disk_hits;
     event.reason += "; read from disk";
@@ -172,7 +172,7 @@ absl::StatusOr<CachedProgramPtr> Compile(Session::State& state, Tape& tape,
   event.instructions = static_cast<int64_t>(program->program().instructions.size());
 
   for (const partition::Warning& w : program->compiled.warnings) {
-    if (state.hooks.warn != nullptr && state.warned.insert(w.key).second) state.hooks.warn(w.text);
+    if (state.hooks.warn != nullptr && FirstTime(state, w.key)) state.hooks.warn(w.text);
   }
   LogCompile(*state.log, *program, event);
   cached->key = key;
@@ -196,15 +196,16 @@ absl::StatusOr<CachedProgramPtr> Compile(Session::State& state, Tape& tape,
   return cached;
 }
 
-absl::Status Explain(Session::State& state, CompiledProgram& program) {
-  if (program.explained) return absl::OkStatus();
+absl::Status Explain(Session::State& state, const std::shared_ptr<CompiledProgram>& program) {
+  if (program->explained) return absl::OkStatus();
   SPMD_ASSIGN_OR_RETURN(std::shared_ptr<runtime::Backend> backend, TheBackend(state));
   SPMD_ASSIGN_OR_RETURN(partition::Compiled compiled,
-                        partition::Compile(program.traced, OptionsFor(state, *backend)));
-  program.compiled.graph = std::move(compiled.graph);
-  program.compiled.reasons = std::move(compiled.reasons);
-  program.compiled.times = std::move(compiled.times);
-  program.explained = true;
+                        partition::Compile(program->traced, OptionsFor(state, *backend)));
+  program->compiled.graph = std::move(compiled.graph);
+  program->compiled.reasons = std::move(compiled.reasons);
+  program->compiled.times = std::move(compiled.times);
+  program->explained = true;
+  state.programs.NoteExplained(program);
   return absl::OkStatus();
 }
 

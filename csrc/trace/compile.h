@@ -18,7 +18,7 @@ absl::StatusOr<CachedProgramPtr> Compile(Session::State& state, Tape& tape,
                                          std::vector<int> late_starts, const std::string& reason,
                                          const std::string& why);
 
-// A program that was read from disk gets its annotated graph and the reasons for it.
-absl::Status Explain(Session::State& state, CompiledProgram& program);
+// A program that has not got its annotated graph and the reasons for it gets them.
+absl::Status Explain(Session::State& state, const std::shared_ptr<CompiledProgram>& program);
 
 }  // namespace spmd::trace

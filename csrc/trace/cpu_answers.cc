@@ -231,6 +231,8 @@ bool CpuAnswers::Agrees(const OpInfo& op, const std::vector<c10::IValue>& args,
   if (!(one_type || op.elementwise) || (!whole && HasKernelsBySize(tensors[0].scalar_type()))) {
     return true;
   }
+  constexpr size_t kMost = size_t{1} << 14;
+  if (known_.size() >= kMost) known_.clear();
   const auto [known, is_new] = known_.try_emplace(KeyOf(op, args), true);
   if (is_new) known->second = AgreesOnTypes(op, args, meta, whole);
   return known->second;

@@ -31,7 +31,7 @@ class CpuAnswers {
   bool Agrees(const OpInfo& op, const std::vector<c10::IValue>& args, const Inference& meta);
 
  private:
-  absl::flat_hash_map<Hash128, bool> known_;  // by op and element types
+  absl::flat_hash_map<Hash128, bool> known_;  // by op, element types and lengths of lists
 };
 
 }  // namespace spmd::trace

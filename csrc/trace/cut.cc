@@ -96,8 +96,20 @@ std::vector<absl::Status> LostValues(const Tape& tape, StatusOf&& status_of) {
   return lost;
 }
 
+// The same boxes on the same devices, in grids whose sub-axes may differ: [x=6] is 2*3 alone, and
+// 3*2 beside a mesh [a=3, b=2].
+bool SameBoxes(const Layout& a, const Layout& b) {
+  if (a.sharding().IsUnreduced() || b.sharding().IsUnreduced()) return false;
+  if (a.dims() != b.dims() || a.num_tiles() != b.num_tiles()) return false;
+  if (a.grid()->device_ids() != b.grid()->device_ids()) return false;
+  for (int64_t p = 0; p < a.grid()->num_devices(); ++p) {
+    if (a.BoxAt(p) != b.BoxAt(p)) return false;
+  }
+  return true;
+}
+
 bool SameButForTerms(const Layout& a, const Layout& b) {
-  if (a == b) return true;
+  if (a == b || SameBoxes(a, b)) return true;
   if (!a.sharding().IsUnreduced() && !b.sharding().IsUnreduced()) return false;
   return Layout(a.grid(), a.sharding().Reduced(), a.dims()) ==
          Layout(b.grid(), b.sharding().Reduced(), b.dims());
@@ -557,13 +569,13 @@ void Collect(Session::State& state) {
 absl::StatusOr<Layout> ProvisionalLayout(Session::State& state, TapeId value) {
   Tape& tape = *state.tape;
   tape.StopFollowing();
-  PreferMeshesOf(state, tape);
   Live live = FindLive(tape);
   const std::vector<OutputSpec>& outputs = live.outputs;
   const auto it = std::find_if(outputs.begin(), outputs.end(),
                                [&](const OutputSpec& o) { return o.value == value; });
   if (it == outputs.end()) return absl::InternalError("the value is not alive");
-  SPMD_ASSIGN_OR_RETURN(Lowered lowered, Lower(tape, outputs, {&state.meshes, &state.grids}));
+  const MeshSet set = MeshesOf(state, tape, outputs);
+  SPMD_ASSIGN_OR_RETURN(Lowered lowered, Lower(tape, outputs, {&set.meshes, &set.grids}));
   SPMD_ASSIGN_OR_RETURN(std::shared_ptr<runtime::Backend> backend, TheBackend(state));
   partition::CompileOptions options;
   options.machine = &backend->machine();

@@ -144,7 +144,7 @@ std::string BytesToString(int64_t bytes) {
 // ran first.
 void SayOnce(Session::State& state, const OpInfo& op, const std::vector<c10::IValue>& args,
              const torch::jit::Stack& results) {
-  if (state.hooks.warn == nullptr || !state.warned.insert("on the host " + op.name).second) return;
+  if (state.hooks.warn == nullptr || !FirstTime(state, "on the host " + op.name)) return;
   int64_t here = 0, back = 0;
   for (const c10::IValue& arg : args) here += BytesOf(arg);
   for (const c10::IValue& result : results) back += BytesOf(result);

@@ -23,9 +23,6 @@ namespace spmd::trace {
 
 namespace {
 
-// More pending records than this are run, whether or not anybody looks.
-constexpr int64_t kTapeBound = 50000;
-
 bool IsForeign(const at::Tensor& t) {
   return t.defined() && t.device().type() == kDeviceType && !Buffer::IsOurs(t);
 }
@@ -89,6 +86,25 @@ std::string CurrentLine(Session::State& state) {
   return line;
 }
 
+// An op that is recorded, perhaps as a part of another one.
+class Nested {
+ public:
+  explicit Nested(Session::State& state) : depth_(state.depth) { ++depth_; }
+  ~Nested() { --depth_; }
+  Nested(const Nested&) = delete;
+  explicit operator bool() const { return depth_ > 1; }
+
+ private:
+  int& depth_;
+};
+
+void EndRepeats(Session::State& state) {
+  const bool in_backward = torch::autograd::get_current_graph_task_id() >= 0;
+  if (const char* const why = state.repeats.WhyEnd(*state.tape, in_backward)) {
+    ThrowIfError(Cut(state, why));
+  }
+}
+
 bool Replays() {
   static const bool on = runtime::EnvironmentReplay();
   return on;
@@ -148,7 +164,9 @@ void RunAndRecord(const OpInfo& op, torch::jit::Stack* stack) {
   SessionLock lock;
   CheckUsable(*lock);
   lock->used = true;
-  if (lock->tape->num_records() > kTapeBound) ThrowIfError(Cut(*lock, "tape bound"));
+  const Nested nested(*lock);
+  // Not in the midst of an op: what records others knows values by their numbers on the tape.
+  if (!nested && lock->repeats.IsDue(*lock->tape)) EndRepeats(*lock);
   std::optional<CallCapture> capture;
   if (Replays()) capture.emplace(*lock, op, *stack);
   if (op.handler != nullptr) {

@@ -27,10 +27,10 @@ class Lowering {
       result_.graph.AddGrid(options_.grids->grids[g], g == 0 ? "m" : absl::StrCat("m", g));
     }
     for (const c10::Scalar& s : tape_.scalars()) result_.graph.AddScalar(KindOf(s));
-    FindNeeded(outputs);
+    needed_ = NeededFor(tape_, outputs);
     SPMD_RETURN_IF_ERROR(LowerInputs());
     for (size_t r = 0; r < tape_.records().size(); ++r) {
-      if (needed_record_[r]) LowerRecord(static_cast<int>(r));
+      if (needed_.records[r]) LowerRecord(static_cast<int>(r));
     }
     SPMD_RETURN_IF_ERROR(LowerMarks());
     for (const OutputSpec& o : outputs) {
@@ -43,31 +43,9 @@ class Lowering {
   }
 
  private:
-  void FindNeeded(absl::Span<const OutputSpec> outputs) {
-    needed_record_.assign(tape_.records().size(), false);
-    needed_input_.assign(tape_.inputs().size(), false);
-    const auto need = [&](TapeId id) {
-      if (id == kNoId) return;
-      const Origin& slot = tape_.origin(id);
-      if (slot.record >= 0) {
-        needed_record_[slot.record] = true;
-      } else {
-        needed_input_[slot.input] = true;
-      }
-    };
-    for (const OutputSpec& o : outputs) {
-      need(o.value);
-      need(o.becomes);
-    }
-    for (size_t r = tape_.records().size(); r-- > 0;) {
-      if (!needed_record_[r]) continue;
-      for (const TapeId id : tape_.records()[r].operands) need(id);
-    }
-  }
-
   absl::Status LowerInputs() {
     for (size_t i = 0; i < tape_.inputs().size(); ++i) {
-      if (!needed_input_[i]) continue;
+      if (!needed_.inputs[i]) continue;
       const TapeInput& input = tape_.inputs()[i];
       const TensorType& type = tape_.type(input.id);
       const ir::ValueId v = result_.graph.AddInput(type, absl::StrCat("x", i));
@@ -166,10 +144,32 @@ class Lowering {
   Lowered result_;
   std::vector<ir::ValueId> values_;  // by tape number
   std::vector<int32_t> sources_;
-  std::vector<bool> needed_record_, needed_input_;
+  Needed needed_;
 };
 
 }  // namespace
+
+Needed NeededFor(const Tape& tape, absl::Span<const OutputSpec> outputs) {
+  Needed needed{std::vector<bool>(tape.records().size()), std::vector<bool>(tape.inputs().size())};
+  const auto need = [&](TapeId id) {
+    if (id == kNoId) return;
+    const Origin& origin = tape.origin(id);
+    if (origin.record >= 0) {
+      needed.records[origin.record] = true;
+    } else {
+      needed.inputs[origin.input] = true;
+    }
+  };
+  for (const OutputSpec& o : outputs) {
+    need(o.value);
+    need(o.becomes);
+  }
+  for (size_t r = tape.records().size(); r-- > 0;) {
+    if (!needed.records[r]) continue;
+    for (const TapeId id : tape.records()[r].operands) need(id);
+  }
+  return needed;
+}
 
 Attr AttrOf(const ArgInfo& info, const c10::IValue& v) {
   if (v.isNone()) return NoneAttr{};

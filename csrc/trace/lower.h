@@ -19,6 +19,16 @@ struct OutputSpec {
   bool may_stay_unreduced = false;
 };
 
+// What the outputs depend on.
+struct Needed {
+  std::vector<bool> records, inputs;  // by number
+  bool Has(const Tape& tape, TapeId value) const {
+    const Origin& origin = tape.origin(value);
+    return origin.record >= 0 ? records[origin.record] : inputs[origin.input];
+  }
+};
+Needed NeededFor(const Tape& tape, absl::Span<const OutputSpec> outputs);
+
 struct LowerOptions {
   const std::vector<Mesh>* meshes = nullptr;
   const Grid::Common* grids = nullptr;

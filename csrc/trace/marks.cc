@@ -228,7 +228,7 @@ void SayLost(Session::State& state, const char* caller, const Mark& mark,
              const std::string& because) {
   if (state.hooks.warn == nullptr) return;
   const std::string line = state.hooks.current_line != nullptr ? state.hooks.current_line() : "";
-  if (!state.warned.insert(absl::StrCat("mark lost ", caller, " ", line)).second) return;
+  if (!FirstTime(state, absl::StrCat("mark lost ", caller, " ", line))) return;
   state.hooks.warn(absl::StrCat(caller, ": the mark ", SpecToString(mark.spec), " on mesh ",
                                 mark.mesh.AxesToString(), " is not kept, ", because,
                                 "; mark the new tensor: spmd.mark_sharding(tensor, mesh, spec)"));

@@ -2,32 +2,85 @@
 #include "csrc/trace/program_cache.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "csrc/program/heap_bytes.h"
 #include "csrc/trace/difference.h"
 
 namespace spmd::trace {
+
+int64_t CompiledProgram::HeapBytes() const {
+  return static_cast<int64_t>(sizeof(CompiledProgram)) + ir::HeapBytes(traced) +
+         spmd::HeapBytes(compiled.decomposed) + (loaded != nullptr ? loaded->HeapBytes() : 0);
+}
+
+int64_t CachedProgram::HeapBytes() const {
+  using spmd::HeapBytes;
+  int64_t bytes = static_cast<int64_t>(sizeof(CachedProgram)) + HeapBytes(outputs) +
+                  HeapBytes(layouts) + HeapBytes(inputs) + HeapBytes(starts) + HeapBytes(ops) +
+                  HeapBytes(prefixes) + program->HeapBytes();
+  // A layout with its count of owners.
+  constexpr int64_t kLayout = 512;
+  bytes += kLayout * static_cast<int64_t>(layouts.size());
+  if (recording != nullptr) bytes += recording->HeapBytes();
+  for (const auto& [wanted, part] : parts) {
+    if (part != nullptr) bytes += HeapBytes(wanted) + part->program->HeapBytes();
+  }
+  return bytes;
+}
 
 std::vector<CachedProgramPtr> ProgramCache::Find(const Hash128& key) {
   const auto it = by_key_.find(key);
   if (it == by_key_.end()) return {};
   for (const CachedProgramPtr& p : it->second) {
-    const auto place = std::find(recent_.begin(), recent_.end(), p);
-    if (place != recent_.end()) recent_.splice(recent_.begin(), recent_, place);
+    recent_.splice(recent_.begin(), recent_, entries_.at(p.get()).place);
   }
   return {it->second.rbegin(), it->second.rend()};
 }
 
 void ProgramCache::Insert(CachedProgramPtr program) {
+  if (program->program->explained) NoteExplained(program->program);
   by_key_[program->key].push_back(program);
   recent_.push_front(std::move(program));
-  while (recent_.size() > capacity_) {
-    const CachedProgramPtr oldest = recent_.back();
-    recent_.pop_back();
-    std::vector<CachedProgramPtr>& same = by_key_[oldest->key];
-    same.erase(std::remove(same.begin(), same.end(), oldest), same.end());
-    if (same.empty()) by_key_.erase(oldest->key);
+  entries_[recent_.front().get()].place = recent_.begin();
+  CountAgain(*recent_.front());
+}
+
+void ProgramCache::CountAgain(const CachedProgram& program) {
+  const auto it = entries_.find(&program);
+  if (it == entries_.end()) return;  // it has gone meanwhile
+  const int64_t before = std::exchange(it->second.bytes, program.HeapBytes());
+  bytes_ += it->second.bytes - before;
+  while (bytes_ > most_bytes_ && recent_.size() > 1) DropOldest();
+}
+
+void ProgramCache::DropOldest() {
+  const CachedProgramPtr oldest = recent_.back();
+  recent_.pop_back();
+  bytes_ -= entries_.at(oldest.get()).bytes;
+  entries_.erase(oldest.get());
+  std::vector<CachedProgramPtr>& same = by_key_[oldest->key];
+  same.erase(std::remove(same.begin(), same.end(), oldest), same.end());
+  if (same.empty()) by_key_.erase(oldest->key);
+}
+
+void ProgramCache::NoteExplained(const std::shared_ptr<CompiledProgram>& program) {
+  constexpr size_t kMostExplained = 2;
+  explained_.push_back(program);
+  while (explained_.size() > kMostExplained) {
+    const std::shared_ptr<CompiledProgram> first = explained_.front().lock();
+    explained_.pop_front();
+    if (first == nullptr || first == program) continue;
+    first->explained = false;
+    first->compiled.graph = ir::Graph();
+    first->compiled.reasons = propagate::Reasons();
   }
+}
+
+void ProgramCache::SetMostBytes(int64_t bytes) {
+  most_bytes_ = bytes;
+  while (bytes_ > most_bytes_ && recent_.size() > 1) DropOldest();
 }
 
 RecordingPtr ProgramCache::SeenLoose(const Hash128& loose) const {
@@ -44,6 +97,8 @@ void ProgramCache::NoteLoose(const Hash128& loose, const RecordingPtr& recording
 
 void ProgramCache::Clear() {
   recent_.clear();
+  entries_.clear();
+  bytes_ = 0;
   by_key_.clear();
   loose_.clear();
 }

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "csrc/util/bits.h"
+#include "csrc/util/heap_bytes.h"
 
 namespace spmd::trace {
 
@@ -61,6 +62,52 @@ std::vector<uint64_t> Recording::RecordKeys() const {
     if (events[e].kind == Event::Kind::kRecord) result.push_back(keys[e].strict.lo());
   }
   return result;
+}
+
+namespace {
+
+int64_t BytesOf(const c10::IValue& value) {
+  if (value.isString()) return static_cast<int64_t>(value.toStringRef().size()) + 64;
+  if (!value.isList()) return 0;
+  int64_t bytes = 64;
+  for (const c10::IValue& item : value.toListRef()) {
+    bytes += static_cast<int64_t>(sizeof(c10::IValue)) + BytesOf(item);
+  }
+  return bytes;
+}
+
+int64_t BytesOf(const TracedCall& call) {
+  int64_t bytes = sizeof(TracedCall) + sizeof(std::shared_ptr<const TracedCall>);
+  // What does not fit in place. Metadata and recipes are shared.
+  const auto array = [](const auto& values, size_t inside) {
+    const size_t n = values.capacity();
+    return n <= inside ? int64_t{0} : static_cast<int64_t>(n * sizeof(values[0])) + kBlockBytes;
+  };
+  bytes += array(call.args, 3) + array(call.operands, 2) + array(call.results, 1) +
+           array(call.list_sizes, 2);
+  for (const CallArgument& arg : call.args) bytes += BytesOf(arg.value);
+  return bytes;
+}
+
+}  // namespace
+
+int64_t Recording::HeapBytes() const {
+  using spmd::HeapBytes;
+  int64_t bytes = static_cast<int64_t>(sizeof(Recording)) + HeapBytes(origins) +
+                  HeapBytes(input_marks) + HeapBytes(sources) + HeapBytes(events) + HeapBytes(keys);
+  bytes += static_cast<int64_t>(
+      types.capacity() * sizeof(TensorType) + annotations.capacity() * sizeof(Annotation) +
+      views.capacity() * sizeof(ViewRead) + records.capacity() * sizeof(Record));
+  for (const TensorType& type : types) bytes += HeapBytes(type.dims);
+  for (const Record& record : records) {
+    bytes += HeapBytes(record.operands) + HeapBytes(record.groups) +
+             static_cast<int64_t>(record.args.capacity() * sizeof(c10::IValue)) + kBlockBytes;
+    for (const c10::IValue& arg : record.args) bytes += BytesOf(arg);
+  }
+  for (const auto& call : calls) bytes += BytesOf(*call);
+  // Where its beginnings are found (State::known_prefixes).
+  constexpr int64_t kPrefix = 48;
+  return bytes + kPrefix * static_cast<int64_t>(records.size());
 }
 
 bool SameArgument(const c10::IValue& a, const c10::IValue& b, bool value) {

@@ -133,6 +133,8 @@ struct Recording {
   size_t FirstCallAt(int32_t n) const;
   // Keys after each record.
   std::vector<uint64_t> RecordKeys() const;
+  // Of the heap; not the marks, recipes and metadata that it shares (csrc/util/heap_bytes.h).
+  int64_t HeapBytes() const;
 };
 using RecordingPtr = std::shared_ptr<const Recording>;
 

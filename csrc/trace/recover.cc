@@ -184,8 +184,9 @@ bool IsTraced(const ir::Graph& graph, const std::string& op) {
 
 absl::StatusOr<std::shared_ptr<ProgramPart>> PartOf(Session::State& state, CachedProgram& whole,
                                                     const std::vector<int>& outputs) {
-  std::shared_ptr<ProgramPart>& slot = whole.parts[outputs];
-  if (slot != nullptr) return slot;
+  if (const auto known = whole.parts.find(outputs); known != whole.parts.end()) {
+    return known->second;
+  }
   auto part = std::make_shared<ProgramPart>();
   ir::Part cut = ir::PartFor(whole.program->traced, outputs);
   part->inputs = std::move(cut.inputs);
@@ -204,7 +205,10 @@ absl::StatusOr<std::shared_ptr<ProgramPart>> PartOf(Session::State& state, Cache
   for (const program::Output& o : made.outputs) {
     part->layouts.push_back(std::make_shared<const Layout>(made.LayoutOf(o.value)));
   }
-  slot = part;
+  // Of a failure there are at most so many.
+  if (whole.parts.size() >= 2 * kMostParts) whole.parts.clear();
+  whole.parts[outputs] = part;
+  state.programs.CountAgain(whole);
   return part;
 }
 

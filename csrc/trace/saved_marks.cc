@@ -57,7 +57,7 @@ void GiveSavedMark(Session::State& state, const at::Tensor& tensor, const std::s
   if (!absl::ConsumePrefix(&rest, kPrefix)) return;
   const absl::StatusOr<MarkPtr> mark = ParseMark(rest);
   if (!mark.ok()) {
-    if (state.hooks.warn != nullptr && state.warned.insert(text).second) {
+    if (state.hooks.warn != nullptr && FirstTime(state, text)) {
       state.hooks.warn(absl::StrCat("torch.load: the mark '", rest, "' is not kept, since ",
                                     mark.status().message()));
     }

@@ -22,7 +22,6 @@ namespace {
 absl::StatusOr<Lowered> LowerPending(Session::State& state) {
   Tape& tape = *state.tape;
   tape.StopFollowing();
-  PreferMeshesOf(state, tape);
   std::vector<OutputSpec> outputs;
   std::vector<bool> seen(tape.num_values(), false);
   tape.bindings().ForEach([&](Buffer& buffer, TapeId) {
@@ -31,12 +30,13 @@ absl::StatusOr<Lowered> LowerPending(Session::State& state) {
     if (!seen[id]) outputs.push_back({id, kNoId});
     seen[id] = true;
   });
-  return Lower(tape, outputs, {&state.meshes, &state.grids});
+  const MeshSet set = MeshesOf(state, tape, outputs);
+  return Lower(tape, outputs, {&set.meshes, &set.grids});
 }
 
 }  // namespace
 
-Session::Session() : state_(new State) { state_->grids.grids = {Grid::SingleDevice()}; }
+Session::Session() : state_(new State) {}
 
 Session& Session::Get() {
   static auto* session = new Session;
@@ -106,9 +106,7 @@ bool Session::device_count_was_set() {
 }
 
 absl::Status NoteMesh(Session::State& state, const Mesh& mesh) {
-  for (const Mesh& m : state.meshes) {
-    if (m == mesh) return absl::OkStatus();
-  }
+  if (state.meshes.latest() == mesh) return absl::OkStatus();
   SPMD_ASSIGN_OR_RETURN(std::shared_ptr<runtime::Backend> backend, TheBackend(state));
   int64_t last = 0;
   for (const int64_t id : mesh.device_ids()) last = std::max(last, id);
@@ -118,28 +116,42 @@ absl::Status NoteMesh(Session::State& state, const Mesh& mesh) {
                      backend->name(), "' has ", backend->num_devices(), " devices",
                      state.device_count_set ? " (the number that was set)" : ""));
   }
-  state.meshes.push_back(mesh);
-  state.grids = Grid::ForMeshes(state.meshes);
+  state.meshes.Use(mesh);
   return absl::OkStatus();
 }
 
-void PreferMeshesOf(Session::State& state, const Tape& tape) {
-  std::vector<Mesh> order;
-  const auto use = [&](const Mesh& mesh) {
-    if (order.empty() || !(order.back() == mesh)) order.push_back(mesh);
+MeshSet MeshesOf(Session::State& state, const Tape& tape, absl::Span<const OutputSpec> outputs) {
+  const Needed needed = NeededFor(tape, outputs);
+  std::vector<const TapeInput*> inputs;
+  for (size_t k = 0; k < tape.inputs().size(); ++k) {
+    if (needed.inputs[k]) inputs.push_back(&tape.inputs()[k]);
+  }
+  std::vector<Mesh> meshes;
+  for (const TapeInput* input : inputs) {
+    if (input->mark != nullptr) meshes.push_back(input->mark->mesh);
+  }
+  for (const Annotation& a : tape.annotations()) {
+    if (needed.Has(tape, a.value)) meshes.push_back(a.mark->mesh);
+  }
+  // A grid of many meshes is the common refinement of a few of them.
+  constexpr size_t kMostOfLayouts = 16;
+  size_t of_layouts = 0;
+  const auto add_meshes_of = [&](const LayoutPtr& layout) {
+    if (layout == nullptr || of_layouts >= kMostOfLayouts) return;
+    for (const Mesh& mesh : state.meshes.MeshesOf(layout->grid())) {
+      if (std::find(meshes.begin(), meshes.end(), mesh) != meshes.end()) continue;
+      meshes.push_back(mesh);
+      ++of_layouts;
+    }
   };
-  for (const TapeInput& input : tape.inputs()) {
-    if (input.mark != nullptr) use(input.mark->mesh);
+  for (const TapeInput* input : inputs) add_meshes_of(input->settled);
+  for (size_t k = 0; meshes.empty() && k < inputs.size(); ++k) {
+    add_meshes_of(tape.value(inputs[k]->id)->layout);
   }
-  for (const Annotation& a : tape.annotations()) use(a.mark->mesh);
-  if (order.empty() || state.meshes.empty() || state.meshes.front() == order.front()) return;
-  order.insert(order.end(), state.meshes.begin(), state.meshes.end());
-  state.meshes.clear();
-  for (const Mesh& mesh : order) {
-    const auto known = std::find(state.meshes.begin(), state.meshes.end(), mesh);
-    if (known == state.meshes.end()) state.meshes.push_back(mesh);
+  if (meshes.empty() && state.meshes.latest().has_value()) {
+    meshes.push_back(*state.meshes.latest());
   }
-  state.grids = Grid::ForMeshes(state.meshes);
+  return state.meshes.SetOf(meshes);
 }
 
 // --- running ---
@@ -200,23 +212,36 @@ absl::StatusOr<std::string> Session::Explain(const at::Tensor& tensor) {
                                              " on mesh ", buffer->mark->mesh.AxesToString(), "\n")
                               : "";
   const ValuePtr& value = buffer->value();
-  if (value != nullptr && value->origin != nullptr) {
-    CompiledProgram& program = *value->origin;
+  const std::shared_ptr<CompiledProgram> program =
+      value != nullptr ? value->origin.lock() : nullptr;
+  if (program != nullptr) {
     SPMD_RETURN_IF_ERROR(trace::Explain(*lock, program));
-    const ir::Graph& graph = program.compiled.graph;
+    const ir::Graph& graph = program->compiled.graph;
     return marked +
-           program.compiled.reasons.Explain(graph, graph.outputs()[value->origin_output].value);
+           program->compiled.reasons.Explain(graph, graph.outputs()[value->origin_output].value);
   }
   if (!marked.empty()) return marked;
   if (buffer->pending()) {
     return std::string("pending: no program has made this value yet");
   }
+  if (value != nullptr && value->origin_output >= 0) {
+    return std::string("the program that made this value is no longer kept");
+  }
   return std::string("uploaded: no program has written this tensor");
 }
 
-absl::Status Session::Explain(CompiledProgram& program) {
+absl::StatusOr<std::string> Session::GraphText(const std::shared_ptr<CompiledProgram>& program) {
   SessionLock lock;
-  return trace::Explain(*lock, program);
+  SPMD_RETURN_IF_ERROR(trace::Explain(*lock, program));
+  return program->compiled.graph.ToString();
+}
+
+absl::StatusOr<std::vector<partition::Compiled::PassTime>> Session::PassTimes(
+    const std::shared_ptr<CompiledProgram>& program) {
+  SessionLock lock;
+  // A program that was read from disk has none.
+  if (program->compiled.times.empty()) SPMD_RETURN_IF_ERROR(trace::Explain(*lock, program));
+  return program->compiled.times;
 }
 
 std::pair<std::vector<ProgramPtr>, int64_t> Session::LastStep() {
@@ -232,6 +257,31 @@ std::vector<CompileEvent> Session::CompileEvents() {
 Statistics Session::statistics() {
   SessionLock lock;
   return lock->statistics;
+}
+
+std::vector<std::pair<std::string, int64_t>> Session::Sizes() {
+  SessionLock lock;
+  const auto size = [](const auto& container) { return static_cast<int64_t>(container.size()); };
+  return {{"programs", size(lock->programs.recent())},
+          {"program_bytes", lock->programs.bytes()},
+          {"explained_programs", lock->programs.num_explained()},
+          {"mesh_sets", static_cast<int64_t>(lock->meshes.num_sets())},
+          {"known_prefixes", size(lock->known_prefixes)},
+          {"warned", size(lock->warned)},
+          {"lines", size(lock->line_of_sequence)},
+          {"pending_records", lock->tape->num_records()},
+          {"pending_uploads", lock->tape->uploaded_bytes()}};
+}
+
+void Session::SetProgramBytes(int64_t bytes) {
+  SessionLock lock;
+  lock->programs.SetMostBytes(bytes);
+}
+
+bool FirstTime(Session::State& state, const std::string& key) {
+  constexpr size_t kMost = size_t{1} << 12;
+  if (state.warned.size() >= kMost) state.warned.clear();
+  return state.warned.insert(key).second;
 }
 
 absl::StatusOr<std::string> Session::PendingGraph() {

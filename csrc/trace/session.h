@@ -50,9 +50,13 @@ struct CompiledProgram {
   int64_t number = 0;
   ir::Graph traced;              // as lowered from the tape
   partition::Compiled compiled;  // its `program` was moved into `loaded`
-  bool explained = true;         // false: `compiled` lacks its graph, reasons and times
+  // False: `compiled` lacks its graph and reasons, which take as long to make as the program does,
+  // and are made when somebody asks.
+  bool explained = true;
   std::shared_ptr<runtime::LoadedProgram> loaded;
   const program::Program& program() const { return loaded->program(); }
+  // What it takes of the heap without its graph and reasons, which few programs have.
+  int64_t HeapBytes() const;
 };
 
 // One line of explain_compile.
@@ -161,14 +165,22 @@ class Session {
   // The programs of the last step of an optimizer, in order of their runs, and how many runs there
   // have been since.
   std::pair<std::vector<std::shared_ptr<const CompiledProgram>>, int64_t> LastStep();
-  // Those that are kept, oldest first.
+  // Those that are kept, oldest first. They are while all together take no more bytes than
+  // SetProgramBytes says.
   std::vector<std::shared_ptr<const CompiledProgram>> Programs();
   // Why `tensor` is cut as it is: the chain back to an annotation. Runs nothing.
   absl::StatusOr<std::string> Explain(const at::Tensor& tensor);
-  // Fills in what a program that was read from disk lacks.
-  absl::Status Explain(CompiledProgram& program);
+  // The annotated graph of a program, compiled once more where it is not kept.
+  absl::StatusOr<std::string> GraphText(const std::shared_ptr<CompiledProgram>& program);
+  // How long the passes took when it was last compiled.
+  absl::StatusOr<std::vector<partition::Compiled::PassTime>> PassTimes(
+      const std::shared_ptr<CompiledProgram>& program);
   std::vector<CompileEvent> CompileEvents();
   Statistics statistics();
+  // How much is kept, by name: for tests of what must not grow.
+  std::vector<std::pair<std::string, int64_t>> Sizes();
+  // Bounds the bytes of programs that are kept.
+  void SetProgramBytes(int64_t bytes);
   // The pending graph as text (lowered, not run).
   absl::StatusOr<std::string> PendingGraph();
   // What is pending, call by call. Waits for the inputs. Errors: those of the runs that make them.

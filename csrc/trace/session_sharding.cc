@@ -64,6 +64,13 @@ bool NamesParts(const ShardingInfo& info) {
   return false;
 }
 
+absl::Status CheckSpec(Session::State& state, const char* caller, const Mesh& mesh,
+                       const PartitionSpec& spec, size_t rank) {
+  const MeshSet set = state.meshes.SetOf({mesh});
+  return AnnotationOf({mesh, spec}, static_cast<int>(rank), {&set.meshes, &set.grids}, caller)
+      .status();
+}
+
 absl::Status MarkedAlready(const Mark& mark, const Mark& given) {
   return absl::InvalidArgumentError(absl::StrCat(
       "mark_sharding: the tensor is marked ", SpecToString(mark.spec), " on mesh ",
@@ -170,9 +177,7 @@ absl::Status Session::MarkSharding(const at::Tensor& tensor, const Mesh& mesh,
   SPMD_RETURN_IF_ERROR(CheckOurs("mark_sharding", tensor));
   SPMD_RETURN_IF_ERROR(NoteMesh(*lock, mesh));
   // Raises what is wrong with the spec in the terms of the tensor that was given.
-  SPMD_RETURN_IF_ERROR(
-      AnnotationOf({mesh, spec}, static_cast<int>(tensor.dim()), {&lock->meshes, &lock->grids})
-          .status());
+  SPMD_RETURN_IF_ERROR(CheckSpec(*lock, "mark_sharding", mesh, spec, tensor.dim()));
   lock->used = true;
   Buffer* buffer = BufferOf(tensor);
   const Dims base(buffer->form.sizes.begin(), buffer->form.sizes.end());
@@ -227,20 +232,16 @@ absl::StatusOr<std::optional<ShardingInfo>> Session::ShardingOf(const at::Tensor
   if (const MarkPtr mark = MarkOf(tensor)) {
     return ShardingInfo{mark->mesh, mark->spec, /*committed=*/true, /*provisional=*/false, {}};
   }
-  if (lock->meshes.empty()) return std::nullopt;
-  ShardingInfo whole{lock->meshes.front(), PartitionSpec(tensor.dim()), false, true, {}};
+  if (!lock->meshes.latest().has_value()) return std::nullopt;
+  ShardingInfo whole{*lock->meshes.latest(), PartitionSpec(tensor.dim()), false, true, {}};
   SPMD_ASSIGN_OR_RETURN(const std::optional<TensorLayout> found, LayoutOfTensor(*lock, tensor));
   if (!found.has_value()) return whole;
   whole.provisional = found->provisional;
   const Layout& layout = found->layout;
-  // The mesh that gave the layout's axes their names, if it is still known.
-  std::vector<Mesh> candidates = lock->meshes;
-  std::stable_partition(candidates.begin(), candidates.end(), [&](const Mesh& mesh) {
-    return std::all_of(
-        mesh.axis_names().begin(), mesh.axis_names().end(),
-        [&](const std::string& name) { return !layout.grid()->SubAxesOf(name).empty(); });
-  });
-  // Better a mesh that needs whole axes only to say it.
+  // First the mesh that gave the layout's axes their names. Better one that needs whole axes only
+  // to say it.
+  std::vector<Mesh> candidates = lock->meshes.MeshesOf(layout.grid());
+  for (Mesh& mesh : lock->meshes.Recent()) candidates.push_back(std::move(mesh));
   std::optional<ShardingInfo> in_parts;
   for (const Mesh& mesh : candidates) {
     if (!layout.grid()->Refines(mesh)) continue;
@@ -257,9 +258,7 @@ absl::StatusOr<at::Tensor> Session::Reshard(const at::Tensor& tensor, const Mesh
   SessionLock lock;
   SPMD_RETURN_IF_ERROR(CheckOurs("reshard", tensor));
   SPMD_RETURN_IF_ERROR(NoteMesh(*lock, mesh));
-  SPMD_RETURN_IF_ERROR(AnnotationOf({mesh, spec}, static_cast<int>(tensor.dim()),
-                                    {&lock->meshes, &lock->grids}, "reshard")
-                           .status());
+  SPMD_RETURN_IF_ERROR(CheckSpec(*lock, "reshard", mesh, spec, tensor.dim()));
   lock->used = true;
   const TensorMeta meta = TensorMeta::Contiguous(tensor.scalar_type(), tensor.sizes());
   at::Tensor out = NewTensor(meta, nullptr);
@@ -280,10 +279,7 @@ absl::StatusOr<std::vector<ShardData>> Session::LocalShards(const at::Tensor& te
   if (const ValuePtr value = buffer->value()) SPMD_RETURN_IF_ERROR(Resolve(*lock, *value));
   SPMD_ASSIGN_OR_RETURN(const std::optional<TensorLayout> found, LayoutOfTensor(*lock, tensor));
   const Dims own(tensor.sizes().begin(), tensor.sizes().end());
-  const Layout layout =
-      found.has_value()
-          ? found->layout
-          : Layout(lock->grids.grids[0], Sharding::Replicated(static_cast<int>(own.size())), own);
+  const Layout layout = found.has_value() ? found->layout : LayoutOfNew(*lock, own);
   const at::Tensor host = ReadHost(*lock, tensor, "local_shards");
   std::vector<ShardData> shards;
   std::vector<int64_t> replicas(layout.num_tiles(), 0);
@@ -309,9 +305,7 @@ absl::StatusOr<at::Tensor> Session::FromLocalShards(const std::vector<ShardData>
   SessionLock lock;
   if (shards.empty()) return absl::InvalidArgumentError("from_local_shards: no shards were given");
   SPMD_RETURN_IF_ERROR(NoteMesh(*lock, mesh));
-  SPMD_RETURN_IF_ERROR(AnnotationOf({mesh, spec}, static_cast<int>(dims.size()),
-                                    {&lock->meshes, &lock->grids}, "from_local_shards")
-                           .status());
+  SPMD_RETURN_IF_ERROR(CheckSpec(*lock, "from_local_shards", mesh, spec, dims.size()));
   lock->used = true;
   at::Tensor host = at::zeros(dims, shards[0].data.options().device(at::kCPU));
   SPMD_RETURN_IF_ERROR(FillShards(host, shards, "from_local_shards"));

@@ -14,8 +14,10 @@
 #include "csrc/partition/compile_cache.h"
 #include "csrc/runtime/environment.h"
 #include "csrc/runtime/executor.h"
+#include "csrc/trace/meshes.h"
 #include "csrc/trace/optimizer_step.h"
 #include "csrc/trace/program_cache.h"
+#include "csrc/trace/repeats.h"
 #include "csrc/trace/session.h"
 #include "csrc/trace/shape_inference.h"
 #include "csrc/trace/steps.h"
@@ -32,12 +34,13 @@ struct Session::State {
   std::string backend_name;  // "" until chosen
   std::optional<int64_t> device_count;
   bool device_count_set = false;
-  std::vector<Mesh> meshes;  // every mesh ever used, those of the last compiled tape first
-  Grid::Common grids;        // of `meshes`; of one device while there are none
+  Meshes meshes;
 
   std::unique_ptr<Tape> tape = std::make_unique<Tape>();
+  Repeats repeats;  // where the tape ends by itself
+  int depth = 0;    // of ops that are recorded for others
   ShapeCache shapes;
-  ProgramCache programs;
+  ProgramCache programs{runtime::EnvironmentProgramBytes()};
   // Beginnings of compiled tapes, by their keys: a tape that is one of them follows it.
   struct Prefix {
     std::weak_ptr<const Recording> recording;
@@ -50,8 +53,8 @@ struct Session::State {
       false;  // since it began, an op looked at what it may not be replayed with
   // Lines of forward ops by the sequence number of their autograd nodes.
   absl::flat_hash_map<uint64_t, std::string> line_of_sequence;
-  uint64_t latest_sequence = 0;  // of autograd's nodes, on any thread
-  absl::flat_hash_set<std::string> warned;
+  uint64_t latest_sequence = 0;             // of autograd's nodes, on any thread
+  absl::flat_hash_set<std::string> warned;  // through FirstTime
   bool deduplicate = true;
   bool coalesce = runtime::EnvironmentCoalesce();
   std::optional<runtime::Log> log;  // read when the first program is compiled
@@ -166,7 +169,11 @@ absl::StatusOr<std::shared_ptr<runtime::Backend>> TheBackend(Session::State& sta
 runtime::LoadedProgram::Options LoadOptions(const Session::State& state);
 // Takes note of a mesh. Errors: InvalidArgument when it has more devices than the user allowed.
 absl::Status NoteMesh(Session::State& state, const Mesh& mesh);
-// Axes are called as in the meshes of the tape's own marks: these come first from now on.
-void PreferMeshesOf(Session::State& state, const Tape& tape);
+// The meshes that the part of the tape speaks of which the outputs need: those of its marks, which
+// name the axes, and those in which its inputs have settled. Where there are none, those in which
+// its inputs lie; else the mesh that was used last.
+MeshSet MeshesOf(Session::State& state, const Tape& tape, absl::Span<const OutputSpec> outputs);
+// True once for a warning, by its key; again when thousands of others have been given since.
+bool FirstTime(Session::State& state, const std::string& key);
 
 }  // namespace spmd::trace

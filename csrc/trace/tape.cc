@@ -85,6 +85,11 @@ TapeId Tape::AddInput(const ValuePtr& value, const Buffer* from) {
   value->tape = number_;
   value->id = id;
   values_.push_back(value);
+  // With what the tape itself needs for each.
+  constexpr int64_t kInput = 256;
+  if (value->host.defined()) {
+    uploaded_bytes_ += static_cast<int64_t>(value->host.nbytes()) + kInput;
+  }
   inputs_.push_back(
       {id, from != nullptr ? from->mark : nullptr, from != nullptr ? from->settled : nullptr});
   return id;
@@ -162,7 +167,7 @@ RecordingPtr Tape::Share() {
 }
 
 void Tape::EndFollowing() {
-  if (lead_ != nullptr && static_cast<size_t>(at_) != lead_->events.size()) StopFollowing();
+  if (!AtEnd()) StopFollowing();
 }
 
 const Event* Tape::Next(Event::Kind kind) {

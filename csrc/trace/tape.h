@@ -47,6 +47,8 @@ class Tape {
   uint64_t number() const { return number_; }
   size_t num_values() const { return values_.size(); }
   int64_t num_records() const { return num_records_; }
+  // Of inputs that were on the host when they were met.
+  int64_t uploaded_bytes() const { return uploaded_bytes_; }
   const std::vector<TapeInput>& inputs() const { return inputs_; }
   const Bindings& bindings() const { return bindings_; }
   const std::vector<c10::Scalar>& scalars() const { return scalars_; }
@@ -77,6 +79,10 @@ class Tape {
   void Follow(RecordingPtr lead, int32_t event);
   // Requires: following.
   const Recording& lead() const { return *lead_; }
+  // False in the midst of what is followed: records may be looked at without leaving it.
+  bool AtEnd() const {
+    return lead_ == nullptr || static_cast<size_t>(at_) == lead_->events.size();
+  }
   int32_t event() const { return at_; }
   // The next call that may be replayed.
   size_t& next_call() { return next_call_; }
@@ -151,6 +157,7 @@ class Tape {
   std::vector<c10::Scalar> scalars_;
   std::vector<int64_t> tasks_;
   int64_t num_records_ = 0;
+  int64_t uploaded_bytes_ = 0;
   absl::flat_hash_map<std::pair<TapeId, const Recipe*>, TapeId> views_;
   size_t views_known_ = 0;          // how many of the lead's are in views_
   std::vector<RecipePtr> recipes_;  // keeps the keys of views_ alive

@@ -47,8 +47,9 @@ absl::StatusOr<Layout> ThroughOps(Session::State& state, const Layout& base, con
   const TapeId id = Read(state, same);
   Tape& tape = *state.tape;
   tape.StopFollowing();
-  SPMD_ASSIGN_OR_RETURN(Lowered lowered,
-                        Lower(tape, {OutputSpec{id}}, {&state.meshes, &state.grids}));
+  const std::vector<OutputSpec> outputs = {OutputSpec{id}};
+  const MeshSet set = MeshesOf(state, tape, outputs);
+  SPMD_ASSIGN_OR_RETURN(Lowered lowered, Lower(tape, outputs, {&set.meshes, &set.grids}));
   SPMD_ASSIGN_OR_RETURN(std::shared_ptr<runtime::Backend> backend, TheBackend(state));
   partition::CompileOptions options;
   options.machine = &backend->machine();
@@ -80,9 +81,17 @@ absl::StatusOr<Layout> ThroughView(Session::State& state, const Layout& base, Bu
 }  // namespace
 
 absl::StatusOr<Layout> LayoutOfMark(Session::State& state, const Mark& mark, const Dims& dims) {
+  const MeshSet set = state.meshes.SetOf({mark.mesh});
   SPMD_ASSIGN_OR_RETURN(ir::Annotation a, AnnotationOf(mark, static_cast<int>(dims.size()),
-                                                       {&state.meshes, &state.grids}));
-  return Layout(state.grids.grids[a.grid], a.sharding.Closed(), dims);
+                                                       {&set.meshes, &set.grids}));
+  return Layout(set.grids.grids[a.grid], a.sharding.Closed(), dims);
+}
+
+Layout LayoutOfNew(Session::State& state, const Dims& dims) {
+  std::vector<Mesh> latest;
+  if (state.meshes.latest().has_value()) latest.push_back(*state.meshes.latest());
+  return Layout(state.meshes.SetOf(latest).grids.grids[0],
+                Sharding::Replicated(static_cast<int>(dims.size())), dims);
 }
 
 absl::StatusOr<std::optional<TensorLayout>> LayoutOfTensor(Session::State& state,
@@ -117,10 +126,7 @@ absl::StatusOr<std::vector<DeviceBox>> DeviceBoxes(const at::Tensor& tensor) {
   SessionLock lock;
   SPMD_ASSIGN_OR_RETURN(const std::optional<TensorLayout> found, LayoutOfTensor(*lock, tensor));
   const Dims dims(tensor.sizes().begin(), tensor.sizes().end());
-  const Layout layout = found.has_value()
-                            ? found->layout
-                            : Layout(lock->grids.grids[0],
-                                     Sharding::Replicated(static_cast<int>(tensor.dim())), dims);
+  const Layout layout = found.has_value() ? found->layout : LayoutOfNew(*lock, dims);
   std::vector<DeviceBox> boxes;
   for (int64_t p = 0; p < layout.grid()->num_devices(); ++p) {
     boxes.push_back({layout.grid()->device_ids()[p], layout.BoxAt(p)});

@@ -22,6 +22,8 @@ struct TensorLayout {
 absl::StatusOr<std::optional<TensorLayout>> LayoutOfTensor(Session::State& state,
                                                            const at::Tensor& tensor);
 absl::StatusOr<Layout> LayoutOfMark(Session::State& state, const Mark& mark, const Dims& dims);
+// Of data that nothing says anything about: whole, on every device of the mesh that was used last.
+Layout LayoutOfNew(Session::State& state, const Dims& dims);
 
 // By device, in the layout's order: its id and what it holds. Takes the lock.
 struct DeviceBox {

@@ -94,6 +94,7 @@ bool ViewKey::IsOf(const at::Tensor& t) const {
 
 // Searched one by one.
 constexpr size_t kFew = 16;
+constexpr size_t kMost = 4096;
 
 RecipeTable::Entry* RecipeTable::FindEntry(const at::Tensor& view) {
   if (index_.empty()) {
@@ -108,11 +109,18 @@ RecipeTable::Entry* RecipeTable::FindEntry(const at::Tensor& view) {
 
 RecipeTable::Entry& RecipeTable::SlotEntry(const at::Tensor& view) {
   if (Entry* const known = FindEntry(view)) return *known;
+  if (all_.size() == kMost) ForgetOlder();
   all_.push_back({ViewKey::Of(view), nullptr});
   if (all_.size() > kFew) {
     for (size_t k = index_.size(); k < all_.size(); ++k) index_.emplace(all_[k].key, k);
   }
   return all_.back();
+}
+
+void RecipeTable::ForgetOlder() {
+  all_.erase(all_.begin(), all_.begin() + kMost / 2);
+  index_.clear();
+  for (size_t k = 0; k < all_.size(); ++k) index_.emplace(all_[k].key, k);
 }
 
 RecipeTable::Noted* RecipeTable::FindNotedEntry(const at::Tensor& view) {

@@ -78,7 +78,9 @@ struct ViewKey {
   }
 };
 
-// The recipes of a Buffer's views. Few as a rule, and searched one by one then.
+// The recipes of a Buffer's views. Few as a rule, and searched one by one then. Of thousands
+// (`data[i * b:(i + 1) * b]` in a loop) the older ones are forgotten; such a view is then read by
+// its strides.
 class RecipeTable {
  public:
   // Null when there is none.
@@ -93,6 +95,7 @@ class RecipeTable {
   // Keeps what is known already. `meta`: that of the view, with a serial.
   void Note(const at::Tensor& view, const TensorMetaPtr& meta, const RecipePtr& recipe);
   void clear();
+  size_t size() const { return noted_.size() + all_.size(); }
 
  private:
   struct Entry {
@@ -109,6 +112,7 @@ class RecipeTable {
   };
   Entry* FindEntry(const at::Tensor& view);
   Entry& SlotEntry(const at::Tensor& view);
+  void ForgetOlder();
   Noted* FindNotedEntry(const at::Tensor& view);
 
   std::vector<Noted> noted_;  // few
