@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 from torch.utils import backend_registration
 
-from torch_spmd import _adam, _hooks, _lists, _module, _steps
+from torch_spmd import _adam, _fake, _hooks, _lists, _module, _steps
 
 DEVICE = "spmd"
 
@@ -35,6 +35,7 @@ def register() -> None:
     _C.register_device([_folder_of(torch.__file__), _folder_of(__file__)])
     _hooks.install()
     _adam.install()
+    _fake.install()
     _lists.install()
     _steps.install()
     atexit.register(_hooks.at_exit)

@@ -77,6 +77,10 @@ void ResizeOut(Session::State& state, const at::Tensor& target, const TensorMeta
         "resizing it, inplace, to zero elements with t.resize_(0).");
   }
   ResizeTensor(state, target, sizes);
+  // Dimensions lie in the order that the kernel gives a result of its own.
+  c10::TensorImpl* const impl = target.unsafeGetTensorImpl();
+  impl->set_sizes_and_strides(sizes, at::IntArrayRef(result.strides.data(), result.strides.size()));
+  if (!target.is_non_overlapping_and_dense()) impl->set_sizes_contiguous(sizes);
 }
 
 // True when an op on lists writes, for one element, memory that it reads or writes for another: the

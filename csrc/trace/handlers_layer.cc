@@ -18,6 +18,7 @@
 #include <numeric>
 
 #include "csrc/trace/arguments.h"
+#include "csrc/trace/cpu_forms.h"
 #include "csrc/trace/kernel.h"
 #include "csrc/trace/tensor.h"
 
@@ -70,6 +71,21 @@ void LinearBackward(const OpInfo& op, torch::jit::Stack* stack) {
   stack->push_back(dbias);
 }
 
+// Whether the CPU would take its fused kernel, whose results lie in memory as queries do and whose
+// gradients by place, then head. The results of its other ways are contiguous.
+bool IsFusedOnCpu(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v) {
+  const auto elements_lie_together = [](const at::Tensor& t) { return t.stride(3) == 1; };
+  return elements_lie_together(q) && elements_lie_together(k) && elements_lie_together(v) &&
+         q.size(1) == k.size(1) && q.size(3) == k.size(3) && k.size(3) == v.size(3);
+}
+
+TensorMeta ByPlaceThenHead(const at::Tensor& t) {
+  TensorMeta meta = MetaLike(t);
+  meta.strides[1] = t.size(3);
+  meta.strides[2] = t.size(1) * t.size(3);
+  return meta;
+}
+
 void Attention(const OpInfo& op, torch::jit::Stack* stack) {
   Session::State& state = Session::Get().state();
   const Args a = PopArguments(op, stack);
@@ -78,8 +94,9 @@ void Attention(const OpInfo& op, torch::jit::Stack* stack) {
   TORCH_CHECK_NOT_IMPLEMENTED(
       a[4].toDouble() == 0 && q.dim() == 4,
       "torch_spmd: attention with dropout or without heads takes the math way");
-  const TensorMeta out =
+  TensorMeta out =
       TensorMeta::Contiguous(q.scalar_type(), {q.size(0), q.size(1), q.size(2), v.size(3)});
+  if (IsFusedOnCpu(q, k, v)) out.strides = StridesInOrderOf(q);
   const at::ScalarType row_type = q.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
   const TensorMeta lse = TensorMeta::Contiguous(row_type, {q.size(0), q.size(1), q.size(2)});
   const TapeId first =
@@ -112,9 +129,10 @@ void AttentionBackward(const OpInfo& op, torch::jit::Stack* stack) {
             Read(state, named("out")), Read(state, named("logsumexp")),
             ReadOperand(state, named("attn_bias"))},
            {tq, tk, tv});
-  stack->push_back(NewTensor(state, MetaLike(q), first));
-  stack->push_back(NewTensor(state, MetaLike(k), first + 1));
-  stack->push_back(NewTensor(state, MetaLike(v), first + 2));
+  const auto form = IsFusedOnCpu(q, k, v) ? &ByPlaceThenHead : &MetaLike;
+  stack->push_back(NewTensor(state, form(q), first));
+  stack->push_back(NewTensor(state, form(k), first + 1));
+  stack->push_back(NewTensor(state, form(v), first + 2));
   stack->push_back(at::Tensor());  // a bias that requires grad takes the math way
 }
 

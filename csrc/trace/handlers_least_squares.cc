@@ -81,12 +81,16 @@ void LeastSquares(const OpInfo& op, torch::jit::Stack* stack) {
   b = b.expand(With(batch, {rows, sides}));
 
   const at::ScalarType real = c10::toRealValueType(a.scalar_type());
-  const TensorMeta metas[] = {
+  TensorMeta metas[] = {
       TensorMeta::Contiguous(a.scalar_type(), With(batch, {columns, sides})),
       TensorMeta::Contiguous(real, With(batch, {sides})),
       TensorMeta::Contiguous(at::kLong, batch),
       TensorMeta::Contiguous(real, With(batch, {std::min(rows, columns)})),
   };
+  // One column after the other, as LAPACK leaves them.
+  Dims& strides = metas[0].strides;
+  strides[strides.size() - 2] = 1;
+  strides.back() = columns;
   std::vector<TensorType> types;
   for (const TensorMeta& meta : metas) types.push_back(TypeOf(meta));
   const TapeId first =

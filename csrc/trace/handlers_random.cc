@@ -5,6 +5,7 @@
 #include <string_view>
 
 #include "csrc/trace/arguments.h"
+#include "csrc/trace/cpu_forms.h"
 #include "csrc/trace/generator.h"
 #include "csrc/trace/kernel.h"
 #include "csrc/trace/tensor.h"
@@ -230,8 +231,9 @@ void NativeDropout(const OpInfo& op, torch::jit::Stack* stack) {
   const bool train = args[2].isNone() || args[2].toBool();
   const TensorType type = TypeOf(self);
   const TensorType mask_type{DType::kBool, type.dims};
-  const TensorMeta meta = TensorMeta::Contiguous(self.scalar_type(), self.sizes());
-  const TensorMeta mask_meta = TensorMeta::Contiguous(at::kBool, self.sizes());
+  TensorMeta meta = TensorMeta::Contiguous(self.scalar_type(), self.sizes());
+  TensorMeta mask_meta = TensorMeta::Contiguous(at::kBool, self.sizes());
+  meta.strides = mask_meta.strides = StridesInOrderOf(self);
   const TapeId x = Read(state, self);
   if (!train) {
     stack->push_back(NewTensor(state, meta, x));

@@ -92,23 +92,31 @@ void SetEmpty(const OpInfo& op, torch::jit::Stack* stack) {
   stack->push_back(self);
 }
 
+// `format`: None, or that which the tensor takes with its new sizes.
+void Restride(const at::Tensor& self, const c10::IValue& format) {
+  if (format.isNone()) return;
+  const auto f = static_cast<at::MemoryFormat>(format.toInt());
+  TORCH_CHECK(f != at::MemoryFormat::Preserve, "Unsupported memory format ", f);
+  self.unsafeGetTensorImpl()->empty_tensor_restride(f);
+}
+
 void Resize(const OpInfo& op, torch::jit::Stack* stack) {
   const Args a = PopArguments(op, stack);
   const at::Tensor self = a[0].toTensor();
   ResizeTensor(Session::Get().state(), self, a[1].toIntVector());
-  if (!a[2].isNone()) {
-    const auto format = static_cast<at::MemoryFormat>(a[2].toInt());
-    if (format != at::MemoryFormat::Preserve && format != at::MemoryFormat::Contiguous) {
-      self.unsafeGetTensorImpl()->empty_tensor_restride(format);
-    }
-  }
+  Restride(self, a[2]);
   stack->push_back(self);
 }
 
 void ResizeAs(const OpInfo& op, torch::jit::Stack* stack) {
   const Args a = PopArguments(op, stack);
-  ResizeTensor(Session::Get().state(), a[0].toTensor(), a[1].toTensor().sizes());
-  stack->push_back(a[0]);
+  const at::Tensor self = a[0].toTensor(), other = a[1].toTensor();
+  ResizeTensor(Session::Get().state(), self, other.sizes());
+  const bool preserves =
+      !a[2].isNone() && static_cast<at::MemoryFormat>(a[2].toInt()) == at::MemoryFormat::Preserve;
+  Restride(self,
+           preserves ? c10::IValue(static_cast<int64_t>(other.suggest_memory_format())) : a[2]);
+  stack->push_back(self);
 }
 
 int64_t BytesOf(const BaseForm& form) {
@@ -171,6 +179,7 @@ void ResizeStorage(Session::State& state, c10::StorageImpl* storage, int64_t nby
 }
 
 void ResizeTensor(Session::State& state, const at::Tensor& t, at::IntArrayRef sizes) {
+  if (t.sizes() == sizes) return;
   const MarkPtr mark = MarkOf(t);
   int64_t n = 1;
   for (const int64_t s : sizes) n *= s;

@@ -60,11 +60,11 @@ std::optional<StepSpec> StepOf(const std::string& op, const Args& a, const Dims&
     return Slice(dims, a[1].toInt(), a[2].isNone() ? 0 : a[2].toInt(),
                  a[3].isNone() ? INT64_MAX : a[3].toInt(), a[4].toInt());
   }
-  if (op == "aten::split") {
+  if (op == "aten::split" || op == "aten::unsafe_split") {
     const int64_t size = a[1].toInt();
     return Slice(dims, a[2].toInt(), k * size, (k + 1) * size, 1);
   }
-  if (op == "aten::split_with_sizes") {
+  if (op == "aten::split_with_sizes" || op == "aten::unsafe_split_with_sizes") {
     const std::vector<int64_t> sizes = a[1].toIntVector();
     const int64_t start = std::accumulate(sizes.begin(), sizes.begin() + k, int64_t{0});
     return Slice(dims, a[2].toInt(), start, start + sizes[k], 1);
@@ -188,6 +188,9 @@ constexpr HandlerRow kRows[] = {
     {"aten::transpose_", &RunViewInPlace},
     {"aten::unbind.int", &RunView, kReplayable},
     {"aten::unfold", &RunView, kReplayable},
+    // Views of one storage, as on the CPU, that autograd takes for independent tensors.
+    {"aten::unsafe_split.Tensor", &RunView, kReplayable},
+    {"aten::unsafe_split_with_sizes", &RunView, kReplayable},
     {"aten::unsqueeze", &RunView, kReplayable},
     {"aten::unsqueeze_", &RunViewInPlace},
     {"aten::view", &RunView, kReplayable},

@@ -5,6 +5,7 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/native/transformers/attention.h>
 #include <c10/core/AutogradState.h>
+#include <c10/core/SymBool.h>
 #include <torch/library.h>
 
 #include "csrc/trace/arguments.h"
@@ -77,14 +78,18 @@ int64_t ChooseAttention(const at::Tensor& query, const at::Tensor& key, const at
   if (!at::isFloatingType(query.scalar_type())) return math;
   if (query.scalar_type() != key.scalar_type() || key.scalar_type() != value.scalar_type())
     return math;
-  if (query.numel() == 0 || key.numel() == 0 || value.numel() == 0) return math;
+  // FakeTensors come here, too, whose sizes may be symbols.
+  for (const at::Tensor& t : {query, key, value}) {
+    if (TORCH_GUARD_OR_FALSE(t.sym_numel().sym_eq(0))) return math;
+  }
   if (mask.has_value() && mask->defined() && mask->requires_grad()) return math;
   for (const at::Tensor& t : {query, key, value}) {
     if (t._fw_grad(0).defined()) return math;  // no forward-mode formula
   }
-  if (query.size(0) != key.size(0) || key.size(0) != value.size(0)) return math;
-  if (key.size(1) != value.size(1) || query.size(1) % key.size(1) != 0) return math;
-  if (query.size(1) != key.size(1) && !gqa) return math;
+  const auto size = [](const at::Tensor& t, int64_t d) { return t.sym_size(d); };
+  if (size(query, 0) != size(key, 0) || size(key, 0) != size(value, 0)) return math;
+  if (size(key, 1) != size(value, 1) || size(query, 1) % size(key, 1) != 0) return math;
+  if (size(query, 1) != size(key, 1) && !gqa) return math;
   return fused;
 }
 

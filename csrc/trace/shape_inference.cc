@@ -10,6 +10,7 @@
 #include <algorithm>
 
 #include "csrc/runtime/dispatch_guard.h"
+#include "csrc/trace/cpu_forms.h"
 #include "csrc/trace/device.h"
 #include "csrc/trace/own_shapes.h"
 
@@ -57,53 +58,6 @@ at::Tensor ToMeta(const at::Tensor& t) {
     meta.unsafeGetTensorImpl()->set_sizes_and_strides(t.sizes(), t.strides(), t.storage_offset());
   }
   return meta;
-}
-
-// Meta answers as CUDA does, where the statistics of half precision are f32. On CPU they are so
-// only where weights or running statistics are.
-void StatisticsAsOnCpu(const OpInfo& op, const std::vector<c10::IValue>& args, Inference& result) {
-  const std::string& base = op.handle.operator_name().name;
-  if (base != "aten::native_layer_norm" && base.find("native_batch_norm") == std::string::npos &&
-      base.find("_batch_norm_with_update") == std::string::npos) {
-    return;
-  }
-  if (base.find("backward") != std::string::npos || !args[0].isTensor()) return;
-  const at::ScalarType input = args[0].toTensor().scalar_type();
-  if (!at::isReducedFloatingType(input)) return;
-  for (size_t i = 1; i < args.size(); ++i) {
-    if (!args[i].isTensor() || !args[i].toTensor().defined()) continue;
-    if (args[i].toTensor().scalar_type() != input) return;
-  }
-  for (size_t r = 1; r < 3 && r < result.tensors.size(); ++r) result.tensors[r].dtype = input;
-  // The running statistics, after an empty reserve.
-  const bool with_update = base.find("_batch_norm_with_update") != std::string::npos;
-  for (size_t r = 4; with_update && r < result.tensors.size(); ++r) result.tensors[r].dtype = input;
-}
-
-// In inference the CPU's kernels save no statistics: the gradient takes the running ones.
-void NoStatisticsInInference(const OpInfo& op, const std::vector<c10::IValue>& args,
-                             Inference& result) {
-  const std::string& base = op.handle.operator_name().name;
-  const bool never =
-      base == "aten::_native_batch_norm_legit_no_training" || base == "aten::_batch_norm_no_update";
-  const int training = op.FindArg("training");
-  const bool by_argument = base == "aten::native_batch_norm" && !args[training].toBool();
-  if (!never && !by_argument) return;
-  for (size_t r = 1; r < 3; ++r) {
-    result.tensors[r] = TensorMeta::Contiguous(result.tensors[r].dtype, {0});
-  }
-}
-
-// The loss of one sample that is not reduced has no dimension, or that of its target.
-void MarginLossAsOnCpu(const OpInfo& op, const std::vector<c10::IValue>& args, Inference& result) {
-  const std::string& base = op.handle.operator_name().name;
-  if (base != "aten::multi_margin_loss" && base != "aten::multilabel_margin_loss_forward") return;
-  const int reduction = op.FindArg("reduction");
-  if (args[0].toTensor().dim() >= 2 || args[reduction].toInt() != 0) return;
-  Dims sizes;
-  if (base == "aten::multi_margin_loss" && args[1].toTensor().dim() > 0) sizes.push_back(1);
-  result.tensors[0] =
-      TensorMeta::Contiguous(result.tensors[0].dtype, at::IntArrayRef(sizes.data(), sizes.size()));
 }
 
 // Whether the values of an indexed write fit, which Meta does not look at. Where an index is a mask
@@ -159,6 +113,7 @@ bool KeepsSizes(const OpInfo& op, const std::vector<c10::IValue>& args) {
 torch::jit::Stack OnMeta(const OpInfo& op, const std::vector<c10::IValue>& args) {
   const runtime::DispatchGuard guard;
   const NoTorchFunction no_torch_function;
+  const MetaAnswersForCpu for_cpu;
   torch::jit::Stack stack = WithTensors(op, args, c10::kMeta, ToMeta);
   op.handle.callBoxed(&stack);
   return stack;
@@ -167,7 +122,10 @@ torch::jit::Stack OnMeta(const OpInfo& op, const std::vector<c10::IValue>& args)
 Inference Ask(const OpInfo& op, const std::vector<c10::IValue>& args) {
   Inference result;
   result.ok = OwnShapes(op, args, result);
-  if (result.ok) return result;
+  if (result.ok) {
+    CorrectAsOnCpu(op, args, result);
+    return result;
+  }
   torch::jit::Stack stack;
   try {
     stack = OnMeta(op, args);
@@ -189,9 +147,7 @@ Inference Ask(const OpInfo& op, const std::vector<c10::IValue>& args) {
     }
     result.counts.push_back(count);
   }
-  StatisticsAsOnCpu(op, args, result);
-  NoStatisticsInInference(op, args, result);
-  MarginLossAsOnCpu(op, args, result);
+  CorrectAsOnCpu(op, args, result);
   result.ok = true;
   return result;
 }

@@ -1,0 +1,240 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What FakeTensor says of the device's results: the strides that they have.
+
+Results lie as those of the CPU's kernels (csrc/trace/cpu_forms.h). FakeTensor asks Meta kernels,
+which describe another device's kernel where these differ, or lose strides on the way. Compiled
+code is made for what FakeTensor says: both must agree.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+import torch._meta_registrations
+from torch import Tensor
+from torch._ops import OpOverload
+from torch._prims_common import compute_elementwise_output_strides, suggest_memory_format
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, in_kernel_invocation_manager
+from torch.utils import _pytree as pytree
+
+aten = torch.ops.aten
+
+DEVICE = "spmd"
+
+Args = tuple[Any, ...]
+Strides = Sequence[int]
+Rule = Callable[[FakeTensorMode, OpOverload, Args, dict[str, Any]], Any]
+
+
+def install() -> None:
+    """Called once, when the device is registered."""
+    _hint_at_the_cpu()
+    _ask_rules_first()
+
+
+def _hint_at_the_cpu() -> None:
+    """Meta kernels that ask for which device they answer, answer for the CPU where it is ours."""
+    from torch_spmd import _C
+
+    hint = torch._meta_registrations.device_hint
+
+    def device_hint(tensor: Any) -> str:
+        answer = hint(tensor)
+        # Of a Meta tensor PyTorch takes CUDA's; the device's own inference asks with these.
+        if answer == DEVICE or (answer == "cuda" and _C.meta_answers_for_cpu()):
+            return "cpu"
+        return answer
+
+    torch._meta_registrations.device_hint = device_hint
+
+
+def _ask_rules_first() -> None:
+    """Before decompositions, which FakeTensor prefers to what is registered for an op."""
+    dispatch = FakeTensorMode._dispatch_impl
+
+    @functools.wraps(dispatch)
+    def with_rules(
+        self: FakeTensorMode, func: OpOverload, types: Any, args: Args, kwargs: dict[str, Any]
+    ) -> Any:
+        rule = _RULES.get(func)
+        if rule is not None and _are_ours(args, kwargs):
+            return rule(self, func, args, kwargs)
+        return dispatch(self, func, types, args, kwargs)
+
+    FakeTensorMode._dispatch_impl = with_rules  # type: ignore[assignment, method-assign]
+
+
+def _are_ours(args: Args, kwargs: dict[str, Any]) -> bool:
+    tensors = [a for a in pytree.tree_leaves((args, kwargs)) if isinstance(a, Tensor)]
+    fakes = [t for t in tensors if type(t) is FakeTensor]
+    return len(fakes) == len(tensors) and any(t.fake_device.type == DEVICE for t in fakes)
+
+
+def _moved(mode: FakeTensorMode, tree: Any, device: torch.device) -> Any:
+    """FakeTensors of another device with the same metadata."""
+
+    def move(t: FakeTensor) -> FakeTensor:
+        with in_kernel_invocation_manager(mode):
+            meta = t.detach()
+        return FakeTensor(mode, meta, device)
+
+    return pytree.tree_map_only(FakeTensor, move, tree)
+
+
+def _ours(mode: FakeTensorMode, meta: Tensor, strides: Strides) -> FakeTensor:
+    """A FakeTensor of the device like `meta`, with other strides."""
+    with in_kernel_invocation_manager(mode):
+        meta = torch.empty_strided(meta.shape, strides, dtype=meta.dtype, device="meta")
+    return FakeTensor(mode, meta, torch.device(DEVICE, 0))
+
+
+def _as_on_cpu(strides_of: Callable[[Tensor, Args], Strides | None] | None = None) -> Rule:
+    """What FakeTensor says of the same on the CPU, the first result with other strides."""
+
+    def rule(mode: FakeTensorMode, func: OpOverload, args: Args, kwargs: dict[str, Any]) -> Any:
+        args, kwargs = _moved(mode, (args, kwargs), torch.device("cpu"))
+        with mode:
+            results = func(*args, **kwargs)
+            first = results if isinstance(results, Tensor) else results[0]
+            strides = None if strides_of is None else strides_of(first, args)
+        ours = _moved(mode, results, torch.device(DEVICE, 0))
+        if strides is None:
+            return ours
+        corrected = _ours(mode, first, strides)
+        return corrected if isinstance(results, Tensor) else (corrected, *ours[1:])
+
+    return rule
+
+
+def _format(result: Tensor, memory_format: torch.memory_format) -> Strides:
+    return torch.empty(result.shape, device="meta", memory_format=memory_format).stride()
+
+
+def _contiguous(result: Tensor, args: Args) -> Strides:
+    return _format(result, torch.contiguous_format)
+
+
+def _format_of_first(result: Tensor, args: Args) -> Strides:
+    """Channels last where the first argument is."""
+    return _format(result, suggest_memory_format(args[0]))
+
+
+def _order_of_first(result: Tensor, args: Args) -> Strides | None:
+    if args[0].shape != result.shape:
+        return None
+    return tuple(compute_elementwise_output_strides(args[0]))
+
+
+def _columns(result: Tensor, args: Args) -> Strides | None:
+    """One column after the other."""
+    return (*_contiguous(result, args)[:-2], 1, max(result.shape[-2], 1))
+
+
+def _iterator_of_two(result: Tensor, args: Args) -> Strides | None:
+    """What TensorIterator gives: Meta's way through other ops forgets what was expanded."""
+    if not isinstance(args[1], Tensor):
+        return None
+    a, b = torch.broadcast_tensors(args[0], args[1])
+    return tuple(compute_elementwise_output_strides(a, b)) if a.shape == result.shape else None
+
+
+# --- attention: csrc/trace/handlers_layer.cc ---
+
+
+def _is_fused_on_cpu(q: Tensor, k: Tensor, v: Tensor) -> bool:
+    together = all(t.stride(3) == 1 for t in (q, k, v))
+    return together and q.shape[1] == k.shape[1] and q.shape[3] == k.shape[3] == v.shape[3]
+
+
+def _attention(mode: FakeTensorMode, func: OpOverload, args: Args, kwargs: dict[str, Any]) -> Any:
+    q, k, v = args[:3]
+    with mode:
+        row_type = torch.float64 if q.dtype == torch.float64 else torch.float32
+        out = q.new_empty((*q.shape[:3], v.shape[3]))
+        rows = q.new_empty(q.shape[:3], dtype=row_type)
+        if _is_fused_on_cpu(q, k, v):
+            out = _ours(mode, out, tuple(compute_elementwise_output_strides(q)))
+    return (out, rows, None, None, q.shape[2], k.shape[2], None, None, None)
+
+
+def _attention_backward(
+    mode: FakeTensorMode, func: OpOverload, args: Args, kwargs: dict[str, Any]
+) -> Any:
+    tensors = args[1:4]
+    by_place = _is_fused_on_cpu(*tensors)
+    grads = []
+    for t in tensors:
+        with mode:
+            grad = t.new_empty(t.shape)
+        if by_place:
+            _, heads, places, size = t.shape
+            grad = _ours(mode, grad, (places * heads * size, size, heads * size, 1))
+        grads.append(grad)
+    return (*grads, None)
+
+
+_RULES: dict[OpOverload, Rule] = {
+    aten._scaled_dot_product_fused_attention_overrideable.default: _attention,
+    aten._scaled_dot_product_fused_attention_overrideable_backward.default: _attention_backward,
+    aten.convolution.default: _as_on_cpu(),
+    aten.convolution_backward.default: _as_on_cpu(),
+}
+for _strides, _ops in (
+    (
+        _iterator_of_two,
+        (
+            aten.complex.default,
+            aten.copysign.Tensor,
+            aten.div.Tensor_mode,
+            aten.floor_divide.default,
+            aten.heaviside.default,
+            aten.logaddexp.default,
+            aten.logaddexp2.default,
+            aten.logical_and.default,
+            aten.logical_or.default,
+            aten.logical_xor.default,
+            aten.native_dropout_backward.default,
+            aten.polar.default,
+            aten.special_xlog1py.default,
+            aten.xlogy.Tensor,
+        ),
+    ),
+    (
+        _format_of_first,
+        (
+            aten._batch_norm_no_update.default,
+            aten._batch_norm_with_update.default,
+            aten._batch_norm_with_update_functional.default,
+            aten._native_batch_norm_legit.default,
+            aten._native_batch_norm_legit.no_stats,
+            aten._native_batch_norm_legit_functional.default,
+            aten._native_batch_norm_legit_no_training.default,
+            aten.channel_shuffle.default,
+            aten.max_unpool2d.default,
+            aten.native_batch_norm.default,
+            aten.roll.default,
+        ),
+    ),
+    (
+        _contiguous,
+        (
+            aten.huber_loss_backward.default,
+            aten.log_sigmoid_forward.default,
+            aten.mse_loss_backward.default,
+            aten.normal.Tensor_Tensor,
+            aten.normal.Tensor_float,
+            aten.normal.float_Tensor,
+            aten.poisson.default,
+            aten.rrelu_with_noise.default,
+            aten.rrelu_with_noise_functional.default,
+            aten.smooth_l1_loss_backward.default,
+        ),
+    ),
+    (_order_of_first, (aten.binary_cross_entropy.default, aten.huber_loss.default)),
+    (_columns, (aten.geqrf.default,)),
+):
+    for _op in _ops:
+        _RULES[_op] = _as_on_cpu(_strides)
