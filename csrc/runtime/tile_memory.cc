@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <mutex>
 #include <utility>
 #include <vector>
@@ -22,7 +23,10 @@ constexpr size_t kSmallest = size_t{64} << 10;
 constexpr int kPerDoubling = 4, kDoublings = 14;
 constexpr int kClasses = kPerDoubling * kDoublings + 1;
 constexpr size_t kLargest = kSmallest << kDoublings;
-constexpr size_t kRange = size_t{16} << 30;  // addresses of a class
+// Addresses are reserved a few units at a time, for one class each. By unit, the table says which.
+constexpr int kUnitBits = 24, kAddressBits = 48;
+constexpr size_t kUnit = size_t{1} << kUnitBits;
+constexpr size_t kUnits = size_t{1} << (kAddressBits - kUnitBits);
 // Blocks begin at other offsets into a page: equal ones would share the sets of a cache.
 constexpr size_t kGap = 4096 + 64;
 
@@ -40,21 +44,40 @@ int ClassOf(size_t bytes) {
 
 thread_local bool in_scope = false;
 
+constexpr size_t RoundedUp(size_t bytes) { return (bytes + kUnit - 1) / kUnit * kUnit; }
+
+void* Reserve(size_t bytes, int protection) {
+  void* const begin =
+      mmap(nullptr, bytes, protection, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  return begin == MAP_FAILED ? nullptr : begin;
+}
+
+// At a multiple of a unit; null where the system refuses.
+char* ReserveUnits(size_t bytes) {
+  auto* const all = static_cast<char*>(Reserve(bytes + kUnit, PROT_READ | PROT_WRITE));
+  if (all == nullptr) return nullptr;
+  const size_t before = (kUnit - reinterpret_cast<uintptr_t>(all) % kUnit) % kUnit;
+  if (before > 0) munmap(all, before);
+  if (before < kUnit) munmap(all + before + bytes, kUnit - before);
+  char* const begin = all + before;
+  if ((reinterpret_cast<uintptr_t>(begin) + bytes) >> kAddressBits == 0) return begin;
+  munmap(begin, bytes);  // beyond the table
+  return nullptr;
+}
+
 class Blocks {
  public:
   // Null where the system refuses.
   static Blocks* Make() {
-    void* const base = mmap(nullptr, kRange * kClasses, PROT_READ | PROT_WRITE,
-                            MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    return base == MAP_FAILED ? nullptr : new Blocks(static_cast<char*>(base));
+    // Pages of the table that nobody writes to take no memory, and read as zero.
+    static_assert(sizeof(std::atomic<uint8_t>) == 1 && kClasses < 255);
+    void* const table = Reserve(kUnits, PROT_READ | PROT_WRITE);
+    return table == nullptr ? nullptr : new Blocks(static_cast<std::atomic<uint8_t>*>(table));
   }
 
-  bool Owns(const void* block) const {
-    const auto* address = static_cast<const char*>(block);
-    return address >= base_ && address < base_ + kRange * kClasses;
-  }
+  bool Owns(const void* block) const { return ClassAt(block) >= 0; }
 
-  // Null where the class is full.
+  // Null where the system gives no more addresses.
   void* Take(size_t bytes) {
     const int c = ClassOf(bytes);
     const size_t size = SizeOfClass(c);
@@ -70,9 +93,9 @@ class Blocks {
       block = of.without_pages.back();
       of.without_pages.pop_back();
     } else {
-      if (of.used + size + kGap > kRange) return nullptr;
-      block = base_ + kRange * c + of.used;
-      of.used += size + kGap;
+      if (of.end - of.next < static_cast<ptrdiff_t>(size + kGap) && !Grow(c)) return nullptr;
+      block = of.next;
+      of.next += size + kGap;
       // Nothing is allocated in a deleter.
       ++of.blocks;
       if (of.with_pages.capacity() < of.blocks) of.with_pages.reserve(2 * of.blocks);
@@ -86,7 +109,7 @@ class Blocks {
 
   void Return(void* data) {
     char* const block = static_cast<char*>(data);
-    const int c = static_cast<int>((block - base_) / static_cast<ptrdiff_t>(kRange));
+    const int c = ClassAt(block);
     const auto size = static_cast<int64_t>(SizeOfClass(c));
     const std::lock_guard<std::mutex> lock(mutex_);
     classes_[c].with_pages.push_back(block);
@@ -112,11 +135,33 @@ class Blocks {
  private:
   struct Class {
     std::vector<char*> with_pages, without_pages;  // free
-    size_t blocks = 0, used = 0;                   // of its addresses
+    char *next = nullptr, *end = nullptr;          // addresses that no block has yet
+    size_t blocks = 0;
     int64_t last_return = 0;
   };
 
-  explicit Blocks(char* base) : base_(base) {}
+  explicit Blocks(std::atomic<uint8_t>* class_of_unit) : class_of_unit_(class_of_unit) {}
+
+  // -1: none of ours. Whoever has a block has seen what was written before it was handed out.
+  int ClassAt(const void* block) const {
+    const size_t unit = reinterpret_cast<uintptr_t>(block) >> kUnitBits;
+    if (unit >= kUnits) return -1;
+    return class_of_unit_[unit].load(std::memory_order_relaxed) - 1;
+  }
+
+  // What was left of the last addresses is too short for a block, and lost.
+  bool Grow(int c) {
+    const size_t bytes = RoundedUp(SizeOfClass(c) + kGap);
+    char* const begin = ReserveUnits(bytes);
+    if (begin == nullptr) return false;
+    const size_t first = reinterpret_cast<uintptr_t>(begin) >> kUnitBits;
+    for (size_t k = 0; k < bytes / kUnit; ++k) {
+      class_of_unit_[first + k].store(static_cast<uint8_t>(c + 1), std::memory_order_relaxed);
+    }
+    classes_[c].next = begin;
+    classes_[c].end = begin + bytes;
+    return true;
+  }
 
   // Sizes peak at different times of a step, so that more is needed than is in use at once.
   void KeepWithinBounds() {
@@ -148,7 +193,7 @@ class Blocks {
     of.with_pages.clear();
   }
 
-  char* const base_;
+  std::atomic<uint8_t>* const class_of_unit_;  // 1 + the class; 0: not ours
   std::mutex mutex_;
   std::array<Class, kClasses> classes_;
   TileMemory::Stats stats_;

@@ -4,10 +4,11 @@
 // Every step makes tensors of the same sizes. Given back to the system in between, their pages are
 // mapped, and zeroed, anew each time: 5 % of a step. What programs allocate while they run, and
 // what is uploaded for them, therefore comes from here. Blocks are of size classes, four to a
-// doubling; a class lies in a range of addresses of its own, so that a block's address says what it
-// is and other tensors' memory is freed without a look-up:
+// doubling. Addresses are reserved in units of 16 MiB, as blocks are needed, and a unit has blocks
+// of one class only. A table with a byte for every unit that there could be says which class a
+// block is of, or that memory is not ours, without a search:
 //
-//   | 64 KiB class: block block …     | 80 KiB class: block block …     | … | 1 GiB class: … |
+//   | 64 KiB class: block block … | not ours | 1 GiB class: block, over 65 units | 64 KiB class: …
 //
 // Addresses are never given back, pages are: those of free blocks where all together are more than
 // one and a half times what was in use at once since the last Trim, and by Trim; what is freed
@@ -24,8 +25,8 @@ namespace spmd::runtime {
 class TileMemory {
  public:
   // Stands before PyTorch's CPU allocator from now on. At most once, whoever asks; false where
-  // SPMD_KEEP_MEMORY=0 or SPMD_SYNC=1, or where the system does not give that many addresses (0.9
-  // TiB).
+  // SPMD_KEEP_MEMORY=0 or SPMD_SYNC=1, or where the system does not give 16 MiB of addresses for
+  // the table. Where it gives none for blocks, memory comes from PyTorch's allocator.
   static bool Install();
 
   // While it lives, tensors of 64 KiB to 1 GiB that this thread allocates come from here.

@@ -2,10 +2,13 @@
 #include "csrc/trace/buffer.h"
 
 #include <sys/mman.h>
+#include <sys/resource.h>
 
+#include <array>
 #include <atomic>
 #include <mutex>
 #include <new>
+#include <string>
 
 #include "csrc/trace/bindings.h"
 #include "csrc/trace/device.h"
@@ -17,9 +20,21 @@ namespace spmd::trace {
 
 namespace {
 
-// Addresses: a range that nobody can read or write, one cell per live Buffer.
+// Addresses: ranges that nobody can read or write, one cell per live Buffer. A range is reserved
+// when all cells so far are taken, so that a process under an address-space limit (`ulimit -v`)
+// spends no more addresses than it has storages.
 constexpr size_t kCellBytes = 64;
-constexpr size_t kCells = size_t{1} << 28;
+constexpr size_t kCellsOfRange = size_t{1} << 20;
+constexpr size_t kRangeBytes = kCellBytes * kCellsOfRange;
+constexpr size_t kMostRanges = 256;
+constexpr size_t kCells = kCellsOfRange * kMostRanges;
+
+// " (ulimit -v allows 7812 MiB)", or nothing where addresses are not limited.
+std::string AddressLimit() {
+  rlimit limit;
+  if (getrlimit(RLIMIT_AS, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return "";
+  return c10::str(" (ulimit -v allows ", limit.rlim_cur >> 20, " MiB)");
+}
 
 // Before each Buffer in its memory, and in the same line of the cache as what is looked at with
 // every op.
@@ -40,18 +55,13 @@ MarkNotes*& NotesBehind(const Buffer& buffer) {
 
 class AddressBook {
  public:
-  AddressBook() {
-    void* range = mmap(nullptr, kCellBytes * kCells, PROT_NONE,
-                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    TORCH_CHECK(range != MAP_FAILED, "torch_spmd: cannot reserve addresses for storages");
-    begin_ = static_cast<char*>(range);
-  }
   // Memory for a Buffer, with a cell of its own.
   void* Allocate(size_t bytes) {
     const std::lock_guard<std::mutex> lock(mutex_);
     if (free_.empty()) {
       TORCH_CHECK(owners_.size() < kCells, "torch_spmd: more than ", kCells,
                   " storages alive at once");
+      if (owners_.size() == kCellsOfRange * num_ranges_) Reserve();
       free_.push_back(owners_.size());
       owners_.push_back(nullptr);
     }
@@ -72,19 +82,35 @@ class AddressBook {
     }
     ::operator delete(header, kCacheLine);
   }
-  void* AddressOf(const Header& header) const { return begin_ + header.cell * kCellBytes; }
+  // Its range was reserved before its memory was allocated, and stays.
+  void* AddressOf(const Header& header) const {
+    return ranges_[header.cell / kCellsOfRange] + header.cell % kCellsOfRange * kCellBytes;
+  }
   Buffer* Find(const void* address) {
     const std::lock_guard<std::mutex> lock(mutex_);
-    const char* p = static_cast<const char*>(address);
-    if (p < begin_ || p >= begin_ + kCellBytes * owners_.size()) return nullptr;
-    Header* const header = owners_[(p - begin_) / kCellBytes];
-    if (header == nullptr || !header->alive.load()) return nullptr;
-    return reinterpret_cast<Buffer*>(header + 1);
+    const char* const p = static_cast<const char*>(address);
+    for (size_t r = 0; r < num_ranges_; ++r) {
+      if (p < ranges_[r] || p >= ranges_[r] + kRangeBytes) continue;
+      const size_t cell = r * kCellsOfRange + static_cast<size_t>(p - ranges_[r]) / kCellBytes;
+      Header* const header = cell < owners_.size() ? owners_[cell] : nullptr;
+      if (header == nullptr || !header->alive.load()) return nullptr;
+      return reinterpret_cast<Buffer*>(header + 1);
+    }
+    return nullptr;
   }
 
  private:
+  void Reserve() {
+    void* const range =
+        mmap(nullptr, kRangeBytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    TORCH_CHECK(range != MAP_FAILED, "torch_spmd: cannot reserve ", kRangeBytes >> 20,
+                " MiB of addresses for storages", AddressLimit());
+    ranges_[num_ranges_++] = static_cast<char*>(range);
+  }
+
   std::mutex mutex_;
-  char* begin_ = nullptr;
+  std::array<char*, kMostRanges> ranges_{};
+  size_t num_ranges_ = 0;
   std::vector<Header*> owners_;  // by cell; null: free
   std::vector<size_t> free_;
 };
