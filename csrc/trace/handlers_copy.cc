@@ -184,9 +184,15 @@ void HasSameStorageNumel(const OpInfo& op, torch::jit::Stack* stack) {
   stack->push_back(n(x) == n(y));
 }
 
+void PinMemory(const OpInfo&, torch::jit::Stack*) {
+  TORCH_CHECK(false, "pin_memory: the tensor is on '", TheDevice(),
+              "'; only tensors of the CPU can be pinned");
+}
+
 constexpr HandlerRow kRows[] = {
     {"aten::_has_same_storage_numel", &HasSameStorageNumel},
     {"aten::_local_scalar_dense", &LocalScalarDense},
+    {"aten::_pin_memory", &PinMemory},
     {"aten::_reshape_copy", &ReshapeCopy, kReplayable},
     {"aten::_to_copy", &ToCopy, kReplayable},
     {"aten::clone", &Clone, kReplayable},

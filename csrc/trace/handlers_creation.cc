@@ -2,6 +2,7 @@
 // Factories and fills.
 #include "csrc/trace/arguments.h"
 #include "csrc/trace/device.h"
+#include "csrc/trace/elsewhere.h"
 #include "csrc/trace/kernel.h"
 #include "csrc/trace/tensor.h"
 
@@ -32,6 +33,7 @@ TensorMeta MetaOf(Session::State& state, const OpInfo& op, const Args& args) {
 // PyTorch's own kernel on the host answers, or raises what is wrong.
 bool GoesElsewhere(Session::State& state, const OpInfo& op, torch::jit::Stack* stack) {
   const Args args = PeekArguments(op, stack);
+  if (RunElsewhere(op, args, stack)) return true;
   CheckPlace(op, args);
   if (state.shapes.Infer(op, args).ok) return false;
   RunOnHost(state, op, stack);

@@ -6,6 +6,7 @@
 
 #include "csrc/trace/arguments.h"
 #include "csrc/trace/cpu_forms.h"
+#include "csrc/trace/elsewhere.h"
 #include "csrc/trace/generator.h"
 #include "csrc/trace/kernel.h"
 #include "csrc/trace/tensor.h"
@@ -133,6 +134,7 @@ std::optional<TensorMeta> TakeCall(Session::State& state, const OpInfo& op, cons
 void Created(const OpInfo& op, torch::jit::Stack* stack) {
   Session::State& state = Session::Get().state();
   const Args args = PeekArguments(op, stack);
+  if (RunElsewhere(op, args, stack)) return;
   const std::optional<TensorMeta> meta = TakeCall(state, op, args, stack);
   if (!meta.has_value()) return;
   const Distribution distribution = DistributionOf(op, args, meta->dtype);

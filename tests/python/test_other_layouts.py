@@ -2,6 +2,7 @@
 """Fast paths of PyTorch's modules, and layouts that are not strided: each works or says why not."""
 
 import copy
+import functools
 
 import pytest
 import torch
@@ -148,3 +149,41 @@ def test_jagged_tensors_are_tensors_of_the_device():
         [torch.ones(3, 2), torch.ones(2, 2)], layout=torch.jagged, device="spmd"
     )
     assert (jagged * 2).to_padded_tensor(0.0).sum().item() == 20
+
+
+LIKE = {
+    "empty_like": torch.empty_like,
+    "ones_like": torch.ones_like,
+    "full_like": functools.partial(torch.full_like, fill_value=7.0),
+    "rand_like": torch.rand_like,
+    "randint_like": functools.partial(torch.randint_like, high=5),
+    "new_zeros": lambda t, **options: t.new_zeros(3, **options),
+    "new_empty_strided": lambda t, **options: t.new_empty_strided((2,), (1,), **options),
+}
+
+
+@pytest.mark.parametrize("name", LIKE)
+def test_tensors_like_ours_on_another_device(name):
+    like = torch.ones(3, 2).to("spmd").t()
+    for device in ("cpu", "meta", "spmd"):
+        made = LIKE[name](like, device=device)
+        assert made.device.type == device
+        assert made.stride() == LIKE[name](torch.ones(3, 2).t()).stride()
+    made = [LIKE[name](like, device="cpu") for _ in range(5)]
+    assert len({t.data_ptr() for t in made}) == 5
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: on_spmd().pin_memory(),
+        lambda: torch.empty(3, device="spmd", pin_memory=True),
+        lambda: torch.randn(3, device="spmd", pin_memory=True),
+        lambda: torch.zeros_like(on_spmd(), pin_memory=True),
+    ],
+)
+def test_pinned_memory_is_the_cpus(make):
+    with pytest.raises(RuntimeError, match=r"only tensors of the CPU can be pinned"):
+        make()
+    batches = torch.utils.data.DataLoader(torch.ones(4, 2), batch_size=2, pin_memory=True)
+    assert [b.to("spmd").sum().item() for b in batches] == [4, 4]

@@ -87,6 +87,19 @@ program {
   EXPECT_EQ(PeakMemory(p).instruction, -1);
 }
 
+TEST(PeakMemoryTest, TermsOfHalfTypesAreFloat) {
+  Program p = ParsedOf(R"(mesh @m [x=4]
+program {
+  %a: bf16[8] @m {x}
+  %0: bf16[6] @m {} unreduced(sum){x} = call f(%a)
+  %1: bf16[6] @m {} = all_reduce(%0) {x}
+  return %1
+}
+)");
+  InsertFrees(p);
+  EXPECT_EQ(PeakMemory(p).peak_bytes, 4 + 24 + 12);
+}
+
 // A straight line of calls on random earlier values.
 Program RandomProgram(std::mt19937& rng) {
   Program p;

@@ -58,9 +58,10 @@ inline at::Tensor Combine(ReduceKind kind, const at::Tensor& a, const at::Tensor
 inline at::Tensor Assemble(const TiledTensor& value) {
   const Layout& layout = value.layout;
   const int64_t terms = layout.grid()->size(layout.sharding().unreduced);
+  const DType held = program::HeldType(value.dtype, layout.sharding());
   at::Tensor result;
   for (int64_t term = 0; term < terms; ++term) {
-    at::Tensor whole = at::empty(Sizes(layout.dims()), ToScalarType(value.dtype));
+    at::Tensor whole = at::empty(Sizes(layout.dims()), ToScalarType(held));
     const int64_t count = value.per_position ? layout.grid()->num_devices() : layout.num_tiles();
     TORCH_CHECK(static_cast<int64_t>(value.tiles.size()) == count, "tiles: ", value.tiles.size());
     for (int64_t i = 0; i < count; ++i) {
@@ -70,7 +71,7 @@ inline at::Tensor Assemble(const TiledTensor& value) {
     }
     result = result.defined() ? Combine(layout.sharding().reduce_kind, result, whole) : whole;
   }
-  return result;
+  return result.to(ToScalarType(value.dtype));
 }
 
 // Random tiles, in whole numbers so that sums are exact in any order.
