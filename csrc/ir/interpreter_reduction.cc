@@ -276,6 +276,22 @@ absl::StatusOr<Literals> ChannelProducts(const OpArgs& args) {
       });
 }
 
+absl::StatusOr<Literals> ChannelMoments(const OpArgs& args) {
+  SPMD_ASSIGN_OR_RETURN(const Literal* x, args.operand(0));
+  if (x->type.rank() < 2) return args.Error("images [n, c, ...]");
+  Literals sums;
+  for (int k = 0; k < 2; ++k) {
+    SPMD_ASSIGN_OR_RETURN(Literal sum, args.Make(k, {x->type.dims[1]}));
+    sums.push_back(std::move(sum));
+  }
+  for (size_t i = 0; i < x->data.size(); ++i) {
+    const int64_t channel = Unravel(static_cast<int64_t>(i), x->type.dims)[1];
+    sums[0].data[channel] += x->data[i];
+    sums[1].data[channel] += x->data[i] * x->data[i];
+  }
+  return sums;
+}
+
 constexpr KernelRow kRows[] = {
     {"aten::_log_softmax", AlongDim<1, LogSoftmaxLine>},
     {"aten::_log_softmax_backward_data", AlongDim<2, LogSoftmaxBackwardLine>},
@@ -311,6 +327,7 @@ constexpr KernelRow kRows[] = {
     {"aten::sum.dim_IntList", Reduce<Sum>},
     {"aten::var.correction", Reduce<Variance>},
     {"aten::var_mean.correction", ReduceTwice<Variance, Mean>},
+    {"spmd::channel_moments", ChannelMoments},
     {"spmd::channel_products", ChannelProducts},
     {"spmd::channel_squares", ChannelSquares},
 };

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What devices say to each other in one training step, counted exactly."""
 
+import functools
+import operator
 from collections import Counter
 
 import pytest
@@ -208,3 +210,31 @@ def test_an_idle_axis_shares_the_batch():
         torch.optim.SGD(net.parameters(), lr=0.1).step()
         sent.append(sum(row.wire_bytes for row in spmd.debug.collectives().rows))
     assert sent[0] == sent[1] < 3.1e6
+
+
+@pytest.mark.parametrize("layers", [1, 3])
+def test_a_batch_norm_reduces_once_each_way(layers):
+    """Both statistics forwards, both sums backwards with gradients that are there."""
+    mesh = spmd.make_mesh((4,), ("data",))
+    parts = [[torch.nn.Conv2d(3, 3, 1), torch.nn.BatchNorm2d(3)] for _ in range(layers)]
+    net = torch.nn.Sequential(*functools.reduce(operator.iadd, parts, [])).to("spmd")
+    for p in net.parameters():
+        spmd.mark_sharding(p, mesh, (None,) * p.dim())
+    x = torch.randn(8, 3, 4, 4, device="spmd")
+    spmd.mark_sharding(x, mesh, ("data", None, None, None))
+    net(x).square().mean().backward()
+    torch.optim.SGD(net.parameters(), lr=0.1).step()
+    # What is left of the gradients when the first layer's sums are reduced goes last.
+    assert kinds(spmd.debug.collectives().rows) == {"all_reduce": 2 * layers + 1}
+
+
+@pytest.mark.parametrize("mean", [0.0, 1e3, 1e5])
+def test_statistics_of_cut_images_are_as_exact_as_of_whole_ones(mean):
+    torch.manual_seed(0)
+    image = torch.randn(16, 4, 5, 5) + mean
+    exact = torch.nn.functional.batch_norm(image.double(), None, None, training=True)
+    whole = torch.nn.functional.batch_norm(image, None, None, training=True)
+    mesh = spmd.make_mesh((4,), ("data",))
+    x = spmd.mark_sharding(image.to("spmd"), mesh, ("data", None, None, None))
+    cut = torch.nn.functional.batch_norm(x, None, None, training=True).cpu()
+    assert (cut - exact).abs().max() <= 2 * (whole - exact).abs().max() + 1e-6

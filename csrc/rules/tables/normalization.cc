@@ -140,6 +140,10 @@ absl::StatusOr<std::vector<TensorType>> LikeTheMean(const OpCall& call) {
   return std::vector<TensorType>(Results, *call.operands.back());
 }
 
+absl::StatusOr<std::vector<TensorType>> ChannelMomentTypes(const OpCall& call) {
+  return std::vector<TensorType>(2, {DType::kF64, {call.operand(0).dims[1]}});
+}
+
 }  // namespace
 
 std::vector<Rule> NormalizationRules() {
@@ -168,6 +172,7 @@ std::vector<Rule> NormalizationRules() {
       Computed("aten::native_layer_norm_backward", RowNormFactors)
           .Each({0})
           .Decomposes(DecomposeLayerNormBackward),
+      Computed("spmd::channel_moments", ChannelSumFactors).Types(ChannelMomentTypes),
       Computed("spmd::channel_products", ChannelSumFactors).Each({0}).Types(LikeTheMean<2>),
       Computed("spmd::channel_squares", ChannelSumFactors).Types(LikeTheMean<1>),
   };

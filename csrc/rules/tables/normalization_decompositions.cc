@@ -239,8 +239,36 @@ ir::ValueId Updated(Builder& b, ir::ValueId running, ir::ValueId batch, const At
 
 }  // namespace
 
-// Statistics are vectors of channels. The image is gone over once for the mean, once for the
-// squares and once for the result, and nothing of its size is made but that.
+namespace {
+
+struct ChannelStatistics {
+  ir::ValueId mean, squares;  // the squares are of distances from the mean, summed
+};
+
+// Devices tell each other the sum of what they have and of its squares, at once. Between them the
+// squared mean is taken from the mean square in double precision, where a mean of 10⁵ deviations
+// costs nothing that single precision would show; double precision has nothing wider and takes two
+// passes.
+ChannelStatistics ChannelStatisticsOf(Builder& b, ir::ValueId x, const Span& span) {
+  const double n = static_cast<double>(span.count);
+  if (b.type(x).dtype != DType::kF32) {
+    const ir::ValueId mean = MeanOf(b, x, span.dims, span.count, /*keepdim=*/false);
+    return {mean, b.Call("spmd::channel_squares", {x, mean})};
+  }
+  const std::vector<ir::ValueId> moments = b.CallAll("spmd::channel_moments", {x});
+  // Neither of these changes a moment, nor is it linear: both moments are reduced here, together.
+  const ir::ValueId sum = b.AddScalar(moments[0], 0.0);
+  const ir::ValueId squares = b.Call("aten::clamp_min", {moments[1]}, {{"min", 0.0}});
+  const ir::ValueId mean = b.DivScalar(sum, n);
+  const ir::ValueId distances =
+      b.Call("aten::clamp_min", {b.Sub(squares, b.Mul(mean, sum))}, {{"min", 0.0}});
+  return {b.Cast(mean, DType::kF32), b.Cast(distances, DType::kF32)};
+}
+
+}  // namespace
+
+// Statistics are vectors of channels. The image is gone over for the statistics and for the result,
+// and nothing of its size is made but that.
 ValuesOrStatus DecomposeBatchNorm(Builder& b, const ir::Graph& from, const ir::Node& node,
                                   Operands operands) {
   const ir::ValueId x = Upcast(b, operands[0]);
@@ -253,8 +281,9 @@ ValuesOrStatus DecomposeBatchNorm(Builder& b, const ir::Graph& from, const ir::N
   const double n = static_cast<double>(channels.span.count);
   ir::ValueId mean, rstd, squares = ir::kNoValue;
   if (batch) {
-    mean = MeanOf(b, x, channels.span.dims, channels.span.count, /*keepdim=*/false);
-    squares = b.Call("spmd::channel_squares", {x, mean});
+    const ChannelStatistics statistics = ChannelStatisticsOf(b, x, channels.span);
+    mean = statistics.mean;
+    squares = statistics.squares;
     rstd = b.Rsqrt(b.AddScalar(b.DivScalar(squares, n), eps));
   } else {
     mean = Upcast(b, running_mean);

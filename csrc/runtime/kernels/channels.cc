@@ -2,9 +2,11 @@
 #include <ATen/Parallel.h>
 #include <ATen/ops/addcmul.h>
 #include <ATen/ops/batch_norm_update_stats.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/native_batch_norm_backward.h>
 #include <ATen/ops/ones_like.h>
+#include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
 
 #include <algorithm>
@@ -94,6 +96,18 @@ Tensor ChannelSquares(const Tensor& x, const Tensor& mean) {
   const double count = static_cast<double>(x.numel() / x.size(1));
   const auto [own, variance] = at::batch_norm_update_stats(x, {}, {}, 0);
   return own.sub(mean).square_().add_(variance).mul_(count);
+}
+
+// The sum of squares is of 53 bits, so that the squared mean of all images can be taken from it;
+// the mean and the variance of these images are found first, as they are without devices.
+std::tuple<Tensor, Tensor> ChannelMoments(const Tensor& x) {
+  const auto options = x.options().dtype(at::kDouble);
+  if (x.is_meta()) return {at::empty({x.size(1)}, options), at::empty({x.size(1)}, options)};
+  if (x.numel() == 0) return {at::zeros({x.size(1)}, options), at::zeros({x.size(1)}, options)};
+  const double count = static_cast<double>(x.numel() / x.size(1));
+  const auto [mean, variance] = at::batch_norm_update_stats(x, {}, {}, 0);
+  const Tensor wide = mean.to(at::kDouble);
+  return {wide.mul(count), wide.square().add_(variance).mul_(count)};
 }
 
 std::tuple<Tensor, Tensor> ChannelProducts(const Tensor& grad, const Tensor& x,

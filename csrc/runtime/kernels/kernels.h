@@ -166,6 +166,7 @@ Tensor ChannelAffine(const Tensor& offset, const Tensor& x, const Tensor& factor
 // Sums over all but the channels of images [n, c, …], about a mean [c] that need not be theirs: of
 // (x - mean)²; of grad and of grad · (x - mean).
 Tensor ChannelSquares(const Tensor& x, const Tensor& mean);
+std::tuple<Tensor, Tensor> ChannelMoments(const Tensor& x);
 std::tuple<Tensor, Tensor> ChannelProducts(const Tensor& grad, const Tensor& x, const Tensor& mean);
 
 // optimizer.cc. A step of Adam (AdamW if `decoupled`) by PyTorch's own fused kernel, its numbers in

@@ -176,6 +176,8 @@ void DefineNormOps(torch::Library& l) {
          &k::ChannelAffine);
   Define(l, "channel_squares", "channel_squares(Tensor x, Tensor mean) -> Tensor",
          &k::ChannelSquares);
+  Define(l, "channel_moments", "channel_moments(Tensor x) -> (Tensor sum, Tensor squares)",
+         &k::ChannelMoments);
   Define(l, "channel_products",
          "channel_products(Tensor grad, Tensor x, Tensor mean) -> (Tensor sum, Tensor product)",
          &k::ChannelProducts);
