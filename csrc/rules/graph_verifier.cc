@@ -21,6 +21,18 @@ bool HasRuntimeScalar(const OpCall& call) {
   });
 }
 
+// Integers become PyTorch's default floating type, which the user may set and the graph does not
+// say: f32 stands for it.
+bool IsDefaultType(const OpCall& call, const TensorType& inferred, const TensorType& given) {
+  const auto is_inexact = [](DType t) { return IsFloating(t) || IsComplex(t); };
+  const bool same_kind = (IsFloating(inferred.dtype) && IsFloating(given.dtype)) ||
+                         (IsComplex(inferred.dtype) && IsComplex(given.dtype));
+  return same_kind && inferred.dims == given.dims &&
+         std::none_of(call.operands.begin(), call.operands.end(), [&](const TensorType* operand) {
+           return operand != nullptr && is_inexact(operand->dtype);
+         });
+}
+
 absl::Status CheckTypes(const Rule& rule, const OpCall& call) {
   if (rule.types == nullptr) return absl::OkStatus();
   OpCall asked = call;
@@ -32,6 +44,7 @@ absl::Status CheckTypes(const Rule& rule, const OpCall& call) {
   }
   for (size_t k = 0; k < types.size(); ++k) {
     if (types[k] == call.results[k] || IsLeftOut(call.results[k])) continue;
+    if (IsDefaultType(call, types[k], call.results[k])) continue;
     if (HasRuntimeScalar(call) && types[k].dims == call.results[k].dims) continue;
     return absl::InvalidArgumentError(absl::StrCat(call.ToString(), " gives ", types[k].ToString(),
                                                    " as result ", k, ", not ",
