@@ -109,8 +109,16 @@ std::vector<c10::SymInt> Symbolic(const c10::IValue& ints) {
   return {v.begin(), v.end()};
 }
 
-// Images of one row stand for those without rows, as PyTorch's own convolution has it.
-at::Tensor WithRows(const at::Tensor& t) { return t.dim() == 3 ? t.unsqueeze(2) : t; }
+// Images of one row stand for those without rows, as PyTorch's own convolution has it. Requires: a
+// description, which has no elements that a view could show.
+at::Tensor WithRows(const at::Tensor& t) {
+  if (t.dim() != 3) return t;
+  const std::vector<int64_t> sizes = {t.size(0), t.size(1), 1, t.size(2)};
+  const std::vector<int64_t> strides = {t.stride(0), t.stride(1), t.size(2) * t.stride(2),
+                                        t.stride(2)};
+  t.unsafeGetTensorImpl()->set_sizes_and_strides(sizes, strides);
+  return t;
+}
 at::Tensor ImageWithRows(const at::Tensor& t) {
   if (t.dim() == 3) t.unsafeGetTensorImpl()->set_sizes_contiguous(t.sizes());
   return WithRows(t);
