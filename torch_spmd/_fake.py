@@ -226,6 +226,9 @@ for _strides, _ops in (
     (
         _contiguous,
         (
+            aten._log_softmax_backward_data.default,
+            aten._softmax_backward_data.default,
+            aten.glu_backward.default,
             aten.huber_loss_backward.default,
             aten.log_sigmoid_forward.default,
             aten.mse_loss_backward.default,
