@@ -122,6 +122,11 @@ def _format_of_first(result: Tensor, args: Args) -> Strides:
     return _format(result, suggest_memory_format(args[0]))
 
 
+def _format_of_second(result: Tensor, args: Args) -> Strides:
+    """The same of a gradient, whose second argument is what it is the gradient of."""
+    return _format(result, suggest_memory_format(args[1]))
+
+
 def _order_of_first(result: Tensor, args: Args) -> Strides | None:
     if args[0].shape != result.shape:
         return None
@@ -146,7 +151,7 @@ def _iterator_of_two(result: Tensor, args: Args) -> Strides | None:
 
 def _is_fused_on_cpu(q: Tensor, k: Tensor, v: Tensor) -> bool:
     together = all(t.stride(3) == 1 for t in (q, k, v))
-    return together and q.shape[1] == k.shape[1] and q.shape[3] == k.shape[3] == v.shape[3]
+    return together and q.shape[3] == k.shape[3] == v.shape[3]
 
 
 def _attention(mode: FakeTensorMode, func: OpOverload, args: Args, kwargs: dict[str, Any]) -> Any:
@@ -221,6 +226,9 @@ for _strides, _ops in (
     (
         _contiguous,
         (
+            aten._log_softmax_backward_data.default,
+            aten._softmax_backward_data.default,
+            aten.glu_backward.default,
             aten.huber_loss_backward.default,
             aten.log_sigmoid_forward.default,
             aten.mse_loss_backward.default,
@@ -234,6 +242,10 @@ for _strides, _ops in (
         ),
     ),
     (_order_of_first, (aten.binary_cross_entropy.default, aten.huber_loss.default)),
+    (
+        _format_of_second,
+        (aten.reflection_pad2d_backward.default, aten.replication_pad2d_backward.default),
+    ),
     (_columns, (aten.geqrf.default,)),
 ):
     for _op in _ops:

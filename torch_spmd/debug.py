@@ -250,7 +250,7 @@ def collectives(step: bool | None = None) -> CollectiveTable:
         >>> [(row.kind, row.axes, row.bytes) for row in spmd.debug.collectives().rows]
         [('all_reduce', 'x', 4)]
     """
-    programs, which = _programs("collectives", step)
+    programs, which, _ = _programs("collectives", step)
     rows_of = {p.number: [Collective(*row) for row in p.collectives()] for p in programs}
     rows = [row for program in programs for row in rows_of[program.number]]
     table = CollectiveTable(
@@ -281,12 +281,14 @@ def memory(step: bool | None = None) -> MemoryTable:
         >>> spmd.debug.memory().peak_bytes >= 4 * 2
         True
     """
-    programs, which = _programs("memory", step)
+    programs, which, is_step = _programs("memory", step)
     distinct = {p.number: p.memory() for p in programs}
     number = max(distinct, key=lambda n: distinct[n][0])
     peak, inputs, outputs, where, live = distinct[number]
     if len(distinct) > 1:
         which = f"in program {number}, the largest {which}"
+    elif not is_step:
+        which = "of the program that ran last"  # the same text whenever it runs
     table = MemoryTable(
         ("value", "type", "sharding", "bytes"), [LiveValue(*row) for row in live[:10]]
     )
@@ -378,22 +380,25 @@ def _printed(text: str) -> Printed:
     return Printed(text)
 
 
-def _programs(caller: str, step: bool | None) -> tuple[list[_C.CompiledProgram], str]:
-    """The programs to speak of, in order of their runs, and words that say which these are."""
+def _programs(caller: str, step: bool | None) -> tuple[list[_C.CompiledProgram], str, bool]:
+    """The programs to speak of, in order of their runs; words that say which these are; whether
+    they are those of a step."""
     programs, since = _C.last_step()
     if step and not programs:
         raise RuntimeError(f"{caller}: no optimizer has stepped yet")
     if step or (step is None and programs and since == 0):
         if len(programs) == 1:
-            return programs, "" if since == 0 else f"of program {programs[0].number}, the last step"
+            which = "" if since == 0 else f"of program {programs[0].number}, the last step"
+            return programs, which, True
         numbers = ", ".join(str(number) for number in dict.fromkeys(p.number for p in programs))
-        return programs, f"of the last step: {len(programs)} runs, of the programs {numbers}"
+        which = f"of the last step: {len(programs)} runs, of the programs {numbers}"
+        return programs, which, True
     last = _last_program()
     if since <= 1 and not programs:
-        return [last], ""
+        return [last], "", False
     when = "since the optimizer's step" if programs else "so far"
     runs = "the only run" if since == 1 else f"the last of {since} runs"
-    return [last], f"of program {last.number}, {runs} {when}"
+    return [last], f"of program {last.number}, {runs} {when}", False
 
 
 def _cell(value: Any) -> str:

@@ -68,6 +68,11 @@ void FormatOfFirst(const OpInfo& op, const Args& args, Inference& result) {
   SetFormat(result.tensors[0], args[0].toTensor().suggest_memory_format());
 }
 
+// The same of a gradient, whose second argument is what it is the gradient of.
+void FormatOfSecond(const OpInfo& op, const Args& args, Inference& result) {
+  SetFormat(result.tensors[0], args[1].toTensor().suggest_memory_format());
+}
+
 // The order of the first tensor's dimensions.
 void OrderOfFirst(const OpInfo& op, const Args& args, Inference& result) {
   const at::Tensor first = args[0].toTensor();
@@ -109,10 +114,18 @@ std::vector<c10::SymInt> Symbolic(const c10::IValue& ints) {
   return {v.begin(), v.end()};
 }
 
-// Images of one row stand for those without rows, as PyTorch's own convolution has it.
-at::Tensor WithRows(const at::Tensor& t) { return t.dim() == 3 ? t.unsqueeze(2) : t; }
+// Images of one row stand for those without rows, as PyTorch's own convolution has it. (No view:
+// what is described has no memory.)
+at::Tensor WithRows(const at::Tensor& t) {
+  if (t.dim() != 3) return t;
+  std::vector<int64_t> sizes = t.sizes().vec(), strides = t.strides().vec();
+  strides.insert(strides.begin() + 2, sizes[2] * strides[2]);
+  sizes.insert(sizes.begin() + 2, 1);
+  t.unsafeGetTensorImpl()->set_sizes_and_strides(sizes, strides);
+  return t;
+}
 at::Tensor ImageWithRows(const at::Tensor& t) {
-  if (t.dim() == 3) t.unsafeGetTensorImpl()->set_sizes_contiguous(t.sizes());
+  if (t.dim() == 3) t.unsafeGetTensorImpl()->set_sizes_contiguous(t.sizes().vec());
   return WithRows(t);
 }
 std::vector<c10::SymInt> WithRows(std::vector<c10::SymInt> v, int64_t row) {
@@ -214,9 +227,11 @@ constexpr Row kRows[] = {
     {"aten::_batch_norm_no_update", BatchNormWithout},
     {"aten::_batch_norm_with_update", BatchNorm},
     {"aten::_batch_norm_with_update_functional", BatchNorm},
+    {"aten::_log_softmax_backward_data", Contiguous},
     {"aten::_native_batch_norm_legit", BatchNormByArgument},
     {"aten::_native_batch_norm_legit_functional", BatchNormByArgument},
     {"aten::_native_batch_norm_legit_no_training", BatchNormWithout},
+    {"aten::_softmax_backward_data", Contiguous},
     {"aten::binary_cross_entropy", OrderOfFirst},
     {"aten::channel_shuffle", FormatOfFirst},
     {"aten::complex", IteratorOfTwo},
@@ -226,6 +241,7 @@ constexpr Row kRows[] = {
     {"aten::div", IteratorOfTwo},
     {"aten::floor_divide", IteratorOfTwo},
     {"aten::geqrf", ColumnsOfFirst},
+    {"aten::glu_backward", Contiguous},
     {"aten::heaviside", IteratorOfTwo},
     {"aten::huber_loss", OrderOfFirst},
     {"aten::huber_loss_backward", Contiguous},
@@ -245,6 +261,8 @@ constexpr Row kRows[] = {
     {"aten::normal", Contiguous},
     {"aten::poisson", Contiguous},
     {"aten::polar", IteratorOfTwo},
+    {"aten::reflection_pad2d_backward", FormatOfSecond},
+    {"aten::replication_pad2d_backward", FormatOfSecond},
     {"aten::roll", FormatOfFirst},
     {"aten::rrelu_with_noise", Contiguous},
     {"aten::rrelu_with_noise_functional", Contiguous},

@@ -121,7 +121,8 @@ std::string DescribeDifference(const Recording& theirs, const Recording& mine, s
   AddArguments(before, now, found);
   if (found.empty()) AddOperands(theirs, mine, r, found);
   if (found.empty()) AddResults(theirs, mine, r, found);
-  if (found.empty() && before.task != now.task) found.emplace_back("another backward pass makes it");
+  if (found.empty() && before.task != now.task)
+    found.emplace_back("another backward pass makes it");
   if (found.empty()) found.emplace_back("a value before it has another mark");
   return absl::StrCat("op ", r, ", ", op, ", differs from ", which, ": ",
                       absl::StrJoin(found, ", "));

@@ -76,7 +76,7 @@ void LinearBackward(const OpInfo& op, torch::jit::Stack* stack) {
 bool IsFusedOnCpu(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v) {
   const auto elements_lie_together = [](const at::Tensor& t) { return t.stride(3) == 1; };
   return elements_lie_together(q) && elements_lie_together(k) && elements_lie_together(v) &&
-         q.size(1) == k.size(1) && q.size(3) == k.size(3) && k.size(3) == v.size(3);
+         q.size(3) == k.size(3) && k.size(3) == v.size(3);
 }
 
 TensorMeta ByPlaceThenHead(const at::Tensor& t) {

@@ -18,7 +18,8 @@ int64_t CompiledProgram::HeapBytes() const {
 int64_t CachedProgram::HeapBytes() const {
   using spmd::HeapBytes;
   int64_t bytes = static_cast<int64_t>(sizeof(CachedProgram)) + HeapBytes(outputs) +
-                  HeapBytes(layouts) + HeapBytes(inputs) + HeapBytes(starts) + HeapBytes(ops) +
+                  HeapBytes(layouts) + HeapBytes(inputs) + HeapBytes(starts) +
+                  HeapBytes(late_starts) + HeapBytes(known_starts) + HeapBytes(ops) +
                   HeapBytes(prefixes) + program->HeapBytes();
   // A layout with its count of owners.
   constexpr int64_t kLayout = 512;

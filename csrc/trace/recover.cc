@@ -205,6 +205,8 @@ absl::StatusOr<std::shared_ptr<ProgramPart>> PartOf(Session::State& state, Cache
   for (const program::Output& o : made.outputs) {
     part->layouts.push_back(std::make_shared<const Layout>(made.LayoutOf(o.value)));
   }
+  part->program->compiled.decisions = {};  // they have as many parts as the program
+  state.programs.NoteExplained(part->program);
   // Of a failure there are at most so many.
   if (whole.parts.size() >= 2 * kMostParts) whole.parts.clear();
   whole.parts[outputs] = part;

@@ -69,16 +69,6 @@ KNOWN = (
             "with refused(): t1 = t0.index_select(1, index([1, 0, 5]))",
         ),
     ),
-    Known(
-        "strides of a logical_and that broadcasts what is not contiguous",
-        r"differs in the strides",
-        r"logical_and",
-        (2,),
-        (
-            "t0 = torch.ones(42, device=device).as_strided([3, 2, 3], [5, 13, 1])",
-            "t1 = torch.logical_and(torch.ones(7, 1, 2, 3, device=device), t0)",
-        ),
-    ),
 )
 
 

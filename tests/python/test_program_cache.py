@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Programs are kept while all together take no more bytes than a bound, and nothing else of a process
-grows with the number of meshes, shapes, views and warnings that it has seen."""
+"""Programs are kept while all together take no more bytes than a bound, and nothing else grows with
+the number of meshes, shapes, views and warnings that a process has seen."""
 
 from __future__ import annotations
 
@@ -90,8 +90,8 @@ def test_bytes_are_those_of_the_heap() -> None:
         pytest.skip("the C library does not say")
     names = "arena ordblks smblks hblks hblkhd usmblks fsmblks uordblks fordblks keepcost"
 
-    class Info(ctypes.Structure):
-        _fields_ = [(name, ctypes.c_size_t) for name in names.split()]
+    fields = [(name, ctypes.c_size_t) for name in names.split()]
+    Info = type("Info", (ctypes.Structure,), {"_fields_": fields})
 
     library.mallinfo2.restype = Info
 

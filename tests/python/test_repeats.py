@@ -80,6 +80,17 @@ def test_results_that_nobody_keeps_are_not_computed() -> None:
     assert most < LONG / 4
 
 
+def test_batches_of_results_that_nobody_keeps_are_dropped() -> None:
+    resource = pytest.importorskip("resource")
+    rows = torch.ones(1 << 20)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    runs = statistics("runs")
+    for k in range(400):  # 1.6 GiB
+        (rows * k).to("spmd").sum()
+    assert statistics("runs") == runs
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 400 << 10
+
+
 def test_the_last_result_is_kept() -> None:
     model, other = nets()
     model.eval()
@@ -92,7 +103,7 @@ def test_the_last_result_is_kept() -> None:
     with torch.no_grad():
         runs, compiles, most = loop(body)
         expected = model(batch(BATCHES - 1))
-    assert runs > 5
+    assert runs >= 4
     assert compiles <= 3
     assert most < LONG / 4
     torch.testing.assert_close(kept["y"].cpu(), expected)
@@ -111,7 +122,7 @@ def test_a_running_sum() -> None:
     with torch.no_grad():
         runs, compiles, most = loop(body)
         expected = sum(model(batch(k)).square().mean() for k in range(BATCHES))
-    assert runs > 5
+    assert runs >= 4
     assert compiles <= 3
     assert most < LONG / 4
     torch.testing.assert_close(total.cpu(), expected)
@@ -129,7 +140,7 @@ def test_a_sum_in_place_and_statistics_of_batch_norm() -> None:
         runs, compiles, most = loop(body)
         for k in range(BATCHES):
             expected += model(batch(k)).mean()
-    assert runs > 5
+    assert runs >= 4
     assert compiles <= 3
     assert most < LONG / 4
     torch.testing.assert_close(total.cpu(), expected, rtol=1e-4, atol=1e-4)
@@ -149,7 +160,7 @@ def test_results_in_a_list() -> None:
     with torch.no_grad():
         runs, compiles, most = loop(body)
         expected = [model(batch(k)).argmax(1) for k in range(BATCHES)]
-    assert runs > 5
+    assert runs >= 4
     assert compiles <= 3
     assert most < LONG / 4
     for mine, theirs in zip(results, expected):
@@ -198,7 +209,7 @@ def test_without_no_grad() -> None:
         total.add_(other(batch(k).to("spmd")).mean().detach())
 
     runs, compiles, most = loop(body)
-    assert runs > 5
+    assert runs >= 4
     assert compiles <= 3
     assert most < LONG / 2
 
@@ -214,7 +225,7 @@ def test_a_value_fed_back() -> None:
     runs, compiles, most = loop(body, 3000)
     for _ in range(3000):
         y = torch.cos(y)
-    assert runs > 5
+    assert runs >= 4
     assert compiles <= 3
     assert most < LONG / 4
     torch.testing.assert_close(x.cpu(), y)
@@ -240,7 +251,7 @@ def test_steps_written_by_hand() -> None:
 
     mine, body = train("spmd")
     runs, compiles, most = loop(body)
-    assert runs > 5
+    assert runs >= 4
     assert compiles <= 3
     assert most < LONG / 2
     theirs, body = train("cpu")
@@ -265,7 +276,8 @@ def test_a_step_of_many_equal_layers_stays_one_program() -> None:
         optimizer.step()
         optimizer.zero_grad()
 
-    body(0)
+    for k in range(3):  # the first ones find out that no gradients accumulate
+        body(k)
     runs, compiles, _ = loop(body, 2)
     assert (runs, compiles) == (2, 0)
 
@@ -311,7 +323,7 @@ def test_a_mark_in_the_loop() -> None:
     with torch.no_grad():
         runs, compiles, most = loop(body)
         expected = sum(model(batch(k)).square().mean() for k in range(BATCHES))
-    assert runs > 5
+    assert runs >= 4
     assert compiles <= 3
     assert most < LONG / 4
     torch.testing.assert_close(total.cpu(), expected)

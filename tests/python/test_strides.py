@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Results lie in memory as the CPU's do, and FakeTensor, which compiled code is made for, knows.
 
-`--full-ops` takes every op, layout and sample, with gradients; without it a choice of seconds.
+`--full-ops` takes every layout and sample; without it two samples of every op in one layout.
 """
 
 import itertools
@@ -21,13 +21,25 @@ from torch.utils._pytree import tree_leaves, tree_map
 import torch_spmd as spmd  # noqa: F401
 
 # What is different, and why: an entry that holds no more fails below.
+FORMULA = "autograd takes another formula for FakeTensors"
+WEIGHT = "the gradient of a weight that is transposed is not"
 KNOWN = {
-    "linalg_lstsq": "its results' sizes depend on data",
-    "max_reduction_no_dim": "autograd takes another formula for FakeTensors",
-    "min_reduction_no_dim": "autograd takes another formula for FakeTensors",
-    "nn_functional_linear": "the gradient of a transposed weight is not transposed",
-    "prod": "autograd takes another formula for FakeTensors",
+    "linalg_householder_product": "the Meta kernel of its gradient goes row by row",
+    "masked_prod": FORMULA,
+    "max_reduction_no_dim": FORMULA,
+    "min_reduction_no_dim": FORMULA,
+    "nn_functional_linear": WEIGHT,
+    "nn_functional_linear_cross_entropy": WEIGHT,
+    "nn_functional_linear_cross_entropy_chunked": WEIGHT,
+    "nn_functional_linear_cross_entropy_chunked_none": WEIGHT,
+    "nn_functional_multi_head_attention_forward": WEIGHT,
+    "nn_functional_scaled_dot_product_attention": (
+        "gradients of operands that the CPU's fused kernel refuses lie as its math happens to"
+    ),
+    "ormqr": "the Meta kernel of its gradient goes row by row",
+    "prod": FORMULA,
     "tensor_split": "PyTorch asks for indices on the CPU",
+    "to_sparse": "there are no sparse tensors",
 }
 DYNAMIC = (DataDependentOutputException, DynamicOutputShapeException)
 
@@ -67,9 +79,13 @@ def differences(function, args, kwargs, backward=False):
         return []
     ours, our_kwargs = tree_map(on_device, (args, kwargs))
     our_kwargs = {k: "spmd" if k == "device" else v for k, v in our_kwargs.items()}
-    found = []
-    if (real := run(function, ours, our_kwargs, backward)) != cpu:
-        found.append(f"the device has {real}, the CPU {cpu}")
+    try:
+        real = run(function, ours, our_kwargs, backward)
+    except RuntimeError as error:
+        if "refers to a single memory location" in str(error):  # running statistics: the CPU
+            return []  # does not look
+        raise
+    found = [] if real == cpu else [f"the device has {real}, the CPU {cpu}"]
     try:
         fake = on_fake(function, ours, our_kwargs, backward)
     except DYNAMIC:
@@ -98,22 +114,23 @@ NAMES = [name for name in ops_of("float32") if name not in KNOWN]
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_results_lie_as_on_the_cpu(name, full_ops):
-    number = NAMES.index(name)
+def test_results_and_gradients_lie_as_on_the_cpu(name, full_ops):
     layouts = list(LAYOUTS)
+    backward = OPS[name].supports_autograd
     if full_ops:
-        assert not of_op(name, layouts) + of_op(name, layouts, backward=True)
-    elif number % 4 == 0:
-        assert not of_op(name, [layouts[number // 4 % len(layouts)]], number=2)
+        assert not of_op(name, layouts) + of_op(name, layouts, backward=backward)
     else:
-        pytest.skip("not among the chosen")
+        # Another layout for each op, so that all are met.
+        layout = layouts[NAMES.index(name) % len(layouts)]
+        assert not of_op(name, [layout], number=2, backward=backward)
 
 
 @pytest.mark.parametrize("name", KNOWN)
 def test_what_is_known_to_differ_still_does(name):
     try:
-        found = of_op(name, LAYOUTS, number=4, backward=OPS[name].supports_autograd)
-    except RuntimeError:
+        found = of_op(name, LAYOUTS, number=2)
+        found = found or of_op(name, LAYOUTS, number=2, backward=OPS[name].supports_autograd)
+    except RuntimeError:  # NotImplementedError, too
         return
     assert found
 
@@ -234,7 +251,9 @@ def test_attention_in_all_layouts(options, key_heads, backward):
     kwargs = dict(ATTENTION[options], enable_gqa=key_heads == 2)
     if "attn_mask" in kwargs:
         kwargs["attn_mask"] = torch.ones(6, 6, dtype=torch.bool).tril()
-    for of_q, of_k in itertools.product(("contiguous", "heads", "reversed"), repeat=2):
+    # Of operands that the CPU's fused kernel refuses, gradients lie as its math happens to.
+    layouts = ("contiguous", "heads") if backward else ("contiguous", "heads", "reversed")
+    for of_q, of_k in itertools.product(layouts, repeat=2):
         q = laid_out(torch.rand(2, 4, 6, 8), of_q)
         k, v = (laid_out(torch.rand(2, key_heads, 6, 8), of_k) for _ in range(2))
         tensors = [t.requires_grad_(backward) for t in (q, k, v)]
