@@ -50,9 +50,10 @@ DType PromoteComplex(DType a, DType b) {
 
 Category ScalarCategory(const Attributes& attributes) {
   Category highest = kNothing;
-  // "min" and "max" of clamp, "weight" of lerp; dims and flags of other ops never come here.
+  // Not "alpha": it multiplies in the type that there is. "min" and "max" of clamp, "weight" of
+  // lerp; dims and flags of other ops never come here.
   for (absl::string_view name :
-       {"other", "value", "exponent", "self", "alpha", "min", "max", "weight", "fill_value"}) {
+       {"other", "value", "exponent", "self", "min", "max", "weight", "fill_value"}) {
     const Attr* attr = attributes.Find(name);
     if (attr == nullptr) continue;
     Category c = kNothing;
