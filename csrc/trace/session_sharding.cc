@@ -238,19 +238,21 @@ absl::StatusOr<std::optional<ShardingInfo>> Session::ShardingOf(const at::Tensor
   if (!found.has_value()) return whole;
   whole.provisional = found->provisional;
   const Layout& layout = found->layout;
-  // First the mesh that gave the layout's axes their names. Better one that needs whole axes only
-  // to say it.
-  std::vector<Mesh> candidates = lock->meshes.MeshesOf(layout.grid());
-  for (Mesh& mesh : lock->meshes.Recent()) candidates.push_back(std::move(mesh));
-  std::optional<ShardingInfo> in_parts;
-  for (const Mesh& mesh : candidates) {
-    if (!layout.grid()->Refines(mesh)) continue;
-    ShardingInfo info = Described(layout, mesh);
-    info.provisional = found->provisional;
-    if (!NamesParts(info)) return info;
-    if (!in_parts.has_value()) in_parts = std::move(info);
+  // A mesh that gave the layout's axes their names, best one that needs whole axes only to say it;
+  // where there is none, another that was used lately.
+  for (const std::vector<Mesh>& meshes :
+       {lock->meshes.MeshesOf(layout.grid()), lock->meshes.Recent()}) {
+    std::optional<ShardingInfo> in_parts;
+    for (const Mesh& mesh : meshes) {
+      if (!layout.grid()->Refines(mesh)) continue;
+      ShardingInfo info = Described(layout, mesh);
+      info.provisional = found->provisional;
+      if (!NamesParts(info)) return info;
+      if (!in_parts.has_value()) in_parts = std::move(info);
+    }
+    if (in_parts.has_value()) return in_parts;
   }
-  return in_parts.has_value() ? in_parts : whole;
+  return whole;
 }
 
 absl::StatusOr<at::Tensor> Session::Reshard(const at::Tensor& tensor, const Mesh& mesh,
