@@ -41,6 +41,16 @@ KNOWN = {
     "tensor_split": "PyTorch asks for indices on the CPU",
     "to_sparse": "there are no sparse tensors",
 }
+# The same, among samples that only --full-ops takes.
+RARELY = {
+    "ldexp": "the CPU's strides of a power of two by expanded numbers",
+    "median": FORMULA,
+    "nanmedian": FORMULA,
+    "nn_functional_pad_reflect": "3-d images whose channels lie last",
+    "nn_functional_pad_replicate": "3-d images whose channels lie last",
+    "unique": "along a dimension that is not the first",
+    "unique_consecutive": "along a dimension that is not the first",
+}
 DYNAMIC = (DataDependentOutputException, DynamicOutputShapeException)
 
 
@@ -118,7 +128,8 @@ def test_results_and_gradients_lie_as_on_the_cpu(name, full_ops):
     layouts = list(LAYOUTS)
     backward = OPS[name].supports_autograd
     if full_ops:
-        assert not of_op(name, layouts) + of_op(name, layouts, backward=backward)
+        found = of_op(name, layouts) + of_op(name, layouts, backward=backward)
+        assert (found != []) == (name in RARELY), found
     else:
         # Another layout for each op, so that all are met.
         layout = layouts[NAMES.index(name) % len(layouts)]
