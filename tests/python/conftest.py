@@ -63,3 +63,21 @@ def full_ops(request):
 def root():
     """The repository's folder."""
     return ROOT
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _one_backward_pass_to_a_step():
+    """Each file begins as a process does: not taken for one that accumulates gradients.
+
+    The session learns from steps of optimizers; the second one here has one backward pass.
+    """
+    import torch
+
+    import torch_spmd  # noqa: F401
+
+    weight = torch.ones((), device="spmd", requires_grad=True)
+    optimizer = torch.optim.SGD([weight], lr=0.0)
+    for _ in range(2):
+        weight.square().backward()
+        optimizer.step()
+        optimizer.zero_grad()
