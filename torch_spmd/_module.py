@@ -42,6 +42,8 @@ class _NoInductor(type):
         return cls._refuse()
 
     def __getattr__(cls, name: str) -> Any:
+        if name.startswith("__"):  # Python's own questions: inspect, doctest, pickle
+            raise AttributeError(name)
         return cls._refuse()
 
 

@@ -20,9 +20,6 @@ EXCEPTIONS = {
     "device, full": {},
     # Unsharded, on inputs whose elements lie apart.
     "strided": {
-        "resize_as_": (
-            "differs in the output: the CPU reads what lies between the elements in their storage"
-        ),
         "sparse_mm_reduce": NO_SPARSE,
         "sparse_sampled_addmm": NO_SPARSE,
         "to_sparse": NO_SPARSE,

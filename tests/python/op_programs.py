@@ -50,6 +50,18 @@ def tables(x):
     )
 
 
+def experts(tokens, weights):
+    ends = torch.tensor([2, 2, 8], dtype=torch.int32, device=tokens.device)
+    product = torch.nn.functional.grouped_mm(tokens, weights, offs=ends)
+    return product, torch.nn.functional.grouped_mm(tokens.t(), product, offs=ends)
+
+
+def eight_bits(x, y):
+    narrow = [t.to(torch.float8_e4m3fn) for t in (x, y)]
+    scales = [torch.full((), scale, device=x.device) for scale in (0.5, 2.0)]
+    return torch._scaled_mm(narrow[0], narrow[1].t(), *scales, out_dtype=torch.float32)
+
+
 def adams_default(x, y, **options):
     optimizer = torch.optim.Adam([torch.nn.Parameter(x)], weight_decay=0.1, **options)
     (p,) = optimizer.param_groups[0]["params"]
@@ -58,6 +70,9 @@ def adams_default(x, y, **options):
         optimizer.step()
     return [p.detach(), *optimizer.state[p].values()]
 
+
+TOKENS = torch.arange(8 * 16.0).reshape(8, 16).sin()
+EXPERTS = torch.arange(3 * 16 * 8.0).reshape(3, 16, 8).cos()
 
 PROGRAMS = [
     *(call(bits, X, dtype) for dtype in (torch.int32, torch.int16, torch.int64)),
@@ -69,6 +84,9 @@ PROGRAMS = [
     call(copy_of_what_is_kept, X, Y),
     call(tables, X),
     call(tables, X, dim=1),
+    call(experts, TOKENS, EXPERTS),
+    call(experts, TOKENS, EXPERTS, dim=1),
+    call(eight_bits, TOKENS, TOKENS),
     call(adams_default, X, Y),
     call(adams_default, X, Y, dim=1, amsgrad=True, maximize=True),
     call(adams_default, X, Y, decoupled_weight_decay=True),
