@@ -25,6 +25,7 @@ def install() -> None:
     """Installs every hook. Called once."""
     register_optimizer_step_pre_hook(_before_step)
     register_optimizer_step_post_hook(_after_step)
+    _end_steps_that_raise()
     for kind in vars(lr_scheduler).values():
         if isinstance(kind, type) and issubclass(kind, lr_scheduler.LRScheduler):
             _follow(kind, "step", ["__dict__"])
@@ -38,6 +39,26 @@ def _before_step(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
 
 def _after_step(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
     _C.optimizer_stepped(optimizer)
+
+
+def _end_steps_that_raise() -> None:
+    """PyTorch calls no hook when a step raises; what comes after it must not be taken for its."""
+    make = Optimizer.profile_hook_step
+
+    def ending(method: Any) -> Any:
+        step = make(method)
+
+        @functools.wraps(step)
+        def ended(self: Optimizer, *args: Any, **kwargs: Any) -> Any:
+            try:
+                return step(self, *args, **kwargs)
+            except BaseException:
+                _C.optimizer_raised(self)
+                raise
+
+        return ended
+
+    Optimizer.profile_hook_step = staticmethod(ending)  # type: ignore[method-assign, assignment]
 
 
 def _follow(kind: type, name: str, attributes: list[str]) -> None:

@@ -266,6 +266,8 @@ void init_host_changes(py::module& m) {
   m.def("optimizer_stepped", [](py::handle optimizer) {
     ThrowIfError(Session::Get().OptimizerStepped(optimizer.ptr()));
   });
+  m.def("optimizer_raised",
+        [](py::handle optimizer) { Session::Get().OptimizerRaised(optimizer.ptr()); });
   m.def("add_to_last_step", [](py::handle optimizer, std::shared_ptr<DictChanges> changes) {
     Session::Get().AddToLastStep(optimizer.is_none() ? nullptr : optimizer.ptr(),
                                  std::move(changes));

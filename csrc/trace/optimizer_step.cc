@@ -24,6 +24,19 @@ void Close(OptimizerStep& step) {
   for (const HostChangesPtr& changes : step.changes) changes->Close();
 }
 
+// What is recorded from here on belongs to no step of the optimizer.
+void EndStep(Session::State& state, const void* optimizer) {
+  std::vector<StepPart>& open = state.open_steps;
+  const auto part = std::find_if(open.begin(), open.end(),
+                                 [&](const StepPart& p) { return p.step->optimizer == optimizer; });
+  if (part == open.end()) return;
+  Close(*part->step);
+  part->end = state.tape->num_records();
+  part->is_first = !part->step->written;
+  state.recorded_steps.push_back(std::move(*part));
+  open.erase(part);
+}
+
 }  // namespace
 
 int UndoHostChanges(const std::vector<OptimizerStepPtr>& steps) {
@@ -98,18 +111,14 @@ void Session::OptimizerBegins(const void* optimizer, HostChangesPtr changes) {
   open.push_back(std::move(part));
 }
 
+void Session::OptimizerRaised(const void* optimizer) {
+  SessionLock lock;
+  EndStep(*lock, optimizer);
+}
+
 absl::Status Session::OptimizerStepped(const void* optimizer) {
   SessionLock lock;
-  std::vector<StepPart>& open = lock->open_steps;
-  const auto part = std::find_if(open.begin(), open.end(),
-                                 [&](const StepPart& p) { return p.step->optimizer == optimizer; });
-  if (part != open.end()) {
-    Close(*part->step);
-    part->end = lock->tape->num_records();
-    part->is_first = !part->step->written;
-    lock->recorded_steps.push_back(std::move(*part));
-    open.erase(part);
-  }
+  EndStep(*lock, optimizer);
   if (torch::autograd::get_current_graph_task_id() >= 0) return absl::OkStatus();
   if (lock->passes_since_step == 1) lock->accumulates = false;
   lock->passes_since_step = 0;

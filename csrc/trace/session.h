@@ -143,6 +143,8 @@ class Session {
   // cut's; that of a failure by which the step is lost before it has begun.
   void OptimizerBegins(const void* optimizer, HostChangesPtr changes);
   absl::Status OptimizerStepped(const void* optimizer);
+  // The step of the optimizer has raised: what is recorded from here on is none of its.
+  void OptimizerRaised(const void* optimizer);
   // What was changed on the host because the last step of the optimizer (null: of any) was made; it
   // is undone with that step, if its program has not run yet.
   void AddToLastStep(const void* optimizer, HostChangesPtr changes);

@@ -64,11 +64,11 @@ void Unary(Table& t) {
         {"exp", "expm1", "exp2", "tanh", "sigmoid", "erf", "atan", "sinh", "asinh"});
   t.All(same, {"sgn", "frac", "bitwise_not", "round.decimals", "nan_to_num", "gelu", "silu", "mish",
                "celu", "elu", "hardswish", "leaky_relu", "softplus", "softshrink", "hardshrink",
-               "logit", "threshold", "mvlgamma"});
+               "threshold", "mvlgamma"});
   t.All(same.Monotone(), {"hardtanh", "hardsigmoid"});
   t.All(real, {"log",    "log2",   "log10",   "log1p",     "sqrt", "rsqrt", "reciprocal", "sin",
                "cos",    "tan",    "asin",    "acos",      "cosh", "acosh", "atanh",      "erfc",
-               "erfinv", "lgamma", "digamma", "polygamma", "sinc", "i0"});
+               "erfinv", "lgamma", "digamma", "polygamma", "sinc", "i0",    "logit"});
   t.All(real,
         {"special_i0e", "special_i1", "special_i1e", "special_entr", "special_ndtri",
          "special_log_ndtr", "special_erfcx", "special_airy_ai", "special_bessel_j0",
@@ -78,7 +78,8 @@ void Unary(Table& t) {
          "special_scaled_modified_bessel_k1", "special_spherical_bessel_j0"});
   t.All(predicate,
         {"isnan", "isinf", "isfinite", "isposinf", "isneginf", "signbit", "logical_not"});
-  t.All(Elementwise("").Types(RealTypes), {"abs", "angle"});
+  t.All(Elementwise("").Types(RealTypes), {"abs"});
+  t.All(Elementwise("").Types(AngleTypes), {"angle"});
   t.Row(Elementwise("aten::frexp.Tensor").Types(nullptr));
   t.Row(Elementwise("aten::log_sigmoid_forward").Types(nullptr));
 }

@@ -29,6 +29,11 @@ TypesOrStatus RealTypes(const OpCall& call) {
   return Broadcast(call, RealOf(call.operand(0).dtype));
 }
 
+TypesOrStatus AngleTypes(const OpCall& call) {
+  const DType t = call.operand(0).dtype;
+  return Broadcast(call, IsIntegral(t, /*include_bool=*/true) ? DType::kF32 : RealOf(t));
+}
+
 TypesOrStatus WhereTypes(const OpCall& call) {
   OpCall values = call;
   values.operands.erase(values.operands.begin());
