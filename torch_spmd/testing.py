@@ -323,10 +323,12 @@ class Call:
 
     def _has_terms(self, operands: Sequence[int], kind: str) -> bool:
         there = [t for k in operands if (t := self.operands[k]) is not None]
-        # Complex numbers have no order, and no sum gives an infinity but one with infinities.
+        # Floats of eight bits are not added. Complex numbers have no order, and no sum gives an
+        # infinity but one with infinities.
         return (
             bool(there)
             and not any(t.dtype == torch.bool for t in there)
+            and not any(t.is_floating_point() and t.itemsize == 1 for t in there)
             and (kind == "sum" or not any(t.is_complex() for t in there))
             and all(t is None or bool(t.isfinite().all()) for t in self.operands)
         )

@@ -6,6 +6,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "csrc/program/terms.h"
+#include "csrc/runtime/accumulate.h"
 #include "csrc/runtime/dispatch_guard.h"
 #include "csrc/runtime/executor.h"
 #include "csrc/runtime/moves.h"
@@ -73,7 +75,6 @@ DType FromScalarType(c10::ScalarType type) {
 }
 
 TiledTensorPtr Upload(const at::Tensor& host, const Layout& layout, Backend& backend, bool whole) {
-  SPMD_CHECK(!layout.sharding().IsUnreduced(), "Upload to unreduced layout ", layout.ToString());
   SPMD_CHECK(host.sizes() == at::IntArrayRef(layout.dims().data(), layout.dims().size()),
              "Upload of sizes ", DimsToString(Dims(host.sizes().begin(), host.sizes().end())),
              " to layout ", layout.ToString());
@@ -84,6 +85,10 @@ TiledTensorPtr Upload(const at::Tensor& host, const Layout& layout, Backend& bac
       TiledTensor{layout, FromScalarType(host.scalar_type()), {}, NeedsPositions(layout, backend)});
   result->whole = whole && !result->per_position;
   const Placement to = PlacementOf(*result);
+  // As partial sums: the value itself at coordinate 0 of the unreduced axes, what changes nothing
+  // elsewhere.
+  const Sharding& sharding = layout.sharding();
+  const DType held = program::HeldType(result->dtype, sharding);
   // Replicas at one place share a tensor.
   std::vector<at::Tensor> made(to.layout().num_tiles());
   for (int64_t i = 0; i < to.count(); ++i) {
@@ -91,8 +96,13 @@ TiledTensorPtr Upload(const at::Tensor& host, const Layout& layout, Backend& bac
     at::Tensor& tile = made[to.TileOf(i)];
     if (!tile.defined() || tile.device() != device) {
       const Dims& dims = to.DimsOf(i);
+      if (to.grid().Coordinate(to.PositionOf(i), sharding.unreduced) != 0) {
+        tile = IdentityTile(sharding.reduce_kind, held, dims, device);
+        result->tiles.push_back(tile);
+        continue;
+      }
       tile = at::empty(at::IntArrayRef(dims.data(), dims.size()),
-                       at::TensorOptions().dtype(host.scalar_type()).device(device));
+                       at::TensorOptions().dtype(ToScalarType(held)).device(device));
       if (!device.is_meta()) {
         at::Tensor part = source;
         for (int d = 0; d < to.rank(); ++d) {

@@ -29,8 +29,9 @@ struct TiledTensor {
 };
 using TiledTensorPtr = std::shared_ptr<TiledTensor>;
 
-// Cuts a host tensor into tiles, or leaves it whole. Copies. Requires: sizes agree; no unreduced
-// axes.
+// Cuts a host tensor into tiles, or leaves it whole. Copies. Of a layout with unreduced axes the
+// devices at coordinate 0 hold the value and the others the reduction's identity. Requires: sizes
+// agree.
 TiledTensorPtr Upload(const at::Tensor& host, const Layout& layout, Backend& backend,
                       bool whole = false);
 // The whole value on the host as a fresh contiguous tensor; unreduced terms are summed (in device

@@ -61,6 +61,12 @@ def fold_of_cut(columns):
     return torch.nn.functional.fold(columns, (4, 5), 2)
 
 
+def statistics_of_cut(images):
+    if images.device.type == "spmd":
+        spmd.mark_sharding(images, spmd.make_mesh((2,), ("x",)), ("x", None, None))
+    return torch.nn.functional.batch_norm(images, None, None, training=True)
+
+
 # What no sample leads to.
 MORE = [
     call(lambda x: torch.view_as_complex(2 * x) + 1, torch.rand(6, 2)),
@@ -68,6 +74,7 @@ MORE = [
     call(torch.linalg.eig, torch.rand(3, 4, 4, dtype=torch.float64)),
     call(torch.searchsorted, torch.rand(6).sort().values, 0.5),
     call(fold_of_cut, torch.rand(1, 8, 12)),
+    call(statistics_of_cut, torch.rand(4, 3, 5)),
 ]
 
 

@@ -426,6 +426,24 @@ def test_a_second_ctrl_c_drops_what_waits_and_says_how_many_steps():
     torch.testing.assert_close(weight.detach().cpu(), after(counted + 1))
 
 
+def test_what_follows_a_step_that_raised_is_none_of_its():
+    weight = torch.ones(3).to("spmd").requires_grad_()
+    optimizer = torch.optim.SGD([weight], lr=0.1)
+    weight.grad = torch.ones(3).to("spmd")
+
+    def closure():
+        raise ValueError("from the closure")
+
+    with pytest.raises(ValueError, match="from the closure"):
+        optimizer.step(closure)
+    # A later failure in the program of other work does not take that work with it.
+    kept = torch.arange(3.0).to("spmd") * 2
+    lost = kept[torch.tensor([7]).to("spmd")]
+    assert kept.tolist() == [0.0, 2.0, 4.0]
+    with pytest.raises(IndexError):
+        lost.cpu()
+
+
 def test_without_memory_for_its_program_a_step_does_not_happen():
     done = run_script(
         """

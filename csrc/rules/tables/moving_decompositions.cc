@@ -77,7 +77,7 @@ ValuesOrStatus DecomposeBlockDiag(Builder& b, const ir::Graph& from, const ir::N
   return Values{b.CallAll("aten::cat", std::move(rows), {{"dim", int64_t{0}}}, {{0, n}})[0]};
 }
 
-// split_with_sizes_copy, unsafe_split, unbind_copy: the lengths are those of the results.
+// split_with_sizes_copy, unbind_copy: the lengths are those of the results.
 ValuesOrStatus DecomposeSplit(Builder& b, const ir::Graph& from, const ir::Node& node,
                               Operands operands) {
   const int rank = b.rank(operands[0]);

@@ -148,8 +148,6 @@ std::vector<Rule> ViewRules() {
           .Jointly({0})
           .Types(InputSizesTypes)
           .Local(LocalInputSizes),
-      Rewritten("aten::unsafe_split.Tensor", DecomposeSplit),
-      Rewritten("aten::unsafe_split_with_sizes", DecomposeSplit),
       ViewsDims<UnsqueezeSource>("aten::unsqueeze"),
       Views("aten::view", ReshapeFactors).Types(ReshapeTypes).Local(LocalSize),
       Computed("aten::view.dtype", BitcastFactors).Flops(0).Types(BitcastTypes),
