@@ -47,7 +47,6 @@ UNCHECKED = {
         ),
         WHOLE,
     ),
-    "aten::clone": "a value is its own copy: never in a graph",
     "spmd::slice_start": "where a start is given at run time; here it is aten::slice",
     "spmd::slice_start_scatter": "the same, written to",
 }
@@ -59,6 +58,11 @@ def fold_of_cut(columns):
     if columns.device.type == "spmd":
         spmd.mark_sharding(columns, spmd.make_mesh((2,), ("x",)), (None, None, "x"))
     return torch.nn.functional.fold(columns, (4, 5), 2)
+
+
+# Results that are wider than what they are computed in: a mean and a variance in float32 make sums
+# in float64 from which the squared mean can be taken without loss.
+AS_PRECISE_AS = {"spmd::channel_moments": {"rtol": 1.3e-6, "atol": 1e-5}}  # float32's
 
 
 def statistics_of_cut(images):
@@ -99,7 +103,8 @@ def outcome():
                 continue
             tried[key] += 1
             try:
-                n = traced.check(SHARDS, unwritten=PARTLY_WRITTEN.get(op, ()))
+                unwritten, precision = PARTLY_WRITTEN.get(op, ()), AS_PRECISE_AS.get(op, {})
+                n = traced.check(SHARDS, unwritten=unwritten, **precision)
             except (AssertionError, RuntimeError) as error:
                 differ.append(f"{traced.text}: {error}")
                 continue
