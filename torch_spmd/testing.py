@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map_only
 
-from torch_spmd import _C
+from torch_spmd import _C, _arguments
 
 _COMBINE: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "sum": torch.add,
@@ -49,8 +49,8 @@ def check_rule(
 
     Returns: how many cuts were compared.
 
-    Errors: AssertionError that names the factor, the number of shards and the difference;
-    ValueError when there is no such op, it has no rule, or nothing in this call can be cut;
+    Errors: AssertionError that names the factor, the number of shards and the difference; TypeError
+    for an argument of another kind; ValueError when there is no such op, it has no rule, or nothing in this call can be cut;
     RuntimeError when the call does not fit the rule.
 
     Example (`register_rule` has one of a user's op):
@@ -59,6 +59,10 @@ def check_rule(
         >>> testing.check_rule("aten::mm", torch.randn(6, 4), torch.randn(4, 5)) > 0
         True
     """
+    op = _arguments.text("check_rule", "op", op)
+    shards = _arguments.integers("check_rule", "shards", shards, 2, 1024, most_items=64)
+    rtol = _arguments.tolerance("check_rule", "rtol", rtol)
+    atol = _arguments.tolerance("check_rule", "atol", atol)
     calls = list(calls_of(_function(op), *args, **kwargs))
     if not calls:
         raise ValueError(
