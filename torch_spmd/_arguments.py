@@ -53,12 +53,18 @@ def _tensor_shown(t: Tensor) -> str:
 def shown(value: Any) -> str:
     """`value` in a message: short, with its type, whatever its `__repr__` does."""
     kind = str(type.__dict__["__name__"].__get__(type(value)))  # a metaclass may hide it
+    text = plain(value)
+    return f"{text} ({kind})" if text else f"an object of class {kind}"
+
+
+def plain(value: Any) -> str:
+    """As `shown`, without the type; "" for what has no repr."""
     try:
         text = _shortened.repr(value)
         text.encode()
     except Exception:
-        return f"an object of class {kind}"
-    return f"{text} ({kind})"
+        return ""
+    return text
 
 
 @contextlib.contextmanager
@@ -90,9 +96,7 @@ def integer(caller: str, name: str, value: Any, least: int = -INT64, most: int =
     except Exception as error:
         raise TypeError(f"{caller}: {name} must be an integer; got {shown(value)}") from error
     if not least <= result <= most:
-        raise ValueError(
-            f"{caller}: {name} must be {_bounds(least, most)}; got {_shortened.repr(result)}"
-        )
+        raise ValueError(f"{caller}: {name} must be {_bounds(least, most)}; got {plain(result)}")
     return result
 
 
@@ -148,7 +152,7 @@ def text(caller: str, name: str, value: Any) -> str:
         value.encode()
     except UnicodeEncodeError:
         raise ValueError(
-            f"{caller}: {name} must be text that UTF-8 can write; got {value!a}"
+            f"{caller}: {name} must be text that UTF-8 can write; got {value[:80]!a}"
         ) from None
     return str.__str__(value)
 
@@ -162,7 +166,7 @@ def path(caller: str, name: str, value: Any) -> str:
         raise TypeError(f"{caller}: {name} must be a string or a pathlib.Path; got {shown(value)}")
     name_of_file = text(caller, name, value)
     if not name_of_file or "\0" in name_of_file:
-        raise ValueError(f"{caller}: {name} must name a file; got {value!r}")
+        raise ValueError(f"{caller}: {name} must name a file; got {plain(value)}")
     return name_of_file
 
 
@@ -215,7 +219,8 @@ def integers(
 def texts(caller: str, name: str, value: Any, most_items: int = MOST_ITEMS) -> list[str]:
     """A sequence of strings."""
     if isinstance(value, str):
-        raise TypeError(f"{caller}: {name} is one string, {value!r}; give a tuple: ({value!r},)")
+        given = plain(value)
+        raise TypeError(f"{caller}: {name} is one string, {given}; give a tuple: ({given},)")
     found = items(caller, name, value, "a sequence of strings", most_items)
     return [text(caller, f"{name}[{i}]", item) for i, item in enumerate(found)]
 
@@ -235,7 +240,7 @@ def text_pairs(caller: str, name: str, value: Any) -> list[tuple[str, str]]:
     """A mapping from strings to strings, as pairs."""
     pairs = mapping(caller, name, value, "a mapping from strings to strings")
     return [
-        (text(caller, f"a key of {name}", key), text(caller, f"{name}[{key!r}]", item))
+        (text(caller, f"a key of {name}", key), text(caller, f"{name}[{plain(key)}]", item))
         for key, item in pairs.items()
     ]
 

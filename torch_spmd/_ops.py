@@ -46,7 +46,10 @@ def _entry_text(entry: Any) -> str:
 
 @functools.lru_cache(maxsize=256)
 def _mesh_of(text: str) -> _C.Mesh:
-    return _C.Mesh.from_text(text)
+    try:
+        return _C.Mesh.from_text(text)
+    except ValueError as error:
+        raise ValueError(f"torch.ops.spmd: mesh must be the text of a mesh: {error}") from None
 
 
 @functools.lru_cache(maxsize=1024)

@@ -113,7 +113,8 @@ def _specs(rules: Any) -> dict[Pattern, PartitionSpec]:
             specs[pattern] = to_spec(spec)
         except (TypeError, ValueError) as error:
             kind = TypeError if isinstance(error, TypeError) else ValueError
-            raise kind(f"shard_module: rules[{pattern!r}]: {error}") from None
+            where = f"rules[{_arguments.plain(pattern)}]"
+            raise kind(f"shard_module: {where}: {error}") from None
     return specs
 
 
