@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch._C import _functorch
 
-from torch_spmd import _C, _arguments, _ops
+from torch_spmd import _C, _arguments, _loading, _ops
 from torch_spmd.mesh import Mesh, mesh_or_global
 from torch_spmd.spec import (
     UNCONSTRAINED,
@@ -27,6 +27,8 @@ from torch_spmd.spec import (
 )
 
 T = TypeVar("T")
+
+_loading.refuse_reload(__name__, globals(), "Shard")
 
 
 @dataclass(frozen=True)
