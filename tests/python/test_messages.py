@@ -22,8 +22,9 @@ def test_every_public_parameter_is_known():
     )
 
 
-def test_random_calls(request):
+def test_random_calls(request, tmp_path, monkeypatch):
     """Each works or raises an error that names the argument, and leaves nothing half done."""
+    monkeypatch.chdir(tmp_path)  # some write files
     random_calls.still_works()
     more = request.config.getoption("--full-calls")
     wrong = []
