@@ -8,8 +8,10 @@ from typing import Any, Union
 
 import torch
 
-from torch_spmd import _arguments
+from torch_spmd import _arguments, _loading
 from torch_spmd.mesh import Mesh
+
+_loading.refuse_reload(__name__, globals(), "PartitionSpec")
 
 
 class _Unconstrained:

@@ -211,14 +211,15 @@ RIGHT: dict[str, Callable[[World], Any]] = {
     "note": lambda w: "note",
     "new_state": lambda w: torch.spmd.get_rng_state(),
     "new_states": lambda w: torch.spmd.get_rng_state_all(),
-    # Of what Python itself makes of a tuple with names: anything may be in it.
-    "n": lambda w: 2,
+    "n": lambda w: w.pick(1, 2, 3),
     "axis": lambda w: "data",
+    "axes": lambda w: w.pick("data", ("data", "model"), 0),
     # Objects of the methods.
     "spmd.Mesh": lambda w: w.mesh,
     "spmd.NamedSharding": World.sharding,
     "spmd.PartitionSpec": lambda w: P("data", None),
     "spmd.P": lambda w: P("data", None),
+    "spmd.blocks": lambda w: spmd.blocks(2, "model"),
     "spmd.ShardReport": lambda w: spmd.ShardReport({"weight": P("data")}),
     "spmd.Shard": lambda w: w.shards()[0],
     "debug.Table": _table,
