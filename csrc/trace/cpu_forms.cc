@@ -262,6 +262,7 @@ constexpr Row kRows[] = {
     {"aten::poisson", Contiguous},
     {"aten::polar", IteratorOfTwo},
     {"aten::reflection_pad2d_backward", FormatOfSecond},
+    {"aten::replication_pad2d", FormatOfFirst},
     {"aten::replication_pad2d_backward", FormatOfSecond},
     {"aten::roll", FormatOfFirst},
     {"aten::rrelu_with_noise", Contiguous},
