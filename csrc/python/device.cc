@@ -110,6 +110,7 @@ void init_device(py::module& m) {
         py::arg("step"), py::arg("maximize"), py::arg("amsgrad"), py::arg("shrink"),
         py::arg("decay"), py::arg("first_weight"), py::arg("beta2"), py::arg("second_weight"),
         py::arg("root_correction"), py::arg("eps"), py::arg("step_size"));
+  m.def("meta_kernels_in_cpp", &trace::MetaKernelsInCpp);
   m.def("meta_kernels_of_dispatcher", &trace::MetaKernelsOfDispatcher);
   m.def("meta_answers_for_cpu", &trace::MetaAnswersForCpu::IsOn);
   m.def("shutdown", [] { Session::Get().Shutdown(); });

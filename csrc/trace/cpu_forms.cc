@@ -264,6 +264,8 @@ constexpr Row kRows[] = {
     {"aten::reflection_pad2d_backward", FormatOfSecond},
     {"aten::replication_pad2d", FormatOfFirst},
     {"aten::replication_pad2d_backward", FormatOfSecond},
+    {"aten::replication_pad3d", FormatOfFirst},
+    {"aten::replication_pad3d_backward", FormatOfSecond},
     {"aten::roll", FormatOfFirst},
     {"aten::rrelu_with_noise", Contiguous},
     {"aten::rrelu_with_noise_functional", Contiguous},

@@ -67,6 +67,12 @@ Tensor LogicalNot(const Tensor& self) { return Iterated({self}, at::kBool); }
 Tensor Logical(const Tensor& self, const Tensor& other) {
   return Iterated({self, other}, at::kBool);
 }
+// The CPU's kernel puts those of complex numbers row by row.
+Tensor Angle(const Tensor& self) {
+  if (self.is_complex()) return MetaOfSizes(self.sizes(), c10::toRealValueType(self.scalar_type()));
+  return OfFloats(self);
+}
+Tensor Logit(const Tensor& self, optional<double>) { return OfFloats(self); }
 Tensor Where(const Tensor& condition, const Tensor& self, const Tensor& other) {
   Know(condition.scalar_type() == at::kBool);
   return Iterated({condition, self, other}, at::result_type(self, other));
@@ -151,6 +157,7 @@ std::vector<MetaKernelRow> ElementwiseMetaKernels() {
       {"aten::_prelu_kernel", MetaKernel<&Prelu>()},
       {"aten::_prelu_kernel_backward", MetaKernel<&PreluBackward>()},
       {"aten::abs", MetaKernel<&Abs>()},
+      {"aten::angle", MetaKernel<&Angle>()},
       {"aten::binary_cross_entropy", MetaKernel<&BinaryCrossEntropy>()},
       {"aten::binary_cross_entropy_backward", MetaKernel<&BinaryCrossEntropyBackward>()},
       {"aten::floor_divide", MetaKernel<&FloorDivide>()},
@@ -167,6 +174,7 @@ std::vector<MetaKernelRow> ElementwiseMetaKernels() {
       {"aten::logical_not", MetaKernel<&LogicalNot>()},
       {"aten::logical_or", MetaKernel<&Logical>()},
       {"aten::logical_xor", MetaKernel<&Logical>()},
+      {"aten::logit", MetaKernel<&Logit>()},
       {"aten::mse_loss_backward", MetaKernel<&MseLossBackward>()},
       {"aten::nan_to_num", MetaKernel<&NanToNum>()},
       {"aten::native_dropout_backward", MetaKernel<&DropoutBackward>()},

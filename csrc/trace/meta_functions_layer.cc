@@ -157,6 +157,11 @@ Three GroupNormBackward(const Tensor& grad, const Tensor& input, const Tensor&, 
           of_channels(wanted[2])};
 }
 
+std::tuple<Tensor, Tensor> WeightNormBackward(const Tensor&, const Tensor& v, const Tensor& g,
+                                              const Tensor&, int64_t) {
+  return {MetaContiguousLike(v), MetaContiguousLike(g)};
+}
+
 // --- pooling ---
 
 Tensor AdaptiveAveragePool(const Tensor& self, IntArrayRef output_size) {
@@ -171,6 +176,37 @@ Tensor AdaptiveAveragePoolBackward(const Tensor& grad, const Tensor& self) {
   return MetaInFormatOf(self, self.sizes());
 }
 
+// --- embeddings ---
+
+constexpr int64_t kSumOfBag = 0, kMaximumOfBag = 2;
+
+// Whether the CPU sums rows as they come, and notes no bag of each index.
+bool AddsRowsAsTheyCome(const Tensor& weight, const Tensor& scale, int64_t padding_idx) {
+  const bool has_kernel = weight.scalar_type() == at::kFloat || weight.scalar_type() == at::kHalf;
+  return has_kernel && weight.stride(1) == 1 && padding_idx < 0 &&
+         (!scale.defined() || scale.stride(0) == 1);
+}
+
+std::tuple<Tensor, Tensor, Tensor, Tensor> EmbeddingBag(
+    const Tensor& weight, const Tensor& indices, const Tensor& offsets, bool, int64_t mode, bool,
+    const optional<Tensor>& per_sample_weights, bool include_last_offset, int64_t padding_idx) {
+  const auto is_index = [](const Tensor& t) {
+    return t.dim() == 1 && (t.scalar_type() == at::kLong || t.scalar_type() == at::kInt);
+  };
+  Know(is_index(indices) && is_index(offsets) && weight.dim() == 2 && weight.is_floating_point());
+  Know(indices.scalar_type() == offsets.scalar_type());
+  const Tensor scale = OrUndefined(per_sample_weights);
+  Know(!scale.defined() || (mode == kSumOfBag && scale.sizes() == indices.sizes() &&
+                            scale.scalar_type() == weight.scalar_type()));
+  const int64_t bags = offsets.size(0) - (include_last_offset ? 1 : 0);
+  Know(bags >= 0);
+  const bool adds = mode == kSumOfBag && AddsRowsAsTheyCome(weight, scale, padding_idx);
+  const at::ScalarType index = offsets.scalar_type();
+  const Tensor output = MetaOfSizes({bags, weight.size(1)}, weight.scalar_type());
+  return {output, MetaOfSizes({adds ? 0 : indices.size(0)}, index), MetaOfSizes({bags}, index),
+          mode == kMaximumOfBag ? MetaOfSizes(output.sizes(), index) : MetaOfSizes({bags}, index)};
+}
+
 Tensor EmbeddingBackward(const Tensor& grad, const Tensor& indices, int64_t rows, int64_t, bool) {
   Know(grad.dim() > 0);
   return MetaOfSizes({rows, grad.size(-1)}, grad.scalar_type());
@@ -182,6 +218,8 @@ std::vector<MetaKernelRow> LayerMetaKernels() {
   return {
       {"aten::_adaptive_avg_pool2d", MetaKernel<&AdaptiveAveragePool>()},
       {"aten::_adaptive_avg_pool2d_backward", MetaKernel<&AdaptiveAveragePoolBackward>()},
+      {"aten::_embedding_bag", MetaKernel<&EmbeddingBag>()},
+      {"aten::_weight_norm_interface_backward", MetaKernel<&WeightNormBackward>()},
       {"aten::convolution", MetaKernel<&Convolution>()},
       {"aten::convolution_backward", MetaKernel<&ConvolutionBackward>()},
       {"aten::embedding_dense_backward", MetaKernel<&EmbeddingBackward>()},

@@ -3,6 +3,7 @@
 
 #include <torch/library.h>
 
+#include <algorithm>
 #include <mutex>
 #include <set>
 #include <utility>
@@ -71,6 +72,13 @@ TORCH_LIBRARY_IMPL(_, TESTING_ONLY_GenericMode, m) {
 void NoteOfDispatcher(const std::string& op) {
   const std::lock_guard<std::mutex> lock(of_dispatcher_mutex);
   OfDispatcher().insert(op);
+}
+
+std::vector<std::string> MetaKernelsInCpp() {
+  std::vector<std::string> ops;
+  for (const auto& [op, kernel] : All()) ops.push_back(op);
+  std::sort(ops.begin(), ops.end());
+  return ops;
 }
 
 std::vector<std::string> MetaKernelsOfDispatcher() {

@@ -29,6 +29,9 @@ class MetaInCpp {
   c10::impl::IncludeDispatchKeyGuard mode_;
 };
 
+// Ops that have a kernel in the tables here.
+std::vector<std::string> MetaKernelsInCpp();
+
 // Ops whose kernel for Meta the dispatcher chose, in alphabetical order: those of them that are in
 // Python are what this cannot do. Thread-safe.
 std::vector<std::string> MetaKernelsOfDispatcher();
