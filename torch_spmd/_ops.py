@@ -38,7 +38,7 @@ def _entry_text(entry: Any) -> str:
     if entry is UNCONSTRAINED:
         return "UNCONSTRAINED"
     if isinstance(entry, str):
-        return "'" + entry + "'"
+        return repr(entry)
     if isinstance(entry, (tuple, list)):
         return spec_text(entry)
     return str(int(entry))
@@ -46,12 +46,22 @@ def _entry_text(entry: Any) -> str:
 
 @functools.lru_cache(maxsize=256)
 def _mesh_of(text: str) -> _C.Mesh:
-    return _C.Mesh.from_text(text)
+    try:
+        return _C.Mesh.from_text(text)
+    except ValueError as error:
+        raise ValueError(f"torch.ops.spmd: mesh must be the text of a mesh: {error}") from None
 
 
 @functools.lru_cache(maxsize=1024)
 def _spec_of(text: str) -> PartitionSpec:
-    entries = ast.literal_eval(text.replace("UNCONSTRAINED", "..."))
+    try:
+        entries = ast.literal_eval(text.replace("UNCONSTRAINED", "..."))
+    except (ValueError, SyntaxError, RecursionError, MemoryError):
+        entries = None
+    if not isinstance(entries, (tuple, list)):
+        raise ValueError(
+            f"torch.ops.spmd: spec must be text like \"('data', None)\"; got {text[:80]!r}"
+        )
     return PartitionSpec(*(UNCONSTRAINED if entry is ... else entry for entry in entries))
 
 

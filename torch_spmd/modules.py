@@ -8,10 +8,11 @@ import re
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from torch import nn
 
+from torch_spmd import _arguments
 from torch_spmd.mesh import Mesh, mesh_or_global
 from torch_spmd.spec import PartitionSpec, SpecLike, to_spec
 from torch_spmd.tensors import mark_sharding, sharding_of
@@ -62,6 +63,7 @@ def shard_module(
     a mark already keeps it where no rule matches. A rule that matches nothing is a warning.
 
     Errors:
+        TypeError: an argument of another kind; a pattern that is neither text nor compiled.
         ValueError: as `mark_sharding`, starting with the parameter's name; a parameter on `meta`
             without `materialize`, or one that no `reset_parameters` would initialise.
 
@@ -73,8 +75,13 @@ def shard_module(
         weight     P('model', None)
         bias       replicated
     """
+    if not isinstance(module, nn.Module):
+        raise TypeError(
+            f"shard_module: module must be an nn.Module; got {_arguments.shown(module)}"
+        )
     mesh = mesh_or_global("shard_module", mesh)
-    specs: dict[Pattern, PartitionSpec] = {p: to_spec(spec) for p, spec in rules.items()}
+    specs = _specs(rules)
+    materialize = _arguments.boolean("shard_module", "materialize", materialize)
     if materialize:
         _check_initialisable(module)
         module.to_empty(device="spmd")
@@ -90,6 +97,25 @@ def shard_module(
             stacklevel=2,
         )
     return report
+
+
+def _specs(rules: Any) -> dict[Pattern, PartitionSpec]:
+    what = "a mapping from patterns to specs"
+    given = _arguments.mapping("shard_module", "rules", rules, what)
+    specs: dict[Pattern, PartitionSpec] = {}
+    for pattern, spec in given.items():
+        if isinstance(pattern, re.Pattern):
+            if not isinstance(pattern.pattern, str):
+                raise TypeError(f"shard_module: rules: pattern {pattern!r} is over bytes, not text")
+        else:
+            pattern = _arguments.text("shard_module", "a pattern of rules", pattern)
+        try:
+            specs[pattern] = to_spec(spec)
+        except (TypeError, ValueError) as error:
+            kind = TypeError if isinstance(error, TypeError) else ValueError
+            where = f"rules[{_arguments.plain(pattern)}]"
+            raise kind(f"shard_module: {where}: {error}") from None
+    return specs
 
 
 def _mark_parameters(
