@@ -148,7 +148,8 @@ def test_other_layouts_are_refused_in_one_sentence(kind, make):
         make()
     text = str(raised.value)
     assert text.startswith("torch_spmd: ") and "\n" not in text
-    assert kind.split()[0] in text.lower() and text.endswith("not supported on 'spmd:0'; keep them on the CPU")
+    assert kind.split()[0] in text.lower()
+    assert text.endswith("not supported on 'spmd:0'; keep them on the CPU")
 
 
 def test_jagged_tensors_are_tensors_of_the_device():
