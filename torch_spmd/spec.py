@@ -3,14 +3,15 @@
 
 from __future__ import annotations
 
-import operator
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence, Set
 from typing import Any, Union
 
 import torch
 
-from torch_spmd import _C
+from torch_spmd import _arguments, _loading
 from torch_spmd.mesh import Mesh
+
+_loading.refuse_reload(__name__, globals(), "PartitionSpec")
 
 
 class _Unconstrained:
@@ -51,9 +52,9 @@ class PartitionSpec(tuple[Any, ...]):
     UNCONSTRAINED = UNCONSTRAINED
 
     def __new__(cls, *dims: Any) -> PartitionSpec:
-        if not torch.compiler.is_dynamo_compiling():  # it follows no calls into C++
-            _C.check_spec(dims)
-        return tuple.__new__(cls, [_plain(dim) for dim in dims])
+        if torch.compiler.is_dynamo_compiling():  # it follows plain steps only
+            return tuple.__new__(cls, [tuple(d) if isinstance(d, list) else d for d in dims])
+        return tuple.__new__(cls, [_plain(dim, position) for position, dim in enumerate(dims)])
 
     def __repr__(self) -> str:
         return f"P({', '.join(map(repr, self))})"
@@ -71,6 +72,10 @@ class NamedSharding:
     What `sharding_of` returns says more: `is_committed` (the user's mark), `is_provisional` (the
     tensor is pending: what would be chosen if it were computed now), `unreduced` (names of the axes
     along which each device holds a term of the sum). These take no part in comparisons.
+
+    Errors:
+        TypeError: an argument of another kind.
+        ValueError: an axis that the mesh does not have, or one twice.
 
     Example:
         >>> import torch_spmd as spmd
@@ -90,12 +95,16 @@ class NamedSharding:
         is_provisional: bool = False,
         unreduced: Sequence[str] = (),
     ) -> None:
+        if not isinstance(mesh, Mesh):
+            raise TypeError(f"NamedSharding: mesh must be a Mesh; got {_arguments.shown(mesh)}")
         self.mesh = mesh
         self.spec = to_spec(spec)
         _check_axes(mesh, self.spec)
-        self.is_committed = is_committed
-        self.is_provisional = is_provisional
-        self.unreduced = tuple(unreduced)
+        flag = _arguments.boolean
+        self.is_committed = flag("NamedSharding", "is_committed", is_committed)
+        self.is_provisional = flag("NamedSharding", "is_provisional", is_provisional)
+        self.unreduced = tuple(_arguments.texts("NamedSharding", "unreduced", unreduced))
+        _check_axes(mesh, self.unreduced)
 
     def hlo_string(self) -> str:
         """XLA's text for this sharding. Errors: ValueError for an axis the mesh does not have."""
@@ -139,7 +148,7 @@ class NamedSharding:
         return f"NamedSharding({self.mesh._core.axes_to_string()}, {self.spec!r}{tail})"
 
 
-def _check_axes(mesh: Mesh, spec: PartitionSpec) -> None:
+def _check_axes(mesh: Mesh, spec: Sequence[Any]) -> None:
     """Errors: ValueError for a name that the mesh does not have (and the likely one), or twice."""
     seen = set()
     for dim in spec:
@@ -159,8 +168,13 @@ def to_spec(spec: SpecLike) -> PartitionSpec:
     """Any accepted form of a spec as a PartitionSpec. Errors: TypeError."""
     if isinstance(spec, PartitionSpec):
         return spec
-    _C.check_spec(spec)
-    return PartitionSpec(*spec)
+    wrong = isinstance(spec, (str, bytes, bytearray, Mapping, Set, type, torch.Tensor))
+    if wrong or not hasattr(type(spec), "__getitem__"):
+        raise TypeError(
+            "PartitionSpec: expected a tuple with one entry per dimension, got "
+            f"{_arguments.shown(spec)}; {_ENTRY_KINDS}"
+        )
+    return PartitionSpec(*_arguments.items("PartitionSpec", "spec", spec, _ENTRY_KINDS))
 
 
 def from_core(spec: Sequence[Any]) -> PartitionSpec:
@@ -176,16 +190,46 @@ def is_spec(value: Any) -> bool:
     if not isinstance(value, (tuple, list)) or any(isinstance(v, PartitionSpec) for v in value):
         return False
     try:
-        _C.check_spec(value)
+        to_spec(value)
     except TypeError:
         return False
     return True
 
 
-def _plain(dim: Any) -> Any:
+_ENTRY_KINDS = (
+    "an entry is None (not cut), an axis name or index, a tuple of those (major first), or "
+    "UNCONSTRAINED"
+)
+
+
+def _plain(dim: Any, position: int) -> Any:
     """Lists become tuples, numpy integers ints."""
-    if dim is None or isinstance(dim, (str, _Unconstrained)):
+    if dim is None or getattr(type(dim), "is_unconstrained", False) is True:
         return dim
-    if isinstance(dim, (list, tuple)):
-        return tuple(_plain(axis) for axis in dim)
-    return operator.index(dim)
+    if _is_axis(dim):
+        return _axis(dim, position)
+    wrong = isinstance(dim, (bytes, bytearray, Mapping, Set, type, torch.Tensor))
+    if wrong or not hasattr(type(dim), "__getitem__"):
+        raise TypeError(
+            f"PartitionSpec: entry {position} is {_arguments.shown(dim)}; {_ENTRY_KINDS}"
+        )
+    axes = _arguments.items("PartitionSpec", f"entry {position}", dim, "a tuple of axes")
+    for axis in axes:
+        if not _is_axis(axis):
+            raise TypeError(
+                f"PartitionSpec: entry {position} contains {_arguments.shown(axis)}; {_ENTRY_KINDS}"
+            )
+    return tuple(_axis(axis, position) for axis in axes)
+
+
+def _is_axis(value: Any) -> bool:
+    if isinstance(value, (bool, type, torch.Tensor)):
+        return False
+    return isinstance(value, str) or hasattr(type(value), "__index__")
+
+
+def _axis(value: Any, position: int) -> Any:
+    name = f"entry {position}"
+    if isinstance(value, str):
+        return _arguments.text("PartitionSpec", name, value)
+    return _arguments.integer("PartitionSpec", name, value)
