@@ -235,15 +235,6 @@ def test_a_second_mark_that_differs(mesh):
     )
 
 
-def test_part_of_stored_data(mesh):
-    base = torch.zeros(8, 4, device="spmd")
-    spmd.sync(wait=True)
-    assert message(ValueError, lambda: spmd.mark_sharding(base[2:6], mesh, ("data", None))) == (
-        "mark_sharding: the tensor of sizes [4,4] is a view of part of stored data of sizes [8,4]; "
-        "mark the base, or a copy: tensor.clone()"
-    )
-
-
 def test_no_mesh_at_all():
     t = torch.zeros(4, device="spmd")
     assert message(ValueError, lambda: spmd.mark_sharding(t, spec=("data",))) == (
