@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "csrc/trace/marking.h"
 
+#include <algorithm>
 #include <memory>
 #include <optional>
 #include <vector>
 
-#include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
 #include "csrc/trace/marks.h"
 #include "csrc/trace/session.h"
@@ -33,13 +33,10 @@ const MarkNotes::Part* FindPart(Buffer* buffer, const RecipePtr& view) {
   return nullptr;
 }
 
-// By Buffer.
-using Plans = absl::flat_hash_map<const Buffer*, std::vector<Planned>>;
-
 // The mark that a new one must agree with: one that the user has set, or has asked for before it.
 MarkPtr BindingMark(const Planned& plan, absl::Span<const Planned> before) {
   for (const Planned& other : before) {
-    if ((other.view == nullptr) != (plan.view == nullptr)) continue;
+    if (other.buffer != plan.buffer || (other.view == nullptr) != (plan.view == nullptr)) continue;
     if (plan.view == nullptr || SameRecipe(other.view, plan.view)) return other.mark;
   }
   if (plan.view != nullptr) {
@@ -52,7 +49,7 @@ MarkPtr BindingMark(const Planned& plan, absl::Span<const Planned> before) {
 
 // Sets nothing; may give the Buffer another form of the same bytes.
 absl::StatusOr<Planned> PlanMark(Session::State& state, const Marking& marking,
-                                 const Plans& plans) {
+                                 absl::Span<const Planned> before) {
   const at::Tensor& tensor = marking.tensor;
   SPMD_RETURN_IF_ERROR(CheckOurs(marking.caller.c_str(), tensor));
   SPMD_RETURN_IF_ERROR(NoteMesh(state, marking.mesh));
@@ -60,13 +57,12 @@ absl::StatusOr<Planned> PlanMark(Session::State& state, const Marking& marking,
   SPMD_RETURN_IF_ERROR(
       CheckSpec(state, marking.caller.c_str(), marking.mesh, marking.spec, tensor.dim()));
   Buffer* const buffer = BufferOf(tensor);
-  const auto known = plans.find(buffer);
-  const absl::Span<const Planned> before =
-      known == plans.end() ? absl::Span<const Planned>() : absl::MakeConstSpan(known->second);
   const Dims base(buffer->form.sizes.begin(), buffer->form.sizes.end());
   const RecipePtr recipe = RecipeOf(buffer, tensor);
   std::optional<PartitionSpec> base_spec = SpecOfBase(marking.spec, recipe, base);
-  const bool is_new = buffer->mark == nullptr && before.empty();
+  const bool is_new =
+      buffer->mark == nullptr && std::none_of(before.begin(), before.end(),
+                                              [&](const Planned& p) { return p.buffer == buffer; });
   const bool whole =
       tensor.is_contiguous() &&
       static_cast<size_t>(tensor.numel()) * tensor.itemsize() == tensor.storage().nbytes();
@@ -90,10 +86,10 @@ absl::StatusOr<Planned> PlanMark(Session::State& state, const Marking& marking,
 
 absl::Status CheckMarks(absl::Span<const Marking> markings) {
   SessionLock lock;
-  Plans plans;
+  std::vector<Planned> plans;
   for (const Marking& marking : markings) {
-    SPMD_ASSIGN_OR_RETURN(const Planned plan, PlanMark(*lock, marking, plans));
-    plans[plan.buffer].push_back(plan);
+    SPMD_ASSIGN_OR_RETURN(Planned plan, PlanMark(*lock, marking, plans));
+    plans.push_back(std::move(plan));
   }
   return absl::OkStatus();
 }
