@@ -284,7 +284,7 @@ def test_a_spec_for_a_tensor_that_is_not_there(mesh):
 
 @pytest.mark.filterwarnings("ignore:Sparse CSR tensor support")
 def test_a_sparse_tensor(mesh):
-    sparse = torch.eye(4).to_sparse_csr().to("spmd")
+    sparse = torch.eye(4).to_sparse_csr()
     assert message(ValueError, lambda: spmd.mark_sharding(sparse, mesh, ("data", None))) == (
         "mark_sharding takes no sparse tensor; got one with layout sparsecsr"
     )
