@@ -64,7 +64,7 @@ def mark_sharding(t: T, mesh: Mesh | None = None, spec: SpecLike | Any = None) -
 
     Errors:
         ValueError: the tensor is elsewhere; the spec's length is not the tensor's rank; an unknown
-            or repeated axis; another mark than the one the tensor has; part of stored data.
+            or repeated axis; another mark than the one the tensor has.
         IndexError: an axis index that the mesh does not have.
         TypeError: an entry that is neither None, an axis, a tuple of axes, nor UNCONSTRAINED.
 

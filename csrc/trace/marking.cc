@@ -79,13 +79,6 @@ absl::StatusOr<Planned> PlanMark(Session::State& state, const Marking& marking,
   if (binding != nullptr && !SameMark(binding, plan.mark)) {
     return MarkedAlready(*binding, {marking.mesh, marking.spec}, marking.caller);
   }
-  if (is_part && FindPart(buffer, recipe) == nullptr && !buffer->pending()) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        marking.caller, ": the tensor of sizes ",
-        DimsToString(Dims(tensor.sizes().begin(), tensor.sizes().end())),
-        " is a view of part of stored data of sizes ", DimsToString(buffer->form.sizes),
-        "; mark the base, or a copy: tensor.clone()"));
-  }
   return plan;
 }
 

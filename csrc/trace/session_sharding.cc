@@ -101,14 +101,8 @@ absl::Status MarkPart(Session::State& state, const at::Tensor& tensor, const Mar
       return absl::OkStatus();
     }
   }
-  if (!buffer->pending()) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "mark_sharding: the tensor of sizes ",
-        DimsToString(Dims(tensor.sizes().begin(), tensor.sizes().end())),
-        " is a view of part of stored data of sizes ", DimsToString(buffer->form.sizes),
-        "; mark the base, or a copy: tensor.clone()"));
-  }
-  state.tape->Annotate(Read(state, tensor), mark);  // and wherever else it is read from now on
+  // Wherever it is read from now on; what is pending has been read, perhaps.
+  if (buffer->pending()) state.tape->Annotate(Read(state, tensor), mark);
   MakeNotes(*buffer).parts.push_back({recipe, mark, /*copied=*/false});
   return absl::OkStatus();
 }
