@@ -87,7 +87,6 @@ def of(*sizes, pending=False):
         (lambda first: 3, P("data"), "mark_sharding: t['b'][1]: expected a tensor"),
         (lambda first: first, P(None, "data"), "mark_sharding: t['b'][1]: the tensor is marked"),
         (lambda first: first.T, P("data", None), "mark_sharding: t['b'][1]: the tensor is marked"),
-        (lambda first: of(8, 2)[2:4], P("data", None), "mark_sharding: t['b'][1]: the tensor of"),
     ],
 )
 def test_a_tree_is_marked_as_a_whole_or_not_at_all(mesh, last, spec, expected, pending):
