@@ -419,13 +419,18 @@ def _pairs(
     if isinstance(tree, Mapping):
         tree = _arguments.mapping("mark_sharding", f"t{where}", tree, "a tree of tensors")
         if not for_all:
+            if isinstance(spec, Mapping):
+                spec = _arguments.mapping("mark_sharding", "spec", spec, "a tree of specs")
             _check_keys(caller, tree, spec)
         for key, value in tree.items():
             yield from _pairs(
                 value, spec if for_all else spec[key], f"{where}[{_key(key)}]", within
             )
     elif isinstance(tree, (list, tuple)):
-        if not for_all and (not isinstance(spec, (list, tuple)) or len(spec) != len(tree)):
+        tree = _arguments.items("mark_sharding", f"t{where}", tree, "a tree of tensors")
+        if not for_all and isinstance(spec, (list, tuple)):
+            spec = _arguments.items("mark_sharding", "spec", spec, "a spec or a tree of specs")
+        if not for_all and (not isinstance(spec, list) or len(spec) != len(tree)):
             raise ValueError(
                 f"{caller}: there are {len(tree)} tensors and {_arguments.shown(spec)} for specs; "
                 "give one spec for all, or a tree of specs of the same form"

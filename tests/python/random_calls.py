@@ -384,7 +384,7 @@ def within(seconds: int) -> Any:
 
 # What a message may call a parameter.
 ALSO = {
-    "t": "tensor", "x": "tensor", "mesh": "Mesh", "spec": "Spec", "mesh_text": "mesh|Mesh",
+    "t": "tensor|: t", "x": "tensor", "mesh": "Mesh", "spec": "Spec", "mesh_text": "mesh|Mesh",
     "spec_text": "spec|PartitionSpec", "shape": "size|dimension|device", "shards": "shard",
     "dims": "PartitionSpec",
     "op": "op", "kinds": "kind", "device_ids": "device id|devices|shape",
@@ -402,8 +402,8 @@ ALSO_RAISED: dict[str, tuple[type, ...]] = {
     "debug.memory": (RuntimeError,),
     "debug.trace_to_chrome": (OSError,),
     "debug.save_repro": (OSError,),
-    "testing.check_rule": (RuntimeError, AssertionError, NotImplementedError),
-    "testing.calls_of": (RuntimeError, TypeError, NotImplementedError),
+    "testing.check_rule": (RuntimeError, AssertionError, NotImplementedError, ZeroDivisionError),
+    "testing.calls_of": (RuntimeError, TypeError, ValueError, ZeroDivisionError),
     "torch.spmd": (RuntimeError,),
     "torch.ops": (RuntimeError,),
 }
