@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// PartitionSpec: per dimension of a tensor, the mesh axes that cut it, as the user writes it.
+// PartitionSpec as the user writes it: per dimension of a tensor, the mesh axes that shard it.
 #pragma once
 
 #include <cstdint>
@@ -15,10 +15,11 @@
 
 namespace spmd {
 
-// An axis by name or by index. "model:0" names a sub-axis of the grid, as SpecOf writes it.
+// An axis by name or by index. "model:0" names a part of an axis (see axis_part.h), as SpecOf
+// writes it.
 using SpecAxis = std::variant<std::string, int64_t>;
 
-// One dimension: not cut (no axes, closed), cut by axes (major first), or left open.
+// One dimension: replicated (no axes), sharded by `axes` (major first), or left open.
 struct SpecEntry {
   std::vector<SpecAxis> axes;
   bool unconstrained = false;
@@ -29,22 +30,22 @@ using PartitionSpec = std::vector<SpecEntry>;
 // "('data', None, ('x', 'y'), UNCONSTRAINED)".
 std::string SpecToString(const PartitionSpec& spec);
 
-// The sharding that `spec` on `mesh` means for a tensor of `rank` dimensions, in `grid`.
-// Requires: grid.Refines(mesh).
-// Errors, all naming spec, mesh and the fix (`caller` starts the message, e.g. "mark_sharding"):
+// The sharding in `grid` that `spec` on `mesh` means for a tensor of `rank` dimensions. Requires:
+// grid.Refines(mesh). Errors, all naming spec, mesh and the fix (`caller` starts the message, e.g.
+// "mark_sharding"):
 //   InvalidArgument  rank mismatch; unknown axis (did you mean); an axis used twice
 //   OutOfRange       axis index not in [0, rank of the mesh)
 absl::StatusOr<Sharding> ResolveSpec(absl::string_view caller, const PartitionSpec& spec,
                                      const Mesh& mesh, const Grid& grid, int rank);
 
-// The spec that `sharding` amounts to on `mesh`, whole axes only; entries whose sub-axes form no
-// whole axes of the mesh are written by sub-axis name ("model:0"). Open dims are UNCONSTRAINED only
-// when they carry no axes.
+// The spec on `mesh` that is equal to `sharding`. Sub-axes that do not form a whole axis of the
+// mesh are written as parts ("model:0"). An open dimension is UNCONSTRAINED only when it has no
+// axes.
 PartitionSpec SpecOf(const Sharding& sharding, const Grid& grid, const Mesh& mesh);
 
 // XLA's text for the sharding: "{devices=[2,1,2]0,1,2,3 last_tile_dim_replicate}", "{replicated}",
-// "{devices=[1,2,2]0,1,2,3 last_tile_dims={unreduced, replicated}}". XLA knows no chunks; they do
-// not show.
+// "{devices=[1,2,2]0,1,2,3 last_tile_dims={unreduced, replicated}}". XLA has no chunks, so they are
+// left out.
 std::string HloString(const Sharding& sharding, const Grid& grid);
 
 }  // namespace spmd
