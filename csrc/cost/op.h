@@ -2,7 +2,8 @@
 // The time that one device spends on its tile of an op.
 //
 //   mm 1024×1024×1024 on 4 devices, m sharded: 256×1024×1024 multiply-adds; a quarter of the left
-//   operand, all of the right operand and a quarter of the result through memory. The slower counts.
+//   operand, all of the right operand and a quarter of the result through memory. The slower
+//   counts.
 #pragma once
 
 #include <cstdint>

@@ -128,8 +128,8 @@ Exchange DescribeExchange(const TensorType& type, const Grid& grid, const Shardi
       dims.emplace_back(type.dims[d], from.dims[d], to.dims[d], grid);
     }
   }
-  double out = 1;  // elements of the changed dims of a new tile
-  double kept = 1;  // the fraction of it that the device already has, if all is even
+  double out = 1;        // elements of the changed dims of a new tile
+  double kept = 1;       // the fraction of it that the device already has, if all is even
   AxisMask changed = 0;  // axes of the changed dims
   bool even = true;
   for (const ChangedDim& d : dims) {

@@ -22,7 +22,7 @@ enum class MoveKind : uint8_t {
   kSlice,
   kAllGather,
   kAllToAll,
-  kPermute,  // an exchange in which every device receives one whole tile
+  kPermute,   // an exchange in which every device receives one whole tile
   kExchange,  // any change of the dims' shards; unreduced axes stay
   kAllReduce,
   kReduceScatter,

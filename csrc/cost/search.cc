@@ -315,8 +315,9 @@ class MoveSearch {
   // Bytes, where W is the size of a target tile (the mean where shards are uneven) and h the number
   // of devices that hold the same tile:
   //   nothing to reduce, even   what a device lacks of W: exact, see DescribeExchange
-  //   nothing to reduce         W, less a share of it where each tile gets no more holders than before
-  //   n partial sums            n-1 messages of W/h to the first holder, W to each of the other h-1:
+  //   nothing to reduce         W, less a share of it where each tile gets no more holders than
+  //   before n partial sums            n-1 messages of W/h to the first holder, W to each of the
+  //   other h-1:
   //                             (W·(n-1) + W·(h-1)) / h per device
   // Starts: one for a reduction, and one for each dimension that loses axes, since an all-gather
   // and an all-to-all take axes from one dimension and an exchange has as many starts as
@@ -605,9 +606,9 @@ class MoveSearch {
   double slowest_ = std::numeric_limits<double>::infinity();
   State target_;
   AtomMask kept_ = 0;  // atoms that may stay unreduced
-  double tile_ = 0;  // bytes of a target tile if all shards are even
+  double tile_ = 0;    // bytes of a target tile if all shards are even
   double holders_ = 1;
-  bool even_ = false;  // all shards of all states are even
+  bool even_ = false;             // all shards of all states are even
   bool shards_are_even_ = false;  // the shards of source and target are even
   std::vector<Reached> reached_;
   // only looked up; never iterated, since its order is random

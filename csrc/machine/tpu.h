@@ -18,7 +18,7 @@ namespace spmd::machine {
 
 // Devices are numbered row-major over `topology`, the cores of one chip next to each other.
 struct TpuSlice {
-  std::string name;  // as given, but "v5litepod-8" becomes "v5e-8"
+  std::string name;        // as given, but "v5litepod-8" becomes "v5e-8"
   std::string generation;  // "v4"
   int64_t num_chips = 0;
   int devices_per_chip = 1;  // 2 where each core is a device of its own (v2, v3)
@@ -26,7 +26,7 @@ struct TpuSlice {
   absl::InlinedVector<int64_t, 3> topology;  // chips along each axis; product num_chips
   absl::InlinedVector<bool, 3> wrap;         // axis is a ring rather than a line
   double link_rate = 0;  // bytes per second, one way, of one link between neighbouring chips
-  Machine machine;  // one device; link_bandwidth covers both links of one torus axis
+  Machine machine;       // one device; link_bandwidth covers both links of one torus axis
 
   int64_t num_devices() const { return num_chips * devices_per_chip; }
 };

@@ -135,7 +135,7 @@ class Propagator {
 
   // The properties of a node that stages ask for.
   struct Form {
-    bool simple = true;  // element-wise or a view
+    bool simple = true;    // element-wise or a view
     bool reduces = false;  // has a factor that can be sharded and is in no result
   };
   static Form FormOf(const OpFactors& f) {
@@ -353,8 +353,8 @@ class Propagator {
   Reasons& reasons_;
   const Preference preference_;
   std::vector<Sharding> shardings_;
-  std::vector<bool> is_cut_;  // by value: some dimension has axes
-  std::vector<int> grid_of_;  // by value; -1 if not yet known
+  std::vector<bool> is_cut_;    // by value: some dimension has axes
+  std::vector<int> grid_of_;    // by value; -1 if not yet known
   std::vector<bool> is_state_;  // by value; only set where state is the weaker
   std::vector<Slot> slots_;     // of the node being visited
   const Stage* stage_ = nullptr;

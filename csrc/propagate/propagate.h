@@ -26,8 +26,8 @@ struct Reason {
   int dim;
   AxisId axis;
   ir::ValueId from = ir::kNoValue;  // kNoValue: the annotation itself
-  ir::NodeId via = ir::kNoNode;  // kNoNode with `from` set: through the update of a buffer
-  absl::string_view stage;  // a string literal
+  ir::NodeId via = ir::kNoNode;     // kNoNode with `from` set: through the update of a buffer
+  absl::string_view stage;          // a string literal
 };
 
 // Thread safety: thread-compatible.

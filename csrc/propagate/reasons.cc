@@ -21,7 +21,7 @@ std::string Describe(const ir::Graph& graph, ir::ValueId value) {
 // The axes, all parts of one mesh axis, that shard a value for one reason, in any of its
 // dimensions.
 struct Cut {
-  Reason reason;  // that of the first axis
+  Reason reason;          // that of the first axis
   std::vector<int> dims;  // by axis
   AxisList axes;
 };

@@ -22,7 +22,7 @@
 namespace spmd {
 
 struct AxisPart {
-  int axis;  // index in the mesh
+  int axis;        // index in the mesh
   int64_t before;  // product of the sizes of the parts that are major to it
   int64_t size;
 };

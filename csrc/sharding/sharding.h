@@ -40,7 +40,8 @@ struct DimSharding {
 };
 
 // Invariants: no sub-axis occurs twice among dims and unreduced axes; chunk != 0 only in a
-// dimension that has axes; `unreduced` is sorted. Thread safety: a value.
+// dimension that has axes; `unreduced` is sorted.
+// Thread safety: a value.
 struct Sharding {
   absl::InlinedVector<DimSharding, 5> dims;
   AxisList unreduced;

@@ -142,7 +142,7 @@ class SpecResolver {
   const std::string start_;       // "mark_sharding: spec ('data', 'modle')"
   std::vector<int> used_in_dim_;  // by axis of the mesh; -1 if unused
   AxisMask used_ = 0;             // sub-axes; axes of size 1 have none
-  int dim_of_[64] = {};  // by used sub-axis
+  int dim_of_[64] = {};           // by used sub-axis
 };
 
 }  // namespace

@@ -73,7 +73,7 @@ class Expr {
   Op op() const;
   int64_t value() const;     // Requires: op() == kConst.
   TensorRef tensor() const;  // Requires: op() is kStart, kSize or kExtent.
-  int dim() const;  // Requires: a variable. The sub-axis for kCoord.
+  int dim() const;           // Requires: a variable. The sub-axis for kCoord.
   const Expr& lhs() const;
   const Expr& rhs() const;
 

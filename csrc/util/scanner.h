@@ -28,8 +28,8 @@ class Scanner {
   void Seek(size_t position) { rest_ = text_.substr(position); }
 
   void SkipBlanks();
-  bool AtEnd();  // only blanks are left
-  char Peek();  // the next character that is not a blank; '\0' at the end
+  bool AtEnd();                           // only blanks are left
+  char Peek();                            // the next character that is not a blank; '\0' at the end
   bool Looking(absl::string_view token);  // true if Consume would succeed
   bool Consume(absl::string_view token);  // takes `token` if it comes next
   // Takes `word` if it comes next as a whole word: "in" does not match "inner".
