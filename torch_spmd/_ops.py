@@ -18,7 +18,7 @@ from torch._functorch.utils import enable_single_level_autograd_function
 from torch.autograd.function import _SingleLevelFunction
 
 from torch_spmd import _C
-from torch_spmd.spec import UNCONSTRAINED, PartitionSpec, SpecLike
+from torch_spmd.spec import UNCONSTRAINED, PartitionSpec, SpecLike, blocks
 
 _library = torch.library.Library("spmd", "FRAGMENT")
 _library.define("mark_sharding(Tensor x, str mesh, str spec) -> ()")
@@ -39,6 +39,8 @@ def _entry_text(entry: Any) -> str:
         return "UNCONSTRAINED"
     if isinstance(entry, str):
         return "'" + entry + "'"
+    if isinstance(entry, blocks):
+        return "blocks(" + str(entry.n) + ", " + _entry_text(entry.axes) + ")"
     if isinstance(entry, (tuple, list)):
         return spec_text(entry)
     return str(int(entry))
@@ -51,8 +53,17 @@ def _mesh_of(text: str) -> _C.Mesh:
 
 @functools.lru_cache(maxsize=1024)
 def _spec_of(text: str) -> PartitionSpec:
-    entries = ast.literal_eval(text.replace("UNCONSTRAINED", "..."))
-    return PartitionSpec(*(UNCONSTRAINED if entry is ... else entry for entry in entries))
+    tree = ast.parse(text, mode="eval").body
+    assert isinstance(tree, ast.Tuple), text
+    return PartitionSpec(*map(_entry_of, tree.elts))
+
+
+def _entry_of(node: ast.expr) -> Any:
+    if isinstance(node, ast.Name) and node.id == "UNCONSTRAINED":
+        return UNCONSTRAINED
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "blocks":
+        return blocks(*map(ast.literal_eval, node.args))
+    return ast.literal_eval(node)
 
 
 def is_traced(tensor: Tensor) -> bool:
@@ -88,6 +99,12 @@ def _check(caller: str, x: Tensor, mesh: str, spec: str) -> None:
             "dimensions; give one entry per dimension, None where it is not cut"
         )
     _mesh_of(mesh).canonical_spec(entries)
+    for position, (entry, size) in enumerate(zip(entries, x.shape)):
+        if isinstance(entry, blocks) and size % entry.n != 0:
+            raise ValueError(
+                f"{caller}: spec {spec} says that dimension {position} is {entry.n} blocks of one "
+                f"size, but its size is {size}, which {entry.n} does not divide"
+            )
 
 
 def _fake_mark(x: Tensor, mesh: str, spec: str) -> None:

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from torch_spmd import _C, _draw
-from torch_spmd.tensors import check_on_device, sharding_of
+from torch_spmd.tensors import blocks_apart, check_on_device, sharding_of
 
 SMALL = 4096  # bytes up to which a collective counts as small
 
@@ -303,7 +303,8 @@ def memory(step: bool | None = None) -> MemoryTable:
 def visualize_sharding(t: Tensor) -> Printed:
     """Prints which device holds which part of `t`, of any rank. In colour where rich is there.
 
-    The two dimensions that are cut into most parts are drawn; others are listed.
+    The two dimensions that are cut into most parts are drawn; others are listed. A dimension of
+    blocks is drawn as two, the blocks and what is in them.
 
     Errors: ValueError when the tensor is not on `spmd`.
 
@@ -316,7 +317,10 @@ def visualize_sharding(t: Tensor) -> Printed:
     """
     check_on_device("visualize_sharding", t)
     heading = f"{tuple(t.shape)} {sharding_of(t)!r}"
-    picture = _draw.shards(list(t.shape), _C.shard_boxes(t))
+    apart = blocks_apart(t)
+    if apart.dim() != t.dim():
+        heading += f", drawn as {tuple(apart.shape)}"
+    picture = _draw.shards(list(apart.shape), _C.shard_boxes(apart))
     _draw.show(heading, picture)
     return Printed(f"{heading}\n{picture}")
 

@@ -28,12 +28,83 @@ class _Unconstrained:
 UNCONSTRAINED = _Unconstrained()
 """An entry that leaves its dimension open: the compiler chooses."""
 
+
+class blocks:
+    """An entry of a spec: the dimension is `n` blocks of one size, one after another, each of which
+    is cut over `axes`.
+
+    For projections that are one weight: queries, keys and values of attention, gate and up of an
+    MLP. What is split off (`chunk`, `split`) is then cut as a weight of its own would be, and
+    nothing is sent. Sizes that the axes do not divide are cut unevenly, each block by itself.
+    `mark_sharding(w.view(h, 3, h), mesh, P(None, None, "model"))` says the same.
+
+    A device's part of such a tensor is no slice of it. `local_shards` therefore gives the parts of
+    the tensor in which dimension n * k is two, n and k.
+
+    Errors: TypeError for `n` that is no integer, and for axes that are no axis or tuple of axes;
+    ValueError where `n` is less than 1. Where a dimension is not `n` blocks of one size
+    `mark_sharding` raises a ValueError.
+
+    Example:
+        >>> import torch, torch_spmd as spmd
+        >>> mesh = spmd.make_mesh((4,), ("model",))
+        >>> w = torch.ones(64, 3 * 64, device="spmd")
+        >>> w = spmd.mark_sharding(w, mesh, spmd.P(None, spmd.blocks(3, "model")))
+        >>> spmd.sharding_of(w).spec
+        P(None, blocks(3, 'model'))
+        >>> spmd.local_shards(w)[0].data.shape
+        torch.Size([64, 3, 16])
+    """
+
+    __slots__ = ("axes", "n")
+
+    is_blocks = True
+    n: int
+    axes: Any
+
+    def __init__(self, n: int, axes: Any) -> None:
+        if isinstance(n, (tuple, list)):
+            raise TypeError(
+                f"blocks: n is {n!r}; blocks of unequal sizes are not supported, give how many "
+                "blocks of one size there are"
+            )
+        if isinstance(n, bool) or not hasattr(type(n), "__index__"):
+            raise TypeError(f"blocks: n must be an integer, got {n!r} ({type(n).__name__})")
+        if operator.index(n) < 1:
+            raise ValueError(f"blocks: n is {n}; a dimension has one block or more")
+        if axes is None or isinstance(axes, (_Unconstrained, blocks)) or axes == ():
+            raise TypeError(
+                f"blocks: axes is {axes!r}; give the axis that cuts each block, by name or index, "
+                "or a tuple of axes"
+            )
+        object.__setattr__(self, "n", operator.index(n))
+        _C.check_spec((axes,))
+        object.__setattr__(self, "axes", _plain(axes))
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        raise AttributeError(f"blocks: {name} cannot be assigned; make another one")
+
+    def __repr__(self) -> str:
+        return f"blocks({self.n}, {self.axes!r})"
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, blocks):
+            return NotImplemented
+        return (self.n, self.axes) == (other.n, other.axes)
+
+    def __hash__(self) -> int:
+        return hash((blocks, self.n, self.axes))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return blocks, (self.n, self.axes)
+
+
 SpecLike = Union["PartitionSpec", Sequence[Any]]
 
 
 class PartitionSpec(tuple[Any, ...]):
-    """Per dimension: None (not cut), an axis name or index, a tuple of those (major first), or
-    UNCONSTRAINED (the compiler chooses). Also called `P`. Plain tuples do as well everywhere.
+    """Per dimension: None (not cut), an axis name or index, a tuple of those (major first),
+    blocks(n, axes) (each of n blocks is cut), or UNCONSTRAINED (the compiler chooses). Also called `P`. Plain tuples do as well everywhere.
 
     A name may be that of a part of an axis: "model:0" is the major (first) of its prime factors,
     ascending, so that of an axis of 8 there are "model:0", "model:1", "model:2", each of size 2.
@@ -98,7 +169,13 @@ class NamedSharding:
         self.unreduced = tuple(unreduced)
 
     def hlo_string(self) -> str:
-        """XLA's text for this sharding. Errors: ValueError for an axis the mesh does not have."""
+        """XLA's text for this sharding. Errors: ValueError for an axis the mesh does not have, and
+        for blocks, which XLA cannot say."""
+        if any(isinstance(dim, blocks) and dim.n > 1 for dim in self.spec):
+            raise ValueError(
+                f"NamedSharding: XLA has no text for {self.spec!r}; take the blocks apart, as in "
+                "t.unflatten(dim, (n, -1))"
+            )
         return str(self.mesh._core.hlo_string(self.spec))
 
     def __eq__(self, other: object) -> bool:
@@ -118,7 +195,7 @@ class NamedSharding:
         names = [
             axis
             for dim in (*self.spec, self.unreduced)
-            for axis in (dim if isinstance(dim, tuple) else (dim,))
+            for axis in _axes_of(dim)
             if isinstance(axis, str) and ":" in axis
         ]
         return ", ".join(f"{name}={self.mesh._core.part_of_axis(name)[2]}" for name in names)
@@ -143,7 +220,7 @@ def _check_axes(mesh: Mesh, spec: PartitionSpec) -> None:
     """Errors: ValueError for a name that the mesh does not have (and the likely one), or twice."""
     seen = set()
     for dim in spec:
-        for axis in dim if isinstance(dim, tuple) else (dim,):
+        for axis in _axes_of(dim):
             if not isinstance(axis, str):
                 continue
             if ":" in axis:
@@ -153,6 +230,28 @@ def _check_axes(mesh: Mesh, spec: PartitionSpec) -> None:
             if axis in seen:
                 raise ValueError(f"NamedSharding: axis {axis!r} occurs twice in {spec!r}")
             seen.add(axis)
+
+
+def _axes_of(dim: Any) -> tuple[Any, ...]:
+    if isinstance(dim, blocks):
+        dim = dim.axes
+    return dim if isinstance(dim, tuple) else (dim,)
+
+
+def without_blocks(
+    spec: PartitionSpec, shape: Sequence[int]
+) -> tuple[PartitionSpec, tuple[int, ...]]:
+    """Spec and shape with each dimension of blocks as two. Requires: they fit each other."""
+    dims: list[Any] = []
+    sizes: list[int] = []
+    for dim, size in zip(spec, shape):
+        if isinstance(dim, blocks) and dim.n > 1:
+            dims += [None, dim.axes]
+            sizes += [dim.n, size // dim.n]
+        else:
+            dims.append(dim.axes if isinstance(dim, blocks) else dim)
+            sizes.append(size)
+    return PartitionSpec(*dims), tuple(sizes)
 
 
 def to_spec(spec: SpecLike) -> PartitionSpec:
@@ -184,7 +283,7 @@ def is_spec(value: Any) -> bool:
 
 def _plain(dim: Any) -> Any:
     """Lists become tuples, numpy integers ints."""
-    if dim is None or isinstance(dim, (str, _Unconstrained)):
+    if dim is None or isinstance(dim, (str, _Unconstrained, blocks)):
         return dim
     if isinstance(dim, (list, tuple)):
         return tuple(_plain(axis) for axis in dim)

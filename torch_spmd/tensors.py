@@ -18,9 +18,11 @@ from torch_spmd.spec import (
     NamedSharding,
     PartitionSpec,
     SpecLike,
+    blocks,
     from_core,
     is_spec,
     to_spec,
+    without_blocks,
 )
 
 T = TypeVar("T")
@@ -162,6 +164,9 @@ def sharding_of(t: Tensor) -> NamedSharding:
 def local_shards(t: Tensor) -> list[Shard]:
     """What each device of the mesh holds, in the mesh's order. Runs what is pending. Copies.
 
+    Of a tensor that is marked with blocks(n, axes) the parts are those of its view in which that
+    dimension of size n * k is two, n and k: no slice of the tensor is what a device holds.
+
     Errors: ValueError when the tensor is not on `spmd`.
 
     Example:
@@ -174,7 +179,7 @@ def local_shards(t: Tensor) -> list[Shard]:
     check_on_device("local_shards", t)
     return [
         Shard(data, tuple(slice(begin, end) for begin, end in box), device, replica)
-        for data, box, device, replica in _C.local_shards(t)
+        for data, box, device, replica in _C.local_shards(blocks_apart(t))
     ]
 
 
@@ -195,10 +200,11 @@ def from_local_shards(
     """
     mesh = mesh_or_global("from_local_shards", mesh)
     shape = [int(size) for size in shape]
+    plain, sizes = _plain_form("from_local_shards", to_spec(spec), shape)
     result: Tensor = _C.from_local_shards(
-        _core_shards("from_local_shards", shards, shape), mesh._core, to_spec(spec), shape
+        _core_shards("from_local_shards", shards, sizes), mesh._core, plain, sizes
     )
-    return result
+    return result if sizes == shape else result.view(shape)
 
 
 def load_local_shards_(t: Tensor, shards: Sequence[Shard]) -> Tensor:
@@ -217,8 +223,38 @@ def load_local_shards_(t: Tensor, shards: Sequence[Shard]) -> Tensor:
         [0, 1, 2, 3]
     """
     check_on_device("load_local_shards_", t)
-    _C.load_local_shards(t, _core_shards("load_local_shards_", shards, list(t.shape)))
+    apart = blocks_apart(t)
+    _C.load_local_shards(apart, _core_shards("load_local_shards_", shards, list(apart.shape)))
     return t
+
+
+def _plain_form(
+    caller: str, spec: PartitionSpec, shape: list[int]
+) -> tuple[PartitionSpec, list[int]]:
+    """With blocks apart. Errors: ValueError where a dimension is not so many blocks."""
+    for position, (dim, size) in enumerate(zip(spec, shape)):
+        if isinstance(dim, blocks) and size % dim.n != 0:
+            raise ValueError(
+                f"{caller}: spec {spec!r} says that dimension {position} is {dim.n} blocks of one "
+                f"size, but its size is {size}, which {dim.n} does not divide"
+            )
+    if len(spec) != len(shape):
+        return spec, shape
+    plain, sizes = without_blocks(spec, shape)
+    return plain, list(sizes)
+
+
+def blocks_apart(t: Tensor) -> Tensor:
+    """The tensor with dimensions of blocks as two each."""
+    sharding = sharding_of(t)
+    if not any(isinstance(dim, blocks) for dim in sharding.spec):
+        return t
+    apart = t.detach()
+    for d in reversed(range(t.dim())):
+        dim = sharding.spec[d]
+        if isinstance(dim, blocks) and dim.n > 1:
+            apart = apart.unflatten(d, (dim.n, -1 if t.numel() else t.shape[d] // dim.n))
+    return apart
 
 
 def full_tensor(t: Tensor) -> Tensor:

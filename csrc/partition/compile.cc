@@ -140,7 +140,7 @@ absl::StatusOr<bool> PutInOrder(Pipeline& pipeline,
                                 const std::vector<propagate::NodeFactors>& factors, Compiled& out) {
   bool any = false;
   SPMD_RETURN_IF_ERROR(pipeline.Pass("reorder", [&]() -> absl::Status {
-    SPMD_ASSIGN_OR_RETURN(any, Reorder(out.graph, factors));
+    SPMD_ASSIGN_OR_RETURN(any, Reorder(out.graph, factors, out.apart));
     return absl::OkStatus();
   }));
   if (!any) return false;

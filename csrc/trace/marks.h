@@ -64,6 +64,18 @@ std::optional<PartitionSpec> SpecOfBase(const PartitionSpec& spec, const RecipeP
 // Dimension of the base for each dimension of a view that shows all of it with dimensions permuted,
 // inserted or left out only where they have size 1; nullopt otherwise. -1: an inserted dimension.
 std::optional<std::vector<int>> BaseDims(const RecipePtr& recipe, const Dims& base);
+// A spec with blocks, of a tensor, in terms of the form that its storage takes: the tensor with the
+// blocks apart (TakeBlocksApart), of which it is a view. Gives that view and its plain mark.
+// Errors: InvalidArgument where a dimension is not so many blocks, and where the tensor is not all
+// of its storage.
+struct MarkedBlocks {
+  at::Tensor view;
+  MarkPtr mark;
+};
+absl::StatusOr<MarkedBlocks> FormInBlocks(Session::State& state, const char* caller,
+                                      const at::Tensor& tensor, const Mark& mark);
+// The tensor is all that its storage holds, in some order of strides.
+bool IsWhole(const at::Tensor& tensor);
 // Data (not pending) whose tiles lie otherwise than the mark says: from now on it is a copy that
 // does not. `spec` is the Buffer's.
 bool LiesOtherwise(const Value& value, const Mark& mark);
