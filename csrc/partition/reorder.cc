@@ -66,7 +66,11 @@ class Reorderer {
       ordered = ordered || ordered_.contains(operands[k]);
       beyond = beyond || reach_.IsBeyond(node.operands[k]);
     }
-    if (AnyConstraint(graph_, node)) return std::nullopt;
+    if (AnyConstraint(graph_, node)) {
+      // A view that splits what was merged restores the graph's order by itself.
+      if (IsView(node) && ordered_.contains(operands[0])) return View(builder, node, nf, operands[0]);
+      return std::nullopt;
+    }
     if (const std::optional<BlockOp> op = BlockOpOf(graph_, node)) {
       if (auto values = OnBlocks(builder, node, *op, operands)) return values;
     }
@@ -245,6 +249,7 @@ class Reorderer {
       }
     }
     if (!was_ordered && IsNatural(order)) return std::nullopt;
+    if (!IsNatural(order) && AnyConstraint(graph_, node)) return std::nullopt;
     carried_ = carried_ || was_ordered;
     std::optional<Sharding> known =
         propagate::ShardingUnder(*own, own->results[0], to.dims, natural_cut, grid);
