@@ -70,19 +70,16 @@ class blocks:
             )
         if isinstance(n, bool) or not hasattr(type(n), "__index__"):
             raise TypeError(f"blocks: n must be an integer, got {n!r} ({type(n).__name__})")
-        if operator.index(n) < 1:
-            raise ValueError(f"blocks: n is {n}; a dimension has one block or more")
-        if axes is None or isinstance(axes, (_Unconstrained, blocks)) or axes == ():
+        if not 1 <= operator.index(n) < 2**63:
+            raise ValueError(f"blocks: n is {n}; give how many blocks the dimension has, 1 or more")
+        each = axes if isinstance(axes, (tuple, list)) else (axes,)
+        if len(each) == 0 or not all(map(_is_axis, each)):
             raise TypeError(
                 f"blocks: axes is {axes!r}; give the axis that cuts each block, by name or index, "
                 "or a tuple of axes"
             )
-        object.__setattr__(self, "n", operator.index(n))
-        _C.check_spec((axes,))
-        object.__setattr__(self, "axes", _plain(axes))
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        raise AttributeError(f"blocks: {name} cannot be assigned; make another one")
+        self.n = operator.index(n)
+        self.axes = _plain(axes)
 
     def __repr__(self) -> str:
         return f"blocks({self.n}, {self.axes!r})"
@@ -236,6 +233,12 @@ def _axes_of(dim: Any) -> tuple[Any, ...]:
     if isinstance(dim, blocks):
         dim = dim.axes
     return dim if isinstance(dim, tuple) else (dim,)
+
+
+def _is_axis(value: Any) -> bool:
+    return isinstance(value, str) or (
+        not isinstance(value, bool) and hasattr(type(value), "__index__")
+    )
 
 
 def without_blocks(

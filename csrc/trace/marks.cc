@@ -68,10 +68,9 @@ const MarkNotes::Part* FindPart(const MarkNotes* notes, const Recipe& step) {
   return nullptr;
 }
 
-// The spec of a tensor that merges dimensions of the form (permuted): of those that become one the
-// last alone may be cut, and the others are how many blocks it is of.
-std::optional<PartitionSpec> MergedSpec(absl::Span<const Recipe* const> steps, PartitionSpec spec,
-                                        Dims dims) {
+// As the public one, over some steps of a recipe.
+std::optional<PartitionSpec> MergedSpecThrough(absl::Span<const Recipe* const> steps,
+                                               PartitionSpec spec, Dims dims) {
   for (size_t k = 0; k < steps.size(); ++k) {
     const Recipe& step = *steps[k];
     PartitionSpec next;
@@ -128,7 +127,7 @@ MarkPtr MarkThrough(const Buffer& buffer, const RecipePtr& recipe) {
   if (const auto through = DimsThrough(steps, dims)) {
     return std::make_shared<const Mark>(Mark{mark->mesh, ViewSpec(mark->spec, *through)});
   }
-  const std::optional<PartitionSpec> merged = MergedSpec(steps, mark->spec, dims);
+  const std::optional<PartitionSpec> merged = MergedSpecThrough(steps, mark->spec, dims);
   if (!merged.has_value()) return nullptr;
   return std::make_shared<const Mark>(Mark{mark->mesh, *merged});
 }
@@ -225,6 +224,11 @@ void BindWaitingMarks(Session::State& state) {
 
 std::optional<std::vector<int>> BaseDims(const RecipePtr& recipe, const Dims& base) {
   return DimsThrough(Chain(recipe), base);
+}
+
+std::optional<PartitionSpec> MergedSpec(PartitionSpec spec, const RecipePtr& recipe,
+                                        const Dims& base) {
+  return MergedSpecThrough(Chain(recipe), std::move(spec), base);
 }
 
 std::optional<PartitionSpec> SpecOfBase(const PartitionSpec& spec, const RecipePtr& recipe,

@@ -61,6 +61,11 @@ MarkPtr MarkOf(const at::Tensor& tensor);
 // What a mark of the tensor says of its Buffer's form; nullopt where no spec can say it.
 std::optional<PartitionSpec> SpecOfBase(const PartitionSpec& spec, const RecipePtr& recipe,
                                         const Dims& base);
+// What a spec of the base says of a view that permutes and merges its dimensions: of those that
+// become one the last alone may be cut, and the others are how many blocks it is of. nullopt
+// otherwise.
+std::optional<PartitionSpec> MergedSpec(PartitionSpec spec, const RecipePtr& recipe,
+                                        const Dims& base);
 // Dimension of the base for each dimension of a view that shows all of it with dimensions permuted,
 // inserted or left out only where they have size 1; nullopt otherwise. -1: an inserted dimension.
 std::optional<std::vector<int>> BaseDims(const RecipePtr& recipe, const Dims& base);

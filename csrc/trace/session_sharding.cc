@@ -53,6 +53,20 @@ ShardingInfo Described(const Layout& layout, const Mesh& mesh) {
   return info;
 }
 
+// The spec of a view of stored data that merges dimensions, as blocks; nullopt where it is none.
+std::optional<PartitionSpec> SpecInBlocks(const at::Tensor& tensor, const Mesh& mesh) {
+  Buffer* const buffer = BufferOf(tensor);
+  if (buffer->holds_nothing() || buffer->pending() || NotesOf(*buffer) != nullptr) {
+    return std::nullopt;
+  }
+  const ValuePtr& value = buffer->value();
+  if (value->layout == nullptr || !value->layout->grid()->Refines(mesh)) return std::nullopt;
+  const Sharding& sharding = value->layout->sharding();
+  if (sharding.DimAxes() == 0) return std::nullopt;
+  return MergedSpec(SpecOf(sharding.Closed(), *value->layout->grid(), mesh),
+                    RecipeOf(buffer, tensor), buffer->form.sizes);
+}
+
 bool NamesParts(const ShardingInfo& info) {
   const auto is_part = [](const std::string& name) { return absl::StrContains(name, ':'); };
   if (std::any_of(info.unreduced.begin(), info.unreduced.end(), is_part)) return true;
@@ -71,7 +85,10 @@ absl::Status CheckSpec(Session::State& state, const char* caller, const Mesh& me
       .status();
 }
 
-absl::Status MarkedAlready(const Mark& mark, const Mark& given) {
+// `base`: in terms of the Buffer's form, where the tensor's own spec cannot be said.
+absl::Status MarkedAlready(const at::Tensor& tensor, const Mark& base, const Mark& given) {
+  const MarkPtr own = MarkOf(tensor);
+  const Mark& mark = own == nullptr ? base : *own;
   return absl::InvalidArgumentError(absl::StrCat(
       "mark_sharding: the tensor is marked ", SpecToString(mark.spec), " on mesh ",
       mark.mesh.AxesToString(), " already; got ", SpecToString(given.spec), " on mesh ",
@@ -86,7 +103,7 @@ absl::Status MarkPart(Session::State& state, const at::Tensor& tensor, const Mar
     for (MarkNotes::Part& part : notes->parts) {
       if (!SameRecipe(part.view, recipe)) continue;
       const bool same = SameMark(part.mark, mark);
-      if (!same && !part.copied) return MarkedAlready(*part.mark, *mark);
+      if (!same && !part.copied) return MarkedAlready(tensor, *part.mark, *mark);
       part = {recipe, mark, /*copied=*/false};
       if (!same && buffer->pending()) state.tape->Annotate(Read(state, tensor), mark);
       return absl::OkStatus();
@@ -138,15 +155,18 @@ absl::Status MarkTensor(Session::State& state, const at::Tensor& tensor, const M
   const Dims base(buffer->form.sizes.begin(), buffer->form.sizes.end());
   std::optional<PartitionSpec> base_spec =
       SpecOfBase(mark->spec, RecipeOf(buffer, tensor), base);
-  if (!base_spec.has_value() && IsWhole(tensor) && buffer->mark == nullptr) {
-    // A reshape of all that is stored: the storage takes its form, other views are made from it.
-    RebaseBytes(state, buffer, FormOf(tensor));
-    base_spec = mark->spec;
-  }
   MarkNotes* const notes = NotesOf(*buffer);
   const bool copied = notes != nullptr && notes->copied;
-  if (!base_spec.has_value() && IsWhole(tensor) && !copied) {
-    return MarkedAlready(*buffer->mark, *given);
+  if (!base_spec.has_value() && IsWhole(tensor)) {
+    if (buffer->mark != nullptr && !copied && !buffer->pending()) {
+      return MarkedAlready(tensor, *buffer->mark, *given);
+    }
+    if (buffer->mark == nullptr || copied) {
+      // A reshape of all that is stored: the storage takes its form, other views are made from it.
+      buffer->mark = nullptr;
+      RebaseBytes(state, buffer, FormOf(tensor));
+      base_spec = mark->spec;
+    }
   }
   if (!base_spec.has_value()) return MarkPart(state, tensor, mark);
   const auto of_base = std::make_shared<const Mark>(Mark{mark->mesh, *base_spec});
@@ -155,7 +175,7 @@ absl::Status MarkTensor(Session::State& state, const at::Tensor& tensor, const M
     if (notes != nullptr) notes->copied = false;
     return absl::OkStatus();
   }
-  if (buffer->mark != nullptr && !copied) return MarkedAlready(*buffer->mark, *given);
+  if (buffer->mark != nullptr && !copied) return MarkedAlready(tensor, *buffer->mark, *given);
   // Another mark binds the value already.
   const bool bound = buffer->mark != nullptr && !waits;
   if (notes != nullptr) notes->copied = notes->waits = false;
@@ -259,6 +279,7 @@ absl::StatusOr<std::optional<ShardingInfo>> Session::ShardingOf(const at::Tensor
     for (const Mesh& mesh : meshes) {
       if (!layout.grid()->Refines(mesh)) continue;
       ShardingInfo info = Described(layout, mesh);
+      if (auto spec = SpecInBlocks(tensor, mesh)) info.spec = *std::move(spec);
       info.provisional = found->provisional;
       if (!NamesParts(info)) return info;
       if (!in_parts.has_value()) in_parts = std::move(info);
