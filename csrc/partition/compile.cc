@@ -144,7 +144,7 @@ absl::StatusOr<bool> PutInOrder(Pipeline& pipeline,
     return absl::OkStatus();
   }));
   if (!any) return false;
-  SPMD_RETURN_IF_ERROR(pipeline.Pass("simplify", [&] { return Simplify(out.graph); }));
+  SPMD_RETURN_IF_ERROR(PassesBeforePropagation(pipeline, out));
   ForgetDerived(out.graph);
   out.reasons = {};
   return true;

@@ -81,6 +81,12 @@ class Reorderer {
     if (IsView(node)) {
       if (auto values = View(builder, node, nf, operands[0])) return values;
     }
+    if (ordered && NeedsWhole(node, nf, operands)) {
+      // As where such a dimension is cut (csrc/partition/decompose.cc). The next round goes on.
+      const auto parts = rules::Decomposed(*nf.rule, builder, graph_, node, operands);
+      carried_ = carried_ || (parts.ok() && !parts->empty());
+      if (parts.ok() && !parts->empty()) return *parts;
+    }
     if (beyond) reach_.NoteResults(node, nf);
     return std::nullopt;
   }
@@ -142,6 +148,24 @@ class Reorderer {
       if (stays[f] || !IsInAnyOrder(nf, call, static_cast<int>(f))) orders[f] = {};
     }
     return orders;
+  }
+
+  // Whether the op needs a dimension whole that an operand has in another order, and can be written
+  // in ops that do not.
+  bool NeedsWhole(const ir::Node& node, const NodeFactors& nf,
+                  absl::Span<const ir::ValueId> operands) const {
+    if (nf.rule->decompose == nullptr) return false;
+    for (size_t k = 0; k < operands.size(); ++k) {
+      const auto it = operands[k] == ir::kNoValue ? ordered_.end() : ordered_.find(operands[k]);
+      if (it == ordered_.end()) continue;
+      for (size_t d = 0; d < nf->operands[k].size(); ++d) {
+        if (it->second.order[d].empty()) continue;
+        for (const int f : nf->operands[k][d]) {
+          if (nf->factors[f].whole) return true;
+        }
+      }
+    }
+    return false;
   }
 
   static Order OrderOfTensor(const rules::TensorFactors& tensor,
