@@ -166,14 +166,10 @@ class NamedSharding:
         self.unreduced = tuple(unreduced)
 
     def hlo_string(self) -> str:
-        """XLA's text for this sharding. Errors: ValueError for an axis the mesh does not have, and
-        for blocks, which XLA cannot say."""
-        if any(isinstance(dim, blocks) and dim.n > 1 for dim in self.spec):
-            raise ValueError(
-                f"NamedSharding: XLA has no text for {self.spec!r}; take the blocks apart, as in "
-                "t.unflatten(dim, (n, -1))"
-            )
-        return str(self.mesh._core.hlo_string(self.spec))
+        """XLA's text for this sharding; where a dimension is blocks, which XLA cannot say, that of
+        the tensor in which it is two. Errors: ValueError for an axis the mesh does not have."""
+        plain, _ = without_blocks(self.spec, [0] * len(self.spec))
+        return str(self.mesh._core.hlo_string(plain))
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, NamedSharding):

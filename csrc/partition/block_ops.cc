@@ -21,8 +21,8 @@ constexpr Row kRows[] = {
 };
 
 const Row* RowOf(const ir::Node& node) {
-  const auto* row =
-      std::find_if(std::begin(kRows), std::end(kRows), [&](const Row& r) { return r.op == node.op; });
+  const auto* row = std::find_if(std::begin(kRows), std::end(kRows),
+                                 [&](const Row& r) { return r.op == node.op; });
   return row == std::end(kRows) ? nullptr : row;
 }
 

@@ -68,7 +68,8 @@ class Reorderer {
     }
     if (AnyConstraint(graph_, node)) {
       // A view that splits what was merged restores the graph's order by itself.
-      if (IsView(node) && ordered_.contains(operands[0])) return View(builder, node, nf, operands[0]);
+      if (IsView(node) && ordered_.contains(operands[0]))
+        return View(builder, node, nf, operands[0]);
       return std::nullopt;
     }
     if (const std::optional<BlockOp> op = BlockOpOf(graph_, node)) {

@@ -232,7 +232,8 @@ std::optional<std::vector<ir::ValueId>> Unmerger::Replace(rules::Builder& builde
                                                           absl::Span<const ir::ValueId> operands) {
   for (int r = 0; r < node.num_results; ++r) {
     if (!old.value(node.first_result + r).annotation) continue;
-    if (node.op == "aten::view") return ViewOfSource(builder, old.type(node.first_result), operands[0]);
+    if (node.op == "aten::view")
+      return ViewOfSource(builder, old.type(node.first_result), operands[0]);
     return std::nullopt;
   }
   if (absl::StartsWith(node.op, "spmd::nll_")) return CrossEntropy(builder, node, operands);

@@ -164,10 +164,10 @@ absl::StatusOr<BlocksApart> TakeBlocksApart(absl::string_view caller, const Part
     SpecEntry entry = spec[d];
     const int64_t blocks = std::exchange(entry.blocks, 1);
     if (dims[d] % blocks != 0) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          caller, ": spec ", SpecToString(spec), " says that dimension ", d, " is ", blocks,
-          " blocks of one size, but its size is ", dims[d], ", which ", blocks,
-          " does not divide; blocks(n, axes) needs a dimension of size n * k"));
+      return absl::InvalidArgumentError(
+          absl::StrCat(caller, ": spec ", SpecToString(spec), " says that dimension ", d, " is ",
+                       blocks, " blocks of one size, but its size is ", dims[d], ", which ", blocks,
+                       " does not divide; blocks(n, axes) needs a dimension of size n * k"));
     }
     if (blocks != 1) {
       apart.dims.push_back(blocks);

@@ -55,9 +55,8 @@ absl::Status ParseEntry(Scanner& in, SpecEntry& entry) {
 absl::StatusOr<PartitionSpec> ParseSpecText(Scanner& in) {
   PartitionSpec spec;
   SPMD_RETURN_IF_ERROR(in.Expect("("));
-  SPMD_RETURN_IF_ERROR(ParseItems(in, [&]() -> absl::Status {
-    return ParseEntry(in, spec.emplace_back());
-  }));
+  SPMD_RETURN_IF_ERROR(
+      ParseItems(in, [&]() -> absl::Status { return ParseEntry(in, spec.emplace_back()); }));
   return spec;
 }
 

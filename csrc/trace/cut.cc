@@ -643,7 +643,8 @@ absl::Status Run(Session::State& state, Tape& tape, const Live& live, std::vecto
   ForEachBuffer(tape, [&](Buffer& buffer, TapeId before) {
     Value& value = *buffer.value();
     if (value.run != *run) return;
-    if (value.type.dims != buffer.form.sizes) buffer.Rebase(FormApart(buffer.form, value.type.dims));
+    if (value.type.dims != buffer.form.sizes)
+      buffer.Rebase(FormApart(buffer.form, value.type.dims));
     if (before == kNoId) return;
     if (tape.type(before) == value.type) value.before = tape.value(before);
     const bool was_terms = buffer.settled != nullptr && buffer.settled->sharding().IsUnreduced();

@@ -259,7 +259,7 @@ bool IsWhole(const at::Tensor& tensor) {
 }
 
 absl::StatusOr<MarkedBlocks> FormInBlocks(Session::State& state, const char* caller,
-                                      const at::Tensor& tensor, const Mark& mark) {
+                                          const at::Tensor& tensor, const Mark& mark) {
   const TensorMeta meta = TensorMeta::Of(tensor);
   SPMD_ASSIGN_OR_RETURN(BlocksApart apart,
                         TakeBlocksApart(caller, mark.spec, meta.sizes, meta.strides));
@@ -276,8 +276,8 @@ absl::StatusOr<MarkedBlocks> FormInBlocks(Session::State& state, const char* cal
   if (!IsWhole(tensor)) {
     return absl::InvalidArgumentError(absl::StrCat(
         caller, ": spec ", SpecToString(mark.spec), " is of a view of part of a tensor of sizes ",
-        DimsToString(buffer->form.sizes), "; blocks(n, axes) marks a whole tensor, or a copy: ",
-        "tensor.clone()"));
+        DimsToString(buffer->form.sizes),
+        "; blocks(n, axes) marks a whole tensor, or a copy: ", "tensor.clone()"));
   }
   if (buffer->mark == nullptr) RebaseBytes(state, buffer, FormOf(marked.view));
   return marked;

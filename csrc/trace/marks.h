@@ -78,7 +78,7 @@ struct MarkedBlocks {
   MarkPtr mark;
 };
 absl::StatusOr<MarkedBlocks> FormInBlocks(Session::State& state, const char* caller,
-                                      const at::Tensor& tensor, const Mark& mark);
+                                          const at::Tensor& tensor, const Mark& mark);
 // The tensor is all that its storage holds, in some order of strides.
 bool IsWhole(const at::Tensor& tensor);
 // Data (not pending) whose tiles lie otherwise than the mark says: from now on it is a copy that

@@ -153,8 +153,7 @@ absl::Status MarkTensor(Session::State& state, const at::Tensor& tensor, const M
                         const MarkPtr& given) {
   Buffer* const buffer = BufferOf(tensor);
   const Dims base(buffer->form.sizes.begin(), buffer->form.sizes.end());
-  std::optional<PartitionSpec> base_spec =
-      SpecOfBase(mark->spec, RecipeOf(buffer, tensor), base);
+  std::optional<PartitionSpec> base_spec = SpecOfBase(mark->spec, RecipeOf(buffer, tensor), base);
   MarkNotes* const notes = NotesOf(*buffer);
   const bool copied = notes != nullptr && notes->copied;
   if (!base_spec.has_value() && IsWhole(tensor)) {
@@ -306,7 +305,8 @@ absl::StatusOr<at::Tensor> Session::Reshard(const at::Tensor& tensor, const Mesh
   TapeId value = Read(*lock, tensor);
   const TensorType type = TypeOf(marked.view);
   if (!(TypeOf(*lock, value) == type)) {
-    value = EmitNamed(*lock, "aten::view", {value}, {{"size", std::vector<int64_t>(type.dims.begin(), type.dims.end())}}, type);
+    value = EmitNamed(*lock, "aten::view", {value},
+                      {{"size", std::vector<int64_t>(type.dims.begin(), type.dims.end())}}, type);
   }
   BindBuffer(*lock, BufferOf(out), EmitNamed(*lock, "aten::clone", {value}, {}, type));
   return out;

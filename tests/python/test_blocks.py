@@ -279,9 +279,7 @@ COPIES = {
     "torch.save": saved,
     "double": torch.Tensor.double,
     "the CPU and back": lambda t: t.cpu().to("spmd"),
-    "reshard": lambda t: spmd.reshard(
-        t * 1, spmd.sharding_of(t).mesh, P(None, blocks(3, "model"))
-    ),
+    "reshard": lambda t: spmd.reshard(t * 1, spmd.sharding_of(t).mesh, P(None, blocks(3, "model"))),
 }
 
 
@@ -397,6 +395,7 @@ def test_specs_as_values(mesh):
     assert hash(spec) == hash(P(None, blocks(3, "model"))) != hash(P(None, "model"))
     sharding = spmd.NamedSharding(mesh, spec)
     assert sharding == spmd.NamedSharding(mesh, P(None, blocks(3, 0)))
+    assert sharding.hlo_string() == "{devices=[1,1,4]0,1,2,3}"
     assert hash(sharding) == hash(spmd.NamedSharding(mesh, P(None, blocks(3, 0))))
     assert sharding != spmd.NamedSharding(mesh, P(None, "model"))
     assert sharding != spmd.NamedSharding(mesh, P(None, blocks(2, "model")))
