@@ -101,7 +101,8 @@ SpecLike = Union["PartitionSpec", Sequence[Any]]
 
 class PartitionSpec(tuple[Any, ...]):
     """Per dimension: None (not cut), an axis name or index, a tuple of those (major first),
-    blocks(n, axes) (each of n blocks is cut), or UNCONSTRAINED (the compiler chooses). Also called `P`. Plain tuples do as well everywhere.
+    blocks(n, axes) (each of n blocks is cut), or UNCONSTRAINED (the compiler chooses). Also called
+    `P`. Plain tuples do as well everywhere.
 
     A name may be that of a part of an axis: "model:0" is the major (first) of its prime factors,
     ascending, so that of an axis of 8 there are "model:0", "model:1", "model:2", each of size 2.
