@@ -7,7 +7,8 @@ import sys
 from collections.abc import Sequence
 from html import escape
 
-Box = tuple[tuple[int, int], ...]
+Interval = tuple[int, int]
+Box = tuple[Interval, ...]
 DeviceBox = tuple[int, Box]
 
 
@@ -45,11 +46,20 @@ def html(columns: Sequence[str], rows: Sequence[Sequence[str]], note: str) -> st
     return f"<table><thead>{line('th', columns)}</thead><tbody>{body}</tbody></table>{below}"
 
 
-def shards(dims: Sequence[int], boxes: Sequence[DeviceBox]) -> str:
+def first_lines(text: str, limit: int | None, more: str) -> str:
+    """The first `limit` lines, and how many there are more ("" where that is all)."""
+    lines = text.splitlines()
+    if limit is None or len(lines) <= limit:
+        return text
+    return "\n".join([*lines[:limit], f"… and {len(lines) - limit:,} more {more}"])
+
+
+def shards(dims: Sequence[int], boxes: Sequence[DeviceBox], limit: int | None = None) -> str:
     """The parts of a tensor of sizes `dims` and the devices that hold them.
 
     Dimensions that are cut are rows and columns (the two with most parts); where more are cut there
-    is a picture for each part of the others.
+    is a picture for each part of the others. At most `limit` rows in all and a quarter as many
+    columns are drawn; a last line says how many devices are left out.
 
         rows 0:4   │ 0 │ 1 │
         rows 4:8   │ 2 │ 3 │
@@ -65,42 +75,55 @@ def shards(dims: Sequence[int], boxes: Sequence[DeviceBox]) -> str:
     pictures: dict[Box, list[DeviceBox]] = {}
     for device, box in boxes:
         pictures.setdefault(tuple(box[d] for d in others), []).append((device, box))
-    parts = []
+    parts, left, undrawn = [], limit, len(boxes)
     for place in sorted(pictures):
+        if left is not None and left <= 0:
+            break
         title = ", ".join(f"dim {d} {b}:{e}" for d, (b, e) in zip(others, place))
-        picture = _grid(drawn, intervals, pictures[place])
+        down = intervals[drawn[0]][:left]
+        across = [None] if len(drawn) == 1 else intervals[drawn[1]][: _quarter(limit)]
+        picture, here = _grid(drawn, down, across, pictures[place])
         parts.append(f"{title}\n{picture}" if title else picture)
+        undrawn -= here
+        left = None if left is None else left - len(down)
+    if undrawn > 0:
+        parts.append(f"… and {undrawn:,} more devices")
     return "\n".join(parts)
 
 
+def _quarter(limit: int | None) -> int | None:
+    return None if limit is None else max(1, limit // 4)
+
+
 def _grid(
-    drawn: Sequence[int], intervals: Sequence[Sequence[tuple[int, int]]], boxes: Sequence[DeviceBox]
-) -> str:
+    drawn: Sequence[int],
+    down: Sequence[Interval],
+    across: Sequence[Interval | None],
+    boxes: Sequence[DeviceBox],
+) -> tuple[str, int]:
+    """The picture, and how many devices are in it."""
     rows = drawn[0]
     columns = drawn[1] if len(drawn) > 1 else None
-    across: Sequence[tuple[int, int] | None] = [None] if columns is None else intervals[columns]
+    holders: dict[tuple[Interval, Interval | None], list[int]] = {}
+    for device, box in boxes:
+        holders.setdefault((box[rows], None if columns is None else box[columns]), []).append(
+            device
+        )
     cells: list[list[str]] = []
     if columns is not None:
-        cells.append([f"dim {rows} \\ dim {columns}", *(_interval(i) for i in intervals[columns])])
-    for interval in intervals[rows]:
-        held = [
-            _devices(
-                [
-                    device
-                    for device, box in boxes
-                    if box[rows] == interval and (columns is None or box[columns] == other)
-                ]
-            )
-            for other in across
-        ]
+        cells.append([f"dim {rows} \\ dim {columns}", *(_interval(i) for i in across if i)])
+    here = 0
+    for interval in down:
+        held = [holders.get((interval, other), []) for other in across]
+        here += sum(map(len, held))
         label = _interval(interval) if columns is not None else f"dim {rows} {_interval(interval)}"
-        cells.append([label, *held])
+        cells.append([label, *map(_devices, held)])
     widths = [max(map(len, column)) for column in zip(*cells)]
     rule = "─" * widths[0] + "─┼─" + "─┼─".join("─" * w for w in widths[1:]) + "─┤"
     lines = [
         " │ ".join(cell.ljust(width) for cell, width in zip(row, widths)) + " │" for row in cells
     ]
-    return f"\n{rule}\n".join(lines)
+    return f"\n{rule}\n".join(lines), here
 
 
 def _interval(interval: tuple[int, int]) -> str:
@@ -109,10 +132,12 @@ def _interval(interval: tuple[int, int]) -> str:
 
 
 def _devices(devices: Sequence[int]) -> str:
-    """`3`, `0..7`, `0,2,5`."""
+    """`3`, `0..7`, `0,2,5`; of many the first: `0,2,4,6,… (32 devices)`."""
     ordered = sorted(devices)
     if len(ordered) > 2 and ordered == list(range(ordered[0], ordered[-1] + 1)):
         return f"{ordered[0]}..{ordered[-1]}"
+    if len(ordered) > 16:
+        return f"{','.join(map(str, ordered[:4]))},… ({len(ordered):,} devices)"
     return ",".join(map(str, ordered)) or "-"
 
 

@@ -9,22 +9,32 @@ from __future__ import annotations
 
 import types
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
-from torch_spmd import _hooks
+from torch_spmd import _arguments, _hooks
 
 
 def _check_index(device: Any) -> None:
     if device is None:
         return
-    index = device if isinstance(device, int) else torch.device(device).index
+    what = f"torch.spmd: device must be 'spmd' or 0; got {_arguments.shown(device)}"
+    if isinstance(device, int):
+        index: int | None = device
+    else:
+        try:
+            given = torch.device(device)
+        except Exception as error:
+            raise TypeError(what) from error
+        if given.type != "spmd":
+            raise ValueError(what)
+        index = given.index
     if index not in (None, 0, -1):
         raise RuntimeError(
-            f"device index {index} is given, but there is one logical device, 'spmd' (spmd:0); "
-            "the devices of a mesh are chosen by mark_sharding, not by index"
+            f"device index {_arguments.plain(index)} is given, but there is one logical device, "
+            "'spmd' (spmd:0); the devices of a mesh are chosen by mark_sharding, not by index"
         )
 
 
@@ -53,6 +63,10 @@ class _Codegen(metaclass=_NoInductor):
 
 class DeviceModule(types.ModuleType):
     """The module object; its methods are the module's functions."""
+
+    # Whether all of the device is in place, and the package's modules when it was (_device.py).
+    registered = False
+    loaded: ClassVar[dict[str, types.ModuleType]] = {}
 
     # What checkpoint asks before it saves the random state.
     _initialized = True
@@ -103,7 +117,7 @@ class DeviceModule(types.ModuleType):
     def manual_seed(self, seed: int) -> None:
         from torch_spmd import _C
 
-        _C.manual_seed(int(seed) & 0xFFFF_FFFF_FFFF_FFFF)
+        _C.manual_seed(_arguments.seed("manual_seed", seed))
 
     def manual_seed_all(self, seed: int) -> None:
         self.manual_seed(seed)
@@ -130,14 +144,28 @@ class DeviceModule(types.ModuleType):
         from torch_spmd import _C
 
         _check_index(device)
+        if not isinstance(new_state, Tensor) or new_state.dtype != torch.uint8:
+            raise TypeError(
+                "set_rng_state: new_state must be what get_rng_state returned, a tensor of bytes; "
+                f"got {_arguments.shown(new_state)}"
+            )
+        if new_state.layout != torch.strided or new_state.device.type != "cpu":
+            raise ValueError(
+                f"set_rng_state: new_state must be on 'cpu'; got {_arguments.shown(new_state)}"
+            )
         _C.set_rng_state(new_state)
 
     def get_rng_state_all(self) -> list[Tensor]:
         return [self.get_rng_state()]
 
     def set_rng_state_all(self, new_states: list[Tensor]) -> None:
-        for state in new_states:
-            self.set_rng_state(state)
+        what = "a list with the state of the one device"
+        states = _arguments.items("set_rng_state_all", "new_states", new_states, what)
+        if len(states) != 1:
+            raise ValueError(
+                f"set_rng_state_all: new_states must be {what}; got {_arguments.shown(new_states)}"
+            )
+        self.set_rng_state(states[0])
 
     def get_amp_supported_dtype(self) -> list[torch.dtype]:
         return [torch.bfloat16, torch.float16]

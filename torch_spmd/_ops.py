@@ -18,7 +18,7 @@ from torch._functorch.utils import enable_single_level_autograd_function
 from torch.autograd.function import _SingleLevelFunction
 
 from torch_spmd import _C
-from torch_spmd.spec import UNCONSTRAINED, PartitionSpec, SpecLike, blocks
+from torch_spmd.spec import UNCONSTRAINED, PartitionSpec, SpecLike, blocks, check_blocks
 
 _library = torch.library.Library("spmd", "FRAGMENT")
 _library.define("mark_sharding(Tensor x, str mesh, str spec) -> ()")
@@ -38,7 +38,7 @@ def _entry_text(entry: Any) -> str:
     if entry is UNCONSTRAINED:
         return "UNCONSTRAINED"
     if isinstance(entry, str):
-        return "'" + entry + "'"
+        return repr(entry)
     if isinstance(entry, blocks):
         return "blocks(" + str(entry.n) + ", " + _entry_text(entry.axes) + ")"
     if isinstance(entry, (tuple, list)):
@@ -48,14 +48,25 @@ def _entry_text(entry: Any) -> str:
 
 @functools.lru_cache(maxsize=256)
 def _mesh_of(text: str) -> _C.Mesh:
-    return _C.Mesh.from_text(text)
+    try:
+        return _C.Mesh.from_text(text)
+    except ValueError as error:
+        raise ValueError(f"torch.ops.spmd: mesh must be the text of a mesh: {error}") from None
 
 
 @functools.lru_cache(maxsize=1024)
 def _spec_of(text: str) -> PartitionSpec:
-    tree = ast.parse(text, mode="eval").body
-    assert isinstance(tree, ast.Tuple), text
-    return PartitionSpec(*map(_entry_of, tree.elts))
+    try:
+        tree = ast.parse(text, mode="eval").body
+        is_list = isinstance(tree, (ast.Tuple, ast.List))
+        entries = [_entry_of(entry) for entry in tree.elts] if is_list else None
+    except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError):
+        entries = None
+    if entries is None:
+        raise ValueError(
+            f"torch.ops.spmd: spec must be text like \"('data', None)\"; got {text[:80]!r}"
+        )
+    return PartitionSpec(*entries)
 
 
 def _entry_of(node: ast.expr) -> Any:
@@ -85,34 +96,36 @@ def _reshard(x: Tensor, mesh: str, spec: str) -> Tensor:
     return result
 
 
-def _check(caller: str, x: Tensor, mesh: str, spec: str) -> None:
+def check(caller: str, x: Tensor, mesh: str, spec: str) -> None:
     """What the spec of a tensor that stands for another can be checked for."""
     if x.device.type != "spmd":
         raise ValueError(
             f"{caller}: the tensor of shape {tuple(x.shape)} is on {str(x.device)!r}, not on "
             "'spmd'; move it first: t = t.to('spmd')"
         )
-    entries = _spec_of(spec)
-    if len(entries) != x.dim():
+    check_fits(caller, x.dim(), _mesh_of(mesh), _spec_of(spec))
+    check_blocks(caller, _spec_of(spec), x.shape)
+
+
+def check_fits(caller: str, rank: int, mesh: _C.Mesh, spec: PartitionSpec) -> None:
+    """Errors: ValueError, IndexError where no tensor of that rank can be cut so."""
+    if len(spec) != rank:
         raise ValueError(
-            f"{caller}: spec {spec} has {len(entries)} entries but the tensor has {x.dim()} "
+            f"{caller}: spec {tuple(spec)} has {len(spec)} entries but the tensor has {rank} "
             "dimensions; give one entry per dimension, None where it is not cut"
         )
-    _mesh_of(mesh).canonical_spec(entries)
-    for position, (entry, size) in enumerate(zip(entries, x.shape)):
-        if isinstance(entry, blocks) and size % entry.n != 0:
-            raise ValueError(
-                f"{caller}: spec {spec} says that dimension {position} is {entry.n} blocks of one "
-                f"size, but its size is {size}, which {entry.n} does not divide"
-            )
+    try:
+        mesh.canonical_spec(spec)
+    except (ValueError, IndexError) as error:
+        raise type(error)(f"{caller}: {str(error).removeprefix('NamedSharding: ')}") from None
 
 
 def _fake_mark(x: Tensor, mesh: str, spec: str) -> None:
-    _check("mark_sharding", x, mesh, spec)
+    check("mark_sharding", x, mesh, spec)
 
 
 def _fake_reshard(x: Tensor, mesh: str, spec: str) -> Tensor:
-    _check("reshard", x, mesh, spec)
+    check("reshard", x, mesh, spec)
     return torch.empty_like(x, memory_format=torch.contiguous_format)
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import torch
 
-from torch_spmd import _C
+from torch_spmd import _C, _arguments
+from torch_spmd.mesh import MOST_DEVICES
 
 
 def set_default_backend(name: str, devices: int | None = None) -> None:
@@ -18,7 +19,8 @@ def set_default_backend(name: str, devices: int | None = None) -> None:
             meshes of any size are fine.
 
     Errors:
-        ValueError: the name is none of the known backends.
+        TypeError: an argument of another kind.
+        ValueError: the name is none of the known backends, or there are fewer devices than 1.
         RuntimeError: a tensor on `spmd` exists already, or there is no such hardware.
 
     Example:
@@ -27,7 +29,13 @@ def set_default_backend(name: str, devices: int | None = None) -> None:
         >>> spmd.device_count()                            # doctest: +SKIP
         16
     """
-    _C.set_default_backend(name, devices)
+    name = _arguments.text("set_default_backend", "name", name)
+    if devices is not None:
+        devices = _arguments.integer("set_default_backend", "devices", devices, 1, MOST_DEVICES)
+    try:
+        _C.set_default_backend(name, devices)
+    except ValueError as error:
+        raise ValueError(f"set_default_backend: name: {str(error)[:400]}") from None
 
 
 def device_count() -> int:
@@ -61,7 +69,7 @@ def sync(wait: bool = False) -> None:
         >>> y = torch.ones(3, device="spmd") * 2
         >>> spmd.sync(wait=True)
     """
-    _C.sync(wait)
+    _C.sync(_arguments.boolean("sync", "wait", wait))
 
 
 def manual_seed(seed: int) -> None:
@@ -77,7 +85,7 @@ def manual_seed(seed: int) -> None:
         >>> torch.equal(a, torch.randn(4, device="spmd"))
         True
     """
-    torch.spmd.manual_seed(seed)  # type: ignore[attr-defined]
+    torch.spmd.manual_seed(_arguments.seed("manual_seed", seed))  # type: ignore[attr-defined]
 
 
 def set_coalescing(on: bool) -> None:
@@ -96,7 +104,7 @@ def set_coalescing(on: bool) -> None:
         >>> spmd.set_coalescing(False)
         >>> spmd.set_coalescing(True)
     """
-    _C.set_coalescing(on)
+    _C.set_coalescing(_arguments.boolean("set_coalescing", "on", on))
 
 
 def set_deduplication(on: bool) -> None:
@@ -110,4 +118,4 @@ def set_deduplication(on: bool) -> None:
         >>> spmd.set_deduplication(False)
         >>> spmd.set_deduplication(True)
     """
-    _C.set_deduplication(on)
+    _C.set_deduplication(_arguments.boolean("set_deduplication", "on", on))

@@ -16,22 +16,33 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from torch_spmd import _C, _draw
-from torch_spmd.tensors import blocks_apart, check_on_device, sharding_of
+from torch_spmd import _C, _arguments, _draw
+from torch_spmd.tensors import blocks_apart, sharding_of
 
 SMALL = 4096  # bytes up to which a collective counts as small
+LIMIT = 1000  # rows that a table shows
+LINES = 10_000  # of a program or graph that are printed
 
 
 class Table:
     """Rows with a title line and a note below. `rows` is a list of named tuples.
 
-    A table is a sequence of its rows. Notebooks show it as HTML.
+    A table is a sequence of its rows. Notebooks show it as HTML. It shows its first 1,000 rows and
+    says how many there are more; `text(limit=None)` has all.
+
+    Errors: TypeError for an argument of another kind; IndexError for a row that is not there.
     """
 
     def __init__(self, columns: Sequence[str], rows: Sequence[Any], note: str = "") -> None:
-        self.columns = tuple(columns)
-        self.rows = list(rows)
-        self.note = note
+        self.columns = tuple(_arguments.texts("Table", "columns", columns))
+        what = f"a sequence of rows of {len(self.columns)} values"
+        self.rows = _arguments.items("Table", "rows", rows, what)
+        for position, row in enumerate(self.rows):
+            if not isinstance(row, (tuple, list)) or len(row) != len(self.columns):
+                raise TypeError(
+                    f"Table: rows must be {what}; rows[{position}] is {_arguments.shown(row)}"
+                )
+        self.note = _arguments.text("Table", "note", note)
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -40,19 +51,38 @@ class Table:
         return iter(self.rows)
 
     def __getitem__(self, index: Any) -> Any:
-        return self.rows[index]
+        if isinstance(index, slice):
+            with _arguments.reading("Table", "index"):
+                return self.rows[index]
+        position = _arguments.integer("Table", "index", index)
+        if not -len(self.rows) <= position < len(self.rows):
+            raise IndexError(f"Table: index is {position}, but there are {len(self.rows)} rows")
+        return self.rows[position]
 
     def _shown(self) -> tuple[Sequence[str], list[list[str]]]:
         """The title line and the cells."""
         return self.columns, [[_cell(v) for v in row] for row in self.rows]
 
+    def text(self, limit: int | None = LIMIT) -> Text:
+        """The table with its first `limit` rows, or with all."""
+        return Text(_draw.table(*self._first("text", limit)))
+
     def __str__(self) -> str:
-        return _draw.table(*self._shown(), self.note)
+        return str(self.text())
 
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
-        return _draw.html(*self._shown(), self.note)
+        return _draw.html(*self._first("text", LIMIT))
+
+    def _first(self, caller: str, limit: int | None) -> tuple[Sequence[str], list[list[str]], str]:
+        """The title line, the cells of the first rows, and the note."""
+        limit = _limit(caller, limit)
+        columns, cells = self._shown()
+        if limit is None or len(cells) <= limit:
+            return columns, cells, self.note
+        more = f"… and {len(cells) - limit:,} more rows: text(limit=None) has all"
+        return columns, cells[:limit], f"{more}\n{self.note}" if self.note else more
 
 
 class Text(str):
@@ -143,11 +173,14 @@ class MemoryTable(Table):
     output_bytes: int
 
 
-def print_graph(t: Tensor | None = None) -> Printed:
+def print_graph(t: Tensor | None = None, limit: int | None = LINES) -> Printed:
     """Prints the graph of the last program, every value with its sharding; of a pending tensor
     `t` the graph that is waiting to run, as traced.
 
-    Errors: ValueError for a tensor that is not pending; RuntimeError where no program has run.
+    Prints at most `limit` lines (None: all) and says how many there are more; returns all.
+
+    Errors: TypeError for an argument of another kind; ValueError for a tensor that is not pending;
+    RuntimeError where no program has run.
 
     Example:
         >>> import torch, torch_spmd as spmd
@@ -157,21 +190,24 @@ def print_graph(t: Tensor | None = None) -> Printed:
         mesh @m ...
         True
     """
+    limit = _limit("print_graph", limit)
     if t is not None:
-        check_on_device("print_graph", t)
+        _arguments.tensor("print_graph", t)
         if not sharding_of(t).is_provisional:
             raise ValueError(
                 "print_graph: the tensor is not pending; without arguments it prints the graph of "
                 "the last program"
             )
-        return _printed(_C.pending_graph())
-    return _printed(_last_program().graph_text())
+        return _printed(_C.pending_graph(), limit)
+    return _printed(_last_program().graph_text(), limit)
 
 
-def print_program() -> Printed:
+def print_program(limit: int | None = LINES) -> Printed:
     """Prints the last program: what every device of the mesh runs.
 
-    Errors: RuntimeError where no program has run.
+    Prints at most `limit` lines (None: all) and says how many there are more; returns all.
+
+    Errors: TypeError for an argument of another kind; RuntimeError where no program has run.
 
     Example:
         >>> import torch, torch_spmd as spmd
@@ -184,13 +220,16 @@ def print_program() -> Printed:
         ...
         True
     """
-    return _printed(_last_program().program_text())
+    limit = _limit("print_program", limit)
+    return _printed(_last_program().program_text(), limit)
 
 
-def explain(t: Tensor) -> Text:
+def explain(t: Tensor, limit: int | None = LIMIT) -> Text:
     """Why `t` is cut as it is: the chain back to an annotation, one line per step.
 
-    Errors: ValueError when the tensor is not on `spmd`.
+    Of a longer chain the first `limit` lines (None: all), and how many there are more.
+
+    Errors: TypeError for an argument of another kind; ValueError when the tensor is not on `spmd`.
 
     Example:
         >>> import torch, torch_spmd as spmd
@@ -200,8 +239,9 @@ def explain(t: Tensor) -> Text:
         >>> spmd.sync()
         >>> why = spmd.debug.explain(y)
     """
-    check_on_device("explain", t)
-    return Text(_C.explain(t))
+    _arguments.tensor("explain", t)
+    limit = _limit("explain", limit)
+    return Text(_draw.first_lines(_C.explain(t), limit, "lines"))
 
 
 def explain_compile() -> Table:
@@ -250,7 +290,7 @@ def collectives(step: bool | None = None) -> CollectiveTable:
         >>> [(row.kind, row.axes, row.bytes) for row in spmd.debug.collectives().rows]
         [('all_reduce', 'x', 4)]
     """
-    programs, which, _ = _programs("collectives", step)
+    programs, which, _ = _programs("collectives", _step("collectives", step))
     rows_of = {p.number: [Collective(*row) for row in p.collectives()] for p in programs}
     rows = [row for program in programs for row in rows_of[program.number]]
     table = CollectiveTable(
@@ -281,7 +321,7 @@ def memory(step: bool | None = None) -> MemoryTable:
         >>> spmd.debug.memory().peak_bytes >= 4 * 2
         True
     """
-    programs, which, is_step = _programs("memory", step)
+    programs, which, is_step = _programs("memory", _step("memory", step))
     distinct = {p.number: p.memory() for p in programs}
     number = max(distinct, key=lambda n: distinct[n][0])
     peak, inputs, outputs, where, live = distinct[number]
@@ -300,13 +340,14 @@ def memory(step: bool | None = None) -> MemoryTable:
     return table
 
 
-def visualize_sharding(t: Tensor) -> Printed:
+def visualize_sharding(t: Tensor, limit: int | None = 64) -> Printed:
     """Prints which device holds which part of `t`, of any rank. In colour where rich is there.
 
     The two dimensions that are cut into most parts are drawn; others are listed. A dimension of
-    blocks is drawn as two, the blocks and what is in them.
+    blocks is drawn as two, the blocks and what is in them. At most `limit` rows and a quarter as
+    many columns are drawn (None: all); a last line says how many devices are left out.
 
-    Errors: ValueError when the tensor is not on `spmd`.
+    Errors: TypeError for an argument of another kind; ValueError when the tensor is not on `spmd`.
 
     Example:
         >>> import torch, torch_spmd as spmd
@@ -315,12 +356,13 @@ def visualize_sharding(t: Tensor) -> Printed:
         >>> picture = spmd.debug.visualize_sharding(t)    # doctest: +ELLIPSIS
         (4, 4) ...
     """
-    check_on_device("visualize_sharding", t)
+    _arguments.tensor("visualize_sharding", t)
+    limit = _limit("visualize_sharding", limit)
     heading = f"{tuple(t.shape)} {sharding_of(t)!r}"
     apart = blocks_apart(t)
     if apart.dim() != t.dim():
         heading += f", drawn as {tuple(apart.shape)}"
-    picture = _draw.shards(list(apart.shape), _C.shard_boxes(apart))
+    picture = _draw.shards(list(apart.shape), _C.shard_boxes(apart), limit)
     _draw.show(heading, picture)
     return Printed(f"{heading}\n{picture}")
 
@@ -339,6 +381,7 @@ def trace_to_chrome(path: str | Path) -> None:
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     spmd.debug.trace_to_chrome(f"{folder}/trace.json")
     """
+    path = _arguments.path("trace_to_chrome", "path", path)
     events, start = [], 0.0
     for name, milliseconds in _last_program().pass_times():
         events.append(
@@ -367,6 +410,7 @@ def save_repro(path: str | Path) -> None:
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     spmd.debug.save_repro(f"{folder}/graph.txt")
     """
+    path = _arguments.path("save_repro", "path", path)
     Path(path).write_text(_last_program().traced_text())
 
 
@@ -379,9 +423,17 @@ def _last_program() -> _C.CompiledProgram:
     return program
 
 
-def _printed(text: str) -> Printed:
-    print(text)
+def _printed(text: str, limit: int | None) -> Printed:
+    print(_draw.first_lines(text, limit, "lines: limit=None prints all"))
     return Printed(text)
+
+
+def _limit(caller: str, limit: Any) -> int | None:
+    return None if limit is None else _arguments.integer(caller, "limit", limit, 1)
+
+
+def _step(caller: str, step: Any) -> bool | None:
+    return None if step is None else _arguments.boolean(caller, "step", step)
 
 
 def _programs(caller: str, step: bool | None) -> tuple[list[_C.CompiledProgram], str, bool]:

@@ -5,22 +5,28 @@ from __future__ import annotations
 
 import contextlib
 import math
-import operator
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
 
-from torch_spmd import _C
+from torch_spmd import _C, _arguments, _loading
+
+_loading.refuse_reload(__name__, globals(), "Mesh")
+
+# More than any machine has; a slip of the pen is not a list of billions.
+MOST_DEVICES = _arguments.MOST_ITEMS
+MOST_AXES = 64  # numpy's arrays have no more dimensions
 
 
 class Mesh:
     """Named axes with sizes over a list of devices, row-major, first axis major.
 
     Args:
-        device_ids: device numbers, in any order, all of the backend's or some; a list or an array.
-        mesh_shape: the axes' sizes; their product is the number of devices.
+        device_ids: device numbers, in any order, all of the backend's or some; a list or an array
+            of up to 1,048,576.
+        mesh_shape: the sizes of up to 64 axes; their product is the number of devices.
         axis_names: one name per axis; without them the axes are called "axis0", "axis1", …
         axis_bandwidths: per axis, the bandwidth of the links along it as a multiple of the
             machine's: 0.1 where they are ten times slower, as between nodes. Moves and cuts are
@@ -31,6 +37,7 @@ class Mesh:
     Immutable, comparable, hashable.
 
     Errors:
+        TypeError: an argument of another kind, or with items of another kind.
         ValueError: the sizes do not multiply to the number of devices; duplicate or negative ids;
             a wrong number of names or repeated ones; a wrong number of bandwidths or one that is
             no positive number; more devices than the backend has, where that
@@ -59,16 +66,12 @@ class Mesh:
         axis_bandwidths: Sequence[float] | None = None,
         backend: str | None = None,
     ) -> None:
-        ids = _integers("device_ids", _flat(device_ids))
-        if isinstance(axis_names, str):
-            raise TypeError(
-                f"axis_names is one string, {axis_names!r}; give a tuple: ({axis_names!r},)"
-            )
-        names = None if axis_names is None else [str(name) for name in axis_names]
-        speeds = None if axis_bandwidths is None else [float(b) for b in axis_bandwidths]
-        core = _C.Mesh(ids, _integers("mesh_shape", mesh_shape), names, speeds)
-        self._set(core, _checked_backend(backend))
-        _check_device_count(core, self._backend)
+        ids = _arguments.integers("Mesh", "device_ids", _flat(device_ids), most_items=MOST_DEVICES)
+        sizes = _sizes("Mesh", "mesh_shape", mesh_shape)
+        names, speeds = _names_and_speeds("Mesh", axis_names, axis_bandwidths)
+        backend = _checked_backend(backend)
+        self._set(_C.Mesh(ids, sizes, names, speeds), backend)
+        _check_device_count(self._core, self._backend)
 
     def _set(self, core: _C.Mesh, backend: str) -> None:
         object.__setattr__(self, "_core", core)
@@ -119,7 +122,7 @@ class Mesh:
 
     def get_axis_name_idx(self, name: str) -> int:
         """The position of an axis. Errors: ValueError with the name that was probably meant."""
-        return int(self._core.axis_index(name))
+        return int(self._core.axis_index(_arguments.text("get_axis_name_idx", "name", name)))
 
     def __setattr__(self, name: str, value: Any) -> None:
         raise AttributeError(f"Mesh is immutable; make a new one to change {name!r}")
@@ -164,11 +167,23 @@ def _restored(
     )
 
 
-def _integers(what: str, values: Any) -> list[int]:
-    try:
-        return [operator.index(value) for value in values]
-    except TypeError:
-        raise TypeError(f"{what} must be a sequence of integers; got {values!r}") from None
+def _sizes(caller: str, name: str, sizes: Any) -> list[int]:
+    return _arguments.integers(caller, name, sizes, most_items=MOST_AXES)
+
+
+def _names_and_speeds(
+    caller: str, axis_names: Any, axis_bandwidths: Any
+) -> tuple[list[str] | None, list[float] | None]:
+    names, speeds = None, None
+    if axis_names is not None:
+        names = _arguments.texts(caller, "axis_names", axis_names, MOST_AXES)
+    if axis_bandwidths is not None:
+        what = "a sequence of numbers"
+        given = _arguments.items(caller, "axis_bandwidths", axis_bandwidths, what, MOST_AXES)
+        speeds = [
+            _arguments.number(caller, f"axis_bandwidths[{i}]", b) for i, b in enumerate(given)
+        ]
+    return names, speeds
 
 
 def make_mesh(
@@ -187,24 +202,28 @@ def make_mesh(
         >>> print(spmd.make_mesh((2, 4), ("data", "model")))
         [data=2, model=4] over devices 0..7
     """
-    sizes = _integers("shape", shape)
-    return Mesh(
-        range(max(math.prod(sizes), 0)),
-        sizes,
-        axis_names,
-        axis_bandwidths=axis_bandwidths,
-        backend=backend,
-    )
+    sizes = _sizes("make_mesh", "shape", shape)
+    names, speeds = _names_and_speeds("make_mesh", axis_names, axis_bandwidths)
+    count = math.prod(sizes) if all(size > 0 for size in sizes) else 0
+    if count > MOST_DEVICES:
+        raise ValueError(
+            f"make_mesh: shape {_arguments.shown(tuple(sizes))} has "
+            f"{_arguments.shown(count)} devices; a mesh has at most {MOST_DEVICES:,}"
+        )
+    return Mesh(range(count), sizes, names, axis_bandwidths=speeds, backend=backend)
 
 
-def _flat(device_ids: Any) -> list[Any]:
-    if hasattr(device_ids, "reshape"):  # numpy arrays and tensors
-        return list(device_ids.reshape(-1).tolist())
-    return list(device_ids)
+def _flat(device_ids: Any) -> Any:
+    if hasattr(type(device_ids), "reshape"):  # numpy arrays and tensors
+        with _arguments.reading("Mesh", "device_ids"):
+            return device_ids.reshape(-1)
+    return device_ids
 
 
 def _checked_backend(backend: str | None) -> str:
     default = str(_C.backend_name())
+    if backend is not None:
+        backend = _arguments.text("Mesh", "backend", backend)
     if backend is not None and backend != default:
         raise ValueError(
             f"Mesh: backend {backend!r} was asked for, but this process's backend is {default!r}, "
@@ -250,23 +269,37 @@ def get_global_mesh() -> Mesh | None:
 def set_global_mesh(mesh: Mesh | None) -> None:
     """Sets the mesh that is used where a mesh argument is omitted; None: there is none.
 
+    Errors: TypeError for what is neither a Mesh nor None.
+
     Example:
         >>> import torch_spmd as spmd
         >>> spmd.set_global_mesh(spmd.make_mesh((8,), ("x",)))
         >>> spmd.set_global_mesh(None)
     """
+    if mesh is not None and not isinstance(mesh, Mesh):
+        raise TypeError(
+            f"set_global_mesh: mesh must be a Mesh or None; got {_arguments.shown(mesh)}"
+        )
     torch._C._stash_obj_in_tls(_KEY, mesh)
 
 
-@contextlib.contextmanager
-def use_mesh(mesh: Mesh) -> Iterator[Mesh]:
+def use_mesh(mesh: Mesh) -> contextlib.AbstractContextManager[Mesh]:
     """`with use_mesh(mesh):` sets the global mesh for a block of code.
+
+    Errors: TypeError for what is no Mesh, at once.
 
     Example:
         >>> import torch, torch_spmd as spmd
         >>> with spmd.use_mesh(spmd.make_mesh((8,), ("x",))):
         ...     t = spmd.mark_sharding(torch.ones(16, device="spmd"), spec=("x",))
     """
+    if not isinstance(mesh, Mesh):
+        raise TypeError(f"use_mesh: mesh must be a Mesh; got {_arguments.shown(mesh)}")
+    return _using(mesh)
+
+
+@contextlib.contextmanager
+def _using(mesh: Mesh) -> Iterator[Mesh]:
     before = get_global_mesh()
     set_global_mesh(mesh)
     try:
@@ -285,7 +318,7 @@ def mesh_or_global(caller: str, mesh: Mesh | None) -> Mesh:
                 "inside `with spmd.use_mesh(mesh):`"
             )
     if not isinstance(mesh, Mesh):
-        raise TypeError(f"{caller}: expected a Mesh, got {mesh!r} ({type(mesh).__name__})")
+        raise TypeError(f"{caller}: expected a Mesh, got {_arguments.shown(mesh)}")
     current = str(_C.backend_name())
     if mesh.backend != current:
         raise ValueError(

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from torch_spmd import _C
+from torch_spmd import _C, _arguments
 
 
 def register_rule(
@@ -39,8 +39,9 @@ def register_rule(
             {"size": "[size(r0,0), 4]"}. size, start and extent of operand k (ok) or result k (rk)
             along a dimension; + - * //, min(a,b), max(a,b).
 
-    Errors: ValueError that says what is malformed; for an op that has a rule, for an op that does
-    not exist, for a text that has not as many operands or results as the op.
+    Errors: TypeError for an argument of another kind; ValueError that says what is malformed; for
+    an op that has a rule, for an op that does not exist, for a text that has not as many operands
+    or results as the op.
 
     Example:
         >>> import torch, torch_spmd as spmd
@@ -54,11 +55,12 @@ def register_rule(
         >>> testing.check_rule("mylib::scale_rows", torch.randn(6, 4), torch.randn(6)) > 0
         True
     """
+    caller, most = "register_rule", (1 << 31) - 1
     _C.register_rule(
-        op,
-        text,
-        list((kinds or {}).items()),
-        list(each),
-        list(jointly),
-        list((local or {}).items()),
+        _arguments.text(caller, "op", op),
+        _arguments.text(caller, "text", text),
+        [] if kinds is None else _arguments.text_pairs(caller, "kinds", kinds),
+        _arguments.integers(caller, "each", each, 0, most, most_items=1024),
+        _arguments.integers(caller, "jointly", jointly, 0, most, most_items=1024),
+        [] if local is None else _arguments.text_pairs(caller, "local", local),
     )

@@ -3,14 +3,15 @@
 
 from __future__ import annotations
 
-import operator
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence, Set
 from typing import Any, Union
 
 import torch
 
-from torch_spmd import _C
+from torch_spmd import _arguments, _loading
 from torch_spmd.mesh import Mesh
+
+_loading.refuse_reload(__name__, globals(), "PartitionSpec")
 
 
 class _Unconstrained:
@@ -63,23 +64,24 @@ class blocks:
     axes: Any
 
     def __init__(self, n: int, axes: Any) -> None:
+        if torch.compiler.is_dynamo_compiling():  # it follows plain steps only
+            self.n, self.axes = n, tuple(axes) if isinstance(axes, list) else axes
+            return
         if isinstance(n, (tuple, list)):
             raise TypeError(
-                f"blocks: n is {n!r}; blocks of unequal sizes are not supported, give how many "
-                "blocks of one size there are"
+                f"blocks: n is {_arguments.plain(n)}; blocks of unequal sizes are not supported, "
+                "give how many blocks of one size there are"
             )
-        if isinstance(n, bool) or not hasattr(type(n), "__index__"):
-            raise TypeError(f"blocks: n must be an integer, got {n!r} ({type(n).__name__})")
-        if not 1 <= operator.index(n) < 2**63:
-            raise ValueError(f"blocks: n is {n}; give how many blocks the dimension has, 1 or more")
-        each = axes if isinstance(axes, (tuple, list)) else (axes,)
-        if len(each) == 0 or not all(map(_is_axis, each)):
+        self.n = _arguments.integer("blocks", "n", n, least=1)
+        several = isinstance(axes, (tuple, list))
+        each = list(axes) if several else [axes]
+        if not each or not all(map(_is_axis, each)):
             raise TypeError(
-                f"blocks: axes is {axes!r}; give the axis that cuts each block, by name or index, "
-                "or a tuple of axes"
+                f"blocks: axes is {_arguments.shown(axes)}; give the axis that cuts each block, by "
+                "name or index, or a tuple of axes"
             )
-        self.n = operator.index(n)
-        self.axes = _plain(axes)
+        parts = tuple(_axis(axis, "axes", "blocks") for axis in each)
+        self.axes = parts if several else parts[0]
 
     def __repr__(self) -> str:
         return f"blocks({self.n}, {self.axes!r})"
@@ -120,9 +122,9 @@ class PartitionSpec(tuple[Any, ...]):
     UNCONSTRAINED = UNCONSTRAINED
 
     def __new__(cls, *dims: Any) -> PartitionSpec:
-        if not torch.compiler.is_dynamo_compiling():  # it follows no calls into C++
-            _C.check_spec(dims)
-        return tuple.__new__(cls, [_plain(dim) for dim in dims])
+        if torch.compiler.is_dynamo_compiling():  # it follows plain steps only
+            return tuple.__new__(cls, [tuple(d) if isinstance(d, list) else d for d in dims])
+        return tuple.__new__(cls, [_plain(dim, position) for position, dim in enumerate(dims)])
 
     def __repr__(self) -> str:
         return f"P({', '.join(map(repr, self))})"
@@ -140,6 +142,10 @@ class NamedSharding:
     What `sharding_of` returns says more: `is_committed` (the user's mark), `is_provisional` (the
     tensor is pending: what would be chosen if it were computed now), `unreduced` (names of the axes
     along which each device holds a term of the sum). These take no part in comparisons.
+
+    Errors:
+        TypeError: an argument of another kind.
+        ValueError: an axis that the mesh does not have, or one twice.
 
     Example:
         >>> import torch_spmd as spmd
@@ -159,12 +165,16 @@ class NamedSharding:
         is_provisional: bool = False,
         unreduced: Sequence[str] = (),
     ) -> None:
+        if not isinstance(mesh, Mesh):
+            raise TypeError(f"NamedSharding: mesh must be a Mesh; got {_arguments.shown(mesh)}")
         self.mesh = mesh
         self.spec = to_spec(spec)
         _check_axes(mesh, self.spec)
-        self.is_committed = is_committed
-        self.is_provisional = is_provisional
-        self.unreduced = tuple(unreduced)
+        flag = _arguments.boolean
+        self.is_committed = flag("NamedSharding", "is_committed", is_committed)
+        self.is_provisional = flag("NamedSharding", "is_provisional", is_provisional)
+        self.unreduced = tuple(_arguments.texts("NamedSharding", "unreduced", unreduced))
+        _check_axes(mesh, self.unreduced)
 
     def hlo_string(self) -> str:
         """XLA's text for this sharding; where a dimension is blocks, which XLA cannot say, that of
@@ -210,7 +220,7 @@ class NamedSharding:
         return f"NamedSharding({self.mesh._core.axes_to_string()}, {self.spec!r}{tail})"
 
 
-def _check_axes(mesh: Mesh, spec: PartitionSpec) -> None:
+def _check_axes(mesh: Mesh, spec: Sequence[Any]) -> None:
     """Errors: ValueError for a name that the mesh does not have (and the likely one), or twice."""
     seen = set()
     for dim in spec:
@@ -232,15 +242,17 @@ def _axes_of(dim: Any) -> tuple[Any, ...]:
     return dim if isinstance(dim, tuple) else (dim,)
 
 
-def _is_axis(value: Any) -> bool:
-    return isinstance(value, str) or (
-        not isinstance(value, bool) and hasattr(type(value), "__index__")
-    )
+def check_blocks(caller: str, spec: PartitionSpec, shape: Sequence[int]) -> None:
+    """Errors: ValueError where a dimension is not so many blocks of one size."""
+    for position, (dim, size) in enumerate(zip(spec, shape)):
+        if isinstance(dim, blocks) and size % dim.n != 0:
+            raise ValueError(
+                f"{caller}: spec {spec!r} says that dimension {position} is {dim.n} blocks of one "
+                f"size, but its size is {size}, which {dim.n} does not divide"
+            )
 
 
-def without_blocks(
-    spec: PartitionSpec, shape: Sequence[int]
-) -> tuple[PartitionSpec, tuple[int, ...]]:
+def without_blocks(spec: PartitionSpec, shape: Sequence[int]) -> tuple[PartitionSpec, list[int]]:
     """Spec and shape with each dimension of blocks as two. Requires: they fit each other."""
     dims: list[Any] = []
     sizes: list[int] = []
@@ -251,15 +263,20 @@ def without_blocks(
         else:
             dims.append(dim.axes if isinstance(dim, blocks) else dim)
             sizes.append(size)
-    return PartitionSpec(*dims), tuple(sizes)
+    return PartitionSpec(*dims), sizes
 
 
 def to_spec(spec: SpecLike) -> PartitionSpec:
     """Any accepted form of a spec as a PartitionSpec. Errors: TypeError."""
     if isinstance(spec, PartitionSpec):
         return spec
-    _C.check_spec(spec)
-    return PartitionSpec(*spec)
+    wrong = isinstance(spec, (str, bytes, bytearray, Mapping, Set, type, torch.Tensor))
+    if wrong or not hasattr(type(spec), "__getitem__"):
+        raise TypeError(
+            "PartitionSpec: expected a tuple with one entry per dimension, got "
+            f"{_arguments.shown(spec)}; {_ENTRY_KINDS}"
+        )
+    return PartitionSpec(*_arguments.items("PartitionSpec", "spec", spec, _ENTRY_KINDS))
 
 
 def from_core(spec: Sequence[Any]) -> PartitionSpec:
@@ -275,16 +292,47 @@ def is_spec(value: Any) -> bool:
     if not isinstance(value, (tuple, list)) or any(isinstance(v, PartitionSpec) for v in value):
         return False
     try:
-        _C.check_spec(value)
+        to_spec(value)
     except TypeError:
         return False
     return True
 
 
-def _plain(dim: Any) -> Any:
+_ENTRY_KINDS = (
+    "an entry is None (not cut), an axis name or index, a tuple of those (major first), "
+    "blocks(n, axes), or UNCONSTRAINED"
+)
+
+
+def _plain(dim: Any, position: int) -> Any:
     """Lists become tuples, numpy integers ints."""
-    if dim is None or isinstance(dim, (str, _Unconstrained, blocks)):
+    if dim is None or getattr(type(dim), "is_unconstrained", False) is True:
         return dim
-    if isinstance(dim, (list, tuple)):
-        return tuple(_plain(axis) for axis in dim)
-    return operator.index(dim)
+    if isinstance(dim, blocks):
+        return dim
+    if _is_axis(dim):
+        return _axis(dim, f"entry {position}")
+    wrong = isinstance(dim, (bytes, bytearray, Mapping, Set, type, torch.Tensor))
+    if wrong or not hasattr(type(dim), "__getitem__"):
+        raise TypeError(
+            f"PartitionSpec: entry {position} is {_arguments.shown(dim)}; {_ENTRY_KINDS}"
+        )
+    axes = _arguments.items("PartitionSpec", f"entry {position}", dim, "a tuple of axes")
+    for axis in axes:
+        if not _is_axis(axis):
+            raise TypeError(
+                f"PartitionSpec: entry {position} contains {_arguments.shown(axis)}; {_ENTRY_KINDS}"
+            )
+    return tuple(_axis(axis, f"entry {position}") for axis in axes)
+
+
+def _is_axis(value: Any) -> bool:
+    if isinstance(value, (bool, type, torch.Tensor)):
+        return False
+    return isinstance(value, str) or hasattr(type(value), "__index__")
+
+
+def _axis(value: Any, name: str, caller: str = "PartitionSpec") -> Any:
+    if isinstance(value, str):
+        return _arguments.text(caller, name, value)
+    return _arguments.integer(caller, name, value)

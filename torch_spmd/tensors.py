@@ -3,6 +3,9 @@
 
 from __future__ import annotations
 
+import itertools
+import math
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -11,7 +14,7 @@ import torch
 from torch import Tensor
 from torch._C import _functorch
 
-from torch_spmd import _C, _ops
+from torch_spmd import _C, _arguments, _loading, _ops
 from torch_spmd.mesh import Mesh, mesh_or_global
 from torch_spmd.spec import (
     UNCONSTRAINED,
@@ -19,6 +22,7 @@ from torch_spmd.spec import (
     PartitionSpec,
     SpecLike,
     blocks,
+    check_blocks,
     from_core,
     is_spec,
     to_spec,
@@ -26,6 +30,8 @@ from torch_spmd.spec import (
 )
 
 T = TypeVar("T")
+
+_loading.refuse_reload(__name__, globals(), "Shard")
 
 
 @dataclass(frozen=True)
@@ -54,7 +60,8 @@ def mark_sharding(t: T, mesh: Mesh | None = None, spec: SpecLike | Any = None) -
     Traced (make_fx, aot_function, torch.compile) it is the op `spmd::mark_sharding` in the graph.
 
     Args:
-        t: a tensor on `spmd` of any shape, or a tree (dict, list, tuple) of them.
+        t: a tensor on `spmd` of any shape, or a tree (dict, list, tuple) of them: all are marked,
+            or none where one cannot be.
         mesh: the mesh; the global one where it is None.
         spec: one entry per dimension; for a tree one spec for all, or a tree of specs.
 
@@ -77,23 +84,48 @@ def mark_sharding(t: T, mesh: Mesh | None = None, spec: SpecLike | Any = None) -
     mesh = mesh_or_global("mark_sharding", mesh)
     if spec is None:
         raise TypeError("mark_sharding: no spec was given; write mark_sharding(t, mesh, spec)")
-    for tensor, its_spec in _pairs(t, spec):
-        _mark(tensor, mesh, to_spec(its_spec))
+    mark_all(
+        mesh,
+        [
+            (f"mark_sharding: t{where}" if where else "mark_sharding", tensor, to_spec(its_spec))
+            for where, tensor, its_spec in _pairs(t, spec)
+        ],
+    )
     return t
 
 
-def _mark(tensor: Tensor, mesh: Mesh, spec: PartitionSpec) -> None:
-    # Under vmap and grad the data is inside wrappers; the spec speaks of the unbatched dimensions.
+def mark_all(mesh: Mesh, items: Sequence[tuple[str, Tensor, PartitionSpec]]) -> None:
+    """Marks all of the tensors, each with its spec, or none.
+
+    Errors: as mark_sharding, beginning with the first of what belongs to the tensor.
+    """
+    traced, others = [], []
+    for caller, given, given_spec in items:
+        tensor, spec = _unwrapped(given, given_spec)
+        _arguments.tensor(caller, tensor)
+        if _ops.is_traced(tensor):
+            text = _ops.spec_text(spec)
+            _ops.check(caller, tensor, mesh._text, text)
+            traced.append((tensor, text))
+        else:
+            others.append((tensor, mesh._core, spec, caller))
+    if len(others) == 1 and not traced and others[0][3] == "mark_sharding":
+        _C.mark_sharding(*others[0][:3])  # which looks first itself
+    else:
+        _C.mark_shardings(others)
+    for tensor, text in traced:
+        torch.ops.spmd.mark_sharding(tensor, mesh._text, text)
+
+
+def _unwrapped(tensor: Tensor, spec: PartitionSpec) -> tuple[Tensor, PartitionSpec]:
+    """Under vmap and grad the data is inside wrappers; the spec speaks of the unbatched
+    dimensions."""
     while _functorch.is_functorch_wrapped_tensor(tensor):
         if _functorch.is_batchedtensor(tensor):
             batch_dim = _functorch.maybe_get_bdim(tensor)
             spec = PartitionSpec(*spec[:batch_dim], UNCONSTRAINED, *spec[batch_dim:])
         tensor = _functorch.get_unwrapped(tensor)
-    check_on_device("mark_sharding", tensor)
-    if _ops.is_traced(tensor):
-        torch.ops.spmd.mark_sharding(tensor, mesh._text, _ops.spec_text(spec))
-    else:
-        _C.mark_sharding(tensor, mesh._core, spec)
+    return tensor, spec
 
 
 def reshard(t: Tensor, mesh: Mesh | None, spec: SpecLike) -> Tensor:
@@ -111,7 +143,7 @@ def reshard(t: Tensor, mesh: Mesh | None, spec: SpecLike) -> Tensor:
     """
     if not (torch.compiler.is_dynamo_compiling() and isinstance(mesh, Mesh)):
         mesh = mesh_or_global("reshard", mesh)
-        check_on_device("reshard", t)
+        _arguments.tensor("reshard", t)
         spec = to_spec(spec)
     result: Tensor = torch.ops.spmd.reshard(t, mesh._text, _ops.spec_text(spec))
     return result
@@ -129,7 +161,7 @@ def clear_sharding(t: Tensor) -> None:
         >>> spmd.clear_sharding(t)
         >>> t = spmd.mark_sharding(t, mesh, (None, "x"))
     """
-    check_on_device("clear_sharding", t)
+    _arguments.tensor("clear_sharding", t)
     _C.clear_sharding(t)
 
 
@@ -147,7 +179,7 @@ def sharding_of(t: Tensor) -> NamedSharding:
         >>> spmd.sharding_of(x)
         NamedSharding([data=2, model=4], P('data', None), committed)
     """
-    check_on_device("sharding_of", t)
+    _arguments.tensor("sharding_of", t)
     info = _C.sharding_of(t)
     if info is None:
         return NamedSharding(Mesh([0], [1], ["device"]), PartitionSpec(*[None] * t.dim()))
@@ -161,13 +193,18 @@ def sharding_of(t: Tensor) -> NamedSharding:
     )
 
 
-def local_shards(t: Tensor) -> list[Shard]:
+def local_shards(t: Tensor, devices: Sequence[int] | None = None) -> list[Shard]:
     """What each device of the mesh holds, in the mesh's order. Runs what is pending. Copies.
 
     Of a tensor that is marked with blocks(n, axes) the parts are those of its view in which that
     dimension of size n * k is two, n and k: no slice of the tensor is what a device holds.
 
-    Errors: ValueError when the tensor is not on `spmd`.
+    Args:
+        t: a tensor on `spmd`.
+        devices: the devices whose parts are wanted; all of the mesh where it is None.
+
+    Errors: TypeError for an argument of another kind; ValueError when the tensor is not on `spmd`,
+    for a device that is not of the mesh, or where the copies need more memory than the machine has.
 
     Example:
         >>> import torch, torch_spmd as spmd
@@ -176,11 +213,49 @@ def local_shards(t: Tensor) -> list[Shard]:
         >>> [shard.data.tolist() for shard in spmd.local_shards(x)]
         [[0, 1, 2], [3, 4, 5], [6, 7, 8], [9]]
     """
-    check_on_device("local_shards", t)
+    _arguments.tensor("local_shards", t)
+    t = blocks_apart(t)
+    if devices is not None:
+        return _shards_of(t, _arguments.integers("local_shards", "devices", devices, 0))
+    if t.nbytes > 1 << 26:
+        return _shards_of(t, None)
     return [
         Shard(data, tuple(slice(begin, end) for begin, end in box), device, replica)
-        for data, box, device, replica in _C.local_shards(blocks_apart(t))
+        for data, box, device, replica in _C.local_shards(t)
     ]
+
+
+def _shards_of(t: Tensor, devices: Sequence[int] | None) -> list[Shard]:
+    """Of these devices, in this order. Checks that memory suffices before anything is copied."""
+    whole = t.detach().cpu()
+    holders: dict[Any, int] = {}
+    held: dict[int, tuple[Any, int]] = {}
+    for device, box in _C.shard_boxes(t):
+        held[device] = (box, holders.setdefault(box, 0))
+        holders[box] += 1
+    wanted = list(held) if devices is None else devices
+    for device in wanted:
+        if device not in held:
+            raise ValueError(
+                f"local_shards: devices names {device}, which is none of the mesh's: it has "
+                f"{len(held):,}, from {min(held)} to {max(held)}"
+            )
+    boxes = (held[device][0] for device in wanted)
+    copied = sum(math.prod(max(0, end - begin) for begin, end in box) for box in boxes)
+    there = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    copied *= t.itemsize
+    if copied > there:
+        raise ValueError(
+            f"local_shards: the parts of {len(wanted):,} devices take {copied:,} bytes as "
+            f"copies, and this machine has {there:,}; name some of them: devices=[{wanted[0]}]"
+        )
+    shards = []
+    for device in wanted:
+        box, replica = held[device]
+        index = tuple(slice(begin, max(begin, end)) for begin, end in box)
+        data = whole[index].clone(memory_format=torch.contiguous_format)
+        shards.append(Shard(data, tuple(slice(begin, end) for begin, end in box), device, replica))
+    return shards
 
 
 def from_local_shards(
@@ -188,7 +263,10 @@ def from_local_shards(
 ) -> Tensor:
     """A tensor of `shape` from the parts that devices hold; replicas may be left out.
 
-    Errors: ValueError naming the first element that is missing, or a part of the wrong size.
+    Errors:
+        TypeError: an argument of another kind, or with items of another kind.
+        ValueError: naming the first element that is missing, a part of the wrong size, parts of
+            several dtypes.
 
     Example:
         >>> import torch, torch_spmd as spmd
@@ -199,12 +277,16 @@ def from_local_shards(
         tensor([0, 0, 1, 1])
     """
     mesh = mesh_or_global("from_local_shards", mesh)
-    shape = [int(size) for size in shape]
-    plain, sizes = _plain_form("from_local_shards", to_spec(spec), shape)
-    result: Tensor = _C.from_local_shards(
-        _core_shards("from_local_shards", shards, sizes), mesh._core, plain, sizes
-    )
-    return result if sizes == shape else result.view(shape)
+    spec = to_spec(spec)
+    shape = _arguments.integers("from_local_shards", "shape", shape, least=0, most_items=64)
+    check_blocks("from_local_shards", spec, shape)
+    sizes = shape
+    if len(spec) == len(shape):
+        spec, sizes = without_blocks(spec, shape)
+    parts = _core_shards("from_local_shards", shards, sizes)
+    _check_shape(sizes, parts)
+    result: Tensor = _C.from_local_shards(parts, mesh._core, spec, sizes)
+    return result if len(sizes) == len(shape) else result.view(shape)
 
 
 def load_local_shards_(t: Tensor, shards: Sequence[Shard]) -> Tensor:
@@ -222,26 +304,10 @@ def load_local_shards_(t: Tensor, shards: Sequence[Shard]) -> Tensor:
         >>> spmd.load_local_shards_(t, saved).tolist()
         [0, 1, 2, 3]
     """
-    check_on_device("load_local_shards_", t)
+    _arguments.tensor("load_local_shards_", t)
     apart = blocks_apart(t)
     _C.load_local_shards(apart, _core_shards("load_local_shards_", shards, list(apart.shape)))
     return t
-
-
-def _plain_form(
-    caller: str, spec: PartitionSpec, shape: list[int]
-) -> tuple[PartitionSpec, list[int]]:
-    """With blocks apart. Errors: ValueError where a dimension is not so many blocks."""
-    for position, (dim, size) in enumerate(zip(spec, shape)):
-        if isinstance(dim, blocks) and size % dim.n != 0:
-            raise ValueError(
-                f"{caller}: spec {spec!r} says that dimension {position} is {dim.n} blocks of one "
-                f"size, but its size is {size}, which {dim.n} does not divide"
-            )
-    if len(spec) != len(shape):
-        return spec, shape
-    plain, sizes = without_blocks(spec, shape)
-    return plain, list(sizes)
 
 
 def blocks_apart(t: Tensor) -> Tensor:
@@ -269,70 +335,128 @@ def full_tensor(t: Tensor) -> Tensor:
         >>> spmd.full_tensor(t + 1)
         tensor([1, 2, 3, 4])
     """
-    check_on_device("full_tensor", t)
+    _arguments.tensor("full_tensor", t)
     return t.detach().cpu()
-
-
-def check_on_device(caller: str, t: Any) -> None:
-    """Errors: TypeError for what is no tensor, ValueError for one that is not on `spmd`."""
-    if not isinstance(t, Tensor):
-        raise TypeError(f"{caller}: expected a tensor on 'spmd', got {t!r} ({type(t).__name__})")
-    if t.device.type != "spmd":
-        raise ValueError(
-            f"{caller}: the tensor of shape {tuple(t.shape)} is on {str(t.device)!r}, not on "
-            "'spmd'; move it first: t = t.to('spmd')"
-        )
 
 
 def _core_shards(
     caller: str, shards: Sequence[Shard], shape: Sequence[int]
 ) -> list[tuple[Any, ...]]:
-    result = []
-    for shard in shards:
-        if len(shard.index) != len(shape):
-            raise ValueError(
-                f"{caller}: the shard of device {shard.device} has {len(shard.index)} slices, but "
-                f"the tensor has {len(shape)} dimensions; give one slice per dimension"
-            )
-        box = tuple(part.indices(size)[:2] for part, size in zip(shard.index, shape))
-        result.append((shard.data.detach().cpu(), box, int(shard.device), int(shard.replica_id)))
-    return result
+    found = _arguments.items(caller, "shards", shards, "a sequence of spmd.Shard")
+    return [
+        _core_shard(caller, f"shards[{position}]", shard, shape)
+        for position, shard in enumerate(found)
+    ]
 
 
-def _check_keys(tree: Mapping[Any, Any], specs: Any) -> None:
+def _core_shard(caller: str, name: str, shard: Any, shape: Sequence[int]) -> tuple[Any, ...]:
+    if not isinstance(shard, Shard):
+        raise TypeError(f"{caller}: {name} must be an spmd.Shard; got {_arguments.shown(shard)}")
+    device = _arguments.integer(caller, f"{name}.device", shard.device, 0)
+    replica = _arguments.integer(caller, f"{name}.replica_id", shard.replica_id, 0)
+    index = _arguments.items(caller, f"{name}.index", shard.index, "one slice per dimension")
+    if len(index) != len(shape):
+        raise ValueError(
+            f"{caller}: the shard of device {device} has {len(index)} slices, but "
+            f"the tensor has {len(shape)} dimensions; give one slice per dimension"
+        )
+    box = []
+    for d, (part, size) in enumerate(zip(index, shape)):
+        what = f"{caller}: {name}.index[{d}]"
+        if not isinstance(part, slice) or part.step not in (None, 1):
+            raise TypeError(f"{what} must be a slice without a step; got {_arguments.shown(part)}")
+        try:
+            begin, end, _ = part.indices(size)
+        except Exception as error:
+            raise TypeError(
+                f"{what} must be a slice of integers; got {_arguments.shown(part)}"
+            ) from error
+        box.append((begin, end))
+    return _shard_data(caller, name, shard.data), tuple(box), device, replica
+
+
+def _shard_data(caller: str, name: str, data: Any) -> Tensor:
+    if not isinstance(data, Tensor) or data.layout != torch.strided or data.is_nested:
+        raise TypeError(
+            f"{caller}: {name}.data must be a dense tensor; got {_arguments.shown(data)}"
+        )
+    if data.is_meta or _ops.is_traced(data):
+        raise ValueError(f"{caller}: {name}.data is on 'meta', fake or traced: it has no values")
+    return data.detach().cpu()
+
+
+def _check_shape(shape: Sequence[int], shards: Sequence[tuple[Any, ...]]) -> None:
+    """Before memory is taken for a tensor that the shards cannot fill."""
+    kinds = list(dict.fromkeys(data.dtype for data, *_ in shards))
+    if len(kinds) > 1:
+        raise ValueError(
+            f"from_local_shards: shards[0].data is of {kinds[0]}, another of {kinds[1]}; all parts "
+            "of a tensor have one dtype"
+        )
+    there, wanted = sum(data.numel() for data, *_ in shards), math.prod(shape)
+    if shards and wanted > max(there, 1 << 20):
+        raise ValueError(
+            f"from_local_shards: shape {_arguments.shown(tuple(shape))} has "
+            f"{_arguments.shown(wanted)} elements, but all shards together have {there:,}"
+        )
+
+
+def _check_keys(where: str, tree: Mapping[Any, Any], specs: Any) -> None:
     """Errors: ValueError where not the same names have tensors and specs."""
     for key in tree:
         if not isinstance(specs, Mapping) or key not in specs:
             raise ValueError(
-                f"mark_sharding: the tree of specs has none for {key!r}; give one spec for "
+                f"{where}: the tree of specs has none for {_key(key)}; give one spec for "
                 "all, or a tree of specs of the same form"
             )
     for key in specs:
         if key not in tree:
             raise ValueError(
-                f"mark_sharding: the tree of specs has one for {key!r}, which the tree of tensors "
-                f"does not have; it has {', '.join(map(repr, tree))}"
+                f"{where}: the tree of specs has one for {_key(key)}, which the tree of tensors "
+                f"does not have; it has {_keys(tree)}"
             )
 
 
-def _pairs(tree: Any, spec: Any) -> Iterator[tuple[Tensor, SpecLike]]:
-    """The tensors of a tree, each with its spec."""
+def _key(key: Any) -> str:
+    return repr(key) if isinstance(key, (str, int)) else _arguments.shown(key)
+
+
+def _keys(tree: Mapping[Any, Any]) -> str:
+    first = ", ".join(_key(key) for key in itertools.islice(tree, 8))
+    return first if len(tree) <= 8 else f"{first} and {len(tree) - 8:,} more"
+
+
+def _pairs(
+    tree: Any, spec: Any, where: str = "", within: tuple[int, ...] = ()
+) -> Iterator[tuple[str, Tensor, SpecLike]]:
+    """The tensors of a tree, each with where it is there ("['a'][0]") and with its spec.
+
+    Errors: TypeError, ValueError.
+    """
+    caller = f"mark_sharding: t{where}" if where else "mark_sharding"
     if isinstance(tree, Tensor):
-        yield tree, spec
+        yield where, tree, spec
         return
+    if id(tree) in within or len(within) > 100:
+        raise ValueError(f"{caller}: the tree of tensors contains itself, or is over 100 deep")
+    within = (*within, id(tree))
     for_all = is_spec(spec)
     if isinstance(tree, Mapping):
+        tree = _arguments.mapping("mark_sharding", f"t{where}", tree, "a tree of tensors")
         if not for_all:
-            _check_keys(tree, spec)
+            _check_keys(caller, tree, spec)
         for key, value in tree.items():
-            yield from _pairs(value, spec if for_all else spec[key])
+            yield from _pairs(
+                value, spec if for_all else spec[key], f"{where}[{_key(key)}]", within
+            )
     elif isinstance(tree, (list, tuple)):
         if not for_all and (not isinstance(spec, (list, tuple)) or len(spec) != len(tree)):
             raise ValueError(
-                f"mark_sharding: there are {len(tree)} tensors and {spec!r} for specs; give one "
-                "spec for all, or a tree of specs of the same form"
+                f"{caller}: there are {len(tree)} tensors and {_arguments.shown(spec)} for specs; "
+                "give one spec for all, or a tree of specs of the same form"
             )
         for position, value in enumerate(tree):
-            yield from _pairs(value, spec if for_all else spec[position])
+            inner = spec if for_all else spec[position]
+            yield from _pairs(value, inner, f"{where}[{position}]", within)
     else:
-        check_on_device("mark_sharding", tree)
+        _arguments.tensor("mark_sharding", tree, f"t{where}" if where else "")

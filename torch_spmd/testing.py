@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map_only
 
-from torch_spmd import _C
+from torch_spmd import _C, _arguments
 
 _COMBINE: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "sum": torch.add,
@@ -49,9 +49,9 @@ def check_rule(
 
     Returns: how many cuts were compared.
 
-    Errors: AssertionError that names the factor, the number of shards and the difference;
-    ValueError when there is no such op, it has no rule, or nothing in this call can be cut;
-    RuntimeError when the call does not fit the rule.
+    Errors: AssertionError that names the factor, the number of shards and the difference; TypeError
+    for an argument of another kind; ValueError when there is no such op, it has no rule, or nothing
+    in this call can be cut; RuntimeError when the call does not fit the rule.
 
     Example (`register_rule` has one of a user's op):
         >>> import torch
@@ -59,6 +59,9 @@ def check_rule(
         >>> testing.check_rule("aten::mm", torch.randn(6, 4), torch.randn(4, 5)) > 0
         True
     """
+    op = _arguments.text("check_rule", "op", op)
+    shards = _arguments.integers("check_rule", "shards", shards, 2, 1024, most_items=64)
+    rtol, atol = _tolerances("check_rule", rtol, atol)
     calls = list(calls_of(_function(op), *args, **kwargs))
     if not calls:
         raise ValueError(
@@ -80,6 +83,13 @@ def check_rule(
     return checked
 
 
+def _tolerances(caller: str, rtol: Any, atol: Any) -> tuple[float | None, float | None]:
+    if (rtol is None) != (atol is None):
+        raise ValueError(f"{caller}: give both of rtol and atol, or neither")
+    tolerance = _arguments.tolerance
+    return tolerance(caller, "rtol", rtol), tolerance(caller, "atol", atol)
+
+
 def _function(op: str) -> Callable[..., Any]:
     namespace, _, name = op.partition("::")
     base, _, overload = name.partition(".")
@@ -96,8 +106,12 @@ def calls_of(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Iterato
     it is given there: what is pending when the function returns and one of its results needs. A
     call is run whole when it is its turn.
 
-    Errors: the function's.
+    Errors: TypeError for what is no function; the function's.
     """
+    if not callable(function):
+        raise TypeError(
+            f"calls_of: function must be a function of tensors; got {_arguments.shown(function)}"
+        )
     _C.sync(True)
     args, kwargs = tree_map_only(Tensor, lambda t: t.to("spmd"), (args, kwargs))
     with torch.no_grad():
@@ -128,6 +142,8 @@ class Call:
     """One traced call, whole and in parts."""
 
     def __init__(self, calls: _C.PendingCalls, id: int, values: Mapping[int, Tensor]) -> None:
+        if not isinstance(calls, _C.PendingCalls):
+            raise TypeError(f"Call: made by calls_of only; got {_arguments.shown(calls)}")
         self._calls, self._id = calls, id
         self.op, self.text, operands, self.results = calls.call(id)
         self.operands = [None if v is None else values[v] for v in operands]
@@ -152,7 +168,15 @@ class Call:
         unwritten: Collection[int] = (),
     ) -> int:
         """Compares every cut, but for results that the op leaves partly `unwritten`; returns how
-        many cuts there are. Requires: it has a rule."""
+        many cuts there are.
+
+        Errors: AssertionError where one differs; ValueError for a call without a rule.
+        """
+        if not self.has_rule:
+            raise ValueError(f"Call.check: '{self.op}' has no rule, so nothing can be cut")
+        shards = _arguments.integers("Call.check", "shards", shards, 2, 1024, most_items=64)
+        rtol, atol = _tolerances("Call.check", rtol, atol)
+        unwritten = _arguments.integers("Call.check", "unwritten", unwritten, 0)
 
         def compare(result: int, a: Tensor, b: Tensor) -> None:
             if result not in unwritten:

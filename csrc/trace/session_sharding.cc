@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "csrc/trace/lower.h"
+#include "csrc/trace/marking.h"
 #include "csrc/trace/marks.h"
 #include "csrc/trace/session.h"
 #include "csrc/trace/session_state.h"
@@ -27,6 +28,8 @@ std::string LayoutName(at::Layout layout) {
   return absl::AsciiStrToLower(text.str());
 }
 
+}  // namespace
+
 absl::Status CheckOurs(const char* caller, const at::Tensor& tensor) {
   if (Buffer::IsOurs(tensor)) return absl::OkStatus();
   if (tensor.layout() != at::kStrided) {
@@ -37,6 +40,8 @@ absl::Status CheckOurs(const char* caller, const at::Tensor& tensor) {
                                                  tensor.device().str(),
                                                  "'; move it first, with tensor.to('spmd')"));
 }
+
+namespace {
 
 // Requires: the layout's grid refines the mesh.
 ShardingInfo Described(const Layout& layout, const Mesh& mesh) {
@@ -78,6 +83,8 @@ bool NamesParts(const ShardingInfo& info) {
   return false;
 }
 
+}  // namespace
+
 absl::Status CheckSpec(Session::State& state, const char* caller, const Mesh& mesh,
                        const PartitionSpec& spec, size_t rank) {
   const MeshSet set = state.meshes.SetOf({mesh});
@@ -85,15 +92,14 @@ absl::Status CheckSpec(Session::State& state, const char* caller, const Mesh& me
       .status();
 }
 
-// `base`: in terms of the Buffer's form, where the tensor's own spec cannot be said.
-absl::Status MarkedAlready(const at::Tensor& tensor, const Mark& base, const Mark& given) {
-  const MarkPtr own = MarkOf(tensor);
-  const Mark& mark = own == nullptr ? base : *own;
+absl::Status MarkedAlready(const Mark& mark, const Mark& given, absl::string_view caller) {
   return absl::InvalidArgumentError(absl::StrCat(
-      "mark_sharding: the tensor is marked ", SpecToString(mark.spec), " on mesh ",
+      caller, ": the tensor is marked ", SpecToString(mark.spec), " on mesh ",
       mark.mesh.AxesToString(), " already; got ", SpecToString(given.spec), " on mesh ",
       given.mesh.AxesToString(), ". Use reshard for a copy, or clear_sharding first"));
 }
+
+namespace {
 
 // A view that is not all of what is stored, or all of it in a way that no spec can say.
 absl::Status MarkPart(Session::State& state, const at::Tensor& tensor, const MarkPtr& mark) {
@@ -103,7 +109,7 @@ absl::Status MarkPart(Session::State& state, const at::Tensor& tensor, const Mar
     for (MarkNotes::Part& part : notes->parts) {
       if (!SameRecipe(part.view, recipe)) continue;
       const bool same = SameMark(part.mark, mark);
-      if (!same && !part.copied) return MarkedAlready(tensor, *part.mark, *mark);
+      if (!same && !part.copied) return MarkedAlready(*part.mark, *mark);
       part = {recipe, mark, /*copied=*/false};
       if (!same && buffer->pending()) state.tape->Annotate(Read(state, tensor), mark);
       return absl::OkStatus();
@@ -148,6 +154,12 @@ void SetMark(Session::State& state, Buffer* buffer, const MarkPtr& mark, bool bo
   }
 }
 
+// In terms of the tensor, where a spec can say it.
+MarkPtr OwnMark(const at::Tensor& tensor) {
+  const MarkPtr own = MarkOf(tensor);
+  return own == nullptr ? BufferOf(tensor)->mark : own;
+}
+
 // `given`: the user's, of which `mark` is what it says of `tensor`.
 absl::Status MarkTensor(Session::State& state, const at::Tensor& tensor, const MarkPtr& mark,
                         const MarkPtr& given) {
@@ -158,7 +170,7 @@ absl::Status MarkTensor(Session::State& state, const at::Tensor& tensor, const M
   const bool copied = notes != nullptr && notes->copied;
   if (!base_spec.has_value() && IsWhole(tensor)) {
     if (buffer->mark != nullptr && !copied && !buffer->pending()) {
-      return MarkedAlready(tensor, *buffer->mark, *given);
+      return MarkedAlready(*OwnMark(tensor), *given);
     }
     if (buffer->mark == nullptr || copied) {
       // A reshape of all that is stored: the storage takes its form, other views are made from it.
@@ -174,7 +186,7 @@ absl::Status MarkTensor(Session::State& state, const at::Tensor& tensor, const M
     if (notes != nullptr) notes->copied = false;
     return absl::OkStatus();
   }
-  if (buffer->mark != nullptr && !copied) return MarkedAlready(tensor, *buffer->mark, *given);
+  if (buffer->mark != nullptr && !copied) return MarkedAlready(*OwnMark(tensor), *given);
   // Another mark binds the value already.
   const bool bound = buffer->mark != nullptr && !waits;
   if (notes != nullptr) notes->copied = notes->waits = false;

@@ -40,6 +40,12 @@ def pytest_addoption(parser):
         help="test_random_programs.py: so many programs more; 10,000 take two minutes",
     )
     parser.addoption(
+        "--full-calls",
+        type=int,
+        default=0,
+        help="test_messages.py: so many calls more; 100,000 take two minutes",
+    )
+    parser.addoption(
         "--full-models",
         type=int,
         default=0,

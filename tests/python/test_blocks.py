@@ -289,7 +289,7 @@ def test_copies_keep_blocks(mesh, data, name):
     sharding = spmd.sharding_of(result)
     assert sharding.spec == P(None, blocks(3, "model")) and sharding.is_committed
     assert torch.equal(result.cpu().float(), data)
-    assert [shard.data.shape for shard in spmd.local_shards(result)][0] == (8, 3, 3)
+    assert spmd.local_shards(result)[0].data.shape == (8, 3, 3)
 
 
 @pytest.mark.parametrize("assign", [False, True])
@@ -408,9 +408,13 @@ NO_AXES = "give the axis that cuts each block, by name or index, or a tuple of a
 @pytest.mark.parametrize(
     ("make", "kind", "message"),
     [
-        (lambda: blocks(0, "x"), ValueError, "blocks: n is 0; give how many blocks"),
-        (lambda: blocks(10**30, "x"), ValueError, "blocks: n is 1000"),
-        (lambda: blocks(2.5, "x"), TypeError, r"blocks: n must be an integer, got 2.5 \(float\)"),
+        (
+            lambda: blocks(0, "x"),
+            ValueError,
+            "blocks: n must be an integer of 64 bits, 1 or more; got 0",
+        ),
+        (lambda: blocks(10**30, "x"), ValueError, "blocks: n must be an integer of 64 bits"),
+        (lambda: blocks(2.5, "x"), TypeError, r"blocks: n must be an integer; got 2.5 \(float\)"),
         (lambda: blocks((4, 2, 2), "x"), TypeError, "blocks of unequal sizes are not supported"),
         (lambda: blocks(3, None), TypeError, NO_AXES),
         (lambda: blocks(3, ()), TypeError, NO_AXES),
