@@ -58,8 +58,8 @@ def _mesh_of(text: str) -> _C.Mesh:
 def _spec_of(text: str) -> PartitionSpec:
     try:
         tree = ast.parse(text, mode="eval").body
-        is_list = isinstance(tree, (ast.Tuple, ast.List))
-        entries = [_entry_of(entry) for entry in tree.elts] if is_list else None
+        listed = tree.elts if isinstance(tree, (ast.Tuple, ast.List)) else None
+        entries = None if listed is None else [_entry_of(entry) for entry in listed]
     except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError):
         entries = None
     if entries is None:
