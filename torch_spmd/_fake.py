@@ -220,6 +220,7 @@ for _strides, _ops in (
             aten.channel_shuffle.default,
             aten.max_unpool2d.default,
             aten.native_batch_norm.default,
+            aten.replication_pad3d.default,
             aten.roll.default,
         ),
     ),
@@ -244,7 +245,11 @@ for _strides, _ops in (
     (_order_of_first, (aten.binary_cross_entropy.default, aten.huber_loss.default)),
     (
         _format_of_second,
-        (aten.reflection_pad2d_backward.default, aten.replication_pad2d_backward.default),
+        (
+            aten.reflection_pad2d_backward.default,
+            aten.replication_pad2d_backward.default,
+            aten.replication_pad3d_backward.default,
+        ),
     ),
     (_columns, (aten.geqrf.default,)),
 ):

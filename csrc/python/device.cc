@@ -14,6 +14,7 @@
 #include "csrc/python/frames.h"
 #include "csrc/python/init.h"
 #include "csrc/trace/cpu_forms.h"
+#include "csrc/trace/meta_kernels.h"
 #include "csrc/trace/multi_tensor_adam.h"
 #include "csrc/trace/session.h"
 #include "torch/csrc/autograd/python_variable.h"
@@ -109,6 +110,8 @@ void init_device(py::module& m) {
         py::arg("step"), py::arg("maximize"), py::arg("amsgrad"), py::arg("shrink"),
         py::arg("decay"), py::arg("first_weight"), py::arg("beta2"), py::arg("second_weight"),
         py::arg("root_correction"), py::arg("eps"), py::arg("step_size"));
+  m.def("meta_kernels_in_cpp", &trace::MetaKernelsInCpp);
+  m.def("meta_kernels_of_dispatcher", &trace::MetaKernelsOfDispatcher);
   m.def("meta_answers_for_cpu", &trace::MetaAnswersForCpu::IsOn);
   m.def("shutdown", [] { Session::Get().Shutdown(); });
   m.def("manual_seed", [](uint64_t seed) { Session::Get().ManualSeed(seed); }, py::arg("seed"));

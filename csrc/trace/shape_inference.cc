@@ -12,6 +12,7 @@
 #include "csrc/runtime/dispatch_guard.h"
 #include "csrc/trace/cpu_forms.h"
 #include "csrc/trace/device.h"
+#include "csrc/trace/meta_kernels.h"
 #include "csrc/trace/own_shapes.h"
 
 namespace spmd::trace {
@@ -83,6 +84,7 @@ bool TakesIndexedWrite(const OpInfo& op, const std::vector<c10::IValue>& args) {
   try {
     const runtime::DispatchGuard guard;
     const NoTorchFunction no_torch_function;
+    const MetaInCpp without_python;
     return at::is_expandable_to(values.sizes(), at::index(ToMeta(self), indices).sizes());
   } catch (const std::exception&) {
     return false;
@@ -109,14 +111,28 @@ bool KeepsSizes(const OpInfo& op, const std::vector<c10::IValue>& args) {
   return !of_rows || args[op.FindArg("running_min")].toTensor().numel() > 0;
 }
 
-// The results of the call on Meta.
-torch::jit::Stack OnMeta(const OpInfo& op, const std::vector<c10::IValue>& args) {
+// The results of the call on Meta. `without_python`: of kernels in C++, where there are any.
+torch::jit::Stack OnMeta(const OpInfo& op, const std::vector<c10::IValue>& args,
+                         bool without_python) {
   const runtime::DispatchGuard guard;
   const NoTorchFunction no_torch_function;
   const MetaAnswersForCpu for_cpu;
   torch::jit::Stack stack = WithTensors(op, args, c10::kMeta, ToMeta);
+  std::optional<MetaInCpp> in_cpp;
+  if (without_python) in_cpp.emplace();
   op.handle.callBoxed(&stack);
   return stack;
+}
+
+// Where kernels in C++ refuse or do not know the arguments, PyTorch's own answer holds.
+torch::jit::Stack OnMeta(const OpInfo& op, const std::vector<c10::IValue>& args) {
+  try {
+    return OnMeta(op, args, /*without_python=*/true);
+  } catch (const std::exception&) {
+    torch::jit::Stack stack = OnMeta(op, args, /*without_python=*/false);
+    NoteOfDispatcher(op.name);
+    return stack;
+  }
 }
 
 Inference Ask(const OpInfo& op, const std::vector<c10::IValue>& args) {
@@ -202,7 +218,7 @@ TensorMetaPtr Shared(const TensorMeta& meta) {
 }
 
 void ShapeCache::Refuse(const OpInfo& op, const std::vector<c10::IValue>& args) {
-  OnMeta(op, args);
+  OnMeta(op, args, /*without_python=*/false);
   TORCH_CHECK_NOT_IMPLEMENTED(false, "torch_spmd: PyTorch cannot say what shape ", op.name,
                               " has for these arguments");
 }

@@ -22,6 +22,7 @@ def test_every_public_parameter_is_known():
     )
 
 
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
 def test_random_calls(request, tmp_path, monkeypatch):
     """Each works or raises an error that names the argument, and leaves nothing half done."""
     monkeypatch.chdir(tmp_path)  # some write files
@@ -334,3 +335,34 @@ def test_a_sub_interpreter():
         spmd.sync(wait=True)
     """)
     assert "torch_spmd cannot be imported in a sub-interpreter, since PyTorch cannot" in done.stdout
+
+
+# --- functions of PyTorch's that the package wraps say what they say without it ---
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda device: torch.utils.swap_tensors(1, 2),
+        lambda device: torch.utils.swap_tensors(torch.ones(2, device=device), 2),
+        lambda device: torch.utils.dlpack.to_dlpack(5),
+        lambda device: step(device, eps=10**400),
+        lambda device: step(device, weight_decay=10**400),
+        lambda device: step(device, lr=10**400),
+        lambda device: step(device, lr="x"),
+    ],
+)
+def test_wrapped_functions(call):
+    errors = []
+    for device in ("cpu", "spmd"):
+        with pytest.raises(Exception) as raised:
+            call(device)
+        errors.append((raised.type, str(raised.value).replace(device, "device")))
+    assert errors[0] == errors[1]
+
+
+def step(device, **options):
+    weight = torch.nn.Parameter(torch.ones(2, device=device))
+    optimizer = torch.optim.Adam([weight], **options)
+    weight.grad = torch.ones(2, device=device)
+    optimizer.step()

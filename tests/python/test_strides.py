@@ -47,7 +47,6 @@ RARELY = {
     "median": FORMULA,
     "nanmedian": FORMULA,
     "nn_functional_pad_reflect": "3-d images whose channels lie last",
-    "nn_functional_pad_replicate": "3-d images whose channels lie last",
     "unique": "along a dimension that is not the first",
     "unique_consecutive": "along a dimension that is not the first",
 }
