@@ -369,6 +369,7 @@ class Reorderer {
         return std::nullopt;
       }
     }
+    if (to.dims[op.dim] % size != 0) return std::nullopt;
     if (!joins && (op.start % size != 0 || op.end % size != 0)) return std::nullopt;
     std::vector<ir::ValueId> call;
     for (size_t k = 0; k < operands.size(); ++k) {
