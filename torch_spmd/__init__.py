@@ -11,7 +11,11 @@
 Importing it registers the device `spmd`; nothing else is needed.
 """
 
-from torch_spmd import _device
+from torch_spmd import _loading
+
+_loading.check_interpreter()
+
+from torch_spmd import _device  # noqa: E402
 
 _device.register()
 
@@ -47,6 +51,8 @@ from torch_spmd.tensors import (  # noqa: E402
     reshard,
     sharding_of,
 )
+
+_device.keep_loaded()
 
 __version__ = "0.1.0"
 

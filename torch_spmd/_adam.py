@@ -32,6 +32,11 @@ def _whole(by_lists: Callable[..., None]) -> Callable[..., None]:
     return step
 
 
+def _is_plain(number: Any) -> bool:
+    """A number that a float holds; what is larger is refused by PyTorch, in its words."""
+    return isinstance(number, (float, int)) and -1e308 < number < 1e308
+
+
 def _step(
     params: list[Tensor],
     grads: list[Tensor],
@@ -62,7 +67,7 @@ def _step(
         return False
     if any(others.values()):  # capturable, differentiable, has_complex
         return False
-    if not all(isinstance(n, (float, int)) for n in (lr, beta1, beta2, weight_decay, eps)):
+    if not all(_is_plain(n) for n in (lr, beta1, beta2, weight_decay, eps)):
         return False
     if torch.compiler.is_compiling():
         return False

@@ -144,16 +144,20 @@ def tolerance(caller: str, name: str, value: Any) -> float | None:
     return result
 
 
-def text(caller: str, name: str, value: Any) -> str:
-    """A str that can be written as UTF-8."""
+def text(caller: str, name: str, value: Any, most: int = 4096) -> str:
+    """A str that can be written as UTF-8, of a bounded length, so that messages may repeat it."""
     if not isinstance(value, str):
         raise TypeError(f"{caller}: {name} must be a string; got {shown(value)}")
     try:
-        value.encode()
+        str.encode(value)
     except UnicodeEncodeError:
         raise ValueError(
             f"{caller}: {name} must be text that UTF-8 can write; got {value[:80]!a}"
         ) from None
+    if len(value) > most:
+        raise ValueError(
+            f"{caller}: {name} is a string of {len(value):,} characters, and may have {most:,}"
+        )
     return str.__str__(value)
 
 

@@ -4,21 +4,35 @@
 from __future__ import annotations
 
 import atexit
+import sys
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch.utils import backend_registration
 
-from torch_spmd import _adam, _fake, _hooks, _lists, _module, _steps
+from torch_spmd import _adam, _fake, _hooks, _lists, _loading, _module, _steps
 
 DEVICE = "spmd"
 
 
 def register() -> None:
-    """Takes PyTorch's one slot for outside devices and fills it.
+    """Takes PyTorch's one slot for outside devices and fills it; once in a process.
 
-    Errors: ImportError naming the backend that has the slot already.
+    Where the package was loaded before, its modules are what is imported again.
+
+    Errors: ImportError naming the backend that has the slot already; where an earlier import
+    failed half way.
     """
+    device: Any = getattr(torch, DEVICE, None)
+    if getattr(device, "registered", False):
+        sys.modules.update(device.loaded)
+        return
+    if hasattr(device, "registered"):
+        raise ImportError(
+            "torch_spmd: an earlier import in this process failed while it registered the device; "
+            "start a new process"
+        )
     taken = torch._C._get_privateuse1_backend_name()
     if taken not in ("privateuseone", DEVICE):
         raise ImportError(
@@ -30,7 +44,8 @@ def register() -> None:
     from torch_spmd import _C
 
     backend_registration.rename_privateuse1_backend(DEVICE)
-    torch._register_device_module(DEVICE, _module.DeviceModule("torch.spmd"))
+    device = _module.DeviceModule("torch.spmd")
+    torch._register_device_module(DEVICE, device)
     backend_registration.generate_methods_for_privateuse1_backend()
     _C.register_device([_folder_of(torch.__file__), _folder_of(__file__)])
     _hooks.install()
@@ -39,6 +54,13 @@ def register() -> None:
     _lists.install()
     _steps.install()
     atexit.register(_hooks.at_exit)
+    device.registered = True
+
+
+def keep_loaded() -> None:
+    """When the package is loaded: for an import after it was taken out of `sys.modules`."""
+    device: Any = getattr(torch, DEVICE)
+    device.loaded = device.loaded or _loading.loaded()
 
 
 def _folder_of(file: str) -> str:

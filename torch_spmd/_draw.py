@@ -48,7 +48,7 @@ def html(columns: Sequence[str], rows: Sequence[Sequence[str]], note: str) -> st
 
 def first_lines(text: str, limit: int | None, more: str) -> str:
     """The first `limit` lines, and how many there are more ("" where that is all)."""
-    lines = text.split("\n")
+    lines = text.splitlines()
     if limit is None or len(lines) <= limit:
         return text
     return "\n".join([*lines[:limit], f"… and {len(lines) - limit:,} more {more}"])

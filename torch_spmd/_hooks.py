@@ -56,7 +56,7 @@ def _refuse_dlpack() -> None:
     def refusing(function: Any) -> Any:
         @functools.wraps(function)
         def checked(tensor: Tensor, *args: Any, **kwargs: Any) -> Any:
-            if tensor.device.type == "spmd":
+            if isinstance(tensor, Tensor) and tensor.device.type == "spmd":
                 raise BufferError(
                     "to_dlpack: the tensor is on 'spmd', whose values lie in tiles on devices of a "
                     "mesh; export a host copy: tensor.cpu()"
@@ -112,7 +112,9 @@ def _refuse_data_parallel() -> None:
 
     @functools.wraps(init)
     def checked(self: Any, module: torch.nn.Module, *args: Any, **kwargs: Any) -> None:
-        if any(p.device.type == "spmd" for p in module.parameters()):
+        if isinstance(module, torch.nn.Module) and any(
+            p.device.type == "spmd" for p in module.parameters()
+        ):
             raise NotImplementedError(
                 "DistributedDataParallel: the module is on 'spmd', where one process holds all "
                 "devices of a mesh; use the module itself and mark the batch, "
@@ -156,7 +158,8 @@ def _keep_marks() -> None:
 
     @functools.wraps(swap)
     def swap_with_marks(t1: Tensor, t2: Tensor) -> None:
-        keep(t1, t2, "swap_tensors")
+        if isinstance(t1, Tensor) and isinstance(t2, Tensor):
+            keep(t1, t2, "swap_tensors")
         swap(t1, t2)
 
     torch.utils.swap_tensors = swap_with_marks

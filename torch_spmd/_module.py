@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import types
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -63,6 +63,10 @@ class _Codegen(metaclass=_NoInductor):
 
 class DeviceModule(types.ModuleType):
     """The module object; its methods are the module's functions."""
+
+    # Whether all of the device is in place, and the package's modules when it was (_device.py).
+    registered = False
+    loaded: ClassVar[dict[str, types.ModuleType]] = {}
 
     # What checkpoint asks before it saves the random state.
     _initialized = True

@@ -84,28 +84,35 @@ def _reshard(x: Tensor, mesh: str, spec: str) -> Tensor:
     return result
 
 
-def _check(caller: str, x: Tensor, mesh: str, spec: str) -> None:
+def check(caller: str, x: Tensor, mesh: str, spec: str) -> None:
     """What the spec of a tensor that stands for another can be checked for."""
     if x.device.type != "spmd":
         raise ValueError(
             f"{caller}: the tensor of shape {tuple(x.shape)} is on {str(x.device)!r}, not on "
             "'spmd'; move it first: t = t.to('spmd')"
         )
-    entries = _spec_of(spec)
-    if len(entries) != x.dim():
+    check_fits(caller, x.dim(), _mesh_of(mesh), _spec_of(spec))
+
+
+def check_fits(caller: str, rank: int, mesh: _C.Mesh, spec: PartitionSpec) -> None:
+    """Errors: ValueError, IndexError where no tensor of that rank can be cut so."""
+    if len(spec) != rank:
         raise ValueError(
-            f"{caller}: spec {spec} has {len(entries)} entries but the tensor has {x.dim()} "
+            f"{caller}: spec {tuple(spec)} has {len(spec)} entries but the tensor has {rank} "
             "dimensions; give one entry per dimension, None where it is not cut"
         )
-    _mesh_of(mesh).canonical_spec(entries)
+    try:
+        mesh.canonical_spec(spec)
+    except (ValueError, IndexError) as error:
+        raise type(error)(f"{caller}: {str(error).removeprefix('NamedSharding: ')}") from None
 
 
 def _fake_mark(x: Tensor, mesh: str, spec: str) -> None:
-    _check("mark_sharding", x, mesh, spec)
+    check("mark_sharding", x, mesh, spec)
 
 
 def _fake_reshard(x: Tensor, mesh: str, spec: str) -> Tensor:
-    _check("reshard", x, mesh, spec)
+    check("reshard", x, mesh, spec)
     return torch.empty_like(x, memory_format=torch.contiguous_format)
 
 

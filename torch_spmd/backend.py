@@ -32,7 +32,10 @@ def set_default_backend(name: str, devices: int | None = None) -> None:
     name = _arguments.text("set_default_backend", "name", name)
     if devices is not None:
         devices = _arguments.integer("set_default_backend", "devices", devices, 1, MOST_DEVICES)
-    _C.set_default_backend(name, devices)
+    try:
+        _C.set_default_backend(name, devices)
+    except ValueError as error:
+        raise ValueError(f"set_default_backend: name: {str(error)[:400]}") from None
 
 
 def device_count() -> int:

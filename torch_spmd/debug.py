@@ -42,7 +42,7 @@ class Table:
                 raise TypeError(
                     f"Table: rows must be {what}; rows[{position}] is {_arguments.shown(row)}"
                 )
-        self.note = _arguments.text("Table", "note", note)
+        self.note = _arguments.text("Table", "note", note, _arguments.MOST_ITEMS)
 
     def __len__(self) -> int:
         return len(self.rows)

@@ -11,7 +11,9 @@ from typing import Any
 
 import torch
 
-from torch_spmd import _C, _arguments
+from torch_spmd import _C, _arguments, _loading
+
+_loading.refuse_reload(__name__, globals(), "Mesh")
 
 # More than any machine has; a slip of the pen is not a list of billions.
 MOST_DEVICES = _arguments.MOST_ITEMS

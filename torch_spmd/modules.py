@@ -6,16 +6,16 @@ from __future__ import annotations
 import fnmatch
 import re
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from torch import nn
 
-from torch_spmd import _arguments
+from torch_spmd import _arguments, _draw, _ops
 from torch_spmd.mesh import Mesh, mesh_or_global
 from torch_spmd.spec import PartitionSpec, SpecLike, to_spec
-from torch_spmd.tensors import mark_sharding, sharding_of
+from torch_spmd.tensors import mark_all, sharding_of
 
 Pattern = str | re.Pattern[str]
 PatternT = TypeVar("PatternT", bound=Pattern)
@@ -23,7 +23,8 @@ PatternT = TypeVar("PatternT", bound=Pattern)
 
 @dataclass
 class ShardReport:
-    """What `shard_module` did, by parameter name. `print` it.
+    """What `shard_module` did, by parameter name. `print` it: the first 1,000 lines, and how many
+    there are more; `text(limit=None)` has all.
 
     `kept`: marks that parameters had already, where no rule matched.
     """
@@ -33,7 +34,19 @@ class ShardReport:
     replicated: list[str] = field(default_factory=list)
     unmatched: list[Pattern] = field(default_factory=list)
 
+    def text(self, limit: int | None = 1000) -> str:
+        """The first `limit` lines, or all.
+
+        Errors: TypeError, ValueError for a limit that is neither None nor 1 or more.
+        """
+        if limit is not None:
+            limit = _arguments.integer("ShardReport.text", "limit", limit, 1)
+        return _draw.first_lines(self._whole(), limit, "lines: text(limit=None) has all")
+
     def __str__(self) -> str:
+        return self.text()
+
+    def _whole(self) -> str:
         width = max(map(len, [*self.sharded, *self.kept, *self.replicated, "parameter"]))
         lines = [f"{name:{width}}  {spec!r}" for name, spec in self.sharded.items()]
         lines += [f"{name:{width}}  {spec!r}, as before" for name, spec in self.kept.items()]
@@ -84,6 +97,9 @@ def shard_module(
     materialize = _arguments.boolean("shard_module", "materialize", materialize)
     if materialize:
         _check_initialisable(module)
+        for parameter, names in _names_by_parameter(module).items():
+            spec = _spec(parameter, names[0], specs, _patterns(specs, names))
+            _ops.check_fits(_where(names[0]), parameter.dim(), mesh._core, spec)
         module.to_empty(device="spmd")
     report = _mark_parameters(module, mesh, specs)
     if materialize:
@@ -121,12 +137,14 @@ def _specs(rules: Any) -> dict[Pattern, PartitionSpec]:
 def _mark_parameters(
     module: nn.Module, mesh: Mesh, specs: Mapping[Pattern, PartitionSpec]
 ) -> ShardReport:
+    """All parameters, or none where one cannot be marked."""
     report = ShardReport()
     matched: set[Pattern] = set()
+    items = []
     for parameter, names in _names_by_parameter(module).items():
-        patterns = [p for p in specs if any(_matches(p, name) for name in names)]
+        patterns = _patterns(specs, names)
         matched.update(patterns)
-        spec = specs[patterns[0]] if patterns else PartitionSpec(*[None] * parameter.dim())
+        spec = _spec(parameter, names[0], specs, patterns)
         if parameter.is_meta:
             raise ValueError(
                 f"shard_module: parameter {names[0]!r} is on 'meta'; pass materialize=True to "
@@ -137,16 +155,35 @@ def _mark_parameters(
             if before.is_committed:
                 report.kept[names[0]] = before.spec
                 continue
-        try:
-            mark_sharding(parameter, mesh, spec)
-        except (ValueError, IndexError) as error:
-            raise type(error)(f"shard_module: parameter {names[0]!r}: {error}") from None
+        items.append((f"{_where(names[0])}: mark_sharding", parameter, spec))
         if patterns and any(dim is not None for dim in spec):
             report.sharded[names[0]] = spec
         else:
             report.replicated.append(names[0])
+    mark_all(mesh, items)
     report.unmatched = [pattern for pattern in specs if pattern not in matched]
     return report
+
+
+def _where(name: str) -> str:
+    return f"shard_module: parameter {name!r}"
+
+
+def _patterns(specs: Mapping[Pattern, PartitionSpec], names: Sequence[str]) -> list[Pattern]:
+    return [p for p in specs if any(_matches(p, name) for name in names)]
+
+
+def _spec(
+    parameter: nn.Parameter,
+    name: str,
+    specs: Mapping[Pattern, PartitionSpec],
+    patterns: Sequence[Pattern],
+) -> PartitionSpec:
+    if nn.parameter.is_lazy(parameter):
+        raise ValueError(
+            f"{_where(name)} has no shape yet; run the module once on a batch before it is sharded"
+        )
+    return specs[patterns[0]] if patterns else PartitionSpec(*[None] * parameter.dim())
 
 
 def _names_by_parameter(module: nn.Module) -> dict[nn.Parameter, list[str]]:

@@ -8,8 +8,12 @@ from typing import Any, Union
 
 import torch
 
-from torch_spmd import _arguments
+from torch_spmd import _arguments, _loading
 from torch_spmd.mesh import Mesh
+
+_loading.refuse_reload(__name__, globals(), "PartitionSpec")
+
+MOST_DIMS = 64  # of a tensor, and axes that cut one dimension
 
 
 class _Unconstrained:
@@ -52,6 +56,11 @@ class PartitionSpec(tuple[Any, ...]):
     def __new__(cls, *dims: Any) -> PartitionSpec:
         if torch.compiler.is_dynamo_compiling():  # it follows plain steps only
             return tuple.__new__(cls, [tuple(d) if isinstance(d, list) else d for d in dims])
+        if len(dims) > MOST_DIMS:
+            raise ValueError(
+                f"PartitionSpec: {len(dims):,} entries were given; a tensor has at most "
+                f"{MOST_DIMS} dimensions"
+            )
         return tuple.__new__(cls, [_plain(dim, position) for position, dim in enumerate(dims)])
 
     def __repr__(self) -> str:
@@ -185,11 +194,14 @@ def is_spec(value: Any) -> bool:
     count as one spec, so write P(…) at the leaves of trees."""
     if isinstance(value, PartitionSpec):
         return True
-    if not isinstance(value, (tuple, list)) or any(isinstance(v, PartitionSpec) for v in value):
+    if not isinstance(value, (tuple, list)):
+        return False
+    entries = _arguments.items("mark_sharding", "spec", value, "a spec or a tree of specs")
+    if any(isinstance(entry, PartitionSpec) for entry in entries):
         return False
     try:
         to_spec(value)
-    except TypeError:
+    except (TypeError, ValueError):
         return False
     return True
 
@@ -211,7 +223,7 @@ def _plain(dim: Any, position: int) -> Any:
         raise TypeError(
             f"PartitionSpec: entry {position} is {_arguments.shown(dim)}; {_ENTRY_KINDS}"
         )
-    axes = _arguments.items("PartitionSpec", f"entry {position}", dim, "a tuple of axes")
+    axes = _arguments.items("PartitionSpec", f"entry {position}", dim, "a tuple of axes", MOST_DIMS)
     for axis in axes:
         if not _is_axis(axis):
             raise TypeError(

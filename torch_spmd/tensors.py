@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch._C import _functorch
 
-from torch_spmd import _C, _arguments, _ops
+from torch_spmd import _C, _arguments, _loading, _ops
 from torch_spmd.mesh import Mesh, mesh_or_global
 from torch_spmd.spec import (
     UNCONSTRAINED,
@@ -27,6 +27,8 @@ from torch_spmd.spec import (
 )
 
 T = TypeVar("T")
+
+_loading.refuse_reload(__name__, globals(), "Shard")
 
 
 @dataclass(frozen=True)
@@ -55,13 +57,14 @@ def mark_sharding(t: T, mesh: Mesh | None = None, spec: SpecLike | Any = None) -
     Traced (make_fx, aot_function, torch.compile) it is the op `spmd::mark_sharding` in the graph.
 
     Args:
-        t: a tensor on `spmd` of any shape, or a tree (dict, list, tuple) of them.
+        t: a tensor on `spmd` of any shape, or a tree (dict, list, tuple) of them: all are marked,
+            or none where one cannot be.
         mesh: the mesh; the global one where it is None.
         spec: one entry per dimension; for a tree one spec for all, or a tree of specs.
 
     Errors:
         ValueError: the tensor is elsewhere; the spec's length is not the tensor's rank; an unknown
-            or repeated axis; another mark than the one the tensor has; part of stored data.
+            or repeated axis; another mark than the one the tensor has.
         IndexError: an axis index that the mesh does not have.
         TypeError: an entry that is neither None, an axis, a tuple of axes, nor UNCONSTRAINED.
 
@@ -78,25 +81,48 @@ def mark_sharding(t: T, mesh: Mesh | None = None, spec: SpecLike | Any = None) -
     mesh = mesh_or_global("mark_sharding", mesh)
     if spec is None:
         raise TypeError("mark_sharding: no spec was given; write mark_sharding(t, mesh, spec)")
-    # All of the tree is looked at before the first mark is set.
-    pairs = [(tensor, to_spec(its_spec)) for _, tensor, its_spec in _pairs(t, spec)]
-    for tensor, its_spec in pairs:
-        _mark(tensor, mesh, its_spec)
+    mark_all(
+        mesh,
+        [
+            (f"mark_sharding: t{where}" if where else "mark_sharding", tensor, to_spec(its_spec))
+            for where, tensor, its_spec in _pairs(t, spec)
+        ],
+    )
     return t
 
 
-def _mark(tensor: Tensor, mesh: Mesh, spec: PartitionSpec) -> None:
-    # Under vmap and grad the data is inside wrappers; the spec speaks of the unbatched dimensions.
+def mark_all(mesh: Mesh, items: Sequence[tuple[str, Tensor, PartitionSpec]]) -> None:
+    """Marks all of the tensors, each with its spec, or none.
+
+    Errors: as mark_sharding, beginning with the first of what belongs to the tensor.
+    """
+    traced, others = [], []
+    for caller, given, given_spec in items:
+        tensor, spec = _unwrapped(given, given_spec)
+        _arguments.tensor(caller, tensor)
+        if _ops.is_traced(tensor):
+            text = _ops.spec_text(spec)
+            _ops.check(caller, tensor, mesh._text, text)
+            traced.append((tensor, text))
+        else:
+            others.append((tensor, mesh._core, spec, caller))
+    if len(others) == 1 and not traced and others[0][3] == "mark_sharding":
+        _C.mark_sharding(*others[0][:3])  # which looks first itself
+    else:
+        _C.mark_shardings(others)
+    for tensor, text in traced:
+        torch.ops.spmd.mark_sharding(tensor, mesh._text, text)
+
+
+def _unwrapped(tensor: Tensor, spec: PartitionSpec) -> tuple[Tensor, PartitionSpec]:
+    """Under vmap and grad the data is inside wrappers; the spec speaks of the unbatched
+    dimensions."""
     while _functorch.is_functorch_wrapped_tensor(tensor):
         if _functorch.is_batchedtensor(tensor):
             batch_dim = _functorch.maybe_get_bdim(tensor)
             spec = PartitionSpec(*spec[:batch_dim], UNCONSTRAINED, *spec[batch_dim:])
         tensor = _functorch.get_unwrapped(tensor)
-    _arguments.tensor("mark_sharding", tensor)
-    if _ops.is_traced(tensor):
-        torch.ops.spmd.mark_sharding(tensor, mesh._text, _ops.spec_text(spec))
-    else:
-        _C.mark_sharding(tensor, mesh._core, spec)
+    return tensor, spec
 
 
 def reshard(t: Tensor, mesh: Mesh | None, spec: SpecLike) -> Tensor:
@@ -393,13 +419,18 @@ def _pairs(
     if isinstance(tree, Mapping):
         tree = _arguments.mapping("mark_sharding", f"t{where}", tree, "a tree of tensors")
         if not for_all:
+            if isinstance(spec, Mapping):
+                spec = _arguments.mapping("mark_sharding", "spec", spec, "a tree of specs")
             _check_keys(caller, tree, spec)
         for key, value in tree.items():
             yield from _pairs(
                 value, spec if for_all else spec[key], f"{where}[{_key(key)}]", within
             )
     elif isinstance(tree, (list, tuple)):
-        if not for_all and (not isinstance(spec, (list, tuple)) or len(spec) != len(tree)):
+        tree = _arguments.items("mark_sharding", f"t{where}", tree, "a tree of tensors")
+        if not for_all and isinstance(spec, (list, tuple)):
+            spec = _arguments.items("mark_sharding", "spec", spec, "a spec or a tree of specs")
+        if not for_all and (not isinstance(spec, list) or len(spec) != len(tree)):
             raise ValueError(
                 f"{caller}: there are {len(tree)} tensors and {_arguments.shown(spec)} for specs; "
                 "give one spec for all, or a tree of specs of the same form"

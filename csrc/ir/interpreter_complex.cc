@@ -16,26 +16,12 @@ namespace {
 
 using C = std::complex<double>;
 
-// The element type of one part.
-DType PartOf(DType dtype) {
-  switch (dtype) {
-    case DType::kC32:
-      return DType::kF16;
-    case DType::kC64:
-      return DType::kF32;
-    case DType::kC128:
-      return DType::kF64;
-    default:
-      return dtype;
-  }
-}
-
 // One part of a number of each element. Real numbers have zeros for imaginary parts.
 Literal Part(const Literal& x, bool imaginary) {
   if (!IsComplex(x.type.dtype)) {
     return imaginary ? Literal{x.type, std::vector<double>(x.data.size())} : x;
   }
-  return {{PartOf(x.type.dtype), x.type.dims}, imaginary ? x.imaginary : x.data};
+  return {{RealOf(x.type.dtype), x.type.dims}, imaginary ? x.imaginary : x.data};
 }
 
 Literal Joined(const TensorType& type, Literal real, Literal imaginary) {
@@ -211,7 +197,7 @@ class InParts {
  public:
   explicit InParts(const ComplexCall& call) : call_(call) {
     for (const TensorType& type : call.results) {
-      types_.push_back({PartOf(type.dtype), type.dims});
+      types_.push_back({RealOf(type.dtype), type.dims});
     }
   }
 

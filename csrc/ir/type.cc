@@ -58,6 +58,19 @@ absl::StatusOr<DType> ParseDType(absl::string_view name) {
 int64_t ByteSize(DType dtype) { return Row(dtype).bytes; }
 bool IsFloating(DType dtype) { return Row(dtype).kind == Kind::kFloat; }
 bool IsComplex(DType dtype) { return Row(dtype).kind == Kind::kComplex; }
+
+DType RealOf(DType dtype) {
+  switch (dtype) {
+    case DType::kC32:
+      return DType::kF16;
+    case DType::kC64:
+      return DType::kF32;
+    case DType::kC128:
+      return DType::kF64;
+    default:
+      return dtype;
+  }
+}
 bool IsIntegral(DType dtype, bool include_bool) {
   return Row(dtype).kind == Kind::kInt || (include_bool && Row(dtype).kind == Kind::kBool);
 }

@@ -39,6 +39,7 @@ absl::StatusOr<DType> ParseDType(absl::string_view name);
 int64_t ByteSize(DType dtype);
 bool IsFloating(DType dtype);  // complex excluded
 bool IsComplex(DType dtype);
+DType RealOf(DType dtype);  // the type of a complex number's parts; real types are their own
 bool IsIntegral(DType dtype, bool include_bool);
 
 // Whether a tensor may have these sizes: none is negative, and their product is at most 2^48, zeros

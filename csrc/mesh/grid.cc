@@ -5,20 +5,11 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "csrc/util/prime_factors.h"
 #include "csrc/util/status.h"
 
 namespace spmd {
 namespace {
-
-// The prime factors of n ≥ 1, ascending.
-std::vector<int64_t> PrimeFactors(int64_t n) {
-  std::vector<int64_t> factors;
-  for (int64_t p = 2; p * p <= n; ++p) {
-    for (; n % p == 0; n /= p) factors.push_back(p);
-  }
-  if (n > 1) factors.push_back(n);
-  return factors;
-}
 
 // The strides at which the axes of a mesh begin and end: 1 = s₀ < s₁ < … = number of devices. Each
 // divides the next. Meshes over the same devices have a common refinement if their strides taken

@@ -141,15 +141,7 @@ absl::StatusOr<GridPtr> Grid::Parse(Scanner& in) {
       bandwidths.back() = std::max(bandwidths.back(), bandwidth);
     } while (in.Consume("*"));
   }
-  std::vector<int64_t> ids;
-  if (in.ConsumeWord("devices")) {
-    SPMD_RETURN_IF_ERROR(in.Expect("="));
-    SPMD_RETURN_IF_ERROR(in.Expect("["));
-    SPMD_ASSIGN_OR_RETURN(ids, ParseDeviceIds(in));
-    SPMD_RETURN_IF_ERROR(in.Expect("]"));
-  } else {
-    for (int64_t i = 0; i < devices; ++i) ids.push_back(i);
-  }
+  SPMD_ASSIGN_OR_RETURN(std::vector<int64_t> ids, ParseDevicesOr(in, devices));
   // The mesh of the parts makes the grid's cuts and bandwidths; the mesh as written, coming first
   // and nowhere slower, its names.
   SPMD_ASSIGN_OR_RETURN(const Mesh written, Mesh::Create(ids, shape, names, bandwidths));

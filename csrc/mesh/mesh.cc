@@ -14,6 +14,9 @@
 namespace spmd {
 namespace {
 
+// Device ids that are no range are written out up to so many.
+constexpr int64_t kMostShown = 64;
+
 // "(2, 4)", "(8,)": as the user would write it.
 std::string TupleText(absl::Span<const int64_t> items) {
   return absl::StrCat("(", absl::StrJoin(items, ", "), items.size() == 1 ? ",)" : ")");
@@ -178,8 +181,12 @@ std::string Mesh::ToString() const {
     return absl::StrCat(AxesToString(), " over devices ", device_ids_.front(), "..",
                         device_ids_.back());
   }
-  return absl::StrCat(AxesToString(), size() == 1 ? " over device " : " over devices ",
-                      absl::StrJoin(device_ids_, ", "));
+  const auto shown = absl::MakeConstSpan(device_ids_)
+                         .first(size() > kMostShown ? kMostShown / 4 : device_ids_.size());
+  std::string ids = absl::StrJoin(shown, ", ");
+  const size_t more = device_ids_.size() - shown.size();
+  if (more > 0) absl::StrAppend(&ids, ", … and ", more, " more");
+  return absl::StrCat(AxesToString(), size() == 1 ? " over device " : " over devices ", ids);
 }
 
 }  // namespace spmd

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "csrc/mesh/mesh_text.h"
 
+#include <numeric>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -38,6 +39,19 @@ absl::StatusOr<std::vector<int64_t>> ParseDeviceIds(Scanner& in) {
   return ids;
 }
 
+absl::StatusOr<std::vector<int64_t>> ParseDevicesOr(Scanner& in, int64_t count) {
+  if (in.ConsumeWord("devices")) {
+    SPMD_RETURN_IF_ERROR(in.Expect("="));
+    SPMD_RETURN_IF_ERROR(in.Expect("["));
+    SPMD_ASSIGN_OR_RETURN(std::vector<int64_t> ids, ParseDeviceIds(in));
+    SPMD_RETURN_IF_ERROR(in.Expect("]"));
+    return ids;
+  }
+  std::vector<int64_t> ids(count);
+  std::iota(ids.begin(), ids.end(), 0);
+  return ids;
+}
+
 std::string MeshText(const Mesh& mesh) {
   std::string text = mesh.AxesToString();
   for (int64_t i = 0; i < mesh.size(); ++i) {
@@ -71,15 +85,7 @@ absl::StatusOr<Mesh> ParseMeshText(Scanner& in) {
       SPMD_ASSIGN_OR_RETURN(bandwidths.back(), in.Number("a bandwidth"));
     }
   }
-  std::vector<int64_t> ids;
-  if (in.ConsumeWord("devices")) {
-    SPMD_RETURN_IF_ERROR(in.Expect("="));
-    SPMD_RETURN_IF_ERROR(in.Expect("["));
-    SPMD_ASSIGN_OR_RETURN(ids, ParseDeviceIds(in));
-    SPMD_RETURN_IF_ERROR(in.Expect("]"));
-  } else {
-    for (int64_t i = 0; i < devices; ++i) ids.push_back(i);
-  }
+  SPMD_ASSIGN_OR_RETURN(std::vector<int64_t> ids, ParseDevicesOr(in, devices));
   return Mesh::Create(std::move(ids), std::move(shape), std::move(names), std::move(bandwidths));
 }
 

@@ -22,6 +22,8 @@ absl::StatusOr<Mesh> ParseMeshText(Scanner& in);
 // "3,1,8..15": three or more ids that follow one another are a range.
 std::string DeviceIdsText(absl::Span<const int64_t> ids);
 absl::StatusOr<std::vector<int64_t>> ParseDeviceIds(Scanner& in);
+// " devices=[3,1,8,9]", or else as many as there are, in order.
+absl::StatusOr<std::vector<int64_t>> ParseDevicesOr(Scanner& in, int64_t count);
 
 // More devices than this in one mesh is a typing mistake, not a machine.
 inline constexpr int64_t kMaxDevices = int64_t{1} << 20;

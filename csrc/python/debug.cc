@@ -21,30 +21,38 @@ using trace::Session;
 
 py::str ToStr(absl::string_view text) { return py::str(text.data(), text.size()); }
 
-// The op that made what the collective moves: an op's name, a move's, or "input".
-std::string ProducerOf(const Program& program, int instruction) {
-  const auto& operands = program.instructions[instruction].operands;
-  if (operands.empty()) return "";
-  for (int i = instruction - 1; i >= 0; --i) {
-    const Instruction& earlier = program.instructions[i];
-    for (program::ValueId result : earlier.results) {
-      if (result != operands[0]) continue;
-      return earlier.code == OpCode::kCall ? earlier.op : std::string(OpCodeName(earlier.code));
+// What each instruction moves was made by: an op, a move, or "input".
+std::vector<std::string> Producers(const Program& program) {
+  std::vector<int> made_by(program.values.size(), -1);
+  std::vector<std::string> producers;
+  for (const Instruction& instruction : program.instructions) {
+    std::string& producer = producers.emplace_back();
+    if (!instruction.operands.empty()) {
+      const program::ValueId moved = instruction.operands[0];
+      const int by = moved < 0 ? -1 : made_by[moved];
+      const Instruction* const maker = by < 0 ? nullptr : &program.instructions[by];
+      producer = maker == nullptr               ? "input"
+                 : maker->code == OpCode::kCall ? maker->op
+                                                : std::string(OpCodeName(maker->code));
+    }
+    for (const program::ValueId result : instruction.results) {
+      if (result >= 0) made_by[result] = static_cast<int>(producers.size()) - 1;
     }
   }
-  return "input";
+  return producers;
 }
 
 // (kind, axes, devices per group, values merged, bytes, bytes on the wire, op, line) each.
 py::list Collectives(const CompiledProgram& self) {
   const Program& program = self.program();
+  const std::vector<std::string> producers = Producers(program);
   py::list rows;
   for (const program::Traffic& t : program::CollectiveTraffic(program)) {
     const Instruction& instruction = program.instructions[t.instruction];
     int grid = instruction.operands.empty() ? 0 : program.values[instruction.operands[0]].grid;
     rows.append(py::make_tuple(ToStr(OpCodeName(t.code)), program.grids[grid]->AxesToString(t.axes),
                                t.group_size, t.count, t.payload_bytes, t.wire_bytes,
-                               ProducerOf(program, t.instruction), t.source));
+                               producers[t.instruction], t.source));
   }
   return rows;
 }

@@ -13,7 +13,17 @@ namespace {
 // Set once at import, then read only; never destroyed.
 std::vector<std::string>* g_library_folders = nullptr;
 
-bool HoldsGil() { return Py_IsInitialized() && PyGILState_Check(); }
+// What PyGILState_Check says until there has been a sub-interpreter: from then on it always says
+// yes.
+bool HoldsGil() {
+  if (!Py_IsInitialized()) return false;
+#if PY_VERSION_HEX >= 0x030D0000
+  const PyThreadState* const current = PyThreadState_GetUnchecked();
+#else
+  const PyThreadState* const current = _PyThreadState_UncheckedGet();
+#endif
+  return current != nullptr && current == PyGILState_GetThisThreadState();
+}
 
 void* ReleaseGil() { return HoldsGil() ? PyEval_SaveThread() : nullptr; }
 

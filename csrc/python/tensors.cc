@@ -2,12 +2,14 @@
 // Shardings of tensors, and their shards.
 #include <optional>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
 #include "csrc/python/errors.h"
 #include "csrc/python/init.h"
 #include "csrc/python/spec.h"
+#include "csrc/trace/marking.h"
 #include "csrc/trace/marks.h"
 #include "csrc/trace/session.h"
 #include "csrc/trace/tensor_layout.h"
@@ -65,6 +67,20 @@ py::list ShardBoxes(const at::Tensor& tensor) {
   return result;
 }
 
+// (tensor, mesh, spec, what messages begin with) each; all are set or none.
+void MarkShardings(const py::list& items) {
+  std::vector<trace::Marking> markings;
+  for (const py::handle item : items) {
+    const auto [tensor, mesh, spec, caller] =
+        item.cast<std::tuple<at::Tensor, Mesh, py::object, std::string>>();
+    markings.push_back({tensor, mesh, ToSpec(spec, mesh), caller});
+  }
+  ThrowIfError(trace::CheckMarks(markings));
+  for (const trace::Marking& m : markings) {
+    ThrowIfError(Session::Get().MarkSharding(m.tensor, m.mesh, m.spec));
+  }
+}
+
 void KeepMark(const at::Tensor& from, const at::Tensor& to, const char* caller) {
   trace::SessionLock lock;
   trace::KeepMark(*lock, from, to, caller);
@@ -92,6 +108,7 @@ void init_tensors(py::module& m) {
         ThrowIfError(Session::Get().MarkSharding(tensor, mesh, ToSpec(spec, mesh)));
       },
       py::arg("tensor"), py::arg("mesh"), py::arg("spec"));
+  m.def("mark_shardings", &MarkShardings, py::arg("items"));
   m.def(
       "clear_sharding",
       [](const at::Tensor& tensor) { ThrowIfError(Session::Get().ClearSharding(tensor)); },

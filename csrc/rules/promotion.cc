@@ -89,19 +89,6 @@ DType Promote(DType a, DType b) {
   return ca == kReal ? PromoteReals(a, b) : PromoteIntegers(a, b);
 }
 
-DType RealOf(DType dtype) {
-  switch (dtype) {
-    case DType::kC32:
-      return DType::kF16;
-    case DType::kC64:
-      return DType::kF32;
-    case DType::kC128:
-      return DType::kF64;
-    default:
-      return dtype;
-  }
-}
-
 DType PromotedDType(const OpCall& call) {
   struct Group {
     bool any = false;

@@ -12,8 +12,6 @@ namespace spmd::rules {
 
 // The type two element types promote to: f16 and bf16 to f32, i32 and f32 to f32, u8 and i8 to i16.
 DType Promote(DType a, DType b);
-// Of the parts of a complex number; other types are their own.
-DType RealOf(DType dtype);
 
 // The element type PyTorch computes an element-wise call in: operands of rank 0 count only when
 // they are of a higher category (bool < integer < floating < complex) than all others, scalar

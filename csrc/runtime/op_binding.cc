@@ -28,13 +28,18 @@ constexpr Substitute kSubstitutes[] = {
     {"aten::view", "aten::reshape"},              // whatever the strides
     {"aten::index_reduce", "spmd::index_reduce"}  // which knows tiles of one row
 };
-// Ops that reinterpret memory, or whose kernels read some operand as if it were contiguous: eager's
-// statistics of rows always are.
+// Ops that reinterpret memory, whose kernels read some operand as if it were contiguous (eager's
+// statistics of rows always are), or whose kernels compute by another formula where one is not
+// (batch normalisation: infinite minus infinite in one, infinite times a difference in the other).
 constexpr absl::string_view kNeedContiguous[] = {
+    "aten::_native_batch_norm_legit.no_stats",
+    "aten::_native_batch_norm_legit_functional",
     "aten::_pdist_backward",
     "aten::_pdist_forward",
     "aten::_weight_norm_interface",
     "aten::_weight_norm_interface_backward",
+    "aten::native_batch_norm",
+    "aten::native_batch_norm_backward",
     "aten::native_group_norm",
     "aten::native_group_norm_backward",
     "aten::native_layer_norm_backward",

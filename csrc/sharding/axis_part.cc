@@ -6,21 +6,12 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "csrc/util/prime_factors.h"
 #include "csrc/util/scanner.h"
 #include "csrc/util/status.h"
 
 namespace spmd {
 namespace {
-
-// Ascending.
-std::vector<int64_t> PrimeFactors(int64_t n) {
-  std::vector<int64_t> factors;
-  for (int64_t p = 2; p * p <= n; ++p) {
-    for (; n % p == 0; n /= p) factors.push_back(p);
-  }
-  if (n > 1) factors.push_back(n);
-  return factors;
-}
 
 // "has the parts 'model:0' (2), 'model:1' (2)".
 std::string PartsText(absl::string_view axis, absl::Span<const int64_t> factors) {

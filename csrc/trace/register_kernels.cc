@@ -167,6 +167,15 @@ void RegisterKernels() {
          KernelFunction::makeFromBoxedFunction<&RefuseLayout<kNested>>());
   refuse(DispatchKey::QuantizedPrivateUse1,
          KernelFunction::makeFromBoxedFunction<&RefuseLayout<kQuantized>>());
+  // Composed for every device of what is ordinary there: indices and values are strided tensors.
+  for (const char* form : {"compressed", "csr", "csc", "bsr", "bsc"}) {
+    for (const DispatchKey key : {DispatchKey::PrivateUse1, DispatchKey::SparseCsrPrivateUse1}) {
+      handles->push_back(dispatcher.registerImpl(
+          {c10::str("aten::_sparse_", form, "_tensor_unsafe"), ""}, key,
+          KernelFunction::makeFromBoxedFunction<&RefuseLayout<kCompressed>>(), std::nullopt,
+          nullptr, "torch_spmd"));
+    }
+  }
   for (c10::RegistrationHandleRAII& handle : RegisterAutogradKernels()) {
     handles->push_back(std::move(handle));
   }

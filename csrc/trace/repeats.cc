@@ -146,7 +146,10 @@ class Comparison {
   bool SameOperand(TapeId a, TapeId b, int64_t period) const {
     if (a == b) return true;
     if (a == kNoId || b == kNoId || IsInput(a) != IsInput(b)) return false;
-    if (IsInput(a)) return first_use_[a] - first_use_[b] == period;
+    // Inputs that are new in each part. Parameters of layers lie as far apart, but in all parts.
+    if (IsInput(a)) {
+      return first_use_[a] >= size_ - period && first_use_[a] - first_use_[b] == period;
+    }
     const Origin &x = tape_.origin(a), &y = tape_.origin(b);
     return x.record - y.record == period &&
            a - records_[x.record].first_result == b - records_[y.record].first_result;

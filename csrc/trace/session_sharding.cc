@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "csrc/trace/lower.h"
+#include "csrc/trace/marking.h"
 #include "csrc/trace/marks.h"
 #include "csrc/trace/session.h"
 #include "csrc/trace/session_state.h"
@@ -27,6 +28,8 @@ std::string LayoutName(at::Layout layout) {
   return absl::AsciiStrToLower(text.str());
 }
 
+}  // namespace
+
 absl::Status CheckOurs(const char* caller, const at::Tensor& tensor) {
   if (Buffer::IsOurs(tensor)) return absl::OkStatus();
   if (tensor.layout() != at::kStrided) {
@@ -37,6 +40,8 @@ absl::Status CheckOurs(const char* caller, const at::Tensor& tensor) {
                                                  tensor.device().str(),
                                                  "'; move it first, with tensor.to('spmd')"));
 }
+
+namespace {
 
 // Requires: the layout's grid refines the mesh.
 ShardingInfo Described(const Layout& layout, const Mesh& mesh) {
@@ -64,6 +69,8 @@ bool NamesParts(const ShardingInfo& info) {
   return false;
 }
 
+}  // namespace
+
 absl::Status CheckSpec(Session::State& state, const char* caller, const Mesh& mesh,
                        const PartitionSpec& spec, size_t rank) {
   const MeshSet set = state.meshes.SetOf({mesh});
@@ -71,12 +78,14 @@ absl::Status CheckSpec(Session::State& state, const char* caller, const Mesh& me
       .status();
 }
 
-absl::Status MarkedAlready(const Mark& mark, const Mark& given) {
+absl::Status MarkedAlready(const Mark& mark, const Mark& given, absl::string_view caller) {
   return absl::InvalidArgumentError(absl::StrCat(
-      "mark_sharding: the tensor is marked ", SpecToString(mark.spec), " on mesh ",
+      caller, ": the tensor is marked ", SpecToString(mark.spec), " on mesh ",
       mark.mesh.AxesToString(), " already; got ", SpecToString(given.spec), " on mesh ",
       given.mesh.AxesToString(), ". Use reshard for a copy, or clear_sharding first"));
 }
+
+namespace {
 
 // A view that is not all of what is stored, or all of it in a way that no spec can say.
 absl::Status MarkPart(Session::State& state, const at::Tensor& tensor, const MarkPtr& mark) {
@@ -92,14 +101,8 @@ absl::Status MarkPart(Session::State& state, const at::Tensor& tensor, const Mar
       return absl::OkStatus();
     }
   }
-  if (!buffer->pending()) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "mark_sharding: the tensor of sizes ",
-        DimsToString(Dims(tensor.sizes().begin(), tensor.sizes().end())),
-        " is a view of part of stored data of sizes ", DimsToString(buffer->form.sizes),
-        "; mark the base, or a copy: tensor.clone()"));
-  }
-  state.tape->Annotate(Read(state, tensor), mark);  // and wherever else it is read from now on
+  // Wherever it is read from now on; what is pending has been read, perhaps.
+  if (buffer->pending()) state.tape->Annotate(Read(state, tensor), mark);
   MakeNotes(*buffer).parts.push_back({recipe, mark, /*copied=*/false});
   return absl::OkStatus();
 }

@@ -72,15 +72,18 @@ def root():
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _one_backward_pass_to_a_step():
-    """Each file begins as a process does: not taken for one that accumulates gradients.
+def _each_file_begins_as_a_process_does():
+    """With the settings of above, no mesh in use, and not taken for one that accumulates gradients.
 
     The session learns from steps of optimizers; the second one here has one backward pass.
     """
     import torch
 
-    import torch_spmd  # noqa: F401
+    import torch_spmd as spmd
 
+    spmd.set_coalescing(os.environ["SPMD_COALESCE"] != "0")
+    spmd.set_deduplication(True)
+    spmd.set_global_mesh(None)
     weight = torch.ones((), device="spmd", requires_grad=True)
     optimizer = torch.optim.SGD([weight], lr=0.0)
     for _ in range(2):

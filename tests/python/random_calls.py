@@ -211,14 +211,15 @@ RIGHT: dict[str, Callable[[World], Any]] = {
     "note": lambda w: "note",
     "new_state": lambda w: torch.spmd.get_rng_state(),
     "new_states": lambda w: torch.spmd.get_rng_state_all(),
-    # Of what Python itself makes of a tuple with names: anything may be in it.
-    "n": lambda w: 2,
+    "n": lambda w: w.pick(1, 2, 3),
     "axis": lambda w: "data",
+    "axes": lambda w: w.pick("data", ("data", "model"), 0),
     # Objects of the methods.
     "spmd.Mesh": lambda w: w.mesh,
     "spmd.NamedSharding": World.sharding,
     "spmd.PartitionSpec": lambda w: P("data", None),
     "spmd.P": lambda w: P("data", None),
+    "spmd.blocks": lambda w: spmd.blocks(2, "model"),
     "spmd.ShardReport": lambda w: spmd.ShardReport({"weight": P("data")}),
     "spmd.Shard": lambda w: w.shards()[0],
     "debug.Table": _table,
@@ -383,7 +384,7 @@ def within(seconds: int) -> Any:
 
 # What a message may call a parameter.
 ALSO = {
-    "t": "tensor", "x": "tensor", "mesh": "Mesh", "spec": "Spec", "mesh_text": "mesh|Mesh",
+    "t": "tensor|: t", "x": "tensor", "mesh": "Mesh", "spec": "Spec", "mesh_text": "mesh|Mesh",
     "spec_text": "spec|PartitionSpec", "shape": "size|dimension|device", "shards": "shard",
     "dims": "PartitionSpec",
     "op": "op", "kinds": "kind", "device_ids": "device id|devices|shape",
@@ -401,8 +402,8 @@ ALSO_RAISED: dict[str, tuple[type, ...]] = {
     "debug.memory": (RuntimeError,),
     "debug.trace_to_chrome": (OSError,),
     "debug.save_repro": (OSError,),
-    "testing.check_rule": (RuntimeError, AssertionError, NotImplementedError),
-    "testing.calls_of": (RuntimeError, TypeError, NotImplementedError),
+    "testing.check_rule": (RuntimeError, AssertionError, NotImplementedError, ZeroDivisionError),
+    "testing.calls_of": (RuntimeError, TypeError, ValueError, ZeroDivisionError),
     "torch.spmd": (RuntimeError,),
     "torch.ops": (RuntimeError,),
 }

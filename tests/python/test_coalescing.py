@@ -13,9 +13,8 @@ import torch_spmd as spmd
 
 
 @pytest.fixture(autouse=True)
-def as_before() -> Iterator[None]:
-    yield
-    spmd.set_coalescing(False)  # as the other tests run; see conftest.py
+def tile_by_tile() -> None:
+    spmd.set_coalescing(False)
 
 
 class Small(nn.Module):

@@ -159,8 +159,38 @@ def test_a_mark_on_a_part_of_a_result():
     assert spmd.sharding_of(q.clone()).spec == P("a", None)
     with pytest.raises(ValueError, match=r"marked \('a', None\) .* already"):
         spmd.mark_sharding(w[:8], mesh, (None, "a"))
-    with pytest.raises(ValueError, match=r"is a view of part of stored data"):
-        spmd.mark_sharding(w[8:16], mesh, ("a", None))
+    spmd.mark_sharding(w[8:16], mesh, (None, "a"))  # beside it, of data that is stored
+    z = w[8:16] * 2
+    spmd.sync()
+    assert spmd.sharding_of(z).spec == P(None, "a")
+
+
+@pytest.mark.parametrize("stored", [False, True])
+@pytest.mark.parametrize("cut", [None, (None, "b"), ("b", None)])
+def test_a_mark_on_a_part_of_data(stored, cut):
+    """Data that a program has used, or not; the whole is cut otherwise, or not at all."""
+    data = torch.arange(192.0).reshape(24, 8)
+    w = data.clone().to("spmd")
+    both = spmd.make_mesh((4, 2), ("a", "b"))
+    if cut is not None:
+        spmd.mark_sharding(w, both, cut)
+    if stored:
+        w.sum().item()
+    q = w[:8]
+    spmd.mark_sharding(q, both, ("a", None))
+    spmd.mark_sharding({"again": w[:8]}, both, ("a", None))
+    assert spmd.sharding_of(q) == spmd.NamedSharding(both, ("a", None))
+    assert {tuple(s.data.shape) for s in spmd.local_shards(q)} == {(2, 8)}
+    z = torch.exp(q / 64)
+    assert spmd.sharding_of(z).spec == P("a", None)
+    torch.testing.assert_close(z.cpu(), torch.exp(data[:8] / 64))
+    with torch.no_grad():
+        q.mul_(2)
+    data[:8] *= 2
+    torch.testing.assert_close(w.cpu(), data)
+    assert spmd.sharding_of(w).is_committed == (cut is not None)
+    with pytest.raises(ValueError, match=r"marked \('a', None\) .* already"):
+        spmd.mark_sharding(w[:8], both, (None, "a"))
 
 
 def test_clearing_a_part_leaves_the_rest():

@@ -80,6 +80,23 @@ def test_results_that_nobody_keeps_are_not_computed() -> None:
     assert most < LONG / 4
 
 
+@pytest.mark.parametrize("ops_before", range(0, 24, 4))
+def test_layers_are_no_parts_wherever_the_tape_is_looked_at(ops_before: int) -> None:
+    """Layers do the same ops at the same distance, too, but with parameters of all parts."""
+    model = nets()[1].eval()
+    first = torch.ones((), device="spmd")
+
+    def body(k: int) -> None:
+        for _ in range(ops_before if k == 0 else 0):
+            first.sin()
+        model(batch(k).to("spmd"))
+
+    with torch.no_grad():
+        runs, compiles, most = loop(body)
+    assert (runs, compiles) == (0, 0)
+    assert most < LONG / 4
+
+
 def test_batches_of_results_that_nobody_keeps_are_dropped() -> None:
     resource = pytest.importorskip("resource")
     rows = torch.ones(1 << 20)

@@ -46,6 +46,11 @@ TEST(MeshTest, Prints) {
             "[data=2, model=4] over devices 0..7");
   EXPECT_EQ(MeshOf({4, 5, 6, 7}, {4}, Names({"x"})).ToString(), "[x=4] over devices 4..7");
   EXPECT_EQ(MeshOf({3, 1, 2}, {3}, std::nullopt).ToString(), "[axis0=3] over devices 3, 1, 2");
+  std::vector<int64_t> even(1000);
+  for (int64_t i = 0; i < 1000; ++i) even[i] = 2 * i;
+  EXPECT_EQ(MeshOf(even, {1000}, Names({"x"})).ToString(),
+            "[x=1000] over devices 0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30, … "
+            "and 984 more");
   EXPECT_EQ(MeshOf({5}, {}, Names(std::vector<std::string>{})).ToString(), "[] over device 5");
 }
 
