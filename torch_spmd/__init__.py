@@ -39,7 +39,13 @@ from torch_spmd.mesh import (  # noqa: E402
 )
 from torch_spmd.modules import ShardReport, shard_module  # noqa: E402
 from torch_spmd.rules import register_rule  # noqa: E402
-from torch_spmd.spec import UNCONSTRAINED, NamedSharding, P, PartitionSpec  # noqa: E402
+from torch_spmd.spec import (  # noqa: E402
+    UNCONSTRAINED,
+    NamedSharding,
+    P,
+    PartitionSpec,
+    blocks,
+)
 from torch_spmd.tensors import (  # noqa: E402
     Shard,
     clear_sharding,
@@ -65,6 +71,7 @@ __all__ = [
     "PartitionSpec",
     "Shard",
     "ShardReport",
+    "blocks",
     "clear_sharding",
     "debug",
     "describe_devices",

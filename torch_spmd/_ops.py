@@ -18,7 +18,7 @@ from torch._functorch.utils import enable_single_level_autograd_function
 from torch.autograd.function import _SingleLevelFunction
 
 from torch_spmd import _C
-from torch_spmd.spec import UNCONSTRAINED, PartitionSpec, SpecLike
+from torch_spmd.spec import UNCONSTRAINED, PartitionSpec, SpecLike, blocks, check_blocks
 
 _library = torch.library.Library("spmd", "FRAGMENT")
 _library.define("mark_sharding(Tensor x, str mesh, str spec) -> ()")
@@ -39,6 +39,8 @@ def _entry_text(entry: Any) -> str:
         return "UNCONSTRAINED"
     if isinstance(entry, str):
         return repr(entry)
+    if isinstance(entry, blocks):
+        return "blocks(" + str(entry.n) + ", " + _entry_text(entry.axes) + ")"
     if isinstance(entry, (tuple, list)):
         return spec_text(entry)
     return str(int(entry))
@@ -55,14 +57,24 @@ def _mesh_of(text: str) -> _C.Mesh:
 @functools.lru_cache(maxsize=1024)
 def _spec_of(text: str) -> PartitionSpec:
     try:
-        entries = ast.literal_eval(text.replace("UNCONSTRAINED", "..."))
-    except (ValueError, SyntaxError, RecursionError, MemoryError):
+        tree = ast.parse(text, mode="eval").body
+        listed = tree.elts if isinstance(tree, (ast.Tuple, ast.List)) else None
+        entries = None if listed is None else [_entry_of(entry) for entry in listed]
+    except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError):
         entries = None
-    if not isinstance(entries, (tuple, list)):
+    if entries is None:
         raise ValueError(
             f"torch.ops.spmd: spec must be text like \"('data', None)\"; got {text[:80]!r}"
         )
-    return PartitionSpec(*(UNCONSTRAINED if entry is ... else entry for entry in entries))
+    return PartitionSpec(*entries)
+
+
+def _entry_of(node: ast.expr) -> Any:
+    if isinstance(node, ast.Name) and node.id == "UNCONSTRAINED":
+        return UNCONSTRAINED
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "blocks":
+        return blocks(*map(ast.literal_eval, node.args))
+    return ast.literal_eval(node)
 
 
 def is_traced(tensor: Tensor) -> bool:
@@ -92,6 +104,7 @@ def check(caller: str, x: Tensor, mesh: str, spec: str) -> None:
             "'spmd'; move it first: t = t.to('spmd')"
         )
     check_fits(caller, x.dim(), _mesh_of(mesh), _spec_of(spec))
+    check_blocks(caller, _spec_of(spec), x.shape)
 
 
 def check_fits(caller: str, rank: int, mesh: _C.Mesh, spec: PartitionSpec) -> None:

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from torch_spmd import _C, _arguments, _draw
-from torch_spmd.tensors import sharding_of
+from torch_spmd.tensors import blocks_apart, sharding_of
 
 SMALL = 4096  # bytes up to which a collective counts as small
 LIMIT = 1000  # rows that a table shows
@@ -343,9 +343,9 @@ def memory(step: bool | None = None) -> MemoryTable:
 def visualize_sharding(t: Tensor, limit: int | None = 64) -> Printed:
     """Prints which device holds which part of `t`, of any rank. In colour where rich is there.
 
-    The two dimensions that are cut into most parts are drawn; others are listed. At most `limit`
-    rows and a quarter as many columns are drawn (None: all); a last line says how many devices are
-    left out.
+    The two dimensions that are cut into most parts are drawn; others are listed. A dimension of
+    blocks is drawn as two, the blocks and what is in them. At most `limit` rows and a quarter as
+    many columns are drawn (None: all); a last line says how many devices are left out.
 
     Errors: TypeError for an argument of another kind; ValueError when the tensor is not on `spmd`.
 
@@ -359,7 +359,10 @@ def visualize_sharding(t: Tensor, limit: int | None = 64) -> Printed:
     _arguments.tensor("visualize_sharding", t)
     limit = _limit("visualize_sharding", limit)
     heading = f"{tuple(t.shape)} {sharding_of(t)!r}"
-    picture = _draw.shards(list(t.shape), _C.shard_boxes(t), limit)
+    apart = blocks_apart(t)
+    if apart.dim() != t.dim():
+        heading += f", drawn as {tuple(apart.shape)}"
+    picture = _draw.shards(list(apart.shape), _C.shard_boxes(apart), limit)
     _draw.show(heading, picture)
     return Printed(f"{heading}\n{picture}")
 

@@ -31,12 +31,82 @@ class _Unconstrained:
 UNCONSTRAINED = _Unconstrained()
 """An entry that leaves its dimension open: the compiler chooses."""
 
+
+class blocks:
+    """An entry of a spec: the dimension is `n` blocks of one size, one after another, each of which
+    is cut over `axes`.
+
+    For projections that are one weight: queries, keys and values of attention, gate and up of an
+    MLP. What is split off (`chunk`, `split`) is then cut as a weight of its own would be, and
+    nothing is sent. Sizes that the axes do not divide are cut unevenly, each block by itself.
+    `mark_sharding(w.view(h, 3, h), mesh, P(None, None, "model"))` says the same.
+
+    A device's part of such a tensor is no slice of it. `local_shards` therefore gives the parts of
+    the tensor in which dimension n * k is two, n and k.
+
+    Errors: TypeError for `n` that is no integer, and for axes that are no axis or tuple of axes;
+    ValueError where `n` is less than 1. Where a dimension is not `n` blocks of one size
+    `mark_sharding` raises a ValueError.
+
+    Example:
+        >>> import torch, torch_spmd as spmd
+        >>> mesh = spmd.make_mesh((4,), ("model",))
+        >>> w = torch.ones(64, 3 * 64, device="spmd")
+        >>> w = spmd.mark_sharding(w, mesh, spmd.P(None, spmd.blocks(3, "model")))
+        >>> spmd.sharding_of(w).spec
+        P(None, blocks(3, 'model'))
+        >>> spmd.local_shards(w)[0].data.shape
+        torch.Size([64, 3, 16])
+    """
+
+    __slots__ = ("axes", "n")
+
+    is_blocks = True
+    n: int
+    axes: Any
+
+    def __init__(self, n: int, axes: Any) -> None:
+        if torch.compiler.is_dynamo_compiling():  # it follows plain steps only
+            self.n, self.axes = n, tuple(axes) if isinstance(axes, list) else axes
+            return
+        if isinstance(n, (tuple, list)):
+            raise TypeError(
+                f"blocks: n is {_arguments.plain(n)}; blocks of unequal sizes are not supported, "
+                "give how many blocks of one size there are"
+            )
+        self.n = _arguments.integer("blocks", "n", n, least=1)
+        several = isinstance(axes, (tuple, list))
+        each = list(axes) if several else [axes]
+        if not each or not all(map(_is_axis, each)):
+            raise TypeError(
+                f"blocks: axes is {_arguments.shown(axes)}; give the axis that cuts each block, by "
+                "name or index, or a tuple of axes"
+            )
+        parts = tuple(_axis(axis, "axes", "blocks") for axis in each)
+        self.axes = parts if several else parts[0]
+
+    def __repr__(self) -> str:
+        return f"blocks({self.n}, {self.axes!r})"
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, blocks):
+            return NotImplemented
+        return (self.n, self.axes) == (other.n, other.axes)
+
+    def __hash__(self) -> int:
+        return hash((blocks, self.n, self.axes))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return blocks, (self.n, self.axes)
+
+
 SpecLike = Union["PartitionSpec", Sequence[Any]]
 
 
 class PartitionSpec(tuple[Any, ...]):
-    """Per dimension: None (not cut), an axis name or index, a tuple of those (major first), or
-    UNCONSTRAINED (the compiler chooses). Also called `P`. Plain tuples do as well everywhere.
+    """Per dimension: None (not cut), an axis name or index, a tuple of those (major first),
+    blocks(n, axes) (each of n blocks is cut), or UNCONSTRAINED (the compiler chooses). Also called
+    `P`. Plain tuples do as well everywhere.
 
     A name may be that of a part of an axis: "model:0" is the major (first) of its prime factors,
     ascending, so that of an axis of 8 there are "model:0", "model:1", "model:2", each of size 2.
@@ -114,8 +184,10 @@ class NamedSharding:
         _check_axes(mesh, self.unreduced)
 
     def hlo_string(self) -> str:
-        """XLA's text for this sharding. Errors: ValueError for an axis the mesh does not have."""
-        return str(self.mesh._core.hlo_string(self.spec))
+        """XLA's text for this sharding; where a dimension is blocks, which XLA cannot say, that of
+        the tensor in which it is two. Errors: ValueError for an axis the mesh does not have."""
+        plain, _ = without_blocks(self.spec, [0] * len(self.spec))
+        return str(self.mesh._core.hlo_string(plain))
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, NamedSharding):
@@ -134,7 +206,7 @@ class NamedSharding:
         names = [
             axis
             for dim in (*self.spec, self.unreduced)
-            for axis in (dim if isinstance(dim, tuple) else (dim,))
+            for axis in _axes_of(dim)
             if isinstance(axis, str) and ":" in axis
         ]
         return ", ".join(f"{name}={self.mesh._core.part_of_axis(name)[2]}" for name in names)
@@ -159,7 +231,7 @@ def _check_axes(mesh: Mesh, spec: Sequence[Any]) -> None:
     """Errors: ValueError for a name that the mesh does not have (and the likely one), or twice."""
     seen = set()
     for dim in spec:
-        for axis in dim if isinstance(dim, tuple) else (dim,):
+        for axis in _axes_of(dim):
             if not isinstance(axis, str):
                 continue
             if ":" in axis:
@@ -169,6 +241,36 @@ def _check_axes(mesh: Mesh, spec: Sequence[Any]) -> None:
             if axis in seen:
                 raise ValueError(f"NamedSharding: axis {axis!r} occurs twice in {spec!r}")
             seen.add(axis)
+
+
+def _axes_of(dim: Any) -> tuple[Any, ...]:
+    if isinstance(dim, blocks):
+        dim = dim.axes
+    return dim if isinstance(dim, tuple) else (dim,)
+
+
+def check_blocks(caller: str, spec: PartitionSpec, shape: Sequence[int]) -> None:
+    """Errors: ValueError where a dimension is not so many blocks of one size."""
+    for position, (dim, size) in enumerate(zip(spec, shape)):
+        if isinstance(dim, blocks) and size % dim.n != 0:
+            raise ValueError(
+                f"{caller}: spec {spec!r} says that dimension {position} is {dim.n} blocks of one "
+                f"size, but its size is {size}, which {dim.n} does not divide"
+            )
+
+
+def without_blocks(spec: PartitionSpec, shape: Sequence[int]) -> tuple[PartitionSpec, list[int]]:
+    """Spec and shape with each dimension of blocks as two. Requires: they fit each other."""
+    dims: list[Any] = []
+    sizes: list[int] = []
+    for dim, size in zip(spec, shape):
+        if isinstance(dim, blocks) and dim.n > 1:
+            dims += [None, dim.axes]
+            sizes += [dim.n, size // dim.n]
+        else:
+            dims.append(dim.axes if isinstance(dim, blocks) else dim)
+            sizes.append(size)
+    return PartitionSpec(*dims), sizes
 
 
 def to_spec(spec: SpecLike) -> PartitionSpec:
@@ -207,8 +309,8 @@ def is_spec(value: Any) -> bool:
 
 
 _ENTRY_KINDS = (
-    "an entry is None (not cut), an axis name or index, a tuple of those (major first), or "
-    "UNCONSTRAINED"
+    "an entry is None (not cut), an axis name or index, a tuple of those (major first), "
+    "blocks(n, axes), or UNCONSTRAINED"
 )
 
 
@@ -216,8 +318,10 @@ def _plain(dim: Any, position: int) -> Any:
     """Lists become tuples, numpy integers ints."""
     if dim is None or getattr(type(dim), "is_unconstrained", False) is True:
         return dim
+    if isinstance(dim, blocks):
+        return dim
     if _is_axis(dim):
-        return _axis(dim, position)
+        return _axis(dim, f"entry {position}")
     wrong = isinstance(dim, (bytes, bytearray, Mapping, Set, type, torch.Tensor))
     if wrong or not hasattr(type(dim), "__getitem__"):
         raise TypeError(
@@ -229,7 +333,7 @@ def _plain(dim: Any, position: int) -> Any:
             raise TypeError(
                 f"PartitionSpec: entry {position} contains {_arguments.shown(axis)}; {_ENTRY_KINDS}"
             )
-    return tuple(_axis(axis, position) for axis in axes)
+    return tuple(_axis(axis, f"entry {position}") for axis in axes)
 
 
 def _is_axis(value: Any) -> bool:
@@ -238,8 +342,7 @@ def _is_axis(value: Any) -> bool:
     return isinstance(value, str) or hasattr(type(value), "__index__")
 
 
-def _axis(value: Any, position: int) -> Any:
-    name = f"entry {position}"
+def _axis(value: Any, name: str, caller: str = "PartitionSpec") -> Any:
     if isinstance(value, str):
-        return _arguments.text("PartitionSpec", name, value)
-    return _arguments.integer("PartitionSpec", name, value)
+        return _arguments.text(caller, name, value)
+    return _arguments.integer(caller, name, value)

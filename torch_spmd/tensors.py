@@ -21,9 +21,12 @@ from torch_spmd.spec import (
     NamedSharding,
     PartitionSpec,
     SpecLike,
+    blocks,
+    check_blocks,
     from_core,
     is_spec,
     to_spec,
+    without_blocks,
 )
 
 T = TypeVar("T")
@@ -193,6 +196,9 @@ def sharding_of(t: Tensor) -> NamedSharding:
 def local_shards(t: Tensor, devices: Sequence[int] | None = None) -> list[Shard]:
     """What each device of the mesh holds, in the mesh's order. Runs what is pending. Copies.
 
+    Of a tensor that is marked with blocks(n, axes) the parts are those of its view in which that
+    dimension of size n * k is two, n and k: no slice of the tensor is what a device holds.
+
     Args:
         t: a tensor on `spmd`.
         devices: the devices whose parts are wanted; all of the mesh where it is None.
@@ -208,6 +214,7 @@ def local_shards(t: Tensor, devices: Sequence[int] | None = None) -> list[Shard]
         [[0, 1, 2], [3, 4, 5], [6, 7, 8], [9]]
     """
     _arguments.tensor("local_shards", t)
+    t = blocks_apart(t)
     if devices is not None:
         return _shards_of(t, _arguments.integers("local_shards", "devices", devices, 0))
     if t.nbytes > 1 << 26:
@@ -272,10 +279,14 @@ def from_local_shards(
     mesh = mesh_or_global("from_local_shards", mesh)
     spec = to_spec(spec)
     shape = _arguments.integers("from_local_shards", "shape", shape, least=0, most_items=64)
-    parts = _core_shards("from_local_shards", shards, shape)
-    _check_shape(shape, parts)
-    result: Tensor = _C.from_local_shards(parts, mesh._core, spec, shape)
-    return result
+    check_blocks("from_local_shards", spec, shape)
+    sizes = shape
+    if len(spec) == len(shape):
+        spec, sizes = without_blocks(spec, shape)
+    parts = _core_shards("from_local_shards", shards, sizes)
+    _check_shape(sizes, parts)
+    result: Tensor = _C.from_local_shards(parts, mesh._core, spec, sizes)
+    return result if len(sizes) == len(shape) else result.view(shape)
 
 
 def load_local_shards_(t: Tensor, shards: Sequence[Shard]) -> Tensor:
@@ -294,8 +305,22 @@ def load_local_shards_(t: Tensor, shards: Sequence[Shard]) -> Tensor:
         [0, 1, 2, 3]
     """
     _arguments.tensor("load_local_shards_", t)
-    _C.load_local_shards(t, _core_shards("load_local_shards_", shards, list(t.shape)))
+    apart = blocks_apart(t)
+    _C.load_local_shards(apart, _core_shards("load_local_shards_", shards, list(apart.shape)))
     return t
+
+
+def blocks_apart(t: Tensor) -> Tensor:
+    """The tensor with dimensions of blocks as two each."""
+    sharding = sharding_of(t)
+    if not any(isinstance(dim, blocks) for dim in sharding.spec):
+        return t
+    apart = t.detach()
+    for d in reversed(range(t.dim())):
+        dim = sharding.spec[d]
+        if isinstance(dim, blocks) and dim.n > 1:
+            apart = apart.unflatten(d, (dim.n, -1 if t.numel() else t.shape[d] // dim.n))
+    return apart
 
 
 def full_tensor(t: Tensor) -> Tensor:

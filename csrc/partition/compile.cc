@@ -140,11 +140,11 @@ absl::StatusOr<bool> PutInOrder(Pipeline& pipeline,
                                 const std::vector<propagate::NodeFactors>& factors, Compiled& out) {
   bool any = false;
   SPMD_RETURN_IF_ERROR(pipeline.Pass("reorder", [&]() -> absl::Status {
-    SPMD_ASSIGN_OR_RETURN(any, Reorder(out.graph, factors));
+    SPMD_ASSIGN_OR_RETURN(any, Reorder(out.graph, factors, out.apart));
     return absl::OkStatus();
   }));
   if (!any) return false;
-  SPMD_RETURN_IF_ERROR(pipeline.Pass("simplify", [&] { return Simplify(out.graph); }));
+  SPMD_RETURN_IF_ERROR(PassesBeforePropagation(pipeline, out));
   ForgetDerived(out.graph);
   out.reasons = {};
   return true;

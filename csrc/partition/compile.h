@@ -35,6 +35,10 @@ struct Compiled {
   std::vector<Warning> warnings;
   std::vector<std::string> decomposed;  // ops taken apart because what they need whole was cut
   Decisions decisions;                  // what the search found
+  // By output: the sizes as a view of which it is computed, where it merges dimensions of which a
+  // later one is cut; none where it is computed as it is. A graph that returns that view instead
+  // sends nothing for it.
+  std::vector<Dims> apart;
   struct PassTime {
     std::string pass;
     double ms;

@@ -9,6 +9,11 @@ namespace {
 
 bool IsCut(const DimOrder::Part& part) { return !part.shard.axes.empty(); }
 
+bool IsEven(int64_t size, const propagate::FactorShard& shard, const Grid& grid) {
+  const int64_t shards = grid.size(shard.axes);
+  return size % shards == 0 && (shard.chunk == 0 || shard.chunk == size / shards);
+}
+
 std::vector<int64_t> ToVector(const Dims& dims) { return {dims.begin(), dims.end()}; }
 
 // The parts of all dimensions, in the graph's order.
@@ -67,6 +72,14 @@ DimSharding DimOrder::ShardingOf(const Grid& grid) const {
   return sharding;
 }
 
+DimOrder InShards(int64_t size, const DimSharding& cut, const Grid& grid) {
+  const int64_t shards = grid.size(cut.axes);
+  if (!IsEven(size, {cut.axes, cut.chunk}, grid)) return {{{size, {cut.axes, cut.chunk}}}};
+  DimOrder order{{{shards, {cut.axes}}}};
+  if (size > shards) order.parts.push_back({size / shards, {}});
+  return order;
+}
+
 bool operator==(const DimOrder& a, const DimOrder& b) {
   return std::equal(a.parts.begin(), a.parts.end(), b.parts.begin(), b.parts.end(),
                     [](const DimOrder::Part& x, const DimOrder::Part& y) {
@@ -89,19 +102,41 @@ std::optional<DimOrder> OrderOf(const rules::OpFactors& factors, const rules::Di
       continue;
     }
     ++cut_factors;
-    const int64_t shards = grid.size(shard.axes);
-    if (size % shards != 0 || (shard.chunk != 0 && shard.chunk != size / shards)) {
-      uneven = true;
-      order.parts.push_back({size, shard});
-      continue;
-    }
-    order.parts.push_back({shards, {shard.axes}});
-    if (size > shards) order.parts.push_back({size / shards, {}});
+    const DimOrder inner = InShards(size, {shard.axes, shard.chunk}, grid);
+    uneven = uneven || !IsEven(size, shard, grid);
+    order.parts.insert(order.parts.end(), inner.parts.begin(), inner.parts.end());
   }
   // Shards of unequal sizes are intervals of the first part only.
   if (cut_factors == 0 || (uneven && cut_factors > 1)) return std::nullopt;
   const bool cut_first = std::is_partitioned(order.parts.begin(), order.parts.end(), IsCut);
   if (cut_first) return std::nullopt;
+  return order;
+}
+
+Dims SizesApart(const DimOrder& order) {
+  Dims sizes;
+  for (const DimOrder::Part& part : order.parts) {
+    if (part.size == 1) continue;
+    if (sizes.empty() || IsCut(part)) {
+      sizes.push_back(part.size);
+    } else {
+      sizes.back() *= part.size;
+    }
+  }
+  return sizes;
+}
+
+std::optional<Blocks> BlocksOf(const DimOrder& order) {
+  const auto first = std::find_if(order.parts.begin(), order.parts.end(), IsCut);
+  if (!std::is_partitioned(first, order.parts.end(), IsCut)) return std::nullopt;
+  Blocks blocks{1, {{first, order.parts.end()}}};
+  for (const DimOrder::Part& part : blocks.inner.parts) blocks.size *= part.size;
+  return blocks;
+}
+
+DimOrder BlocksInOrder(int64_t count, const DimOrder& inner) {
+  DimOrder order{{{count, {}}}};
+  order.parts.insert(order.parts.end(), inner.parts.begin(), inner.parts.end());
   return order;
 }
 

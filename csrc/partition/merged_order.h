@@ -37,10 +37,25 @@ struct DimOrder {
   friend bool operator==(const DimOrder& a, const DimOrder& b);
 };
 
+// A dimension that is an interval per shard: the shards, and what is in them; one part where they
+// are of unequal sizes. Requires: `cut` has axes.
+DimOrder InShards(int64_t size, const DimSharding& cut, const Grid& grid);
+
 // The order in which a result's dimension that merges `dim` is an interval per shard under `cut`;
 // nullopt where it is one already, or in none.
 std::optional<DimOrder> OrderOf(const rules::OpFactors& factors, const rules::DimFactors& dim,
                                 const propagate::Cut& cut, const Grid& grid);
+
+// The sizes of the dimensions that the parts are of, each cut from its beginning.
+Dims SizesApart(const DimOrder& order);
+// As blocks of one dimension, of which each is an interval per shard; nullopt where they are not.
+struct Blocks {
+  int64_t size;
+  DimOrder inner;  // of one block
+};
+std::optional<Blocks> BlocksOf(const DimOrder& order);
+// So many blocks.
+DimOrder BlocksInOrder(int64_t count, const DimOrder& inner);
 
 // By dimension.
 using Order = std::vector<DimOrder>;

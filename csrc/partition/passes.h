@@ -27,8 +27,9 @@ absl::Status BatchIndices(ir::Graph& graph);
 
 // reorder.cc: chains behind a view that merges dimensions of which a later one is cut are carried
 // in an order in which the merged dimension can be cut. True where any was; `factors`, those of
-// `graph` as it comes, are stale then. Requires: propagated.
-absl::StatusOr<bool> Reorder(ir::Graph& graph, const std::vector<propagate::NodeFactors>& factors);
+// `graph` as it comes, are stale then. `apart`: see Compiled. Requires: propagated.
+absl::StatusOr<bool> Reorder(ir::Graph& graph, const std::vector<propagate::NodeFactors>& factors,
+                             std::vector<Dims>& apart);
 
 // decompose.cc: nodes whose whole factor carries an axis in some operand, and which can be written
 // in core ops, are: gathering the dimension is never cheaper. Gives the nodes that were taken

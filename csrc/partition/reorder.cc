@@ -14,6 +14,7 @@
 #include "csrc/ir/part.h"
 #include "csrc/partition/any_order.h"
 #include "csrc/partition/at_borders.h"
+#include "csrc/partition/block_ops.h"
 #include "csrc/partition/merged_order.h"
 #include "csrc/partition/passes.h"
 #include "csrc/partition/reach.h"
@@ -33,6 +34,16 @@ bool AnyConstraint(const ir::Graph& graph, const ir::Node& node) {
     if (IsConstraint(graph, node.first_result + r)) return true;
   }
   return false;
+}
+
+// With dimension `dim` as blocks of `size` and what is in them.
+Dims WithBlocks(const Dims& dims, int dim, int64_t size) {
+  Dims apart;
+  for (int d = 0; d < static_cast<int>(dims.size()); ++d) {
+    if (d == dim) apart.push_back(dims[d] / size);
+    apart.push_back(d == dim ? size : dims[d]);
+  }
+  return apart;
 }
 
 ir::ValueId ViewAs(rules::Builder& builder, ir::ValueId v, const Dims& dims) {
@@ -55,15 +66,46 @@ class Reorderer {
       ordered = ordered || ordered_.contains(operands[k]);
       beyond = beyond || reach_.IsBeyond(node.operands[k]);
     }
-    if ((!ordered && !beyond && !IsView(node)) || AnyConstraint(graph_, node)) return std::nullopt;
+    if (AnyConstraint(graph_, node)) {
+      // A view that splits what was merged restores the graph's order by itself.
+      if (IsView(node) && ordered_.contains(operands[0]))
+        return View(builder, node, nf, operands[0]);
+      return std::nullopt;
+    }
+    if (const std::optional<BlockOp> op = BlockOpOf(graph_, node)) {
+      if (auto values = OnBlocks(builder, node, *op, operands)) return values;
+    }
+    if (!ordered && !beyond && !IsView(node)) return std::nullopt;
     if (ordered) {
       if (auto values = Carry(builder, node, nf, operands)) return values;
     }
     if (IsView(node)) {
       if (auto values = View(builder, node, nf, operands[0])) return values;
     }
+    if (ordered && NeedsWhole(node, nf, operands)) {
+      // As where such a dimension is cut (csrc/partition/decompose.cc). The next round goes on.
+      const auto parts = rules::Decomposed(*nf.rule, builder, graph_, node, operands);
+      carried_ = carried_ || (parts.ok() && !parts->empty());
+      if (parts.ok() && !parts->empty()) return *parts;
+    }
     if (beyond) reach_.NoteResults(node, nf);
     return std::nullopt;
+  }
+
+  // As Compiled says, of a value of the new graph; none where it is in the graph's order.
+  Dims SizesApart(ir::ValueId v, const Dims& dims) const {
+    const auto it = ordered_.find(v);
+    if (it == ordered_.end()) return {};
+    Dims sizes;
+    for (size_t d = 0; d < it->second.order.size(); ++d) {
+      const DimOrder& order = it->second.order[d];
+      if (order.empty()) {
+        sizes.push_back(dims[d]);
+      } else {
+        for (const int64_t n : partition::SizesApart(order)) sizes.push_back(n);
+      }
+    }
+    return sizes;
   }
 
   // Whether anything is done in another order; putting a value in order alone is no gain.
@@ -107,6 +149,24 @@ class Reorderer {
       if (stays[f] || !IsInAnyOrder(nf, call, static_cast<int>(f))) orders[f] = {};
     }
     return orders;
+  }
+
+  // Whether the op needs a dimension whole that an operand has in another order, and can be written
+  // in ops that do not.
+  bool NeedsWhole(const ir::Node& node, const NodeFactors& nf,
+                  absl::Span<const ir::ValueId> operands) const {
+    if (nf.rule->decompose == nullptr) return false;
+    for (size_t k = 0; k < operands.size(); ++k) {
+      const auto it = operands[k] == ir::kNoValue ? ordered_.end() : ordered_.find(operands[k]);
+      if (it == ordered_.end()) continue;
+      for (size_t d = 0; d < nf->operands[k].size(); ++d) {
+        if (it->second.order[d].empty()) continue;
+        for (const int f : nf->operands[k][d]) {
+          if (nf->factors[f].whole) return true;
+        }
+      }
+    }
+    return false;
   }
 
   static Order OrderOfTensor(const rules::TensorFactors& tensor,
@@ -214,6 +274,7 @@ class Reorderer {
       }
     }
     if (!was_ordered && IsNatural(order)) return std::nullopt;
+    if (!IsNatural(order) && AnyConstraint(graph_, node)) return std::nullopt;
     carried_ = carried_ || was_ordered;
     std::optional<Sharding> known =
         propagate::ShardingUnder(*own, own->results[0], to.dims, natural_cut, grid);
@@ -234,6 +295,104 @@ class Reorderer {
     }
     const ir::ValueId value = InOrder(builder, builder.View(source, parts), to.dims, order);
     ordered_[natural] = {value, std::move(order), *std::move(known), grid_index};
+    return std::vector<ir::ValueId>{natural};
+  }
+
+  // A dimension of an operand as blocks.
+  struct OperandBlocks {
+    int64_t count;
+    Blocks blocks;
+    Sharding sharding;  // of the operand with dimension `dim` as one block
+  };
+  // `size`: of a block, where the operand is not in an order of its own.
+  std::optional<OperandBlocks> BlocksOfOperand(ir::ValueId old, ir::ValueId v, int dim,
+                                               int64_t size) const {
+    const int64_t extent = graph_.type(old).dims[dim];
+    const auto it = ordered_.find(v);
+    if (it != ordered_.end()) {
+      const Order& order = it->second.order;
+      for (size_t d = 0; d < order.size(); ++d) {
+        if (static_cast<int>(d) != dim && !order[d].empty()) return std::nullopt;
+      }
+      std::optional<Blocks> blocks = BlocksOf(order[dim]);
+      if (!blocks.has_value()) return std::nullopt;
+      Sharding sharding = it->second.sharding;
+      sharding.dims[dim] = blocks->inner.ShardingOf(graph_.grid(it->second.grid));
+      return OperandBlocks{extent / blocks->size, *std::move(blocks), std::move(sharding)};
+    }
+    if (size == 0 || extent % size != 0) return std::nullopt;
+    Sharding sharding = reach_.Of(old);
+    const DimSharding cut = sharding.dims[dim];
+    DimOrder inner;
+    if (!cut.axes.empty()) {
+      if (extent != size) return std::nullopt;  // an interval of all blocks
+      inner = InShards(size, cut, graph_.grid(reach_.GridOf(old)));
+    }
+    return OperandBlocks{extent / size, {size, std::move(inner)}, std::move(sharding)};
+  }
+
+  // An op that takes blocks from or puts them into a dimension, each of which is cut.
+  std::optional<std::vector<ir::ValueId>> OnBlocks(rules::Builder& builder, const ir::Node& node,
+                                                   const BlockOp& op,
+                                                   absl::Span<const ir::ValueId> operands) {
+    const bool joins = op.kind == BlockOp::Kind::kJoin;
+    const TensorType& to = graph_.type(node.first_result);
+    int64_t size = op.kind == BlockOp::Kind::kPlace ? op.end - op.start : 0;
+    if (joins || op.kind == BlockOp::Kind::kPut) {
+      size = graph_.type(node.operands.back()).dims[op.dim];
+    }
+    for (size_t k = 0; k < operands.size(); ++k) {
+      const auto it = ordered_.find(operands[k]);
+      if (it == ordered_.end() || graph_.type(node.operands[k]).rank() != to.rank()) continue;
+      const auto blocks = BlocksOf(it->second.order[op.dim]);
+      if (blocks.has_value() && !blocks->inner.empty()) size = blocks->size;
+    }
+    std::vector<OperandBlocks> apart;
+    const OperandBlocks* cut = nullptr;
+    int grid = -1;
+    apart.reserve(operands.size());
+    for (size_t k = 0; k < operands.size(); ++k) {
+      if (graph_.type(node.operands[k]).rank() != to.rank()) return std::nullopt;
+      auto blocks = BlocksOfOperand(node.operands[k], operands[k], op.dim, size);
+      if (!blocks.has_value()) return std::nullopt;
+      apart.push_back(*std::move(blocks));
+      if (cut != nullptr || apart.back().blocks.inner.empty()) continue;
+      cut = &apart.back();
+      const auto it = ordered_.find(operands[k]);
+      grid = it != ordered_.end() ? it->second.grid : reach_.GridOf(node.operands[k]);
+    }
+    if (cut == nullptr) return std::nullopt;
+    size = cut->blocks.size;
+    for (const OperandBlocks& other : apart) {
+      if (other.blocks.size != size) return std::nullopt;
+      if (!other.blocks.inner.empty() && !(other.blocks.inner == cut->blocks.inner)) {
+        return std::nullopt;
+      }
+    }
+    if (to.dims[op.dim] % size != 0) return std::nullopt;
+    if (!joins && (op.start % size != 0 || op.end % size != 0)) return std::nullopt;
+    std::vector<ir::ValueId> call;
+    for (size_t k = 0; k < operands.size(); ++k) {
+      const Dims& dims = graph_.type(node.operands[k]).dims;
+      const auto it = ordered_.find(operands[k]);
+      const ir::ValueId source = it == ordered_.end()
+                                     ? operands[k]
+                                     : ApartFromOrder(builder, it->second.value, it->second.order);
+      call.push_back(ViewAs(builder, source, WithBlocks(dims, op.dim, size)));
+    }
+    carried_ = true;
+    const ir::ValueId result = CallOnBlocks(builder, node, op, size, std::move(call));
+    const ir::ValueId natural = ViewAs(builder, result, to.dims);
+    if (to.dims[op.dim] == size) {
+      reach_.Note(node.first_result, grid, cut->sharding);
+      return std::vector<ir::ValueId>{natural};
+    }
+    Order order(to.rank());
+    order[op.dim] = BlocksInOrder(to.dims[op.dim] / size, cut->blocks.inner);
+    Sharding sharding = cut->sharding;
+    sharding.dims[op.dim] = order[op.dim].ShardingOf(graph_.grid(grid));
+    const ir::ValueId value = InOrder(builder, Apart(builder, natural, order), to.dims, order);
+    ordered_[natural] = {value, std::move(order), std::move(sharding), grid};
     return std::vector<ir::ValueId>{natural};
   }
 
@@ -261,7 +420,8 @@ bool MergesApart(const ir::Graph& graph, const ir::Node& node, const NodeFactors
 
 }  // namespace
 
-absl::StatusOr<bool> Reorder(ir::Graph& graph, const std::vector<NodeFactors>& factors) {
+absl::StatusOr<bool> Reorder(ir::Graph& graph, const std::vector<NodeFactors>& factors,
+                             std::vector<Dims>& apart) {
   bool any = false;
   for (ir::NodeId id = 0; id < graph.num_nodes() && !any; ++id) {
     any = MergesApart(graph, graph.node(id), factors[id]);
@@ -276,6 +436,11 @@ absl::StatusOr<bool> Reorder(ir::Graph& graph, const std::vector<NodeFactors>& f
                                   return reorderer.Replace(builder, id, operands);
                                 }));
   if (!reorderer.carried()) return false;
+  apart.resize(graph.outputs().size());
+  for (size_t k = 0; k < apart.size(); ++k) {
+    const ir::ValueId v = next.outputs()[k].value;
+    if (apart[k].empty()) apart[k] = reorderer.SizesApart(v, next.type(v).dims);
+  }
   graph = std::move(next);
   return true;
 }

@@ -62,6 +62,17 @@ ir::ValueId Unmerger::View(rules::Builder& builder, const TensorType& type, ir::
   return MergeAgain(builder, {source, first, count});
 }
 
+std::optional<std::vector<ir::ValueId>> Unmerger::ViewOfSource(rules::Builder& builder,
+                                                               const TensorType& type,
+                                                               ir::ValueId v) {
+  const Merge* const merge = Find(v);
+  const auto seen = views_.find(v);
+  if (merge == nullptr && seen == views_.end()) return std::nullopt;
+  const ir::ValueId source = seen != views_.end() ? seen->second : merge->source;
+  if (builder.type(source).dims == type.dims) return std::nullopt;
+  return std::vector<ir::ValueId>{builder.View(source, ToVector(type.dims))};
+}
+
 std::optional<ir::ValueId> Unmerger::Permute(rules::Builder& builder, const ir::Node& node,
                                              ir::ValueId v) {
   const Merge* found = Find(v);
@@ -220,7 +231,10 @@ std::optional<std::vector<ir::ValueId>> Unmerger::Replace(rules::Builder& builde
                                                           const ir::Node& node,
                                                           absl::Span<const ir::ValueId> operands) {
   for (int r = 0; r < node.num_results; ++r) {
-    if (old.value(node.first_result + r).annotation) return std::nullopt;
+    if (!old.value(node.first_result + r).annotation) continue;
+    if (node.op == "aten::view")
+      return ViewOfSource(builder, old.type(node.first_result), operands[0]);
+    return std::nullopt;
   }
   if (absl::StartsWith(node.op, "spmd::nll_")) return CrossEntropy(builder, node, operands);
   if (node.num_results != 1) return std::nullopt;

@@ -49,6 +49,9 @@ class Unmerger {
                                        const ir::Node& node,
                                        absl::Span<const ir::ValueId> operands);
   ir::ValueId View(rules::Builder& builder, const TensorType& type, ir::ValueId v);
+  // A view that is a constraint: of what its operand is a view of. A node of its own, always.
+  std::optional<std::vector<ir::ValueId>> ViewOfSource(rules::Builder& builder,
+                                                       const TensorType& type, ir::ValueId v);
   std::optional<ir::ValueId> Permute(rules::Builder& builder, const ir::Node& node, ir::ValueId v);
   std::optional<ir::ValueId> Bmm(rules::Builder& builder, ir::ValueId a, ir::ValueId b);
   std::optional<ir::ValueId> Elementwise(rules::Builder& builder, const ir::Graph& old,

@@ -61,8 +61,13 @@ std::string MeshHloString(const Mesh& mesh, py::handle spec) {
 
 // The same sharding, whole axes by name: what equal ones have in common.
 py::tuple CanonicalSpec(const Mesh& mesh, py::handle spec) {
-  const Resolved resolved = Resolve(mesh, ToSpec(spec));
-  return FromSpec(SpecOf(resolved.sharding, *resolved.grid, mesh));
+  const PartitionSpec given = ToSpec(spec);
+  const Resolved resolved = Resolve(mesh, given);
+  PartitionSpec canonical = SpecOf(resolved.sharding, *resolved.grid, mesh);
+  for (size_t d = 0; d < given.size(); ++d) {
+    if (!canonical[d].axes.empty()) canonical[d].blocks = given[d].blocks;
+  }
+  return FromSpec(canonical);
 }
 
 // The size of "model:0", and the axis that it is a part of.

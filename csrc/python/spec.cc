@@ -16,8 +16,8 @@ std::string Describe(py::handle value) {
 }
 
 constexpr const char* kEntryKinds =
-    "an entry is None (not cut), an axis name or index, a tuple of those (major first), or "
-    "UNCONSTRAINED";
+    "an entry is None (not cut), an axis name or index, a tuple of those (major first), "
+    "blocks(n, axes), or UNCONSTRAINED";
 
 std::optional<SpecAxis> ToAxis(py::handle value) {
   if (py::isinstance<py::str>(value)) return SpecAxis(value.cast<std::string>());
@@ -32,6 +32,11 @@ SpecEntry ToEntry(py::handle value, size_t position) {
   if (value.is_none()) return entry;
   if (py::hasattr(value, "is_unconstrained")) {
     entry.unconstrained = true;
+    return entry;
+  }
+  if (py::hasattr(value, "is_blocks")) {
+    entry = ToEntry(value.attr("axes"), position);
+    entry.blocks = value.attr("n").cast<int64_t>();
     return entry;
   }
   if (std::optional<SpecAxis> axis = ToAxis(value)) {
@@ -56,6 +61,15 @@ SpecEntry ToEntry(py::handle value, size_t position) {
 py::object FromAxis(const SpecAxis& axis) {
   if (const auto* name = std::get_if<std::string>(&axis)) return py::str(*name);
   return py::int_(std::get<int64_t>(axis));
+}
+
+py::object FromEntry(const SpecEntry& entry) {
+  if (entry.unconstrained) return py::str("UNCONSTRAINED");
+  if (entry.axes.empty()) return py::none();
+  if (entry.axes.size() == 1) return FromAxis(entry.axes[0]);
+  py::tuple axes(entry.axes.size());
+  for (size_t k = 0; k < entry.axes.size(); ++k) axes[k] = FromAxis(entry.axes[k]);
+  return axes;
 }
 
 }  // namespace
@@ -85,17 +99,9 @@ PartitionSpec ToSpec(py::handle spec, const Mesh& mesh) {
 py::tuple FromSpec(const PartitionSpec& spec) {
   py::tuple result(spec.size());
   for (size_t i = 0; i < spec.size(); ++i) {
-    const SpecEntry& entry = spec[i];
-    if (entry.unconstrained) {
-      result[i] = py::str("UNCONSTRAINED");
-    } else if (entry.axes.empty()) {
-      result[i] = py::none();
-    } else if (entry.axes.size() == 1) {
-      result[i] = FromAxis(entry.axes[0]);
-    } else {
-      py::tuple axes(entry.axes.size());
-      for (size_t k = 0; k < entry.axes.size(); ++k) axes[k] = FromAxis(entry.axes[k]);
-      result[i] = axes;
+    result[i] = FromEntry(spec[i]);
+    if (spec[i].blocks != 1) {
+      result[i] = py::module_::import("torch_spmd.spec").attr("blocks")(spec[i].blocks, result[i]);
     }
   }
   return result;

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <optional>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -17,13 +18,18 @@ std::string AxisText(const SpecAxis& axis) {
   return absl::StrCat(std::get<int64_t>(axis));
 }
 
-std::string EntryText(const SpecEntry& entry) {
+std::string AxesText(const SpecEntry& entry) {
   if (entry.axes.empty()) return entry.unconstrained ? "UNCONSTRAINED" : "None";
   std::vector<std::string> parts;
   for (const SpecAxis& axis : entry.axes) parts.push_back(AxisText(axis));
   if (entry.unconstrained) parts.push_back("UNCONSTRAINED");
   if (parts.size() == 1) return parts[0];
   return absl::StrCat("(", absl::StrJoin(parts, ", "), ")");
+}
+
+std::string EntryText(const SpecEntry& entry) {
+  if (entry.blocks == 1) return AxesText(entry);
+  return absl::StrCat("blocks(", entry.blocks, ", ", AxesText(entry), ")");
 }
 
 // Resolves one spec and records where each axis is used, to report repeated axes.
@@ -146,6 +152,34 @@ class SpecResolver {
 };
 
 }  // namespace
+
+bool HasBlocks(const PartitionSpec& spec) {
+  return std::any_of(spec.begin(), spec.end(), [](const SpecEntry& e) { return e.blocks != 1; });
+}
+
+absl::StatusOr<BlocksApart> TakeBlocksApart(absl::string_view caller, const PartitionSpec& spec,
+                                            const Dims& dims, const Dims& strides) {
+  BlocksApart apart;
+  for (size_t d = 0; d < spec.size(); ++d) {
+    SpecEntry entry = spec[d];
+    const int64_t blocks = std::exchange(entry.blocks, 1);
+    if (dims[d] % blocks != 0) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(caller, ": spec ", SpecToString(spec), " says that dimension ", d, " is ",
+                       blocks, " blocks of one size, but its size is ", dims[d], ", which ", blocks,
+                       " does not divide; blocks(n, axes) needs a dimension of size n * k"));
+    }
+    if (blocks != 1) {
+      apart.dims.push_back(blocks);
+      apart.strides.push_back(strides[d] * (dims[d] / blocks));
+      apart.spec.emplace_back();
+    }
+    apart.dims.push_back(dims[d] / blocks);
+    apart.strides.push_back(strides[d]);
+    apart.spec.push_back(std::move(entry));
+  }
+  return apart;
+}
 
 std::string SpecToString(const PartitionSpec& spec) {
   std::vector<std::string> parts;

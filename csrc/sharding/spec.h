@@ -12,6 +12,7 @@
 #include "csrc/mesh/grid.h"
 #include "csrc/mesh/mesh.h"
 #include "csrc/sharding/sharding.h"
+#include "csrc/util/dims.h"
 
 namespace spmd {
 
@@ -19,20 +20,36 @@ namespace spmd {
 // writes it.
 using SpecAxis = std::variant<std::string, int64_t>;
 
-// One dimension: replicated (no axes), sharded by `axes` (major first), or left open.
+// One dimension: replicated (no axes), sharded by `axes` (major first), or left open. With `blocks`
+// > 1 the dimension is that many consecutive blocks of one size, each of which is sharded so.
 struct SpecEntry {
   std::vector<SpecAxis> axes;
   bool unconstrained = false;
+  int64_t blocks = 1;
 };
 
 using PartitionSpec = std::vector<SpecEntry>;
 
-// "('data', None, ('x', 'y'), UNCONSTRAINED)".
+bool HasBlocks(const PartitionSpec& spec);
+
+// Each dimension of blocks split in two: the number of blocks, and the indices of one block.
+// {64, 192} with (None, blocks(3, 'model')) becomes {64, 3, 64} with (None, None, 'model').
+struct BlocksApart {
+  Dims dims;
+  Dims strides;
+  PartitionSpec spec;
+};
+// Errors: InvalidArgument where a dimension does not divide into that many blocks of one size.
+absl::StatusOr<BlocksApart> TakeBlocksApart(absl::string_view caller, const PartitionSpec& spec,
+                                            const Dims& dims, const Dims& strides);
+
+// "('data', None, ('x', 'y'), UNCONSTRAINED, blocks(3, 'model'))".
 std::string SpecToString(const PartitionSpec& spec);
 
-// The sharding in `grid` that `spec` on `mesh` means for a tensor of `rank` dimensions. Requires:
-// grid.Refines(mesh). Errors, all naming spec, mesh and the fix (`caller` starts the message, e.g.
-// "mark_sharding"):
+// The sharding in `grid` that `spec` on `mesh` means for a tensor of `rank` dimensions; for a
+// dimension of blocks it is the sharding of each block.
+// Requires: grid.Refines(mesh).
+// Errors, all naming spec, mesh and the fix (`caller` starts the message, e.g. "mark_sharding"):
 //   InvalidArgument  rank mismatch; unknown axis (did you mean); an axis used twice
 //   OutOfRange       axis index not in [0, rank of the mesh)
 absl::StatusOr<Sharding> ResolveSpec(absl::string_view caller, const PartitionSpec& spec,

@@ -34,16 +34,29 @@ absl::Status ParseItems(Scanner& in, Parse&& parse) {
   return absl::OkStatus();
 }
 
+// An item, or several between parentheses.
+absl::Status ParseAxes(Scanner& in, SpecEntry& entry) {
+  if (!in.Consume("(")) return ParseItem(in, entry);
+  return ParseItems(in, [&] { return ParseItem(in, entry); });
+}
+
+absl::Status ParseEntry(Scanner& in, SpecEntry& entry) {
+  if (!in.ConsumeWord("blocks")) return ParseAxes(in, entry);
+  SPMD_RETURN_IF_ERROR(in.Expect("("));
+  SPMD_ASSIGN_OR_RETURN(entry.blocks, in.Integer("a number of blocks"));
+  if (entry.blocks < 1) return in.Error("one block or more");
+  SPMD_RETURN_IF_ERROR(in.Expect(","));
+  SPMD_RETURN_IF_ERROR(ParseAxes(in, entry));
+  return in.Expect(")");
+}
+
 }  // namespace
 
 absl::StatusOr<PartitionSpec> ParseSpecText(Scanner& in) {
   PartitionSpec spec;
   SPMD_RETURN_IF_ERROR(in.Expect("("));
-  SPMD_RETURN_IF_ERROR(ParseItems(in, [&]() -> absl::Status {
-    SpecEntry& entry = spec.emplace_back();
-    if (!in.Consume("(")) return ParseItem(in, entry);
-    return ParseItems(in, [&] { return ParseItem(in, entry); });
-  }));
+  SPMD_RETURN_IF_ERROR(
+      ParseItems(in, [&]() -> absl::Status { return ParseEntry(in, spec.emplace_back()); }));
   return spec;
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The inverse of SpecToString: "('data', None, ('x', 'y'), UNCONSTRAINED)".
+// The inverse of SpecToString: "('data', None, ('x', 'y'), blocks(3, 'z'))".
 #pragma once
 
 #include "absl/status/statusor.h"

@@ -102,6 +102,19 @@ absl::StatusOr<partition::Compiled> CompiledOrRead(Session::State& state, const 
   return compiled;
 }
 
+// Outputs that are computed as views of other sizes, and whose Buffers can take such a form, are
+// returned so. True where any is.
+bool TakeApart(const std::vector<Dims>& apart, std::vector<OutputSpec>& outputs) {
+  bool any = false;
+  for (size_t k = 0; k < apart.size(); ++k) {
+    if (apart[k].empty() || NumElements(apart[k]) == 0 || !outputs[k].may_be_apart) continue;
+    outputs[k].apart = apart[k];
+    outputs[k].becomes = kNoId;
+    any = true;
+  }
+  return any;
+}
+
 // Later tapes that begin like this one follow it.
 void NoteRecording(Session::State& state, Tape& tape, CachedProgram& cached) {
   cached.recording = tape.Share();
@@ -158,6 +171,12 @@ absl::StatusOr<CachedProgramPtr> Compile(Session::State& state, Tape& tape,
   SPMD_ASSIGN_OR_RETURN(std::shared_ptr<runtime::Backend> backend, TheBackend(state));
   SPMD_ASSIGN_OR_RETURN(program->compiled,
                         CompiledOrRead(state, program->traced, *backend, program->explained));
+  if (TakeApart(program->compiled.apart, outputs)) {
+    SPMD_ASSIGN_OR_RETURN(lowered, Lower(tape, outputs, {&set.meshes, &set.grids, late_starts}));
+    program->traced = std::move(lowered.graph);
+    SPMD_ASSIGN_OR_RETURN(program->compiled,
+                          CompiledOrRead(state, program->traced, *backend, program->explained));
+  }
   if (!program->explained) {
     ++state.statistics.disk_hits;
     event.reason += "; read from disk";

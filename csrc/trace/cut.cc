@@ -47,6 +47,11 @@ bool IsMarkedAnew(const Tape& tape, const Buffer& buffer, TapeId before) {
   return mark != buffer.mark && mark != nullptr && !SameMark(mark, buffer.mark);
 }
 
+// What is marked, or has marks of its parts, is in the form that these speak of.
+bool MayTakeForm(const Buffer& buffer) {
+  return buffer.mark == nullptr && NotesOf(buffer) == nullptr;
+}
+
 // Values that some Buffer still holds, in order of binding, each once; these are made here. What
 // ops of the autograd task `ended` made are gradients that the next micro-step adds to.
 // Requires: the tape is the session's.
@@ -62,8 +67,10 @@ Live FindLive(const Tape& tape, int ended = kNoTask) {
       k = static_cast<int>(live.outputs.size());
       const int record = tape.origin(id).record;
       live.outputs.push_back(
-          {id, kNoId, ended != kNoTask && record >= 0 && tape.records()[record].task == ended});
+          {id, kNoId, ended != kNoTask && record >= 0 && tape.records()[record].task == ended,
+           /*may_be_apart=*/true});
     }
+    if (!MayTakeForm(buffer)) live.outputs[k].may_be_apart = false;
     // The input whose place it takes: of the same type, claimed once.
     if (live.outputs[k].becomes == kNoId && before != kNoId &&
         tape.type(before) == buffer.value()->type && !IsMarkedAnew(tape, buffer, before)) {
@@ -135,7 +142,8 @@ bool Fits(const CachedProgram& cached, const Tape& tape, const Live& live) {
       if (it == next) return false;
     }
     next = it + 1;
-    if (wanted.becomes == kNoId) continue;
+    if (!it->apart.empty() && !wanted.may_be_apart) return false;
+    if (wanted.becomes == kNoId || !it->apart.empty()) continue;
     const LayoutPtr& settled = tape.inputs()[tape.origin(wanted.becomes).input].settled;
     if (settled == nullptr) continue;
     const LayoutPtr& made = cached.layouts[it - cached.outputs.begin()];
@@ -236,7 +244,7 @@ absl::StatusOr<CachedProgramPtr> FindOrCompile(Session::State& state, Tape& tape
     for (const OutputSpec& o : same.front()->outputs) {
       const bool known = std::any_of(outputs.begin(), outputs.end(),
                                      [&](const OutputSpec& x) { return x.value == o.value; });
-      if (!known && !live.IsLost(o.value)) outputs.push_back({o.value, kNoId});
+      if (!known && !live.IsLost(o.value)) outputs.push_back({o.value});
     }
   }
   const Hash128& key = late.empty() ? strict : loose;
@@ -585,6 +593,21 @@ absl::StatusOr<Layout> ProvisionalLayout(Session::State& state, TapeId value) {
 
 namespace {
 
+// The form with its dimensions taken apart into those of `sizes`.
+BaseForm FormApart(const BaseForm& form, const Dims& sizes) {
+  BaseForm apart{.dtype = form.dtype, .sizes = sizes, .strides = Dims(sizes.size())};
+  size_t end = sizes.size();
+  for (size_t d = form.sizes.size(); d-- > 0;) {
+    int64_t within = 1;
+    do {
+      --end;
+      apart.strides[end] = form.strides[d] * within;
+      within *= sizes[end];
+    } while (within < form.sizes[d]);
+  }
+  return apart;
+}
+
 // Compiles the tape, or finds its program, and enqueues it.
 absl::Status Run(Session::State& state, Tape& tape, const Live& live, std::vector<StepPart> steps,
                  const std::string& why) {
@@ -609,6 +632,7 @@ absl::Status Run(Session::State& state, Tape& tape, const Live& live, std::vecto
   for (size_t k = 0; k < (*cached)->outputs.size(); ++k) {
     const ValuePtr& value = tape.value((*cached)->outputs[k].value);
     value->pending = false;
+    if (!(*cached)->outputs[k].apart.empty()) value->type.dims = (*cached)->outputs[k].apart;
     value->run = *run;
     value->run_output = static_cast<int>(k);
     value->layout = (*cached)->layouts[k];
@@ -618,7 +642,10 @@ absl::Status Run(Session::State& state, Tape& tape, const Live& live, std::vecto
   }
   ForEachBuffer(tape, [&](Buffer& buffer, TapeId before) {
     Value& value = *buffer.value();
-    if (before == kNoId || value.run != *run) return;
+    if (value.run != *run) return;
+    if (value.type.dims != buffer.form.sizes)
+      buffer.Rebase(FormApart(buffer.form, value.type.dims));
+    if (before == kNoId) return;
     if (tape.type(before) == value.type) value.before = tape.value(before);
     const bool was_terms = buffer.settled != nullptr && buffer.settled->sharding().IsUnreduced();
     // An equal one, too: the same is found equal at once the next time.

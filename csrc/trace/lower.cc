@@ -35,6 +35,7 @@ class Lowering {
     SPMD_RETURN_IF_ERROR(LowerMarks());
     for (const OutputSpec& o : outputs) {
       ir::Output output{values_[o.value]};
+      if (!o.apart.empty()) output.value = Apart(output.value, o.apart);
       if (o.becomes != kNoId) output.becomes = values_[o.becomes];
       output.may_stay_unreduced = o.may_stay_unreduced;
       result_.graph.AddOutput(output);
@@ -65,6 +66,14 @@ class Lowering {
       }
     }
     return absl::OkStatus();
+  }
+
+  ir::ValueId Apart(ir::ValueId v, const Dims& dims) {
+    ir::Graph::NodeSpec spec;
+    spec.op = "aten::view";
+    spec.operands = {v};
+    spec.attributes.Set("size", std::vector<int64_t>(dims.begin(), dims.end()));
+    return result_.graph.Add(std::move(spec), {result_.graph.type(v).dtype, dims});
   }
 
   absl::Status LowerMarks() {

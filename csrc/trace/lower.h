@@ -17,6 +17,10 @@ struct OutputSpec {
   TapeId value;
   TapeId becomes = kNoId;  // input of the tape whose buffer it replaces
   bool may_stay_unreduced = false;
+  // Whether its Buffers may take another form, and that form: the program returns the value viewed
+  // in these sizes. Empty: as it is.
+  bool may_be_apart = false;
+  Dims apart = {};
 };
 
 // What the outputs depend on.

@@ -50,31 +50,38 @@ MarkPtr BindingMark(const Planned& plan, absl::Span<const Planned> before) {
 // Sets nothing; may give the Buffer another form of the same bytes.
 absl::StatusOr<Planned> PlanMark(Session::State& state, const Marking& marking,
                                  absl::Span<const Planned> before) {
-  const at::Tensor& tensor = marking.tensor;
+  at::Tensor tensor = marking.tensor;
   SPMD_RETURN_IF_ERROR(CheckOurs(marking.caller.c_str(), tensor));
   SPMD_RETURN_IF_ERROR(NoteMesh(state, marking.mesh));
   // Raises what is wrong with the spec in the terms of the tensor that was given.
   SPMD_RETURN_IF_ERROR(
       CheckSpec(state, marking.caller.c_str(), marking.mesh, marking.spec, tensor.dim()));
+  PartitionSpec spec = marking.spec;
+  if (HasBlocks(spec)) {
+    SPMD_ASSIGN_OR_RETURN(const MarkedBlocks marked, FormInBlocks(state, marking.caller.c_str(),
+                                                                  tensor, {marking.mesh, spec}));
+    tensor = marked.view;
+    spec = marked.mark->spec;
+  }
   Buffer* const buffer = BufferOf(tensor);
   const Dims base(buffer->form.sizes.begin(), buffer->form.sizes.end());
   const RecipePtr recipe = RecipeOf(buffer, tensor);
-  std::optional<PartitionSpec> base_spec = SpecOfBase(marking.spec, recipe, base);
+  std::optional<PartitionSpec> base_spec = SpecOfBase(spec, recipe, base);
   const bool is_new =
       buffer->mark == nullptr && std::none_of(before.begin(), before.end(),
                                               [&](const Planned& p) { return p.buffer == buffer; });
-  const bool whole =
-      tensor.is_contiguous() &&
-      static_cast<size_t>(tensor.numel()) * tensor.itemsize() == tensor.storage().nbytes();
-  if (!base_spec.has_value() && whole && is_new) {
+  const MarkNotes* const notes = NotesOf(*buffer);
+  const bool copied = notes != nullptr && notes->copied;
+  if (!base_spec.has_value() && IsWhole(tensor) && (is_new || copied)) {
     // A reshape of all that is stored: the storage takes its form, other views are made from it.
-    RebaseBytes(state, buffer, FormOf(tensor));
-    base_spec = marking.spec;
+    // Where a copy's mark gives way, when it does.
+    if (is_new) RebaseBytes(state, buffer, FormOf(tensor));
+    base_spec = spec;
   }
   const bool is_part = !base_spec.has_value();
-  const Planned plan{buffer, is_part ? recipe : nullptr,
-                     std::make_shared<const Mark>(
-                         Mark{marking.mesh, is_part ? marking.spec : *std::move(base_spec)})};
+  const Planned plan{
+      buffer, is_part ? recipe : nullptr,
+      std::make_shared<const Mark>(Mark{marking.mesh, is_part ? spec : *std::move(base_spec)})};
   const MarkPtr binding = BindingMark(plan, before);
   if (binding != nullptr && !SameMark(binding, plan.mark)) {
     return MarkedAlready(*binding, {marking.mesh, marking.spec}, marking.caller);

@@ -68,6 +68,45 @@ const MarkNotes::Part* FindPart(const MarkNotes* notes, const Recipe& step) {
   return nullptr;
 }
 
+// As the public one, over some steps of a recipe.
+std::optional<PartitionSpec> MergedSpecThrough(absl::Span<const Recipe* const> steps,
+                                               PartitionSpec spec, Dims dims) {
+  for (size_t k = 0; k < steps.size(); ++k) {
+    const Recipe& step = *steps[k];
+    PartitionSpec next;
+    if (step.op == ViewOp::kPermute) {
+      for (const int64_t d : step.ints) next.push_back(spec[d]);
+    } else if (step.op == ViewOp::kReshape) {
+      // What is taken apart again by the step that follows is not looked at.
+      if (k + 1 < steps.size() && steps[k + 1]->op == ViewOp::kReshape) continue;
+      size_t d = 0;
+      const auto skip_ones = [&] {
+        while (d < dims.size() && dims[d] == 1) ++d;
+      };
+      for (const int64_t n : step.result.dims) {
+        SpecEntry entry;
+        for (int64_t merged = 1; merged != n; ++d) {
+          skip_ones();
+          if (d == dims.size() || dims[d] == 0 || !entry.axes.empty()) return std::nullopt;
+          entry = spec[d];
+          if (!entry.axes.empty()) entry.blocks *= merged;
+          if (entry.unconstrained && merged > 1) return std::nullopt;
+          merged *= dims[d];
+          if (n % merged != 0) return std::nullopt;
+        }
+        next.push_back(std::move(entry));
+      }
+      skip_ones();
+      if (d != dims.size()) return std::nullopt;
+    } else {
+      return std::nullopt;
+    }
+    spec = std::move(next);
+    dims = step.result.dims;
+  }
+  return spec;
+}
+
 MarkPtr MarkThrough(const Buffer& buffer, const RecipePtr& recipe) {
   const MarkNotes* const notes = NotesOf(buffer);
   if (buffer.mark == nullptr && notes == nullptr) return nullptr;
@@ -84,9 +123,13 @@ MarkPtr MarkThrough(const Buffer& buffer, const RecipePtr& recipe) {
     break;
   }
   if (mark == nullptr || begin == chain.size()) return mark;
-  const auto through = DimsThrough(absl::MakeConstSpan(chain).subspan(begin), dims);
-  if (!through.has_value()) return nullptr;
-  return std::make_shared<const Mark>(Mark{mark->mesh, ViewSpec(mark->spec, *through)});
+  const auto steps = absl::MakeConstSpan(chain).subspan(begin);
+  if (const auto through = DimsThrough(steps, dims)) {
+    return std::make_shared<const Mark>(Mark{mark->mesh, ViewSpec(mark->spec, *through)});
+  }
+  const std::optional<PartitionSpec> merged = MergedSpecThrough(steps, mark->spec, dims);
+  if (!merged.has_value()) return nullptr;
+  return std::make_shared<const Mark>(Mark{mark->mesh, *merged});
 }
 
 void SetWaits(MarkNotes& notes, bool waits) {
@@ -183,6 +226,11 @@ std::optional<std::vector<int>> BaseDims(const RecipePtr& recipe, const Dims& ba
   return DimsThrough(Chain(recipe), base);
 }
 
+std::optional<PartitionSpec> MergedSpec(PartitionSpec spec, const RecipePtr& recipe,
+                                        const Dims& base) {
+  return MergedSpecThrough(Chain(recipe), std::move(spec), base);
+}
+
 std::optional<PartitionSpec> SpecOfBase(const PartitionSpec& spec, const RecipePtr& recipe,
                                         const Dims& base) {
   if (recipe == nullptr) return spec;
@@ -203,6 +251,36 @@ MarkPtr MarkOf(const at::Tensor& tensor) {
   Buffer* const buffer = BufferOf(tensor);
   if (buffer->mark == nullptr && NotesOf(*buffer) == nullptr) return nullptr;
   return MarkThrough(*buffer, RecipeOf(buffer, tensor));
+}
+
+bool IsWhole(const at::Tensor& tensor) {
+  return IsDense(tensor) &&
+         static_cast<size_t>(tensor.numel()) * tensor.itemsize() == tensor.storage().nbytes();
+}
+
+absl::StatusOr<MarkedBlocks> FormInBlocks(Session::State& state, const char* caller,
+                                          const at::Tensor& tensor, const Mark& mark) {
+  const TensorMeta meta = TensorMeta::Of(tensor);
+  SPMD_ASSIGN_OR_RETURN(BlocksApart apart,
+                        TakeBlocksApart(caller, mark.spec, meta.sizes, meta.strides));
+  const TensorMeta in_blocks{.dtype = meta.dtype,
+                             .sizes = std::move(apart.dims),
+                             .strides = std::move(apart.strides),
+                             .offset = meta.offset};
+  MarkedBlocks marked{NewView(tensor, in_blocks),
+                      std::make_shared<const Mark>(Mark{mark.mesh, std::move(apart.spec)})};
+  Buffer* const buffer = BufferOf(tensor);
+  if (SpecOfBase(marked.mark->spec, RecipeOf(buffer, marked.view), buffer->form.sizes)) {
+    return marked;
+  }
+  if (!IsWhole(tensor)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        caller, ": spec ", SpecToString(mark.spec), " is of a view of part of a tensor of sizes ",
+        DimsToString(buffer->form.sizes),
+        "; blocks(n, axes) marks a whole tensor, or a copy: ", "tensor.clone()"));
+  }
+  if (buffer->mark == nullptr) RebaseBytes(state, buffer, FormOf(marked.view));
+  return marked;
 }
 
 bool LiesOtherwise(const Value& value, const Mark& mark) {
@@ -240,6 +318,11 @@ void GiveMark(Session::State& state, const at::Tensor& tensor, const MarkPtr& ma
   Buffer* const buffer = BufferOf(tensor);
   const RecipePtr recipe = RecipeOf(buffer, tensor);
   if (MarkThrough(*buffer, recipe) != nullptr) return;
+  if (HasBlocks(mark->spec)) {
+    const absl::StatusOr<MarkedBlocks> marked = FormInBlocks(state, caller, tensor, *mark);
+    if (!marked.ok()) return SayLost(state, caller, *mark, "since it is of a part of a tensor");
+    return GiveMark(state, marked->view, marked->mark, caller);
+  }
   if (const absl::Status known = NoteMesh(state, mark->mesh); !known.ok()) {
     return SayLost(state, caller, *mark, absl::StrCat("since ", known.message()));
   }

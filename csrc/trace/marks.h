@@ -61,9 +61,26 @@ MarkPtr MarkOf(const at::Tensor& tensor);
 // What a mark of the tensor says of its Buffer's form; nullopt where no spec can say it.
 std::optional<PartitionSpec> SpecOfBase(const PartitionSpec& spec, const RecipePtr& recipe,
                                         const Dims& base);
+// What a spec of the base says of a view that permutes and merges its dimensions: of those that
+// become one the last alone may be cut, and the others are how many blocks it is of. nullopt
+// otherwise.
+std::optional<PartitionSpec> MergedSpec(PartitionSpec spec, const RecipePtr& recipe,
+                                        const Dims& base);
 // Dimension of the base for each dimension of a view that shows all of it with dimensions permuted,
 // inserted or left out only where they have size 1; nullopt otherwise. -1: an inserted dimension.
 std::optional<std::vector<int>> BaseDims(const RecipePtr& recipe, const Dims& base);
+// A spec with blocks, of a tensor, in terms of the form that its storage takes: the tensor with the
+// blocks apart (TakeBlocksApart), of which it is a view. Gives that view and its plain mark.
+// Errors: InvalidArgument where a dimension is not so many blocks, and where the tensor is not all
+// of its storage.
+struct MarkedBlocks {
+  at::Tensor view;
+  MarkPtr mark;
+};
+absl::StatusOr<MarkedBlocks> FormInBlocks(Session::State& state, const char* caller,
+                                          const at::Tensor& tensor, const Mark& mark);
+// The tensor is all that its storage holds, in some order of strides.
+bool IsWhole(const at::Tensor& tensor);
 // Data (not pending) whose tiles lie otherwise than the mark says: from now on it is a copy that
 // does not. `spec` is the Buffer's.
 bool LiesOtherwise(const Value& value, const Mark& mark);

@@ -10,6 +10,8 @@
 
 namespace spmd::trace {
 
+static int64_t HeapBytes(const OutputSpec& output) { return spmd::HeapBytes(output.apart); }
+
 int64_t CompiledProgram::HeapBytes() const {
   return static_cast<int64_t>(sizeof(CompiledProgram)) + ir::HeapBytes(traced) +
          spmd::HeapBytes(compiled.decomposed) + (loaded != nullptr ? loaded->HeapBytes() : 0);

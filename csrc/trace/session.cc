@@ -27,7 +27,7 @@ absl::StatusOr<Lowered> LowerPending(Session::State& state) {
   tape.bindings().ForEach([&](Buffer& buffer, TapeId) {
     if (!buffer.pending() || buffer.value()->tape != tape.number()) return;
     const TapeId id = buffer.value()->id;
-    if (!seen[id]) outputs.push_back({id, kNoId});
+    if (!seen[id]) outputs.push_back({id});
     seen[id] = true;
   });
   const MeshSet set = MeshesOf(state, tape, outputs);

@@ -58,6 +58,20 @@ ShardingInfo Described(const Layout& layout, const Mesh& mesh) {
   return info;
 }
 
+// The spec of a view of stored data that merges dimensions, as blocks; nullopt where it is none.
+std::optional<PartitionSpec> SpecInBlocks(const at::Tensor& tensor, const Mesh& mesh) {
+  Buffer* const buffer = BufferOf(tensor);
+  if (buffer->holds_nothing() || buffer->pending() || NotesOf(*buffer) != nullptr) {
+    return std::nullopt;
+  }
+  const ValuePtr& value = buffer->value();
+  if (value->layout == nullptr || !value->layout->grid()->Refines(mesh)) return std::nullopt;
+  const Sharding& sharding = value->layout->sharding();
+  if (sharding.DimAxes() == 0) return std::nullopt;
+  return MergedSpec(SpecOf(sharding.Closed(), *value->layout->grid(), mesh),
+                    RecipeOf(buffer, tensor), buffer->form.sizes);
+}
+
 bool NamesParts(const ShardingInfo& info) {
   const auto is_part = [](const std::string& name) { return absl::StrContains(name, ':'); };
   if (std::any_of(info.unreduced.begin(), info.unreduced.end(), is_part)) return true;
@@ -134,6 +148,52 @@ void SetMark(Session::State& state, Buffer* buffer, const MarkPtr& mark, bool bo
   }
 }
 
+// In terms of the tensor, where a spec can say it.
+MarkPtr OwnMark(const at::Tensor& tensor) {
+  const MarkPtr own = MarkOf(tensor);
+  return own == nullptr ? BufferOf(tensor)->mark : own;
+}
+
+// `given`: the user's, of which `mark` is what it says of `tensor`.
+absl::Status MarkTensor(Session::State& state, const at::Tensor& tensor, const MarkPtr& mark,
+                        const MarkPtr& given) {
+  Buffer* const buffer = BufferOf(tensor);
+  const Dims base(buffer->form.sizes.begin(), buffer->form.sizes.end());
+  std::optional<PartitionSpec> base_spec = SpecOfBase(mark->spec, RecipeOf(buffer, tensor), base);
+  MarkNotes* const notes = NotesOf(*buffer);
+  const bool copied = notes != nullptr && notes->copied;
+  if (!base_spec.has_value() && IsWhole(tensor)) {
+    if (buffer->mark != nullptr && !copied && !buffer->pending()) {
+      return MarkedAlready(*OwnMark(tensor), *given);
+    }
+    if (buffer->mark == nullptr || copied) {
+      // A reshape of all that is stored: the storage takes its form, other views are made from it.
+      buffer->mark = nullptr;
+      RebaseBytes(state, buffer, FormOf(tensor));
+      base_spec = mark->spec;
+    }
+  }
+  if (!base_spec.has_value()) return MarkPart(state, tensor, mark);
+  const auto of_base = std::make_shared<const Mark>(Mark{mark->mesh, *base_spec});
+  const bool waits = MarkWaits(*buffer);
+  if (buffer->mark != nullptr && SameMark(buffer->mark, of_base) && !waits) {
+    if (notes != nullptr) notes->copied = false;
+    return absl::OkStatus();
+  }
+  if (buffer->mark != nullptr && !copied) return MarkedAlready(*OwnMark(tensor), *given);
+  // Another mark binds the value already.
+  const bool bound = buffer->mark != nullptr && !waits;
+  if (notes != nullptr) notes->copied = notes->waits = false;
+  SetMark(state, buffer, of_base, bound);
+  return absl::OkStatus();
+}
+
+absl::Status MarkBlocks(Session::State& state, const at::Tensor& tensor, const MarkPtr& given) {
+  SPMD_ASSIGN_OR_RETURN(const MarkedBlocks marked,
+                        FormInBlocks(state, "mark_sharding", tensor, *given));
+  return MarkTensor(state, marked.view, marked.mark, given);
+}
+
 absl::Status FillShards(at::Tensor& host, const std::vector<ShardData>& shards,
                         const char* caller) {
   at::Tensor covered = at::zeros(host.sizes(), at::kBool);
@@ -182,34 +242,9 @@ absl::Status Session::MarkSharding(const at::Tensor& tensor, const Mesh& mesh,
   // Raises what is wrong with the spec in the terms of the tensor that was given.
   SPMD_RETURN_IF_ERROR(CheckSpec(*lock, "mark_sharding", mesh, spec, tensor.dim()));
   lock->used = true;
-  Buffer* buffer = BufferOf(tensor);
-  const Dims base(buffer->form.sizes.begin(), buffer->form.sizes.end());
-  const RecipePtr recipe = RecipeOf(buffer, tensor);
-  std::optional<PartitionSpec> base_spec = SpecOfBase(spec, recipe, base);
   const auto given = std::make_shared<const Mark>(Mark{mesh, spec});
-  const bool whole =
-      tensor.is_contiguous() &&
-      static_cast<size_t>(tensor.numel()) * tensor.itemsize() == tensor.storage().nbytes();
-  if (!base_spec.has_value() && whole && buffer->mark == nullptr) {
-    // A reshape of all that is stored: the storage takes its form, other views are made from it.
-    RebaseBytes(*lock, buffer, FormOf(tensor));
-    base_spec = spec;
-  }
-  if (!base_spec.has_value()) return MarkPart(*lock, tensor, given);
-  const auto mark = std::make_shared<const Mark>(Mark{mesh, *base_spec});
-  MarkNotes* const notes = NotesOf(*buffer);
-  const bool copied = notes != nullptr && notes->copied;
-  const bool waits = MarkWaits(*buffer);
-  if (buffer->mark != nullptr && SameMark(buffer->mark, mark) && !waits) {
-    if (notes != nullptr) notes->copied = false;
-    return absl::OkStatus();
-  }
-  if (buffer->mark != nullptr && !copied) return MarkedAlready(*buffer->mark, *given);
-  // Another mark binds the value already.
-  const bool bound = buffer->mark != nullptr && !waits;
-  if (notes != nullptr) notes->copied = notes->waits = false;
-  SetMark(*lock, buffer, mark, bound);
-  return absl::OkStatus();
+  if (HasBlocks(spec)) return MarkBlocks(*lock, tensor, given);
+  return MarkTensor(*lock, tensor, given, given);
 }
 
 absl::Status Session::ClearSharding(const at::Tensor& tensor) {
@@ -249,6 +284,7 @@ absl::StatusOr<std::optional<ShardingInfo>> Session::ShardingOf(const at::Tensor
     for (const Mesh& mesh : meshes) {
       if (!layout.grid()->Refines(mesh)) continue;
       ShardingInfo info = Described(layout, mesh);
+      if (auto spec = SpecInBlocks(tensor, mesh)) info.spec = *std::move(spec);
       info.provisional = found->provisional;
       if (!NamesParts(info)) return info;
       if (!in_parts.has_value()) in_parts = std::move(info);
@@ -267,9 +303,18 @@ absl::StatusOr<at::Tensor> Session::Reshard(const at::Tensor& tensor, const Mesh
   lock->used = true;
   const TensorMeta meta = TensorMeta::Contiguous(tensor.scalar_type(), tensor.sizes());
   at::Tensor out = NewTensor(meta, nullptr);
-  BufferOf(out)->mark = std::make_shared<const Mark>(Mark{mesh, spec});
-  const TapeId copy = EmitNamed(*lock, "aten::clone", {Read(*lock, tensor)}, {}, TypeOf(meta));
-  BindBuffer(*lock, BufferOf(out), copy);
+  MarkedBlocks marked{out, std::make_shared<const Mark>(Mark{mesh, spec})};
+  if (HasBlocks(spec)) {
+    SPMD_ASSIGN_OR_RETURN(marked, FormInBlocks(*lock, "reshard", out, *marked.mark));
+  }
+  BufferOf(out)->mark = marked.mark;
+  TapeId value = Read(*lock, tensor);
+  const TensorType type = TypeOf(marked.view);
+  if (!(TypeOf(*lock, value) == type)) {
+    value = EmitNamed(*lock, "aten::view", {value},
+                      {{"size", std::vector<int64_t>(type.dims.begin(), type.dims.end())}}, type);
+  }
+  BindBuffer(*lock, BufferOf(out), EmitNamed(*lock, "aten::clone", {value}, {}, type));
   return out;
 }
 
@@ -315,7 +360,12 @@ absl::StatusOr<at::Tensor> Session::FromLocalShards(const std::vector<ShardData>
   at::Tensor host = at::zeros(dims, shards[0].data.options().device(at::kCPU));
   SPMD_RETURN_IF_ERROR(FillShards(host, shards, "from_local_shards"));
   at::Tensor out = NewTensor(TensorMeta::Of(host), HostValue(host, /*steal=*/true));
-  BufferOf(out)->mark = std::make_shared<const Mark>(Mark{mesh, spec});
+  const auto mark = std::make_shared<const Mark>(Mark{mesh, spec});
+  if (HasBlocks(spec)) {
+    SPMD_RETURN_IF_ERROR(MarkBlocks(*lock, out, mark));
+  } else {
+    BufferOf(out)->mark = mark;
+  }
   return out;
 }
 

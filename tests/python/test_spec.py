@@ -32,7 +32,7 @@ def test_bad_entries(entries, expected):
         P(*entries)
     assert str(raised.value) == (
         expected + "an entry is None (not cut), an axis name or index, a tuple of those (major "
-        "first), or UNCONSTRAINED"
+        "first), blocks(n, axes), or UNCONSTRAINED"
     )
 
 

@@ -261,7 +261,8 @@ def test_a_string_for_a_spec(mesh):
     t = torch.zeros(4, device="spmd")
     assert message(TypeError, lambda: spmd.mark_sharding(t, mesh, "data")) == (
         "PartitionSpec: expected a tuple with one entry per dimension, got 'data' (str); an entry "
-        "is None (not cut), an axis name or index, a tuple of those (major first), or UNCONSTRAINED"
+        "is None (not cut), an axis name or index, a tuple of those (major first), "
+        "blocks(n, axes), or UNCONSTRAINED"
     )
 
 

@@ -10,7 +10,8 @@ namespace {
 
 TEST(SpecText, ReadsWhatIsWritten) {
   for (const char* text : {"()", "('a',)", "(None, 'data')", "(('x', 'y'), UNCONSTRAINED, None)",
-                           "('model:0', 'model:(2)4', 0)"}) {
+                           "('model:0', 'model:(2)4', 0)", "(None, blocks(3, 'model'))",
+                           "(blocks(2, ('x', 'y')), blocks(4, 1))"}) {
     Scanner in(text);
     const auto spec = ParseSpecText(in);
     ASSERT_TRUE(spec.ok()) << spec.status();
@@ -20,7 +21,8 @@ TEST(SpecText, ReadsWhatIsWritten) {
 }
 
 TEST(SpecText, RefusesWhatIsNone) {
-  for (const char* text : {"", "'a'", "('a'", "(a)", "('a' 'b')", "(('a',)"}) {
+  for (const char* text : {"", "'a'", "('a'", "(a)", "('a' 'b')", "(('a',)", "(blocks(3),)",
+                           "(blocks(0, 'a'),)", "(blocks(3, 'a'", "(blocks 'a',)"}) {
     Scanner in(text);
     EXPECT_FALSE(ParseSpecText(in).ok()) << text;
   }
