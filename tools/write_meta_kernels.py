@@ -30,7 +30,8 @@ LEFT_OUT = (
 )
 # Of ops that write, those that compositions are made of.
 WRITING = (
-    *("add_.Tensor", "addmv_", "arange.start_out", "div_.Tensor", "eye.m_out", "exp_"),
+    *("add_.Tensor", "addmv_", "arange.start_out", "clamp_min_", "div_.Tensor", "eye.m_out"),
+    *("exp_", "sqrt_"),
     *("fill_.Scalar", "fill_.Tensor", "lgamma_", "linspace.out", "log1p_", "log_", "logspace.out"),
     *("mul.out", "mul_.Tensor", "neg.out", "sub_.Tensor", "sum.IntList_out"),
 )

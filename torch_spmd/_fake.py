@@ -220,6 +220,7 @@ for _strides, _ops in (
             aten.channel_shuffle.default,
             aten.max_unpool2d.default,
             aten.native_batch_norm.default,
+            aten.reflection_pad3d.default,
             aten.replication_pad3d.default,
             aten.roll.default,
         ),
@@ -247,6 +248,7 @@ for _strides, _ops in (
         _format_of_second,
         (
             aten.reflection_pad2d_backward.default,
+            aten.reflection_pad3d_backward.default,
             aten.replication_pad2d_backward.default,
             aten.replication_pad3d_backward.default,
         ),

@@ -11,7 +11,7 @@
 namespace spmd::cost {
 namespace {
 
-// Prices that differ by less are equal.
+// Relative difference up to which prices count as equal.
 constexpr double kNothing = 1e-9;
 
 bool IsPrefix(const AxisList& prefix, const AxisList& list) {
@@ -30,8 +30,8 @@ double Seconds(const absl::InlinedVector<MoveStep, 2>& steps, size_t first = 0) 
   return seconds;
 }
 
-// The usual plan: the sharding reached so far and the steps that led there. Ends at `to` but for
-// the terms that `from` has not.
+// The usual plan: the sharding reached so far and the steps that led to it. It ends at `to`, except
+// for unreduced axes that `from` lacks.
 class UsualPlan {
  public:
   UsualPlan(const TensorType& type, const Grid& grid, const Sharding& from, const Sharding& to,
@@ -60,7 +60,7 @@ class UsualPlan {
     return EffectiveChunk(s.dims[d], type_.dims[d], grid_);
   }
 
-  // A step from `before` to where the plan is now.
+  // Appends a step from `before` to the current sharding.
   void Push(const Sharding& before, MoveKind kind, AxisList axes, int dim, int to_dim = -1) {
     double bytes = 0, seconds = 0;
     if (kind != MoveKind::kSlice) {
@@ -74,7 +74,8 @@ class UsualPlan {
         {kind, std::move(axes), dim, to_dim, current_, static_cast<int64_t>(bytes), seconds});
   }
 
-  // One exchange for all after the first `kept` steps, if composing failed or costs more.
+  // Replaces the steps after the first `kept` by one exchange if composing them failed or costs
+  // more.
   void ExchangeInstead(const Sharding& reduced, size_t kept, bool composed) {
     Sharding target = to_;
     target.unreduced = reduced.unreduced;
@@ -88,8 +89,8 @@ class UsualPlan {
         {e.kind, {}, -1, -1, std::move(target), static_cast<int64_t>(e.bytes), seconds});
   }
 
-  // Dimension d can take `run` next towards the target without moving a boundary between shards.
-  // Returns the chunk after it, or 0 when it cannot.
+  // The chunk of dimension d after the axes `run` are appended to it, or 0 if that would move a
+  // boundary between shards or is not towards the target.
   int64_t ChunkAfterAppending(int d, const AxisList& run) const {
     const AxisList appended = Concat(current_.dims[d].axes, run);
     if (!IsPrefix(appended, to_.dims[d].axes)) return 0;
@@ -105,7 +106,8 @@ class UsualPlan {
     NormalizeChunk(current_.dims[d], type_.dims[d], grid_);
   }
 
-  // The next axes that dimension d still lacks, as long as all are in `allowed`.
+  // The next axes that the target has on dimension d and that it still lacks, up to the first one
+  // that is not in `allowed`.
   AxisList NextRun(int d, AxisMask allowed) const {
     AxisList run;
     if (!IsPrefix(current_.dims[d].axes, to_.dims[d].axes)) return run;
@@ -128,7 +130,8 @@ class UsualPlan {
   }
 
   void Reduce() {
-    // Terms of one kind are no terms of another: they are reduced first.
+    // Partial results of one kind of reduction cannot stand for another kind's, so they are all
+    // reduced.
     const bool same_kind = current_.reduce_kind == to_.reduce_kind;
     const AxisMask leaving =
         current_.UnreducedAxes() & ~(same_kind ? to_.UnreducedAxes() : AxisMask{0});
@@ -162,7 +165,8 @@ class UsualPlan {
     if (kept.empty()) current_.reduce_kind = ReduceKind::kSum;
   }
 
-  // All-to-alls where an axis changes dimension, gathers where it leaves, slices where it comes.
+  // Adds all-to-alls where an axis changes dimension, all-gathers where it leaves, slices where it
+  // is added. Returns false if these steps do not reach the target.
   bool MoveDims() {
     for (int round = 0; round < 2 * current_.rank() + 2 && !SameDims(current_, to_); ++round) {
       bool changed = false;
@@ -174,7 +178,7 @@ class UsualPlan {
     return SameDims(current_, to_);
   }
 
-  // The axes of dimension d that are not where the target has them.
+  // The axes of dimension d behind the prefix that it shares with the target.
   AxisList Surplus(int d) const {
     const AxisList& have = current_.dims[d].axes;
     const AxisList& want = to_.dims[d].axes;
@@ -225,7 +229,7 @@ class UsualPlan {
   absl::InlinedVector<MoveStep, 2> steps_;
 };
 
-// The terms that the target has and nothing was said of yet.
+// Adds a kTerm step for the unreduced axes of `to` that the steps do not produce.
 void AddTerms(const Sharding& from, const Sharding& to, absl::InlinedVector<MoveStep, 2>& steps) {
   const Sharding& at = steps.empty() ? from : steps.back().result;
   AxisList coming;

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// How a value gets from one sharding to another, and what that costs.
+// The steps that take a value from one sharding to another, and what they cost.
 //
 //   {data},{}  ->  {},{data}                    all_to_all(data, 0->1)
 //   {},{} unreduced(sum){x}  ->  {x},{}         reduce_scatter(x, 0)
 //   {a},{}     ->  {},{}                        all_gather(a, 0)
 //   {x,y}      ->  {y,x}                        permute
 //   {x,y}, 10 rows  ->  {x}, 10 rows            exchange: chunks of 3 do not merge to chunks of 5
-//   {m} unreduced(sum){x}  ->  {x,m}            reduce_scatter(x, 0), permute of the smaller tile
+//   {m} unreduced(sum){x}  ->  {x,m}            reduce_scatter(x, 0), then permute the smaller tile
 #pragma once
 
 #include "absl/container/inlined_vector.h"
@@ -35,11 +35,12 @@ struct MovePlan {
   double seconds = 0;
 };
 
-// The cheapest plan, by price.h. First the usual one: slices (they shrink what is reduced),
-// reduce-scatters, all-reduces, all-to-alls, gathers, slices; one exchange where the shards'
-// boundaries do not allow these or where it is cheaper. It stands unless MoveSearch (search.h)
-// finds a cheaper one; equal prices leave it as it is.
-// Requires: both shardings are in `grid` and fit the type. Exact: the last step's result is `to`.
+// The cheapest plan by the prices of price.h. It starts from the usual order: slices (they shrink
+// what is reduced), reduce-scatters, all-reduces, all-to-alls, all-gathers, slices. One exchange
+// replaces the steps after the reductions where the boundaries between shards do not allow them or
+// where it is cheaper. MoveSearch (search.h) replaces the whole plan if it finds a strictly cheaper
+// one.
+// Requires: both shardings are in `grid` and fit `type`. The last step's result is exactly `to`.
 MovePlan PlanMove(const TensorType& type, const Grid& grid, const Sharding& from,
                   const Sharding& to, const machine::Machine& machine);
 

@@ -17,7 +17,8 @@ double Padded(int64_t n, int64_t to) {
   return static_cast<double>(CeilDiv(n, std::max<int64_t>(to, 1)) * std::max<int64_t>(to, 1));
 }
 
-// What the hardware pads a dimension to: the last one to columns, the one before it to rows.
+// The multiple that the hardware pads dimension `dim` to: columns for the last, rows for the one
+// before.
 int64_t PaddingOf(size_t dim, size_t rank, const machine::Machine& machine) {
   if (dim + 1 == rank) return machine.tile_columns;
   return dim + 2 == rank ? machine.tile_rows : 1;
@@ -36,7 +37,7 @@ class TileCost {
       int64_t parts = 1;
       for (int f : tensor[d]) parts *= shards_[f];
       elements *= Padded(CeilDiv(type.dims[d], parts), padding);
-      // The minor factor of a dimension is the one that padding lengthens.
+      // Padding lengthens the minor factor of a dimension.
       if (!tensor[d].empty()) {
         int64_t& widest = padding_[tensor[d].back()];
         widest = std::max(widest, padding);

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// What one device spends on its tile of an op.
+// The time that one device spends on its tile of an op.
 //
-//   mm 1024×1024×1024 on 4 devices, m cut: 256×1024×1024 multiply-adds, and a quarter of the rows,
-//   all of the right operand and a quarter of the result through memory; the slower of the two.
+//   mm 1024×1024×1024 on 4 devices, m sharded: 256×1024×1024 multiply-adds; a quarter of the left
+//   operand, all of the right operand and a quarter of the result through memory. The slower
+//   counts.
 #pragma once
 
 #include <cstdint>
@@ -15,10 +16,11 @@
 
 namespace spmd::cost {
 
-// Seconds for the largest tile when factor f is cut into shards[f] parts. Work is the product of
-// the factors' local sizes, traffic the bytes of all local operands and results; both count the
-// rows and columns that the hardware pads. `rule` is null for an op without one: it runs whole.
-// Requires: shards.size() == factors.factors.size(), all at least 1.
+// Seconds for the largest tile when factor f is divided into shards[f] parts. The work is the
+// product of the factors' local sizes; the traffic is the bytes of all local operands and results.
+// Both include the rows and columns that the hardware pads. `rule` is null for an op without a
+// rule, which every device computes in full.
+// Requires: shards.size() == factors.factors.size(), every entry is at least 1.
 double OpSeconds(const rules::OpFactors& factors, const rules::Rule* rule,
                  const rules::OpCall& call, absl::Span<const int64_t> shards,
                  const machine::Machine& machine);

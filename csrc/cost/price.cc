@@ -15,14 +15,14 @@ namespace {
 
 constexpr int64_t kMaxDevices = 256;
 
-// A dimension whose cut an exchange changes.
+// A dimension whose shards an exchange changes.
 struct ChangedDim {
   int64_t n;
   const DimSharding& from;
   const DimSharding& to;
   int64_t from_shards, to_shards;
   int64_t from_chunk, to_chunk;
-  size_t common = 0;  // leading axes that are the same
+  size_t common = 0;  // number of equal leading axes
 
   ChangedDim(int64_t extent, const DimSharding& a, const DimSharding& b, const Grid& grid)
       : n(extent),
@@ -41,7 +41,7 @@ struct ChangedDim {
   }
   absl::Span<const AxisId> Coming() const { return absl::MakeConstSpan(to.axes).subspan(common); }
   bool IsEven() const { return from_shards * from_chunk == n && to_shards * to_chunk == n; }
-  // The shards that the common axes make have the same boundaries before and after.
+  // True if the shards along the common axes have the same boundaries before and after.
   bool KeepsCommonBoundaries(const Grid& grid) const {
     return common == 0 || from_chunk * grid.size(Leaving()) == to_chunk * grid.size(Coming());
   }
@@ -49,13 +49,13 @@ struct ChangedDim {
 using ChangedDims = absl::InlinedVector<ChangedDim, 4>;
 
 Interval ShardOf(int64_t n, int64_t shards, int64_t chunk, int64_t shard) {
-  chunk = std::min(chunk, n);  // so that products stay small
+  chunk = std::min(chunk, n);  // keeps the products below from overflowing
   const int64_t begin = std::min(shard * chunk, n);
   return {begin, shard == shards - 1 ? n : std::min(begin + chunk, n)};
 }
 
-// Elements (of the changed dimensions) that the worst-off device lacks, device by device along the
-// `axes` of these dimensions.
+// The most elements (of the changed dimensions) that any device lacks. Looks at each device along
+// `axes`, the axes of these dimensions.
 int64_t MostLacked(const ChangedDims& dims, const AxisList& axes, const Grid& grid) {
   const auto shard_of = [&](const AxisList& list, const absl::InlinedVector<int64_t, 8>& at) {
     int64_t shard = 0;
@@ -83,8 +83,8 @@ int64_t MostLacked(const ChangedDims& dims, const AxisList& axes, const Grid& gr
   }
 }
 
-// Where there are too many devices to look at each: all of the tile, or, where only boundaries
-// move, by how many indices those of the last shards differ.
+// An estimate of MostLacked for too many devices: all of the tile or, where only boundaries move,
+// the distance by which the boundary of the last shard moves.
 double MostLackedOfMany(const ChangedDims& dims) {
   double needed = 1, held = 1;
   for (const ChangedDim& d : dims) {
@@ -128,8 +128,8 @@ Exchange DescribeExchange(const TensorType& type, const Grid& grid, const Shardi
       dims.emplace_back(type.dims[d], from.dims[d], to.dims[d], grid);
     }
   }
-  double out = 1;        // elements of the changed dims
-  double kept = 1;       // the part of the tile that the device has, where all is even
+  double out = 1;        // elements of the changed dims of a new tile
+  double kept = 1;       // the fraction of it that the device already has, if all is even
   AxisMask changed = 0;  // axes of the changed dims
   bool even = true;
   for (const ChangedDim& d : dims) {
@@ -138,7 +138,7 @@ Exchange DescribeExchange(const TensorType& type, const Grid& grid, const Shardi
     exchange.axes |= d.KeepsCommonBoundaries(grid) ? MaskOf(d.Leaving()) | MaskOf(d.Coming()) : all;
     out *= static_cast<double>(MaxShardSize(d.n, d.to_shards, d.to_chunk));
     even = even && d.IsEven();
-    // Shards that different axes number first are disjoint for some device.
+    // Shards that are numbered by different leading axes are disjoint on some device.
     kept *= d.Leaving().empty()  ? 1
             : d.Coming().empty() ? 1 / static_cast<double>(grid.size(d.Leaving()))
                                  : 0;
@@ -147,7 +147,8 @@ Exchange DescribeExchange(const TensorType& type, const Grid& grid, const Shardi
       exchange.kind = MoveKind::kExchange;
     }
   }
-  // Every coordinate along another axis has a copy: what is needed is fetched from the same one.
+  // Along an axis that does not shard `from` every coordinate has a replica, so that nothing
+  // crosses it.
   exchange.axes &= from.DimAxes();
   double lacked = out * (1 - kept);
   if (!even) {

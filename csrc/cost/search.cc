@@ -20,20 +20,21 @@ namespace {
 constexpr int kMaxRank = 6;
 constexpr int kMaxAtoms = 8;
 constexpr int kSeparateAxes = 4;
-// States from which steps are tried. The more dimensions, the more steps; where their shards are
-// uneven (images), the bound from below is weak, and a search that finds nothing would look at all.
+// The most states that are expanded. More dimensions mean more steps; where their shards are uneven
+// (images), the lower bound is weak, and a search that finds nothing would expand every state.
 constexpr int kMaxExpanded = 128;
 constexpr int kMaxExpandedOfMany = 16;
 constexpr int kMaxExpandedOfUneven = 8;
 
-// Sub-axes that travel together.
+// Sub-axes that move together.
 struct Atom {
   AxisList axes;
   int64_t size = 1;
   double bandwidth = 1;
 };
 
-// Atoms as digits of four bits, each 1 + its number, the minor one lowest; 0: none.
+// A list of atoms as digits of four bits, each 1 + the atom's number, the minor atom in the lowest
+// bits; 0 is the empty list.
 using AtomList = uint32_t;
 using AtomMask = uint32_t;
 
@@ -41,7 +42,7 @@ int Length(AtomList list) { return (std::bit_width(list) + 3) / 4; }
 int Minor(AtomList list) { return static_cast<int>(list & 15) - 1; }
 AtomList Append(AtomList list, int atom) { return list << 4 | static_cast<AtomList>(atom + 1); }
 AtomList Append(AtomList list, AtomList run) { return list << (4 * Length(run)) | run; }
-// The last `count` atoms of a list, and what is before them.
+// Tail is the last `count` atoms of a list; Head is the list without them.
 AtomList Tail(AtomList list, int count) {
   return count == 8 ? list : list & ((AtomList{1} << (4 * count)) - 1);
 }
@@ -62,7 +63,7 @@ AtomMask MaskOfList(AtomList list) {
 
 struct State {
   std::array<AtomList, kMaxRank> lists{};
-  std::array<int64_t, kMaxRank> chunks{};  // 0 where not cut
+  std::array<int64_t, kMaxRank> chunks{};  // 0 in a dimension without axes
   AtomMask unreduced = 0;
 
   bool SameDims(const State& other) const { return lists == other.lists && chunks == other.chunks; }
@@ -93,8 +94,8 @@ struct Reached {
   int effort = 0;
 };
 
-// Decides between equal prices: few steps; rather two collectives that have names than an exchange,
-// of which backends know less; slices hardly count.
+// Breaks ties between equal prices: fewer steps, then two named collectives rather than an
+// exchange, which backends support less well. Slices hardly count.
 int EffortOf(MoveKind kind) {
   if (kind == MoveKind::kSlice) return 1;
   return kind == MoveKind::kExchange ? 24 : 8;
@@ -137,7 +138,7 @@ class MoveSearch {
     for (int expanded = 0; !queue_.empty(); ++expanded) {
       const int at = queue_.top().reached;
       queue_.pop();
-      if (best_.at(reached_[at].state) != at) continue;  // there is a cheaper way by now
+      if (best_.at(reached_[at].state) != at) continue;  // a cheaper path to this state was found
       if (IsGoal(reached_[at].state)) return StepsTo(at);
       if (expanded == most) return std::nullopt;
       Expand(at);
@@ -150,7 +151,8 @@ class MoveSearch {
     double at_least;
     int effort;
     int reached;
-    bool operator<(const Entry& other) const {  // the largest comes first
+    // reversed, since the queue's top is its largest entry
+    bool operator<(const Entry& other) const {
       return std::tie(at_least, effort, reached) >
              std::tie(other.at_least, other.effort, other.reached);
     }
@@ -158,7 +160,7 @@ class MoveSearch {
 
   // --- atoms ---
 
-  // Every list in which an axis may stand, one after another.
+  // Calls `fn` with every axis list of the two shardings.
   template <typename Fn>
   void ForEachList(Fn&& fn) const {
     for (const Sharding* s : {&from_, &to_}) {
@@ -180,8 +182,8 @@ class MoveSearch {
     return together && (used || grid_.axis(a).axis == grid_.axis(b).axis);
   }
 
-  // False where nothing is cheaper than to send each device what it lacks at once: axes are alike,
-  // and no terms to be reduced.
+  // Sets the bandwidths. Returns false where a direct move is optimal: all axes have one bandwidth
+  // and no partial sums are to be reduced.
   bool FindPace() {
     for (int i = 0; i < grid_.num_axes(); ++i) {
       const double bandwidth = grid_.axis(static_cast<AxisId>(i)).bandwidth;
@@ -193,7 +195,7 @@ class MoveSearch {
     return slowest_ != fastest_ || leaving != 0;
   }
 
-  // False where there are too many.
+  // Groups sub-axes into atoms. Returns false where there are too many.
   bool MakeAtoms() {
     const AxisMask used = from_.UsedAxes() | to_.UsedAxes();
     separate_ = grid_.num_axes() <= kSeparateAxes;
@@ -204,7 +206,7 @@ class MoveSearch {
         const bool joins = !separate_ && !atoms_.empty() && atoms_.back().axes.back() == a - 1 &&
                            SideBySide(static_cast<AxisId>(a - 1), a);
         if (!joins) {
-          // Without idle ones fewer plans are looked at.
+          // Axes that neither sharding uses can be left out; the search then considers fewer plans.
           if (atoms_.size() == kMaxAtoms) return idle;
           atoms_.emplace_back();
           atoms_.back().bandwidth = grid_.axis(a).bandwidth;
@@ -303,20 +305,23 @@ class MoveSearch {
     return true;
   }
 
-  // --- what is left ---
+  // --- the lower bound ---
 
   bool IsGoal(const State& s) const { return s.SameDims(target_) && (s.unreduced & ~kept_) == 0; }
 
-  // Seconds that any steps from s to the target take at least, at the pace of the fastest axis.
+  // A lower bound on the seconds of any steps from `s` to the target, at the bandwidth of the
+  // fastest axis.
   //
-  // Bytes, with W those of a target tile (of the mean one where shards are uneven) and h the
-  // devices that hold the same:
+  // Bytes, where W is the size of a target tile (the mean where shards are uneven) and h the number
+  // of devices that hold the same tile:
   //   nothing to reduce, even   what a device lacks of W: exact, see DescribeExchange
-  //   nothing to reduce         W less what is held by as many devices before as after
-  //   n terms                   n-1 messages of W/h to the first, W to each of the other h-1:
+  //   nothing to reduce         W, less a share of it where each tile gets no more holders than
+  //   before n partial sums            n-1 messages of W/h to the first holder, W to each of the
+  //   other h-1:
   //                             (W·(n-1) + W·(h-1)) / h per device
-  // Starts: a reduction; and one for each dimension that axes leave, since a gather and an
-  // all-to-all take axes from one dimension, and an exchange has as many starts as dimensions.
+  // Starts: one for a reduction, and one for each dimension that loses axes, since an all-gather
+  // and an all-to-all take axes from one dimension and an exchange has as many starts as
+  // dimensions.
   double AtLeast(const State& s) const {
     const AtomMask leaving = s.unreduced & ~kept_;
     double kept = 1, fewer = 1;
@@ -334,7 +339,8 @@ class MoveSearch {
     }
     double bytes = tile_ * (1 - (even_ ? kept : std::min(fewer, 1.0)));
     if (leaving != 0) {
-      // Where terms that could have stayed are reduced, most devices will have nothing to hold.
+      // Where axes that could have stayed unreduced are reduced already, fewer devices need hold a
+      // result.
       const bool more = (s.unreduced & kept_) != kept_;
       bytes = more ? tile_ : tile_ * (1 + static_cast<double>(SizeOf(leaving) - 2) / holders_);
     }
@@ -342,7 +348,8 @@ class MoveSearch {
     return starts * machine_.latency + bytes / (machine_.link_bandwidth * fastest_);
   }
 
-  // Of bytes alone, for all that is left at once: no way round is cheaper where axes are alike.
+  // The transfer time (without starts) of everything that is left in one exchange. It is a lower
+  // bound where all axes have one bandwidth.
   double SecondsAtOnce(const State& s) const {
     State there = target_;
     there.unreduced = s.unreduced;
@@ -392,7 +399,8 @@ class MoveSearch {
     Push(after, {kind, run, dim, to_dim, bytes, seconds}, before);
   }
 
-  // `run` comes to cut dimension d: with every chunk that may be of use.
+  // Calls `fn` with `s` after the atoms `run` are appended to dimension d, once for every chunk
+  // that may be useful.
   template <typename Fn>
   void Cut(const State& s, int d, AtomList run, Fn&& fn) const {
     State after = s;
@@ -412,7 +420,7 @@ class MoveSearch {
       if (std::find(chunks.begin(), chunks.end(), chunk) == chunks.end()) chunks.push_back(chunk);
     };
     add(ChunkAsInTarget(d, run));
-    // With which the default is left when more atoms come.
+    // Chunks that become the default chunk when more atoms are appended.
     for (int64_t more : products_) {
       const bool fits = products_.back() % (shards * more) == 0;
       if (fits && usual % more != 0) add(CeilDiv(n, shards * more) * more);
@@ -423,7 +431,8 @@ class MoveSearch {
     }
   }
 
-  // The chunk with which `list` has boundaries that the target's cut has, too; -1 if none.
+  // The chunk with which the shards along `list` have boundaries that the target has too; -1 if
+  // there is none.
   int64_t ChunkAsInTarget(int d, AtomList list) const {
     const AtomList want = target_.lists[d];
     const int common = CommonPrefix(list, want);
@@ -434,7 +443,7 @@ class MoveSearch {
     return chunk % parts == 0 ? chunk / parts : -1;
   }
 
-  // The last `count` atoms leave dimension d.
+  // `s` without the last `count` atoms of dimension d.
   State Uncut(const State& s, int d, int count) const {
     State after = s;
     after.lists[d] = Head(s.lists[d], count);
@@ -466,7 +475,8 @@ class MoveSearch {
     return mask;
   }
 
-  // One idle atom comes to cut one dimension, not one before `first`: fn(state, dimension, atom).
+  // Calls fn(state, dimension, atom) for every way to append one idle atom to a dimension from
+  // `first` on.
   template <typename Fn>
   void ForEachSlice(const State& s, int first, Fn&& fn) const {
     const AtomMask used = AtomsOfDims(s) | s.unreduced;
@@ -486,7 +496,7 @@ class MoveSearch {
   }
 
   void Reductions(const State& s, int at) {
-    // Where all axes are alike, what may stay a term is never worth reducing.
+    // Where all axes have one bandwidth, reducing an axis that may stay unreduced never pays.
     const AtomMask may = slowest_ == fastest_ ? s.unreduced & ~kept_ : s.unreduced;
     for (AtomMask some = may; some != 0; some = (some - 1) & may) {
       State after = s;
@@ -496,7 +506,8 @@ class MoveSearch {
     Scatter(s, at, may, 0);
   }
 
-  // Every order of some of the terms' atoms, behind `run`, comes to cut a dimension.
+  // Tries a reduce-scatter to each dimension for every sequence of atoms that begins with `run` and
+  // goes on with atoms of `may`.
   void Scatter(const State& s, int at, AtomMask may, AtomList run) {
     for (AtomMask rest = may; rest != 0; rest &= rest - 1) {
       const int i = std::countr_zero(rest);
@@ -539,9 +550,9 @@ class MoveSearch {
     Push(after, {e.kind, 0, -1, -1, e.bytes, seconds}, at);
   }
 
-  // Where all axes are alike, an exchange to anything but the target gains little, but that terms
-  // can be scattered behind boundaries that lie right. Of tensors of many dimensions nothing else
-  // is tried.
+  // Tries exchanges that only move the boundaries of one dimension, so that a later reduce-scatter
+  // finds boundaries that fit. Where all axes have one bandwidth, exchanges to other states than
+  // the target gain little else, and for tensors of many dimensions nothing else is tried.
   void MoveBoundaries(const State& s, int at) {
     for (int d = 0; d < rank_; ++d) {
       if (s.lists[d] == 0) continue;
@@ -552,7 +563,8 @@ class MoveSearch {
     }
   }
 
-  // To every way to cut the dimensions from `first` on, behind what `after` has.
+  // Tries exchanges to `after` and to every state that appends idle atoms to it in dimensions from
+  // `first` on.
   void ExchangeToAll(const State& s, const State& after, int first, int at) {
     ExchangeTo(s, after, at);
     ForEachSlice(after, first,
@@ -568,7 +580,7 @@ class MoveSearch {
       MoveStep step{r.step.kind,   ToAxes(r.step.run),  r.step.dim,
                     r.step.to_dim, ToSharding(r.state), static_cast<int64_t>(r.step.bytes),
                     r.step.seconds};
-      // Slices of one dimension, one after another, are one.
+      // Merges consecutive slices of one dimension.
       if (step.kind == MoveKind::kSlice && !steps.empty() &&
           steps.back().kind == MoveKind::kSlice && steps.back().dim == step.dim) {
         step.axes.insert(step.axes.begin(), steps.back().axes.begin(), steps.back().axes.end());
@@ -589,17 +601,18 @@ class MoveSearch {
   double limit_ = 0;
   bool separate_ = false;  // each sub-axis is an atom
   std::vector<Atom> atoms_;
-  std::vector<int64_t> products_;  // of the sizes of some atoms, ascending
+  std::vector<int64_t> products_;  // of the sizes of any set of atoms, ascending; without 1
   double fastest_ = 0;
   double slowest_ = std::numeric_limits<double>::infinity();
   State target_;
-  AtomMask kept_ = 0;  // terms that may stay
-  double tile_ = 0;    // bytes of a target tile, were all even
+  AtomMask kept_ = 0;  // atoms that may stay unreduced
+  double tile_ = 0;    // bytes of a target tile if all shards are even
   double holders_ = 1;
-  bool even_ = false;             // all shards of all states are
-  bool shards_are_even_ = false;  // those of the source and the target
+  bool even_ = false;             // all shards of all states are even
+  bool shards_are_even_ = false;  // the shards of source and target are even
   std::vector<Reached> reached_;
-  absl::flat_hash_map<State, int> best_;  // looked up only, never walked
+  // only looked up; never iterated, since its order is random
+  absl::flat_hash_map<State, int> best_;
   std::priority_queue<Entry> queue_;
 };
 

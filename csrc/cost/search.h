@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// The search for a move that is cheaper than the usual one.
+// The search for a move that is cheaper than the usual one of PlanMove.
 //
-// States are shardings; edges are the steps that the runtime can do, priced by price.h. Best first,
-// with a bound from below on what is left: every device must be sent what it lacks, and every sum
-// of n terms takes n-1 messages for the first device that has it and one for each other.
+// States are shardings; edges are the steps that the runtime can do, priced by price.h. The search
+// is best-first with a lower bound on the remaining cost: every device must be sent what it lacks,
+// and every sum of n partial sums takes n-1 messages for the first device that holds it and one for
+// each other.
 //
-// Without terms to reduce, where all axes are alike, there is nothing to find. Elsewhere, on up to
-// kSeparateAxes sub-axes, sub-axes travel one by one; on more, those that stay side by side travel
-// together. The search gives up after kMaxExpanded states, or at once where there is more to tell
-// apart than fits a state: the usual plan stands. Ties go to what was found first, so the result
-// depends on nothing but the arguments.
+// Where all axes have one bandwidth and nothing is reduced, no move is cheaper and the search ends
+// at once. On up to kSeparateAxes sub-axes each moves by itself; on more, sub-axes that stay
+// adjacent move together. The usual plan stands if the sharding needs more than kMaxAtoms of these
+// or kMaxExpanded states were expanded. Ties go to the state that was found first, so the result
+// depends on the arguments alone.
 #pragma once
 
 #include <optional>
@@ -18,11 +19,11 @@
 
 namespace spmd::cost {
 
-// The steps from `from` to `to` that take less than `limit` seconds in sum and as little as
-// possible; nothing where there are none, or where the search gives up.
-// The last step's result is `to` but for terms: those that `to` has and `from` has not are left
-// out, and reduced ones may be.
-// Requires: as PlanMove; chunks are normalized, and dimensions closed.
+// The steps from `from` to `to` that take the least total time, if that is less than `limit`
+// seconds; nullopt if there are none or the search gives up. The last step's result is `to` except
+// for unreduced axes: those of `to` that `from` lacks are left out, and those of both may be
+// reduced.
+// Requires: as PlanMove; chunks are normalized and dimensions closed.
 std::optional<absl::InlinedVector<MoveStep, 2>> FindCheaperMove(
     const TensorType& type, const Grid& grid, const Sharding& from, const Sharding& to,
     const machine::Machine& machine, double limit);

@@ -38,7 +38,7 @@ struct Printer {
   std::string operator()(DType value) const { return std::string(DTypeName(value)); }
   std::string operator()(RuntimeScalar value) const { return absl::StrCat("$", value.slot); }
   std::string operator()(const Expr& value) const { return value.ToString(); }
-  // An empty list of anything but integers says what it is a list of.
+  // An empty list of anything but integers is written with its element type.
   std::string operator()(const std::vector<int64_t>& list) const { return List(list, ""); }
   std::string operator()(const std::vector<double>& list) const { return List(list, "float"); }
   std::string operator()(const std::vector<bool>& list) const { return List(list, "bool"); }
@@ -60,8 +60,8 @@ constexpr absl::string_view kWhat =
 bool IsDigit(char c) { return absl::ascii_isdigit(c); }
 bool InWord(char c) { return absl::ascii_isalnum(c) || c == '_'; }
 
-// Past digits [ "." digits ] [ "e" sign digits ], after an optional '-', or past "inf" or "nan".
-// Tells whether that is a float; null when no number comes next.
+// Skips digits [ "." digits ] [ "e" sign digits ] behind an optional '-', or "inf" or "nan".
+// Returns whether it is a float; nullopt when no number comes next.
 std::optional<bool> SkipNumber(Scanner& in) {
   in.Consume("-");
   if (in.ConsumeWord("inf") || in.ConsumeWord("nan")) return true;
@@ -165,7 +165,7 @@ std::vector<T> ListOf(const std::vector<Attr>& items) {
   return list;
 }
 
-// Integers among expressions are expressions. Null when there is anything else.
+// A list of expressions and integers as expressions; nullopt when it has anything else.
 std::optional<std::vector<Expr>> ExprsOf(const std::vector<Attr>& items) {
   std::vector<Expr> list;
   for (const Attr& item : items) {
@@ -180,7 +180,7 @@ std::optional<std::vector<Expr>> ExprsOf(const std::vector<Attr>& items) {
   return list;
 }
 
-// After the '['.
+// Parses a list behind its '['.
 absl::StatusOr<Attr> ParseList(Scanner& in) {
   const size_t begin = in.position();
   if (in.Consume("]")) return std::vector<int64_t>();

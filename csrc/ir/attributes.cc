@@ -11,7 +11,8 @@
 namespace spmd {
 namespace {
 
-// A constant expression is an integer: one value, one form, so that text and equality agree.
+// Stores a constant expression as an integer, so that each value has one form and text and equality
+// agree.
 Attr Canonical(Attr attr) {
   if (const auto* expr = std::get_if<Expr>(&attr)) {
     if (expr->IsConst()) return expr->value();

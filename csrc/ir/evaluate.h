@@ -6,7 +6,7 @@
 
 namespace spmd {
 
-// The same attributes with numbers in the place of expressions: what a device passes to its kernel.
+// `attributes` with numbers in place of expressions, as one device passes them to its kernel.
 Attributes Evaluated(const Attributes& attributes, const Expr::Env& env);
 
 }  // namespace spmd

@@ -48,7 +48,7 @@ void AddNodeTo(Fingerprinter& f, const Node& node) {
 std::string Fingerprint::ToString() const { return absl::StrFormat("%016x%016x", hi, lo); }
 
 Fingerprinter& Fingerprinter::Add(uint64_t word) {
-  // Each lane alone is a bijection of the state for a given word; the constants are odd.
+  // Each lane is a bijection of its state for a given word, because the constants are odd.
   lo_ = Scramble(lo_ ^ word) + 0x9e3779b97f4a7c15;
   hi_ = Scramble(hi_ + Rotate(word, 29) * 0xa0761d6478bd642f) ^ Rotate(lo_, 17);
   return *this;
@@ -90,10 +90,10 @@ Fingerprinter& Fingerprinter::Add(const TensorType& type) {
 
 Fingerprinter& Fingerprinter::Add(const Attributes& attributes) {
   for (const auto& [name, value] : attributes) {
-    // The text form is one to one; see attributes.h.
+    // Different values have different texts; see attributes.h.
     Add(absl::string_view(name)).Add(absl::string_view(AttrToString(value)));
   }
-  return Add(~uint64_t{0});  // no length
+  return Add(~uint64_t{0});  // marks the end, in place of a length
 }
 
 Fingerprinter& Fingerprinter::Add(const Sharding& sharding) {

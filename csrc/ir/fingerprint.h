@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// 128 bits that stand for a graph or a program. The same on every machine and in every process, so
-// that processes can compare them: nothing here depends on addresses or on a hash's seed.
+// 128 bits that identify a graph or a program. They are equal on every machine and in every
+// process, so that processes can compare them: they depend on no address and no hash seed.
 #pragma once
 
 #include <cstdint>
@@ -26,7 +26,7 @@ struct Fingerprint {
   }
 };
 
-// Takes words in order. What has a variable length is taken with its length, so that no two
+// Takes words in order. Anything of variable length is added with its length, so that no two
 // different sequences of Adds feed the same words.
 class Fingerprinter {
  public:
@@ -46,7 +46,7 @@ class Fingerprinter {
   Fingerprint Finish() const;
 
  private:
-  // The first digits of the fractions of π and e: no hidden meaning.
+  // Arbitrary constants: the first digits of the fractions of π and e.
   uint64_t hi_ = 0x243f6a8885a308d3;
   uint64_t lo_ = 0xb7e151628aed2a6a;
 };

@@ -50,7 +50,7 @@ ValueId Graph::AddValue(Value value) {
 
 void Graph::SetName(ValueId id, std::string name) {
   int64_t number = 0;
-  // The latest number is free again when its value gets a name.
+  // A value that gets a name gives the latest number back.
   if (next_number_ > 0 && values_[id].name == absl::StrCat(next_number_ - 1)) --next_number_;
   if (IsNumberName(name) && absl::SimpleAtoi(name, &number)) {
     next_number_ = std::max(next_number_, number + 1);

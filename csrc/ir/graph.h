@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The traced computation: append-only, topological by construction, functional, stride-free.
+// The traced computation. A graph is append-only, topologically ordered by construction,
+// functional, and has no strides.
 //
 //   mesh @m [data=2, model=4]
 //   graph {
@@ -13,18 +14,21 @@
 //   }
 //
 // `_` is an absent optional operand; a Tensor[] argument is written [%a, %b]. Attributes follow the
-// operands by name. `-> %w` says that the result becomes the new value of the buffer that came in
-// as %w. `updates(k)` allows the program to overwrite operand k if it is dead by then.
+// operands by name. `-> %w` says that the result becomes the new value of the buffer whose old
+// value is the input %w. `updates(k)` lets the program overwrite operand k if it is dead by then.
 //
-// Annotations after a type:  @m {..}   committed: the user's, binds
-//                            @m~ {..}  settled: where a long-lived buffer lives; a preference
-//                            @m= {..}  derived by propagation
-// A node may carry its cut after `cut`: the axes given to each factor of its rule, by factor
-// number:
+// An annotation follows a type:
+//
+//   @m {..}   committed: the user's mark, binding
+//   @m~ {..}  settled: the layout that a long-lived buffer has already; a preference
+//   @m= {..}  derived by propagation
+//
+// A node may end in its cut, which is the axes given to each factor of its rule, by factor number:
+//
 //   %0: f32[32,256] = aten::linear(%x, %w, _) cut {0: data, 1: model}
 //
-// The rest of the form, one statement per line, comments from '#' or '//' on. Grid 0 is the first
-// mesh; `devices` is written where their order is not 0..n-1:
+// There is one statement per line; comments begin with '#' or '//'. Grid 0 is the first mesh;
+// `devices` is written where their order is not 0..n-1:
 //
 //   mesh @r [x=4] devices=[3,1,0,2]
 //
@@ -33,7 +37,7 @@
 //   %3: f32[4], %4: i64[4] = aten::max.dim(%0, dim=1, keepdim=false)
 //   … = op(…) updates(0) task(7) cut @r {0: x chunk=3} at "train.py:12"
 //
-// An output that may stay the terms of a sum (Output::may_stay_unreduced):
+// An output that may stay unreduced (Output::may_stay_unreduced):
 //
 //   return %3 -> %w unreduced
 //
@@ -63,7 +67,7 @@ using NodeId = int32_t;
 inline constexpr ValueId kNoValue = -1;  // an absent optional operand
 inline constexpr NodeId kNoNode = -1;    // the producer of a graph input
 
-// How firmly a value's sharding is held.
+// How firmly an annotation holds; see the text forms above.
 enum class Hold : uint8_t { kCommitted, kSettled, kDerived };
 
 struct Annotation {
@@ -89,9 +93,9 @@ struct OperandGroup {
   }
 };
 
-// The axes assigned to one factor of the node's rule; or, with factor -1, the axes along which the
-// node's jointly linear operands and its results stay unreduced; with factor -2-k, the same for
-// its linear operand k alone.
+// The axes assigned to one factor of the node's rule. Two further forms name axes along which the
+// node's results stay unreduced: factor -1 together with its jointly linear operands, factor -2-k
+// together with its linear operand k alone.
 struct FactorCut {
   int factor;
   AxisList axes;
@@ -109,9 +113,9 @@ struct Node {
   ValueId first_result = 0;
   int num_results = 0;
   int updates = -1;     // operand that may be overwritten, or -1
-  int64_t task = 0;     // autograd graph task; nodes of different tasks are never merged
+  int64_t task = 0;     // autograd graph task; nodes of different tasks never merge
   int32_t source = -1;  // index into Graph::sources(), or -1
-  std::optional<std::vector<FactorCut>> cut;  // set by choose
+  std::optional<std::vector<FactorCut>> cut;  // set by the pass `choose`
   int cut_grid = 0;
 };
 
@@ -120,8 +124,8 @@ absl::string_view ScalarKindName(ScalarKind kind);  // "bool" "int" "float" "com
 
 struct Output {
   ValueId value;
-  ValueId becomes = kNoValue;  // the input whose buffer it replaces
-  // A gradient that later programs go on adding to: its terms need not be summed yet.
+  ValueId becomes = kNoValue;  // the input whose buffer it replaces, if any
+  // A gradient to which later programs go on adding, so that it may stay unreduced.
   bool may_stay_unreduced = false;
 };
 
@@ -129,13 +133,12 @@ struct Output {
 // Thread safety: thread-compatible.
 class Graph {
  public:
-  // None of these looks for broken invariants, so that Verify has a say; see there.
-  //
-  // Grids are referenced by index everywhere else. Grid 0 is the default.
+  // None of the builders checks invariants; Verify does. Grids are referred to by index everywhere
+  // else. Grid 0 is the default.
   int AddGrid(GridPtr grid, std::string name);
   int AddScalar(ScalarKind kind);  // returns the slot
   int32_t AddSource(std::string line);
-  ValueId AddInput(TensorType type, std::string name = "");  // "": the next number
+  ValueId AddInput(TensorType type, std::string name = "");  // "": named by the next number
 
   struct NodeSpec {
     std::string op;
@@ -146,9 +149,10 @@ class Graph {
     int64_t task = 0;
     int32_t source = -1;
   };
-  // Appends a node with results of the given types. Requires: operands precede.
+  // Appends a node with results of the given types.
+  // Requires: the operands exist already.
   NodeId AddNode(NodeSpec spec, absl::Span<const TensorType> results);
-  // The common case: one result.
+  // The same for a node with one result.
   ValueId Add(NodeSpec spec, TensorType result);
   void AddOutput(Output output) { outputs_.push_back(output); }
 
@@ -168,12 +172,12 @@ class Graph {
   // Result k of a node.
   ValueId result(NodeId id, int k = 0) const { return nodes_[id].first_result + k; }
 
-  // Passes annotate in place; they never change nodes or wiring.
+  // Passes annotate in place; they never change nodes or edges.
   void Annotate(ValueId id, Annotation annotation) {
     values_[id].annotation = std::move(annotation);
   }
   void ClearAnnotation(ValueId id) { values_[id].annotation.reset(); }
-  void SetName(ValueId id, std::string name);  // Requires: not taken
+  void SetName(ValueId id, std::string name);  // Requires: no other value has the name
   void SetCut(NodeId id, int grid, std::vector<FactorCut> cut);
 
   // Users of each value, in node order; outputs are not users. O(size).

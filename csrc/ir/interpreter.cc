@@ -14,8 +14,8 @@
 namespace spmd::ir {
 namespace {
 
-// A binary floating-point format: bits after the leading one, the exponent of the least normal
-// number, the largest finite value, and what lies beyond it.
+// A binary floating-point format: the number of bits after the leading one, the exponent of the
+// least normal number, the largest finite value, and the result of an overflow.
 struct FloatFormat {
   int mantissa;
   int min_exponent;
@@ -31,7 +31,7 @@ double RoundToFormat(double value, const FloatFormat& format) {
   return std::abs(rounded) > format.max ? std::copysign(format.overflow, value) : rounded;
 }
 
-// The nearest integer towards zero in [low, high]: the interpreter does not wrap around.
+// Truncates towards zero and clamps to [low, high]; integers of the interpreter do not wrap around.
 double RoundToInteger(double value, double low, double high) {
   return std::isnan(value) ? 0 : std::min(std::max(std::trunc(value), low), high);
 }
@@ -83,7 +83,7 @@ bool IsComplexCall(absl::Span<const Literal* const> operands,
                      [](const TensorType& type) { return IsComplex(type.dtype); });
 }
 
-// In the place of a result that the graph declares but the op does not have.
+// Returns an error where the op has another number of results than the graph declares.
 absl::Status CheckCount(const OpArgs& args, size_t made, size_t declared) {
   if (made == declared) return absl::OkStatus();
   return args.Error(absl::StrCat("gives ", made, " results, the graph says ", declared));
@@ -136,7 +136,7 @@ Literal SampleLiteral(const TensorType& type, uint64_t seed) {
     literal.imaginary = SampleLiteral({DType::kF64, type.dims}, seed + 5).data;
     for (double& part : literal.imaginary) part = RoundTo(type.dtype, part);
   }
-  // A linear congruence modulo a prime: easy to write in another language, and no short period.
+  // A congruence modulo a prime: it is easy to write in another language and has no short period.
   constexpr uint64_t kPrime = 1009;
   for (size_t i = 0; i < literal.data.size(); ++i) {
     const uint64_t draw = (i * 389 + seed * 211 + i * i % 17 + 7) % kPrime;
@@ -200,7 +200,7 @@ absl::StatusOr<std::vector<Literal>> InterpretOp(absl::string_view op,
       IsComplexCall(operands, results)
           ? InterpretComplex({op, operands, groups, attributes, results})
           : RunKernel(args);
-  // A bad attribute is the cause of what else went wrong.
+  // A bad attribute is reported first, since it causes the other errors.
   SPMD_RETURN_IF_ERROR(args.status());
   if (!made.ok()) return made;
   SPMD_RETURN_IF_ERROR(CheckCount(args, made->size(), results.size()));

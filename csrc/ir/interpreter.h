@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A reference interpreter for the closed list of core ops: naive loops over doubles on tiny shapes.
-// It exists so that passes can be checked for meaning without LibTorch: run a graph before and
-// after a pass and compare. Not a runtime.
+// It lets passes be checked for meaning without LibTorch: run a graph before and after a pass and
+// compare. It is not a runtime.
 #pragma once
 
 #include <vector>
@@ -13,29 +13,29 @@
 
 namespace spmd::ir {
 
-// Row-major; integers and booleans are held exactly as doubles. `data` are the real parts of
-// complex numbers; only these have others.
+// A tensor in row-major order. Integers and booleans are held exactly as doubles. `data` has the
+// real parts of complex numbers; `imaginary` is empty for other types.
 struct Literal {
   TensorType type;
   std::vector<double> data;
   std::vector<double> imaginary = {};
 };
 
-// A literal has at most this many elements, and all literals of a graph together.
+// The largest number of elements of one literal, and of all literals of a graph together.
 inline constexpr int64_t kMaxLiteralElements = int64_t{1} << 24;
 
 // Results are rounded to the value's dtype (floats to nearest even, integers towards zero).
-// spmd::random and spmd::dropout draw from a generator of the interpreter's own: like the runtime's
-// it depends on (seed, counter, global index) only, but the numbers are others.
-// Errors: Unimplemented naming the op that the interpreter does not know; InvalidArgument where an
-// op's result has not the type that the graph says, operands do not fit or are missing.
+// spmd::random and spmd::dropout use a generator of the interpreter's own. Like the runtime's it
+// depends on (seed, counter, global index) only, but it gives other numbers.
+// Errors: Unimplemented naming an op that the interpreter does not know; InvalidArgument where an
+// op's result does not have the type that the graph says, or operands are missing or do not fit.
 absl::StatusOr<std::vector<Literal>> Interpret(const Graph& graph, absl::Span<const Literal> inputs,
                                                absl::Span<const double> scalars = {});
 
-// Errors: InvalidArgument where the graph's values have more elements than are interpreted.
+// Errors: InvalidArgument where the graph's values together exceed kMaxLiteralElements.
 absl::Status CheckSize(const Graph& graph);
 
-// One op, as Interpret runs it per node. Operands are null where absent; attributes hold neither
+// Runs one op, as Interpret does per node. Absent operands are null; attributes hold neither
 // run-time scalars nor expressions.
 absl::StatusOr<std::vector<Literal>> InterpretOp(absl::string_view op,
                                                  absl::Span<const Literal* const> operands,
@@ -49,11 +49,11 @@ absl::StatusOr<Attributes> WithScalars(const Attributes& attributes,
                                        absl::Span<const ScalarKind> kinds,
                                        absl::Span<const double> values);
 
-// A made-up tensor, the same for the same seed: numbers in (-1, 1), as both parts of complex ones,
-// integers in [0, 4), both bools.
+// A made-up tensor that depends on `type` and `seed` only: numbers in (-1, 1) (both parts of
+// complex ones), integers in [0, 4), both booleans.
 Literal SampleLiteral(const TensorType& type, uint64_t seed);
 
-// `value` as a `dtype` holds it; as either part of one that is complex.
+// `value` rounded as a `dtype` stores it; for a complex type, as either part is stored.
 double RoundTo(DType dtype, double value);
 
 }  // namespace spmd::ir

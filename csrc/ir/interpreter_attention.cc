@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Attention and its gradient, one (batch, head, query) row at a time.
+// Attention and its gradient, one (batch, head, query) row at a time:
 //   query [b,h,s,d], key [b,k,t,d], value [b,k,t,e], h a multiple of k → out [b,h,s,e], lse [b,h,s]
 #include <algorithm>
 #include <cmath>
@@ -12,7 +12,7 @@ namespace {
 
 class Attention {
  public:
-  // The operands at `first`: query, key, value; the mask at `mask`.
+  // Reads query, key and value from the operands at `first`, and the mask from operand `mask`.
   static absl::StatusOr<Attention> Read(const OpArgs& args, int first, int mask) {
     Attention a;
     SPMD_ASSIGN_OR_RETURN(a.query, args.operand(first, 4));
@@ -41,7 +41,7 @@ class Attention {
     const Dims& q = query->type.dims;
     return {q[0], q[1], q[2]};
   }
-  // Where row `row` of the queries finds key (or value) t, as a row number.
+  // The row number of key (or value) t for row `row` of the queries.
   int64_t KeyRow(int64_t row, int64_t t) const {
     const Dims index = Unravel(row, RowDims());
     const Dims& k = key->type.dims;
@@ -49,7 +49,7 @@ class Attention {
     return (index[0] * k[1] + head) * k[2] + t;
   }
 
-  // Scaled and masked scores of one row.
+  // The scaled and masked scores of one row.
   std::vector<double> Scores(int64_t row) const {
     constexpr double kNever = -std::numeric_limits<double>::infinity();
     const Dims index = Unravel(row, RowDims());
@@ -73,7 +73,8 @@ class Attention {
     return scores;
   }
 
-  // Turns scores into probabilities; gives the log of the sum. All masked: zeros and -inf.
+  // Turns scores into probabilities in place and returns the log of their sum. If all are masked,
+  // the probabilities are zero and the log is -inf.
   static double Softmax(std::vector<double>& scores) {
     double top = -std::numeric_limits<double>::infinity(), sum = 0;
     for (double s : scores) top = std::max(top, s);

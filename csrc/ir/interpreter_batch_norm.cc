@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Batch normalisation and its gradient: statistics of each channel, over batch and space.
+// Batch normalization and its gradient. The statistics of each channel are taken over batch and
+// space.
 #include <cmath>
 #include <utility>
 
@@ -8,11 +9,11 @@
 namespace spmd::ir {
 namespace {
 
-// x [n, c, …]: the channel of element i.
+// The channels of a tensor x [n, c, …].
 struct Channels {
-  int64_t count = 0;  // of channels
-  int64_t inner = 1;  // elements side by side of one
-  int64_t each = 0;   // elements of one, altogether
+  int64_t count = 0;  // number of channels
+  int64_t inner = 1;  // consecutive elements of one channel
+  int64_t each = 0;   // all elements of one channel
 
   static absl::StatusOr<Channels> Of(const OpArgs& args, const Literal& x) {
     if (x.type.rank() < 2) return args.Error("the input has no channels");
@@ -25,7 +26,7 @@ struct Channels {
   int64_t At(size_t i) const { return static_cast<int64_t>(i) / inner % count; }
 };
 
-// An optional operand with an element per channel.
+// Operand k with one element per channel, or null if it is absent.
 absl::StatusOr<const Literal*> PerChannel(const OpArgs& args, int k, const Channels& channels) {
   const Literal* x = args.optional(k);
   if (x != nullptr && x->type.dims != Dims{channels.count}) {
@@ -40,7 +41,7 @@ absl::StatusOr<const Literal*> NeedsPerChannel(const OpArgs& args, int k, const 
 }
 
 struct Statistics {
-  std::vector<double> mean, variance;  // the variance of what is there, not its estimate
+  std::vector<double> mean, variance;  // the population variance
 };
 
 Statistics Measure(const Literal& x, const Channels& c) {
@@ -53,8 +54,8 @@ Statistics Measure(const Literal& x, const Channels& c) {
   return s;
 }
 
-// The operands are input, weight, bias and, with `running`, the running mean and variance, whose
-// new values are results too with `functional`.
+// The operands are input, weight, bias and, if `running`, the running mean and variance. If
+// `functional`, the new running values are results too.
 template <bool running, bool functional>
 absl::StatusOr<Literals> BatchNorm(const OpArgs& args) {
   SPMD_ASSIGN_OR_RETURN(const Literal* x, args.operand(0));
@@ -104,7 +105,8 @@ absl::StatusOr<Literals> BatchNorm(const OpArgs& args) {
   return results;
 }
 
-// The mean and inverse deviation that the forward op used: saved in training, else running.
+// The mean and inverse deviation that the forward op used: the saved ones in training, else the
+// running ones.
 absl::StatusOr<Statistics> Used(const OpArgs& args, const Channels& c, bool train) {
   SPMD_ASSIGN_OR_RETURN(const Literal* mean, NeedsPerChannel(args, train ? 5 : 3, c));
   SPMD_ASSIGN_OR_RETURN(const Literal* spread, NeedsPerChannel(args, train ? 6 : 4, c));
@@ -114,7 +116,7 @@ absl::StatusOr<Statistics> Used(const OpArgs& args, const Channels& c, bool trai
   return used;
 }
 
-// The operands are the gradient, input, weight, running and saved statistics.
+// The operands are the gradient, input, weight, and the running and saved statistics.
 absl::StatusOr<Literals> BatchNormBackward(const OpArgs& args) {
   SPMD_ASSIGN_OR_RETURN(const Literal* grad, args.operand(0));
   SPMD_ASSIGN_OR_RETURN(const Literal* x, args.operand(1));

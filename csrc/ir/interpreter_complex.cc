@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Calls with complex numbers, made of calls of the kernels on real and imaginary parts where that
-// is what the op does: sums and whatever only moves elements work on each part alone, products are
-// four.
+// Calls with complex numbers are built from calls of the real kernels on real and imaginary parts
+// where possible: sums and ops that only move elements work on each part alone, products take four
+// calls.
 #include "csrc/ir/interpreter_complex.h"
 
 #include <algorithm>
@@ -16,7 +16,7 @@ namespace {
 
 using C = std::complex<double>;
 
-// One part of a number of each element. Real numbers have zeros for imaginary parts.
+// The real or imaginary parts of a literal. The imaginary parts of real numbers are zeros.
 Literal Part(const Literal& x, bool imaginary) {
   if (!IsComplex(x.type.dtype)) {
     return imaginary ? Literal{x.type, std::vector<double>(x.data.size())} : x;
@@ -28,8 +28,8 @@ Literal Joined(const TensorType& type, Literal real, Literal imaginary) {
   return {type, std::move(real.data), std::move(imaginary.data)};
 }
 
-// Ops that work on each part alone. Those of `kArithmetic` take real operands as numbers without an
-// imaginary part; of the others they are indices and conditions.
+// Ops that work on each part alone. Those of kArithmetic take real operands as numbers without an
+// imaginary part; the real operands of the others are indices and conditions.
 constexpr std::string_view kArithmetic[] = {
     "aten::add.Tensor", "aten::copy", "aten::neg", "aten::rsub.Tensor", "aten::sub.Tensor",
 };
@@ -77,7 +77,7 @@ constexpr std::string_view kMoving[] = {
     "spmd::slice_start",
     "spmd::slice_start_scatter",
 };
-// Products of operands 0 and 1.
+// Ops that multiply operands 0 and 1.
 constexpr std::string_view kProducts[] = {
     "aten::bmm",        "aten::dot", "aten::linear",        "aten::matmul",         "aten::mm",
     "aten::mul.Tensor", "aten::mv",  "spmd::linear_dinput", "spmd::linear_dweight",
@@ -130,7 +130,7 @@ constexpr ComplexRow kElementwise[] = {
 };
 static_assert(SortedByOp(kElementwise));
 
-// Writes a number where the result has parts; a real result takes the real one.
+// Sets element i of a complex result; a real result takes the real part.
 void Set(Literal& out, size_t i, C value) {
   out.data[i] = value.real();
   if (!out.imaginary.empty()) out.imaginary[i] = value.imag();
@@ -160,7 +160,7 @@ absl::StatusOr<Literals> Elementwise(const ComplexRow& row, const OpArgs& args) 
   return One(std::move(out));
 }
 
-// The last dimension holds the two parts.
+// aten::view_as_real: a new last dimension holds the two parts.
 absl::StatusOr<Literals> AsReal(const OpArgs& args) {
   SPMD_ASSIGN_OR_RETURN(const Literal* in, args.operand(0));
   Dims dims = in->type.dims;
@@ -192,7 +192,7 @@ absl::StatusOr<Literals> Full(const OpArgs& args) {
   return One(std::move(out));
 }
 
-// Runs the kernel of a call on parts of its operands.
+// Runs the real kernel of a call on parts of its operands.
 class InParts {
  public:
   explicit InParts(const ComplexCall& call) : call_(call) {
@@ -201,7 +201,8 @@ class InParts {
     }
   }
 
-  // imaginary[k]: which part of operand k; that of real operands is 0 if `converts`.
+  // imaginary[k] selects the part of operand k. If `converts`, a real operand has an imaginary part
+  // of 0; else it is passed unchanged.
   absl::StatusOr<Literals> Run(const std::vector<bool>& imaginary, bool converts) const {
     std::vector<Literal> parts(call_.operands.size());
     std::vector<const Literal*> operands(call_.operands.size(), nullptr);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Calls of which an operand or a result is complex.
+// Interprets calls in which an operand or a result is complex.
 #pragma once
 
 #include <vector>
@@ -11,7 +11,7 @@
 
 namespace spmd::ir {
 
-// As InterpretOp has it.
+// The arguments of InterpretOp.
 struct ComplexCall {
   absl::string_view op;
   absl::Span<const Literal* const> operands;

@@ -8,8 +8,8 @@
 namespace spmd::ir {
 namespace {
 
-// The dimensions a '.' stands for are labelled 'Z' for the last one, 'Y', …; named ones are small
-// letters.
+// The labels of a tensor of `rank`. The dimensions that '.' stands for are labelled 'Z' for the
+// last one, 'Y', …; named ones are lower-case letters.
 std::string Expand(absl::string_view labels, int rank) {
   std::string out;
   const int leading = std::min(rank - (static_cast<int>(labels.size()) - 1), 26);
@@ -25,7 +25,8 @@ std::string Expand(absl::string_view labels, int rank) {
 
 using Sizes = std::map<char, int64_t>;
 
-// Sizes of the labels; a leading dimension of size 1 broadcasts.
+// Records the sizes of the labels; a leading dimension of size 1 broadcasts. Returns false if a
+// size does not fit.
 bool Collect(const std::string& labels, absl::Span<const int64_t> dims, Sizes& sizes) {
   if (labels.size() != dims.size()) return false;
   for (size_t d = 0; d < dims.size(); ++d) {

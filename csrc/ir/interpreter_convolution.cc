@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Convolution and its two gradients: one loop over (image, output channel, output place, input
-// channel of the group, kernel place), which the three ops read in three directions.
+// Convolution and its two gradients. One loop over (image, output channel, output position, input
+// channel of the group, kernel position) is read in three directions.
 #include <algorithm>
 #include <cmath>
 
@@ -15,7 +15,7 @@ struct Geometry {
   int spatial = 0;
 };
 
-// One entry stands for all; the last ones count.
+// The last `count` entries of a list attribute; a single entry stands for every dimension.
 absl::StatusOr<Dims> Spatial(const OpArgs& args, absl::string_view name, int count) {
   const std::vector<int64_t> values = args.Ints(name);
   if (values.size() == 1) return Dims(count, values[0]);
@@ -48,7 +48,7 @@ absl::StatusOr<Geometry> ReadGeometry(const OpArgs& args, int rank) {
 
 // Calls visit(input element, weight element, output element) for every product of a convolution
 // from `in` [n, c, …] with `weight` [o, c/groups, …] to `out` [n, o, …]. `shift` is added to the
-// padding: a window of output place p starts at p·stride − padding − shift.
+// padding: the window of output position p starts at p·stride − padding − shift.
 template <typename Visit>
 absl::Status ForProducts(const OpArgs& args, const Geometry& g, const Dims& in, const Dims& weight,
                          const Dims& out, const Dims& shift, const Visit& visit) {
@@ -57,7 +57,7 @@ absl::Status ForProducts(const OpArgs& args, const Geometry& g, const Dims& in, 
     return args.Error(absl::StrCat("input ", DimsToString(in), ", weight ", DimsToString(weight),
                                    " and output ", DimsToString(out), " do not fit"));
   }
-  Dims window(weight.begin() + 1, weight.end());  // channel of the group, kernel place
+  Dims window(weight.begin() + 1, weight.end());  // channel of the group, then kernel position
   const int64_t outputs = NumElements(out), products = NumElements(window);
   for (int64_t o = 0; o < outputs; ++o) {
     const Dims to = Unravel(o, out);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Ops that make tensors from attributes: constants, ranges, random numbers.
+// Ops that create tensors from attributes: constants, ranges, random numbers.
 #include <algorithm>
 #include <cmath>
 

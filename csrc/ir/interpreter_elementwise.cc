@@ -16,7 +16,7 @@ constexpr double kPi = 3.14159265358979323846;
 
 double Sigmoid(double x) { return 1 / (1 + std::exp(-x)); }
 
-// PyTorch's sign of a remainder is the divisor's.
+// The remainder has the sign of the divisor, as in PyTorch.
 double Remainder(double a, double b) {
   const double r = std::fmod(a, b);
   return r != 0 && (r < 0) != (b < 0) ? r + b : r;
@@ -27,7 +27,7 @@ double RoundedDivision(double a, double b, const A& args) {
   return mode == "floor" ? std::floor(a / b) : mode == "trunc" ? std::trunc(a / b) : a / b;
 }
 
-// NaN wins, as in PyTorch.
+// The result is NaN if either operand is, as in PyTorch.
 double Maximum(double a, double b) {
   return std::isnan(a) || std::isnan(b) ? a + b : std::max(a, b);
 }
@@ -198,7 +198,7 @@ constexpr ElementwiseRow kRows[] = {
 };
 static_assert(SortedByOp(kRows));
 
-// Results that have the first operand's dims whatever the others are.
+// True for ops whose result has the first operand's dims, whatever the other operands' dims are.
 bool KeepsFirst(absl::string_view op) { return op == "aten::copy" || op == "aten::fill.Tensor"; }
 
 }  // namespace

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Ops that take a tensor of indices for some dimensions of another, as NumPy's brackets do.
+// Ops that index some dimensions of a tensor with tensors, as NumPy's brackets do.
 #include <algorithm>
 #include <utility>
 
@@ -8,17 +8,17 @@
 namespace spmd::ir {
 namespace {
 
-// self[indices]: index dims side by side stand where the dimensions were that they replace, others
-// come first.
+// The dimensions of self[indices]. If the indexed dimensions are adjacent, the dims of the indices
+// take their place; else they come first.
 struct Indexed {
   Dims self;
   std::vector<int> kept, replaced;      // dimensions of self
   std::vector<const Literal*> indices;  // by dimension; null where it is kept
-  Dims places;                          // what the indices broadcast to
-  size_t lead = 0;                      // kept dimensions before them
-  Dims dims;                            // of the result
+  Dims places;                          // the dims that the indices broadcast to
+  size_t lead = 0;                      // number of kept dimensions before the indices
+  Dims dims;                            // those of the result
 
-  // `count` operands from the second on are indices.
+  // Operands 1 to `count` are the indices.
   static absl::StatusOr<Indexed> Of(const OpArgs& args, int count) {
     Indexed x;
     SPMD_ASSIGN_OR_RETURN(const Literal* in, args.operand(0));
@@ -49,8 +49,8 @@ struct Indexed {
     return x;
   }
 
-  // The index into self that stands at `at` of the result; the dimensions that are replaced hold
-  // what the indices say.
+  // The index into self of element `at` of the result. Indexed dimensions have the indices' values,
+  // which may be negative.
   Dims From(const Dims& at) const {
     const size_t inner = places.size();
     Dims from(self.size());
@@ -63,7 +63,7 @@ struct Indexed {
     return from;
   }
 
-  // The same as a linear index, negative ones counted from the end; -2 outside of self.
+  // The same as a linear index, where negative values count from the end; -2 outside of self.
   int64_t Linear(const Dims& at) const {
     Dims from = From(at);
     for (int d : replaced) {
@@ -80,7 +80,7 @@ absl::StatusOr<Literals> Index(const OpArgs& args) {
   return One(Gather(args, *in, x.dims, [&](const Dims& at) { return x.Linear(at); }));
 }
 
-// Which part of the dimensions that are replaced a tile holds.
+// The part of the indexed dimensions that a tile holds.
 struct Part {
   std::vector<int64_t> first, size;
   bool may_be_negative = false;
@@ -90,7 +90,7 @@ struct Part {
     if (part.first.size() == x.self.size() && part.size.size() == x.self.size()) return part;
     return args.Error("the parts of the dimensions are not known");
   }
-  // Like Indexed::Linear; -1 for what another part holds.
+  // As Indexed::Linear; -1 for elements that another tile holds.
   int64_t Linear(const Indexed& x, const Dims& at) const {
     Dims from = x.From(at);
     for (int d : x.replaced) {
@@ -102,7 +102,7 @@ struct Part {
   }
 };
 
-// What lies elsewhere than in the part gives zeros.
+// Elements that another tile holds are zeros.
 absl::StatusOr<Literals> IndexPart(const OpArgs& args) {
   SPMD_ASSIGN_OR_RETURN(const Literal* in, args.operand(0));
   SPMD_ASSIGN_OR_RETURN(const Indexed x, Indexed::Of(args, args.num_operands() - 1));
@@ -110,9 +110,9 @@ absl::StatusOr<Literals> IndexPart(const OpArgs& args) {
   return One(Gather(args, *in, x.dims, [&](const Dims& at) { return part.Linear(x, at); }));
 }
 
-// self with values, which broadcast to self[indices], written or added where `place` says: at a
-// linear index of self, nowhere (-1), or outside (-2). Of several written to one place the last one
-// stays.
+// `self` with `values`, broadcast to self[indices], written or added where `place` says: at a
+// linear index of self, nowhere (-1), or out of range (-2, an error). If several are written to one
+// element, the last one stays.
 template <typename Place>
 absl::StatusOr<Literals> Put(const OpArgs& args, const Indexed& x, const Place& place) {
   SPMD_ASSIGN_OR_RETURN(const Literal* in, args.operand(0));

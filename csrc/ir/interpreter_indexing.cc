@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Ops whose operands hold indices: look-ups, gathers, and the losses over target classes.
+// Ops whose operands hold indices: embeddings, gathers, and the losses over target classes.
 #include <algorithm>
 #include <cmath>
 
@@ -10,7 +10,7 @@ namespace {
 
 int64_t AsIndex(double x) { return static_cast<int64_t>(x); }
 
-// weight [v, d], indices […] → […, d]. Rows the tile does not hold give zeros.
+// weight [v, d], indices […] → […, d]. Rows that the tile does not hold give zeros.
 absl::StatusOr<Literals> Embedding(const OpArgs& args) {
   SPMD_ASSIGN_OR_RETURN(const Literal* weight, args.operand(0, 2));
   SPMD_ASSIGN_OR_RETURN(const Literal* indices, args.operand(1));
@@ -47,7 +47,7 @@ absl::StatusOr<Literals> EmbeddingBackward(const OpArgs& args) {
   return One(std::move(out));
 }
 
-// The targets of a loss: rows × classes, of which this call holds [first, first + classes).
+// The targets of a loss over rows × classes. This call holds the classes [first, first + classes).
 struct Targets {
   const Literal* target = nullptr;
   const Literal* weight = nullptr;
@@ -56,13 +56,13 @@ struct Targets {
   int64_t ignored = 0;
 
   size_t rows() const { return target->data.size(); }
-  // The held column of the row's target; -1 where another shard holds it or it is ignored.
+  // The local column of the row's target; -1 where it is ignored or another shard holds it.
   int64_t Column(size_t row) const {
     const int64_t class_index = AsIndex(target->data[row]);
     const int64_t column = class_index - first;
     return class_index == ignored || column < 0 || column >= classes ? -1 : column;
   }
-  // Weights are of the held classes, or of all.
+  // The weight of the row's target. The weights are those of the local classes or of all classes.
   double Weight(size_t row) const {
     if (weight == nullptr) return 1;
     const bool local = static_cast<int64_t>(weight->data.size()) == classes;
@@ -82,7 +82,7 @@ absl::StatusOr<Targets> ReadTargets(const OpArgs& args, int target, int weight, 
   return out;
 }
 
-// logp [n, c] or [c], with its targets [n] or [].
+// Reads the targets [n] or [] for logp [n, c] or [c].
 absl::StatusOr<Targets> ReadLogp(const OpArgs& args, const Literal& logp, int target, int weight) {
   if (logp.type.rank() < 1) return args.Error("logp has no class dimension");
   SPMD_ASSIGN_OR_RETURN(const Targets targets,
@@ -119,7 +119,7 @@ absl::StatusOr<Literals> NllRows(const OpArgs& args) {
   return One(std::move(out));
 }
 
-// The gradient that reaches a row: one number for all, or one per row.
+// The gradient of a row: `grad` has one number for all rows or one per row.
 absl::StatusOr<double> RowGradient(const OpArgs& args, const Literal& grad, const Literal& scale,
                                    size_t row) {
   if (scale.data.size() != 1 || (grad.data.size() != 1 && row >= grad.data.size())) {
@@ -144,7 +144,7 @@ absl::StatusOr<Literals> NllBackward(const OpArgs& args) {
   return One(std::move(out));
 }
 
-// (exp(logp) - onehot(target)) · weight[target] · grad · scale; nothing for ignored rows.
+// (exp(logp) - onehot(target)) · weight[target] · grad · scale; zero for ignored rows.
 absl::StatusOr<Literals> CrossEntropyBackward(const OpArgs& args) {
   SPMD_ASSIGN_OR_RETURN(const Literal* grad, args.operand(0));
   SPMD_ASSIGN_OR_RETURN(const Literal* logp, args.operand(1));
@@ -163,7 +163,7 @@ absl::StatusOr<Literals> CrossEntropyBackward(const OpArgs& args) {
   return One(std::move(out));
 }
 
-// in, indices along one dimension: index of the same rank.
+// aten::gather: in, index of the same rank; indices along one dimension.
 absl::StatusOr<Literals> GatherAlong(const OpArgs& args) {
   SPMD_ASSIGN_OR_RETURN(const Literal* in, args.operand(0));
   SPMD_ASSIGN_OR_RETURN(const Literal* where, args.operand(1, in->type.rank()));

@@ -10,7 +10,7 @@ absl::StatusOr<Literal> Product(const OpArgs& args, const char* spec, int first 
   return Contract(args, 0, spec, {a, b});
 }
 
-// product := alpha·product + beta·added, which broadcasts.
+// product := alpha·product + beta·added, where `added` broadcasts.
 absl::Status AddScaled(const OpArgs& args, Literal& product, double alpha, const Literal& added,
                        double beta) {
   const std::optional<Dims> dims = BroadcastDims({product.type.dims, added.type.dims});
@@ -21,7 +21,7 @@ absl::Status AddScaled(const OpArgs& args, Literal& product, double alpha, const
   for (size_t i = 0; i < product.data.size(); ++i) {
     const Dims index = Unravel(static_cast<int64_t>(i), *dims);
     product.data[i] *= alpha;
-    // As PyTorch: what is scaled by 0 is not read, NaNs included.
+    // As in PyTorch, a tensor scaled by 0 is not read, so that its NaNs have no effect.
     if (beta != 0) product.data[i] += beta * added.data[RavelBroadcast(index, added.type.dims)];
   }
   return absl::OkStatus();

@@ -110,7 +110,7 @@ std::vector<bool> OpArgs::Bools(absl::string_view name) const {
 }
 
 absl::StatusOr<int> OpArgs::Dim(int64_t dim, int rank) const {
-  // A scalar has one dimension for those who ask, as in PyTorch.
+  // As in PyTorch, a scalar counts as having one dimension.
   const int64_t limit = std::max(rank, 1);
   if (dim < -limit || dim >= limit) {
     return Error(absl::StrCat("dimension ", dim, " of a tensor of rank ", rank));

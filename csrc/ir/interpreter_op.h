@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a kernel of the interpreter sees of its call, and the tables of kernels. Private to the
+// The arguments that a kernel of the interpreter sees, and the tables of kernels. Private to the
 // interpreter_*.cc files.
 //
-// Kernels work on whatever a text file says, so they check what they index with: operands are asked
-// for by number with their rank, results are made by Make, which compares with the declared type,
-// and attributes of another kind than asked for give an error in the end instead of a crash.
+// Kernels run on whatever a text file says, so they check what they index with: operand() checks
+// the rank, Make() compares a result with its declared type, and reading an attribute of the wrong
+// kind leaves an error in status() rather than crash.
 #pragma once
 
 #include <complex>
@@ -37,32 +37,35 @@ class OpArgs {
   absl::Span<const OperandGroup> groups() const { return groups_; }
   // Null when absent.
   const Literal* optional(int k) const { return k < num_operands() ? operands_[k] : nullptr; }
-  // Errors: absent. The second form: another rank.
+  // Errors: the operand is absent, or does not have `rank`.
   absl::StatusOr<const Literal*> operand(int k) const;
   absl::StatusOr<const Literal*> operand(int k, int rank) const;
   DType result_dtype(int k) const {
     return k < static_cast<int>(results_.size()) ? results_[k].dtype : DType::kF32;
   }
 
-  // Result k, zeros. Errors: the graph declares other dims or no such result.
+  // Result k, filled with zeros.
+  // Errors: the graph declares other dims or has no such result.
   absl::StatusOr<Literal> Make(int k, absl::Span<const int64_t> dims) const;
-  // Result k, which an output mask leaves out, as it is declared. Errors: no such result.
+  // Result k as it is declared, for a result that the output mask leaves out.
+  // Errors: no such result.
   absl::StatusOr<Literal> Blank(int k) const;
-  // Errors: more than the interpreter plays through in its loops.
+  // Errors: the loops of a kernel would visit more points than the interpreter allows.
   absl::Status CheckWork(double points) const;
 
-  // Attributes. A missing one without a fallback, or one of another kind, is noted in status().
+  // Attributes. One that is missing without a fallback, or has another kind, sets status().
   int64_t Int(absl::string_view name) const;
   int64_t IntOr(absl::string_view name, int64_t fallback) const;
   double Double(absl::string_view name) const;
   double DoubleOr(absl::string_view name, double fallback) const;
-  std::complex<double> Complex(absl::string_view name) const;  // a number of any kind
+  std::complex<double> Complex(absl::string_view name) const;  // reads a number of any kind
   bool BoolOr(absl::string_view name, bool fallback) const;
   std::string StringOr(absl::string_view name, absl::string_view fallback) const;
-  std::vector<int64_t> Ints(absl::string_view name) const;  // an integer is a list of one
+  std::vector<int64_t> Ints(absl::string_view name) const;  // reads an integer as a list of one
   std::vector<bool> Bools(absl::string_view name) const;
   bool Has(absl::string_view name) const { return !attributes_.IsNone(name); }
-  // A dimension of a tensor of `rank`, negative ones counted from the end. Errors: out of range.
+  // A dimension of a tensor of `rank`; negative ones count from the end.
+  // Errors: out of range.
   absl::StatusOr<int> Dim(absl::string_view name, int rank) const;
   absl::StatusOr<int> Dim(int64_t dim, int rank) const;
 
@@ -78,7 +81,7 @@ class OpArgs {
   absl::Span<const OperandGroup> groups_;
   const Attributes& attributes_;
   absl::Span<const TensorType> results_;
-  mutable absl::Status status_;  // the first complaint about an attribute
+  mutable absl::Status status_;  // the first error of an attribute
 };
 
 using Literals = std::vector<Literal>;
@@ -105,7 +108,7 @@ const Row* FindRow(absl::Span<const Row> rows, absl::string_view op) {
   return nullptr;
 }
 
-// The families. An element-wise op is a function of one element of each operand.
+// The families of kernels. An element-wise op is a function of one element of each operand.
 struct ElementwiseRow {
   const char* op;
   int operands;
@@ -131,26 +134,26 @@ Literal Zeros(const TensorType& type);
 // Index arithmetic.
 Dims Unravel(int64_t linear, absl::Span<const int64_t> dims);
 int64_t Ravel(absl::Span<const int64_t> index, absl::Span<const int64_t> dims);
-// The index into a tensor of `dims` that broadcasts to where `index` points; aligned at the right.
+// The index into a tensor of `dims` that broadcasts to `index`, both aligned at the right.
 int64_t RavelBroadcast(absl::Span<const int64_t> index, absl::Span<const int64_t> dims);
-// The dims that all of `shapes` broadcast to. Null when they do not.
+// The dims that all of `shapes` broadcast to; nullopt when they do not.
 std::optional<Dims> BroadcastDims(absl::Span<const Dims> shapes);
-// out[i] = in[source(i)] for every index i of result k of `dims`. `source` gives a linear index, or
-// -1 for a zero.
+// Result k of `dims` with out[i] = in[source(i)] for every index i; `source` returns a linear
+// index, or -1 for a zero.
 absl::StatusOr<Literal> Gather(const OpArgs& args, const Literal& in,
                                absl::Span<const int64_t> dims,
                                const std::function<int64_t(const Dims&)>& source);
 
-// A sum of products over named indices: "mk,kn->mn"; '.' stands for leading dimensions, the same in
-// all that have it, aligned at the right where ranks differ. Makes result `k`.
+// Result k as a sum of products over named indices: "mk,kn->mn". '.' stands for leading dimensions,
+// the same in all tensors that have it, aligned at the right where ranks differ.
 // Errors: an index with two sizes; a rank that does not fit.
 absl::StatusOr<Literal> Contract(const OpArgs& args, int k, absl::string_view spec,
                                  absl::Span<const Literal* const> operands);
 
-// `in` with a dimension of size 1 put in at `dim`.
+// `in` with a dimension of size 1 inserted at `dim`.
 Literal WithOne(const Literal& in, int dim);
 
-// Kernels with one result.
+// Returns the single result of a kernel.
 inline absl::StatusOr<Literals> One(absl::StatusOr<Literal> literal) {
   if (!literal.ok()) return literal.status();
   Literals all;

@@ -6,8 +6,8 @@
 namespace spmd::ir {
 namespace {
 
-// Loshchilov and Hutter, "Decoupled weight decay regularization", algorithm 2; not decoupled: L2
-// regularization, which is part of the gradient.
+// Loshchilov and Hutter, "Decoupled weight decay regularization", algorithm 2. If not decoupled,
+// the weight decay is L2 regularization, which is part of the gradient.
 absl::StatusOr<Literals> Adam(const OpArgs& args) {
   const Literal* in[4];
   Literals out;

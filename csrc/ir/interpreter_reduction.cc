@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Ops that look at lines or blocks of elements: sums, extrema, softmax, norms.
+// Ops that read lines or blocks of elements: sums, extrema, softmax, norms.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -13,8 +13,8 @@ using Elements = std::vector<double>;
 
 constexpr double kInf = std::numeric_limits<double>::infinity();
 
-// Which dimensions of an operand an op runs over: `dim` as an integer or a list; all when it is
-// absent, none or empty.
+// The dimensions that an op reduces: `dim` as an integer or a list; all of them when it is absent,
+// none or empty.
 absl::StatusOr<std::vector<bool>> Reduced(const OpArgs& args, int rank) {
   std::vector<bool> reduced(rank, false);
   std::vector<int64_t> dims;
@@ -27,7 +27,7 @@ absl::StatusOr<std::vector<bool>> Reduced(const OpArgs& args, int rank) {
   return reduced;
 }
 
-// Gathers, per element of the result, the operand's elements that go into it, in order.
+// Per element of the result, the operand's elements that are reduced to it, in order.
 struct Blocks {
   Dims dims;  // of the result
   std::vector<Elements> blocks;
@@ -37,7 +37,7 @@ absl::StatusOr<Blocks> GatherBlocks(const OpArgs& args, const Literal& in) {
   SPMD_ASSIGN_OR_RETURN(const std::vector<bool> reduced, Reduced(args, in.type.rank()));
   const bool keep = args.BoolOr("keepdim", false);
   Blocks out;
-  Dims kept;  // the result's dims before any are dropped
+  Dims kept;  // the result's dims with keepdim
   for (int d = 0; d < in.type.rank(); ++d) {
     kept.push_back(reduced[d] ? 1 : in.type.dims[d]);
     if (!reduced[d] || keep) out.dims.push_back(kept.back());
@@ -101,7 +101,7 @@ double Norm(const Elements& x, const OpArgs& args) {
   }
   return p == kInf ? top : p == 0 ? sum : std::pow(sum, 1 / p);
 }
-// The first one wins.
+// The first of equal elements wins.
 double ArgMax(const Elements& x, const OpArgs&) {
   return std::max_element(x.begin(), x.end()) - x.begin();
 }
@@ -124,7 +124,8 @@ absl::StatusOr<Literals> Reduce(const OpArgs& args) {
   return One(Folded(args, 0, blocks, fold));
 }
 
-// Two results of the same blocks: values and indices, minimum and maximum, variance and mean.
+// Computes two results from the same blocks: values and indices, minimum and maximum, variance and
+// mean.
 template <Fold first, Fold second>
 absl::StatusOr<Literals> ReduceTwice(const OpArgs& args) {
   SPMD_ASSIGN_OR_RETURN(const Literal* in, args.operand(0));
@@ -134,7 +135,7 @@ absl::StatusOr<Literals> ReduceTwice(const OpArgs& args) {
   return Literals{std::move(a), std::move(b)};
 }
 
-// Replaces each line along `dim` of the operands (all of one shape) by a line of the same length:
+// Computes each line of the result along `dim` from the operands' lines (all of one shape):
 // lines[k] is operand k's line, and the result goes into lines[0].
 using LineFn = void (*)(std::vector<Elements>& lines);
 
@@ -177,7 +178,7 @@ void SoftmaxLine(std::vector<Elements>& lines) {
   LogSoftmaxLine(lines);
   for (double& e : lines[0]) e = std::exp(e);
 }
-// Operands: gradient, output.
+// lines[0] is the gradient, lines[1] the output.
 void SoftmaxBackwardLine(std::vector<Elements>& lines) {
   double dot = 0;
   for (size_t i = 0; i < lines[0].size(); ++i) dot += lines[0][i] * lines[1][i];
@@ -233,8 +234,8 @@ absl::StatusOr<Literals> LayerNorm(const OpArgs& args) {
   return Literals{std::move(out), std::move(mean), std::move(rstd)};
 }
 
-// Adds each element of images [n, c, …] to sums [c]: `add(images, i, mean of its channel, channel,
-// sums)`.
+// Sums over images [n, c, …] to sums [c]: calls add(images, i, mean of the channel of element i,
+// channel, sums) for each element i.
 template <typename Add>
 absl::StatusOr<Literals> ChannelSums(const OpArgs& args, int num_images, int num_sums, Add add) {
   std::vector<const Literal*> images;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Ops that take a range of rows, put one back, pad or join.
+// Ops that take a range of rows, write one, pad or concatenate.
 #include <algorithm>
 #include <cstdlib>
 #include <limits>
@@ -11,7 +11,7 @@ namespace {
 
 constexpr int64_t kEnd = std::numeric_limits<int64_t>::max();
 
-// Rows start, start+step, … below end of one dimension.
+// The rows start, start+step, … of one dimension, `count` of them.
 struct Range {
   int dim = 0;
   int64_t start = 0;
@@ -36,7 +36,8 @@ absl::StatusOr<Range> SliceRange(const OpArgs& args, absl::Span<const int64_t> d
   return range;
 }
 
-// Clamps as torch.narrow would complain: the run-time start of a slice is the user's.
+// `count` rows from the run-time start. The start comes from the user, so it is checked as
+// torch.narrow does.
 absl::StatusOr<Range> StartRange(const OpArgs& args, absl::Span<const int64_t> dims,
                                  int64_t count) {
   const int rank = static_cast<int>(dims.size());
@@ -63,7 +64,7 @@ absl::StatusOr<Literals> TakeRange(const OpArgs& args, const Literal& in, const 
   }));
 }
 
-// `into` with the rows of the range replaced by `src`; `into` null means zeros of `dims`.
+// `into` with the rows of the range replaced by `src`; a null `into` means zeros of `dims`.
 absl::StatusOr<Literals> PutRange(const OpArgs& args, const Literal* into,
                                   absl::Span<const int64_t> dims, const Literal& src,
                                   const Range& range) {
@@ -159,7 +160,7 @@ absl::StatusOr<Literals> SelectBackward(const OpArgs& args) {
   return PutRange(args, nullptr, sizes, WithOne(*grad, range.dim), range);
 }
 
-// Joins along `dim`, each operand having size `rows[k]` there once `stacked` ones got it.
+// Concatenates `parts` along `dim`.
 absl::StatusOr<Literals> Joined(const OpArgs& args, std::vector<Literal> parts, int dim) {
   if (parts.empty() || parts[0].type.rank() == 0) return args.Error("nothing to join");
   Dims dims = parts[0].type.dims;
@@ -188,7 +189,7 @@ absl::StatusOr<Literals> Cat(const OpArgs& args) {
   std::vector<Literal> parts;
   for (int k = 0; k < args.num_operands(); ++k) {
     SPMD_ASSIGN_OR_RETURN(const Literal* part, args.operand(k));
-    // PyTorch skips empty vectors whatever the others' rank.
+    // PyTorch skips empty vectors, whatever the rank of the others.
     if (part->type.dims != Dims{0}) parts.push_back(*part);
   }
   if (parts.empty()) return args.Error("nothing to join");
@@ -207,7 +208,7 @@ absl::StatusOr<Literals> Stack(const OpArgs& args) {
   return Joined(args, std::move(parts), dim);
 }
 
-// pad: (before, after) of the last dimension, then of the one before it, …; negative ones crop.
+// pad: (before, after) of the last dimension, then of the one before it, …; negative numbers crop.
 absl::StatusOr<Literals> Pad(const OpArgs& args) {
   SPMD_ASSIGN_OR_RETURN(const Literal* in, args.operand(0));
   const std::vector<int64_t> pad = args.Ints("pad");

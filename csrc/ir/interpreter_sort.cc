@@ -13,8 +13,8 @@ namespace {
 // NaN is greater than any number, as in PyTorch.
 bool Less(double a, double b) { return std::isnan(b) ? !std::isnan(a) : a < b; }
 
-// The first `count` elements of every line along `dim` in order, and where they were. Equal ones
-// stay in the order in which they stand.
+// The first `count` elements of every line along `dim` in order, and their indices. The sort is
+// stable.
 absl::StatusOr<Literals> Ordered(const OpArgs& args, const Literal& in, int dim, int64_t count,
                                  bool descending) {
   Dims dims = in.type.dims;

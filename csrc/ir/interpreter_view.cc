@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Ops that only rename indices: every result element is an element of the operand.
+// Ops that only rename indices: every element of the result is an element of the operand.
 #include <algorithm>
 #include <numeric>
 
@@ -8,7 +8,7 @@
 namespace spmd::ir {
 namespace {
 
-// The same elements in the same order under other dims.
+// `in` under other dims, in the same row-major order.
 absl::StatusOr<Literals> Reshaped(const OpArgs& args, const Literal& in,
                                   absl::Span<const int64_t> dims) {
   if (NumElements(dims) != static_cast<int64_t>(in.data.size())) {
@@ -99,7 +99,7 @@ absl::StatusOr<Literals> Unsqueeze(const OpArgs& args) {
   return Reshaped(args, *in, WithOne(*in, dim).type.dims);
 }
 
-// Without those of its dims (all when none are given) that have size 1.
+// Drops dimensions of size 1: those that `dim` names, or all.
 absl::StatusOr<Literals> Squeeze(const OpArgs& args) {
   SPMD_ASSIGN_OR_RETURN(const Literal* in, args.operand(0));
   std::vector<bool> drop(std::max(in->type.rank(), 1), !args.Has("dim"));
@@ -170,7 +170,7 @@ absl::StatusOr<Literals> Repeat(const OpArgs& args) {
   }));
 }
 
-// Keeps what lies on one side of a diagonal of the last two dimensions.
+// Keeps the elements on one side of a diagonal of the last two dimensions.
 template <bool upper>
 absl::StatusOr<Literals> Triangle(const OpArgs& args) {
   SPMD_ASSIGN_OR_RETURN(const Literal* in, args.operand(0));

@@ -14,11 +14,11 @@ struct Line {
   absl::string_view text;  // without comment and surrounding blanks; never empty
 };
 
-// The lines of `text` that say something. '#' and '//' outside quotes start a comment. The views
+// The lines of `text` that are not blank. '#' and '//' outside quotes start a comment. The views
 // point into `text`.
 std::vector<Line> SplitLines(absl::string_view text);
 
-// `status` with "line <n>: " in front; OK stays OK.
+// `status` with "line <n>: " in front; OK is returned as it is.
 absl::Status AtLine(int number, const absl::Status& status);
 
 }  // namespace spmd::ir

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Graph::Parse: the inverse of printer.cc. It reports what is no text of a graph; what is a text
-// but breaks an invariant is left to the verifier, so that a broken graph can be written in a test.
+// Graph::Parse, the inverse of printer.cc. It reports text that cannot be read; broken invariants
+// are left to the verifier, so that tests can write a broken graph.
 #include <algorithm>
 #include <limits>
 #include <utility>
@@ -92,7 +92,7 @@ class Parser {
     return in.Error("a value like '%x: f32[2]', 'scalar' or 'return'");
   }
 
-  // An input, or the results of a node and the node.
+  // Parses an input, or the results of a node with the node.
   absl::Status Definitions(Scanner& in) {
     std::vector<Definition> definitions;
     if (in.Peek() != '=') {
@@ -111,7 +111,8 @@ class Parser {
     for (size_t k = 0; k < definitions.size(); ++k) {
       SPMD_RETURN_IF_ERROR(names_.Define(definitions[k].name, first + k, line_));
     }
-    // Last first, so that the numbers the values were born with become free again.
+    // The last value is named first, so that the numbers that the values got when they were created
+    // become free again.
     for (size_t k = definitions.size(); k-- > 0;) {
       graph_.SetName(first + k, std::move(definitions[k].name));
       if (definitions[k].annotation) graph_.Annotate(first + k, *definitions[k].annotation);
@@ -128,7 +129,8 @@ class Parser {
     if (in.Peek() != '@') return definition;
     Annotation annotation;
     SPMD_ASSIGN_OR_RETURN(annotation.grid, ParseMeshRef(in, grid_names_));
-    // The mark follows the name at once; in "@m = op()" the '=' belongs to the node.
+    // The sign of the hold follows the mesh's name directly; in "@m = op()" the '=' belongs to the
+    // node.
     const absl::string_view rest = in.rest();
     if (absl::StartsWith(rest, "~")) {
       in.Consume("~");
@@ -176,7 +178,7 @@ class Parser {
     return absl::OkStatus();
   }
 
-  // "@r {0: data,model:1, 2: x chunk=6}".
+  // Parses "@r {0: data,model:1, 2: x chunk=6}".
   absl::StatusOr<std::vector<FactorCut>> Cut(Scanner& in, int& grid) {
     if (in.Peek() == '@') {
       SPMD_ASSIGN_OR_RETURN(grid, ParseMeshRef(in, grid_names_));
@@ -203,7 +205,7 @@ class Parser {
     return cuts;
   }
 
-  // Up to the '}' or the next factor: factors are numbers, axes names.
+  // Parses axes up to the '}' or the next factor; factors are numbers, axes are names.
   absl::StatusOr<AxisList> CutAxes(Scanner& in, const Grid& grid) {
     AxisList axes;
     size_t end = in.position();

@@ -97,7 +97,7 @@ std::vector<std::vector<int>> Dependences(const Graph& graph,
       std::set_union(all.begin(), all.end(), of[v].begin(), of[v].end(), std::back_inserter(both));
       all = std::move(both);
     }
-    if (marked_nodes[id]) all.push_back(inputs + id);  // the greatest so far
+    if (marked_nodes[id]) all.push_back(inputs + id);  // greater than all before it
     for (int r = 0; r < node.num_results; ++r) of[node.first_result + r] = all;
   }
   return of;

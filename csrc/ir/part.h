@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The part of a graph that some of its outputs depend on, and copies of nodes.
+// The part of a graph that some of its outputs depend on, and copies of single nodes.
 #pragma once
 
 #include <vector>
@@ -9,7 +9,8 @@
 
 namespace spmd::ir {
 
-// Appends a node of `from` to `to`, over `operands`. Its values are not annotated.
+// Appends a copy of `node` of graph `from` to `to`, with `operands`. Its results have no
+// annotations.
 NodeId CopyNode(const Graph& from, const Node& node, absl::Span<const ValueId> operands, Graph& to);
 
 struct Part {
@@ -17,12 +18,13 @@ struct Part {
   std::vector<int> inputs;  // input k of the part is input inputs[k] of the whole
 };
 
-// Output k of the part is output outputs[k] of the whole. Grids, scalars and sources are all kept,
-// nodes, inputs and annotations that are needed. An output that replaces an input needs it.
+// The part of `whole` that `outputs` need; output k of the part is output outputs[k] of the whole.
+// All grids, scalars and sources are kept, and the nodes, inputs and annotations that are needed.
+// An output that replaces an input needs that input.
 Part PartFor(const Graph& whole, absl::Span<const int> outputs);
 
-// By value: the marked inputs and nodes that it depends on, ascending: input k is k, node n is
-// the number of inputs + n.
+// By value, the marked inputs and nodes that it depends on, ascending. Input k is numbered k, node
+// n is numbered n + the number of inputs.
 std::vector<std::vector<int>> Dependences(const Graph& graph,
                                           const std::vector<bool>& marked_inputs,
                                           const std::vector<bool>& marked_nodes);

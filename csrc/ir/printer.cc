@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Graph::ToString; the form is described in graph.h. Errors print graphs that break invariants, so
-// whatever does not exist is written with a '?': "%?7", "@?3".
+// Graph::ToString; the form is described in graph.h. Error messages print graphs that break
+// invariants, so a missing value or grid is written with a '?': "%?7", "@?3".
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "csrc/ir/graph.h"
@@ -21,7 +21,7 @@ class Printer {
     for (size_t slot = 0; slot < graph_.scalars().size(); ++slot) {
       Line(ScalarToString(slot, graph_.scalars()[slot]));
     }
-    // Inputs come where they were added, so that values keep their numbers when read back.
+    // Inputs are written where they were added, so that parsing gives the values the same numbers.
     auto input = graph_.inputs().begin();
     for (const Node& node : graph_.nodes()) {
       for (; input != graph_.inputs().end() && *input < node.first_result; ++input) {
@@ -46,7 +46,7 @@ class Printer {
   std::string GridName(int g) const {
     return IsGrid(g) ? absl::StrCat("@", graph_.grid_name(g)) : absl::StrCat("@?", g);
   }
-  // Axes of a mesh that does not exist are written as those of none.
+  // A missing grid is replaced by one without axes.
   const Grid& GridAt(int g) const { return IsGrid(g) ? graph_.grid(g) : *none_; }
 
   // "%x: f32[2,3] @m {data},{}".

@@ -16,13 +16,13 @@ bool IsDigit(char c) { return absl::ascii_isdigit(c); }
 bool InName(char c) { return absl::ascii_isalnum(c) || c == '_' || c == '.'; }
 bool InOpName(char c) { return InName(c) || c == ':'; }
 
-// One operand, with `_` for an absent one.
+// Parses one operand; `_` is an absent one.
 absl::StatusOr<ValueId> ParseOperand(Scanner& in, const NameTable& names) {
   if (in.ConsumeWord("_")) return kNoValue;
   return names.Parse(in);
 }
 
-// After the '['.
+// Parses an operand group behind its '['.
 absl::Status ParseGroup(Scanner& in, const NameTable& names, Arguments& arguments) {
   OperandGroup group{static_cast<int>(arguments.operands.size()), 0};
   if (!in.Consume("]")) {
@@ -50,7 +50,8 @@ absl::Status ParseAttribute(Scanner& in, Attributes& attributes) {
   return absl::OkStatus();
 }
 
-// A lone '_' is an absent operand; an attribute's name may start with one.
+// True if an operand comes next. A lone '_' is an absent operand; the name of an attribute may
+// begin with one.
 bool AtOperand(Scanner& in) {
   if (in.Peek() == '%' || in.Peek() == '[') return true;
   const size_t begin = in.position();

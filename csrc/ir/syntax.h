@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The parts of a statement that graphs and programs write alike. Each printer here is the inverse
-// of the parser below it. Parsers take what is their own from the scanner and leave the rest; their
-// errors carry no line number (see AtLine).
+// The parts of statements that graphs and programs write alike. Each printer is the inverse of the
+// parser below it. Parsers leave the text that follows; their errors have no line number (see
+// AtLine).
 #pragma once
 
 #include <functional>
@@ -19,21 +19,22 @@
 
 namespace spmd::ir {
 
-// An identifier, in which dots are allowed after the first character ("fc1.weight"), or a number of
-// at most nine digits without a leading zero.
+// IsValueName: an identifier in which dots are allowed after the first character ("fc1.weight"), or
+// a number name. IsNumberName: a number of at most nine digits without a leading zero.
 bool IsValueName(absl::string_view name);
 bool IsNumberName(absl::string_view name);
-// Takes "%name", gives the name.
+// Parses "%name" and returns the name.
 absl::StatusOr<absl::string_view> ParseValueName(Scanner& in);
-// Takes an operator's name: letters, digits, '_', '.', ':'.
+// Parses the name of an op: letters, digits, '_', '.', ':'.
 absl::StatusOr<absl::string_view> ParseOpName(Scanner& in);
 
-// The names of a file being parsed.
+// The names that a file being parsed has defined so far.
 class NameTable {
  public:
-  // Errors: the name was defined before; says on which line.
+  // Errors: the name is already defined; the message names the line.
   absl::Status Define(absl::string_view name, int32_t id, int line);
-  // Takes "%name". Errors: there is no such value yet.
+  // Parses "%name" and returns its id.
+  // Errors: no such value is defined yet.
   absl::StatusOr<int32_t> Parse(Scanner& in) const;
 
  private:
@@ -51,12 +52,14 @@ struct NamedGrid {
 };
 std::string MeshToString(absl::string_view name, const Grid& grid);
 absl::StatusOr<NamedGrid> ParseMesh(Scanner& in);  // after the word `mesh`
-// Takes "@m", gives its index. Errors: no such mesh.
+// Parses "@m" and returns its index.
+// Errors: no such mesh.
 absl::StatusOr<int> ParseMeshRef(Scanner& in, absl::Span<const std::string> names);
 
 // scalar $0: float
 std::string ScalarToString(int slot, ScalarKind kind);
-// After the word `scalar`. Errors: the slot is not `next_slot`.
+// Parses what follows the word `scalar`.
+// Errors: the slot is not `next_slot`.
 absl::StatusOr<ScalarKind> ParseScalar(Scanner& in, int next_slot);
 
 // (%x, _, [%a, %b], dim=1)
@@ -65,13 +68,14 @@ struct Arguments {
   absl::InlinedVector<OperandGroup, 1> groups;
   Attributes attributes;
 };
-// `name_of` gives "%x". A group that is out of range is written as "[?3+2]", its begin and size.
+// `name_of` returns "%x". A group that is out of range is written with its begin and size:
+// "[?3+2]".
 std::string ArgumentsToString(absl::Span<const ValueId> operands,
                               absl::Span<const OperandGroup> groups, const Attributes& attributes,
                               const std::function<std::string(ValueId)>& name_of);
 absl::StatusOr<Arguments> ParseArguments(Scanner& in, const NameTable& names);
 
-// Takes "(7)".
+// Parses "(7)".
 absl::StatusOr<int64_t> ParseInParentheses(Scanner& in);
 
 }  // namespace spmd::ir

@@ -78,7 +78,7 @@ bool IsIntegral(DType dtype, bool include_bool) {
 bool IsTensorSize(absl::Span<const int64_t> dims) {
   int64_t elements = 1;
   for (const int64_t size : dims) {
-    // Zeros do not hide an overflow among the other dimensions.
+    // A size of 0 must not hide an overflow of the other dimensions.
     const int64_t factor = std::max<int64_t>(size, 1);
     if (size < 0 || factor > kMaxElements / elements) return false;
     elements *= factor;

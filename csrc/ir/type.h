@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Element types and tensor types. No strides: they end in the trace.
+// Element types and tensor types. They have no strides, which the trace resolves.
 #pragma once
 
 #include <cstdint>
@@ -39,11 +39,11 @@ absl::StatusOr<DType> ParseDType(absl::string_view name);
 int64_t ByteSize(DType dtype);
 bool IsFloating(DType dtype);  // complex excluded
 bool IsComplex(DType dtype);
-DType RealOf(DType dtype);  // the type of a complex number's parts; real types are their own
+DType RealOf(DType dtype);  // the type of a complex number's parts; the same for other types
 bool IsIntegral(DType dtype, bool include_bool);
 
-// Whether a tensor may have these sizes: none is negative, and their product is at most 2^48, zeros
-// not counted, so that bytes fit in an int64_t with room for sums over many values.
+// True if a tensor may have these sizes: none is negative, and the product of all sizes other than
+// 0 is at most 2^48, so that byte counts and sums of them fit in an int64_t.
 bool IsTensorSize(absl::Span<const int64_t> dims);
 
 struct TensorType {
@@ -56,7 +56,7 @@ struct TensorType {
   std::string ToString() const;  // "f32[32,128]"
   // Errors: InvalidArgument with the offending text; more than 2^48 elements.
   static absl::StatusOr<TensorType> Parse(absl::string_view text);
-  static absl::StatusOr<TensorType> Parse(Scanner& in);  // takes what is its own
+  static absl::StatusOr<TensorType> Parse(Scanner& in);  // leaves the text that follows
 
   friend bool operator==(const TensorType& a, const TensorType& b) {
     return a.dtype == b.dtype && a.dims == b.dims;

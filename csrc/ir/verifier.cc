@@ -253,7 +253,7 @@ absl::Status VerifyOps(const Graph& graph) {
   return absl::OkStatus();
 }
 
-// Names come first: the other messages use them.
+// Names are verified first, since the other messages use them.
 constexpr absl::Status (*kClauses[])(const Graph&) = {
     VerifyNames,       VerifyOperands, VerifyGroups, VerifyOutputs, VerifyAttributes,
     VerifyAnnotations, VerifyUpdates,  VerifyCuts,   VerifyOps,

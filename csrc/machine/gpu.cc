@@ -17,7 +17,7 @@ struct Row {
   double memory_bytes;
 };
 
-// The maker's data sheets for the SXM modules; collected in "How to Scale Your Model"
+// Sources: the maker's data sheets for the SXM modules, collected in "How to Scale Your Model"
 // (jax-ml.github.io/scaling-book), chapter on GPUs.
 constexpr std::array<Row, 3> kGpus = {{
     {"A100", 312e12, 2.0e12, 300e9, 80e9},
@@ -36,9 +36,9 @@ const Machine* FindGpu(absl::string_view name) {
       m.flops = row.flops;
       m.memory_bandwidth = row.memory_bandwidth;
       m.link_bandwidth = row.link_rate;
-      m.latency = 5e-6;  // of launching a kernel and a collective
+      m.latency = 5e-6;  // launches a kernel and a collective
       m.memory_bytes = static_cast<int64_t>(row.memory_bytes);
-      m.tile_rows = 16;  // of a bf16 tensor-core instruction
+      m.tile_rows = 16;  // the shape of a bf16 tensor-core instruction
       m.tile_columns = 8;
     }
     return all;

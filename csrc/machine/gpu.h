@@ -6,9 +6,9 @@
 
 namespace spmd::machine {
 
-// The machine of a GPU by its model ("A100", "H100", "H200") or by what the driver calls it
-// ("NVIDIA H100 80GB HBM3"); null for a GPU that is not in the table. Memory is the model's: what
-// is free on a device at hand is the backend's to ask.
+// The machine of a GPU by its model ("A100", "H100", "H200") or by the driver's name for it
+// ("NVIDIA H100 80GB HBM3"); null for a GPU that is not in the table. `memory_bytes` is the
+// model's; the backend asks a real device how much is free.
 const Machine* FindGpu(absl::string_view name);
 
 }  // namespace spmd::machine

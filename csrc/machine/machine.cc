@@ -6,14 +6,14 @@
 namespace spmd::machine {
 
 const Machine& Nominal() {
-  // A v5e chip as in tpu.cc, less what would make the plan for a virtual device depend on real
-  // hardware: no memory limit, no padding of matrices.
+  // A v5e chip as in tpu.cc, without a memory limit and without padding of matrices, which would
+  // make the plan for a virtual device depend on real hardware.
   static const Machine machine = [] {
     Machine m;
     m.name = "nominal";
     m.flops = 197e12;
     m.memory_bandwidth = 819e9;
-    m.link_bandwidth = 2 * 45e9;  // both ways round a ring
+    m.link_bandwidth = 2 * 45e9;  // both directions of a ring
     m.latency = 1e-6;
     return m;
   }();

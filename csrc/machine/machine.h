@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A described machine. Data only.
+// A described machine. This is data only.
 #pragma once
 
 #include <cstdint>
@@ -18,10 +18,10 @@ struct Machine {
   int tile_rows = 1, tile_columns = 1;  // the hardware pads matrices to multiples of these
 };
 
-// The machine that plans are priced on when nothing else is said: the ratios of a v5e chip.
+// The machine that plans are priced on by default. It has the ratios of a v5e chip.
 const Machine& Nominal();
-// The same with links that take no time. Whatever may be cut is: what tests of rules need, since
-// small tensors would rather be gathered.
+// The same with links that take no time, so that everything that can be sharded is. Tests of rules
+// need this, since gathering a small tensor is otherwise cheaper.
 const Machine& NominalWithFreeMoves();
 
 }  // namespace spmd::machine

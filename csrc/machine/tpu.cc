@@ -26,11 +26,11 @@ struct Generation {
   bool name_counts_cores;
   int devices_per_chip;
   Shape shape;
-  int64_t min_chips;  // of one slice
+  int64_t min_chips;  // in one slice
   int64_t max_chips;
-  int64_t ring_size;  // kFlatTorus: the axis length that wraps
+  int64_t ring_size;  // for kFlatTorus: the length at which an axis is a ring
   int chips_per_host;
-  // Per chip.
+  // The rest is per chip where nothing else is said.
   double flops;             // bf16
   double memory_bandwidth;  // bytes per second
   double memory_gib;        // usable, per *device*
@@ -54,7 +54,7 @@ constexpr std::array<Generation, 6> kGenerations = {{
 
 bool IsPowerOfTwo(int64_t n) { return n > 0 && (n & (n - 1)) == 0; }
 
-// A×B with A = B or 2A = B: 1, 4, 8, 16, … chips. Empty where there is none.
+// A×B with A = B or 2A = B for 1, 4, 8, 16, … chips; empty for any other number.
 Topology FlatTopology(int64_t chips) {
   if (!IsPowerOfTwo(chips) || chips == 2) return {};
   int64_t a = 1;
@@ -62,9 +62,9 @@ Topology FlatTopology(int64_t chips) {
   return {a, chips / a};
 }
 
-// Under one cube of 64 chips: the three sizes a rack's part may have. From there on A ≤ B ≤ C in
-// cubes, as near to a cube as the count allows (the least surface, as in the documentation's
-// tables).
+// Below one cube of 64 chips: one of the three shapes that part of a rack may have. From 64 on: A ≤
+// B ≤ C in cubes, as near to a cube as the count allows (the least surface, as in the
+// documentation's tables).
 Topology CubeTopology(int64_t chips) {
   switch (chips) {
     case 4:
@@ -98,7 +98,7 @@ Topology TopologyOf(const Generation& g, int64_t chips) {
   return g.shape == Shape::kFlatTorus ? FlatTopology(chips) : CubeTopology(chips);
 }
 
-// The legal size next below and next above, in the unit of the name.
+// The nearest legal sizes below and above `size`, which counts what the generation's name counts.
 std::string NearestSizes(const Generation& g, int64_t size) {
   const int64_t unit = g.name_counts_cores ? 2 : 1;
   const int64_t chips = std::clamp<int64_t>(size / unit, 0, g.max_chips);
@@ -136,9 +136,9 @@ Machine DeviceOf(const Generation& g) {
   m.flops = g.flops / g.devices_per_chip;
   m.memory_bandwidth = g.memory_bandwidth / g.devices_per_chip;
   m.link_bandwidth = 2 * g.link_rate / g.devices_per_chip;
-  m.latency = 1e-6;  // of a hop
+  m.latency = 1e-6;  // one hop
   m.memory_bytes = static_cast<int64_t>(g.memory_gib * (int64_t{1} << 30));
-  m.tile_rows = 8;  // sublanes; the matrix unit takes rows one after another
+  m.tile_rows = 8;  // sublanes; the matrix unit streams rows
   m.tile_columns = g.matrix_unit;
   return m;
 }

@@ -24,7 +24,7 @@ Strides StridesOf(const Mesh& mesh) {
   return strides;
 }
 
-// The union, or nothing when some member does not divide the next.
+// The union of `a` and `b`, or nullopt when some member does not divide the next.
 std::optional<Strides> Refine(const Strides& a, const Strides& b) {
   Strides both;
   std::set_union(a.begin(), a.end(), b.begin(), b.end(), std::back_inserter(both));
@@ -34,8 +34,8 @@ std::optional<Strides> Refine(const Strides& a, const Strides& b) {
   return both;
 }
 
-// The axes of `mesh` split at `strides`, and what lies between two strides into its primes; with
-// the bandwidths of `mesh`.
+// The axes of `mesh` split at `strides`, and each piece into its prime factors. They have the
+// bandwidths of `mesh`.
 std::vector<SubAxis> SubAxes(const Mesh& mesh, const Strides& strides) {
   std::vector<SubAxis> axes;
   int64_t outer = mesh.size();
@@ -53,8 +53,8 @@ std::vector<SubAxis> SubAxes(const Mesh& mesh, const Strides& strides) {
   return axes;
 }
 
-// Lowers the bandwidth of what is part of a slower axis of `mesh`.
-// Requires: the axes refine the mesh.
+// Lowers the bandwidth of every sub-axis that is part of a slower axis of `mesh`. Requires: the
+// axes refine the mesh.
 void LowerBandwidths(const Mesh& mesh, std::vector<SubAxis>& axes) {
   size_t a = 0;
   for (int i = 0; i < mesh.rank(); ++i) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The text forms of a grid and of lists of its axes.
+// The text forms of a grid and of lists of its sub-axes.
 #include <algorithm>
 #include <utility>
 
@@ -23,7 +23,7 @@ std::string SizeText(int64_t size, double bandwidth) {
 std::string Grid::AxesToString(absl::Span<const AxisId> axes) const {
   std::vector<std::string> parts;
   for (size_t i = 0; i < axes.size();) {
-    if (axes[i] < 0 || axes[i] >= num_axes()) {  // of a sharding that does not fit
+    if (axes[i] < 0 || axes[i] >= num_axes()) {  // the sharding belongs to another grid
       parts.push_back(absl::StrCat("?", static_cast<int>(axes[i++])));
       continue;
     }
@@ -142,8 +142,8 @@ absl::StatusOr<GridPtr> Grid::Parse(Scanner& in) {
     } while (in.Consume("*"));
   }
   SPMD_ASSIGN_OR_RETURN(std::vector<int64_t> ids, ParseDevicesOr(in, devices));
-  // The mesh of the parts makes the grid's cuts and bandwidths; the mesh as written, coming first
-  // and nowhere slower, its names.
+  // The mesh of the parts gives the grid its sub-axes and bandwidths. The mesh as written gives the
+  // names: it comes first, and it is nowhere slower than the parts.
   SPMD_ASSIGN_OR_RETURN(const Mesh written, Mesh::Create(ids, shape, names, bandwidths));
   SPMD_ASSIGN_OR_RETURN(const Mesh split, Mesh::Create(ids, parts, part_names, part_bandwidths));
   return ForMeshes({written, split}).grids[0];

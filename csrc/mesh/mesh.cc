@@ -14,10 +14,10 @@
 namespace spmd {
 namespace {
 
-// Device ids that are no range are written out up to so many.
+// The most device ids that a message lists when they are not a range.
 constexpr int64_t kMostShown = 64;
 
-// "(2, 4)", "(8,)": as the user would write it.
+// "(2, 4)", "(8,)": a tuple as the user would write it.
 std::string TupleText(absl::Span<const int64_t> items) {
   return absl::StrCat("(", absl::StrJoin(items, ", "), items.size() == 1 ? ",)" : ")");
 }
@@ -31,7 +31,7 @@ std::string NamesText(absl::Span<const std::string> names) {
                       names.size() == 1 ? ",)" : ")");
 }
 
-// A legal name near `name`: what is no letter or digit becomes '_'.
+// A legal name near `name`: every character that is not a letter or digit becomes '_'.
 std::string AsIdentifier(absl::string_view name) {
   std::string out;
   for (char c : name) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the user writes: named axes with sizes over a list of devices.
+// A mesh as the user writes it: named axes with sizes over a list of devices.
 #pragma once
 
 #include <cstdint>
@@ -14,18 +14,18 @@
 
 namespace spmd {
 
-// Row-major: device_ids()[i] sits at the coordinates that are i written in the mixed radix of
+// The order is row-major: device_ids()[i] has the coordinates that spell i in the mixed radix of
 // shape(), first axis major. Value type: immutable, comparable, hashable, printable.
 //
 //   Mesh [data=2, model=4] over devices 0..7
 //   Mesh [node=2@0.1, gpu=8] over devices 0..15      links along `node` are ten times slower
 class Mesh {
  public:
-  // Unnamed axes are called "axis0", "axis1", … Without bandwidths every axis has 1.
-  // Errors: InvalidArgument naming the offender: number of ids != product of the shape, duplicate
-  // or negative ids, axis sizes < 1, wrong number of names, repeated or empty names or names that
-  // are no identifiers (the text form needs identifiers), wrong number of bandwidths, or one that
-  // is no positive number.
+  // Axes without names are called "axis0", "axis1", … Without bandwidths every axis has 1. Errors:
+  // InvalidArgument naming the offender: the number of ids differs from the product of the shape,
+  // duplicate or negative ids, axis sizes < 1, a wrong number of names, repeated or empty names,
+  // names that are not identifiers (the text form needs identifiers), a wrong number of bandwidths,
+  // or a bandwidth that is not a positive number.
   static absl::StatusOr<Mesh> Create(
       std::vector<int64_t> device_ids, std::vector<int64_t> shape,
       std::optional<std::vector<std::string>> axis_names,
@@ -34,18 +34,19 @@ class Mesh {
   const std::vector<int64_t>& device_ids() const { return device_ids_; }
   const std::vector<int64_t>& shape() const { return shape_; }
   const std::vector<std::string>& axis_names() const { return axis_names_; }
-  // Per axis, the bandwidth of the links between neighbours along it, in units of the machine's.
+  // Per axis, the bandwidth of the links between neighbours along it, relative to the machine's
+  // bandwidth.
   const std::vector<double>& axis_bandwidths() const { return axis_bandwidths_; }
   int64_t size() const { return static_cast<int64_t>(device_ids_.size()); }
   int rank() const { return static_cast<int>(shape_.size()); }
 
   // Errors: NotFound "mesh [data=2, model=4] has no axis 'modle'; did you mean 'model'?".
   absl::StatusOr<int> AxisIndex(absl::string_view name) const;
-  // The end of a message about an axis that is not there: "; did you mean 'model'?", or
-  // "; its axes are 'data', 'model'".
+  // The end of an error message about a missing axis: "; did you mean 'model'?", or "; its axes are
+  // 'data', 'model'".
   std::string SuggestAxis(absl::string_view name) const;
 
-  // "[data=2, model=4]"; "[node=2@0.1, gpu=8]" where an axis has another bandwidth than 1.
+  // "[data=2, model=4]"; "[node=2@0.1, gpu=8]" where a bandwidth is not 1.
   std::string AxesToString() const;
   // "[data=2, model=4] over devices 0..7"; lists the ids when they are not a range.
   std::string ToString() const;

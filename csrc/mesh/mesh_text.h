@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A mesh as text that can be read back: what traced graphs and files say of a mesh.
+// The text form of a mesh that can be read back, as traced graphs and files contain it.
 //
 //   [data=2, model=4]                         over devices 0 to 7
 //   [node=2@0.1, gpu=2] devices=[3,1,8,9]     a slower axis; other devices, or in another order
@@ -16,13 +16,14 @@
 namespace spmd {
 
 std::string MeshText(const Mesh& mesh);
-// Takes what is its own. Errors: InvalidArgument with the offending text, or as Mesh::Create.
+// Reads a mesh and leaves what follows it. Errors: InvalidArgument with the offending text, or as
+// Mesh::Create.
 absl::StatusOr<Mesh> ParseMeshText(Scanner& in);
 
-// "3,1,8..15": three or more ids that follow one another are a range.
+// "3,1,8..15": three or more consecutive ids are written as a range.
 std::string DeviceIdsText(absl::Span<const int64_t> ids);
 absl::StatusOr<std::vector<int64_t>> ParseDeviceIds(Scanner& in);
-// " devices=[3,1,8,9]", or else as many as there are, in order.
+// Reads " devices=[3,1,8,9]"; without it the ids are 0 to `count` - 1.
 absl::StatusOr<std::vector<int64_t>> ParseDevicesOr(Scanner& in, int64_t count);
 
 // More devices than this in one mesh is a typing mistake, not a machine.

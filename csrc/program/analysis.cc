@@ -10,8 +10,8 @@
 namespace spmd::program {
 namespace {
 
-// After which instruction each value is dead: the index of its last user, or of its definition when
-// nothing uses it; -1 for an input that nothing uses.
+// By value: the index of the instruction after which it is dead. This is its last user, or its
+// definition if nothing uses it; -1 for an input that nothing uses.
 std::vector<int> LastUses(const Program& program) {
   std::vector<int> last(program.values.size(), -1);
   for (size_t i = 0; i < program.instructions.size(); ++i) {
@@ -23,7 +23,7 @@ std::vector<int> LastUses(const Program& program) {
   return last;
 }
 
-// The values that the program may not free: outputs, and inputs that the caller keeps.
+// The values that the program may not free: outputs, and inputs that are not donated.
 std::vector<bool> Kept(const Program& program) {
   std::vector<bool> kept(program.values.size(), false);
   for (const Input& input : program.inputs) kept[input.value] = !input.donated;
@@ -38,7 +38,7 @@ Instruction FreeOf(const std::vector<ValueId>& values) {
   return instruction;
 }
 
-// Follows what is alive through a program.
+// Tracks the live bytes while a program is walked.
 class Tracker {
  public:
   explicit Tracker(const Program& program)
@@ -71,7 +71,7 @@ class Tracker {
       for (ValueId id : instruction.operands) Drop(id);
       return;
     }
-    // The operand's tiles become the result's.
+    // Result 0 takes the memory of the operand that it updates.
     if (instruction.updates >= 0) Drop(instruction.operands[instruction.updates]);
     for (ValueId id : instruction.results) Add(id);
   }
@@ -103,12 +103,14 @@ void InsertFrees(Program& program) {
   }
   const std::vector<int> last = LastUses(program);
   const std::vector<bool> kept = Kept(program);
-  std::vector<std::vector<ValueId>> dead_after(program.instructions.size() + 1);  // of i - 1
+  // entry i: dead after instruction i - 1
+  std::vector<std::vector<ValueId>> dead_after(program.instructions.size() + 1);
   for (size_t id = 0; id < program.values.size(); ++id) {
     if (!kept[id]) dead_after[last[id] + 1].push_back(static_cast<ValueId>(id));
   }
   std::vector<Instruction> with_frees;
-  // Values that no statement defines are in `values` only; they are not freed. See -1 in LastUses.
+  // Values that no statement defines are in `values` only and are not freed; LastUses is -1 for
+  // them too.
   std::vector<ValueId> unused_inputs;
   for (const Input& input : program.inputs) {
     if (!kept[input.value] && last[input.value] == -1) unused_inputs.push_back(input.value);
@@ -133,7 +135,7 @@ MemoryReport PeakMemory(const Program& program) {
     report.peak_bytes = tracker.total();
     report.instruction = static_cast<int>(i);
   }
-  // Only now is it known where the peak is: listing what is alive at each new maximum would be
+  // A second walk lists what is live at the peak; listing it at each new maximum would be
   // quadratic.
   Tracker again(program);
   for (const Input& input : program.inputs) again.Add(input.value);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Facts read off a program: liveness, peak bytes, traffic.
+// Facts derived from a program: liveness, peak bytes, traffic.
 #pragma once
 
 #include <cstdint>
@@ -10,8 +10,7 @@
 
 namespace spmd::program {
 
-// Inserts kFree after the last use of every value that is not an output and not a non-donated
-// input.
+// Inserts kFree after the last use of every value, except outputs and inputs that are not donated.
 void InsertFrees(Program& program);
 
 struct LiveValue {
@@ -19,8 +18,8 @@ struct LiveValue {
   int64_t bytes;  // per device
 };
 struct MemoryReport {
-  int64_t peak_bytes = 0;       // per device, of the fullest one; inputs included
-  int instruction = -1;         // where the peak is
+  int64_t peak_bytes = 0;       // on the fullest device; inputs included
+  int instruction = -1;         // the instruction at which the peak is reached
   std::vector<LiveValue> live;  // at the peak, largest first
   int64_t input_bytes = 0;
   int64_t output_bytes = 0;
@@ -33,14 +32,15 @@ struct Traffic {
   OpCode code;
   AxisList axes;
   int64_t group_size;
-  int64_t count;          // operands merged into it
-  int64_t payload_bytes;  // of the results, per device
-  // Sent per device: AG out·(n−1)/n, RS out·(n−1), AR 2·out·(n−1)/n, A2A out·(n−1)/n, exchange and
-  // permute: bytes not already held (worst device).
+  int64_t count;          // number of operands merged into it
+  int64_t payload_bytes;  // bytes of the results, per device
+  // Bytes sent per device, with out = payload and n = group size: all-gather out·(n−1)/n,
+  // reduce-scatter out·(n−1), all-reduce 2·out·(n−1)/n, all-to-all out·(n−1)/n, exchange and
+  // permute: the bytes that the worst-off device does not hold yet.
   int64_t wire_bytes;
   std::string source;  // the user's line, or ""
 };
-// slice and term move nothing and are left out.
+// The traffic of every collective. A slice and a term move nothing and have no row.
 std::vector<Traffic> CollectiveTraffic(const Program& program);
 
 }  // namespace spmd::program

@@ -6,13 +6,14 @@
 
 namespace spmd::program {
 
-// What Verify asks of one call: one grid, groups in range, attributes that speak of what exists,
-// and operands added once where the result has terms. Requires: operands and results exist or are
-// absent, and fit their types.
+// Verifies one call: all its values are in one grid, groups are in range, attributes refer to what
+// exists, and operands are added once where the result is unreduced.
+// Requires: operands and results exist or are absent, and fit their types.
 absl::Status VerifyCall(const Program& program, const Instruction& call);
 
-// The operand that `updates` names exists, is the program's to overwrite and has the result's type
-// and tiles. Requires: as VerifyCall; updates != -1.
+// Verifies that the operand that `updates` names exists, may be overwritten by the program, and has
+// the type and tiles of result 0.
+// Requires: as VerifyCall; updates != -1.
 absl::Status VerifyUpdates(const Program& program, const Instruction& call);
 
 }  // namespace spmd::program

@@ -10,7 +10,7 @@
 namespace spmd::program {
 namespace {
 
-// With coordinate 0 along all axes but those kept: there is one device along each.
+// `e` with coordinate 0 along all axes that are not kept, since one device is left along each.
 Expr AtFirst(const Expr& e, AxisMask kept) {
   switch (e.op()) {
     case Expr::Op::kConst:
@@ -75,8 +75,8 @@ bool SameWindows(const Program& program, const Instruction& move) {
   return true;
 }
 
-// Ops that pad an image, operand `image`, with zeros themselves. Their windows have the last sizes
-// of operand 1 or, for the weight's gradient, of the result.
+// Ops that pad their operand `image` with zeros themselves. The trailing sizes of their windows are
+// those of operand 1 or, for the weight's gradient, of the result.
 struct PaddingOp {
   absl::string_view op;
   int image;
@@ -85,8 +85,8 @@ struct PaddingOp {
 constexpr PaddingOp kPaddingOps[] = {{"aten::convolution", 0, false},
                                      {"spmd::conv_dweight", 1, true}};
 
-// On one device an exchange for such an op makes a copy of the whole image with the rows outside.
-// The op gets the image itself instead, with the padding by which it sees the same.
+// On one device, the exchange in front of such an op copies the whole image to add rows outside it.
+// This pass gives the op the image itself, and the padding that has the same effect.
 class OwnPadding {
  public:
   explicit OwnPadding(Program& program) : program_(program) {}
@@ -129,7 +129,7 @@ class OwnPadding {
       const int64_t span = (kernel[window.dim] - 1) * dilation[d] + 1;
       padding[d] = -seen.begin;
       const int64_t padded = dims[window.dim] + 2 * padding[d];
-      // As many positions, from the same first one on.
+      // The padded image must have the same first window and the same number of windows.
       if (padding[d] < 0 || seen.size() < span ||
           (padded - span) / stride[d] != (seen.size() - span) / stride[d]) {
         return false;
@@ -140,7 +140,8 @@ class OwnPadding {
     return true;
   }
 
-  // What an exchange made `result` of, where it only adds zeros outside; else kNoValue.
+  // The operand from which an exchange makes `result`, if it only adds zeros outside; else
+  // kNoValue.
   ValueId MovedTo(const Instruction& move, ValueId result) const {
     if (move.code != OpCode::kExchange || move.fill != 0) return kNoValue;
     for (size_t k = 0; k < move.results.size(); ++k) {
@@ -151,7 +152,8 @@ class OwnPadding {
     return kNoValue;
   }
 
-  // A list of one stands for all. Empty: not known before it runs.
+  // The entries of a list attribute; a single entry stands for every dimension. Empty if the list
+  // is not known before the program runs.
   static std::vector<int64_t> PerDimension(const Instruction& call, absl::string_view name,
                                            size_t rank) {
     const Attr* attr = call.attributes.Find(name);
@@ -160,7 +162,7 @@ class OwnPadding {
     return list->size() == rank ? *list : std::vector<int64_t>(rank, list->front());
   }
 
-  // Exchanges that nobody waits for any more; what they read lives longer.
+  // Removes exchanges whose results nothing uses any more, and inserts all frees anew.
   void DropUnused() {
     std::vector<bool> used(program_.values.size(), false);
     for (const Output& output : program_.outputs) used[output.value] = true;

@@ -4,11 +4,11 @@
 namespace spmd {
 
 int64_t HeapBytes(const Expr& expr) {
-  constexpr int64_t kNode = 96;  // with its count of owners
+  constexpr int64_t kNode = 96;  // a tree node with its reference count
   if (expr.IsConst()) return kNode;
   int64_t variables = 0;
   expr.ForEachVariable([&](const Expr&) { ++variables; });
-  return kNode * (2 * variables + 1);  // as many operators, and constants beside them
+  return kNode * (2 * variables + 1);  // each operator or constant goes with a variable
 }
 
 int64_t HeapBytes(const Attributes& attributes) {
@@ -24,7 +24,7 @@ namespace ir {
 
 using spmd::HeapBytes;
 
-// For std::vector<Value> and the like, which look here.
+// Found by HeapBytes of std::vector<Value> and the like through argument-dependent lookup.
 static int64_t HeapBytes(const Annotation& a) { return HeapBytes(a.sharding); }
 static int64_t HeapBytes(const Value& v) {
   return HeapBytes(v.type) + HeapBytes(v.name) + HeapBytes(v.annotation);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How much memory graphs and programs take (csrc/util/heap_bytes.h).
+// How much memory graphs and programs take (see csrc/util/heap_bytes.h).
 #pragma once
 
 #include "csrc/ir/graph.h"
@@ -8,7 +8,7 @@
 
 namespace spmd {
 
-// An expression's tree is counted wherever it stands, though copies share it.
+// Counts an expression's tree wherever it occurs, although copies share it.
 int64_t HeapBytes(const Expr& expr);
 int64_t HeapBytes(const Attributes& attributes);
 inline int64_t HeapBytes(const TensorType& type) { return HeapBytes(type.dims); }

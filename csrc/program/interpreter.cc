@@ -22,7 +22,7 @@ bool SameNumbers(const std::vector<double>& a, const std::vector<double>& b) {
   return std::equal(a.begin(), a.end(), b.begin(), b.end(), SameNumber);
 }
 
-// All tiles of all values are held at once.
+// Limits the work: the tiles of all values are held at once.
 absl::Status CheckSize(const Program& program) {
   double elements = 0;
   for (ValueId id = 0; id < static_cast<ValueId>(program.values.size()); ++id) {
@@ -94,7 +94,8 @@ class Player {
     return absl::OkStatus();
   }
 
-  // Every device in turn; the first one that has a tile makes it, the others must agree.
+  // Runs the call on every device. The first device that holds a tile sets it, and replicas must
+  // agree.
   absl::Status Call(const Instruction& instruction) {
     if (instruction.results.empty()) return absl::OkStatus();
     const GridPtr& grid = values_[instruction.results[0]].layout().grid();
@@ -129,12 +130,12 @@ class Player {
       types.push_back({values_[id].type().dtype, BoxDims(values_[id].BoxAt(position))});
       any = any || types.back().NumElements() > 0;
     }
-    if (!any) {  // an op is never called for nothing
+    if (!any) {  // the runtime never calls an op whose results are all empty
       std::vector<Literal> empty;
       for (const TensorType& type : types) empty.push_back({type, {}});
       return empty;
     }
-    std::vector<Literal> zeros;  // of operands that are added once, elsewhere
+    std::vector<Literal> zeros;  // for operands added once, at the other coordinates
     zeros.reserve(instruction.added_once.size());
     std::vector<const Literal*> operands;
     for (ValueId id : instruction.operands) {

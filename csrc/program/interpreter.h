@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// A reference interpreter for programs: plays every device of the mesh on tiny tensors, so that
-// what partition makes can be compared with the graph it was made from, without LibTorch. Not a
-// runtime.
+// A reference interpreter for programs. It plays every device of the mesh on tiny tensors, so that
+// a partitioned program can be compared with its graph without LibTorch. It is not a runtime.
 //
-// Calls run as csrc/ir/interpreter.h runs them, per device on its tiles with its local attributes.
-// Moves are what they mean, not how they are done: the value is put together from the operand's
-// tiles, its terms are reduced along the axes on which the result is not unreduced, and each
-// device's part is cut out; elements outside the value are the fill.
+// Calls run through csrc/ir/interpreter.h, once per device on its tiles with its local attributes.
+// Moves are interpreted by their meaning, not by how they are done: the value is assembled from the
+// operand's tiles, its partial results are reduced along the axes on which the result is not
+// unreduced, and each device's tile is cut from that; elements outside the value are the fill.
 #pragma once
 
 #include <vector>
@@ -18,10 +17,11 @@
 
 namespace spmd::program {
 
-// Inputs and outputs are whole values; an input that is unreduced comes in as the term of
-// coordinate 0. Requires: Verify(program).ok().
+// Inputs and outputs are global values; an unreduced input is given to coordinate 0 as its term,
+// the other coordinates hold the identity.
+// Requires: Verify(program).ok().
 // Errors: those of ir::InterpretOp, with the instruction; Internal when devices that should hold
-// the same tile computed different ones, or when a part of a value is held by nobody.
+// the same tile computed different ones, or when no device holds some element of a value.
 absl::StatusOr<std::vector<ir::Literal>> Interpret(const Program& program,
                                                    absl::Span<const ir::Literal> inputs,
                                                    absl::Span<const double> scalars = {});

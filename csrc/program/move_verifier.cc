@@ -12,8 +12,8 @@ namespace {
 
 absl::Status Error(std::string message) { return absl::InvalidArgumentError(std::move(message)); }
 
-// One operand and its result. Shards are compared by (axes, chunk), so the work does not grow with
-// the number of devices; only windows need a look at each shard.
+// One operand and its result. Shards are compared by (axes, chunk), so that the work does not grow
+// with the number of devices; only windows are checked shard by shard.
 class MovePair {
  public:
   MovePair(const Program& program, const Instruction& move, size_t k)
@@ -95,7 +95,7 @@ class MovePair {
     return Error(absl::StrCat(name, "(", dim, ") is no dimension of ", to_.type.ToString()));
   }
 
-  // The dimension's last axes are move_.axes; they leave.
+  // Removes move_.axes, which must be the last axes of dimension `dim`.
   absl::Status TakeMinor(int dim) {
     SPMD_RETURN_IF_ERROR(NeedsDim(dim, "dim"));
     AxisList& have = expected_axes_.dims[dim].axes;
@@ -106,7 +106,7 @@ class MovePair {
                                 "dimension ", dim, " of ", Shown(from_)));
     }
     have.erase(have.end() - leaving.size(), have.end());
-    // Shards that become one must be neighbours of the same chunk.
+    // Shards that merge must be neighbours with one chunk.
     if (!have.empty() && new_.chunk(dim) != old_.chunk(dim) * grid_.size(leaving)) {
       return Error(absl::StrCat("dimension ", dim, " of ", Shown(to_), " has chunk ",
                                 new_.chunk(dim), "; gathering gives ",
@@ -115,13 +115,13 @@ class MovePair {
     return absl::OkStatus();
   }
 
-  // move_.axes come to cut the dimension, after those it has.
+  // Appends move_.axes to the axes of dimension `dim`.
   absl::Status AppendMinor(int dim, absl::string_view name) {
     SPMD_RETURN_IF_ERROR(NeedsDim(dim, name));
     AxisList& have = expected_axes_.dims[dim].axes;
     const bool was_cut = !have.empty();
     have.insert(have.end(), move_.axes.begin(), move_.axes.end());
-    // Each old shard must split into whole new ones.
+    // Each old shard must split into whole new shards.
     if (was_cut && old_.chunk(dim) != new_.chunk(dim) * grid_.size(move_.axes)) {
       return Error(absl::StrCat("dimension ", dim, " of ", Shown(to_), " has chunk ",
                                 new_.chunk(dim), ", of which ", grid_.size(move_.axes),
@@ -144,8 +144,8 @@ class MovePair {
     return absl::OkStatus();
   }
 
-  // Axes, unreduced axes and kind are as expected, and chunks of dimensions that the move does not
-  // name are unchanged.
+  // Checks that axes, unreduced axes and kind are as expected, and that chunks of dimensions that
+  // the move does not name are unchanged.
   absl::Status Expect() const {
     bool same = expected_axes_.unreduced == to_.sharding.unreduced &&
                 expected_axes_.reduce_kind == to_.sharding.reduce_kind;
@@ -163,7 +163,7 @@ class MovePair {
     return Expect();
   }
 
-  // What each device needs, it has.
+  // Checks that each device already holds its window.
   absl::Status SliceToWindows() {
     if (!expected_axes_.SamePlacement(to_.sharding) && move_.dim != -1) {
       SPMD_RETURN_IF_ERROR(AppendMinor(move_.dim, "dim"));
@@ -253,7 +253,7 @@ class MovePair {
   const Grid& grid_;  // the result's
   const Layout old_;
   const Layout new_;
-  Sharding expected_axes_;  // what the operand's becomes, chunks aside
+  Sharding expected_axes_;  // the result's sharding as it should be, chunks aside
 };
 
 }  // namespace

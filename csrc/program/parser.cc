@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Program::Parse: the inverse of printer.cc. It reports what is no text of a program; what is a
-// text but breaks an invariant is left to the verifier, so that a broken program can be written in
-// a test.
+// Program::Parse, the inverse of printer.cc. It reports text that cannot be read; broken invariants
+// are left to the verifier, so that tests can write a broken program.
 #include <algorithm>
 #include <limits>
 #include <utility>
@@ -31,7 +30,8 @@ absl::StatusOr<AxisList> ParseAxisList(Scanner& in, const Grid& grid) {
   return axes;
 }
 
-// window(2: start(r0,0)-1..start(r0,0)+size(r0,0)+1 of 32 chunk 9), after the word.
+// Parses "(2: start(r0,0)-1..start(r0,0)+size(r0,0)+1 of 32 chunk 9)", which follows the word
+// `window`.
 absl::StatusOr<WindowDim> ParseWindow(Scanner& in) {
   WindowDim window;
   SPMD_RETURN_IF_ERROR(in.Expect("("));
@@ -131,7 +131,7 @@ class Parser {
     return absl::OkStatus();
   }
 
-  // An input, or the results of an instruction and the instruction.
+  // Parses an input, or the results of an instruction with the instruction.
   absl::Status Definitions(Scanner& in) {
     std::vector<Value> values;
     if (in.Peek() != '=') {
@@ -160,7 +160,7 @@ class Parser {
     return absl::OkStatus();
   }
 
-  // "%x: f32[32,128] @m {data},{} window(…)".
+  // Parses "%x: f32[32,128] @m {data},{} window(…)".
   absl::StatusOr<Value> Define(Scanner& in) {
     Value value;
     SPMD_ASSIGN_OR_RETURN(const absl::string_view name, ir::ParseValueName(in));

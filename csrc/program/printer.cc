@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Program::ToString; the form is described in program.h. Errors print programs that break
-// invariants, so whatever does not exist is written with a '?': "%?7", "@?3".
+// Program::ToString; the form is described in program.h. Error messages print programs that break
+// invariants, so a missing value or grid is written with a '?': "%?7", "@?3".
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "csrc/ir/syntax.h"
@@ -44,7 +44,7 @@ class Printer {
     const bool exists = g >= 0 && g < static_cast<int>(program_.grid_names.size());
     return exists ? program_.grid_names[g] : absl::StrCat("?", g);
   }
-  // Axes of a mesh that does not exist are written as those of none.
+  // A missing grid is replaced by one without axes.
   const Grid& GridAt(int g) const {
     const bool exists = g >= 0 && g < static_cast<int>(program_.grids.size());
     return exists ? *program_.grids[g] : *none_;

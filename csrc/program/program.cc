@@ -16,8 +16,8 @@ constexpr std::array<const char*, 10> kOpCodeNames = {
     "call",     "slice",      "all_gather",     "all_to_all", "permute",
     "exchange", "all_reduce", "reduce_scatter", "term",       "free"};
 
-// Numbers values in the order in which they are defined, so that it does not matter in which order
-// a pass created them.
+// Numbers values in the order in which they are defined, so that the order in which a pass created
+// them does not matter.
 std::vector<int> DefinitionOrder(const Program& program) {
   std::vector<int> order(program.values.size(), -1);
   int next = 0;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The partitioned computation: a straight line of instructions, the same for every device. Data
-// through and through: it prints, parses, hashes, and is all that the runtime needs.
+// The partitioned computation: a straight line of instructions, the same for every device. It is
+// plain data: it prints, parses, hashes, and is all that the runtime needs.
 //
 //   mesh @m [data=2, model=4]
 //   program {
@@ -14,11 +14,12 @@
 //     return %1, %2 -> %w
 //   }
 //
-// Every value carries its *global* type and its sharding; what a device holds follows from both
-// (csrc/sharding/layout.h). Attributes of a call are local: plain, or expressions over its
-// operands' and results' tiles: size=[size(r0,0),size(r0,1)].
+// Every value has its *global* type and its sharding; what a device holds follows from both
+// (csrc/sharding/layout.h). Attributes of a call are local: plain values, or expressions over the
+// tiles of its operands and results: size=[size(r0,0),size(r0,1)].
 //
-// Statements, by instruction; meshes, types, scalars, arguments as in a graph (csrc/ir/graph.h):
+// Statements, by instruction; meshes, types, scalars and arguments are written as in a graph
+// (csrc/ir/graph.h):
 //
 //   %r: T @m S = call aten::foo(%a, [%b, _], dim=1) added_once(2: model) updates(0) task(3)
 //   %r: T @m S = slice(%a) {model} dim(0)             model's axes come to cut dimension 0
@@ -32,15 +33,15 @@
 //   free %a, %b
 //   return %r -> %w, %s
 //
-// Axes are written in the grid of the first result. Any of them but free and return may end in
+// Axes are written in the grid of the first result. Every statement but free and return may end in
 // at "train.py:31", the user's line. `donated` follows the sharding of an input.
 //
 // A window follows the sharding, one for each dimension whose tiles overlap:
 //
 //   %h: f32[8,64,3] @m {data},{model},{} window(1: start(r0,0)-1..start(r0,0)+size(r0,0)+1 of 64)
 //
-// says that shard i of dimension 1 is [start-1, start+size+1) where [start, start+size) is shard i
-// of 64 indices cut by `model`; "of 64 chunk 20" where the chunk is not ⌈64/k⌉.
+// means that shard i of dimension 1 is [start-1, start+size+1), where [start, start+size) is shard
+// i of 64 indices sharded over `model`; "of 64 chunk 20" where the chunk is not ⌈64/k⌉.
 #pragma once
 
 #include <cstdint>
@@ -59,17 +60,18 @@ namespace spmd::program {
 using ValueId = int32_t;
 inline constexpr ValueId kNoValue = -1;
 
-// A dimension whose tiles overlap: shard i holds [begin, end) of the value, evaluated with
-// start(r0,0) and size(r0,0) = the shard's interval of a dimension of `extent` indices cut by the
-// same axes with `chunk`. Indices outside the value hold the fill of the exchange that made it. A
-// shard whose interval is empty has an empty window, whatever the expressions give.
+// A dimension whose tiles overlap. Shard i holds [begin, end) of the value, evaluated with
+// start(r0,0) and size(r0,0) = shard i of a dimension of `extent` indices that the same axes divide
+// with `chunk`. Indices outside the value hold the fill of the exchange that produced it. The
+// window of an empty shard is empty, whatever the expressions give.
 struct WindowDim {
   int dim = 0;
   int64_t extent = 0;
   int64_t chunk = 0;  // 0: ⌈extent/k⌉
   Expr begin = 0;
   Expr end = 0;
-  // Shard `shard` of the dimension's windows. Requires: CheckLayout of one dimension passes.
+  // The window of shard `shard`, one of those along `axes`.
+  // Requires: CheckLayout of one dimension passes.
   Interval At(const Grid& grid, const AxisList& axes, int64_t shard) const;
   friend bool operator==(const WindowDim& a, const WindowDim& b) {
     return a.dim == b.dim && a.extent == b.extent && a.chunk == b.chunk && a.begin == b.begin &&
@@ -87,21 +89,21 @@ struct Value {
 
 enum class OpCode : uint8_t {
   kCall,           // an op on tiles
-  kSlice,          // the needed box lies inside the own box
+  kSlice,          // each device's new box lies inside the box that it has
   kAllGather,      // axes leave dimension `dim`
   kAllToAll,       // axes move from dimension `dim` to `to_dim`
   kPermute,        // same boxes on other devices
   kExchange,       // anything else: halos, re-chunking, another grid
   kAllReduce,      // unreduced axes become replicated
-  kReduceScatter,  // unreduced axes become cuts of dimension `dim`
-  kTerm,           // a value becomes the term of coordinate 0 along axes; the identity elsewhere
-  kFree,           // operands are dead
+  kReduceScatter,  // unreduced axes shard dimension `dim`
+  kTerm,  // a value becomes the term of coordinate 0 along axes; the others hold the identity
+  kFree,  // operands are dead
 };
 absl::string_view OpCodeName(OpCode code);
 inline bool IsMove(OpCode code) { return code != OpCode::kCall && code != OpCode::kFree; }
 
-// An operand that is used at coordinate 0 of `axes` only; elsewhere it is absent (if the op allows)
-// or its identity, zero. Bias under a cut contraction.
+// An operand that is used at coordinate 0 of `axes` only, such as the bias of a sharded
+// contraction. Elsewhere it is absent (if the op allows) or its identity, zero.
 struct AddedOnce {
   int operand;
   AxisList axes;
@@ -110,8 +112,8 @@ struct AddedOnce {
   }
 };
 
-// Moves (everything but kCall, kFree) take n operands and give n results, result k from operand k,
-// all with the same `axes` (and dims): merged collectives have n > 1.
+// Moves (everything but kCall and kFree) take n operands and give n results, result k from operand
+// k, all over the same `axes` (and dims). Merged collectives have n > 1.
 struct Instruction {
   OpCode code = OpCode::kCall;
   std::string op;  // kCall only
@@ -120,18 +122,18 @@ struct Instruction {
   absl::InlinedVector<ValueId, 2> results;
   Attributes attributes;
   std::vector<AddedOnce> added_once;
-  AxisList axes;  // moves: the axes over which devices talk
+  AxisList axes;  // moves: the axes over which devices communicate
   int dim = -1;
   int to_dim = -1;
   double fill = 0;   // kExchange
-  int updates = -1;  // kCall: operand k's tiles may be overwritten by result 0 (it is dead after)
+  int updates = -1;  // kCall: result 0 may overwrite this operand, which is dead afterwards
   int64_t task = 0;
   int32_t source = -1;
 };
 
 struct Input {
   ValueId value;
-  bool donated = false;  // the caller gives its tiles away: the program may overwrite them
+  bool donated = false;  // the caller gives up its tiles, so the program may overwrite them
 };
 
 struct Output {
@@ -150,24 +152,25 @@ struct Program {
   std::vector<Instruction> instructions;
   std::vector<Output> outputs;
 
-  // Names it by number where the name is empty.
+  // A value without a name is named by its number.
   ValueId AddValue(Value value);
-  int32_t AddSource(absl::string_view line);  // the same line, the same number
+  int32_t AddSource(absl::string_view line);  // equal lines have one number
   Layout LayoutOf(ValueId id) const;
-  // The box of tile `tile` (numbered as in LayoutOf(id)), windows included; may reach outside the
-  // value where windows do.
+  // The box of tile `tile` (numbered as in LayoutOf(id)) with its windows, which may reach outside
+  // the value.
   Box TileBox(ValueId id, int64_t tile) const;
   // Bytes of the largest tile.
   int64_t TileBytes(ValueId id) const;
 
   std::string ToString() const;
-  // Errors: InvalidArgument "line 4: …". What is a text but breaks an invariant is left to Verify.
+  // Errors: InvalidArgument "line 4: …" for text that cannot be read. Broken invariants are left to
+  // Verify.
   static absl::StatusOr<Program> Parse(absl::string_view text);
-  // Everything that ToString prints, names and sources excepted; the same after Parse.
+  // Covers everything that ToString prints, except names and sources. Parsing preserves it.
   ir::Graph::Fingerprint ComputeFingerprint() const;
 };
 
-// Clauses, each with its own message naming the value or the instruction:
+// The clauses, each with its own message naming the value or the instruction:
 //   1. each value is defined once, before its uses, and not used after its free
 //   2. ranks, axes, chunks and grids fit the types; names are unique; windows name dimensions,
 //      ascending, and only calls, exchanges and slices make values with windows

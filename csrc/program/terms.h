@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// The element types in which terms are held.
+// The element types in which partial results are held.
 //
-// A sum of half precision is the sum of its terms in f32, rounded once: the terms are computed and
-// held in f32, although the value is of a half type.
+// A half-precision sum is the sum of its partial sums in f32, rounded once. The partial sums are
+// therefore computed and held in f32, although the value has a half type.
 //
-//   %1: f16[] unreduced(sum){data} = call aten::sum(%0)    tiles are f32, and so is what the op
-//   runs in %2: f16[] = all_reduce(%1) {data}                      added up in f32, rounded to f16
+//   %1: f16[] unreduced(sum){data} = call aten::sum(%0)    runs in f32; the tiles are f32
+//   %2: f16[] = all_reduce(%1) {data}                      adds up in f32 and rounds to f16
 //
-// What crosses from one place to another is of the value's type, as bandwidths are reckoned.
+// Traffic is counted in the value's own type.
 #pragma once
 
 #include "csrc/ir/type.h"
@@ -15,11 +15,11 @@
 
 namespace spmd::program {
 
-// f32 for f16 and bf16, c64 for c32; other types are their own.
+// f32 for f16 and bf16, c64 for c32; any other type is returned as it is.
 DType Widened(DType dtype);
 
-// The type of the tiles of a value: `dtype` widened where the tiles are terms of a sum or a
-// product.
+// The element type of a value's tiles: `dtype`, widened where the tiles are partial sums or
+// products.
 DType HeldType(DType dtype, const Sharding& sharding);
 
 }  // namespace spmd::program

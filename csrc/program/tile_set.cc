@@ -54,7 +54,7 @@ void CombineInto(Literal& sum, const Literal& term, ReduceKind kind) {
   for (size_t i = 0; i < sum.data.size(); ++i) {
     sum.data[i] = ir::RoundTo(sum.type.dtype, Combine(kind, sum.data[i], term.data[i]));
   }
-  // Complex numbers are only ever summed.
+  // Complex numbers can only be summed.
   for (size_t i = 0; i < sum.imaginary.size(); ++i) {
     sum.imaginary[i] = ir::RoundTo(sum.type.dtype, sum.imaginary[i] + term.imaginary[i]);
   }
@@ -66,13 +66,13 @@ Literal Filled(const TensorType& type, double value) {
   return filled;
 }
 
-// Element `to` of a literal becomes element `from` of another.
+// Copies element `from` of `source` to element `to` of `target`.
 void CopyElement(const Literal& source, int64_t from, Literal& target, int64_t to) {
   target.data[to] = source.data[from];
   if (!target.imaginary.empty()) target.imaginary[to] = source.imaginary[from];
 }
 
-// Calls visit(place in the box, index of the value or -1 outside) for every element of a box.
+// Calls visit(index in the box, index in the value or -1 if outside) for every element of a box.
 template <typename Visit>
 void ForBox(const Box& box, absl::Span<const int64_t> dims, const Visit& visit) {
   for (int64_t i = 0, count = NumElements(box); i < count; ++i) {
@@ -149,7 +149,7 @@ Literal TileSet::TermFor(const Terms& source, int64_t position) const {
       return Filled(type(), Identity(value_->sharding.reduce_kind));
     }
   }
-  // The source's terms that agree with this position along shared axes, added in order.
+  // Adds, in order, the source's terms whose coordinates along the shared axes are this position's.
   std::optional<Literal> sum;
   for (size_t t = 0; t < source.terms.size(); ++t) {
     bool wanted = true;

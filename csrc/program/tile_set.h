@@ -10,8 +10,8 @@
 
 namespace spmd::program {
 
-// A whole value as its terms along unreduced axes: term t, numbered by the coordinates along `axes`
-// (major first), is terms[t]. One term where there are no axes.
+// A global value as its terms (partial results) along unreduced axes: terms[t] is the term at the
+// coordinates t along `axes`, major first. One term if there are no axes.
 struct Terms {
   const Grid* grid = nullptr;  // of the axes
   AxisList axes;
@@ -20,7 +20,7 @@ struct Terms {
 };
 
 Terms TermsOf(ir::Literal whole);
-// What the terms stand for.
+// The value: all terms combined.
 ir::Literal Reduced(const Terms& terms);
 
 class TileSet {
@@ -34,12 +34,13 @@ class TileSet {
   const ir::Literal& TileAt(int64_t position) const { return tiles_[layout_.TileAt(position)]; }
   void Set(int64_t tile, ir::Literal literal) { tiles_[tile] = std::move(literal); }
 
-  // The value with its terms. Errors: Internal where an element is in no tile.
+  // The global value with its terms.
+  // Errors: Internal where an element is in no tile.
   absl::StatusOr<Terms> PutTogether() const;
 
-  // Makes every tile from a value: along an axis on which only the source is unreduced its terms
-  // are reduced, along one on which only this value is, coordinate 0 has the term and the others
-  // the identity. Elements outside the value are `fill`.
+  // Sets every tile from `source`. Along an axis on which only `source` is unreduced, its terms are
+  // reduced; along one on which only this value is unreduced, coordinate 0 gets the term and the
+  // others the identity. Elements outside the value are `fill`.
   void CutFrom(const Terms& source, double fill);
 
  private:

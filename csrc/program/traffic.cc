@@ -9,8 +9,8 @@
 namespace spmd::program {
 namespace {
 
-// Bytes of result k that the worst-off device has to fetch: its new box, less the part outside the
-// value (filled, not sent), less what its old box already holds.
+// Bytes of value `to` that the worst-off device has to fetch: its new box, less the part outside
+// the value (filled, not sent), less what its old box holds.
 int64_t FetchedBytes(const Program& program, ValueId from, ValueId to) {
   const Value& old_value = program.values[from];
   const Value& new_value = program.values[to];
@@ -29,7 +29,7 @@ int64_t FetchedBytes(const Program& program, ValueId from, ValueId to) {
     const auto it = old_position.find(new_ids[p]);
     if (it != old_position.end()) {
       const int64_t tile = old_layout.TileAt(it->second);
-      // Along unreduced axes a device holds one term; another coordinate's term is other data.
+      // A device holds one term along unreduced axes; the term of another coordinate is other data.
       if (old_layout.TermOfTile(tile) == new_layout.TermOfTile(new_layout.TileAt(p))) {
         elements -= NumElements(Intersect(needed, program.TileBox(from, tile)));
       }
@@ -39,7 +39,7 @@ int64_t FetchedBytes(const Program& program, ValueId from, ValueId to) {
   return worst * ByteSize(new_value.type.dtype);
 }
 
-// The axes along which the boxes of operand or result are cut.
+// The axes over which the boxes of operand or result are sharded.
 AxisList AxesOfExchange(const Program& program, const Instruction& instruction) {
   if (!instruction.axes.empty()) return instruction.axes;
   AxisMask mask = 0;

@@ -17,7 +17,8 @@ int64_t WholeBytes(const Value& value) {
 
 bool Cuts(AxisMask axes, const Value& value) { return (value.sharding.UsedAxes() & axes) != 0; }
 
-// Groups of devices hold what their devices do together: axes are major, shards even.
+// True if a group's tile of `value` is the union of its devices' tiles: the axes are major, the
+// shards even.
 bool GroupsHoldWhatDevicesDo(const Program& program, const Value& value, AxisMask axes) {
   const Grid& grid = *program.grids[value.grid];
   for (int d = 0; d < value.sharding.rank(); ++d) {
@@ -40,7 +41,7 @@ bool Possible(const Program& program, AxisMask axes) {
   });
 }
 
-// Of inputs and outputs that groups would hold in parts.
+// Bytes of inputs and outputs that are sharded over `axes`.
 int64_t BytesAtTheBorder(const Program& program, AxisMask axes) {
   int64_t bytes = 0;
   const auto add = [&](ValueId id) {

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which devices of one place should stay apart, so that they can take turns.
+// Chooses the devices of one place that stay apart when a program is coalesced, so that groups of
+// devices take turns: each runs its whole share before the next group starts.
 //
-// Coalesced, a program holds the activations of all devices at once. Where the batch is cut and
-// parameters are not, a few groups of devices one after the other hold those of one group only, and
-// compute the same; of [data=64] eight groups of eight are kept apart, by data:0, data:1, data:2.
+// A coalesced program holds the activations of all devices at once. Where the batch is sharded and
+// the parameters are not, a few groups of devices that run one after the other hold the activations
+// of one group at a time, and compute the same. For [data=64], eight groups of eight stay apart, by
+// data:0, data:1, data:2.
 #pragma once
 
 #include <cstdint>
@@ -14,17 +16,17 @@ namespace spmd::program {
 
 struct TurnOptions {
   int64_t most_groups = 8;
-  int64_t more_groups_than = 1;  // as many work at the same time
-  // What must be saved at the peak, and what an instruction must make for a group, for turns to be
-  // worth it; both in bytes. Also, a quarter of the peak must be cut.
-  bool where_it_pays = true;  // false: wherever it is possible
+  int64_t more_groups_than = 1;  // the number that runs at the same time
+  // Taking turns pays if at least `least_saved` bytes are saved at the peak, these are a quarter of
+  // the peak, and an instruction produces `least_made` bytes for a group on average.
+  bool where_it_pays = true;  // false: take turns wherever it is possible
   int64_t least_saved = int64_t{32} << 20;
   int64_t least_made = int64_t{64} << 10;
 };
 
-// Major sub-axes of one mesh axis for Coalesce to keep; 0 where none will do: where windows or
-// uneven shards are cut by them, where inputs and outputs are (which are kept whole, so that their
-// parts would have to be put together), or where it does not pay.
+// The major sub-axes of one mesh axis that CoalesceKeeping should keep. 0 if no axis qualifies:
+// windows or uneven shards lie along it; inputs or outputs are sharded over it, which are held
+// whole, so that assembling them costs too much; or taking turns does not pay.
 AxisMask AxesForTurns(const Program& program, const TurnOptions& options);
 
 }  // namespace spmd::program

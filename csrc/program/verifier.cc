@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The clauses of Verify; see program.h. What concerns one instruction alone is in call_verifier.cc
-// and move_verifier.cc.
+// The clauses of Verify (see program.h). Checks of one instruction are in call_verifier.cc and
+// move_verifier.cc.
 #include <algorithm>
 #include <utility>
 

@@ -8,12 +8,13 @@
 namespace spmd::propagate {
 namespace {
 
-// The dimension of an operand that a factor of another size runs over through a window.
+// True if an operand's dimension of `extent` indices is read through a window: its only factor has
+// another size.
 bool IsWindow(const rules::OpFactors& factors, const rules::DimFactors& dim, int64_t extent) {
   return dim.size() == 1 && factors.factors[dim[0]].size != extent;
 }
 
-// The window through which a factor reads a dimension of `extent` indices; null when there is none.
+// The window through which `factor` reads a dimension of `extent` indices; null if there is none.
 const rules::Window* WindowOf(const rules::OpFactors& factors, int factor, int64_t extent) {
   for (const rules::Window& w : factors.windows) {
     if (w.factor == factor && w.extent == factors.factors[factor].size && w.extent != extent) {
@@ -23,10 +24,10 @@ const rules::Window* WindowOf(const rules::OpFactors& factors, int factor, int64
   return nullptr;
 }
 
-// Indices of the window's dimension per index of its factor, as a fraction: {2, 1} for a stride of
-// 2, {1, 2} for its transpose; {0, 1} where the window does not grow evenly.
+// How many indices of the window's dimension there are per index of its factor, as a fraction: {2,
+// 1} for a stride of 2, {1, 2} for its transpose; {0, 1} where the window does not grow evenly.
 std::pair<int64_t, int64_t> StrideOf(const rules::Window& window) {
-  constexpr int64_t kFar = 720720;  // divisible by all up to 16
+  constexpr int64_t kFar = 720720;  // divisible by every number up to 16
   const int64_t inside = std::max<int64_t>(window.extent / 4, 1);
   const auto begin_at = [&](int64_t start) {
     Expr::Env env;
@@ -36,7 +37,7 @@ std::pair<int64_t, int64_t> StrideOf(const rules::Window& window) {
     env.coord = [](int) { return int64_t{0}; };
     return window.begin.Evaluate(env);
   };
-  // A part of a concatenation begins and ends with the part; in the middle it grows as the whole.
+  // A part of a concatenation is clamped at its ends; in the middle it grows as the whole does.
   if (begin_at(3 * inside) - begin_at(2 * inside) == inside) return {1, 1};
   const int64_t grown = begin_at(kFar) - begin_at(0);
   if (grown <= 0) return {0, 1};
@@ -44,11 +45,12 @@ std::pair<int64_t, int64_t> StrideOf(const rules::Window& window) {
   return {grown / common, kFar / common};
 }
 
-// The chunk in which `n` indices over `shards` stay beside shards of `chunk` (0: the default) of
-// the `extent` indices that they are read from, or that they read, `times`/`over` as many; 0, the
-// default, where the tiles would be too unequal. 1025 rows over 8 beside chunks of 128 rows: 128
-// too, and the last shard has 129; by default it would be 129, and the last tile's rows would start
-// 7 rows away. What is cut evenly does not follow what is only cut by default.
+// The chunk that keeps `n` indices over `shards` aligned with `extent` indices in shards of `chunk`
+// (0: the default), where there are `times`/`over` of the former per index of the latter. Returns
+// 0, the default chunk, where aligned tiles would be too unequal. Example: 1025 rows over 8 next to
+// 1024 rows in chunks of 128 get chunks of 128 too, and the last shard has 129; by default the
+// chunk would be 129, and the rows of the last tile would start 7 rows away. Evenly divided indices
+// do not follow a default chunk of uneven ones.
 int64_t AlignedChunk(int64_t n, int64_t shards, int64_t extent, int64_t chunk, int64_t times,
                      int64_t over) {
   constexpr double kUnequal = 1.05;
@@ -87,7 +89,7 @@ void DealDimension(const rules::OpFactors& factors, const rules::DimFactors& dim
   }
   const int64_t shards = grid.size(sharding.axes);
   const int64_t chunk = sharding.chunk != 0 ? sharding.chunk : CeilDiv(extent, shards);
-  // Uneven cuts, and chunks that are not the default, can only lie in the major factor.
+  // Uneven shards and chunks other than the default are only possible in the major factor.
   const int64_t minor = MinorSize(factors, dim, 0);
   const int64_t major_size = factors.factors[dim[0]].size;
   if (dim.size() == 1 ||
@@ -128,7 +130,7 @@ std::optional<Sharding> ShardingUnder(const rules::OpFactors& factors,
   for (size_t d = 0; d < tensor.size(); ++d) {
     const rules::DimFactors& dim = tensor[d];
     DimSharding& out = sharding.dims[d];
-    bool closed = false;  // a factor was left partly uncut: no minor one may be cut
+    bool closed = false;  // a factor was not fully split, so no minor factor may be sharded
     bool has_major = false;
     for (size_t k = 0; k < dim.size(); ++k) {
       const FactorShard& shard = cut[dim[k]];

@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// Between dimension shardings and factor shardings.
+// Translation between the shardings of a tensor's dimensions and the shardings of an op's factors.
 //
-// A dimension that is one factor is cut as the factor is. A compound dimension (a b), a major, is
-// an interval per shard only if the cut goes through its factors major first and each factor but
-// the last cut one is cut completely:
+// A dimension that is one factor is sharded as the factor is. A compound dimension (a b), a major,
+// has one interval per shard only if its axes go to its factors major first, and each factor but
+// the last sharded one is split down to single indices:
 //
-//   (a=4 b=6) by 8     a by 4, b by 2       shards of 3 indices
-//   (a=5 b=64) by 8    a by 8 (uneven)      chunk 64: trailing shards are empty
-//   (a=6 b=64) by 4    a by 2, stop         6 is not 4 rows; the second axis cannot be said
+//   (a=4 b=6) over 8     a over 4, b over 2     shards of 3 indices
+//   (a=5 b=64) over 8    a over 8 (uneven)      chunk 64: trailing shards are empty
+//   (a=6 b=64) over 4    a over 2, stop         4 does not divide 6: the second axis is dropped
 //
-// A dimension that is read through a window, of another size than the factor, keeps the boundaries
-// of the factor's shards where that leaves its own about as even
+// A dimension that is read through a window has another size than its factor. It keeps the
+// boundaries of the factor's shards if its own shards stay about as even
 // (docs/design/0009-uneven-shards.md).
 #pragma once
 
@@ -24,7 +24,7 @@
 
 namespace spmd::propagate {
 
-// How one factor is cut. chunk 0: ⌈size/shards⌉.
+// How one factor is sharded. Chunk 0 means ⌈size/shards⌉.
 struct FactorShard {
   AxisList axes;
   int64_t chunk = 0;
@@ -36,16 +36,16 @@ struct FactorShard {
     return H::combine(std::move(h), s.axes, s.chunk);
   }
 };
-// By factor number.
+// One entry per factor of an op.
 using Cut = absl::InlinedVector<FactorShard, 4>;
 
-// What the sharding of one tensor says about the op's factors: axes of each dimension dealt to the
+// What the sharding of one tensor says about the op's factors: the axes of each dimension go to the
 // dimension's factors, as far as the factors can take them.
 Cut CutOf(const rules::OpFactors& factors, const rules::TensorFactors& tensor, const Dims& dims,
           const Sharding& sharding, const Grid& grid);
 
-// The sharding that a cut gives to a tensor (no unreduced axes). nullopt when the cut of a compound
-// dimension is not an interval per shard, or an axis would cut two dimensions.
+// The sharding (without unreduced axes) that `cut` gives to a tensor. nullopt if a compound
+// dimension would not have one interval per shard, or if one axis would shard two dimensions.
 std::optional<Sharding> ShardingUnder(const rules::OpFactors& factors,
                                       const rules::TensorFactors& tensor, const Dims& dims,
                                       const Cut& cut, const Grid& grid);

@@ -10,7 +10,7 @@
 namespace spmd::propagate {
 namespace {
 
-// What factors depend on. Absent operands count as rank -1.
+// Everything that the factors of a call depend on.
 struct CallKey {
   std::string op;
   Attributes attributes;
@@ -30,7 +30,7 @@ struct CallKey {
 
 CallKey KeyOf(const ir::Graph& graph, const ir::Node& node) {
   CallKey key{node.op, node.attributes, {}, {}, {}};
-  // Which slot a number is passed in decides nothing.
+  // Factors do not depend on which slot a run-time number is passed in.
   for (const auto& [name, attr] : node.attributes) {
     if (std::holds_alternative<RuntimeScalar>(attr)) key.attributes.Set(name, RuntimeScalar{});
   }

@@ -13,13 +13,13 @@
 namespace spmd::propagate {
 
 struct NodeFactors {
-  const rules::Rule* rule = nullptr;  // null: runs whole
+  const rules::Rule* rule = nullptr;  // null for an op without a rule, which runs replicated
   std::shared_ptr<const rules::OpFactors> factors;
   const rules::OpFactors* operator->() const { return factors.get(); }
   const rules::OpFactors& operator*() const { return *factors; }
 };
 
-// By node id. Nodes with the same op, attributes and types share one OpFactors.
+// The result is indexed by node. Nodes with the same op, attributes and types share one OpFactors.
 // Errors: Internal naming the node whose rule does not fit.
 absl::StatusOr<std::vector<NodeFactors>> ComputeFactors(const ir::Graph& graph);
 

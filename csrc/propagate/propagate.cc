@@ -12,19 +12,19 @@ namespace {
 
 using rules::OpFactors;
 
-// One tensor of a node: operand or result.
+// One operand or result of a node.
 struct Slot {
   ir::ValueId value;
   const rules::TensorFactors* factors;
 };
 
-// The stages, in order. A stage propagates the factors that its predicate admits.
+// The stages in order. Each propagates the factors that it admits.
 struct Stage {
   const char* name;
-  // Element-wise ops and views only.
+  // Visits only element-wise ops and views.
   bool simple_ops_only;
   bool reduced_factors;
-  // Also from operands that are broadcast to their result.
+  // Also takes axes from operands that are broadcast to their result.
   bool broadcasts;
 };
 constexpr std::array<Stage, 4> kStages = {{
@@ -42,7 +42,7 @@ class Propagator {
     for (const NodeFactors& nf : factors) forms_.push_back(FormOf(*nf));
   }
 
-  // Whether the preference ever decided between two tensors.
+  // Returns whether the preference ever decided between two tensors.
   bool Run(absl::Span<const Proposal> proposals) {
     Seed();
     for (const Proposal& p : proposals) Start(p);
@@ -50,8 +50,8 @@ class Propagator {
     for (const Stage& stage : kStages) {
       stage_ = &stage;
       ForgetVisits();
-      // Each round moves every axis at least one op further in both directions; chains converge
-      // within a sweep, so that a handful of rounds reaches the fixed point.
+      // Each sweep carries an axis along whole chains in its direction, so that a handful of rounds
+      // reaches the fixed point.
       for (int round = 0; round < 16; ++round) {
         changed_ = false;
         for (ir::NodeId n = 0; n < graph_.num_nodes(); ++n) Visit(n);
@@ -107,8 +107,8 @@ class Propagator {
     }
   }
 
-  // Values that no axis reaches live in the grid of the first annotation, so that they meet the
-  // others without a change of grid.
+  // Values that no axis reaches are put in the grid of the first annotation, so that using them
+  // with other values needs no change of grid.
   int DefaultGrid() const {
     for (ir::ValueId v = 0; v < graph_.num_values(); ++v) {
       if (grid_of_[v] >= 0) return grid_of_[v];
@@ -121,7 +121,7 @@ class Propagator {
     for (ir::ValueId v = 0; v < graph_.num_values(); ++v) {
       const ir::Value& value = graph_.value(v);
       if (value.annotation && value.annotation->hold != ir::Hold::kDerived) {
-        // A committed dimension left open has what came to it.
+        // An open dimension of a committed annotation keeps the axes that reached it.
         if (value.annotation->sharding == shardings_[v]) continue;
         ir::Annotation annotation = *value.annotation;
         annotation.sharding = shardings_[v];
@@ -133,10 +133,10 @@ class Propagator {
     }
   }
 
-  // What the stages ask of a node.
+  // The properties of a node that stages ask for.
   struct Form {
-    bool simple = true;    // element-wise, or a view
-    bool reduces = false;  // a factor that is in no result may be cut
+    bool simple = true;    // element-wise or a view
+    bool reduces = false;  // has a factor that can be sharded and is in no result
   };
   static Form FormOf(const OpFactors& f) {
     Form form;
@@ -151,8 +151,9 @@ class Propagator {
     return form;
   }
 
-  // A stage looks anew at the nodes for which it admits more than the stage before. (From the
-  // first to the second none: simple ops have no other factors, and others were not visited yet.)
+  // Makes a stage visit again the nodes for which it admits more than the previous stage. The
+  // second stage admits nothing more for a node that the first visited: simple ops have no other
+  // factors, and the others were not visited.
   void ForgetVisits() {
     if (!stage_->broadcasts && !stage_->reduced_factors) return;
     for (size_t n = 0; n < forms_.size(); ++n) {
@@ -163,7 +164,7 @@ class Propagator {
   bool Admits(const NodeFactors& nf, int factor) const {
     const bool in_result = nf->InAnyResult(factor);
     if (nf->factors[factor].whole) {
-      // Only worth carrying where a decomposition can use it.
+      // Sharding a whole factor only helps where a decomposition can use it.
       return in_result && nf.rule != nullptr && nf.rule->decompose != nullptr;
     }
     return in_result || stage_->reduced_factors;
@@ -193,7 +194,8 @@ class Propagator {
       largest = std::max(largest, graph_.type(v).NumElements());
     }
     if (grid < 0) return;
-    // Looked at in stages that pass over broadcasts.
+    // Before the broadcast stage, simple ops ignore operands that are smaller than the largest
+    // tensor.
     const bool simple = !stage_->broadcasts && forms_[id].simple;
     Cut merged(nf->factors.size());
     std::vector<int> from(nf->factors.size(), -1);
@@ -209,7 +211,7 @@ class Propagator {
     for (const Slot& slot : slots_) Project(id, nf, slot, merged, from, grid);
   }
 
-  // A tensor of the node changed since it was visited.
+  // True if a tensor of the node has changed since the node was visited.
   bool HasNews(ir::NodeId id) const {
     const int64_t last = visited_[id];
     if (last == 0) return true;
@@ -228,8 +230,8 @@ class Propagator {
     changed_ = is_cut_[v] = true;
   }
 
-  // Takes `cut` of slot s into the node's: the longer list wins where one extends the other, the
-  // stronger tensor where they conflict.
+  // Merges `cut`, that of slot s, into the node's `merged`: the longer list wins where one extends
+  // the other, the stronger tensor where they conflict.
   void Merge(const NodeFactors& nf, int s, const Cut& cut, Cut& merged, std::vector<int>& from) {
     for (size_t f = 0; f < cut.size(); ++f) {
       if (cut[f].axes.empty() || !Admits(nf, static_cast<int>(f))) continue;
@@ -257,7 +259,8 @@ class Propagator {
     return is_state_[w];
   }
 
-  // An axis cuts one factor of a node: the one whose axes come from the stronger tensor keeps it.
+  // Makes every axis shard at most one factor of a node: the factor whose axes come from the
+  // stronger tensor keeps it.
   void Disentangle(Cut& merged, std::vector<int>& from) const {
     for (size_t f = 0; f < merged.size(); ++f) {
       for (size_t g = f + 1; g < merged.size(); ++g) {
@@ -273,7 +276,7 @@ class Propagator {
     }
   }
 
-  // Extends the sharding of one tensor by what the node agrees on, dimension by dimension.
+  // Extends the sharding of one tensor by the node's merged cut, dimension by dimension.
   void Project(ir::NodeId id, const NodeFactors& nf, const Slot& slot, const Cut& merged,
                const std::vector<int>& from, int grid) {
     const ir::ValueId v = slot.value;
@@ -316,7 +319,7 @@ class Propagator {
     return ir::kNoValue;
   }
 
-  // A buffer's old and new value live in one place.
+  // Propagates between a buffer's old and new value, which must have one sharding.
   void BufferEdges() {
     for (const ir::Output& output : graph_.outputs()) {
       if (output.becomes == ir::kNoValue) continue;
@@ -350,12 +353,12 @@ class Propagator {
   Reasons& reasons_;
   const Preference preference_;
   std::vector<Sharding> shardings_;
-  std::vector<bool> is_cut_;    // in some dimension
-  std::vector<int> grid_of_;    // -1: not yet known
-  std::vector<bool> is_state_;  // by value, where state is the weaker
+  std::vector<bool> is_cut_;    // by value: some dimension has axes
+  std::vector<int> grid_of_;    // by value; -1 if not yet known
+  std::vector<bool> is_state_;  // by value; only set where state is the weaker
   std::vector<Slot> slots_;     // of the node being visited
   const Stage* stage_ = nullptr;
-  // When values changed and when nodes were visited, by a clock that both move.
+  // When values changed and when nodes were visited, in ticks of a clock that both advance.
   int64_t clock_ = 0;
   std::vector<int64_t> changed_at_;
   std::vector<int64_t> visited_;

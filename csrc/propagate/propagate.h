@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// A sharding for every value, and why.
+// Finds a sharding for every value of a graph, and records why.
 //
-// Committed and settled annotations are the seeds. Per op, dimension shardings and factor shardings
-// are translated into each other by the op's rule; per factor, the longest list of axes on which
-// the tensors agree is taken and given to all that have the factor. Stages, each run to a fixed
-// point, forwards and backwards: element-wise and view ops; pass factors of every op; reduced
-// factors; broadcasts. A later stage never undoes an earlier one. Committed dims that are closed do
-// not grow.
+// Propagation starts from the committed and settled annotations. The rule of each op translates
+// between the shardings of its tensors' dimensions and those of its factors. Per factor, the
+// longest list of axes on which the tensors agree is given to every tensor that has the factor.
+// There are four stages, each run to a fixed point forwards and backwards: element-wise and view
+// ops; pass factors of every op; reduced factors; broadcasts. A later stage never undoes an earlier
+// one. A closed dimension of a committed annotation does not grow.
 #pragma once
 
 #include <string>
@@ -19,36 +19,38 @@
 
 namespace spmd::propagate {
 
-// Why value v carries axis a on dimension d: it came over `node` (or the buffer edge) from `from`.
+// Why `value` is sharded over `axis` in dimension `dim`: the axis came from `from` across node
+// `via`.
 struct Reason {
   ir::ValueId value;
   int dim;
   AxisId axis;
   ir::ValueId from = ir::kNoValue;  // kNoValue: the annotation itself
-  ir::NodeId via = ir::kNoNode;     // kNoNode with `from` set: the update edge of a buffer
-  absl::string_view stage;          // a literal
+  ir::NodeId via = ir::kNoNode;     // kNoNode with `from` set: through the update of a buffer
+  absl::string_view stage;          // a string literal
 };
 
 // Thread safety: thread-compatible.
 class Reasons {
  public:
   void Add(Reason reason) { reasons_.push_back(std::move(reason)); }
-  // The chain from `value` back to an annotation, one line per step, in the user's vocabulary.
+  // The chain from `value` back to an annotation, one line per step, in the words of the user's
+  // spec.
   std::string Explain(const ir::Graph& graph, ir::ValueId value) const;
 
  private:
   std::vector<Reason> reasons_;
 };
 
-// Who keeps an axis that two tensors of an op want for different factors.
+// Which tensor keeps an axis that two tensors of an op want for different factors.
 enum class Preference {
-  // What is made anew at each step goes before what is kept from step to step (an input that an
-  // output replaces): weights can be brought while other work runs. Then the larger tensor.
+  // A value computed anew at each step beats state (an input that an output replaces), since
+  // weights can be gathered while other work runs. Between equals, the larger tensor.
   kActivations,
   kLarger,
 };
 
-// A sharding that nobody asked for, to start from beside the annotations.
+// A sharding to start from that is not an annotation: the user did not ask for it.
 struct Proposal {
   ir::ValueId value;
   int grid;
@@ -56,10 +58,9 @@ struct Proposal {
   bool may_grow = true;
 };
 
-// Annotates every value of `graph` (kDerived where nothing else was). Deterministic. `factors`: the
-// graph's, by ComputeFactors.
-// `preference_decided`: set to whether the preference kActivations ever chose another tensor than
-// kLarger would; where not, both annotate alike.
+// Annotates every value of `graph`; values without an annotation get Hold::kDerived. Deterministic.
+// `factors` comes from ComputeFactors(graph). Sets `*preference_decided` to whether kActivations
+// ever chose another tensor than kLarger would have; if false, both give the same annotations.
 void Propagate(ir::Graph& graph, const std::vector<NodeFactors>& factors, Reasons& reasons,
                Preference preference = Preference::kActivations,
                absl::Span<const Proposal> proposals = {}, bool* preference_decided = nullptr);

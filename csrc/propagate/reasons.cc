@@ -18,14 +18,15 @@ std::string Describe(const ir::Graph& graph, ir::ValueId value) {
   return text;
 }
 
-// What cuts one value for one reason: parts of one mesh axis, in any of its dimensions.
+// The axes, all parts of one mesh axis, that shard a value for one reason, in any of its
+// dimensions.
 struct Cut {
-  Reason reason;          // of the first
+  Reason reason;          // that of the first axis
   std::vector<int> dims;  // by axis
   AxisList axes;
 };
 
-// "model", "a:0=2": of a part, with its size.
+// "model", or "a:0=2" for a part with its size.
 std::string AxesText(const Grid& grid, const AxisList& axes) {
   const std::string names = grid.AxesToString(axes);
   if (names.find(':') == std::string::npos) return names;
@@ -68,7 +69,7 @@ std::string Step(const ir::Graph& graph, const Cut& cut) {
   return absl::StrCat(through, ", stage '", reason.stage, "'");
 }
 
-// Why each of `axes` cuts the value: those with one reason together.
+// The reasons why `axes` shard the value, one entry for all axes that have the same reason.
 std::vector<Cut> CutsOf(const std::vector<Reason>& reasons, ir::ValueId value,
                         const AxisList& axes) {
   std::vector<Cut> cuts;
@@ -97,7 +98,7 @@ std::string Reasons::Explain(const ir::Graph& graph, ir::ValueId value) const {
     return absl::StrCat(text, "\n  not cut: no annotation reaches it\n");
   }
   absl::StrAppend(&text, "\n");
-  // Parts of one mesh axis are followed together.
+  // Parts of one mesh axis are explained together.
   const Grid& grid = graph.grid(v.annotation->grid);
   std::vector<AxisList> axes_by_name;
   for (const DimSharding& dim : v.annotation->sharding.dims) {
@@ -110,8 +111,8 @@ std::string Reasons::Explain(const ir::Graph& graph, ir::ValueId value) const {
   }
   for (const AxisList& axes : axes_by_name) {
     std::vector<Cut> open = CutsOf(reasons_, value, axes);
-    // Reasons are recorded in the order in which axes spread, so a chain cannot loop; the bound
-    // guards against a value that was annotated and reached as well.
+    // Reasons are recorded in the order in which axes spread, so a chain cannot loop. The bound
+    // guards against a value that was annotated and also reached.
     for (int steps = 0; !open.empty() && steps < 200; ++steps) {
       const Cut cut = open.front();
       open.erase(open.begin());

@@ -52,7 +52,7 @@ ir::ValueId Builder::CallInPlace(absl::string_view op, std::vector<ir::ValueId> 
   return CallAll(op, std::move(operands), std::move(attributes), {}, /*updates=*/0)[0];
 }
 
-// Scalars are written as floats, or as integers for integral tensors: a float would promote those.
+// The scalar as a float, or as an integer for integral tensors, which a float would promote.
 static Attr ScalarFor(DType dtype, double s) {
   if (IsIntegral(dtype, /*include_bool=*/true) &&
       s == static_cast<double>(static_cast<int64_t>(s))) {

@@ -10,8 +10,8 @@
 
 namespace spmd::rules {
 
-// A call that does not fit (of a decomposition of an ill-typed op) throws, as reading an OpCall
-// does. Nodes get the task and source of the node being rewritten.
+// A call that does not fit, as in the decomposition of an ill-typed op, throws as reading an OpCall
+// does. Every node gets the task and source of the node that is being rewritten.
 class Builder {
  public:
   Builder(ir::Graph* graph, int64_t task, int32_t source)
@@ -21,18 +21,18 @@ class Builder {
   const TensorType& type(ir::ValueId v) const { return graph_->type(v); }
   int rank(ir::ValueId v) const { return type(v).rank(); }
 
-  // Any core op by name.
+  // Appends any core op by name.
   std::vector<ir::ValueId> CallAll(absl::string_view op, std::vector<ir::ValueId> operands,
                                    Attributes attributes = {},
                                    std::vector<ir::OperandGroup> groups = {}, int updates = -1);
   ir::ValueId Call(absl::string_view op, std::vector<ir::ValueId> operands,
                    Attributes attributes = {});
 
-  // One whose result may be written over the first operand.
+  // Appends an op whose result may overwrite its first operand.
   ir::ValueId CallInPlace(absl::string_view op, std::vector<ir::ValueId> operands,
                           Attributes attributes = {});
 
-  // Short names for the common ones; element-wise ops broadcast as PyTorch's.
+  // Short names for common ops; element-wise ops broadcast as in PyTorch.
   ir::ValueId Add(ir::ValueId a, ir::ValueId b);
   ir::ValueId Sub(ir::ValueId a, ir::ValueId b);
   ir::ValueId Mul(ir::ValueId a, ir::ValueId b);
@@ -40,8 +40,8 @@ class Builder {
   ir::ValueId AddScalar(ir::ValueId a, double s);
   ir::ValueId MulScalar(ir::ValueId a, double s);
   ir::ValueId DivScalar(ir::ValueId a, double s);
-  // The number of an attribute, perhaps one that is passed at run time. Requires: `a` is no
-  // integer.
+  // With the number in an attribute, which may be passed at run time.
+  // Requires: `a` does not have an integer type.
   ir::ValueId AddScalar(ir::ValueId a, const Attr& s);
   ir::ValueId MulScalar(ir::ValueId a, const Attr& s);
   ir::ValueId DivScalar(ir::ValueId a, const Attr& s);
@@ -50,12 +50,13 @@ class Builder {
   ir::ValueId Square(ir::ValueId a);
   ir::ValueId Sqrt(ir::ValueId a);
   ir::ValueId Where(ir::ValueId condition, ir::ValueId a, ir::ValueId b);
-  // Rank 0; combines with any tensor of the same category without promoting it.
+  // A tensor of rank 0. It combines with a tensor of the same category without promoting it.
   ir::ValueId Constant(double value, DType dtype);
-  // The same of an attribute's number, in double precision: for arithmetic with it.
+  // The number in an attribute as a tensor of rank 0 in double precision, for arithmetic with it.
   ir::ValueId Number(const Attr& value);
   ir::ValueId OneMinus(const Attr& value);
-  // 0, 1, … n-1 as i64 along dimension `dim` of a tensor of `rank` dimensions, the others 1.
+  // 0, 1, … n-1 as i64 along dimension `dim` of a tensor of `rank` dimensions; the others have size
+  // 1.
   ir::ValueId Iota(int64_t n, int dim, int rank);
   ir::ValueId Neg(ir::ValueId a);
   ir::ValueId Exp(ir::ValueId a);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Fitting einsum text to a call: which name each dimension is, the names' sizes, the factors.
+// Fits einsum text to a call: finds the name of each dimension, the sizes of the names, and the
+// factors.
 #include "csrc/rules/einsum.h"
 
 #include <algorithm>
@@ -13,7 +14,7 @@
 namespace spmd::rules {
 namespace {
 
-// One dimension of a tensor of the call: what the text calls it.
+// One dimension of a tensor of the call, with its text.
 struct BoundDim {
   const EinsumDim* text;
   int ellipsis_index;  // position within "...", aligned at the right; -1 for named dimensions
@@ -88,7 +89,7 @@ class Binding {
         absl::StrCat(call_.ToString(), " does not fit its einsum rule: ", what...));
   }
 
-  // A result that the call's mode does not ask for has dims [0].
+  // True for a result that the call's mode leaves out, which has dims [0].
   bool IsLeftOut(int result) const {
     const Dims& dims = call_.results[result].dims;
     return pattern_.results[result].optional && dims.size() == 1 && dims[0] == 0;
@@ -138,7 +139,8 @@ class Binding {
         bound.push_back({&dim, ellipsis_rank_ - extra + i});
       }
     }
-    const int missing = static_cast<int>(bound.size()) - type.rank();  // of a "+" operand
+    // leading dims that a "+" operand lacks
+    const int missing = static_cast<int>(bound.size()) - type.rank();
     bound.erase(bound.begin(), bound.begin() + missing);
     return bound;
   }
@@ -161,7 +163,7 @@ class Binding {
     return absl::OkStatus();
   }
 
-  // A compound dimension with one unknown name tells its size.
+  // Finds the size of a compound dimension's one unknown name.
   absl::Status SolveCompounds() {
     for (bool progress = true; progress;) {
       progress = false;
@@ -187,7 +189,7 @@ class Binding {
     return absl::OkStatus();
   }
 
-  // Of the factors of a dimension, together; 1 for "1", negative when unknown.
+  // The size of a dimension by its names; 1 for "1", negative when unknown.
   int64_t Size(const BoundDim& bound) const {
     if (bound.ellipsis_index >= 0) return ellipsis_[bound.ellipsis_index];
     int64_t size = 1;

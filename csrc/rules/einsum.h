@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The text of an einsum rule, parsed, and the factors of a call that it stands for.
+// The parsed text of an einsum rule, and the factors that it gives a call.
 //
 //   "... k, n k, +n? -> ... n"   linear
 //   "(a b) c -> a (b c)"         compound dimensions, major first
@@ -35,8 +35,8 @@ struct EinsumTensor {
 
 struct EinsumPattern {
   std::vector<std::string> names;  // in order of appearance
-  std::vector<bool> whole;         // bracketed anywhere
-  std::vector<ReduceKind> reduce;  // sum where nothing else is said
+  std::vector<bool> whole;         // in brackets anywhere
+  std::vector<ReduceKind> reduce;  // sum by default
   std::vector<EinsumTensor> operands;
   std::vector<EinsumTensor> results;
 };
@@ -47,8 +47,8 @@ absl::StatusOr<EinsumPattern> ParseEinsum(absl::string_view text);
 // Errors: InvalidArgument when a rank or a size does not fit the text.
 absl::StatusOr<OpFactors> EinsumFactors(const EinsumPattern& pattern, const OpCall& call);
 
-// Result types of a call whose op has an einsum rule: sizes by the text, the element type that
-// PyTorch promotes the operands to.
+// Result types of a call of an op with an einsum rule: the sizes follow from the text, the element
+// type is the one to which PyTorch promotes the operands.
 absl::StatusOr<std::vector<TensorType>> EinsumTypes(const OpCall& call);
 
 }  // namespace spmd::rules

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Parsing of einsum text.
+// Parses einsum text.
 #include <algorithm>
 #include <utility>
 
@@ -73,7 +73,7 @@ class Parser {
     return absl::OkStatus();
   }
 
-  // The next word, or parenthesised group, of `text`.
+  // Takes the next word or parenthesised group from the front of `text`.
   static absl::string_view TakeWord(absl::string_view* text) {
     const char close = text->front() == '(' ? ')' : ' ';
     size_t end = text->find(close);

@@ -20,7 +20,7 @@ bool AnyLists(const std::vector<TensorFactors>& tensors, int factor) {
                      [factor](const TensorFactors& t) { return Lists(t, factor); });
 }
 
-// a … z, a1 … z1, a2 …
+// The letters of factors: a … z, a1 … z1, a2 …
 std::string Letter(int factor) {
   std::string letter(1, static_cast<char>('a' + factor % 26));
   if (factor >= 26) absl::StrAppend(&letter, factor / 26);

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Factors: the independent indices of one op call, and which dimension of which tensor each runs
-// over. All that propagation, choice, cost and partition know of an op is read off here.
+// Factors are the independent indices of one op call; each runs over dimensions of its tensors.
+// Propagation, choice, cost and partition read everything that they know of an op from its factors.
 //
 //   mm        m k, k n -> m n           factors m, k, n;  k is reduced
 //   view      [4,6] -> [24]             (a b) compound:   operand dims {a},{b}; result dim {a,b}
-//   layer_norm  b [h], [h], [h] -> b [h], b, b    h is whole: cutting it needs a decomposition
+//   layer_norm  b [h], [h], [h] -> b [h], b, b    h is whole: sharding it takes a decomposition
 //
 // A dimension of size 1 that broadcasts has no factor.
 #pragma once
@@ -22,23 +22,25 @@ namespace spmd::rules {
 
 struct Factor {
   int64_t size = 1;
-  // May not be cut in a call of this op; the op's decomposition, if it has one, may.
+  // If set, a call of this op cannot shard the factor; the op's decomposition, if it has one, can.
   bool whole = false;
-  // How results that lack the factor combine when it is cut: each shard computes a term.
+  // How results that lack the factor combine when it is sharded: each shard computes a partial
+  // result.
   ReduceKind reduce = ReduceKind::kSum;
-  // Cut only in shards whose boundaries are multiples of this many indices (1: anywhere).
+  // The factor's shards must begin at multiples of this many indices (1: anywhere).
   int64_t granularity = 1;
 };
 
-// Factors of one dimension, major first. Empty: the dimension is not cut by any factor.
+// Factors of one dimension, major first. If empty, the dimension cannot be sharded.
 using DimFactors = CheckedVector<int, 2>;
 // One entry per dimension; empty for an absent operand.
 using TensorFactors = std::vector<DimFactors>;
 
-// An operand dimension whose needed interval is not the factor's own shard but a function of it
-// (convolution, pooling, pad). `begin` and `end` speak of start(r0,0) and size(r0,0): the shard of
-// a dimension of `extent` indices that the factor's axes cut. Indices outside the operand read
-// `fill`. A window makes the factor legal to cut; the dimension lists the factor as usual.
+// An operand dimension of which a shard of the factor reads an interval that is a function of the
+// shard, not the shard itself (convolution, pooling, pad). `begin` and `end` are expressions over
+// start(r0,0) and size(r0,0), the shard of a dimension of `extent` indices that the factor's axes
+// divide. Indices outside the operand read `fill`. The dimension lists the factor as usual; the
+// window is what makes it legal to shard.
 struct Window {
   int operand = 0;
   int dim = 0;
@@ -54,8 +56,8 @@ struct OpFactors {
   std::vector<TensorFactors> operands;
   std::vector<TensorFactors> results;
   std::vector<Window> windows;
-  // By result: whether shards of a factor that it lacks compute the same of it, not terms. Empty:
-  // none does.
+  // same[r]: shards of a factor that result r lacks compute identical copies of it, not partial
+  // results. Empty means all false.
   std::vector<bool> same;
 
   bool SameInShards(int result) const { return !same.empty() && same[result]; }

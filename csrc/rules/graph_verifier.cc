@@ -11,18 +11,18 @@
 namespace spmd::rules {
 namespace {
 
-// What an output mask leaves out has no elements in the graph, whatever the rule says of it.
+// A result that an output mask leaves out has no elements in the graph, whatever the rule infers.
 bool IsLeftOut(const TensorType& type) { return type.rank() == 1 && type.dims[0] == 0; }
 
-// The type of a result may depend on that of a number which is not known here.
+// The type of a result may depend on the kind of a run-time scalar, which is not known here.
 bool HasRuntimeScalar(const OpCall& call) {
   return std::any_of(call.attrs().begin(), call.attrs().end(), [](const auto& item) {
     return std::holds_alternative<RuntimeScalar>(item.second);
   });
 }
 
-// Integers become PyTorch's default floating type, which the user may set and the graph does not
-// say: f32 stands for it.
+// True if the types differ only by PyTorch's default floating type, to which integers promote. The
+// user may set it and the graph does not name it; the rules infer f32.
 bool IsDefaultType(const OpCall& call, const TensorType& inferred, const TensorType& given) {
   const auto is_inexact = [](DType t) { return IsFloating(t) || IsComplex(t); };
   const bool same_kind = (IsFloating(inferred.dtype) && IsFloating(given.dtype)) ||

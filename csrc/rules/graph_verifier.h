@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Whether the ops of a graph are given what they need: what ir::Verify, which knows no op, cannot
-// say.
+// Checks that the ops of a graph get the arguments that they need. ir::Verify knows no op and
+// cannot check this.
 #pragma once
 
 #include "absl/status/status.h"
@@ -9,14 +9,15 @@
 
 namespace spmd::rules {
 
-// A call of an op with a rule: operands, attributes and results are those of the op's schema
-// (csrc/rules/signature.h); the results have the types that the rule infers, where it does; the
-// factors of every dimension multiply to its size. What the rule's functions are given after that
-// they can read.
+// Checks a call of an op with a rule: operands, attributes and results match the op's schema
+// (csrc/rules/signature.h), the results have the types that the rule infers (if it infers types),
+// and the factors of every dimension multiply to its size. After this check the rule's functions
+// can read everything that they ask for.
 // Errors: InvalidArgument naming the call and what does not fit.
 absl::Status CheckCall(const Rule& rule, const OpCall& call);
 
-// CheckCall of every node whose op has a rule. Requires: ir::Verify(graph).
+// Runs CheckCall on every node whose op has a rule.
+// Requires: ir::Verify(graph) passes.
 // Errors: InvalidArgument naming the node.
 absl::Status Verify(const ir::Graph& graph);
 

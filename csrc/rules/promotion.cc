@@ -50,8 +50,8 @@ DType PromoteComplex(DType a, DType b) {
 
 Category ScalarCategory(const Attributes& attributes) {
   Category highest = kNothing;
-  // Not "alpha": it multiplies in the type that there is. "min" and "max" of clamp, "weight" of
-  // lerp; dims and flags of other ops never come here.
+  // The scalars that promote. "alpha" does not: it multiplies in the type of the operands. "min"
+  // and "max" belong to clamp, "weight" to lerp; dims and flags of other ops have other names.
   for (absl::string_view name :
        {"other", "value", "exponent", "self", "min", "max", "weight", "fill_value"}) {
     const Attr* attr = attributes.Find(name);

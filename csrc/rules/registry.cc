@@ -19,7 +19,7 @@ namespace {
 
 using Table = absl::flat_hash_map<std::string, Rule>;
 
-// Immutable once built, so look-ups of built-in ops take no lock.
+// The built-in rules. The table is immutable once built, so look-ups of built-in ops take no lock.
 const Table& BuiltIn() {
   static const Table* const table = [] {
     auto* t = new Table;
@@ -38,7 +38,8 @@ const Table& BuiltIn() {
   return *table;
 }
 
-// The user's. Rules are never removed, and live behind pointers: what Find returned stays valid.
+// The user's rules. They are never removed and live behind pointers, so that pointers returned by
+// Find stay valid.
 struct UserTable {
   std::shared_mutex mutex;
   absl::btree_map<std::string, std::unique_ptr<const Rule>> rules;

@@ -11,17 +11,18 @@
 
 namespace spmd::rules {
 
-// Null when there is none. Thread safety: safe.
+// The rule of `op`, or null.
+// Thread safety: safe.
 const Rule* Find(absl::string_view op);
-// Adds a user's rule. Errors: AlreadyExists for an op that has one; InvalidArgument for bad text.
+// Adds a user's rule.
+// Errors: AlreadyExists for an op that has one; InvalidArgument for bad text.
 absl::Status Register(Rule rule);
-// Whether a user has given the op its rule.
+// True if the rule of `op` was registered by the user.
 bool IsUsers(absl::string_view op);
-// Every rule's op name, sorted.
+// The names of all ops that have a rule, sorted.
 std::vector<std::string> AllOps();
 
-// Families, each defined in tables/<family>.cc. That no op occurs twice is checked where they are
-// put together.
+// The families, each defined in tables/<family>.cc. The registry checks that no op occurs twice.
 std::vector<Rule> ElementwiseRules();
 std::vector<Rule> MatmulRules();     // mm bmm addmm linear, their backward, attention
 std::vector<Rule> ReductionRules();  // sum mean amax argmax norm softmax …

@@ -49,7 +49,7 @@ bool HasWindow(const OpFactors& f, int operand, int dim) {
                      [&](const Window& w) { return w.operand == operand && w.dim == dim; });
 }
 
-// Whether the factors of a dimension multiply to its size, or may read it through a window.
+// True if the factors of a dimension multiply to its size, or if it has none.
 bool Multiply(const OpFactors& f, const DimFactors& dim, int64_t size) {
   int64_t product = 1;
   for (const int factor : dim) {
@@ -81,7 +81,7 @@ absl::Status CheckSizes(const OpCall& call, const OpFactors& f) {
   return absl::OkStatus();
 }
 
-// What rule.factors or the einsum text gives.
+// The factors by the einsum text or by rule.factors, unchecked.
 absl::StatusOr<OpFactors> RawFactors(const Rule& rule, const OpCall& call) {
   if (rule.pattern != nullptr) return EinsumFactors(*rule.pattern, call);
   if (rule.factors != nullptr) return rule.factors(call);
@@ -98,7 +98,7 @@ absl::Status CheckDims(const OpCall& call, const std::vector<TensorType>& types)
   return absl::OkStatus();
 }
 
-// Factors of size 1 cannot be cut: they and their windows go, the others close up in order.
+// Removes factors of size 1, which cannot be sharded, with their windows, and renumbers the others.
 void DropTrivial(OpFactors* f) {
   std::vector<int> renumbered(f->factors.size(), -1);
   int kept = 0;
@@ -239,7 +239,7 @@ Linearity LinearityOf(const Rule& rule, const OpCall& call, ReduceKind kind) {
   const bool sum = kind == ReduceKind::kSum;
   const bool extremum = kind == ReduceKind::kMax || kind == ReduceKind::kMin;
   if (!sum && !(extremum && rule.monotone)) return linear;
-  // Complex numbers have no order.
+  // Complex numbers have no order, so max and min do not apply.
   const auto is_complex = [](const TensorType& type) { return IsComplex(type.dtype); };
   if (extremum && std::any_of(call.results.begin(), call.results.end(), is_complex)) return linear;
   if (sum) linear.each = Present(rule.each, call);

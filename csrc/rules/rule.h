@@ -1,20 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
-// What is known about one op. One row per op, in the table of its family; a row is a line of text
-// when it can be:
+// What is known about one op. Each op has one row in the table of its family; where possible, a row
+// is a line of text:
 //
 //   Einsum("aten::addmm", "+m n, m k, k n -> m n").Each({1, 2}),
 //   Einsum("aten::softmax", "... [d] -> ... [d]").Decomposes(Softmax),
 //   Elementwise("aten::add.Tensor").Jointly({0, 1}),
 //   Computed("aten::view", ReshapeFactors).Local(LocalSize),
 //
-// Einsum text: operands, "->", results, separated by commas; dimensions by spaces. A letter or word
-// is a factor; "..." stands for any number of leading factors, the same in every tensor (aligned at
-// the right where ranks differ); "[h]" is whole; "1" is a dimension without a factor; "(a b)" a
-// compound dimension, major first (sizes must then be known from elsewhere in the text); "+" before
-// an operand: added to the result once when a reduced factor is cut; "=" before a result: each
-// shard of a factor that it lacks computes the same, not a term; "?" after an operand's last
-// dimension: the operand may be absent, the result left out (dims [0]); "()" a tensor of rank 0. A
-// "+" operand of lower rank than its text is aligned at the right.
+// Einsum text lists operands, "->", results, separated by commas; dimensions are separated by
+// spaces. A letter or word is a factor. "..." stands for any number of leading factors, the same in
+// every tensor (aligned at the right where ranks differ). "[h]" is whole. "1" is a dimension
+// without a factor. "(a b)" is a compound dimension, major first, whose sizes must be known from
+// elsewhere in the text. "+" before an operand: it is added to the result once when a reduced
+// factor is sharded; if its rank is lower than its text's, it is aligned at the right. "=" before a
+// result: each shard of a factor that it lacks computes a full copy, not a partial result. "?"
+// after the last dimension: the operand may be absent, the result left out (dims [0]). "()" is a
+// tensor of rank 0.
 #pragma once
 
 #include <initializer_list>
@@ -36,20 +37,20 @@ namespace spmd::rules {
 struct EinsumPattern;  // csrc/rules/einsum.h: parsed einsum text
 class Builder;         // csrc/rules/builder.h: appends core ops to a graph, inferring result types
 
-// Which factors of a call are cut (by number). Local attributes may depend on it.
+// By factor number: whether a call shards the factor. Local attributes may depend on it.
 using CutFactors = std::vector<bool>;
 
 using FactorsFn = absl::StatusOr<OpFactors> (*)(const OpCall&);
 using TypesFn = absl::StatusOr<std::vector<TensorType>> (*)(const OpCall&);
-// The attributes of the call on tiles: a copy of call.attrs() in which those that speak of sizes,
-// offsets, paddings or index bounds are replaced by expressions over start/size/extent of operands
-// (o0, o1, …) and results (r0, …). A windowed operand's size is the size of its window.
+// The attributes of the call on tiles: a copy of call.attrs() in which sizes, offsets, paddings and
+// index bounds are replaced by expressions over start/size/extent of operands (o0, o1, …) and
+// results (r0, …). The size of a windowed operand is that of its window.
 using LocalFn = Attributes (*)(const OpCall&, const OpFactors&, const CutFactors&);
-// The same function written in core ops. Returns one value per result of the node; none at all
-// where this call has no better form.
+// The same function written in core ops. Returns one value per result of the node, or none if this
+// call has no better form.
 using DecomposeFn = absl::StatusOr<std::vector<ir::ValueId>> (*)(
     Builder&, const ir::Graph& from, const ir::Node&, absl::Span<const ir::ValueId> operands);
-// Calls for which the linearity below holds, where attributes or types decide.
+// Where attributes or types decide: true for calls for which the linearity below holds.
 using LinearIfFn = bool (*)(const OpCall&);
 
 struct Rule {
@@ -62,10 +63,10 @@ struct Rule {
   std::vector<std::pair<std::string, Attr>> local_attributes;  // these, where anything is cut
   DecomposeFn decompose = nullptr;
   bool decompose_always = false;  // no such kernel, or worse whole: rewritten before propagation
-  // Linearity, as sets of operands. each: any one of them may be unreduced (sum) while the others
-  // are not. jointly: all of them or none. `monotone` ops are jointly linear for max and min too; a
-  // monotone op without `jointly` is so in its first operand, for max and min only. Read them
-  // through LinearityOf.
+  // Linearity, as sets of operands that may be unreduced (sum). each: any one of them, while the
+  // others are not. jointly: all of them or none. Operands of `monotone` ops are jointly linear for
+  // max and min too; a monotone op without `jointly` is monotone in its first operand only. Read
+  // all this through LinearityOf.
   std::vector<int> each;
   std::vector<int> jointly;
   bool jointly_all = false;        // every present operand (ops that take Tensor[])
@@ -94,8 +95,9 @@ Rule Einsum(absl::string_view op, absl::string_view text);
 Rule Elementwise(absl::string_view op);  // broadcasting over all operands
 Rule Computed(absl::string_view op, FactorsFn factors);
 
-// What `read` gives, which may ask a call for what it does not have: an attribute, an operand, a
-// dimension. Errors: InvalidArgument naming the call then; its own.
+// Returns read(), which may ask a call for an attribute, operand or dimension that it does not
+// have.
+// Errors: InvalidArgument naming the call if so; else those of read().
 template <typename Read>
 auto Guarded(const OpCall& call, Read&& read) -> decltype(read()) {
   try {
@@ -105,26 +107,29 @@ auto Guarded(const OpCall& call, Read&& read) -> decltype(read()) {
   }
 }
 
-// The factors of a call. A factor of size 1 is never produced. The factors of a dimension multiply
-// to its size, but where a window reads it.
+// The factors of a call. None has size 1. The factors of a dimension multiply to its size, except
+// where a window reads it.
 // Errors: InvalidArgument when the call does not fit the rule.
 absl::StatusOr<OpFactors> FactorsOf(const Rule& rule, const OpCall& call);
-// Which operands of a call may hold terms that combine with `kind` while the op runs on each term.
-// each: any one of them, the others not; jointly: all of them or none. Absent operands are left
-// out.
+// The operands of a call that may hold partial results of kind `kind` while the op runs on each of
+// them. each: any one of them while the others are reduced; jointly: all of them or none. Absent
+// operands are left out.
 struct Linearity {
   absl::InlinedVector<int, 4> each;
   absl::InlinedVector<int, 4> jointly;
 };
 Linearity LinearityOf(const Rule& rule, const OpCall& call, ReduceKind kind);
-// Result types by the rule. Errors: Unimplemented when the rule has no types function;
-// InvalidArgument when the call does not fit the rule.
+// The result types by the rule.
+// Errors: Unimplemented when the rule has no types function; InvalidArgument when the call does not
+// fit the rule.
 absl::StatusOr<std::vector<TensorType>> InferTypes(const Rule& rule, const OpCall& call);
-// The node in core ops, by rule.decompose. Errors: InvalidArgument when it does not fit; its own.
+// The node written in core ops by rule.decompose.
+// Errors: InvalidArgument when it does not fit; those of rule.decompose.
 absl::StatusOr<std::vector<ir::ValueId>> Decomposed(const Rule& rule, Builder& builder,
                                                     const ir::Graph& from, const ir::Node& node,
                                                     absl::Span<const ir::ValueId> operands);
-// The factors of an op without a rule: none; operands are gathered, it runs whole.
+// The factors of an op without a rule. There are none, so its operands are gathered and every
+// device computes the op in full.
 OpFactors WholeFactors(const OpCall& call);
 
 }  // namespace spmd::rules

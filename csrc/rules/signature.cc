@@ -23,7 +23,7 @@ absl::Status NoSchema(absl::string_view schema) {
   return absl::InvalidArgumentError(absl::StrCat("'", schema, "' is no schema of an op"));
 }
 
-// Splits at the commas that stand in no brackets and no quotes.
+// Splits `list` at the commas that are outside brackets and quotes.
 std::vector<absl::string_view> SplitList(absl::string_view list) {
   std::vector<absl::string_view> items;
   size_t begin = 0;
@@ -44,7 +44,7 @@ std::vector<absl::string_view> SplitList(absl::string_view list) {
 
 Parameter::Type TypeOf(absl::string_view name) {
   using Type = Parameter::Type;
-  // "Tensor(a!)": what it may alias is no concern of a graph, which is functional.
+  // The alias annotation of "Tensor(a!)" does not matter here, since graphs are functional.
   if (name == "Tensor" || absl::StartsWith(name, "Tensor(")) return Type::kTensor;
   if (name == "int" || name == "SymInt") return Type::kInt;
   if (name == "float") return Type::kFloat;
@@ -55,7 +55,7 @@ Parameter::Type TypeOf(absl::string_view name) {
   return Type::kOther;
 }
 
-// "SymInt[2]? size=None".
+// Parses "SymInt[2]? size=None".
 absl::StatusOr<Parameter> ParseParameter(absl::string_view text) {
   Parameter p;
   const size_t equals = text.find('=');
@@ -208,9 +208,9 @@ class SignatureCheck {
     return false;
   }
 
-  // A list of a known size may be given as one item, which is meant for all, or left empty where
-  // another argument says it (a stride is the kernel's size). Size 1 says no more than that one
-  // item need not be a list.
+  // A list of a known size may be given as one item, which then applies to all, or be empty where
+  // another argument implies it (the default stride is the kernel's size). A declared size of 1
+  // only means that a single item need not be a list.
   static bool IsSize(const Parameter& p, size_t size) {
     return p.size <= 1 || size == static_cast<size_t>(p.size) ||
            (p.type == Parameter::Type::kInt && size <= 1);
@@ -232,7 +232,7 @@ class SignatureCheck {
     return false;
   }
 
-  // A node has a result for each that the op has, or for each that its output mask asks for.
+  // A node must have as many results as the op, or as its output mask asks for.
   absl::Status Results() const {
     const int count = static_cast<int>(call_.results.size());
     if (signature_.results_are_lists || count == signature_.results) return absl::OkStatus();
@@ -246,8 +246,8 @@ class SignatureCheck {
 
   const Signature& signature_;
   const OpCall& call_;
-  int next_ = 0;      // the operand to be looked at
-  size_t group_ = 0;  // the operand group that begins there or later
+  int next_ = 0;      // the next operand to check
+  size_t group_ = 0;  // the first operand group that begins at next_ or later
 };
 
 }  // namespace

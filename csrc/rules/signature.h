@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What PyTorch's schema says of an op: which operands and attributes it takes, and of which types.
+// PyTorch's schema of an op: which operands and attributes it takes, and their types.
 //
 //   aten::add.Tensor(Tensor self, Tensor other, *, Scalar alpha=1) -> Tensor
 //   aten::cat(Tensor[] tensors, int dim=0) -> Tensor
@@ -16,14 +16,14 @@
 namespace spmd::rules {
 
 struct Parameter {
-  // kOther: a device, a layout, a generator: nothing that a graph holds.
+  // kOther is a device, a layout or a generator, which graphs do not hold.
   enum class Type : uint8_t { kTensor, kInt, kFloat, kBool, kScalar, kString, kDType, kOther };
 
   std::string name;
-  std::string text;  // of the type, as the schema writes it: "SymInt[2]?"
+  std::string text;  // the type as the schema writes it: "SymInt[2]?"
   Type type = Type::kOther;
   bool is_list = false;
-  int size = 0;  // of a list; 0: any
+  int size = 0;  // of a list; 0 if any
   bool optional = false;
   bool items_optional = false;  // "Tensor?[]"
   bool has_default = false;
@@ -32,18 +32,19 @@ struct Parameter {
 struct Signature {
   std::vector<Parameter> parameters;
   int results = 0;
-  bool results_are_lists = false;  // then there may be any number
+  bool results_are_lists = false;  // then a call may have any number of results
 
-  // Errors: InvalidArgument with the text that is no schema.
+  // Errors: InvalidArgument with the offending text.
   static absl::StatusOr<Signature> Parse(absl::string_view schema);
 };
 
-// Null for an op that has no built-in rule. Thread safety: safe.
+// The signature of `op`, or null if it has no built-in rule.
+// Thread safety: safe.
 const Signature* FindSignature(absl::string_view op);
 
-// Errors: InvalidArgument naming the call and what of it does not fit: an operand that is missing
-// or too many, an attribute that is missing, unknown or of another type, a number of results. An
-// optional operand may be left out at the end, an attribute where it has a default.
+// Errors: InvalidArgument naming the call and what does not fit: a missing or extra operand, an
+// attribute that is missing, unknown or of another type, a number of results. Optional operands may
+// be left out at the end, and attributes that have a default.
 absl::Status CheckSignature(const Signature& signature, const OpCall& call);
 
 }  // namespace spmd::rules

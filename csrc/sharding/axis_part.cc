@@ -13,7 +13,7 @@
 namespace spmd {
 namespace {
 
-// "has the parts 'model:0' (2), 'model:1' (2)".
+// "'model' has the parts 'model:0' of size 2, 'model:1' of size 2", or "'model' has no parts".
 std::string PartsText(absl::string_view axis, absl::Span<const int64_t> factors) {
   if (factors.size() < 2) return absl::StrCat("'", axis, "' has no parts");
   std::vector<std::string> parts;

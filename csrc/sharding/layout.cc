@@ -38,7 +38,7 @@ absl::Status CheckLayout(const Grid& grid, const Sharding& sharding,
   for (int d = 0; d < sharding.rank(); ++d) {
     const DimSharding& dim = sharding.dims[d];
     if (dim.chunk == 0) continue;
-    // The last shard takes the rest: at most two chunks.
+    // The last shard gets the rest, which must be at most two chunks.
     const int64_t least = CeilDiv(dims[d], grid.size(dim.axes) + 1);
     if (dim.axes.empty() || dim.chunk < least) {
       return absl::InvalidArgumentError(absl::StrCat(
@@ -71,7 +71,7 @@ Layout::Layout(GridPtr grid, Sharding sharding, Dims dims) {
 
 Interval Layout::ShardInterval(int dim, int64_t shard) const {
   const int64_t n = dims()[dim];
-  // A chunk may be so large that shard · chunk would overflow; past the end all shards are alike.
+  // A large chunk would overflow shard · chunk; every shard that begins past the end is empty at n.
   const int64_t begin = chunk(dim) == 0 || shard > n / chunk(dim) ? n : shard * chunk(dim);
   const int64_t rest = n - std::min(begin, n);
   const int64_t size = shard == num_shards(dim) - 1 ? rest : std::min(chunk(dim), rest);
@@ -80,7 +80,7 @@ Interval Layout::ShardInterval(int dim, int64_t shard) const {
 
 bool Layout::IsEven() const {
   for (int d = 0; d < rank(); ++d) {
-    // Sizes never grow from one shard to the next, but to the last one.
+    // Sizes never grow from one shard to the next, except to the last one.
     if (ShardInterval(d, 0).size() != ShardInterval(d, num_shards(d) - 1).size()) return false;
   }
   return true;

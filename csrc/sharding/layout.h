@@ -1,18 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sharding + global sizes: which box each device holds. The only code that computes who holds what.
+// A sharding with the global sizes: which box each device holds. No other code computes who holds
+// what.
 //
-// A dimension of n elements over k shards with chunk c, ⌈n/k⌉ by default, gives shard i the
-// interval [i·c, min((i+1)·c, n)), and the last one all from (k-1)·c, at most two chunks; trailing
-// shards may be smaller or empty:
+// A dimension of n elements over k shards has a chunk c, by default ⌈n/k⌉. Shard i gets the
+// interval [i·c, min((i+1)·c, n)); the last shard gets everything from (k-1)·c on, at most two
+// chunks. Trailing shards may be smaller or empty:
 //
 //   n=10 over 4      c=3    [0:3) [3:6) [6:9) [9:10)
 //   n=5  over 4      c=2    [0:2) [2:4) [4:5) [5:5)
-//   n=9  over 4      c=2    [0:2) [2:4) [4:6) [6:9)      boundaries of 8 over 4
+//   n=9  over 4      c=2    [0:2) [2:4) [4:6) [6:9)      the boundaries of 8 over 4
 //
-// Tiles. Devices that agree in all axes the sharding uses (dims and unreduced) are replicas and
-// hold the same tile. Tile t of num_tiles() is numbered by the coordinates along the used axes: the
-// dims' axes in order of dimension, then the unreduced ones, as one mixed-radix number, first axis
-// major.
+// Tiles. Devices with equal coordinates along all axes that the sharding uses (dims and unreduced)
+// are replicas and hold the same tile. Tile t of num_tiles() is numbered by the coordinates along
+// the used axes as one mixed-radix number, first axis major: the dims' axes in order of dimension,
+// then the unreduced axes.
 #pragma once
 
 #include <cstdint>
@@ -29,12 +30,13 @@
 
 namespace spmd {
 
-// Errors: InvalidArgument saying what does not fit: the rank, an axis that is not the grid's or
-// occurs twice, a chunk so small that the last shard would hold more than two, or without axes.
+// Errors: InvalidArgument naming what does not fit: the rank, an axis that the grid lacks or that
+// occurs twice, a chunk so small that the last shard would hold more than two, or a chunk of a
+// dimension without axes.
 absl::Status CheckLayout(const Grid& grid, const Sharding& sharding,
                          absl::Span<const int64_t> dims);
 
-// Copies share what they hold: every result of every run has one.
+// Copies share their contents, because every result of every run has a layout.
 // Thread safety: immutable.
 class Layout {
  public:
@@ -57,14 +59,14 @@ class Layout {
   int64_t FirstPositionOf(int64_t tile) const;  // the first device that holds it
   Box BoxOfTile(int64_t tile) const;
   Box BoxAt(int64_t position) const { return BoxOfTile(TileAt(position)); }
-  // Number of the tile's term along the unreduced axes; 0 where there are none.
+  // The index of the tile's partial sum along the unreduced axes; 0 where there are none.
   int64_t TermOfTile(int64_t tile) const;
-  // Elements of the largest tile: what a device must hold.
+  // The number of elements of the largest tile, which is what each device must have room for.
   int64_t MaxTileElements() const;
 
   std::string ToString() const;  // "[32,128] {data},{}"
-  // The same tiles on the same devices: a chunk given and the same chunk by default are equal, and
-  // it does not matter which dimensions are open.
+  // True if the same tiles are on the same devices. An explicit chunk equals the same chunk by
+  // default, and `open` is ignored.
   friend bool operator==(const Layout& a, const Layout& b);
   friend bool operator!=(const Layout& a, const Layout& b) { return !(a == b); }
 

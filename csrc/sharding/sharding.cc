@@ -21,7 +21,7 @@ constexpr std::array<KindName, 6> kKindNames = {{{ReduceKind::kSum, "sum"},
                                                  {ReduceKind::kAnd, "and"},
                                                  {ReduceKind::kOr, "or"}}};
 
-// "{model,? chunk=6}" after the brace was taken.
+// Parses "{model,? chunk=6}" behind its opening brace.
 absl::Status ParseDim(Scanner& in, const Grid& grid, DimSharding& dim) {
   bool first = true;
   while (in.Peek() != '}' && !in.Looking("chunk=")) {
@@ -29,7 +29,7 @@ absl::Status ParseDim(Scanner& in, const Grid& grid, DimSharding& dim) {
     first = false;
     if (in.Consume("?")) {
       dim.open = true;
-      break;  // stands last
+      break;  // the '?' is always last
     }
     SPMD_RETURN_IF_ERROR(grid.ParseAxis(in, dim.axes));
   }
@@ -129,7 +129,7 @@ absl::StatusOr<Sharding> Sharding::Parse(Scanner& in, const Grid& grid) {
   while (sharding.dims.empty() ? in.Peek() == '{' : in.Peek() == ',') {
     const size_t before = in.position();
     if (!sharding.dims.empty()) in.Consume(",");
-    if (!in.Consume("{")) {  // the comma was not ours
+    if (!in.Consume("{")) {  // the comma belongs to what follows the sharding
       in.Seek(before);
       break;
     }

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// How a value is cut, as a value: per dimension the sub-axes and the chunk; the unreduced axes.
+// How a value is distributed, as a value type: per dimension the sub-axes and the chunk, and the
+// unreduced axes.
 //
 // Text, with the grid's names:   {data},{model:0,model:1}      two dimensions
 //                                {data chunk=6},{}             a chunk other than ⌈n/k⌉
 //                                {?},{model,? chunk=6}         open dimensions: more axes may come
-//                                {},{} unreduced(sum){data}    each device along data holds a term
+//                                {},{} unreduced(sum){data}    each device along data holds a term:
+//                                                              one of the partial sums
 #pragma once
 
 #include <cstdint>
@@ -17,8 +19,8 @@
 
 namespace spmd {
 
-// The way terms of an unreduced value, or of a reduced factor, combine. Mean is not a kind: it is a
-// sum and the global count.
+// How the partial results of an unreduced value, or of a reduced factor, combine. There is no kind
+// for a mean, which is a sum divided by the global count.
 enum class ReduceKind : uint8_t { kSum, kProd, kMax, kMin, kAnd, kOr };
 absl::string_view ReduceKindName(ReduceKind kind);  // "sum", …
 absl::StatusOr<ReduceKind> ParseReduceKind(absl::string_view name);
@@ -37,35 +39,36 @@ struct DimSharding {
   }
 };
 
-// Invariants: no sub-axis occurs twice among dims and unreduced axes. chunk != 0 only where axes
-// are. `unreduced` is sorted.
+// Invariants: no sub-axis occurs twice among dims and unreduced axes; chunk != 0 only in a
+// dimension that has axes; `unreduced` is sorted.
 // Thread safety: a value.
 struct Sharding {
   absl::InlinedVector<DimSharding, 5> dims;
   AxisList unreduced;
   ReduceKind reduce_kind = ReduceKind::kSum;  // of the unreduced axes; kSum when there are none
 
-  // Not cut, closed (or open) in every dimension.
+  // A replicated sharding whose dimensions are all closed, or all open.
   static Sharding Replicated(int rank);
   static Sharding Open(int rank);
 
   int rank() const { return static_cast<int>(dims.size()); }
-  AxisMask DimAxes() const;  // all axes that cut a dimension
+  AxisMask DimAxes() const;  // all axes that shard a dimension
   AxisMask UnreducedAxes() const;
   AxisMask UsedAxes() const { return DimAxes() | UnreducedAxes(); }
   bool IsReplicated() const { return UsedAxes() == 0; }
   bool IsUnreduced() const { return !unreduced.empty(); }
 
-  // The same without unreduced axes; with every dimension closed.
+  // This sharding without its unreduced axes; this sharding with every dimension closed.
   Sharding Reduced() const;
   Sharding Closed() const;
-  // Equal placement: compares everything but `open`.
+  // True if everything but `open` is equal.
   bool SamePlacement(const Sharding& other) const;
 
   std::string ToString(const Grid& grid) const;
   // Errors: InvalidArgument with the offending text; a repeated axis.
   static absl::StatusOr<Sharding> Parse(absl::string_view text, const Grid& grid);
-  static absl::StatusOr<Sharding> Parse(Scanner& in, const Grid& grid);  // takes what is its own
+  // leaves the text that follows
+  static absl::StatusOr<Sharding> Parse(Scanner& in, const Grid& grid);
 
   friend bool operator==(const Sharding& a, const Sharding& b) {
     return a.dims == b.dims && a.unreduced == b.unreduced && a.reduce_kind == b.reduce_kind;

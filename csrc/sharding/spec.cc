@@ -32,7 +32,7 @@ std::string EntryText(const SpecEntry& entry) {
   return absl::StrCat("blocks(", entry.blocks, ", ", AxesText(entry), ")");
 }
 
-// Resolves one spec; remembers where each axis was used.
+// Resolves one spec and records where each axis is used, to report repeated axes.
 class SpecResolver {
  public:
   SpecResolver(absl::string_view caller, const PartitionSpec& spec, const Mesh& mesh,
@@ -82,7 +82,7 @@ class SpecResolver {
     return axes;
   }
 
-  // The number of an axis of the mesh, or -1 for the name of a part of one.
+  // The index of an axis of the mesh, or -1 for the name of a part of an axis.
   absl::StatusOr<int> MeshAxis(const SpecAxis& axis) const {
     if (const auto* index = std::get_if<int64_t>(&axis)) {
       if (*index >= 0 && *index < mesh_.rank()) return static_cast<int>(*index);
@@ -124,7 +124,7 @@ class SpecResolver {
     for (AxisId axis : axes) dim_of_[axis] = dim;
   }
 
-  // Some part of `name` was used before.
+  // Returns an error if a sub-axis of `mask` is already used.
   absl::Status RepeatedPart(absl::string_view name, AxisMask mask, int dim) const {
     for (int axis = 0; axis < grid_.num_axes(); ++axis) {
       if (used_ & mask & MaskOf(static_cast<AxisId>(axis)))
@@ -146,9 +146,9 @@ class SpecResolver {
   const Mesh& mesh_;
   const Grid& grid_;
   const std::string start_;       // "mark_sharding: spec ('data', 'modle')"
-  std::vector<int> used_in_dim_;  // per axis of the mesh; -1: not yet
+  std::vector<int> used_in_dim_;  // by axis of the mesh; -1 if unused
   AxisMask used_ = 0;             // sub-axes; axes of size 1 have none
-  int dim_of_[64] = {};           // per used sub-axis
+  int dim_of_[64] = {};           // by used sub-axis
 };
 
 }  // namespace

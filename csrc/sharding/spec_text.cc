@@ -6,7 +6,7 @@
 namespace spmd {
 namespace {
 
-// Appends "'data'", "0", or "UNCONSTRAINED"; "None" appends nothing.
+// Parses "'data'", "0", "UNCONSTRAINED" or "None" into `entry`; "None" adds nothing.
 absl::Status ParseItem(Scanner& in, SpecEntry& entry) {
   if (in.ConsumeWord("None")) return absl::OkStatus();
   if (in.ConsumeWord("UNCONSTRAINED")) {
@@ -23,7 +23,7 @@ absl::Status ParseItem(Scanner& in, SpecEntry& entry) {
   return absl::OkStatus();
 }
 
-// Items between parentheses, of which one was taken; a comma may stand last.
+// Parses the items of a tuple behind its opening parenthesis; the last may be followed by a comma.
 template <typename Parse>
 absl::Status ParseItems(Scanner& in, Parse&& parse) {
   while (!in.Consume(")")) {

@@ -8,7 +8,7 @@
 
 namespace spmd {
 
-// Takes what is its own. Errors: InvalidArgument with the offending text.
+// Reads a spec and leaves what follows it. Errors: InvalidArgument with the offending text.
 absl::StatusOr<PartitionSpec> ParseSpecText(Scanner& in);
 
 }  // namespace spmd

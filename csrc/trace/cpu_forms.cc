@@ -262,6 +262,8 @@ constexpr Row kRows[] = {
     {"aten::poisson", Contiguous},
     {"aten::polar", IteratorOfTwo},
     {"aten::reflection_pad2d_backward", FormatOfSecond},
+    {"aten::reflection_pad3d", FormatOfFirst},
+    {"aten::reflection_pad3d_backward", FormatOfSecond},
     {"aten::replication_pad2d", FormatOfFirst},
     {"aten::replication_pad2d_backward", FormatOfSecond},
     {"aten::replication_pad3d", FormatOfFirst},

@@ -102,6 +102,11 @@ std::tuple<Tensor, Tensor> PreluBackward(const Tensor& grad, const Tensor& self,
   const Tensor result = Iterated({self, weight, grad}, self.scalar_type());
   return {result, MetaInOrderOf(result)};
 }
+Tensor GluBackward(const Tensor& grad, const Tensor& self, int64_t) {
+  Know(grad.scalar_type() == self.scalar_type() && grad.dim() == self.dim());
+  Know(2 * grad.numel() == self.numel());
+  return MetaContiguousLike(self);
+}
 Tensor DropoutBackward(const Tensor& grad, const Tensor& mask, double) {
   return at::meta::mul(grad, mask);
 }
@@ -161,6 +166,7 @@ std::vector<MetaKernelRow> ElementwiseMetaKernels() {
       {"aten::binary_cross_entropy", MetaKernel<&BinaryCrossEntropy>()},
       {"aten::binary_cross_entropy_backward", MetaKernel<&BinaryCrossEntropyBackward>()},
       {"aten::floor_divide", MetaKernel<&FloorDivide>()},
+      {"aten::glu_backward", MetaKernel<&GluBackward>()},
       {"aten::hardswish", MetaKernel<&OfFloats>()},
       {"aten::hardswish_backward", MetaKernel<&HardswishBackward>()},
       {"aten::hardtanh", MetaKernel<&Hardtanh>()},

@@ -21,31 +21,39 @@ using ThreeWanted = std::array<bool, 3>;
 
 // --- convolution ---
 
-bool IsConvolution(const Tensor& input, const Tensor& weight, IntArrayRef stride,
-                   IntArrayRef padding, IntArrayRef dilation, bool transposed, int64_t groups) {
+// One number stands for all places.
+std::vector<int64_t> ForEachPlace(IntArrayRef list, const Tensor& input) {
+  const int64_t places = input.dim() - 2;
+  if (list.size() == 1 && places > 0) return std::vector<int64_t>(places, list[0]);
+  Know(static_cast<int64_t>(list.size()) == places);
+  return list.vec();
+}
+
+void KnowConvolution(const Tensor& input, const Tensor& weight, IntArrayRef stride,
+                     IntArrayRef padding, IntArrayRef dilation, bool transposed, int64_t groups) {
   const int64_t dims = input.dim();
-  if (dims < 3 || dims > 5 || weight.dim() != dims || groups < 1) return false;
-  if (input.scalar_type() != weight.scalar_type()) return false;
-  for (const IntArrayRef list : {stride, padding, dilation}) {
-    if (static_cast<int64_t>(list.size()) != dims - 2) return false;
-  }
+  Know(dims >= 3 && dims <= 5 && weight.dim() == dims && groups >= 1);
+  Know(input.scalar_type() == weight.scalar_type());
   const auto positive = [](int64_t v) { return v > 0; };
-  if (!std::all_of(stride.begin(), stride.end(), positive)) return false;
-  if (!std::all_of(dilation.begin(), dilation.end(), positive)) return false;
-  if (std::any_of(padding.begin(), padding.end(), [](int64_t v) { return v < 0; })) return false;
-  if (weight.size(0) % groups != 0) return false;
-  return input.size(1) == (transposed ? weight.size(0) : weight.size(1) * groups);
+  Know(std::all_of(stride.begin(), stride.end(), positive));
+  Know(std::all_of(dilation.begin(), dilation.end(), positive));
+  Know(std::none_of(padding.begin(), padding.end(), [](int64_t v) { return v < 0; }));
+  Know(weight.size(0) % groups == 0);
+  Know(input.size(1) == (transposed ? weight.size(0) : weight.size(1) * groups));
 }
 
 Tensor Convolution(const Tensor& input, const Tensor& weight, const optional<Tensor>& bias,
-                   IntArrayRef stride, IntArrayRef padding, IntArrayRef dilation, bool transposed,
-                   IntArrayRef output_padding, int64_t groups) {
-  Know(IsConvolution(input, weight, stride, padding, dilation, transposed, groups));
-  Know(output_padding.size() == stride.size());
+                   IntArrayRef strides, IntArrayRef paddings, IntArrayRef dilations,
+                   bool transposed, IntArrayRef output_padding, int64_t groups) {
+  const std::vector<int64_t> stride = ForEachPlace(strides, input);
+  const std::vector<int64_t> padding = ForEachPlace(paddings, input);
+  const std::vector<int64_t> dilation = ForEachPlace(dilations, input);
+  KnowConvolution(input, weight, stride, padding, dilation, transposed, groups);
   const std::vector<int64_t> sizes =
       transposed
-          ? at::native::conv_input_size(input.sizes(), weight.sizes(), padding, output_padding,
-                                        stride, dilation, groups)
+          ? at::native::conv_input_size(input.sizes(), weight.sizes(), padding,
+                                        ForEachPlace(output_padding, input), stride, dilation,
+                                        groups)
           : at::native::conv_output_size(input.sizes(), weight.sizes(), padding, stride, dilation);
   // Whether a kernel is larger than the image shows before the division, which rounds to zero.
   for (size_t d = 2; d < sizes.size(); ++d) {
@@ -64,7 +72,8 @@ Three ConvolutionBackward(const Tensor& grad, const Tensor& input, const Tensor&
                           OptionalIntArrayRef bias_sizes, IntArrayRef stride, IntArrayRef padding,
                           IntArrayRef dilation, bool transposed, IntArrayRef output_padding,
                           int64_t groups, ThreeWanted wanted) {
-  Know(IsConvolution(input, weight, stride, padding, dilation, transposed, groups));
+  KnowConvolution(input, weight, ForEachPlace(stride, input), ForEachPlace(padding, input),
+                  ForEachPlace(dilation, input), transposed, groups);
   Know(!wanted[2] || bias_sizes.has_value());
   return {wanted[0] ? MetaContiguousLike(input) : Tensor(),
           wanted[1] ? MetaContiguousLike(weight) : Tensor(),
@@ -120,6 +129,12 @@ Three BatchNorm(const Tensor& input, const optional<Tensor>& weight, const optio
   return {MetaInFormatOf(input, input.sizes()), MetaOfSizes(kept, dtype), MetaOfSizes(kept, dtype)};
 }
 
+Three BatchNormOfBatch(const Tensor& input, const optional<Tensor>& weight,
+                       const optional<Tensor>& bias, bool training, double momentum, double eps) {
+  Know(training);
+  return BatchNorm(input, weight, bias, {}, {}, training, momentum, eps);
+}
+
 Three BatchNormBackward(const Tensor& grad, const Tensor& input, const optional<Tensor>& weight,
                         const optional<Tensor>&, const optional<Tensor>&, const optional<Tensor>&,
                         const optional<Tensor>&, bool, double, ThreeWanted wanted) {
@@ -164,16 +179,68 @@ std::tuple<Tensor, Tensor> WeightNormBackward(const Tensor&, const Tensor& v, co
 
 // --- pooling ---
 
+// Whether there are elements but for an empty batch.
+bool HasPlaces(const Tensor& t) {
+  return std::none_of(t.sizes().begin() + 1, t.sizes().end(), [](int64_t n) { return n == 0; });
+}
+
 Tensor AdaptiveAveragePool(const Tensor& self, IntArrayRef output_size) {
-  Know(output_size.size() == 2 && (self.dim() == 3 || self.dim() == 4) && self.numel() > 0);
+  Know(output_size.size() == 2 && (self.dim() == 3 || self.dim() == 4) && HasPlaces(self));
   std::vector<int64_t> sizes = self.sizes().slice(0, self.dim() - 2).vec();
   sizes.insert(sizes.end(), output_size.begin(), output_size.end());
   return MetaInFormatOf(self, sizes);
 }
 Tensor AdaptiveAveragePoolBackward(const Tensor& grad, const Tensor& self) {
-  Know((self.dim() == 3 || self.dim() == 4) && grad.dim() == self.dim() && grad.numel() > 0);
+  Know((self.dim() == 3 || self.dim() == 4) && grad.dim() == self.dim() && HasPlaces(grad));
   Know(grad.scalar_type() == self.scalar_type());
   return MetaInFormatOf(self, self.sizes());
+}
+
+Tensor AdaptiveAveragePool3d(const Tensor& self, IntArrayRef output_size) {
+  Know(output_size.size() == 3 && (self.dim() == 4 || self.dim() == 5) && HasPlaces(self));
+  std::vector<int64_t> sizes = self.sizes().slice(0, self.dim() - 3).vec();
+  sizes.insert(sizes.end(), output_size.begin(), output_size.end());
+  return MetaOfSizes(sizes, self.scalar_type());
+}
+Tensor AdaptiveAveragePool3dBackward(const Tensor& grad, const Tensor& self) {
+  Know((self.dim() == 4 || self.dim() == 5) && grad.dim() == self.dim() && HasPlaces(grad));
+  Know(grad.scalar_type() == self.scalar_type());
+  return MetaContiguousLike(self);
+}
+
+// Images [N, C, …] at a grid of places [N, …, 2 or 3].
+bool IsImageAndGrid(const Tensor& image, const Tensor& grid) {
+  const int64_t dims = image.dim();
+  return grid.dim() == dims && grid.size(0) == image.size(0) && grid.size(-1) == dims - 2 &&
+         grid.scalar_type() == image.scalar_type() && image.numel() > 0;
+}
+Tensor GridSampler(const Tensor& image, const Tensor& grid, int64_t, int64_t, bool) {
+  Know(IsImageAndGrid(image, grid));
+  std::vector<int64_t> sizes = {image.size(0), image.size(1)};
+  for (int64_t d = 1; d + 1 < grid.dim(); ++d) sizes.push_back(grid.size(d));
+  return MetaOfSizes(sizes, image.scalar_type());
+}
+std::tuple<Tensor, Tensor> GridSamplerBackward(const Tensor&, const Tensor& image,
+                                               const Tensor& grid, int64_t, int64_t, bool,
+                                               std::array<bool, 2> wanted) {
+  Know(IsImageAndGrid(image, grid));
+  return {wanted[0] ? MetaContiguousLike(image) : Tensor(), MetaContiguousLike(grid)};
+}
+
+// The windows of images [N, C, H, W] as columns, and back.
+Tensor Columns(const Tensor& self, IntArrayRef kernel, IntArrayRef dilation, IntArrayRef padding,
+               IntArrayRef stride) {
+  Know(self.dim() == 4 && HasPlaces(self));
+  for (const IntArrayRef list : {kernel, dilation, padding, stride}) Know(list.size() == 2);
+  int64_t windows = 1;
+  for (int64_t d = 0; d < 2; ++d) {
+    Know(kernel[d] > 0 && dilation[d] > 0 && padding[d] >= 0 && stride[d] > 0);
+    const int64_t room = self.size(2 + d) + 2 * padding[d] - dilation[d] * (kernel[d] - 1) - 1;
+    Know(room >= 0);
+    windows *= room / stride[d] + 1;
+  }
+  return MetaOfSizes({self.size(0), self.size(1) * kernel[0] * kernel[1], windows},
+                     self.scalar_type());
 }
 
 // --- embeddings ---
@@ -218,11 +285,19 @@ std::vector<MetaKernelRow> LayerMetaKernels() {
   return {
       {"aten::_adaptive_avg_pool2d", MetaKernel<&AdaptiveAveragePool>()},
       {"aten::_adaptive_avg_pool2d_backward", MetaKernel<&AdaptiveAveragePoolBackward>()},
+      {"aten::_adaptive_avg_pool3d", MetaKernel<&AdaptiveAveragePool3d>()},
+      {"aten::_adaptive_avg_pool3d_backward", MetaKernel<&AdaptiveAveragePool3dBackward>()},
       {"aten::_embedding_bag", MetaKernel<&EmbeddingBag>()},
+      {"aten::_native_batch_norm_legit.no_stats", MetaKernel<&BatchNormOfBatch>()},
       {"aten::_weight_norm_interface_backward", MetaKernel<&WeightNormBackward>()},
       {"aten::convolution", MetaKernel<&Convolution>()},
       {"aten::convolution_backward", MetaKernel<&ConvolutionBackward>()},
       {"aten::embedding_dense_backward", MetaKernel<&EmbeddingBackward>()},
+      {"aten::grid_sampler_2d", MetaKernel<&GridSampler>()},
+      {"aten::grid_sampler_2d_backward", MetaKernel<&GridSamplerBackward>()},
+      {"aten::grid_sampler_3d", MetaKernel<&GridSampler>()},
+      {"aten::grid_sampler_3d_backward", MetaKernel<&GridSamplerBackward>()},
+      {"aten::im2col", MetaKernel<&Columns>()},
       {"aten::native_batch_norm", MetaKernel<&BatchNorm>()},
       {"aten::native_batch_norm_backward", MetaKernel<&BatchNormBackward>()},
       {"aten::native_group_norm", MetaKernel<&GroupNorm>()},

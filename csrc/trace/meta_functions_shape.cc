@@ -75,6 +75,11 @@ Tensor& IndexFillTensor(Tensor& self, int64_t dim, const Tensor& index, const Te
   return self;
 }
 
+Tensor& MaskedScatter(Tensor& self, const Tensor& mask, const Tensor& source) {
+  Know(mask.scalar_type() == at::kBool && source.scalar_type() == self.scalar_type());
+  return self;
+}
+
 Tensor Repeat(const Tensor& self, IntArrayRef repeats) {
   Know(static_cast<int64_t>(repeats.size()) >= self.dim());
   std::vector<int64_t> sizes = repeats.vec();
@@ -198,6 +203,7 @@ std::vector<MetaKernelRow> ShapeMetaKernels() {
       {"aten::logcumsumexp", MetaKernel<&LogSumsSoFar>()},
       {"aten::masked_fill_.Scalar", MetaKernel<&MaskedFill>()},
       {"aten::masked_fill_.Tensor", MetaKernel<&MaskedFillTensor>()},
+      {"aten::masked_scatter_", MetaKernel<&MaskedScatter>()},
       {"aten::normal_", MetaKernel<&DrawsFloats<double, double>>()},
       {"aten::pixel_shuffle", MetaKernel<&PixelShuffle>()},
       {"aten::pixel_unshuffle", MetaKernel<&PixelUnshuffle>()},

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Numbers as keys see them: by their bits.
+// Comparing doubles by their bits, as cache keys must.
 #pragma once
 
 #include <bit>
@@ -9,7 +9,8 @@ namespace spmd {
 
 inline uint64_t BitsOf(double d) { return std::bit_cast<uint64_t>(d); }
 
-// 0.0 is not -0.0, whose reciprocals differ; a NaN is itself.
+// True if `a` and `b` have the same bits: 0.0 differs from -0.0, whose reciprocal differs, and a
+// NaN equals itself.
 inline bool SameBits(double a, double b) { return BitsOf(a) == BitsOf(b); }
 
 }  // namespace spmd

@@ -12,7 +12,8 @@
 
 namespace spmd {
 
-// [begin, end). Empty when end <= begin; all empty intervals hold nothing but compare by value.
+// The half-open interval [begin, end). It is empty when end <= begin; operator== compares the
+// bounds, so two empty intervals may differ.
 struct Interval {
   int64_t begin = 0;
   int64_t end = 0;

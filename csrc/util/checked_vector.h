@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// An absl::InlinedVector that answers an index outside of it with an exception. Abseil's own answer
-// ends the process, which may hold a user's work; and what the core reads may come from a text that
-// anybody wrote: a rule that asks a matrix for its third dimension is told so (see rules::Guarded).
+// An absl::InlinedVector whose element access throws std::out_of_range for a bad index. Abseil
+// itself ends the process, which may hold a user's work, and the core reads texts and rules that
+// anybody may write: a rule that asks a matrix for its third dimension gets an error (see
+// rules::Guarded).
 #pragma once
 
 #include <cstddef>

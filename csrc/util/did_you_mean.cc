@@ -10,7 +10,7 @@ namespace spmd {
 namespace {
 
 size_t EditDistance(absl::string_view a, absl::string_view b) {
-  // Rows i-2, i-1 and i of the table of distances between prefixes.
+  // Rows i-2, i-1 and i of the table of edit distances between prefixes.
   std::vector<size_t> before(b.size() + 1), above(b.size() + 1), row(b.size() + 1);
   for (size_t j = 0; j <= b.size(); ++j) above[j] = j;
   for (size_t i = 1; i <= a.size(); ++i) {
@@ -44,7 +44,7 @@ std::optional<std::string> DidYouMean(absl::string_view name,
   std::optional<std::string> best;
   for (const std::string& candidate : candidates) {
     const size_t distance = EditDistance(wanted, absl::AsciiStrToLower(candidate));
-    // "x" is one edit from "y", but says nothing about it.
+    // An edit of every letter is no typo: "x" is one edit from "y", but does not suggest it.
     if (distance >= std::max(name.size(), candidate.size())) continue;
     const size_t prefix = CommonPrefix(wanted, absl::AsciiStrToLower(candidate));
     if (distance < nearest || (best.has_value() && distance == nearest && prefix > longest)) {

@@ -10,8 +10,8 @@
 namespace spmd {
 
 // The candidate nearest to `name` by edit distance (insert, drop, replace, swap neighbours; case is
-// ignored), if near enough to be a likely typo: at most one edit per three letters, or one in all.
-// Of equals the one with the longest common beginning, then the first.
+// ignored), if it is near enough to be a likely typo: at most one edit per three letters, or one in
+// all. Ties go to the candidate with the longest common prefix, then to the first.
 std::optional<std::string> DidYouMean(absl::string_view name,
                                       absl::Span<const std::string> candidates);
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sizes of tensors and the integer arithmetic of cutting them.
+// Sizes of tensors, and the integer arithmetic of dividing them into shards.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,8 @@ namespace spmd {
 
 using Dims = CheckedVector<int64_t, 5>;
 
-// ⌈a/b⌉ and ⌊a/b⌋ for any a. Throws std::domain_error where b is not positive: a stride of 0, say.
+// ⌈a/b⌉ and ⌊a/b⌋ for any `a`. Both throw std::domain_error where `b` is not positive (a stride of
+// 0, say).
 constexpr int64_t CeilDiv(int64_t a, int64_t b) {
   if (b <= 0) throw std::domain_error("a divisor is not positive");
   return a / b + (a % b > 0 ? 1 : 0);

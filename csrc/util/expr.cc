@@ -19,7 +19,7 @@ bool IsTensorVariable(Op op) { return op == Op::kStart || op == Op::kSize || op 
 bool IsVariable(Op op) { return IsTensorVariable(op) || op == Op::kCoord; }
 bool IsBinary(Op op) { return op != Op::kConst && !IsVariable(op); }
 
-// The name of what is written as a call; null for constants and infix operators.
+// The function name of an op that is written as a call; null for constants and infix operators.
 const char* FunctionName(Op op) {
   switch (op) {
     case Op::kStart:
@@ -47,7 +47,8 @@ const char* FunctionName(Op op) {
   return nullptr;
 }
 
-// Wraps around: programs come from text, and text may hold any number.
+// Uses unsigned arithmetic, which wraps around: programs come from text, and text may hold any
+// number.
 int64_t Apply(Op op, int64_t a, int64_t b) {
   const auto ua = static_cast<uint64_t>(a);
   const auto ub = static_cast<uint64_t>(b);

@@ -72,20 +72,21 @@ class Expr {
 
   Op op() const;
   int64_t value() const;     // Requires: op() == kConst.
-  TensorRef tensor() const;  // Requires: a tensor variable.
-  int dim() const;           // Requires: a tensor variable; the sub-axis for kCoord.
+  TensorRef tensor() const;  // Requires: op() is kStart, kSize or kExtent.
+  int dim() const;           // Requires: a variable. The sub-axis for kCoord.
   const Expr& lhs() const;
   const Expr& rhs() const;
 
   bool IsConst() const { return op() == Op::kConst; }
-  // A quotient whose divisor is not positive is 0: the size of an empty tile may divide.
+  // The value on the device that `env` describes. A quotient whose divisor is not positive is 0,
+  // since the size of an empty tile may be the divisor.
   int64_t Evaluate(const Env& env) const;
   // Calls `visit` on every variable of the tree, left to right.
   void ForEachVariable(const std::function<void(const Expr&)>& visit) const;
   std::string ToString() const;
   // Errors: InvalidArgument with the offending text.
   static absl::StatusOr<Expr> Parse(absl::string_view text);
-  static absl::StatusOr<Expr> Parse(Scanner& in);  // the longest expression that comes next
+  static absl::StatusOr<Expr> Parse(Scanner& in);  // takes the longest expression that comes next
 
   friend bool operator==(const Expr& a, const Expr& b);
   friend bool operator!=(const Expr& a, const Expr& b) { return !(a == b); }

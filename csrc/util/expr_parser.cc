@@ -15,7 +15,7 @@ namespace {
 
 using Op = Expr::Op;
 
-// Deeper text than this is no expression of ours, and would exhaust the stack.
+// Deeper text would exhaust the stack, and no expression of ours is that deep.
 constexpr int kMaxDepth = 100;
 
 class ExprParser {

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// How many bytes of the heap an object holds beside its own: for caches that are bounded by bytes.
+// How many bytes of the heap an object holds beside its own size, for caches that are bounded by
+// bytes.
 //
 //   struct Node { std::string op; std::vector<int> operands; };
 //   int64_t HeapBytes(const Node& n) { return HeapBytes(n.op) + HeapBytes(n.operands); }
-//   std::vector<Node> nodes;   // HeapBytes(nodes): the array, and what its nodes hold
+//   std::vector<Node> nodes;   // HeapBytes(nodes): the array and what its nodes hold
 //
-// What is shared (a std::shared_ptr's object) is counted by whoever calls it its own.
+// A shared object (behind a std::shared_ptr) counts as 0 here; its owner adds it.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +21,7 @@
 
 namespace spmd {
 
-inline constexpr int64_t kBlockBytes = 16;  // the allocator's own, of each block
+inline constexpr int64_t kBlockBytes = 16;  // what the allocator itself needs for each block
 
 inline int64_t HeapBytes(const std::string& text) {
   constexpr size_t kInside = 15;

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Memory of objects that are made and dropped all the time: kept for the next one on each thread.
+// Keeps the memory of deleted objects on a list per thread, for types that are created and deleted
+// all the time.
 //
 //   struct Value : Pooled<Value> { ... };
-//   auto* a = new Value;  delete a;  auto* b = new Value;  // b is where a was
+//   auto* a = new Value;  delete a;  auto* b = new Value;  // b has the address that a had
 #pragma once
 
 #include <cstddef>
@@ -14,19 +15,20 @@ namespace spmd {
 
 inline constexpr std::align_val_t kCacheLine{kCacheLineBytes};
 
-// None under the address sanitizer: it must see objects end.
+// The address sanitizer must see objects end, so nothing is kept under it.
 #ifdef __SANITIZE_ADDRESS__
 inline constexpr size_t kMostBlocks = 0;
 #else
 inline constexpr size_t kMostBlocks = 4096;
 #endif
 
-// Up to `kMost` blocks of one size, a list through the blocks themselves, last come first served.
-// One per thread, freed when it ends. Requires: a block is no smaller than a pointer.
+// A list of up to `kMost` free blocks of one size, last in, first out, linked through the blocks
+// themselves. Each thread has one, which is freed when the thread ends. Requires: a block is no
+// smaller than a pointer.
 template <void (*kFree)(void*), size_t kMost = kMostBlocks>
 class BlockList {
  public:
-  // Null when there is none.
+  // Returns null when the list is empty.
   static void* Take() {
     List& list = t_list;
     Block* const block = list.first;
@@ -35,7 +37,7 @@ class BlockList {
     --list.count;
     return block;
   }
-  // Frees the block where the list is full, and where the thread is ending.
+  // Frees `memory` if the list is full or the thread is ending.
   static void Give(void* memory) {
     List& list = t_list;
     if (list.count == kMost) return kFree(memory);
@@ -50,8 +52,8 @@ class BlockList {
   struct Block {
     Block* next;
   };
-  // Together: each of a thread's variables is looked up by a call. Without a destructor: it would
-  // be asked for each time whether it has been noted.
+  // One struct, because every access to a thread-local variable costs a call. It has no destructor,
+  // because each access would then check whether the destructor is registered.
   struct List {
     Block* first = nullptr;
     size_t count = 0;
@@ -71,8 +73,8 @@ class BlockList {
   static inline thread_local List t_list;
 };
 
-// Base class of T that gives it such memory, aligned to a line of the cache. T is final in all but
-// name: derived classes need the same size.
+// Base class that gives T such memory, aligned to a cache line. A class derived from T must have
+// the same size as T.
 template <typename T>
 class Pooled {
  public:
@@ -84,7 +86,7 @@ class Pooled {
   static void operator delete(void* memory) { BlockList<&Free>::Give(memory); }
 
  private:
-  // One for each T, and so a list for each.
+  // Each T has its own Free, and therefore its own list.
   static void Free(void* memory) { ::operator delete(memory, kCacheLine); }
 };
 

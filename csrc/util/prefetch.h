@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Asking for memory before it is needed. A step goes over more than the nearer caches hold, so that
-// most of what it comes to is far away: on a machine whose outer cache others use, as far as
+// Asks for memory before it is needed. One training step touches more than the inner caches hold,
+// so most of what it reads next has been evicted; on a machine that shares its outer cache, to main
 // memory.
 #pragma once
 
@@ -10,7 +10,7 @@ namespace spmd {
 
 inline constexpr size_t kCacheLineBytes = 64;
 
-// The lines of `bytes` from `begin` on.
+// Prefetches the cache lines of the `bytes` that start at `begin`.
 inline void Prefetch(const void* begin, size_t bytes = 1) {
   for (size_t at = 0; at < bytes; at += kCacheLineBytes) {
     __builtin_prefetch(static_cast<const char*>(begin) + at);

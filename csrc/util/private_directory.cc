@@ -25,7 +25,7 @@ absl::Status SystemError(absl::string_view what, int error) {
   return error == ENOENT ? absl::NotFoundError(text) : absl::UnavailableError(text);
 }
 
-// Closed when it goes.
+// Closes the descriptor when it is destroyed.
 class File {
  public:
   explicit File(int fd) : fd_(fd) {}
@@ -53,7 +53,7 @@ absl::Status CheckOwner(const std::string& path, const struct stat& status) {
   return absl::OkStatus();
 }
 
-// Every part that is missing, for this user alone.
+// Creates every missing directory of the path; the last one for this user alone.
 absl::Status MakeDirectories(const std::string& path) {
   std::error_code error;
   const std::filesystem::path parent = std::filesystem::path(path).parent_path();
@@ -128,7 +128,7 @@ absl::StatusOr<std::string> PrivateDirectory::Read(const std::string& name,
     const ssize_t got = ::read(file.fd(), text.data() + have, text.size() - have);
     if (got < 0 && errno == EINTR) continue;
     if (got < 0) return SystemError(path, errno);
-    if (got == 0) break;  // it was cut short meanwhile
+    if (got == 0) break;  // another process truncated the file meanwhile
     have += static_cast<size_t>(got);
   }
   text.resize(have);
@@ -138,7 +138,7 @@ absl::StatusOr<std::string> PrivateDirectory::Read(const std::string& name,
 
 absl::Status PrivateDirectory::Write(const std::string& name, absl::string_view text) const {
   static std::atomic<int64_t> next_number{0};
-  constexpr int kTries = 100;  // names may be taken: by what a process of this number left
+  constexpr int kTries = 100;  // a dead process with our number may have left files of these names
   constexpr int kFlags = O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC;
   std::string aside;
   int fd = -1;

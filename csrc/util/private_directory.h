@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A directory of files that one user writes and reads again, in which anything may be found all the
-// same: what another process left half written, a link, a pipe, a directory where a file should be.
+// A directory of files that one user writes and reads back. Readers must expect anything in it: a
+// file that another process left half written, a link, a pipe, a directory in place of a file.
 #pragma once
 
 #include <cstdint>
@@ -13,26 +13,26 @@
 
 namespace spmd {
 
-// Files are named relative to the directory that was opened, wherever its path leads later.
+// Names are relative to the directory that was opened, even if its path later leads elsewhere.
 // Movable. Thread safety: thread-compatible.
 class PrivateDirectory {
  public:
-  // Makes it where it is not there and `make` says so, for this user alone.
-  // Errors: NotFound; PermissionDenied where others than this user may write to it, or own it;
-  // Unavailable with what the system says.
+  // Opens `path`. If `make`, creates it when it is missing, for this user alone. Errors: NotFound;
+  // PermissionDenied if others can write to it or own it; Unavailable with the system's message.
   static absl::StatusOr<PrivateDirectory> Open(const std::string& path, bool make);
   PrivateDirectory(PrivateDirectory&& other) noexcept;
   PrivateDirectory& operator=(PrivateDirectory&& other) noexcept;
   ~PrivateDirectory();
 
-  // A regular file of this user's, and no link to one, of at most `max_bytes`. Notes the time, as
-  // Entry::used. Never waits for a writer. Errors: NotFound; DataLoss for anything else that has
-  // the name; Unavailable.
+  // The contents of `name`, which must be a regular file (not a link) of this user with at most
+  // `max_bytes`. Sets its time of use (Entry::used). Never waits for a writer. Errors: NotFound;
+  // DataLoss for anything else that has the name; Unavailable.
   absl::StatusOr<std::string> Read(const std::string& name, int64_t max_bytes) const;
-  // Written aside, to "<name>.<process>.<number>", and renamed: who reads finds all of it or
-  // nothing. Nothing is written through a link. Errors: Unavailable.
+  // Writes a temporary file "<name>.<process>.<number>" and renames it, so that a reader finds all
+  // of `text` or nothing. Never writes through a link. Errors: Unavailable.
   absl::Status Write(const std::string& name, absl::string_view text) const;
-  // Whatever it is; of directories, empty ones. False where it is still there.
+  // Removes `name`, whatever it is; a directory only if it is empty. Returns false if it is still
+  // there.
   bool Remove(const std::string& name) const;
 
   struct Entry {
@@ -40,7 +40,7 @@ class PrivateDirectory {
     int64_t bytes = 0;
     int64_t used = 0;  // nanoseconds since 1970
   };
-  // All but the directory itself and its parent.
+  // All entries except "." and "..".
   std::vector<Entry> List() const;
 
  private:

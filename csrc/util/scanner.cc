@@ -18,7 +18,7 @@ bool StartsWord(char c) { return absl::ascii_isalpha(c) || c == '_'; }
 bool InWord(char c) { return absl::ascii_isalnum(c) || c == '_'; }
 bool IsDigit(char c) { return absl::ascii_isdigit(c); }
 
-// Messages stay readable when the text is a whole file.
+// The first line of `text`, cut to 60 characters, so that messages stay readable when it is a file.
 std::string Shorten(absl::string_view text) {
   const size_t line_end = text.find('\n');
   absl::string_view line = text.substr(0, line_end);

@@ -2,7 +2,7 @@
 // Reads the project's text forms from left to right. Every parser (expressions, shardings, grids,
 // graphs, programs) is written on it, so that they agree on blanks, identifiers and numbers.
 //
-// A scanner may be handed from parser to parser: each takes what is its own and leaves the rest.
+// A scanner may be passed from parser to parser; each consumes its own text and leaves the rest.
 #pragma once
 
 #include <cstdint>
@@ -16,28 +16,29 @@ namespace spmd {
 // [A-Za-z_][A-Za-z0-9_]*
 bool IsIdentifier(absl::string_view text);
 
-// Blanks (spaces and tabs, never newlines) before a token are skipped.
-// Thread safety: thread-compatible. The text must outlive the scanner and what it returns.
+// Skips blanks (spaces and tabs, never newlines) before a token. Thread safety: thread-compatible.
+// The text must outlive the scanner and the views it returns.
 class Scanner {
  public:
   explicit Scanner(absl::string_view text) : text_(text), rest_(text) {}
 
   absl::string_view rest() const { return rest_; }
   size_t position() const { return text_.size() - rest_.size(); }
-  // Goes back to (or on to) where position() was `position`.
+  // Moves to where position() was `position`, backwards or forwards.
   void Seek(size_t position) { rest_ = text_.substr(position); }
 
   void SkipBlanks();
-  bool AtEnd();                           // nothing but blanks is left
-  char Peek();                            // the next character that is no blank; '\0' at the end
-  bool Looking(absl::string_view token);  // would Consume succeed?
+  bool AtEnd();                           // only blanks are left
+  char Peek();                            // the next character that is not a blank; '\0' at the end
+  bool Looking(absl::string_view token);  // true if Consume would succeed
   bool Consume(absl::string_view token);  // takes `token` if it comes next
   // Takes `word` if it comes next as a whole word: "in" does not match "inner".
   bool ConsumeWord(absl::string_view word);
-  // The longest run of characters for which `accept` holds; may be empty. Blanks are not skipped.
+  // Takes the longest run of characters for which `accept` holds, which may be empty. Does not skip
+  // blanks.
   absl::string_view TakeWhile(bool (*accept)(char));
 
-  // Errors of all of these: InvalidArgument, see Error.
+  // All of these return InvalidArgument as written by Error().
   absl::Status Expect(absl::string_view token);
   absl::Status ExpectEnd();
   absl::StatusOr<absl::string_view> Identifier(absl::string_view what);
@@ -55,10 +56,11 @@ class Scanner {
   absl::string_view rest_;
 };
 
-// The shortest text from which Scanner::Number reads the same again. Requires: positive and finite.
+// The shortest text that Scanner::Number reads back as `value`. Requires: `value` is positive and
+// finite.
 std::string NumberToString(double value);
 
-// The inverse of Scanner::Quoted: always printable ASCII between double quotes.
+// The inverse of Scanner::Quoted: printable ASCII between double quotes.
 std::string Quote(absl::string_view text);
 
 }  // namespace spmd

@@ -26,16 +26,16 @@
 #define SPMD_ASSIGN_OR_RETURN(lhs, expr) \
   SPMD_ASSIGN_OR_RETURN_IMPL(SPMD_CONCAT(spmd_or_, __LINE__), lhs, expr)
 
-// A broken `Requires:` is a bug in torch_spmd: throws std::logic_error with the place and the
-// message, so that it ends a run and not the process that holds a user's work.
+// A broken `Requires:` is a bug in torch_spmd. Throws std::logic_error with the place and the
+// message rather than abort, since the process holds a user's work.
 #define SPMD_CHECK(cond, ...)                                                               \
   do {                                                                                      \
     if (!(cond)) ::spmd::CheckFailed(__FILE__, __LINE__, #cond, absl::StrCat(__VA_ARGS__)); \
   } while (false)
 
-// What is asked for does not fit what it is asked of (an op without the attribute that it needs):
-// throws std::invalid_argument with the message. Whoever works on what others wrote turns it into a
-// status (rules::Guarded).
+// Throws std::invalid_argument with the message where an input does not fit, for instance an op
+// without an attribute that its rule needs. Code that runs on input written by others turns the
+// exception into a status (rules::Guarded).
 #define SPMD_REQUIRE(cond, ...)                                 \
   do {                                                          \
     if (!(cond)) ::spmd::DoesNotFit(absl::StrCat(__VA_ARGS__)); \

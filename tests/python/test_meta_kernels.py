@@ -23,22 +23,17 @@ ROOT = pathlib.Path(__file__).parents[2]
 WRITING = ("_", ".out", "_out", "_.Scalar", "_.Tensor", "_.int_Scalar", "_.int_Tensor", "_.from")
 # What PyTorch's Python is asked about still.
 IN_PYTHON = {
-    *("_adaptive_avg_pool2d", "_adaptive_avg_pool2d_backward", "_adaptive_avg_pool3d"),
-    *("_adaptive_avg_pool3d_backward", "_cdist_backward", "_cdist_forward", "_fft_c2c"),
-    *("_cholesky_solve_helper", "_fft_c2r", "_fft_r2c", "_local_scalar_dense"),
-    *("_native_batch_norm_legit.no_stats", "_pdist_backward", "_pdist_forward"),
-    *("_segment_reduce_backward", "addbmm", "addr", "cholesky", "cholesky_inverse", "clamp_min_"),
-    *("col2im", "convolution", "convolution_backward", "frexp.Tensor_out", "glu_backward"),
-    *("grid_sampler_2d", "grid_sampler_2d_backward", "grid_sampler_3d", "histc", "im2col"),
-    *("grid_sampler_3d_backward", "linalg_eig", "linalg_householder_product"),
-    *("linalg_matrix_exp", "linalg_solve_triangular", "linspace.Scalar_Tensor"),
-    *("linspace.Tensor_Scalar", "linspace.Tensor_Tensor", "logspace.Scalar_Tensor"),
-    *("logspace.Tensor_Scalar", "logspace.Tensor_Tensor", "masked_scatter_"),
-    *("max_pool3d_with_indices", "max_pool3d_with_indices_backward", "max_unpool2d"),
-    *("max_unpool3d", "multi_margin_loss", "multilabel_margin_loss_forward", "narrow_copy"),
-    *("ormqr", "pixel_shuffle", "pixel_unshuffle", "reflection_pad2d"),
+    *("_cdist_backward", "_cdist_forward", "_cholesky_solve_helper", "_fft_c2c", "_fft_c2r"),
+    *("_fft_r2c", "_local_scalar_dense", "_pdist_backward", "_pdist_forward", "addbmm", "addr"),
+    *("_segment_reduce_backward", "cholesky", "cholesky_inverse", "col2im", "frexp.Tensor_out"),
+    *("histc", "linalg_eig", "linalg_householder_product", "linalg_matrix_exp"),
+    *("linalg_solve_triangular", "linspace.Scalar_Tensor", "linspace.Tensor_Scalar"),
+    *("linspace.Tensor_Tensor", "logspace.Scalar_Tensor", "logspace.Tensor_Scalar"),
+    *("logspace.Tensor_Tensor", "max_pool3d_with_indices", "max_pool3d_with_indices_backward"),
+    *("max_unpool2d", "max_unpool3d", "multi_margin_loss", "multilabel_margin_loss_forward"),
+    *("narrow_copy", "ormqr", "pixel_shuffle", "pixel_unshuffle", "reflection_pad2d"),
     *("replication_pad3d_backward", "searchsorted.Scalar", "searchsorted.Tensor"),
-    *("segment_reduce", "sqrt_"),
+    "segment_reduce",
 }
 
 

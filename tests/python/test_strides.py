@@ -46,7 +46,6 @@ RARELY = {
     "ldexp": "the CPU's strides of a power of two by expanded numbers",
     "median": FORMULA,
     "nanmedian": FORMULA,
-    "nn_functional_pad_reflect": "3-d images whose channels lie last",
     "unique": "along a dimension that is not the first",
     "unique_consecutive": "along a dimension that is not the first",
 }
