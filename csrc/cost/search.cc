@@ -315,9 +315,8 @@ class MoveSearch {
   // Bytes, where W is the size of a target tile (the mean where shards are uneven) and h the number
   // of devices that hold the same tile:
   //   nothing to reduce, even   what a device lacks of W: exact, see DescribeExchange
-  //   nothing to reduce         W, less a share of it where each tile gets no more holders than
-  //   before n partial sums            n-1 messages of W/h to the first holder, W to each of the
-  //   other h-1:
+  //   nothing to reduce         W less the mean tile that a device has now
+  //   n partial sums            n-1 messages of W/h to the first holder, W to each of the others:
   //                             (W·(n-1) + W·(h-1)) / h per device
   // Starts: one for a reduction, and one for each dimension that loses axes, since an all-gather
   // and an all-to-all take axes from one dimension and an exchange has as many starts as
@@ -339,8 +338,8 @@ class MoveSearch {
     }
     double bytes = tile_ * (1 - (even_ ? kept : std::min(fewer, 1.0)));
     if (leaving != 0) {
-      // Where axes that could have stayed unreduced are reduced already, fewer devices need hold a
-      // result.
+      // If an axis that could have stayed unreduced is reduced already, holders_ is not the number
+      // of devices that hold the result. Then only the weaker bound of W is certain.
       const bool more = (s.unreduced & kept_) != kept_;
       bytes = more ? tile_ : tile_ * (1 + static_cast<double>(SizeOf(leaving) - 2) / holders_);
     }

@@ -40,7 +40,7 @@ class Builder {
   ir::ValueId AddScalar(ir::ValueId a, double s);
   ir::ValueId MulScalar(ir::ValueId a, double s);
   ir::ValueId DivScalar(ir::ValueId a, double s);
-  // With the number in an attribute, which may be passed at run time.
+  // The same with the number in an attribute, which may be passed at run time.
   // Requires: `a` does not have an integer type.
   ir::ValueId AddScalar(ir::ValueId a, const Attr& s);
   ir::ValueId MulScalar(ir::ValueId a, const Attr& s);

@@ -55,14 +55,18 @@ using LinearIfFn = bool (*)(const OpCall&);
 
 struct Rule {
   std::string op;
-  std::string einsum;                            // set, or
-  std::shared_ptr<const EinsumPattern> pattern;  // parsed once; null when the text is bad
-  FactorsFn factors = nullptr;                   // set
-  TypesFn types = nullptr;                       // required for core ops
-  LocalFn local = nullptr;                       // null: the attributes go unchanged, but for
-  std::vector<std::pair<std::string, Attr>> local_attributes;  // these, where anything is cut
+  // Factors come from `einsum` (with `pattern`, its parsed form, null for bad text) or `factors`.
+  std::string einsum;
+  std::shared_ptr<const EinsumPattern> pattern;
+  FactorsFn factors = nullptr;
+  TypesFn types = nullptr;  // required for core ops
+  // Local attributes come from `local`. If it is null, the call's attributes are used, with those
+  // of `local_attributes` replaced where any factor is sharded.
+  LocalFn local = nullptr;
+  std::vector<std::pair<std::string, Attr>> local_attributes;
   DecomposeFn decompose = nullptr;
-  bool decompose_always = false;  // no such kernel, or worse whole: rewritten before propagation
+  // Rewritten before propagation: there is no kernel, or running whole is always worse.
+  bool decompose_always = false;
   // Linearity, as sets of operands that may be unreduced (sum). each: any one of them, while the
   // others are not. jointly: all of them or none. Operands of `monotone` ops are jointly linear for
   // max and min too; a monotone op without `jointly` is monotone in its first operand only. Read
@@ -73,7 +77,7 @@ struct Rule {
   LinearIfFn linear_if = nullptr;  // null: for every call
   bool monotone = false;
   std::vector<int> added;      // operands added once to the result
-  bool elementwise = false;    // broadcasting, nothing else
+  bool elementwise = false;    // broadcasts, and has no other factors
   bool random = false;         // never merged with an equal one
   double flops_per_point = 1;  // cost: flops = this × product of all factor sizes
 

@@ -32,7 +32,8 @@ class Heads {
                     {.size = q[2], .whole = causal},
                     {.size = k[2], .whole = true},
                     {.size = q[3], .whole = true}};
-    // Equal depths are one factor: neither may be cut, and the product of sizes stays the work.
+    // Equal depths are one factor. Neither depth may be sharded, and the product of the factors'
+    // sizes remains the amount of work.
     if (v[3] != q[3]) {
       h.e_ = 6;
       h.f_.factors.push_back({.size = v[3], .whole = true});
@@ -47,7 +48,7 @@ class Heads {
   TensorFactors Value() const { return {{0}, {1}, {4}, {e_}}; }
   TensorFactors Out() const { return {{0}, {1, 2}, {3}, {e_}}; }
   TensorFactors Rows() const { return {{0}, {1, 2}, {3}}; }
-  // Broadcasts to [b,h,s,t].
+  // The mask broadcasts to [b,h,s,t].
   TensorFactors Mask(const OpCall& call) const {
     if (!call.has(mask_)) return {};
     const TensorFactors all = {{0}, {1, 2}, {3}, {4}};
@@ -69,7 +70,7 @@ class Heads {
   int mask_ = -1;
 };
 
-// An operand that is left out at the end of the list has no entry.
+// Adds the mask's factors, unless the operand is left out at the end of the list.
 void AddMask(const OpCall& call, size_t mask, const Heads& h, OpFactors* f) {
   if (call.operands.size() > mask) f->operands.push_back(h.Mask(call));
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Scaled dot-product attention as the graph writes it: query [b,h,s,d], key [b,hk,t,d], value
-// [b,hk,t,e]; h = hk·g heads share hk keys and values.
+// [b,hk,t,e], where h = hk·g heads share hk keys and values.
 #pragma once
 
 #include <vector>
@@ -11,10 +11,10 @@
 
 namespace spmd::rules {
 
-// b, hk and g pass; s passes unless attention is causal (then a row's mask depends on its global
-// index); t, d and e are whole.
+// The factors b, hk and g pass. s passes unless attention is causal, where the mask of a row
+// depends on its global index. t, d and e are whole.
 absl::StatusOr<OpFactors> AttentionFactors(const OpCall& call);
-// The same; dk and dv lack g and s, their terms add up.
+// The same for the gradients. dk and dv lack g and s, so that shards of these compute partial sums.
 absl::StatusOr<OpFactors> AttentionBackwardFactors(const OpCall& call);
 
 absl::StatusOr<std::vector<TensorType>> AttentionTypes(const OpCall& call);

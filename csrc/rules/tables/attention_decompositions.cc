@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Attention written out. Scores are [b,hk,g,s,t]; keys and values are shared by broadcasting over
-// g, so no dimension that may be cut is merged with another.
+// Attention in core ops. Scores are [b,hk,g,s,t]. Keys and values are shared by broadcasting over
+// g, so that no dimension that may be sharded is merged with another.
 #include <cmath>
 #include <limits>
 #include <optional>
@@ -60,7 +60,8 @@ class Attention {
     return b_.Add(scores, by_head);
   }
 
-  // A mask broadcasts to [b,h,s,t]; its head dimension, where it has one, splits as the query's.
+  // The mask broadcasts to [b,h,s,t]. Its head dimension, if it has one, splits as the query's
+  // does.
   ir::ValueId MaskByHead(ir::ValueId mask) {
     Dims dims = b_.type(mask).dims;
     if (dims.size() < 3) return mask;
@@ -90,7 +91,7 @@ ValuesOrStatus DecomposeAttention(Builder& b, const ir::Graph& from, const ir::N
   Attention a(b, from, node, operands[0], operands[1], operands[2], OptionalOperand(operands, 3));
   const std::vector<int64_t> last = {-1};
   ir::ValueId top = b.Amax(a.scores(), last, /*keepdim=*/true);
-  top = b.Where(a.Infinite(top), a.Zero(), top);  // rows that may look at nothing
+  top = b.Where(a.Infinite(top), a.Zero(), top);  // rows whose scores are all masked
   const ir::ValueId exp = b.Exp(b.Sub(a.scores(), top));
   const ir::ValueId sum = b.Sum(exp, last, /*keepdim=*/true);
   const ir::ValueId empty = b.Call("aten::eq.Scalar", {sum}, {{"other", 0.0}});

@@ -14,7 +14,8 @@ namespace {
 
 using ir::ValueId;
 
-// Every window's mean is over the same number of elements, all of them inside or counted.
+// True if every window's mean has the same divisor: all elements are inside, or those outside
+// count.
 bool HasOneDivisor(const OpCall& call, const Sliding& pool, int64_t input, int64_t output) {
   if (output != pool.OutputSize(input))
     return false;  // ceil_mode has a window that reaches outside
@@ -32,8 +33,8 @@ bool HasOneDivisor(const OpCall& call, const Dims& input, const Dims& output, in
   return true;
 }
 
-// Each mean is over what its window sees inside, so that one dimension can be averaged after the
-// other.
+// True if each mean is over the elements inside its window only, so that the means can be taken one
+// dimension after the other.
 bool CountsInside(const OpCall& call, int rank) {
   if (!call.attrs().IsNone("divisor_override")) return false;
   for (int i = 0; i < rank; ++i) {
@@ -44,8 +45,8 @@ bool CountsInside(const OpCall& call, int rank) {
   return !IsIntegral(call.operand(0).dtype, /*include_bool=*/true);
 }
 
-// One spatial dimension after the other, in single precision for half. `range_of` gives which
-// inputs an output is the mean of.
+// Takes means along one spatial dimension after the other, in single precision for half types.
+// `range_of` gives the inputs that each output is the mean of.
 template <typename RangeOf>
 std::vector<ValueId> MeansByDimension(Builder& b, ValueId x, const Dims& in, const Dims& out,
                                       int rank, bool backward, RangeOf range_of) {
@@ -84,7 +85,7 @@ std::vector<ValueId> AdaptiveByDimension(Builder& b, const OpCall& call, ValueId
 
 std::vector<int64_t> Ints(const Dims& dims) { return {dims.begin(), dims.end()}; }
 
-// `coarse` dimension d of one tensor and (coarse window) of others.
+// A factor that is a dimension of one tensor and the major part of (coarse window) in the others.
 struct Grouped {
   int coarse;
   int window;
@@ -132,7 +133,7 @@ absl::StatusOr<OpFactors> AvgPoolBackwardFactors(const OpCall& call, int rank) {
   CallFactors f(call);
   const int leading = PassLeading(f, call, rank);
   const bool one_divisor = HasOneDivisor(call, call.results[0].dims, call.operand(0).dims, rank);
-  // Not even the decomposition could be cut.
+  // Not even the decomposition could shard these dimensions.
   if (!one_divisor && !CountsInside(call, rank)) return f.Take();
   for (int i = 0; i < rank; ++i) {
     const int d = leading + i;
@@ -172,7 +173,7 @@ absl::StatusOr<std::vector<ValueId>> AvgPoolBackwardInCoreOps(Builder& b, const 
   for (int64_t k : lists.GetInts("kernel_size")) divisor *= k;
   divisor = call.attrs().GetIntOr("divisor_override", divisor);
 
-  // Each channel is a group of its own; without a batch the channels are one.
+  // Each channel is a group of its own. Without a batch dimension one of size 1 is inserted.
   const Dims dims = b.type(operands[1]).dims;
   const bool batched = b.rank(operands[1]) == rank + 2;
   auto with_batch = [rank](Dims d) {

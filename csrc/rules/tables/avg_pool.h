@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Means over windows. All dimensions before the last `rank` are batch and channels, and pass.
+// Means over windows. All dimensions before the last `rank` are batch and channels, which pass.
 #pragma once
 
 #include <vector>
@@ -10,9 +10,9 @@
 
 namespace spmd::rules {
 
-// avg_pool(self): spatial dimensions come as windows where the divisor of each mean is the same;
-// not along a dimension with padding that does not count, or with a last window that reaches
-// outside. Such means are taken one dimension after the other, by spmd::resample.
+// avg_pool(self). A spatial dimension is read through windows if all means have one divisor. A
+// dimension with padding that does not count, or whose last window reaches outside, has several;
+// its means are taken one dimension after the other by spmd::resample.
 absl::StatusOr<OpFactors> AvgPoolFactors(const OpCall& call, int rank);
 Attributes LocalAvgPool(const OpCall& call, const OpFactors& factors, const CutFactors& cut,
                         int rank);
@@ -20,15 +20,16 @@ absl::StatusOr<std::vector<ir::ValueId>> AvgPoolByDimension(Builder& b, const Op
                                                             absl::Span<const ir::ValueId> operands,
                                                             int rank);
 
-// avg_pool_backward(grad, self): where windows neither overlap nor leave gaps self is (window
-// index); else spatial dimensions are whole, and when cut it is the input gradient of a convolution
-// with a constant kernel, or goes dimension by dimension, too.
+// avg_pool_backward(grad, self). Where windows neither overlap nor leave gaps, a dimension of self
+// is (window index). Other spatial dimensions are whole; to shard one, the op becomes the input
+// gradient of a convolution with a constant kernel, or is computed dimension by dimension.
 absl::StatusOr<OpFactors> AvgPoolBackwardFactors(const OpCall& call, int rank);
 absl::StatusOr<std::vector<ir::ValueId>> AvgPoolBackwardInCoreOps(
     Builder& b, const OpCall& call, absl::Span<const ir::ValueId> operands, int rank);
 
-// adaptive_avg_pool(self) and its gradient (grad, self): self is (window index) along a dimension
-// whose sizes divide. Others, when cut, are averaged by spmd::resample.
+// adaptive_avg_pool(self) and its gradient (grad, self). A dimension of self is (window index)
+// where its size is a multiple of the result's. To shard another dimension, spmd::resample computes
+// its means.
 absl::StatusOr<OpFactors> AdaptiveAvgPoolFactors(const OpCall& call, int rank);
 absl::StatusOr<OpFactors> AdaptiveAvgPoolBackwardFactors(const OpCall& call, int rank);
 absl::StatusOr<std::vector<ir::ValueId>> AdaptiveAvgPoolByDimension(

@@ -168,7 +168,7 @@ Attributes LocalRepeats(const OpCall& call, const OpFactors& factors, const CutF
     } else if (d < added) {
       local.push_back(Expr::Size(Result(0), d));
     } else {
-      // With n cut, r is cut to single copies and both tiles have the same size.
+      // If n is sharded, r is split down to single copies and both tiles have the same size.
       local.push_back(FloorDiv(Expr::Size(Result(0), d), Expr::Size(Operand(0), d - added)));
     }
   }
@@ -179,7 +179,7 @@ Attributes LocalRepeats(const OpCall& call, const OpFactors& factors, const CutF
 
 namespace {
 
-// `reduced` has the dims of `full` but dim1 and dim2, and the diagonal last.
+// Operand `reduced` has the dims of the result except dim1 and dim2, followed by the diagonal.
 absl::StatusOr<OpFactors> DiagonalInverse(const OpCall& call, int reduced, bool full_operand) {
   CallFactors f(call);
   const Dims& dims = call.results[0].dims;

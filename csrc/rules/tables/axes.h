@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Ops that move, drop, add or repeat whole dimensions.
+// Factors of ops that move, drop, add or repeat whole dimensions.
 #pragma once
 
 #include <vector>
@@ -10,7 +10,8 @@
 
 namespace spmd::rules {
 
-// For each dimension of the result the dimension of operand 0 it comes from, kRepeated or kMade.
+// Gives, for each dimension of the result, the dimension of operand 0 it comes from, or kRepeated
+// or kMade.
 using SourceFn = std::vector<int> (*)(const OpCall&);
 
 std::vector<int> PermuteSource(const OpCall& call);
@@ -31,7 +32,7 @@ template <SourceFn Source>
 absl::StatusOr<OpFactors> Mapped(const OpCall& call) {
   return MappedFactors(call, Source(call));
 }
-// Where no dimension is repeated or made but with size 1.
+// The type for ops that add only dimensions of size 1.
 template <SourceFn Source>
 absl::StatusOr<std::vector<TensorType>> MappedTypes(const OpCall& call) {
   return std::vector<TensorType>{
@@ -40,11 +41,11 @@ absl::StatusOr<std::vector<TensorType>> MappedTypes(const OpCall& call) {
 
 absl::StatusOr<std::vector<TensorType>> ExpandTypes(const OpCall& call);
 
-// repeat: the result's dimension is (r n), r copies of the operand's n indices.
+// repeat: a dimension of the result is (r n), r copies of the operand's n indices.
 absl::StatusOr<OpFactors> RepeatFactors(const OpCall& call);
 Attributes LocalRepeats(const OpCall& call, const OpFactors& factors, const CutFactors& cut);
 
-// diagonal_backward, diagonal_scatter: all but "dim1" and "dim2" pass.
+// diagonal_backward, diagonal_scatter: all dimensions but "dim1" and "dim2" pass.
 absl::StatusOr<OpFactors> DiagonalBackwardFactors(const OpCall& call);
 absl::StatusOr<OpFactors> DiagonalScatterFactors(const OpCall& call);
 

@@ -21,7 +21,8 @@ bool IsNumber(const Attributes& attributes, absl::string_view name, int64_t valu
   return number != nullptr && *number == value;
 }
 
-// Whether the op gives its one operand's elements, each at least in one place, and no others.
+// True if the op only moves the elements of its one operand: each occurs in the result, and no
+// other.
 bool OnlyMoves(const ir::Graph& graph, const ir::Node& node, const Rule& rule) {
   if (node.operands.size() != 1 || node.num_results != 1) return false;
   if (node.op == "spmd::cast") {
@@ -31,7 +32,7 @@ bool OnlyMoves(const ir::Graph& graph, const ir::Node& node, const Rule& rule) {
   return rule.flops_per_point == 0 && rule.monotone && rule.jointly == std::vector<int>{0};
 }
 
-// The dimension of the result that is the operand's dimension `dim`, all of it; -1: none.
+// The dimension of the result that is all of the operand's dimension `dim`, or -1.
 int WhereDimGoes(const OpFactors& factors, const TensorType& operand, int dim) {
   const DimFactors& from = factors.operands[0][dim];
   if (from.size() != 1 || factors.factors[from[0]].size != operand.dims[dim]) return -1;
@@ -41,8 +42,8 @@ int WhereDimGoes(const OpFactors& factors, const TensorType& operand, int dim) {
   return -1;
 }
 
-// What is found about the indices of a call: by dimension of self, the broadcast dimension that
-// numbers it, or -1; and how many of it.
+// By dimension of self: the broadcast dimension that enumerates it, or -1, and how many indices
+// that has.
 struct Batch {
   std::vector<int64_t> dim;
   std::vector<int64_t> count;
@@ -68,7 +69,7 @@ std::optional<Batch> BatchOf(const ir::Graph& graph, Operands operands, int num_
     const int d = k - 1;
     if (!numbering || numbering->count > self.dims[d] || numbering->count < 2) continue;
     const int at = rank - graph.type(operands[k]).rank() + numbering->dim;
-    if (taken[at]) continue;  // a diagonal
+    if (taken[at]) continue;  // two indices enumerate one broadcast dimension: a diagonal
     taken[at] = any = true;
     batch.dim[d] = at;
     batch.count[d] = numbering->count;
@@ -84,7 +85,7 @@ Attributes PartAttributes(const TensorType& self, const Batch& batch) {
           {"batch", batch.dim}};
 }
 
-// The part of self that is numbered.
+// The part of `self` that the indices enumerate.
 ir::ValueId Numbered(Builder& b, ir::ValueId self, const Batch& batch) {
   for (int d = 0; d < b.rank(self); ++d) {
     if (batch.count[d] != b.type(self).dims[d]) self = b.Slice(self, d, 0, batch.count[d]);
@@ -107,7 +108,8 @@ ValuesOrStatus WriteInBatch(Builder& b, const ir::Graph&, const ir::Node& node, 
   const std::optional<Batch> batch = BatchOf(b.graph(), operands, num_indices);
   if (!batch) return Values{};
   const ir::ValueId self = operands[0], numbered = Numbered(b, self, *batch);
-  if (numbered != self) return Values{};  // what is left would have to be put around it
+  // the rest of self would have to be put back around the result
+  if (numbered != self) return Values{};
   Attributes attributes = PartAttributes(b.type(self), *batch);
   attributes.Set("accumulate", node.attributes.GetBoolOr("accumulate", false));
   return b.CallAll("spmd::index_put_part", Values(operands.begin(), operands.end()),

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Indices that number a dimension: 0, 1, … n-1 for a dimension of n. Such a dimension is one of a
-// batch, whatever the other indices ask for: shards of it look at their own part only.
+// Indices that enumerate a dimension: 0, 1, … n-1 for a dimension of n. Such a dimension acts as a
+// batch dimension, whatever the other indices are: a shard reads only its own part.
 //
-//   x[arange(B)[:, None], p]      p[b,k] asks for rows of x[b]: b is cut without communication
+//   x[arange(B)[:, None], p]      p[b,k] reads rows of x[b]: b is sharded without communication
 //
-// The op becomes its form in parts (parts.h) with an attribute `batch`: by dimension of self, the
-// dimension of the broadcast indices that numbers it, or -1.
+// The op is rewritten in its partial form (parts.h) with an attribute `batch`: by dimension of
+// self, the dimension of the broadcast indices that enumerates it, or -1.
 #pragma once
 
 #include <optional>
@@ -15,16 +15,17 @@
 
 namespace spmd::rules {
 
-// A value that is 0, 1, … along one dimension and the same along all others.
+// Describes a value that is 0, 1, … count-1 along dimension `dim` and constant along all others.
 struct Numbering {
   int dim;
   int64_t count;
 };
-// Made by spmd::iota and taken along by casts between integers and by ops that only move elements.
+// Recognizes the results of spmd::iota, and follows them through casts between integers and ops
+// that only move elements.
 std::optional<Numbering> NumberingOf(const ir::Graph& graph, ir::ValueId v);
 
-// How an op is written with a batch dimension; null for ops that take no indices. It gives no
-// values where no index is a numbering.
+// The decomposition that writes an op with a batch dimension; null for ops that take no indices. It
+// returns no values where no index enumerates a dimension.
 DecomposeFn BatchFormOf(absl::string_view op);
 
 }  // namespace spmd::rules

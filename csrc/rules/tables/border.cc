@@ -16,7 +16,7 @@ struct Border {
   int64_t before, after;
 };
 
-// Those of dimensions that have one; "padding" names the last dimension first.
+// The padding of each padded dimension. "padding" lists the last dimension first.
 std::vector<Border> BordersOf(const OpCall& call) {
   const std::vector<int64_t>& padding = call.attrs().GetInts("padding");
   std::vector<Border> borders;

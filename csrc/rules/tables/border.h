@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Borders that repeat the image: reflection_pad and replication_pad.
+// Padding that repeats the image: reflection_pad and replication_pad.
 #pragma once
 
 #include <vector>
@@ -10,10 +10,10 @@
 
 namespace spmd::rules {
 
-// Dimensions without a border pass.
+// Dimensions without padding pass; the others are whole.
 absl::StatusOr<OpFactors> BorderFactors(const OpCall& call);
-// spmd::resample along every dimension with a border. Gradients of half precision are added in
-// single. No values where a border is negative, which crops.
+// Applies spmd::resample along every padded dimension. Half-precision gradients are added up in
+// single precision. Returns no values where a padding is negative, which crops.
 absl::StatusOr<std::vector<ir::ValueId>> BorderByDimension(Builder& b, const ir::Graph& from,
                                                            const ir::Node& node,
                                                            absl::Span<const ir::ValueId> operands);

@@ -14,7 +14,7 @@ namespace {
 using Sizes = std::vector<int64_t>;
 constexpr int kSpatial = 2;
 
-// How many windows there are along each dimension of an image.
+// The number of windows along each dimension of an image.
 Sizes PositionsOf(const OpCall& call, const Dims& image) {
   Sizes positions;
   for (int i = 0; i < kSpatial; ++i) {
@@ -23,7 +23,7 @@ Sizes PositionsOf(const OpCall& call, const Dims& image) {
   return positions;
 }
 
-// The lists of the call that both ops take.
+// The attributes that both ops take.
 Attributes WindowLists(const OpCall& call) {
   return {{"kernel_size", call.attrs().GetInts("kernel_size")},
           {"dilation", call.attrs().GetInts("dilation")},
@@ -31,7 +31,7 @@ Attributes WindowLists(const OpCall& call) {
           {"stride", call.attrs().GetInts("stride")}};
 }
 
-// `dims` with other sizes for all but the leading ones.
+// `dims` with all but the `leading` sizes replaced by `trailing`.
 Sizes WithTrailing(const Dims& dims, size_t leading, const Sizes& trailing) {
   Sizes sizes(dims.begin(), dims.begin() + static_cast<int64_t>(leading));
   sizes.insert(sizes.end(), trailing.begin(), trailing.end());
@@ -40,7 +40,7 @@ Sizes WithTrailing(const Dims& dims, size_t leading, const Sizes& trailing) {
 
 int64_t KernelPoints(const OpCall& call) { return PoolOf(call, 0).kernel * PoolOf(call, 1).kernel; }
 
-// Leading dimensions pass; the image has channels where the columns have (channels [kernel]).
+// Leading dimensions pass. Where the image has channels, the columns have (channels [kernel]).
 OpFactors WindowFactors(const OpCall& call, bool columns_are_result) {
   CallFactors f(call);
   const int channels = call.operand(0).rank() - kSpatial - 1;
@@ -128,7 +128,7 @@ Attributes LocalCol2Im(const OpCall& call, const OpFactors& factors, const CutFa
   std::vector<Expr> crop_start;
   for (int i = 0; i < kSpatial; ++i) {
     const int d = call.operand(0).rank() - kSpatial + i;
-    // The image that the window's columns make begins where the first of them does.
+    // The columns in the window add up to an image that begins where the first of them begins.
     crop_start.push_back(IsWindowed(factors, cut, 0, d)
                              ? PoolOf(call, i).OffsetWithin(ResultShard(d))
                              : Expr(call.attrs().GetInts("crop_start")[i]));

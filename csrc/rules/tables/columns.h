@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Windows as columns (im2col, which is F.unfold) and their sum (col2im, F.fold). aten's ops number
-// the windows in one dimension, [h·w], so it is whole, like the image; when cut they become ops
-// with the windows' positions as two dimensions, which neighbours' rows suffice for.
+// Windows as columns (im2col, which is F.unfold) and the sum of such columns (col2im, F.fold).
+// aten's ops number the windows in one dimension [h·w], so that it and the image are whole. To
+// shard them, the ops are rewritten with two dimensions of window positions, for which the rows of
+// neighbours suffice.
 #pragma once
 
 #include <vector>
@@ -28,7 +29,7 @@ Attributes LocalIm2Col(const OpCall& call, const OpFactors& factors, const CutFa
 
 // spmd::col2im(Tensor columns, int[] size, int[] kernel_size, int[] dilation, int[] padding,
 //              int[] stride, int[] crop_start) -> Tensor
-// The other way: columns added to an image, of which the result is `size` rows and columns from
+// The inverse: adds columns up to an image. The result is its `size` rows and columns from
 // `crop_start` on.
 absl::StatusOr<OpFactors> Col2ImFactors(const OpCall& call);
 absl::StatusOr<std::vector<TensorType>> Col2ImTypes(const OpCall& call);

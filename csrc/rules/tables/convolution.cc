@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Ops on images and their like: convolution, pooling, up-sampling, borders.
+// Ops on images: convolution, pooling, up-sampling, padding.
 #include <vector>
 
 #include "csrc/rules/registry.h"
@@ -22,7 +22,7 @@ Rule Convolution(absl::string_view op) {
   return rule;
 }
 
-// Means of integers are rounded, and a sum of them is not the mean of the sum.
+// Means of integers are rounded, so that the mean of a sum is not the sum of the means.
 bool DoesNotRound(const OpCall& call) {
   return !IsIntegral(call.operand(0).dtype, /*include_bool=*/true);
 }

@@ -33,7 +33,8 @@ class Backward {
     return b_.Call("spmd::conv_dinput", {grad_, weight_}, std::move(a));
   }
 
-  // A transposed convolution is the input gradient of a convolution, so the roles are exchanged.
+  // A transposed convolution is the input gradient of a convolution, so the roles of input and
+  // gradient are exchanged.
   ValueId DWeight() {
     Attributes a = {{"weight_size", Ints(b_.type(weight_).dims)}};
     Share(&a);
@@ -57,8 +58,8 @@ class Backward {
     a->Set("groups", attrs_.GetIntOr("groups", 1));
   }
 
-  // The gradient of a transposed convolution is the convolution; output padding may have left room
-  // for positions that no input has.
+  // The input gradient of a transposed convolution is a convolution. Output padding may make room
+  // for positions that no input has; these are cut off.
   ValueId Untransposed() {
     Attributes a;
     Share(&a);
@@ -86,7 +87,7 @@ absl::StatusOr<std::vector<ValueId>> TransposedAsDInput(Builder& b, const ir::Gr
                                                         const ir::Node& node,
                                                         absl::Span<const ValueId> operands) {
   const Attributes& attrs = node.attributes;
-  // Integers can be convolved, but nothing of theirs has a gradient.
+  // Integers can be convolved but have no gradients, so conv_dinput does not support them.
   const DType dtype = b.type(operands[0]).dtype;
   const bool has_gradient = IsFloating(dtype) || IsComplex(dtype);
   if (!has_gradient || !attrs.GetBoolOr("transposed", false)) return std::vector<ValueId>{};
@@ -113,7 +114,7 @@ absl::StatusOr<std::vector<ValueId>> ConvolutionBackward(Builder& b, const ir::G
     return absl::InvalidArgumentError(
         absl::StrCat(node.op, ": output_mask must be a list of three booleans"));
   }
-  // A node may have a result for each gradient that is wanted, or one for all three.
+  // A node has either a result for each wanted gradient, or one for each of the three.
   const bool all = node.num_results == 3;
   Backward backward(b, node, operands);
   std::vector<ValueId> results;

@@ -23,7 +23,7 @@ Sliding SlidingOf(const OpCall& call, const Dims& weight, int i) {
           SpatialEntry(call, "padding", i, 0), SpatialEntry(call, "dilation", i, 1)};
 }
 
-// The factors of batch and channels, laid over the tensors by role.
+// The factors of batch and channels, and the dimensions that they run over by role of the tensor.
 struct Channels {
   int batch, group, in, out;
 
@@ -59,7 +59,8 @@ void KernelWhole(CallFactors& f, int operand, const Dims& weight) {
   }
 }
 
-// Spatial dimensions of a convolution: result cut, input as a window.
+// The factors of the spatial dimensions of a convolution: the result is sharded, the input is read
+// through a window.
 void ForwardSpatial(CallFactors& f, const OpCall& call) {
   for (int d = kFirstSpatial; d < call.operand(0).rank(); ++d) {
     const Sliding window = SlidingOf(call, call.operand(1).dims, d - kFirstSpatial);
@@ -73,7 +74,8 @@ void ForwardSpatial(CallFactors& f, const OpCall& call) {
   }
 }
 
-// Spatial dimensions of a transposed convolution: (input kernel) where that is so.
+// The factors of the spatial dimensions of a transposed convolution. The result is (input kernel)
+// where windows neither overlap nor leave gaps.
 void TransposedSpatial(CallFactors& f, const OpCall& call) {
   for (int d = kFirstSpatial; d < call.operand(0).rank(); ++d) {
     const int64_t in = call.operand(0).dims[d], out = call.results[0].dims[d];
@@ -86,7 +88,8 @@ void TransposedSpatial(CallFactors& f, const OpCall& call) {
   }
 }
 
-// The groups of a tile: `channels` over those of one group, dimension 1 of the weight, both local.
+// Sets "groups" to the number of groups in a tile: its local channels over those of one group,
+// which is the local dimension 1 of the weight.
 void SetGroups(const OpCall& call, const OpFactors& factors, const CutFactors& cut,
                TensorRef channels, TensorRef weight, Attributes* local) {
   const bool result = channels.kind == TensorRef::Kind::kResult;
@@ -95,7 +98,7 @@ void SetGroups(const OpCall& call, const OpFactors& factors, const CutFactors& c
   local->Set("groups", FloorDiv(Expr::Size(channels, 1), Expr::Size(weight, 1)));
 }
 
-// Where the gradient's region begins, for spatial dimension d of the result.
+// The interval that `shard` of the result's dimension d covers in the uncropped gradient.
 ExprInterval Region(const OpCall& call, int d, ExprInterval shard) {
   const int64_t crop = SpatialEntry(call, "crop_start", d - kFirstSpatial, 0);
   return {shard.begin + crop, shard.end + crop};
@@ -198,7 +201,7 @@ Attributes LocalConvDInput(const OpCall& call, const OpFactors& factors, const C
   std::vector<Expr> crop_start;
   for (int d = kFirstSpatial; d < rank; ++d) {
     const int i = d - kFirstSpatial;
-    // Without padding the gradient begins where its first row's window does.
+    // A gradient that is read through a window begins where the window of its first row begins.
     crop_start.push_back(
         IsWindowed(factors, cut, 0, d)
             ? SlidingOf(call, call.operand(1).dims, i).OffsetWithin(Region(call, d, ResultShard(d)))

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tensors made from attributes. Every dimension of the result may be cut; the sizes and offsets of
-// the local call are those of the tile. PyTorch's full, zeros, arange … are spmd::full and
-// spmd::iota by the time they come here.
+// Ops that create tensors from attributes. Every dimension of the result may be sharded; the local
+// call has the tile's sizes and offsets. PyTorch's full, zeros, arange … are recorded as spmd::full
+// and spmd::iota.
 #include <algorithm>
 #include <utility>
 
@@ -22,7 +22,7 @@ absl::StatusOr<OpFactors> ResultFactors(const OpCall& call) {
   return f;
 }
 
-// The numbers of a row are drawn together.
+// The numbers of one row are drawn together, so the last dimension is whole.
 absl::StatusOr<OpFactors> RowFactors(const OpCall& call) {
   SPMD_ASSIGN_OR_RETURN(OpFactors f, BroadcastFactors(call));
   for (int factor : f.results[0].back()) f.factors[factor].whole = true;
@@ -88,7 +88,7 @@ Types DropoutTypes(const OpCall& call) {
   return std::vector<TensorType>{call.operand(0), {DType::kBool, call.operand(0).dims}};
 }
 
-// One number for each element of a parameter.
+// An op that draws one number for each element of its parameters.
 Rule Drawn(absl::string_view op, FactorsFn factors) {
   return Computed(op, factors).Local(LocalOffset).Types(DrawnTypes).Random();
 }
@@ -106,7 +106,7 @@ std::vector<Rule> CreationRules() {
       Computed("spmd::random", ResultFactors).Local(LocalSizeAndOffset).Types(SizeTypes).Random(),
       Drawn("spmd::standard_gamma", BroadcastFactors),
   };
-  // Small tables, made whole where they are needed.
+  // Small tables, which every device computes in full.
   for (const char* op : {"eye", "eye.m", "linspace", "logspace", "tril_indices", "triu_indices"}) {
     t.push_back(Computed(absl::StrCat("aten::", op), Whole));
   }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The same functions in core ops, for cuts that fall on dimensions an op needs whole. Counts (the N
-// of a mean) are global sizes: decompositions see the unsharded graph. What PyTorch's kernels
-// compute in f32 for f16 and bf16 operands is computed in f32 here, too.
+// Decompositions: functions written in core ops, for shardings of dimensions that an op needs
+// whole. Counts (the N of a mean) are global sizes, since decompositions see the unsharded graph.
+// What PyTorch's kernels compute in f32 for f16 and bf16 operands is computed in f32 here, too.
 #pragma once
 
 #include <optional>
@@ -18,23 +18,23 @@ using Values = std::vector<ir::ValueId>;
 using ValuesOrStatus = absl::StatusOr<Values>;
 using Operands = absl::Span<const ir::ValueId>;
 
-// f32 for types that PyTorch's kernels compute with in f32, else the type itself.
+// f32 for types that PyTorch's kernels compute in f32, else the type itself.
 DType ComputedIn(DType dtype);
-// f16 and bf16 become f32.
+// Casts f16 and bf16 to f32; returns other values as they are.
 ir::ValueId Upcast(Builder& b, ir::ValueId v);
-// Values cast to the element types that the node's results have. A result that an output mask
-// leaves out has no value.
+// Casts `values` to the element types of the node's results. A result that an output mask leaves
+// out has no value.
 Values AsResultsOf(Builder& b, const ir::Graph& from, const ir::Node& node, Values values);
-// The number of the node's argument, perhaps one that is passed at run time; `fallback` where it is
-// absent or none.
+// The attribute `name`, a number that may be passed at run time; `fallback` if it is absent or
+// none.
 Attr NumberOr(const ir::Node& node, absl::string_view name, double fallback);
-// Where it is known when the program is compiled.
+// The number, if it is known at compile time.
 std::optional<double> Known(const Attr& number);
 // The value of an optional operand, or kNoValue.
 ir::ValueId OptionalOperand(Operands operands, size_t i);
-// A result of size 0: there is one, but it holds nothing.
+// A result of size 0, without elements.
 ir::ValueId EmptyResult(Builder& b, const TensorType& type);
-// sum(v, dims) / count, of half types in f32, which is the result's type then.
+// sum(v, dims) / count. Half types are summed in f32, which is then the result's type.
 ir::ValueId MeanOf(Builder& b, ir::ValueId v, std::vector<int64_t> dims, int64_t count,
                    bool keepdim);
 
@@ -69,7 +69,7 @@ SPMD_DECOMPOSITION(DecomposeChannelShuffle);
 SPMD_DECOMPOSITION(DecomposeNarrowCopy);
 SPMD_DECOMPOSITION(DecomposeRot90);
 SPMD_DECOMPOSITION(DecomposeSplit);  // split_with_sizes_copy, unsafe_split, unbind_copy
-// Normalisation.
+// Normalization.
 SPMD_DECOMPOSITION(DecomposeLayerNorm);
 SPMD_DECOMPOSITION(DecomposeLayerNormBackward);
 SPMD_DECOMPOSITION(DecomposeGroupNorm);

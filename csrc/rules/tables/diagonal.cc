@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Diagonals of a cut matrix: a mask says where the diagonal is, so that every device picks its part
-// of it out of what it holds.
+// Diagonals of a sharded matrix. A mask marks the diagonal, so that every device selects its part
+// from the elements that it holds.
 #include <algorithm>
 #include <utility>
 
@@ -11,7 +11,7 @@ namespace {
 
 using Sizes = std::vector<int64_t>;
 
-// Entry k of the diagonal stands at row `row + k` of dim1 and column `column + k` of dim2.
+// Entry k of the diagonal is at row `row + k` of dim1 and column `column + k` of dim2.
 struct Diagonal {
   Diagonal(const Attributes& attrs, const Dims& dims)
       : rank(static_cast<int>(dims.size())),
@@ -38,12 +38,12 @@ struct Diagonal {
 
 Attributes Permutation(Sizes dims) { return {{"dims", std::move(dims)}}; }
 
-// x where the mask holds, zeros elsewhere.
+// x where the mask is true, zeros elsewhere.
 ir::ValueId Masked(Builder& b, ir::ValueId mask, ir::ValueId x) {
   return b.Where(mask, x, b.Constant(0, b.type(x).dtype));
 }
 
-// The diagonal of `full`, as a last dimension.
+// The diagonal of `full` as a new last dimension.
 ir::ValueId TakeOut(Builder& b, ir::ValueId full, const Diagonal& at) {
   const DType dtype = b.type(full).dtype;
   ir::ValueId x = b.Sum(Masked(b, at.Mask(b), full), {at.dim2}, /*keepdim=*/true);
@@ -58,7 +58,7 @@ ir::ValueId TakeOut(Builder& b, ir::ValueId full, const Diagonal& at) {
   return b.Cast(b.Call("aten::squeeze.dims", {x}, {{"dim", Sizes{at.rank - 1}}}), dtype);
 }
 
-// `part`, whose last dimension is the diagonal, over all columns of dim2.
+// `part`, whose last dimension is the diagonal, repeated over all columns of dim2.
 ir::ValueId SpreadOut(Builder& b, ir::ValueId part, const Diagonal& at) {
   ir::ValueId x =
       b.Call("aten::constant_pad_nd", {part},
@@ -82,7 +82,7 @@ ValuesOrStatus DecomposeDiagonal(Builder& b, const ir::Graph& from, const ir::No
   return Values{TakeOut(b, operands[0], Diagonal(node.attributes, b.type(operands[0]).dims))};
 }
 
-// Also of its inverses: diag_embed and diagonal_backward.
+// For diag_embed and diagonal_backward, the inverses of diagonal.
 ValuesOrStatus DecomposeDiagEmbed(Builder& b, const ir::Graph& from, const ir::Node& node,
                                   Operands operands) {
   return Values{

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Ops that compute each element of the result from the elements at the same place.
+// Ops that compute each element of the result from the operands' elements at the same index.
 #include <initializer_list>
 #include <vector>
 
@@ -10,7 +10,7 @@
 namespace spmd::rules {
 namespace {
 
-// Terms may be cast one by one only where a cast rounds and does nothing else.
+// Partial sums may be cast one by one only if the cast does no more than round.
 bool IsFloatCast(DType from, DType to) {
   return (IsFloating(from) && (IsFloating(to) || IsComplex(to))) ||
          (IsComplex(from) && IsComplex(to));
@@ -34,7 +34,7 @@ bool FillsZero(const OpCall& call) {
 
 class Table {
  public:
-  // One row per name, all like `prototype`.
+  // Adds a copy of `prototype` for each name.
   Table& All(const Rule& prototype, std::initializer_list<const char*> names) {
     for (const char* name : names) {
       rules_.push_back(prototype);
@@ -87,7 +87,7 @@ void Unary(Table& t) {
 void Arithmetic(Table& t) {
   const Rule two = Elementwise("");
   t.All(two.Jointly({0, 1}), {"add.Tensor", "sub.Tensor", "rsub.Tensor"});
-  // Adding a scalar to each of several terms adds it several times: not linear.
+  // Adding a scalar to each partial sum would add it several times, so these are not linear.
   t.All(two, {"add.Scalar", "sub.Scalar", "rsub.Scalar"});
   t.All(two.Each({0, 1}), {"mul.Tensor"});
   t.All(two.Jointly({0}), {"mul.Scalar"});
@@ -163,7 +163,7 @@ void Logic(Table& t) {
                "bitwise_left_shift.Scalar_Tensor", "bitwise_right_shift.Scalar_Tensor"});
 }
 
-// Gradients are linear in the gradient that comes in.
+// Gradients are linear in the incoming gradient.
 void Backward(Table& t) {
   const Rule grad = Elementwise("").Each({0});
   t.All(grad, {"threshold_backward", "gelu_backward", "silu_backward", "mish_backward",
@@ -191,7 +191,7 @@ void Mixed(Table& t) {
   t.All(three.Types(ComplexTypes), {"polar"});
 }
 
-// What depends on the operand's type only, and copies.
+// Copies and casts, and ops that depend on the operand's type only.
 void Copies(Table& t) {
   t.Row(Elementwise("spmd::cast").Jointly({0}).Monotone().LinearIf(CastIsLinear).Types(CastTypes));
   t.Row(Elementwise("aten::copy").Jointly({1}).LinearIf(CopyIsLinear).Types(FirstTypes));

@@ -24,13 +24,13 @@ ir::ValueId Rows(Builder& b, ir::ValueId weight, ir::ValueId indices) {
                 {{"first_row", int64_t{0}}, {"num_rows", b.type(weight).dims[0]}});
 }
 
-// Each gradient row over the number of times that its index occurs.
+// Each row of the gradient divided by the number of times that its index occurs.
 ir::ValueId OverFrequency(Builder& b, ir::ValueId grad, ir::ValueId indices, int64_t num_weights) {
   const Dims& dims = b.type(indices).dims;
   std::vector<int64_t> size(dims.begin(), dims.end());
   size.push_back(1);
   const DType dtype = b.type(grad).dtype;
-  // Half types cannot count far.
+  // Half types cannot count far, so the counts are f32.
   const ir::ValueId ones = b.Call(
       "spmd::full", {}, {{"size", std::move(size)}, {"value", 1.0}, {"dtype", ComputedIn(dtype)}});
   const ir::ValueId counts = DWeight(b, ones, indices, num_weights, /*padding_idx=*/-1);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Embedding: rows of a table by index. A table cut by rows is read everywhere, each shard giving
-// zeros for rows it does not hold; the sum over shards is the result.
+// Embedding: rows of a table by index. Where the table is sharded over its rows, every shard looks
+// up all indices and returns zeros for rows that it does not hold; the sum over shards is the
+// result.
 #pragma once
 
 #include <vector>
@@ -11,7 +12,7 @@
 
 namespace spmd::rules {
 
-// aten::embedding(weight, indices) and its gradient, as spmd::embedding and
+// aten::embedding(weight, indices) and its gradient, written as spmd::embedding and
 // spmd::embedding_dweight.
 absl::StatusOr<std::vector<ir::ValueId>> EmbeddingByRows(Builder& b, const ir::Graph& from,
                                                          const ir::Node& node,

@@ -14,11 +14,11 @@ namespace {
 
 using ir::ValueId;
 
-// Which dimension of which operand the groups divide, and which dimension of what counts them.
+// Which dimension of which operand the groups divide, and which operand has a dimension of groups.
 struct Form {
   const char* text;  // "[o]" is the list of offsets
-  int operand, dim;  // divided at offsets
-  int groups;        // the operand whose dimension 0 counts groups, or -1: the result's does
+  int operand, dim;  // this dimension of this operand is divided at the offsets
+  int groups;        // the operand whose dimension 0 is the groups; -1 for the result
 };
 constexpr Form kRows = {"t k, g k n, [o] -> t n", 0, 0, 1};
 constexpr Form kContracted = {"m t, t n, [o] -> g m n", 0, 1, -1};
@@ -71,7 +71,7 @@ absl::StatusOr<std::vector<ValueId>> ScaledGroupedMatmul(Builder& b, const ir::G
   const Dims self = b.type(operands[0]).dims, mat2 = b.type(operands[1]).dims;
   const ValueId offsets = OperandOr(operands, 4);
   ValueId left = b.Cast(operands[0], DType::kF32), right = b.Cast(operands[1], DType::kF32);
-  // Scales that multiply rows and columns of the result: [t] or [g, m], and [t] or [g, n].
+  // Scales of the rows and of the columns of the result: [t] or [g, m], and [t] or [g, n].
   ValueId rows = operands[2], columns = operands[3];
   if (self.size() == 2 && mat2.size() == 3) {
     right = b.Mul(right, b.View(columns, {mat2[0], 1, mat2[2]}));
@@ -122,14 +122,15 @@ Attributes LocalGroupedMatmul(const OpCall& call, const OpFactors& factors, cons
 
 absl::StatusOr<OpFactors> ScaledMatmulFactors(const OpCall& call) {
   const DType result = DTypeOr(call.attrs(), "out_dtype", call.operand(0).dtype);
-  // Terms of a sum are not rounded to eight bits, nor scaled for that type one by one.
+  // Partial sums must be neither rounded to eight bits nor scaled for that type one by one.
   const bool whole = call.has(5) || ByteSize(result) == 1;
   const bool scaled_by_row = call.operand(2).NumElements() > 1;
   const bool scaled_by_column = call.operand(3).NumElements() > 1;
   const Dims &a = call.operand(0).dims, &b = call.operand(1).dims;
   const bool one_scale_per_row = !scaled_by_row || call.operand(2).dims == Dims{a[0], 1};
   const bool one_scale_per_column = !scaled_by_column || call.operand(3).dims == Dims{1, b[1]};
-  if (!one_scale_per_row || !one_scale_per_column) return WholeFactors(call);  // scales of blocks
+  // one scale per block
+  if (!one_scale_per_row || !one_scale_per_column) return WholeFactors(call);
   CallFactors f(call);
   const int m = f.Add(a[0]), n = f.Add(b[1]), k = whole ? f.AddWhole(a[1]) : f.Add(a[1]);
   f.OverOperand(0, 0, m);

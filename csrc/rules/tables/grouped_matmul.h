@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 // Grouped matrix products: one product per group (the experts of a mixture), where the groups
-// divide a dimension of a matrix at offsets that are data. With offsets [G] of ends, group g being
-// the indices [offsets[g-1], offsets[g]):
+// divide a dimension of a matrix at offsets that are data. offsets [G] holds the ends of the
+// groups; group g has the indices [offsets[g-1], offsets[g]):
 //
-//   self [t, k], mat2 [g, k, n]   -> [t, n]      rows t are divided: tokens, sorted by expert
-//   self [m, t], mat2 [t, n]      -> [g, m, n]   the contracted t is divided: gradients of experts
-//   self [g, m, k], mat2 [k, t]   -> [m, t]      columns t are divided
-//   self [g, m, k], mat2 [g, k, n] -> [g, m, n]  no offsets: a product of batches
+//   self [t, k], mat2 [g, k, n]   -> [t, n]      divides rows t: tokens, sorted by expert
+//   self [m, t], mat2 [t, n]      -> [g, m, n]   divides the contracted t: gradients of experts
+//   self [g, m, k], mat2 [k, t]   -> [m, t]      divides columns t
+//   self [g, m, k], mat2 [g, k, n] -> [g, m, n]  no offsets: a batched product
 //
-// Every factor can be cut. Experts: a shard computes the tokens of its own experts and zeros for
-// the others, so that its result is a partial sum. Tokens: a shard finds the ends of groups in its
-// own interval. Offsets are held whole; indices after the last end give zeros.
+// Every factor can be sharded. Over experts, a shard computes the tokens of its own experts and
+// zeros for the others, which gives a partial sum. Over tokens, a shard finds the ends of the
+// groups within its own interval. Offsets are whole; indices after the last end give zeros.
 #pragma once
 
 #include <vector>
@@ -21,14 +21,14 @@
 
 namespace spmd::rules {
 
-// aten::_grouped_mm(self, mat2, offs?, bias?) as spmd::grouped_mm, or as aten::bmm where there are
-// no offsets.
+// aten::_grouped_mm(self, mat2, offs?, bias?), written as spmd::grouped_mm, or as aten::bmm if
+// there are no offsets.
 absl::StatusOr<std::vector<ir::ValueId>> GroupedMatmul(Builder& b, const ir::Graph& from,
                                                        const ir::Node& node,
                                                        absl::Span<const ir::ValueId> operands);
-// aten::_scaled_grouped_mm(self, mat2, scale_a, scale_b, offs?, …): operands in eight bits with a
-// scale in float32 for each row of self and each column of mat2, per group where the group is not
-// told by the row. The operands are widened to float32 and the result is rounded once.
+// aten::_scaled_grouped_mm(self, mat2, scale_a, scale_b, offs?, …): 8-bit operands with a float32
+// scale for each row of self and each column of mat2, and per group where the row or column does
+// not determine the group. The operands are widened to float32 and the result is rounded once.
 absl::StatusOr<std::vector<ir::ValueId>> ScaledGroupedMatmul(
     Builder& b, const ir::Graph& from, const ir::Node& node,
     absl::Span<const ir::ValueId> operands);

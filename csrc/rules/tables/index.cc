@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// index.Tensor and index_put: several index tensors at once, as NumPy reads them.
+// index.Tensor and index_put: several index tensors at once, with the rules of NumPy.
 #include <algorithm>
 #include <optional>
 
@@ -12,19 +12,19 @@ namespace spmd::rules {
 namespace {
 
 // The shape of self[indices]: `lead` kept dimensions of self, the broadcast dims of the indices,
-// the other kept dimensions.
+// then the other kept dimensions.
 struct Indexed {
-  std::vector<int> kept;  // dimensions of self that no index stands for
+  std::vector<int> kept;  // dimensions of self without an index
   std::vector<int> replaced;
   int lead = 0;
   Dims broadcast;
 
   int rank() const { return static_cast<int>(kept.size() + broadcast.size()); }
-  // Where kept[i] stands.
+  // The dimension of the result that is kept[i].
   int PlaceOfKept(int i) const { return i < lead ? i : i + static_cast<int>(broadcast.size()); }
 };
 
-// nullopt when an index is a mask: how many dimensions it stands for is not 1.
+// nullopt if an index is a mask, which may index several dimensions.
 std::optional<Indexed> IndexedOf(const OpCall& call, int first, int count) {
   Indexed x;
   const int rank = call.operand(0).rank();
@@ -41,7 +41,8 @@ std::optional<Indexed> IndexedOf(const OpCall& call, int first, int count) {
       if (index.dims[i] != 1) x.broadcast[shift + i] = index.dims[i];
     }
   }
-  // Indices side by side leave their dims where they stand, others bring them to the front.
+  // The dims of adjacent indices take the place of the indexed dimensions; otherwise they come
+  // first.
   const bool adjacent = !x.replaced.empty() && x.replaced.back() - x.replaced.front() + 1 ==
                                                    static_cast<int>(x.replaced.size());
   x.lead = adjacent ? x.replaced.front() : 0;
@@ -49,7 +50,7 @@ std::optional<Indexed> IndexedOf(const OpCall& call, int first, int count) {
   return x;
 }
 
-// By dimension of self: the broadcast dimension that numbers it, or -1. See batch_index.h.
+// By dimension of self, the broadcast dimension that enumerates it, or -1. See batch_index.h.
 std::vector<int64_t> BatchOf(const OpCall& call) {
   std::vector<int64_t> batch = call.attrs().GetIntsOr("batch", {});
   batch.resize(call.operand(0).rank(), -1);
@@ -73,8 +74,8 @@ absl::Status CheckBatch(const OpCall& call, const Indexed& x) {
   return absl::OkStatus();
 }
 
-// Lays a new factor per broadcast dimension over the indices; returns the first. Those that number
-// a dimension are never whole.
+// Adds a factor per broadcast dimension over the indices, and returns the first. They are whole if
+// `whole`, except those that enumerate a dimension.
 int OverIndices(CallFactors& f, const OpCall& call, const Indexed& x, int first, bool whole) {
   int first_factor = -1;
   const std::vector<int64_t> batch = BatchOf(call);
@@ -95,7 +96,8 @@ int OverIndices(CallFactors& f, const OpCall& call, const Indexed& x, int first,
   return first_factor;
 }
 
-// A mask stands for as many dimensions as it has. All of it is whole: the count decides.
+// A mask indexes as many dimensions as it has. Everything is whole, since the number of true
+// elements decides the shape.
 absl::StatusOr<OpFactors> MaskedPutFactors(const OpCall& call) {
   CallFactors f(call);
   for (int k = 0; k < static_cast<int>(call.operands.size()); ++k) {
@@ -165,7 +167,8 @@ absl::StatusOr<OpFactors> IndexPutFactors(const OpCall& call, IndexedDim indexed
   for (int d : x->replaced) {
     if (batch[d] < 0) over_self(d, AddIndexed(f, call.operand(0).dims[d], indexed));
   }
-  // Sums may be cut anywhere; of several values written to one place the last one stays.
+  // Sums may be sharded over any factor; of several values written to one element, the last one
+  // must win.
   const bool accumulate = call.attrs().GetBoolOr("accumulate", false);
   const int first = OverIndices(f, call, *x, /*first=*/1, /*whole=*/!accumulate);
   for (int d : x->replaced) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Ops that index tensors are handed to: embedding, gather and scatter, indexing, likelihoods.
-// Indices are always global.
+// Ops with tensors of indices: embedding, gather and scatter, indexing, likelihoods. Indices are
+// always global.
 #include <algorithm>
 #include <utility>
 #include <vector>
@@ -15,7 +15,7 @@
 namespace spmd::rules {
 namespace {
 
-// Moves elements: the product of its factors counts nothing.
+// An op that moves elements, so that its factors' product is no work.
 Rule Moves(absl::string_view op, FactorsFn factors) {
   return Computed(op, factors).Flops(kTrafficOnly);
 }
@@ -42,8 +42,8 @@ absl::StatusOr<OpFactors> ScatterAdd(const OpCall& call) {
   return ScatterFactors(call, IndexedDim::kWhole, /*adds=*/true);
 }
 
-// Every place is searched for in a row of the sorted sequence; one row serves all, or each row has
-// its own.
+// searchsorted: each value is searched for in a row of the sorted sequence. There is one row for
+// all values, or one per row of values.
 absl::StatusOr<OpFactors> SearchSortedFactors(const OpCall& call) {
   CallFactors f(call);
   const int rank = call.operand(1).rank(), rows = call.operand(0).rank() - 1;

@@ -13,12 +13,12 @@
 namespace spmd::rules {
 namespace {
 
-// PyTorch lets an empty vector stand among operands of any rank; it holds nothing.
+// True for an empty vector, which PyTorch allows among operands of any rank and ignores.
 bool IsLegacyEmpty(const TensorType& type, int rank) {
   return type.rank() == 1 && type.dims[0] == 0 && rank != 1;
 }
 
-// The rank of what a cat joins.
+// The rank of the tensors that a cat joins.
 int CatRank(const OpCall& call) {
   int rank = 1;
   for (const TensorType* type : call.operands) {
@@ -36,7 +36,7 @@ std::vector<bool> Named(const OpCall& call, const std::vector<int64_t>& dims, in
   return named;
 }
 
-// "pad" lists the last dimension first: elements before, elements after; negative ones are cut off.
+// "pad" lists the elements before and after, the last dimension first; negative numbers crop.
 struct Padding {
   int64_t before = 0;
   int64_t after = 0;
@@ -52,7 +52,7 @@ std::vector<Padding> PaddingOf(const OpCall& call) {
   return padding;
 }
 
-// What "value" fills with, where that is known and real.
+// The real number in "value" that padding fills with; null if it is not known at compile time.
 const double* FillOf(const OpCall& call, double* storage) {
   const Attr* value = call.attrs().Find("value");
   *storage = 0;
@@ -210,7 +210,7 @@ absl::StatusOr<std::vector<ir::ValueId>> PadThenFill(Builder& b, const ir::Graph
   const std::vector<Padding> padding = PaddingOf(call);
   const TensorType& type = call.results[0];
   const Dims& sizes = call.operand(0).dims;
-  ir::ValueId given = ir::kNoValue;  // where elements of the operand are
+  ir::ValueId given = ir::kNoValue;  // mask: true for elements of the operand
   for (int d = 0; d < type.rank(); ++d) {
     if (padding[d].none()) continue;
     const ir::ValueId i = b.Iota(type.dims[d], d, type.rank());
@@ -263,8 +263,9 @@ absl::StatusOr<OpFactors> RollFactors(const OpCall& call) {
   return f.Take();
 }
 
-// Two shifted copies, each with the boundaries between shards where they were, and a choice between
-// them: as many elements move as the shift says. Two slices, joined, would be dealt out anew.
+// Rolls with two shifted copies and a choice between them. Both copies keep the boundaries between
+// shards, so only as many elements move as the shift says. Two concatenated slices would distribute
+// all elements anew.
 absl::StatusOr<std::vector<ir::ValueId>> RollAsShifts(Builder& b, const ir::Graph& from,
                                                       const ir::Node& node,
                                                       absl::Span<const ir::ValueId> operands) {

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Ops that put tensors side by side or move what they hold along a dimension: concatenation,
-// padding, reversal, rotation, sliding windows. As with slices, operands are needed as windows:
+// Ops that concatenate tensors or move elements along a dimension: concatenation, padding,
+// reversal, rotation, sliding windows. As with slices, operands are read through windows:
 //
-//   cat of 4 and 6, cut in two      shard [0:5) needs [0:4) and [0:1), shard [5:10) [4:4) and [1:6)
-//   flip of 10, cut in two          shard [0:5) needs [5:10)
+//   cat of 4 and 6, in two shards   shard [0:5) needs [0:4) and [0:1), shard [5:10) [4:4) and [1:6)
+//   flip of 10, in two shards       shard [0:5) needs [5:10)
 #pragma once
 
 #include <vector>
@@ -17,7 +17,7 @@ namespace spmd::rules {
 absl::StatusOr<OpFactors> CatFactors(const OpCall& call);
 absl::StatusOr<std::vector<TensorType>> CatTypes(const OpCall& call);
 
-// stack: the new dimension is whole; where it is cut, a cat of unsqueezed operands.
+// stack: the new dimension is whole; to shard it, the op becomes a cat of unsqueezed operands.
 absl::StatusOr<OpFactors> StackFactors(const OpCall& call);
 absl::StatusOr<std::vector<TensorType>> StackTypes(const OpCall& call);
 absl::StatusOr<std::vector<ir::ValueId>> StackAsCat(Builder& b, const ir::Graph& from,
@@ -28,15 +28,15 @@ absl::StatusOr<OpFactors> PadFactors(const OpCall& call);
 absl::StatusOr<std::vector<TensorType>> PadTypes(const OpCall& call);
 Attributes LocalPad(const OpCall& call, const OpFactors& factors, const CutFactors& cut);
 bool PadsWithZero(const OpCall& call);
-// With a number that is passed at run time, which no window is filled with: zeros, and a choice by
-// the numbers of the elements.
+// Padding with a run-time number, which cannot be the fill of a window: pads with zeros, then
+// selects the number where the index is outside the operand.
 absl::StatusOr<std::vector<ir::ValueId>> PadThenFill(Builder& b, const ir::Graph& from,
                                                      const ir::Node& node,
                                                      absl::Span<const ir::ValueId> operands);
 
 absl::StatusOr<OpFactors> FlipFactors(const OpCall& call);
 
-// roll: rolled dimensions are whole; where they are cut, a cat of two slices.
+// roll: rolled dimensions are whole; to shard them, the op becomes two shifted copies and a choice.
 absl::StatusOr<OpFactors> RollFactors(const OpCall& call);
 absl::StatusOr<std::vector<ir::ValueId>> RollAsShifts(Builder& b, const ir::Graph& from,
                                                       const ir::Node& node,
@@ -45,7 +45,7 @@ absl::StatusOr<std::vector<ir::ValueId>> RollAsShifts(Builder& b, const ir::Grap
 absl::StatusOr<OpFactors> UnfoldFactors(const OpCall& call);
 absl::StatusOr<OpFactors> UnfoldBackwardFactors(const OpCall& call);
 
-// tril, triu: every dimension passes, the diagonal moves with the tile.
+// tril, triu: every dimension passes; the local diagonal depends on the tile's position.
 Attributes LocalTriangle(const OpCall& call, const OpFactors& factors, const CutFactors& cut);
 
 }  // namespace spmd::rules

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Linear algebra on batches of matrices, and Fourier transforms: leading dimensions pass, those of
-// a matrix (or of a transform) are whole. Columns of a right-hand side pass, too.
+// Linear algebra on batches of matrices, and Fourier transforms. Leading dimensions pass; those of
+// a matrix or a transform are whole. Columns of a right-hand side pass, too.
 #include <string>
 #include <utility>
 
@@ -16,7 +16,7 @@
 namespace spmd::rules {
 namespace {
 
-// For ops of which an attribute or a rank decides which of several texts holds.
+// For ops where an attribute or a rank decides between several texts.
 absl::StatusOr<OpFactors> FactorsByText(const OpCall& call, absl::string_view text) {
   SPMD_ASSIGN_OR_RETURN(EinsumPattern pattern, ParseEinsum(text));
   return EinsumFactors(pattern, call);
@@ -24,7 +24,7 @@ absl::StatusOr<OpFactors> FactorsByText(const OpCall& call, absl::string_view te
 
 bool FromTheLeft(const OpCall& call) { return call.attrs().GetBoolOr("left", true); }
 
-// A X = B, or X A = B. B is one vector per matrix where it lacks a dimension, as PyTorch reads it.
+// A X = B, or X A = B. As in PyTorch, B is one vector per matrix where it lacks a dimension.
 absl::StatusOr<OpFactors> SolveFactors(const OpCall& call) {
   const Dims& a = call.operand(0).dims;
   const Dims& b = call.operand(1).dims;
@@ -45,7 +45,7 @@ absl::StatusOr<OpFactors> TriangularFactors(const OpCall& call) {
   return FactorsByText(call, absl::StrCat("... [m] [n], ", rhs, " -> ", rhs));
 }
 
-// Reflectors applied to the columns, or rows, of `other`.
+// ormqr applies reflectors to the columns or rows of `other`.
 absl::StatusOr<OpFactors> OrmqrFactors(const OpCall& call) {
   const char* other = FromTheLeft(call) ? "... [p] q" : "... p [q]";
   return FactorsByText(call, absl::StrCat("... [m] [n], ... [k], ", other, " -> ", other));

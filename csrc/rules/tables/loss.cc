@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Losses that are element-wise up to a reduction over everything. Their kernels divide by the
-// number of elements they see, which on a tile is the wrong number: they are always written in core
-// ops. Margin losses arrive without a reduction.
+// Losses that are element-wise followed by a reduction over everything. Their kernels divide by the
+// number of elements that they get, which is wrong on a tile, so they are always written in core
+// ops. Margin losses are recorded without a reduction.
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "csrc/rules/einsum.h"
@@ -20,7 +20,7 @@ absl::StatusOr<OpFactors> LossFactors(const OpCall& call) {
                                                             : WholeFactors(call);
 }
 
-// Losses of rows, each by itself, where nothing is reduced and there are rows.
+// Losses that treat each row separately, if nothing is reduced and there are rows.
 struct RowLoss {
   const char* op;
   int input;
@@ -43,8 +43,7 @@ absl::StatusOr<OpFactors> RowLossFactors(const OpCall& call) {
   return WholeFactors(call);
 }
 
-// Sequences of a batch, each by itself. The first row of the schema's operands:
-// csrc/runtime/kernels.
+// ctc_loss treats the sequences of a batch separately. csrc/runtime/kernels describes the operands.
 absl::StatusOr<std::vector<TensorType>> CtcLossTypes(const OpCall& call) {
   const TensorType& log_probs = call.operand(0);
   const int64_t steps = log_probs.dims[0], batch = log_probs.dims[1];
@@ -56,7 +55,7 @@ absl::StatusOr<std::vector<TensorType>> CtcLossBackwardTypes(const OpCall& call)
   return std::vector<TensorType>{call.operand(1)};
 }
 
-// Element-wise arithmetic on the operands of one loss: x is the input, t the target.
+// Element-wise arithmetic on the operands of a loss: x is the input, t the target.
 class Terms {
  public:
   Terms(Builder& b, const ir::Node& node) : b_(b), node_(node) {}
@@ -71,7 +70,7 @@ class Terms {
   ir::ValueId Compare(const char* op, ir::ValueId v, const Attr& other) {
     return b_.Call(absl::StrCat("aten::", op, ".Scalar"), {v}, {{"other", other}});
   }
-  // Half the square where |x - t| is below the threshold, a line beyond.
+  // Half the square where |x - t| is below the threshold, linear beyond.
   ir::ValueId SmoothL1(ir::ValueId x, ir::ValueId t) {
     const Attr beta = NumberOr(node_, "beta", 1);
     const ir::ValueId d = Abs(b_.Sub(x, t));
@@ -84,7 +83,7 @@ class Terms {
     return b_.Where(Compare("le", d, delta), b_.MulScalar(b_.Square(d), 0.5),
                     b_.MulScalar(b_.AddScaled(d, delta, -0.5), delta));
   }
-  // Logarithms are cut off at -100, as PyTorch does.
+  // Logarithms are clamped at -100, as in PyTorch.
   ir::ValueId CrossEntropy(ir::ValueId probability, ir::ValueId t) {
     const ir::ValueId x =
         b_.Call("spmd::in_range", {probability},

@@ -18,8 +18,8 @@ Rule Product(absl::string_view op, absl::string_view text) {
   return Einsum(op, text).Types(EinsumTypes).Flops(2);
 }
 
-// Three tensors, each short of the dimensions in its "expand", multiplied point by point; those in
-// "sumdim" are summed over.
+// _trilinear multiplies three tensors point by point, each of which lacks the dimensions in its
+// "expand", and sums over those in "sumdim".
 absl::StatusOr<OpFactors> TrilinearFactors(const OpCall& call) {
   auto has = [&](const char* list, int64_t d) {
     const std::vector<int64_t>& dims = call.attrs().GetInts(list);
@@ -43,8 +43,8 @@ absl::StatusOr<OpFactors> TrilinearFactors(const OpCall& call) {
   return f.Take();
 }
 
-// Where there is nothing to add up the gradient has the sizes of its own operand, not those that
-// this one is broadcast to.
+// Empty operands run whole: the gradient then has the sizes of its own operand, not those of the
+// broadcast.
 absl::StatusOr<OpFactors> CdistBackwardFactors(const OpCall& call) {
   for (const TensorType* type : call.operands) {
     if (type->NumElements() == 0) return WholeFactors(call);

@@ -22,7 +22,7 @@ Attributes WithPlane(Attributes attrs, const OpCall& call, int rank, const Dims&
   return attrs;
 }
 
-// "offset" moved on by `by(d, i)` along each spatial dimension d = leading + i that is cut.
+// "offset" plus `by(d, i)` along each spatial dimension d = leading + i that is sharded.
 template <typename By>
 Attr LocalOffset(const OpCall& call, const OpFactors& factors, const CutFactors& cut, By by) {
   const int rank = PlaneRank(call);
@@ -39,7 +39,7 @@ Attr LocalOffset(const OpCall& call, const OpFactors& factors, const CutFactors&
 }  // namespace
 
 absl::StatusOr<OpFactors> MaxPoolWithIndicesFactors(const OpCall& call, int rank) {
-  // Windows fill with minus infinity, so only floating types may be cut at all.
+  // Windows fill with minus infinity, so only floating types can be sharded spatially.
   if (IsFloating(call.operand(0).dtype)) return SpatialWholeFactors(call, rank);
   CallFactors f(call);
   PassLeading(f, call, rank);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Ops that move elements, in terms of those that have rules.
+// Ops that move elements, written in ops that have rules.
 #include <utility>
 
 #include "csrc/rules/tables/decompositions.h"
@@ -17,7 +17,7 @@ ir::ValueId Flipped(Builder& b, ir::ValueId x, Sizes dims) {
   return b.Call("aten::flip", {x}, {{"dims", std::move(dims)}});
 }
 
-// A result per interval of lengths along dim.
+// Consecutive slices of x along dim, one of each length.
 Values Pieces(Builder& b, ir::ValueId x, int64_t dim, const Sizes& lengths) {
   Values pieces;
   int64_t start = 0;
@@ -30,7 +30,7 @@ Values Pieces(Builder& b, ir::ValueId x, int64_t dim, const Sizes& lengths) {
 
 }  // namespace
 
-// Quarter turns from the first of "dims" to the second.
+// rot90: quarter turns from the first of "dims" to the second.
 ValuesOrStatus DecomposeRot90(Builder& b, const ir::Graph& from, const ir::Node& node,
                               Operands operands) {
   const int64_t turns = ((node.attributes.GetInt("k") % 4) + 4) % 4;
@@ -57,7 +57,7 @@ ValuesOrStatus DecomposeChannelShuffle(Builder& b, const ir::Graph& from, const 
   return Values{b.View(turned, Sizes(dims.begin(), dims.end()))};
 }
 
-// Each matrix padded to all columns, one below the other.
+// Each matrix padded to all columns, stacked vertically.
 ValuesOrStatus DecomposeBlockDiag(Builder& b, const ir::Graph& from, const ir::Node& node,
                                   Operands operands) {
   const TensorType result = from.type(node.first_result);
@@ -77,7 +77,7 @@ ValuesOrStatus DecomposeBlockDiag(Builder& b, const ir::Graph& from, const ir::N
   return Values{b.CallAll("aten::cat", std::move(rows), {{"dim", int64_t{0}}}, {{0, n}})[0]};
 }
 
-// split_with_sizes_copy, unbind_copy: the lengths are those of the results.
+// split_with_sizes_copy, unbind_copy: the results give the lengths.
 ValuesOrStatus DecomposeSplit(Builder& b, const ir::Graph& from, const ir::Node& node,
                               Operands operands) {
   const int rank = b.rank(operands[0]);

@@ -26,8 +26,8 @@ ValueId Scalar(Builder& b, double value, DType dtype) {
 
 std::vector<int64_t> Ints(const Dims& dims) { return {dims.begin(), dims.end()}; }
 
-// How many targets count, from nothing but the targets: every device knows its part of it before
-// the forward pass, whose end the backward pass need then not wait for.
+// The number of targets that count. It depends on the targets only: every device knows its part
+// before the forward pass, so the backward pass need not wait for the forward pass to end.
 ValueId CountOf(Builder& b, const ir::Node& node, ValueId target, DType exact) {
   const ValueId counts =
       b.Call("aten::ne.Scalar", {target}, {{"other", node.attributes.GetInt("ignore_index")}});
@@ -37,12 +37,12 @@ ValueId CountOf(Builder& b, const ir::Node& node, ValueId target, DType exact) {
                 {{"dim", dims}, {"keepdim", false}, {"dtype", exact}});
 }
 
-// Loss of rows logp [n, c]; a result of reduction none gets `row_dims`.
+// The loss of rows logp [n, c]; without a reduction, the result has the dims `row_dims`.
 struct Loss {
   ValueId output;
   ValueId total_weight;
 };
-// By value: what the graph's types refer to moves as it grows.
+// `row_dims` is passed by value, since the graph's types move as it grows.
 Loss LossOfRows(Builder& b, const ir::Node& node, ValueId logp, ValueId target, ValueId weight,
                 Dims row_dims) {
   Attributes attrs = ClassAttributes(node);
@@ -50,7 +50,7 @@ Loss LossOfRows(Builder& b, const ir::Node& node, ValueId logp, ValueId target, 
   const int64_t reduction = node.attributes.GetInt("reduction");
   if (reduction == kNone) {
     const ValueId rows = b.Call("spmd::nll_rows", {logp, target, weight}, attrs);
-    // PyTorch leaves the total at zero, but for a single row without a batch dimension.
+    // PyTorch leaves the total at zero, except for a single row without a batch dimension.
     const ValueId total = row_dims.empty()
                               ? b.CallAll("spmd::nll_sum", {logp, target, weight}, attrs)[1]
                               : Scalar(b, 0, b.type(logp).dtype);
@@ -62,8 +62,8 @@ Loss LossOfRows(Builder& b, const ir::Node& node, ValueId logp, ValueId target, 
   return {reduction == kMean ? b.Div(sums[0], total) : sums[0], total};
 }
 
-// What the forward pass divided by. What it returned of a half type may be infinite: float16 ends
-// at 65,504 rows.
+// The divisor of the forward pass. It is computed again where the one that was returned has a half
+// type, which may be infinite: float16 ends at 65,504 rows.
 ValueId TotalWeight(Builder& b, const ir::Node& node, ValueId logp, ValueId target, ValueId weight,
                     ValueId returned) {
   const DType own = b.type(returned).dtype, wide = ComputedIn(own);
@@ -86,11 +86,11 @@ ValueId GradientOfRows(Builder& b, const ir::Node& node, ValueId grad, ValueId l
   return b.Call("spmd::nll_dinput", {grad, target, weight, scale}, attrs);
 }
 
-// nll_loss of [n, c, d1, d2, …] arrives as an image [n, c, 1, d1 d2 …]: one merged dimension, which
-// later passes take apart again, beside one that says nothing.
+// True for an image [n, c, 1, d1 d2 …]. nll_loss of [n, c, d1, d2, …] is recorded so, with one
+// merged dimension, which later passes split again, beside one of size 1.
 bool OneLine(const Dims& image) { return image[2] == 1; }
 
-// [n, c, …] to [n, …, c] and back.
+// Transposes [n, c, …] to [n, …, c], and back.
 ValueId ClassesLast(Builder& b, ValueId image) {
   std::vector<int64_t> order = {0};
   for (int d = 2; d < b.rank(image); ++d) order.push_back(d);
@@ -172,8 +172,8 @@ int ClassDim(const OpFactors& factors, int operand) {
   return static_cast<int>(factors.operands[operand].size()) - 1;
 }
 
-// A factor per dimension of the targets, laid over operands of the same rank and the result, whose
-// last dimension are the classes. Returns the factor of the classes.
+// Adds a factor per dimension of the targets, over operands of the same rank and the result, whose
+// last dimension is the classes. Returns the factor of the classes.
 int OverRows(CallFactors& f, const OpCall& call, std::initializer_list<int> operands) {
   const Dims& dims = call.results[0].dims;
   const int rows = static_cast<int>(dims.size()) - 1;

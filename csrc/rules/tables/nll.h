@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Negative log likelihood. With the classes cut, a shard answers for the targets that lie in its
-// interval and gives zero for the others; sums over shards are the results.
+// Negative log likelihood. Where the classes are sharded, a shard handles the targets in its
+// interval and gives zero for the others; the sums over shards are the results.
 #pragma once
 
 #include <vector>
@@ -38,7 +38,7 @@ absl::StatusOr<std::vector<TensorType>> NllDInputTypes(const OpCall& call);
 Attributes LocalNllDInput(const OpCall& call, const OpFactors& factors, const CutFactors& cut);
 
 // spmd::cross_entropy_dinput(grad, logp, target, weight?, scale). Every class needs the weight of
-// the row's target, so `weight` is always whole, and indexed by the global class.
+// the row's target, so `weight` is always whole and indexed by the global class.
 absl::StatusOr<OpFactors> CrossEntropyDInputFactors(const OpCall& call);
 absl::StatusOr<std::vector<TensorType>> CrossEntropyDInputTypes(const OpCall& call);
 Attributes LocalCrossEntropyDInput(const OpCall& call, const OpFactors& factors,

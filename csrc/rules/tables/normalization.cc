@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Layer, group and batch normalisation.
+// Layer, group and batch normalization.
 #include <algorithm>
 
 #include "absl/strings/match.h"
@@ -12,8 +12,8 @@
 namespace spmd::rules {
 namespace {
 
-// Every tensor's dimensions are aligned at the right with those of `reference` and run over its
-// factors where the sizes agree.
+// The dimensions of every tensor are aligned at the right with those of `reference`, and run over
+// its factors where the sizes agree.
 OpFactors AlignedFactors(const OpCall& call, const TensorType& reference, OpFactors f) {
   auto factors_of = [&](const TensorType* type) {
     TensorFactors tensor(type == nullptr ? 0 : type->rank());
@@ -28,8 +28,8 @@ OpFactors AlignedFactors(const OpCall& call, const TensorType& reference, OpFact
   return f;
 }
 
-// Rows pass, the dimensions of normalized_shape are whole. Gradients of weight and bias lack the
-// rows: they are sums over them.
+// Rows pass; the dimensions of normalized_shape are whole. The gradients of weight and bias lack
+// the rows, over which they are sums.
 absl::StatusOr<OpFactors> RowNormFactors(const OpCall& call) {
   const TensorType& x = call.operand(0);
   const int rows = x.rank() - static_cast<int>(call.attrs().GetInts("normalized_shape").size());
@@ -38,7 +38,7 @@ absl::StatusOr<OpFactors> RowNormFactors(const OpCall& call) {
   return AlignedFactors(call, x, std::move(f));
 }
 
-// The value, and a mean and a reciprocal deviation per row.
+// The normalized value, and per row a mean and a reciprocal deviation.
 absl::StatusOr<std::vector<TensorType>> LayerNormTypes(const OpCall& call) {
   const TensorType& x = call.operand(0);
   const size_t normalized = call.attrs().GetInts("normalized_shape").size();
@@ -51,7 +51,7 @@ absl::StatusOr<std::vector<TensorType>> LayerNormTypes(const OpCall& call) {
   return std::vector<TensorType>{x, row, row};
 }
 
-// n pass; groups pass; the channels of a group and all positions whole.
+// The batch and the groups pass; the channels of a group and all positions are whole.
 absl::StatusOr<OpFactors> GroupNormFactors(const OpCall& call) {
   const TensorType& x = call.operand(0);
   const int64_t groups = call.attrs().GetInt("group");
@@ -66,13 +66,13 @@ absl::StatusOr<OpFactors> GroupNormFactors(const OpCall& call) {
     image.push_back({static_cast<int>(f.factors.size())});
     f.factors.push_back({.size = x.dims[d], .whole = true});
   }
-  // Statistics are [n, groups]; an input [n, channels] of the same rank has other sizes, or is one
-  // channel per group, where both read alike.
+  // Statistics are [n, groups]. An input [n, channels] of the same rank has other sizes, or one
+  // channel per group, where both have the same factors.
   auto factors_of = [&](const TensorType* type) -> TensorFactors {
     if (type == nullptr) return {};
     if (type->dims == x.dims) return image;
     if (type->rank() == 2) return {{0}, {1}};
-    if (type->rank() == 1 && type->dims[0] == x.dims[1]) return {{1, 2}};  // of channels
+    if (type->rank() == 1 && type->dims[0] == x.dims[1]) return {{1, 2}};  // a vector of channels
     return TensorFactors(type->rank());  // a gradient that the output mask leaves out
   };
   for (const TensorType* type : call.operands) f.operands.push_back(factors_of(type));
@@ -84,7 +84,7 @@ bool IsCut(const OpFactors& f, const CutFactors& cut, const DimFactors& dim) {
   return std::any_of(dim.begin(), dim.end(), [&](int factor) { return cut[factor]; });
 }
 
-// Statistics are result 1 forward, operand 2 backward.
+// Statistics are result 1 in the forward op, operand 2 in the backward op.
 Attributes GroupNormLocal(const OpCall& call, const OpFactors& f, const CutFactors& cut) {
   Attributes local = call.attrs();
   const bool backward = absl::EndsWith(call.op, "backward");
@@ -97,13 +97,15 @@ Attributes GroupNormLocal(const OpCall& call, const OpFactors& f, const CutFacto
 }
 
 bool UsesBatchStatistics(const OpCall& call) {
-  // Evaluated functionally it copies the running statistics, which are no sums over the batch.
+  // In evaluation the functional op copies the running statistics, which are not sums over the
+  // batch.
   if (call.op == "aten::_native_batch_norm_legit_functional") return true;
   if (call.op == "aten::_native_batch_norm_legit.no_stats") return true;
   return call.attrs().GetBoolOr("train", call.attrs().GetBoolOr("training", true));
 }
 
-// Channels pass. With running statistics all else does; otherwise it is whole.
+// Channels pass. All other dimensions pass with running statistics, and are whole with those of the
+// batch.
 absl::StatusOr<OpFactors> BatchNormFactors(const OpCall& call) {
   const TensorType& x = call.operand(0);
   if (x.rank() < 2) {
@@ -127,14 +129,14 @@ absl::StatusOr<OpFactors> BatchNormFactors(const OpCall& call) {
   return f;
 }
 
-// Sums over all but the channels, of images and vectors of channels.
+// Sums of images and vectors of channels over all dimensions but the channels.
 absl::StatusOr<OpFactors> ChannelSumFactors(const OpCall& call) {
   SPMD_ASSIGN_OR_RETURN(OpFactors f, BatchNormFactors(call));
   for (Factor& factor : f.factors) factor.whole = false;
   return f;
 }
 
-// Every result is like the mean, the last operand.
+// Every result has the type of the mean, which is the last operand.
 template <int Results>
 absl::StatusOr<std::vector<TensorType>> LikeTheMean(const OpCall& call) {
   return std::vector<TensorType>(Results, *call.operands.back());

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Every normalisation is the same arithmetic over other dimensions: of x, minus its mean, times the
+// Every normalization is the same arithmetic over other dimensions: x minus its mean, times the
 // reciprocal of its deviation, in two passes.
 #include <limits>
 #include <utility>
@@ -10,7 +10,7 @@
 namespace spmd::rules {
 namespace {
 
-// The dimensions that statistics are taken over, and how many elements that is.
+// The dimensions that statistics are taken over, and their number of elements.
 struct Span {
   std::vector<int64_t> dims;
   int64_t count;
@@ -42,7 +42,7 @@ Standardised Standardise(Builder& b, ir::ValueId x, const Span& span, const Attr
   return {s.mean, s.rstd, b.Mul(s.centred, s.rstd)};
 }
 
-// Gradient of Standardise, from the gradient of its result and the result `x`.
+// The gradient of Standardise, from the gradient of its result and the result `x`.
 ir::ValueId StandardiseBackward(Builder& b, ir::ValueId grad, ir::ValueId x, ir::ValueId rstd,
                                 const Span& span) {
   const ir::ValueId mean = MeanOf(b, grad, span.dims, span.count, /*keepdim=*/true);
@@ -56,7 +56,8 @@ ir::ValueId Scaled(Builder& b, ir::ValueId v, ir::ValueId weight) {
 ir::ValueId Shifted(Builder& b, ir::ValueId v, ir::ValueId bias) {
   return bias == ir::kNoValue ? v : b.Add(v, Upcast(b, bias));
 }
-// offset + v · factor in one pass, an offset of v's size and one per channel.
+// offset + v · factor in one pass. Affine takes an offset of v's size, ChannelAffine one per
+// channel.
 ir::ValueId Affine(Builder& b, ir::ValueId offset, ir::ValueId v, ir::ValueId factor) {
   return b.Call("aten::addcmul", {offset, v, factor}, {{"value", int64_t{1}}});
 }
@@ -69,12 +70,12 @@ ir::ValueId ViewAs(Builder& b, ir::ValueId v, const Dims& dims) {
   return b.View(v, std::vector<int64_t>(dims.begin(), dims.end()));
 }
 
-// A sum over no dimension is the value itself (an empty list would mean all).
+// A sum over no dimension is the value itself; an empty list of dims would mean all dimensions.
 ir::ValueId SumOver(Builder& b, ir::ValueId v, std::vector<int64_t> dims) {
   return dims.empty() ? v : b.Sum(v, std::move(dims), /*keepdim=*/false);
 }
 
-// Fills the results in order. What the output mask leaves out has no value.
+// Collects the results in order. A result that the output mask leaves out has no value.
 class Results {
  public:
   Results(Builder& b, const ir::Graph& from, const ir::Node& node)
@@ -85,7 +86,7 @@ class Results {
     return wanted == nullptr || (*wanted)[k];
   }
   const Dims& dims(int k) const { return from_.type(node_.first_result + k).dims; }
-  // One of these per result, ascending.
+  // Exactly one of these is called per result, in ascending order.
   void Set(ir::ValueId v) { values_.push_back(ViewAs(b_, v, dims(next()))); }
   void SetAbsent() { values_.push_back(ir::kNoValue); }
   void SetEmpty() { values_.push_back(EmptyResult(b_, from_.type(node_.first_result + next()))); }
@@ -151,7 +152,7 @@ ValuesOrStatus DecomposeLayerNormBackward(Builder& b, const ir::Graph& from, con
 
 namespace {
 
-// [n, c, …] as [n, g, c/g, …], with statistics over all from the third dimension on.
+// [n, c, …] as [n, g, c/g, …], with statistics over all dimensions from the third on.
 struct Groups {
   Groups(const Dims& image, const ir::Node& node)
       : n(image[0]), g(node.attributes.GetInt("group")) {
@@ -212,7 +213,8 @@ ValuesOrStatus DecomposeGroupNormBackward(Builder& b, const ir::Graph& from, con
 
 namespace {
 
-// All dimensions but the channels, and the shape that broadcasts a vector of channels.
+// All dimensions but the channels, and the shape to which a vector of channels is viewed to
+// broadcast.
 struct Channels {
   explicit Channels(const Dims& image) : per_channel(image.size(), 1) {
     std::vector<bool> named(image.size(), true);
@@ -242,13 +244,13 @@ ir::ValueId Updated(Builder& b, ir::ValueId running, ir::ValueId batch, const At
 namespace {
 
 struct ChannelStatistics {
-  ir::ValueId mean, squares;  // the squares are of distances from the mean, summed
+  ir::ValueId mean, squares;  // squares: the sum of squared distances from the mean
 };
 
-// Devices tell each other the sum of what they have and of its squares, at once. Between them the
-// squared mean is taken from the mean square in double precision, where a mean of 10⁵ deviations
-// costs nothing that single precision would show; double precision has nothing wider and takes two
-// passes.
+// For f32, devices exchange the sum of their elements and of the squares of these in one
+// all-reduce. The squared mean is then subtracted from the mean square in double precision, where a
+// mean of 10⁵ deviations loses nothing that single precision would show. Double precision itself
+// has no wider type and takes two passes.
 ChannelStatistics ChannelStatisticsOf(Builder& b, ir::ValueId x, const Span& span) {
   const double n = static_cast<double>(span.count);
   if (b.type(x).dtype != DType::kF32) {
@@ -256,7 +258,7 @@ ChannelStatistics ChannelStatisticsOf(Builder& b, ir::ValueId x, const Span& spa
     return {mean, b.Call("spmd::channel_squares", {x, mean})};
   }
   const std::vector<ir::ValueId> moments = b.CallAll("spmd::channel_moments", {x});
-  // Neither of these changes a moment, nor is it linear: both moments are reduced here, together.
+  // These two ops change no value. They are not linear, so both moments are reduced here, together.
   const ir::ValueId sum = b.AddScalar(moments[0], 0.0);
   const ir::ValueId squares = b.Call("aten::clamp_min", {moments[1]}, {{"min", 0.0}});
   const ir::ValueId mean = b.DivScalar(sum, n);
@@ -267,8 +269,8 @@ ChannelStatistics ChannelStatisticsOf(Builder& b, ir::ValueId x, const Span& spa
 
 }  // namespace
 
-// Statistics are vectors of channels. The image is gone over for the statistics and for the result,
-// and nothing of its size is made but that.
+// Statistics are vectors of channels. The image is read once for the statistics and once for the
+// result, and no other value of its size is created.
 ValuesOrStatus DecomposeBatchNorm(Builder& b, const ir::Graph& from, const ir::Node& node,
                                   Operands operands) {
   const ir::ValueId x = Upcast(b, operands[0]);
@@ -317,7 +319,7 @@ ValuesOrStatus DecomposeBatchNormBackward(Builder& b, const ir::Graph& from, con
   const ir::ValueId rstd =
       train ? Upcast(b, operands[6]) : RunningRstd(b, operands[4], NumberOr(node, "eps", 1e-5));
   const ir::ValueId scale = Scaled(b, rstd, operands[2]);
-  // Of grad, and of grad · (x - mean).
+  // The sums of grad and of grad · (x - mean).
   const std::vector<ir::ValueId> sums = b.CallAll("spmd::channel_products", {grad, x, mean});
   const auto broadcast = [&](ir::ValueId v) { return ViewAs(b, v, channels.per_channel); };
   Results results(b, from, node);
@@ -326,8 +328,9 @@ ValuesOrStatus DecomposeBatchNormBackward(Builder& b, const ir::Graph& from, con
   } else if (!train) {
     results.Set(b.Mul(grad, broadcast(scale)));
   } else {
-    // scale · (grad - mean(grad) - (x - mean) · slope), slope = rstd² · mean(grad · (x - mean)), as
-    // offset + x · along_x + grad · scale, where all but the images is per channel.
+    // scale · (grad - mean(grad) - (x - mean) · slope), slope = rstd² · mean(grad · (x - mean)),
+    // written as offset + x · along_x + grad · scale, where everything but the images is per
+    // channel.
     const double n = static_cast<double>(channels.span.count);
     const ir::ValueId slope = b.Mul(b.MulScalar(sums[1], -1 / n), b.Square(rstd));
     const ir::ValueId along_x = b.Mul(slope, scale);

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Optimizers' steps and the gradient scaler. What `_foreach_*` ops split into is element-wise
-// already.
+// Optimizers' steps and the gradient scaler. The parts of `_foreach_*` ops are element-wise ops.
 #include "absl/strings/str_cat.h"
 #include "csrc/rules/registry.h"
 #include "csrc/rules/tables/decompositions.h"
@@ -10,7 +9,7 @@ namespace {
 
 absl::StatusOr<OpFactors> Whole(const OpCall& call) { return WholeFactors(call); }
 
-// Parameters and both averages, without the gradient.
+// The results are the parameter and both averages, not the gradient.
 absl::StatusOr<std::vector<TensorType>> AdamTypes(const OpCall& call) {
   return std::vector<TensorType>{*call.operands[0], *call.operands[2], *call.operands[3]};
 }
@@ -22,7 +21,7 @@ std::vector<Rule> OptimizerRules() {
       Computed("aten::_amp_foreach_non_finite_check_and_unscale", Whole)
           .DecomposesAlways(DecomposeUnscale),
       Computed("aten::_amp_update_scale", Whole),  // a few scalars
-      // Parameter, gradient, averages of it and of its square, the step's number.
+      // Operands: parameter, gradient, averages of the gradient and of its square, step count.
       Elementwise("spmd::adam").Types(AdamTypes).Flops(14),
       Computed("spmd::multi_tensor_adam", Whole).DecomposesAlways(DecomposeMultiTensorAdam),
   };

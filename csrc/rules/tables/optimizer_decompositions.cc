@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Steps of optimizers, parameter by parameter. Fused ones: Adam in its common form by PyTorch's own
-// kernel, all else in element-wise ops with the arithmetic of PyTorch's kernels; there the learning
-// rate may be a run-time scalar or a tensor: it is only ever multiplied by. Adam on lists: the
-// element-wise ops that PyTorch calls on the lists.
+// Steps of optimizers, parameter by parameter. Fused Adam in its common form uses PyTorch's own
+// kernel. All other fused optimizers become element-wise ops with the arithmetic of PyTorch's
+// kernels; the learning rate may then be a run-time scalar or a tensor, since it is only multiplied
+// by. Adam on lists becomes the element-wise ops that PyTorch calls on the lists.
 #include <cmath>
 #include <utility>
 
@@ -13,8 +13,9 @@
 namespace spmd::rules {
 namespace {
 
-// The operands of an optimizer's step: Tensor[] lists of one entry per parameter (some empty), then
-// the optional tensors, which only fused ops have. Results are lists in the same order.
+// The operands of an optimizer's step: Tensor[] lists with one entry per parameter (some are
+// empty), then the optional tensors, which only fused ops have. The results are lists in the same
+// order.
 class Step {
  public:
   Step(Builder& b, const ir::Graph& from, const ir::Node& node, Operands operands, int lists)
@@ -31,17 +32,17 @@ class Step {
   int size() const { return node_.groups[0].size; }
   bool Has(int list) const { return node_.groups[list].size > 0; }
   ir::ValueId At(int list, int i) const { return operands_[node_.groups[list].begin + i]; }
-  // As PyTorch's kernels compute with it.
+  // In the type that PyTorch's kernels compute in.
   ir::ValueId Wide(int list, int i) const { return Upcast(b_, At(list, i)); }
-  // 0 only where that is known: there is no such term then.
+  // True only if the number is known to be 0, so that its summand can be left out.
   bool IsZero(absl::string_view name) const { return Known(Given(name)) == 0.0; }
   bool Flag(absl::string_view name) const { return node_.attributes.GetBoolOr(name, false); }
 
-  // No tensor decides how far to go, or whether.
+  // True if no tensor scales the step or decides whether it is taken.
   bool IsUnscaled() const {
     return lr_ == ir::kNoValue && grad_scale_ == ir::kNoValue && found_inf_ == ir::kNoValue;
   }
-  // As it was given: perhaps a run-time scalar.
+  // The attribute as it was given, which may be a run-time scalar.
   const Attr& Given(absl::string_view name) const {
     const Attr* attr = node_.attributes.Find(name);
     SPMD_REQUIRE(attr != nullptr, node_.op, " has no ", name);
@@ -56,19 +57,19 @@ class Step {
     const ir::ValueId grad = Upcast(b_, Unscaled(i));
     return Flag("maximize") ? b_.Neg(grad) : grad;
   }
-  // The gradient list as the kernel leaves it.
+  // Entry i of the gradients as the kernel leaves them.
   ir::ValueId Unscaled(int i) {
     const ir::ValueId grad = At(1, i);
     if (grad_scale_ == ir::kNoValue) return grad;
     return b_.Cast(b_.Div(grad, grad_scale_), b_.type(grad).dtype);
   }
-  // The new value, or the old one in a step that found a gradient that is not finite.
+  // `updated`, or `old` in a step that found a gradient that is not finite.
   ir::ValueId Unless(ir::ValueId updated, ir::ValueId old) {
     updated = b_.Cast(updated, b_.type(old).dtype);
     if (found_inf_ == ir::kNoValue) return updated;
     return b_.Where(b_.Call("aten::eq.Scalar", {found_inf_}, {{"other", 1.0}}), old, updated);
   }
-  // 1 - base^step, in double precision: near 1 the difference needs it.
+  // 1 - base^step in double precision, which the difference of numbers near 1 needs.
   ir::ValueId BiasCorrection(const Attr& base, ir::ValueId step) {
     const ir::ValueId power =
         b_.Call("aten::pow.Scalar", {b_.Cast(step, DType::kF64)}, {{"self", base}});
@@ -83,7 +84,7 @@ class Step {
   ir::ValueId lr_ = ir::kNoValue, grad_scale_ = ir::kNoValue, found_inf_ = ir::kNoValue;
 };
 
-// True when PyTorch's kernel takes parameter i: one element type and one shape throughout.
+// True if PyTorch's kernel can take parameter i: all tensors have one element type and one shape.
 bool IsUniform(const Builder& b, const Step& op, int i) {
   const TensorType& param = b.type(op.At(0, i));
   const TensorType& step = b.type(op.At(5, i));
@@ -91,7 +92,7 @@ bool IsUniform(const Builder& b, const Step& op, int i) {
          b.type(op.At(3, i)) == param && step.rank() == 0 && step.dtype == DType::kF32;
 }
 
-// Results per list, flattened in order.
+// The results of all lists, in order.
 Values Flatten(const std::vector<Values>& lists) {
   Values all;
   for (const Values& list : lists) all.insert(all.end(), list.begin(), list.end());
@@ -108,7 +109,8 @@ ValuesOrStatus DecomposeAdam(Builder& b, const ir::Graph& from, const ir::Node& 
   const Attr &beta1 = op.Given("beta1"), &beta2 = op.Given("beta2"), &eps = op.Given("eps");
   const Attr& decay = op.Given("weight_decay");
   const bool decays = !op.IsZero("weight_decay");
-  // Of the new gradient and its square, in the averages: made once, where it is needed.
+  // The weights of the new gradient and of its square in the averages. They are created once, when
+  // first needed.
   ir::ValueId first_weight = ir::kNoValue, second_weight = ir::kNoValue;
   std::vector<Values> out(5);
   for (int i = 0; i < op.size(); ++i) {
@@ -160,7 +162,7 @@ ValuesOrStatus DecomposeAdam(Builder& b, const ir::Graph& from, const ir::Node& 
 }
 
 // Lists: params, grads, exp_avgs, exp_avg_sqs, max_exp_avg_sqs. The ops, their order and their
-// attributes are those of torch.optim.adam._multi_tensor_adam, as its lists are taken apart.
+// attributes are those that torch.optim.adam._multi_tensor_adam applies to each entry of its lists.
 ValuesOrStatus DecomposeMultiTensorAdam(Builder& b, const ir::Graph& from, const ir::Node& node,
                                         Operands operands) {
   const Step op(b, from, node, operands, /*lists=*/5);

@@ -18,7 +18,7 @@ using Sizes = std::vector<int64_t>;
 
 Sizes SizesOf(const TensorType& type) { return {type.dims.begin(), type.dims.end()}; }
 
-// Terms of booleans combine with "or".
+// Partial results of booleans combine with "or".
 absl::StatusOr<OpFactors> AsTerms(const OpCall& call, absl::StatusOr<OpFactors> f) {
   SPMD_RETURN_IF_ERROR(f.status());
   if (call.operand(0).dtype != DType::kBool) return f;
@@ -47,7 +47,8 @@ bool AddsOrSets(const OpCall& call) {
   return reduce == "add" || reduce == "set";
 }
 
-// "first" of the dimension "dim", or of every dimension.
+// The call's attributes with "first" set to the tile's begin along dimension "dim", or along every
+// dimension.
 Attributes LocalFirst(const OpCall& call, const OpFactors& factors, const CutFactors& cut) {
   const int rank = call.operand(0).rank();
   auto first = [&](int d) {
@@ -71,11 +72,11 @@ absl::StatusOr<std::vector<TensorType>> IndexPartTypes(const OpCall& call) {
   return std::vector<TensorType>{{call.operand(0).dtype, IndexedDims(call)}};
 }
 
-// One dimension: where its part begins and how long it is.
+// The part of one dimension: where it begins and how long it is.
 Attributes Along(int64_t dim, int64_t size) {
   return {{"dim", dim}, {"first", int64_t{0}}, {"size", size}};
 }
-// All dimensions.
+// The parts of all dimensions.
 Attributes AlongAll(const TensorType& type, bool may_be_negative) {
   return {{"first", Sizes(type.rank(), 0)},
           {"size", SizesOf(type)},
@@ -137,7 +138,7 @@ bool IsMask(const TensorType& type) {
   return type.dtype == DType::kBool || type.dtype == DType::kU8;
 }
 
-// A single mask and a single value: nothing needs to be counted.
+// A single mask and a single value, where the true elements need not be counted.
 ValuesOrStatus MaskedPut(Builder& b, const ir::Node& node, Operands operands) {
   const ir::ValueId values = operands.back();
   int masks = 0, first = 0;
@@ -166,8 +167,8 @@ ValuesOrStatus IndexPut(Builder& b, const ir::Node& node, Operands operands) {
   return Values{CallWithIndices(b, "spmd::index_put_part", operands, indices, attributes)};
 }
 
-// Indices into a tensor of `dims`, counted row by row, as an index per dimension. One that is out
-// of range is so in the first dimension.
+// Splits row-major indices into a tensor of `dims` into an index per dimension. An index that is
+// out of range is out of range in the first dimension.
 Values Unraveled(Builder& b, ir::ValueId index, const Dims& dims) {
   int64_t count = 1;
   for (int64_t n : dims) count *= n;
@@ -185,7 +186,7 @@ Values Unraveled(Builder& b, ir::ValueId index, const Dims& dims) {
   return indices;
 }
 
-// One index of a dimension, which goes.
+// Reads one index of dimension `dim`, which is dropped.
 ir::ValueId SelectPart(Builder& b, ir::ValueId v, int64_t dim, int64_t index) {
   const TensorType self = b.type(v);
   if (index < 0) index += self.dims[dim];
@@ -243,7 +244,7 @@ ValuesOrStatus ReadByPart(Builder& b, const ir::Graph& from, const ir::Node& nod
                                 AlongAll(self, /*may_be_negative=*/true))};
 }
 
-// The index is a number that the program knows; one that is known when it runs stays whole.
+// Only for an index that is known at compile time; for a run-time index the dimension stays whole.
 ValuesOrStatus SelectByPart(Builder& b, const ir::Graph& from, const ir::Node& node,
                             Operands operands) {
   const Attr* index = node.attributes.Find("index");

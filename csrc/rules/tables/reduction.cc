@@ -26,7 +26,8 @@ absl::StatusOr<OpFactors> ReduceWhole(const OpCall& call) {
   return ReduceFactors(call, Reduced(call), {.whole = true});
 }
 
-// Norms whose terms combine need no decomposition: 1 and 0 are sums, the infinite ones extrema.
+// Norms whose partial results combine need no decomposition: 0 and 1 are sums, the infinite ones
+// extrema.
 absl::StatusOr<OpFactors> NormFactors(const OpCall& call) {
   const char* name = call.attrs().Find("ord") != nullptr ? "ord" : "p";
   const double p = call.attrs().GetDoubleOr(name, 2);
@@ -38,15 +39,15 @@ absl::StatusOr<OpFactors> NormFactors(const OpCall& call) {
   return ReduceFactors(call, Reduced(call), proto);
 }
 
-// Of renorm: everything but the named dimension.
+// renorm: every dimension but the named one is whole.
 absl::StatusOr<OpFactors> OthersWhole(const OpCall& call) {
   std::vector<bool> whole = Reduced(call);
   whole.flip();
   return WholeDimFactors(call, whole);
 }
 
-// Counts of elements, or of rows in bins of several columns with their weights, add up; not those
-// of histc without bounds, which depend on all elements.
+// Counts of elements, or of weighted rows in bins of several columns, add up. The bins of a histc
+// without bounds depend on all elements, so it runs whole.
 absl::StatusOr<OpFactors> HistogramFactors(const OpCall& call) {
   OpFactors f = WholeFactors(call);
   const Attr *min = call.attrs().Find("min"), *max = call.attrs().Find("max");
@@ -62,7 +63,7 @@ absl::StatusOr<OpFactors> HistogramFactors(const OpCall& call) {
   return f;
 }
 
-// Data, and what tells its segments along "axis": those before the axis and after it pass.
+// Data with its segments along "axis": dimensions before and after the axis pass.
 absl::StatusOr<OpFactors> SegmentFactors(const OpCall& call) {
   const bool backward = absl::EndsWith(call.op, "backward");
   const TensorType& data = call.operand(backward ? 2 : 0);
@@ -98,7 +99,7 @@ DType DTypeAttrOr(const OpCall& call, DType fallback) {
 
 using Types = absl::StatusOr<std::vector<TensorType>>;
 
-// Integers add up in i64.
+// Integers are summed in i64.
 DType SumDType(const OpCall& call) {
   const DType t = call.operand(0).dtype;
   return DTypeAttrOr(call, IsIntegral(t, /*include_bool=*/true) ? DType::kI64 : t);
@@ -124,7 +125,7 @@ Types TopKTypes(const OpCall& call) {
   if (values.rank() > 0) values.dims[call.Dim("dim", values.rank())] = call.attrs().GetInt("k");
   return std::vector<TensorType>{values, {DType::kI64, values.dims}};
 }
-// Of _softmax and _log_softmax.
+// _softmax and _log_softmax.
 Types SoftmaxTypes(const OpCall& call) {
   const bool wider = call.attrs().GetBoolOr("half_to_float", false);
   return std::vector<TensorType>{

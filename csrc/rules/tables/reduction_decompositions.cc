@@ -13,7 +13,7 @@ namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
-// What a reduction node says about its dims.
+// The dims attributes of a reduction node.
 struct Reduction {
   Reduction(const ir::Graph& from, const ir::Node& node)
       : type(from.type(node.operands[0])),
@@ -29,7 +29,7 @@ struct Reduction {
   bool keepdim;
 };
 
-// The type that the node names, if it does.
+// The type that the node's "dtype" names, if any, else `otherwise`.
 DType NamedType(const ir::Node& node, DType otherwise) {
   const Attr* dtype = node.attributes.Find("dtype");
   const bool given = dtype != nullptr && std::holds_alternative<DType>(*dtype);
@@ -40,14 +40,14 @@ ir::ValueId CastToAttr(Builder& b, ir::ValueId v, const ir::Node& node) {
   return b.Cast(v, NamedType(node, b.type(v).dtype));
 }
 
-// Drops the reduced dimensions that were kept with size 1.
+// Drops the reduced dimensions, which `v` has with size 1, unless the node keeps them.
 ir::ValueId Squeeze(Builder& b, ir::ValueId v, const Reduction& r) {
   if (r.keepdim || r.dims.empty()) return v;
   const Dims sizes = ReducedSizes(r.type.dims, r.named, /*keepdim=*/false);
   return b.View(v, std::vector<int64_t>(sizes.begin(), sizes.end()));
 }
 
-// amax, with 0 for rows that hold only -inf, so that differences with it are never nan.
+// amax, with 0 for rows whose maximum is infinite, so that differences with it are never NaN.
 ir::ValueId FiniteAmax(Builder& b, ir::ValueId x, const std::vector<int64_t>& dims) {
   const ir::ValueId top = b.Amax(x, dims, /*keepdim=*/true);
   const ir::ValueId infinite = b.Call("aten::isinf", {top});
@@ -64,7 +64,7 @@ ValuesOrStatus DecomposeMean(Builder& b, const ir::Graph& from, const ir::Node& 
   return AsResultsOf(b, from, node, {MeanOf(b, x, r.dims, r.count, r.keepdim)});
 }
 
-// Two passes: the mean, then the sum of squared distances from it.
+// Takes two passes: the mean, then the sum of squared distances from it.
 ValuesOrStatus DecomposeVariance(Builder& b, const ir::Graph& from, const ir::Node& node,
                                  Operands operands) {
   const Reduction r(from, node);
@@ -113,7 +113,7 @@ ValuesOrStatus DecomposeNorm(Builder& b, const ir::Graph& from, const ir::Node& 
   return AsResultsOf(b, from, node, {NormOf(b, x, p, r.dims, r.keepdim)});
 }
 
-// Of the difference of two tensors that broadcast.
+// The norm of the difference of two tensors that broadcast.
 ValuesOrStatus DecomposeDist(Builder& b, const ir::Graph& from, const ir::Node& node,
                              Operands operands) {
   const ir::ValueId x = Upcast(b, b.Sub(operands[0], operands[1]));
@@ -125,7 +125,7 @@ ValuesOrStatus DecomposeDist(Builder& b, const ir::Graph& from, const ir::Node& 
 ValuesOrStatus DecomposeLogSumExp(Builder& b, const ir::Graph& from, const ir::Node& node,
                                   Operands operands) {
   const Reduction r(from, node);
-  // No order, or nothing: no maximum.
+  // There is no maximum of complex numbers or of an empty tensor.
   if (IsComplex(r.type.dtype) || r.type.NumElements() == 0) return Values{};
   ir::ValueId x = Upcast(b, operands[0]);
   if (IsIntegral(b.type(x).dtype, /*include_bool=*/true)) x = b.Cast(x, DType::kF32);
@@ -134,8 +134,8 @@ ValuesOrStatus DecomposeLogSumExp(Builder& b, const ir::Graph& from, const ir::N
   return AsResultsOf(b, from, node, {Squeeze(b, b.Add(b.Log(sum), top), r)});
 }
 
-// The least index among those that hold the extremum (or a nan, which is the extremum then).
-// Without a "dim" the index is that of the flattened tensor.
+// The least index of an element that equals the extremum (NaN is the extremum if there is any).
+// Without a "dim" it is an index into the flattened tensor.
 ValuesOrStatus DecomposeArgExtremum(Builder& b, const ir::Graph& from, const ir::Node& node,
                                     Operands operands) {
   const Reduction r(from, node);
@@ -156,7 +156,7 @@ ValuesOrStatus DecomposeArgExtremum(Builder& b, const ir::Graph& from, const ir:
     index = index == ir::kNoValue ? part : b.Add(index, part);
     stride *= r.type.dims[d];
   }
-  if (index == ir::kNoValue) index = b.Constant(0, DType::kI64);  // of a scalar
+  if (index == ir::kNoValue) index = b.Constant(0, DType::kI64);  // a scalar
   const ir::ValueId beyond = b.Constant(static_cast<double>(r.count), DType::kI64);
   const ir::ValueId first = b.Call("aten::amin", {b.Where(hit, index, beyond)},
                                    {{"dim", r.dims}, {"keepdim", r.keepdim}});

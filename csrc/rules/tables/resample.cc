@@ -24,7 +24,8 @@ Resampling ResamplingOf(const OpCall& call) {
           a.GetInt("num_out")};
 }
 
-// a where `distance` is 0 or less, else b. Requires: 0 <= a <= b < 2^31.
+// `a` where `distance` is 0 or less, else `b`.
+// Requires: 0 <= a <= b < 2^31.
 Expr WhereNear(const Expr& distance, const Expr& a, const Expr& b) {
   constexpr int64_t kBeyond = int64_t{1} << 31;
   return Min(a + Max(distance, 0) * kBeyond, b);
@@ -47,7 +48,7 @@ OpFactors WindowedFactors(const OpCall& call, NeededFn needed) {
   return f.Take();
 }
 
-// "size", and where the tile and its window begin.
+// Sets "size", and where the tile and its window begin.
 Attributes LocalOf(const OpCall& call, const OpFactors& factors, const CutFactors& cut,
                    NeededFn needed) {
   const int dim = static_cast<int>(call.attrs().GetInt("dim"));
@@ -66,7 +67,7 @@ ExprInterval Resampling::InputsOf(const ExprInterval& outputs) const {
   Expr begin = FloorDiv(outputs.begin * step + start, unit);
   Expr end = FloorDiv((outputs.end - 1) * step + stop, unit);
   if (filter == "reflect") {
-    // The last output is as far behind the last input as the input that it stands for is before.
+    // The last output is as far behind the last input as the mirrored input is before it.
     const Expr first = begin;
     begin = Min(begin, 2 * (num_in - 1) - (end - 1));
     end = Max(end, Expr(1) - first);
@@ -77,8 +78,8 @@ ExprInterval Resampling::InputsOf(const ExprInterval& outputs) const {
 ExprInterval Resampling::OutputsOf(const ExprInterval& inputs) const {
   const Expr begin = Clamp(CeilDiv((inputs.begin + 1) * unit - stop, step), 0, num_out - 1);
   const Expr end = Clamp(CeilDiv(inputs.end * unit - start, step), 1, num_out);
-  // Outputs that lie outside look at inputs near the border: at the first or last one, or at as
-  // many as they are.
+  // Outputs outside read inputs near the border: the first or last one or, if reflected, as many as
+  // there are outputs outside.
   const bool any_before = CeilDiv(unit - stop, step) > 0;
   const bool any_after = CeilDiv(num_in * unit - start, step) < num_out;
   const int64_t before = filter == "reflect" ? -First(0) : 0;

@@ -11,15 +11,15 @@
 namespace spmd::rules {
 namespace {
 
-// A position in the dims of one side, major first. Dimensions of size 1 have no factor.
+// A position in the dims of one side, walked major first. Dimensions of size 1 have no factor.
 struct Side {
   const Dims& dims;
   int dim = -1;
-  int64_t left = 1;  // of the current dimension
+  int64_t left = 1;  // what is left of the current dimension
 
   explicit Side(const Dims& d) : dims(d) { Advance(); }
   bool AtEnd() const { return dim == static_cast<int>(dims.size()); }
-  // To the next dimension with something left.
+  // Moves to the next dimension that has something left.
   void Advance() {
     while (left == 1 && !AtEnd()) {
       ++dim;
@@ -54,14 +54,14 @@ class Matcher {
     const int factor = f_.Add(size);
     f_.OverOperand(0, from_.dim, factor);
     f_.OverResult(to_.dim, factor);
-    // What remains of both must be walked in step: a remainder on both sides is coprime.
+    // If both sides have a remainder, these are coprime and become whole factors.
     const bool both = from_.left != size && to_.left != size;
     from_.Take(size);
     to_.Take(size);
     if (both) Mismatch();
   }
 
-  // Whole factors on both sides until equally many elements are passed.
+  // Adds whole factors on both sides until they cover equally many elements.
   void Mismatch() {
     int64_t from = WholeOperand(), to = WholeResult();
     while (from != to) {
@@ -89,7 +89,7 @@ class Matcher {
   Side from_, to_;
 };
 
-// Nothing to hold, so nothing to gain: leading dimensions that agree pass.
+// An empty reshape: the leading dimensions that agree pass, and nothing more is worth sharding.
 OpFactors EmptyFactors(const OpCall& call) {
   CallFactors f(call);
   const Dims& from = call.operand(0).dims;
@@ -142,7 +142,7 @@ absl::StatusOr<OpFactors> BitcastFactors(const OpCall& call) {
     const int factor = f.Add(common);
     f.OverOperand(0, d, factor);
     f.OverResult(d, factor);
-    // The parts of one wide element stay together.
+    // The narrow elements that make up one wide element stay together.
     if (from[d] > common && common > 0) f.OverOperand(0, d, f.AddWhole(from[d] / common));
     if (to[d] > common && common > 0) f.OverResult(d, f.AddWhole(to[d] / common));
   }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Ops that look at images through coordinates or patches: batch and channels pass, and so do the
-// places that are looked up; the image is whole.
+// Ops that read images through coordinates or patches. Batch, channels and the positions that are
+// read pass; the image is whole.
 #include "csrc/rules/registry.h"
 #include "csrc/rules/tables/columns.h"
 

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Scans and top-k along a cut dimension, block by block.
+// Scans and top-k along a sharded dimension, block by block.
 //
-//   cumsum of [b c], b cut:   inner = cumsum(x, c);  before = cumsum(pad(inner[:, -1]), b);
-//                             inner + before         only the totals, one per block, are gathered
-//   topk of [b c], b cut:     topk(topk(x, c), b c)  only k candidates per block are gathered
+//   cumsum of [b c], over b:   inner = cumsum(x, c);  before = cumsum(pad(inner[:, -1]), b);
+//                              inner + before         only the totals, one per block, are gathered
+//   topk of [b c], over b:     topk(topk(x, c), b c)  only k candidates per block are gathered
 #include <utility>
 
 #include "csrc/rules/tables/decompositions.h"
@@ -13,8 +13,8 @@ namespace {
 
 using Sizes = std::vector<int64_t>;
 
-// Blocks into which `n` elements are dealt: many factors of 2 and 3, so that meshes cut them
-// evenly. 0: too few elements for blocks to pay.
+// The number of blocks into which `n` elements are divided. It has many factors of 2 and 3, so that
+// most meshes divide it evenly. 0 if there are too few elements for blocks to pay.
 int64_t BlocksOf(int64_t n) {
   if (n >= 1024) return 192;
   return n > 96 ? 48 : 0;
@@ -93,7 +93,7 @@ ValuesOrStatus DecomposeTopK(Builder& b, const ir::Graph& from, const ir::Node& 
   const int dim = static_cast<int>(OpCall::Of(from, node).Dim("dim", type.rank()));
   const int64_t n = type.dims[dim], k = node.attributes.GetInt("k");
   const int64_t blocks = from.grid(annotation->grid).size(annotation->sharding.dims[dim].axes);
-  // A candidate is an element and its index: three times an element's bytes, or more.
+  // A candidate is an element and its index, at least three times the bytes of an element.
   constexpr int64_t kWorthwhile = 4;
   if (blocks < 2 || n % blocks != 0 || k < 1 || kWorthwhile * k * blocks > n) return Values{};
   const auto top = [&](ir::ValueId x, int along) {

@@ -9,7 +9,7 @@
 namespace spmd::rules {
 namespace {
 
-// Operand k along a dimension of which the factor's first `size` indices are what the op looks at.
+// Lays a factor over dimension d of operand k, of which the op uses the first `size` indices.
 void OverPrefix(CallFactors& f, int k, int d, int factor, int64_t have, int64_t factor_size,
                 int64_t size) {
   if (have == factor_size && size == factor_size) {
@@ -38,7 +38,7 @@ absl::StatusOr<OpFactors> ScatterFactors(const OpCall& call, IndexedDim indexed,
   const TensorType& index = call.operand(1);
   const bool has_src = call.has(2);
   if (index.rank() != self.rank() || (has_src && call.operand(2).rank() != self.rank())) {
-    return WholeFactors(call);  // scalars that stand for vectors of one element
+    return WholeFactors(call);  // scalars in place of vectors of one element
   }
   CallFactors f(call);
   const int64_t dim = call.Dim("dim", self.rank());

@@ -12,7 +12,7 @@
 namespace spmd::rules {
 namespace {
 
-// Indices start, start + step, … of a dimension of `extent`, `length` of them.
+// The indices start, start + step, … of a dimension of `extent`, `length` of them.
 struct Slice {
   int dim = 0;
   int64_t extent = 0;
@@ -23,7 +23,7 @@ struct Slice {
   bool IsWhole() const { return start == 0 && length == extent && step == 1; }
 };
 
-// As PyTorch reads "dim", "start", "end" and "step" of a slice of `full`.
+// Reads "dim", "start", "end" and "step" of a slice of `full` as PyTorch does.
 Slice SliceOf(const OpCall& call, const Dims& full) {
   const Attributes& attrs = call.attrs();
   Slice s;
@@ -40,13 +40,13 @@ Slice SliceOf(const OpCall& call, const Dims& full) {
   return s;
 }
 
-// The indices of the slice, in [0, length), that lie in `shard` of the sliced dimension.
+// The indices of the slice, in [0, length), whose elements lie in `shard` of the sliced dimension.
 ExprInterval IndicesWithin(const Slice& s, const ExprInterval& shard) {
   return {Clamp(CeilDiv(shard.begin - s.start, s.step), 0, s.length),
           Clamp(CeilDiv(shard.end - s.start, s.step), 0, s.length)};
 }
 
-// A slice's `full` side is result 0, its `part` side operand `part`.
+// Factors of an op that writes operand `part` into a slice of result 0.
 OpFactors Scatter(const OpCall& call, int part, bool full_operand) {
   CallFactors f(call);
   const Dims& dims = call.results[0].dims;
@@ -64,7 +64,7 @@ OpFactors Scatter(const OpCall& call, int part, bool full_operand) {
   return f.Take();
 }
 
-// "start", "end" of the same slice within a tile of result 0.
+// Sets "start" and "end" to the part of the slice within a tile of result 0.
 void LocaliseScatter(const OpCall& call, const OpFactors& factors, const CutFactors& cut,
                      Attributes* local) {
   const Slice s = SliceOf(call, call.results[0].dims);
@@ -78,7 +78,7 @@ void LocaliseScatter(const OpCall& call, const OpFactors& factors, const CutFact
   const ExprInterval shard = ResultShard(s.dim);
   const ExprInterval indices = IndicesWithin(s, shard);
   const Expr start = Clamp(indices.begin * s.step + s.start - shard.begin, 0, size);
-  // One past the last index; an empty slice where the tile has none.
+  // One past the last index, or `start` if the slice has no index in the tile.
   const Expr end = indices.end * s.step + (s.start - s.step + 1) - shard.begin;
   local->Set("start", start);
   local->Set("end", Max(end, start));
@@ -89,8 +89,8 @@ bool HasFixedIndex(const OpCall& call) {
   return index != nullptr && std::holds_alternative<int64_t>(*index);
 }
 
-// Factors of an op that replaces one index of `dim`, which is whole; not even its decomposition may
-// be cut there when the index is known at run time only.
+// Factors of an op that replaces one index of `dim`, which is whole. With a run-time index it has
+// no factor at all, since the decomposition could not shard it either.
 OpFactors SelectInverse(const OpCall& call, int part, bool full_operand) {
   CallFactors f(call);
   const Dims& dims = call.results[0].dims;
@@ -105,7 +105,8 @@ OpFactors SelectInverse(const OpCall& call, int part, bool full_operand) {
   return f.Take();
 }
 
-// The interval that one index is: sets "start", "end", "step". Errors: an index known at run time.
+// Sets "start", "end" and "step" to the interval of the one index.
+// Errors: a run-time index.
 absl::Status IndexAsSlice(const ir::Node& node, int64_t extent, Attributes* attrs) {
   const Attr* index = node.attributes.Find("index");
   if (index == nullptr || !std::holds_alternative<int64_t>(*index)) {
@@ -130,7 +131,7 @@ absl::StatusOr<OpFactors> SliceFactors(const OpCall& call) {
       f.Pass(d, d);
       continue;
     }
-    if (s.length == 1) {  // nothing to cut; of the operand one index is wanted
+    if (s.length == 1) {  // too short to shard; one index of the operand is read
       f.OverOperand(0, d, f.AddWhole(s.extent));
       continue;
     }

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sliding windows: output i of a convolution or a pool looks at inputs
+// Sliding windows: output i of a convolution or a pool reads the inputs
 //
 //   i*stride - padding + k*dilation,  0 <= k < kernel
 //
 // so outputs [a,b) need inputs [a*stride - padding, (b-1)*stride - padding + span), and inputs
-// [a,b) are looked at by outputs [⌈(a+padding-span+1)/stride⌉, ⌊(b-1+padding)/stride⌋ + 1), where
-// span = (kernel-1)*dilation + 1. Both may reach outside; what is there reads a fill.
+// [a,b) are read by outputs [⌈(a+padding-span+1)/stride⌉, ⌊(b-1+padding)/stride⌋ + 1), where span =
+// (kernel-1)*dilation + 1. Both intervals may reach outside, where a fill is read.
 #pragma once
 
 #include <cstdint>
@@ -24,10 +24,10 @@ struct Sliding {
   int64_t dilation = 1;
 
   int64_t span() const { return (kernel - 1) * dilation + 1; }
-  // Output i is a function of input i.
+  // True if output i is a function of input i alone.
   bool IsPointwise() const { return span() == 1 && stride == 1 && padding == 0; }
-  // Outputs look at disjoint, adjacent inputs that cover `extent` exactly: input is (output
-  // kernel).
+  // True if the windows are disjoint, adjacent and cover `extent` exactly, so that the input is
+  // (output kernel).
   bool Tiles(int64_t extent) const {
     return kernel == stride && padding == 0 && dilation == 1 && extent % kernel == 0;
   }
@@ -36,30 +36,31 @@ struct Sliding {
   }
 
   ExprInterval InputsOf(const ExprInterval& outputs) const;
-  // Never empty: its first output begins at or before the first input, so that the inputs can be
-  // cut out of what those outputs cover at a distance that is not negative.
+  // Never empty. The window of the first of these outputs begins at or before the first input, so
+  // that OffsetWithin is not negative.
   ExprInterval OutputsOf(const ExprInterval& inputs) const;
-  // Where `inputs` begin within what OutputsOf(inputs) cover: the first of those begins at 0.
+  // Where `inputs` begin, counted from the first input that OutputsOf(inputs) read.
   Expr OffsetWithin(const ExprInterval& inputs) const;
 };
 
-// Entry i of a list attribute in which one entry stands for all; `fallback` for an empty list.
+// Entry i of a list attribute; a single entry stands for every dimension. `fallback` for an empty
+// list.
 int64_t SpatialEntry(const OpCall& call, absl::string_view name, int i, int64_t fallback);
 
-// Spatial dimension i of a pool, from "kernel_size", "stride" (the kernel's where empty),
+// Spatial dimension i of a pool, by "kernel_size", "stride" (the kernel's size if empty),
 // "padding", "dilation".
 Sliding PoolOf(const OpCall& call, int i);
-// Those lists with an entry for each of `rank` spatial dimensions.
+// The same lists, each with one entry per spatial dimension.
 Attributes PoolLists(const OpCall& call, int rank);
 
-// "padding" with 0 where operand k (its spatial dimensions are the last `rank`) comes as a window.
+// "padding", with 0 for each of the last `rank` dimensions that operand k reads through a window.
 Attr LocalPadding(const OpCall& call, const OpFactors& factors, const CutFactors& cut, int operand,
                   int rank);
 
-// Passes all dimensions but the last `rank` through all tensors; returns how many those are.
+// Passes all dimensions but the last `rank` through all tensors; returns how many these are.
 int PassLeading(CallFactors& f, const OpCall& call, int rank);
 
-// A FactorsFn, LocalFn or DecomposeFn of a function that is told the number of spatial dimensions.
+// Makes a FactorsFn, LocalFn or DecomposeFn from a function of the number of spatial dimensions.
 template <int Rank, absl::StatusOr<OpFactors> (*F)(const OpCall&, int)>
 absl::StatusOr<OpFactors> OfRank(const OpCall& call) {
   return F(call, Rank);
@@ -77,15 +78,15 @@ absl::StatusOr<std::vector<ir::ValueId>> DecomposeOfRank(Builder& b, const ir::G
   return F(b, OpCall::Of(from, node), operands, Rank);
 }
 
-// All dimensions but the last `rank` pass; those are whole.
+// All dimensions but the last `rank` pass; the last are whole.
 absl::StatusOr<OpFactors> SpatialWholeFactors(const OpCall& call, int rank);
-// The last `rank` sizes, and a type with others.
+// The last `rank` sizes, and `type` with other sizes there.
 std::vector<int64_t> SpatialSizes(const Dims& dims, int rank);
 TensorType WithSpatialSizes(TensorType type, const std::vector<int64_t>& sizes);
-// Those of the tile of an operand or result: expressions where it is cut.
+// The spatial sizes of a tile of an operand or result, as expressions where they are sharded.
 Attr LocalSpatialSizes(const OpCall& call, const OpFactors& factors, const CutFactors& cut,
                        TensorRef tensor, int rank);
-// "output_size" with the sizes of a tile's last `rank` dimensions.
+// The attributes with "output_size" set to the last `rank` sizes of a tile of the result.
 Attributes LocalOutputSize(const OpCall& call, const OpFactors& factors, const CutFactors& cut,
                            int rank);
 

@@ -12,11 +12,11 @@
 namespace spmd::rules {
 namespace {
 
-// PyTorch multiplies by the reciprocal in single precision; up to here that is exact division (the
-// first exception is 41).
+// PyTorch multiplies by the reciprocal in single precision. Up to here that equals exact division;
+// the first exception is 41.
 constexpr int64_t kLargestExact = 32;
 
-// Copies of each index along spatial dimension i, or 0 where that is no whole number.
+// The number of copies of each index along spatial dimension i, or 0 if it is not a whole number.
 int64_t Copies(const OpCall& call, int64_t in, int64_t out, int i, int rank) {
   if (in == 0 || out % in != 0 || out / in > kLargestExact) return 0;
   const int64_t copies = out / in;
@@ -24,7 +24,7 @@ int64_t Copies(const OpCall& call, int64_t in, int64_t out, int i, int rank) {
   return scale == static_cast<double>(copies) ? copies : 0;
 }
 
-// `fine` is the tensor with the copies.
+// The tensor with the copies is the result if `fine_is_result`, else the operand.
 OpFactors Nearest(const OpCall& call, int rank, bool fine_is_result) {
   CallFactors f(call);
   const int leading = PassLeading(f, call, rank);

@@ -24,7 +24,7 @@ struct Fraction {
   int64_t numerator, denominator;
 };
 
-// `value` as a fraction of small numbers, to the last bits of a double.
+// `value` as a fraction of small numbers, exact to the last bits of a double.
 std::optional<Fraction> AsFraction(double value) {
   constexpr int64_t kLargest = 4096;
   if (!(value > 0) || value > kLargest) return std::nullopt;
@@ -38,7 +38,7 @@ std::optional<Fraction> AsFraction(double value) {
   return std::nullopt;
 }
 
-// Inputs per output along spatial dimension i.
+// The number of inputs per output along spatial dimension i.
 std::optional<Fraction> RatioOf(const OpCall& call, int i, int rank, int64_t in, int64_t out) {
   if (call.attrs().GetBoolOr("align_corners", false)) return Fraction{in - 1, out - 1};
   const double scale = GivenScale(call, i, rank);
@@ -48,7 +48,8 @@ std::optional<Fraction> RatioOf(const OpCall& call, int i, int rank, int64_t in,
   return Fraction{inverse->denominator, inverse->numerator};
 }
 
-// aten copies, or doubles, by the sizes alone: forward, backward or both, as the memory lies.
+// True if aten ignores the given scale and copies or doubles by the sizes alone, which depends on
+// the memory format and on the direction.
 bool PassesOverScale(const OpCall& call, int i, int rank, int64_t in, int64_t out) {
   const double scale = GivenScale(call, i, rank);
   if (scale == 0) return false;
@@ -57,7 +58,8 @@ bool PassesOverScale(const OpCall& call, int i, int rank, int64_t in, int64_t ou
          (nearest && out == 2 * in && scale != 2);
 }
 
-// aten rounds the ratio and the product, in single or double precision, before it rounds down.
+// True if the result is the exact one although aten rounds the ratio and the product, in single or
+// double precision, before it rounds down.
 bool RoundsAsExact(const Resampling& r, double scale, double shift) {
   const double per_output =
       scale > 0 ? 1.0 / scale : static_cast<double>(r.num_in) / static_cast<double>(r.num_out);
@@ -90,7 +92,7 @@ std::optional<Resampling> ResamplingOf(const OpCall& call, int i, int rank, int6
   const auto [p, q] = *ratio;
   Resampling r{FilterOf(call.op), 2 * p, 0, 0, 2 * q, in, out};
   if (absl::EndsWith(r.filter, "_aa")) {
-    // The filter is stretched over what an output covers where that is more than one input.
+    // The filter is stretched over what an output covers if that is more than one input.
     const int64_t half = (r.filter == "cubic_aa" ? 2 : 1) * 2 * std::max(p, q);
     r.start = p + q - half;
     r.stop = p + q + half;
@@ -102,14 +104,14 @@ std::optional<Resampling> ResamplingOf(const OpCall& call, int i, int rank, int6
   } else {
     const bool corners = call.attrs().GetBoolOr("align_corners", false);
     const int64_t position = corners ? 0 : p - q;
-    // The second of two is not looked at where the position is a whole number.
+    // If the position is a whole number, the second of the two inputs is not read.
     r.start = r.filter == "cubic" ? position - r.unit : position;
     r.stop = r.filter == "cubic" ? position + 3 * r.unit : position + 2 * r.unit - 1;
   }
   return r;
 }
 
-// The call's attributes with only spatial dimension i changed.
+// The call's attributes changed to resample spatial dimension i alone.
 Attributes OnlyDimension(const OpCall& call, int i, int rank, const Dims& fine) {
   Attributes attrs = call.attrs();
   attrs.Set("output_size", SpatialSizes(fine, rank));
@@ -119,7 +121,8 @@ Attributes OnlyDimension(const OpCall& call, int i, int rank, const Dims& fine) 
   return attrs;
 }
 
-// Applies `one` to each spatial dimension that changes, in single precision where it is computed.
+// Applies `one` to each spatial dimension that changes. Half precision is computed in single
+// precision.
 template <typename One>
 absl::StatusOr<std::vector<ValueId>> ByDimension(Builder& b, const OpCall& call, ValueId x,
                                                  const Dims& in, const Dims& out, int rank,

@@ -24,7 +24,7 @@ Attributes LocalInputSizes(const OpCall& call, const OpFactors& factors, const C
   return WithLocalDims(call, factors, cut, "input_sizes");
 }
 
-// A tile may have size 1 where its tensor has not: only dimensions named as such may be squeezed.
+// The dimensions to squeeze. They are named, since other dimensions of a tile may have size 1, too.
 std::vector<int64_t> Squeezed(const OpCall& call, const std::vector<int>& kept) {
   std::vector<int64_t> dims;
   for (int d = 0, next = 0; d < call.operand(0).rank(); ++d) {
@@ -52,11 +52,11 @@ Attributes LocalSqueezeDims(const OpCall& call, const OpFactors& factors, const 
   return local;
 }
 
-// An op that gives its one operand's elements, elsewhere: a term of the sum is moved like the sum.
+// An op that moves the elements of its one operand. A partial sum is moved as the sum is.
 Rule Moves(absl::string_view op, FactorsFn factors) {
   return Computed(op, factors).Jointly({0}).Monotone().Flops(kTrafficOnly);
 }
-// The same without touching them.
+// The same for an op that returns a view.
 Rule Views(absl::string_view op, FactorsFn factors) { return Moves(op, factors).Flops(0); }
 
 Rule Same(absl::string_view op) {
