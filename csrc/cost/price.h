@@ -45,11 +45,11 @@ struct Exchange {
   int starts = 1;
 };
 
-// `bytes` is what the worst-off device lacks of its new tile: exact where all shards are even and
+// `bytes` is what the worst-off device lacks of its new tile: exact where all shards are even or
 // where the changed axes span at most kMaxDevices devices, an upper bound elsewhere. `starts` has
 // one for each dimension that loses axes, as many as the all-gathers and all-to-alls that the
-// exchange replaces have; at least one. Requires: the shardings differ and their chunks are
-// normalized.
+// exchange replaces have; at least one.
+// Requires: the shardings differ and their chunks are normalized.
 Exchange DescribeExchange(const TensorType& type, const Grid& grid, const Sharding& from,
                           const Sharding& to);
 

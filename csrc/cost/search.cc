@@ -151,7 +151,7 @@ class MoveSearch {
     double at_least;
     int effort;
     int reached;
-    // reversed, since the queue's top is its largest entry
+    // The order is reversed, since the queue's top is its largest entry.
     bool operator<(const Entry& other) const {
       return std::tie(at_least, effort, reached) >
              std::tie(other.at_least, other.effort, other.reached);
@@ -610,7 +610,7 @@ class MoveSearch {
   bool even_ = false;             // all shards of all states are even
   bool shards_are_even_ = false;  // the shards of source and target are even
   std::vector<Reached> reached_;
-  // only looked up; never iterated, since its order is random
+  // Only looked up, never iterated, since its order is random.
   absl::flat_hash_map<State, int> best_;
   std::priority_queue<Entry> queue_;
 };

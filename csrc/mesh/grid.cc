@@ -53,8 +53,8 @@ std::vector<SubAxis> SubAxes(const Mesh& mesh, const Strides& strides) {
   return axes;
 }
 
-// Lowers the bandwidth of every sub-axis that is part of a slower axis of `mesh`. Requires: the
-// axes refine the mesh.
+// Lowers the bandwidth of every sub-axis that is part of a slower axis of `mesh`.
+// Requires: the axes refine the mesh.
 void LowerBandwidths(const Mesh& mesh, std::vector<SubAxis>& axes) {
   size_t a = 0;
   for (int i = 0; i < mesh.rank(); ++i) {

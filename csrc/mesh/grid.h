@@ -45,8 +45,8 @@ struct SubAxis {
 };
 
 // Immutable and shared by pointer. Two grids are equal when their devices and the sizes of their
-// sub-axes are: names are for people, and bandwidths do not say who holds what. Thread safety:
-// immutable.
+// sub-axes are: names are for people, and bandwidths do not say who holds what.
+// Thread safety: immutable.
 class Grid {
  public:
   // The grid of one mesh: every axis split into its prime factors, ascending.
@@ -79,8 +79,8 @@ class Grid {
 
   // All sub-axes of the axis called `axis`, major first; empty when there is none of that name.
   AxisList SubAxesOf(absl::string_view axis) const;
-  // The sub-axes of axis number `mesh_axis` of `mesh`. Errors: InvalidArgument if this grid does
-  // not refine `mesh` or `mesh` has no such axis.
+  // The sub-axes of axis number `mesh_axis` of `mesh`.
+  // Errors: InvalidArgument if this grid does not refine `mesh` or `mesh` has no such axis.
   absl::StatusOr<AxisList> AxesOf(const Mesh& mesh, int mesh_axis) const;
   bool Refines(const Mesh& mesh) const;
 
@@ -90,14 +90,14 @@ class Grid {
   absl::StatusOr<AxisList> ParseAxes(absl::string_view text) const;
   // Takes one "model" or "model:0" from `in` and appends its sub-axes to `axes`.
   absl::Status ParseAxis(Scanner& in, AxisList& axes) const;
-  // "[data=2, model=4]", with sub-axes merged into the axes they came from, and "
-  // devices=[3,1,8..15]" where the order is not 0..n-1. An axis whose parts are not its prime
+  // "[data=2, model=4]", with sub-axes merged into the axes they came from. The devices follow as
+  // "devices=[3,1,8..15]" where their order is not 0..n-1. An axis whose parts are not its prime
   // factors in ascending order shows them: "[x=3*2]". A bandwidth other than 1 follows '@', for the
   // whole axis or for each part: "[x=8@0.1]", "[x=2@0.1*4]".
   std::string ToString() const;
   // Inverse of ToString. Errors: InvalidArgument with the offending text, or as Mesh::Create.
   static absl::StatusOr<std::shared_ptr<const Grid>> Parse(absl::string_view text);
-  // leaves what follows the grid
+  // Leaves the text that follows the grid.
   static absl::StatusOr<std::shared_ptr<const Grid>> Parse(Scanner& in);
 
   friend bool operator==(const Grid& a, const Grid& b);

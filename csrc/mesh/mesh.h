@@ -21,11 +21,11 @@ namespace spmd {
 //   Mesh [node=2@0.1, gpu=8] over devices 0..15      links along `node` are ten times slower
 class Mesh {
  public:
-  // Axes without names are called "axis0", "axis1", … Without bandwidths every axis has 1. Errors:
-  // InvalidArgument naming the offender: the number of ids differs from the product of the shape,
-  // duplicate or negative ids, axis sizes < 1, a wrong number of names, repeated or empty names,
-  // names that are not identifiers (the text form needs identifiers), a wrong number of bandwidths,
-  // or a bandwidth that is not a positive number.
+  // Axes without names are called "axis0", "axis1", … Without bandwidths every axis has 1.
+  // Errors: InvalidArgument naming the offender: the number of ids differs from the product of the
+  // shape, duplicate or negative ids, axis sizes < 1, a wrong number of names, repeated or empty
+  // names, names that are not identifiers (the text form needs identifiers), a wrong number of
+  // bandwidths, or a bandwidth that is not a positive number.
   static absl::StatusOr<Mesh> Create(
       std::vector<int64_t> device_ids, std::vector<int64_t> shape,
       std::optional<std::vector<std::string>> axis_names,

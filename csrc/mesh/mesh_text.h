@@ -16,8 +16,8 @@
 namespace spmd {
 
 std::string MeshText(const Mesh& mesh);
-// Reads a mesh and leaves what follows it. Errors: InvalidArgument with the offending text, or as
-// Mesh::Create.
+// Reads a mesh and leaves what follows it.
+// Errors: InvalidArgument with the offending text, or as Mesh::Create.
 absl::StatusOr<Mesh> ParseMeshText(Scanner& in);
 
 // "3,1,8..15": three or more consecutive ids are written as a range.

@@ -103,7 +103,7 @@ void InsertFrees(Program& program) {
   }
   const std::vector<int> last = LastUses(program);
   const std::vector<bool> kept = Kept(program);
-  // entry i: dead after instruction i - 1
+  // Entry i: the values that are dead after instruction i - 1.
   std::vector<std::vector<ValueId>> dead_after(program.instructions.size() + 1);
   for (size_t id = 0; id < program.values.size(); ++id) {
     if (!kept[id]) dead_after[last[id] + 1].push_back(static_cast<ValueId>(id));

@@ -139,7 +139,7 @@ class Binding {
         bound.push_back({&dim, ellipsis_rank_ - extra + i});
       }
     }
-    // leading dims that a "+" operand lacks
+    // The number of leading dimensions that a "+" operand lacks.
     const int missing = static_cast<int>(bound.size()) - type.rank();
     bound.erase(bound.begin(), bound.begin() + missing);
     return bound;

@@ -30,8 +30,8 @@ struct AxisPart {
 // Errors: InvalidArgument whose text ends a sentence about `name`: there is no such axis, or which
 // parts the axis has.
 absl::StatusOr<AxisPart> ParseAxisPart(absl::string_view name, const Mesh& mesh);
-// The sub-axes of `grid` that make up `part`; nullopt if the part ends inside a sub-axis. Requires:
-// grid.Refines(mesh).
+// The sub-axes of `grid` that make up `part`; nullopt if the part ends inside a sub-axis.
+// Requires: grid.Refines(mesh).
 std::optional<AxisList> AxesOfPart(const AxisPart& part, const Mesh& mesh, const Grid& grid);
 // The name of a sub-axis of `grid` as a part of an axis of `mesh`; the grid's own name where it is
 // not such a part.

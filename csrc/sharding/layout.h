@@ -36,7 +36,7 @@ namespace spmd {
 absl::Status CheckLayout(const Grid& grid, const Sharding& sharding,
                          absl::Span<const int64_t> dims);
 
-// Copies share their contents, because every result of every run has a layout.
+// Copies share their contents, so that they are cheap: every result of every run has a layout.
 // Thread safety: immutable.
 class Layout {
  public:

@@ -67,7 +67,7 @@ struct Sharding {
   std::string ToString(const Grid& grid) const;
   // Errors: InvalidArgument with the offending text; a repeated axis.
   static absl::StatusOr<Sharding> Parse(absl::string_view text, const Grid& grid);
-  // leaves the text that follows
+  // Leaves the text that follows the sharding.
   static absl::StatusOr<Sharding> Parse(Scanner& in, const Grid& grid);
 
   friend bool operator==(const Sharding& a, const Sharding& b) {

@@ -23,8 +23,8 @@ inline constexpr size_t kMostBlocks = 4096;
 #endif
 
 // A list of up to `kMost` free blocks of one size, last in, first out, linked through the blocks
-// themselves. Each thread has one, which is freed when the thread ends. Requires: a block is no
-// smaller than a pointer.
+// themselves. Each thread has one, which is freed when the thread ends.
+// Requires: a block is no smaller than a pointer.
 template <void (*kFree)(void*), size_t kMost = kMostBlocks>
 class BlockList {
  public:

@@ -14,22 +14,25 @@
 namespace spmd {
 
 // Names are relative to the directory that was opened, even if its path later leads elsewhere.
-// Movable. Thread safety: thread-compatible.
+// Movable.
+// Thread safety: thread-compatible.
 class PrivateDirectory {
  public:
-  // Opens `path`. If `make`, creates it when it is missing, for this user alone. Errors: NotFound;
-  // PermissionDenied if others can write to it or own it; Unavailable with the system's message.
+  // Opens `path`. If `make`, creates it when it is missing, for this user alone.
+  // Errors: NotFound; PermissionDenied if others can write to it or own it; Unavailable with the
+  // system's message.
   static absl::StatusOr<PrivateDirectory> Open(const std::string& path, bool make);
   PrivateDirectory(PrivateDirectory&& other) noexcept;
   PrivateDirectory& operator=(PrivateDirectory&& other) noexcept;
   ~PrivateDirectory();
 
   // The contents of `name`, which must be a regular file (not a link) of this user with at most
-  // `max_bytes`. Sets its time of use (Entry::used). Never waits for a writer. Errors: NotFound;
-  // DataLoss for anything else that has the name; Unavailable.
+  // `max_bytes`. Sets its time of use (Entry::used). Never waits for a writer.
+  // Errors: NotFound; DataLoss for anything else that has the name; Unavailable.
   absl::StatusOr<std::string> Read(const std::string& name, int64_t max_bytes) const;
   // Writes a temporary file "<name>.<process>.<number>" and renames it, so that a reader finds all
-  // of `text` or nothing. Never writes through a link. Errors: Unavailable.
+  // of `text` or nothing. Never writes through a link.
+  // Errors: Unavailable.
   absl::Status Write(const std::string& name, absl::string_view text) const;
   // Removes `name`, whatever it is; a directory only if it is empty. Returns false if it is still
   // there.

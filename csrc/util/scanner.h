@@ -16,8 +16,8 @@ namespace spmd {
 // [A-Za-z_][A-Za-z0-9_]*
 bool IsIdentifier(absl::string_view text);
 
-// Skips blanks (spaces and tabs, never newlines) before a token. Thread safety: thread-compatible.
-// The text must outlive the scanner and the views it returns.
+// Skips blanks (spaces and tabs, never newlines) before a token.
+// Thread safety: thread-compatible. The text must outlive the scanner and the views it returns.
 class Scanner {
  public:
   explicit Scanner(absl::string_view text) : text_(text), rest_(text) {}
@@ -56,8 +56,8 @@ class Scanner {
   absl::string_view rest_;
 };
 
-// The shortest text that Scanner::Number reads back as `value`. Requires: `value` is positive and
-// finite.
+// The shortest text that Scanner::Number reads back as `value`.
+// Requires: `value` is positive and finite.
 std::string NumberToString(double value);
 
 // The inverse of Scanner::Quoted: printable ASCII between double quotes.

@@ -108,7 +108,7 @@ ValuesOrStatus WriteInBatch(Builder& b, const ir::Graph&, const ir::Node& node, 
   const std::optional<Batch> batch = BatchOf(b.graph(), operands, num_indices);
   if (!batch) return Values{};
   const ir::ValueId self = operands[0], numbered = Numbered(b, self, *batch);
-  // the rest of self would have to be put back around the result
+  // The rest of self would have to be put back around the result.
   if (numbered != self) return Values{};
   Attributes attributes = PartAttributes(b.type(self), *batch);
   attributes.Set("accumulate", node.attributes.GetBoolOr("accumulate", false));

@@ -129,7 +129,7 @@ absl::StatusOr<OpFactors> ScaledMatmulFactors(const OpCall& call) {
   const Dims &a = call.operand(0).dims, &b = call.operand(1).dims;
   const bool one_scale_per_row = !scaled_by_row || call.operand(2).dims == Dims{a[0], 1};
   const bool one_scale_per_column = !scaled_by_column || call.operand(3).dims == Dims{1, b[1]};
-  // one scale per block
+  // Otherwise there is one scale per block.
   if (!one_scale_per_row || !one_scale_per_column) return WholeFactors(call);
   CallFactors f(call);
   const int m = f.Add(a[0]), n = f.Add(b[1]), k = whole ? f.AddWhole(a[1]) : f.Add(a[1]);
