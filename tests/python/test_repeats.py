@@ -239,8 +239,8 @@ def test_a_value_fed_back() -> None:
         nonlocal x
         x = torch.cos(x)
 
-    runs, compiles, most = loop(body, 12000)
-    for _ in range(12000):
+    runs, compiles, most = loop(body, 24000)
+    for _ in range(24000):
         y = torch.cos(y)
     assert runs >= 4
     assert compiles <= 3
@@ -251,6 +251,7 @@ def test_a_value_fed_back() -> None:
 def test_a_chain_that_is_read_is_one_program() -> None:
     """Equal ops in a row, as they are in long expressions and unrolled solvers."""
     start, one = torch.zeros(8, device="spmd"), torch.ones(8, device="spmd")
+    spmd.sync()
     for chain in (lambda x: x + one, lambda x: x.view(2, 4).t().reshape(8), lambda x: x * 0.5):
         before = statistics("runs"), statistics("compiles")
         for _ in range(3):
