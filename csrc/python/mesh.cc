@@ -70,7 +70,7 @@ py::tuple CanonicalSpec(const Mesh& mesh, py::handle spec) {
   return FromSpec(canonical);
 }
 
-// The size of an axis part such as "model:0", and the axis of which it is a part.
+// An axis part such as "model:0" as the tuple (axis, size of the parts that are major to it, size).
 py::tuple PartOfAxis(const Mesh& mesh, const std::string& name) {
   const AxisPart part = ValueOrThrow(ParseAxisPart(name, mesh));
   return py::make_tuple(mesh.axis_names()[part.axis], part.before, part.size);
