@@ -13,7 +13,7 @@
 namespace spmd::partition {
 namespace {
 
-// Two nodes with equal keys compute the same.
+// Nodes with equal keys compute the same.
 struct NodeKey {
   std::string op;
   std::vector<ir::ValueId> operands;
@@ -54,7 +54,8 @@ absl::Status Simplify(ir::Graph& graph) {
               return *std::move(unmerged);
             }
             const rules::Rule* rule = rules::Find(node.op);
-            // What is made from nothing is free; shared, it would tie the layouts of its users.
+            // A node without operands costs nothing; shared, it would tie the layouts of its users
+            // together.
             if (rule == nullptr || rule->random || operands.empty()) return std::nullopt;
             for (int r = 0; r < node.num_results; ++r) {
               if (old.value(node.first_result + r).annotation) return std::nullopt;
@@ -72,7 +73,7 @@ absl::Status Simplify(ir::Graph& graph) {
             return it->second;
           },
           live));
-  // What fusing and merging left without users.
+  // Removes what fusing and merging left without users.
   const std::vector<bool> used = LiveNodes(simplified);
   if (std::all_of(used.begin(), used.end(), [](bool u) { return u; })) {
     graph = std::move(simplified);
