@@ -15,7 +15,7 @@ namespace {
 
 using Args = std::vector<c10::IValue>;
 
-// What the lowering of one record writes to.
+// The graph and node data that the lowering of one record writes.
 struct Target {
   ir::Graph& graph;
   rules::Builder b;
@@ -79,7 +79,7 @@ ir::ValueId LowerWrite(Target& t) {
                t.record.updates_first ? 0 : -1);
 }
 
-// Their gradients: zeros but for the part that was read.
+// Their gradients: zeros except for the part that was read.
 template <bool Select>
 ir::ValueId LowerGradient(Target& t) {
   const int64_t dim = t.record.args[2].toInt();
