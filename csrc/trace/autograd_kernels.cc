@@ -64,7 +64,7 @@ at::Tensor Detach(c10::DispatchKeySet keys, const at::Tensor& self) {
 }
 
 // A reshape that no view can express is a copy in one op, which is recorded and differentiated
-// once. PyTorch's kernel makes two ops of it, a clone and a view that is not a view of the tensor.
+// once. PyTorch's kernel makes two ops of it, a clone and an _unsafe_view.
 at::Tensor Reshape(c10::DispatchKeySet keys, const at::Tensor& self, c10::SymIntArrayRef size) {
   const auto plain = c10::asIntArrayRefSlowOpt(size);
   if (plain.has_value() && Buffer::IsOurs(self) && !self.is_contiguous() && IsNext(keys)) {

@@ -222,7 +222,7 @@ class Kernel<Op, effect, Result(Args...)> final : public c10::OperatorKernel {
     return Op::redispatch(keys & c10::after_ADInplaceOrView_keyset, std::forward<Args>(args)...);
   }
 
-  // Makes views of the first argument as PyTorch's kernels do; nullopt if they must be used.
+  // Makes views of the first argument as PyTorch's kernels do; nullopt if those must make them.
   template <typename... Rest>
   std::optional<Result> MakeView(c10::DispatchKeySet keys, bool gradient, bool grad_mode,
                                  const at::Tensor& self, const Rest&... rest) {

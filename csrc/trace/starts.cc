@@ -123,7 +123,7 @@ ir::ValueId LowerRoll(Target& t) {
   return flat ? t.View(x, whole) : x;
 }
 
-// --- triangles: what is kept is told by the numbers of row and column ---
+// --- triangles: the numbers of row and column say what is kept ---
 
 bool IsMatrix(const Record& record) { return record.args[1].isInt(); }
 
