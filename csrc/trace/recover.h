@@ -4,8 +4,7 @@
 //
 //   a = x[bad]; b = a + 1; c = x * 2; one program computes them and fails
 //   c              is computed again, by a program of its own
-//   a, b           their Buffers hold what they held before, or are lost with the error of
-//   aten::index
+//   a, b           get back what their Buffers held before, or are lost with aten::index's error
 //
 // If several ops fail, each value is lost for one that it depends on.
 //
