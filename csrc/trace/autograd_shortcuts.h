@@ -5,9 +5,9 @@
 // tangents and pass the call on through the dispatcher, twice for views and writes. That costs more
 // than recording the call. The kernels here distinguish two cases:
 //
-//   nothing to differentiate  (no grad mode, or no gradients among the arguments) the call is gone
-//                             over from the recording at once; a view learns of its base and a
-//                             write counts as a version by PyTorch's own functions
+//   nothing to differentiate  (no grad mode, or no gradients among the arguments) the call is
+//                             replayed from the recording at once; PyTorch's own functions tell a
+//                             view its base and count a write as a version
 //   something                 for ops of csrc/trace/derivatives.h, PyTorch's own node is made here
 //
 // PyTorch's kernel takes every other call: those with tangents, with other dispatch keys in between

@@ -23,7 +23,7 @@
 namespace spmd::trace {
 
 // The lock is taken twice per op for a few instructions, nearly always by one thread. Half of the
-// time that a std::mutex takes would be spent on locking and unlocking it.
+// cost of a std::mutex would be the calls that lock and unlock it.
 class SpinLock {
  public:
   void lock() {

@@ -5,9 +5,9 @@
 // in C++.
 //
 //   aten::add.Tensor    at::meta::add, from which the CPU's kernel takes its shapes, too
-//   aten::relu          a function of ours: PyTorch has one in Python only
+//   aten::relu          a function of csrc/trace/meta_functions.h: PyTorch has one in Python only
 //   aten::add.Scalar    what the CPU runs: a composition of other ops, each of which is looked up
-//   so aten::histc         none of these: Python
+//   aten::histc         none of these: Python
 #pragma once
 
 #include <ATen/core/dispatch/Dispatcher.h>

@@ -5,7 +5,7 @@
 //   op                                    a number that changes
 //   aten::add.Tensor(…, alpha=0.1)        is free: nothing of the call depends on its value
 //   aten::huber_loss(…, delta=2.0)        is asked about: Meta may refuse a value, or a fake kernel
-//                                         of a user's op make another shape of it; no new program
+//                                         of a user's op may derive a shape from it; no new program
 //   aten::linalg_vector_norm(x, ord=3)    is structural: rules and decompositions read it
 //
 // Every argument of type float or Scalar (optional or not, and lists of them in foreach ops) is

@@ -4,7 +4,7 @@
 //
 //   a step begins          its changes on the host are noted from here on
 //   ops are recorded       they belong to the step: all their results are computed, or none
-//   the step is over       what is pending is cut; the step goes with the run of its program
+//   the step is over       what is pending is cut; the step belongs to the run of its program
 //   the run fails          the device's values are those before it (csrc/trace/recover.h), and the
 //                          host's are put back when the failure is raised, the last step first
 //

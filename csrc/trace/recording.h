@@ -31,7 +31,7 @@ struct Event {
   enum class Kind : uint8_t { kInput, kRecord, kAnnotation };
   Kind kind;
   int32_t index;        // the index among the events of its kind
-  int32_t num_results;  // for a record
+  int32_t num_results;  // if it is a record
 };
 // The keys of a tape up to and including an event.
 struct Keys {

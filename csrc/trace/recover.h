@@ -2,9 +2,9 @@
 // Computes what a failed run should have computed and still can. If an op fails, only what depends
 // on it is lost:
 //
-//   a = x[bad]; b = a + 1; c = x * 2; one program makes them and fails
-//   c              is made again, by a program of its own
-//   a, b           hold what their Buffers held before, or are lost and say what aten::index said
+//   a = x[bad]; b = a + 1; c = x * 2; one program computes them and fails
+//   c              is computed again, by a program of its own
+//   a, b           get back what their Buffers held before, or are lost with aten::index's error
 //
 // If several ops fail, each value is lost for one that it depends on.
 //

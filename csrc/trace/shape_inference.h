@@ -62,8 +62,8 @@ class ShapeCache {
   // Infers the results of `op` for `args`, which follow its schema and may contain tensors of any
   // device. May take the GIL. The answer stays valid until thousands of others have been asked for.
   const Inference& Infer(const OpInfo& op, const std::vector<c10::IValue>& args);
-  // Raises PyTorch's error for a call that has no answer. The call is made again for this, since an
-  // error of Python's can be thrown only once.
+  // Throws: PyTorch's error for a call that has no answer. The call is made again for this, since
+  // an error of Python's can be thrown only once.
   [[noreturn]] static void Refuse(const OpInfo& op, const std::vector<c10::IValue>& args);
 
  private:

@@ -6,7 +6,7 @@
 //   StepLog log;
 //   const int64_t run = log.Ran(program, {numbers of the runs that made its inputs});
 //   log.EndStep();                       // the optimizer has stepped
-//   log.last_step()                      // in order of runs, a program as often as it ran
+//   log.last_step()                      // in order of runs; a program occurs as often as it ran
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Makes tensors of the device, and reads and writes their values through the tape.
+// Requires, everywhere: the session's lock is held.
 #pragma once
 
 #include <ATen/core/Tensor.h>
