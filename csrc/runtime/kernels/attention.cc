@@ -26,7 +26,7 @@ Tensor ExpandHeads(const Tensor& x, int64_t heads) {
       .reshape({x.size(0), heads, x.size(2), x.size(3)});
 }
 
-// The gradient of ExpandHeads.
+// The gradient of ExpandHeads: sums the heads that share one.
 Tensor SumHeads(const Tensor& x, int64_t heads) {
   if (x.size(1) == heads) return x;
   return x.reshape({x.size(0), heads, x.size(1) / heads, x.size(2), x.size(3)}).sum(2);
@@ -41,7 +41,7 @@ void Check(const Tensor& query, const Tensor& key, const Tensor& value) {
               " must be [b, h, s, d], [b, g, t, d] and [b, g, t, e] with h a multiple of g");
 }
 
-// What is added to the scores: 0 or -inf for a boolean mask.
+// The mask in the form that is added to the scores: 0 or -inf for a boolean mask.
 OptionalTensor AdditiveMask(const OptionalTensor& mask, at::ScalarType dtype) {
   if (!mask.has_value() || !mask->defined()) return std::nullopt;
   if (mask->scalar_type() != at::kBool) return mask->to(dtype);
@@ -62,7 +62,7 @@ Tensor LastDimContiguous(const Tensor& x) {
   return x.stride(-1) == 1 || x.size(-1) == 1 ? x : x.contiguous();
 }
 
-// Sums are made in f32 at least.
+// Sums are computed at least in f32.
 at::ScalarType WorkType(at::ScalarType type) {
   return type == at::kHalf || type == at::kBFloat16 ? at::kFloat : type;
 }
@@ -79,13 +79,13 @@ Tensor Scores(const Tensor& query, const Tensor& key, const OptionalTensor& mask
   return scores;
 }
 
-// softmax of rows, zero where a row is masked altogether.
+// The softmax of each row; zero if the whole row is masked.
 Tensor Probabilities(const Tensor& scores, const Tensor& logsumexp) {
   const Tensor masked = logsumexp.isinf().logical_and_(logsumexp.lt(0)).unsqueeze(-1);
   return scores.sub(logsumexp.unsqueeze(-1)).exp_().masked_fill_(masked, 0);
 }
 
-// Of the logsumexp: what the flash kernel computes in.
+// The type of the logsumexp, in which the flash kernel computes.
 at::ScalarType RowType(const Tensor& query) {
   return query.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
 }

@@ -30,7 +30,7 @@ Tensor LinearDInput(const Tensor& grad, const Tensor& weight) {
 
 Tensor AddLinearDInput(const Tensor& sum, const Tensor& grad, const Tensor& weight) {
   Tensor result = sum.clone(at::MemoryFormat::Contiguous);
-  return AddLinearDInput_(result, grad, weight);  // the same bits, whoever holds the sum
+  return AddLinearDInput_(result, grad, weight);  // the same bits as in place
 }
 
 Tensor& AddLinearDInput_(Tensor& sum, const Tensor& grad, const Tensor& weight) {
