@@ -50,7 +50,8 @@ OptionalTensor AdditiveMask(const OptionalTensor& mask, at::ScalarType dtype) {
                    at::scalar_tensor(-std::numeric_limits<double>::infinity(), options));
 }
 
-// The CPU kernel takes 4-D queries with a contiguous last dimension and equal head sizes.
+// Whether the flash kernel supports the call: floating-point queries on the CPU, equal head sizes,
+// no empty tensors, and not both a mask and is_causal. It also needs contiguous last dimensions.
 bool FlashTakes(const Tensor& query, const Tensor& value, const OptionalTensor& mask,
                 bool is_causal) {
   return query.is_cpu() && query.size(3) == value.size(3) && query.size(3) > 0 &&

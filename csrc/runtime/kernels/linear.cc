@@ -6,7 +6,7 @@
 namespace spmd::runtime::kernels {
 namespace {
 
-// [..., n] as [rows, n]; a view where strides allow.
+// The tensor [..., n] as [rows, n]; a view if the strides permit it.
 Tensor AsRows(const Tensor& x) {
   if (x.dim() == 2) return x;
   const int64_t n = x.size(-1);

@@ -129,7 +129,7 @@ Tensor MaxPoolDInput(const Tensor& grad, const Tensor& indices, IntArrayRef inpu
   // Windows overlap, so the gradients of half types are added up in f32.
   const at::ScalarType work = at::isReducedFloatingType(type) ? at::kFloat : type;
   Tensor result = at::zeros(sizes, grad.options().dtype(work));
-  // Gradients of other tiles add zero.
+  // Gradients whose indices are in other tiles add zero.
   const Tensor mine = (inside.defined() ? grad.mul(inside) : grad).to(work);
   result.flatten(first).scatter_add_(-1, position.flatten(first), mine.flatten(first));
   return result.to(type);

@@ -169,7 +169,7 @@ Tensor Bernoulli(const Request& r) {
 Tensor RandInt(const Request& r) {
   TORCH_CHECK(r.p1 > r.p0, "spmd::random: randint needs low < high; got ", r.p0, " and ", r.p1);
   const uint64_t low = static_cast<uint64_t>(static_cast<int64_t>(r.p0));
-  // p1 may be 2⁶³, which no int64 holds.
+  // p1 may be 2⁶³, which does not fit into int64.
   const uint64_t high =
       r.p1 >= 0x1p63 ? uint64_t{1} << 63 : static_cast<uint64_t>(static_cast<int64_t>(r.p1));
   const uint64_t range = high - low;
