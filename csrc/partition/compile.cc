@@ -22,7 +22,7 @@ constexpr bool kAlwaysVerify = false;
 constexpr bool kAlwaysVerify = true;
 #endif
 
-constexpr size_t kMaxRounds = 4;  // of decompositions
+constexpr size_t kMaxRounds = 4;  // rounds of decompositions
 // Each reordering is followed by a propagation. Nearly all graphs that need any need one.
 constexpr int kMaxReorders = 4;
 

@@ -41,8 +41,8 @@ bool IsWhole(const rules::OpFactors& factors, const rules::DimFactors& dim) {
          std::any_of(dim.begin(), dim.end(), [&](int f) { return factors.factors[f].whole; });
 }
 
-// Advice to put the gathered axes on another dimension of the operand, along which the op can work
-// in parts.
+// The advice to shard another dimension of the operand by the gathered axes, along which the op can
+// work in parts; or that there is no such dimension.
 std::string Advice(const rules::OpFactors* factors, int operand, const TensorType& type,
                    const Sharding& from, const Instruction& gather, const Grid& grid) {
   if (factors != nullptr) {

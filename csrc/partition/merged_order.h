@@ -59,7 +59,7 @@ std::optional<Blocks> BlocksOf(const DimOrder& order);
 // The order of `count` such blocks.
 DimOrder BlocksInOrder(int64_t count, const DimOrder& inner);
 
-// By dimension.
+// The orders of all dimensions of a value.
 using Order = std::vector<DimOrder>;
 
 bool IsNatural(const Order& order);

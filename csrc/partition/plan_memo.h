@@ -21,7 +21,7 @@ class PlanMemo {
  public:
   explicit PlanMemo(const machine::Machine& machine);
 
-  // The machine as the search sees it.
+  // The machine with the weights of the search applied.
   const machine::Machine& machine() const { return machine_; }
 
   struct Planned {

@@ -18,9 +18,9 @@ struct Option {
   enum Kind { kNone, kFactor, kThrough } kind = kNone;
   int index = 0;  // the factor; or the linear operand, or Choice::kJointly
   ReduceKind reduce = ReduceKind::kSum;
-  // True for a factor that no wish shards by the group: the group takes it over from another factor
-  // of the same tensor that the op needs whole, or from one whose boundaries are not those of the
-  // group's shards.
+  // True for a factor that no wish shards by the group: either the group shards another factor of
+  // the same tensor that the op needs whole, or the group's shards of the merged dimension do not
+  // fall on this factor's boundaries.
   bool takes_over = false;
 };
 
@@ -31,7 +31,7 @@ struct NodeOptions {
 
 class PlanOptions {
  public:
-  // Keeps a reference.
+  // Keeps a reference to `plan`.
   explicit PlanOptions(const PartialPlan& plan);
 
   // The options of node `id` on axes of `grid`.

@@ -63,7 +63,7 @@ absl::Status Simplify(ir::Graph& graph) {
             NodeKey key{
                 node.op, {operands.begin(), operands.end()}, {}, node.attributes, node.task};
             for (const ir::OperandGroup& g : node.groups) key.group_sizes.push_back(g.size);
-            // The copy's results are the next values; an equal node found later uses these.
+            // The copy's results are the next values. Equal nodes that come later use them.
             std::vector<ir::ValueId> next;
             for (int r = 0; r < node.num_results; ++r) {
               next.push_back(builder.graph().num_values() + r);

@@ -11,11 +11,11 @@
 
 namespace spmd::runtime {
 
-// target = target ∘ term.
+// Sets target = target ∘ term.
 void AccumulateInto(ReduceKind kind, const at::Tensor& term, at::Tensor& target);
 
-// target = terms[0] ∘ terms[1] ∘ …, left to right in each element. `target` may be terms[0] itself
-// and must not overlap the others. Half types are summed in f32 and rounded once.
+// Sets target = terms[0] ∘ terms[1] ∘ …, left to right in each element. `target` may be terms[0]
+// itself and must not overlap the others. Half types are summed in f32 and rounded once.
 // Requires: `terms` is not empty; all its tensors have the shape, type and device of `target`.
 void AccumulateTerms(ReduceKind kind, const std::vector<at::Tensor>& terms, at::Tensor& target);
 

@@ -17,7 +17,7 @@
 
 namespace spmd::runtime {
 
-// Written against device-generic ATen. Thread safety: safe.
+// Backends use device-generic ATen. Thread safety: all functions may be called from any thread.
 class Backend {
  public:
   virtual ~Backend() = default;

@@ -17,7 +17,7 @@ std::string EnvironmentBackend();
 // number.
 absl::StatusOr<std::optional<int64_t>> EnvironmentDeviceCount();
 
-// SPMD_SYNC=1: programs run on the thread that asks for them.
+// SPMD_SYNC=1: programs run on the thread that starts them.
 bool EnvironmentSync();
 
 // SPMD_COALESCE=0: programs are not coalesced, so each op runs tile by tile.

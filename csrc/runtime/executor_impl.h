@@ -96,7 +96,7 @@ struct LoadedProgram::Impl {
   Schedule schedule;
   absl::flat_hash_map<std::pair<const Placement*, const Placement*>, MovePlanPtr> plans;
   size_t commit = 0;        // donated arguments are taken before this batch,
-  size_t early_commit = 0;  // or before this one where all `bounds` hold
+  size_t early_commit = 0;  // or before this one if all `bounds` hold
   std::vector<IndexBound> bounds;
   ValueTable table;
   std::vector<TiledTensor> planned;  // by output; made by the first run that only plans

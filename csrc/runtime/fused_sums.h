@@ -28,8 +28,8 @@ class FusedSums {
   // else -1.
   int ProductAddedBy(int instruction) const { return added_by_[instruction]; }
   // The products whose sum is the unreduced value `id`, and the additions that sum them, in program
-  // order. None if anything else is added too, if there are more than a few products, or if a value
-  // in between has more than one use.
+  // order. None if anything else is added too, if there are more than a few products, or if `id` or
+  // a value in between does not have exactly one use.
   struct Products {
     std::vector<int> products, additions;  // instructions
   };

@@ -64,7 +64,7 @@ struct MovePlan {
 
 struct MoveRequest {
   absl::Span<at::Tensor> sources;
-  // identity[i]: source i is known to be the identity of the reduction; empty when none is.
+  // identity[i] is 1 if source i is known to be the identity of the reduction; empty if none is.
   absl::Span<const uint8_t> identity;
   DType dtype;  // of the value
   double fill = 0;

@@ -74,7 +74,7 @@ bool IsBuiltIn(absl::string_view op);
 // Whether each element of the op's results is an element of its first operand, or zero.
 bool LooksUp(absl::string_view op);
 
-// A run-time scalar as an argument of `type`.
+// The run-time scalar converted to an argument of `type`.
 c10::IValue ScalarValue(const c10::Scalar& scalar, const c10::TypePtr& type);
 
 }  // namespace spmd::runtime

@@ -32,8 +32,8 @@ bool TakesWork(const MoveStep::Part& part, int32_t tile) {
   return action == TileMove::Action::kCopy || action == TileMove::Action::kReduce;
 }
 
-// The tiles of a result, copied where they are small parts of a large tensor, which they would keep
-// in memory as a whole.
+// The tiles of a result. Tiles are copied if they are small parts of a large tensor, which they
+// would keep in memory as a whole, or if they are conjugate or negative views.
 std::vector<at::Tensor> Compact(absl::Span<const at::Tensor> tiles) {
   absl::flat_hash_map<const c10::StorageImpl*, int64_t> shown;  // bytes
   for (const at::Tensor& tile : tiles) {

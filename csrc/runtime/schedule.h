@@ -62,7 +62,8 @@ struct Batch {
   absl::Span<const TileRef> dead;
 };
 
-// Thread safety: immutable. Movable: batches point into vectors that move as a whole.
+// Thread safety: immutable. A schedule can be moved, since batches point into vectors that move as
+// a whole.
 struct Schedule {
   std::vector<Batch> batches;  // a topological order
   std::vector<WorkItem> items;

@@ -32,7 +32,7 @@ std::array<int64_t, 2> SizesOfRows(const at::Tensor& x) {
   return {c10::multiply_integers(x.sizes().slice(0, x.dim() - 1)), x.size(-1)};
 }
 
-// [..., n] as [rows, n]; a view where strides allow.
+// The tensor [..., n] as [rows, n]; a view if the strides permit it.
 at::Tensor AsRows(const at::Tensor& x) { return x.dim() == 2 ? x : x.reshape(SizesOfRows(x)); }
 
 bool LiesAsRows(const at::Tensor& x) {

@@ -203,7 +203,7 @@ class Blocks {
   int64_t returns_ = 0;
 };
 
-Blocks* blocks = nullptr;  // for as long as the process lives, as tensors may
+Blocks* blocks = nullptr;  // never deleted, as tensors may be freed at exit
 c10::Allocator* inner = nullptr;
 
 // Frees any CPU memory, whether it is from here or not, because PyTorch's raw interface needs one

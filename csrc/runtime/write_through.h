@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Write-through: writes to a part of a value that go directly into the value's memory.
 //
-// (an op that has an in-place form stands for index_copy)
+// (index_copy stands for any op that has an in-place form)
 //
 //   %part = call aten::select.int(%x, dim=0, index=1)
 //   %new  = call aten::index_copy(%part, %where, %rows, dim=2)

@@ -64,7 +64,7 @@ absl::StatusOr<std::shared_ptr<Backend>> Make(const BackendRequest& request) {
                                              : "(it is built without CUDA)",
         "; use backend 'cpu', or install a CUDA build of PyTorch"));
   }
-  c10::impl::VirtualGuardImpl(c10::kCUDA).getDevice();  // initialises the runtime
+  c10::impl::VirtualGuardImpl(c10::kCUDA).getDevice();  // initializes the runtime
   return std::shared_ptr<Backend>(std::make_shared<CudaBackend>(gpus, devices));
 }
 
