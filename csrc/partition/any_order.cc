@@ -34,7 +34,7 @@ bool KnowsItsPlace(const NodeFactors& nf, const rules::OpCall& call, int f) {
   return knows;
 }
 
-// In every tensor that has the factor it is all of a dimension.
+// Whether the factor is a whole dimension of every tensor that has it.
 bool IsADimension(const std::vector<rules::TensorFactors>& tensors, int f) {
   for (const rules::TensorFactors& tensor : tensors) {
     for (const rules::DimFactors& dim : tensor) {

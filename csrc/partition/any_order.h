@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Factors whose indices may stand in any order.
+// Finds factors whose indices may be in any order.
 #pragma once
 
 #include "csrc/propagate/graph_factors.h"
@@ -7,9 +7,9 @@
 
 namespace spmd::partition {
 
-// True where the op works on each index of the factor by itself, or sums over all of them: it may
-// be cut anywhere, in every tensor it is all of a dimension, it is read through no window, and no
-// attribute says where along it a tile begins.
+// True if the op works on each index of the factor by itself, or sums over all of them. That is:
+// the factor may be sharded at any index, it is a whole dimension of every tensor that has it, no
+// window reads it, and no attribute says where along it a tile begins.
 bool IsInAnyOrder(const propagate::NodeFactors& factors, const rules::OpCall& call, int factor);
 
 }  // namespace spmd::partition

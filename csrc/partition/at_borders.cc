@@ -33,7 +33,7 @@ bool MeetsConstraint(const ir::Graph& graph, ir::ValueId value, const Sharding& 
   if (grid != asked.grid || made.IsUnreduced() || asked.sharding.IsUnreduced()) return false;
   for (int d = 0; d < made.rank(); ++d) {
     if (made.dims[d].axes != asked.sharding.dims[d].axes) return false;
-    // No more on one device than was asked for, but for a little.
+    // A device may hold 5 % more than the user asked for.
     const int64_t n = graph.type(value).dims[d];
     const int64_t most = cost::MaxShardSize(asked.sharding.dims[d], n, graph.grid(grid));
     if (20 * cost::MaxShardSize(made.dims[d], n, graph.grid(grid)) > 21 * most) return false;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Shardings that a plan is not free to choose: where values leave the program, and where the user
-// annotated a result.
+// The shardings that a plan is not free to choose: those of values that leave the program, and
+// those of results that the user annotated.
 #pragma once
 
 #include <optional>
@@ -10,19 +10,22 @@
 
 namespace spmd::partition {
 
-// The sharding in which a value must leave the program, unless it leaves as terms: the buffer's own
-// where it becomes one; any reduced one (nullopt: as produced, reduced) elsewhere.
+// The sharding in which a value must leave the program, unless it leaves unreduced. An output that
+// becomes an input's new value has that input's sharding; for any other output nullopt: any reduced
+// sharding will do.
 std::optional<Sharding> RequiredAtOutput(const ir::Graph& graph, const ir::Output& output);
-// Whether an output that was produced so leaves as the terms of a sum, for a later program to go on
-// adding to: where it may, and a device holds no more than it would of the sum.
+// Whether an output that is computed in the sharding `produced` leaves as partial sums, to which a
+// later program goes on adding. It does if it may, and if a device then holds no more bytes than it
+// would of the sum.
 bool LeavesAsTerms(const ir::Graph& graph, const ir::Output& output, const Sharding& produced,
                    int grid);
 
-// True where the annotation of a node's result binds: users get the value in that sharding.
+// True if `value` is a node's result with a committed annotation: users get the value in that
+// sharding.
 bool IsConstraint(const ir::Graph& graph, ir::ValueId value);
-// True where a constrained value that is made in `made` needs no move: the axes are where the user
-// asked for them. Where the boundaries between shards lie is ours to choose, as long as the value
-// does not leave the program and the shards are about as even.
+// True if a constrained value that is computed in the sharding `made` needs no move, because `made`
+// uses the axes that the user asked for. The boundaries between shards are free as long as the
+// value does not leave the program and the largest shard is hardly larger.
 bool MeetsConstraint(const ir::Graph& graph, ir::ValueId value, const Sharding& made, int grid);
 
 }  // namespace spmd::partition

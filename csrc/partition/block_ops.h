@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Ops that take a dimension apart into blocks or put blocks together: what a fused projection's
-// result goes through. Where a dimension is n blocks of k, each of which is cut, they work on whole
-// blocks, and move nothing.
+// Ops that divide a dimension into blocks or join blocks, as the result of a fused projection
+// needs. If a dimension is n blocks of k, each of which is sharded, these ops work on whole blocks
+// and move nothing.
 //
 //   x: f32[8,192]   slice(dim=1, start=64, end=128)   the second of three blocks of 64
 #pragma once
@@ -22,12 +22,13 @@ struct BlockOp {
   };
   Kind kind;
   int dim;
-  int64_t start = 0, end = 0;  // of all but kJoin
+  int64_t start = 0, end = 0;  // unused by kJoin
 };
-// nullopt where the node is none, or steps over indices.
+// nullopt if the node is not such an op, or has a step other than 1.
 std::optional<BlockOp> BlockOpOf(const ir::Graph& graph, const ir::Node& node);
 
-// The node over operands of which dimension `dim` is two: blocks of `size`, and their indices.
+// The node on operands in which dimension `dim` has become two: the blocks of `size`, and the
+// indices within a block.
 ir::ValueId CallOnBlocks(rules::Builder& builder, const ir::Node& node, const BlockOp& op,
                          int64_t size, std::vector<ir::ValueId> operands);
 

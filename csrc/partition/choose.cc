@@ -49,7 +49,7 @@ class Chooser {
     plan_.Adopt(id, *best);
   }
 
-  // The cheapest plan of a node among those that `admits` accepts; null when it accepts none.
+  // The cheapest plan of node `id` among those that `admits` accepts; null if it accepts none.
   template <typename Fn>
   const NodePlan* Cheapest(ir::NodeId id, Fn&& admits) {
     const ir::Node& node = graph_.node(id);
@@ -85,7 +85,7 @@ class Chooser {
         for (size_t g = 0; g < options.size() && ++at[g] == options[g].size(); ++g) at[g] = 0;
       }
     } else {
-      // Group by group from what is best so far, major axes first.
+      // One group is changed at a time, starting from the best so far, major axes first.
       for (int round = 0; round < 2; ++round) {
         for (size_t g = 0; g < options.size(); ++g) {
           std::vector<Option> chosen = best_options;
@@ -96,14 +96,15 @@ class Chooser {
         }
       }
     }
-    // Nothing cut is always legal.
+    // To shard nothing is always legal.
     if (best == nullptr) consider(std::vector<Option>(options.size()));
     return best;
   }
 
-  // A move in front of a chain of views and casts, and its inverse behind it: no node of the chain
-  // gains by changing sides alone. Every move that meets such an op is carried on past all that
-  // follows, as far as that goes, and stays there where all is cheaper then.
+  // If there is a move in front of a chain of views and casts and its inverse behind the chain, no
+  // node of the chain gains by changing its sharding alone. Therefore each move in front of such an
+  // op is carried past everything that follows, as far as possible, and stays there if the total is
+  // cheaper.
   void CarryMovesOn() {
     for (ir::NodeId id = 0; id < graph_.num_nodes(); ++id) {
       if (factors_[id].rule == nullptr || IsContraction(factors_[id])) continue;
@@ -138,7 +139,7 @@ class Chooser {
         }
         return true;
       });
-      if (plan == nullptr) continue;  // the move stays in front of it
+      if (plan == nullptr) continue;  // the move stays in front of this node
       before.emplace_back(id, plan_.of(id));
       plan_.Adopt(id, *plan);
       for (int r = 0; r < node.num_results; ++r) {

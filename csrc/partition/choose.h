@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which factors of each node the axes cut.
+// Chooses for each node the factors that the axes shard.
 //
-// Minimises, by local search, the time of all ops plus the time of all moves that bring values from
+// Minimizes, by local search, the time of all ops plus the time of all moves that bring values from
 // the layouts in which they are produced into the layouts in which they are used. Only committed
-// annotations bind. Axes that always travel together are one (a group). Per group a node may cut
-// any factor that carries it in some operand, result or wish; a factor beside one that the op needs
-// whole and the group cuts; leave it out; or, where it is linear, pass the terms of an unreduced
-// operand on. All combinations are priced up to a bound. Sweeps go
-// forward and backward until nothing changes, at most kSweeps times. Ties keep the earlier
-// candidate, so the result does not depend on anything but the graph.
+// annotations bind. Axes that always occur together are one *group*. At a node, a group may do one
+// of these: shard a factor that carries it in some operand, result or wish; shard a factor of the
+// same tensor as one that the group shards and the op needs whole; shard nothing; or, where the
+// node is linear, pass the partial sums of an unreduced operand on. All combinations are priced up
+// to a bound. The search goes over the nodes forward and backward until nothing changes, at most
+// kSweeps times. Of candidates with equal prices the earlier one is kept, so the result depends on
+// the graph alone.
 #pragma once
 
 #include <vector>
@@ -20,13 +21,13 @@
 
 namespace spmd::partition {
 
-// One plan per node, and what all of it costs.
+// One plan per node, and the price of all of them together.
 struct Chosen {
   std::vector<NodePlan> plans;
   double seconds = 0;
 };
-// `memo`: kept from search to search. Requires: every value of `graph` is annotated (Propagate
-// ran).
+// `memo` may be kept from search to search. Requires: every value of `graph` is annotated
+// (Propagate has run).
 Chosen Choose(const ir::Graph& graph, const std::vector<propagate::NodeFactors>& factors,
               PlanMemo& memo);
 

@@ -21,11 +21,11 @@ int64_t ResultBytes(const Program& program, const Instruction& instruction) {
   return bytes;
 }
 
-// Issues collectives as late and as few as the program allows: everything that does not wait for
-// one runs first; what waits (a norm's root, the optimizer behind the gradients) is put off; when
-// nothing else is left, the group for which the first of these waits is issued, like with like in
-// one instruction, and so on. A group that reaches the cap is issued at once, so that it does not
-// hold its operands for longer than it pays.
+// Issues collectives as late as the program allows, and as few. Everything that does not wait for a
+// collective runs first; what waits (a norm's root, the optimizer behind the gradients) is put off.
+// When nothing else is left, the group for which the first of these instructions waits is issued,
+// collectives of one kind in one instruction, and so on. A group that reaches the cap is issued at
+// once, so that it does not hold its operands longer than is worth it.
 class Scheduler {
  public:
   Scheduler(Program& program, int64_t cap) : program_(program), cap_(cap) {}
@@ -85,7 +85,8 @@ class Scheduler {
     groups_.push_back({std::move(instruction), bytes});
   }
 
-  // The groups that hold something `waiting` reads: what was put off first waits for nothing else.
+  // Issues the groups with a result that `waiting` reads. It is the first that was put off, so it
+  // waits for nothing else.
   void IssueFor(const Instruction& waiting) {
     for (size_t g = groups_.size(); g-- > 0;) {
       const auto& made = groups_[g].merged.results;
@@ -117,7 +118,7 @@ class Scheduler {
 
   Program& program_;
   int64_t cap_;
-  std::vector<bool> unavailable_;  // by value: its collective is held, or its maker put off
+  std::vector<bool> unavailable_;  // by value: its collective is held, or its producer put off
   std::vector<Group> groups_;
   std::vector<Instruction> out_;
 };
@@ -132,8 +133,8 @@ std::vector<bool> AreInputs(const Program& program) {
   return are;
 }
 
-// Biases and norms that live cut are gathered together, before anything else: so small that holding
-// them costs nothing.
+// Sharded biases and norms are gathered together, before anything else: they are so small that
+// holding them costs nothing.
 constexpr int64_t kSmallInput = 64 << 10;
 
 void GatherSmallInputsAtOnce(Program& program) {
@@ -161,16 +162,16 @@ void GatherSmallInputsAtOnce(Program& program) {
   std::move(others.begin(), others.end(), std::back_inserter(program.instructions));
 }
 
-// Moves calls to where their results are used first, unless that holds more bytes of operands
-// meanwhile than results would take. Weights that decay and roots of moments, which an optimizer
-// computes for all parameters before it updates the first, are then there for one parameter at a
-// time. Only what cannot fail, so that it may write over an input in the end.
+// Moves calls to the first use of their results, unless more bytes of operands would be held
+// meanwhile than the results take. Decayed weights and roots of moments, which an optimizer
+// computes for all parameters before it updates the first, then exist for one parameter at a time.
+// Only calls that cannot fail are moved, so that they may overwrite an input in the end.
 void PutOffWhatIsNotUsedYet(Program& program) {
   const size_t n = program.instructions.size();
   std::vector<bool> stays(program.values.size(), false);
   for (const program::Input& input : program.inputs) stays[input.value] = !input.donated;
   for (const program::Output& output : program.outputs) stays[output.value] = true;
-  // Where each value is used first and last, as far as that is decided: from the end on.
+  // The first and the last use of each value, as far as they are decided, from the end backwards.
   std::vector<size_t> first_use(program.values.size(), n), last_use(program.values.size(), 0);
   const auto place_for = [&](size_t i) {
     const Instruction& call = program.instructions[i];
@@ -191,7 +192,7 @@ void PutOffWhatIsNotUsedYet(Program& program) {
     }
     return held <= released ? place : i;
   };
-  std::vector<std::vector<size_t>> at(n);  // what comes where instruction i was, last first
+  std::vector<std::vector<size_t>> at(n);  // what comes to the place of instruction i, last first
   for (size_t i = n; i-- > 0;) {
     const size_t place = place_for(i);
     at[place].push_back(i);

@@ -22,11 +22,11 @@ constexpr bool kAlwaysVerify = false;
 constexpr bool kAlwaysVerify = true;
 #endif
 
-constexpr size_t kMaxRounds = 4;  // of decompositions
-// Each is followed by a propagation; one is what nearly all graphs need that need any.
+constexpr size_t kMaxRounds = 4;  // rounds of decompositions
+// Each reordering is followed by a propagation. Nearly all graphs that need any need one.
 constexpr int kMaxReorders = 4;
 
-// Runs passes one by one: names, times, dumps and verifies each.
+// Runs the passes one by one, and names, times, dumps and verifies each.
 class Pipeline {
  public:
   Pipeline(const CompileOptions& options, Compiled& out) : options_(options), out_(out) {}
@@ -55,7 +55,7 @@ class Pipeline {
   Compiled& out_;
 };
 
-// Derived annotations are forgotten, so that propagation starts from what the user said.
+// Removes derived annotations, so that propagation starts from the user's.
 void ForgetDerived(ir::Graph& graph) {
   for (ir::ValueId v = 0; v < graph.num_values(); ++v) {
     const auto& annotation = graph.value(v).annotation;
@@ -71,11 +71,11 @@ bool SameAnnotations(const ir::Graph& a, const ir::Graph& b) {
   return true;
 }
 
-// The search ends in the optimum that is near its start: where the batch and a weight want one axis
-// in either's, and where nothing leads an axis to a contraction in one that repeats it. Another
-// start is tried where propagation, asked differently, proposes something else; the cheaper plan is
-// kept in `chosen`, with the annotations from which it was found in `out`. `keeping`: plans whose
-// cuts of contractions it must keep; null: none.
+// Local search finds the optimum nearest its start. Starts differ if the batch and a weight compete
+// for an axis, or if no annotation brings an axis to a contraction. This tries the start that
+// propagation finds with `preference` and `proposals`. The cheaper plan is kept in `chosen`, and
+// the annotations from which it was found in `out`. If `keeping` is set, the new plan must keep its
+// cuts of contractions.
 void TryFrom(propagate::Preference preference, absl::Span<const propagate::Proposal> proposals,
              Compiled& out, const std::vector<propagate::NodeFactors>& factors, PlanMemo& memo,
              Chosen& chosen, bool* preference_decided = nullptr,
@@ -93,8 +93,8 @@ void TryFrom(propagate::Preference preference, absl::Span<const propagate::Propo
   out.reasons = std::move(reasons);
 }
 
-// `preference_decided`: in the propagation that led to `chosen`. Where a preference decides
-// nothing, the other would propose the same.
+// `preference_decided`: whether the preference decided anything in the propagation that led to
+// `chosen`. If it did not, the other preference would propose the same.
 void TryOtherStarts(Compiled& out, const std::vector<propagate::NodeFactors>& factors,
                     PlanMemo& memo, bool preference_decided, Chosen& chosen) {
   using propagate::Preference;
@@ -113,7 +113,7 @@ void TryOtherStarts(Compiled& out, const std::vector<propagate::NodeFactors>& fa
   TryFrom(Preference::kActivations, batch, out, factors, memo, chosen, nullptr, &before);
 }
 
-// A graph in which no axis is in use needs no plan: everything is one tile.
+// Whether any axis is in use. A graph without axes needs no plan: everything is one tile.
 bool UsesAxes(const ir::Graph& graph) {
   for (ir::ValueId v = 0; v < graph.num_values(); ++v) {
     const auto& annotation = graph.value(v).annotation;
@@ -122,20 +122,20 @@ bool UsesAxes(const ir::Graph& graph) {
   return false;
 }
 
-// Legalised and simplified, again after each round of decompositions.
+// Legalizes and simplifies, at the beginning and after each round of decompositions.
 absl::Status PassesBeforePropagation(Pipeline& pipeline, Compiled& out) {
   SPMD_RETURN_IF_ERROR(pipeline.Pass("legalize", [&] { return Legalize(out.graph); }));
   return pipeline.Pass("simplify", [&] { return Simplify(out.graph); });
 }
 
-// The same at the beginning.
+// The passes at the beginning.
 absl::Status FirstPasses(Pipeline& pipeline, Compiled& out) {
   SPMD_RETURN_IF_ERROR(PassesBeforePropagation(pipeline, out));
   if (!UsesAxes(out.graph)) return absl::OkStatus();
   return pipeline.Pass("batch_indices", [&] { return BatchIndices(out.graph); });
 }
 
-// Whether chains were put in another order, which leaves `factors` and annotations stale.
+// Puts chains in another order. If the result is true, `factors` and the annotations are stale.
 absl::StatusOr<bool> PutInOrder(Pipeline& pipeline,
                                 const std::vector<propagate::NodeFactors>& factors, Compiled& out) {
   bool any = false;
@@ -150,7 +150,7 @@ absl::StatusOr<bool> PutInOrder(Pipeline& pipeline,
   return true;
 }
 
-// As Compile did once.
+// Puts chains in the order in which an earlier Compile put them.
 absl::Status PutInOrderAgain(Pipeline& pipeline, Compiled& out) {
   SPMD_ASSIGN_OR_RETURN(const std::vector<propagate::NodeFactors> factors,
                         propagate::ComputeFactors(out.graph));
@@ -160,7 +160,7 @@ absl::Status PutInOrderAgain(Pipeline& pipeline, Compiled& out) {
   return absl::InvalidArgumentError("nothing is put in another order");
 }
 
-// A copy of the graph, with a grid.
+// A result with a copy of the graph, which has at least one grid.
 Compiled Begin(const ir::Graph& graph) {
   Compiled out;
   out.graph = graph;
@@ -168,7 +168,7 @@ Compiled Begin(const ir::Graph& graph) {
   return out;
 }
 
-// From the plans on: what follows from them.
+// Lowers the plans: everything that follows from them.
 absl::Status LowerPlans(Pipeline& pipeline, const CompileOptions& options,
                         const std::vector<propagate::NodeFactors>& factors,
                         std::vector<NodePlan> plans, Compiled& out) {
@@ -215,8 +215,8 @@ absl::StatusOr<Compiled> Compile(const ir::Graph& graph, const CompileOptions& o
     return absl::OkStatus();
   };
   SPMD_RETURN_IF_ERROR(pipeline.Pass("propagate", [&] { return propagate_as_asked(); }));
-  // An axis that a merged dimension stopped goes on, and may meet another one. Decompositions merge
-  // dimensions, too.
+  // An axis that a merged dimension stopped continues after reordering, and may reach another
+  // merged dimension. Decompositions merge dimensions, too.
   int reorders = 0;
   const auto reorder = [&]() -> absl::Status {
     while (sharded && reorders < kMaxReorders) {
@@ -229,7 +229,7 @@ absl::StatusOr<Compiled> Compile(const ir::Graph& graph, const CompileOptions& o
     return absl::OkStatus();
   };
   SPMD_RETURN_IF_ERROR(reorder());
-  // A decomposition brings new values: they are propagated to in turn, and may be cut on a whole
+  // A decomposition brings new values. They are propagated to in turn, and may have a sharded whole
   // factor themselves.
   for (size_t round = 0; sharded && round < kMaxRounds; ++round) {
     std::vector<ir::NodeId> taken;
@@ -295,7 +295,7 @@ absl::StatusOr<Compiled> CompileAs(const ir::Graph& graph, Decisions decisions,
                           PlanOf(out.graph, id, factors[id], decisions.nodes[id]));
   }
   SPMD_RETURN_IF_ERROR(LowerPlans(pipeline, options, factors, std::move(plans), out));
-  // Nobody's word is taken for the result.
+  // The decisions are not trusted, so the result is always verified.
   SPMD_RETURN_IF_ERROR(program::Verify(out.program));
   out.decisions = std::move(decisions);
   return out;

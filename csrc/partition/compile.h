@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Graph + annotations → one SPMD program. The pipeline is the body of Compile.
+// Compiles a graph with annotations to one SPMD program. The pipeline is the body of Compile.
 #pragma once
 
 #include <functional>
@@ -17,27 +17,27 @@
 namespace spmd::partition {
 
 struct CompileOptions {
-  const machine::Machine* machine = nullptr;  // null: the nominal one
-  // Run the verifier between passes (always in debug builds).
+  const machine::Machine* machine = nullptr;  // null: the nominal machine
+  // True: the verifier runs between passes. In debug builds it always does.
   bool verify = false;
-  // Gathers of more bytes per device than this are warned about where they repeat work.
+  // Gathers of more bytes per device than this cause a warning if the work behind them is repeated.
   int64_t warn_gather_bytes = int64_t{16} << 20;
-  // Bytes up to which same-group collectives are merged into one instruction.
+  // Collectives of the same group are merged into one instruction of at most this many bytes.
   int64_t merge_cap_bytes = int64_t{1} << 62;
-  // Called after each pass with its name and the text of the result. Null: not called.
+  // If set, called after each pass with its name and the text of the result.
   std::function<void(absl::string_view pass, const std::string& text)> dump;
 };
 
 struct Compiled {
   program::Program program;    // inputs and outputs in the graph's order
   ir::Graph graph;             // after simplification, every value annotated
-  propagate::Reasons reasons;  // why each value of `graph` is cut as it is
+  propagate::Reasons reasons;  // why each value of `graph` has its sharding
   std::vector<Warning> warnings;
-  std::vector<std::string> decomposed;  // ops taken apart because what they need whole was cut
+  std::vector<std::string> decomposed;  // ops decomposed: a factor that they need whole was sharded
   Decisions decisions;                  // what the search found
-  // By output: the sizes as a view of which it is computed, where it merges dimensions of which a
-  // later one is cut; none where it is computed as it is. A graph that returns that view instead
-  // sends nothing for it.
+  // By output: if it merges dimensions of which a later one is sharded, the sizes of the view as
+  // which it is computed; otherwise empty. A graph that returns that view instead sends nothing for
+  // this output.
   std::vector<Dims> apart;
   struct PassTime {
     std::string pass;
@@ -46,26 +46,29 @@ struct Compiled {
   std::vector<PassTime> times;
 };
 
+// Compiles `graph`. The program has the inputs of `graph` in the same order. An input that carries
+// a committed or settled annotation has exactly that sharding, any other has the proposed one. An
+// output whose `becomes` names an annotated input has that input's sharding.
 // Requires: Verify(graph).ok().
-// Program inputs keep the graph's input order and count; where the graph's input carries a
-// committed or settled annotation the program's input has exactly that sharding, elsewhere the one
-// proposed. An output with `becomes` that names an annotated input has that input's sharding.
-// Errors: InvalidArgument for what the user annotated impossibly; Internal for a broken pass.
+// Errors: InvalidArgument if the user's annotations are impossible; Internal if a pass is broken.
 absl::StatusOr<Compiled> Compile(const ir::Graph& graph, const CompileOptions& options = {});
 
-// The same without a search, as it was decided before: the program is the one that Compile gave
-// with these decisions. Not propagated: `graph` of the result is annotated where lowering asks for
-// it, and there are no reasons. The decisions may be anybody's: what is lowered computes what the
-// graph says, and what cannot be lowered is refused. Errors: InvalidArgument for decisions that do
-// not fit the graph; as Compile.
+// Compiles `graph` by decisions that an earlier Compile found, without a search: the program is the
+// one that Compile gave with them. Nothing is propagated: the result's `graph` is annotated only
+// where lowering needs it, and there are no reasons. The decisions need not be trusted: a program
+// that is lowered by them computes what the graph says, and decisions that cannot be lowered are
+// refused.
+// Errors: InvalidArgument if `decisions` do not fit `graph`; otherwise as Compile.
 absl::StatusOr<Compiled> CompileAs(const ir::Graph& graph, Decisions decisions,
                                    const CompileOptions& options = {});
 
-// The names of the passes, in order.
+// The names of the passes in the order in which they run.
 std::vector<std::string> PassNames();
 
-// The text of what Compile has after the pass `pass` (the last time that it runs): for spmd-opt and
-// for golden tests. Errors: InvalidArgument naming the passes; whatever Compile gives.
+// The text of the graph or program after the last run of the pass `pass`, for spmd-opt and golden
+// tests.
+// Errors: InvalidArgument if there is no such `pass`, with the names of the passes; otherwise as
+// Compile.
 absl::StatusOr<std::string> TextAfter(const ir::Graph& graph, absl::string_view pass,
                                       CompileOptions options = {});
 

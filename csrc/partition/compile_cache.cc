@@ -29,12 +29,12 @@ std::string Digest(absl::string_view text) {
   return f.Add(text).Finish().ToString();
 }
 
-// A name, the length of a text, the text.
+// Appends a name, the length of a text, and the text.
 void Put(std::string& out, absl::string_view name, absl::string_view text) {
   absl::StrAppend(&out, name, " ", text.size(), "\n", text, "\n");
 }
 
-// Takes texts in the order in which they were put.
+// Reads texts in the order in which they were put.
 class Taker {
  public:
   explicit Taker(absl::string_view rest) : rest_(rest) {}
@@ -65,7 +65,8 @@ std::string EntryOf(const std::string& key, const Decisions& decisions) {
   return absl::StrCat(kHeader, "digest ", Digest(body), "\n", body);
 }
 
-// Nothing where the text is no whole entry. `other`: it is one, of another key.
+// The decisions of an entry; nullopt if `text` is not a complete entry. `other` becomes true if it
+// is one for another key.
 std::optional<Decisions> Parsed(absl::string_view text, const std::string& key, bool& other) {
   if (!absl::ConsumePrefix(&text, absl::StrCat(kHeader, "digest "))) return std::nullopt;
   const size_t end = text.find('\n');
@@ -84,7 +85,7 @@ std::optional<Decisions> Parsed(absl::string_view text, const std::string& key, 
   return *std::move(decisions);
 }
 
-// What a process has written aside and not renamed.
+// Whether this is a temporary file, which a process has written and not renamed.
 bool IsTemporary(absl::string_view name) {
   return absl::StrContains(name, absl::StrCat(kExtension, "."));
 }
@@ -146,7 +147,7 @@ absl::Status CompileCache::Write(const ir::Graph& graph, const CompileOptions& o
                         PrivateDirectory::Open(options_.directory, /*make=*/true));
   const std::string key = Key(graph, options);
   const std::string text = EntryOf(key, compiled.decisions);
-  // It would push out all others, and then itself.
+  // The entry would displace all others, and then itself.
   if (static_cast<int64_t>(text.size()) > options_.max_bytes) return absl::OkStatus();
   SPMD_RETURN_IF_ERROR(directory.Write(NameOf(key), text));
   if (bytes_ >= 0) bytes_ += static_cast<int64_t>(text.size());
@@ -154,10 +155,10 @@ absl::Status CompileCache::Write(const ir::Graph& graph, const CompileOptions& o
   return absl::OkStatus();
 }
 
-// To three quarters of what is allowed, so that not every entry after it looks again. What others
-// have left half written goes first: it may be in the making, and then is not kept.
+// Removes files down to three quarters of the allowed bytes, so that not every later entry looks
+// again. Temporary files go first. If one of them is still being written, its entry is not kept.
 void CompileCache::RemoveOldest(const PrivateDirectory& directory) {
-  constexpr int64_t kLeft = int64_t{3600} * 1000000000;  // nobody writes for an hour
+  constexpr int64_t kLeft = int64_t{3600} * 1000000000;  // no write takes an hour
   std::vector<PrivateDirectory::Entry> files = directory.List();
   files.erase(std::remove_if(files.begin(), files.end(),
                              [](const auto& file) {

@@ -158,7 +158,8 @@ bool AreAxes(const Grid& grid, const AxisList& axes, AxisMask& used) {
   return !axes.empty();
 }
 
-// Shards of a chunk, the last of at most two, cover `size`.
+// Whether `shards` shards of `chunk` indices cover `size`; the last one has the rest, at most two
+// chunks.
 bool Covers(int64_t chunk, int64_t size, int64_t shards) {
   return chunk == 0 ||
          (chunk > 0 && chunk <= std::max<int64_t>(size, 1) && chunk >= CeilDiv(size, shards + 1));
@@ -177,7 +178,7 @@ absl::Status CheckThrough(const ir::Graph& graph, const ir::Node& node,
   return is_linear ? absl::OkStatus() : Impossible(node, "it is not linear in that operand");
 }
 
-// Of the values whose proposals lowering reads.
+// By value: whether lowering reads its proposal.
 std::vector<bool> AskedFor(const ir::Graph& graph) {
   std::vector<bool> asked(graph.num_values(), false);
   for (const ir::ValueId v : graph.inputs()) asked[v] = true;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What Compile finds by search; all else of a program follows from it and the graph. A program
-// that is kept for the next process is kept as this: whoever wrote the text, what is lowered from
-// it computes what the graph says.
+// What Compile finds by search. Everything else in a program follows from this and the graph. A
+// program that is kept for the next process is kept in this form. Whoever wrote the text, a program
+// that is lowered from it computes what the graph says.
 //
 //   reordered
 //   decomposed 3,17
@@ -9,12 +9,12 @@
 //   node @0 0:0,1 2:2/3
 //   node @0 1:0 through 0 sum 2
 //
-// One line for each round in which chains were put in another order (reorder.cc), one for each
-// round of decompositions with the nodes that were taken apart, as they came; one for each value
-// whose proposed sharding lowering asks for; one for each node of the final graph: its grid,
-// "factor:axes" or "factor:axes/chunk" for each cut factor, and the terms that pass through it: the
-// operand that holds them (-1: all that are jointly linear), how they combine, their axes. Axes and
-// grids are numbers.
+// There is one line for each round in which chains were put in another order (reorder.cc) and for
+// each round of decompositions, with the decomposed nodes, in the order of the rounds; one for each
+// value whose proposed sharding lowering needs; and one for each node of the final graph. A node's
+// line has its grid, "factor:axes" or "factor:axes/chunk" for each sharded factor, and the partial
+// sums that pass through it: the operand that holds them (-1: all that are jointly linear), how
+// they combine, and their axes. Axes and grids are numbers.
 #pragma once
 
 #include <string>
@@ -31,7 +31,8 @@ namespace spmd::partition {
 
 struct NodeDecision {
   int grid = 0;
-  // Cut factors and what they are cut by, ascending; the rest is not cut.
+  // The sharded factors in ascending order, each with its axes and chunk. The others are not
+  // sharded.
   std::vector<std::pair<int, propagate::FactorShard>> cut;
   AxisList through;
   ReduceKind through_kind = ReduceKind::kSum;
@@ -50,28 +51,32 @@ struct ValueDecision {
 };
 
 struct Decisions {
-  std::vector<std::vector<ir::NodeId>> decomposed;  // by round, ascending; none: reordered
+  std::vector<std::vector<ir::NodeId>> decomposed;  // by round, ascending; empty: reordered
   std::vector<ValueDecision> values;                // ascending
   std::vector<NodeDecision> nodes;
 
   std::string ToString() const;
-  // Errors: InvalidArgument. What names things that do not exist is left to those who use it.
+  // Errors: InvalidArgument if `text` is not in this form. Whether nodes, axes and grids exist is
+  // checked where the decisions are used.
   static absl::StatusOr<Decisions> Parse(absl::string_view text);
 };
 
 NodeDecision DecisionOf(const NodePlan& plan);
-// The plan that a decision makes. Errors: InvalidArgument for one that no search could have found:
-// axes that the grid does not have or that are used twice, chunks that do not cover the factor,
-// what the op needs whole cut, terms passed through what is not linear.
+// The plan that `decision` gives for the node `id`.
+// Errors: InvalidArgument for a decision that no search could have found: axes that the grid does
+// not have or that are used twice, a chunk that does not cover the factor, a sharded factor that
+// the op needs whole, partial sums passed through an op that is not linear.
 absl::StatusOr<NodePlan> PlanOf(const ir::Graph& graph, ir::NodeId id,
                                 const propagate::NodeFactors& factors,
                                 const NodeDecision& decision);
 
-// The proposals that lowering asks for: of inputs, and of outputs that are no inputs' new values.
+// The proposals that lowering needs: those of inputs, and of outputs that do not become an input's
+// new value.
 std::vector<ValueDecision> ProposalsOf(const ir::Graph& graph);
-// Annotates the graph, which is not propagated, with these and everything else as not cut.
-// Errors: InvalidArgument for proposals that are not those of the values that ProposalsOf names, or
-// do not fit them.
+// Annotates `graph`, which is not propagated, with `proposals`, and every other value as
+// replicated.
+// Errors: InvalidArgument if `proposals` are not for the values that ProposalsOf names, or do not
+// fit them.
 absl::Status Propose(const std::vector<ValueDecision>& proposals, ir::Graph& graph);
 
 }  // namespace spmd::partition

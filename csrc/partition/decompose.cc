@@ -12,7 +12,7 @@
 namespace spmd::partition {
 namespace {
 
-// A whole factor is cut in `v`: its dimension would be gathered.
+// Whether a whole factor is sharded in `v`, so that its dimension would be gathered.
 bool CutsWholeFactor(const ir::Graph& graph, ir::ValueId v, const propagate::NodeFactors& nf,
                      const rules::TensorFactors& tensor) {
   const ir::Annotation& annotation = *graph.value(v).annotation;
@@ -26,7 +26,8 @@ bool CutsWholeFactor(const ir::Graph& graph, ir::ValueId v, const propagate::Nod
   });
 }
 
-// Takes the nodes apart that are asked for, where their rules have a better form; gives these.
+// Decomposes the nodes for which `asked` is true if their rules have a decomposition, and returns
+// those that were.
 absl::StatusOr<std::vector<ir::NodeId>> TakeApart(ir::Graph& graph, const std::vector<bool>& asked,
                                                   std::vector<std::string>& names) {
   std::vector<ir::NodeId> taken;
@@ -58,8 +59,8 @@ absl::StatusOr<std::vector<ir::NodeId>> Decompose(
     const propagate::NodeFactors& nf = factors[id];
     if (nf.rule == nullptr || nf.rule->decompose == nullptr) continue;
     const ir::Node& node = graph.node(id);
-    // What is left after reducing over the dimension is small, and such reductions are merged: a
-    // gather is never cheaper.
+    // What remains after a reduction over the dimension is small, and such reductions are merged,
+    // so a gather is never cheaper.
     for (size_t k = 0; k < node.operands.size() && !gathers[id]; ++k) {
       const ir::ValueId operand = node.operands[k];
       gathers[id] = operand != ir::kNoValue && CutsWholeFactor(graph, operand, nf, nf->operands[k]);

@@ -46,7 +46,7 @@ void Finish(Program& program, const UpdateHints& updates) {
     const ValueId v = instruction.operands[hint->second];
     const program::Value& old_value = program.values[v];
     const program::Value& new_value = program.values[r];
-    // A buffer that outlives the program is written only once nothing can fail any more.
+    // The memory of an input is written only after everything that can fail.
     const bool is_input = input_of[v] >= 0;
     const bool may_write =
         !is_input || (program.inputs[input_of[v]].donated && static_cast<int>(i) > last_failing);

@@ -41,7 +41,8 @@ bool IsWhole(const rules::OpFactors& factors, const rules::DimFactors& dim) {
          std::any_of(dim.begin(), dim.end(), [&](int f) { return factors.factors[f].whole; });
 }
 
-// The axes of `gathered` on another dimension of the operand, which the op can work on in parts.
+// The advice to shard another dimension of the operand by the gathered axes, along which the op can
+// work in parts; or that there is no such dimension.
 std::string Advice(const rules::OpFactors* factors, int operand, const TensorType& type,
                    const Sharding& from, const Instruction& gather, const Grid& grid) {
   if (factors != nullptr) {
@@ -57,7 +58,7 @@ std::string Advice(const rules::OpFactors* factors, int operand, const TensorTyp
   return "None of its dimensions can stay cut here.";
 }
 
-// Users' ops that nothing is known of, and whose operands were cut.
+// Warnings of users' ops without a rule whose operands were sharded.
 std::vector<Warning> UnknownOps(const Lowering& lowering) {
   const program::Program& program = lowering.program;
   absl::flat_hash_set<ValueId> gathered;
@@ -99,8 +100,8 @@ std::vector<Warning> GatherWarnings(const Lowering& lowering, int64_t bound_byte
       const Instruction& call = program.instructions[i];
       const auto at = std::find(call.operands.begin(), call.operands.end(), gathered);
       if (id == ir::kNoNode || at == call.operands.end()) continue;
-      // An op that is cut along these axes elsewhere does no work twice: weights of a layer whose
-      // batch they cut are gathered on purpose.
+      // An op that these axes shard elsewhere does no work twice: the weights of a layer are
+      // gathered on purpose if the axes shard its batch.
       const NodePlan& plan = lowering.plans[id];
       AxisMask used = 0;
       for (const auto& shard : plan.choice.cut) used |= MaskOf(shard.axes);

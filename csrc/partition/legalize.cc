@@ -14,7 +14,7 @@ absl::Status Legalize(ir::Graph& graph) {
     const rules::Rule* rule = rules::Find(node.op);
     return rule != nullptr && rule->decompose_always ? rule : nullptr;
   };
-  // A decomposition may use an op that has one itself, but not for ever.
+  // A decomposition may use an op that has one itself; the depth is limited.
   constexpr int kMaxDepth = 8;
   for (int depth = 0; depth < kMaxDepth; ++depth) {
     if (std::none_of(graph.nodes().begin(), graph.nodes().end(), to_rewrite)) {

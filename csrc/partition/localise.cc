@@ -7,7 +7,7 @@
 namespace spmd::partition {
 namespace {
 
-// Operand k comes as terms along the axes that the call passes through.
+// Whether operand k is unreduced along the axes that the call passes through.
 bool CarriesTerms(const Lowering& lowering, ir::NodeId id, const rules::Rule& rule, int k) {
   const Choice& choice = lowering.plans[id].choice;
   if (choice.through.empty()) return false;
@@ -17,8 +17,8 @@ bool CarriesTerms(const Lowering& lowering, ir::NodeId id, const rules::Rule& ru
   return std::count(linear.jointly.begin(), linear.jointly.end(), k) > 0;
 }
 
-// The axes along which operand k is added on coordinate 0 only: all that make terms of the result,
-// but those along which the operand is terms itself.
+// The axes along which operand k is used at coordinate 0 only: all along which the result is
+// unreduced, except those along which the operand itself is.
 AxisList AddedOnce(const Lowering& lowering, ir::NodeId id, const rules::Rule& rule, int k) {
   const NodePlan& plan = lowering.plans[id];
   if (!CarriesTerms(lowering, id, rule, k)) return plan.term_axes;

@@ -16,7 +16,7 @@ bool IsEven(int64_t size, const propagate::FactorShard& shard, const Grid& grid)
 
 std::vector<int64_t> ToVector(const Dims& dims) { return {dims.begin(), dims.end()}; }
 
-// The parts of all dimensions, in the graph's order.
+// The sizes of the parts of all dimensions, in the graph's order.
 std::vector<int64_t> PartSizes(const Dims& dims, const Order& order) {
   std::vector<int64_t> sizes;
   for (size_t d = 0; d < order.size(); ++d) {
@@ -26,7 +26,7 @@ std::vector<int64_t> PartSizes(const Dims& dims, const Order& order) {
   return sizes;
 }
 
-// Where each part comes from, in the order in which cut ones come first in their dimension.
+// By part: where it comes from, in the order in which the sharded parts of a dimension come first.
 std::vector<int64_t> CutFirst(const Order& order) {
   std::vector<int64_t> from;
   int64_t next = 0;
@@ -106,7 +106,7 @@ std::optional<DimOrder> OrderOf(const rules::OpFactors& factors, const rules::Di
     uneven = uneven || !IsEven(size, shard, grid);
     order.parts.insert(order.parts.end(), inner.parts.begin(), inner.parts.end());
   }
-  // Shards of unequal sizes are intervals of the first part only.
+  // If shards have unequal sizes, they are intervals only if no other part is sharded.
   if (cut_factors == 0 || (uneven && cut_factors > 1)) return std::nullopt;
   const bool cut_first = std::is_partitioned(order.parts.begin(), order.parts.end(), IsCut);
   if (cut_first) return std::nullopt;

@@ -18,7 +18,7 @@ bool AddTerms(Sharding& sharding, absl::Span<const AxisId> axes, ReduceKind kind
   return true;
 }
 
-// The operands that hold terms along choice.through.
+// The operands that are unreduced along choice.through.
 absl::InlinedVector<int, 4> ThroughOperands(const ir::Graph& graph, const ir::Node& node,
                                             const propagate::NodeFactors& nf,
                                             const Choice& choice) {
@@ -67,8 +67,8 @@ std::optional<NodePlan> PlanNode(const ir::Graph& graph, const ir::Node& node,
     for (int k : ThroughOperands(graph, node, nf, choice)) {
       if (!AddTerms(plan.operands[k], choice.through, choice.through_kind)) return std::nullopt;
     }
-    // An op that is linear in an operand is so in every result: layer norm's backward gives terms
-    // of the input's gradient and terms of the weight's.
+    // An op that is linear in an operand is so in every result: the backward pass of layer norm
+    // gives partial sums of the input's gradient and of the weight's.
     for (Sharding& result : plan.results) {
       if (!AddTerms(result, choice.through, choice.through_kind)) return std::nullopt;
     }

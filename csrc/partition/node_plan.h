@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What cutting one node means for its operands and results.
+// What sharding the factors of one node means for its operands and results.
 #pragma once
 
 #include <optional>
@@ -11,15 +11,15 @@
 
 namespace spmd::partition {
 
-// How a node is cut: axes per factor, and the axes along which terms pass through it because it is
-// linear. An axis occurs once.
+// How a node is sharded: the axes of each factor, and the axes along which partial sums pass
+// through it because it is linear. An axis occurs once.
 struct Choice {
   static constexpr int kJointly = -1;
 
   propagate::Cut cut;
   AxisList through;
   ReduceKind through_kind = ReduceKind::kSum;
-  int through_operand = kJointly;  // or the one linear operand that holds terms
+  int through_operand = kJointly;  // or the one linear operand that holds partial sums
 
   friend bool operator==(const Choice& a, const Choice& b) {
     return a.cut == b.cut && a.through == b.through && a.through_kind == b.through_kind &&
@@ -34,27 +34,28 @@ struct Choice {
 struct NodePlan {
   Choice choice;
   int grid = 0;
-  std::vector<Sharding> operands;  // required; rank-0 entry for an absent operand
+  std::vector<Sharding> operands;  // required; rank 0 for an absent operand
   std::vector<Sharding> results;   // produced
-  // Axes along which the results are terms that this node made or passed: added operands go to
-  // coordinate 0 of these only.
+  // The axes along which the results are partial sums that this node computed or passed through.
+  // Operands that are added once are used at coordinate 0 of these axes only.
   AxisList term_axes;
 };
 
-// nullopt when the choice is not legal: a whole factor is cut, a compound dimension is not an
-// interval, results would be terms of two kinds.
+// The plan that follows from `choice`. nullopt if the choice is not legal: it shards a whole
+// factor, a shard of a compound dimension is not an interval, or the results would be unreduced
+// with two reduce kinds.
 std::optional<NodePlan> PlanNode(const ir::Graph& graph, const ir::Node& node,
                                  const propagate::NodeFactors& factors, Choice choice, int grid);
 
-// Windows that are needed under a cut: those of cut factors which are not the shard itself.
+// The windows of sharded factors that differ from the shard itself.
 std::vector<const rules::Window*> ActiveWindows(const rules::OpFactors& factors,
                                                 const propagate::Cut& cut,
                                                 absl::Span<const TensorType* const> operands);
 
-// Products and convolutions: what a program spends its time on.
+// True for matrix products and convolutions, on which a program spends its time.
 bool IsContraction(const propagate::NodeFactors& factors);
 
-// A choice as the text form's cut.
+// The choice as the cut in a graph's text form.
 std::vector<ir::FactorCut> ToFactorCuts(const Choice& choice);
 
 }  // namespace spmd::partition

@@ -66,7 +66,8 @@ void PartialPlan::Adopt(ir::NodeId id, NodePlan plan) {
   if (!reads_alike) TellOfReading(id);
 }
 
-// What makes the operands of a node, and what else reads them, goes by how the node does.
+// Marks what depends on how the node reads its operands as changed: the nodes that produce them,
+// and the other users.
 void PartialPlan::TellOfReading(ir::NodeId id) {
   for (ir::ValueId v : graph_.node(id).operands) {
     if (v == ir::kNoValue) continue;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A plan in the making: what is decided of each node, how each value is found by its users so far,
-// and which decisions are out of date.
+// An unfinished plan: what is decided for each node, the sharding in which users find each value so
+// far, and which decisions are out of date.
 #pragma once
 
 #include <cstdint>
@@ -15,8 +15,8 @@ namespace spmd::partition {
 
 class PartialPlan {
  public:
-  // Nothing is decided, and values are found as proposed. Keeps references to both. Requires: every
-  // value of `graph` is annotated.
+  // Starts with nothing decided: users find all values as proposed. Keeps references to both
+  // arguments. Requires: every value of `graph` is annotated.
   PartialPlan(const ir::Graph& graph, const std::vector<propagate::NodeFactors>& factors);
 
   const ir::Graph& graph() const { return graph_; }
@@ -24,21 +24,23 @@ class PartialPlan {
   const std::vector<ir::NodeId>& users(ir::ValueId v) const { return users_[v]; }
   const std::vector<const ir::Output*>& outputs(ir::ValueId v) const { return outputs_[v]; }
 
-  // What propagation says of a value, and how its users find it: as made, as the user asked, or, as
-  // long as nothing is decided, as proposed.
+  // Proposal: the sharding that propagation found for a value. produced: the one in which its users
+  // find it. This is the one in which its producer makes it, or the user's where that makes a move
+  // necessary, or the proposal as long as the producer is not decided.
   const Sharding& Proposal(ir::ValueId v) const { return proposals_[v]; }
   const Sharding& produced(ir::ValueId v) const { return produced_[v]; }
   int grid(ir::ValueId v) const { return grid_of_[v]; }
-  // The grid to plan a node on: its first cut operand's, else its results'.
+  // The grid on which a node is planned: that of its first sharded operand, else that of its
+  // results.
   int GridOf(const ir::Node& node) const;
 
   bool decided(ir::NodeId id) const { return decided_[id]; }
   const NodePlan& of(ir::NodeId id) const { return plans_[id]; }  // Requires: decided
-  // Whether an operand comes otherwise than the plan wants it. Requires: decided.
+  // Whether some operand has another sharding than the node's plan requires. Requires: decided(id).
   bool NeedsMove(ir::NodeId id) const;
 
   void Adopt(ir::NodeId id, NodePlan plan);
-  // Whether anything that the node's decision depends on is another since the last look.
+  // Whether anything on which the node's decision depends has changed since the last call.
   bool TakeNews(ir::NodeId id) { return std::exchange(has_news_[id], 0) != 0; }
 
   std::vector<NodePlan> TakePlans() && { return std::move(plans_); }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The passes, one file each. Graph → graph first; from reshard on, a program.
+// The passes, one file each. The first ones rewrite the graph; from reshard on, they work on a
+// program.
 #pragma once
 
 #include <string>
@@ -15,38 +16,39 @@
 
 namespace spmd::partition {
 
-// legalize.cc: ops whose rule says "decompose always" are rewritten in core ops.
+// legalize.cc: rewrites ops whose rule says "decompose always" in core ops.
 absl::Status Legalize(ir::Graph& graph);
 
-// simplify.cc: dead code; common subexpressions (never random ops, never across autograd tasks);
-// patterns, listed in the file.
+// simplify.cc: removes dead code; merges common subexpressions (never random ops, and never across
+// autograd tasks); rewrites patterns, which the file lists.
 absl::Status Simplify(ir::Graph& graph);
 
-// batch_indices.cc: dimensions that an index numbers one by one become batch dimensions.
+// batch_indices.cc: turns dimensions that an index numbers one by one into batch dimensions.
 absl::Status BatchIndices(ir::Graph& graph);
 
-// reorder.cc: chains behind a view that merges dimensions of which a later one is cut are carried
-// in an order in which the merged dimension can be cut. True where any was; `factors`, those of
-// `graph` as it comes, are stale then. `apart`: see Compiled. Requires: propagated.
+// reorder.cc: where a view merges dimensions of which a later one is sharded, puts the chain behind
+// it in an order in which the merged dimension can be sharded. True if it changed any; then
+// `factors`, those of `graph` before the call, are stale. `apart` is described at Compiled.
+// Requires: `graph` is propagated.
 absl::StatusOr<bool> Reorder(ir::Graph& graph, const std::vector<propagate::NodeFactors>& factors,
                              std::vector<Dims>& apart);
 
-// decompose.cc: nodes whose whole factor carries an axis in some operand, and which can be written
-// in core ops, are: gathering the dimension is never cheaper. Gives the nodes that were taken
-// apart and adds the names of their ops to `names`; where there are any, `factors`, those of
-// `graph` as it comes, are stale. Requires: propagated.
+// decompose.cc: decomposes nodes with a whole factor that an axis shards in some operand, if they
+// can be written in core ops; gathering the dimension is never cheaper. Returns the nodes that it
+// decomposed and adds the names of their ops to `names`. If there are any, `factors`, those of
+// `graph` before the call, are stale. Requires: `graph` is propagated.
 absl::StatusOr<std::vector<ir::NodeId>> Decompose(
     ir::Graph& graph, const std::vector<propagate::NodeFactors>& factors,
     std::vector<std::string>& names);
-// The same for nodes that are known. Errors: InvalidArgument where one of them cannot be.
+// Decomposes the given `nodes`. Errors: InvalidArgument if one of them cannot be decomposed.
 absl::Status DecomposeThese(ir::Graph& graph, const std::vector<ir::NodeId>& nodes,
                             std::vector<std::string>& names);
 
-// By a call's first result: the operand that the traced op overwrote (`updates` of its node). Which
-// of them the program overwrites is known once the order of its instructions is.
+// By a call's first result: the operand that the traced op overwrote (`updates` of its node). The
+// program decides which of them it overwrites once the order of its instructions is known.
 using UpdateHints = absl::flat_hash_map<program::ValueId, int>;
 
-// A graph with a plan per node on its way to becoming a program.
+// A graph with a plan per node that is being lowered to a program.
 struct Lowering {
   const ir::Graph* graph = nullptr;
   const std::vector<propagate::NodeFactors>* factors = nullptr;
@@ -57,37 +59,41 @@ struct Lowering {
   UpdateHints updates;
 };
 
-// reshard.cc: every node as a call with global attributes, preceded by the moves that bring its
-// operands into the layouts its plan requires; one move per (value, layout).
+// reshard.cc: writes every node as a call with global attributes, preceded by the moves that bring
+// its operands into the layouts that its plan requires. There is one move per pair of value and
+// layout.
 absl::Status Reshard(Lowering& lowering);
 
-// "gathers 12 MiB of …": what the user should know but that is no error.
+// Something that the user should know but that is no error: "gathers 12 MiB of …".
 struct Warning {
-  std::string key;  // warn once per key
+  std::string key;  // each key is warned about once
   std::string text;
 };
 
-// gather_warnings.cc: gathers of more than `bound_bytes` per device for ops that then do the same
-// work on each device, with the annotation that would avoid it. Requires: resharded.
+// gather_warnings.cc: warns of gathers of more than `bound_bytes` per device for ops that then do
+// the same work on each device, and names the annotation that would avoid it. Requires: Reshard has
+// run.
 std::vector<Warning> GatherWarnings(const Lowering& lowering, int64_t bound_bytes);
 
-// windows.cc: operands of which a call needs more (or other) rows than its shard get an exchange.
+// windows.cc: inserts an exchange for each operand of which a call needs more rows than its shard,
+// or others.
 absl::Status Windows(Lowering& lowering);
 
-// localise.cc: attributes that speak of sizes become expressions over tiles; operands that are
-// added once are marked.
+// localise.cc: turns attributes that depend on sizes into expressions over tiles, and marks
+// operands that are added once.
 absl::Status Localise(Lowering& lowering);
 
-// collectives.cc: collectives of one kind over the same axes become one instruction, at the place
-// where the first of their results is needed, up to `cap_bytes` of results each.
+// collectives.cc: merges collectives of one kind over the same axes into one instruction, at the
+// place where the first of their results is needed, up to `cap_bytes` of results each.
 void MergeCollectives(program::Program& program, int64_t cap_bytes);
 
-// finish.cc: a call that may fail for some values of its operands (an index out of range, a
-// singular matrix), as far as the plan is concerned: all but element-wise ones. When inputs are
-// really taken the runtime decides, which knows the kernels (csrc/runtime/op_binding.h).
+// finish.cc: whether a call may fail for some values of its operands (an index out of range, a
+// singular matrix), as far as the compiler knows: every call that is not element-wise. When donated
+// inputs are really taken is decided by the runtime, which knows the kernels
+// (csrc/runtime/op_binding.h).
 bool MayFailOnValues(const program::Instruction& instruction);
 
-// finish.cc: donated inputs, overwriting, frees.
+// finish.cc: marks donated inputs, decides which operands are overwritten, and inserts frees.
 void Finish(program::Program& program, const UpdateHints& updates);
 
 }  // namespace spmd::partition

@@ -9,10 +9,10 @@
 namespace spmd::partition {
 namespace {
 
-// Element-wise work that several devices repeat is cheap beside a collective, and the runtime does
-// it once per place: it decides ties only.
+// Element-wise work that several devices repeat is cheap compared with a collective, and the
+// runtime does it once per place; its price only decides ties.
 constexpr double kTrafficWeight = 0.05;
-// Small collectives are merged later, so that few of them pay for starting one.
+// Small collectives are merged later, so few of them pay the latency.
 constexpr double kLatencyWeight = 0.1;
 
 }  // namespace

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the searches over one graph work out more than once: the plans of calls that are alike (the
-// layers of a model), and what moves cost. Keyed by all that the answers depend on.
+// Remembers what the searches over one graph compute more than once: the plans of calls that are
+// alike (the layers of a model), and the prices of moves. The keys contain everything on which the
+// answers depend.
 #pragma once
 
 #include <cstdint>
@@ -20,15 +21,15 @@ class PlanMemo {
  public:
   explicit PlanMemo(const machine::Machine& machine);
 
-  // The machine as the search sees it.
+  // The machine with the weights of the search applied.
   const machine::Machine& machine() const { return machine_; }
 
   struct Planned {
-    std::optional<NodePlan> plan;  // PlanNode's
-    double work = 0;               // seconds of the op, where there is a plan
+    std::optional<NodePlan> plan;  // the result of PlanNode
+    double work = 0;               // seconds that the op takes, if there is a plan
   };
-  // Stays where it is. Requires: `factors` outlive the memo, and `node` is of a graph with the same
-  // grids as at the other calls.
+  // The plan and the work of one node under `choice`. The reference stays valid. Requires:
+  // `factors` outlive the memo, and `node` is in a graph with the same grids as in all other calls.
   const Planned& Plan(const ir::Graph& graph, const ir::Node& node,
                       const propagate::NodeFactors& factors, Choice choice, int grid);
   double Work(const ir::Graph& graph, const ir::Node& node, const propagate::NodeFactors& factors,
@@ -38,7 +39,7 @@ class PlanMemo {
 
  private:
   struct PlanKey {
-    const rules::OpFactors* factors;  // of calls that are alike, see ComputeFactors
+    const rules::OpFactors* factors;  // shared by calls that are alike, see ComputeFactors
     int grid;
     Choice choice;
     friend bool operator==(const PlanKey& a, const PlanKey& b) {
@@ -49,7 +50,8 @@ class PlanMemo {
       return H::combine(std::move(h), k.factors, k.grid, k.choice);
     }
   };
-  // Hashing every field of two shardings is most of what a lookup takes.
+  // A short digest for hashing, since hashing every field of two shardings would take most of the
+  // time of a lookup.
   static uint64_t Digest(const Sharding& s) {
     constexpr uint64_t kFactor = 0x9e3779b97f4a7c15;  // 2^64 over the golden ratio
     uint64_t digest = 0;
@@ -60,7 +62,8 @@ class PlanMemo {
     for (const AxisId a : s.unreduced) digest = digest * 67 + static_cast<uint64_t>(a) + 1;
     return digest;
   }
-  // A value's type, its grid, from where and to where; and the same to look it up without a copy.
+  // The type of a value, its grid, and the shardings before and after; MoveRef has the same fields
+  // for lookups without a copy.
   using Move = std::tuple<TensorType, int, Sharding, Sharding>;
   using MoveRef = std::tuple<const TensorType&, int, const Sharding&, const Sharding&>;
   struct MoveHash {

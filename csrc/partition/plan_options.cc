@@ -13,13 +13,13 @@ using propagate::Cut;
 using propagate::CutOf;
 using propagate::NodeFactors;
 
-// A factor and axes that want it but do not fall on its boundaries.
+// Pairs of a factor and the axes that want it but do not shard it at its boundaries.
 using Unaligned = std::vector<std::pair<int, AxisMask>>;
 
-// Axes of a grid that occur only side by side in every annotation of the graph.
+// The axes of a grid in groups that occur only side by side in every annotation of the graph.
 std::vector<AxisList> AxisGroups(const ir::Graph& graph, int grid) {
   const int n = graph.grid(grid).num_axes();
-  std::vector<bool> joined(n, true);  // axis a with a + 1
+  std::vector<bool> joined(n, true);  // axis a with axis a + 1
   AxisMask in_use = 0;
   auto note = [&](const AxisList& list) {
     in_use |= MaskOf(list);
@@ -51,8 +51,9 @@ std::vector<AxisList> AxisGroups(const ir::Graph& graph, int grid) {
   return groups;
 }
 
-// Axes that cut what the op needs whole may cut factor f of the same tensor instead: matrices are
-// dealt out by an all-to-all, where gathering them would have every device work on all.
+// Whether factor f may take over axes that shard a factor which the op needs whole, in the same
+// tensor. Matrices are then distributed by an all-to-all; a gather would let every device work on
+// all of them.
 bool MayTakeOver(const NodeFactors& nf, const Cut& wish, AxisMask axes, int f) {
   if (nf->factors[f].whole || nf->factors[f].size < 2 || !nf->InAnyResult(f)) return false;
   for (size_t w = 0; w < nf->factors.size(); ++w) {
@@ -65,7 +66,8 @@ bool MayTakeOver(const NodeFactors& nf, const Cut& wish, AxisMask axes, int f) {
   return false;
 }
 
-// [25] cut in 13 and 12 as [5, 5]: three rows and two. The major factor takes the axes, and what
+// Notes dimensions whose shards do not fall on the boundaries of a factor: [25] sharded as 13 and
+// 12 and viewed as [5, 5] becomes three rows and two. The major factor takes the axes, and what
 // lies across a boundary is sent.
 void NoteUnaligned(const NodeFactors& nf, const rules::TensorFactors& tensor, const Sharding& s,
                    const Cut& cut, Unaligned& unaligned) {
@@ -103,8 +105,8 @@ PlanOptions::PlanOptions(const PartialPlan& plan)
   }
 }
 
-// The layouts from which a node's candidates are read: what its operands come in, what
-// propagation proposes, what the users of its results want.
+// Calls `fn` for each layout from which a node's candidates are read: those in which its operands
+// come, those that propagation proposes, and those that the users of its results require.
 template <typename Fn>
 void PlanOptions::ForEachWish(const ir::Node& node, const NodeFactors& nf, int grid,
                               Fn&& fn) const {
@@ -155,7 +157,8 @@ NodeOptions PlanOptions::Of(ir::NodeId id, int grid) const {
   std::vector<std::pair<int, ReduceKind>> through;
   for (size_t g = 0; g < groups.size(); ++g) {
     const AxisMask mask = MaskOf(groups[g]);
-    // First the cuts, in order of the factors, so that ties go to working on less.
+    // Options that shard a factor come first, in order of the factors: with equal prices, less work
+    // per device is preferred.
     for (size_t f = 0; f < nf->factors.size(); ++f) {
       if (nf->factors[f].whole) continue;
       for (const Cut& wish : wishes) {
@@ -175,9 +178,10 @@ NodeOptions PlanOptions::Of(ir::NodeId id, int grid) const {
   return found;
 }
 
-// Work on many operand elements per result, and on neighbours, is shared by the axes that cut an
-// operand, not done again on each of their devices behind a gather. Except where these axes cut
-// something else right after: then gathering (a weight, say) is what the user asked for.
+// Work on many operand elements per result, or on neighbours, must be shared by the axes that shard
+// an operand; a gather would repeat it on each of their devices. The exception is that these axes
+// shard something else right after the op: then gathering (a weight, say) is what the user asked
+// for.
 bool PlanOptions::MustCut(const ir::Node& node, const NodeFactors& nf, int grid,
                           AxisMask axes) const {
   if (nf.rule == nullptr) return false;

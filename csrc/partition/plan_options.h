@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a node may do with the axes: the candidates that the search prices.
+// The candidates that the search prices: what a node may do with the axes.
 //
-// Axes that always travel together are one, a group. Of %y = mm(%x, %w) with factors m k n, %x cut
-// as {a},{b}: group a may cut m or nothing, group b may cut k or nothing.
+// Axes that always occur together are one group. For %y = mm(%x, %w) with factors m k n and %x
+// sharded as {a},{b}, group a may shard m or nothing, and group b may shard k or nothing.
 #pragma once
 
 #include <vector>
@@ -16,27 +16,28 @@ namespace spmd::partition {
 // What a group of axes does at a node.
 struct Option {
   enum Kind { kNone, kFactor, kThrough } kind = kNone;
-  int index = 0;  // the factor; the linear operand or Choice::kJointly
+  int index = 0;  // the factor; or the linear operand, or Choice::kJointly
   ReduceKind reduce = ReduceKind::kSum;
-  // A factor that nobody wished for, beside one that the op needs whole and the group cuts, or
-  // whose boundaries are not those of the group's shards.
+  // True for a factor that no wish shards by the group: either the group shards another factor of
+  // the same tensor that the op needs whole, or the group's shards of the merged dimension do not
+  // fall on this factor's boundaries.
   bool takes_over = false;
 };
 
 struct NodeOptions {
-  std::vector<std::vector<Option>> by_group;  // those to prefer where they cost the same first
-  std::vector<propagate::Cut> wishes;         // cuts that operands, results and users have
+  std::vector<std::vector<Option>> by_group;  // at equal price, earlier ones are preferred
+  std::vector<propagate::Cut> wishes;         // the cuts that operands, results and users want
 };
 
 class PlanOptions {
  public:
-  // Keeps a reference.
+  // Keeps a reference to `plan`.
   explicit PlanOptions(const PartialPlan& plan);
 
-  // On axes of `grid`.
+  // The options of node `id` on axes of `grid`.
   NodeOptions Of(ir::NodeId id, int grid) const;
-  // The choice that gives each group its option; axes that a factor cannot take are left out. Where
-  // a wish has the same axes on a factor, its order and chunk are used.
+  // The choice that gives each group its option, without the axes that a factor cannot take. If a
+  // wish has the same axes on a factor, the choice takes the wish's order and chunk.
   Choice MakeChoice(ir::NodeId id, int grid, absl::Span<const Option> options,
                     absl::Span<const propagate::Cut> wishes) const;
 

@@ -15,16 +15,16 @@ namespace {
 
 using propagate::NodeFactors;
 
-// A tie-breaker: terms pass through an op whose linear operands are all terms, and are reduced
-// early where a replicated operand would have to become a term.
+// A tie-breaker: partial sums pass through an op whose linear operands are all unreduced, and are
+// reduced early if a replicated operand would have to become a partial sum.
 constexpr double kThroughBonus = 1e-15;
 // Weights on their way to their first contraction, and gradients after their last one, move while
-// other work runs. What lies between waits for its collectives.
+// other work runs. What lies between them waits for its collectives.
 constexpr double kOffPathWeight = 0.125;
-// Terms may be reduced later, when they have passed through what follows; or not.
+// Partial sums may be reduced later, after they have passed through what follows, or they may not.
 constexpr double kUndecidedWeight = 0.5;
 
-// By value: no contraction leads to it, or none follows from it.
+// By value: true if no contraction leads to it, or none follows from it.
 std::vector<bool> OffPath(const ir::Graph& graph, const std::vector<NodeFactors>& factors) {
   std::vector<bool> before(graph.num_values(), true), after(graph.num_values(), true);
   for (ir::NodeId id = 0; id < graph.num_nodes(); ++id) {
@@ -47,8 +47,8 @@ std::vector<bool> OffPath(const ir::Graph& graph, const std::vector<NodeFactors>
   return off;
 }
 
-// Indices of a dimension of n that shard i needs through a window over shards of `chunk` indices
-// and does not hold.
+// The number of indices of a dimension of size `n` that shard i needs through a window over shards
+// of `chunk` indices and does not hold.
 int64_t RowsSent(const rules::Window& w, int64_t chunk, int64_t n, const DimSharding& held,
                  int64_t i, const Grid& grid) {
   const int64_t shards = grid.size(held.axes);
@@ -169,7 +169,7 @@ double PlanPrice::ThroughBias(const ir::Node& node, const NodeFactors& nf,
   return -kThroughBonus;
 }
 
-// Rows that neighbours send for windows that reach beyond the shard.
+// The time for the rows that neighbours send, for windows that reach beyond the shard.
 double PlanPrice::HaloSeconds(const ir::Node& node, const NodeFactors& nf,
                               const NodePlan& plan) const {
   if (nf->windows.empty()) return 0;
@@ -180,8 +180,8 @@ double PlanPrice::HaloSeconds(const ir::Node& node, const NodeFactors& nf,
     const propagate::FactorShard& shard = plan.choice.cut[w->factor];
     const TensorType& type = *call.operands[w->operand];
     const DimSharding& held = plan.operands[w->operand].dims[w->dim];
-    // In the middle, where nothing of the window lies outside the value; and at the end, to where
-    // boundaries have drifted most.
+    // Shards in the middle, where the window does not reach outside the value; and shards at the
+    // end, where the boundaries have moved most.
     const int64_t shards = grid.size(shard.axes);
     int64_t rows = 0;
     for (int64_t i : {shards / 2, std::max<int64_t>(shards - 2, 0), shards - 1}) {
@@ -215,8 +215,8 @@ double PlanPrice::OperandSeconds(ir::NodeId id, ir::ValueId v, const Sharding& w
   return best;
 }
 
-// Moves from the produced layout to all that users want, each layout once, each from the nearest
-// layout there is.
+// The price of moves from the produced layout to all layouts that users require. Each layout is
+// made once, from the nearest one that exists.
 double PlanPrice::ResultSeconds(ir::ValueId v, const Sharding& produced, int grid,
                                 double undecided_weight) {
   struct Place {
@@ -237,7 +237,7 @@ double PlanPrice::ResultSeconds(ir::ValueId v, const Sharding& produced, int gri
   const ir::Annotation& annotation = *graph_.value(v).annotation;
   if (IsConstraint(graph_, v) && !MeetsConstraint(graph_, v, produced, grid)) {
     want(plan_.Proposal(v), annotation.grid);
-    return seconds;  // users are served from there whatever this node does
+    return seconds;  // users start from there whatever this node does
   }
   bool undecided = false, optimistic = true, shared = true;
   for (ir::NodeId user : plan_.users(v)) {
@@ -280,8 +280,8 @@ bool PlanPrice::MayPassTerms(ir::NodeId user, ir::ValueId v, ReduceKind kind) co
          std::any_of(linear.each.begin(), linear.each.end(), is_v);
 }
 
-// The user adds terms of v to terms that there already are, which are reduced in any case: both
-// gradients of a table that is read twice.
+// Whether the user adds partial sums of v to other partial sums, which are reduced in any case:
+// both gradients of a table that is read twice.
 bool PlanPrice::MeetsTerms(ir::NodeId user, ir::ValueId v, const Sharding& terms) const {
   const ir::Node& node = graph_.node(user);
   const rules::Linearity linear =
@@ -297,7 +297,7 @@ bool PlanPrice::MeetsTerms(ir::NodeId user, ir::ValueId v, const Sharding& terms
   return jointly && met;
 }
 
-// What goes from one grid to another may take any link.
+// A move from one grid to another may use any link.
 double PlanPrice::SlowestLink(int grid_index) const {
   const Grid& grid = graph_.grid(grid_index);
   AxisMask all = 0;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// What plans cost: their ops and the moves between them, in seconds as the search weighs them.
+// The prices of plans: their ops and the moves between them, in seconds as the search weighs them.
 //
-// A move off the path between the first contraction and the last (a weight on its way there, a
-// gradient after it) runs beside other work and weighs an eighth; terms of a sum whose users are
+// A move off the path between the first contraction and the last (of a weight on its way there, or
+// of a gradient after it) runs beside other work and weighs an eighth. Partial sums whose users are
 // not decided may be reduced later, and weigh half.
 #pragma once
 
@@ -17,19 +17,19 @@ namespace spmd::partition {
 
 class PlanPrice {
  public:
-  // Keeps references to both.
+  // Keeps references to both arguments.
   PlanPrice(const PartialPlan& plan, PlanMemo& memo);
 
-  // Of the whole plan: every op once, every move once. Requires: every node is decided.
+  // The price of the whole plan: every op once, every move once. Requires: every node is decided.
   double Total();
-  // All that the plans of these nodes bear on: their work, and the moves of what they read and
-  // make. Requires: they are decided.
+  // The price of everything that the plans of `nodes` affect: their work, and the moves of their
+  // operands and results. Requires: `nodes` are decided.
   double Around(absl::Span<const ir::NodeId> nodes);
-  // Of a node under this plan, beside what is decided: its `work`, and the moves of what it reads
-  // and makes. What follows an axis that takes over (Option::takes_over) knows nothing of it yet,
-  // and will take it as it comes.
+  // The price of `plan` for the node `id`, given what is decided: its `work`, and the moves of its
+  // operands and results. With `takes_over` (Option::takes_over), users that are not decided are
+  // assumed to accept the results as they come, without a move.
   double Of(ir::NodeId id, const NodePlan& plan, double work, bool takes_over);
-  // Of bringing a value from one layout into another.
+  // The price of moving the value from one layout to another.
   double OfMove(ir::ValueId v, const Sharding& from, int from_grid, const Sharding& to,
                 int to_grid);
 

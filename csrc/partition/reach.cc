@@ -10,7 +10,7 @@ namespace {
 using propagate::Cut;
 using propagate::NodeFactors;
 
-// Factors take what none of them has yet.
+// Adds to each factor the axes that no factor has yet.
 void Unite(Cut& cut, const Cut& more) {
   AxisMask used = 0;
   for (const auto& shard : cut) used |= MaskOf(shard.axes);

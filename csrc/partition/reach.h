@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How values are cut once an axis that a merged dimension stopped goes on.
+// How values are sharded once an axis that a merged dimension stopped continues.
 #pragma once
 
 #include <optional>
@@ -15,21 +15,21 @@ namespace spmd::partition {
 // Thread safety: thread-compatible.
 class Reach {
  public:
-  // Keeps a reference. Requires: propagated.
+  // Keeps a reference to `graph`. Requires: `graph` is propagated.
   explicit Reach(const ir::Graph& graph) : graph_(graph) {}
 
   int GridOf(ir::ValueId v) const { return graph_.value(v).annotation->grid; }
-  // By propagation, or by what comes to the value now.
+  // The sharding of the value: with the axes that reach it now, or else as propagation found it.
   Sharding Of(ir::ValueId v) const;
-  // Whether more axes come to the value than propagation found.
+  // Whether more axes reach the value than propagation found.
   bool IsBeyond(ir::ValueId v) const { return beyond_.contains(v); }
 
-  // What comes to the node's factors from its operands, which are cut as `shardings` say.
+  // The axes that reach the node's factors from its operands, whose shardings are `shardings`.
   propagate::Cut CutFrom(const ir::Node& node, const propagate::NodeFactors& factors, int grid,
                          absl::Span<const Sharding> shardings) const;
-  // Remembers axes of `comes` that the value did not have.
+  // Records the axes of `comes` that the value did not have.
   void Note(ir::ValueId v, int grid, const std::optional<Sharding>& comes);
-  // The same for all results of a node.
+  // Does the same for all results of a node.
   void NoteResults(const ir::Node& node, const propagate::NodeFactors& factors);
 
  private:

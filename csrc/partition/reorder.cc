@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Chains that merge dimensions are carried in an order in which the merged one can be cut.
+// Puts chains that merge dimensions in an order in which the merged dimension can be sharded.
 //
 // An op that works on every index of a dimension by itself, or sums over all of them, does the same
-// in any order of them: that is what a factor says that may be cut anywhere. So where a view merges
-// [T,B] with B cut, the merged value is put in the order in which the parts that are cut come first
-// (merged_order.h), all that follows is done in that order, and the view that splits the dimension
-// again restores T and B, which are cut as before. What needs the graph's order (an output, a
-// constraint, a sort, an op that knows where it is) gets it by a permutation.
+// in any order of the indices; such a factor may be sharded anywhere. So where a view merges [T,B]
+// with B sharded, the merged value is put in the order in which the sharded parts come first
+// (merged_order.h). Everything that follows is done in that order, and the view that splits the
+// dimension again restores T and B, which are sharded as before. What needs the graph's order (an
+// output, a constraint, a sort, an op that knows where its tile begins) gets it by a permutation.
 #include <algorithm>
 #include <utility>
 
@@ -36,7 +36,7 @@ bool AnyConstraint(const ir::Graph& graph, const ir::Node& node) {
   return false;
 }
 
-// With dimension `dim` as blocks of `size` and what is in them.
+// The sizes with dimension `dim` as two: the blocks of `size`, and the indices within a block.
 Dims WithBlocks(const Dims& dims, int dim, int64_t size) {
   Dims apart;
   for (int d = 0; d < static_cast<int>(dims.size()); ++d) {
@@ -67,7 +67,7 @@ class Reorderer {
       beyond = beyond || reach_.IsBeyond(node.operands[k]);
     }
     if (AnyConstraint(graph_, node)) {
-      // A view that splits what was merged restores the graph's order by itself.
+      // A view that splits a merged dimension restores the graph's order by itself.
       if (IsView(node) && ordered_.contains(operands[0]))
         return View(builder, node, nf, operands[0]);
       return std::nullopt;
@@ -83,7 +83,8 @@ class Reorderer {
       if (auto values = View(builder, node, nf, operands[0])) return values;
     }
     if (ordered && NeedsWhole(node, nf, operands)) {
-      // As where such a dimension is cut (csrc/partition/decompose.cc). The next round goes on.
+      // The node is decomposed as if the dimension were sharded (csrc/partition/decompose.cc). The
+      // next round continues from there.
       const auto parts = rules::Decomposed(*nf.rule, builder, graph_, node, operands);
       carried_ = carried_ || (parts.ok() && !parts->empty());
       if (parts.ok() && !parts->empty()) return *parts;
@@ -92,7 +93,7 @@ class Reorderer {
     return std::nullopt;
   }
 
-  // As Compiled says, of a value of the new graph; none where it is in the graph's order.
+  // Compiled::apart for a value of the new graph; empty if the value is in the graph's order.
   Dims SizesApart(ir::ValueId v, const Dims& dims) const {
     const auto it = ordered_.find(v);
     if (it == ordered_.end()) return {};
@@ -108,11 +109,11 @@ class Reorderer {
     return sizes;
   }
 
-  // Whether anything is done in another order; putting a value in order alone is no gain.
+  // Whether any op works in another order; putting a value in order alone gains nothing.
   bool carried() const { return carried_; }
 
  private:
-  // The same elements as a value of the new graph, in another order.
+  // The elements of a value of the new graph, in another order.
   struct Ordered {
     ir::ValueId value;
     Order order;
@@ -120,8 +121,8 @@ class Reorderer {
     int grid;
   };
 
-  // By factor: the order in which operands that are in one have it, where every tensor of the node
-  // can have it so.
+  // By factor: the order that operands have for it, if every tensor of the node can have that
+  // order.
   std::vector<DimOrder> OrdersOf(const ir::Node& node, const NodeFactors& nf,
                                  absl::Span<const ir::ValueId> operands) const {
     std::vector<DimOrder> orders(nf->factors.size());
@@ -133,7 +134,7 @@ class Reorderer {
       for (size_t d = 0; d < nf->operands[k].size(); ++d) {
         for (const int f : nf->operands[k][d]) {
           if (it == ordered_.end() || it->second.order[d].empty()) {
-            // What is cut in the graph's order is not worth moving.
+            // A dimension that is sharded in the graph's order is not worth moving.
             if (!known.dims[d].axes.empty()) stays[f] = true;
           } else if (orders[f].empty()) {
             orders[f] = it->second.order[d];
@@ -151,8 +152,8 @@ class Reorderer {
     return orders;
   }
 
-  // Whether the op needs a dimension whole that an operand has in another order, and can be written
-  // in ops that do not.
+  // Whether the op needs a dimension whole that an operand has in another order, and has a
+  // decomposition.
   bool NeedsWhole(const ir::Node& node, const NodeFactors& nf,
                   absl::Span<const ir::ValueId> operands) const {
     if (nf.rule->decompose == nullptr) return false;
@@ -191,7 +192,7 @@ class Reorderer {
     return value;
   }
 
-  // A value in another order as one in the graph's, for whoever needs it.
+  // The value in the graph's order, for nodes that need it.
   ir::ValueId Natural(rules::Builder& builder, Ordered ordered) {
     const Dims dims = builder.type(ordered.value).dims;
     const ir::ValueId natural =
@@ -200,7 +201,7 @@ class Reorderer {
     return natural;
   }
 
-  // The node over operands in another order.
+  // The node on operands in another order; nullopt if the order does not apply to it.
   std::optional<std::vector<ir::ValueId>> Carry(rules::Builder& builder, const ir::Node& node,
                                                 const NodeFactors& nf,
                                                 absl::Span<const ir::ValueId> operands) {
@@ -242,7 +243,7 @@ class Reorderer {
     return results;
   }
 
-  // A view merges and splits what its operand's dimensions really are.
+  // Rewrites a view, which merges and splits the parts of its operand's dimensions.
   std::optional<std::vector<ir::ValueId>> View(rules::Builder& builder, const ir::Node& node,
                                                const NodeFactors& nf, ir::ValueId operand) {
     const auto it = ordered_.find(operand);
@@ -298,13 +299,13 @@ class Reorderer {
     return std::vector<ir::ValueId>{natural};
   }
 
-  // A dimension of an operand as blocks.
+  // Describes a dimension of an operand as blocks.
   struct OperandBlocks {
     int64_t count;
     Blocks blocks;
-    Sharding sharding;  // of the operand with dimension `dim` as one block
+    Sharding sharding;  // with dimension `dim` as one block
   };
-  // `size`: of a block, where the operand is not in an order of its own.
+  // `size` is that of a block if the operand is in the graph's order.
   std::optional<OperandBlocks> BlocksOfOperand(ir::ValueId old, ir::ValueId v, int dim,
                                                int64_t size) const {
     const int64_t extent = graph_.type(old).dims[dim];
@@ -325,13 +326,13 @@ class Reorderer {
     const DimSharding cut = sharding.dims[dim];
     DimOrder inner;
     if (!cut.axes.empty()) {
-      if (extent != size) return std::nullopt;  // an interval of all blocks
+      if (extent != size) return std::nullopt;  // not an interval of each block
       inner = InShards(size, cut, graph_.grid(reach_.GridOf(old)));
     }
     return OperandBlocks{extent / size, {size, std::move(inner)}, std::move(sharding)};
   }
 
-  // An op that takes blocks from or puts them into a dimension, each of which is cut.
+  // Rewrites an op that takes blocks from a dimension of sharded blocks or puts them into one.
   std::optional<std::vector<ir::ValueId>> OnBlocks(rules::Builder& builder, const ir::Node& node,
                                                    const BlockOp& op,
                                                    absl::Span<const ir::ValueId> operands) {
@@ -398,14 +399,15 @@ class Reorderer {
 
   const ir::Graph& graph_;
   const std::vector<NodeFactors>& factors_;
-  // By value of the new graph; and what was put in some order there.
+  // By value of the new graph: the same elements in another order, and the values that were put in
+  // some order.
   absl::flat_hash_map<ir::ValueId, Ordered> ordered_;
   absl::flat_hash_map<ir::ValueId, std::vector<std::pair<Order, ir::ValueId>>> put_;
   Reach reach_;  // of the old graph
   bool carried_ = false;
 };
 
-// A merged dimension that cannot be cut as what it merges is.
+// Whether the view merges dimensions so that the merged one cannot be sharded as they are.
 bool MergesApart(const ir::Graph& graph, const ir::Node& node, const NodeFactors& nf) {
   if (!IsView(node) || nf.rule == nullptr || AnyConstraint(graph, node)) return false;
   const ir::Annotation& annotation = *graph.value(node.operands[0]).annotation;

@@ -6,7 +6,7 @@
 namespace spmd::partition {
 namespace {
 
-// Of all work in contractions; less is not worth another search.
+// The part of all work in contractions that is worth another search.
 constexpr double kWorthwhile = 0.01;
 
 // Axes of each grid that an annotation uses.
@@ -25,7 +25,8 @@ double Points(const rules::OpFactors& factors) {
   return points;
 }
 
-// Runs over every operand and result: cut, it needs nothing from other devices.
+// Whether factor f runs over every operand and result, so that sharding it needs nothing from other
+// devices.
 bool IsBatch(const rules::OpFactors& factors, const ir::Node& node, int f) {
   for (size_t k = 0; k < node.operands.size(); ++k) {
     if (node.operands[k] == ir::kNoValue || factors.operands[k].empty()) continue;
@@ -37,9 +38,10 @@ bool IsBatch(const rules::OpFactors& factors, const ir::Node& node, int f) {
   return true;
 }
 
-// The factor that can take `axis` evenly beside what cuts it already: one of a batch before others,
-// one that the plan leaves whole (the user said how the batch is cut) before others, then the
-// larger one. If the batch is to be shared, only one that the plan cuts. -1: none.
+// The factor that can take `axis` evenly beside the axes that shard it already; -1 if there is
+// none. Batch factors are preferred; then those that the plan does not shard, since the user said
+// how the batch is sharded; then the larger one. If the batch is to be shared, only factors that
+// the plan shards qualify.
 int FactorFor(const rules::OpFactors& factors, const ir::Node& node, const propagate::Cut& chosen,
               const propagate::Cut& cut, AxisId axis, const Grid& grid, Share share) {
   int best = -1;
@@ -58,7 +60,7 @@ int FactorFor(const rules::OpFactors& factors, const ir::Node& node, const propa
   return best;
 }
 
-// The results of a node as its plan has them.
+// Proposes the shardings that the results of a node have in its plan.
 void Propose(const ir::Graph& graph, const ir::Node& node, const NodePlan& plan,
              std::vector<propagate::Proposal>& proposals) {
   for (int r = 0; r < node.num_results; ++r) {

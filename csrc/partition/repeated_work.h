@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// Contractions that devices do several times over, and how they could share them.
+// Finds contractions that several devices repeat, and proposes how they could share them.
 //
-// Where no annotation leads an axis to a contraction, nothing cuts it by that axis, and every
-// device along it does the same work. In a layer whose weights are cut by [out, in] = (data, model)
-// the heads of attention are such a case:
+// If no annotation brings an axis to a contraction, nothing shards the contraction by that axis,
+// and every device along it does the same work. The heads of attention are such a case in a layer
+// whose weights are sharded by [out, in] = (data, model):
 //
 //   attention q[b,h,s,d] {data},{},{},{}   model is idle: four devices do the work of one
 //   proposed                               {data},{model},{},{}
 //
-// From the proposals propagation starts anew; the plan that comes of it is taken where it costs
-// less (compile.cc).
+// Propagation then starts anew from the proposals; the plan that results is used if its price is
+// lower (compile.cc).
 #pragma once
 
 #include <vector>
@@ -21,22 +21,23 @@
 
 namespace spmd::partition {
 
-// Which factor of a contraction the idle axes are to cut.
+// The factor of a contraction that the idle axes shall shard.
 enum class Share {
-  kWhole,  // one that the plan leaves whole: heads
-  kBatch,  // one of the activations' that the plan cuts already: the batch, over more devices
+  kWhole,  // one that the plan does not shard: heads
+  kBatch,  // one of the activations that the plan shards already: the batch, over more devices
 };
 
-// One proposal per result of each contraction that idle axes could share; none where all repeated
-// work together is not worth another search. Where the batch is to be cut further, a contraction
-// that idle axes of others cut is proposed as it is: what the user asked for stays.
+// One proposal per result of each contraction that idle axes could share; none if all repeated work
+// together is not worth another search. With Share::kBatch, contractions that use all axes are
+// proposed as they are planned, so that what the user asked for stays.
 std::vector<propagate::Proposal> ShareRepeatedWork(
     const ir::Graph& graph, const std::vector<propagate::NodeFactors>& factors,
     const std::vector<NodePlan>& plans, Share share);
 
-// Whether every contraction is cut in `after` by all axes that cut it in `before`, and where they
-// did. A batch that is cut over an axis of the weights would have them gathered: cheaper by our
-// weights of moves, and not what cutting them asks for.
+// Whether in `after` every contraction is sharded by all axes that shard it in `before`, on the
+// same factors. Otherwise a batch that takes an axis of the weights would cause these to be
+// gathered: that may have a lower price in our weighting of moves, but it is not what sharding the
+// weights asks for.
 bool KeepsCuts(const std::vector<propagate::NodeFactors>& factors,
                const std::vector<NodePlan>& before, const std::vector<NodePlan>& after);
 

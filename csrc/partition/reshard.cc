@@ -70,7 +70,7 @@ class Resharder {
     return p;
   }
 
-  // The name that AddValue would give, without a look at all values there are.
+  // The name that AddValue would give, without looking at all values.
   std::string NextNumber() const {
     size_t number = program_.values.size();
     while (names_.contains(absl::StrCat(number))) ++number;
@@ -114,8 +114,8 @@ class Resharder {
     }
   }
 
-  // The program value that holds graph value v in `wanted`, moved there from the nearest layout if
-  // there is none yet.
+  // The program value that holds graph value v in the layout `wanted`. If there is none yet, v is
+  // moved there from the nearest layout.
   program::ValueId Fetch(ir::ValueId v, const Sharding& wanted, int grid, int32_t source) {
     const TensorType& type = graph_.type(v);
     double best = std::numeric_limits<double>::infinity();
@@ -153,7 +153,7 @@ class Resharder {
     return at;
   }
 
-  // Into another grid: reduced where it is, then one exchange.
+  // Moves a value to another grid: it is reduced on its own grid, then exchanged once.
   program::ValueId ChangeGrid(ir::ValueId v, program::ValueId from, const Sharding& wanted,
                               int grid, int32_t source) {
     if (program_.values[from].sharding.IsUnreduced()) {
@@ -179,7 +179,7 @@ class Resharder {
       } else if (const std::optional<Sharding> required = RequiredAtOutput(graph_, output)) {
         p = Fetch(output.value, *required, graph_.value(output.becomes).annotation->grid, -1);
       } else {
-        // As produced, or the nearest reduced layout that there already is.
+        // The layout in which it was produced, or the nearest reduced one that exists.
         p = produced;
         if (program_.values[p].sharding.IsUnreduced()) {
           for (program::ValueId q : layouts_[output.value]) {

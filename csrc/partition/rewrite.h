@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Copies of a graph with some nodes replaced. All graph → graph passes are written with it.
+// Copies a graph with some nodes replaced. All passes from graph to graph are written with it.
 #pragma once
 
 #include <functional>
@@ -12,18 +12,19 @@
 
 namespace spmd::partition {
 
-// What becomes of one node of the old graph: the new graph's values for its results, or nullopt to
-// copy the node. `operands` are the node's operands in the new graph.
+// Gives what replaces one node of the old graph: the new graph's values for its results, or nullopt
+// to copy the node. `operands` are the node's operands in the new graph.
 using ReplaceFn = std::function<absl::StatusOr<std::optional<std::vector<ir::ValueId>>>(
     rules::Builder& builder, const ir::Graph& old, ir::NodeId id,
     absl::Span<const ir::ValueId> operands)>;
 
-// Grids, scalars, sources, inputs and outputs are kept in order; annotations go with the values.
-// Nodes for which `keep` is false are dropped. Requires: nothing kept uses them.
+// Copies `graph`. Grids, scalars, sources, inputs and outputs keep their order, and values keep
+// their annotations. Nodes for which `keep` is false are dropped. Requires: no node or output that
+// is kept uses a dropped one.
 absl::StatusOr<ir::Graph> Rewrite(const ir::Graph& graph, const ReplaceFn& replace,
                                   const std::vector<bool>& keep = {});
 
-// Which nodes something that leaves the graph depends on.
+// By node: whether something that leaves the graph depends on it.
 std::vector<bool> LiveNodes(const ir::Graph& graph);
 
 }  // namespace spmd::partition

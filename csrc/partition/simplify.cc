@@ -13,7 +13,7 @@
 namespace spmd::partition {
 namespace {
 
-// Two nodes with equal keys compute the same.
+// Nodes with equal keys compute the same.
 struct NodeKey {
   std::string op;
   std::vector<ir::ValueId> operands;
@@ -54,7 +54,8 @@ absl::Status Simplify(ir::Graph& graph) {
               return *std::move(unmerged);
             }
             const rules::Rule* rule = rules::Find(node.op);
-            // What is made from nothing is free; shared, it would tie the layouts of its users.
+            // A node without operands costs nothing; shared, it would tie the layouts of its users
+            // together.
             if (rule == nullptr || rule->random || operands.empty()) return std::nullopt;
             for (int r = 0; r < node.num_results; ++r) {
               if (old.value(node.first_result + r).annotation) return std::nullopt;
@@ -62,7 +63,7 @@ absl::Status Simplify(ir::Graph& graph) {
             NodeKey key{
                 node.op, {operands.begin(), operands.end()}, {}, node.attributes, node.task};
             for (const ir::OperandGroup& g : node.groups) key.group_sizes.push_back(g.size);
-            // The copy's results are the next values; an equal node found later uses these.
+            // The copy's results are the next values. Equal nodes that come later use them.
             std::vector<ir::ValueId> next;
             for (int r = 0; r < node.num_results; ++r) {
               next.push_back(builder.graph().num_values() + r);
@@ -72,7 +73,7 @@ absl::Status Simplify(ir::Graph& graph) {
             return it->second;
           },
           live));
-  // What fusing and merging left without users.
+  // Removes what fusing and merging left without users.
   const std::vector<bool> used = LiveNodes(simplified);
   if (std::all_of(used.begin(), used.end(), [](bool u) { return u; })) {
     graph = std::move(simplified);

@@ -10,8 +10,8 @@ namespace {
 
 std::vector<int64_t> ToVector(const Dims& dims) { return {dims.begin(), dims.end()}; }
 
-// The dimensions of `from`, at least two, that are one of `to`, where all others are the same.
-// `first` and `count` of them; count 0 when that is not what the view does.
+// The dimensions of `from`, at least two, that are merged into one of `to`, while all others are
+// equal: `first` and `count` of them. count is 0 if the view does something else.
 std::pair<int, int> MergedDims(const Dims& from, const Dims& to) {
   const int count = static_cast<int>(from.size()) - static_cast<int>(to.size()) + 1;
   if (count < 2 || to.empty()) return {0, 0};
@@ -54,7 +54,7 @@ ir::ValueId Unmerger::View(rules::Builder& builder, const TensorType& type, ir::
   if (from == type.dims) return source;
   const auto [first, count] = MergedDims(from, type.dims);
   if (count == 0) {
-    // A view of a view is a view; of the unmerged value it need not split what it merged.
+    // A view of a view is a view of the source, which need not split what was merged.
     const ir::ValueId view = builder.View(source, ToVector(type.dims));
     views_[view] = source;
     return view;
@@ -149,7 +149,7 @@ std::optional<ir::ValueId> Unmerger::Elementwise(rules::Builder& builder, const 
   return MergeAgain(builder, *merge);
 }
 
-// Along a dimension that is not merged.
+// Softmax along a dimension that is not merged.
 std::optional<ir::ValueId> Unmerger::Softmax(rules::Builder& builder, const ir::Node& node,
                                              absl::Span<const ir::ValueId> operands) {
   std::vector<ir::ValueId> sources;
@@ -168,7 +168,7 @@ std::optional<ir::ValueId> Unmerger::Softmax(rules::Builder& builder, const ir::
   return MergeAgain(builder, *merge);
 }
 
-// Over the merged dimension, which then leaves nothing to merge again.
+// A sum over the merged dimension, after which nothing is left to merge again.
 std::optional<ir::ValueId> Unmerger::Sum(rules::Builder& builder, const ir::Node& node,
                                          ir::ValueId v) {
   const Merge* merge = Find(v);
@@ -188,7 +188,8 @@ std::optional<ir::ValueId> Unmerger::Sum(rules::Builder& builder, const ir::Node
   return builder.Call(node.op, {merge->source}, std::move(attributes));
 }
 
-// Of targets whose dimensions are merged, and log probabilities of the same dimensions and classes.
+// Cross entropy of targets whose dimensions are merged, and of log probabilities with the same
+// dimensions and the classes.
 std::optional<std::vector<ir::ValueId>> Unmerger::CrossEntropy(
     rules::Builder& builder, const ir::Node& node, absl::Span<const ir::ValueId> operands) {
   const bool backward = node.op == "spmd::nll_dinput";  // (grad, target, …), not (logp, target, …)

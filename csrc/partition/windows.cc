@@ -10,7 +10,7 @@
 namespace spmd::partition {
 namespace {
 
-// The windows of one operand, as the program writes them.
+// The windows of one operand in the form of the program.
 struct OperandWindows {
   std::vector<program::WindowDim> dims;
   double fill = 0;
@@ -41,7 +41,7 @@ absl::Status Windows(Lowering& lowering) {
     double fill;
     program::ValueId windowed;
   };
-  std::vector<Made> made;  // an operand's window that two calls need is exchanged once
+  std::vector<Made> made;  // a window that two calls need is exchanged once
   for (size_t i = 0; i < program.instructions.size(); ++i) {
     program::Instruction call = std::move(program.instructions[i]);
     const ir::NodeId id = lowering.node_of[i];

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Pending calls one by one, whole and on tiles, and what their rules claim: for checking rules.
+// Runs pending calls one by one, whole and on tiles, and gives what their rules claim, so that
+// rules can be checked.
 #include <optional>
 #include <string>
 #include <utility>
@@ -16,7 +17,7 @@ namespace {
 using trace::PendingCalls;
 
 using Tensors = std::vector<std::optional<at::Tensor>>;
-// [begin, end) of each dimension of a tile of each tensor; nullopt for an absent one.
+// For each tensor a tile: [begin, end) of each dimension; nullopt for an absent tensor.
 using Tiles = std::vector<std::optional<std::vector<std::pair<int64_t, int64_t>>>>;
 
 const ir::Node& NodeAt(const PendingCalls& calls, int id) {
@@ -24,7 +25,7 @@ const ir::Node& NodeAt(const PendingCalls& calls, int id) {
   return calls.graph.node(id);
 }
 
-// (value, tensor) of each input.
+// The inputs as pairs (value, tensor).
 std::vector<std::pair<ir::ValueId, at::Tensor>> Inputs(const PendingCalls& calls) {
   std::vector<std::pair<ir::ValueId, at::Tensor>> inputs;
   for (size_t k = 0; k < calls.given.inputs.size(); ++k) {
@@ -33,7 +34,7 @@ std::vector<std::pair<ir::ValueId, at::Tensor>> Inputs(const PendingCalls& calls
   return inputs;
 }
 
-// (op, text, values of the operands, values of the results).
+// The tuple (op, text, values of the operands, values of the results).
 py::tuple CallAt(const PendingCalls& calls, int id) {
   const ir::Node& node = NodeAt(calls, id);
   py::list operands, results;
@@ -57,7 +58,7 @@ py::list Lists(const std::vector<rules::TensorFactors>& tensors) {
   return lists;
 }
 
-// What _C.pyi says; None for an op without a rule.
+// The factors in the form that _C.pyi describes; None for an op without a rule.
 py::object FactorsAt(const PendingCalls& calls, int id) {
   const rules::OpCall call = rules::OpCall::Of(calls.graph, NodeAt(calls, id));
   const rules::Rule* rule = rules::Find(call.op);
@@ -96,7 +97,7 @@ py::object FactorsAt(const PendingCalls& calls, int id) {
   return out;
 }
 
-// What a window spans over a shard of its factor.
+// The interval that a window spans over the shard [begin, end) of its factor.
 std::pair<int64_t, int64_t> WindowOver(const PendingCalls& calls, int id, int window, int64_t begin,
                                        int64_t end) {
   const rules::OpCall call = rules::OpCall::Of(calls.graph, NodeAt(calls, id));

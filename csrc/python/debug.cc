@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What spmd.debug shows: plain tuples and text; tables are laid out in Python.
+// What spmd.debug shows, as plain tuples and text; Python lays out the tables.
 #include <memory>
 #include <string>
 #include <vector>
@@ -21,7 +21,7 @@ using trace::Session;
 
 py::str ToStr(absl::string_view text) { return py::str(text.data(), text.size()); }
 
-// What each instruction moves was made by: an op, a move, or "input".
+// By instruction: what computed the values that it moves: an op, a move, or "input".
 std::vector<std::string> Producers(const Program& program) {
   std::vector<int> made_by(program.values.size(), -1);
   std::vector<std::string> producers;
@@ -42,7 +42,8 @@ std::vector<std::string> Producers(const Program& program) {
   return producers;
 }
 
-// (kind, axes, devices per group, values merged, bytes, bytes on the wire, op, line) each.
+// One tuple per collective: (kind, axes, devices per group, values merged, bytes, bytes on the
+// wire, op, line).
 py::list Collectives(const CompiledProgram& self) {
   const Program& program = self.program();
   const std::vector<std::string> producers = Producers(program);
@@ -57,7 +58,7 @@ py::list Collectives(const CompiledProgram& self) {
   return rows;
 }
 
-// (peak, bytes of inputs, bytes of outputs, where, [(name, type, sharding, bytes), …]).
+// The tuple (peak, bytes of inputs, bytes of outputs, where, [(name, type, sharding, bytes), …]).
 py::tuple Memory(const CompiledProgram& self) {
   const Program& program = self.program();
   program::MemoryReport report = program::PeakMemory(program);
@@ -90,7 +91,8 @@ py::dict Sizes() {
   return sizes;
 }
 
-// (program, reason, cut, records, instructions, ms to lower, compile, load) each.
+// One tuple per compilation: (program, reason, cut, records, instructions, ms to lower, compile,
+// load).
 py::list CompileEvents() {
   py::list rows;
   for (const trace::CompileEvent& e : Session::Get().CompileEvents()) {

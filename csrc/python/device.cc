@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The device as a whole: registration, backend, seeds, running what is pending.
+// The device as a whole: registration, backend, seeds, and running what is pending.
 #include "csrc/trace/device.h"
 
 #include <mutex>
@@ -43,7 +43,8 @@ void SetRngState(const at::Tensor& state) {
   generator.set_state(state);
 }
 
-// None where one is of a class of its own, which may want to see what is done to it.
+// The tensors of `list`; nullopt if one has a class of its own, which may define what happens to
+// it.
 std::optional<std::vector<at::Tensor>> OrdinaryTensors(const py::sequence& list) {
   std::vector<at::Tensor> tensors;
   tensors.reserve(list.size());

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Errors at the edge to Python. absl::Status becomes a c10 error in
-// csrc/trace/status_to_exception.h; here c10 errors become what torch's own bindings would raise,
-// message only.
+// Errors at the boundary to Python. absl::Status becomes a c10 error in
+// csrc/trace/status_to_exception.h; here c10 errors become the exceptions that torch's own bindings
+// would raise, with the message only.
 #pragma once
 
 #include "csrc/trace/status_to_exception.h"

@@ -10,11 +10,11 @@
 namespace spmd::python {
 namespace {
 
-// Set once at import, then read only; never destroyed.
+// Set once at import and read-only afterwards; never destroyed.
 std::vector<std::string>* g_library_folders = nullptr;
 
-// What PyGILState_Check says until there has been a sub-interpreter: from then on it always says
-// yes.
+// What PyGILState_Check says as long as there has been no sub-interpreter; afterwards it always
+// says yes.
 bool HoldsGil() {
   if (!Py_IsInitialized()) return false;
 #if PY_VERSION_HEX >= 0x030D0000
@@ -50,7 +50,7 @@ std::string FileOf(PyFrameObject* frame) {
 
 std::string CurrentLine() {
   if (!Py_IsInitialized()) return "";
-  // The binding that called the op gave the GIL up.
+  // The binding that called the op has released the GIL.
   py::gil_scoped_acquire gil;
   PyFrameObject* frame = PyThreadState_GetFrame(PyThreadState_Get());
   std::string line;
@@ -70,12 +70,12 @@ std::string CurrentLine() {
 void Warn(const std::string& text) {
   if (!Py_IsInitialized()) return;
   py::gil_scoped_acquire gil;
-  // A filter that turns warnings into errors cannot stop work that is half way through a cut: the
-  // error is printed instead.
+  // A filter that turns warnings into errors cannot stop the work in the middle of a cut: the error
+  // is printed instead.
   if (PyErr_WarnEx(PyExc_UserWarning, text.c_str(), 1) != 0) PyErr_WriteUnraisable(nullptr);
 }
 
-// Of the thread whose wait was interrupted, between Signalled and RaiseSignal.
+// Holds the exception of the thread whose wait was interrupted, between Signalled and RaiseSignal.
 thread_local std::optional<py::error_already_set> t_raised;
 
 bool Signalled() {

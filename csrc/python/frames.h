@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the session asks of Python.
+// What the session needs from Python.
 #pragma once
 
 #include <string>
@@ -9,8 +9,9 @@
 
 namespace spmd::python {
 
-// Requires: called once, with the GIL, before the first op. Frames of files under `library_folders`
-// (torch, torch_spmd) are not the user's.
+// The session's hooks into Python. Frames of files in `library_folders` (torch, torch_spmd) are not
+// the user's.
+// Requires: called once, with the GIL held, before the first op.
 trace::PythonHooks MakePythonHooks(std::vector<std::string> library_folders);
 
 }  // namespace spmd::python

@@ -19,7 +19,8 @@ namespace {
 
 using trace::Session;
 
-// Counters and rates, not moments that are kept in the host's memory.
+// Counters and learning rates are smaller than this; moments that are kept in the host's memory are
+// not.
 constexpr size_t kMostBytes = 1024;
 
 bool IsAlive() {
@@ -40,7 +41,7 @@ py::object WeakReference(py::handle object) {
   return reference;
 }
 
-// What it refers to, or null.
+// The object to which a weak reference refers, or null.
 py::object Referent(py::handle reference) {
   PyObject* const object = PyWeakref_GetObject(reference.ptr());
   return object == nullptr || object == Py_None ? py::object()
@@ -56,7 +57,7 @@ bool IsNumber(PyObject* object) {
   return PyFloat_CheckExact(object) || PyLong_CheckExact(object) || PyBool_Check(object);
 }
 
-// Whether `current` is what a change made of an entry.
+// Whether the entry is still what the change made of it.
 bool IsStill(PyObject* current, const py::object& now) {
   if (!now) return true;
   if (current == nullptr) return false;
@@ -212,7 +213,7 @@ void DictChanges::Undo() {
   for (const Elements& e : elements_) {
     if (static_cast<int64_t>(e.tensor._version()) != e.after) continue;
     std::memcpy(e.tensor.mutable_data_ptr(), e.bytes.data(), e.bytes.size());
-    // Of the step before this one, too, it must be known that nobody has written them since.
+    // The step before this one must also see that nobody has written these elements since.
     c10::VariableVersion version = torch::autograd::impl::version_counter(e.tensor);
     version.set_version(e.before);
   }
@@ -241,7 +242,7 @@ bool HasOurs(py::handle groups) {
   return false;
 }
 
-// Nothing for optimizers of other devices.
+// Does nothing for optimizers of other devices.
 void OptimizerBegins(py::handle optimizer) {
   if (!HasOurs(optimizer.attr("param_groups"))) return;
   auto changes = std::make_shared<DictChanges>();

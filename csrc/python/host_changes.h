@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What Python code changes in dictionaries of objects, so that it can be undone: the counters that
-// an optimizer's step advances (csrc/trace/optimizer_step.h).
+// Records what Python code changes in dictionaries of objects, so that it can be undone: the
+// counters that an optimizer's step advances (csrc/trace/optimizer_step.h).
 //
 //   DictChanges changes;
 //   changes.Note(optimizer, "state");         // as they are now
@@ -9,8 +9,8 @@
 //   changes.Close();                          // these three are noted
 //   changes.Undo();
 //
-// Noted are which objects the entries are, and what CPU tensors among them hold. After Close no
-// object is kept alive but old entries and tensors of a few bytes.
+// A note has the identity of each entry's object, and the elements of CPU tensors among them. After
+// Close, only old entries and tensors of a few bytes are kept alive.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -26,39 +26,41 @@ namespace spmd::python {
 class DictChanges : public trace::HostChanges {
  public:
   ~DictChanges() override;
-  // The attribute is a dictionary, or a list of some; with `nested`, those among its values count
-  // whose keys are tensors of the device. Others are passed over. Requires: the GIL.
+  // Notes owner.attribute, a dictionary or a list of dictionaries. With `nested`, dictionaries
+  // among its values count if their keys are tensors of the device. Attributes of other types are
+  // ignored.
+  // Requires: the caller holds the GIL.
   void Note(py::handle owner, const char* attribute, bool nested = false);
   void Close() override;
   void Undo() override;
 
  private:
-  // Where a dictionary is found again.
+  // Where a dictionary is found again later.
   struct Place {
     py::object owner;
     const char* attribute;
     Py_ssize_t index = -1;  // in a list
-    py::object key;         // of a nested one: its tensor
+    py::object key;         // the key of a nested dictionary: its tensor
   };
   struct Dict {
     Place place;
     py::object dict;
-    size_t begin, end;  // of entries_
+    size_t begin, end;  // its range in entries_
   };
   struct Entry {
     PyObject *key, *value;  // owned
   };
-  // A CPU tensor's elements, which nobody has written while its version is `after`.
+  // The elements of a CPU tensor. Nobody has written it since, as long as its version is `after`.
   struct Elements {
     at::Tensor tensor;
     int64_t before, after;
     std::string bytes;
   };
   struct Change {
-    Place place;  // by weak references: an optimizer may end before its steps have run
+    Place place;  // with weak references: an optimizer may be deleted before its steps have run
     py::object key;
     py::object old;  // null: there was no entry
-    py::object now;  // a number, or a weak reference; null: whatever is there
+    py::object now;  // a number, or a weak reference; null: any object
   };
 
   static Place Weak(const Place& place);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// One init function per file of bindings; module.cc calls them in order.
+// Each file of bindings has one init function; module.cc calls them in order.
 #pragma once
 
 #include "torch/csrc/utils/pybind.h"

@@ -59,7 +59,7 @@ std::string MeshHloString(const Mesh& mesh, py::handle spec) {
   return HloString(resolved.sharding, *resolved.grid);
 }
 
-// The same sharding, whole axes by name: what equal ones have in common.
+// The spec in canonical form, which equal shardings have in common: whole axes by name.
 py::tuple CanonicalSpec(const Mesh& mesh, py::handle spec) {
   const PartitionSpec given = ToSpec(spec);
   const Resolved resolved = Resolve(mesh, given);
@@ -70,7 +70,7 @@ py::tuple CanonicalSpec(const Mesh& mesh, py::handle spec) {
   return FromSpec(canonical);
 }
 
-// The size of "model:0", and the axis that it is a part of.
+// An axis part such as "model:0" as the tuple (axis, size of the parts that are major to it, size).
 py::tuple PartOfAxis(const Mesh& mesh, const std::string& name) {
   const AxisPart part = ValueOrThrow(ParseAxisPart(name, mesh));
   return py::make_tuple(mesh.axis_names()[part.axis], part.before, part.size);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The extension torch_spmd._C: a list of what it is made of.
+// The extension torch_spmd._C: the list of its init functions.
 #include "csrc/python/init.h"
 
 PYBIND11_MODULE(_C, m) {

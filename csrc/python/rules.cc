@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Users' rules: registering them.
+// Registers users' rules.
 #include <algorithm>
 #include <string>
 #include <utility>
@@ -54,7 +54,7 @@ void RegisterRule(const std::string& op, const std::string& text, const Texts& k
   ThrowIfError(trace::Session::Get().RegisterRule(std::move(rule)));
 }
 
-// Ops that are always rewritten before anybody asks their rules for factors.
+// Ops that are always rewritten before their rules are asked for factors.
 std::vector<std::string> RewrittenOps() {
   std::vector<std::string> ops = rules::AllOps();
   const auto is_asked = [](const std::string& op) { return !rules::Find(op)->decompose_always; };

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Partition specs between Python and C++.
+// Converts partition specs between Python and C++.
 #pragma once
 
 #include "csrc/sharding/spec.h"
@@ -7,16 +7,18 @@
 
 namespace spmd::python {
 
-// Any sequence of entries: None, a name, an index (anything with __index__), a sequence of those,
-// or torch_spmd.UNCONSTRAINED (known by its attribute `is_unconstrained`). Errors: TypeError naming
-// the entry and what entries may be.
+// Converts a sequence of entries. An entry is None, a name, an index (anything with __index__), a
+// sequence of names and indices, or torch_spmd.UNCONSTRAINED (recognized by its attribute
+// `is_unconstrained`).
+// Errors: TypeError for any other entry of `spec`, naming it and what entries may be.
 PartitionSpec ToSpec(py::handle spec);
 
-// The same with axes of `mesh` by name where they were given by index; an index that the mesh does
-// not have is left as it is.
+// As above, with indices replaced by the names of the axes of `mesh`. An index that `mesh` does not
+// have is left as it is.
 PartitionSpec ToSpec(py::handle spec, const Mesh& mesh);
 
-// A plain tuple of None, str, int, tuples; UNCONSTRAINED entries are the string "UNCONSTRAINED".
+// The spec as a plain tuple of None, str, int and tuples; UNCONSTRAINED is the string
+// "UNCONSTRAINED".
 py::tuple FromSpec(const PartitionSpec& spec);
 
 }  // namespace spmd::python

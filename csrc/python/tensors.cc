@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Shardings of tensors, and their shards.
+// The shardings of tensors, and their shards.
 #include <optional>
 #include <string>
 #include <tuple>
@@ -20,7 +20,7 @@ namespace {
 using trace::Session;
 using trace::ShardData;
 
-// A shard in Python: (data, ((begin, end), …), device, replica_id).
+// A shard as the tuple (data, ((begin, end), …), device, replica_id).
 py::tuple FromShard(const ShardData& shard) {
   py::tuple index(shard.index.size());
   for (size_t i = 0; i < shard.index.size(); ++i) {
@@ -46,7 +46,8 @@ std::vector<ShardData> ToShards(const py::list& shards) {
   return result;
 }
 
-// (mesh, spec, committed, provisional, unreduced axis names), or None where no mesh is known.
+// The tuple (mesh, spec, committed, provisional, unreduced axis names), or None if no mesh is
+// known.
 py::object ShardingOf(const at::Tensor& tensor) {
   std::optional<trace::ShardingInfo> info = ValueOrThrow(Session::Get().ShardingOf(tensor));
   if (!info) return py::none();
@@ -54,7 +55,7 @@ py::object ShardingOf(const at::Tensor& tensor) {
                         py::tuple(py::cast(info->unreduced)));
 }
 
-// By device: (id, ((begin, end), …)).
+// One tuple per device: (id, ((begin, end), …)).
 py::list ShardBoxes(const at::Tensor& tensor) {
   py::list result;
   for (const trace::DeviceBox& held : ValueOrThrow(trace::DeviceBoxes(tensor))) {
@@ -67,7 +68,7 @@ py::list ShardBoxes(const at::Tensor& tensor) {
   return result;
 }
 
-// (tensor, mesh, spec, what messages begin with) each; all are set or none.
+// `items` are tuples (tensor, mesh, spec, what messages begin with). Either all are marked or none.
 void MarkShardings(const py::list& items) {
   std::vector<trace::Marking> markings;
   for (const py::handle item : items) {

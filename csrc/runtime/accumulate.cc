@@ -16,7 +16,8 @@
 namespace spmd::runtime {
 namespace {
 
-// Elements per block: all terms are added to a block while it is in the nearest cache.
+// The number of elements per block. All terms are added to a block while it is in the nearest
+// cache.
 constexpr int64_t kBlock = 2048;
 
 template <typename T>
@@ -37,7 +38,8 @@ void SumBlocks(const std::vector<const T*>& terms, int64_t numel, T* target) {
   });
 }
 
-// True when the sum was made: contiguous floating-point terms on the CPU.
+// Sums contiguous floating-point terms on the CPU. False if they are something else, and nothing
+// was done.
 bool SumOnCpu(const std::vector<at::Tensor>& terms, at::Tensor& target) {
   if (!target.is_cpu() || !target.is_contiguous() || !at::isFloatingType(target.scalar_type()) ||
       at::isFloat8Type(target.scalar_type())) {

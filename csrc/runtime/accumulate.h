@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Combining the terms of an unreduced value.
+// Combines the partial results of an unreduced value.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -11,15 +11,15 @@
 
 namespace spmd::runtime {
 
-// target = target ∘ term.
+// Sets target = target ∘ term.
 void AccumulateInto(ReduceKind kind, const at::Tensor& term, at::Tensor& target);
 
-// target = terms[0] ∘ terms[1] ∘ …, left to right in each element; target may be terms[0] itself
-// and must not overlap the others. Half types are summed in f32 and rounded once. Requires: at
-// least one term; all of target's shape, type and device.
+// Sets target = terms[0] ∘ terms[1] ∘ …, left to right in each element. `target` may be terms[0]
+// itself and must not overlap the others. Half types are summed in f32 and rounded once.
+// Requires: `terms` is not empty; all its tensors have the shape, type and device of `target`.
 void AccumulateTerms(ReduceKind kind, const std::vector<at::Tensor>& terms, at::Tensor& target);
 
-// The neutral element of a reduction as a tensor of `dims` that takes the memory of one element.
+// The identity of a reduction as a tensor of `dims` that takes the memory of one element.
 at::Tensor IdentityTile(ReduceKind kind, DType dtype, const Dims& dims, c10::Device device);
 
 }  // namespace spmd::runtime

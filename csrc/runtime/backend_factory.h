@@ -21,8 +21,9 @@ struct BackendRequest {
 
 using BackendFactory = absl::StatusOr<std::shared_ptr<Backend>>(const BackendRequest& request);
 
-// A count of devices given as the backend's only argument ("cpu:16"), or else as the request's.
-// Errors: InvalidArgument when the argument is no positive number.
+// request.devices if it is set, else the number of devices that the backend's only argument gives
+// ("cpu:16"), else nullopt.
+// Errors: InvalidArgument if request.arguments is needed and not a positive number.
 absl::StatusOr<std::optional<int64_t>> RequestedDevices(const BackendRequest& request);
 
 }  // namespace spmd::runtime::backends

@@ -15,8 +15,8 @@
 namespace spmd::runtime {
 namespace {
 
-// Row by row, with the strides that kernels which reinterpret memory expect even of dimensions of
-// size 1 and of empty tiles.
+// The tile in row-major order. Kernels that reinterpret memory expect these strides even for
+// dimensions of size 1 and for empty tiles.
 at::Tensor Dense(const at::Tensor& tile) {
   at::Tensor dense = tile.contiguous();
   std::vector<int64_t> strides(dense.dim());
@@ -42,7 +42,7 @@ AxisList AxesIn(const Grid& grid, AxisMask mask) {
   return axes;
 }
 
-// The first position of each distinct coordinate along `axes`; every position when `all`.
+// The first position of each distinct coordinate along `axes`; with `all`, every position.
 std::vector<int64_t> FirstPositions(const Grid& grid, AxisMask axes, bool all) {
   std::vector<int64_t> positions;
   if (all) {
@@ -93,9 +93,10 @@ absl::StatusOr<CallStep> CallStep::Make(const Context& context, const Instructio
   return step;
 }
 
-// Where results are terms that are held in a wider type than the program says, the op makes them in
-// that type, of operands in that type. Not one that rounds nothing: it would cast a table of which
-// it reads a few rows. A user's op may know no type but its own: its terms are rounded one by one.
+// If results are partial sums that are held in a wider type than the program says, the op computes
+// them in that type, from operands in that type. This is not done for an op that rounds nothing: it
+// would cast a table of which it reads a few rows. A user's op may support no type but its own, so
+// its partial sums are rounded one by one.
 absl::Status CallStep::PlanTypes(const Context& context, const Instruction& call) {
   std::vector<DType> own_types;
   bool of_terms = false;
@@ -147,7 +148,7 @@ absl::Status CallStep::PlanItems(const Context& context, const Instruction& call
                        ", the result on ", grid.ToString(), "; an exchange must come between"));
     }
   }
-  // Positions that differ along these want the same results.
+  // Positions that differ only along these axes need the same results.
   const AxisList unused = AxesIn(grid, ~axes);
   for (int64_t p : positions) {
     devices_.push_back(context.backend.torch_device(grid.device_ids()[p]));
@@ -190,9 +191,9 @@ void CallStep::PlanOperands(const Instruction& call, absl::Span<const int64_t> p
   }
 }
 
-// A non-empty result of a sum over an empty tile is the identity, and the op is not asked. The tile
-// must be empty along a dimension that the sum's axes cut: of a concatenation of terms one part may
-// be empty for other reasons.
+// A non-empty result of a sum over an empty tile is the identity, and the op is not called. The
+// tile must be empty along a dimension that the axes of the sum shard: a part of a concatenation of
+// partial sums may be empty for other reasons.
 bool CallStep::ReducedOperandIsEmpty(int64_t item) const {
   AxisMask summed = 0;
   for (const auto& place : result_places_) summed |= place->sharding().UnreducedAxes();
@@ -271,8 +272,8 @@ void CallStep::PlanExpressions(const Instruction& call, absl::Span<const int64_t
   }
 }
 
-// Whatever dies here may be overwritten; what the program says (Instruction::updates) is how its
-// memory is reckoned.
+// Any operand that dies here may be overwritten. What the program says (Instruction::updates) is
+// for computing its memory only.
 void CallStep::PlanOverwriting(const Sharers& sharers) {
   takes_.assign(num_items_, 0);
   if (!binding_.in_place.has_value() || binding_.overwritten.size() != results_.size()) return;
@@ -295,7 +296,8 @@ void CallStep::PlanOverwriting(const Sharers& sharers) {
   sharers_ = sharers;
 }
 
-// None, unless all results can be written over their operands.
+// The operands that the item overwrites, as bits; none, unless every result can be written over its
+// operand.
 uint8_t CallStep::TakenBy(int64_t item) const {
   const int32_t* const tiles = &operand_tiles_[item * operands_.size()];
   uint8_t taken = 0;
@@ -327,8 +329,8 @@ bool CallStep::MayRunInPlace(const WorkItem& work, const ValueTable& table) cons
   return true;
 }
 
-// Nobody but the operand and what is known to end with this write holds the memory, and no two
-// elements of it are one.
+// True if nothing holds the memory except the operand and the values that are known to die with
+// this write, and no two elements share memory.
 bool CallStep::MayWriteInto(const at::Tensor& tile, int32_t index, bool may_write_through,
                             const ValueTable& table) const {
   if (sharers_.wholes.empty() ? sharers_.part == kNoValue : !may_write_through) {
@@ -345,7 +347,7 @@ bool CallStep::MayWriteInto(const at::Tensor& tile, int32_t index, bool may_writ
     ++holders;
     return true;
   };
-  // What is put back from elsewhere in the same memory would be overwritten while it is read.
+  // A part that lies elsewhere in the same memory would be overwritten while it is read.
   if (shares(sharers_.part) && !sharers_.place.Holds(table[sharers_.part][index], tile)) {
     return false;
   }
@@ -398,7 +400,8 @@ at::Tensor CallStep::HeldTile(int64_t item, int operand, ValueTable& table) cons
   if (index == kAbsent) return at::Tensor();
   if (index == kZeros) {
     const Placement& place = *operand_places_[operand];
-    // The tile that would stand there; all tiles along the axes of the cut are alike.
+    // The tile that the operand would have here; all tiles along the axes of the cut have the same
+    // size.
     const int32_t like = static_cast<int32_t>(
         place.IndexAt(result_places_[0]->PositionOf(result_tiles_[item * results_.size()].index)));
     return IdentityTile(ReduceKind::kSum, operand_types_[operand], place.DimsOf(like),
@@ -440,7 +443,7 @@ void CallStep::RunItem(const WorkItem& work, absl::Span<const c10::IValue> scala
   for (const OpBinding::TensorArgument& t : binding_.tensors) {
     if (in_place &&
         std::find(overwritten_.begin(), overwritten_.end(), t.operand) != overwritten_.end()) {
-      // Given away: the op and its result hold it alone.
+      // The table gives up the tile, so that only the op and its result hold it.
       const int32_t index = operand_tiles_[item * operands_.size() + t.operand];
       stack[t.argument] = std::move(table[operands_[t.operand]][index]);
       continue;

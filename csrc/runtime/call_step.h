@@ -2,9 +2,8 @@
 // A call instruction ready to run: its distinct tile computations, each with its operand tiles,
 // result tiles and evaluated expressions.
 //
-// Devices equal in all axes that a result uses compute the same, once: the items of
-//   %0: f32[32,256] {data},{} unreduced(sum){model} = call …      on [data=2, model=4, pipe=2]
-// are the 8 coordinates of (data, model), each run at the first device that has them.
+// Devices with equal coordinates along all axes that the results use compute the same, so one of
+// them computes it for all. The items of
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -23,7 +22,7 @@
 
 namespace spmd::runtime {
 
-// The tensors of every value while a program runs, by value and index.
+// The tensors of every value while a program runs: table[value][index], see Placement.
 using ValueTable = std::vector<std::vector<at::Tensor>>;
 
 class CallStep {
@@ -34,38 +33,40 @@ class CallStep {
     absl::Span<const PlacementPtr> placements;  // by value
     absl::Span<const Sharers> sharers;          // by instruction
   };
-  // Errors: InvalidArgument naming the op.
+  // Errors: InvalidArgument naming the op, if it cannot be bound.
   static absl::StatusOr<CallStep> Make(const Context& context, int instruction);
-  // A call that stands for several of the program's.
+  // Makes the step of a call that replaces several calls of the program.
   static absl::StatusOr<CallStep> Make(const Context& context, const program::Instruction& call,
                                        const Sharers& sharers = {});
 
   int64_t num_items() const { return num_items_; }
-  // Bytes that all items read and write.
+  // The bytes that all items together read and write.
   int64_t bytes() const { return bytes_; }
   const OpBinding& binding() const { return binding_; }
-  // What the item reads, operand by operand, and makes; and the wholes of the part that it could
-  // overwrite.
+  // Append the tiles that the item reads, operand by operand; the tiles that it writes; and the
+  // wholes, that is the enclosing tiles of the part that it could overwrite.
   void AppendReads(int64_t item, std::vector<TileRef>& reads) const;
   void AppendWrites(int64_t item, std::vector<TileRef>& writes) const;
   void AppendWholes(int64_t item, std::vector<TileRef>& wholes) const;
   absl::Span<const program::ValueId> wholes() const { return sharers_.wholes; }
-  // The devices that want the item's results lie between these.
+  // The range of devices that contains all devices which need the item's results.
   Scheduler::Devices DevicesOf(int64_t item) const;
 
-  // The run-time scalars as this op's arguments take them; the same for all items of a run.
+  // The run-time scalars converted to the types of this op's arguments. They are the same for all
+  // items of a run.
   std::vector<c10::IValue> ScalarValues(absl::Span<const c10::Scalar> scalars) const;
 
-  // Makes room for the results. Before any item runs.
+  // Makes room in `table` for the results. Called before any item runs.
   void PrepareResults(ValueTable& table) const;
-  // Computes one item, over the tiles of its operands where those may be taken, they could be
-  // overwritten and their memory is not shared, or the first's only with wholes that the item may
-  // write through to. Throws what the op throws. Thread safety: items may run in parallel.
+  // Computes one item. It overwrites tiles of its operands where `work` permits it, the op can, and
+  // nobody else holds their memory; the first operand's memory may also be shared with wholes into
+  // which the item may write through. Throws what the op throws.
+  // Thread safety: different items may run in parallel.
   void RunItem(const WorkItem& work, absl::Span<const c10::IValue> scalars,
                ValueTable& table) const;
 
-  // Which results' tiles of value `id` are known to be the identity of their reduction; 0 or 1 by
-  // index, empty when none is.
+  // By index: 1 if this tile of the result is known to be the identity of its reduction, else 0.
+  // Empty if none is.
   const std::vector<uint8_t>& identity(int result) const { return identity_[result]; }
 
   int64_t HeapBytes() const;
@@ -76,7 +77,7 @@ class CallStep {
     int32_t index = 0;
     ResultSource source = ResultSource::kOp;
   };
-  static constexpr int32_t kAbsent = -1;  // not there: None
+  static constexpr int32_t kAbsent = -1;  // the operand is None
   static constexpr int32_t kZeros = -2;   // an operand added once, at another coordinate
 
   absl::Status PlanTypes(const Context& context, const program::Instruction& call);
@@ -99,9 +100,9 @@ class CallStep {
   OpBinding binding_;
   std::vector<program::ValueId> operands_, results_;
   std::vector<PlacementPtr> operand_places_, result_places_;  // null for an absent operand
-  // Of the tiles: terms of half types are held in f32, and the op runs in f32.
+  // The types of the tiles. Partial sums of half types are held in f32, and the op runs in f32.
   std::vector<DType> operand_types_, result_types_;
-  std::vector<at::ScalarType> given_types_;  // by operand: as the op takes it
+  std::vector<at::ScalarType> given_types_;  // by operand: the type that the op is given
   bool widens_ = false;                      // some result is held in a wider type than its own
   std::vector<ReduceKind> result_kinds_;
   int64_t num_items_ = 0;
@@ -110,9 +111,9 @@ class CallStep {
   std::vector<int32_t> operand_tiles_;    // by item, operand: index or kAbsent, kZeros
   std::vector<ResultTile> result_tiles_;  // by item, result
   std::vector<uint8_t> computed_;         // by item: some result comes from the op
-  std::vector<std::vector<c10::IValue>> expression_values_;  // by item (one for all if equal)
+  std::vector<std::vector<c10::IValue>> expression_values_;  // by item; one entry if all are equal
   std::vector<std::vector<uint8_t>> identity_;
-  std::vector<int> overwritten_;  // by result, the operand; empty where nothing is overwritten
+  std::vector<int> overwritten_;  // by result: the operand; empty if nothing is overwritten
   std::vector<uint8_t>
       takes_;  // by item: which of the tiles that it reads are overwritten, as bits
   std::vector<Scheduler::Devices> wanted_;  // by item

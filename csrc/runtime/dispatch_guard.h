@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Running ATen ops as plain functions, and their exceptions as statuses.
+// Runs ATen ops as plain functions and turns their exceptions into statuses.
 #pragma once
 
 #include <c10/core/AutogradState.h>
@@ -14,9 +14,9 @@
 
 namespace spmd::runtime {
 
-// While it lives, ops of this thread run below autograd, autocast, function transforms and Python
-// modes, whatever the caller's thread was doing. One per thread: thread-local state does not reach
-// OpenMP workers.
+// While a guard lives, ops of this thread run below autograd, autocast, function transforms and
+// Python modes, whatever the caller's thread was doing. Each thread that runs ops needs a guard of
+// its own, because thread-local state does not reach OpenMP workers.
 class DispatchGuard {
  public:
   DispatchGuard()
@@ -36,9 +36,9 @@ class DispatchGuard {
   c10::AutogradState state_;
 };
 
-// What `e` says, without its backtrace. Out of memory → ResourceExhausted, IndexError → OutOfRange,
-// ValueError and TypeError → InvalidArgument, NotImplementedError → Unimplemented, others →
-// Internal.
+// The message of `e` as a status, without its backtrace and with `context` in front. Out of memory
+// → ResourceExhausted, IndexError → OutOfRange, ValueError and TypeError → InvalidArgument,
+// NotImplementedError → Unimplemented, others → Internal.
 absl::Status StatusFromException(const std::exception& e, absl::string_view context);
 
 }  // namespace spmd::runtime

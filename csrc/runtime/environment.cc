@@ -41,7 +41,7 @@ bool IsOff(const char* name) {
   return text != nullptr && std::string(text) == "0";
 }
 
-// What is no number of MiB is as if it were not there.
+// The number of bytes; `otherwise` if the variable is not a number of MiB.
 int64_t Mebibytes(const char* name, int64_t otherwise) {
   const char* const text = std::getenv(name);
   int64_t count = 0;

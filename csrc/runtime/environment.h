@@ -10,54 +10,58 @@
 
 namespace spmd::runtime {
 
-// SPMD_BACKEND, "cpu" without it.
+// SPMD_BACKEND; "cpu" if it is not set.
 std::string EnvironmentBackend();
 
-// SPMD_NUM_DEVICES. Errors: InvalidArgument when it is no positive number.
+// SPMD_NUM_DEVICES; nullopt if it is not set. Errors: InvalidArgument if it is not a positive
+// number.
 absl::StatusOr<std::optional<int64_t>> EnvironmentDeviceCount();
 
-// SPMD_SYNC=1: programs run on the thread that asks for them.
+// SPMD_SYNC=1: programs run on the thread that starts them.
 bool EnvironmentSync();
 
-// SPMD_COALESCE=0: tile by tile, also where adjacent tiles could run as one.
+// SPMD_COALESCE=0: programs are not coalesced, so each op runs tile by tile.
 bool EnvironmentCoalesce();
 
-// SPMD_TURNS=0: devices that share a place never take turns; 1: they do wherever that is possible
-// (and sums of any size are made inside products), for tests. Without it: where it saves memory.
+// SPMD_TURNS=0: devices that share a place never take turns. SPMD_TURNS=1: they do so wherever that
+// is possible, and sums of any size are computed from their products (for tests). If it is not set
+// (nullopt), they take turns where that saves memory.
 std::optional<bool> EnvironmentTurns();
 
-// SPMD_KEEP_MEMORY=0: the memory of tiles goes back to the system, see tile_memory.h.
+// SPMD_KEEP_MEMORY=0: the memory of tiles is returned to the system at once, see tile_memory.h.
 bool EnvironmentKeepMemory();
 
 // SPMD_VERIFY=1: each program is run a second time, unsharded, and the results are compared.
 bool EnvironmentVerify();
 
-// SPMD_REPLAY=0: calls that come again are recorded anew, where they could be replayed.
+// SPMD_REPLAY=0: calls that could be replayed are recorded anew.
 bool EnvironmentReplay();
 
 // SPMD_CHECK_PASSES=1: the verifier runs between the passes of the compiler, as in debug builds.
 bool EnvironmentCheckPasses();
 
-// SPMD_PRICE_MOVES=0: plans for the CPU take moves for free, so that whatever may be cut is cut;
-// for tests of rules.
+// SPMD_PRICE_MOVES=0: moves cost nothing in plans for the CPU, so that whatever can be sharded is
+// sharded. For tests of rules.
 bool EnvironmentFreeMoves();
 
-// SPMD_CACHE_DIR: where compiled programs are kept, $XDG_CACHE_HOME/torch_spmd or
-// ~/.cache/torch_spmd without it. "" where it is 0 or empty: nowhere.
+// SPMD_CACHE_DIR: the directory in which compiled programs are kept; if it is not set,
+// $XDG_CACHE_HOME/torch_spmd or ~/.cache/torch_spmd. "" if it is 0 or empty: none are kept.
 std::string EnvironmentCacheDirectory();
 
-// SPMD_PROGRAM_MEMORY: how many MiB the programs that are kept may take, 512 without it.
+// SPMD_PROGRAM_MEMORY: the number of MiB that compiled programs may take in memory; 512 if it is
+// not set.
 int64_t EnvironmentProgramBytes();
 
-// SPMD_CACHE_SIZE: how many MiB the files of compiled programs may take, 256 without it.
+// SPMD_CACHE_SIZE: the number of MiB that the files of compiled programs may take; 256 if it is not
+// set.
 int64_t EnvironmentCacheBytes();
 
-// SPMD_LOG=passes,traffic: what is said on stderr about each compiled program.
+// SPMD_LOG=passes,traffic: what is printed on stderr for each compiled program.
 struct Log {
   bool passes = false;   // the time of each pass
   bool traffic = false;  // its collectives
 };
-// Errors: InvalidArgument naming the words there are.
+// Errors: InvalidArgument for any other word, with the words that exist.
 absl::StatusOr<Log> EnvironmentLog();
 
 }  // namespace spmd::runtime

@@ -2,12 +2,13 @@
 // Runs programs on tiles.
 //
 // Instructions are scheduled, not device threads: no device has a thread and no collective blocks
-// one, so any number of virtual devices runs on one core. A work item is (instruction, distinct
-// tile). Devices that share a place take turns, a few at a time (csrc/runtime/schedule.h); their
-// items of one instruction run in parallel over the cores (the wheel's own OpenMP pool), each with
-// ATen's inner parallelism off, while there are at least as many as workers, else one after another
-// with ATen's own threads. Terms are added in device order, so results do not depend on timing.
-// Coalesced programs have one tile per value or group of devices, and results that stay whole.
+// one, so any number of virtual devices runs on one core. A work item is one distinct tile of one
+// instruction. Devices that share a place take turns, a few at a time (csrc/runtime/schedule.h). If
+// their items of one instruction are at least as many as the workers, they run in parallel over the
+// cores (in PyTorch's own OpenMP pool), each with ATen's inner parallelism off; otherwise they run
+// one after another with ATen's own threads. Partial sums are added in device order, so results do
+// not depend on timing. A coalesced program has one tile per value or per group of devices, and its
+// results stay whole.
 #pragma once
 
 #include <c10/core/Scalar.h>
@@ -26,23 +27,26 @@
 
 namespace spmd::runtime {
 
-// A program made ready for a backend: operators resolved, expressions evaluated per tile, move
-// plans made. Immutable. Thread safety: Run may be called from one thread at a time.
+// A program that is ready to run on a backend: operators are resolved, expressions are evaluated
+// for each tile, and move plans are made. Immutable.
+// Thread safety: Run may be called by one thread at a time.
 class LoadedProgram {
  public:
   struct Options {
-    // False: a tile per device, replicas computed again (honest timing of the full work).
+    // False: every device has its own tiles and computes replicas again, for honest timing of all
+    // the work.
     bool deduplicate = true;
-    // True: where all devices share a place, adjacent tiles run as one (csrc/program/coalesce.h).
+    // True: if all devices share a place, adjacent tiles run as one (csrc/program/coalesce.h).
     bool coalesce = false;
-    // Devices that share a place take turns (csrc/runtime/schedule.h; coalesced ones in a few
-    // groups, csrc/program/turns.h): never, where that saves memory, or wherever it is possible;
-    // then the smallest sums, too, are made inside products (csrc/runtime/sum_of_products.h).
+    // Whether devices that share a place take turns (csrc/runtime/schedule.h; coalesced ones do so
+    // in a few groups, csrc/program/turns.h): never, where that saves memory, or wherever it is
+    // possible. With kAlways, even the smallest sums are computed from their products
+    // (csrc/runtime/sum_of_products.h).
     enum class Turns : uint8_t { kNever, kWhereTheyPay, kAlways };
     Turns turns = Turns::kWhereTheyPay;
   };
-  // Errors: ResourceExhausted with the ten largest values when the peak exceeds the backend's
-  // memory; InvalidArgument when an op or attribute does not exist.
+  // Errors: ResourceExhausted with the ten largest values if the peak exceeds the backend's memory;
+  // InvalidArgument if an op or an attribute of `program` does not exist.
   static absl::StatusOr<std::shared_ptr<LoadedProgram>> Load(program::Program program,
                                                              std::shared_ptr<Backend> backend,
                                                              Options options);
@@ -51,29 +55,31 @@ class LoadedProgram {
     return Load(std::move(program), std::move(backend), Options());
   }
 
-  // As loaded, coalesced or not.
+  // The program that was loaded, before any coalescing.
   const program::Program& program() const { return program_; }
   const Backend& backend() const { return *backend_; }
   const std::shared_ptr<Backend>& backend_ptr() const { return backend_; }
 
   struct Argument {
     TiledTensorPtr value;
-    // The caller drops its reference: tiles may be overwritten or become the result's. Only tiles
-    // that nobody else holds are.
+    // The caller gives up its reference, so the tiles may be overwritten or become a result's. This
+    // happens only to tiles that nobody else holds.
     bool donate = false;
   };
-  // inputs[i] for program().inputs[i]. An argument in another layout (or grid) is moved first, as a
-  // copy. results[k] for program().outputs[k]. Nothing is written into non-donated inputs.
+  // inputs[i] is the argument for program().inputs[i], results[k] is for program().outputs[k]. An
+  // argument in another layout (or grid) is copied into the program's layout first. Inputs that are
+  // not donated are not written.
   //
-  // Up to the *commit* (after the last instruction that can fail on the values at hand, and before
-  // the first that overwrites or drops a donated input) a failure or an interrupt (interrupt.h)
-  // leaves every argument as it was. At the commit the donated arguments are taken: their `value`
-  // becomes null, and stays so if a later instruction fails (the buffers they came from are then
-  // lost). Errors: as the op's exception says (see StatusFromException), naming op, shapes and the
-  // user's line; Cancelled when interrupted.
+  // The *commit* comes after the last instruction that can fail on the values at hand, and before
+  // the first that overwrites or drops a donated input. Until then a failure or an interrupt
+  // (interrupt.h) leaves every argument as it was. At the commit the donated arguments are taken:
+  // their `value` becomes null, and stays null if a later instruction fails; the Buffers from which
+  // they came are then lost.
+  // Errors: the op's exception (see StatusFromException), naming op, shapes and the user's line;
+  // Cancelled if interrupted.
   absl::StatusOr<std::vector<TiledTensorPtr>> Run(absl::Span<Argument> inputs,
                                                   const std::vector<c10::Scalar>& scalars);
-  // The same for a caller that does not want its arguments back.
+  // As above, for a caller that does not need its arguments back.
   absl::StatusOr<std::vector<TiledTensorPtr>> Run(std::vector<Argument> inputs,
                                                   const std::vector<c10::Scalar>& scalars) {
     return Run(absl::MakeSpan(inputs), scalars);
@@ -81,7 +87,7 @@ class LoadedProgram {
 
   ~LoadedProgram();
 
-  // Of the heap, as far as it is this program's own (csrc/util/heap_bytes.h).
+  // The heap memory that belongs to this program alone (csrc/util/heap_bytes.h).
   int64_t HeapBytes() const;
 
  private:
@@ -93,13 +99,13 @@ class LoadedProgram {
   std::unique_ptr<Impl> impl_;
 };
 
-// The op whose kernel refused, of the status that Run ended with; "" where it was none.
+// The op whose kernel failed, taken from the status that Run returned; "" if no op did.
 std::string FailedOp(const absl::Status& status);
-// Whether an op looks at values and may refuse them. Ops that are neither aten's nor ours do.
+// Whether an op may fail because of its operands' values. Ops outside aten and spmd may.
 bool CanFailOnValues(absl::string_view op);
 
-// The value in another layout (any grid over the same backend). Shares tiles that are already
-// right. Throws what ATen throws (out of memory).
+// The value in another layout, on any grid over the same backend. Shares the tiles that are equal
+// in both layouts. Throws what ATen throws (out of memory).
 TiledTensorPtr MoveTo(const TiledTensor& value, const Layout& layout, Backend& backend);
 
 }  // namespace spmd::runtime

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The inside of LoadedProgram: what load.cc and order.cc make and run.cc runs.
+// The implementation of LoadedProgram: load.cc and order.cc prepare it, run.cc runs it.
 #pragma once
 
 #include <cstdint>
@@ -22,29 +22,30 @@ namespace spmd::runtime {
 
 using MovePlanPtr = std::shared_ptr<const MovePlan>;
 
-// A move instruction: several values moved alike.
+// A move instruction: it moves several values in the same way.
 struct MoveStep {
   struct Part {
     program::ValueId from;
     program::ValueId to;
     MovePlanPtr plan;
-    std::vector<uint8_t> identity;  // of the sources; see MoveRequest
-    // Where the terms are computed by the sum.
+    std::vector<uint8_t> identity;  // by index of `from`; see MoveRequest
+    // Set if the sum computes the products that are its partial sums.
     std::shared_ptr<const SumOfProducts> products = nullptr;
   };
   std::vector<Part> parts;
   double fill = 0;
 };
 
-// Nothing stands for a free: the schedule knows when tiles die.
+// A free has no step (monostate), because the schedule knows when tiles die.
 using Step = std::variant<std::monostate, CallStep, MoveStep>;
 
-// An eighth of the devices' intermediates is little beside what all of them share.
+// With this many waves, one wave's intermediates are an eighth of all, little compared with what
+// the devices share.
 inline constexpr int64_t kMostWaves = 8;
 
 struct LoadedProgram::Impl {
-  // `p` is what runs; `w`, what was loaded, is `p` or what `p` was coalesced from.
-  // `k`: the axes that coalescing kept.
+  // `p` is the program that runs, `w` the one that was loaded: `p` itself, or the program from
+  // which `p` was coalesced. `k` are the axes that coalescing kept.
   Impl(const program::Program& p, const program::Program& w, AxisMask k, const Backend& b,
        Options o)
       : program(p), written(w), coalesced(&p != &w), kept(k), backend(b), options(o) {}
@@ -58,7 +59,7 @@ struct LoadedProgram::Impl {
   absl::Status FindPlaces();
   void FindWhatOutlives();
   absl::StatusOr<MoveStep> MakeMove(int instruction);
-  // Leaves the products of terms to the sums.
+  // Lets a sum compute the products that are its partial sums, where it can.
   absl::Status FuseSums(const CallStep::Context& context, const FusedSums& fused, MoveStep& move);
   void MakeSchedule();
   Schedule ScheduleInWavesOf(int64_t devices) const;
@@ -66,7 +67,7 @@ struct LoadedProgram::Impl {
   void AddToSchedule(int step, const CallStep& call, Scheduler& scheduler) const;
   void AddToSchedule(int step, const MoveStep& move, Scheduler& scheduler) const;
   void FindCommit();
-  // The batch before which donated arguments are taken, in this run.
+  // The batch before which this run takes its donated arguments.
   size_t CommitOfRun() const;
 
   absl::Status Bring(absl::Span<Argument> inputs);
@@ -95,13 +96,13 @@ struct LoadedProgram::Impl {
   Schedule schedule;
   absl::flat_hash_map<std::pair<const Placement*, const Placement*>, MovePlanPtr> plans;
   size_t commit = 0;        // donated arguments are taken before this batch,
-  size_t early_commit = 0;  // or before this one where all `bounds` hold
+  size_t early_commit = 0;  // or before this one if all `bounds` hold
   std::vector<IndexBound> bounds;
   ValueTable table;
   std::vector<TiledTensor> planned;  // by output; made by the first run that only plans
 };
 
-// All devices of the program are the same torch device, and it computes.
+// True if all devices of the program are the same torch device and the backend is not planning.
 bool AtOnePlace(const program::Program& program, const Backend& backend);
 
 // "aten::mm(f32[2,3], f32[3,4]) at train.py:12", for messages.

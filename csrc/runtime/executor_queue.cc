@@ -11,7 +11,8 @@ namespace spmd::runtime {
 
 namespace {
 
-// Longer than the gap between the steps of a training loop, and than one for a pause.
+// kIdle is longer than the gap between the steps of a training loop, kLongIdle longer than the gap
+// that a pause makes.
 constexpr std::chrono::milliseconds kIdle(20), kLongIdle(5000);
 
 }  // namespace
@@ -140,7 +141,7 @@ PendingRunPtr ExecutorQueue::Enqueue(std::shared_ptr<LoadedProgram> program,
   waiting_.push_back(std::move(work));
   lock.unlock();
   changed_.notify_all();
-  ReleaseWorkers();  // those of the queue's thread work now
+  ReleaseWorkers();  // the workers of the queue's thread work now
   return run;
 }
 
@@ -150,7 +151,7 @@ void ExecutorQueue::Loop() {
   while (true) {
     if (!changed_.wait_for(lock, kIdle, is_wanted)) {
       lock.unlock();
-      ReleaseWorkers();  // others may be at work now
+      ReleaseWorkers();  // other threads may need the cores now
       lock.lock();
       if (!changed_.wait_for(lock, kLongIdle, is_wanted)) {
         lock.unlock();

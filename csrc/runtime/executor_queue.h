@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Running programs while the caller goes on: one thread, in order, at most a few waiting.
+// Runs programs while the caller goes on: on one thread, in order, with at most a few waiting.
 #pragma once
 
 #include <c10/core/Scalar.h>
@@ -21,32 +21,34 @@ namespace spmd::runtime {
 
 class ExecutorQueue;
 
-// One run of a program that may not have happened yet. Thread safety: safe.
+// One run of a program, which may not have happened yet. Thread safety: all functions may be called
+// from any thread.
 class PendingRun {
  public:
   bool done() const;
-  // Blocks until the run is over and says how it went.
+  // Blocks until the run is over and returns its status.
   absl::Status Wait() const;
-  // The same for at most `timeout`; true when the run is over.
+  // Waits for at most `timeout`; true if the run is over.
   bool WaitFor(std::chrono::milliseconds timeout) const;
-  // Waits. The run whose failure this one ended with: another one when an argument was to come from
-  // it, null otherwise.
+  // Waits. If this run failed because an argument was to come from a failed run, that run;
+  // otherwise null.
   std::shared_ptr<PendingRun> cause() const;
-  // Waits. The result for output k; `take` gives away the run's own reference, so that the caller
-  // can be the tiles' only owner. Errors: the run's, unless the result was amended;
-  // FailedPrecondition when it was taken before.
+  // Waits. The result for `output`. With `take` the run gives up its own reference, so that the
+  // caller can be the only owner of the tiles.
+  // Errors: the run's, unless this result was amended; FailedPrecondition if the result was taken
+  // before.
   absl::StatusOr<TiledTensorPtr> Result(int output, bool take);
-  // Waits. All results; null where one was taken, or was not made.
+  // Waits. All results; null for one that was taken or was not computed.
   std::vector<TiledTensorPtr> Results() const;
-  // The failed run's result for output k after all: somebody made it another way.
+  // Sets the result for `output` of a failed run, which somebody computed in another way.
   void Amend(int output, TiledTensorPtr result);
-  // Waits. What a failed run did not take of its arguments; `value` is null where it did, and
-  // everywhere after success.
+  // Waits. The arguments that a failed run did not take. `value` is null for those that it took,
+  // and for all after success.
   std::vector<LoadedProgram::Argument> TakeBackArguments();
 
  private:
   friend class ExecutorQueue;
-  // Waits, and holds the lock.
+  // Waits, and returns the lock held.
   std::unique_lock<std::mutex> WhenDone() const;
   void Finish(absl::Status status, std::shared_ptr<PendingRun> cause,
               std::vector<TiledTensorPtr> results, std::vector<LoadedProgram::Argument> left);
@@ -61,14 +63,15 @@ class PendingRun {
 };
 using PendingRunPtr = std::shared_ptr<PendingRun>;
 
-// Tiles that are there, or that an earlier run will make.
+// Tiles that exist, or that an earlier run will compute.
 struct PendingTiles {
-  TiledTensorPtr tiles;  // null: output `output` of `run`
+  TiledTensorPtr tiles;  // null: the tiles are output `output` of `run`
   PendingRunPtr run;
   int output = 0;
 };
 
-// Thread safety: safe. Destruction waits for the program that runs and drops those that wait.
+// Thread safety: all functions may be called from any thread. The destructor waits for the program
+// that runs and drops those that wait.
 class ExecutorQueue {
  public:
   struct Argument {
@@ -77,25 +80,26 @@ class ExecutorQueue {
         false;  // see LoadedProgram::Argument; a pending result is then taken from its run
   };
 
-  // `synchronous`: programs run inside Enqueue, on the caller's thread. Otherwise a thread is
-  // started at first use; Enqueue blocks while `bound` programs wait.
+  // `synchronous`: programs run inside Enqueue, on the caller's thread. Otherwise the first Enqueue
+  // starts a thread, and Enqueue blocks while `bound` programs wait.
   explicit ExecutorQueue(bool synchronous, size_t bound = 8)
       : synchronous_(synchronous), bound_(bound) {}
   ~ExecutorQueue() { Shutdown(); }
   ExecutorQueue(const ExecutorQueue&) = delete;
   ExecutorQueue& operator=(const ExecutorQueue&) = delete;
 
-  // A run whose argument's run failed fails with the same status; what it was given else can be
-  // taken back.
+  // If the run that an argument comes from fails, this run fails with the same status, and its
+  // other arguments can be taken back.
   PendingRunPtr Enqueue(std::shared_ptr<LoadedProgram> program, std::vector<Argument> arguments,
                         std::vector<c10::Scalar> scalars);
-  // Blocks until nothing runs or waits.
+  // Blocks until no program runs or waits.
   void WaitForAll();
-  // The same for at most `timeout`; true when nothing runs or waits.
+  // Waits for at most `timeout`; true if no program runs or waits.
   bool WaitForAll(std::chrono::milliseconds timeout);
   // Drops programs that have not started; their runs end as Cancelled.
   void DropWaiting();
-  // Drops what waits, waits for what runs, ends the thread. Later programs run synchronously.
+  // Drops the programs that wait, waits for the one that runs, and ends the thread. Later programs
+  // run synchronously.
   void Shutdown();
 
  private:

@@ -30,13 +30,13 @@ bool IsProduct(const Instruction& instruction) {
 
 bool IsSum(const Instruction& instruction) {
   if (!IsCallOf(instruction, {"aten::add.Tensor"})) return false;
-  // A number that is given at run time is none here.
+  // A run-time scalar does not count as a known number here.
   const Attr* alpha = instruction.attributes.Find("alpha");
   return instruction.operands.size() == 2 && instruction.added_once.empty() &&
          (alpha == nullptr || *alpha == Attr(int64_t{1}) || *alpha == Attr(1.0));
 }
 
-// Terms of half types are held in f32, but products of half types do not add into f32.
+// Partial sums of half types are held in f32, but products of half types cannot add into f32.
 bool IsSumOfTerms(const program::Value& value) {
   const DType dtype = value.type.dtype;
   return value.sharding.IsUnreduced() && value.sharding.reduce_kind == ReduceKind::kSum &&
@@ -76,8 +76,8 @@ bool FusedSums::MayAdd(const Instruction& add) const {
 }
 
 FusedSums::Products FusedSums::ProductsOf(ValueId id) const {
-  // What they are made of stays until the last of them is computed, so only a few at once: as many
-  // as the projections of an attention layer.
+  // The operands of all these products stay in memory until the last of them is computed, so only a
+  // few are fused: as many as an attention layer has projections.
   constexpr size_t kMost = 4;
   Products found;
   while (found.products.size() < kMost && uses_[id] == 1 && maker_[id] >= 0 &&

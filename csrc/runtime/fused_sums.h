@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// Products that are added to something as they are computed: the product is not written and read
-// again, for each device. Only where terms are added: values that are whole keep the bits of
-// PyTorch's two ops.
+// Finds products that can be added to a partial sum while they are computed, so that the product is
+// not written and read again on each device. This is done for partial sums only: values that are
+// not unreduced keep the bits of PyTorch's two ops.
 //
 //   %2: f32[8,256,384] @m {},{},{} unreduced(sum){model} = call spmd::linear_dinput(%g, %w)
 //   %3: f32[8,256,384] @m {},{},{} unreduced(sum){model} = call aten::add.Tensor(%1, %2, alpha=1)
 //   %4: f32[8,256,384] @m {},{},{} = all_reduce(%3) {model}
 //
-// %3 runs as spmd::add_linear_dinput(%1, %g, %w), over %1 where that is dead. Where %1 is a
-// product, too, %4 is the sum of two products of each device (csrc/runtime/sum_of_products.h).
+// %3 runs as spmd::add_linear_dinput(%1, %g, %w), and overwrites %1 if that is dead. If %1 is a
+// product too, %4 is a sum of two products of each device (csrc/runtime/sum_of_products.h).
 #pragma once
 
 #include <vector>
@@ -19,16 +19,17 @@
 
 namespace spmd::runtime {
 
-// Which products may be computed where they are added. Keeps references to what it is made of.
+// Keeps references to the arguments of its constructor.
 class FusedSums {
  public:
   FusedSums(const program::Program& program, absl::Span<const PlacementPtr> placements);
 
-  // For an addition of a product to terms the index of the product, else -1.
+  // If `instruction` adds a product to a partial sum and may compute it, the index of the product;
+  // else -1.
   int ProductAddedBy(int instruction) const { return added_by_[instruction]; }
-  // The products whose sum an unreduced value is, in the order of the program, and the additions
-  // that make it; none where it is the sum of something else, too, or of more than a few, or more
-  // than one instruction uses it.
+  // The products whose sum is the unreduced value `id`, and the additions that sum them, in program
+  // order. None if anything else is added too, if there are more than a few products, or if `id` or
+  // a value in between does not have exactly one use.
   struct Products {
     std::vector<int> products, additions;  // instructions
   };
@@ -43,7 +44,7 @@ class FusedSums {
   std::vector<int> added_by_;      // by instruction
 };
 
-// The call that computes a product and adds it.
+// The call that computes `product` and adds it as `add` does.
 program::Instruction AddProduct(const program::Instruction& add,
                                 const program::Instruction& product);
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How much memory a loaded program takes.
+// The heap memory that a loaded program takes.
 #include "csrc/program/heap_bytes.h"
 
 #include "absl/container/flat_hash_set.h"
@@ -17,7 +17,7 @@ int64_t HeapBytes(const Placement& p) {
 
 namespace {
 
-// Numbers are held in place, lists are not.
+// An IValue holds numbers in place; strings and lists are on the heap.
 int64_t BytesOf(const c10::IValue& value) {
   if (value.isString()) return static_cast<int64_t>(value.toStringRef().size()) + 64;
   if (!value.isList()) return 0;

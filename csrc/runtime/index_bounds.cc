@@ -18,9 +18,9 @@ using program::OpCode;
 using program::Program;
 using program::ValueId;
 
-// Ops that, of common element types, fail only where operand 1 has an index outside [0, size):
-// `size` is the attribute of that name (below 0: any), or of operand 0's dimension `dim` where none
-// is named.
+// An op that, for common element types, fails only if operand 1 has an index outside [0, size).
+// `size` is the attribute of that name (any index is in range if it is below 0); if no attribute is
+// named, it is the size of operand 0's dimension `dim`.
 struct IndexOp {
   absl::string_view op;
   absl::string_view size;
@@ -44,7 +44,7 @@ constexpr IndexOp kIndexOps[] = {
     {"spmd::nll_sum", "num_classes"},
     {"spmd::scatter_part", "size"},
 };
-// What gives elements of its operand and no others.
+// Ops whose results contain elements of their operand and no others.
 constexpr absl::string_view kSameElements[] = {
     "aten::expand",  "aten::permute",   "aten::select.int", "aten::slice.Tensor",
     "aten::squeeze", "aten::unsqueeze", "aten::view"};
@@ -53,7 +53,7 @@ bool IsOneOf(absl::Span<const absl::string_view> ops, absl::string_view op) {
   return std::find(ops.begin(), ops.end(), op) != ops.end();
 }
 
-// The value whose elements `id` shows.
+// The input whose elements the value `id` has; kNoValue if there is none.
 ValueId Root(const Program& program, ValueId id, absl::Span<const int> maker) {
   while (maker[id] >= 0) {
     const Instruction& made = program.instructions[maker[id]];
@@ -63,7 +63,8 @@ ValueId Root(const Program& program, ValueId id, absl::Span<const int> maker) {
   return id;
 }
 
-// Kernels take these, where all operands but the indices have the same; not all take others.
+// True if all operands but the indices have one common type. All kernels support these types; not
+// all support others.
 bool HasCommonType(const Program& program, const Instruction& call) {
   const DType type = program.values[call.operands[0]].type.dtype;
   constexpr DType kCommon[] = {DType::kF32,  DType::kF64, DType::kF16,
@@ -76,7 +77,7 @@ bool HasCommonType(const Program& program, const Instruction& call) {
   return true;
 }
 
-// The size of the dimension that is indexed; none where a tile has not all of it.
+// The size of the indexed dimension; nullopt if a tile does not hold all of it.
 std::optional<int64_t> IndexedSize(const Program& program, const Instruction& call) {
   const Attr* const dim = call.attributes.Find("dim");
   const program::Value& self = program.values[call.operands[0]];

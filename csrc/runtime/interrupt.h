@@ -5,8 +5,9 @@
 
 namespace spmd::runtime {
 
-// While *flag is true, a running program stops between two instructions, as long as nothing that
-// outlives it has been overwritten (Cancelled). Null: never. The flag must outlive its use.
+// While *flag is true, a running program stops between two instructions with Cancelled, provided
+// that it has not reached its commit. A null `flag` never stops it.
+// Requires: `flag` outlives its use.
 void SetInterruptCheck(const std::atomic<bool>* flag);
 bool Interrupted();
 

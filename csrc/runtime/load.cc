@@ -123,7 +123,7 @@ absl::Status LoadedProgram::Impl::Load() {
   }
   FindWhatOutlives();
   if (backend.planning()) {
-    // Shapes follow from placements; what remains is that the ops exist.
+    // The placements give the shapes, so it only remains to check that the ops exist.
     for (const Instruction& instruction : program.instructions) {
       if (instruction.code == OpCode::kCall) SPMD_RETURN_IF_ERROR(Bind(instruction).status());
     }

@@ -16,14 +16,15 @@
 namespace spmd::runtime {
 namespace {
 
-// A part of an interval of the target that one shard of the source holds; shard -1: nobody does.
+// A part of an interval of the target that one shard of the source holds. If shard is -1, none
+// holds it.
 struct Segment {
   int64_t shard;
   Interval interval;
 };
 
-// The shard that covers index `at` and reaches furthest; -1 if none. `end` becomes where its cover,
-// or the gap, ends.
+// The shard that covers index `at` and reaches furthest; -1 if none does. `end` becomes the index
+// at which its cover, or the gap, ends.
 int64_t FindShard(const Placement& from, int dim, int64_t at, int64_t& end) {
   if (!from.windowed(dim)) {
     const int64_t extent = from.layout().dims()[dim];
@@ -143,7 +144,8 @@ class PlanMaker {
     return pieces;
   }
 
-  // The tensor from which a device reads a tile: its own, else one at its place, else the first.
+  // The tensor from which a device reads a tile: its own, else one at the same place, else the
+  // first.
   int64_t Choose(int64_t tile, int64_t position, c10::Device device) const {
     if (!from_.per_position()) return tile;
     if (same_grid_ && from_.TileAt(position) == tile) return position;
@@ -171,13 +173,13 @@ class PlanMaker {
   const Placement& from_;
   const Placement& to_;
   const Backend& backend_;
-  std::vector<std::vector<std::vector<Segment>>> cover_;  // by dim, shard of `to`
+  std::vector<std::vector<std::vector<Segment>>> cover_;  // by dimension and shard of `to`
   bool same_grid_;
   AxisList reduced_;
   AxisList term_axes_;
 };
 
-// The part of `t` at `offset`, in one step.
+// The part of `t` that begins at `offset`, as one view.
 at::Tensor Part(const at::Tensor& t, const Dims& offset, const Dims& size) {
   int64_t start = t.storage_offset();
   for (int64_t d = 0; d < t.dim(); ++d) start += offset[d] * t.stride(d);
@@ -189,14 +191,15 @@ at::Tensor Empty(const TileMove& move, at::ScalarType dtype) {
                    at::TensorOptions().dtype(dtype).device(move.device));
 }
 
-// With the strides of a term, as where its own memory is taken: what is made of the sum has the
-// same bits either way.
+// A tensor with the strides of a term, as if the term's own memory were used: what is computed from
+// the sum has the same bits in either case.
 at::Tensor EmptyAs(const at::Tensor& term, const TileMove& move) {
   if (!term.is_non_overlapping_and_dense()) return Empty(move, term.scalar_type());
   return at::empty_strided(term.sizes(), term.strides(), term.options().device(move.device));
 }
 
-// The element type in which the terms of a value are, and that of the tiles that a plan makes.
+// TermType is the element type of a value's partial results, MadeType that of the tiles that a plan
+// makes.
 DType TermType(const MovePlan& plan, DType dtype) {
   const bool rounds = plan.kind == ReduceKind::kSum || plan.kind == ReduceKind::kProd;
   return rounds ? program::Widened(dtype) : dtype;
@@ -210,8 +213,8 @@ at::Tensor As(at::Tensor tile, DType dtype) {
   return tile.scalar_type() == type ? std::move(tile) : tile.to(type);
 }
 
-// A term, or a part of one, on the device where it is added; between places it has the value's
-// type.
+// Sends a term, or a part of one, to the device where it is added. Between places it has the
+// value's type.
 at::Tensor Sent(const at::Tensor& part, const TileMove& move, DType dtype) {
   return part.device() == move.device
              ? part
@@ -234,14 +237,14 @@ bool CoversWhole(const std::vector<Piece>& pieces, const Dims& dims) {
   return pieces.size() == 1 && pieces[0].source >= 0 && pieces[0].size == dims;
 }
 
-// A whole term of a tile, on the tile's device.
+// One complete term of a tile, on the tile's device.
 at::Tensor TermOf(const TileMove& move, const Piece& piece, const MoveRequest& request) {
   const at::Tensor& source = request.sources[piece.source];
   const bool all = source.sizes() == at::IntArrayRef(move.dims.data(), move.dims.size());
   return Sent(all ? source : Part(source, piece.source_offset, piece.size), move, request.dtype);
 }
 
-// Terms one after another, in device order.
+// Adds terms one after another, in device order.
 void AddPieces(const MovePlan& plan, const TileMove& move,
                absl::Span<const std::vector<Piece>* const> terms, const MoveRequest& request,
                at::Tensor& sum) {
@@ -288,7 +291,7 @@ MovePlan MovePlan::Make(const Placement& from, const Placement& to, const Backen
 
 namespace {
 
-// In the type of the terms.
+// Adds terms in the type of the partial results.
 void AddWide(const MovePlan& plan, int64_t index, int64_t begin, int64_t end,
              const MoveRequest& request, at::Tensor& sum) {
   const TileMove& move = plan.tiles[index];
@@ -314,7 +317,8 @@ void AddWide(const MovePlan& plan, int64_t index, int64_t begin, int64_t end,
     parts.push_back(TermOf(move, (*pieces)[0], request));
   }
   if (!sum.defined()) {
-    // The first term's own memory where nobody else holds it. (`parts` holds it a second time.)
+    // The sum uses the first term's memory if nobody else holds it. (`parts` holds it a second
+    // time.)
     at::Tensor& first = request.sources[(*terms[0])[0].source];
     if (request.may_take_first && move.may_accumulate && terms[0] == &move.terms[0] &&
         parts[0].is_same(first)) {

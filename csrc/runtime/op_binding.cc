@@ -19,18 +19,19 @@ using c10::IValue;
 using c10::TypeKind;
 using c10::TypePtr;
 
-// What is called instead of an op, with the same arguments by position.
+// The operator that is called instead of an op, with the same arguments by position.
 struct Substitute {
   absl::string_view op;
   const char* instead;
 };
 constexpr Substitute kSubstitutes[] = {
-    {"aten::view", "aten::reshape"},              // whatever the strides
-    {"aten::index_reduce", "spmd::index_reduce"}  // which knows tiles of one row
+    {"aten::view", "aten::reshape"},              // works with any strides
+    {"aten::index_reduce", "spmd::index_reduce"}  // works with tiles of one row
 };
-// Ops that reinterpret memory, whose kernels read some operand as if it were contiguous (eager's
-// statistics of rows always are), or whose kernels compute by another formula where one is not
-// (batch normalisation: infinite minus infinite in one, infinite times a difference in the other).
+// Ops that need contiguous operands: those that reinterpret memory; those whose kernels read some
+// operand as if it were contiguous (in eager mode the statistics of rows always are); and those
+// whose kernels use another formula if an operand is not contiguous (batch normalization: one
+// computes infinity minus infinity, the other infinity times a difference).
 constexpr absl::string_view kNeedContiguous[] = {
     "aten::_native_batch_norm_legit.no_stats",
     "aten::_native_batch_norm_legit_functional",
@@ -48,12 +49,13 @@ constexpr absl::string_view kNeedContiguous[] = {
     "aten::view_as_real",
 };
 
-// Ops that read a cut dimension by index: one device has the element, the others' terms are zero.
+// Ops that read a sharded dimension by index. One device has the element; the partial sums of the
+// others are zero.
 constexpr absl::string_view kLookUps[] = {"spmd::embedding", "spmd::gather_part",
                                           "spmd::index_part"};
 
-// Families of ops that look at values and may refuse them (a whole number is not divided by zero).
-// Everything outside aten and spmd counts.
+// Parts of the names of ops that may fail on values (integer division by zero is not among them).
+// Ops outside aten and spmd always may.
 constexpr absl::string_view kFallible[] = {"_assert",
                                            "aten::put",
                                            "in_range",
@@ -98,7 +100,8 @@ constexpr absl::string_view kFallible[] = {"_assert",
                                            "aten::take",
                                            "triangular",
                                            "unique"};
-// Of these names, but told by attributes alone where they write.
+// These ops match the list above, but attributes alone say where they write, so they cannot fail on
+// values.
 constexpr absl::string_view kInfallible[] = {"aten::diagonal_scatter", "aten::select_scatter",
                                              "aten::slice_scatter"};
 
@@ -113,7 +116,7 @@ std::pair<absl::string_view, absl::string_view> SplitOverload(absl::string_view 
   return {op.substr(0, dot), op.substr(dot + 1)};
 }
 
-// The argument that a result of an op that writes is, or -1.
+// The argument into which an in-place op writes this result, or -1.
 int WrittenAs(const c10::FunctionSchema& schema, size_t result) {
   const c10::AliasInfo* const alias = schema.returns()[result].alias_info();
   if (alias == nullptr) return -1;
@@ -125,8 +128,9 @@ int WrittenAs(const c10::FunctionSchema& schema, size_t result) {
   return -1;
 }
 
-// "add.Tensor" and "add_.Tensor" with the same arguments, whose results are arguments that it
-// writes, the first the first. Notes which in `overwritten`. Ours comes before PyTorch's.
+// Finds the in-place form of an op, "add_.Tensor" for "add.Tensor", with the same arguments; spmd's
+// form is preferred to aten's. overwritten[k] becomes the argument that holds result k, and
+// overwritten[0] must be 0.
 std::optional<c10::OperatorHandle> FindInPlace(absl::string_view op,
                                                const c10::FunctionSchema& schema,
                                                std::vector<int>& overwritten) {
@@ -163,7 +167,7 @@ bool IsTensorList(const TypePtr& type) {
          IsTensor(Unwrapped(type->expectRef<c10::ListType>().getElementType()));
 }
 
-// One attribute as an IValue of `type`; nullopt when it does not fit.
+// Converts an attribute to an IValue of `type`; nullopt if it does not fit.
 class AttributeConverter {
  public:
   explicit AttributeConverter(const c10::Argument& argument)
@@ -206,7 +210,7 @@ class AttributeConverter {
         return IValue(std::vector<double>(values.begin(), values.end()));
       case TypeKind::NumberType:
         return Scalars(absl::MakeConstSpan(values));
-      // An empty list has no element type of its own.
+      // An empty list has no element type, so the argument's type decides.
       case TypeKind::BoolType:
         return Bools(std::vector<bool>(values.begin(), values.end()));
       default:
@@ -354,7 +358,7 @@ class Binder {
   }
 
   absl::Status BindGroup(int i, const c10::Argument& argument, const TypePtr& type) {
-    // A group of no tensors may begin anywhere.
+    // An empty group may begin anywhere.
     if (!NextIsGroup()) {
       if (argument.type()->kind() == TypeKind::OptionalType) return absl::OkStatus();
       return Error(absl::StrCat("needs a list of tensors for '", argument.name(), "'"));

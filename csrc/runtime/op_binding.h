@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A call instruction tied to its operator: where each argument of the schema comes from.
+// Binds a call instruction to its operator: where each argument of the schema comes from.
 //
 //   Tensor          the next operand
 //   Tensor?         the next operand, or none (also where the attribute of that name is none)
@@ -43,19 +43,19 @@ struct OpBinding {
     bool is_list;
   };
 
-  // The dispatcher's name of the program's op, and what is called instead of it (a program has no
-  // strides, so `view` is called as `reshape`).
+  // `name` is the program's op, `op` the operator that is called for it: a program has no strides,
+  // so `view` is called as `reshape`.
   std::string name;
   std::optional<c10::OperatorHandle> op;
-  // The same with '_', which writes result k into argument overwritten[k], the first into the
-  // first, if there is one.
+  // The in-place form, if there is one: result k replaces the argument overwritten[k], and
+  // overwritten[0] is 0.
   std::optional<c10::OperatorHandle> in_place;
   std::vector<int> overwritten;
   bool needs_contiguous = false;  // all operands
-  bool is_view = false;           // moves no data to speak of
-  bool may_need_python = false;   // a user's op: its kernel may be Python and want the GIL
-  // Convolutions: oneDNN keeps kernels that were made for all threads and wait for them in a
-  // barrier, which never opens inside a parallel region of ours.
+  bool is_view = false;           // does almost no work
+  bool may_need_python = false;   // a user's op: its kernel may be Python and need the GIL
+  // True for convolutions: oneDNN caches kernels that were built for all threads and wait for them
+  // in a barrier, which would never open inside one of our parallel regions.
   bool needs_own_threads = false;
   bool can_fail_on_values = true;
   std::vector<c10::IValue> constants;  // one per argument of the schema; placeholders included
@@ -63,18 +63,18 @@ struct OpBinding {
   std::vector<GroupArgument> groups;
   std::vector<ScalarArgument> scalars;
   std::vector<ExpressionArgument> expressions;
-  std::vector<int> devices;  // arguments that want the tile's device
+  std::vector<int> devices;  // the arguments that get the tile's device
 };
 
-// Errors: InvalidArgument naming the op and the argument.
+// Errors: InvalidArgument naming the op of `call` and the argument that does not fit.
 absl::StatusOr<OpBinding> Bind(const program::Instruction& call);
 
-// Whether an op is PyTorch's or ours.
+// Whether the op belongs to the namespace aten or spmd.
 bool IsBuiltIn(absl::string_view op);
-// Whether the elements of an op's results are elements of its first operand, or zero.
+// Whether each element of the op's results is an element of its first operand, or zero.
 bool LooksUp(absl::string_view op);
 
-// A run-time scalar as an argument of `type`.
+// The run-time scalar converted to an argument of `type`.
 c10::IValue ScalarValue(const c10::Scalar& scalar, const c10::TypePtr& type);
 
 }  // namespace spmd::runtime

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// When a loaded program's tiles are computed, and when what it was given is taken.
+// Decides when a loaded program's tiles are computed, and when its donated arguments are taken.
 #include <ATen/Parallel.h>
 
 #include <algorithm>
@@ -14,7 +14,7 @@ using program::ValueId;
 
 namespace {
 
-// One bound for each input: the tightest.
+// Keeps one bound for each input, the tightest.
 void AddBound(const IndexBound& bound, std::vector<IndexBound>& bounds) {
   for (IndexBound& known : bounds) {
     if (known.index != bound.index) continue;
@@ -26,10 +26,11 @@ void AddBound(const IndexBound& bound, std::vector<IndexBound>& bounds) {
 
 }  // namespace
 
-// Devices at one place take turns, in as few waves as save memory: twice as many waves go over all
-// parameters and gradients twice as often.
+// Devices at one place take turns in as few waves as save memory, because twice as many waves read
+// all parameters and gradients twice as often.
 void LoadedProgram::Impl::MakeSchedule() {
-  // What twice as many waves must save, of the peak without turns and in bytes.
+  // To double the number of waves must save this part of the peak without turns, and this many
+  // bytes.
   constexpr int64_t kLeastPart = 8;
   constexpr int64_t kLeastSaved = int64_t{1} << 20;
   int64_t devices = 1;
@@ -42,7 +43,7 @@ void LoadedProgram::Impl::MakeSchedule() {
     schedule = ScheduleInWavesOf(devices);
     return;
   }
-  // A wave has work for all cores.
+  // Each wave must have work for all cores.
   const int64_t as_one = kept == 0 ? 1 : devices / program.grids[0]->SizeOfMask(kept);
   const int64_t least =
       std::max<int64_t>(at::get_num_threads() * as_one, CeilDiv(devices, kMostWaves));
@@ -64,7 +65,7 @@ void LoadedProgram::Impl::MakeSchedule() {
 }
 
 Schedule LoadedProgram::Impl::ScheduleInWavesOf(int64_t devices) const {
-  // What takes this part of the program's work at most is not worth waiting for.
+  // An item that takes at most this part of the program's work does not wait for its wave.
   constexpr int64_t kNegligiblePart = int64_t{1} << 14;
   int64_t bytes = 0;
   for (const Step& step : steps) {
@@ -88,8 +89,8 @@ Schedule LoadedProgram::Impl::ScheduleInWavesOf(int64_t devices) const {
   return std::move(scheduler).Finish();
 }
 
-// Of all tiles, at the peak. What alone needs the first tile that it reads takes over its memory,
-// as views do and what is computed in place.
+// The bytes of all tiles at the peak. An item that is the last reader of the first tile that it
+// reads takes over its memory, as views and in-place ops do.
 int64_t LoadedProgram::Impl::PeakBytes(const Schedule& order) const {
   std::vector<int64_t> tile_bytes;  // by value
   for (size_t id = 0; id < placements.size(); ++id) {
@@ -139,7 +140,7 @@ void LoadedProgram::Impl::AddToSchedule(int step, const CallStep& call,
     call.AppendReads(i, reads);
     call.AppendWrites(i, writes);
     call.AppendWholes(i, wholes);
-    // A whole with fewer tiles has none with this part's number.
+    // A whole with fewer tiles has no tile with this number.
     wholes.erase(std::remove_if(wholes.begin(), wholes.end(),
                                 [&](const TileRef& whole) {
                                   return whole.index >= placements[whole.value]->count();
@@ -190,8 +191,9 @@ void LoadedProgram::Impl::AddToSchedule(int step, const MoveStep& move,
   }
 }
 
-// Before the first batch that overwrites or drops what was given, and after all that can fail;
-// early, after all that can fail for other reasons than indices that are seen to be in range.
+// The commit comes after all batches that can fail, and not earlier than the first batch that
+// overwrites or drops a donated input. For the early commit, only batches count that can fail for
+// other reasons than an index out of range.
 void LoadedProgram::Impl::FindCommit() {
   std::vector<uint8_t> donated(program.values.size(), 0);
   for (const program::Input& input : program.inputs) donated[input.value] = input.donated;
@@ -223,7 +225,7 @@ void LoadedProgram::Impl::FindCommit() {
     if (writes) first_write = std::min(first_write, b);
   }
   commit = std::max(fallible, first_write);
-  // Elsewhere than on the host a look at indices would wait for them.
+  // Checking indices on another device than the host would wait for them.
   early_commit = on_cpu ? std::max(unbounded, first_write) : commit;
 }
 

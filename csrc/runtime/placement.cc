@@ -64,8 +64,8 @@ PlacementPtr PlacementCache::Of(program::ValueId id) {
   }
   Layout layout = program_.LayoutOf(id);
   std::vector<std::vector<Interval>> intervals(layout.rank());
-  // Along one dimension the other shards do not matter: read its intervals off the tiles that are
-  // first in all other dimensions.
+  // The intervals of one dimension do not depend on the shards of the others, so they are read from
+  // the tiles that are first in all other dimensions.
   int64_t stride = layout.grid()->size(layout.sharding().unreduced);
   std::vector<int64_t> strides(layout.rank());
   for (int d = layout.rank() - 1; d >= 0; --d) {

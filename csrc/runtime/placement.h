@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// A layout spelled out for running: which tensor each device position uses, and its box.
+// A layout in explicit form for running: the tensor that each device position uses, and its box.
 //
-// Normally a tensor per distinct tile; with `per_position` (deduplication off, or several places) a
-// tensor per device. "Index" numbers these tensors, "tile" the distinct tiles of the layout.
+// Normally there is one tensor per distinct tile; with `per_position` (deduplication off, or
+// several places) there is one per device position. An *index* numbers these tensors, a *tile* the
+// distinct tiles of the layout.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +20,8 @@ namespace spmd::runtime {
 // Thread safety: immutable.
 class Placement {
  public:
-  // intervals[d][i] is what shard i of dimension d holds; empty lists mean the layout's own.
+  // intervals[d][i] are the indices that shard i of dimension d holds; an empty list means the
+  // layout's own.
   Placement(Layout layout, bool per_position, std::vector<std::vector<Interval>> intervals = {});
 
   const Layout& layout() const { return layout_; }
@@ -33,16 +35,17 @@ class Placement {
   int64_t IndexAt(int64_t position) const { return per_position_ ? position : tile_at_[position]; }
   int64_t TileOf(int64_t index) const { return per_position_ ? tile_at_[index] : index; }
   int64_t PositionOf(int64_t index) const { return per_position_ ? index : first_position_[index]; }
-  // The first position that holds a tile.
+  // The first position that holds the tile.
   int64_t FirstPosition(int64_t tile) const { return first_position_[tile]; }
 
   int64_t num_shards(int dim) const { return static_cast<int64_t>(intervals_[dim].size()); }
   const Interval& ShardInterval(int dim, int64_t shard) const { return intervals_[dim][shard]; }
-  // True when the shards of `dim` are not the layout's own: they may overlap and reach outside.
+  // True if the shards of `dim` are not the layout's own: they may overlap and reach outside the
+  // value.
   bool windowed(int dim) const { return windowed_[dim]; }
   int64_t num_terms() const { return num_terms_; }
   int64_t ShardOfTile(int64_t tile, int dim) const { return tile / stride_[dim] % num_shards(dim); }
-  // How many tiles one step along the shards of `dim` is.
+  // The distance in tiles between neighbouring shards of `dim`.
   int64_t stride(int dim) const { return stride_[dim]; }
 
   const Dims& DimsOfTile(int64_t tile) const { return dims_[tile]; }
@@ -51,7 +54,7 @@ class Placement {
   int64_t TileBegin(int64_t tile, int dim) const {
     return intervals_[dim][ShardOfTile(tile, dim)].begin;
   }
-  // Elements of all tensors.
+  // The number of elements of all tensors together.
   int64_t total_elements() const { return total_elements_; }
 
  private:
@@ -72,10 +75,12 @@ class Placement {
 
 using PlacementPtr = std::shared_ptr<const Placement>;
 
-// Equal boxes on equal devices: compares everything but `open` and how a chunk is written.
+// True if the layouts give equal boxes to equal devices. Compares everything but `open` and the way
+// in which a chunk is written.
 bool SamePlacement(const Layout& a, const Layout& b);
 
-// One Placement per distinct (layout, windows) of a program, so that pointers compare.
+// Makes one Placement per distinct pair of layout and windows in a program, so that placements are
+// equal if their pointers are.
 class PlacementCache {
  public:
   PlacementCache(const program::Program& program, bool per_position)

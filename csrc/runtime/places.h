@@ -8,16 +8,16 @@
 
 namespace spmd::runtime {
 
-// True when the devices of the grid sit at more than one place, so that a tensor per device
-// position is kept instead of one per distinct tile.
+// True if the devices of the grid are at more than one place, so that there is a tensor per device
+// position instead of one per distinct tile.
 bool NeedsPositions(const Grid& grid, const Backend& backend);
 inline bool NeedsPositions(const Layout& layout, const Backend& backend) {
   return NeedsPositions(*layout.grid(), backend);
 }
 
-// One tile on one device.
+// The layout of one tile on one device.
 Layout WholeLayout(const Dims& dims);
-// Which tensor of `value.tiles` each device uses.
+// The placement of `value`: which tensor of value.tiles each device uses.
 Placement PlacementOf(const TiledTensor& value);
 
 }  // namespace spmd::runtime

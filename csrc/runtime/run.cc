@@ -32,8 +32,8 @@ bool TakesWork(const MoveStep::Part& part, int32_t tile) {
   return action == TileMove::Action::kCopy || action == TileMove::Action::kReduce;
 }
 
-// A result's tiles, without memory that they do not show: small parts of a large tensor would keep
-// all of it.
+// The tiles of a result. Tiles are copied if they are small parts of a large tensor, which they
+// would keep in memory as a whole, or if they are conjugate or negative views.
 std::vector<at::Tensor> Compact(absl::Span<const at::Tensor> tiles) {
   absl::flat_hash_map<const c10::StorageImpl*, int64_t> shown;  // bytes
   for (const at::Tensor& tile : tiles) {
@@ -157,7 +157,7 @@ void LoadedProgram::Impl::RunCall(const CallStep& step, const Batch& batch,
                                   const std::vector<c10::Scalar>& scalars) {
   const std::vector<c10::IValue> values = step.ScalarValues(scalars);
   step.PrepareResults(table);
-  // Workers that wait for the GIL while the caller holds it would wait for ever.
+  // Workers that need the GIL while the caller holds it would wait for ever.
   const bool alone =
       step.binding().is_view || step.binding().may_need_python || step.binding().needs_own_threads;
   const auto n = static_cast<int64_t>(batch.items.size());
@@ -183,7 +183,7 @@ absl::Status LoadedProgram::Impl::RunSteps(absl::Span<Argument> inputs,
       return absl::CancelledError("interrupted; no tensor was changed");
     }
     if (b == take) {
-      // From here on the program may write into what it was given.
+      // From here on the program may write into its donated arguments.
       for (size_t k = 0; k < inputs.size(); ++k) {
         if (inputs[k].donate && program.inputs[k].donated) inputs[k].value.reset();
       }
@@ -225,7 +225,7 @@ std::vector<TiledTensorPtr> LoadedProgram::Impl::TakeOutputs() {
     if (coalesced && table[output.value].size() > 1) {
       result->tiles.push_back(PutTogether(output.value));
     } else {
-      // A value may be an output twice; its tiles are then shared.
+      // If a value is an output twice, the results share its tiles.
       result->tiles = Compact(table[output.value]);
     }
     outputs.push_back(std::move(result));
@@ -241,7 +241,7 @@ std::vector<TiledTensorPtr> LoadedProgram::Impl::PlannedOutputs() {
       const DType dtype = program.values[output.value].type.dtype;
       const DType held = program::HeldType(dtype, place.sharding());
       TiledTensor& result = planned.emplace_back(TiledTensor{place.layout(), dtype, {}, false});
-      absl::flat_hash_map<Dims, at::Tensor> made;  // a shape is a shape
+      absl::flat_hash_map<Dims, at::Tensor> made;  // equal shapes share a tensor
       for (int64_t i = 0; i < place.count(); ++i) {
         const Dims& dims = place.DimsOf(i);
         at::Tensor& tile = made[dims];

@@ -26,14 +26,15 @@ Scheduler::Turn Scheduler::LatestOf(absl::Span<const TileRef> reads) {
   return latest;
 }
 
-// Too much where two tiles have something in common, which makes what is negligible only less.
+// The cost counts twice what two tiles have in common; it can only be too high, so that fewer items
+// are negligible.
 int64_t Scheduler::CostOf(absl::Span<const TileRef> reads) {
   int64_t cost = 0;
   for (const TileRef& tile : reads) cost += At(tile).cost;
   return std::min(cost, negligible_ + 1);
 }
 
-// The first of these devices' waves that comes when this is there.
+// The turn of the first of these devices' waves that comes at or after `ready`.
 Scheduler::Turn Scheduler::TurnFor(Devices devices, Turn ready) const {
   const int32_t first = WaveOf(devices.first);
   if (ready.wave > WaveOf(devices.last)) return {ready.level + 1, first};
@@ -55,7 +56,7 @@ void Scheduler::AddCall(int32_t step, WorkItem item, absl::Span<const TileRef> r
 
 void Scheduler::AddMove(int32_t step, WorkItem item, absl::Span<const TileRef> reads,
                         TileRef written) {
-  // All waves may want it.
+  // Any wave may need the tile.
   constexpr int32_t kAny = std::numeric_limits<int32_t>::max();
   Add({LatestOf(reads), step, step, item, 0, kAny, true}, reads, {&written, 1}, CostOf(reads));
 }
@@ -68,7 +69,8 @@ void Scheduler::AddSum(int32_t step, WorkItem item, absl::Span<const Term> terms
   int32_t computed_at = -1;
   const auto add = [&](int32_t end) {
     item.end_term = end;
-    // Behind what made the last of the terms: a merged collective stands behind all that it moves.
+    // The sum comes after the step that made the last of the terms, because a merged collective
+    // comes after everything that it moves.
     int32_t at_step = as_produced ? computed_at : step;
     for (const TileRef& tile : reads) at_step = std::max(at_step, At(tile).at_step);
     Add({turn, at_step, step, item, turn.wave, turn.wave, false}, reads, {&written, 1}, cost);
@@ -118,8 +120,8 @@ void Scheduler::Add(Entry entry, absl::Span<const TileRef> reads, absl::Span<con
   entries_.push_back(entry);
 }
 
-// Until a turn of a wave that wants it, at the latest the one that uses it first. Consumers first,
-// so that chains move together.
+// Delays entries that may wait to a turn of a wave that wants them, at the latest the turn of their
+// first use. Consumers are visited first, so that chains are delayed together.
 void Scheduler::PutOffWhatNeedsInputsOnly() {
   for (size_t e = entries_.size(); e-- > 0;) {
     Entry& entry = entries_[e];
@@ -158,7 +160,7 @@ std::vector<int32_t> Scheduler::InOrder() const {
 void Scheduler::FindWritesThrough(const std::vector<int32_t>& order,
                                   const std::vector<int32_t>& batch_of, Schedule& schedule) const {
   if (wholes_.empty()) return;
-  absl::flat_hash_map<int64_t, std::vector<int32_t>> accessed;  // by number, in which batches
+  absl::flat_hash_map<int64_t, std::vector<int32_t>> accessed;  // by tile number: the batches
   for (const auto& [entry, wholes] : wholes_) {
     for (const TileRef& tile : wholes) accessed[NumberOf(tile)];
   }
@@ -181,7 +183,7 @@ void Scheduler::FindWritesThrough(const std::vector<int32_t>& order,
   }
 }
 
-// A tile dies with the batch that touches it last.
+// A tile dies with the last batch that touches it.
 void Scheduler::FindDead(const std::vector<int32_t>& order, const std::vector<int32_t>& batch_of,
                          Schedule& schedule) {
   for (size_t n = 0; n < order.size(); ++n) {

@@ -24,7 +24,7 @@ using program::ValueId;
 
 namespace {
 
-// Fewer rows to a block make products slow (docs/design/0019-sums-of-products.md).
+// Products of blocks with fewer rows are slow (docs/design/0019-sums-of-products.md).
 constexpr int64_t kLeastOfBlock = 192;
 constexpr int64_t kLeastElements = int64_t{1} << 14;
 
@@ -32,7 +32,7 @@ std::array<int64_t, 2> SizesOfRows(const at::Tensor& x) {
   return {c10::multiply_integers(x.sizes().slice(0, x.dim() - 1)), x.size(-1)};
 }
 
-// [..., n] as [rows, n]; a view where strides allow.
+// The tensor [..., n] as [rows, n]; a view if the strides permit it.
 at::Tensor AsRows(const at::Tensor& x) { return x.dim() == 2 ? x : x.reshape(SizesOfRows(x)); }
 
 bool LiesAsRows(const at::Tensor& x) {
@@ -40,7 +40,7 @@ bool LiesAsRows(const at::Tensor& x) {
          at::detail::computeStride(x.sizes(), x.strides(), SizesOfRows(x)).has_value();
 }
 
-// PyTorch's linear also takes a weight of one dimension, and a bias of any that fits.
+// PyTorch's linear also takes a weight of one dimension, and a bias of any shape that broadcasts.
 bool IsOfMatrices(const program::Program& program, const Instruction& linear) {
   const auto dims = [&](ValueId id) -> const Dims& { return program.values[id].type.dims; };
   const bool has_bias = linear.operands.size() > 2 && linear.operands[2] != program::kNoValue;
@@ -48,10 +48,11 @@ bool IsOfMatrices(const program::Program& program, const Instruction& linear) {
          (!has_bias || dims(linear.operands[2]) == Dims{dims(linear.results[0]).back()});
 }
 
-// Of the first element of a piece of a contiguous tensor; none where it is not in one piece there.
+// The offset of the first element of a piece of a contiguous tensor; nullopt if the piece is not
+// contiguous there.
 std::optional<int64_t> OffsetOf(const Piece& piece, const Dims& dims) {
   int64_t offset = 0, stride = 1;
-  bool all = true;  // of the dimensions behind
+  bool all = true;  // the piece has all of the dimensions after d
   for (size_t d = dims.size(); d-- > 0;) {
     if (!all && piece.size[d] != 1) return std::nullopt;
     all = all && piece.size[d] == dims[d];
@@ -145,7 +146,7 @@ absl::StatusOr<std::shared_ptr<const SumOfProducts>> SumOfProducts::Make(
     for (int64_t i = 0; i < factor.call.num_items(); ++i) {
       tiles.clear();
       factor.call.AppendReads(i, tiles);
-      // What is absent is a bias.
+      // An absent operand is a bias.
       if (tiles.size() < 2) return nullptr;
       for (const TileRef& tile : tiles) {
         if (context.program.values[tile.value].type.dtype != made->dtype_) return nullptr;
@@ -160,8 +161,8 @@ absl::StatusOr<std::shared_ptr<const SumOfProducts>> SumOfProducts::Make(
   return std::shared_ptr<const SumOfProducts>(std::move(made));
 }
 
-// False where a tile is not of the sum of whole terms that nothing else is made of, or that is too
-// small.
+// False if some tile is not a sum of complete partial sums or a contiguous part of one, if
+// something else needs these partial sums, or if a sum is too small.
 bool SumOfProducts::PlanTiles(const MovePlan& plan, const Placement& from, const Placement& to,
                               int64_t least_blocks) {
   if (!(from.grid() == to.grid())) return false;
@@ -181,7 +182,7 @@ bool SumOfProducts::PlanTiles(const MovePlan& plan, const Placement& from, const
     for (size_t r = 0; r < move.terms.size(); ++r) {
       const std::vector<Piece>& pieces = move.terms[r];
       if (pieces.size() != 1 || pieces[0].source < 0 || pieces[0].size != move.dims) return false;
-      // The plan may name another device that holds the same.
+      // The plan may name another device that holds the same tile.
       const int64_t source =
           from.IndexAt(from.grid().WithCoordinate(position, reduced, static_cast<int64_t>(r)));
       if (from.TileOf(source) != from.TileOf(pieces[0].source)) return false;
@@ -212,7 +213,9 @@ bool SumOfProducts::PlanTiles(const MovePlan& plan, const Placement& from, const
   return !tiles_.empty();
 }
 
-// Devices have their turns in the order of their numbers, terms are added in that of the mesh.
+// Whether the partial sums of each sum are added in the order of the devices' turns. They need not
+// be: devices take turns in the order of their numbers, partial sums are added in the order of the
+// mesh.
 bool SumOfProducts::InOrderOfTurns() const {
   for (size_t i = 0; i < tiles_.size(); ++i) {
     if (tiles_[i].maker != static_cast<int32_t>(i)) continue;
@@ -278,7 +281,7 @@ Product SumOfProducts::MakeProduct(const Factor& factor, int32_t item, const Val
   return {operand(0), operand(1), {}};
 }
 
-// Its tile is a part of it.
+// The sum of which the maker's tile is a part.
 at::Tensor SumOfProducts::SumOf(const Tile& maker, const at::Tensor& its_tile) const {
   const at::IntArrayRef dims(maker.sum_dims.data(), maker.sum_dims.size());
   return its_tile.as_strided(dims, c10::contiguous_strides(dims),

@@ -23,18 +23,20 @@ constexpr size_t kSmallest = size_t{64} << 10;
 constexpr int kPerDoubling = 4, kDoublings = 14;
 constexpr int kClasses = kPerDoubling * kDoublings + 1;
 constexpr size_t kLargest = kSmallest << kDoublings;
-// Addresses are reserved a few units at a time, for one class each. By unit, the table says which.
+// Addresses are reserved a few units at a time, for one class each. The table gives the class of
+// each unit.
 constexpr int kUnitBits = 24, kAddressBits = 48;
 constexpr size_t kUnit = size_t{1} << kUnitBits;
 constexpr size_t kUnits = size_t{1} << (kAddressBits - kUnitBits);
-// Blocks begin at other offsets into a page: equal ones would share the sets of a cache.
+// Blocks begin at different offsets into a page; with equal offsets they would share the sets of a
+// cache.
 constexpr size_t kGap = 4096 + 64;
 
 constexpr size_t SizeOfClass(int c) {
   return (kSmallest / kPerDoubling * (kPerDoubling + c % kPerDoubling)) << (c / kPerDoubling);
 }
 
-// The smallest that has room. Requires: kSmallest <= bytes <= kLargest.
+// The smallest class that has room for `bytes`. Requires: kSmallest <= bytes <= kLargest.
 int ClassOf(size_t bytes) {
   int c = 0;
   while (SizeOfClass(c + kPerDoubling) <= bytes && c + kPerDoubling < kClasses) c += kPerDoubling;
@@ -52,7 +54,7 @@ void* Reserve(size_t bytes, int protection) {
   return begin == MAP_FAILED ? nullptr : begin;
 }
 
-// At a multiple of a unit; null where the system refuses.
+// Reserves addresses at a multiple of a unit; null if the system refuses.
 char* ReserveUnits(size_t bytes) {
   auto* const all = static_cast<char*>(Reserve(bytes + kUnit, PROT_READ | PROT_WRITE));
   if (all == nullptr) return nullptr;
@@ -61,15 +63,15 @@ char* ReserveUnits(size_t bytes) {
   if (before < kUnit) munmap(all + before + bytes, kUnit - before);
   char* const begin = all + before;
   if ((reinterpret_cast<uintptr_t>(begin) + bytes) >> kAddressBits == 0) return begin;
-  munmap(begin, bytes);  // beyond the table
+  munmap(begin, bytes);  // the table does not cover these addresses
   return nullptr;
 }
 
 class Blocks {
  public:
-  // Null where the system refuses.
+  // Null if the system refuses.
   static Blocks* Make() {
-    // Pages of the table that nobody writes to take no memory, and read as zero.
+    // Pages of the table to which nobody writes take no memory and read as zero.
     static_assert(sizeof(std::atomic<uint8_t>) == 1 && kClasses < 255);
     void* const table = Reserve(kUnits, PROT_READ | PROT_WRITE);
     return table == nullptr ? nullptr : new Blocks(static_cast<std::atomic<uint8_t>*>(table));
@@ -77,14 +79,14 @@ class Blocks {
 
   bool Owns(const void* block) const { return ClassAt(block) >= 0; }
 
-  // Null where the system gives no more addresses.
+  // Null if the system gives no more addresses.
   void* Take(size_t bytes) {
     const int c = ClassOf(bytes);
     const size_t size = SizeOfClass(c);
     const std::lock_guard<std::mutex> lock(mutex_);
     Class& of = classes_[c];
     char* block = nullptr;
-    // The one that was freed last is the most likely to be in a cache.
+    // The block that was freed last is the most likely to be in a cache.
     if (!of.with_pages.empty()) {
       block = of.with_pages.back();
       of.with_pages.pop_back();
@@ -96,7 +98,7 @@ class Blocks {
       if (of.end - of.next < static_cast<ptrdiff_t>(size + kGap) && !Grow(c)) return nullptr;
       block = of.next;
       of.next += size + kGap;
-      // Nothing is allocated in a deleter.
+      // The vector reserves room here, so that a deleter allocates nothing.
       ++of.blocks;
       if (of.with_pages.capacity() < of.blocks) of.with_pages.reserve(2 * of.blocks);
       if (of.without_pages.capacity() < of.blocks) of.without_pages.reserve(2 * of.blocks);
@@ -142,14 +144,15 @@ class Blocks {
 
   explicit Blocks(std::atomic<uint8_t>* class_of_unit) : class_of_unit_(class_of_unit) {}
 
-  // -1: none of ours. Whoever has a block has seen what was written before it was handed out.
+  // The class of a block; -1 if it is not from here. A thread that has a block has seen everything
+  // that was written before the block was handed out.
   int ClassAt(const void* block) const {
     const size_t unit = reinterpret_cast<uintptr_t>(block) >> kUnitBits;
     if (unit >= kUnits) return -1;
     return class_of_unit_[unit].load(std::memory_order_relaxed) - 1;
   }
 
-  // What was left of the last addresses is too short for a block, and lost.
+  // The rest of the last addresses is too short for a block, and is lost.
   bool Grow(int c) {
     const size_t bytes = RoundedUp(SizeOfClass(c) + kGap);
     char* const begin = ReserveUnits(bytes);
@@ -163,7 +166,7 @@ class Blocks {
     return true;
   }
 
-  // Sizes peak at different times of a step, so that more is needed than is in use at once.
+  // Size classes peak at different times of a step, so more is kept than is in use at once.
   void KeepWithinBounds() {
     while (stats_.kept > 0 && 2 * (stats_.in_use + stats_.kept) > 3 * stats_.most_in_use) {
       GiveBackPages(LeastRecentlyUsed());
@@ -183,7 +186,7 @@ class Blocks {
     const size_t size = SizeOfClass(static_cast<int>(&of - classes_.data()));
     const auto page = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
     for (char* block : of.with_pages) {
-      // The first and the last page may be the neighbours', too.
+      // The first and the last page may also belong to the neighbouring blocks.
       const uintptr_t begin = (reinterpret_cast<uintptr_t>(block) + page - 1) / page * page;
       const uintptr_t end = (reinterpret_cast<uintptr_t>(block) + size) / page * page;
       madvise(reinterpret_cast<void*>(begin), end - begin, MADV_DONTNEED);
@@ -200,10 +203,11 @@ class Blocks {
   int64_t returns_ = 0;
 };
 
-Blocks* blocks = nullptr;  // for as long as the process lives, as tensors may
+Blocks* blocks = nullptr;  // never deleted, as tensors may be freed at exit
 c10::Allocator* inner = nullptr;
 
-// Of all CPU memory, ours or not, as PyTorch's raw interface wants one for all.
+// Frees any CPU memory, whether it is from here or not, because PyTorch's raw interface needs one
+// deleter for all.
 void Free(void* data) {
   if (blocks->Owns(data)) {
     blocks->Return(data);
@@ -230,13 +234,13 @@ class Allocator final : public c10::Allocator {
 
 bool TileMemory::Install() {
   static const bool installed = [] {
-    // Without the queue's thread there would be nobody to trim.
+    // Without the queue's thread nobody would call Trim.
     if (!EnvironmentKeepMemory() || EnvironmentSync()) return false;
     inner = c10::GetCPUAllocator();
     if (inner->raw_deleter() == nullptr) return false;
     blocks = Blocks::Make();
     if (blocks == nullptr) return false;
-    // A child of a fork must not find the lock taken by a thread that it has not got.
+    // In the child of a fork, no thread that stayed in the parent may hold the lock.
     pthread_atfork([] { blocks->mutex().lock(); }, [] { blocks->mutex().unlock(); },
                    [] { blocks->mutex().unlock(); });
     c10::SetCPUAllocator(new Allocator);  // never deleted, as tensors may be freed at exit

@@ -85,8 +85,7 @@ TiledTensorPtr Upload(const at::Tensor& host, const Layout& layout, Backend& bac
       TiledTensor{layout, FromScalarType(host.scalar_type()), {}, NeedsPositions(layout, backend)});
   result->whole = whole && !result->per_position;
   const Placement to = PlacementOf(*result);
-  // As partial sums: the value itself at coordinate 0 of the unreduced axes, what changes nothing
-  // elsewhere.
+  // Along unreduced axes, coordinate 0 holds the value itself and the others the identity.
   const Sharding& sharding = layout.sharding();
   const DType held = program::HeldType(result->dtype, sharding);
   // Replicas at one place share a tensor.
@@ -128,10 +127,10 @@ absl::StatusOr<at::Tensor> Download(const TiledTensor& value) {
   const DispatchGuard guard;
   try {
     const Placement from = PlacementOf(value);
-    // As a value of one tile, so that joining is a move.
+    // The target is a value of one tile, so that joining the tiles is a move.
     const Placement to(WholeLayout(value.layout.dims()), /*per_position=*/false);
     const HostBackend host;
-    // Everything is copied to the host; a fresh tensor even where the plan would share or view.
+    // Everything is copied to a new tensor on the host, even if the plan would share or view.
     MovePlan plan = MovePlan::Make(from, to, host);
     TileMove& move = plan.tiles[0];
     if (move.action == TileMove::Action::kShare || move.action == TileMove::Action::kView) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A value that lives on devices: its layout and its distinct tiles.
+// A value on the devices: its layout and its distinct tiles.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -13,13 +13,12 @@
 
 namespace spmd::runtime {
 
-// Tile t is a tensor of the size of layout.BoxOfTile(t), on the backend's real device. Devices that
-// hold the same tile share it. With deduplication off there is one tensor per device position
-// instead, indexed by position (`per_position`). Where programs run coalesced
-// (csrc/program/coalesce.h) the one tensor is the `whole` value, of which all devices' tiles are
-// parts, terms along unreduced axes being summed. Tiles are never aliased by anything that the host
-// gets. In planning mode tiles are meta tensors.
-// Thread safety: thread-compatible; tiles are replaced only by the executor.
+// Tile t is a tensor of the size of layout.BoxOfTile(t), on the torch device of the backend.
+// Devices that hold the same tile share it. With deduplication off there is one tensor per device
+// position instead, indexed by position (`per_position`). Where programs run coalesced
+// (csrc/program/coalesce.h) there is one tensor, the `whole` value, in which partial sums along
+// unreduced axes are already summed; the tiles of all devices are parts of it. No tensor that the
+// host gets shares memory with a tile. In planning mode tiles are meta tensors.
 struct TiledTensor {
   Layout layout;
   DType dtype;
@@ -29,13 +28,13 @@ struct TiledTensor {
 };
 using TiledTensorPtr = std::shared_ptr<TiledTensor>;
 
-// Cuts a host tensor into tiles, or leaves it whole. Copies. Of a layout with unreduced axes the
-// devices at coordinate 0 hold the value and the others the reduction's identity. Requires: sizes
-// agree.
+// Copies `host` into tiles, or into one tensor with `whole`. If `layout` has unreduced axes, the
+// devices at coordinate 0 hold the value and the others the identity of the reduction.
+// Requires: `host` has the size of `layout`.
 TiledTensorPtr Upload(const at::Tensor& host, const Layout& layout, Backend& backend,
                       bool whole = false);
-// The whole value on the host as a fresh contiguous tensor; unreduced terms are summed (in device
-// order). Errors: planning backends raise PlanningError (as FailedPrecondition).
+// The whole value on the host as a new contiguous tensor; partial sums are summed in device order.
+// Errors: FailedPrecondition on planning backends (a PlanningError in Python).
 absl::StatusOr<at::Tensor> Download(const TiledTensor& value);
 
 c10::ScalarType ToScalarType(DType dtype);

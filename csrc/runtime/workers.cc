@@ -15,11 +15,12 @@
 namespace spmd::runtime {
 namespace {
 
-// Waking the pool costs some ten microseconds, about what it takes to go over this many bytes.
+// Waking the pool costs some ten microseconds, about the time in which this many bytes are read and
+// written.
 constexpr int64_t kWorthWaking = 128 << 10;
 
-// In a child of a fork: the team of the thread that forked has stayed in the parent, and to end it
-// would be to wait for it.
+// True in a child of a fork: the team of the thread that forked stayed in the parent, and ending it
+// would wait for it.
 thread_local bool team_is_gone = false;
 const int registered = pthread_atfork(nullptr, nullptr, [] { team_is_gone = true; });
 
@@ -29,7 +30,7 @@ void ReleaseWorkers() {
   if (registered == 0 && !team_is_gone) omp_pause_resource_all(omp_pause_soft);
 }
 
-// PyTorch sets the number at its first call on a thread.
+// PyTorch sets the number of threads at its first call on a thread.
 NoWorkers::NoWorkers() : before_(at::get_num_threads()) { omp_set_num_threads(1); }
 
 NoWorkers::~NoWorkers() { omp_set_num_threads(before_); }

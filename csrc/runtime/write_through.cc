@@ -15,7 +15,7 @@ using program::OpCode;
 using program::Program;
 using program::ValueId;
 
-// Views, and what puts such a part back, with attributes of the same names.
+// A view, and the scatter that puts such a part back, with attributes of the same names.
 struct PartOp {
   absl::string_view view;
   absl::string_view scatter;
@@ -65,7 +65,7 @@ class SharerFinder {
     return std::get<int64_t>(*attr);
   }
 
-  // None where that depends on the tile.
+  // nullopt if the place depends on the tile.
   std::optional<PartPlace> PlaceOf(const Instruction& scatter) const {
     const TensorType& whole = program_.values[scatter.operands[0]].type;
     const std::optional<int64_t> dim = Integer(scatter, "dim");
@@ -85,8 +85,8 @@ class SharerFinder {
     return place;
   }
 
-  // The scatter that puts what `write` makes of a part back to where the part came from, and is the
-  // last to read either; -1 where there is none.
+  // The scatter that puts the result of `write`, computed from a part, back to where the part came
+  // from, and that is the last reader of both; -1 if there is none.
   int ScatterOf(int write) const {
     const Instruction& call = program_.instructions[write];
     if (call.code != OpCode::kCall || call.operands.empty() || call.results.size() != 1) return -1;

@@ -20,8 +20,8 @@ bool IsWrapped(const c10::IValue& v) {
          v.toTensor().unsafeGetTensorImpl()->is_wrapped_number();
 }
 
-// What a wrapped number is next to the tensors of the call: their type if it is of its kind or
-// above.
+// The type that a wrapped number takes beside the tensors of the call: their type, if it is of the
+// number's kind or above.
 at::ScalarType TypeOfWrapped(const at::Tensor& number, const std::vector<c10::IValue>& args) {
   std::optional<at::ScalarType> common;
   for (const c10::IValue& arg : args) {
@@ -43,7 +43,7 @@ at::ScalarType TypeOfWrapped(const at::Tensor& number, const std::vector<c10::IV
   return *common;
 }
 
-// Ops whose indices may lie on the host, as with CUDA.
+// True for ops whose indices may be on the host, as with CUDA.
 bool TakesHostIndices(const OpInfo& op) {
   const std::string& base = op.handle.operator_name().name;
   return base == "aten::index" || base == "aten::index_put" || base == "aten::index_put_" ||
@@ -69,7 +69,8 @@ TapeId ReadOperand(Session::State& state, const at::Tensor& tensor,
 Arguments ReadArguments(Session::State& state, const OpInfo& op, std::vector<c10::IValue> args) {
   Arguments out;
   out.op = &op;
-  // A Python number in the place of a tensor: the overload that takes a Scalar, where there is one.
+  // A Python number in the place of a tensor calls for the overload that takes a Scalar, if there
+  // is one.
   for (size_t i = 0; i < args.size(); ++i) {
     if (op.args[i].kind != ArgKind::kTensor || !IsWrapped(args[i])) continue;
     const OpInfo* scalar = out.op == &op ? op.WithScalar(static_cast<int>(i)) : nullptr;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The arguments of one call, as the tape wants them.
+// Reads the arguments of one call into the form in which a record has them.
 #pragma once
 
 #include <optional>
@@ -21,23 +21,25 @@ inline at::Tensor TensorOrUndefined(const c10::IValue& arg) {
 }
 
 struct Arguments {
-  const OpInfo* op = nullptr;     // may have become the Scalar overload of the one asked for
-  std::vector<c10::IValue> args;  // tensors None
+  const OpInfo* op = nullptr;     // the op asked for, or its Scalar overload
+  std::vector<c10::IValue> args;  // None in the place of tensors
   absl::InlinedVector<TapeId, 4> operands;
   absl::InlinedVector<ir::OperandGroup, 1> groups;
 };
 
-// Reads every tensor in `args` (of `op`'s schema). 0-dim CPU tensors become run-time scalars; CPU
-// indices are uploaded.
-// Throws: c10::Error "Expected all tensors to be on the same device…" for other tensors not ours.
+// Reads every tensor in `args`, which follow the schema of `op`. 0-dim CPU tensors become run-time
+// scalars; CPU indices are uploaded.
+// Throws: c10::Error "Expected all tensors to be on the same device…" for any other tensor in
+// `args` that is not on the device.
 Arguments ReadArguments(Session::State& state, const OpInfo& op, std::vector<c10::IValue> args);
 
-// Arguments of `to` out of those of `from`, by name; defaults for what `from` does not have.
+// The arguments of `to`, taken by name from `args`, those of `from`. Arguments that `from` does not
+// have get their defaults.
 std::vector<c10::IValue> Rearrange(const OpInfo& from, const std::vector<c10::IValue>& args,
                                    const OpInfo& to);
 
-// One operand: a tensor of ours, or a 0-dim CPU tensor. `like`: for wrapped numbers, the element
-// type they take.
+// Reads one operand, a tensor of the device or a 0-dim CPU tensor. `like` is the element type that
+// a wrapped number takes.
 TapeId ReadOperand(Session::State& state, const at::Tensor& tensor,
                    std::optional<at::ScalarType> like = std::nullopt);
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Autocast: CUDA's op lists. The default lower precision is bfloat16.
+// Autocast uses CUDA's op lists. The default lower precision is bfloat16.
 #include <ATen/autocast_mode.h>
 #include <torch/library.h>
 
@@ -42,7 +42,8 @@ TORCH_LIBRARY_IMPL(aten, AutocastPrivateUse1, m) {
 
 namespace spmd::trace {
 
-// The lists are registered when the library is loaded; this keeps the linker from dropping them.
+// The lists are registered when the library is loaded; this function keeps the linker from dropping
+// them.
 void RegisterAutocast() { at::autocast::set_autocast_dtype(kDeviceType, at::kBFloat16); }
 
 }  // namespace spmd::trace

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Kernels above autograd, for what PyTorch's own formulas do not cover once a private device keeps
-// an op whole.
+// Kernels above autograd, for calls that PyTorch's own formulas do not cover when a private device
+// keeps an op undecomposed.
 #include <ATen/InferSize.h>
 #include <ATen/TensorUtils.h>
 #include <ATen/core/dispatch/Dispatcher.h>
@@ -27,9 +27,9 @@ namespace {
 
 constexpr auto kAutogradKey = c10::DispatchKey::AutogradPrivateUse1;
 
-// linear has no forward-mode formula, and its backward speaks of real matrices only. Where an
-// operand carries a tangent or is complex, or the weight is a vector, it is the product that it
-// stands for.
+// linear has no forward-mode formula, and its backward handles real matrices only. If an operand
+// has a tangent or is complex, or if the weight is a vector, this kernel computes the product that
+// linear stands for.
 class LinearKernel final : public c10::OperatorKernel {
  public:
   LinearKernel(const c10::OperatorHandle& op, c10::KernelFunction whole)
@@ -53,8 +53,8 @@ class LinearKernel final : public c10::OperatorKernel {
   c10::KernelFunction whole_;
 };
 
-// The same values without their history. Every gradient of a parameter passes here, and PyTorch's
-// kernel passes the dispatcher twice more.
+// Returns the same values without their history. Every gradient of a parameter passes here, and
+// PyTorch's kernel goes through the dispatcher twice more.
 at::Tensor Detach(c10::DispatchKeySet keys, const at::Tensor& self) {
   if (HasTangent(self) || self.is_inference() || !IsNextOfTracked(keys)) {
     return at::_ops::detach::redispatch(ToPyTorchsKernel(keys), self);
@@ -63,8 +63,8 @@ at::Tensor Detach(c10::DispatchKeySet keys, const at::Tensor& self) {
       torch::autograd::impl::version_counter(self), /*allow_tensor_metadata_change=*/false));
 }
 
-// What no view can show in another shape is copied in one op, which is recorded and differentiated
-// once. PyTorch's kernel makes two of it: a clone, and a view that is none.
+// A reshape that no view can express is a copy in one op, which is recorded and differentiated
+// once. PyTorch's kernel makes two ops of it, a clone and an _unsafe_view.
 at::Tensor Reshape(c10::DispatchKeySet keys, const at::Tensor& self, c10::SymIntArrayRef size) {
   const auto plain = c10::asIntArrayRefSlowOpt(size);
   if (plain.has_value() && Buffer::IsOurs(self) && !self.is_contiguous() && IsNext(keys)) {
@@ -76,9 +76,9 @@ at::Tensor Reshape(c10::DispatchKeySet keys, const at::Tensor& self, c10::SymInt
   return at::compositeimplicitautograd::reshape_symint(self, size);
 }
 
-// The gradient of convolution_backward, in the terms of a convolution and its gradients. PyTorch's
-// own takes the gradient of the weight for a convolution whose kernel is an image, which nobody
-// wants to cut.
+// The gradient of convolution_backward, expressed by a convolution and its gradients. PyTorch's own
+// formula computes the gradient of the weight by a convolution whose kernel is an image, which
+// cannot be sharded well.
 std::tuple<at::Tensor, at::Tensor, at::Tensor> ConvolutionDoubleBackward(
     const std::optional<at::Tensor>& gg_input, const std::optional<at::Tensor>& gg_weight,
     const std::optional<at::Tensor>& gg_bias, const at::Tensor& grad, const at::Tensor& weight,
@@ -106,7 +106,7 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> ConvolutionDoubleBackward(
   }
   if (mask[1] && given(gg_weight)) d_input = std::get<0>(gradients(input, *gg_weight, true));
   if (mask[2] && given(gg_input)) d_weight = std::get<1>(gradients(*gg_input, weight, false));
-  return {gg_out, d_input, d_weight};  // undefined: zero
+  return {gg_out, d_input, d_weight};  // undefined means zero
 }
 
 }  // namespace

@@ -34,7 +34,7 @@ const AutogradMeta* MetaOf(const at::Tensor& t) {
   return static_cast<const AutogradMeta*>(t.unsafeGetTensorImpl()->autograd_meta());
 }
 
-// True where a tensor may have a tangent: its own, or that of what it is a view of.
+// True if a tensor may have a tangent: its own, or that of the tensor that it is a view of.
 bool MayHaveTangent(const AutogradMeta& meta) {
   if (meta.fw_grad_ != nullptr) return true;
   if (!meta.is_view_) return false;
@@ -67,7 +67,7 @@ bool HasTangent(const at::Tensor& t) {
 
 namespace {
 
-// What autograd would have to do for the arguments of a call.
+// What autograd has to do for the arguments of a call.
 struct Differentiated {
   bool gradient = false, tangent = false;
 
@@ -86,11 +86,11 @@ struct Differentiated {
   }
 };
 
-// Where the gradient of an argument goes.
+// The edge along which the gradient of an argument goes.
 autograd::Edge EdgeOf(const at::Tensor& t) {
   const AutogradMeta* const meta = MetaOf(t);
   if (meta == nullptr) return {};
-  // The gradient of a view that was written has to be found anew.
+  // For a view that was written, the gradient function must be determined again.
   if (meta->is_view_ || meta->grad_fn_ == nullptr) return autograd::impl::gradient_edge(t);
   return {meta->grad_fn_, meta->output_nr_};
 }
@@ -118,8 +118,8 @@ auto NewNode(autograd::edge_list edges) {
 #endif
 }
 
-// Of nodes that run as tasks of their own, since they wait for several gradients: those of layers,
-// and what comes right after one. Others are in the midst of chains, or would gain nothing.
+// True if the node begins a chain: it is a layer's, or it can join several gradients and comes
+// right after a node that has a hook. Other nodes run within chains or would gain nothing.
 template <typename Derivative>
 bool BeginsChain(const autograd::Node& node) {
   if constexpr (requires { Derivative::kIsLayer; }) return true;
@@ -131,7 +131,7 @@ bool BeginsChain(const autograd::Node& node) {
   return false;
 }
 
-// As autograd::set_history, which looks for what a new tensor cannot have.
+// Does the same as autograd::set_history, without the checks that a new tensor does not need.
 template <typename NodePtr>
 void SetHistory(const at::Tensor& result, const NodePtr& node) {
   c10::TensorImpl* const impl = result.unsafeGetTensorImpl();
@@ -144,14 +144,15 @@ void SetHistory(const at::Tensor& result, const NodePtr& node) {
       std::make_unique<AutogradMeta>(impl, /*requires_grad=*/false, autograd::Edge(node, number)));
 }
 
-// Of several results the first.
+// The result that is differentiated: the first of several.
 const at::Tensor& Differentiable(const at::Tensor& result) { return result; }
 template <typename... Results>
 const at::Tensor& Differentiable(const std::tuple<Results...>& results) {
   return std::get<0>(results);
 }
 
-// A view made without grad mode is never differentiated through, so nobody asks how it was made.
+// While it lives, views do not note how they were made. A view that is made without grad mode is
+// never differentiated through, so this is not needed.
 class NoViewFunctions {
  public:
   NoViewFunctions() : before_(state_.get_view_replay_enabled()) {
@@ -211,7 +212,7 @@ class Kernel<Op, effect, Result(Args...)> final : public c10::OperatorKernel {
   }
 
  private:
-  // The call of an op that makes something new.
+  // Calls an op that makes a new tensor.
   Result Below(c10::DispatchKeySet keys, Args... args) {
     Made<Result> made;
     if (IsNext(keys) && ReplayCall<Result>(*op_, made, args...)) {
@@ -221,7 +222,7 @@ class Kernel<Op, effect, Result(Args...)> final : public c10::OperatorKernel {
     return Op::redispatch(keys & c10::after_ADInplaceOrView_keyset, std::forward<Args>(args)...);
   }
 
-  // Views of the first argument as PyTorch's kernels make them, or none.
+  // Makes views of the first argument as PyTorch's kernels do; nullopt if those must make them.
   template <typename... Rest>
   std::optional<Result> MakeView(c10::DispatchKeySet keys, bool gradient, bool grad_mode,
                                  const at::Tensor& self, const Rest&... rest) {
@@ -245,7 +246,8 @@ class Kernel<Op, effect, Result(Args...)> final : public c10::OperatorKernel {
     return made;
   }
 
-  // Recorded or gone over: PyTorch's kernels take the longer the more views came before.
+  // Serves recorded and replayed calls, since PyTorch's kernels take longer the more views came
+  // before.
   template <typename... Rest>
   std::optional<Result> MakeViewWithFunction(c10::DispatchKeySet keys, bool gradient,
                                              const at::Tensor& self, const Rest&... rest) {
@@ -269,7 +271,8 @@ class Kernel<Op, effect, Result(Args...)> final : public c10::OperatorKernel {
     return made;
   }
 
-  // As PyTorch's kernel: the node is made before the op runs, its results after.
+  // As in PyTorch's kernel, the node is made before the op runs, and its results are saved after
+  // it.
   Result WithNode(c10::DispatchKeySet keys, Args... args) {
     using D = Derivative<Op>;
     const auto node = NewNode<typename D::Node>(EdgesOf(args...));
@@ -325,7 +328,7 @@ Table TableOf(OpList<Op...>) {
 std::optional<c10::KernelFunction> AutogradShortcut(const OpInfo& op) {
   static const Table table = TableOf(UnboxedOps());
   const auto it = table.find(op.name);
-  // PyTorch's kernel is one for all devices, and this one gives way to it.
+  // PyTorch's kernel serves all devices; the kernel here hands calls on to it.
   if (it == table.end() || !op.handle.hasKernelForDispatchKey(c10::DispatchKey::Autograd) ||
       op.name == "aten::copy_") {
     return std::nullopt;

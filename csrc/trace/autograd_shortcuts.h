@@ -1,16 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-// Kernels in the place of PyTorch's autograd kernels, for the calls that programs are full of.
+// Kernels that take the place of PyTorch's autograd kernels for the most frequent calls.
 //
-// PyTorch's count every argument, ask each twice for tangents and pass the call on through the
-// dispatcher, twice for views and writes; that costs more than recording the call. Here:
+// PyTorch's kernels change the reference count of every argument, ask each argument twice for
+// tangents and pass the call on through the dispatcher, twice for views and writes. That costs more
+// than recording the call. The kernels here distinguish two cases:
 //
-//   nothing to differentiate  (no grad mode, or no gradients among the arguments) the call is gone
-//                             over from the recording at once; a view learns of its base and a
-//                             write counts as a version by PyTorch's own functions
+//   nothing to differentiate  (no grad mode, or no gradients among the arguments) the call is
+//                             replayed from the recording at once; PyTorch's own functions tell a
+//                             view its base and count a write as a version
 //   something                 for ops of csrc/trace/derivatives.h, PyTorch's own node is made here
 //
-// Every other call is PyTorch's: tangents, other keys in between (modes, conjugate views), views
-// that remember how they were made, calls that no recording knows.
+// PyTorch's kernel takes every other call: those with tangents, with other dispatch keys in between
+// (modes, conjugate views) or with views that remember how they were made, and those that no
+// recording knows.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -22,20 +24,21 @@
 
 namespace spmd::trace {
 
-// For AutogradPrivateUse1. Nothing for an op that has none.
+// The kernel for AutogradPrivateUse1; nullopt for an op that has no shortcut.
 std::optional<c10::KernelFunction> AutogradShortcut(const OpInfo& op);
 
-// True when the device's kernel is the next one below autograd's, but for PyTorch's kernel of views
+// True if the device's kernel is the next below autograd's, apart from PyTorch's kernel of views
 // and writes.
 bool IsNext(c10::DispatchKeySet keys);
-// And that one is to see the call.
+// True if, in addition, PyTorch's kernel of views and writes must see the call.
 bool IsNextOfTracked(c10::DispatchKeySet keys);
 
-// The keys that hand a call on to PyTorch's own autograd kernel, which is that of every autograd
-// key that has no other. `keys` may hold keys above ours, which have been here already.
+// The keys with which a call goes to PyTorch's own autograd kernel, which serves every autograd key
+// that has no kernel of its own. `keys` may contain keys above the device's; their kernels have
+// run.
 c10::DispatchKeySet ToPyTorchsKernel(c10::DispatchKeySet keys);
 
-// What forward-mode differentiation has for a tensor.
+// True if `t` has a tangent of forward-mode differentiation.
 bool HasTangent(const at::Tensor& t);
 
 }  // namespace spmd::trace

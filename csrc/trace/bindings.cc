@@ -9,7 +9,7 @@ namespace spmd::trace {
 
 namespace {
 
-// Of the tapes that there are: one, or two while the first becomes a program. Guarded by the lock.
+// The Bindings of all tapes: one, or two while the first becomes a program. Guarded by Lock().
 std::vector<Bindings*>& All() {
   static auto* all = new std::vector<Bindings*>;
   return *all;
@@ -19,7 +19,8 @@ std::vector<Bindings*>& All() {
 
 SpinLock& Bindings::Lock() {
   static SpinLock* const lock = [] {
-    // A child whose parent forked while another thread was in here drops tensors, too.
+    // A forked child drops tensors, too, although another thread of the parent may have held the
+    // lock.
     pthread_atfork([] { Lock().lock(); }, [] { Lock().unlock(); }, [] { Lock().unlock(); });
     return new SpinLock;
   }();

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// The Buffers that a tape has bound to values of its own, in order, as long as they live. Not weak
-// references: these would keep the memory of every Buffer of a step until its end, so that each
-// next one would be made in memory that no cache holds any more.
+// The Buffers that a tape has bound to its own values, in order, while they live. The entries are
+// plain pointers and not weak references: those would keep the memory of every Buffer of a step
+// until the step ends, so that each new Buffer would be made in memory that no cache holds.
 //
 //   Bindings bindings(tape_number);
 //   bindings.Add(buffer, before);    // the tape binds it
-//   ...                              // ~Buffer strikes it out, on whichever thread that is
+//   ...                              // ~Buffer removes its entry, on any thread
 //   bindings.ForEach([](Buffer& buffer, TapeId before) { ... });
 //
-// Thread safety: `Strike` may be called by any thread; all else is guarded by the session's lock.
+// Thread safety: any thread may call `Strike`; everything else is guarded by the session's lock.
 #pragma once
 
 #include <atomic>
@@ -22,8 +22,8 @@
 
 namespace spmd::trace {
 
-// Taken for a few instructions twice with every op, by one thread nearly always: half of what a
-// std::mutex takes is its way in and out.
+// The lock is taken twice per op for a few instructions, nearly always by one thread. Half of the
+// cost of a std::mutex would be the calls that lock and unlock it.
 class SpinLock {
  public:
   void lock() {
@@ -42,12 +42,12 @@ class Bindings {
   Bindings(const Bindings&) = delete;
 
   void Reserve(size_t count);
-  // `before`: the input of the tape that it held when the tape began, if any.
+  // `before` is the input of the tape that `buffer` held when the tape began, if any.
   void Add(Buffer& buffer, TapeId before);
-  // Nothing was ever added.
+  // True if no Buffer was ever added.
   bool empty() const { return empty_; }
-  // visit(Buffer&, before) for those that live, which do not end meanwhile: `visit` must not let go
-  // of tensors or wait for anything.
+  // Calls visit(Buffer&, before) for each Buffer that lives. None can end meanwhile, so `visit`
+  // must neither release tensors nor wait for anything.
   template <typename Visit>
   void ForEach(Visit&& visit) const {
     const std::lock_guard<SpinLock> lock(Lock());
@@ -57,13 +57,13 @@ class Bindings {
     }
   }
 
-  // Takes a Buffer that ends out of where it is, if it was ever bound.
+  // Removes the entry of `buffer`, which ends, if it was ever bound.
   static void Strike(const Buffer& buffer);
 
  private:
-  static constexpr size_t kAhead = 6;  // Buffers that are asked for in advance
+  static constexpr size_t kAhead = 6;  // how many entries ahead Buffers are prefetched
   struct Entry {
-    Buffer* buffer;  // null: it has ended
+    Buffer* buffer;  // null if it has ended
     TapeId before;
   };
   static SpinLock& Lock();

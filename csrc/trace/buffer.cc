@@ -20,24 +20,24 @@ namespace spmd::trace {
 
 namespace {
 
-// Addresses: ranges that nobody can read or write, one cell per live Buffer. A range is reserved
-// when all cells so far are taken, so that a process under an address-space limit (`ulimit -v`)
-// spends no more addresses than it has storages.
+// Addresses are taken from ranges of memory that cannot be read or written, with one cell per live
+// Buffer. A range is reserved when all cells so far are taken, so that a process under an
+// address-space limit (`ulimit -v`) uses no more addresses than it has storages.
 constexpr size_t kCellBytes = 64;
 constexpr size_t kCellsOfRange = size_t{1} << 20;
 constexpr size_t kRangeBytes = kCellBytes * kCellsOfRange;
 constexpr size_t kMostRanges = 256;
 constexpr size_t kCells = kCellsOfRange * kMostRanges;
 
-// " (ulimit -v allows 7812 MiB)", or nothing where addresses are not limited.
+// Part of a message: " (ulimit -v allows 7812 MiB)", or "" if addresses are not limited.
 std::string AddressLimit() {
   rlimit limit;
   if (getrlimit(RLIMIT_AS, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return "";
   return c10::str(" (ulimit -v allows ", limit.rlim_cur >> 20, " MiB)");
 }
 
-// Before each Buffer in its memory, and in the same line of the cache as what is looked at with
-// every op.
+// The header precedes each Buffer in memory, in the same cache line as the members that every op
+// looks at.
 struct alignas(8) Header {
   uint32_t cell;
   std::atomic<bool> alive;
@@ -47,7 +47,7 @@ static_assert(alignof(Buffer) <= sizeof(Header));
 Header* HeaderOf(void* memory) { return static_cast<Header*>(memory) - 1; }
 const Header* HeaderOf(const void* memory) { return static_cast<const Header*>(memory) - 1; }
 
-// Behind each Buffer, where few have any: its notes.
+// The notes of a Buffer are behind it in memory, since few Buffers have any.
 MarkNotes*& NotesBehind(const Buffer& buffer) {
   auto* const memory = const_cast<char*>(reinterpret_cast<const char*>(&buffer));
   return *reinterpret_cast<MarkNotes**>(memory + sizeof(Buffer));
@@ -55,7 +55,7 @@ MarkNotes*& NotesBehind(const Buffer& buffer) {
 
 class AddressBook {
  public:
-  // Memory for a Buffer, with a cell of its own.
+  // Allocates memory for a Buffer, with a cell of its own.
   void* Allocate(size_t bytes) {
     const std::lock_guard<std::mutex> lock(mutex_);
     if (free_.empty()) {
@@ -82,7 +82,7 @@ class AddressBook {
     }
     ::operator delete(header, kCacheLine);
   }
-  // Its range was reserved before its memory was allocated, and stays.
+  // The header's range was reserved before its memory was allocated, and is never released.
   void* AddressOf(const Header& header) const {
     return ranges_[header.cell / kCellsOfRange] + header.cell % kCellsOfRange * kCellBytes;
   }
@@ -111,7 +111,7 @@ class AddressBook {
   std::mutex mutex_;
   std::array<char*, kMostRanges> ranges_{};
   size_t num_ranges_ = 0;
-  std::vector<Header*> owners_;  // by cell; null: free
+  std::vector<Header*> owners_;  // by cell; null if free
   std::vector<size_t> free_;
 };
 
@@ -160,7 +160,7 @@ void Buffer::Drop(void* context) { delete static_cast<Buffer*>(context); }
 Buffer* Buffer::AtAddressOf(const c10::Storage& storage) {
   const void* const address = storage.data_ptr().get();
   if (storage.device_type() != kDeviceType || address == nullptr) return nullptr;
-  return Addresses().Find(address);  // from_blob on our own address
+  return Addresses().Find(address);  // from_blob on an address of this device
 }
 
 bool Buffer::IsOurs(const at::Tensor& tensor) {
@@ -168,7 +168,7 @@ bool Buffer::IsOurs(const at::Tensor& tensor) {
 }
 
 void Buffer::Rebase(BaseForm f) {
-  // Where the old form lay, and was to lie, says nothing of another.
+  // The layout and mark of the old form say nothing about another form.
   if (f.sizes != form.sizes) settled.reset();
   if (f.sizes.size() != form.sizes.size()) mark.reset();
   form = std::move(f);

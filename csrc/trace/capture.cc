@@ -15,7 +15,8 @@ bool IsWrappedNumber(const c10::IValue& v) {
 
 bool IsPlain(const at::Tensor& t) { return !t.is_complex() && !t.is_conj() && !t.is_neg(); }
 
-// What decides whether argument `i` is passed at run time: the op that is recorded.
+// The argument information that decides whether argument `i` is passed at run time: that of the op
+// that is recorded.
 const ArgInfo* DecidingInfo(const OpInfo& op, size_t i, bool number) {
   const OpInfo* twin = op.functional();
   if (twin == nullptr) return number ? nullptr : &op.args[i];
@@ -134,7 +135,8 @@ void CallCapture::NoteShared() {
   }
 }
 
-// Every input that was first met and every annotation belongs to an operand.
+// Checks that every input that first occurred in the call, and every annotation, belongs to an
+// operand.
 bool CallCapture::FinishEvents() {
   const Recording& recording = state_.tape->recording();
   call_.end_event = state_.tape->event();
@@ -164,8 +166,8 @@ bool CallCapture::FinishEvents() {
   return annotations == 0;
 }
 
-// The scalars that were recorded are those among the arguments, in their order; or what a handler
-// has made of arguments that are the same each time.
+// The recorded scalars are those among the arguments, in their order; or a handler derived them
+// from arguments that are equal each time.
 bool CallCapture::FinishArguments() {
   std::vector<c10::Scalar> given, free;
   for (size_t i = 0; i < call_.args.size(); ++i) {

@@ -36,7 +36,7 @@ partition::CompileOptions OptionsFor(const Session::State& state, const runtime:
   return options;
 }
 
-// The library that this code is in: another build may compile differently.
+// Identifies the library that contains this code: another build may compile differently.
 std::string Build() {
   Dl_info info;
   struct stat file;
@@ -46,7 +46,8 @@ std::string Build() {
                       file.st_mtim.tv_nsec);
 }
 
-// Null where programs are not kept. Who asks how a program was compiled has it compiled.
+// Null if programs are not kept, or if a user asks how a program was compiled, since it is then
+// compiled.
 partition::CompileCache* DiskCache(Session::State& state, bool checked) {
   if (checked || state.log->passes) return nullptr;
   if (!state.disk_cache.has_value()) {
@@ -60,7 +61,7 @@ partition::CompileCache* DiskCache(Session::State& state, bool checked) {
   return state.disk_cache->get();
 }
 
-// Says what a user can do something about. A directory that others may write to is not used.
+// Warns about what a user can mend. A directory that others may write to is not used.
 void NoteDiskError(Session::State& state, const absl::Status& status) {
   if (absl::IsDataLoss(status) && state.hooks.warn != nullptr) {
     state.hooks.warn(std::string(status.message()));
@@ -73,11 +74,12 @@ void NoteDiskError(Session::State& state, const absl::Status& status) {
                    ", or set SPMD_CACHE_DIR to a directory of your own (0: none)"));
 }
 
-// `explained`: whether the result says why it is as it is; what was read does not.
+// `explained` is set to whether the result has its graph and reasons; a program that was read has
+// none.
 absl::StatusOr<partition::Compiled> CompiledOrRead(Session::State& state, const ir::Graph& graph,
                                                    const runtime::Backend& backend,
                                                    bool& explained) {
-  // A file is not worth a program that compiles as fast as it is read.
+  // A program that compiles as fast as a file is read is not kept.
   constexpr double kWorthKeepingMs = 2;
   const partition::CompileOptions options = OptionsFor(state, backend);
   partition::CompileCache* const disk = DiskCache(state, options.verify);
@@ -93,17 +95,17 @@ absl::StatusOr<partition::Compiled> CompiledOrRead(Session::State& state, const 
   absl::StatusOr<partition::Compiled> compiled = partition::Compile(graph, options);
   const bool slow = MillisecondsSince(start) >= kWorthKeepingMs;
   if (compiled.ok() && kept && slow && *state.disk_cache != nullptr) {
-    // Where the directory cannot be written to, nothing is kept.
+    // If the directory cannot be written to, nothing is kept.
     const absl::Status written = disk->Write(graph, options, *compiled);
     NoteDiskError(state, written);
     if (!written.ok()) *state.disk_cache = nullptr;
   }
-  if (compiled.ok()) compiled->decisions = {};  // they have as many parts as the program
+  if (compiled.ok()) compiled->decisions = {};  // they are as large as the program
   return compiled;
 }
 
-// Outputs that are computed as views of other sizes, and whose Buffers can take such a form, are
-// returned so. True where any is.
+// Outputs that are computed as views of other sizes are returned in these sizes if their Buffers
+// can take such a form. True if there are any.
 bool TakeApart(const std::vector<Dims>& apart, std::vector<OutputSpec>& outputs) {
   bool any = false;
   for (size_t k = 0; k < apart.size(); ++k) {
@@ -115,7 +117,7 @@ bool TakeApart(const std::vector<Dims>& apart, std::vector<OutputSpec>& outputs)
   return any;
 }
 
-// Later tapes that begin like this one follow it.
+// Notes the recording, so that later tapes that begin like this one follow it.
 void NoteRecording(Session::State& state, Tape& tape, CachedProgram& cached) {
   cached.recording = tape.Share();
   for (const Record& r : cached.recording->records) cached.ops.push_back(r.op);
@@ -132,10 +134,10 @@ void NoteRecording(Session::State& state, Tape& tape, CachedProgram& cached) {
   state.most_prefixes = std::max(state.most_prefixes, 2 * state.known_prefixes.size());
 }
 
-// What compiling a large program has left behind in the heap, before tiles are put between. Else
-// half as much again of memory that nobody uses is kept.
+// Returns to the system what compiling a large program has left in the heap, before tiles are
+// allocated between. Otherwise half as much memory again stays unused.
 void ReturnFreedMemory(const program::Program& compiled) {
-  constexpr size_t kLarge = 500;  // instructions; less is not worth looking through the heap
+  constexpr size_t kLarge = 500;  // instructions; for fewer, searching the heap is not worthwhile
   if (compiled.instructions.size() < kLarge) return;
 #ifdef __GLIBC__
   malloc_trim(0);

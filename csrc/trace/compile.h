@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// From a tape to a program that can run. Programs that take long to compile are kept on disk
+// Compiles a tape into a program that can run. Programs that take long to compile are kept on disk
 // (csrc/partition/compile_cache.h).
 #pragma once
 
@@ -11,14 +11,14 @@
 
 namespace spmd::trace {
 
-// `late_starts`: records whose starts (csrc/trace/starts.h) are passed at run time. `reason` and
-// `why` are for explain_compile: what sets the tape apart, and what made the cut.
+// `late_starts` are the records whose starts (csrc/trace/starts.h) are passed at run time. `reason`
+// and `why` are for explain_compile: how the tape differs from earlier ones, and what cut it.
 absl::StatusOr<CachedProgramPtr> Compile(Session::State& state, Tape& tape,
                                          std::vector<OutputSpec> outputs, const Hash128& key,
                                          std::vector<int> late_starts, const std::string& reason,
                                          const std::string& why);
 
-// A program that has not got its annotated graph and the reasons for it gets them.
+// Gives `program` its annotated graph and the reasons for it, if it lacks them.
 absl::Status Explain(Session::State& state, const std::shared_ptr<CompiledProgram>& program);
 
 }  // namespace spmd::trace

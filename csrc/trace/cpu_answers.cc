@@ -18,15 +18,16 @@ namespace spmd::trace {
 
 namespace {
 
-// A try must cost less than inferring shapes: dimensions of larger tensors are cut to kShort.
+// A try must cost less than inferring shapes, so dimensions of larger tensors are shortened to
+// kShort.
 constexpr int64_t kElements = 4096;
 constexpr int64_t kShort = 4;
 
-// What kernels say of types that they do not know.
+// What kernels say about types that they do not support.
 constexpr std::array<std::string_view, 3> kRefusals = {"does not support", "not implemented for",
                                                        "not supported"};
 
-// Ops whose kernels divide by zero or read what is not there, when there are no elements.
+// Ops whose kernels divide by zero or read out of bounds if there are no elements.
 constexpr std::array<std::string_view, 4> kUndefinedOnNothing = {"batch_norm", "margin_loss",
                                                                  "pdist", "segment_reduce"};
 
@@ -34,7 +35,7 @@ bool Says(std::string_view text, std::string_view part) {
   return text.find(part) != std::string_view::npos;
 }
 
-// Numbers and 0-dim CPU tensors, which mix with tensors of any device.
+// True for numbers and 0-dim CPU tensors, which combine with tensors of any device.
 bool IsNumber(const at::Tensor& t) { return t.device().is_cpu() && t.dim() == 0; }
 
 std::vector<at::Tensor> TensorsOf(const std::vector<c10::IValue>& args) {
@@ -52,10 +53,11 @@ std::vector<at::Tensor> TensorsOf(const std::vector<c10::IValue>& args) {
   return tensors;
 }
 
-// Some kernels for large tensors are others, and know more types: of these two only.
+// True for types for which an op may have another kernel for large tensors that supports more
+// types: only these two.
 bool HasKernelsBySize(at::ScalarType dtype) { return at::isReducedFloatingType(dtype); }
 
-// What the answer depends on where there are elements.
+// The key of everything on which the answer depends if there are elements.
 Hash128 KeyOf(const OpInfo& op, const std::vector<c10::IValue>& args) {
   Hash128 key;
   key.Mix(static_cast<uint64_t>(op.number));
@@ -86,7 +88,7 @@ bool TakesGenerator(const OpInfo& op) {
                      [](const ArgInfo& info) { return info.kind == ArgKind::kGenerator; });
 }
 
-// From a generator that nobody else sees.
+// Lets the op draw from a generator of its own.
 void DrawOneNumber(const OpInfo& op, torch::jit::Stack& stack) {
   for (size_t i = 0; i < stack.size(); ++i) {
     if (op.args[i].kind == ArgKind::kGenerator) stack[i] = at::detail::createCPUGenerator();
@@ -94,7 +96,7 @@ void DrawOneNumber(const OpInfo& op, torch::jit::Stack& stack) {
   }
 }
 
-// The results, flattened, or what the CPU said instead.
+// The results, flattened, or the CPU's error.
 struct Answer {
   std::vector<at::Tensor> results;
   std::optional<std::string> error;
@@ -142,10 +144,10 @@ bool SameResults(const Answer& answer, const Inference& meta, bool sizes) {
   return true;
 }
 
-// Where no value is read: what the CPU says is all that there is to say.
+// For calls that read no values: the CPU's answer is complete.
 bool AgreesAsItIs(const OpInfo& op, const std::vector<c10::IValue>& args, const Inference& meta) {
   const Answer answer = Try(op, args, /*whole=*/true);
-  // Ops that PyTorch has for other devices only are ours to make.
+  // Ops that PyTorch has for other devices only are left to this device.
   if (answer.error.has_value()) return Says(*answer.error, "Could not run");
   return SameResults(answer, meta, /*sizes=*/true);
 }
@@ -155,7 +157,7 @@ bool IsDefinedOnNothing(const OpInfo& op) {
                       [&](std::string_view part) { return Says(op.name, part); });
 }
 
-// Which numbers a distribution takes, and which element types.
+// True if the CPU accepts the distribution's parameters and element type.
 bool AgreesOnDistribution(const OpInfo& op, const std::vector<c10::IValue>& args) {
   return !Try(op, args, /*whole=*/false).error.has_value();
 }
@@ -212,7 +214,7 @@ std::vector<c10::IValue> WithTensors(const OpInfo& op, const std::vector<c10::IV
 
 bool CpuAnswers::Agrees(const OpInfo& op, const std::vector<c10::IValue>& args,
                         const Inference& meta) {
-  // Views have no kernels, and users' ops may do more than give results.
+  // Views have no kernels, and users' ops may have other effects than their results.
   if (op.is_view || !Says(op.name, "aten::")) return true;
   if (IsRandom(op)) return !TakesGenerator(op) || AgreesOnDistribution(op, args);
   if (op.must_run_on_host) return true;
@@ -227,7 +229,7 @@ bool CpuAnswers::Agrees(const OpInfo& op, const std::vector<c10::IValue>& args,
   if (tensors.empty()) return results > kElements || AgreesAsItIs(op, args, meta);
   if (elements == 0) return !IsDefinedOnNothing(op) || AgreesAsItIs(op, args, meta);
   const bool whole = elements <= kElements;
-  // Where types differ, whole numbers are mostly indices.
+  // If the types differ, integers are mostly indices.
   if (!(one_type || op.elementwise) || (!whole && HasKernelsBySize(tensors[0].scalar_type()))) {
     return true;
   }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the CPU's kernels say of a call before any program runs it. Meta kernels refuse less: which
-// element types an op knows, only its kernel says.
+// What the CPU's kernels say of a call before any program runs it. Meta kernels refuse less: only
+// an op's kernel knows which element types the op supports.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -17,17 +17,18 @@ namespace spmd::trace {
 
 struct Inference;
 
-// The arguments of a call with other tensors in their places, on the device where these are.
+// The arguments of a call in which other(t) replaces each tensor t; `device` is the device of the
+// replacements.
 std::vector<c10::IValue> WithTensors(const OpInfo& op, const std::vector<c10::IValue>& args,
                                      c10::DeviceType device,
                                      const std::function<at::Tensor(const at::Tensor&)>& other);
 
 class CpuAnswers {
  public:
-  // Whether the CPU takes a call as Meta does. It is tried: where there are no tensors, or none
-  // that has elements, as it is, and the results' sizes must be Meta's; where tensors have one
-  // element type, for that type alone, on zeros, with long dimensions cut short; where it draws
-  // numbers, for the distribution. False is no refusal: run the op, and see.
+  // True if the CPU accepts a call that Meta accepts. The call is tried: as it is, if no tensor in
+  // it has elements, and then the results' sizes must be those of `meta`; on zeros with long
+  // dimensions shortened, if its tensors have one element type, for that type alone; and for the
+  // distribution, if it draws numbers. False is not a refusal: the op must be run to know.
   bool Agrees(const OpInfo& op, const std::vector<c10::IValue>& args, const Inference& meta);
 
  private:

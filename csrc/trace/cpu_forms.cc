@@ -41,7 +41,8 @@ void SetFormat(TensorMeta& meta, at::MemoryFormat format) {
   }
 }
 
-// The same without elements, of any device: for functions that look at metadata alone.
+// A tensor with the metadata of `t` and without elements, on any device, for functions that look at
+// metadata only.
 at::Tensor Described(const at::Tensor& t, const at::Tensor& without_elements) {
   if (t.defined()) {
     without_elements.unsafeGetTensorImpl()->set_sizes_and_strides(t.sizes(), t.strides());
@@ -63,24 +64,24 @@ void Contiguous(const OpInfo& op, const Args& args, Inference& result) {
   }
 }
 
-// Channels last where the first tensor is.
+// The result is channels last if the first tensor is.
 void FormatOfFirst(const OpInfo& op, const Args& args, Inference& result) {
   SetFormat(result.tensors[0], args[0].toTensor().suggest_memory_format());
 }
 
-// The same of a gradient, whose second argument is what it is the gradient of.
+// The same for a gradient, whose second argument is the tensor that it is the gradient of.
 void FormatOfSecond(const OpInfo& op, const Args& args, Inference& result) {
   SetFormat(result.tensors[0], args[1].toTensor().suggest_memory_format());
 }
 
-// The order of the first tensor's dimensions.
+// The result has the first tensor's order of dimensions.
 void OrderOfFirst(const OpInfo& op, const Args& args, Inference& result) {
   const at::Tensor first = args[0].toTensor();
   if (first.sizes() == SizesOf(result.tensors[0]))
     result.tensors[0].strides = StridesInOrderOf(first);
 }
 
-// A column after the other.
+// The result is stored column by column.
 void ColumnsOfFirst(const OpInfo& op, const Args& args, Inference& result) {
   Dims& strides = result.tensors[0].strides;
   const Dims& sizes = result.tensors[0].sizes;
@@ -90,8 +91,8 @@ void ColumnsOfFirst(const OpInfo& op, const Args& args, Inference& result) {
   strides[n - 1] = std::max<int64_t>(sizes[n - 2], 1);
 }
 
-// What TensorIterator gives two operands: Meta goes through other ops on the way, which lose that
-// an operand is expanded.
+// The strides that TensorIterator gives for two operands. Meta goes through other ops, which lose
+// the information that an operand is expanded.
 void IteratorOfTwo(const OpInfo& op, const Args& args, Inference& result) {
   const at::Tensor a = TensorAt(args, 0), b = TensorAt(args, 1);
   TensorMeta& meta = result.tensors[0];
@@ -114,8 +115,8 @@ std::vector<c10::SymInt> Symbolic(const c10::IValue& ints) {
   return {v.begin(), v.end()};
 }
 
-// Images of one row stand for those without rows, as PyTorch's own convolution has it. (No view:
-// what is described has no memory.)
+// Represents images without rows as images of one row, as PyTorch's own convolution does. (It is
+// not a view, since the described tensor has no memory.)
 at::Tensor WithRows(const at::Tensor& t) {
   if (t.dim() != 3) return t;
   std::vector<int64_t> sizes = t.sizes().vec(), strides = t.strides().vec();
@@ -133,8 +134,8 @@ std::vector<c10::SymInt> WithRows(std::vector<c10::SymInt> v, int64_t row) {
   return v;
 }
 
-// The memory format of what the CPU's kernel for these arguments makes, which are those of a
-// convolution from `first` on: stride, padding, dilation, transposed, output_padding, groups.
+// The memory format of the CPU kernel's result. `args` are those of a convolution from `first` on:
+// stride, padding, dilation, transposed, output_padding, groups.
 at::MemoryFormat FormatOfConvolution(const at::Tensor& image, const at::Tensor& kernel,
                                      const Args& args, int first) {
   const at::Tensor input = ImageWithRows(OnCpu(image)), weight = WithRows(OnCpu(kernel));
@@ -173,8 +174,8 @@ void ConvolutionBackward(const OpInfo& op, const Args& args, Inference& result) 
 
 // --- types and sizes ---
 
-// Meta answers as CUDA does, where the statistics of half precision are f32. On CPU they are so
-// only where weights or running statistics are.
+// Meta answers as CUDA does, where the statistics of half precision are f32. On the CPU they are
+// f32 only if weights or running statistics are.
 void StatisticsOfHalfTypes(const OpInfo& op, const Args& args, Inference& result) {
   if (!args[0].isTensor()) return;
   const at::ScalarType input = args[0].toTensor().scalar_type();
@@ -184,7 +185,7 @@ void StatisticsOfHalfTypes(const OpInfo& op, const Args& args, Inference& result
     if (args[i].toTensor().scalar_type() != input) return;
   }
   for (size_t r = 1; r < 3 && r < result.tensors.size(); ++r) result.tensors[r].dtype = input;
-  // The running statistics, after an empty reserve.
+  // The running statistics follow an empty reserve.
   const std::string& base = op.handle.operator_name().name;
   const bool with_update = base.find("_batch_norm_with_update") != std::string::npos;
   for (size_t r = 4; with_update && r < result.tensors.size(); ++r) result.tensors[r].dtype = input;
@@ -195,7 +196,7 @@ void BatchNorm(const OpInfo& op, const Args& args, Inference& result) {
   StatisticsOfHalfTypes(op, args, result);
 }
 
-// In inference the CPU's kernels save no statistics: the gradient takes the running ones.
+// In inference the CPU's kernels save no statistics: the gradient uses the running ones.
 void BatchNormWithout(const OpInfo& op, const Args& args, Inference& result) {
   BatchNorm(op, args, result);
   for (size_t r = 1; r < 3; ++r) {
@@ -208,7 +209,7 @@ void BatchNormByArgument(const OpInfo& op, const Args& args, Inference& result) 
   return trains ? BatchNorm(op, args, result) : BatchNormWithout(op, args, result);
 }
 
-// The loss of one sample that is not reduced has no dimension, or that of its target.
+// The unreduced loss of a single sample has no dimension, or that of its target.
 void MarginLoss(const OpInfo& op, const Args& args, Inference& result) {
   const std::string& base = op.handle.operator_name().name;
   if (args[0].toTensor().dim() >= 2 || args[op.FindArg("reduction")].toInt() != 0) return;

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Results of Meta kernels, made what the CPU's kernels give. Meta describes kernels of other
-// devices where these differ, and some of its kernels, written in other ops, give other strides.
+// Corrects the results of Meta kernels to what the CPU's kernels give. Meta describes the kernels
+// of other devices where these differ, and some of its kernels, which are written in other ops,
+// give other strides.
 //
 //   x [2,3,4] with strides (1,2,6): native_batch_norm on Meta (1,2,6), on the CPU (12,4,1)
 //
-// torch_spmd/_fake.py says the same of FakeTensors.
+// torch_spmd/_fake.py does the same for FakeTensors.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -16,15 +17,15 @@
 
 namespace spmd::trace {
 
-// While it lives, Meta kernels written in Python that ask for which device they answer
-// (torch._meta_registrations.device_hint) answer for the CPU; by themselves they take CUDA.
+// While an object lives, Meta kernels written in Python that ask for which device they answer
+// (torch._meta_registrations.device_hint) answer for the CPU; without it they assume CUDA.
 class MetaAnswersForCpu {
  public:
   MetaAnswersForCpu() : before_(on_) { on_ = true; }
   ~MetaAnswersForCpu() { on_ = before_; }
   MetaAnswersForCpu(const MetaAnswersForCpu&) = delete;
   MetaAnswersForCpu& operator=(const MetaAnswersForCpu&) = delete;
-  // On this thread.
+  // True if one lives on this thread.
   static bool IsOn() { return on_; }
 
  private:
@@ -32,10 +33,10 @@ class MetaAnswersForCpu {
   static thread_local bool on_;
 };
 
-// Corrects what Meta said of a call, whose arguments follow the schema of `op`.
+// Corrects `result`, Meta's answer for a call of `op` with `args`, which follow the schema of `op`.
 void CorrectAsOnCpu(const OpInfo& op, const std::vector<c10::IValue>& args, Inference& result);
 
-// Strides of a dense tensor whose dimensions lie in memory in the order of those of `t`.
+// The strides of a dense tensor whose dimensions have the same order in memory as those of `t`.
 Dims StridesInOrderOf(const at::Tensor& t);
 
 }  // namespace spmd::trace

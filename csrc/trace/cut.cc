@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A cut: what is pending becomes a program, which runs; Buffers get its results.
+// A cut makes a program of what is pending and runs it; Buffers get its results.
 #include <algorithm>
 #include <exception>
 #include <iterator>
@@ -32,7 +32,7 @@ struct Live {
 
 constexpr int kNoTask = -1;
 
-// visit(buffer, before) for the Buffers that hold a value of the tape.
+// Calls visit(buffer, before) for the Buffers that hold a value of the tape.
 template <typename Visit>
 void ForEachBuffer(const Tape& tape, Visit&& visit) {
   tape.bindings().ForEach([&](Buffer& buffer, TapeId before) {
@@ -41,20 +41,23 @@ void ForEachBuffer(const Tape& tape, Visit&& visit) {
   });
 }
 
-// Marked otherwise since the tape began: it lies where the input did not.
+// True if the mark changed since the tape began, so that the layout of the input is not the
+// Buffer's any more.
 bool IsMarkedAnew(const Tape& tape, const Buffer& buffer, TapeId before) {
   const MarkPtr& mark = tape.inputs()[tape.origin(before).input].mark;
   return mark != buffer.mark && mark != nullptr && !SameMark(mark, buffer.mark);
 }
 
-// What is marked, or has marks of its parts, is in the form that these speak of.
+// True if the Buffer may take another form. A mark of it, or of its parts, refers to the present
+// form.
 bool MayTakeForm(const Buffer& buffer) {
   return buffer.mark == nullptr && NotesOf(buffer) == nullptr;
 }
 
-// Values that some Buffer still holds, in order of binding, each once; these are made here. What
-// ops of the autograd task `ended` made are gradients that the next micro-step adds to.
-// Requires: the tape is the session's.
+// Finds the values that some Buffer still holds, in order of binding, each once; their Value
+// objects are made here. Results of the autograd task `ended` are gradients to which the next
+// micro-step adds.
+// Requires: `tape` is the session's tape.
 Live FindLive(const Tape& tape, int ended = kNoTask) {
   Live live;
   std::vector<int> output_of(tape.num_values(), -1);
@@ -71,7 +74,7 @@ Live FindLive(const Tape& tape, int ended = kNoTask) {
            /*may_be_apart=*/true});
     }
     if (!MayTakeForm(buffer)) live.outputs[k].may_be_apart = false;
-    // The input whose place it takes: of the same type, claimed once.
+    // The input that it replaces, which has the same type and is replaced once.
     if (live.outputs[k].becomes == kNoId && before != kNoId &&
         tape.type(before) == buffer.value()->type && !IsMarkedAnew(tape, buffer, before)) {
       if (!claimed[before]) live.outputs[k].becomes = before;
@@ -81,8 +84,8 @@ Live FindLive(const Tape& tape, int ended = kNoTask) {
   return live;
 }
 
-// By value, what it is lost for because an input is, of those that `status_of` says are; none at
-// all where no input is.
+// By value, the failure by which it is lost because an input is lost; empty if no input is.
+// `status_of` gives the status of an input.
 template <typename StatusOf>
 std::vector<absl::Status> LostValues(const Tape& tape, StatusOf&& status_of) {
   std::vector<absl::Status> lost;
@@ -103,8 +106,8 @@ std::vector<absl::Status> LostValues(const Tape& tape, StatusOf&& status_of) {
   return lost;
 }
 
-// The same boxes on the same devices, in grids whose sub-axes may differ: [x=6] is 2*3 alone, and
-// 3*2 beside a mesh [a=3, b=2].
+// True if both layouts give the same boxes to the same devices, in grids whose sub-axes may differ:
+// [x=6] is 2*3 alone, and 3*2 together with a mesh [a=3, b=2].
 bool SameBoxes(const Layout& a, const Layout& b) {
   if (a.sharding().IsUnreduced() || b.sharding().IsUnreduced()) return false;
   if (a.dims() != b.dims() || a.num_tiles() != b.num_tiles()) return false;
@@ -122,8 +125,8 @@ bool SameButForTerms(const Layout& a, const Layout& b) {
          Layout(b.grid(), b.sharding().Reduced(), b.dims());
 }
 
-// The program's results include all that is alive, and settled Buffers keep their layouts, but that
-// gradients may be terms now and then a sum.
+// True if the program's results include every live value, and settled Buffers keep their layouts. A
+// gradient may be unreduced in one of the layouts and reduced in the other.
 bool Fits(const CachedProgram& cached, const Tape& tape, const Live& live) {
   const program::Program& program = cached.program->program();
   for (size_t k = 0; k < cached.inputs.size(); ++k) {
@@ -133,7 +136,7 @@ bool Fits(const CachedProgram& cached, const Tape& tape, const Live& live) {
     const program::ValueId taken = program.inputs[k].value;
     if (terms != program.values[taken].sharding.IsUnreduced()) return false;
   }
-  auto next = cached.outputs.begin();  // they come in the same order, as a rule
+  auto next = cached.outputs.begin();  // they usually come in the same order
   for (const OutputSpec& wanted : live.outputs) {
     const auto is_wanted = [&](const OutputSpec& o) { return o.value == wanted.value; };
     auto it = std::find_if(next, cached.outputs.end(), is_wanted);
@@ -161,7 +164,7 @@ Hash128 CacheKey(const Session::State& state, const Hash128& tape_key, bool runt
   return key;
 }
 
-// The starts that the program knows are the tape's.
+// True if the starts that the program knows are the tape's.
 bool FitsStarts(const CachedProgram& cached, const Tape& tape) {
   return absl::c_all_of(cached.known_starts, [&](int r) {
     const Record& theirs = cached.recording->records[r];
@@ -169,7 +172,7 @@ bool FitsStarts(const CachedProgram& cached, const Tape& tape) {
   });
 }
 
-// Records whose starts differ from those of `theirs`.
+// The records whose starts differ from those of `theirs`.
 std::vector<int> OtherStarts(const Tape& tape, const Recording& theirs) {
   std::vector<int> others;
   for (const int r : RecordsWithStarts(tape.records())) {
@@ -179,8 +182,8 @@ std::vector<int> OtherStarts(const Tape& tape, const Recording& theirs) {
   return others;
 }
 
-// The starts that are passed at run time from now on: those in which tapes that are equal otherwise
-// have differed so far. None for the first of such tapes.
+// The records whose starts are passed at run time from now on: those in which tapes that are
+// otherwise equal have differed so far. There are none for the first of such tapes.
 std::vector<int> LateStarts(const Session::State& state, const Tape& tape,
                             const std::vector<CachedProgramPtr>& same_loose, const Hash128& loose) {
   std::vector<int> late;
@@ -238,7 +241,7 @@ absl::StatusOr<CachedProgramPtr> FindOrCompile(Session::State& state, Tape& tape
     same = same_loose;
     if (same.empty()) reason += Announced(tape, late);
   }
-  // On a second miss that differs in liveness only, the union.
+  // On a second miss that differs in liveness only, the outputs are the union of both.
   std::vector<OutputSpec> outputs = live.outputs;
   if (!same.empty()) {
     for (const OutputSpec& o : same.front()->outputs) {
@@ -277,7 +280,7 @@ absl::StatusOr<runtime::PendingRunPtr> Enqueue(Session::State& state, const Tape
       value->host = at::Tensor();
     }
     runtime::ExecutorQueue::Argument argument;
-    // Only the tape holds it: no Buffer will read it again.
+    // Only the tape holds the value, so no Buffer will read it again.
     argument.donate = value.use_count() == 1;
     argument.value = {value->tiles, value->tiles == nullptr ? value->run : nullptr,
                       value->run_output};
@@ -295,7 +298,7 @@ absl::StatusOr<runtime::PendingRunPtr> Enqueue(Session::State& state, const Tape
   }
   std::optional<GraphInputs> given;
   if (state.verify && !backend->planning()) {
-    // Without one of its arguments the run fails by itself.
+    // If an argument is missing, the run itself fails.
     if (auto recorded = RecordInputs(arguments, scalars); recorded.ok()) {
       given = *std::move(recorded);
     }
@@ -326,14 +329,14 @@ absl::Status Lost(const absl::Status& status) {
   return absl::Status(status.code(), absl::StrCat(kLost, status.message()));
 }
 
-// The Buffers of values that are not made get back what they held, or say what became of the value.
-// `status_of` a value: ok if it is made all the same.
+// Buffers of values that are lost get back what they held before, or their values get the failure.
+// status_of(id) is ok for a value that is available nevertheless.
 template <typename StatusOf>
 void GiveUp(const Tape& tape, StatusOf&& status_of) {
   const auto is_lost = [&](Buffer& buffer) {
     return buffer.pending() && !status_of(buffer.value()->id).ok();
   };
-  // First: of two Buffers with one value the other may have nothing to get back.
+  // Buffers are restored first: a second Buffer with the same value may have no previous value.
   ForEachBuffer(tape, [&](Buffer& buffer, TapeId before) {
     if (is_lost(buffer) && before != kNoId && IsThere(*tape.value(before))) {
       buffer.Bind(tape.value(before));
@@ -346,7 +349,8 @@ void GiveUp(const Tape& tape, StatusOf&& status_of) {
   });
 }
 
-// A failure is raised once, whichever of the runs that it stopped is looked at first.
+// True if the failure has not been reported. It is reported once, for whichever of the runs that it
+// stopped is looked at first.
 bool Unreported(Session::State& state, const Session::State::InFlight& f) {
   if (f.reported) return false;
   const runtime::PendingRunPtr cause = f.run->cause();
@@ -355,8 +359,8 @@ bool Unreported(Session::State& state, const Session::State::InFlight& f) {
   return root != nullptr && !root->reported;
 }
 
-// A failure that nobody has seen yet waits for somebody who looks, where a value is lost with it or
-// a later run needs what was made all the same.
+// True if an unreported failure must be kept: a live value is lost with it, or a later run depends
+// on its surviving results.
 bool MayBeSeen(const Session::State& state, const Session::State::InFlight& f) {
   for (const auto& weak : f.results) {
     const ValuePtr value = weak.lock();
@@ -379,7 +383,7 @@ void Report(Session::State& state, Session::State::InFlight& f) {
   if (root != nullptr) root->reported = true;
 }
 
-// The live values that a part of a step makes.
+// The live values that a part of a step computes.
 std::vector<TapeId> MadeBy(const StepPart& part, const Tape& tape, const Live& live) {
   std::vector<TapeId> made;
   for (const OutputSpec& o : live.outputs) {
@@ -389,8 +393,8 @@ std::vector<TapeId> MadeBy(const StepPart& part, const Tape& tape, const Live& l
   return made;
 }
 
-// Of a step one of whose values is lost, the others are, too. Returns what the last such step is
-// lost for.
+// If one value of a step is lost, all its values are. Returns the failure by which the last such
+// step is lost.
 absl::Status LoseSteps(const Tape& tape, const Live& live, std::vector<StepPart>& steps,
                        std::vector<absl::Status>& lost) {
   absl::Status why;
@@ -406,15 +410,15 @@ absl::Status LoseSteps(const Tape& tape, const Live& live, std::vector<StepPart>
   return why;
 }
 
-// What a loop that never looks at a value has queued by the time it hears of a failure: about this
-// many steps, and those that wait.
+// The number of steps, beside those that wait, that a loop that never looks at a value queues
+// before it hears of a failure.
 constexpr int kMostLostSteps = 8;
 
-// Which failures of runs that are over count as losses of what they were to make, beside values
-// that are lost already: none, those that have been told, or all, which are told now.
+// Which failures of runs that are over count as losses, in addition to values that are lost
+// already: none, those that have been reported, or all, which are then reported.
 enum class Failures : uint8_t { kNone, kTold, kAll };
 
-// What the value is lost for, if it is.
+// The failure by which the value is lost, or ok.
 absl::Status LossOf(Session::State& state, const Value& value, Failures failures) {
   if (failures == Failures::kNone || value.run == nullptr) return value.poison;
   if (!value.run->done() || value.run->Wait().ok()) return value.poison;
@@ -425,7 +429,7 @@ absl::Status LossOf(Session::State& state, const Value& value, Failures failures
   return f->errors[value.run_output];
 }
 
-// Whether so many steps have failed that the next one says so.
+// True if so many steps have failed that the next one reports it.
 bool ManyStepsFailed(const Session::State& state) {
   int failed = 0;
   for (const Session::State::InFlight& f : state.in_flight) {
@@ -434,8 +438,8 @@ bool ManyStepsFailed(const Session::State& state) {
   return failed >= kMostLostSteps;
 }
 
-// Gives up what depends on values that are lost, and the steps that do, and takes it out of `live`.
-// Errors: what a step is lost for.
+// Gives up the values and steps that depend on lost values, and removes them from `live`.
+// Errors: the failure by which a step is lost.
 absl::Status GiveUpDependents(Session::State& state, const Tape& tape, Failures failures,
                               std::vector<StepPart>& steps, Live& live) {
   std::vector<absl::Status> lost =
@@ -454,7 +458,7 @@ absl::Status GiveUpDependents(Session::State& state, const Tape& tape, Failures 
   return why;
 }
 
-// Puts back what those of the steps that are lost changed on the host. None of them is in flight.
+// Restores what the lost steps among `steps` changed on the host. None of them is in flight.
 int UndoLost(Session::State& state, const std::vector<StepPart>& steps) {
   std::vector<OptimizerStepPtr> lost;
   for (auto part = steps.rbegin(); part != steps.rend(); ++part) {
@@ -466,7 +470,7 @@ int UndoLost(Session::State& state, const std::vector<StepPart>& steps) {
   return UndoHostChanges(lost);
 }
 
-// For tapes that never ran.
+// Loses everything on a tape that never ran.
 void LoseAll(Session::State& state, const Tape& tape, std::vector<StepPart>& steps,
              const absl::Status& status) {
   GiveUp(tape, [&](TapeId) -> const absl::Status& { return status; });
@@ -477,8 +481,8 @@ void LoseAll(Session::State& state, const Tape& tape, std::vector<StepPart>& ste
 absl::Status CutTape(Session::State& state, const std::string& why, int64_t ended_task,
                      Failures failures);
 
-// A failure is told: steps that are lost are undone, and what is pending and depends on what is
-// lost is, too; else it would be made out of what Buffers get back. Returns the status to tell.
+// Reports a failure: undoes lost steps, and gives up pending values that depend on lost ones;
+// otherwise they would be computed from what Buffers get back. Returns the status to report.
 absl::Status Tell(Session::State& state, const absl::Status& status) {
   const int steps = UndoSteps(state);
   const std::vector<TapeInput>& inputs = state.tape->inputs();
@@ -502,14 +506,14 @@ absl::Status Resolve(Session::State& state, Value& value) {
     if (!entry->errors[value.run_output].ok()) status = entry->errors[value.run_output];
     const bool first = Unreported(state, *entry);
     Report(state, *entry);
-    if (first) told = Tell(state, status);  // may let go of the entry
+    if (first) told = Tell(state, status);  // may release the entry
   }
   if (value.run != nullptr) {
     value.run = nullptr;
     const ValuePtr before = std::move(value.before);
     value.before = nullptr;
     if (status.ok()) {
-      // Not taken: a run that waits may have it as an argument.
+      // The result is not taken, since a waiting run may have it as an argument.
       auto tiles = run->Result(value.run_output, /*take=*/false);
       if (!tiles.ok()) return value.poison = tiles.status();
       value.tiles = *std::move(tiles);
@@ -553,7 +557,7 @@ void Collect(Session::State& state) {
       state.unseen.Update(status);
     }
     if (!status.ok() && HasStepToUndo(*it)) UndoSteps(state);
-    // Most are there, and taken without asking for each.
+    // Most results are available and are taken at once.
     std::vector<runtime::TiledTensorPtr> tiles = it->run->Results();
     constexpr size_t kAhead = 6;
     for (size_t k = 0; k < it->results.size(); ++k) {
@@ -593,7 +597,7 @@ absl::StatusOr<Layout> ProvisionalLayout(Session::State& state, TapeId value) {
 
 namespace {
 
-// The form with its dimensions taken apart into those of `sizes`.
+// The form with its dimensions split into those of `sizes`.
 BaseForm FormApart(const BaseForm& form, const Dims& sizes) {
   BaseForm apart{.dtype = form.dtype, .sizes = sizes, .strides = Dims(sizes.size())};
   size_t end = sizes.size();
@@ -608,7 +612,7 @@ BaseForm FormApart(const BaseForm& form, const Dims& sizes) {
   return apart;
 }
 
-// Compiles the tape, or finds its program, and enqueues it.
+// Compiles the tape or finds its program, and enqueues it.
 absl::Status Run(Session::State& state, Tape& tape, const Live& live, std::vector<StepPart> steps,
                  const std::string& why) {
   absl::StatusOr<CachedProgramPtr> cached;
@@ -616,7 +620,7 @@ absl::Status Run(Session::State& state, Tape& tape, const Live& live, std::vecto
   try {
     cached = FindOrCompile(state, tape, live, why);
     run = cached.ok() ? Enqueue(state, tape, *cached) : cached.status();
-  } catch (const std::exception& e) {  // a bug of ours, or no memory for an upload
+  } catch (const std::exception& e) {  // a bug here, or no memory for an upload
     LoseAll(state, tape, steps, absl::InternalError(e.what()));
     throw;
   }
@@ -648,7 +652,7 @@ absl::Status Run(Session::State& state, Tape& tape, const Live& live, std::vecto
     if (before == kNoId) return;
     if (tape.type(before) == value.type) value.before = tape.value(before);
     const bool was_terms = buffer.settled != nullptr && buffer.settled->sharding().IsUnreduced();
-    // An equal one, too: the same is found equal at once the next time.
+    // An equal layout is replaced, too: next time the comparison finds the same pointer.
     if (buffer.settled == nullptr || was_terms || value.layout->sharding().IsUnreduced() ||
         *buffer.settled == *value.layout) {
       buffer.settled = value.layout;
@@ -678,7 +682,7 @@ absl::Status CutTape(Session::State& state, const std::string& why, int64_t ende
     return absl::OkStatus();
   }
   if (state.closed) return absl::FailedPreconditionError("the interpreter is shutting down");
-  // It would resolve what is to be found lost.
+  // Collect would resolve values that must be found lost here.
   if (failures != Failures::kTold) Collect(state);
   BindWaitingMarks(state);
   const int ended = ended_task < 0 ? kNoTask : state.tape->TaskNumber(ended_task);

@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// PyTorch's own autograd nodes of the ops that programs are full of, and what each keeps of a call.
+// PyTorch's own autograd nodes of the most frequent ops, and what each node keeps of a call.
 //
-// A node is the one that PyTorch's kernel would make, with its formula, its name and its hooks; the
-// members are those of torch/csrc/autograd/generated/Functions.h. What is kept follows the formulas
-// of tools/autograd/derivatives.yaml: an operand is kept where the gradient of one that needs a
-// gradient speaks of it. `tests/python/test_autograd.py` compares every node with
-// PyTorch's.
+// A node is the one that PyTorch's kernel would make, with its formula, name and hooks; its members
+// are those of torch/csrc/autograd/generated/Functions.h. What is kept follows the formulas of
+// tools/autograd/derivatives.yaml: an operand is kept if the gradient of an operand that needs one
+// depends on it. `tests/python/test_autograd.py` compares every node with PyTorch's.
 #pragma once
 
 #include <torch/csrc/autograd/generated/Functions.h>
@@ -19,7 +18,7 @@ namespace spmd::trace {
 
 namespace nodes = torch::autograd::generated;
 
-// `operand`: a tensor, or one that need not be given.
+// `operand` is a tensor or an optional tensor.
 template <typename T>
 torch::autograd::SavedVariable Saved(const T& operand) {
   return {operand, /*is_output=*/false};
@@ -28,7 +27,8 @@ inline torch::autograd::SavedVariable SavedResult(const at::Tensor& result) {
   return {result, /*is_output=*/true};
 }
 
-// No node: PyTorch's kernel makes it. Of several results the first is differentiated.
+// An op without a node here: PyTorch's kernel makes it. If an op has several results, the first one
+// is differentiated.
 template <typename Op>
 struct Derivative {
   static constexpr bool kKnown = false;
@@ -36,9 +36,9 @@ struct Derivative {
 template <typename NodeType>
 struct DerivativeWith {
   static constexpr bool kKnown = true;
-  // kIsLayer, kMeets: the node runs as a task of its own, as a rule: it has parameters, or
+  // kIsLayer, kMeets: the node usually runs as a task of its own, since it has parameters, or since
   // several gradients meet there (csrc/trace/node_chain.h).
-  // PyTorch has a formula for complex numbers, too.
+  // kComplex: PyTorch has a formula for complex numbers, too.
   static constexpr bool kComplex = true;
   using Node = NodeType;
 };
@@ -78,7 +78,7 @@ struct Derivative<ops::div_Tensor> : DerivativeWith<nodes::DivBackward0> {
   }
 };
 
-// Of the operand alone.
+// Ops with one operand, whose nodes keep nothing, the operand, or the result.
 template <typename Node>
 struct DerivativeOfNothing : DerivativeWith<Node> {
   static void Save(Node&, const at::Tensor&) {}
@@ -144,7 +144,7 @@ struct Derivative<ops::clone> : DerivativeWith<nodes::CloneBackward0> {
   static void Save(Node&, const at::Tensor&, std::optional<at::MemoryFormat>) {}
 };
 
-// Views and what reads like one.
+// Views and similar ops.
 template <typename Node>
 struct DerivativeOfSizes : DerivativeWith<Node> {
   template <typename... Args>

@@ -26,7 +26,7 @@ void CheckIndex(c10::DeviceIndex index) {
               static_cast<int>(index), ". Meshes say where tensors lie");
 }
 
-// One device, one stream: work is ordered by the tape.
+// There is one device with one stream: the tape orders the work.
 struct Guard final : c10::impl::DeviceGuardImplInterface {
   c10::DeviceType type() const override { return kDeviceType; }
   c10::Device exchangeDevice(c10::Device d) const override {
@@ -68,7 +68,7 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
   void recordDataPtrOnStream(const c10::DataPtr&, const c10::Stream&) const override {}
 };
 
-// Storages that PyTorch makes itself: fresh Buffers of bytes.
+// Makes storages for PyTorch itself: new Buffers of bytes.
 struct Allocator final : c10::DeviceAllocator {
   c10::DataPtr allocate(size_t bytes) override {
     c10::DataPtr data = NewDataPtr();

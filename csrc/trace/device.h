@@ -8,13 +8,13 @@
 namespace spmd::trace {
 
 inline constexpr c10::DeviceType kDeviceType = c10::DeviceType::PrivateUse1;
-// One logical device: spmd:0.
+// The only logical device, spmd:0.
 inline c10::Device TheDevice() { return c10::Device(kDeviceType, 0); }
 
-// Registers guard, allocator, hooks, generator and all kernels. Once per process.
-// Throws: c10::Error when the key is taken already.
+// Registers guard, allocator, hooks, generator and all kernels. Called once per process.
+// Throws: c10::Error if the key is taken already.
 void RegisterDevice();
-// Just the kernels: walks the dispatcher (called by RegisterDevice).
+// Registers only the kernels, for all ops of the dispatcher (called by RegisterDevice).
 void RegisterKernels();
 void RegisterAutocast();
 c10::Allocator* DeviceAllocatorInstance();

@@ -16,7 +16,7 @@ namespace spmd::trace {
 
 namespace {
 
-// As the user called it.
+// The name of the op as the user called it.
 std::string NameOf(const OpInfo& op) {
   constexpr std::array<std::pair<std::string_view, std::string_view>, 4> kCalled = {{
       {"spmd::full", "a tensor that is filled"},
@@ -29,7 +29,7 @@ std::string NameOf(const OpInfo& op) {
   return it == kCalled.end() ? op.name : std::string(it->second);
 }
 
-// The arguments that are no tensors and in which keys differ.
+// Adds the non-tensor arguments in which the keys differ.
 void AddArguments(const Record& theirs, const Record& mine, std::vector<std::string>& found) {
   for (size_t i = 0; i < mine.args.size(); ++i) {
     const ArgInfo& info = mine.op->args[i];
@@ -42,7 +42,7 @@ void AddArguments(const Record& theirs, const Record& mine, std::vector<std::str
   }
 }
 
-// Names of the operands, in their order.
+// The names of the operands, in order.
 std::vector<std::string> OperandNames(const Record& record) {
   std::vector<std::string> names;
   size_t group = 0;

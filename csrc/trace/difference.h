@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What explain_compile says of two tapes that are equal up to a record.
+// The text of explain_compile about two tapes that are equal up to a record.
 #pragma once
 
 #include <string>
@@ -8,10 +8,11 @@
 
 namespace spmd::trace {
 
-// "op 7, aten::linalg_vector_norm (train.py:12), differs from program 3: ord 2 → 3". Says what
-// `theirs` had and what `mine` has: arguments by name; else types, marks and wiring of operands.
-// `which`: what `theirs` belongs to.
-// Requires: both have a record of this number, and none before it differs.
+// For example "op 7, aten::linalg_vector_norm (train.py:12), differs from program 3: ord 2 → 3":
+// first what `theirs` had, then what `mine` has. Arguments are named; otherwise types, marks and
+// wiring of operands are compared. `which` names the owner of `theirs`.
+// Requires: `theirs` and `mine` have a record with number `record`, and all records before it are
+// equal.
 std::string DescribeDifference(const Recording& theirs, const Recording& mine, size_t record,
                                const std::string& which);
 

@@ -31,7 +31,7 @@ bool RunElsewhere(const OpInfo& op, const Args& args, torch::jit::Stack* stack) 
                 ": pin_memory=True for '", TheDevice(), "'; only tensors of the CPU can be pinned");
     return false;
   }
-  Session::Get().state().looked_at_values = true;  // a tensor of others is made anew each time
+  Session::Get().state().looked_at_values = true;  // a tensor elsewhere is made again each time
   const runtime::DispatchGuard guard;
   torch::jit::drop(*stack, args.size());
   for (c10::IValue arg : args) {

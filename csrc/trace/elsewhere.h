@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tensors that are to be made like one of ours, but on another device or in pinned memory.
+// Creation of tensors like one of the device's, but on another device or in pinned memory.
 #pragma once
 
 #include "csrc/trace/arguments.h"
 
 namespace spmd::trace {
 
-// False: the result is to be ours, and the stack is as it was. Else PyTorch's own kernel has made
-// it, which takes of tensors their form only.
-// Throws: c10::Error when it is to be ours and pinned.
+// False if the result belongs on this device; the stack is then unchanged. Otherwise PyTorch's own
+// kernel, which needs only the form of the tensors in `args`, has put the result on `stack`.
+// Throws: c10::Error if the result would be on this device and pinned.
 bool RunElsewhere(const OpInfo& op, const Args& args, torch::jit::Stack* stack);
 
 }  // namespace spmd::trace

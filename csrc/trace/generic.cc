@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The way of most ops: infer the results' metadata, record the functional twin, rebind what is
-// written.
+// The path of most ops: infers the results' metadata, records the functional twin, and rebinds what
+// is written.
 #include <ATen/MemoryOverlap.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/native/Resize.h>
@@ -19,7 +19,7 @@ namespace spmd::trace {
 
 namespace {
 
-// The tensors of a written argument: one, or those of a list.
+// The tensors of a written argument: a single one, or those of a list.
 std::vector<at::Tensor> TensorsOf(const c10::IValue& arg) {
   if (arg.isTensor()) return {arg.toTensor()};
   if (arg.isTensorList()) return arg.toTensorVector();
@@ -38,7 +38,8 @@ bool HasOurs(const std::vector<c10::IValue>& args) {
   return false;
 }
 
-// zeros(…, out=t): made in the type of t, which the functional twin does not know.
+// True for zeros(…, out=t) and the like, which take the type of t; the functional twin does not
+// know it.
 bool IsFactoryWithOut(const OpInfo& op) {
   if (!op.is_out) return false;
   const std::string& base = op.handle.operator_name().name;
@@ -57,14 +58,14 @@ void CheckWrite(const OpInfo& op, const at::Tensor& target, const TensorMeta& re
               " doesn't match the broadcast shape ", sizes);
 }
 
-// Element-wise kernels read while they write.
+// Checks for overlap, since element-wise kernels read while they write.
 void CheckSources(const at::Tensor& target, const std::vector<c10::IValue>& args) {
   for (const c10::IValue& arg : args) {
     if (arg.isTensor()) CheckNoPartialOverlap(target, arg.toTensor());
   }
 }
 
-// out= arguments take the result's size.
+// Resizes an out= argument to the result's size.
 void ResizeOut(Session::State& state, const at::Tensor& target, const TensorMeta& result) {
   const at::IntArrayRef sizes(result.sizes.data(), result.sizes.size());
   if (target.sizes() == sizes) return;
@@ -77,14 +78,14 @@ void ResizeOut(Session::State& state, const at::Tensor& target, const TensorMeta
         "resizing it, inplace, to zero elements with t.resize_(0).");
   }
   ResizeTensor(state, target, sizes);
-  // Dimensions lie in the order that the kernel gives a result of its own.
+  // The dimensions have the order that the kernel gives to a result that it allocates.
   c10::TensorImpl* const impl = target.unsafeGetTensorImpl();
   impl->set_sizes_and_strides(sizes, at::IntArrayRef(result.strides.data(), result.strides.size()));
   if (!target.is_non_overlapping_and_dense()) impl->set_sizes_contiguous(sizes);
 }
 
-// True when an op on lists writes, for one element, memory that it reads or writes for another: the
-// elements then come one after the other.
+// True if an op on lists writes, for one element, memory that it reads or writes for another. The
+// elements are then processed one after the other.
 bool ElementsMeet(const OpInfo& op, const std::vector<c10::IValue>& args) {
   struct Extent {
     const Buffer* buffer;
@@ -148,7 +149,7 @@ void RunIntoOut(const OpInfo& op, torch::jit::Stack* stack) {
 
 void RunGeneric(Session::State& state, const OpInfo& op, torch::jit::Stack* stack) {
   const OpInfo* twin = op.functional();
-  // An op that neither gives nor writes a tensor is there for what else it does.
+  // An op that neither returns nor writes a tensor is called for its other effects.
   const bool acts = op.result_alias.empty() && op.written.empty();
   if (op.must_run_on_host || acts || twin == nullptr || !op.only_tensors_result || op.is_view) {
     RunOnHost(state, op, stack);
@@ -181,7 +182,7 @@ void RunGeneric(Session::State& state, const OpInfo& op, torch::jit::Stack* stac
   const std::vector<TensorMeta> metas = inferred.tensors;
   const std::vector<int> counts = inferred.counts;
 
-  // Where each flattened result goes: a written tensor, or nowhere (a fresh one).
+  // The target of each flattened result: a written tensor, or undefined for a fresh result.
   std::vector<at::Tensor> targets;
   size_t flat = 0;
   const size_t fresh = counts.size() - op.written.size();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Batch normalisation has a dozen names in PyTorch. All of them come down to native_batch_norm and
-// its gradient.
+// Batch normalisation has a dozen names in PyTorch. All of them are expressed by native_batch_norm
+// and its gradient.
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/ops/add.h>
 #include <ATen/ops/empty.h>
@@ -17,7 +17,7 @@ namespace spmd::trace {
 
 namespace {
 
-// native_batch_norm writes its running statistics without saying so.
+// native_batch_norm writes its running statistics although its schema does not say so.
 void BatchNorm(const OpInfo& op, torch::jit::Stack* stack) {
   Session::State& state = Session::Get().state();
   const Args a = PopArguments(op, stack);
@@ -48,7 +48,7 @@ void BatchNorm(const OpInfo& op, torch::jit::Stack* stack) {
   for (int k = 0; k < 3; ++k) stack->push_back(NewTensor(state, metas[k], first + k));
 }
 
-// Of ops that begin with input, weight, bias and the running statistics.
+// For ops that begin with input, weight, bias and the running statistics.
 void PushNormalised(const Args& a, at::Tensor mean, at::Tensor var, bool training, double momentum,
                     double eps, torch::jit::Stack* stack) {
   auto [out, save_mean, save_rstd] =
@@ -57,7 +57,7 @@ void PushNormalised(const Args& a, at::Tensor mean, at::Tensor var, bool trainin
   for (at::Tensor* t : {&out, &save_mean, &save_rstd}) stack->push_back(std::move(*t));
 }
 
-// What cuDNN keeps for the gradient: nothing.
+// Pushes an empty reserve, which is where cuDNN keeps data for the gradient.
 void PushReserve(const at::Tensor& input, torch::jit::Stack* stack) {
   stack->push_back(at::empty({0}, input.options().dtype(at::kByte)));
 }
@@ -93,7 +93,7 @@ void WithUpdateFunctional(const OpInfo& op, torch::jit::Stack* stack) {
   stack->push_back(var);
 }
 
-// That of native_batch_norm, and the reserve.
+// The gradient of native_batch_norm, with the reserve.
 void Backward(const OpInfo& op, torch::jit::Stack* stack) {
   const at::AutoDispatchBelowADInplaceOrView below;
   const Args a = PopArguments(op, stack);
@@ -112,8 +112,8 @@ void Update(const at::Tensor& running, const at::Tensor& batch, double momentum)
   }
 }
 
-// Mean and biased variance of the batch; the running variance takes the unbiased one. Its schema
-// does not say that it writes them.
+// Returns the mean and biased variance of the batch; the running variance gets the unbiased one.
+// The schema does not say that the op writes running statistics.
 void UpdateStatistics(const OpInfo& op, torch::jit::Stack* stack) {
   const at::AutoDispatchBelowADInplaceOrView below;
   const Args a = PopArguments(op, stack);

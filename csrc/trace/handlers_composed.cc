@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Ops that mean the same as a few others, written in these: they come back to the boxed kernel.
+// Ops that are composed of a few others. They are written in these, which come back to the boxed
+// kernel.
 #include <ATen/MemoryOverlap.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/Reduction.h>
@@ -49,8 +50,8 @@ void AsStridedScatter(const OpInfo& op, torch::jit::Stack* stack) {
   stack->push_back(at::put(self, PlacesOf(size, stride, start, self.options()), src));
 }
 
-// Of an expanded tensor, whose elements share memory: written where they are in their storage. (As
-// in eager, which says that it will not always do so.)
+// In an expanded tensor, whose elements share memory, elements are written at their places in
+// storage. (Eager does the same, and warns that this will change.)
 void IndexPutInPlace(const OpInfo& op, torch::jit::Stack* stack) {
   Session::State& state = Session::Get().state();
   const at::Tensor self = torch::jit::peek(*stack, 0, op.args.size()).toTensor();
@@ -79,7 +80,8 @@ void IndexPutInPlace(const OpInfo& op, torch::jit::Stack* stack) {
   stack->push_back(self);
 }
 
-// The loss of each row, then their sum or mean: a kernel on a tile would divide by its own rows.
+// Reduces the losses of the rows to their sum or mean, since a kernel on a tile would divide by the
+// number of its own rows.
 at::Tensor Reduced(const at::Tensor& rows, int64_t reduction) {
   return reduction == at::Reduction::Mean ? rows.mean() : rows.sum();
 }
@@ -90,8 +92,7 @@ at::Tensor OfRows(const at::Tensor& grad, const at::Tensor& self, int64_t reduct
   return each.expand({self.size(0)});
 }
 
-// Whether PyTorch's kernel takes the call as it is: without a reduction or without rows, or not at
-// all.
+// True if PyTorch's kernel handles the call: without a reduction, without rows, or with an error.
 bool TakenAsItIs(const OpInfo& op, const Args& a, const at::Tensor& self) {
   const int64_t reduction = a[op.FindArg("reduction")].toInt();
   return reduction == at::Reduction::None || self.dim() < 2 || self.numel() == 0 ||

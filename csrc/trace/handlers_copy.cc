@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Copies: between host and device, between tensors, and looks at values.
+// Copies between host and device and between tensors, and ops that read values.
 #include <ATen/ExpandUtils.h>
 #include <ATen/InferSize.h>
 #include <ATen/autocast_mode.h>
@@ -16,7 +16,7 @@ namespace spmd::trace {
 
 namespace {
 
-// Strides of a copy of `self` under a memory format.
+// The metadata of a copy of `self` under a memory format.
 TensorMeta CopyMeta(const at::Tensor& self, at::ScalarType dtype, const c10::IValue& format) {
   const at::MemoryFormat f =
       format.isNone() ? at::MemoryFormat::Preserve : static_cast<at::MemoryFormat>(format.toInt());
@@ -52,7 +52,7 @@ void ToCopy(const OpInfo& op, torch::jit::Stack* stack) {
     TORCH_CHECK_NOT_IMPLEMENTED(self.layout() == at::kStrided, "torch_spmd: ", self.layout(),
                                 " tensors are not supported on '", TheDevice(),
                                 "'; keep them on the CPU");
-    // The bytes are taken now: the caller may reuse its tensor.
+    // The bytes are copied now, since the caller may reuse its tensor.
     const at::Tensor host = self.cpu().to(dtype);
     const at::Tensor out =
         NewTensor(meta, HostValue(host, !host.is_same(self) && !host.is_alias_of(self)));
@@ -86,7 +86,7 @@ void Clone(const OpInfo& op, torch::jit::Stack* stack) {
   stack->push_back(out);
 }
 
-// A clone in another shape, in the order of its elements.
+// A clone with another shape and the same order of elements.
 void ReshapeCopy(const OpInfo& op, torch::jit::Stack* stack) {
   Session::State& state = Session::Get().state();
   const Args a = PopArguments(op, stack);
@@ -99,7 +99,8 @@ void ReshapeCopy(const OpInfo& op, torch::jit::Stack* stack) {
   stack->push_back(NewTensor(state, meta, value));
 }
 
-// All bytes of both storages, seen as bytes: the Buffer's value goes over as it is.
+// Copies all bytes of a storage to all bytes of another, both seen as bytes: the Buffer's value is
+// taken as it is.
 bool CopyWholeBuffer(Session::State& state, const at::Tensor& dst, const at::Tensor& src) {
   Buffer* to = BufferOf(dst);
   Buffer* from = BufferOf(src);
@@ -111,7 +112,7 @@ bool CopyWholeBuffer(Session::State& state, const at::Tensor& dst, const at::Ten
       from->holds_nothing()) {
     return false;
   }
-  state.looked_at_values = true;  // the mark comes over with the value: not to be replayed
+  state.looked_at_values = true;  // not to be replayed, since the mark comes with the value
   if (to == from) return true;
   to->Hold(nullptr);
   to->Rebase(from->form);

@@ -21,7 +21,7 @@ void CheckPlace(const OpInfo& op, const Args& args) {
   }
 }
 
-// The metadata that PyTorch gives the op's result; the arguments stay on the stack if it cannot.
+// The metadata that PyTorch gives the op's result. If it refuses, the arguments stay on the stack.
 TensorMeta MetaOf(Session::State& state, const OpInfo& op, const Args& args) {
   CheckPlace(op, args);
   const Inference& inferred = state.shapes.Infer(op, args);
@@ -29,8 +29,8 @@ TensorMeta MetaOf(Session::State& state, const OpInfo& op, const Args& args) {
   return inferred.tensors[0];
 }
 
-// `like` ops with a device argument that leads elsewhere, and arguments that Meta rejects:
-// PyTorch's own kernel on the host answers, or raises what is wrong.
+// For `like` ops with another device as argument, and for arguments that Meta rejects: PyTorch's
+// own kernel on the host computes the result, or raises the error.
 bool GoesElsewhere(Session::State& state, const OpInfo& op, torch::jit::Stack* stack) {
   const Args args = PeekArguments(op, stack);
   if (RunElsewhere(op, args, stack)) return true;
@@ -68,7 +68,7 @@ void Arange(const OpInfo& op, torch::jit::Stack* stack) {
   if (GoesElsewhere(state, op, stack)) return;
   const Args args = PopArguments(op, stack);
   const TensorMeta meta = MetaOf(state, op, args);
-  // Of an integer type they are integers before anything is added.
+  // For an integer type the numbers become integers before anything is added.
   const bool integral = c10::isIntegralType(meta.dtype, /*includeBool=*/true);
   const auto number = [&](const char* name, int64_t fallback) -> c10::IValue {
     const int i = op.FindArg(name);
@@ -85,13 +85,13 @@ void Arange(const OpInfo& op, torch::jit::Stack* stack) {
   stack->push_back(NewTensor(state, meta, id));
 }
 
-// eye, linspace and the like, recorded as they are.
+// eye, linspace and the like are recorded as they are.
 void Table(const OpInfo& op, torch::jit::Stack* stack) {
   Session::State& state = Session::Get().state();
   if (GoesElsewhere(state, op, stack)) return;
   Args args = PopArguments(op, stack);
   const TensorMeta meta = MetaOf(state, op, args);
-  // The default type may be another one when the program runs.
+  // The type is recorded, since the default type may differ when the program runs.
   args[op.FindArg("dtype")] = static_cast<int64_t>(meta.dtype);
   stack->push_back(NewTensor(state, meta, Emit(state, op, std::move(args), {}, {TypeOf(meta)})));
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The CTC loss of a batch, a sequence at a time. PyTorch's op takes lengths as numbers and targets
-// one after the other; to be cut along the batch, lengths become a tensor and targets rows.
+// The CTC loss of a batch, one sequence at a time. PyTorch's op takes lengths as numbers and
+// concatenated targets; so that the batch can be sharded, lengths become a tensor and targets
+// become rows.
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/ops/index.h>
 #include <ATen/ops/tensor.h>
@@ -16,7 +17,7 @@ namespace spmd::trace {
 
 namespace {
 
-// A tensor of ours with these numbers.
+// A tensor of the device with these numbers.
 at::Tensor Uploaded(const std::vector<int64_t>& numbers, at::IntArrayRef size) {
   const at::Tensor host = at::tensor(numbers, at::kLong).view(size);
   return NewTensor(TensorMeta::Contiguous(at::kLong, size), HostValue(host, /*steal=*/true));
@@ -27,7 +28,7 @@ int64_t Longest(const std::vector<int64_t>& lengths) {
                          : std::max<int64_t>(0, *std::max_element(lengths.begin(), lengths.end()));
 }
 
-// [batch, longest]; what lies past the end of a target is never looked at.
+// The targets as [batch, longest]; elements beyond the end of a target are never read.
 at::Tensor TargetRows(const at::Tensor& targets, const std::vector<int64_t>& lengths) {
   if (targets.dim() == 2) return targets;
   const auto batch = static_cast<int64_t>(lengths.size());
@@ -126,7 +127,7 @@ void CtcLossBackward(const OpInfo& op, torch::jit::Stack* stack) {
   stack->push_back(NewTensor(state, meta, id));
 }
 
-// Lengths are uploaded from numbers that no recording knows: not replayed.
+// Calls are not replayed, since lengths are uploaded from numbers that no recording contains.
 constexpr HandlerRow kRows[] = {
     {"aten::_ctc_loss", &CtcLoss},
     {"aten::_ctc_loss_backward", &CtcLossBackward},

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Bags of rows, summed, averaged or their greatest elements, in ops that read and write by index:
-// what PyTorch's kernels keep for the gradient depends on which of them ran. Offsets that are no
-// offsets end in an index that is out of range.
+// Bags of rows: their sum, mean or greatest elements, in ops that read and write by index. What
+// PyTorch's kernels keep for the gradient depends on which of them ran. Invalid offsets lead to an
+// index that is out of range.
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/full.h>
@@ -22,22 +22,22 @@ namespace {
 
 enum Mode : int64_t { kSum = 0, kMean = 1, kMax = 2 };
 
-// Of indices: those that count.
+// The indices that count.
 struct Entries {
   Entries(const at::Tensor& given, int64_t padding) : indices(given.to(at::kLong)) {
     if (padding >= 0) counts = indices.ne(padding);
   }
-  // `values` has a row for each; those of the padding become `fill`.
+  // Replaces the rows of padding indices by `fill`; `values` has a row for each index.
   at::Tensor Kept(const at::Tensor& values, const at::Scalar& fill) const {
     if (!counts.defined()) return values;
     const at::Tensor mask = values.dim() > 1 ? counts.unsqueeze(1) : counts;
     return values.masked_fill(mask.logical_not(), fill);
   }
   at::Tensor indices;
-  at::Tensor counts;  // undefined: all do
+  at::Tensor counts;  // undefined if all count
 };
 
-// The bag of each index: how many bags have begun, less one.
+// The bag of each index: the number of bags that have begun, minus one.
 at::Tensor BagOfEach(const at::Tensor& starts, int64_t indices) {
   const at::TensorOptions options = starts.options().dtype(at::kLong);
   const at::Tensor begun =
@@ -45,7 +45,7 @@ at::Tensor BagOfEach(const at::Tensor& starts, int64_t indices) {
   return begun.cumsum(0).slice(0, 0, indices).sub(1);
 }
 
-// The sum of rows that go to one place.
+// Sums the rows that go to the same place.
 at::Tensor Gathered(int64_t places, const at::Tensor& place, const at::Tensor& rows) {
   std::vector<int64_t> sizes = rows.sizes().vec();
   sizes[0] = places;
@@ -66,7 +66,7 @@ Bags Greatest(const at::Tensor& rows, const Entries& entries, const at::Tensor& 
   const at::Tensor empty = sizes.eq(0).unsqueeze(1);
   const at::Tensor top = at::full({bags, width}, least, rows.options())
                              .scatter_reduce(0, places, kept, "amax", /*include_self=*/true);
-  // Of those that are equal the first.
+  // Of equal elements the first wins.
   const at::Tensor number = at::arange(count, bag.options()).unsqueeze(1);
   const at::Tensor wins = kept.eq(top.index_select(0, bag));
   const at::Tensor candidate =

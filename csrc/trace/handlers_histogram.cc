@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Histograms. Counts of parts add up once the bins are known. Where no bounds are given, the least
-// and the greatest element are looked at, as on CUDA: the bins are numbers of the program then.
+// Histograms. The counts of shards add up once the bins are known. If no bounds are given, the
+// least and the greatest element are read, as on CUDA: the bins are then numbers in the program.
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/ops/_histogramdd_bin_edges.h>
 #include <ATen/ops/_histogramdd_from_bin_tensors.h>
@@ -19,7 +19,7 @@ namespace spmd::trace {
 
 namespace {
 
-// Integers are counted, too, as on CUDA; the CPU's kernel takes floating point only.
+// Integers are supported, as on CUDA; the CPU's kernel supports floating point only.
 void Histc(const OpInfo& op, torch::jit::Stack* stack) {
   Session::State& state = Session::Get().state();
   const Args a = PeekArguments(op, stack);
@@ -55,7 +55,7 @@ struct Range {
   double high = 1;
 };
 
-// Of each column of `self`, or as they are given.
+// The range of each column of `self`, or the given ones.
 std::vector<Range> RangesOf(const at::Tensor& self, const c10::IValue& given) {
   std::vector<Range> ranges(self.size(-1));
   if (!given.isNone()) {
@@ -102,7 +102,7 @@ void BinEdges(const OpInfo& op, torch::jit::Stack* stack) {
   stack->push_back(c10::IValue(std::move(edges)));
 }
 
-// The share of each bin by its volume.
+// The density of each bin: its share divided by its volume.
 at::Tensor Density(at::Tensor counts, const std::vector<at::Tensor>& edges) {
   counts = counts.div(counts.sum());
   for (size_t d = 0; d < edges.size(); ++d) {
@@ -136,7 +136,7 @@ void FromCounts(const OpInfo& op, torch::jit::Stack* stack) {
       at::_histogramdd_from_bin_tensors(self, edges, OptionalTensor(a[3]), a[4].toBool()));
 }
 
-// One column.
+// The histogram of one column.
 void PushHistogram(const at::Tensor& self, const at::Tensor& edges,
                    const std::optional<at::Tensor>& weight, bool density,
                    torch::jit::Stack* stack) {

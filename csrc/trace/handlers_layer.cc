@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Whole layers that PyTorch hands to private devices: linear's gradient, attention, and the
-// fused cells of recurrent nets (written in ATen ops, which come back to the boxed kernel).
+// Layers that PyTorch passes to private devices undecomposed: linear's gradient, attention, and the
+// fused cells of recurrent networks (written in ATen ops, which come back to the boxed kernel).
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/ops/_linalg_check_errors.h>
 #include <ATen/ops/add.h>
@@ -30,8 +30,8 @@ TensorMeta MetaLike(const at::Tensor& t) {
   return TensorMeta::Contiguous(t.scalar_type(), t.sizes());
 }
 
-// A weight that is a vector is met here in inference mode only, where nothing above is asked
-// (csrc/trace/autograd_kernels.cc).
+// A weight that is a vector occurs here in inference mode only, in which kernels above autograd are
+// skipped (csrc/trace/autograd_kernels.cc).
 void Linear(const OpInfo& op, torch::jit::Stack* stack) {
   const at::Tensor weight = PeekArguments(op, stack)[1].toTensor();
   if (weight.dim() == 2) return RunGeneric(Session::Get().state(), op, stack);
@@ -71,8 +71,9 @@ void LinearBackward(const OpInfo& op, torch::jit::Stack* stack) {
   stack->push_back(dbias);
 }
 
-// Whether the CPU would take its fused kernel, whose results lie in memory as queries do and whose
-// gradients by place, then head. The results of its other ways are contiguous.
+// True if the CPU would use its fused kernel, whose results have the memory order of queries and
+// whose gradients are ordered by place, then head. Its other implementations return contiguous
+// results.
 bool IsFusedOnCpu(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v) {
   const auto elements_lie_together = [](const at::Tensor& t) { return t.stride(3) == 1; };
   return elements_lie_together(q) && elements_lie_together(k) && elements_lie_together(v) &&
@@ -106,7 +107,7 @@ void Attention(const OpInfo& op, torch::jit::Stack* stack) {
            {TypeOf(out), TypeOf(lse)});
   stack->push_back(NewTensor(state, out, first));
   stack->push_back(NewTensor(state, lse, first + 1));
-  stack->push_back(at::Tensor());  // cumulative lengths: of nested tensors only
+  stack->push_back(at::Tensor());  // cumulative lengths: for nested tensors only
   stack->push_back(at::Tensor());
   stack->push_back(q.size(2));
   stack->push_back(k.size(2));
@@ -133,7 +134,7 @@ void AttentionBackward(const OpInfo& op, torch::jit::Stack* stack) {
   stack->push_back(NewTensor(state, form(q), first));
   stack->push_back(NewTensor(state, form(k), first + 1));
   stack->push_back(NewTensor(state, form(v), first + 2));
-  stack->push_back(at::Tensor());  // a bias that requires grad takes the math way
+  stack->push_back(at::Tensor());  // a bias that requires grad takes the math path
 }
 
 at::Tensor OneMinus(const at::Tensor& x) { return at::rsub(x, 1); }
@@ -221,7 +222,7 @@ void GruCellBackward(const OpInfo& op, torch::jit::Stack* stack) {
   stack->push_back(has_bias ? at::sum(hidden, {0}) : at::Tensor());
 }
 
-// What failed is raised at the op's line, as in eager; reading it runs what is pending.
+// A failure is raised at the op's line, as in eager; reading it runs what is pending.
 void CheckErrors(const OpInfo& op, torch::jit::Stack* stack) {
   Session::State& state = Session::Get().state();
   const Args a = PopArguments(op, stack);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Least squares, a matrix at a time. PyTorch returns no residuals where any matrix of the batch
-// turns out to lack rank, so for the drivers that find ranks a number is waited for; gelsy, the
+// Least squares, one matrix at a time. PyTorch returns no residuals if any matrix of the batch
+// turns out to be rank-deficient, so drivers that compute ranks wait for a number; gelsy, the
 // default, and gels are lazy.
 #include <ATen/ExpandUtils.h>
 #include <ATen/core/LegacyTypeDispatch.h>
@@ -30,7 +30,7 @@ Sizes With(Sizes batch, std::initializer_list<int64_t> more) {
   return batch;
 }
 
-// B is one vector for each matrix where it lacks a dimension, as PyTorch reads it.
+// True if B is one vector for each matrix: it then lacks a dimension, as PyTorch reads it.
 bool IsVectors(const at::Tensor& a, const at::Tensor& b) {
   return b.dim() == 1 || (a.dim() - 1 == b.dim() &&
                           std::equal(b.sizes().begin(), b.sizes().end(), a.sizes().begin()));
@@ -44,7 +44,7 @@ bool Broadcasts(const Sizes& a, const Sizes& b) {
   return true;
 }
 
-// Whether the op's own checks pass; they are left to the CPU where not.
+// True if the op's own checks pass; if not, the CPU reports the error.
 bool Fits(const at::Tensor& a, const at::Tensor& b, const std::string& driver) {
   constexpr const char* kDrivers[] = {"gels", "gelsd", "gelss", "gelsy"};
   return std::find(std::begin(kDrivers), std::end(kDrivers), driver) != std::end(kDrivers) &&
@@ -54,7 +54,7 @@ bool Fits(const at::Tensor& a, const at::Tensor& b, const std::string& driver) {
          a.size(-2) == b.size(-2) && Broadcasts(BatchOf(a), BatchOf(b));
 }
 
-// What belongs to each matrix of a batch, where that batch was expanded.
+// Selects what belongs to each matrix of a batch that was expanded.
 at::Tensor Unexpanded(at::Tensor x, const Sizes& batch, size_t expanded) {
   for (size_t i = batch.size(); i < expanded; ++i) x = x.select(0, 0);
   for (size_t d = 0; d < batch.size(); ++d) {
@@ -87,7 +87,7 @@ void LeastSquares(const OpInfo& op, torch::jit::Stack* stack) {
       TensorMeta::Contiguous(at::kLong, batch),
       TensorMeta::Contiguous(real, With(batch, {std::min(rows, columns)})),
   };
-  // One column after the other, as LAPACK leaves them.
+  // Stored column by column, as by LAPACK.
   Dims& strides = metas[0].strides;
   strides[strides.size() - 2] = 1;
   strides.back() = columns;
@@ -101,7 +101,7 @@ void LeastSquares(const OpInfo& op, torch::jit::Stack* stack) {
   auto& [solution, residuals, rank, singular_values] = results;
 
   const bool finds_values = driver == "gelsd" || driver == "gelss", finds_rank = driver != "gels";
-  // PyTorch on a CPU computes none for gelsy.
+  // PyTorch computes no residuals for gelsy on a CPU.
   const bool has_residuals =
       rows > columns && (!finds_rank || (finds_values && rank.eq(columns).all().item<bool>()));
   const at::TensorOptions options = a.options().dtype(real);
@@ -113,7 +113,7 @@ void LeastSquares(const OpInfo& op, torch::jit::Stack* stack) {
                                 : at::empty({0}, options));
 }
 
-// The ranks may be waited for: not replayed.
+// Calls are not replayed, since they may wait for the ranks.
 constexpr HandlerRow kRows[] = {
     {"aten::linalg_lstsq", &LeastSquares},
 };

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Steps of optimizers that are one op, in place: one record for all parameters. Gradients are
-// written only where the op unscales them, and parameters that share memory are stepped one after
-// the other, as by PyTorch's kernels.
+// Optimizer steps that are a single in-place op: one record for all parameters. Gradients are
+// written only if the op unscales them. Parameters that share memory are stepped one after the
+// other, as by PyTorch's kernels.
 #include <ATen/MemoryOverlap.h>
 
 #include <string>
@@ -28,7 +28,7 @@ class WholeStep {
     unscales_ = scale >= 0 && args[scale].isTensor();
   }
 
-  // In PyTorch's words where it has any: its kernels do not look at sizes.
+  // Uses PyTorch's error messages where there are any: its kernels do not check sizes.
   void Check() const {
     const std::vector<at::Tensor>& params = lists_[0].tensors;
     for (const List& list : lists_) {
@@ -42,7 +42,7 @@ class WholeStep {
 
   int64_t size() const { return static_cast<int64_t>(lists_[0].tensors.size()); }
 
-  // No two parameters, nor what belongs to them, have to do with each other's memory.
+  // True if no two parameters, nor the tensors that belong to them, share memory.
   bool IsIndependent() const {
     absl::flat_hash_set<const Buffer*> written;
     for (const List& list : lists_) {
@@ -83,7 +83,8 @@ class WholeStep {
     Arguments call = ReadArguments(state, twin, std::move(twin_args));
     const TapeId results = Emit(state, *call.op, std::move(call.args), std::move(call.operands),
                                 types, std::move(call.groups), /*updates_first=*/true);
-    // Results are the written lists, in order. A gradient that is the parameter loses to it.
+    // The results are the written lists, in order. If a gradient is the parameter itself, the
+    // parameter's result wins.
     for (const bool grads : {true, false}) {
       TapeId next = results;
       for (const List& list : lists_) {
@@ -106,7 +107,7 @@ class WholeStep {
   bool IsWritten(const List& list) const {
     return op_.args[list.argument].written && (unscales_ || NameOf(list) != "grads");
   }
-  // Some lists have no entries where an option is off.
+  // False for a list that has no entries because an option is off.
   bool IsUsed(std::string_view list) const {
     if (list == "max_exp_avg_sqs") return args_[op_.FindArg("amsgrad")].toBool();
     if (list == "momentum_buffer_list") return args_[op_.FindArg("momentum")].toDouble() != 0;
@@ -119,7 +120,7 @@ class WholeStep {
       TORCH_CHECK(t.numel() == 1, "state_steps[", k, "] must be one number; got ", t.sizes());
       return;
     }
-    BufferOf(t);  // or an error
+    BufferOf(t);  // throws for other devices
     TORCH_CHECK_NOT_IMPLEMENTED(at::isFloatingType(t.scalar_type()), '"', KernelName(),
                                 "\" not implemented for '", t.scalar_type(), "'");
     TORCH_CHECK(t.scalar_type() == param.scalar_type(), "expected scalar type ",

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Random ops: each takes its (seed, counter) when it is recorded.
+// Random ops. Each takes its (seed, counter) when it is recorded.
 #include <cmath>
 #include <limits>
 #include <string_view>
@@ -45,7 +45,7 @@ TapeId EmitRandom(Session::State& state, const TensorType& type, const Distribut
                    type);
 }
 
-// Complex numbers: both parts are drawn, from half the variance.
+// For complex numbers both parts are drawn, each with half the variance.
 TapeId EmitDraw(Session::State& state, const TensorType& type, Distribution d,
                 const std::optional<at::Generator>& generator) {
   if (!IsComplex(type.dtype)) return EmitRandom(state, type, d, generator);
@@ -62,7 +62,7 @@ double Number(const OpInfo& op, const Args& args, const char* name, double fallb
   return i < 0 || args[i].isNone() ? fallback : args[i].toScalar().toDouble();
 }
 
-// Requires: the CPU takes the call.
+// Requires: the CPU accepts the call.
 Distribution DistributionOf(const OpInfo& op, const Args& args, at::ScalarType dtype) {
   const std::string& base = op.handle.operator_name().name;
   const auto number = [&](const char* name, double fallback) {
@@ -84,7 +84,7 @@ Distribution DistributionOf(const OpInfo& op, const Args& args, at::ScalarType d
   if (base == "aten::log_normal_") return {"log_normal", number("mean", 1), number("std", 2)};
   if (base == "aten::cauchy_") return {"cauchy", number("median", 0), number("sigma", 1)};
   if (base == "aten::geometric_") return {"geometric", number("p", 0.5)};
-  // random_: integers that the type holds exactly.
+  // random_ draws integers that the type represents exactly.
   double high = 9007199254740992.0;
   switch (dtype) {
     case at::kFloat:
@@ -117,8 +117,8 @@ Distribution DistributionOf(const OpInfo& op, const Args& args, at::ScalarType d
   return {"randint", number("from", 0), number("to", high)};
 }
 
-// What the result is, its arguments taken off the stack; nothing where the call ran on the host,
-// which says what is wrong with it.
+// Takes the arguments off the stack and returns the result's metadata; nullopt if the call ran on
+// the host, which reports what is wrong with it.
 std::optional<TensorMeta> TakeCall(Session::State& state, const OpInfo& op, const Args& args,
                                    torch::jit::Stack* stack) {
   const Inference& inferred = state.shapes.Infer(op, args);
@@ -160,7 +160,7 @@ void InPlace(const OpInfo& op, torch::jit::Stack* stack) {
   stack->push_back(self);
 }
 
-// x itself, refused where the program finds an element that is not in [low, high].
+// x itself; the program refuses it if it finds an element outside [low, high].
 TapeId EmitInRange(Session::State& state, TapeId x, double low, double high, const char* refusal) {
   return EmitNamed(state, "spmd::in_range", {x},
                    {{"low", low}, {"high", high}, {"refusal", refusal}}, TypeOf(state, x));
@@ -200,7 +200,7 @@ void Bernoulli(const OpInfo& op, torch::jit::Stack* stack) {
   }
 }
 
-// normal with tensors for mean or deviation: n * std + mean.
+// normal with a tensor as mean or deviation: n * std + mean.
 void NormalOfTensors(const OpInfo& op, torch::jit::Stack* stack) {
   Session::State& state = Session::Get().state();
   const Args args = PeekArguments(op, stack);
@@ -254,7 +254,7 @@ void NativeDropout(const OpInfo& op, torch::jit::Stack* stack) {
   stack->push_back(NewTensor(state, mask_meta, first + 1));
 }
 
-// Draws with one parameter or more for each element.
+// Draws with one or more parameters for each element.
 void DrawFrom(const char* draw, const OpInfo& op, size_t parameters, torch::jit::Stack* stack) {
   Session::State& state = Session::Get().state();
   const Args args = PeekArguments(op, stack);

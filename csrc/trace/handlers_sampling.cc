@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Draws by weight. Each sample depends on its row's weights and on counters only, never on how a
-// sum was cut: a race of exponentials (the least of q / p wins with probability p) picks without
-// replacement, and cumulative weights in integers, whose sums are exact, pick with it.
+// sum was sharded. A race of exponentials (the least q / p wins with probability p) draws without
+// replacement; cumulative integer weights, whose sums are exact, draw with replacement.
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/ops/argmax.h>
 #include <ATen/ops/empty.h>
@@ -22,7 +22,7 @@ namespace spmd::trace {
 
 namespace {
 
-constexpr int64_t kMostCategories = 1 << 24;  // floats count no further; as in eager
+constexpr int64_t kMostCategories = 1 << 24;  // floats represent no larger counts; as in eager
 
 void CheckShape(const at::Tensor& weights, int64_t samples, bool replacement) {
   TORCH_CHECK(
@@ -35,7 +35,7 @@ void CheckShape(const at::Tensor& weights, int64_t samples, bool replacement) {
   TORCH_CHECK(weights.size(-1) <= kMostCategories, "number of categories cannot exceed 2^24");
 }
 
-// `x` itself, refused where the program finds an element that is not in [low, high].
+// `x` itself; the program refuses it if it finds an element outside [low, high].
 at::Tensor InRange(const at::Tensor& x, double low, double high, const char* refusal) {
   Session::State& state = Session::Get().state();
   const TapeId checked = EmitNamed(state, "spmd::in_range", {Read(state, x)},
@@ -46,7 +46,7 @@ at::Tensor InRange(const at::Tensor& x, double low, double high, const char* ref
 constexpr const char* kNoWeights = "probability tensor contains either `inf`, `nan` or element < 0";
 constexpr const char* kNoSum = "invalid multinomial distribution (sum of probabilities <= 0)";
 
-// Nothing has been computed with it yet, so that looking at it waits for nothing.
+// True if the value is still on the host, so that reading it waits for nothing.
 bool IsOnHost(const at::Tensor& x) {
   const ValuePtr& value = BufferOf(x)->value();
   return value != nullptr && value->host.defined();
@@ -59,8 +59,8 @@ void CheckOnHost(const at::Tensor& weights, bool needs_a_sum) {
   TORCH_CHECK(!needs_a_sum || host.amax(-1).gt(0).all().item<bool>(), kNoSum);
 }
 
-// Waits for nothing: weights that are none are refused here if they are known, else when the draw
-// runs.
+// Checks weights without waiting: invalid weights are refused here if their values are known, and
+// otherwise when the draw runs.
 at::Tensor Checked(const at::Tensor& weights, bool needs_a_sum) {
   if (IsOnHost(weights)) {
     CheckOnHost(weights, needs_a_sum);
@@ -71,11 +71,11 @@ at::Tensor Checked(const at::Tensor& weights, bool needs_a_sum) {
   const at::Tensor greatest =
       InRange(fine.amax(-1, /*keepdim=*/true), std::numeric_limits<double>::denorm_min(),
               std::numeric_limits<double>::infinity(), kNoSum);
-  return fine.mul(greatest.gt(0));  // by one
+  return fine.mul(greatest.gt(0));  // multiplies by one
 }
 
-// In units of a fraction of the row's greatest weight so small that no row's sum overflows. None
-// but zero becomes zero.
+// The weights as integers, in units of a fraction of the row's greatest weight that is so small
+// that no row's sum overflows. Only zero becomes zero.
 at::Tensor InUnits(const at::Tensor& weights) {
   const auto categories = static_cast<uint64_t>(weights.size(-1));
   const int bits = std::min(52, 62 - static_cast<int>(std::bit_width(categories)));
@@ -90,7 +90,7 @@ at::Tensor DrawWithReplacement(const at::Tensor& weights, int64_t samples,
   std::vector<int64_t> size = weights.sizes().vec();
   size.back() = samples;
   const at::Tensor uniform = at::rand(size, generator, weights.options().dtype(at::kDouble));
-  // The first category beyond which less than all has been passed; never one of weight zero.
+  // The first category whose cumulative weight exceeds what is drawn; never one of weight zero.
   const at::Tensor unit = uniform.mul(total).to(at::kLong).minimum(total.sub(1));
   return at::searchsorted(up_to, unit, /*out_int32=*/false, /*right=*/true);
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Ops that choose elements by value: masks, nonzero, unique. Where the values say how large the
-// result is, their number is waited for, as on CUDA; the elements stay where they are.
+// Ops that choose elements by value: masks, nonzero, unique. If the values determine the size of
+// the result, the op waits for their number, as on CUDA; the elements stay on their devices.
 #include <ATen/ExpandUtils.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/ops/any.h>
@@ -32,13 +32,13 @@ at::Tensor FlagsOf(const at::Tensor& t) { return t.scalar_type() == at::kBool ? 
 
 at::TensorOptions Integers(const at::Tensor& t) { return t.options().dtype(at::kLong); }
 
-// [rank, count]: the coordinates of each place.
+// The coordinates of each place, [rank, count].
 at::Tensor ColumnsOf(const at::Tensor& places, at::IntArrayRef size) {
   if (size.empty()) return at::empty({0, places.size(0)}, Integers(places));
   return at::stack(CoordinatesOf(places, size), 0);
 }
 
-// The elements at `places` of `self`.
+// The elements of `self` at `places`.
 at::Tensor ElementsAt(const at::Tensor& self, const at::Tensor& places) {
   if (self.dim() == 0) return self.expand({places.size(0)}).clone();
   Indices indices;
@@ -50,7 +50,7 @@ void Nonzero(const OpInfo& op, torch::jit::Stack* stack) {
   const at::AutoDispatchBelowADInplaceOrView below;
   const Args a = PopArguments(op, stack);
   const at::Tensor self = a[0].toTensor();
-  // Rows that lie column by column, as the CPU's do.
+  // The rows are stored column by column, as the CPU's are.
   stack->push_back(ColumnsOf(ChosenPlaces(FlagsOf(self)), self.sizes()).t());
 }
 
@@ -86,7 +86,7 @@ bool IsMask(const c10::IValue& index) {
   return type == at::kBool || type == at::kByte;
 }
 
-// A mask becomes the coordinates of what it chooses.
+// Replaces a mask by the coordinates of what it chooses.
 void Index(const OpInfo& op, torch::jit::Stack* stack) {
   Session::State& state = Session::Get().state();
   const Args a = PeekArguments(op, stack);
@@ -124,7 +124,8 @@ at::Tensor MaskedScattered(const at::Tensor& self, const at::Tensor& mask,
   return at::where(mask, at::index(source.reshape({-1}), Indices({next})), self);
 }
 
-// Which element of the source goes where: as many as were chosen before it.
+// An element of the result takes the source element whose number is the count of chosen elements
+// before it.
 void MaskedScatter(const OpInfo& op, torch::jit::Stack* stack) {
   Session::State& state = Session::Get().state();
   const Args a = PeekArguments(op, stack);
@@ -158,14 +159,14 @@ void MaskedScatterBackward(const OpInfo& op, torch::jit::Stack* stack) {
   stack->push_back(Packed(grad, mask, RanksOf(mask), count).view(size));
 }
 
-// What all of them give: of slices in a row, those that begin something new.
+// The common result of these ops: the slices of a row that begin a group of equal ones.
 struct Unique {
   at::Tensor places;   // [count], of the slices that begin a group
   at::Tensor inverse;  // [slices], the group of each
   at::Tensor counts;   // [count]
 };
 
-// `begins` [slices]: whether a slice differs from the one before.
+// begins[i] is true if slice i differs from the one before.
 Unique Groups(const at::Tensor& begins) {
   Unique result;
   const Ranks ranks = RanksOf(begins);
@@ -177,8 +178,8 @@ Unique Groups(const at::Tensor& begins) {
   return result;
 }
 
-// Of slices along dimension 0, whether each differs from the one before: [slices, …]; the first
-// does.
+// For slices along dimension 0, whether each differs from the one before: [slices, …]. The first
+// one does.
 at::Tensor Differs(const at::Tensor& slices) {
   std::vector<int64_t> first = slices.sizes().vec();
   const int64_t n = first[0];
@@ -187,13 +188,13 @@ at::Tensor Differs(const at::Tensor& slices) {
                   slices.narrow(0, 1, n - 1).ne(slices.narrow(0, 0, n - 1))});
 }
 
-// Back from sorted order.
+// Restores the order from before sorting.
 at::Tensor Unsorted(const at::Tensor& values, const at::Tensor& order) {
   return at::zeros_like(values).scatter(0, order, values);
 }
 
-// The groups of equal elements of a row, in ascending order of the elements; `sorted` gets the row
-// in that order.
+// The groups of equal elements of a row, in ascending order of the elements; `sorted` is set to the
+// row in that order.
 Unique SortedGroups(const at::Tensor& row, at::Tensor& sorted, at::Tensor& order) {
   std::tie(sorted, order) = row.sort(/*stable=*/true, 0, /*descending=*/false);
   Unique groups = Groups(Differs(sorted));
@@ -220,8 +221,8 @@ void UniqueElements(const OpInfo& op, torch::jit::Stack* stack) {
   if (a.size() > 3) stack->push_back(IfWanted(a[3].toBool(), groups.counts));
 }
 
-// Equal rows get equal numbers, greater rows greater ones: columns are ranked, and pairs of
-// neighbours become one column until there is one.
+// Numbers the rows so that equal rows have equal numbers and greater rows greater ones. Columns are
+// ranked, and pairs of neighbouring columns become one until one is left.
 at::Tensor RowNumbers(const at::Tensor& rows) {
   const auto ranked = [](const at::Tensor& columns) {
     const auto [sorted, order] = columns.sort(/*stable=*/true, 0, /*descending=*/false);
@@ -300,7 +301,7 @@ void UniqueConsecutiveSlices(const OpInfo& op, torch::jit::Stack* stack) {
   PushConsecutive(self, a[1].toInt(), a[2].toBool(), a[3].toBool(), stack);
 }
 
-// Calls that wait for a number are not recorded to be replayed, whatever is said here.
+// Calls that wait for a number are not replayed, whatever these rows say.
 constexpr HandlerRow kRows[] = {
     {"aten::_unique", &UniqueElements},
     {"aten::_unique2", &UniqueElements},

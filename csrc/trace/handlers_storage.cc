@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Ops on storages: set_, resize_, and what they need.
+// Ops on storages, such as set_ and resize_.
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -13,7 +13,7 @@ namespace {
 
 using Args = std::vector<c10::IValue>;
 
-// A tensor that was pointed at a Buffer: the Buffer takes its form when it had none of its own.
+// A tensor was pointed at a Buffer: the Buffer takes its form if it had none of its own.
 void MaybeRebase(Session::State& state, const at::Tensor& t) {
   Buffer* buffer = BufferOf(t);
   if (IsBase(buffer->form, t) || !IsDense(t)) return;
@@ -44,7 +44,7 @@ void Point(Session::State& state, const at::Tensor& self, const c10::Storage& st
           absl::StrCat("since the tensor has ", sizes.size(), " dimensions now"));
 }
 
-// The elements of a vector of `old`, cut or followed by zeros.
+// A vector of `old` elements, truncated or extended by zeros to `n`.
 TapeId Resized(Session::State& state, TapeId x, int64_t old, int64_t n) {
   const TensorType type{state.tape->type(x).dtype, Dims{n}};
   if (n <= old) {
@@ -92,7 +92,7 @@ void SetEmpty(const OpInfo& op, torch::jit::Stack* stack) {
   stack->push_back(self);
 }
 
-// `format`: None, or that which the tensor takes with its new sizes.
+// `format` is None, or the memory format that the tensor gets with its new sizes.
 void Restride(const at::Tensor& self, const c10::IValue& format) {
   if (format.isNone()) return;
   const auto f = static_cast<at::MemoryFormat>(format.toInt());
@@ -149,10 +149,10 @@ void ResizeStorage(Session::State& state, c10::StorageImpl* storage, int64_t nby
   const bool keep = !buffer->holds_nothing() && nbytes > 0 && old_bytes > 0 && nbytes % item == 0;
   const at::ScalarType dtype = keep ? buffer->form.dtype : at::kByte;
   const int64_t n = nbytes / (keep ? item : 1);
-  state.looked_at_values = true;  // the storage is another one afterwards: not to be replayed
+  state.looked_at_values = true;  // not to be replayed, since the storage is another one afterwards
   TapeId resized = kNoId;
   if (keep) {
-    // Nothing is run: the op that asks for room may have read its operands already.
+    // Nothing is run, since the op that asks for memory may have read its operands already.
     const int64_t old = old_bytes / item;
     at::Tensor flat = NewView(NewTensor(TensorMeta::Contiguous(dtype, {0}), nullptr),
                               TensorMeta::Contiguous(dtype, {old}));

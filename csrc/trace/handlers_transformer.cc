@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The ops that PyTorch's transformer modules take in inference, written in those that they take in
-// training, whose rules know how they are cut. Padding stays in tensors: there are no nested ones.
+// The ops that PyTorch's transformer modules use in inference, written in those that they use in
+// training, whose rules say how they are sharded. Padding stays in tensors: there are no nested
+// ones.
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/ops/gelu.h>
 #include <ATen/ops/layer_norm.h>
@@ -28,12 +29,12 @@ namespace {
 struct Attention {
   int64_t num_heads;
   at::Tensor in_weight, in_bias, out_weight, out_bias;
-  at::Tensor mask;         // undefined: none
-  int64_t mask_type = -1;  // 0: [T, T], 1: [B, T], 2: [B, heads, T, T]; true is left out
+  at::Tensor mask;         // undefined for none
+  int64_t mask_type = -1;  // 0: [T, T], 1: [B, T], 2: [B, heads, T, T]; true masks out
 };
 
-// What is added to scores [B, heads, T, T], of that shape or less: -inf where the mask leaves out.
-// A mask of numbers is that already.
+// The bias of the scores [B, heads, T, T], with that shape or one that broadcasts to it: -inf where
+// the mask masks out. A mask of numbers is such a bias already.
 at::Tensor BiasOf(const Attention& a, at::ScalarType dtype) {
   at::Tensor mask = a.mask;
   if (a.mask_type == 1) mask = mask.view({mask.size(0), 1, 1, mask.size(1)});
@@ -46,10 +47,10 @@ std::pair<at::Tensor, at::Tensor> Attend(const at::Tensor& query, const at::Tens
                                          const at::Tensor& value, const Attention& a,
                                          bool need_weights, bool average) {
   const int64_t width = a.out_weight.size(0);
-  // [B, heads, T, width of a head].
+  // Each has dimensions [B, heads, T, width of a head].
   at::Tensor q, k, v;
   if (query.is_same(key) && key.is_same(value)) {
-    // Where heads are cut, all three of them are.
+    // If heads are sharded, all three tensors are sharded alike.
     const at::Tensor all =
         at::linear(query, a.in_weight, a.in_bias)
             .view({query.size(0), query.size(1), 3, a.num_heads, width / a.num_heads});
@@ -128,8 +129,8 @@ void TransformerEncoderLayer(const OpInfo& op, torch::jit::Stack* stack) {
   }
 }
 
-// Whether a batch with padding may become a nested tensor: nn.TransformerEncoder then goes the
-// way that it takes in training.
+// True if a batch with padding may become a nested tensor. It never may; nn.TransformerEncoder then
+// takes the path of training.
 void IsLeftAligned(const OpInfo& op, torch::jit::Stack* stack) {
   torch::jit::drop(*stack, op.args.size());
   stack->emplace_back(false);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Views: a tensor on the same Storage, and the step that leads there.
+// Views. A view is a tensor on the same Storage, with the step that leads to it.
 #include <algorithm>
 #include <numeric>
 
@@ -11,8 +11,8 @@ namespace spmd::trace {
 
 namespace {
 
-// The step that an op takes from a tensor of dims `source` to one of dims `result`, or nullopt: by
-// strides alone.
+// The step of an op from a tensor with dims `source` to one with dims `result`; nullopt if only
+// strides can express it.
 struct StepSpec {
   ViewOp op;
   std::vector<int64_t> ints;
@@ -37,7 +37,7 @@ StepSpec Slice(const Dims& dims, int64_t dim, int64_t start, int64_t end, int64_
   return {ViewOp::kSlice, {dim, start, end, step}};
 }
 
-// `k`: which of the op's results.
+// `k` is the number of the op's result.
 std::optional<StepSpec> StepOf(const std::string& op, const Args& a, const Dims& dims, int k) {
   const int64_t rank = static_cast<int64_t>(dims.size());
   if (op == "aten::t" || op == "aten::t_") {
@@ -91,7 +91,7 @@ std::optional<StepSpec> StepOf(const std::string& op, const Args& a, const Dims&
   return std::nullopt;
 }
 
-// Remembers how `view` comes from `source`, unless it is the base or known.
+// Remembers the step from `source` to `view`, unless `view` is the base or its recipe is known.
 void NoteRecipe(const at::Tensor& source, RecipePtr parent, const TensorType& source_type,
                 const at::Tensor& view, std::optional<StepSpec> step) {
   Buffer* buffer = BufferOf(source);
@@ -116,7 +116,7 @@ void RunView(const OpInfo& op, torch::jit::Stack* stack) {
   for (size_t k = 0; k < metas.size(); ++k) {
     at::Tensor view = NewView(self, metas[k]);
     const bool flip_conj = name == "aten::_conj", flip_neg = name == "aten::_neg_view";
-    // The keys came over with the tensor's.
+    // The dispatch keys were copied with the tensor's.
     if (view.is_complex()) view._set_conj(self.is_conj() != flip_conj);
     view._set_neg(self.is_neg() != flip_neg);
     NoteRecipe(self, parent, source, view, StepOf(name, args, source.dims, static_cast<int>(k)));
@@ -130,7 +130,7 @@ void RunView(const OpInfo& op, torch::jit::Stack* stack) {
   }
 }
 
-// squeeze_, t_, …: the same tensor with other sizes and strides.
+// squeeze_, t_, … give the same tensor other sizes and strides.
 void RunViewInPlace(const OpInfo& op, torch::jit::Stack* stack) {
   Session::State& state = Session::Get().state();
   const Args args = PeekArguments(op, stack);
@@ -154,7 +154,7 @@ void RunViewInPlace(const OpInfo& op, torch::jit::Stack* stack) {
   stack->push_back(self);
 }
 
-// The tensor itself.
+// Returns the tensor itself.
 void RunIdentity(const OpInfo& op, torch::jit::Stack* stack) {
   const Args args = PopArguments(op, stack);
   stack->push_back(args[0]);
@@ -188,7 +188,7 @@ constexpr HandlerRow kRows[] = {
     {"aten::transpose_", &RunViewInPlace},
     {"aten::unbind.int", &RunView, kReplayable},
     {"aten::unfold", &RunView, kReplayable},
-    // Views of one storage, as on the CPU, that autograd takes for independent tensors.
+    // These are views of one storage, as on the CPU, that autograd treats as independent tensors.
     {"aten::unsafe_split.Tensor", &RunView, kReplayable},
     {"aten::unsafe_split_with_sizes", &RunView, kReplayable},
     {"aten::unsqueeze", &RunView, kReplayable},

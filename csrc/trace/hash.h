@@ -11,7 +11,8 @@
 
 namespace spmd::trace {
 
-// Order matters. Two independent multiplicative mixers; stable within a process only.
+// The hash depends on the order of what is mixed in. It has two independent multiplicative mixers
+// and is stable within a process only.
 class Hash128 {
  public:
   void Mix(uint64_t v) {
@@ -45,8 +46,9 @@ class Hash128 {
   uint64_t b_ = 0x13198a2e03707344ull;
 };
 
-// Kind and, with `value`, the value. Generators, storages, streams and devices add their kind only.
-// Requires: no tensors inside.
+// Mixes in the kind of `v` and, if `value` is true, its value. Generators, storages, streams and
+// devices add their kind only.
+// Requires: `v` contains no tensors.
 void MixIValue(Hash128& hash, const c10::IValue& v, bool value = true);
 
 }  // namespace spmd::trace

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Running an op at once on host copies: always right, never fast.
+// Runs an op at once on host copies: always right, never fast.
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/ops/empty_strided.h>
 
@@ -21,7 +21,7 @@ namespace spmd::trace {
 
 namespace {
 
-// A host copy with the tensor's own strides where it is dense, so that results get PyTorch's
+// A host copy that has the tensor's own strides if it is dense, so that results get PyTorch's
 // strides.
 at::Tensor HostCopy(Session::State& state, const at::Tensor& t, const std::string& op) {
   if (!t.defined() || !Buffer::IsOurs(t)) return t;
@@ -94,7 +94,8 @@ c10::IValue UploadResult(const c10::IValue& v) {
   return v;
 }
 
-// Draws of an op that takes no generator come from ours all the same; the CPU's stays as it was.
+// While it lives, an op that takes no generator draws from the device's random state; the CPU's
+// generator is unchanged afterwards.
 class SeededHost {
  public:
   explicit SeededHost(const OpInfo& op) {
@@ -140,7 +141,7 @@ std::string BytesToString(int64_t bytes) {
   return absl::StrCat(bytes, " bytes");
 }
 
-// That an op has run here, once for each op: its operands were gathered, and whatever was pending
+// Warns once for each op that it ran on the host: its operands were gathered, and what was pending
 // ran first.
 void SayOnce(Session::State& state, const OpInfo& op, const std::vector<c10::IValue>& args,
              const torch::jit::Stack& results) {

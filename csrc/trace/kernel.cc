@@ -27,7 +27,8 @@ bool IsForeign(const at::Tensor& t) {
   return t.defined() && t.device().type() == kDeviceType && !Buffer::IsOurs(t);
 }
 
-// A FakeTensor carries our key over a storage that is not ours.
+// True if there is a FakeTensor among the arguments: it has the device's key and a storage of
+// another device.
 bool HasForeign(const OpInfo& op, const torch::jit::Stack& stack) {
   const size_t begin = stack.size() - op.args.size();
   for (size_t i = 0; i < op.args.size(); ++i) {
@@ -43,7 +44,7 @@ bool HasForeign(const OpInfo& op, const torch::jit::Stack& stack) {
   return false;
 }
 
-// There is one device: another index is a mistake, whichever op gets it.
+// Checks that no argument names another device index, since there is only one device.
 void CheckDevices(const OpInfo& op, const torch::jit::Stack& stack) {
   for (size_t i = stack.size() - op.args.size(); i < stack.size(); ++i) {
     if (!stack[i].isDevice()) continue;
@@ -60,9 +61,10 @@ void CheckUsable(Session::State& state) {
               "torch.multiprocessing.set_start_method('spawn'), or keep their tensors on the CPU");
 }
 
-// Autograd counts its nodes by thread and runs later ones first, but nodes that a backward pass
-// makes come after all that were there, on whatever thread. (An op written into a view is a node of
-// its own and a part of another, which has to run before it.)
+// Advances this thread's sequence number past all that other threads have used. Autograd numbers
+// its nodes per thread and runs later ones first, but nodes that a backward pass makes must come
+// after all earlier nodes of any thread. (An op written into a view is a node of its own and a part
+// of another node, which has to run before it.)
 void CatchUpWithOtherThreads(Session::State& state) {
   if (!c10::GradMode::is_enabled()) return;
   while (at::sequence_number::peek() < state.latest_sequence) {
@@ -71,7 +73,7 @@ void CatchUpWithOtherThreads(Session::State& state) {
   state.latest_sequence = at::sequence_number::peek();
 }
 
-// The user's line: in a backward pass, that of the forward op whose gradient is computed.
+// The user's line; in a backward pass, the line of the forward op whose gradient is computed.
 std::string CurrentLine(Session::State& state) {
   constexpr size_t kMost = 1 << 16;
   if (const auto* const node = RunningNode(); node != nullptr) {
@@ -81,12 +83,12 @@ std::string CurrentLine(Session::State& state) {
   std::string line = state.hooks.current_line();
   if (line.empty()) return line;
   if (state.line_of_sequence.size() > kMost) state.line_of_sequence.clear();
-  // The op's autograd node was made just before it reached us.
+  // The op's autograd node was made just before the op arrived here.
   state.line_of_sequence[at::sequence_number::peek() - 1] = line;
   return line;
 }
 
-// An op that is recorded, perhaps as a part of another one.
+// Lives while an op is recorded; true if the op is recorded as a part of another one.
 class Nested {
  public:
   explicit Nested(Session::State& state) : depth_(state.depth) { ++depth_; }
@@ -146,7 +148,7 @@ void RunKernel(const OpInfo& op, torch::jit::Stack* stack) {
 void CheckWritable(at::TensorList list) {
   if (c10::InferenceMode::is_enabled()) return;
   for (const at::Tensor& t : list) {
-    if (t.is_inference()) torch::autograd::impl::bump_version(t);  // says so
+    if (t.is_inference()) torch::autograd::impl::bump_version(t);  // raises the error
   }
 }
 
@@ -165,7 +167,8 @@ void RunAndRecord(const OpInfo& op, torch::jit::Stack* stack) {
   CheckUsable(*lock);
   lock->used = true;
   const Nested nested(*lock);
-  // Not in the midst of an op: what records others knows values by their numbers on the tape.
+  // The tape is not cut within another op, whose handler refers to values by their numbers on the
+  // tape.
   if (!nested && lock->repeats.IsDue(*lock->tape)) EndRepeats(*lock);
   std::optional<CallCapture> capture;
   if (Replays()) capture.emplace(*lock, op, *stack);
@@ -198,7 +201,7 @@ void NoteMicroStep(Session::State& state, bool updates_first, int64_t graph_task
 
 namespace {
 
-// Follows the recording that begins like the tape, if there is one.
+// Follows the recording that begins like the tape, if there is one. True if it now follows one.
 bool FollowKnown(Session::State& state) {
   const auto it = state.known_prefixes.find(state.tape->strict());
   if (it == state.known_prefixes.end()) return false;

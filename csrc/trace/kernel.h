@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The boxed kernel that every op of the device arrives in, and the ways an op can go:
+// The boxed kernel at which every op of the device arrives, and the ways in which an op is done:
 //
-//   handlers  ops with a meaning of their own to the trace: views, copies, factories, random, …
+//   handlers  ops that the generic path would record wrongly: views, copies, factories, random, …
 //   generic   recorded as its functional twin; written arguments are rebound
 //   host      run at once on host copies: data-dependent shapes, ops that PyTorch cannot infer
 #pragma once
@@ -15,45 +15,47 @@
 
 namespace spmd::trace {
 
-// The entry: takes the lock, replays the call where it can (csrc/trace/replay.h), else hands
-// FakeTensors to Meta or chooses the way.
+// The entry. Takes the lock and replays the call if it can (csrc/trace/replay.h); otherwise hands
+// FakeTensors to Meta, or chooses one of the ways above.
 void RunKernel(const OpInfo& op, torch::jit::Stack* stack);
-// Its two parts, for kernels that have no stack (csrc/trace/unboxed_kernels.h).
+// The two parts of RunKernel, for kernels that have no stack (csrc/trace/unboxed_kernels.h).
 bool RunFromRecording(const OpInfo& op, const CallArguments& args, ResultsTo results);
 void RunAndRecord(const OpInfo& op, torch::jit::Stack* stack);
-// In grad mode, for the calling thread: views keep their own backward formulas instead of
-// as_strided (for a view, call it before PyTorch's kernel above notes how it was made), and
-// backward passes stay on the thread that asks for them, as the CPU's do: recording is no work for
-// another one. What a user sets afterwards is left.
+// Sets up autograd for the calling thread, if in grad mode. Views keep their own backward formulas
+// instead of as_strided; for a view, this must happen before PyTorch's kernel above notes how the
+// view was made. Backward passes stay on the thread that asks for them, as the CPU's do: recording
+// is not worth another thread. A user's later settings are kept.
 void PrepareAutograd();
-// Before an op writes the tensors of a list. Throws: c10::Error for inference tensors out of
-// inference mode, which have no versions.
+// Called before an op writes the tensors of `list`.
+// Throws: c10::Error for inference tensors in `list` outside inference mode, which have no
+// versions.
 void CheckWritable(at::TensorList list);
-// After it: each has a new version. PyTorch's kernels count those of tensors, but leave those of
-// lists to the device.
+// Called after the op: gives each of `written` a new version. PyTorch's kernels do so for tensors,
+// but leave tensors in lists to the device.
 void CountWrites(at::TensorList written);
 
-// Requires, for both: the lock is held; the arguments of `op` are on top of the stack.
+// Requires, for both: the session's lock is held; the arguments of `op` are on top of `stack`.
 void RunGeneric(Session::State& state, const OpInfo& op, torch::jit::Stack* stack);
 void RunOnHost(Session::State& state, const OpInfo& op, torch::jit::Stack* stack);
 
-// For handlers: an overload with out=, as the handler of the one without and a copy of its results.
+// For handlers: runs an overload with out= by the handler of the overload without it, and copies
+// the results.
 void RunIntoOut(const OpInfo& op, torch::jit::Stack* stack);
 
-// A user's op arrives whole from now on, even where it has a kernel that fits every device.
+// From now on the user's op arrives undecomposed, even if it has a kernel that fits every device.
 void TakeWhole(const c10::OperatorHandle& handle);
-// Kernels above autograd. They stay while the handles do.
+// Registers the kernels above autograd. They stay registered while the handles live.
 std::vector<c10::RegistrationHandleRAII> RegisterAutogradKernels();
-// Ends the backward pass that is running in a cut if it is one of several whose gradients add up.
-// `updates_first`: the op writes into its first operand.
+// Arranges that the running backward pass ends in a cut, if it is one of several whose gradients
+// add up. `updates_first` says that the op writes into its first operand.
 void NoteMicroStep(Session::State& state, bool updates_first, int64_t graph_task);
 
-// The arguments of `op`, taken off the stack; or left there.
+// The arguments of `op`. PopArguments takes them off the stack, PeekArguments leaves them there.
 std::vector<c10::IValue> PopArguments(const OpInfo& op, torch::jit::Stack* stack);
 std::vector<c10::IValue> PeekArguments(const OpInfo& op, const torch::jit::Stack* stack);
 
-// Handlers by op name, in a list for each handlers_*.cc (put together in register_kernels.cc).
-// kReplayable: all that the handler does follows from the arguments (csrc/trace/replay.h).
+// Handlers by op name, one list for each handlers_*.cc; register_kernels.cc joins them. kReplayable
+// means that everything that the handler does follows from its arguments (csrc/trace/replay.h).
 inline constexpr bool kReplayable = true;
 struct HandlerRow {
   const char* op;

@@ -6,7 +6,7 @@
 
 namespace spmd::trace {
 
-// Writes on stderr what SPMD_LOG asks for about a program that has just been compiled.
+// Writes to stderr what SPMD_LOG asks for about a program that has just been compiled.
 void LogCompile(const runtime::Log& log, const CompiledProgram& program, const CompileEvent& event);
 
 }  // namespace spmd::trace

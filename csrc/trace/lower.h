@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tape → ir::Graph. Only what the outputs need is lowered; inputs keep the tape's order.
+// Lowers a tape to an ir::Graph. Only what the outputs need is lowered; inputs keep the tape's
+// order.
 //
-// foreach ops become one element-wise op per tensor. The starts (csrc/trace/starts.h) of the
+// A foreach op becomes one element-wise op per tensor. The starts (csrc/trace/starts.h) of the
 // records that `LowerOptions::starts` names become run-time scalars, numbered after the tape's own.
 #pragma once
 
@@ -15,15 +16,15 @@ namespace spmd::trace {
 
 struct OutputSpec {
   TapeId value;
-  TapeId becomes = kNoId;  // input of the tape whose buffer it replaces
+  TapeId becomes = kNoId;  // the input of the tape whose Buffer it takes
   bool may_stay_unreduced = false;
   // Whether its Buffers may take another form, and that form: the program returns the value viewed
-  // in these sizes. Empty: as it is.
+  // with the sizes `apart`. If these are empty, it returns the value as it is.
   bool may_be_apart = false;
   Dims apart = {};
 };
 
-// What the outputs depend on.
+// The records and inputs on which the outputs depend.
 struct Needed {
   std::vector<bool> records, inputs;  // by number
   bool Has(const Tape& tape, TapeId value) const {
@@ -45,24 +46,25 @@ struct Lowered {
   std::vector<int> starts;  // records whose starts are run-time scalars, in slot order
 };
 
-// Errors: InvalidArgument for a mark that does not fit its value.
+// Errors: InvalidArgument if a mark on `tape` does not fit its value.
 absl::StatusOr<Lowered> Lower(const Tape& tape, absl::Span<const OutputSpec> outputs,
                               const LowerOptions& options);
 
-// Attributes of a record's op: the arguments that are no tensors and say what is computed.
-// `slot`: the first run-time scalar of the record.
+// The attributes of a record's op: the arguments that are not tensors and say what is computed.
 Attributes AttributesOf(const Record& record);
 Attr AttrOf(const ArgInfo& info, const c10::IValue& value);
 
-// Number of the grid in which the mesh is written; its sharding there. Errors: ResolveSpec's.
+// The annotation for `mark`: the number of the grid in which its mesh is written, and its sharding
+// there.
+// Errors: those of ResolveSpec for `mark` and `rank`.
 absl::StatusOr<ir::Annotation> AnnotationOf(const Mark& mark, int rank, const LowerOptions& options,
                                             absl::string_view caller = "mark_sharding");
 
 // --- foreach (lower_foreach.cc) ---
-// The op that each tensor of a foreach op goes through, or null: "aten::_foreach_add.List" →
+// The op that a foreach op applies to each tensor, or null: "aten::_foreach_add.List" →
 // "aten::add.Tensor".
 const OpInfo* ElementOp(const OpInfo& foreach_op);
-// Record `k`th element of a foreach record, as the arguments of its element op.
+// Element `k` of the `count` elements of a foreach record, as the arguments of its element op.
 struct ElementCall {
   std::vector<TapeId> operands;
   Attributes attributes;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// foreach ops as independent element-wise ops.
+// Lowers foreach ops to independent element-wise ops.
 #include <algorithm>
 #include <array>
 #include <string_view>
@@ -18,7 +18,7 @@ struct Row {
   std::string_view element;     // after "aten::"
 };
 
-// Sorted. Unary ops are listed by name; the overloads of the others by overload.
+// The rows are sorted. Unary ops are listed by name, the others by overload.
 constexpr std::array kRows = {
     Row{"abs", "abs"},
     Row{"acos", "acos"},
@@ -107,7 +107,7 @@ const OpInfo* FindElementOp(const OpInfo& op) {
   return FindOp("aten::" + std::string(it->element));
 }
 
-// Names of a foreach op's arguments that its element op calls otherwise, in order of schema.
+// The element op's name for an argument of a foreach op, which sometimes differs.
 std::string ElementName(const std::string& name, const OpInfo& element) {
   if (name == "tensors1") return element.FindArg("end") >= 0 ? "end" : "tensor1";
   if (element.FindArg(name) >= 0) return name;
@@ -120,7 +120,7 @@ std::string ElementName(const std::string& name, const OpInfo& element) {
   return name;
 }
 
-// Item k of a list of numbers; the argument itself when it is one number for all.
+// Item k of a list of numbers, or the argument itself if it is one number for all.
 c10::IValue Item(const c10::IValue& arg, int k) {
   if (arg.isDoubleList()) return arg.toDoubleVector()[k];
   if (arg.isIntList()) return arg.toIntVector()[k];
@@ -161,7 +161,7 @@ ElementCall ElementOf(const Record& record, const OpInfo& element, int k, int co
       }
     }
   }
-  // In the element op's schema order, with its defaults.
+  // The arguments are in the element op's schema order, with its defaults.
   const auto& schema = element.handle.schema().arguments();
   for (size_t i = 0; i < element.args.size(); ++i) {
     const ArgInfo& info = element.args[i];

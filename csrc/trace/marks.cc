@@ -13,10 +13,10 @@ namespace spmd::trace {
 
 namespace {
 
-// Of Buffers whose marks wait, more or less: those that have ended are not taken off.
+// True if the marks of some Buffers may wait. It is not reset when such Buffers end.
 std::atomic<bool> any_waits{false};
 
-// As BaseDims, over some steps of a recipe.
+// BaseDims for some steps of a recipe.
 std::optional<std::vector<int>> DimsThrough(absl::Span<const Recipe* const> steps,
                                             const Dims& base) {
   std::vector<int> dims(base.size());
@@ -28,7 +28,7 @@ std::optional<std::vector<int>> DimsThrough(absl::Span<const Recipe* const> step
       for (const int64_t d : step->ints) next.push_back(dims[d]);
     } else if (step->op == ViewOp::kReshape || step->op == ViewOp::kExpand ||
                step->op == ViewOp::kSlice) {
-      // The same dimensions, ones aside.
+      // The dimensions are the same, apart from those of size 1.
       size_t d = 0;
       for (const int64_t n : step->result.dims) {
         while (d < current.size() && current[d] == 1 && n != 1) ++d;
@@ -62,13 +62,13 @@ PartitionSpec ViewSpec(const PartitionSpec& spec, const std::vector<int>& dims) 
 const MarkNotes::Part* FindPart(const MarkNotes* notes, const Recipe& step) {
   if (notes == nullptr) return nullptr;
   for (const MarkNotes::Part& part : notes->parts) {
-    // Owned by nobody: compared only.
+    // This pointer owns nothing and is only compared.
     if (SameRecipe(part.view, RecipePtr(RecipePtr(), &step))) return &part;
   }
   return nullptr;
 }
 
-// As the public one, over some steps of a recipe.
+// MergedSpec for some steps of a recipe.
 std::optional<PartitionSpec> MergedSpecThrough(absl::Span<const Recipe* const> steps,
                                                PartitionSpec spec, Dims dims) {
   for (size_t k = 0; k < steps.size(); ++k) {
@@ -77,7 +77,7 @@ std::optional<PartitionSpec> MergedSpecThrough(absl::Span<const Recipe* const> s
     if (step.op == ViewOp::kPermute) {
       for (const int64_t d : step.ints) next.push_back(spec[d]);
     } else if (step.op == ViewOp::kReshape) {
-      // What is taken apart again by the step that follows is not looked at.
+      // A merge that the next step splits again is skipped.
       if (k + 1 < steps.size() && steps[k + 1]->op == ViewOp::kReshape) continue;
       size_t d = 0;
       const auto skip_ones = [&] {
@@ -151,7 +151,7 @@ HostMarks& TheHostMarks() {
 }
 
 void NoteHostMark(const at::Tensor& host, const MarkPtr& mark) {
-  static size_t most = 64;  // then those whose storage is gone are dropped
+  static size_t most = 64;  // at this many, those whose storage is gone are dropped
   if (!host.has_storage()) return;
   HostMarks& marks = TheHostMarks();
   if (marks.size() >= most) {
@@ -190,12 +190,12 @@ bool MarkWaits(const Buffer& buffer) {
 
 void BindWaitingMarks(Session::State& state) {
   if (!any_waits.exchange(false)) return;
-  // Values first, then Buffers, which may end at any time but while they are visited; and nothing
-  // may be recorded meanwhile.
+  // Values come first, then Buffers. A Buffer may end at any time except while it is visited, and
+  // nothing may be recorded during the visit.
   struct Bound {
     const Buffer* buffer;
     TapeId value;
-    TapeId own;  // which nothing else holds
+    TapeId own;  // a value that nothing else holds
   };
   Tape& tape = *state.tape;
   std::vector<Bound> bound;
@@ -292,7 +292,7 @@ bool LiesOtherwise(const Value& value, const Mark& mark) {
   for (int d = 0; d < layout.rank(); ++d) {
     const DimSharding& lies = layout.sharding().dims[d];
     DimSharding& dim = wanted->dims[d];
-    // An open dimension may be cut by more.
+    // An open dimension may be sharded over more axes.
     if (dim.open && lies.axes.size() >= dim.axes.size() &&
         std::equal(dim.axes.begin(), dim.axes.end(), lies.axes.begin())) {
       dim = lies;

@@ -1,18 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-// Marks beyond the one that a user sets on a whole tensor (Buffer::mark): those of parts, and those
-// that come with a copy.
+// Marks other than the one that a user sets on a whole tensor (Buffer::mark): marks of parts, and
+// marks that come with a copy.
 //
-// Parts. `mark_sharding(w[:8], …)` speaks of a view that no spec of `w` can say. The Buffer keeps
-// it with the view's recipe, and whenever the view is read, the value that comes of it is
+// Parts. `mark_sharding(w[:8], …)` marks a view, and no spec of `w` can express that. The Buffer
+// keeps the mark with the view's recipe, and whenever the view is read, the resulting value is
 // annotated.
 //
-// Copies. clone, to, deepcopy, torch.load, `.data =` and the like hand the mark on. Such a mark
+// Copies. clone, to, deepcopy, torch.load, `.data =` and the like pass the mark on. Such a mark
 // differs from one that the user has set in two ways: mark_sharding with another spec replaces it,
-// and while the copy is pending it *waits*: it binds no value until the tape is cut, and then what
-// is still held. So a copy that is but a step of a computation leaves the plan as it was.
+// and while the copy is pending the mark *waits*. It binds no value until the tape is cut, and then
+// only a value that is still held. So a copy that is only a step of a computation does not change
+// the plan.
 //
-// Host tensors. `x.cpu()` has no Buffer. Its storage is remembered as long as it lives, so that
-// `x.cpu().to("spmd")` and `model.cpu()`, `model.to("spmd")` have the mark again.
+// Host tensors. `x.cpu()` has no Buffer. The mark is remembered for its storage while that lives,
+// so that `x.cpu().to("spmd")` and `model.cpu()`, `model.to("spmd")` have the mark again.
 //
 // Requires, everywhere: the session's lock is held.
 #pragma once
@@ -29,80 +30,84 @@
 
 namespace spmd::trace {
 
-// Of the few Buffers that need it.
+// What few Buffers have in addition to their mark.
 struct MarkNotes {
   bool copied = false;  // the mark came with a copy
-  bool waits = false;   // the pending value is not bound by it yet
+  bool waits = false;   // the mark does not bind the pending value yet
   struct Part {
     RecipePtr view;
     MarkPtr mark;
     bool copied;
   };
   std::vector<Part> parts;
-  // Of a storage that was resized: what it held before. The mark is there again where the storage
-  // is as large again (memory that is given up between uses).
+  // For a storage that was resized: its form and mark before. The mark returns when the storage has
+  // its old size again (memory that is released between uses).
   BaseForm form_before;
   MarkPtr mark_before;
 };
-// Null where there are none (in csrc/trace/buffer.cc).
+// The notes of `buffer`, or null if it has none (in csrc/trace/buffer.cc).
 MarkNotes* NotesOf(const Buffer& buffer);
 MarkNotes& MakeNotes(Buffer& buffer);
 
-// The mark of the value that a step of a recipe makes, or null.
+// The mark of the value that `step` of a recipe makes, or null.
 MarkPtr PartMark(const MarkNotes* notes, const Recipe& step);
-// True while the Buffer's mark binds no value.
+// True while the Buffer's mark waits, and so binds no value.
 bool MarkWaits(const Buffer& buffer);
-// Binds the values of waiting marks that are still held. Before the tape is cut.
+// Lets the waiting marks bind their values, if those are still held. Called before the tape is cut.
 void BindWaitingMarks(Session::State& state);
 
-// The mark as the tensor shows it: dimensions permuted, inserted, left out; null where it has none
-// or none that a spec of the tensor can say.
+// The mark as it applies to the tensor: with dimensions permuted, inserted and left out. Null if
+// there is none, or none that a spec of the tensor can express.
 MarkPtr MarkOf(const at::Tensor& tensor);
-// What a mark of the tensor says of its Buffer's form; nullopt where no spec can say it.
+// What `spec`, of a tensor with `recipe`, says of its Buffer's form with sizes `base`; nullopt if
+// no spec can express it.
 std::optional<PartitionSpec> SpecOfBase(const PartitionSpec& spec, const RecipePtr& recipe,
                                         const Dims& base);
-// What a spec of the base says of a view that permutes and merges its dimensions: of those that
-// become one the last alone may be cut, and the others are how many blocks it is of. nullopt
-// otherwise.
+// What a `spec` of the base with sizes `base` says of a view that permutes and merges its
+// dimensions. Of dimensions that merge into one only the last may be sharded, and the others give
+// the number of blocks. nullopt for any other view.
 std::optional<PartitionSpec> MergedSpec(PartitionSpec spec, const RecipePtr& recipe,
                                         const Dims& base);
-// Dimension of the base for each dimension of a view that shows all of it with dimensions permuted,
-// inserted or left out only where they have size 1; nullopt otherwise. -1: an inserted dimension.
+// For each dimension of a view, the dimension of the base, or -1 if it is inserted. nullopt unless
+// the view shows all of the base, with dimensions permuted, and inserted or left out only where
+// they have size 1.
 std::optional<std::vector<int>> BaseDims(const RecipePtr& recipe, const Dims& base);
-// A spec with blocks, of a tensor, in terms of the form that its storage takes: the tensor with the
-// blocks apart (TakeBlocksApart), of which it is a view. Gives that view and its plain mark.
-// Errors: InvalidArgument where a dimension is not so many blocks, and where the tensor is not all
-// of its storage.
+// Expresses a mark whose spec has blocks in terms of the form that the tensor's storage takes: the
+// tensor with the blocks apart (TakeBlocksApart), of which the tensor is a view. Returns the view
+// of that form, and its mark without blocks.
+// Errors: InvalidArgument if a dimension of `tensor` does not divide into that many blocks, or if
+// `tensor` is not all of its storage.
 struct MarkedBlocks {
   at::Tensor view;
   MarkPtr mark;
 };
 absl::StatusOr<MarkedBlocks> FormInBlocks(Session::State& state, const char* caller,
                                           const at::Tensor& tensor, const Mark& mark);
-// The tensor is all that its storage holds, in some order of strides.
+// True if the tensor is all that its storage holds, in some order of strides.
 bool IsWhole(const at::Tensor& tensor);
-// Data (not pending) whose tiles lie otherwise than the mark says: from now on it is a copy that
-// does not. `spec` is the Buffer's.
+// True for data (not pending) whose tiles have another layout than the mark says; marked data of
+// this kind becomes a copy with the mark's layout. `mark` is in terms of the Buffer.
 bool LiesOtherwise(const Value& value, const Mark& mark);
 
-// `to` takes the place of `from`, or is a copy of it: it has the mark, too, unless it has one of
-// its own. Either may be on another device. Says once where the mark cannot be kept.
+// `to` replaces `from`, or is a copy of it: gives it the mark of `from` unless it has one of its
+// own. Either may be on another device. Warns once if the mark cannot be kept.
 void KeepMark(Session::State& state, const at::Tensor& from, const at::Tensor& to,
               const char* caller);
-// The mark that came with a copy or a file.
+// Gives `tensor` a mark that came with a copy or a file.
 void GiveMark(Session::State& state, const at::Tensor& tensor, const MarkPtr& mark,
               const char* caller);
-// Ops whose result has the mark of what they copy: clone and to, but for the casts of autocast,
-// which are steps of a computation.
+// True for ops whose result has the mark of what they copy: clone and to, but not the casts of
+// autocast, which are steps of a computation.
 bool KeepsMarks(const OpInfo& op);
-// A mark is gone: says where, and what to write instead. Once for each place in the user's program.
+// Warns that a mark is lost, with the place and what to write instead; once for each place in the
+// user's program.
 void SayLost(Session::State& state, const char* caller, const Mark& mark,
              const std::string& because);
 
-// The mark as text that GiveSavedMark reads, "" for none.
+// The mark as text that GiveSavedMark reads; "" for none.
 std::string SavedMark(const at::Tensor& tensor);
 void GiveSavedMark(Session::State& state, const at::Tensor& tensor, const std::string& text);
-// With torch.save and torch.load, as metadata of tensors.
+// Makes torch.save and torch.load keep marks, as metadata of tensors.
 void RegisterSavedMarks();
 
 }  // namespace spmd::trace

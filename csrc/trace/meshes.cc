@@ -10,7 +10,7 @@ namespace {
 
 constexpr size_t kRecent = 16;
 
-// A copy whose grids hold the set, as every copy of them does.
+// A copy of the set; its grids, and those of every further copy, keep the set alive.
 MeshSet Holding(const std::shared_ptr<const MeshSet>& set) {
   MeshSet copy = *set;
   for (GridPtr& grid : copy.grids.grids) grid = GridPtr(set, grid.get());

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Meta kernels of our own, for ops that PyTorch has one in Python for and none in C++: ordinary
-// functions with the op's arguments, on tensors of Meta. Results lie as those of the CPU's kernels.
-// They know the calls that programs make, and throw at others, which PyTorch is then asked about.
+// Meta kernels in C++ for ops for which PyTorch has one in Python only. They are ordinary functions
+// with the op's arguments, on Meta tensors. Results have the strides of the CPU's kernels. The
+// functions know the calls that occur in programs and throw for others, about which PyTorch is then
+// asked.
 #pragma once
 
 #include <ATen/EmptyTensor.h>
@@ -33,16 +34,16 @@ std::vector<MetaKernelRow> ShapeMetaKernels();
 
 // --- what the functions are written in ---
 
-// Throws where `known` does not hold.
+// Throws unless `known` holds.
 inline void Know(bool known) { TORCH_CHECK(known, "not known here"); }
 
 inline at::Tensor MetaOfSizes(at::IntArrayRef sizes, at::ScalarType dtype,
                               std::optional<at::MemoryFormat> format = std::nullopt) {
   return at::detail::empty_meta(sizes, dtype, format);
 }
-// Dense, its dimensions in the order of those of `t`.
+// A dense Meta tensor with the sizes of `t` and its dimensions in the same order in memory.
 at::Tensor MetaInOrderOf(const at::Tensor& t, std::optional<at::ScalarType> dtype = std::nullopt);
-// Channels last where `t` is, else contiguous.
+// Channels last if `t` is, else contiguous.
 inline at::Tensor MetaInFormatOf(const at::Tensor& t, at::IntArrayRef sizes) {
   return MetaOfSizes(sizes, t.scalar_type(), t.suggest_memory_format());
 }

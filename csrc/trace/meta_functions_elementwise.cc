@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Elementwise ops and losses. Where the CPU's kernel goes through TensorIterator, so does this.
+// Element-wise ops and losses. If the CPU's kernel uses TensorIterator, so does the function here.
 #include <ATen/ExpandUtils.h>
 #include <ATen/MetaFunctions.h>
 #include <ATen/TensorIterator.h>
@@ -22,7 +22,7 @@ using at::Scalar;
 using at::Tensor;
 using std::optional;
 
-// What TensorIterator gives operands of any types.
+// The result of TensorIterator for operands of any types.
 Tensor Iterated(std::initializer_list<Tensor> operands, at::ScalarType dtype) {
   at::TensorIteratorConfig config;
   config.set_check_mem_overlap(false).check_all_same_dtype(false).allow_cpu_scalars(true);
@@ -75,7 +75,7 @@ Tensor LogicalNot(const Tensor& self) { return Iterated({self}, at::kBool); }
 Tensor Logical(const Tensor& self, const Tensor& other) {
   return Iterated({self, other}, at::kBool);
 }
-// The CPU's kernel puts those of complex numbers row by row.
+// The CPU's kernel stores the angles of complex numbers row by row.
 Tensor Angle(const Tensor& self) {
   if (self.is_complex()) return MetaOfSizes(self.sizes(), c10::toRealValueType(self.scalar_type()));
   return OfFloats(self);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// PyTorch's own, over which a Python function is registered.
+// PyTorch's own C++ kernels over which a Python function is registered.
 #include <ATen/MetaFunctions.h>
 #include <ATen/Operators.h>
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Convolutions, normalisation, pooling, embeddings. The memory format of a convolution, and the
-// type of the statistics of half types, are set afterwards: cpu_forms.cc.
+// Convolutions, normalisation, pooling, embeddings. The memory format of a convolution and the type
+// of the statistics of half types are set afterwards, in cpu_forms.cc.
 #include <ATen/native/ConvUtils.h>
 
 #include <algorithm>
@@ -21,7 +21,7 @@ using ThreeWanted = std::array<bool, 3>;
 
 // --- convolution ---
 
-// One number stands for all places.
+// Expands a single number to all spatial dimensions.
 std::vector<int64_t> ForEachPlace(IntArrayRef list, const Tensor& input) {
   const int64_t places = input.dim() - 2;
   if (list.size() == 1 && places > 0) return std::vector<int64_t>(places, list[0]);
@@ -55,7 +55,7 @@ Tensor Convolution(const Tensor& input, const Tensor& weight, const optional<Ten
                                         ForEachPlace(output_padding, input), stride, dilation,
                                         groups)
           : at::native::conv_output_size(input.sizes(), weight.sizes(), padding, stride, dilation);
-  // Whether a kernel is larger than the image shows before the division, which rounds to zero.
+  // A kernel that is larger than the image must be found before the division, which rounds to zero.
   for (size_t d = 2; d < sizes.size(); ++d) {
     const int64_t room = input.size(static_cast<int64_t>(d)) + 2 * padding[d - 2];
     const int64_t kernel = dilation[d - 2] * (weight.size(static_cast<int64_t>(d)) - 1) + 1;
@@ -179,7 +179,7 @@ std::tuple<Tensor, Tensor> WeightNormBackward(const Tensor&, const Tensor& v, co
 
 // --- pooling ---
 
-// Whether there are elements but for an empty batch.
+// True if all dimensions but the batch have elements.
 bool HasPlaces(const Tensor& t) {
   return std::none_of(t.sizes().begin() + 1, t.sizes().end(), [](int64_t n) { return n == 0; });
 }
@@ -208,7 +208,7 @@ Tensor AdaptiveAveragePool3dBackward(const Tensor& grad, const Tensor& self) {
   return MetaContiguousLike(self);
 }
 
-// Images [N, C, …] at a grid of places [N, …, 2 or 3].
+// True for images [N, C, …] and a grid of places [N, …, 2 or 3].
 bool IsImageAndGrid(const Tensor& image, const Tensor& grid) {
   const int64_t dims = image.dim();
   return grid.dim() == dims && grid.size(0) == image.size(0) && grid.size(-1) == dims - 2 &&
@@ -227,7 +227,7 @@ std::tuple<Tensor, Tensor> GridSamplerBackward(const Tensor&, const Tensor& imag
   return {wanted[0] ? MetaContiguousLike(image) : Tensor(), MetaContiguousLike(grid)};
 }
 
-// The windows of images [N, C, H, W] as columns, and back.
+// Takes the windows of images [N, C, H, W] as columns, and the columns back to images.
 Tensor Columns(const Tensor& self, IntArrayRef kernel, IntArrayRef dilation, IntArrayRef padding,
                IntArrayRef stride) {
   Know(self.dim() == 4 && HasPlaces(self));
@@ -247,7 +247,8 @@ Tensor Columns(const Tensor& self, IntArrayRef kernel, IntArrayRef dilation, Int
 
 constexpr int64_t kSumOfBag = 0, kMaximumOfBag = 2;
 
-// Whether the CPU sums rows as they come, and notes no bag of each index.
+// True if the CPU sums the rows in the order in which they come, and does not note the bag of each
+// index.
 bool AddsRowsAsTheyCome(const Tensor& weight, const Tensor& scale, int64_t padding_idx) {
   const bool has_kernel = weight.scalar_type() == at::kFloat || weight.scalar_type() == at::kHalf;
   return has_kernel && weight.stride(1) == 1 && padding_idx < 0 &&

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reductions. Their sizes are those of a sum or a maximum, which PyTorch has in C++.
+// Reductions. Their sizes are those of a sum or a maximum, for which PyTorch has C++ functions.
 #include <ATen/MetaFunctions.h>
 
 #include "csrc/trace/meta_functions.h"
@@ -31,7 +31,7 @@ Tensor CountNonzero(const Tensor& self, IntArrayRef dims) {
   return at::meta::sum(self, dims, false, at::kLong);
 }
 
-// A value and its place along a dimension.
+// A value and its index along a dimension.
 Two ValueAndPlace(const Tensor& self, int64_t dim, bool keepdim) {
   return at::meta::max(self, dim, keepdim);
 }

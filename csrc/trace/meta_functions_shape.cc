@@ -17,7 +17,7 @@ using at::IntArrayRef;
 using at::Tensor;
 
 Tensor Flip(const Tensor& self, IntArrayRef dims) {
-  at::dim_list_to_bitset(dims, self.dim());  // checks them
+  at::dim_list_to_bitset(dims, self.dim());  // checks the dims
   return MetaInOrderOf(self);
 }
 Tensor Roll(const Tensor& self, IntArrayRef shifts, IntArrayRef dims) {
@@ -91,7 +91,7 @@ Tensor Repeat(const Tensor& self, IntArrayRef repeats) {
   return MetaOfSizes(sizes, self.scalar_type());
 }
 
-// [*, C·r·r, H, W] and [*, C, H·r, W·r]
+// From [*, C·r·r, H, W] to [*, C, H·r, W·r].
 Tensor PixelShuffle(const Tensor& self, int64_t r) {
   Know(self.dim() >= 3 && self.numel() > 0 && r > 0 && self.size(-3) % (r * r) == 0);
   std::vector<int64_t> sizes = self.sizes().vec();
@@ -116,7 +116,7 @@ Tensor ChannelShuffle(const Tensor& self, int64_t groups) {
   return MetaInFormatOf(self, self.sizes());
 }
 
-// Of images [C, H, W] or [N, C, H, W].
+// Pads images [C, H, W] or [N, C, H, W].
 Tensor ReflectionPad(const Tensor& self, IntArrayRef padding) {
   const int64_t dims = self.dim();
   Know((dims == 3 || dims == 4) && padding.size() == 4 && self.numel() > 0);
@@ -158,7 +158,7 @@ Tensor LogSumsSoFar(const Tensor& self, int64_t dim) {
 
 using Generator = std::optional<at::Generator>;
 
-// Of a distribution with these parameters.
+// An op that fills its argument from a distribution with these parameters.
 template <typename... Numbers>
 Tensor& DrawsFloats(Tensor& self, Numbers..., Generator) {
   Know(self.is_floating_point());

@@ -29,7 +29,7 @@ const Kernels& All() {
   return *all;
 }
 
-// As many as there are ops, at most.
+// The noted ops; there are at most as many as ops.
 std::mutex of_dispatcher_mutex;
 std::set<std::string>& OfDispatcher() {
   static auto* const ops = new std::set<std::string>;
@@ -40,7 +40,7 @@ bool HasKernel(const c10::OperatorHandle& op, c10::DispatchKey key) {
   return op.hasKernelForDispatchKey(key);
 }
 
-// Whether the CPU runs it as a composition of other ops, and Meta something else.
+// True if the CPU runs the op as a composition of other ops, and Meta has another kernel.
 bool IsComposedOnCpu(const c10::OperatorHandle& op) {
   return HasKernel(op, c10::DispatchKey::Meta) && !HasKernel(op, c10::DispatchKey::CPU) &&
          (HasKernel(op, c10::DispatchKey::CompositeExplicitAutograd) ||
@@ -52,7 +52,7 @@ void Choose(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit:
   if (const auto kernel = All().find(name); kernel != All().end()) {
     return kernel->second.callBoxed(op, keys, stack);
   }
-  // Where there is no backend, the composition is what there is.
+  // If there is no backend's kernel, the composition is used.
   if (IsComposedOnCpu(op)) {
     return op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::Undefined), stack);
   }

@@ -27,7 +27,7 @@ namespace {
 
 constexpr const char* kName = "spmd::multi_tensor_adam_";
 
-// As AdamNumbers has them.
+// The op's arguments after the lists, named as in AdamNumbers.
 constexpr const char* kNumbers =
     "*, bool maximize, bool amsgrad, float? shrink, float? decay, float first_weight, float beta2, "
     "float second_weight, float root_correction, float eps, float step_size";
@@ -54,7 +54,7 @@ void Kernel(at::TensorList params, at::TensorList grads, at::TensorList exp_avgs
   };
   run(params, grads, exp_avgs, exp_avg_sqs, max_exp_avg_sqs, maximize, amsgrad, shrink, decay,
       first_weight, beta2, second_weight, root_correction, eps, step_size);
-  // As often as the ops one by one would have written.
+  // Counts a write as often as the separate ops would.
   if (shrink.has_value()) CountWrites(params);
   CountWrites(params);
   CountWrites(exp_avgs);
@@ -68,8 +68,9 @@ bool IsPlain(const at::Tensor& t) {
          !t.unsafeGetTensorImpl()->key_set().has(c10::DispatchKey::Python);
 }
 
-// Of each parameter: floating-point tensors of ours, of one type, none of which lies in another's
-// memory. (What belongs to two parameters may: they are stepped one after the other then.)
+// True if each parameter's tensors are floating-point tensors of the device, of one type, and share
+// no memory with each other. (Tensors of two parameters may share memory: the parameters are then
+// stepped one after the other.)
 bool AreOrdinary(const AdamLists& lists, bool amsgrad) {
   const size_t n = lists.params.size();
   std::vector<const std::vector<at::Tensor>*> all = {&lists.params, &lists.grads, &lists.exp_avgs,
@@ -103,7 +104,8 @@ auto OnNumber(const at::Tensor& t, F f) {
                                        : f(*t.mutable_data_ptr<double>());
 }
 
-// Each is by itself, and stands at `step` once it has counted one more, which needs nobody but us.
+// True if the counters are distinct host scalars without autograd, and each will be equal to `step`
+// after counting one more. They can then be counted here.
 bool AreBefore(const std::vector<at::Tensor>& counters, double step) {
   absl::flat_hash_set<const void*> seen;
   for (const at::Tensor& t : counters) {
@@ -123,7 +125,7 @@ void Count(const std::vector<at::Tensor>& counters) {
   }
 }
 
-// Somebody looks at every op, or derives through it.
+// True if something observes every op, or differentiates through it.
 bool IsWatched() {
   return c10::impl::TorchDispatchModeTLS::any_modes_set() || c10::GradMode::is_enabled() ||
          torch::autograd::ForwardADLevel::try_get_by_idx(0) != nullptr;

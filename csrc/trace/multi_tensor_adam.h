@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// The step that torch.optim's Adam and AdamW take by default, as one record.
+// The default step of torch.optim's Adam and AdamW as one record.
 //
-// PyTorch takes it by some eight ops on lists of all parameters, and counts steps in a tensor of
-// the host for each of them (torch.optim.adam._multi_tensor_adam). Here it is one op,
-// `spmd::multi_tensor_adam_`, that is taken apart when it is compiled, parameter by parameter, into
-// the element-wise ops that the eight become: the same bits, the same program. Counters stay where
-// they are.
+// PyTorch does this step in about eight ops on lists of all parameters, and counts steps in one
+// host tensor per parameter (torch.optim.adam._multi_tensor_adam). Here the step is one op,
+// `spmd::multi_tensor_adam_`, which the compiler decomposes parameter by parameter into the
+// element-wise ops that the eight become: the bits and the program are the same. Counters stay on
+// the host.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -22,10 +22,10 @@ struct AdamLists {
   std::vector<at::Tensor> counters;         // of the steps that were taken
 };
 
-// As the caller computes them, in Python's arithmetic.
+// Numbers that the caller computes, in Python's arithmetic.
 struct AdamNumbers {
   bool maximize = false, amsgrad = false;
-  std::optional<double> shrink;  // what parameters are multiplied by first: decoupled decay
+  std::optional<double> shrink;  // parameters are multiplied by it first: decoupled decay
   std::optional<double> decay;   // how much of a parameter is added to its gradient
   double first_weight = 0;       // 1 - beta1
   double beta2 = 0;
@@ -35,14 +35,14 @@ struct AdamNumbers {
   double step_size = 0;  // -lr / (1 - beta1^t)
 };
 
-// Takes the step, the `step`-th by the counters, and counts it. False, and nothing is done, where
-// PyTorch's own way must be gone: tensors of other devices or types, a gradient that lies in its
-// parameter, counters that are not the host's or say otherwise, a dispatch mode, gradients through
-// the step.
-// Throws: what writing to the tensors throws; then nothing is counted.
+// Records the step and counts it; `step` is its number by the counters. Returns false, and does
+// nothing, if PyTorch's own implementation must be used: for tensors of other devices or types, a
+// gradient that shares its parameter's memory, counters that are not on the host or differ from
+// `step`, a dispatch mode, or gradients through the step.
+// Throws: what writing to the tensors of `lists` throws; then nothing is counted.
 bool StepAdam(const AdamLists& lists, const AdamNumbers& numbers, double step);
 
-// Once, before anybody asks for an op by name.
+// Defines the op. Called once, before any op is looked up by name.
 void DefineMultiTensorAdam();
 
 }  // namespace spmd::trace

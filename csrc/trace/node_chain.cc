@@ -29,22 +29,22 @@ namespace {
 namespace autograd = torch::autograd;
 using autograd::variable_list;
 
-// A thread that has used the device and is alive.
+// The number of living threads that have used the device.
 std::atomic<int> g_threads{0};
 struct DeviceThread {
   DeviceThread() { ++g_threads; }
   ~DeviceThread() { --g_threads; }
 };
 
-// The node of a chain that runs within the task of another one.
+// The node of a chain that runs, and the node in whose task it runs.
 struct Running {
   const autograd::Node* task = nullptr;
   const autograd::Node* node = nullptr;
 };
 thread_local Running t_running;
 
-// Nobody looks at the tasks of this pass, it is the last one through its nodes, and no other thread
-// goes through them meanwhile.
+// True if nothing observes the tasks of this pass, the pass is the last one through its nodes, and
+// no other thread goes through them meanwhile.
 bool MayChain() {
   const auto* const inputs = autograd::get_current_graph_task_exec_info();
   return g_threads == 1 && inputs != nullptr && inputs->empty() &&
@@ -52,9 +52,9 @@ bool MayChain() {
          !at::hasCallbacks();
 }
 
-// Has the edges of a node while the node shows others, and gives them back at its end. It stands
-// last among the gradients of the node, where the engine has no use for it, and so ends with them:
-// before the engine takes its next task, and when it fails.
+// Keeps the edges of a node while the node shows others, and restores them at its end. It is the
+// last of the node's gradients, where the engine has no use for it, and so it ends with them:
+// before the engine takes its next task, and on failure.
 class EdgesKept final : public c10::TensorImpl {
  public:
   EdgesKept(autograd::Node& node, autograd::edge_list shown)
@@ -67,7 +67,7 @@ class EdgesKept final : public c10::TensorImpl {
   ~EdgesKept() override { std::swap(node_.next_edges(), edges_); }
 
  private:
-  autograd::Node& node_;  // the engine holds it as long
+  autograd::Node& node_;  // the engine holds it that long
   autograd::edge_list edges_;
 };
 
@@ -83,7 +83,7 @@ class Chain final : public autograd::FunctionPostHook, public Pooled<Chain> {
   autograd::Node& first_;  // owns the hook
 };
 
-// As the Itanium C++ ABI writes the namespace torch::autograd::generated.
+// True for nodes in the namespace torch::autograd::generated, by its name in the Itanium C++ ABI.
 bool IsFormula(const autograd::Node& node) {
   return absl::StartsWith(typeid(node).name(), "N5torch8autograd9generated");
 }
@@ -98,18 +98,18 @@ bool HasHooks(autograd::Node& node) {
 
 bool IsLeaf(const autograd::Node& node) { return typeid(node) == typeid(autograd::AccumulateGrad); }
 
-// A gradient on its way, and where to. The edge is that of a node that has run.
+// A gradient and its destination, the edge of a node that has run.
 struct Open {
   const autograd::Edge* edge;
   at::Tensor grad;
 
   autograd::Node& node() const { return *edge->function; }
-  // Nothing but the edge leads to the node, and nobody waits for its turn.
+  // True if only the edge leads to the node, and nothing waits for its turn.
   bool IsAlone() const {
     return edge->function.use_count() == 1 && grad.defined() &&
            grad.device().type() == c10::DeviceType::PrivateUse1 && !HasHooks(node());
   }
-  // Requires: the node is a leaf's.
+  // True if the leaf's gradient can be set here. Requires: the node is a leaf's.
   bool IsLeafToFill() const {
     if (!IsAlone()) return false;
     const auto& leaf = static_cast<const autograd::AccumulateGrad&>(node());
@@ -126,7 +126,7 @@ struct Open {
   }
 };
 
-// The nodes of a chain after the first, as they run.
+// Runs the nodes of a chain after the first.
 class ChainRun {
  public:
   explicit ChainRun(const autograd::Node& first)
@@ -134,8 +134,8 @@ class ChainRun {
   ~ChainRun() { t_running = outer_; }
   ChainRun(const ChainRun&) = delete;
 
-  // Takes what the last node made of its gradients, and gives leaves theirs: all or none, since
-  // they come in an order of the engine's.
+  // Takes the gradients from the last node, and sets those of leaves: all or none, since the engine
+  // has its own order for leaves.
   void Add(variable_list grads) {
     const size_t before = open_.size();
     bool fills = true;
@@ -145,7 +145,7 @@ class ChainRun {
       open_.push_back({&edge, std::move(grads[k])});
       if (IsLeaf(*edge.function)) fills = fills && open_.back().IsLeafToFill();
     }
-    ends_ = !fills;  // leaves come before all else
+    ends_ = !fills;  // leaves come before everything else
     if (ends_) return;
     for (size_t k = before; k < open_.size(); ++k) {
       if (IsLeaf(open_[k].node())) std::move(open_[k]).Run();
@@ -153,7 +153,7 @@ class ChainRun {
     const auto is_filled = [](const Open& next) { return IsLeaf(next.node()); };
     open_.erase(std::remove_if(open_.begin() + before, open_.end(), is_filled), open_.end());
   }
-  // Runs what stands right before the last node. False if that is the engine's.
+  // Runs the node right before the last one. False if the engine must run it.
   bool Go() {
     if (ends_) return false;
     const auto it = std::find_if(open_.begin(), open_.end(),
@@ -184,13 +184,14 @@ class ChainRun {
 
 variable_list Chain::operator()(const variable_list& grads, const variable_list&) {
   if (first_.post_hooks().size() > 1 || !MayChain()) return grads;
-  // Lets go of the tensors that hold the nodes which made them. The engine does it after its hooks.
+  // Releases the tensors that hold the nodes which made them. The engine does so only after its
+  // hooks.
   first_.release_variables();
   ChainRun run(first_);
-  // A leaf takes over a gradient that nobody else holds: moved, the engine goes on with what is
-  // returned.
+  // A leaf takes over a gradient that nothing else holds. It is moved, since the engine continues
+  // with what is returned.
   run.Add(std::move(const_cast<variable_list&>(grads)));
-  constexpr int kLongest = 64;  // what is open is looked through for every node
+  constexpr int kLongest = 64;  // every node searches what is open
   for (int k = 1; k < kLongest && run.Go(); ++k) {
   }
   autograd::edge_list edges;

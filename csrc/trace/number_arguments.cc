@@ -12,7 +12,8 @@ namespace spmd::trace {
 
 namespace {
 
-// An argument of an op and all its overloads. A name that ends in '*' stands for all that begin so.
+// An argument of an op with all its overloads. A name that ends in '*' stands for all names that
+// begin so.
 struct Row {
   std::string_view op;
   std::string_view argument;
@@ -32,15 +33,15 @@ bool Contains(const std::array<Row, N>& rows, std::string_view op, std::string_v
 }
 
 constexpr std::array kStructural = {
-    // Which reduction a norm is (a sum, a maximum, a count): its rule and decomposition read it.
+    // The reduction of a norm (a sum, a maximum, a count): its rule and decomposition read it.
     Row{"*", "ord"},
     Row{"aten::dist", "p"},
     Row{"aten::norm", "p"},
-    // Which pixels an output reads, and with it the halos along a cut image.
+    // The pixels that an output reads, and thus the halos of a sharded image.
     Row{"*", "scales*"},
 };
 
-// Integers that are values, no sizes and no choice of function.
+// Integers that are values, and neither sizes nor choices of a function.
 constexpr std::array kNumbersAmongIntegers = {
     Row{"aten::_fake_quantize*", "quant_*"},
     Row{"aten::fake_quantize*", "quant_*"},
@@ -53,17 +54,18 @@ constexpr std::array kNumbersAmongIntegers = {
     Row{"spmd::*", "seed"},
 };
 
-// Factors, fill values and the other operand: kernels take any number. (Scalars, not floats.)
+// Factors, fill values and the other operand, for which kernels accept any number. (Scalars, not
+// floats.)
 constexpr std::array<std::string_view, 11> kFreeScalars = {"alpha",   "beta",  "exponent", "max",
                                                            "min",     "other", "self",     "scalar",
                                                            "scalars", "value", "weight"};
-// Of these names, but refused where they are 0 or negative.
+// Scalars with these names that are refused if they are 0 or negative.
 constexpr std::array kAskedAllTheSame = {
     Row{"aten::celu", "alpha"},
     Row{"aten::elu*", "alpha"},
     Row{"aten::softplus*", "beta"},
 };
-// Optimizers ask for another learning rate, momentum or decay with every step.
+// Optimizers pass another learning rate, momentum or decay in every step.
 constexpr std::array kFreeOps = {
     Row{"aten::_fused_adagrad", "*"}, Row{"aten::_fused_adam", "*"}, Row{"aten::_fused_adamw", "*"},
     Row{"aten::_fused_sgd", "*"},     Row{"spmd::*", "*"},
@@ -74,23 +76,23 @@ struct KnownRow {
   double value;
 };
 constexpr std::array kKnown = {
-    // There is no dropout then, no decay, and nothing to keep.
+    // At 0 there is no dropout and no decay, and no momentum to keep.
     KnownRow{{"*", "dropout_p"}, 0},
     KnownRow{{"aten::_fused_*", "dampening"}, 0},
     KnownRow{{"aten::_fused_*", "lr_decay"}, 0},
     KnownRow{{"aten::_fused_*", "momentum"}, 0},
     KnownRow{{"aten::_fused_*", "weight_decay"}, 0},
-    // Counts are folded with the two that there are in practice.
+    // Decompositions fold counts with the two values that occur in practice.
     KnownRow{{"aten::std*", "correction"}, 0},
     KnownRow{{"aten::std*", "correction"}, 1},
     KnownRow{{"aten::var*", "correction"}, 0},
     KnownRow{{"aten::var*", "correction"}, 1},
-    // The default of modules: a multiplication by what is known less for every layer.
+    // The default of modules: knowing it saves a multiplication per layer.
     KnownRow{{"aten::_native_batch_norm_legit*", "momentum"}, 0.1},
     KnownRow{{"aten::native_batch_norm", "momentum"}, 0.1},
     KnownRow{{"spmd::full", "value"}, 0},
     KnownRow{{"spmd::full", "value"}, 1},
-    // What numbers the elements of a dimension is worth recognising.
+    // An iota that numbers the elements of a dimension is worth recognizing.
     KnownRow{{"spmd::iota", "start"}, 0},
     KnownRow{{"spmd::iota", "step"}, 1},
 };
@@ -117,7 +119,7 @@ Type TypeOf(const c10::Argument& argument) {
 
 NumberUse UseOf(std::string_view op, std::string_view argument, const Type& type) {
   using c10::TypeKind;
-  // The elements of a foreach op have a number each; other lists are one argument.
+  // The elements of a foreach op have a number each; any other list is one argument.
   if (type.is_list && !IsForeach(std::string(op))) return NumberUse::kStructural;
   const bool is_number = type.kind == TypeKind::FloatType || type.kind == TypeKind::NumberType ||
                          type.kind == TypeKind::ComplexType;
@@ -146,7 +148,7 @@ NumberArgument NumberArgumentOf(const c10::FunctionSchema& schema, const c10::Ar
       number.known.push_back(known.value);
     }
   }
-  // A factor that is left out: mostly 1.
+  // The default of an omitted factor, which is mostly 1.
   const std::optional<c10::IValue>& fallback = argument.default_value();
   if (number.use == NumberUse::kFree && fallback.has_value() && fallback->isScalar() &&
       !fallback->isComplexDouble()) {

@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which numbers among the arguments of an op are passed when a program runs, so that another value
-// needs no other program. The one place that says so.
+// Which numbers among the arguments of an op are passed at each run, so that another value needs no
+// other program. Only this file decides it.
 //
 //   op                                    a number that changes
 //   aten::add.Tensor(…, alpha=0.1)        is free: nothing of the call depends on its value
 //   aten::huber_loss(…, delta=2.0)        is asked about: Meta may refuse a value, or a fake kernel
-//                                         of a user's op make another shape of it; no new program
+//                                         of a user's op may derive a shape from it; no new program
 //   aten::linalg_vector_norm(x, ord=3)    is structural: rules and decompositions read it
 //
 // Every argument of type float or Scalar (optional or not, and lists of them in foreach ops) is
-// passed at run time but for a list of those that decide a shape or a function, each with its
-// reason. Integers, flags and names are structural but for a list. The starts of slices and what
-// else is counted in elements is known to the compiler until it changes: csrc/trace/starts.h.
+// passed at run time, except for a list of those that decide a shape or a function, each with its
+// reason. Integers, flags and names are structural, except for a list. The starts of slices and
+// other counts of elements are known to the compiler until they change: csrc/trace/starts.h.
 #pragma once
 
 #include <ATen/core/function_schema.h>
@@ -30,12 +30,12 @@ enum class NumberUse : uint8_t {
 
 struct NumberArgument {
   NumberUse use = NumberUse::kStructural;
-  // Values that the compiler knows all the same, since it makes a better program of them: a factor
-  // of 1, a fill with 0. They are in the program's key.
+  // Values that the compiler knows nevertheless, since they allow a better program: a factor of 1,
+  // a fill with 0. They are in the program's key.
   absl::InlinedVector<double, 2> known;
 };
 
-// Requires: `argument` is one of `schema`, and no tensor.
+// Requires: `argument` is one of `schema`, and is not a tensor.
 NumberArgument NumberArgumentOf(const c10::FunctionSchema& schema, const c10::Argument& argument);
 
 }  // namespace spmd::trace

@@ -45,7 +45,7 @@ std::vector<TensorType> ResultTypes(const ir::Graph& graph, const ir::Node& node
   return types;
 }
 
-// What the expressions in a call's attributes speak of, on these tiles.
+// The values of the variables in the expressions of a call's attributes, on these tiles.
 Expr::Env EnvOf(const rules::OpCall& call, const CallTiles& tiles) {
   const auto interval = [&tiles](TensorRef t, int d) {
     return (t.kind == TensorRef::Kind::kOperand ? tiles.operands : tiles.results)[t.index][d];

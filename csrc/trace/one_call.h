@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// One call of a graph by itself: whole, or as a device runs it on its tiles.
+// One call of a graph by itself: on whole values, or as a device runs it on its tiles.
 //
 //   %0: f32[10,4] = aten::slice.Tensor(%x, dim=0, start=0, end=10, step=1)
 // on the second of two tiles, its results rows 5 to 9 and its operand rows 5 to 9, is
@@ -20,28 +20,29 @@
 
 namespace spmd::trace {
 
-// What a graph is given.
+// The inputs and run-time scalars of a graph.
 struct GraphInputs {
   std::vector<at::Tensor> inputs;  // whole, on the host
   std::vector<c10::Scalar> scalars;
 };
 
-// The graph's outputs, on the host. Waits. Errors: those of compiling and running.
+// Runs `graph` and waits. Returns its outputs, on the host.
+// Errors: those of compiling and running `graph`.
 absl::StatusOr<std::vector<at::Tensor>> RunGraph(const ir::Graph& graph,
                                                  const std::shared_ptr<runtime::Backend>& backend,
                                                  const GraphInputs& given);
 
-// One node of a graph as a graph of its own: its operands are inputs, its results outputs.
+// One node of a graph as a graph of its own: its operands are the inputs, its results the outputs.
 ir::Graph Alone(const ir::Graph& graph, ir::NodeId id);
 
-// Where in the whole tensors the tiles of a call lie. Windows may reach beyond the tensor.
+// Where the tiles of a call are in the global tensors. Windows may reach beyond the tensor.
 struct CallTiles {
   rules::CutFactors cut;
   std::vector<Box> operands;  // empty for an absent one
   std::vector<Box> results;
 };
-// The same on tiles, with the attributes that the op's rule gives them.
-// Requires: the op has a rule that fits the call.
+// The same for the call on `tiles`, with the attributes that the op's rule gives the tiles.
+// Requires: the op has a rule that fits the call of node `id`.
 absl::StatusOr<ir::Graph> AloneOnTiles(const ir::Graph& graph, ir::NodeId id,
                                        const CallTiles& tiles);
 

@@ -55,7 +55,7 @@ bool IsDTypeType(const c10::TypePtr& type) {
 struct Table {
   std::deque<OpInfo> infos;
   absl::flat_hash_map<std::string, OpInfo*> by_name;
-  // Overloads of each base name, in dispatcher order.
+  // The overloads of each base name, in dispatcher order.
   absl::flat_hash_map<std::string, std::vector<c10::OperatorName>> overloads;
 };
 
@@ -78,7 +78,8 @@ std::string FullName(const c10::OperatorName& name) {
   return name.overload_name.empty() ? name.name : absl::StrCat(name.name, ".", name.overload_name);
 }
 
-// `candidate` takes every argument of `op` that is not one of its results, and needs no other.
+// True if `candidate` takes every argument of `op` that is not one of its results, and needs no
+// others.
 bool TakesSameArguments(const OpInfo& op, const OpInfo& candidate) {
   const auto& have = op.handle.schema().arguments();
   const auto& want = candidate.handle.schema().arguments();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Facts about torch schemas that schemas do not state, as tables.
+// Facts about ops that torch's schemas do not state, as tables.
 #pragma once
 
 #include <string>
@@ -7,21 +7,21 @@
 
 namespace spmd::trace {
 
-// Arguments that say where or how a result lies: device, layout, pin_memory, memory_format,
+// Arguments that say where or how a result is stored: device, layout, pin_memory, memory_format,
 // non_blocking.
 bool IsDroppedArgument(const std::string& name);
-// An op of each element of its lists.
+// The prefix of ops that apply to each element of their lists.
 inline constexpr std::string_view kForeachPrefix = "aten::_foreach_";
 bool IsForeach(const std::string& op);
-// Ops that run on host copies whatever their shapes.
+// Ops that run on host copies whatever their shapes are.
 bool IsHostOnly(const std::string& op);
-// foo_copy where foo is a view: the same function, where there are no strides.
+// True for foo_copy where foo is a view: without strides both are the same function.
 bool IsCopyOfView(const std::string& op);
-// Ops whose result's shape depends on data only where an index is a mask, which Meta refuses.
+// Ops whose result's shape depends on data only if an index is a mask, which Meta refuses.
 bool IsDynamicByMaskOnly(const std::string& op);
-// Composite ops that are recorded whole all the same.
+// Composite ops that are recorded undecomposed nevertheless.
 bool IsKeptWhole(const std::string& op);
-// Ops with PyTorch kernels of their own that serve us as they are.
+// Ops for which PyTorch's own kernels are used unchanged.
 bool IsLeftToPyTorch(const std::string& op);
 
 }  // namespace spmd::trace

@@ -16,7 +16,7 @@ namespace spmd::trace {
 
 namespace {
 
-// Steps that nobody ended, since an exception left them, are forgotten beyond this many.
+// At most this many steps are kept that were never ended, because an exception left them.
 constexpr size_t kMostOpen = 4;
 
 void Close(OptimizerStep& step) {
@@ -24,7 +24,7 @@ void Close(OptimizerStep& step) {
   for (const HostChangesPtr& changes : step.changes) changes->Close();
 }
 
-// What is recorded from here on belongs to no step of the optimizer.
+// Ends the step: what is recorded from here on belongs to no step of the optimizer.
 void EndStep(Session::State& state, const void* optimizer) {
   std::vector<StepPart>& open = state.open_steps;
   const auto part = std::find_if(open.begin(), open.end(),
@@ -100,7 +100,7 @@ absl::Status SayUndoneSteps(const absl::Status& status, int steps) {
 void Session::OptimizerBegins(const void* optimizer, HostChangesPtr changes) {
   SessionLock lock;
   std::vector<StepPart>& open = lock->open_steps;
-  // An exception has left that one.
+  // An exception has left the optimizer's earlier step.
   std::erase_if(open, [&](const StepPart& part) { return part.step->optimizer == optimizer; });
   if (open.size() == kMostOpen) open.erase(open.begin());
   StepPart part;

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// Memory that an op reads and writes at once, as eager's element-wise kernels judge it.
+// Checks for memory that an op both reads and writes, as eager's element-wise kernels check it.
 #pragma once
 
 #include <ATen/core/Tensor.h>
 
 namespace spmd::trace {
 
-// Errors: RuntimeError, in PyTorch's words, where `source` and `target` share a part of their
-// memory but are not the same view of it. Views with gaps are not judged, as in eager.
+// Throws: RuntimeError, in PyTorch's words, if `source` and `target` share a part of their memory
+// but are not the same view of it. As in eager, views with gaps are not checked.
 void CheckNoPartialOverlap(const at::Tensor& target, const at::Tensor& source);
 
 }  // namespace spmd::trace

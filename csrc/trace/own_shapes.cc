@@ -24,7 +24,7 @@ void Add(Inference& result, TensorMeta meta) {
   result.counts.push_back(1);
 }
 
-// One result, or list of results, like each of these arguments.
+// One result, or list of results, like each of the arguments with these numbers.
 template <int... kArguments>
 bool Like(const Args& args, Inference& result) {
   for (const int k : {kArguments...}) {
@@ -39,7 +39,7 @@ bool Like(const Args& args, Inference& result) {
   return true;
 }
 
-// A matrix and the scales of its reflectors.
+// The results are a matrix and the scales of its reflectors.
 bool Geqrf(const Args& args, Inference& result) {
   const at::Tensor self = args[0].toTensor();
   if (self.dim() < 2 || !(self.is_floating_point() || self.is_complex())) return false;
@@ -50,7 +50,7 @@ bool Geqrf(const Args& args, Inference& result) {
   return true;
 }
 
-// The counts decide.
+// The result is like the counts.
 bool Binomial(const Args& args, Inference& result) {
   const at::Tensor count = args[0].toTensor(), prob = args[1].toTensor();
   if (!count.is_floating_point() || prob.scalar_type() != count.scalar_type()) return false;
@@ -66,7 +66,7 @@ bool Dirichlet(const Args& args, Inference& result) {
   return true;
 }
 
-// A dimension for each column of `self`, as long as its bins.
+// The result has a dimension for each column of `self`, as long as the number of its bins.
 bool Histogram(const Args& args, Inference& result) {
   const at::Tensor self = args[0].toTensor();
   const std::vector<at::Tensor> bins = args[1].toTensorVector();
@@ -88,7 +88,8 @@ bool Histogram(const Args& args, Inference& result) {
   return true;
 }
 
-// Whether a matrix (or a batch) has rows, or columns, that lie together at multiples of 16 bytes.
+// True if the rows or the columns of a matrix (or of a batch) are contiguous and begin at multiples
+// of 16 bytes.
 bool HasAlignedRows(const at::Tensor& t) {
   const int64_t alignment = 16 / static_cast<int64_t>(t.itemsize()), last = t.dim() - 1;
   for (const int64_t inner : {last - 1, last}) {
@@ -100,8 +101,8 @@ bool HasAlignedRows(const at::Tensor& t) {
   return false;
 }
 
-// The sizes of a product of groups: see csrc/rules/tables/grouped_matmul.h. False where PyTorch's
-// kernels refuse the call.
+// Infers the sizes of a product of groups: see csrc/rules/tables/grouped_matmul.h. False if
+// PyTorch's kernels refuse the call.
 bool GroupedProduct(const at::Tensor& self, const at::Tensor& mat2, const c10::IValue& offsets,
                     at::ScalarType dtype, Inference& result) {
   const int64_t a = self.dim(), b = mat2.dim();
@@ -131,8 +132,8 @@ bool GroupedMm(const Args& args, Inference& result) {
   return GroupedProduct(self, args[1].toTensor(), args[2], dtype, result);
 }
 
-// One scale for each row of `self` and each column of `mat2`; where the contracted dimension is
-// divided, for each of every group.
+// There is one scale for each row of `self` and each column of `mat2`; if the contracted dimension
+// is divided into groups, one for each of every group.
 bool ScaledGroupedMm(const Args& args, Inference& result) {
   const at::Tensor self = args[0].toTensor(), mat2 = args[1].toTensor();
   if (!args[5].isNone() || !args[6].isNone() || self.itemsize() != 1) return false;
@@ -180,7 +181,7 @@ constexpr Row kRows[] = {
     {"aten::_logcumsumexp", Like<0>},
     {"aten::_sample_dirichlet", Dirichlet},
     {"aten::_scaled_grouped_mm", ScaledGroupedMm},
-    {"aten::_standard_gamma", Like<0>},  // PyTorch has one from 2.13 on
+    {"aten::_standard_gamma", Like<0>},  // PyTorch has a Meta kernel from 2.13 on
     {"aten::_standard_gamma_grad", Like<0>},
     {"aten::_weight_norm_interface", WeightNorm},
     {"aten::binomial", Binomial},

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Metadata of the results of ops that PyTorch has no Meta kernel for.
+// Metadata of the results of ops for which PyTorch has no Meta kernel.
 #pragma once
 
 #include <vector>
@@ -8,8 +8,8 @@
 
 namespace spmd::trace {
 
-// Fills in tensors and counts. False: the op is not known here, or these arguments do not fit it
-// (the kernel says what is wrong with them).
+// Fills in `result.tensors` and `result.counts`. Returns false if the op is not known here, or if
+// `args` do not fit it (the op's kernel says what is wrong with them).
 bool OwnShapes(const OpInfo& op, const std::vector<c10::IValue>& args, Inference& result);
 
 }  // namespace spmd::trace

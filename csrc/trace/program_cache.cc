@@ -23,7 +23,7 @@ int64_t CachedProgram::HeapBytes() const {
                   HeapBytes(layouts) + HeapBytes(inputs) + HeapBytes(starts) +
                   HeapBytes(late_starts) + HeapBytes(known_starts) + HeapBytes(ops) +
                   HeapBytes(prefixes) + program->HeapBytes();
-  // A layout with its count of owners.
+  // The bytes of a layout with its reference count.
   constexpr int64_t kLayout = 512;
   bytes += kLayout * static_cast<int64_t>(layouts.size());
   if (recording != nullptr) bytes += recording->HeapBytes();
@@ -52,7 +52,7 @@ void ProgramCache::Insert(CachedProgramPtr program) {
 
 void ProgramCache::CountAgain(const CachedProgram& program) {
   const auto it = entries_.find(&program);
-  if (it == entries_.end()) return;  // it has gone meanwhile
+  if (it == entries_.end()) return;  // it was dropped meanwhile
   const int64_t before = std::exchange(it->second.bytes, program.HeapBytes());
   bytes_ += it->second.bytes - before;
   while (bytes_ > most_bytes_ && recent_.size() > 1) DropOldest();
@@ -92,7 +92,8 @@ RecordingPtr ProgramCache::SeenLoose(const Hash128& loose) const {
 }
 
 void ProgramCache::NoteLoose(const Hash128& loose, const RecordingPtr& recording) {
-  // Forgotten, a tape is compiled once more before its starts are passed at run time.
+  // If a recording is forgotten, its tape is compiled once more before its starts are passed at run
+  // time.
   constexpr size_t kMost = size_t{1} << 14;
   if (loose_.size() >= kMost) loose_.clear();
   loose_[loose] = recording;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Compiled programs by the keys of the tapes they came from. All together take no more bytes than a
-// bound: least recently used ones go first.
+// Compiled programs by the keys of the tapes that they were compiled from. Their total size in
+// bytes is bounded: the least recently used ones are dropped first.
 //
-// Liveness is not in the key: a program fits a tape when its results include all that is alive.
+// Liveness is not in the key: a program fits a tape if its results include every live value.
 #pragma once
 
 #include <cstdint>
@@ -20,26 +20,28 @@
 namespace spmd::trace {
 
 struct ProgramPart {
-  std::vector<int> inputs;  // of the whole program, by number
+  std::vector<int> inputs;  // numbers of the whole program's inputs
   std::shared_ptr<CompiledProgram> program;
   std::vector<LayoutPtr> layouts;  // of the outputs
 };
 
 struct CachedProgram {
   Hash128 key;
-  std::vector<OutputSpec> outputs;  // in order of the program's
+  std::vector<OutputSpec> outputs;  // in the order of the program's outputs
   std::vector<LayoutPtr> layouts;   // of the outputs
   std::vector<int> inputs;          // tape input number of each program input
   std::vector<int> starts;          // records whose starts are passed at run time, in slot order
-  // Records that have starts, ascending: those that are passed, needed or not; those that are not.
+  // Records that have starts, ascending: those whose starts are passed, needed or not, and those
+  // whose starts are known.
   std::vector<int> late_starts, known_starts;
   std::shared_ptr<CompiledProgram> program;
   RecordingPtr recording;  // of the tape it was compiled from
-  // Of the heap, with all that it is made of.
+  // The bytes on the heap of the program and of everything that it owns.
   int64_t HeapBytes() const;
-  // Parts of it by their outputs, compiled when the whole has failed (csrc/trace/recover.h).
+  // Parts of the program by their outputs, compiled after the whole program failed
+  // (csrc/trace/recover.h).
   absl::flat_hash_map<std::vector<int>, std::shared_ptr<ProgramPart>> parts;
-  // What the tape looked like, for explain_compile.
+  // The ops and key prefixes of the tape, for explain_compile.
   std::vector<const OpInfo*> ops;
   std::vector<uint64_t> prefixes;
 };
@@ -49,22 +51,23 @@ class ProgramCache {
  public:
   explicit ProgramCache(int64_t most_bytes) : most_bytes_(most_bytes) {}
 
-  // Programs for `key`, newest first.
+  // The programs for `key`, newest first.
   std::vector<CachedProgramPtr> Find(const Hash128& key);
-  // The newest one stays, however large.
+  // Adds a program, which stays until the next one comes, however large it is.
   void Insert(CachedProgramPtr program);
-  // The program holds more than when it was inserted.
+  // Counts the bytes of `program` again, since it has grown.
   void CountAgain(const CachedProgram& program);
-  // The program has its graph and reasons. Those that got theirs before the last few lose them.
+  // Notes that `program` has its graph and reasons. All but the last few such programs lose theirs.
   void NoteExplained(const std::shared_ptr<CompiledProgram>& program);
   void SetMostBytes(int64_t bytes);
-  // A tape with this loose key that was compiled before, its starts known; or null.
+  // The recording of an earlier tape with this loose key whose starts were known when it was
+  // compiled; or null.
   RecordingPtr SeenLoose(const Hash128& loose) const;
   void NoteLoose(const Hash128& loose, const RecordingPtr& recording);
-  // What sets the tape apart from the cached program most like it.
+  // How the tape differs from the cached program that is most like it.
   std::string Difference(const Tape& tape) const;
   void Clear();
-  // All of them, last used first.
+  // All programs, the last used first.
   const std::list<CachedProgramPtr>& recent() const { return recent_; }
   int64_t bytes() const { return bytes_; }
   size_t num_explained() const { return explained_.size(); }
@@ -78,7 +81,7 @@ class ProgramCache {
 
   int64_t most_bytes_;
   int64_t bytes_ = 0;                   // of all entries
-  std::list<CachedProgramPtr> recent_;  // front: last used
+  std::list<CachedProgramPtr> recent_;  // front: the last used
   absl::flat_hash_map<const CachedProgram*, Entry> entries_;
   absl::flat_hash_map<Hash128, std::vector<CachedProgramPtr>> by_key_;
   absl::flat_hash_map<Hash128, std::weak_ptr<const Recording>> loose_;

@@ -78,7 +78,7 @@ int64_t BytesOf(const c10::IValue& value) {
 
 int64_t BytesOf(const TracedCall& call) {
   int64_t bytes = sizeof(TracedCall) + sizeof(std::shared_ptr<const TracedCall>);
-  // What does not fit in place. Metadata and recipes are shared.
+  // Counts what does not fit in place. Metadata and recipes are shared, so they do not count.
   const auto array = [](const auto& values, size_t inside) {
     const size_t n = values.capacity();
     return n <= inside ? int64_t{0} : static_cast<int64_t>(n * sizeof(values[0])) + kBlockBytes;
@@ -105,7 +105,7 @@ int64_t Recording::HeapBytes() const {
     for (const c10::IValue& arg : record.args) bytes += BytesOf(arg);
   }
   for (const auto& call : calls) bytes += BytesOf(*call);
-  // Where its beginnings are found (State::known_prefixes).
+  // The bytes of an entry for one of its beginnings (State::known_prefixes).
   constexpr int64_t kPrefix = 48;
   return bytes + kPrefix * static_cast<int64_t>(records.size());
 }

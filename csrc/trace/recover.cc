@@ -16,7 +16,7 @@ namespace {
 using InFlight = Session::State::InFlight;
 using Arguments = std::vector<runtime::LoadedProgram::Argument>;
 
-// Programs that are run for one that failed.
+// The most programs that are run for one that failed.
 constexpr int kMostParts = 16;
 
 bool IsWorthIt(const absl::Status& status) {
@@ -24,7 +24,7 @@ bool IsWorthIt(const absl::Status& status) {
          status.code() != absl::StatusCode::kResourceExhausted;
 }
 
-// What the run did not take, back where it came from.
+// Returns the arguments that the run did not take, which get their tiles back.
 Arguments TakeBack(InFlight& f) {
   Arguments left = f.run->TakeBackArguments();
   left.resize(f.arguments.size());
@@ -37,8 +37,8 @@ Arguments TakeBack(InFlight& f) {
   return left;
 }
 
-// Fetches arguments that a run which failed as well was to make and has made since. By argument:
-// what it is missing for.
+// Fetches arguments from other failed runs that have computed them since. Returns for each argument
+// the failure for which it is missing.
 std::vector<absl::Status> FindArguments(Session::State& state, const InFlight& f,
                                         const absl::Status& status, Arguments& left) {
   std::vector<absl::Status> missing(left.size());
@@ -60,7 +60,7 @@ std::vector<absl::Status> FindArguments(Session::State& state, const InFlight& f
   return missing;
 }
 
-// What the results of a run depend on, of what may have failed.
+// The dependences of a run's results on missing arguments and fallible ops.
 class Dependences {
  public:
   Dependences(const InFlight& f, const std::vector<absl::Status>& missing,
@@ -82,14 +82,15 @@ class Dependences {
 
   const std::vector<int>& Of(int output) const { return of_[output]; }
 
-  // Each of them depends on what any does.
+  // Makes each of `outputs` depend on everything that any of them depends on.
   void Join(const std::vector<int>& outputs) {
     std::vector<int> all;
     for (const int k : outputs) all = Union(all, of_[k]);
     for (const int k : outputs) of_[k] = all;
   }
 
-  // A counter among `wanted` depends on what is written next after it does.
+  // Makes each counter among `wanted` depend on what the value that is written next after it
+  // depends on.
   void JoinCounters(const std::vector<int>& wanted) {
     for (const int k : wanted) {
       if (!IsCounter(k)) continue;
@@ -108,7 +109,7 @@ class Dependences {
     std::set_union(a.begin(), a.end(), b.begin(), b.end(), std::back_inserter(both));
     return both;
   }
-  // The value that a Buffer held before.
+  // The value that the output's Buffer held before.
   ValuePtr Before(int output) const {
     const ValuePtr value = f_.results[output].lock();
     return value == nullptr ? nullptr : value->before;
@@ -131,11 +132,11 @@ class Dependences {
   const ir::Graph& graph_;
   std::vector<bool> may_fail_;        // by node
   std::vector<std::vector<int>> of_;  // by output; see ir::Dependences
-  std::vector<std::vector<int>> on_;  // the same, where all inputs count
-  std::vector<ir::NodeId> node_;      // by output: what makes it
+  std::vector<std::vector<int>> on_;  // the same if all inputs are counted
+  std::vector<ir::NodeId> node_;      // by output: its producer
 };
 
-// By step part: those of `wanted` that it makes.
+// For each step part, those of `wanted` that it computes.
 std::vector<std::vector<int>> MadeBySteps(const InFlight& f, const std::vector<int>& wanted) {
   std::vector<std::vector<int>> made(f.steps.size());
   if (f.steps.empty()) return made;
@@ -149,7 +150,7 @@ std::vector<std::vector<int>> MadeBySteps(const InFlight& f, const std::vector<i
   return made;
 }
 
-// Results by what they depend on: what depends on less comes first.
+// Groups the results by their dependences; those with fewer dependences come first.
 using Group = std::pair<std::vector<int>, std::vector<int>>;
 std::vector<Group> GroupsOf(const Dependences& dependences, const std::vector<int>& wanted) {
   std::map<std::vector<int>, std::vector<int>> by_dependences;
@@ -160,7 +161,7 @@ std::vector<Group> GroupsOf(const Dependences& dependences, const std::vector<in
   return groups;
 }
 
-// The outputs one by one, but those that are made together.
+// The outputs one by one, except for those in `together`.
 std::vector<std::vector<int>> Apart(const std::vector<int>& outputs,
                                     const std::vector<std::vector<int>>& together) {
   std::vector<std::vector<int>> apart;
@@ -205,16 +206,16 @@ absl::StatusOr<std::shared_ptr<ProgramPart>> PartOf(Session::State& state, Cache
   for (const program::Output& o : made.outputs) {
     part->layouts.push_back(std::make_shared<const Layout>(made.LayoutOf(o.value)));
   }
-  part->program->compiled.decisions = {};  // they have as many parts as the program
+  part->program->compiled.decisions = {};  // they are as large as the program
   state.programs.NoteExplained(part->program);
-  // Of a failure there are at most so many.
+  // One failure adds at most kMostParts parts.
   if (whole.parts.size() >= 2 * kMostParts) whole.parts.clear();
   whole.parts[outputs] = part;
   state.programs.CountAgain(whole);
   return part;
 }
 
-// Makes these results, out of arguments that are all there.
+// Computes these results from arguments that are all available.
 absl::Status Make(Session::State& state, InFlight& f, const Arguments& left,
                   const std::vector<int>& outputs) {
   SPMD_ASSIGN_OR_RETURN(const std::shared_ptr<ProgramPart> part,
@@ -256,7 +257,7 @@ Session::State::InFlight* FindInFlight(Session::State& state, const runtime::Pen
 
 namespace {
 
-// Makes what can be made of `wanted`, and fills in `errors`.
+// Computes what can be computed of `wanted`, and fills in `errors`.
 void MakeWanted(Session::State& state, InFlight& f, const absl::Status& status,
                 const std::vector<std::vector<int>>& made_by_steps, std::vector<int> wanted) {
   Arguments left = TakeBack(f);
@@ -276,17 +277,17 @@ void MakeWanted(Session::State& state, InFlight& f, const absl::Status& status,
                   [&](int k) { return std::find(made.begin(), made.end(), k) != made.end(); });
   }
   const std::vector<Group> groups = GroupsOf(dependences, wanted);
-  // Marked above, by its name.
+  // The failed op, if it is an op of the graph: `dependences` counts it as fallible.
   const std::string failed = IsTraced(graph, named) ? named : "";
 
-  // What is known to fail, and how.
+  // The sets of dependences that are known to fail, each with its failure.
   std::vector<std::pair<std::vector<int>, absl::Status>> failures;
   for (size_t k = 0; k < missing.size(); ++k) {
     if (!missing[k].ok()) failures.push_back({{static_cast<int>(k)}, missing[k]});
   }
   int tried = 0;
   const auto make = [&](const std::vector<int>& outputs) {
-    // All of them again would end as before, had nothing been missing.
+    // Running all outputs again would fail as before, unless an argument was missing.
     const bool all = outputs.size() == graph.outputs().size() && f.run->cause() == nullptr;
     if (all || tried == kMostParts) return status;
     ++tried;
@@ -306,7 +307,7 @@ void MakeWanted(Session::State& state, InFlight& f, const absl::Status& status,
       failures.push_back({behind, result});
       continue;
     }
-    // None of the ops that may fail, but what one of the others was taken apart into.
+    // The culprit is not a fallible op, but comes from the decomposition of another op.
     for (const std::vector<int>& unit : Apart(outputs, made_by_steps)) {
       const absl::Status one = unit.size() == outputs.size() ? result : make(unit);
       for (const int k : unit) f.errors[k] = one;

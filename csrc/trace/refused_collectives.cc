@@ -24,8 +24,8 @@ void Refuse(const c10::OperatorHandle& op, torch::jit::Stack*) {
       "value that other processes need is sent from the host: tensor.cpu()");
 }
 
-// PyTorch has kernels for outside devices, which look for a backend and do not say what to do.
-// Taking their place is reported as a warning.
+// PyTorch has kernels for other devices, which look for a backend and do not say what to do.
+// PyTorch warns when they are replaced; this class suppresses that warning.
 class Quiet final : public c10::WarningHandler {
  public:
   void process(const c10::Warning&) override {}

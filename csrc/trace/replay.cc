@@ -16,7 +16,7 @@ namespace {
 bool SameMeta(const TensorMeta& meta, c10::TensorImpl& t) {
   if (t.dtype() != c10::scalarTypeToTypeMeta(meta.dtype) || t.is_wrapped_number()) return false;
   if (meta.form.has_value() && meta.form->IsSurelyOf(t)) return true;
-  // Few numbers: a loop is done before memcmp has begun.
+  // There are few numbers, so a loop is faster than memcmp.
   const auto same = [](const Dims& a, at::IntArrayRef b) {
     if (a.size() != b.size()) return false;
     for (size_t d = 0; d < b.size(); ++d) {
@@ -36,7 +36,7 @@ bool SameInts(const c10::IValue& value, at::IntArrayRef ints) {
       [](const c10::IValue& item, int64_t i) { return item.isInt() && item.toInt() == i; });
 }
 
-// One attempt to go over a call: all is compared before anything is changed.
+// One attempt to replay a call: everything is compared before anything is changed.
 class Attempt {
  public:
   Attempt(Session::State& state, const TracedCall& call, const CallArguments& args)
@@ -81,8 +81,8 @@ class Attempt {
     }
   }
 
-  // What is written is the same operands' as it was, and nobody else's: two Buffers may hold one
-  // value before the call, and not after it.
+  // True if the written Buffers are shared by the same operands as in the recording: two Buffers
+  // may hold one value before the call, and not after it.
   bool SharesAlike() {
     static uint64_t last_call = 0;
     const uint64_t call = ++last_call;
@@ -120,7 +120,7 @@ class Attempt {
     return AgreesArgument(arg, args_.values[i]);
   }
 
-  // None that is passed at run time is given like this.
+  // Lists of integers that are passed at run time are never given in this form.
   static bool AgreesInts(const CallArgument& arg, at::IntArrayRef ints) {
     return arg.kind == CallArgument::Kind::kFixed && SameInts(arg.value, ints);
   }
@@ -137,8 +137,8 @@ class Attempt {
     return true;
   }
 
-  // What is looked at of the tensors to come, each a pointer further: the nearer ones are there by
-  // then. Requires: at least four.
+  // Prefetches what is read of the next tensors, one pointer further for each nearer tensor, whose
+  // earlier pointers have arrived by then. Requires: `next` has at least four tensors.
   static void PrefetchOperands(at::TensorList next) {
     const auto storage = [&](size_t k) {
       return next[k].unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl();
@@ -178,7 +178,7 @@ class Attempt {
     return false;
   }
 
-  // Null for None.
+  // `given` is null for None.
   bool AgreesOperand(const at::Tensor* given) {
     const CallOperand& operand = call_.operands[compared_];
     Buffer*& buffer = buffers_[compared_++];
@@ -195,7 +195,8 @@ class Attempt {
            AgreesMark(operand, *buffer);
   }
 
-  // The call does more than was noted: it annotates what it reads, or its result has the mark, too.
+  // True if the call does more than was noted: it annotates what it reads, or its result gets the
+  // mark.
   bool HandsMarkOn(const Buffer& buffer) const {
     if (const MarkNotes* const notes = NotesOf(buffer); notes != nullptr && !notes->parts.empty()) {
       return true;
@@ -219,8 +220,8 @@ class Attempt {
     return true;
   }
 
-  // Requires: the tensor's metadata are those of the operand. That these are the Buffer's form is
-  // found once for each Buffer.
+  // Requires: the tensor's metadata are those of the operand. Whether they are the Buffer's form is
+  // compared once for each Buffer.
   static bool IsKnownBase(const CallOperand& operand, Buffer* buffer, const at::Tensor& tensor) {
     const uint64_t serial = operand.meta->serial;
     if (buffer->form.known_as == serial && serial != 0)
@@ -250,7 +251,7 @@ class Attempt {
            (operand.view == kNoId || !tape_.Moved(operand.value, operand.view));
   }
 
-  // An input that is met here for the first time.
+  // Claims an input that first occurs in this call.
   bool Claim(const CallOperand& operand, Value* value, const Buffer* buffer) {
     const int64_t k = operand.value - call_.first_slot;
     if (claims_.empty() || k < 0 || claims_[k].value != nullptr) return false;
@@ -342,7 +343,7 @@ class Attempt {
   int claimed_ = 0;
 };
 
-// How many calls at one place (views, mostly, which record nothing) are compared.
+// The number of calls at one place that are compared (they are mostly views, which record nothing).
 constexpr size_t kLookAhead = 8;
 
 }  // namespace
@@ -383,7 +384,7 @@ bool Replay(Session::State& state, const OpInfo& op, const CallArguments& args, 
     if (call.num_records > 0) NoteMicroStep(state, call.updates_first, graph_task);
     state.statistics.records += call.num_records;
     ++state.statistics.replayed;
-    // By the time that the next op is called it is there.
+    // The call arrives in the cache before the next op is called.
     if (next < calls.size()) Prefetch(calls[next].get(), sizeof(TracedCall));
     attempt.Run(results);
     return true;

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Calls that come again: noted when they are recorded event by event, and gone over in one step
-// when the tape follows a recording and the same op comes with the same arguments at the same
+// Calls that come again. A call is noted when it is recorded event by event, and replayed in one
+// step when the tape follows a recording and the same op comes with equal arguments at the same
 // place.
 //
-// What the kernels look at is: the op, its arguments, of tensors their metadata and what their
-// Buffers hold, the default dtype, the graph task. A call that agrees in all of it has the same
-// results, so nothing is inferred, hashed or converted. Requires, everywhere: the session's lock is
-// held.
+// A call is determined by the op, its arguments, the metadata of its tensors and what their Buffers
+// hold, the default dtype and the graph task. A call that agrees in all of this has the same
+// results, so nothing is inferred, hashed or converted.
+// Requires, everywhere: the session's lock is held.
 #pragma once
 
 #include <ATen/core/stack.h>
@@ -21,22 +21,22 @@
 namespace spmd::trace {
 
 using CallResults = absl::InlinedVector<c10::IValue, 2>;
-// Where the results of a call go: into a list; tensors, as many as there are, into places for them;
-// the only one, a list of tensors, into a place for it; nowhere, for an op that returns what it
-// wrote.
+// Where the results of a call go. At most one member is set: `list` for results of any kind, `each`
+// for a fixed number of tensors, `tensors` for a single list of tensors; none for an op that
+// returns what it wrote.
 struct ResultsTo {
   CallResults* list = nullptr;
   absl::Span<at::Tensor> each = {};
   std::vector<at::Tensor>* tensors = nullptr;
 };
-// The arguments of a call as the schema orders them. A list of integers or tensors may stand in
-// `lists` (of as many, or of none) and be nothing among the values: as a value it is made element
-// by element.
+// The arguments of a call in schema order. A list of integers or tensors may be given as lists[i],
+// since a list is costly to make as a value; values[i] is then None. `lists` is empty or as long as
+// `values`.
 using BorrowedList = std::variant<std::monostate, at::IntArrayRef, at::TensorList>;
 struct CallArguments {
   absl::Span<const c10::IValue> values;
   absl::Span<const BorrowedList> lists = {};
-  // Null where argument `i` is no such list.
+  // Null unless argument `i` is such a list.
   const at::IntArrayRef* ints(size_t i) const {
     return lists.empty() ? nullptr : std::get_if<at::IntArrayRef>(&lists[i]);
   }
@@ -44,17 +44,17 @@ struct CallArguments {
     return lists.empty() ? nullptr : std::get_if<at::TensorList>(&lists[i]);
   }
 };
-// True when the call was gone over.
+// True if the call was replayed.
 bool Replay(Session::State& state, const OpInfo& op, const CallArguments& args, ResultsTo results);
 
-// Lives while a call is recorded, and notes it at the end if it can be replayed: calls that look at
-// values, draw random numbers, take tensors of other devices or cut the tape cannot.
+// Lives while a call is recorded, and notes the call at the end if it can be replayed. Calls that
+// look at values, draw random numbers, take tensors of other devices or cut the tape cannot.
 class CallCapture {
  public:
   CallCapture(Session::State& state, const OpInfo& op, const torch::jit::Stack& stack);
   ~CallCapture();
   CallCapture(const CallCapture&) = delete;
-  // After the call: its results are on the stack.
+  // Called after the call, when its results are on the stack.
   void Finish(const torch::jit::Stack& stack);
 
  private:
@@ -84,7 +84,7 @@ class CallCapture {
   TracedCall call_;
 };
 
-// The value of a Python number that stands in the place of a tensor.
+// The value of a Python number that takes the place of a tensor.
 c10::Scalar NumberIn(const at::Tensor& wrapped);
 
 }  // namespace spmd::trace

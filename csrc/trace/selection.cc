@@ -36,7 +36,7 @@ Ranks RanksOf(const at::Tensor& flags) {
   at::Tensor totals = flags.to(at::kLong);
   if (flags.dim() == 0) return {totals, totals};
   at::Tensor ranks;
-  // Of the last dimension, what lies before in the row; of the others, the rows before.
+  // For the last dimension, what precedes an element in its row; for the others, the rows before.
   for (int64_t d = flags.dim() - 1; d >= 0; --d) {
     at::Tensor up_to = totals.cumsum(d);
     if (!ranks.defined()) {
@@ -53,7 +53,8 @@ Ranks RanksOf(const at::Tensor& flags) {
 
 at::Tensor Packed(const at::Tensor& values, const at::Tensor& flags, const Ranks& ranks,
                   int64_t count) {
-  // Where each element writes to; all that are not chosen, to a slot of their own.
+  // The slot to which each element writes; all elements that are not chosen write to one extra
+  // slot.
   at::Tensor slots = at::where(flags, ranks.inclusive.sub(1), count).clamp_max(count);
   return at::zeros({count + 1}, values.options())
       .index_put({std::move(slots)}, values, /*accumulate=*/true)

@@ -18,7 +18,7 @@ namespace spmd::trace {
 
 namespace {
 
-// What is pending as a graph whose outputs are all that is bound.
+// The pending ops as a graph whose outputs are all values that are bound.
 absl::StatusOr<Lowered> LowerPending(Session::State& state) {
   Tape& tape = *state.tape;
   tape.StopFollowing();
@@ -133,7 +133,8 @@ MeshSet MeshesOf(Session::State& state, const Tape& tape, absl::Span<const Outpu
   for (const Annotation& a : tape.annotations()) {
     if (needed.Has(tape, a.value)) meshes.push_back(a.mark->mesh);
   }
-  // A grid of many meshes is the common refinement of a few of them.
+  // At most this many meshes of layouts are added, so that a grid is the common refinement of a few
+  // meshes.
   constexpr size_t kMostOfLayouts = 16;
   size_t of_layouts = 0;
   const auto add_meshes_of = [&](const LayoutPtr& layout) {
@@ -239,7 +240,7 @@ absl::StatusOr<std::string> Session::GraphText(const std::shared_ptr<CompiledPro
 absl::StatusOr<std::vector<partition::Compiled::PassTime>> Session::PassTimes(
     const std::shared_ptr<CompiledProgram>& program) {
   SessionLock lock;
-  // A program that was read from disk has none.
+  // A program that was read from disk has no times.
   if (program->compiled.times.empty()) SPMD_RETURN_IF_ERROR(trace::Explain(*lock, program));
   return program->compiled.times;
 }

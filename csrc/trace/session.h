@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// The one mutable global: backend, tape, program cache, random state, what was compiled and run.
+// The one mutable global: backend, tape, program cache, random state, and the record of what was
+// compiled and run.
 //
-// Thread safety: every public function takes the session's lock. A thread that has to wait for it
-// gives up the GIL first (`GilHooks`), so whoever holds the lock may take the GIL.
+// Thread safety: every public function takes the session's lock. A thread that has to wait for the
+// lock releases the GIL first (`PythonHooks`), so the holder of the lock may take the GIL.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -32,8 +33,8 @@ namespace spmd::trace {
 struct ShardingInfo {
   Mesh mesh;
   PartitionSpec spec;
-  bool committed = false;    // the user's mark
-  bool provisional = false;  // the value is pending: what would be chosen if it were cut now
+  bool committed = false;              // the user's mark
+  bool provisional = false;            // the value is pending: what a cut now would choose
   std::vector<std::string> unreduced;  // axis names
 };
 
@@ -45,17 +46,17 @@ struct ShardData {
   int64_t replica_id = 0;  // 0 for the first device that holds it
 };
 
-// A program that was compiled: what spmd.debug shows.
+// A compiled program, as spmd.debug shows it.
 struct CompiledProgram {
   int64_t number = 0;
   ir::Graph traced;              // as lowered from the tape
   partition::Compiled compiled;  // its `program` was moved into `loaded`
-  // False: `compiled` lacks its graph and reasons, which take as long to make as the program does,
-  // and are made when somebody asks.
+  // If false, `compiled` lacks its graph and reasons, which take as long to make as the program
+  // itself and are made on demand.
   bool explained = true;
   std::shared_ptr<runtime::LoadedProgram> loaded;
   const program::Program& program() const { return loaded->program(); }
-  // What it takes of the heap without its graph and reasons, which few programs have.
+  // The bytes on the heap, without the graph and reasons, which few programs have.
   int64_t HeapBytes() const;
 };
 
@@ -63,22 +64,22 @@ struct CompiledProgram {
 struct CompileEvent {
   int64_t number = 0;  // of the program
   std::string reason;  // what differed from the nearest cached program
-  std::string cut;     // what made the cut: "item", "cpu", "optimizer step", "sync", …
+  std::string cut;     // what caused the cut: "item", "cpu", "optimizer step", "sync", …
   int64_t records = 0;
   int64_t instructions = 0;
   double lower_ms = 0, compile_ms = 0, load_ms = 0;
 };
 
-// The calls of what is pending, and what they are given.
+// The pending calls and their inputs.
 struct PendingCalls {
-  ir::Graph graph;  // rewritten as far as rules are asked about it
+  ir::Graph graph;  // rewritten into the ops for which rules are asked
   GraphInputs given;
   std::shared_ptr<runtime::Backend> backend;
 };
 
 struct Statistics {
   int64_t records = 0;
-  int64_t replayed = 0;  // calls that were gone over (csrc/trace/replay.h)
+  int64_t replayed = 0;  // replayed calls (csrc/trace/replay.h)
   int64_t runs = 0;
   int64_t compiles = 0;
   int64_t cache_hits = 0;
@@ -86,19 +87,20 @@ struct Statistics {
   int64_t host_fallbacks = 0;  // ops run on host copies
 };
 
-// Ways into Python, set by csrc/python; each may be null.
+// Functions that call Python, set by csrc/python; each may be null.
 struct PythonHooks {
-  // Releases the GIL if the calling thread holds it; gives what Reacquire takes (null: not held).
+  // Releases the GIL if the calling thread holds it; returns what reacquire_gil takes (null if the
+  // thread did not hold it).
   void* (*release_gil)() = nullptr;
   void (*reacquire_gil)(void*) = nullptr;
   // "file.py:12" of the innermost frame outside torch; "" when the thread holds no GIL.
   std::string (*current_line)() = nullptr;
   // Python's warnings.warn.
   void (*warn)(const std::string& text) = nullptr;
-  // Runs the handlers of signals that came; true when one of them raised (KeyboardInterrupt).
+  // Runs the handlers of signals that arrived; true if one of them raised (KeyboardInterrupt).
   bool (*signalled)() = nullptr;
-  // Throws what it raised, as the bindings turn it into the Python exception, with `note` as its
-  // message if it has none ("" is no note).
+  // Throws what the handler raised, in the form that the bindings turn into the Python exception.
+  // If that has no message, `note` becomes its message ("" for none).
   void (*raise_signal)(const std::string& note) = nullptr;
 };
 
@@ -110,45 +112,48 @@ class Session {
   void SetPythonHooks(PythonHooks hooks);
 
   // --- backend ---
-  // Errors: FailedPrecondition when a tensor of the device exists already; MakeBackend's.
+  // Errors: FailedPrecondition if a tensor of the device exists already; those of MakeBackend for
+  // `name` and `devices`.
   absl::Status SetDefaultBackend(const std::string& name, std::optional<int64_t> devices);
-  // Made at first use, from SPMD_BACKEND and SPMD_NUM_DEVICES.
+  // The backend, made at first use from SPMD_BACKEND and SPMD_NUM_DEVICES.
   absl::StatusOr<std::shared_ptr<runtime::Backend>> backend();
   absl::StatusOr<int64_t> DeviceCount();
-  // True when the user set the number of devices (a larger mesh is then an error).
+  // True if the user set the number of devices (a larger mesh is then an error).
   bool device_count_was_set();
 
   // --- shardings ---
-  // In place, as API.md's mark_sharding for one tensor.
+  // Marks `tensor` in place, as mark_sharding does for one tensor.
   absl::Status MarkSharding(const at::Tensor& tensor, const Mesh& mesh, const PartitionSpec& spec);
   absl::Status ClearSharding(const at::Tensor& tensor);
-  // nullopt where no mesh is known: the tensor is one tile on device 0.
+  // The sharding of `tensor`; nullopt if no mesh is known: the tensor is then one tile on device 0.
   absl::StatusOr<std::optional<ShardingInfo>> ShardingOf(const at::Tensor& tensor);
-  // A new tensor with the sharding, not differentiable by itself.
+  // Returns a new tensor with this sharding. It is not differentiable by itself.
   absl::StatusOr<at::Tensor> Reshard(const at::Tensor& tensor, const Mesh& mesh,
                                      const PartitionSpec& spec);
   // Runs what is pending.
   absl::StatusOr<std::vector<ShardData>> LocalShards(const at::Tensor& tensor);
-  // A shard per device (replicas may be left out). Errors: InvalidArgument naming the missing box.
+  // Makes a tensor from one shard per device; replicas may be left out.
+  // Errors: InvalidArgument that names the box that `shards` lacks.
   absl::StatusOr<at::Tensor> FromLocalShards(const std::vector<ShardData>& shards, const Mesh& mesh,
                                              const PartitionSpec& spec,
                                              const std::vector<int64_t>& dims);
   absl::Status LoadLocalShards(const at::Tensor& tensor, const std::vector<ShardData>& shards);
 
   // --- running ---
-  // Runs what is pending; with `wait`, until it is done.
+  // Runs what is pending and, if `wait` is true, waits until it is done.
   absl::Status Sync(bool wait);
-  // Called by the hooks around an optimizer's step (csrc/trace/optimizer_step.h); `changes` is what
-  // it will have changed on the host. Its end is a cut, unless inside a backward pass. Errors: the
-  // cut's; that of a failure by which the step is lost before it has begun.
+  // Called by the hooks around an optimizer's step (csrc/trace/optimizer_step.h). `changes` will
+  // hold what the step changes on the host. The end of a step is a cut, unless inside a backward
+  // pass.
+  // Errors: those of the cut; the failure by which the step was lost before it began.
   void OptimizerBegins(const void* optimizer, HostChangesPtr changes);
   absl::Status OptimizerStepped(const void* optimizer);
-  // The step of the optimizer has raised: what is recorded from here on is none of its.
+  // Called when the optimizer's step has raised: what is recorded afterwards does not belong to it.
   void OptimizerRaised(const void* optimizer);
-  // What was changed on the host because the last step of the optimizer (null: of any) was made; it
-  // is undone with that step, if its program has not run yet.
+  // Adds what was changed on the host because the last step of the optimizer (null: of any
+  // optimizer) was made. It is undone with that step, if the step's program has not run yet.
   void AddToLastStep(const void* optimizer, HostChangesPtr changes);
-  // Before the interpreter ends: runs nothing more, drops what is pending.
+  // Called before the interpreter ends: runs nothing more and drops what is pending.
   void Shutdown();
 
   // --- random numbers ---
@@ -156,38 +161,39 @@ class Session {
   uint64_t InitialSeed();
 
   // --- rules ---
-  // Adds a user's rule; what was compiled without it is compiled again. Errors: rules::Register's.
+  // Adds a user's rule; programs that were compiled without it are compiled again.
+  // Errors: those of rules::Register for `rule`.
   absl::Status RegisterRule(rules::Rule rule);
-  // What runs next is compiled again.
+  // Drops the programs: what runs next is compiled again.
   void ForgetPrograms();
 
   // --- seeing ---
-  // The last program that ran, or null; the one that made tensor's value, or null.
+  // The last program that ran, or null.
   std::shared_ptr<const CompiledProgram> LastProgram();
-  // The programs of the last step of an optimizer, in order of their runs, and how many runs there
-  // have been since.
+  // The programs of the last optimizer step, in the order of their runs, and the number of runs
+  // since.
   std::pair<std::vector<std::shared_ptr<const CompiledProgram>>, int64_t> LastStep();
-  // Those that are kept, oldest first. They are while all together take no more bytes than
-  // SetProgramBytes says.
+  // The programs that are kept, oldest first. Their total size stays within the limit of
+  // SetProgramBytes.
   std::vector<std::shared_ptr<const CompiledProgram>> Programs();
-  // Why `tensor` is cut as it is: the chain back to an annotation. Runs nothing.
+  // Why `tensor` has its sharding: the chain back to an annotation. Runs nothing.
   absl::StatusOr<std::string> Explain(const at::Tensor& tensor);
-  // The annotated graph of a program, compiled once more where it is not kept.
+  // The annotated graph of `program`, which is compiled once more if it is not kept.
   absl::StatusOr<std::string> GraphText(const std::shared_ptr<CompiledProgram>& program);
-  // How long the passes took when it was last compiled.
+  // The times that the passes took when `program` was last compiled.
   absl::StatusOr<std::vector<partition::Compiled::PassTime>> PassTimes(
       const std::shared_ptr<CompiledProgram>& program);
   std::vector<CompileEvent> CompileEvents();
   Statistics statistics();
-  // How much is kept, by name: for tests of what must not grow.
+  // The sizes of what is kept, by name, for tests of what must not grow.
   std::vector<std::pair<std::string, int64_t>> Sizes();
-  // Bounds the bytes of programs that are kept.
+  // Limits the bytes of the programs that are kept.
   void SetProgramBytes(int64_t bytes);
   // The pending graph as text (lowered, not run).
   absl::StatusOr<std::string> PendingGraph();
-  // What is pending, call by call. Waits for the inputs. Errors: those of the runs that make them.
+  // The pending calls. Waits for their inputs. Errors: those of the runs that make the inputs.
   absl::StatusOr<PendingCalls> Calls();
-  // Replicas as separate tiles.
+  // If off, replicas are separate tiles.
   void SetDeduplication(bool on);
   void SetCoalescing(bool on);
 

@@ -13,7 +13,7 @@ absl::Status Session::RegisterRule(rules::Rule rule) {
   if (op != nullptr && !op->handle.hasKernelForDispatchKey(c10::DispatchKey::PrivateUse1)) {
     TakeWhole(op->handle);
   }
-  lock->programs.Clear();  // they were planned without it
+  lock->programs.Clear();  // they were planned without the rule
   return absl::OkStatus();
 }
 

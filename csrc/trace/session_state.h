@@ -26,7 +26,8 @@
 namespace spmd::trace {
 
 struct Session::State {
-  // Recursive: an op run on host copies may be written in Python and make tensors of the device.
+  // The mutex is recursive: an op that runs on host copies may be written in Python and make
+  // tensors of the device.
   std::recursive_mutex mutex;
   PythonHooks hooks;
 
@@ -38,27 +39,28 @@ struct Session::State {
 
   std::unique_ptr<Tape> tape = std::make_unique<Tape>();
   Repeats repeats;  // where the tape ends by itself
-  int depth = 0;    // of ops that are recorded for others
+  int depth = 0;    // nesting of ops that are recorded for others
   ShapeCache shapes;
   ProgramCache programs{runtime::EnvironmentProgramBytes()};
-  // Beginnings of compiled tapes, by their keys: a tape that is one of them follows it.
+  // Beginnings of compiled tapes, by their keys: a tape that equals one of them follows its
+  // recording.
   struct Prefix {
     std::weak_ptr<const Recording> recording;
     int32_t events;
   };
   absl::flat_hash_map<Hash128, Prefix> known_prefixes;
-  size_t most_prefixes = size_t{1} << 14;  // then those whose recording is gone are dropped
+  size_t most_prefixes = size_t{1} << 14;  // then those without a recording are dropped
   bool capturing = false;                  // a CallCapture lives
   bool looked_at_values =
       false;  // since it began, an op looked at what it may not be replayed with
-  // Lines of forward ops by the sequence number of their autograd nodes.
+  // The user's lines of forward ops, by the sequence number of their autograd nodes.
   absl::flat_hash_map<uint64_t, std::string> line_of_sequence;
   uint64_t latest_sequence = 0;             // of autograd's nodes, on any thread
   absl::flat_hash_set<std::string> warned;  // through FirstTime
   bool deduplicate = true;
   bool coalesce = runtime::EnvironmentCoalesce();
   std::optional<runtime::Log> log;  // read when the first program is compiled
-  // Made then, too; null where programs are not kept on disk.
+  // Made when the first program is compiled; null if programs are not kept on disk.
   std::optional<std::unique_ptr<partition::CompileCache>> disk_cache;
   const bool verify = runtime::EnvironmentVerify();
 
@@ -67,12 +69,12 @@ struct Session::State {
   std::deque<CompileEvent> events;
   Statistics statistics;
   int64_t next_program = 0;
-  // Programs run on its thread; cuts return before they have.
+  // Programs run on the queue's thread; a cut returns before they have run.
   std::unique_ptr<runtime::ExecutorQueue> queue;
   struct InFlight {
     struct Argument {
       c10::weak_intrusive_ptr<Value> value;
-      std::weak_ptr<runtime::PendingRun> run;  // that was to make it, if it was not there
+      std::weak_ptr<runtime::PendingRun> run;  // the run that was to make it, if it was pending
       int output = -1;
     };
     runtime::PendingRunPtr run;
@@ -80,15 +82,15 @@ struct Session::State {
     std::vector<c10::Scalar> scalars;
     std::vector<Argument> arguments;
     std::vector<c10::weak_intrusive_ptr<Value>> results;
-    std::vector<StepPart> steps;       // of optimizers, that its program makes
+    std::vector<StepPart> steps;       // the optimizer steps that its program computes
     bool reported = false;             // its failure has been raised once
     bool recovered = false;            // see csrc/trace/recover.h
-    std::vector<absl::Status> errors;  // by result, once it is: what it is lost for
+    std::vector<absl::Status> errors;  // by result, after recovery: the failure by which it is lost
   };
   std::deque<InFlight> in_flight;
-  absl::Status unseen;  // a failure that nobody looked at, and that no value can tell of any more
-  // Some backward pass has added to gradients that were there: micro-steps. From then on every
-  // backward pass ends in a cut, so that they are one program; until a step of the optimizer
+  absl::Status unseen;  // an unreported failure that no value can report any more
+  // True if some backward pass has added to existing gradients, as micro-steps do. From then on
+  // every backward pass ends in a cut, so that all passes are one program, until an optimizer step
   // follows a single pass.
   bool accumulates = false;
   int64_t last_task = -1;  // the graph task of the last record of a backward pass
@@ -101,7 +103,7 @@ struct Session::State {
   std::vector<StepPart> recorded_steps;  // that are over, and pending on the tape
 };
 
-// Holds the session's lock; gives up the GIL while waiting for it.
+// Holds the session's lock. Releases the GIL while it waits for the lock.
 class SessionLock {
  public:
   SessionLock() : state_(Session::Get().state()) {
@@ -118,7 +120,7 @@ class SessionLock {
   Session::State& state_;
 };
 
-// Gives up the GIL for its lifetime, if the thread has it: while waiting for programs.
+// Releases the GIL for its lifetime, if the thread has it: for waiting for programs.
 class GilReleased {
  public:
   explicit GilReleased(Session::State& state) : state_(state) {
@@ -134,46 +136,49 @@ class GilReleased {
   void* gil_ = nullptr;
 };
 
-// Appends a record with the task and the user's line of the moment.
+// Appends a record with the current task and the user's current line.
 TapeId AppendRecord(Session::State& state, Record record, absl::Span<const TensorType> results);
-// Runs what is pending. `why` is for explain_compile. `ended_task`: the autograd task that has just
-// ended with gradients which later passes add to; these may stay the terms of a sum. Requires: the
-// lock is held.
-// Errors: the program's; what was pending is then lost and says so when read.
+// Runs what is pending. `why` is for explain_compile. `ended_task` is the autograd task that has
+// just ended with gradients to which later passes add; these may stay partial sums.
+// Requires: the session's lock is held.
+// Errors: those of the program; what was pending is then lost and says so when it is read.
 absl::Status Cut(Session::State& state, const std::string& why, int64_t ended_task = -1);
-// Waits for the run and says how it went. After a signal whose handler raises (Ctrl-C) all that was
-// enqueued is waited for, and the handler's exception is thrown. After a second one programs that
-// have not started are dropped, and the one that runs is stopped where nothing has been overwritten
-// yet; steps of optimizers that this undoes are counted in the message.
+// Waits for the run and returns its status. After a signal whose handler raises (Ctrl-C), waits for
+// everything that was enqueued and throws the handler's exception. After a second signal, programs
+// that have not started are dropped, and the running one stops if it has not overwritten anything
+// yet; the message counts the optimizer steps that this undoes.
 absl::Status WaitFor(Session::State& state, const runtime::PendingRun& run);
-// Waits for the run that makes the value, if one does; then it has tiles, or is on the host.
-// Errors: the run's, once; after that the value is what its Buffer held before, or is lost.
+// Waits for the run that makes `value`, if there is one; then `value` has tiles or is on the host.
+// Errors: those of the run, reported once; afterwards `value` is what its Buffer held before, or is
+// lost.
 absl::Status Resolve(Session::State& state, Value& value);
-// Takes over the results of runs that are done, up to the first failure that nobody has seen.
+// Takes the results of runs that are done, up to the first failure that has not been reported.
 void Collect(Session::State& state);
-// Waits for all runs. Errors: that of the first one whose failure nobody has seen.
+// Waits for all runs. Errors: that of the first run whose failure has not been reported.
 absl::Status ReportAll(Session::State& state);
-// The steps that the program of what is pending makes; from here on nothing belongs to them.
+// The steps that the program of what is pending will compute; nothing recorded afterwards belongs
+// to them.
 std::vector<StepPart> TakeSteps(Session::State& state);
-// Waits for all runs. Puts back what steps that are lost have changed on the host, and returns how
-// many these are.
+// Waits for all runs, restores what lost steps have changed on the host, and returns the number of
+// these steps.
 int UndoSteps(Session::State& state);
-// With a word about that many steps.
+// Adds to the message that `steps` steps were undone.
 absl::Status SayUndoneSteps(const absl::Status& status, int steps);
 // The layout that a pending value would have if it were cut now. Runs nothing.
 absl::StatusOr<Layout> ProvisionalLayout(Session::State& state, TapeId value);
 // The backend, made at first use.
 absl::StatusOr<std::shared_ptr<runtime::Backend>> TheBackend(Session::State& state);
-// How programs are loaded now. Tile by tile where they are verified: what an unsharded run is
-// compared with is the program of tiles.
+// The options with which programs are loaded. While programs are verified, they run tile by tile,
+// since the program of tiles is what the unsharded run is compared with.
 runtime::LoadedProgram::Options LoadOptions(const Session::State& state);
-// Takes note of a mesh. Errors: InvalidArgument when it has more devices than the user allowed.
+// Notes that `mesh` is used. Errors: InvalidArgument if `mesh` has more devices than the user
+// allowed.
 absl::Status NoteMesh(Session::State& state, const Mesh& mesh);
-// The meshes that the part of the tape speaks of which the outputs need: those of its marks, which
-// name the axes, and those in which its inputs have settled. Where there are none, those in which
-// its inputs lie; else the mesh that was used last.
+// The meshes of the part of the tape that the outputs need: those of its marks, which name the
+// axes, and those in which its inputs have settled. If there are none, those of the layouts of its
+// inputs; else the mesh that was used last.
 MeshSet MeshesOf(Session::State& state, const Tape& tape, absl::Span<const OutputSpec> outputs);
-// True once for a warning, by its key; again when thousands of others have been given since.
+// True the first time for each warning, by `key`; again after thousands of others have been given.
 bool FirstTime(Session::State& state, const std::string& key);
 
 }  // namespace spmd::trace

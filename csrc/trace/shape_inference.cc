@@ -19,7 +19,8 @@ namespace spmd::trace {
 
 namespace {
 
-// torch functions written in Python must not see the user's modes (`with torch.device("spmd")`).
+// While it lives, torch functions written in Python do not see the user's modes (`with
+// torch.device("spmd")`).
 class NoTorchFunction {
  public:
   NoTorchFunction() : before_(at::impl::PythonTorchFunctionTLS::get_disabled_state()) {
@@ -46,7 +47,7 @@ void MixTensor(Hash128& hash, const at::Tensor& t) {
 }
 
 at::Tensor ToMeta(const at::Tensor& t) {
-  // Numbers and 0-dim CPU tensors mix with Meta tensors as they do with others.
+  // Numbers and 0-dim CPU tensors combine with Meta tensors as with others.
   if (t.device().is_cpu() && t.dim() == 0) return t;
   const auto dtype = t.scalar_type();
   at::Tensor meta;
@@ -61,8 +62,8 @@ at::Tensor ToMeta(const at::Tensor& t) {
   return meta;
 }
 
-// Whether the values of an indexed write fit, which Meta does not look at. Where an index is a mask
-// the number of elements is data: the kernel looks.
+// True if the values of an indexed write fit, which Meta does not check. If an index is a mask, the
+// number of elements depends on data, and the kernel checks.
 bool TakesIndexedWrite(const OpInfo& op, const std::vector<c10::IValue>& args) {
   const std::string& base = op.handle.operator_name().name;
   if (base != "aten::index_put" && base != "aten::_index_put_impl" &&
@@ -91,7 +92,7 @@ bool TakesIndexedWrite(const OpInfo& op, const std::vector<c10::IValue>& args) {
   }
 }
 
-// Whether there are as many pivots as a matrix has. The CPU does not look.
+// True if there are as many pivots as a matrix has. The CPU does not check this.
 bool FitsPivots(const OpInfo& op, const std::vector<c10::IValue>& args) {
   if (op.handle.operator_name().name != "aten::lu_unpack") return true;
   const at::Tensor matrix = args[0].toTensor(), pivots = args[1].toTensor();
@@ -99,8 +100,8 @@ bool FitsPivots(const OpInfo& op, const std::vector<c10::IValue>& args) {
   return pivots.size(-1) == std::min(matrix.size(-2), matrix.size(-1));
 }
 
-// Whether operands that the op writes keep their sizes. An observer of rows that has seen none
-// takes as many as there are, which its kernel decides and Meta does not know.
+// True if the operands that the op writes keep their sizes. An observer of rows that has seen none
+// yet takes as many as there are, which its kernel decides and Meta does not know.
 bool KeepsSizes(const OpInfo& op, const std::vector<c10::IValue>& args) {
   const std::string& base = op.handle.operator_name().name;
   if (base != "aten::_fused_moving_avg_obs_fq_helper" &&
@@ -111,7 +112,8 @@ bool KeepsSizes(const OpInfo& op, const std::vector<c10::IValue>& args) {
   return !of_rows || args[op.FindArg("running_min")].toTensor().numel() > 0;
 }
 
-// The results of the call on Meta. `without_python`: of kernels in C++, where there are any.
+// The results of the call on Meta. If `without_python` is true, kernels in C++ are used where there
+// are any.
 torch::jit::Stack OnMeta(const OpInfo& op, const std::vector<c10::IValue>& args,
                          bool without_python) {
   const runtime::DispatchGuard guard;
@@ -124,7 +126,7 @@ torch::jit::Stack OnMeta(const OpInfo& op, const std::vector<c10::IValue>& args,
   return stack;
 }
 
-// Where kernels in C++ refuse or do not know the arguments, PyTorch's own answer holds.
+// If kernels in C++ refuse or do not know the arguments, PyTorch's own answer is used.
 torch::jit::Stack OnMeta(const OpInfo& op, const std::vector<c10::IValue>& args) {
   try {
     return OnMeta(op, args, /*without_python=*/true);
@@ -199,7 +201,7 @@ TensorMeta TensorMeta::Contiguous(at::ScalarType dtype, at::IntArrayRef sizes) {
 }
 
 TensorMetaPtr Shared(const TensorMeta& meta) {
-  // Beyond this they are forgotten, and equal ones get another serial.
+  // Beyond this number they are forgotten, and equal metadata get another serial.
   constexpr size_t kMost = 1 << 14;
   static auto* const known = new absl::flat_hash_map<TensorMeta, TensorMetaPtr>;
   static uint64_t last_serial = 0;

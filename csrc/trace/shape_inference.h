@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Metadata of an op's results without computing them: a cache in front of PyTorch's Meta kernels.
+// Infers the metadata of an op's results without computing them: a cache in front of PyTorch's Meta
+// kernels.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -25,9 +26,10 @@ struct TensorMeta {
   Dims sizes;
   Dims strides;
   int64_t offset = 0;
-  // Of those that recordings share: no two different ones have the same; 0: none. Not compared.
+  // Identifies metadata that recordings share: different ones have different serials; 0 for none.
+  // Not compared.
   uint64_t serial = 0;
-  // Of the same, where anything is defined: as tensors have it.
+  // For the same metadata if defined: the form that tensors take.
   std::optional<TensorForm> form;
   static TensorMeta Of(const at::Tensor& t);
   static TensorMeta Contiguous(at::ScalarType dtype, at::IntArrayRef sizes);
@@ -42,13 +44,14 @@ struct TensorMeta {
 };
 using TensorMetaPtr = std::shared_ptr<const TensorMeta>;
 
-// The one that all who share equal metadata have, with a serial. Requires: the session's lock is
-// held.
+// The single copy of `meta` that all recordings share, with a serial.
+// Requires: the session's lock is held.
 TensorMetaPtr Shared(const TensorMeta& meta);
 
-// Results flattened, in order; counts[i] tensors belong to result i.
+// The results, flattened in order; counts[i] tensors belong to result i.
 struct Inference {
-  // False: PyTorch cannot say without data, or refuses, or so does the CPU's kernel.
+  // False if PyTorch cannot infer the results without data, or if it or the CPU's kernel refuses
+  // the call.
   bool ok = false;
   std::vector<TensorMeta> tensors;
   std::vector<int> counts;
@@ -56,17 +59,17 @@ struct Inference {
 
 class ShapeCache {
  public:
-  // `args` follow the schema of `op`; tensors of any device stand in them. May take the GIL. The
-  // answer is there until thousands of others have been asked for.
+  // Infers the results of `op` for `args`, which follow its schema and may contain tensors of any
+  // device. May take the GIL. The answer stays valid until thousands of others have been asked for.
   const Inference& Infer(const OpInfo& op, const std::vector<c10::IValue>& args);
-  // Throws: what PyTorch says of a call that there is no answer for. It is asked anew, since an
-  // error of Python's can be thrown once.
+  // Throws: PyTorch's error for a call that has no answer. The call is made again for this, since
+  // an error of Python's can be thrown only once.
   [[noreturn]] static void Refuse(const OpInfo& op, const std::vector<c10::IValue>& args);
 
  private:
   using Answers = absl::flat_hash_map<Hash128, std::unique_ptr<Inference>>;
-  // Of the last calls; when there are many, those that came before them are forgotten. So an answer
-  // stays where it is while as many others are asked for.
+  // The answers to the last calls, and those to the calls before them, which are forgotten when
+  // `recent_` is full. So an answer keeps its address while as many others are asked for.
   Answers recent_, older_;
   CpuAnswers cpu_;
 };

@@ -15,7 +15,7 @@ namespace {
 
 using Args = std::vector<c10::IValue>;
 
-// What the lowering of one record writes to.
+// The graph and node data that the lowering of one record writes.
 struct Target {
   ir::Graph& graph;
   rules::Builder b;
@@ -79,7 +79,7 @@ ir::ValueId LowerWrite(Target& t) {
                t.record.updates_first ? 0 : -1);
 }
 
-// Their gradients: zeros but for the part that was read.
+// Their gradients: zeros except for the part that was read.
 template <bool Select>
 ir::ValueId LowerGradient(Target& t) {
   const int64_t dim = t.record.args[2].toInt();
@@ -123,7 +123,7 @@ ir::ValueId LowerRoll(Target& t) {
   return flat ? t.View(x, whole) : x;
 }
 
-// --- triangles: what is kept is told by the numbers of row and column ---
+// --- triangles: the numbers of row and column say what is kept ---
 
 bool IsMatrix(const Record& record) { return record.args[1].isInt(); }
 

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Numbers of elements by which an op moves: where a slice starts, which row a select takes, how far
-// a roll shifts, which diagonal a triangle ends at. Known, they make better programs (a slice that
-// no shard has to ask others for), so the compiler knows them at first. Of two tapes that are equal
-// but for some of them, the second one's program takes these when it runs; a loop compiles twice.
+// Starts are numbers of elements by which an op moves: where a slice begins, which row a select
+// takes, how far a roll shifts, at which diagonal a triangle ends. The compiler makes better
+// programs if it knows them (a slice for which no shard needs another one), so it knows them at
+// first. If two tapes are equal except for some starts, the program of the second one takes these
+// at run time; so a loop compiles twice.
 //
 //   data[i * b : (i + 1) * b]      cache[:, position]      x.roll(i, 0)      scores.tril(i)
 #pragma once
@@ -18,21 +19,23 @@
 
 namespace spmd::trace {
 
-// Bit i: argument i of the record is such a number, or an end that follows from it and the length.
+// Bit i is set if argument i of the record is a start, or an end that follows from a start and the
+// length.
 uint64_t StartArguments(const Record& record);
-// Numbers of the records that have some, ascending.
+// The numbers of the records that have starts, ascending.
 std::vector<int> RecordsWithStarts(const std::vector<Record>& records);
-// True when the record's numbers are the same among `a` and `b`.
+// True if the record's starts are equal in the arguments `a` and `b`.
 bool SameStarts(const Record& record, const std::vector<c10::IValue>& a,
                 const std::vector<c10::IValue>& b);
-// "shifts of aten::roll"
+// The record's starts as text: "shifts of aten::roll".
 std::string StartToString(const Record& record);
-// The numbers of a record whose arguments are now `args`, in the order of their slots.
+// Appends the starts of a record whose arguments are now `args`, in the order of their slots.
 void AppendStarts(const Record& record, const std::vector<c10::IValue>& args,
                   std::vector<c10::Scalar>& scalars);
 
-// The record in ops that take its numbers when they run, in slots that are added to the graph.
-// `operands`: in the graph. `like`: task and source. `result`: its type.
+// Lowers the record to ops that take its starts at run time, in slots that are added to the graph.
+// `operands` are values of the graph, `like` gives the task and source, and `result` is the type of
+// the result.
 // Requires: StartArguments(record) is not 0.
 ir::ValueId LowerStarts(ir::Graph& graph, const Record& record,
                         const std::vector<ir::ValueId>& operands, const ir::Graph::NodeSpec& like,

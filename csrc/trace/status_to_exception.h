@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The one place where errors as values become exceptions.
+// The only place where errors as values become exceptions.
 //
 //   InvalidArgument, NotFound, AlreadyExists  ValueError (c10::ValueError)
 //   OutOfRange                                IndexError (c10::IndexError)

@@ -8,7 +8,7 @@
 namespace spmd::trace {
 
 int64_t StepLog::Ran(const ProgramPtr& program, absl::Span<const int64_t> inputs) {
-  // Where nothing ever steps, the oldest runs are forgotten.
+  // If no optimizer ever steps, the oldest runs are forgotten.
   constexpr size_t kMost = 4096;
   Run run{++last_, program, {}};
   for (const int64_t number : inputs) {

@@ -51,7 +51,7 @@ Tape::Tape() : number_(next_number++), bindings_(number_) {}
 
 // --- values ---
 
-// Of records that were gone over: made when somebody asks.
+// Values of replayed records are made when they are asked for.
 const ValuePtr& Tape::MakeValue(TapeId id) const {
   ValuePtr& value = const_cast<Tape*>(this)->values_[id];
   value = c10::make_intrusive<Value>(now().types[id]);
@@ -85,7 +85,7 @@ TapeId Tape::AddInput(const ValuePtr& value, const Buffer* from) {
   value->tape = number_;
   value->id = id;
   values_.push_back(value);
-  // With what the tape itself needs for each.
+  // The tape's own data for an input counts as this many bytes.
   constexpr int64_t kInput = 256;
   if (value->host.defined()) {
     uploaded_bytes_ += static_cast<int64_t>(value->host.nbytes()) + kInput;
@@ -219,7 +219,7 @@ void Tape::SkipWithInputs(const TracedCall& call, absl::Span<const Claim> claime
 Hash128 Tape::strict() const {
   if (lead_ == nullptr) return strict_;
   if (other_starts_.empty()) return lead_->keys.back().strict;
-  Hash128 unknown = loose();  // the key of no program: looked up by the loose one
+  Hash128 unknown = loose();  // the key of no program: the program is looked up by the loose key
   unknown.Mix(number_);
   return unknown;
 }
@@ -254,7 +254,8 @@ void Tape::MixRecord(const Record& record) {
   }
 }
 
-// Lengths, where starts and ends are left out; what the default dtype makes of integers.
+// The type distinguishes lengths, since starts and ends are not in the loose key, and what the
+// default dtype makes of integers.
 void Tape::MixResult(const TensorType& type) {
   MixType(strict_, type);
   MixType(loose_, type);
@@ -363,7 +364,8 @@ void Tape::AddEvent(Event::Kind kind, size_t index) {
 }
 
 void Tape::AddCall(TracedCall call) {
-  // By first event. Where the tape stopped following within the call, others may begin inside it.
+  // Calls are ordered by their first event. If the tape stopped following within a call, later
+  // calls may begin inside it.
   if (!own_.calls.empty() && own_.calls.back()->first_event > call.first_event) return;
   own_.calls.push_back(std::make_shared<const TracedCall>(std::move(call)));
 }

@@ -20,7 +20,7 @@ namespace {
 c10::IValue Ints(std::vector<int64_t> v) { return c10::IValue(std::move(v)); }
 std::vector<int64_t> Vec(const Dims& d) { return {d.begin(), d.end()}; }
 
-// Numbers of the elements that a strided view shows, as an input of the tape.
+// The numbers of the elements that a strided view shows, as an input of the tape.
 TapeId StridedIndex(Session::State& state, const Recipe& step) {
   const int64_t n = step.source.dims[0];
   const at::Tensor index =
@@ -68,7 +68,7 @@ TapeId StepForward(Session::State& state, const Recipe& step, TapeId x) {
   return kNoId;
 }
 
-// `into`: the value that was there, for steps that are no bijections.
+// `into` is the old value, for steps that are not bijections.
 TapeId StepBackward(Session::State& state, const Recipe& step, TapeId into, TapeId x) {
   const std::vector<int64_t>& i = step.ints;
   const TensorType& s = step.source;
@@ -102,7 +102,7 @@ TapeId StepBackward(Session::State& state, const Recipe& step, TapeId into, Tape
                        {{"offset", i[0]}, {"dim1", i[1]}, {"dim2", i[2]}}, s);
     case ViewOp::kUnfold:
     case ViewOp::kExpand:
-      break;  // see PassesRepeats
+      break;  // cannot occur: see PassesRepeats
     case ViewOp::kStrided:
       return EmitNamed(state, "aten::put", {into, StridedIndex(state, step), x},
                        {{"accumulate", false}}, s);
@@ -117,7 +117,7 @@ bool PassesRepeats(const RecipePtr& recipe) {
   return false;
 }
 
-// `notes`: of the Buffer, with the marks of its parts.
+// `notes` are the Buffer's, with the marks of its parts.
 TapeId ReadThrough(Session::State& state, TapeId base, const RecipePtr& recipe,
                    const MarkNotes* notes) {
   if (recipe == nullptr) return base;
@@ -129,7 +129,7 @@ TapeId ReadThrough(Session::State& state, TapeId base, const RecipePtr& recipe,
   return view;
 }
 
-// The Buffer's value, made if memory was never written.
+// The Buffer's value; it is created if the memory was never written.
 TapeId UseBase(Session::State& state, Buffer* buffer) {
   if (buffer->holds_nothing()) {
     const TensorType type{runtime::FromScalarType(buffer->form.dtype),
@@ -162,7 +162,7 @@ Buffer* BufferOf(const at::Tensor& tensor) {
 
 namespace {
 
-// `tensor`: a new one. It begins at `offset`, whatever `meta` says.
+// Gives a new tensor its form. It begins at `offset`, whatever `meta` says.
 void TakeForm(const at::Tensor& tensor, const TensorMeta& meta, int64_t offset) {
   if (meta.form.has_value() && meta.form->offset == offset) {
     return DeviceTensorImpl::Of(tensor).TakeForm(*meta.form);
@@ -202,8 +202,8 @@ at::Tensor NewTensor(const TensorMeta& meta, ValuePtr value) {
 at::Tensor NewTensor(Session::State& state, const TensorMeta& meta, TapeId value) {
   TensorMeta dense = meta;
   if (meta.defined) {
-    // Results have storage of their own: a Meta kernel that answers with an expanded or sliced
-    // tensor describes one that we do not have.
+    // Results have their own storage: a Meta kernel that returns an expanded or sliced tensor
+    // describes a storage that does not exist here.
     const at::IntArrayRef sizes(meta.sizes.data(), meta.sizes.size());
     dense.offset = 0;
     int64_t span = 1, elements = 1;
@@ -252,7 +252,7 @@ void BindBuffer(Session::State& state, Buffer* buffer, TapeId value) {
   Tape& tape = *state.tape;
   if (tape.IsHeldBy(*buffer, value)) return;
   if (buffer->mark != nullptr && !MarkWaits(*buffer)) {
-    // A mark binds the value; one that something else holds, too, gets a name of its own here.
+    // The mark binds the value. A value that something else holds, too, is copied first.
     if (tape.origin(value).record < 0 || tape.CountHolders(value) > 0) {
       value = EmitNamed(state, "aten::clone", {value}, {}, TypeOf(state, value));
     }
@@ -265,8 +265,8 @@ void Write(Session::State& state, const at::Tensor& tensor, TapeId value, Overla
   Buffer* buffer = BufferOf(tensor);
   if (overlap == Overlap::kRefused) at::assert_no_internal_overlap(tensor);
   RecipePtr recipe = RecipeOf(buffer, tensor);
-  // Elements that stand at several places of a view on the way have no inverse there. Where they
-  // lie in memory is what decides.
+  // Elements that occur at several places of an intermediate view have no inverse there, so their
+  // places in memory are used.
   if (PassesRepeats(recipe)) recipe = StridedRecipe(buffer->form, tensor);
   if (recipe == nullptr) {
     BindBuffer(state, buffer, value);
@@ -306,7 +306,7 @@ void RebaseBytes(Session::State& state, Buffer* buffer, BaseForm form) {
       } else {
         const TapeId base = state.tape->Use(buffer->value(), buffer);
         const TapeId value = ReadThrough(state, base, recipe, nullptr);
-        buffer->Rebase(std::move(form));  // before: what the old form was marked with ends here
+        buffer->Rebase(std::move(form));  // first, since the marks of the old form end here
         BindBuffer(state, buffer, value);
         return;
       }
@@ -322,7 +322,7 @@ at::Tensor ReadHost(Session::State& state, const at::Tensor& tensor, const char*
     return at::zeros(tensor.sizes(), at::TensorOptions(tensor.scalar_type()).device(at::kCPU));
   }
   if (buffer->pending()) ThrowIfError(Cut(state, why));
-  // Held: a signal's handler may write the tensor while we wait.
+  // The value is held here, since a signal's handler may write the tensor during the wait.
   const ValuePtr value = buffer->value();
   ThrowIfError(Resolve(state, *value));
   at::Tensor host =

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the device's tensors and storages are made of: PyTorch's own, in memory that the last ones
-// left (csrc/util/pool.h), and with sizes and strides that need not be worked out anew.
+// The device's tensors and storages. They are PyTorch's own, but use the memory of ended ones again
+// (csrc/util/pool.h), and take sizes and strides that need not be computed again.
 //
 //   auto form = TensorForm::Of(sizes, strides, offset);  // once for all tensors like it
 //   at::Tensor t = at::detail::make_tensor_base<DeviceTensorImpl>(storage, keys, dtype);
@@ -14,7 +14,8 @@
 
 namespace spmd::trace {
 
-// Sizes, strides, offset, and what PyTorch derives from them: numbers of elements, memory formats.
+// Sizes, strides and offset, and what PyTorch derives from them: the number of elements, the memory
+// formats.
 struct TensorForm {
   c10::impl::SizesAndStrides sizes_and_strides;
   int64_t offset = 0;
@@ -25,21 +26,22 @@ struct TensorForm {
   bool channels_last_3d = false;
   bool channels_last_3d_contiguous = false;
   bool non_overlapping_and_dense = false;
-  // Where it says no, `t` may have it nevertheless: a tensor that lost dimensions in place keeps
-  // their numbers. Requires: its sizes are numbers.
+  // True if `t` certainly has this form. It may be false although `t` has the form: a tensor that
+  // lost dimensions in place keeps their numbers. Requires: the sizes of `t` are not symbolic.
   bool IsSurelyOf(c10::TensorImpl& t) const {
     return offset == t.storage_offset() && sizes_and_strides == t.sizes_and_strides();
   }
-  // Throws: c10::Error where PyTorch refuses these.
+  // Throws: c10::Error if PyTorch refuses `sizes`, `strides` or `offset`.
   static TensorForm Of(at::IntArrayRef sizes, at::IntArrayRef strides, int64_t offset);
 };
 
-// Adds no state: copies that PyTorch makes (shallow_copy_and_detach) are its own TensorImpl.
+// This class adds no state, so that copies that PyTorch makes (shallow_copy_and_detach) may be its
+// own TensorImpl.
 class DeviceTensorImpl final : public c10::TensorImpl, public Pooled<DeviceTensorImpl> {
  public:
   using c10::TensorImpl::TensorImpl;
 
-  // Requires: of a tensor that was made as one.
+  // Requires: `tensor` was made as a DeviceTensorImpl.
   static DeviceTensorImpl& Of(const at::TensorBase& tensor) {
     return static_cast<DeviceTensorImpl&>(*tensor.unsafeGetTensorImpl());
   }

@@ -14,7 +14,7 @@ namespace spmd::trace {
 
 namespace {
 
-// Another tape for a while.
+// Replaces the tape while it lives.
 class Aside {
  public:
   explicit Aside(Session::State& state)
@@ -27,8 +27,8 @@ class Aside {
   std::unique_ptr<Tape> tape_;
 };
 
-// Of a view that no permutation makes: what the partitioner gives its ops where the base lies like
-// this. Compiles a program of them, and does not run it.
+// The layout of a view that no permutation makes: the one that the partitioner gives the view's ops
+// if the base has the layout `base`. Compiles a program of them, and does not run it.
 absl::StatusOr<Layout> ThroughOps(Session::State& state, const Layout& base, const BaseForm& form,
                                   const at::Tensor& view) {
   const Aside aside(state);
@@ -100,7 +100,7 @@ absl::StatusOr<std::optional<TensorLayout>> LayoutOfTensor(Session::State& state
   const bool pending = buffer->pending();
   const MarkNotes* const notes = NotesOf(*buffer);
   if (notes != nullptr && !notes->parts.empty()) {
-    // A part lies as it is marked, however the rest does.
+    // A marked part has its own mark's layout, whatever the rest has.
     if (const MarkPtr own = MarkOf(tensor)) {
       const Dims dims(tensor.sizes().begin(), tensor.sizes().end());
       SPMD_ASSIGN_OR_RETURN(const Layout layout, LayoutOfMark(state, *own, dims));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where a tensor lies: what sharding_of, local_shards and pictures are made of.
+// The layout of a tensor, from which sharding_of, local_shards and pictures are made.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -15,17 +15,18 @@ namespace spmd::trace {
 
 struct TensorLayout {
   Layout layout;             // of the tensor itself, not of what it is a view of
-  bool provisional = false;  // pending: where it would lie if the tape were cut now
+  bool provisional = false;  // pending: the layout if the tape were cut now
 };
-// nullopt where nothing says it yet: data that no program has used, without a mark. Runs nothing.
-// Errors: those of compiling what is pending. Requires: the lock is held; the tensor is ours.
+// The layout of `tensor`, or nullopt if nothing determines it yet: unmarked data that no program
+// has used. Runs nothing. Errors: those of compiling what is pending.
+// Requires: the session's lock is held; `tensor` is on this device.
 absl::StatusOr<std::optional<TensorLayout>> LayoutOfTensor(Session::State& state,
                                                            const at::Tensor& tensor);
 absl::StatusOr<Layout> LayoutOfMark(Session::State& state, const Mark& mark, const Dims& dims);
-// Of data that nothing says anything about: whole, on every device of the mesh that was used last.
+// The layout of data about which nothing is known: replicated over the mesh that was used last.
 Layout LayoutOfNew(Session::State& state, const Dims& dims);
 
-// By device, in the layout's order: its id and what it holds. Takes the lock.
+// For each device, in the layout's order, its id and the box that it holds. Takes the lock.
 struct DeviceBox {
   int64_t device;
   Box box;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Calls whose arguments are C++ values, as the kernels without a stack get them.
+// Calls whose arguments are C++ values, as kernels without a stack get them.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -27,8 +27,8 @@ constexpr bool kIsTensors = std::is_same_v<std::decay_t<T>, at::TensorList>;
 template <typename T>
 constexpr bool kIsTensorVector = std::is_same_v<T, std::vector<at::Tensor>>;
 
-// The arguments of a call as values, tensors without being counted, lists of integers and tensors
-// without being made. They must outlive it.
+// The arguments of a call as values. Tensors are borrowed without changing their reference counts,
+// and lists of integers and tensors are not converted. The arguments must outlive the object.
 template <size_t n>
 class BorrowedArguments {
  public:
@@ -38,7 +38,7 @@ class BorrowedArguments {
     (Set(next++, args), ...);
   }
   ~BorrowedArguments() {
-    // What is borrowed was never counted: it is left as it is.
+    // Borrowed tensors were not counted, so their values are not destroyed.
     for (size_t i = 0; i < n; ++i) {
       if (!borrowed_[i]) value(i)->~IValue();
     }
@@ -58,7 +58,7 @@ class BorrowedArguments {
       std::is_same_v<T, at::IntArrayRef> || std::is_same_v<T, c10::SymIntArrayRef> ||
       std::is_same_v<T, at::OptionalIntArrayRef>;
 
-  // None where one is symbolic, or no list is given.
+  // nullopt if a number is symbolic, or if no list is given.
   static std::optional<Ints> PlainInts(Ints ints) { return ints; }
   static std::optional<Ints> PlainInts(c10::SymIntArrayRef ints) {
     return c10::asIntArrayRefSlowOpt(ints);
@@ -98,11 +98,11 @@ class BorrowedArguments {
   bool has_lists_ = false;
 };
 
-// An op that writes its first argument: a tensor, which it returns, or a list.
+// True for an op that writes its first argument, which is a list or a tensor that it returns.
 template <typename Result>
 constexpr bool kWritesFirst = std::is_reference_v<Result> || std::is_void_v<Result>;
 
-// What a call makes: nothing where it writes.
+// What a call makes; nothing if it writes its first argument.
 template <typename Result>
 using Made = std::conditional_t<kWritesFirst<Result>, std::monostate, Result>;
 
@@ -111,7 +111,7 @@ constexpr bool kIsTensorTuple = false;
 template <typename... Results>
 constexpr bool kIsTensorTuple<std::tuple<Results...>> = (kIsTensor<Results> && ...);
 
-// From as many values as `Result` has parts.
+// Makes the result from as many values as `Result` has parts.
 template <typename Result>
 Made<Result> MadeOf(c10::IValue* values) {
   if constexpr (kWritesFirst<Result>) {
@@ -127,7 +127,7 @@ Made<Result> MadeOf(c10::IValue* values) {
   }
 }
 
-// True when the call was gone over from a recording; `made` is what it made.
+// True if the call was replayed from a recording; `made` is then its result.
 template <typename Result, typename... Args>
 bool ReplayCall(const OpInfo& op, Made<Result>& made, const Args&... args) {
   const BorrowedArguments<sizeof...(Args)> borrowed(args...);
@@ -150,7 +150,7 @@ bool ReplayCall(const OpInfo& op, Made<Result>& made, const Args&... args) {
   }
 }
 
-// What an op writes comes first.
+// The first argument, which is what an op writes.
 template <typename First, typename... Args>
 First&& FirstOf(First&& first, Args&&...) {
   return std::forward<First>(first);

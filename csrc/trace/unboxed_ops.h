@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The ops that programs are full of: they get kernels without a stack.
+// The most frequent ops, which get kernels without a stack.
 #pragma once
 
 #include <ATen/ops/_foreach_add_ops.h>

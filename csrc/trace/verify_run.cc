@@ -18,7 +18,7 @@ namespace {
 
 using Tensors = std::vector<at::Tensor>;
 
-// What rounding may do to one program's worth of work, relative to the largest element.
+// The difference that rounding may make in one program, relative to the largest element.
 double Tolerance(c10::ScalarType type) {
   switch (type) {
     case c10::ScalarType::Double:
@@ -40,8 +40,8 @@ double Magnitude(const at::Tensor& x) {
   return x.to(wide).abs().nan_to_num(0, 0, 0).max().item<double>();
 }
 
-// The largest difference, relative to `scale` and the largest element, where it is more than
-// rounding.
+// The largest difference, relative to `scale` or the largest element, whichever is greater; nullopt
+// if rounding explains it.
 std::optional<double> Difference(const at::Tensor& got, const at::Tensor& expected, double scale) {
   const runtime::DispatchGuard guard;
   if (expected.numel() == 0) return std::nullopt;
@@ -62,8 +62,8 @@ ir::Graph Unsharded(ir::Graph graph) {
   return graph;
 }
 
-// The results of a node that can be compared, by number. What an output mask leaves out is not
-// produced and has no elements in the graph.
+// The numbers of the node's results that can be compared. A result that an output mask leaves out
+// is not computed and has no elements in the graph.
 std::vector<int> ResultsWithElements(const ir::Graph& graph, ir::NodeId id) {
   std::vector<int> results;
   for (int r = 0; r < graph.node(id).num_results; ++r) {
@@ -72,7 +72,7 @@ std::vector<int> ResultsWithElements(const ir::Graph& graph, ir::NodeId id) {
   return results;
 }
 
-// Every node's results with elements are results of the graph, after its own.
+// Adds every node's results that have elements to the outputs of the graph, after its own.
 ir::Graph WithAllValues(ir::Graph graph) {
   for (ir::NodeId id = 0; id < graph.num_nodes(); ++id) {
     for (const int r : ResultsWithElements(graph, id)) graph.AddOutput({graph.result(id, r)});
@@ -86,9 +86,10 @@ at::Tensor Empty(const TensorType& type) {
                    at::TensorOptions(runtime::ToScalarType(type.dtype)));
 }
 
-// Runs the sharded program once more with all values as results, and each op alone on what it got
-// there: the first whose result is another one is named. Nothing: the results differ by how
-// rounding grows (the sum of large terms that cancel may be all rounding).
+// Runs the sharded program once more with all values as results, and each op alone on the operands
+// that it had there. Names the first op whose result differs. nullopt if none does: the results
+// then differ by the growth of rounding (the sum of large terms that cancel may be nothing but
+// rounding).
 absl::StatusOr<std::optional<std::string>> NameFirst(const CompiledProgram& program,
                                                      const GraphInputs& given) {
   const ir::Graph& graph = program.traced;
@@ -127,7 +128,7 @@ absl::StatusOr<std::optional<std::string>> NameFirst(const CompiledProgram& prog
   return std::nullopt;
 }
 
-// What the user is told of a program whose results differ.
+// The message for a program whose results differ.
 absl::Status Explained(const CompiledProgram& program, const GraphInputs& given) {
   const absl::StatusOr<std::optional<std::string>> first = NameFirst(program, given);
   if (first.ok() && !first->has_value()) return absl::OkStatus();

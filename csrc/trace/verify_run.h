@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// SPMD_VERIFY=1: every program is run a second time, unsharded, on the same inputs.
+// With SPMD_VERIFY=1 every program is run a second time, unsharded, on the same inputs.
 #pragma once
 
 #include <c10/core/Scalar.h>
@@ -13,15 +13,17 @@
 
 namespace spmd::trace {
 
-// Copies the arguments to the host. Waits for the runs that make them. Errors: theirs; planning.
+// Copies the arguments to the host. Waits for the runs that make them.
+// Errors: those of the runs; an error if the backend only plans.
 absl::StatusOr<GraphInputs> RecordInputs(
     const std::vector<runtime::ExecutorQueue::Argument>& arguments,
     const std::vector<c10::Scalar>& scalars);
 
-// Waits for `run` and compares each of its results with the unsharded program's. Where one differs
-// by more than rounding explains, the sharded program is run again with all its values as results,
-// and the first op that, alone and whole, makes something else of its operands is named.
-// Errors: Internal with that value's op, line, layout and largest difference; the run's own.
+// Waits for `run` and compares each of its results with the unsharded program's. If one differs by
+// more than rounding explains, the sharded program is run again with all its values as results. The
+// message names the first op that computes something else from its operands when it runs alone and
+// unsharded.
+// Errors: Internal with that op's name, line, layout and largest difference; those of `run`.
 absl::Status CompareWithUnsharded(const CompiledProgram& program, const GraphInputs& given,
                                   runtime::PendingRun& run);
 

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// How a view is made again from the root of its views: PyTorch asks for it when one of them has
-// been written in grad mode.
+// Makes a view again from the root of its views. PyTorch asks for this when one of them has been
+// written in grad mode.
 //
-// PyTorch's own functions are chained by copying all of them, and each with its inverse, for every
-// view of a view. These are steps that share those before them.
+// PyTorch chains its own functions by copying all of them, each with its inverse, for every view of
+// a view. The steps here share the steps before them.
 #pragma once
 
 #include <c10/util/SmallVector.h>
@@ -19,12 +19,12 @@
 
 namespace spmd::trace {
 
-// One op from a tensor to a view of it, and the steps before. Immutable.
+// One op from a tensor to a view of it, with the steps before. Immutable.
 class ViewStep : public c10::intrusive_ptr_target {
  public:
   using Pointer = c10::intrusive_ptr<const ViewStep>;
   explicit ViewStep(Pointer before) : before_(std::move(before)) {}
-  // Without recursion, as in FromRoot: views of views may be many.
+  // Ends the steps without recursion, as in FromRoot, since there may be many views of views.
   ~ViewStep() override {
     Pointer last = std::move(before_);
     while (last != nullptr && last.use_count() == 1) last = std::move(last->before_);
@@ -45,7 +45,7 @@ class ViewStep : public c10::intrusive_ptr_target {
   mutable Pointer before_;
 };
 
-// An argument as it is kept: lists by value, of plain numbers.
+// The form in which an argument is kept: lists by value, as plain numbers.
 template <typename T>
 struct Kept {
   using Type = T;
@@ -87,7 +87,7 @@ class ViewStepOf final : public ViewStep {
   std::tuple<typename Kept<Args>::Type...> args_;
 };
 
-// The op that gives one of several views that `Op` makes at once.
+// The op that returns one of several views that `Op` makes at once.
 template <typename Op>
 struct PartOf {
   template <typename... Args>
@@ -96,7 +96,7 @@ struct PartOf {
   }
 };
 
-// Steps as PyTorch keeps them.
+// The steps in the form in which PyTorch keeps them.
 class ViewFunction final : public torch::autograd::ViewFunc {
  public:
   explicit ViewFunction(ViewStep::Pointer steps) : steps_(std::move(steps)) {}
@@ -112,15 +112,15 @@ class ViewFunction final : public torch::autograd::ViewFunc {
   ViewStep::Pointer steps_;
 };
 
-// Nobody asks for the way back from a view but torch.Tensor._rev_view_func_unsafe.
+// Only torch.Tensor._rev_view_func_unsafe asks for the inverse of a view.
 inline at::Tensor NoInverse(const at::Tensor&) {
   TORCH_CHECK_NOT_IMPLEMENTED(false,
                               "torch_spmd: views of the device do not know the way back to their "
                               "base (_rev_view_func_unsafe)");
 }
 
-// Makes `made`, a new tensor on the storage of `self`, a view of it for autograd, as
-// torch::autograd::as_view does: by `Op` with these arguments, in grad mode.
+// Makes `made`, a new tensor on the storage of `self`, a view of `self` for autograd, as
+// torch::autograd::as_view does: a view by `Op` with `args`, in grad mode.
 template <typename Op, typename... Args>
 void NoteView(const at::Tensor& self, const at::Tensor& made,
               torch::autograd::CreationMeta creation, const Args&... args) {
@@ -139,7 +139,7 @@ void NoteView(const at::Tensor& self, const at::Tensor& made,
                                      ? dynamic_cast<const ViewFunction*>(&info->view_fn())
                                      : nullptr;
     if (function == nullptr) {
-      // A view that PyTorch made: it knows how to go on from there.
+      // PyTorch made this view and can continue from it.
       autograd::as_view(self, made, /*is_bw_differentiable=*/true, /*is_fw_differentiable=*/true,
                         by_steps(nullptr), NoInverse, creation);
       return;

@@ -18,8 +18,8 @@ TensorType TypeOf(at::ScalarType dtype, at::IntArrayRef sizes) {
   return {runtime::FromScalarType(dtype), Dims(sizes.begin(), sizes.end())};
 }
 
-// Dimensions by descending stride: the order in which elements lie in storage. Size-1 dimensions
-// keep their places.
+// The dimensions by descending stride, which is the order of elements in storage. Dimensions of
+// size 1 keep their places.
 std::vector<int64_t> StorageOrder(at::IntArrayRef sizes, at::IntArrayRef strides) {
   std::vector<int64_t> real;
   for (size_t d = 0; d < sizes.size(); ++d) {
@@ -61,7 +61,7 @@ RecipePtr Step(RecipePtr parent, ViewOp op, std::vector<int64_t> ints, TensorTyp
       Recipe{std::move(parent), op, std::move(ints), std::move(source), std::move(result)});
 }
 
-// Appends the permutation `order` and a reshape to `dims`, leaving out what changes nothing.
+// Appends the permutation `order` and a reshape to `dims`, and omits what changes nothing.
 RecipePtr PermuteTo(RecipePtr parent, const TensorType& source, const std::vector<int64_t>& order) {
   if (IsIdentity(order)) return parent;
   TensorType result{source.dtype, {}};
@@ -92,7 +92,7 @@ bool ViewKey::IsOf(const at::Tensor& t) const {
          dtype == t.scalar_type() && conj == t.is_conj() && neg == t.is_neg();
 }
 
-// Searched one by one.
+// Up to this many recipes are searched one by one.
 constexpr size_t kFew = 16;
 constexpr size_t kMost = 4096;
 
@@ -195,7 +195,7 @@ bool IsBase(const BaseForm& form, const at::Tensor& t) {
   }
   if (t.sizes() != at::IntArrayRef(form.sizes.data(), form.sizes.size())) return false;
   for (size_t d = 0; d < form.sizes.size(); ++d) {
-    // The stride of a size-1 dimension says nothing.
+    // The stride of a dimension of size 1 does not matter.
     if (form.sizes[d] != 1 && form.strides[d] != t.stride(static_cast<int64_t>(d))) {
       return t.numel() == 0;
     }
@@ -228,7 +228,7 @@ RecipePtr StridedRecipe(const BaseForm& form, const at::Tensor& t) {
   RecipePtr r = PermuteTo(nullptr, base,
                           StorageOrder(at::IntArrayRef(form.sizes.data(), form.sizes.size()),
                                        at::IntArrayRef(form.strides.data(), form.strides.size())));
-  // Elements in storage order, one dimension, in the view's element type.
+  // The elements in storage order, as one dimension, in the view's element type.
   const int64_t n = base.NumElements();
   TensorType flat{base.dtype, {n}};
   if (!(ResultOf(r, base) == flat)) {

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// How a view derives from its Buffer's value, as ops, never as strides alone.
+// How a view derives from its Buffer's value: as ops, never as strides alone.
 //
 //   base f32[8,4]   x.t()[1:3]   =   permute([1,0]) ; slice(dim=0, start=1, end=3, step=1)
 //
-// Reading a view replays the steps forward; writing into it replays them backward with the new
-// value: bijections (permute, reshape, …) are inverted, the others scatter into what was there.
+// Reading a view replays the steps forward. Writing into it replays them backward with the new
+// value: bijections (permute, reshape, …) are inverted, and the other steps scatter into the old
+// value.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -35,21 +36,22 @@ enum class ViewOp : uint8_t {
   kStrided,  // ints: offset, then strides, in elements of the base's storage order
 };
 
-// A link of a chain; the parent is null for a step on the base itself. Immutable.
+// A step of a chain; `parent` is null for a step on the base itself. Immutable.
 struct Recipe {
   std::shared_ptr<const Recipe> parent;
   ViewOp op;
   std::vector<int64_t> ints;
-  TensorType source;  // what the step is applied to
+  TensorType source;  // the type to which the step is applied
   TensorType result;
 };
 using RecipePtr = std::shared_ptr<const Recipe>;
 
-// The tensor that a Buffer's value is: dense, non-overlapping, any order of strides, offset 0.
+// The tensor that a Buffer's value is: dense and non-overlapping, with any order of strides and
+// offset 0.
 struct BaseForm {
-  // The serial of a TensorMeta (csrc/trace/shape_inference.h) that was found to be this form; 0: of
-  // none yet. A form that is assigned anew has none. First, since where it is known nothing else
-  // is looked at.
+  // The serial of a TensorMeta (csrc/trace/shape_inference.h) that was found to have this form, 0
+  // if none was yet. A newly assigned form has none. It is the first member, since nothing else is
+  // read if it matches.
   uint64_t known_as = 0;
   at::ScalarType dtype = at::kFloat;
   Dims sizes;
@@ -78,21 +80,21 @@ struct ViewKey {
   }
 };
 
-// The recipes of a Buffer's views. Few as a rule, and searched one by one then. Of thousands
-// (`data[i * b:(i + 1) * b]` in a loop) the older ones are forgotten; such a view is then read by
-// its strides.
+// The recipes of a Buffer's views. There are usually few, and they are searched one by one. Of
+// thousands (`data[i * b:(i + 1) * b]` in a loop) the older ones are forgotten; such a view is then
+// read by its strides.
 class RecipeTable {
  public:
-  // Null when there is none.
+  // The recipe of `view`; null if there is none.
   RecipePtr* Find(const at::Tensor& view);
-  // A null one where there was none.
+  // The recipe of `view`; adds a null one if there is none.
   RecipePtr& Slot(const at::Tensor& view);
   // The same for a view whose metadata are those of the TensorMeta with this serial
-  // (csrc/trace/shape_inference.h), 0 for none: what was noted or found under it is found without
-  // looking at them again. `FindNoted` finds nothing else.
+  // (csrc/trace/shape_inference.h), 0 for none: what was noted or found under the serial is found
+  // again without looking at the metadata. `FindNoted` finds only such recipes.
   RecipePtr* FindNoted(const at::Tensor& view, uint64_t serial);
   RecipePtr* Find(const at::Tensor& view, uint64_t serial);
-  // Keeps what is known already. `meta`: that of the view, with a serial.
+  // Notes the recipe of `view`, unless it is known. `meta` are the view's metadata, with a serial.
   void Note(const at::Tensor& view, const TensorMetaPtr& meta, const RecipePtr& recipe);
   void clear();
   size_t size() const { return noted_.size() + all_.size(); }
@@ -103,8 +105,7 @@ class RecipeTable {
     RecipePtr recipe;
     uint64_t known_as = 0;  // a serial
   };
-  // Most views are made anew with every step, by calls that are gone over: for these no key is
-  // made.
+  // Most views are made again in every step by replayed calls; for these no key is made.
   struct Noted {
     uint64_t serial;
     TensorMetaPtr meta;
@@ -120,20 +121,20 @@ class RecipeTable {
   absl::flat_hash_map<ViewKey, size_t> index_;  // empty while there are few
 };
 
-// True when `tensor` is the base itself.
+// True if `tensor` is the base itself.
 bool IsBase(const BaseForm& form, const at::Tensor& tensor);
-// A dense tensor of the given metadata at offset 0: what may serve as a form.
+// True for a dense tensor at offset 0, whose metadata may serve as a form.
 bool IsDense(const at::Tensor& tensor);
 BaseForm FormOf(const at::Tensor& tensor);
 BaseForm ContiguousForm(at::ScalarType dtype, at::IntArrayRef sizes);
 
-// The chain that makes a tensor with `key` out of the base by strides alone: a permutation and a
-// reshape where that suffices, else kStrided (a gather over the base in storage order).
+// The chain that makes `tensor` from the base by strides alone: a permutation and a reshape if that
+// suffices, otherwise kStrided (a gather over the base in storage order).
 RecipePtr StridedRecipe(const BaseForm& form, const at::Tensor& tensor);
 
-// The step on a host tensor (for values that are on the host already).
+// Applies a step to a host tensor, for values that are on the host already.
 at::Tensor ApplyOnHost(const Recipe& step, const at::Tensor& source);
-// The whole chain, base first.
+// The whole chain, starting at the base.
 std::vector<const Recipe*> Chain(const RecipePtr& recipe);
 bool IsBijection(ViewOp op);
 

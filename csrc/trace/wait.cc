@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Waiting for a run, and Ctrl-C meanwhile.
+// Waits for a run, and handles Ctrl-C meanwhile.
 #include <atomic>
 #include <chrono>
 #include <cstdlib>
@@ -20,9 +20,9 @@ bool Signalled(Session::State& state) {
   return state.hooks.signalled != nullptr && state.hooks.signalled();
 }
 
-// Drops what has not started; what runs stops where nothing has been overwritten yet. The user
-// knows why the values are lost: nobody is told again. Returns how many steps of optimizers this
-// undoes.
+// Drops what has not started, and stops what runs if nothing has been overwritten yet. The user
+// knows why the values are lost, so this is not reported again. Returns the number of optimizer
+// steps that this undoes.
 int DropWaiting(Session::State& state) {
   {
     const GilReleased no_gil(state);
@@ -37,7 +37,7 @@ int DropWaiting(Session::State& state) {
   return steps;
 }
 
-// After Ctrl-C: what Python has finished runs before it hears of it.
+// After Ctrl-C: everything that was enqueued before it runs before Python gets the exception.
 [[noreturn]] void EndInterrupted(Session::State& state) {
   std::string note;
   for (int looks = 0;; ++looks) {
@@ -60,7 +60,7 @@ int DropWaiting(Session::State& state) {
     }
   }
   state.hooks.raise_signal(note);
-  std::abort();  // it throws
+  std::abort();  // raise_signal throws
 }
 
 }  // namespace

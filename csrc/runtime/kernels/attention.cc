@@ -26,7 +26,7 @@ Tensor ExpandHeads(const Tensor& x, int64_t heads) {
       .reshape({x.size(0), heads, x.size(2), x.size(3)});
 }
 
-// The gradient of ExpandHeads.
+// The gradient of ExpandHeads: sums the heads that share one.
 Tensor SumHeads(const Tensor& x, int64_t heads) {
   if (x.size(1) == heads) return x;
   return x.reshape({x.size(0), heads, x.size(1) / heads, x.size(2), x.size(3)}).sum(2);
@@ -41,7 +41,7 @@ void Check(const Tensor& query, const Tensor& key, const Tensor& value) {
               " must be [b, h, s, d], [b, g, t, d] and [b, g, t, e] with h a multiple of g");
 }
 
-// What is added to the scores: 0 or -inf for a boolean mask.
+// The mask in the form that is added to the scores: 0 or -inf for a boolean mask.
 OptionalTensor AdditiveMask(const OptionalTensor& mask, at::ScalarType dtype) {
   if (!mask.has_value() || !mask->defined()) return std::nullopt;
   if (mask->scalar_type() != at::kBool) return mask->to(dtype);
@@ -50,7 +50,8 @@ OptionalTensor AdditiveMask(const OptionalTensor& mask, at::ScalarType dtype) {
                    at::scalar_tensor(-std::numeric_limits<double>::infinity(), options));
 }
 
-// The CPU kernel takes 4-D queries with a contiguous last dimension and equal head sizes.
+// Whether the flash kernel supports the call: floating-point queries on the CPU, equal head sizes,
+// no empty tensors, and not both a mask and is_causal. It also needs contiguous last dimensions.
 bool FlashTakes(const Tensor& query, const Tensor& value, const OptionalTensor& mask,
                 bool is_causal) {
   return query.is_cpu() && query.size(3) == value.size(3) && query.size(3) > 0 &&
@@ -62,7 +63,7 @@ Tensor LastDimContiguous(const Tensor& x) {
   return x.stride(-1) == 1 || x.size(-1) == 1 ? x : x.contiguous();
 }
 
-// Sums are made in f32 at least.
+// Sums are computed at least in f32.
 at::ScalarType WorkType(at::ScalarType type) {
   return type == at::kHalf || type == at::kBFloat16 ? at::kFloat : type;
 }
@@ -79,13 +80,13 @@ Tensor Scores(const Tensor& query, const Tensor& key, const OptionalTensor& mask
   return scores;
 }
 
-// softmax of rows, zero where a row is masked altogether.
+// The softmax of each row; zero if the whole row is masked.
 Tensor Probabilities(const Tensor& scores, const Tensor& logsumexp) {
   const Tensor masked = logsumexp.isinf().logical_and_(logsumexp.lt(0)).unsqueeze(-1);
   return scores.sub(logsumexp.unsqueeze(-1)).exp_().masked_fill_(masked, 0);
 }
 
-// Of the logsumexp: what the flash kernel computes in.
+// The type of the logsumexp, in which the flash kernel computes.
 at::ScalarType RowType(const Tensor& query) {
   return query.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
 }

@@ -17,13 +17,13 @@
 namespace spmd::runtime::kernels {
 namespace {
 
-// Elements that are worth a thread, as PyTorch counts for its own loops.
+// The number of elements that is worth a thread, as in PyTorch's own loops.
 constexpr int64_t kGrain = 32768;
 
-// Planes of `size` elements, one after another, of channel after channel.
+// Planes of `size` elements, one after another, for channel after channel.
 template <typename T>
 struct Planes {
-  const T *offset, *x, *factor;  // of channels, of planes, of channels
+  const T *offset, *x, *factor;  // per channel, per plane, per channel
   T* out;
   int64_t channels, size;
 };
@@ -40,8 +40,8 @@ SPMD_INLINE void Affine(const Planes<T>& planes, int64_t begin, int64_t end) {
   }
 }
 
-// Contracted into fused multiply-adds where the machine has them, as addcmul is: an element must
-// not depend on which of the two computes it.
+// The compiler contracts this into fused multiply-adds where the machine has them, as in addcmul:
+// an element must not depend on which of the two computes it.
 SPMD_VECTOR_CLONES
 void AffineOf(const Planes<float>& planes, int64_t begin, int64_t end) {
   Affine(planes, begin, end);
@@ -67,7 +67,8 @@ Tensor AffineOf(const Tensor& offset, const Tensor& x, const Tensor& factor) {
   return out;
 }
 
-// Whether x is planes one after another of more than an element, and v a number for each channel.
+// Whether x consists of planes one after another with more than one element each, and v has one
+// number per channel.
 bool IsPlanes(const Tensor& x) {
   return x.is_cpu() && x.dim() > 2 && x.is_contiguous() && x.numel() > x.size(0) * x.size(1);
 }
@@ -78,8 +79,8 @@ bool IsPerChannel(const Tensor& v, const Tensor& x) {
 
 }  // namespace
 
-// PyTorch's loop for addcmul is scalar where two operands keep still along the innermost dimension;
-// elsewhere it is as fast, whatever the strides.
+// PyTorch's loop for addcmul is scalar if two operands have stride 0 along the innermost dimension;
+// otherwise it is as fast, whatever the strides.
 Tensor ChannelAffine(const Tensor& offset, const Tensor& x, const Tensor& factor) {
   if (IsPlanes(x) && IsPerChannel(offset, x) && IsPerChannel(factor, x)) {
     if (x.scalar_type() == at::kFloat) return AffineOf<float>(offset, x, factor);
@@ -88,8 +89,8 @@ Tensor ChannelAffine(const Tensor& offset, const Tensor& x, const Tensor& factor
   return at::addcmul(offset, x, factor);
 }
 
-// PyTorch's batch normalisation has fast kernels for both: what they know of the images' own
-// mean is moved to the one given.
+// PyTorch's batch normalization has fast kernels for ChannelSquares and ChannelProducts. They give
+// sums about the images' own mean, which are shifted to the given one.
 Tensor ChannelSquares(const Tensor& x, const Tensor& mean) {
   if (x.is_meta()) return at::empty_like(mean);
   if (x.numel() == 0) return at::zeros_like(mean);
@@ -98,8 +99,8 @@ Tensor ChannelSquares(const Tensor& x, const Tensor& mean) {
   return own.sub(mean).square_().add_(variance).mul_(count);
 }
 
-// The sum of squares is of 53 bits, so that the squared mean of all images can be taken from it;
-// the mean and the variance of these images are found first, as they are without devices.
+// The sum of squares has 53 bits, so that the squared mean of all images can be subtracted from it.
+// The mean and the variance of these images are computed first, as they are without devices.
 std::tuple<Tensor, Tensor> ChannelMoments(const Tensor& x) {
   const auto options = x.options().dtype(at::kDouble);
   if (x.is_meta()) return {at::empty({x.size(1)}, options), at::empty({x.size(1)}, options)};

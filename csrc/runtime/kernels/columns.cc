@@ -14,7 +14,7 @@ namespace {
 
 using Sizes = std::vector<int64_t>;
 
-// x's sizes with others for the channels and the two spatial dimensions.
+// The sizes of x with other channels and other spatial sizes.
 Sizes Resized(const Tensor& x, int64_t channels, IntArrayRef spatial) {
   Sizes sizes = x.sizes().vec();
   const size_t at = sizes.size() - 3;
@@ -30,7 +30,7 @@ Tensor Im2Col(const Tensor& image, IntArrayRef output_size, IntArrayRef kernel_s
               IntArrayRef dilation, IntArrayRef padding, IntArrayRef stride) {
   const Sizes sizes = Resized(image, image.size(-3) * kernel_size[0] * kernel_size[1], output_size);
   if (image.is_meta()) return at::empty(sizes, image.options());
-  // A device may hold no position.
+  // A tile may have no position.
   if (output_size[0] == 0 || output_size[1] == 0) return at::zeros(sizes, image.options());
   return at::im2col(image, kernel_size, dilation, padding, stride).view(sizes);
 }
@@ -41,8 +41,8 @@ Tensor Col2Im(const Tensor& columns, IntArrayRef size, IntArrayRef kernel_size,
   const Sizes sizes = Resized(columns, columns.size(-3) / (kernel_size[0] * kernel_size[1]), size);
   if (columns.is_meta()) return at::empty(sizes, columns.options());
   if (columns.numel() == 0) return at::zeros(sizes, columns.options());
-  // All that the columns cover, without padding; then what is wanted of it. A tile may lie in a gap
-  // between windows or in the padding, where there is nothing.
+  // First everything that the columns cover, without padding; then the part that is wanted. A tile
+  // may lie in a gap between windows or in the padding, where there is nothing.
   Sizes covered;
   for (int d = 0; d < 2; ++d) {
     covered.push_back((columns.size(d - 2) - 1) * stride[d] + (kernel_size[d] - 1) * dilation[d] +

@@ -14,7 +14,7 @@ namespace {
 
 using Sizes = std::vector<int64_t>;
 
-// The last `n` entries; one entry stands for all.
+// The last `n` entries; a single entry stands for all.
 Sizes Spatial(IntArrayRef values, int64_t n) {
   if (values.size() == 1) return Sizes(n, values[0]);
   TORCH_CHECK(static_cast<int64_t>(values.size()) >= n, "spmd convolution: ", values,
@@ -22,14 +22,14 @@ Sizes Spatial(IntArrayRef values, int64_t n) {
   return Sizes(values.end() - n, values.end());
 }
 
-// Number of window positions along a dimension.
+// The number of window positions along a dimension.
 int64_t Positions(int64_t input, int64_t kernel, int64_t stride, int64_t padding,
                   int64_t dilation) {
   const int64_t room = input + 2 * padding - dilation * (kernel - 1) - 1;
   return room < 0 ? 0 : room / stride + 1;
 }
 
-// x restricted to [begin, begin + length) of spatial dim d, with zeros where that reaches outside.
+// The part [begin, begin + length) of dimension d of x, with zeros where it reaches outside.
 Tensor Region(const Tensor& x, int64_t d, int64_t begin, int64_t length) {
   const int64_t n = x.size(d);
   const int64_t from = std::clamp<int64_t>(begin, 0, n);
@@ -56,10 +56,11 @@ Tensor ConvDInput(const Tensor& grad, const Tensor& weight, IntArrayRef input_si
   Sizes full{grad.size(0), weight.size(1) * groups};
   full.insert(full.end(), size.begin(), size.end());
   if (grad.is_meta()) return at::empty(full, grad.options());
-  // A device may hold no row of the output.
+  // A tile may have no row of the output.
   if (grad.numel() == 0) return at::zeros(full, grad.options());
 
-  // Seen from the region wanted, the windows begin at −(padding + crop): another padding.
+  // Relative to the wanted region, the windows begin at −(padding + crop), which is another
+  // padding.
   Sizes shifted(n);
   bool plain = true;
   for (int64_t d = 0; d < n; ++d) {
@@ -73,7 +74,7 @@ Tensor ConvDInput(const Tensor& grad, const Tensor& weight, IntArrayRef input_si
         grad, at::empty(full, grad.options()), weight, std::nullopt, strides, shifted, dilations,
         /*transposed=*/false, Sizes(n, 0), groups, std::array<bool, 3>{true, false, false}));
   }
-  // All that the windows touch, then the region.
+  // First everything that the windows touch, then the region.
   Tensor all = at::convolution(grad, weight, std::nullopt, strides, Sizes(n, 0), dilations,
                                /*transposed=*/true, Sizes(n, 0), groups);
   for (int64_t d = 0; d < n; ++d) all = Region(all, d + 2, shifted[d], size[d]);
@@ -93,7 +94,8 @@ Tensor ConvDWeight(const Tensor& grad, const Tensor& input, IntArrayRef weight_s
         grad.size(d + 2)) {
       continue;
     }
-    // The tile reaches further than the windows that grad holds: cut it (padding included) to them.
+    // The tile reaches further than the windows of grad, so it is restricted to them, padding
+    // included.
     const int64_t reach = (grad.size(d + 2) - 1) * strides[d] + (kernel[d] - 1) * dilations[d] + 1;
     x = Region(x, d + 2, -pads[d], reach);
     pads[d] = 0;

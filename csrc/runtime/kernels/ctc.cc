@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// PyTorch's own kernels on the sequences of a tile, whose lengths are read from the host.
+// Calls PyTorch's own kernels on the sequences of a tile. The lengths are read on the host.
 #include <ATen/ops/_ctc_loss.h>
 #include <ATen/ops/_ctc_loss_backward.h>
 #include <ATen/ops/constant_pad_nd.h>
@@ -31,7 +31,7 @@ std::tuple<Tensor, Tensor> CtcLoss(const Tensor& log_probs, const Tensor& target
   }
   auto [loss, alpha] = at::_ctc_loss(log_probs, targets.contiguous(), Numbers(input_lengths),
                                      Numbers(target_lengths), blank, zero_infinity);
-  // As wide as the longest target of the whole batch asks for.
+  // The result is as wide as the longest target of the whole batch needs.
   if (alpha.size(2) < width) {
     alpha = at::constant_pad_nd(alpha, {0, width - alpha.size(2)},
                                 -std::numeric_limits<double>::infinity());

@@ -21,7 +21,7 @@ void CheckRow(int64_t row, int64_t num_rows) {
                     " is out of range for an embedding of ", num_rows, " rows");
 }
 
-// Which rows are held, and the rows to read for all (any valid one where not held).
+// For each index whether its row is held, and the row to read (any valid one if it is not held).
 std::pair<Tensor, Tensor> HeldRows(const Tensor& indices, int64_t first_row, int64_t rows) {
   const Tensor local = indices.to(at::kLong).reshape({-1}).sub(first_row);
   Tensor held = local.ge(0).logical_and_(local.lt(rows));
@@ -52,7 +52,8 @@ Tensor LookUpRows(const Tensor& weight, const Tensor& indices, int64_t first_row
   return out;
 }
 
-// Each thread owns a range of table rows and reads all indices, so sums are in index order.
+// Each thread owns a range of table rows and reads all indices, so sums are in the order of the
+// indices.
 template <typename T>
 void AddRows(const Tensor& grad, const Tensor& indices, int64_t padding_idx, int64_t first_row,
              Tensor& result) {
@@ -101,14 +102,14 @@ Tensor EmbeddingDWeight(const Tensor& grad, const Tensor& indices, int64_t num_w
   const Tensor rows = grad.reshape({indices.numel(), width});
   const Tensor where = indices.to(at::kLong).reshape({-1});
   const at::ScalarType type = grad.scalar_type();
-  // Half types are summed in f32: a frequent token would lose its small terms.
+  // Half types are summed in f32, since the sum of a frequent token would lose its small addends.
   const at::ScalarType work = type == at::kDouble ? at::kDouble : at::kFloat;
   Tensor result = at::zeros({num_weights, width}, grad.options().dtype(work));
   if (num_weights == 0 || rows.numel() == 0) return result.to(type);
   const Tensor source = rows.to(work).contiguous();
   if (grad.is_cpu()) {
     const Tensor index = where.contiguous();
-    // The lookup that would have said so may be dead code.
+    // The lookup that would have reported the index may be dead code.
     for (int64_t i = 0; num_rows >= 0 && i < index.numel(); ++i) {
       CheckRow(index.const_data_ptr<int64_t>()[i], num_rows);
     }

@@ -15,7 +15,7 @@ std::vector<int64_t> ResultSize(const Tensor& self, const Tensor& mat2, int64_t 
   return {self.size(-2), mat2.size(-1)};
 }
 
-// Ends of all groups, relative to the indices that are held: [first_index, first_index + size).
+// The ends of all groups, relative to the held indices [first_index, first_index + size).
 std::vector<int64_t> LocalEnds(const Tensor& offsets, int64_t first_index, int64_t size) {
   const Tensor ends = offsets.to(at::kCPU, at::kLong).contiguous();
   std::vector<int64_t> local(ends.numel());

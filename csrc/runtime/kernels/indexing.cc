@@ -10,10 +10,10 @@
 namespace spmd::runtime::kernels {
 namespace {
 
-// Where global indices lie in a part [first, first + length) of a dimension of `size`.
+// The place of global indices in a part [first, first + length) of a dimension of `size`.
 struct Local {
-  Tensor held;   // of the part
-  Tensor index;  // within the part; anything where not held
+  Tensor held;   // whether the part has the index
+  Tensor index;  // relative to the part; any number if it is not held
 };
 
 Local LocalIndex(const Tensor& index, int64_t first, int64_t length) {
@@ -21,7 +21,7 @@ Local LocalIndex(const Tensor& index, int64_t first, int64_t length) {
   return {local.ge(0).logical_and_(local.lt(length)), local};
 }
 
-// Clamped, so that what is not held reads something.
+// The indices clamped to the part, so that indices which are not held read some element.
 Tensor Readable(const Local& local, int64_t length) {
   return local.index.clamp(0, std::max<int64_t>(length - 1, 0));
 }
@@ -41,7 +41,7 @@ void CheckIndex(const Tensor& index, int64_t dim, int64_t size) {
   }
 }
 
-// Negative ones count from the end.
+// The indices with negative ones counted from the end.
 Tensor Wrapped(const Tensor& index, int64_t dim, int64_t size, bool may_be_negative) {
   const Tensor wide = index.to(at::kLong);
   if (const auto bad = FirstOutside(wide, may_be_negative ? -size : 0, size)) {
@@ -51,17 +51,18 @@ Tensor Wrapped(const Tensor& index, int64_t dim, int64_t size, bool may_be_negat
   return may_be_negative ? wide.where(wide.ge(0), wide.add(size)) : wide;
 }
 
-// What an index tensor per replaced dimension, read as NumPy does, selects of a part.
+// What one index tensor per replaced dimension, interpreted as in NumPy, selects of a part.
 struct Selection {
   std::vector<int64_t> replaced, kept;
   std::vector<Tensor> index;  // one per replaced dimension, broadcast and within the part
   Tensor held;
   bool adjacent = false;
   bool nothing_held = false;
-  bool all_held = true;  // whatever the indices are
+  bool all_held = true;  // the part has all indices, whatever they are
 };
 
-// A dimension of the `batch` is numbered by its index: what a part is asked for it holds.
+// `batch` lists dimensions that their index numbers one by one: a part holds every index of them
+// for which it is asked.
 Selection Select(const Tensor& self, const c10::List<OptionalTensor>& indices, IntArrayRef first,
                  IntArrayRef size, bool may_be_negative, IntArrayRef batch) {
   Selection s;
@@ -98,7 +99,7 @@ Selection Select(const Tensor& self, const c10::List<OptionalTensor>& indices, I
   return s;
 }
 
-// The selection's indices as those of all dimensions.
+// The selection's indices as a list over all dimensions.
 c10::List<OptionalTensor> Within(const Selection& s, int64_t rank) {
   c10::List<OptionalTensor> within;
   size_t next = 0;
@@ -114,14 +115,15 @@ std::vector<int64_t> Joined(std::vector<int64_t> a, const std::vector<int64_t>& 
   return a;
 }
 
-// `self` with one more slice along `dim`, into which goes what is not held.
+// `self` with one more slice along `dim`, into which elements that are not held are written.
 Tensor WithSpare(const Tensor& self, int64_t dim) {
   std::vector<int64_t> size = self.sizes().vec();
   size[dim] = 1;
   return at::cat({self, at::zeros(size, self.options())}, dim);
 }
 
-// Within a part of `length`; what is not held goes into the spare slice behind it.
+// The indices within a part of `length`; those that are not held point to the spare slice behind
+// it.
 Tensor OrSpare(const Local& local, int64_t length) {
   return local.index.masked_fill(local.held.logical_not(), length);
 }
@@ -204,7 +206,7 @@ Tensor IndexPart(const Tensor& self, const c10::List<OptionalTensor>& indices, I
   return self.index(Within(s, self.dim())).masked_fill_(s.held.logical_not().view(dims), 0);
 }
 
-// The replaced dimensions come first, then all that is held is one list.
+// The replaced dimensions are moved to the front, and the held elements become one list.
 Tensor IndexPutPart(const Tensor& self, const c10::List<OptionalTensor>& indices,
                     const Tensor& values, bool accumulate, IntArrayRef first, IntArrayRef size,
                     bool may_be_negative, IntArrayRef batch) {
@@ -216,7 +218,7 @@ Tensor IndexPutPart(const Tensor& self, const c10::List<OptionalTensor>& indices
   std::vector<int64_t> back(order.size());
   for (size_t i = 0; i < order.size(); ++i) back[order[i]] = static_cast<int64_t>(i);
 
-  // Values as [lead…, places…, rest…], then [places…, lead…, rest…].
+  // The values are [lead…, places…, rest…] and become [places…, lead…, rest…].
   std::vector<int64_t> lead, rest;
   for (int64_t d : s.kept) {
     (s.adjacent && d < s.replaced.front() ? lead : rest).push_back(self.size(d));

@@ -6,7 +6,7 @@
 namespace spmd::runtime::kernels {
 namespace {
 
-// [..., n] as [rows, n]; a view where strides allow.
+// The tensor [..., n] as [rows, n]; a view if the strides permit it.
 Tensor AsRows(const Tensor& x) {
   if (x.dim() == 2) return x;
   const int64_t n = x.size(-1);
@@ -30,7 +30,7 @@ Tensor LinearDInput(const Tensor& grad, const Tensor& weight) {
 
 Tensor AddLinearDInput(const Tensor& sum, const Tensor& grad, const Tensor& weight) {
   Tensor result = sum.clone(at::MemoryFormat::Contiguous);
-  return AddLinearDInput_(result, grad, weight);  // the same bits, whoever holds the sum
+  return AddLinearDInput_(result, grad, weight);  // the same bits as in place
 }
 
 Tensor& AddLinearDInput_(Tensor& sum, const Tensor& grad, const Tensor& weight) {

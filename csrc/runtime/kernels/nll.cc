@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// One pass over rows on the CPU; on other devices the rows go through the host's index arithmetic
-// done with ATen ops.
+// On the CPU, one pass over the rows. On other devices, ATen ops do the same index arithmetic.
 #include <ATen/Dispatch.h>
 #include <ATen/OpMathType.h>
 #include <ATen/Parallel.h>
@@ -15,7 +14,7 @@
 namespace spmd::runtime::kernels {
 namespace {
 
-// What a row's target means for the held classes.
+// The targets of all rows, as they concern the held classes.
 struct Rows {
   Rows(const Tensor& target, const OptionalTensor& weight, at::ScalarType type, int64_t classes,
        int64_t ignore_index, int64_t first_class, int64_t num_classes = -1)
@@ -27,7 +26,7 @@ struct Rows {
         num_classes(num_classes) {
     if (weight.has_value() && weight->defined()) {
       weight_ = weight->to(type).contiguous();
-      // Weights of the held classes only, or of all.
+      // The weights are those of the held classes, or of all classes.
       weight_is_local = weight_.size(0) == classes;
       TORCH_CHECK(weight_is_local || weight_.size(0) >= first_class + classes,
                   "nll_loss: weight has ", weight_.size(0), " entries for classes ", first_class,
@@ -76,8 +75,8 @@ OptionalTensor OnHost(const OptionalTensor& x) {
   return OnHost(*x);
 }
 
-// The loss of each row times its class weight; 0 where ignored or held by another shard.
-// weights (may be null): what each row adds to the total weight.
+// The loss of each row times its class weight; 0 if the target is ignored or held by another shard.
+// `weights` (may be null) receives what each row adds to the total weight.
 template <typename T, typename Work>
 void RowLosses(const Tensor& logp, const Rows& rows, T* losses, Work* weights) {
   const T* p = logp.const_data_ptr<T>();
@@ -200,12 +199,14 @@ Tensor CrossEntropyDInput(const Tensor& grad, const Tensor& logp, const Tensor& 
         const Work* in = g.const_data_ptr<Work>();
         const int64_t step = g.numel() == 1 ? 0 : 1;
         scalar_t* out = result.mutable_data_ptr<scalar_t>();
-        // ATen's vectorised exp over a few rows, then these rows again while they are in the cache.
+        // ATen's vectorized exp computes a few rows, which are then read again while they are in
+        // the cache.
         const int64_t block = std::max<int64_t>(1, 16384 / std::max<int64_t>(c, 1));
         at::parallel_for(0, rows.count(), block, [&](int64_t begin, int64_t end) {
           for (int64_t first = begin; first < end; first += block) {
             const int64_t count = std::min(block, end - first);
-            // In half precision one that is near 1 would be 1, and its target's gradient 0.
+            // In half precision a probability near 1 would be rounded to 1, and its target's
+            // gradient to 0.
             Tensor part = half ? at::empty({count, c}, p.options().dtype(work))
                                : result.narrow(0, first, count);
             at::exp_out(part, p.narrow(0, first, count).to(work));

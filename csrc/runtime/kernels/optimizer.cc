@@ -13,8 +13,8 @@ namespace spmd::runtime::kernels {
 
 namespace {
 
-// PyTorch's kernel writes over what it is given. Parts of this many elements are copied, then
-// stepped while they are in a core's cache: four tensors of f32 are half a megabyte.
+// PyTorch's kernel overwrites its arguments. Parts of this many elements are copied, then stepped
+// while they are in a core's cache: four tensors of f32 are half a megabyte.
 constexpr int64_t kPart = 1 << 15;
 
 Tensor Flat(const Tensor& x) { return x.reshape({-1}); }
@@ -52,7 +52,7 @@ std::tuple<Tensor, Tensor, Tensor> Adam(const Tensor& param, const Tensor& grad,
   const Tensor olds[] = {Flat(param), Flat(exp_avg), Flat(exp_avg_sq)};
   const Tensor news[] = {Flat(std::get<0>(results)), Flat(std::get<1>(results)),
                          Flat(std::get<2>(results))};
-  const Tensor grads = Flat(grad);  // perhaps a view with strides, which the kernel passes over
+  const Tensor grads = Flat(grad);  // may be a view with strides, which the kernel ignores
   const auto run = [&](int64_t begin, int64_t end) {
     const at::AutoDispatchBelowADInplaceOrView below;
     const auto part = [&](const Tensor& x) { return x.narrow(0, begin, end - begin); };
@@ -66,7 +66,7 @@ std::tuple<Tensor, Tensor, Tensor> Adam(const Tensor& param, const Tensor& grad,
     run(0, size);
     return results;
   }
-  // By part: where one begins must not depend on how many threads there are.
+  // The loop is over parts, so that where a part begins does not depend on the number of threads.
   at::parallel_for(0, (size + kPart - 1) / kPart, 1, [&](int64_t begin, int64_t end) {
     for (; begin < end; ++begin) run(begin * kPart, std::min(size, (begin + 1) * kPart));
   });

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Compiled with -O3 and without contraction into fused multiply-adds: every machine and every lane
-// gives the same bits.
+// This file is compiled with -O3 and without contraction into fused multiply-adds, so that every
+// machine and every lane gives the same bits.
 #include "csrc/runtime/kernels/philox.h"
 
 #include <cmath>
@@ -19,7 +19,7 @@ SPMD_INLINE To BitCast(From from) {
   return to;
 }
 
-// Natural logarithm of a normal positive float, within 2 ulp. With x = m·2ᵉ and m in [√½, √2):
+// The natural logarithm of a normal positive float, within 2 ulp. With x = m·2ᵉ and m in [√½, √2):
 // log m = 2·artanh(s), s = (m − 1)/(m + 1), by its series (|s| < 0.172; the s¹¹ term is below
 // 1e-9).
 SPMD_INLINE float Log(float x) {
@@ -32,7 +32,8 @@ SPMD_INLINE float Log(float x) {
   return static_cast<float>(exponent) * 0.693147181f + 2.0f * s * series;
 }
 
-// Cosine and sine of 2πu for u in [0, 1): to the nearest quarter turn, then Taylor on [−π/4, π/4].
+// The cosine and sine of 2πu for u in [0, 1): reduced to the nearest quarter turn, then by the
+// Taylor series on [−π/4, π/4].
 SPMD_INLINE void CosSin(float u, float& cosine, float& sine) {
   const float quarters = u * 4.0f;
   const int32_t q = static_cast<int32_t>(quarters + 0.5f);

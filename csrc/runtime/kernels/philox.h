@@ -16,16 +16,15 @@
 //
 //   uniform      u = (w >> 8)·2⁻²⁴ in [0, 1) for f32, the top 11 and 8 bits for f16 and bf16,
 //                53 bits for f64;  p0 + u·(p1 − p0), and p0 where rounding gives p1
-//   normal       Box-Muller. f32: the words (0, 1) of a block give elements j and j + 16 of its
-//   group
-//                (cosine, sine), the words (2, 3) j + 32 and j + 48. f64: all four words of a block
-//                give elements j and j + 16.  u₁ in (0, 1], u₂ in [0, 1)
+//   normal       Box-Muller. f32: the words (0, 1) of a block give elements j and j + 16 of the
+//                group (cosine, sine), the words (2, 3) j + 32 and j + 48. f64: all four words of a
+//                block give elements j and j + 16.  u₁ in (0, 1], u₂ in [0, 1)
 //   bernoulli    w < p0·2³²
 //   randint      p0 + ⌊w·(p1 − p0) / 2³²⌋ (or 2⁶⁴)
 //   others       by inversion of u = (w + ½)·2⁻³² (f64: 53 bits + ½)
 //
 // Draws that reject take as many words as they need (Poisson, binomial, gamma, Dirichlet): element
-// i has the blocks i + 2⁴⁰·k, k = 0, 1, …, of its own, four words each.
+// i has blocks of its own, i + 2⁴⁰·k for k = 0, 1, …, with four words each.
 #pragma once
 
 #include <array>
@@ -35,7 +34,7 @@ namespace spmd::runtime::kernels {
 
 using PhiloxBlock = std::array<uint32_t, 4>;
 
-// One block, for tests and for reading.
+// Computes one block in plain form, for tests and for readers; GenerateGroup computes 16 at once.
 constexpr PhiloxBlock Philox4x32(PhiloxBlock counter, std::array<uint32_t, 2> key) {
   for (int round = 0; round < 10; ++round) {
     const uint64_t a = uint64_t{0xD2511F53} * counter[0];
@@ -56,9 +55,9 @@ struct PhiloxGroup {
 };
 
 void GenerateGroup(uint64_t seed, uint64_t counter, int64_t group, PhiloxGroup& result);
-// 64 uniform numbers in [0, 1) with 24 bits each.
+// Writes 64 uniform numbers in [0, 1) with 24 bits each.
 void UniformsOf(const PhiloxGroup& group, float* result);
-// 64 standard normal numbers.
+// Writes 64 standard normal numbers.
 void NormalsOf(const PhiloxGroup& group, float* result);
 
 }  // namespace spmd::runtime::kernels

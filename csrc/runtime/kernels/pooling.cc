@@ -23,8 +23,9 @@ Sizes WithSpatial(const Tensor& x, IntArrayRef spatial) {
   return sizes;
 }
 
-// Positions of a row-major plane of `from` sizes, as positions of one of `to` sizes whose index i
-// is index i + shift of the first. `hold(index, d)` moves indices along dimension d into it.
+// Converts row-major positions in a plane of sizes `from` to positions in a plane of sizes `to`,
+// whose index i is index i + shift of the first. `hold(index, d)` moves indices along dimension d
+// into the second plane.
 template <typename Hold>
 Tensor Renumber(Tensor flat, IntArrayRef from, IntArrayRef to, IntArrayRef shift, Hold hold) {
   Tensor result;
@@ -39,10 +40,10 @@ Tensor Renumber(Tensor flat, IntArrayRef from, IntArrayRef to, IntArrayRef shift
   return result;
 }
 
-// How far a window reaches.
+// The extent of a window.
 int64_t Reach(int64_t kernel, int64_t dilation) { return (kernel - 1) * dilation + 1; }
 
-// True when PyTorch's pooling of the whole plane has these windows.
+// True if PyTorch's pooling of the whole plane has these windows.
 bool IsWholePlane(const Tensor& input, IntArrayRef output_size, IntArrayRef kernel_size,
                   IntArrayRef stride, IntArrayRef padding, IntArrayRef dilation, IntArrayRef offset,
                   IntArrayRef plane) {
@@ -76,7 +77,8 @@ std::tuple<Tensor, Tensor> MaxPool(const Tensor& input, IntArrayRef output_size,
   if (IsWholePlane(input, output_size, kernel_size, stride, padding, dilation, offset, plane)) {
     return pool(input, padding);
   }
-  // Exactly what the windows see: borders in front, then as far as the last window reaches.
+  // Pads or crops the input to exactly what the windows read: the border in front, then as far as
+  // the last window reaches.
   Sizes pad, shift(n), padded(n);
   for (int64_t d = n - 1; d >= 0; --d) {
     const int64_t size = input.size(input.dim() - n + d);
@@ -89,7 +91,8 @@ std::tuple<Tensor, Tensor> MaxPool(const Tensor& input, IntArrayRef output_size,
   const Tensor x =
       needed ? at::constant_pad_nd(input, pad, -std::numeric_limits<double>::infinity()) : input;
   auto [out, indices] = pool(x, 0);
-  // Where all that a window sees is -inf it names its first element, which is none of the border.
+  // If all elements of a window are -inf, the index is that of its first element that is not in the
+  // border.
   const auto hold = [&](const Tensor& index, int64_t d) {
     if (shift[d] <= 0) return index;
     const Tensor first = index.remainder(dilation[d]).clamp_max_(plane[d] - 1);
@@ -104,7 +107,7 @@ Tensor MaxPoolDInput(const Tensor& grad, const Tensor& indices, IntArrayRef inpu
   const int64_t n = static_cast<int64_t>(plane.size());
   const Sizes sizes = WithSpatial(grad, input_size);
   if (grad.is_meta()) return at::empty(sizes, grad.options());
-  // The last dimensions, where they are whole, are rows that lie in the tile or do not.
+  // If the last dimensions are whole, they form rows that lie in the tile or outside it as one.
   Sizes from = plane.vec(), to = input_size.vec(), shift = offset.vec();
   while (from.size() > 1 && from.back() == to.back() && shift.back() == 0) {
     const int64_t row = from.back();
@@ -113,7 +116,7 @@ Tensor MaxPoolDInput(const Tensor& grad, const Tensor& indices, IntArrayRef inpu
       sizes->back() *= row;
     }
   }
-  Tensor inside;  // undefined: all are
+  Tensor inside;  // undefined: all are inside
   const auto hold = [&](const Tensor& index, int64_t d) {
     if (from[d] == to[d] && shift[d] == 0) return index;
     const Tensor held = index.clamp(0, to[d] - 1), here = index.eq(held);
@@ -123,10 +126,10 @@ Tensor MaxPoolDInput(const Tensor& grad, const Tensor& indices, IntArrayRef inpu
   const Tensor position = Renumber(indices, from, to, shift, hold);
   const int64_t first = grad.dim() - n;
   const at::ScalarType type = grad.scalar_type();
-  // Windows overlap: in half precision their gradients add up in f32.
+  // Windows overlap, so the gradients of half types are added up in f32.
   const at::ScalarType work = at::isReducedFloatingType(type) ? at::kFloat : type;
   Tensor result = at::zeros(sizes, grad.options().dtype(work));
-  // Gradients of other tiles add zero.
+  // Gradients whose indices are in other tiles add zero.
   const Tensor mine = (inside.defined() ? grad.mul(inside) : grad).to(work);
   result.flatten(first).scatter_add_(-1, position.flatten(first), mine.flatten(first));
   return result.to(type);

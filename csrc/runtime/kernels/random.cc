@@ -13,12 +13,14 @@
 namespace spmd::runtime::kernels {
 namespace {
 
-// Philox makes about one element per nanosecond: below this many a second thread does not pay.
+// Philox computes about one element per nanosecond: for fewer elements a second thread does not
+// pay.
 constexpr int64_t kGrain = 16384;
 
-// Fills elements of a tile group by group: make(group number, buffer of kGroup) for each group that
-// the tile touches, store(local index, value) for its elements. A whole group is made even where
-// the tile wants few of its elements, so an element's bits do not depend on the tile.
+// Fills the elements of a tile group by group: make(group number, buffer of kGroup) for each group
+// that the tile touches, then store(local index, value) for its elements. A group is computed as a
+// whole even if the tile has few of its elements, so the bits of an element do not depend on the
+// tile.
 template <int kGroup, typename T, typename Make, typename Store>
 void FillTile(const TileRuns& runs, int64_t numel, const Make& make, const Store& store) {
   at::parallel_for(0, numel, kGrain, [&](int64_t begin, int64_t end) {
@@ -38,8 +40,8 @@ void FillTile(const TileRuns& runs, int64_t numel, const Make& make, const Store
   });
 }
 
-// Each distribution is made in one of four types and converted at the end where another is asked
-// for.
+// Each distribution is computed in one of four types and converted at the end if another is
+// requested.
 struct Request {
   const TileRuns& runs;
   uint64_t seed;
@@ -50,7 +52,7 @@ struct Request {
   IntArrayRef size;
 };
 
-// Makes a tensor of T; make(words, out) gives the kGroup elements of a group.
+// Makes a tensor of T; make(words, out) computes the kGroup elements of a group.
 template <int kGroup, typename T, typename Make>
 Tensor MakeTile(const Request& r, const Make& make) {
   Tensor result = at::empty(r.size, at::TensorOptions().dtype(c10::CppTypeToScalarType<T>::value));
@@ -84,7 +86,7 @@ Tensor Uniform(const Request& r) {
   }
   const float low = static_cast<float>(r.p0), high = static_cast<float>(r.p1);
   if (r.dtype == at::kHalf || r.dtype == at::kBFloat16) {
-    // As many bits as the type holds, and p1 kept out after rounding to it.
+    // The numbers have as many bits as the type holds, and are never rounded to p1.
     const bool half = r.dtype == at::kHalf;
     const float steps = half ? 0x1p11f : 0x1p8f;
     return MakeTile<64, float>(r, [&](const PhiloxGroup& g, float* out) {
@@ -106,7 +108,7 @@ Tensor Uniform(const Request& r) {
   });
 }
 
-// Standard normal numbers, then `map`.
+// Applies `map` to standard normal numbers.
 template <typename Map>
 Tensor Normal(const Request& r, const Map& map) {
   if (r.dtype == at::kDouble) {
@@ -125,7 +127,7 @@ Tensor Normal(const Request& r, const Map& map) {
   });
 }
 
-// Any distribution by inversion: map(u) for u in (0, 1).
+// Draws any distribution by inversion: map(u) for u in (0, 1).
 template <typename Map>
 Tensor Invert(const Request& r, const Map& map) {
   if (r.dtype == at::kDouble) {
@@ -139,7 +141,8 @@ Tensor Invert(const Request& r, const Map& map) {
   });
 }
 
-// Which words count as "true": w < p·2³², in 32 bits, so that the loops over words are short.
+// A word w counts as true if w < p·2³². The comparison has 32 bits, so that the loops over words
+// are short.
 class Threshold {
  public:
   explicit Threshold(double p) {
@@ -166,7 +169,7 @@ Tensor Bernoulli(const Request& r) {
 Tensor RandInt(const Request& r) {
   TORCH_CHECK(r.p1 > r.p0, "spmd::random: randint needs low < high; got ", r.p0, " and ", r.p1);
   const uint64_t low = static_cast<uint64_t>(static_cast<int64_t>(r.p0));
-  // p1 may be 2⁶³, which no int64 holds.
+  // p1 may be 2⁶³, which does not fit into int64.
   const uint64_t high =
       r.p1 >= 0x1p63 ? uint64_t{1} << 63 : static_cast<uint64_t>(static_cast<int64_t>(r.p1));
   const uint64_t range = high - low;
@@ -181,7 +184,7 @@ Tensor RandInt(const Request& r) {
   return MakeTile<64, int64_t>(r, [&](const PhiloxGroup& g, int64_t* out) {
     const uint32_t* words = &g.words[0][0];
     for (int j = 0; j < 64; ++j) {
-      // range may be 2³² itself, where the product needs all 64 bits and no more.
+      // `range` may be 2³² itself; the product then needs exactly 64 bits.
       out[j] = static_cast<int64_t>(low + ((uint64_t{words[j]} * range) >> 32));
     }
   });
@@ -223,7 +226,7 @@ Tensor Random(IntArrayRef size, IntArrayRef offset, IntArrayRef global_size, int
               at::ScalarType dtype, std::optional<at::Device> device) {
   const at::Device where = device.value_or(at::Device(at::kCPU));
   if (where.is_meta()) return at::empty(size, at::TensorOptions().dtype(dtype).device(where));
-  // Other devices get the CPU's numbers: the values are part of the meaning of a program.
+  // Other devices get the CPU's numbers, since the values are part of the meaning of a program.
   const TileRuns runs(size, offset, global_size);
   return Make({runs, static_cast<uint64_t>(seed), static_cast<uint64_t>(counter), p0, p1, dtype,
                size},

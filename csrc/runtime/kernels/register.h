@@ -3,7 +3,8 @@
 
 namespace spmd::runtime {
 
-// Makes the ops of the `spmd` namespace known to PyTorch's dispatcher. Idempotent, thread-safe.
+// Registers the ops of the `spmd` namespace with PyTorch's dispatcher. Idempotent. Thread safety:
+// may be called from any thread.
 void RegisterKernels();
 
 }  // namespace spmd::runtime

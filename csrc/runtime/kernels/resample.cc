@@ -14,7 +14,7 @@
 namespace spmd::runtime::kernels {
 namespace {
 
-// Which inputs, of `in`, an output looks at: csrc/rules/tables/resample.h.
+// The inputs, of `in` many, that an output reads: see csrc/rules/tables/resample.h.
 struct Resampling {
   int64_t step, start, stop, unit, in;
 };
@@ -25,15 +25,15 @@ Tensor Resized(const Tensor& x, int64_t dim, int64_t size) {
   return at::empty(sizes, x.options());
 }
 
-// One input of an output, and what it counts.
+// One input of an output, with its weight.
 struct Tap {
   int64_t input;
   double weight;
 };
 using Taps = std::vector<Tap>;
 
-// Keys' cubic convolution: 1 at 0, 0 at the other whole numbers. PyTorch takes a = -0.75, and -0.5
-// where it also filters.
+// Keys' cubic convolution: 1 at 0, and 0 at the other integers. PyTorch takes a = -0.75, and -0.5
+// for antialiasing.
 double Cubic(double x, double a) {
   x = std::abs(x);
   if (x < 1) return ((a + 2) * x - (a + 3)) * x * x + 1;
@@ -44,9 +44,9 @@ double Cubic(double x, double a) {
 double Linear(double x) { return std::max(0.0, 1 - std::abs(x)); }
 
 struct Filter {
-  double (*at)(double distance);  // what an input at a distance of an output's position counts
+  double (*at)(double distance);  // an input's weight by its distance
   bool normalised;  // weights sum to 1; stretched over as many inputs as an output covers
-  double reach;     // from an output's position to the first input that counts
+  double reach;     // the distance from an output's position back to the first input that counts
   bool reflects = false;
 };
 Filter FilterOf(c10::string_view name) {
@@ -60,7 +60,7 @@ Filter FilterOf(c10::string_view name) {
   return {[](double) { return 1.0; }, false, 0};
 }
 
-// The input that i stands for where it lies outside.
+// The index `i` clamped or reflected into [0, in).
 int64_t Inside(int64_t i, const Filter& filter, int64_t in) {
   if (filter.reflects) return i < 0 ? -i : std::min(i, 2 * (in - 1) - i);
   return std::clamp<int64_t>(i, 0, in - 1);
@@ -79,7 +79,7 @@ Taps TapsOf(int64_t output, const Filter& filter, const Resampling& r) {
     return taps;
   }
   const double width = std::max(1.0, static_cast<double>(r.step) / static_cast<double>(r.unit));
-  // Input i covers [i, i + 1), its middle is what counts; `start` has ½ added to round.
+  // Input i covers [i, i + 1) and its middle counts; `start` has ½ added for rounding.
   const double center = begin - 0.5 + filter.reach * width;
   double sum = 0;
   for (int64_t i = std::max<int64_t>(first, 0); i < std::min(end, r.in); ++i) {
@@ -90,8 +90,8 @@ Taps TapsOf(int64_t output, const Filter& filter, const Resampling& r) {
   return taps;
 }
 
-// Row i of the result along `dim` is the sum of rows of x, by taps[i]; a row that is not among them
-// is not touched, whatever is in it.
+// Row i of the result along `dim` is the weighted sum of the rows of x in taps[i]. Other rows are
+// not read, so NaN or infinity in them has no effect.
 Tensor Combined(const Tensor& x, int64_t dim, const std::vector<Taps>& taps) {
   const auto n = static_cast<int64_t>(taps.size());
   size_t most = 0;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Draws that take as many random words as they happen to need, by the distributions of <random>:
-// each element has an engine of its own, which counts blocks of words that belong to the element's
-// place in the global tensor (philox.h).
+// Draws that take as many random words as they need, by the distributions of <random>. Each element
+// has an engine of its own, which counts blocks of words that belong to the element's position in
+// the global tensor (philox.h).
 #include <ATen/Dispatch.h>
 #include <ATen/Parallel.h>
 #include <ATen/ops/empty.h>
@@ -21,7 +21,7 @@ namespace {
 // A draw takes some hundred nanoseconds.
 constexpr int64_t kGrain = 256;
 
-// From here on integers are no longer exact, and counts of them are drawn as normal numbers.
+// From this number of events on, integers are not exact, and counts are drawn as normal numbers.
 constexpr double kManyEvents = 0x1p52;
 
 // The random words of one element; a UniformRandomBitGenerator.
@@ -46,7 +46,7 @@ class Words {
   }
 
  private:
-  static constexpr uint32_t kNextBlock = 1 << 8;  // 2⁴⁰, of which the low word is not counted
+  static constexpr uint32_t kNextBlock = 1 << 8;  // 2⁴⁰ without the low word, which does not count
   static uint32_t Low(int64_t x) { return static_cast<uint32_t>(x); }
   static uint32_t High(int64_t x) { return static_cast<uint32_t>(static_cast<uint64_t>(x) >> 32); }
 
@@ -62,7 +62,7 @@ struct Tile {
   IntArrayRef global_size;
 };
 
-// draw(words, local index) for all elements of a tile.
+// Calls draw(words, local index) for all elements of a tile.
 template <typename Draw>
 void ForElements(const Tile& tile, IntArrayRef size, const Draw& draw) {
   const TileRuns runs(size, tile.offset, tile.global_size);
@@ -105,15 +105,15 @@ double GammaNumber(Words& words, double alpha) {
   return std::gamma_distribution<double>(alpha, 1.0)(words);
 }
 
-// As in eager, what is too small for the type becomes the smallest normal number, not zero: its
-// logarithm is finite.
+// As in eager mode, a number that is too small for the type becomes the smallest normal number
+// instead of zero, so that its logarithm is finite.
 template <typename T>
 T AtLeastSmallest(double x) {
   const T smallest = std::numeric_limits<T>::min();
   return x < static_cast<double>(smallest) ? smallest : static_cast<T>(x);
 }
 
-// One element each from one parameter each: draw(words, parameter), in the parameter's type.
+// Draws one element from each parameter: draw(words, parameter), in the parameter's type.
 template <typename Draw>
 Tensor Map(const Tensor& parameter, const Tile& tile, const Draw& draw) {
   const Tensor given = parameter.cpu().contiguous();
@@ -168,7 +168,7 @@ Tensor Dirichlet(const Tensor& alpha, int64_t seed, int64_t counter, IntArrayRef
   TORCH_CHECK(alpha.dim() > 0 && alpha.size(-1) == global_size.back(),
               "spmd::dirichlet: the last dimension must be whole; got ", alpha.sizes(), " of ",
               global_size);
-  // A row's numbers are summed in double precision, before any of them is rounded.
+  // The numbers of a row are summed in double precision before any of them is rounded.
   const Tensor gamma = Map(alpha.cpu().to(at::kDouble), {seed, counter, offset, global_size},
                            [](Words& words, auto x) { return GammaNumber(words, x); });
   const int64_t columns = alpha.size(-1);

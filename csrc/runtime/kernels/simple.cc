@@ -20,7 +20,8 @@ Tensor Iota(int64_t size, const at::Scalar& start, const at::Scalar& step, int64
     Tensor index = at::arange(offset, offset + size, options.dtype(at::kLong));
     return index.mul_(step.toLong()).add_(start.toLong()).to(dtype);
   }
-  // start + i*step in doubles, rounded once, so that no element depends on where its tile begins.
+  // start + i*step is computed in doubles and rounded once, so that no element depends on where its
+  // tile begins.
   Tensor index = at::arange(offset, offset + size, options.dtype(at::kDouble));
   return index.mul_(step.toDouble()).add_(start.toDouble()).to(dtype);
 }
@@ -33,8 +34,8 @@ Tensor Full(IntArrayRef size, const at::Scalar& value, at::ScalarType dtype,
 
 Tensor Cast(const Tensor& x, at::ScalarType dtype) { return x.to(dtype); }
 
-// PyTorch's own rounds the number to the tensor's type before it multiplies, which mul.Scalar and
-// `x *= 0.9` do not: in half precision that is another product.
+// PyTorch's in-place op rounds the number to the tensor's type before it multiplies; mul.Scalar and
+// `x *= 0.9` do not, and in half precision the product differs.
 Tensor& MulScalar_(Tensor& self, const at::Scalar& other) {
   return self.mul_(at::native::wrapped_scalar_tensor(other));
 }

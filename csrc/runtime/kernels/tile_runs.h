@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which elements of the global tensor a tile holds: random ops draw by global index.
+// The elements of the global tensor that a tile holds. Random ops draw by global index.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -12,7 +12,7 @@
 
 namespace spmd::runtime::kernels {
 
-// The elements of a tile as runs that are contiguous in the tile and in the global tensor.
+// The elements of a tile as runs that are contiguous both in the tile and in the global tensor.
 class TileRuns {
  public:
   TileRuns(at::IntArrayRef size, at::IntArrayRef offset, at::IntArrayRef global_size)
@@ -60,7 +60,7 @@ class TileRuns {
   }
 
   absl::InlinedVector<int64_t, 5> size_, offset_, stride_;
-  int64_t outer_ = 0;  // dimensions in front of those that make up a run
+  int64_t outer_ = 0;  // the number of dimensions in front of those that make up a run
   int64_t run_ = 1;
 };
 

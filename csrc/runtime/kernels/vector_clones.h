@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Loops for the vectors that the machine has: SPMD_VECTOR_CLONES before a function compiles it for
-// several, SPMD_INLINE before what it calls makes that part of each.
+// Compiles loops for the vector instructions that the machine has. SPMD_VECTOR_CLONES in front of a
+// function compiles it for several instruction sets; SPMD_INLINE in front of a function that it
+// calls makes that a part of each version.
 #pragma once
 
-// One binary for all x86 machines; the loader picks the widest version.
+// One binary serves all x86 machines; the loader picks the widest version that the machine has.
 #if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && \
     !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 #define SPMD_VECTOR_CLONES \

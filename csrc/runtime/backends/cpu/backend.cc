@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Any number of virtual devices in this process; one place. "cpu", "cpu:16".
+// Any number of virtual devices in this process, all at one place: "cpu", "cpu:16".
 #include "absl/strings/str_cat.h"
 #include "csrc/machine/machine.h"
 #include "csrc/runtime/backend_factory.h"

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// GPUs through PyTorch's own device-generic interfaces: nothing of CUDA is needed to compile this.
-// "cuda", "cuda:8": the devices are dealt to the GPUs in blocks, many virtual ones on one if need
-// be.
+// GPUs through PyTorch's own device-generic interfaces, so that nothing of CUDA is needed to
+// compile this file. "cuda", "cuda:8": the devices are assigned to the GPUs in blocks, several
+// virtual ones to one GPU if necessary.
 #include <ATen/detail/CUDAHooksInterface.h>
 #include <c10/core/CachingDeviceAllocator.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
@@ -37,7 +37,7 @@ class CudaBackend : public Backend {
     const int64_t gpu = id < num_devices_ ? id * gpus_ / num_devices_ : 0;
     return c10::Device(c10::kCUDA, static_cast<c10::DeviceIndex>(gpu));
   }
-  // Virtual devices of one GPU share its tiles, so a limit per device would refuse what fits.
+  // Virtual devices of one GPU share tiles, so a limit per device would refuse programs that fit.
   int64_t memory_limit() const override { return num_devices_ > gpus_ ? 0 : machine_.memory_bytes; }
   std::string Describe() const override {
     return absl::StrCat("cuda: ", num_devices_, " devices on ", gpus_, " GPU",
@@ -64,7 +64,7 @@ absl::StatusOr<std::shared_ptr<Backend>> Make(const BackendRequest& request) {
                                              : "(it is built without CUDA)",
         "; use backend 'cpu', or install a CUDA build of PyTorch"));
   }
-  c10::impl::VirtualGuardImpl(c10::kCUDA).getDevice();  // initialises the runtime
+  c10::impl::VirtualGuardImpl(c10::kCUDA).getDevice();  // initializes the runtime
   return std::shared_ptr<Backend>(std::make_shared<CudaBackend>(gpus, devices));
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A simulated TPU slice: its devices, memory and links, on CPU arithmetic. "mock_tpu:v4-16";
-// "mock_tpu:v5p-2048:plan" computes nothing and knows shapes only.
+// A simulated TPU slice: its devices, memory and links, with arithmetic on the CPU:
+// "mock_tpu:v4-16". "mock_tpu:v5p-2048:plan" knows shapes only and computes nothing.
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
