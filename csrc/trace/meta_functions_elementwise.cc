@@ -50,6 +50,14 @@ Tensor Relu(const Tensor& self) {
   Know(!self.is_complex() && self.scalar_type() != at::kBool);
   return Iterated({self}, self.scalar_type());
 }
+Tensor Gelu(const Tensor& self, c10::string_view approximate) {
+  Know(approximate == "none" || approximate == "tanh");
+  return at::meta::gelu(self, approximate);
+}
+Tensor GeluBackward(const Tensor& grad, const Tensor& self, c10::string_view approximate) {
+  Know(approximate == "none" || approximate == "tanh");
+  return at::meta::gelu_backward(grad, self, approximate);
+}
 Tensor Hardtanh(const Tensor& self, const Scalar&, const Scalar&) { return OfFloats(self); }
 Tensor HardtanhBackward(const Tensor& grad, const Tensor& self, const Scalar&, const Scalar&) {
   Know(SameTypeAndSizes(grad, self));
@@ -116,7 +124,8 @@ Tensor DropoutBackward(const Tensor& grad, const Tensor& mask, double) {
 Tensor Reduced(const Tensor& each, int64_t reduction) {
   return reduction == at::Reduction::None ? each : MetaOfSizes({}, each.scalar_type());
 }
-Tensor HuberLoss(const Tensor& self, const Tensor& target, int64_t reduction, double) {
+Tensor HuberLoss(const Tensor& self, const Tensor& target, int64_t reduction, double delta) {
+  Know(delta > 0);
   return Reduced(Promoted(self, target), reduction);
 }
 Tensor MseLossBackward(const Tensor& grad, const Tensor& self, const Tensor& target, int64_t) {
@@ -166,6 +175,8 @@ std::vector<MetaKernelRow> ElementwiseMetaKernels() {
       {"aten::binary_cross_entropy", MetaKernel<&BinaryCrossEntropy>()},
       {"aten::binary_cross_entropy_backward", MetaKernel<&BinaryCrossEntropyBackward>()},
       {"aten::floor_divide", MetaKernel<&FloorDivide>()},
+      {"aten::gelu", MetaKernel<&Gelu>()},
+      {"aten::gelu_backward", MetaKernel<&GeluBackward>()},
       {"aten::glu_backward", MetaKernel<&GluBackward>()},
       {"aten::hardswish", MetaKernel<&OfFloats>()},
       {"aten::hardswish_backward", MetaKernel<&HardswishBackward>()},

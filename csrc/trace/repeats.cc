@@ -13,6 +13,9 @@ namespace {
 
 // A tape is not worth a program of its own before it has so many records.
 constexpr int64_t kLeastRecords = 128;
+// Ops that only go on from the results of the ops before them, as in a chain that is read in the
+// end, are one program up to so many records.
+constexpr int64_t kLongestChain = 4096;
 // More pending records, or bytes that nobody else holds, than these run as they are.
 constexpr int64_t kMostRecords = 50000;
 constexpr int64_t kMostBytes = int64_t{512} << 20;
@@ -93,6 +96,14 @@ class Comparison {
       if (better) best = k;
     }
     return best < 0 ? -1 : begin + best;
+  }
+
+  // Whether the last part reads inputs that the parts before it did not.
+  bool TakesInputs(int64_t period) const {
+    for (int64_t r = size_ - period; r < size_; ++r) {
+      if (MeetsInput(r)) return true;
+    }
+    return false;
   }
 
   int64_t dropped_bytes() const { return dropped_.Bytes(); }
@@ -247,6 +258,7 @@ const char* Repeats::Look(const Tape& tape) {
       const bool go_on = end_ > 0 && comparison.Repeats(period_);
       const bool worth_it = n >= kFirstRecords || comparison.dropped_bytes() >= kFirstBytes / 2;
       if (!go_on) period_ = worth_it ? comparison.Period() : 0;
+      if (period_ > 0 && n < kLongestChain && !comparison.TakesInputs(period_)) period_ = 0;
       const int64_t begin = period_ > 0 ? comparison.Boundary(period_) : -1;
       const bool here = begin >= 0 && (go_on || begin + 2 * period_ == n);
       if (here && FewAreHeld(tape)) {

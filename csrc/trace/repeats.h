@@ -11,7 +11,8 @@
 // on: no part. A tape ends between two parts, where fewest values go over from one to the next.
 // From then on every tape that consists of that part, some times over, ends with it: all are one
 // program. Nothing ends where most of what was computed is still held, as in the forward pass of a
-// training step.
+// training step. A chain of ops that takes no inputs is worth more: it may be read soon, and is
+// then one program.
 //
 // Bytes. A tape whose inputs that nobody else holds have many bytes ends between parts, too; if
 // nothing repeats, where it is.

@@ -202,6 +202,9 @@ def test_numbers_that_are_refused_are_refused_where_they_stand():
     F.huber_loss(x, x, delta=0.5)
     with pytest.raises(RuntimeError, match="delta"):
         F.huber_loss(x, x, delta=-1.0)
+    F.gelu(x)
+    with pytest.raises(RuntimeError, match="approximate argument must be either none or tanh"):
+        F.gelu(x, approximate="sigmoid")
 
 
 def test_only_the_start_that_changes_is_taken_when_the_program_runs():
