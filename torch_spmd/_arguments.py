@@ -174,9 +174,15 @@ def path(caller: str, name: str, value: Any) -> str:
     return name_of_file
 
 
-def items(caller: str, name: str, value: Any, what: str, most: int = MOST_ITEMS) -> list[Any]:
-    """The items of a sequence, an array or a generator, in order; `what` says what is right."""
-    wrong = isinstance(value, (str, bytes, bytearray, Mapping, Set, type))
+def items(
+    caller: str, name: str, value: Any, what: str, most: int = MOST_ITEMS, any_order: bool = False
+) -> list[Any]:
+    """The items of a sequence, an array or a generator, in order; `what` says what is right.
+
+    `any_order`: of a set, too.
+    """
+    wrong = isinstance(value, (str, bytes, bytearray, Mapping, type))
+    wrong = wrong or (isinstance(value, Set) and not any_order)
     if wrong or not (isinstance(value, Iterable) or hasattr(type(value), "__getitem__")):
         raise TypeError(f"{caller}: {name} must be {what}; got {shown(value)}")
     if isinstance(value, Tensor) or type(value).__module__ == "numpy":
@@ -201,10 +207,11 @@ def integers(
     least: int = -INT64,
     most: int = INT64 - 1,
     most_items: int = MOST_ITEMS,
+    any_order: bool = False,
 ) -> list[int]:
-    """A sequence of integers in bounds."""
+    """A sequence of integers in bounds, or with `any_order` a set of them."""
     what = "a sequence of integers"
-    found = items(caller, name, value, what, most_items)
+    found = items(caller, name, value, what, most_items, any_order)
     if all(type(item) is int for item in found):
         result = found
     else:

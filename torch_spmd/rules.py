@@ -60,7 +60,7 @@ def register_rule(
         _arguments.text(caller, "op", op),
         _arguments.text(caller, "text", text),
         [] if kinds is None else _arguments.text_pairs(caller, "kinds", kinds),
-        _arguments.integers(caller, "each", each, 0, most, most_items=1024),
-        _arguments.integers(caller, "jointly", jointly, 0, most, most_items=1024),
+        _arguments.integers(caller, "each", each, 0, most, most_items=1024, any_order=True),
+        _arguments.integers(caller, "jointly", jointly, 0, most, most_items=1024, any_order=True),
         [] if local is None else _arguments.text_pairs(caller, "local", local),
     )

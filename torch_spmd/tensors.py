@@ -216,7 +216,9 @@ def local_shards(t: Tensor, devices: Sequence[int] | None = None) -> list[Shard]
     _arguments.tensor("local_shards", t)
     t = blocks_apart(t)
     if devices is not None:
-        return _shards_of(t, _arguments.integers("local_shards", "devices", devices, 0))
+        return _shards_of(
+            t, _arguments.integers("local_shards", "devices", devices, 0, any_order=True)
+        )
     if t.nbytes > 1 << 26:
         return _shards_of(t, None)
     return [

@@ -176,7 +176,7 @@ class Call:
             raise ValueError(f"Call.check: '{self.op}' has no rule, so nothing can be cut")
         shards = _arguments.integers("Call.check", "shards", shards, 2, 1024, most_items=64)
         rtol, atol = _tolerances("Call.check", rtol, atol)
-        unwritten = _arguments.integers("Call.check", "unwritten", unwritten, 0)
+        unwritten = _arguments.integers("Call.check", "unwritten", unwritten, 0, any_order=True)
 
         def compare(result: int, a: Tensor, b: Tensor) -> None:
             if result not in unwritten:
