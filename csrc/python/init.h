@@ -8,7 +8,6 @@ namespace spmd::python {
 
 void init_errors(py::module& m);
 void init_mesh(py::module& m);
-void init_spec(py::module& m);
 void init_device(py::module& m);
 void init_host_changes(py::module& m);
 void init_tensors(py::module& m);

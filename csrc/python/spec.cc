@@ -107,8 +107,4 @@ py::tuple FromSpec(const PartitionSpec& spec) {
   return result;
 }
 
-void init_spec(py::module& m) {
-  m.def("check_spec", [](py::object spec) { ToSpec(spec); }, py::arg("spec"));
-}
-
 }  // namespace spmd::python
