@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Wrong answers that other partitioners have given; each must be right here.
 
-Inputs are cut in several ways, even, uneven and with empty parts. Images: `test_wrong_images.py`.
+Inputs are cut in several ways, even, uneven and with empty parts. Images:
+`test_partitioner_bugs_images.py`.
 """
 
 import itertools

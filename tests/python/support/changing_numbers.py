@@ -4,7 +4,7 @@
 The program is compiled for the first number, once more at most for the second (which may not be
 one that the compiler knows, a factor of 1), and not for the third.
 
-    python tests/python/changing_numbers.py [op …]      the sweep over PyTorch's own ops: minutes
+    python tests/python/support/changing_numbers.py [op …]   all of PyTorch's own ops: minutes
 """
 
 import itertools

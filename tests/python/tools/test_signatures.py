@@ -9,7 +9,7 @@ import torch
 
 from torch_spmd import _C
 
-TOOL = Path(__file__).parents[2] / "tools" / "write_signatures.py"
+TOOL = Path(__file__).parents[3] / "tools" / "write_signatures.py"
 
 
 @pytest.fixture

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Every sample of every op, dtype and form, under every cut; takes hours, in parts that resume.
 
-    python tests/python/sweep_ops.py results.jsonl --part 1/4 --seconds 3600
-    python tests/python/op_coverage.py results*.jsonl > docs/op-coverage.md
+    python tests/python/support/sweep_ops.py results.jsonl --part 1/4 --seconds 3600
+    python tests/python/support/op_coverage.py results*.jsonl > docs/op-coverage.md
 
 A line of the results is one op variant in one dtype and form. What has a line already is skipped,
 so give each part of a sweep that runs beside others a file of its own. Devices run tile by tile;

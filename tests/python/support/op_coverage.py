@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A page about the results of `sweep_ops.py`: what was compared, what is wrong.
 
-    python tests/python/op_coverage.py results*.jsonl > docs/op-coverage.md
+    python tests/python/support/op_coverage.py results*.jsonl > docs/op-coverage.md
 
 Of two lines of one op variant, dtype and form the one of more samples counts.
 """
@@ -19,7 +19,8 @@ def page(lines):
             "# Op coverage",
             "PyTorch's own op samples (`op_db`) on `spmd` against the CPU. A variant counts as "
             "right in a dtype and form when every case that the CPU runs has the CPU's result. "
-            "Made by `tests/python/op_coverage.py` from results of `tests/python/sweep_ops.py`, "
+            "Made by `tests/python/support/op_coverage.py` from results of "
+            "`tests/python/support/sweep_ops.py`, "
             f"with these samples of each variant: {samples_of(lines)}.",
             "## Totals",
             table(

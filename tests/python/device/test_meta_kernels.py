@@ -17,7 +17,7 @@ from meta_calls import forms
 import torch_spmd  # noqa: F401
 from torch_spmd import _C
 
-ROOT = pathlib.Path(__file__).parents[2]
+ROOT = pathlib.Path(__file__).parents[3]
 
 # Parts of compositions, whose results the table compares.
 WRITING = ("_", ".out", "_out", "_.Scalar", "_.Tensor", "_.int_Scalar", "_.int_Tensor", "_.from")
@@ -39,7 +39,7 @@ IN_PYTHON = {
 
 def lines_of(script, *arguments):
     """What a sweep prints, in a process of its own, whose programs are not checked pass by pass."""
-    command = [sys.executable, ROOT / "tests" / "python" / script, *arguments]
+    command = [sys.executable, ROOT / "tests" / "python" / "support" / script, *arguments]
     env = {**os.environ, "SPMD_CHECK_PASSES": "0"}
     run = subprocess.run(command, capture_output=True, text=True, check=True, env=env)
     return run.stdout.splitlines()

@@ -10,7 +10,7 @@ from processes import run_script
 import torch_spmd as spmd
 from torch_spmd import _C
 
-EXAMPLES = Path(__file__).parents[2] / "examples"
+EXAMPLES = Path(__file__).parents[3] / "examples"
 
 # Shapes only: nothing is computed.
 PLAN = """
@@ -70,7 +70,9 @@ def test_256_devices_train():
         plain = gpt_losses(job, "cpu")
         assert all(abs(a - b) < 1e-4 * b for a, b in zip(sharded, plain)), (sharded, plain)
     """
-    run_script(script.format(tests=str(Path(__file__).parent), examples=str(EXAMPLES)))
+    run_script(
+        script.format(tests=str(Path(__file__).parents[1] / "support"), examples=str(EXAMPLES))
+    )
 
 
 @pytest.mark.parametrize("devices", [2, 8, 64])

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Ops that look at neighbours, of cut images: right, and only neighbours' rows move.
 
-Convolution and pooling at large are in test_wrong_images.py and, op by op, in tests/cpp/rules.
+Convolution and pooling at large are in test_partitioner_bugs_images.py and, op by op, in
+tests/cpp/rules.
 """
 
 import itertools

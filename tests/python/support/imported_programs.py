@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Programs that test_imports.py runs in processes of their own, on the CPU or on the device.
 
-    python tests/python/imported_programs.py PROGRAM DEVICE
+    python tests/python/support/imported_programs.py PROGRAM DEVICE
 
 prints, as JSON, the modules that the program imported after `import torch_spmd`, and the ops whose
 shapes PyTorch's Python was asked about.

@@ -257,7 +257,7 @@ def test_explain_compile_names_the_mark():
     assert "→ (None, 'x') on [x=2]" in last_reason()
 
 
-# Of one sample, cut; all of them: python tests/python/changing_numbers.py
+# Of one sample, cut; all of them: python tests/python/support/changing_numbers.py
 SAMPLED = [name for i, name in enumerate(ops_of("float32")) if i % 4 == 0]
 
 

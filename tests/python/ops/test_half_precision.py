@@ -2,7 +2,8 @@
 """Sums of half precision are added up in float32 and rounded once: what is near the exact result on
 the CPU is so on the device, whole, cut, and where the terms of a sum pass what the type can hold.
 
-`pytest --full-ops tests/python/test_half_precision.py` runs all calls on all inputs in all modes.
+`pytest --full-ops tests/python/ops/test_half_precision.py` runs all calls on all inputs
+in all modes.
 """
 
 import pytest

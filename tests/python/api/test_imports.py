@@ -9,12 +9,12 @@ import sys
 import pytest
 from imported_programs import PROGRAMS
 
-HERE = pathlib.Path(__file__).parent
+SUPPORT = pathlib.Path(__file__).parents[1] / "support"
 HEAVY = ("torch._dynamo", "torch._inductor", "torch.fx.experimental", "sympy", "numpy", "rich")
 
 
 def run(*command):
-    done = subprocess.run([sys.executable, *command], capture_output=True, text=True, cwd=HERE)
+    done = subprocess.run([sys.executable, *command], capture_output=True, text=True, cwd=SUPPORT)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 

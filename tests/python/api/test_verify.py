@@ -55,7 +55,7 @@ FEW = ("gpt2", "resnet", "vit")
 
 def test_models_of_the_zoo_agree(request, pytestconfig):
     models = sorted(MODELS) if pytestconfig.getoption("full_models") else FEW
-    folder = str(request.path.parent)
+    folder = str(request.path.parents[1] / "support")
     script = TRAINING.format(folder=folder, cases=[(0, model) for model in models])
     done = run_script(script, SPMD_VERIFY="1")
     said = dict(line.split(" ", 1) for line in done.stdout.splitlines() if line)

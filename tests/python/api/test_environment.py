@@ -64,7 +64,7 @@ def test_a_large_gather_that_repeats_work_is_warned_about():
     with pytest.warns(UserWarning, match=r"gathers f32\[1,4194320\] from P\(None, 'x'\)") as seen:
         torch.sort(a, dim=1).values.cpu()
     (text,) = [str(w.message) for w in seen]
-    assert "aten::sort" in text and "test_seeing.py" in text and "16.0 MiB" in text
+    assert "aten::sort" in text and "test_environment.py" in text and "16.0 MiB" in text
     assert "needs dimension 1 whole" in text and "None of its dimensions can stay cut" in text
 
 
@@ -82,7 +82,7 @@ def test_a_warning_says_which_spec_avoids_the_gather_and_that_does(op):
         return [str(w.message) for w in seen]
 
     (text,) = warnings_of((None, "x"))
-    assert re.search(r"^aten::\w+ at test_seeing.py:\d+ gathers f32\[8192,2048\] from", text)
+    assert re.search(r"^aten::\w+ at test_environment.py:\d+ gathers f32\[8192,2048\] from", text)
     assert "from P(None, 'x') to P(None, None): 64.0 MiB on every device, because it needs" in text
     (advice,) = re.findall(r"Mark it P\((.*)\) to avoid that", text)
     assert advice == "'x', None"

@@ -2,8 +2,8 @@
 """Every call of ATen that the samples of `op_db` and their gradients make on the CPU, made on the
 device: sizes, types and strides of the results must agree.
 
-    python tests/python/meta_calls.py          # some calls of every op, in two types
-    python tests/python/meta_calls.py full     # all of them
+    python tests/python/support/meta_calls.py          # some calls of every op, in two types
+    python tests/python/support/meta_calls.py full     # all of them
 """
 
 import sys

@@ -8,7 +8,7 @@ from processes import run_python
 
 
 def test_in_a_process_of_its_own() -> None:
-    cases = Path(__file__).with_name("backward_pass.py")
+    cases = Path(__file__).parents[1] / "support" / "backward_pass.py"
     done = run_python("-m", "pytest", "-p", "no:cacheprovider", cases)
     assert done.returncode == 0, done.stdout + done.stderr
     assert " passed" in done.stdout

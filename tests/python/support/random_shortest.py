@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The shortest form of a random program that differs.
 
-python tests/python/random_shortest.py 0 1000   # of every seed from 0 to 999 that differs
+python tests/python/support/random_shortest.py 0 1000   # of every seed from 0 to 999 that differs
 """
 
 import collections
