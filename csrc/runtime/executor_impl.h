@@ -57,7 +57,6 @@ struct LoadedProgram::Impl {
 
  private:
   absl::Status FindPlaces();
-  void FindWhatOutlives();
   absl::StatusOr<MoveStep> MakeMove(int instruction);
   // Lets a sum compute the products that are its partial sums, where it can.
   absl::Status FuseSums(const CallStep::Context& context, const FusedSums& fused, MoveStep& move);
@@ -90,7 +89,6 @@ struct LoadedProgram::Impl {
   bool per_position = false;
   bool on_cpu = true;
   std::vector<PlacementPtr> placements;        // by value
-  std::vector<uint8_t> outlives;               // by value: an output, or an input not donated
   std::vector<std::vector<uint8_t>> identity;  // by value: see CallStep::identity
   std::vector<Step> steps;                     // by instruction
   Schedule schedule;

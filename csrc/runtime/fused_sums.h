@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "absl/types/span.h"
+#include "csrc/program/def_use.h"
 #include "csrc/program/program.h"
 #include "csrc/runtime/placement.h"
 
@@ -40,8 +41,8 @@ class FusedSums {
 
   const program::Program& program_;
   absl::Span<const PlacementPtr> placements_;
-  std::vector<int> uses_, maker_;  // by value
-  std::vector<int> added_by_;      // by instruction
+  const program::DefUse facts_;
+  std::vector<int> added_by_;  // by instruction
 };
 
 // The call that computes `product` and adds it as `add` does.

@@ -96,8 +96,8 @@ int64_t SumOfProducts::HeapBytes() const {
 
 int64_t LoadedProgram::Impl::HeapBytes() const {
   using runtime::HeapBytes;
-  int64_t bytes = HeapBytes(placements) + HeapBytes(outlives) + HeapBytes(identity) +
-                  HeapBytes(bounds) + HeapBytes(schedule.batches) + HeapBytes(schedule.items) +
+  int64_t bytes = HeapBytes(placements) + HeapBytes(identity) + HeapBytes(bounds) +
+                  HeapBytes(schedule.batches) + HeapBytes(schedule.items) +
                   HeapBytes(schedule.dead);
   bytes += static_cast<int64_t>(table.capacity() * sizeof(table[0]));
   absl::flat_hash_set<const Placement*> counted;

@@ -88,14 +88,6 @@ std::string DescribeInstruction(const Program& program, int index) {
   return text;
 }
 
-void LoadedProgram::Impl::FindWhatOutlives() {
-  outlives.assign(program.values.size(), 0);
-  for (const program::Input& input : program.inputs) {
-    if (!input.donated) outlives[input.value] = 1;
-  }
-  for (const program::Output& output : program.outputs) outlives[output.value] = 1;
-}
-
 absl::Status LoadedProgram::Impl::FindPlaces() {
   for (const GridPtr& grid : written.grids) {
     per_position = per_position || NeedsPositions(*grid, backend);
@@ -121,7 +113,6 @@ absl::Status LoadedProgram::Impl::Load() {
   for (size_t id = 0; id < program.values.size(); ++id) {
     placements.push_back(cache.Of(static_cast<ValueId>(id)));
   }
-  FindWhatOutlives();
   if (backend.planning()) {
     // The placements give the shapes, so it only remains to check that the ops exist.
     for (const Instruction& instruction : program.instructions) {
@@ -131,7 +122,7 @@ absl::Status LoadedProgram::Impl::Load() {
   }
   if (on_cpu) TileMemory::Install();
   identity.resize(program.values.size());
-  const std::vector<Sharers> sharers = FindSharers(program, outlives);
+  const std::vector<Sharers> sharers = FindSharers(program);
   const CallStep::Context context{program, backend, placements, sharers};
   const FusedSums fused(program, placements);
   const auto identity_is_known = [&](int instruction) {

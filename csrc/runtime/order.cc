@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "csrc/program/def_use.h"
 #include "csrc/program/terms.h"
 #include "csrc/runtime/executor_impl.h"
 
@@ -78,6 +79,11 @@ Schedule LoadedProgram::Impl::ScheduleInWavesOf(int64_t devices) const {
   }
   std::vector<int64_t> tiles;
   for (const PlacementPtr& place : placements) tiles.push_back(place->count());
+  const program::DefUse facts(program);
+  std::vector<uint8_t> outlives;  // by value
+  for (size_t id = 0; id < placements.size(); ++id) {
+    outlives.push_back(facts.outlives(static_cast<ValueId>(id)));
+  }
   Scheduler scheduler(tiles, outlives, devices, bytes / kNegligiblePart);
   for (size_t i = 0; i < steps.size(); ++i) {
     if (const auto* call = std::get_if<CallStep>(&steps[i])) {
@@ -195,13 +201,10 @@ void LoadedProgram::Impl::AddToSchedule(int step, const MoveStep& move,
 // overwrites or drops a donated input. For the early commit, only batches count that can fail for
 // other reasons than an index out of range.
 void LoadedProgram::Impl::FindCommit() {
-  std::vector<uint8_t> donated(program.values.size(), 0);
-  for (const program::Input& input : program.inputs) donated[input.value] = input.donated;
-  const auto is_given = [&](ValueId id) { return donated[id] != 0; };
-  std::vector<int> maker(program.values.size(), -1);
-  for (size_t i = 0; i < steps.size(); ++i) {
-    for (ValueId id : program.instructions[i].results) maker[id] = static_cast<int>(i);
-  }
+  const program::DefUse facts(program);
+  const auto is_given = [&](ValueId id) {
+    return facts.input(id) >= 0 && program.inputs[facts.input(id)].donated;
+  };
   size_t fallible = 0, unbounded = 0, first_write = schedule.batches.size();
   for (size_t b = 0; b < schedule.batches.size(); ++b) {
     const Batch& batch = schedule.batches[b];
@@ -210,7 +213,7 @@ void LoadedProgram::Impl::FindCommit() {
     if (const auto* call = std::get_if<CallStep>(&steps[batch.step])) {
       if (call->binding().can_fail_on_values) {
         fallible = b + 1;
-        const auto bound = FindIndexBound(program, program.instructions[batch.step], maker);
+        const auto bound = FindIndexBound(program, program.instructions[batch.step], facts);
         if (bound.has_value()) {
           AddBound(*bound, bounds);
         } else {

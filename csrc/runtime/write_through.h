@@ -18,7 +18,6 @@
 #include <optional>
 #include <vector>
 
-#include "absl/types/span.h"
 #include "csrc/program/program.h"
 
 namespace spmd::runtime {
@@ -47,8 +46,7 @@ struct Sharers {
   PartPlace place = {};
 };
 
-// The sharers of each instruction. `outlives` says by value whether it is needed after the program.
-std::vector<Sharers> FindSharers(const program::Program& program,
-                                 absl::Span<const uint8_t> outlives);
+// The sharers of each instruction.
+std::vector<Sharers> FindSharers(const program::Program& program);
 
 }  // namespace spmd::runtime
