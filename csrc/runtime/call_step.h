@@ -18,7 +18,7 @@
 #include "csrc/runtime/op_binding.h"
 #include "csrc/runtime/placement.h"
 #include "csrc/runtime/schedule.h"
-#include "csrc/runtime/write_through.h"
+#include "csrc/runtime/sharers.h"
 
 namespace spmd::runtime {
 

@@ -11,12 +11,12 @@
 #include "absl/container/flat_hash_map.h"
 #include "csrc/runtime/call_step.h"
 #include "csrc/runtime/executor.h"
-#include "csrc/runtime/fused_sums.h"
-#include "csrc/runtime/index_bounds.h"
 #include "csrc/runtime/moves.h"
+#include "csrc/runtime/one_place/fused_sums.h"
+#include "csrc/runtime/one_place/index_bounds.h"
+#include "csrc/runtime/one_place/sum_of_products.h"
 #include "csrc/runtime/placement.h"
 #include "csrc/runtime/schedule.h"
-#include "csrc/runtime/sum_of_products.h"
 
 namespace spmd::runtime {
 
@@ -38,10 +38,6 @@ struct MoveStep {
 
 // A free has no step (monostate), because the schedule knows when tiles die.
 using Step = std::variant<std::monostate, CallStep, MoveStep>;
-
-// With this many waves, one wave's intermediates are an eighth of all, little compared with what
-// the devices share.
-inline constexpr int64_t kMostWaves = 8;
 
 struct LoadedProgram::Impl {
   // `p` is the program that runs, `w` the one that was loaded: `p` itself, or the program from
@@ -87,7 +83,7 @@ struct LoadedProgram::Impl {
   const Backend& backend;
   const Options options;
   bool per_position = false;
-  bool on_cpu = true;
+  bool shares_cpu = true;  // all devices are virtual ones of one CPU, and may make use of that
   std::vector<PlacementPtr> placements;        // by value
   std::vector<std::vector<uint8_t>> identity;  // by value: see CallStep::identity
   std::vector<Step> steps;                     // by instruction

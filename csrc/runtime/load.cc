@@ -2,18 +2,21 @@
 #include <ATen/Parallel.h>
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "csrc/program/analysis.h"
-#include "csrc/program/coalesce.h"
-#include "csrc/program/turns.h"
+#include "csrc/program/one_place/coalesce.h"
+#include "csrc/program/one_place/turns.h"
 #include "csrc/runtime/executor_impl.h"
-#include "csrc/runtime/fused_sums.h"
 #include "csrc/runtime/kernels/register.h"
+#include "csrc/runtime/one_place/fused_sums.h"
+#include "csrc/runtime/one_place/tile_memory.h"
+#include "csrc/runtime/one_place/waves.h"
+#include "csrc/runtime/one_place/write_through.h"
 #include "csrc/runtime/places.h"
-#include "csrc/runtime/tile_memory.h"
 #include "csrc/util/status.h"
 
 namespace spmd::runtime {
@@ -89,10 +92,11 @@ std::string DescribeInstruction(const Program& program, int index) {
 }
 
 absl::Status LoadedProgram::Impl::FindPlaces() {
+  shares_cpu = options.one_place;
   for (const GridPtr& grid : written.grids) {
     per_position = per_position || NeedsPositions(*grid, backend);
     for (int64_t id : grid->device_ids()) {
-      on_cpu = on_cpu && backend.torch_device(id).is_cpu();
+      shares_cpu = shares_cpu && backend.torch_device(id).is_cpu();
       if (!backend.elastic() && id >= backend.num_devices()) {
         return absl::InvalidArgumentError(absl::StrCat("the program's mesh ", grid->ToString(),
                                                        " names device ", id, "; ", backend.name(),
@@ -120,17 +124,21 @@ absl::Status LoadedProgram::Impl::Load() {
     }
     return absl::OkStatus();
   }
-  if (on_cpu) TileMemory::Install();
+  if (shares_cpu) TileMemory::Install();
   identity.resize(program.values.size());
-  const std::vector<Sharers> sharers = FindSharers(program);
+  std::vector<Sharers> sharers(program.instructions.size());
+  std::optional<FusedSums> fused;
+  if (options.one_place) {
+    sharers = FindSharers(program);
+    fused.emplace(program, placements);
+  }
   const CallStep::Context context{program, backend, placements, sharers};
-  const FusedSums fused(program, placements);
   const auto identity_is_known = [&](int instruction) {
     return !identity[program.instructions[instruction].results[0]].empty();
   };
   for (size_t i = 0; i < program.instructions.size(); ++i) {
     const Instruction& instruction = program.instructions[i];
-    const int product = fused.ProductAddedBy(static_cast<int>(i));
+    const int product = fused ? fused->ProductAddedBy(static_cast<int>(i)) : -1;
     if (instruction.code == OpCode::kFree) {
       steps.emplace_back();
     } else if (product >= 0 && !identity_is_known(product)) {
@@ -147,7 +155,7 @@ absl::Status LoadedProgram::Impl::Load() {
       steps.push_back(std::move(step));
     } else {
       SPMD_ASSIGN_OR_RETURN(MoveStep step, MakeMove(static_cast<int>(i)));
-      if (on_cpu) SPMD_RETURN_IF_ERROR(FuseSums(context, fused, step));
+      if (fused && shares_cpu) SPMD_RETURN_IF_ERROR(FuseSums(context, *fused, step));
       steps.push_back(std::move(step));
     }
   }
@@ -203,6 +211,10 @@ absl::StatusOr<std::shared_ptr<LoadedProgram>> LoadedProgram::Load(Program progr
                                                                    std::shared_ptr<Backend> backend,
                                                                    Options options) {
   std::shared_ptr<LoadedProgram> loaded(new LoadedProgram(std::move(program), std::move(backend)));
+  if (!options.one_place) {
+    options.coalesce = false;
+    options.turns = Options::Turns::kNever;
+  }
   AxisMask kept = 0;
   if (options.coalesce && options.deduplicate && AtOnePlace(loaded->program_, *loaded->backend_)) {
     kept = AxesForTurns(loaded->program_, options.turns);

@@ -11,10 +11,10 @@
 #include "csrc/runtime/dispatch_guard.h"
 #include "csrc/runtime/executor_impl.h"
 #include "csrc/runtime/interrupt.h"
+#include "csrc/runtime/one_place/tile_memory.h"
+#include "csrc/runtime/one_place/workers.h"
 #include "csrc/runtime/places.h"
-#include "csrc/runtime/tile_memory.h"
 #include "csrc/runtime/tiled_tensor.h"
-#include "csrc/runtime/workers.h"
 #include "csrc/util/status.h"
 
 namespace spmd::runtime {
@@ -118,7 +118,7 @@ void LoadedProgram::Impl::RunMove(const MoveStep& step, const Batch& batch) {
     const int64_t terms = std::max(item.end_term - item.begin_term, 1);
     bytes += NumElements(tile.dims) * terms * ByteSize(program.values[part.to].type.dtype);
   }
-  ForEachTile(static_cast<int64_t>(work.size()), bytes, on_cpu,
+  ForEachTile(static_cast<int64_t>(work.size()), bytes, shares_cpu,
               [&](int64_t n) { MakeTile(step, *work[n]); });
   if (!products.empty()) RunSumsOfProducts(step, products);
 }
@@ -149,7 +149,7 @@ void LoadedProgram::Impl::ComputeSums(const MoveStep& step, absl::Span<const Wor
     bytes += sums.back().bytes();
     for (int64_t b = 0; b < sums.back().num_blocks(); ++b) blocks.emplace_back(&sums.back(), b);
   }
-  ForEachTile(static_cast<int64_t>(blocks.size()), bytes, on_cpu,
+  ForEachTile(static_cast<int64_t>(blocks.size()), bytes, shares_cpu,
               [&](int64_t n) { blocks[n].first->ComputeBlock(blocks[n].second); });
 }
 
@@ -162,7 +162,8 @@ void LoadedProgram::Impl::RunCall(const CallStep& step, const Batch& batch,
       step.binding().is_view || step.binding().may_need_python || step.binding().needs_own_threads;
   const auto n = static_cast<int64_t>(batch.items.size());
   const int64_t bytes = alone ? 0 : step.bytes() / step.num_items() * n;
-  ForEachTile(n, bytes, on_cpu, [&](int64_t i) { step.RunItem(batch.items[i], values, table); });
+  ForEachTile(n, bytes, shares_cpu,
+              [&](int64_t i) { step.RunItem(batch.items[i], values, table); });
 }
 
 size_t LoadedProgram::Impl::CommitOfRun() const {

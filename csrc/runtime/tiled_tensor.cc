@@ -11,8 +11,8 @@
 #include "csrc/runtime/dispatch_guard.h"
 #include "csrc/runtime/executor.h"
 #include "csrc/runtime/moves.h"
+#include "csrc/runtime/one_place/tile_memory.h"
 #include "csrc/runtime/places.h"
-#include "csrc/runtime/tile_memory.h"
 #include "csrc/util/status.h"
 
 namespace spmd::runtime {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "csrc/runtime/sum_of_products.h"
+#include "csrc/runtime/one_place/sum_of_products.h"
 
 #include <ATen/TensorUtils.h>
 #include <ATen/ops/addmm.h>

@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // Decides when a loaded program's tiles are computed, and when its donated arguments are taken.
-#include <ATen/Parallel.h>
-
 #include <algorithm>
 #include <utility>
 
 #include "csrc/program/def_use.h"
 #include "csrc/program/terms.h"
 #include "csrc/runtime/executor_impl.h"
+#include "csrc/runtime/one_place/waves.h"
 
 namespace spmd::runtime {
 
@@ -27,42 +26,22 @@ void AddBound(const IndexBound& bound, std::vector<IndexBound>& bounds) {
 
 }  // namespace
 
-// Devices at one place take turns in as few waves as save memory, because twice as many waves read
-// all parameters and gradients twice as often.
 void LoadedProgram::Impl::MakeSchedule() {
-  // To double the number of waves must save this part of the peak without turns, and this many
-  // bytes.
-  constexpr int64_t kLeastPart = 8;
-  constexpr int64_t kLeastSaved = int64_t{1} << 20;
   int64_t devices = 1;
   for (const GridPtr& grid : program.grids) {
     for (int64_t id : grid->device_ids()) devices = std::max(devices, id + 1);
   }
   const bool all_are_one = coalesced && kept == 0;
-  if (all_are_one || !on_cpu || options.turns == Options::Turns::kNever ||
+  const auto in_waves_of = [this](int64_t wave) { return ScheduleInWavesOf(wave); };
+  if (all_are_one || !shares_cpu || options.turns == Options::Turns::kNever ||
       !AtOnePlace(program, backend)) {
-    schedule = ScheduleInWavesOf(devices);
+    schedule = in_waves_of(devices);
     return;
   }
-  // Each wave must have work for all cores.
   const int64_t as_one = kept == 0 ? 1 : devices / program.grids[0]->SizeOfMask(kept);
-  const int64_t least =
-      std::max<int64_t>(at::get_num_threads() * as_one, CeilDiv(devices, kMostWaves));
-  if (least >= devices || kept != 0 || options.turns == Options::Turns::kAlways) {
-    schedule = ScheduleInWavesOf(least);
-    return;
-  }
-  schedule = ScheduleInWavesOf(devices);
-  const int64_t without = PeakBytes(schedule);
-  int64_t peak = without;
-  for (int64_t wave = devices; wave > least;) {
-    wave = std::max(CeilDiv(wave, 2), least);
-    Schedule turns = ScheduleInWavesOf(wave);
-    const int64_t now = PeakBytes(turns);
-    if (peak - now < std::max(without / kLeastPart, kLeastSaved)) break;
-    schedule = std::move(turns);
-    peak = now;
-  }
+  const bool where_it_pays = kept == 0 && options.turns != Options::Turns::kAlways;
+  schedule = ScheduleInTurns(devices, as_one, where_it_pays, in_waves_of,
+                             [this](const Schedule& order) { return PeakBytes(order); });
 }
 
 Schedule LoadedProgram::Impl::ScheduleInWavesOf(int64_t devices) const {
@@ -188,7 +167,8 @@ void LoadedProgram::Impl::AddToSchedule(int step, const MoveStep& move,
         }
       }
       if (tile.action == TileMove::Action::kReduce) {
-        scheduler.AddSum(step, item, terms, made, !RoundsOnce(part.plan->kind, dtype));
+        scheduler.AddSum(step, item, terms, made,
+                         options.one_place && !RoundsOnce(part.plan->kind, dtype));
       } else {
         scheduler.AddMove(step, item, terms.empty() ? std::vector<TileRef>() : terms[0].reads,
                           made);
@@ -229,7 +209,7 @@ void LoadedProgram::Impl::FindCommit() {
   }
   commit = std::max(fallible, first_write);
   // Checking indices on another device than the host would wait for them.
-  early_commit = on_cpu ? std::max(unbounded, first_write) : commit;
+  early_commit = shares_cpu ? std::max(unbounded, first_write) : commit;
 }
 
 }  // namespace spmd::runtime

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "csrc/runtime/index_bounds.h"
+#include "csrc/runtime/one_place/index_bounds.h"
 
 #include <ATen/Dispatch.h>
 

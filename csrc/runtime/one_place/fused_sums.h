@@ -8,7 +8,8 @@
 //   %4: f32[8,256,384] @m {},{},{} = all_reduce(%3) {model}
 //
 // %3 runs as spmd::add_linear_dinput(%1, %g, %w), and overwrites %1 if that is dead. If %1 is a
-// product too, %4 is a sum of two products of each device (csrc/runtime/sum_of_products.h).
+// product too, %4 is a sum of two products of each device
+// (csrc/runtime/one_place/sum_of_products.h).
 #pragma once
 
 #include <vector>
