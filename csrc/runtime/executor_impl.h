@@ -96,7 +96,7 @@ struct LoadedProgram::Impl {
   std::vector<TiledTensor> planned;  // by output; made by the first run that only plans
 };
 
-// True if all devices of the program are the same torch device and the backend is not planning.
+// True if all devices of the program share a place and the backend is not planning.
 bool AtOnePlace(const program::Program& program, const Backend& backend);
 
 // "aten::mm(f32[2,3], f32[3,4]) at train.py:12", for messages.

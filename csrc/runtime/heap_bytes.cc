@@ -71,7 +71,7 @@ int64_t CallStep::HeapBytes() const {
   int64_t bytes = BytesOf(binding_) + HeapBytes(operands_) + HeapBytes(results_) +
                   HeapBytes(operand_places_) + HeapBytes(result_places_) +
                   HeapBytes(operand_types_) + HeapBytes(result_types_) + HeapBytes(result_kinds_) +
-                  HeapBytes(devices_) + HeapBytes(operand_tiles_) + HeapBytes(result_tiles_) +
+                  HeapBytes(places_) + HeapBytes(operand_tiles_) + HeapBytes(result_tiles_) +
                   HeapBytes(computed_) + HeapBytes(identity_) + HeapBytes(overwritten_) +
                   HeapBytes(takes_) + HeapBytes(wanted_) + BytesOf(sharers_);
   for (const std::vector<c10::IValue>& values : expression_values_) {

@@ -64,10 +64,10 @@ absl::Status CheckMemory(const Program& program, const Backend& backend) {
 
 bool AtOnePlace(const Program& program, const Backend& backend) {
   if (backend.planning() || program.grids.empty()) return false;
-  const c10::Device first = backend.torch_device(program.grids[0]->device_ids()[0]);
+  const Place first = backend.place(program.grids[0]->device_ids()[0]);
   for (const GridPtr& grid : program.grids) {
     if (NeedsPositions(*grid, backend)) return false;
-    if (backend.torch_device(grid->device_ids()[0]) != first) return false;
+    if (backend.place(grid->device_ids()[0]) != first) return false;
   }
   return true;
 }
@@ -96,7 +96,7 @@ absl::Status LoadedProgram::Impl::FindPlaces() {
   for (const GridPtr& grid : written.grids) {
     per_position = per_position || NeedsPositions(*grid, backend);
     for (int64_t id : grid->device_ids()) {
-      shares_cpu = shares_cpu && backend.torch_device(id).is_cpu();
+      shares_cpu = shares_cpu && backend.place(id).device.is_cpu();
       if (!backend.elastic() && id >= backend.num_devices()) {
         return absl::InvalidArgumentError(absl::StrCat("the program's mesh ", grid->ToString(),
                                                        " names device ", id, "; ", backend.name(),

@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <ATen/ops/empty.h>
-
 #include <algorithm>
 #include <utility>
 
@@ -247,8 +245,9 @@ std::vector<TiledTensorPtr> LoadedProgram::Impl::PlannedOutputs() {
         const Dims& dims = place.DimsOf(i);
         at::Tensor& tile = made[dims];
         if (!tile.defined()) {
-          tile = at::empty(at::IntArrayRef(dims.data(), dims.size()),
-                           at::TensorOptions().dtype(ToScalarType(held)).device(at::kMeta));
+          const Place at = backend.place(place.grid().device_ids()[place.PositionOf(i)]);
+          tile =
+              backend.Allocate(at, at::IntArrayRef(dims.data(), dims.size()), ToScalarType(held));
         }
         result.tiles.push_back(tile);
       }
