@@ -60,8 +60,7 @@ absl::Status CheckMemory(const Program& program, const Backend& backend) {
   return absl::ResourceExhaustedError(text);
 }
 
-}  // namespace
-
+// True if all devices of the program share a place and the backend is not planning.
 bool AtOnePlace(const Program& program, const Backend& backend) {
   if (backend.planning() || program.grids.empty()) return false;
   const Place first = backend.place(program.grids[0]->device_ids()[0]);
@@ -71,6 +70,35 @@ bool AtOnePlace(const Program& program, const Backend& backend) {
   }
   return true;
 }
+
+absl::Status CheckDevices(const Program& program, const Backend& backend) {
+  if (backend.elastic()) return absl::OkStatus();
+  for (const GridPtr& grid : program.grids) {
+    for (int64_t id : grid->device_ids()) {
+      if (id < backend.num_devices()) continue;
+      return absl::InvalidArgumentError(absl::StrCat("the program's mesh ", grid->ToString(),
+                                                     " names device ", id, "; ", backend.name(),
+                                                     " has ", backend.num_devices()));
+    }
+  }
+  return absl::OkStatus();
+}
+
+Holding HoldingOf(const Program& program, const Backend& backend,
+                  const LoadedProgram::Options& options) {
+  Holding held;
+  if (backend.planning()) return held;
+  const auto has_several_places = [&](const GridPtr& grid) {
+    return NeedsPositions(*grid, backend);
+  };
+  held.per_position = !options.deduplicate ||
+                      std::any_of(program.grids.begin(), program.grids.end(), has_several_places);
+  held.shares_cpu = options.one_place && AtOnePlace(program, backend) &&
+                    backend.place(program.grids[0]->device_ids()[0]).device.is_cpu();
+  return held;
+}
+
+}  // namespace
 
 std::string DescribeInstruction(const Program& program, int index) {
   const Instruction& instruction = program.instructions[index];
@@ -91,29 +119,11 @@ std::string DescribeInstruction(const Program& program, int index) {
   return text;
 }
 
-absl::Status LoadedProgram::Impl::FindPlaces() {
-  shares_cpu = options.one_place;
-  for (const GridPtr& grid : written.grids) {
-    per_position = per_position || NeedsPositions(*grid, backend);
-    for (int64_t id : grid->device_ids()) {
-      shares_cpu = shares_cpu && backend.place(id).device.is_cpu();
-      if (!backend.elastic() && id >= backend.num_devices()) {
-        return absl::InvalidArgumentError(absl::StrCat("the program's mesh ", grid->ToString(),
-                                                       " names device ", id, "; ", backend.name(),
-                                                       " has ", backend.num_devices()));
-      }
-    }
-  }
-  per_position = per_position || !options.deduplicate;
-  if (backend.planning()) per_position = false;
-  return absl::OkStatus();
-}
-
 absl::Status LoadedProgram::Impl::Load() {
   RegisterKernels();
   SPMD_RETURN_IF_ERROR(CheckMemory(written, backend));
-  SPMD_RETURN_IF_ERROR(FindPlaces());
-  PlacementCache cache(program, per_position);
+  SPMD_RETURN_IF_ERROR(CheckDevices(written, backend));
+  PlacementCache cache(program, held.per_position);
   for (size_t id = 0; id < program.values.size(); ++id) {
     placements.push_back(cache.Of(static_cast<ValueId>(id)));
   }
@@ -124,7 +134,7 @@ absl::Status LoadedProgram::Impl::Load() {
     }
     return absl::OkStatus();
   }
-  if (shares_cpu) TileMemory::Install();
+  if (held.shares_cpu) TileMemory::Install();
   identity.resize(program.values.size());
   std::vector<Sharers> sharers(program.instructions.size());
   std::optional<FusedSums> fused;
@@ -155,7 +165,7 @@ absl::Status LoadedProgram::Impl::Load() {
       steps.push_back(std::move(step));
     } else {
       SPMD_ASSIGN_OR_RETURN(MoveStep step, MakeMove(static_cast<int>(i)));
-      if (fused && shares_cpu) SPMD_RETURN_IF_ERROR(FuseSums(context, *fused, step));
+      if (fused && held.shares_cpu) SPMD_RETURN_IF_ERROR(FuseSums(context, *fused, step));
       steps.push_back(std::move(step));
     }
   }
@@ -215,18 +225,19 @@ absl::StatusOr<std::shared_ptr<LoadedProgram>> LoadedProgram::Load(Program progr
     options.coalesce = false;
     options.turns = Options::Turns::kNever;
   }
-  AxisMask kept = 0;
+  Holding held = HoldingOf(loaded->program_, *loaded->backend_, options);
   if (options.coalesce && options.deduplicate && AtOnePlace(loaded->program_, *loaded->backend_)) {
-    kept = AxesForTurns(loaded->program_, options.turns);
-    if (kept != 0) {
-      loaded->coalesced_ = program::CoalesceKeeping(loaded->program_, kept);
-      if (!program::Verify(*loaded->coalesced_).ok()) kept = 0;
+    held.coalesced = true;
+    held.kept = AxesForTurns(loaded->program_, options.turns);
+    if (held.kept != 0) {
+      loaded->coalesced_ = program::CoalesceKeeping(loaded->program_, held.kept);
+      if (!program::Verify(*loaded->coalesced_).ok()) held.kept = 0;
     }
-    if (kept == 0) loaded->coalesced_ = program::Coalesce(loaded->program_);
+    if (held.kept == 0) loaded->coalesced_ = program::Coalesce(loaded->program_);
   }
   loaded->impl_ =
       std::make_unique<Impl>(loaded->coalesced_ ? *loaded->coalesced_ : loaded->program_,
-                             loaded->program_, kept, *loaded->backend_, options);
+                             loaded->program_, held, *loaded->backend_, options);
   SPMD_RETURN_IF_ERROR(loaded->impl_->Load());
   return loaded;
 }

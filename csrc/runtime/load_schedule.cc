@@ -31,15 +31,13 @@ void LoadedProgram::Impl::MakeSchedule() {
   for (const GridPtr& grid : program.grids) {
     for (int64_t id : grid->device_ids()) devices = std::max(devices, id + 1);
   }
-  const bool all_are_one = coalesced && kept == 0;
   const auto in_waves_of = [this](int64_t wave) { return ScheduleInWavesOf(wave); };
-  if (all_are_one || !shares_cpu || options.turns == Options::Turns::kNever ||
-      !AtOnePlace(program, backend)) {
+  if (held.has_one_tile() || !held.shares_cpu || options.turns == Options::Turns::kNever) {
     schedule = in_waves_of(devices);
     return;
   }
-  const int64_t as_one = kept == 0 ? 1 : devices / program.grids[0]->SizeOfMask(kept);
-  const bool where_it_pays = kept == 0 && options.turns != Options::Turns::kAlways;
+  const int64_t as_one = held.coalesced ? devices / program.grids[0]->SizeOfMask(held.kept) : 1;
+  const bool where_it_pays = !held.coalesced && options.turns != Options::Turns::kAlways;
   schedule = ScheduleInTurns(devices, as_one, where_it_pays, in_waves_of,
                              [this](const Schedule& order) { return PeakBytes(order); });
 }
@@ -80,8 +78,8 @@ int64_t LoadedProgram::Impl::PeakBytes(const Schedule& order) const {
   std::vector<int64_t> tile_bytes;  // by value
   for (size_t id = 0; id < placements.size(); ++id) {
     const Placement& place = *placements[id];
-    const DType held = program::HeldType(program.values[id].type.dtype, place.sharding());
-    tile_bytes.push_back(place.total_elements() * ByteSize(held) /
+    const DType type = program::HeldType(program.values[id].type.dtype, place.sharding());
+    tile_bytes.push_back(place.total_elements() * ByteSize(type) /
                          std::max<int64_t>(place.count(), 1));
   }
   int64_t alive = 0, peak = 0;
@@ -209,7 +207,7 @@ void LoadedProgram::Impl::FindCommit() {
   }
   commit = std::max(fallible, first_write);
   // Checking indices on another device than the host would wait for them.
-  early_commit = shares_cpu ? std::max(unbounded, first_write) : commit;
+  early_commit = held.shares_cpu ? std::max(unbounded, first_write) : commit;
 }
 
 }  // namespace spmd::runtime
