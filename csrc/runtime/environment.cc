@@ -9,6 +9,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "csrc/runtime/one_place/switch.h"
 #include "csrc/util/did_you_mean.h"
 
 namespace spmd::runtime {
@@ -52,6 +53,8 @@ int64_t Mebibytes(const char* name, int64_t otherwise) {
 }  // namespace
 
 bool EnvironmentCoalesce() { return !IsOff("SPMD_COALESCE"); }
+
+bool EnvironmentOnePlace() { return !IsOff("SPMD_ONE_PLACE"); }
 
 bool EnvironmentKeepMemory() { return !IsOff("SPMD_KEEP_MEMORY"); }
 

@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "csrc/partition/compile.h"
 #include "csrc/runtime/environment.h"
+#include "csrc/runtime/one_place/switch.h"
 #include "csrc/runtime/tiled_tensor.h"
 #include "csrc/trace/compile.h"
 #include "csrc/trace/generator.h"
@@ -56,8 +57,9 @@ void Session::SetPythonHooks(PythonHooks hooks) { state_->hooks = hooks; }
 runtime::LoadedProgram::Options LoadOptions(const Session::State& state) {
   using Turns = runtime::LoadedProgram::Options::Turns;
   static const std::optional<bool> turns = runtime::EnvironmentTurns();
-  return {state.deduplicate, state.coalesce && !state.verify,
-          !turns ? Turns::kWhereTheyPay : (*turns ? Turns::kAlways : Turns::kNever)};
+  static const bool one_place = runtime::EnvironmentOnePlace();
+  return {state.deduplicate, one_place && state.coalesce && !state.verify,
+          !turns ? Turns::kWhereTheyPay : (*turns ? Turns::kAlways : Turns::kNever), one_place};
 }
 
 absl::StatusOr<std::shared_ptr<runtime::Backend>> TheBackend(Session::State& state) {
