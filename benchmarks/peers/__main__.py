@@ -21,7 +21,7 @@ and ratios, against the faster of XLA's partitioners:
 
     compile  XLA's compile / our compile; must be at least 20
     whole    XLA's lower and compile / our record and compile
-    passes   XLA's passes / our compile: this leaves out how XLA makes the result run, but not how we do
+    passes   XLA's passes / our compile: leaves out how XLA makes the result run, but not how we do
 
 Below, bytes on the wire, collectives and instructions as in `hlo.py`; XLA's instructions are after
 fusion. Exits with 1 if `compile` is below 20, and with 0 if there is no JAX.

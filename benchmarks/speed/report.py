@@ -73,7 +73,7 @@ def write_page(path: Path, results: list[Result]) -> None:
 
 
 def draw(path: Path, results: list[Result]) -> str:
-    """A bar per row: the median over its budget, with the interval. Returns what was done, in words."""
+    """A bar per row: the median over its budget, with the interval. Returns what was done."""
     try:
         import matplotlib
     except ImportError:
