@@ -36,14 +36,18 @@ class LoadedProgram {
     // False: every device has its own tiles and computes replicas again, for honest timing of all
     // the work.
     bool deduplicate = true;
-    // True: if all devices share a place, adjacent tiles run as one (csrc/program/coalesce.h).
+    // True: if all devices share a place, adjacent tiles run as one
+    // (csrc/program/one_place/coalesce.h).
     bool coalesce = false;
     // Whether devices that share a place take turns (csrc/runtime/schedule.h; coalesced ones do so
-    // in a few groups, csrc/program/turns.h): never, where that saves memory, or wherever it is
-    // possible. With kAlways, even the smallest sums are computed from their products
-    // (csrc/runtime/sum_of_products.h).
+    // in a few groups, csrc/program/one_place/turns.h): never, where that saves memory, or wherever
+    // it is possible. With kAlways, even the smallest sums are computed from their products
+    // (csrc/runtime/one_place/sum_of_products.h).
     enum class Turns : uint8_t { kNever, kWhereTheyPay, kAlways };
     Turns turns = Turns::kWhereTheyPay;
+    // False: whatever is done only because virtual devices share one CPU is left out
+    // (csrc/runtime/one_place/README.md). It overrides `coalesce` and `turns`.
+    bool one_place = true;
   };
   // Errors: ResourceExhausted with the ten largest values if the peak exceeds the backend's memory;
   // InvalidArgument if an op or an attribute of `program` does not exist.

@@ -7,7 +7,7 @@
 #include <ATen/ops/zeros.h>
 #include <c10/core/TensorImpl.h>
 
-#include "csrc/runtime/tile_memory.h"
+#include "csrc/runtime/one_place/tile_memory.h"
 #include "csrc/trace/device.h"
 #include "csrc/trace/marks.h"
 #include "csrc/trace/status_to_exception.h"

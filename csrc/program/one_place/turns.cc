@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "csrc/program/turns.h"
+#include "csrc/program/one_place/turns.h"
 
 #include <algorithm>
 #include <string>
 #include <vector>
 
 #include "csrc/program/analysis.h"
-#include "csrc/program/coalesce.h"
+#include "csrc/program/one_place/coalesce.h"
 
 namespace spmd::program {
 namespace {

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // Decides when a loaded program's tiles are computed, and when its donated arguments are taken.
-#include <ATen/Parallel.h>
-
 #include <algorithm>
 #include <utility>
 
+#include "csrc/program/def_use.h"
 #include "csrc/program/terms.h"
 #include "csrc/runtime/executor_impl.h"
+#include "csrc/runtime/one_place/waves.h"
 
 namespace spmd::runtime {
 
@@ -26,42 +26,20 @@ void AddBound(const IndexBound& bound, std::vector<IndexBound>& bounds) {
 
 }  // namespace
 
-// Devices at one place take turns in as few waves as save memory, because twice as many waves read
-// all parameters and gradients twice as often.
 void LoadedProgram::Impl::MakeSchedule() {
-  // To double the number of waves must save this part of the peak without turns, and this many
-  // bytes.
-  constexpr int64_t kLeastPart = 8;
-  constexpr int64_t kLeastSaved = int64_t{1} << 20;
   int64_t devices = 1;
   for (const GridPtr& grid : program.grids) {
     for (int64_t id : grid->device_ids()) devices = std::max(devices, id + 1);
   }
-  const bool all_are_one = coalesced && kept == 0;
-  if (all_are_one || !on_cpu || options.turns == Options::Turns::kNever ||
-      !AtOnePlace(program, backend)) {
-    schedule = ScheduleInWavesOf(devices);
+  const auto in_waves_of = [this](int64_t wave) { return ScheduleInWavesOf(wave); };
+  if (held.has_one_tile() || !held.shares_cpu || options.turns == Options::Turns::kNever) {
+    schedule = in_waves_of(devices);
     return;
   }
-  // Each wave must have work for all cores.
-  const int64_t as_one = kept == 0 ? 1 : devices / program.grids[0]->SizeOfMask(kept);
-  const int64_t least =
-      std::max<int64_t>(at::get_num_threads() * as_one, CeilDiv(devices, kMostWaves));
-  if (least >= devices || kept != 0 || options.turns == Options::Turns::kAlways) {
-    schedule = ScheduleInWavesOf(least);
-    return;
-  }
-  schedule = ScheduleInWavesOf(devices);
-  const int64_t without = PeakBytes(schedule);
-  int64_t peak = without;
-  for (int64_t wave = devices; wave > least;) {
-    wave = std::max(CeilDiv(wave, 2), least);
-    Schedule turns = ScheduleInWavesOf(wave);
-    const int64_t now = PeakBytes(turns);
-    if (peak - now < std::max(without / kLeastPart, kLeastSaved)) break;
-    schedule = std::move(turns);
-    peak = now;
-  }
+  const int64_t as_one = held.coalesced ? devices / program.grids[0]->SizeOfMask(held.kept) : 1;
+  const bool where_it_pays = !held.coalesced && options.turns != Options::Turns::kAlways;
+  schedule = ScheduleInTurns(devices, as_one, where_it_pays, in_waves_of,
+                             [this](const Schedule& order) { return PeakBytes(order); });
 }
 
 Schedule LoadedProgram::Impl::ScheduleInWavesOf(int64_t devices) const {
@@ -78,6 +56,11 @@ Schedule LoadedProgram::Impl::ScheduleInWavesOf(int64_t devices) const {
   }
   std::vector<int64_t> tiles;
   for (const PlacementPtr& place : placements) tiles.push_back(place->count());
+  const program::DefUse facts(program);
+  std::vector<uint8_t> outlives;  // by value
+  for (size_t id = 0; id < placements.size(); ++id) {
+    outlives.push_back(facts.outlives(static_cast<ValueId>(id)));
+  }
   Scheduler scheduler(tiles, outlives, devices, bytes / kNegligiblePart);
   for (size_t i = 0; i < steps.size(); ++i) {
     if (const auto* call = std::get_if<CallStep>(&steps[i])) {
@@ -95,8 +78,8 @@ int64_t LoadedProgram::Impl::PeakBytes(const Schedule& order) const {
   std::vector<int64_t> tile_bytes;  // by value
   for (size_t id = 0; id < placements.size(); ++id) {
     const Placement& place = *placements[id];
-    const DType held = program::HeldType(program.values[id].type.dtype, place.sharding());
-    tile_bytes.push_back(place.total_elements() * ByteSize(held) /
+    const DType type = program::HeldType(program.values[id].type.dtype, place.sharding());
+    tile_bytes.push_back(place.total_elements() * ByteSize(type) /
                          std::max<int64_t>(place.count(), 1));
   }
   int64_t alive = 0, peak = 0;
@@ -182,7 +165,8 @@ void LoadedProgram::Impl::AddToSchedule(int step, const MoveStep& move,
         }
       }
       if (tile.action == TileMove::Action::kReduce) {
-        scheduler.AddSum(step, item, terms, made, !RoundsOnce(part.plan->kind, dtype));
+        scheduler.AddSum(step, item, terms, made,
+                         options.one_place && !RoundsOnce(part.plan->kind, dtype));
       } else {
         scheduler.AddMove(step, item, terms.empty() ? std::vector<TileRef>() : terms[0].reads,
                           made);
@@ -195,13 +179,10 @@ void LoadedProgram::Impl::AddToSchedule(int step, const MoveStep& move,
 // overwrites or drops a donated input. For the early commit, only batches count that can fail for
 // other reasons than an index out of range.
 void LoadedProgram::Impl::FindCommit() {
-  std::vector<uint8_t> donated(program.values.size(), 0);
-  for (const program::Input& input : program.inputs) donated[input.value] = input.donated;
-  const auto is_given = [&](ValueId id) { return donated[id] != 0; };
-  std::vector<int> maker(program.values.size(), -1);
-  for (size_t i = 0; i < steps.size(); ++i) {
-    for (ValueId id : program.instructions[i].results) maker[id] = static_cast<int>(i);
-  }
+  const program::DefUse facts(program);
+  const auto is_given = [&](ValueId id) {
+    return facts.input(id) >= 0 && program.inputs[facts.input(id)].donated;
+  };
   size_t fallible = 0, unbounded = 0, first_write = schedule.batches.size();
   for (size_t b = 0; b < schedule.batches.size(); ++b) {
     const Batch& batch = schedule.batches[b];
@@ -210,7 +191,7 @@ void LoadedProgram::Impl::FindCommit() {
     if (const auto* call = std::get_if<CallStep>(&steps[batch.step])) {
       if (call->binding().can_fail_on_values) {
         fallible = b + 1;
-        const auto bound = FindIndexBound(program, program.instructions[batch.step], maker);
+        const auto bound = FindIndexBound(program, program.instructions[batch.step], facts);
         if (bound.has_value()) {
           AddBound(*bound, bounds);
         } else {
@@ -226,7 +207,7 @@ void LoadedProgram::Impl::FindCommit() {
   }
   commit = std::max(fallible, first_write);
   // Checking indices on another device than the host would wait for them.
-  early_commit = on_cpu ? std::max(unbounded, first_write) : commit;
+  early_commit = held.shares_cpu ? std::max(unbounded, first_write) : commit;
 }
 
 }  // namespace spmd::runtime

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "csrc/program/turns.h"
+#include "csrc/program/one_place/turns.h"
 
 #include <gtest/gtest.h>
 
-#include "csrc/program/coalesce.h"
+#include "csrc/program/one_place/coalesce.h"
 
 namespace spmd::program {
 namespace {

@@ -7,12 +7,12 @@
 
 namespace spmd::runtime {
 
-// Calls f(i) for i in [0, n), each under a DispatchGuard. The calls run in parallel over the cores,
-// each with ATen's inner parallelism off, if there are at least as many items as cores and `bytes`
-// makes it worth it; otherwise they run one after another, each with ATen's own threads. Once all
-// that were started have ended, the exception of the failing item with the lowest number is thrown.
-// Requires: the caller holds a DispatchGuard.
-void ForEachTile(int64_t n, int64_t bytes, bool on_cpu, absl::FunctionRef<void(int64_t)> f);
+// Calls f(i) for i in [0, n), each under a DispatchGuard. With `may_share`, the calls run in
+// parallel over the cores, each with ATen's inner parallelism off, if there are at least as many
+// items as cores and `bytes` makes it worth it; otherwise they run one after another, each with
+// ATen's own threads. Once all that were started have ended, the exception of the failing item with
+// the lowest number is thrown. Requires: the caller holds a DispatchGuard.
+void ForEachTile(int64_t n, int64_t bytes, bool may_share, absl::FunctionRef<void(int64_t)> f);
 
 // Ends the workers of the calling thread; its next parallel region starts new ones (some ten
 // microseconds each).

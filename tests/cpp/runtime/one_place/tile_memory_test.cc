@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "csrc/runtime/tile_memory.h"
+#include "csrc/runtime/one_place/tile_memory.h"
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "csrc/runtime/workers.h"
+#include "csrc/runtime/one_place/workers.h"
 
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>

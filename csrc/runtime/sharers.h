@@ -1,15 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// Write-through: writes to a part of a value that go directly into the value's memory.
-//
-// (index_copy stands for any op that has an in-place form)
-//
-//   %part = call aten::select.int(%x, dim=0, index=1)
-//   %new  = call aten::index_copy(%part, %where, %rows, dim=2)
-//   %y    = call aten::select_scatter(%x, %new, dim=0, index=1)      %x is dead
-//
-// A part is a view of its value's memory. index_copy may therefore write into %x, provided that
-// nothing reads %x afterwards except the scatter, which takes over its memory; %new is then already
-// where the scatter would put it. A scatter may be such a write itself, to a part of a part.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -18,7 +7,6 @@
 #include <optional>
 #include <vector>
 
-#include "absl/types/span.h"
 #include "csrc/program/program.h"
 
 namespace spmd::runtime {
@@ -37,8 +25,9 @@ struct PartPlace {
 };
 
 // The other values whose tiles may use the memory of a call's first operand when the call
-// overwrites it: %x for index_copy above, %new for select_scatter. The schedule and the run check
-// that nothing else reads or holds that memory.
+// overwrites it (csrc/runtime/one_place/write_through.h). The schedule and the run check that
+// nothing else reads or holds that memory. If there are none, the call overwrites its operand only
+// if it alone holds the memory.
 struct Sharers {
   // The value of which the operand is a part, the value of which that is a part, and so on.
   std::vector<program::ValueId> wholes;
@@ -46,9 +35,5 @@ struct Sharers {
   program::ValueId part = program::kNoValue;
   PartPlace place = {};
 };
-
-// The sharers of each instruction. `outlives` says by value whether it is needed after the program.
-std::vector<Sharers> FindSharers(const program::Program& program,
-                                 absl::Span<const uint8_t> outlives);
 
 }  // namespace spmd::runtime

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "csrc/runtime/sum_of_products.h"
+#include "csrc/runtime/one_place/sum_of_products.h"
 
 #include <ATen/Parallel.h>
 #include <ATen/record_function.h>
@@ -12,8 +12,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "csrc/runtime/executor.h"
-#include "csrc/runtime/tile_memory.h"
-#include "csrc/runtime/workers.h"
+#include "csrc/runtime/one_place/tile_memory.h"
+#include "csrc/runtime/one_place/workers.h"
 #include "tests/cpp/runtime/most_in_use.h"
 #include "tests/cpp/runtime/tiles.h"
 

@@ -119,7 +119,8 @@ class SumOfProducts {
 
   program::ValueId to_ = program::kNoValue;
   DType dtype_ = DType::kF32;
-  c10::Device device_ = c10::Device(c10::kCPU);
+  const Backend* backend_ = nullptr;
+  Place place_ = {c10::Device(c10::kCPU)};
   std::vector<Factor> factors_;
   bool copies_ = false;
   std::vector<Tile> tiles_;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "csrc/runtime/fused_sums.h"
+#include "csrc/runtime/one_place/fused_sums.h"
 
 #include <algorithm>
 
@@ -48,29 +48,19 @@ bool IsSumOfTerms(const program::Value& value) {
 FusedSums::FusedSums(const Program& program, absl::Span<const PlacementPtr> placements)
     : program_(program),
       placements_(placements),
-      uses_(program.values.size(), 0),
-      maker_(program.values.size(), -1),
+      facts_(program),
       added_by_(program.instructions.size(), -1) {
-  for (const program::Output& output : program.outputs) ++uses_[output.value];
-  for (size_t i = 0; i < program.instructions.size(); ++i) {
-    const Instruction& instruction = program.instructions[i];
-    if (instruction.code == OpCode::kFree) continue;
-    for (ValueId id : instruction.operands) {
-      if (id != program::kNoValue) ++uses_[id];
-    }
-    for (ValueId id : instruction.results) maker_[id] = static_cast<int>(i);
-  }
   for (size_t i = 0; i < program.instructions.size(); ++i) {
     const Instruction& add = program.instructions[i];
-    if (IsSum(add) && MayAdd(add)) added_by_[i] = maker_[add.operands[1]];
+    if (IsSum(add) && MayAdd(add)) added_by_[i] = facts_.maker(add.operands[1)];
   }
 }
 
 bool FusedSums::MayAdd(const Instruction& add) const {
   const ValueId sum = add.operands[0], added = add.operands[1], result = add.results[0];
   const program::Value& value = program_.values[result];
-  return IsSumOfTerms(value) && uses_[added] == 1 && maker_[added] >= 0 &&
-         IsInputGradient(program_.instructions[maker_[added]]) &&
+  return IsSumOfTerms(value) && facts_.uses(added) == 1 && facts_.maker(added) >= 0 &&
+         IsInputGradient(program_.instructions[facts_.maker(added)]) &&
          program_.values[sum].type == value.type && program_.values[added].type == value.type &&
          placements_[sum] == placements_[result] && placements_[added] == placements_[result];
 }
@@ -80,18 +70,18 @@ FusedSums::Products FusedSums::ProductsOf(ValueId id) const {
   // few are fused: as many as an attention layer has projections.
   constexpr size_t kMost = 4;
   Products found;
-  while (found.products.size() < kMost && uses_[id] == 1 && maker_[id] >= 0 &&
+  while (found.products.size() < kMost && facts_.uses(id) == 1 && facts_.maker(id) >= 0 &&
          IsSumOfTerms(program_.values[id])) {
-    const Instruction& maker = program_.instructions[maker_[id]];
+    const Instruction& maker = program_.instructions[facts_.maker(id)];
     if (IsProduct(maker)) {
-      found.products.push_back(maker_[id]);
+      found.products.push_back(facts_.maker(id));
       std::reverse(found.products.begin(), found.products.end());
       return found;
     }
-    const int added = added_by_[maker_[id]];
+    const int added = added_by_[facts_.maker(id)];
     if (added < 0) break;
     found.products.push_back(added);
-    found.additions.push_back(maker_[id]);
+    found.additions.push_back(facts_.maker(id));
     id = maker.operands[0];
   }
   return {};

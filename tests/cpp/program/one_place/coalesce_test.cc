@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "csrc/program/coalesce.h"
+#include "csrc/program/one_place/coalesce.h"
 
 #include <gtest/gtest.h>
 

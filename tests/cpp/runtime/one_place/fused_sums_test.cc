@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "csrc/runtime/fused_sums.h"
+#include "csrc/runtime/one_place/fused_sums.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "csrc/program/coalesce.h"
+#include "csrc/program/one_place/coalesce.h"
 
 #include <algorithm>
 #include <utility>
 #include <variant>
 
 #include "csrc/program/analysis.h"
+#include "csrc/program/def_use.h"
 
 namespace spmd::program {
 namespace {
@@ -92,14 +93,13 @@ class OwnPadding {
   explicit OwnPadding(Program& program) : program_(program) {}
 
   void Restore() {
-    std::vector<int> maker(program_.values.size(), -1);
+    const DefUse facts(program_);
     bool any = false;
     for (size_t i = 0; i < program_.instructions.size(); ++i) {
       Instruction& call = program_.instructions[i];
-      for (ValueId v : call.results) maker[v] = static_cast<int>(i);
       for (const PaddingOp& op : kPaddingOps) {
         if (call.code != OpCode::kCall || call.op != op.op) continue;
-        const int exchange = maker[call.operands[op.image]];
+        const int exchange = facts.maker(call.operands[op.image]);
         any = (exchange >= 0 && Restore(call, op, exchange, static_cast<int>(i))) || any;
       }
     }
@@ -164,18 +164,12 @@ class OwnPadding {
 
   // Removes exchanges whose results nothing uses any more, and inserts all frees anew.
   void DropUnused() {
-    std::vector<bool> used(program_.values.size(), false);
-    for (const Output& output : program_.outputs) used[output.value] = true;
-    for (const Instruction& i : program_.instructions) {
-      if (i.code == OpCode::kFree) continue;
-      for (ValueId v : i.operands) {
-        if (v != kNoValue) used[v] = true;
-      }
-    }
+    const DefUse facts(program_);
     const auto drops = [&](const Instruction& i) {
       return i.code == OpCode::kFree ||
              (i.code == OpCode::kExchange &&
-              std::none_of(i.results.begin(), i.results.end(), [&](ValueId v) { return used[v]; }));
+              std::none_of(i.results.begin(), i.results.end(),
+                           [&](ValueId v) { return facts.uses(v) > 0; }));
     };
     auto& all = program_.instructions;
     all.erase(std::remove_if(all.begin(), all.end(), drops), all.end());

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "csrc/runtime/sum_of_products.h"
+#include "csrc/runtime/one_place/sum_of_products.h"
 
 #include <ATen/TensorUtils.h>
 #include <ATen/ops/addmm.h>
@@ -130,7 +130,8 @@ absl::StatusOr<std::shared_ptr<const SumOfProducts>> SumOfProducts::Make(
   if (!made->PlanTiles(plan, *context.placements[from], *context.placements[to], least_blocks)) {
     return nullptr;
   }
-  made->device_ = plan.tiles[0].device;
+  made->backend_ = &context.backend;
+  made->place_ = plan.tiles[0].place;
   for (const int index : products) {
     const Instruction& call = context.program.instructions[index];
     const Form form = call.op == "aten::linear"           ? Form::kLinear
@@ -172,7 +173,7 @@ bool SumOfProducts::PlanTiles(const MovePlan& plan, const Placement& from, const
   for (size_t i = 0; i < plan.tiles.size(); ++i) {
     const TileMove& move = plan.tiles[i];
     if (move.action != TileMove::Action::kReduce || NumElements(move.dims) == 0 ||
-        move.dims.empty() || move.device != plan.tiles[0].device) {
+        move.dims.empty() || move.place != plan.tiles[0].place) {
       return false;
     }
     const int64_t position = to.PositionOf(static_cast<int64_t>(i));
@@ -303,8 +304,8 @@ ProductsInto SumOfProducts::Prepare(const WorkItem& work, ValueTable& table) con
   if (adds) {
     sum = SumOf(tile, made);
   } else {
-    sum = at::empty(at::IntArrayRef(tile.sum_dims.data(), tile.sum_dims.size()),
-                    at::TensorOptions().dtype(ToScalarType(dtype_)).device(device_));
+    sum = backend_->Allocate(place_, at::IntArrayRef(tile.sum_dims.data(), tile.sum_dims.size()),
+                             ToScalarType(dtype_));
     made = PartOf(sum, tile.dims, tile.offset);
   }
   std::vector<Product> products;

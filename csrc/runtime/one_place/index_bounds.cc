@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "csrc/runtime/index_bounds.h"
+#include "csrc/runtime/one_place/index_bounds.h"
 
 #include <ATen/Dispatch.h>
 
@@ -54,9 +54,9 @@ bool IsOneOf(absl::Span<const absl::string_view> ops, absl::string_view op) {
 }
 
 // The input whose elements the value `id` has; kNoValue if there is none.
-ValueId Root(const Program& program, ValueId id, absl::Span<const int> maker) {
-  while (maker[id] >= 0) {
-    const Instruction& made = program.instructions[maker[id]];
+ValueId Root(const Program& program, ValueId id, const program::DefUse& facts) {
+  while (facts.maker(id) >= 0) {
+    const Instruction& made = program.instructions[facts.maker(id)];
     if (made.code != OpCode::kCall || !IsOneOf(kSameElements, made.op)) return kNoValue;
     id = made.operands[0];
   }
@@ -103,14 +103,14 @@ std::optional<int64_t> SizeOf(const Program& program, const Instruction& call,
 }  // namespace
 
 std::optional<IndexBound> FindIndexBound(const Program& program, const Instruction& call,
-                                         absl::Span<const int> maker) {
+                                         const program::DefUse& facts) {
   const auto* const row = std::find_if(std::begin(kIndexOps), std::end(kIndexOps),
                                        [&](const IndexOp& o) { return o.op == call.op; });
   if (row == std::end(kIndexOps) || call.operands.size() < 2) return std::nullopt;
   if (!HasCommonType(program, call)) return std::nullopt;
   const std::optional<int64_t> size = SizeOf(program, call, row->size);
   if (!size.has_value() || call.operands[1] == kNoValue) return std::nullopt;
-  const ValueId index = Root(program, call.operands[1], maker);
+  const ValueId index = Root(program, call.operands[1], facts);
   if (index == kNoValue) return std::nullopt;
   return IndexBound{index, *size};
 }

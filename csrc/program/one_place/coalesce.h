@@ -29,8 +29,8 @@ Program Coalesce(const Program& program);
 
 // The same on the devices of the program's one grid, where values are sharded over the axes in
 // `kept` only.
-// Requires: as AxesForTurns (csrc/program/turns.h). The result may fail Verify where a move does
-// not mean the same for groups as for devices.
+// Requires: as AxesForTurns (csrc/program/one_place/turns.h). The result may fail Verify where a
+// move does not mean the same for groups as for devices.
 Program CoalesceKeeping(const Program& program, AxisMask kept);
 
 }  // namespace spmd::program

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "csrc/runtime/workers.h"
+#include "csrc/runtime/one_place/workers.h"
 
 #include <ATen/Parallel.h>
 #include <omp.h>
@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "csrc/runtime/dispatch_guard.h"
-#include "csrc/runtime/tile_memory.h"
+#include "csrc/runtime/one_place/tile_memory.h"
 
 namespace spmd::runtime {
 namespace {
@@ -35,9 +35,10 @@ NoWorkers::NoWorkers() : before_(at::get_num_threads()) { omp_set_num_threads(1)
 
 NoWorkers::~NoWorkers() { omp_set_num_threads(before_); }
 
-void ForEachTile(int64_t n, int64_t bytes, bool on_cpu, absl::FunctionRef<void(int64_t)> f) {
+void ForEachTile(int64_t n, int64_t bytes, bool may_share, absl::FunctionRef<void(int64_t)> f) {
   const int64_t workers = at::get_num_threads();
-  if (!on_cpu || workers == 1 || n < workers || bytes < kWorthWaking || at::in_parallel_region()) {
+  if (!may_share || workers == 1 || n < workers || bytes < kWorthWaking ||
+      at::in_parallel_region()) {
     for (int64_t i = 0; i < n; ++i) f(i);
     return;
   }

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "csrc/runtime/write_through.h"
+#include "csrc/runtime/one_place/write_through.h"
 
 #include <algorithm>
 #include <iterator>
 
 #include "absl/strings/string_view.h"
+#include "csrc/program/def_use.h"
 
 namespace spmd::runtime {
 namespace {
@@ -28,20 +29,7 @@ constexpr PartOp kPartOps[] = {
 
 class SharerFinder {
  public:
-  SharerFinder(const Program& program, absl::Span<const uint8_t> outlives)
-      : program_(program),
-        outlives_(outlives),
-        maker_(program.values.size(), -1),
-        last_use_(program.values.size(), -1) {
-    for (size_t i = 0; i < program.instructions.size(); ++i) {
-      const Instruction& instruction = program.instructions[i];
-      for (const ValueId id : instruction.results) maker_[id] = static_cast<int>(i);
-      if (instruction.code == OpCode::kFree) continue;
-      for (const ValueId id : instruction.operands) {
-        if (id != kNoValue) last_use_[id] = static_cast<int>(i);
-      }
-    }
-  }
+  explicit SharerFinder(const Program& program) : program_(program), facts_(program) {}
 
   std::vector<Sharers> Find() const {
     std::vector<Sharers> sharers(program_.instructions.size());
@@ -91,18 +79,18 @@ class SharerFinder {
     const Instruction& call = program_.instructions[write];
     if (call.code != OpCode::kCall || call.operands.empty() || call.results.size() != 1) return -1;
     const ValueId part = call.operands[0];
-    if (part == kNoValue || maker_[part] < 0 || last_use_[part] != write) return -1;
-    const Instruction& view = program_.instructions[maker_[part]];
+    if (part == kNoValue || facts_.maker(part) < 0 || facts_.last_user(part) != write) return -1;
+    const Instruction& view = program_.instructions[facts_.maker(part)];
     const auto* const ops = std::find_if(std::begin(kPartOps), std::end(kPartOps),
                                          [&](const PartOp& o) { return o.view == view.op; });
     if (ops == std::end(kPartOps)) return -1;
     const ValueId whole = view.operands[0];
-    if (outlives_[whole] || last_use_[whole] <= write) return -1;
-    const Instruction& scatter = program_.instructions[last_use_[whole]];
+    if (facts_.outlives(whole) || facts_.last_user(whole) <= write) return -1;
+    const Instruction& scatter = program_.instructions[facts_.last_user(whole)];
     const bool puts_back = scatter.op == ops->scatter && scatter.operands.size() == 2 &&
                            scatter.operands[0] == whole && scatter.operands[1] == call.results[0] &&
                            SamePart(view, scatter);
-    return puts_back ? last_use_[whole] : -1;
+    return puts_back ? facts_.last_user(whole) : -1;
   }
 
   bool SamePart(const Instruction& view, const Instruction& scatter) const {
@@ -116,31 +104,11 @@ class SharerFinder {
   }
 
   const Program& program_;
-  const absl::Span<const uint8_t> outlives_;
-  std::vector<int> maker_;     // by value; -1: an input
-  std::vector<int> last_use_;  // by value; -1: never read
+  const program::DefUse facts_;
 };
 
 }  // namespace
 
-bool PartPlace::Holds(const at::Tensor& part, const at::Tensor& whole) const {
-  std::vector<int64_t> strides = whole.strides().vec();
-  int64_t offset = part.storage_offset();
-  if (begin) {
-    const int64_t from = *begin < 0 ? *begin + whole.size(dim) : *begin;
-    offset = whole.storage_offset() + from * strides[dim];
-  }
-  if (drops_dim) {
-    strides.erase(strides.begin() + dim);
-  } else {
-    strides[dim] *= step;
-  }
-  return part.storage_offset() == offset && part.strides() == at::IntArrayRef(strides) &&
-         part.is_conj() == whole.is_conj() && part.is_neg() == whole.is_neg();
-}
-
-std::vector<Sharers> FindSharers(const Program& program, absl::Span<const uint8_t> outlives) {
-  return SharerFinder(program, outlives).Find();
-}
+std::vector<Sharers> FindSharers(const Program& program) { return SharerFinder(program).Find(); }
 
 }  // namespace spmd::runtime

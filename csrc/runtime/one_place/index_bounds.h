@@ -9,6 +9,7 @@
 #include <optional>
 
 #include "absl/types/span.h"
+#include "csrc/program/def_use.h"
 #include "csrc/program/program.h"
 
 namespace spmd::runtime {
@@ -20,11 +21,10 @@ struct IndexBound {
 };
 
 // The bound under which `call` cannot fail on values. nullopt if its index is not an input (or a
-// part or a reshaping of one), or if the op can fail for other reasons. `maker` gives by value the
-// instruction that computes it, -1 for an input.
+// part or a reshaping of one), or if the op can fail for other reasons. `facts` are the program's.
 std::optional<IndexBound> FindIndexBound(const program::Program& program,
                                          const program::Instruction& call,
-                                         absl::Span<const int> maker);
+                                         const program::DefUse& facts);
 
 // Whether the bound holds for the input's tiles.
 // Requires: `tiles` are on the host.

@@ -8,12 +8,14 @@
 //   %4: f32[8,256,384] @m {},{},{} = all_reduce(%3) {model}
 //
 // %3 runs as spmd::add_linear_dinput(%1, %g, %w), and overwrites %1 if that is dead. If %1 is a
-// product too, %4 is a sum of two products of each device (csrc/runtime/sum_of_products.h).
+// product too, %4 is a sum of two products of each device
+// (csrc/runtime/one_place/sum_of_products.h).
 #pragma once
 
 #include <vector>
 
 #include "absl/types/span.h"
+#include "csrc/program/def_use.h"
 #include "csrc/program/program.h"
 #include "csrc/runtime/placement.h"
 
@@ -40,8 +42,8 @@ class FusedSums {
 
   const program::Program& program_;
   absl::Span<const PlacementPtr> placements_;
-  std::vector<int> uses_, maker_;  // by value
-  std::vector<int> added_by_;      // by instruction
+  const program::DefUse facts_;
+  std::vector<int> added_by_;  // by instruction
 };
 
 // The call that computes `product` and adds it as `add` does.
