@@ -13,10 +13,11 @@ using program::OpCode;
 using program::Program;
 using program::ValueId;
 
-bool MayFailOnValues(const Instruction& instruction) {
+bool MayFailOnValues(const Program& program, const Instruction& instruction) {
   if (instruction.code != OpCode::kCall) return false;
   const rules::Rule* rule = rules::Find(instruction.op);
-  return rule == nullptr || !rule->elementwise;
+  return rule == nullptr || !rule->elementwise ||
+         rules::MayFail(rule->facts, program.values[instruction.results[0]].type.dtype);
 }
 
 void Finish(Program& program, const UpdateHints& updates) {
@@ -35,7 +36,7 @@ void Finish(Program& program, const UpdateHints& updates) {
     for (ValueId v : program.instructions[i].operands) {
       if (v != program::kNoValue) last_use[v] = static_cast<int>(i);
     }
-    if (MayFailOnValues(program.instructions[i])) last_failing = static_cast<int>(i);
+    if (MayFailOnValues(program, program.instructions[i])) last_failing = static_cast<int>(i);
   }
   for (size_t i = 0; i < program.instructions.size(); ++i) {
     Instruction& instruction = program.instructions[i];

@@ -37,6 +37,23 @@ constexpr std::array<std::string_view, 14> kCopiesOfViews = {
     "aten::view_as_real_copy", "aten::view_copy"};
 static_assert(IsSorted(kCopiesOfViews));
 
+constexpr std::array<std::string_view, 2> kDynamicByMaskOnly = {"aten::_unsafe_index",
+                                                                "aten::index"};
+static_assert(IsSorted(kDynamicByMaskOnly));
+
+constexpr std::array<std::string_view, 7> kTakesHostIndices = {
+    "aten::_index_put_impl", "aten::_index_put_impl_",
+    "aten::_unsafe_index",   "aten::_unsafe_index_put",
+    "aten::index",           "aten::index_put",
+    "aten::index_put_"};
+static_assert(IsSorted(kTakesHostIndices));
+
+constexpr std::array<std::string_view, 2> kFactoriesOfTensors = {"aten::linspace",
+                                                                 "aten::logspace"};
+static_assert(IsSorted(kFactoriesOfTensors));
+
+constexpr std::array<std::string_view, 1> kKeepsAutogradKernel = {"aten::copy_"};
+
 constexpr std::array<std::string_view, 3> kKeptWhole = {"aten::linear", "aten::mish_backward",
                                                         "aten::silu_backward"};
 static_assert(IsSorted(kKeptWhole));
@@ -59,9 +76,10 @@ bool IsForeach(const std::string& op) { return op.starts_with(kForeachPrefix); }
 
 bool IsHostOnly(const std::string& op) { return Contains(kHostOnly, op); }
 bool IsCopyOfView(const std::string& op) { return Contains(kCopiesOfViews, op); }
-bool IsDynamicByMaskOnly(const std::string& op) {
-  return op == "aten::index" || op == "aten::_unsafe_index";
-}
+bool IsDynamicByMaskOnly(const std::string& op) { return Contains(kDynamicByMaskOnly, op); }
+bool TakesHostIndices(const std::string& op) { return Contains(kTakesHostIndices, op); }
+bool IsFactoryOfTensors(const std::string& op) { return Contains(kFactoriesOfTensors, op); }
+bool KeepsAutogradKernel(const std::string& op) { return Contains(kKeepsAutogradKernel, op); }
 bool IsKeptWhole(const std::string& op) { return Contains(kKeptWhole, op); }
 bool IsLeftToPyTorch(const std::string& op) { return Contains(kLeft, op); }
 

@@ -83,29 +83,32 @@ std::vector<Rule> AtenRules() {
           .Jointly({0})
           .Monotone()
           .Types(GatherTypes)
-          .Decomposes(ReadByPart),
+          .Decomposes(ReadByPart)
+          .FailsOnIndices(),
       Moves("aten::index.Tensor", Index).Jointly({0}).Monotone().Decomposes(ReadByPart),
-      Accumulates(writes("aten::index_add", IndexAdd).Jointly({0, 2})),
-      writes("aten::index_copy", IndexCopy).Jointly({0, 2}).Monotone(),
-      writes("aten::index_fill.int_Scalar", IndexCopy),
-      writes("aten::index_fill.int_Tensor", IndexCopy),
+      Accumulates(writes("aten::index_add", IndexAdd).Jointly({0, 2})).FailsOnIndices(),
+      writes("aten::index_copy", IndexCopy).Jointly({0, 2}).Monotone().FailsOnIndices(),
+      writes("aten::index_fill.int_Scalar", IndexCopy).FailsOnIndices(),
+      writes("aten::index_fill.int_Tensor", IndexCopy).FailsOnIndices(),
       index_put("aten::index_put"),
-      writes("aten::index_reduce", IndexCopy),
+      writes("aten::index_reduce", IndexCopy)
+          .With(&OpFacts::kernel, "spmd::index_reduce"),  // works with tiles of one row
       Moves("aten::index_select", IndexSelectFactors)
           .Jointly({0})
           .Monotone()
-          .Decomposes(ReadByPart),
+          .Decomposes(ReadByPart)
+          .FailsOnIndices(),
       Rewritten("aten::nll_loss2d_backward", Nll2dBackward),
       Rewritten("aten::nll_loss2d_forward", Nll2dForward),
       Rewritten("aten::nll_loss_backward", NllBackward),
       Rewritten("aten::nll_loss_forward", NllForward),
       writes("aten::put", PutFactors),
       writes("aten::scatter.reduce", Scatter),
-      writes("aten::scatter.src", Scatter).Jointly({0, 2}).Monotone(),
-      writes("aten::scatter.value", Scatter),
+      writes("aten::scatter.src", Scatter).Jointly({0, 2}).Monotone().FailsOnIndices(),
+      writes("aten::scatter.value", Scatter).FailsOnIndices(),
       writes("aten::scatter.value_reduce", Scatter),
-      Accumulates(writes("aten::scatter_add", ScatterAdd).Jointly({0, 2})),
-      writes("aten::scatter_reduce.two", Scatter),
+      Accumulates(writes("aten::scatter_add", ScatterAdd).Jointly({0, 2})).FailsOnIndices(),
+      writes("aten::scatter_reduce.two", Scatter).FailsOnIndices(),
       Einsum("aten::searchsorted.Scalar", "[n], [n]? -> ()"),
       Computed("aten::searchsorted.Tensor", SearchSortedFactors),
       Moves("aten::take", TakeFactors).Jointly({0}).Monotone().Decomposes(ReadByPart),
@@ -121,21 +124,31 @@ std::vector<Rule> OwnRules() {
           .Each({0})
           .Types(EmbeddingTypes)
           .Local(LocalEmbedding)
-          .Flops(kTrafficOnly),
+          .Flops(kTrafficOnly)
+          .FailsOnIndices("num_rows")
+          .With(&OpFacts::looks_up, true),
       Einsum("spmd::embedding_dweight", "... d, ... -> v d")
           .Each({0})
           .Types(EmbeddingDWeightTypes)
           .Local(LocalEmbeddingDWeight)
-          .Flops(kTrafficOnly),
+          .Flops(kTrafficOnly)
+          .FailsOnIndices("num_rows"),
       Computed("spmd::nll_dinput", NllDInputFactors)
           .Each({0, 3})
           .Types(NllDInputTypes)
-          .Local(LocalNllDInput),
+          .Local(LocalNllDInput)
+          .With(&OpFacts::dims, DimsUse::kClassOfRow),
       Einsum("spmd::nll_rows", "... c, ..., c? -> ...")
           .Jointly({0})
           .Types(NllRowsTypes)
-          .Local(LocalNll),
-      Einsum("spmd::nll_sum", "... c, ..., c? -> (), ()").Types(NllSumTypes).Local(LocalNll),
+          .Local(LocalNll)
+          .FailsOnIndices("num_classes")
+          .With(&OpFacts::dims, DimsUse::kClassOfRow),
+      Einsum("spmd::nll_sum", "... c, ..., c? -> (), ()")
+          .Types(NllSumTypes)
+          .Local(LocalNll)
+          .FailsOnIndices("num_classes")
+          .With(&OpFacts::dims, DimsUse::kClassOfRow),
   };
 }
 

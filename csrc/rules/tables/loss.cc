@@ -189,16 +189,20 @@ ValuesOrStatus DecomposeLossBackward(Builder& b, const ir::Graph& from, const ir
 
 std::vector<Rule> LossRules() {
   std::vector<Rule> t;
-  for (const char* loss : {"binary_cross_entropy", "binary_cross_entropy_with_logits", "huber_loss",
-                           "mse_loss", "smooth_l1_loss", "soft_margin_loss"}) {
-    t.push_back(
-        Computed(absl::StrCat("aten::", loss), LossFactors).DecomposesAlways(DecomposeLoss));
+  // Probabilities must lie between 0 and 1.
+  t.push_back(Computed("aten::binary_cross_entropy", LossFactors).DecomposesAlways(DecomposeLoss));
+  for (const char* loss : {"binary_cross_entropy_with_logits", "huber_loss", "mse_loss",
+                           "smooth_l1_loss", "soft_margin_loss"}) {
+    t.push_back(Computed(absl::StrCat("aten::", loss), LossFactors)
+                    .DecomposesAlways(DecomposeLoss)
+                    .CannotFail());
   }
   for (const char* loss :
        {"binary_cross_entropy_backward", "huber_loss_backward", "mse_loss_backward",
         "smooth_l1_loss_backward", "soft_margin_loss_backward"}) {
     t.push_back(Computed(absl::StrCat("aten::", loss), BroadcastFactors)
-                    .DecomposesAlways(DecomposeLossBackward));
+                    .DecomposesAlways(DecomposeLossBackward)
+                    .CannotFail());
   }
   t.push_back(
       Einsum("spmd::ctc_loss", "[t] n [c], n [s], n, n -> n, n [t] [u]").Types(CtcLossTypes));

@@ -281,15 +281,22 @@ std::vector<Rule> PartRules() {
     return Computed(op, factors).Types(types).Local(LocalFirst).Flops(kTrafficOnly);
   };
   return {
-      part("spmd::gather_part", GatherPartFactors, GatherPartTypes).Jointly({0}),
-      part("spmd::index_part", IndexPartFactors, IndexPartTypes).Jointly({0}),
+      part("spmd::gather_part", GatherPartFactors, GatherPartTypes)
+          .Jointly({0})
+          .FailsOnIndices("size")
+          .With(&OpFacts::looks_up, true),
+      part("spmd::index_part", IndexPartFactors, IndexPartTypes)
+          .Jointly({0})
+          .With(&OpFacts::looks_up, true),
       Accumulates(part("spmd::index_put_part", IndexPutPartFactors, SameTypes)),
       Accumulates(part("spmd::index_write_part", IndexWritePartFactors, SameTypes))
           .Jointly({0, 2})
-          .LinearIf(AddsOrSets),
+          .LinearIf(AddsOrSets)
+          .FailsOnIndices("size"),
       Accumulates(part("spmd::scatter_part", ScatterPartFactors, SameTypes))
           .Jointly({0, 2})
-          .LinearIf(AddsOrSets),
+          .LinearIf(AddsOrSets)
+          .FailsOnIndices("size"),
   };
 }
 
