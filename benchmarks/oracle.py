@@ -4,6 +4,7 @@
     python -m benchmarks.oracle                 # all
     python -m benchmarks.oracle gpt_tp llama    # some
     python -m benchmarks.oracle --rows gpt_tp   # with every collective
+    python -m benchmarks.oracle --programs DIR  # and the text of each program in DIR, for diff -r
 
 Nothing is computed: programs are planned for a described machine. Each figure is followed by XLA's
 (`xla.csv`; how it was measured: `README.md`) in parentheses:
@@ -124,9 +125,18 @@ def worse(ours: Figures, theirs: Figures, floor_mb: float, floor_is: str) -> lis
     return names
 
 
-def report(name: str, annotated: bool, rows: bool) -> bool:
+def write_program(folder: Path, name: str, annotated: bool) -> None:
+    """Writes the last program's text as `NAME-MARKS.txt`."""
+    with contextlib.redirect_stdout(io.StringIO()):
+        text = spmd.debug.print_program(limit=None)
+    (folder / f"{name}-{MARKS[annotated]}.txt").write_text(text, encoding="utf-8")
+
+
+def report(name: str, annotated: bool, rows: bool, folder: Path | None = None) -> bool:
     """Prints a workload's figures; False where one is worse than it must be."""
     plan(name, annotated)
+    if folder is not None:
+        write_program(folder, name, annotated)
     ours = last_figures()
     theirs, row = xla_figures()[name, MARKS[annotated]]
     above = worse(ours, theirs, float(row["floor_mb"] or 0), row["floor_is"])
@@ -150,7 +160,10 @@ def main() -> int:
     )
     parser.add_argument("workloads", nargs="*", choices=[[], *WORKLOADS], default=[])
     parser.add_argument("--rows", action="store_true", help="print every collective")
+    parser.add_argument("--programs", type=Path, help="a directory for the programs' texts")
     args = parser.parse_args()
+    if args.programs is not None:
+        args.programs.mkdir(parents=True, exist_ok=True)
     spmd.set_default_backend("mock_tpu:v4-16:plan")
     print(
         f"{'':10} {'marks':6} {'MB':>7} {'(XLA)':>8} {'libtpu':>6} {'floor':>6} {'GFLOP':>6} "
@@ -158,7 +171,7 @@ def main() -> int:
         f"{'(XLA)':>7} {'ms':>6} {'(XLA)':>6}"
     )
     good = [
-        report(name, annotated, args.rows)
+        report(name, annotated, args.rows, args.programs)
         for name in args.workloads or WORKLOADS
         for annotated in MARKS
     ]
