@@ -77,9 +77,9 @@ bool SameWindows(const Program& program, const Instruction& move) {
   return true;
 }
 
-// On one device, the exchange in front of an op that pads its operand (rules::Padding) copies the
-// whole image to add rows outside it. This pass gives the op the image itself, and the padding that
-// has the same effect.
+// On one device, the exchange in front of an op that pads its operand (rules::ZeroPadding) copies
+// the whole image to add rows outside it. This pass gives the op the image itself, and the padding
+// that has the same effect.
 class OwnPadding {
  public:
   explicit OwnPadding(Program& program) : program_(program) {}
@@ -91,7 +91,7 @@ class OwnPadding {
       Instruction& call = program_.instructions[i];
       for (ValueId v : call.results) maker[v] = static_cast<int>(i);
       if (call.code != OpCode::kCall) continue;
-      const std::optional<rules::Padding>& padding = rules::FactsOf(call.op).padding;
+      const std::optional<rules::ZeroPadding>& padding = rules::FactsOf(call.op).padding;
       if (!padding) continue;
       const int exchange = maker[call.operands[padding->image]];
       any = (exchange >= 0 && Restore(call, *padding, exchange, static_cast<int>(i))) || any;
@@ -100,7 +100,7 @@ class OwnPadding {
   }
 
  private:
-  bool Restore(Instruction& call, const rules::Padding& op, int exchange, int now) {
+  bool Restore(Instruction& call, const rules::ZeroPadding& op, int exchange, int now) {
     const Instruction& move = program_.instructions[exchange];
     const ValueId image = MovedTo(move, call.operands[op.image]);
     if (image == kNoValue || call.attributes.GetBoolOr("transposed", false)) return false;

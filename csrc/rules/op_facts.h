@@ -64,7 +64,7 @@ struct PutsBack {
 
 // The op pads operand `image` with zeros, as many as its attribute `padding` says. Its kernel has
 // the trailing sizes of operand 1 or, for the gradient of the kernel, of the result.
-struct Padding {
+struct ZeroPadding {
   int image = 0;
   bool kernel_is_result = false;
 };
@@ -90,7 +90,7 @@ struct OpFacts {
   std::optional<MatrixProduct> product = std::nullopt;
   absl::string_view added_by = "";  // the op that adds this op's result to another operand 0
   std::optional<PutsBack> puts_back = std::nullopt;
-  std::optional<Padding> padding = std::nullopt;
+  std::optional<ZeroPadding> padding = std::nullopt;
   DimsUse dims = DimsUse::kOther;
   absl::string_view batched = "";
   BlockUse blocks = BlockUse::kNone;

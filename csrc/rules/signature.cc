@@ -3,6 +3,8 @@
 
 #include <algorithm>
 #include <complex>
+#include <iterator>
+#include <string_view>
 #include <utility>
 
 #include "absl/container/flat_hash_map.h"
@@ -18,6 +20,17 @@ namespace {
 constexpr const char* kSchemas[] = {
 #include "csrc/rules/signatures.inc"
 };
+
+constexpr std::string_view OpOf(std::string_view schema) {
+  return schema.substr(0, schema.find('('));
+}
+constexpr bool IsSortedByOp() {
+  for (size_t i = 1; i < std::size(kSchemas); ++i) {
+    if (!(OpOf(kSchemas[i - 1]) < OpOf(kSchemas[i]))) return false;
+  }
+  return true;
+}
+static_assert(IsSortedByOp(), "an op has two schemas, or signatures.inc is not sorted");
 
 absl::Status NoSchema(absl::string_view schema) {
   return absl::InvalidArgumentError(absl::StrCat("'", schema, "' is no schema of an op"));

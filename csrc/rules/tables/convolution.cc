@@ -143,7 +143,7 @@ std::vector<Rule> ConvolutionRules() {
                       .Types(ConvolutionTypes)
                       .Local(LocalConvolution)
                       .Decomposes(TransposedAsDInput)
-                      .With(&OpFacts::padding, Padding{.image = 0})),
+                      .With(&OpFacts::padding, ZeroPadding{.image = 0})),
       own_threads(Rewritten("aten::convolution_backward", ConvolutionBackward)),
       MaxPool<2>("aten::max_pool2d_with_indices"),
       MaxPoolBackward<2>("aten::max_pool2d_with_indices_backward"),
@@ -194,7 +194,7 @@ std::vector<Rule> ConvolutionRules() {
                       .Types(ConvDWeightTypes)
                       .Local(LocalConvDWeight)
                       .Flops(2)
-                      .With(&OpFacts::padding, Padding{.image = 1, .kernel_is_result = true})),
+                      .With(&OpFacts::padding, ZeroPadding{.image = 1, .kernel_is_result = true})),
       Computed("spmd::im2col", Im2ColFactors).Jointly({0}).Types(Im2ColTypes).Local(LocalIm2Col),
       Computed("spmd::max_pool", MaxPoolFactors).Types(MaxPoolTypes).Local(LocalMaxPool),
       Computed("spmd::max_pool_dinput", MaxPoolDInputFactors)
