@@ -209,7 +209,7 @@ void LoadedProgram::Impl::FindCommit() {
     bool writes = std::any_of(batch.dead.begin(), batch.dead.end(),
                               [&](const TileRef& tile) { return is_given(tile.value); });
     if (const auto* call = std::get_if<CallStep>(&steps[batch.step])) {
-      const Instruction& instruction = program.instructions[batch.step];
+      const program::Instruction& instruction = program.instructions[batch.step];
       if (rules::MayFail(*call->binding().facts,
                          program.values[instruction.results[0]].type.dtype)) {
         fallible = b + 1;

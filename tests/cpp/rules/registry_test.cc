@@ -43,7 +43,7 @@ TEST(Registry, FactsNameOpsWithRules) {
     for (const absl::string_view other : {facts.added_by, facts.batched}) {
       EXPECT_TRUE(other.empty() || Find(other) != nullptr) << op << " names " << other;
     }
-    if (facts.puts_back) EXPECT_NE(Find(facts.puts_back->view), nullptr) << op;
+    EXPECT_TRUE(!facts.puts_back || Find(facts.puts_back->view) != nullptr) << op;
     EXPECT_EQ(facts.dims == DimsUse::kBatches, !facts.batched.empty()) << op;
     EXPECT_TRUE(facts.added_by.empty() || facts.product.has_value()) << op;
     EXPECT_TRUE(facts.index_bound.empty() || facts.fails == Failure::kOnIndices) << op;
