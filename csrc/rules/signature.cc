@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <complex>
-#include <iterator>
 #include <string_view>
 #include <utility>
 
@@ -12,6 +11,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
+#include "csrc/util/sorted.h"
 #include "csrc/util/status.h"
 
 namespace spmd::rules {
@@ -24,13 +24,7 @@ constexpr const char* kSchemas[] = {
 constexpr std::string_view OpOf(std::string_view schema) {
   return schema.substr(0, schema.find('('));
 }
-constexpr bool IsSortedByOp() {
-  for (size_t i = 1; i < std::size(kSchemas); ++i) {
-    if (!(OpOf(kSchemas[i - 1]) < OpOf(kSchemas[i]))) return false;
-  }
-  return true;
-}
-static_assert(IsSortedByOp(), "an op has two schemas, or signatures.inc is not sorted");
+static_assert(IsSortedAndUnique(kSchemas, OpOf));
 
 absl::Status NoSchema(absl::string_view schema) {
   return absl::InvalidArgumentError(absl::StrCat("'", schema, "' is no schema of an op"));

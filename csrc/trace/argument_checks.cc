@@ -15,6 +15,7 @@
 #include "csrc/runtime/dispatch_guard.h"
 #include "csrc/trace/meta_kernels.h"
 #include "csrc/trace/no_torch_function.h"
+#include "csrc/util/sorted.h"
 
 namespace spmd::trace {
 
@@ -77,13 +78,7 @@ constexpr Row kRows[] = {
     {"aten::lu_unpack", FitsPivots},
 };
 
-constexpr bool IsSorted() {
-  for (size_t i = 1; i < std::size(kRows); ++i) {
-    if (!(kRows[i - 1].op < kRows[i].op)) return false;
-  }
-  return true;
-}
-static_assert(IsSorted());
+static_assert(IsSortedAndUnique(kRows, &Row::op));
 
 }  // namespace
 

@@ -11,6 +11,7 @@
 #include <string_view>
 
 #include "csrc/runtime/dispatch_guard.h"
+#include "csrc/util/sorted.h"
 
 namespace spmd::trace {
 
@@ -277,13 +278,7 @@ constexpr Row kRows[] = {
     {"aten::xlogy", IteratorOfTwo},
 };
 
-constexpr bool IsSorted() {
-  for (size_t i = 1; i < std::size(kRows); ++i) {
-    if (!(kRows[i - 1].op < kRows[i].op)) return false;
-  }
-  return true;
-}
-static_assert(IsSorted());
+static_assert(IsSortedAndUnique(kRows, &Row::op));
 
 }  // namespace
 
