@@ -105,8 +105,6 @@ class LoadedProgram {
 
 // The op whose kernel failed, taken from the status that Run returned; "" if no op did.
 std::string FailedOp(const absl::Status& status);
-// Whether an op may fail because of its operands' values. Ops outside aten and spmd may.
-bool CanFailOnValues(absl::string_view op);
 
 // The value in another layout, on any grid over the same backend. Shares the tiles that are equal
 // in both layouts. Throws what ATen throws (out of memory).

@@ -157,8 +157,8 @@ void LoadedProgram::Impl::RunCall(const CallStep& step, const Batch& batch,
   const std::vector<c10::IValue> values = step.ScalarValues(scalars);
   step.PrepareResults(table);
   // Workers that need the GIL while the caller holds it would wait for ever.
-  const bool alone =
-      step.binding().is_view || step.binding().may_need_python || step.binding().needs_own_threads;
+  const bool alone = step.binding().is_view || step.binding().may_need_python ||
+                     step.binding().facts->needs_own_threads;
   const auto n = static_cast<int64_t>(batch.items.size());
   const int64_t bytes = alone ? 0 : step.bytes() / step.num_items() * n;
   ForEachTile(n, bytes, held.shares_cpu,

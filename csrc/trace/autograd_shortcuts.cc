@@ -17,6 +17,7 @@
 #include "csrc/trace/buffer.h"
 #include "csrc/trace/derivatives.h"
 #include "csrc/trace/node_chain.h"
+#include "csrc/trace/op_traits.h"
 #include "csrc/trace/unboxed_call.h"
 #include "csrc/trace/unboxed_ops.h"
 #include "csrc/trace/view_function.h"
@@ -328,9 +329,8 @@ Table TableOf(OpList<Op...>) {
 std::optional<c10::KernelFunction> AutogradShortcut(const OpInfo& op) {
   static const Table table = TableOf(UnboxedOps());
   const auto it = table.find(op.name);
-  // PyTorch's kernel serves all devices; the kernel here hands calls on to it.
   if (it == table.end() || !op.handle.hasKernelForDispatchKey(c10::DispatchKey::Autograd) ||
-      op.name == "aten::copy_") {
+      KeepsAutogradKernel(op.handle.operator_name().name)) {
     return std::nullopt;
   }
   return it->second(op);

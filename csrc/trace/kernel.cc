@@ -7,6 +7,7 @@
 #include <c10/core/InferenceMode.h>
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/function.h>
+#include <torch/csrc/autograd/functions/accumulate_grad.h>
 #include <torch/csrc/autograd/graph_task.h>
 #include <torch/csrc/autograd/variable.h>
 
@@ -189,7 +190,7 @@ void NoteMicroStep(Session::State& state, bool updates_first, int64_t graph_task
   }
   if (!state.accumulates && updates_first) {
     const auto* const node = RunningNode();
-    state.accumulates = node != nullptr && node->name().find("AccumulateGrad") != std::string::npos;
+    state.accumulates = node != nullptr && typeid(*node) == typeid(torch::autograd::AccumulateGrad);
   }
   if (!state.accumulates) return;
   state.ending_task = graph_task;

@@ -2,8 +2,10 @@
 #include "csrc/runtime/one_place/fused_sums.h"
 
 #include <algorithm>
+#include <string>
 
 #include "absl/strings/string_view.h"
+#include "csrc/rules/registry.h"
 
 namespace spmd::runtime {
 
@@ -14,22 +16,13 @@ using program::ValueId;
 
 namespace {
 
-bool IsCallOf(const Instruction& instruction, absl::Span<const absl::string_view> ops) {
-  return instruction.code == OpCode::kCall &&
-         std::find(ops.begin(), ops.end(), instruction.op) != ops.end();
-}
-
-bool IsInputGradient(const Instruction& instruction) {
-  return IsCallOf(instruction, {"spmd::linear_dinput"});
-}
-
-bool IsProduct(const Instruction& instruction) {
-  return IsCallOf(instruction,
-                  {"aten::linear", "aten::mm", "spmd::linear_dinput", "spmd::linear_dweight"});
+// The facts about the op that the instruction calls; the defaults if it calls none.
+const rules::OpFacts& FactsOf(const Instruction& instruction) {
+  return rules::FactsOf(instruction.code == OpCode::kCall ? instruction.op : "");
 }
 
 bool IsSum(const Instruction& instruction) {
-  if (!IsCallOf(instruction, {"aten::add.Tensor"})) return false;
+  if (!FactsOf(instruction).adds) return false;
   // A run-time scalar does not count as a known number here.
   const Attr* alpha = instruction.attributes.Find("alpha");
   return instruction.operands.size() == 2 && instruction.added_once.empty() &&
@@ -60,7 +53,7 @@ bool FusedSums::MayAdd(const Instruction& add) const {
   const ValueId sum = add.operands[0], added = add.operands[1], result = add.results[0];
   const program::Value& value = program_.values[result];
   return IsSumOfTerms(value) && facts_.uses(added) == 1 && facts_.maker(added) >= 0 &&
-         IsInputGradient(program_.instructions[facts_.maker(added)]) &&
+         !FactsOf(program_.instructions[facts_.maker(added)]).added_by.empty() &&
          program_.values[sum].type == value.type && program_.values[added].type == value.type &&
          placements_[sum] == placements_[result] && placements_[added] == placements_[result];
 }
@@ -73,7 +66,7 @@ FusedSums::Products FusedSums::ProductsOf(ValueId id) const {
   while (found.products.size() < kMost && facts_.uses(id) == 1 && facts_.maker(id) >= 0 &&
          IsSumOfTerms(program_.values[id])) {
     const Instruction& maker = program_.instructions[facts_.maker(id)];
-    if (IsProduct(maker)) {
+    if (FactsOf(maker).product.has_value()) {
       found.products.push_back(facts_.maker(id));
       std::reverse(found.products.begin(), found.products.end());
       return found;
@@ -89,7 +82,8 @@ FusedSums::Products FusedSums::ProductsOf(ValueId id) const {
 
 Instruction AddProduct(const Instruction& add, const Instruction& product) {
   Instruction both = add;
-  both.op = "spmd::add_linear_dinput";
+  const absl::string_view added_by = FactsOf(product).added_by;
+  both.op = std::string(added_by.data(), added_by.size());
   both.operands = {add.operands[0], product.operands[0], product.operands[1]};
   both.attributes = {};
   return both;
