@@ -129,7 +129,7 @@ absl::Status LoadedProgram::Impl::Load() {
     }
     return absl::OkStatus();
   }
-  if (on_cpu) TileMemory::Install();
+  if (on_cpu && options.keep_memory) TileMemory::Install();
   identity.resize(program.values.size());
   const std::vector<Sharers> sharers = FindSharers(program, outlives);
   const CallStep::Context context{program, backend, placements, sharers};

@@ -12,7 +12,6 @@
 
 #include <optional>
 
-#include "csrc/runtime/environment.h"
 #include "csrc/trace/device.h"
 #include "csrc/trace/node_chain.h"
 #include "csrc/trace/replay.h"
@@ -107,11 +106,6 @@ void EndRepeats(Session::State& state) {
   }
 }
 
-bool Replays() {
-  static const bool on = runtime::EnvironmentReplay();
-  return on;
-}
-
 }  // namespace
 
 void PrepareAutograd() {
@@ -123,9 +117,8 @@ void PrepareAutograd() {
 
 bool RunFromRecording(const OpInfo& op, const CallArguments& args, ResultsTo results) {
   NoteThread();
-  if (!Replays()) return false;
   SessionLock lock;
-  return !lock->forked && Replay(*lock, op, args, results);
+  return lock->options.replay && !lock->forked && Replay(*lock, op, args, results);
 }
 
 void RunKernel(const OpInfo& op, torch::jit::Stack* stack) {
