@@ -37,6 +37,7 @@ def test_other_ways_to_call_it(name, form, full_ops):
     check(name, [(sample, None) for sample in chosen], EXCEPTIONS[form], form)
 
 
+@pytest.mark.modes("free_moves")
 @pytest.mark.parametrize("name", ops_of("float32"))
 def test_sharded_equals_unsharded(name, full_ops):
     numbered = [pair for pair in enumerate(samples(OPS[name])) if any(ranks(pair[1]))]
