@@ -4,9 +4,9 @@
 #include <algorithm>
 #include <cmath>
 
-#include "csrc/ir/interpreter_op.h"
+#include "csrc/reference/op_args.h"
 
-namespace spmd::ir {
+namespace spmd::reference {
 namespace {
 
 struct Geometry {
@@ -146,4 +146,4 @@ static_assert(SortedByOp(kRows));
 
 absl::Span<const KernelRow> ConvolutionKernels() { return kRows; }
 
-}  // namespace spmd::ir
+}  // namespace spmd::reference

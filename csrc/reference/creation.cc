@@ -4,9 +4,9 @@
 #include <cmath>
 
 #include "csrc/ir/fingerprint.h"
-#include "csrc/ir/interpreter_op.h"
+#include "csrc/reference/op_args.h"
 
-namespace spmd::ir {
+namespace spmd::reference {
 namespace {
 
 absl::StatusOr<Literals> Filled(const OpArgs& args, absl::Span<const int64_t> dims, double value) {
@@ -40,7 +40,7 @@ struct Uniforms {
   double b;
 };
 Uniforms Draw(int64_t seed, int64_t counter, int64_t index) {
-  const Fingerprint bits = Fingerprinter().Add(seed).Add(counter).Add(index).Finish();
+  const ir::Fingerprint bits = ir::Fingerprinter().Add(seed).Add(counter).Add(index).Finish();
   const auto unit = [](uint64_t x) { return (static_cast<double>(x >> 12) + 0.5) * 0x1p-52; };
   return {unit(bits.hi), unit(bits.lo)};
 }
@@ -124,4 +124,4 @@ static_assert(SortedByOp(kRows));
 
 absl::Span<const KernelRow> CreationKernels() { return kRows; }
 
-}  // namespace spmd::ir
+}  // namespace spmd::reference

@@ -19,22 +19,22 @@
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
 #include "csrc/ir/attributes.h"
-#include "csrc/ir/interpreter.h"
+#include "csrc/reference/interpreter.h"
 #include "csrc/util/dims.h"
 #include "csrc/util/status.h"
 
-namespace spmd::ir {
+namespace spmd::reference {
 
 class OpArgs {
  public:
   OpArgs(absl::string_view op, absl::Span<const Literal* const> operands,
-         absl::Span<const OperandGroup> groups, const Attributes& attributes,
+         absl::Span<const ir::OperandGroup> groups, const Attributes& attributes,
          absl::Span<const TensorType> results)
       : op_(op), operands_(operands), groups_(groups), attributes_(attributes), results_(results) {}
 
   absl::string_view op() const { return op_; }
   int num_operands() const { return static_cast<int>(operands_.size()); }
-  absl::Span<const OperandGroup> groups() const { return groups_; }
+  absl::Span<const ir::OperandGroup> groups() const { return groups_; }
   // Null when absent.
   const Literal* optional(int k) const { return k < num_operands() ? operands_[k] : nullptr; }
   // Errors: the operand is absent, or does not have `rank`.
@@ -78,7 +78,7 @@ class OpArgs {
 
   absl::string_view op_;
   absl::Span<const Literal* const> operands_;
-  absl::Span<const OperandGroup> groups_;
+  absl::Span<const ir::OperandGroup> groups_;
   const Attributes& attributes_;
   absl::Span<const TensorType> results_;
   mutable absl::Status status_;  // the first error of an attribute
@@ -161,4 +161,4 @@ inline absl::StatusOr<Literals> One(absl::StatusOr<Literal> literal) {
   return all;
 }
 
-}  // namespace spmd::ir
+}  // namespace spmd::reference

@@ -5,10 +5,10 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "csrc/ir/interpreter.h"
 #include "csrc/program/program.h"
+#include "csrc/reference/interpreter.h"
 
-namespace spmd::program {
+namespace spmd::reference {
 
 // A global value as its terms (partial results) along unreduced axes: terms[t] is the term at the
 // coordinates t along `axes`, major first. One term if there are no axes.
@@ -16,23 +16,23 @@ struct Terms {
   const Grid* grid = nullptr;  // of the axes
   AxisList axes;
   ReduceKind kind = ReduceKind::kSum;
-  std::vector<ir::Literal> terms;
+  std::vector<Literal> terms;
 };
 
-Terms TermsOf(ir::Literal whole);
+Terms TermsOf(Literal whole);
 // The value: all terms combined.
-ir::Literal Reduced(const Terms& terms);
+Literal Reduced(const Terms& terms);
 
 class TileSet {
  public:
-  TileSet(const Program& program, ValueId id);
+  TileSet(const program::Program& program, program::ValueId id);
 
   const TensorType& type() const { return value_->type; }
   const Layout& layout() const { return layout_; }
   const Box& BoxAt(int64_t position) const { return boxes_[layout_.TileAt(position)]; }
-  const ir::Literal& tile(int64_t tile) const { return tiles_[tile]; }
-  const ir::Literal& TileAt(int64_t position) const { return tiles_[layout_.TileAt(position)]; }
-  void Set(int64_t tile, ir::Literal literal) { tiles_[tile] = std::move(literal); }
+  const Literal& tile(int64_t tile) const { return tiles_[tile]; }
+  const Literal& TileAt(int64_t position) const { return tiles_[layout_.TileAt(position)]; }
+  void Set(int64_t tile, Literal literal) { tiles_[tile] = std::move(literal); }
 
   // The global value with its terms.
   // Errors: Internal where an element is in no tile.
@@ -44,12 +44,12 @@ class TileSet {
   void CutFrom(const Terms& source, double fill);
 
  private:
-  ir::Literal TermFor(const Terms& source, int64_t position) const;
+  Literal TermFor(const Terms& source, int64_t position) const;
 
-  const Value* value_;
+  const program::Value* value_;
   Layout layout_;
   std::vector<Box> boxes_;  // by tile, windows included
-  std::vector<ir::Literal> tiles_;
+  std::vector<Literal> tiles_;
 };
 
-}  // namespace spmd::program
+}  // namespace spmd::reference

@@ -7,15 +7,15 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
-#include "csrc/ir/interpreter.h"
+#include "csrc/reference/interpreter.h"
 
-namespace spmd::ir {
+namespace spmd::reference {
 
 // The arguments of InterpretOp.
 struct ComplexCall {
   absl::string_view op;
   absl::Span<const Literal* const> operands;
-  absl::Span<const OperandGroup> groups;
+  absl::Span<const ir::OperandGroup> groups;
   const Attributes& attributes;
   absl::Span<const TensorType> results;
 
@@ -25,4 +25,4 @@ struct ComplexCall {
 // Errors: as InterpretOp.
 absl::StatusOr<std::vector<Literal>> InterpretComplex(const ComplexCall& call);
 
-}  // namespace spmd::ir
+}  // namespace spmd::reference

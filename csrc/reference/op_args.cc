@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "csrc/ir/interpreter_op.h"
+#include "csrc/reference/op_args.h"
 
 #include <algorithm>
 
-namespace spmd::ir {
+namespace spmd::reference {
 
 Literal Zeros(const TensorType& type) {
   Literal zeros{type, std::vector<double>(type.NumElements())};
@@ -182,4 +182,4 @@ Literal WithOne(const Literal& in, int dim) {
   return out;
 }
 
-}  // namespace spmd::ir
+}  // namespace spmd::reference

@@ -4,9 +4,9 @@
 #include <cmath>
 #include <limits>
 
-#include "csrc/ir/interpreter_op.h"
+#include "csrc/reference/op_args.h"
 
-namespace spmd::ir {
+namespace spmd::reference {
 namespace {
 
 using Elements = std::vector<double>;
@@ -338,4 +338,4 @@ static_assert(SortedByOp(kRows));
 
 absl::Span<const KernelRow> ReductionKernels() { return kRows; }
 
-}  // namespace spmd::ir
+}  // namespace spmd::reference

@@ -4,9 +4,9 @@
 #include <cmath>
 #include <utility>
 
-#include "csrc/ir/interpreter_op.h"
+#include "csrc/reference/op_args.h"
 
-namespace spmd::ir {
+namespace spmd::reference {
 namespace {
 
 // The channels of a tensor x [n, c, …].
@@ -165,4 +165,4 @@ static_assert(SortedByOp(kRows));
 
 absl::Span<const KernelRow> BatchNormKernels() { return kRows; }
 
-}  // namespace spmd::ir
+}  // namespace spmd::reference

@@ -3,9 +3,9 @@
 #include <map>
 
 #include "absl/strings/str_split.h"
-#include "csrc/ir/interpreter_op.h"
+#include "csrc/reference/op_args.h"
 
-namespace spmd::ir {
+namespace spmd::reference {
 namespace {
 
 // The labels of a tensor of `rank`. The dimensions that '.' stands for are labelled 'Z' for the
@@ -85,4 +85,4 @@ absl::StatusOr<Literal> Contract(const OpArgs& args, int k, absl::string_view sp
   return out;
 }
 
-}  // namespace spmd::ir
+}  // namespace spmd::reference

@@ -4,9 +4,9 @@
 #include <cmath>
 #include <string>
 
-#include "csrc/ir/interpreter_op.h"
+#include "csrc/reference/op_args.h"
 
-namespace spmd::ir {
+namespace spmd::reference {
 namespace {
 
 using A = OpArgs;
@@ -229,4 +229,4 @@ absl::StatusOr<Literals> RunElementwise(const ElementwiseRow& row, const OpArgs&
   return One(std::move(out));
 }
 
-}  // namespace spmd::ir
+}  // namespace spmd::reference

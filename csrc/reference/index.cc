@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <utility>
 
-#include "csrc/ir/interpreter_op.h"
+#include "csrc/reference/op_args.h"
 
-namespace spmd::ir {
+namespace spmd::reference {
 namespace {
 
 // The dimensions of self[indices]. If the indexed dimensions are adjacent, the dims of the indices
@@ -158,4 +158,4 @@ static_assert(SortedByOp(kRows));
 
 absl::Span<const KernelRow> IndexKernels() { return kRows; }
 
-}  // namespace spmd::ir
+}  // namespace spmd::reference

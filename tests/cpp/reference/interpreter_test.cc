@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "csrc/ir/interpreter.h"
+#include "csrc/reference/interpreter.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -11,7 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 
-namespace spmd::ir {
+namespace spmd::reference {
 namespace {
 
 using testing::DoubleNear;
@@ -34,7 +34,7 @@ absl::StatusOr<std::vector<Literal>> ResultsOf(
     literals.push_back({*TensorType::Parse(inputs[k].first), inputs[k].second});
   }
   absl::StrAppend(&text, " ", result, " = ", call, "\n return %0\n}");
-  const auto graph = Graph::Parse(text);
+  const auto graph = ir::Graph::Parse(text);
   if (!graph.ok()) return graph.status();
   return Interpret(*graph, literals, {0.5, 2});
 }
@@ -307,7 +307,7 @@ TEST(Interpreter, AttentionBackwardIsTheSlope) {
                     " %0: f64[1,2,3,2], %1: f64[1,1,3,2], %2: f64[1,1,3,2] = "
                     "spmd::attention_backward(%d, %a, %b, %c, %d, %e, ",
                     attributes, "\n return ", names[k], "\n}");
-    const auto graph = Graph::Parse(text);
+    const auto graph = ir::Graph::Parse(text);
     ASSERT_TRUE(graph.ok()) << graph.status();
     std::vector<Literal> literals;
     for (const auto& [type, data] : operands) literals.push_back({*TensorType::Parse(type), data});
@@ -461,4 +461,4 @@ TEST(Interpreter, SurvivesNonsense) {
 }
 
 }  // namespace
-}  // namespace spmd::ir
+}  // namespace spmd::reference

@@ -5,9 +5,9 @@
 #include <cmath>
 #include <limits>
 
-#include "csrc/ir/interpreter_op.h"
+#include "csrc/reference/op_args.h"
 
-namespace spmd::ir {
+namespace spmd::reference {
 namespace {
 
 class Attention {
@@ -161,4 +161,4 @@ static_assert(SortedByOp(kRows));
 
 absl::Span<const KernelRow> AttentionKernels() { return kRows; }
 
-}  // namespace spmd::ir
+}  // namespace spmd::reference

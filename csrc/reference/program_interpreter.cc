@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "csrc/program/interpreter.h"
+#include "csrc/reference/program_interpreter.h"
 
 #include <algorithm>
 #include <cmath>
@@ -8,13 +8,17 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "csrc/program/tile_set.h"
+#include "csrc/ir/evaluate.h"
+#include "csrc/reference/tile_set.h"
 #include "csrc/util/status.h"
 
-namespace spmd::program {
+namespace spmd::reference {
 namespace {
 
-using ir::Literal;
+using program::Instruction;
+using program::OpCode;
+using program::Program;
+using program::ValueId;
 
 bool SameNumber(double a, double b) { return a == b || (std::isnan(a) && std::isnan(b)); }
 
@@ -32,7 +36,7 @@ absl::Status CheckSize(const Program& program) {
     elements += static_cast<double>(program.values[id].type.NumElements());
   }
   for (const GridPtr& grid : program.grids) elements += static_cast<double>(grid->num_devices());
-  if (elements <= ir::kMaxLiteralElements) return absl::OkStatus();
+  if (elements <= kMaxLiteralElements) return absl::OkStatus();
   return absl::InvalidArgumentError(
       absl::StrCat("interpreter: the program has ", elements,
                    " elements on all devices, which is too large to interpret (more than 2^24)"));
@@ -70,7 +74,7 @@ class Player {
       }
     }
     std::vector<Literal> outputs;
-    for (const Output& output : program_.outputs) {
+    for (const program::Output& output : program_.outputs) {
       SPMD_ASSIGN_OR_RETURN(const Terms terms, values_[output.value].PutTogether());
       outputs.push_back(Reduced(terms));
     }
@@ -79,7 +83,7 @@ class Player {
 
  private:
   static std::string Name(const Instruction& instruction) {
-    return absl::StrCat(OpCodeName(instruction.code), instruction.op.empty() ? "" : " ",
+    return absl::StrCat(program::OpCodeName(instruction.code), instruction.op.empty() ? "" : " ",
                         instruction.op);
   }
 
@@ -139,9 +143,9 @@ class Player {
     zeros.reserve(instruction.added_once.size());
     std::vector<const Literal*> operands;
     for (ValueId id : instruction.operands) {
-      operands.push_back(id == kNoValue ? nullptr : &values_[id].TileAt(position));
+      operands.push_back(id == program::kNoValue ? nullptr : &values_[id].TileAt(position));
     }
-    for (const AddedOnce& added : instruction.added_once) {
+    for (const program::AddedOnce& added : instruction.added_once) {
       const Literal*& operand = operands[added.operand];
       if (operand == nullptr || grid.Coordinate(position, added.axes) == 0) continue;
       zeros.push_back(*operand);
@@ -150,11 +154,9 @@ class Player {
       operand = &zeros.back();
     }
     SPMD_ASSIGN_OR_RETURN(const Attributes given,
-                          ir::WithScalars(instruction.attributes, program_.scalars, scalars_));
-    const Expr::Env env = EnvAt(instruction, grid, position);
-    Attributes local;
-    for (const auto& [name, attr] : given) local.Set(name, Evaluated(attr, env));
-    return ir::InterpretOp(instruction.op, operands, instruction.groups, local, types);
+                          WithScalars(instruction.attributes, program_.scalars, scalars_));
+    const Attributes local = Evaluated(given, EnvAt(instruction, grid, position));
+    return InterpretOp(instruction.op, operands, instruction.groups, local, types);
   }
 
   Expr::Env EnvAt(const Instruction& instruction, const Grid& grid, int64_t position) const {
@@ -172,16 +174,6 @@ class Player {
     return env;
   }
 
-  static Attr Evaluated(const Attr& attr, const Expr::Env& env) {
-    if (const auto* expr = std::get_if<Expr>(&attr)) return expr->Evaluate(env);
-    if (const auto* list = std::get_if<std::vector<Expr>>(&attr)) {
-      std::vector<int64_t> values;
-      for (const Expr& expr : *list) values.push_back(expr.Evaluate(env));
-      return values;
-    }
-    return attr;
-  }
-
   const Program& program_;
   absl::Span<const double> scalars_;
   std::vector<TileSet> values_;
@@ -196,4 +188,4 @@ absl::StatusOr<std::vector<Literal>> Interpret(const Program& program,
   return Player(program, scalars).Play(inputs);
 }
 
-}  // namespace spmd::program
+}  // namespace spmd::reference

@@ -2,16 +2,16 @@
 // Calls with complex numbers are built from calls of the real kernels on real and imaginary parts
 // where possible: sums and ops that only move elements work on each part alone, products take four
 // calls.
-#include "csrc/ir/interpreter_complex.h"
+#include "csrc/reference/complex.h"
 
 #include <algorithm>
 #include <cmath>
 #include <complex>
 #include <utility>
 
-#include "csrc/ir/interpreter_op.h"
+#include "csrc/reference/op_args.h"
 
-namespace spmd::ir {
+namespace spmd::reference {
 namespace {
 
 using C = std::complex<double>;
@@ -276,4 +276,4 @@ absl::StatusOr<std::vector<Literal>> InterpretComplex(const ComplexCall& call) {
   return call.Unknown();
 }
 
-}  // namespace spmd::ir
+}  // namespace spmd::reference

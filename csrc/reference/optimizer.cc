@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <cmath>
 
-#include "csrc/ir/interpreter_op.h"
+#include "csrc/reference/op_args.h"
 
-namespace spmd::ir {
+namespace spmd::reference {
 namespace {
 
 // Loshchilov and Hutter, "Decoupled weight decay regularization", algorithm 2. If not decoupled,
@@ -46,4 +46,4 @@ constexpr KernelRow kRows[] = {{"spmd::adam", Adam}};
 
 absl::Span<const KernelRow> OptimizerKernels() { return kRows; }
 
-}  // namespace spmd::ir
+}  // namespace spmd::reference

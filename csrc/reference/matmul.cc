@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "csrc/ir/interpreter_op.h"
+#include "csrc/reference/op_args.h"
 
-namespace spmd::ir {
+namespace spmd::reference {
 namespace {
 
 absl::StatusOr<Literal> Product(const OpArgs& args, const char* spec, int first = 0) {
@@ -88,4 +88,4 @@ static_assert(SortedByOp(kRows));
 
 absl::Span<const KernelRow> MatmulKernels() { return kRows; }
 
-}  // namespace spmd::ir
+}  // namespace spmd::reference

@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <cmath>
 
-#include "csrc/ir/interpreter_op.h"
+#include "csrc/reference/op_args.h"
 
-namespace spmd::ir {
+namespace spmd::reference {
 namespace {
 
 int64_t AsIndex(double x) { return static_cast<int64_t>(x); }
@@ -213,4 +213,4 @@ static_assert(SortedByOp(kRows));
 
 absl::Span<const KernelRow> IndexingKernels() { return kRows; }
 
-}  // namespace spmd::ir
+}  // namespace spmd::reference

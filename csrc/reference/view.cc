@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <numeric>
 
-#include "csrc/ir/interpreter_op.h"
+#include "csrc/reference/op_args.h"
 
-namespace spmd::ir {
+namespace spmd::reference {
 namespace {
 
 // `in` under other dims, in the same row-major order.
@@ -206,4 +206,4 @@ static_assert(SortedByOp(kRows));
 
 absl::Span<const KernelRow> ViewKernels() { return kRows; }
 
-}  // namespace spmd::ir
+}  // namespace spmd::reference

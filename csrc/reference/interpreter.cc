@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "csrc/ir/interpreter.h"
+#include "csrc/reference/interpreter.h"
 
 #include <algorithm>
 #include <cmath>
@@ -7,11 +7,11 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "csrc/ir/interpreter_complex.h"
-#include "csrc/ir/interpreter_op.h"
+#include "csrc/reference/complex.h"
+#include "csrc/reference/op_args.h"
 #include "csrc/util/status.h"
 
-namespace spmd::ir {
+namespace spmd::reference {
 namespace {
 
 // A binary floating-point format: the number of bits after the leading one, the exponent of the
@@ -36,7 +36,7 @@ double RoundToInteger(double value, double low, double high) {
   return std::isnan(value) ? 0 : std::min(std::max(std::trunc(value), low), high);
 }
 
-absl::Status CheckLiteral(const Graph& graph, ValueId id, const Literal& literal) {
+absl::Status CheckLiteral(const ir::Graph& graph, ir::ValueId id, const Literal& literal) {
   if (!(literal.type == graph.type(id))) {
     return absl::InvalidArgumentError(absl::StrCat("interpreter: input '%", graph.value(id).name,
                                                    "' is ", graph.type(id).ToString(), ", got a ",
@@ -149,7 +149,7 @@ Literal SampleLiteral(const TensorType& type, uint64_t seed) {
 }
 
 absl::StatusOr<Attributes> WithScalars(const Attributes& attributes,
-                                       absl::Span<const ScalarKind> kinds,
+                                       absl::Span<const ir::ScalarKind> kinds,
                                        absl::Span<const double> values) {
   Attributes resolved;
   for (const auto& [name, attr] : attributes) {
@@ -165,10 +165,10 @@ absl::StatusOr<Attributes> WithScalars(const Attributes& attributes,
                                                      values.size(), " run-time scalars"));
     }
     switch (kinds[slot]) {
-      case ScalarKind::kBool:
+      case ir::ScalarKind::kBool:
         resolved.Set(name, values[slot] != 0);
         break;
-      case ScalarKind::kInt:
+      case ir::ScalarKind::kInt:
         resolved.Set(name, static_cast<int64_t>(values[slot]));
         break;
       default:
@@ -178,9 +178,9 @@ absl::StatusOr<Attributes> WithScalars(const Attributes& attributes,
   return resolved;
 }
 
-absl::Status CheckSize(const Graph& graph) {
+absl::Status CheckSize(const ir::Graph& graph) {
   double elements = 0;
-  for (ValueId v = 0; v < graph.num_values(); ++v) {
+  for (ir::ValueId v = 0; v < graph.num_values(); ++v) {
     elements += static_cast<double>(graph.type(v).NumElements());
   }
   if (elements <= kMaxLiteralElements) return absl::OkStatus();
@@ -191,7 +191,7 @@ absl::Status CheckSize(const Graph& graph) {
 
 absl::StatusOr<std::vector<Literal>> InterpretOp(absl::string_view op,
                                                  absl::Span<const Literal* const> operands,
-                                                 absl::Span<const OperandGroup> groups,
+                                                 absl::Span<const ir::OperandGroup> groups,
                                                  const Attributes& attributes,
                                                  absl::Span<const TensorType> results) {
   SPMD_RETURN_IF_ERROR(CheckTypes(op, results));
@@ -211,7 +211,8 @@ absl::StatusOr<std::vector<Literal>> InterpretOp(absl::string_view op,
   return made;
 }
 
-absl::StatusOr<std::vector<Literal>> Interpret(const Graph& graph, absl::Span<const Literal> inputs,
+absl::StatusOr<std::vector<Literal>> Interpret(const ir::Graph& graph,
+                                               absl::Span<const Literal> inputs,
                                                absl::Span<const double> scalars) {
   if (inputs.size() != graph.inputs().size()) {
     return absl::InvalidArgumentError(absl::StrCat(
@@ -220,15 +221,16 @@ absl::StatusOr<std::vector<Literal>> Interpret(const Graph& graph, absl::Span<co
   SPMD_RETURN_IF_ERROR(CheckSize(graph));
   std::vector<Literal> values(graph.num_values());
   for (size_t k = 0; k < inputs.size(); ++k) {
-    const ValueId id = graph.inputs()[k];
+    const ir::ValueId id = graph.inputs()[k];
     SPMD_RETURN_IF_ERROR(CheckLiteral(graph, id, inputs[k]));
     values[id] = inputs[k];
   }
-  for (const Node& node : graph.nodes()) {
+  for (const ir::Node& node : graph.nodes()) {
     SPMD_ASSIGN_OR_RETURN(const Attributes attributes,
                           WithScalars(node.attributes, graph.scalars(), scalars));
     std::vector<const Literal*> operands;
-    for (ValueId id : node.operands) operands.push_back(id == kNoValue ? nullptr : &values[id]);
+    for (ir::ValueId id : node.operands)
+      operands.push_back(id == ir::kNoValue ? nullptr : &values[id]);
     std::vector<TensorType> types;
     for (int k = 0; k < node.num_results; ++k) types.push_back(graph.type(node.first_result + k));
     SPMD_ASSIGN_OR_RETURN(Literals results,
@@ -237,8 +239,8 @@ absl::StatusOr<std::vector<Literal>> Interpret(const Graph& graph, absl::Span<co
       values[node.first_result + k] = std::move(results[k]);
   }
   std::vector<Literal> outputs;
-  for (const Output& output : graph.outputs()) outputs.push_back(values[output.value]);
+  for (const ir::Output& output : graph.outputs()) outputs.push_back(values[output.value]);
   return outputs;
 }
 
-}  // namespace spmd::ir
+}  // namespace spmd::reference

@@ -5,9 +5,9 @@
 #include <numeric>
 #include <utility>
 
-#include "csrc/ir/interpreter_op.h"
+#include "csrc/reference/op_args.h"
 
-namespace spmd::ir {
+namespace spmd::reference {
 namespace {
 
 // NaN is greater than any number, as in PyTorch.
@@ -64,4 +64,4 @@ static_assert(SortedByOp(kRows));
 
 absl::Span<const KernelRow> SortKernels() { return kRows; }
 
-}  // namespace spmd::ir
+}  // namespace spmd::reference

@@ -4,9 +4,9 @@
 #include <cstdlib>
 #include <limits>
 
-#include "csrc/ir/interpreter_op.h"
+#include "csrc/reference/op_args.h"
 
-namespace spmd::ir {
+namespace spmd::reference {
 namespace {
 
 constexpr int64_t kEnd = std::numeric_limits<int64_t>::max();
@@ -255,4 +255,4 @@ static_assert(SortedByOp(kRows));
 
 absl::Span<const KernelRow> SliceKernels() { return kRows; }
 
-}  // namespace spmd::ir
+}  // namespace spmd::reference

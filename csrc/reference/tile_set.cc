@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "csrc/program/tile_set.h"
+#include "csrc/reference/tile_set.h"
 
 #include <algorithm>
 #include <cmath>
@@ -9,10 +9,8 @@
 
 #include "absl/strings/str_cat.h"
 
-namespace spmd::program {
+namespace spmd::reference {
 namespace {
-
-using ir::Literal;
 
 constexpr double kInf = std::numeric_limits<double>::infinity();
 
@@ -52,16 +50,16 @@ double Combine(ReduceKind kind, double a, double b) {
 
 void CombineInto(Literal& sum, const Literal& term, ReduceKind kind) {
   for (size_t i = 0; i < sum.data.size(); ++i) {
-    sum.data[i] = ir::RoundTo(sum.type.dtype, Combine(kind, sum.data[i], term.data[i]));
+    sum.data[i] = RoundTo(sum.type.dtype, Combine(kind, sum.data[i], term.data[i]));
   }
   // Complex numbers can only be summed.
   for (size_t i = 0; i < sum.imaginary.size(); ++i) {
-    sum.imaginary[i] = ir::RoundTo(sum.type.dtype, sum.imaginary[i] + term.imaginary[i]);
+    sum.imaginary[i] = RoundTo(sum.type.dtype, sum.imaginary[i] + term.imaginary[i]);
   }
 }
 
 Literal Filled(const TensorType& type, double value) {
-  Literal filled{type, std::vector<double>(type.NumElements(), ir::RoundTo(type.dtype, value))};
+  Literal filled{type, std::vector<double>(type.NumElements(), RoundTo(type.dtype, value))};
   if (IsComplex(type.dtype)) filled.imaginary.resize(filled.data.size());
   return filled;
 }
@@ -106,7 +104,7 @@ Literal Reduced(const Terms& terms) {
   return sum;
 }
 
-TileSet::TileSet(const Program& program, ValueId id)
+TileSet::TileSet(const program::Program& program, program::ValueId id)
     : value_(&program.values[id]), layout_(program.LayoutOf(id)) {
   for (int64_t tile = 0; tile < layout_.num_tiles(); ++tile) {
     boxes_.push_back(program.TileBox(id, tile));
@@ -183,4 +181,4 @@ void TileSet::CutFrom(const Terms& source, double fill) {
   }
 }
 
-}  // namespace spmd::program
+}  // namespace spmd::reference
