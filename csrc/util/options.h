@@ -33,6 +33,8 @@ struct Options {
   bool price_moves = true;
   // Calls that equal those of an earlier step are replayed from its recording.
   bool replay = true;
+  // False: every call goes through PyTorch's own autograd kernels.
+  bool shortcuts = true;
 
   bool verify =
       false;  // each program is run a second time, unsharded, and the results are compared
