@@ -164,7 +164,7 @@ void RunAndRecord(const OpInfo& op, torch::jit::Stack* stack) {
   // tape.
   if (!nested && lock->repeats.IsDue(*lock->tape)) EndRepeats(*lock);
   std::optional<CallCapture> capture;
-  if (Replays()) capture.emplace(*lock, op, *stack);
+  if (lock->options.replay) capture.emplace(*lock, op, *stack);
   if (op.handler != nullptr) {
     op.handler(op, stack);
   } else {

@@ -23,7 +23,7 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 if os.environ.get("SPMD_COALESCE") != "1":
     for variable, value in modes.as_variables(modes.TILES).items():
         os.environ.setdefault(variable, value)
-# Every program that a test compiles is verified after every pass.
+# Programs that tests compile are verified after every pass.
 os.environ.setdefault("SPMD_CHECK_PASSES", "1")
 # Nothing that an earlier run has left on disk takes part.
 os.environ.setdefault("SPMD_CACHE_DIR", "0")
@@ -34,8 +34,8 @@ def pytest_addoption(parser):
         "--parts",
         type=int,
         default=1,
-        help="of the other modes and of PyTorch's own samples, the N-th part, which another commit "
-        "has another one of; 1 (the default) takes all that is not behind a --full-…",
+        help="of tests marked in_parts and of those in other modes one in N, others with each "
+        "commit; 1 (the default) takes all",
     )
     parser.addoption("--turn", type=int, help="which of the parts, instead of the commit's")
     parser.addoption(
@@ -75,7 +75,7 @@ def pytest_configure(config):
 
 def pytest_report_header():
     if rotation.parts() > 1:
-        return f"of samples and modes one in {rotation.parts()}: --turn {rotation.turn()}"
+        return f"parts: one in {rotation.parts()}, --turn {rotation.turn()}"
 
 
 def pytest_generate_tests(metafunc):
@@ -89,20 +89,26 @@ def pytest_collection_modifyitems(config, items):
     """Leaves out what other commits test, and keeps each file's tests in one process."""
     kept, dropped = [], []
     for item in items:
-        in_other_mode = hasattr(item, "callspec") and item.callspec.params.get("mode", "tiles")
-        left_out = in_other_mode not in (False, "tiles") and not rotation.is_chosen(item.nodeid)
-        (dropped if left_out else kept).append(item)
+        in_parts = item.get_closest_marker("in_parts") is not None or mode_of(item) != "tiles"
+        (dropped if in_parts and not rotation.is_chosen(item.nodeid) else kept).append(item)
         item.add_marker(pytest.mark.xdist_group(process_of(item)))
     config.hook.pytest_deselected(items=dropped)
     items[:] = kept
 
 
+def parameter(item, name, otherwise):
+    callspec = getattr(item, "callspec", None)
+    return callspec.params.get(name, otherwise) if callspec is not None else otherwise
+
+
+def mode_of(item):
+    return parameter(item, "mode", "tiles")
+
+
 def process_of(item):
     """Tests with the same answer run in one process, one after another: a file's, or in files of
-    many ops those whose ops have the same first letter."""
-    callspec = getattr(item, "callspec", None)
-    name = callspec.params.get("name") if callspec is not None else None
-    return f"{item.path.name} {name[0]}" if isinstance(name, str) else item.path.name
+    many ops those whose ops begin with the same letter."""
+    return f"{item.path.name} {str(parameter(item, 'name', ''))[:1]}"
 
 
 @pytest.fixture(scope="session")
@@ -115,6 +121,16 @@ def full_ops(request):
 def root():
     """The repository's folder."""
     return ROOT
+
+
+@pytest.fixture(autouse=True)
+def checked_passes(request):
+    """The verifier runs after every pass of the compiler; with `--parts` in some of the tests."""
+    from torch_spmd import _options
+
+    on = os.environ["SPMD_CHECK_PASSES"] == "1" and rotation.is_chosen(request.node.nodeid)
+    with _options.options(check_passes=on):
+        yield
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which part of what is too much for one run is tested: another one with every commit.
 
-`pytest --parts 3` runs a third; without it everything that is not behind a `--full-…` runs.
+`pytest --parts 3` runs a third of the tests that are marked `in_parts` and of those in other modes.
+Without it everything that is not behind a `--full-…` runs.
 """
 
 from __future__ import annotations
@@ -9,11 +10,7 @@ from __future__ import annotations
 import os
 import subprocess
 import zlib
-from collections.abc import Sequence
 from pathlib import Path
-from typing import TypeVar
-
-T = TypeVar("T")
 
 _PARTS, _TURN = "TORCH_SPMD_TEST_PARTS", "TORCH_SPMD_TEST_TURN"
 
@@ -41,12 +38,6 @@ def turn() -> int:
 def is_chosen(name: str) -> bool:
     """Whether what has this name is in the part that is tested."""
     return (zlib.crc32(name.encode()) + turn()) % parts() == 0
-
-
-def chosen(items: Sequence[T], name: str) -> Sequence[T]:
-    """The part of the items that is tested: every `parts()`-th, at least one if there are any."""
-    first = (zlib.crc32(name.encode()) + turn()) % min(parts(), max(len(items), 1))
-    return items[first :: parts()]
 
 
 def _commit() -> int:
