@@ -5,6 +5,20 @@ from typing import Any
 
 from torch import Tensor
 
+# options.cc
+class Options:
+    one_place: bool
+    coalesce: bool
+    deduplicate: bool
+    turns: bool | None
+    price_moves: bool
+    replay: bool
+    verify: bool
+    check_passes: bool
+
+def options() -> Options: ...
+def set_options(options: Options) -> None: ...
+
 # mesh.cc
 class Mesh:
     def __init__(
@@ -70,8 +84,6 @@ def manual_seed(seed: int) -> None: ...
 def initial_seed() -> int: ...
 def get_rng_state() -> Tensor: ...
 def set_rng_state(state: Tensor) -> None: ...
-def set_deduplication(on: bool) -> None: ...
-def set_coalescing(on: bool) -> None: ...
 def statistics() -> dict[str, int]: ...
 
 # host_changes.cc

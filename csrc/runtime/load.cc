@@ -134,7 +134,7 @@ absl::Status LoadedProgram::Impl::Load() {
     }
     return absl::OkStatus();
   }
-  if (held.shares_cpu) TileMemory::Install();
+  if (held.shares_cpu && options.keep_memory) TileMemory::Install();
   identity.resize(program.values.size());
   std::vector<Sharers> sharers(program.instructions.size());
   std::optional<FusedSums> fused;

@@ -13,7 +13,6 @@
 
 #include <optional>
 
-#include "csrc/runtime/environment.h"
 #include "csrc/trace/device.h"
 #include "csrc/trace/node_chain.h"
 #include "csrc/trace/replay.h"
@@ -108,11 +107,6 @@ void EndRepeats(Session::State& state) {
   }
 }
 
-bool Replays() {
-  static const bool on = runtime::EnvironmentReplay();
-  return on;
-}
-
 }  // namespace
 
 void PrepareAutograd() {
@@ -124,9 +118,8 @@ void PrepareAutograd() {
 
 bool RunFromRecording(const OpInfo& op, const CallArguments& args, ResultsTo results) {
   NoteThread();
-  if (!Replays()) return false;
   SessionLock lock;
-  return !lock->forked && Replay(*lock, op, args, results);
+  return lock->options.replay && !lock->forked && Replay(*lock, op, args, results);
 }
 
 void RunKernel(const OpInfo& op, torch::jit::Stack* stack) {
@@ -172,7 +165,7 @@ void RunAndRecord(const OpInfo& op, torch::jit::Stack* stack) {
   // tape.
   if (!nested && lock->repeats.IsDue(*lock->tape)) EndRepeats(*lock);
   std::optional<CallCapture> capture;
-  if (Replays()) capture.emplace(*lock, op, *stack);
+  if (lock->options.replay) capture.emplace(*lock, op, *stack);
   if (op.handler != nullptr) {
     op.handler(op, stack);
   } else {

@@ -8,6 +8,7 @@
 
 #include "csrc/ir/part.h"
 #include "csrc/rules/registry.h"
+#include "csrc/trace/compile.h"
 #include "csrc/util/status.h"
 
 namespace spmd::trace {
@@ -200,10 +201,9 @@ absl::StatusOr<std::shared_ptr<ProgramPart>> PartOf(Session::State& state, Cache
   part->program->number = state.next_program++;
   part->program->traced = std::move(cut.graph);
   SPMD_ASSIGN_OR_RETURN(std::shared_ptr<runtime::Backend> backend, TheBackend(state));
-  partition::CompileOptions options;
-  options.machine = &backend->machine();
-  SPMD_ASSIGN_OR_RETURN(part->program->compiled,
-                        partition::Compile(part->program->traced, options));
+  SPMD_ASSIGN_OR_RETURN(
+      part->program->compiled,
+      partition::Compile(part->program->traced, CompileOptionsFor(state, *backend)));
   SPMD_ASSIGN_OR_RETURN(part->program->loaded,
                         runtime::LoadedProgram::Load(std::move(part->program->compiled.program),
                                                      backend, LoadOptions(state)));
