@@ -402,7 +402,7 @@ def test_specs_as_values(mesh):
     assert spmd.NamedSharding(mesh, P(blocks(1, "model"))) == spmd.NamedSharding(mesh, P("model"))
 
 
-NO_AXES = "give the axis that cuts each block, by name or index, or a tuple of axes"
+NO_AXES = "give the axis that shards each block, by name or index, or a tuple of axes"
 
 
 @pytest.mark.parametrize(

@@ -233,5 +233,5 @@ def test_an_op_on_the_host_is_said_once_with_its_bytes():
     """
     lines = [t for t in run_script(script).stderr.splitlines() if "on the host" in t]
     assert len(lines) == 1, lines
-    assert "aten::bincount runs at once and whole, on the host" in lines[0]
-    assert "1.0 KiB came there, 1.0 KiB went back" in lines[0]
+    assert "aten::bincount runs on the host, at once and unsharded" in lines[0]
+    assert "1.0 KiB were copied to the host, 1.0 KiB back" in lines[0]

@@ -65,7 +65,7 @@ def test_a_large_gather_that_repeats_work_is_warned_about():
         torch.sort(a, dim=1).values.cpu()
     (text,) = [str(w.message) for w in seen]
     assert "aten::sort" in text and "test_environment.py" in text and "16.0 MiB" in text
-    assert "needs dimension 1 whole" in text and "None of its dimensions can stay cut" in text
+    assert "needs dimension 1 whole" in text and "None of its dimensions can stay sharded" in text
 
 
 @pytest.mark.parametrize("op", [lambda x: x.sort(-1).values, torch.fft.rfft], ids=["sort", "fft"])

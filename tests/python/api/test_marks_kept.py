@@ -333,7 +333,7 @@ def test_what_cannot_keep_a_mark_says_so_once():
         for _ in range(3):
             lose(marked(8, 6))
     assert [str(w.message) for w in caught] == [
-        ".data =: the mark ('a', None) on mesh [a=4] is not kept, since what takes its place has 1 "
+        ".data =: the mark ('a', None) on mesh [a=4] is not kept, since its replacement has 1 "
         "dimension; mark the new tensor: spmd.mark_sharding(tensor, mesh, spec)"
     ]
 

@@ -43,7 +43,7 @@ def test_meshes_are_values():
     assert a != spmd.Mesh([1, 0, 2, 3], (2, 2), ("x", "y"))
     assert pickle.loads(pickle.dumps(a)) == a
     assert message(AttributeError, lambda: setattr(a, "size", 3)) == (
-        "Mesh is immutable; make a new one to change 'size'"
+        "Mesh is immutable; create a new one to change 'size'"
     )
 
 

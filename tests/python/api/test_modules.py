@@ -76,8 +76,8 @@ def test_errors_name_the_parameter(mesh):
         spmd.shard_module(mlp().to("spmd"), mesh, {"0.bias": ("model", None)})
     assert str(raised.value) == (
         "shard_module: parameter '0.bias': mark_sharding: spec ('model', None) has 2 entries but "
-        "the tensor has 1 dimension; give one entry per dimension, None where it is not cut, as in "
-        "('model',)"
+        "the tensor has 1 dimension; give one entry per dimension, None where it is not sharded, "
+        "as in ('model',)"
     )
 
 

@@ -31,7 +31,7 @@ def test_bad_entries(entries, expected):
     with pytest.raises(TypeError) as raised:
         P(*entries)
     assert str(raised.value) == (
-        expected + "an entry is None (not cut), an axis name or index, a tuple of those (major "
+        expected + "an entry is None (not sharded), an axis name or index, a tuple of those (major "
         "first), blocks(n, axes), or UNCONSTRAINED"
     )
 

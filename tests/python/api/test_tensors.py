@@ -159,7 +159,7 @@ def test_spec_of_the_wrong_length(mesh):
     t = torch.zeros(4, 4, device="spmd")
     assert message(ValueError, lambda: spmd.mark_sharding(t, mesh, ("data",))) == (
         "mark_sharding: spec ('data',) has 1 entry but the tensor has 2 dimensions; give one entry "
-        "per dimension, None where it is not cut, as in ('data', None)"
+        "per dimension, None where it is not sharded, as in ('data', None)"
     )
 
 
@@ -189,7 +189,7 @@ def test_repeated_axis(mesh):
     t = torch.zeros(4, 4, device="spmd")
     assert message(ValueError, lambda: spmd.mark_sharding(t, mesh, ("data", "data"))) == (
         "mark_sharding: spec ('data', 'data') uses axis 'data' of mesh [data=2, model=4] in "
-        "dimensions 0 and 1; an axis may cut one dimension, once"
+        "dimensions 0 and 1; an axis may shard one dimension, once"
     )
 
 
@@ -261,7 +261,7 @@ def test_a_string_for_a_spec(mesh):
     t = torch.zeros(4, device="spmd")
     assert message(TypeError, lambda: spmd.mark_sharding(t, mesh, "data")) == (
         "PartitionSpec: expected a tuple with one entry per dimension, got 'data' (str); an entry "
-        "is None (not cut), an axis name or index, a tuple of those (major first), "
+        "is None (not sharded), an axis name or index, a tuple of those (major first), "
         "blocks(n, axes), or UNCONSTRAINED"
     )
 

@@ -333,5 +333,5 @@ def test_it_is_said_once_that_an_op_runs_whole():
             (op(x) + 1).cpu()
     """
     warnings = run_script(code).stderr
-    said = "torch_spmd_tests::twice has no sharding rule: it runs whole"
+    said = "torch_spmd_tests::twice has no sharding rule, so it runs unsharded"
     assert warnings.count(said) == 1, warnings
