@@ -193,8 +193,8 @@ def make_mesh(
     axis_bandwidths: Sequence[float] | None = None,
     backend: str | None = None,
 ) -> Mesh:
-    """A mesh over the first `prod(shape)` devices of the backend, in order. The other arguments are those of
-    `Mesh`.
+    """A mesh over the first `prod(shape)` devices of the backend, in order. The other arguments are
+    as in `Mesh`.
 
     Errors: as `Mesh`.
 

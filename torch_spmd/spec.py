@@ -229,7 +229,7 @@ class NamedSharding:
 
 
 def _check_axes(mesh: Mesh, spec: Sequence[Any]) -> None:
-    """Errors: ValueError for a name that the mesh does not have (with the likely one) or a repeat."""
+    """Errors: ValueError for a name that is not in the mesh (with the likely one) or repeated."""
     seen = set()
     for dim in spec:
         for axis in _axes_of(dim):
