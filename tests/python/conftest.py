@@ -7,8 +7,8 @@ from pathlib import Path
 
 # Tiny ops on few cores: waiting threads should sleep, not spin. Read when torch is loaded.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-# Tile by tile, as devices with memory of their own would run: what tests are about. With
-# SPMD_COALESCE=1 the same tests run as users do by default.
+# Tile by tile, as devices with memory of their own run, which is what tests are about. With
+# SPMD_COALESCE=1 the same tests run as they do for users by default.
 os.environ.setdefault("SPMD_COALESCE", "0")
 # Devices take turns even where tensors are too small for that to pay.
 if os.environ["SPMD_COALESCE"] == "0":
@@ -16,7 +16,7 @@ if os.environ["SPMD_COALESCE"] == "0":
 # Every program that a test compiles is verified after every pass.
 os.environ.setdefault("SPMD_CHECK_PASSES", "1")
 
-# Nothing that an earlier run has left on disk takes part.
+# Files of earlier runs are not read.
 os.environ.setdefault("SPMD_CACHE_DIR", "0")
 
 import pytest
@@ -73,10 +73,10 @@ def root():
 
 @pytest.fixture(scope="module", autouse=True)
 def _each_file_begins_as_a_process_does():
-    """With the settings of above, no mesh in use, and not taken for one that accumulates gradients.
+    """Resets the settings and the global mesh, and makes the session forget accumulated gradients.
 
-    The session learns from steps of optimizers; the second one here has one backward pass.
-    """
+    The session learns from optimizer steps whether gradients accumulate; the second step here has
+    one backward pass."""
     import torch
 
     import torch_spmd as spmd

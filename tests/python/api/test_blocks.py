@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Dimensions of several blocks, each of which is cut: projections that are one weight."""
+"""Dimensions of several blocks, each of which is sharded: projections that are one weight."""
 
 import copy
 import io
@@ -16,7 +16,9 @@ import torch_spmd as spmd
 from torch_spmd import P, blocks
 
 WIDTH, HEADS, LENGTH, BATCH, LAYERS = 64, 8, 24, 4, 2
-ACTIVATION = 4 * BATCH * LENGTH * WIDTH  # bytes of what a block of a network adds to its input
+ACTIVATION = (
+    4 * BATCH * LENGTH * WIDTH
+)  # bytes of the activations that a block of a network adds to its input
 
 
 class FusedAttention(nn.Module):
@@ -106,7 +108,7 @@ def mark(tensor, mesh, spec):
 
 
 def mark_view(tensor, mesh, spec):
-    """The same, of the view in which blocks are a dimension of their own."""
+    """The same mark, on the view in which the blocks are a dimension of their own."""
     with torch.no_grad():
         view, plain = tensor, []
         for d in reversed(range(len(spec))):
@@ -158,7 +160,7 @@ def train(model, optimizer="adamw", steps=4, **how):
 
 
 def whole_reductions(table):
-    """All that is sent, where it is nothing but reductions."""
+    """The collectives that are sent, asserting that all of them are reductions."""
     assert {row.kind for row in table.rows} == {"all_reduce"}
     return sum(row.bytes >= ACTIVATION for row in table.rows)
 
@@ -176,8 +178,8 @@ def test_a_layer_sends_two_reductions(mesh, kind, how):
         for tensor, spec in block.inner.marks("model"):
             how(tensor, mesh, spec)
     table, optimizer = train(model)
-    # Nobody needs the gradient of the input; the first layer's gradients of its norm, which do,
-    # are reduced after they are summed over the tokens, or before.
+    # The gradient of the input is not needed. The gradients of the first layer's norm are;
+    # they are reduced before or after they are summed over the tokens.
     assert LAYERS * 2 - 1 <= whole_reductions(table) <= LAYERS * 2
     for block in model:
         weight, spec = block.inner.marks("model")[0]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""spmd.debug: what it shows."""
+"""The output of spmd.debug."""
 
 import json
 import subprocess
@@ -20,7 +20,7 @@ def mesh():
 
 @pytest.fixture
 def product(mesh):
-    """A product whose contraction is cut by `model`, run and whole."""
+    """A product whose contraction is sharded over `model`, computed and gathered."""
     a = spmd.mark_sharding(torch.ones(64, 32, device="spmd"), mesh, (None, "model"))
     b = spmd.mark_sharding(torch.ones(32, 48, device="spmd"), mesh, ("model", None))
     c = a @ b
@@ -146,7 +146,7 @@ def test_before_anything_ran():
 
 
 class TestSteps:
-    """`collectives()` and `memory()` speak of all programs of an optimizer's step."""
+    """`collectives()` and `memory()` are about all programs of an optimizer step."""
 
     @pytest.fixture
     def trained(self, mesh):

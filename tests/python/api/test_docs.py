@@ -15,7 +15,7 @@ from torch_spmd import debug, testing
 MODULES = sorted(
     module.name for module in pkgutil.iter_modules(spmd.__path__) if module.name != "_C"
 )
-# Values that functions give, and an error.
+# Values that functions return, and an error.
 NO_EXAMPLE = {"OutOfMemoryError", "Shard", "ShardReport"}
 
 

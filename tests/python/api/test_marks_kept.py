@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Marks of copies, of parts, of data that was used before; what cannot keep one says so."""
+"""Marks of copies, of parts, and of data that was used before; a lost mark gives a warning."""
 
 import copy
 import io
@@ -99,7 +99,7 @@ def test_another_mark_on_a_copy_replaces_the_one_it_came_with():
             spmd.mark_sharding(c, mesh, ("a", None))
     c = t.clone()
     spmd.sync()
-    c.add_(1)  # bound by the mark it came with
+    c.add_(1)  # constrained by the mark that it was copied with
     spmd.mark_sharding(c, mesh, (None, "a"))
     assert parts(c) == [(8, 2)] * 4 and parts(t) == [(2, 8)] * 4
     spmd.clear_sharding(c)
@@ -151,7 +151,7 @@ def test_a_mark_on_a_part_of_a_result():
     z = torch.exp(q)
     spmd.sync()
     assert spmd.sharding_of(z).spec == P("a", None)
-    w.add_(1)  # another value: the part is cut all the same
+    w.add_(1)  # another value: the part is sharded all the same
     z = w[:8] * 2
     spmd.sync()
     assert spmd.sharding_of(z).spec == P("a", None)
@@ -159,7 +159,7 @@ def test_a_mark_on_a_part_of_a_result():
     assert spmd.sharding_of(q.clone()).spec == P("a", None)
     with pytest.raises(ValueError, match=r"marked \('a', None\) .* already"):
         spmd.mark_sharding(w[:8], mesh, (None, "a"))
-    spmd.mark_sharding(w[8:16], mesh, (None, "a"))  # beside it, of data that is stored
+    spmd.mark_sharding(w[8:16], mesh, (None, "a"))  # and a part of stored data
     z = w[8:16] * 2
     spmd.sync()
     assert spmd.sharding_of(z).spec == P(None, "a")
@@ -168,7 +168,7 @@ def test_a_mark_on_a_part_of_a_result():
 @pytest.mark.parametrize("stored", [False, True])
 @pytest.mark.parametrize("cut", [None, (None, "b"), ("b", None)])
 def test_a_mark_on_a_part_of_data(stored, cut):
-    """Data that a program has used, or not; the whole is cut otherwise, or not at all."""
+    """Data that a program has used or not; the base has another sharding or none."""
     data = torch.arange(192.0).reshape(24, 8)
     w = data.clone().to("spmd")
     both = spmd.make_mesh((4, 2), ("a", "b"))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Meshes: values, and what bad ones are told."""
+"""Meshes as values, and errors for bad ones."""
 
 import pickle
 

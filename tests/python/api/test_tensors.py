@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""mark_sharding and its relatives: what they do, and what bad calls are told."""
+"""mark_sharding and related functions: effects, and errors of bad calls."""
 
 import pytest
 import torch
@@ -152,7 +152,7 @@ def test_vmap_speaks_of_the_unbatched_dimensions(mesh):
     assert torch.equal(torch.vmap(row)(x.to("spmd")).cpu(), 2 * x.sum(1))
 
 
-# --- what bad calls are told ---
+# --- errors of bad calls ---
 
 
 def test_spec_of_the_wrong_length(mesh):

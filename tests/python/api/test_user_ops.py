@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ops of users, which have an implementation for the CPU and no sharding rule: they run whole."""
+"""Users' ops with an implementation for the CPU and no sharding rule run unsharded."""
 
 import itertools
 
@@ -30,7 +30,7 @@ def x(mesh):
 
 
 def custom_op(function, mutates=(), fake=None, schema=None, device_types="cpu"):
-    """A new op of a function."""
+    """A new op that calls a function."""
     name = f"torch_spmd_tests::op{next(NUMBERS)}"
     op = torch.library.custom_op(
         name, function, mutates_args=mutates, schema=schema, device_types=device_types

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`SPMD_VERIFY=1` runs every program a second time, whole: also where a node leaves results out."""
+"""`SPMD_VERIFY=1` runs every program a second time, unsharded, also if a node leaves results
+out."""
 
 import pytest
 from model_zoo import MODELS
 from processes import run_script
 
-# Sums whose gradient is all rounding: the results differ, and each op is looked at by itself.
+# Sums whose gradient is only rounding: the results differ, and each op is checked by itself.
 LEFT_OUT = """
 import torch, torch_spmd as spmd, torch.nn.functional as F
 mesh = spmd.make_mesh((4,), ("a",))

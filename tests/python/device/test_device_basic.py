@@ -17,7 +17,7 @@ from torch_spmd import _C
 
 
 def both(fn, *tensors):
-    """fn on CPU copies and on device copies of the tensors; both results on the host."""
+    """Results of fn on CPU copies and on device copies of the tensors, both on the host."""
     cpu = fn(*[t.clone() for t in tensors])
     device = fn(*[t.clone().to("spmd") for t in tensors])
     return cpu, device
@@ -129,7 +129,7 @@ def test_training_equals_the_cpu(name, optimizer):
     )
     for key, want in want_state.items():
         if "bias" in key:
-            continue  # before a norm or a softmax their gradient is rounding noise
+            continue  # before a norm or a softmax, their gradient is rounding noise
         torch.testing.assert_close(state[key], want, rtol=1e-5, atol=1e-6, msg=key)
 
 
@@ -243,7 +243,7 @@ def test_byte_views():
     assert_same(lambda x: x.view(torch.int32) >> 3, torch.randn(4))
 
 
-# --- numbers, empties, looks ---
+# --- numbers, empty tensors, reading values ---
 
 
 def test_zero_dim_and_empty():

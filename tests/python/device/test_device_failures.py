@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An op that fails takes with it what depends on it, nothing else; buffers stay as they were."""
+"""An op that fails takes with it what depends on it and nothing else; Buffers keep their values."""
 
 import pytest
 import torch
@@ -59,7 +59,7 @@ def test_steps_after_a_failing_one_fail_with_it(step):
 
 
 def test_sync_raises_what_nobody_looked_at(step):
-    step([0, 1]).item()  # a momentum that a failing step would make first is lost with it
+    step([0, 1]).item()  # a momentum that a failing step would create is lost with it
     step([0, 9])
     with pytest.raises(IndexError, match="index out of range"):
         spmd.sync(wait=True)
@@ -81,7 +81,7 @@ def pick(x, row):
     return x.index_select(0, torch.tensor([row]).to(x.device))
 
 
-# As the op is called on whole tensors, and on parts.
+# The op called on unsharded tensors, and on tiles.
 PICK = r"(aten::index_select|spmd::index_part)\(.*(index out of range|index 9 is out of bounds)"
 GATHER = r"(aten::gather|spmd::gather_part)\(.*index 7 is out of bounds"
 
@@ -193,7 +193,7 @@ def test_a_training_step_happens_as_a_whole_or_not(rows):
 
 
 def test_programs_that_nobody_waits_for(rows):
-    """Whether the first has failed by the time the next is made is left to chance."""
+    """Whether the first program has failed when the next one is compiled is left to chance."""
     for _ in range(20):
         bad, good = pick(rows, 9), rows * 2
         spmd.sync()
@@ -214,7 +214,7 @@ def test_a_failure_that_no_tensor_can_tell_of_any_more_is_told_by_sync(rows):
 
 
 def test_a_row_outside_of_a_cache_leaves_it_as_it_was(rows):
-    """Indices that are uploaded are looked at before the cache is written in place."""
+    """Uploaded indices are checked before the cache is written in place."""
     cache = torch.zeros(2, 4, 3).to("spmd")
     expected = torch.zeros(2, 4, 3)
 

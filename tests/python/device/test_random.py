@@ -13,7 +13,7 @@ from torch_spmd import _C
 
 SHAPE = (10, 6, 4)
 
-# Each from a tensor of probabilities, which is cut in some way.
+# Each draws from a tensor of probabilities, which is sharded in some way.
 DRAWS = {
     "rand": lambda p: torch.rand(SHAPE, device="spmd"),
     "randn": lambda p: torch.randn(SHAPE, device="spmd"),
@@ -96,7 +96,7 @@ def test_the_same_bits_however_cut(name):
     whole = draw(name)
     for cut in CUTS:
         for got, want in zip(draw(name, cut), whole):
-            if name == "scaled_dot_product_attention":  # the same mask, but sums in another order
+            if name == "scaled_dot_product_attention":  # the same mask, but another order of sums
                 torch.testing.assert_close(got, want, atol=1e-6, rtol=1e-5)
             else:
                 assert torch.equal(got, want), cut
@@ -199,7 +199,7 @@ def test_mean_and_variance(name):
 
 @pytest.mark.parametrize("fill", [torch.Tensor.normal_, torch.Tensor.uniform_])
 def test_parts_are_independent(fill):
-    """Neighbours within a part, across the border of two, and equal places of all parts."""
+    """Neighbours within a shard, across the boundary of two, and equal positions of all shards."""
     torch.manual_seed(13)
     parts = fill(cut_in_four((4, 20000))).cpu()
     assert parts.corrcoef().fill_diagonal_(0).abs().max() < 0.035
@@ -235,7 +235,7 @@ def test_draws_that_have_one_outcome():
 
 
 def test_dropout_of_parts_differs():
-    """Elsewhere every part had the mask of the first."""
+    """In other partitioners every shard had the mask of the first."""
     mesh = spmd.make_mesh((4,), ("x",))
     masks = F.dropout(spmd.mark_sharding(torch.ones(4, 64).to("spmd"), mesh, ("x", None))).cpu()
     assert len({tuple(mask.tolist()) for mask in masks}) == 4

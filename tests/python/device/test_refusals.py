@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What eager refuses by shapes and element types is refused at the same line, in its words.
+"""Calls that eager refuses because of shapes and element types are refused at the same line, in its
+words.
 
-What else is pending is not lost then.
+Other pending work is not lost then.
 """
 
 import pytest

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What values choose: masks, nonzero, unique, draws by weight, lengths of sequences. Nothing runs
-on the host, and what is cut stays cut."""
+"""Results that depend on values: masks, nonzero, unique, draws by weight, lengths of sequences.
+Nothing runs on the host, and what is sharded stays sharded."""
 
 import pytest
 import torch
@@ -84,7 +84,7 @@ def test_the_gradient_of_what_a_mask_chooses():
 
 
 def test_choosing_gathers_nothing_large():
-    """Of a large tensor what is chosen moves, and the totals of rows."""
+    """Of a large tensor, only the chosen elements and the totals of rows are sent."""
     mesh = spmd.Mesh(range(8), (8,), ("x",))
     x = torch.randn(2048, 512)
     u = spmd.mark_sharding(x.to("spmd"), mesh, ("x", None))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A sharded GPT trains to the losses of the unsharded one and of plain PyTorch."""
+"""A sharded GPT has the losses of the unsharded one and of plain PyTorch."""
 
 import functools
 

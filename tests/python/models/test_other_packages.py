@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Code of others that names devices: docs/other-packages.md."""
+"""Other packages that list devices: docs/other-packages.md."""
 
 import importlib.metadata
 import re

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Models whose parameters and inputs are cut at random train as on the CPU.
+"""Models whose parameters and inputs are sharded at random train as on the CPU.
 
-`--full-models N` tries N ways more to cut each model, from seed `--first-program` on.
+`--full-models N` tries N more shardings of each model, from seed `--first-program` on.
 """
 
 import pytest

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Products of groups (mixtures of experts) and of scaled operands in eight bits, cut every way."""
+"""Grouped products (mixtures of experts) and products of scaled operands in eight bits, under every
+sharding."""
 
 import itertools
 
@@ -20,7 +21,7 @@ def wire_bytes():
 
 
 def operands(form, dtype=torch.float32):
-    """Two matrices (or batches) whose product is grouped, and the specs that can cut them."""
+    """Two matrices (or batches) whose product is grouped, and the specs that can shard them."""
     torch.manual_seed(0)
     shapes = {
         "rows": ((TOKENS, WIDTH), (EXPERTS, WIDTH, HIDDEN)),
@@ -85,7 +86,8 @@ def test_experts_that_are_cut_are_not_gathered():
 
 @pytest.mark.parametrize(("dim", "summed"), [(1, True), (2, False)])
 def test_experts_cut_inside_send_no_weights(dim, summed):
-    """Megatron's cuts of each expert: by inputs the result is summed, by outputs nothing moves."""
+    """Megatron's shardings of each expert: by inputs the result is reduced, by outputs nothing is
+    sent."""
     mesh = spmd.make_mesh((4,), ("model",))
     a, b, ends = operands("rows")
     spec = [None] * 3
@@ -139,7 +141,7 @@ def test_what_pytorch_refuses_is_refused_in_its_words(call):
 
 
 def test_a_mixture_of_experts_trains():
-    """Routing, two grouped products and the way back, with experts cut, as on one device."""
+    """Routing, two grouped products and un-routing, with sharded experts, as on one device."""
 
     def train(device, mark=lambda *_: None):
         torch.manual_seed(1)
@@ -199,7 +201,7 @@ def test_scaled_products_equal_eager_however_they_are_cut(by, with_bias):
         found = torch._scaled_mm(
             *ours, bias=None if bias is None else bias.to("spmd"), out_dtype=torch.bfloat16
         )
-        # Terms of a cut contraction are rounded to bfloat16.
+        # Partial sums of a sharded contraction are rounded to bfloat16.
         torch.testing.assert_close(found.cpu(), expected, rtol=2**-6, atol=2**-4)
 
 

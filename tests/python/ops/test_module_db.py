@@ -54,7 +54,7 @@ def inputs_of(sample, device):
 
 
 def module_of(name, sample, training, device):
-    """The module of a sample, with the same parameters on every device."""
+    """The module of a sample, with the same parameters on both devices."""
     given = sample.constructor_input
     torch.manual_seed(0)
     module = MODULES[name].module_cls(*given.args, **given.kwargs)
@@ -85,7 +85,8 @@ def outcome(module, inputs):
 
 
 def compare(name, sample, training, seed):
-    """What is wrong with a sample: a line for the whole one and for each cut that is not right."""
+    """What is wrong with a sample: a line for the unsharded run and for each sharding that is
+    wrong."""
     on_cpu = module_of(name, sample, training, "cpu")
     with Draws() as mode:
         outcome(copy.deepcopy(on_cpu), inputs_of(sample, "cpu"))

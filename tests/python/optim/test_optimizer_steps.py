@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A step of an optimizer happens or not: tensors and the host's counters are those of one step."""
+"""An optimizer step happens or not: tensors and the host's counters are those of one step."""
 
 import functools
 import os
@@ -100,7 +100,8 @@ OPTIMIZERS: dict[str, tuple[type, dict]] = {
 
 
 def jobs(name):
-    """One on the device, and one for what is right: on the CPU, where it has such an optimizer."""
+    """An optimizer on the device, and one on the CPU, if it has such an optimizer, for
+    comparison."""
     kind, options = OPTIMIZERS[name]
     make = functools.partial(kind, lr=0.1, **options)
     return Job("spmd", make), Job("spmd" if "capturable" in options else "cpu", make)
@@ -193,7 +194,7 @@ def test_what_somebody_else_has_changed_since_stays():
 
 
 class Counting(torch.optim.Optimizer):
-    """Counts in all places where optimizers by others do."""
+    """Counts in all places where third-party optimizers do."""
 
     def __init__(self, params):
         super().__init__(params, {"lr": 0.1, "k": 0})
@@ -367,7 +368,7 @@ class Interrupts:
         return self
 
     def __exit__(self, kind, error, _):
-        # From here on `handle` raises nothing, since it does so in a test's own frame only.
+        # From here on `handle` raises nothing; it does so only in a test's own frame.
         for sender in self.senders:
             sender.join()
         signal.signal(signal.SIGINT, self.before)

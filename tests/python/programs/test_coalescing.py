@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Devices that share a place run as one: same numbers, same communication on paper, same shards."""
+"""Devices that share a place run as one: same results, same reported collectives, same shards."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Small(nn.Module):
 
 
 def trained(device: str, coalesced: list[bool]) -> tuple[list[Tensor], nn.Module]:
-    """Losses of a step each way in turn, and the module, cut in every way that there is."""
+    """Losses of a step in each mode alternately, and the module, under every sharding."""
     torch.manual_seed(0)
     module, tokens = Small().to(device), torch.randint(11, (5, 7)).to(device)
     if device == "spmd":

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ops cut along the very dimension they work on: right, and what they communicate."""
+"""Ops sharded along the very dimension they work on: results and collectives."""
 
 import pytest
 import torch
@@ -162,7 +162,7 @@ WITH_MANY_SIDES = {
 
 @pytest.mark.parametrize("name", WITH_MANY_SIDES)
 def test_columns_of_a_right_hand_side_are_solved_where_they_are(name):
-    """What is found about the matrix is the same on every device, not a term of a sum."""
+    """Properties of the matrix are the same on every device, and not partial sums."""
     matrix = BATCH[0].double()
 
     def solve(a, b):
