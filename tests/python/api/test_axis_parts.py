@@ -53,7 +53,7 @@ def test_every_helper_understands_what_it_shows(name, computed, capsys):
         assert boxes(z) == shards
 
 
-def test_how_parts_read():
+def test_parts_of_axes_in_text():
     x = spmd.mark_sharding(torch.arange(8.0, device="spmd"), mesh, ("a",))
     y = x.view(2, 4) * 2
     assert (
@@ -83,7 +83,7 @@ def test_parts_of_any_size():
     assert "x:0=2" in repr(spmd.sharding_of(t))
 
 
-def test_parts_that_are_not_there():
+def test_unknown_parts_of_axes():
     with pytest.raises(
         ValueError, match=r"axis 'a' has the parts 'a:0' of size 2, 'a:1' of size 2"
     ):

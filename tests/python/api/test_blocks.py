@@ -218,7 +218,7 @@ def test_beside_data_parallelism(kind):
     assert {row.kind for row in table.rows} == {"all_reduce"}
 
 
-def test_a_weight_cut_in_both_dimensions():
+def test_a_weight_sharded_in_both_dimensions():
     mesh = spmd.make_mesh((2, 2), ("data", "model"))
     model = network("linear").to("spmd")
     for block in model:
@@ -304,7 +304,7 @@ def test_state_dicts_keep_blocks(mesh, assign):
     assert torch.equal(target.weight.cpu(), source.weight.cpu())
 
 
-def test_what_a_device_holds(mesh, data):
+def test_shards_of_blocks(mesh, data):
     weight = fused(data, mesh)
     shards = spmd.local_shards(weight)
     apart = data.view(8, 3, 10)
@@ -332,7 +332,7 @@ def test_views_and_writes(mesh, data):
     assert spmd.sharding_of(weight).spec == P(None, blocks(3, "model"))
 
 
-def test_a_mark_that_is_there_is_no_other(mesh, data):
+def test_the_same_blocks_in_two_forms_are_one_mark(mesh, data):
     weight = fused(data, mesh)
     mark(weight, mesh, (None, blocks(3, "model")))
     mark(weight.unflatten(1, (3, 10)), mesh, (None, None, "model"))
@@ -343,7 +343,7 @@ def test_a_mark_that_is_there_is_no_other(mesh, data):
     assert torch.equal(weight.cpu(), data)
 
 
-def test_a_copys_mark_gives_way(mesh, data):
+def test_a_copied_mark_can_be_replaced(mesh, data):
     plain = spmd.mark_sharding(data.to("spmd"), mesh, P(None, "model"))
     copied = plain.clone()
     mark(copied, mesh, (None, blocks(3, "model")))
@@ -424,7 +424,7 @@ NO_AXES = "give the axis that shards each block, by name or index, or a tuple of
         (lambda: P(("x", blocks(2, "y"))), TypeError, r"entry 0 contains blocks\(2, 'y'\)"),
     ],
 )
-def test_entries_that_are_none(make, kind, message):
+def test_malformed_entries(make, kind, message):
     with pytest.raises(kind, match=message):
         make()
 

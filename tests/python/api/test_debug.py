@@ -53,7 +53,7 @@ def test_programs_and_graphs_are_text(product, capsys):
     assert "aten::mm" in spmd.debug.print_graph()
 
 
-def test_the_graph_that_waits(mesh):
+def test_the_pending_graph_is_printed(mesh):
     x = torch.ones(4, device="spmd")
     y = (x + 1).exp()
     assert "aten::exp" in spmd.debug.print_graph(y)
@@ -171,7 +171,7 @@ class TestSteps:
         table = spmd.debug.collectives()
         assert [row.kind for row in table.large] == ["all_reduce"] and "runs" not in table.note
 
-    def test_what_was_read_before_the_step(self, trained):
+    def test_values_read_before_the_step(self, trained):
         trained(1, read=True)
         table = spmd.debug.collectives()
         assert sum(row.kind == "all_reduce" for row in table.large) == 1
@@ -213,7 +213,7 @@ def test_tables_are_sequences_of_rows_and_html(product):
     assert "&lt;" in spmd.debug.Table(("a",), [("<b>",)])._repr_html_()
 
 
-def test_what_is_printed_is_not_shown_again(product, capsys):
+def test_printed_text_is_not_shown_again(product, capsys):
     for show in (
         spmd.debug.print_program,
         spmd.debug.print_graph,

@@ -34,7 +34,7 @@ def test_log_names_passes_and_traffic():
     assert "all_reduce" in text and "bytes per device" in text
 
 
-def test_log_says_nothing_unasked():
+def test_nothing_is_logged_by_default():
     assert "spmd:" not in run_script(PRODUCT).stderr
 
 

@@ -106,7 +106,7 @@ def test_another_mark_on_a_copy_replaces_the_one_it_came_with():
     assert not spmd.sharding_of(c).is_committed
 
 
-def test_a_copy_on_the_way_binds_nothing():
+def test_an_intermediate_copy_does_not_change_the_plan():
     x = marked(8, 8)
     y = spmd.mark_sharding(x.clone() + 1, mesh, (None, "a"))
     spmd.sync()
@@ -114,7 +114,7 @@ def test_a_copy_on_the_way_binds_nothing():
     assert kinds == ["all_to_all"] and parts(y) == [(8, 2)] * 4
 
 
-def test_data_that_was_used_is_laid_out():
+def test_a_mark_on_used_data_changes_its_layout():
     x = torch.arange(32.0).reshape(8, 4).to("spmd")
     assert (x + 1).sum().item() == 528
     spmd.mark_sharding(x, mesh, ("a", None))
@@ -204,7 +204,7 @@ def test_clearing_a_part_leaves_the_rest():
     assert spmd.sharding_of(w[:8]).is_committed and not spmd.sharding_of(w).is_committed
 
 
-def test_a_part_is_cut_in_a_call_that_was_gone_over_before():
+def test_a_part_is_sharded_in_a_replayed_call():
     def step(w):
         z = w[:8] * 3
         spmd.sync()
@@ -324,7 +324,7 @@ def test_optimizer_state_lies_as_the_parameter():
         assert parts(optimizer.state[layer.weight][name]) == [(2, 8)] * 4
 
 
-def test_what_cannot_keep_a_mark_says_so_once():
+def test_a_lost_mark_gives_one_warning():
     def lose(t):
         t.data = torch.ones(48, device="spmd")
 
@@ -355,7 +355,7 @@ def test_memory_that_is_given_up_and_taken_again_keeps_the_mark():
     assert t.sum().item() == 48
 
 
-def test_marks_of_host_tensors_do_not_outlive_them():
+def test_marks_of_host_tensors_end_with_them():
     t = marked(8, 6)
     for _ in range(300):
         t.cpu()

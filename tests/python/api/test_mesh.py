@@ -16,7 +16,7 @@ def message(error, call):
     return str(raised.value)
 
 
-def test_a_mesh_says_what_it_is():
+def test_attributes_of_a_mesh():
     mesh = spmd.Mesh(range(8), (2, 4), ("data", "model"))
     assert mesh.device_ids == tuple(range(8))
     assert mesh.mesh_shape == (2, 4)
@@ -107,7 +107,7 @@ def test_another_backend():
     )
 
 
-def test_a_larger_mesh_than_the_user_said(monkeypatch):
+def test_a_mesh_larger_than_the_device_count(monkeypatch):
     result = run_python(
         "-c",
         "import torch_spmd as spmd\n"
@@ -124,7 +124,7 @@ def test_a_larger_mesh_than_the_user_said(monkeypatch):
     )
 
 
-def test_many_devices_unless_said():
+def test_meshes_of_any_size_without_a_device_count():
     assert spmd.make_mesh((256,), ("x",)).size() == 256
 
 

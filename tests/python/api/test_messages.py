@@ -209,14 +209,14 @@ def test_all_shards_are_the_same_either_way(mesh):
         assert torch.equal(one.data, other.data)
 
 
-def test_copies_that_do_not_fit_memory(many):
+def test_copies_larger_than_memory_are_refused(many):
     big = torch.zeros((1 << 26) + 1, dtype=torch.int8, device="spmd")
     spmd.mark_sharding(big, many, (None,))
     with pytest.raises(ValueError, match=r"the parts of 65,536 devices take .* as copies"):
         spmd.local_shards(big)
 
 
-def test_texts_of_meshes_are_short():
+def test_texts_of_large_meshes_are_short():
     ids = list(range(65536))
     random.Random(0).shuffle(ids)
     mesh = spmd.Mesh(ids, (65536,), ("x",))

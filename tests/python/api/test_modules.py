@@ -38,7 +38,7 @@ def test_rules_in_order_globs_and_regular_expressions(mesh):
     assert str(report).splitlines()[0] == "0.weight   P('model', None)"
 
 
-def test_a_mark_that_no_rule_speaks_of_is_kept(mesh):
+def test_a_mark_that_no_rule_mentions_is_kept(mesh):
     model = mlp().to("spmd")
     spmd.mark_sharding(model[2].bias, mesh, ("model",))
     report = spmd.shard_module(model, mesh, {"0.weight": ("model", None)})
@@ -57,7 +57,7 @@ def test_a_rule_that_matches_nothing_is_a_warning(mesh):
     )
 
 
-def test_tied_parameters_go_by_any_name(mesh):
+def test_tied_parameters_match_by_any_name(mesh):
     class Tied(nn.Module):
         def __init__(self):
             super().__init__()

@@ -36,7 +36,7 @@ def test_bad_entries(entries, expected):
     )
 
 
-def test_trees_of_specs_are_told_from_specs():
+def test_trees_of_specs_are_distinguished_from_specs():
     assert is_spec(("x", None)) and is_spec(P()) and is_spec(["x", ("x", "y")])
     assert not is_spec([P("x"), P()]) and not is_spec({"a": P()}) and not is_spec("x")
 

@@ -102,7 +102,7 @@ def test_the_global_mesh_stands_in(mesh):
     assert spmd.sharding_of(t).mesh == mesh
 
 
-def test_the_same_mark_twice_is_nothing(mesh):
+def test_the_same_mark_twice_has_no_effect(mesh):
     t = torch.zeros(4, 4, device="spmd")
     spmd.mark_sharding(t, mesh, ("data", None))
     spmd.mark_sharding(t, mesh, P(0, None))
@@ -144,7 +144,7 @@ def test_from_shards_and_back(mesh):
     assert torch.equal(target.cpu(), whole)
 
 
-def test_vmap_speaks_of_the_unbatched_dimensions(mesh):
+def test_specs_under_vmap_are_about_unbatched_dimensions(mesh):
     def row(x):
         return spmd.mark_sharding(x * 2, mesh, ("model",)).sum()
 
@@ -163,7 +163,7 @@ def test_spec_of_the_wrong_length(mesh):
     )
 
 
-def test_a_bad_spec_names_the_function_that_was_given_it(mesh):
+def test_errors_of_specs_name_the_function(mesh):
     t, rest = (
         torch.zeros(4, device="spmd"),
         "spec ('data', None) has 2 entries but the tensor has 1",
@@ -221,7 +221,7 @@ def test_cpu_tensor(mesh, call, name):
     )
 
 
-def test_no_tensor(mesh):
+def test_a_number_in_place_of_a_tensor(mesh):
     assert message(TypeError, lambda: spmd.mark_sharding(3, mesh, ("data",))) == (
         "mark_sharding: expected a tensor on 'spmd', got 3 (int)"
     )
@@ -243,7 +243,7 @@ def test_no_mesh_at_all():
     )
 
 
-def test_spec_forgotten(mesh):
+def test_a_missing_spec(mesh):
     t = torch.zeros(4, device="spmd")
     assert message(TypeError, lambda: spmd.mark_sharding(t, mesh)) == (
         "mark_sharding: no spec was given; write mark_sharding(t, mesh, spec)"

@@ -284,7 +284,7 @@ def test_an_op_without_an_implementation(x, library):
     assert x.sum().item() == 66
 
 
-def test_under_a_training_step(mesh):
+def test_a_users_op_in_a_training_step(mesh):
     def norm(t: Tensor) -> Tensor:
         return t / t.norm(dim=1, keepdim=True)
 
@@ -318,7 +318,7 @@ def test_under_a_training_step(mesh):
     assert losses("spmd") == pytest.approx(losses("cpu"), rel=1e-12)
 
 
-def test_it_is_said_once_that_an_op_runs_whole():
+def test_an_op_without_a_rule_gives_one_warning():
     code = """
     import torch, torch_spmd as spmd
     def twice(t: torch.Tensor) -> torch.Tensor:

@@ -81,7 +81,7 @@ def test_a_bias_is_added_once_and_terms_pass_through_linear_operands():
     assert kinds == ["all_reduce"]
 
 
-def test_a_result_that_is_the_same_in_every_shard():
+def test_a_result_that_every_shard_computes_alike():
     def solve(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
         return torch.linalg.solve(a, b), a.inverse()
 
@@ -196,7 +196,7 @@ def test_a_later_shard_that_computes_something_else_is_found():
             spmd.testing.check_rule(name, a, torch.arange(6.0), 0)
 
 
-def test_shards_of_what_only_a_result_has_are_no_terms():
+def test_shards_of_a_factor_of_one_result_are_no_partial_sums_of_another():
     def spread(x: Tensor, n: int) -> tuple[Tensor, Tensor]:
         return x[:, None].repeat(1, n), x.sum()
 

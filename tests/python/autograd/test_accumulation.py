@@ -96,7 +96,7 @@ def check(*args, **kwargs):
 @pytest.mark.parametrize("to_none", [True, False])
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 @pytest.mark.parametrize("kind", MESHES)
-def test_training_is_the_unsharded_one(kind, optimizer, to_none):
+def test_sharded_training_equals_unsharded_training(kind, optimizer, to_none):
     check(kind, optimizer, to_none)
 
 
@@ -199,7 +199,7 @@ def accumulated():
     return model, grad, expected
 
 
-def test_terms_are_seen_as_what_they_are():
+def test_the_sharding_of_a_gradient_names_its_unreduced_axes():
     _, grad, expected = accumulated()
     sharding = spmd.sharding_of(grad)
     assert tuple(sharding.unreduced) == ("x",)
@@ -207,7 +207,7 @@ def test_terms_are_seen_as_what_they_are():
     torch.testing.assert_close(spmd.full_tensor(grad).cpu(), expected)
 
 
-def test_terms_are_copied_saved_marked_and_dealt_out_as_their_sum(tmp_path):
+def test_unreduced_gradients_are_copied_saved_marked_and_sharded_as_sums(tmp_path):
     model, grad, expected = accumulated()
     torch.testing.assert_close(copy.deepcopy(grad).cpu(), expected)
     torch.save(grad, tmp_path / "grad.pt")

@@ -599,7 +599,7 @@ def test_a_reshape_that_copies_is_one_node() -> None:
     on_both(run)
 
 
-def test_forms_that_are_taken_over_are_pytorchs() -> None:
+def test_replayed_metadata_is_pytorchs() -> None:
     """Memory formats, density and numbers of elements of results, recorded and replayed."""
 
     def run(device: str) -> list[Any]:
@@ -722,7 +722,7 @@ def test_backward_stays_on_the_thread_that_asks() -> None:
     assert names("spmd") == ["MainThread"]
 
 
-def test_a_deep_chain_is_taken_apart() -> None:
+def test_a_deep_chain_is_freed_without_recursion() -> None:
     x, _ = x_and_y("spmd", "x")
     end = x
     for _ in range(20_000):  # freed without recursion

@@ -280,7 +280,7 @@ def test_the_host_tensor_may_be_reused_after_to():
     assert x.tolist() == [1, 1, 1]
 
 
-def test_looks_at_values():
+def test_reading_values():
     x = torch.tensor([1.0, 2.0]).to("spmd")
     assert x[1].item() == 2 and bool(x[0] < x[1]) and int(x.sum()) == 3
     assert repr(x) == "tensor([1., 2.], device='spmd:0')"
@@ -515,7 +515,7 @@ def test_a_script_that_ends_after_backward_exits_cleanly():
         run_script(code)
 
 
-def test_a_forked_child_is_told():
+def test_a_forked_child_gets_an_error():
     result = run_script(
         """
         import os, torch, torch_spmd

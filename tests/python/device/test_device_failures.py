@@ -58,7 +58,7 @@ def test_steps_after_a_failing_one_fail_with_it(step):
     assert torch.equal(step.weight.detach().cpu(), before)
 
 
-def test_sync_raises_what_nobody_looked_at(step):
+def test_sync_raises_unreported_failures(step):
     step([0, 1]).item()  # a momentum that a failing step would create is lost with it
     step([0, 9])
     with pytest.raises(IndexError, match="index out of range"):
@@ -96,7 +96,7 @@ def raises_at_sync():
         spmd.sync(wait=True)
 
 
-def test_what_does_not_depend_on_the_op_that_failed_is_right(rows):
+def test_values_independent_of_the_failed_op_are_right(rows):
     before, bad, after = rows * 2, pick(rows, 9), rows + 1
     dependent, unrelated = bad + after[0], torch.ones(3, device="spmd") - 1
     raises(bad, f"^{PICK}")
@@ -106,7 +106,7 @@ def test_what_does_not_depend_on_the_op_that_failed_is_right(rows):
     assert unrelated.tolist() == [0, 0, 0]
 
 
-def test_whoever_looks_first(rows):
+def test_values_may_be_read_in_any_order(rows):
     bad, good = pick(rows, 9), rows * 2
     assert torch.equal(good.cpu(), ROWS * 2)
     raises(bad, f"^{PICK}")
@@ -122,7 +122,7 @@ def test_a_write_that_fails_is_undone_and_others_stay(rows):
     assert lost.tolist() == [0, 0, 0]
 
 
-def test_two_ops_that_fail_are_each_named_by_what_needs_them(rows):
+def test_two_failing_ops_are_named_by_their_dependents(rows):
     first, second = pick(rows, 9), rows.gather(0, torch.full((1, 3), 7).to("spmd"))
     of_first, of_second, of_none = first * 2, second * 2, rows * 2
     raises(of_first)
@@ -142,7 +142,7 @@ def test_an_element_type_that_a_kernel_refuses(rows):
     assert torch.equal(good.cpu(), ROWS * 2)
 
 
-def test_an_op_that_an_op_was_taken_apart_into(rows):
+def test_a_failing_op_of_a_decomposition(rows):
     target = torch.tensor([0, 1, 7, 2]).to("spmd")
     bad, good = torch.nn.functional.cross_entropy(rows, target), rows * 2
     with pytest.raises((IndexError, RuntimeError), match=r"7 is out of bounds"):
@@ -150,7 +150,7 @@ def test_an_op_that_an_op_was_taken_apart_into(rows):
     assert torch.equal(good.cpu(), ROWS * 2)
 
 
-def test_a_program_that_follows_a_failed_one_is_made_as_far_as_it_can_be(rows):
+def test_a_program_behind_a_failed_one_is_recovered_in_parts(rows):
     bad, good = pick(rows, 9), rows * 2
     spmd.sync()
     worse, better = bad + 1, good + 1
@@ -160,7 +160,7 @@ def test_a_program_that_follows_a_failed_one_is_made_as_far_as_it_can_be(rows):
     assert torch.equal(good.cpu(), ROWS * 2)
 
 
-def test_what_was_recorded_before_the_failure_was_seen(rows):
+def test_work_recorded_before_the_failure_was_reported(rows):
     bad, good = pick(rows, 9), rows * 2
     spmd.sync()
     worse, better = bad + 1, good + 1
@@ -169,7 +169,7 @@ def test_what_was_recorded_before_the_failure_was_seen(rows):
     raises(worse)
 
 
-def test_it_fails_again_and_again(rows):
+def test_the_same_failure_many_times(rows):
     total = torch.zeros(3, device="spmd")
     for k in range(4):
         total += rows[k % 2]
@@ -203,7 +203,7 @@ def test_programs_that_nobody_waits_for(rows):
         raises(worse)
 
 
-def test_a_failure_that_no_tensor_can_tell_of_any_more_is_told_by_sync(rows):
+def test_a_failure_without_tensors_is_reported_by_sync(rows):
     bad, good = pick(rows, 9), rows * 2
     spmd.sync()
     del bad
@@ -258,7 +258,7 @@ def test_an_indexed_op_that_refuses_a_type_leaves_other_tensors_as_they_were():
         lambda a, b: torch.div(a, b, rounding_mode="trunc"),
     ],
 )
-def test_what_was_written_before_a_division_by_zero_stays(rows, divide):
+def test_writes_before_a_division_by_zero_stay(rows, divide):
     whole, zeros = torch.arange(3, device="spmd"), torch.zeros(3, dtype=torch.long, device="spmd")
     (rows.sum() + whole.sum() + zeros.sum()).cpu()
     rows.mul_(2)

@@ -103,13 +103,13 @@ def test_the_same_bits_however_cut(name):
 
 
 @pytest.mark.parametrize("name", DRAWS)
-def test_every_draw_is_another(name):
+def test_two_draws_differ(name):
     first, second, _ = draw(name)
     assert not torch.equal(first, second)
 
 
 @pytest.mark.parametrize("name", DRAWS)
-def test_another_seed_is_another_draw(name):
+def test_draws_with_other_seeds_differ(name):
     first, _, _ = draw(name)
     torch.manual_seed(8)
     assert not torch.equal(DRAWS[name](probabilities()).cpu(), first)
@@ -213,7 +213,7 @@ def test_parts_are_independent(fill):
 
 
 @pytest.mark.parametrize("name", ["poisson", "binomial", "standard_gamma", "dirichlet"])
-def test_draws_with_parameters_are_made_where_the_parameters_are(name):
+def test_draws_with_sharded_parameters_gather_nothing(name):
     p = probabilities(((4,), ("x", None, None)))
     spmd.sync(wait=True)
     _C.forget_programs()
@@ -223,7 +223,7 @@ def test_draws_with_parameters_are_made_where_the_parameters_are(name):
     assert spmd.sharding_of(drawn).spec[0] == "x"
 
 
-def test_draws_that_have_one_outcome():
+def test_draws_with_a_certain_outcome():
     edges = torch.tensor([0.0, 1e20, math.inf], device="spmd")
     assert torch.poisson(edges)[[0, 2]].tolist() == [0, math.inf]
     none, all_of_them = torch.zeros(3, device="spmd"), torch.ones(3, device="spmd")

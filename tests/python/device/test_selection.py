@@ -100,7 +100,7 @@ class TestMultinomial:
 
     @pytest.mark.parametrize("replacement", [True, False])
     @pytest.mark.parametrize("spec", [("x", None), (None, "x"), ("x", "y"), ("y", "x")])
-    def test_draws_are_those_of_the_whole_whatever_the_cut(self, replacement, spec):
+    def test_draws_do_not_depend_on_the_sharding(self, replacement, spec):
         weights = torch.rand(7, 9, generator=torch.Generator().manual_seed(1))
 
         def draw(spec):
@@ -113,7 +113,7 @@ class TestMultinomial:
         assert torch.equal(draw(spec), draw(None))
 
     @pytest.mark.parametrize("samples, replacement", [(1, False), (1, True), (4000, True)])
-    def test_how_often(self, samples, replacement):
+    def test_draws_follow_the_weights(self, samples, replacement):
         torch.manual_seed(2)
         rows = 4000 // samples
         weights = self.WEIGHTS.repeat_interleave(rows, 0).to("spmd")
@@ -202,7 +202,7 @@ class TestCtc:
             torch.testing.assert_close(a.cpu(), b)
         assert _C.statistics()["host_fallbacks"] == before
 
-    def test_a_cut_batch_moves_one_number(self):
+    def test_a_sharded_batch_reduces_one_number(self):
         mesh = make_mesh((4,))
         logits = spmd.mark_sharding(torch.randn(6, 8, 5).to("spmd"), mesh, (None, "x", None))
         logits.requires_grad_()

@@ -136,7 +136,7 @@ def test_results_and_gradients_lie_as_on_the_cpu(name, full_ops):
 
 
 @pytest.mark.parametrize("name", KNOWN)
-def test_what_is_known_to_differ_still_does(name):
+def test_listed_stride_differences_still_exist(name):
     try:
         found = of_op(name, LAYOUTS, number=2)
         found = found or of_op(name, LAYOUTS, number=2, backward=OPS[name].supports_autograd)

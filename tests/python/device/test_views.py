@@ -17,7 +17,7 @@ def mesh(*shape):
     return spmd.make_mesh(shape, ("x", "y")[: len(shape)])
 
 
-def test_terms_that_an_index_is_added_to():
+def test_index_add_to_partial_sums():
     x = torch.ones(6, 3)
     t = spmd.mark_sharding(x.to("spmd"), mesh(2), ("x", None))
     index = torch.tensor([0, 2])
@@ -257,7 +257,7 @@ def test_a_storage_copied_to_itself_stays(device):
     assert x.tolist() == [0.0, 4.0, 8.0, 12.0, 16.0, 20.0]
 
 
-def test_a_storage_that_takes_another_form_forgets_where_the_old_one_lay():
+def test_a_storage_with_a_new_form_forgets_its_settled_layout():
     """Bytes of a vector in the storage of a matrix whose rows are on two devices."""
     x = torch.arange(24.0).view(4, 6).to("spmd")
     x.mul_(spmd.mark_sharding(torch.ones(4, 6).to("spmd"), mesh(2), ("x", None)))

@@ -21,7 +21,7 @@ def pytest_generate_tests(metafunc):
 
 
 @pytest.mark.parametrize("model", sorted(MODELS))
-def test_training_cut_at_random(model, seed):
+def test_training_with_random_shardings(model, seed):
     case = random_case(seed, model)
     if difference(case):
         case = smaller(case)

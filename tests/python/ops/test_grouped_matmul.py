@@ -38,7 +38,7 @@ def product(a, b, ends):
 
 
 @pytest.mark.parametrize("form", ["rows", "contracted", "columns", "batches"])
-def test_equals_eager_however_it_is_cut(form):
+def test_grouped_products_equal_eager_under_every_sharding(form):
     mesh = spmd.make_mesh((2, 2), ("x", "y"))
     a, b, ends = operands(form)
     host = [a.clone().requires_grad_(), b.clone().requires_grad_()]
@@ -70,7 +70,7 @@ def test_half_types_on_one_device_equal_eager(dtype):
     assert torch.equal(found.cpu(), product(a, b, ends))
 
 
-def test_experts_that_are_cut_are_not_gathered():
+def test_sharded_experts_are_not_gathered():
     """Each device computes the tokens of its own experts; only the result is summed."""
     mesh = spmd.make_mesh((4,), ("expert",))
     a, b, ends = operands("rows")
@@ -85,7 +85,7 @@ def test_experts_that_are_cut_are_not_gathered():
 
 
 @pytest.mark.parametrize(("dim", "summed"), [(1, True), (2, False)])
-def test_experts_cut_inside_send_no_weights(dim, summed):
+def test_experts_sharded_inside_send_no_weights(dim, summed):
     """Megatron's shardings of each expert: by inputs the result is reduced, by outputs nothing is
     sent."""
     mesh = spmd.make_mesh((4,), ("model",))
@@ -101,7 +101,7 @@ def test_experts_cut_inside_send_no_weights(dim, summed):
     assert [row[0] for row in rows] == (["all_reduce"] if summed else [])
 
 
-def test_tokens_that_are_cut_stay():
+def test_sharded_tokens_are_not_moved():
     mesh = spmd.make_mesh((3,), ("data",))
     a, b, ends = operands("rows")
     a = spmd.mark_sharding(a.to("spmd"), mesh, ("data", None))

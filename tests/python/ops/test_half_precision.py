@@ -68,7 +68,7 @@ def test_sums(name, full_ops):
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_terms_beyond_the_type_cancel(dtype):
+def test_partial_sums_beyond_the_range_of_the_type_cancel(dtype):
     """A device's part of each of these sums exceeds float16, or loses the digits that matter in the
     end."""
     mesh = spmd.make_mesh((4,), ("a",))

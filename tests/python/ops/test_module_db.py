@@ -111,7 +111,7 @@ def compare(name, sample, training, seed):
 
 
 @pytest.mark.parametrize(("name", "training"), MODES)
-def test_a_module_is_the_cpus(name, training, full_ops):
+def test_modules_give_the_cpus_results(name, training, full_ops):
     chosen = samples(name, training, full_ops)
     wrong = [line for i, s in chosen for line in compare(name, s, training, i)]
     hold(name, wrong, 3 * len(chosen), EXCEPTIONS["module"])

@@ -52,7 +52,7 @@ def test_the_bits_are_those_of_the_fused_kernel(make, dtype, kept):
 
 
 @pytest.mark.parametrize("make", [adamw, adam])
-def test_cut_parameters_are_stepped_alike(make):
+def test_sharded_parameters_get_the_same_step(make):
     """The kernel rounds the last few elements of a tensor (here, of a tile) differently."""
     mesh = spmd.make_mesh((8,), ("model",))
     got, want = steps("spmd", make, mesh=mesh), steps("cpu", make)
@@ -82,7 +82,7 @@ def test_each_parameter_is_one_call():
     assert "aten::sqrt" not in calls
 
 
-def test_what_the_kernel_does_not_take_is_computed_in_its_parts():
+def test_cases_that_the_fused_kernel_lacks_are_decomposed():
     """The largest average so far is kept: other ops, the same numbers."""
 
     def amsgrad(params):
@@ -228,7 +228,7 @@ def direct(**changed):
         ({"self": [torch.ones(2, 3).long()] * 2}, NotImplementedError, "fused_adam_kernel.*Long"),
     ],
 )
-def test_a_step_that_does_not_fit_is_refused_at_its_line(changed, error, words):
+def test_a_malformed_step_is_refused_at_its_line(changed, error, words):
     pending = torch.ones(3).to("spmd") + 1
     with pytest.raises(error, match=words):
         direct(**{name: [t.to("spmd") for t in ts] for name, ts in changed.items()})

@@ -123,7 +123,7 @@ def compare(info, on_cpu, on_spmd, about, dtype):
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
-def test_an_optimizer_is_the_cpus(name):
+def test_optimizers_give_the_cpus_results(name):
     info = OPTIMIZERS[name]
     cases = list(configurations(info))
     wrong = [line for case in cases for line in compare(info, *case)]

@@ -141,7 +141,7 @@ def test_steps_behind_a_failing_one_do_not_happen(make, behind):
     assert_same(job, reference.state())
 
 
-def test_a_loop_that_never_looks_is_told_by_a_step():
+def test_a_loop_that_reads_nothing_gets_the_error_from_a_step():
     job = Job("spmd", adam)
     job.step(ROWS[0])
     before = job.state()
@@ -181,7 +181,7 @@ def test_a_failure_that_no_step_depends_on_undoes_none():
     assert_same(job, reference.state())
 
 
-def test_what_somebody_else_has_changed_since_stays():
+def test_later_changes_of_host_state_stay():
     job = Job("spmd", adam)
     job.step(ROWS[0]).item()
     loss = job.step(OUT_OF_RANGE)
@@ -429,7 +429,7 @@ def test_a_second_ctrl_c_drops_what_waits_and_says_how_many_steps():
     torch.testing.assert_close(weight.detach().cpu(), after(counted + 1))
 
 
-def test_what_follows_a_step_that_raised_is_none_of_its():
+def test_work_after_a_step_that_raised_does_not_belong_to_it():
     weight = torch.ones(3).to("spmd").requires_grad_()
     optimizer = torch.optim.SGD([weight], lr=0.1)
     weight.grad = torch.ones(3).to("spmd")

@@ -197,7 +197,7 @@ def test_a_users_op_gets_its_number_and_its_shape():
     assert counts[1:5] == [0] * 4 and counts[5] == 1
 
 
-def test_numbers_that_are_refused_are_refused_where_they_stand():
+def test_invalid_numbers_are_refused_at_their_line():
     x = X.to("spmd")
     F.huber_loss(x, x, delta=0.5)
     with pytest.raises(RuntimeError, match="delta"):

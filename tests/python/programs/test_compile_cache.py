@@ -90,7 +90,7 @@ def test_a_directory_that_others_may_write_to_is_refused(run, tmp_path):
     assert "chmod go-w" in said and "SPMD_CACHE_DIR" in said
 
 
-def test_what_is_no_file_is_neither_waited_for_nor_written_through(run, tmp_path):
+def test_pipes_and_links_are_refused(run, tmp_path):
     programs = tmp_path / "programs"
     (*first, _), _ = run()
     victim = tmp_path / "victim"

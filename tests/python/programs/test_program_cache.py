@@ -39,7 +39,7 @@ def test_bytes_are_bounded() -> None:
     assert 2 <= _C.sizes()["programs"] < 78
 
 
-def test_what_was_used_last_stays() -> None:
+def test_recently_used_programs_are_kept() -> None:
     run(2)
     _C.set_program_bytes(8 * _C.sizes()["program_bytes"])
     for rows in range(3, 30):
@@ -68,7 +68,7 @@ def test_values_do_not_keep_the_programs_that_made_them() -> None:
     assert values[0].tolist() == [2.0, 2.0]
 
 
-def test_what_only_explanations_need_is_kept_of_few_and_made_again() -> None:
+def test_explanations_are_kept_for_few_programs_and_computed_again() -> None:
     mesh = spmd.make_mesh((4,), ("x",))
     values, texts, reasons = [], [], []
     for rows in (8, 12, 16, 20):
@@ -120,7 +120,7 @@ MESHES = {
 
 
 @pytest.mark.parametrize("kind", MESHES)
-def test_a_mesh_after_the_other(kind: str) -> None:
+def test_new_meshes_take_constant_time_and_memory(kind: str) -> None:
     bytes_of_program = []
     for i in range(40):
         mesh = MESHES[kind](i)
@@ -159,7 +159,7 @@ def test_a_value_keeps_its_mesh() -> None:
     assert (y + x).sum().item() == 3 * 64
 
 
-def test_two_meshes_by_turns_compile_twice() -> None:
+def test_two_alternating_meshes_compile_twice() -> None:
     one, two = spmd.make_mesh((2, 4), ("a", "b")), spmd.Mesh([1, 0, 2, 3], (4,), ("x",))
     w = spmd.mark_sharding(torch.ones(8, 8).to("spmd"), one, ("a", "b"))
     u = spmd.mark_sharding(torch.ones(8, 8).to("spmd"), two, ("x", None))
@@ -178,7 +178,7 @@ def test_two_meshes_by_turns_compile_twice() -> None:
     assert _C.statistics()["compiles"] == before
 
 
-def test_meshes_that_part_devices_otherwise_compile_twice() -> None:
+def test_meshes_with_other_device_groups_compile_twice() -> None:
     one, two = spmd.make_mesh((6,), ("x",)), spmd.make_mesh((3, 2), ("a", "b"))
     w = spmd.mark_sharding(torch.ones(12, 4).to("spmd"), one, ("x", None))
 

@@ -231,7 +231,7 @@ def test_without_no_grad() -> None:
     assert most < LONG / 2
 
 
-def test_a_value_fed_back() -> None:
+def test_a_result_that_is_the_next_input() -> None:
     x = torch.full((8,), 0.25, device="spmd")
     y = torch.full((8,), 0.25)
 

@@ -58,7 +58,7 @@ def test_zeros_of_either_sign_are_different_numbers() -> None:
         assert negative == [str(zero) == "-0.0", str(zero) != "-0.0"]
 
 
-def test_a_view_that_another_one_stood_for_is_made_anew() -> None:
+def test_two_views_that_were_one_in_the_recording_are_distinct() -> None:
     # From the second step on `first` is where `second` was in the step before.
     def step(device: str, k: int) -> list[Tensor]:
         weights, x = ramp(3, 4, 4).to(device), ramp(2, 4).to(device) * 2
@@ -272,7 +272,7 @@ def test_calls_that_come_again_are_replayed():
             assert _C.statistics()["replayed"] - before >= 50 * 4
 
 
-def test_the_call_at_which_steps_part_is_replayed_too() -> None:
+def test_the_call_at_which_steps_diverge_is_replayed_too() -> None:
     """Where a step leaves the recording of the one before, it makes a recording of its own."""
     x = torch.zeros(8, device="spmd")
     for step in range(4):
@@ -286,7 +286,9 @@ def test_the_call_at_which_steps_part_is_replayed_too() -> None:
 
 
 @pytest.mark.parametrize("order", [(0, 1), (1, 0), (0, 1, 0, 1, 1, 0)])
-def test_what_is_written_is_who_it_was(order: tuple[int, ...]) -> None:
+def test_an_op_that_writes_one_tensor_is_told_from_one_that_writes_two(
+    order: tuple[int, ...],
+) -> None:
     """Two tensors may hold one value when the same op writes to one, or to both."""
 
     def step(device: str, other_reads: int) -> list[list[float]]:
@@ -304,7 +306,7 @@ def test_what_is_written_is_who_it_was(order: tuple[int, ...]) -> None:
         assert step("spmd", other_reads) == step("cpu", other_reads)
 
 
-def test_lists_of_what_is_written_are_who_they_were() -> None:
+def test_list_ops_that_write_one_tensor_twice_are_told_from_others() -> None:
     def step(device: str, shared: bool) -> list[list[float]]:
         x = torch.arange(1.0, 5.0).to(device)
         y = x.clone()
@@ -331,7 +333,9 @@ SELF_COPIES: dict[str, Callable[[Tensor, Tensor], object]] = {
 
 @pytest.mark.parametrize("copy", SELF_COPIES)
 @pytest.mark.parametrize("order", [(0, 1), (0, 0, 1, 0, 1), (1, 0, 0)])
-def test_a_copy_to_itself_is_not_what_comes_after(copy: str, order: tuple[int, ...]) -> None:
+def test_a_copy_to_itself_is_not_replayed_as_another_copy(
+    copy: str, order: tuple[int, ...]
+) -> None:
     """A copy of a tensor to itself does nothing, and leaves nothing to compare."""
 
     def run(device: str) -> list[list[float]]:

@@ -150,7 +150,7 @@ def test_full_size_2d():
     assert gradients.bytes <= local + vectors + 4 * 128 * 384
 
 
-def test_what_a_checkpoint_computes_again_is_not_merged_with_the_first_time():
+def test_recomputation_is_not_merged_with_the_forward_pass():
     """Otherwise its activations would be kept after all."""
     mesh = spmd.make_mesh((4,), ("model",))
     torch.manual_seed(0)

@@ -55,7 +55,7 @@ READS = {
 
 
 @pytest.mark.parametrize("name", READS)
-def test_reading_a_cut_dimension_by_index_sums_the_parts(name):
+def test_reading_a_sharded_dimension_by_index_sums_the_parts(name):
     check(READS[name], [X], [("x", None)], kinds=["all_reduce"])
 
 
@@ -95,7 +95,7 @@ WRITES = {
 
 
 @pytest.mark.parametrize("name", WRITES)
-def test_writing_a_cut_dimension_by_index_needs_nothing(name):
+def test_writing_a_sharded_dimension_by_index_sends_nothing(name):
     check(WRITES[name], [X], [("x", None)])
 
 
@@ -144,7 +144,7 @@ def test_batches_of_matrices_communicate_nothing(name):
 
 
 @pytest.mark.parametrize("name", sorted(set(ON_MATRICES) - {"irfft", "lstsq", "solve", "sort"}))
-def test_a_cut_matrix_moves_its_axis_to_the_batch(name):
+def test_a_sharded_matrix_moves_its_axis_to_the_batch(name):
     function, tensors = ON_MATRICES[name]
     check(function, tensors, [(None, "x", None)] * len(tensors), kinds=["all_to_all"])
     check(function, tensors, [(None, None, "x")] * len(tensors), kinds=["all_to_all"])

@@ -28,7 +28,7 @@ def coverage():
     return kinds, set(traced_ops)
 
 
-def test_what_is_gathered_is_known(coverage, capsys):
+def test_gathering_variants_are_listed(coverage, capsys):
     kinds, _ = coverage
     counts = Counter(kinds.values())
     with capsys.disabled():

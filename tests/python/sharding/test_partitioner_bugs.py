@@ -164,7 +164,7 @@ def test_scatters_of_repeated_rows(name):
     check(SCATTERS[name], (x, index, source), cuts)
 
 
-def test_the_last_of_repeated_writes_is_one_of_them():
+def test_the_result_of_repeated_writes_is_one_of_them():
     index = torch.tensor([2, 2, 0, 2])
     for sizes in MESHES:
         source = torch.arange(4.0).to("spmd")

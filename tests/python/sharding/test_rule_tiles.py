@@ -167,13 +167,13 @@ class Program:
             return results, ends and torch.autograd.grad(ends, sources, ones, allow_unused=True)
 
 
-def test_rules_hold_for_every_cut(outcome):
+def test_rules_hold_for_every_sharding(outcome):
     compared, differ, _ = outcome
     assert not differ, f"{len(differ)} differ:\n" + "\n".join(differ[:20])
     print(f"{compared.total()} cuts of {len(+compared)} ops")
 
 
-def test_what_the_host_runs_is_traced(outcome):
+def test_ops_that_run_on_the_host_are_traced(outcome):
     _, _, refused = outcome
     assert refused.keys() == REFUSED, refused
 
