@@ -11,7 +11,7 @@ namespace {
 
 class OpSecondsTest : public testing::Test {
  protected:
-  // Seconds of a product [m,k]·[k,n] in f32 with the factors m, k, n cut into `shards`.
+  // Seconds of a product [m,k]·[k,n] in f32 with the factors m, k, n divided into `shards`.
   double Mm(int64_t m, int64_t k, int64_t n, std::vector<int64_t> shards) {
     const TensorType x{DType::kF32, {m, k}}, w{DType::kF32, {k, n}};
     const Attributes none;

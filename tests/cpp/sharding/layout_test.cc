@@ -68,8 +68,8 @@ TEST(LayoutTest, BoxesAreWhatDealingOutIndicesGives) {
   }
 }
 
-// Every element is held, with each term, by exactly the replicas: devices that differ only along
-// axes that the sharding does not use.
+// Every element is held, with each partial sum, by exactly the replicas: devices that differ only
+// along axes that the sharding does not use.
 TEST(LayoutTest, TilesPartitionTheValueOncePerTerm) {
   std::mt19937 rng(12);
   for (int i = 0; i < 2000; ++i) {
