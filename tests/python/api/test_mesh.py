@@ -103,7 +103,7 @@ def test_another_backend():
     assert message(ValueError, lambda: spmd.make_mesh((2,), ("x",), backend="mock_tpu:v4-16")) == (
         "Mesh: backend 'mock_tpu:v4-16' was asked for, but this process's backend is 'cpu', and "
         "all meshes of a graph share one; call spmd.set_default_backend('mock_tpu:v4-16') before "
-        "the first tensor is made"
+        "the first tensor is created"
     )
 
 
