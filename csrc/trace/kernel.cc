@@ -50,7 +50,8 @@ void CheckDevices(const OpInfo& op, const torch::jit::Stack& stack) {
     if (!stack[i].isDevice()) continue;
     const c10::Device device = stack[i].toDevice();
     TORCH_CHECK(device.type() != kDeviceType || device.index() <= 0, "torch_spmd has one device, '",
-                TheDevice(), "'; got '", device, "'. Meshes say where tensors lie");
+                TheDevice(), "'; got '", device,
+                "'; the devices of a mesh are chosen by mark_sharding, not by index");
   }
 }
 

@@ -352,7 +352,7 @@ void KeepMark(Session::State& state, const at::Tensor& from, const at::Tensor& t
   if (from.has_storage() && to.has_storage() && from.storage().is_alias_of(to.storage())) return;
   if (mark->spec.size() != static_cast<size_t>(to.dim())) {
     return SayLost(state, caller, *mark,
-                   absl::StrCat("since what takes its place has ", to.dim(),
+                   absl::StrCat("since its replacement has ", to.dim(),
                                 to.dim() == 1 ? " dimension" : " dimensions"));
   }
   GiveMark(state, to, mark, caller);

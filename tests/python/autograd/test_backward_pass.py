@@ -7,7 +7,7 @@ from pathlib import Path
 from processes import run_python
 
 
-def test_in_a_process_of_its_own() -> None:
+def test_the_file_passes_in_a_process_of_its_own() -> None:
     cases = Path(__file__).parents[1] / "support" / "backward_pass.py"
     done = run_python("-m", "pytest", "-p", "no:cacheprovider", cases)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -140,7 +140,7 @@ def test_nothing_shows_in_groups_and_states():
     assert states[0] == states[1]
 
 
-def test_a_state_goes_on_elsewhere_and_comes_back():
+def test_a_state_is_loaded_on_the_cpu_and_back():
     """The state of a run on the CPU is loaded, and the other way round."""
     on_cpu = parameters("cpu")
     first = torch.optim.AdamW(on_cpu)

@@ -16,7 +16,7 @@ using program::Program;
 using testing::ElementsAre;
 using testing::IsEmpty;
 
-// Two products of a contraction that is cut, and the sum of both and a first one.
+// Two products with a sharded contraction, and the sum of both and a first one.
 constexpr const char* kText = R"(
 mesh @m [data=2, model=4]
 program {
@@ -113,7 +113,7 @@ TEST(FusedSums, ProductsThatATermIsTheSumOf) {
   // %1 is not only added, or is something else.
   EXPECT_THAT(ProductsOfSum(With({{"return %5", "return %5, %1"}})), IsEmpty());
   EXPECT_THAT(ProductsOfSum(With({{"(%0, %1, alpha=1)", "(%0, %1, alpha=2)"}})), IsEmpty());
-  // The terms are used themselves.
+  // The partial sums themselves are used.
   EXPECT_THAT(ProductsOfSum(With({{"return %5", "return %5, %4"}})), IsEmpty());
   EXPECT_THAT(ProductsOfSum(With({{"return %5", "return %5, %2"}})), IsEmpty());
   EXPECT_THAT(ProductsOfSum(With({{"f32", "f16"}})), IsEmpty());
