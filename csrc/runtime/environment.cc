@@ -68,6 +68,8 @@ bool EnvironmentVerify() { return IsOn("SPMD_VERIFY"); }
 
 bool EnvironmentReplay() { return !IsOff("SPMD_REPLAY"); }
 
+bool EnvironmentShortcuts() { return !IsOff("SPMD_SHORTCUTS"); }
+
 bool EnvironmentCheckPasses() { return IsOn("SPMD_CHECK_PASSES"); }
 
 std::string EnvironmentCacheDirectory() {

@@ -37,6 +37,9 @@ bool EnvironmentVerify();
 // SPMD_REPLAY=0: calls that could be replayed are recorded anew.
 bool EnvironmentReplay();
 
+// SPMD_SHORTCUTS=0: PyTorch's own autograd kernels serve every call.
+bool EnvironmentShortcuts();
+
 // SPMD_CHECK_PASSES=1: the verifier runs between the passes of the compiler, as in debug builds.
 bool EnvironmentCheckPasses();
 

@@ -104,8 +104,4 @@ std::string FailedOp(const absl::Status& status);
 // Whether an op may fail because of its operands' values. Ops outside aten and spmd may.
 bool CanFailOnValues(absl::string_view op);
 
-// The value in another layout, on any grid over the same backend. Shares the tiles that are equal
-// in both layouts. Throws what ATen throws (out of memory).
-TiledTensorPtr MoveTo(const TiledTensor& value, const Layout& layout, Backend& backend);
-
 }  // namespace spmd::runtime

@@ -84,7 +84,6 @@ SPMD_DECOMPOSITION(DecomposeLoss);
 SPMD_DECOMPOSITION(DecomposeLossBackward);
 // Optimizers.
 SPMD_DECOMPOSITION(DecomposeAdam);
-SPMD_DECOMPOSITION(DecomposeMultiTensorAdam);
 SPMD_DECOMPOSITION(DecomposeSgd);
 SPMD_DECOMPOSITION(DecomposeAdagrad);
 SPMD_DECOMPOSITION(DecomposeUnscale);

@@ -23,7 +23,6 @@ std::vector<Rule> OptimizerRules() {
       Computed("aten::_amp_update_scale", Whole),  // a few scalars
       // Operands: parameter, gradient, averages of the gradient and of its square, step count.
       Elementwise("spmd::adam").Types(AdamTypes).Flops(14),
-      Computed("spmd::multi_tensor_adam", Whole).DecomposesAlways(DecomposeMultiTensorAdam),
   };
   const Rule fused = Computed("", Whole);
   auto add = [&](const char* op, DecomposeFn decompose) {
