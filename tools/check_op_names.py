@@ -43,7 +43,6 @@ TABLES = {
     "autocast.cc": "registers kernels",
     "cpu_forms.cc": "strides that differ from Meta's",
     "difference.cc": "what users call the ops that differ between programs",
-    "multi_tensor_adam.cc": "calls the op that it registers",
     "number_arguments.cc": "which numbers are passed when a program runs",
     "op_traits.cc": "facts that PyTorch's schemas do not state",
     "op_traits.h": "the prefix of foreach ops",

@@ -47,11 +47,6 @@ ir::ValueId Builder::Call(absl::string_view op, std::vector<ir::ValueId> operand
   return results[0];
 }
 
-ir::ValueId Builder::CallInPlace(absl::string_view op, std::vector<ir::ValueId> operands,
-                                 Attributes attributes) {
-  return CallAll(op, std::move(operands), std::move(attributes), {}, /*updates=*/0)[0];
-}
-
 // The scalar as a float, or as an integer for integral tensors, which a float would promote.
 static Attr ScalarFor(DType dtype, double s) {
   if (IsIntegral(dtype, /*include_bool=*/true) &&

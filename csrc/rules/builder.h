@@ -28,10 +28,6 @@ class Builder {
   ir::ValueId Call(absl::string_view op, std::vector<ir::ValueId> operands,
                    Attributes attributes = {});
 
-  // Appends an op whose result may overwrite its first operand.
-  ir::ValueId CallInPlace(absl::string_view op, std::vector<ir::ValueId> operands,
-                          Attributes attributes = {});
-
   // Short names for common ops; element-wise ops broadcast as in PyTorch.
   ir::ValueId Add(ir::ValueId a, ir::ValueId b);
   ir::ValueId Sub(ir::ValueId a, ir::ValueId b);

@@ -105,8 +105,4 @@ class LoadedProgram {
 // The op whose kernel failed, taken from the status that Run returned; "" if no op did.
 std::string FailedOp(const absl::Status& status);
 
-// The value in another layout, on any grid over the same backend. Shares the tiles that are equal
-// in both layouts. Throws what ATen throws (out of memory).
-TiledTensorPtr MoveTo(const TiledTensor& value, const Layout& layout, Backend& backend);
-
 }  // namespace spmd::runtime

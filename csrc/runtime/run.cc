@@ -295,18 +295,4 @@ std::string FailedOp(const absl::Status& status) {
   return std::string(status.GetPayload(kFailedOp).value_or(absl::Cord()));
 }
 
-TiledTensorPtr MoveTo(const TiledTensor& value, const Layout& layout, Backend& backend) {
-  const DispatchGuard guard;
-  const Placement from = PlacementOf(value);
-  const Placement to(layout, NeedsPositions(layout, backend));
-  const MovePlan plan = MovePlan::Make(from, to, backend);
-  auto result =
-      std::make_shared<TiledTensor>(TiledTensor{layout, value.dtype, {}, to.per_position()});
-  std::vector<at::Tensor> sources = value.tiles;
-  for (int64_t i = 0; i < to.count(); ++i) {
-    result->tiles.push_back(RunTileMove(plan, i, {absl::MakeSpan(sources), {}, value.dtype}));
-  }
-  return result;
-}
-
 }  // namespace spmd::runtime

@@ -191,7 +191,6 @@ constexpr Row kRows[] = {
     {"aten::geqrf", Geqrf},
     {"aten::multi_margin_loss_backward", Like<1>},
     {"aten::multilabel_margin_loss_backward", Like<1>},
-    {"spmd::multi_tensor_adam", Like<0, 2, 3, 4>},
 };
 
 static_assert(IsSortedAndUnique(kRows, &Row::op));

@@ -81,7 +81,6 @@ SPMD_DECOMPOSITION(DecomposeAttention);
 SPMD_DECOMPOSITION(DecomposeAttentionBackward);
 // Optimizers.
 SPMD_DECOMPOSITION(DecomposeAdam);
-SPMD_DECOMPOSITION(DecomposeMultiTensorAdam);
 SPMD_DECOMPOSITION(DecomposeSgd);
 SPMD_DECOMPOSITION(DecomposeAdagrad);
 SPMD_DECOMPOSITION(DecomposeUnscale);

@@ -22,7 +22,6 @@ std::vector<Rule> OptimizerRules() {
       Computed("aten::_amp_update_scale", NoFactors),  // a few scalars
       // Operands: parameter, gradient, averages of the gradient and of its square, step count.
       Elementwise("spmd::adam").Types(AdamTypes).Flops(14),
-      Computed("spmd::multi_tensor_adam", NoFactors).DecomposesAlways(DecomposeMultiTensorAdam),
   };
   const Rule fused = Computed("", NoFactors);
   auto add = [&](const char* op, DecomposeFn decompose) {

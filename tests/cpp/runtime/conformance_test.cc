@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "csrc/program/analysis.h"
 #include "csrc/runtime/executor.h"
+#include "tests/cpp/runtime/move_to.h"
 #include "tests/cpp/runtime/tiles.h"
 
 namespace spmd::runtime {
