@@ -194,7 +194,7 @@ void LoadedProgram::Impl::FindCommit() {
       if (rules::MayFail(*call->binding().facts,
                          program.values[instruction.results[0]].type.dtype)) {
         fallible = b + 1;
-          const auto bound = FindIndexBound(program, instruction, facts);
+        const auto bound = FindIndexBound(program, instruction, facts);
         if (bound.has_value()) {
           AddBound(*bound, bounds);
         } else {

@@ -12,8 +12,8 @@
 namespace spmd {
 
 // Whether devices that share a place take turns (csrc/runtime/schedule.h; coalesced ones do
-// so in a few groups, csrc/program/one_place/turns.h): never, where that saves memory, or wherever it
-// is possible. With kAlways, even the smallest sums are computed from their products
+// so in a few groups, csrc/program/one_place/turns.h): never, where that saves memory, or wherever
+// it is possible. With kAlways, even the smallest sums are computed from their products
 // (csrc/runtime/one_place/sum_of_products.h).
 enum class Turns : uint8_t { kNever, kWhereTheyPay, kAlways };
 
@@ -39,7 +39,7 @@ struct Options {
   // False: every call goes through PyTorch's own autograd kernels.
   bool shortcuts = true;
 
-  bool verify = false;  // each program also runs unsharded, and the results are compared
+  bool verify = false;        // each program also runs unsharded, and the results are compared
   bool check_passes = false;  // the verifier runs between the passes of the compiler
   // What is printed on stderr for each compiled program: SPMD_LOG=passes,traffic.
   struct Log {
