@@ -168,7 +168,7 @@ void PutOffWhatIsNotUsedYet(Program& program) {
   std::vector<size_t> first_use(program.values.size(), n), last_use(program.values.size(), 0);
   const auto place_for = [&](size_t i) {
     const Instruction& call = program.instructions[i];
-    if (call.code != OpCode::kCall || MayFailOnValues(call)) return i;
+    if (call.code != OpCode::kCall || MayFailOnValues(program, call)) return i;
     size_t place = n;
     int64_t released = 0, held = 0;
     for (ValueId v : call.results) {

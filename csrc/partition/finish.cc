@@ -14,10 +14,11 @@ using program::OpCode;
 using program::Program;
 using program::ValueId;
 
-bool MayFailOnValues(const Instruction& instruction) {
+bool MayFailOnValues(const Program& program, const Instruction& instruction) {
   if (instruction.code != OpCode::kCall) return false;
   const rules::Rule* rule = rules::Find(instruction.op);
-  return rule == nullptr || !rule->elementwise;
+  return rule == nullptr || !rule->elementwise ||
+         rules::MayFail(rule->facts, program.values[instruction.results[0]].type.dtype);
 }
 
 void Finish(Program& program, const UpdateHints& updates) {
@@ -27,7 +28,7 @@ void Finish(Program& program, const UpdateHints& updates) {
   const program::DefUse facts(program);
   int last_failing = -1;
   for (size_t i = 0; i < program.instructions.size(); ++i) {
-    if (MayFailOnValues(program.instructions[i])) last_failing = static_cast<int>(i);
+    if (MayFailOnValues(program, program.instructions[i])) last_failing = static_cast<int>(i);
   }
   for (size_t i = 0; i < program.instructions.size(); ++i) {
     Instruction& instruction = program.instructions[i];

@@ -66,10 +66,12 @@ class Backend {
 
 // Makes the backend with this name: "cpu", "cpu:16", "cuda", "mock_tpu:v4-16",
 // "mock_tpu:v5e-64:plan". `devices` overrides the number of devices that the name gives.
+// `otherwise` is the number of virtual devices if neither gives one.
 // Errors: InvalidArgument for an unknown `name`, with the known backends and the nearest one;
 // Unavailable if the machine has no such hardware.
-absl::StatusOr<std::shared_ptr<Backend>> MakeBackend(absl::string_view name,
-                                                     std::optional<int64_t> devices);
+absl::StatusOr<std::shared_ptr<Backend>> MakeBackend(
+    absl::string_view name, std::optional<int64_t> devices,
+    std::optional<int64_t> otherwise = std::nullopt);
 std::vector<std::string> BackendNames();
 
 }  // namespace spmd::runtime

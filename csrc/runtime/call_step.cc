@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "csrc/program/terms.h"
+#include "csrc/rules/registry.h"
 #include "csrc/runtime/accumulate.h"
 #include "csrc/runtime/moves.h"
 #include "csrc/runtime/tiled_tensor.h"
@@ -113,7 +114,8 @@ absl::Status CallStep::PlanTypes(const Context& context, const Instruction& call
     result_types_.push_back(program::HeldType(own, result_places_[k]->sharding()));
     widens_ = widens_ || result_types_.back() != own;
   }
-  const bool wide = IsBuiltIn(call.op) && (of_terms || (widens_ && !LooksUp(call.op)));
+  const bool wide =
+      IsBuiltIn(call.op) && (of_terms || (widens_ && !rules::FactsOf(call.op).looks_up));
   for (const DType own : own_types) {
     given_types_.push_back(ToScalarType(wide ? program::Widened(own) : own));
   }
@@ -451,7 +453,7 @@ void CallStep::RunItem(const WorkItem& work, absl::Span<const c10::IValue> scala
     }
     at::Tensor tile = OperandTile(item, t.operand, table);
     if (tile.defined()) {
-      stack[t.argument] = binding_.needs_contiguous ? Dense(tile) : std::move(tile);
+      stack[t.argument] = binding_.facts->needs_contiguous ? Dense(tile) : std::move(tile);
     } else {
       stack[t.argument] = t.optional ? c10::IValue() : c10::IValue(at::Tensor());
     }

@@ -49,7 +49,8 @@ absl::StatusOr<TiledTensorPtr> PendingRun::Result(int output, bool take) {
   if (!status_.ok() && !amended) return status_;
   TiledTensorPtr& result = results_.at(output);
   if (result == nullptr) {
-    return absl::FailedPreconditionError(absl::StrCat("result ", output, " was taken already"));
+    return absl::FailedPreconditionError(
+        absl::StrCat("result ", output, " has been taken by an earlier call"));
   }
   return take ? std::exchange(result, nullptr) : result;
 }

@@ -134,7 +134,7 @@ absl::Status LoadedProgram::Impl::Load() {
     }
     return absl::OkStatus();
   }
-  if (held.shares_cpu) TileMemory::Install();
+  if (held.shares_cpu && options.keep_memory) TileMemory::Install();
   identity.resize(program.values.size());
   const std::vector<Sharers> sharers =
       options.one_place ? FindSharers(program) : std::vector<Sharers>(program.instructions.size());

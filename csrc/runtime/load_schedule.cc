@@ -5,6 +5,7 @@
 
 #include "csrc/program/def_use.h"
 #include "csrc/program/terms.h"
+#include "csrc/rules/op_facts.h"
 #include "csrc/runtime/executor_impl.h"
 #include "csrc/runtime/one_place/waves.h"
 
@@ -189,9 +190,11 @@ void LoadedProgram::Impl::FindCommit() {
     bool writes = std::any_of(batch.dead.begin(), batch.dead.end(),
                               [&](const TileRef& tile) { return is_given(tile.value); });
     if (const auto* call = std::get_if<CallStep>(&steps[batch.step])) {
-      if (call->binding().can_fail_on_values) {
+      const program::Instruction& instruction = program.instructions[batch.step];
+      if (rules::MayFail(*call->binding().facts,
+                         program.values[instruction.results[0]].type.dtype)) {
         fallible = b + 1;
-        const auto bound = FindIndexBound(program, program.instructions[batch.step], facts);
+        const auto bound = FindIndexBound(program, instruction, facts);
         if (bound.has_value()) {
           AddBound(*bound, bounds);
         } else {

@@ -157,8 +157,8 @@ void LoadedProgram::Impl::RunCall(const CallStep& step, const Batch& batch,
   const std::vector<c10::IValue> values = step.ScalarValues(scalars);
   step.PrepareResults(table);
   // Workers that need the GIL while the caller holds it would wait for ever.
-  const bool alone =
-      step.binding().is_view || step.binding().may_need_python || step.binding().needs_own_threads;
+  const bool alone = step.binding().is_view || step.binding().may_need_python ||
+                     step.binding().facts->needs_own_threads;
   const auto n = static_cast<int64_t>(batch.items.size());
   const int64_t bytes = alone ? 0 : step.bytes() / step.num_items() * n;
   ForEachTile(n, bytes, held.shares_cpu,
@@ -293,20 +293,6 @@ absl::StatusOr<std::vector<TiledTensorPtr>> LoadedProgram::Run(
 
 std::string FailedOp(const absl::Status& status) {
   return std::string(status.GetPayload(kFailedOp).value_or(absl::Cord()));
-}
-
-TiledTensorPtr MoveTo(const TiledTensor& value, const Layout& layout, Backend& backend) {
-  const DispatchGuard guard;
-  const Placement from = PlacementOf(value);
-  const Placement to(layout, NeedsPositions(layout, backend));
-  const MovePlan plan = MovePlan::Make(from, to, backend);
-  auto result =
-      std::make_shared<TiledTensor>(TiledTensor{layout, value.dtype, {}, to.per_position()});
-  std::vector<at::Tensor> sources = value.tiles;
-  for (int64_t i = 0; i < to.count(); ++i) {
-    result->tiles.push_back(RunTileMove(plan, i, {absl::MakeSpan(sources), {}, value.dtype}));
-  }
-  return result;
 }
 
 }  // namespace spmd::runtime

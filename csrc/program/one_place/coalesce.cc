@@ -2,11 +2,13 @@
 #include "csrc/program/one_place/coalesce.h"
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 #include <variant>
 
 #include "csrc/program/analysis.h"
 #include "csrc/program/def_use.h"
+#include "csrc/rules/registry.h"
 
 namespace spmd::program {
 namespace {
@@ -76,18 +78,9 @@ bool SameWindows(const Program& program, const Instruction& move) {
   return true;
 }
 
-// Ops that pad their operand `image` with zeros themselves. The trailing sizes of their windows are
-// those of operand 1 or, for the weight's gradient, of the result.
-struct PaddingOp {
-  absl::string_view op;
-  int image;
-  bool kernel_is_result;
-};
-constexpr PaddingOp kPaddingOps[] = {{"aten::convolution", 0, false},
-                                     {"spmd::conv_dweight", 1, true}};
-
-// On one device, the exchange in front of such an op copies the whole image to add rows outside it.
-// This pass gives the op the image itself, and the padding that has the same effect.
+// On one device, the exchange in front of an op that pads its operand (rules::ZeroPadding) copies
+// the whole image to add rows outside it. This pass gives the op the image itself, and the padding
+// that has the same effect.
 class OwnPadding {
  public:
   explicit OwnPadding(Program& program) : program_(program) {}
@@ -97,17 +90,17 @@ class OwnPadding {
     bool any = false;
     for (size_t i = 0; i < program_.instructions.size(); ++i) {
       Instruction& call = program_.instructions[i];
-      for (const PaddingOp& op : kPaddingOps) {
-        if (call.code != OpCode::kCall || call.op != op.op) continue;
-        const int exchange = facts.maker(call.operands[op.image]);
-        any = (exchange >= 0 && Restore(call, op, exchange, static_cast<int>(i))) || any;
-      }
+      if (call.code != OpCode::kCall) continue;
+      const std::optional<rules::ZeroPadding>& padding = rules::FactsOf(call.op).padding;
+      if (!padding) continue;
+      const int exchange = facts.maker(call.operands[padding->image]);
+      any = (exchange >= 0 && Restore(call, *padding, exchange, static_cast<int>(i))) || any;
     }
     if (any) DropUnused();
   }
 
  private:
-  bool Restore(Instruction& call, const PaddingOp& op, int exchange, int now) {
+  bool Restore(Instruction& call, const rules::ZeroPadding& op, int exchange, int now) {
     const Instruction& move = program_.instructions[exchange];
     const ValueId image = MovedTo(move, call.operands[op.image]);
     if (image == kNoValue || call.attributes.GetBoolOr("transposed", false)) return false;

@@ -7,25 +7,20 @@
 
 #include "absl/strings/string_view.h"
 #include "csrc/program/analysis.h"
+#include "csrc/rules/registry.h"
 
 namespace spmd::program {
 namespace {
 
-constexpr absl::string_view kInputGradient = "spmd::linear_dinput";
-constexpr absl::string_view kAddInputGradient = "spmd::add_linear_dinput";
-
-bool IsCallOf(const Instruction& instruction, absl::Span<const absl::string_view> ops) {
-  return instruction.code == OpCode::kCall &&
-         std::find(ops.begin(), ops.end(), instruction.op) != ops.end();
+// The facts about the op that the instruction calls; the defaults if it calls none.
+const rules::OpFacts& FactsOf(const Instruction& instruction) {
+  return rules::FactsOf(instruction.code == OpCode::kCall ? instruction.op : "");
 }
 
-bool IsProduct(const Instruction& instruction) {
-  return IsCallOf(instruction,
-                  {"aten::linear", "aten::mm", kInputGradient, "spmd::linear_dweight"});
-}
+std::string ToString(absl::string_view name) { return std::string(name.data(), name.size()); }
 
 bool IsSum(const Instruction& instruction) {
-  if (!IsCallOf(instruction, {"aten::add.Tensor"})) return false;
+  if (!FactsOf(instruction).adds) return false;
   // A run-time scalar does not count as a known number here.
   const Attr* alpha = instruction.attributes.Find("alpha");
   return instruction.operands.size() == 2 && instruction.added_once.empty() &&
@@ -64,7 +59,7 @@ int ProductAddedBy(const Program& program, const DefUse& facts, const Instructio
   const Value& sum = program.values[add.results[0]];
   if (!IsSumOfTerms(sum) || facts.uses(added) != 1 || facts.maker(added) < 0) return -1;
   const Instruction& product = program.instructions[facts.maker(added)];
-  const bool fits = IsCallOf(product, {kInputGradient}) && product.added_once.empty() &&
+  const bool fits = !FactsOf(product).added_by.empty() && product.added_once.empty() &&
                     HaveEqualTiles(program.values[add.operands[0]], sum) &&
                     HaveEqualTiles(program.values[added], sum) && !HasEmptyTerms(program, product);
   return fits ? facts.maker(added) : -1;
@@ -87,8 +82,9 @@ std::optional<Program> FuseSums(const Program& program) {
     if (products[i] < 0) continue;
     const Instruction& product = program.instructions[products[i]];
     Instruction& both = fused.instructions[i];
-    both.op = std::string(kAddInputGradient.data(), kAddInputGradient.size());
-    both.operands = {both.operands[0], product.operands[0], product.operands[1]};
+    both.op = ToString(FactsOf(product).added_by);
+    both.operands = {both.operands[0]};
+    both.operands.insert(both.operands.end(), product.operands.begin(), product.operands.end());
     both.attributes = {};
     both.updates = -1;
     gone[products[i]] = true;
@@ -111,11 +107,11 @@ std::vector<int> ProductsOf(const Program& program, const DefUse& facts, ValueId
          IsSumOfTerms(program.values[id])) {
     const Instruction& maker = program.instructions[facts.maker(id)];
     found.push_back(facts.maker(id));
-    if (IsProduct(maker)) {
+    if (FactsOf(maker).product.has_value()) {
       std::reverse(found.begin(), found.end());
       return found;
     }
-    if (!IsCallOf(maker, {kAddInputGradient})) break;
+    if (FactsOf(maker).adds_result_of.empty()) break;
     id = maker.operands[0];
   }
   return {};
@@ -123,9 +119,10 @@ std::vector<int> ProductsOf(const Program& program, const DefUse& facts, ValueId
 
 Instruction ProductIn(const Instruction& call) {
   Instruction product = call;
-  if (!IsCallOf(call, {kAddInputGradient})) return product;
-  product.op = std::string(kInputGradient.data(), kInputGradient.size());
-  product.operands = {call.operands[1], call.operands[2]};
+  const absl::string_view op = FactsOf(call).adds_result_of;
+  if (op.empty()) return product;
+  product.op = ToString(op);
+  product.operands.erase(product.operands.begin());
   return product;
 }
 

@@ -8,6 +8,7 @@
 #include <limits>
 
 #include "absl/strings/string_view.h"
+#include "csrc/rules/registry.h"
 
 namespace spmd::runtime {
 namespace {
@@ -18,46 +19,11 @@ using program::OpCode;
 using program::Program;
 using program::ValueId;
 
-// An op that, for common element types, fails only if operand 1 has an index outside [0, size).
-// `size` is the attribute of that name (any index is in range if it is below 0); if no attribute is
-// named, it is the size of operand 0's dimension `dim`.
-struct IndexOp {
-  absl::string_view op;
-  absl::string_view size;
-};
-constexpr IndexOp kIndexOps[] = {
-    {"aten::gather", ""},
-    {"aten::index_add", ""},
-    {"aten::index_copy", ""},
-    {"aten::index_fill.int_Scalar", ""},
-    {"aten::index_fill.int_Tensor", ""},
-    {"aten::index_select", ""},
-    {"aten::scatter.src", ""},
-    {"aten::scatter.value", ""},
-    {"aten::scatter_add", ""},
-    {"aten::scatter_reduce.two", ""},
-    {"spmd::embedding", "num_rows"},
-    {"spmd::embedding_dweight", "num_rows"},
-    {"spmd::gather_part", "size"},
-    {"spmd::index_write_part", "size"},
-    {"spmd::nll_rows", "num_classes"},
-    {"spmd::nll_sum", "num_classes"},
-    {"spmd::scatter_part", "size"},
-};
-// Ops whose results contain elements of their operand and no others.
-constexpr absl::string_view kSameElements[] = {
-    "aten::expand",  "aten::permute",   "aten::select.int", "aten::slice.Tensor",
-    "aten::squeeze", "aten::unsqueeze", "aten::view"};
-
-bool IsOneOf(absl::Span<const absl::string_view> ops, absl::string_view op) {
-  return std::find(ops.begin(), ops.end(), op) != ops.end();
-}
-
 // The input whose elements the value `id` has; kNoValue if there is none.
-ValueId Root(const Program& program, ValueId id, const program::DefUse& facts) {
-  while (facts.maker(id) >= 0) {
-    const Instruction& made = program.instructions[facts.maker(id)];
-    if (made.code != OpCode::kCall || !IsOneOf(kSameElements, made.op)) return kNoValue;
+ValueId Root(const Program& program, ValueId id, const program::DefUse& def_use) {
+  while (def_use.maker(id) >= 0) {
+    const Instruction& made = program.instructions[def_use.maker(id)];
+    if (made.code != OpCode::kCall || !rules::FactsOf(made.op).same_elements) return kNoValue;
     id = made.operands[0];
   }
   return id;
@@ -91,6 +57,7 @@ std::optional<int64_t> IndexedSize(const Program& program, const Instruction& ca
   return self.type.dims[d];
 }
 
+// The size in the attribute of that name, or that of the indexed dimension (OpFacts::index_bound).
 std::optional<int64_t> SizeOf(const Program& program, const Instruction& call,
                               absl::string_view attribute) {
   if (attribute.empty()) return IndexedSize(program, call);
@@ -103,14 +70,13 @@ std::optional<int64_t> SizeOf(const Program& program, const Instruction& call,
 }  // namespace
 
 std::optional<IndexBound> FindIndexBound(const Program& program, const Instruction& call,
-                                         const program::DefUse& facts) {
-  const auto* const row = std::find_if(std::begin(kIndexOps), std::end(kIndexOps),
-                                       [&](const IndexOp& o) { return o.op == call.op; });
-  if (row == std::end(kIndexOps) || call.operands.size() < 2) return std::nullopt;
+                                         const program::DefUse& def_use) {
+  const rules::OpFacts& facts = rules::FactsOf(call.op);
+  if (facts.fails != rules::Failure::kOnIndices || call.operands.size() < 2) return std::nullopt;
   if (!HasCommonType(program, call)) return std::nullopt;
-  const std::optional<int64_t> size = SizeOf(program, call, row->size);
+  const std::optional<int64_t> size = SizeOf(program, call, facts.index_bound);
   if (!size.has_value() || call.operands[1] == kNoValue) return std::nullopt;
-  const ValueId index = Root(program, call.operands[1], facts);
+  const ValueId index = Root(program, call.operands[1], def_use);
   if (index == kNoValue) return std::nullopt;
   return IndexBound{index, *size};
 }

@@ -15,6 +15,7 @@
 #include <utility>
 
 #include "csrc/program/one_place/fuse_sums.h"
+#include "csrc/rules/registry.h"
 #include "csrc/runtime/tiled_tensor.h"
 #include "csrc/util/status.h"
 
@@ -135,11 +136,9 @@ absl::StatusOr<std::shared_ptr<const SumOfProducts>> SumOfProducts::Make(
   made->place_ = plan.tiles[0].place;
   for (const int index : products) {
     const Instruction call = program::ProductIn(context.program.instructions[index]);
-    const Form form = call.op == "aten::linear"           ? Form::kLinear
-                      : call.op == "spmd::linear_dinput"  ? Form::kLinearDInput
-                      : call.op == "spmd::linear_dweight" ? Form::kLinearDWeight
-                                                          : Form::kMm;
-    if (form == Form::kLinear && !IsOfMatrices(context.program, call)) return nullptr;
+    const rules::MatrixProduct form = *rules::FactsOf(call.op).product;
+    // If the left factor is transposed, the rows of both are summed over.
+    if (!form.left_transposed && !IsOfMatrices(context.program, call)) return nullptr;
     SPMD_ASSIGN_OR_RETURN(CallStep step, CallStep::Make(context, call));
     if (!step.identity(0).empty()) return nullptr;
     Factor factor{form, index, std::move(step), {}};
@@ -270,17 +269,12 @@ Product SumOfProducts::MakeProduct(const Factor& factor, int32_t item, const Val
   const auto operand = [&](size_t k) -> const at::Tensor& {
     return table[reads[k].value][reads[k].index];
   };
-  switch (factor.form) {
-    case Form::kLinear:
-      return {AsRows(operand(0)), operand(1).t(), reads.size() > 2 ? operand(2) : at::Tensor()};
-    case Form::kLinearDInput:
-      return {AsRows(operand(0)), operand(1), {}};
-    case Form::kLinearDWeight:
-      return {AsRows(operand(0)).t(), AsRows(operand(1)), {}};
-    case Form::kMm:
-      break;
-  }
-  return {operand(0), operand(1), {}};
+  const auto matrix = [&](size_t k, bool transposed) {
+    const at::Tensor rows = AsRows(operand(k));
+    return transposed ? rows.t() : rows;
+  };
+  return {matrix(0, factor.form.left_transposed), matrix(1, factor.form.right_transposed),
+          reads.size() > 2 ? operand(2) : at::Tensor()};
 }
 
 // The sum of which the maker's tile is a part.

@@ -24,6 +24,7 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "csrc/program/program.h"
+#include "csrc/rules/op_facts.h"
 #include "csrc/runtime/call_step.h"
 #include "csrc/runtime/moves.h"
 #include "csrc/runtime/schedule.h"
@@ -96,9 +97,8 @@ class SumOfProducts {
   int64_t HeapBytes() const;
 
  private:
-  enum class Form : uint8_t { kMm, kLinear, kLinearDInput, kLinearDWeight };
   struct Factor {
-    Form form;
+    rules::MatrixProduct form;
     int instruction;
     CallStep call;
     std::vector<int32_t> item_of_tile;  // by index of `from`

@@ -14,8 +14,6 @@
 #include <utility>
 #include <vector>
 
-#include "csrc/runtime/environment.h"
-
 namespace spmd::runtime {
 namespace {
 
@@ -234,8 +232,6 @@ class Allocator final : public c10::Allocator {
 
 bool TileMemory::Install() {
   static const bool installed = [] {
-    // Without the queue's thread nobody would call Trim.
-    if (!EnvironmentKeepMemory() || EnvironmentSync()) return false;
     inner = c10::GetCPUAllocator();
     if (inner->raw_deleter() == nullptr) return false;
     blocks = Blocks::Make();

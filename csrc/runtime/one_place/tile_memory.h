@@ -24,9 +24,9 @@ namespace spmd::runtime {
 // Thread safety: all functions may be called from any thread.
 class TileMemory {
  public:
-  // Puts itself in front of PyTorch's CPU allocator. Only the first call does so. False if
-  // SPMD_KEEP_MEMORY=0 or SPMD_SYNC=1, or if the system does not give 16 MiB of addresses for the
-  // table. If the system gives no addresses for blocks, memory comes from PyTorch's allocator.
+  // Puts itself in front of PyTorch's CPU allocator. Only the first call does so. False if the
+  // system does not give 16 MiB of addresses for the table. If it gives no addresses for blocks,
+  // memory comes from PyTorch's allocator.
   static bool Install();
 
   // While a scope lives, tensors of 64 KiB to 1 GiB that this thread allocates come from here.

@@ -2,10 +2,10 @@
 #include "csrc/runtime/one_place/write_through.h"
 
 #include <algorithm>
-#include <iterator>
 
 #include "absl/strings/string_view.h"
 #include "csrc/program/def_use.h"
+#include "csrc/rules/registry.h"
 
 namespace spmd::runtime {
 namespace {
@@ -15,17 +15,6 @@ using program::kNoValue;
 using program::OpCode;
 using program::Program;
 using program::ValueId;
-
-// A view, and the scatter that puts such a part back, with attributes of the same names.
-struct PartOp {
-  absl::string_view view;
-  absl::string_view scatter;
-};
-constexpr PartOp kPartOps[] = {
-    {"aten::select.int", "aten::select_scatter"},
-    {"aten::slice.Tensor", "aten::slice_scatter"},
-    {"spmd::slice_start", "spmd::slice_start_scatter"},
-};
 
 class SharerFinder {
  public:
@@ -58,16 +47,16 @@ class SharerFinder {
     const TensorType& whole = program_.values[scatter.operands[0]].type;
     const std::optional<int64_t> dim = Integer(scatter, "dim");
     if (!dim) return std::nullopt;
+    const rules::PutsBack& puts_back = *rules::FactsOf(scatter.op).puts_back;
     PartPlace place;
     place.dim = *dim < 0 ? *dim + whole.rank() : *dim;
-    if (scatter.op == "spmd::slice_start_scatter") return place;
-    const bool select = scatter.op == "aten::select_scatter";
-    const bool from_first = !select && scatter.attributes.IsNone("start");
-    std::optional<int64_t> begin = Integer(scatter, select ? "index" : "start");
-    if (from_first) begin = 0;
-    const std::optional<int64_t> step = select ? 1 : Integer(scatter, "step");
+    place.drops_dim = puts_back.drops_dim;
+    if (puts_back.begin.empty()) return place;
+    const bool from_first = scatter.attributes.IsNone(puts_back.begin);
+    const std::optional<int64_t> begin = from_first ? 0 : Integer(scatter, puts_back.begin);
+    const std::optional<int64_t> step =
+        puts_back.step.empty() ? 1 : Integer(scatter, puts_back.step);
     if (!begin || !step) return std::nullopt;
-    place.drops_dim = select;
     place.begin = *begin;
     place.step = *step;
     return place;
@@ -81,15 +70,16 @@ class SharerFinder {
     const ValueId part = call.operands[0];
     if (part == kNoValue || facts_.maker(part) < 0 || facts_.last_user(part) != write) return -1;
     const Instruction& view = program_.instructions[facts_.maker(part)];
-    const auto* const ops = std::find_if(std::begin(kPartOps), std::end(kPartOps),
-                                         [&](const PartOp& o) { return o.view == view.op; });
-    if (ops == std::end(kPartOps)) return -1;
+    if (view.code != OpCode::kCall || view.operands.empty()) return -1;
     const ValueId whole = view.operands[0];
+    if (whole == kNoValue) return -1;
     if (facts_.outlives(whole) || facts_.last_user(whole) <= write) return -1;
     const Instruction& scatter = program_.instructions[facts_.last_user(whole)];
-    const bool puts_back = scatter.op == ops->scatter && scatter.operands.size() == 2 &&
-                           scatter.operands[0] == whole && scatter.operands[1] == call.results[0] &&
-                           SamePart(view, scatter);
+    if (scatter.code != OpCode::kCall) return -1;
+    const std::optional<rules::PutsBack>& reads = rules::FactsOf(scatter.op).puts_back;
+    const bool puts_back = reads.has_value() && reads->view == view.op &&
+                           scatter.operands.size() == 2 && scatter.operands[0] == whole &&
+                           scatter.operands[1] == call.results[0] && SamePart(view, scatter);
     return puts_back ? facts_.last_user(whole) : -1;
   }
 

@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "csrc/program/analysis.h"
 #include "csrc/runtime/executor.h"
+#include "tests/cpp/runtime/move_to.h"
 #include "tests/cpp/runtime/tiles.h"
 
 namespace spmd::runtime {
@@ -192,7 +193,7 @@ TEST_P(Conformance, RunsAProgram) {
     at::Tensor expected = at::linear(hx, hw, hb);
     if (!backend->planning()) {
       ASSERT_TRUE(Download(*(*results)[1]).ok());
-      // The noise is the same whatever the cut: take it off by a replicated run of the op's tile.
+      // The noise does not depend on the sharding: a replicated run of the op's tile has the same.
       const at::Tensor difference = Download(*(*results)[1])->sub(expected);
       EXPECT_GE(difference.min().item<float>(), -1e-5);
       EXPECT_LE(difference.max().item<float>(), 1 + 1e-5);

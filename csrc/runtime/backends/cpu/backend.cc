@@ -4,7 +4,6 @@
 #include "csrc/machine/machine.h"
 #include "csrc/runtime/aten_backend.h"
 #include "csrc/runtime/backend_factory.h"
-#include "csrc/runtime/environment.h"
 #include "csrc/util/status.h"
 
 namespace spmd::runtime::backends::cpu {
@@ -22,10 +21,7 @@ class CpuBackend : public AtenBackend {
   const std::string& name() const override { return name_; }
   int64_t num_devices() const override { return num_devices_; }
   bool elastic() const override { return elastic_; }
-  const machine::Machine& machine() const override {
-    static const bool free_moves = EnvironmentFreeMoves();
-    return free_moves ? machine::NominalWithFreeMoves() : machine::Nominal();
-  }
+  const machine::Machine& machine() const override { return machine::Nominal(); }
   Place place(int64_t) const override { return {c10::Device(c10::kCPU)}; }
   bool has_one_place() const override { return true; }
   int64_t memory_limit() const override { return 0; }
@@ -44,9 +40,7 @@ class CpuBackend : public AtenBackend {
 
 absl::StatusOr<std::shared_ptr<Backend>> Make(const BackendRequest& request) {
   SPMD_ASSIGN_OR_RETURN(std::optional<int64_t> devices, RequestedDevices(request));
-  if (!devices.has_value()) {
-    SPMD_ASSIGN_OR_RETURN(devices, EnvironmentDeviceCount());
-  }
+  if (!devices.has_value()) devices = request.otherwise;
   return std::shared_ptr<Backend>(std::make_shared<CpuBackend>(devices));
 }
 

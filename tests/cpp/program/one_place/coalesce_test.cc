@@ -67,7 +67,7 @@ program {
 )");
 }
 
-// An image cut by rows; its padding is two windows' rows outside, and by columns the op's own.
+// An image sharded by rows; its padding by rows is in two windows, by columns the op's own.
 std::string Convolved(const std::string& end, const std::string& fill, const std::string& stride) {
   return Coalesced(
       R"(mesh @m [data=2]

@@ -20,7 +20,7 @@ TurnOptions WhereverPossible() {
   return options;
 }
 
-// A layer whose batch is cut by data and whose weight by model.
+// A layer whose batch is sharded over data and whose weight over model.
 constexpr const char* kLayer = R"(mesh @m [data=16, model=2]
 program {
   %x: f32[32,12] @m {data},{}
@@ -67,7 +67,7 @@ TEST(Turns, NotWhereItSavesLittle) {
   EXPECT_EQ(AxesForTurns(Parsed(kLayer), options), 0u);
 }
 
-// What is large, cut, and neither input nor output decides.
+// Large sharded values that are neither inputs nor outputs decide.
 std::string Large(const std::string& result) {
   return R"(mesh @m [data=8]
 program {

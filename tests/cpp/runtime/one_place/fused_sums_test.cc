@@ -13,7 +13,7 @@ namespace {
 
 using program::Program;
 
-// Two products of a contraction that is cut, and the sum of both and a first one.
+// Two products with a sharded contraction, and the sum of both and a first one.
 constexpr const char* kText = R"(
 mesh @m [data=2, model=4]
 program {

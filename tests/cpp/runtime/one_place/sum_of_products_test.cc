@@ -81,7 +81,7 @@ class CountOps {
   at::CallbackHandle handle_;
 };
 
-// A product whose contraction, of size k, is cut by `model`.
+// A product whose contraction, of size k, is sharded over `model`.
 struct Case {
   const char* name;
   std::string call;  // of %x, %w, %b
@@ -264,7 +264,7 @@ program {
   for (const bool deduplicate : {true, false}) {
     const CountOps ops;
     sums.push_back(RunText(kText, {g, w, h, v}, {deduplicate, false, Turns::kNever}).at(0));
-    // Two tiles of two blocks, of four terms of three products.
+    // Two tiles of two blocks, each the sum of four partial sums of three products.
     EXPECT_EQ(ops.Of("aten::mm"), 2 * 2);
     EXPECT_EQ(ops.Of("aten::addmm_"), 2 * 2 * (4 * 3 - 1));
     EXPECT_EQ(ops.Of("aten::add"), 0);
@@ -285,7 +285,7 @@ program {
 // and without as often as there are devices, whatever else is made of it.
 TEST_F(SumOfProducts, ComputesEachProductOnceIntoTheSum) {
   const Case c = Cases()[kMm];
-  // 1,200 rows cut by 2, of 70 columns: two blocks for each of the two tiles.
+  // 1,200 rows of 70 columns, sharded over 2: two blocks for each of the two tiles.
   const at::Tensor x = at::randn(c.x_size), w = at::randn(c.w_size), b = at::randn({400});
   for (const bool deduplicate : {true, false}) {
     const CountOps ops;
@@ -328,7 +328,7 @@ program {
   }
 }
 
-// Rows that do not lie together are copied for one term after another.
+// Rows that are not contiguous are copied, for one partial sum after another.
 TEST_F(SumOfProducts, CopiesOfOperandsAreThoseOfOneTerm) {
   if (!TileMemory::Install()) GTEST_SKIP() << "nothing counts the bytes";
   constexpr const char* kText = R"(
@@ -365,7 +365,7 @@ TEST_F(SumOfProducts, ScatteredByRows) {
       sums.push_back(RunText(text, {x, w, b}, {deduplicate, false, turns}).at(0));
       EXPECT_EQ(ops.Of("aten::mm"), 2 * 2);
       EXPECT_EQ(ops.Of("aten::addmm_"), 2 * 2 * 3);
-      // Six devices take their parts; two made the sums, and no result keeps all of one.
+      // Six devices take their parts; two computed the sums, and no result keeps a whole sum.
       EXPECT_EQ(ops.Of("aten::clone"), deduplicate ? 0 : 6 + 2);
     }
   }
@@ -377,7 +377,7 @@ TEST_F(SumOfProducts, ScatteredByRows) {
                         RunText(uneven, {x.narrow(0, 0, 1199), w, b}, {false}).at(0)));
 }
 
-// What is made of one device's part leaves the others' parts as they are.
+// Computing with one device's part does not change the others' parts.
 TEST_F(SumOfProducts, PartsOfAScatteredSumAreNotOverwritten) {
   constexpr const char* kText = R"(
 mesh @m [model=4]
