@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // The device as a whole: registration, backend, seeds, and running what is pending.
-#include "csrc/trace/device.h"
-
 #include <mutex>
 #include <optional>
 #include <string>
@@ -16,7 +14,9 @@
 #include "csrc/trace/autograd_shortcuts.h"
 #include "csrc/trace/check_nodes.h"
 #include "csrc/trace/cpu_forms.h"
+#include "csrc/trace/devices.h"
 #include "csrc/trace/meta_kernels.h"
+#include "csrc/trace/register_device.h"
 #include "csrc/trace/session.h"
 
 namespace spmd::python {

@@ -12,6 +12,7 @@
 #include "csrc/trace/marking.h"
 #include "csrc/trace/marks.h"
 #include "csrc/trace/session.h"
+#include "csrc/trace/session_lock.h"
 #include "csrc/trace/tensor_layout.h"
 
 namespace spmd::python {

@@ -3,7 +3,9 @@
 
 #include <c10/core/DefaultDtype.h>
 
-#include "csrc/trace/device.h"
+#include "csrc/trace/device_type.h"
+#include "csrc/trace/recorder.h"
+#include "csrc/trace/session_state.h"
 #include "csrc/trace/tensor.h"
 
 namespace spmd::trace {
@@ -53,7 +55,7 @@ bool TakesHostIndices(const OpInfo& op) {
 
 }  // namespace
 
-TapeId ReadOperand(Session::State& state, const at::Tensor& tensor,
+TapeId ReadOperand(SessionState& state, const at::Tensor& tensor,
                    std::optional<at::ScalarType> like) {
   if (!tensor.defined()) return kNoId;
   if (Buffer::IsOurs(tensor)) return Read(state, tensor);
@@ -66,7 +68,7 @@ TapeId ReadOperand(Session::State& state, const at::Tensor& tensor,
               TheDevice(), " and ", tensor.device(), "!");
 }
 
-Arguments ReadArguments(Session::State& state, const OpInfo& op, std::vector<c10::IValue> args) {
+Arguments ReadArguments(SessionState& state, const OpInfo& op, std::vector<c10::IValue> args) {
   Arguments out;
   out.op = &op;
   // A Python number in the place of a tensor calls for the overload that takes a Scalar, if there

@@ -6,9 +6,10 @@
 #include <vector>
 
 #include "csrc/trace/record.h"
-#include "csrc/trace/session_state.h"
 
 namespace spmd::trace {
+
+struct SessionState;
 
 using Args = std::vector<c10::IValue>;
 
@@ -31,7 +32,7 @@ struct Arguments {
 // scalars; CPU indices are uploaded.
 // Throws: c10::Error "Expected all tensors to be on the same device…" for any other tensor in
 // `args` that is not on the device.
-Arguments ReadArguments(Session::State& state, const OpInfo& op, std::vector<c10::IValue> args);
+Arguments ReadArguments(SessionState& state, const OpInfo& op, std::vector<c10::IValue> args);
 
 // The arguments of `to`, taken by name from `args`, those of `from`. Arguments that `from` does not
 // have get their defaults.
@@ -40,7 +41,7 @@ std::vector<c10::IValue> Rearrange(const OpInfo& from, const std::vector<c10::IV
 
 // Reads one operand, a tensor of the device or a 0-dim CPU tensor. `like` is the element type that
 // a wrapped number takes.
-TapeId ReadOperand(Session::State& state, const at::Tensor& tensor,
+TapeId ReadOperand(SessionState& state, const at::Tensor& tensor,
                    std::optional<at::ScalarType> like = std::nullopt);
 
 }  // namespace spmd::trace

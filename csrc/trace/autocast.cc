@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Autocast uses CUDA's op lists. The default lower precision is bfloat16.
+#include "csrc/trace/autocast.h"
+
 #include <ATen/autocast_mode.h>
 #include <torch/library.h>
 
-#include "csrc/trace/device.h"
+#include "csrc/trace/device_type.h"
 
 namespace at::autocast {
 namespace {

@@ -19,6 +19,7 @@
 #include "csrc/trace/check_nodes.h"
 #include "csrc/trace/derivatives.h"
 #include "csrc/trace/make_node.h"
+#include "csrc/trace/session_state.h"
 #include "csrc/trace/unboxed_call.h"
 #include "csrc/trace/unboxed_ops.h"
 #include "csrc/trace/view_function.h"

@@ -10,10 +10,10 @@
 #include <new>
 #include <string>
 
+#include "csrc/trace/allocator.h"
 #include "csrc/trace/bindings.h"
-#include "csrc/trace/device.h"
-#include "csrc/trace/marks.h"
-#include "csrc/trace/session_state.h"
+#include "csrc/trace/device_type.h"
+#include "csrc/trace/mark_notes.h"
 #include "csrc/trace/tensor_impl.h"
 
 namespace spmd::trace {
@@ -135,8 +135,6 @@ Buffer::~Buffer() {
   delete NotesOf(*this);
   HeaderOf(this)->alive.store(false, std::memory_order_relaxed);
 }
-
-void Buffer::MakeValue() { Hold(Session::Get().state().tape->value(number_)); }
 
 void* Buffer::operator new(size_t bytes) {
   void* const memory = BlockList<&FreeMemory>::Take();

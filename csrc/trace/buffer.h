@@ -22,7 +22,7 @@
 #include "csrc/runtime/executor_queue.h"
 #include "csrc/runtime/tiled_tensor.h"
 #include "csrc/sharding/spec.h"
-#include "csrc/trace/record.h"
+#include "csrc/trace/tape_id.h"
 #include "csrc/trace/view_recipe.h"
 #include "csrc/util/pool.h"
 

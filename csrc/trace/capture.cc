@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "csrc/trace/replay.h"
+#include "csrc/trace/session_state.h"
 #include "csrc/trace/tensor.h"
 
 namespace spmd::trace {
@@ -34,11 +35,11 @@ bool SameScalar(const c10::Scalar& a, const c10::Scalar& b) {
 
 }  // namespace
 
-CallCapture::CallCapture(Session::State& state, const OpInfo& op, const torch::jit::Stack& stack)
+CallCapture::CallCapture(SessionState& state, const OpInfo& op, const torch::jit::Stack& stack)
     : state_(state), op_(op) {
-  if (state.capturing || !op.replayable) return;
-  active_ = state.capturing = true;
-  state.looked_at_values = false;
+  if (state.call.capturing || !op.replayable) return;
+  active_ = state.call.capturing = true;
+  state.call.looked_at_values = false;
   tape_ = state.tape->number();
   stack_below_ = stack.size() - op.args.size();
   args_.assign(stack.begin() + static_cast<int64_t>(stack_below_), stack.end());
@@ -48,11 +49,11 @@ CallCapture::CallCapture(Session::State& state, const OpInfo& op, const torch::j
   call_.first_slot = static_cast<TapeId>(state.tape->num_values());
   first_scalar_ = state.tape->scalars().size();
   for (size_t i = 0; i < args_.size() && active_; ++i) active_ = TakeArgument(op.args[i], args_[i]);
-  if (!active_) state.capturing = false;
+  if (!active_) state.call.capturing = false;
 }
 
 CallCapture::~CallCapture() {
-  if (active_) state_.capturing = false;
+  if (active_) state_.call.capturing = false;
 }
 
 bool CallCapture::TakeArgument(const ArgInfo& info, const c10::IValue& arg) {
@@ -243,7 +244,7 @@ bool CallCapture::FinishResult(const c10::IValue& result) {
 }
 
 void CallCapture::Finish(const torch::jit::Stack& stack) {
-  if (!active_ || state_.looked_at_values || state_.tape->number() != tape_ ||
+  if (!active_ || state_.call.looked_at_values || state_.tape->number() != tape_ ||
       state_.tape->following()) {
     return;
   }

@@ -14,8 +14,10 @@
 #include "absl/strings/str_cat.h"
 #include "csrc/partition/compile_cache.h"
 #include "csrc/runtime/environment.h"
+#include "csrc/trace/devices.h"
 #include "csrc/trace/log.h"
-#include "csrc/trace/lower.h"
+#include "csrc/trace/pending_graph.h"
+#include "csrc/trace/session_state.h"
 #include "csrc/trace/starts.h"
 #include "csrc/util/status.h"
 
@@ -26,14 +28,6 @@ namespace {
 using Clock = std::chrono::steady_clock;
 double MillisecondsSince(Clock::time_point t) {
   return std::chrono::duration<double, std::milli>(Clock::now() - t).count();
-}
-
-partition::CompileOptions OptionsFor(const Session::State& state, const runtime::Backend& backend) {
-  partition::CompileOptions options;
-  options.machine = &backend.machine();
-  static const bool check_passes = runtime::EnvironmentCheckPasses();
-  options.verify = state.verify || check_passes;
-  return options;
 }
 
 // Identifies the library that contains this code: another build may compile differently.
@@ -48,8 +42,8 @@ std::string Build() {
 
 // Null if programs are not kept, or if a user asks how a program was compiled, since it is then
 // compiled.
-partition::CompileCache* DiskCache(Session::State& state, bool checked) {
-  if (checked || state.log->passes) return nullptr;
+partition::CompileCache* DiskCache(SessionState& state, bool checked) {
+  if (checked || state.diagnostics.log->passes) return nullptr;
   if (!state.disk_cache.has_value()) {
     const std::string directory = runtime::EnvironmentCacheDirectory(), build = Build();
     state.disk_cache.emplace();
@@ -62,7 +56,7 @@ partition::CompileCache* DiskCache(Session::State& state, bool checked) {
 }
 
 // Warns about what a user can mend. A directory that others may write to is not used.
-void NoteDiskError(Session::State& state, const absl::Status& status) {
+void NoteDiskError(SessionState& state, const absl::Status& status) {
   if (absl::IsDataLoss(status) && state.hooks.warn != nullptr) {
     state.hooks.warn(std::string(status.message()));
   }
@@ -76,7 +70,7 @@ void NoteDiskError(Session::State& state, const absl::Status& status) {
 
 // `explained` is set to whether the result has its graph and reasons; a program that was read has
 // none.
-absl::StatusOr<partition::Compiled> CompiledOrRead(Session::State& state, const ir::Graph& graph,
+absl::StatusOr<partition::Compiled> CompiledOrRead(SessionState& state, const ir::Graph& graph,
                                                    const runtime::Backend& backend,
                                                    bool& explained) {
   // A program that compiles as fast as a file is read is not kept.
@@ -118,20 +112,11 @@ bool TakeApart(const std::vector<Dims>& apart, std::vector<OutputSpec>& outputs)
 }
 
 // Notes the recording, so that later tapes that begin like this one follow it.
-void NoteRecording(Session::State& state, Tape& tape, CachedProgram& cached) {
+void NoteRecording(SessionState& state, Tape& tape, CachedProgram& cached) {
   cached.recording = tape.Share();
   for (const Record& r : cached.recording->records) cached.ops.push_back(r.op);
   cached.prefixes = cached.recording->RecordKeys();
-  int32_t n = 0;
-  for (const Event& event : cached.recording->events) {
-    ++n;
-    if (event.kind != Event::Kind::kRecord) continue;
-    state.known_prefixes[cached.recording->keys[n - 1].strict] = {cached.recording, n};
-  }
-  if (state.known_prefixes.size() < state.most_prefixes) return;
-  absl::erase_if(state.known_prefixes,
-                 [](const auto& known) { return known.second.recording.expired(); });
-  state.most_prefixes = std::max(state.most_prefixes, 2 * state.known_prefixes.size());
+  state.prefixes.Add(cached.recording);
 }
 
 // Returns to the system what compiling a large program has left in the heap, before tiles are
@@ -146,16 +131,16 @@ void ReturnFreedMemory(const program::Program& compiled) {
 
 }  // namespace
 
-absl::StatusOr<CachedProgramPtr> Compile(Session::State& state, Tape& tape,
+absl::StatusOr<CachedProgramPtr> Compile(SessionState& state, Tape& tape,
                                          std::vector<OutputSpec> outputs, const Hash128& key,
                                          std::vector<int> late_starts, const std::string& reason,
                                          const std::string& why) {
-  if (!state.log.has_value()) {
-    SPMD_ASSIGN_OR_RETURN(state.log, runtime::EnvironmentLog());
+  if (!state.diagnostics.log.has_value()) {
+    SPMD_ASSIGN_OR_RETURN(state.diagnostics.log, runtime::EnvironmentLog());
   }
   auto cached = std::make_shared<CachedProgram>();
   auto program = std::make_shared<CompiledProgram>();
-  program->number = state.next_program++;
+  program->number = state.diagnostics.next_program++;
   CompileEvent event;
   event.number = program->number;
   event.reason = reason;
@@ -163,9 +148,7 @@ absl::StatusOr<CachedProgramPtr> Compile(Session::State& state, Tape& tape,
   event.records = static_cast<int64_t>(tape.records().size());
 
   Clock::time_point start = Clock::now();
-  const MeshSet set = MeshesOf(state, tape, outputs);
-  SPMD_ASSIGN_OR_RETURN(Lowered lowered,
-                        Lower(tape, outputs, {&set.meshes, &set.grids, late_starts}));
+  SPMD_ASSIGN_OR_RETURN(Lowered lowered, LowerTape(state, tape, outputs, late_starts));
   event.lower_ms = MillisecondsSince(start);
   program->traced = std::move(lowered.graph);
 
@@ -174,28 +157,29 @@ absl::StatusOr<CachedProgramPtr> Compile(Session::State& state, Tape& tape,
   SPMD_ASSIGN_OR_RETURN(program->compiled,
                         CompiledOrRead(state, program->traced, *backend, program->explained));
   if (TakeApart(program->compiled.apart, outputs)) {
-    SPMD_ASSIGN_OR_RETURN(lowered, Lower(tape, outputs, {&set.meshes, &set.grids, late_starts}));
+    SPMD_ASSIGN_OR_RETURN(lowered, LowerTape(state, tape, outputs, late_starts));
     program->traced = std::move(lowered.graph);
     SPMD_ASSIGN_OR_RETURN(program->compiled,
                           CompiledOrRead(state, program->traced, *backend, program->explained));
   }
   if (!program->explained) {
-    ++state.statistics.disk_hits;
+    ++state.diagnostics.statistics.disk_hits;
     event.reason += "; read from disk";
   }
   event.compile_ms = MillisecondsSince(start);
 
   start = Clock::now();
-  SPMD_ASSIGN_OR_RETURN(program->loaded,
-                        runtime::LoadedProgram::Load(std::move(program->compiled.program), backend,
-                                                     LoadOptions(state)));
+  cached->options = LoadOptions(state);
+  SPMD_ASSIGN_OR_RETURN(
+      program->loaded,
+      runtime::LoadedProgram::Load(std::move(program->compiled.program), backend, cached->options));
   event.load_ms = MillisecondsSince(start);
   event.instructions = static_cast<int64_t>(program->program().instructions.size());
 
   for (const partition::Warning& w : program->compiled.warnings) {
-    if (state.hooks.warn != nullptr && FirstTime(state, w.key)) state.hooks.warn(w.text);
+    if (state.hooks.warn != nullptr && state.diagnostics.FirstTime(w.key)) state.hooks.warn(w.text);
   }
-  LogCompile(*state.log, *program, event);
+  LogCompile(*state.diagnostics.log, *program, event);
   cached->key = key;
   cached->late_starts = std::move(late_starts);
   cached->outputs = std::move(outputs);
@@ -210,14 +194,13 @@ absl::StatusOr<CachedProgramPtr> Compile(Session::State& state, Tape& tape,
   for (const int r : RecordsWithStarts(cached->recording->records)) {
     if (!absl::c_binary_search(cached->late_starts, r)) cached->known_starts.push_back(r);
   }
-  state.events.push_back(std::move(event));
-  if (state.events.size() > 1000) state.events.pop_front();
-  ++state.statistics.compiles;
+  state.diagnostics.Add(std::move(event));
+  ++state.diagnostics.statistics.compiles;
   ReturnFreedMemory(made);
   return cached;
 }
 
-absl::Status Explain(Session::State& state, const std::shared_ptr<CompiledProgram>& program) {
+absl::Status Explain(SessionState& state, const std::shared_ptr<CompiledProgram>& program) {
   if (program->explained) return absl::OkStatus();
   SPMD_ASSIGN_OR_RETURN(std::shared_ptr<runtime::Backend> backend, TheBackend(state));
   SPMD_ASSIGN_OR_RETURN(partition::Compiled compiled,

@@ -6,7 +6,8 @@
 #include <utility>
 
 #include "csrc/runtime/dispatch_guard.h"
-#include "csrc/trace/device.h"
+#include "csrc/trace/device_type.h"
+#include "csrc/trace/session_state.h"
 #include "csrc/trace/tensor.h"
 
 namespace spmd::trace {
@@ -24,14 +25,15 @@ bool IsOurs(const OpInfo& op, const Args& args) {
 
 }  // namespace
 
-bool RunElsewhere(const OpInfo& op, const Args& args, torch::jit::Stack* stack) {
+bool RunElsewhere(SessionState& state, const OpInfo& op, const Args& args,
+                  torch::jit::Stack* stack) {
   if (IsOurs(op, args)) {
     const int pin = op.FindArg("pin_memory");
     TORCH_CHECK(pin < 0 || args[pin].isNone() || !args[pin].toBool(), op.name,
                 ": pin_memory=True for '", TheDevice(), "'; only tensors of the CPU can be pinned");
     return false;
   }
-  Session::Get().state().looked_at_values = true;  // a tensor elsewhere is made again each time
+  state.call.looked_at_values = true;  // a tensor elsewhere is made again each time
   const runtime::DispatchGuard guard;
   torch::jit::drop(*stack, args.size());
   for (c10::IValue arg : args) {

@@ -9,6 +9,7 @@ namespace spmd::trace {
 // False if the result belongs on this device; the stack is then unchanged. Otherwise PyTorch's own
 // kernel, which needs only the form of the tensors in `args`, has put the result on `stack`.
 // Throws: c10::Error if the result would be on this device and pinned.
-bool RunElsewhere(const OpInfo& op, const Args& args, torch::jit::Stack* stack);
+bool RunElsewhere(SessionState& state, const OpInfo& op, const Args& args,
+                  torch::jit::Stack* stack);
 
 }  // namespace spmd::trace

@@ -8,7 +8,7 @@
 
 #include <cstring>
 
-#include "csrc/trace/device.h"
+#include "csrc/trace/device_type.h"
 
 namespace spmd::trace {
 

@@ -10,9 +10,11 @@
 #include <tuple>
 
 #include "csrc/trace/arguments.h"
-#include "csrc/trace/device.h"
+#include "csrc/trace/device_type.h"
 #include "csrc/trace/kernel.h"
 #include "csrc/trace/overlap.h"
+#include "csrc/trace/recorder.h"
+#include "csrc/trace/session_state.h"
 #include "csrc/trace/tensor.h"
 
 namespace spmd::trace {
@@ -66,7 +68,7 @@ void CheckSources(const at::Tensor& target, const std::vector<c10::IValue>& args
 }
 
 // Resizes an out= argument to the result's size.
-void ResizeOut(Session::State& state, const at::Tensor& target, const TensorMeta& result) {
+void ResizeOut(SessionState& state, const at::Tensor& target, const TensorMeta& result) {
   const at::IntArrayRef sizes(result.sizes.data(), result.sizes.size());
   if (target.sizes() == sizes) return;
   if (target.numel() != 0) {
@@ -133,11 +135,11 @@ std::vector<c10::IValue> PeekArguments(const OpInfo& op, const torch::jit::Stack
   return {stack->end() - static_cast<int64_t>(op.args.size()), stack->end()};
 }
 
-void RunIntoOut(const OpInfo& op, torch::jit::Stack* stack) {
+void RunIntoOut(SessionState& state, const OpInfo& op, torch::jit::Stack* stack) {
   const at::AutoDispatchBelowADInplaceOrView below;
   const OpInfo& plain = GetOp(op.handle.operator_name().name);
   const std::vector<c10::IValue> out = torch::jit::pop(*stack, op.result_alias.size());
-  plain.handler(plain, stack);
+  plain.handler(state, plain, stack);
   const std::vector<c10::IValue> results = torch::jit::pop(*stack, out.size());
   for (size_t k = 0; k < out.size(); ++k) {
     const at::Tensor target = out[k].toTensor(), result = results[k].toTensor();
@@ -147,7 +149,7 @@ void RunIntoOut(const OpInfo& op, torch::jit::Stack* stack) {
   }
 }
 
-void RunGeneric(Session::State& state, const OpInfo& op, torch::jit::Stack* stack) {
+void RunGeneric(SessionState& state, const OpInfo& op, torch::jit::Stack* stack) {
   const OpInfo* twin = op.functional();
   // An op that neither returns nor writes a tensor is called for its other effects.
   const bool acts = op.result_alias.empty() && op.written.empty();

@@ -11,6 +11,8 @@
 
 #include "csrc/trace/arguments.h"
 #include "csrc/trace/kernel.h"
+#include "csrc/trace/recorder.h"
+#include "csrc/trace/session_state.h"
 #include "csrc/trace/tensor.h"
 
 namespace spmd::trace {
@@ -18,8 +20,7 @@ namespace spmd::trace {
 namespace {
 
 // native_batch_norm writes its running statistics although its schema does not say so.
-void BatchNorm(const OpInfo& op, torch::jit::Stack* stack) {
-  Session::State& state = Session::Get().state();
+void BatchNorm(SessionState& state, const OpInfo& op, torch::jit::Stack* stack) {
   const Args a = PopArguments(op, stack);
   const at::Tensor mean = TensorOrUndefined(a[3]), var = TensorOrUndefined(a[4]);
   const bool training = a[5].toBool();
@@ -62,20 +63,20 @@ void PushReserve(const at::Tensor& input, torch::jit::Stack* stack) {
   stack->push_back(at::empty({0}, input.options().dtype(at::kByte)));
 }
 
-void NoTraining(const OpInfo& op, torch::jit::Stack* stack) {
+void NoTraining(SessionState&, const OpInfo& op, torch::jit::Stack* stack) {
   const at::AutoDispatchBelowADInplaceOrView below;
   const Args a = PopArguments(op, stack);
   PushNormalised(a, TensorOrUndefined(a[3]), TensorOrUndefined(a[4]), /*training=*/false,
                  a[5].toDouble(), a[6].toDouble(), stack);
 }
 
-void NoUpdate(const OpInfo& op, torch::jit::Stack* stack) {
+void NoUpdate(SessionState&, const OpInfo& op, torch::jit::Stack* stack) {
   const at::Tensor input = torch::jit::peek(*stack, 0, op.args.size()).toTensor();
   NoTraining(op, stack);
   PushReserve(input, stack);
 }
 
-void WithUpdate(const OpInfo& op, torch::jit::Stack* stack) {
+void WithUpdate(SessionState&, const OpInfo& op, torch::jit::Stack* stack) {
   const at::AutoDispatchBelowADInplaceOrView below;
   const Args a = PopArguments(op, stack);
   PushNormalised(a, a[3].toTensor(), a[4].toTensor(), /*training=*/true, a[5].toDouble(),
@@ -83,7 +84,7 @@ void WithUpdate(const OpInfo& op, torch::jit::Stack* stack) {
   PushReserve(a[0].toTensor(), stack);
 }
 
-void WithUpdateFunctional(const OpInfo& op, torch::jit::Stack* stack) {
+void WithUpdateFunctional(SessionState&, const OpInfo& op, torch::jit::Stack* stack) {
   const at::AutoDispatchBelowADInplaceOrView below;
   const Args a = PopArguments(op, stack);
   const at::Tensor mean = a[3].toTensor().clone(), var = a[4].toTensor().clone();
@@ -94,7 +95,7 @@ void WithUpdateFunctional(const OpInfo& op, torch::jit::Stack* stack) {
 }
 
 // The gradient of native_batch_norm, with the reserve.
-void Backward(const OpInfo& op, torch::jit::Stack* stack) {
+void Backward(SessionState&, const OpInfo& op, torch::jit::Stack* stack) {
   const at::AutoDispatchBelowADInplaceOrView below;
   const Args a = PopArguments(op, stack);
   const auto mask = a[9].toBoolList();
@@ -114,7 +115,7 @@ void Update(const at::Tensor& running, const at::Tensor& batch, double momentum)
 
 // Returns the mean and biased variance of the batch; the running variance gets the unbiased one.
 // The schema does not say that the op writes running statistics.
-void UpdateStatistics(const OpInfo& op, torch::jit::Stack* stack) {
+void UpdateStatistics(SessionState&, const OpInfo& op, torch::jit::Stack* stack) {
   const at::AutoDispatchBelowADInplaceOrView below;
   const Args a = PopArguments(op, stack);
   const at::Tensor input = a[0].toTensor(), running_mean = TensorOrUndefined(a[1]),

@@ -15,13 +15,14 @@
 #include "csrc/trace/arguments.h"
 #include "csrc/trace/kernel.h"
 #include "csrc/trace/selection.h"
+#include "csrc/trace/session_state.h"
 #include "csrc/trace/tensor.h"
 
 namespace spmd::trace {
 
 namespace {
 
-void AsStridedCopy(const OpInfo& op, torch::jit::Stack* stack) {
+void AsStridedCopy(SessionState&, const OpInfo& op, torch::jit::Stack* stack) {
   const at::AutoDispatchBelowADInplaceOrView below;
   const Args a = PopArguments(op, stack);
   const at::Tensor view = at::as_strided(a[0].toTensor(), a[1].toIntVector(), a[2].toIntVector(),
@@ -29,8 +30,7 @@ void AsStridedCopy(const OpInfo& op, torch::jit::Stack* stack) {
   stack->push_back(view.clone(at::MemoryFormat::Contiguous));
 }
 
-void AsStridedScatter(const OpInfo& op, torch::jit::Stack* stack) {
-  Session::State& state = Session::Get().state();
+void AsStridedScatter(SessionState& state, const OpInfo& op, torch::jit::Stack* stack) {
   const Args a = PeekArguments(op, stack);
   const at::Tensor self = a[0].toTensor(), src = a[1].toTensor();
   const std::vector<int64_t> size = a[2].toIntVector(), stride = a[3].toIntVector();
@@ -52,8 +52,7 @@ void AsStridedScatter(const OpInfo& op, torch::jit::Stack* stack) {
 
 // In an expanded tensor, whose elements share memory, elements are written at their places in
 // storage. (Eager does the same, and warns that this will change.)
-void IndexPutInPlace(const OpInfo& op, torch::jit::Stack* stack) {
-  Session::State& state = Session::Get().state();
+void IndexPutInPlace(SessionState& state, const OpInfo& op, torch::jit::Stack* stack) {
   const at::Tensor self = torch::jit::peek(*stack, 0, op.args.size()).toTensor();
   if (!Buffer::IsOurs(self) || at::has_internal_overlap(self) != at::MemOverlap::Yes ||
       self.numel() == 0) {
@@ -93,16 +92,16 @@ at::Tensor OfRows(const at::Tensor& grad, const at::Tensor& self, int64_t reduct
 }
 
 // True if PyTorch's kernel handles the call: without a reduction, without rows, or with an error.
-bool TakenAsItIs(const OpInfo& op, const Args& a, const at::Tensor& self) {
+bool TakenAsItIs(SessionState& state, const OpInfo& op, const Args& a, const at::Tensor& self) {
   const int64_t reduction = a[op.FindArg("reduction")].toInt();
   return reduction == at::Reduction::None || self.dim() < 2 || self.numel() == 0 ||
-         !Session::Get().state().shapes.Infer(op, a).ok;
+         !state.shapes.Infer(op, a).ok;
 }
 
-void MultiMargin(const OpInfo& op, torch::jit::Stack* stack) {
+void MultiMargin(SessionState& state, const OpInfo& op, torch::jit::Stack* stack) {
   const Args a = PeekArguments(op, stack);
   const at::Tensor self = a[0].toTensor();
-  if (TakenAsItIs(op, a, self)) return RunGeneric(Session::Get().state(), op, stack);
+  if (TakenAsItIs(state, op, a, self)) return RunGeneric(state, op, stack);
   const at::AutoDispatchBelowADInplaceOrView below;
   torch::jit::drop(*stack, op.args.size());
   const at::Tensor rows =
@@ -111,10 +110,10 @@ void MultiMargin(const OpInfo& op, torch::jit::Stack* stack) {
   stack->push_back(Reduced(rows, a[5].toInt()));
 }
 
-void MultiMarginBackward(const OpInfo& op, torch::jit::Stack* stack) {
+void MultiMarginBackward(SessionState& state, const OpInfo& op, torch::jit::Stack* stack) {
   const Args a = PeekArguments(op, stack);
   const at::Tensor self = a[1].toTensor();
-  if (TakenAsItIs(op, a, self)) return RunGeneric(Session::Get().state(), op, stack);
+  if (TakenAsItIs(state, op, a, self)) return RunGeneric(state, op, stack);
   const at::AutoDispatchBelowADInplaceOrView below;
   torch::jit::drop(*stack, op.args.size());
   const at::Tensor grad = OfRows(a[0].toTensor(), self, a[6].toInt());
@@ -123,10 +122,10 @@ void MultiMarginBackward(const OpInfo& op, torch::jit::Stack* stack) {
                                                   at::Reduction::None));
 }
 
-void MultiLabelMargin(const OpInfo& op, torch::jit::Stack* stack) {
+void MultiLabelMargin(SessionState& state, const OpInfo& op, torch::jit::Stack* stack) {
   const Args a = PeekArguments(op, stack);
   const at::Tensor self = a[0].toTensor();
-  if (TakenAsItIs(op, a, self)) return RunGeneric(Session::Get().state(), op, stack);
+  if (TakenAsItIs(state, op, a, self)) return RunGeneric(state, op, stack);
   const at::AutoDispatchBelowADInplaceOrView below;
   torch::jit::drop(*stack, op.args.size());
   const auto [rows, is_target] =
@@ -135,10 +134,10 @@ void MultiLabelMargin(const OpInfo& op, torch::jit::Stack* stack) {
   stack->push_back(is_target);
 }
 
-void MultiLabelMarginBackward(const OpInfo& op, torch::jit::Stack* stack) {
+void MultiLabelMarginBackward(SessionState& state, const OpInfo& op, torch::jit::Stack* stack) {
   const Args a = PeekArguments(op, stack);
   const at::Tensor self = a[1].toTensor();
-  if (TakenAsItIs(op, a, self)) return RunGeneric(Session::Get().state(), op, stack);
+  if (TakenAsItIs(state, op, a, self)) return RunGeneric(state, op, stack);
   const at::AutoDispatchBelowADInplaceOrView below;
   torch::jit::drop(*stack, op.args.size());
   const at::Tensor grad = OfRows(a[0].toTensor(), self, a[3].toInt());

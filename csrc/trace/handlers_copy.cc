@@ -6,10 +6,13 @@
 #include <ATen/ops/equal.h>
 
 #include "csrc/trace/arguments.h"
-#include "csrc/trace/device.h"
+#include "csrc/trace/device_type.h"
 #include "csrc/trace/kernel.h"
 #include "csrc/trace/marks.h"
 #include "csrc/trace/overlap.h"
+#include "csrc/trace/read_host.h"
+#include "csrc/trace/recorder.h"
+#include "csrc/trace/session_state.h"
 #include "csrc/trace/tensor.h"
 
 namespace spmd::trace {
@@ -37,8 +40,7 @@ TensorMeta CopyMeta(const at::Tensor& self, at::ScalarType dtype, const c10::IVa
   return meta;
 }
 
-void ToCopy(const OpInfo& op, torch::jit::Stack* stack) {
-  Session::State& state = Session::Get().state();
+void ToCopy(SessionState& state, const OpInfo& op, torch::jit::Stack* stack) {
   const Args a = PopArguments(op, stack);
   const at::Tensor self = a[0].toTensor();
   const at::ScalarType dtype =
@@ -76,8 +78,7 @@ void ToCopy(const OpInfo& op, torch::jit::Stack* stack) {
   stack->push_back(out);
 }
 
-void Clone(const OpInfo& op, torch::jit::Stack* stack) {
-  Session::State& state = Session::Get().state();
+void Clone(SessionState& state, const OpInfo& op, torch::jit::Stack* stack) {
   const Args a = PopArguments(op, stack);
   const at::Tensor self = a[0].toTensor();
   const at::Tensor out =
@@ -87,8 +88,7 @@ void Clone(const OpInfo& op, torch::jit::Stack* stack) {
 }
 
 // A clone with another shape and the same order of elements.
-void ReshapeCopy(const OpInfo& op, torch::jit::Stack* stack) {
-  Session::State& state = Session::Get().state();
+void ReshapeCopy(SessionState& state, const OpInfo& op, torch::jit::Stack* stack) {
   const Args a = PopArguments(op, stack);
   const at::Tensor self = a[0].toTensor();
   const at::DimVector sizes = at::infer_size_dv(a[1].toIntVector(), self.numel());
@@ -101,7 +101,7 @@ void ReshapeCopy(const OpInfo& op, torch::jit::Stack* stack) {
 
 // Copies all bytes of a storage to all bytes of another, both seen as bytes: the Buffer's value is
 // taken as it is.
-bool CopyWholeBuffer(Session::State& state, const at::Tensor& dst, const at::Tensor& src) {
+bool CopyWholeBuffer(SessionState& state, const at::Tensor& dst, const at::Tensor& src) {
   Buffer* to = BufferOf(dst);
   Buffer* from = BufferOf(src);
   const auto whole = [](const at::Tensor& t) {
@@ -112,7 +112,7 @@ bool CopyWholeBuffer(Session::State& state, const at::Tensor& dst, const at::Ten
       from->holds_nothing()) {
     return false;
   }
-  state.looked_at_values = true;  // not to be replayed, since the mark comes with the value
+  state.call.looked_at_values = true;  // not to be replayed, since the mark comes with the value
   if (to == from) return true;
   to->Hold(nullptr);
   to->Rebase(from->form);
@@ -126,8 +126,7 @@ bool CopyWholeBuffer(Session::State& state, const at::Tensor& dst, const at::Ten
   return true;
 }
 
-void Copy(const OpInfo& op, torch::jit::Stack* stack) {
-  Session::State& state = Session::Get().state();
+void Copy(SessionState& state, const OpInfo& op, torch::jit::Stack* stack) {
   const Args a = PopArguments(op, stack);
   const at::Tensor dst = a[0].toTensor(), src = a[1].toTensor();
   stack->push_back(dst);
@@ -153,8 +152,7 @@ void Copy(const OpInfo& op, torch::jit::Stack* stack) {
   Write(state, dst, EmitExpand(state, EmitCast(state, Read(state, src), dtype), dims));
 }
 
-void LocalScalarDense(const OpInfo& op, torch::jit::Stack* stack) {
-  Session::State& state = Session::Get().state();
+void LocalScalarDense(SessionState& state, const OpInfo& op, torch::jit::Stack* stack) {
   const Args a = PopArguments(op, stack);
   const at::Tensor host = ReadHost(state, a[0].toTensor(), "item");
   TORCH_CHECK(host.numel() == 1, "a Tensor with ", host.numel(),
@@ -162,8 +160,7 @@ void LocalScalarDense(const OpInfo& op, torch::jit::Stack* stack) {
   stack->push_back(c10::IValue(host.reshape({}).item()));
 }
 
-void Equal(const OpInfo& op, torch::jit::Stack* stack) {
-  Session::State& state = Session::Get().state();
+void Equal(SessionState& state, const OpInfo& op, torch::jit::Stack* stack) {
   const Args a = PopArguments(op, stack);
   const at::Tensor x = a[0].toTensor(), y = a[1].toTensor();
   BufferOf(x);
@@ -171,12 +168,12 @@ void Equal(const OpInfo& op, torch::jit::Stack* stack) {
   stack->push_back(at::equal(ReadHost(state, x, "equal"), ReadHost(state, y, "equal")));
 }
 
-void IsSameSize(const OpInfo& op, torch::jit::Stack* stack) {
+void IsSameSize(SessionState&, const OpInfo& op, torch::jit::Stack* stack) {
   const Args a = PopArguments(op, stack);
   stack->push_back(a[0].toTensor().sizes() == a[1].toTensor().sizes());
 }
 
-void HasSameStorageNumel(const OpInfo& op, torch::jit::Stack* stack) {
+void HasSameStorageNumel(SessionState&, const OpInfo& op, torch::jit::Stack* stack) {
   const Args a = PopArguments(op, stack);
   const at::Tensor x = a[0].toTensor(), y = a[1].toTensor();
   const auto n = [](const at::Tensor& t) {
@@ -185,7 +182,7 @@ void HasSameStorageNumel(const OpInfo& op, torch::jit::Stack* stack) {
   stack->push_back(n(x) == n(y));
 }
 
-void PinMemory(const OpInfo&, torch::jit::Stack*) {
+void PinMemory(SessionState&, const OpInfo&, torch::jit::Stack*) {
   TORCH_CHECK(false, "pin_memory: the tensor is on '", TheDevice(),
               "'; only tensors of the CPU can be pinned");
 }
@@ -205,11 +202,5 @@ constexpr HandlerRow kRows[] = {
 }  // namespace
 
 absl::Span<const HandlerRow> CopyHandlers() { return kRows; }
-
-bool KeepsMarks(const OpInfo& op) {
-  static const OpInfo* const clone = &GetOp("aten::clone");
-  static const OpInfo* const to = &GetOp("aten::_to_copy");
-  return &op == clone || (&op == to && !at::autocast::is_autocast_enabled(kDeviceType));
-}
 
 }  // namespace spmd::trace

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Factories and fills.
 #include "csrc/trace/arguments.h"
-#include "csrc/trace/device.h"
+#include "csrc/trace/device_type.h"
 #include "csrc/trace/elsewhere.h"
 #include "csrc/trace/kernel.h"
+#include "csrc/trace/recorder.h"
+#include "csrc/trace/session_state.h"
 #include "csrc/trace/tensor.h"
 
 namespace spmd::trace {
@@ -22,7 +24,7 @@ void CheckPlace(const OpInfo& op, const Args& args) {
 }
 
 // The metadata that PyTorch gives the op's result. If it refuses, the arguments stay on the stack.
-TensorMeta MetaOf(Session::State& state, const OpInfo& op, const Args& args) {
+TensorMeta MetaOf(SessionState& state, const OpInfo& op, const Args& args) {
   CheckPlace(op, args);
   const Inference& inferred = state.shapes.Infer(op, args);
   TORCH_CHECK(inferred.ok, op.name, ": invalid arguments");
@@ -31,17 +33,16 @@ TensorMeta MetaOf(Session::State& state, const OpInfo& op, const Args& args) {
 
 // For `like` ops with another device as argument, and for arguments that Meta rejects: PyTorch's
 // own kernel on the host computes the result, or raises the error.
-bool GoesElsewhere(Session::State& state, const OpInfo& op, torch::jit::Stack* stack) {
+bool GoesElsewhere(SessionState& state, const OpInfo& op, torch::jit::Stack* stack) {
   const Args args = PeekArguments(op, stack);
-  if (RunElsewhere(op, args, stack)) return true;
+  if (RunElsewhere(state, op, args, stack)) return true;
   CheckPlace(op, args);
   if (state.shapes.Infer(op, args).ok) return false;
   RunOnHost(state, op, stack);
   return true;
 }
 
-void Empty(const OpInfo& op, torch::jit::Stack* stack) {
-  Session::State& state = Session::Get().state();
+void Empty(SessionState& state, const OpInfo& op, torch::jit::Stack* stack) {
   if (GoesElsewhere(state, op, stack)) return;
   const TensorMeta meta = MetaOf(state, op, PopArguments(op, stack));
   stack->push_back(NewTensor(meta, nullptr));
@@ -55,16 +56,14 @@ c10::Scalar FillOf(const OpInfo& op, const Args& args) {
   return base.find("ones") != std::string::npos ? c10::Scalar(1) : c10::Scalar(0);
 }
 
-void Filled(const OpInfo& op, torch::jit::Stack* stack) {
-  Session::State& state = Session::Get().state();
+void Filled(SessionState& state, const OpInfo& op, torch::jit::Stack* stack) {
   if (GoesElsewhere(state, op, stack)) return;
   const Args args = PopArguments(op, stack);
   const TensorMeta meta = MetaOf(state, op, args);
   stack->push_back(NewTensor(state, meta, EmitFull(state, TypeOf(meta), FillOf(op, args))));
 }
 
-void Arange(const OpInfo& op, torch::jit::Stack* stack) {
-  Session::State& state = Session::Get().state();
+void Arange(SessionState& state, const OpInfo& op, torch::jit::Stack* stack) {
   if (GoesElsewhere(state, op, stack)) return;
   const Args args = PopArguments(op, stack);
   const TensorMeta meta = MetaOf(state, op, args);
@@ -86,8 +85,7 @@ void Arange(const OpInfo& op, torch::jit::Stack* stack) {
 }
 
 // eye, linspace and the like are recorded as they are.
-void Table(const OpInfo& op, torch::jit::Stack* stack) {
-  Session::State& state = Session::Get().state();
+void Table(SessionState& state, const OpInfo& op, torch::jit::Stack* stack) {
   if (GoesElsewhere(state, op, stack)) return;
   Args args = PopArguments(op, stack);
   const TensorMeta meta = MetaOf(state, op, args);
@@ -96,8 +94,7 @@ void Table(const OpInfo& op, torch::jit::Stack* stack) {
   stack->push_back(NewTensor(state, meta, Emit(state, op, std::move(args), {}, {TypeOf(meta)})));
 }
 
-void Fill(const OpInfo& op, torch::jit::Stack* stack) {
-  Session::State& state = Session::Get().state();
+void Fill(SessionState& state, const OpInfo& op, torch::jit::Stack* stack) {
   const Args a = PopArguments(op, stack);
   const at::Tensor self = a[0].toTensor();
   const TensorType type = TypeOf(self);

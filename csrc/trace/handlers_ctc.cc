@@ -11,6 +11,8 @@
 
 #include "csrc/trace/arguments.h"
 #include "csrc/trace/kernel.h"
+#include "csrc/trace/recorder.h"
+#include "csrc/trace/session_state.h"
 #include "csrc/trace/tensor.h"
 
 namespace spmd::trace {
@@ -84,8 +86,7 @@ struct Batch {
   at::Tensor targets, input_lengths, target_lengths;
 };
 
-void CtcLoss(const OpInfo& op, torch::jit::Stack* stack) {
-  Session::State& state = Session::Get().state();
+void CtcLoss(SessionState& state, const OpInfo& op, torch::jit::Stack* stack) {
   const Args a = PeekArguments(op, stack);
   const at::Tensor log_probs = a[0].toTensor(), targets = a[1].toTensor();
   if (log_probs.dim() != 3 || log_probs.numel() == 0 || !state.shapes.Infer(op, a).ok) {
@@ -108,8 +109,7 @@ void CtcLoss(const OpInfo& op, torch::jit::Stack* stack) {
   stack->push_back(NewTensor(state, alpha, first + 1));
 }
 
-void CtcLossBackward(const OpInfo& op, torch::jit::Stack* stack) {
-  Session::State& state = Session::Get().state();
+void CtcLossBackward(SessionState& state, const OpInfo& op, torch::jit::Stack* stack) {
   const Args a = PeekArguments(op, stack);
   const at::Tensor grad = a[0].toTensor(), log_probs = a[1].toTensor();
   if (log_probs.dim() != 3 || log_probs.numel() == 0) return RunOnHost(state, op, stack);

@@ -14,6 +14,7 @@
 
 #include "csrc/trace/arguments.h"
 #include "csrc/trace/kernel.h"
+#include "csrc/trace/session_state.h"
 #include "csrc/trace/tensor.h"
 
 namespace spmd::trace {
@@ -77,8 +78,7 @@ Bags Greatest(const at::Tensor& rows, const Entries& entries, const at::Tensor& 
   return {top.masked_fill(empty, 0), winners.masked_fill(empty, 0)};
 }
 
-void Forward(const OpInfo& op, torch::jit::Stack* stack) {
-  Session::State& state = Session::Get().state();
+void Forward(SessionState& state, const OpInfo& op, torch::jit::Stack* stack) {
   const Args peeked = PeekArguments(op, stack);
   const bool takes = state.shapes.Infer(op, peeked).ok && Buffer::IsOurs(peeked[0].toTensor());
   if (!takes || peeked[1].toTensor().dim() != 1 || peeked[1].toTensor().numel() == 0) {
@@ -113,8 +113,7 @@ void Forward(const OpInfo& op, torch::jit::Stack* stack) {
   }
 }
 
-void Backward(const OpInfo& op, torch::jit::Stack* stack) {
-  Session::State& state = Session::Get().state();
+void Backward(SessionState& state, const OpInfo& op, torch::jit::Stack* stack) {
   const Args peeked = PeekArguments(op, stack);
   const bool sparse = peeked[9].toBool();
   if (sparse || peeked[3].toTensor().numel() != peeked[1].toTensor().numel() ||
@@ -145,11 +144,11 @@ void Backward(const OpInfo& op, torch::jit::Stack* stack) {
   stack->push_back(Gathered(rows, entries.indices, entries.Kept(each, 0)));
 }
 
-void PerSampleBackward(const OpInfo& op, torch::jit::Stack* stack) {
+void PerSampleBackward(SessionState& state, const OpInfo& op, torch::jit::Stack* stack) {
   const Args peeked = PeekArguments(op, stack);
   if (peeked[4].toTensor().numel() != peeked[2].toTensor().numel() ||
       peeked[2].toTensor().numel() == 0) {
-    RunOnHost(Session::Get().state(), op, stack);
+    RunOnHost(state, op, stack);
     return;
   }
   const at::AutoDispatchBelowADInplaceOrView below;

@@ -13,6 +13,7 @@
 
 #include "csrc/trace/arguments.h"
 #include "csrc/trace/kernel.h"
+#include "csrc/trace/session_state.h"
 #include "csrc/trace/tensor.h"
 
 namespace spmd::trace {
@@ -20,8 +21,7 @@ namespace spmd::trace {
 namespace {
 
 // Integers are supported, as on CUDA; the CPU's kernel supports floating point only.
-void Histc(const OpInfo& op, torch::jit::Stack* stack) {
-  Session::State& state = Session::Get().state();
+void Histc(SessionState& state, const OpInfo& op, torch::jit::Stack* stack) {
   const Args a = PeekArguments(op, stack);
   const at::Tensor self = a[0].toTensor();
   const int64_t bins = a[1].toInt();
@@ -85,13 +85,13 @@ std::vector<Range> RangesOf(const at::Tensor& self, const c10::IValue& given) {
   return ranges;
 }
 
-void BinEdges(const OpInfo& op, torch::jit::Stack* stack) {
+void BinEdges(SessionState& state, const OpInfo& op, torch::jit::Stack* stack) {
   const Args a = PeekArguments(op, stack);
   const at::Tensor self = a[0].toTensor();
   const std::vector<int64_t> bins = a[1].toIntVector();
   const bool fits = self.dim() >= 2 && static_cast<int64_t>(bins.size()) == self.size(-1) &&
                     at::isFloatingType(self.scalar_type());
-  if (!fits) return RunOnHost(Session::Get().state(), op, stack);
+  if (!fits) return RunOnHost(state, op, stack);
   const at::AutoDispatchBelowADInplaceOrView below;
   torch::jit::drop(*stack, op.args.size());
   const std::vector<Range> ranges = RangesOf(self, a[2]);
@@ -113,8 +113,7 @@ at::Tensor Density(at::Tensor counts, const std::vector<at::Tensor>& edges) {
   return counts;
 }
 
-void FromBins(const OpInfo& op, torch::jit::Stack* stack) {
-  Session::State& state = Session::Get().state();
+void FromBins(SessionState& state, const OpInfo& op, torch::jit::Stack* stack) {
   Args a = PeekArguments(op, stack);
   if (!a[3].toBool() || !state.shapes.Infer(op, a).ok) return RunGeneric(state, op, stack);
   const at::AutoDispatchBelowADInplaceOrView below;
@@ -125,7 +124,7 @@ void FromBins(const OpInfo& op, torch::jit::Stack* stack) {
       edges));
 }
 
-void FromCounts(const OpInfo& op, torch::jit::Stack* stack) {
+void FromCounts(SessionState&, const OpInfo& op, torch::jit::Stack* stack) {
   const at::AutoDispatchBelowADInplaceOrView below;
   const Args a = PopArguments(op, stack);
   const at::Tensor self = a[0].toTensor();
@@ -153,7 +152,7 @@ void PushHistogram(const at::Tensor& self, const at::Tensor& edges,
   stack->push_back(edges);
 }
 
-void HistogramOfCount(const OpInfo& op, torch::jit::Stack* stack) {
+void HistogramOfCount(SessionState&, const OpInfo& op, torch::jit::Stack* stack) {
   const at::AutoDispatchBelowADInplaceOrView below;
   const Args a = PopArguments(op, stack);
   const at::Tensor self = a[0].toTensor();
@@ -163,7 +162,7 @@ void HistogramOfCount(const OpInfo& op, torch::jit::Stack* stack) {
   PushHistogram(self, edges, OptionalTensor(a[3]), a[4].toBool(), stack);
 }
 
-void HistogramOfBins(const OpInfo& op, torch::jit::Stack* stack) {
+void HistogramOfBins(SessionState&, const OpInfo& op, torch::jit::Stack* stack) {
   const at::AutoDispatchBelowADInplaceOrView below;
   const Args a = PopArguments(op, stack);
   PushHistogram(a[0].toTensor(), a[1].toTensor().clone(), OptionalTensor(a[2]), a[3].toBool(),

@@ -20,6 +20,8 @@
 #include "csrc/trace/arguments.h"
 #include "csrc/trace/cpu_forms.h"
 #include "csrc/trace/kernel.h"
+#include "csrc/trace/read_host.h"
+#include "csrc/trace/recorder.h"
 #include "csrc/trace/tensor.h"
 
 namespace spmd::trace {
@@ -32,16 +34,15 @@ TensorMeta MetaLike(const at::Tensor& t) {
 
 // A weight that is a vector occurs here in inference mode only, in which kernels above autograd are
 // skipped (csrc/trace/autograd_kernels.cc).
-void Linear(const OpInfo& op, torch::jit::Stack* stack) {
+void Linear(SessionState& state, const OpInfo& op, torch::jit::Stack* stack) {
   const at::Tensor weight = PeekArguments(op, stack)[1].toTensor();
-  if (weight.dim() == 2) return RunGeneric(Session::Get().state(), op, stack);
+  if (weight.dim() == 2) return RunGeneric(state, op, stack);
   const Args a = PopArguments(op, stack);
   const at::Tensor product = at::matmul(a[0].toTensor(), weight.t());
   stack->push_back(a[2].isNone() ? product : at::add(product, a[2].toTensor()));
 }
 
-void LinearBackward(const OpInfo& op, torch::jit::Stack* stack) {
-  Session::State& state = Session::Get().state();
+void LinearBackward(SessionState& state, const OpInfo& op, torch::jit::Stack* stack) {
   const Args a = PopArguments(op, stack);
   const at::Tensor self = a[0].toTensor(), grad = a[1].toTensor(), weight = a[2].toTensor();
   const auto mask = a[3].toBoolList();
@@ -87,8 +88,7 @@ TensorMeta ByPlaceThenHead(const at::Tensor& t) {
   return meta;
 }
 
-void Attention(const OpInfo& op, torch::jit::Stack* stack) {
-  Session::State& state = Session::Get().state();
+void Attention(SessionState& state, const OpInfo& op, torch::jit::Stack* stack) {
   const Args a = PopArguments(op, stack);
   const at::Tensor q = a[0].toTensor(), k = a[1].toTensor(), v = a[2].toTensor();
   const at::Tensor mask = TensorOrUndefined(a[3]);
@@ -116,8 +116,7 @@ void Attention(const OpInfo& op, torch::jit::Stack* stack) {
   stack->push_back(at::Tensor());
 }
 
-void AttentionBackward(const OpInfo& op, torch::jit::Stack* stack) {
-  Session::State& state = Session::Get().state();
+void AttentionBackward(SessionState& state, const OpInfo& op, torch::jit::Stack* stack) {
   const Args a = PopArguments(op, stack);
   const auto named = [&](const char* name) { return TensorOrUndefined(a[op.FindArg(name)]); };
   const at::Tensor q = named("query"), k = named("key"), v = named("value");
@@ -147,7 +146,7 @@ at::Tensor AddAll(std::initializer_list<at::Tensor> terms) {
   return sum;
 }
 
-void LstmCell(const OpInfo& op, torch::jit::Stack* stack) {
+void LstmCell(SessionState&, const OpInfo& op, torch::jit::Stack* stack) {
   const at::AutoDispatchBelowADInplaceOrView below;
   const Args a = PopArguments(op, stack);
   const at::Tensor cx = a[2].toTensor();
@@ -162,7 +161,7 @@ void LstmCell(const OpInfo& op, torch::jit::Stack* stack) {
   stack->push_back(at::cat({i, f, c, o}, 1));
 }
 
-void LstmCellBackward(const OpInfo& op, torch::jit::Stack* stack) {
+void LstmCellBackward(SessionState&, const OpInfo& op, torch::jit::Stack* stack) {
   const at::AutoDispatchBelowADInplaceOrView below;
   const Args a = PopArguments(op, stack);
   const at::Tensor cx = a[2].toTensor(), cy = a[3].toTensor(), workspace = a[4].toTensor();
@@ -189,7 +188,7 @@ void LstmCellBackward(const OpInfo& op, torch::jit::Stack* stack) {
   stack->push_back(a[5].toBool() ? at::sum(gates, {0}) : at::Tensor());
 }
 
-void GruCell(const OpInfo& op, torch::jit::Stack* stack) {
+void GruCell(SessionState&, const OpInfo& op, torch::jit::Stack* stack) {
   const at::AutoDispatchBelowADInplaceOrView below;
   const Args a = PopArguments(op, stack);
   const at::Tensor hx = a[2].toTensor();
@@ -203,7 +202,7 @@ void GruCell(const OpInfo& op, torch::jit::Stack* stack) {
   stack->push_back(at::cat({r, z, new_gate, hx, h[2]}, 1));
 }
 
-void GruCellBackward(const OpInfo& op, torch::jit::Stack* stack) {
+void GruCellBackward(SessionState&, const OpInfo& op, torch::jit::Stack* stack) {
   const at::AutoDispatchBelowADInplaceOrView below;
   const Args a = PopArguments(op, stack);
   const at::Tensor grad = a[0].toTensor(), workspace = a[1].toTensor();
@@ -223,14 +222,13 @@ void GruCellBackward(const OpInfo& op, torch::jit::Stack* stack) {
 }
 
 // A failure is raised at the op's line, as in eager; reading it runs what is pending.
-void CheckErrors(const OpInfo& op, torch::jit::Stack* stack) {
-  Session::State& state = Session::Get().state();
+void CheckErrors(SessionState& state, const OpInfo& op, torch::jit::Stack* stack) {
   const Args a = PopArguments(op, stack);
   const at::Tensor info = ReadHost(state, a[0].toTensor(), op.name.c_str());
   at::_linalg_check_errors(info, a[1].toStringView(), a[2].toBool());
 }
 
-void AllClose(const OpInfo& op, torch::jit::Stack* stack) {
+void AllClose(SessionState&, const OpInfo& op, torch::jit::Stack* stack) {
   const at::AutoDispatchBelowADInplaceOrView below;
   const Args a = PopArguments(op, stack);
   const at::Tensor close = at::isclose(a[0].toTensor(), a[1].toTensor(), a[2].toDouble(),

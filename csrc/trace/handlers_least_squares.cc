@@ -11,6 +11,7 @@
 
 #include "csrc/trace/arguments.h"
 #include "csrc/trace/kernel.h"
+#include "csrc/trace/recorder.h"
 #include "csrc/trace/tensor.h"
 
 namespace spmd::trace {
@@ -63,8 +64,7 @@ at::Tensor Unexpanded(at::Tensor x, const Sizes& batch, size_t expanded) {
   return x;
 }
 
-void LeastSquares(const OpInfo& op, torch::jit::Stack* stack) {
-  Session::State& state = Session::Get().state();
+void LeastSquares(SessionState& state, const OpInfo& op, torch::jit::Stack* stack) {
   const Args args = PeekArguments(op, stack);
   const at::AutoDispatchBelowADInplaceOrView below;
   at::Tensor a = args[0].toTensor(), b = args[1].toTensor();

@@ -11,6 +11,8 @@
 #include "absl/strings/str_cat.h"
 #include "csrc/trace/arguments.h"
 #include "csrc/trace/kernel.h"
+#include "csrc/trace/recorder.h"
+#include "csrc/trace/session_state.h"
 #include "csrc/trace/tensor.h"
 
 namespace spmd::trace {
@@ -67,7 +69,7 @@ class WholeStep {
   }
 
   // Steps `count` parameters from `begin` on.
-  void Record(Session::State& state, int64_t begin, int64_t count) const {
+  void Record(SessionState& state, int64_t begin, int64_t count) const {
     Args args = args_;
     for (const List& list : lists_) {
       if (list.tensors.empty()) continue;
@@ -146,13 +148,12 @@ class WholeStep {
   bool unscales_ = false;
 };
 
-void Step(const OpInfo& op, torch::jit::Stack* stack) {
-  SessionLock lock;
+void Step(SessionState& state, const OpInfo& op, torch::jit::Stack* stack) {
   const Args args = PopArguments(op, stack);
   const WholeStep step(op, args);
   step.Check();
   const int64_t at_once = step.IsIndependent() ? step.size() : 1;
-  for (int64_t k = 0; k < step.size(); k += at_once) step.Record(*lock, k, at_once);
+  for (int64_t k = 0; k < step.size(); k += at_once) step.Record(state, k, at_once);
 }
 
 constexpr HandlerRow kRows[] = {

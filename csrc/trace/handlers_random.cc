@@ -9,6 +9,8 @@
 #include "csrc/trace/elsewhere.h"
 #include "csrc/trace/generator.h"
 #include "csrc/trace/kernel.h"
+#include "csrc/trace/recorder.h"
+#include "csrc/trace/session_state.h"
 #include "csrc/trace/tensor.h"
 
 namespace spmd::trace {
@@ -28,7 +30,7 @@ std::optional<at::Generator> GeneratorOf(const OpInfo& op, const Args& args) {
   return std::nullopt;
 }
 
-TapeId EmitRandom(Session::State& state, const TensorType& type, const Distribution& d,
+TapeId EmitRandom(SessionState& state, const TensorType& type, const Distribution& d,
                   const std::optional<at::Generator>& generator) {
   const RandomKey key = NextRandom(generator);
   const std::vector<int64_t> size(type.dims.begin(), type.dims.end());
@@ -46,7 +48,7 @@ TapeId EmitRandom(Session::State& state, const TensorType& type, const Distribut
 }
 
 // For complex numbers both parts are drawn, each with half the variance.
-TapeId EmitDraw(Session::State& state, const TensorType& type, Distribution d,
+TapeId EmitDraw(SessionState& state, const TensorType& type, Distribution d,
                 const std::optional<at::Generator>& generator) {
   if (!IsComplex(type.dtype)) return EmitRandom(state, type, d, generator);
   TensorType parts = type;
@@ -119,7 +121,7 @@ Distribution DistributionOf(const OpInfo& op, const Args& args, at::ScalarType d
 
 // Takes the arguments off the stack and returns the result's metadata; nullopt if the call ran on
 // the host, which reports what is wrong with it.
-std::optional<TensorMeta> TakeCall(Session::State& state, const OpInfo& op, const Args& args,
+std::optional<TensorMeta> TakeCall(SessionState& state, const OpInfo& op, const Args& args,
                                    torch::jit::Stack* stack) {
   const Inference& inferred = state.shapes.Infer(op, args);
   if (!inferred.ok) {
@@ -131,10 +133,9 @@ std::optional<TensorMeta> TakeCall(Session::State& state, const OpInfo& op, cons
   return meta;
 }
 
-void Created(const OpInfo& op, torch::jit::Stack* stack) {
-  Session::State& state = Session::Get().state();
+void Created(SessionState& state, const OpInfo& op, torch::jit::Stack* stack) {
   const Args args = PeekArguments(op, stack);
-  if (RunElsewhere(op, args, stack)) return;
+  if (RunElsewhere(state, op, args, stack)) return;
   const std::optional<TensorMeta> meta = TakeCall(state, op, args, stack);
   if (!meta.has_value()) return;
   const Distribution distribution = DistributionOf(op, args, meta->dtype);
@@ -145,8 +146,7 @@ void Created(const OpInfo& op, torch::jit::Stack* stack) {
   stack->push_back(NewTensor(state, *meta, id));
 }
 
-void InPlace(const OpInfo& op, torch::jit::Stack* stack) {
-  Session::State& state = Session::Get().state();
+void InPlace(SessionState& state, const OpInfo& op, torch::jit::Stack* stack) {
   const Args args = PeekArguments(op, stack);
   if (!state.shapes.Infer(op, args).ok) {
     RunOnHost(state, op, stack);
@@ -161,13 +161,13 @@ void InPlace(const OpInfo& op, torch::jit::Stack* stack) {
 }
 
 // x itself; the program refuses it if it finds an element outside [low, high].
-TapeId EmitInRange(Session::State& state, TapeId x, double low, double high, const char* refusal) {
+TapeId EmitInRange(SessionState& state, TapeId x, double low, double high, const char* refusal) {
   return EmitNamed(state, "spmd::in_range", {x},
                    {{"low", low}, {"high", high}, {"refusal", refusal}}, TypeOf(state, x));
 }
 
 // x < p with x uniform, for probabilities that are tensors.
-TapeId EmitBernoulli(Session::State& state, const at::Tensor& p, const TensorType& result,
+TapeId EmitBernoulli(SessionState& state, const at::Tensor& p, const TensorType& result,
                      const std::optional<at::Generator>& generator) {
   const TapeId given = EmitInRange(state, ReadOperand(state, p), 0, 1,
                                    "Expected p_in >= 0 && p_in <= 1 to be true, but got false.");
@@ -179,8 +179,7 @@ TapeId EmitBernoulli(Session::State& state, const at::Tensor& p, const TensorTyp
   return EmitCast(state, hit, result.dtype);
 }
 
-void Bernoulli(const OpInfo& op, torch::jit::Stack* stack) {
-  Session::State& state = Session::Get().state();
+void Bernoulli(SessionState& state, const OpInfo& op, torch::jit::Stack* stack) {
   const Args args = PeekArguments(op, stack);
   if (!state.shapes.Infer(op, args).ok) {
     RunOnHost(state, op, stack);
@@ -201,8 +200,7 @@ void Bernoulli(const OpInfo& op, torch::jit::Stack* stack) {
 }
 
 // normal with a tensor as mean or deviation: n * std + mean.
-void NormalOfTensors(const OpInfo& op, torch::jit::Stack* stack) {
-  Session::State& state = Session::Get().state();
+void NormalOfTensors(SessionState& state, const OpInfo& op, torch::jit::Stack* stack) {
   const Args args = PeekArguments(op, stack);
   const std::optional<TensorMeta> meta = TakeCall(state, op, args, stack);
   if (!meta.has_value()) return;
@@ -225,8 +223,7 @@ void NormalOfTensors(const OpInfo& op, torch::jit::Stack* stack) {
   stack->push_back(NewTensor(state, *meta, x));
 }
 
-void NativeDropout(const OpInfo& op, torch::jit::Stack* stack) {
-  Session::State& state = Session::Get().state();
+void NativeDropout(SessionState& state, const OpInfo& op, torch::jit::Stack* stack) {
   const Args args = PopArguments(op, stack);
   const at::Tensor self = args[0].toTensor();
   const double p = args[1].toDouble();
@@ -255,8 +252,8 @@ void NativeDropout(const OpInfo& op, torch::jit::Stack* stack) {
 }
 
 // Draws with one or more parameters for each element.
-void DrawFrom(const char* draw, const OpInfo& op, size_t parameters, torch::jit::Stack* stack) {
-  Session::State& state = Session::Get().state();
+void DrawFrom(SessionState& state, const char* draw, const OpInfo& op, size_t parameters,
+              torch::jit::Stack* stack) {
   const Args args = PeekArguments(op, stack);
   const std::optional<TensorMeta> meta = TakeCall(state, op, args, stack);
   if (!meta.has_value()) return;
@@ -277,17 +274,17 @@ void DrawFrom(const char* draw, const OpInfo& op, size_t parameters, torch::jit:
   stack->push_back(NewTensor(state, *meta, id));
 }
 
-void Poisson(const OpInfo& op, torch::jit::Stack* stack) {
-  DrawFrom("spmd::poisson", op, 1, stack);
+void Poisson(SessionState& state, const OpInfo& op, torch::jit::Stack* stack) {
+  DrawFrom(state, "spmd::poisson", op, 1, stack);
 }
-void Binomial(const OpInfo& op, torch::jit::Stack* stack) {
-  DrawFrom("spmd::binomial", op, 2, stack);
+void Binomial(SessionState& state, const OpInfo& op, torch::jit::Stack* stack) {
+  DrawFrom(state, "spmd::binomial", op, 2, stack);
 }
-void StandardGamma(const OpInfo& op, torch::jit::Stack* stack) {
-  DrawFrom("spmd::standard_gamma", op, 1, stack);
+void StandardGamma(SessionState& state, const OpInfo& op, torch::jit::Stack* stack) {
+  DrawFrom(state, "spmd::standard_gamma", op, 1, stack);
 }
-void Dirichlet(const OpInfo& op, torch::jit::Stack* stack) {
-  DrawFrom("spmd::dirichlet", op, 1, stack);
+void Dirichlet(SessionState& state, const OpInfo& op, torch::jit::Stack* stack) {
+  DrawFrom(state, "spmd::dirichlet", op, 1, stack);
 }
 
 constexpr HandlerRow kRows[] = {

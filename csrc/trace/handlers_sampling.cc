@@ -16,6 +16,8 @@
 
 #include "csrc/trace/arguments.h"
 #include "csrc/trace/kernel.h"
+#include "csrc/trace/read_host.h"
+#include "csrc/trace/recorder.h"
 #include "csrc/trace/tensor.h"
 
 namespace spmd::trace {
@@ -36,8 +38,8 @@ void CheckShape(const at::Tensor& weights, int64_t samples, bool replacement) {
 }
 
 // `x` itself; the program refuses it if it finds an element outside [low, high].
-at::Tensor InRange(const at::Tensor& x, double low, double high, const char* refusal) {
-  Session::State& state = Session::Get().state();
+at::Tensor InRange(SessionState& state, const at::Tensor& x, double low, double high,
+                   const char* refusal) {
   const TapeId checked = EmitNamed(state, "spmd::in_range", {Read(state, x)},
                                    {{"low", low}, {"high", high}, {"refusal", refusal}}, TypeOf(x));
   return NewTensor(state, TensorMeta::Contiguous(x.scalar_type(), x.sizes()), checked);
@@ -52,8 +54,8 @@ bool IsOnHost(const at::Tensor& x) {
   return value != nullptr && value->host.defined();
 }
 
-void CheckOnHost(const at::Tensor& weights, bool needs_a_sum) {
-  const at::Tensor host = ReadHost(Session::Get().state(), weights, "multinomial");
+void CheckOnHost(SessionState& state, const at::Tensor& weights, bool needs_a_sum) {
+  const at::Tensor host = ReadHost(state, weights, "multinomial");
   const bool fine = host.amax().lt(INFINITY).logical_and(host.amin().ge(0)).item<bool>();
   TORCH_CHECK(fine, kNoWeights);
   TORCH_CHECK(!needs_a_sum || host.amax(-1).gt(0).all().item<bool>(), kNoSum);
@@ -61,15 +63,16 @@ void CheckOnHost(const at::Tensor& weights, bool needs_a_sum) {
 
 // Checks weights without waiting: invalid weights are refused here if their values are known, and
 // otherwise when the draw runs.
-at::Tensor Checked(const at::Tensor& weights, bool needs_a_sum) {
+at::Tensor Checked(SessionState& state, const at::Tensor& weights, bool needs_a_sum) {
   if (IsOnHost(weights)) {
-    CheckOnHost(weights, needs_a_sum);
+    CheckOnHost(state, weights, needs_a_sum);
     return weights;
   }
-  const at::Tensor fine = InRange(weights, 0, std::numeric_limits<double>::max(), kNoWeights);
+  const at::Tensor fine =
+      InRange(state, weights, 0, std::numeric_limits<double>::max(), kNoWeights);
   if (!needs_a_sum) return fine;
   const at::Tensor greatest =
-      InRange(fine.amax(-1, /*keepdim=*/true), std::numeric_limits<double>::denorm_min(),
+      InRange(state, fine.amax(-1, /*keepdim=*/true), std::numeric_limits<double>::denorm_min(),
               std::numeric_limits<double>::infinity(), kNoSum);
   return fine.mul(greatest.gt(0));  // multiplies by one
 }
@@ -103,7 +106,7 @@ at::Tensor DrawWithoutReplacement(const at::Tensor& weights, int64_t samples,
   return std::get<1>(speed.topk(samples, -1));
 }
 
-void Multinomial(const OpInfo& op, torch::jit::Stack* stack) {
+void Multinomial(SessionState& state, const OpInfo& op, torch::jit::Stack* stack) {
   const at::AutoDispatchBelowADInplaceOrView below;
   const Args a = PopArguments(op, stack);
   const at::Tensor weights = a[0].toTensor();
@@ -117,7 +120,7 @@ void Multinomial(const OpInfo& op, torch::jit::Stack* stack) {
     stack->push_back(at::empty(size, weights.options().dtype(at::kLong)));
     return;
   }
-  const at::Tensor checked = Checked(weights, replacement);
+  const at::Tensor checked = Checked(state, weights, replacement);
   stack->push_back(replacement && samples > 1
                        ? DrawWithReplacement(checked, samples, generator)
                        : DrawWithoutReplacement(checked, samples, generator));

@@ -46,7 +46,7 @@ at::Tensor ElementsAt(const at::Tensor& self, const at::Tensor& places) {
   return at::index(self, indices);
 }
 
-void Nonzero(const OpInfo& op, torch::jit::Stack* stack) {
+void Nonzero(SessionState&, const OpInfo& op, torch::jit::Stack* stack) {
   const at::AutoDispatchBelowADInplaceOrView below;
   const Args a = PopArguments(op, stack);
   const at::Tensor self = a[0].toTensor();
@@ -54,7 +54,7 @@ void Nonzero(const OpInfo& op, torch::jit::Stack* stack) {
   stack->push_back(ColumnsOf(ChosenPlaces(FlagsOf(self)), self.sizes()).t());
 }
 
-void NonzeroStatic(const OpInfo& op, torch::jit::Stack* stack) {
+void NonzeroStatic(SessionState&, const OpInfo& op, torch::jit::Stack* stack) {
   const at::AutoDispatchBelowADInplaceOrView below;
   const Args a = PopArguments(op, stack);
   const at::Tensor self = a[0].toTensor();
@@ -71,7 +71,7 @@ void NonzeroStatic(const OpInfo& op, torch::jit::Stack* stack) {
   stack->push_back(at::where(is_one, rows.contiguous(), a[2].toScalar()));
 }
 
-void MaskedSelect(const OpInfo& op, torch::jit::Stack* stack) {
+void MaskedSelect(SessionState&, const OpInfo& op, torch::jit::Stack* stack) {
   const at::AutoDispatchBelowADInplaceOrView below;
   const Args a = PopArguments(op, stack);
   const at::Tensor self = a[0].toTensor(), mask = a[1].toTensor();
@@ -87,8 +87,7 @@ bool IsMask(const c10::IValue& index) {
 }
 
 // Replaces a mask by the coordinates of what it chooses.
-void Index(const OpInfo& op, torch::jit::Stack* stack) {
-  Session::State& state = Session::Get().state();
+void Index(SessionState& state, const OpInfo& op, torch::jit::Stack* stack) {
   const Args a = PeekArguments(op, stack);
   const auto given = a[1].toListRef();
   if (std::none_of(given.begin(), given.end(), IsMask)) return RunGeneric(state, op, stack);
@@ -126,8 +125,7 @@ at::Tensor MaskedScattered(const at::Tensor& self, const at::Tensor& mask,
 
 // An element of the result takes the source element whose number is the count of chosen elements
 // before it.
-void MaskedScatter(const OpInfo& op, torch::jit::Stack* stack) {
-  Session::State& state = Session::Get().state();
+void MaskedScatter(SessionState& state, const OpInfo& op, torch::jit::Stack* stack) {
   const Args a = PeekArguments(op, stack);
   const at::Tensor self = a[0].toTensor(), mask = a[1].toTensor(), source = a[2].toTensor();
   const bool in_place = !op.written.empty();
@@ -149,7 +147,7 @@ void MaskedScatter(const OpInfo& op, torch::jit::Stack* stack) {
   stack->push_back(in_place ? self.copy_(result) : result.contiguous());  // as the CPU gives it
 }
 
-void MaskedScatterBackward(const OpInfo& op, torch::jit::Stack* stack) {
+void MaskedScatterBackward(SessionState&, const OpInfo& op, torch::jit::Stack* stack) {
   const at::AutoDispatchBelowADInplaceOrView below;
   const Args a = PopArguments(op, stack);
   const at::Tensor grad = a[0].toTensor();
@@ -206,11 +204,11 @@ at::Tensor IfWanted(bool wanted, const at::Tensor& result) {
   return wanted ? result : at::empty({0}, result.options());
 }
 
-void UniqueElements(const OpInfo& op, torch::jit::Stack* stack) {
+void UniqueElements(SessionState& state, const OpInfo& op, torch::jit::Stack* stack) {
   const Args a = PeekArguments(op, stack);
   const at::Tensor self = a[0].toTensor();
   if (self.numel() == 0 || self.is_complex()) {
-    return RunOnHost(Session::Get().state(), op, stack);
+    return RunOnHost(state, op, stack);
   }
   const at::AutoDispatchBelowADInplaceOrView below;
   torch::jit::drop(*stack, op.args.size());
@@ -249,11 +247,11 @@ void PushSlices(const at::Tensor& self, int64_t dim, const Unique& groups, const
   stack->push_back(IfWanted(counts, groups.counts));
 }
 
-void UniqueSlices(const OpInfo& op, torch::jit::Stack* stack) {
+void UniqueSlices(SessionState& state, const OpInfo& op, torch::jit::Stack* stack) {
   const Args a = PeekArguments(op, stack);
   const at::Tensor self = a[0].toTensor();
   const int64_t dim = a[1].toInt();
-  if (!HasSlices(self, dim)) return RunOnHost(Session::Get().state(), op, stack);
+  if (!HasSlices(self, dim)) return RunOnHost(state, op, stack);
   const at::AutoDispatchBelowADInplaceOrView below;
   torch::jit::drop(*stack, op.args.size());
   const at::Tensor rows = self.movedim(dim, 0).reshape({self.size(dim), -1});
@@ -280,22 +278,22 @@ void PushConsecutive(const at::Tensor& self, std::optional<int64_t> dim, bool in
   PushSlices(self, *dim, groups, groups.places, inverse, counts, stack);
 }
 
-void UniqueConsecutive(const OpInfo& op, torch::jit::Stack* stack) {
+void UniqueConsecutive(SessionState& state, const OpInfo& op, torch::jit::Stack* stack) {
   const Args a = PeekArguments(op, stack);
   const at::Tensor self = a[0].toTensor();
   const std::optional<int64_t> dim = a[3].toOptional<int64_t>();
   if (self.numel() == 0 || (dim.has_value() && !HasSlices(self, *dim))) {
-    return RunOnHost(Session::Get().state(), op, stack);
+    return RunOnHost(state, op, stack);
   }
   const at::AutoDispatchBelowADInplaceOrView below;
   torch::jit::drop(*stack, op.args.size());
   PushConsecutive(self, dim, a[1].toBool(), a[2].toBool(), stack);
 }
 
-void UniqueConsecutiveSlices(const OpInfo& op, torch::jit::Stack* stack) {
+void UniqueConsecutiveSlices(SessionState& state, const OpInfo& op, torch::jit::Stack* stack) {
   const Args a = PeekArguments(op, stack);
   const at::Tensor self = a[0].toTensor();
-  if (!HasSlices(self, a[1].toInt())) return RunOnHost(Session::Get().state(), op, stack);
+  if (!HasSlices(self, a[1].toInt())) return RunOnHost(state, op, stack);
   const at::AutoDispatchBelowADInplaceOrView below;
   torch::jit::drop(*stack, op.args.size());
   PushConsecutive(self, a[1].toInt(), a[2].toBool(), a[3].toBool(), stack);

@@ -5,6 +5,8 @@
 #include "absl/strings/str_cat.h"
 #include "csrc/trace/kernel.h"
 #include "csrc/trace/marks.h"
+#include "csrc/trace/recorder.h"
+#include "csrc/trace/session_state.h"
 #include "csrc/trace/tensor.h"
 
 namespace spmd::trace {
@@ -14,7 +16,7 @@ namespace {
 using Args = std::vector<c10::IValue>;
 
 // A tensor was pointed at a Buffer: the Buffer takes its form if it had none of its own.
-void MaybeRebase(Session::State& state, const at::Tensor& t) {
+void MaybeRebase(SessionState& state, const at::Tensor& t) {
   Buffer* buffer = BufferOf(t);
   if (IsBase(buffer->form, t) || !IsDense(t)) return;
   const bool whole = static_cast<size_t>(t.numel()) * t.itemsize() == t.storage().nbytes();
@@ -25,8 +27,8 @@ void MaybeRebase(Session::State& state, const at::Tensor& t) {
   }
 }
 
-void Point(Session::State& state, const at::Tensor& self, const c10::Storage& storage,
-           int64_t offset, std::vector<int64_t> sizes, std::vector<int64_t> strides) {
+void Point(SessionState& state, const at::Tensor& self, const c10::Storage& storage, int64_t offset,
+           std::vector<int64_t> sizes, std::vector<int64_t> strides) {
   TORCH_CHECK(Buffer::Of(storage) != nullptr, "set_: the storage is on ", storage.device(),
               ", the tensor on ", self.device());
   c10::TensorImpl* impl = self.unsafeGetTensorImpl();
@@ -45,7 +47,7 @@ void Point(Session::State& state, const at::Tensor& self, const c10::Storage& st
 }
 
 // A vector of `old` elements, truncated or extended by zeros to `n`.
-TapeId Resized(Session::State& state, TapeId x, int64_t old, int64_t n) {
+TapeId Resized(SessionState& state, TapeId x, int64_t old, int64_t n) {
   const TensorType type{state.tape->type(x).dtype, Dims{n}};
   if (n <= old) {
     return EmitNamed(state, "aten::slice.Tensor", {x},
@@ -55,40 +57,39 @@ TapeId Resized(Session::State& state, TapeId x, int64_t old, int64_t n) {
                    {{"dim", 0}, {"start", 0}, {"end", old}, {"step", 1}}, type);
 }
 
-void SetStorageOffset(const OpInfo& op, torch::jit::Stack* stack) {
+void SetStorageOffset(SessionState& state, const OpInfo& op, torch::jit::Stack* stack) {
   const Args a = PopArguments(op, stack);
-  Point(Session::Get().state(), a[0].toTensor(), a[1].toStorage(), a[2].toInt(), a[3].toIntVector(),
+  Point(state, a[0].toTensor(), a[1].toStorage(), a[2].toInt(), a[3].toIntVector(),
         a[4].toIntVector());
   stack->push_back(a[0]);
 }
 
-void SetStorage(const OpInfo& op, torch::jit::Stack* stack) {
+void SetStorage(SessionState& state, const OpInfo& op, torch::jit::Stack* stack) {
   const Args a = PopArguments(op, stack);
   const at::Tensor self = a[0].toTensor();
   const c10::Storage storage = a[1].toStorage();
   const int64_t n = static_cast<int64_t>(storage.nbytes() / self.itemsize());
-  Point(Session::Get().state(), self, storage, 0, {n}, {1});
+  Point(state, self, storage, 0, {n}, {1});
   stack->push_back(self);
 }
 
-void SetTensor(const OpInfo& op, torch::jit::Stack* stack) {
+void SetTensor(SessionState& state, const OpInfo& op, torch::jit::Stack* stack) {
   const Args a = PopArguments(op, stack);
   const at::Tensor self = a[0].toTensor(), source = a[1].toTensor();
   if (a.size() > 2) {
-    Point(Session::Get().state(), self, source.storage(), a[2].toInt(), a[3].toIntVector(),
-          a[4].toIntVector());
+    Point(state, self, source.storage(), a[2].toInt(), a[3].toIntVector(), a[4].toIntVector());
   } else {
-    Point(Session::Get().state(), self, source.storage(), source.storage_offset(),
-          source.sizes().vec(), source.strides().vec());
+    Point(state, self, source.storage(), source.storage_offset(), source.sizes().vec(),
+          source.strides().vec());
   }
   stack->push_back(self);
 }
 
-void SetEmpty(const OpInfo& op, torch::jit::Stack* stack) {
+void SetEmpty(SessionState& state, const OpInfo& op, torch::jit::Stack* stack) {
   const Args a = PopArguments(op, stack);
   const at::Tensor self = a[0].toTensor();
   c10::Storage storage = Buffer::NewStorage(0, ContiguousForm(self.scalar_type(), {0}));
-  Point(Session::Get().state(), self, storage, 0, {0}, {1});
+  Point(state, self, storage, 0, {0}, {1});
   stack->push_back(self);
 }
 
@@ -100,18 +101,18 @@ void Restride(const at::Tensor& self, const c10::IValue& format) {
   self.unsafeGetTensorImpl()->empty_tensor_restride(f);
 }
 
-void Resize(const OpInfo& op, torch::jit::Stack* stack) {
+void Resize(SessionState& state, const OpInfo& op, torch::jit::Stack* stack) {
   const Args a = PopArguments(op, stack);
   const at::Tensor self = a[0].toTensor();
-  ResizeTensor(Session::Get().state(), self, a[1].toIntVector());
+  ResizeTensor(state, self, a[1].toIntVector());
   Restride(self, a[2]);
   stack->push_back(self);
 }
 
-void ResizeAs(const OpInfo& op, torch::jit::Stack* stack) {
+void ResizeAs(SessionState& state, const OpInfo& op, torch::jit::Stack* stack) {
   const Args a = PopArguments(op, stack);
   const at::Tensor self = a[0].toTensor(), other = a[1].toTensor();
-  ResizeTensor(Session::Get().state(), self, other.sizes());
+  ResizeTensor(state, self, other.sizes());
   const bool preserves =
       !a[2].isNone() && static_cast<at::MemoryFormat>(a[2].toInt()) == at::MemoryFormat::Preserve;
   Restride(self,
@@ -139,7 +140,7 @@ constexpr HandlerRow kRows[] = {
 
 absl::Span<const HandlerRow> StorageHandlers() { return kRows; }
 
-void ResizeStorage(Session::State& state, c10::StorageImpl* storage, int64_t nbytes) {
+void ResizeStorage(SessionState& state, c10::StorageImpl* storage, int64_t nbytes) {
   const c10::Storage holder(c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(storage));
   Buffer* buffer = Buffer::Of(holder);
   TORCH_CHECK(buffer != nullptr, "resize_: not a storage of ", holder.device());
@@ -149,7 +150,8 @@ void ResizeStorage(Session::State& state, c10::StorageImpl* storage, int64_t nby
   const bool keep = !buffer->holds_nothing() && nbytes > 0 && old_bytes > 0 && nbytes % item == 0;
   const at::ScalarType dtype = keep ? buffer->form.dtype : at::kByte;
   const int64_t n = nbytes / (keep ? item : 1);
-  state.looked_at_values = true;  // not to be replayed, since the storage is another one afterwards
+  state.call.looked_at_values =
+      true;  // not to be replayed, since the storage is another one afterwards
   TapeId resized = kNoId;
   if (keep) {
     // Nothing is run, since the op that asks for memory may have read its operands already.
@@ -178,7 +180,7 @@ void ResizeStorage(Session::State& state, c10::StorageImpl* storage, int64_t nby
   if (keep) BindBuffer(state, buffer, resized);
 }
 
-void ResizeTensor(Session::State& state, const at::Tensor& t, at::IntArrayRef sizes) {
+void ResizeTensor(SessionState& state, const at::Tensor& t, at::IntArrayRef sizes) {
   if (t.sizes() == sizes) return;
   const MarkPtr mark = MarkOf(t);
   int64_t n = 1;

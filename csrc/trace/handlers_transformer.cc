@@ -19,7 +19,7 @@
 #include <vector>
 
 #include "csrc/trace/arguments.h"
-#include "csrc/trace/device.h"
+#include "csrc/trace/device_type.h"
 #include "csrc/trace/kernel.h"
 
 namespace spmd::trace {
@@ -81,7 +81,7 @@ std::pair<at::Tensor, at::Tensor> Attend(const at::Tensor& query, const at::Tens
   return {at::linear(context, a.out_weight, a.out_bias), weights};
 }
 
-void NativeMultiHeadAttention(const OpInfo& op, torch::jit::Stack* stack) {
+void NativeMultiHeadAttention(SessionState&, const OpInfo& op, torch::jit::Stack* stack) {
   const at::AutoDispatchBelowADInplaceOrView below;
   const Args a = PopArguments(op, stack);
   const Attention attention{a[4].toInt(),
@@ -97,7 +97,7 @@ void NativeMultiHeadAttention(const OpInfo& op, torch::jit::Stack* stack) {
   stack->emplace_back(std::move(weights));
 }
 
-void TransformerEncoderLayer(const OpInfo& op, torch::jit::Stack* stack) {
+void TransformerEncoderLayer(SessionState&, const OpInfo& op, torch::jit::Stack* stack) {
   const at::AutoDispatchBelowADInplaceOrView below;
   const Args a = PopArguments(op, stack);
   const at::Tensor src = a[0].toTensor();
@@ -131,12 +131,12 @@ void TransformerEncoderLayer(const OpInfo& op, torch::jit::Stack* stack) {
 
 // True if a batch with padding may become a nested tensor. It never may; nn.TransformerEncoder then
 // takes the path of training.
-void IsLeftAligned(const OpInfo& op, torch::jit::Stack* stack) {
+void IsLeftAligned(SessionState&, const OpInfo& op, torch::jit::Stack* stack) {
   torch::jit::drop(*stack, op.args.size());
   stack->emplace_back(false);
 }
 
-void NestedFromMask(const OpInfo&, torch::jit::Stack*) {
+void NestedFromMask(SessionState&, const OpInfo&, torch::jit::Stack*) {
   TORCH_CHECK_NOT_IMPLEMENTED(
       false, "torch_spmd: nested tensors are not supported on '", TheDevice(),
       "'; make nn.TransformerEncoder with enable_nested_tensor=False, which keeps the padding");

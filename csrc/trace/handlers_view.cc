@@ -5,6 +5,7 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "csrc/trace/kernel.h"
+#include "csrc/trace/session_state.h"
 #include "csrc/trace/tensor.h"
 
 namespace spmd::trace {
@@ -102,8 +103,7 @@ void NoteRecipe(const at::Tensor& source, RecipePtr parent, const TensorType& so
       Recipe{std::move(parent), step->op, std::move(step->ints), source_type, TypeOf(view)});
 }
 
-void RunView(const OpInfo& op, torch::jit::Stack* stack) {
-  Session::State& state = Session::Get().state();
+void RunView(SessionState& state, const OpInfo& op, torch::jit::Stack* stack) {
   const Args args = PeekArguments(op, stack);
   const at::Tensor self = args[0].toTensor();
   const Inference& inferred = state.shapes.Infer(op, args);
@@ -131,8 +131,7 @@ void RunView(const OpInfo& op, torch::jit::Stack* stack) {
 }
 
 // squeeze_, t_, … give the same tensor other sizes and strides.
-void RunViewInPlace(const OpInfo& op, torch::jit::Stack* stack) {
-  Session::State& state = Session::Get().state();
+void RunViewInPlace(SessionState& state, const OpInfo& op, torch::jit::Stack* stack) {
   const Args args = PeekArguments(op, stack);
   const at::Tensor self = args[0].toTensor();
   const c10::OperatorName& name = op.handle.operator_name();
@@ -155,7 +154,7 @@ void RunViewInPlace(const OpInfo& op, torch::jit::Stack* stack) {
 }
 
 // Returns the tensor itself.
-void RunIdentity(const OpInfo& op, torch::jit::Stack* stack) {
+void RunIdentity(SessionState&, const OpInfo& op, torch::jit::Stack* stack) {
   const Args args = PopArguments(op, stack);
   stack->push_back(args[0]);
 }

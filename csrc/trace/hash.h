@@ -26,6 +26,18 @@ class Hash128 {
   }
   void MixText(const std::string& text);
 
+  // The key of which only `bits` bits are kept, for tests of keys that collide.
+  Hash128 FirstBits(int bits) const {
+    if (bits >= 128) return *this;
+    const auto mask = [](int n) {
+      return n <= 0 ? uint64_t{0} : n >= 64 ? ~uint64_t{0} : (uint64_t{1} << n) - 1;
+    };
+    Hash128 kept = *this;
+    kept.a_ &= mask(bits);
+    kept.b_ &= mask(bits - 64);
+    return kept;
+  }
+
   uint64_t hi() const { return a_; }
   uint64_t lo() const { return b_; }
   friend bool operator==(const Hash128& x, const Hash128& y) {

@@ -12,9 +12,12 @@
 #include "absl/strings/str_format.h"
 #include "csrc/runtime/dispatch_guard.h"
 #include "csrc/trace/arguments.h"
-#include "csrc/trace/device.h"
+#include "csrc/trace/device_type.h"
 #include "csrc/trace/generator.h"
 #include "csrc/trace/kernel.h"
+#include "csrc/trace/read_host.h"
+#include "csrc/trace/recorder.h"
+#include "csrc/trace/session_state.h"
 #include "csrc/trace/tensor.h"
 
 namespace spmd::trace {
@@ -23,7 +26,7 @@ namespace {
 
 // A host copy that has the tensor's own strides if it is dense, so that results get PyTorch's
 // strides.
-at::Tensor HostCopy(Session::State& state, const at::Tensor& t, const std::string& op) {
+at::Tensor HostCopy(SessionState& state, const at::Tensor& t, const std::string& op) {
   if (!t.defined() || !Buffer::IsOurs(t)) return t;
   const at::Tensor host = ReadHost(state, t, op.c_str());
   if (host.strides() == t.strides() || !t.is_non_overlapping_and_dense()) return host;
@@ -34,7 +37,7 @@ at::Tensor HostCopy(Session::State& state, const at::Tensor& t, const std::strin
 
 uint64_t SeedOf(const RandomKey& key) { return key.seed * 0x9e3779b97f4a7c15ull + key.counter; }
 
-c10::IValue HostArgument(Session::State& state, const OpInfo& op, const ArgInfo& info,
+c10::IValue HostArgument(SessionState& state, const OpInfo& op, const ArgInfo& info,
                          const c10::IValue& arg) {
   switch (info.kind) {
     case ArgKind::kTensor:
@@ -143,9 +146,9 @@ std::string BytesToString(int64_t bytes) {
 
 // Warns once for each op that it ran on the host: its operands were gathered, and what was pending
 // ran first.
-void SayOnce(Session::State& state, const OpInfo& op, const std::vector<c10::IValue>& args,
+void SayOnce(SessionState& state, const OpInfo& op, const std::vector<c10::IValue>& args,
              const torch::jit::Stack& results) {
-  if (state.hooks.warn == nullptr || !FirstTime(state, "on the host " + op.name)) return;
+  if (state.hooks.warn == nullptr || !state.diagnostics.FirstTime("on the host " + op.name)) return;
   int64_t here = 0, back = 0;
   for (const c10::IValue& arg : args) here += BytesOf(arg);
   for (const c10::IValue& result : results) back += BytesOf(result);
@@ -159,7 +162,7 @@ void SayOnce(Session::State& state, const OpInfo& op, const std::vector<c10::IVa
       "This is said once for each op; torch_spmd.debug.explain_compile() counts them"));
 }
 
-void WriteBack(Session::State& state, const at::Tensor& target, const at::Tensor& host) {
+void WriteBack(SessionState& state, const at::Tensor& target, const at::Tensor& host) {
   if (!target.defined() || !Buffer::IsOurs(target)) return;
   if (target.sizes() != host.sizes()) ResizeTensor(state, target, host.sizes());
   Write(state, target, state.tape->Use(HostValue(host, /*steal=*/false), nullptr));
@@ -167,10 +170,10 @@ void WriteBack(Session::State& state, const at::Tensor& target, const at::Tensor
 
 }  // namespace
 
-void RunOnHost(Session::State& state, const OpInfo& op, torch::jit::Stack* stack) {
+void RunOnHost(SessionState& state, const OpInfo& op, torch::jit::Stack* stack) {
   const std::vector<c10::IValue> args = PopArguments(op, stack);
-  ++state.statistics.host_fallbacks;
-  state.looked_at_values = true;
+  ++state.diagnostics.statistics.host_fallbacks;
+  state.call.looked_at_values = true;
   torch::jit::Stack host;
   for (size_t i = 0; i < args.size(); ++i) {
     host.push_back(HostArgument(state, op, op.args[i], args[i]));

@@ -1,22 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "csrc/trace/kernel.h"
 
-#include <ATen/SequenceNumber.h>
 #include <c10/core/AutogradState.h>
-#include <c10/core/GradMode.h>
 #include <c10/core/InferenceMode.h>
 #include <torch/csrc/autograd/engine.h>
-#include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/graph_task.h>
 #include <torch/csrc/autograd/variable.h>
 
 #include <optional>
 
 #include "csrc/runtime/environment.h"
-#include "csrc/trace/device.h"
+#include "csrc/trace/cut.h"
+#include "csrc/trace/device_type.h"
 #include "csrc/trace/replay.h"
+#include "csrc/trace/session_lock.h"
 #include "csrc/trace/status_to_exception.h"
-#include "csrc/trace/tensor.h"
 
 namespace spmd::trace {
 
@@ -53,44 +51,17 @@ void CheckDevices(const OpInfo& op, const torch::jit::Stack& stack) {
   }
 }
 
-void CheckUsable(Session::State& state) {
+void CheckUsable(SessionState& state) {
   TORCH_CHECK(!state.forked,
               "torch_spmd: this process was forked from one that had used the device; "
               "its tensors cannot be used here. Start workers with "
               "torch.multiprocessing.set_start_method('spawn'), or keep their tensors on the CPU");
 }
 
-// Advances this thread's sequence number past all that other threads have used. Autograd numbers
-// its nodes per thread and runs later ones first, but nodes that a backward pass makes must come
-// after all earlier nodes of any thread. (An op written into a view is a node of its own and a part
-// of another node, which has to run before it.)
-void CatchUpWithOtherThreads(Session::State& state) {
-  if (!c10::GradMode::is_enabled()) return;
-  while (at::sequence_number::peek() < state.latest_sequence) {
-    at::sequence_number::get_and_increment();
-  }
-  state.latest_sequence = at::sequence_number::peek();
-}
-
-// The user's line; in a backward pass, the line of the forward op whose gradient is computed.
-std::string CurrentLine(Session::State& state) {
-  constexpr size_t kMost = 1 << 16;
-  if (const auto node = torch::autograd::get_current_node(); node != nullptr) {
-    const auto it = state.line_of_sequence.find(node->sequence_nr());
-    return it == state.line_of_sequence.end() ? "" : it->second;
-  }
-  std::string line = state.hooks.current_line();
-  if (line.empty()) return line;
-  if (state.line_of_sequence.size() > kMost) state.line_of_sequence.clear();
-  // The op's autograd node was made just before the op arrived here.
-  state.line_of_sequence[at::sequence_number::peek() - 1] = line;
-  return line;
-}
-
 // Lives while an op is recorded; true if the op is recorded as a part of another one.
 class Nested {
  public:
-  explicit Nested(Session::State& state) : depth_(state.depth) { ++depth_; }
+  explicit Nested(SessionState& state) : depth_(state.call.depth) { ++depth_; }
   ~Nested() { --depth_; }
   Nested(const Nested&) = delete;
   explicit operator bool() const { return depth_ > 1; }
@@ -99,11 +70,21 @@ class Nested {
   int& depth_;
 };
 
-void EndRepeats(Session::State& state) {
+void EndRepeats(SessionState& state) {
   const bool in_backward = torch::autograd::get_current_graph_task_id() >= 0;
   if (const char* const why = state.repeats.WhyEnd(*state.tape, in_backward)) {
     ThrowIfError(Cut(state, why));
   }
+}
+
+// Lets the running backward pass end in a cut, if it is one of several whose gradients add up.
+void EndPassInCut(SessionState& state) {
+  const int64_t task = state.micro_steps.TakeEnding();
+  if (task < 0) return;
+  torch::autograd::Engine::get_default_engine().queue_callback([task] {
+    SessionLock lock;
+    ThrowIfError(Cut(*lock, "end of a backward pass", task));
+  });
 }
 
 bool Replays() {
@@ -123,7 +104,9 @@ void PrepareAutograd() {
 bool RunFromRecording(const OpInfo& op, const CallArguments& args, ResultsTo results) {
   if (!Replays()) return false;
   SessionLock lock;
-  return !lock->forked && Replay(*lock, op, args, results);
+  if (lock->forked || !Replay(*lock, op, args, results)) return false;
+  EndPassInCut(*lock);
+  return true;
 }
 
 void RunKernel(const OpInfo& op, torch::jit::Stack* stack) {
@@ -171,59 +154,13 @@ void RunAndRecord(const OpInfo& op, torch::jit::Stack* stack) {
   std::optional<CallCapture> capture;
   if (Replays()) capture.emplace(*lock, op, *stack);
   if (op.handler != nullptr) {
-    op.handler(op, stack);
+    op.handler(*lock, op, stack);
   } else {
     RunGeneric(*lock, op, stack);
   }
   if (capture) capture->Finish(*stack);
-  CatchUpWithOtherThreads(*lock);
-}
-
-void NoteMicroStep(Session::State& state, bool updates_first, int64_t graph_task) {
-  if (graph_task < 0 || state.ending_task == graph_task) return;
-  if (state.last_task != graph_task) {
-    state.last_task = graph_task;
-    ++state.passes_since_step;
-  }
-  if (!state.accumulates && updates_first) {
-    const auto node = torch::autograd::get_current_node();
-    state.accumulates = node != nullptr && node->name().find("AccumulateGrad") != std::string::npos;
-  }
-  if (!state.accumulates) return;
-  state.ending_task = graph_task;
-  torch::autograd::Engine::get_default_engine().queue_callback([graph_task] {
-    SessionLock lock;
-    ThrowIfError(Cut(*lock, "end of a backward pass", graph_task));
-  });
-}
-
-namespace {
-
-// Follows the recording that begins like the tape, if there is one. True if it now follows one.
-bool FollowKnown(Session::State& state) {
-  const auto it = state.known_prefixes.find(state.tape->strict());
-  if (it == state.known_prefixes.end()) return false;
-  RecordingPtr recording = it->second.recording.lock();
-  if (recording == nullptr) {
-    state.known_prefixes.erase(it);
-    return false;
-  }
-  state.tape->Follow(std::move(recording), it->second.events);
-  return true;
-}
-
-}  // namespace
-
-TapeId AppendRecord(Session::State& state, Record record, absl::Span<const TensorType> results) {
-  Tape& tape = *state.tape;
-  const int64_t graph_task = torch::autograd::get_current_graph_task_id();
-  NoteMicroStep(state, record.updates_first, graph_task);
-  record.task = tape.TaskNumber(graph_task);
-  const TapeId first = tape.Append(std::move(record), results);
-  ++state.statistics.records;
-  if (tape.following() || FollowKnown(state)) return first;
-  if (state.hooks.current_line != nullptr) tape.SetLine(CurrentLine(state));
-  return first;
+  EndPassInCut(*lock);
+  lock->lines.CatchUpWithOtherThreads();
 }
 
 }  // namespace spmd::trace

@@ -11,9 +11,10 @@
 
 #include "csrc/trace/op_info.h"
 #include "csrc/trace/replay.h"
-#include "csrc/trace/session_state.h"
 
 namespace spmd::trace {
+
+struct SessionState;
 
 // The entry. Takes the lock and replays the call if it can (csrc/trace/replay.h); otherwise hands
 // FakeTensors to Meta, or chooses one of the ways above.
@@ -35,21 +36,17 @@ void CheckWritable(at::TensorList list);
 void CountWrites(at::TensorList written);
 
 // Requires, for both: the session's lock is held; the arguments of `op` are on top of `stack`.
-void RunGeneric(Session::State& state, const OpInfo& op, torch::jit::Stack* stack);
-void RunOnHost(Session::State& state, const OpInfo& op, torch::jit::Stack* stack);
+void RunGeneric(SessionState& state, const OpInfo& op, torch::jit::Stack* stack);
+void RunOnHost(SessionState& state, const OpInfo& op, torch::jit::Stack* stack);
 
 // For handlers: runs an overload with out= by the handler of the overload without it, and copies
 // the results.
-void RunIntoOut(const OpInfo& op, torch::jit::Stack* stack);
+void RunIntoOut(SessionState& state, const OpInfo& op, torch::jit::Stack* stack);
 
 // From now on the user's op arrives undecomposed, even if it has a kernel that fits every device.
 void TakeWhole(const c10::OperatorHandle& handle);
 // Registers the kernels above autograd. They stay registered while the handles live.
 std::vector<c10::RegistrationHandleRAII> RegisterAutogradKernels();
-// Arranges that the running backward pass ends in a cut, if it is one of several whose gradients
-// add up. `updates_first` says that the op writes into its first operand.
-void NoteMicroStep(Session::State& state, bool updates_first, int64_t graph_task);
-
 // The arguments of `op`. PopArguments takes them off the stack, PeekArguments leaves them there.
 std::vector<c10::IValue> PopArguments(const OpInfo& op, torch::jit::Stack* stack);
 std::vector<c10::IValue> PeekArguments(const OpInfo& op, const torch::jit::Stack* stack);

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "csrc/runtime/environment.h"
-#include "csrc/trace/session.h"
+#include "csrc/trace/diagnostics.h"
 
 namespace spmd::trace {
 

@@ -7,8 +7,10 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "csrc/trace/devices.h"
 #include "csrc/trace/marks.h"
-#include "csrc/trace/session.h"
+#include "csrc/trace/recorder.h"
+#include "csrc/trace/session_lock.h"
 #include "csrc/trace/tensor.h"
 #include "csrc/util/status.h"
 
@@ -48,7 +50,7 @@ MarkPtr BindingMark(const Planned& plan, absl::Span<const Planned> before) {
 }
 
 // Sets nothing; may give the Buffer another form of the same bytes.
-absl::StatusOr<Planned> PlanMark(Session::State& state, const Marking& marking,
+absl::StatusOr<Planned> PlanMark(SessionState& state, const Marking& marking,
                                  absl::Span<const Planned> before) {
   at::Tensor tensor = marking.tensor;
   SPMD_RETURN_IF_ERROR(CheckOurs(marking.caller.c_str(), tensor));

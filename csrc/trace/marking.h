@@ -11,9 +11,11 @@
 #include "absl/types/span.h"
 #include "csrc/mesh/mesh.h"
 #include "csrc/sharding/spec.h"
-#include "csrc/trace/session_state.h"
+#include "csrc/trace/buffer.h"
 
 namespace spmd::trace {
+
+struct SessionState;
 
 struct Marking {
   at::Tensor tensor;
@@ -31,7 +33,7 @@ absl::Status CheckMarks(absl::Span<const Marking> markings);
 // Errors: InvalidArgument for a tensor that is not on the device.
 absl::Status CheckOurs(const char* caller, const at::Tensor& tensor);
 // Errors: what is wrong with a spec of a tensor of that rank.
-absl::Status CheckSpec(Session::State& state, const char* caller, const Mesh& mesh,
+absl::Status CheckSpec(SessionState& state, const char* caller, const Mesh& mesh,
                        const PartitionSpec& spec, size_t rank);
 // The error for another mark than the one that there is.
 absl::Status MarkedAlready(const Mark& mark, const Mark& given,

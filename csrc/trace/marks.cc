@@ -1,11 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "csrc/trace/marks.h"
 
+#include <ATen/autocast_mode.h>
+
 #include <algorithm>
 #include <atomic>
 
 #include "absl/strings/str_cat.h"
+#include "csrc/trace/device_type.h"
+#include "csrc/trace/devices.h"
 #include "csrc/trace/lower.h"
+#include "csrc/trace/recorder.h"
+#include "csrc/trace/session_state.h"
 #include "csrc/trace/tensor.h"
 #include "csrc/util/status.h"
 
@@ -188,7 +194,7 @@ bool MarkWaits(const Buffer& buffer) {
   return notes != nullptr && notes->waits;
 }
 
-void BindWaitingMarks(Session::State& state) {
+void BindWaitingMarks(SessionState& state) {
   if (!any_waits.exchange(false)) return;
   // Values come first, then Buffers. A Buffer may end at any time except while it is visited, and
   // nothing may be recorded during the visit.
@@ -258,7 +264,7 @@ bool IsWhole(const at::Tensor& tensor) {
          static_cast<size_t>(tensor.numel()) * tensor.itemsize() == tensor.storage().nbytes();
 }
 
-absl::StatusOr<MarkedBlocks> FormInBlocks(Session::State& state, const char* caller,
+absl::StatusOr<MarkedBlocks> FormInBlocks(SessionState& state, const char* caller,
                                           const at::Tensor& tensor, const Mark& mark) {
   const TensorMeta meta = TensorMeta::Of(tensor);
   SPMD_ASSIGN_OR_RETURN(BlocksApart apart,
@@ -302,17 +308,17 @@ bool LiesOtherwise(const Value& value, const Mark& mark) {
          Layout(layout.grid(), wanted->Closed(), layout.dims()) != layout;
 }
 
-void SayLost(Session::State& state, const char* caller, const Mark& mark,
+void SayLost(SessionState& state, const char* caller, const Mark& mark,
              const std::string& because) {
   if (state.hooks.warn == nullptr) return;
   const std::string line = state.hooks.current_line != nullptr ? state.hooks.current_line() : "";
-  if (!FirstTime(state, absl::StrCat("mark lost ", caller, " ", line))) return;
+  if (!state.diagnostics.FirstTime(absl::StrCat("mark lost ", caller, " ", line))) return;
   state.hooks.warn(absl::StrCat(caller, ": the mark ", SpecToString(mark.spec), " on mesh ",
                                 mark.mesh.AxesToString(), " is not kept, ", because,
                                 "; mark the new tensor: spmd.mark_sharding(tensor, mesh, spec)"));
 }
 
-void GiveMark(Session::State& state, const at::Tensor& tensor, const MarkPtr& mark,
+void GiveMark(SessionState& state, const at::Tensor& tensor, const MarkPtr& mark,
               const char* caller) {
   if (!Buffer::IsOurs(tensor)) return NoteHostMark(tensor, mark);
   Buffer* const buffer = BufferOf(tensor);
@@ -343,7 +349,7 @@ void GiveMark(Session::State& state, const at::Tensor& tensor, const MarkPtr& ma
   SetWaits(notes, buffer->pending());
 }
 
-void KeepMark(Session::State& state, const at::Tensor& from, const at::Tensor& to,
+void KeepMark(SessionState& state, const at::Tensor& from, const at::Tensor& to,
               const char* caller) {
   if (!from.defined() || !to.defined() || from.is_same(to)) return;
   const bool ours = Buffer::IsOurs(from);
@@ -356,6 +362,12 @@ void KeepMark(Session::State& state, const at::Tensor& from, const at::Tensor& t
                                 to.dim() == 1 ? " dimension" : " dimensions"));
   }
   GiveMark(state, to, mark, caller);
+}
+
+bool KeepsMarks(const OpInfo& op) {
+  static const OpInfo* const clone = &GetOp("aten::clone");
+  static const OpInfo* const to = &GetOp("aten::_to_copy");
+  return &op == clone || (&op == to && !at::autocast::is_autocast_enabled(kDeviceType));
 }
 
 }  // namespace spmd::trace

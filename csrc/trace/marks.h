@@ -25,36 +25,19 @@
 #include <vector>
 
 #include "csrc/trace/buffer.h"
+#include "csrc/trace/mark_notes.h"
 #include "csrc/trace/op_info.h"
-#include "csrc/trace/session_state.h"
 
 namespace spmd::trace {
 
-// What few Buffers have in addition to their mark.
-struct MarkNotes {
-  bool copied = false;  // the mark came with a copy
-  bool waits = false;   // the mark does not bind the pending value yet
-  struct Part {
-    RecipePtr view;
-    MarkPtr mark;
-    bool copied;
-  };
-  std::vector<Part> parts;
-  // For a storage that was resized: its form and mark before. The mark returns when the storage has
-  // its old size again (memory that is released between uses).
-  BaseForm form_before;
-  MarkPtr mark_before;
-};
-// The notes of `buffer`, or null if it has none (in csrc/trace/buffer.cc).
-MarkNotes* NotesOf(const Buffer& buffer);
-MarkNotes& MakeNotes(Buffer& buffer);
+struct SessionState;
 
 // The mark of the value that `step` of a recipe makes, or null.
 MarkPtr PartMark(const MarkNotes* notes, const Recipe& step);
 // True while the Buffer's mark waits, and so binds no value.
 bool MarkWaits(const Buffer& buffer);
 // Lets the waiting marks bind their values, if those are still held. Called before the tape is cut.
-void BindWaitingMarks(Session::State& state);
+void BindWaitingMarks(SessionState& state);
 
 // The mark as it applies to the tensor: with dimensions permuted, inserted and left out. Null if
 // there is none, or none that a spec of the tensor can express.
@@ -81,7 +64,7 @@ struct MarkedBlocks {
   at::Tensor view;
   MarkPtr mark;
 };
-absl::StatusOr<MarkedBlocks> FormInBlocks(Session::State& state, const char* caller,
+absl::StatusOr<MarkedBlocks> FormInBlocks(SessionState& state, const char* caller,
                                           const at::Tensor& tensor, const Mark& mark);
 // True if the tensor is all that its storage holds, in some order of strides.
 bool IsWhole(const at::Tensor& tensor);
@@ -91,22 +74,21 @@ bool LiesOtherwise(const Value& value, const Mark& mark);
 
 // `to` replaces `from`, or is a copy of it: gives it the mark of `from` unless it has one of its
 // own. Either may be on another device. Warns once if the mark cannot be kept.
-void KeepMark(Session::State& state, const at::Tensor& from, const at::Tensor& to,
+void KeepMark(SessionState& state, const at::Tensor& from, const at::Tensor& to,
               const char* caller);
 // Gives `tensor` a mark that came with a copy or a file.
-void GiveMark(Session::State& state, const at::Tensor& tensor, const MarkPtr& mark,
+void GiveMark(SessionState& state, const at::Tensor& tensor, const MarkPtr& mark,
               const char* caller);
 // True for ops whose result has the mark of what they copy: clone and to, but not the casts of
 // autocast, which are steps of a computation.
 bool KeepsMarks(const OpInfo& op);
 // Warns that a mark is lost, with the place and what to write instead; once for each place in the
 // user's program.
-void SayLost(Session::State& state, const char* caller, const Mark& mark,
-             const std::string& because);
+void SayLost(SessionState& state, const char* caller, const Mark& mark, const std::string& because);
 
 // The mark as text that GiveSavedMark reads; "" for none.
 std::string SavedMark(const at::Tensor& tensor);
-void GiveSavedMark(Session::State& state, const at::Tensor& tensor, const std::string& text);
+void GiveSavedMark(SessionState& state, const at::Tensor& tensor, const std::string& text);
 // Makes torch.save and torch.load keep marks, as metadata of tensors.
 void RegisterSavedMarks();
 

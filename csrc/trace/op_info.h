@@ -32,7 +32,11 @@ struct ArgInfo {
 };
 
 struct OpInfo;
-using Handler = void (*)(const OpInfo&, torch::jit::Stack*);
+struct SessionState;
+
+// Does an op in a way of its own. Requires: the session's lock is held; the arguments of the op are
+// on top of the stack.
+using Handler = void (*)(SessionState& state, const OpInfo& op, torch::jit::Stack* stack);
 
 struct OpInfo {
   OpInfo(c10::OperatorHandle h, int64_t number);

@@ -53,6 +53,14 @@ struct StepPart {
   bool Has(int64_t record) const { return begin <= record && record < end; }
 };
 
+// Thread safety: guarded by the session's lock.
+struct OptimizerSteps {
+  std::vector<StepPart> open;      // under way, outermost first
+  std::vector<StepPart> recorded;  // over, and pending on the tape
+};
+
+// Ends noting what the step changes.
+void Close(OptimizerStep& step);
 // Restores what `steps` changed on the host, the last step first. Returns the number of steps that
 // were undone.
 int UndoHostChanges(const std::vector<OptimizerStepPtr>& steps);

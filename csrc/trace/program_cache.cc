@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "csrc/program/heap_bytes.h"
 #include "csrc/trace/difference.h"
+#include "csrc/trace/same_records.h"
 
 namespace spmd::trace {
 
@@ -33,8 +34,27 @@ int64_t CachedProgram::HeapBytes() const {
   return bytes;
 }
 
+bool SameTape(const CachedProgram& program, const Tape& tape) {
+  const Recording& theirs = *program.recording;
+  const Recording& mine = tape.recording();
+  if (&mine == &theirs) return true;
+  const RecordingPtr& lead = tape.lead_pointer();
+  if (lead != nullptr) {
+    for (const auto& equal : program.equal) {
+      if (equal.lock() == lead) return true;
+    }
+  }
+  if (!SameButForStarts(theirs, mine)) return false;
+  constexpr size_t kMostEqual = 8;
+  if (lead != nullptr) {
+    std::erase_if(program.equal, [](const auto& equal) { return equal.expired(); });
+    if (program.equal.size() < kMostEqual) program.equal.push_back(lead);
+  }
+  return true;
+}
+
 std::vector<CachedProgramPtr> ProgramCache::Find(const Hash128& key) {
-  const auto it = by_key_.find(key);
+  const auto it = by_key_.find(Kept(key));
   if (it == by_key_.end()) return {};
   for (const CachedProgramPtr& p : it->second) {
     recent_.splice(recent_.begin(), recent_, entries_.at(p.get()).place);
@@ -44,7 +64,7 @@ std::vector<CachedProgramPtr> ProgramCache::Find(const Hash128& key) {
 
 void ProgramCache::Insert(CachedProgramPtr program) {
   if (program->program->explained) NoteExplained(program->program);
-  by_key_[program->key].push_back(program);
+  by_key_[Kept(program->key)].push_back(program);
   recent_.push_front(std::move(program));
   entries_[recent_.front().get()].place = recent_.begin();
   CountAgain(*recent_.front());
@@ -63,9 +83,9 @@ void ProgramCache::DropOldest() {
   recent_.pop_back();
   bytes_ -= entries_.at(oldest.get()).bytes;
   entries_.erase(oldest.get());
-  std::vector<CachedProgramPtr>& same = by_key_[oldest->key];
+  std::vector<CachedProgramPtr>& same = by_key_[Kept(oldest->key)];
   same.erase(std::remove(same.begin(), same.end(), oldest), same.end());
-  if (same.empty()) by_key_.erase(oldest->key);
+  if (same.empty()) by_key_.erase(Kept(oldest->key));
 }
 
 void ProgramCache::NoteExplained(const std::shared_ptr<CompiledProgram>& program) {
@@ -87,7 +107,7 @@ void ProgramCache::SetMostBytes(int64_t bytes) {
 }
 
 RecordingPtr ProgramCache::SeenLoose(const Hash128& loose) const {
-  const auto it = loose_.find(loose);
+  const auto it = loose_.find(Kept(loose));
   return it == loose_.end() ? nullptr : it->second.lock();
 }
 
@@ -96,7 +116,7 @@ void ProgramCache::NoteLoose(const Hash128& loose, const RecordingPtr& recording
   // time.
   constexpr size_t kMost = size_t{1} << 14;
   if (loose_.size() >= kMost) loose_.clear();
-  loose_[loose] = recording;
+  loose_[Kept(loose)] = recording;
 }
 
 void ProgramCache::Clear() {

@@ -13,9 +13,10 @@
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
+#include "csrc/trace/compiled_program.h"
 #include "csrc/trace/hash.h"
 #include "csrc/trace/lower.h"
-#include "csrc/trace/session.h"
+#include "csrc/trace/tape.h"
 
 namespace spmd::trace {
 
@@ -35,7 +36,10 @@ struct CachedProgram {
   // whose starts are known.
   std::vector<int> late_starts, known_starts;
   std::shared_ptr<CompiledProgram> program;
-  RecordingPtr recording;  // of the tape it was compiled from
+  RecordingPtr recording;                   // of the tape it was compiled from
+  runtime::LoadedProgram::Options options;  // with which it was loaded
+  // Other recordings that were found equal, for the next tape that follows one of them.
+  mutable std::vector<std::weak_ptr<const Recording>> equal;
   // The bytes on the heap of the program and of everything that it owns.
   int64_t HeapBytes() const;
   // Parts of the program by their outputs, compiled after the whole program failed
@@ -47,11 +51,16 @@ struct CachedProgram {
 };
 using CachedProgramPtr = std::shared_ptr<CachedProgram>;
 
+// True if `program` was compiled from a tape with the same records as `tape`, apart from starts. A
+// tape that has followed the program's own recording has been compared already, call by call; other
+// recordings are compared once.
+bool SameTape(const CachedProgram& program, const Tape& tape);
+
 class ProgramCache {
  public:
   explicit ProgramCache(int64_t most_bytes) : most_bytes_(most_bytes) {}
 
-  // The programs for `key`, newest first.
+  // The programs for `key`, newest first. Keys may collide: compare with SameTape.
   std::vector<CachedProgramPtr> Find(const Hash128& key);
   // Adds a program, which stays until the next one comes, however large it is.
   void Insert(CachedProgramPtr program);
@@ -60,6 +69,11 @@ class ProgramCache {
   // Notes that `program` has its graph and reasons. All but the last few such programs lose theirs.
   void NoteExplained(const std::shared_ptr<CompiledProgram>& program);
   void SetMostBytes(int64_t bytes);
+  // Drops all programs; keys keep only so many bits from now on, for tests.
+  void SetKeyBits(int bits) {
+    Clear();
+    key_bits_ = bits;
+  }
   // The recording of an earlier tape with this loose key whose starts were known when it was
   // compiled; or null.
   RecordingPtr SeenLoose(const Hash128& loose) const;
@@ -78,8 +92,10 @@ class ProgramCache {
     int64_t bytes = 0;
   };
   void DropOldest();
+  Hash128 Kept(const Hash128& key) const { return key.FirstBits(key_bits_); }
 
   int64_t most_bytes_;
+  int key_bits_ = 128;
   int64_t bytes_ = 0;                   // of all entries
   std::list<CachedProgramPtr> recent_;  // front: the last used
   absl::flat_hash_map<const CachedProgram*, Entry> entries_;

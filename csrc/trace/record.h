@@ -10,12 +10,9 @@
 #include "absl/container/inlined_vector.h"
 #include "csrc/ir/graph.h"
 #include "csrc/trace/op_info.h"
+#include "csrc/trace/tape_id.h"
 
 namespace spmd::trace {
-
-// The number of a value on the tape.
-using TapeId = int32_t;
-inline constexpr TapeId kNoId = -1;
 
 // Invariants: `args` follows the op's schema. Tensors and lists of tensors in it are None; they are
 // in `operands` (flattened, in schema order; kNoId if absent) and `groups` (one per list argument).

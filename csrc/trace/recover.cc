@@ -7,13 +7,15 @@
 #include <utility>
 
 #include "csrc/ir/part.h"
+#include "csrc/trace/devices.h"
+#include "csrc/trace/session_lock.h"
+#include "csrc/trace/wait.h"
 #include "csrc/util/status.h"
 
 namespace spmd::trace {
 
 namespace {
 
-using InFlight = Session::State::InFlight;
 using Arguments = std::vector<runtime::LoadedProgram::Argument>;
 
 // The most programs that are run for one that failed.
@@ -25,7 +27,7 @@ bool IsWorthIt(const absl::Status& status) {
 }
 
 // Returns the arguments that the run did not take, which get their tiles back.
-Arguments TakeBack(InFlight& f) {
+Arguments TakeBack(RunInFlight& f) {
   Arguments left = f.run->TakeBackArguments();
   left.resize(f.arguments.size());
   for (size_t k = 0; k < left.size(); ++k) {
@@ -39,14 +41,14 @@ Arguments TakeBack(InFlight& f) {
 
 // Fetches arguments from other failed runs that have computed them since. Returns for each argument
 // the failure for which it is missing.
-std::vector<absl::Status> FindArguments(Session::State& state, const InFlight& f,
+std::vector<absl::Status> FindArguments(SessionState& state, const RunInFlight& f,
                                         const absl::Status& status, Arguments& left) {
   std::vector<absl::Status> missing(left.size());
   for (size_t k = 0; k < left.size(); ++k) {
     if (left[k].value != nullptr) continue;
     missing[k] = status;
     const runtime::PendingRunPtr run = f.arguments[k].run.lock();
-    InFlight* const maker = run == nullptr ? nullptr : FindInFlight(state, run);
+    RunInFlight* const maker = run == nullptr ? nullptr : state.in_flight.Find(run);
     if (maker == nullptr || run->Wait().ok()) continue;
     Recover(state, *maker);
     auto result = run->Result(f.arguments[k].output, /*take=*/false);
@@ -63,7 +65,7 @@ std::vector<absl::Status> FindArguments(Session::State& state, const InFlight& f
 // The dependences of a run's results on missing arguments and fallible ops.
 class Dependences {
  public:
-  Dependences(const InFlight& f, const std::vector<absl::Status>& missing,
+  Dependences(const RunInFlight& f, const std::vector<absl::Status>& missing,
               const std::string& failed)
       : f_(f), graph_(f.program->program->traced) {
     std::vector<bool> inputs, all(graph_.inputs().size(), true);
@@ -128,7 +130,7 @@ class Dependences {
     return false;
   }
 
-  const InFlight& f_;
+  const RunInFlight& f_;
   const ir::Graph& graph_;
   std::vector<bool> may_fail_;        // by node
   std::vector<std::vector<int>> of_;  // by output; see ir::Dependences
@@ -137,7 +139,7 @@ class Dependences {
 };
 
 // For each step part, those of `wanted` that it computes.
-std::vector<std::vector<int>> MadeBySteps(const InFlight& f, const std::vector<int>& wanted) {
+std::vector<std::vector<int>> MadeBySteps(const RunInFlight& f, const std::vector<int>& wanted) {
   std::vector<std::vector<int>> made(f.steps.size());
   if (f.steps.empty()) return made;
   const CachedProgram& cached = *f.program;
@@ -183,7 +185,7 @@ bool IsTraced(const ir::Graph& graph, const std::string& op) {
                      [&](const ir::Node& node) { return node.op == op; });
 }
 
-absl::StatusOr<std::shared_ptr<ProgramPart>> PartOf(Session::State& state, CachedProgram& whole,
+absl::StatusOr<std::shared_ptr<ProgramPart>> PartOf(SessionState& state, CachedProgram& whole,
                                                     const std::vector<int>& outputs) {
   if (const auto known = whole.parts.find(outputs); known != whole.parts.end()) {
     return known->second;
@@ -192,13 +194,11 @@ absl::StatusOr<std::shared_ptr<ProgramPart>> PartOf(Session::State& state, Cache
   ir::Part cut = ir::PartFor(whole.program->traced, outputs);
   part->inputs = std::move(cut.inputs);
   part->program = std::make_shared<CompiledProgram>();
-  part->program->number = state.next_program++;
+  part->program->number = state.diagnostics.next_program++;
   part->program->traced = std::move(cut.graph);
   SPMD_ASSIGN_OR_RETURN(std::shared_ptr<runtime::Backend> backend, TheBackend(state));
-  partition::CompileOptions options;
-  options.machine = &backend->machine();
   SPMD_ASSIGN_OR_RETURN(part->program->compiled,
-                        partition::Compile(part->program->traced, options));
+                        partition::Compile(part->program->traced, OptionsFor(state, *backend)));
   SPMD_ASSIGN_OR_RETURN(part->program->loaded,
                         runtime::LoadedProgram::Load(std::move(part->program->compiled.program),
                                                      backend, LoadOptions(state)));
@@ -216,7 +216,7 @@ absl::StatusOr<std::shared_ptr<ProgramPart>> PartOf(Session::State& state, Cache
 }
 
 // Computes these results from arguments that are all available.
-absl::Status Make(Session::State& state, InFlight& f, const Arguments& left,
+absl::Status Make(SessionState& state, RunInFlight& f, const Arguments& left,
                   const std::vector<int>& outputs) {
   SPMD_ASSIGN_OR_RETURN(const std::shared_ptr<ProgramPart> part,
                         PartOf(state, *f.program, outputs));
@@ -227,7 +227,7 @@ absl::Status Make(Session::State& state, InFlight& f, const Arguments& left,
   runtime::PendingRunPtr run;
   {
     const GilReleased no_gil(state);
-    run = state.queue->Enqueue(part->program->loaded, std::move(arguments), f.scalars);
+    run = state.in_flight.queue->Enqueue(part->program->loaded, std::move(arguments), f.scalars);
   }
   SPMD_RETURN_IF_ERROR(WaitFor(state, *run));
   for (size_t j = 0; j < outputs.size(); ++j) {
@@ -247,18 +247,8 @@ absl::Status Make(Session::State& state, InFlight& f, const Arguments& left,
   return absl::OkStatus();
 }
 
-}  // namespace
-
-Session::State::InFlight* FindInFlight(Session::State& state, const runtime::PendingRunPtr& run) {
-  const auto it = std::find_if(state.in_flight.begin(), state.in_flight.end(),
-                               [&](const InFlight& f) { return f.run == run; });
-  return it == state.in_flight.end() ? nullptr : &*it;
-}
-
-namespace {
-
 // Computes what can be computed of `wanted`, and fills in `errors`.
-void MakeWanted(Session::State& state, InFlight& f, const absl::Status& status,
+void MakeWanted(SessionState& state, RunInFlight& f, const absl::Status& status,
                 const std::vector<std::vector<int>>& made_by_steps, std::vector<int> wanted) {
   Arguments left = TakeBack(f);
   if (!IsWorthIt(status) || state.closed) return;
@@ -318,7 +308,7 @@ void MakeWanted(Session::State& state, InFlight& f, const absl::Status& status,
 
 }  // namespace
 
-void Recover(Session::State& state, InFlight& f) {
+void Recover(SessionState& state, RunInFlight& f) {
   if (f.recovered) return;
   f.recovered = true;
   const absl::Status status = f.run->Wait();

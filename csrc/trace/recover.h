@@ -15,6 +15,7 @@
 // may have failed.
 #pragma once
 
+#include "absl/base/thread_annotations.h"
 #include "csrc/trace/session_state.h"
 
 namespace spmd::trace {
@@ -29,9 +30,7 @@ namespace spmd::trace {
 // are tried first, and a group is lost with a failed group if it depends on all that that group
 // depends on. If a group fails for an op that is not fallible, its results are tried one by one.
 // Only a few programs are tried, and none after Ctrl-C or when memory ran out.
-void Recover(Session::State& state, Session::State::InFlight& in_flight);
-
-// The entry of `run`; null if it is not in flight.
-Session::State::InFlight* FindInFlight(Session::State& state, const runtime::PendingRunPtr& run);
+void Recover(SessionState& state, RunInFlight& in_flight)
+    ABSL_EXCLUSIVE_LOCKS_REQUIRED(state.mutex);
 
 }  // namespace spmd::trace

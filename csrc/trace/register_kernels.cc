@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The walk over the dispatcher: one boxed kernel object per op.
+#include "csrc/trace/register_kernels.h"
+
 #include <ATen/Context.h>
 #include <ATen/SDPBackend.h>
 #include <ATen/core/dispatch/Dispatcher.h>
@@ -10,11 +12,12 @@
 
 #include "csrc/trace/arguments.h"
 #include "csrc/trace/autograd_shortcuts.h"
-#include "csrc/trace/device.h"
+#include "csrc/trace/device_type.h"
 #include "csrc/trace/kernel.h"
 #include "csrc/trace/lower.h"
 #include "csrc/trace/marks.h"
 #include "csrc/trace/op_traits.h"
+#include "csrc/trace/session_lock.h"
 #include "csrc/trace/unboxed_kernels.h"
 
 namespace spmd::trace {

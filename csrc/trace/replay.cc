@@ -4,8 +4,9 @@
 #include <torch/csrc/autograd/graph_task.h>
 
 #include "absl/container/fixed_array.h"
-#include "csrc/trace/kernel.h"
 #include "csrc/trace/marks.h"
+#include "csrc/trace/recorder.h"
+#include "csrc/trace/session_state.h"
 #include "csrc/trace/tensor.h"
 #include "csrc/util/prefetch.h"
 
@@ -39,7 +40,7 @@ bool SameInts(const c10::IValue& value, at::IntArrayRef ints) {
 // One attempt to replay a call: everything is compared before anything is changed.
 class Attempt {
  public:
-  Attempt(Session::State& state, const TracedCall& call, const CallArguments& args)
+  Attempt(SessionState& state, const TracedCall& call, const CallArguments& args)
       : tape_(*state.tape),
         lead_(tape_.lead()),
         call_(call),
@@ -362,7 +363,7 @@ c10::Scalar NumberIn(const at::Tensor& wrapped) {
   }
 }
 
-bool Replay(Session::State& state, const OpInfo& op, const CallArguments& args, ResultsTo results) {
+bool Replay(SessionState& state, const OpInfo& op, const CallArguments& args, ResultsTo results) {
   Tape& tape = *state.tape;
   if (!tape.following()) return false;
   const auto& calls = tape.lead().calls;
@@ -381,9 +382,9 @@ bool Replay(Session::State& state, const OpInfo& op, const CallArguments& args, 
     Attempt attempt(state, call, args);
     if (!attempt.Agrees()) continue;
     next = k + 1;
-    if (call.num_records > 0) NoteMicroStep(state, call.updates_first, graph_task);
-    state.statistics.records += call.num_records;
-    ++state.statistics.replayed;
+    if (call.num_records > 0) state.micro_steps.Note(graph_task, call.updates_first);
+    state.diagnostics.statistics.records += call.num_records;
+    ++state.diagnostics.statistics.replayed;
     // The call arrives in the cache before the next op is called.
     if (next < calls.size()) Prefetch(calls[next].get(), sizeof(TracedCall));
     attempt.Run(results);

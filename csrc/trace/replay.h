@@ -16,9 +16,12 @@
 
 #include "absl/container/inlined_vector.h"
 #include "absl/types/span.h"
-#include "csrc/trace/session_state.h"
+#include "csrc/trace/buffer.h"
+#include "csrc/trace/recording.h"
 
 namespace spmd::trace {
+
+struct SessionState;
 
 using CallResults = absl::InlinedVector<c10::IValue, 2>;
 // Where the results of a call go. At most one member is set: `list` for results of any kind, `each`
@@ -45,13 +48,13 @@ struct CallArguments {
   }
 };
 // True if the call was replayed.
-bool Replay(Session::State& state, const OpInfo& op, const CallArguments& args, ResultsTo results);
+bool Replay(SessionState& state, const OpInfo& op, const CallArguments& args, ResultsTo results);
 
 // Lives while a call is recorded, and notes the call at the end if it can be replayed. Calls that
 // look at values, draw random numbers, take tensors of other devices or cut the tape cannot.
 class CallCapture {
  public:
-  CallCapture(Session::State& state, const OpInfo& op, const torch::jit::Stack& stack);
+  CallCapture(SessionState& state, const OpInfo& op, const torch::jit::Stack& stack);
   ~CallCapture();
   CallCapture(const CallCapture&) = delete;
   // Called after the call, when its results are on the stack.
@@ -73,7 +76,7 @@ class CallCapture {
   bool FinishResult(const c10::IValue& result);
   bool FinishTensor(const at::Tensor& tensor);
 
-  Session::State& state_;
+  SessionState& state_;
   const OpInfo& op_;
   bool active_ = false;
   uint64_t tape_ = 0;

@@ -9,8 +9,9 @@
 #include "absl/strings/strip.h"
 #include "csrc/mesh/mesh_text.h"
 #include "csrc/sharding/spec_text.h"
-#include "csrc/trace/device.h"
+#include "csrc/trace/device_type.h"
 #include "csrc/trace/marks.h"
+#include "csrc/trace/session_lock.h"
 #include "csrc/trace/tensor.h"
 #include "csrc/util/status.h"
 
@@ -52,12 +53,12 @@ std::string SavedMark(const at::Tensor& tensor) {
   return absl::StrCat(kPrefix, MeshText(mark->mesh), " ", SpecToString(mark->spec));
 }
 
-void GiveSavedMark(Session::State& state, const at::Tensor& tensor, const std::string& text) {
+void GiveSavedMark(SessionState& state, const at::Tensor& tensor, const std::string& text) {
   absl::string_view rest = text;
   if (!absl::ConsumePrefix(&rest, kPrefix)) return;
   const absl::StatusOr<MarkPtr> mark = ParseMark(rest);
   if (!mark.ok()) {
-    if (state.hooks.warn != nullptr && FirstTime(state, text)) {
+    if (state.hooks.warn != nullptr && state.diagnostics.FirstTime(text)) {
       state.hooks.warn(absl::StrCat("torch.load: the mark '", rest, "' is not kept, since ",
                                     mark.status().message()));
     }

@@ -5,86 +5,43 @@
 
 #include "absl/strings/str_cat.h"
 #include "csrc/partition/compile.h"
-#include "csrc/runtime/environment.h"
 #include "csrc/runtime/tiled_tensor.h"
 #include "csrc/trace/compile.h"
+#include "csrc/trace/cut.h"
+#include "csrc/trace/devices.h"
 #include "csrc/trace/generator.h"
-#include "csrc/trace/lower.h"
-#include "csrc/trace/session_state.h"
+#include "csrc/trace/pending_graph.h"
+#include "csrc/trace/resolve.h"
+#include "csrc/trace/session_lock.h"
 #include "csrc/trace/tensor.h"
 #include "csrc/util/status.h"
 
 namespace spmd::trace {
 
-namespace {
-
-// The pending ops as a graph whose outputs are all values that are bound.
-absl::StatusOr<Lowered> LowerPending(Session::State& state) {
-  Tape& tape = *state.tape;
-  tape.StopFollowing();
-  std::vector<OutputSpec> outputs;
-  std::vector<bool> seen(tape.num_values(), false);
-  tape.bindings().ForEach([&](Buffer& buffer, TapeId) {
-    if (!buffer.pending() || buffer.value()->tape != tape.number()) return;
-    const TapeId id = buffer.value()->id;
-    if (!seen[id]) outputs.push_back({id});
-    seen[id] = true;
-  });
-  const MeshSet set = MeshesOf(state, tape, outputs);
-  return Lower(tape, outputs, {&set.meshes, &set.grids});
-}
-
-}  // namespace
-
-Session::Session() : state_(new State) {}
+Session::Session() : state_(&TheSession()) {}
 
 Session& Session::Get() {
   static auto* session = new Session;
   return *session;
 }
 
-void SessionLock::Wait() {
-  void* gil = state_.hooks.release_gil != nullptr ? state_.hooks.release_gil() : nullptr;
-  state_.mutex.lock();
-  if (gil != nullptr) state_.hooks.reacquire_gil(gil);
-}
-
 void Session::SetPythonHooks(PythonHooks hooks) { state_->hooks = hooks; }
 
 // --- backend ---
-
-runtime::LoadedProgram::Options LoadOptions(const Session::State& state) {
-  using Turns = runtime::LoadedProgram::Options::Turns;
-  static const std::optional<bool> turns = runtime::EnvironmentTurns();
-  return {state.deduplicate, state.coalesce && !state.verify,
-          !turns ? Turns::kWhereTheyPay : (*turns ? Turns::kAlways : Turns::kNever)};
-}
-
-absl::StatusOr<std::shared_ptr<runtime::Backend>> TheBackend(Session::State& state) {
-  if (state.backend != nullptr) return state.backend;
-  std::string name = state.backend_name;
-  std::optional<int64_t> devices = state.device_count;
-  if (name.empty()) name = runtime::EnvironmentBackend();
-  if (!devices.has_value()) {
-    SPMD_ASSIGN_OR_RETURN(devices, runtime::EnvironmentDeviceCount());
-  }
-  state.device_count_set = devices.has_value();
-  SPMD_ASSIGN_OR_RETURN(state.backend, runtime::MakeBackend(name, devices));
-  return state.backend;
-}
 
 absl::Status Session::SetDefaultBackend(const std::string& name, std::optional<int64_t> devices) {
   SessionLock lock;
   if (lock->used) {
     return absl::FailedPreconditionError(absl::StrCat(
         "set_default_backend('", name, "'): tensors of the device exist already",
-        lock->backend != nullptr ? absl::StrCat(" on '", lock->backend->name(), "'") : "",
+        lock->devices.backend != nullptr ? absl::StrCat(" on '", lock->devices.backend->name(), "'")
+                                         : "",
         "; call it before the first one is made"));
   }
-  SPMD_ASSIGN_OR_RETURN(lock->backend, runtime::MakeBackend(name, devices));
-  lock->backend_name = name;
-  lock->device_count = devices;
-  lock->device_count_set = devices.has_value();
+  SPMD_ASSIGN_OR_RETURN(lock->devices.backend, runtime::MakeBackend(name, devices));
+  lock->devices.backend_name = name;
+  lock->devices.count = devices;
+  lock->devices.count_is_set = devices.has_value();
   return absl::OkStatus();
 }
 
@@ -102,57 +59,7 @@ absl::StatusOr<int64_t> Session::DeviceCount() {
 bool Session::device_count_was_set() {
   SessionLock lock;
   if (!TheBackend(*lock).ok()) return false;
-  return lock->device_count_set;
-}
-
-absl::Status NoteMesh(Session::State& state, const Mesh& mesh) {
-  if (state.meshes.latest() == mesh) return absl::OkStatus();
-  SPMD_ASSIGN_OR_RETURN(std::shared_ptr<runtime::Backend> backend, TheBackend(state));
-  int64_t last = 0;
-  for (const int64_t id : mesh.device_ids()) last = std::max(last, id);
-  if (last >= backend->num_devices() && (state.device_count_set || !backend->elastic())) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("mesh ", mesh.ToString(), " needs device ", last, ", but backend '",
-                     backend->name(), "' has ", backend->num_devices(), " devices",
-                     state.device_count_set ? " (the number that was set)" : ""));
-  }
-  state.meshes.Use(mesh);
-  return absl::OkStatus();
-}
-
-MeshSet MeshesOf(Session::State& state, const Tape& tape, absl::Span<const OutputSpec> outputs) {
-  const Needed needed = NeededFor(tape, outputs);
-  std::vector<const TapeInput*> inputs;
-  for (size_t k = 0; k < tape.inputs().size(); ++k) {
-    if (needed.inputs[k]) inputs.push_back(&tape.inputs()[k]);
-  }
-  std::vector<Mesh> meshes;
-  for (const TapeInput* input : inputs) {
-    if (input->mark != nullptr) meshes.push_back(input->mark->mesh);
-  }
-  for (const Annotation& a : tape.annotations()) {
-    if (needed.Has(tape, a.value)) meshes.push_back(a.mark->mesh);
-  }
-  // At most this many meshes of layouts are added, so that a grid is the common refinement of a few
-  // meshes.
-  constexpr size_t kMostOfLayouts = 16;
-  size_t of_layouts = 0;
-  const auto add_meshes_of = [&](const LayoutPtr& layout) {
-    if (layout == nullptr || of_layouts >= kMostOfLayouts) return;
-    for (const Mesh& mesh : state.meshes.MeshesOf(layout->grid())) {
-      if (std::find(meshes.begin(), meshes.end(), mesh) != meshes.end()) continue;
-      meshes.push_back(mesh);
-      ++of_layouts;
-    }
-  };
-  for (const TapeInput* input : inputs) add_meshes_of(input->settled);
-  for (size_t k = 0; meshes.empty() && k < inputs.size(); ++k) {
-    add_meshes_of(tape.value(inputs[k]->id)->layout);
-  }
-  if (meshes.empty() && state.meshes.latest().has_value()) {
-    meshes.push_back(*state.meshes.latest());
-  }
-  return state.meshes.SetOf(meshes);
+  return lock->devices.count_is_set;
 }
 
 // --- running ---
@@ -160,16 +67,16 @@ MeshSet MeshesOf(Session::State& state, const Tape& tape, absl::Span<const Outpu
 absl::Status Session::Sync(bool wait) {
   SessionLock lock;
   SPMD_RETURN_IF_ERROR(Cut(*lock, "sync"));
-  if (!wait || lock->queue == nullptr) return absl::OkStatus();
+  if (!wait || lock->in_flight.queue == nullptr) return absl::OkStatus();
   return ReportAll(*lock);
 }
 
 void Session::Shutdown() {
   SessionLock lock;
   lock->closed = true;
-  if (lock->queue != nullptr) {
+  if (lock->in_flight.queue != nullptr) {
     const GilReleased no_gil(*lock);
-    lock->queue->Shutdown();
+    lock->in_flight.queue->Shutdown();
   }
   lock->hooks = {};
 }
@@ -198,7 +105,7 @@ std::vector<std::shared_ptr<const CompiledProgram>> Session::Programs() {
 
 std::shared_ptr<const CompiledProgram> Session::LastProgram() {
   SessionLock lock;
-  return lock->last_program;
+  return lock->diagnostics.last_program;
 }
 
 absl::StatusOr<std::string> Session::Explain(const at::Tensor& tensor) {
@@ -247,17 +154,17 @@ absl::StatusOr<std::vector<partition::Compiled::PassTime>> Session::PassTimes(
 
 std::pair<std::vector<ProgramPtr>, int64_t> Session::LastStep() {
   SessionLock lock;
-  return {lock->steps.last_step(), lock->steps.runs_since()};
+  return {lock->diagnostics.steps.last_step(), lock->diagnostics.steps.runs_since()};
 }
 
 std::vector<CompileEvent> Session::CompileEvents() {
   SessionLock lock;
-  return {lock->events.begin(), lock->events.end()};
+  return {lock->diagnostics.events.begin(), lock->diagnostics.events.end()};
 }
 
 Statistics Session::statistics() {
   SessionLock lock;
-  return lock->statistics;
+  return lock->diagnostics.statistics;
 }
 
 std::vector<std::pair<std::string, int64_t>> Session::Sizes() {
@@ -267,9 +174,9 @@ std::vector<std::pair<std::string, int64_t>> Session::Sizes() {
           {"program_bytes", lock->programs.bytes()},
           {"explained_programs", lock->programs.num_explained()},
           {"mesh_sets", static_cast<int64_t>(lock->meshes.num_sets())},
-          {"known_prefixes", size(lock->known_prefixes)},
-          {"warned", size(lock->warned)},
-          {"lines", size(lock->line_of_sequence)},
+          {"known_prefixes", size(lock->prefixes)},
+          {"warned", size(lock->diagnostics.warned)},
+          {"lines", size(lock->lines)},
           {"pending_records", lock->tape->num_records()},
           {"pending_uploads", lock->tape->uploaded_bytes()}};
 }
@@ -279,25 +186,19 @@ void Session::SetProgramBytes(int64_t bytes) {
   lock->programs.SetMostBytes(bytes);
 }
 
-bool FirstTime(Session::State& state, const std::string& key) {
-  constexpr size_t kMost = size_t{1} << 12;
-  if (state.warned.size() >= kMost) state.warned.clear();
-  return state.warned.insert(key).second;
-}
-
 absl::StatusOr<std::string> Session::PendingGraph() {
   SessionLock lock;
-  SPMD_ASSIGN_OR_RETURN(const Lowered lowered, LowerPending(*lock));
-  return lowered.graph.ToString();
+  SPMD_ASSIGN_OR_RETURN(const Pending pending, LowerPending(*lock));
+  return pending.lowered.graph.ToString();
 }
 
 absl::StatusOr<PendingCalls> Session::Calls() {
   SessionLock lock;
   PendingCalls calls;
   SPMD_ASSIGN_OR_RETURN(calls.backend, TheBackend(*lock));
-  SPMD_ASSIGN_OR_RETURN(Lowered lowered, LowerPending(*lock));
+  SPMD_ASSIGN_OR_RETURN(const Pending pending, LowerPending(*lock));
   Tape& tape = *lock->tape;
-  for (const int input : lowered.inputs) {
+  for (const int input : pending.lowered.inputs) {
     Value& value = *tape.value(tape.inputs()[input].id);
     SPMD_RETURN_IF_ERROR(Resolve(*lock, value));
     at::Tensor host = value.host;
@@ -307,11 +208,17 @@ absl::StatusOr<PendingCalls> Session::Calls() {
     calls.given.inputs.push_back(std::move(host));
   }
   calls.given.scalars = tape.scalars();
-  partition::CompileOptions options;
-  options.machine = &calls.backend->machine();
-  SPMD_ASSIGN_OR_RETURN(partition::Compiled compiled, partition::Compile(lowered.graph, options));
+  SPMD_ASSIGN_OR_RETURN(
+      partition::Compiled compiled,
+      partition::Compile(pending.lowered.graph, OptionsFor(*lock, *calls.backend)));
   calls.graph = std::move(compiled.graph);
   return calls;
+}
+
+void Session::SetKeyBits(int bits) {
+  SessionLock lock;
+  lock->prefixes.SetKeyBits(bits);
+  lock->programs.SetKeyBits(bits);
 }
 
 void Session::SetDeduplication(bool on) {

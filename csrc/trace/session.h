@@ -24,8 +24,11 @@
 #include "csrc/runtime/executor.h"
 #include "csrc/sharding/spec.h"
 #include "csrc/trace/buffer.h"
+#include "csrc/trace/compiled_program.h"
+#include "csrc/trace/diagnostics.h"
 #include "csrc/trace/one_call.h"
 #include "csrc/trace/optimizer_step.h"
+#include "csrc/trace/python_hooks.h"
 
 namespace spmd::trace {
 
@@ -46,30 +49,6 @@ struct ShardData {
   int64_t replica_id = 0;  // 0 for the first device that holds it
 };
 
-// A compiled program, as spmd.debug shows it.
-struct CompiledProgram {
-  int64_t number = 0;
-  ir::Graph traced;              // as lowered from the tape
-  partition::Compiled compiled;  // its `program` was moved into `loaded`
-  // If false, `compiled` lacks its graph and reasons, which take as long to make as the program
-  // itself and are made on demand.
-  bool explained = true;
-  std::shared_ptr<runtime::LoadedProgram> loaded;
-  const program::Program& program() const { return loaded->program(); }
-  // The bytes on the heap, without the graph and reasons, which few programs have.
-  int64_t HeapBytes() const;
-};
-
-// One line of explain_compile.
-struct CompileEvent {
-  int64_t number = 0;  // of the program
-  std::string reason;  // what differed from the nearest cached program
-  std::string cut;     // what caused the cut: "item", "cpu", "optimizer step", "sync", …
-  int64_t records = 0;
-  int64_t instructions = 0;
-  double lower_ms = 0, compile_ms = 0, load_ms = 0;
-};
-
 // The pending calls and their inputs.
 struct PendingCalls {
   ir::Graph graph;  // rewritten into the ops for which rules are asked
@@ -77,32 +56,7 @@ struct PendingCalls {
   std::shared_ptr<runtime::Backend> backend;
 };
 
-struct Statistics {
-  int64_t records = 0;
-  int64_t replayed = 0;  // replayed calls (csrc/trace/replay.h)
-  int64_t runs = 0;
-  int64_t compiles = 0;
-  int64_t cache_hits = 0;
-  int64_t disk_hits = 0;       // of the compiles, those that were read from disk
-  int64_t host_fallbacks = 0;  // ops run on host copies
-};
-
-// Functions that call Python, set by csrc/python; each may be null.
-struct PythonHooks {
-  // Releases the GIL if the calling thread holds it; returns what reacquire_gil takes (null if the
-  // thread did not hold it).
-  void* (*release_gil)() = nullptr;
-  void (*reacquire_gil)(void*) = nullptr;
-  // "file.py:12" of the innermost frame outside torch; "" when the thread holds no GIL.
-  std::string (*current_line)() = nullptr;
-  // Python's warnings.warn.
-  void (*warn)(const std::string& text) = nullptr;
-  // Runs the handlers of signals that arrived; true if one of them raised (KeyboardInterrupt).
-  bool (*signalled)() = nullptr;
-  // Throws what the handler raised, in the form that the bindings turn into the Python exception.
-  // If that has no message, `note` becomes its message ("" for none).
-  void (*raise_signal)(const std::string& note) = nullptr;
-};
+struct SessionState;
 
 class Session {
  public:
@@ -197,13 +151,16 @@ class Session {
   void SetDeduplication(bool on);
   void SetCoalescing(bool on);
 
+  // For tests: keys of tapes keep only so many of their 128 bits, so that they collide.
+  void SetKeyBits(int bits);
+
   // For csrc/trace only.
-  struct State;
-  State& state() { return *state_; }
+  using State = SessionState;
+  SessionState& state() { return *state_; }
 
  private:
   Session();
-  State* state_;
+  SessionState* state_;
 };
 
 }  // namespace spmd::trace

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "csrc/rules/registry.h"
 #include "csrc/trace/kernel.h"
+#include "csrc/trace/session_lock.h"
 #include "csrc/trace/session_state.h"
 #include "csrc/util/status.h"
 

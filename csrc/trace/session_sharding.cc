@@ -9,10 +9,16 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "csrc/trace/cut.h"
+#include "csrc/trace/devices.h"
 #include "csrc/trace/lower.h"
 #include "csrc/trace/marking.h"
 #include "csrc/trace/marks.h"
+#include "csrc/trace/read_host.h"
+#include "csrc/trace/recorder.h"
+#include "csrc/trace/resolve.h"
 #include "csrc/trace/session.h"
+#include "csrc/trace/session_lock.h"
 #include "csrc/trace/session_state.h"
 #include "csrc/trace/tensor.h"
 #include "csrc/trace/tensor_layout.h"
@@ -85,7 +91,7 @@ bool NamesParts(const ShardingInfo& info) {
 
 }  // namespace
 
-absl::Status CheckSpec(Session::State& state, const char* caller, const Mesh& mesh,
+absl::Status CheckSpec(SessionState& state, const char* caller, const Mesh& mesh,
                        const PartitionSpec& spec, size_t rank) {
   const MeshSet set = state.meshes.SetOf({mesh});
   return AnnotationOf({mesh, spec}, static_cast<int>(rank), {&set.meshes, &set.grids}, caller)
@@ -102,7 +108,7 @@ absl::Status MarkedAlready(const Mark& mark, const Mark& given, absl::string_vie
 namespace {
 
 // A view that is not all of what is stored, or all of it in a way that no spec can say.
-absl::Status MarkPart(Session::State& state, const at::Tensor& tensor, const MarkPtr& mark) {
+absl::Status MarkPart(SessionState& state, const at::Tensor& tensor, const MarkPtr& mark) {
   Buffer* const buffer = BufferOf(tensor);
   const RecipePtr recipe = RecipeOf(buffer, tensor);
   if (MarkNotes* const notes = NotesOf(*buffer)) {
@@ -122,7 +128,7 @@ absl::Status MarkPart(Session::State& state, const at::Tensor& tensor, const Mar
 }
 
 // `bound`: what the Buffer holds is annotated with another mark.
-void SetMark(Session::State& state, Buffer* buffer, const MarkPtr& mark, bool bound) {
+void SetMark(SessionState& state, Buffer* buffer, const MarkPtr& mark, bool bound) {
   Tape& tape = *state.tape;
   buffer->mark = nullptr;
   TapeId id = kNoId;
@@ -155,7 +161,7 @@ MarkPtr OwnMark(const at::Tensor& tensor) {
 }
 
 // `given`: the user's, of which `mark` is what it says of `tensor`.
-absl::Status MarkTensor(Session::State& state, const at::Tensor& tensor, const MarkPtr& mark,
+absl::Status MarkTensor(SessionState& state, const at::Tensor& tensor, const MarkPtr& mark,
                         const MarkPtr& given) {
   Buffer* const buffer = BufferOf(tensor);
   const Dims base(buffer->form.sizes.begin(), buffer->form.sizes.end());
@@ -188,7 +194,7 @@ absl::Status MarkTensor(Session::State& state, const at::Tensor& tensor, const M
   return absl::OkStatus();
 }
 
-absl::Status MarkBlocks(Session::State& state, const at::Tensor& tensor, const MarkPtr& given) {
+absl::Status MarkBlocks(SessionState& state, const at::Tensor& tensor, const MarkPtr& given) {
   SPMD_ASSIGN_OR_RETURN(const MarkedBlocks marked,
                         FormInBlocks(state, "mark_sharding", tensor, *given));
   return MarkTensor(state, marked.view, marked.mark, given);

@@ -11,7 +11,7 @@
 
 #include "csrc/runtime/dispatch_guard.h"
 #include "csrc/trace/cpu_forms.h"
-#include "csrc/trace/device.h"
+#include "csrc/trace/device_type.h"
 #include "csrc/trace/meta_kernels.h"
 #include "csrc/trace/own_shapes.h"
 

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "absl/base/casts.h"
+#include "csrc/trace/same_records.h"
 #include "csrc/trace/starts.h"
 
 namespace spmd::trace {
@@ -26,6 +27,8 @@ void MixMark(Hash128& hash, const Mark& mark) {
 }
 
 uint64_t next_number = 1;
+// The tape that was made last: the only one on which Buffers hold values by number alone.
+Tape* latest = nullptr;
 
 }  // namespace
 
@@ -47,9 +50,15 @@ void AppendScalars(const c10::IValue& arg, std::vector<c10::Scalar>& out) {
   }
 }
 
-Tape::Tape() : number_(next_number++), bindings_(number_) {}
+Tape::Tape() : number_(next_number++), bindings_(number_) { latest = this; }
+
+Tape::~Tape() {
+  if (latest == this) latest = nullptr;
+}
 
 // --- values ---
+
+void Buffer::MakeValue() { Hold(latest->value(number_)); }
 
 // Values of replayed records are made when they are asked for.
 const ValuePtr& Tape::MakeValue(TapeId id) const {
@@ -181,22 +190,14 @@ const Event* Tape::Next(Event::Kind kind) {
 
 bool Tape::Agrees(const Record& theirs, const Record& record,
                   absl::Span<const TensorType> results) {
-  if (theirs.op != record.op || theirs.operands != record.operands || theirs.task != record.task ||
-      theirs.updates_first != record.updates_first || theirs.groups != record.groups ||
-      theirs.num_results != static_cast<int>(results.size())) {
+  uint64_t different = 0;
+  if (theirs.num_results != static_cast<int>(results.size()) ||
+      !SameButFor(record, theirs, different)) {
     return false;
   }
   const TensorType* const types = &lead_->types[theirs.first_result];
   for (size_t k = 0; k < results.size(); ++k) {
     if (!(types[k] == results[k])) return false;
-  }
-  uint64_t different = 0;
-  for (size_t i = 0; i < record.args.size(); ++i) {
-    const ArgInfo& info = record.op->args[i];
-    if (info.kind != ArgKind::kOther) continue;
-    const bool runtime = IsRuntimeValue(info, record.args[i]);
-    if (runtime != IsRuntimeValue(info, theirs.args[i])) return false;
-    if (!SameArgument(record.args[i], theirs.args[i], !runtime)) different |= uint64_t{1} << i;
   }
   if (different == 0) return true;
   if ((different & ~(StartArguments(record) & StartArguments(theirs))) != 0) return false;

@@ -43,6 +43,9 @@ void AppendScalars(const c10::IValue& arg, std::vector<c10::Scalar>& out);
 class Tape {
  public:
   Tape();
+  ~Tape();
+  Tape(const Tape&) = delete;
+  Tape& operator=(const Tape&) = delete;
 
   bool empty() const { return num_records_ == 0; }
   uint64_t number() const { return number_; }
@@ -79,6 +82,7 @@ class Tape {
   // Follows `lead`, whose first `event` events this tape has recorded itself.
   void Follow(RecordingPtr lead, int32_t event);
   // Requires: following.
+  const RecordingPtr& lead_pointer() const { return lead_; }
   const Recording& lead() const { return *lead_; }
   // False before the end of what the tape follows. At the end, records may be read without leaving
   // the lead.
@@ -111,6 +115,8 @@ class Tape {
     num_records_ += call.num_records;
     at_ = call.end_event;
   }
+  // True if a record differs from the lead's in its starts.
+  bool HasOtherStarts() const { return !other_starts_.empty(); }
   void AddScalars(const c10::IValue& arg) { AppendScalars(arg, scalars_); }
   void AddScalar(const c10::Scalar& scalar) { scalars_.push_back(scalar); }
   // Notes a call that was recorded event by event.

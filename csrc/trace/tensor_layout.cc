@@ -5,8 +5,12 @@
 #include <utility>
 
 #include "csrc/partition/compile.h"
+#include "csrc/trace/devices.h"
 #include "csrc/trace/lower.h"
 #include "csrc/trace/marks.h"
+#include "csrc/trace/pending_graph.h"
+#include "csrc/trace/recorder.h"
+#include "csrc/trace/session_lock.h"
 #include "csrc/trace/tensor.h"
 #include "csrc/util/status.h"
 
@@ -17,19 +21,19 @@ namespace {
 // Replaces the tape while it lives.
 class Aside {
  public:
-  explicit Aside(Session::State& state)
+  explicit Aside(SessionState& state)
       : state_(state), tape_(std::exchange(state.tape, std::make_unique<Tape>())) {}
   ~Aside() { state_.tape = std::move(tape_); }
   Aside(const Aside&) = delete;
 
  private:
-  Session::State& state_;
+  SessionState& state_;
   std::unique_ptr<Tape> tape_;
 };
 
 // The layout of a view that no permutation makes: the one that the partitioner gives the view's ops
 // if the base has the layout `base`. Compiles a program of them, and does not run it.
-absl::StatusOr<Layout> ThroughOps(Session::State& state, const Layout& base, const BaseForm& form,
+absl::StatusOr<Layout> ThroughOps(SessionState& state, const Layout& base, const BaseForm& form,
                                   const at::Tensor& view) {
   const Aside aside(state);
   TensorMeta meta =
@@ -57,7 +61,7 @@ absl::StatusOr<Layout> ThroughOps(Session::State& state, const Layout& base, con
   return compiled.program.LayoutOf(compiled.program.outputs[0].value);
 }
 
-absl::StatusOr<Layout> ThroughView(Session::State& state, const Layout& base, Buffer* buffer,
+absl::StatusOr<Layout> ThroughView(SessionState& state, const Layout& base, Buffer* buffer,
                                    const at::Tensor& tensor) {
   const RecipePtr recipe = RecipeOf(buffer, tensor);
   if (recipe == nullptr) return base;
@@ -80,21 +84,21 @@ absl::StatusOr<Layout> ThroughView(Session::State& state, const Layout& base, Bu
 
 }  // namespace
 
-absl::StatusOr<Layout> LayoutOfMark(Session::State& state, const Mark& mark, const Dims& dims) {
+absl::StatusOr<Layout> LayoutOfMark(SessionState& state, const Mark& mark, const Dims& dims) {
   const MeshSet set = state.meshes.SetOf({mark.mesh});
   SPMD_ASSIGN_OR_RETURN(ir::Annotation a, AnnotationOf(mark, static_cast<int>(dims.size()),
                                                        {&set.meshes, &set.grids}));
   return Layout(set.grids.grids[a.grid], a.sharding.Closed(), dims);
 }
 
-Layout LayoutOfNew(Session::State& state, const Dims& dims) {
+Layout LayoutOfNew(SessionState& state, const Dims& dims) {
   std::vector<Mesh> latest;
   if (state.meshes.latest().has_value()) latest.push_back(*state.meshes.latest());
   return Layout(state.meshes.SetOf(latest).grids.grids[0],
                 Sharding::Replicated(static_cast<int>(dims.size())), dims);
 }
 
-absl::StatusOr<std::optional<TensorLayout>> LayoutOfTensor(Session::State& state,
+absl::StatusOr<std::optional<TensorLayout>> LayoutOfTensor(SessionState& state,
                                                            const at::Tensor& tensor) {
   Buffer* const buffer = BufferOf(tensor);
   const bool pending = buffer->pending();

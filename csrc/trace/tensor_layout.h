@@ -9,9 +9,11 @@
 
 #include "absl/status/statusor.h"
 #include "csrc/sharding/layout.h"
-#include "csrc/trace/session_state.h"
+#include "csrc/trace/buffer.h"
 
 namespace spmd::trace {
+
+struct SessionState;
 
 struct TensorLayout {
   Layout layout;             // of the tensor itself, not of what it is a view of
@@ -20,11 +22,11 @@ struct TensorLayout {
 // The layout of `tensor`, or nullopt if nothing determines it yet: unmarked data that no program
 // has used. Runs nothing. Errors: those of compiling what is pending.
 // Requires: the session's lock is held; `tensor` is on this device.
-absl::StatusOr<std::optional<TensorLayout>> LayoutOfTensor(Session::State& state,
+absl::StatusOr<std::optional<TensorLayout>> LayoutOfTensor(SessionState& state,
                                                            const at::Tensor& tensor);
-absl::StatusOr<Layout> LayoutOfMark(Session::State& state, const Mark& mark, const Dims& dims);
+absl::StatusOr<Layout> LayoutOfMark(SessionState& state, const Mark& mark, const Dims& dims);
 // The layout of data about which nothing is known: replicated over the mesh that was used last.
-Layout LayoutOfNew(Session::State& state, const Dims& dims);
+Layout LayoutOfNew(SessionState& state, const Dims& dims);
 
 // For each device, in the layout's order, its id and the box that it holds. Takes the lock.
 struct DeviceBox {

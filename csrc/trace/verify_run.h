@@ -8,8 +8,8 @@
 
 #include "absl/status/status.h"
 #include "csrc/runtime/executor_queue.h"
+#include "csrc/trace/compiled_program.h"
 #include "csrc/trace/one_call.h"
-#include "csrc/trace/session.h"
 
 namespace spmd::trace {
 

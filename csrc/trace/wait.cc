@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Waits for a run, and handles Ctrl-C meanwhile.
+#include "csrc/trace/wait.h"
+
 #include <atomic>
 #include <chrono>
 #include <cstdlib>
@@ -7,7 +9,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "csrc/runtime/interrupt.h"
-#include "csrc/trace/session_state.h"
+#include "csrc/trace/resolve.h"
+#include "csrc/trace/session_lock.h"
+#include "csrc/trace/undo_steps.h"
 
 namespace spmd::trace {
 
@@ -16,20 +20,20 @@ namespace {
 constexpr std::chrono::milliseconds kLook(50);
 constexpr int kLooksBeforeWord = 20;
 
-bool Signalled(Session::State& state) {
+bool Signalled(SessionState& state) {
   return state.hooks.signalled != nullptr && state.hooks.signalled();
 }
 
 // Drops what has not started, and stops what runs if nothing has been overwritten yet. The user
 // knows why the values are lost, so this is not reported again. Returns the number of optimizer
 // steps that this undoes.
-int DropWaiting(Session::State& state) {
+int DropWaiting(SessionState& state) {
   {
     const GilReleased no_gil(state);
     static std::atomic<bool> stop{true};
     runtime::SetInterruptCheck(&stop);
-    state.queue->DropWaiting();
-    state.queue->WaitForAll();
+    state.in_flight.queue->DropWaiting();
+    state.in_flight.queue->WaitForAll();
     runtime::SetInterruptCheck(nullptr);
   }
   const int steps = UndoSteps(state);
@@ -38,12 +42,12 @@ int DropWaiting(Session::State& state) {
 }
 
 // After Ctrl-C: everything that was enqueued before it runs before Python gets the exception.
-[[noreturn]] void EndInterrupted(Session::State& state) {
+[[noreturn]] void EndInterrupted(SessionState& state) {
   std::string note;
   for (int looks = 0;; ++looks) {
     {
       const GilReleased no_gil(state);
-      if (state.queue->WaitForAll(kLook)) break;
+      if (state.in_flight.queue->WaitForAll(kLook)) break;
     }
     if (Signalled(state)) {
       const int steps = DropWaiting(state);
@@ -65,7 +69,7 @@ int DropWaiting(Session::State& state) {
 
 }  // namespace
 
-absl::Status WaitFor(Session::State& state, const runtime::PendingRun& run) {
+absl::Status WaitFor(SessionState& state, const runtime::PendingRun& run) {
   if (run.done()) return run.Wait();
   while (true) {
     {

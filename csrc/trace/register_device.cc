@@ -1,19 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "csrc/trace/device.h"
+#include "csrc/trace/register_device.h"
 
 #include <ATen/core/GeneratorForPrivateuseone.h>
 #include <ATen/detail/PrivateUse1HooksInterface.h>
-#include <c10/core/CachingDeviceAllocator.h>
 #include <c10/core/DeviceGuard.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <pthread.h>
 
 #include "csrc/runtime/kernels/register.h"
-#include "csrc/trace/buffer.h"
+#include "csrc/trace/allocator.h"
+#include "csrc/trace/autocast.h"
+#include "csrc/trace/device_type.h"
 #include "csrc/trace/generator.h"
 #include "csrc/trace/marks.h"
 #include "csrc/trace/refused_collectives.h"
-#include "csrc/trace/session_state.h"
+#include "csrc/trace/register_kernels.h"
+#include "csrc/trace/session.h"
+#include "csrc/trace/session_lock.h"
 #include "csrc/trace/status_to_exception.h"
 #include "csrc/trace/tensor.h"
 
@@ -68,25 +71,6 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
   void recordDataPtrOnStream(const c10::DataPtr&, const c10::Stream&) const override {}
 };
 
-// Makes storages for PyTorch itself: new Buffers of bytes.
-struct Allocator final : c10::DeviceAllocator {
-  c10::DataPtr allocate(size_t bytes) override {
-    c10::DataPtr data = NewDataPtr();
-    static_cast<Buffer*>(data.get_context())->form =
-        ContiguousForm(at::kByte, {static_cast<int64_t>(bytes)});
-    return data;
-  }
-  void copy_data(void*, const void*, std::size_t) const override {
-    TORCH_CHECK(false, "torch_spmd: storages hold no memory that could be copied byte by byte");
-  }
-  bool initialized() override { return true; }
-  void emptyCache(c10::MempoolId_t) override {}
-  void recordStream(const c10::DataPtr&, c10::Stream) override {}
-  c10::CachingDeviceAllocator::DeviceStats getDeviceStats(c10::DeviceIndex) override { return {}; }
-  void resetAccumulatedStats(c10::DeviceIndex) override {}
-  void resetPeakStats(c10::DeviceIndex) override {}
-};
-
 struct Hooks final : at::PrivateUse1HooksInterface {
   bool isBuilt() const override { return true; }
   bool isAvailable() const override { return true; }
@@ -120,11 +104,6 @@ struct Hooks final : at::PrivateUse1HooksInterface {
 
 }  // namespace
 
-c10::Allocator* DeviceAllocatorInstance() {
-  static auto* allocator = new Allocator;
-  return allocator;
-}
-
 void RegisterDevice() {
   static bool done = false;
   if (done) return;
@@ -137,8 +116,7 @@ void RegisterDevice() {
   RegisterAutocast();
   RegisterSavedMarks();
   RefuseCollectives();
-  pthread_atfork(nullptr, nullptr,
-                 [] { Session::Get().state().forked = Session::Get().state().used.load(); });
+  pthread_atfork(nullptr, nullptr, [] { TheSession().forked = TheSession().used.load(); });
 }
 
 }  // namespace spmd::trace
