@@ -11,6 +11,7 @@
 #include "csrc/python/spec.h"
 #include "csrc/trace/marking.h"
 #include "csrc/trace/marks.h"
+#include "csrc/trace/saved_marks.h"
 #include "csrc/trace/session.h"
 #include "csrc/trace/session_lock.h"
 #include "csrc/trace/tensor_layout.h"

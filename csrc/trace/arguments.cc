@@ -128,4 +128,12 @@ std::vector<c10::IValue> Rearrange(const OpInfo& from, const std::vector<c10::IV
   return out;
 }
 
+std::vector<c10::IValue> PopArguments(const OpInfo& op, torch::jit::Stack* stack) {
+  return torch::jit::pop(*stack, op.args.size());
+}
+
+std::vector<c10::IValue> PeekArguments(const OpInfo& op, const torch::jit::Stack* stack) {
+  return {stack->end() - static_cast<int64_t>(op.args.size()), stack->end()};
+}
+
 }  // namespace spmd::trace

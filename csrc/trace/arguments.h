@@ -2,6 +2,8 @@
 // Reads the arguments of one call into the form in which a record has them.
 #pragma once
 
+#include <ATen/core/stack.h>
+
 #include <optional>
 #include <vector>
 
@@ -38,6 +40,10 @@ Arguments ReadArguments(SessionState& state, const OpInfo& op, std::vector<c10::
 // have get their defaults.
 std::vector<c10::IValue> Rearrange(const OpInfo& from, const std::vector<c10::IValue>& args,
                                    const OpInfo& to);
+
+// The arguments of `op`. PopArguments takes them off the stack, PeekArguments leaves them there.
+std::vector<c10::IValue> PopArguments(const OpInfo& op, torch::jit::Stack* stack);
+std::vector<c10::IValue> PeekArguments(const OpInfo& op, const torch::jit::Stack* stack);
 
 // Reads one operand, a tensor of the device or a 0-dim CPU tensor. `like` is the element type that
 // a wrapped number takes.

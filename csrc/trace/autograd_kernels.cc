@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Kernels above autograd, for calls that PyTorch's own formulas do not cover when a private device
-// keeps an op undecomposed.
+#include "csrc/trace/autograd_kernels.h"
+
 #include <ATen/InferSize.h>
 #include <ATen/TensorUtils.h>
 #include <ATen/core/dispatch/Dispatcher.h>
@@ -20,7 +20,6 @@
 #include <utility>
 
 #include "csrc/trace/autograd_shortcuts.h"
-#include "csrc/trace/kernel.h"
 
 namespace spmd::trace {
 

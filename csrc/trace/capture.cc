@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "csrc/trace/capture.h"
+
 #include <algorithm>
 
 #include "csrc/trace/replay.h"

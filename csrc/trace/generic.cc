@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The path of most ops: infers the results' metadata, records the functional twin, and rebinds what
-// is written.
+#include "csrc/trace/generic.h"
+
 #include <ATen/MemoryOverlap.h>
 #include <ATen/core/LegacyTypeDispatch.h>
-#include <ATen/native/Resize.h>
 #include <c10/core/ScalarType.h>
 
 #include <algorithm>
@@ -11,7 +10,7 @@
 
 #include "csrc/trace/arguments.h"
 #include "csrc/trace/device_type.h"
-#include "csrc/trace/kernel.h"
+#include "csrc/trace/host.h"
 #include "csrc/trace/overlap.h"
 #include "csrc/trace/recorder.h"
 #include "csrc/trace/session_state.h"
@@ -126,28 +125,6 @@ bool ElementsMeet(const OpInfo& op, const std::vector<c10::IValue>& args) {
 }
 
 }  // namespace
-
-std::vector<c10::IValue> PopArguments(const OpInfo& op, torch::jit::Stack* stack) {
-  return torch::jit::pop(*stack, op.args.size());
-}
-
-std::vector<c10::IValue> PeekArguments(const OpInfo& op, const torch::jit::Stack* stack) {
-  return {stack->end() - static_cast<int64_t>(op.args.size()), stack->end()};
-}
-
-void RunIntoOut(SessionState& state, const OpInfo& op, torch::jit::Stack* stack) {
-  const at::AutoDispatchBelowADInplaceOrView below;
-  const OpInfo& plain = GetOp(op.handle.operator_name().name);
-  const std::vector<c10::IValue> out = torch::jit::pop(*stack, op.result_alias.size());
-  plain.handler(state, plain, stack);
-  const std::vector<c10::IValue> results = torch::jit::pop(*stack, out.size());
-  for (size_t k = 0; k < out.size(); ++k) {
-    const at::Tensor target = out[k].toTensor(), result = results[k].toTensor();
-    at::native::resize_output(target, result.sizes());
-    target.copy_(result);
-    stack->push_back(target);
-  }
-}
 
 void RunGeneric(SessionState& state, const OpInfo& op, torch::jit::Stack* stack) {
   const OpInfo* twin = op.functional();

@@ -10,7 +10,7 @@
 #include <ATen/ops/var_mean.h>
 
 #include "csrc/trace/arguments.h"
-#include "csrc/trace/kernel.h"
+#include "csrc/trace/handlers.h"
 #include "csrc/trace/recorder.h"
 #include "csrc/trace/session_state.h"
 #include "csrc/trace/tensor.h"

@@ -13,7 +13,8 @@
 #include <ATen/ops/put.h>
 
 #include "csrc/trace/arguments.h"
-#include "csrc/trace/kernel.h"
+#include "csrc/trace/generic.h"
+#include "csrc/trace/handlers.h"
 #include "csrc/trace/selection.h"
 #include "csrc/trace/session_state.h"
 #include "csrc/trace/tensor.h"

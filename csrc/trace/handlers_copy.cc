@@ -7,7 +7,7 @@
 
 #include "csrc/trace/arguments.h"
 #include "csrc/trace/device_type.h"
-#include "csrc/trace/kernel.h"
+#include "csrc/trace/handlers.h"
 #include "csrc/trace/marks.h"
 #include "csrc/trace/overlap.h"
 #include "csrc/trace/read_host.h"

@@ -10,7 +10,8 @@
 #include <algorithm>
 
 #include "csrc/trace/arguments.h"
-#include "csrc/trace/kernel.h"
+#include "csrc/trace/handlers.h"
+#include "csrc/trace/host.h"
 #include "csrc/trace/recorder.h"
 #include "csrc/trace/session_state.h"
 #include "csrc/trace/tensor.h"

@@ -12,7 +12,9 @@
 #include <cmath>
 
 #include "csrc/trace/arguments.h"
-#include "csrc/trace/kernel.h"
+#include "csrc/trace/generic.h"
+#include "csrc/trace/handlers.h"
+#include "csrc/trace/host.h"
 #include "csrc/trace/session_state.h"
 #include "csrc/trace/tensor.h"
 

@@ -19,7 +19,8 @@
 
 #include "csrc/trace/arguments.h"
 #include "csrc/trace/cpu_forms.h"
-#include "csrc/trace/kernel.h"
+#include "csrc/trace/generic.h"
+#include "csrc/trace/handlers.h"
 #include "csrc/trace/read_host.h"
 #include "csrc/trace/recorder.h"
 #include "csrc/trace/tensor.h"

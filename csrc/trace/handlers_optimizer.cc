@@ -10,7 +10,7 @@
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
 #include "csrc/trace/arguments.h"
-#include "csrc/trace/kernel.h"
+#include "csrc/trace/handlers.h"
 #include "csrc/trace/recorder.h"
 #include "csrc/trace/session_state.h"
 #include "csrc/trace/tensor.h"

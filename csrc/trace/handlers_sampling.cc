@@ -15,7 +15,7 @@
 #include <limits>
 
 #include "csrc/trace/arguments.h"
-#include "csrc/trace/kernel.h"
+#include "csrc/trace/handlers.h"
 #include "csrc/trace/read_host.h"
 #include "csrc/trace/recorder.h"
 #include "csrc/trace/tensor.h"

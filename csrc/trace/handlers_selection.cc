@@ -18,7 +18,9 @@
 #include <algorithm>
 
 #include "csrc/trace/arguments.h"
-#include "csrc/trace/kernel.h"
+#include "csrc/trace/generic.h"
+#include "csrc/trace/handlers.h"
+#include "csrc/trace/host.h"
 #include "csrc/trace/selection.h"
 #include "csrc/trace/tensor.h"
 

@@ -3,7 +3,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "csrc/trace/kernel.h"
+#include "csrc/trace/arguments.h"
+#include "csrc/trace/handlers.h"
 #include "csrc/trace/marks.h"
 #include "csrc/trace/recorder.h"
 #include "csrc/trace/session_state.h"

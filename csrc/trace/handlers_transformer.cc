@@ -20,7 +20,7 @@
 
 #include "csrc/trace/arguments.h"
 #include "csrc/trace/device_type.h"
-#include "csrc/trace/kernel.h"
+#include "csrc/trace/handlers.h"
 
 namespace spmd::trace {
 

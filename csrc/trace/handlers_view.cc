@@ -4,7 +4,8 @@
 #include <numeric>
 
 #include "absl/container/flat_hash_map.h"
-#include "csrc/trace/kernel.h"
+#include "csrc/trace/arguments.h"
+#include "csrc/trace/handlers.h"
 #include "csrc/trace/session_state.h"
 #include "csrc/trace/tensor.h"
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Runs an op at once on host copies: always right, never fast.
+#include "csrc/trace/host.h"
+
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/ops/empty_strided.h>
 
@@ -14,7 +15,6 @@
 #include "csrc/trace/arguments.h"
 #include "csrc/trace/device_type.h"
 #include "csrc/trace/generator.h"
-#include "csrc/trace/kernel.h"
 #include "csrc/trace/read_host.h"
 #include "csrc/trace/recorder.h"
 #include "csrc/trace/session_state.h"

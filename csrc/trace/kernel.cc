@@ -10,8 +10,10 @@
 #include <optional>
 
 #include "csrc/runtime/environment.h"
+#include "csrc/trace/capture.h"
 #include "csrc/trace/cut.h"
 #include "csrc/trace/device_type.h"
+#include "csrc/trace/generic.h"
 #include "csrc/trace/replay.h"
 #include "csrc/trace/session_lock.h"
 #include "csrc/trace/status_to_exception.h"

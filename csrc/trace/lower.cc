@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "csrc/trace/lower_foreach.h"
 #include "csrc/trace/starts.h"
 #include "csrc/util/status.h"
 

@@ -60,15 +60,4 @@ Attr AttrOf(const ArgInfo& info, const c10::IValue& value);
 absl::StatusOr<ir::Annotation> AnnotationOf(const Mark& mark, int rank, const LowerOptions& options,
                                             absl::string_view caller = "mark_sharding");
 
-// --- foreach (lower_foreach.cc) ---
-// The op that a foreach op applies to each tensor, or null: "aten::_foreach_add.List" →
-// "aten::add.Tensor".
-const OpInfo* ElementOp(const OpInfo& foreach_op);
-// Element `k` of the `count` elements of a foreach record, as the arguments of its element op.
-struct ElementCall {
-  std::vector<TapeId> operands;
-  Attributes attributes;
-};
-ElementCall ElementOf(const Record& record, const OpInfo& element, int k, int count);
-
 }  // namespace spmd::trace

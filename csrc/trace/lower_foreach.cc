@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Lowers foreach ops to independent element-wise ops.
+#include "csrc/trace/lower_foreach.h"
+
 #include <algorithm>
 #include <array>
 #include <string_view>

@@ -86,10 +86,4 @@ bool KeepsMarks(const OpInfo& op);
 // user's program.
 void SayLost(SessionState& state, const char* caller, const Mark& mark, const std::string& because);
 
-// The mark as text that GiveSavedMark reads; "" for none.
-std::string SavedMark(const at::Tensor& tensor);
-void GiveSavedMark(SessionState& state, const at::Tensor& tensor, const std::string& text);
-// Makes torch.save and torch.load keep marks, as metadata of tensors.
-void RegisterSavedMarks();
-
 }  // namespace spmd::trace

@@ -15,6 +15,7 @@
 #include "csrc/trace/marks.h"
 #include "csrc/trace/refused_collectives.h"
 #include "csrc/trace/register_kernels.h"
+#include "csrc/trace/saved_marks.h"
 #include "csrc/trace/session.h"
 #include "csrc/trace/session_lock.h"
 #include "csrc/trace/status_to_exception.h"

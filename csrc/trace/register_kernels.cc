@@ -11,10 +11,13 @@
 #include <torch/library.h>
 
 #include "csrc/trace/arguments.h"
+#include "csrc/trace/autograd_kernels.h"
 #include "csrc/trace/autograd_shortcuts.h"
 #include "csrc/trace/device_type.h"
+#include "csrc/trace/handlers.h"
 #include "csrc/trace/kernel.h"
 #include "csrc/trace/lower.h"
+#include "csrc/trace/lower_foreach.h"
 #include "csrc/trace/marks.h"
 #include "csrc/trace/op_traits.h"
 #include "csrc/trace/session_lock.h"

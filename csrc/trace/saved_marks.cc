@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Marks in files. torch.save keeps them as one text in the metadata that PyTorch lets a device add
-// to a tensor. If the device is not known, the file reads like any other.
+#include "csrc/trace/saved_marks.h"
+
 #include <torch/csrc/jit/serialization/pickler_helper.h>
 
 #include <unordered_map>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "csrc/rules/registry.h"
-#include "csrc/trace/kernel.h"
+#include "csrc/trace/register_kernels.h"
 #include "csrc/trace/session_lock.h"
 #include "csrc/trace/session_state.h"
 #include "csrc/util/status.h"
