@@ -8,7 +8,7 @@
 #include "csrc/program/analysis.h"
 #include "csrc/python/errors.h"
 #include "csrc/python/init.h"
-#include "csrc/trace/session.h"
+#include "csrc/trace/api/session.h"
 
 namespace spmd::python {
 namespace {

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The ops whose shapes only PyTorch's Python knows (csrc/trace/meta_kernels.h), as a sweep finds.
+"""The ops whose shapes only PyTorch's Python knows (csrc/trace/shape/meta_kernels.h), as a sweep finds.
 
 python tests/python/support/meta_in_python.py          # two samples of every op and its gradient
 python tests/python/support/meta_in_python.py 1000     # all of them
