@@ -9,7 +9,6 @@
 #include <ATen/ops/convolution.h>
 #include <ATen/ops/convolution_backward.h>
 #include <ATen/ops/detach_ops.h>
-#include <ATen/ops/linear_ops.h>
 #include <ATen/ops/matmul.h>
 #include <ATen/ops/reshape_compositeimplicitautograd_dispatch.h>
 #include <torch/csrc/autograd/variable.h>
@@ -32,19 +31,17 @@ constexpr auto kAutogradKey = c10::DispatchKey::AutogradPrivateUse1;
 // linear stands for.
 class LinearKernel final : public c10::OperatorKernel {
  public:
-  LinearKernel(const c10::OperatorHandle& op, std::optional<c10::KernelFunction> shortcut)
-      : op_(op), shortcut_(std::move(shortcut)) {}
+  LinearKernel(const c10::OperatorHandle& op, c10::KernelFunction whole)
+      : op_(op), whole_(std::move(whole)) {}
 
   at::Tensor operator()(c10::DispatchKeySet keys, const at::Tensor& input, const at::Tensor& weight,
                         const std::optional<at::Tensor>& bias) {
     const bool has_bias = bias.has_value() && bias->defined();
     if (weight.dim() == 2 && !weight.is_complex() && !HasTangent(input) && !HasTangent(weight) &&
         !(has_bias && HasTangent(*bias))) {
-      if (!shortcut_.has_value()) {
-        return at::_ops::linear::redispatch(ToPyTorchsKernel(keys), input, weight, bias);
-      }
-      return shortcut_->call<at::Tensor, const at::Tensor&, const at::Tensor&,
-                             const std::optional<at::Tensor>&>(op_, keys, input, weight, bias);
+      return whole_
+          .call<at::Tensor, const at::Tensor&, const at::Tensor&, const std::optional<at::Tensor>&>(
+              op_, keys, input, weight, bias);
     }
     const at::Tensor product = at::matmul(input, weight.t());
     return has_bias ? at::add(product, *bias) : product;
@@ -52,7 +49,7 @@ class LinearKernel final : public c10::OperatorKernel {
 
  private:
   c10::OperatorHandle op_;
-  std::optional<c10::KernelFunction> shortcut_;
+  c10::KernelFunction whole_;
 };
 
 // Returns the same values without their history. Every gradient of a parameter passes here, and
@@ -120,7 +117,7 @@ std::vector<c10::RegistrationHandleRAII> RegisterAutogradKernels() {
   handles.push_back(dispatcher.registerImpl(
       linear.handle.operator_name(), kAutogradKey,
       c10::KernelFunction::makeFromUnboxedFunctor<false, LinearKernel>(
-          std::make_unique<LinearKernel>(linear.handle, AutogradShortcut(linear))),
+          std::make_unique<LinearKernel>(linear.handle, AutogradKernelOf(linear))),
       std::nullopt, nullptr, "torch_spmd"));
   // Never destroyed: the dispatcher may outlive static objects of this library.
   auto* library =

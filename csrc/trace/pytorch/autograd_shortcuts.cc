@@ -254,6 +254,8 @@ bool ShortcutsAreOn() {
   return on;
 }
 
+c10::KernelFunction AutogradKernelOf(const OpInfo& op) { return TheTable().at(op.name)(op); }
+
 std::optional<c10::KernelFunction> AutogradShortcut(const OpInfo& op) {
   if (!ShortcutsAreOn()) return std::nullopt;
   const auto it = TheTable().find(op.name);

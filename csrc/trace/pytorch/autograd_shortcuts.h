@@ -33,6 +33,10 @@ namespace spmd::trace {
 
 bool ShortcutsAreOn();
 
+// The kernel for AutogradPrivateUse1, whether or not shortcuts are on: for ops that the device
+// keeps whole and for which PyTorch's kernel would not be asked. Requires: `op` is one of
+// UnboxedOps.
+c10::KernelFunction AutogradKernelOf(const OpInfo& op);
 // The kernel for AutogradPrivateUse1; nullopt for an op that has no shortcut.
 std::optional<c10::KernelFunction> AutogradShortcut(const OpInfo& op);
 
