@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "csrc/rules/registry.h"
 #include "csrc/trace/api/register_kernels.h"
+#include "csrc/trace/api/session.h"
 #include "csrc/trace/session/session_lock.h"
 #include "csrc/trace/session/session_state.h"
 #include "csrc/util/status.h"

@@ -52,12 +52,10 @@ absl::StatusOr<Layout> ThroughOps(SessionState& state, const Layout& base, const
   Tape& tape = *state.tape;
   tape.StopFollowing();
   const std::vector<OutputSpec> outputs = {OutputSpec{id}};
-  const MeshSet set = MeshesOf(state, tape, outputs);
-  SPMD_ASSIGN_OR_RETURN(Lowered lowered, Lower(tape, outputs, {&set.meshes, &set.grids}));
+  SPMD_ASSIGN_OR_RETURN(const Lowered lowered, LowerTape(state, tape, outputs));
   SPMD_ASSIGN_OR_RETURN(std::shared_ptr<runtime::Backend> backend, TheBackend(state));
-  partition::CompileOptions options;
-  options.machine = &backend->machine();
-  SPMD_ASSIGN_OR_RETURN(partition::Compiled compiled, partition::Compile(lowered.graph, options));
+  SPMD_ASSIGN_OR_RETURN(partition::Compiled compiled,
+                        partition::Compile(lowered.graph, OptionsFor(state, *backend)));
   return compiled.program.LayoutOf(compiled.program.outputs[0].value);
 }
 
