@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Writes csrc/trace/meta_kernels.inc: Meta kernels in C++ that one in Python stands before.
+"""Writes csrc/trace/shape/meta_kernels.inc: Meta kernels in C++ that one in Python stands before.
 
 PyTorch registers Python functions for the Meta device over its own C++ kernels; the dispatcher then
 calls Python, which takes milliseconds and imports sympy and torch._dynamo. The C++ kernel is
@@ -14,7 +14,7 @@ import re
 
 import torch
 
-TABLE = pathlib.Path(__file__).parent.parent / "csrc" / "trace" / "meta_kernels.inc"
+TABLE = pathlib.Path(__file__).parent.parent / "csrc" / "trace" / "shape" / "meta_kernels.inc"
 HEADER = """\
 // SPDX-License-Identifier: Apache-2.0
 // SPMD_META_KERNEL(op in at::_ops, function of at::meta). Written by tools/write_meta_kernels.py.
@@ -25,7 +25,8 @@ LEFT_OUT = (
     # The CPU's kernel gives results other sizes than its own Meta kernel says.
     *("isin.Scalar_Tensor", "isin.Tensor_Scalar"),
     *("gelu", "gelu_backward"),  # do not look at the name of the approximation
-    # What no sample of PyTorch's calls: tests/python/test_meta_kernels.py could not compare it.
+    # No sample of PyTorch's calls these, so that tests/python/device/test_meta_kernels.py could not
+    # compare them.
     *("_addmm_activation", "_upsample_bicubic2d_aa", "norm.ScalarOpt_dim_dtype"),
     "normal.float_Tensor",
 )

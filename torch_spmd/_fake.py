@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What FakeTensor says of the device's results: the strides that they have.
 
-Results lie as those of the CPU's kernels (csrc/trace/cpu_forms.h). FakeTensor asks Meta kernels,
+Results lie as those of the CPU's kernels (csrc/trace/shape/cpu_forms.h). FakeTensor asks Meta kernels,
 which describe another device's kernel where these differ, or lose strides on the way. Compiled
 code is made for what FakeTensor says: both must agree.
 """
@@ -146,7 +146,7 @@ def _iterator_of_two(result: Tensor, args: Args) -> Strides | None:
     return tuple(compute_elementwise_output_strides(a, b)) if a.shape == result.shape else None
 
 
-# --- attention: csrc/trace/handlers_layer.cc ---
+# --- attention: csrc/trace/ops/layer.cc ---
 
 
 def _is_fused_on_cpu(q: Tensor, k: Tensor, v: Tensor) -> bool:

@@ -2,7 +2,7 @@
 """Where torch_spmd listens to optimizers, schedulers and gradient scalers.
 
 A step is one change: of tensors and of what the host counts. When the program of a step fails, or
-is dropped, what Python has advanced because of it is put back (csrc/trace/optimizer_step.h).
+is dropped, what Python has advanced because of it is put back (csrc/trace/session/optimizer_step.h).
 """
 
 from __future__ import annotations
