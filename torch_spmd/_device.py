@@ -17,11 +17,11 @@ DEVICE = "spmd"
 
 
 def register() -> None:
-    """Takes PyTorch's one slot for outside devices and fills it; once in a process.
+    """Registers the device in PyTorch's one slot for outside devices, once per process.
 
-    Where the package was loaded before, its modules are what is imported again.
+    If the package was loaded before, its modules are imported again.
 
-    Errors: ImportError naming the backend that has the slot already; where an earlier import
+    Errors: ImportError if another backend has the slot, which is named, or if an earlier import
     failed half way.
     """
     device: Any = getattr(torch, DEVICE, None)
@@ -57,7 +57,7 @@ def register() -> None:
 
 
 def keep_loaded() -> None:
-    """When the package is loaded: for an import after it was taken out of `sys.modules`."""
+    """Called when the package is loaded, for an import after it was removed from `sys.modules`."""
     device: Any = getattr(torch, DEVICE)
     device.loaded = device.loaded or _loading.loaded()
 

@@ -82,8 +82,6 @@ void init_device(py::module& m) {
   m.def("initial_seed", [] { return Session::Get().InitialSeed(); });
   m.def("get_rng_state", &RngState);
   m.def("set_rng_state", &SetRngState, py::arg("state"));
-  m.def("set_deduplication", [](bool on) { Session::Get().SetDeduplication(on); }, py::arg("on"));
-  m.def("set_coalescing", [](bool on) { Session::Get().SetCoalescing(on); }, py::arg("on"));
   m.def("statistics", &StatisticsDict);
 }
 

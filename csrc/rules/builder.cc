@@ -125,6 +125,9 @@ ir::ValueId Builder::Amax(ir::ValueId a, std::vector<int64_t> dims, bool keepdim
 ir::ValueId Builder::View(ir::ValueId a, std::vector<int64_t> size) {
   return Call("aten::view", {a}, {{"size", std::move(size)}});
 }
+ir::ValueId Builder::Permute(ir::ValueId a, std::vector<int64_t> dims) {
+  return Call("aten::permute", {a}, {{"dims", std::move(dims)}});
+}
 ir::ValueId Builder::Slice(ir::ValueId a, int64_t dim, int64_t start, int64_t end) {
   return Call("aten::slice.Tensor", {a},
               {{"dim", dim}, {"start", start}, {"end", end}, {"step", int64_t{1}}});

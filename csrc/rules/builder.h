@@ -61,6 +61,7 @@ class Builder {
   ir::ValueId Sum(ir::ValueId a, std::vector<int64_t> dims, bool keepdim);
   ir::ValueId Amax(ir::ValueId a, std::vector<int64_t> dims, bool keepdim);
   ir::ValueId View(ir::ValueId a, std::vector<int64_t> size);
+  ir::ValueId Permute(ir::ValueId a, std::vector<int64_t> dims);
   ir::ValueId Slice(ir::ValueId a, int64_t dim, int64_t start, int64_t end);
   ir::ValueId Cast(ir::ValueId a, DType dtype);
 

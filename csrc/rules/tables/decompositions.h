@@ -79,9 +79,6 @@ SPMD_DECOMPOSITION(DecomposeBatchNormBackward);
 // Attention.
 SPMD_DECOMPOSITION(DecomposeAttention);
 SPMD_DECOMPOSITION(DecomposeAttentionBackward);
-// Losses with a reduction.
-SPMD_DECOMPOSITION(DecomposeLoss);
-SPMD_DECOMPOSITION(DecomposeLossBackward);
 // Optimizers.
 SPMD_DECOMPOSITION(DecomposeAdam);
 SPMD_DECOMPOSITION(DecomposeSgd);

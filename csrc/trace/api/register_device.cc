@@ -27,7 +27,8 @@ namespace {
 
 void CheckIndex(c10::DeviceIndex index) {
   TORCH_CHECK(index <= 0, "torch_spmd has one device, '", TheDevice(), "'; got index ",
-              static_cast<int>(index), ". Meshes say where tensors lie");
+              static_cast<int>(index),
+              "; the devices of a mesh are chosen by mark_sharding, not by index");
 }
 
 // There is one device with one stream: the tape orders the work.

@@ -36,9 +36,11 @@ absl::Status Session::SetDefaultBackend(const std::string& name, std::optional<i
         "set_default_backend('", name, "'): tensors of the device exist already",
         lock->devices.backend != nullptr ? absl::StrCat(" on '", lock->devices.backend->name(), "'")
                                          : "",
-        "; call it before the first one is made"));
+        "; call it before the first tensor is created"));
   }
-  SPMD_ASSIGN_OR_RETURN(lock->devices.backend, runtime::MakeBackend(name, devices));
+  SPMD_RETURN_IF_ERROR(lock->bad_options);
+  SPMD_ASSIGN_OR_RETURN(lock->devices.backend,
+                        runtime::MakeBackend(name, devices, lock->options.num_devices));
   lock->devices.backend_name = name;
   lock->devices.count = devices;
   lock->devices.count_is_set = devices.has_value();
@@ -130,10 +132,10 @@ absl::StatusOr<std::string> Session::Explain(const at::Tensor& tensor) {
   }
   if (!marked.empty()) return marked;
   if (buffer->pending()) {
-    return std::string("pending: no program has made this value yet");
+    return std::string("pending: no program has computed this value yet");
   }
   if (value != nullptr && value->origin_output >= 0) {
-    return std::string("the program that made this value is no longer kept");
+    return std::string("the program that computed this value is no longer kept");
   }
   return std::string("uploaded: no program has written this tensor");
 }
@@ -210,7 +212,7 @@ absl::StatusOr<PendingCalls> Session::Calls() {
   calls.given.scalars = tape.scalars();
   SPMD_ASSIGN_OR_RETURN(
       partition::Compiled compiled,
-      partition::Compile(pending.lowered.graph, OptionsFor(*lock, *calls.backend)));
+      partition::Compile(pending.lowered.graph, CompileOptionsFor(*lock, *calls.backend)));
   calls.graph = std::move(compiled.graph);
   return calls;
 }
@@ -221,14 +223,14 @@ void Session::SetKeyBits(int bits) {
   lock->programs.SetKeyBits(bits);
 }
 
-void Session::SetDeduplication(bool on) {
+Options Session::options() {
   SessionLock lock;
-  lock->deduplicate = on;
+  return lock->options;
 }
 
-void Session::SetCoalescing(bool on) {
+void Session::SetOptions(const Options& options) {
   SessionLock lock;
-  lock->coalesce = on;
+  lock->options = options;
 }
 
 }  // namespace spmd::trace

@@ -29,6 +29,7 @@
 #include "csrc/trace/session/optimizer_step.h"
 #include "csrc/trace/session/python_hooks.h"
 #include "csrc/trace/value/buffer.h"
+#include "csrc/util/options.h"
 
 namespace spmd::trace {
 
@@ -147,9 +148,12 @@ class Session {
   absl::StatusOr<std::string> PendingGraph();
   // The pending calls. Waits for their inputs. Errors: those of the runs that make the inputs.
   absl::StatusOr<PendingCalls> Calls();
-  // If off, replicas are separate tiles.
-  void SetDeduplication(bool on);
-  void SetCoalescing(bool on);
+
+  // --- options ---
+  Options options();
+  // For what runs from now on. Programs that were compiled with other options that matter to them
+  // are found again only with these.
+  void SetOptions(const Options& options);
 
   // For tests: keys of tapes keep only so many of their 128 bits, so that they collide.
   void SetKeyBits(int bits);

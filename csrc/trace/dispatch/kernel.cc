@@ -4,17 +4,20 @@
 #include <c10/core/AutogradState.h>
 #include <c10/core/InferenceMode.h>
 #include <torch/csrc/autograd/engine.h>
+#include <torch/csrc/autograd/function.h>
+#include <torch/csrc/autograd/functions/accumulate_grad.h>
 #include <torch/csrc/autograd/graph_task.h>
 #include <torch/csrc/autograd/variable.h>
 
 #include <optional>
+#include <typeinfo>
 
-#include "csrc/runtime/environment.h"
 #include "csrc/trace/device/device_type.h"
 #include "csrc/trace/device/status_to_exception.h"
 #include "csrc/trace/dispatch/record_generic.h"
 #include "csrc/trace/recorder/capture.h"
 #include "csrc/trace/recorder/replay.h"
+#include "csrc/trace/recorder/tensor.h"
 #include "csrc/trace/run/cut.h"
 #include "csrc/trace/session/session_lock.h"
 
@@ -49,7 +52,8 @@ void CheckDevices(const OpInfo& op, const torch::jit::Stack& stack) {
     if (!stack[i].isDevice()) continue;
     const c10::Device device = stack[i].toDevice();
     TORCH_CHECK(device.type() != kDeviceType || device.index() <= 0, "torch_spmd has one device, '",
-                TheDevice(), "'; got '", device, "'. Meshes say where tensors lie");
+                TheDevice(), "'; got '", device,
+                "'; the devices of a mesh are chosen by mark_sharding, not by index");
   }
 }
 
@@ -89,11 +93,6 @@ void EndPassInCut(SessionState& state) {
   });
 }
 
-bool Replays() {
-  static const bool on = runtime::EnvironmentReplay();
-  return on;
-}
-
 }  // namespace
 
 void PrepareAutograd() {
@@ -104,9 +103,8 @@ void PrepareAutograd() {
 }
 
 bool RunFromRecording(const OpInfo& op, const CallArguments& args, ResultsTo results) {
-  if (!Replays()) return false;
   SessionLock lock;
-  if (lock->forked || !Replay(*lock, op, args, results)) return false;
+  if (!lock->options.replay || lock->forked || !Replay(*lock, op, args, results)) return false;
   EndPassInCut(*lock);
   return true;
 }
@@ -154,7 +152,7 @@ void RunAndRecord(const OpInfo& op, torch::jit::Stack* stack) {
   // tape.
   if (!nested && lock->repeats.IsDue(*lock->tape)) EndRepeats(*lock);
   std::optional<CallCapture> capture;
-  if (Replays()) capture.emplace(*lock, op, *stack);
+  if (lock->options.replay) capture.emplace(*lock, op, *stack);
   if (op.handler != nullptr) {
     op.handler(*lock, op, stack);
   } else {

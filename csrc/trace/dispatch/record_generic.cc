@@ -11,6 +11,7 @@
 #include "csrc/trace/device/device_type.h"
 #include "csrc/trace/device/overlap.h"
 #include "csrc/trace/dispatch/run_on_host.h"
+#include "csrc/trace/op/op_traits.h"
 #include "csrc/trace/recorder/arguments.h"
 #include "csrc/trace/recorder/recorder.h"
 #include "csrc/trace/recorder/tensor.h"
@@ -43,8 +44,7 @@ bool HasOurs(const std::vector<c10::IValue>& args) {
 // know it.
 bool IsFactoryWithOut(const OpInfo& op) {
   if (!op.is_out) return false;
-  const std::string& base = op.handle.operator_name().name;
-  if (base == "aten::linspace" || base == "aten::logspace") return true;
+  if (IsFactoryOfTensors(op.handle.operator_name().name)) return true;
   return std::all_of(op.args.begin(), op.args.end(), [](const ArgInfo& arg) {
     return arg.written || (arg.kind != ArgKind::kTensor && arg.kind != ArgKind::kTensorList);
   });

@@ -54,6 +54,8 @@ struct OpInfo {
   bool is_view = false;     // some result aliases an argument without a write
   bool is_foreach = false;  // aten::_foreach_…: one op per element of its lists
   bool only_tensors_result = true;
+  bool copies_tensor = false;     // the result is a copy of the first argument, and has its mark
+  bool casts = false;             // it may change the element type
   bool elementwise = false;       // according to its rule
   bool must_run_on_host = false;  // result shapes depend on data, or draws random numbers
   Handler handler = nullptr;      // null for the generic kernel

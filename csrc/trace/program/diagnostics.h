@@ -8,11 +8,9 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
-#include <optional>
 #include <string>
 
 #include "absl/container/flat_hash_set.h"
-#include "csrc/runtime/environment.h"
 #include "csrc/trace/program/compiled_program.h"
 #include "csrc/trace/program/step_log.h"
 
@@ -53,7 +51,6 @@ struct Diagnostics {
     if (events.size() > kMost) events.pop_front();
   }
 
-  std::optional<runtime::Log> log;  // read when the first program is compiled
   Statistics statistics;
   std::deque<CompileEvent> events;
   std::shared_ptr<const CompiledProgram> last_program;

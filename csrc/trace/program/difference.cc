@@ -92,7 +92,7 @@ void AddOperands(const Recording& theirs, const Recording& mine, size_t r,
       rewired |= a != b;
     }
   }
-  if (found.empty() && rewired) found.emplace_back("other values are its operands");
+  if (found.empty() && rewired) found.emplace_back("its operands are other values");
 }
 
 void AddResults(const Recording& theirs, const Recording& mine, size_t r,
@@ -121,7 +121,7 @@ std::string DescribeDifference(const Recording& theirs, const Recording& mine, s
   if (found.empty()) AddOperands(theirs, mine, r, found);
   if (found.empty()) AddResults(theirs, mine, r, found);
   if (found.empty() && before.task != now.task)
-    found.emplace_back("another backward pass makes it");
+    found.emplace_back("another backward pass computes it");
   if (found.empty()) found.emplace_back("a value before it has another mark");
   return absl::StrCat("op ", r, ", ", op, ", differs from ", which, ": ",
                       absl::StrJoin(found, ", "));

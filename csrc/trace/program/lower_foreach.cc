@@ -8,6 +8,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "csrc/trace/op/op_traits.h"
 #include "csrc/trace/program/lower.h"
+#include "csrc/util/sorted.h"
 #include "csrc/util/status.h"
 
 namespace spmd::trace {
@@ -90,13 +91,7 @@ constexpr std::array kRows = {
     Row{"trunc", "trunc"},
 };
 
-constexpr bool RowsAreSorted() {
-  for (size_t i = 1; i < kRows.size(); ++i) {
-    if (!(kRows[i - 1].foreach_op < kRows[i].foreach_op)) return false;
-  }
-  return true;
-}
-static_assert(RowsAreSorted());
+static_assert(IsSortedAndUnique(kRows, &Row::foreach_op));
 
 const OpInfo* FindElementOp(const OpInfo& op) {
   if (!op.is_foreach) return nullptr;

@@ -17,6 +17,7 @@
 #include "csrc/trace/program/compiled_program.h"
 #include "csrc/trace/program/lower.h"
 #include "csrc/trace/tape/tape.h"
+#include "csrc/util/options.h"
 
 namespace spmd::trace {
 
@@ -24,6 +25,13 @@ struct ProgramPart {
   std::vector<int> inputs;  // numbers of the whole program's inputs
   std::shared_ptr<CompiledProgram> program;
   std::vector<LayoutPtr> layouts;  // of the outputs
+};
+
+// The options that make another program of the same tape.
+struct ProgramOptions {
+  bool deduplicate = true, coalesce = false, one_place = true, price_moves = true;
+  Turns turns = Turns::kWhereTheyPay;
+  friend bool operator==(const ProgramOptions&, const ProgramOptions&) = default;
 };
 
 struct CachedProgram {
@@ -36,8 +44,8 @@ struct CachedProgram {
   // whose starts are known.
   std::vector<int> late_starts, known_starts;
   std::shared_ptr<CompiledProgram> program;
-  RecordingPtr recording;                   // of the tape it was compiled from
-  runtime::LoadedProgram::Options options;  // with which it was loaded
+  RecordingPtr recording;  // of the tape it was compiled from
+  ProgramOptions options;  // with which it was compiled and loaded
   // Other recordings that were found equal, for the next tape that follows one of them.
   mutable std::vector<std::weak_ptr<const Recording>> equal;
   // The bytes on the heap of the program and of everything that it owns.
@@ -58,8 +66,6 @@ bool SameTape(const CachedProgram& program, const Tape& tape);
 
 class ProgramCache {
  public:
-  explicit ProgramCache(int64_t most_bytes) : most_bytes_(most_bytes) {}
-
   // The programs for `key`, newest first. Keys may collide: compare with SameTape.
   std::vector<CachedProgramPtr> Find(const Hash128& key);
   // Adds a program, which stays until the next one comes, however large it is.
@@ -94,7 +100,7 @@ class ProgramCache {
   void DropOldest();
   Hash128 Kept(const Hash128& key) const { return key.FirstBits(key_bits_); }
 
-  int64_t most_bytes_;
+  int64_t most_bytes_ = Options().program_memory;
   int key_bits_ = 128;
   int64_t bytes_ = 0;                   // of all entries
   std::list<CachedProgramPtr> recent_;  // front: the last used

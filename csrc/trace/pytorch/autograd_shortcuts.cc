@@ -14,9 +14,9 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
-#include "csrc/runtime/environment.h"
 #include "csrc/trace/dispatch/unboxed_call.h"
 #include "csrc/trace/dispatch/unboxed_ops.h"
+#include "csrc/trace/op/op_traits.h"
 #include "csrc/trace/pytorch/check_nodes.h"
 #include "csrc/trace/pytorch/derivatives.h"
 #include "csrc/trace/pytorch/make_node.h"
@@ -250,7 +250,10 @@ const Table& TheTable() {
 }  // namespace
 
 bool ShortcutsAreOn() {
-  static const bool on = runtime::EnvironmentShortcuts() && IsVerifiedVersion();
+  static const bool on = [] {
+    const SessionLock lock;
+    return (*lock).options.shortcuts && IsVerifiedVersion();
+  }();
   return on;
 }
 
@@ -259,9 +262,8 @@ c10::KernelFunction AutogradKernelOf(const OpInfo& op) { return TheTable().at(op
 std::optional<c10::KernelFunction> AutogradShortcut(const OpInfo& op) {
   if (!ShortcutsAreOn()) return std::nullopt;
   const auto it = TheTable().find(op.name);
-  // PyTorch's kernel serves all devices; the kernel here hands calls on to it.
   if (it == TheTable().end() || !op.handle.hasKernelForDispatchKey(c10::DispatchKey::Autograd) ||
-      op.name == "aten::copy_" || NodeDiffers(op.name)) {
+      KeepsAutogradKernel(op.handle.operator_name().name) || NodeDiffers(op.name)) {
     return std::nullopt;
   }
   return it->second(op);

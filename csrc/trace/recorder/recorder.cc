@@ -8,6 +8,7 @@
 #include <optional>
 #include <utility>
 
+#include "csrc/trace/device/device_type.h"
 #include "csrc/trace/device/status_to_exception.h"
 #include "csrc/trace/device/tensor_impl.h"
 #include "csrc/trace/recorder/marks.h"
@@ -156,7 +157,7 @@ void BindBuffer(SessionState& state, Buffer* buffer, TapeId value) {
   if (buffer->mark != nullptr && !MarkWaits(*buffer)) {
     // The mark binds the value. A value that something else holds, too, is copied first.
     if (tape.origin(value).record < 0 || tape.CountHolders(value) > 0) {
-      value = EmitNamed(state, "aten::clone", {value}, {}, TypeOf(state, value));
+      value = EmitClone(state, value);
     }
     tape.Annotate(value, buffer->mark);
   }
@@ -281,6 +282,15 @@ TapeId EmitFull(SessionState& state, const TensorType& type, const c10::Scalar& 
                     {"value", c10::IValue(value)},
                     {"dtype", static_cast<int64_t>(runtime::ToScalarType(type.dtype))}},
                    type);
+}
+
+TapeId EmitClone(SessionState& state, TapeId x) {
+  return EmitNamed(state, "aten::clone", {x}, {}, TypeOf(state, x));
+}
+
+TapeId EmitView(SessionState& state, TapeId x, const Dims& dims) {
+  return EmitNamed(state, "aten::view", {x}, {{"size", Ints(Vec(dims))}},
+                   {TypeOf(state, x).dtype, dims});
 }
 
 TapeId EmitExpand(SessionState& state, TapeId x, const Dims& dims) {

@@ -52,6 +52,8 @@ TapeId EmitNamed(SessionState& state, const char* op, absl::InlinedVector<TapeId
 TapeId EmitCast(SessionState& state, TapeId x, DType dtype);
 // A value filled with `value`.
 TapeId EmitFull(SessionState& state, const TensorType& type, const c10::Scalar& value);
+TapeId EmitClone(SessionState& state, TapeId x);
+TapeId EmitView(SessionState& state, TapeId x, const Dims& dims);
 TapeId EmitExpand(SessionState& state, TapeId x, const Dims& dims);
 TensorType TypeOf(SessionState& state, TapeId id);
 

@@ -12,9 +12,10 @@
 
 #include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
+#include "csrc/machine/machine.h"
 #include "csrc/partition/compile_cache.h"
-#include "csrc/runtime/environment.h"
 #include "csrc/trace/program/compile_log.h"
+#include "csrc/trace/program/lower.h"
 #include "csrc/trace/run/pending_graph.h"
 #include "csrc/trace/session/devices.h"
 #include "csrc/trace/session/session_state.h"
@@ -43,13 +44,13 @@ std::string Build() {
 // Null if programs are not kept, or if a user asks how a program was compiled, since it is then
 // compiled.
 partition::CompileCache* DiskCache(SessionState& state, bool checked) {
-  if (checked || state.diagnostics.log->passes) return nullptr;
+  if (checked || state.options.log.passes) return nullptr;
   if (!state.disk_cache.has_value()) {
-    const std::string directory = runtime::EnvironmentCacheDirectory(), build = Build();
+    const std::string directory = state.options.cache_dir, build = Build();
     state.disk_cache.emplace();
     if (!directory.empty() && !build.empty()) {
       *state.disk_cache = std::make_unique<partition::CompileCache>(
-          partition::CompileCache::Options{directory, build, runtime::EnvironmentCacheBytes()});
+          partition::CompileCache::Options{directory, build, state.options.cache_size});
     }
   }
   return state.disk_cache->get();
@@ -75,7 +76,7 @@ absl::StatusOr<partition::Compiled> CompiledOrRead(SessionState& state, const ir
                                                    bool& explained) {
   // A program that compiles as fast as a file is read is not kept.
   constexpr double kWorthKeepingMs = 2;
-  const partition::CompileOptions options = OptionsFor(state, backend);
+  const partition::CompileOptions options = CompileOptionsFor(state, backend);
   partition::CompileCache* const disk = DiskCache(state, options.verify);
   const bool kept = disk != nullptr && partition::IsSelfContained(graph);
   explained = false;
@@ -135,9 +136,6 @@ absl::StatusOr<CachedProgramPtr> Compile(SessionState& state, Tape& tape,
                                          std::vector<OutputSpec> outputs, const Hash128& key,
                                          std::vector<int> late_starts, const std::string& reason,
                                          const std::string& why) {
-  if (!state.diagnostics.log.has_value()) {
-    SPMD_ASSIGN_OR_RETURN(state.diagnostics.log, runtime::EnvironmentLog());
-  }
   auto cached = std::make_shared<CachedProgram>();
   auto program = std::make_shared<CompiledProgram>();
   program->number = state.diagnostics.next_program++;
@@ -169,7 +167,7 @@ absl::StatusOr<CachedProgramPtr> Compile(SessionState& state, Tape& tape,
   event.compile_ms = MillisecondsSince(start);
 
   start = Clock::now();
-  cached->options = LoadOptions(state);
+  cached->options = ProgramOptionsOf(state);
   SPMD_ASSIGN_OR_RETURN(
       program->loaded,
       runtime::LoadedProgram::Load(std::move(program->compiled.program), backend, cached->options));
@@ -179,7 +177,7 @@ absl::StatusOr<CachedProgramPtr> Compile(SessionState& state, Tape& tape,
   for (const partition::Warning& w : program->compiled.warnings) {
     if (state.hooks.warn != nullptr && state.diagnostics.FirstTime(w.key)) state.hooks.warn(w.text);
   }
-  LogCompile(*state.diagnostics.log, *program, event);
+  LogCompile(state.options.log, *program, event);
   cached->key = key;
   cached->late_starts = std::move(late_starts);
   cached->outputs = std::move(outputs);
@@ -204,7 +202,7 @@ absl::Status Explain(SessionState& state, const std::shared_ptr<CompiledProgram>
   if (program->explained) return absl::OkStatus();
   SPMD_ASSIGN_OR_RETURN(std::shared_ptr<runtime::Backend> backend, TheBackend(state));
   SPMD_ASSIGN_OR_RETURN(partition::Compiled compiled,
-                        partition::Compile(program->traced, OptionsFor(state, *backend)));
+                        partition::Compile(program->traced, CompileOptionsFor(state, *backend)));
   program->compiled.graph = std::move(compiled.graph);
   program->compiled.reasons = std::move(compiled.reasons);
   program->compiled.times = std::move(compiled.times);

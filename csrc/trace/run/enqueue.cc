@@ -3,7 +3,6 @@
 
 #include <utility>
 
-#include "csrc/runtime/environment.h"
 #include "csrc/trace/program/verify_run.h"
 #include "csrc/trace/session/devices.h"
 #include "csrc/trace/session/session_lock.h"
@@ -48,10 +47,10 @@ absl::StatusOr<runtime::PendingRunPtr> Enqueue(SessionState& state, const Tape& 
     AppendStarts(tape.records()[r], tape.ArgumentsOf(r), scalars);
   }
   if (state.in_flight.queue == nullptr) {
-    state.in_flight.queue = std::make_unique<runtime::ExecutorQueue>(runtime::EnvironmentSync());
+    state.in_flight.queue = std::make_unique<runtime::ExecutorQueue>(state.options.sync);
   }
   std::optional<GraphInputs> given;
-  if (state.verify && !backend->planning()) {
+  if (state.options.verify && !backend->planning()) {
     // If an argument is missing, the run itself fails.
     if (auto recorded = RecordInputs(arguments, scalars); recorded.ok()) {
       given = *std::move(recorded);

@@ -92,7 +92,7 @@ absl::Status LossOf(SessionState& state, const Value& value, Failures failures) 
 }  // namespace
 
 absl::Status Lost(const absl::Status& status) {
-  constexpr absl::string_view kLost = "the value was lost when the ops that make it failed: ";
+  constexpr absl::string_view kLost = "the value was lost, because ops that it depends on failed: ";
   if (absl::StartsWith(status.message(), kLost)) return status;
   return absl::Status(status.code(), absl::StrCat(kLost, status.message()));
 }

@@ -71,9 +71,12 @@ bool Fits(const CachedProgram& cached, const Tape& tape, const Live& live) {
 Hash128 CacheKey(const SessionState& state, const Hash128& tape_key, bool runtime_starts) {
   Hash128 key = tape_key;
   key.Mix(runtime_starts ? 0xb : 0xa);
-  const runtime::LoadedProgram::Options options = LoadOptions(state);
-  key.Mix(options.deduplicate ? 0xd : 0xc);
-  key.Mix(options.coalesce ? 0xf : 0xe);
+  const ProgramOptions options = ProgramOptionsOf(state);
+  for (const bool on :
+       {options.deduplicate, options.coalesce, options.one_place, options.price_moves}) {
+    key.Mix(on ? 0xd : 0xc);
+  }
+  key.Mix(static_cast<uint64_t>(options.turns));
   return key;
 }
 
@@ -81,10 +84,9 @@ Hash128 CacheKey(const SessionState& state, const Hash128& tape_key, bool runtim
 // same options.
 std::vector<CachedProgramPtr> Confirmed(const SessionState& state, const Tape& tape,
                                         std::vector<CachedProgramPtr> found) {
-  const runtime::LoadedProgram::Options options = LoadOptions(state);
+  const ProgramOptions options = ProgramOptionsOf(state);
   std::erase_if(found, [&](const CachedProgramPtr& p) {
-    return p->options.deduplicate != options.deduplicate ||
-           p->options.coalesce != options.coalesce || !SameTape(*p, tape);
+    return p->options != options || !SameTape(*p, tape);
   });
   return found;
 }

@@ -77,8 +77,9 @@ absl::StatusOr<Layout> ProvisionalLayout(SessionState& state, TapeId value) {
                                [&](const OutputSpec& o) { return o.value == value; });
   if (it == outputs.end()) return absl::InternalError("the value is not alive");
   SPMD_ASSIGN_OR_RETURN(std::shared_ptr<runtime::Backend> backend, TheBackend(state));
-  SPMD_ASSIGN_OR_RETURN(partition::Compiled compiled,
-                        partition::Compile(pending.lowered.graph, OptionsFor(state, *backend)));
+  SPMD_ASSIGN_OR_RETURN(
+      partition::Compiled compiled,
+      partition::Compile(pending.lowered.graph, CompileOptionsFor(state, *backend)));
   return compiled.program.LayoutOf(compiled.program.outputs[it - outputs.begin()].value);
 }
 

@@ -9,6 +9,7 @@
 #include "csrc/trace/recorder/marks.h"
 #include "csrc/trace/recorder/recorder.h"
 #include "csrc/trace/recorder/tensor.h"
+#include "csrc/trace/run/compile.h"
 #include "csrc/trace/run/pending_graph.h"
 #include "csrc/trace/session/devices.h"
 #include "csrc/trace/session/session_lock.h"
@@ -55,7 +56,7 @@ absl::StatusOr<Layout> ThroughOps(SessionState& state, const Layout& base, const
   SPMD_ASSIGN_OR_RETURN(const Lowered lowered, LowerTape(state, tape, outputs));
   SPMD_ASSIGN_OR_RETURN(std::shared_ptr<runtime::Backend> backend, TheBackend(state));
   SPMD_ASSIGN_OR_RETURN(partition::Compiled compiled,
-                        partition::Compile(lowered.graph, OptionsFor(state, *backend)));
+                        partition::Compile(lowered.graph, CompileOptionsFor(state, *backend)));
   return compiled.program.LayoutOf(compiled.program.outputs[0].value);
 }
 

@@ -4,38 +4,52 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
-#include "csrc/runtime/environment.h"
+#include "csrc/machine/machine.h"
 #include "csrc/trace/session/session_state.h"
 #include "csrc/util/status.h"
 
 namespace spmd::trace {
 
 absl::StatusOr<std::shared_ptr<runtime::Backend>> TheBackend(SessionState& state) {
-  if (state.devices.backend != nullptr) return state.devices.backend;
-  std::string name = state.devices.backend_name;
-  std::optional<int64_t> devices = state.devices.count;
-  if (name.empty()) name = runtime::EnvironmentBackend();
-  if (!devices.has_value()) {
-    SPMD_ASSIGN_OR_RETURN(devices, runtime::EnvironmentDeviceCount());
-  }
-  state.devices.count_is_set = devices.has_value();
-  SPMD_ASSIGN_OR_RETURN(state.devices.backend, runtime::MakeBackend(name, devices));
-  return state.devices.backend;
+  Devices& devices = state.devices;
+  if (devices.backend != nullptr) return devices.backend;
+  SPMD_RETURN_IF_ERROR(state.bad_options);
+  std::string name = devices.backend_name;
+  std::optional<int64_t> count = devices.count;
+  if (name.empty()) name = state.options.backend;
+  if (!count.has_value()) count = state.options.num_devices;
+  devices.count_is_set = count.has_value();
+  SPMD_ASSIGN_OR_RETURN(devices.backend, runtime::MakeBackend(name, count));
+  return devices.backend;
 }
 
-partition::CompileOptions OptionsFor(const SessionState& state, const runtime::Backend& backend) {
+partition::CompileOptions CompileOptionsFor(const SessionState& state,
+                                            const runtime::Backend& backend) {
   partition::CompileOptions options;
-  options.machine = &backend.machine();
-  static const bool check_passes = runtime::EnvironmentCheckPasses();
-  options.verify = state.verify || check_passes;
+  options.machine =
+      state.options.price_moves ? &backend.machine() : &machine::NominalWithFreeMoves();
+  options.verify = state.options.verify || state.options.check_passes;
   return options;
 }
 
 runtime::LoadedProgram::Options LoadOptions(const SessionState& state) {
-  using Turns = runtime::LoadedProgram::Options::Turns;
-  static const std::optional<bool> turns = runtime::EnvironmentTurns();
-  return {state.deduplicate, state.coalesce && !state.verify,
-          !turns ? Turns::kWhereTheyPay : (*turns ? Turns::kAlways : Turns::kNever)};
+  const Options& options = state.options;
+  // The queue's thread is the one that returns kept memory (TileMemory::Trim); with `sync` there is
+  // no such thread.
+  return {.deduplicate = options.deduplicate,
+          .coalesce = options.coalesce && !options.verify,
+          .turns = options.turns,
+          .one_place = options.one_place,
+          .keep_memory = options.keep_memory && !options.sync};
+}
+
+ProgramOptions ProgramOptionsOf(const SessionState& state) {
+  const runtime::LoadedProgram::Options load = LoadOptions(state);
+  return {.deduplicate = load.deduplicate,
+          .coalesce = load.coalesce,
+          .one_place = load.one_place,
+          .price_moves = state.options.price_moves,
+          .turns = load.turns};
 }
 
 absl::Status NoteMesh(SessionState& state, const Mesh& mesh) {

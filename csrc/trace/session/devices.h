@@ -13,6 +13,7 @@
 #include "csrc/partition/compile.h"
 #include "csrc/runtime/backend.h"
 #include "csrc/runtime/executor.h"
+#include "csrc/trace/program/program_cache.h"
 
 namespace spmd::trace {
 
@@ -29,10 +30,12 @@ struct Devices {
 // The backend, made at first use.
 absl::StatusOr<std::shared_ptr<runtime::Backend>> TheBackend(SessionState& state);
 // The options with which programs are compiled for `backend`.
-partition::CompileOptions OptionsFor(const SessionState& state, const runtime::Backend& backend);
+partition::CompileOptions CompileOptionsFor(const SessionState& state,
+                                            const runtime::Backend& backend);
 // The options with which programs are loaded. While programs are verified, they run tile by tile,
 // since the program of tiles is what the unsharded run is compared with.
 runtime::LoadedProgram::Options LoadOptions(const SessionState& state);
+ProgramOptions ProgramOptionsOf(const SessionState& state);
 // Notes that `mesh` is used. Errors: InvalidArgument if `mesh` has more devices than the user
 // allowed.
 absl::Status NoteMesh(SessionState& state, const Mesh& mesh);

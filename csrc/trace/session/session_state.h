@@ -12,7 +12,6 @@
 
 #include "absl/base/thread_annotations.h"
 #include "csrc/partition/compile_cache.h"
-#include "csrc/runtime/environment.h"
 #include "csrc/trace/program/diagnostics.h"
 #include "csrc/trace/program/meshes.h"
 #include "csrc/trace/program/program_cache.h"
@@ -27,6 +26,7 @@
 #include "csrc/trace/tape/prefixes.h"
 #include "csrc/trace/tape/repeats.h"
 #include "csrc/trace/tape/tape.h"
+#include "csrc/util/options.h"
 
 namespace spmd::trace {
 
@@ -55,15 +55,15 @@ struct SessionState {
   // --- what becomes of it ---
   Devices devices ABSL_GUARDED_BY(mutex);
   Meshes meshes ABSL_GUARDED_BY(mutex);
-  ProgramCache programs ABSL_GUARDED_BY(mutex){runtime::EnvironmentProgramBytes()};
+  ProgramCache programs ABSL_GUARDED_BY(mutex);
   // Made when the first program is compiled; null if programs are not kept on disk.
   std::optional<std::unique_ptr<partition::CompileCache>> disk_cache ABSL_GUARDED_BY(mutex);
   InFlight in_flight ABSL_GUARDED_BY(mutex);
   // --- what its users see and choose ---
   Diagnostics diagnostics ABSL_GUARDED_BY(mutex);
-  bool deduplicate ABSL_GUARDED_BY(mutex) = true;
-  bool coalesce ABSL_GUARDED_BY(mutex) = runtime::EnvironmentCoalesce();
-  const bool verify = runtime::EnvironmentVerify();
+  Options options ABSL_GUARDED_BY(mutex);
+  // Of the environment; reported when the backend is first asked for.
+  absl::Status bad_options ABSL_GUARDED_BY(mutex);
 
   bool closed ABSL_GUARDED_BY(mutex) = false;  // the interpreter ends
   std::atomic<bool> used{false};               // a tensor of the device exists, or existed

@@ -18,7 +18,9 @@ struct Allocator final : c10::DeviceAllocator {
     return data;
   }
   void copy_data(void*, const void*, std::size_t) const override {
-    TORCH_CHECK(false, "torch_spmd: storages hold no memory that could be copied byte by byte");
+    TORCH_CHECK(
+        false,
+        "torch_spmd: storages of the device have no memory that could be copied byte by byte");
   }
   bool initialized() override { return true; }
   void emptyCache(c10::MempoolId_t) override {}

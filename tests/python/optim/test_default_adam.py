@@ -86,7 +86,7 @@ def test_a_step_is_a_few_ops_on_lists_and_comes_again():
     assert _C.statistics()["compiles"] == before["compiles"]
 
 
-def test_a_state_goes_on_elsewhere_and_comes_back():
+def test_a_state_is_loaded_on_the_cpu_and_back():
     """The state of a run on the CPU is loaded, and the other way round."""
     on_cpu = parameters("cpu")
     first = torch.optim.AdamW(on_cpu)
