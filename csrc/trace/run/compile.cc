@@ -168,9 +168,9 @@ absl::StatusOr<CachedProgramPtr> Compile(SessionState& state, Tape& tape,
 
   start = Clock::now();
   cached->options = ProgramOptionsOf(state);
-  SPMD_ASSIGN_OR_RETURN(
-      program->loaded,
-      runtime::LoadedProgram::Load(std::move(program->compiled.program), backend, cached->options));
+  SPMD_ASSIGN_OR_RETURN(program->loaded,
+                        runtime::LoadedProgram::Load(std::move(program->compiled.program), backend,
+                                                     LoadOptions(state)));
   event.load_ms = MillisecondsSince(start);
   event.instructions = static_cast<int64_t>(program->program().instructions.size());
 
