@@ -88,7 +88,10 @@ struct OpFacts {
   // How the op may be exchanged for others.
   bool adds = false;  // the result is operand 0 + `alpha` · operand 1
   std::optional<MatrixProduct> product = std::nullopt;
-  absl::string_view added_by = "";  // the op that adds this op's result to another operand 0
+  // The op that adds this op's result to its operand 0 and has this op's operands after that; and
+  // of that op, this one.
+  absl::string_view added_by = "";
+  absl::string_view adds_result_of = "";
   std::optional<PutsBack> puts_back = std::nullopt;
   std::optional<ZeroPadding> padding = std::nullopt;
   DimsUse dims = DimsUse::kOther;

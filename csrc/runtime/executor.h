@@ -97,7 +97,7 @@ class LoadedProgram {
   struct Impl;
   LoadedProgram(program::Program program, std::shared_ptr<Backend> backend);
   program::Program program_;
-  std::optional<program::Program> coalesced_;
+  std::optional<program::Program> rewritten_;  // for devices at one place; this is what runs
   std::shared_ptr<Backend> backend_;
   std::unique_ptr<Impl> impl_;
 };

@@ -9,10 +9,10 @@
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
+#include "csrc/program/def_use.h"
 #include "csrc/runtime/call_step.h"
 #include "csrc/runtime/executor.h"
 #include "csrc/runtime/moves.h"
-#include "csrc/runtime/one_place/fused_sums.h"
 #include "csrc/runtime/one_place/index_bounds.h"
 #include "csrc/runtime/one_place/sum_of_products.h"
 #include "csrc/runtime/placement.h"
@@ -54,8 +54,8 @@ struct Holding {
 };
 
 struct LoadedProgram::Impl {
-  // `p` is the program that runs, `w` the one that was loaded: `p` itself, or the program from
-  // which `p` was coalesced.
+  // `p` is the program that runs, `w` the one that was loaded: `p` itself, or the program of which
+  // `p` was made for devices at one place.
   Impl(const program::Program& p, const program::Program& w, Holding h, const Backend& b, Options o)
       : program(p), written(w), held(h), backend(b), options(o) {}
 
@@ -67,7 +67,8 @@ struct LoadedProgram::Impl {
  private:
   absl::StatusOr<MoveStep> MakeMove(int instruction);
   // Lets a sum compute the products that are its partial sums, where it can.
-  absl::Status FuseSums(const CallStep::Context& context, const FusedSums& fused, MoveStep& move);
+  absl::Status SumProducts(const CallStep::Context& context, const program::DefUse& facts,
+                           MoveStep& move);
   void MakeSchedule();
   Schedule ScheduleInWavesOf(int64_t devices) const;
   int64_t PeakBytes(const Schedule& order) const;

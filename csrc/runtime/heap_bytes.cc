@@ -116,7 +116,7 @@ int64_t LoadedProgram::Impl::HeapBytes() const {
 int64_t LoadedProgram::HeapBytes() const {
   using spmd::HeapBytes;
   int64_t bytes = sizeof(LoadedProgram) + sizeof(Impl) + HeapBytes(program_) + impl_->HeapBytes();
-  if (coalesced_.has_value()) bytes += HeapBytes(*coalesced_);
+  if (rewritten_.has_value()) bytes += HeapBytes(*rewritten_);
   return bytes;
 }
 

@@ -9,10 +9,10 @@
 #include "absl/strings/str_join.h"
 #include "csrc/program/analysis.h"
 #include "csrc/program/one_place/coalesce.h"
+#include "csrc/program/one_place/fuse_sums.h"
 #include "csrc/program/one_place/turns.h"
 #include "csrc/runtime/executor_impl.h"
 #include "csrc/runtime/kernels/register.h"
-#include "csrc/runtime/one_place/fused_sums.h"
 #include "csrc/runtime/one_place/tile_memory.h"
 #include "csrc/runtime/one_place/waves.h"
 #include "csrc/runtime/one_place/write_through.h"
@@ -136,27 +136,14 @@ absl::Status LoadedProgram::Impl::Load() {
   }
   if (held.shares_cpu && options.keep_memory) TileMemory::Install();
   identity.resize(program.values.size());
-  std::vector<Sharers> sharers(program.instructions.size());
-  std::optional<FusedSums> fused;
-  if (options.one_place) {
-    sharers = FindSharers(program);
-    fused.emplace(program, placements);
-  }
+  const std::vector<Sharers> sharers =
+      options.one_place ? FindSharers(program) : std::vector<Sharers>(program.instructions.size());
   const CallStep::Context context{program, backend, placements, sharers};
-  const auto identity_is_known = [&](int instruction) {
-    return !identity[program.instructions[instruction].results[0]].empty();
-  };
+  const program::DefUse facts(program);
   for (size_t i = 0; i < program.instructions.size(); ++i) {
     const Instruction& instruction = program.instructions[i];
-    const int product = fused ? fused->ProductAddedBy(static_cast<int>(i)) : -1;
     if (instruction.code == OpCode::kFree) {
       steps.emplace_back();
-    } else if (product >= 0 && !identity_is_known(product)) {
-      steps[product] = std::monostate();
-      SPMD_ASSIGN_OR_RETURN(
-          CallStep step,
-          CallStep::Make(context, AddProduct(instruction, program.instructions[product])));
-      steps.push_back(std::move(step));
     } else if (instruction.code == OpCode::kCall) {
       SPMD_ASSIGN_OR_RETURN(CallStep step, CallStep::Make(context, static_cast<int>(i)));
       for (size_t k = 0; k < instruction.results.size(); ++k) {
@@ -165,7 +152,7 @@ absl::Status LoadedProgram::Impl::Load() {
       steps.push_back(std::move(step));
     } else {
       SPMD_ASSIGN_OR_RETURN(MoveStep step, MakeMove(static_cast<int>(i)));
-      if (fused && held.shares_cpu) SPMD_RETURN_IF_ERROR(FuseSums(context, *fused, step));
+      if (held.shares_cpu) SPMD_RETURN_IF_ERROR(SumProducts(context, facts, step));
       steps.push_back(std::move(step));
     }
   }
@@ -201,18 +188,17 @@ absl::StatusOr<MoveStep> LoadedProgram::Impl::MakeMove(int index) {
   return step;
 }
 
-absl::Status LoadedProgram::Impl::FuseSums(const CallStep::Context& context, const FusedSums& fused,
-                                           MoveStep& move) {
+absl::Status LoadedProgram::Impl::SumProducts(const CallStep::Context& context,
+                                              const program::DefUse& facts, MoveStep& move) {
   const int64_t least_blocks =
       options.turns == Options::Turns::kAlways ? 1 : std::max(at::get_num_threads(), 2);
   for (MoveStep::Part& part : move.parts) {
-    const FusedSums::Products terms = fused.ProductsOf(part.from);
-    if (terms.products.empty()) continue;
-    SPMD_ASSIGN_OR_RETURN(part.products, SumOfProducts::Make(context, terms.products, *part.plan,
+    const std::vector<int> products = program::ProductsOf(program, facts, part.from);
+    if (products.empty()) continue;
+    SPMD_ASSIGN_OR_RETURN(part.products, SumOfProducts::Make(context, products, *part.plan,
                                                              part.from, part.to, least_blocks));
     if (part.products == nullptr) continue;
-    for (const int product : terms.products) steps[product] = std::monostate();
-    for (const int addition : terms.additions) steps[addition] = std::monostate();
+    for (const int product : products) steps[product] = std::monostate();
   }
   return absl::OkStatus();
 }
@@ -230,13 +216,18 @@ absl::StatusOr<std::shared_ptr<LoadedProgram>> LoadedProgram::Load(Program progr
     held.coalesced = true;
     held.kept = AxesForTurns(loaded->program_, options.turns);
     if (held.kept != 0) {
-      loaded->coalesced_ = program::CoalesceKeeping(loaded->program_, held.kept);
-      if (!program::Verify(*loaded->coalesced_).ok()) held.kept = 0;
+      loaded->rewritten_ = program::CoalesceKeeping(loaded->program_, held.kept);
+      if (!program::Verify(*loaded->rewritten_).ok()) held.kept = 0;
     }
-    if (held.kept == 0) loaded->coalesced_ = program::Coalesce(loaded->program_);
+    if (held.kept == 0) loaded->rewritten_ = program::Coalesce(loaded->program_);
+  }
+  if (options.one_place && !loaded->backend_->planning()) {
+    const Program& runs = loaded->rewritten_ ? *loaded->rewritten_ : loaded->program_;
+    std::optional<Program> fused = program::FuseSums(runs);
+    if (fused) loaded->rewritten_ = std::move(fused);
   }
   loaded->impl_ =
-      std::make_unique<Impl>(loaded->coalesced_ ? *loaded->coalesced_ : loaded->program_,
+      std::make_unique<Impl>(loaded->rewritten_ ? *loaded->rewritten_ : loaded->program_,
                              loaded->program_, held, *loaded->backend_, options);
   SPMD_RETURN_IF_ERROR(loaded->impl_->Load());
   return loaded;

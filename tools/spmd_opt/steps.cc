@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <optional>
 #include <tuple>
 #include <utility>
 #include <variant>
@@ -18,6 +19,7 @@
 #include "csrc/partition/compile.h"
 #include "csrc/program/analysis.h"
 #include "csrc/program/one_place/coalesce.h"
+#include "csrc/program/one_place/fuse_sums.h"
 #include "csrc/program/program.h"
 #include "csrc/reference/interpreter.h"
 #include "csrc/reference/program_interpreter.h"
@@ -214,6 +216,14 @@ absl::StatusOr<std::string> CoalesceText(absl::string_view text, absl::string_vi
   return coalesced.ToString();
 }
 
+absl::StatusOr<std::string> FuseSumsText(absl::string_view text, absl::string_view) {
+  SPMD_ASSIGN_OR_RETURN(const Program program, ParseProgram(text));
+  const std::optional<Program> fused = program::FuseSums(program);
+  if (!fused) return program.ToString();
+  SPMD_RETURN_IF_ERROR(program::Verify(*fused));
+  return fused->ToString();
+}
+
 absl::StatusOr<std::string> Explain(absl::string_view text, absl::string_view name) {
   SPMD_ASSIGN_OR_RETURN(const partition::Compiled compiled, CompileText(text));
   for (ir::ValueId id = 0; id < compiled.graph.num_values(); ++id) {
@@ -241,6 +251,8 @@ constexpr Step kSteps[] = {
     {"warnings", "what compiling a graph warns of", Warnings},
     {"coalesce", "a program whose devices run as one; coalesce=data+model: but along these axes",
      CoalesceText},
+    {"fuse_sums", "a program whose products are added to partial sums while they are computed",
+     FuseSumsText},
     {"explain", "explain=x: why value %x of a graph is cut as it is", Explain},
 };
 

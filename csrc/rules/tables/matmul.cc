@@ -111,7 +111,9 @@ std::vector<Rule> MatmulRules() {
           .Local(LocalGroupedMatmul)
           .Flops(2)
           .CannotFail(),
-      Product("spmd::add_linear_dinput", "+... k, ... n, n k -> ... k").Each({1, 2}),
+      Product("spmd::add_linear_dinput", "+... k, ... n, n k -> ... k")
+          .Each({1, 2})
+          .With(&OpFacts::adds_result_of, "spmd::linear_dinput"),
       Product("spmd::linear_dinput", "... n, n k -> ... k")
           .Each({0, 1})
           .With(&OpFacts::product, MatrixProduct{})

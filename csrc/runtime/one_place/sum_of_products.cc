@@ -14,6 +14,7 @@
 #include <optional>
 #include <utility>
 
+#include "csrc/program/one_place/fuse_sums.h"
 #include "csrc/rules/registry.h"
 #include "csrc/runtime/tiled_tensor.h"
 #include "csrc/util/status.h"
@@ -134,11 +135,11 @@ absl::StatusOr<std::shared_ptr<const SumOfProducts>> SumOfProducts::Make(
   made->backend_ = &context.backend;
   made->place_ = plan.tiles[0].place;
   for (const int index : products) {
-    const Instruction& call = context.program.instructions[index];
+    const Instruction call = program::ProductIn(context.program.instructions[index]);
     const rules::MatrixProduct form = *rules::FactsOf(call.op).product;
     // If the left factor is transposed, the rows of both are summed over.
     if (!form.left_transposed && !IsOfMatrices(context.program, call)) return nullptr;
-    SPMD_ASSIGN_OR_RETURN(CallStep step, CallStep::Make(context, index));
+    SPMD_ASSIGN_OR_RETURN(CallStep step, CallStep::Make(context, call));
     if (!step.identity(0).empty()) return nullptr;
     Factor factor{form, index, std::move(step), {}};
     factor.item_of_tile.resize(context.placements[call.results[0]]->count());

@@ -63,7 +63,7 @@ class ProductsInto {
 class SumOfProducts {
  public:
   // Makes the sums of the move `plan` from the value `from` to the value `to`; the partial sums of
-  // `from` are the sums of `products` (FusedSums::ProductsOf). Null in these cases, in which the
+  // `from` are the sums of `products` (program::ProductsOf). Null in these cases, in which the
   // partial sums are computed and added as usual: a tile of the result is not a sum of complete
   // partial sums or one contiguous part of such a sum; a partial sum does not exist; a partial sum
   // belongs to a device whose turn comes before that of the partial sum before it, so that its

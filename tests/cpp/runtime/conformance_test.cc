@@ -58,7 +58,7 @@ TEST_P(Conformance, DescribesItself) {
   EXPECT_GT(backend->machine().flops, 0);
   for (int64_t id = 0; id < backend->num_devices(); ++id) {
     EXPECT_EQ(backend->planning(), backend->place(id).device.is_meta());
-    if (backend->has_one_place()) EXPECT_EQ(backend->place(id), backend->place(0));
+    EXPECT_TRUE(!backend->has_one_place() || backend->place(id) == backend->place(0));
   }
 }
 
@@ -117,7 +117,7 @@ TEST_P(Conformance, RunsAnOp) {
   const at::Tensor product = stack[0].toTensor();
   EXPECT_EQ(product.sizes(), at::IntArrayRef({2}));
   EXPECT_EQ(product.device(), place.device);
-  if (!backend->planning()) EXPECT_EQ(product[0].item<float>(), 18);
+  EXPECT_TRUE(backend->planning() || product[0].item<float>() == 18);
 }
 
 TEST_P(Conformance, TilesSurviveTheWayThere) {

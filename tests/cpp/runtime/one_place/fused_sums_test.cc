@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "csrc/runtime/one_place/fused_sums.h"
-
-#include <gmock/gmock.h>
+// Products that are added to partial sums (csrc/program/one_place/fuse_sums.h) have the right
+// values.
 #include <gtest/gtest.h>
 
 #include "absl/strings/str_cat.h"
@@ -13,8 +12,6 @@ namespace spmd::runtime {
 namespace {
 
 using program::Program;
-using testing::ElementsAre;
-using testing::IsEmpty;
 
 // Two products with a sharded contraction, and the sum of both and a first one.
 constexpr const char* kText = R"(
@@ -34,89 +31,8 @@ program {
 }
 )";
 
-// What FusedSums says of a program.
-struct Parsed {
-  Program program;
-  std::vector<PlacementPtr> placements;
-
-  explicit Parsed(const std::string& text) : program(*Program::Parse(text)) {
-    EXPECT_TRUE(Verify(program).ok()) << Verify(program);
-    PlacementCache cache(program, /*per_position=*/false);
-    for (size_t id = 0; id < program.values.size(); ++id) {
-      placements.push_back(cache.Of(static_cast<program::ValueId>(id)));
-    }
-  }
-};
-
-// By instruction, which product it may add.
-std::vector<int> Products(const std::string& text) {
-  const Parsed parsed(text);
-  const FusedSums fused(parsed.program, parsed.placements);
-  std::vector<int> products;
-  for (size_t i = 0; i < parsed.program.instructions.size(); ++i) {
-    products.push_back(fused.ProductAddedBy(static_cast<int>(i)));
-  }
-  return products;
-}
-
-// The products whose sum %4 is.
-std::vector<int> ProductsOfSum(const std::string& text) {
-  const Parsed parsed(text);
-  const auto& values = parsed.program.values;
-  for (size_t id = 0; id < values.size(); ++id) {
-    if (values[id].name == "4") {
-      return FusedSums(parsed.program, parsed.placements)
-          .ProductsOf(static_cast<program::ValueId>(id))
-          .products;
-    }
-  }
-  ADD_FAILURE() << "no %4";
-  return {};
-}
-
 std::string With(std::vector<std::pair<std::string, std::string>> changes) {
   return absl::StrReplaceAll(kText, changes);
-}
-
-TEST(FusedSums, ProductsThatAreAddedToTerms) {
-  EXPECT_THAT(Products(kText), ElementsAre(-1, -1, 1, -1, 3, -1));
-}
-
-TEST(FusedSums, NotWhatIsNeededElsewhere) {
-  EXPECT_THAT(Products(With({{"return %5", "return %5, %1"}})), ElementsAre(-1, -1, -1, -1, 3, -1));
-  EXPECT_THAT(Products(With({{"(%2, %3,", "(%2, %1,"}})), ElementsAre(-1, -1, -1, -1, -1, -1));
-  EXPECT_THAT(Products(With({{"(%0, %1,", "(%1, %1,"}})), ElementsAre(-1, -1, -1, -1, 3, -1));
-}
-
-TEST(FusedSums, NotWhatIsRoundedOrMultipliedInBetween) {
-  EXPECT_THAT(Products(With({{"f32", "bf16"}})), ElementsAre(-1, -1, -1, -1, -1, -1));
-  EXPECT_THAT(Products(With({{"%1, alpha=1", "%1, alpha=2"}})), ElementsAre(-1, -1, -1, -1, 3, -1));
-}
-
-TEST(FusedSums, WholeValuesKeepTheBitsOfTwoOps) {
-  EXPECT_THAT(Products(R"(
-mesh @m [data=2]
-program {
-  %g: f32[6,8] @m {data},{}
-  %w: f32[8,10] @m {},{}
-  %x: f32[6,10] @m {data},{}
-  %0: f32[6,10] @m {data},{} = call spmd::linear_dinput(%g, %w)
-  %1: f32[6,10] @m {data},{} = call aten::add.Tensor(%x, %0, alpha=1)
-  return %1
-}
-)"),
-              ElementsAre(-1, -1));
-}
-
-TEST(FusedSums, ProductsThatATermIsTheSumOf) {
-  EXPECT_THAT(ProductsOfSum(kText), ElementsAre(0, 1, 3));
-  // %1 is not only added, or is something else.
-  EXPECT_THAT(ProductsOfSum(With({{"return %5", "return %5, %1"}})), IsEmpty());
-  EXPECT_THAT(ProductsOfSum(With({{"(%0, %1, alpha=1)", "(%0, %1, alpha=2)"}})), IsEmpty());
-  // The partial sums themselves are used.
-  EXPECT_THAT(ProductsOfSum(With({{"return %5", "return %5, %4"}})), IsEmpty());
-  EXPECT_THAT(ProductsOfSum(With({{"return %5", "return %5, %2"}})), IsEmpty());
-  EXPECT_THAT(ProductsOfSum(With({{"f32", "f16"}})), IsEmpty());
 }
 
 std::vector<at::Tensor> RunText(const std::string& text, const std::vector<at::Tensor>& inputs,
