@@ -70,9 +70,9 @@ void NoTraining(SessionState&, const OpInfo& op, torch::jit::Stack* stack) {
                  a[5].toDouble(), a[6].toDouble(), stack);
 }
 
-void NoUpdate(SessionState&, const OpInfo& op, torch::jit::Stack* stack) {
+void NoUpdate(SessionState& state, const OpInfo& op, torch::jit::Stack* stack) {
   const at::Tensor input = torch::jit::peek(*stack, 0, op.args.size()).toTensor();
-  NoTraining(op, stack);
+  NoTraining(state, op, stack);
   PushReserve(input, stack);
 }
 
