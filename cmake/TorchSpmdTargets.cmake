@@ -1,6 +1,7 @@
 # spmd_library(<folder> DEPS <folders…> ABSL <targets…> [TORCH])
-#   One static library per folder of csrc, from its .cc files and those of its sub-folders. DEPS are the only folders it may
-#   include (tools/check_layers.py compares); TORCH folders also see LibTorch.
+#   One static library per folder of csrc, from its .cc files and those of its sub-folders. DEPS are
+#   the only folders it may include (tools/check_layers.py compares); TORCH folders also see
+#   LibTorch.
 function(spmd_library folder)
   cmake_parse_arguments(ARG "TORCH" "" "DEPS;ABSL" ${ARGN})
   string(REPLACE "/" "_" target "spmd_${folder}")
