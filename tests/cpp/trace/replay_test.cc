@@ -27,7 +27,8 @@ class ReplayTest : public testing::Test {
   }
 
   static at::Tensor Expected(double factor, int64_t begin, int64_t rows = 8) {
-    return (at::ones({rows}) + at::arange(rows, at::kFloat) * factor)
+    return at::ones({rows})
+        .add(at::arange(rows, at::kFloat), factor)
         .relu()
         .slice(0, begin, begin + 4);
   }

@@ -16,8 +16,6 @@
 namespace spmd::trace {
 namespace {
 
-using at::indexing::Slice;
-
 // Dense row-major values 0, 1, 2, …, as a Buffer's value is.
 at::Tensor Base(at::IntArrayRef sizes) {
   return at::arange(c10::multiply_integers(sizes), at::kFloat).view(sizes);
