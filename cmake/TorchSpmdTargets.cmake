@@ -1,11 +1,11 @@
 # spmd_library(<folder> DEPS <folders…> ABSL <targets…> [TORCH])
-#   One static library per folder of csrc, from all its .cc files. DEPS are the only folders it may
+#   One static library per folder of csrc, from its .cc files and those of its sub-folders. DEPS are the only folders it may
 #   include (tools/check_layers.py compares); TORCH folders also see LibTorch.
 function(spmd_library folder)
   cmake_parse_arguments(ARG "TORCH" "" "DEPS;ABSL" ${ARGN})
   string(REPLACE "/" "_" target "spmd_${folder}")
   file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/*.cc
-                                      ${CMAKE_CURRENT_SOURCE_DIR}/tables/*.cc)
+                                      ${CMAKE_CURRENT_SOURCE_DIR}/*/*.cc)
   if(sources)
     add_library(${target} STATIC ${sources})
     set(scope PUBLIC)
@@ -74,12 +74,14 @@ function(spmd_python_module folder)
 endfunction()
 
 # spmd_test(<folder> DEPS <folders…> [TORCH])
-#   One test binary from tests/cpp/<folder>/*.cc, and one test of CTest that runs all its cases. For
-#   some of them: build/…/tests/cpp/spmd_<folder>_test --gtest_filter=….
+#   One test binary from the .cc files of tests/cpp/<folder> and of its sub-folders, and one test of
+#   CTest that runs all its cases. For some of them: build/…/tests/cpp/spmd_<folder>_test
+#   --gtest_filter=….
 function(spmd_test folder)
   cmake_parse_arguments(ARG "TORCH" "" "DEPS" ${ARGN})
   string(REPLACE "/" "_" name "spmd_${folder}_test")
-  file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/${folder}/*.cc)
+  file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/${folder}/*.cc
+                                      ${CMAKE_CURRENT_SOURCE_DIR}/${folder}/*/*.cc)
   if(NOT sources)
     return()
   endif()

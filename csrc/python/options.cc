@@ -25,6 +25,7 @@ void SetTurns(Options& options, std::optional<bool> on) {
 void init_options(py::module& m) {
   using trace::Session;
   py::class_<Options>(m, "Options")
+      .def_readwrite("one_place", &Options::one_place)
       .def_readwrite("coalesce", &Options::coalesce)
       .def_readwrite("deduplicate", &Options::deduplicate)
       .def_property("turns", &TurnsOf, &SetTurns)

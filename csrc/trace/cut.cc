@@ -161,6 +161,7 @@ Hash128 CacheKey(const Session::State& state, const Hash128& tape_key, bool runt
   key.Mix(options.deduplicate ? 0xd : 0xc);
   key.Mix(options.coalesce ? 0xf : 0xe);
   key.Mix(static_cast<uint64_t>(options.turns));
+  key.Mix(options.one_place ? 3 : 2);
   key.Mix(state.options.price_moves ? 1 : 0);
   return key;
 }
@@ -325,7 +326,7 @@ bool IsThere(const Value& value) {
 }
 
 absl::Status Lost(const absl::Status& status) {
-  constexpr absl::string_view kLost = "the value was lost when the ops that make it failed: ";
+  constexpr absl::string_view kLost = "the value was lost, because ops that it depends on failed: ";
   if (absl::StartsWith(status.message(), kLost)) return status;
   return absl::Status(status.code(), absl::StrCat(kLost, status.message()));
 }

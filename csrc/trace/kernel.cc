@@ -7,13 +7,14 @@
 #include <c10/core/InferenceMode.h>
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/function.h>
+#include <torch/csrc/autograd/functions/accumulate_grad.h>
 #include <torch/csrc/autograd/graph_task.h>
 #include <torch/csrc/autograd/variable.h>
 
 #include <optional>
+#include <typeinfo>
 
 #include "csrc/trace/device.h"
-#include "csrc/trace/node_chain.h"
 #include "csrc/trace/replay.h"
 #include "csrc/trace/status_to_exception.h"
 #include "csrc/trace/tensor.h"
@@ -49,7 +50,8 @@ void CheckDevices(const OpInfo& op, const torch::jit::Stack& stack) {
     if (!stack[i].isDevice()) continue;
     const c10::Device device = stack[i].toDevice();
     TORCH_CHECK(device.type() != kDeviceType || device.index() <= 0, "torch_spmd has one device, '",
-                TheDevice(), "'; got '", device, "'. Meshes say where tensors lie");
+                TheDevice(), "'; got '", device,
+                "'; the devices of a mesh are chosen by mark_sharding, not by index");
   }
 }
 
@@ -75,7 +77,7 @@ void CatchUpWithOtherThreads(Session::State& state) {
 // The user's line; in a backward pass, the line of the forward op whose gradient is computed.
 std::string CurrentLine(Session::State& state) {
   constexpr size_t kMost = 1 << 16;
-  if (const auto* const node = RunningNode(); node != nullptr) {
+  if (const auto node = torch::autograd::get_current_node(); node != nullptr) {
     const auto it = state.line_of_sequence.find(node->sequence_nr());
     return it == state.line_of_sequence.end() ? "" : it->second;
   }
@@ -116,7 +118,6 @@ void PrepareAutograd() {
 }
 
 bool RunFromRecording(const OpInfo& op, const CallArguments& args, ResultsTo results) {
-  NoteThread();
   SessionLock lock;
   return lock->options.replay && !lock->forked && Replay(*lock, op, args, results);
 }
@@ -181,8 +182,8 @@ void NoteMicroStep(Session::State& state, bool updates_first, int64_t graph_task
     ++state.passes_since_step;
   }
   if (!state.accumulates && updates_first) {
-    const auto* const node = RunningNode();
-    state.accumulates = node != nullptr && node->name().find("AccumulateGrad") != std::string::npos;
+    const auto node = torch::autograd::get_current_node();
+    state.accumulates = node != nullptr && typeid(*node) == typeid(torch::autograd::AccumulateGrad);
   }
   if (!state.accumulates) return;
   state.ending_task = graph_task;

@@ -64,6 +64,7 @@ runtime::LoadedProgram::Options LoadOptions(const Session::State& state) {
   return {.deduplicate = options.deduplicate,
           .coalesce = options.coalesce && !options.verify,
           .turns = options.turns,
+          .one_place = options.one_place,
           .keep_memory = options.keep_memory && !options.sync};
 }
 
@@ -85,7 +86,7 @@ absl::Status Session::SetDefaultBackend(const std::string& name, std::optional<i
     return absl::FailedPreconditionError(absl::StrCat(
         "set_default_backend('", name, "'): tensors of the device exist already",
         lock->backend != nullptr ? absl::StrCat(" on '", lock->backend->name(), "'") : "",
-        "; call it before the first one is made"));
+        "; call it before the first tensor is created"));
   }
   SPMD_RETURN_IF_ERROR(lock->bad_options);
   SPMD_ASSIGN_OR_RETURN(lock->backend,
@@ -231,10 +232,10 @@ absl::StatusOr<std::string> Session::Explain(const at::Tensor& tensor) {
   }
   if (!marked.empty()) return marked;
   if (buffer->pending()) {
-    return std::string("pending: no program has made this value yet");
+    return std::string("pending: no program has computed this value yet");
   }
   if (value != nullptr && value->origin_output >= 0) {
-    return std::string("the program that made this value is no longer kept");
+    return std::string("the program that computed this value is no longer kept");
   }
   return std::string("uploaded: no program has written this tensor");
 }

@@ -115,6 +115,7 @@ absl::StatusOr<Options> OptionsFrom(EnvironmentVariable variable) {
   Reader reader(variable);
   reader.Read("SPMD_BACKEND", options.backend);
   reader.Read("SPMD_NUM_DEVICES", options.num_devices);
+  reader.Read("SPMD_ONE_PLACE", options.one_place);
   reader.Read("SPMD_COALESCE", options.coalesce);
   reader.Read("SPMD_TURNS", options.turns);
   reader.Read("SPMD_PRICE_MOVES", options.price_moves);

@@ -11,10 +11,10 @@
 
 namespace spmd {
 
-// Whether devices that share a place take turns (csrc/runtime/schedule.h; coalesced ones do so in a
-// few groups, csrc/program/turns.h): never, where that saves memory, or wherever it is possible.
-// With kAlways, even the smallest sums are computed from their products
-// (csrc/runtime/sum_of_products.h).
+// Whether devices that share a place take turns (csrc/runtime/schedule.h; coalesced ones do
+// so in a few groups, csrc/program/one_place/turns.h): never, where that saves memory, or wherever
+// it is possible. With kAlways, even the smallest sums are computed from their products
+// (csrc/runtime/one_place/sum_of_products.h).
 enum class Turns : uint8_t { kNever, kWhereTheyPay, kAlways };
 
 // Each field is set by the variable of its name: `coalesce` by SPMD_COALESCE. A switch is on if the
@@ -23,7 +23,10 @@ struct Options {
   std::string backend = "cpu";
   std::optional<int64_t> num_devices;  // of backends whose name does not give it
 
-  // Adjacent tiles of devices that share a place run as one (csrc/program/coalesce.h).
+  // False: nothing is done that is done only because virtual devices share one CPU
+  // (csrc/runtime/one_place/README.md). It overrides `coalesce` and `turns`.
+  bool one_place = true;
+  // Adjacent tiles of devices that share a place run as one (csrc/program/one_place/coalesce.h).
   bool coalesce = true;
   // Tiles that several devices hold are kept and computed once. No variable sets it.
   bool deduplicate = true;
@@ -36,8 +39,7 @@ struct Options {
   // False: every call goes through PyTorch's own autograd kernels.
   bool shortcuts = true;
 
-  bool verify =
-      false;  // each program is run a second time, unsharded, and the results are compared
+  bool verify = false;        // each program also runs unsharded, and the results are compared
   bool check_passes = false;  // the verifier runs between the passes of the compiler
   // What is printed on stderr for each compiled program: SPMD_LOG=passes,traffic.
   struct Log {
@@ -47,8 +49,8 @@ struct Options {
   Log log;
 
   bool sync = false;  // programs run on the thread that starts them
-  bool keep_memory =
-      true;  // the memory of tiles is kept for later ones (csrc/runtime/tile_memory.h)
+  // The memory of tiles is kept for later ones (csrc/runtime/one_place/tile_memory.h).
+  bool keep_memory = true;
   // The directory in which compiled programs are kept; "" (SPMD_CACHE_DIR=0): none are kept. If the
   // variable is not set: $XDG_CACHE_HOME/torch_spmd or ~/.cache/torch_spmd.
   std::string cache_dir;

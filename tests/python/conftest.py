@@ -131,8 +131,8 @@ def device_mode(request):
     """The mode in which the tests run. Each file begins as a process does: with its options, no
     mesh in use, and not taken for one that accumulates gradients.
 
-    The session learns from steps of optimizers; the second one here has one backward pass.
-    """
+    The session learns from optimizer steps whether gradients accumulate; the second step here has
+    one backward pass."""
     import torch
 
     import torch_spmd as spmd

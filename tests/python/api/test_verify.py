@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`SPMD_VERIFY=1` runs every program a second time, whole: also where a node leaves results out."""
+"""`SPMD_VERIFY=1` runs every program a second time, unsharded, also if a node leaves results
+out."""
 
 import pytest
 import random_models

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A ResNet with batch norm, cut over batch and image height, trains to plain PyTorch's losses."""
+"""A ResNet with batch norm, sharded over batch and image height, has plain PyTorch's losses."""
 
 import functools
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A sharded GPT trains to the losses of the unsharded one and of plain PyTorch."""
+"""A sharded GPT has the losses of the unsharded one and of plain PyTorch."""
 
 import functools
 
@@ -35,7 +35,7 @@ def test_unsharded_equals_plain_pytorch(job):
     assert unsharded(job) == pytest.approx(plain_pytorch(job), rel=tolerance)
 
 
-def test_it_learns():
+def test_training_lowers_the_loss():
     losses = plain_pytorch(ADAMW)
     assert losses[-1] < losses[0] - 0.5
 

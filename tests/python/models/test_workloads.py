@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The benchmarks' workloads, made small, train to plain PyTorch's losses and parameters."""
+"""The benchmarks' workloads, with small sizes, give plain PyTorch's losses and parameters."""
 
 import pytest
 import torch

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ops called directly, whole and cut, give what the CPU gives."""
+"""Ops called directly, with and without sharding, give what the CPU gives."""
 
 import itertools
 

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""PyTorch's own op samples in the dtypes beyond float32, forward and gradient, whole and cut.
+"""PyTorch's own op samples in the dtypes beyond float32, forward and gradient, with and without
+sharding.
 
-`--full-ops` takes every sample and every cut; without it a few of each.
+`--full-ops` takes every sample and every sharding; without it a few of each.
 """
 
 import pytest

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""PyTorch's own op samples on `spmd`: every op variant of `op_db` that knows float32.
+"""PyTorch's own op samples on `spmd`: every op variant of `op_db` that supports float32.
 
-`--full-ops` takes every sample and every cut; without it a choice that ends in minutes.
+`--full-ops` takes every sample and every sharding; without it a choice that takes minutes.
 """
 
 import pytest

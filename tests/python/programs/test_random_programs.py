@@ -31,7 +31,7 @@ def test_programs(first):
         try:
             text = difference(program)
         except Invalid:
-            continue  # PyTorch itself is not the same twice
+            continue  # PyTorch itself gives different results twice
         if text and not known(program, text):
             program = shortest(program)
             pytest.fail(f"seed {seed} {difference(program)}\n{program}", pytrace=False)

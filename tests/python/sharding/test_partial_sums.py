@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is reduced along a cut dimension is left as terms for a while: every pair of kinds of terms,
-joined in every way, has the values of the CPU."""
+"""Results of reductions along a sharded dimension stay unreduced for a while: every pair of kinds
+of partial results, combined in every way, has the values of the CPU."""
 
 import pytest
 import torch

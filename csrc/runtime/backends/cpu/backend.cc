@@ -2,6 +2,7 @@
 // Any number of virtual devices in this process, all at one place: "cpu", "cpu:16".
 #include "absl/strings/str_cat.h"
 #include "csrc/machine/machine.h"
+#include "csrc/runtime/aten_backend.h"
 #include "csrc/runtime/backend_factory.h"
 #include "csrc/util/status.h"
 
@@ -10,7 +11,7 @@ namespace {
 
 constexpr int64_t kDefaultDevices = 8;
 
-class CpuBackend : public Backend {
+class CpuBackend : public AtenBackend {
  public:
   explicit CpuBackend(std::optional<int64_t> devices)
       : name_("cpu"),
@@ -21,7 +22,8 @@ class CpuBackend : public Backend {
   int64_t num_devices() const override { return num_devices_; }
   bool elastic() const override { return elastic_; }
   const machine::Machine& machine() const override { return machine::Nominal(); }
-  c10::Device torch_device(int64_t) const override { return c10::Device(c10::kCPU); }
+  Place place(int64_t) const override { return {c10::Device(c10::kCPU)}; }
+  bool has_one_place() const override { return true; }
   int64_t memory_limit() const override { return 0; }
   std::string Describe() const override {
     return absl::StrCat("cpu: ", num_devices_, " virtual devices in this process",
