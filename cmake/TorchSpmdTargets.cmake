@@ -93,6 +93,7 @@ function(spmd_test folder)
   target_compile_definitions(${name} PRIVATE
     SPMD_GOLDEN_DIR="${PROJECT_SOURCE_DIR}/tests/golden")
   spmd_compile_options(${name})
+  target_compile_options(${name} PRIVATE -O0)  # to compile them takes longer than to run them
   set(test_headers <gmock/gmock.h> <gtest/gtest.h>)
   if(ARG_TORCH)
     target_precompile_headers(${name} PRIVATE ${SPMD_CORE_HEADERS} ${SPMD_TORCH_HEADERS} ${test_headers})

@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "csrc/trace/program_cache.h"
+#include "csrc/trace/program/program_cache.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <memory>
+#include <vector>
+
+#include "tests/cpp/trace/tapes.h"
 
 namespace spmd::trace {
 namespace {
@@ -83,6 +86,35 @@ TEST(ProgramCacheTest, AllButTheLastTwoExplainedProgramsLoseTheirReasons) {
   EXPECT_FALSE(programs[0]->program->explained);
   EXPECT_TRUE(programs[1]->program->explained);
   EXPECT_TRUE(programs[2]->program->explained);
+}
+
+TEST(ProgramCacheTest, WhereKeysCollideProgramsOfOtherTapesAreFoundToo) {
+  ProgramCache cache;
+  cache.SetKeyBits(0);
+  const CachedProgramPtr a = NewProgram(1), b = NewProgram(2);
+  cache.Insert(a);
+  cache.Insert(b);
+  EXPECT_THAT(cache.Find(Key(1)), ElementsAre(b, a));
+}
+
+// relu(x), or relu(x) + relu(x)
+void RecordRelu(Tape& tape, bool twice, const Dims& sizes = {4}) {
+  const TapeId r = Relu(tape, tape.Use(NewValue(FloatType(sizes)), nullptr));
+  if (twice) Add(tape, r, r);
+}
+
+TEST(ProgramCacheTest, AFoundProgramIsComparedRecordByRecord) {
+  Tape first, equal, longer, other_sizes;
+  RecordRelu(first, false);
+  RecordRelu(equal, false);
+  RecordRelu(longer, true);
+  RecordRelu(other_sizes, false, {6});
+  CachedProgram program;
+  program.recording = first.Share();
+  EXPECT_TRUE(SameTape(program, first));
+  EXPECT_TRUE(SameTape(program, equal));
+  EXPECT_FALSE(SameTape(program, longer));
+  EXPECT_FALSE(SameTape(program, other_sizes));
 }
 
 }  // namespace

@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // The device as a whole, called from C++: steps that come again are replayed.
-#include "csrc/trace/replay.h"
+#include "csrc/trace/recorder/replay.h"
 
 #include <ATen/Functions.h>
 #include <c10/core/GradMode.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "csrc/trace/device.h"
-#include "csrc/trace/session.h"
+#include "csrc/trace/api/register_device.h"
+#include "csrc/trace/api/session.h"
+#include "csrc/trace/device/device_type.h"
 
 namespace spmd::trace {
 namespace {
@@ -27,7 +28,8 @@ class ReplayTest : public testing::Test {
   }
 
   static at::Tensor Expected(double factor, int64_t begin, int64_t rows = 8) {
-    return (at::ones({rows}) + at::arange(rows, at::kFloat) * factor)
+    return at::ones({rows})
+        .add(at::arange(rows, at::kFloat), factor)
         .relu()
         .slice(0, begin, begin + 4);
   }

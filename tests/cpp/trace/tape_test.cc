@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "csrc/trace/tape.h"
+#include "csrc/trace/tape/tape.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -19,7 +19,7 @@ struct Steps {
   int64_t start = 0;
 };
 
-void Record(Tape& tape, const Steps& steps) {
+void RecordSteps(Tape& tape, const Steps& steps) {
   const TapeId x = tape.Use(NewValue(FloatType(steps.sizes)), nullptr);
   const TapeId y = tape.Use(NewValue(FloatType(steps.sizes)), nullptr);
   const TapeId r = Relu(tape, x);
@@ -29,13 +29,13 @@ void Record(Tape& tape, const Steps& steps) {
 
 Hash128 Strict(const Steps& steps) {
   Tape tape;
-  Record(tape, steps);
+  RecordSteps(tape, steps);
   return tape.strict();
 }
 
 Hash128 Loose(const Steps& steps) {
   Tape tape;
-  Record(tape, steps);
+  RecordSteps(tape, steps);
   return tape.loose();
 }
 
@@ -72,7 +72,7 @@ TEST(TapeTest, NumbersThatArePassedAtRunTimeAreInNoKey) {
   // A factor of 1 allows a better program.
   EXPECT_FALSE(Strict({.alpha = 2}) == Strict({.alpha = 1}));
   Tape tape;
-  Record(tape, {.alpha = 3});
+  RecordSteps(tape, {.alpha = 3});
   ASSERT_EQ(tape.scalars().size(), 1);
   EXPECT_EQ(tape.scalars()[0].toDouble(), 3);
 }
@@ -85,7 +85,7 @@ TEST(TapeTest, StartsAreInTheStrictKeyOnly) {
 class FollowTest : public testing::Test {
  protected:
   FollowTest() {
-    Record(first_, {});
+    RecordSteps(first_, {});
     recording_ = first_.Share();
   }
 
@@ -97,7 +97,7 @@ TEST_F(FollowTest, AnEqualTapeFollowsToTheEndAndRecordsNothing) {
   Tape tape;
   tape.Follow(recording_, 0);
   EXPECT_FALSE(tape.AtEnd());
-  Record(tape, {});
+  RecordSteps(tape, {});
   EXPECT_TRUE(tape.following());
   EXPECT_TRUE(tape.AtEnd());
   EXPECT_EQ(&tape.recording(), recording_.get());
@@ -108,7 +108,7 @@ TEST_F(FollowTest, AnEqualTapeFollowsToTheEndAndRecordsNothing) {
 TEST_F(FollowTest, NumbersAreThoseOfTheTapeThatFollows) {
   Tape tape;
   tape.Follow(recording_, 0);
-  Record(tape, {.alpha = 5});
+  RecordSteps(tape, {.alpha = 5});
   EXPECT_TRUE(tape.following());
   ASSERT_EQ(tape.scalars().size(), 1);
   EXPECT_EQ(tape.scalars()[0].toDouble(), 5);
@@ -117,7 +117,7 @@ TEST_F(FollowTest, NumbersAreThoseOfTheTapeThatFollows) {
 TEST_F(FollowTest, ATapeWithOtherStartsFollowsAndHasItsOwnKey) {
   Tape tape;
   tape.Follow(recording_, 0);
-  Record(tape, {.start = 2});
+  RecordSteps(tape, {.start = 2});
   EXPECT_TRUE(tape.AtEnd());
   EXPECT_EQ(tape.ArgumentsOf(2)[2].toInt(), 2);
   EXPECT_EQ(tape.loose(), Loose({}));
@@ -129,7 +129,7 @@ TEST_F(FollowTest, AtTheFirstDifferenceATapeGoesOnByItself) {
   for (const Steps& other : {Steps{.sizes = {6}}, Steps{.swapped = true}, Steps{.alpha = 1}}) {
     Tape tape;
     tape.Follow(recording_, 0);
-    Record(tape, other);
+    RecordSteps(tape, other);
     EXPECT_FALSE(tape.following());
     EXPECT_EQ(tape.strict(), Strict(other));
     EXPECT_EQ(tape.loose(), Loose(other));

@@ -363,3 +363,31 @@ def test_marks_of_host_tensors_end_with_them():
     assert spmd.sharding_of(host.to("spmd")).is_committed
     assert not spmd.sharding_of(host[:4].to("spmd")).is_committed
     assert not spmd.sharding_of((host * 1).to("spmd")).is_committed
+
+
+def test_a_deep_copy_keeps_the_mark():
+    mesh = spmd.make_mesh((2, 4), ("data", "model"))
+    layer = nn.Linear(8, 8).to("spmd")
+    spmd.mark_sharding(layer.weight, mesh, ("model", None))
+    sharding = spmd.sharding_of(copy.deepcopy(layer).weight)
+    assert sharding.is_committed and sharding.spec == spmd.P("model", None)
+    assert not spmd.sharding_of(copy.deepcopy(layer).bias).is_committed
+
+
+def test_a_reshape_of_all_that_is_stored_is_marked():
+    mesh = spmd.make_mesh((2, 4), ("data", "model"))
+    flat = torch.arange(32.0).to("spmd")
+    x = flat.view(8, 4)
+    spmd.mark_sharding(x, mesh, ("data", "model"))
+    assert spmd.sharding_of(x).spec == spmd.P("data", "model")
+    assert torch.equal((x * 2).cpu(), torch.arange(32.0).view(8, 4) * 2)
+    assert torch.equal(flat.cpu(), torch.arange(32.0))
+    x.add_(1)
+    assert torch.equal(flat.cpu(), torch.arange(32.0) + 1)
+
+
+def test_nothing_is_claimed_about_a_view_that_no_spec_describes():
+    mesh = spmd.make_mesh((2, 4), ("data", "model"))
+    x = torch.arange(64.0).to("spmd")
+    spmd.mark_sharding(x, mesh, ("data",))
+    assert not spmd.sharding_of(x.view(8, 8)).is_committed
