@@ -119,8 +119,8 @@ TEST(VerifierTest, MovesDoWhatTheirAxesSay) {
   EXPECT_EQ(
       ErrorOf("%0: f32[32,10] @m {data},{model:0} = slice(%y) {model:0} dim(1)\n"
               "%1: f32[32,10] @m {data},{model} = slice(%0) {model:1} dim(1)"),
-      "instruction 1 (slice, %1): dimension 1 of %1 {data},{model} has chunk 3, of which 2 do "
-      "not make the 5 of %0 {data},{model:0}");
+      "instruction 1 (slice, %1): dimension 1 of %1 {data},{model} has chunk 3, of which 2 do not "
+      "add up to the 5 of %0 {data},{model:0}");
   EXPECT_EQ(ErrorOf("%0: f32[32,10] @m {data},{} = all_to_all(%x) {model} dim(1) to(1)"),
             "instruction 0 (all_to_all, %0): all_to_all goes from one dimension to another");
   EXPECT_EQ(ErrorOf("%0: f32[32,10] @m {data},{} = all_reduce(%y) {model}"),
