@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import functools
 import os
-import time
 from typing import Any
 
 import torch
@@ -187,15 +186,9 @@ def _keep_marks() -> None:
 
 
 def at_exit() -> None:
-    """Drops what is pending, and waits for autograd's device thread.
-
-    A thread that returns from backward still has Python objects to release; if the interpreter is
-    finalized under it, it ends the process with an abort. It needs the GIL for an instant only.
-    """
+    """Drops what is pending."""
     if _forked:
         return
     from torch_spmd import _C
 
     _C.shutdown()
-    if _C.statistics()["records"]:
-        time.sleep(0.05)

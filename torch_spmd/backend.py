@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import torch
 
-from torch_spmd import _C, _arguments
+from torch_spmd import _C, _arguments, _options
 from torch_spmd.mesh import MOST_DEVICES
 
 
@@ -104,7 +104,7 @@ def set_coalescing(on: bool) -> None:
         >>> spmd.set_coalescing(False)
         >>> spmd.set_coalescing(True)
     """
-    _C.set_coalescing(_arguments.boolean("set_coalescing", "on", on))
+    _options.set_options(coalesce=_arguments.boolean("set_coalescing", "on", on))
 
 
 def set_deduplication(on: bool) -> None:
@@ -118,4 +118,4 @@ def set_deduplication(on: bool) -> None:
         >>> spmd.set_deduplication(False)
         >>> spmd.set_deduplication(True)
     """
-    _C.set_deduplication(_arguments.boolean("set_deduplication", "on", on))
+    _options.set_options(deduplicate=_arguments.boolean("set_deduplication", "on", on))

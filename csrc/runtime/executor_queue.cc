@@ -4,8 +4,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "csrc/runtime/tile_memory.h"
-#include "csrc/runtime/workers.h"
+#include "csrc/runtime/one_place/tile_memory.h"
+#include "csrc/runtime/one_place/workers.h"
 
 namespace spmd::runtime {
 

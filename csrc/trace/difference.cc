@@ -18,10 +18,9 @@ namespace {
 
 // The name of the op as the user called it.
 std::string NameOf(const OpInfo& op) {
-  constexpr std::array<std::pair<std::string_view, std::string_view>, 4> kCalled = {{
+  constexpr std::array<std::pair<std::string_view, std::string_view>, 3> kCalled = {{
       {"spmd::full", "a tensor that is filled"},
       {"spmd::iota", "aten::arange"},
-      {"spmd::multi_tensor_adam", "Adam's step"},
       {"spmd::random", "a random tensor"},
   }};
   const auto it = std::find_if(kCalled.begin(), kCalled.end(),

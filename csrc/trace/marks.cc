@@ -209,7 +209,7 @@ void BindWaitingMarks(Session::State& state) {
   for (Bound& b : bound) {
     b.own = b.value;
     if (tape.origin(b.value).record < 0 || tape.CountHolders(b.value) > 1) {
-      b.own = EmitNamed(state, "aten::clone", {b.value}, {}, TypeOf(state, b.value));
+      b.own = EmitClone(state, b.value);
     }
   }
   tape.bindings().ForEach([&](Buffer& buffer, TapeId) {
@@ -336,7 +336,7 @@ void GiveMark(Session::State& state, const at::Tensor& tensor, const MarkPtr& ma
   notes.copied = true;
   if (!buffer->holds_nothing() && LiesOtherwise(*buffer->value(), *of_base)) {
     const TapeId id = state.tape->Use(buffer->value(), buffer);
-    BindBuffer(state, buffer, EmitNamed(state, "aten::clone", {id}, {}, TypeOf(state, id)));
+    BindBuffer(state, buffer, EmitClone(state, id));
   }
   buffer->mark = of_base;
   buffer->settled.reset();

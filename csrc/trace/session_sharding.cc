@@ -142,7 +142,7 @@ void SetMark(Session::State& state, Buffer* buffer, const MarkPtr& mark, bool bo
   if (id == kNoId) return;
   // A value that something else holds, too, is copied first.
   if (bound || tape.origin(id).record < 0 || tape.CountHolders(id) > 1) {
-    BindBuffer(state, buffer, EmitNamed(state, "aten::clone", {id}, {}, TypeOf(state, id)));
+    BindBuffer(state, buffer, EmitClone(state, id));
   } else {
     tape.Annotate(id, mark);
   }
@@ -311,10 +311,9 @@ absl::StatusOr<at::Tensor> Session::Reshard(const at::Tensor& tensor, const Mesh
   TapeId value = Read(*lock, tensor);
   const TensorType type = TypeOf(marked.view);
   if (!(TypeOf(*lock, value) == type)) {
-    value = EmitNamed(*lock, "aten::view", {value},
-                      {{"size", std::vector<int64_t>(type.dims.begin(), type.dims.end())}}, type);
+    value = EmitView(*lock, value, type.dims);
   }
-  BindBuffer(*lock, BufferOf(out), EmitNamed(*lock, "aten::clone", {value}, {}, type));
+  BindBuffer(*lock, BufferOf(out), EmitClone(*lock, value));
   return out;
 }
 

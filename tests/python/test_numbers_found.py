@@ -10,6 +10,8 @@ from torch import nn
 
 import torch_spmd as spmd
 
+pytestmark = pytest.mark.modes("free_moves")
+
 
 @pytest.fixture
 def mesh():

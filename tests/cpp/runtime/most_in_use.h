@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "csrc/runtime/executor.h"
-#include "csrc/runtime/tile_memory.h"
+#include "csrc/runtime/one_place/tile_memory.h"
 
 namespace spmd::runtime {
 

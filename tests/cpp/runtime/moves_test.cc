@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "csrc/runtime/executor.h"
+#include "tests/cpp/runtime/move_to.h"
 #include "tests/cpp/runtime/tiles.h"
 
 namespace spmd::runtime {

@@ -8,6 +8,8 @@ from processes import run_script
 import torch_spmd as spmd
 from torch_spmd import P
 
+pytestmark = pytest.mark.modes("coalesced", "in_turns")
+
 
 @pytest.fixture
 def mesh():

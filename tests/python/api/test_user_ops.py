@@ -10,6 +10,8 @@ from torch import Tensor
 
 import torch_spmd as spmd
 
+pytestmark = pytest.mark.modes("coalesced", "in_turns")
+
 NUMBERS = itertools.count()
 
 

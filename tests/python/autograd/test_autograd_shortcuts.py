@@ -11,6 +11,7 @@ import pytest
 import torch
 import torch.autograd.forward_ad as forward_ad
 import torch.nn.functional as F
+from processes import run_script
 from torch import Tensor
 from torch.testing._internal.common_methods_invocations import (
     foreach_binary_op_db,
@@ -22,6 +23,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map_only
 
 import torch_spmd
+from torch_spmd import _C
 
 DEVICES = ("cpu", "spmd")
 
@@ -743,3 +745,34 @@ def test_linear_with_a_vector(mode: Any) -> None:
 
     for _ in range(3):
         on_both(run)
+
+
+# --- the switch ---
+
+
+def test_every_node_is_checked_and_has_its_shortcut() -> None:
+    checked, shortcuts = set(_C.checked_nodes()), set(_C.autograd_shortcuts())
+    assert len(checked) == 29
+    assert checked <= shortcuts
+
+
+STEP = """
+    import torch
+    import torch_spmd
+    from torch_spmd import _C
+
+    x = torch.linspace(-1, 1, 12, device="spmd").view(3, 4).requires_grad_()
+    layer = torch.nn.Linear(4, 4, device="spmd")
+    with torch.no_grad():
+        layer.weight.copy_(torch.eye(4)), layer.bias.zero_()
+    for _ in range(3):
+        y = torch.nn.functional.gelu(layer(torch.nn.functional.layer_norm(x, (4,))).t())
+        y.square().sum().backward()
+    print(len(_C.autograd_shortcuts()), y.grad_fn.name(), x.grad.tolist(), layer.weight.grad.sum())
+"""
+
+
+def test_shortcuts_can_be_switched_off() -> None:
+    on, off = (run_script(STEP, SPMD_SHORTCUTS=value).stdout.split(None, 1) for value in "10")
+    assert int(on[0]) > int(off[0]) == 0
+    assert on[1] == off[1]

@@ -6,6 +6,8 @@ import torch
 
 import torch_spmd as spmd
 
+pytestmark = pytest.mark.modes("coalesced", "in_turns")
+
 
 def _accumulate():
     """While gradients accumulate, a backward pass is a program of its own."""

@@ -11,6 +11,8 @@ from torch.utils.checkpoint import checkpoint
 import torch_spmd as spmd
 from torch_spmd import _C
 
+pytestmark = pytest.mark.modes("coalesced", "in_turns")
+
 SHAPE = (10, 6, 4)
 
 # Each draws from a tensor of probabilities, which is sharded in some way.

@@ -122,6 +122,7 @@ def of_op(name, layouts, number=None, backward=False):
 NAMES = [name for name in ops_of("float32") if name not in KNOWN]
 
 
+@pytest.mark.in_parts
 @pytest.mark.parametrize("name", NAMES)
 def test_results_and_gradients_lie_as_on_the_cpu(name, full_ops):
     layouts = list(LAYOUTS)

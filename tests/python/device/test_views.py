@@ -10,6 +10,8 @@ import torch.nn.functional as F
 
 import torch_spmd as spmd
 
+pytestmark = pytest.mark.modes("coalesced", "in_turns")
+
 DEVICES = ["cpu", "spmd"]
 
 

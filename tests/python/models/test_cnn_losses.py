@@ -7,6 +7,8 @@ import pytest
 import torch
 from training import cnn_losses, label, mesh_of
 
+pytestmark = pytest.mark.modes("coalesced", "in_turns")
+
 
 @functools.cache
 def plain_pytorch(dtype):

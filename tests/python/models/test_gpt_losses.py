@@ -7,6 +7,8 @@ import pytest
 import torch
 from training import Job, combinations, gpt_losses, label, mesh_of
 
+pytestmark = pytest.mark.modes("coalesced", "in_turns")
+
 DOUBLE = Job(dtype=torch.float64)
 DROPOUT = Job(dtype=torch.float64, dropout=0.2)
 SINGLE = Job()

@@ -11,6 +11,8 @@ from random_models import OPTIMIZERS, Interruptions, difference, random_case, sm
 
 import torch_spmd as spmd
 
+pytestmark = pytest.mark.modes("coalesced", "in_turns")
+
 SEEDS = 3
 
 

@@ -7,6 +7,8 @@ import torch
 from benchmarks.workloads import WORKLOADS, conformer, gpt, llama, moe, stylegan2
 from benchmarks.workloads.host import on_the_host
 
+pytestmark = pytest.mark.modes("coalesced", "in_turns")
+
 SMALL = {
     gpt: {"LAYERS": 1, "WIDTH": 32, "LENGTH": 16, "VOCAB": 64},
     llama: {"LAYERS": 1, "WIDTH": 32, "HIDDEN": 64, "LENGTH": 16, "VOCAB": 64},

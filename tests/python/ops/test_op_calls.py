@@ -8,6 +8,8 @@ from op_calls import CALLS, WRONG
 from op_outcomes import leaf_difference
 from op_programs import PROGRAMS
 
+pytestmark = pytest.mark.modes("free_moves")
+
 
 @pytest.mark.filterwarnings("ignore:The reduce argument of torch.scatter")
 @pytest.mark.parametrize("call", CALLS + PROGRAMS, ids=str)

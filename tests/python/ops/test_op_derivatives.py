@@ -41,6 +41,7 @@ CHECKED = (
 )
 
 
+@pytest.mark.in_parts
 @pytest.mark.parametrize(("name", "form"), CASES)
 def test_derivatives(name, form, full_ops):
     cases = all_cases if full_ops else functools.partial(few_cases, limit=SAMPLES)

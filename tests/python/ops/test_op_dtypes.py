@@ -14,6 +14,7 @@ SAMPLES = 2  # of each op and dtype
 CASES = [(name, dtype) for dtype in DTYPES if dtype != "float32" for name in ops_of(dtype)]
 
 
+@pytest.mark.in_parts
 @pytest.mark.parametrize(("name", "dtype"), CASES)
 def test_every_dtype(name, dtype, full_ops):
     op, exceptions = OPS[name], EXCEPTIONS[dtype]

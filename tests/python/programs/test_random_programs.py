@@ -13,6 +13,8 @@ from random_programs import Invalid, difference
 from random_scope import write
 from random_shortest import shortest
 
+pytestmark = pytest.mark.modes("coalesced")
+
 PROGRAMS, OF_A_TEST = 500, 50
 
 

@@ -14,6 +14,8 @@ from torch import Tensor
 import torch_spmd as spmd
 from torch_spmd import _C
 
+pytestmark = pytest.mark.modes("coalesced", "in_turns")
+
 Step = Callable[[str, int], list[Tensor]]
 
 

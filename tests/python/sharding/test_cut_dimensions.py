@@ -9,6 +9,8 @@ from cut_results import values
 import torch_spmd as spmd
 from torch_spmd import _C
 
+pytestmark = pytest.mark.modes("coalesced", "in_turns")
+
 MESH = {"x": (2,), "xy": (2, 2)}
 
 

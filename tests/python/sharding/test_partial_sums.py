@@ -8,6 +8,8 @@ import torch.nn.functional as F
 
 import torch_spmd as spmd
 
+pytestmark = pytest.mark.modes("coalesced", "in_turns", "free_moves")
+
 TERMS = {
     "whole": lambda t: t[0] * 0 + 3,
     "sum": lambda t: t.sum(0),

@@ -15,6 +15,8 @@ from torch import nn
 
 import torch_spmd as spmd
 
+pytestmark = pytest.mark.modes("coalesced", "in_turns", "free_moves")
+
 LOSSES = {
     "mse": (F.mse_loss, values(10, 3, seed=1)),
     "smooth_l1": (F.smooth_l1_loss, values(10, 3, seed=1)),

@@ -9,6 +9,8 @@ from torch import nn
 
 import torch_spmd as spmd
 
+pytestmark = pytest.mark.modes("coalesced", "in_turns")
+
 
 @pytest.mark.parametrize("mode", ["constant", "reflect", "replicate", "circular"])
 @pytest.mark.parametrize("pad", [(1, 1, 1, 1), (2, 0, 0, 3), (-1, 2, 1, -2)])

@@ -30,6 +30,10 @@ UNCHECKED = {
     **dict.fromkeys(
         (
             "aten::_amp_update_scale",
+            "aten::_pdist_backward",
+            "aten::_pdist_forward",
+            "aten::_weight_norm_interface",
+            "aten::_weight_norm_interface_backward",
             "aten::eye",
             "aten::eye.m",
             "aten::linspace",
@@ -46,6 +50,7 @@ UNCHECKED = {
         ),
         WHOLE,
     ),
+    "spmd::add_linear_dinput": "put together when a program is loaded",
     "spmd::slice_start": "where a start is given at run time; here it is aten::slice",
     "spmd::slice_start_scatter": "the same, written to",
 }
