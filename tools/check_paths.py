@@ -57,7 +57,7 @@ def violations(root: Path, document: Path) -> list[str]:
     wrong = [f"{name}: '{p}' does not exist" for p, f in links + paths if not exists(p, f)]
     for term, path in _NAMED.findall(text):
         file = root / path
-        defined = re.compile(rf"^[^\s/#].*\b{term}\b", re.MULTILINE)
+        defined = re.compile(rf"^(?![\s/#]).*\b{term}\b", re.MULTILINE)
         if file.is_file() and not defined.search(file.read_text()):
             wrong.append(f"{name}: '{path}' does not define '{term}'")
     return list(dict.fromkeys(wrong))
