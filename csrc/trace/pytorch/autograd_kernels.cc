@@ -19,6 +19,7 @@
 #include <utility>
 
 #include "csrc/trace/pytorch/autograd_shortcuts.h"
+#include "csrc/trace/value/buffer.h"
 
 namespace spmd::trace {
 
