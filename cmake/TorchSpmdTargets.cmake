@@ -75,7 +75,9 @@ function(spmd_python_module folder)
 endfunction()
 
 # spmd_test(<folder> DEPS <folders…> [TORCH])
-#   One test binary from the .cc files of tests/cpp/<folder> and of its sub-folders.
+#   One test binary from the .cc files of tests/cpp/<folder> and of its sub-folders, and one test of
+#   CTest that runs all its cases. For some of them: build/…/tests/cpp/spmd_<folder>_test
+#   --gtest_filter=….
 function(spmd_test folder)
   cmake_parse_arguments(ARG "TORCH" "" "DEPS" ${ARGN})
   string(REPLACE "/" "_" name "spmd_${folder}_test")
@@ -96,11 +98,12 @@ function(spmd_test folder)
   target_compile_options(${name} PRIVATE -O0)  # to compile them takes longer than to run them
   set(test_headers <gmock/gmock.h> <gtest/gtest.h>)
   if(ARG_TORCH)
-    target_precompile_headers(${name} PRIVATE ${SPMD_CORE_HEADERS} ${SPMD_TORCH_HEADERS} ${test_headers})
+    spmd_precompile_shared(${name} SPMD_TORCH_TEST_PCH ${SPMD_CORE_HEADERS} ${SPMD_TORCH_HEADERS}
+                           ${test_headers})
   else()
     spmd_precompile_shared(${name} SPMD_TEST_PCH ${SPMD_CORE_HEADERS} ${test_headers})
   endif()
-  gtest_discover_tests(${name} DISCOVERY_TIMEOUT 60)
+  add_test(NAME ${folder} COMMAND ${name})
 endfunction()
 
 function(spmd_compile_options target)

@@ -3,7 +3,8 @@
 
     1. Each link to a file, and each path in backticks such as `csrc/util/box.h`, exists. It may
        have `*`, `{h,cc}` and `<family>`, and may be relative to its document's folder.
-    2. Where a document says "`Name` in `path`", that file has the name.
+    2. Where a document says "`Name` in `path`", that file defines the name: it is in a line of the
+       file that is not indented.
 
 Prints one line per violation and exits with 1 if there are any.
 """
@@ -42,9 +43,9 @@ def exists(path: str, folders: list[Path]) -> bool:
 
 
 def is_ours(path: str, folders: list[Path]) -> bool:
-    """Whether the first part of `path` is a folder here. Others are shell paths and examples."""
+    """Whether `path` is in a folder of sources here. Others are built files, commands, examples."""
     first, _, rest = path.partition("/")
-    return bool(rest) and any((folder / first).is_dir() for folder in folders)
+    return bool(rest) and first != "build" and any((f / first).is_dir() for f in folders)
 
 
 def violations(root: Path, document: Path) -> list[str]:
@@ -56,8 +57,9 @@ def violations(root: Path, document: Path) -> list[str]:
     wrong = [f"{name}: '{p}' does not exist" for p, f in links + paths if not exists(p, f)]
     for term, path in _NAMED.findall(text):
         file = root / path
-        if file.is_file() and term.rsplit("::")[-1] not in file.read_text():
-            wrong.append(f"{name}: '{path}' has no '{term}'")
+        defined = re.compile(rf"^(?![\s/#]).*\b{term}\b", re.MULTILINE)
+        if file.is_file() and not defined.search(file.read_text()):
+            wrong.append(f"{name}: '{path}' does not define '{term}'")
     return list(dict.fromkeys(wrong))
 
 

@@ -61,7 +61,7 @@ TEST(ShardingTest, ErrorsShowTheOffendingText) {
       ErrorOf("{model:1},{model}"),
       "sharding {model:1},{model} uses axis 'model:1' twice; an axis shards one dimension only");
   EXPECT_EQ(ErrorOf("{data} unreduced(sum){data}"),
-            "sharding {data} unreduced(sum){data} uses axis 'data' twice; an axis cuts one "
+            "sharding {data} unreduced(sum){data} uses axis 'data' twice; an axis shards one "
             "dimension only");
   EXPECT_EQ(ErrorOf("{data"), "expected ',' at the end of '{data'");
   EXPECT_EQ(ErrorOf("{data},"), "expected the end at ',' in '{data},'");
