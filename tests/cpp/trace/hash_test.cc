@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "csrc/trace/hash.h"
+#include "csrc/trace/op/hash.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "csrc/trace/program_cache.h"
+#include "csrc/trace/program/program_cache.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

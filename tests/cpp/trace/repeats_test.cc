@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "csrc/trace/repeats.h"
+#include "csrc/trace/tape/repeats.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // The device as a whole, called from C++: steps that come again are replayed.
-#include "csrc/trace/replay.h"
+#include "csrc/trace/recorder/replay.h"
 
 #include <ATen/Functions.h>
 #include <c10/core/GradMode.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "csrc/trace/device.h"
-#include "csrc/trace/session.h"
+#include "csrc/trace/api/register_device.h"
+#include "csrc/trace/api/session.h"
+#include "csrc/trace/device/device_type.h"
 
 namespace spmd::trace {
 namespace {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "csrc/trace/tape.h"
+#include "csrc/trace/tape/tape.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -5,8 +5,8 @@
 #include <utility>
 #include <vector>
 
-#include "csrc/trace/op_info.h"
-#include "csrc/trace/tape.h"
+#include "csrc/trace/op/op_info.h"
+#include "csrc/trace/tape/tape.h"
 
 namespace spmd::trace {
 

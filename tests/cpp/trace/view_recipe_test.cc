@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Recipes made from strides, on tensors of the CPU.
-#include "csrc/trace/view_recipe.h"
+#include "csrc/trace/value/view_recipe.h"
 
 #include <ATen/Functions.h>
 #include <gmock/gmock.h>
@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "csrc/trace/shape_inference.h"
+#include "csrc/trace/shape/shape_inference.h"
 
 namespace spmd::trace {
 namespace {
