@@ -218,9 +218,8 @@ def test_some_gradients_only() -> None:
     on_both(run)
 
 
-@pytest.mark.parametrize("tripled", [False, True])
 @pytest.mark.parametrize("what", ["after", "before", "gradient", "kept"])
-def test_hooks_between_layers(what: str, tripled: bool) -> None:
+def test_hooks_between_layers(what: str) -> None:
     def run(device: str) -> list[Any]:
         block, x = block_and_x(device)
         seen: list[str] = []
@@ -230,16 +229,14 @@ def test_hooks_between_layers(what: str, tripled: bool) -> None:
             bent = F.gelu(wide)
             node: Any = (wide if k & 1 else bent).grad_fn
             if what == "after":
-                node.register_hook(lambda i, o: seen.append(f"after {len(i)} {len(o)}"))
+                node.register_hook(lambda i, o: seen.append("after"))
             elif what == "before":
-                node.register_prehook(lambda o: seen.append(f"before {len(o)}"))
+                node.register_prehook(lambda o: seen.append("before"))
             elif what == "gradient":
                 wide.register_hook(lambda g: g * 2)
             else:
                 bent.retain_grad()
             end = block.narrow(bent)
-            if tripled:
-                end.grad_fn.register_hook(lambda i, o: (i[0] * 3, *i[1:]))
             kept = bent if what == "kept" else None
             del wide, bent, node
             end.sum().backward()
