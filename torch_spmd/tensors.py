@@ -55,7 +55,10 @@ def mark_sharding(t: T, mesh: Mesh | None = None, spec: SpecLike | Any = None) -
     result, or a view of part of one, is constrained to it. A parameter keeps it through optimizer
     steps. What is copied keeps it: clone, deepcopy, contiguous, to (another dtype, the CPU and
     back), `.data =`, torch.save and torch.load, load_state_dict; the mark of a copy gives way to
-    one that you set on it. Where it cannot be kept a warning says so.
+    one that you set on it. Where the device cannot keep it (another number of dimensions, a mesh
+    that this process cannot have) a warning says so. On the host a mark belongs to the memory that
+    `x.cpu()` made: what PyTorch makes of that there (`x.cpu().clone()`, `x.cpu() * 1`, a file saved
+    from it) is a new tensor without a mark. Save tensors of the device, or load into marked ones.
 
     Traced (make_fx, aot_function, torch.compile) it is the op `spmd::mark_sharding` in the graph.
 

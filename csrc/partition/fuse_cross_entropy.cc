@@ -17,7 +17,7 @@ std::optional<ir::ValueId> FuseCrossEntropy(rules::Builder& builder, ir::ValueId
   return builder.Call(
       "spmd::cross_entropy_dinput",
       {nll.operands[0], logp, nll.operands[1], nll.operands[2], nll.operands[3]},
-      {{"ignore_index", nll.attributes.GetInt("ignore_index")}, {"first_class", int64_t{0}}});
+      {{"ignore_index", *nll.attributes.Find("ignore_index")}, {"first_class", int64_t{0}}});
 }
 
 }  // namespace spmd::partition

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <limits>
 #include <optional>
 #include <string_view>
 
@@ -33,10 +34,6 @@ bool Contains(const std::array<Row, N>& rows, std::string_view op, std::string_v
 }
 
 constexpr std::array kStructural = {
-    // The reduction of a norm (a sum, a maximum, a count): its rule and decomposition read it.
-    Row{"*", "ord"},
-    Row{"aten::dist", "p"},
-    Row{"aten::norm", "p"},
     // The pixels that an output reads, and thus the halos of a sharded image.
     Row{"*", "scales*"},
 };
@@ -44,10 +41,14 @@ constexpr std::array kStructural = {
 // Integers that are values, and neither sizes nor choices of a function.
 constexpr std::array kNumbersAmongIntegers = {
     Row{"aten::_fake_quantize*", "quant_*"},
+    Row{"aten::avg_pool*", "divisor_override"},
+    Row{"aten::embedding", "padding_idx"},
+    Row{"aten::embedding_dense_backward", "padding_idx"},
     Row{"aten::fake_quantize*", "quant_*"},
     Row{"aten::fake_quantize*", "zero_point"},
     Row{"aten::kthvalue", "k"},
     Row{"aten::mvlgamma", "p"},
+    Row{"aten::nll_loss*", "ignore_index"},
     Row{"aten::polygamma", "n"},
     Row{"aten::round", "decimals"},
     Row{"spmd::*", "counter"},
@@ -71,6 +72,15 @@ constexpr std::array kFreeOps = {
     Row{"aten::_fused_sgd", "*"},     Row{"spmd::*", "*"},
 };
 
+// The order of a norm. Some orders are functions of their own: a count, a sum, an extremum.
+constexpr std::array kOrders = {
+    Row{"*", "ord"},
+    Row{"aten::dist", "p"},
+    Row{"aten::norm", "p"},
+};
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+constexpr std::array kOwnFunctions = {-kInfinity, 0.0, 1.0, 2.0, kInfinity};
+
 struct KnownRow {
   Row row;
   double value;
@@ -90,6 +100,9 @@ constexpr std::array kKnown = {
     // The default of modules: knowing it saves a multiplication per layer.
     KnownRow{{"aten::_native_batch_norm_legit*", "momentum"}, 0.1},
     KnownRow{{"aten::native_batch_norm", "momentum"}, 0.1},
+    // The defaults, which nothing equals.
+    KnownRow{{"aten::embedding*", "padding_idx"}, -1},
+    KnownRow{{"aten::nll_loss*", "ignore_index"}, -100},
     KnownRow{{"spmd::full", "value"}, 0},
     KnownRow{{"spmd::full", "value"}, 1},
     // An iota that numbers the elements of a dimension is worth recognizing.
@@ -147,6 +160,9 @@ NumberArgument NumberArgumentOf(const c10::FunctionSchema& schema, const c10::Ar
     if (Fits(known.row.op, op) && Fits(known.row.argument, argument.name())) {
       number.known.push_back(known.value);
     }
+  }
+  if (Contains(kOrders, op, argument.name())) {
+    number.known.assign(kOwnFunctions.begin(), kOwnFunctions.end());
   }
   // The default of an omitted factor, which is mostly 1.
   const std::optional<c10::IValue>& fallback = argument.default_value();

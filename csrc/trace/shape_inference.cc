@@ -14,6 +14,7 @@
 #include "csrc/trace/device.h"
 #include "csrc/trace/meta_kernels.h"
 #include "csrc/trace/own_shapes.h"
+#include "csrc/trace/rule_fit.h"
 
 namespace spmd::trace {
 
@@ -98,6 +99,20 @@ bool FitsPivots(const OpInfo& op, const std::vector<c10::IValue>& args) {
   const at::Tensor matrix = args[0].toTensor(), pivots = args[1].toTensor();
   if (matrix.dim() < 2 || pivots.dim() < 1) return false;
   return pivots.size(-1) == std::min(matrix.size(-2), matrix.size(-1));
+}
+
+// True if the source of an indexed sum has the operand's sizes but along the indexed dimension,
+// which Meta does not check.
+bool FitsSource(const OpInfo& op, const std::vector<c10::IValue>& args) {
+  const std::string& base = op.handle.operator_name().name;
+  if (base != "aten::index_add" && base != "aten::index_reduce") return true;
+  const at::Tensor self = args[0].toTensor(), source = args[3].toTensor();
+  if (self.dim() != source.dim()) return self.dim() == 0 || source.dim() == 0;
+  const int64_t dim = args[1].toInt() < 0 ? args[1].toInt() + self.dim() : args[1].toInt();
+  for (int64_t d = 0; d < self.dim(); ++d) {
+    if (d != dim && self.size(d) != source.size(d)) return false;
+  }
+  return true;
 }
 
 // True if the operands that the op writes keep their sizes. An observer of rows that has seen none
@@ -254,7 +269,8 @@ const Inference& ShapeCache::Infer(const OpInfo& op, const std::vector<c10::IVal
   }
   Inference answer = Ask(op, args);  // may call back into the session
   answer.ok = answer.ok && TakesIndexedWrite(op, args) && FitsPivots(op, args) &&
-              KeepsSizes(op, args) && cpu_.Agrees(op, args, answer);
+              FitsSource(op, args) && KeepsSizes(op, args) && FitsRule(op, args, answer) &&
+              cpu_.Agrees(op, args, answer);
   std::unique_ptr<Inference>& fresh = recent_[key];
   fresh = std::make_unique<Inference>(std::move(answer));
   return *fresh;

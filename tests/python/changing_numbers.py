@@ -113,27 +113,13 @@ RANDOM = {
 }
 
 
-# Beginnings of the names of ops with numbers that decide a shape or which function is computed: how
-# large an image becomes, which norm is taken.
-STRUCTURAL = (
-    "_upsample",
-    "arange",
-    "dist",
-    "linalg_matrix_norm",
-    "linalg_norm",
-    "linalg_vector_norm",
-    "masked_norm",
-    "nn_functional_interpolate",
-    "nn_functional_normalize",
-    "nn_functional_pairwise_distance",
-    "nn_functional_upsample",
-    "norm",
-)
+# Beginnings of the names of ops with numbers that decide a shape: how large an image becomes.
+STRUCTURAL = ("_upsample", "arange", "nn_functional_interpolate", "nn_functional_upsample")
 
 
 def is_structural(name: str, leaf: Leaf) -> bool:
     """Whether a program for each number is right."""
-    return leaf.name in ("scale_factor", "ord") or name.startswith(STRUCTURAL)
+    return leaf.name == "scale_factor" or name.startswith(STRUCTURAL)
 
 
 def sweep(names: list[str], limit: int = 4) -> int:

@@ -363,3 +363,21 @@ def test_marks_of_host_tensors_do_not_outlive_them():
     assert spmd.sharding_of(host.to("spmd")).is_committed
     assert not spmd.sharding_of(host[:4].to("spmd")).is_committed
     assert not spmd.sharding_of((host * 1).to("spmd")).is_committed
+
+
+NEW_ON_THE_HOST = {
+    "clone": lambda host: host.clone(),
+    "deepcopy": copy.deepcopy,
+    "another type": lambda host: host.double(),
+    "file": lambda host: torch.load(saved(host)),
+}
+
+
+@pytest.mark.parametrize("way", NEW_ON_THE_HOST)
+def test_what_the_host_makes_of_a_host_copy_has_no_mark(way):
+    t = marked(8, 6)
+    host = t.cpu()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert not spmd.sharding_of(NEW_ON_THE_HOST[way](host).to("spmd")).is_committed
+        assert spmd.sharding_of(host.detach().to("spmd")).is_committed
