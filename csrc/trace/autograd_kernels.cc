@@ -81,7 +81,7 @@ at::Tensor Reshape(c10::DispatchKeySet keys, const at::Tensor& self, c10::SymInt
 }
 
 at::Tensor AsStrided(c10::DispatchKeySet keys, const at::Tensor& self, c10::SymIntArrayRef size,
-                     c10::SymIntArrayRef stride, const std::optional<c10::SymInt>& offset) {
+                     c10::SymIntArrayRef stride, std::optional<c10::SymInt> offset) {
   const auto sizes = c10::asIntArrayRefSlowOpt(size), strides = c10::asIntArrayRefSlowOpt(stride);
   const bool known = sizes && strides && (!offset || !offset->is_symbolic());
   if (known && IsNextOfTracked(keys)) {

@@ -1,55 +1,47 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "csrc/trace/strided_windows.h"
 
-#include <algorithm>
 #include <vector>
 
 #include "csrc/trace/buffer.h"
 
 namespace spmd::trace {
 
-namespace {
-
-// The elements of `sizes[from:]` if the dimensions from there on are contiguous, else 0.
-int64_t ContiguousElements(at::IntArrayRef sizes, at::IntArrayRef strides, size_t from) {
-  int64_t elements = 1;
-  for (size_t d = sizes.size(); d-- > from;) {
-    if (strides[d] != elements) return 0;
-    elements *= sizes[d];
-  }
-  return elements;
-}
-
-}  // namespace
-
 std::optional<at::Tensor> AsWindows(const at::Tensor& self, at::IntArrayRef size,
                                     at::IntArrayRef stride, std::optional<int64_t> offset) {
-  if (!Buffer::IsOurs(self) || !self.is_contiguous() || self.numel() == 0 ||
-      size.size() != stride.size() ||
+  const size_t rank = size.size(), own = self.sizes().size();
+  if (!Buffer::IsOurs(self) || stride.size() != rank || rank < 2 || own < 1 ||
       offset.value_or(self.storage_offset()) != self.storage_offset()) {
     return std::nullopt;
   }
-  // The dimensions that the view and the tensor have in common come first.
-  size_t common = 0;
-  int64_t block = self.numel();
-  while (common < size.size() && common < static_cast<size_t>(self.dim()) &&
-         size[common] == self.sizes()[common] && stride[common] == self.strides()[common]) {
-    block /= size[common++];
+  // The dimensions that both have stay; between them are windows and the rows of a window in the
+  // view, and dimensions that are one of rows in the tensor.
+  const auto same = [&](size_t mine, size_t its) {
+    return self.sizes()[mine] == size[its] && self.strides()[mine] == stride[its];
+  };
+  size_t before = 0, after = 0;
+  while (before + 2 < rank && before + 1 < own && same(before, before)) ++before;
+  while (before + after + 2 < rank && before + after + 1 < own &&
+         same(own - 1 - after, rank - 1 - after)) {
+    ++after;
   }
-  // Then come the windows and the rows of a window, each of `row` elements.
-  if (common == 0 || size.size() < common + 2) return std::nullopt;
-  const int64_t count = size[common], length = size[common + 1], row = stride[common + 1];
-  if (count < 2 || length < 2 || row < 1 || ContiguousElements(size, stride, common + 2) != row ||
-      block % row != 0 || stride[common] < 1 || stride[common] % row != 0) {
-    return std::nullopt;
+  if (before + after + 2 != rank) return std::nullopt;
+  const size_t last = own - 1 - after;
+  int64_t rows = self.sizes()[last];
+  const int64_t row = self.strides()[last];
+  for (size_t d = last; d-- > before;) {
+    if (self.strides()[d] != row * rows) return std::nullopt;
+    rows *= self.sizes()[d];
   }
-  const int64_t rows = block / row, step = stride[common] / row;
-  const bool overlap = step < length;  // others are read and written by their strides
-  if (!overlap || rows < length || (rows - length) / step + 1 < count) return std::nullopt;
-  std::vector<int64_t> apart(size.begin(), size.begin() + static_cast<int64_t>(common));
+  const int64_t count = size[before], length = size[before + 1];
+  if (row < 1 || stride[before + 1] != row || stride[before] % row != 0) return std::nullopt;
+  const int64_t step = stride[before] / row;
+  const bool overlap = 0 < step && step < length;  // others are read and written by their strides
+  if (!overlap || count < 2 || (count - 1) * step + length > rows) return std::nullopt;
+  std::vector<int64_t> apart(size.begin(), size.begin() + static_cast<int64_t>(before));
   apart.push_back(rows);
-  apart.insert(apart.end(), size.begin() + static_cast<int64_t>(common) + 2, size.end());
-  const auto dim = static_cast<int64_t>(common);
+  apart.insert(apart.end(), size.end() - static_cast<int64_t>(after), size.end());
+  const auto dim = static_cast<int64_t>(before);
   return self.view(apart).unfold(dim, length, step).narrow(dim, 0, count).movedim(-1, dim + 1);
 }
 
