@@ -4,7 +4,7 @@
 // A node is the one that PyTorch's kernel would make, with its formula, name and hooks; its members
 // are those of torch/csrc/autograd/generated/Functions.h. What is kept follows the formulas of
 // tools/autograd/derivatives.yaml: an operand is kept if the gradient of an operand that needs one
-// depends on it. `tests/python/test_autograd.py` compares every node with PyTorch's.
+// depends on it. `test_autograd_shortcuts.py` compares every node with PyTorch's.
 #pragma once
 
 #include <torch/csrc/autograd/generated/Functions.h>

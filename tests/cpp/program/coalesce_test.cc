@@ -3,8 +3,6 @@
 
 #include <gtest/gtest.h>
 
-#include "csrc/program/interpreter.h"
-
 namespace spmd::program {
 namespace {
 
