@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What does not go with a device of one process and one index: shared memory, process groups,
+"""What a device of one process and one index does not support: shared memory, process groups,
 other indices."""
 
 import pytest

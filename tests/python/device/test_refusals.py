@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What eager refuses by shapes and element types is refused at the same line, in its words.
+"""Calls that eager refuses because of shapes and element types are refused at the same line, in its
+words.
 
-What else is pending is not lost then.
+Other pending work is not lost then.
 """
 
 import pytest
@@ -131,7 +132,7 @@ NOTHING = {
 
 
 @pytest.mark.parametrize("name", NOTHING)
-def test_of_no_elements(name):
+def test_ops_on_no_elements_are_refused_alike(name):
     check_same_refusal(NOTHING[name])
 
 
@@ -154,7 +155,7 @@ def test_values_that_do_not_fit_an_indexed_write(name):
     check_same_refusal(WRITES[name])
 
 
-def test_values_that_fit_are_not_compared_early():
+def test_fitting_shapes_need_no_early_check():
     rows = torch.tensor([True, False, True, False])
     for values in (torch.ones(2, 2), torch.ones(2), torch.ones(())):
         on_cpu, ours = torch.zeros(4, 2), torch.zeros(4, 2).to("spmd")
@@ -163,7 +164,7 @@ def test_values_that_fit_are_not_compared_early():
         assert torch.equal(ours.cpu(), on_cpu)
 
 
-def test_where_meta_and_the_cpu_disagree_the_cpu_is_right():
+def test_results_are_the_cpus_where_meta_kernels_differ():
     bools = torch.tensor([True, False, True])
     mesh = spmd.make_mesh((2,), ("x",))
     for exponent in (True, 2, 2.0):
@@ -198,7 +199,7 @@ def test_random_numbers_that_no_distribution_has(name):
     check_same_refusal(DRAWS[name])
 
 
-def test_asking_the_cpu_draws_none_of_its_numbers():
+def test_the_cpus_generator_is_not_used():
     before = torch.get_rng_state()
     for draw in (torch.rand, torch.randn):
         draw(5, 7, device="spmd").cpu()

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sums of half precision are added up in float32 and rounded once: what is near the exact result on
-the CPU is so on the device, whole, cut, and where the terms of a sum pass what the type can hold.
+"""Sums of half precision are added in float32 and rounded once: results that are near the exact
+ones on the CPU are so on the device, with and without sharding, and if partial sums exceed the
+type.
 
 `pytest --full-ops tests/python/ops/test_half_precision.py` runs all calls on all inputs
 in all modes.
@@ -32,7 +33,7 @@ def outcome(call, x, mode="whole"):
 
 
 def wrong_in(got, cpu, exact, dtype):
-    """What is farther from the exact result than one rounding and what the CPU errs, in words."""
+    """A description of results whose error exceeds one rounding and the CPU's error."""
     words = []
     for k, (a, b, e) in enumerate(zip(got, cpu, exact, strict=True)):
         assert a.dtype == b.dtype and a.shape == b.shape
@@ -67,8 +68,9 @@ def test_sums(name, full_ops):
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_terms_beyond_the_type_cancel(dtype):
-    """A device's part of each of these sums is no float16, or loses what is left in the end."""
+def test_partial_sums_beyond_the_range_of_the_type_cancel(dtype):
+    """A device's part of each of these sums exceeds float16, or loses the digits that matter in the
+    end."""
     mesh = spmd.make_mesh((4,), ("a",))
     x = torch.full((8, 4), 256.0)
     x[4:] = -256
@@ -84,7 +86,8 @@ def test_terms_beyond_the_type_cancel(dtype):
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_gradients_of_micro_steps_are_kept_in_float32(dtype):
-    """Terms stay terms between programs; what is added to them is not rounded before the end."""
+    """Partial sums stay unreduced between programs; what is added to them is not rounded before the
+    end."""
     mesh = spmd.make_mesh((4,), ("a",))
     w = torch.zeros(2, dtype=dtype, device="spmd", requires_grad=True)
     for scale in (512.0, 1.0, 1.0, -512.0):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Loops in which a number changes: the right numbers, and no program for each of them."""
+"""Loops in which a number changes: right results, and not one program per number."""
 
 import warnings
 
@@ -26,7 +26,7 @@ def ramp(*sizes):
 X = ramp(8, 12)
 IMAGE = ramp(4, 6, 5, 5)
 
-# What is computed in the k-th round, of x and k; each is compared with the CPU.
+# What is computed in the k-th round from x and k; each is compared with the CPU.
 LOOPS = {
     "arange": lambda x, k: x + torch.arange(k, k + 12, device=x.device),
     "arange of floats": lambda x, k: x * torch.arange(0.5 * k, 0.5 * k + 12, device=x.device),
@@ -104,7 +104,7 @@ LOOPS = {
 
 
 def loop(body, x, cut, rounds=5):
-    """How many programs each round compiles, its results and gradients compared."""
+    """The number of programs that each round compiles; compares its results and gradients."""
     _C.forget_programs()
     counts = []
     for k in range(1, rounds + 1):
@@ -220,7 +220,7 @@ def test_a_users_op_gets_its_number_and_its_shape():
     assert counts[1:5] == [0] * 4 and counts[5] == 1
 
 
-def test_numbers_that_are_refused_are_refused_where_they_stand():
+def test_invalid_numbers_are_refused_at_their_line():
     x = X.to("spmd")
     F.huber_loss(x, x, delta=0.5)
     with pytest.raises(RuntimeError, match="delta"):
@@ -280,7 +280,7 @@ def test_explain_compile_names_the_mark():
     assert "→ (None, 'x') on [x=2]" in last_reason()
 
 
-# Of one sample, cut; all of them: python tests/python/support/changing_numbers.py
+# One sample, sharded. For all: python tests/python/support/changing_numbers.py
 SAMPLED = [name for i, name in enumerate(ops_of("float32")) if i % 4 == 0]
 
 

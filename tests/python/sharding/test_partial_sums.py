@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is reduced along a cut dimension is left as terms for a while: every pair of kinds of terms,
-joined in every way, has the values of the CPU."""
+"""Results of reductions along a sharded dimension stay unreduced for a while: every pair of kinds
+of partial results, combined in every way, has the values of the CPU."""
 
 import pytest
 import torch
 import torch.nn.functional as F
 
 import torch_spmd as spmd
+
+pytestmark = pytest.mark.modes("coalesced", "in_turns", "free_moves")
 
 TERMS = {
     "whole": lambda t: t[0] * 0 + 3,

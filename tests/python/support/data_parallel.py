@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Stock modules of PyTorch with inputs whose first dimension is the batch, large enough to see
-what is sent, and the traffic of one step of plain data parallelism."""
+"""PyTorch's modules with inputs whose first dimension is the batch, large enough to measure
+what is sent, and the collectives of one step of plain data parallelism."""
 
 import torch
 from torch import nn
@@ -16,7 +16,7 @@ def _signal(*sizes):
 
 
 def _pair(*sizes, target=None):
-    """A prediction of a loss, and what it is to be."""
+    """A prediction and a target for a loss."""
 
     def draw():
         x = torch.rand(B, *sizes) * 0.8 + 0.1
@@ -220,7 +220,7 @@ def _losses():
     }
 
 
-# By name: a function that makes the module, and one that draws its inputs.
+# By name: a function that creates the module, and one that draws its inputs.
 STOCK = _pads() | _pointwise() | _images() | _sequences() | _losses()
 
 
@@ -232,9 +232,9 @@ def _loss_of(out):
 
 
 def step(module, args, kwargs, mesh):
-    """Forward, backward and update of a module on `spmd`, every input cut along the batch.
+    """Forward, backward and update of a module on `spmd`, every input sharded along the batch.
 
-    Returns its trained parameters. The first input wants a gradient, as it would in the middle of a
+    Returns its trained parameters. The first input requires a gradient, as in the middle of a
     network.
     """
     params = [p for p in module.parameters() if p.requires_grad]

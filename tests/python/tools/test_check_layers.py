@@ -59,6 +59,6 @@ def test_libtorch_above_the_line(tree):
     ]
 
 
-def test_a_folder_that_no_layer_names(tree):
+def test_an_unlisted_folder_is_found(tree):
     (tree / "csrc/extra").mkdir()
     assert check_layers.violations(tree) == ["csrc/extra: not listed in csrc/CMakeLists.txt"]
