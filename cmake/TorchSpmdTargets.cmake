@@ -1,8 +1,9 @@
-# spmd_library(<folder> DEPS <folders…> ABSL <targets…> [TORCH])
-#   One static library per folder of csrc, from its .cc files and those of its sub-folders. DEPS are the only folders it may
-#   include (tools/check_layers.py compares); TORCH folders also see LibTorch.
+# spmd_library(<folder> DEPS <folders…> ABSL <targets…> ROOMS <folders…> [TORCH])
+#   One static library per folder of csrc, from all its .cc files. DEPS are the only folders it may
+#   include (tools/check_layers.py compares); TORCH folders also see LibTorch. ROOMS are folders in
+#   it, each of which includes only those before it.
 function(spmd_library folder)
-  cmake_parse_arguments(ARG "TORCH" "" "DEPS;ABSL" ${ARGN})
+  cmake_parse_arguments(ARG "TORCH" "" "DEPS;ABSL;ROOMS" ${ARGN})
   string(REPLACE "/" "_" target "spmd_${folder}")
   file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/*.cc
                                       ${CMAKE_CURRENT_SOURCE_DIR}/*/*.cc)

@@ -31,9 +31,8 @@ KNOW_OPS = [
     "csrc/reference/*",
     "csrc/runtime/kernels/*",
     "csrc/runtime/backends/*",
-    "csrc/trace/*handlers_*",
     "csrc/trace/ops/*",
-    "csrc/trace/*meta_functions_*",
+    "csrc/trace/shape/meta_functions_*",
 ]
 
 # Tables of facts about PyTorch's ops, and places where kernels are registered or ops recorded.
@@ -43,13 +42,13 @@ TABLES = {
     "autocast.cc": "registers kernels",
     "cpu_forms.cc": "strides that differ from Meta's",
     "difference.cc": "what users call the ops that differ between programs",
+    "meta_overrides.cc": "shapes for which PyTorch has no Meta kernel",
     "number_arguments.cc": "which numbers are passed when a program runs",
     "op_traits.cc": "facts that PyTorch's schemas do not state",
     "op_traits.h": "the prefix of foreach ops",
-    "own_shapes.cc": "shapes for which PyTorch has no Meta kernel",
+    "recorder.cc": "the op of each step of a view, and of fills, casts and copies",
     "register_kernels.cc": "registers kernels",
     "starts.cc": "which counts of elements may change, and the ops that take them",
-    "tensor.cc": "the op of each step of a view, and of fills, casts and copies",
 }
 
 _QUALIFIED = re.compile(r"(?:aten|spmd|prims?|c10d|torchvision|quantized)::[\w.*]+")

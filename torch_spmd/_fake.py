@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Makes FakeTensor predict the strides that the device's results have.
 
-Results have the strides that the CPU's kernels give (csrc/trace/cpu_forms.h). FakeTensor asks Meta
-kernels, which describe another device's kernels where these differ, or lose strides on the way.
-Compiled code relies on what FakeTensor predicts, so both must agree.
+Results have the strides that the CPU's kernels give (csrc/trace/shape/cpu_forms.h). FakeTensor asks
+Meta kernels, which describe another device's kernels where these differ, or lose strides on the
+way. Compiled code relies on what FakeTensor predicts, so both must agree.
 """
 
 from __future__ import annotations
@@ -146,7 +146,7 @@ def _iterator_of_two(result: Tensor, args: Args) -> Strides | None:
     return tuple(compute_elementwise_output_strides(a, b)) if a.shape == result.shape else None
 
 
-# --- attention: csrc/trace/handlers_layer.cc ---
+# --- attention: csrc/trace/ops/layer.cc ---
 
 
 def _is_fused_on_cpu(q: Tensor, k: Tensor, v: Tensor) -> bool:

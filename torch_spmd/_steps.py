@@ -2,7 +2,8 @@
 """Hooks into optimizers, schedulers and gradient scalers.
 
 A step is one change of tensors and of what the host counts. If the program of a step fails or is
-dropped, what Python has changed because of the step is undone (csrc/trace/optimizer_step.h).
+dropped, what Python has changed because of the step is undone
+(csrc/trace/session/optimizer_step.h).
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@
 #include "csrc/program/def_use.h"
 #include "csrc/python/errors.h"
 #include "csrc/python/init.h"
-#include "csrc/trace/session.h"
+#include "csrc/trace/api/session.h"
 
 namespace spmd::python {
 namespace {
@@ -129,6 +129,7 @@ void init_debug(py::module& m) {
     for (const auto& p : step) programs.append(std::const_pointer_cast<CompiledProgram>(p));
     return py::make_tuple(programs, since);
   });
+  m.def("set_key_bits", [](int bits) { Session::Get().SetKeyBits(bits); }, py::arg("bits"));
   m.def("forget_programs", [] { Session::Get().ForgetPrograms(); });
   m.def("programs", [] {
     py::list programs;

@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // The device as a whole: registration, backend, seeds, and running what is pending.
-#include "csrc/trace/device.h"
-
 #include <mutex>
 #include <optional>
 #include <string>
@@ -13,11 +11,13 @@
 #include "csrc/python/errors.h"
 #include "csrc/python/frames.h"
 #include "csrc/python/init.h"
-#include "csrc/trace/autograd_shortcuts.h"
-#include "csrc/trace/check_nodes.h"
-#include "csrc/trace/cpu_forms.h"
-#include "csrc/trace/meta_kernels.h"
-#include "csrc/trace/session.h"
+#include "csrc/trace/api/register_device.h"
+#include "csrc/trace/api/session.h"
+#include "csrc/trace/pytorch/autograd_shortcuts.h"
+#include "csrc/trace/pytorch/check_nodes.h"
+#include "csrc/trace/session/devices.h"
+#include "csrc/trace/shape/cpu_forms.h"
+#include "csrc/trace/shape/meta_kernels.h"
 
 namespace spmd::python {
 namespace {

@@ -5,7 +5,7 @@
 #include <optional>
 
 #include "csrc/python/init.h"
-#include "csrc/trace/session.h"
+#include "csrc/trace/api/session.h"
 
 namespace spmd::python {
 namespace {

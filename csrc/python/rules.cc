@@ -11,8 +11,8 @@
 #include "csrc/rules/einsum.h"
 #include "csrc/rules/registry.h"
 #include "csrc/rules/user_rule.h"
-#include "csrc/trace/op_info.h"
-#include "csrc/trace/session.h"
+#include "csrc/trace/api/session.h"
+#include "csrc/trace/op/op_info.h"
 
 namespace spmd::python {
 namespace {

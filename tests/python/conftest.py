@@ -28,6 +28,11 @@ os.environ.setdefault("SPMD_CHECK_PASSES", "1")
 # Nothing that an earlier run has left on disk takes part.
 os.environ.setdefault("SPMD_CACHE_DIR", "0")
 
+LONG = (
+    *("test_ops.py", "test_scale.py", "test_rule_tiles.py", "test_op_dtypes.py"),
+    *("test_gathering.py", "test_meta_kernels.py", "test_random_models.py"),
+)
+
 
 def pytest_addoption(parser):
     parser.addoption(
@@ -81,34 +86,22 @@ def pytest_report_header():
 def pytest_generate_tests(metafunc):
     marker = metafunc.definition.get_closest_marker("modes")
     if marker is not None:
-        metafunc.parametrize("mode", ("tiles", *marker.args), indirect=True, scope="module")
+        metafunc.parametrize("device_mode", ("tiles", *marker.args), indirect=True, scope="module")
 
 
-@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config, items):
-    """Leaves out what other commits test, and keeps each file's tests in one process."""
+    """Leaves out what other commits test. The longest files begin first: each is one process's."""
     kept, dropped = [], []
     for item in items:
-        in_parts = item.get_closest_marker("in_parts") is not None or mode_of(item) != "tiles"
+        in_parts = item.get_closest_marker("in_parts") or mode_of(item) != "tiles"
         (dropped if in_parts and not rotation.is_chosen(item.nodeid) else kept).append(item)
-        item.add_marker(pytest.mark.xdist_group(process_of(item)))
     config.hook.pytest_deselected(items=dropped)
-    items[:] = kept
-
-
-def parameter(item, name, otherwise):
-    callspec = getattr(item, "callspec", None)
-    return callspec.params.get(name, otherwise) if callspec is not None else otherwise
+    items[:] = sorted(kept, key=lambda item: item.path.name not in LONG)
 
 
 def mode_of(item):
-    return parameter(item, "mode", "tiles")
-
-
-def process_of(item):
-    """Tests with the same answer run in one process, one after another: a file's, or in files of
-    many ops those whose ops begin with the same letter."""
-    return f"{item.path.name} {str(parameter(item, 'name', ''))[:1]}"
+    callspec = getattr(item, "callspec", None)
+    return callspec.params.get("device_mode", "tiles") if callspec is not None else "tiles"
 
 
 @pytest.fixture(scope="session")
@@ -134,7 +127,7 @@ def checked_passes(request):
 
 
 @pytest.fixture(scope="module", autouse=True)
-def mode(request):
+def device_mode(request):
     """The mode in which the tests run. Each file begins as a process does: with its options, no
     mesh in use, and not taken for one that accumulates gradients.
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Shapes that are inferred in C++ (csrc/trace/meta_kernels.h) are those of the CPU's results.
+"""Shapes that are inferred in C++ (csrc/trace/shape/meta_kernels.h) are those of the CPU's results.
 
 `--full-ops` takes every sample, type and layout.
 """

@@ -207,3 +207,54 @@ def test_thousands_of_views_of_one_tensor() -> None:
     assert whole[:3].tolist() == [0.0, 2.0, 4.0]
     whole.add_(1)
     assert data[:4].tolist() == [1.0, 1.0, 3.0, 3.0]
+
+
+@pytest.fixture
+def colliding() -> Iterator[None]:
+    """Every tape has the same key."""
+    spmd.sync()
+    _C.set_key_bits(0)
+    yield
+    spmd.sync()
+    _C.set_key_bits(128)
+
+
+@pytest.mark.usefixtures("colliding")
+def test_a_colliding_key_gives_no_other_program() -> None:
+    x = torch.arange(6.0).view(2, 3)
+    for _ in range(3):
+        for step in (
+            lambda t: t + 1,
+            lambda t: t * 1,
+            lambda t: t.sum(0),
+            lambda t: t.sum(1),
+            lambda t: t.t() + 1,
+            lambda t: (t + 1).relu() * t,
+            lambda t: (t + 1).relu() - t,
+            lambda t: t[0] + t[1],
+            lambda t: t[1] + t[1],
+            lambda t: t.double() + 1,
+        ):
+            assert torch.equal(step(x.to("spmd")).cpu(), step(x))
+
+
+@pytest.mark.usefixtures("colliding")
+def test_a_colliding_key_gives_the_same_program_again() -> None:
+    """Parts that are taken at other places are passed to it when it runs."""
+    x = torch.arange(24.0).view(4, 6)
+    on_device = x.to("spmd")
+    for k in (0, 1, 2, 3, 1, 0):
+        before = _C.statistics()["compiles"]
+        assert torch.equal((on_device[k] * 2).cpu(), x[k] * 2)
+    assert _C.statistics()["compiles"] == before
+
+
+@pytest.mark.usefixtures("colliding")
+def test_marks_are_compared() -> None:
+    mesh = spmd.make_mesh((2,), ("a",))
+    for spec in (("a", None), (None, "a"), ("a", None)):
+        x = torch.ones(4, 6, device="spmd")
+        spmd.mark_sharding(x, mesh, spec)
+        y = x + 1
+        assert y.cpu().sum() == 48
+        assert tuple(spmd.sharding_of(y).spec) == spec

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The ops whose shapes only PyTorch's Python infers (csrc/trace/meta_kernels.h), found by a sweep.
+"""The ops whose shapes only PyTorch's Python infers (csrc/trace/shape/meta_kernels.h), found by a
+sweep.
 
 python tests/python/support/meta_in_python.py          # two samples of every op and its gradient
 python tests/python/support/meta_in_python.py 1000     # all of them
