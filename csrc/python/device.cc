@@ -13,6 +13,7 @@
 #include "csrc/python/init.h"
 #include "csrc/trace/api/register_device.h"
 #include "csrc/trace/api/session.h"
+#include "csrc/trace/device/device_type.h"
 #include "csrc/trace/pytorch/autograd_shortcuts.h"
 #include "csrc/trace/pytorch/check_nodes.h"
 #include "csrc/trace/session/devices.h"

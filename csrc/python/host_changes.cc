@@ -11,6 +11,7 @@
 #include "csrc/python/init.h"
 #include "csrc/trace/api/register_device.h"
 #include "csrc/trace/api/session.h"
+#include "csrc/trace/device/device_type.h"
 #include "torch/csrc/autograd/python_variable.h"
 #include "torch/csrc/autograd/variable.h"
 

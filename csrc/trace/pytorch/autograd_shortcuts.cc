@@ -21,7 +21,7 @@
 #include "csrc/trace/pytorch/derivatives.h"
 #include "csrc/trace/pytorch/make_node.h"
 #include "csrc/trace/pytorch/view_function.h"
-#include "csrc/trace/session/session_state.h"
+#include "csrc/trace/session/session_lock.h"
 #include "csrc/trace/value/buffer.h"
 
 namespace spmd::trace {
@@ -251,8 +251,8 @@ const Table& TheTable() {
 
 bool ShortcutsAreOn() {
   static const bool on = [] {
-    const SessionLock lock;
-    return (*lock).options.shortcuts && IsVerifiedVersion();
+    SessionLock lock;
+    return lock->options.shortcuts && IsVerifiedVersion();
   }();
   return on;
 }
