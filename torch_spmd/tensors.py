@@ -56,7 +56,10 @@ def mark_sharding(t: T, mesh: Mesh | None = None, spec: SpecLike | Any = None) -
     whole. A pending result, or a view of part of one, is constrained to it. A parameter keeps its
     mark through optimizer steps. Copies keep it, too: clone, deepcopy, contiguous, to (another
     dtype, the CPU and back), `.data =`, torch.save and torch.load, load_state_dict. A mark that you
-    set on a copy replaces the one that it inherited. If a mark cannot be kept, a warning says so.
+    set on a copy replaces the one that it inherited. If the device cannot keep a mark (another
+    number of dimensions, a mesh that this process cannot have), a warning says so. On the host a
+    mark belongs to the memory that `x.cpu()` made: what PyTorch makes of that on the host
+    (`x.cpu().clone()`, `x.cpu() * 1`, a file to which `x.cpu()` was saved) has no mark.
 
     In a traced graph (make_fx, aot_function, torch.compile) it is the op `spmd::mark_sharding`.
 

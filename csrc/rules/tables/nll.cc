@@ -16,7 +16,7 @@ using ir::ValueId;
 enum Reduction : int64_t { kNone = 0, kMean = 1, kSum = 2 };
 
 Attributes ClassAttributes(const ir::Node& node) {
-  return {{"ignore_index", node.attributes.GetInt("ignore_index")}, {"first_class", int64_t{0}}};
+  return {{"ignore_index", *node.attributes.Find("ignore_index")}, {"first_class", int64_t{0}}};
 }
 
 ValueId Scalar(Builder& b, double value, DType dtype) {
@@ -30,7 +30,7 @@ std::vector<int64_t> Ints(const Dims& dims) { return {dims.begin(), dims.end()};
 // before the forward pass, so the backward pass need not wait for the forward pass to end.
 ValueId CountOf(Builder& b, const ir::Node& node, ValueId target, DType exact) {
   const ValueId counts =
-      b.Call("aten::ne.Scalar", {target}, {{"other", node.attributes.GetInt("ignore_index")}});
+      b.Call("aten::ne.Scalar", {target}, {{"other", *node.attributes.Find("ignore_index")}});
   std::vector<int64_t> dims(b.rank(target));
   std::iota(dims.begin(), dims.end(), 0);
   return b.Call("aten::sum.dim_IntList", {counts},

@@ -28,10 +28,12 @@ absl::StatusOr<OpFactors> ReduceWhole(const OpCall& call) {
 }
 
 // Norms whose partial results combine need no decomposition: 0 and 1 are sums, the infinite ones
-// extrema.
+// extrema. An order that is passed at run time is none of these.
 absl::StatusOr<OpFactors> NormFactors(const OpCall& call) {
   const char* name = call.attrs().Find("ord") != nullptr ? "ord" : "p";
-  const double p = call.attrs().GetDoubleOr(name, 2);
+  const Attr* const order = call.attrs().Find(name);
+  const bool at_run_time = order != nullptr && std::holds_alternative<RuntimeScalar>(*order);
+  const double p = at_run_time ? 2 : call.attrs().GetDoubleOr(name, 2);
   Factor proto;
   if (std::isinf(p))
     proto.reduce = p > 0 ? ReduceKind::kMax : ReduceKind::kMin;

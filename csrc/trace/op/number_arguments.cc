@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 #include <compare>
+#include <limits>
 #include <optional>
 #include <string_view>
 
@@ -37,23 +38,22 @@ bool Contains(const std::array<Row, N>& rows, std::string_view op, std::string_v
 }
 
 constexpr std::array kStructural = {
-    // The reduction of a norm (a sum, a maximum, a count): its rule and decomposition read it.
-    Row{"*", "ord"},
     // The pixels that an output reads, and thus the halos of a sharded image.
     Row{"*", "scales*"},
-    // Norms, too.
-    Row{"aten::dist", "p"},
-    Row{"aten::norm", "p"},
 };
 static_assert(IsSortedAndUnique(kStructural));
 
 // Integers that are values, and neither sizes nor choices of a function.
 constexpr std::array kNumbersAmongIntegers = {
     Row{"aten::_fake_quantize*", "quant_*"},
+    Row{"aten::avg_pool*", "divisor_override"},
+    Row{"aten::embedding", "padding_idx"},
+    Row{"aten::embedding_dense_backward", "padding_idx"},
     Row{"aten::fake_quantize*", "quant_*"},
     Row{"aten::fake_quantize*", "zero_point"},
     Row{"aten::kthvalue", "k"},
     Row{"aten::mvlgamma", "p"},
+    Row{"aten::nll_loss*", "ignore_index"},
     Row{"aten::polygamma", "n"},
     Row{"aten::round", "decimals"},
     Row{"spmd::*", "counter"},
@@ -81,6 +81,16 @@ constexpr std::array kFreeOps = {
 };
 static_assert(IsSortedAndUnique(kFreeOps));
 
+// The order of a norm. Some orders are functions of their own: a count, a sum, an extremum.
+constexpr std::array kOrders = {
+    Row{"*", "ord"},
+    Row{"aten::dist", "p"},
+    Row{"aten::norm", "p"},
+};
+static_assert(IsSortedAndUnique(kOrders));
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+constexpr std::array kOwnFunctions = {-kInfinity, 0.0, 1.0, 2.0, kInfinity};
+
 struct KnownRow {
   Row row;
   double value;
@@ -96,7 +106,11 @@ constexpr std::array kKnown = {
     KnownRow{{"aten::_fused_*", "weight_decay"}, 0},
     // The default of modules: knowing it saves a multiplication per layer.
     KnownRow{{"aten::_native_batch_norm_legit*", "momentum"}, 0.1},
+    // The default, which no index equals.
+    KnownRow{{"aten::embedding*", "padding_idx"}, -1},
+    // As above.
     KnownRow{{"aten::native_batch_norm", "momentum"}, 0.1},
+    KnownRow{{"aten::nll_loss*", "ignore_index"}, -100},
     // Decompositions fold counts with the two values that occur in practice.
     KnownRow{{"aten::std*", "correction"}, 0},
     KnownRow{{"aten::std*", "correction"}, 1},
@@ -160,6 +174,9 @@ NumberArgument NumberArgumentOf(const c10::FunctionSchema& schema, const c10::Ar
     if (Fits(known.row.op, op) && Fits(known.row.argument, argument.name())) {
       number.known.push_back(known.value);
     }
+  }
+  if (Contains(kOrders, op, argument.name())) {
+    number.known.assign(kOwnFunctions.begin(), kOwnFunctions.end());
   }
   // The default of an omitted factor, which is mostly 1.
   const std::optional<c10::IValue>& fallback = argument.default_value();

@@ -6,7 +6,8 @@
 //   aten::add.Tensor(…, alpha=0.1)        is free: nothing of the call depends on its value
 //   aten::huber_loss(…, delta=2.0)        is asked about: Meta may refuse a value, or a fake kernel
 //                                         of a user's op may derive a shape from it; no new program
-//   aten::linalg_vector_norm(x, ord=3)    is structural: rules and decompositions read it
+//   aten::linalg_vector_norm(x, ord=3)    is asked about; the orders 0, 1, 2 and ±inf are known
+//   aten::sum(x, dim=3)                   is structural: rules and decompositions read it
 //
 // Every argument of type float or Scalar (optional or not, and lists of them in foreach ops) is
 // passed at run time, except for a list of those that decide a shape or a function, each with its

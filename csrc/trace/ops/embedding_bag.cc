@@ -13,6 +13,7 @@
 #include <limits>
 
 #include "csrc/trace/dispatch/run_on_host.h"
+#include "csrc/trace/ops/equal_bags.h"
 #include "csrc/trace/ops/handlers.h"
 #include "csrc/trace/recorder/arguments.h"
 #include "csrc/trace/recorder/tensor.h"
@@ -21,8 +22,6 @@
 namespace spmd::trace {
 
 namespace {
-
-enum Mode : int64_t { kSum = 0, kMean = 1, kMax = 2 };
 
 // The indices that count.
 struct Entries {
@@ -88,6 +87,13 @@ void Forward(SessionState& state, const OpInfo& op, torch::jit::Stack* stack) {
   }
   const at::AutoDispatchBelowADInplaceOrView below;
   const Args a = PopArguments(op, stack);
+  if (const auto equal =
+          EqualBags({a[0].toTensor(), a[1].toTensor(), a[2].toTensor(), a[3].toBool(), a[4].toInt(),
+                     a[5].toBool(), TensorOrUndefined(a[6]), a[7].toBool(), a[8].toInt()})) {
+    const auto& [output, bag, sizes, greatest] = *equal;
+    for (const at::Tensor& t : {output, bag, sizes, greatest}) stack->push_back(t);
+    return;
+  }
   const at::Tensor weight = a[0].toTensor(), offsets = a[2].toTensor().to(at::kLong),
                    per_sample = TensorOrUndefined(a[6]);
   const int64_t mode = a[4].toInt();
@@ -99,14 +105,15 @@ void Forward(SessionState& state, const OpInfo& op, torch::jit::Stack* stack) {
   at::Tensor rows = weight.index_select(0, entries.indices);
   if (half) rows = rows.to(at::kFloat);
   at::Tensor sizes = at::zeros({bags}, bag.options());
-  if (mode != kSum) sizes = Gathered(bags, bag, entries.Kept(at::ones({count}, bag.options()), 0));
+  if (mode != kSumOfBag)
+    sizes = Gathered(bags, bag, entries.Kept(at::ones({count}, bag.options()), 0));
   Bags result{at::Tensor(), at::zeros({bags}, bag.options())};
-  if (mode == kMax) {
+  if (mode == kMaxOfBag) {
     result = Greatest(rows, entries, bag, sizes);
   } else {
     if (per_sample.defined()) rows = rows.mul(per_sample.unsqueeze(1));
     result.output = Gathered(bags, bag, entries.Kept(rows, 0));
-    if (mode == kMean) result.output = result.output.div(sizes.clamp_min(1).unsqueeze(1));
+    if (mode == kMeanOfBag) result.output = result.output.div(sizes.clamp_min(1).unsqueeze(1));
   }
   stack->push_back(result.output.to(weight.scalar_type()));
   for (const at::Tensor& t : {bag, sizes, result.winners}) {
@@ -128,7 +135,7 @@ void Backward(SessionState& state, const OpInfo& op, torch::jit::Stack* stack) {
                    per_sample = TensorOrUndefined(a[10]);
   const int64_t rows = a[6].toInt(), mode = a[8].toInt();
   const Entries entries(a[1].toTensor(), a[11].toInt());
-  if (mode == kMax) {
+  if (mode == kMaxOfBag) {
     const at::Tensor kept = grad.masked_fill(sizes.eq(0).unsqueeze(1), 0);
     stack->push_back(at::zeros({rows, grad.size(1)}, grad.options())
                          .scatter_add(0, a[5].toTensor().to(at::kLong), kept));
@@ -136,7 +143,7 @@ void Backward(SessionState& state, const OpInfo& op, torch::jit::Stack* stack) {
   }
   at::Tensor each = grad.index_select(0, bag);
   if (per_sample.defined()) each = each.mul(per_sample.unsqueeze(1));
-  if (mode == kMean) each = each.div(sizes.clamp_min(1).index_select(0, bag).unsqueeze(1));
+  if (mode == kMeanOfBag) each = each.div(sizes.clamp_min(1).index_select(0, bag).unsqueeze(1));
   if (a[7].toBool()) {
     const at::Tensor ones = at::ones({entries.indices.size(0)}, entries.indices.options());
     const at::Tensor often = Gathered(rows, entries.indices, ones);

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Views. A view is a tensor on the same Storage, with the step that leads to it.
+#include <ATen/native/Resize.h>
+
 #include <algorithm>
 #include <numeric>
 
@@ -104,6 +106,15 @@ void NoteRecipe(const at::Tensor& source, RecipePtr parent, const TensorType& so
       Recipe{std::move(parent), step->op, std::move(step->ints), source_type, TypeOf(view)});
 }
 
+// Meta has no memory that a strided view could leave.
+void CheckWithinStorage(const std::string& name, const at::Tensor& self, const TensorMeta& view) {
+  if (name != "aten::as_strided" && name != "aten::as_strided_") return;
+  at::native::checkInBoundsForStorage<int64_t>(
+      at::IntArrayRef(view.sizes.data(), view.sizes.size()),
+      at::IntArrayRef(view.strides.data(), view.strides.size()), view.offset, self.dtype(),
+      self.storage());
+}
+
 void RunView(SessionState& state, const OpInfo& op, torch::jit::Stack* stack) {
   const Args args = PeekArguments(op, stack);
   const at::Tensor self = args[0].toTensor();
@@ -113,6 +124,7 @@ void RunView(SessionState& state, const OpInfo& op, torch::jit::Stack* stack) {
   const RecipePtr parent = RecipeOf(BufferOf(self), self);
   const TensorType source = TypeOf(self);
   const std::string& name = op.handle.operator_name().name;
+  CheckWithinStorage(name, self, metas[0]);
   std::vector<at::Tensor> views;
   for (size_t k = 0; k < metas.size(); ++k) {
     at::Tensor view = NewView(self, metas[k]);
@@ -143,6 +155,7 @@ void RunViewInPlace(SessionState& state, const OpInfo& op, torch::jit::Stack* st
   const Inference& inferred = state.shapes.Infer(view_op, args);
   if (!inferred.ok) state.shapes.Refuse(view_op, args);
   const TensorMeta meta = inferred.tensors[0];
+  CheckWithinStorage(name.name, self, meta);
   const RecipePtr parent = RecipeOf(BufferOf(self), self);
   const TensorType source = TypeOf(self);
   self.unsafeGetTensorImpl()->set_sizes_and_strides(

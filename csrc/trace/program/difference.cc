@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "csrc/trace/op/attribute.h"
 #include "csrc/trace/program/lower.h"
 #include "csrc/trace/tape/tape.h"
 

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "csrc/rules/builder.h"
+#include "csrc/trace/op/attribute.h"
 #include "csrc/trace/program/lower_foreach.h"
 #include "csrc/trace/tape/starts.h"
 #include "csrc/util/status.h"
@@ -177,39 +178,6 @@ Needed NeededFor(const Tape& tape, absl::Span<const OutputSpec> outputs) {
     for (const TapeId id : tape.records()[r].operands) need(id);
   }
   return needed;
-}
-
-Attr AttrOf(const ArgInfo& info, const c10::IValue& v) {
-  if (v.isNone()) return NoneAttr{};
-  if (v.isBool()) return v.toBool();
-  if (v.isInt()) {
-    if (info.is_dtype) return runtime::FromScalarType(static_cast<c10::ScalarType>(v.toInt()));
-    return v.toInt();
-  }
-  if (v.isDouble()) return v.toDouble();
-  if (v.isComplexDouble()) {
-    const auto c = v.toComplexDouble();
-    return std::complex<double>(c.real(), c.imag());
-  }
-  if (v.isString()) return v.toStringRef();
-  if (v.isIntList()) return v.toIntVector();
-  if (v.isDoubleList()) return v.toDoubleVector();
-  if (v.isBoolList()) {
-    std::vector<bool> out;
-    for (const bool b : v.toBoolList()) out.push_back(b);
-    return out;
-  }
-  SPMD_CHECK(v.isList(), "argument '", info.name, "' of kind ", v.tagKind(), " is no attribute");
-  std::vector<int64_t> ints;
-  std::vector<double> doubles;
-  bool all_ints = true;
-  for (const c10::IValue& item : v.toListRef()) {
-    all_ints = all_ints && item.isInt();
-    ints.push_back(item.isInt() ? item.toInt() : 0);
-    doubles.push_back(item.toScalar().toDouble());
-  }
-  if (all_ints) return ints;
-  return doubles;
 }
 
 Attributes AttributesOf(const Record& record) {

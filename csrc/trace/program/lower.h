@@ -52,7 +52,6 @@ absl::StatusOr<Lowered> Lower(const Tape& tape, absl::Span<const OutputSpec> out
 
 // The attributes of a record's op: the arguments that are not tensors and say what is computed.
 Attributes AttributesOf(const Record& record);
-Attr AttrOf(const ArgInfo& info, const c10::IValue& value);
 
 // The annotation for `mark`: the number of the grid in which its mesh is written, and its sharding
 // there.

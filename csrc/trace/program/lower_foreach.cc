@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "absl/container/flat_hash_map.h"
+#include "csrc/trace/op/attribute.h"
 #include "csrc/trace/op/op_traits.h"
 #include "csrc/trace/program/lower.h"
 #include "csrc/util/sorted.h"

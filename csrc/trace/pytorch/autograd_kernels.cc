@@ -4,8 +4,10 @@
 #include <ATen/InferSize.h>
 #include <ATen/TensorUtils.h>
 #include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/ops/_embedding_bag_ops.h>
 #include <ATen/ops/_reshape_copy.h>
 #include <ATen/ops/add.h>
+#include <ATen/ops/as_strided_ops.h>
 #include <ATen/ops/convolution.h>
 #include <ATen/ops/convolution_backward.h>
 #include <ATen/ops/detach_ops.h>
@@ -18,7 +20,9 @@
 #include <tuple>
 #include <utility>
 
+#include "csrc/trace/ops/equal_bags.h"
 #include "csrc/trace/pytorch/autograd_shortcuts.h"
+#include "csrc/trace/pytorch/strided_windows.h"
 #include "csrc/trace/value/buffer.h"
 
 namespace spmd::trace {
@@ -76,6 +80,36 @@ at::Tensor Reshape(c10::DispatchKeySet keys, const at::Tensor& self, c10::SymInt
   return at::compositeimplicitautograd::reshape_symint(self, size);
 }
 
+at::Tensor AsStrided(c10::DispatchKeySet keys, const at::Tensor& self, c10::SymIntArrayRef size,
+                     c10::SymIntArrayRef stride, std::optional<c10::SymInt> offset) {
+  const auto sizes = c10::asIntArrayRefSlowOpt(size), strides = c10::asIntArrayRefSlowOpt(stride);
+  const bool known = sizes && strides && (!offset || !offset->is_symbolic());
+  if (known && IsNextOfTracked(keys)) {
+    const auto start = offset ? std::optional<int64_t>(offset->expect_int()) : std::nullopt;
+    if (std::optional<at::Tensor> windows = AsWindows(self, *sizes, *strides, start)) {
+      return *std::move(windows);
+    }
+  }
+  return at::_ops::as_strided::redispatch(ToPyTorchsKernel(keys), self, size, stride, offset);
+}
+
+// Bags of equal size are written in ops whose gradients are sharded as they are.
+BagResults EmbeddingBag(c10::DispatchKeySet keys, const at::Tensor& weight,
+                        const at::Tensor& indices, const at::Tensor& offsets,
+                        bool scale_grad_by_freq, int64_t mode, bool sparse,
+                        const std::optional<at::Tensor>& per_sample_weights,
+                        bool include_last_offset, int64_t padding_idx) {
+  if (IsNext(keys)) {
+    std::optional<BagResults> equal =
+        EqualBags({weight, indices, offsets, scale_grad_by_freq, mode, sparse,
+                   per_sample_weights.value_or(at::Tensor()), include_last_offset, padding_idx});
+    if (equal.has_value()) return *std::move(equal);
+  }
+  return at::_ops::_embedding_bag::redispatch(ToPyTorchsKernel(keys), weight, indices, offsets,
+                                              scale_grad_by_freq, mode, sparse, per_sample_weights,
+                                              include_last_offset, padding_idx);
+}
+
 // The gradient of convolution_backward, expressed by a convolution and its gradients. PyTorch's own
 // formula computes the gradient of the weight by a convolution whose kernel is an image, which
 // cannot be sharded well.
@@ -125,6 +159,8 @@ std::vector<c10::RegistrationHandleRAII> RegisterAutogradKernels() {
       new torch::Library(torch::Library::IMPL, "aten", kAutogradKey, __FILE__, __LINE__);
   if (ShortcutsAreOn()) library->impl("detach", TORCH_FN(Detach));
   library->impl("reshape", TORCH_FN(Reshape));
+  library->impl("as_strided", TORCH_FN(AsStrided));
+  library->impl("_embedding_bag", TORCH_FN(EmbeddingBag));
   library->impl("_convolution_double_backward", TORCH_FN(ConvolutionDoubleBackward));
   return handles;
 }

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "csrc/trace/op/attribute.h"
 #include "csrc/trace/recorder/replay.h"
 #include "csrc/trace/recorder/tensor.h"
 #include "csrc/trace/session/session_state.h"

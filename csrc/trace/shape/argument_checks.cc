@@ -64,6 +64,17 @@ bool KeepsSizes(const OpInfo& op, const Args& args) {
   return !of_rows || args[op.FindArg("running_min")].toTensor().numel() > 0;
 }
 
+// True if the source of an indexed sum has the sizes of self, but for the indexed dimension.
+bool FitsSource(const OpInfo&, const Args& args) {
+  const at::Tensor self = args[0].toTensor(), source = args[3].toTensor();
+  if (self.dim() != source.dim()) return self.dim() + source.dim() == 1;
+  const int64_t dim = args[1].toInt() < 0 ? args[1].toInt() + self.dim() : args[1].toInt();
+  for (int64_t d = 0; d < self.dim(); ++d) {
+    if (d != dim && self.size(d) != source.size(d)) return false;
+  }
+  return true;
+}
+
 struct Row {
   std::string_view op;  // without its overload
   bool (*takes)(const OpInfo&, const Args&);
@@ -74,7 +85,9 @@ constexpr Row kRows[] = {
     {"aten::_fused_moving_avg_obs_fq_helper_functional", KeepsSizes},
     {"aten::_index_put_impl", TakesIndexedWrite},
     {"aten::_unsafe_index_put", TakesIndexedWrite},
+    {"aten::index_add", FitsSource},
     {"aten::index_put", TakesIndexedWrite},
+    {"aten::index_reduce", FitsSource},
     {"aten::lu_unpack", FitsPivots},
 };
 

@@ -23,13 +23,22 @@ namespace {
 constexpr int64_t kElements = 4096;
 constexpr int64_t kShort = 4;
 
-// What kernels say about types that they do not support.
-constexpr std::array<std::string_view, 3> kRefusals = {"does not support", "not implemented for",
-                                                       "not supported"};
+// What kernels say about types that they do not support, or not together ("same dtype", "expected
+// scalar type").
+constexpr std::array<std::string_view, 7> kRefusals = {"does not support",
+                                                       "not implemented for",
+                                                       "not yet implemented",
+                                                       "not supported",
+                                                       "type",
+                                                       "not intended to support",
+                                                       "boolean"};
 
 // Ops whose kernels divide by zero or read out of bounds if there are no elements.
 constexpr std::array<std::string_view, 4> kUndefinedOnNothing = {"batch_norm", "margin_loss",
                                                                  "pdist", "segment_reduce"};
+
+// Ops whose kernels write where their integers say, unchecked. Zeros are no pivots.
+constexpr std::array<std::string_view, 2> kUndefinedOnZeros = {"::lu_", "ldl_"};
 
 bool Says(std::string_view text, std::string_view part) {
   return text.find(part) != std::string_view::npos;
@@ -157,6 +166,11 @@ bool IsDefinedOnNothing(const OpInfo& op) {
                       [&](std::string_view part) { return Says(op.name, part); });
 }
 
+bool IsDefinedOnZeros(const OpInfo& op) {
+  return std::none_of(kUndefinedOnZeros.begin(), kUndefinedOnZeros.end(),
+                      [&](std::string_view part) { return Says(op.name, part); });
+}
+
 // True if the CPU accepts the distribution's parameters and element type.
 bool AgreesOnDistribution(const OpInfo& op, const std::vector<c10::IValue>& args) {
   return !Try(op, args, /*whole=*/false).error.has_value();
@@ -221,16 +235,20 @@ bool CpuAnswers::Agrees(const OpInfo& op, const std::vector<c10::IValue>& args,
   const std::vector<at::Tensor> tensors = TensorsOf(args);
   int64_t elements = 0, results = 0;
   bool one_type = true;
+  bool has_integers = false;
   for (const at::Tensor& t : tensors) {
     elements += t.numel();
     one_type = one_type && t.scalar_type() == tensors[0].scalar_type();
+    has_integers = has_integers || c10::isIntegralType(t.scalar_type(), /*includeBool=*/false);
   }
   for (const TensorMeta& t : meta.tensors) results += NumElements(t.sizes);
   if (tensors.empty()) return results > kElements || AgreesAsItIs(op, args, meta);
   if (elements == 0) return !IsDefinedOnNothing(op) || AgreesAsItIs(op, args, meta);
   const bool whole = elements <= kElements;
-  // If the types differ, integers are mostly indices.
-  if (!(one_type || op.elementwise) || (!whole && HasKernelsBySize(tensors[0].scalar_type()))) {
+  // If the types differ, integers are mostly indices, and zero is one of every dimension as it is.
+  const bool has_indices = !one_type && !op.elementwise && has_integers;
+  if ((has_indices && !(whole && IsDefinedOnZeros(op))) ||
+      (!whole && HasKernelsBySize(tensors[0].scalar_type()))) {
     return true;
   }
   constexpr size_t kMost = size_t{1} << 14;

@@ -13,6 +13,7 @@
 #include "csrc/trace/shape/meta_kernels.h"
 #include "csrc/trace/shape/meta_overrides.h"
 #include "csrc/trace/shape/no_torch_function.h"
+#include "csrc/trace/shape/rule_fit.h"
 
 namespace spmd::trace {
 
@@ -188,7 +189,8 @@ const Inference& ShapeCache::Infer(const OpInfo& op, const std::vector<c10::IVal
     return *(recent_[key] = std::move(it->second));
   }
   Inference answer = Ask(op, args);  // may call back into the session
-  answer.ok = answer.ok && TakesArguments(op, args) && cpu_.Agrees(op, args, answer);
+  answer.ok = answer.ok && TakesArguments(op, args) && FitsRule(op, args, answer) &&
+              cpu_.Agrees(op, args, answer);
   std::unique_ptr<Inference>& fresh = recent_[key];
   fresh = std::make_unique<Inference>(std::move(answer));
   return *fresh;

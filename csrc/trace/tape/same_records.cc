@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "csrc/trace/tape/same_records.h"
 
+#include "csrc/trace/op/attribute.h"
 #include "csrc/trace/tape/starts.h"
 #include "csrc/trace/tape/tape.h"
 

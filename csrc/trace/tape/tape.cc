@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "absl/base/casts.h"
+#include "csrc/trace/op/attribute.h"
 #include "csrc/trace/tape/same_records.h"
 #include "csrc/trace/tape/starts.h"
 
@@ -31,14 +32,6 @@ uint64_t next_number = 1;
 Tape* latest = nullptr;
 
 }  // namespace
-
-bool IsRuntimeValue(const ArgInfo& info, const c10::IValue& arg) {
-  const NumberArgument& number = info.number;
-  if (number.use == NumberUse::kStructural || arg.isNone()) return false;
-  if (number.known.empty() || !arg.isScalar() || arg.isComplexDouble()) return true;
-  const double value = arg.toScalar().toDouble();
-  return std::find(number.known.begin(), number.known.end(), value) == number.known.end();
-}
 
 void AppendScalars(const c10::IValue& arg, std::vector<c10::Scalar>& out) {
   if (arg.isScalar()) {

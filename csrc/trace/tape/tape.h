@@ -35,8 +35,6 @@ struct TapeInput {
   LayoutPtr settled;
 };
 
-// True if the value of `arg` is passed when the program runs.
-bool IsRuntimeValue(const ArgInfo& info, const c10::IValue& arg);
 // The run-time scalars in `arg`, in order.
 void AppendScalars(const c10::IValue& arg, std::vector<c10::Scalar>& out);
 

@@ -391,3 +391,21 @@ def test_nothing_is_claimed_about_a_view_that_no_spec_describes():
     x = torch.arange(64.0).to("spmd")
     spmd.mark_sharding(x, mesh, ("data",))
     assert not spmd.sharding_of(x.view(8, 8)).is_committed
+
+
+NEW_ON_THE_HOST = {
+    "clone": lambda host: host.clone(),
+    "deepcopy": copy.deepcopy,
+    "another type": lambda host: host.double(),
+    "file": lambda host: torch.load(saved(host)),
+}
+
+
+@pytest.mark.parametrize("way", NEW_ON_THE_HOST)
+def test_what_the_host_makes_of_a_host_copy_has_no_mark(way):
+    t = marked(8, 6)
+    host = t.cpu()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert not spmd.sharding_of(NEW_ON_THE_HOST[way](host).to("spmd")).is_committed
+        assert spmd.sharding_of(host.detach().to("spmd")).is_committed

@@ -56,6 +56,74 @@ def test_element_types_that_only_kernels_refuse(name):
     check_same_refusal(TYPES[name])  # known by now
 
 
+def ones(d, *sizes, dtype=None):
+    return torch.ones(*sizes, dtype=dtype, device=d)
+
+
+MIXED = {
+    "boundaries of complex": lambda d: torch.bucketize(ones(d, 2, dtype=torch.cfloat), ones(d, 5)),
+    "complex of two widths": lambda d: torch.complex(ones(d, 3), ones(d, 3).double()),
+    "convolution": lambda d: functional.conv1d(ones(d, 1, 3, 4), ones(d, 3, 3, 3).int()),
+    "cross entropy": lambda d: functional.binary_cross_entropy(ones(d, 3).bool(), ones(d, 3)),
+    "distances": lambda d: torch.cdist(ones(d, 2, 3).double(), ones(d, 2, 3)),
+    "heaviside": lambda d: torch.heaviside(ones(d, 3), ones(d, 3).double()),
+    "indexed copy": lambda d: ones(d, 3).index_copy(0, ones(d, 1).long(), ones(d, 1).double()),
+    "indexed sum": lambda d: ones(d, 3).index_add(0, ones(d, 1).long(), ones(d, 1).double()),
+    "linear": lambda d: functional.linear(ones(d, 2, 3), ones(d, 4, 3).int()),
+    "norm of layers": lambda d: functional.layer_norm(
+        ones(d, 2, 3).double(), (3,), ones(d, 3), ones(d, 3)
+    ),
+    "polar": lambda d: torch.polar(ones(d, 3), ones(d, 3).double()),
+    "product": lambda d: ones(d, 2, 3) @ ones(d, 3, 2).int(),
+    "product added to bools": lambda d: torch.addmm(
+        ones(d, 2, 2).bool(), ones(d, 2, 3), ones(d, 3, 2)
+    ),
+    "put": lambda d: ones(d, 3).put(ones(d, 1).long(), ones(d, 1).double()),
+    "reduced by index": lambda d: ones(d, 3).index_reduce(
+        0, ones(d, 1).long(), ones(d, 1).double(), "mean"
+    ),
+    "sign of complex": lambda d: ones(d, 3, dtype=torch.cfloat).sign(),
+}
+
+
+@pytest.mark.parametrize("name", MIXED)
+def test_element_types_that_only_kernels_refuse_together(name):
+    check_same_refusal(MIXED[name])
+    check_same_refusal(MIXED[name])
+
+
+SHAPES = {
+    "boundaries in rows": lambda d: torch.bucketize(ones(d, 3), ones(d, 2, 5)),
+    "diagonal of another size": lambda d: ones(d, 2, 5, 5).diagonal_scatter(ones(d, 5)),
+    "index in rows": lambda d: ones(d, 3, 4).index_select(0, ones(d, 2, 2).long()),
+    "indexed sum of another rank": lambda d: ones(d, 3, 2).index_add(
+        0, torch.tensor([0, 1], device=d), ones(d, 2)
+    ),
+    "indexed sum of other columns": lambda d: ones(d, 3, 2).index_add(
+        0, torch.tensor([0, 1], device=d), ones(d, 2, 3)
+    ),
+    "joined along no dimension": lambda d: torch.cat([ones(d, 2, 3), ones(d, 2, 3)], 7),
+    "matrix added of another rank": lambda d: torch.addmm(
+        ones(d, 2, 2, 3), ones(d, 2, 2), ones(d, 2, 3)
+    ),
+    "selected of another size": lambda d: ones(d, 2, 5, 5).select_scatter(ones(d, 5), 0, 1),
+    "slice of another size": lambda d: ones(d, 4, 5, 5).slice_scatter(ones(d, 5, 5)),
+    "softmax over no dimension": lambda d: functional.softmax(ones(d, 3, 4), 5),
+    "sort along no dimension": lambda d: ones(d, 5, 5).sort(7),
+    "strides beyond the storage": lambda d: ones(d, 5).as_strided((3, 3), (2, 1)),
+    "targets of another image": lambda d: torch.ops.aten.nll_loss2d(
+        ones(d, 2, 3, 4, 4), ones(d, 2, 4, 5).long()
+    ),
+    "vector added of another rank": lambda d: torch.addmv(ones(d, 2, 5), ones(d, 5, 9), ones(d, 9)),
+}
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_shapes_that_only_kernels_refuse(name):
+    check_same_refusal(SHAPES[name])
+    check_same_refusal(SHAPES[name])
+
+
 NOTHING = {
     "min of no rows": lambda d: torch.zeros(0, 0, device=d).min(1),
     "order of complex": lambda d: torch.ones(0, dtype=torch.cfloat, device=d) > 0,

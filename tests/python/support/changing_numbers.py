@@ -113,27 +113,13 @@ RANDOM = {
 }
 
 
-# Prefixes of the names of ops with numbers that decide a shape or which function is computed: the
-# size of an image, the order of a norm.
-STRUCTURAL = (
-    "_upsample",
-    "arange",
-    "dist",
-    "linalg_matrix_norm",
-    "linalg_norm",
-    "linalg_vector_norm",
-    "masked_norm",
-    "nn_functional_interpolate",
-    "nn_functional_normalize",
-    "nn_functional_pairwise_distance",
-    "nn_functional_upsample",
-    "norm",
-)
+# Prefixes of the names of ops with numbers that decide a shape: the size of an image.
+STRUCTURAL = ("_upsample", "arange", "nn_functional_interpolate", "nn_functional_upsample")
 
 
 def is_structural(name: str, leaf: Leaf) -> bool:
     """Whether one program per number is expected."""
-    return leaf.name in ("scale_factor", "ord") or name.startswith(STRUCTURAL)
+    return leaf.name == "scale_factor" or name.startswith(STRUCTURAL)
 
 
 def sweep(names: list[str], limit: int = 4) -> int:

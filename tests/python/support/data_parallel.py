@@ -139,6 +139,12 @@ def _sequences():
         "Bilinear": (lambda: nn.Bilinear(E, E, 8), lambda: (torch.randn(B, L, E),) * 2),
         "Embedding": (lambda: nn.Embedding(C, E), _ids(L)),
         "EmbeddingBag": (lambda: nn.EmbeddingBag(C, E), _ids(L)),
+        "EmbeddingBag max": (lambda: nn.EmbeddingBag(C, E, mode="max", padding_idx=1), _ids(L)),
+        "EmbeddingBag padded": (lambda: nn.EmbeddingBag(C, E, padding_idx=1), _ids(L)),
+        "EmbeddingBag weighted": (
+            lambda: nn.EmbeddingBag(C, E, mode="sum"),
+            lambda: (torch.randint(0, C, (B, L)), None, torch.rand(B, L)),
+        ),
         "RNN": (_batch_first(nn.RNN, E, 48, 2), x),
         "GRU": (_batch_first(nn.GRU, E, 48, bidirectional=True), x),
         "LSTM": (_batch_first(nn.LSTM, E, 48, 2, proj_size=16), x),
