@@ -8,6 +8,7 @@
 #include "csrc/program/analysis.h"
 #include "csrc/python/errors.h"
 #include "csrc/python/init.h"
+#include "csrc/python/timeline.h"
 #include "csrc/trace/session.h"
 
 namespace spmd::python {
@@ -116,6 +117,7 @@ void init_debug(py::module& m) {
       .def("program_text", [](const CompiledProgram& self) { return self.program().ToString(); })
       .def("collectives", &Collectives)
       .def("memory", &Memory)
+      .def("timeline", &TimelineOf, py::arg("on"))
       .def_property_readonly("decomposed",
                              [](const CompiledProgram& self) { return self.compiled.decomposed; })
       .def("pass_times", &PassTimes);

@@ -15,12 +15,14 @@
 #include "csrc/ir/graph.h"
 #include "csrc/ir/lines.h"
 #include "csrc/ir/verifier.h"
+#include "csrc/machine/system.h"
 #include "csrc/partition/compile.h"
 #include "csrc/program/analysis.h"
 #include "csrc/program/program.h"
 #include "csrc/reference/interpreter.h"
 #include "csrc/reference/program_interpreter.h"
 #include "csrc/rules/graph_verifier.h"
+#include "csrc/timeline/timeline.h"
 #include "csrc/util/did_you_mean.h"
 #include "csrc/util/status.h"
 
@@ -147,6 +149,13 @@ absl::StatusOr<std::string> Memory(absl::string_view text, absl::string_view) {
   return out;
 }
 
+absl::StatusOr<std::string> Timeline(absl::string_view text, absl::string_view name) {
+  SPMD_ASSIGN_OR_RETURN(const machine::System system, machine::ParseSystem(name));
+  SPMD_ASSIGN_OR_RETURN(const Program program, ParseProgram(text));
+  SPMD_ASSIGN_OR_RETURN(const timeline::Timeline times, timeline::Predict(program, system));
+  return times.ToString(program);
+}
+
 absl::StatusOr<partition::Compiled> CompileText(absl::string_view text) {
   SPMD_ASSIGN_OR_RETURN(const ir::Graph graph, ParseGraph(text));
   partition::CompileOptions options;
@@ -224,6 +233,7 @@ constexpr Step kSteps[] = {
     {"check", "a graph's outputs against those of its program on every device", Check},
     {"traffic", "one line per collective of a program", Traffic},
     {"memory", "a program's peak bytes per device, and what is alive then", Memory},
+    {"timeline", "timeline=v5e-256: the seconds of each instruction on that machine", Timeline},
     {"warnings", "what compiling a graph warns of", Warnings},
     {"explain", "explain=x: why value %x of a graph is cut as it is", Explain},
 };
