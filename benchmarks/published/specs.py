@@ -39,7 +39,7 @@ class Specs:
         self.kind, self.mesh = row.spec, mesh
         self.axes = tuple(row.mesh)
         self.sharded = row.spec != "none"
-        self.two = len(self.axes) == 2
+        self._second = self.axes[1] if len(self.axes) == 2 else None
 
     def _mark(self, x: Tensor, spec: Spec) -> Tensor:
         return spmd.mark_sharding(x, self.mesh, spec) if self.sharded else x
@@ -59,12 +59,12 @@ class Specs:
 
     def stream(self, x: Tensor) -> Tensor:
         """The residual stream, [batch, length, width]."""
-        return self._mark(x, (self.axes[0], None, self.axes[1] if self.two else None))
+        return self._mark(x, (self.axes[0], None, self._second if self.kind != "2d" else None))
 
     def hidden(self, x: Tensor) -> Tensor:
         """The inner layer of a feed-forward, [batch, length, ff]."""
-        return self.stream(x)
+        return self._mark(x, (self.axes[0], None, self._second))
 
     def heads(self, x: Tensor) -> Tensor:
         """[batch, heads, length, anything]."""
-        return self._mark(x, (self.axes[0], self.axes[1] if self.two else None, None, None))
+        return self._mark(x, (self.axes[0], self._second, None, None))

@@ -6,8 +6,8 @@
 //     fsdp    x 4 ring, y 4 ring      two rings carry its collectives
 //     tensor  z 4 ring
 //   mesh [data=32, model=4] on v4-256 (x 4 ring × y 4 ring × z 8 ring)
-//     data    y 4 ring, z 8 ring
-//     model   x 4 ring                not half of z, which is no ring
+//     data    x 4 ring, z 8 ring
+//     model   y 4 ring                not half of z, which is no ring
 #pragma once
 
 #include <cstdint>

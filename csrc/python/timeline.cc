@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "csrc/python/timeline.h"
 
+#include <algorithm>
 #include <memory>
 #include <utility>
 
@@ -16,11 +17,13 @@ using program::Instruction;
 using program::OpCode;
 using program::Program;
 
-// A machine that is not in the tables is taken to be one ring.
-machine::System SystemOf(const runtime::Backend& backend) {
+// A machine that is not in the tables is taken to be a ring of the program's devices.
+machine::System SystemOf(const runtime::Backend& backend, const Program& program) {
   absl::StatusOr<machine::System> known = machine::ParseSystem(backend.machine().name);
   if (known.ok() && known->num_devices() == backend.num_devices()) return *std::move(known);
-  return machine::OneRing(backend.machine(), backend.num_devices());
+  int64_t devices = 1;
+  for (const GridPtr& grid : program.grids) devices = std::max(devices, grid->num_devices());
+  return machine::OneRing(backend.machine(), devices);
 }
 
 py::tuple EntryOf(const Program& program, const timeline::Timeline& times,
@@ -36,10 +39,10 @@ py::tuple EntryOf(const Program& program, const timeline::Timeline& times,
 }  // namespace
 
 py::dict TimelineOf(const trace::CompiledProgram& compiled, const std::optional<std::string>& on) {
-  const machine::System system = on.has_value()
-                                     ? ValueOrThrow(machine::ParseSystem(*on))
-                                     : SystemOf(*ValueOrThrow(trace::Session::Get().backend()));
   const Program& program = compiled.program();
+  const machine::System system =
+      on.has_value() ? ValueOrThrow(machine::ParseSystem(*on))
+                     : SystemOf(*ValueOrThrow(trace::Session::Get().backend()), program);
   const timeline::Timeline times = ValueOrThrow(timeline::Predict(program, system));
   py::list entries;
   for (const timeline::Entry& entry : times.entries) {

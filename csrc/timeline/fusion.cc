@@ -54,15 +54,19 @@ class Fuser {
   }
   bool IsFused(int i) const {
     return At(i).code == OpCode::kCall &&
-           (work_[i].kind == CallKind::kPointwise || work_[i].kind == CallKind::kReduction);
+           (work_[i].kind == CallKind::kPointwise || work_[i].kind == CallKind::kReduction ||
+            work_[i].kind == CallKind::kNormalisation);
+  }
+  // A normalisation's operands are complete in memory before its second pass.
+  bool ReadsTwice(int i) const {
+    return At(i).code == OpCode::kCall && work_[i].kind == CallKind::kNormalisation;
   }
   bool IsCreation(int i) const {
     return i >= 0 && At(i).code == OpCode::kCall && work_[i].kind == CallKind::kCreation;
   }
   // Whether what reads the results of `i` must wait until they are complete.
   bool EndsCluster(int i) const {
-    return !IsView(i) && !IsCreation(i) &&
-           !(At(i).code == OpCode::kCall && work_[i].kind == CallKind::kPointwise);
+    return !IsView(i) && !IsCreation(i) && !(IsFused(i) && work_[i].kind != CallKind::kReduction);
   }
 
   // A view's root is what it sees. Its readers read the root.
@@ -92,7 +96,8 @@ class Fuser {
       if (IsFree(At(i))) continue;
       for (ValueId v : At(i).operands) {
         if (v == kNoValue || MakerOf(v) < 0) continue;
-        level_[i] = std::max(level_[i], level_[MakerOf(v)] + (EndsCluster(MakerOf(v)) ? 1 : 0));
+        const bool after = EndsCluster(MakerOf(v)) || ReadsTwice(i);
+        level_[i] = std::max(level_[i], level_[MakerOf(v)] + (after ? 1 : 0));
       }
     }
   }
@@ -106,7 +111,7 @@ class Fuser {
       for (ValueId v : At(i).results) {
         all = all && !is_output_[v];
         for (int reader : readers_[v]) {
-          all = all && IsFused(reader);
+          all = all && IsFused(reader) && !ReadsTwice(reader);
           first = first < 0 ? level_[reader] : std::min(first, level_[reader]);
         }
       }
@@ -121,7 +126,7 @@ class Fuser {
 
   void JoinClusters() {
     for (int i = 0; i < Count(); ++i) {
-      if (!IsFused(i)) continue;
+      if (!IsFused(i) || ReadsTwice(i)) continue;
       for (ValueId v : At(i).operands) {
         if (v == kNoValue) continue;
         const int maker = MakerOf(v);
@@ -141,7 +146,7 @@ class Fuser {
       int by = -1;
       bool alone = At(i).results.size() == 1 && !is_output_[At(i).results[0]];
       for (int reader : readers_[At(i).results[0]]) {
-        alone = alone && IsFused(reader) && (by < 0 || by == Find(reader));
+        alone = alone && IsFused(reader) && !ReadsTwice(reader) && (by < 0 || by == Find(reader));
         if (alone) by = Find(reader);
       }
       if (!alone || by < 0) continue;
@@ -171,7 +176,10 @@ class Fuser {
         const bool inside = maker >= 0 && IsFused(maker) && Find(maker) == kernel;
         if (inside || (maker >= 0 && absorbed_[maker])) continue;
         if (!read.insert({kernel, root_[v]}).second) continue;
-        fusion.bytes[i] += std::min(TileBytes(v), TileBytes(root_[v]));
+        const double bytes = std::min(TileBytes(v), TileBytes(root_[v]));
+        // The first pass of a normalisation is fused with what makes its operand.
+        const bool twice = ReadsTwice(i) && !(maker >= 0 && IsFused(maker));
+        fusion.bytes[i] += twice ? 2 * bytes : bytes;
       }
       if (absorbed_[i]) continue;
       for (ValueId v : At(i).results) {

@@ -3,9 +3,11 @@
 // memory.
 //
 // Point-wise calls and the reductions that read them are fused with the calls whose results they
-// read, unless a product, a collective or a finished reduction lies between. What is passed inside
-// a cluster never reaches memory, a value that a cluster reads twice is read once, and a product
-// whose result one cluster alone reads is computed by that cluster's kernel.
+// read, unless a product, a collective or a finished reduction lies between. Softmax and its like
+// are two passes: the first is fused with what makes the operand, the second with what reads the
+// result. What is passed inside a cluster never reaches memory, a value that a cluster reads twice
+// is read once, and a product whose result one cluster alone reads is computed by that cluster's
+// kernel.
 //
 //   %1 = mm(%x, %w)         reads x, w; writes nothing
 //   %2 = add(%1, %b)        reads b                        cluster 0

@@ -16,14 +16,15 @@ using program::OpCode;
 using program::Program;
 using program::ValueId;
 
-// The attributes without those that speak of tiles, which differ where shardings do.
+// The attributes without those that speak of tiles, which differ where shardings do, and without
+// numbers that are passed when the program runs, which are taken to be equal.
 Attributes Global(const Attributes& local) {
   Attributes global;
   for (const auto& [name, attr] : local) {
-    if (std::holds_alternative<Expr>(attr) || std::holds_alternative<std::vector<Expr>>(attr)) {
-      continue;
-    }
-    global.Set(name, attr);
+    const bool left_out = std::holds_alternative<Expr>(attr) ||
+                          std::holds_alternative<std::vector<Expr>>(attr) ||
+                          std::holds_alternative<RuntimeScalar>(attr);
+    if (!left_out) global.Set(name, attr);
   }
   return global;
 }

@@ -78,11 +78,21 @@ bool SumsProducts(const OpFactors& factors) {
   return false;
 }
 
-// A result lacks a factor of an operand, or an operation runs over a whole dimension.
+// An op that runs over a whole dimension that a result has, too, normalises it.
+bool Normalises(const OpFactors& factors) {
+  for (size_t f = 0; f < factors.factors.size(); ++f) {
+    const int factor = static_cast<int>(f);
+    if (factors.factors[f].whole && factors.InAnyOperand(factor) && factors.InAnyResult(factor)) {
+      return true;
+    }
+  }
+  return false;
+}
+
+// A result lacks a factor of an operand.
 bool Reduces(const OpFactors& factors) {
   for (size_t f = 0; f < factors.factors.size(); ++f) {
     const int factor = static_cast<int>(f);
-    if (factors.factors[f].whole) return true;
     for (size_t r = 0; r < factors.results.size(); ++r) {
       if (factors.InAnyOperand(factor) && !factors.InResult(factor, static_cast<int>(r))) {
         return true;
@@ -136,6 +146,7 @@ CallKind KindOf(const rules::Rule& rule, const OpFactors& factors) {
   if (rule.elementwise) return CallKind::kPointwise;
   if (rule.flops_per_point == 0) return CallKind::kView;
   if (rule.flops_per_point < 1) return CallKind::kOther;  // moves elements
+  if (Normalises(factors)) return CallKind::kNormalisation;
   return Reduces(factors) ? CallKind::kReduction : CallKind::kPointwise;
 }
 
@@ -168,6 +179,11 @@ Work WorkOf(const Program& program, const Instruction& call, const machine::Mach
     work.flops *= static_cast<double>(factor.size);
   }
   work.padded_flops = rule->flops_per_point * PaddedPoints(*factors, machine);
+  if (call.attributes.GetBoolOr("is_causal", false)) {
+    // A kernel that knows the mask skips the half that it hides.
+    work.flops /= 2;
+    work.padded_flops /= 2;
+  }
   work.shares = Shares(program, call);
   return work;
 }

@@ -5,6 +5,9 @@
 //                                          to 128
 //   aten::add.Tensor                       kPointwise: fused with its neighbours
 //   aten::sum                              kReduction: fused with what it reads
+//   aten::_softmax                         kNormalisation: reads its operands twice, then fused
+//   with
+//                                          what reads its result
 //   aten::view                             kView: nothing
 //   aten::index_select                     kOther: a kernel of its own
 #pragma once
@@ -20,9 +23,11 @@ enum class CallKind : uint8_t {
   kProduct,    // sums products of two tensors on the matrix unit
   kPointwise,  // every element of a result depends on one element of each operand
   kReduction,  // reads its operands once; its results are complete only at the end
-  kView,       // no work: its operand seen in another form
-  kCreation,   // reads no tensor and is made where it is used
-  kOther,      // moves elements; neither fused nor free
+  // Every element depends on a whole dimension: one pass reads it, a second one is point-wise.
+  kNormalisation,
+  kView,      // no work: its operand seen in another form
+  kCreation,  // reads no tensor and is made where it is used
+  kOther,     // moves elements; neither fused nor free
 };
 
 struct Work {
