@@ -200,6 +200,7 @@ class TimelineTable(Table):
     placement: list[str]
     device_order: list[int]
     devices: int
+    peak_flops: float  # per second and device
     seconds: float
     exposed_seconds: float
     mfu: float
@@ -373,7 +374,9 @@ def memory(step: bool | None = None) -> MemoryTable:
     return table
 
 
-def timeline(on: str | None = None, step: bool | None = None) -> TimelineTable:
+def timeline(
+    on: str | None = None, step: bool | None = None, efficiency: float | None = None
+) -> TimelineTable:
     """What a step or a program takes on a machine, by a model of it: nothing is measured.
 
     `on` names a machine with as many devices or a multiple: a TPU slice ("v5e-256", "v5p-128") or
@@ -393,8 +396,9 @@ def timeline(on: str | None = None, step: bool | None = None) -> TimelineTable:
     are estimated from its parameters, here they are counted.
 
     The share of the peak that large products reach is one constant per chip, fitted to published
-    runs; all else follows from data sheets. Left out are arithmetic outside of products, the start
-    of kernels, contention between streams, input, and the host.
+    runs (`efficiency` takes its place: 1.0 is the peak); all else follows from data sheets. Left
+    out are arithmetic outside of products, the start of kernels, contention between streams, input,
+    and the host.
 
     `rows` are `Timed`s, in the order of the program.
 
@@ -414,7 +418,11 @@ def timeline(on: str | None = None, step: bool | None = None) -> TimelineTable:
     if on is not None:
         on = _arguments.text("timeline", "on", on)
     programs, which, _ = _programs("timeline", _step("timeline", step))
-    parts = [_timed(program, on) for program in programs]
+    if efficiency is not None:
+        efficiency = _arguments.number("timeline", "efficiency", efficiency)
+        if not 0 < efficiency <= 1:
+            raise ValueError(f"timeline: efficiency is {efficiency}, not above 0 and at most 1")
+    parts = [_timed(program, on, efficiency) for program in programs]
     rows: list[Timed] = []
     seconds = 0.0
     for part in parts:
@@ -433,7 +441,7 @@ def timeline(on: str | None = None, step: bool | None = None) -> TimelineTable:
     table.machine, table.devices = largest["machine"], largest["devices"]
     table.streams, table.placement = largest["streams"], largest["placement"]
     table.device_order = largest["device_order"]
-    table.seconds = seconds
+    table.seconds, table.peak_flops = seconds, largest["peak_flops"]
     table.exposed_seconds = seconds - sum(part["compute_seconds"] for part in parts)
     possible = seconds * table.devices * largest["peak_flops"]
     table.mfu, table.hfu = (
@@ -552,9 +560,9 @@ def _last_program() -> _C.CompiledProgram:
     return program
 
 
-def _timed(program: _C.CompiledProgram, on: str | None) -> dict[str, Any]:
+def _timed(program: _C.CompiledProgram, on: str | None, efficiency: float | None) -> dict[str, Any]:
     try:
-        return program.timeline(on)
+        return program.timeline(on, efficiency)
     except (ValueError, RuntimeError) as error:
         raise ValueError(f"timeline: on: {str(error)[:400]}") from None
 

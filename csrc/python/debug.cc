@@ -117,7 +117,7 @@ void init_debug(py::module& m) {
       .def("program_text", [](const CompiledProgram& self) { return self.program().ToString(); })
       .def("collectives", &Collectives)
       .def("memory", &Memory)
-      .def("timeline", &TimelineOf, py::arg("on"))
+      .def("timeline", &TimelineOf, py::arg("on"), py::arg("efficiency"))
       .def_property_readonly("decomposed",
                              [](const CompiledProgram& self) { return self.compiled.decomposed; })
       .def("pass_times", &PassTimes);

@@ -38,11 +38,13 @@ py::tuple EntryOf(const Program& program, const timeline::Timeline& times,
 
 }  // namespace
 
-py::dict TimelineOf(const trace::CompiledProgram& compiled, const std::optional<std::string>& on) {
+py::dict TimelineOf(const trace::CompiledProgram& compiled, const std::optional<std::string>& on,
+                    std::optional<double> efficiency) {
   const Program& program = compiled.program();
-  const machine::System system =
-      on.has_value() ? ValueOrThrow(machine::ParseSystem(*on))
-                     : SystemOf(*ValueOrThrow(trace::Session::Get().backend()), program);
+  machine::System system = on.has_value()
+                               ? ValueOrThrow(machine::ParseSystem(*on))
+                               : SystemOf(*ValueOrThrow(trace::Session::Get().backend()), program);
+  if (efficiency.has_value()) system.efficiency = *efficiency;
   const timeline::Timeline times = ValueOrThrow(timeline::Predict(program, system));
   py::list entries;
   for (const timeline::Entry& entry : times.entries) {

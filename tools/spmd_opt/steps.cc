@@ -8,6 +8,7 @@
 #include <variant>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
@@ -149,8 +150,19 @@ absl::StatusOr<std::string> Memory(absl::string_view text, absl::string_view) {
   return out;
 }
 
-absl::StatusOr<std::string> Timeline(absl::string_view text, absl::string_view name) {
-  SPMD_ASSIGN_OR_RETURN(const machine::System system, machine::ParseSystem(name));
+// "v5e-256", or "v5e-256@0.9" with an efficiency in place of the fitted one.
+absl::StatusOr<machine::System> ParseSystem(absl::string_view text) {
+  const std::pair<absl::string_view, absl::string_view> parts =
+      absl::StrSplit(text, absl::MaxSplits('@', 1));
+  SPMD_ASSIGN_OR_RETURN(machine::System system, machine::ParseSystem(parts.first));
+  const bool bad = !parts.second.empty() &&
+                   (!absl::SimpleAtod(parts.second, &system.efficiency) || system.efficiency <= 0);
+  if (bad) return absl::InvalidArgumentError(absl::StrCat("'", parts.second, "' is no efficiency"));
+  return system;
+}
+
+absl::StatusOr<std::string> Timeline(absl::string_view text, absl::string_view argument) {
+  SPMD_ASSIGN_OR_RETURN(const machine::System system, ParseSystem(argument));
   SPMD_ASSIGN_OR_RETURN(const Program program, ParseProgram(text));
   SPMD_ASSIGN_OR_RETURN(const timeline::Timeline times, timeline::Predict(program, system));
   return times.ToString(program);
@@ -233,7 +245,9 @@ constexpr Step kSteps[] = {
     {"check", "a graph's outputs against those of its program on every device", Check},
     {"traffic", "one line per collective of a program", Traffic},
     {"memory", "a program's peak bytes per device, and what is alive then", Memory},
-    {"timeline", "timeline=v5e-256: the seconds of each instruction on that machine", Timeline},
+    {"timeline",
+     "timeline=v5e-256: the seconds of each instruction on that machine (@0.9: efficiency)",
+     Timeline},
     {"warnings", "what compiling a graph warns of", Warnings},
     {"explain", "explain=x: why value %x of a graph is cut as it is", Explain},
 };

@@ -166,6 +166,12 @@ class TestTimeline:
     def test_a_faster_machine_takes_less(self, times):
         assert spmd.debug.timeline(on="v6e-8").seconds < times.seconds
 
+    def test_an_efficiency_takes_the_place_of_the_fitted_one(self, product):
+        slow, fast = (spmd.debug.timeline("v5e-8", efficiency=e).seconds for e in (0.001, 1.0))
+        assert slow > fast
+        with pytest.raises(ValueError, match=r"timeline: efficiency is 1\.5, not above 0"):
+            spmd.debug.timeline(efficiency=1.5)
+
     def test_errors_name_the_machine(self, product):
         with pytest.raises(ValueError, match=r"timeline: on: .*no GPU 'h101'"):
             spmd.debug.timeline(on="8xh101")

@@ -180,6 +180,7 @@ RIGHT: dict[str, Callable[[World], Any]] = {
     "on": lambda w: w.pick(True, False),
     "debug.timeline.on": lambda w: w.pick(None, "v5e-256"),
     "debug.trace_to_chrome.on": lambda w: None,
+    "efficiency": lambda w: w.pick(None, 0.5),
     "wait": lambda w: w.pick(True, False, 1),
     "step": lambda w: w.pick(None, False),
     "limit": lambda w: w.pick(None, 1, 10_000),
