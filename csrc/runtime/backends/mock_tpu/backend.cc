@@ -32,13 +32,13 @@ class MockTpuBackend : public AtenBackend {
   bool has_one_place() const override { return true; }
   bool planning() const override { return planning_; }
   std::string Describe() const override {
-    return absl::StrCat(name_, ": ", num_devices(), " simulated devices, topology ",
-                        absl::StrJoin(slice_.topology, "×"), ", ",
-                        slice_.machine.memory_bytes == 0
-                            ? std::string("unlimited memory")
-                            : absl::StrCat(slice_.machine.memory_bytes / (double{1} * (1 << 30)),
-                                           " GiB each"),
-                        planning_ ? "; shapes only, nothing is computed" : "");
+    return absl::StrCat(
+        name_, ": ", num_devices(), " simulated devices, topology ",
+        absl::StrJoin(slice_.topology, "×"), ", ",
+        slice_.machine.memory_bytes == 0
+            ? std::string("unlimited memory")
+            : absl::StrCat(slice_.machine.memory_bytes / (double{1} * (1 << 30)), " GiB each"),
+        planning_ ? "; shapes only, nothing is computed" : "");
   }
 
  private:
