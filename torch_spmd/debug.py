@@ -173,6 +173,40 @@ class MemoryTable(Table):
     output_bytes: int
 
 
+class Timed(NamedTuple):
+    """One instruction of a program on a machine; FLOPs and bytes of one device, microseconds."""
+
+    start: float
+    microseconds: float
+    stream: str
+    flops: int
+    bytes: int
+    again: str
+    op: str
+    value: str
+    line: str
+
+
+class TimelineTable(Table):
+    """What each instruction takes on a machine; see `timeline`.
+
+    `placement` says where each mesh axis lies, `device_order` which device of the machine each
+    device of the mesh is.
+    """
+
+    rows: list[Timed]
+    machine: str
+    streams: list[str]
+    placement: list[str]
+    device_order: list[int]
+    devices: int
+    peak_flops: float  # per second and device
+    seconds: float
+    exposed_seconds: float
+    mfu: float
+    hfu: float
+
+
 def print_graph(t: Tensor | None = None, limit: int | None = LINES) -> Printed:
     """Prints the graph of the last program, every value with its sharding; for a pending tensor
     `t`, the graph that is waiting to run, as traced.
@@ -340,6 +374,89 @@ def memory(step: bool | None = None) -> MemoryTable:
     return table
 
 
+def timeline(
+    on: str | None = None, step: bool | None = None, efficiency: float | None = None
+) -> TimelineTable:
+    """What a step or a program takes on a machine, by a model of it: nothing is measured.
+
+    `on` names a machine with as many devices or a multiple: a TPU slice ("v5e-256", "v5p-128") or
+    GPUs ("8xh100": nodes of eight); without it, it is the backend's. `step` as for `collectives`;
+    the programs of a step follow each other.
+
+    Each device has one stream that computes and one more for each level of the machine that its
+    meshes communicate over: an axis of the torus, the nodes, the GPUs of a node. Streams overlap as
+    the order of the program allows. Where mesh axes lie is chosen (`placement`, `device_order`)
+    unless the mesh names its devices in another order than 0, 1, 2, ….
+
+    MFU, model FLOPs utilisation: FLOPs of products, convolutions and attention that the model
+    needs, each value counted once, over all devices / (seconds · devices · peak FLOP/s). HFU,
+    hardware FLOPs utilisation: the same of all that the devices do, with recomputation under
+    checkpointing and what several devices compute alike. A multiplication and an addition are two
+    FLOPs. Source: Chowdhery et al., "PaLM", arXiv:2204.02311, appendix B; there the model's FLOPs
+    are estimated from its parameters, here they are counted.
+
+    The share of the peak that large products reach is one constant per chip, fitted to published
+    runs (`efficiency` takes its place: 1.0 is the peak); all else follows from data sheets. Left
+    out are arithmetic outside of products, the start of kernels, contention between streams, input,
+    and the host.
+
+    `rows` are `Timed`s, in the order of the program.
+
+    Errors: ValueError for a machine that is not known or that the mesh does not fit; RuntimeError
+    where no program has run, or none that ended in an optimizer's step.
+
+    Example:
+        >>> import torch, torch_spmd as spmd
+        >>> mesh = spmd.make_mesh((4,), ("x",))
+        >>> t = spmd.mark_sharding(torch.ones(8, device="spmd"), mesh, ("x",))
+        >>> t.sum().item()
+        8.0
+        >>> times = spmd.debug.timeline(on="v5e-4")
+        >>> [row.stream for row in times if row.op == "all_reduce"], times.placement
+        (['x'], ['x=4: x 2 line, y 2 line'])
+    """
+    if on is not None:
+        on = _arguments.text("timeline", "on", on)
+    programs, which, _ = _programs("timeline", _step("timeline", step))
+    if efficiency is not None:
+        efficiency = _arguments.number("timeline", "efficiency", efficiency)
+        if not 0 < efficiency <= 1:
+            raise ValueError(f"timeline: efficiency is {efficiency}, not above 0 and at most 1")
+    parts = [_timed(program, on, efficiency) for program in programs]
+    rows: list[Timed] = []
+    seconds = 0.0
+    for part in parts:
+        for op, value, stream, start, took, flops, moved, again, line in part["entries"]:
+            rows.append(
+                Timed(
+                    (seconds + start) * 1e6, took * 1e6, stream, int(flops), int(moved),
+                    "again" if again else "", op, value, line,
+                )
+            )  # fmt: skip
+        seconds += part["seconds"]
+    table = TimelineTable(
+        ("start", "us", "stream", "FLOPs", "bytes", "", "op", "value", "line"), rows
+    )
+    largest = max(parts, key=lambda part: part["devices"])
+    table.machine, table.devices = largest["machine"], largest["devices"]
+    table.streams, table.placement = largest["streams"], largest["placement"]
+    table.device_order = largest["device_order"]
+    table.seconds, table.peak_flops = seconds, largest["peak_flops"]
+    table.exposed_seconds = seconds - sum(part["compute_seconds"] for part in parts)
+    possible = seconds * table.devices * largest["peak_flops"]
+    table.mfu, table.hfu = (
+        sum(part[flops] for part in parts) / possible if possible else 0.0
+        for flops in ("model_flops", "hardware_flops")
+    )
+    table.note = (
+        f"{_seconds(seconds)} on {table.machine}, {_seconds(table.exposed_seconds)} of it waiting; "
+        f"MFU {100 * table.mfu:.1f} %, HFU {100 * table.hfu:.1f} %; "
+        + "; ".join(table.placement or ["one device"])
+        + (f"; {which}" if which else "")
+    )
+    return table
+
+
 def visualize_sharding(t: Tensor, limit: int | None = 64) -> Printed:
     """Prints which device holds which part of `t`, of any rank; in colour if rich is installed.
 
@@ -367,12 +484,15 @@ def visualize_sharding(t: Tensor, limit: int | None = 64) -> Printed:
     return Printed(f"{heading}\n{picture}")
 
 
-def trace_to_chrome(path: str | Path) -> None:
-    """Writes how long each stage of compiling the last program took, as a Chrome trace.
+def trace_to_chrome(path: str | Path, on: str | None = None) -> None:
+    """Writes the timeline of the last step or program, and how long each stage of compiling its
+    last program took, as a Chrome trace.
 
-    Open it in chrome://tracing or Perfetto.
+    The process "compiler" has the stages. The process of the machine, such as "v5p-128, each of 64
+    devices", has a track for each stream; the timeline is a model's, see `timeline`, and `on` as
+    there. Open it in Perfetto (ui.perfetto.dev) or chrome://tracing.
 
-    Errors: RuntimeError if no program has run; OSError.
+    Errors: as `timeline`; OSError.
 
     Example:
         >>> import tempfile, torch, torch_spmd as spmd
@@ -382,20 +502,37 @@ def trace_to_chrome(path: str | Path) -> None:
         ...     spmd.debug.trace_to_chrome(f"{folder}/trace.json")
     """
     path = _arguments.path("trace_to_chrome", "path", path)
-    events, start = [], 0.0
+    times = timeline(on)
+    events: list[dict[str, Any]] = [
+        _track("process_name", "compiler", 0, 0),
+        _track("process_name", f"{times.machine}, each of {times.devices} devices", 1, 0),
+    ]
+    events += [_track("thread_name", stream, 1, t) for t, stream in enumerate(times.streams)]
+    start = 0.0
     for name, milliseconds in _last_program().pass_times():
-        events.append(
-            {
-                "name": name,
-                "ph": "X",
-                "pid": 0,
-                "tid": 0,
-                "ts": start * 1e3,
-                "dur": milliseconds * 1e3,
-            }
-        )
+        events.append(_event(name, 0, 0, start * 1e3, milliseconds * 1e3))
         start += milliseconds
+    for row in times.rows:
+        if row.microseconds > 0:
+            track = times.streams.index(row.stream)
+            event = _event(row.op, 1, track, row.start, row.microseconds)
+            event["args"] = {
+                "value": row.value, "line": row.line, "FLOPs": row.flops, "bytes": row.bytes,
+                "again": bool(row.again),
+            }  # fmt: skip
+            events.append(event)
     Path(path).write_text(json.dumps({"traceEvents": events}))
+
+
+def _event(name: str, process: int, track: int, start: float, duration: float) -> dict[str, Any]:
+    """A span of a Chrome trace, in microseconds."""
+    return {
+        "name": name, "ph": "X", "pid": process, "tid": track, "ts": start, "dur": duration,
+    }  # fmt: skip
+
+
+def _track(what: str, name: str, process: int, track: int) -> dict[str, Any]:
+    return {"name": what, "ph": "M", "pid": process, "tid": track, "args": {"name": name}}
 
 
 def save_repro(path: str | Path) -> None:
@@ -421,6 +558,13 @@ def _last_program() -> _C.CompiledProgram:
             "no program has run yet: look at a value, step an optimizer, or call spmd.sync() first"
         )
     return program
+
+
+def _timed(program: _C.CompiledProgram, on: str | None, efficiency: float | None) -> dict[str, Any]:
+    try:
+        return program.timeline(on, efficiency)
+    except (ValueError, RuntimeError) as error:
+        raise ValueError(f"timeline: on: {str(error)[:400]}") from None
 
 
 def _printed(text: str, limit: int | None) -> Printed:
@@ -461,6 +605,13 @@ def _cell(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:.1f}"
     return f"{value:,}" if isinstance(value, int) else str(value)
+
+
+def _seconds(seconds: float) -> str:
+    for unit, size in (("s", 1.0), ("ms", 1e-3)):
+        if seconds >= size:
+            return f"{seconds / size:.2f} {unit}"
+    return f"{seconds * 1e6:.1f} µs"
 
 
 def _bytes(count: int) -> str:

@@ -2,6 +2,7 @@
 #include "csrc/machine/gpu.h"
 
 #include <array>
+#include <string>
 #include <vector>
 
 #include "absl/strings/match.h"
@@ -15,14 +16,17 @@ struct Row {
   double memory_bandwidth;  // bytes per second
   double link_rate;         // NVLink, bytes per second one way
   double memory_bytes;
+  double infiniband_rate;  // per GPU, bytes per second one way
 };
 
-// Sources: the maker's data sheets for the SXM modules, collected in "How to Scale Your Model"
+// Sources: the maker's data sheets for the SXM modules and DGX nodes (NVLink domain of eight GPUs,
+// one InfiniBand adapter for each), collected in "How to Scale Your Model"
 // (jax-ml.github.io/scaling-book), chapter on GPUs.
-constexpr std::array<Row, 3> kGpus = {{
-    {"A100", 312e12, 2.0e12, 300e9, 80e9},
-    {"H100", 990e12, 3.35e12, 450e9, 80e9},
-    {"H200", 990e12, 4.8e12, 450e9, 141e9},
+constexpr std::array<Row, 4> kGpus = {{
+    {"A100", 312e12, 2.0e12, 300e9, 80e9, 25e9},
+    {"H100", 990e12, 3.35e12, 450e9, 80e9, 50e9},
+    {"H200", 990e12, 4.8e12, 450e9, 141e9, 50e9},
+    {"B200", 2250e12, 8.0e12, 900e9, 180e9, 50e9},
 }};
 
 }  // namespace
@@ -47,6 +51,19 @@ const Machine* FindGpu(absl::string_view name) {
     if (absl::StrContains(name, m.name)) return &m;
   }
   return nullptr;
+}
+
+std::vector<std::string> GpuModels() {
+  std::vector<std::string> models;
+  for (const Row& row : kGpus) models.emplace_back(row.model);
+  return models;
+}
+
+double InfiniBandRate(const Machine& gpu) {
+  for (const Row& row : kGpus) {
+    if (gpu.name == row.model) return row.infiniband_rate;
+  }
+  return 0;
 }
 
 }  // namespace spmd::machine

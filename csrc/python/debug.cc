@@ -9,6 +9,7 @@
 #include "csrc/program/def_use.h"
 #include "csrc/python/errors.h"
 #include "csrc/python/init.h"
+#include "csrc/python/timeline.h"
 #include "csrc/trace/api/session.h"
 
 namespace spmd::python {
@@ -114,6 +115,7 @@ void init_debug(py::module& m) {
       .def("program_text", [](const CompiledProgram& self) { return self.program().ToString(); })
       .def("collectives", &Collectives)
       .def("memory", &Memory)
+      .def("timeline", &TimelineOf, py::arg("on"), py::arg("efficiency"))
       .def_property_readonly("decomposed",
                              [](const CompiledProgram& self) { return self.compiled.decomposed; })
       .def("pass_times", &PassTimes);

@@ -9,6 +9,7 @@
 #include <variant>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
@@ -16,6 +17,7 @@
 #include "csrc/ir/graph.h"
 #include "csrc/ir/lines.h"
 #include "csrc/ir/verifier.h"
+#include "csrc/machine/system.h"
 #include "csrc/partition/compile.h"
 #include "csrc/program/analysis.h"
 #include "csrc/program/one_place/coalesce.h"
@@ -24,6 +26,7 @@
 #include "csrc/reference/interpreter.h"
 #include "csrc/reference/program_interpreter.h"
 #include "csrc/rules/graph_verifier.h"
+#include "csrc/timeline/timeline.h"
 #include "csrc/util/did_you_mean.h"
 #include "csrc/util/status.h"
 
@@ -150,6 +153,24 @@ absl::StatusOr<std::string> Memory(absl::string_view text, absl::string_view) {
   return out;
 }
 
+// "v5e-256", or "v5e-256@0.9" with an efficiency in place of the fitted one.
+absl::StatusOr<machine::System> ParseSystem(absl::string_view text) {
+  const std::pair<absl::string_view, absl::string_view> parts =
+      absl::StrSplit(text, absl::MaxSplits('@', 1));
+  SPMD_ASSIGN_OR_RETURN(machine::System system, machine::ParseSystem(parts.first));
+  const bool bad = !parts.second.empty() &&
+                   (!absl::SimpleAtod(parts.second, &system.efficiency) || system.efficiency <= 0);
+  if (bad) return absl::InvalidArgumentError(absl::StrCat("'", parts.second, "' is no efficiency"));
+  return system;
+}
+
+absl::StatusOr<std::string> Timeline(absl::string_view text, absl::string_view argument) {
+  SPMD_ASSIGN_OR_RETURN(const machine::System system, ParseSystem(argument));
+  SPMD_ASSIGN_OR_RETURN(const Program program, ParseProgram(text));
+  SPMD_ASSIGN_OR_RETURN(const timeline::Timeline times, timeline::Predict(program, system));
+  return times.ToString(program);
+}
+
 absl::StatusOr<partition::Compiled> CompileText(absl::string_view text) {
   SPMD_ASSIGN_OR_RETURN(const ir::Graph graph, ParseGraph(text));
   partition::CompileOptions options;
@@ -248,6 +269,9 @@ constexpr Step kSteps[] = {
     {"check", "a graph's outputs against those of its program on every device", Check},
     {"traffic", "one line per collective of a program", Traffic},
     {"memory", "a program's peak bytes per device, and what is alive then", Memory},
+    {"timeline",
+     "timeline=v5e-256: the seconds of each instruction on that machine (@0.9: efficiency)",
+     Timeline},
     {"warnings", "what compiling a graph warns of", Warnings},
     {"coalesce", "a program whose devices run as one; coalesce=data+model: but along these axes",
      CoalesceText},

@@ -131,9 +131,62 @@ def test_save_repro_and_trace(product, root, tmp_path):
     assert checked.returncode == 0, checked.stderr
     spmd.debug.trace_to_chrome(tmp_path / "trace.json")
     events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
-    assert [event["name"] for event in events]
-    ends = [event["ts"] + event["dur"] for event in events]
-    assert [event["ts"] for event in events[1:]] == pytest.approx(ends[:-1])
+    stages = [event for event in events if event["pid"] == 0 and event["ph"] == "X"]
+    assert [event["name"] for event in stages]
+    ends = [event["ts"] + event["dur"] for event in stages]
+    assert [event["ts"] for event in stages[1:]] == pytest.approx(ends[:-1])
+
+
+class TestTimeline:
+    """What a model of the machine says that a program takes."""
+
+    @pytest.fixture
+    def times(self, product):
+        return spmd.debug.timeline(on="v5e-8")
+
+    def test_rows_are_the_programs_instructions_in_order(self, times):
+        [mm] = [row for row in times if row.op == "aten::mm"]
+        assert mm.stream == "compute" and mm.flops > 0 and mm.microseconds > 0
+        assert len(times) == len([row for row in times.rows if row.op != "free"])
+        assert times.seconds == max(row.start + row.microseconds for row in times) / 1e6
+
+    def test_it_prints_as_other_tables(self, times):
+        assert "aten::mm" in str(times) and "MFU" in times.note and "on v5e-8" in times.note
+        assert times._repr_html_().startswith("<table>")
+
+    def test_places_and_utilisation(self, times):
+        assert times.devices == len(times.device_order) == 8
+        assert times.placement and all("=" in axis for axis in times.placement)
+        assert 0 < times.mfu <= times.hfu < 1
+        assert 0 <= times.exposed_seconds <= times.seconds
+
+    def test_without_a_machine_it_is_the_backends(self, product):
+        assert spmd.debug.timeline().streams == ["compute", "ring"]
+
+    def test_a_faster_machine_takes_less(self, times):
+        assert spmd.debug.timeline(on="v6e-8").seconds < times.seconds
+
+    def test_an_efficiency_takes_the_place_of_the_fitted_one(self, product):
+        slow, fast = (spmd.debug.timeline("v5e-8", efficiency=e).seconds for e in (0.001, 1.0))
+        assert slow > fast
+        with pytest.raises(ValueError, match=r"timeline: efficiency is 1\.5, not above 0"):
+            spmd.debug.timeline(efficiency=1.5)
+
+    def test_errors_name_the_machine(self, product):
+        with pytest.raises(ValueError, match=r"timeline: on: .*no GPU 'h101'"):
+            spmd.debug.timeline(on="8xh101")
+        with pytest.raises(ValueError, match="a mesh of 8 devices does not divide v5e-4"):
+            spmd.debug.timeline(on="v5e-4")
+
+    def test_a_trace_has_a_track_for_each_stream(self, product, tmp_path):
+        spmd.debug.trace_to_chrome(tmp_path / "trace.json", on="v5e-8")
+        events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
+        tracks = [e["args"]["name"] for e in events if e["name"] == "thread_name"]
+        assert tracks == ["compute", "x", "y"]
+        spans = [e for e in events if e["pid"] == 1 and e["ph"] == "X"]
+        assert {e["tid"] for e in spans} <= {0, 1, 2} and all(e["dur"] > 0 for e in spans)
+        [mm] = [e for e in spans if e["name"] == "aten::mm"]
+        assert mm["args"]["FLOPs"] > 0
 
 
 def test_before_anything_ran():

@@ -177,6 +177,9 @@ RIGHT: dict[str, Callable[[World], Any]] = {
     "spmd.set_default_backend.name": lambda w: "cpu",
     "seed": lambda w: w.pick(0, 5, -3, 2**64 - 1),
     "on": lambda w: w.pick(True, False),
+    "debug.timeline.on": lambda w: w.pick(None, "v5e-256"),
+    "debug.trace_to_chrome.on": lambda w: None,
+    "efficiency": lambda w: w.pick(None, 0.5),
     "wait": lambda w: w.pick(True, False, 1),
     "step": lambda w: w.pick(None, False),
     "limit": lambda w: w.pick(None, 1, 10_000),
@@ -224,14 +227,15 @@ RIGHT: dict[str, Callable[[World], Any]] = {
     "debug.Table": _table,
     "debug.CollectiveTable": _collectives,
     "debug.MemoryTable": _table,
+    "debug.TimelineTable": _table,
     "debug.Text": lambda w: spmd.debug.Text("text"),
     "debug.Printed": lambda w: spmd.debug.Printed("text"),
     "testing.Call": World.call,
 }
 # Plain records: they keep their arguments, which the functions that receive the record check.
 RECORDS = {
-    "debug.Collective", "debug.LiveValue", "debug.CompileEvent", "testing.Tile", "spmd.Shard",
-    "spmd.ShardReport",
+    "debug.Collective", "debug.LiveValue", "debug.CompileEvent", "debug.Timed", "testing.Tile",
+    "spmd.Shard", "spmd.ShardReport",
 }  # fmt: skip
 # What PyTorch checks itself.
 UNTOUCHED = {"x"}
@@ -399,6 +403,7 @@ ALSO_RAISED: dict[str, tuple[type, ...]] = {
     "spmd.set_default_backend": (RuntimeError,),
     "debug.collectives": (RuntimeError,),
     "debug.memory": (RuntimeError,),
+    "debug.timeline": (RuntimeError,),
     "debug.trace_to_chrome": (OSError,),
     "debug.save_repro": (OSError,),
     "testing.check_rule": (RuntimeError, AssertionError, NotImplementedError, ZeroDivisionError),

@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Training runs whose speed was published, planned on the machines that they ran on."""

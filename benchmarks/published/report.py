@@ -1,0 +1,124 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How long published training runs take by the model of time, beside how long they took.
+
+    python -m benchmarks.published                 # all rows
+    python -m benchmarks.published mt-16b-v5e-256  # some
+    python -m benchmarks.published --sample        # those that CI plans
+    python -m benchmarks.published --fit           # and print the constants that fit best
+
+Each row (`tpu.csv`: what ran, what was published, where) is planned on the slice that it ran on, in
+a process of its own; nothing is computed. Printed are the modelled and the published milliseconds
+of a step, the relative error, communication that nothing hides, the peak per device beside the
+device's memory, and the CPU-seconds that planning took. Then the mean absolute errors: with the
+fitted constant of each generation (csrc/machine/efficiency.cc), with constants that are fitted to
+all rows but the one judged, and without constants. Rows `apart` (figures that are recalled rather
+than read, models whose sizes were not published) have means of their own, without a bound.
+
+Memory is not refused (`--memory`: it is); of rows whose memory is judged the peak must be below the
+device's, and `gold-2b-v5e` must be above it, where `--memory` is given. Exits with 1 where a bound
+is missed or a row cannot be planned.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from statistics import mean
+
+from benchmarks.published.errors import error, fitted_shares, leaving_one_out, published_seconds
+from benchmarks.published.planned import Planned, plan_apart, print_plan
+from benchmarks.published.rows import Row, rows
+
+# Of the mean absolute error of rows that count.
+BOUNDS = {"with constants": 0.10, "leaving one out": 0.12, "without constants": 0.20}
+PEAK_BOUND = 0.05  # of a peak that the TPU compiler gives
+# One of each way to shard, of each generation that has a quick one; a minute of CPU time.
+SAMPLE = ("gpt2-2b-v4-8-2d-b112", "mt-16b-v5e-256", "mt-32b-v5p-128", "mt-llama3-8b-v6e-256",
+          "gspmd-64b-128")  # fmt: skip
+
+
+def line(row: Row, planned: Planned) -> str:
+    published = published_seconds(row, planned)
+    ours = planned.fitted
+    said = f"{1e3 * published:9.0f} {100 * error(row, planned, ours):+6.1f}%" if published else (
+        f"{'':9} {'':7}"
+    )  # fmt: skip
+    peak = f"{planned.peak_bytes / 1e9:7.1f}"
+    if row.peak_mb:
+        peak += f" ({planned.peak_bytes / 1e6 / row.peak_mb - 1:+.1%} of published)"
+    return (
+        f"{row.name:28} {1e3 * ours:9.0f} {said} {1e3 * planned.exposed:8.0f} "
+        f"{100 * planned.hfu:5.1f} {planned.plan_seconds:6.1f} {planned.resident_mb:5.0f} {peak}"
+        f"{'  ' + row.apart if row.apart else ''}"
+    )
+
+
+def means(pairs: dict[str, tuple[Row, Planned]], apart: bool) -> dict[str, float]:
+    """Mean absolute errors of the rows that are, or are not, apart."""
+    these = {name: p for name, p in pairs.items() if bool(p[0].apart) == apart}
+    if not these:
+        return {}
+    found = {
+        "with constants": mean(abs(error(r, p, p.fitted)) for r, p in these.values()),
+        "without constants": mean(abs(error(r, p, p.at(1.0))) for r, p in these.values()),
+    }
+    if not apart:
+        found["leaving one out"] = mean(map(abs, leaving_one_out(these).values()))
+    return found
+
+
+def report(chosen: list[Row], memory: bool, fit: bool) -> bool:
+    """Prints everything; False where a bound is missed."""
+    print(
+        f"{'':28} {'ms':>9} {'published':>9} {'error':>7} {'exposed':>8} {'HFU':>5} {'plan s':>6} "
+        f"{'MB':>5} {'peak GB':>7}"
+    )
+    pairs: dict[str, tuple[Row, Planned]] = {}
+    good = True
+    for row in chosen:
+        planned = plan_apart(row, memory)
+        if isinstance(planned, str):
+            refused = not row.fits and "OutOfMemory" in planned
+            good = good and refused
+            print(f"{row.name:28} {planned[:150]}{' (as it must)' if refused else ''}", flush=True)
+            continue
+        print(line(row, planned), flush=True)
+        if memory and not row.fits:
+            print("    fits, but must not")
+            good = False
+        if memory and row.argument_mb:
+            good = good and abs(planned.peak_bytes / 1e6 / row.peak_mb - 1) <= PEAK_BOUND
+        if published_seconds(row, planned):
+            pairs[row.name] = (row, planned)
+    for apart in (False, True):
+        for name, value in means(pairs, apart).items():
+            bound = None if apart else BOUNDS[name]
+            missed = bound is not None and value > bound
+            good = good and not missed
+            rest = "" if bound is None else f", at most {bound:.0%}" + (": MISSED" * missed)
+            print(f"mean error{' of rows apart' * apart} {name}: {value:.1%}{rest}")
+    if fit:
+        print("constants that fit best:", fitted_shares(pairs))
+    return good
+
+
+def main() -> int:
+    known = {row.name: row for row in rows()}
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("rows", nargs="*", choices=[[], *known], default=[])
+    parser.add_argument("--sample", action="store_true", help="the rows that CI plans")
+    parser.add_argument("--memory", action="store_true", help="refuse what does not fit")
+    parser.add_argument("--fit", action="store_true", help="print the constants that fit best")
+    parser.add_argument("--plan", choices=known, help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.plan:
+        print_plan(known[args.plan], args.memory)
+        return 0
+    names = args.rows or (SAMPLE if args.sample else known)
+    return 0 if report([known[name] for name in names], args.memory, args.fit) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The rows of tpu.csv: what was run, and what was published of it."""
+
+from __future__ import annotations
+
+import csv
+from dataclasses import dataclass, fields
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Row:
+    """One run.
+
+    `ms`: milliseconds a step; `tf`: TFLOP/s a chip; `tok`: tokens/s a chip; `mfu`: 6 · parameters ·
+    tokens / (time · chips · peak), in percent. `apart`: why the row counts apart from the others.
+    `time_only`: the run recomputed or moved away a part of what the row keeps, so that its memory
+    says nothing. `fits`: "no" where the TPU compiler ran out of memory.
+    """
+
+    name: str
+    width: int
+    layers: int
+    heads: int
+    head: int
+    kv: int
+    ff: int
+    activation: str
+    vocab: int
+    length: int
+    norm: str
+    tied: bool
+    positions: str
+    biases: bool
+    attention: str
+    remat: bool
+    on: str
+    mesh: dict[str, int]
+    spec: str
+    batch: int
+    precision: str
+    optimizer: str
+    ms: float
+    tf: float
+    tok: float
+    mfu: float
+    peak_mb: float
+    argument_mb: float
+    fits: bool
+    apart: str
+    time_only: bool
+    source: str
+
+    @property
+    def generation(self) -> str:
+        return self.on.split("-")[0]
+
+    @property
+    def tokens(self) -> int:
+        return self.batch * self.length
+
+
+def rows() -> list[Row]:
+    with open(Path(__file__).with_name("tpu.csv"), encoding="utf-8") as file:
+        return [_row(texts) for texts in csv.DictReader(file)]
+
+
+def _row(texts: dict[str, str]) -> Row:
+    values: dict[str, object] = {}
+    for field in fields(Row):
+        text = texts[field.name]
+        if field.type == "int":
+            values[field.name] = int(text)
+        elif field.type == "float":
+            values[field.name] = float(text or 0)
+        elif field.name == "mesh":
+            pairs = (axis.split("=") for axis in text.split())
+            values["mesh"] = {name: int(size) for name, size in pairs}
+        elif field.name == "fits":
+            values["fits"] = text != "no"
+        elif field.name == "remat":
+            values["remat"] = text == "full"
+        else:
+            values[field.name] = text == "yes" if field.type == "bool" else text
+    return Row(**values)  # type: ignore[arg-type]
