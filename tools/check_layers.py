@@ -5,6 +5,8 @@
        name in turn.
     2. It names only folders that csrc/CMakeLists.txt lists before it.
     3. LibTorch's headers appear only below the line: in runtime, trace and python.
+    4. In a folder whose CMakeLists.txt names rooms (ROOMS), every source is in a room, and includes
+       of that folder only its own room and those that are named before it.
 
 Prints one line per violation and exits with 1 if there are any.
 """
@@ -30,18 +32,23 @@ def layer_order(csrc: Path) -> list[str]:
     return re.findall(r"^\s*add_subdirectory\((\w+)\)", text, re.MULTILINE)
 
 
-def declared_deps(csrc: Path, folder: str) -> set[str]:
-    """What the folder's CMakeLists.txt names after DEPS."""
+def declared(csrc: Path, folder: str, wanted: str) -> list[str]:
+    """What the folder's CMakeLists.txt names after the word `wanted`."""
     text = re.sub(r"#.*", "", (csrc / folder / "CMakeLists.txt").read_text())
-    deps: set[str] = set()
+    words: list[str] = []
     for _, arguments in _LIBRARY.findall(text):
         section = ""
         for word in arguments.split():
             if word.isupper():
                 section = word
-            elif section == "DEPS":
-                deps.add(word.split("/")[0])
-    return deps - {folder}
+            elif section == wanted:
+                words.append(word)
+    return words
+
+
+def declared_deps(csrc: Path, folder: str) -> set[str]:
+    """The folders that the folder may include."""
+    return {word.split("/")[0] for word in declared(csrc, folder, "DEPS")} - {folder}
 
 
 def reachable(deps: dict[str, set[str]], folder: str) -> set[str]:
@@ -62,6 +69,23 @@ def includes(path: Path) -> Iterator[tuple[int, str]]:
         yield text.count("\n", 0, match.start()) + 1, match.group(1)
 
 
+def room_violations(root: Path, folder: str, rooms: list[str]) -> Iterator[str]:
+    """Sources outside the rooms, and includes of a later room."""
+    place = {room: k for k, room in enumerate(rooms)}
+    base = root / "csrc" / folder
+    for path in sorted(base.rglob("*")):
+        if path.suffix not in SOURCES:
+            continue
+        where, room = path.relative_to(root), path.relative_to(base).parts[0]
+        if room not in place:
+            yield f"{where}: is in none of the rooms of {folder!r}"
+            continue
+        for line, header in includes(path):
+            parts = header.split("/")
+            if parts[:2] == ["csrc", folder] and place.get(parts[2], len(rooms)) > place[room]:
+                yield f"{where}:{line}: includes {header}, which is not above room {room!r}"
+
+
 def violations(root: Path) -> list[str]:
     csrc = root / "csrc"
     order = layer_order(csrc)
@@ -76,6 +100,8 @@ def violations(root: Path) -> list[str]:
             f"csrc/{folder}/CMakeLists.txt: names {dep!r}, which is not above {folder!r}"
             for dep in sorted(deps[folder] - set(order[:position]))
         ]
+        if rooms := declared(csrc, folder, "ROOMS"):
+            found += room_violations(root, folder, rooms)
         allowed = reachable(deps, folder)
         for path in sorted((csrc / folder).rglob("*")):
             if path.suffix not in SOURCES:

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Writes csrc/trace/meta_kernels.inc: Meta kernels in C++ that one in Python stands before.
+"""Writes csrc/trace/shape/meta_kernels.inc: Meta kernels in C++ that one in Python stands before.
 
 PyTorch registers Python functions for the Meta device over its own C++ kernels; the dispatcher then
 calls Python, which takes milliseconds and imports sympy and torch._dynamo. The C++ kernel is
@@ -14,7 +14,7 @@ import re
 
 import torch
 
-TABLE = pathlib.Path(__file__).parent.parent / "csrc" / "trace" / "meta_kernels.inc"
+TABLE = pathlib.Path(__file__).parent.parent / "csrc" / "trace" / "shape" / "meta_kernels.inc"
 HEADER = """\
 // SPDX-License-Identifier: Apache-2.0
 // SPMD_META_KERNEL(op in at::_ops, function of at::meta). Written by tools/write_meta_kernels.py.

@@ -97,7 +97,7 @@ def gpt2(fused: bool) -> tuple[Callable[[], float], None]:
 
 def rows() -> list[Row]:
     add = partial(traced, additions, other=8)
-    steps = partial(Row, budget=3.0, warm=20)
+    steps = partial(Row, budget=4.5, warm=20)
     return [
         Row("add, no grad", 0.60, partial(add, grad=False, with_cut=False), "µs"),
         Row("add, grad", 0.60, partial(add, grad=True, with_cut=False), "µs"),

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "csrc/partition/passes.h"
+#include "csrc/program/def_use.h"
 
 namespace spmd::partition {
 namespace {
@@ -127,22 +128,16 @@ class Scheduler {
 
 namespace {
 
-std::vector<bool> AreInputs(const Program& program) {
-  std::vector<bool> are(program.values.size(), false);
-  for (const program::Input& input : program.inputs) are[input.value] = true;
-  return are;
-}
-
 // Sharded biases and norms are gathered together, before anything else: they are so small that
 // holding them costs nothing.
 constexpr int64_t kSmallInput = 64 << 10;
 
 void GatherSmallInputsAtOnce(Program& program) {
-  const std::vector<bool> is_input = AreInputs(program);
+  const program::DefUse facts(program);
   std::vector<Instruction> gathers, others;
   for (Instruction& i : program.instructions) {
     const bool early = i.code == OpCode::kAllGather && i.operands.size() == 1 &&
-                       is_input[i.operands[0]] && ResultBytes(program, i) <= kSmallInput;
+                       facts.input(i.operands[0]) >= 0 && ResultBytes(program, i) <= kSmallInput;
     if (!early) {
       others.push_back(std::move(i));
       continue;
@@ -168,14 +163,12 @@ void GatherSmallInputsAtOnce(Program& program) {
 // Only calls that cannot fail are moved, so that they may overwrite an input in the end.
 void PutOffWhatIsNotUsedYet(Program& program) {
   const size_t n = program.instructions.size();
-  std::vector<bool> stays(program.values.size(), false);
-  for (const program::Input& input : program.inputs) stays[input.value] = !input.donated;
-  for (const program::Output& output : program.outputs) stays[output.value] = true;
+  const program::DefUse facts(program);
   // The first and the last use of each value, as far as they are decided, from the end backwards.
   std::vector<size_t> first_use(program.values.size(), n), last_use(program.values.size(), 0);
   const auto place_for = [&](size_t i) {
     const Instruction& call = program.instructions[i];
-    if (call.code != OpCode::kCall || MayFailOnValues(call)) return i;
+    if (call.code != OpCode::kCall || MayFailOnValues(program, call)) return i;
     size_t place = n;
     int64_t released = 0, held = 0;
     for (ValueId v : call.results) {
@@ -187,7 +180,7 @@ void PutOffWhatIsNotUsedYet(Program& program) {
       const ValueId v = call.operands[k];
       const bool again = std::find(call.operands.begin(), call.operands.begin() + k, v) !=
                          call.operands.begin() + k;
-      if (v == program::kNoValue || again || stays[v] || last_use[v] >= place) continue;
+      if (v == program::kNoValue || again || facts.outlives(v) || last_use[v] >= place) continue;
       held += program.TileBytes(v);
     }
     return held <= released ? place : i;

@@ -9,7 +9,7 @@
 #include "csrc/python/errors.h"
 #include "csrc/python/init.h"
 #include "csrc/rules/registry.h"
-#include "csrc/trace/session.h"
+#include "csrc/trace/api/session.h"
 
 namespace spmd::python {
 namespace {

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Errors at the boundary to Python. absl::Status becomes a c10 error in
-// csrc/trace/status_to_exception.h; here c10 errors become the exceptions that torch's own bindings
-// would raise, with the message only.
+// csrc/trace/device/status_to_exception.h; here c10 errors become the exceptions that torch's own
+// bindings would raise, with the message only.
 #pragma once
 
-#include "csrc/trace/status_to_exception.h"
+#include "csrc/trace/device/status_to_exception.h"
 
 namespace spmd::python {
 

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "csrc/trace/session.h"
+#include "csrc/trace/api/session.h"
 
 namespace spmd::python {
 

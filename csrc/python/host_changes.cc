@@ -9,8 +9,9 @@
 
 #include "csrc/python/errors.h"
 #include "csrc/python/init.h"
-#include "csrc/trace/device.h"
-#include "csrc/trace/session.h"
+#include "csrc/trace/api/register_device.h"
+#include "csrc/trace/api/session.h"
+#include "csrc/trace/device/device_type.h"
 #include "torch/csrc/autograd/python_variable.h"
 #include "torch/csrc/autograd/variable.h"
 

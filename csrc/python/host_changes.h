@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Records what Python code changes in dictionaries of objects, so that it can be undone: the
-// counters that an optimizer's step advances (csrc/trace/optimizer_step.h).
+// counters that an optimizer's step advances (csrc/trace/session/optimizer_step.h).
 //
 //   DictChanges changes;
 //   changes.Note(optimizer, "state");         // as they are now
@@ -18,7 +18,7 @@
 #include <string>
 #include <vector>
 
-#include "csrc/trace/optimizer_step.h"
+#include "csrc/trace/session/optimizer_step.h"
 #include "torch/csrc/utils/pybind.h"
 
 namespace spmd::python {

@@ -9,10 +9,12 @@
 #include "csrc/python/errors.h"
 #include "csrc/python/init.h"
 #include "csrc/python/spec.h"
-#include "csrc/trace/marking.h"
-#include "csrc/trace/marks.h"
-#include "csrc/trace/session.h"
-#include "csrc/trace/tensor_layout.h"
+#include "csrc/trace/api/session.h"
+#include "csrc/trace/recorder/marks.h"
+#include "csrc/trace/recorder/saved_marks.h"
+#include "csrc/trace/run/marking.h"
+#include "csrc/trace/run/tensor_layout.h"
+#include "csrc/trace/session/session_lock.h"
 
 namespace spmd::python {
 namespace {

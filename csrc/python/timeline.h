@@ -4,7 +4,7 @@
 #include <optional>
 #include <string>
 
-#include "csrc/trace/session.h"
+#include "csrc/trace/api/session.h"
 #include "torch/csrc/utils/pybind.h"
 
 namespace spmd::python {

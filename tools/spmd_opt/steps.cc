@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <optional>
 #include <tuple>
 #include <utility>
 #include <variant>
@@ -19,6 +20,8 @@
 #include "csrc/machine/system.h"
 #include "csrc/partition/compile.h"
 #include "csrc/program/analysis.h"
+#include "csrc/program/one_place/coalesce.h"
+#include "csrc/program/one_place/fuse_sums.h"
 #include "csrc/program/program.h"
 #include "csrc/reference/interpreter.h"
 #include "csrc/reference/program_interpreter.h"
@@ -221,6 +224,27 @@ absl::StatusOr<std::string> Check(absl::string_view text, absl::string_view) {
   return out;
 }
 
+// `axes`: the axes along which devices stay apart, as a list of names; none: all run as one.
+absl::StatusOr<std::string> CoalesceText(absl::string_view text, absl::string_view axes) {
+  SPMD_ASSIGN_OR_RETURN(const Program program, ParseProgram(text));
+  AxisMask kept = 0;
+  for (const absl::string_view name : absl::StrSplit(axes, '+', absl::SkipEmpty())) {
+    for (const AxisId axis : program.grids[0]->SubAxesOf(name)) kept |= MaskOf(axis);
+  }
+  const Program coalesced =
+      kept == 0 ? program::Coalesce(program) : program::CoalesceKeeping(program, kept);
+  SPMD_RETURN_IF_ERROR(program::Verify(coalesced));
+  return coalesced.ToString();
+}
+
+absl::StatusOr<std::string> FuseSumsText(absl::string_view text, absl::string_view) {
+  SPMD_ASSIGN_OR_RETURN(const Program program, ParseProgram(text));
+  const std::optional<Program> fused = program::FuseSums(program);
+  if (!fused) return program.ToString();
+  SPMD_RETURN_IF_ERROR(program::Verify(*fused));
+  return fused->ToString();
+}
+
 absl::StatusOr<std::string> Explain(absl::string_view text, absl::string_view name) {
   SPMD_ASSIGN_OR_RETURN(const partition::Compiled compiled, CompileText(text));
   for (ir::ValueId id = 0; id < compiled.graph.num_values(); ++id) {
@@ -249,6 +273,10 @@ constexpr Step kSteps[] = {
      "timeline=v5e-256: the seconds of each instruction on that machine (@0.9: efficiency)",
      Timeline},
     {"warnings", "what compiling a graph warns of", Warnings},
+    {"coalesce", "a program whose devices run as one; coalesce=data+model: but along these axes",
+     CoalesceText},
+    {"fuse_sums", "a program whose products are added to partial sums while they are computed",
+     FuseSumsText},
     {"explain", "explain=x: why value %x of a graph is cut as it is", Explain},
 };
 

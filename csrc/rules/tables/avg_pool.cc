@@ -171,7 +171,9 @@ absl::StatusOr<std::vector<ValueId>> AvgPoolBackwardInCoreOps(Builder& b, const 
   const Attributes lists = PoolLists(call, rank);
   int64_t divisor = 1;
   for (int64_t k : lists.GetInts("kernel_size")) divisor *= k;
-  divisor = call.attrs().GetIntOr("divisor_override", divisor);
+  const Attr* const given = call.attrs().Find("divisor_override");
+  const bool at_run_time = given != nullptr && std::holds_alternative<RuntimeScalar>(*given);
+  divisor = at_run_time ? 1 : call.attrs().GetIntOr("divisor_override", divisor);
 
   // Each channel is a group of its own. Without a batch dimension one of size 1 is inserted.
   const Dims dims = b.type(operands[1]).dims;
@@ -181,7 +183,8 @@ absl::StatusOr<std::vector<ValueId>> AvgPoolBackwardInCoreOps(Builder& b, const 
     return Ints(d);
   };
   const DType dtype = b.type(operands[0]).dtype;
-  const ValueId wide = Upcast(b, operands[0]);
+  ValueId wide = Upcast(b, operands[0]);
+  if (at_run_time) wide = b.DivScalar(wide, *given);
   const ValueId grad = batched ? wide : b.View(wide, with_batch(b.type(wide).dims));
   std::vector<int64_t> input_size = with_batch(dims);
   std::vector<int64_t> weight_size = {input_size[1], 1};

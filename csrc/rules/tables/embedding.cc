@@ -11,7 +11,7 @@ namespace spmd::rules {
 namespace {
 
 ir::ValueId DWeight(Builder& b, ir::ValueId grad, ir::ValueId indices, int64_t num_weights,
-                    int64_t padding_idx) {
+                    const Attr& padding_idx) {
   return b.Call("spmd::embedding_dweight", {grad, indices},
                 {{"num_weights", num_weights},
                  {"padding_idx", padding_idx},
@@ -33,7 +33,7 @@ ir::ValueId OverFrequency(Builder& b, ir::ValueId grad, ir::ValueId indices, int
   // Half types cannot count far, so the counts are f32.
   const ir::ValueId ones = b.Call(
       "spmd::full", {}, {{"size", std::move(size)}, {"value", 1.0}, {"dtype", ComputedIn(dtype)}});
-  const ir::ValueId counts = DWeight(b, ones, indices, num_weights, /*padding_idx=*/-1);
+  const ir::ValueId counts = DWeight(b, ones, indices, num_weights, /*padding_idx=*/int64_t{-1});
   return b.Cast(b.Div(Upcast(b, grad), Rows(b, counts, indices)), dtype);
 }
 
@@ -54,7 +54,7 @@ absl::StatusOr<std::vector<ir::ValueId>> EmbeddingBackwardByRows(
     grad = OverFrequency(b, grad, operands[1], num_weights);
   }
   return std::vector<ir::ValueId>{
-      DWeight(b, grad, operands[1], num_weights, node.attributes.GetInt("padding_idx"))};
+      DWeight(b, grad, operands[1], num_weights, *node.attributes.Find("padding_idx"))};
 }
 
 absl::StatusOr<std::vector<TensorType>> EmbeddingTypes(const OpCall& call) {

@@ -16,7 +16,7 @@ using ir::ValueId;
 enum Reduction : int64_t { kNone = 0, kMean = 1, kSum = 2 };
 
 Attributes ClassAttributes(const ir::Node& node) {
-  return {{"ignore_index", node.attributes.GetInt("ignore_index")}, {"first_class", int64_t{0}}};
+  return {{"ignore_index", *node.attributes.Find("ignore_index")}, {"first_class", int64_t{0}}};
 }
 
 ValueId Scalar(Builder& b, double value, DType dtype) {
@@ -30,7 +30,7 @@ std::vector<int64_t> Ints(const Dims& dims) { return {dims.begin(), dims.end()};
 // before the forward pass, so the backward pass need not wait for the forward pass to end.
 ValueId CountOf(Builder& b, const ir::Node& node, ValueId target, DType exact) {
   const ValueId counts =
-      b.Call("aten::ne.Scalar", {target}, {{"other", node.attributes.GetInt("ignore_index")}});
+      b.Call("aten::ne.Scalar", {target}, {{"other", *node.attributes.Find("ignore_index")}});
   std::vector<int64_t> dims(b.rank(target));
   std::iota(dims.begin(), dims.end(), 0);
   return b.Call("aten::sum.dim_IntList", {counts},
@@ -239,6 +239,23 @@ Attributes LocalCrossEntropyDInput(const OpCall& call, const OpFactors& factors,
   const int c = call.results[0].rank() - 1;
   if (IsCut(factors.results[0][c], cut)) local.Set("first_class", Expr::Start(Result(0), c));
   return local;
+}
+
+std::optional<ValueId> AsCrossEntropyDInput(Builder& b, Operands operands,
+                                            const Attributes& attributes) {
+  const ValueId grad = operands[0], logp = operands[1];
+  const ir::NodeId producer = b.graph().value(grad).producer;
+  if (producer == ir::kNoNode) return std::nullopt;
+  const ir::Node nll = b.graph().node(producer);
+  const TensorType type = b.type(logp);
+  const int64_t dim = attributes.GetInt("dim");
+  const bool last = dim == type.rank() - 1 || dim == -1;
+  if (nll.op != "spmd::nll_dinput" || type.rank() < 2 || !last || b.type(grad) != type) {
+    return std::nullopt;
+  }
+  return b.Call("spmd::cross_entropy_dinput",
+                {nll.operands[0], logp, nll.operands[1], nll.operands[2], nll.operands[3]},
+                ClassAttributes(nll));
 }
 
 }  // namespace spmd::rules

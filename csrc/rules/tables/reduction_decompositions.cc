@@ -87,8 +87,10 @@ ValuesOrStatus DecomposeVariance(Builder& b, const ir::Graph& from, const ir::No
   return AsResultsOf(b, from, node, {result, Squeeze(b, mean, r)});
 }
 
-ir::ValueId NormOf(Builder& b, ir::ValueId x, double p, const std::vector<int64_t>& dims,
+// `order` is passed at run time if it is none of the orders below that are functions of their own.
+ir::ValueId NormOf(Builder& b, ir::ValueId x, const Attr& order, const std::vector<int64_t>& dims,
                    bool keepdim) {
+  const std::optional<double> p = Known(order);
   if (p != 2 || IsComplex(b.type(x).dtype)) x = b.Call("aten::abs", {x});
   if (p == kInfinity) return b.Amax(x, dims, keepdim);
   if (p == -kInfinity) return b.Call("aten::amin", {x}, {{"dim", dims}, {"keepdim", keepdim}});
@@ -98,19 +100,19 @@ ir::ValueId NormOf(Builder& b, ir::ValueId x, double p, const std::vector<int64_
   }
   if (p == 1) return b.Sum(x, dims, keepdim);
   if (p == 2) return b.Sqrt(b.Sum(b.Square(x), dims, keepdim));
-  auto power = [&](ir::ValueId v, double exponent) {
-    return b.Call("aten::pow.Tensor_Scalar", {v}, {{"exponent", exponent}});
-  };
-  return power(b.Sum(power(x, p), dims, keepdim), 1 / p);
+  const ir::ValueId sum =
+      b.Sum(b.Call("aten::pow.Tensor_Scalar", {x}, {{"exponent", order}}), dims, keepdim);
+  if (p.has_value()) return b.Call("aten::pow.Tensor_Scalar", {sum}, {{"exponent", 1 / *p}});
+  const ir::ValueId root = b.Call("aten::reciprocal", {b.Number(order)});
+  return b.Call("aten::pow.Tensor_Tensor", {sum, root});
 }
 
 ValuesOrStatus DecomposeNorm(Builder& b, const ir::Graph& from, const ir::Node& node,
                              Operands operands) {
   const Reduction r(from, node);
   const char* name = node.attributes.Find("ord") != nullptr ? "ord" : "p";
-  const double p = node.attributes.GetDoubleOr(name, 2);
   const ir::ValueId x = Upcast(b, CastToAttr(b, operands[0], node));
-  return AsResultsOf(b, from, node, {NormOf(b, x, p, r.dims, r.keepdim)});
+  return AsResultsOf(b, from, node, {NormOf(b, x, NumberOr(node, name, 2), r.dims, r.keepdim)});
 }
 
 // The norm of the difference of two tensors that broadcast.
@@ -118,8 +120,7 @@ ValuesOrStatus DecomposeDist(Builder& b, const ir::Graph& from, const ir::Node& 
                              Operands operands) {
   const ir::ValueId x = Upcast(b, b.Sub(operands[0], operands[1]));
   const std::vector<int64_t> all = DimList(std::vector<bool>(b.rank(x), true));
-  const double p = node.attributes.GetDoubleOr("p", 2);
-  return AsResultsOf(b, from, node, {NormOf(b, x, p, all, /*keepdim=*/false)});
+  return AsResultsOf(b, from, node, {NormOf(b, x, NumberOr(node, "p", 2), all, /*keepdim=*/false)});
 }
 
 ValuesOrStatus DecomposeLogSumExp(Builder& b, const ir::Graph& from, const ir::Node& node,

@@ -99,8 +99,7 @@ TEST(PlacementTest, DeviceOrderIsTheInverse) {
   const System system = *ParseSystem("v4-256");
   const Placement chosen = *Placement::Choose(system, Axes({32, 4}));
   const std::vector<int64_t> order = chosen.DeviceOrder();
-  EXPECT_THAT(std::vector<int64_t>(order.begin(), order.begin() + 5),
-              ElementsAre(0, 8, 16, 24, 1));
+  EXPECT_THAT(std::vector<int64_t>(order.begin(), order.begin() + 5), ElementsAre(0, 8, 16, 24, 1));
   const auto read = Placement::OfDevices(system, Axes({32, 4}), order);
   ASSERT_TRUE(read.ok()) << read.status();
   EXPECT_EQ(read->axes(), chosen.axes());

@@ -20,7 +20,7 @@
 namespace spmd::partition {
 namespace {
 
-// Products, terms passed through sums, windows, reductions that are taken apart, and a batch that
+// Products, partial sums passed through sums, windows, decomposed reductions, and a batch that
 // is merged behind the time.
 constexpr const char* kGraphs[] = {
     R"(mesh @m [data=2, model=3]

@@ -10,7 +10,7 @@
 
 #include "csrc/ir/verifier.h"
 #include "csrc/partition/compile.h"
-#include "csrc/program/coalesce.h"
+#include "csrc/program/one_place/coalesce.h"
 #include "csrc/reference/interpreter.h"
 #include "csrc/reference/program_interpreter.h"
 #include "tests/cpp/partition/random_model.h"

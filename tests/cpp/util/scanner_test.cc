@@ -44,7 +44,8 @@ TEST(ScannerTest, ErrorsNameWhatWasExpectedAndWhere) {
 }
 
 TEST(ScannerTest, ErrorsShowOneShortLine) {
-  const std::string text = std::string(200, 'a') + "\nb";
+  std::string text(200, 'a');
+  text += "\nb";
   Scanner in(text);
   const std::string message(in.Expect("}").message());
   EXPECT_LT(message.size(), 200u);

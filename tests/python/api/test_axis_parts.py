@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Parts of mesh axes in specs: after views that split a dimension which is cut."""
+"""Parts of mesh axes in specs: after views that split a sharded dimension."""
 
 import pytest
 import torch
@@ -44,16 +44,16 @@ def test_every_helper_understands_what_it_shows(name, computed, capsys):
     assert spmd.debug.visualize_sharding(y).splitlines()[1:] == picture.splitlines()[1:]
     assert after.hlo_string().startswith("{")
     for shard in spmd.local_shards(y):
-        # Of what is blocks, the parts are those of the tensor in which they are a dimension.
+        # The parts of a tensor of blocks are those of the view in which the blocks are a dimension.
         whole = view(values) if len(shard.index) == y.dim() else values
         assert torch.equal(shard.data, whole[shard.index])
-    # What is shown can be written.
+    # A spec that is shown can be used as a spec.
     z = spmd.mark_sharding(view(values).to("spmd").clone(), mesh, after.spec)
     if after.spec != P(*[None] * y.dim()) and "uneven" not in name and "slices" not in name:
         assert boxes(z) == shards
 
 
-def test_how_parts_read():
+def test_parts_of_axes_in_text():
     x = spmd.mark_sharding(torch.arange(8.0, device="spmd"), mesh, ("a",))
     y = x.view(2, 4) * 2
     assert (
@@ -83,7 +83,7 @@ def test_parts_of_any_size():
     assert "x:0=2" in repr(spmd.sharding_of(t))
 
 
-def test_parts_that_are_not_there():
+def test_unknown_parts_of_axes():
     with pytest.raises(
         ValueError, match=r"axis 'a' has the parts 'a:0' of size 2, 'a:1' of size 2"
     ):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Dimensions of several blocks, each of which is cut: projections that are one weight."""
+"""Dimensions of several blocks, each of which is sharded: projections that are one weight."""
 
 import copy
 import io
@@ -16,7 +16,9 @@ import torch_spmd as spmd
 from torch_spmd import P, blocks
 
 WIDTH, HEADS, LENGTH, BATCH, LAYERS = 64, 8, 24, 4, 2
-ACTIVATION = 4 * BATCH * LENGTH * WIDTH  # bytes of what a block of a network adds to its input
+ACTIVATION = (
+    4 * BATCH * LENGTH * WIDTH
+)  # bytes of the activations that a block of a network adds to its input
 
 
 class FusedAttention(nn.Module):
@@ -106,7 +108,7 @@ def mark(tensor, mesh, spec):
 
 
 def mark_view(tensor, mesh, spec):
-    """The same, of the view in which blocks are a dimension of their own."""
+    """The same mark, on the view in which the blocks are a dimension of their own."""
     with torch.no_grad():
         view, plain = tensor, []
         for d in reversed(range(len(spec))):
@@ -158,7 +160,7 @@ def train(model, optimizer="adamw", steps=4, **how):
 
 
 def whole_reductions(table):
-    """All that is sent, where it is nothing but reductions."""
+    """The collectives that are sent, asserting that all of them are reductions."""
     assert {row.kind for row in table.rows} == {"all_reduce"}
     return sum(row.bytes >= ACTIVATION for row in table.rows)
 
@@ -176,8 +178,8 @@ def test_a_layer_sends_two_reductions(mesh, kind, how):
         for tensor, spec in block.inner.marks("model"):
             how(tensor, mesh, spec)
     table, optimizer = train(model)
-    # Nobody needs the gradient of the input; the first layer's gradients of its norm, which do,
-    # are reduced after they are summed over the tokens, or before.
+    # The gradient of the input is not needed. The gradients of the first layer's norm are;
+    # they are reduced before or after they are summed over the tokens.
     assert LAYERS * 2 - 1 <= whole_reductions(table) <= LAYERS * 2
     for block in model:
         weight, spec = block.inner.marks("model")[0]
@@ -216,7 +218,7 @@ def test_beside_data_parallelism(kind):
     assert {row.kind for row in table.rows} == {"all_reduce"}
 
 
-def test_a_weight_cut_in_both_dimensions():
+def test_a_weight_sharded_in_both_dimensions():
     mesh = spmd.make_mesh((2, 2), ("data", "model"))
     model = network("linear").to("spmd")
     for block in model:
@@ -302,7 +304,7 @@ def test_state_dicts_keep_blocks(mesh, assign):
     assert torch.equal(target.weight.cpu(), source.weight.cpu())
 
 
-def test_what_a_device_holds(mesh, data):
+def test_shards_of_blocks(mesh, data):
     weight = fused(data, mesh)
     shards = spmd.local_shards(weight)
     apart = data.view(8, 3, 10)
@@ -330,7 +332,7 @@ def test_views_and_writes(mesh, data):
     assert spmd.sharding_of(weight).spec == P(None, blocks(3, "model"))
 
 
-def test_a_mark_that_is_there_is_no_other(mesh, data):
+def test_the_same_blocks_in_two_forms_are_one_mark(mesh, data):
     weight = fused(data, mesh)
     mark(weight, mesh, (None, blocks(3, "model")))
     mark(weight.unflatten(1, (3, 10)), mesh, (None, None, "model"))
@@ -341,7 +343,7 @@ def test_a_mark_that_is_there_is_no_other(mesh, data):
     assert torch.equal(weight.cpu(), data)
 
 
-def test_a_copys_mark_gives_way(mesh, data):
+def test_a_copied_mark_can_be_replaced(mesh, data):
     plain = spmd.mark_sharding(data.to("spmd"), mesh, P(None, "model"))
     copied = plain.clone()
     mark(copied, mesh, (None, blocks(3, "model")))
@@ -402,7 +404,7 @@ def test_specs_as_values(mesh):
     assert spmd.NamedSharding(mesh, P(blocks(1, "model"))) == spmd.NamedSharding(mesh, P("model"))
 
 
-NO_AXES = "give the axis that cuts each block, by name or index, or a tuple of axes"
+NO_AXES = "give the axis that shards each block, by name or index, or a tuple of axes"
 
 
 @pytest.mark.parametrize(
@@ -422,7 +424,7 @@ NO_AXES = "give the axis that cuts each block, by name or index, or a tuple of a
         (lambda: P(("x", blocks(2, "y"))), TypeError, r"entry 0 contains blocks\(2, 'y'\)"),
     ],
 )
-def test_entries_that_are_none(make, kind, message):
+def test_malformed_entries(make, kind, message):
     with pytest.raises(kind, match=message):
         make()
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""spmd.debug: what it shows."""
+"""The output of spmd.debug."""
 
 import json
 import subprocess
@@ -20,7 +20,7 @@ def mesh():
 
 @pytest.fixture
 def product(mesh):
-    """A product whose contraction is cut by `model`, run and whole."""
+    """A product whose contraction is sharded over `model`, computed and gathered."""
     a = spmd.mark_sharding(torch.ones(64, 32, device="spmd"), mesh, (None, "model"))
     b = spmd.mark_sharding(torch.ones(32, 48, device="spmd"), mesh, ("model", None))
     c = a @ b
@@ -53,7 +53,7 @@ def test_programs_and_graphs_are_text(product, capsys):
     assert "aten::mm" in spmd.debug.print_graph()
 
 
-def test_the_graph_that_waits(mesh):
+def test_the_pending_graph_is_printed(mesh):
     x = torch.ones(4, device="spmd")
     y = (x + 1).exp()
     assert "aten::exp" in spmd.debug.print_graph(y)
@@ -199,7 +199,7 @@ def test_before_anything_ran():
 
 
 class TestSteps:
-    """`collectives()` and `memory()` speak of all programs of an optimizer's step."""
+    """`collectives()` and `memory()` are about all programs of an optimizer step."""
 
     @pytest.fixture
     def trained(self, mesh):
@@ -224,7 +224,7 @@ class TestSteps:
         table = spmd.debug.collectives()
         assert [row.kind for row in table.large] == ["all_reduce"] and "runs" not in table.note
 
-    def test_what_was_read_before_the_step(self, trained):
+    def test_values_read_before_the_step(self, trained):
         trained(1, read=True)
         table = spmd.debug.collectives()
         assert sum(row.kind == "all_reduce" for row in table.large) == 1
@@ -266,7 +266,7 @@ def test_tables_are_sequences_of_rows_and_html(product):
     assert "&lt;" in spmd.debug.Table(("a",), [("<b>",)])._repr_html_()
 
 
-def test_what_is_printed_is_not_shown_again(product, capsys):
+def test_printed_text_is_not_shown_again(product, capsys):
     for show in (
         spmd.debug.print_program,
         spmd.debug.print_graph,
@@ -286,5 +286,5 @@ def test_an_op_on_the_host_is_said_once_with_its_bytes():
     """
     lines = [t for t in run_script(script).stderr.splitlines() if "on the host" in t]
     assert len(lines) == 1, lines
-    assert "aten::bincount runs at once and whole, on the host" in lines[0]
-    assert "1.0 KiB came there, 1.0 KiB went back" in lines[0]
+    assert "aten::bincount runs on the host, at once and unsharded" in lines[0]
+    assert "1.0 KiB were copied to the host, 1.0 KiB back" in lines[0]

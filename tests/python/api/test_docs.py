@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What docstrings and the README show is what happens."""
+"""What docstrings, the README and docs show is what happens."""
 
 import doctest
 import importlib
@@ -15,7 +15,7 @@ from torch_spmd import debug, testing
 MODULES = sorted(
     module.name for module in pkgutil.iter_modules(spmd.__path__) if module.name != "_C"
 )
-# Values that functions give, and an error.
+# Values that functions return, and an error.
 NO_EXAMPLE = {"OutOfMemoryError", "Shard", "ShardReport"}
 
 
@@ -45,3 +45,35 @@ def test_the_readmes_twenty_lines(root):
     loss, table = done.stdout.split("\n", 1)
     assert 0 < float(loss) < 2.4  # ln 10 and less
     assert "all_reduce" in table
+
+
+def test_the_walk_runs_and_prints_what_it_shows(root, tmp_path):
+    blocks = re.findall(
+        r"```(python|text)\n(.*?)```", (root / "docs/walk.md").read_text(), re.DOTALL
+    )
+    separator = "-- end of block --"
+    script, shown = "", []
+    for kind, block in blocks:
+        if kind == "python":
+            script += f"{block}print({separator!r})\n"
+            shown.append("")
+        else:
+            shown[-1] = block
+    (tmp_path / "walk.py").write_text(script)
+    done = run_python("walk.py", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    printed = done.stdout.split(separator + "\n")[:-1]
+    assert [text.rstrip() for text in printed] == [text.rstrip() for text in shown]
+
+
+def test_the_row_that_the_walk_quotes(root):
+    [row] = re.findall(r"^    (Product\(.*)$", (root / "docs/walk.md").read_text(), re.MULTILINE)
+    assert row in (root / "csrc/rules/tables/matmul.cc").read_text()
+
+
+def test_every_environment_variable_has_a_row(root):
+    sources = [*(root / "csrc").rglob("*.cc"), *(root / "torch_spmd").glob("*.py")]
+    used = {name for s in sources for name in re.findall(r'"(SPMD_[A-Z_]+)"', s.read_text())}
+    rows = re.findall(r"^\| `SPMD_.*?\|", (root / "docs/settings.md").read_text(), re.MULTILINE)
+    documented = {name for row in rows for name in re.findall(r"SPMD_[A-Z_]+", row)}
+    assert documented == used

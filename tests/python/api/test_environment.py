@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the environment variables and warnings show, and what Ctrl-C leaves."""
+"""Environment variables, warnings, and Ctrl-C."""
 
 import ast
 import os
@@ -34,7 +34,7 @@ def test_log_names_passes_and_traffic():
     assert "all_reduce" in text and "bytes per device" in text
 
 
-def test_log_says_nothing_unasked():
+def test_nothing_is_logged_by_default():
     assert "spmd:" not in run_script(PRODUCT).stderr
 
 
@@ -65,7 +65,7 @@ def test_a_large_gather_that_repeats_work_is_warned_about():
         torch.sort(a, dim=1).values.cpu()
     (text,) = [str(w.message) for w in seen]
     assert "aten::sort" in text and "test_environment.py" in text and "16.0 MiB" in text
-    assert "needs dimension 1 whole" in text and "None of its dimensions can stay cut" in text
+    assert "needs dimension 1 whole" in text and "None of its dimensions can stay sharded" in text
 
 
 @pytest.mark.parametrize("op", [lambda x: x.sort(-1).values, torch.fft.rfft], ids=["sort", "fft"])
@@ -73,7 +73,7 @@ def test_a_warning_says_which_spec_avoids_the_gather_and_that_does(op):
     mesh = spmd.make_mesh((4,), ("x",))
 
     def warnings_of(spec):
-        """Of an op on rows that are cut so, whose result somebody wants whole."""
+        """The warnings for an op on rows with this sharding, whose result is replicated."""
         x = spmd.mark_sharding(torch.zeros(8192, 2048).to("spmd"), mesh, spec)
         with warnings.catch_warnings(record=True) as seen:
             warnings.simplefilter("always")
@@ -110,7 +110,7 @@ def test_ctrl_c_lets_what_python_has_finished_happen():
             x = x @ weight * 1e-3
         weight.copy_(x)
         step.add_(1)
-    # A shell starts what runs in the background with the signal ignored.
+    # A shell starts background processes with the signal ignored.
     before_us = signal.signal(signal.SIGINT, signal.default_int_handler)
     timer = threading.Timer(0.05, lambda: os.kill(os.getpid(), signal.SIGINT))
     timer.start()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Marks of copies, of parts, of data that was used before; what cannot keep one says so."""
+"""Marks of copies, of parts, and of data that was used before; a lost mark gives a warning."""
 
 import copy
 import io
@@ -99,14 +99,14 @@ def test_another_mark_on_a_copy_replaces_the_one_it_came_with():
             spmd.mark_sharding(c, mesh, ("a", None))
     c = t.clone()
     spmd.sync()
-    c.add_(1)  # bound by the mark it came with
+    c.add_(1)  # constrained by the mark that it was copied with
     spmd.mark_sharding(c, mesh, (None, "a"))
     assert parts(c) == [(8, 2)] * 4 and parts(t) == [(2, 8)] * 4
     spmd.clear_sharding(c)
     assert not spmd.sharding_of(c).is_committed
 
 
-def test_a_copy_on_the_way_binds_nothing():
+def test_an_intermediate_copy_does_not_change_the_plan():
     x = marked(8, 8)
     y = spmd.mark_sharding(x.clone() + 1, mesh, (None, "a"))
     spmd.sync()
@@ -114,7 +114,7 @@ def test_a_copy_on_the_way_binds_nothing():
     assert kinds == ["all_to_all"] and parts(y) == [(8, 2)] * 4
 
 
-def test_data_that_was_used_is_laid_out():
+def test_a_mark_on_used_data_changes_its_layout():
     x = torch.arange(32.0).reshape(8, 4).to("spmd")
     assert (x + 1).sum().item() == 528
     spmd.mark_sharding(x, mesh, ("a", None))
@@ -151,7 +151,7 @@ def test_a_mark_on_a_part_of_a_result():
     z = torch.exp(q)
     spmd.sync()
     assert spmd.sharding_of(z).spec == P("a", None)
-    w.add_(1)  # another value: the part is cut all the same
+    w.add_(1)  # another value: the part is sharded all the same
     z = w[:8] * 2
     spmd.sync()
     assert spmd.sharding_of(z).spec == P("a", None)
@@ -159,7 +159,7 @@ def test_a_mark_on_a_part_of_a_result():
     assert spmd.sharding_of(q.clone()).spec == P("a", None)
     with pytest.raises(ValueError, match=r"marked \('a', None\) .* already"):
         spmd.mark_sharding(w[:8], mesh, (None, "a"))
-    spmd.mark_sharding(w[8:16], mesh, (None, "a"))  # beside it, of data that is stored
+    spmd.mark_sharding(w[8:16], mesh, (None, "a"))  # and a part of stored data
     z = w[8:16] * 2
     spmd.sync()
     assert spmd.sharding_of(z).spec == P(None, "a")
@@ -168,7 +168,7 @@ def test_a_mark_on_a_part_of_a_result():
 @pytest.mark.parametrize("stored", [False, True])
 @pytest.mark.parametrize("cut", [None, (None, "b"), ("b", None)])
 def test_a_mark_on_a_part_of_data(stored, cut):
-    """Data that a program has used, or not; the whole is cut otherwise, or not at all."""
+    """Data that a program has used or not; the base has another sharding or none."""
     data = torch.arange(192.0).reshape(24, 8)
     w = data.clone().to("spmd")
     both = spmd.make_mesh((4, 2), ("a", "b"))
@@ -204,7 +204,7 @@ def test_clearing_a_part_leaves_the_rest():
     assert spmd.sharding_of(w[:8]).is_committed and not spmd.sharding_of(w).is_committed
 
 
-def test_a_part_is_cut_in_a_call_that_was_gone_over_before():
+def test_a_part_is_sharded_in_a_replayed_call():
     def step(w):
         z = w[:8] * 3
         spmd.sync()
@@ -324,7 +324,7 @@ def test_optimizer_state_lies_as_the_parameter():
         assert parts(optimizer.state[layer.weight][name]) == [(2, 8)] * 4
 
 
-def test_what_cannot_keep_a_mark_says_so_once():
+def test_a_lost_mark_gives_one_warning():
     def lose(t):
         t.data = torch.ones(48, device="spmd")
 
@@ -333,7 +333,7 @@ def test_what_cannot_keep_a_mark_says_so_once():
         for _ in range(3):
             lose(marked(8, 6))
     assert [str(w.message) for w in caught] == [
-        ".data =: the mark ('a', None) on mesh [a=4] is not kept, since what takes its place has 1 "
+        ".data =: the mark ('a', None) on mesh [a=4] is not kept, since its replacement has 1 "
         "dimension; mark the new tensor: spmd.mark_sharding(tensor, mesh, spec)"
     ]
 
@@ -355,7 +355,7 @@ def test_memory_that_is_given_up_and_taken_again_keeps_the_mark():
     assert t.sum().item() == 48
 
 
-def test_marks_of_host_tensors_do_not_outlive_them():
+def test_marks_of_host_tensors_end_with_them():
     t = marked(8, 6)
     for _ in range(300):
         t.cpu()
@@ -363,3 +363,49 @@ def test_marks_of_host_tensors_do_not_outlive_them():
     assert spmd.sharding_of(host.to("spmd")).is_committed
     assert not spmd.sharding_of(host[:4].to("spmd")).is_committed
     assert not spmd.sharding_of((host * 1).to("spmd")).is_committed
+
+
+def test_a_deep_copy_keeps_the_mark():
+    mesh = spmd.make_mesh((2, 4), ("data", "model"))
+    layer = nn.Linear(8, 8).to("spmd")
+    spmd.mark_sharding(layer.weight, mesh, ("model", None))
+    sharding = spmd.sharding_of(copy.deepcopy(layer).weight)
+    assert sharding.is_committed and sharding.spec == spmd.P("model", None)
+    assert not spmd.sharding_of(copy.deepcopy(layer).bias).is_committed
+
+
+def test_a_reshape_of_all_that_is_stored_is_marked():
+    mesh = spmd.make_mesh((2, 4), ("data", "model"))
+    flat = torch.arange(32.0).to("spmd")
+    x = flat.view(8, 4)
+    spmd.mark_sharding(x, mesh, ("data", "model"))
+    assert spmd.sharding_of(x).spec == spmd.P("data", "model")
+    assert torch.equal((x * 2).cpu(), torch.arange(32.0).view(8, 4) * 2)
+    assert torch.equal(flat.cpu(), torch.arange(32.0))
+    x.add_(1)
+    assert torch.equal(flat.cpu(), torch.arange(32.0) + 1)
+
+
+def test_nothing_is_claimed_about_a_view_that_no_spec_describes():
+    mesh = spmd.make_mesh((2, 4), ("data", "model"))
+    x = torch.arange(64.0).to("spmd")
+    spmd.mark_sharding(x, mesh, ("data",))
+    assert not spmd.sharding_of(x.view(8, 8)).is_committed
+
+
+NEW_ON_THE_HOST = {
+    "clone": lambda host: host.clone(),
+    "deepcopy": copy.deepcopy,
+    "another type": lambda host: host.double(),
+    "file": lambda host: torch.load(saved(host)),
+}
+
+
+@pytest.mark.parametrize("way", NEW_ON_THE_HOST)
+def test_what_the_host_makes_of_a_host_copy_has_no_mark(way):
+    t = marked(8, 6)
+    host = t.cpu()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert not spmd.sharding_of(NEW_ON_THE_HOST[way](host).to("spmd")).is_committed
+        assert spmd.sharding_of(host.detach().to("spmd")).is_committed

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Meshes: values, and what bad ones are told."""
+"""Meshes as values, and errors for bad ones."""
 
 import pickle
 
@@ -16,7 +16,7 @@ def message(error, call):
     return str(raised.value)
 
 
-def test_a_mesh_says_what_it_is():
+def test_attributes_of_a_mesh():
     mesh = spmd.Mesh(range(8), (2, 4), ("data", "model"))
     assert mesh.device_ids == tuple(range(8))
     assert mesh.mesh_shape == (2, 4)
@@ -43,7 +43,7 @@ def test_meshes_are_values():
     assert a != spmd.Mesh([1, 0, 2, 3], (2, 2), ("x", "y"))
     assert pickle.loads(pickle.dumps(a)) == a
     assert message(AttributeError, lambda: setattr(a, "size", 3)) == (
-        "Mesh is immutable; make a new one to change 'size'"
+        "Mesh is immutable; create a new one to change 'size'"
     )
 
 
@@ -103,11 +103,11 @@ def test_another_backend():
     assert message(ValueError, lambda: spmd.make_mesh((2,), ("x",), backend="mock_tpu:v4-16")) == (
         "Mesh: backend 'mock_tpu:v4-16' was asked for, but this process's backend is 'cpu', and "
         "all meshes of a graph share one; call spmd.set_default_backend('mock_tpu:v4-16') before "
-        "the first tensor is made"
+        "the first tensor is created"
     )
 
 
-def test_a_larger_mesh_than_the_user_said(monkeypatch):
+def test_a_mesh_larger_than_the_device_count(monkeypatch):
     result = run_python(
         "-c",
         "import torch_spmd as spmd\n"
@@ -124,7 +124,7 @@ def test_a_larger_mesh_than_the_user_said(monkeypatch):
     )
 
 
-def test_many_devices_unless_said():
+def test_meshes_of_any_size_without_a_device_count():
     assert spmd.make_mesh((256,), ("x",)).size() == 256
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What wrong calls of the public functions are told, and how much helpers print."""
+"""Errors of wrong calls of the public functions, and how much helpers print."""
 
 import contextlib
 import pickle
@@ -97,7 +97,7 @@ def test_a_tree_is_marked_as_a_whole_or_not_at_all(mesh, last, spec, expected, p
         spmd.mark_sharding(tree, mesh, specs)
     assert str(raised.value).startswith(expected)
     assert committed(first, second) == [False, False]
-    spmd.mark_sharding(first, mesh, P(None, "model"))  # nothing stands in its way
+    spmd.mark_sharding(first, mesh, P(None, "model"))  # nothing prevents it
     assert first.sum().item() == (128 if pending else 64)
 
 
@@ -154,7 +154,7 @@ def test_traced_trees_are_checked_first(mesh):
     assert "mark_sharding" not in traced.code
 
 
-# --- helpers have limits and say so ---
+# --- helpers limit what they print, and say so ---
 
 
 @pytest.fixture(scope="module")
@@ -209,14 +209,14 @@ def test_all_shards_are_the_same_either_way(mesh):
         assert torch.equal(one.data, other.data)
 
 
-def test_copies_that_do_not_fit_memory(many):
+def test_copies_larger_than_memory_are_refused(many):
     big = torch.zeros((1 << 26) + 1, dtype=torch.int8, device="spmd")
     spmd.mark_sharding(big, many, (None,))
     with pytest.raises(ValueError, match=r"the parts of 65,536 devices take .* as copies"):
         spmd.local_shards(big)
 
 
-def test_texts_of_meshes_are_short():
+def test_texts_of_large_meshes_are_short():
     ids = list(range(65536))
     random.Random(0).shuffle(ids)
     mesh = spmd.Mesh(ids, (65536,), ("x",))
@@ -323,7 +323,7 @@ def test_an_import_that_failed_half_way():
 
 
 def test_a_sub_interpreter():
-    """It is told in one sentence, and the main interpreter goes on."""
+    """It gets an error of one sentence, and the main interpreter goes on."""
     done = run_script("""
         try:
             import _interpreters as interpreters
@@ -348,7 +348,7 @@ def test_a_sub_interpreter():
     assert "torch_spmd cannot be imported in a sub-interpreter, since PyTorch cannot" in done.stdout
 
 
-# --- functions of PyTorch's that the package wraps say what they say without it ---
+# --- PyTorch's functions that the package wraps give their own errors ---
 
 
 @pytest.mark.parametrize(

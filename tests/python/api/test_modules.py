@@ -38,7 +38,7 @@ def test_rules_in_order_globs_and_regular_expressions(mesh):
     assert str(report).splitlines()[0] == "0.weight   P('model', None)"
 
 
-def test_a_mark_that_no_rule_speaks_of_is_kept(mesh):
+def test_a_mark_that_no_rule_mentions_is_kept(mesh):
     model = mlp().to("spmd")
     spmd.mark_sharding(model[2].bias, mesh, ("model",))
     report = spmd.shard_module(model, mesh, {"0.weight": ("model", None)})
@@ -57,7 +57,7 @@ def test_a_rule_that_matches_nothing_is_a_warning(mesh):
     )
 
 
-def test_tied_parameters_go_by_any_name(mesh):
+def test_tied_parameters_match_by_any_name(mesh):
     class Tied(nn.Module):
         def __init__(self):
             super().__init__()
@@ -76,8 +76,8 @@ def test_errors_name_the_parameter(mesh):
         spmd.shard_module(mlp().to("spmd"), mesh, {"0.bias": ("model", None)})
     assert str(raised.value) == (
         "shard_module: parameter '0.bias': mark_sharding: spec ('model', None) has 2 entries but "
-        "the tensor has 1 dimension; give one entry per dimension, None where it is not cut, as in "
-        "('model',)"
+        "the tensor has 1 dimension; give one entry per dimension, None where it is not sharded, "
+        "as in ('model',)"
     )
 
 

@@ -31,12 +31,12 @@ def test_bad_entries(entries, expected):
     with pytest.raises(TypeError) as raised:
         P(*entries)
     assert str(raised.value) == (
-        expected + "an entry is None (not cut), an axis name or index, a tuple of those (major "
+        expected + "an entry is None (not sharded), an axis name or index, a tuple of those (major "
         "first), blocks(n, axes), or UNCONSTRAINED"
     )
 
 
-def test_trees_of_specs_are_told_from_specs():
+def test_trees_of_specs_are_distinguished_from_specs():
     assert is_spec(("x", None)) and is_spec(P()) and is_spec(["x", ("x", "y")])
     assert not is_spec([P("x"), P()]) and not is_spec({"a": P()}) and not is_spec("x")
 

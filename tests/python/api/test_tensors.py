@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""mark_sharding and its relatives: what they do, and what bad calls are told."""
+"""mark_sharding and related functions: effects, and errors of bad calls."""
 
 import pytest
 import torch
@@ -7,6 +7,8 @@ from processes import run_script
 
 import torch_spmd as spmd
 from torch_spmd import P
+
+pytestmark = pytest.mark.modes("coalesced", "in_turns")
 
 
 @pytest.fixture
@@ -102,7 +104,7 @@ def test_the_global_mesh_stands_in(mesh):
     assert spmd.sharding_of(t).mesh == mesh
 
 
-def test_the_same_mark_twice_is_nothing(mesh):
+def test_the_same_mark_twice_has_no_effect(mesh):
     t = torch.zeros(4, 4, device="spmd")
     spmd.mark_sharding(t, mesh, ("data", None))
     spmd.mark_sharding(t, mesh, P(0, None))
@@ -144,7 +146,7 @@ def test_from_shards_and_back(mesh):
     assert torch.equal(target.cpu(), whole)
 
 
-def test_vmap_speaks_of_the_unbatched_dimensions(mesh):
+def test_specs_under_vmap_are_about_unbatched_dimensions(mesh):
     def row(x):
         return spmd.mark_sharding(x * 2, mesh, ("model",)).sum()
 
@@ -152,18 +154,18 @@ def test_vmap_speaks_of_the_unbatched_dimensions(mesh):
     assert torch.equal(torch.vmap(row)(x.to("spmd")).cpu(), 2 * x.sum(1))
 
 
-# --- what bad calls are told ---
+# --- errors of bad calls ---
 
 
 def test_spec_of_the_wrong_length(mesh):
     t = torch.zeros(4, 4, device="spmd")
     assert message(ValueError, lambda: spmd.mark_sharding(t, mesh, ("data",))) == (
         "mark_sharding: spec ('data',) has 1 entry but the tensor has 2 dimensions; give one entry "
-        "per dimension, None where it is not cut, as in ('data', None)"
+        "per dimension, None where it is not sharded, as in ('data', None)"
     )
 
 
-def test_a_bad_spec_names_the_function_that_was_given_it(mesh):
+def test_errors_of_specs_name_the_function(mesh):
     t, rest = (
         torch.zeros(4, device="spmd"),
         "spec ('data', None) has 2 entries but the tensor has 1",
@@ -189,7 +191,7 @@ def test_repeated_axis(mesh):
     t = torch.zeros(4, 4, device="spmd")
     assert message(ValueError, lambda: spmd.mark_sharding(t, mesh, ("data", "data"))) == (
         "mark_sharding: spec ('data', 'data') uses axis 'data' of mesh [data=2, model=4] in "
-        "dimensions 0 and 1; an axis may cut one dimension, once"
+        "dimensions 0 and 1; an axis may shard one dimension, once"
     )
 
 
@@ -221,7 +223,7 @@ def test_cpu_tensor(mesh, call, name):
     )
 
 
-def test_no_tensor(mesh):
+def test_a_number_in_place_of_a_tensor(mesh):
     assert message(TypeError, lambda: spmd.mark_sharding(3, mesh, ("data",))) == (
         "mark_sharding: expected a tensor on 'spmd', got 3 (int)"
     )
@@ -243,7 +245,7 @@ def test_no_mesh_at_all():
     )
 
 
-def test_spec_forgotten(mesh):
+def test_a_missing_spec(mesh):
     t = torch.zeros(4, device="spmd")
     assert message(TypeError, lambda: spmd.mark_sharding(t, mesh)) == (
         "mark_sharding: no spec was given; write mark_sharding(t, mesh, spec)"
@@ -261,7 +263,7 @@ def test_a_string_for_a_spec(mesh):
     t = torch.zeros(4, device="spmd")
     assert message(TypeError, lambda: spmd.mark_sharding(t, mesh, "data")) == (
         "PartitionSpec: expected a tuple with one entry per dimension, got 'data' (str); an entry "
-        "is None (not cut), an axis name or index, a tuple of those (major first), "
+        "is None (not sharded), an axis name or index, a tuple of those (major first), "
         "blocks(n, axes), or UNCONSTRAINED"
     )
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ops of users, which have an implementation for the CPU and no sharding rule: they run whole."""
+"""Users' ops with an implementation for the CPU and no sharding rule run unsharded."""
 
 import itertools
 
@@ -9,6 +9,8 @@ from processes import run_script
 from torch import Tensor
 
 import torch_spmd as spmd
+
+pytestmark = pytest.mark.modes("coalesced", "in_turns")
 
 NUMBERS = itertools.count()
 
@@ -30,7 +32,7 @@ def x(mesh):
 
 
 def custom_op(function, mutates=(), fake=None, schema=None, device_types="cpu"):
-    """A new op of a function."""
+    """A new op that calls a function."""
     name = f"torch_spmd_tests::op{next(NUMBERS)}"
     op = torch.library.custom_op(
         name, function, mutates_args=mutates, schema=schema, device_types=device_types
@@ -284,7 +286,7 @@ def test_an_op_without_an_implementation(x, library):
     assert x.sum().item() == 66
 
 
-def test_under_a_training_step(mesh):
+def test_a_users_op_in_a_training_step(mesh):
     def norm(t: Tensor) -> Tensor:
         return t / t.norm(dim=1, keepdim=True)
 
@@ -318,7 +320,7 @@ def test_under_a_training_step(mesh):
     assert losses("spmd") == pytest.approx(losses("cpu"), rel=1e-12)
 
 
-def test_it_is_said_once_that_an_op_runs_whole():
+def test_an_op_without_a_rule_gives_one_warning():
     code = """
     import torch, torch_spmd as spmd
     def twice(t: torch.Tensor) -> torch.Tensor:
@@ -333,5 +335,5 @@ def test_it_is_said_once_that_an_op_runs_whole():
             (op(x) + 1).cpu()
     """
     warnings = run_script(code).stderr
-    said = "torch_spmd_tests::twice has no sharding rule: it runs whole"
+    said = "torch_spmd_tests::twice has no sharding rule, so it runs unsharded"
     assert warnings.count(said) == 1, warnings

@@ -81,7 +81,7 @@ def test_a_bias_is_added_once_and_terms_pass_through_linear_operands():
     assert kinds == ["all_reduce"]
 
 
-def test_a_result_that_is_the_same_in_every_shard():
+def test_a_result_that_every_shard_computes_alike():
     def solve(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
         return torch.linalg.solve(a, b), a.inverse()
 
@@ -122,7 +122,13 @@ def test_local_attributes_are_those_of_the_tile():
     [
         (lambda x: x / x.sum(1, keepdim=True), "r c -> r c", {}, 1, "factor 1 of size 7 in 2"),
         (lambda x: x.amax(1), "r c -> r", {}, 1, "factor 1 of size 7 in 2"),
-        (lambda x: x * 2 + 1, "r c -> r c", {"jointly": [0]}, 1, r"operands \[0\] as two terms"),
+        (
+            lambda x: x * 2 + 1,
+            "r c -> r c",
+            {"jointly": [0]},
+            1,
+            r"operands \[0\] as two partial results",
+        ),
         (lambda x, y: x @ y + 1, "m k, k n -> m n", {"each": [0]}, 2, "factor 1 of size 7"),
     ],
 )
@@ -141,12 +147,16 @@ def test_a_wrong_rule_is_found(function, text, options, args, message):
         ("r c", {}, r"""text "r c": expected exactly one '->'"""),
         ("r r -> r", {}, "'r' occurs twice in one tensor"),
         ("r c -> r c", {"kinds": {"k": "max"}}, r"kinds names 'k', which the text .* r, c"),
-        ("r [c] -> r", {"kinds": {"c": "max"}}, "'c' is whole: it has no kind"),
+        (
+            "r [c] -> r",
+            {"kinds": {"c": "max"}},
+            "'c' is in brackets, so it is never sharded and has no kind",
+        ),
         ("r c -> r c", {"kinds": {"c": "max"}}, "'c' is in every result"),
         ("r c -> r", {"kinds": {"c": "mean"}}, "kind of 'c': .*mean"),
         ("r c -> r c", {"each": [1]}, "operand 1 is not one of the 1"),
         ("r c -> r c", {"local": {"size": "[size(o0,"}}, "local attribute 'size' = .*"),
-        ("r c -> r c", {"local": {"size": "size(o1,0)"}}, "speaks of operand 1; there are 1"),
+        ("r c -> r c", {"local": {"size": "size(o1,0)"}}, "refers to operand 1; there are 1"),
         ("r c, c -> r c", {}, "has 1 tensor arguments, the text .* 2"),
         ("r c -> r c, r", {}, "has 1 results, the text .* 2"),
     ],
@@ -186,7 +196,7 @@ def test_a_later_shard_that_computes_something_else_is_found():
             spmd.testing.check_rule(name, a, torch.arange(6.0), 0)
 
 
-def test_shards_of_what_only_a_result_has_are_no_terms():
+def test_shards_of_a_factor_of_one_result_are_no_partial_sums_of_another():
     def spread(x: Tensor, n: int) -> tuple[Tensor, Tensor]:
         return x[:, None].repeat(1, n), x.sum()
 
@@ -205,5 +215,5 @@ def test_a_maximum_does_not_pass_through_what_is_not_monotone():
     assert negated.jointly["max"] == []
     assert clipped.jointly["max"] == [0]
     clipped.op, clipped.jointly["sum"] = "relu, said to be linear", [0]
-    with pytest.raises(AssertionError, match=r"operands \[0\] as two terms of a sum"):
+    with pytest.raises(AssertionError, match=r"operands \[0\] as two partial results of a sum"):
         clipped.check((2,))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Gradients that micro-steps add to are the terms of a sum until a step reads them."""
+"""Gradients to which micro-steps add are partial sums until a step reads them."""
 
 import collections
 import copy
@@ -16,7 +16,7 @@ MESHES = {"dp": (4,), "fsdp": (4,), "tp": (2, 2)}
 
 @pytest.fixture(autouse=True)
 def leave_micro_steps():
-    """Afterwards a step follows a single pass again, and is one program."""
+    """Afterwards each step follows a single pass again, and is one program."""
     yield
     weight = nn.Parameter(torch.ones(3, device="spmd"))
     optimizer = torch.optim.SGD([weight], 0.1)
@@ -96,11 +96,11 @@ def check(*args, **kwargs):
 @pytest.mark.parametrize("to_none", [True, False])
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 @pytest.mark.parametrize("kind", MESHES)
-def test_training_is_the_unsharded_one(kind, optimizer, to_none):
+def test_sharded_training_equals_unsharded_training(kind, optimizer, to_none):
     check(kind, optimizer, to_none)
 
 
-# What somebody may do to gradients between two micro-steps.
+# What a user may do with gradients between two micro-steps.
 LOOKS = {
     "read": lambda p: p.grad.cpu(),
     "norm": lambda p: p.grad.norm().item(),
@@ -130,7 +130,7 @@ def test_gradients_may_be_looked_at_and_changed_between_micro_steps(kind, look):
 
 
 def reduced(programs):
-    """Bytes that gradients take on the wire, by program; the loss and norms are smaller."""
+    """Bytes on the wire of gradients, by program; those of the loss and norms are fewer."""
     return [sum(row[5] for row in program.collectives() if row[5] > 256) for program in programs]
 
 
@@ -182,7 +182,7 @@ def test_fully_sharded_gradients_are_scattered_once():
 
 
 def test_marked_gradients_are_scattered_in_each_micro_step():
-    """For those who have no room for whole terms."""
+    """For users without memory for whole partial sums."""
     micro, step = rows_of("marked")
     assert micro["reduce_scatter"] >= 1
     assert not step
@@ -199,7 +199,7 @@ def accumulated():
     return model, grad, expected
 
 
-def test_terms_are_seen_as_what_they_are():
+def test_the_sharding_of_a_gradient_names_its_unreduced_axes():
     _, grad, expected = accumulated()
     sharding = spmd.sharding_of(grad)
     assert tuple(sharding.unreduced) == ("x",)
@@ -207,7 +207,7 @@ def test_terms_are_seen_as_what_they_are():
     torch.testing.assert_close(spmd.full_tensor(grad).cpu(), expected)
 
 
-def test_terms_are_copied_saved_marked_and_dealt_out_as_their_sum(tmp_path):
+def test_unreduced_gradients_are_copied_saved_marked_and_sharded_as_sums(tmp_path):
     model, grad, expected = accumulated()
     torch.testing.assert_close(copy.deepcopy(grad).cpu(), expected)
     torch.save(grad, tmp_path / "grad.pt")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Recorded calls pass PyTorch's autograd kernels by: a user cannot tell, but for the time."""
+"""Recorded calls bypass PyTorch's autograd kernels: only the time is different for a user."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import pytest
 import torch
 import torch.autograd.forward_ad as forward_ad
 import torch.nn.functional as F
+from processes import run_script
 from torch import Tensor
 from torch.testing._internal.common_methods_invocations import (
     foreach_binary_op_db,
@@ -22,6 +23,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map_only
 
 import torch_spmd
+from torch_spmd import _C
 
 DEVICES = ("cpu", "spmd")
 
@@ -144,7 +146,7 @@ def test_lists_in_inference_mode() -> None:
             with pytest.raises(RuntimeError, match="inference tensor") as error:
                 torch._foreach_mul_([*tensors, torch.ones(2, device=device)], 2.0)
             results.append(str(error.value))
-            if device == "spmd":  # the CPU has written what came before
+            if device == "spmd":  # the CPU has written it before
                 assert [t.tolist() for t in tensors] == [[2, 2], [2, 2, 2]]
         return results
 
@@ -191,7 +193,7 @@ def test_a_view_made_without_grad_is_not_differentiated() -> None:
 def test_views_made_with_grad_are_differentiated_by_their_own_formulas() -> None:
     x = torch.ones(4, 3, device="spmd", requires_grad=True)
     with torch.no_grad():
-        x[1:].t()  # how this one was made is not kept
+        x[1:].t()  # how this view was derived is not kept
     base = x * 2
     view = base[1:].t()
     view.mul_(3)
@@ -253,7 +255,7 @@ def test_modes_below_autograd_see_every_op() -> None:
     on_both(run)
 
 
-# What autograd keeps of a call, op by op: PyTorch's own kernel is that of the CPU.
+# What autograd saves of a call, op by op, compared with PyTorch's own kernel on the CPU.
 def x_and_y(device: str, grads: str) -> tuple[Tensor, Tensor]:
     x = torch.linspace(0.5, 2, 6, device=device).view(2, 3).clone()
     y = torch.linspace(1, 3, 3, dtype=torch.float64, device=device)
@@ -395,7 +397,7 @@ def test_nodes_of_views_are_pytorchs(op: str) -> None:
 
     cpu, spmd = (run(device) for device in DEVICES)
     torch.testing.assert_close([r[:2] for r in spmd], [r[:2] for r in cpu])
-    if "norm" in op:  # what is kept is computed
+    if "norm" in op:  # what is saved is computed
         cpu, spmd = ([r[3:] for r in results] for results in (cpu, spmd))
     assert [r[2:] for r in spmd] == [r[2:] for r in cpu]
 
@@ -433,7 +435,7 @@ def test_nodes_of_complex_numbers_are_pytorchs(op: str) -> None:
             assert mine[0] == theirs[0]
 
 
-# Writes through views of views in grad mode: PyTorch makes the views again from their root.
+# Writes through views of views in grad mode: PyTorch derives the views again from their root.
 WRITES: dict[str, Any] = {
     "one step": lambda base, w: base.view(3, 2).mul_(w),
     "three steps": lambda base, w: base.view(3, 2)[1:].t().mul_(w),
@@ -469,7 +471,7 @@ def test_writes_through_views_with_gradients(op: str, root: str) -> None:
 def on_both_nearly(run: Any) -> None:
     cpu, spmd = (run(device) for device in DEVICES)
     torch.testing.assert_close([r[:3] for r in spmd], [r[:3] for r in cpu])
-    # PyTorch makes a view again by strides where it has not kept how; we always have.
+    # PyTorch derives a view by its strides if it has no function for it; we always have one.
     assert [r[4:] for r in spmd] == [r[4:] for r in cpu]
 
 
@@ -599,7 +601,7 @@ def test_a_reshape_that_copies_is_one_node() -> None:
     on_both(run)
 
 
-def test_forms_that_are_taken_over_are_pytorchs() -> None:
+def test_replayed_metadata_is_pytorchs() -> None:
     """Memory formats, density and numbers of elements of results, recorded and replayed."""
 
     def run(device: str) -> list[Any]:
@@ -615,7 +617,7 @@ def test_forms_that_are_taken_over_are_pytorchs() -> None:
                     [t.is_contiguous(memory_format=f) for f in formats if t.dim() in (4, 5)]
                 )
                 results.append([t.numel(), t.stride(), t.storage_offset()])
-                results.append(torch.empty_like(t).stride())  # by what is known to be dense
+                results.append(torch.empty_like(t).stride())  # by knowing what is dense
         return results
 
     on_both(run)
@@ -701,7 +703,7 @@ def test_an_op_that_is_refused_leaves_no_node() -> None:
 
 
 def test_backward_stays_on_the_thread_that_asks() -> None:
-    """As the CPU's does, unless the user wants PyTorch's thread for the device."""
+    """As on the CPU, unless the user asks for PyTorch's thread for the device."""
 
     def names(device: str) -> list[str]:
         seen: list[str] = []
@@ -722,10 +724,10 @@ def test_backward_stays_on_the_thread_that_asks() -> None:
     assert names("spmd") == ["MainThread"]
 
 
-def test_a_deep_chain_is_taken_apart() -> None:
+def test_a_deep_chain_is_freed_without_recursion() -> None:
     x, _ = x_and_y("spmd", "x")
     end = x
-    for _ in range(20_000):  # taken apart without recursion
+    for _ in range(20_000):  # freed without recursion
         end = end + 1
     del end
     assert x.sum().item() > 0
@@ -743,3 +745,34 @@ def test_linear_with_a_vector(mode: Any) -> None:
 
     for _ in range(3):
         on_both(run)
+
+
+# --- the switch ---
+
+
+def test_every_node_is_checked_and_has_its_shortcut() -> None:
+    checked, shortcuts = set(_C.checked_nodes()), set(_C.autograd_shortcuts())
+    assert len(checked) == 29
+    assert checked <= shortcuts
+
+
+STEP = """
+    import torch
+    import torch_spmd
+    from torch_spmd import _C
+
+    x = torch.linspace(-1, 1, 12, device="spmd").view(3, 4).requires_grad_()
+    layer = torch.nn.Linear(4, 4, device="spmd")
+    with torch.no_grad():
+        layer.weight.copy_(torch.eye(4)), layer.bias.zero_()
+    for _ in range(3):
+        y = torch.nn.functional.gelu(layer(torch.nn.functional.layer_norm(x, (4,))).t())
+        y.square().sum().backward()
+    print(len(_C.autograd_shortcuts()), y.grad_fn.name(), x.grad.tolist(), layer.weight.grad.sum())
+"""
+
+
+def test_shortcuts_can_be_switched_off() -> None:
+    on, off = (run_script(STEP, SPMD_SHORTCUTS=value).stdout.split(None, 1) for value in "10")
+    assert int(on[0]) > int(off[0]) == 0
+    assert on[1] == off[1]

@@ -17,7 +17,7 @@ from torch_spmd import _C
 
 
 def both(fn, *tensors):
-    """fn on CPU copies and on device copies of the tensors; both results on the host."""
+    """Results of fn on CPU copies and on device copies of the tensors, both on the host."""
     cpu = fn(*[t.clone() for t in tensors])
     device = fn(*[t.clone().to("spmd") for t in tensors])
     return cpu, device
@@ -129,7 +129,7 @@ def test_training_equals_the_cpu(name, optimizer):
     )
     for key, want in want_state.items():
         if "bias" in key:
-            continue  # before a norm or a softmax their gradient is rounding noise
+            continue  # before a norm or a softmax, their gradient is rounding noise
         torch.testing.assert_close(state[key], want, rtol=1e-5, atol=1e-6, msg=key)
 
 
@@ -243,7 +243,7 @@ def test_byte_views():
     assert_same(lambda x: x.view(torch.int32) >> 3, torch.randn(4))
 
 
-# --- numbers, empties, looks ---
+# --- numbers, empty tensors, reading values ---
 
 
 def test_zero_dim_and_empty():
@@ -280,7 +280,7 @@ def test_the_host_tensor_may_be_reused_after_to():
     assert x.tolist() == [1, 1, 1]
 
 
-def test_looks_at_values():
+def test_reading_values():
     x = torch.tensor([1.0, 2.0]).to("spmd")
     assert x[1].item() == 2 and bool(x[0] < x[1]) and int(x.sum()) == 3
     assert repr(x) == "tensor([1., 2.], device='spmd:0')"
@@ -515,7 +515,7 @@ def test_a_script_that_ends_after_backward_exits_cleanly():
         run_script(code)
 
 
-def test_a_forked_child_is_told():
+def test_a_forked_child_gets_an_error():
     result = run_script(
         """
         import os, torch, torch_spmd

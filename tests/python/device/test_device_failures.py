@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An op that fails takes with it what depends on it, nothing else; buffers stay as they were."""
+"""An op that fails takes with it what depends on it and nothing else; Buffers keep their values."""
 
 import pytest
 import torch
 
 import torch_spmd as spmd
+
+pytestmark = pytest.mark.modes("coalesced", "in_turns")
 
 
 def _accumulate():
@@ -58,8 +60,8 @@ def test_steps_after_a_failing_one_fail_with_it(step):
     assert torch.equal(step.weight.detach().cpu(), before)
 
 
-def test_sync_raises_what_nobody_looked_at(step):
-    step([0, 1]).item()  # a momentum that a failing step would make first is lost with it
+def test_sync_raises_unreported_failures(step):
+    step([0, 1]).item()  # a momentum that a failing step would create is lost with it
     step([0, 9])
     with pytest.raises(IndexError, match="index out of range"):
         spmd.sync(wait=True)
@@ -81,7 +83,7 @@ def pick(x, row):
     return x.index_select(0, torch.tensor([row]).to(x.device))
 
 
-# As the op is called on whole tensors, and on parts.
+# The op called on unsharded tensors, and on tiles.
 PICK = r"(aten::index_select|spmd::index_part)\(.*(index out of range|index 9 is out of bounds)"
 GATHER = r"(aten::gather|spmd::gather_part)\(.*index 7 is out of bounds"
 
@@ -96,17 +98,17 @@ def raises_at_sync():
         spmd.sync(wait=True)
 
 
-def test_what_does_not_depend_on_the_op_that_failed_is_right(rows):
+def test_values_independent_of_the_failed_op_are_right(rows):
     before, bad, after = rows * 2, pick(rows, 9), rows + 1
     dependent, unrelated = bad + after[0], torch.ones(3, device="spmd") - 1
     raises(bad, f"^{PICK}")
-    raises(dependent, f"^the value was lost when the ops that make it failed: {PICK}")
+    raises(dependent, f"^the value was lost, because ops that it depends on failed: {PICK}")
     assert torch.equal(before.cpu(), ROWS * 2)
     assert torch.equal(after.cpu(), ROWS + 1)
     assert unrelated.tolist() == [0, 0, 0]
 
 
-def test_whoever_looks_first(rows):
+def test_values_may_be_read_in_any_order(rows):
     bad, good = pick(rows, 9), rows * 2
     assert torch.equal(good.cpu(), ROWS * 2)
     raises(bad, f"^{PICK}")
@@ -122,7 +124,7 @@ def test_a_write_that_fails_is_undone_and_others_stay(rows):
     assert lost.tolist() == [0, 0, 0]
 
 
-def test_two_ops_that_fail_are_each_named_by_what_needs_them(rows):
+def test_two_failing_ops_are_named_by_their_dependents(rows):
     first, second = pick(rows, 9), rows.gather(0, torch.full((1, 3), 7).to("spmd"))
     of_first, of_second, of_none = first * 2, second * 2, rows * 2
     raises(of_first)
@@ -142,7 +144,7 @@ def test_an_element_type_that_a_kernel_refuses(rows):
     assert torch.equal(good.cpu(), ROWS * 2)
 
 
-def test_an_op_that_an_op_was_taken_apart_into(rows):
+def test_a_failing_op_of_a_decomposition(rows):
     target = torch.tensor([0, 1, 7, 2]).to("spmd")
     bad, good = torch.nn.functional.cross_entropy(rows, target), rows * 2
     with pytest.raises((IndexError, RuntimeError), match=r"7 is out of bounds"):
@@ -150,7 +152,7 @@ def test_an_op_that_an_op_was_taken_apart_into(rows):
     assert torch.equal(good.cpu(), ROWS * 2)
 
 
-def test_a_program_that_follows_a_failed_one_is_made_as_far_as_it_can_be(rows):
+def test_a_program_behind_a_failed_one_is_recovered_in_parts(rows):
     bad, good = pick(rows, 9), rows * 2
     spmd.sync()
     worse, better = bad + 1, good + 1
@@ -160,7 +162,7 @@ def test_a_program_that_follows_a_failed_one_is_made_as_far_as_it_can_be(rows):
     assert torch.equal(good.cpu(), ROWS * 2)
 
 
-def test_what_was_recorded_before_the_failure_was_seen(rows):
+def test_work_recorded_before_the_failure_was_reported(rows):
     bad, good = pick(rows, 9), rows * 2
     spmd.sync()
     worse, better = bad + 1, good + 1
@@ -169,7 +171,7 @@ def test_what_was_recorded_before_the_failure_was_seen(rows):
     raises(worse)
 
 
-def test_it_fails_again_and_again(rows):
+def test_the_same_failure_many_times(rows):
     total = torch.zeros(3, device="spmd")
     for k in range(4):
         total += rows[k % 2]
@@ -193,7 +195,7 @@ def test_a_training_step_happens_as_a_whole_or_not(rows):
 
 
 def test_programs_that_nobody_waits_for(rows):
-    """Whether the first has failed by the time the next is made is left to chance."""
+    """Whether the first program has failed when the next one is compiled is left to chance."""
     for _ in range(20):
         bad, good = pick(rows, 9), rows * 2
         spmd.sync()
@@ -203,7 +205,7 @@ def test_programs_that_nobody_waits_for(rows):
         raises(worse)
 
 
-def test_a_failure_that_no_tensor_can_tell_of_any_more_is_told_by_sync(rows):
+def test_a_failure_without_tensors_is_reported_by_sync(rows):
     bad, good = pick(rows, 9), rows * 2
     spmd.sync()
     del bad
@@ -214,7 +216,7 @@ def test_a_failure_that_no_tensor_can_tell_of_any_more_is_told_by_sync(rows):
 
 
 def test_a_row_outside_of_a_cache_leaves_it_as_it_was(rows):
-    """Indices that are uploaded are looked at before the cache is written in place."""
+    """Uploaded indices are checked before the cache is written in place."""
     cache = torch.zeros(2, 4, 3).to("spmd")
     expected = torch.zeros(2, 4, 3)
 
@@ -258,7 +260,7 @@ def test_an_indexed_op_that_refuses_a_type_leaves_other_tensors_as_they_were():
         lambda a, b: torch.div(a, b, rounding_mode="trunc"),
     ],
 )
-def test_what_was_written_before_a_division_by_zero_stays(rows, divide):
+def test_writes_before_a_division_by_zero_stay(rows, divide):
     whole, zeros = torch.arange(3, device="spmd"), torch.zeros(3, dtype=torch.long, device="spmd")
     (rows.sum() + whole.sum() + zeros.sum()).cpu()
     rows.mul_(2)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Shapes that are inferred in C++ (csrc/trace/meta_kernels.h) are those of the CPU's results.
+"""Shapes that are inferred in C++ (csrc/trace/shape/meta_kernels.h) are those of the CPU's results.
 
 `--full-ops` takes every sample, type and layout.
 """
@@ -21,7 +21,7 @@ ROOT = pathlib.Path(__file__).parents[3]
 
 # Parts of compositions, whose results the table compares.
 WRITING = ("_", ".out", "_out", "_.Scalar", "_.Tensor", "_.int_Scalar", "_.int_Tensor", "_.from")
-# What PyTorch's Python is asked about still.
+# Ops whose shapes still come from PyTorch's Python.
 IN_PYTHON = {
     *("_cdist_backward", "_cdist_forward", "_cholesky_solve_helper", "_fft_c2c", "_fft_c2r"),
     *("_fft_r2c", "_local_scalar_dense", "_pdist_backward", "_pdist_forward", "addbmm", "addr"),
@@ -38,7 +38,8 @@ IN_PYTHON = {
 
 
 def lines_of(script, *arguments):
-    """What a sweep prints, in a process of its own, whose programs are not checked pass by pass."""
+    """The output of a sweep in a process of its own, whose programs are not verified after every
+    pass."""
     command = [sys.executable, ROOT / "tests" / "python" / "support" / script, *arguments]
     env = {**os.environ, "SPMD_CHECK_PASSES": "0"}
     run = subprocess.run(command, capture_output=True, text=True, check=True, env=env)

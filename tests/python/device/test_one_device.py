@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What does not go with a device of one process and one index: shared memory, process groups,
+"""What a device of one process and one index does not support: shared memory, process groups,
 other indices."""
 
 import pytest
@@ -99,3 +99,16 @@ def test_another_index_as_the_default_is_refused():
 
 def test_index_zero_is_the_device():
     assert torch.ones(2).to("spmd:0").device == torch.device("spmd:0")
+
+
+def test_results_are_not_written_to_another_device():
+    ours = torch.ones(4, device="spmd")
+    with pytest.raises(RuntimeError, match="same device"):
+        torch.ones(4).add_(ours)
+    with pytest.raises(RuntimeError, match="same device"):
+        torch.add(ours, ours, out=torch.zeros(4))
+
+
+def test_dlpack_is_refused_by_name():
+    with pytest.raises(BufferError, match="host copy"):
+        torch.from_dlpack(torch.ones(2, device="spmd"))

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fast paths of PyTorch's modules, and layouts that are not strided: each works or says why not."""
+"""Fast paths of PyTorch's modules, and layouts that are not strided: each works or raises an error
+that says why not."""
 
 import copy
 import functools
@@ -38,7 +39,7 @@ def test_an_encoder_with_padding(context, norm_first, activation):
     with context():
         want = expected(x, src_key_padding_mask=mask)
         got = encoder(x.to("spmd"), src_key_padding_mask=mask.to("spmd"))
-    # PyTorch's nested way leaves zeros where padding is.
+    # PyTorch's path with nested tensors leaves zeros at padding.
     torch.testing.assert_close(got.cpu()[~mask], want[~mask])
 
 

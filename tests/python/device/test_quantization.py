@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Training for quantisation: observers resize what they write when they first see something."""
+"""Quantization-aware training: observers resize their buffers at the first input."""
 
 import copy
 
@@ -34,7 +34,7 @@ PER_TENSOR = {
 
 
 class Quantised(nn.Module):
-    """A layer whose weight and input are quantised as they are used."""
+    """A layer whose weight and input are quantized when they are used."""
 
     def __init__(self, kind):
         super().__init__()
@@ -81,7 +81,7 @@ def test_training_for_quantisation(kind, cut):
 
 
 def observe(device, per_row, on, fake):
-    """One call of the op, on what a new observer holds; everything that it gives and writes."""
+    """One call of the op on the buffers of a new observer; all that it returns and writes."""
     x = torch.linspace(-3, 5, 12).view(3, 4).to(device)
     switch, quantise = (torch.tensor([int(v)]).to(device) for v in (on, fake))
     smallest, largest = torch.empty(0, device=device), torch.empty(0, device=device)
@@ -98,7 +98,8 @@ def observe(device, per_row, on, fake):
 @pytest.mark.parametrize("per_row", [False, True], ids=["tensor", "rows"])
 @pytest.mark.parametrize("on", [False, True], ids=["off", "on"])
 def test_an_observer_that_has_seen_nothing(per_row, on):
-    """It takes the size of what it sees. Where it is off, the kernel leaves scales undefined."""
+    """The observer takes the size of its input. If it is off, the kernel leaves scales
+    undefined."""
     got, want = (observe(device, per_row, on, on) for device in ("spmd", "cpu"))
     assert [t.shape for t in got] == [t.shape for t in want]
     defined = len(got) if on else 4

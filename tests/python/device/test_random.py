@@ -11,9 +11,11 @@ from torch.utils.checkpoint import checkpoint
 import torch_spmd as spmd
 from torch_spmd import _C
 
+pytestmark = pytest.mark.modes("coalesced", "in_turns")
+
 SHAPE = (10, 6, 4)
 
-# Each from a tensor of probabilities, which is cut in some way.
+# Each draws from a tensor of probabilities, which is sharded in some way.
 DRAWS = {
     "rand": lambda p: torch.rand(SHAPE, device="spmd"),
     "randn": lambda p: torch.randn(SHAPE, device="spmd"),
@@ -96,20 +98,20 @@ def test_the_same_bits_however_cut(name):
     whole = draw(name)
     for cut in CUTS:
         for got, want in zip(draw(name, cut), whole):
-            if name == "scaled_dot_product_attention":  # the same mask, but sums in another order
+            if name == "scaled_dot_product_attention":  # the same mask, but another order of sums
                 torch.testing.assert_close(got, want, atol=1e-6, rtol=1e-5)
             else:
                 assert torch.equal(got, want), cut
 
 
 @pytest.mark.parametrize("name", DRAWS)
-def test_every_draw_is_another(name):
+def test_two_draws_differ(name):
     first, second, _ = draw(name)
     assert not torch.equal(first, second)
 
 
 @pytest.mark.parametrize("name", DRAWS)
-def test_another_seed_is_another_draw(name):
+def test_draws_with_other_seeds_differ(name):
     first, _, _ = draw(name)
     torch.manual_seed(8)
     assert not torch.equal(DRAWS[name](probabilities()).cpu(), first)
@@ -199,7 +201,7 @@ def test_mean_and_variance(name):
 
 @pytest.mark.parametrize("fill", [torch.Tensor.normal_, torch.Tensor.uniform_])
 def test_parts_are_independent(fill):
-    """Neighbours within a part, across the border of two, and equal places of all parts."""
+    """Neighbours within a shard, across the boundary of two, and equal positions of all shards."""
     torch.manual_seed(13)
     parts = fill(cut_in_four((4, 20000))).cpu()
     assert parts.corrcoef().fill_diagonal_(0).abs().max() < 0.035
@@ -213,7 +215,7 @@ def test_parts_are_independent(fill):
 
 
 @pytest.mark.parametrize("name", ["poisson", "binomial", "standard_gamma", "dirichlet"])
-def test_draws_with_parameters_are_made_where_the_parameters_are(name):
+def test_draws_with_sharded_parameters_gather_nothing(name):
     p = probabilities(((4,), ("x", None, None)))
     spmd.sync(wait=True)
     _C.forget_programs()
@@ -223,7 +225,7 @@ def test_draws_with_parameters_are_made_where_the_parameters_are(name):
     assert spmd.sharding_of(drawn).spec[0] == "x"
 
 
-def test_draws_that_have_one_outcome():
+def test_draws_with_a_certain_outcome():
     edges = torch.tensor([0.0, 1e20, math.inf], device="spmd")
     assert torch.poisson(edges)[[0, 2]].tolist() == [0, math.inf]
     none, all_of_them = torch.zeros(3, device="spmd"), torch.ones(3, device="spmd")
@@ -235,7 +237,7 @@ def test_draws_that_have_one_outcome():
 
 
 def test_dropout_of_parts_differs():
-    """Elsewhere every part had the mask of the first."""
+    """In other partitioners every shard had the mask of the first."""
     mesh = spmd.make_mesh((4,), ("x",))
     masks = F.dropout(spmd.mark_sharding(torch.ones(4, 64).to("spmd"), mesh, ("x", None))).cpu()
     assert len({tuple(mask.tolist()) for mask in masks}) == 4

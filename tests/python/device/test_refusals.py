@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What eager refuses by shapes and element types is refused at the same line, in its words.
+"""Calls that eager refuses because of shapes and element types are refused at the same line, in its
+words.
 
-What else is pending is not lost then.
+Other pending work is not lost then.
 """
 
 import pytest
@@ -55,6 +56,74 @@ def test_element_types_that_only_kernels_refuse(name):
     check_same_refusal(TYPES[name])  # known by now
 
 
+def ones(d, *sizes, dtype=None):
+    return torch.ones(*sizes, dtype=dtype, device=d)
+
+
+MIXED = {
+    "boundaries of complex": lambda d: torch.bucketize(ones(d, 2, dtype=torch.cfloat), ones(d, 5)),
+    "complex of two widths": lambda d: torch.complex(ones(d, 3), ones(d, 3).double()),
+    "convolution": lambda d: functional.conv1d(ones(d, 1, 3, 4), ones(d, 3, 3, 3).int()),
+    "cross entropy": lambda d: functional.binary_cross_entropy(ones(d, 3).bool(), ones(d, 3)),
+    "distances": lambda d: torch.cdist(ones(d, 2, 3).double(), ones(d, 2, 3)),
+    "heaviside": lambda d: torch.heaviside(ones(d, 3), ones(d, 3).double()),
+    "indexed copy": lambda d: ones(d, 3).index_copy(0, ones(d, 1).long(), ones(d, 1).double()),
+    "indexed sum": lambda d: ones(d, 3).index_add(0, ones(d, 1).long(), ones(d, 1).double()),
+    "linear": lambda d: functional.linear(ones(d, 2, 3), ones(d, 4, 3).int()),
+    "norm of layers": lambda d: functional.layer_norm(
+        ones(d, 2, 3).double(), (3,), ones(d, 3), ones(d, 3)
+    ),
+    "polar": lambda d: torch.polar(ones(d, 3), ones(d, 3).double()),
+    "product": lambda d: ones(d, 2, 3) @ ones(d, 3, 2).int(),
+    "product added to bools": lambda d: torch.addmm(
+        ones(d, 2, 2).bool(), ones(d, 2, 3), ones(d, 3, 2)
+    ),
+    "put": lambda d: ones(d, 3).put(ones(d, 1).long(), ones(d, 1).double()),
+    "reduced by index": lambda d: ones(d, 3).index_reduce(
+        0, ones(d, 1).long(), ones(d, 1).double(), "mean"
+    ),
+    "sign of complex": lambda d: ones(d, 3, dtype=torch.cfloat).sign(),
+}
+
+
+@pytest.mark.parametrize("name", MIXED)
+def test_element_types_that_only_kernels_refuse_together(name):
+    check_same_refusal(MIXED[name])
+    check_same_refusal(MIXED[name])
+
+
+SHAPES = {
+    "boundaries in rows": lambda d: torch.bucketize(ones(d, 3), ones(d, 2, 5)),
+    "diagonal of another size": lambda d: ones(d, 2, 5, 5).diagonal_scatter(ones(d, 5)),
+    "index in rows": lambda d: ones(d, 3, 4).index_select(0, ones(d, 2, 2).long()),
+    "indexed sum of another rank": lambda d: ones(d, 3, 2).index_add(
+        0, torch.tensor([0, 1], device=d), ones(d, 2)
+    ),
+    "indexed sum of other columns": lambda d: ones(d, 3, 2).index_add(
+        0, torch.tensor([0, 1], device=d), ones(d, 2, 3)
+    ),
+    "joined along no dimension": lambda d: torch.cat([ones(d, 2, 3), ones(d, 2, 3)], 7),
+    "matrix added of another rank": lambda d: torch.addmm(
+        ones(d, 2, 2, 3), ones(d, 2, 2), ones(d, 2, 3)
+    ),
+    "selected of another size": lambda d: ones(d, 2, 5, 5).select_scatter(ones(d, 5), 0, 1),
+    "slice of another size": lambda d: ones(d, 4, 5, 5).slice_scatter(ones(d, 5, 5)),
+    "softmax over no dimension": lambda d: functional.softmax(ones(d, 3, 4), 5),
+    "sort along no dimension": lambda d: ones(d, 5, 5).sort(7),
+    "strides beyond the storage": lambda d: ones(d, 5).as_strided((3, 3), (2, 1)),
+    "targets of another image": lambda d: torch.ops.aten.nll_loss2d(
+        ones(d, 2, 3, 4, 4), ones(d, 2, 4, 5).long()
+    ),
+    "vector added of another rank": lambda d: torch.addmv(ones(d, 2, 5), ones(d, 5, 9), ones(d, 9)),
+}
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_shapes_that_only_kernels_refuse(name):
+    check_same_refusal(SHAPES[name])
+    check_same_refusal(SHAPES[name])
+
+
 NOTHING = {
     "min of no rows": lambda d: torch.zeros(0, 0, device=d).min(1),
     "order of complex": lambda d: torch.ones(0, dtype=torch.cfloat, device=d) > 0,
@@ -63,7 +132,7 @@ NOTHING = {
 
 
 @pytest.mark.parametrize("name", NOTHING)
-def test_of_no_elements(name):
+def test_ops_on_no_elements_are_refused_alike(name):
     check_same_refusal(NOTHING[name])
 
 
@@ -86,7 +155,7 @@ def test_values_that_do_not_fit_an_indexed_write(name):
     check_same_refusal(WRITES[name])
 
 
-def test_values_that_fit_are_not_compared_early():
+def test_fitting_shapes_need_no_early_check():
     rows = torch.tensor([True, False, True, False])
     for values in (torch.ones(2, 2), torch.ones(2), torch.ones(())):
         on_cpu, ours = torch.zeros(4, 2), torch.zeros(4, 2).to("spmd")
@@ -95,7 +164,7 @@ def test_values_that_fit_are_not_compared_early():
         assert torch.equal(ours.cpu(), on_cpu)
 
 
-def test_where_meta_and_the_cpu_disagree_the_cpu_is_right():
+def test_results_are_the_cpus_where_meta_kernels_differ():
     bools = torch.tensor([True, False, True])
     mesh = spmd.make_mesh((2,), ("x",))
     for exponent in (True, 2, 2.0):
@@ -130,7 +199,7 @@ def test_random_numbers_that_no_distribution_has(name):
     check_same_refusal(DRAWS[name])
 
 
-def test_asking_the_cpu_draws_none_of_its_numbers():
+def test_the_cpus_generator_is_not_used():
     before = torch.get_rng_state()
     for draw in (torch.rand, torch.randn):
         draw(5, 7, device="spmd").cpu()

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What values choose: masks, nonzero, unique, draws by weight, lengths of sequences. Nothing runs
-on the host, and what is cut stays cut."""
+"""Results that depend on values: masks, nonzero, unique, draws by weight, lengths of sequences.
+Nothing runs on the host, and what is sharded stays sharded."""
 
 import pytest
 import torch
@@ -84,7 +84,7 @@ def test_the_gradient_of_what_a_mask_chooses():
 
 
 def test_choosing_gathers_nothing_large():
-    """Of a large tensor what is chosen moves, and the totals of rows."""
+    """Of a large tensor, only the chosen elements and the totals of rows are sent."""
     mesh = spmd.Mesh(range(8), (8,), ("x",))
     x = torch.randn(2048, 512)
     u = spmd.mark_sharding(x.to("spmd"), mesh, ("x", None))
@@ -100,7 +100,7 @@ class TestMultinomial:
 
     @pytest.mark.parametrize("replacement", [True, False])
     @pytest.mark.parametrize("spec", [("x", None), (None, "x"), ("x", "y"), ("y", "x")])
-    def test_draws_are_those_of_the_whole_whatever_the_cut(self, replacement, spec):
+    def test_draws_do_not_depend_on_the_sharding(self, replacement, spec):
         weights = torch.rand(7, 9, generator=torch.Generator().manual_seed(1))
 
         def draw(spec):
@@ -113,7 +113,7 @@ class TestMultinomial:
         assert torch.equal(draw(spec), draw(None))
 
     @pytest.mark.parametrize("samples, replacement", [(1, False), (1, True), (4000, True)])
-    def test_how_often(self, samples, replacement):
+    def test_draws_follow_the_weights(self, samples, replacement):
         torch.manual_seed(2)
         rows = 4000 // samples
         weights = self.WEIGHTS.repeat_interleave(rows, 0).to("spmd")
@@ -202,7 +202,7 @@ class TestCtc:
             torch.testing.assert_close(a.cpu(), b)
         assert _C.statistics()["host_fallbacks"] == before
 
-    def test_a_cut_batch_moves_one_number(self):
+    def test_a_sharded_batch_reduces_one_number(self):
         mesh = make_mesh((4,))
         logits = spmd.mark_sharding(torch.randn(6, 8, 5).to("spmd"), mesh, (None, "x", None))
         logits.requires_grad_()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Results lie in memory as the CPU's do, and FakeTensor, which compiled code is made for, knows.
+"""Results have the CPU's strides, and FakeTensor, on which compiled code relies, predicts them.
 
 `--full-ops` takes every layout and sample; without it two samples of every op in one layout.
 """
@@ -20,7 +20,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 import torch_spmd as spmd  # noqa: F401
 
-# What is different, and why: an entry that holds no more fails below.
+# What is different, and why. An entry that is no longer true fails below.
 FORMULA = "autograd takes another formula for FakeTensors"
 WEIGHT = "the gradient of a weight that is transposed is not"
 KNOWN = {
@@ -80,10 +80,11 @@ def on_fake(function, args, kwargs, backward):
 
 
 def differences(function, args, kwargs, backward=False):
-    """Where the device, FakeTensor and the CPU differ; nothing where the CPU refuses."""
+    """The differences between the device, FakeTensor and the CPU; none if the CPU refuses the
+    call."""
     try:
         cpu = run(function, args, kwargs, backward)
-    except Exception:  # expanded operands of ops that write, say
+    except Exception:  # for example, expanded operands of ops that write
         return []
     ours, our_kwargs = tree_map(on_device, (args, kwargs))
     our_kwargs = {k: "spmd" if k == "device" else v for k, v in our_kwargs.items()}
@@ -121,6 +122,7 @@ def of_op(name, layouts, number=None, backward=False):
 NAMES = [name for name in ops_of("float32") if name not in KNOWN]
 
 
+@pytest.mark.in_parts
 @pytest.mark.parametrize("name", NAMES)
 def test_results_and_gradients_lie_as_on_the_cpu(name, full_ops):
     layouts = list(LAYOUTS)
@@ -129,13 +131,13 @@ def test_results_and_gradients_lie_as_on_the_cpu(name, full_ops):
         found = of_op(name, layouts) + of_op(name, layouts, backward=backward)
         assert (found != []) == (name in RARELY), found
     else:
-        # Another layout for each op, so that all are met.
+        # Another layout for each op, so that all are tested.
         layout = layouts[NAMES.index(name) % len(layouts)]
         assert not of_op(name, [layout], number=2, backward=backward)
 
 
 @pytest.mark.parametrize("name", KNOWN)
-def test_what_is_known_to_differ_still_does(name):
+def test_listed_stride_differences_still_exist(name):
     try:
         found = of_op(name, LAYOUTS, number=2)
         found = found or of_op(name, LAYOUTS, number=2, backward=OPS[name].supports_autograd)
@@ -156,7 +158,7 @@ def operands():
     yield x[:1, :, :1]
 
 
-# Whose Meta kernels go through other ops, which forget an operand's strides on the way.
+# Ops whose Meta kernels go through other ops, which forget an operand's strides.
 OF_TWO = {
     "add": torch.add,
     "complex": torch.complex,
@@ -182,7 +184,7 @@ OF_TWO = {
 def test_two_operands_in_all_layouts(name):
     for a, b in itertools.product(operands(), operands()):
         found = differences(OF_TWO[name], (a, b), {})
-        if name == "into out":  # FakeTensor has it contiguous, as of the CPU
+        if name == "into out":  # FakeTensor has it contiguous, as for the CPU
             found = [text for text in found if "the CPU" in text]
         assert not found, (a.stride(), b.stride())
 
@@ -260,7 +262,8 @@ def test_attention_in_all_layouts(options, key_heads, backward):
     kwargs = dict(ATTENTION[options], enable_gqa=key_heads == 2)
     if "attn_mask" in kwargs:
         kwargs["attn_mask"] = torch.ones(6, 6, dtype=torch.bool).tril()
-    # Of operands that the CPU's fused kernel refuses, gradients lie as its math happens to.
+    # For operands that the CPU's fused kernel refuses, the strides of gradients follow from its
+    # math.
     layouts = ("contiguous", "heads") if backward else ("contiguous", "heads", "reversed")
     for of_q, of_k in itertools.product(layouts, repeat=2):
         q = laid_out(torch.rand(2, 4, 6, 8), of_q)

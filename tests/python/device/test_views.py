@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Views, writes and kernels that random programs and PyTorch's own samples found wrong once."""
+"""Views, writes and kernels that were wrong once, found by random programs and PyTorch's
+samples."""
 
 import warnings
 
@@ -9,6 +10,8 @@ import torch.nn.functional as F
 
 import torch_spmd as spmd
 
+pytestmark = pytest.mark.modes("coalesced", "in_turns")
+
 DEVICES = ["cpu", "spmd"]
 
 
@@ -16,7 +19,7 @@ def mesh(*shape):
     return spmd.make_mesh(shape, ("x", "y")[: len(shape)])
 
 
-def test_terms_that_an_index_is_added_to():
+def test_index_add_to_partial_sums():
     x = torch.ones(6, 3)
     t = spmd.mark_sharding(x.to("spmd"), mesh(2), ("x", None))
     index = torch.tensor([0, 2])
@@ -234,7 +237,8 @@ TURNED = {
 @pytest.mark.parametrize("cut", [False, True])
 @pytest.mark.parametrize("write", TURNED)
 def test_a_part_that_is_written_from_itself(write, cut):
-    """Where the part lies in other order, it is not put back over what is still to be read."""
+    """A part with another order of elements is not written back over elements that are still to be
+    read."""
     want = torch.arange(216.0).view(6, 6, 6)
     mine = want.clone().to("spmd")
     if cut:
@@ -255,8 +259,8 @@ def test_a_storage_copied_to_itself_stays(device):
     assert x.tolist() == [0.0, 4.0, 8.0, 12.0, 16.0, 20.0]
 
 
-def test_a_storage_that_takes_another_form_forgets_where_the_old_one_lay():
-    """Bytes of a vector in the storage of a matrix whose rows lie on two devices."""
+def test_a_storage_with_a_new_form_forgets_its_settled_layout():
+    """Bytes of a vector in the storage of a matrix whose rows are on two devices."""
     x = torch.arange(24.0).view(4, 6).to("spmd")
     x.mul_(spmd.mark_sharding(torch.ones(4, 6).to("spmd"), mesh(2), ("x", None)))
     spmd.sync(wait=True)
@@ -282,7 +286,7 @@ def test_out_that_takes_another_size(sizes, pending):
 @pytest.mark.parametrize("pending", [False, True])
 @pytest.mark.parametrize("device", DEVICES)
 def test_storages_grow_and_shrink(device, pending):
-    """Elements that stay are kept, and other tensors of the storage see them."""
+    """Remaining elements keep their values, and other tensors of the storage see them."""
     x = torch.arange(6.0, device=device) * 2
     view = x.view(2, 3).t()
     seen = []

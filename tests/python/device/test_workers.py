@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What programs leave behind in the process that runs them: threads and memory
+"""What programs leave in the process that runs them: threads and memory
 (docs/design/0013-memory-and-workers.md)."""
 
 from processes import run_script
 
-# Sizes that PyTorch works on in parallel and that tile memory keeps. The model has batch
-# normalisation, whose kernels open a parallel region whatever the size.
+# Sizes that PyTorch processes in parallel and that tile memory keeps. The model has batch
+# normalization, whose kernels open a parallel region whatever the size.
 TRAINING = """
 import os, torch, torch_spmd as spmd
 from torch import nn
@@ -79,7 +79,8 @@ print(*digests)
 
 
 def test_memory_does_not_grow_with_shapes():
-    """Blocks of sizes that do not come again are given back: no more than without keeping any."""
+    """Blocks of sizes that do not occur again are returned: no more memory than without keeping
+    any."""
     script = (
         TRAINING
         + """
@@ -95,7 +96,7 @@ print(int(open("/proc/self/statm").read().split()[1]) * os.sysconf("SC_PAGE_SIZE
     )
     [kept] = lines_of(script)
     [given_back] = lines_of(script, SPMD_KEEP_MEMORY="0")
-    # Blocks take one and a half times what the largest program's do, some 20 MB, at most.
+    # Blocks take at most one and a half times those of the largest program, some 20 MB.
     assert int(kept) < int(given_back) + 40e6
 
 

@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A ResNet with batch norm, cut over batch and image height, trains to plain PyTorch's losses."""
+"""A ResNet with batch norm, sharded over batch and image height, has plain PyTorch's losses."""
 
 import functools
 
 import pytest
 import torch
 from training import cnn_losses, label, mesh_of
+
+pytestmark = pytest.mark.modes("coalesced", "in_turns")
 
 
 @functools.cache

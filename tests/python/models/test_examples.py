@@ -43,8 +43,8 @@ def test_gpt_accumulates_gradients(root, tmp_path):
 def test_gpt_2d_needs_two_axes(root, tmp_path):
     result = run_python(root / "examples/train_gpt.py", "--mesh", "data=8")
     assert result.stderr.splitlines()[-1] == (
-        "train_gpt: strategy '2d' cuts the batch by the first axis and the weights by the others, "
-        "but the mesh has only 'data'; try --mesh data=2,model=4"
+        "train_gpt: strategy '2d' shards the batch over the first axis and the weights over "
+        "the others, but the mesh has only 'data'; try --mesh data=2,model=4"
     )
 
 

@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A sharded GPT trains to the losses of the unsharded one and of plain PyTorch."""
+"""A sharded GPT has the losses of the unsharded one and of plain PyTorch."""
 
 import functools
 
 import pytest
 import torch
 from training import Job, combinations, gpt_losses, label, mesh_of
+
+pytestmark = pytest.mark.modes("coalesced", "in_turns")
 
 DOUBLE = Job(dtype=torch.float64)
 DROPOUT = Job(dtype=torch.float64, dropout=0.2)
@@ -33,7 +35,7 @@ def test_unsharded_equals_plain_pytorch(job):
     assert unsharded(job) == pytest.approx(plain_pytorch(job), rel=tolerance)
 
 
-def test_it_learns():
+def test_training_lowers_the_loss():
     losses = plain_pytorch(ADAMW)
     assert losses[-1] < losses[0] - 0.5
 

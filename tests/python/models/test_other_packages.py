@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Code of others that names devices: docs/other-packages.md."""
+"""Other packages that list devices: docs/other-packages.md."""
 
 import importlib.metadata
 import re
@@ -129,7 +129,7 @@ def page(root):
     return (root / "docs" / "other-packages.md").read_text()
 
 
-def test_what_the_page_says_to_write_runs(root):
+def test_the_code_on_the_page_runs(root):
     for block in re.findall(r"```python\n(.*?)```", page(root), re.DOTALL):
         needed = re.findall(r"(?:from|import) (safetensors|accelerate)", block)
         if all(has(package) for package in needed):

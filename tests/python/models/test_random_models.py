@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Models whose parameters and inputs are cut at random train as on the CPU.
+"""Models whose parameters and inputs are sharded at random train as on the CPU.
 
-`--full-models N` tries N ways more to cut each model, from seed `--first-program` on.
+`--full-models N` tries N more shardings of each model, from seed `--first-program` on.
 """
 
 import pytest
@@ -10,6 +10,8 @@ from model_zoo import MODELS
 from random_models import OPTIMIZERS, Interruptions, difference, random_case, smaller
 
 import torch_spmd as spmd
+
+pytestmark = pytest.mark.modes("coalesced", "in_turns")
 
 SEEDS = 3
 
@@ -21,7 +23,7 @@ def pytest_generate_tests(metafunc):
 
 
 @pytest.mark.parametrize("model", sorted(MODELS))
-def test_training_cut_at_random(model, seed):
+def test_training_with_random_shardings(model, seed):
     case = random_case(seed, model)
     if difference(case):
         case = smaller(case)

@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The benchmarks' workloads, made small, train to plain PyTorch's losses and parameters."""
+"""The benchmarks' workloads, with small sizes, give plain PyTorch's losses and parameters."""
 
 import pytest
 import torch
 
 from benchmarks.workloads import WORKLOADS, conformer, gpt, llama, moe, stylegan2
 from benchmarks.workloads.host import on_the_host
+
+pytestmark = pytest.mark.modes("coalesced", "in_turns")
 
 SMALL = {
     gpt: {"LAYERS": 1, "WIDTH": 32, "LENGTH": 16, "VOCAB": 64},

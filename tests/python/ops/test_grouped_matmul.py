@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Products of groups (mixtures of experts) and of scaled operands in eight bits, cut every way."""
+"""Grouped products (mixtures of experts) and products of scaled operands in eight bits, under every
+sharding."""
 
 import itertools
 
@@ -20,7 +21,7 @@ def wire_bytes():
 
 
 def operands(form, dtype=torch.float32):
-    """Two matrices (or batches) whose product is grouped, and the specs that can cut them."""
+    """Two matrices (or batches) whose product is grouped, and the specs that can shard them."""
     torch.manual_seed(0)
     shapes = {
         "rows": ((TOKENS, WIDTH), (EXPERTS, WIDTH, HIDDEN)),
@@ -37,7 +38,7 @@ def product(a, b, ends):
 
 
 @pytest.mark.parametrize("form", ["rows", "contracted", "columns", "batches"])
-def test_equals_eager_however_it_is_cut(form):
+def test_grouped_products_equal_eager_under_every_sharding(form):
     mesh = spmd.make_mesh((2, 2), ("x", "y"))
     a, b, ends = operands(form)
     host = [a.clone().requires_grad_(), b.clone().requires_grad_()]
@@ -69,7 +70,7 @@ def test_half_types_on_one_device_equal_eager(dtype):
     assert torch.equal(found.cpu(), product(a, b, ends))
 
 
-def test_experts_that_are_cut_are_not_gathered():
+def test_sharded_experts_are_not_gathered():
     """Each device computes the tokens of its own experts; only the result is summed."""
     mesh = spmd.make_mesh((4,), ("expert",))
     a, b, ends = operands("rows")
@@ -84,8 +85,9 @@ def test_experts_that_are_cut_are_not_gathered():
 
 
 @pytest.mark.parametrize(("dim", "summed"), [(1, True), (2, False)])
-def test_experts_cut_inside_send_no_weights(dim, summed):
-    """Megatron's cuts of each expert: by inputs the result is summed, by outputs nothing moves."""
+def test_experts_sharded_inside_send_no_weights(dim, summed):
+    """Megatron's shardings of each expert: by inputs the result is reduced, by outputs nothing is
+    sent."""
     mesh = spmd.make_mesh((4,), ("model",))
     a, b, ends = operands("rows")
     spec = [None] * 3
@@ -99,7 +101,7 @@ def test_experts_cut_inside_send_no_weights(dim, summed):
     assert [row[0] for row in rows] == (["all_reduce"] if summed else [])
 
 
-def test_tokens_that_are_cut_stay():
+def test_sharded_tokens_are_not_moved():
     mesh = spmd.make_mesh((3,), ("data",))
     a, b, ends = operands("rows")
     a = spmd.mark_sharding(a.to("spmd"), mesh, ("data", None))
@@ -139,7 +141,7 @@ def test_what_pytorch_refuses_is_refused_in_its_words(call):
 
 
 def test_a_mixture_of_experts_trains():
-    """Routing, two grouped products and the way back, with experts cut, as on one device."""
+    """Routing, two grouped products and un-routing, with sharded experts, as on one device."""
 
     def train(device, mark=lambda *_: None):
         torch.manual_seed(1)
@@ -199,7 +201,7 @@ def test_scaled_products_equal_eager_however_they_are_cut(by, with_bias):
         found = torch._scaled_mm(
             *ours, bias=None if bias is None else bias.to("spmd"), out_dtype=torch.bfloat16
         )
-        # Terms of a cut contraction are rounded to bfloat16.
+        # Partial sums of a sharded contraction are rounded to bfloat16.
         torch.testing.assert_close(found.cpu(), expected, rtol=2**-6, atol=2**-4)
 
 

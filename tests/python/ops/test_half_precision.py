@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sums of half precision are added up in float32 and rounded once: what is near the exact result on
-the CPU is so on the device, whole, cut, and where the terms of a sum pass what the type can hold.
+"""Sums of half precision are added in float32 and rounded once: results that are near the exact
+ones on the CPU are so on the device, with and without sharding, and if partial sums exceed the
+type.
 
 `pytest --full-ops tests/python/ops/test_half_precision.py` runs all calls on all inputs
 in all modes.
@@ -32,7 +33,7 @@ def outcome(call, x, mode="whole"):
 
 
 def wrong_in(got, cpu, exact, dtype):
-    """What is farther from the exact result than one rounding and what the CPU errs, in words."""
+    """A description of results whose error exceeds one rounding and the CPU's error."""
     words = []
     for k, (a, b, e) in enumerate(zip(got, cpu, exact, strict=True)):
         assert a.dtype == b.dtype and a.shape == b.shape
@@ -67,8 +68,9 @@ def test_sums(name, full_ops):
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_terms_beyond_the_type_cancel(dtype):
-    """A device's part of each of these sums is no float16, or loses what is left in the end."""
+def test_partial_sums_beyond_the_range_of_the_type_cancel(dtype):
+    """A device's part of each of these sums exceeds float16, or loses the digits that matter in the
+    end."""
     mesh = spmd.make_mesh((4,), ("a",))
     x = torch.full((8, 4), 256.0)
     x[4:] = -256
@@ -84,7 +86,8 @@ def test_terms_beyond_the_type_cancel(dtype):
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_gradients_of_micro_steps_are_kept_in_float32(dtype):
-    """Terms stay terms between programs; what is added to them is not rounded before the end."""
+    """Partial sums stay unreduced between programs; what is added to them is not rounded before the
+    end."""
     mesh = spmd.make_mesh((4,), ("a",))
     w = torch.zeros(2, dtype=dtype, device="spmd", requires_grad=True)
     for scale in (512.0, 1.0, 1.0, -512.0):
@@ -139,3 +142,59 @@ def test_gradient_of_a_sure_prediction(dtype):
         torch.nn.functional.cross_entropy(x, torch.zeros(6, dtype=torch.long).to(device)).backward()
         grads.append(x.grad.cpu())
     assert not wrong_in([grads[2]], [grads[1]], [grads[0]], dtype)
+
+
+def numbers_in_place():
+    """PyTorch's ops on tensors and numbers that have a form that writes the first tensor."""
+    plain = {"Tensor", "number", "bool", "float"}
+    for schema in torch._C._jit_get_all_schemas():
+        packet, overload = schema.name.removeprefix("aten::"), schema.overload_name or "default"
+        kinds = [str(a.type) for a in schema.arguments]
+        if schema.name == packet or kinds[:1] != ["Tensor"] or not set(kinds) <= plain:
+            continue
+        written = getattr(getattr(torch.ops.aten, f"{packet}_", None), overload, None)
+        if written is not None and "number" in kinds and not packet.endswith("_"):
+            yield getattr(getattr(torch.ops.aten, packet), overload), written
+
+
+@pytest.mark.modes("free_moves")
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32], ids=str)
+def test_a_number_is_the_same_in_place(dtype):
+    """mul_.Scalar of PyTorch's rounds it to the tensor's type first, mul.Scalar does not."""
+    compared, wrong = 0, []
+    for op, written in numbers_in_place():
+        torch.manual_seed(0)
+        args = op._schema.arguments
+        values = [
+            (torch.randn(64, 33).abs() + 0.5).to(dtype) if str(a.type) == "Tensor"
+            else a.default_value if a.has_default_value() and str(a.type) != "number"
+            else 0.7
+            for a in args
+        ]  # fmt: skip
+        named = {a.name: v for a, v in zip(args, values) if a.kwarg_only}
+        given = [v for a, v in zip(args, values) if not a.kwarg_only]
+        on_device = [v.to("spmd") if isinstance(v, torch.Tensor) else v for v in given]
+        try:
+            want = op(*given, **named)
+            written(*on_device, **named)
+        except (IndexError, RuntimeError, TypeError):
+            continue  # no dimension or number of this kind; no comparison in place
+        if want.dtype == dtype:
+            compared += 1
+            if not torch.equal(on_device[0].cpu(), want):
+                wrong.append(op.name())
+    assert not wrong
+    assert compared >= 15
+
+
+@pytest.mark.modes("free_moves")
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("held", [False, True], ids=["in place", "held"])
+def test_scaled_in_half_precision(dtype, held):
+    x = torch.linspace(0.1, 7, 500).to(dtype)
+    d = x.to("spmd")
+    before = d.clone() if held else None
+    x *= 0.9
+    d *= 0.9
+    assert torch.equal(d.cpu(), x)
+    assert before is None or before.cpu()[0] == torch.tensor(0.1).to(dtype)

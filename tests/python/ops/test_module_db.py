@@ -54,7 +54,7 @@ def inputs_of(sample, device):
 
 
 def module_of(name, sample, training, device):
-    """The module of a sample, with the same parameters on every device."""
+    """The module of a sample, with the same parameters on both devices."""
     given = sample.constructor_input
     torch.manual_seed(0)
     module = MODULES[name].module_cls(*given.args, **given.kwargs)
@@ -85,7 +85,8 @@ def outcome(module, inputs):
 
 
 def compare(name, sample, training, seed):
-    """What is wrong with a sample: a line for the whole one and for each cut that is not right."""
+    """What is wrong with a sample: a line for the unsharded run and for each sharding that is
+    wrong."""
     on_cpu = module_of(name, sample, training, "cpu")
     with Draws() as mode:
         outcome(copy.deepcopy(on_cpu), inputs_of(sample, "cpu"))
@@ -110,7 +111,7 @@ def compare(name, sample, training, seed):
 
 
 @pytest.mark.parametrize(("name", "training"), MODES)
-def test_a_module_is_the_cpus(name, training, full_ops):
+def test_modules_give_the_cpus_results(name, training, full_ops):
     chosen = samples(name, training, full_ops)
     wrong = [line for i, s in chosen for line in compare(name, s, training, i)]
     hold(name, wrong, 3 * len(chosen), EXCEPTIONS["module"])

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ops called directly, whole and cut, give what the CPU gives."""
+"""Ops called directly, with and without sharding, give what the CPU gives."""
 
 import itertools
 
@@ -7,6 +7,8 @@ import pytest
 from op_calls import CALLS, WRONG
 from op_outcomes import leaf_difference
 from op_programs import PROGRAMS
+
+pytestmark = pytest.mark.modes("free_moves")
 
 
 @pytest.mark.filterwarnings("ignore:The reduce argument of torch.scatter")

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """PyTorch's own op samples in float64: gradients of gradients, and forward-mode derivatives.
 
-Both are compared with the CPU's, whole and cut; of a choice of ops gradcheck compares them with
-differences, too. `--full-ops` takes every sample and every cut.
-"""
+Both are compared with the CPU's, with and without sharding; for some ops gradcheck compares them
+with finite differences, too. `--full-ops` takes every sample and every sharding."""
 
 import functools
 
@@ -25,7 +24,7 @@ CASES = [
     if has_form(OPS[name], form)
 ]
 
-# Compared with differences as well, which takes a run per element.
+# Compared with finite differences as well, which takes a run per element.
 CHECKED = (
     "cumsum",
     "gather",
@@ -42,6 +41,7 @@ CHECKED = (
 )
 
 
+@pytest.mark.in_parts
 @pytest.mark.parametrize(("name", "form"), CASES)
 def test_derivatives(name, form, full_ops):
     cases = all_cases if full_ops else functools.partial(few_cases, limit=SAMPLES)

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""PyTorch's own op samples in the dtypes beyond float32, forward and gradient, whole and cut.
+"""PyTorch's own op samples in the dtypes beyond float32, forward and gradient, with and without
+sharding.
 
-`--full-ops` takes every sample and every cut; without it a few of each.
+`--full-ops` takes every sample and every sharding; without it a few of each.
 """
 
 import pytest
@@ -13,6 +14,7 @@ SAMPLES = 2  # of each op and dtype
 CASES = [(name, dtype) for dtype in DTYPES if dtype != "float32" for name in ops_of(dtype)]
 
 
+@pytest.mark.in_parts
 @pytest.mark.parametrize(("name", "dtype"), CASES)
 def test_every_dtype(name, dtype, full_ops):
     op, exceptions = OPS[name], EXCEPTIONS[dtype]

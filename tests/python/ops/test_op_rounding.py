@@ -42,14 +42,14 @@ def test_sums_in_another_order_are_rounding():
 
 
 @pytest.mark.parametrize("lost", (1, 100))
-def test_terms_that_are_missing_are_not(lost):
+def test_missing_terms_are_no_rounding(lost):
     row = cancelling()
     sample = SampleInput(row, args=(1,))
     got = outcome_of(row[:, lost:].double().sum(1).float(), run(OPS["sum"], sample, "cpu"))
     assert not excused("sum", sample, got)
 
 
-def test_a_row_in_the_place_of_another_is_not():
+def test_a_wrong_row_is_no_rounding():
     rows = torch.randn(4, 8, dtype=torch.bfloat16, generator=torch.Generator().manual_seed(1))
     want = run(OPS["softmax"], SampleInput(rows, args=(1,)), "cpu")
     got = outcome_of(want.outputs[0].roll(1, 0), want)
@@ -67,7 +67,7 @@ def test_whole_numbers_and_infinities_have_no_rounding():
     assert not excused("reciprocal", sample, outcome_of(-want.outputs[0], want))
 
 
-def test_what_is_not_the_same_kind_of_result_is_not():
+def test_other_types_and_shapes_are_no_rounding():
     sample = SampleInput(torch.rand(3, generator=torch.Generator().manual_seed(2)))
     want = run(OPS["exp"], sample, "cpu")
     assert not excused("exp", sample, outcome_of(want.outputs[0].double(), want))

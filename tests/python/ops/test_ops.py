@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""PyTorch's own op samples on `spmd`: every op variant of `op_db` that knows float32.
+"""PyTorch's own op samples on `spmd`: every op variant of `op_db` that supports float32.
 
-`--full-ops` takes every sample and every cut; without it a choice that ends in minutes.
+`--full-ops` takes every sample and every sharding; without it a choice that takes minutes.
 """
 
 import pytest
@@ -27,6 +27,7 @@ def test_the_device_is_pytorch(name, full_ops):
     check(name, [(sample, None) for sample in chosen], exceptions)
 
 
+@pytest.mark.in_parts
 @pytest.mark.parametrize("form", ("strided", "empty", "in_place", "out"))
 @pytest.mark.parametrize("name", ops_of("float32"))
 def test_other_ways_to_call_it(name, form, full_ops):
@@ -37,6 +38,7 @@ def test_other_ways_to_call_it(name, form, full_ops):
     check(name, [(sample, None) for sample in chosen], EXCEPTIONS[form], form)
 
 
+@pytest.mark.modes("free_moves")
 @pytest.mark.parametrize("name", ops_of("float32"))
 def test_sharded_equals_unsharded(name, full_ops):
     numbered = [pair for pair in enumerate(samples(OPS[name])) if any(ranks(pair[1]))]

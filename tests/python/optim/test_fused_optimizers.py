@@ -17,7 +17,7 @@ SHAPES = [(300, 256), (7, 5), (), (0, 3)]  # the first: several parts where it i
 def steps(device, make, dtype=torch.float32, mesh=None, rates=(1e-2, 1e-2, 3e-3), kept=False):
     """Parameters and state after one step per rate, with gradients that do not depend on them.
 
-    `kept`: what they were is held, too, so that nothing can be written in place.
+    `kept`: their old values are held, too, so that nothing can be written in place.
     """
     snapshots = []
     generator = torch.Generator().manual_seed(0)
@@ -52,8 +52,8 @@ def test_the_bits_are_those_of_the_fused_kernel(make, dtype, kept):
 
 
 @pytest.mark.parametrize("make", [adamw, adam])
-def test_cut_parameters_are_stepped_alike(make):
-    """The kernel rounds a tensor's last few elements otherwise: a tile's, here."""
+def test_sharded_parameters_get_the_same_step(make):
+    """The kernel rounds the last few elements of a tensor (here, of a tile) differently."""
     mesh = spmd.make_mesh((8,), ("model",))
     got, want = steps("spmd", make, mesh=mesh), steps("cpu", make)
     for ours, theirs in zip(itertools.chain(*got), itertools.chain(*want), strict=True):
@@ -82,7 +82,7 @@ def test_each_parameter_is_one_call():
     assert "aten::sqrt" not in calls
 
 
-def test_what_the_kernel_does_not_take_is_computed_in_its_parts():
+def test_cases_that_the_fused_kernel_lacks_are_decomposed():
     """The largest average so far is kept: other ops, the same numbers."""
 
     def amsgrad(params):
@@ -106,7 +106,7 @@ def gradient_of(make, device, shape=(6, 4), kept=False):
     for _ in range(2):
         p.grad = None
         make(p).backward()
-        if kept:  # what is held elsewhere cannot be written in place
+        if kept:  # a value that something else holds cannot be written in place
             snapshots.append([p.detach().clone(), *(t.clone() for t in state_of(optimizer, p))])
         # Eager's kernel passes over strides.
         p.grad = p.grad if device == "spmd" else p.grad.contiguous()
@@ -168,7 +168,7 @@ def test_parameters_that_share_memory_are_stepped_in_turn(make, apart):
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("shape", [(), (5,)], ids=str)
 def test_scaled_gradients_in_half_precision(shape, dtype):
-    """Parts are computed in f32, as in PyTorch's kernel: in f16 an eps of 1e-8 is nothing."""
+    """Parts are computed in f32, as in PyTorch's kernel; in f16 an eps of 1e-8 is 0."""
 
     def stepped(device):
         p = torch.nn.Parameter(torch.full(shape, 1.5, dtype=dtype).to(device))
@@ -228,7 +228,7 @@ def direct(**changed):
         ({"self": [torch.ones(2, 3).long()] * 2}, NotImplementedError, "fused_adam_kernel.*Long"),
     ],
 )
-def test_a_step_that_does_not_fit_is_refused_at_its_line(changed, error, words):
+def test_a_malformed_step_is_refused_at_its_line(changed, error, words):
     pending = torch.ones(3).to("spmd") + 1
     with pytest.raises(error, match=words):
         direct(**{name: [t.to("spmd") for t in ts] for name, ts in changed.items()})
@@ -236,7 +236,7 @@ def test_a_step_that_does_not_fit_is_refused_at_its_line(changed, error, words):
 
 
 def test_an_error_of_the_compiler_says_what_was_lost():
-    """The functional op is not looked at where it is called: its lists do not match."""
+    """The functional op is not checked at its line; its lists do not match."""
     given = torch.ones(3).to("spmd")
     given.add_(1)
     spmd.sync(wait=True)

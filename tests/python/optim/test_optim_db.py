@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""PyTorch's own optimizer samples (`optim_db`) on `spmd`, whole and cut, against the CPU's."""
+"""PyTorch's own optimizer samples (`optim_db`) on `spmd`, with and without sharding, against the
+CPU."""
 
 import copy
 import functools
@@ -48,7 +49,7 @@ def configurations(info):
 
 
 class Model(torch.nn.Module):
-    """Parameters of several ranks, or matrices alone: Muon takes no others."""
+    """Parameters of several ranks, or matrices alone for Muon."""
 
     def __init__(self, matrices_alone, dtype):
         super().__init__()
@@ -73,7 +74,7 @@ def groups(info, model):
 
 
 def train(info, kwargs, device, cut=None, save=False, dtype=torch.float64):
-    """The parameters after some steps, on the host; `save`: by way of a file half-way."""
+    """The parameters after some steps, on the host; `save`: half-way through a file."""
     model = Model(info.name == "Muon", dtype).to(device)
     if cut is not None:
         cut.mark(list(model.parameters()))
@@ -105,7 +106,8 @@ def saved(state):
 
 
 def compare(info, on_cpu, on_spmd, about, dtype):
-    """What is wrong with a configuration: a line for the whole run, one for the cut run."""
+    """What is wrong with a configuration: a line for the unsharded run and one for the sharded
+    run."""
     want = train(info, on_cpu, "cpu", dtype=dtype)
     ranks, atol = [p.dim() for p in want], ATOL_OF.get(info.name, 0)
     for cut, save in ((None, False), (random_cut(ranks, 0), False), (random_cut(ranks, 1), True)):
@@ -121,7 +123,7 @@ def compare(info, on_cpu, on_spmd, about, dtype):
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
-def test_an_optimizer_is_the_cpus(name):
+def test_optimizers_give_the_cpus_results(name):
     info = OPTIMIZERS[name]
     cases = list(configurations(info))
     wrong = [line for case in cases for line in compare(info, *case)]

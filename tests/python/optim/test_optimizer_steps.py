@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A step of an optimizer happens or not: tensors and the host's counters are those of one step."""
+"""An optimizer step happens or not: tensors and the host's counters are those of one step."""
 
 import functools
 import os
@@ -100,7 +100,8 @@ OPTIMIZERS: dict[str, tuple[type, dict]] = {
 
 
 def jobs(name):
-    """One on the device, and one for what is right: on the CPU, where it has such an optimizer."""
+    """An optimizer on the device, and one on the CPU, if it has such an optimizer, for
+    comparison."""
     kind, options = OPTIMIZERS[name]
     make = functools.partial(kind, lr=0.1, **options)
     return Job("spmd", make), Job("spmd" if "capturable" in options else "cpu", make)
@@ -140,7 +141,7 @@ def test_steps_behind_a_failing_one_do_not_happen(make, behind):
     assert_same(job, reference.state())
 
 
-def test_a_loop_that_never_looks_is_told_by_a_step():
+def test_a_loop_that_reads_nothing_gets_the_error_from_a_step():
     job = Job("spmd", adam)
     job.step(ROWS[0])
     before = job.state()
@@ -162,7 +163,9 @@ def test_a_step_whose_gradients_are_known_to_be_lost_says_so():
     loss.backward()
     with pytest.raises(IndexError):
         loss.item()
-    with pytest.raises(IndexError, match=r"^the value was lost when the ops that make it failed"):
+    with pytest.raises(
+        IndexError, match=r"^the value was lost, because ops that it depends on failed"
+    ):
         job.optimizer.step()
     assert_same(job, before)
 
@@ -178,7 +181,7 @@ def test_a_failure_that_no_step_depends_on_undoes_none():
     assert_same(job, reference.state())
 
 
-def test_what_somebody_else_has_changed_since_stays():
+def test_later_changes_of_host_state_stay():
     job = Job("spmd", adam)
     job.step(ROWS[0]).item()
     loss = job.step(OUT_OF_RANGE)
@@ -191,7 +194,7 @@ def test_what_somebody_else_has_changed_since_stays():
 
 
 class Counting(torch.optim.Optimizer):
-    """Counts in all places where optimizers by others do."""
+    """Counts in all places where third-party optimizers do."""
 
     def __init__(self, params):
         super().__init__(params, {"lr": 0.1, "k": 0})
@@ -365,7 +368,7 @@ class Interrupts:
         return self
 
     def __exit__(self, kind, error, _):
-        # From here on `handle` raises nothing, since it does so in a test's own frame only.
+        # From here on `handle` raises nothing; it does so only in a test's own frame.
         for sender in self.senders:
             sender.join()
         signal.signal(signal.SIGINT, self.before)
@@ -426,7 +429,7 @@ def test_a_second_ctrl_c_drops_what_waits_and_says_how_many_steps():
     torch.testing.assert_close(weight.detach().cpu(), after(counted + 1))
 
 
-def test_what_follows_a_step_that_raised_is_none_of_its():
+def test_work_after_a_step_that_raised_does_not_belong_to_it():
     weight = torch.ones(3).to("spmd").requires_grad_()
     optimizer = torch.optim.SGD([weight], lr=0.1)
     weight.grad = torch.ones(3).to("spmd")

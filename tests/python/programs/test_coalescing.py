@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Devices that share a place run as one: same numbers, same communication on paper, same shards."""
+"""Devices that share a place run as one: same results, same reported collectives, same shards."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Small(nn.Module):
 
 
 def trained(device: str, coalesced: list[bool]) -> tuple[list[Tensor], nn.Module]:
-    """Losses of a step each way in turn, and the module, cut in every way that there is."""
+    """Losses of a step in each mode alternately, and the module, under every sharding."""
     torch.manual_seed(0)
     module, tokens = Small().to(device), torch.randint(11, (5, 7)).to(device)
     if device == "spmd":
@@ -55,7 +55,7 @@ def trained(device: str, coalesced: list[bool]) -> tuple[list[Tensor], nn.Module
 @pytest.mark.parametrize(
     "ways", ([True] * 4, [False] * 4, [True, False, False, True], [False, True, True, False])
 )
-def test_numbers_do_not_depend_on_it_nor_on_changing_it(ways: list[bool]) -> None:
+def test_results_do_not_depend_on_coalescing(ways: list[bool]) -> None:
     expected, reference = trained("cpu", ways)
     losses, module = trained("spmd", ways)
     torch.testing.assert_close(losses, expected, rtol=1e-5, atol=1e-5)
@@ -116,7 +116,7 @@ def test_replicas_computed_by_themselves_have_the_same_bits(each_by_itself: None
     assert all(torch.equal(a, b) for a, b in zip(step(), shared))
 
 
-def test_what_is_made_of_a_reduced_transpose_has_the_same_bits(each_by_itself: None) -> None:
+def test_uses_of_a_reduced_transpose_have_the_same_bits(each_by_itself: None) -> None:
     mesh = spmd.make_mesh((4, 2), ("a", "b"))
 
     def made(seed: int, spec: tuple[object, ...], *size: int) -> Tensor:

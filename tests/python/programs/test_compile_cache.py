@@ -34,7 +34,7 @@ print(s["compiles"], s["disk_hits"])
 
 @pytest.fixture
 def run(tmp_path):
-    """Runs the script in a process of its own: its lines and what it says on stderr."""
+    """Runs the script in a process of its own; returns its lines and its stderr."""
 
     def script(**environment):
         given = {"SPMD_CACHE_DIR": str(tmp_path / "programs"), "SPMD_CHECK_PASSES": "0"}
@@ -55,7 +55,7 @@ def test_the_second_process_compiles_nothing(run, tmp_path):
     read = int(counts.split()[1])
     assert read == len(files)
 
-    # What is damaged is compiled anew, and said.
+    # A damaged entry is compiled again, with a warning.
     content = files[0].read_bytes()
     files[0].write_bytes(content[: len(content) // 2])
     (*third, counts), said = run()
@@ -90,7 +90,7 @@ def test_a_directory_that_others_may_write_to_is_refused(run, tmp_path):
     assert "chmod go-w" in said and "SPMD_CACHE_DIR" in said
 
 
-def test_what_is_no_file_is_neither_waited_for_nor_written_through(run, tmp_path):
+def test_pipes_and_links_are_refused(run, tmp_path):
     programs = tmp_path / "programs"
     (*first, _), _ = run()
     victim = tmp_path / "victim"
@@ -117,7 +117,7 @@ def test_an_entry_decides_how_and_not_what(run, tmp_path):
         _, _, body = file.read_bytes().split(b"\n", 2)
         start = body.rindex(b"\ndecisions ") + 1
         decisions = body[body.index(b"\n", start) + 1 : -1]
-        # Nothing is cut; of the values, inputs and outputs, too.
+        # Nothing is sharded, and neither are inputs and outputs.
         changed = re.sub(rb"(?m)^node .*$", b"node @0", decisions)
         changed = re.sub(rb"\{[0-9,/]+\}", b"{}", changed)
         body = body[:start] + b"decisions %d\n%s\n" % (len(changed), changed)
@@ -129,7 +129,7 @@ def test_an_entry_decides_how_and_not_what(run, tmp_path):
 
 
 def digest(text):
-    """What `Fingerprinter` of csrc/ir makes of bytes."""
+    """The fingerprint of bytes, as `Fingerprinter` of csrc/ir computes it."""
     mask = 2**64 - 1
 
     def scramble(x):

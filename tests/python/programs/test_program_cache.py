@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Programs are kept while all together take no more bytes than a bound, and nothing else grows with
-the number of meshes, shapes, views and warnings that a process has seen."""
+"""Programs are kept up to a number of bytes, and nothing else grows with the number of meshes,
+shapes, views and warnings that a process has seen."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_bytes_are_bounded() -> None:
     assert 2 <= _C.sizes()["programs"] < 78
 
 
-def test_what_was_used_last_stays() -> None:
+def test_recently_used_programs_are_kept() -> None:
     run(2)
     _C.set_program_bytes(8 * _C.sizes()["program_bytes"])
     for rows in range(3, 30):
@@ -68,7 +68,7 @@ def test_values_do_not_keep_the_programs_that_made_them() -> None:
     assert values[0].tolist() == [2.0, 2.0]
 
 
-def test_what_only_explanations_need_is_kept_of_few_and_made_again() -> None:
+def test_explanations_are_kept_for_few_programs_and_computed_again() -> None:
     mesh = spmd.make_mesh((4,), ("x",))
     values, texts, reasons = [], [], []
     for rows in (8, 12, 16, 20):
@@ -83,7 +83,7 @@ def test_what_only_explanations_need_is_kept_of_few_and_made_again() -> None:
 
 
 def test_bytes_are_those_of_the_heap() -> None:
-    """Counted by structure, against what the C library says: within a factor of two."""
+    """Bytes counted by structure agree with the C library's within a factor of two."""
     ctypes = pytest.importorskip("ctypes")
     library = ctypes.CDLL(None)
     if not hasattr(library, "mallinfo2"):
@@ -120,14 +120,14 @@ MESHES = {
 
 
 @pytest.mark.parametrize("kind", MESHES)
-def test_a_mesh_after_the_other(kind: str) -> None:
+def test_new_meshes_take_constant_time_and_memory(kind: str) -> None:
     bytes_of_program = []
     for i in range(40):
         mesh = MESHES[kind](i)
         x = spmd.mark_sharding(torch.ones(8, 8).to("spmd"), mesh, (mesh.axis_names[0], None))
         assert (x @ x).sum().item() == 512
         program = _C.last_program()
-        # It speaks of its own mesh only, however many there were.
+        # It mentions its own mesh only, however many there were.
         assert program.program_text().count("mesh @") == 1
         bytes_of_program.append(program.heap_bytes)
     if kind != "sizes":
@@ -135,7 +135,7 @@ def test_a_mesh_after_the_other(kind: str) -> None:
     _C.set_program_bytes(0)
     _C.forget_programs()
     del x, program
-    # Sets of meshes end with the last program and value that speak of them.
+    # Sets of meshes end with the last program and value that refer to them.
     for i in range(300):
         mesh = spmd.make_mesh((2, 4), (f"other{i}", "b"))
         spmd.mark_sharding(torch.ones(8, device="spmd"), mesh, (f"other{i}",))
@@ -159,7 +159,7 @@ def test_a_value_keeps_its_mesh() -> None:
     assert (y + x).sum().item() == 3 * 64
 
 
-def test_two_meshes_by_turns_compile_twice() -> None:
+def test_two_alternating_meshes_compile_twice() -> None:
     one, two = spmd.make_mesh((2, 4), ("a", "b")), spmd.Mesh([1, 0, 2, 3], (4,), ("x",))
     w = spmd.mark_sharding(torch.ones(8, 8).to("spmd"), one, ("a", "b"))
     u = spmd.mark_sharding(torch.ones(8, 8).to("spmd"), two, ("x", None))
@@ -178,7 +178,7 @@ def test_two_meshes_by_turns_compile_twice() -> None:
     assert _C.statistics()["compiles"] == before
 
 
-def test_meshes_that_part_devices_otherwise_compile_twice() -> None:
+def test_meshes_with_other_device_groups_compile_twice() -> None:
     one, two = spmd.make_mesh((6,), ("x",)), spmd.make_mesh((3, 2), ("a", "b"))
     w = spmd.mark_sharding(torch.ones(12, 4).to("spmd"), one, ("x", None))
 
@@ -203,7 +203,58 @@ def test_thousands_of_views_of_one_tensor() -> None:
     for start in range(0, 10000, 2):
         part = data[start : start + 4]
     assert part.tolist() == [9998.0, 9999.0, 10000.0, 10001.0]
-    # The recipe of this one was forgotten: it is read by its strides.
+    # The recipe of this view was forgotten, so it is read by its strides.
     assert whole[:3].tolist() == [0.0, 2.0, 4.0]
     whole.add_(1)
     assert data[:4].tolist() == [1.0, 1.0, 3.0, 3.0]
+
+
+@pytest.fixture
+def colliding() -> Iterator[None]:
+    """Every tape has the same key."""
+    spmd.sync()
+    _C.set_key_bits(0)
+    yield
+    spmd.sync()
+    _C.set_key_bits(128)
+
+
+@pytest.mark.usefixtures("colliding")
+def test_a_colliding_key_gives_no_other_program() -> None:
+    x = torch.arange(6.0).view(2, 3)
+    for _ in range(3):
+        for step in (
+            lambda t: t + 1,
+            lambda t: t * 1,
+            lambda t: t.sum(0),
+            lambda t: t.sum(1),
+            lambda t: t.t() + 1,
+            lambda t: (t + 1).relu() * t,
+            lambda t: (t + 1).relu() - t,
+            lambda t: t[0] + t[1],
+            lambda t: t[1] + t[1],
+            lambda t: t.double() + 1,
+        ):
+            assert torch.equal(step(x.to("spmd")).cpu(), step(x))
+
+
+@pytest.mark.usefixtures("colliding")
+def test_a_colliding_key_gives_the_same_program_again() -> None:
+    """Parts that are taken at other places are passed to it when it runs."""
+    x = torch.arange(24.0).view(4, 6)
+    on_device = x.to("spmd")
+    for k in (0, 1, 2, 3, 1, 0):
+        before = _C.statistics()["compiles"]
+        assert torch.equal((on_device[k] * 2).cpu(), x[k] * 2)
+    assert _C.statistics()["compiles"] == before
+
+
+@pytest.mark.usefixtures("colliding")
+def test_marks_are_compared() -> None:
+    mesh = spmd.make_mesh((2,), ("a",))
+    for spec in (("a", None), (None, "a"), ("a", None)):
+        x = torch.ones(4, 6, device="spmd")
+        spmd.mark_sharding(x, mesh, spec)
+        y = x + 1
+        assert y.cpu().sum() == 48
+        assert tuple(spmd.sharding_of(y).spec) == spec

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Loops that read nothing run by themselves, a part at a time: what waits is bounded, in ops and in
-bytes, and the number of programs does not depend on how long the loop is."""
+"""Loops that read nothing run by themselves, a part at a time: pending work is bounded in ops and
+bytes, and the number of programs does not depend on the length of the loop."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torch import Tensor, nn
 import torch_spmd as spmd
 from torch_spmd import _C
 
-LONG = 4000  # ops that wait: more than a few parts, far less than these loops record
+LONG = 4000  # pending ops: more than a few parts, far less than these loops record
 BATCHES = 120  # of some 30 ops
 
 
@@ -53,7 +53,7 @@ def nets() -> tuple[nn.Module, nn.Module]:
 
 
 def loop(body: Callable[[int], None], batches: int = BATCHES) -> tuple[int, int, int]:
-    """Runs the body for each batch: runs, programs compiled, and the most ops that waited."""
+    """Runs the body for each batch; returns runs, programs compiled, and the most pending ops."""
     spmd.sync()
     runs, compiles, most = statistics("runs"), statistics("compiles"), 0
     for k in range(batches):
@@ -231,7 +231,7 @@ def test_without_no_grad() -> None:
     assert most < LONG / 2
 
 
-def test_a_value_fed_back() -> None:
+def test_a_result_that_is_the_next_input() -> None:
     x = torch.full((8,), 0.25, device="spmd")
     y = torch.full((8,), 0.25)
 
@@ -307,7 +307,7 @@ def test_a_step_of_many_equal_layers_stays_one_program() -> None:
         optimizer.step()
         optimizer.zero_grad()
 
-    for k in range(3):  # the first ones find out that no gradients accumulate
+    for k in range(3):  # in the first ones the session learns that no gradients accumulate
         body(k)
     runs, compiles, _ = loop(body, 2)
     assert (runs, compiles) == (2, 0)

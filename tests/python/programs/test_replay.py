@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Steps that come again are replayed from the recording of the one before: what they compute, and
-where they stop being replayed, is what it was the first time."""
+"""Repeated steps are replayed from the recording of the step before: they compute the same as the
+first time, also after they stop being replayed."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ from torch import Tensor
 import torch_spmd as spmd
 from torch_spmd import _C
 
+pytestmark = pytest.mark.modes("coalesced", "in_turns")
+
 Step = Callable[[str, int], list[Tensor]]
 
 
@@ -22,7 +24,8 @@ def compiles() -> int:
 
 
 def same_on_both(step: Step, times: int = 4) -> int:
-    """Runs `step(device, k)` on both devices for each k; how many programs the last compiled."""
+    """Runs `step(device, k)` on both devices for each k; returns how many programs the last k
+    compiled."""
     for k in range(times):
         before = compiles()
         got = [t.cpu() for t in step("spmd", k)]
@@ -57,8 +60,8 @@ def test_zeros_of_either_sign_are_different_numbers() -> None:
         assert negative == [str(zero) == "-0.0", str(zero) != "-0.0"]
 
 
-def test_a_view_that_another_one_stood_for_is_made_anew() -> None:
-    # From the second step on `first` stands where `second` stood in the step before.
+def test_two_views_that_were_one_in_the_recording_are_distinct() -> None:
+    # From the second step on `first` is where `second` was in the step before.
     def step(device: str, k: int) -> list[Tensor]:
         weights, x = ramp(3, 4, 4).to(device), ramp(2, 4).to(device) * 2
         second = weights[0]
@@ -145,7 +148,7 @@ def test_writes_through_views() -> None:
 
 
 def test_views_that_differ_in_how_they_are_read_alone() -> None:
-    """Of one place, sizes and strides: conjugated, or of another tensor by another way."""
+    """Views of one storage with equal sizes and strides: conjugated, or derived in another way."""
     held: dict[str, list[Tensor]] = {}
     for device in ("spmd", "cpu"):
         x = torch.complex(ramp(3, 3), ramp(3, 3) + 1).to(device)
@@ -258,7 +261,7 @@ def test_the_default_dtype_counts() -> None:
 
 
 def test_calls_that_come_again_are_replayed():
-    """Every call of a loop whose steps are alike, by its second step."""
+    """Every call of a loop of equal steps is replayed from the second step on."""
     x, b = torch.ones(8, device="spmd"), torch.ones(8, device="spmd")
     for step in range(4):
         before = _C.statistics()["replayed"]
@@ -271,7 +274,7 @@ def test_calls_that_come_again_are_replayed():
             assert _C.statistics()["replayed"] - before >= 50 * 4
 
 
-def test_the_call_at_which_steps_part_is_replayed_too() -> None:
+def test_the_call_at_which_steps_diverge_is_replayed_too() -> None:
     """Where a step leaves the recording of the one before, it makes a recording of its own."""
     x = torch.zeros(8, device="spmd")
     for step in range(4):
@@ -285,7 +288,9 @@ def test_the_call_at_which_steps_part_is_replayed_too() -> None:
 
 
 @pytest.mark.parametrize("order", [(0, 1), (1, 0), (0, 1, 0, 1, 1, 0)])
-def test_what_is_written_is_who_it_was(order: tuple[int, ...]) -> None:
+def test_an_op_that_writes_one_tensor_is_told_from_one_that_writes_two(
+    order: tuple[int, ...],
+) -> None:
     """Two tensors may hold one value when the same op writes to one, or to both."""
 
     def step(device: str, other_reads: int) -> list[list[float]]:
@@ -303,7 +308,7 @@ def test_what_is_written_is_who_it_was(order: tuple[int, ...]) -> None:
         assert step("spmd", other_reads) == step("cpu", other_reads)
 
 
-def test_lists_of_what_is_written_are_who_they_were() -> None:
+def test_list_ops_that_write_one_tensor_twice_are_told_from_others() -> None:
     def step(device: str, shared: bool) -> list[list[float]]:
         x = torch.arange(1.0, 5.0).to(device)
         y = x.clone()
@@ -330,7 +335,9 @@ SELF_COPIES: dict[str, Callable[[Tensor, Tensor], object]] = {
 
 @pytest.mark.parametrize("copy", SELF_COPIES)
 @pytest.mark.parametrize("order", [(0, 1), (0, 0, 1, 0, 1), (1, 0, 0)])
-def test_a_copy_to_itself_is_not_what_comes_after(copy: str, order: tuple[int, ...]) -> None:
+def test_a_copy_to_itself_is_not_replayed_as_another_copy(
+    copy: str, order: tuple[int, ...]
+) -> None:
     """A copy of a tensor to itself does nothing, and leaves nothing to compare."""
 
     def run(device: str) -> list[list[float]]:
@@ -362,7 +369,8 @@ def test_a_dropped_tensor_leaves_its_place_to_the_next() -> None:
 
 
 def test_a_mark_on_one_of_two_tensors_with_one_value() -> None:
-    """From the second step on nobody has asked for the value by then. The mark is one tensor's."""
+    """From the second step on the value has not been asked for by then. The mark is of one
+    tensor."""
     mesh = spmd.make_mesh((2,), ("x",))
     for k in range(4):
         a = (ramp(4, 2) + k).to("spmd") * 2
@@ -379,5 +387,5 @@ def test_a_mark_on_one_of_two_tensors_with_one_value() -> None:
 
 
 def test_tensors_end_on_other_threads_while_programs_are_made() -> None:
-    """A tensor that is dropped strikes itself out of what is pending, wherever that is."""
+    """A tensor that is dropped removes itself from the pending work, on whatever thread."""
     drop_on_other_threads(tensors=30, steps=40)

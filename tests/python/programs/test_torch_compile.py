@@ -158,7 +158,7 @@ def test_models_train_sharded_as_in_eager(name):
 
 
 def test_sizes_may_change():
-    """One graph serves them, or as many as on the CPU."""
+    """One graph serves all of them, or as many graphs as on the CPU."""
     counts = []
     for device in ("cpu", "spmd"):
         torch._dynamo.reset()

@@ -27,7 +27,7 @@ def inputs(requires_grad=True):
 
 
 def outcome(f, x, w):
-    """The loss, the gradient, where it lies, and what is sent."""
+    """The loss, the gradient, its sharding, and the collectives."""
     loss = f(x, w)
     loss.backward()
     spmd.sync()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Indices that number the batch (`x[torch.arange(B), last]`) leave it cut."""
+"""Indices that number the batch (`x[torch.arange(B), last]`) leave it sharded."""
 
 import pytest
 import torch
@@ -31,7 +31,7 @@ def behind(x, p):
 
 
 def parted(x, p):
-    """Kept dimensions between the indices: the indexed ones come first."""
+    """With kept dimensions between the indices, the indexed ones come first."""
     return x.transpose(1, 2)[torch.arange(B, device=x.device)[:, None], :, p]
 
 

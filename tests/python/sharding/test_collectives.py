@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What devices say to each other in one training step, counted exactly."""
+"""The collectives of one training step, counted exactly."""
 
 import functools
 import operator
@@ -150,8 +150,8 @@ def test_full_size_2d():
     assert gradients.bytes <= local + vectors + 4 * 128 * 384
 
 
-def test_what_a_checkpoint_computes_again_is_not_merged_with_the_first_time():
-    """Else its activations would be kept after all."""
+def test_recomputation_is_not_merged_with_the_forward_pass():
+    """Otherwise its activations would be kept after all."""
     mesh = spmd.make_mesh((4,), ("model",))
     torch.manual_seed(0)
     net = torch.nn.Sequential(*[torch.nn.Linear(64, 64) for _ in range(3)]).to("spmd")
@@ -179,7 +179,7 @@ def test_what_a_checkpoint_computes_again_is_not_merged_with_the_first_time():
 
 
 class ImageNet(torch.nn.Module):
-    """Convolutions that know of the batch only, and layers that are cut by `model`."""
+    """Convolutions that use the batch axis only, and layers that are sharded over `model`."""
 
     def __init__(self):
         super().__init__()
@@ -192,7 +192,7 @@ class ImageNet(torch.nn.Module):
 
 
 def test_an_idle_axis_shares_the_batch():
-    """The convolutions' batch is cut by `model`, too, as if it were marked so behind them."""
+    """The convolutions' batch is sharded over `model`, too, as if it were so marked behind them."""
     mesh = spmd.make_mesh((2, 2), ("data", "model"))
     sent = []
     for spec in (None, (("data", "model"), None)):
@@ -214,7 +214,7 @@ def test_an_idle_axis_shares_the_batch():
 
 @pytest.mark.parametrize("layers", [1, 3])
 def test_a_batch_norm_reduces_once_each_way(layers):
-    """Both statistics forwards, both sums backwards with gradients that are there."""
+    """Both statistics forward; backward both sums, together with gradients that are available."""
     mesh = spmd.make_mesh((4,), ("data",))
     parts = [[torch.nn.Conv2d(3, 3, 1), torch.nn.BatchNorm2d(3)] for _ in range(layers)]
     net = torch.nn.Sequential(*functools.reduce(operator.iadd, parts, [])).to("spmd")

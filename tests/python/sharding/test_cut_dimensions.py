@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ops cut along the very dimension they work on: right, and what they communicate."""
+"""Ops sharded along the very dimension they work on: results and collectives."""
 
 import pytest
 import torch
@@ -8,6 +8,8 @@ from cut_results import values
 
 import torch_spmd as spmd
 from torch_spmd import _C
+
+pytestmark = pytest.mark.modes("coalesced", "in_turns")
 
 MESH = {"x": (2,), "xy": (2, 2)}
 
@@ -55,7 +57,7 @@ READS = {
 
 
 @pytest.mark.parametrize("name", READS)
-def test_reading_a_cut_dimension_by_index_sums_the_parts(name):
+def test_reading_a_sharded_dimension_by_index_sums_the_parts(name):
     check(READS[name], [X], [("x", None)], kinds=["all_reduce"])
 
 
@@ -95,7 +97,7 @@ WRITES = {
 
 
 @pytest.mark.parametrize("name", WRITES)
-def test_writing_a_cut_dimension_by_index_needs_nothing(name):
+def test_writing_a_sharded_dimension_by_index_sends_nothing(name):
     check(WRITES[name], [X], [("x", None)])
 
 
@@ -144,7 +146,7 @@ def test_batches_of_matrices_communicate_nothing(name):
 
 
 @pytest.mark.parametrize("name", sorted(set(ON_MATRICES) - {"irfft", "lstsq", "solve", "sort"}))
-def test_a_cut_matrix_moves_its_axis_to_the_batch(name):
+def test_a_sharded_matrix_moves_its_axis_to_the_batch(name):
     function, tensors = ON_MATRICES[name]
     check(function, tensors, [(None, "x", None)] * len(tensors), kinds=["all_to_all"])
     check(function, tensors, [(None, None, "x")] * len(tensors), kinds=["all_to_all"])
@@ -162,7 +164,7 @@ WITH_MANY_SIDES = {
 
 @pytest.mark.parametrize("name", WITH_MANY_SIDES)
 def test_columns_of_a_right_hand_side_are_solved_where_they_are(name):
-    """What is found about the matrix is the same on every device, not a term of a sum."""
+    """Properties of the matrix are the same on every device, and not partial sums."""
     matrix = BATCH[0].double()
 
     def solve(a, b):

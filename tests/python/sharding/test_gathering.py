@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which op variants gather when they are cut, and which rules nothing reaches: the known ones."""
+"""The op variants that gather when they are sharded, and the rules that nothing reaches, are
+known."""
 
 import re
 from collections import Counter
@@ -13,13 +14,13 @@ from op_samples import OPS
 
 from torch_spmd import _C
 
-# Of the variants that have a tensor to cut.
+# Of the variants that have a tensor to shard.
 LEAST_NOT_GATHERED = 0.975
 
 
 @pytest.fixture(scope="module")
 def coverage():
-    """Kind by variant, and the ops that were traced or made on the way."""
+    """Kind by variant, and the ops that were traced or created by decompositions."""
     traced_ops.clear()
     kinds = {name: kind for name in OPS if (kind := coverage_of(name))}
     for call in CALLS + DRAWS + PROGRAMS:
@@ -27,7 +28,7 @@ def coverage():
     return kinds, set(traced_ops)
 
 
-def test_what_is_gathered_is_known(coverage, capsys):
+def test_gathering_variants_are_listed(coverage, capsys):
     kinds, _ = coverage
     counts = Counter(kinds.values())
     with capsys.disabled():

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ops that look at neighbours, of cut images: right, and only neighbours' rows move.
+"""Ops on sharded images that read neighbours: right results, and only neighbours' rows are sent.
 
 Convolution and pooling at large are in test_partitioner_bugs_images.py and, op by op, in
 tests/cpp/rules.
@@ -81,7 +81,7 @@ def test_interpolation_needs_neighbouring_rows_only(mode, how, size, spec):
 
 
 def changes(size, spec):
-    """Whether a dimension that is cut gets another size, other than by copying whole rows."""
+    """Whether a sharded dimension gets another size, other than by copying whole rows."""
     new = size.get("size", ())
     return any(
         entry is not None and d < len(new) and new[d] % IMAGE[2 + d] != 0
@@ -127,7 +127,7 @@ def test_windows_need_neighbouring_rows_only(name, spec):
 
 
 def test_patches_of_a_signal_cut_by_rows_stay_cut_by_rows():
-    """[h*w] is cut where h is; a patch needs one row beyond each end of a tile."""
+    """[h*w] is sharded as h is; a patch needs one row beyond each end of a tile."""
     image, row = torch.randn(2, 3, 32, 20), 2 * 3 * 20 * 4
     mesh = spmd.make_mesh((8,), ("x",))
     marked = spmd.mark_sharding(image.to("spmd"), mesh, (None, None, "x", None))
@@ -166,7 +166,7 @@ def test_other_types(dtype):
 
 
 def test_integers():
-    """Rounded where they are interpolated, so not taken apart; borders only move them."""
+    """Integers are rounded when interpolated, so not decomposed; borders only move them."""
     mesh = spmd.make_mesh((4, 2), ("x", "y"))
     image = torch.randint(0, 255, IMAGE, dtype=torch.uint8)
     marked = spmd.mark_sharding(image.to("spmd"), mesh, SPECS[0])
@@ -200,7 +200,7 @@ def test_nearest_is_what_rounding_makes_it(mode, sizes):
 @pytest.mark.parametrize("scale", [1.05, (1.05, 1.7), 2.1], ids=str)
 @pytest.mark.parametrize("mode", ["bilinear", "bicubic", "nearest", "nearest-exact"])
 def test_scales_that_the_kernels_pass_over(mode, scale, spec):
-    """With sizes that are equal, or twice as large, some of aten's kernels look at nothing else."""
+    """If sizes are equal, or twice as large, some of aten's kernels ignore the scale."""
     for size in (5, 10):
         image = torch.randn(2, 3, size, size)
         both_ways(partial(F.interpolate, scale_factor=scale, mode=mode), image, spec)

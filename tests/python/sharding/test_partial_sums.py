@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is reduced along a cut dimension is left as terms for a while: every pair of kinds of terms,
-joined in every way, has the values of the CPU."""
+"""Results of reductions along a sharded dimension stay unreduced for a while: every pair of kinds
+of partial results, combined in every way, has the values of the CPU."""
 
 import pytest
 import torch
 import torch.nn.functional as F
 
 import torch_spmd as spmd
+
+pytestmark = pytest.mark.modes("coalesced", "in_turns", "free_moves")
 
 TERMS = {
     "whole": lambda t: t[0] * 0 + 3,
@@ -133,3 +135,22 @@ def gradient(join, first, second, device):
     y = joined(join, first, second, t)
     (y * y.detach().cos()).sum().backward()
     return t.grad.cpu()
+
+
+def test_slice_writes_of_terms():
+    mesh = spmd.make_mesh((2, 2), ("x", "y"))
+    g = torch.zeros(4, 1).to("spmd")
+    p = spmd.mark_sharding(torch.ones(4, 2).to("spmd"), mesh, ("x", None))
+    w = spmd.mark_sharding(torch.ones(2, 1).to("spmd"), mesh, ("y", None))
+    g[:2] = p[:2] @ w
+    g[2:] = p[2:] @ w
+    assert g.cpu().flatten().tolist() == [2, 2, 2, 2]
+
+
+def test_a_mean_of_integers_takes_the_sum_not_its_terms():
+    mesh = spmd.make_mesh((4,), ("x",))
+    a, b = torch.arange(24).view(1, 4, 6), torch.arange(6 * 8).view(6, 8) % 7
+    x = spmd.mark_sharding(a.to("spmd"), mesh, (None, None, "x"))
+    w = spmd.mark_sharding(b.to("spmd"), mesh, ("x", None))
+    pooled = torch.nn.functional.avg_pool2d(x @ w, 3, stride=1)
+    assert torch.equal(pooled.cpu(), torch.nn.functional.avg_pool2d(a @ b, 3, stride=1))

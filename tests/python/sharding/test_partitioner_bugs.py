@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Wrong answers that other partitioners have given; each must be right here.
 
-Inputs are cut in several ways, even, uneven and with empty parts. Images:
+Inputs have several shardings, even, uneven and with empty tiles. Images:
 `test_partitioner_bugs_images.py`.
 """
 
@@ -14,6 +14,8 @@ from cut_results import MESHES, check, each_dim, make_mesh, values
 from torch import nn
 
 import torch_spmd as spmd
+
+pytestmark = pytest.mark.modes("coalesced", "in_turns", "free_moves")
 
 LOSSES = {
     "mse": (F.mse_loss, values(10, 3, seed=1)),
@@ -81,7 +83,7 @@ def test_a_bias_is_added_once_under_a_cut_contraction(bias_spec):
 
 
 def test_dropout_of_each_part_of_a_cut_dimension():
-    """DTensor: every part had the same mask, which was not that of one device."""
+    """DTensor: every shard had the same mask, which was not that of one device."""
     x = torch.ones(10, 6)
 
     def masks(sizes=None, spec=None):
@@ -98,7 +100,7 @@ def test_dropout_of_each_part_of_a_cut_dimension():
 
 
 def test_concatenation_and_roll_on_partly_replicated_meshes():
-    """XLA: parts counted once per replica."""
+    """XLA: shards counted once per replica."""
     x, y = values(6, 5), values(6, 5, seed=1)
     specs = [("x", None), (None, "x"), ("y", None), (None, "y"), ("x", "y"), (("y", "x"), None)]
     pairs = [
@@ -118,7 +120,7 @@ def test_concatenation_and_roll_on_partly_replicated_meshes():
 
 
 def test_dynamic_indices_are_not_clamped():
-    """XLA: a start beyond the end is moved back, silently."""
+    """XLA: a start beyond the end is silently clamped."""
     x = values(7, 3)
     for sizes, (spec,) in each_dim(x):
         d = spmd.mark_sharding(x.to("spmd"), make_mesh(sizes), spec)
@@ -156,7 +158,7 @@ SCATTERS = {
 
 @pytest.mark.parametrize("name", SCATTERS)
 def test_scatters_of_repeated_rows(name):
-    """Terms of one row from several devices, added once each, and exactly."""
+    """Partial sums of one row from several devices, each added exactly once."""
     index = torch.tensor([3, 0, 3, 3, 1, 0, 3, 5, 3]).view(9, 1).expand(9, 4).contiguous()
     x, source = values(6, 4).mul(8).round() / 8, values(9, 4, seed=1).mul(8).round() / 8
     specs = [(None, None), ("x", None), (None, "x")]
@@ -164,7 +166,7 @@ def test_scatters_of_repeated_rows(name):
     check(SCATTERS[name], (x, index, source), cuts)
 
 
-def test_the_last_of_repeated_writes_is_one_of_them():
+def test_the_result_of_repeated_writes_is_one_of_them():
     index = torch.tensor([2, 2, 0, 2])
     for sizes in MESHES:
         source = torch.arange(4.0).to("spmd")
@@ -174,7 +176,7 @@ def test_the_last_of_repeated_writes_is_one_of_them():
 
 
 def test_arg_max_along_a_cut_dimension():
-    """Global places, and the first of equals."""
+    """Global indices, and the first of equal elements."""
     x = values(7, 6)
     ties = (values(7, 6) * 1.5).round()
     for t in (x, ties):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Wrong answers that other partitioners have given for cut images; each must be right here."""
+"""Wrong answers that other partitioners have given for sharded images; each must be right here."""
 
 import pytest
 import torch
@@ -8,6 +8,8 @@ from cut_results import check, each_dim, make_mesh, values
 from torch import nn
 
 import torch_spmd as spmd
+
+pytestmark = pytest.mark.modes("coalesced", "in_turns")
 
 
 @pytest.mark.parametrize("mode", ["constant", "reflect", "replicate", "circular"])
@@ -45,7 +47,7 @@ def test_transposed_convolution_of_a_cut_image(stride, padding):
 
 @pytest.mark.parametrize("kernel, stride, padding", [(2, 2, 0), (3, 2, 1), (3, 1, 1), (2, 3, 0)])
 def test_indices_of_max_pooling_of_a_cut_image(kernel, stride, padding):
-    """Indices speak of the whole image, not of a part of it."""
+    """Indices refer to the whole image, not to a tile of it."""
     image = values(2, 3, 9, 8)
 
     def pool(x):
@@ -60,7 +62,7 @@ def test_indices_of_max_pooling_of_a_cut_image(kernel, stride, padding):
 @pytest.mark.parametrize("dilation", [1, 2])
 @pytest.mark.parametrize("padding", [(0, 0), (1, 0), (0, 1), (1, 1)])
 def test_windows_that_see_no_number(padding, dilation, stride):
-    """They name the first element that they see, which is none of the border."""
+    """They name the first element of the window that is not in the border."""
     image = values(1, 2, 10, 7)
     image[:, 0] = -torch.inf
     image[:, 1, 3:, :4] = -torch.inf
@@ -75,7 +77,7 @@ def test_windows_that_see_no_number(padding, dilation, stride):
 @pytest.mark.parametrize("given", ["weight, bias", "weight", "bias", ""])
 @pytest.mark.parametrize("training", [True, False])
 def test_batch_norm_under_batch_channel_and_spatial_cuts(training, given):
-    """DTensor: running means wrong where channels are cut."""
+    """DTensor: running means are wrong if channels are sharded."""
     image = values(5, 4, 6, 3)
     weight, bias = values(4, seed=1), values(4, seed=2)
 
@@ -94,7 +96,7 @@ def test_batch_norm_under_batch_channel_and_spatial_cuts(training, given):
 @pytest.mark.parametrize("shape", [(5, 4), (5, 4, 6), (4, 4, 5, 3), (2, 4, 3, 2, 3)])
 @pytest.mark.parametrize("training", [True, False])
 def test_batch_norm_by_infinite_weights(training, shape):
-    """What is infinite and what is no number as in eager, and in the weight's channel only."""
+    """Infinities and NaNs as in eager, and only in the weight's channel."""
     image = values(*shape, dtype=torch.float32)
     weight = torch.tensor([1.0, torch.inf, -torch.inf, 0.5])
     running = values(4, seed=1, dtype=torch.float32), values(4, seed=2, dtype=torch.float32).exp()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Functions of tensors on the CPU and on `spmd` with the tensors cut, outputs and gradients."""
+"""Functions of tensors on the CPU and on `spmd` with the tensors sharded: outputs and gradients."""
 
 import itertools
 
@@ -36,7 +36,7 @@ def results(function, tensors, sizes=None, specs=()):
 
 
 def check(function, tensors, cuts, **tolerances):
-    """Whether all cuts, (mesh, specs), give what the CPU gives."""
+    """Whether all shardings, (mesh, specs), give what the CPU gives."""
     want = results(function, tensors)
     for sizes, specs in cuts:
         got = results(function, tensors, sizes, specs)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Stock modules of PyTorch with inputs whose first dimension is the batch, large enough to see
-what is sent, and the traffic of one step of plain data parallelism."""
+"""PyTorch's modules with inputs whose first dimension is the batch, large enough to measure
+what is sent, and the collectives of one step of plain data parallelism."""
 
 import torch
 from torch import nn
@@ -16,7 +16,7 @@ def _signal(*sizes):
 
 
 def _pair(*sizes, target=None):
-    """A prediction of a loss, and what it is to be."""
+    """A prediction and a target for a loss."""
 
     def draw():
         x = torch.rand(B, *sizes) * 0.8 + 0.1
@@ -139,6 +139,12 @@ def _sequences():
         "Bilinear": (lambda: nn.Bilinear(E, E, 8), lambda: (torch.randn(B, L, E),) * 2),
         "Embedding": (lambda: nn.Embedding(C, E), _ids(L)),
         "EmbeddingBag": (lambda: nn.EmbeddingBag(C, E), _ids(L)),
+        "EmbeddingBag max": (lambda: nn.EmbeddingBag(C, E, mode="max", padding_idx=1), _ids(L)),
+        "EmbeddingBag padded": (lambda: nn.EmbeddingBag(C, E, padding_idx=1), _ids(L)),
+        "EmbeddingBag weighted": (
+            lambda: nn.EmbeddingBag(C, E, mode="sum"),
+            lambda: (torch.randint(0, C, (B, L)), None, torch.rand(B, L)),
+        ),
         "RNN": (_batch_first(nn.RNN, E, 48, 2), x),
         "GRU": (_batch_first(nn.GRU, E, 48, bidirectional=True), x),
         "LSTM": (_batch_first(nn.LSTM, E, 48, 2, proj_size=16), x),
@@ -214,7 +220,7 @@ def _losses():
     }
 
 
-# By name: a function that makes the module, and one that draws its inputs.
+# By name: a function that creates the module, and one that draws its inputs.
 STOCK = _pads() | _pointwise() | _images() | _sequences() | _losses()
 
 
@@ -226,9 +232,9 @@ def _loss_of(out):
 
 
 def step(module, args, kwargs, mesh):
-    """Forward, backward and update of a module on `spmd`, every input cut along the batch.
+    """Forward, backward and update of a module on `spmd`, every input sharded along the batch.
 
-    Returns its trained parameters. The first input wants a gradient, as it would in the middle of a
+    Returns its trained parameters. The first input requires a gradient, as in the middle of a
     network.
     """
     params = [p for p in module.parameters() if p.requires_grad]

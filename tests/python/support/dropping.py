@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tensors that end on other threads while programs are made of what is pending."""
+"""Tensors that are freed on other threads while pending work is compiled."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import torch_spmd as spmd
 
 
 def drop_on_other_threads(tensors: int, steps: int) -> None:
-    """Asserts that what is kept is right after `steps` steps over so many tensors."""
+    """Asserts that the remaining tensors are right after `steps` steps over that many tensors."""
     dropped: queue.SimpleQueue[Tensor | None] = queue.SimpleQueue()
 
     def drop() -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Calls whose sums pass what half precision holds on the way to a result that it can hold."""
+"""Calls with intermediate sums that exceed half precision, and results that do not."""
 
 import torch
 import torch.nn.functional as F
@@ -12,7 +12,7 @@ def ones():
 
 
 def cancelling():
-    """Sums of parts are far from zero, that of all is not."""
+    """The sums of the shards are far from zero, the sum of all elements is not."""
     x = torch.full((ROWS, COLUMNS), 30.0)
     x[ROWS // 2 :] = -30
     x[:, ::97] += 1
@@ -27,7 +27,7 @@ INPUTS = {"ones": ones, "cancelling": cancelling, "positive": positive}
 
 
 def places(x, count):
-    """Indices that name few places, each of them often."""
+    """Indices with few values, each of which is frequent."""
     return (torch.arange(count) % 3).to(x.device)
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tensors of the same values, laid out in memory in other ways."""
+"""Tensors with the same values and other strides."""
 
 import torch
 
@@ -36,14 +36,15 @@ LAYOUTS = {
 
 
 def laid_out(t, layout):
-    """`t` in a layout; the values of an expanded one are other ones. Not tensors: themselves."""
+    """`t` with other strides (an expanded one has other values). Other objects are returned
+    unchanged."""
     if not isinstance(t, torch.Tensor) or t.layout != torch.strided:
         return t
     return LAYOUTS[layout](t.detach()).requires_grad_(t.requires_grad)
 
 
 def on_device(t):
-    """A CPU tensor on the device, with all its strides, also those of memory that is shared."""
+    """A CPU tensor on the device with all its strides, also if elements share memory."""
     if not isinstance(t, torch.Tensor):
         return t
     moved = t.detach().to("spmd")
@@ -54,7 +55,7 @@ def on_device(t):
 
 
 def form(t):
-    """What a user can tell of how a tensor lies: strides of dimensions with one element say
-    nothing, nor do those of a tensor without elements."""
+    """The strides that matter to a user: those of dimensions with one element do not, nor do those
+    of a tensor without elements."""
     strides = [s for s, n in zip(t.stride(), t.shape) if n > 1] if t.numel() else []
     return tuple(t.shape), strides, t.dtype

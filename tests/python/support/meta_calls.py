@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every call of ATen that the samples of `op_db` and their gradients make on the CPU, made on the
-device: sizes, types and strides of the results must agree.
+"""Makes every ATen call of the samples of `op_db` and their gradients on the CPU and on the device:
+sizes, types and strides of the results must agree.
 
     python tests/python/support/meta_calls.py          # some calls of every op, in two types
     python tests/python/support/meta_calls.py full     # all of them
@@ -18,7 +18,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 import torch_spmd  # noqa: F401
 
-# Whose Meta kernel the device does not ask, or that differ for reasons of their own.
+# Ops whose Meta kernel the device does not use, or that differ for other reasons.
 ELSEWHERE = {
     "aten::_embedding_bag": "a handler of the device's gives what its gradient needs",
     "aten::linalg_lstsq": "the strides of the CPU's come from LAPACK's workspace",
@@ -29,7 +29,7 @@ ELSEWHERE = {
 
 
 class Compared(TorchDispatchMode):
-    """Makes each call on the device, too."""
+    """A mode that makes each call on the device, too."""
 
     def __init__(self, at_most):
         super().__init__()

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The ops whose shapes only PyTorch's Python knows (csrc/trace/meta_kernels.h), as a sweep finds.
+"""The ops whose shapes only PyTorch's Python infers (csrc/trace/shape/meta_kernels.h), found by a
+sweep.
 
 python tests/python/support/meta_in_python.py          # two samples of every op and its gradient
 python tests/python/support/meta_in_python.py 1000     # all of them
@@ -23,7 +24,7 @@ def is_in_python(op):
 
 
 def asked_so_far():
-    """The ops that Python was asked about in this process."""
+    """The ops whose shapes Python has inferred in this process."""
     return {op for op in _C.meta_kernels_of_dispatcher() if is_in_python(op)}
 
 
@@ -55,7 +56,7 @@ def sweep(number):
             try:
                 run(OPS[name], sample)
             except Exception:
-                continue  # what the device refuses is another test's subject
+                continue  # calls that the device refuses are the subject of other tests
         for op in asked_so_far():
             found.setdefault(op, name)
     return found

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tiny models as others write them, each with a function that draws its inputs. No dropout."""
+"""Tiny models in the style of other projects, each with a function that draws its inputs. No
+dropout."""
 
 import torch
 import torch.nn.functional as F
@@ -73,7 +74,7 @@ def mixtral():
 
     experts = {"num_local_experts": 3, "num_experts_per_tok": 2}
     config = MixtralConfig(**LLAMA_LIKE, **experts, head_dim=2, output_router_logits=True)
-    config._experts_implementation = "eager"  # grouped_mm of the CPU knows no double precision
+    config._experts_implementation = "eager"  # the CPU's grouped_mm has no double precision
     return MixtralForCausalLM(config)
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A direct call of an op: on the CPU, and on `spmd`, cut."""
+"""A direct call of an op: on the CPU, and on `spmd` with sharding."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Direct calls of ops that no sample of `op_db` reaches under their own names.
+"""Direct calls of ops that no sample of `op_db` calls by their own names.
 
-Most tensors have 6 rows: cut evenly over two devices and over three.
+Most tensors have 6 rows, which divide evenly over two and over three devices.
 """
 
 import torch
@@ -337,6 +337,6 @@ DRAWS = [
     call("poisson", POSITIVE),
 ]
 
-# What is not right yet, and why.
+# Calls that are not right yet, and why.
 
 WRONG: dict[str, str] = {}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the tests of op samples share: cases are compared, exceptions are held to their word."""
+"""Shared by the tests of op samples: compares cases, and checks that exceptions are still true."""
 
 import pytest
 from op_outcomes import NothingToCompare, compare
@@ -11,7 +11,7 @@ SHOWN = 5
 
 
 def few_cases(op, dtype, limit):
-    """Pairs (sample, cut): samples whole and cut, by turns along dimension 0 and at random."""
+    """Pairs (sample, cut): samples unsharded, sharded along dimension 0, and sharded at random."""
     chosen = evenly(list(enumerate(samples(op, dtype))), limit)
     for turn, (seed, sample) in enumerate(chosen):
         yield sample, None
@@ -21,7 +21,7 @@ def few_cases(op, dtype, limit):
 
 
 def all_cases(op, dtype):
-    """Every sample whole and under every cut."""
+    """Every sample unsharded and under every sharding."""
     for seed, sample in enumerate(samples(op, dtype)):
         yield sample, None
         for cut in all_cuts(ranks(sample), seed):
@@ -60,7 +60,7 @@ def hold(name, wrong, compared, exceptions):
 
 
 def settle():
-    """Runs what a failed case left pending, so that the next one starts clean."""
+    """Runs the pending work of a failed case, so that the next one starts clean."""
     try:
         spmd.sync(wait=True)
     except Exception:

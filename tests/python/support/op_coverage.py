@@ -3,7 +3,7 @@
 
     python tests/python/support/op_coverage.py results*.jsonl > docs/op-coverage.md
 
-Of two lines of one op variant, dtype and form the one of more samples counts.
+Of two lines of one op variant, dtype and form, the one with more samples counts.
 """
 
 import collections

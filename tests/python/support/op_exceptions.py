@@ -18,7 +18,7 @@ EXCEPTIONS = {
     },
     # Unsharded, every sample: what is wrong beyond "device". Seen with --full-ops only.
     "device, full": {},
-    # Unsharded, on inputs whose elements lie apart.
+    # Unsharded, on inputs with gaps between elements.
     "strided": {
         "sparse_mm_reduce": NO_SPARSE,
         "sparse_sampled_addmm": NO_SPARSE,
@@ -36,15 +36,15 @@ EXCEPTIONS = {
     "out": {
         "sparse_sampled_addmm": NO_SPARSE,
     },
-    # A few samples, cut.
+    # A few samples, sharded.
     "sharded": {
         "sparse_mm_reduce": NO_SPARSE_MARK,
         "sparse_sampled_addmm": NO_SPARSE_MARK,
         "to_sparse": NO_SPARSE,
     },
-    # Every cut of every sample: what is wrong beyond "sharded". Seen with --full-ops only.
+    # Every sharding of every sample: what is wrong beyond "sharded". Seen with --full-ops only.
     "sharded, full": {},
-    # In other dtypes, whole and cut.
+    # In other dtypes, with and without sharding.
     "float64": {
         "sparse_mm_reduce": NO_SPARSE,
         "sparse_sampled_addmm": NO_SPARSE,
@@ -73,7 +73,7 @@ EXCEPTIONS = {
     "second": {
         "to_sparse": NO_SPARSE,
     },
-    # Every sample, cut. Seen by sweep_ops.py only.
+    # Every sample, sharded. Seen by sweep_ops.py only.
     "second, sharded": {
         "nn_functional_linear_cross_entropy_chunked": (
             "differs by chance in bfloat16: terms that nearly cancel are rounded one by one"

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Op variants that gather when cut, and rules that nothing reaches: each with why."""
+"""Op variants that gather when they are sharded, and rules that nothing reaches, each with a
+reason."""
 
 TOTALS = "small samples: the number of chosen elements in each row is gathered, not the elements"
 SORTED = "sorts the only dimension there is"

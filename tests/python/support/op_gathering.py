@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a cut costs an op: is it partitioned, decomposed, or gathered?
+"""What happens to a sharded op: is it partitioned, decomposed, or gathered?
 
-Of every op variant of `op_db`, samples run forward and backward with dimension 0 of their first
-tensor of rank 2 or more cut over two devices.
+Samples of every op variant of `op_db` run forward and backward with dimension 0 of their first
+tensor of rank 2 or more sharded over two devices.
 
     partitioned   nothing is gathered
-    decomposed    nothing is gathered, because an op that needs a dimension whole was taken apart
+    decomposed    nothing is gathered, because an op that needs a whole dimension was decomposed
     gathered      some tensor is gathered, or the op ran on the host
 """
 
@@ -28,8 +28,8 @@ SAMPLES = 16  # of each op
 
 
 def coverage_of(name):
-    """The kind of an op variant: what most of its samples are, the better one where it is half and
-    half; None where nothing can be cut."""
+    """The kind of an op variant: that of most of its samples, or the better one of a tie; None if
+    nothing can be sharded."""
     counts = Counter(filter(None, (kind_of(OPS[name], sample) for sample in chosen(name))))
     if not counts:
         return None
@@ -50,7 +50,7 @@ def dtype_of(name):
 
 
 def kind_of(op, sample):
-    """The kind of one sample, or None: nothing to cut, or it does not run."""
+    """The kind of one sample, or None if there is nothing to shard or it does not run."""
     cut = first_dimension(sample)
     settle()
     _C.forget_programs()
@@ -74,7 +74,7 @@ def kind_of(op, sample):
 
 
 def reach(call):
-    """Notes the ops of a direct call, cut; whether its numbers are right is tested elsewhere."""
+    """Notes the ops of a direct call, sharded; its results are tested elsewhere."""
     settle()
     _C.forget_programs()
     with contextlib.suppress(Exception):
@@ -99,6 +99,6 @@ def first_dimension(sample):
 
 
 def settle():
-    """Runs what is left pending, whatever comes of it."""
+    """Runs what is left pending, and ignores errors."""
     with contextlib.suppress(Exception):
         spmd.sync(wait=True)

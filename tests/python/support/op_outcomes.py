@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Op samples run on the CPU and on `spmd`, and how the two differ.
+"""Runs op samples on the CPU and on `spmd`, and describes how the two differ.
 
-A sample runs on fresh copies of its tensors, forward and backward; what is compared is the
-`Outcome`.
+A sample runs on fresh copies of its tensors, forward and backward; the two `Outcome`s are compared.
 """
 
 import warnings
@@ -17,7 +16,7 @@ from torch.autograd import forward_ad
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
-# Results are memory that nobody wrote: only their shapes and types can be compared.
+# Results are uninitialized memory: only their shapes and types can be compared.
 UNINITIALISED = {
     "empty",
     "empty_like",
@@ -27,14 +26,14 @@ UNINITIALISED = {
     "new_empty_strided",
 }
 
-# Arguments that PyTorch wants on the host whatever the device.
+# Arguments that PyTorch requires on the host for every device.
 HOST_INDICES = {"tensor_split"}
 
 # Results that are on the CPU because the samples ask for it.
 HOST_RESULTS = {"to"}
 
-# A sum in another order errs by a part of its largest terms: per type of the result the relative
-# tolerance, the absolute one, and the absolute one as a part of the largest element.
+# A sum in another order errs by a fraction of its largest terms: per type of the result, the
+# relative tolerance, the absolute one, and the absolute one as a fraction of the largest element.
 TOLERANCES = {
     torch.bfloat16: (3e-2, 1e-2, 1e-2),
     torch.float16: (4e-3, 2e-3, 1e-3),
@@ -44,14 +43,13 @@ TOLERANCES = {
     torch.complex128: (1e-7, 1e-9, 1e-11),
 }
 
-# Ways to call an op: as the function that it is; on inputs whose elements lie apart, first
-# dimension first; on inputs of no elements; writing its first input; writing a tensor given for the
-# result; with the gradients' gradients; with tangents.
+# Forms of a call: as a function; on inputs with gaps between elements, in column-major order; on
+# inputs without elements; in place; with out=; with second gradients; with tangents.
 FORMS = ("function", "strided", "empty", "in_place", "out", "second", "forward_mode")
 
 
-# On inputs without elements PyTorch's own CPU kernels divide by zero or read what is not there, and
-# the process ends, or their result is memory that nobody wrote.
+# On inputs without elements PyTorch's own CPU kernels divide by zero or read out of bounds, so that
+# the process ends, or their result is uninitialized memory.
 UNDEFINED_ON_NOTHING = {
     "_native_batch_norm_legit",
     "_segment_reduce_lengths",
@@ -65,7 +63,7 @@ UNDEFINED_ON_NOTHING = {
 
 
 def has_form(op, form):
-    """Whether an op can be called so."""
+    """Whether an op can be called in this form."""
     known = {
         "empty": op.formatted_name not in UNDEFINED_ON_NOTHING,
         "in_place": op.get_inplace() is not None,
@@ -78,7 +76,7 @@ def has_form(op, form):
 
 @dataclass
 class Outcome:
-    """What is left of a run, on the host."""
+    """The results of a run, on the host."""
 
     outputs: Any
     inputs: Any  # after the call: some ops write them
@@ -91,7 +89,7 @@ class NothingToCompare(Exception):
 
 
 class Draws(TorchDispatchMode):
-    """Notes whether an op drew random numbers: many wrappers of `op_db` put the state back."""
+    """Notes whether an op drew random numbers, since many wrappers of `op_db` restore the state."""
 
     seen = False
 

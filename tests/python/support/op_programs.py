@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ops that no call leads to: a few lines each, called as `op_calls` are."""
+"""Ops that single calls do not reach: a few lines each, called as `op_calls` are."""
 
 import torch
 from op_call import call
@@ -35,7 +35,7 @@ def copy_of_what_is_kept(x, y):
 
 
 def tables(x):
-    """Made on the device, not on the host, and used with what is cut."""
+    """Created on the device, not on the host, and used with sharded tensors."""
     at = {"device": x.device}
     return (
         x + torch.eye(4, **at)[0],

@@ -2,9 +2,8 @@
 """Whether two outcomes of an op differ by rounding only.
 
 Some samples are ill-conditioned, and some types are narrow: the CPU's own result is then far from
-the exact one, and a sum in another order as far from both. So the CPU is measured first, against
-the same sample in a wider type. What errs no more than that is as right as the CPU is.
-"""
+the exact one, and a sum in another order as far from both. So the CPU's error is measured first,
+against the same sample in a wider type. A result with no larger error is as right as the CPU's."""
 
 import copy
 
@@ -17,11 +16,11 @@ WIDER = {
     torch.float16: torch.float64,
     torch.float32: torch.float64,
     torch.complex64: torch.complex128,
-    torch.float64: torch.float64,  # beside operands that are narrower: weights in float32, say
+    torch.float64: torch.float64,  # beside narrower operands, such as weights in float32
 }
 
-# How often the CPU is measured: on the sample, and with inputs whose last bit differs. In one run
-# a result of few elements may be right by luck.
+# How often the CPU's error is measured: on the sample, and on inputs whose last bit differs. In one
+# run a result of few elements may be right by chance.
 RUNS = 6
 
 # How much farther than the CPU from the exact result a rounded one may be.
@@ -29,9 +28,9 @@ MULTIPLE = 4
 
 
 def is_rounding(got, want, sample, run, same):
-    """Whether all leaves that are not the `same` are as near to the exact ones as `want`'s.
+    """Whether all leaves that are not the `same` are as near to the exact ones as those of `want`.
 
-    `run` makes the outcome of a sample: `want` is that of `sample`.
+    `run` computes the outcome of a sample; `want` is that of `sample`.
     """
     if len(leaves(got)) != len(leaves(want)):
         return False
@@ -131,7 +130,8 @@ def _mapped(change, sample):
 
 
 class DrawsAs(TorchDispatchMode):
-    """Random numbers are drawn in narrow types, then widened: other types draw other numbers."""
+    """Random numbers are drawn in narrow types, then widened, since wider types draw other
+    numbers."""
 
     def __init__(self, wider):
         super().__init__()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""PyTorch's own op samples, and how their tensors are cut.
+"""PyTorch's own op samples, and how their tensors are sharded.
 
 Each `OpInfo` of `op_db` yields samples of a dtype: an input, args and kwargs.
 """
@@ -33,13 +33,13 @@ DTYPES = {
 
 
 def ops_of(dtype):
-    """The names of the op variants that know a dtype."""
+    """The names of the op variants that support a dtype."""
     return [name for name, op in OPS.items() if DTYPES[dtype] in op.dtypes]
 
 
 @dataclass(frozen=True)
 class Cut:
-    """Which of some tensors are cut, and how: `specs` has one entry per tensor, or None."""
+    """Which of some tensors are sharded, and how: `specs` has one entry per tensor, or None."""
 
     mesh: tuple[int, ...]
     specs: tuple[tuple[Any, ...] | None, ...]
@@ -73,7 +73,7 @@ def samples(op, dtype="float32"):
 
 
 def _each_from_one_seed(drawn):
-    """As PyTorch does by itself; but its `torch.manual_seed` takes a traceback each time."""
+    """Seeds as PyTorch's samples do; but its `torch.manual_seed` takes a traceback each time."""
     drawn = iter(drawn)
     while True:
         torch.default_generator.manual_seed(SEED)
@@ -128,7 +128,7 @@ def all_cuts(ranks, seed):
 
 
 def random_cut(ranks, seed):
-    """Every tensor over 2 × 3 devices: which axis cuts which dimension, if any, is drawn."""
+    """Every tensor over 2 × 3 devices: which axis shards which dimension, if any, is drawn."""
     choose, specs = random.Random(seed), []
     for rank in ranks:
         entries = list(AXES) + [None] * rank

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the tests of optimizers' steps have in common."""
+"""Shared by the tests of optimizer steps."""
 
 import torch
 
@@ -7,7 +7,8 @@ import torch_spmd as spmd
 
 
 def parameters(shapes, device, generator, dtype=torch.float32, mesh=None):
-    """Parameters of these shapes, drawn one after the other; matrices cut by rows over "model"."""
+    """Parameters of these shapes, drawn one after the other; matrices sharded by rows over
+    "model"."""
     starts = [torch.randn(s, generator=generator).to(dtype) for s in shapes]
     params = [torch.nn.Parameter(t.to(device)) for t in starts]
     if mesh is not None:

@@ -13,7 +13,7 @@ from pathlib import Path
 def run_python(
     *arguments: str | Path, cwd: Path | None = None, **environment: str
 ) -> subprocess.CompletedProcess[str]:
-    """In this process's environment, and `environment` beside it. Output and errors are text.
+    """Runs Python with this process's environment and `environment`. Output and errors are text.
 
     >>> run_python("-c", "import os; print(os.environ['N'])", N="3").stdout
     '3\\n'
@@ -24,7 +24,7 @@ def run_python(
 
 
 def run_script(script: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    """A program, indented as one likes. Asserts that it ends well."""
+    """Runs a program, which may be indented. Asserts that it succeeds."""
     done = run_python("-c", textwrap.dedent(script), **environment)
     assert done.returncode == 0, done.stderr
     return done

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Random calls of everything public, with right and wrong arguments.
 
-What is public is found by looking (`surface`); what a right argument is, is known by the
-parameter's name (`RIGHT`). A call either works or raises an error that names the argument.
-"""
+`surface` finds what is public; `RIGHT` has the right arguments by the parameter's name. A call
+either works or raises an error that names the argument."""
 
 from __future__ import annotations
 
@@ -31,7 +30,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 import torch_spmd as spmd
 from torch_spmd import P
 
-# What a class's objects can be asked beside methods with names.
+# Special methods of a class's objects.
 ASKED = ("__getitem__", "__eq__", "__len__", "__iter__", "__hash__", "__repr__", "__str__")
 
 
@@ -87,7 +86,7 @@ def parameters(name: str, call: Callable[..., Any]) -> list[inspect.Parameter]:
 
 
 class World:
-    """Objects to call with; made anew for each call, so that calls do not disturb each other."""
+    """Arguments for a call, created for each call, so that calls do not disturb each other."""
 
     def __init__(self, seed: int) -> None:
         self.rng = random.Random(seed)
@@ -146,8 +145,8 @@ def _collectives(w: World) -> Any:
     return spmd.debug.CollectiveTable(row._fields, [row, row])
 
 
-# By "function.parameter", else by the parameter's name. A public function with a parameter that is
-# not here fails the test: add what a right argument is.
+# By "function.parameter", or by the parameter's name. A public function with a parameter that is
+# not here fails the test: add a right argument.
 RIGHT: dict[str, Callable[[World], Any]] = {
     "t": World.tensor,
     "x": World.tensor,
@@ -233,7 +232,7 @@ RIGHT: dict[str, Callable[[World], Any]] = {
     "debug.Printed": lambda w: spmd.debug.Printed("text"),
     "testing.Call": World.call,
 }
-# Plain records: whatever is put in is kept, and looked at by whoever is given the record.
+# Plain records: they keep their arguments, which the functions that receive the record check.
 RECORDS = {
     "debug.Collective", "debug.LiveValue", "debug.CompileEvent", "debug.Timed", "testing.Tile",
     "spmd.Shard", "spmd.ShardReport",
@@ -251,7 +250,7 @@ def right(name: str, parameter: str) -> Callable[[World], Any] | None:
 
 
 def without_arguments() -> list[str]:
-    """Parameters of public functions of which nobody has said what a right argument is."""
+    """Parameters of public functions without a right argument in `RIGHT`."""
     return [
         f"{name}: {parameter.name}"
         for name, call in surface().items()
@@ -266,7 +265,7 @@ def without_arguments() -> list[str]:
 
 
 class Raises:
-    """Everything that it is asked ends in an error."""
+    """An object whose every method raises an error."""
 
     def _raise(self, *args: Any) -> Any:
         raise ZeroDivisionError("asked")
@@ -358,7 +357,7 @@ WRONG: list[Callable[[World], Any]] = [
     lambda w: [spmd.Shard(torch.ones(4), w.pick(None, (3,), (slice(0, 8, 2),) * 2, "ab"), 0, 0)],
     lambda w: [spmd.Shard(torch.ones(4), (slice("a", None), slice(1)), w.pick(2**70, -1, "x"), 0)],
 ]
-# For what takes text only, as PyTorch's op parser sees to.
+# For parameters that are text, which PyTorch's op parser checks.
 WRONG_TEXT: list[Callable[[World], Any]] = [
     lambda w: w.pick("", "x", "[", "[x=2", "[x=2] over devices 0..9", "[data=0]", "mesh @m [x=4]"),
     lambda w: w.pick("(", "('x'", "('x',)", "1", "{}", "('data', 1.5)", "(" * 1000, "x()", "None"),
@@ -399,7 +398,7 @@ ALSO = {
     "name": "axis|backend", "module": "parameter", "limit": "limit",
     "backend": "backend", "text": "rule|text",
 }  # fmt: skip
-# Errors that are no fault of an argument: what the contract of these functions says.
+# Errors that are not about an argument, as documented for these functions.
 ALSO_RAISED: dict[str, tuple[type, ...]] = {
     "spmd.set_default_backend": (RuntimeError,),
     "debug.collectives": (RuntimeError,),
@@ -412,7 +411,7 @@ ALSO_RAISED: dict[str, tuple[type, ...]] = {
     "torch.spmd": (RuntimeError,),
     "torch.ops": (RuntimeError,),
 }
-# Whose arguments go to PyTorch's ops, which say in their way what is wrong.
+# Functions whose arguments go to PyTorch's ops, which have their own errors.
 PASSED_ON = ("torch.ops", "testing.check_rule", "testing.calls_of")
 NEVER = re.compile(
     "incompatible (function|constructor) arguments|Unable to cast|has no attribute|C\\+\\+ type|"
@@ -421,7 +420,7 @@ NEVER = re.compile(
 
 
 def random_call(seed: int) -> str | None:
-    """One call. What is wrong with how it ended, or None."""
+    """Makes one call. Returns what is wrong with its outcome, or None."""
     world = World(seed)
     rng = world.rng
     calls = {n: c for n, c in surface().items() if n not in RECORDS | NOT_CALLED}
@@ -497,7 +496,7 @@ def _wrong_with(name: str, error: BaseException, given: list[str]) -> str | None
         return f"{len(str(error))} characters: {said}"
     if not given:
         return None  # right arguments that do not fit each other
-    # Where two do not fit each other it may be the right one that is named.
+    # If two arguments do not fit each other, the right one may be named.
     own = [p.name for p in parameters(name, surface()[name]) if p.name not in ("t", "x", "self")]
     names = "|".join([*own, *(ALSO.get(n, n) for n in [*own, *given])])
     return None if re.search(names, str(error)) else f"names no argument: {said}"

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What random programs found and is not right yet.
+"""Bugs that random programs found and that are not fixed yet.
 
-Each entry has the shortest program that shows it, which is a test that is expected to fail, and
-says which other programs show it too: the difference and a line must fit.
-"""
+Each entry has the shortest program that shows the bug, which is a test that is expected to fail,
+and says which other programs show it, too: the difference and a line must match."""
 
 import re
 from dataclasses import dataclass

@@ -13,7 +13,7 @@ DTYPES = ["float32"] * 4 + ["float64"] * 5 + ["int64"] * 2 + ["bool", "complex64
 
 
 def source(scope):
-    """A tensor of its own, perhaps a leaf that wants a gradient, perhaps marked."""
+    """A new tensor, sometimes a leaf that requires a gradient, sometimes marked."""
     random, name = scope.random, scope.name()
     shape = tuple(
         random.choice((0, 1, 2, 3, 3, 4, 4, 5, 6, 7))
@@ -54,7 +54,7 @@ def _steps(random, dtype):
 
 
 def mark(scope, name=None):
-    """A mark of a tensor that is all of its storage and has none yet."""
+    """A mark on a tensor that is all of its storage and has no mark yet."""
 
     def whole(t):
         return (
@@ -73,7 +73,7 @@ def mark(scope, name=None):
     scope.random.shuffle(axes)
     if scope.random.random() < 0.2:
         axes = [tuple(axes)]
-    # The first axis for sure: a mark cuts something.
+    # Always the first axis, so that a mark shards something.
     entries = axes[:1] + scope.random.sample(axes[1:] + [None] * t.dim(), t.dim() - 1)
     scope.random.shuffle(entries)
     scope.marked.add(name)
@@ -124,7 +124,7 @@ def change(scope):
 
 def _written(scope, target, t):
     kind = scope.random.choices(list(CHANGES), list(CHANGES.values()))[0]
-    if overlaps_itself(t):  # the order in which other values are written is nobody's
+    if overlaps_itself(t):  # the order in which other values are written is undefined
         kind = filled
     return kind(scope, target, t)
 
@@ -201,7 +201,7 @@ def about_gradients(scope):
         f"{name}.requires_grad_(False)",
         f"{scope.name()} = {name}.detach().requires_grad_()",
     ]
-    if t._base is None:  # PyTorch crashes at hooks of some views of what was written since
+    if t._base is None:  # PyTorch crashes at hooks of some views of tensors that were written since
         choices += [f"{name}.register_hook(lambda g: g * 2)", f"{name}.retain_grad()"]
     if (t.is_leaf or t.retains_grad) and t.grad is not None:
         choices += [

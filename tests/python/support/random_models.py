@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Small models, sharded at random: parameters and inputs are cut by random specs, then trained.
+"""Small models, sharded at random: parameters and inputs get random specs, then they are trained.
 
-A case follows from its seed; `str(case)` says what is cut and how.
+A case follows from its seed; `str(case)` says what is sharded and how.
 """
 
 import copy
@@ -18,7 +18,7 @@ import torch_spmd as spmd
 
 MESHES = ((2,), (4,), (3,), (2, 2), (2, 3))
 STEPS = 3
-# Adam divides rounding noise by rounding noise, but for a large eps.
+# With a small eps, Adam divides rounding noise by rounding noise.
 OPTIMIZERS = {
     "sgd": lambda p: torch.optim.SGD(p, lr=0.05, momentum=0.9),
     "adamw": lambda p: torch.optim.AdamW(p, lr=1e-3, eps=1e-4, foreach=False),
@@ -170,7 +170,7 @@ def difference(case, around=nullcontext):
 
 
 def smaller(case):
-    """A case with as few marks as differ still."""
+    """A case with as few marks as possible that still differs."""
     for field in ("parameters", "inputs"):
         for name in list(getattr(case, field)):
             rest = {n: s for n, s in getattr(case, field).items() if n != name}

@@ -17,7 +17,7 @@ def number(scope, t):
 
 
 def broadcastable(scope, t, written=None):
-    """The name of a tensor that fits to `t`, and may be read while `written` is written."""
+    """The name of a tensor that fits `t`, and may be read while `written` is written."""
     names = []
     for name, other in scope.run.tensors.items():
         try:
@@ -59,7 +59,7 @@ def _dense(t):
 
 
 def overlaps_itself(t):
-    """Whether two elements share a place."""
+    """Whether two elements share memory."""
     last = sum((n - 1) * s for n, s in zip(t.shape, t.stride())) if t.numel() else 0
     places = torch.arange(last + 1).as_strided(t.shape, t.stride(), 0)
     return places.unique().numel() < t.numel()

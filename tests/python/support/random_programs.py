@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Random programs, run on the CPU and on `spmd`: what they are, and how the two runs differ.
+"""Random programs, run on the CPU and on `spmd`, and how the two runs differ.
 
 A program is a mesh and lines of Python over tensors `t0`, `t1`, …, which `random_scope.py` writes
 from a seed. `str(program)` is a script that runs by itself.
@@ -87,7 +87,7 @@ class LineError(Exception):
 class Program:
     """Lines over `t0`, `t1`, … on a mesh.
 
-    A program that is `repeated` runs on other values first: then what was compiled is used again.
+    A program that is `repeated` runs on other values first, so that compiled programs are reused.
     """
 
     mesh: tuple[int, ...]
@@ -116,7 +116,7 @@ RUNS = [("cpu", 0), ("spmd", 0)]
 
 @dataclass
 class Run:
-    """What a program leaves: its tensors by name, and the types of the errors it met."""
+    """The results of a program: its tensors by name, and the types of the errors it raised."""
 
     names: dict
     errors: list
@@ -195,7 +195,7 @@ def _compare(got, want):
         if ours != theirs:
             return f"error {number} is {ours}, not {theirs}"
     single = any(t.dtype in (torch.float32, torch.complex64) for t in want.tensors.values())
-    # The last ones first: what is made of a tensor must leave it as it was.
+    # The last ones first: computing with a tensor must not change it.
     for name, expected in reversed(want.tensors.items()):
         for what, read in PARTS.items():
             ours, theirs = _read(read, got.names[name]), _read(read, expected)

@@ -9,7 +9,7 @@ from random_programs import Program, start
 
 MESHES = ((2,), (3,), (4,), (2, 2), (2, 3), (8,))
 LARGEST = 400  # elements of a tensor
-BOUND = 1e4  # of the values of one that goes on being used
+BOUND = 1e4  # of the values of a tensor that is used further
 
 
 class Scope:
@@ -45,7 +45,7 @@ class Scope:
         return self.run.names[name]
 
     def add(self, line):
-        """Appends a line, as one that raises if it does."""
+        """Appends a line, marked as one that raises if it does."""
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             try:

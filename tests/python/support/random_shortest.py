@@ -16,7 +16,7 @@ from random_scope import write
 
 
 def shortest(program):
-    """The program without lines that it can do without and still differ alike."""
+    """The program without the lines that are not needed for the same difference."""
     kind = _kind(program)
     candidates = [replace(program, repeated=False)] if program.repeated else []
     while True:
@@ -40,7 +40,7 @@ def _without(program, number):
 
 
 def _kind(program):
-    """What stays of a difference when a program is shortened: no names, no numbers."""
+    """The part of a difference that stays when a program is shortened: no names, no numbers."""
     try:
         text = difference(program)
     except Invalid:

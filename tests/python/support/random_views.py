@@ -8,7 +8,7 @@ import torch
 
 
 class NotPossible(Exception):
-    """Nothing that is there fits."""
+    """No available tensor fits."""
 
 
 def need(condition):

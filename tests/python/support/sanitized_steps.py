@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What runs under the sanitizers (tools/sanitize): two steps of the small GPT on eight devices in
-four ways, tile by tile and coalesced, its losses compared with eager's; a failing op; and tensors
-that other threads drop."""
+"""Runs under the sanitizers (tools/sanitize): two steps of the small GPT on eight devices with four
+strategies, tile by tile and coalesced, whose losses are compared with eager's; a failing op; and
+tensors that other threads free."""
 
 import sys
 from pathlib import Path

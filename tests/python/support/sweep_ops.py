@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every sample of every op, dtype and form, under every cut; takes hours, in parts that resume.
+"""Every sample of every op, dtype and form, under every sharding; takes hours, in parts that
+resume.
 
     python tests/python/support/sweep_ops.py results.jsonl --part 1/4 --seconds 3600
     python tests/python/support/op_coverage.py results*.jsonl > docs/op-coverage.md
 
 A line of the results is one op variant in one dtype and form. What has a line already is skipped,
 so give each part of a sweep that runs beside others a file of its own. Devices run tile by tile;
-with SPMD_COALESCE=1 as users have them. Exits with 1 where something is wrong that op_exceptions.py
-does not name.
+with SPMD_COALESCE=1 as one. Exits with 1 if something is wrong that op_exceptions.py does not name.
 """
 
 import argparse
@@ -37,14 +37,14 @@ from op_samples import (
     samples,
 )
 
-# How to call an op, and how its samples are cut.
+# How to call an op, and how its samples are sharded.
 SWEEPS = {form: (form, None) for form in FORMS} | {
     "sharded": ("function", all_cuts),
     "second, sharded": ("second", first_cuts),
     "forward_mode, sharded": ("forward_mode", first_cuts),
 }
 
-# Kinds of exceptions are for a few samples and, with more to them, for every sample.
+# There are exceptions for a few samples, and more of them for every sample.
 FULL = ("", ", full")
 
 # A key that takes longer than this hangs: the process ends. The next one tries the key again, for
@@ -94,7 +94,7 @@ def sweep_key(name, dtype, sweep, limit=None):
 
 
 def sweep_all(todo, results, seconds, limit=None):
-    """Appends the lines that are missing until the time is over."""
+    """Appends missing lines until the time is over."""
     deadline = time.monotonic() + seconds
     running = results.with_suffix(".running")
     last, tries = json.loads(running.read_text()) if running.exists() else (None, 0)
@@ -134,7 +134,7 @@ def _done(results):
 
 
 def is_known(line):
-    """Whether op_exceptions.py says that the op is wrong so called, cut or in this dtype."""
+    """Whether op_exceptions.py lists the op in this form, sharding or dtype."""
     form, dtype = line["form"], line["dtype"]
     kinds = {form, form.split(",")[0].replace("function", "device"), dtype}
     return any(line["op"] in EXCEPTIONS.get(kind + more, {}) for kind in kinds for more in FULL)

@@ -95,7 +95,8 @@ def gpt_losses(job: Job, device: str, mesh: spmd.Mesh | None = None, plan: str =
 
 
 def cnn_losses(device: str, mesh: spmd.Mesh | None = None, *, steps=20, dtype=torch.float32):
-    """The small ResNet on random images, cut over batch (first axis) and height (the others)."""
+    """The small ResNet on random images, sharded over batch (first axis) and height (the
+    others)."""
     torch.manual_seed(1)
     model = ResNet(widths=(4, 8), classes=5).to(dtype).to(device)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)

@@ -59,6 +59,20 @@ def test_libtorch_above_the_line(tree):
     ]
 
 
-def test_a_folder_that_no_layer_names(tree):
+def test_an_unlisted_folder_is_found(tree):
     (tree / "csrc/extra").mkdir()
     assert check_layers.violations(tree) == ["csrc/extra: not listed in csrc/CMakeLists.txt"]
+
+
+def test_a_room_below(tree):
+    folder = tree / "csrc/ir"
+    (folder / "CMakeLists.txt").write_text("spmd_library(ir DEPS mesh ROOMS first second)\n")
+    (folder / "a.h").unlink()
+    for room, included in (("first", "second"), ("second", "first")):
+        (folder / room).mkdir()
+        (folder / room / "a.h").write_text(f'#include "csrc/ir/{included}/a.h"\n')
+    (folder / "b.h").write_text("#pragma once\n")
+    assert check_layers.violations(tree) == [
+        "csrc/ir/b.h: is in none of the rooms of 'ir'",
+        "csrc/ir/first/a.h:1: includes csrc/ir/second/a.h, which is not above room 'first'",
+    ]

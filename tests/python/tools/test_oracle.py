@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The yardstick: how repeated work is counted, and that no workload sends more than under XLA."""
+"""The yardstick: counting of repeated work, and that no workload sends more than under XLA."""
 
 import re
 
@@ -72,7 +72,7 @@ def test_imbalance_of_a_product(x, w, y, imbalance):
 def test_redundancy_weighs_calls_by_their_operations():
     cut = program("f32[8,24] @m {data,model},{}", "f32[24,8] @m", "f32[8,8] @m {data,model},{}")
     whole = "  %3: f32[8,8] @m = call aten::mm(%2, %4)\n  %4: f32[8,8] @m\n"
-    # %2 is cut: all share it
+    # %2 is sharded: all devices share the work
     assert work_of(cut + whole).redundancy == pytest.approx((24 + 8) / 32)
     whole = "  %3: f32[8,8] @m = call aten::mm(%4, %4)\n  %4: f32[8,8] @m\n"
     assert work_of(cut + whole).redundancy == pytest.approx((24 + 8 * 8) / 32)
@@ -98,7 +98,7 @@ def test_operations_of_a_convolution(call, operations):
 
 
 def figures(**changed):
-    """Of a plan that is as good as XLA's, but for what is given."""
+    """The figures of a plan that is as good as XLA's, except for the given ones."""
     as_good = {"mb": 10, "work": 1, "peak_mb": 10, "instructions": 10, "milliseconds": 10}
     return Figures(**(as_good | changed))
 
@@ -115,7 +115,7 @@ def figures(**changed):
         ({"milliseconds": 11}, ["milliseconds"]),
     ],
 )
-def test_what_is_worse_is_named(changed, named):
+def test_worse_figures_are_named(changed, named):
     assert worse(figures(**changed), figures(work=2), 9.9, "exact") == named
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The workloads beside other compilers: how HLO is counted, and what is said where none is."""
+"""The workloads beside other compilers: counting of HLO, and the message if there is no JAX."""
 
 import os
 import sys
@@ -121,7 +121,7 @@ def test_says_where_jax_is_missing(root, tmp_path, module):
     )
 
 
-def test_a_side_that_fails_says_why():
+def test_a_failing_peer_says_why():
     with Child(sys.executable, "benchmarks.peers.ours") as ours:
         with pytest.raises(RuntimeError, match="KeyError: 'none such'"):
             ours.ask(workload="none such", annotated=False)
@@ -170,7 +170,7 @@ def test_a_row_of_steps():
     ]
 
 
-def test_a_launch_under_xla(root):
+def test_xla_launches(root):
     if "SPMD_PEERS_PYTHON" not in os.environ:
         pytest.importorskip("jax")
     done = run_peers(root, "benchmarks.peers.steps", "launch N=8", "--pairs", "1")

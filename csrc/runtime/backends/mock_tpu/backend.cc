@@ -7,6 +7,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
 #include "csrc/machine/tpu.h"
+#include "csrc/runtime/aten_backend.h"
 #include "csrc/runtime/backend_factory.h"
 #include "csrc/util/status.h"
 
@@ -15,7 +16,7 @@ namespace {
 
 constexpr absl::string_view kDefaultSlice = "v5e-8";
 
-class MockTpuBackend : public Backend {
+class MockTpuBackend : public AtenBackend {
  public:
   MockTpuBackend(machine::TpuSlice slice, bool planning)
       : name_(absl::StrCat("mock_tpu:", slice.name, planning ? ":plan" : "",
@@ -27,18 +28,17 @@ class MockTpuBackend : public Backend {
   int64_t num_devices() const override { return slice_.num_devices(); }
   bool elastic() const override { return false; }
   const machine::Machine& machine() const override { return slice_.machine; }
-  c10::Device torch_device(int64_t) const override {
-    return c10::Device(planning_ ? c10::kMeta : c10::kCPU);
-  }
+  Place place(int64_t) const override { return {c10::Device(planning_ ? c10::kMeta : c10::kCPU)}; }
+  bool has_one_place() const override { return true; }
   bool planning() const override { return planning_; }
   std::string Describe() const override {
-    return absl::StrCat(name_, ": ", num_devices(), " simulated devices, topology ",
-                        absl::StrJoin(slice_.topology, "×"), ", ",
-                        slice_.machine.memory_bytes == 0
-                            ? std::string("unlimited memory")
-                            : absl::StrCat(slice_.machine.memory_bytes / (double{1} * (1 << 30)),
-                                           " GiB each"),
-                        planning_ ? "; shapes only, nothing is computed" : "");
+    return absl::StrCat(
+        name_, ": ", num_devices(), " simulated devices, topology ",
+        absl::StrJoin(slice_.topology, "×"), ", ",
+        slice_.machine.memory_bytes == 0
+            ? std::string("unlimited memory")
+            : absl::StrCat(slice_.machine.memory_bytes / (double{1} * (1 << 30)), " GiB each"),
+        planning_ ? "; shapes only, nothing is computed" : "");
   }
 
  private:

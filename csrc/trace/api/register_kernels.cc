@@ -1,0 +1,192 @@
+// SPDX-License-Identifier: Apache-2.0
+// The walk over the dispatcher: one boxed kernel object per op.
+#include "csrc/trace/api/register_kernels.h"
+
+#include <ATen/Context.h>
+#include <ATen/SDPBackend.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/native/transformers/attention.h>
+#include <c10/core/AutogradState.h>
+#include <c10/core/SymBool.h>
+#include <torch/library.h>
+
+#include "csrc/trace/device/device_type.h"
+#include "csrc/trace/dispatch/kernel.h"
+#include "csrc/trace/dispatch/unboxed_kernels.h"
+#include "csrc/trace/op/op_traits.h"
+#include "csrc/trace/ops/handlers.h"
+#include "csrc/trace/program/lower.h"
+#include "csrc/trace/program/lower_foreach.h"
+#include "csrc/trace/pytorch/autograd_kernels.h"
+#include "csrc/trace/pytorch/autograd_shortcuts.h"
+#include "csrc/trace/recorder/arguments.h"
+#include "csrc/trace/recorder/marks.h"
+#include "csrc/trace/session/session_lock.h"
+
+namespace spmd::trace {
+
+namespace {
+
+constexpr auto kCompositeImplicit = c10::DispatchKey::CompositeImplicitAutograd;
+
+class BoxedKernel final : public c10::OperatorKernel {
+ public:
+  explicit BoxedKernel(const OpInfo* op) : op_(op) {}
+  void operator()(const c10::OperatorHandle&, c10::DispatchKeySet, torch::jit::Stack* stack) {
+    RunKernel(*op_, stack);
+  }
+
+ private:
+  const OpInfo* op_;
+};
+
+// Ops of other namespaces, on their first arrival.
+void Fallback(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
+  RunKernel(OpInfoFor(op), stack);
+}
+
+// Tensors of other layouts than ours, which PyTorch's generic code makes on any device that it is
+// asked to.
+template <const char* kKind>
+void RefuseLayout(const c10::OperatorHandle& op, torch::jit::Stack*) {
+  TORCH_CHECK_NOT_IMPLEMENTED(false, "torch_spmd: ", op.operator_name().name, ": ", kKind,
+                              " tensors are not supported on '", TheDevice(),
+                              "'; keep them on the CPU");
+}
+constexpr char kSparse[] = "sparse", kCompressed[] = "sparse compressed", kNested[] = "nested",
+               kQuantized[] = "quantized";
+
+// Between the CPU and us, `.data =` and module.to may exchange the TensorImpl's contents, so that
+// parameters keep their identity and their ties. PyTorch asks this just before `from` takes the
+// place of `self`, and here only: the mark goes over.
+bool HasCompatibleShallowCopyType(const at::Tensor& self, const at::Tensor& from) {
+  {
+    SessionLock lock;
+    KeepMark(*lock, self, from, ".data =");
+  }
+  const auto ours_or_cpu = [](const at::Tensor& t) {
+    return (t.device().type() == kDeviceType || t.device().is_cpu()) && t.layout() == at::kStrided;
+  };
+  return ours_or_cpu(self) && ours_or_cpu(from);
+}
+
+int64_t ChooseAttention(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
+                        const std::optional<at::Tensor>& mask, double dropout, bool causal,
+                        std::optional<double> scale, bool gqa) {
+  const auto math = static_cast<int64_t>(at::SDPBackend::math);
+  const auto fused = static_cast<int64_t>(at::SDPBackend::overrideable);
+  const bool allowed = at::globalContext().userEnabledOverrideableSDP() &&
+                       (at::globalContext().userEnabledFlashSDP() ||
+                        at::globalContext().userEnabledMemEfficientSDP());
+  if (!allowed || query.dim() != 4 || key.dim() != 4 || value.dim() != 4 || dropout != 0)
+    return math;
+  if (!at::isFloatingType(query.scalar_type())) return math;
+  if (query.scalar_type() != key.scalar_type() || key.scalar_type() != value.scalar_type())
+    return math;
+  // FakeTensors come here, too, whose sizes may be symbols.
+  for (const at::Tensor& t : {query, key, value}) {
+    if (TORCH_GUARD_OR_FALSE(t.sym_numel().sym_eq(0))) return math;
+  }
+  if (mask.has_value() && mask->defined() && mask->requires_grad()) return math;
+  for (const at::Tensor& t : {query, key, value}) {
+    if (t._fw_grad(0).defined()) return math;  // no forward-mode formula
+  }
+  const auto size = [](const at::Tensor& t, int64_t d) { return t.sym_size(d); };
+  if (size(query, 0) != size(key, 0) || size(key, 0) != size(value, 0)) return math;
+  if (size(key, 1) != size(value, 1) || size(query, 1) % size(key, 1) != 0) return math;
+  if (size(query, 1) != size(key, 1) && !gqa) return math;
+  return fused;
+}
+
+bool IsRegistered(const c10::OperatorHandle& handle) {
+  const std::string& base = handle.operator_name().name;
+  if (base.rfind("aten::", 0) != 0 || IsLeftToPyTorch(base)) return false;
+  if (IsKeptWhole(base)) return true;
+  if (handle.hasKernelForDispatchKey(kCompositeImplicit)) return false;
+  // foreach ops that we cannot take apart: PyTorch's own loop does.
+  if (const OpInfo& op = OpInfoFor(handle); op.is_foreach) {
+    return op.is_out || (op.functional() != nullptr && ElementOp(*op.functional()) != nullptr);
+  }
+  return true;
+}
+
+}  // namespace
+
+void TakeWhole(const c10::OperatorHandle& handle) {
+  auto* handles = new std::vector<c10::RegistrationHandleRAII>;  // for the life of the process
+  handles->push_back(c10::Dispatcher::singleton().registerImpl(
+      handle.operator_name(), c10::DispatchKey::PrivateUse1,
+      c10::KernelFunction::makeFromBoxedFunctor(
+          std::make_unique<BoxedKernel>(&MutableOpInfo(handle))),
+      std::nullopt, nullptr, "torch_spmd"));
+}
+
+void RegisterKernels() {
+  c10::Dispatcher& dispatcher = c10::Dispatcher::singleton();
+  auto* handles = new std::vector<c10::RegistrationHandleRAII>;  // for the life of the process
+  for (const auto rows :
+       {ViewHandlers(), CopyHandlers(), CreationHandlers(), RandomHandlers(), StorageHandlers(),
+        LayerHandlers(), BatchNormHandlers(), ComposedHandlers(), EmbeddingBagHandlers(),
+        HistogramHandlers(), OptimizerHandlers(), SelectionHandlers(), SamplingHandlers(),
+        CtcHandlers(), LeastSquaresHandlers(), TransformerHandlers()}) {
+    for (const HandlerRow& row : rows) {
+      const OpInfo* known = FindOp(row.op);
+      TORCH_INTERNAL_ASSERT(known != nullptr, "no operator ", row.op);
+      OpInfo& op = MutableOpInfo(known->handle);
+      TORCH_INTERNAL_ASSERT(op.handler == nullptr, "two handlers of ", row.op);
+      op.handler = row.handler;
+      op.replayable = row.replayable;
+    }
+  }
+  for (const c10::OperatorName& name : dispatcher.getAllOpNames()) {
+    const auto handle = dispatcher.findSchema(name);
+    if (!handle.has_value() || !IsRegistered(*handle)) continue;
+    OpInfo& op = MutableOpInfo(*handle);
+    std::optional<c10::KernelFunction> unboxed = UnboxedKernel(op);
+    handles->push_back(dispatcher.registerImpl(
+        name, c10::DispatchKey::PrivateUse1,
+        unboxed ? *std::move(unboxed)
+                : c10::KernelFunction::makeFromBoxedFunctor(std::make_unique<BoxedKernel>(&op)),
+        std::nullopt, nullptr, "torch_spmd"));
+    // What is made of other ops for every device has its own kernel above, if any.
+    const bool composed = handle->hasKernelForDispatchKey(kCompositeImplicit);
+    if (auto above = composed ? std::nullopt : AutogradShortcut(op)) {
+      handles->push_back(dispatcher.registerImpl(name, c10::DispatchKey::AutogradPrivateUse1,
+                                                 *std::move(above), std::nullopt, nullptr,
+                                                 "torch_spmd"));
+    }
+  }
+  handles->push_back(dispatcher.registerFallback(
+      c10::DispatchKey::PrivateUse1, c10::KernelFunction::makeFromBoxedFunction<&Fallback>(),
+      "torch_spmd"));
+  using c10::DispatchKey, c10::KernelFunction;
+  const auto refuse = [&](DispatchKey key, KernelFunction kernel) {
+    handles->push_back(dispatcher.registerFallback(key, std::move(kernel), "torch_spmd"));
+  };
+  refuse(DispatchKey::SparsePrivateUse1,
+         KernelFunction::makeFromBoxedFunction<&RefuseLayout<kSparse>>());
+  refuse(DispatchKey::SparseCsrPrivateUse1,
+         KernelFunction::makeFromBoxedFunction<&RefuseLayout<kCompressed>>());
+  refuse(DispatchKey::NestedTensorPrivateUse1,
+         KernelFunction::makeFromBoxedFunction<&RefuseLayout<kNested>>());
+  refuse(DispatchKey::QuantizedPrivateUse1,
+         KernelFunction::makeFromBoxedFunction<&RefuseLayout<kQuantized>>());
+  // Composed for every device of what is ordinary there: indices and values are strided tensors.
+  for (const char* form : {"compressed", "csr", "csc", "bsr", "bsc"}) {
+    for (const DispatchKey key : {DispatchKey::PrivateUse1, DispatchKey::SparseCsrPrivateUse1}) {
+      handles->push_back(dispatcher.registerImpl(
+          {c10::str("aten::_sparse_", form, "_tensor_unsafe"), ""}, key,
+          KernelFunction::makeFromBoxedFunction<&RefuseLayout<kCompressed>>(), std::nullopt,
+          nullptr, "torch_spmd"));
+    }
+  }
+  for (c10::RegistrationHandleRAII& handle : RegisterAutogradKernels()) {
+    handles->push_back(std::move(handle));
+  }
+  auto* library = new torch::Library(torch::Library::IMPL, "aten",
+                                     c10::DispatchKey::AutogradPrivateUse1, __FILE__, __LINE__);
+  library->impl("_has_compatible_shallow_copy_type", TORCH_FN(HasCompatibleShallowCopyType));
+  at::native::_fused_sdp_choice_stub.set_privateuse1_dispatch_ptr(&ChooseAttention);
+}
+
+}  // namespace spmd::trace

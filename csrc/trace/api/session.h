@@ -1,0 +1,170 @@
+// SPDX-License-Identifier: Apache-2.0
+// The one mutable global: backend, tape, program cache, random state, and the record of what was
+// compiled and run.
+//
+// Thread safety: every public function takes the session's lock. A thread that has to wait for the
+// lock releases the GIL first (`PythonHooks`), so the holder of the lock may take the GIL.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "csrc/mesh/mesh.h"
+#include "csrc/partition/compile.h"
+#include "csrc/rules/rule.h"
+#include "csrc/runtime/backend.h"
+#include "csrc/runtime/executor.h"
+#include "csrc/sharding/spec.h"
+#include "csrc/trace/program/compiled_program.h"
+#include "csrc/trace/program/diagnostics.h"
+#include "csrc/trace/program/single_node.h"
+#include "csrc/trace/session/optimizer_step.h"
+#include "csrc/trace/session/python_hooks.h"
+#include "csrc/trace/value/buffer.h"
+#include "csrc/util/options.h"
+
+namespace spmd::trace {
+
+// What sharding_of shows.
+struct ShardingInfo {
+  Mesh mesh;
+  PartitionSpec spec;
+  bool committed = false;              // the user's mark
+  bool provisional = false;            // the value is pending: what a cut now would choose
+  std::vector<std::string> unreduced;  // axis names
+};
+
+// One device's part of a tensor.
+struct ShardData {
+  at::Tensor data;  // CPU, true size, owned
+  Box index;
+  int64_t device = 0;
+  int64_t replica_id = 0;  // 0 for the first device that holds it
+};
+
+// The pending calls and their inputs.
+struct PendingCalls {
+  ir::Graph graph;  // rewritten into the ops for which rules are asked
+  GraphInputs given;
+  std::shared_ptr<runtime::Backend> backend;
+};
+
+struct SessionState;
+
+class Session {
+ public:
+  // Never destroyed.
+  static Session& Get();
+
+  void SetPythonHooks(PythonHooks hooks);
+
+  // --- backend ---
+  // Errors: FailedPrecondition if a tensor of the device exists already; those of MakeBackend for
+  // `name` and `devices`.
+  absl::Status SetDefaultBackend(const std::string& name, std::optional<int64_t> devices);
+  // The backend, made at first use from SPMD_BACKEND and SPMD_NUM_DEVICES.
+  absl::StatusOr<std::shared_ptr<runtime::Backend>> backend();
+  absl::StatusOr<int64_t> DeviceCount();
+  // True if the user set the number of devices (a larger mesh is then an error).
+  bool device_count_was_set();
+
+  // --- shardings ---
+  // Marks `tensor` in place, as mark_sharding does for one tensor.
+  absl::Status MarkSharding(const at::Tensor& tensor, const Mesh& mesh, const PartitionSpec& spec);
+  absl::Status ClearSharding(const at::Tensor& tensor);
+  // The sharding of `tensor`; nullopt if no mesh is known: the tensor is then one tile on device 0.
+  absl::StatusOr<std::optional<ShardingInfo>> ShardingOf(const at::Tensor& tensor);
+  // Returns a new tensor with this sharding. It is not differentiable by itself.
+  absl::StatusOr<at::Tensor> Reshard(const at::Tensor& tensor, const Mesh& mesh,
+                                     const PartitionSpec& spec);
+  // Runs what is pending.
+  absl::StatusOr<std::vector<ShardData>> LocalShards(const at::Tensor& tensor);
+  // Makes a tensor from one shard per device; replicas may be left out.
+  // Errors: InvalidArgument that names the box that `shards` lacks.
+  absl::StatusOr<at::Tensor> FromLocalShards(const std::vector<ShardData>& shards, const Mesh& mesh,
+                                             const PartitionSpec& spec,
+                                             const std::vector<int64_t>& dims);
+  absl::Status LoadLocalShards(const at::Tensor& tensor, const std::vector<ShardData>& shards);
+
+  // --- running ---
+  // Runs what is pending and, if `wait` is true, waits until it is done.
+  absl::Status Sync(bool wait);
+  // Called by the hooks around an optimizer's step (csrc/trace/session/optimizer_step.h). `changes`
+  // will hold what the step changes on the host. The end of a step is a cut, unless inside a
+  // backward pass. Errors: those of the cut; the failure by which the step was lost before it
+  // began.
+  void OptimizerBegins(const void* optimizer, HostChangesPtr changes);
+  absl::Status OptimizerStepped(const void* optimizer);
+  // Called when the optimizer's step has raised: what is recorded afterwards does not belong to it.
+  void OptimizerRaised(const void* optimizer);
+  // Adds what was changed on the host because the last step of the optimizer (null: of any
+  // optimizer) was made. It is undone with that step, if the step's program has not run yet.
+  void AddToLastStep(const void* optimizer, HostChangesPtr changes);
+  // Called before the interpreter ends: runs nothing more and drops what is pending.
+  void Shutdown();
+
+  // --- random numbers ---
+  void ManualSeed(uint64_t seed);
+  uint64_t InitialSeed();
+
+  // --- rules ---
+  // Adds a user's rule; programs that were compiled without it are compiled again.
+  // Errors: those of rules::Register for `rule`.
+  absl::Status RegisterRule(rules::Rule rule);
+  // Drops the programs: what runs next is compiled again.
+  void ForgetPrograms();
+
+  // --- seeing ---
+  // The last program that ran, or null.
+  std::shared_ptr<const CompiledProgram> LastProgram();
+  // The programs of the last optimizer step, in the order of their runs, and the number of runs
+  // since.
+  std::pair<std::vector<std::shared_ptr<const CompiledProgram>>, int64_t> LastStep();
+  // The programs that are kept, oldest first. Their total size stays within the limit of
+  // SetProgramBytes.
+  std::vector<std::shared_ptr<const CompiledProgram>> Programs();
+  // Why `tensor` has its sharding: the chain back to an annotation. Runs nothing.
+  absl::StatusOr<std::string> Explain(const at::Tensor& tensor);
+  // The annotated graph of `program`, which is compiled once more if it is not kept.
+  absl::StatusOr<std::string> GraphText(const std::shared_ptr<CompiledProgram>& program);
+  // The times that the passes took when `program` was last compiled.
+  absl::StatusOr<std::vector<partition::Compiled::PassTime>> PassTimes(
+      const std::shared_ptr<CompiledProgram>& program);
+  std::vector<CompileEvent> CompileEvents();
+  Statistics statistics();
+  // The sizes of what is kept, by name, for tests of what must not grow.
+  std::vector<std::pair<std::string, int64_t>> Sizes();
+  // Limits the bytes of the programs that are kept.
+  void SetProgramBytes(int64_t bytes);
+  // The pending graph as text (lowered, not run).
+  absl::StatusOr<std::string> PendingGraph();
+  // The pending calls. Waits for their inputs. Errors: those of the runs that make the inputs.
+  absl::StatusOr<PendingCalls> Calls();
+
+  // --- options ---
+  Options options();
+  // For what runs from now on. Programs that were compiled with other options that matter to them
+  // are found again only with these.
+  void SetOptions(const Options& options);
+
+  // For tests: keys of tapes keep only so many of their 128 bits, so that they collide.
+  void SetKeyBits(int bits);
+
+  // For csrc/trace only.
+  using State = SessionState;
+  SessionState& state() { return *state_; }
+
+ private:
+  Session();
+  SessionState* state_;
+};
+
+}  // namespace spmd::trace

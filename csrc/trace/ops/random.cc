@@ -1,0 +1,335 @@
+// SPDX-License-Identifier: Apache-2.0
+// Random ops. Each takes its (seed, counter) when it is recorded.
+#include <cmath>
+#include <limits>
+#include <string_view>
+
+#include "csrc/trace/device/generator.h"
+#include "csrc/trace/dispatch/run_elsewhere.h"
+#include "csrc/trace/dispatch/run_on_host.h"
+#include "csrc/trace/ops/handlers.h"
+#include "csrc/trace/recorder/arguments.h"
+#include "csrc/trace/recorder/recorder.h"
+#include "csrc/trace/recorder/tensor.h"
+#include "csrc/trace/session/session_state.h"
+#include "csrc/trace/shape/cpu_forms.h"
+
+namespace spmd::trace {
+
+namespace {
+
+struct Distribution {
+  const char* name;
+  double p0 = 0;
+  double p1 = 0;
+};
+
+std::optional<at::Generator> GeneratorOf(const OpInfo& op, const Args& args) {
+  for (size_t i = 0; i < args.size(); ++i) {
+    if (op.args[i].kind == ArgKind::kGenerator && !args[i].isNone()) return args[i].toGenerator();
+  }
+  return std::nullopt;
+}
+
+TapeId EmitRandom(SessionState& state, const TensorType& type, const Distribution& d,
+                  const std::optional<at::Generator>& generator) {
+  const RandomKey key = NextRandom(generator);
+  const std::vector<int64_t> size(type.dims.begin(), type.dims.end());
+  return EmitNamed(state, "spmd::random", {},
+                   {{"size", size},
+                    {"offset", std::vector<int64_t>(size.size(), 0)},
+                    {"global_size", size},
+                    {"seed", static_cast<int64_t>(key.seed)},
+                    {"counter", static_cast<int64_t>(key.counter)},
+                    {"distribution", std::string(d.name)},
+                    {"p0", d.p0},
+                    {"p1", d.p1},
+                    {"dtype", static_cast<int64_t>(runtime::ToScalarType(type.dtype))}},
+                   type);
+}
+
+// For complex numbers both parts are drawn, each with half the variance.
+TapeId EmitDraw(SessionState& state, const TensorType& type, Distribution d,
+                const std::optional<at::Generator>& generator) {
+  if (!IsComplex(type.dtype)) return EmitRandom(state, type, d, generator);
+  TensorType parts = type;
+  parts.dtype = runtime::FromScalarType(c10::toRealValueType(runtime::ToScalarType(type.dtype)));
+  parts.dims.push_back(2);
+  if (std::string_view(d.name) == "normal") d.p1 /= std::sqrt(2.0);
+  const TapeId drawn = EmitRandom(state, parts, d, generator);
+  return EmitNamed(state, "aten::view_as_complex", {drawn}, {}, type);
+}
+
+double Number(const OpInfo& op, const Args& args, const char* name, double fallback) {
+  const int i = op.FindArg(name);
+  return i < 0 || args[i].isNone() ? fallback : args[i].toScalar().toDouble();
+}
+
+// Requires: the CPU accepts the call.
+Distribution DistributionOf(const OpInfo& op, const Args& args, at::ScalarType dtype) {
+  const std::string& base = op.handle.operator_name().name;
+  const auto number = [&](const char* name, double fallback) {
+    return Number(op, args, name, fallback);
+  };
+  if (base == "aten::randn" || base == "aten::randn_like") return {"normal", 0, 1};
+  if (base == "aten::normal_" || base == "aten::normal") {
+    return {"normal", number("mean", 0), number("std", 1)};
+  }
+  if (base == "aten::rand" || base == "aten::rand_like") return {"uniform", 0, 1};
+  if (base == "aten::uniform_") return {"uniform", number("from", 0), number("to", 1)};
+  if (base == "aten::randint" || base == "aten::randint_like") {
+    return {"randint", number("low", 0), number("high", 0)};
+  }
+  if (base == "aten::bernoulli_" || base == "aten::bernoulli") {
+    return {"bernoulli", number("p", 0.5)};
+  }
+  if (base == "aten::exponential_") return {"exponential", number("lambd", 1)};
+  if (base == "aten::log_normal_") return {"log_normal", number("mean", 1), number("std", 2)};
+  if (base == "aten::cauchy_") return {"cauchy", number("median", 0), number("sigma", 1)};
+  if (base == "aten::geometric_") return {"geometric", number("p", 0.5)};
+  // random_ draws integers that the type represents exactly.
+  double high = 9007199254740992.0;
+  switch (dtype) {
+    case at::kFloat:
+      high = 16777217;
+      break;
+    case at::kHalf:
+      high = 2049;
+      break;
+    case at::kBFloat16:
+      high = 257;
+      break;
+    case at::kByte:
+      high = 256;
+      break;
+    case at::kChar:
+      high = 128;
+      break;
+    case at::kShort:
+      high = 32768;
+      break;
+    case at::kInt:
+      high = 2147483648.0;
+      break;
+    case at::kBool:
+      high = 2;
+      break;
+    default:
+      break;
+  }
+  return {"randint", number("from", 0), number("to", high)};
+}
+
+// Takes the arguments off the stack and returns the result's metadata; nullopt if the call ran on
+// the host, which reports what is wrong with it.
+std::optional<TensorMeta> TakeCall(SessionState& state, const OpInfo& op, const Args& args,
+                                   torch::jit::Stack* stack) {
+  const Inference& inferred = state.shapes.Infer(op, args);
+  if (!inferred.ok) {
+    RunOnHost(state, op, stack);
+    return std::nullopt;
+  }
+  const TensorMeta meta = inferred.tensors[0];
+  torch::jit::drop(*stack, op.args.size());
+  return meta;
+}
+
+void Created(SessionState& state, const OpInfo& op, torch::jit::Stack* stack) {
+  const Args args = PeekArguments(op, stack);
+  if (RunElsewhere(state, op, args, stack)) return;
+  const std::optional<TensorMeta> meta = TakeCall(state, op, args, stack);
+  if (!meta.has_value()) return;
+  const Distribution distribution = DistributionOf(op, args, meta->dtype);
+  TORCH_CHECK_NOT_IMPLEMENTED(std::string_view(distribution.name) != "uniform" ||
+                                  at::isFloatingType(meta->dtype) || at::isComplexType(meta->dtype),
+                              "\"check_uniform_bounds\" not implemented for '", meta->dtype, "'");
+  const TapeId id = EmitDraw(state, TypeOf(*meta), distribution, GeneratorOf(op, args));
+  stack->push_back(NewTensor(state, *meta, id));
+}
+
+void InPlace(SessionState& state, const OpInfo& op, torch::jit::Stack* stack) {
+  const Args args = PeekArguments(op, stack);
+  if (!state.shapes.Infer(op, args).ok) {
+    RunOnHost(state, op, stack);
+    return;
+  }
+  torch::jit::drop(*stack, op.args.size());
+  const at::Tensor self = args[0].toTensor();
+  Write(state, self,
+        EmitDraw(state, TypeOf(self), DistributionOf(op, args, self.scalar_type()),
+                 GeneratorOf(op, args)));
+  stack->push_back(self);
+}
+
+// x itself; the program refuses it if it finds an element outside [low, high].
+TapeId EmitInRange(SessionState& state, TapeId x, double low, double high, const char* refusal) {
+  return EmitNamed(state, "spmd::in_range", {x},
+                   {{"low", low}, {"high", high}, {"refusal", refusal}}, TypeOf(state, x));
+}
+
+// x < p with x uniform, for probabilities that are tensors.
+TapeId EmitBernoulli(SessionState& state, const at::Tensor& p, const TensorType& result,
+                     const std::optional<at::Generator>& generator) {
+  const TapeId given = EmitInRange(state, ReadOperand(state, p), 0, 1,
+                                   "Expected p_in >= 0 && p_in <= 1 to be true, but got false.");
+  const TapeId probability = EmitExpand(state, given, result.dims);
+  const DType dtype = TypeOf(state, probability).dtype;
+  const TapeId x = EmitRandom(state, {dtype, result.dims}, {"uniform", 0, 1}, generator);
+  const TapeId hit =
+      EmitNamed(state, "aten::lt.Tensor", {x, probability}, {}, {DType::kBool, result.dims});
+  return EmitCast(state, hit, result.dtype);
+}
+
+void Bernoulli(SessionState& state, const OpInfo& op, torch::jit::Stack* stack) {
+  const Args args = PeekArguments(op, stack);
+  if (!state.shapes.Infer(op, args).ok) {
+    RunOnHost(state, op, stack);
+    return;
+  }
+  torch::jit::drop(*stack, op.args.size());
+  const at::Tensor self = args[0].toTensor();
+  const bool has_p = op.FindArg("p") >= 0;
+  const at::Tensor p = has_p ? args[1].toTensor() : self;
+  const TapeId id = EmitBernoulli(state, p, TypeOf(self), GeneratorOf(op, args));
+  if (!op.written.empty()) {
+    Write(state, self, id);
+    stack->push_back(self);
+  } else {
+    stack->push_back(
+        NewTensor(state, TensorMeta::Contiguous(self.scalar_type(), self.sizes()), id));
+  }
+}
+
+// normal with a tensor as mean or deviation: n * std + mean.
+void NormalOfTensors(SessionState& state, const OpInfo& op, torch::jit::Stack* stack) {
+  const Args args = PeekArguments(op, stack);
+  const std::optional<TensorMeta> meta = TakeCall(state, op, args, stack);
+  if (!meta.has_value()) return;
+  const TensorType type = TypeOf(*meta);
+  const bool mean_is_tensor = args[0].isTensor(), std_is_tensor = args[1].isTensor();
+  TapeId x =
+      EmitRandom(state, type, {"normal", 0, std_is_tensor ? 1 : args[1].toScalar().toDouble()},
+                 GeneratorOf(op, args));
+  if (std_is_tensor) {
+    const TapeId deviation = EmitInRange(state, ReadOperand(state, args[1].toTensor()), 0,
+                                         std::numeric_limits<double>::infinity(),
+                                         "normal expects all elements of std >= 0.0");
+    x = EmitNamed(state, "aten::mul.Tensor", {x, deviation}, {}, type);
+  }
+  if (mean_is_tensor) {
+    x = EmitNamed(state, "aten::add.Tensor", {x, ReadOperand(state, args[0].toTensor())}, {}, type);
+  } else if (std_is_tensor) {
+    x = EmitNamed(state, "aten::add.Scalar", {x}, {{"other", args[0].toScalar()}}, type);
+  }
+  stack->push_back(NewTensor(state, *meta, x));
+}
+
+void NativeDropout(SessionState& state, const OpInfo& op, torch::jit::Stack* stack) {
+  const Args args = PopArguments(op, stack);
+  const at::Tensor self = args[0].toTensor();
+  const double p = args[1].toDouble();
+  const bool train = args[2].isNone() || args[2].toBool();
+  const TensorType type = TypeOf(self);
+  const TensorType mask_type{DType::kBool, type.dims};
+  TensorMeta meta = TensorMeta::Contiguous(self.scalar_type(), self.sizes());
+  TensorMeta mask_meta = TensorMeta::Contiguous(at::kBool, self.sizes());
+  meta.strides = mask_meta.strides = StridesInOrderOf(self);
+  const TapeId x = Read(state, self);
+  if (!train) {
+    stack->push_back(NewTensor(state, meta, x));
+    stack->push_back(NewTensor(state, mask_meta, EmitFull(state, mask_type, 1)));
+    return;
+  }
+  const RandomKey key = NextRandom(std::nullopt);
+  const std::vector<int64_t> size(type.dims.begin(), type.dims.end());
+  const OpInfo& dropout = GetOp("spmd::dropout");
+  const TapeId first =
+      Emit(state, dropout,
+           {c10::IValue(), p, static_cast<int64_t>(key.seed), static_cast<int64_t>(key.counter),
+            std::vector<int64_t>(size.size(), 0), size},
+           {x}, {type, mask_type});
+  stack->push_back(NewTensor(state, meta, first));
+  stack->push_back(NewTensor(state, mask_meta, first + 1));
+}
+
+// Draws with one or more parameters for each element.
+void DrawFrom(SessionState& state, const char* draw, const OpInfo& op, size_t parameters,
+              torch::jit::Stack* stack) {
+  const Args args = PeekArguments(op, stack);
+  const std::optional<TensorMeta> meta = TakeCall(state, op, args, stack);
+  if (!meta.has_value()) return;
+  const TensorType type = TypeOf(*meta);
+  const RandomKey key = NextRandom(GeneratorOf(op, args));
+  absl::InlinedVector<TapeId, 4> operands;
+  for (size_t i = 0; i < parameters; ++i) {
+    operands.push_back(
+        EmitExpand(state, ReadOperand(state, args[i].toTensor(), meta->dtype), type.dims));
+  }
+  const std::vector<int64_t> size(type.dims.begin(), type.dims.end());
+  const TapeId id = EmitNamed(state, draw, operands,
+                              {{"seed", static_cast<int64_t>(key.seed)},
+                               {"counter", static_cast<int64_t>(key.counter)},
+                               {"offset", std::vector<int64_t>(size.size(), 0)},
+                               {"global_size", size}},
+                              type);
+  stack->push_back(NewTensor(state, *meta, id));
+}
+
+void Poisson(SessionState& state, const OpInfo& op, torch::jit::Stack* stack) {
+  DrawFrom(state, "spmd::poisson", op, 1, stack);
+}
+void Binomial(SessionState& state, const OpInfo& op, torch::jit::Stack* stack) {
+  DrawFrom(state, "spmd::binomial", op, 2, stack);
+}
+void StandardGamma(SessionState& state, const OpInfo& op, torch::jit::Stack* stack) {
+  DrawFrom(state, "spmd::standard_gamma", op, 1, stack);
+}
+void Dirichlet(SessionState& state, const OpInfo& op, torch::jit::Stack* stack) {
+  DrawFrom(state, "spmd::dirichlet", op, 1, stack);
+}
+
+constexpr HandlerRow kRows[] = {
+    {"aten::_sample_dirichlet", &Dirichlet},
+    {"aten::_standard_gamma", &StandardGamma},
+    {"aten::bernoulli", &Bernoulli},
+    {"aten::bernoulli.Tensor", &Bernoulli},
+    {"aten::bernoulli.p", &Created},
+    {"aten::bernoulli_.Tensor", &Bernoulli},
+    {"aten::bernoulli_.float", &InPlace},
+    {"aten::binomial", &Binomial},
+    {"aten::cauchy_", &InPlace},
+    {"aten::exponential_", &InPlace},
+    {"aten::geometric_", &InPlace},
+    {"aten::log_normal_", &InPlace},
+    {"aten::native_dropout", &NativeDropout},
+    {"aten::normal.Tensor_Tensor", &NormalOfTensors},
+    {"aten::normal.Tensor_float", &NormalOfTensors},
+    {"aten::normal.float_Tensor", &NormalOfTensors},
+    {"aten::normal.float_float", &Created},
+    {"aten::normal_", &InPlace},
+    {"aten::poisson", &Poisson},
+    {"aten::rand", &Created},
+    {"aten::rand.generator", &Created},
+    {"aten::rand_like", &Created},
+    {"aten::rand_like.generator", &Created},
+    {"aten::randint", &Created},
+    {"aten::randint.generator", &Created},
+    {"aten::randint.low", &Created},
+    {"aten::randint.low_generator", &Created},
+    {"aten::randint_like", &Created},
+    {"aten::randint_like.low_dtype", &Created},
+    {"aten::randn", &Created},
+    {"aten::randn.generator", &Created},
+    {"aten::randn_like", &Created},
+    {"aten::randn_like.generator", &Created},
+    {"aten::random_", &InPlace},
+    {"aten::random_.from", &InPlace},
+    {"aten::random_.to", &InPlace},
+    {"aten::uniform_", &InPlace},
+};
+
+}  // namespace
+
+absl::Span<const HandlerRow> RandomHandlers() { return kRows; }
+
+}  // namespace spmd::trace

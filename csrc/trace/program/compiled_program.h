@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+// A compiled program, as spmd.debug shows it.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "csrc/ir/graph.h"
+#include "csrc/partition/compile.h"
+#include "csrc/runtime/executor.h"
+
+namespace spmd::trace {
+
+struct CompiledProgram {
+  int64_t number = 0;
+  ir::Graph traced;              // as lowered from the tape
+  partition::Compiled compiled;  // its `program` was moved into `loaded`
+  // If false, `compiled` lacks its graph and reasons, which take as long to make as the program
+  // itself and are made on demand.
+  bool explained = true;
+  std::shared_ptr<runtime::LoadedProgram> loaded;
+  const program::Program& program() const { return loaded->program(); }
+  // The bytes on the heap, without the graph and reasons, which few programs have.
+  int64_t HeapBytes() const;
+};
+
+}  // namespace spmd::trace

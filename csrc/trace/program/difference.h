@@ -1,0 +1,19 @@
+// SPDX-License-Identifier: Apache-2.0
+// The text of explain_compile about two tapes that are equal up to a record.
+#pragma once
+
+#include <string>
+
+#include "csrc/trace/tape/recording.h"
+
+namespace spmd::trace {
+
+// For example "op 7, aten::linalg_vector_norm (train.py:12), differs from program 3: ord 2 → 3":
+// first what `theirs` had, then what `mine` has. Arguments are named; otherwise types, marks and
+// wiring of operands are compared. `which` names the owner of `theirs`.
+// Requires: `theirs` and `mine` have a record with number `record`, and all records before it are
+// equal.
+std::string DescribeDifference(const Recording& theirs, const Recording& mine, size_t record,
+                               const std::string& which);
+
+}  // namespace spmd::trace

@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+// Lowers a tape to an ir::Graph. Only what the outputs need is lowered; inputs keep the tape's
+// order.
+//
+// A foreach op becomes one element-wise op per tensor. The starts (csrc/trace/tape/starts.h) of the
+// records that `LowerOptions::starts` names become run-time scalars, numbered after the tape's own.
+#pragma once
+
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "csrc/ir/graph.h"
+#include "csrc/trace/tape/tape.h"
+
+namespace spmd::trace {
+
+struct OutputSpec {
+  TapeId value;
+  TapeId becomes = kNoId;  // the input of the tape whose Buffer it takes
+  bool may_stay_unreduced = false;
+  // Whether its Buffers may take another form, and that form: the program returns the value viewed
+  // with the sizes `apart`. If these are empty, it returns the value as it is.
+  bool may_be_apart = false;
+  Dims apart = {};
+};
+
+// The records and inputs on which the outputs depend.
+struct Needed {
+  std::vector<bool> records, inputs;  // by number
+  bool Has(const Tape& tape, TapeId value) const {
+    const Origin& origin = tape.origin(value);
+    return origin.record >= 0 ? records[origin.record] : inputs[origin.input];
+  }
+};
+Needed NeededFor(const Tape& tape, absl::Span<const OutputSpec> outputs);
+
+struct LowerOptions {
+  const std::vector<Mesh>* meshes = nullptr;
+  const Grid::Common* grids = nullptr;
+  absl::Span<const int> starts = {};  // ascending
+};
+
+struct Lowered {
+  ir::Graph graph;
+  std::vector<int> inputs;  // tape input number of each graph input
+  std::vector<int> starts;  // records whose starts are run-time scalars, in slot order
+};
+
+// Errors: InvalidArgument if a mark on `tape` does not fit its value.
+absl::StatusOr<Lowered> Lower(const Tape& tape, absl::Span<const OutputSpec> outputs,
+                              const LowerOptions& options);
+
+// The attributes of a record's op: the arguments that are not tensors and say what is computed.
+Attributes AttributesOf(const Record& record);
+
+// The annotation for `mark`: the number of the grid in which its mesh is written, and its sharding
+// there.
+// Errors: those of ResolveSpec for `mark` and `rank`.
+absl::StatusOr<ir::Annotation> AnnotationOf(const Mark& mark, int rank, const LowerOptions& options,
+                                            absl::string_view caller = "mark_sharding");
+
+}  // namespace spmd::trace

@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "csrc/trace/pytorch/autograd_kernels.h"
+
+#include <ATen/InferSize.h>
+#include <ATen/TensorUtils.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/ops/_embedding_bag_ops.h>
+#include <ATen/ops/_reshape_copy.h>
+#include <ATen/ops/add.h>
+#include <ATen/ops/as_strided_ops.h>
+#include <ATen/ops/convolution.h>
+#include <ATen/ops/convolution_backward.h>
+#include <ATen/ops/detach_ops.h>
+#include <ATen/ops/matmul.h>
+#include <ATen/ops/reshape_compositeimplicitautograd_dispatch.h>
+#include <torch/csrc/autograd/variable.h>
+#include <torch/library.h>
+
+#include <array>
+#include <tuple>
+#include <utility>
+
+#include "csrc/trace/ops/equal_bags.h"
+#include "csrc/trace/pytorch/autograd_shortcuts.h"
+#include "csrc/trace/pytorch/strided_windows.h"
+#include "csrc/trace/value/buffer.h"
+
+namespace spmd::trace {
+
+namespace {
+
+constexpr auto kAutogradKey = c10::DispatchKey::AutogradPrivateUse1;
+
+// linear has no forward-mode formula, and its backward handles real matrices only. If an operand
+// has a tangent or is complex, or if the weight is a vector, this kernel computes the product that
+// linear stands for.
+class LinearKernel final : public c10::OperatorKernel {
+ public:
+  LinearKernel(const c10::OperatorHandle& op, c10::KernelFunction whole)
+      : op_(op), whole_(std::move(whole)) {}
+
+  at::Tensor operator()(c10::DispatchKeySet keys, const at::Tensor& input, const at::Tensor& weight,
+                        const std::optional<at::Tensor>& bias) {
+    const bool has_bias = bias.has_value() && bias->defined();
+    if (weight.dim() == 2 && !weight.is_complex() && !HasTangent(input) && !HasTangent(weight) &&
+        !(has_bias && HasTangent(*bias))) {
+      return whole_
+          .call<at::Tensor, const at::Tensor&, const at::Tensor&, const std::optional<at::Tensor>&>(
+              op_, keys, input, weight, bias);
+    }
+    const at::Tensor product = at::matmul(input, weight.t());
+    return has_bias ? at::add(product, *bias) : product;
+  }
+
+ private:
+  c10::OperatorHandle op_;
+  c10::KernelFunction whole_;
+};
+
+// Returns the same values without their history. Every gradient of a parameter passes here, and
+// PyTorch's kernel goes through the dispatcher twice more.
+at::Tensor Detach(c10::DispatchKeySet keys, const at::Tensor& self) {
+  if (HasTangent(self) || self.is_inference() || !IsNextOfTracked(keys)) {
+    return at::_ops::detach::redispatch(ToPyTorchsKernel(keys), self);
+  }
+  return at::Tensor(self.unsafeGetTensorImpl()->shallow_copy_and_detach(
+      torch::autograd::impl::version_counter(self), /*allow_tensor_metadata_change=*/false));
+}
+
+// A reshape that no view can express is a copy in one op, which is recorded and differentiated
+// once. PyTorch's kernel makes two ops of it, a clone and an _unsafe_view.
+at::Tensor Reshape(c10::DispatchKeySet keys, const at::Tensor& self, c10::SymIntArrayRef size) {
+  const auto plain = c10::asIntArrayRefSlowOpt(size);
+  if (plain.has_value() && Buffer::IsOurs(self) && !self.is_contiguous() && IsNext(keys)) {
+    const at::DimVector shape = at::infer_size_dv(*plain, self.numel());
+    if (!at::detail::computeStride(self.sizes(), self.strides(), shape).has_value()) {
+      return at::_reshape_copy(self, shape);
+    }
+  }
+  return at::compositeimplicitautograd::reshape_symint(self, size);
+}
+
+at::Tensor AsStrided(c10::DispatchKeySet keys, const at::Tensor& self, c10::SymIntArrayRef size,
+                     c10::SymIntArrayRef stride, std::optional<c10::SymInt> offset) {
+  const auto sizes = c10::asIntArrayRefSlowOpt(size), strides = c10::asIntArrayRefSlowOpt(stride);
+  const bool known = sizes && strides && (!offset || !offset->is_symbolic());
+  if (known && IsNextOfTracked(keys)) {
+    const auto start = offset ? std::optional<int64_t>(offset->expect_int()) : std::nullopt;
+    if (std::optional<at::Tensor> windows = AsWindows(self, *sizes, *strides, start)) {
+      return *std::move(windows);
+    }
+  }
+  return at::_ops::as_strided::redispatch(ToPyTorchsKernel(keys), self, size, stride, offset);
+}
+
+// Bags of equal size are written in ops whose gradients are sharded as they are.
+BagResults EmbeddingBag(c10::DispatchKeySet keys, const at::Tensor& weight,
+                        const at::Tensor& indices, const at::Tensor& offsets,
+                        bool scale_grad_by_freq, int64_t mode, bool sparse,
+                        const std::optional<at::Tensor>& per_sample_weights,
+                        bool include_last_offset, int64_t padding_idx) {
+  if (IsNext(keys)) {
+    std::optional<BagResults> equal =
+        EqualBags({weight, indices, offsets, scale_grad_by_freq, mode, sparse,
+                   per_sample_weights.value_or(at::Tensor()), include_last_offset, padding_idx});
+    if (equal.has_value()) return *std::move(equal);
+  }
+  return at::_ops::_embedding_bag::redispatch(ToPyTorchsKernel(keys), weight, indices, offsets,
+                                              scale_grad_by_freq, mode, sparse, per_sample_weights,
+                                              include_last_offset, padding_idx);
+}
+
+// The gradient of convolution_backward, expressed by a convolution and its gradients. PyTorch's own
+// formula computes the gradient of the weight by a convolution whose kernel is an image, which
+// cannot be sharded well.
+std::tuple<at::Tensor, at::Tensor, at::Tensor> ConvolutionDoubleBackward(
+    const std::optional<at::Tensor>& gg_input, const std::optional<at::Tensor>& gg_weight,
+    const std::optional<at::Tensor>& gg_bias, const at::Tensor& grad, const at::Tensor& weight,
+    const at::Tensor& input, at::IntArrayRef stride, at::IntArrayRef padding,
+    at::IntArrayRef dilation, bool transposed, at::IntArrayRef output_padding, int64_t groups,
+    std::array<bool, 3> mask) {
+  const auto given = [](const std::optional<at::Tensor>& t) { return t && t->defined(); };
+  const auto convolved = [&](const at::Tensor& x, const at::Tensor& w) {
+    return at::convolution(x, w, {}, stride, padding, dilation, transposed, output_padding, groups);
+  };
+  const auto gradients = [&](const at::Tensor& x, const at::Tensor& w, bool of_input) {
+    return at::convolution_backward(grad, x, w, std::nullopt, stride, padding, dilation, transposed,
+                                    output_padding, groups, {of_input, !of_input, false});
+  };
+  at::Tensor gg_out, d_input, d_weight;
+  const auto add = [&](const at::Tensor& term) {
+    gg_out = gg_out.defined() ? at::add(gg_out, term) : term;
+  };
+  if (mask[0] && given(gg_input)) add(convolved(*gg_input, weight));
+  if (mask[0] && given(gg_weight)) add(convolved(input, *gg_weight));
+  if (mask[0] && given(gg_bias)) {
+    std::vector<int64_t> per_channel(grad.dim(), 1);
+    per_channel[1] = -1;
+    add(gg_bias->reshape(per_channel).expand_as(grad));
+  }
+  if (mask[1] && given(gg_weight)) d_input = std::get<0>(gradients(input, *gg_weight, true));
+  if (mask[2] && given(gg_input)) d_weight = std::get<1>(gradients(*gg_input, weight, false));
+  return {gg_out, d_input, d_weight};  // undefined means zero
+}
+
+}  // namespace
+
+std::vector<c10::RegistrationHandleRAII> RegisterAutogradKernels() {
+  c10::Dispatcher& dispatcher = c10::Dispatcher::singleton();
+  const OpInfo& linear = *FindOp("aten::linear");
+  std::vector<c10::RegistrationHandleRAII> handles;
+  handles.push_back(dispatcher.registerImpl(
+      linear.handle.operator_name(), kAutogradKey,
+      c10::KernelFunction::makeFromUnboxedFunctor<false, LinearKernel>(
+          std::make_unique<LinearKernel>(linear.handle, AutogradKernelOf(linear))),
+      std::nullopt, nullptr, "torch_spmd"));
+  // Never destroyed: the dispatcher may outlive static objects of this library.
+  auto* library =
+      new torch::Library(torch::Library::IMPL, "aten", kAutogradKey, __FILE__, __LINE__);
+  if (ShortcutsAreOn()) library->impl("detach", TORCH_FN(Detach));
+  library->impl("reshape", TORCH_FN(Reshape));
+  library->impl("as_strided", TORCH_FN(AsStrided));
+  library->impl("_embedding_bag", TORCH_FN(EmbeddingBag));
+  library->impl("_convolution_double_backward", TORCH_FN(ConvolutionDoubleBackward));
+  return handles;
+}
+
+}  // namespace spmd::trace

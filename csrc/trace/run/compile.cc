@@ -1,0 +1,214 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "csrc/trace/run/compile.h"
+
+#include <dlfcn.h>
+#include <sys/stat.h>
+#ifdef __GLIBC__
+#include <malloc.h>
+#endif
+
+#include <chrono>
+#include <utility>
+
+#include "absl/algorithm/container.h"
+#include "absl/strings/str_cat.h"
+#include "csrc/machine/machine.h"
+#include "csrc/partition/compile_cache.h"
+#include "csrc/trace/program/compile_log.h"
+#include "csrc/trace/program/lower.h"
+#include "csrc/trace/run/pending_graph.h"
+#include "csrc/trace/session/devices.h"
+#include "csrc/trace/session/session_state.h"
+#include "csrc/trace/tape/starts.h"
+#include "csrc/util/status.h"
+
+namespace spmd::trace {
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+double MillisecondsSince(Clock::time_point t) {
+  return std::chrono::duration<double, std::milli>(Clock::now() - t).count();
+}
+
+// Identifies the library that contains this code: another build may compile differently.
+std::string Build() {
+  Dl_info info;
+  struct stat file;
+  if (dladdr(reinterpret_cast<const void*>(&Build), &info) == 0) return "";
+  if (stat(info.dli_fname, &file) != 0) return "";
+  return absl::StrCat(info.dli_fname, " ", file.st_size, " ", file.st_mtim.tv_sec, ".",
+                      file.st_mtim.tv_nsec);
+}
+
+// Null if programs are not kept, or if a user asks how a program was compiled, since it is then
+// compiled.
+partition::CompileCache* DiskCache(SessionState& state, bool checked) {
+  if (checked || state.options.log.passes) return nullptr;
+  if (!state.disk_cache.has_value()) {
+    const std::string directory = state.options.cache_dir, build = Build();
+    state.disk_cache.emplace();
+    if (!directory.empty() && !build.empty()) {
+      *state.disk_cache = std::make_unique<partition::CompileCache>(
+          partition::CompileCache::Options{directory, build, state.options.cache_size});
+    }
+  }
+  return state.disk_cache->get();
+}
+
+// Warns about what a user can mend. A directory that others may write to is not used.
+void NoteDiskError(SessionState& state, const absl::Status& status) {
+  if (absl::IsDataLoss(status) && state.hooks.warn != nullptr) {
+    state.hooks.warn(std::string(status.message()));
+  }
+  if (!absl::IsPermissionDenied(status)) return;
+  *state.disk_cache = nullptr;
+  if (state.hooks.warn == nullptr) return;
+  state.hooks.warn(
+      absl::StrCat("compiled programs are not kept for the next process: ", status.message(),
+                   ", or set SPMD_CACHE_DIR to a directory of your own (0: none)"));
+}
+
+// `explained` is set to whether the result has its graph and reasons; a program that was read has
+// none.
+absl::StatusOr<partition::Compiled> CompiledOrRead(SessionState& state, const ir::Graph& graph,
+                                                   const runtime::Backend& backend,
+                                                   bool& explained) {
+  // A program that compiles as fast as a file is read is not kept.
+  constexpr double kWorthKeepingMs = 2;
+  const partition::CompileOptions options = CompileOptionsFor(state, backend);
+  partition::CompileCache* const disk = DiskCache(state, options.verify);
+  const bool kept = disk != nullptr && partition::IsSelfContained(graph);
+  explained = false;
+  if (kept) {
+    absl::StatusOr<partition::Compiled> found = disk->Read(graph, options);
+    if (found.ok()) return found;
+    NoteDiskError(state, found.status());
+  }
+  explained = true;
+  const Clock::time_point start = Clock::now();
+  absl::StatusOr<partition::Compiled> compiled = partition::Compile(graph, options);
+  const bool slow = MillisecondsSince(start) >= kWorthKeepingMs;
+  if (compiled.ok() && kept && slow && *state.disk_cache != nullptr) {
+    // If the directory cannot be written to, nothing is kept.
+    const absl::Status written = disk->Write(graph, options, *compiled);
+    NoteDiskError(state, written);
+    if (!written.ok()) *state.disk_cache = nullptr;
+  }
+  if (compiled.ok()) compiled->decisions = {};  // they are as large as the program
+  return compiled;
+}
+
+// Outputs that are computed as views of other sizes are returned in these sizes if their Buffers
+// can take such a form. True if there are any.
+bool TakeApart(const std::vector<Dims>& apart, std::vector<OutputSpec>& outputs) {
+  bool any = false;
+  for (size_t k = 0; k < apart.size(); ++k) {
+    if (apart[k].empty() || NumElements(apart[k]) == 0 || !outputs[k].may_be_apart) continue;
+    outputs[k].apart = apart[k];
+    outputs[k].becomes = kNoId;
+    any = true;
+  }
+  return any;
+}
+
+// Notes the recording, so that later tapes that begin like this one follow it.
+void NoteRecording(SessionState& state, Tape& tape, CachedProgram& cached) {
+  cached.recording = tape.Share();
+  for (const Record& r : cached.recording->records) cached.ops.push_back(r.op);
+  cached.prefixes = cached.recording->RecordKeys();
+  state.prefixes.Add(cached.recording);
+}
+
+// Returns to the system what compiling a large program has left in the heap, before tiles are
+// allocated between. Otherwise half as much memory again stays unused.
+void ReturnFreedMemory(const program::Program& compiled) {
+  constexpr size_t kLarge = 500;  // instructions; for fewer, searching the heap is not worthwhile
+  if (compiled.instructions.size() < kLarge) return;
+#ifdef __GLIBC__
+  malloc_trim(0);
+#endif
+}
+
+}  // namespace
+
+absl::StatusOr<CachedProgramPtr> Compile(SessionState& state, Tape& tape,
+                                         std::vector<OutputSpec> outputs, const Hash128& key,
+                                         std::vector<int> late_starts, const std::string& reason,
+                                         const std::string& why) {
+  auto cached = std::make_shared<CachedProgram>();
+  auto program = std::make_shared<CompiledProgram>();
+  program->number = state.diagnostics.next_program++;
+  CompileEvent event;
+  event.number = program->number;
+  event.reason = reason;
+  event.cut = why;
+  event.records = static_cast<int64_t>(tape.records().size());
+
+  Clock::time_point start = Clock::now();
+  SPMD_ASSIGN_OR_RETURN(Lowered lowered, LowerTape(state, tape, outputs, late_starts));
+  event.lower_ms = MillisecondsSince(start);
+  program->traced = std::move(lowered.graph);
+
+  start = Clock::now();
+  SPMD_ASSIGN_OR_RETURN(std::shared_ptr<runtime::Backend> backend, TheBackend(state));
+  SPMD_ASSIGN_OR_RETURN(program->compiled,
+                        CompiledOrRead(state, program->traced, *backend, program->explained));
+  if (TakeApart(program->compiled.apart, outputs)) {
+    SPMD_ASSIGN_OR_RETURN(lowered, LowerTape(state, tape, outputs, late_starts));
+    program->traced = std::move(lowered.graph);
+    SPMD_ASSIGN_OR_RETURN(program->compiled,
+                          CompiledOrRead(state, program->traced, *backend, program->explained));
+  }
+  if (!program->explained) {
+    ++state.diagnostics.statistics.disk_hits;
+    event.reason += "; read from disk";
+  }
+  event.compile_ms = MillisecondsSince(start);
+
+  start = Clock::now();
+  cached->options = ProgramOptionsOf(state);
+  SPMD_ASSIGN_OR_RETURN(program->loaded,
+                        runtime::LoadedProgram::Load(std::move(program->compiled.program), backend,
+                                                     LoadOptions(state)));
+  event.load_ms = MillisecondsSince(start);
+  event.instructions = static_cast<int64_t>(program->program().instructions.size());
+
+  for (const partition::Warning& w : program->compiled.warnings) {
+    if (state.hooks.warn != nullptr && state.diagnostics.FirstTime(w.key)) state.hooks.warn(w.text);
+  }
+  LogCompile(state.options.log, *program, event);
+  cached->key = key;
+  cached->late_starts = std::move(late_starts);
+  cached->outputs = std::move(outputs);
+  cached->inputs = std::move(lowered.inputs);
+  cached->starts = std::move(lowered.starts);
+  cached->program = std::move(program);
+  const program::Program& made = cached->program->program();
+  for (const program::Output& o : made.outputs) {
+    cached->layouts.push_back(std::make_shared<const Layout>(made.LayoutOf(o.value)));
+  }
+  NoteRecording(state, tape, *cached);
+  for (const int r : RecordsWithStarts(cached->recording->records)) {
+    if (!absl::c_binary_search(cached->late_starts, r)) cached->known_starts.push_back(r);
+  }
+  state.diagnostics.Add(std::move(event));
+  ++state.diagnostics.statistics.compiles;
+  ReturnFreedMemory(made);
+  return cached;
+}
+
+absl::Status Explain(SessionState& state, const std::shared_ptr<CompiledProgram>& program) {
+  if (program->explained) return absl::OkStatus();
+  SPMD_ASSIGN_OR_RETURN(std::shared_ptr<runtime::Backend> backend, TheBackend(state));
+  SPMD_ASSIGN_OR_RETURN(partition::Compiled compiled,
+                        partition::Compile(program->traced, CompileOptionsFor(state, *backend)));
+  program->compiled.graph = std::move(compiled.graph);
+  program->compiled.reasons = std::move(compiled.reasons);
+  program->compiled.times = std::move(compiled.times);
+  program->explained = true;
+  state.programs.NoteExplained(program);
+  return absl::OkStatus();
+}
+
+}  // namespace spmd::trace

@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "csrc/trace/run/cut.h"
+
+#include <algorithm>
+#include <exception>
+#include <utility>
+
+#include "csrc/trace/recorder/marks.h"
+#include "csrc/trace/run/enqueue.h"
+#include "csrc/trace/run/find_program.h"
+#include "csrc/trace/run/liveness.h"
+#include "csrc/trace/run/resolve.h"
+#include "csrc/trace/run/undo_steps.h"
+#include "csrc/trace/session/session_state.h"
+#include "csrc/util/status.h"
+
+namespace spmd::trace {
+
+namespace {
+
+// The form with its dimensions split into those of `sizes`.
+BaseForm FormApart(const BaseForm& form, const Dims& sizes) {
+  BaseForm apart{.dtype = form.dtype, .sizes = sizes, .strides = Dims(sizes.size())};
+  size_t end = sizes.size();
+  for (size_t d = form.sizes.size(); d-- > 0;) {
+    int64_t within = 1;
+    do {
+      --end;
+      apart.strides[end] = form.strides[d] * within;
+      within *= sizes[end];
+    } while (within < form.sizes[d]);
+  }
+  return apart;
+}
+
+// Compiles the tape or finds its program, and enqueues it.
+absl::Status Run(SessionState& state, Tape& tape, const Live& live, std::vector<StepPart> steps,
+                 const std::string& why) {
+  absl::StatusOr<CachedProgramPtr> cached;
+  absl::StatusOr<runtime::PendingRunPtr> run;
+  try {
+    cached = FindOrCompile(state, tape, live, why);
+    run = cached.ok() ? Enqueue(state, tape, *cached) : cached.status();
+  } catch (const std::exception& e) {  // a bug here, or no memory for an upload
+    LoseAll(state, tape, steps, absl::InternalError(e.what()));
+    throw;
+  }
+  if (!run.ok()) {
+    LoseAll(state, tape, steps, run.status());
+    return run.status();
+  }
+  std::vector<int64_t> made_by;
+  for (const int input : (*cached)->inputs) {
+    made_by.push_back(tape.value(tape.inputs()[input].id)->origin_run);
+  }
+  const int64_t number = state.diagnostics.steps.Ran((*cached)->program, made_by);
+  for (size_t k = 0; k < (*cached)->outputs.size(); ++k) {
+    const ValuePtr& value = tape.value((*cached)->outputs[k].value);
+    value->pending = false;
+    if (!(*cached)->outputs[k].apart.empty()) value->type.dims = (*cached)->outputs[k].apart;
+    value->run = *run;
+    value->run_output = static_cast<int>(k);
+    value->layout = (*cached)->layouts[k];
+    value->origin = (*cached)->program;
+    value->origin_output = static_cast<int>(k);
+    value->origin_run = number;
+  }
+  ForEachBuffer(tape, [&](Buffer& buffer, TapeId before) {
+    Value& value = *buffer.value();
+    if (value.run != *run) return;
+    if (value.type.dims != buffer.form.sizes)
+      buffer.Rebase(FormApart(buffer.form, value.type.dims));
+    if (before == kNoId) return;
+    if (tape.type(before) == value.type) value.before = tape.value(before);
+    const bool was_terms = buffer.settled != nullptr && buffer.settled->sharding().IsUnreduced();
+    // An equal layout is replaced, too: next time the comparison finds the same pointer.
+    if (buffer.settled == nullptr || was_terms || value.layout->sharding().IsUnreduced() ||
+        *buffer.settled == *value.layout) {
+      buffer.settled = value.layout;
+    }
+  });
+  const auto is_tensor = [&](TapeId v) { return NumElements(tape.type(v).dims) > 1; };
+  for (const StepPart& part : steps) {
+    if (!part.under_way) continue;
+    const std::vector<TapeId> made = MadeBy(part, tape, live);
+    if (std::any_of(made.begin(), made.end(), is_tensor)) part.step->written = true;
+  }
+  state.in_flight.runs.back().steps = std::move(steps);
+  ++state.diagnostics.statistics.runs;
+  state.diagnostics.last_program = (*cached)->program;
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status Cut(SessionState& state, const std::string& why, int64_t ended_task,
+                 Failures failures) {
+  if (state.tape->bindings().empty()) {
+    TakeSteps(state);
+    if (state.tape->num_values() > 0) state.tape = std::make_unique<Tape>();
+    return absl::OkStatus();
+  }
+  if (state.closed) return absl::FailedPreconditionError("the interpreter is shutting down");
+  // Collect would resolve values that must be found lost here.
+  if (failures != Failures::kTold) Collect(state);
+  BindWaitingMarks(state);
+  const int ended = ended_task < 0 ? kNoTask : state.tape->TaskNumber(ended_task);
+  state.tape->EndFollowing();
+  Live live = FindLive(*state.tape, ended);
+  std::vector<StepPart> steps = TakeSteps(state);
+  const std::unique_ptr<Tape> tape = std::exchange(state.tape, std::make_unique<Tape>());
+  if (!steps.empty() && ManyStepsFailed(state)) failures = Failures::kAll;
+  const absl::Status lost = GiveUpDependents(state, *tape, failures, steps, live);
+  const int undone = lost.ok() ? 0 : UndoLost(state, steps) + UndoSteps(state);
+  if (!live.outputs.empty()) {
+    SPMD_RETURN_IF_ERROR(Run(state, *tape, live, std::move(steps), why));
+  }
+  return SayUndoneSteps(lost, undone);
+}
+
+}  // namespace spmd::trace

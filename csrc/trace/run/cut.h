@@ -1,0 +1,21 @@
+// SPDX-License-Identifier: Apache-2.0
+// A cut makes a program of what is pending and runs it; Buffers get its results.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "csrc/trace/run/failures.h"
+#include "csrc/trace/session/session_state.h"
+
+namespace spmd::trace {
+
+// Runs what is pending. `why` is for explain_compile. `ended_task` is the autograd task that has
+// just ended with gradients to which later passes add; these may stay partial sums.
+// Errors: those of the program; what was pending is then lost and says so when it is read.
+absl::Status Cut(SessionState& state, const std::string& why, int64_t ended_task = -1,
+                 Failures failures = Failures::kNone) ABSL_EXCLUSIVE_LOCKS_REQUIRED(state.mutex);
+
+}  // namespace spmd::trace

@@ -1,0 +1,17 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/statusor.h"
+#include "csrc/trace/session/session_state.h"
+
+namespace spmd::trace {
+
+// Gives the program of a tape to the queue, with the tape's inputs and run-time scalars as its
+// arguments. An input that nothing but the tape holds is donated.
+// Errors: those of the backend; the failure by which an input is lost.
+absl::StatusOr<runtime::PendingRunPtr> Enqueue(SessionState& state, const Tape& tape,
+                                               const CachedProgramPtr& program_of_tape)
+    ABSL_EXCLUSIVE_LOCKS_REQUIRED(state.mutex);
+
+}  // namespace spmd::trace

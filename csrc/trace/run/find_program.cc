@@ -1,0 +1,195 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "csrc/trace/run/find_program.h"
+
+#include <algorithm>
+#include <iterator>
+#include <utility>
+
+#include "absl/algorithm/container.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "csrc/trace/run/compile.h"
+#include "csrc/trace/session/devices.h"
+#include "csrc/trace/session/session_state.h"
+#include "csrc/trace/tape/same_records.h"
+#include "csrc/trace/tape/starts.h"
+#include "csrc/util/status.h"
+
+namespace spmd::trace {
+
+namespace {
+
+// True if both layouts give the same boxes to the same devices, in grids whose sub-axes may differ:
+// [x=6] is 2*3 alone, and 3*2 together with a mesh [a=3, b=2].
+bool SameBoxes(const Layout& a, const Layout& b) {
+  if (a.sharding().IsUnreduced() || b.sharding().IsUnreduced()) return false;
+  if (a.dims() != b.dims() || a.num_tiles() != b.num_tiles()) return false;
+  if (a.grid()->device_ids() != b.grid()->device_ids()) return false;
+  for (int64_t p = 0; p < a.grid()->num_devices(); ++p) {
+    if (a.BoxAt(p) != b.BoxAt(p)) return false;
+  }
+  return true;
+}
+
+bool SameButForTerms(const Layout& a, const Layout& b) {
+  if (a == b || SameBoxes(a, b)) return true;
+  if (!a.sharding().IsUnreduced() && !b.sharding().IsUnreduced()) return false;
+  return Layout(a.grid(), a.sharding().Reduced(), a.dims()) ==
+         Layout(b.grid(), b.sharding().Reduced(), b.dims());
+}
+
+// True if the program's results include every live value, and settled Buffers keep their layouts. A
+// gradient may be unreduced in one of the layouts and reduced in the other.
+bool Fits(const CachedProgram& cached, const Tape& tape, const Live& live) {
+  const program::Program& program = cached.program->program();
+  for (size_t k = 0; k < cached.inputs.size(); ++k) {
+    const TapeInput& input = tape.inputs()[cached.inputs[k]];
+    if (live.IsLost(input.id)) return false;
+    const bool terms = input.settled != nullptr && input.settled->sharding().IsUnreduced();
+    const program::ValueId taken = program.inputs[k].value;
+    if (terms != program.values[taken].sharding.IsUnreduced()) return false;
+  }
+  auto next = cached.outputs.begin();  // they usually come in the same order
+  for (const OutputSpec& wanted : live.outputs) {
+    const auto is_wanted = [&](const OutputSpec& o) { return o.value == wanted.value; };
+    auto it = std::find_if(next, cached.outputs.end(), is_wanted);
+    if (it == cached.outputs.end()) {
+      it = std::find_if(cached.outputs.begin(), next, is_wanted);
+      if (it == next) return false;
+    }
+    next = it + 1;
+    if (!it->apart.empty() && !wanted.may_be_apart) return false;
+    if (wanted.becomes == kNoId || !it->apart.empty()) continue;
+    const LayoutPtr& settled = tape.inputs()[tape.origin(wanted.becomes).input].settled;
+    if (settled == nullptr) continue;
+    const LayoutPtr& made = cached.layouts[it - cached.outputs.begin()];
+    if (made != settled && !SameButForTerms(*made, *settled)) return false;
+  }
+  return true;
+}
+
+Hash128 CacheKey(const SessionState& state, const Hash128& tape_key, bool runtime_starts) {
+  Hash128 key = tape_key;
+  key.Mix(runtime_starts ? 0xb : 0xa);
+  const ProgramOptions options = ProgramOptionsOf(state);
+  for (const bool on :
+       {options.deduplicate, options.coalesce, options.one_place, options.price_moves}) {
+    key.Mix(on ? 0xd : 0xc);
+  }
+  key.Mix(static_cast<uint64_t>(options.turns));
+  return key;
+}
+
+// Those of `found`, which have the tape's key, that were compiled from the same records with the
+// same options.
+std::vector<CachedProgramPtr> Confirmed(const SessionState& state, const Tape& tape,
+                                        std::vector<CachedProgramPtr> found) {
+  const ProgramOptions options = ProgramOptionsOf(state);
+  std::erase_if(found, [&](const CachedProgramPtr& p) {
+    return p->options != options || !SameTape(*p, tape);
+  });
+  return found;
+}
+
+// True if the starts that the program knows are the tape's.
+bool FitsStarts(const CachedProgram& cached, const Tape& tape) {
+  return absl::c_all_of(cached.known_starts, [&](int r) {
+    const Record& theirs = cached.recording->records[r];
+    return SameStarts(theirs, theirs.args, tape.ArgumentsOf(r));
+  });
+}
+
+// The records whose starts differ from those of `theirs`.
+std::vector<int> OtherStarts(const Tape& tape, const Recording& theirs) {
+  std::vector<int> others;
+  for (const int r : RecordsWithStarts(tape.records())) {
+    const Record& record = tape.records()[r];
+    if (!SameStarts(record, record.args, theirs.records[r].args)) others.push_back(r);
+  }
+  return others;
+}
+
+// The records whose starts are passed at run time from now on: those in which tapes that are
+// otherwise equal have differed so far. There are none for the first of such tapes.
+std::vector<int> LateStarts(const SessionState& state, const Tape& tape,
+                            const std::vector<CachedProgramPtr>& same_loose, const Hash128& loose) {
+  std::vector<int> late;
+  const auto add = [&](const std::vector<int>& more) {
+    std::vector<int> all;
+    absl::c_set_union(late, more, std::back_inserter(all));
+    late = std::move(all);
+  };
+  if (const RecordingPtr first = state.programs.SeenLoose(loose);
+      first != nullptr && SameButForStarts(*first, tape.recording())) {
+    add(OtherStarts(tape, *first));
+  }
+  for (const CachedProgramPtr& p : same_loose) {
+    add(p->late_starts);
+    for (const int r : p->known_starts) {
+      const Record& theirs = p->recording->records[r];
+      if (!SameStarts(theirs, theirs.args, tape.ArgumentsOf(r))) add({r});
+    }
+  }
+  return late;
+}
+
+std::string Announced(const Tape& tape, const std::vector<int>& late) {
+  constexpr size_t kMost = 3;
+  std::vector<std::string> names;
+  for (const int r : late) {
+    std::string name = StartToString(tape.records()[r]);
+    if (!absl::c_linear_search(names, name)) names.push_back(std::move(name));
+  }
+  const bool more = names.size() > kMost;
+  if (more) names.resize(kMost);
+  return absl::StrCat("; ", absl::StrJoin(names, ", "), more ? " and others" : "",
+                      names.size() > 1 ? " are" : " is", " passed at run time from now on");
+}
+
+CachedProgramPtr Found(SessionState& state, const CachedProgramPtr& program) {
+  ++state.diagnostics.statistics.cache_hits;
+  return program;
+}
+
+}  // namespace
+
+absl::StatusOr<CachedProgramPtr> FindOrCompile(SessionState& state, Tape& tape, const Live& live,
+                                               const std::string& why) {
+  const Hash128 strict = CacheKey(state, tape.strict(), false);
+  const Hash128 loose = CacheKey(state, tape.loose(), true);
+  std::vector<CachedProgramPtr> same = Confirmed(state, tape, state.programs.Find(strict));
+  std::erase_if(same, [&](const CachedProgramPtr& p) { return !FitsStarts(*p, tape); });
+  for (const CachedProgramPtr& p : same) {
+    if (Fits(*p, tape, live)) return Found(state, p);
+  }
+  const std::vector<CachedProgramPtr> same_loose =
+      Confirmed(state, tape, state.programs.Find(loose));
+  for (const CachedProgramPtr& p : same_loose) {
+    if (FitsStarts(*p, tape) && Fits(*p, tape, live)) return Found(state, p);
+  }
+  tape.StopFollowing();
+  std::string reason = state.programs.Difference(tape);
+  std::vector<int> late;
+  if (same.empty()) late = LateStarts(state, tape, same_loose, loose);
+  if (!late.empty()) {
+    same = same_loose;
+    if (same.empty()) reason += Announced(tape, late);
+  }
+  // On a second miss that differs in liveness only, the outputs are the union of both.
+  std::vector<OutputSpec> outputs = live.outputs;
+  if (!same.empty()) {
+    for (const OutputSpec& o : same.front()->outputs) {
+      const bool known = std::any_of(outputs.begin(), outputs.end(),
+                                     [&](const OutputSpec& x) { return x.value == o.value; });
+      if (!known && !live.IsLost(o.value)) outputs.push_back({o.value});
+    }
+  }
+  const Hash128& key = late.empty() ? strict : loose;
+  SPMD_ASSIGN_OR_RETURN(CachedProgramPtr cached, Compile(state, tape, std::move(outputs), key,
+                                                         std::move(late), reason, why));
+  if (!cached->known_starts.empty()) state.programs.NoteLoose(loose, cached->recording);
+  state.programs.Insert(cached);
+  return cached;
+}
+
+}  // namespace spmd::trace

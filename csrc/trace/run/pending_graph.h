@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+// What is pending, as a graph: the one way in which a tape is lowered, for compiling and for
+// looking.
+#pragma once
+
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/statusor.h"
+#include "csrc/sharding/layout.h"
+#include "csrc/trace/program/lower.h"
+#include "csrc/trace/session/session_state.h"
+
+namespace spmd::trace {
+
+// Lowers what `outputs` need, in the grids of its meshes. `starts` are the records whose starts are
+// passed at run time.
+// Errors: those of Lower.
+absl::StatusOr<Lowered> LowerTape(SessionState& state, const Tape& tape,
+                                  absl::Span<const OutputSpec> outputs,
+                                  absl::Span<const int> starts = {})
+    ABSL_EXCLUSIVE_LOCKS_REQUIRED(state.mutex);
+
+// The graph that a cut now would compile, if no program fits. Runs nothing.
+struct Pending {
+  std::vector<OutputSpec> outputs;
+  Lowered lowered;
+};
+absl::StatusOr<Pending> LowerPending(SessionState& state)
+    ABSL_EXCLUSIVE_LOCKS_REQUIRED(state.mutex);
+
+// The layout that a pending value would have if it were cut now. Runs nothing.
+absl::StatusOr<Layout> ProvisionalLayout(SessionState& state, TapeId value)
+    ABSL_EXCLUSIVE_LOCKS_REQUIRED(state.mutex);
+
+}  // namespace spmd::trace

@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the session holds, and the lock that guards it. Each part has a header of its own, which
+// says what it keeps and what holds about it.
+//
+// A function takes the part that it needs; one that takes the whole state may cut the tape, or wait
+// for programs.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <optional>
+
+#include "absl/base/thread_annotations.h"
+#include "csrc/partition/compile_cache.h"
+#include "csrc/trace/program/diagnostics.h"
+#include "csrc/trace/program/meshes.h"
+#include "csrc/trace/program/program_cache.h"
+#include "csrc/trace/session/devices.h"
+#include "csrc/trace/session/in_flight.h"
+#include "csrc/trace/session/optimizer_step.h"
+#include "csrc/trace/session/python_hooks.h"
+#include "csrc/trace/session/session_mutex.h"
+#include "csrc/trace/shape/shape_inference.h"
+#include "csrc/trace/tape/forward_lines.h"
+#include "csrc/trace/tape/micro_steps.h"
+#include "csrc/trace/tape/prefixes.h"
+#include "csrc/trace/tape/repeats.h"
+#include "csrc/trace/tape/tape.h"
+#include "csrc/util/options.h"
+
+namespace spmd::trace {
+
+// The op that is being recorded.
+struct CurrentCall {
+  int depth = 0;           // nesting of ops that are recorded for others
+  bool capturing = false;  // a CallCapture lives
+  // Since it began, an op looked at what it may not be replayed with.
+  bool looked_at_values = false;
+};
+
+struct SessionState {
+  mutable SessionMutex mutex;
+  PythonHooks hooks;  // set once, before the first op
+
+  // --- what is recorded ---
+  std::unique_ptr<Tape> tape ABSL_GUARDED_BY(mutex) = std::make_unique<Tape>();
+  CurrentCall call ABSL_GUARDED_BY(mutex);
+  ShapeCache shapes ABSL_GUARDED_BY(mutex);
+  ForwardLines lines ABSL_GUARDED_BY(mutex);
+  Prefixes prefixes ABSL_GUARDED_BY(mutex);
+  // --- when it ends ---
+  Repeats repeats ABSL_GUARDED_BY(mutex);
+  MicroSteps micro_steps ABSL_GUARDED_BY(mutex);
+  OptimizerSteps optimizer_steps ABSL_GUARDED_BY(mutex);
+  // --- what becomes of it ---
+  Devices devices ABSL_GUARDED_BY(mutex);
+  Meshes meshes ABSL_GUARDED_BY(mutex);
+  ProgramCache programs ABSL_GUARDED_BY(mutex);
+  // Made when the first program is compiled; null if programs are not kept on disk.
+  std::optional<std::unique_ptr<partition::CompileCache>> disk_cache ABSL_GUARDED_BY(mutex);
+  InFlight in_flight ABSL_GUARDED_BY(mutex);
+  // --- what its users see and choose ---
+  Diagnostics diagnostics ABSL_GUARDED_BY(mutex);
+  Options options ABSL_GUARDED_BY(mutex);
+  // Of the environment; reported when the backend is first asked for.
+  absl::Status bad_options ABSL_GUARDED_BY(mutex);
+
+  bool closed ABSL_GUARDED_BY(mutex) = false;  // the interpreter ends
+  std::atomic<bool> used{false};               // a tensor of the device exists, or existed
+  std::atomic<bool> forked{false};             // this process was forked from one that used it
+};
+
+// The one session of the process. Never destroyed.
+SessionState& TheSession();
+
+}  // namespace spmd::trace

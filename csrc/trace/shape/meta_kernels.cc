@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "csrc/trace/shape/meta_kernels.h"
+
+#include <torch/library.h>
+
+#include <algorithm>
+#include <mutex>
+#include <set>
+#include <utility>
+
+#include "absl/container/flat_hash_map.h"
+#include "csrc/trace/shape/meta_functions.h"
+
+namespace spmd::trace {
+
+namespace {
+
+using Kernels = absl::flat_hash_map<std::string, c10::KernelFunction>;
+
+const Kernels& All() {
+  static const auto* const all = [] {
+    auto* const kernels = new Kernels;
+    for (const auto rows : {HiddenMetaKernels, ElementwiseMetaKernels, LayerMetaKernels,
+                            ReductionMetaKernels, ShapeMetaKernels}) {
+      for (MetaKernelRow& row : rows()) kernels->emplace(std::move(row.op), std::move(row.kernel));
+    }
+    return kernels;
+  }();
+  return *all;
+}
+
+// The noted ops; there are at most as many as ops.
+std::mutex of_dispatcher_mutex;
+std::set<std::string>& OfDispatcher() {
+  static auto* const ops = new std::set<std::string>;
+  return *ops;
+}
+
+bool HasKernel(const c10::OperatorHandle& op, c10::DispatchKey key) {
+  return op.hasKernelForDispatchKey(key);
+}
+
+// True if the CPU runs the op as a composition of other ops, and Meta has another kernel.
+bool IsComposedOnCpu(const c10::OperatorHandle& op) {
+  return HasKernel(op, c10::DispatchKey::Meta) && !HasKernel(op, c10::DispatchKey::CPU) &&
+         (HasKernel(op, c10::DispatchKey::CompositeExplicitAutograd) ||
+          HasKernel(op, c10::DispatchKey::CompositeExplicitAutogradNonFunctional));
+}
+
+void Choose(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
+  const std::string name = c10::toString(op.operator_name());
+  if (const auto kernel = All().find(name); kernel != All().end()) {
+    return kernel->second.callBoxed(op, keys, stack);
+  }
+  // If there is no backend's kernel, the composition is used.
+  if (IsComposedOnCpu(op)) {
+    return op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::Undefined), stack);
+  }
+  const auto rest = keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, MetaInCpp::kKey);
+  if (!HasKernel(op, c10::DispatchKey::Meta)) return op.redispatchBoxed(rest, stack);
+  NoteOfDispatcher(name);
+  const c10::impl::ExcludeDispatchKeyGuard as_it_is(MetaInCpp::kKey);
+  op.redispatchBoxed(rest, stack);
+}
+
+TORCH_LIBRARY_IMPL(_, TESTING_ONLY_GenericMode, m) {
+  m.fallback(torch::CppFunction::makeFromBoxedFunction<&Choose>());
+}
+
+}  // namespace
+
+void NoteOfDispatcher(const std::string& op) {
+  const std::lock_guard<std::mutex> lock(of_dispatcher_mutex);
+  OfDispatcher().insert(op);
+}
+
+std::vector<std::string> MetaKernelsInCpp() {
+  std::vector<std::string> ops;
+  for (const auto& [op, kernel] : All()) ops.push_back(op);
+  std::sort(ops.begin(), ops.end());
+  return ops;
+}
+
+std::vector<std::string> MetaKernelsOfDispatcher() {
+  const std::lock_guard<std::mutex> lock(of_dispatcher_mutex);
+  return {OfDispatcher().begin(), OfDispatcher().end()};
+}
+
+}  // namespace spmd::trace

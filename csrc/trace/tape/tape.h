@@ -1,0 +1,183 @@
+// SPDX-License-Identifier: Apache-2.0
+// What was called and has not been run: records over numbered values, and the inputs that first
+// occurred as operands.
+//
+// Keys. `strict()` hashes ops, wiring, structural arguments, the types of inputs, and marks.
+// `loose()` is the same without starts (csrc/trace/tape/starts.h): tapes with the same loose key
+// differ in their starts only.
+//
+// Following. A tape that begins like a recording of an earlier tape is at one of its events and
+// compares what is called with what was called then; nothing is stored, hashed or converted while
+// they agree, except in starts. At the first difference, and when `records()` and the like are
+// wanted before the end (`StopFollowing`), the tape copies what it has followed so far.
+// Thread safety: guarded by the session's lock. There is one tape per session: engine threads, if
+// there are any, append to the tape of the thread that called backward.
+#pragma once
+
+#include <c10/core/Scalar.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "csrc/trace/op/hash.h"
+#include "csrc/trace/tape/record.h"
+#include "csrc/trace/tape/recording.h"
+#include "csrc/trace/value/bound_buffers.h"
+#include "csrc/trace/value/buffer.h"
+
+namespace spmd::trace {
+
+struct TapeInput {
+  TapeId id;
+  MarkPtr mark;  // of the Buffer from which it was read
+  LayoutPtr settled;
+};
+
+// The run-time scalars in `arg`, in order.
+void AppendScalars(const c10::IValue& arg, std::vector<c10::Scalar>& out);
+
+class Tape {
+ public:
+  Tape();
+  ~Tape();
+  Tape(const Tape&) = delete;
+  Tape& operator=(const Tape&) = delete;
+
+  bool empty() const { return num_records_ == 0; }
+  uint64_t number() const { return number_; }
+  size_t num_values() const { return values_.size(); }
+  int64_t num_records() const { return num_records_; }
+  // The bytes of inputs that were on the host when they first occurred.
+  int64_t uploaded_bytes() const { return uploaded_bytes_; }
+  const std::vector<TapeInput>& inputs() const { return inputs_; }
+  const Bindings& bindings() const { return bindings_; }
+  const std::vector<c10::Scalar>& scalars() const { return scalars_; }
+  // The pending Value, which is made when it is asked for.
+  const ValuePtr& value(TapeId id) const {
+    return values_[id] != nullptr ? values_[id] : MakeValue(id);
+  }
+  // True if `buffer` holds the value `id` of this tape.
+  bool IsHeldBy(const Buffer& buffer, TapeId id) const;
+  // The number of holders of the value other than the tape; mostly Buffers.
+  int64_t CountHolders(TapeId id) const;
+  const TensorType& type(TapeId id) const { return now().types[id]; }
+  const Origin& origin(TapeId id) const { return now().origins[id]; }
+  // The arguments of a record, with this tape's starts.
+  const std::vector<c10::IValue>& ArgumentsOf(int record) const;
+
+  // Requires, for these: the tape is not following, or is at the end of what it follows.
+  const Recording& recording() const { return now(); }
+  const std::vector<Record>& records() const { return now().records; }
+  const std::vector<Annotation>& annotations() const { return now().annotations; }
+  const std::vector<std::string>& sources() const { return now().sources; }
+  Hash128 strict() const;
+  Hash128 loose() const;
+
+  // --- following ---
+  bool following() const { return lead_ != nullptr; }
+  // Follows `lead`, whose first `event` events this tape has recorded itself.
+  void Follow(RecordingPtr lead, int32_t event);
+  // Requires: following.
+  const RecordingPtr& lead_pointer() const { return lead_; }
+  const Recording& lead() const { return *lead_; }
+  // False before the end of what the tape follows. At the end, records may be read without leaving
+  // the lead.
+  bool AtEnd() const {
+    return lead_ == nullptr || static_cast<size_t>(at_) == lead_->events.size();
+  }
+  int32_t event() const { return at_; }
+  // The next call that may be replayed.
+  size_t& next_call() { return next_call_; }
+  void StopFollowing();
+  // Gives its recording away and follows it, at its end. Requires: not following.
+  RecordingPtr Share();
+  // Stops following unless the lead was followed to its end.
+  void EndFollowing();
+  // True if `view` is a view of `base` that was made by a record whose starts differ from the
+  // lead's: what the lead knows about the view is then not true here.
+  bool Moved(TapeId base, TapeId view) const {
+    return !other_starts_.empty() && IsAmongMoved(base, view);
+  }
+  // Replays the events of a call. claimed[i] is the input that takes the call's slot i (null if the
+  // slot is not an input), with the Buffer from which it was read.
+  struct Claim {
+    Value* value = nullptr;
+    const Buffer* from = nullptr;
+  };
+  void Skip(const TracedCall& call, absl::Span<const Claim> claimed) {
+    if (call.num_inputs > 0) return SkipWithInputs(call, claimed);
+    // One by one, since there is mostly one.
+    while (values_.size() < static_cast<size_t>(call.end_slot)) values_.emplace_back();
+    num_records_ += call.num_records;
+    at_ = call.end_event;
+  }
+  // True if a record differs from the lead's in its starts.
+  bool HasOtherStarts() const { return !other_starts_.empty(); }
+  void AddScalars(const c10::IValue& arg) { AppendScalars(arg, scalars_); }
+  void AddScalar(const c10::Scalar& scalar) { scalars_.push_back(scalar); }
+  // Notes a call that was recorded event by event.
+  void AddCall(TracedCall call);
+
+  // --- recording ---
+  // The number of `value` on this tape; it becomes an input if it has none. `from` is the Buffer
+  // from which it is read, whose mark counts, or null.
+  TapeId Use(const ValuePtr& value, const Buffer* from);
+  // Appends a record; fills in first_result, scalars and hashes. The results are new pending
+  // values.
+  TapeId Append(Record record, absl::Span<const TensorType> results);
+  // The number of the value that reading `base` through `recipe` gave, if it is remembered.
+  std::optional<TapeId> FindView(TapeId base, const Recipe* recipe);
+  void RememberView(TapeId base, const RecipePtr& recipe, TapeId view);
+  // Binds `buffer` to the value `id`.
+  void Bind(Buffer& buffer, TapeId id);
+  void Annotate(TapeId value, const MarkPtr& mark);
+  // Sets the user's line of the last record; "" for none.
+  void SetLine(std::string line);
+  int TaskNumber(int64_t graph_task);
+
+ private:
+  const Recording& now() const { return lead_ != nullptr ? *lead_ : own_; }
+  // The next event of the lead if it is of this kind; otherwise stops following and returns null.
+  const Event* Next(Event::Kind kind);
+  const ValuePtr& MakeValue(TapeId id) const;
+  void SkipWithInputs(const TracedCall& call, absl::Span<const Claim> claimed);
+  bool IsAmongMoved(TapeId base, TapeId view) const;
+  TapeId AddInput(const ValuePtr& value, const Buffer* from);
+  void NoteBinding(Buffer& buffer);
+  void AddValues(int num_results);
+  bool Agrees(const Record& theirs, const Record& record, absl::Span<const TensorType> results);
+  void AddEvent(Event::Kind kind, size_t index);
+  void MixInput(const TensorType& type, const MarkPtr& mark);
+  void MixRecord(const Record& record);
+  void MixResult(const TensorType& type);
+  void MixAnnotation(const Annotation& annotation);
+  void Rehash();
+  // Drops the views and calls in which a record with other starts took part.
+  void LeaveOutMoved(Recording& prefix) const;
+
+  uint64_t number_;
+  std::vector<ValuePtr> values_;  // null until asked for
+  std::vector<TapeInput> inputs_;
+  Bindings bindings_;
+  std::vector<c10::Scalar> scalars_;
+  std::vector<int64_t> tasks_;
+  int64_t num_records_ = 0;
+  int64_t uploaded_bytes_ = 0;
+  absl::flat_hash_map<std::pair<TapeId, const Recipe*>, TapeId> views_;
+  size_t views_known_ = 0;          // how many of the lead's views are in views_
+  std::vector<RecipePtr> recipes_;  // keeps the keys of views_ alive
+
+  Recording own_;  // empty while following
+  Hash128 strict_;
+  Hash128 loose_;
+
+  RecordingPtr lead_;
+  int32_t at_ = 0;  // events followed
+  size_t next_call_ = 0;
+  // Records whose starts differ from the lead's, with their own arguments.
+  std::vector<std::pair<int, std::vector<c10::IValue>>> other_starts_;
+};
+
+}  // namespace spmd::trace

@@ -1,0 +1,57 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Normalization layers in half precision, of permuted inputs, in several programs."""
+
+import copy
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import torch_spmd as spmd
+
+pytestmark = pytest.mark.modes("free_moves")
+
+
+@pytest.fixture
+def mesh():
+    return spmd.make_mesh((2, 4), ("data", "model"))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("make", [lambda: nn.LayerNorm(8), lambda: nn.BatchNorm1d(8)])
+def test_norms_in_half_precision(make, dtype):
+    torch.manual_seed(0)
+    x = torch.randn(4, 8).to(dtype)
+    norm = make().to(dtype)
+    other = copy.deepcopy(norm).to("spmd")
+    a, b = x.clone().requires_grad_(), x.to("spmd").requires_grad_()
+    expected, result = norm(a), other(b)
+    torch.testing.assert_close(result.cpu(), expected)
+    expected.float().square().sum().backward()
+    result.float().square().sum().backward()
+    torch.testing.assert_close(b.grad.cpu(), a.grad, atol=2e-2, rtol=2e-2)
+
+
+def test_group_norm_of_a_permuted_input(mesh):
+    torch.manual_seed(0)
+    x, w, b = torch.randn(3, 2, 6), torch.randn(6), torch.randn(6)
+    d = spmd.mark_sharding(x.to("spmd"), mesh, ("data", None, None))
+    result = F.group_norm(d.permute(1, 2, 0), 2, w.to("spmd"), b.to("spmd"))
+    torch.testing.assert_close(result.cpu(), F.group_norm(x.permute(1, 2, 0), 2, w, b))
+
+
+def test_layer_norm_statistics_that_an_earlier_program_made(mesh):
+    torch.manual_seed(1)
+    host = [torch.randn(*size) for size in ((4, 6, 5), (5,), (5,), (4, 6, 5))]
+
+    def gradient(device):
+        x, w, b, g = (t.to(device) for t in host)
+        x.requires_grad_()
+        y = F.layer_norm(x, (5,), w, b)
+        if device == "spmd":
+            spmd.sync()  # the rest is another program
+            spmd.mark_sharding(g, mesh, (None, "data", None))
+        return torch.autograd.grad(y, x, g)[0].cpu()
+
+    torch.testing.assert_close(gradient("spmd"), gradient("cpu"))
