@@ -11,13 +11,14 @@ struct Row {
   double efficiency;
 };
 
-constexpr std::array<Row, 6> kFitted = {{
-    {"v3", 0.735},
-    {"v4", 0.825},
+// v3: the runs leave nothing to fit. Their programs wait for so much communication that is not
+// hidden that the fit ends at the peak. No run on GPUs is planned yet.
+constexpr std::array<Row, 5> kFitted = {{
+    {"v3", 1.0},
+    {"v4", 0.865},
     {"v5e", 0.84},
-    {"v5p", 0.805},
-    {"v6e", 0.685},
-    {"H100", 0.75},
+    {"v5p", 0.87},
+    {"v6e", 0.67},
 }};
 
 }  // namespace
