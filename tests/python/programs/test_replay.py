@@ -276,6 +276,7 @@ def test_calls_that_come_again_are_replayed():
 
 def test_the_call_at_which_steps_diverge_is_replayed_too() -> None:
     """Where a step leaves the recording of the one before, it makes a recording of its own."""
+    _C.forget_programs()  # those of the same steps with other options
     x = torch.zeros(8, device="spmd")
     for step in range(4):
         before = _C.statistics()["replayed"]
