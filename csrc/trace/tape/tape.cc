@@ -2,6 +2,7 @@
 #include "csrc/trace/tape/tape.h"
 
 #include <algorithm>
+#include <vector>
 
 #include "absl/base/casts.h"
 #include "csrc/trace/op/attribute.h"
@@ -28,8 +29,13 @@ void MixMark(Hash128& hash, const Mark& mark) {
 }
 
 uint64_t next_number = 1;
-// The tape that was made last: the only one on which Buffers hold values by number alone.
-Tape* latest = nullptr;
+// The tapes that are alive, in the order in which they were made. Buffers hold values by number
+// alone only on the last of them; an earlier one is last again when a later one, which was made for
+// a moment, ends. Never destroyed. Thread safety: guarded by the session's lock.
+std::vector<Tape*>& LivingTapes() {
+  static auto* const tapes = new std::vector<Tape*>;
+  return *tapes;
+}
 
 }  // namespace
 
@@ -43,15 +49,13 @@ void AppendScalars(const c10::IValue& arg, std::vector<c10::Scalar>& out) {
   }
 }
 
-Tape::Tape() : number_(next_number++), bindings_(number_) { latest = this; }
+Tape::Tape() : number_(next_number++), bindings_(number_) { LivingTapes().push_back(this); }
 
-Tape::~Tape() {
-  if (latest == this) latest = nullptr;
-}
+Tape::~Tape() { std::erase(LivingTapes(), this); }
 
 // --- values ---
 
-void Buffer::MakeValue() { Hold(latest->value(number_)); }
+void Buffer::MakeValue() { Hold(LivingTapes().back()->value(number_)); }
 
 // Values of replayed records are made when they are asked for.
 const ValuePtr& Tape::MakeValue(TapeId id) const {
