@@ -80,9 +80,9 @@ def filled(t, value, of_kind):
         value = torch.iinfo(t.dtype).min
     elif value == "greatest":
         value = torch.iinfo(t.dtype).max
-    elif t.dtype == torch.uint8:
-        value = abs(value)
-    return torch.full_like(t, value)
+    elif is_integer(t):
+        value = max(value, torch.iinfo(t.dtype).min)
+    return torch.full(t.shape, value).to(t.dtype)  # rounds what a type has no number for
 
 
 def may_fail(traced):
