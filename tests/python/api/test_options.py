@@ -16,10 +16,10 @@ def compiles(work):
 
 
 def product():
-    """Of a cut and an uncut matrix: its first dimension stays cut, or both are gathered."""
+    """Of a cut and an uncut matrix, and a chain of ops from it, the first of which is recorded."""
     mesh = spmd.make_mesh((4,), ("x",))
     a = spmd.mark_sharding(torch.ones(8, 4).to("spmd"), mesh, ("x", None))
-    return (a @ torch.ones(4, 4).to("spmd")).cpu()
+    return (a @ torch.ones(4, 4).to("spmd")).relu().exp().sum(1).cpu()
 
 
 @pytest.mark.parametrize(
