@@ -1,12 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
 """An op that fails takes with it what depends on it and nothing else; Buffers keep their values."""
 
+import contextlib
+
 import pytest
 import torch
 
 import torch_spmd as spmd
 
 pytestmark = pytest.mark.modes("coalesced", "in_turns")
+
+
+@pytest.fixture(autouse=True)
+def _failures_are_reported_in_their_own_test():
+    yield
+    with contextlib.suppress(Exception):
+        spmd.sync(wait=True)
 
 
 def _accumulate():
