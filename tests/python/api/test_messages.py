@@ -194,7 +194,7 @@ def test_shards_of_some_devices(many):
     whole = spmd.mark_sharding(torch.arange(4, device="spmd"), many, (None,))
     [last] = spmd.local_shards(whole, devices=[65535])
     assert last.replica_id == 65535 and last.data.tolist() == [0, 1, 2, 3]
-    with pytest.raises(ValueError, match="devices names 65536, which is none of the mesh's"):
+    with pytest.raises(ValueError, match="devices names 65536, which is not in the mesh"):
         spmd.local_shards(whole, devices=[65536])
 
 

@@ -142,6 +142,11 @@ MOVES = [
     call("unsafe_split_with_sizes", X, [1, 3], 1),
 ]
 
+WEIGHT_NORMS = [
+    call("_weight_norm_interface", X, normal(1, 4), 1),
+    call("_weight_norm_interface_backward", Y, X, normal(1, 4), X.norm(dim=0, keepdim=True), 1),
+]
+
 RULELESS = [
     call("_add_relu.Tensor", X, Y),
     call("_aminmax.dim", X, 0),
@@ -150,7 +155,6 @@ RULELESS = [
     call("_masked_softmax", normal(6, 2, 4, 4), normal(6, 4) > 0, 3, 1),
     call("_slow_conv2d_forward", IMAGE, normal(2, 3, 3, 3), [3, 3], normal(2), [1, 1], [1, 1]),
     call("_stack", [X, Y], 1),
-    call("_weight_norm_interface", X, normal(1, 4), 1),
     call("glu_jvp", normal(3, 4), X, Y, 0),
     call("isin.Scalar_Tensor", 3, INTS),
     call("isin.Tensor_Scalar", INTS, 3),
@@ -324,6 +328,7 @@ CALLS = [
     *SCANS,
     *GRADIENTS,
     *MOVES,
+    *WEIGHT_NORMS,
     *RULELESS,
     *LAYERS,
     *OPTIMIZERS,

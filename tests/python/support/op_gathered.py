@@ -28,6 +28,7 @@ IMAGE = "for images cut by rows or columns, which test_halos.py has, not by the 
 # Rules that nothing reaches.
 UNREACHED: dict[str, str] = {
     "aten::_scaled_grouped_mm": "no kernel on the CPU to compare with: test_grouped_matmul.py",
+    "spmd::add_linear_dinput": "put together when a program is loaded: test_one_place.py",
     "spmd::channel_squares": "statistics of images in double precision",
     "spmd::col2im": IMAGE,
     "spmd::im2col": IMAGE,
