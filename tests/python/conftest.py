@@ -80,7 +80,7 @@ def pytest_configure(config):
 
 def pytest_report_header():
     if rotation.parts() > 1:
-        return f"parts: one in {rotation.parts()}, --turn {rotation.turn()}"
+        return f"parts: one in {rotation.parts()}, --turn={rotation.turn()}"
 
 
 def pytest_generate_tests(metafunc):

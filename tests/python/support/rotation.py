@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which part of what is too much for one run is tested: another one with every commit.
 
-`pytest --parts 3` runs a third of the tests that are marked `in_parts` and of those in other modes.
+`pytest --parts=3` runs a third of the tests that are marked `in_parts` and of those in other modes.
 Without it everything that is not behind a `--full-…` runs.
 """
 
