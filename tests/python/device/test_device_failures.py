@@ -191,6 +191,7 @@ def test_the_same_failure_many_times(rows):
 def test_a_training_step_happens_as_a_whole_or_not(rows):
     good = torch.ones(3, device="spmd", requires_grad=True)
     bad = torch.ones(3, device="spmd", requires_grad=True)
+    spmd.sync(wait=True)  # parameters that the failing program itself creates have no earlier value
     optimizer = torch.optim.SGD([good, bad], lr=1.0, foreach=False)
     for _ in range(2):
         optimizer.zero_grad()
