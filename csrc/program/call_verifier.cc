@@ -100,6 +100,12 @@ class CallVerifier {
       return Error(absl::StrCat("added_once names operand ", once.operand, ", which is not there"));
     }
     const Value& value = program_.values[call_.operands[once.operand]];
+    for (const AxisId axis : once.axes) {
+      if (axis < 0 || axis >= program_.grids[value.grid]->num_axes()) {
+        return Error(absl::StrCat("operand ", once.operand, " is added once over axis ", axis,
+                                  ", which is not there"));
+      }
+    }
     const AxisMask axes = MaskOf(once.axes);
     if (axes & value.sharding.UsedAxes()) {
       return Error(
