@@ -5,13 +5,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
-#include "csrc/runtime/executor.h"
-#include "tests/cpp/runtime/tiles.h"
+#include "tests/cpp/runtime/run_text.h"
 
 namespace spmd::runtime {
 namespace {
-
-using program::Program;
 
 // Two products with a sharded contraction, and the sum of both and a first one.
 constexpr const char* kText = R"(
@@ -35,24 +32,6 @@ std::string With(std::vector<std::pair<std::string, std::string>> changes) {
   return absl::StrReplaceAll(kText, changes);
 }
 
-std::vector<at::Tensor> RunText(const std::string& text, const std::vector<at::Tensor>& inputs,
-                                bool deduplicate) {
-  const auto backend = *MakeBackend("cpu", std::nullopt);
-  const auto loaded = LoadedProgram::Load(*Program::Parse(text), backend, {deduplicate});
-  EXPECT_TRUE(loaded.ok()) << loaded.status();
-  if (!loaded.ok()) return {};
-  std::vector<LoadedProgram::Argument> arguments;
-  for (size_t i = 0; i < inputs.size(); ++i) {
-    const Layout layout = (*loaded)->program().LayoutOf((*loaded)->program().inputs[i].value);
-    arguments.push_back({Upload(inputs[i], layout, *backend), false});
-  }
-  const auto results = (*loaded)->Run(absl::MakeSpan(arguments), {});
-  EXPECT_TRUE(results.ok()) << results.status();
-  std::vector<at::Tensor> values;
-  for (const TiledTensorPtr& result : *results) values.push_back(Assemble(*result));
-  return values;
-}
-
 TEST(FusedSums, AreTheSumsOfTheTwoOps) {
   for (const bool deduplicate : {true, false}) {
     // Seven columns over four devices: the last has one; one column: three devices have none.
@@ -65,7 +44,7 @@ TEST(FusedSums, AreTheSumsOfTheTwoOps) {
                                      {"return %5",
                                       "  %6: f32[6,10] @m {data},{} = all_reduce(%2) "
                                       "{model}\n  return %5, %6"}});
-      const auto results = RunText(text, {g, w, h, v}, deduplicate);
+      const auto results = RunText(text, {g, w, h, v}, {.deduplicate = deduplicate});
       ASSERT_EQ(results.size(), 2u);
       const at::Tensor first = g.matmul(w) + h.matmul(v);
       EXPECT_TRUE(at::allclose(results[0], first + g.matmul(w), 1e-5, 1e-5));
@@ -80,7 +59,7 @@ TEST(FusedSums, OfMoreDimensions) {
   const std::string text = With({{"f32[6,8] @m {data},", "f32[3,2,8] @m {},{data},"},
                                  {"f32[6,7] @m {data},", "f32[3,2,7] @m {},{data},"},
                                  {"f32[6,10] @m {data},", "f32[3,2,10] @m {},{data},"}});
-  const auto results = RunText(text, {g, w, h, v}, true);
+  const auto results = RunText(text, {g, w, h, v}, {.deduplicate = true});
   ASSERT_EQ(results.size(), 1u);
   EXPECT_TRUE(at::allclose(results[0], g.matmul(w) * 2 + h.matmul(v), 1e-5, 1e-5));
 }

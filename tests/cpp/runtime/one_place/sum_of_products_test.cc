@@ -11,40 +11,15 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
-#include "csrc/runtime/executor.h"
 #include "csrc/runtime/one_place/tile_memory.h"
 #include "csrc/runtime/one_place/workers.h"
 #include "tests/cpp/runtime/most_in_use.h"
-#include "tests/cpp/runtime/tiles.h"
+#include "tests/cpp/runtime/run_text.h"
 
 namespace spmd::runtime {
 namespace {
 
-using program::Program;
 using Turns = LoadedProgram::Options::Turns;
-
-std::vector<at::Tensor> RunText(const std::string& text, const std::vector<at::Tensor>& inputs,
-                                LoadedProgram::Options options) {
-  const auto backend = *MakeBackend("cpu", std::nullopt);
-  absl::StatusOr<Program> program = Program::Parse(text);
-  EXPECT_TRUE(program.ok()) << program.status() << text;
-  if (!program.ok()) return {};
-  EXPECT_TRUE(Verify(*program).ok()) << Verify(*program);
-  const auto loaded = LoadedProgram::Load(*std::move(program), backend, options);
-  EXPECT_TRUE(loaded.ok()) << loaded.status();
-  if (!loaded.ok()) return {};
-  std::vector<LoadedProgram::Argument> arguments;
-  for (size_t i = 0; i < inputs.size(); ++i) {
-    const Layout layout = (*loaded)->program().LayoutOf((*loaded)->program().inputs[i].value);
-    arguments.push_back({Upload(inputs[i], layout, *backend), false});
-  }
-  const auto results = (*loaded)->Run(absl::MakeSpan(arguments), {});
-  EXPECT_TRUE(results.ok()) << results.status();
-  std::vector<at::Tensor> values;
-  if (!results.ok()) return values;
-  for (const TiledTensorPtr& result : *results) values.push_back(Assemble(*result));
-  return values;
-}
 
 // Which sums the cores can share depends on how many there are.
 class SumOfProducts : public testing::Test {

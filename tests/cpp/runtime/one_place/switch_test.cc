@@ -2,8 +2,7 @@
 // LoadedProgram::Options::one_place turns off all that this folder does.
 #include <gtest/gtest.h>
 
-#include "csrc/runtime/executor.h"
-#include "tests/cpp/runtime/tiles.h"
+#include "tests/cpp/runtime/run_text.h"
 
 namespace spmd::runtime {
 namespace {
@@ -25,28 +24,13 @@ program {
 }
 )";
 
-std::vector<TiledTensorPtr> RunWith(LoadedProgram::Options options,
-                                    const std::vector<at::Tensor>& inputs) {
-  const auto backend = *MakeBackend("cpu", std::nullopt);
-  const auto loaded = LoadedProgram::Load(*program::Program::Parse(kText), backend, options);
-  EXPECT_TRUE(loaded.ok()) << loaded.status();
-  if (!loaded.ok()) return {};
-  std::vector<LoadedProgram::Argument> arguments;
-  for (size_t i = 0; i < inputs.size(); ++i) {
-    const Layout layout = (*loaded)->program().LayoutOf((*loaded)->program().inputs[i].value);
-    arguments.push_back({Upload(inputs[i], layout, *backend), false});
-  }
-  const auto results = (*loaded)->Run(absl::MakeSpan(arguments), {});
-  EXPECT_TRUE(results.ok()) << results.status();
-  return results.ok() ? *results : std::vector<TiledTensorPtr>();
-}
-
 TEST(OnePlace, OffMeansTileByTileWithTheSameNumbers) {
   const at::Tensor g = at::randn({64, 32}), w = at::randn({32, 48}), h = at::randn({64, 32});
   const at::Tensor index = at::tensor({3, 63, 0, 3, 17}, at::kLong);
   const at::Tensor sum = (g + h).matmul(w);
   for (const bool one_place : {true, false}) {
-    const auto results = RunWith({.coalesce = true, .one_place = one_place}, {g, w, h, index});
+    const auto results =
+        RunTiled(kText, {g, w, h, index}, {.coalesce = true, .one_place = one_place});
     ASSERT_EQ(results.size(), 2u);
     EXPECT_EQ(results[0]->whole, one_place);
     EXPECT_EQ(results[0]->tiles.size(), one_place ? 1u : 2u);
