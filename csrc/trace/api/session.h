@@ -159,7 +159,6 @@ class Session {
   void SetKeyBits(int bits);
 
   // For csrc/trace only.
-  using State = SessionState;
   SessionState& state() { return *state_; }
 
  private:
