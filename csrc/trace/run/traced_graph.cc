@@ -11,16 +11,21 @@
 namespace spmd::trace {
 namespace {
 
-// `mesh` first, then those of the marks on the tape.
-std::vector<Mesh> MeshesOf(const Tape& tape, const Mesh& mesh) {
+// `mesh` first, then those of the marks on what the outputs need.
+std::vector<Mesh> MeshesOf(const Tape& tape, absl::Span<const OutputSpec> outputs,
+                           const Mesh& mesh) {
   std::vector<Mesh> meshes = {mesh};
   const auto add = [&](const Mesh& other) {
     if (std::find(meshes.begin(), meshes.end(), other) == meshes.end()) meshes.push_back(other);
   };
-  for (const TapeInput& input : tape.inputs()) {
-    if (input.mark != nullptr) add(input.mark->mesh);
+  const Needed needed = NeededFor(tape, outputs);
+  for (size_t k = 0; k < tape.inputs().size(); ++k) {
+    const MarkPtr& mark = tape.inputs()[k].mark;
+    if (needed.inputs[k] && mark != nullptr) add(mark->mesh);
   }
-  for (const Annotation& annotation : tape.annotations()) add(annotation.mark->mesh);
+  for (const Annotation& annotation : tape.annotations()) {
+    if (needed.Has(tape, annotation.value)) add(annotation.mark->mesh);
+  }
   return meshes;
 }
 
@@ -59,7 +64,7 @@ absl::StatusOr<TracedGraph> TraceGraph(SessionState& state, absl::Span<const Sha
     if (const TapeId id = pending(result); id != kNoId) outputs.push_back({id});
   }
   TracedGraph traced{.graph = {}, .inputs = {}, .mesh = mesh, .meshes = {}};
-  traced.meshes.meshes = MeshesOf(tape, mesh);
+  traced.meshes.meshes = MeshesOf(tape, outputs, mesh);
   traced.meshes.grids = Grid::ForMeshes(traced.meshes.meshes);
   SPMD_ASSIGN_OR_RETURN(Lowered lowered, Lower(tape, outputs, OptionsFor(traced.meshes)));
   for (const ShapeOnly& input : inputs) {
