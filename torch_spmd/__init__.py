@@ -39,7 +39,7 @@ from torch_spmd.mesh import (  # noqa: E402
     use_mesh,
 )
 from torch_spmd.modules import ShardReport, shard_module  # noqa: E402
-from torch_spmd.proposals import Alternative, Estimate, Proposal, auto_shard  # noqa: E402
+from torch_spmd.proposals import auto_shard  # noqa: E402
 from torch_spmd.rules import register_rule  # noqa: E402
 from torch_spmd.spec import (  # noqa: E402
     UNCONSTRAINED,
@@ -67,14 +67,11 @@ __version__ = "0.1.0"
 
 __all__ = [
     "UNCONSTRAINED",
-    "Alternative",
-    "Estimate",
     "Mesh",
     "NamedSharding",
     "OutOfMemoryError",
     "P",
     "PartitionSpec",
-    "Proposal",
     "Shard",
     "ShardReport",
     "auto_shard",

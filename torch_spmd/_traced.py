@@ -9,6 +9,7 @@ ModuleList or Sequential are a `Run`; a step may be recorded with fewer of them.
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -20,6 +21,7 @@ from torch_spmd import _C, _steps
 from torch_spmd.spec import PartitionSpec
 from torch_spmd.tensors import sharding_of
 
+Batch = tuple[Tensor, ...] | dict[str, Tensor]
 Optimizers = Callable[[list[nn.Parameter]], torch.optim.Optimizer]
 
 
@@ -65,7 +67,7 @@ class Recorded:
 class StepOf:
     """What is recorded of a model: how its loss is found, and what updates it."""
 
-    batch: Any
+    batch: Batch
     loss: Callable[..., Tensor] | None
     optimizer: Optimizers | None
     autocast: torch.dtype | None
@@ -77,7 +79,7 @@ class StepOf:
         try:
             with _without_data(model, names, recorded) as parameters, _steps.only_recorded():
                 optimizer = self._optimizer(parameters, recorded)
-                batch = _mapped(self.batch, lambda t: _batch_input(t, recorded))
+                batch = _without_values(self.batch, recorded)
                 with torch.enable_grad():
                     with torch.autocast(
                         "spmd", self.autocast or torch.bfloat16, enabled=self.autocast is not None
@@ -230,34 +232,23 @@ def _without_data(
             module._buffers.update(buffers)
 
 
-def _batch_input(tensor: Tensor, recorded: Recorded) -> Tensor:
-    recorded.of_batch.append(len(recorded.shapes))
-    return recorded.add(tensor)
+def _without_values(batch: Batch, recorded: Recorded) -> Batch:
+    def made(tensor: Tensor) -> Tensor:
+        recorded.of_batch.append(len(recorded.shapes))
+        return recorded.add(tensor)
+
+    if isinstance(batch, dict):
+        return {name: made(tensor) for name, tensor in batch.items()}
+    return tuple(made(tensor) for tensor in batch)
 
 
-def _mapped(tree: Any, change: Callable[[Tensor], Tensor]) -> Any:
-    if isinstance(tree, Tensor):
-        return change(tree)
-    if isinstance(tree, Mapping):
-        return {key: _mapped(item, change) for key, item in tree.items()}
-    if isinstance(tree, (tuple, list)):
-        return type(tree)(_mapped(item, change) for item in tree)
-    return tree
-
-
-def _loss_of(model: nn.Module, batch: Any, loss: Callable[..., Tensor] | None) -> Tensor:
-    function: Callable[..., Any] = model
-    if loss is not None:
-        function, batch = loss, batch if isinstance(batch, tuple) else (batch,)
-        result = function(model, *batch)
-    elif isinstance(batch, Mapping):
-        result = function(**batch)
-    else:
-        result = function(*batch) if isinstance(batch, (tuple, list)) else function(batch)
+def _loss_of(model: nn.Module, batch: Batch, loss: Callable[..., Tensor] | None) -> Tensor:
+    function: Callable[..., Any] = model if loss is None else functools.partial(loss, model)
+    result = function(**batch) if isinstance(batch, dict) else function(*batch)
     result = getattr(result, "loss", result)
-    if not isinstance(result, Tensor) or result.numel() != 1:
+    if not isinstance(result, Tensor) or result.numel() != 1 or not result.requires_grad:
         raise ValueError(
-            "auto_shard: the model's result is no loss of one element; pass loss=lambda model, "
-            "*batch: …"
+            "auto_shard: loss: the model's result is no loss, of one element that parameters "
+            "have made; pass loss=lambda model, *batch: …"
         )
     return result

@@ -26,7 +26,7 @@ import gc
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -43,14 +43,23 @@ from torch_spmd._search import (
     Space,
     batch_spec,
 )
-from torch_spmd._traced import Leaf, Recorded, Run, StepOf, leaves_of, runs_of, shortened
+from torch_spmd._traced import (
+    Leaf,
+    Optimizers,
+    Recorded,
+    Run,
+    StepOf,
+    leaves_of,
+    runs_of,
+    shortened,
+)
 from torch_spmd.mesh import Mesh, make_mesh
 from torch_spmd.modules import Pattern, matching_spec, read_rules
 from torch_spmd.spec import PartitionSpec, SpecLike
 
 MOST_WHOLE = 6  # candidates that are compiled whole
 MOST_MODEL = 64  # devices of the second axis of a mesh that is chosen
-OPTIMIZERS: dict[str, Callable[[list[nn.Parameter]], torch.optim.Optimizer]] = {
+OPTIMIZERS: dict[str, Optimizers] = {
     "adamw": functools.partial(torch.optim.AdamW, lr=1e-3),
     "adam": functools.partial(torch.optim.Adam, lr=1e-3),
     "sgd": functools.partial(torch.optim.SGD, lr=1e-3),
@@ -194,7 +203,7 @@ def auto_shard(
         (True, True)
     """
     machine = _machine(on)
-    step = StepOf(_batch(batch), loss, _optimizer(optimizer), _type(autocast))
+    step = StepOf(_batch(batch), _loss(loss), _optimizer(optimizer), _type(autocast))
     model = _built(build)
     leaves = leaves_of(model)
     fixed = {} if specs is None else read_rules("auto_shard", specs)
@@ -419,46 +428,79 @@ def _machine(on: str | None) -> dict[str, Any]:
         raise ValueError(f"auto_shard: on: {str(error)[:400]}") from None
 
 
-def _batch(batch: Any) -> Any:
-    given = batch.values() if isinstance(batch, Mapping) else batch
-    each = [batch] if isinstance(batch, Tensor) else list(given) if _several(batch) else []
-    if not any(isinstance(t, Tensor) for t in each):
-        raise TypeError(
-            "auto_shard: batch must be a tensor, a tuple of tensors or a dict of tensors; got "
-            f"{_arguments.shown(batch)}"
-        )
-    return batch
+def _batch(batch: Any) -> tuple[Tensor, ...] | dict[str, Tensor]:
+    what = "a tensor, a tuple of tensors or a dict of tensors by name"
+    if isinstance(batch, Mapping):
+        named = _arguments.mapping("auto_shard", "batch", batch, what)
+        return {
+            _arguments.text("auto_shard", "a name of batch", name): _shape(f"batch[{name!r}]", t)
+            for name, t in named.items()
+        }
+    if isinstance(batch, Tensor):
+        return (_shape("batch", batch),)
+    given = _arguments.items("auto_shard", "batch", batch, what)
+    return tuple(_shape(f"batch[{i}]", t) for i, t in enumerate(given))
 
 
-def _several(batch: Any) -> bool:
-    return isinstance(batch, (Mapping, tuple, list))
+def _shape(name: str, tensor: Any) -> Tensor:
+    if not isinstance(tensor, Tensor):
+        raise TypeError(f"auto_shard: {name} must be a tensor; got {_arguments.shown(tensor)}")
+    if tensor.layout != torch.strided or tensor.is_nested:
+        raise ValueError(f"auto_shard: {name} must be a dense tensor")
+    return tensor
 
 
-def _optimizer(optimizer: Any) -> Any:
-    if optimizer is None or (callable(optimizer) and not isinstance(optimizer, str)):
-        return optimizer
-    name = _arguments.text("auto_shard", "optimizer", optimizer)
-    if name not in OPTIMIZERS:
-        raise ValueError(
-            f"auto_shard: optimizer {name!r} is not known; known are {', '.join(OPTIMIZERS)}, or "
-            "give a function that makes one of a list of parameters"
-        )
-    return OPTIMIZERS[name]
+def _loss(loss: Any) -> Callable[..., Tensor] | None:
+    if loss is not None and (isinstance(loss, type) or not callable(loss)):
+        raise TypeError(f"auto_shard: loss must be a function; got {_arguments.shown(loss)}")
+    return cast("Callable[..., Tensor] | None", loss)
+
+
+def _optimizer(optimizer: Any) -> Optimizers | None:
+    if optimizer is None:
+        return None
+    if isinstance(optimizer, str) or not callable(optimizer):
+        name = _arguments.text("auto_shard", "optimizer", optimizer)
+        if name not in OPTIMIZERS:
+            raise ValueError(
+                f"auto_shard: optimizer {_arguments.plain(name)} is not known; known are "
+                f"{', '.join(OPTIMIZERS)}, or give a function that makes one of a list of "
+                "parameters"
+            )
+        return OPTIMIZERS[name]
+
+    def made(parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
+        with _arguments.reading("auto_shard", "optimizer"):
+            result = optimizer(parameters)
+        if not isinstance(result, torch.optim.Optimizer):
+            raise TypeError(
+                f"auto_shard: optimizer made no optimizer but {_arguments.shown(result)}"
+            )
+        return result
+
+    return made
 
 
 def _type(autocast: Any) -> torch.dtype | None:
-    if autocast is None or isinstance(autocast, torch.dtype):
-        return autocast
-    name = _arguments.text("auto_shard", "autocast", autocast)
+    if autocast is None or any(autocast is known for known in TYPES.values()):
+        return cast("torch.dtype | None", autocast)
+    if isinstance(autocast, torch.dtype):
+        name = str(autocast)
+    else:
+        name = _arguments.text("auto_shard", "autocast", autocast)
     if name not in TYPES:
-        raise ValueError(f"auto_shard: autocast {name!r} is not known; known are bf16, f16")
+        raise ValueError(
+            f"auto_shard: autocast {_arguments.plain(name)} is not known; known are "
+            f"{', '.join(TYPES)}"
+        )
     return TYPES[name]
 
 
 def _built(build: Any) -> nn.Module:
     model = build
     if not isinstance(build, nn.Module):
-        if not callable(build):
+        other_class = isinstance(build, type) and not issubclass(build, nn.Module)
+        if other_class or not callable(build):
             raise TypeError(
                 "auto_shard: build must be an nn.Module or a function that makes one; got "
                 f"{_arguments.shown(build)}"
@@ -468,10 +510,12 @@ def _built(build: Any) -> nn.Module:
     if not isinstance(model, nn.Module):
         raise TypeError(f"auto_shard: build made no nn.Module but {_arguments.shown(model)}")
     if not any(True for _ in model.parameters()):
-        raise ValueError("auto_shard: the model has no parameters")
+        raise ValueError("auto_shard: build: the model has no parameters")
     for name, parameter in model.named_parameters():
         if nn.parameter.is_lazy(parameter):
-            raise ValueError(f"auto_shard: parameter {name!r} has no shape yet; run it once first")
+            raise ValueError(
+                f"auto_shard: build: parameter {name!r} has no shape yet; run the module once"
+            )
     return model
 
 
@@ -488,7 +532,8 @@ def _meshes(mesh: Any, devices: int, model: nn.Module) -> tuple[list[_C.Mesh], M
         shape, names = list(mesh.mesh_shape), list(mesh.axis_names)
     elif isinstance(mesh, str):
         if mesh != "auto":
-            raise ValueError(f"auto_shard: mesh {mesh!r} is not known; it is a mapping, or 'auto'")
+            given = _arguments.plain(_arguments.text("auto_shard", "mesh", mesh))
+            raise ValueError(f"auto_shard: mesh {given} is not known; give a mapping, or 'auto'")
         found_meshes = [_core([devices], ["data"])]
         for model_size in range(2, min(MOST_MODEL, devices // 2) + 1):
             if devices % model_size == 0:
@@ -509,9 +554,12 @@ def _meshes(mesh: Any, devices: int, model: nn.Module) -> tuple[list[_C.Mesh], M
             f"auto_shard: mesh {_axes_text(dict(zip(names, shape)))} has {total} devices, which do "
             f"not divide the {devices} of the machine"
         )
-    return [mesh._core if isinstance(mesh, Mesh) else _core(shape, names)], (
-        mesh if isinstance(mesh, Mesh) else None
-    )
+    if isinstance(mesh, Mesh):
+        return [mesh._core], mesh
+    try:
+        return [_core(shape, names)], None
+    except (ValueError, RuntimeError) as error:
+        raise ValueError(f"auto_shard: mesh: {str(error)[:400]}") from None
 
 
 def _core(shape: list[int], names: list[str]) -> _C.Mesh:

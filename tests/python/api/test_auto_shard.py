@@ -262,10 +262,16 @@ def test_under_autocast_and_checkpointing():
         ({"mesh": "best"}, ValueError, "mesh 'best' is not known"),
         ({"mesh": 8}, TypeError, "auto_shard: mesh must be a mapping"),
         ({"batch": 8}, TypeError, "auto_shard: batch must be a tensor"),
-        ({"loss": None}, ValueError, "auto_shard: the model's result is no loss"),
+        ({"loss": None}, ValueError, "auto_shard: loss: the model's result is no loss"),
         ({"optimizer": "adamax"}, ValueError, "optimizer 'adamax' is not known; known are adamw"),
         ({"autocast": "f8"}, ValueError, "autocast 'f8' is not known"),
         ({"specs": {"0.weight": ("data",)}}, ValueError, "parameter '0.weight': spec .* has 1"),
+        ({"batch": (batch(), 3)}, TypeError, r"batch\[1\] must be a tensor; got 3"),
+        ({"batch": {"x": 3}}, TypeError, r"batch\['x'\] must be a tensor; got 3"),
+        ({"loss": 3}, TypeError, "auto_shard: loss must be a function; got 3"),
+        ({"optimizer": lambda p: 3}, TypeError, "optimizer made no optimizer but 3"),
+        ({"autocast": torch.int64}, ValueError, "autocast 'torch.int64' is not known"),
+        ({"mesh": {"a": 2, "b ": 4}}, ValueError, "auto_shard: mesh: "),
         ({"specs": [1]}, TypeError, "auto_shard: specs must be a mapping"),
     ],
 )
@@ -280,8 +286,8 @@ def test_errors_name_the_argument(changed, error, text):
     [
         (3, TypeError, "build must be an nn.Module or a function"),
         (lambda: 3, TypeError, "build made no nn.Module but 3"),
-        (nn.ReLU, ValueError, "the model has no parameters"),
-        (lambda: nn.LazyLinear(3), ValueError, "parameter 'weight' has no shape yet"),
+        (nn.ReLU, ValueError, "build: the model has no parameters"),
+        (lambda: nn.LazyLinear(3), ValueError, "build: parameter 'weight' has no shape yet"),
     ],
 )
 def test_what_is_no_model_is_refused(build, error, text):
