@@ -192,13 +192,13 @@ def auto_shard(
         >>> from torch import nn
         >>> with torch.device("meta"):
         ...     model = nn.Sequential(nn.Linear(4096, 16384), nn.GELU(), nn.Linear(16384, 4096))
-        ...     x = torch.empty(256, 4096)
+        ...     x = torch.empty(65536, 4096)
         >>> found = spmd.auto_shard(
         ...     model, batch=x, on="v5e-8", mesh={"data": 2, "model": 4},
         ...     loss=lambda model, x: model(x).square().mean(),
         ... )
         >>> found["0.weight"], found["2.weight"], found.batch
-        (P('model', None), P(None, 'model'), ('data',))
+        (P(('data', 'model'), None), P(None, ('data', 'model')), ('data', 'model'))
         >>> found.estimate.fits, found.estimate.seconds <= found.runner_up.estimate.seconds
         (True, True)
     """
