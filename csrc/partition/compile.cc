@@ -7,7 +7,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "csrc/ir/verifier.h"
+#include "csrc/partition/base_order.h"
 #include "csrc/partition/choose.h"
+#include "csrc/partition/order.h"
 #include "csrc/partition/passes.h"
 #include "csrc/partition/repeated_work.h"
 #include "csrc/rules/graph_verifier.h"
@@ -187,8 +189,9 @@ absl::Status LowerPlans(Pipeline& pipeline, const CompileOptions& options,
   out.warnings = GatherWarnings(lowering, options.warn_gather_bytes);
   SPMD_RETURN_IF_ERROR(pipeline.Pass("windows", [&] { return lower(Windows); }));
   SPMD_RETURN_IF_ERROR(pipeline.Pass("localise", [&] { return lower(Localise); }));
-  SPMD_RETURN_IF_ERROR(pipeline.Pass("collectives", [&] {
-    MergeCollectives(out.program, options.merge_cap_bytes);
+  SPMD_RETURN_IF_ERROR(pipeline.Pass("order", [&] {
+    BaseOrder(out.program);
+    Order(out.program, OptionsFor(out.program, machine, options.merge_cap_bytes));
     return absl::OkStatus();
   }));
   return pipeline.Pass("finish", [&] {
@@ -303,7 +306,7 @@ absl::StatusOr<Compiled> CompileAs(const ir::Graph& graph, Decisions decisions,
 
 std::vector<std::string> PassNames() {
   return {"legalize", "simplify", "batch_indices", "propagate", "reorder",     "decompose",
-          "choose",   "reshard",  "windows",       "localise",  "collectives", "finish"};
+          "choose",   "reshard",  "windows",       "localise",  "order", "finish"};
 }
 
 absl::StatusOr<std::string> TextAfter(const ir::Graph& graph, absl::string_view pass,

@@ -83,10 +83,6 @@ absl::Status Windows(Lowering& lowering);
 // operands that are added once.
 absl::Status Localise(Lowering& lowering);
 
-// collectives.cc: merges collectives of one kind over the same axes into one instruction, at the
-// place where the first of their results is needed, up to `cap_bytes` of results each.
-void MergeCollectives(program::Program& program, int64_t cap_bytes);
-
 // finish.cc: whether a call may fail for some values of its operands (an index out of range, a
 // singular matrix), as far as the compiler knows: every call that is not element-wise. When donated
 // inputs are really taken is decided by the runtime, which knows the kernels
