@@ -34,7 +34,14 @@ void PutAt(const Places& places, Program& program) {
   program.instructions = std::move(ordered);
 }
 
-void MoveEarlyWhatDoesNotGrow(Program& program, const std::vector<int64_t>& bytes) {
+// Reductions, and moves that make their operand smaller.
+bool GoesEarly(const Instruction& instruction, const std::vector<int64_t>& bytes) {
+  if (!program::IsMove(instruction.code) || Grows(instruction, bytes)) return false;
+  return instruction.code == OpCode::kAllReduce || instruction.code == OpCode::kReduceScatter ||
+         bytes[instruction.results[0]] < bytes[instruction.operands[0]];
+}
+
+void MoveEarly(Program& program, const std::vector<int64_t>& bytes) {
   const program::Uses uses(program);
   std::vector<bool> is_output(program.values.size(), false);
   for (const program::Output& output : program.outputs) is_output[output.value] = true;
@@ -43,10 +50,10 @@ void MoveEarlyWhatDoesNotGrow(Program& program, const std::vector<int64_t>& byte
   for (size_t i = 0; i < program.instructions.size(); ++i) {
     const Instruction& instruction = program.instructions[i];
     int place = static_cast<int>(i);
-    if (program::IsMove(instruction.code)) {
+    if (GoesEarly(instruction, bytes)) {
       const ValueId v = instruction.operands[0];
-      const bool only_use = uses.Of(v).size() == 1 && !is_output[v] && place_of[v] >= 0;
-      if (only_use && !Grows(instruction, bytes)) place = place_of[v];
+      const bool only_use = uses.Of(v).size() == 1 && !is_output[v];
+      if (only_use && place_of[v] >= 0) place = place_of[v];
     }
     places[place].push_back(static_cast<int>(i));
     for (ValueId v : instruction.results) place_of[v] = place;
@@ -121,7 +128,7 @@ class PuttingOff {
 
 void BaseOrder(Program& program) {
   const std::vector<int64_t> bytes = program::HeldBytes(program);
-  MoveEarlyWhatDoesNotGrow(program, bytes);
+  MoveEarly(program, bytes);
   PutAt(PuttingOff(program, bytes).Run(), program);
 }
 

@@ -6,8 +6,8 @@
 // their results are used, and optimizers compute roots and decayed weights of all parameters before
 // they update the first. So
 //
-//   - a move that makes nothing larger, and is all that uses its operand, goes right behind the
-//     instruction that makes it: a gradient is reduced and cut as soon as it exists;
+//   - a reduction, or a move that makes its operand smaller, goes right behind the instruction that
+//     makes the operand if nothing else uses it: a gradient is reduced and cut as soon as it exists;
 //   - an element-wise call, and a move that makes its operand larger, go to the first use of their
 //     results, unless more bytes of operands would be held meanwhile than the results take.
 //
