@@ -9,6 +9,7 @@
 #include "csrc/ir/verifier.h"
 #include "csrc/partition/base_order.h"
 #include "csrc/partition/choose.h"
+#include "csrc/partition/gather_again.h"
 #include "csrc/partition/order.h"
 #include "csrc/partition/passes.h"
 #include "csrc/partition/repeated_work.h"
@@ -191,6 +192,7 @@ absl::Status LowerPlans(Pipeline& pipeline, const CompileOptions& options,
   SPMD_RETURN_IF_ERROR(pipeline.Pass("localise", [&] { return lower(Localise); }));
   SPMD_RETURN_IF_ERROR(pipeline.Pass("order", [&] {
     BaseOrder(out.program);
+    if (machine.memory_bytes > 0) GatherAgain(out.program, MemoryToFill(machine));
     Order(out.program, OptionsFor(out.program, machine, options.merge_cap_bytes));
     return absl::OkStatus();
   }));

@@ -296,6 +296,10 @@ class Orderer {
 
 }  // namespace
 
+int64_t MemoryToFill(const machine::Machine& machine) {
+  return machine.memory_bytes - machine.memory_bytes / kLeastShare;
+}
+
 OrderOptions OptionsFor(const Program& program, const machine::Machine& machine,
                         int64_t cap_bytes) {
   OrderOptions options;

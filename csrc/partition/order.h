@@ -33,6 +33,10 @@ struct OrderOptions {
   int64_t slack_bytes = 0;  // the most that is held longer than in the base order
 };
 
+// The part of a device's memory that a program may fill before collectives are merged.
+// Requires: the machine's memory is known.
+int64_t MemoryToFill(const machine::Machine& machine);
+
 // The cap is `cap_bytes`, or if that is 0, so many bytes that starting a collective takes a small
 // part of its time on `machine`. The slack is four times as much, or less if `program` leaves less
 // memory free, but at least a thousandth of the device's.
