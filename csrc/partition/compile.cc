@@ -171,6 +171,19 @@ Compiled Begin(const ir::Graph& graph) {
   return out;
 }
 
+// Gathers again where memory is short, and says so.
+void GatherAgainToFit(const machine::Machine& machine, Compiled& out) {
+  const GatheredAgain done = GatherAgain(out.program, MemoryToFill(machine));
+  if (done.gathers == 0) return;
+  const auto mib = [](int64_t bytes) { return absl::StrCat(bytes >> 20, " MiB"); };
+  out.warnings.push_back(
+      {absl::StrCat("gathers again ", done.gathers, " ", done.bytes),
+       absl::StrCat("gathers ", done.gathers, " values (", mib(done.bytes),
+                    " per device) again for their later uses, because the program would hold ",
+                    mib(done.bytes_before), " per device, and a device has ",
+                    mib(machine.memory_bytes), "; it holds ", mib(done.bytes_after), " now")});
+}
+
 // Lowers the plans: everything that follows from them.
 absl::Status LowerPlans(Pipeline& pipeline, const CompileOptions& options,
                         const std::vector<propagate::NodeFactors>& factors,
@@ -192,7 +205,7 @@ absl::Status LowerPlans(Pipeline& pipeline, const CompileOptions& options,
   SPMD_RETURN_IF_ERROR(pipeline.Pass("localise", [&] { return lower(Localise); }));
   SPMD_RETURN_IF_ERROR(pipeline.Pass("order", [&] {
     BaseOrder(out.program);
-    if (machine.memory_bytes > 0) GatherAgain(out.program, MemoryToFill(machine));
+    if (machine.memory_bytes > 0) GatherAgainToFit(machine, out);
     Order(out.program, OptionsFor(out.program, machine, options.merge_cap_bytes));
     return absl::OkStatus();
   }));

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
+#include "csrc/partition/memory_profile.h"
 #include "csrc/program/analysis.h"
 #include "csrc/program/uses.h"
 
@@ -37,15 +38,6 @@ bool IsGather(const Instruction& i) { return i.code == OpCode::kAllGather; }
 
 constexpr int64_t kNoBound = int64_t{1} << 62;
 
-// The peak if every input that an output replaces is given up.
-int64_t PeakOf(Program program) {
-  for (const program::Output& output : program.outputs) {
-    if (output.becomes >= 0) program.inputs[output.becomes].donated = true;
-  }
-  program::InsertFrees(program);
-  return program::PeakMemory(program).peak_bytes;
-}
-
 class Orderer {
  public:
   Orderer(Program& program, const OrderOptions& options)
@@ -53,11 +45,13 @@ class Orderer {
         options_(options),
         uses_(program),
         bytes_(program::HeldBytes(program)),
+        base_(program),
         todo_(std::move(program.instructions)) {
     const size_t n = todo_.size();
     pending_.resize(n, 0);
     state_.resize(n, State::kWaiting);
     charge_.resize(n, 0);
+    early_.resize(n, 0);
     kind_of_.resize(n, -1);
     made_by_.assign(program.values.size(), -1);
     for (size_t i = 0; i < n; ++i) {
@@ -79,7 +73,9 @@ class Orderer {
         Take(front_);
       } else if (state_[front_] == State::kDone) {
         Release(front_, charge_[front_]);
+        early_bytes_ -= std::exchange(early_[front_], 0);
       }
+      if (kind_of_[front_] >= 0 && state_[front_] == State::kDone) GatherEarly(kind_of_[front_]);
     }
     for (size_t k = 0; k < kinds_.size(); ++k) Issue(static_cast<int>(k));
     return work_;
@@ -89,10 +85,12 @@ class Orderer {
   enum class State : uint8_t { kWaiting, kHeld, kDone };
   // Collectives that can be merged. `members` are all of them, in the base order.
   struct Kind {
+    OpCode code;
     std::vector<int> members;
     size_t next = 0;        // the first that may still be waiting
     std::vector<int> held;  // those that wait to be issued together
     int64_t held_bytes = 0;
+    int early_until = 0;  // where the first of those is needed that were gathered early
   };
 
   void AddToKind(int i) {
@@ -101,7 +99,7 @@ class Orderer {
     const auto key = std::make_tuple(instruction.code, instruction.axes, instruction.dim, from.grid,
                                      from.sharding.reduce_kind);
     const auto [it, is_new] = kinds_by_key_.try_emplace(key, static_cast<int>(kinds_.size()));
-    if (is_new) kinds_.emplace_back();
+    if (is_new) kinds_.push_back({.code = instruction.code});
     kind_of_[i] = it->second;
     kinds_[it->second].members.push_back(i);
   }
@@ -122,7 +120,9 @@ class Orderer {
     ahead_bytes_ += bytes;
   }
   void Release(int i, int64_t bytes) { Charge(i, -bytes); }
-  bool Fits(int64_t bytes) const { return ahead_bytes_ + bytes <= options_.slack_bytes; }
+  bool Fits(int64_t bytes) const {
+    return ahead_bytes_ - early_bytes_ + bytes <= options_.slack_bytes;
+  }
 
   // Runs instruction i, or holds it. Requires: its operands are made.
   void Take(int i) {
@@ -277,10 +277,34 @@ class Orderer {
     EmitMerged(members);
   }
 
+  // Once a gather is in its turn, the next ones of the kind are sent while its result is worked on,
+  // if the base order holds so much less until they are needed.
+  void GatherEarly(int k) {
+    Kind& kind = kinds_[k];
+    if (kind.code != OpCode::kAllGather || front_ < kind.early_until) return;
+    std::vector<int> members;
+    int64_t moved = 0;
+    ForNext(k, [&](int i) {
+      if (pending_[i] > 0) return true;
+      const int64_t bytes = MovedBytes(i);
+      const int64_t room = base_.peak() - base_.Most(front_, i) - ahead_bytes_;
+      if (moved + bytes > room) return false;
+      if (!members.empty() && moved + bytes > options_.cap_bytes) return false;
+      moved += bytes;
+      members.push_back(i);
+      return true;
+    });
+    if (members.empty()) return;
+    kind.early_until = members[0];
+    EmitMerged(members);
+    for (const int i : members) early_bytes_ += early_[i] = charge_[i];
+  }
+
   Program& program_;
   const OrderOptions options_;
   const program::Uses uses_;
   const std::vector<int64_t> bytes_;  // by value
+  const MemoryProfile base_;
   std::vector<Instruction> todo_;  // in the base order
   std::vector<int> pending_;       // by instruction: uses of values that are not made yet
   std::vector<State> state_;
@@ -291,6 +315,9 @@ class Orderer {
   absl::flat_hash_map<std::tuple<OpCode, AxisList, int, int, ReduceKind>, int> kinds_by_key_;
   int front_ = 0;  // all before it are done or held
   int64_t ahead_bytes_ = 0;
+  // By instruction, and in sum: what was gathered early, which is a part of ahead_bytes_.
+  std::vector<int64_t> early_;
+  int64_t early_bytes_ = 0;
   OrderWork work_;
 };
 
@@ -310,7 +337,7 @@ OrderOptions OptionsFor(const Program& program, const machine::Machine& machine,
   }
   options.slack_bytes = std::min(options.cap_bytes, kNoBound / kCapsOfSlack) * kCapsOfSlack;
   if (machine.memory_bytes > 0) {
-    const int64_t spare = machine.memory_bytes - PeakOf(program);
+    const int64_t spare = machine.memory_bytes - MemoryProfile(program).peak();
     options.slack_bytes = std::min(options.slack_bytes,
                                    std::max(spare, machine.memory_bytes / kLeastShare));
   }

@@ -12,7 +12,10 @@
 //   %3: … unreduced{data} = call dweight     %2, %4 = reduce_scatter(%1, %3)
 //   %4: … = reduce_scatter(%3)
 //
-// What is held longer than in the base order is counted: operands that wait for a collective with
+// A gather is sent one ahead of the one whose result is worked on, if the base order holds so much
+// less until it is needed that the peak does not grow.
+//
+// What else is held longer than in the base order is counted: operands that wait for a collective with
 // the results that they become, results that are made ahead of their turn, and gathers that come
 // early. There are never more than `slack_bytes` of it. Hence
 //

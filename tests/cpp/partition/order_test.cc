@@ -82,6 +82,54 @@ int64_t BestPeak(const Program& program) {
   return least.back();
 }
 
+// The example of base_order.h.
+constexpr absl::string_view kTwoUpdates = R"(mesh @m [x=2]
+program {
+  %g: f32[4,8,8] @m {x},{},{}
+  %v: f32[8,8] @m {x},{} donated
+  %w: f32[8,8] @m {x},{} donated
+  %1: f32[8,8] @m {},{} unreduced(sum){x} = call aten::sum.dim_IntList(%g, dim=[0], keepdim=false, dtype=none)
+  %2: f32[8,8] @m {x},{} = call aten::mul.Scalar(%w, other=2)
+  %3: f32[8,8] @m {},{} unreduced(sum){x} = call aten::sum.dim_IntList(%g, dim=[0], keepdim=false, dtype=none)
+  %4: f32[8,8] @m {x},{} = call aten::mul.Scalar(%v, other=2)
+  %5: f32[8,8] @m {x},{} = reduce_scatter(%1) {x} dim(0)
+  %7: f32[8,8] @m {x},{} = call aten::sub.Tensor(%2, %5, alpha=1)
+  %6: f32[8,8] @m {x},{} = reduce_scatter(%3) {x} dim(0)
+  %8: f32[8,8] @m {x},{} = call aten::sub.Tensor(%4, %6, alpha=1)
+  return %7 -> %w, %8 -> %v
+}
+)";
+
+// The first results of the instructions.
+std::string Results(const Program& program) {
+  std::string names;
+  for (const auto& instruction : program.instructions) {
+    absl::StrAppend(&names, names.empty() ? "" : " ", program.values[instruction.results[0]].name);
+  }
+  return names;
+}
+
+TEST(Order, GradientsAreCutAsTheyAreMade) {
+  Program program = *Program::Parse(kTwoUpdates);
+  BaseOrder(program);
+  EXPECT_EQ(Results(program), "1 5 3 6 2 7 4 8");
+  Order(program, {});
+  EXPECT_EQ(Results(program), "1 5 3 6 2 7 4 8");
+}
+
+// One reduce_scatter moves 256 bytes. Two are one where 512 may be moved and twice as much held.
+TEST(Order, MergesUpToTheCapAndTheSlack) {
+  const auto order = [](const OrderOptions& options) {
+    Program program = *Program::Parse(kTwoUpdates);
+    BaseOrder(program);
+    Order(program, options);
+    return Results(program);
+  };
+  EXPECT_EQ(order({.cap_bytes = 512, .slack_bytes = 1024}), "1 3 5 2 7 4 8");
+  EXPECT_EQ(order({.cap_bytes = 511, .slack_bytes = 1024}), "1 3 5 2 7 4 6 8");
+  EXPECT_EQ(order({.cap_bytes = 512, .slack_bytes = 383}), "1 5 3 6 2 7 4 8");
+}
+
 TEST(Order, HoldsLittleMoreThanTheBestOfAllOrders) {
   std::mt19937 random(1);
   int compared = 0, best = 0;
