@@ -130,6 +130,36 @@ TEST(Order, MergesUpToTheCapAndTheSlack) {
   EXPECT_EQ(order({.cap_bytes = 512, .slack_bytes = 383}), "1 5 3 6 2 7 4 8");
 }
 
+// Weights of 64 bytes, and an activation of 256 at the end, for which there is room at the start.
+constexpr absl::string_view kTwoGathers = R"(mesh @m [x=2]
+program {
+  %x: f32[4,4] @m {},{}
+  %v: f32[4,4] @m {x},{}
+  %w: f32[4,4] @m {x},{}
+  %1: f32[4,4] @m {},{} = all_gather(%v) {x} dim(0)
+  %2: f32[4,4] @m {},{} = call aten::mm(%x, %1)
+  %3: f32[4,4] @m {},{} = call aten::relu(%2)
+  %4: f32[4,4] @m {},{} = all_gather(%w) {x} dim(0)
+  %5: f32[4,4] @m {},{} = call aten::mm(%3, %4)
+  %6: f32[8,8] @m {},{} = call aten::repeat(%5, repeats=[2,2])
+  return %6
+}
+)";
+
+TEST(Order, GathersOneAheadWhereThePeakStays) {
+  Program program = *Program::Parse(kTwoGathers);
+  const int64_t before = Peak(program);
+  Order(program, {});
+  EXPECT_EQ(Results(program), "1 4 2 3 5 6");
+  EXPECT_EQ(Peak(program), before);
+  // The large activation is at the start.
+  program = *Program::Parse(kTwoGathers);
+  program.values[program.instructions[1].results[0]].type.dims = {8, 8};
+  program.values[program.instructions.back().results[0]].type.dims = {4, 4};
+  Order(program, {});
+  EXPECT_EQ(Results(program), "1 2 3 4 5 6");
+}
+
 TEST(Order, HoldsLittleMoreThanTheBestOfAllOrders) {
   std::mt19937 random(1);
   int compared = 0, best = 0;
