@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How much of the arithmetic is done more than once, and how evenly, read from a program's text.
+"""How much arithmetic is repeated, and how evenly it is distributed, read from a program's text.
 
-Counted are matrix products, convolutions and attention. Redundancy: what all devices do / what the
-whole needs. A call is shared by the axes that cut an operand or a result, but not by those along
-which an operand is unreduced: every device works on its own term. Imbalance: what the busiest
-device does / what a device does on average; its share of a dimension is the chunk, rounded up.
+Matrix products, convolutions and attention are counted. Redundancy: work of all devices / work of
+the unsharded computation. A call is divided by the axes that shard an operand or a result, but not
+by those along which an operand is unreduced: every device works on its own partial sum. Imbalance:
+work of the busiest device / mean work of a device; its share of a dimension is the chunk, rounded
+up.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ _CALL = re.compile(r"^  (%\w+): .* = call ([\w:.]+)\((.*)", re.MULTILINE)
 
 
 class Cut(NamedTuple):
-    """Of one dimension. A chunk of 0 is the default."""
+    """The sharding of one dimension. A chunk of 0 is the default chunk."""
 
     axes: tuple[str, ...]
     chunk: int = 0
@@ -74,8 +75,8 @@ def work_of(program: str) -> Work:
 
 
 def shares(values: list[Value], mesh: dict[str, int]) -> tuple[int, float]:
-    """How often a call on these values is done, and by how much the largest share exceeds the
-    mean."""
+    """How often the work of a call on these values is repeated, and the ratio of the largest share
+    to the mean."""
     used: set[str] = set()
     uneven: dict[tuple[str, ...], float] = {}
     for value in values:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the workloads cost on eight devices, beside what XLA makes of the same.
+"""What the workloads cost on eight devices, beside what the same workloads cost under XLA.
 
     python -m benchmarks.oracle                 # all
     python -m benchmarks.oracle gpt_tp llama    # some
@@ -10,19 +10,19 @@ Nothing is computed: programs are planned for a described machine. Each figure i
 (`xla.csv`; how it was measured: `README.md`) in parentheses:
 
     MB     bytes on the wire per device, in 10^6; `libtpu` is the TPU compiler's, where the image is
-           cut; the floor is what the arithmetic needs, where that is known
+           sharded; the floor is what the arithmetic needs, where that is known
     GFLOP  operations of the busiest device: a multiplication and an addition are two
     work   operations of all devices / operations of the whole (`flops.py`), at most 1.02; then
            operations of the busiest device / mean of the devices
     peak   MB of memory per device
-    instr  instructions that a step runs, loops as often as they run; of ours without `free`, which
-           XLA has none of
+    instr  instructions that a step executes, loops as often as they run; ours without `free`,
+           which XLA does not have
     ms     to compile it: sharding propagation and partitioning; XLA's on a busy machine
 
-Below, the collectives of at least 4 KiB by kind and axes. Exits with 1 where a figure is worse:
-higher than XLA's (bytes: libtpu's too), work above its bound, bytes further above the floor than
-`ABOVE_FLOOR` allows. Each such figure is named. Time is named, too, but fails nothing: XLA's was
-taken another day; `benchmarks.speed` has the budgets.
+Below the figures are the collectives of at least 4 KiB by kind and axes. Exits with 1 if a figure
+is worse than it must be: higher than XLA's (bytes: than libtpu's, too), work above its bound, bytes
+further above the floor than `ABOVE_FLOOR` allows. Each such figure is named. Time is named, too,
+but is no failure, since XLA's was measured on another day; `benchmarks.speed` has the budgets.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from benchmarks.workloads import WORKLOADS
 NEARLY = 1.001  # bytes of losses and norms, and figures rounded to 10 KB
 DEVICES = 8
 MOST_WORK = 1.02
-# By how much the floor may be exceeded: where it is derived exactly, and where it is an estimate.
+# By how much the floor may be exceeded if it is derived exactly, and if it is an estimate.
 ABOVE_FLOOR = {"exact": 1.02, "estimate": 1.10}
 MARKS = {False: "inputs", True: "full"}
 
@@ -60,7 +60,7 @@ class Figures(NamedTuple):
 
 
 def xla_figures() -> dict[tuple[str, str], tuple[Figures, dict[str, str]]]:
-    """By workload and marks: XLA's figures, and the row they are from."""
+    """By workload and marks: XLA's figures, and the row that they come from."""
     with open(Path(__file__).with_name("xla.csv"), encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
     return {(row["workload"], row["marks"]): (_figures(row), row) for row in rows}
@@ -77,14 +77,14 @@ def _figures(row: dict[str, str]) -> Figures:
 
 
 def plan(name: str, annotated: bool) -> None:
-    """Makes the program of one training step the last program."""
+    """Compiles one training step, so that its program is the last program."""
     workload = WORKLOADS[name](annotated)
-    for _ in range(2):  # the optimizer makes its state in the first
+    for _ in range(2):  # the optimizer creates its state in the first step
         workload.step()
 
 
 def last_figures() -> Figures:
-    """Of the last program."""
+    """The costs of the last program."""
     compiled = spmd.debug.explain_compile().rows[-1]
     with contextlib.redirect_stdout(io.StringIO()):
         program = spmd.debug.print_program()
@@ -101,7 +101,7 @@ def last_figures() -> Figures:
 
 
 def by_kind_and_axes() -> str:
-    """The last program's collectives that move something: `2 all_reduce{data} 16.78 MB, …`."""
+    """The last program's collectives that send something: `2 all_reduce{data} 16.78 MB, …`."""
     sums: dict[str, tuple[int, int]] = {}
     for row in spmd.debug.collectives().large:
         if row.wire_bytes:
@@ -133,7 +133,7 @@ def write_program(folder: Path, name: str, annotated: bool) -> None:
 
 
 def report(name: str, annotated: bool, rows: bool, folder: Path | None = None) -> bool:
-    """Prints a workload's figures; False where one is worse than it must be."""
+    """Prints a workload's figures; returns False if one is worse than it must be."""
     plan(name, annotated)
     if folder is not None:
         write_program(folder, name, annotated)

@@ -21,7 +21,6 @@ if(TORCH_SPMD_TESTS)
       "The C++ tests need GoogleTest. On Debian: apt-get install libgtest-dev libgmock-dev, "
       "or configure with -DTORCH_SPMD_TESTS=OFF.")
   endif()
-  include(GoogleTest)
 endif()
 
 if(TORCH_SPMD_TORCH)

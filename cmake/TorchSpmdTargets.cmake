@@ -1,11 +1,11 @@
 # spmd_library(<folder> DEPS <folders…> ABSL <targets…> [TORCH])
-#   One static library per folder of csrc, from all its .cc files. DEPS are the only folders it may
+#   One static library per folder of csrc, from its .cc files and those of its sub-folders. DEPS are the only folders it may
 #   include (tools/check_layers.py compares); TORCH folders also see LibTorch.
 function(spmd_library folder)
   cmake_parse_arguments(ARG "TORCH" "" "DEPS;ABSL" ${ARGN})
   string(REPLACE "/" "_" target "spmd_${folder}")
   file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/*.cc
-                                      ${CMAKE_CURRENT_SOURCE_DIR}/tables/*.cc)
+                                      ${CMAKE_CURRENT_SOURCE_DIR}/*/*.cc)
   if(sources)
     add_library(${target} STATIC ${sources})
     set(scope PUBLIC)
@@ -74,11 +74,14 @@ function(spmd_python_module folder)
 endfunction()
 
 # spmd_test(<folder> DEPS <folders…> [TORCH])
-#   One test binary from tests/cpp/<folder>/*_test.cc.
+#   One test binary from the .cc files of tests/cpp/<folder> and of its sub-folders, and one test of
+#   CTest that runs all its cases. For some of them: build/…/tests/cpp/spmd_<folder>_test
+#   --gtest_filter=….
 function(spmd_test folder)
   cmake_parse_arguments(ARG "TORCH" "" "DEPS" ${ARGN})
   string(REPLACE "/" "_" name "spmd_${folder}_test")
-  file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/${folder}/*.cc)
+  file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/${folder}/*.cc
+                                      ${CMAKE_CURRENT_SOURCE_DIR}/${folder}/*/*.cc)
   if(NOT sources)
     return()
   endif()
@@ -91,13 +94,15 @@ function(spmd_test folder)
   target_compile_definitions(${name} PRIVATE
     SPMD_GOLDEN_DIR="${PROJECT_SOURCE_DIR}/tests/golden")
   spmd_compile_options(${name})
+  target_compile_options(${name} PRIVATE -O1)  # compiling them takes longer than running them
   set(test_headers <gmock/gmock.h> <gtest/gtest.h>)
   if(ARG_TORCH)
-    target_precompile_headers(${name} PRIVATE ${SPMD_CORE_HEADERS} ${SPMD_TORCH_HEADERS} ${test_headers})
+    spmd_precompile_shared(${name} SPMD_TORCH_TEST_PCH ${SPMD_CORE_HEADERS} ${SPMD_TORCH_HEADERS}
+                           ${test_headers})
   else()
     spmd_precompile_shared(${name} SPMD_TEST_PCH ${SPMD_CORE_HEADERS} ${test_headers})
   endif()
-  gtest_discover_tests(${name} DISCOVERY_TIMEOUT 60)
+  add_test(NAME ${folder} COMMAND ${name})
 endfunction()
 
 function(spmd_compile_options target)

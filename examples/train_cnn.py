@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Trains a small ResNet on scikit-learn's handwritten digits, cut over batch and image height.
+"""Trains a small ResNet on scikit-learn's handwritten digits, sharded over batch and image height.
 
     python examples/train_cnn.py                              # 2 × 4 virtual CPU devices
     python examples/train_cnn.py --mesh batch=1,rows=8        # the height alone, over 8 devices
@@ -38,7 +38,7 @@ def parse_arguments() -> argparse.Namespace:
         "--mesh",
         type=mesh_axes,
         default={"batch": 2, "rows": 4},
-        help="two axes: the first cuts the batch, the second the image height",
+        help="two axes: the first shards the batch, the second the image height",
     )
     where.add_argument("--backend", default="cpu", help="cpu, cuda, mock_tpu:v4-16, …")
     where.add_argument("--unsharded", action="store_true", help="no mesh, no marks")
@@ -86,7 +86,7 @@ def load_digits(size: int) -> tuple[Digits, Digits]:
 
 
 class Placement:
-    """Where batches go: the device, cut over the mesh unless the run is unsharded."""
+    """Puts batches on the device, sharded over the mesh unless the run is unsharded."""
 
     def __init__(self, args: argparse.Namespace) -> None:
         self.device = args.device

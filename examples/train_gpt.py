@@ -110,7 +110,7 @@ class Placement:
             spmd.shard_module(model, self.mesh, self.plan.rules)
 
     def upload(self, tokens: Tensor) -> Tensor:
-        """int64 [batch, length] on the device, cut as the strategy says."""
+        """int64 [batch, length] on the device, sharded as the strategy says."""
         tokens = tokens.to(self.device)
         if self.mesh is not None and self.plan is not None:
             import torch_spmd as spmd

@@ -73,6 +73,7 @@ install() {
 # Needed to build: a compiler, Abseil, torch.
 setup_product() {
   local packages=(g++ libabsl-dev)
+  if [ "$(id -u)" -eq 0 ] || sudo -n true 2>/dev/null; then packages+=(ccache); fi  # does without it
   [ -n "$(command -v python3.11 || command -v python3)" ] || packages+=(python3 python3-venv python3-dev)
   system_packages "${packages[@]}" "$@"
   make_venv
@@ -81,8 +82,16 @@ setup_product() {
   install $BUILD_PACKAGES
 }
 
-# build_product [VARIABLE=value…] : the extension, in place.
+# Compiled files are kept in ccache's folder for other builds and other checkouts (~/.cache/ccache
+# unless CCACHE_DIR says otherwise). What the project's settings need, where nobody has set it:
+export CCACHE_BASEDIR="${CCACHE_BASEDIR:-$PWD}" CCACHE_NOHASHDIR="${CCACHE_NOHASHDIR:-1}"
+# Needed for precompiled headers.
+export CCACHE_SLOPPINESS="${CCACHE_SLOPPINESS:-pch_defines,time_macros,include_file_mtime,include_file_ctime}"
+
+# build_product [VARIABLE=value…] : the extension, in place. pip alone would show no progress.
 build_product() {
   say "Building (the first time takes some minutes)"
-  env "$@" pip install --quiet --disable-pip-version-check --no-build-isolation --no-deps -e .
+  export NINJA_STATUS="[%f/%t, %e s] "
+  env "$@" python setup.py --quiet build_ext --inplace &&
+    env "$@" pip install --quiet --disable-pip-version-check --no-build-isolation --no-deps -e .
 }

@@ -25,7 +25,8 @@ LEFT_OUT = (
     # The CPU's kernel gives results other sizes than its own Meta kernel says.
     *("isin.Scalar_Tensor", "isin.Tensor_Scalar"),
     *("gelu", "gelu_backward"),  # do not look at the name of the approximation
-    # What no sample of PyTorch's calls: tests/python/test_meta_kernels.py could not compare it.
+    # No sample of PyTorch's calls these, so that tests/python/device/test_meta_kernels.py could not
+    # compare them.
     *("_addmm_activation", "_upsample_bicubic2d_aa", "norm.ScalarOpt_dim_dtype"),
     "normal.float_Tensor",
 )

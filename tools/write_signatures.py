@@ -3,7 +3,7 @@
 """Writes csrc/rules/signatures.inc: the schema of every op with a rule, as PyTorch prints it.
 
 The core knows nothing of LibTorch, and checks graphs against these texts. Run it after a rule was
-added for an op that had none; `tests/python/test_signatures.py` says when that was forgotten.
+added for an op that had none; `tests/python/tools/test_signatures.py` says when that was forgotten.
 Ops that users define and register rules for are not in it.
 """
 

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What public functions are given is checked here, before anything is done.
+"""Checks of the arguments of public functions, made before a function does anything.
 
 Each check returns the value in a plain form (a list of ints, a dict, …) that the bindings of `_C`
-take as it is, or raises TypeError, ValueError or IndexError: "caller: argument must be …; got …".
-What the caller's objects raise themselves when they are read (`__iter__`, `__index__`, `__len__`)
-becomes a TypeError that names the argument and has the cause attached.
+accept, or raises TypeError, ValueError or IndexError: "caller: argument must be …; got …". If the
+caller's objects raise when they are read (`__iter__`, `__index__`, `__len__`), that becomes a
+TypeError that names the argument and has the exception as its cause.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-# More than any list that makes sense; a generator without an end is not read to its end.
+# More than any reasonable list, so that a generator without an end is not read for ever.
 MOST_ITEMS = 1 << 20
 INT64 = 1 << 63
 
 
 class _Shortened(reprlib.Repr):
-    """A repr of bounded length and depth. Of a tensor its kind: its values may be pending."""
+    """A repr of bounded length and depth; of a tensor only its kind: its values may be pending."""
 
     def repr1(self, x: Any, level: int) -> str:
         if isinstance(x, Tensor):
@@ -51,14 +51,14 @@ def _tensor_shown(t: Tensor) -> str:
 
 
 def shown(value: Any) -> str:
-    """`value` in a message: short, with its type, whatever its `__repr__` does."""
+    """`value` for a message: short, with its type, whatever its `__repr__` does."""
     kind = str(type.__dict__["__name__"].__get__(type(value)))  # a metaclass may hide it
     text = plain(value)
     return f"{text} ({kind})" if text else f"an object of class {kind}"
 
 
 def plain(value: Any) -> str:
-    """As `shown`, without the type; "" for what has no repr."""
+    """As `shown`, without the type; "" if the value has no repr."""
     try:
         text = _shortened.repr(value)
         text.encode()
@@ -69,7 +69,7 @@ def plain(value: Any) -> str:
 
 @contextlib.contextmanager
 def reading(caller: str, name: str) -> Iterator[None]:
-    """Around what runs the caller's own methods."""
+    """A context for code that calls methods of the caller's objects."""
     try:
         yield
     except MemoryError:
@@ -88,7 +88,7 @@ def _said(error: Exception) -> str:
 
 
 def integer(caller: str, name: str, value: Any, least: int = -INT64, most: int = INT64 - 1) -> int:
-    """Anything with `__index__`, in bounds."""
+    """An int of anything that has `__index__`, within bounds."""
     if isinstance(value, type) or not hasattr(type(value), "__index__"):
         raise TypeError(f"{caller}: {name} must be an integer; got {shown(value)}")
     try:
@@ -109,12 +109,12 @@ def _bounds(least: int, most: int) -> str:
 
 
 def seed(caller: str, value: Any) -> int:
-    """As torch.manual_seed takes it: an integer from -2**63 to 2**64 - 1."""
+    """A seed as torch.manual_seed accepts it: an integer from -2**63 to 2**64 - 1."""
     return integer(caller, "seed", value, -INT64, 2 * INT64 - 1) & (2 * INT64 - 1)
 
 
 def boolean(caller: str, name: str, value: Any) -> bool:
-    """True or False, of Python or numpy; 0 and 1."""
+    """A bool of True or False (Python's or numpy's), 0 or 1."""
     if isinstance(value, int) and value in (0, 1):
         return bool(value)
     if type(value).__module__ == "numpy" and type(value).__name__ in ("bool", "bool_"):
@@ -123,7 +123,7 @@ def boolean(caller: str, name: str, value: Any) -> bool:
 
 
 def number(caller: str, name: str, value: Any) -> float:
-    """A real number that a float holds; no text."""
+    """A real number in the range of float, not text."""
     if isinstance(value, (str, bytes, bytearray, complex, type)):
         raise TypeError(f"{caller}: {name} must be a number; got {shown(value)}")
     try:
@@ -135,7 +135,7 @@ def number(caller: str, name: str, value: Any) -> float:
 
 
 def tolerance(caller: str, name: str, value: Any) -> float | None:
-    """None, or a number from 0 on."""
+    """None, or a number of at least 0."""
     if value is None:
         return None
     result = number(caller, name, value)
@@ -145,7 +145,7 @@ def tolerance(caller: str, name: str, value: Any) -> float | None:
 
 
 def text(caller: str, name: str, value: Any, most: int = 4096) -> str:
-    """A str that can be written as UTF-8, of a bounded length, so that messages may repeat it."""
+    """A str that UTF-8 can encode and that is short enough to be repeated in messages."""
     if not isinstance(value, str):
         raise TypeError(f"{caller}: {name} must be a string; got {shown(value)}")
     try:
@@ -177,9 +177,9 @@ def path(caller: str, name: str, value: Any) -> str:
 def items(
     caller: str, name: str, value: Any, what: str, most: int = MOST_ITEMS, any_order: bool = False
 ) -> list[Any]:
-    """The items of a sequence, an array or a generator, in order; `what` says what is right.
+    """The items of a sequence, an array or a generator, in order. `what` describes a right value.
 
-    `any_order`: of a set, too.
+    `any_order` says that a set is accepted, too.
     """
     wrong = isinstance(value, (str, bytes, bytearray, Mapping, type))
     wrong = wrong or (isinstance(value, Set) and not any_order)
@@ -188,7 +188,7 @@ def items(
     if isinstance(value, Tensor) or type(value).__module__ == "numpy":
         try:
             given = value.tolist() if value.ndim > 0 else None
-        except Exception as error:  # of meta, fake, sparse
+        except Exception as error:  # meta, fake or sparse tensors
             raise TypeError(f"{caller}: {name} must be {what}; got {shown(value)}") from error
         if given is None:
             raise TypeError(f"{caller}: {name} must be {what}; got {shown(value)}")
@@ -209,7 +209,7 @@ def integers(
     most_items: int = MOST_ITEMS,
     any_order: bool = False,
 ) -> list[int]:
-    """A sequence of integers in bounds, or with `any_order` a set of them."""
+    """A sequence of integers within bounds or, with `any_order`, a set of them."""
     what = "a sequence of integers"
     found = items(caller, name, value, what, most_items, any_order)
     if all(type(item) is int for item in found):
@@ -259,8 +259,8 @@ def text_pairs(caller: str, name: str, value: Any) -> list[tuple[str, str]]:
 def tensor(caller: str, value: Any, name: str = "") -> Tensor:
     """A tensor on the device.
 
-    Errors: TypeError for what is no tensor, ValueError for one that is not on `spmd`, or of a kind
-    that the device does not hold.
+    Errors: TypeError if it is not a tensor; ValueError if it is not on `spmd`, or of a kind that
+    the device does not support.
     """
     where = f"{caller}: {name}: " if name else f"{caller}: "
     if not isinstance(value, Tensor):

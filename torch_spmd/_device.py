@@ -11,17 +11,17 @@ from typing import Any
 import torch
 from torch.utils import backend_registration
 
-from torch_spmd import _adam, _fake, _hooks, _lists, _loading, _module, _steps
+from torch_spmd import _fake, _hooks, _lists, _loading, _module, _steps
 
 DEVICE = "spmd"
 
 
 def register() -> None:
-    """Takes PyTorch's one slot for outside devices and fills it; once in a process.
+    """Registers the device in PyTorch's one slot for outside devices, once per process.
 
-    Where the package was loaded before, its modules are what is imported again.
+    If the package was loaded before, its modules are imported again.
 
-    Errors: ImportError naming the backend that has the slot already; where an earlier import
+    Errors: ImportError if another backend has the slot, which is named, or if an earlier import
     failed half way.
     """
     device: Any = getattr(torch, DEVICE, None)
@@ -49,7 +49,6 @@ def register() -> None:
     backend_registration.generate_methods_for_privateuse1_backend()
     _C.register_device([_folder_of(torch.__file__), _folder_of(__file__)])
     _hooks.install()
-    _adam.install()
     _fake.install()
     _lists.install()
     _steps.install()
@@ -58,7 +57,7 @@ def register() -> None:
 
 
 def keep_loaded() -> None:
-    """When the package is loaded: for an import after it was taken out of `sys.modules`."""
+    """Called when the package is loaded, for an import after it was removed from `sys.modules`."""
     device: Any = getattr(torch, DEVICE)
     device.loaded = device.loaded or _loading.loaded()
 

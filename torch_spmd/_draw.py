@@ -35,7 +35,7 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[str]], note: str) -> s
 
 
 def html(columns: Sequence[str], rows: Sequence[Sequence[str]], note: str) -> str:
-    """The same for notebooks."""
+    """The same table for notebooks, as HTML."""
 
     def line(tag: str, cells: Sequence[str]) -> str:
         inner = "".join(f"<{tag}>{escape(cell)}</{tag}>" for cell in cells)
@@ -47,7 +47,7 @@ def html(columns: Sequence[str], rows: Sequence[Sequence[str]], note: str) -> st
 
 
 def first_lines(text: str, limit: int | None, more: str) -> str:
-    """The first `limit` lines, and how many there are more ("" where that is all)."""
+    """The first `limit` lines, and how many more there are ("" if there are none)."""
     lines = text.splitlines()
     if limit is None or len(lines) <= limit:
         return text
@@ -57,8 +57,8 @@ def first_lines(text: str, limit: int | None, more: str) -> str:
 def shards(dims: Sequence[int], boxes: Sequence[DeviceBox], limit: int | None = None) -> str:
     """The parts of a tensor of sizes `dims` and the devices that hold them.
 
-    Dimensions that are cut are rows and columns (the two with most parts); where more are cut there
-    is a picture for each part of the others. At most `limit` rows in all and a quarter as many
+    The two dimensions with most shards are rows and columns. If more dimensions are sharded, there
+    is a picture for each shard of the others. At most `limit` rows in all and a quarter as many
     columns are drawn; a last line says how many devices are left out.
 
         rows 0:4   │ 0 │ 1 │
@@ -132,7 +132,7 @@ def _interval(interval: tuple[int, int]) -> str:
 
 
 def _devices(devices: Sequence[int]) -> str:
-    """`3`, `0..7`, `0,2,5`; of many the first: `0,2,4,6,… (32 devices)`."""
+    """`3`, `0..7`, `0,2,5`; of many devices the first ones: `0,2,4,6,… (32 devices)`."""
     ordered = sorted(devices)
     if len(ordered) > 2 and ordered == list(range(ordered[0], ordered[-1] + 1)):
         return f"{ordered[0]}..{ordered[-1]}"
@@ -142,7 +142,7 @@ def _devices(devices: Sequence[int]) -> str:
 
 
 def show(heading: str, picture: str) -> None:
-    """Prints; in colour on a terminal where rich is installed."""
+    """Prints a text, in colour on a terminal if rich is installed."""
     if sys.stdout.isatty():
         try:
             from rich.console import Console

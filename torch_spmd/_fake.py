@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What FakeTensor says of the device's results: the strides that they have.
+"""Makes FakeTensor predict the strides that the device's results have.
 
-Results lie as those of the CPU's kernels (csrc/trace/cpu_forms.h). FakeTensor asks Meta kernels,
-which describe another device's kernel where these differ, or lose strides on the way. Compiled
-code is made for what FakeTensor says: both must agree.
+Results have the strides that the CPU's kernels give (csrc/trace/cpu_forms.h). FakeTensor asks Meta
+kernels, which describe another device's kernels where these differ, or lose strides on the way.
+Compiled code relies on what FakeTensor predicts, so both must agree.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ def install() -> None:
 
 
 def _hint_at_the_cpu() -> None:
-    """Meta kernels that ask for which device they answer, answer for the CPU where it is ours."""
+    """Makes Meta kernels that ask for the device answer for the CPU if it is ours."""
     from torch_spmd import _C
 
     hint = torch._meta_registrations.device_hint
 
     def device_hint(tensor: Any) -> str:
         answer = hint(tensor)
-        # Of a Meta tensor PyTorch takes CUDA's; the device's own inference asks with these.
+        # For a Meta tensor PyTorch assumes CUDA; the device's own inference uses Meta tensors.
         if answer == DEVICE or (answer == "cuda" and _C.meta_answers_for_cpu()):
             return "cpu"
         return answer
@@ -52,7 +52,7 @@ def _hint_at_the_cpu() -> None:
 
 
 def _ask_rules_first() -> None:
-    """Before decompositions, which FakeTensor prefers to what is registered for an op."""
+    """Runs before decompositions, which FakeTensor prefers to what is registered for an op."""
     dispatch = FakeTensorMode._dispatch_impl
 
     @functools.wraps(dispatch)
@@ -92,7 +92,7 @@ def _ours(mode: FakeTensorMode, meta: Tensor, strides: Strides) -> FakeTensor:
 
 
 def _as_on_cpu(strides_of: Callable[[Tensor, Args], Strides | None] | None = None) -> Rule:
-    """What FakeTensor says of the same on the CPU, the first result with other strides."""
+    """What FakeTensor predicts for the CPU, with other strides of the first result."""
 
     def rule(mode: FakeTensorMode, func: OpOverload, args: Args, kwargs: dict[str, Any]) -> Any:
         args, kwargs = _moved(mode, (args, kwargs), torch.device("cpu"))
@@ -118,12 +118,12 @@ def _contiguous(result: Tensor, args: Args) -> Strides:
 
 
 def _format_of_first(result: Tensor, args: Args) -> Strides:
-    """Channels last where the first argument is."""
+    """Channels last if the first argument is."""
     return _format(result, suggest_memory_format(args[0]))
 
 
 def _format_of_second(result: Tensor, args: Args) -> Strides:
-    """The same of a gradient, whose second argument is what it is the gradient of."""
+    """The same for a gradient, whose second argument is the tensor of which it is the gradient."""
     return _format(result, suggest_memory_format(args[1]))
 
 
@@ -134,12 +134,12 @@ def _order_of_first(result: Tensor, args: Args) -> Strides | None:
 
 
 def _columns(result: Tensor, args: Args) -> Strides | None:
-    """One column after the other."""
+    """Column-major strides."""
     return (*_contiguous(result, args)[:-2], 1, max(result.shape[-2], 1))
 
 
 def _iterator_of_two(result: Tensor, args: Args) -> Strides | None:
-    """What TensorIterator gives: Meta's way through other ops forgets what was expanded."""
+    """The strides that TensorIterator gives; Meta's decomposition forgets what was expanded."""
     if not isinstance(args[1], Tensor):
         return None
     a, b = torch.broadcast_tensors(args[0], args[1])

@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where torch_spmd listens in on PyTorch's Python half: printing, copies, forks, the exit."""
+"""Hooks into PyTorch's Python half: printing, copies, forks, the exit."""
 
 from __future__ import annotations
 
 import functools
 import os
-import time
 from typing import Any
 
 import torch
@@ -39,7 +38,7 @@ def _note_fork() -> None:
 
 
 def _print_from_the_host() -> None:
-    """Printing formats elements one by one; do that on a host copy, which takes one cut."""
+    """Prints from a host copy, which takes one cut, since formatting reads elements one by one."""
     format_elements = torch._tensor_str._tensor_str
 
     def on_host(self: Tensor, indent: int) -> str:
@@ -58,8 +57,8 @@ def _refuse_dlpack() -> None:
         def checked(tensor: Tensor, *args: Any, **kwargs: Any) -> Any:
             if isinstance(tensor, Tensor) and tensor.device.type == "spmd":
                 raise BufferError(
-                    "to_dlpack: the tensor is on 'spmd', whose values lie in tiles on devices of a "
-                    "mesh; export a host copy: tensor.cpu()"
+                    "to_dlpack: the tensor is on 'spmd', whose values are tiles on the devices of "
+                    "a mesh; export a host copy: tensor.cpu()"
                 )
             return function(tensor, *args, **kwargs)
 
@@ -75,14 +74,15 @@ def _refuse_dlpack() -> None:
 
 
 def _refuse_sharing() -> None:
-    """PyTorch takes memory of other devices for shared, or says that it is not the CPU's."""
+    """Refuses to share memory. PyTorch would treat other devices' memory as shared, or say only
+    that it is not the CPU's."""
 
     def refusing(name: str, function: Any) -> Any:
         @functools.wraps(function)
         def checked(storage: torch.UntypedStorage, *args: Any, **kwargs: Any) -> Any:
             if storage.device.type == "spmd":
                 raise NotImplementedError(
-                    f"{name}: the tensor is on 'spmd', whose values lie in tiles that belong to "
+                    f"{name}: the tensor is on 'spmd', whose values are tiles that belong to "
                     "this process; share a host copy, and move it to 'spmd' where it is used: "
                     "tensor.cpu().share_memory_()"
                 )
@@ -106,7 +106,7 @@ def _refuse_sharing() -> None:
 
 
 def _refuse_data_parallel() -> None:
-    """Before it asks for a process group."""
+    """Refuses the wrapper before it asks for a process group."""
     wrapper = torch.nn.parallel.DistributedDataParallel
     init = wrapper.__init__
 
@@ -127,7 +127,7 @@ def _refuse_data_parallel() -> None:
 
 
 def _keep_marks() -> None:
-    """Marks go over to what takes a place in Python alone; C++ sees the rest.
+    """Passes marks on where a tensor is replaced in Python alone; C++ sees all other cases.
 
     load_state_dict(assign=True) and `module.weight = …` register a parameter or buffer where
     another was; swap_tensors exchanges two; module.half() and the like may do so on the CPU or with
@@ -168,7 +168,7 @@ def _keep_marks() -> None:
 
     @functools.wraps(compatible)
     def compatible_with_marks(old: Tensor, new: Tensor) -> bool:
-        keep(old, new, "module conversion")  # what nn.Module asks before it replaces one
+        keep(old, new, "module conversion")  # asked by nn.Module before it replaces a tensor
         return compatible(old, new)
 
     torch._has_compatible_shallow_copy_type = compatible_with_marks  # type: ignore[assignment]
@@ -186,15 +186,9 @@ def _keep_marks() -> None:
 
 
 def at_exit() -> None:
-    """Drops what is pending, and lets autograd's device thread come to rest.
-
-    A thread that returns from backward still has Python objects to release; if the interpreter is
-    finalized under it, it ends the process with an abort. It needs the GIL for an instant only.
-    """
+    """Drops what is pending."""
     if _forked:
         return
     from torch_spmd import _C
 
     _C.shutdown()
-    if _C.statistics()["records"]:
-        time.sleep(0.05)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Other code's lists of devices that leave no way to add one.
+"""Patches other code whose lists of devices cannot be extended.
 
-Where PyTorch asks a device's module, `torch.spmd` answers (torch_spmd/_module.py). What is here
-names devices itself. docs/other-packages.md says what works and what to write instead.
+Where PyTorch asks a device's module, `torch.spmd` answers (torch_spmd/_module.py). The code that is
+patched here names devices itself. docs/other-packages.md says what works and what to write instead.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ def _is_ours(device: Any) -> bool:
 
 
 def _data_parallel(module: Any) -> None:
-    """nn.DataParallel makes a replica for each accelerator; there is one logical device.
+    """nn.DataParallel makes a replica for each accelerator, but there is one logical device.
 
-    It is then the module itself, as it is without accelerators, for tensors of every device.
+    So it becomes the module itself, as without accelerators, for tensors of every device.
     """
     available = module._get_available_device_type
 
@@ -53,7 +53,7 @@ def _data_parallel(module: Any) -> None:
 
 
 def _flex_attention(module: Any) -> None:
-    """What it is made of, its math, runs on every device; it asks for the names of some."""
+    """flex_attention consists of ops that run on every device, but checks the device's name."""
     validate = module._validate_device
 
     @functools.wraps(validate)
@@ -65,7 +65,7 @@ def _flex_attention(module: Any) -> None:
 
 
 def _safetensors(module: Any) -> None:
-    """Files are read by the CPU: their tensors move afterwards."""
+    """Files are read on the CPU; their tensors are moved afterwards."""
     load_file = module.load_file
 
     @functools.wraps(load_file)
@@ -75,10 +75,10 @@ def _safetensors(module: Any) -> None:
         read = load_file(filename, device="cpu", **options)
         return {name: tensor.to(device) for name, tensor in read.items()}
 
-    module.load_file = load  # also what its load_model calls
+    module.load_file = load  # load_model calls it, too
 
 
-# By the module's name, when it is imported: not for the sake of this.
+# When the module of that name is imported; it is not imported for this.
 _LATER: dict[str, Amend] = {
     "safetensors.torch": _safetensors,
     "torch.nn.attention.flex_attention": _flex_attention,
@@ -86,7 +86,7 @@ _LATER: dict[str, Amend] = {
 
 
 class _Finder(importlib.abc.MetaPathFinder):
-    """Finds nothing itself: what the others find is amended after it is loaded."""
+    """A finder that finds no module itself, and patches modules after others have loaded them."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
@@ -113,7 +113,7 @@ class _Loader(importlib.abc.Loader):
         return self._loader.create_module(spec)
 
     def exec_module(self, module: ModuleType) -> None:
-        # As it would be without us, for code that looks at it later.
+        # Restored for code that looks at it later.
         module.__loader__ = self._loader
         if module.__spec__ is not None:
             module.__spec__.loader = self._loader

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where and how often the package may be loaded. Imports nothing of PyTorch.
+"""Checks where and how often the package is loaded. Imports nothing from PyTorch.
 
-PyTorch has one slot for a device like ours and keeps what is put there for as long as the process
-lives. So what is loaded first stays: `importlib.reload(torch_spmd)` does no harm, and an import
-after the package was taken out of `sys.modules` gives back what was loaded before.
+PyTorch has one slot for a device like ours, and keeps its contents as long as the process lives. So
+what is loaded first stays: `importlib.reload(torch_spmd)` has no effect, and an import after the
+package was removed from `sys.modules` returns what was loaded before.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ PACKAGE = "torch_spmd"
 
 def check_interpreter() -> None:
     """Errors: ImportError in a sub-interpreter, where `import torch` would never return."""
-    for name in ("_interpreters", "_xxsubinterpreters"):  # 3.13 has the first
+    for name in ("_interpreters", "_xxsubinterpreters"):  # the first exists since Python 3.13
         try:
             interpreters: Any = importlib.import_module(name)
         except ImportError:
@@ -35,7 +35,7 @@ def check_interpreter() -> None:
 
 
 def loaded() -> dict[str, ModuleType]:
-    """The modules of the package, now."""
+    """The modules of the package that are loaded now."""
     return {
         name: module
         for name, module in sys.modules.items()
@@ -44,13 +44,13 @@ def loaded() -> dict[str, ModuleType]:
 
 
 def refuse_reload(module: str, namespace: dict[str, Any], kind: str) -> None:
-    """At the head of a module whose classes others have imported.
+    """Called at the beginning of a module whose classes other modules import.
 
-    Errors: ImportError where it is loaded into the same namespace a second time; what was loaded
-    first is left as it was.
+    Errors: ImportError if the module is loaded into the same namespace a second time; its contents
+    then stay as they are.
     """
     if kind in namespace:
         raise ImportError(
-            f"{module} cannot be reloaded, since objects that were made before would be of another "
-            f"class {kind}; start a new process"
+            f"{module} cannot be reloaded, since existing objects would be of another class "
+            f"{kind}; start a new process"
         )

@@ -33,13 +33,13 @@ def _check_index(device: Any) -> None:
         index = given.index
     if index not in (None, 0, -1):
         raise RuntimeError(
-            f"device index {_arguments.plain(index)} is given, but there is one logical device, "
+            f"device index {_arguments.plain(index)} was given, but there is one logical device, "
             "'spmd' (spmd:0); the devices of a mesh are chosen by mark_sharding, not by index"
         )
 
 
 class _NoInductor(type):
-    """A class of which nothing can be asked: what Inductor takes for its code generator."""
+    """The class that Inductor gets as the device's code generator. Every use raises an error."""
 
     def _refuse(cls) -> Any:
         raise NotImplementedError(
@@ -52,7 +52,7 @@ class _NoInductor(type):
         return cls._refuse()
 
     def __getattr__(cls, name: str) -> Any:
-        if name.startswith("__"):  # Python's own questions: inspect, doctest, pickle
+        if name.startswith("__"):  # attributes that inspect, doctest and pickle read
             raise AttributeError(name)
         return cls._refuse()
 
@@ -64,14 +64,14 @@ class _Codegen(metaclass=_NoInductor):
 class DeviceModule(types.ModuleType):
     """The module object; its methods are the module's functions."""
 
-    # Whether all of the device is in place, and the package's modules when it was (_device.py).
+    # Whether registration is complete, and the package's modules at that time (_device.py).
     registered = False
     loaded: ClassVar[dict[str, types.ModuleType]] = {}
 
-    # What checkpoint asks before it saves the random state.
+    # Read by checkpoint before it saves the random state.
     _initialized = True
 
-    # What Inductor asks a device's module for (torch/_inductor/codegen/common.py).
+    # Called by Inductor (torch/_inductor/codegen/common.py).
     Scheduling = _Codegen
     PythonWrapperCodegen = _Codegen
     CppWrapperCodegen = _Codegen

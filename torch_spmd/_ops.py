@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The dispatcher ops `spmd::mark_sharding` and `spmd::reshard`.
 
-Whatever traces PyTorch (make_fx, aot_function, torch.compile, torch.export) records them with the
-mesh and the spec as text, and a graph that is run again marks and moves as the program did.
+Tracers of PyTorch (make_fx, aot_function, torch.compile, torch.export) record them with the mesh
+and the spec as text, so that a traced graph marks and reshards as the program did.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _library.define("reshard(Tensor x, str mesh, str spec) -> Tensor")
 
 
 def spec_text(spec: SpecLike) -> str:
-    """What the ops are given: "('data', None, ('x', 'y'), UNCONSTRAINED)". Plain steps, which
+    """The spec as text: "('data', None, ('x', 'y'), UNCONSTRAINED)". Written in plain steps that
     torch.compile can follow."""
     parts = [_entry_text(entry) for entry in spec]
     return "(" + ", ".join(parts) + (",)" if len(parts) == 1 else ")")
@@ -78,7 +78,7 @@ def _entry_of(node: ast.expr) -> Any:
 
 
 def is_traced(tensor: Tensor) -> bool:
-    """Somebody records what is done to the tensor, or it stands for one."""
+    """Whether a tracer records what is done to the tensor, or the tensor is a fake."""
     keys = torch._C._dispatch_keys(tensor)
     return (
         torch._C._len_torch_dispatch_stack() > 0
@@ -97,7 +97,7 @@ def _reshard(x: Tensor, mesh: str, spec: str) -> Tensor:
 
 
 def check(caller: str, x: Tensor, mesh: str, spec: str) -> None:
-    """What the spec of a tensor that stands for another can be checked for."""
+    """Checks the spec as far as is possible for a fake or traced tensor."""
     if x.device.type != "spmd":
         raise ValueError(
             f"{caller}: the tensor of shape {tuple(x.shape)} is on {str(x.device)!r}, not on "
@@ -108,11 +108,11 @@ def check(caller: str, x: Tensor, mesh: str, spec: str) -> None:
 
 
 def check_fits(caller: str, rank: int, mesh: _C.Mesh, spec: PartitionSpec) -> None:
-    """Errors: ValueError, IndexError where no tensor of that rank can be cut so."""
+    """Errors: ValueError or IndexError if no tensor of that rank can be sharded in this way."""
     if len(spec) != rank:
         raise ValueError(
             f"{caller}: spec {tuple(spec)} has {len(spec)} entries but the tensor has {rank} "
-            "dimensions; give one entry per dimension, None where it is not cut"
+            "dimensions; give one entry per dimension, None where it is not sharded"
         )
     try:
         mesh.canonical_spec(spec)
@@ -130,7 +130,7 @@ def _fake_reshard(x: Tensor, mesh: str, spec: str) -> Tensor:
 
 
 class _Reshard(_SingleLevelFunction):
-    """What autograd records, at whichever level of torch.func; gradients and tangents get the same
+    """The op for autograd, at any level of torch.func. Gradients and tangents get the same
     sharding."""
 
     @staticmethod
@@ -151,7 +151,7 @@ class _Reshard(_SingleLevelFunction):
 
 
 def _reshard_with_gradient(x: Tensor, mesh: str, spec: str) -> Tensor:
-    # The dispatcher has chosen the level.
+    # The dispatcher has chosen the level of torch.func.
     with enable_single_level_autograd_function():
         result: Tensor = _Reshard.apply(x, mesh, spec)  # type: ignore[attr-defined]
     return result
@@ -176,7 +176,7 @@ def _register() -> None:
     torch.library.register_fake("spmd::reshard", _fake_reshard, lib=_library)
     _library.impl("reshard", _reshard_with_gradient, "Autograd")
     torch.library.register_vmap("spmd::reshard", _reshard_batch, lib=_library)
-    # Nothing reads its result, and it must stay.
+    # It has no result that is read, but must not be removed.
     torch.fx.node.has_side_effect(torch.ops.spmd.mark_sharding.default)
 
 

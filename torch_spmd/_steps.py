@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where torch_spmd listens to optimizers, schedulers and gradient scalers.
+"""Hooks into optimizers, schedulers and gradient scalers.
 
-A step is one change: of tensors and of what the host counts. When the program of a step fails, or
-is dropped, what Python has advanced because of it is put back (csrc/trace/optimizer_step.h).
+A step is one change of tensors and of what the host counts. If the program of a step fails or is
+dropped, what Python has changed because of the step is undone (csrc/trace/optimizer_step.h).
 """
 
 from __future__ import annotations
@@ -42,7 +42,8 @@ def _after_step(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
 
 
 def _end_steps_that_raise() -> None:
-    """PyTorch calls no hook when a step raises; what comes after it must not be taken for its."""
+    """Tells the session if a step raises, for which PyTorch has no hook: what is recorded
+    afterwards does not belong to the step."""
     make = Optimizer.profile_hook_step
 
     def ending(method: Any) -> Any:
@@ -62,7 +63,7 @@ def _end_steps_that_raise() -> None:
 
 
 def _follow(kind: type, name: str, attributes: list[str]) -> None:
-    """What the method changes in these attributes of its object belongs to the last step."""
+    """Adds what the method changes in these attributes of its object to the last step."""
     method = vars(kind).get(name)
     if method is None:
         return
@@ -83,7 +84,7 @@ def _follow(kind: type, name: str, attributes: list[str]) -> None:
 
 
 def _look_before_a_scaled_step() -> None:
-    """A scaler reads whether gradients are finite: if they failed, it has not unscaled them."""
+    """A scaler reads whether gradients are finite. If they were lost, it has not unscaled them."""
     step = grad_scaler.GradScaler._maybe_opt_step
 
     @functools.wraps(step)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import torch
 
-from torch_spmd import _C, _arguments
+from torch_spmd import _C, _arguments, _options
 from torch_spmd.mesh import MOST_DEVICES
 
 
@@ -16,12 +16,12 @@ def set_default_backend(name: str, devices: int | None = None) -> None:
         name: `"cpu"`, `"cuda"`, or a simulated slice such as `"mock_tpu:v4-16"`; the default comes
             from the environment variable SPMD_BACKEND, else `"cpu"`.
         devices: how many devices there are; on `cpu` the default comes from SPMD_NUM_DEVICES, else
-            meshes of any size are fine.
+            meshes may have any size.
 
     Errors:
         TypeError: an argument of another kind.
-        ValueError: the name is none of the known backends, or there are fewer devices than 1.
-        RuntimeError: a tensor on `spmd` exists already, or there is no such hardware.
+        ValueError: the name is not a known backend, or there is less than 1 device.
+        RuntimeError: a tensor on `spmd` exists already, or the hardware does not exist.
 
     Example:
         >>> import torch_spmd as spmd
@@ -39,7 +39,7 @@ def set_default_backend(name: str, devices: int | None = None) -> None:
 
 
 def device_count() -> int:
-    """The number of devices of the backend: on `cpu` SPMD_NUM_DEVICES, else 8.
+    """The number of devices of the backend; on `cpu` SPMD_NUM_DEVICES, or 8 if that is not set.
 
     Example:
         >>> import torch_spmd as spmd
@@ -50,7 +50,7 @@ def device_count() -> int:
 
 
 def describe_devices() -> str:
-    """The backend in words: its devices, where they are, what memory they have.
+    """A description of the backend: its devices, where they are, and how much memory they have.
 
     Example:
         >>> import torch_spmd as spmd
@@ -62,7 +62,7 @@ def describe_devices() -> str:
 def sync(wait: bool = False) -> None:
     """Runs what is pending; with `wait`, returns only when it is done.
 
-    Looking at a value and `optimizer.step()` do it by themselves.
+    Reading a value and `optimizer.step()` do this by themselves.
 
     Example:
         >>> import torch, torch_spmd as spmd
@@ -75,7 +75,7 @@ def sync(wait: bool = False) -> None:
 def manual_seed(seed: int) -> None:
     """Seeds the device's random numbers alone; `torch.manual_seed` seeds all devices.
 
-    The numbers depend on the seed and the place in the tensor, not on the mesh or the sharding.
+    The numbers depend on the seed and the position in the tensor, not on the mesh or the sharding.
 
     Example:
         >>> import torch, torch_spmd as spmd
@@ -89,13 +89,13 @@ def manual_seed(seed: int) -> None:
 
 
 def set_coalescing(on: bool) -> None:
-    """Whether devices that share a place run as one there (the default), or tile by tile.
+    """Sets whether devices that share a place run as one (the default) or tile by tile.
 
-    On, each instruction of the sharded program runs once, on adjacent tiles as one tensor: an op
-    over eight shards of a batch is one call, and a sum over devices is part of the op that makes
-    its terms. Off, each virtual device's tiles are computed by themselves, as they are where
-    devices have memory of their own. Results agree but for the order of sums. What programs
-    communicate, and the memory they report, is that of the devices either way.
+    If on, each instruction of the sharded program runs once, on adjacent tiles as one tensor: an op
+    over eight shards of a batch is one call, and a sum over devices is part of the op that computes
+    the partial sums. If off, each virtual device's tiles are computed separately, as on devices
+    with memory of their own. Results differ only in the order of sums. Collectives and memory are
+    reported for the devices in either case.
 
     `SPMD_COALESCE=0` in the environment switches it off from the start.
 
@@ -104,18 +104,18 @@ def set_coalescing(on: bool) -> None:
         >>> spmd.set_coalescing(False)
         >>> spmd.set_coalescing(True)
     """
-    _C.set_coalescing(_arguments.boolean("set_coalescing", "on", on))
+    _options.set_options(coalesce=_arguments.boolean("set_coalescing", "on", on))
 
 
 def set_deduplication(on: bool) -> None:
-    """Whether replicas share one tile and are computed once (the default), or each by itself.
+    """Sets whether replicas share one tile and are computed once (the default), or separately.
 
-    Off is for honest timing of the full work, tile by tile; results are the same bits as with
-    coalescing off.
+    Off is for timing the full work, tile by tile. Results have the same bits as with coalescing
+    off.
 
     Example:
         >>> import torch_spmd as spmd
         >>> spmd.set_deduplication(False)
         >>> spmd.set_deduplication(True)
     """
-    _C.set_deduplication(_arguments.boolean("set_deduplication", "on", on))
+    _options.set_options(deduplicate=_arguments.boolean("set_deduplication", "on", on))

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Seeing what happens.
+"""What a script does: its graphs and programs, what they send, and what memory they need.
 
 Functions called `print_…` and `visualize_…` print and return the text; the others return something
-that prints well. Without arguments they speak of the program that ran last, `collectives` and
-`memory` after a step of an optimizer of all its programs.
+that prints well. Without arguments they are about the program that ran last. Right after an
+optimizer step, `collectives` and `memory` are about all programs of the step.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ class Table:
     """Rows with a title line and a note below. `rows` is a list of named tuples.
 
     A table is a sequence of its rows. Notebooks show it as HTML. It shows its first 1,000 rows and
-    says how many there are more; `text(limit=None)` has all.
+    says how many more there are; `text(limit=None)` has all.
 
-    Errors: TypeError for an argument of another kind; IndexError for a row that is not there.
+    Errors: TypeError for an argument of another kind; IndexError for a row that does not exist.
     """
 
     def __init__(self, columns: Sequence[str], rows: Sequence[Any], note: str = "") -> None:
@@ -107,7 +107,7 @@ class Printed(Text):
 
 
 class Collective(NamedTuple):
-    """One collective instruction of a program; bytes per device."""
+    """One collective instruction of a program. Bytes are per device."""
 
     kind: str
     axes: str
@@ -120,7 +120,7 @@ class Collective(NamedTuple):
 
 
 class LiveValue(NamedTuple):
-    """A value that is alive where memory peaks; bytes per device."""
+    """A value that is alive when memory use is at its peak. Bytes are per device."""
 
     value: str
     type: str
@@ -140,10 +140,10 @@ class CompileEvent(NamedTuple):
 
 
 class CollectiveTable(Table):
-    """The collectives of a program or a step; `large` and `small` part them at 4 KiB.
+    """The collectives of a program or a step; `large` and `small` divide them at 4 KiB.
 
-    A program that ran several times has its rows as often. Printed, equal rows are one, with how
-    many `times` there are of it.
+    A program that ran several times has its rows as many times. When the table is printed, equal
+    rows become one with their number in `times`.
     """
 
     rows: list[Collective]
@@ -165,7 +165,7 @@ class CollectiveTable(Table):
 
 
 class MemoryTable(Table):
-    """The largest values at the peak; `peak_bytes` and the rest per device."""
+    """The largest values at the peak. `peak_bytes` and all others are per device."""
 
     rows: list[LiveValue]
     peak_bytes: int
@@ -174,13 +174,13 @@ class MemoryTable(Table):
 
 
 def print_graph(t: Tensor | None = None, limit: int | None = LINES) -> Printed:
-    """Prints the graph of the last program, every value with its sharding; of a pending tensor
-    `t` the graph that is waiting to run, as traced.
+    """Prints the graph of the last program, every value with its sharding; for a pending tensor
+    `t`, the graph that is waiting to run, as traced.
 
-    Prints at most `limit` lines (None: all) and says how many there are more; returns all.
+    Prints at most `limit` lines (None: all) and says how many more there are; returns all.
 
     Errors: TypeError for an argument of another kind; ValueError for a tensor that is not pending;
-    RuntimeError where no program has run.
+    RuntimeError if no program has run.
 
     Example:
         >>> import torch, torch_spmd as spmd
@@ -205,9 +205,9 @@ def print_graph(t: Tensor | None = None, limit: int | None = LINES) -> Printed:
 def print_program(limit: int | None = LINES) -> Printed:
     """Prints the last program: what every device of the mesh runs.
 
-    Prints at most `limit` lines (None: all) and says how many there are more; returns all.
+    Prints at most `limit` lines (None: all) and says how many more there are; returns all.
 
-    Errors: TypeError for an argument of another kind; RuntimeError where no program has run.
+    Errors: TypeError for an argument of another kind; RuntimeError if no program has run.
 
     Example:
         >>> import torch, torch_spmd as spmd
@@ -225,11 +225,11 @@ def print_program(limit: int | None = LINES) -> Printed:
 
 
 def explain(t: Tensor, limit: int | None = LIMIT) -> Text:
-    """Why `t` is cut as it is: the chain back to an annotation, one line per step.
+    """Why `t` is sharded as it is: the chain back to an annotation, one line per step.
 
-    Of a longer chain the first `limit` lines (None: all), and how many there are more.
+    Of a longer chain it has the first `limit` lines (None: all), and how many more there are.
 
-    Errors: TypeError for an argument of another kind; ValueError when the tensor is not on `spmd`.
+    Errors: TypeError for an argument of another kind; ValueError if the tensor is not on `spmd`.
 
     Example:
         >>> import torch, torch_spmd as spmd
@@ -245,7 +245,7 @@ def explain(t: Tensor, limit: int | None = LIMIT) -> Text:
 
 
 def explain_compile() -> Table:
-    """Every compilation so far: what cut the work there, and what differed from what was known.
+    """Every compilation so far: what ended the pending work, and how it differed from known ones.
 
     `rows` are `CompileEvent`s, in order.
 
@@ -270,16 +270,16 @@ def explain_compile() -> Table:
 
 
 def collectives(step: bool | None = None) -> CollectiveTable:
-    """The collectives of a step or a program: kind, axes, bytes, the op whose result moves, line.
+    """The collectives of a step or a program: kind, axes, bytes, the op whose result is sent, line.
 
-    Right after an optimizer's step they are those of all its programs: micro-steps, forward passes
-    that ended when a loss was read, the optimizer. Else they are those of the program that ran
-    last, and the note says of how many. `step=True` asks for the last step whatever has run since,
+    Right after an optimizer step they are those of all its programs: micro-steps, forward passes
+    that ended when a loss was read, the optimizer. Otherwise they are those of the program that ran
+    last, and the note says so. `step=True` asks for the last step, whatever has run since, and
     `step=False` for the last program.
 
-    `rows` are `Collective`s, in the order in which they ran; bytes are one device's.
+    `rows` are `Collective`s, in the order in which they ran; bytes are those of one device.
 
-    Errors: RuntimeError where no program has run, or none that ended in an optimizer's step.
+    Errors: RuntimeError if no program has run, or none that ended in an optimizer step.
 
     Example:
         >>> import torch, torch_spmd as spmd
@@ -308,10 +308,10 @@ def collectives(step: bool | None = None) -> CollectiveTable:
 def memory(step: bool | None = None) -> MemoryTable:
     """The peak memory of a step or a program per device, and the ten largest values alive there.
 
-    In bytes, as the program is written: with coalescing, too. Of a step (`step` as for
-    `collectives`) it is that of the program which needs most.
+    In bytes, for the program as it is written, also if it runs coalesced. For a step (`step` as
+    for `collectives`) it is the peak of the program that needs most.
 
-    Errors: RuntimeError where no program has run, or none that ended in an optimizer's step.
+    Errors: RuntimeError if no program has run, or none that ended in an optimizer step.
 
     Example:
         >>> import torch, torch_spmd as spmd
@@ -328,7 +328,7 @@ def memory(step: bool | None = None) -> MemoryTable:
     if len(distinct) > 1:
         which = f"in program {number}, the largest {which}"
     elif not is_step:
-        which = "of the program that ran last"  # the same text whenever it runs
+        which = "of the program that ran last"  # the same text for every run
     table = MemoryTable(
         ("value", "type", "sharding", "bytes"), [LiveValue(*row) for row in live[:10]]
     )
@@ -341,13 +341,13 @@ def memory(step: bool | None = None) -> MemoryTable:
 
 
 def visualize_sharding(t: Tensor, limit: int | None = 64) -> Printed:
-    """Prints which device holds which part of `t`, of any rank. In colour where rich is there.
+    """Prints which device holds which part of `t`, of any rank; in colour if rich is installed.
 
-    The two dimensions that are cut into most parts are drawn; others are listed. A dimension of
-    blocks is drawn as two, the blocks and what is in them. At most `limit` rows and a quarter as
-    many columns are drawn (None: all); a last line says how many devices are left out.
+    The two dimensions with most shards are drawn; others are listed. A dimension of blocks is drawn
+    as two, the blocks and their contents. At most `limit` rows and a quarter as many columns are
+    drawn (None: all); a last line says how many devices are left out.
 
-    Errors: TypeError for an argument of another kind; ValueError when the tensor is not on `spmd`.
+    Errors: TypeError for an argument of another kind; ValueError if the tensor is not on `spmd`.
 
     Example:
         >>> import torch, torch_spmd as spmd
@@ -372,7 +372,7 @@ def trace_to_chrome(path: str | Path) -> None:
 
     Open it in chrome://tracing or Perfetto.
 
-    Errors: RuntimeError where no program has run; OSError.
+    Errors: RuntimeError if no program has run; OSError.
 
     Example:
         >>> import tempfile, torch, torch_spmd as spmd
@@ -401,7 +401,7 @@ def trace_to_chrome(path: str | Path) -> None:
 def save_repro(path: str | Path) -> None:
     """Writes the graph of the last program as text that `spmd-opt` reads (docs/spmd-opt.md).
 
-    Errors: RuntimeError where no program has run; OSError.
+    Errors: RuntimeError if no program has run; OSError.
 
     Example:
         >>> import tempfile, torch, torch_spmd as spmd
@@ -437,8 +437,8 @@ def _step(caller: str, step: Any) -> bool | None:
 
 
 def _programs(caller: str, step: bool | None) -> tuple[list[_C.CompiledProgram], str, bool]:
-    """The programs to speak of, in order of their runs; words that say which these are; whether
-    they are those of a step."""
+    """The programs to report on, in order of their runs; a description of them; whether they are
+    those of a step."""
     programs, since = _C.last_step()
     if step and not programs:
         raise RuntimeError(f"{caller}: no optimizer has stepped yet")

@@ -15,7 +15,7 @@ from torch_spmd import _C, _arguments, _loading
 
 _loading.refuse_reload(__name__, globals(), "Mesh")
 
-# More than any machine has; a slip of the pen is not a list of billions.
+# More than any machine has, so that a typing error does not create a list of billions.
 MOST_DEVICES = _arguments.MOST_ITEMS
 MOST_AXES = 64  # numpy's arrays have no more dimensions
 
@@ -29,9 +29,9 @@ class Mesh:
         mesh_shape: the sizes of up to 64 axes; their product is the number of devices.
         axis_names: one name per axis; without them the axes are called "axis0", "axis1", …
         axis_bandwidths: per axis, the bandwidth of the links along it as a multiple of the
-            machine's: 0.1 where they are ten times slower, as between nodes. Moves and cuts are
-            chosen by it; where several meshes share devices, the least that any of them says
-            holds. The default is 1 for every axis.
+            machine's: 0.1 if they are ten times slower, as between nodes. The compiler uses it to
+            choose moves and shardings. If several meshes share devices, the smallest value that any
+            of them gives applies. The default is 1 for every axis.
         backend: the name of the backend; the default is the process's.
 
     Immutable, comparable, hashable.
@@ -40,8 +40,8 @@ class Mesh:
         TypeError: an argument of another kind, or with items of another kind.
         ValueError: the sizes do not multiply to the number of devices; duplicate or negative ids;
             a wrong number of names or repeated ones; a wrong number of bandwidths or one that is
-            no positive number; more devices than the backend has, where that
-            number is fixed; another backend than the process's.
+            not a positive number; more devices than the backend has, if their number is fixed;
+            another backend than the process's.
 
     Example:
         >>> import torch_spmd as spmd
@@ -55,7 +55,7 @@ class Mesh:
     __slots__ = ("_backend", "_core", "_text")
     _core: _C.Mesh
     _backend: str
-    _text: str  # what ops in a traced graph are given
+    _text: str  # the argument of ops in traced graphs
 
     def __init__(
         self,
@@ -80,7 +80,7 @@ class Mesh:
 
     @classmethod
     def _of(cls, core: _C.Mesh) -> Mesh:
-        """The Python object of a mesh that came out of C++."""
+        """The Python object of a mesh that C++ returned."""
         mesh = cls.__new__(cls)
         mesh._set(core, _C.backend_name())
         return mesh
@@ -99,7 +99,7 @@ class Mesh:
 
     @property
     def axis_bandwidths(self) -> tuple[float, ...]:
-        """Per axis, as a multiple of the machine's link bandwidth."""
+        """The bandwidth per axis, as a multiple of the machine's link bandwidth."""
         return tuple(self._core.axis_bandwidths)
 
     @property
@@ -125,7 +125,7 @@ class Mesh:
         return int(self._core.axis_index(_arguments.text("get_axis_name_idx", "name", name)))
 
     def __setattr__(self, name: str, value: Any) -> None:
-        raise AttributeError(f"Mesh is immutable; make a new one to change {name!r}")
+        raise AttributeError(f"Mesh is immutable; create a new one to change {name!r}")
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Mesh):
@@ -161,7 +161,7 @@ def _restored(
     backend: str,
     axis_bandwidths: tuple[float, ...],
 ) -> Mesh:
-    """What pickle calls. A process of another backend cannot have the mesh."""
+    """Called by pickle. A process with another backend cannot have the mesh."""
     return Mesh(
         device_ids, mesh_shape, axis_names, axis_bandwidths=axis_bandwidths, backend=backend
     )
@@ -193,7 +193,8 @@ def make_mesh(
     axis_bandwidths: Sequence[float] | None = None,
     backend: str | None = None,
 ) -> Mesh:
-    """A mesh over the first `prod(shape)` devices of the backend, in order. The rest as in `Mesh`.
+    """A mesh over the first `prod(shape)` devices of the backend, in order. The other arguments are
+    as in `Mesh`.
 
     Errors: as `Mesh`.
 
@@ -228,7 +229,7 @@ def _checked_backend(backend: str | None) -> str:
         raise ValueError(
             f"Mesh: backend {backend!r} was asked for, but this process's backend is {default!r}, "
             "and all meshes of a graph share one; call "
-            f"spmd.set_default_backend({backend!r}) before the first tensor is made"
+            f"spmd.set_default_backend({backend!r}) before the first tensor is created"
         )
     return default
 
@@ -246,8 +247,8 @@ def _check_device_count(core: _C.Mesh, backend: str) -> None:
         )
 
 
-# The global mesh is kept in PyTorch's own thread-local state, which autograd hands to the thread
-# that runs backward, where that is another one; Python's context variables would not get there.
+# The global mesh is kept in PyTorch's own thread-local state, which autograd passes on to the
+# thread that runs backward, if that is another one; Python's context variables would not get there.
 _KEY = "torch_spmd.global_mesh"
 
 
@@ -267,9 +268,9 @@ def get_global_mesh() -> Mesh | None:
 
 
 def set_global_mesh(mesh: Mesh | None) -> None:
-    """Sets the mesh that is used where a mesh argument is omitted; None: there is none.
+    """Sets the mesh that is used where a mesh argument is omitted; None means that there is none.
 
-    Errors: TypeError for what is neither a Mesh nor None.
+    Errors: TypeError if it is neither a Mesh nor None.
 
     Example:
         >>> import torch_spmd as spmd
@@ -286,7 +287,7 @@ def set_global_mesh(mesh: Mesh | None) -> None:
 def use_mesh(mesh: Mesh) -> contextlib.AbstractContextManager[Mesh]:
     """`with use_mesh(mesh):` sets the global mesh for a block of code.
 
-    Errors: TypeError for what is no Mesh, at once.
+    Errors: TypeError at once if it is not a Mesh.
 
     Example:
         >>> import torch, torch_spmd as spmd
@@ -309,7 +310,7 @@ def _using(mesh: Mesh) -> Iterator[Mesh]:
 
 
 def mesh_or_global(caller: str, mesh: Mesh | None) -> Mesh:
-    """`mesh`, or the global one. Errors: ValueError where there is neither; TypeError."""
+    """`mesh`, or the global one. Errors: ValueError if there is neither; TypeError."""
     if mesh is None:
         mesh = get_global_mesh()
         if mesh is None:
@@ -323,7 +324,7 @@ def mesh_or_global(caller: str, mesh: Mesh | None) -> Mesh:
     if mesh.backend != current:
         raise ValueError(
             f"{caller}: mesh {mesh} is over backend {mesh.backend!r}, but this process's tensors "
-            f"are on backend {current!r}, and all meshes of a graph share one; make the mesh again "
-            "with spmd.make_mesh"
+            f"are on backend {current!r}, and all meshes of a graph share one; create the mesh "
+            "again with spmd.make_mesh"
         )
     return mesh

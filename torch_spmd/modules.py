@@ -23,10 +23,10 @@ PatternT = TypeVar("PatternT", bound=Pattern)
 
 @dataclass
 class ShardReport:
-    """What `shard_module` did, by parameter name. `print` it: the first 1,000 lines, and how many
-    there are more; `text(limit=None)` has all.
+    """What `shard_module` did, by parameter name. `print` shows the first 1,000 lines and how many
+    more there are; `text(limit=None)` has all.
 
-    `kept`: marks that parameters had already, where no rule matched.
+    `kept` are marks that parameters had already and that no rule replaced.
     """
 
     sharded: dict[str, PartitionSpec] = field(default_factory=dict)
@@ -37,7 +37,7 @@ class ShardReport:
     def text(self, limit: int | None = 1000) -> str:
         """The first `limit` lines, or all.
 
-        Errors: TypeError, ValueError for a limit that is neither None nor 1 or more.
+        Errors: TypeError or ValueError for a limit that is neither None nor at least 1.
         """
         if limit is not None:
             limit = _arguments.integer("ShardReport.text", "limit", limit, 1)
@@ -66,14 +66,15 @@ def shard_module(
 
     Args:
         module: on `spmd`, or on `meta` with `materialize`.
-        mesh: the mesh; the global one where it is None.
+        mesh: the mesh; None means the global one.
         rules: ordered; a pattern is a glob over the whole name (`"*.mlp.up.weight"`, `*` crosses
             dots) or a compiled regular expression; a spec has one entry per dimension.
-        materialize: initialises a module that is on `meta` with its own `reset_parameters`, cut
-            from the start and never whole.
+        materialize: initializes a module that is on `meta` by its own `reset_parameters`, sharded
+            from the start, so that no parameter is ever stored as a whole.
 
-    A parameter known by several names (tied) takes the rule that any of them matches; one that has
-    a mark already keeps it where no rule matches. A rule that matches nothing is a warning.
+    A parameter with several names (tied) uses the first rule that any of them matches. A parameter
+    that is marked already keeps its mark if no rule matches. A rule that matches nothing gives a
+    warning.
 
     Errors:
         TypeError: an argument of another kind; a pattern that is neither text nor compiled.
@@ -137,7 +138,7 @@ def _specs(rules: Any) -> dict[Pattern, PartitionSpec]:
 def _mark_parameters(
     module: nn.Module, mesh: Mesh, specs: Mapping[Pattern, PartitionSpec]
 ) -> ShardReport:
-    """All parameters, or none where one cannot be marked."""
+    """Marks all parameters, or none if one cannot be marked."""
     report = ShardReport()
     matched: set[Pattern] = set()
     items = []

@@ -17,31 +17,32 @@ def register_rule(
     jointly: Sequence[int] = (),
     local: Mapping[str, str] | None = None,
 ) -> None:
-    """Says how an op may be cut.
+    """Says how an op may be sharded.
 
-    An op without a rule runs whole, on gathered operands. With a rule it runs on tiles: wherever an
-    axis cuts a factor, the op is called on each tile.
+    An op without a rule runs unsharded, on gathered operands. With a rule it runs on tiles: if an
+    axis shards a factor, the op is called on each tile.
 
     Args:
         op: the op's name, with its overload if it has one: "mylib::op", "mylib::op.out".
         text: operands, "->", results, separated by commas; one word per dimension. A word is a
             factor: the same word is the same index. "..." is any number of leading dimensions,
-            "[h]" a factor that is never cut, "1" a dimension of size 1, "(a b)" a dimension that is
-            two factors, major first, "()" a tensor without dimensions. "+" before an operand: it is
-            added to the result, once (a bias). "=" before a result: the shards of a letter that it
-            lacks all compute the same of it, not terms. "?" after an operand: it may be absent.
-        kinds: how results that lack a factor combine when it is cut: "sum" (where nothing is said),
-            "prod", "max", "min", "and", "or", by factor.
-        each: operands of which any one may be a term of a sum: op(a + b) = op(a) + op(b).
+            "[h]" a factor that is never sharded, "1" a dimension of size 1, "(a b)" a dimension
+            that is two factors, major first, "()" a tensor without dimensions. "+" before an
+            operand: it is added to the result once, like a bias. "=" before a result: the shards of
+            a factor that it lacks compute identical copies of it, not partial sums. "?" after an
+            operand: it may be absent.
+        kinds: by factor, how the results that lack it combine when it is sharded: "sum" (the
+            default), "prod", "max", "min", "and", "or".
+        each: operands of which any one may be a partial sum: op(a + b) = op(a) + op(b).
             Reductions are then done after the op, if that is cheaper.
-        jointly: operands that may be terms of a sum all at once.
+        jointly: operands that may be partial sums, all at once.
         local: attributes of the call on a tile that differ from the whole call's, as expressions:
             {"size": "[size(r0,0), 4]"}. size, start and extent of operand k (ok) or result k (rk)
             along a dimension; + - * //, min(a,b), max(a,b).
 
-    Errors: TypeError for an argument of another kind; ValueError that says what is malformed; for
-    an op that has a rule, for an op that does not exist, for a text that has not as many operands
-    or results as the op.
+    Errors: TypeError for an argument of another kind; ValueError if the text is malformed or does
+    not have as many operands and results as the op, or if the op has a rule already or does not
+    exist.
 
     Example:
         >>> import torch, torch_spmd as spmd

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Partition specs: per dimension of a tensor, the mesh axes that cut it."""
+"""Partition specs: per dimension of a tensor, the mesh axes that shard it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch_spmd.mesh import Mesh
 
 _loading.refuse_reload(__name__, globals(), "PartitionSpec")
 
-MOST_DIMS = 64  # of a tensor, and axes that cut one dimension
+MOST_DIMS = 64  # of a tensor, and axes that shard one dimension
 
 
 class _Unconstrained:
@@ -33,20 +33,21 @@ UNCONSTRAINED = _Unconstrained()
 
 
 class blocks:
-    """An entry of a spec: the dimension is `n` blocks of one size, one after another, each of which
-    is cut over `axes`.
+    """An entry of a spec: the dimension is `n` blocks of equal size, one after another, each of
+    which is sharded over `axes`.
 
-    For projections that are one weight: queries, keys and values of attention, gate and up of an
-    MLP. What is split off (`chunk`, `split`) is then cut as a weight of its own would be, and
-    nothing is sent. Sizes that the axes do not divide are cut unevenly, each block by itself.
-    `mark_sharding(w.view(h, 3, h), mesh, P(None, None, "model"))` says the same.
+    This is for projections that are one weight: queries, keys and values of attention, gate and up
+    of an MLP. A block that is split off (`chunk`, `split`) is then sharded as a separate weight
+    would be, and nothing is sent. If the axes do not divide the size, each block is sharded
+    unevenly by itself. `mark_sharding(w.view(h, 3, h), mesh, P(None, None, "model"))` has the same
+    effect.
 
-    A device's part of such a tensor is no slice of it. `local_shards` therefore gives the parts of
-    the tensor in which dimension n * k is two, n and k.
+    A device's part of such a tensor is not a slice of it. `local_shards` therefore gives the parts
+    of the view in which the dimension of size n * k is two dimensions, n and k.
 
-    Errors: TypeError for `n` that is no integer, and for axes that are no axis or tuple of axes;
-    ValueError where `n` is less than 1. Where a dimension is not `n` blocks of one size
-    `mark_sharding` raises a ValueError.
+    Errors: TypeError if `n` is not an integer, or `axes` is not an axis or a tuple of axes;
+    ValueError if `n` is less than 1. `mark_sharding` raises a ValueError if the dimension is not
+    `n` blocks of equal size.
 
     Example:
         >>> import torch, torch_spmd as spmd
@@ -72,15 +73,15 @@ class blocks:
         if isinstance(n, (tuple, list)):
             raise TypeError(
                 f"blocks: n is {_arguments.plain(n)}; blocks of unequal sizes are not supported, "
-                "give how many blocks of one size there are"
+                "give the number of blocks of equal size"
             )
         self.n = _arguments.integer("blocks", "n", n, least=1)
         several = isinstance(axes, (tuple, list))
         each = list(axes) if several else [axes]
         if not each or not all(map(_is_axis, each)):
             raise TypeError(
-                f"blocks: axes is {_arguments.shown(axes)}; give the axis that cuts each block, by "
-                "name or index, or a tuple of axes"
+                f"blocks: axes is {_arguments.shown(axes)}; give the axis that shards each block, "
+                "by name or index, or a tuple of axes"
             )
         parts = tuple(_axis(axis, "axes", "blocks") for axis in each)
         self.axes = parts if several else parts[0]
@@ -104,16 +105,16 @@ SpecLike = Union["PartitionSpec", Sequence[Any]]
 
 
 class PartitionSpec(tuple[Any, ...]):
-    """Per dimension: None (not cut), an axis name or index, a tuple of those (major first),
-    blocks(n, axes) (each of n blocks is cut), or UNCONSTRAINED (the compiler chooses). Also called
-    `P`. Plain tuples do as well everywhere.
+    """One entry per dimension: None (not sharded), an axis name or index, a tuple of those (major
+    first), blocks(n, axes) (each of n blocks is sharded), or UNCONSTRAINED (the compiler chooses).
+    Also called `P`. Plain tuples are accepted everywhere as well.
 
-    A name may be that of a part of an axis: "model:0" is the major (first) of its prime factors,
-    ascending, so that of an axis of 8 there are "model:0", "model:1", "model:2", each of size 2.
-    `sharding_of` says so where a view has split a dimension that an axis cuts; "model:(2)4" is the
-    same for a part that is no prime factor: the 4 below the major 2.
+    An entry may name a part of an axis: "model:0" is the major (first) of its prime factors, in
+    ascending order. So an axis of size 8 has "model:0", "model:1" and "model:2", each of size 2.
+    `sharding_of` uses these names if a view has split a dimension that an axis shards.
+    "model:(2)4" names a part that is not a prime factor: the part of size 4 below the major 2.
 
-    Errors: TypeError for an entry that is none of these.
+    Errors: TypeError for any other entry.
 
     Example:
         >>> from torch_spmd import P
@@ -146,9 +147,9 @@ P = PartitionSpec
 class NamedSharding:
     """A mesh and a spec, as a value.
 
-    What `sharding_of` returns says more: `is_committed` (the user's mark), `is_provisional` (the
-    tensor is pending: what would be chosen if it were computed now), `unreduced` (names of the axes
-    along which each device holds a term of the sum). These take no part in comparisons.
+    The result of `sharding_of` says more: `is_committed` (it is the user's mark), `is_provisional`
+    (the tensor is pending: this would be chosen if it were computed now), `unreduced` (names of the
+    axes along which each device holds a partial sum). Comparisons ignore these.
 
     Errors:
         TypeError: an argument of another kind.
@@ -184,8 +185,8 @@ class NamedSharding:
         _check_axes(mesh, self.unreduced)
 
     def hlo_string(self) -> str:
-        """XLA's text for this sharding; where a dimension is blocks, which XLA cannot say, that of
-        the tensor in which it is two. Errors: ValueError for an axis the mesh does not have."""
+        """XLA's text for this sharding. XLA has no blocks: for a dimension of blocks it is the text
+        of the view in which they are a dimension. Errors: ValueError for an unknown axis."""
         plain, _ = without_blocks(self.spec, [0] * len(self.spec))
         return str(self.mesh._core.hlo_string(plain))
 
@@ -198,7 +199,7 @@ class NamedSharding:
         return hash((self.mesh, self._canonical()))
 
     def _canonical(self) -> tuple[Any, ...]:
-        """The spec with whole axes by name: all parts of an axis in order are that axis."""
+        """The spec with all parts of an axis, in order, replaced by the axis."""
         return self.mesh._core.canonical_spec(self.spec)
 
     def _parts(self) -> str:
@@ -228,7 +229,7 @@ class NamedSharding:
 
 
 def _check_axes(mesh: Mesh, spec: Sequence[Any]) -> None:
-    """Errors: ValueError for a name that the mesh does not have (and the likely one), or twice."""
+    """Errors: ValueError for a name that is not in the mesh (with the likely one) or repeated."""
     seen = set()
     for dim in spec:
         for axis in _axes_of(dim):
@@ -250,7 +251,7 @@ def _axes_of(dim: Any) -> tuple[Any, ...]:
 
 
 def check_blocks(caller: str, spec: PartitionSpec, shape: Sequence[int]) -> None:
-    """Errors: ValueError where a dimension is not so many blocks of one size."""
+    """Errors: ValueError if a dimension is not that many blocks of equal size."""
     for position, (dim, size) in enumerate(zip(spec, shape)):
         if isinstance(dim, blocks) and size % dim.n != 0:
             raise ValueError(
@@ -260,7 +261,7 @@ def check_blocks(caller: str, spec: PartitionSpec, shape: Sequence[int]) -> None
 
 
 def without_blocks(spec: PartitionSpec, shape: Sequence[int]) -> tuple[PartitionSpec, list[int]]:
-    """Spec and shape with each dimension of blocks as two. Requires: they fit each other."""
+    """Spec and shape with each dimension of blocks as two dimensions. Requires: they fit."""
     dims: list[Any] = []
     sizes: list[int] = []
     for dim, size in zip(spec, shape):
@@ -287,13 +288,13 @@ def to_spec(spec: SpecLike) -> PartitionSpec:
 
 
 def from_core(spec: Sequence[Any]) -> PartitionSpec:
-    """A spec that came out of C++."""
+    """The PartitionSpec of a spec that C++ returned."""
     return PartitionSpec(*(UNCONSTRAINED if dim == "UNCONSTRAINED" else dim for dim in spec))
 
 
 def is_spec(value: Any) -> bool:
-    """Whether `value` is one spec, not a tree of specs; trees of plain tuples that could be either
-    count as one spec, so write P(…) at the leaves of trees."""
+    """Whether `value` is one spec, not a tree of specs. A plain tuple that could be either counts
+    as one spec, so write P(…) at the leaves of trees."""
     if isinstance(value, PartitionSpec):
         return True
     if not isinstance(value, (tuple, list)):
@@ -309,13 +310,13 @@ def is_spec(value: Any) -> bool:
 
 
 _ENTRY_KINDS = (
-    "an entry is None (not cut), an axis name or index, a tuple of those (major first), "
+    "an entry is None (not sharded), an axis name or index, a tuple of those (major first), "
     "blocks(n, axes), or UNCONSTRAINED"
 )
 
 
 def _plain(dim: Any, position: int) -> Any:
-    """Lists become tuples, numpy integers ints."""
+    """The entry with lists as tuples and numpy integers as ints."""
     if dim is None or getattr(type(dim), "is_unconstrained", False) is True:
         return dim
     if isinstance(dim, blocks):

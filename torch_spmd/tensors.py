@@ -38,8 +38,9 @@ _loading.refuse_reload(__name__, globals(), "Shard")
 class Shard:
     """One device's part of a tensor.
 
-    `data` is a CPU tensor of the part's true size (it may be empty), `index` says which part: one
-    slice per dimension. Devices that hold the same part have replica ids 0, 1, … in device order.
+    `data` is a CPU tensor of the part's true size, which may be empty. `index` says which part it
+    is: one slice per dimension. Devices that hold the same part have replica ids 0, 1, … in device
+    order.
     """
 
     data: Tensor
@@ -49,25 +50,25 @@ class Shard:
 
 
 def mark_sharding(t: T, mesh: Mesh | None = None, spec: SpecLike | Any = None) -> T:
-    """Says how a tensor is cut over a mesh. In place; returns `t`, which stays a plain Tensor.
+    """Sets how a tensor is sharded over a mesh, in place. Returns `t`, which stays a plain Tensor.
 
-    Data is laid out so when it is next used (host data is uploaded cut, never whole). A pending
-    result, or a view of part of one, is constrained to it. A parameter keeps it through optimizer
-    steps. What is copied keeps it: clone, deepcopy, contiguous, to (another dtype, the CPU and
-    back), `.data =`, torch.save and torch.load, load_state_dict; the mark of a copy gives way to
-    one that you set on it. Where it cannot be kept a warning says so.
+    Data gets this sharding when it is next used; host data is uploaded shard by shard, never as a
+    whole. A pending result, or a view of part of one, is constrained to it. A parameter keeps its
+    mark through optimizer steps. Copies keep it, too: clone, deepcopy, contiguous, to (another
+    dtype, the CPU and back), `.data =`, torch.save and torch.load, load_state_dict. A mark that you
+    set on a copy replaces the one that it inherited. If a mark cannot be kept, a warning says so.
 
-    Traced (make_fx, aot_function, torch.compile) it is the op `spmd::mark_sharding` in the graph.
+    In a traced graph (make_fx, aot_function, torch.compile) it is the op `spmd::mark_sharding`.
 
     Args:
-        t: a tensor on `spmd` of any shape, or a tree (dict, list, tuple) of them: all are marked,
-            or none where one cannot be.
-        mesh: the mesh; the global one where it is None.
+        t: a tensor on `spmd` of any shape, or a tree (dict, list, tuple) of them. Either all are
+            marked, or none if one cannot be.
+        mesh: the mesh; None means the global one.
         spec: one entry per dimension; for a tree one spec for all, or a tree of specs.
 
     Errors:
-        ValueError: the tensor is elsewhere; the spec's length is not the tensor's rank; an unknown
-            or repeated axis; another mark than the one the tensor has.
+        ValueError: the tensor is on another device; the spec's length is not the tensor's rank; an
+            unknown or repeated axis; the tensor has a different mark already.
         IndexError: an axis index that the mesh does not have.
         TypeError: an entry that is neither None, an axis, a tuple of axes, nor UNCONSTRAINED.
 
@@ -97,7 +98,7 @@ def mark_sharding(t: T, mesh: Mesh | None = None, spec: SpecLike | Any = None) -
 def mark_all(mesh: Mesh, items: Sequence[tuple[str, Tensor, PartitionSpec]]) -> None:
     """Marks all of the tensors, each with its spec, or none.
 
-    Errors: as mark_sharding, beginning with the first of what belongs to the tensor.
+    Errors: as mark_sharding. The message begins with the first field of the item.
     """
     traced, others = [], []
     for caller, given, given_spec in items:
@@ -110,7 +111,7 @@ def mark_all(mesh: Mesh, items: Sequence[tuple[str, Tensor, PartitionSpec]]) -> 
         else:
             others.append((tensor, mesh._core, spec, caller))
     if len(others) == 1 and not traced and others[0][3] == "mark_sharding":
-        _C.mark_sharding(*others[0][:3])  # which looks first itself
+        _C.mark_sharding(*others[0][:3])  # which checks before it marks
     else:
         _C.mark_shardings(others)
     for tensor, text in traced:
@@ -118,7 +119,7 @@ def mark_all(mesh: Mesh, items: Sequence[tuple[str, Tensor, PartitionSpec]]) -> 
 
 
 def _unwrapped(tensor: Tensor, spec: PartitionSpec) -> tuple[Tensor, PartitionSpec]:
-    """Under vmap and grad the data is inside wrappers; the spec speaks of the unbatched
+    """Under vmap and grad the data is inside wrappers; the spec is about the unbatched
     dimensions."""
     while _functorch.is_functorch_wrapped_tensor(tensor):
         if _functorch.is_batchedtensor(tensor):
@@ -131,7 +132,8 @@ def _unwrapped(tensor: Tensor, spec: PartitionSpec) -> tuple[Tensor, PartitionSp
 def reshard(t: Tensor, mesh: Mesh | None, spec: SpecLike) -> Tensor:
     """A new tensor with the values of `t` and the given sharding.
 
-    Differentiable: the gradient gets the same sharding. Traced it is the op `spmd::reshard`.
+    It is differentiable; the gradient gets the same sharding. In a traced graph it is the op
+    `spmd::reshard`.
 
     Errors: as `mark_sharding`.
 
@@ -150,7 +152,7 @@ def reshard(t: Tensor, mesh: Mesh | None, spec: SpecLike) -> Tensor:
 
 
 def clear_sharding(t: Tensor) -> None:
-    """Drops the mark of a tensor: the compiler chooses again.
+    """Removes the mark of a tensor, so that the compiler chooses its sharding.
 
     Errors: ValueError when the tensor is not on `spmd`.
 
@@ -166,9 +168,9 @@ def clear_sharding(t: Tensor) -> None:
 
 
 def sharding_of(t: Tensor) -> NamedSharding:
-    """How a tensor is cut. Runs nothing: for a pending value it is what would be chosen now.
+    """How a tensor is sharded. Runs nothing: for a pending value it is what would be chosen now.
 
-    Where no mesh is known, the tensor is whole on device 0 and the mesh has that device alone.
+    If no mesh is known, the tensor is on device 0 and the mesh consists of that device alone.
 
     Errors: ValueError when the tensor is not on `spmd`.
 
@@ -194,17 +196,18 @@ def sharding_of(t: Tensor) -> NamedSharding:
 
 
 def local_shards(t: Tensor, devices: Sequence[int] | None = None) -> list[Shard]:
-    """What each device of the mesh holds, in the mesh's order. Runs what is pending. Copies.
+    """Copies of what each device of the mesh holds, in the mesh's order. Runs what is pending.
 
-    Of a tensor that is marked with blocks(n, axes) the parts are those of its view in which that
-    dimension of size n * k is two, n and k: no slice of the tensor is what a device holds.
+    If the tensor is marked with blocks(n, axes), the parts are those of the view in which that
+    dimension of size n * k is two dimensions, n and k, since a device's part is not a slice of the
+    tensor itself.
 
     Args:
         t: a tensor on `spmd`.
-        devices: the devices whose parts are wanted; all of the mesh where it is None.
+        devices: the devices whose parts are returned; None means all of the mesh.
 
-    Errors: TypeError for an argument of another kind; ValueError when the tensor is not on `spmd`,
-    for a device that is not of the mesh, or where the copies need more memory than the machine has.
+    Errors: TypeError for an argument of another kind; ValueError if the tensor is not on `spmd`, a
+    device is not in the mesh, or the copies need more memory than the machine has.
 
     Example:
         >>> import torch, torch_spmd as spmd
@@ -228,7 +231,7 @@ def local_shards(t: Tensor, devices: Sequence[int] | None = None) -> list[Shard]
 
 
 def _shards_of(t: Tensor, devices: Sequence[int] | None) -> list[Shard]:
-    """Of these devices, in this order. Checks that memory suffices before anything is copied."""
+    """The shards of these devices, in this order. Checks that memory suffices before it copies."""
     whole = t.detach().cpu()
     holders: dict[Any, int] = {}
     held: dict[int, tuple[Any, int]] = {}
@@ -239,7 +242,7 @@ def _shards_of(t: Tensor, devices: Sequence[int] | None) -> list[Shard]:
     for device in wanted:
         if device not in held:
             raise ValueError(
-                f"local_shards: devices names {device}, which is none of the mesh's: it has "
+                f"local_shards: devices names {device}, which is not in the mesh: it has "
                 f"{len(held):,}, from {min(held)} to {max(held)}"
             )
     boxes = (held[device][0] for device in wanted)
@@ -267,8 +270,8 @@ def from_local_shards(
 
     Errors:
         TypeError: an argument of another kind, or with items of another kind.
-        ValueError: naming the first element that is missing, a part of the wrong size, parts of
-            several dtypes.
+        ValueError: an element is missing (the first one is named), a part has the wrong size, or
+            parts have different dtypes.
 
     Example:
         >>> import torch, torch_spmd as spmd
@@ -292,8 +295,8 @@ def from_local_shards(
 
 
 def load_local_shards_(t: Tensor, shards: Sequence[Shard]) -> Tensor:
-    """Overwrites `t` with the parts given; returns it, cut as before. The parts may be cut in
-    another way, but must cover it.
+    """Overwrites `t` with the given parts and returns it; its sharding stays the same. The parts
+    may come from another sharding, but must cover the tensor.
 
     Errors: as `from_local_shards`.
 
@@ -313,7 +316,7 @@ def load_local_shards_(t: Tensor, shards: Sequence[Shard]) -> Tensor:
 
 
 def blocks_apart(t: Tensor) -> Tensor:
-    """The tensor with dimensions of blocks as two each."""
+    """The view of the tensor in which each dimension of blocks is two dimensions."""
     sharding = sharding_of(t)
     if not any(isinstance(dim, blocks) for dim in sharding.spec):
         return t
@@ -388,7 +391,7 @@ def _shard_data(caller: str, name: str, data: Any) -> Tensor:
 
 
 def _check_shape(shape: Sequence[int], shards: Sequence[tuple[Any, ...]]) -> None:
-    """Before memory is taken for a tensor that the shards cannot fill."""
+    """Checks that the shards can fill the tensor, before memory is allocated for it."""
     kinds = list(dict.fromkeys(data.dtype for data, *_ in shards))
     if len(kinds) > 1:
         raise ValueError(
@@ -404,7 +407,7 @@ def _check_shape(shape: Sequence[int], shards: Sequence[tuple[Any, ...]]) -> Non
 
 
 def _check_keys(where: str, tree: Mapping[Any, Any], specs: Any) -> None:
-    """Errors: ValueError where not the same names have tensors and specs."""
+    """Errors: ValueError if tensors and specs do not have the same names."""
     for key in tree:
         if not isinstance(specs, Mapping) or key not in specs:
             raise ValueError(
@@ -431,7 +434,7 @@ def _keys(tree: Mapping[Any, Any]) -> str:
 def _pairs(
     tree: Any, spec: Any, where: str = "", within: tuple[int, ...] = ()
 ) -> Iterator[tuple[str, Tensor, SpecLike]]:
-    """The tensors of a tree, each with where it is there ("['a'][0]") and with its spec.
+    """The tensors of a tree, each with its position in the tree ("['a'][0]") and its spec.
 
     Errors: TypeError, ValueError.
     """

@@ -26,7 +26,7 @@ _COMBINE: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 
 # [begin, end) of each dimension.
 Box = list[tuple[int, int]]
-# Of each factor that is cut: how many shards, and how many indices in each but the last.
+# By factor that is sharded: the number of shards, and of indices in each but the last.
 Cutting = Mapping[int, tuple[int, int]]
 
 
@@ -38,22 +38,23 @@ def check_rule(
     atol: float | None = None,
     **kwargs: Any,
 ) -> int:
-    """Checks the rule of an op on one call: every factor, and every pair of factors, cut into
-    `shards` parts (pairs: into two), the op run on each part, what comes out put together and
-    compared with the whole.
+    """Checks the rule of an op on one call. Every factor is sharded into `shards` parts, and every
+    pair of factors into two parts each; the op runs on each part, and the results are put together
+    and compared with those of the whole call.
 
     Args:
         op: the op's name, as given to `register_rule`; PyTorch's own ops have rules, too.
-        args, kwargs: of the op; tensors on the CPU. Sizes that the shards do not divide find more.
-        rtol, atol: of `torch.testing.assert_close`.
+        args, kwargs: those of the op, with tensors on the CPU. Sizes that the shards do not divide
+            evenly find more errors.
+        rtol, atol: as for `torch.testing.assert_close`.
 
-    Returns: how many cuts were compared.
+    Returns: the number of shardings that were compared.
 
     Errors: AssertionError that names the factor, the number of shards and the difference; TypeError
-    for an argument of another kind; ValueError when there is no such op, it has no rule, or nothing
-    in this call can be cut; RuntimeError when the call does not fit the rule.
+    for an argument of another kind; ValueError if the op does not exist or has no rule, or nothing
+    in this call can be sharded; RuntimeError if the call does not fit the rule.
 
-    Example (`register_rule` has one of a user's op):
+    Example (`register_rule` has one for a user's op):
         >>> import torch
         >>> from torch_spmd import testing
         >>> testing.check_rule("aten::mm", torch.randn(6, 4), torch.randn(4, 5)) > 0
@@ -65,8 +66,8 @@ def check_rule(
     calls = list(calls_of(_function(op), *args, **kwargs))
     if not calls:
         raise ValueError(
-            f"check_rule: '{op}' ran on the host at once, so there is nothing to cut: its results' "
-            "shapes must follow from its operands' (torch.library.register_fake)"
+            f"check_rule: '{op}' ran on the host at once, so there is nothing to shard: the "
+            "shapes of its results must follow from its operands (torch.library.register_fake)"
         )
     if not any(call.op == op for call in calls):
         made = ", ".join(dict.fromkeys(call.op for call in calls))
@@ -79,7 +80,9 @@ def check_rule(
             raise ValueError(f"check_rule: '{op}' has no rule; spmd.register_rule gives it one")
         checked += call.check(shards, rtol=rtol, atol=atol)
     if checked == 0:
-        raise ValueError(f"check_rule: nothing in this call of '{op}' can be cut: {calls[0].text}")
+        raise ValueError(
+            f"check_rule: nothing in this call of '{op}' can be sharded: {calls[0].text}"
+        )
     return checked
 
 
@@ -102,11 +105,11 @@ def _function(op: str) -> Callable[..., Any]:
 
 
 def calls_of(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Iterator[Call]:
-    """What a function of tensors on the CPU is traced as, call by call, each with the values that
-    it is given there: what is pending when the function returns and one of its results needs. A
-    call is run whole when it is its turn.
+    """The calls as which a function of tensors on the CPU is traced, each with the values of its
+    operands: those that are pending when the function returns and that one of its results needs.
+    Each call is run unsharded to get the operands of the next.
 
-    Errors: TypeError for what is no function; the function's.
+    Errors: TypeError if it is not a function; those of the function.
     """
     if not callable(function):
         raise TypeError(
@@ -130,7 +133,7 @@ def _in_order(calls: _C.PendingCalls) -> Iterator[Call]:
 
 
 class Tile(NamedTuple):
-    """A part of a result: where it lies, and which of the terms of a reduction it is."""
+    """A part of a result: its box, and which partial result of a reduction it is."""
 
     box: tuple[tuple[int, int], ...]
     data: Tensor
@@ -139,7 +142,7 @@ class Tile(NamedTuple):
 
 
 class Call:
-    """One traced call, whole and in parts."""
+    """One traced call, which can run as a whole and in parts."""
 
     def __init__(self, calls: _C.PendingCalls, id: int, values: Mapping[int, Tensor]) -> None:
         if not isinstance(calls, _C.PendingCalls):
@@ -167,13 +170,13 @@ class Call:
         atol: float | None = None,
         unwritten: Collection[int] = (),
     ) -> int:
-        """Compares every cut, but for results that the op leaves partly `unwritten`; returns how
-        many cuts there are.
+        """Compares every sharding, except for results that the op leaves partly `unwritten`.
+        Returns the number of shardings.
 
-        Errors: AssertionError where one differs; ValueError for a call without a rule.
+        Errors: AssertionError if one differs; ValueError for a call without a rule.
         """
         if not self.has_rule:
-            raise ValueError(f"Call.check: '{self.op}' has no rule, so nothing can be cut")
+            raise ValueError(f"Call.check: '{self.op}' has no rule, so nothing can be sharded")
         shards = _arguments.integers("Call.check", "shards", shards, 2, 1024, most_items=64)
         rtol, atol = _tolerances("Call.check", rtol, atol)
         unwritten = _arguments.integers("Call.check", "unwritten", unwritten, 0, any_order=True)
@@ -200,7 +203,7 @@ class Call:
         return checked
 
     def _cuts(self, shards: Sequence[int]) -> Iterator[tuple[str, Callable[[], list[list[Tile]]]]]:
-        """What is cut, in words, and what gives the tiles of each result."""
+        """A description of each sharding, and a function that computes the tiles of each result."""
         for factor in range(len(self.factors)):
             for n in shards:
                 cutting = self._cutting({factor: n})
@@ -213,7 +216,7 @@ class Call:
         for kind in self.each:
             for linear in [[k] for k in self.each[kind]] + [self.jointly[kind]]:
                 if self._has_terms(linear, kind):
-                    what = f"operands {linear} as two terms of a {kind}"
+                    what = f"operands {linear} as two partial results of a {kind}"
                     yield what, functools.partial(self._as_terms, linear, kind)
 
     def _words(self, cutting: Cutting) -> str:
@@ -222,8 +225,8 @@ class Call:
         )
 
     def _cutting(self, wanted: Mapping[int, int]) -> Cutting | None:
-        """As many shards of each factor as wanted, and every index of those that are major to it;
-        None where that may not be."""
+        """The given number of shards of each factor, and all indices of the factors that are major
+        to it; None if that is not allowed."""
         cutting: dict[int, tuple[int, int]] = {}
         for factor in wanted:
             for major in self._majors(factor):
@@ -273,7 +276,8 @@ class Call:
     def _joined(
         self, r: int, tiles: list[Tile], compare: Callable[[int, Tensor, Tensor], None]
     ) -> Tensor:
-        """Result r out of its tiles. Those of one place and one term are compared: copies."""
+        """Puts result r together from its tiles. Tiles of one box and one partial result are
+        copies, which are compared."""
         terms: dict[tuple[Any, Any], Tile] = {}
         for tile in tiles:
             other = terms.setdefault((tile.box, tile.term), tile)
@@ -284,7 +288,9 @@ class Call:
             there = places.get(tile.box)
             places[tile.box] = tile.data if there is None else _COMBINE[tile.kind](there, tile.data)
         whole = torch.empty_like(self.whole[r], memory_format=torch.contiguous_format)
-        assert sum(data.numel() for data in places.values()) == whole.numel(), "tiles leave a hole"
+        assert sum(data.numel() for data in places.values()) == whole.numel(), (
+            "the tiles do not cover the result"
+        )
         for box, data in places.items():
             whole[tuple(slice(begin, end) for begin, end in box)] = data
         return whole
@@ -347,8 +353,8 @@ class Call:
 
     def _has_terms(self, operands: Sequence[int], kind: str) -> bool:
         there = [t for k in operands if (t := self.operands[k]) is not None]
-        # Floats of eight bits are not added. Complex numbers have no order, and no sum gives an
-        # infinity but one with infinities.
+        # Floats of eight bits are not added. Complex numbers have no order, and only sums with an
+        # infinity give an infinity.
         return (
             bool(there)
             and not any(t.dtype == torch.bool for t in there)
@@ -358,7 +364,7 @@ class Call:
         )
 
     def _as_terms(self, linear: Sequence[int], kind: str) -> list[list[Tile]]:
-        """The results of two calls that `kind` combines to the whole."""
+        """The results of two calls that `kind` combines to those of the whole call."""
         generator = torch.Generator().manual_seed(0)
         first, second = list(self.operands), list(self.operands)
         for k in linear:
@@ -380,10 +386,10 @@ class Call:
 
 def _two_terms(t: Tensor, kind: str, generator: torch.Generator) -> tuple[Tensor, Tensor]:
     if kind == "sum":
-        # Minus one to two times each element: both terms and their sum are exact.
+        # Minus one to two times each element, so that both partial sums and their sum are exact.
         times = torch.randint(-1, 3, t.shape, generator=generator)
         return times.to(t.dtype) * t, (1 - times).to(t.dtype) * t
-    # One of the terms is the element, the other does not reach it.
+    # One of the partial results is the element, the other one does not affect it.
     held = torch.randint(0, 2, t.shape, generator=generator).bool()
     less = torch.randint(0, 4, t.shape, generator=generator).to(t.dtype)
     other = t - less if kind == "max" else t + less
@@ -395,7 +401,7 @@ def _has(dims: list[list[int]], factor: int) -> bool:
 
 
 def _crop(t: Tensor, box: Box, fill: float) -> Tensor:
-    """What lies in a box, `fill` where that reaches beyond the tensor."""
+    """The elements in a box, and `fill` where the box reaches outside the tensor."""
     tile = torch.full([max(end - begin, 0) for begin, end in box], fill, dtype=t.dtype)
     inside = [(max(begin, 0), min(end, n)) for (begin, end), n in zip(box, t.shape)]
     if all(begin < end for begin, end in inside):

@@ -4,9 +4,9 @@
     python -m benchmarks.peers                       # all; about ten minutes
     python -m benchmarks.peers gpt_tp llama          # some
     python -m benchmarks.peers --python PATH         # an interpreter that has JAX
-    python -m benchmarks.peers --rounds 3            # thrice, in fresh processes; the least counts
+    python -m benchmarks.peers --rounds 3            # three times; the least figure counts
 
-Two processes take turns, one with torch_spmd and one with JAX (`--python`, else the environment
+Two processes alternate, one with torch_spmd and one with JAX (`--python`, else the environment
 variable SPMD_PEERS_PYTHON, else this interpreter); both are kept on one core. JAX compiles the same
 models (`models/`) with the shapes and specs of `benchmarks/workloads` ahead of time for eight
 virtual CPU devices, with each partitioner that it still has. Nothing is computed. Seconds:
@@ -15,16 +15,16 @@ virtual CPU devices, with each partitioner that it still has. Nothing is compute
     compile  ours: lowering, propagation, partition, loading
     lower    CPU time of XLA's side to trace the step to StableHLO
     compile  CPU time of all of XLA's compiler, code generation included
-    passes   of that the passes that propagate shardings and partition
+    passes   the part of that in passes that propagate shardings and partition
 
 and ratios, against the faster of XLA's partitioners:
 
     compile  XLA's compile / our compile; must be at least 20
     whole    XLA's lower and compile / our record and compile
-    passes   XLA's passes / our compile: it leaves out all that XLA does to run the result, ours not
+    passes   XLA's passes / our compile: leaves out how XLA makes the result run, but not how we do
 
 Below, bytes on the wire, collectives and instructions as in `hlo.py`; XLA's instructions are after
-fusion. Exits with 1 where `compile` is under 20; with 0 where there is no JAX.
+fusion. Exits with 1 if `compile` is below 20, and with 0 if there is no JAX.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class NoJax(Exception):
 
 
 class Ratios(NamedTuple):
-    """How many times as long the faster partitioner takes."""
+    """The ratio of the faster partitioner's time to ours."""
 
     compile: float
     whole: float
@@ -80,7 +80,7 @@ def least(one: Answers, other: Answers) -> Answers:
 
 
 def ask(ours: Child, theirs: Child, workload: str, annotated: bool) -> Answers:
-    """One after the other, so that a busy machine is busy for all."""
+    """Measures one side after the other, so that a busy machine affects all of them."""
     mine = ours.ask(workload=workload, annotated=annotated)
     question = {"workload": workload, "annotated": annotated}
     question["description"] = mine.pop("description")
@@ -124,7 +124,7 @@ def programs(answers: Answers) -> str:
 def measure(python: str, names: list[str], marks: list[str], rounds: int) -> dict[str, Answers]:
     """By workload and marks. Prints every row when its last round is done.
 
-    Errors: NoJax where `python` has none; the text says why.
+    Errors: NoJax, saying why `python` cannot import JAX.
     """
     rows = [(n, m) for n in names for m in marks if m == "full" or n not in ALWAYS_ANNOTATED]
     found: dict[str, Answers] = {}
@@ -155,7 +155,7 @@ def main() -> int:
     add_python_option(parser)
     parser.add_argument("--core", type=int, default=max(os.sched_getaffinity(0)))
     args = parser.parse_args()
-    os.sched_setaffinity(0, {args.core})  # and so both processes
+    os.sched_setaffinity(0, {args.core})  # inherited by both processes
     try:
         found = measure(args.python, args.workloads or list(NAMES), args.marks, args.rounds)
     except NoJax as error:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A process that is asked in lines of JSON and answers in lines of JSON.
+"""A process that reads questions as lines of JSON and answers in lines of JSON.
 
-Whatever else it prints goes to its standard error.
+Everything else that it prints goes to its standard error.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ Message = dict[str, Any]
 
 
 class Child:
-    """Runs `python -m module` with more variables in its environment; what it says first is its
+    """Runs `python -m module` with additional environment variables; its first line is its
     `greeting`.
 
-    Errors: RuntimeError when it ends instead of answering, or its answer is an error.
+    Errors: RuntimeError if it ends instead of answering, or if its answer is an error.
     """
 
     def __init__(self, python: str, module: str, **environment: str) -> None:
@@ -60,7 +60,7 @@ class Child:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Ends it: its questions end."""
+        """Ends the process by closing its input."""
         for pipe in (self._process.stdin, self._process.stdout):
             assert pipe is not None
             pipe.close()
@@ -74,7 +74,7 @@ def add_python_option(parser: argparse.ArgumentParser) -> None:
 
 
 def no_jax(python: str, reason: str) -> str:
-    """What is said where there is nothing to compare with."""
+    """The message if there is nothing to compare with."""
     return (
         f"skipped: no JAX in {python} ({reason}); name an interpreter that has it with "
         "--python or SPMD_PEERS_PYTHON"
@@ -82,8 +82,8 @@ def no_jax(python: str, reason: str) -> str:
 
 
 def serve(greet: Callable[[], Message], answer: Callable[..., Message]) -> None:
-    """The other side: says the greeting, then answers until nothing more is asked. A greeting that
-    has `missing` is all that is said."""
+    """The other side: writes the greeting, then answers until its input ends. A greeting with
+    `missing` is the only line that is written."""
     with os.fdopen(os.dup(1), "w") as replies:
         os.dup2(2, 1)
         greeting = greet()

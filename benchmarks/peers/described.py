@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What another compiler must know of a workload: sizes and specs, read from the workload itself.
+"""What another compiler must know about a workload: sizes and specs, read from the workload itself.
 
 Plain dicts, so that they pass between processes as JSON: a leaf is `{"shape": [8, 256], "dtype":
 "int64", "spec": ["data", None]}`, where an entry of a spec is None, an axis or a list of axes.
@@ -27,13 +27,13 @@ def leaf(t: Tensor) -> Description:
 
 
 def sizes(name: str) -> dict[str, int]:
-    """The constants of the module that makes the workload: `{"LAYERS": 6, …}`."""
+    """The constants of the module that defines the workload: `{"LAYERS": 6, …}`."""
     module = importlib.import_module(WORKLOADS[name].__module__)
     return {k: v for k, v in vars(module).items() if k.isupper() and isinstance(v, int)}
 
 
 def moments(workload: Workload) -> list[dict[str, Description]]:
-    """Of AdamW the two running means, by parameter; of SGD none."""
+    """The two running means of AdamW, by parameter; none for SGD."""
     if not isinstance(workload.optimizer, torch.optim.AdamW):
         return []
     state = workload.optimizer.state
@@ -45,7 +45,7 @@ def moments(workload: Workload) -> list[dict[str, Description]]:
 
 
 def describe(name: str, workload: Workload) -> Description:
-    """Requires: a step was made, so that the optimizer has its state."""
+    """Requires: a step has been taken, so that the optimizer has its state."""
     options = workload.optimizer.defaults
     return {
         "mesh": dict(workload.mesh.shape()),

@@ -27,7 +27,7 @@ KINDS = {
 }
 # Instructions that do nothing when the program runs.
 NO_WORK = {"parameter", "constant", "tuple", "get-tuple-element", "bitcast", "after-all"}
-# What passes a value on as it is, but for its shape.
+# Instructions that change only the shape of a value.
 SAME_VALUE = {"bitcast", "reshape", "copy", "transpose", "convert"}
 
 NAME = re.compile(r"^\s+(?:ROOT )?%?([\w.\-]+) = ")
@@ -40,12 +40,12 @@ class Instruction(NamedTuple):
     name: str
     type: str
     op: str
-    operands: list[str]  # names; what stands there instead, if none does
+    operands: list[str]  # names, or what is written instead if there are none
     attributes: str
 
 
 class Module(NamedTuple):
-    """Its computations by name, instructions in their order."""
+    """The computations of a module by name, with their instructions in order."""
 
     entry: str
     computations: dict[str, list[Instruction]]
@@ -80,7 +80,7 @@ def instruction(name: str, text: str) -> Instruction:
 
 
 def closing(line: str, opening: int) -> int:
-    """Where the parenthesis that opens at `opening` closes."""
+    """The index at which the parenthesis that opens at `opening` is closed."""
     depth = 0
     for at in range(opening, len(line)):
         depth += {"(": 1, ")": -1}.get(line[at], 0)
@@ -98,13 +98,13 @@ def parts(type_text: str) -> list[float]:
 
 
 def bits(element: str) -> int:
-    """Of an element type: `pred` 8, `bf16` 16, `f8e4m3` 8, `c64` 64."""
+    """The bits of an element type: `pred` 8, `bf16` 16, `f8e4m3` 8, `c64` 64."""
     width = re.match(r"[a-z]+(\d+)", element)
     return int(width[1]) if width else 8
 
 
 def group_size(attributes: str, devices: int) -> int:
-    """How many devices take part in a collective together, in each way to write that."""
+    """The number of devices in one group of a collective, in each notation."""
     if listed := re.search(r"replica_groups=\{\{([\d,]*)\}", attributes):
         return listed[1].count(",") + 1
     if iota := re.search(r"replica_groups=\[\d+,(\d+)\]<=", attributes):
@@ -123,14 +123,14 @@ def trip_count(loop: Instruction) -> int:
 
 
 def called(i: Instruction) -> list[str]:
-    """The computations that an instruction runs (a loop's condition aside)."""
+    """The computations that an instruction runs, except a loop's condition."""
     named = re.findall(r"(?:body|calls|to_apply|\w+_computation)=%?([\w.\-]+)", i.attributes)
     branches = re.search(r"branch_computations=\{(.*?)\}", i.attributes)
     return named + (re.findall(r"%([\w.\-]+)", branches[1]) if branches else [])
 
 
 def run(module: Module) -> Iterator[tuple[int, str, Instruction]]:
-    """Every instruction that a step runs, how often and in which computation; fusions are one."""
+    """Every instruction that a step runs, how often and in which computation; a fusion is one."""
     todo = [(module.entry, 1)]
     while todo:
         name, times = todo.pop()
@@ -143,7 +143,7 @@ def run(module: Module) -> Iterator[tuple[int, str, Instruction]]:
 
 
 def instructions(module: Module) -> int:
-    """That a step launches: after fusion, and without what does no work."""
+    """The instructions that a step launches: after fusion, without those that do no work."""
     return sum(times for times, _, i in run(module) if i.op not in NO_WORK)
 
 
@@ -195,7 +195,7 @@ class Uses:
 
 
 def collectives(module: Module, devices: int) -> Collectives:
-    """By kind how many, and the bytes of all of them."""
+    """By kind, the number of collectives and the bytes of all of them."""
     counts: Counter[str] = Counter()
     total = 0.0
     uses = Uses(module)
@@ -212,7 +212,7 @@ def collectives(module: Module, devices: int) -> Collectives:
 
 
 def wire_bytes(uses: Uses, computation: str, i: Instruction, kind: str, among: int) -> float:
-    """Per device, of one collective."""
+    """The bytes that each device sends in one collective."""
     sizes = parts(i.type)
     if i.op.endswith("-start") and kind in ("all-gather", "collective-permute"):
         sizes = sizes[len(sizes) // 2 :]  # operands, then results

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Our side: plans a workload once, and says what that took and what another compiler must know."""
+"""Our side: plans a workload once, and reports the time and what another compiler must know."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ BACKEND = "mock_tpu:v4-16:plan"
 
 
 def greet() -> Message:
-    """What is made once in a process is made before anything is measured."""
+    """Does what is done once per process, before anything is measured."""
     spmd.set_default_backend(BACKEND)
     model = torch.nn.Linear(8, 8).to("spmd")
     model(torch.ones(8, 8, device="spmd")).square().mean().backward()
@@ -29,16 +29,16 @@ def greet() -> Message:
 
 def answer(workload: str, annotated: bool) -> dict[str, Any]:
     """`step`: CPU-seconds of the step that compiled the last program: recording it and compiling
-    it. `compile`: seconds of that for lowering, propagation, partition and loading, on one thread;
-    by the clock, but no more than the CPU-seconds of the step, which a busy machine does not
+    it. `compile`: seconds of that for lowering, propagation, partition and loading, on one thread:
+    the wall time, but no more than the CPU-seconds of the step, which a busy machine does not
     lengthen.
 
-    Errors: ValueError when this process knows the program already.
+    Errors: ValueError if this process has compiled the program before.
     """
     made = WORKLOADS[workload](annotated)
-    spmd.sync(wait=True)  # what was made is on the devices before the step
+    spmd.sync(wait=True)  # everything is on the devices before the step
     step = 0.0
-    for _ in range(2):  # the optimizer makes its state in the first
+    for _ in range(2):  # the optimizer creates its state in the first step
         known, before = len(spmd.debug.explain_compile().rows), time.process_time()
         made.step()
         spmd.sync()

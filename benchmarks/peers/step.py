@@ -70,7 +70,7 @@ def arguments(description: dict[str, Any]) -> tuple[Any, dict[str, jax.ShapeDtyp
 
 
 def lower(workload: str, annotated: bool, description: dict[str, Any]) -> Lowered:
-    """The step to StableHLO. Parameters and moments are donated and stay cut as they come."""
+    """The step to StableHLO. Parameters and moments are donated and keep their shardings."""
     setting = Setting(mesh_of(description["mesh"]), annotated, description["sizes"])
     options = description["optimizer"]
     update = adamw if description["moments"] else sgd

@@ -17,14 +17,14 @@ from benchmarks.peers.conversation import Message, serve
 
 DEVICES = 8
 SWITCH = "jax_use_shardy_partitioner"
-# What decides who has what, and what rewrites the program for one device.
+# Passes that decide shardings, and passes that rewrite the program for one device.
 PLANNING = ("shardy-xla", "sharding-propagation", "spmd-partitioning")
 PASS = re.compile(r"HLO pass: (\S+) time: .*?\((\d+) us\) \(cumulative")
 errors = tempfile.TemporaryFile()  # noqa: SIM115 (lives as long as the process)
 
 
 def greet() -> Message:
-    """Which JAX, and its partitioners; or why there is none."""
+    """The version of JAX and its partitioners, or why JAX cannot be used."""
     os.environ |= {
         "JAX_PLATFORMS": "cpu",
         "TF_CPP_MIN_LOG_LEVEL": "0",
@@ -37,13 +37,13 @@ def greet() -> Message:
     except ImportError as error:
         return {"missing": str(error)}
     os.dup2(errors.fileno(), 2)
-    jax.jit(abs).lower(1.0).compile()  # what is made once in a process
+    jax.jit(abs).lower(1.0).compile()  # what is set up once per process
     partitioners = ["gspmd", "shardy"] if hasattr(jax.config, SWITCH) else ["shardy"]
     return {"jax": jax.__version__, "jaxlib": jaxlib.__version__, "partitioners": partitioners}
 
 
 def planning_seconds() -> float:
-    """Of the passes logged since this was asked last."""
+    """The times of the passes that were logged since the last call."""
     log = os.pread(2, os.fstat(2).st_size, 0).decode(errors="replace")
     os.ftruncate(2, 0)
     os.lseek(2, 0, os.SEEK_SET)
@@ -54,8 +54,8 @@ def planning_seconds() -> float:
 def answer(
     workload: str, annotated: bool, partitioner: str, description: dict[str, Any]
 ) -> Message:
-    """CPU-seconds of all threads to lower and to compile; of the latter, seconds of the passes that
-    propagate and partition, by the clock. Bytes and counts as in `hlo.py`."""
+    """CPU-seconds of all threads to lower and to compile; of the latter, the wall time of the
+    passes that propagate and partition. Bytes and counts as in `hlo.py`."""
     import jax
 
     from benchmarks.peers.step import lower

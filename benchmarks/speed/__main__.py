@@ -5,11 +5,11 @@
     python -m benchmarks.speed --only trace launch   # groups of rows
     python -m benchmarks.speed --only "GPT dp"       # rows whose name begins so
 
-Both sides of a row run in one process, one after the other in turn; the ratio of each pair of
-CPU-seconds is a sample. A budget is missed when the 95 % interval of the median lies above it.
-The last column is the ratio by the clock of whole steps, which is what a user waits for; it has no
-budget, since it depends on who else is on the machine. Writes speed.json and speed.png. Exits with
-1 where a budget is missed.
+Both sides of a row run alternately in one process; the ratio of each pair of CPU-seconds is a
+sample. A budget is missed if the 95 % interval of the median is above it. The last column is the
+ratio of the wall times of whole steps, which is what a user waits for; it has no budget, since it
+depends on what else runs on the machine. Writes speed.json and speed.png. Exits with 1 if a budget
+is missed.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def wanted(group: str, row: str, only: list[str]) -> bool:
 
 
 def run_group(group: str, only: list[str], pairs: int) -> None:
-    """Prints a line of JSON per row. In a process of its own: a process has one backend."""
+    """Prints a line of JSON per row. Requires a process of its own, which has one backend."""
     import torch_spmd as spmd
 
     module = importlib.import_module(f"benchmarks.speed.{group}")

@@ -12,14 +12,14 @@ from benchmarks.speed.measure import Row
 from benchmarks.speed.models import DEEP, gpt_step
 
 BACKEND = "mock_tpu:v4-8192:plan"
-LENGTHS = 4 * DEEP.block  # as many programs as can be asked for
-# 8, 64, 512 and 4096 devices: every cut even, no axis of size 1.
+LENGTHS = 4 * DEEP.block  # the number of programs that can be asked for
+# 8, 64, 512 and 4096 devices: every dimension divides evenly, no axis has size 1.
 MESHES = ((2, 4), (16, 4), (128, 4), (1024, 4))
 
 
 def compile_seconds(layers: int, axes: dict[str, int], plan: str) -> Callable[[], float]:
-    """Each call compiles for another length of sequence, so that nothing is cached. The first step
-    makes the optimizer's state; the second is the one that counts."""
+    """Each call compiles for another sequence length, so that nothing is cached. The first step
+    creates the optimizer's state; the second one is measured."""
     length = iter(range(DEEP.block, LENGTHS))
     config = dataclasses.replace(DEEP, block=LENGTHS, layers=layers)
     batch = max(8, axes.get("data", 1))
@@ -40,7 +40,7 @@ def whole(layers: int, axes: dict[str, int], plan: str) -> tuple[Callable[[], fl
 def beside_eight_devices(
     mesh: tuple[int, int],
 ) -> tuple[Callable[[], float], Callable[[], float]]:
-    """The same program for more devices; in the place of eager's time that for eight devices."""
+    """The same program for more devices, compared with the time for eight devices."""
     more, eight = (dict(zip(("data", "model"), sizes)) for sizes in (mesh, MESHES[0]))
     return compile_seconds(6, more, "2d"), compile_seconds(6, eight, "2d")
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What Python cannot measure, in C++ beside this file."""
+"""Builds the C++ files beside this one, which measure what Python cannot."""
 
 from __future__ import annotations
 

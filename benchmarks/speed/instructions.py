@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Instructions per recorded op, and of a step, counted by callgrind: what a busy machine cannot
-blur. Each side in a process of its own. Nothing runs: the backend only plans. Needs valgrind and
-its headers; without them there are no rows."""
+"""Instructions per recorded op, and of a step, counted by callgrind, so that a busy machine does
+not matter. Each side runs in a process of its own. No program runs: the backend only plans. Needs
+valgrind and its headers; without them there are no rows."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ CHAINS: dict[str, tuple[Callable[[Tensor, Tensor], Tensor], bool, int, float | N
 
 
 def count(name: str, device: str) -> None:
-    """Runs one chain with the counter on. In a process of its own, under valgrind."""
+    """Runs one chain with the counter on, in a process of its own under valgrind."""
     chain, grad, other, _ = CHAINS[name]
     spmd.set_default_backend(BACKEND)
     x = torch.ones(8).to(device).requires_grad_(grad)
@@ -59,7 +59,7 @@ def count(name: str, device: str) -> None:
 
 
 def count_step(fused: bool) -> None:
-    """One step of GPT-2, all of it on this thread: callgrind counts one."""
+    """One step of GPT-2, all of it on this thread, since callgrind counts one thread."""
     spmd.set_default_backend(BACKEND)
     step = gpt2_step("spmd", fused)
     gc.disable()
@@ -103,7 +103,7 @@ def rows() -> list[Row]:
     if shutil.which("valgrind") is None or not HEADER.exists():
         print("no valgrind: instructions are not counted", file=sys.stderr)
         return []
-    # The same count every time but for hashing by address.
+    # The count is the same every time, except for hashing by address.
     row = partial(Row, unit="instr", warm=0, pairs=1)
     return [
         *(row(f"{n}, instructions", c[3], partial(both, n)) for n, c in CHAINS.items()),

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Starting a cached program that has nothing to compute: tensors without elements, one tile per
-device. Includes recording its one op."""
+"""Launching a cached program that has nothing to compute: its tensors have no elements, and one
+tile per device. The time includes recording its one op."""
 
 from __future__ import annotations
 

@@ -14,12 +14,12 @@ Step = Callable[[], None]
 
 @dataclass(frozen=True)
 class Row:
-    """One line of the table. `prepare` makes what is measured: it gives CPU-seconds of one call of
-    ours and, unless the budget is absolute, of one of eager's.
+    """One line of the table. `prepare` returns what is measured: a function that gives the
+    CPU-seconds of one call of ours and, unless the budget is absolute, one that gives eager's.
 
-    `budget` is a ratio where there is an eager side, else in `unit`s; None: for information.
-    `elapsed`: each call is what is measured and nothing else, so that time by the clock says
-    something, too: how well the cores are used.
+    `budget` is a ratio if there is an eager side, else a number of `unit`s; None means that the row
+    is for information. `elapsed` says that a call does only what is measured, so that its wall time
+    is meaningful, too: it shows how well the cores are used.
     """
 
     name: str
@@ -27,14 +27,14 @@ class Row:
     prepare: Callable[[], tuple[Callable[[], float], Callable[[], float] | None]]
     unit: str = "ms"
     warm: int = 3
-    pairs: int | None = None  # where a sample is dear
+    pairs: int | None = None  # if a sample takes long
     elapsed: bool = False
 
 
 @dataclass
 class Result:
-    """Medians in `unit`s; `median` is that of ours over eager's with its 95 % interval, or for
-    absolute budgets that of ours. `elapsed`: ours over eager's by the clock, where that is known.
+    """Medians in `unit`s. `median` is the median of the ratio to eager's with its 95 % interval or,
+    for absolute budgets, the median of ours. `elapsed` is the ratio of wall times, if known.
     """
 
     name: str
@@ -59,7 +59,7 @@ def cpu_seconds(
     step: Step, calls: int = 1, clock: Callable[[], float] = time.process_time
 ) -> Callable[[], float]:
     """CPU-seconds per unit of work, of which `step` does `calls`: of all threads, or by another
-    clock (`time.thread_time`: what the caller leaves to other threads, such as running, is not in).
+    clock (`time.thread_time` leaves out what other threads do, such as running programs).
     """
 
     def timed() -> float:
@@ -78,7 +78,7 @@ def interval_of_median(samples: list[float], draws: int = 2000) -> tuple[float, 
 
 
 def by_the_clock(timed: Callable[[], float], seconds: list[float]) -> float:
-    """A sample of `timed`; what it took by the clock is added to `seconds`."""
+    """A sample of `timed`; its wall time is added to `seconds`."""
     before = time.perf_counter()
     sample = timed()
     seconds.append(time.perf_counter() - before)

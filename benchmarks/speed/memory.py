@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The most bytes that tensors hold at once in a step, ours over eager's: parameters, optimizer
-states, activations, gradients. Each side in a process of its own, whose allocator is counted."""
+states, activations, gradients. Each side runs in a process of its own, in which
+allocations are counted."""
 
 from __future__ import annotations
 

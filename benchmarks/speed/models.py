@@ -109,7 +109,7 @@ class Residual(nn.Module):
 
 
 def resnet18_step(device: str) -> Step:
-    """Batch 16 of 64 × 64, cut over the batch by 2 and over the height by 4."""
+    """Batch 16 of 64 × 64, sharded two ways over the batch and four ways over the height."""
     torch.manual_seed(0)
     widths = (64, 64, 64, 128, 128, 256, 256, 512, 512)
     blocks = [Residual(a, b, 2 if b > a else 1) for a, b in itertools.pairwise(widths)]
@@ -164,7 +164,7 @@ class Decoder:
 
 
 def decode_steps(device: str, tokens: int = 16) -> Step:
-    """`tokens` tokens, each read by the host before the next."""
+    """`tokens` tokens, each of which the host reads before the next one."""
     torch.manual_seed(0)
     model = GPT(SMALL).to(device).eval()
     mesh: Any = None

@@ -49,7 +49,7 @@ def machine() -> str:
 def write_page(path: Path, results: list[Result]) -> None:
     """The table for people to read, in Markdown."""
     rows = [
-        "| what | ours | eager | median | 95 % | budget | by the clock |",
+        "| what | ours | eager | median | 95 % | budget | wall time |",
         "| --- | --- | --- | --- | --- | --- | --- |",
     ]
     for r in results:
@@ -65,15 +65,15 @@ def write_page(path: Path, results: list[Result]) -> None:
         "# Speed\n\n"
         f"Written by `python -m benchmarks.speed --page {path}` on {datetime.date.today()}: "
         f"{machine()}; PyTorch {version('torch')}. What the rows are and how they are measured: "
-        "[`benchmarks/README.md`](../benchmarks/README.md). CPU-seconds of all threads, in turn "
-        "with eager PyTorch's in one process; rows called “tiles” run tile by tile, the others as "
-        "users have it.\n\n"
+        "[`benchmarks/README.md`](../benchmarks/README.md). Times are CPU-seconds of all threads, "
+        "measured alternately with eager PyTorch's in one process. Rows called “tiles” run tile by "
+        "tile, the others with the default settings.\n\n"
     )
     path.write_text(text + "\n".join(rows) + "\n")
 
 
 def draw(path: Path, results: list[Result]) -> str:
-    """A bar per row: the median over its budget, with the interval. Says what was done."""
+    """A bar per row: the median over its budget, with the interval. Returns what was done."""
     try:
         import matplotlib
     except ImportError:

@@ -20,7 +20,7 @@ def gpt(plan: str = "dp", **axes: int) -> Callable[[str], Step]:
 
 
 def tile_by_tile(make: Callable[[str], Step]) -> Callable[[str], Step]:
-    """The same step where adjacent tiles do not run as one."""
+    """The same step, tile by tile."""
 
     def prepare(device: str) -> Step:
         step = make(device)
@@ -39,7 +39,7 @@ def tile_by_tile(make: Callable[[str], Step]) -> Callable[[str], Step]:
 
 @dataclass(frozen=True)
 class Workload:
-    """A step and what it may cost, in time and memory, in units of eager's."""
+    """A step and its budgets of time and memory, relative to eager's."""
 
     make: Callable[[str], Step]
     time: float

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Recording ops: what Python pays before anything runs. Nothing runs: the backend only plans."""
+"""Recording ops: the time that Python spends before anything runs. No program runs: the backend
+only plans."""
 
 from __future__ import annotations
 
@@ -35,7 +36,7 @@ def views(x: Tensor, b: Tensor) -> Tensor:
 
 
 def traced(chain: Chain, grad: bool, other: int, with_cut: bool) -> tuple[Callable[[], float], ...]:
-    """Per op. What is pending runs after the clock has stopped, unless `with_cut`."""
+    """Time per op. Pending work runs after the clock has been stopped, unless `with_cut`."""
 
     def side(device: str) -> Callable[[], float]:
         x, b = torch.ones(8).to(device), torch.ones(other).to(device)
@@ -59,7 +60,7 @@ def traced(chain: Chain, grad: bool, other: int, with_cut: bool) -> tuple[Callab
 
 
 def load() -> tuple[Callable[[], float], None]:
-    """One load from 4 MiB, which is more than a core has to itself."""
+    """One load from 4 MiB, which is more than a core's own cache."""
     chase = extension("core").Chase(4 << 20)
     return cpu_seconds(lambda: chase.run(1 << 18), calls=1 << 18, clock=time.thread_time), None
 
@@ -71,10 +72,10 @@ def eight() -> float:
 
 
 def alone(timed: Callable[[], float], tries: int = 200) -> Callable[[], float]:
-    """Of several calls the first during which nobody else was on the core, as far as a look before
-    and one after can tell; after `tries` calls the last. Milliseconds, which have nothing beside
-    them, say as much of the neighbours as of us otherwise: where another's thread runs on the same
-    core, as on rented machines, either gets little more than half of it."""
+    """The first of several calls during which nobody else used the core, as far as a check before
+    and one after can tell; after `tries` calls, the last. There is nothing to compare milliseconds
+    with, so otherwise they would say as much about other users as about us: if another thread runs
+    on the same core, as on rented machines, each gets little more than half of it."""
     best = min(eight() for _ in range(500))
 
     def sample() -> float:
@@ -89,14 +90,14 @@ def alone(timed: Callable[[], float], tries: int = 200) -> Callable[[], float]:
 
 
 def gpt2(fused: bool) -> tuple[Callable[[], float], None]:
-    """Forward, backward and AdamW, until the program is the device thread's, and its results taken.
-    Sizes do not matter: nothing is computed."""
+    """Forward, backward and AdamW, until the program has been handed to the device's thread, and
+    taking its results. Sizes do not matter, since nothing is computed."""
     return alone(cpu_seconds(gpt2_step("spmd", fused), clock=time.thread_time)), None
 
 
 def rows() -> list[Row]:
     add = partial(traced, additions, other=8)
-    steps = partial(Row, budget=3.0, warm=20)
+    steps = partial(Row, budget=4.5, warm=20)
     return [
         Row("add, no grad", 0.60, partial(add, grad=False, with_cut=False), "µs"),
         Row("add, grad", 0.60, partial(add, grad=True, with_cut=False), "µs"),

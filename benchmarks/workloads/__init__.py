@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The yardstick: models as a user would write them, with their meshes and marks.
 
-`WORKLOADS[name](annotated)` makes the tensors, marks inputs and parameters (and activations, if
+`WORKLOADS[name](annotated)` creates the tensors, marks inputs and parameters (and activations, if
 `annotated`), and returns a `Workload` whose `step()` is one training step. Nothing needs to be
-computed: on a planning backend a step gives the program, and its figures can be read.
+computed: on a planning backend a step compiles the program, whose figures can be read.
 """
 
 from collections.abc import Callable

@@ -17,9 +17,9 @@ Spec = tuple[Any, ...]
 
 @dataclass
 class Workload:
-    """A model on a mesh and what trains it.
+    """A model on a mesh, and what is needed to train it.
 
-    `inputs` names what a step reads beside the parameters and the optimizer's state.
+    `inputs` names what a step reads in addition to the parameters and the optimizer's state.
     """
 
     mesh: spmd.Mesh
@@ -48,20 +48,21 @@ class Annotate:
 
 
 def tokens(mesh: spmd.Mesh, vocab: int, batch: int, length: int, axis: str | None) -> Tensor:
-    """int64 [batch, length], the batch cut by `axis`."""
+    """int64 [batch, length], the batch sharded over `axis`."""
     made = torch.randint(vocab, (batch, length)).to("spmd")
     return spmd.mark_sharding(made, mesh, (axis, None))
 
 
 def mark_parameters(module: nn.Module, mesh: spmd.Mesh, rules: dict[str, Spec]) -> None:
-    """Marks each parameter by the first rule whose text ends its name; the others stay whole."""
+    """Marks each parameter by the first rule whose text is the end of its name; the others are
+    replicated."""
     for name, parameter in module.named_parameters():
         spec = next((s for end, s in rules.items() if name.endswith(end)), None)
         spmd.mark_sharding(parameter, mesh, spec or (None,) * parameter.dim())
 
 
 def largest_dim(shape: Iterable[int], axis: str, size: int) -> Spec:
-    """The spec that cuts the largest dimension (the last of equals), if the axis divides it."""
+    """The spec that shards the largest dimension (the last of equals), if the axis divides it."""
     sizes = list(shape)
     spec: list[str | None] = [None] * len(sizes)
     if sizes:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Eight Conformer blocks as a pipeline of four stages; the batch is cut as well.
+"""Eight Conformer blocks as a pipeline of four stages; the batch is sharded as well.
 
 The weights of all stages are stacked, and so are their inputs. Every step shifts the inputs by
-one stage, lets a new micro-batch in, and runs all stages at once: with the stack cut by `stage`
-each device runs its own.
+one stage, adds a new micro-batch, and runs all stages at once: with the stack sharded over
+`stage`, each device runs its own.
 """
 
 from __future__ import annotations

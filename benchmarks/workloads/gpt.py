@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A GPT of 6 layers × 384 with a tied head of 4096, under five ways to cut it."""
+"""A GPT of 6 layers × 384 with a tied head of 4096, sharded in five ways."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ class Block(nn.Module):
 
 
 class GPT(nn.Module):
-    """`data` and `model` are the axes that activations are annotated with; `residual` cuts the
-    residual stream's positions."""
+    """`data` and `model` are the axes that activations are annotated with; `residual` shards
+    the residual stream's positions."""
 
     def __init__(
         self, mark: Annotate, data: str | None, model: str | None, residual: str | None
@@ -74,7 +74,7 @@ class GPT(nn.Module):
 
 
 def _workload(mesh: spmd.Mesh, model: GPT, batch_axis: str | None, batch: int = BATCH) -> Workload:
-    """As many tokens for any batch."""
+    """The number of tokens is the same for any batch."""
     length = BATCH * LENGTH // batch
     inputs, targets = (tokens(mesh, VOCAB, batch, length, batch_axis) for _ in range(2))
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, betas=(0.9, 0.95))
@@ -106,7 +106,7 @@ def sharded_optimizer(annotated: bool) -> Workload:
     model = GPT(Annotate(mesh, annotated), "data", None, None).to("spmd")
     mark_parameters(model, mesh, {})
     workload = _workload(mesh, model, "data")
-    workload.step()  # makes the state
+    workload.step()  # creates the state
     for state in workload.optimizer.state.values():
         _shard_largest(mesh, "data", [state["exp_avg"], state["exp_avg_sq"]])
     return workload
@@ -127,5 +127,5 @@ def tensor_parallel(annotated: bool, residual: str | None = None) -> Workload:
 
 
 def sequence_parallel(annotated: bool) -> Workload:
-    """As `tensor_parallel`, with the residual stream cut by positions. Always annotated."""
+    """As `tensor_parallel`, with the residual stream sharded by positions. Always annotated."""
     return tensor_parallel(True, residual="model")

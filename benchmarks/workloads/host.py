@@ -23,8 +23,8 @@ def _but_to_the_device(move: Callable[..., Any]) -> Callable[..., Any]:
 
 @contextlib.contextmanager
 def on_the_host() -> Iterator[None]:
-    """What is made meanwhile stays on the CPU, and no mark is made: a workload that is made without
-    annotations of activations is plain PyTorch, then and later."""
+    """Within this context, tensors stay on the CPU and no marks are set: a workload that is created
+    here without annotations of activations is plain PyTorch, now and later."""
     with (
         mock.patch.object(torch.Tensor, "to", _but_to_the_device(torch.Tensor.to)),
         mock.patch.object(nn.Module, "to", _but_to_the_device(nn.Module.to)),

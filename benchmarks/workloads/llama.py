@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Four Llama layers of 512 with every matrix cut over both axes."""
+"""Four Llama layers of 512 with every matrix sharded over both axes."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Two blocks of 1024 → 4096 → 1024, batch and hidden dimension cut."""
+"""Two blocks of 1024 → 4096 → 1024, batch and hidden dimension sharded."""
 
 import torch
 import torch.nn.functional as F

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Four layers, two of them with eight experts, tokens sent to their best two (GShard's way)."""
+"""Four layers, two of them with eight experts, each token sent to its best two, as in GShard."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""ResNet-50 (v1.5) on 224 × 224, cut over the batch and over image height."""
+"""ResNet-50 (v1.5) on 224 × 224, sharded over the batch and over image height."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from benchmarks.workloads.common import Annotate, Workload, mark_parameters
 
 
 class Convolution(nn.Module):
-    """Convolution, batch norm over the batch's own statistics, and perhaps a ReLU."""
+    """Convolution, batch norm over the batch's own statistics, and optionally a ReLU."""
 
     def __init__(self, k: int, inputs: int, outputs: int, stride: int = 1) -> None:
         super().__init__()

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """StyleGAN2 at 1024²: a step of the generator, and one of the discriminator with its R1 penalty.
 
-Image height is cut. The penalty is a gradient of a gradient; the filters (1, 3, 3, 1) make maps of
-2ⁿ + 1 rows, which no mesh divides.
+Image height is sharded. The penalty is a gradient of a gradient; the filters (1, 3, 3, 1) give maps
+of 2ⁿ + 1 rows, which no mesh divides.
 """
 
 from __future__ import annotations
@@ -64,12 +64,13 @@ class StyledConvolution(nn.Module):
         self.style = nn.Linear(STYLE, inputs)
 
     def parts(self, style: Tensor) -> tuple[Tensor, Tensor]:
-        """The weight, scaled by what enters it, and the factors of the input channels."""
+        """The weight, scaled by its number of inputs, and the factors of the input channels."""
         return self.weight / math.sqrt(self.weight[0].numel()), self.style(style) + 1
 
 
 class Layer(StyledConvolution):
-    """… to unit variance, then noise, bias and a leaky ReLU; perhaps doubles the map first."""
+    """As above, scaled to unit variance, then noise, bias and a leaky ReLU; optionally doubles the
+    map first."""
 
     def __init__(self, inputs: int, outputs: int, doubles: bool) -> None:
         super().__init__(inputs, outputs, 3)
@@ -99,7 +100,7 @@ class ToRGB(StyledConvolution):
 
 
 def rows(mark: Annotate, x: Tensor) -> Tensor:
-    """Cuts the rows of maps that have at least 32."""
+    """Shards the rows of maps that have at least 32."""
     return mark(x, None, None, "spatial", None) if x.shape[2] >= 32 else x
 
 
@@ -182,7 +183,7 @@ class Discriminator(nn.Module):
 
 
 def image_rows(mesh: spmd.Mesh, *shape: int) -> Tensor:
-    """Random maps; their rows are cut where there are enough."""
+    """Random maps; their rows are sharded if there are enough."""
     made = torch.randn(shape).to("spmd")
     axis = "spatial" if shape[2] >= DEVICES else None
     return spmd.mark_sharding(made, mesh, (None, None, axis, None))

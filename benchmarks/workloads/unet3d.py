@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A 3-D U-Net of three levels on 64³ voxels, cut along all three axes of space."""
+"""A 3-D U-Net of three levels on 64³ voxels, sharded along all three axes of space."""
 
 from __future__ import annotations
 

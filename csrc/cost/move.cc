@@ -35,8 +35,8 @@ double Seconds(const absl::InlinedVector<MoveStep, 2>& steps, size_t first = 0) 
 class UsualPlan {
  public:
   UsualPlan(const TensorType& type, const Grid& grid, const Sharding& from, const Sharding& to,
-            const machine::Machine& machine)
-      : type_(type), grid_(grid), to_(to), machine_(machine), current_(from) {}
+            const Prices& prices)
+      : type_(type), grid_(grid), to_(to), prices_(prices), current_(from) {}
 
   absl::InlinedVector<MoveStep, 2> Run() {
     Slices();
@@ -68,10 +68,9 @@ class UsualPlan {
                   ? DescribeExchange(type_, grid_, before, current_).bytes
                   : ReductionBytes(kind, static_cast<double>(TileBytes(type_, current_, grid_)),
                                    grid_.size(axes));
-      seconds = StepSeconds(kind, bytes, 1, LinkBandwidth(machine_, grid_, MaskOf(axes)), machine_);
+      seconds = StepSeconds(kind, bytes, 1, LinkBandwidth(prices_, grid_, MaskOf(axes)), prices_);
     }
-    steps_.push_back(
-        {kind, std::move(axes), dim, to_dim, current_, static_cast<int64_t>(bytes), seconds});
+    steps_.push_back({kind, std::move(axes), dim, to_dim, current_, WholeBytes(bytes), seconds});
   }
 
   // Replaces the steps after the first `kept` by one exchange if composing them failed or costs
@@ -82,11 +81,10 @@ class UsualPlan {
     target.reduce_kind = reduced.reduce_kind;
     const Exchange e = DescribeExchange(type_, grid_, reduced, target);
     const double seconds =
-        StepSeconds(e.kind, e.bytes, e.starts, LinkBandwidth(machine_, grid_, e.axes), machine_);
+        StepSeconds(e.kind, e.bytes, e.starts, LinkBandwidth(prices_, grid_, e.axes), prices_);
     if (composed && seconds >= Seconds(steps_, kept) * (1 - kNothing)) return;
     steps_.resize(kept, MoveStep{});
-    steps_.push_back(
-        {e.kind, {}, -1, -1, std::move(target), static_cast<int64_t>(e.bytes), seconds});
+    steps_.push_back({e.kind, {}, -1, -1, std::move(target), WholeBytes(e.bytes), seconds});
   }
 
   // The chunk of dimension d after the axes `run` are appended to it, or 0 if that would move a
@@ -224,7 +222,7 @@ class UsualPlan {
   const TensorType& type_;
   const Grid& grid_;
   const Sharding& to_;
-  const machine::Machine& machine_;
+  const Prices& prices_;
   Sharding current_;
   absl::InlinedVector<MoveStep, 2> steps_;
 };
@@ -242,20 +240,16 @@ void AddTerms(const Sharding& from, const Sharding& to, absl::InlinedVector<Move
 }  // namespace
 
 MovePlan PlanMove(const TensorType& type, const Grid& grid, const Sharding& from,
-                  const Sharding& to, const machine::Machine& machine) {
-  Sharding source = from.Closed();
-  Sharding target = to.Closed();
-  for (int d = 0; d < type.rank(); ++d) {
-    NormalizeChunk(source.dims[d], type.dims[d], grid);
-    NormalizeChunk(target.dims[d], type.dims[d], grid);
-  }
+                  const Sharding& to, const Prices& prices) {
+  const Sharding source = Normalized(from, type, grid);
+  const Sharding target = Normalized(to, type, grid);
   MovePlan plan;
   if (source == target) return plan;
-  plan.steps = UsualPlan(type, grid, source, target, machine).Run();
+  plan.steps = UsualPlan(type, grid, source, target, prices).Run();
   plan.seconds = Seconds(plan.steps);
   if (plan.seconds > 0) {
     if (auto steps =
-            FindCheaperMove(type, grid, source, target, machine, plan.seconds * (1 - kNothing))) {
+            FindCheaperMove(type, grid, source, target, prices, plan.seconds * (1 - kNothing))) {
       plan.steps = *std::move(steps);
       plan.seconds = Seconds(plan.steps);
     }

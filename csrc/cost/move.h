@@ -42,6 +42,6 @@ struct MovePlan {
 // one.
 // Requires: both shardings are in `grid` and fit `type`. The last step's result is exactly `to`.
 MovePlan PlanMove(const TensorType& type, const Grid& grid, const Sharding& from,
-                  const Sharding& to, const machine::Machine& machine);
+                  const Sharding& to, const Prices& prices);
 
 }  // namespace spmd::cost

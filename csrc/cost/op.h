@@ -8,21 +8,31 @@
 
 #include <cstdint>
 
-#include "absl/types/span.h"
-#include "csrc/machine/machine.h"
-#include "csrc/rules/factors.h"
-#include "csrc/rules/op_call.h"
-#include "csrc/rules/rule.h"
+#include "csrc/cost/price.h"
+#include "csrc/ir/type.h"
+#include "csrc/mesh/grid.h"
+#include "csrc/sharding/sharding.h"
 
 namespace spmd::cost {
 
-// Seconds for the largest tile when factor f is divided into shards[f] parts. The work is the
-// product of the factors' local sizes; the traffic is the bytes of all local operands and results.
-// Both include the rows and columns that the hardware pads. `rule` is null for an op without a
-// rule, which every device computes in full.
-// Requires: shards.size() == factors.factors.size(), every entry is at least 1.
-double OpSeconds(const rules::OpFactors& factors, const rules::Rule* rule,
-                 const rules::OpCall& call, absl::Span<const int64_t> shards,
-                 const machine::Machine& machine);
+// The work on the largest tile: a point for each index of the op's factors, and the bytes of its
+// operands and results. Rows and columns that a machine pads are not counted.
+class OpCost {
+ public:
+  // Keeps a reference to `grid`.
+  OpCost(double flops_per_point, const Grid& grid) : flops_(flops_per_point), grid_(grid) {}
+
+  // The op has a factor of `size` indices, sharded as `cut`.
+  void AddFactor(int64_t size, const DimSharding& cut);
+  // An operand or a result is held as `sharding`.
+  void AddTensor(const TensorType& type, const Sharding& sharding);
+
+  double Seconds(const Prices& prices) const;
+
+ private:
+  double flops_;
+  double bytes_ = 0;
+  const Grid& grid_;
+};
 
 }  // namespace spmd::cost

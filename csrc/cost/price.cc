@@ -102,13 +102,20 @@ double MostLackedOfMany(const ChangedDims& dims) {
 
 }  // namespace
 
-double LinkBandwidth(const machine::Machine& machine, const Grid& grid, AxisMask axes) {
+Prices::Prices(const machine::Machine& machine, Weights weights)
+    : flops(machine.flops),
+      memory_bandwidth(machine.memory_bandwidth),
+      memory_weight(weights.memory),
+      link_bandwidth(machine.link_bandwidth),
+      latency(machine.latency * weights.latency) {}
+
+double LinkBandwidth(const Prices& prices, const Grid& grid, AxisMask axes) {
   double slowest = std::numeric_limits<double>::infinity();
   for (int i = 0; i < grid.num_axes(); ++i) {
     const AxisId a = static_cast<AxisId>(i);
     if (axes & MaskOf(a)) slowest = std::min(slowest, grid.axis(a).bandwidth);
   }
-  return axes == 0 ? machine.link_bandwidth : machine.link_bandwidth * slowest;
+  return axes == 0 ? prices.link_bandwidth : prices.link_bandwidth * slowest;
 }
 
 double ReductionBytes(MoveKind kind, double out, int64_t n) {
@@ -156,8 +163,9 @@ Exchange DescribeExchange(const TensorType& type, const Grid& grid, const Shardi
     for (int a = 0; a < grid.num_axes(); ++a) {
       if (changed & MaskOf(static_cast<AxisId>(a))) axes.push_back(static_cast<AxisId>(a));
     }
-    lacked = grid.size(axes) <= kMaxDevices ? static_cast<double>(MostLacked(dims, axes, grid))
-                                            : std::max(lacked, MostLackedOfMany(dims));
+    exchange.is_exact = grid.size(axes) <= kMaxDevices;
+    lacked = exchange.is_exact ? static_cast<double>(MostLacked(dims, axes, grid))
+                               : std::max(lacked, MostLackedOfMany(dims));
   }
   exchange.bytes = rest * lacked;
   exchange.starts = std::max(exchange.starts, 1);
@@ -165,9 +173,14 @@ Exchange DescribeExchange(const TensorType& type, const Grid& grid, const Shardi
 }
 
 double StepSeconds(MoveKind kind, double bytes, int starts, double bandwidth,
-                   const machine::Machine& machine) {
+                   const Prices& prices) {
   if (kind == MoveKind::kSlice || kind == MoveKind::kTerm) return 0;
-  return starts * machine.latency + bytes / bandwidth;
+  return starts * prices.latency + bytes / bandwidth;
+}
+
+int64_t WholeBytes(double bytes) {
+  constexpr double kLeastBit = 1e-3;
+  return static_cast<int64_t>(bytes + kLeastBit);
 }
 
 }  // namespace spmd::cost

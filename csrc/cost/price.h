@@ -29,9 +29,28 @@ enum class MoveKind : uint8_t {
   kTerm
 };
 
+// How much of a machine's figures counts in a price. A search counts less of what its program will
+// not pay in full.
+struct Weights {
+  double latency = 1;
+  double memory = 1;
+};
+
+// The figures of a machine as prices use them.
+struct Prices {
+  // Implicit: a machine alone has prices of full weight.
+  Prices(const machine::Machine& machine, Weights weights = {});  // NOLINT
+
+  double flops;             // per second and device
+  double memory_bandwidth;  // bytes per second and device
+  double memory_weight;     // of the time that memory takes
+  double link_bandwidth;    // bytes per second, one way, per device
+  double latency;           // seconds per collective, with its weight
+};
+
 // Bytes per second that a device sends along the slowest of `axes`; the machine's where there are
 // none.
-double LinkBandwidth(const machine::Machine& machine, const Grid& grid, AxisMask axes);
+double LinkBandwidth(const Prices& prices, const Grid& grid, AxisMask axes);
 
 // Bytes sent per device by an all-reduce or a reduce-scatter of n partial results, where a tile of
 // the result has `out` bytes.
@@ -43,6 +62,7 @@ struct Exchange {
   double bytes = 0;
   AxisMask axes = 0;  // the axes along which anything is sent
   int starts = 1;
+  bool is_exact = true;  // false: `bytes` is an upper bound
 };
 
 // `bytes` is what the worst-off device lacks of its new tile: exact where all shards are even or
@@ -54,7 +74,10 @@ Exchange DescribeExchange(const TensorType& type, const Grid& grid, const Shardi
                           const Sharding& to);
 
 // Seconds of a step that sends `bytes` at `bandwidth`. Slices and kTerm steps cost nothing.
-double StepSeconds(MoveKind kind, double bytes, int starts, double bandwidth,
-                   const machine::Machine& machine);
+double StepSeconds(MoveKind kind, double bytes, int starts, double bandwidth, const Prices& prices);
+
+// `bytes` as tables write it: rounded down, except that a sum of fractions that is the least bit
+// below an integer is that integer.
+int64_t WholeBytes(double bytes);
 
 }  // namespace spmd::cost

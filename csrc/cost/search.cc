@@ -104,8 +104,8 @@ int EffortOf(MoveKind kind) {
 class MoveSearch {
  public:
   MoveSearch(const TensorType& type, const Grid& grid, const Sharding& from, const Sharding& to,
-             const machine::Machine& machine)
-      : type_(type), grid_(grid), from_(from), to_(to), machine_(machine), rank_(type.rank()) {}
+             const Prices& prices)
+      : type_(type), grid_(grid), from_(from), to_(to), prices_(prices), rank_(type.rank()) {}
 
   std::optional<absl::InlinedVector<MoveStep, 2>> Run(double limit) {
     limit_ = limit;
@@ -285,7 +285,7 @@ class MoveSearch {
   double BandwidthOf(AtomList list) const {
     double slowest = std::numeric_limits<double>::infinity();
     for (; list != 0; list >>= 4) slowest = std::min(slowest, atoms_[Minor(list)].bandwidth);
-    return slowest * machine_.link_bandwidth;
+    return slowest * prices_.link_bandwidth;
   }
 
   double TileOf(const State& s) const {
@@ -344,7 +344,7 @@ class MoveSearch {
       bytes = more ? tile_ : tile_ * (1 + static_cast<double>(SizeOf(leaving) - 2) / holders_);
     }
     const int starts = (leaving != 0 ? 1 : 0) + surplus;
-    return starts * machine_.latency + bytes / (machine_.link_bandwidth * fastest_);
+    return starts * prices_.latency + bytes / (prices_.link_bandwidth * fastest_);
   }
 
   // The transfer time (without starts) of everything that is left in one exchange. It is a lower
@@ -353,7 +353,7 @@ class MoveSearch {
     State there = target_;
     there.unreduced = s.unreduced;
     return DescribeExchange(type_, grid_, ToSharding(s), ToSharding(there)).bytes /
-           (machine_.link_bandwidth * fastest_);
+           (prices_.link_bandwidth * fastest_);
   }
 
   // --- steps ---
@@ -394,7 +394,7 @@ class MoveSearch {
       bytes = DescribeExchange(type_, grid_, ToSharding(reached_[before].state), ToSharding(after))
                   .bytes;
     }
-    const double seconds = StepSeconds(kind, bytes, 1, BandwidthOf(run), machine_);
+    const double seconds = StepSeconds(kind, bytes, 1, BandwidthOf(run), prices_);
     Push(after, {kind, run, dim, to_dim, bytes, seconds}, before);
   }
 
@@ -539,13 +539,13 @@ class MoveSearch {
 
   void ExchangeTo(const State& s, const State& after, int at) {
     if (s.SameDims(after)) return;
-    const double so_far = reached_[at].seconds + machine_.latency;
+    const double so_far = reached_[at].seconds + prices_.latency;
     if (so_far + AtLeast(after) >= limit_) return;
     const auto known = best_.find(after);
     if (known != best_.end() && reached_[known->second].seconds <= so_far) return;
     const Exchange e = DescribeExchange(type_, grid_, ToSharding(s), ToSharding(after));
     const double seconds =
-        StepSeconds(e.kind, e.bytes, e.starts, LinkBandwidth(machine_, grid_, e.axes), machine_);
+        StepSeconds(e.kind, e.bytes, e.starts, LinkBandwidth(prices_, grid_, e.axes), prices_);
     Push(after, {e.kind, 0, -1, -1, e.bytes, seconds}, at);
   }
 
@@ -595,7 +595,7 @@ class MoveSearch {
   const Grid& grid_;
   const Sharding& from_;
   const Sharding& to_;
-  const machine::Machine& machine_;
+  const Prices& prices_;
   const int rank_;
   double limit_ = 0;
   bool separate_ = false;  // each sub-axis is an atom
@@ -619,8 +619,8 @@ class MoveSearch {
 
 std::optional<absl::InlinedVector<MoveStep, 2>> FindCheaperMove(
     const TensorType& type, const Grid& grid, const Sharding& from, const Sharding& to,
-    const machine::Machine& machine, double limit) {
-  return MoveSearch(type, grid, from, to, machine).Run(limit);
+    const Prices& prices, double limit) {
+  return MoveSearch(type, grid, from, to, prices).Run(limit);
 }
 
 }  // namespace spmd::cost

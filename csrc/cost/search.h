@@ -24,8 +24,10 @@ namespace spmd::cost {
 // for unreduced axes: those of `to` that `from` lacks are left out, and those of both may be
 // reduced.
 // Requires: as PlanMove; chunks are normalized and dimensions closed.
-std::optional<absl::InlinedVector<MoveStep, 2>> FindCheaperMove(
-    const TensorType& type, const Grid& grid, const Sharding& from, const Sharding& to,
-    const machine::Machine& machine, double limit);
+std::optional<absl::InlinedVector<MoveStep, 2>> FindCheaperMove(const TensorType& type,
+                                                                const Grid& grid,
+                                                                const Sharding& from,
+                                                                const Sharding& to,
+                                                                const Prices& prices, double limit);
 
 }  // namespace spmd::cost

@@ -30,4 +30,10 @@ void NormalizeChunk(DimSharding& dim, int64_t n, const Grid& grid) {
   if (dim.axes.empty() || dim.chunk == CeilDiv(n, grid.size(dim.axes))) dim.chunk = 0;
 }
 
+Sharding Normalized(const Sharding& sharding, const TensorType& type, const Grid& grid) {
+  Sharding normalized = sharding.Closed();
+  for (int d = 0; d < type.rank(); ++d) NormalizeChunk(normalized.dims[d], type.dims[d], grid);
+  return normalized;
+}
+
 }  // namespace spmd::cost

@@ -20,5 +20,7 @@ int64_t MaxShardSize(const DimSharding& dim, int64_t n, const Grid& grid);
 int64_t TileBytes(const TensorType& type, const Sharding& sharding, const Grid& grid);
 // Sets the chunk to 0 where it is the default one, so that equal placements compare equal.
 void NormalizeChunk(DimSharding& dim, int64_t n, const Grid& grid);
+// `sharding` with closed dimensions and normalized chunks.
+Sharding Normalized(const Sharding& sharding, const TensorType& type, const Grid& grid);
 
 }  // namespace spmd::cost

@@ -183,7 +183,7 @@ class Parser {
     if (in.Peek() == '@') {
       SPMD_ASSIGN_OR_RETURN(grid, ParseMeshRef(in, grid_names_));
     }
-    if (grid_names_.empty()) return in.Error("no cut where there is no mesh");
+    if (grid_names_.empty()) return in.Error("no cut in a graph without a mesh");
     std::vector<FactorCut> cuts;
     SPMD_RETURN_IF_ERROR(in.Expect("{"));
     if (in.Consume("}")) return cuts;

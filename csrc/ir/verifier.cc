@@ -185,7 +185,7 @@ absl::Status VerifyAnnotation(const Graph& graph, ValueId id, const Annotation& 
     const int64_t least = CeilDiv(type.dims[d], grid.size(absl::MakeConstSpan(dim.axes)) + 1);
     if (dim.axes.empty() || dim.chunk < least) {
       return Broken(where, ": chunk ", dim.chunk, " of dimension ", d,
-                    dim.axes.empty() ? std::string(", which is not cut")
+                    dim.axes.empty() ? std::string(", which is not sharded")
                                      : absl::StrCat(" is less than ", least, ", so that ",
                                                     type.dims[d], " elements do not fit"));
     }

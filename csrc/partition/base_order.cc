@@ -7,7 +7,7 @@
 
 #include "csrc/partition/passes.h"
 #include "csrc/program/analysis.h"
-#include "csrc/program/uses.h"
+#include "csrc/program/def_use.h"
 
 namespace spmd::partition {
 namespace {
@@ -42,9 +42,7 @@ bool GoesEarly(const Instruction& instruction, const std::vector<int64_t>& bytes
 }
 
 void MoveEarly(Program& program, const std::vector<int64_t>& bytes) {
-  const program::Uses uses(program);
-  std::vector<bool> is_output(program.values.size(), false);
-  for (const program::Output& output : program.outputs) is_output[output.value] = true;
+  const program::DefUse facts(program);
   std::vector<int> place_of(program.values.size(), -1);  // by value: where it is made
   Places places(program.instructions.size());
   for (size_t i = 0; i < program.instructions.size(); ++i) {
@@ -52,8 +50,7 @@ void MoveEarly(Program& program, const std::vector<int64_t>& bytes) {
     int place = static_cast<int>(i);
     if (GoesEarly(instruction, bytes)) {
       const ValueId v = instruction.operands[0];
-      const bool only_use = uses.Of(v).size() == 1 && !is_output[v];
-      if (only_use && place_of[v] >= 0) place = place_of[v];
+      if (facts.uses(v) == 1 && place_of[v] >= 0) place = place_of[v];
     }
     places[place].push_back(static_cast<int>(i));
     for (ValueId v : instruction.results) place_of[v] = place;
@@ -68,13 +65,10 @@ class PuttingOff {
       : program_(program),
         bytes_(bytes),
         end_(static_cast<int>(program.instructions.size())),
-        stays_(program.values.size(), false),
+        facts_(program),
         first_use_(program.values.size(), end_),
         last_use_(program.values.size(), 0),
-        counted_for_(program.values.size(), -1) {
-    for (const program::Input& input : program.inputs) stays_[input.value] = !input.donated;
-    for (const program::Output& output : program.outputs) stays_[output.value] = true;
-  }
+        counted_for_(program.values.size(), -1) {}
 
   Places Run() {
     Places places(end_);
@@ -93,7 +87,7 @@ class PuttingOff {
 
  private:
   bool MayBePutOff(const Instruction& instruction) const {
-    if (instruction.code == OpCode::kCall) return !MayFailOnValues(instruction);
+    if (instruction.code == OpCode::kCall) return !MayFailOnValues(program_, instruction);
     return Grows(instruction, bytes_);
   }
 
@@ -108,7 +102,8 @@ class PuttingOff {
     }
     if (place == end_) return i;
     for (ValueId v : instruction.operands) {
-      if (v == kNoValue || counted_for_[v] == i || stays_[v] || last_use_[v] >= place) continue;
+      if (v == kNoValue || counted_for_[v] == i || facts_.outlives(v)) continue;
+      if (last_use_[v] >= place) continue;
       counted_for_[v] = i;
       held += bytes_[v];
     }
@@ -118,7 +113,7 @@ class PuttingOff {
   const Program& program_;
   const std::vector<int64_t>& bytes_;
   const int end_;
-  std::vector<bool> stays_;  // by value: it lives to the end
+  const program::DefUse facts_;
   // By value: its first and its last use, as far as they are decided.
   std::vector<int> first_use_, last_use_;
   std::vector<int> counted_for_;  // by value: the last instruction that counted it

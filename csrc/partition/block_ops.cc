@@ -5,38 +5,19 @@
 #include <utility>
 
 #include "csrc/rules/op_call.h"
+#include "csrc/rules/registry.h"
 
 namespace spmd::partition {
-namespace {
 
-struct Row {
-  absl::string_view op;
-  BlockOp::Kind kind;
-};
-constexpr Row kRows[] = {
-    {"aten::slice.Tensor", BlockOp::Kind::kTake},
-    {"aten::slice_backward", BlockOp::Kind::kPlace},
-    {"aten::slice_scatter", BlockOp::Kind::kPut},
-    {"aten::cat", BlockOp::Kind::kJoin},
-};
-
-const Row* RowOf(const ir::Node& node) {
-  const auto* row = std::find_if(std::begin(kRows), std::end(kRows),
-                                 [&](const Row& r) { return r.op == node.op; });
-  return row == std::end(kRows) ? nullptr : row;
-}
-
-}  // namespace
-
+using rules::BlockUse;
 std::optional<BlockOp> BlockOpOf(const ir::Graph& graph, const ir::Node& node) {
-  const Row* const row = RowOf(node);
-  if (row == nullptr) return std::nullopt;
+  const BlockUse use = rules::FactsOf(node.op).blocks;
+  if (use == BlockUse::kNone) return std::nullopt;
   const TensorType& result = graph.type(node.first_result);
-  BlockOp op{row->kind, static_cast<int>(rules::OpCall::Of(graph, node).Dim("dim", result.rank()))};
-  if (row->kind == BlockOp::Kind::kJoin) return op;
+  BlockOp op{use, static_cast<int>(rules::OpCall::Of(graph, node).Dim("dim", result.rank()))};
+  if (use == BlockUse::kJoin) return op;
   if (node.attributes.GetIntOr("step", 1) != 1) return std::nullopt;
-  const TensorType& full =
-      row->kind == BlockOp::Kind::kTake ? graph.type(node.operands[0]) : result;
+  const TensorType& full = use == BlockUse::kTake ? graph.type(node.operands[0]) : result;
   const int64_t extent = full.dims[op.dim];
   const auto bound = [&](absl::string_view name, int64_t fallback) {
     const int64_t i = node.attributes.GetIntOr(name, fallback);
@@ -51,11 +32,11 @@ ir::ValueId CallOnBlocks(rules::Builder& builder, const ir::Node& node, const Bl
                          int64_t size, std::vector<ir::ValueId> operands) {
   Attributes attributes = node.attributes;
   attributes.Set("dim", int64_t{op.dim});
-  if (op.kind != BlockOp::Kind::kJoin) {
+  if (op.use != BlockUse::kJoin) {
     attributes.Set("start", op.start / size);
     attributes.Set("end", op.end / size);
   }
-  if (op.kind == BlockOp::Kind::kPlace) {
+  if (op.use == BlockUse::kPlace) {
     std::vector<int64_t> sizes = node.attributes.GetInts("input_sizes");
     sizes[op.dim] /= size;
     sizes.insert(sizes.begin() + op.dim + 1, size);

@@ -10,21 +10,16 @@
 
 #include "csrc/ir/graph.h"
 #include "csrc/rules/builder.h"
+#include "csrc/rules/op_facts.h"
 
 namespace spmd::partition {
 
 struct BlockOp {
-  enum class Kind : uint8_t {
-    kTake,   // indices [start, end) of operand 0
-    kPlace,  // operand 0 at [start, end), zeros elsewhere
-    kPut,    // operand 1 at [start, end) of operand 0
-    kJoin,   // all operands, one after another
-  };
-  Kind kind;
+  rules::BlockUse use;
   int dim;
   int64_t start = 0, end = 0;  // unused by kJoin
 };
-// nullopt if the node is not such an op, or has a step other than 1.
+// nullopt if the op does nothing with blocks, or has a step other than 1.
 std::optional<BlockOp> BlockOpOf(const ir::Graph& graph, const ir::Node& node);
 
 // The node on operands in which dimension `dim` has become two: the blocks of `size`, and the

@@ -114,7 +114,7 @@ class Chooser {
         if (v == ir::kNoValue || plan_.grid(v) != plan_.of(id).grid) continue;
         if (plan_.produced(v).IsUnreduced() || plan_.of(id).operands[k].IsUnreduced()) continue;
         if (price_.OfMove(v, plan_.produced(v), plan_.grid(v), plan_.of(id).operands[k],
-                          plan_.of(id).grid) <= 2 * memo_.machine().latency) {
+                          plan_.of(id).grid) <= 2 * memo_.prices().latency) {
           continue;
         }
         CarryOn(id);

@@ -160,7 +160,7 @@ absl::Status PutInOrderAgain(Pipeline& pipeline, Compiled& out) {
   propagate::Propagate(out.graph, factors, out.reasons);
   SPMD_ASSIGN_OR_RETURN(const bool any, PutInOrder(pipeline, factors, out));
   if (any) return absl::OkStatus();
-  return absl::InvalidArgumentError("nothing is put in another order");
+  return absl::InvalidArgumentError("the pass reorder changes nothing");
 }
 
 // A result with a copy of the graph, which has at least one grid.

@@ -167,7 +167,8 @@ bool Covers(int64_t chunk, int64_t size, int64_t shards) {
 
 absl::Status CheckThrough(const ir::Graph& graph, const ir::Node& node,
                           const propagate::NodeFactors& nf, const Choice& choice) {
-  if (nf.rule == nullptr) return Impossible(node, "it has no rule, and passes no terms");
+  if (nf.rule == nullptr)
+    return Impossible(node, "it has no rule, so no partial sums pass through it");
   const rules::Linearity linear =
       rules::LinearityOf(*nf.rule, rules::OpCall::Of(graph, node), choice.through_kind);
   const auto& each = linear.each;
@@ -255,7 +256,7 @@ absl::StatusOr<NodePlan> PlanOf(const ir::Graph& graph, ir::NodeId id,
     SPMD_RETURN_IF_ERROR(CheckThrough(graph, node, factors, choice));
   }
   std::optional<NodePlan> plan = PlanNode(graph, node, factors, std::move(choice), decision.grid);
-  if (!plan.has_value()) return Impossible(node, "it cannot be cut so");
+  if (!plan.has_value()) return Impossible(node, "it cannot be sharded so");
   for (size_t k = 0; k < node.operands.size(); ++k) {
     if (node.operands[k] == ir::kNoValue) continue;
     SPMD_RETURN_IF_ERROR(CheckLayout(grid, plan->operands[k], graph.type(node.operands[k]).dims));

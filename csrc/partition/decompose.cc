@@ -78,13 +78,13 @@ absl::Status DecomposeThese(ir::Graph& graph, const std::vector<ir::NodeId>& nod
     const rules::Rule* rule =
         id < 0 || id >= graph.num_nodes() ? nullptr : rules::Find(graph.node(id).op);
     if (rule == nullptr || rule->decompose == nullptr) {
-      return absl::InvalidArgumentError(absl::StrCat("node ", id, " cannot be taken apart"));
+      return absl::InvalidArgumentError(absl::StrCat("node ", id, " cannot be decomposed"));
     }
     asked[id] = true;
   }
   SPMD_ASSIGN_OR_RETURN(const std::vector<ir::NodeId> taken, TakeApart(graph, asked, names));
   if (taken == nodes) return absl::OkStatus();
-  return absl::InvalidArgumentError("a node was not taken apart");
+  return absl::InvalidArgumentError("a node was not decomposed");
 }
 
 }  // namespace spmd::partition

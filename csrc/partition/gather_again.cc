@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "csrc/partition/memory_profile.h"
 #include "csrc/program/analysis.h"
 #include "csrc/program/new_names.h"
 #include "csrc/program/uses.h"
@@ -32,23 +33,7 @@ class Gaps {
         uses_(program),
         bytes_(program::HeldBytes(program)),
         end_(static_cast<int>(program.instructions.size())),
-        made_(program.values.size(), kNever),
-        last_(program.values.size(), kNever) {
-    for (const program::Input& input : program.inputs) made_[input.value] = 0;
-    for (int i = 0; i < end_; ++i) {
-      for (ValueId v : program.instructions[i].results) made_[v] = last_[v] = i;
-    }
-    for (ValueId v = 0; v < static_cast<ValueId>(last_.size()); ++v) {
-      if (!uses_.Of(v).empty()) last_[v] = uses_.Of(v).back();
-    }
-    // Only an input that an output replaces may end before the program does.
-    for (const program::Input& input : program.inputs) last_[input.value] = end_;
-    for (const program::Output& output : program.outputs) {
-      if (output.becomes < 0) continue;
-      const ValueId v = program.inputs[output.becomes].value;
-      last_[v] = uses_.Of(v).empty() ? 0 : uses_.Of(v).back();
-    }
-    for (const program::Output& output : program.outputs) last_[output.value] = end_;
+        lives_(LivesOf(program)) {
     Collect();
   }
 
@@ -66,15 +51,14 @@ class Gaps {
       change[first] += bytes;
       change[last + 1] -= bytes;
     };
-    std::vector<int> last = last_;
+    std::vector<Life> lives = lives_;
     for (int k = 0; k < count; ++k) {
       const Instruction& gather = program_.instructions[gaps_[k].gather];
-      last[gather.operands[0]] = std::max(last[gather.operands[0]], gaps_[k].to);
+      int& last = lives[gather.operands[0]].last;
+      last = std::max(last, gaps_[k].to);
       alive(gaps_[k].from + 1, gaps_[k].to - 1, -bytes_[gather.results[0]]);
     }
-    for (size_t v = 0; v < last.size(); ++v) {
-      if (made_[v] != kNever) alive(made_[v], last[v], bytes_[v]);
-    }
+    for (size_t v = 0; v < lives.size(); ++v) alive(lives[v].first, lives[v].last, bytes_[v]);
     int64_t now = 0;
     std::pair<int64_t, int> peak{0, 0};
     for (int i = 0; i <= end_; ++i) {
@@ -85,14 +69,11 @@ class Gaps {
   }
 
  private:
-  static constexpr int kNever = -1;
-
   void Collect() {
-    std::vector<bool> is_output(program_.values.size(), false);
-    for (const program::Output& output : program_.outputs) is_output[output.value] = true;
     for (int i = 0; i < end_; ++i) {
       const Instruction& gather = program_.instructions[i];
-      if (gather.code != OpCode::kAllGather || is_output[gather.results[0]]) continue;
+      // An output lives on whatever happens.
+      if (gather.code != OpCode::kAllGather || lives_[gather.results[0]].last == end_) continue;
       const absl::Span<const int> uses = uses_.Of(gather.results[0]);
       for (size_t k = 1; k < uses.size(); ++k) {
         if (uses[k] > uses[k - 1] + 1) gaps_.push_back({i, uses[k - 1], uses[k]});
@@ -111,7 +92,7 @@ class Gaps {
   const program::Uses uses_;
   const std::vector<int64_t> bytes_;  // by value
   const int end_;
-  std::vector<int> made_, last_;  // by value: where it is made and used last
+  const std::vector<Life> lives_;
   std::vector<Gap> gaps_;
 };
 

@@ -55,7 +55,7 @@ std::string Advice(const rules::OpFactors* factors, int operand, const TensorTyp
       return absl::StrCat("Mark it ", SpecText(moved, grid), " to avoid that.");
     }
   }
-  return "None of its dimensions can stay cut here.";
+  return "None of its dimensions can stay sharded here.";
 }
 
 // Warnings of users' ops without a rule whose operands were sharded.
@@ -76,11 +76,12 @@ std::vector<Warning> UnknownOps(const Lowering& lowering) {
         instruction.source >= 0
             ? absl::StrCat(" at ", lowering.graph->sources()[instruction.source])
             : "";
-    warnings.push_back({absl::StrCat("no rule ", instruction.op),
-                        absl::StrCat(instruction.op, line,
-                                     " has no sharding rule: it runs whole, on gathered operands. ",
-                                     "torch_spmd.register_rule(\"", instruction.op,
-                                     "\", …) says how it may be cut")});
+    warnings.push_back(
+        {absl::StrCat("no rule ", instruction.op),
+         absl::StrCat(instruction.op, line,
+                      " has no sharding rule, so it runs unsharded on gathered operands. ",
+                      "torch_spmd.register_rule(\"", instruction.op,
+                      "\", …) says how it may be sharded")});
   }
   return warnings;
 }
@@ -113,7 +114,7 @@ std::vector<Warning> GatherWarnings(const Lowering& lowering, int64_t bound_byte
       const int k = static_cast<int>(at - call.operands.begin());
       std::string why = "because that is the cheapest plan found";
       if (nf.rule == nullptr) {
-        why = "because it has no sharding rule and runs whole";
+        why = "because it has no sharding rule and runs unsharded";
       } else if (IsWhole(*nf, nf->operands[k][gather.dim])) {
         why = absl::StrCat("because it needs dimension ", gather.dim, " whole");
       }

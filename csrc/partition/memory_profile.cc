@@ -4,38 +4,41 @@
 #include <algorithm>
 
 #include "csrc/program/analysis.h"
+#include "csrc/program/def_use.h"
 
 namespace spmd::partition {
 
 using program::Program;
 using program::ValueId;
 
+std::vector<Life> LivesOf(const Program& program) {
+  const int end = static_cast<int>(program.instructions.size());
+  const program::DefUse facts(program);
+  std::vector<bool> given_up(program.inputs.size(), false);
+  for (const program::Output& output : program.outputs) {
+    if (output.becomes >= 0) given_up[output.becomes] = true;
+  }
+  std::vector<Life> lives(program.values.size());
+  for (ValueId v = 0; v < static_cast<ValueId>(lives.size()); ++v) {
+    const int input = facts.input(v);
+    if (facts.maker(v) < 0 && input < 0) continue;
+    const bool kept = facts.is_output(v) || (input >= 0 && !given_up[input]);
+    lives[v].first = std::max(facts.maker(v), 0);
+    lives[v].last = kept ? end : std::max(lives[v].first, facts.last_user(v));
+  }
+  return lives;
+}
+
 MemoryProfile::MemoryProfile(const Program& program)
     : leaves_(program.instructions.size() + 1), most_(2 * leaves_, 0) {
   const int end = static_cast<int>(program.instructions.size());
   const std::vector<int64_t> bytes = program::HeldBytes(program);
-  constexpr int kNever = -1;
-  std::vector<int> made(program.values.size(), kNever), last(program.values.size(), kNever);
-  for (const program::Input& input : program.inputs) {
-    made[input.value] = 0;
-    last[input.value] = end;
-  }
-  for (const program::Output& output : program.outputs) {
-    if (output.becomes >= 0) last[program.inputs[output.becomes].value] = 0;
-  }
-  std::vector<bool> kept(program.values.size(), false);
-  for (const program::Output& output : program.outputs) kept[output.value] = true;
-  for (int i = 0; i < end; ++i) {
-    for (ValueId v : program.instructions[i].operands) {
-      if (v != program::kNoValue) last[v] = std::max(last[v], i);
-    }
-    for (ValueId v : program.instructions[i].results) made[v] = last[v] = i;
-  }
+  const std::vector<Life> lives = LivesOf(program);
   std::vector<int64_t> change(end + 2, 0);
-  for (size_t v = 0; v < made.size(); ++v) {
-    if (made[v] == kNever) continue;
-    change[made[v]] += bytes[v];
-    change[(kept[v] ? end : last[v]) + 1] -= bytes[v];
+  for (size_t v = 0; v < lives.size(); ++v) {
+    if (lives[v].first > lives[v].last) continue;
+    change[lives[v].first] += bytes[v];
+    change[lives[v].last + 1] -= bytes[v];
   }
   int64_t now = 0;
   for (int i = 0; i <= end; ++i) most_[leaves_ + i] = now += change[i];

@@ -10,6 +10,16 @@
 
 namespace spmd::partition {
 
+// The first and the last instruction at which a value is held; none if first > last. `last` is the
+// number of instructions if the value is held to the end.
+struct Life {
+  int first = 0;
+  int last = -1;
+};
+// By value.
+// Requires: no frees.
+std::vector<Life> LivesOf(const program::Program& program);
+
 // Thread safety: immutable.
 class MemoryProfile {
  public:

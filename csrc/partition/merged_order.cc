@@ -48,10 +48,6 @@ std::vector<int64_t> Inverse(const std::vector<int64_t>& from) {
   return to;
 }
 
-ir::ValueId Permuted(rules::Builder& builder, ir::ValueId v, std::vector<int64_t> dims) {
-  return builder.Call("aten::permute", {v}, {{"dims", std::move(dims)}});
-}
-
 }  // namespace
 
 DimSharding DimOrder::ShardingOf(const Grid& grid) const {
@@ -149,7 +145,7 @@ ir::ValueId ApartFromOrder(rules::Builder& builder, ir::ValueId v, const Order& 
   const std::vector<int64_t> from = CutFirst(order);
   std::vector<int64_t> ordered;
   for (int64_t p : from) ordered.push_back(sizes[p]);
-  return Permuted(builder, builder.View(v, std::move(ordered)), Inverse(from));
+  return builder.Permute(builder.View(v, std::move(ordered)), Inverse(from));
 }
 
 ir::ValueId Apart(rules::Builder& builder, ir::ValueId v, const Order& order) {
@@ -158,7 +154,7 @@ ir::ValueId Apart(rules::Builder& builder, ir::ValueId v, const Order& order) {
 
 ir::ValueId InOrder(rules::Builder& builder, ir::ValueId apart, const Dims& dims,
                     const Order& order) {
-  return builder.View(Permuted(builder, apart, CutFirst(order)), ToVector(dims));
+  return builder.View(builder.Permute(apart, CutFirst(order)), ToVector(dims));
 }
 
 Sharding ShardingApart(const Sharding& sharding, const Order& order) {

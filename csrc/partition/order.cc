@@ -9,6 +9,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "csrc/partition/memory_profile.h"
 #include "csrc/program/analysis.h"
+#include "csrc/program/def_use.h"
 #include "csrc/program/uses.h"
 
 namespace spmd::partition {
@@ -43,6 +44,7 @@ class Orderer {
   Orderer(Program& program, const OrderOptions& options)
       : program_(program),
         options_(options),
+        facts_(program),
         uses_(program),
         bytes_(program::HeldBytes(program)),
         base_(program),
@@ -53,13 +55,11 @@ class Orderer {
     charge_.resize(n, 0);
     early_.resize(n, 0);
     kind_of_.resize(n, -1);
-    made_by_.assign(program.values.size(), -1);
     for (size_t i = 0; i < n; ++i) {
-      for (ValueId v : todo_[i].results) made_by_[v] = static_cast<int>(i);
       if (IsReduction(todo_[i]) || IsGather(todo_[i])) AddToKind(static_cast<int>(i));
     }
-    for (ValueId v = 0; v < static_cast<ValueId>(made_by_.size()); ++v) {
-      if (made_by_[v] < 0) continue;
+    for (ValueId v = 0; v < static_cast<ValueId>(program.values.size()); ++v) {
+      if (facts_.maker(v) < 0) continue;
       for (const int u : uses_.Of(v)) ++pending_[u];
     }
     program_.instructions.reserve(n);
@@ -190,8 +190,8 @@ class Orderer {
   void IssueFor(int i) {
     for (ValueId v : todo_[i].operands) {
       ++work_.steps;
-      if (v == kNoValue || made_by_[v] < 0 || state_[made_by_[v]] != State::kHeld) continue;
-      const int kind = kind_of_[made_by_[v]];
+      if (v == kNoValue || facts_.maker(v) < 0 || state_[facts_.maker(v)] != State::kHeld) continue;
+      const int kind = kind_of_[facts_.maker(v)];
       MakeMore(kind);
       Issue(kind);
     }
@@ -245,8 +245,8 @@ class Orderer {
       if (pending_[at] == 0) continue;
       for (ValueId v : todo_[at].operands) {
         ++work_.steps;
-        if (v == kNoValue || made_by_[v] < 0) continue;
-        const int m = made_by_[v];
+        if (v == kNoValue || facts_.maker(v) < 0) continue;
+        const int m = facts_.maker(v);
         if (state_[m] == State::kDone) continue;
         if (state_[m] == State::kHeld || IsReduction(todo_[m])) return false;
         if (std::find(makers.begin(), makers.end(), m) != makers.end()) continue;
@@ -302,6 +302,7 @@ class Orderer {
 
   Program& program_;
   const OrderOptions options_;
+  const program::DefUse facts_;
   const program::Uses uses_;
   const std::vector<int64_t> bytes_;  // by value
   const MemoryProfile base_;
@@ -310,7 +311,6 @@ class Orderer {
   std::vector<State> state_;
   std::vector<int64_t> charge_;  // by instruction: its part of ahead_bytes_
   std::vector<int> kind_of_;
-  std::vector<int> made_by_;  // by value: the instruction, or -1
   std::vector<Kind> kinds_;
   absl::flat_hash_map<std::tuple<OpCode, AxisList, int, int, ReduceKind>, int> kinds_by_key_;
   int front_ = 0;  // all before it are done or held

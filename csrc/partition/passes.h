@@ -83,11 +83,10 @@ absl::Status Windows(Lowering& lowering);
 // operands that are added once.
 absl::Status Localise(Lowering& lowering);
 
-// finish.cc: whether a call may fail for some values of its operands (an index out of range, a
-// singular matrix), as far as the compiler knows: every call that is not element-wise. When donated
-// inputs are really taken is decided by the runtime, which knows the kernels
-// (csrc/runtime/op_binding.h).
-bool MayFailOnValues(const program::Instruction& instruction);
+// finish.cc: whether the compiler plans for a failure of a call: of every call that is not
+// element-wise, and of element-wise ones that may fail. When donated inputs are really taken is
+// decided when the program is loaded, by the facts about its ops alone (csrc/rules/op_facts.h).
+bool MayFailOnValues(const program::Program& program, const program::Instruction& instruction);
 
 // finish.cc: marks donated inputs, decides which operands are overwritten, and inserts frees.
 void Finish(program::Program& program, const UpdateHints& updates);

@@ -1,25 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "csrc/partition/plan_memo.h"
 
-#include <algorithm>
 #include <utility>
 
 #include "csrc/cost/move.h"
+#include "csrc/cost/op.h"
 
 namespace spmd::partition {
 namespace {
 
-// Element-wise work that several devices repeat is cheap compared with a collective, and the
-// runtime does it once per place; its price only decides ties.
-constexpr double kTrafficWeight = 0.05;
-// Small collectives are merged later, so few of them pay the latency.
-constexpr double kLatencyWeight = 0.1;
+// Small collectives are merged later, so few of them pay the latency. Element-wise work that
+// several devices repeat is cheap compared with a collective, and the runtime does it once per
+// place; its price only decides ties.
+constexpr cost::Weights kWeights = {.latency = 0.1, .memory = 0.05};
 
 }  // namespace
 
-PlanMemo::PlanMemo(const machine::Machine& machine) : machine_(machine) {
-  machine_.latency *= kLatencyWeight;
-}
+PlanMemo::PlanMemo(const machine::Machine& machine) : prices_(machine, kWeights) {}
 
 const PlanMemo::Planned& PlanMemo::Plan(const ir::Graph& graph, const ir::Node& node,
                                         const propagate::NodeFactors& factors, Choice choice,
@@ -36,27 +33,26 @@ const PlanMemo::Planned& PlanMemo::Plan(const ir::Graph& graph, const ir::Node& 
 double PlanMemo::Work(const ir::Graph& graph, const ir::Node& node,
                       const propagate::NodeFactors& nf, const NodePlan& plan) const {
   const Grid& grid = graph.grid(plan.grid);
-  double flops = nf.rule != nullptr ? nf.rule->flops_per_point : 1;
+  cost::OpCost cost(nf.rule != nullptr ? nf.rule->flops_per_point : 1, grid);
   for (size_t f = 0; f < nf->factors.size(); ++f) {
     const propagate::FactorShard& shard = plan.choice.cut[f];
-    flops *= cost::MaxShardSize({shard.axes, shard.chunk}, nf->factors[f].size, grid);
+    cost.AddFactor(nf->factors[f].size, {shard.axes, shard.chunk});
   }
-  double bytes = 0;
   for (size_t k = 0; k < node.operands.size(); ++k) {
     if (node.operands[k] == ir::kNoValue) continue;
-    bytes += cost::TileBytes(graph.type(node.operands[k]), plan.operands[k], grid);
+    cost.AddTensor(graph.type(node.operands[k]), plan.operands[k]);
   }
   for (int r = 0; r < node.num_results; ++r) {
-    bytes += cost::TileBytes(graph.type(node.first_result + r), plan.results[r], grid);
+    cost.AddTensor(graph.type(node.first_result + r), plan.results[r]);
   }
-  return std::max(flops / machine_.flops, kTrafficWeight * bytes / machine_.memory_bandwidth);
+  return cost.Seconds(prices_);
 }
 
 double PlanMemo::MoveSeconds(const TensorType& type, const ir::Graph& graph, int grid,
                              const Sharding& from, const Sharding& to) {
   auto it = moves_.find(MoveRef(type, grid, from, to));
   if (it == moves_.end()) {
-    const double seconds = cost::PlanMove(type, graph.grid(grid), from, to, machine_).seconds;
+    const double seconds = cost::PlanMove(type, graph.grid(grid), from, to, prices_).seconds;
     it = moves_.emplace(Move(type, grid, from, to), seconds).first;
   }
   return it->second;

@@ -10,6 +10,7 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/container/node_hash_map.h"
+#include "csrc/cost/price.h"
 #include "csrc/ir/graph.h"
 #include "csrc/machine/machine.h"
 #include "csrc/partition/node_plan.h"
@@ -21,8 +22,8 @@ class PlanMemo {
  public:
   explicit PlanMemo(const machine::Machine& machine);
 
-  // The machine with the weights of the search applied.
-  const machine::Machine& machine() const { return machine_; }
+  // The machine's prices, as the search weighs them.
+  const cost::Prices& prices() const { return prices_; }
 
   struct Planned {
     std::optional<NodePlan> plan;  // the result of PlanNode
@@ -83,7 +84,7 @@ class PlanMemo {
     }
   };
 
-  machine::Machine machine_;
+  const cost::Prices prices_;
   absl::node_hash_map<PlanKey, Planned> plans_;
   absl::flat_hash_map<Move, double, MoveHash, MoveEq> moves_;  // seconds
 };

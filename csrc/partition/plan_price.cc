@@ -77,7 +77,7 @@ PlanPrice::PlanPrice(const PartialPlan& plan, PlanMemo& memo)
       memo_(memo),
       graph_(plan.graph()),
       factors_(plan.factors()),
-      machine_(memo.machine()),
+      prices_(memo.prices()),
       off_path_(OffPath(graph_, factors_)) {}
 
 double PlanPrice::Total() {
@@ -149,8 +149,7 @@ double PlanPrice::OfMove(ir::ValueId v, const Sharding& from, int from_grid, con
         graph_.grid(from_grid).device_ids() == graph_.grid(to_grid).device_ids()) {
       return 0;
     }
-    return machine_.latency +
-           cost::TileBytes(type, to, graph_.grid(to_grid)) / SlowestLink(to_grid);
+    return prices_.latency + cost::TileBytes(type, to, graph_.grid(to_grid)) / SlowestLink(to_grid);
   }
   if (from == to) return 0;
   const double seconds = memo_.MoveSeconds(type, graph_, to_grid, from, to);
@@ -191,9 +190,8 @@ double PlanPrice::HaloSeconds(const ir::Node& node, const NodeFactors& nf,
     const double row_bytes =
         static_cast<double>(cost::TileBytes(type, plan.operands[w->operand], grid)) /
         static_cast<double>(std::max<int64_t>(own, 1));
-    const double move =
-        machine_.latency + static_cast<double>(rows) * row_bytes /
-                               cost::LinkBandwidth(machine_, grid, MaskOf(held.axes));
+    const double move = prices_.latency + static_cast<double>(rows) * row_bytes /
+                                              cost::LinkBandwidth(prices_, grid, MaskOf(held.axes));
     seconds += off_path_[node.operands[w->operand]] ? kOffPathWeight * move : move;
   }
   return seconds;
@@ -302,7 +300,7 @@ double PlanPrice::SlowestLink(int grid_index) const {
   const Grid& grid = graph_.grid(grid_index);
   AxisMask all = 0;
   for (int a = 0; a < grid.num_axes(); ++a) all |= MaskOf(static_cast<AxisId>(a));
-  return cost::LinkBandwidth(machine_, grid, all);
+  return cost::LinkBandwidth(prices_, grid, all);
 }
 
 }  // namespace spmd::partition

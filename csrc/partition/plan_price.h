@@ -49,7 +49,7 @@ class PlanPrice {
   PlanMemo& memo_;
   const ir::Graph& graph_;
   const std::vector<propagate::NodeFactors>& factors_;
-  const machine::Machine& machine_;
+  const cost::Prices& prices_;
   const std::vector<bool> off_path_;  // by value
 };
 

@@ -19,6 +19,7 @@
 #include "csrc/partition/passes.h"
 #include "csrc/partition/reach.h"
 #include "csrc/partition/rewrite.h"
+#include "csrc/rules/registry.h"
 #include "csrc/util/status.h"
 
 namespace spmd::partition {
@@ -27,7 +28,9 @@ namespace {
 using propagate::Cut;
 using propagate::NodeFactors;
 
-bool IsView(const ir::Node& node) { return node.op == "aten::view"; }
+bool IsView(const ir::Node& node) {
+  return rules::FactsOf(node.op).dims == rules::DimsUse::kReshapes;
+}
 
 bool AnyConstraint(const ir::Graph& graph, const ir::Node& node) {
   for (int r = 0; r < node.num_results; ++r) {
@@ -336,10 +339,10 @@ class Reorderer {
   std::optional<std::vector<ir::ValueId>> OnBlocks(rules::Builder& builder, const ir::Node& node,
                                                    const BlockOp& op,
                                                    absl::Span<const ir::ValueId> operands) {
-    const bool joins = op.kind == BlockOp::Kind::kJoin;
+    const bool joins = op.use == rules::BlockUse::kJoin;
     const TensorType& to = graph_.type(node.first_result);
-    int64_t size = op.kind == BlockOp::Kind::kPlace ? op.end - op.start : 0;
-    if (joins || op.kind == BlockOp::Kind::kPut) {
+    int64_t size = op.use == rules::BlockUse::kPlace ? op.end - op.start : 0;
+    if (joins || op.use == rules::BlockUse::kPut) {
       size = graph_.type(node.operands.back()).dims[op.dim];
     }
     for (size_t k = 0; k < operands.size(); ++k) {

@@ -12,7 +12,7 @@ absl::Status NotMade(const ir::Graph& graph, ir::ValueId v, absl::string_view us
   const ir::Value& value = graph.value(v);
   return absl::InvalidArgumentError(absl::StrCat("%", value.name, " is used by ", user, ", but ",
                                                  graph.node(value.producer).op,
-                                                 " does not make it: its output mask leaves it "
+                                                 " does not compute it: its output mask leaves it "
                                                  "out"));
 }
 

@@ -3,7 +3,6 @@
 #include <utility>
 
 #include "absl/container/flat_hash_map.h"
-#include "csrc/partition/fuse_cross_entropy.h"
 #include "csrc/partition/passes.h"
 #include "csrc/partition/rewrite.h"
 #include "csrc/partition/unmerge.h"
@@ -45,15 +44,15 @@ absl::Status Simplify(ir::Graph& graph) {
               absl::Span<const ir::ValueId> operands)
               -> absl::StatusOr<std::optional<std::vector<ir::ValueId>>> {
             const ir::Node& node = old.node(id);
-            if (node.op == "aten::_log_softmax_backward_data") {
-              const std::optional<ir::ValueId> fused =
-                  FuseCrossEntropy(builder, operands[0], operands[1], node.attributes);
-              if (fused) return std::vector<ir::ValueId>{*fused};
+            const rules::Rule* rule = rules::Find(node.op);
+            if (rule != nullptr && rule->combine != nullptr) {
+              const std::optional<ir::ValueId> combined =
+                  rule->combine(builder, operands, node.attributes);
+              if (combined) return std::vector<ir::ValueId>{*combined};
             }
             if (auto unmerged = unmerger.Replace(builder, old, node, operands)) {
               return *std::move(unmerged);
             }
-            const rules::Rule* rule = rules::Find(node.op);
             // A node without operands costs nothing; shared, it would tie the layouts of its users
             // together.
             if (rule == nullptr || rule->random || operands.empty()) return std::nullopt;

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "csrc/partition/unmerge.h"
 
-#include "absl/strings/match.h"
-#include "csrc/partition/fuse_cross_entropy.h"
 #include "csrc/rules/registry.h"
 
 namespace spmd::partition {
@@ -90,11 +88,12 @@ std::optional<ir::ValueId> Unmerger::Permute(rules::Builder& builder, const ir::
       dims.push_back(d < merge.first ? d : d + merge.count - 1);
     }
   }
-  result.source = builder.Call("aten::permute", {merge.source}, {{"dims", dims}});
+  result.source = builder.Permute(merge.source, std::move(dims));
   return MergeAgain(builder, result);
 }
 
-std::optional<ir::ValueId> Unmerger::Bmm(rules::Builder& builder, ir::ValueId a, ir::ValueId b) {
+std::optional<ir::ValueId> Unmerger::Batch(rules::Builder& builder, absl::string_view batched,
+                                           ir::ValueId a, ir::ValueId b) {
   const Merge* of_a = Find(a);
   const Merge* of_b = Find(b);
   auto merges_batch = [](const Merge* m) { return m != nullptr && m->first == 0; };
@@ -112,7 +111,7 @@ std::optional<ir::ValueId> Unmerger::Bmm(rules::Builder& builder, ir::ValueId a,
     return builder.View(v, std::move(size));
   };
   const ir::ValueId left = split(a, of_a), right = split(b, of_b);
-  return MergeAgain(builder, {builder.Call("aten::matmul", {left, right}), 0, lead.count});
+  return MergeAgain(builder, {builder.Call(batched, {left, right}), 0, lead.count});
 }
 
 std::optional<Unmerger::Merge> Unmerger::Common(rules::Builder& builder,
@@ -149,9 +148,9 @@ std::optional<ir::ValueId> Unmerger::Elementwise(rules::Builder& builder, const 
   return MergeAgain(builder, *merge);
 }
 
-// Softmax along a dimension that is not merged.
-std::optional<ir::ValueId> Unmerger::Softmax(rules::Builder& builder, const ir::Node& node,
-                                             absl::Span<const ir::ValueId> operands) {
+// An op along a dimension that is not merged.
+std::optional<ir::ValueId> Unmerger::Along(rules::Builder& builder, const ir::Node& node,
+                                           absl::Span<const ir::ValueId> operands) {
   std::vector<ir::ValueId> sources;
   std::optional<Merge> merge = Common(builder, operands, &sources);
   if (!merge) return std::nullopt;
@@ -160,11 +159,10 @@ std::optional<ir::ValueId> Unmerger::Softmax(rules::Builder& builder, const ir::
   if (dim == merge->first) return std::nullopt;
   Attributes attributes = node.attributes;
   attributes.Set("dim", dim < merge->first ? dim : dim + merge->count - 1);
-  std::optional<ir::ValueId> fused;
-  if (node.op == "aten::_log_softmax_backward_data") {
-    fused = FuseCrossEntropy(builder, sources[0], sources[1], attributes);
-  }
-  merge->source = fused ? *fused : builder.Call(node.op, sources, attributes);
+  const rules::CombineFn combine = rules::Find(node.op)->combine;
+  std::optional<ir::ValueId> combined;
+  if (combine != nullptr) combined = combine(builder, sources, attributes);
+  merge->source = combined ? *combined : builder.Call(node.op, sources, attributes);
   return MergeAgain(builder, *merge);
 }
 
@@ -188,28 +186,27 @@ std::optional<ir::ValueId> Unmerger::Sum(rules::Builder& builder, const ir::Node
   return builder.Call(node.op, {merge->source}, std::move(attributes));
 }
 
-// Cross entropy of targets whose dimensions are merged, and of log probabilities with the same
-// dimensions and the classes.
-std::optional<std::vector<ir::ValueId>> Unmerger::CrossEntropy(
+// Operand 1 is merged, and so is operand 0, which may have the classes as one more dimension.
+std::optional<std::vector<ir::ValueId>> Unmerger::ClassOfRow(
     rules::Builder& builder, const ir::Node& node, absl::Span<const ir::ValueId> operands) {
-  const bool backward = node.op == "spmd::nll_dinput";  // (grad, target, …), not (logp, target, …)
+  const bool has_classes = builder.rank(operands[0]) > builder.rank(operands[1]);
   const Merge* found = Find(operands[1]);
   if (found == nullptr) return std::nullopt;
   Merge merge = *found;
   std::vector<ir::ValueId> call(operands.begin(), operands.end());
   call[1] = merge.source;
-  if (!backward || builder.rank(operands[0]) > 0) {
+  if (builder.rank(operands[0]) > 0) {
     const Merge* other = Find(operands[0]);
     if (other == nullptr || other->first != merge.first || other->count != merge.count) {
       return std::nullopt;
     }
     Dims rows = builder.type(other->source).dims;
-    if (!backward) rows.pop_back();
+    if (has_classes) rows.pop_back();
     if (rows != builder.type(merge.source).dims) return std::nullopt;
     call[0] = other->source;
   }
   std::vector<ir::ValueId> results = builder.CallAll(node.op, std::move(call), node.attributes);
-  if (node.op == "spmd::nll_sum") return results;
+  if (builder.rank(results[0]) == 0) return results;  // a sum over all rows
   merge.source = results[0];
   return std::vector<ir::ValueId>{MergeAgain(builder, merge)};
 }
@@ -219,11 +216,22 @@ std::optional<ir::ValueId> Unmerger::OneResult(rules::Builder& builder, const ir
                                                absl::Span<const ir::ValueId> operands) {
   const TensorType& type = old.type(node.first_result);
   if (type.NumElements() == 0) return std::nullopt;
-  if (node.op == "aten::view") return View(builder, type, operands[0]);
-  if (node.op == "aten::permute") return Permute(builder, node, operands[0]);
-  if (node.op == "aten::bmm") return Bmm(builder, operands[0], operands[1]);
-  if (node.op == "aten::sum.dim_IntList") return Sum(builder, node, operands[0]);
-  if (absl::StrContains(node.op, "_softmax")) return Softmax(builder, node, operands);
+  const rules::OpFacts& facts = rules::FactsOf(node.op);
+  switch (facts.dims) {
+    case rules::DimsUse::kReshapes:
+      return View(builder, type, operands[0]);
+    case rules::DimsUse::kPermutes:
+      return Permute(builder, node, operands[0]);
+    case rules::DimsUse::kBatches:
+      return Batch(builder, facts.batched, operands[0], operands[1]);
+    case rules::DimsUse::kSums:
+      return Sum(builder, node, operands[0]);
+    case rules::DimsUse::kAlong:
+      return Along(builder, node, operands);
+    case rules::DimsUse::kClassOfRow:
+    case rules::DimsUse::kOther:
+      break;
+  }
   return Elementwise(builder, old, node, operands);
 }
 
@@ -231,13 +239,13 @@ std::optional<std::vector<ir::ValueId>> Unmerger::Replace(rules::Builder& builde
                                                           const ir::Graph& old,
                                                           const ir::Node& node,
                                                           absl::Span<const ir::ValueId> operands) {
+  const rules::DimsUse use = rules::FactsOf(node.op).dims;
   for (int r = 0; r < node.num_results; ++r) {
     if (!old.value(node.first_result + r).annotation) continue;
-    if (node.op == "aten::view")
-      return ViewOfSource(builder, old.type(node.first_result), operands[0]);
-    return std::nullopt;
+    if (use != rules::DimsUse::kReshapes) return std::nullopt;
+    return ViewOfSource(builder, old.type(node.first_result), operands[0]);
   }
-  if (absl::StartsWith(node.op, "spmd::nll_")) return CrossEntropy(builder, node, operands);
+  if (use == rules::DimsUse::kClassOfRow) return ClassOfRow(builder, node, operands);
   if (node.num_results != 1) return std::nullopt;
   const std::optional<ir::ValueId> result = OneResult(builder, old, node, operands);
   if (!result) return std::nullopt;

@@ -4,7 +4,8 @@
 //
 // and other users of %1, %2 or %3 get a view of the unmerged value. The chains may contain views,
 // permutations, batched products, element-wise ops, sums over the merged dimension, softmax and
-// cross entropy.
+// cross entropy; what each op does with its dimensions is a fact about it
+// (rules::DimsUse).
 #pragma once
 
 #include <optional>
@@ -50,16 +51,16 @@ class Unmerger {
   std::optional<std::vector<ir::ValueId>> ViewOfSource(rules::Builder& builder,
                                                        const TensorType& type, ir::ValueId v);
   std::optional<ir::ValueId> Permute(rules::Builder& builder, const ir::Node& node, ir::ValueId v);
-  std::optional<ir::ValueId> Bmm(rules::Builder& builder, ir::ValueId a, ir::ValueId b);
+  std::optional<ir::ValueId> Batch(rules::Builder& builder, absl::string_view batched,
+                                   ir::ValueId a, ir::ValueId b);
   std::optional<ir::ValueId> Elementwise(rules::Builder& builder, const ir::Graph& old,
                                          const ir::Node& node,
                                          absl::Span<const ir::ValueId> operands);
   std::optional<ir::ValueId> Sum(rules::Builder& builder, const ir::Node& node, ir::ValueId v);
-  std::optional<ir::ValueId> Softmax(rules::Builder& builder, const ir::Node& node,
-                                     absl::Span<const ir::ValueId> operands);
-  std::optional<std::vector<ir::ValueId>> CrossEntropy(rules::Builder& builder,
-                                                       const ir::Node& node,
-                                                       absl::Span<const ir::ValueId> operands);
+  std::optional<ir::ValueId> Along(rules::Builder& builder, const ir::Node& node,
+                                   absl::Span<const ir::ValueId> operands);
+  std::optional<std::vector<ir::ValueId>> ClassOfRow(rules::Builder& builder, const ir::Node& node,
+                                                     absl::Span<const ir::ValueId> operands);
   // The view of merge.source with its dimensions merged again, which is remembered as a merge.
   ir::ValueId MergeAgain(rules::Builder& builder, Merge merge);
 

@@ -4,32 +4,12 @@
 #include <algorithm>
 #include <utility>
 
+#include "csrc/program/def_use.h"
 #include "csrc/program/terms.h"
 #include "csrc/util/status.h"
 
 namespace spmd::program {
 namespace {
-
-// By value: the index of the instruction after which it is dead. This is its last user, or its
-// definition if nothing uses it; -1 for an input that nothing uses.
-std::vector<int> LastUses(const Program& program) {
-  std::vector<int> last(program.values.size(), -1);
-  for (size_t i = 0; i < program.instructions.size(); ++i) {
-    for (ValueId id : program.instructions[i].operands) {
-      if (id != kNoValue) last[id] = static_cast<int>(i);
-    }
-    for (ValueId id : program.instructions[i].results) last[id] = static_cast<int>(i);
-  }
-  return last;
-}
-
-// The values that the program may not free: outputs, and inputs that are not donated.
-std::vector<bool> Kept(const Program& program) {
-  std::vector<bool> kept(program.values.size(), false);
-  for (const Input& input : program.inputs) kept[input.value] = !input.donated;
-  for (const Output& output : program.outputs) kept[output.value] = true;
-  return kept;
-}
 
 Instruction FreeOf(const std::vector<ValueId>& values) {
   Instruction instruction;
@@ -104,19 +84,21 @@ void InsertFrees(Program& program) {
   for (Instruction& instruction : old) {
     if (instruction.code != OpCode::kFree) program.instructions.push_back(std::move(instruction));
   }
-  const std::vector<int> last = LastUses(program);
-  const std::vector<bool> kept = Kept(program);
+  const DefUse facts(program);
+  // The instruction after which a value is dead: its last user, or its maker if nothing reads it;
+  // -1 for an input that nothing reads.
+  const auto last = [&](ValueId id) { return std::max(facts.maker(id), facts.last_user(id)); };
   // Entry i: the values that are dead after instruction i - 1.
   std::vector<std::vector<ValueId>> dead_after(program.instructions.size() + 1);
-  for (size_t id = 0; id < program.values.size(); ++id) {
-    if (!kept[id]) dead_after[last[id] + 1].push_back(static_cast<ValueId>(id));
+  for (ValueId id = 0; id < static_cast<ValueId>(program.values.size()); ++id) {
+    if (!facts.outlives(id)) dead_after[last(id) + 1].push_back(id);
   }
   std::vector<Instruction> with_frees;
-  // Values that no statement defines are in `values` only and are not freed; LastUses is -1 for
-  // them too.
+  // Values that no statement defines are in `values` only and are not freed.
   std::vector<ValueId> unused_inputs;
   for (const Input& input : program.inputs) {
-    if (!kept[input.value] && last[input.value] == -1) unused_inputs.push_back(input.value);
+    const bool unused = !facts.outlives(input.value) && last(input.value) == -1;
+    if (unused) unused_inputs.push_back(input.value);
   }
   if (!unused_inputs.empty()) with_frees.push_back(FreeOf(unused_inputs));
   for (size_t i = 0; i < program.instructions.size(); ++i) {

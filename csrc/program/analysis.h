@@ -37,9 +37,7 @@ struct Traffic {
   int64_t group_size;
   int64_t count;          // number of operands merged into it
   int64_t payload_bytes;  // bytes of the results, per device
-  // Bytes sent per device, with out = payload and n = group size: all-gather out·(n−1)/n,
-  // reduce-scatter out·(n−1), all-reduce 2·out·(n−1)/n, all-to-all out·(n−1)/n, exchange and
-  // permute: the bytes that the worst-off device does not hold yet.
+  // Bytes sent per device, by the formulas of csrc/cost/price.h: those that plans are priced by.
   int64_t wire_bytes;
   std::string source;  // the user's line, or ""
 };

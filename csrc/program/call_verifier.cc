@@ -102,7 +102,8 @@ class CallVerifier {
     const Value& value = program_.values[call_.operands[once.operand]];
     const AxisMask axes = MaskOf(once.axes);
     if (axes & value.sharding.UsedAxes()) {
-      return Error(absl::StrCat("operand ", once.operand, " is added once over axes that cut it"));
+      return Error(
+          absl::StrCat("operand ", once.operand, " is added once over axes that shard it"));
     }
     if (call_.results.empty() ||
         (axes & program_.values[call_.results[0]].sharding.UnreducedAxes()) != axes) {

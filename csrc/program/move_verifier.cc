@@ -70,7 +70,8 @@ class MovePair {
     }
     const bool may_have_windows = move_.code == OpCode::kExchange || move_.code == OpCode::kSlice;
     if (!to_.windows.empty() && !may_have_windows) {
-      return Error(absl::StrCat("%", to_.name, " has windows; only exchange and slice make them"));
+      return Error(
+          absl::StrCat("%", to_.name, " has windows; only exchange and slice produce them"));
     }
     if ((move_.dim != -1 && !HasDim(move_.code)) ||
         (move_.to_dim != -1 && move_.code != OpCode::kAllToAll)) {
@@ -125,7 +126,7 @@ class MovePair {
     if (was_cut && old_.chunk(dim) != new_.chunk(dim) * grid_.size(move_.axes)) {
       return Error(absl::StrCat("dimension ", dim, " of ", Shown(to_), " has chunk ",
                                 new_.chunk(dim), ", of which ", grid_.size(move_.axes),
-                                " do not make the ", old_.chunk(dim), " of ", Shown(from_)));
+                                " do not add up to the ", old_.chunk(dim), " of ", Shown(from_)));
     }
     return absl::OkStatus();
   }
@@ -235,7 +236,8 @@ class MovePair {
   }
 
   absl::Status Term() {
-    if (move_.axes.empty()) return Error("term names the axes along which it makes terms");
+    if (move_.axes.empty())
+      return Error("term names the axes along which the value becomes unreduced");
     if (MaskOf(move_.axes) & from_.sharding.UsedAxes()) {
       return Error(
           absl::StrCat("{", grid_.AxesToString(move_.axes), "} are used by ", Shown(from_)));

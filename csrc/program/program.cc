@@ -106,7 +106,7 @@ Interval WindowDim::At(const Grid& grid, const AxisList& axes, int64_t shard) co
     for (size_t i = axes.size(); i-- > 0; rest /= grid.size(axes[i])) {
       if (axes[i] == sub_axis) return rest % grid.size(axes[i]);
     }
-    SPMD_CHECK(false, "sub-axis ", sub_axis, " does not cut the windowed dimension");
+    SPMD_CHECK(false, "sub-axis ", sub_axis, " does not shard the windowed dimension");
     return int64_t{0};
   };
   const int64_t first = begin.Evaluate(env);

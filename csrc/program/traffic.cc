@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "absl/container/flat_hash_map.h"
+#include "csrc/cost/price.h"
 #include "csrc/program/analysis.h"
 #include "csrc/util/status.h"
 
@@ -56,19 +57,35 @@ AxisList AxesOfExchange(const Program& program, const Instruction& instruction) 
   return axes;
 }
 
-int64_t WireBytes(const Program& program, const Instruction& instruction, size_t k, int64_t n) {
-  const int64_t out = program.TileBytes(instruction.results[k]);
+// Bytes that the worst-off device is sent of a value whose dimensions are sharded anew.
+double ExchangedBytes(const Program& program, ValueId from, ValueId to) {
+  const Value& before = program.values[from];
+  const Value& after = program.values[to];
+  if (before.grid == after.grid && before.windows.empty() && after.windows.empty()) {
+    const Grid& grid = *program.grids[after.grid];
+    const cost::Exchange exchange = cost::DescribeExchange(
+        after.type, grid, cost::Normalized(before.sharding, before.type, grid),
+        cost::Normalized(after.sharding, after.type, grid));
+    if (exchange.is_exact) return exchange.bytes;
+  }
+  return static_cast<double>(FetchedBytes(program, from, to));
+}
+
+double WireBytes(const Program& program, const Instruction& instruction, size_t k, int64_t n) {
+  const auto reduced = [&](cost::MoveKind kind) {
+    return cost::ReductionBytes(kind,
+                                static_cast<double>(program.TileBytes(instruction.results[k])), n);
+  };
   switch (instruction.code) {
+    case OpCode::kReduceScatter:
+      return reduced(cost::MoveKind::kReduceScatter);
+    case OpCode::kAllReduce:
+      return reduced(cost::MoveKind::kAllReduce);
     case OpCode::kAllGather:
     case OpCode::kAllToAll:
-      return out * (n - 1) / n;
-    case OpCode::kReduceScatter:
-      return out * (n - 1);
-    case OpCode::kAllReduce:
-      return 2 * out * (n - 1) / n;
     case OpCode::kPermute:
     case OpCode::kExchange:
-      return FetchedBytes(program, instruction.operands[k], instruction.results[k]);
+      return ExchangedBytes(program, instruction.operands[k], instruction.results[k]);
     case OpCode::kCall:
     case OpCode::kSlice:
     case OpCode::kTerm:
@@ -97,7 +114,7 @@ std::vector<Traffic> CollectiveTraffic(const Program& program) {
     row.count = static_cast<int64_t>(instruction.results.size());
     for (size_t k = 0; k < instruction.results.size(); ++k) {
       row.payload_bytes += program.TileBytes(instruction.results[k]);
-      row.wire_bytes += WireBytes(program, instruction, k, row.group_size);
+      row.wire_bytes += cost::WholeBytes(WireBytes(program, instruction, k, row.group_size));
     }
     if (instruction.source >= 0) row.source = program.sources[instruction.source];
     rows.push_back(std::move(row));

@@ -117,7 +117,7 @@ class Verifier {
                             ? std::count(axes.begin(), axes.end(), variable.dim()) > 0
                             : variable.tensor() == Result(0) && variable.dim() == 0;
       if (!fits) {
-        status = Error(absl::StrCat("the window of dimension ", window.dim, " speaks of ",
+        status = Error(absl::StrCat("the window of dimension ", window.dim, " refers to ",
                                     variable.ToString(),
                                     "; it may use start(r0,0), size(r0,0), extent(r0,0) and "
                                     "coordinates along the dimension's axes"));

@@ -35,7 +35,7 @@ std::string AxesText(const Grid& grid, const AxisList& axes) {
   });
 }
 
-// "dimension 0 of %1 is cut by a:0=2, dimension 1 by a:1=2".
+// "dimension 0 of %1 is sharded over a:0=2, dimension 1 over a:1=2".
 std::string CutText(const ir::Graph& graph, const Cut& cut) {
   const ir::Value& v = graph.value(cut.reason.value);
   const Grid& grid = graph.grid(v.annotation ? v.annotation->grid : 0);
@@ -45,8 +45,8 @@ std::string CutText(const ir::Graph& graph, const Cut& cut) {
     const int dim = cut.dims[i];
     for (; i < cut.axes.size() && cut.dims[i] == dim; ++i) together.push_back(cut.axes[i]);
     parts.push_back(absl::StrCat("dimension ", dim,
-                                 parts.empty() ? absl::StrCat(" of %", v.name, " is cut") : "",
-                                 " by ", AxesText(grid, together)));
+                                 parts.empty() ? absl::StrCat(" of %", v.name, " is sharded") : "",
+                                 " over ", AxesText(grid, together)));
   }
   return absl::StrJoin(parts, ", ");
 }
@@ -55,7 +55,7 @@ std::string Step(const ir::Graph& graph, const Cut& cut) {
   const Reason& reason = cut.reason;
   const std::string text = CutText(graph, cut);
   if (reason.from == ir::kNoValue && reason.via == ir::kNoNode) {
-    return absl::StrCat(text, ": annotated so");
+    return absl::StrCat(text, ": by its annotation");
   }
   if (reason.via == ir::kNoNode) {
     return absl::StrCat(text, ": it is the same buffer as %", graph.value(reason.from).name);
@@ -95,7 +95,7 @@ std::string Reasons::Explain(const ir::Graph& graph, ir::ValueId value) const {
   std::string text = Describe(graph, value);
   const ir::Value& v = graph.value(value);
   if (!v.annotation || v.annotation->sharding.DimAxes() == 0) {
-    return absl::StrCat(text, "\n  not cut: no annotation reaches it\n");
+    return absl::StrCat(text, "\n  not sharded: no annotation reaches it\n");
   }
   absl::StrAppend(&text, "\n");
   // Parts of one mesh axis are explained together.

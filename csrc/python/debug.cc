@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "csrc/program/analysis.h"
+#include "csrc/program/def_use.h"
 #include "csrc/python/errors.h"
 #include "csrc/python/init.h"
 #include "csrc/trace/session.h"
@@ -23,20 +24,17 @@ py::str ToStr(absl::string_view text) { return py::str(text.data(), text.size())
 
 // By instruction: what computed the values that it moves: an op, a move, or "input".
 std::vector<std::string> Producers(const Program& program) {
-  std::vector<int> made_by(program.values.size(), -1);
+  const program::DefUse facts(program);
   std::vector<std::string> producers;
   for (const Instruction& instruction : program.instructions) {
     std::string& producer = producers.emplace_back();
     if (!instruction.operands.empty()) {
       const program::ValueId moved = instruction.operands[0];
-      const int by = moved < 0 ? -1 : made_by[moved];
+      const int by = moved < 0 ? -1 : facts.maker(moved);
       const Instruction* const maker = by < 0 ? nullptr : &program.instructions[by];
       producer = maker == nullptr               ? "input"
                  : maker->code == OpCode::kCall ? maker->op
                                                 : std::string(OpCodeName(maker->code));
-    }
-    for (const program::ValueId result : instruction.results) {
-      if (result >= 0) made_by[result] = static_cast<int>(producers.size()) - 1;
     }
   }
   return producers;

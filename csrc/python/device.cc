@@ -13,11 +13,11 @@
 #include "csrc/python/errors.h"
 #include "csrc/python/frames.h"
 #include "csrc/python/init.h"
+#include "csrc/trace/autograd_shortcuts.h"
+#include "csrc/trace/check_nodes.h"
 #include "csrc/trace/cpu_forms.h"
 #include "csrc/trace/meta_kernels.h"
-#include "csrc/trace/multi_tensor_adam.h"
 #include "csrc/trace/session.h"
-#include "torch/csrc/autograd/python_variable.h"
 
 namespace spmd::python {
 namespace {
@@ -41,40 +41,6 @@ void SetRngState(const at::Tensor& state) {
   at::Generator generator = at::globalContext().defaultGenerator(trace::TheDevice());
   std::lock_guard<std::mutex> lock(generator.mutex());
   generator.set_state(state);
-}
-
-// The tensors of `list`; nullopt if one has a class of its own, which may define what happens to
-// it.
-std::optional<std::vector<at::Tensor>> OrdinaryTensors(const py::sequence& list) {
-  std::vector<at::Tensor> tensors;
-  tensors.reserve(list.size());
-  for (const py::handle item : list) {
-    if (!THPVariable_CheckExact(item.ptr())) return std::nullopt;
-    tensors.push_back(THPVariable_Unpack(item.ptr()));
-  }
-  return tensors;
-}
-
-bool StepAdam(const py::sequence& params, const py::sequence& grads, const py::sequence& exp_avgs,
-              const py::sequence& exp_avg_sqs, const py::sequence& max_exp_avg_sqs,
-              const py::sequence& counters, double step, bool maximize, bool amsgrad,
-              std::optional<double> shrink, std::optional<double> decay, double first_weight,
-              double beta2, double second_weight, double root_correction, double eps,
-              double step_size) {
-  trace::AdamLists lists;
-  for (const auto& [from, to] :
-       {std::pair(&params, &lists.params), std::pair(&grads, &lists.grads),
-        std::pair(&exp_avgs, &lists.exp_avgs), std::pair(&exp_avg_sqs, &lists.exp_avg_sqs),
-        std::pair(&max_exp_avg_sqs, &lists.max_exp_avg_sqs),
-        std::pair(&counters, &lists.counters)}) {
-    std::optional<std::vector<at::Tensor>> tensors = OrdinaryTensors(*from);
-    if (!tensors.has_value()) return false;
-    *to = *std::move(tensors);
-  }
-  return trace::StepAdam(lists,
-                         {maximize, amsgrad, shrink, decay, first_weight, beta2, second_weight,
-                          root_correction, eps, step_size},
-                         step);
 }
 
 py::dict StatisticsDict() {
@@ -106,11 +72,8 @@ void init_device(py::module& m) {
   m.def("device_count_is_a_limit",
         [] { return !TheBackend()->elastic() || Session::Get().device_count_was_set(); });
   m.def("sync", [](bool wait) { ThrowIfError(Session::Get().Sync(wait)); }, py::arg("wait"));
-  m.def("step_adam", &StepAdam, py::arg("params"), py::arg("grads"), py::arg("exp_avgs"),
-        py::arg("exp_avg_sqs"), py::arg("max_exp_avg_sqs"), py::arg("counters"), py::kw_only(),
-        py::arg("step"), py::arg("maximize"), py::arg("amsgrad"), py::arg("shrink"),
-        py::arg("decay"), py::arg("first_weight"), py::arg("beta2"), py::arg("second_weight"),
-        py::arg("root_correction"), py::arg("eps"), py::arg("step_size"));
+  m.def("autograd_shortcuts", &trace::OpsWithShortcut);
+  m.def("checked_nodes", &trace::CheckedNodes);
   m.def("meta_kernels_in_cpp", &trace::MetaKernelsInCpp);
   m.def("meta_kernels_of_dispatcher", &trace::MetaKernelsOfDispatcher);
   m.def("meta_answers_for_cpu", &trace::MetaAnswersForCpu::IsOn);
@@ -119,8 +82,6 @@ void init_device(py::module& m) {
   m.def("initial_seed", [] { return Session::Get().InitialSeed(); });
   m.def("get_rng_state", &RngState);
   m.def("set_rng_state", &SetRngState, py::arg("state"));
-  m.def("set_deduplication", [](bool on) { Session::Get().SetDeduplication(on); }, py::arg("on"));
-  m.def("set_coalescing", [](bool on) { Session::Get().SetCoalescing(on); }, py::arg("on"));
   m.def("statistics", &StatisticsDict);
 }
 

@@ -7,6 +7,7 @@
 namespace spmd::python {
 
 void init_errors(py::module& m);
+void init_options(py::module& m);
 void init_mesh(py::module& m);
 void init_device(py::module& m);
 void init_host_changes(py::module& m);

@@ -5,6 +5,7 @@
 PYBIND11_MODULE(_C, m) {
   m.doc() = "torch_spmd's C++ half. Private: use the torch_spmd package.";
   spmd::python::init_errors(m);
+  spmd::python::init_options(m);
   spmd::python::init_mesh(m);
   spmd::python::init_device(m);
   spmd::python::init_host_changes(m);

@@ -54,6 +54,21 @@ void RegisterRule(const std::string& op, const std::string& text, const Texts& k
   ThrowIfError(trace::Session::Get().RegisterRule(std::move(rule)));
 }
 
+// What makes a call of the op fail while it runs.
+const char* RuleFails(const std::string& op) {
+  switch (rules::FactsOf(op).fails) {
+    case rules::Failure::kNever:
+      return "never";
+    case rules::Failure::kOnIntegers:
+      return "on integers";
+    case rules::Failure::kOnIndices:
+      return "on indices";
+    case rules::Failure::kOnValues:
+      break;
+  }
+  return "on values";
+}
+
 // Ops that are always rewritten before their rules are asked for factors.
 std::vector<std::string> RewrittenOps() {
   std::vector<std::string> ops = rules::AllOps();
@@ -68,6 +83,7 @@ void init_rules(py::module& m) {
   m.def("register_rule", &RegisterRule, py::arg("op"), py::arg("text"), py::arg("kinds"),
         py::arg("each"), py::arg("jointly"), py::arg("local"));
   m.def("rule_ops", &rules::AllOps);
+  m.def("rule_fails", &RuleFails, py::arg("op"));
   m.def("rewritten_ops", &RewrittenOps);
 }
 

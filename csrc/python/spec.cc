@@ -16,7 +16,7 @@ std::string Describe(py::handle value) {
 }
 
 constexpr const char* kEntryKinds =
-    "an entry is None (not cut), an axis name or index, a tuple of those (major first), "
+    "an entry is None (not sharded), an axis name or index, a tuple of those (major first), "
     "blocks(n, axes), or UNCONSTRAINED";
 
 std::optional<SpecAxis> ToAxis(py::handle value) {

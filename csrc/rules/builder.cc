@@ -47,11 +47,6 @@ ir::ValueId Builder::Call(absl::string_view op, std::vector<ir::ValueId> operand
   return results[0];
 }
 
-ir::ValueId Builder::CallInPlace(absl::string_view op, std::vector<ir::ValueId> operands,
-                                 Attributes attributes) {
-  return CallAll(op, std::move(operands), std::move(attributes), {}, /*updates=*/0)[0];
-}
-
 // The scalar as a float, or as an integer for integral tensors, which a float would promote.
 static Attr ScalarFor(DType dtype, double s) {
   if (IsIntegral(dtype, /*include_bool=*/true) &&
@@ -129,6 +124,9 @@ ir::ValueId Builder::Amax(ir::ValueId a, std::vector<int64_t> dims, bool keepdim
 }
 ir::ValueId Builder::View(ir::ValueId a, std::vector<int64_t> size) {
   return Call("aten::view", {a}, {{"size", std::move(size)}});
+}
+ir::ValueId Builder::Permute(ir::ValueId a, std::vector<int64_t> dims) {
+  return Call("aten::permute", {a}, {{"dims", std::move(dims)}});
 }
 ir::ValueId Builder::Slice(ir::ValueId a, int64_t dim, int64_t start, int64_t end) {
   return Call("aten::slice.Tensor", {a},

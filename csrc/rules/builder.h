@@ -28,10 +28,6 @@ class Builder {
   ir::ValueId Call(absl::string_view op, std::vector<ir::ValueId> operands,
                    Attributes attributes = {});
 
-  // Appends an op whose result may overwrite its first operand.
-  ir::ValueId CallInPlace(absl::string_view op, std::vector<ir::ValueId> operands,
-                          Attributes attributes = {});
-
   // Short names for common ops; element-wise ops broadcast as in PyTorch.
   ir::ValueId Add(ir::ValueId a, ir::ValueId b);
   ir::ValueId Sub(ir::ValueId a, ir::ValueId b);
@@ -65,6 +61,7 @@ class Builder {
   ir::ValueId Sum(ir::ValueId a, std::vector<int64_t> dims, bool keepdim);
   ir::ValueId Amax(ir::ValueId a, std::vector<int64_t> dims, bool keepdim);
   ir::ValueId View(ir::ValueId a, std::vector<int64_t> size);
+  ir::ValueId Permute(ir::ValueId a, std::vector<int64_t> dims);
   ir::ValueId Slice(ir::ValueId a, int64_t dim, int64_t start, int64_t end);
   ir::ValueId Cast(ir::ValueId a, DType dtype);
 

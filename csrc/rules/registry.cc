@@ -62,6 +62,12 @@ const Rule* Find(absl::string_view op) {
   return it == users.rules.end() ? nullptr : it->second.get();
 }
 
+const OpFacts& FactsOf(absl::string_view op) {
+  static const OpFacts kDefaults;
+  const Rule* const rule = Find(op);
+  return rule == nullptr ? kDefaults : rule->facts;
+}
+
 absl::Status Register(Rule rule) {
   if (rule.op.empty()) return absl::InvalidArgumentError("register_rule: the op has no name");
   if (rule.pattern == nullptr && rule.factors == nullptr) {

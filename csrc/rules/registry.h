@@ -14,6 +14,9 @@ namespace spmd::rules {
 // The rule of `op`, or null.
 // Thread safety: safe.
 const Rule* Find(absl::string_view op);
+// What the rule of `op` says about it; the defaults if it has none.
+// Thread safety: safe.
+const OpFacts& FactsOf(absl::string_view op);
 // Adds a user's rule.
 // Errors: AlreadyExists for an op that has one; InvalidArgument for bad text.
 absl::Status Register(Rule rule);

@@ -184,6 +184,11 @@ Rule Rule::DecomposesAlways(DecomposeFn f) const {
   r.decompose_always = true;
   return r;
 }
+Rule Rule::Combines(CombineFn f) const {
+  Rule r = *this;
+  r.combine = f;
+  return r;
+}
 Rule Rule::Random() const {
   Rule r = *this;
   r.random = true;
@@ -193,6 +198,10 @@ Rule Rule::Flops(double per_point) const {
   Rule r = *this;
   r.flops_per_point = per_point;
   return r;
+}
+Rule Rule::CannotFail() const { return With(&OpFacts::fails, Failure::kNever); }
+Rule Rule::FailsOnIndices(absl::string_view bound) const {
+  return With(&OpFacts::fails, Failure::kOnIndices).With(&OpFacts::index_bound, bound);
 }
 
 Rule Einsum(absl::string_view op, absl::string_view text) {
@@ -212,6 +221,7 @@ Rule Einsum(absl::string_view op, absl::string_view text) {
 Rule Elementwise(absl::string_view op) {
   Rule r = Computed(op, BroadcastFactors);
   r.elementwise = true;
+  r.facts.fails = Failure::kNever;
   r.types = PromotedTypes;
   return r;
 }
@@ -221,6 +231,11 @@ Rule Computed(absl::string_view op, FactorsFn factors) {
   r.op = Str(op);
   r.factors = factors;
   return r;
+}
+
+std::vector<Rule> CannotFail(std::vector<Rule> rows) {
+  for (Rule& row : rows) row.facts.fails = Failure::kNever;
+  return rows;
 }
 
 absl::StatusOr<OpFactors> FactorsOf(const Rule& rule, const OpCall& call) {

@@ -20,8 +20,10 @@
 
 #include <initializer_list>
 #include <memory>
+#include <optional>
 #include <stdexcept>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -31,6 +33,7 @@
 #include "csrc/ir/graph.h"
 #include "csrc/rules/factors.h"
 #include "csrc/rules/op_call.h"
+#include "csrc/rules/op_facts.h"
 
 namespace spmd::rules {
 
@@ -50,6 +53,9 @@ using LocalFn = Attributes (*)(const OpCall&, const OpFactors&, const CutFactors
 // call has no better form.
 using DecomposeFn = absl::StatusOr<std::vector<ir::ValueId>> (*)(
     Builder&, const ir::Graph& from, const ir::Node&, absl::Span<const ir::ValueId> operands);
+// A better form of a call, which depends on what computes its operands; nullopt if there is none.
+using CombineFn = std::optional<ir::ValueId> (*)(Builder&, absl::Span<const ir::ValueId> operands,
+                                                 const Attributes&);
 // Where attributes or types decide: true for calls for which the linearity below holds.
 using LinearIfFn = bool (*)(const OpCall&);
 
@@ -67,6 +73,7 @@ struct Rule {
   DecomposeFn decompose = nullptr;
   // Rewritten before propagation: there is no kernel, or running whole is always worse.
   bool decompose_always = false;
+  CombineFn combine = nullptr;
   // Linearity, as sets of operands that may be unreduced (sum). each: any one of them, while the
   // others are not. jointly: all of them or none. Operands of `monotone` ops are jointly linear for
   // max and min too; a monotone op without `jointly` is monotone in its first operand only. Read
@@ -80,6 +87,7 @@ struct Rule {
   bool elementwise = false;    // broadcasts, and has no other factors
   bool random = false;         // never merged with an equal one
   double flops_per_point = 1;  // cost: flops = this × product of all factor sizes
+  OpFacts facts;
 
   // Fluent setters, so that a row reads as a line.
   Rule Each(std::initializer_list<int> v) const;
@@ -91,13 +99,26 @@ struct Rule {
   Rule Types(TypesFn f) const;
   Rule Decomposes(DecomposeFn f) const;
   Rule DecomposesAlways(DecomposeFn f) const;
+  Rule Combines(CombineFn f) const;
   Rule Random() const;
   Rule Flops(double per_point) const;
+  Rule CannotFail() const;
+  Rule FailsOnIndices(absl::string_view bound = "") const;
+  template <typename T>
+  Rule With(T OpFacts::* fact, std::type_identity_t<T> value) const {
+    Rule r = *this;
+    r.facts.*fact = std::move(value);
+    return r;
+  }
 };
 
 Rule Einsum(absl::string_view op, absl::string_view text);
-Rule Elementwise(absl::string_view op);  // broadcasting over all operands
+// Broadcasting over all operands. Its rows cannot fail unless they say so.
+Rule Elementwise(absl::string_view op);
 Rule Computed(absl::string_view op, FactorsFn factors);
+
+// The rows, of which none can fail.
+std::vector<Rule> CannotFail(std::vector<Rule> rows);
 
 // Returns read(), which may ask a call for an attribute, operand or dimension that it does not
 // have.

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <complex>
+#include <string_view>
 #include <utility>
 
 #include "absl/container/flat_hash_map.h"
@@ -10,6 +11,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
+#include "csrc/util/sorted.h"
 #include "csrc/util/status.h"
 
 namespace spmd::rules {
@@ -18,6 +20,11 @@ namespace {
 constexpr const char* kSchemas[] = {
 #include "csrc/rules/signatures.inc"
 };
+
+constexpr std::string_view OpOf(std::string_view schema) {
+  return schema.substr(0, schema.find('('));
+}
+static_assert(IsSortedAndUnique(kSchemas, OpOf));
 
 absl::Status NoSchema(absl::string_view schema) {
   return absl::InvalidArgumentError(absl::StrCat("'", schema, "' is no schema of an op"));

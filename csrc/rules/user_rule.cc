@@ -55,7 +55,8 @@ class Reader {
                    "\" does not have; its factors are ", absl::StrJoin(pattern->names, ", "));
     }
     const int name = static_cast<int>(at - pattern->names.begin());
-    if (pattern->whole[name]) return Error("'", factor, "' is whole: it has no kind");
+    if (pattern->whole[name])
+      return Error("'", factor, "' is in brackets, so it is never sharded and has no kind");
     const absl::StatusOr<ReduceKind> parsed = ParseReduceKind(kind);
     if (!parsed.ok()) return Error("kind of '", factor, "': ", parsed.status().message());
     const auto in_result = [&](const EinsumTensor& r) {
@@ -88,7 +89,7 @@ class Reader {
       const auto& tensors = operand ? pattern.operands : pattern.results;
       const int k = v.tensor().index;
       if (k >= static_cast<int>(tensors.size())) {
-        status = Error("local attribute '", name, "' = \"", text, "\" speaks of ",
+        status = Error("local attribute '", name, "' = \"", text, "\" refers to ",
                        operand ? "operand " : "result ", k, "; there are ", tensors.size());
       }
     };

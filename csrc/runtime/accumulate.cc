@@ -122,9 +122,11 @@ void AccumulateTerms(ReduceKind kind, const std::vector<at::Tensor>& terms, at::
   for (size_t t = 1; t < terms.size(); ++t) AccumulateInto(kind, terms[t], target);
 }
 
-at::Tensor IdentityTile(ReduceKind kind, DType dtype, const Dims& dims, c10::Device device) {
+at::Tensor IdentityTile(const Backend& backend, const Place& place, ReduceKind kind, DType dtype,
+                        const Dims& dims) {
   const at::ScalarType type = ToScalarType(dtype);
-  return at::full({}, IdentityOf(kind, type), at::TensorOptions().dtype(type).device(device))
+  return backend.Allocate(place, {}, type)
+      .fill_(IdentityOf(kind, type))
       .expand(at::IntArrayRef(dims.data(), dims.size()));
 }
 

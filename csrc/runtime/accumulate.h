@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "csrc/ir/type.h"
+#include "csrc/runtime/backend.h"
 #include "csrc/sharding/sharding.h"
 
 namespace spmd::runtime {
@@ -20,6 +21,7 @@ void AccumulateInto(ReduceKind kind, const at::Tensor& term, at::Tensor& target)
 void AccumulateTerms(ReduceKind kind, const std::vector<at::Tensor>& terms, at::Tensor& target);
 
 // The identity of a reduction as a tensor of `dims` that takes the memory of one element.
-at::Tensor IdentityTile(ReduceKind kind, DType dtype, const Dims& dims, c10::Device device);
+at::Tensor IdentityTile(const Backend& backend, const Place& place, ReduceKind kind, DType dtype,
+                        const Dims& dims);
 
 }  // namespace spmd::runtime

@@ -5,7 +5,6 @@
 
 #include <ATen/core/Tensor.h>
 #include <ATen/core/stack.h>
-#include <c10/core/Device.h>
 
 #include <cstdint>
 #include <memory>
@@ -14,10 +13,18 @@
 
 #include "absl/status/statusor.h"
 #include "csrc/machine/machine.h"
+#include "csrc/runtime/place.h"
+
+namespace c10 {
+class OperatorHandle;
+}
 
 namespace spmd::runtime {
 
-// Backends use device-generic ATen. Thread safety: all functions may be called from any thread.
+// What a backend is: how many devices, of which kind, and where. What it does: it allocates tiles,
+// runs ops on them and copies them. Everything that the runtime allocates or copies from one place
+// to another goes through these functions. Backends of torch devices derive from AtenBackend
+// (csrc/runtime/aten_backend.h). Thread safety: all functions may be called from any thread.
 class Backend {
  public:
   virtual ~Backend() = default;
@@ -28,22 +35,43 @@ class Backend {
   // devices.
   virtual bool elastic() const = 0;
   virtual const machine::Machine& machine() const = 0;
-  // The torch device that holds the tiles of device `id`. Devices with equal torch devices share a
-  // place.
-  virtual c10::Device torch_device(int64_t id) const = 0;
+  // Where the tiles of device `id` are.
+  virtual Place place(int64_t id) const = 0;
+  // True if all devices, however many there are, share one place.
+  virtual bool has_one_place() const = 0;
   // True if the backend knows shapes only and computes nothing.
   virtual bool planning() const { return false; }
   // Usable bytes per device; 0 means unlimited.
   virtual int64_t memory_limit() const { return machine().memory_bytes; }
   virtual std::string Describe() const = 0;
+
+  // A tensor whose elements have no values yet; of a planning backend, its shape only.
+  virtual at::Tensor Allocate(const Place& place, at::IntArrayRef sizes,
+                              at::ScalarType type) const = 0;
+  // The same with the sizes, strides and type of `tensor`, which may be anywhere.
+  // Requires: `tensor` is dense, and no two elements share memory.
+  virtual at::Tensor AllocateLike(const Place& place, const at::Tensor& tensor) const = 0;
+  // Calls an op on tensors of one place. The results replace the arguments on `stack`. Throws what
+  // the op throws.
+  virtual void Run(const c10::OperatorHandle& op, torch::jit::Stack& stack) const = 0;
+  // Writes the elements of `from` into `to`, whose shape it has, wherever both are. They are
+  // converted to the type of `to`.
+  virtual void Copy(const at::Tensor& from, const at::Tensor& to) const = 0;
+  // `tensor` at `place`: itself if it is there already, else a copy.
+  virtual at::Tensor CopyTo(const Place& place, const at::Tensor& tensor) const = 0;
+  // Writes the memory of `from` into that of `to`, whatever types they have.
+  // Requires: both are contiguous and have the same number of bytes.
+  virtual void MoveBytes(const at::Tensor& from, const at::Tensor& to) const = 0;
 };
 
 // Makes the backend with this name: "cpu", "cpu:16", "cuda", "mock_tpu:v4-16",
 // "mock_tpu:v5e-64:plan". `devices` overrides the number of devices that the name gives.
+// `otherwise` is the number of virtual devices if neither gives one.
 // Errors: InvalidArgument for an unknown `name`, with the known backends and the nearest one;
 // Unavailable if the machine has no such hardware.
-absl::StatusOr<std::shared_ptr<Backend>> MakeBackend(absl::string_view name,
-                                                     std::optional<int64_t> devices);
+absl::StatusOr<std::shared_ptr<Backend>> MakeBackend(
+    absl::string_view name, std::optional<int64_t> devices,
+    std::optional<int64_t> otherwise = std::nullopt);
 std::vector<std::string> BackendNames();
 
 }  // namespace spmd::runtime

@@ -17,6 +17,8 @@ struct BackendRequest {
   std::string name;                // as asked for: "mock_tpu:v4-16"
   std::string arguments;           // what follows the first colon: "v4-16", or ""
   std::optional<int64_t> devices;  // positive
+  // The number of virtual devices if neither `devices` nor the name gives one.
+  std::optional<int64_t> otherwise;
 };
 
 using BackendFactory = absl::StatusOr<std::shared_ptr<Backend>>(const BackendRequest& request);

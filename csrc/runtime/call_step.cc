@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "csrc/program/terms.h"
+#include "csrc/rules/registry.h"
 #include "csrc/runtime/accumulate.h"
 #include "csrc/runtime/moves.h"
 #include "csrc/runtime/tiled_tensor.h"
@@ -78,6 +79,7 @@ absl::StatusOr<CallStep> CallStep::Make(const Context& context, int instruction)
 absl::StatusOr<CallStep> CallStep::Make(const Context& context, const Instruction& call,
                                         const Sharers& sharers) {
   CallStep step;
+  step.backend_ = &context.backend;
   for (const program::ValueId id : call.operands) {
     step.operands_.push_back(id);
     step.operand_places_.push_back(id == kNoValue ? nullptr : context.placements[id]);
@@ -112,7 +114,8 @@ absl::Status CallStep::PlanTypes(const Context& context, const Instruction& call
     result_types_.push_back(program::HeldType(own, result_places_[k]->sharding()));
     widens_ = widens_ || result_types_.back() != own;
   }
-  const bool wide = IsBuiltIn(call.op) && (of_terms || (widens_ && !LooksUp(call.op)));
+  const bool wide =
+      IsBuiltIn(call.op) && (of_terms || (widens_ && !rules::FactsOf(call.op).looks_up));
   for (const DType own : own_types) {
     given_types_.push_back(ToScalarType(wide ? program::Widened(own) : own));
   }
@@ -151,7 +154,7 @@ absl::Status CallStep::PlanItems(const Context& context, const Instruction& call
   // Positions that differ only along these axes need the same results.
   const AxisList unused = AxesIn(grid, ~axes);
   for (int64_t p : positions) {
-    devices_.push_back(context.backend.torch_device(grid.device_ids()[p]));
+    places_.push_back(context.backend.place(grid.device_ids()[p]));
     const int64_t last = all ? p : grid.WithCoordinate(p, unused, grid.size(unused) - 1);
     const auto [a, b] = std::minmax(grid.device_ids()[p], grid.device_ids()[last]);
     wanted_.push_back({a, b});
@@ -404,8 +407,8 @@ at::Tensor CallStep::HeldTile(int64_t item, int operand, ValueTable& table) cons
     // size.
     const int32_t like = static_cast<int32_t>(
         place.IndexAt(result_places_[0]->PositionOf(result_tiles_[item * results_.size()].index)));
-    return IdentityTile(ReduceKind::kSum, operand_types_[operand], place.DimsOf(like),
-                        devices_[item]);
+    return IdentityTile(*backend_, places_[item], ReduceKind::kSum, operand_types_[operand],
+                        place.DimsOf(like));
   }
   return table[operands_[operand]][index];
 }
@@ -422,7 +425,7 @@ void CallStep::RunItem(const WorkItem& work, absl::Span<const c10::IValue> scala
   for (size_t k = 0; k < binding_.expressions.size(); ++k) {
     stack[binding_.expressions[k].argument] = expression_values_[item][k];
   }
-  for (int argument : binding_.devices) stack[argument] = devices_[item];
+  for (int argument : binding_.devices) stack[argument] = places_[item].device;
   for (const OpBinding::GroupArgument& g : binding_.groups) {
     if (g.optional_elements) {
       c10::List<std::optional<at::Tensor>> list;
@@ -450,12 +453,12 @@ void CallStep::RunItem(const WorkItem& work, absl::Span<const c10::IValue> scala
     }
     at::Tensor tile = OperandTile(item, t.operand, table);
     if (tile.defined()) {
-      stack[t.argument] = binding_.needs_contiguous ? Dense(tile) : std::move(tile);
+      stack[t.argument] = binding_.facts->needs_contiguous ? Dense(tile) : std::move(tile);
     } else {
       stack[t.argument] = t.optional ? c10::IValue() : c10::IValue(at::Tensor());
     }
   }
-  (in_place ? *binding_.in_place : *binding_.op).callBoxed(&stack);
+  backend_->Run(in_place ? *binding_.in_place : *binding_.op, stack);
   StoreResults(item, stack, table);
 }
 
@@ -471,11 +474,9 @@ void CallStep::StoreUncomputed(int64_t item, ValueTable& table) const {
     const Dims& dims = result_places_[k]->DimsOf(tile.index);
     at::Tensor& target = table[results_[k]][tile.index];
     if (tile.source == ResultSource::kEmpty) {
-      target = at::empty(
-          Sizes(dims),
-          at::TensorOptions().dtype(ToScalarType(result_types_[k])).device(devices_[item]));
+      target = backend_->Allocate(places_[item], Sizes(dims), ToScalarType(result_types_[k]));
     } else if (tile.source == ResultSource::kIdentity) {
-      target = IdentityTile(result_kinds_[k], result_types_[k], dims, devices_[item]);
+      target = IdentityTile(*backend_, places_[item], result_kinds_[k], result_types_[k], dims);
     }
   }
 }

@@ -18,7 +18,7 @@
 #include "csrc/runtime/op_binding.h"
 #include "csrc/runtime/placement.h"
 #include "csrc/runtime/schedule.h"
-#include "csrc/runtime/write_through.h"
+#include "csrc/runtime/sharers.h"
 
 namespace spmd::runtime {
 
@@ -107,7 +107,8 @@ class CallStep {
   std::vector<ReduceKind> result_kinds_;
   int64_t num_items_ = 0;
   int64_t bytes_ = 0;
-  std::vector<c10::Device> devices_;      // by item
+  const Backend* backend_ = nullptr;
+  std::vector<Place> places_;             // by item
   std::vector<int32_t> operand_tiles_;    // by item, operand: index or kAbsent, kZeros
   std::vector<ResultTile> result_tiles_;  // by item, result
   std::vector<uint8_t> computed_;         // by item: some result comes from the op

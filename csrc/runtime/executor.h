@@ -24,6 +24,7 @@
 #include "csrc/program/program.h"
 #include "csrc/runtime/backend.h"
 #include "csrc/runtime/tiled_tensor.h"
+#include "csrc/util/options.h"
 
 namespace spmd::runtime {
 
@@ -36,14 +37,16 @@ class LoadedProgram {
     // False: every device has its own tiles and computes replicas again, for honest timing of all
     // the work.
     bool deduplicate = true;
-    // True: if all devices share a place, adjacent tiles run as one (csrc/program/coalesce.h).
+    // True: if all devices share a place, adjacent tiles run as one
+    // (csrc/program/one_place/coalesce.h).
     bool coalesce = false;
-    // Whether devices that share a place take turns (csrc/runtime/schedule.h; coalesced ones do so
-    // in a few groups, csrc/program/turns.h): never, where that saves memory, or wherever it is
-    // possible. With kAlways, even the smallest sums are computed from their products
-    // (csrc/runtime/sum_of_products.h).
-    enum class Turns : uint8_t { kNever, kWhereTheyPay, kAlways };
+    using Turns = spmd::Turns;
     Turns turns = Turns::kWhereTheyPay;
+    // False: whatever is done only because virtual devices share one CPU is left out
+    // (csrc/runtime/one_place/README.md). It overrides `coalesce` and `turns`.
+    bool one_place = true;
+    // True: the memory of tiles is kept for the next tiles (csrc/runtime/one_place/tile_memory.h).
+    bool keep_memory = false;
   };
   // Errors: ResourceExhausted with the ten largest values if the peak exceeds the backend's memory;
   // InvalidArgument if an op or an attribute of `program` does not exist.
@@ -94,18 +97,12 @@ class LoadedProgram {
   struct Impl;
   LoadedProgram(program::Program program, std::shared_ptr<Backend> backend);
   program::Program program_;
-  std::optional<program::Program> coalesced_;
+  std::optional<program::Program> rewritten_;  // for devices at one place; this is what runs
   std::shared_ptr<Backend> backend_;
   std::unique_ptr<Impl> impl_;
 };
 
 // The op whose kernel failed, taken from the status that Run returned; "" if no op did.
 std::string FailedOp(const absl::Status& status);
-// Whether an op may fail because of its operands' values. Ops outside aten and spmd may.
-bool CanFailOnValues(absl::string_view op);
-
-// The value in another layout, on any grid over the same backend. Shares the tiles that are equal
-// in both layouts. Throws what ATen throws (out of memory).
-TiledTensorPtr MoveTo(const TiledTensor& value, const Layout& layout, Backend& backend);
 
 }  // namespace spmd::runtime

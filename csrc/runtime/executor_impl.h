@@ -9,14 +9,14 @@
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
+#include "csrc/program/def_use.h"
 #include "csrc/runtime/call_step.h"
 #include "csrc/runtime/executor.h"
-#include "csrc/runtime/fused_sums.h"
-#include "csrc/runtime/index_bounds.h"
 #include "csrc/runtime/moves.h"
+#include "csrc/runtime/one_place/index_bounds.h"
+#include "csrc/runtime/one_place/sum_of_products.h"
 #include "csrc/runtime/placement.h"
 #include "csrc/runtime/schedule.h"
-#include "csrc/runtime/sum_of_products.h"
 
 namespace spmd::runtime {
 
@@ -39,16 +39,25 @@ struct MoveStep {
 // A free has no step (monostate), because the schedule knows when tiles die.
 using Step = std::variant<std::monostate, CallStep, MoveStep>;
 
-// With this many waves, one wave's intermediates are an eighth of all, little compared with what
-// the devices share.
-inline constexpr int64_t kMostWaves = 8;
+// How the tiles of a program are held while it runs.
+struct Holding {
+  // There is a tensor for each device position instead of one for each distinct tile.
+  bool per_position = false;
+  // All devices are virtual ones of one CPU, and the program may make use of that.
+  bool shares_cpu = false;
+  // Arguments and results are whole, since the program that runs is coalesced: it has tiles along
+  // the axes `kept` only.
+  bool coalesced = false;
+  AxisMask kept = 0;
+
+  bool has_one_tile() const { return coalesced && kept == 0; }
+};
 
 struct LoadedProgram::Impl {
-  // `p` is the program that runs, `w` the one that was loaded: `p` itself, or the program from
-  // which `p` was coalesced. `k` are the axes that coalescing kept.
-  Impl(const program::Program& p, const program::Program& w, AxisMask k, const Backend& b,
-       Options o)
-      : program(p), written(w), coalesced(&p != &w), kept(k), backend(b), options(o) {}
+  // `p` is the program that runs, `w` the one that was loaded: `p` itself, or the program of which
+  // `p` was made for devices at one place.
+  Impl(const program::Program& p, const program::Program& w, Holding h, const Backend& b, Options o)
+      : program(p), written(w), held(h), backend(b), options(o) {}
 
   absl::Status Load();
   absl::StatusOr<std::vector<TiledTensorPtr>> Run(absl::Span<Argument> inputs,
@@ -56,11 +65,10 @@ struct LoadedProgram::Impl {
   int64_t HeapBytes() const;
 
  private:
-  absl::Status FindPlaces();
-  void FindWhatOutlives();
   absl::StatusOr<MoveStep> MakeMove(int instruction);
   // Lets a sum compute the products that are its partial sums, where it can.
-  absl::Status FuseSums(const CallStep::Context& context, const FusedSums& fused, MoveStep& move);
+  absl::Status SumProducts(const CallStep::Context& context, const program::DefUse& facts,
+                           MoveStep& move);
   void MakeSchedule();
   Schedule ScheduleInWavesOf(int64_t devices) const;
   int64_t PeakBytes(const Schedule& order) const;
@@ -83,14 +91,10 @@ struct LoadedProgram::Impl {
 
   const program::Program& program;
   const program::Program& written;
-  const bool coalesced;
-  const AxisMask kept;
+  const Holding held;
   const Backend& backend;
   const Options options;
-  bool per_position = false;
-  bool on_cpu = true;
   std::vector<PlacementPtr> placements;        // by value
-  std::vector<uint8_t> outlives;               // by value: an output, or an input not donated
   std::vector<std::vector<uint8_t>> identity;  // by value: see CallStep::identity
   std::vector<Step> steps;                     // by instruction
   Schedule schedule;
@@ -101,9 +105,6 @@ struct LoadedProgram::Impl {
   ValueTable table;
   std::vector<TiledTensor> planned;  // by output; made by the first run that only plans
 };
-
-// True if all devices of the program are the same torch device and the backend is not planning.
-bool AtOnePlace(const program::Program& program, const Backend& backend);
 
 // "aten::mm(f32[2,3], f32[3,4]) at train.py:12", for messages.
 std::string DescribeInstruction(const program::Program& program, int instruction);

@@ -4,8 +4,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "csrc/runtime/tile_memory.h"
-#include "csrc/runtime/workers.h"
+#include "csrc/runtime/one_place/tile_memory.h"
+#include "csrc/runtime/one_place/workers.h"
 
 namespace spmd::runtime {
 
@@ -49,7 +49,8 @@ absl::StatusOr<TiledTensorPtr> PendingRun::Result(int output, bool take) {
   if (!status_.ok() && !amended) return status_;
   TiledTensorPtr& result = results_.at(output);
   if (result == nullptr) {
-    return absl::FailedPreconditionError(absl::StrCat("result ", output, " was taken already"));
+    return absl::FailedPreconditionError(
+        absl::StrCat("result ", output, " has been taken by an earlier call"));
   }
   return take ? std::exchange(result, nullptr) : result;
 }

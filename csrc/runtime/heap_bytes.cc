@@ -71,7 +71,7 @@ int64_t CallStep::HeapBytes() const {
   int64_t bytes = BytesOf(binding_) + HeapBytes(operands_) + HeapBytes(results_) +
                   HeapBytes(operand_places_) + HeapBytes(result_places_) +
                   HeapBytes(operand_types_) + HeapBytes(result_types_) + HeapBytes(result_kinds_) +
-                  HeapBytes(devices_) + HeapBytes(operand_tiles_) + HeapBytes(result_tiles_) +
+                  HeapBytes(places_) + HeapBytes(operand_tiles_) + HeapBytes(result_tiles_) +
                   HeapBytes(computed_) + HeapBytes(identity_) + HeapBytes(overwritten_) +
                   HeapBytes(takes_) + HeapBytes(wanted_) + BytesOf(sharers_);
   for (const std::vector<c10::IValue>& values : expression_values_) {
@@ -96,8 +96,8 @@ int64_t SumOfProducts::HeapBytes() const {
 
 int64_t LoadedProgram::Impl::HeapBytes() const {
   using runtime::HeapBytes;
-  int64_t bytes = HeapBytes(placements) + HeapBytes(outlives) + HeapBytes(identity) +
-                  HeapBytes(bounds) + HeapBytes(schedule.batches) + HeapBytes(schedule.items) +
+  int64_t bytes = HeapBytes(placements) + HeapBytes(identity) + HeapBytes(bounds) +
+                  HeapBytes(schedule.batches) + HeapBytes(schedule.items) +
                   HeapBytes(schedule.dead);
   bytes += static_cast<int64_t>(table.capacity() * sizeof(table[0]));
   absl::flat_hash_set<const Placement*> counted;
@@ -116,7 +116,7 @@ int64_t LoadedProgram::Impl::HeapBytes() const {
 int64_t LoadedProgram::HeapBytes() const {
   using spmd::HeapBytes;
   int64_t bytes = sizeof(LoadedProgram) + sizeof(Impl) + HeapBytes(program_) + impl_->HeapBytes();
-  if (coalesced_.has_value()) bytes += HeapBytes(*coalesced_);
+  if (rewritten_.has_value()) bytes += HeapBytes(*rewritten_);
   return bytes;
 }
 

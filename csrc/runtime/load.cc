@@ -2,18 +2,21 @@
 #include <ATen/Parallel.h>
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "csrc/program/analysis.h"
-#include "csrc/program/coalesce.h"
-#include "csrc/program/turns.h"
+#include "csrc/program/one_place/coalesce.h"
+#include "csrc/program/one_place/fuse_sums.h"
+#include "csrc/program/one_place/turns.h"
 #include "csrc/runtime/executor_impl.h"
-#include "csrc/runtime/fused_sums.h"
 #include "csrc/runtime/kernels/register.h"
+#include "csrc/runtime/one_place/tile_memory.h"
+#include "csrc/runtime/one_place/waves.h"
+#include "csrc/runtime/one_place/write_through.h"
 #include "csrc/runtime/places.h"
-#include "csrc/runtime/tile_memory.h"
 #include "csrc/util/status.h"
 
 namespace spmd::runtime {
@@ -57,17 +60,45 @@ absl::Status CheckMemory(const Program& program, const Backend& backend) {
   return absl::ResourceExhaustedError(text);
 }
 
-}  // namespace
-
+// True if all devices of the program share a place and the backend is not planning.
 bool AtOnePlace(const Program& program, const Backend& backend) {
   if (backend.planning() || program.grids.empty()) return false;
-  const c10::Device first = backend.torch_device(program.grids[0]->device_ids()[0]);
+  const Place first = backend.place(program.grids[0]->device_ids()[0]);
   for (const GridPtr& grid : program.grids) {
     if (NeedsPositions(*grid, backend)) return false;
-    if (backend.torch_device(grid->device_ids()[0]) != first) return false;
+    if (backend.place(grid->device_ids()[0]) != first) return false;
   }
   return true;
 }
+
+absl::Status CheckDevices(const Program& program, const Backend& backend) {
+  if (backend.elastic()) return absl::OkStatus();
+  for (const GridPtr& grid : program.grids) {
+    for (int64_t id : grid->device_ids()) {
+      if (id < backend.num_devices()) continue;
+      return absl::InvalidArgumentError(absl::StrCat("the program's mesh ", grid->ToString(),
+                                                     " names device ", id, "; ", backend.name(),
+                                                     " has ", backend.num_devices()));
+    }
+  }
+  return absl::OkStatus();
+}
+
+Holding HoldingOf(const Program& program, const Backend& backend,
+                  const LoadedProgram::Options& options) {
+  Holding held;
+  if (backend.planning()) return held;
+  const auto has_several_places = [&](const GridPtr& grid) {
+    return NeedsPositions(*grid, backend);
+  };
+  held.per_position = !options.deduplicate ||
+                      std::any_of(program.grids.begin(), program.grids.end(), has_several_places);
+  held.shares_cpu = options.one_place && AtOnePlace(program, backend) &&
+                    backend.place(program.grids[0]->device_ids()[0]).device.is_cpu();
+  return held;
+}
+
+}  // namespace
 
 std::string DescribeInstruction(const Program& program, int index) {
   const Instruction& instruction = program.instructions[index];
@@ -88,40 +119,14 @@ std::string DescribeInstruction(const Program& program, int index) {
   return text;
 }
 
-void LoadedProgram::Impl::FindWhatOutlives() {
-  outlives.assign(program.values.size(), 0);
-  for (const program::Input& input : program.inputs) {
-    if (!input.donated) outlives[input.value] = 1;
-  }
-  for (const program::Output& output : program.outputs) outlives[output.value] = 1;
-}
-
-absl::Status LoadedProgram::Impl::FindPlaces() {
-  for (const GridPtr& grid : written.grids) {
-    per_position = per_position || NeedsPositions(*grid, backend);
-    for (int64_t id : grid->device_ids()) {
-      on_cpu = on_cpu && backend.torch_device(id).is_cpu();
-      if (!backend.elastic() && id >= backend.num_devices()) {
-        return absl::InvalidArgumentError(absl::StrCat("the program's mesh ", grid->ToString(),
-                                                       " names device ", id, "; ", backend.name(),
-                                                       " has ", backend.num_devices()));
-      }
-    }
-  }
-  per_position = per_position || !options.deduplicate;
-  if (backend.planning()) per_position = false;
-  return absl::OkStatus();
-}
-
 absl::Status LoadedProgram::Impl::Load() {
   RegisterKernels();
   SPMD_RETURN_IF_ERROR(CheckMemory(written, backend));
-  SPMD_RETURN_IF_ERROR(FindPlaces());
-  PlacementCache cache(program, per_position);
+  SPMD_RETURN_IF_ERROR(CheckDevices(written, backend));
+  PlacementCache cache(program, held.per_position);
   for (size_t id = 0; id < program.values.size(); ++id) {
     placements.push_back(cache.Of(static_cast<ValueId>(id)));
   }
-  FindWhatOutlives();
   if (backend.planning()) {
     // The placements give the shapes, so it only remains to check that the ops exist.
     for (const Instruction& instruction : program.instructions) {
@@ -129,25 +134,16 @@ absl::Status LoadedProgram::Impl::Load() {
     }
     return absl::OkStatus();
   }
-  if (on_cpu) TileMemory::Install();
+  if (held.shares_cpu && options.keep_memory) TileMemory::Install();
   identity.resize(program.values.size());
-  const std::vector<Sharers> sharers = FindSharers(program, outlives);
+  const std::vector<Sharers> sharers =
+      options.one_place ? FindSharers(program) : std::vector<Sharers>(program.instructions.size());
   const CallStep::Context context{program, backend, placements, sharers};
-  const FusedSums fused(program, placements);
-  const auto identity_is_known = [&](int instruction) {
-    return !identity[program.instructions[instruction].results[0]].empty();
-  };
+  const program::DefUse facts(program);
   for (size_t i = 0; i < program.instructions.size(); ++i) {
     const Instruction& instruction = program.instructions[i];
-    const int product = fused.ProductAddedBy(static_cast<int>(i));
     if (instruction.code == OpCode::kFree) {
       steps.emplace_back();
-    } else if (product >= 0 && !identity_is_known(product)) {
-      steps[product] = std::monostate();
-      SPMD_ASSIGN_OR_RETURN(
-          CallStep step,
-          CallStep::Make(context, AddProduct(instruction, program.instructions[product])));
-      steps.push_back(std::move(step));
     } else if (instruction.code == OpCode::kCall) {
       SPMD_ASSIGN_OR_RETURN(CallStep step, CallStep::Make(context, static_cast<int>(i)));
       for (size_t k = 0; k < instruction.results.size(); ++k) {
@@ -156,7 +152,7 @@ absl::Status LoadedProgram::Impl::Load() {
       steps.push_back(std::move(step));
     } else {
       SPMD_ASSIGN_OR_RETURN(MoveStep step, MakeMove(static_cast<int>(i)));
-      if (on_cpu) SPMD_RETURN_IF_ERROR(FuseSums(context, fused, step));
+      if (held.shares_cpu) SPMD_RETURN_IF_ERROR(SumProducts(context, facts, step));
       steps.push_back(std::move(step));
     }
   }
@@ -192,18 +188,17 @@ absl::StatusOr<MoveStep> LoadedProgram::Impl::MakeMove(int index) {
   return step;
 }
 
-absl::Status LoadedProgram::Impl::FuseSums(const CallStep::Context& context, const FusedSums& fused,
-                                           MoveStep& move) {
+absl::Status LoadedProgram::Impl::SumProducts(const CallStep::Context& context,
+                                              const program::DefUse& facts, MoveStep& move) {
   const int64_t least_blocks =
       options.turns == Options::Turns::kAlways ? 1 : std::max(at::get_num_threads(), 2);
   for (MoveStep::Part& part : move.parts) {
-    const FusedSums::Products terms = fused.ProductsOf(part.from);
-    if (terms.products.empty()) continue;
-    SPMD_ASSIGN_OR_RETURN(part.products, SumOfProducts::Make(context, terms.products, *part.plan,
+    const std::vector<int> products = program::ProductsOf(program, facts, part.from);
+    if (products.empty()) continue;
+    SPMD_ASSIGN_OR_RETURN(part.products, SumOfProducts::Make(context, products, *part.plan,
                                                              part.from, part.to, least_blocks));
     if (part.products == nullptr) continue;
-    for (const int product : terms.products) steps[product] = std::monostate();
-    for (const int addition : terms.additions) steps[addition] = std::monostate();
+    for (const int product : products) steps[product] = std::monostate();
   }
   return absl::OkStatus();
 }
@@ -212,18 +207,28 @@ absl::StatusOr<std::shared_ptr<LoadedProgram>> LoadedProgram::Load(Program progr
                                                                    std::shared_ptr<Backend> backend,
                                                                    Options options) {
   std::shared_ptr<LoadedProgram> loaded(new LoadedProgram(std::move(program), std::move(backend)));
-  AxisMask kept = 0;
+  if (!options.one_place) {
+    options.coalesce = false;
+    options.turns = Options::Turns::kNever;
+  }
+  Holding held = HoldingOf(loaded->program_, *loaded->backend_, options);
   if (options.coalesce && options.deduplicate && AtOnePlace(loaded->program_, *loaded->backend_)) {
-    kept = AxesForTurns(loaded->program_, options.turns);
-    if (kept != 0) {
-      loaded->coalesced_ = program::CoalesceKeeping(loaded->program_, kept);
-      if (!program::Verify(*loaded->coalesced_).ok()) kept = 0;
+    held.coalesced = true;
+    held.kept = AxesForTurns(loaded->program_, options.turns);
+    if (held.kept != 0) {
+      loaded->rewritten_ = program::CoalesceKeeping(loaded->program_, held.kept);
+      if (!program::Verify(*loaded->rewritten_).ok()) held.kept = 0;
     }
-    if (kept == 0) loaded->coalesced_ = program::Coalesce(loaded->program_);
+    if (held.kept == 0) loaded->rewritten_ = program::Coalesce(loaded->program_);
+  }
+  if (options.one_place && !loaded->backend_->planning()) {
+    const Program& runs = loaded->rewritten_ ? *loaded->rewritten_ : loaded->program_;
+    std::optional<Program> fused = program::FuseSums(runs);
+    if (fused) loaded->rewritten_ = std::move(fused);
   }
   loaded->impl_ =
-      std::make_unique<Impl>(loaded->coalesced_ ? *loaded->coalesced_ : loaded->program_,
-                             loaded->program_, kept, *loaded->backend_, options);
+      std::make_unique<Impl>(loaded->rewritten_ ? *loaded->rewritten_ : loaded->program_,
+                             loaded->program_, held, *loaded->backend_, options);
   SPMD_RETURN_IF_ERROR(loaded->impl_->Load());
   return loaded;
 }

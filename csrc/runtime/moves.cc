@@ -1,10 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "csrc/runtime/moves.h"
 
-#include <ATen/ops/empty.h>
-#include <ATen/ops/empty_strided.h>
-#include <ATen/ops/full.h>
-
 #include <algorithm>
 #include <limits>
 
@@ -93,7 +89,7 @@ class PlanMaker {
     TileMove move;
     const int64_t position = to_.PositionOf(index);
     move.dims = to_.DimsOf(index);
-    move.device = backend_.torch_device(to_.grid().device_ids()[position]);
+    move.place = backend_.place(to_.grid().device_ids()[position]);
     if (to_.grid().Coordinate(position, term_axes_) != 0) {
       move.action = TileMove::Action::kIdentity;
       return move;
@@ -103,14 +99,14 @@ class PlanMaker {
       const int64_t source_position =
           from_.grid().WithCoordinate(same_grid_ ? position : 0, reduced_, r);
       const int64_t term = from_.TileAt(source_position) % from_.num_terms();
-      move.terms.push_back(Pieces(index, term, move.device));
+      move.terms.push_back(Pieces(index, term, move.place));
     }
     move.action = terms > 1 ? TileMove::Action::kReduce : ActionFor(move);
     return move;
   }
 
  private:
-  std::vector<Piece> Pieces(int64_t index, int64_t term, c10::Device device) const {
+  std::vector<Piece> Pieces(int64_t index, int64_t term, const Place& place) const {
     const int rank = to_.rank();
     const int64_t tile = to_.TileOf(index);
     std::vector<Piece> pieces;
@@ -134,7 +130,7 @@ class PlanMaker {
         }
       }
       if (piece.source == 0) {
-        piece.source = static_cast<int32_t>(Choose(source_tile, to_.PositionOf(index), device));
+        piece.source = static_cast<int32_t>(Choose(source_tile, to_.PositionOf(index), place));
       }
       pieces.push_back(std::move(piece));
       int d = rank - 1;
@@ -146,13 +142,12 @@ class PlanMaker {
 
   // The tensor from which a device reads a tile: its own, else one at the same place, else the
   // first.
-  int64_t Choose(int64_t tile, int64_t position, c10::Device device) const {
+  int64_t Choose(int64_t tile, int64_t position, const Place& place) const {
     if (!from_.per_position()) return tile;
     if (same_grid_ && from_.TileAt(position) == tile) return position;
     const int64_t first = from_.FirstPosition(tile);
     for (int64_t p = first; p < from_.grid().num_devices(); ++p) {
-      if (from_.TileAt(p) == tile &&
-          backend_.torch_device(from_.grid().device_ids()[p]) == device) {
+      if (from_.TileAt(p) == tile && backend_.place(from_.grid().device_ids()[p]) == place) {
         return p;
       }
     }
@@ -163,7 +158,7 @@ class PlanMaker {
     if (move.terms[0].size() != 1 || move.terms[0][0].source < 0) return TileMove::Action::kCopy;
     const Piece& piece = move.terms[0][0];
     const int64_t position = from_.PositionOf(piece.source);
-    if (backend_.torch_device(from_.grid().device_ids()[position]) != move.device) {
+    if (backend_.place(from_.grid().device_ids()[position]) != move.place) {
       return TileMove::Action::kCopy;
     }
     return from_.DimsOf(piece.source) == move.dims ? TileMove::Action::kShare
@@ -186,16 +181,16 @@ at::Tensor Part(const at::Tensor& t, const Dims& offset, const Dims& size) {
   return t.as_strided(at::IntArrayRef(size.data(), size.size()), t.strides(), start);
 }
 
-at::Tensor Empty(const TileMove& move, at::ScalarType dtype) {
-  return at::empty(at::IntArrayRef(move.dims.data(), move.dims.size()),
-                   at::TensorOptions().dtype(dtype).device(move.device));
+at::Tensor Empty(const MovePlan& plan, const TileMove& move, at::ScalarType dtype) {
+  return plan.backend->Allocate(move.place, at::IntArrayRef(move.dims.data(), move.dims.size()),
+                                dtype);
 }
 
 // A tensor with the strides of a term, as if the term's own memory were used: what is computed from
 // the sum has the same bits in either case.
-at::Tensor EmptyAs(const at::Tensor& term, const TileMove& move) {
-  if (!term.is_non_overlapping_and_dense()) return Empty(move, term.scalar_type());
-  return at::empty_strided(term.sizes(), term.strides(), term.options().device(move.device));
+at::Tensor EmptyAs(const at::Tensor& term, const MovePlan& plan, const TileMove& move) {
+  if (!term.is_non_overlapping_and_dense()) return Empty(plan, move, term.scalar_type());
+  return plan.backend->AllocateLike(move.place, term);
 }
 
 // TermType is the element type of a value's partial results, MadeType that of the tiles that a plan
@@ -215,20 +210,20 @@ at::Tensor As(at::Tensor tile, DType dtype) {
 
 // Sends a term, or a part of one, to the device where it is added. Between places it has the
 // value's type.
-at::Tensor Sent(const at::Tensor& part, const TileMove& move, DType dtype) {
-  return part.device() == move.device
-             ? part
-             : part.to(ToScalarType(dtype)).to(move.device, part.scalar_type());
+at::Tensor Sent(const at::Tensor& part, const MovePlan& plan, const TileMove& move, DType dtype) {
+  if (part.device() == move.place.device) return part;
+  return plan.backend->CopyTo(move.place, part.to(ToScalarType(dtype))).to(part.scalar_type());
 }
 
-void CopyPieces(const std::vector<Piece>& pieces, const MoveRequest& request, double fill,
-                at::Tensor& target) {
+void CopyPieces(const MovePlan& plan, const std::vector<Piece>& pieces, const MoveRequest& request,
+                double fill, at::Tensor& target) {
   for (const Piece& piece : pieces) {
     at::Tensor part = Part(target, piece.target_offset, piece.size);
     if (piece.source < 0) {
       part.fill_(fill);
     } else {
-      part.copy_(Part(request.sources[piece.source], piece.source_offset, piece.size));
+      plan.backend->Copy(Part(request.sources[piece.source], piece.source_offset, piece.size),
+                         part);
     }
   }
 }
@@ -238,10 +233,12 @@ bool CoversWhole(const std::vector<Piece>& pieces, const Dims& dims) {
 }
 
 // One complete term of a tile, on the tile's device.
-at::Tensor TermOf(const TileMove& move, const Piece& piece, const MoveRequest& request) {
+at::Tensor TermOf(const MovePlan& plan, const TileMove& move, const Piece& piece,
+                  const MoveRequest& request) {
   const at::Tensor& source = request.sources[piece.source];
   const bool all = source.sizes() == at::IntArrayRef(move.dims.data(), move.dims.size());
-  return Sent(all ? source : Part(source, piece.source_offset, piece.size), move, request.dtype);
+  return Sent(all ? source : Part(source, piece.source_offset, piece.size), plan, move,
+              request.dtype);
 }
 
 // Adds terms one after another, in device order.
@@ -249,15 +246,15 @@ void AddPieces(const MovePlan& plan, const TileMove& move,
                absl::Span<const std::vector<Piece>* const> terms, const MoveRequest& request,
                at::Tensor& sum) {
   if (!sum.defined()) {
-    sum = Empty(move, ToScalarType(TermType(plan, request.dtype)));
-    CopyPieces(*terms[0], request, 0, sum);
+    sum = Empty(plan, move, ToScalarType(TermType(plan, request.dtype)));
+    CopyPieces(plan, *terms[0], request, 0, sum);
     terms.remove_prefix(1);
   }
   for (const std::vector<Piece>* pieces : terms) {
     for (const Piece& piece : *pieces) {
       at::Tensor part = Part(sum, piece.target_offset, piece.size);
       const at::Tensor term = Part(request.sources[piece.source], piece.source_offset, piece.size);
-      AccumulateInto(plan.kind, Sent(term, move, request.dtype), part);
+      AccumulateInto(plan.kind, Sent(term, plan, move, request.dtype), part);
     }
   }
 }
@@ -269,6 +266,7 @@ MovePlan MovePlan::Make(const Placement& from, const Placement& to, const Backen
   plan.kind =
       from.sharding().IsUnreduced() ? from.sharding().reduce_kind : to.sharding().reduce_kind;
   plan.makes_terms = to.sharding().IsUnreduced();
+  plan.backend = &backend;
   const PlanMaker maker(from, to, backend);
   std::vector<int32_t> uses(from.count(), 0);
   for (int64_t i = 0; i < to.count(); ++i) {
@@ -306,7 +304,8 @@ void AddWide(const MovePlan& plan, int64_t index, int64_t begin, int64_t end,
   }
   if (terms.empty()) {
     if (!sum.defined() && end == static_cast<int64_t>(move.terms.size())) {
-      sum = IdentityTile(plan.kind, MadeType(plan, request.dtype), move.dims, move.device);
+      sum = IdentityTile(*plan.backend, move.place, plan.kind, MadeType(plan, request.dtype),
+                         move.dims);
     }
     return;
   }
@@ -314,7 +313,7 @@ void AddWide(const MovePlan& plan, int64_t index, int64_t begin, int64_t end,
   std::vector<at::Tensor> parts;
   if (sum.defined()) parts.push_back(sum);
   for (const std::vector<Piece>* pieces : terms) {
-    parts.push_back(TermOf(move, (*pieces)[0], request));
+    parts.push_back(TermOf(plan, move, (*pieces)[0], request));
   }
   if (!sum.defined()) {
     // The sum uses the first term's memory if nobody else holds it. (`parts` holds it a second
@@ -325,7 +324,7 @@ void AddWide(const MovePlan& plan, int64_t index, int64_t begin, int64_t end,
       first = at::Tensor();
       if (IsExclusive(parts[0])) sum = parts[0];
     }
-    if (!sum.defined()) sum = EmptyAs(parts[0], move);
+    if (!sum.defined()) sum = EmptyAs(parts[0], plan, move);
   }
   AccumulateTerms(plan.kind, parts, sum);
 }
@@ -350,7 +349,7 @@ at::Tensor RunTileMove(const MovePlan& plan, int64_t index, const MoveRequest& r
   const DType type = MadeType(plan, request.dtype);
   switch (move.action) {
     case TileMove::Action::kIdentity:
-      return IdentityTile(plan.kind, type, move.dims, move.device);
+      return IdentityTile(*plan.backend, move.place, plan.kind, type, move.dims);
     case TileMove::Action::kShare:
       return As(request.sources[move.terms[0][0].source], type);
     case TileMove::Action::kView: {
@@ -358,8 +357,8 @@ at::Tensor RunTileMove(const MovePlan& plan, int64_t index, const MoveRequest& r
       return As(Part(request.sources[piece.source], piece.source_offset, piece.size), type);
     }
     case TileMove::Action::kCopy: {
-      at::Tensor target = Empty(move, ToScalarType(type));
-      CopyPieces(move.terms[0], request, request.fill, target);
+      at::Tensor target = Empty(plan, move, ToScalarType(type));
+      CopyPieces(plan, move.terms[0], request, request.fill, target);
       return target;
     }
     case TileMove::Action::kReduce: {

@@ -44,7 +44,7 @@ struct TileMove {
   };
   Action action = Action::kCopy;
   Dims dims;
-  c10::Device device = c10::Device(c10::kCPU);
+  Place place = {c10::Device(c10::kCPU)};
   std::vector<std::vector<Piece>> terms;  // none for kIdentity, one except for kReduce
   // True if the first term is a whole source tile that no other tile of the move needs.
   bool may_accumulate = false;
@@ -57,8 +57,10 @@ struct MovePlan {
   std::vector<TileMove> tiles;  // by index of `to`
   ReduceKind kind = ReduceKind::kSum;
   bool makes_terms = false;  // `to` is unreduced
+  const Backend* backend = nullptr;
   // Unreduced axes of different grids do not correspond: `from` is reduced along all of its axes
-  // then, and coordinate 0 of all unreduced axes of `to` gets the value.
+  // then, and coordinate 0 of all unreduced axes of `to` gets the value. Keeps a pointer to
+  // `backend`.
   static MovePlan Make(const Placement& from, const Placement& to, const Backend& backend);
 };
 

@@ -8,7 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "absl/types/span.h"
-#include "csrc/runtime/executor.h"
+#include "csrc/rules/registry.h"
 #include "csrc/runtime/tiled_tensor.h"
 #include "csrc/util/status.h"
 
@@ -18,92 +18,6 @@ namespace {
 using c10::IValue;
 using c10::TypeKind;
 using c10::TypePtr;
-
-// The operator that is called instead of an op, with the same arguments by position.
-struct Substitute {
-  absl::string_view op;
-  const char* instead;
-};
-constexpr Substitute kSubstitutes[] = {
-    {"aten::view", "aten::reshape"},              // works with any strides
-    {"aten::index_reduce", "spmd::index_reduce"}  // works with tiles of one row
-};
-// Ops that need contiguous operands: those that reinterpret memory; those whose kernels read some
-// operand as if it were contiguous (in eager mode the statistics of rows always are); and those
-// whose kernels use another formula if an operand is not contiguous (batch normalization: one
-// computes infinity minus infinity, the other infinity times a difference).
-constexpr absl::string_view kNeedContiguous[] = {
-    "aten::_native_batch_norm_legit.no_stats",
-    "aten::_native_batch_norm_legit_functional",
-    "aten::_pdist_backward",
-    "aten::_pdist_forward",
-    "aten::_weight_norm_interface",
-    "aten::_weight_norm_interface_backward",
-    "aten::native_batch_norm",
-    "aten::native_batch_norm_backward",
-    "aten::native_group_norm",
-    "aten::native_group_norm_backward",
-    "aten::native_layer_norm_backward",
-    "aten::view.dtype",
-    "aten::view_as_complex",
-    "aten::view_as_real",
-};
-
-// Ops that read a sharded dimension by index. One device has the element; the partial sums of the
-// others are zero.
-constexpr absl::string_view kLookUps[] = {"spmd::embedding", "spmd::gather_part",
-                                          "spmd::index_part"};
-
-// Parts of the names of ops that may fail on values (integer division by zero is not among them).
-// Ops outside aten and spmd always may.
-constexpr absl::string_view kFallible[] = {"_assert",
-                                           "aten::put",
-                                           "in_range",
-                                           "binary_cross_entropy",
-                                           "bincount",
-                                           "binomial",
-                                           "bucketize",
-                                           "cdist",
-                                           "cholesky",
-                                           "cross_entropy",
-                                           "ctc_loss",
-                                           "div.Scalar_mode",
-                                           "div.Tensor_mode",
-                                           "embedding",
-                                           "floor_divide",
-                                           "fmod",
-                                           "gather",
-                                           "geqrf",
-                                           "histc",
-                                           "histogram",
-                                           "index",
-                                           "inverse",
-                                           "linalg",
-                                           "lstsq",
-                                           "max_unpool",
-                                           "multi_margin",
-                                           "multilabel",
-                                           "multinomial",
-                                           "nll",
-                                           "normal",
-                                           "one_hot",
-                                           "ormqr",
-                                           "poisson",
-                                           "remainder",
-                                           "repeat_interleave",
-                                           "scatter",
-                                           "searchsorted",
-                                           "segment",
-                                           "slice_start",
-                                           "solve",
-                                           "svd",
-                                           "aten::take",
-                                           "triangular",
-                                           "unique"};
-// These ops match the list above, but attributes alone say where they write, so they cannot fail on
-// values.
-constexpr absl::string_view kInfallible[] = {"aten::diagonal_scatter", "aten::select_scatter",
-                                             "aten::slice_scatter"};
 
 std::optional<c10::OperatorHandle> Find(absl::string_view name, absl::string_view overload) {
   return c10::Dispatcher::singleton().findSchema({std::string(name), std::string(overload)});
@@ -382,19 +296,6 @@ bool IsBuiltIn(absl::string_view op) {
   return absl::StartsWith(op, "aten::") || absl::StartsWith(op, "spmd::");
 }
 
-bool LooksUp(absl::string_view op) {
-  return std::find(std::begin(kLookUps), std::end(kLookUps), op) != std::end(kLookUps);
-}
-
-bool CanFailOnValues(absl::string_view op) {
-  if (!IsBuiltIn(op)) return true;
-  if (std::find(std::begin(kInfallible), std::end(kInfallible), op) != std::end(kInfallible)) {
-    return false;
-  }
-  return std::any_of(std::begin(kFallible), std::end(kFallible),
-                     [&](absl::string_view part) { return absl::StrContains(op, part); });
-}
-
 absl::StatusOr<OpBinding> Bind(const program::Instruction& call) {
   const auto [name, overload] = SplitOverload(call.op);
   const std::optional<c10::OperatorHandle> named = Find(name, overload);
@@ -406,22 +307,18 @@ absl::StatusOr<OpBinding> Bind(const program::Instruction& call) {
   OpBinding binding;
   binding.name = call.op;
   binding.op = named;
+  binding.facts = &rules::FactsOf(call.op);
   const c10::FunctionSchema& schema = named->schema();
   SPMD_RETURN_IF_ERROR(Binder(call, binding).Run(schema));
-  binding.needs_contiguous = std::find(std::begin(kNeedContiguous), std::end(kNeedContiguous),
-                                       call.op) != std::end(kNeedContiguous);
   for (const c10::Argument& result : schema.returns()) {
     binding.is_view = binding.is_view || result.alias_info() != nullptr;
   }
   binding.may_need_python = !IsBuiltIn(call.op);
-  binding.needs_own_threads = call.op.find("conv") != std::string::npos;
-  binding.can_fail_on_values = CanFailOnValues(call.op);
   if (!binding.is_view) {
     binding.in_place = FindInPlace(call.op, schema, binding.overwritten);
   }
-  for (const Substitute& row : kSubstitutes) {
-    if (call.op != row.op) continue;
-    binding.op = Find(row.instead, "");
+  if (!binding.facts->kernel.empty()) {
+    binding.op = Find(binding.facts->kernel, "");
     binding.in_place.reset();
   }
   return binding;

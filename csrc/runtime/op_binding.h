@@ -18,6 +18,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "csrc/program/program.h"
+#include "csrc/rules/op_facts.h"
 
 namespace spmd::runtime {
 
@@ -51,13 +52,9 @@ struct OpBinding {
   // overwritten[0] is 0.
   std::optional<c10::OperatorHandle> in_place;
   std::vector<int> overwritten;
-  bool needs_contiguous = false;  // all operands
-  bool is_view = false;           // does almost no work
-  bool may_need_python = false;   // a user's op: its kernel may be Python and need the GIL
-  // True for convolutions: oneDNN caches kernels that were built for all threads and wait for them
-  // in a barrier, which would never open inside one of our parallel regions.
-  bool needs_own_threads = false;
-  bool can_fail_on_values = true;
+  const rules::OpFacts* facts = nullptr;
+  bool is_view = false;                // does almost no work
+  bool may_need_python = false;        // a user's op: its kernel may be Python and need the GIL
   std::vector<c10::IValue> constants;  // one per argument of the schema; placeholders included
   std::vector<TensorArgument> tensors;
   std::vector<GroupArgument> groups;
@@ -71,8 +68,6 @@ absl::StatusOr<OpBinding> Bind(const program::Instruction& call);
 
 // Whether the op belongs to the namespace aten or spmd.
 bool IsBuiltIn(absl::string_view op);
-// Whether each element of the op's results is an element of its first operand, or zero.
-bool LooksUp(absl::string_view op);
 
 // The run-time scalar converted to an argument of `type`.
 c10::IValue ScalarValue(const c10::Scalar& scalar, const c10::TypePtr& type);

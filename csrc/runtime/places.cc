@@ -4,10 +4,10 @@
 namespace spmd::runtime {
 
 bool NeedsPositions(const Grid& grid, const Backend& backend) {
-  const c10::Device first = backend.torch_device(grid.device_ids()[0]);
-  if (first.is_cpu() || first.is_meta()) return false;  // one place, whatever the device
+  if (backend.has_one_place()) return false;
+  const Place first = backend.place(grid.device_ids()[0]);
   for (int64_t id : grid.device_ids()) {
-    if (backend.torch_device(id) != first) return true;
+    if (backend.place(id) != first) return true;
   }
   return false;
 }

@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <ATen/ops/empty.h>
-
 #include <algorithm>
 #include <utility>
 
@@ -11,10 +9,10 @@
 #include "csrc/runtime/dispatch_guard.h"
 #include "csrc/runtime/executor_impl.h"
 #include "csrc/runtime/interrupt.h"
+#include "csrc/runtime/one_place/tile_memory.h"
+#include "csrc/runtime/one_place/workers.h"
 #include "csrc/runtime/places.h"
-#include "csrc/runtime/tile_memory.h"
 #include "csrc/runtime/tiled_tensor.h"
-#include "csrc/runtime/workers.h"
 #include "csrc/util/status.h"
 
 namespace spmd::runtime {
@@ -68,9 +66,10 @@ absl::Status LoadedProgram::Impl::Bring(absl::Span<Argument> inputs) {
                            : TensorType{given->dtype, given->layout.dims()}.ToString()));
     }
     const Placement& to = *placements[id];
-    const bool same = coalesced ? given->whole && to.count() == 1
-                                : SamePlacement(given->layout, to.layout()) && !given->whole &&
-                                      wanted.windows.empty() && given->per_position == per_position;
+    const bool same = held.coalesced
+                          ? given->whole && to.count() == 1
+                          : SamePlacement(given->layout, to.layout()) && !given->whole &&
+                                wanted.windows.empty() && given->per_position == held.per_position;
     if (same) {
       table[id] = given->tiles;
       continue;
@@ -118,7 +117,7 @@ void LoadedProgram::Impl::RunMove(const MoveStep& step, const Batch& batch) {
     const int64_t terms = std::max(item.end_term - item.begin_term, 1);
     bytes += NumElements(tile.dims) * terms * ByteSize(program.values[part.to].type.dtype);
   }
-  ForEachTile(static_cast<int64_t>(work.size()), bytes, on_cpu,
+  ForEachTile(static_cast<int64_t>(work.size()), bytes, held.shares_cpu,
               [&](int64_t n) { MakeTile(step, *work[n]); });
   if (!products.empty()) RunSumsOfProducts(step, products);
 }
@@ -149,7 +148,7 @@ void LoadedProgram::Impl::ComputeSums(const MoveStep& step, absl::Span<const Wor
     bytes += sums.back().bytes();
     for (int64_t b = 0; b < sums.back().num_blocks(); ++b) blocks.emplace_back(&sums.back(), b);
   }
-  ForEachTile(static_cast<int64_t>(blocks.size()), bytes, on_cpu,
+  ForEachTile(static_cast<int64_t>(blocks.size()), bytes, held.shares_cpu,
               [&](int64_t n) { blocks[n].first->ComputeBlock(blocks[n].second); });
 }
 
@@ -158,11 +157,12 @@ void LoadedProgram::Impl::RunCall(const CallStep& step, const Batch& batch,
   const std::vector<c10::IValue> values = step.ScalarValues(scalars);
   step.PrepareResults(table);
   // Workers that need the GIL while the caller holds it would wait for ever.
-  const bool alone =
-      step.binding().is_view || step.binding().may_need_python || step.binding().needs_own_threads;
+  const bool alone = step.binding().is_view || step.binding().may_need_python ||
+                     step.binding().facts->needs_own_threads;
   const auto n = static_cast<int64_t>(batch.items.size());
   const int64_t bytes = alone ? 0 : step.bytes() / step.num_items() * n;
-  ForEachTile(n, bytes, on_cpu, [&](int64_t i) { step.RunItem(batch.items[i], values, table); });
+  ForEachTile(n, bytes, held.shares_cpu,
+              [&](int64_t i) { step.RunItem(batch.items[i], values, table); });
 }
 
 size_t LoadedProgram::Impl::CommitOfRun() const {
@@ -219,10 +219,10 @@ std::vector<TiledTensorPtr> LoadedProgram::Impl::TakeOutputs() {
   for (const program::Output& output : program.outputs) {
     const program::Value& value = program.values[output.value];
     const Layout layout =
-        coalesced ? written.LayoutOf(output.value) : placements[output.value]->layout();
+        held.coalesced ? written.LayoutOf(output.value) : placements[output.value]->layout();
     auto result = std::make_shared<TiledTensor>(
-        TiledTensor{layout, value.type.dtype, {}, per_position, coalesced});
-    if (coalesced && table[output.value].size() > 1) {
+        TiledTensor{layout, value.type.dtype, {}, held.per_position, held.coalesced});
+    if (held.coalesced && table[output.value].size() > 1) {
       result->tiles.push_back(PutTogether(output.value));
     } else {
       // If a value is an output twice, the results share its tiles.
@@ -239,15 +239,16 @@ std::vector<TiledTensorPtr> LoadedProgram::Impl::PlannedOutputs() {
     for (const program::Output& output : program.outputs) {
       const Placement& place = *placements[output.value];
       const DType dtype = program.values[output.value].type.dtype;
-      const DType held = program::HeldType(dtype, place.sharding());
+      const DType type = program::HeldType(dtype, place.sharding());
       TiledTensor& result = planned.emplace_back(TiledTensor{place.layout(), dtype, {}, false});
       absl::flat_hash_map<Dims, at::Tensor> made;  // equal shapes share a tensor
       for (int64_t i = 0; i < place.count(); ++i) {
         const Dims& dims = place.DimsOf(i);
         at::Tensor& tile = made[dims];
         if (!tile.defined()) {
-          tile = at::empty(at::IntArrayRef(dims.data(), dims.size()),
-                           at::TensorOptions().dtype(ToScalarType(held)).device(at::kMeta));
+          const Place at = backend.place(place.grid().device_ids()[place.PositionOf(i)]);
+          tile =
+              backend.Allocate(at, at::IntArrayRef(dims.data(), dims.size()), ToScalarType(type));
         }
         result.tiles.push_back(tile);
       }
@@ -292,20 +293,6 @@ absl::StatusOr<std::vector<TiledTensorPtr>> LoadedProgram::Run(
 
 std::string FailedOp(const absl::Status& status) {
   return std::string(status.GetPayload(kFailedOp).value_or(absl::Cord()));
-}
-
-TiledTensorPtr MoveTo(const TiledTensor& value, const Layout& layout, Backend& backend) {
-  const DispatchGuard guard;
-  const Placement from = PlacementOf(value);
-  const Placement to(layout, NeedsPositions(layout, backend));
-  const MovePlan plan = MovePlan::Make(from, to, backend);
-  auto result =
-      std::make_shared<TiledTensor>(TiledTensor{layout, value.dtype, {}, to.per_position()});
-  std::vector<at::Tensor> sources = value.tiles;
-  for (int64_t i = 0; i < to.count(); ++i) {
-    result->tiles.push_back(RunTileMove(plan, i, {absl::MakeSpan(sources), {}, value.dtype}));
-  }
-  return result;
 }
 
 }  // namespace spmd::runtime

@@ -85,7 +85,7 @@ class Scheduler {
   // Adds an item of a call. The devices of the range `devices` all need the result: the item runs
   // in the turn of the first of their waves that has what it reads. `bytes` is what it reads and
   // writes. `wholes` are the tiles of which the first tile that it reads is a part
-  // (csrc/runtime/write_through.h).
+  // (csrc/runtime/one_place/write_through.h).
   void AddCall(int32_t step, WorkItem item, absl::Span<const TileRef> reads,
                absl::Span<const TileRef> writes, Devices devices, int64_t bytes,
                absl::Span<const TileRef> wholes = {});

@@ -1,18 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "csrc/runtime/tiled_tensor.h"
 
-#include <ATen/ops/empty.h>
-
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "csrc/program/terms.h"
 #include "csrc/runtime/accumulate.h"
+#include "csrc/runtime/aten_backend.h"
 #include "csrc/runtime/dispatch_guard.h"
 #include "csrc/runtime/executor.h"
 #include "csrc/runtime/moves.h"
+#include "csrc/runtime/one_place/tile_memory.h"
 #include "csrc/runtime/places.h"
-#include "csrc/runtime/tile_memory.h"
 #include "csrc/util/status.h"
 
 namespace spmd::runtime {
@@ -43,13 +42,14 @@ constexpr DTypePair kDTypes[] = {
     {DType::kC128, c10::kComplexDouble},
 };
 
-class HostBackend : public Backend {
+class HostBackend : public AtenBackend {
  public:
   const std::string& name() const override { return name_; }
   int64_t num_devices() const override { return 1; }
   bool elastic() const override { return true; }
   const machine::Machine& machine() const override { return machine_; }
-  c10::Device torch_device(int64_t) const override { return c10::Device(c10::kCPU); }
+  Place place(int64_t) const override { return {c10::Device(c10::kCPU)}; }
+  bool has_one_place() const override { return true; }
   std::string Describe() const override { return name_; }
 
  private:
@@ -89,25 +89,29 @@ TiledTensorPtr Upload(const at::Tensor& host, const Layout& layout, Backend& bac
   const Sharding& sharding = layout.sharding();
   const DType held = program::HeldType(result->dtype, sharding);
   // Replicas at one place share a tensor.
-  std::vector<at::Tensor> made(to.layout().num_tiles());
+  struct Made {
+    at::Tensor tensor;
+    Place place = {c10::Device(c10::kCPU)};
+  };
+  std::vector<Made> made(to.layout().num_tiles());
   for (int64_t i = 0; i < to.count(); ++i) {
-    const c10::Device device = backend.torch_device(to.grid().device_ids()[to.PositionOf(i)]);
-    at::Tensor& tile = made[to.TileOf(i)];
-    if (!tile.defined() || tile.device() != device) {
+    const Place place = backend.place(to.grid().device_ids()[to.PositionOf(i)]);
+    auto& [tile, tile_place] = made[to.TileOf(i)];
+    if (!tile.defined() || tile_place != place) {
+      tile_place = place;
       const Dims& dims = to.DimsOf(i);
       if (to.grid().Coordinate(to.PositionOf(i), sharding.unreduced) != 0) {
-        tile = IdentityTile(sharding.reduce_kind, held, dims, device);
+        tile = IdentityTile(backend, place, sharding.reduce_kind, held, dims);
         result->tiles.push_back(tile);
         continue;
       }
-      tile = at::empty(at::IntArrayRef(dims.data(), dims.size()),
-                       at::TensorOptions().dtype(ToScalarType(held)).device(device));
-      if (!device.is_meta()) {
+      tile = backend.Allocate(place, at::IntArrayRef(dims.data(), dims.size()), ToScalarType(held));
+      if (!backend.planning()) {
         at::Tensor part = source;
         for (int d = 0; d < to.rank(); ++d) {
           part = part.narrow(d, dims[d] == 0 ? 0 : to.TileBegin(to.TileOf(i), d), dims[d]);
         }
-        tile.copy_(part);
+        backend.Copy(part, tile);
       }
     }
     result->tiles.push_back(tile);

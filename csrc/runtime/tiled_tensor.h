@@ -16,9 +16,9 @@ namespace spmd::runtime {
 // Tile t is a tensor of the size of layout.BoxOfTile(t), on the torch device of the backend.
 // Devices that hold the same tile share it. With deduplication off there is one tensor per device
 // position instead, indexed by position (`per_position`). Where programs run coalesced
-// (csrc/program/coalesce.h) there is one tensor, the `whole` value, in which partial sums along
-// unreduced axes are already summed; the tiles of all devices are parts of it. No tensor that the
-// host gets shares memory with a tile. In planning mode tiles are meta tensors.
+// (csrc/program/one_place/coalesce.h) there is one tensor, the `whole` value, in which partial sums
+// along unreduced axes are already summed; the tiles of all devices are parts of it. No tensor that
+// the host gets shares memory with a tile. In planning mode tiles are meta tensors.
 struct TiledTensor {
   Layout layout;
   DType dtype;

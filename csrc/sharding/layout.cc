@@ -22,7 +22,7 @@ absl::Status CheckLayout(const Grid& grid, const Sharding& sharding,
       if (seen & MaskOf(axis)) {
         return absl::InvalidArgumentError(
             absl::StrCat("axis '", grid.AxesToString({axis}), "' of grid ", grid.ToString(),
-                         " is used twice; an axis cuts one dimension only"));
+                         " is used twice; an axis shards one dimension only"));
       }
       seen |= MaskOf(axis);
     }
@@ -41,10 +41,11 @@ absl::Status CheckLayout(const Grid& grid, const Sharding& sharding,
     // The last shard gets the rest, which must be at most two chunks.
     const int64_t least = CeilDiv(dims[d], grid.size(dim.axes) + 1);
     if (dim.axes.empty() || dim.chunk < least) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "sharding ", sharding.ToString(grid), " of ", DimsToString(dims), " has chunk ",
-          dim.chunk, " in dimension ", d,
-          dim.axes.empty() ? ", which is not cut" : absl::StrCat("; it must be at least ", least)));
+      return absl::InvalidArgumentError(
+          absl::StrCat("sharding ", sharding.ToString(grid), " of ", DimsToString(dims),
+                       " has chunk ", dim.chunk, " in dimension ", d,
+                       dim.axes.empty() ? ", which is not sharded"
+                                        : absl::StrCat("; it must be at least ", least)));
     }
   }
   return absl::OkStatus();

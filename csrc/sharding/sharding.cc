@@ -49,9 +49,9 @@ absl::Status CheckNoRepeats(const Sharding& sharding, const Grid& grid) {
   auto check = [&](const AxisList& axes) {
     for (AxisId axis : axes) {
       if (seen & MaskOf(axis)) {
-        return absl::InvalidArgumentError(absl::StrCat("sharding ", sharding.ToString(grid),
-                                                       " uses axis '", grid.AxesToString({axis}),
-                                                       "' twice; an axis cuts one dimension only"));
+        return absl::InvalidArgumentError(
+            absl::StrCat("sharding ", sharding.ToString(grid), " uses axis '",
+                         grid.AxesToString({axis}), "' twice; an axis shards one dimension only"));
       }
       seen |= MaskOf(axis);
     }

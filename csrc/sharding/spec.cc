@@ -64,10 +64,11 @@ class SpecResolver {
     if (given == rank) return absl::OkStatus();
     PartitionSpec right = spec_;
     right.resize(rank);
-    return absl::InvalidArgumentError(absl::StrCat(
-        start_, " has ", given, given == 1 ? " entry" : " entries", " but the tensor has ", rank,
-        rank == 1 ? " dimension" : " dimensions",
-        "; give one entry per dimension, None where it is not cut, as in ", SpecToString(right)));
+    return absl::InvalidArgumentError(
+        absl::StrCat(start_, " has ", given, given == 1 ? " entry" : " entries",
+                     " but the tensor has ", rank, rank == 1 ? " dimension" : " dimensions",
+                     "; give one entry per dimension, None where it is not sharded, as in ",
+                     SpecToString(right)));
   }
 
   absl::StatusOr<AxisList> ResolveAxis(const SpecAxis& axis, int dim) {
@@ -139,7 +140,7 @@ class SpecResolver {
                                   : absl::StrCat("in dimensions ", first, " and ", second);
     return absl::InvalidArgumentError(absl::StrCat(start_, " uses axis '", name, "' of ",
                                                    MeshText(), " ", where,
-                                                   "; an axis may cut one dimension, once"));
+                                                   "; an axis may shard one dimension, once"));
   }
 
   const PartitionSpec& spec_;

@@ -4,6 +4,7 @@
 #include <c10/core/DefaultDtype.h>
 
 #include "csrc/trace/device.h"
+#include "csrc/trace/op_traits.h"
 #include "csrc/trace/tensor.h"
 
 namespace spmd::trace {
@@ -43,14 +44,6 @@ at::ScalarType TypeOfWrapped(const at::Tensor& number, const std::vector<c10::IV
   return *common;
 }
 
-// True for ops whose indices may be on the host, as with CUDA.
-bool TakesHostIndices(const OpInfo& op) {
-  const std::string& base = op.handle.operator_name().name;
-  return base == "aten::index" || base == "aten::index_put" || base == "aten::index_put_" ||
-         base == "aten::_index_put_impl_" || base == "aten::_index_put_impl" ||
-         base == "aten::_unsafe_index" || base == "aten::_unsafe_index_put";
-}
-
 }  // namespace
 
 TapeId ReadOperand(Session::State& state, const at::Tensor& tensor,
@@ -79,7 +72,7 @@ Arguments ReadArguments(Session::State& state, const OpInfo& op, std::vector<c10
       args[i] = c10::IValue(ValueOf(args[i].toTensor()));
     }
   }
-  const bool host_indices = TakesHostIndices(op);
+  const bool host_indices = TakesHostIndices(op.handle.operator_name().name);
   const auto read = [&](const c10::IValue& v) -> TapeId {
     if (!v.isTensor() || !v.toTensor().defined()) return kNoId;
     const at::Tensor& t = v.toTensor();

@@ -118,12 +118,12 @@ std::vector<c10::RegistrationHandleRAII> RegisterAutogradKernels() {
   handles.push_back(dispatcher.registerImpl(
       linear.handle.operator_name(), kAutogradKey,
       c10::KernelFunction::makeFromUnboxedFunctor<false, LinearKernel>(
-          std::make_unique<LinearKernel>(linear.handle, *AutogradShortcut(linear))),
+          std::make_unique<LinearKernel>(linear.handle, AutogradKernelOf(linear))),
       std::nullopt, nullptr, "torch_spmd"));
   // Never destroyed: the dispatcher may outlive static objects of this library.
   auto* library =
       new torch::Library(torch::Library::IMPL, "aten", kAutogradKey, __FILE__, __LINE__);
-  library->impl("detach", TORCH_FN(Detach));
+  if (ShortcutsAreOn()) library->impl("detach", TORCH_FN(Detach));
   library->impl("reshape", TORCH_FN(Reshape));
   library->impl("_convolution_double_backward", TORCH_FN(ConvolutionDoubleBackward));
   return handles;

@@ -6,8 +6,8 @@
 #include <c10/core/InferenceMode.h>
 #include <torch/csrc/autograd/VariableTypeUtils.h>
 #include <torch/csrc/autograd/functions/utils.h>
-#include <torch/version.h>
 
+#include <algorithm>
 #include <memory>
 #include <string>
 #include <utility>
@@ -15,8 +15,11 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
 #include "csrc/trace/buffer.h"
+#include "csrc/trace/check_nodes.h"
 #include "csrc/trace/derivatives.h"
-#include "csrc/trace/node_chain.h"
+#include "csrc/trace/make_node.h"
+#include "csrc/trace/op_traits.h"
+#include "csrc/trace/session.h"
 #include "csrc/trace/unboxed_call.h"
 #include "csrc/trace/unboxed_ops.h"
 #include "csrc/trace/view_function.h"
@@ -25,14 +28,9 @@ namespace spmd::trace {
 
 namespace {
 
-namespace autograd = torch::autograd;
 using autograd::AutogradMeta;
 
 enum class Effect { kFresh, kView, kWrite };
-
-const AutogradMeta* MetaOf(const at::Tensor& t) {
-  return static_cast<const AutogradMeta*>(t.unsafeGetTensorImpl()->autograd_meta());
-}
 
 // True if a tensor may have a tangent: its own, or that of the tensor that it is a view of.
 bool MayHaveTangent(const AutogradMeta& meta) {
@@ -85,71 +83,6 @@ struct Differentiated {
     }
   }
 };
-
-// The edge along which the gradient of an argument goes.
-autograd::Edge EdgeOf(const at::Tensor& t) {
-  const AutogradMeta* const meta = MetaOf(t);
-  if (meta == nullptr) return {};
-  // For a view that was written, the gradient function must be determined again.
-  if (meta->is_view_ || meta->grad_fn_ == nullptr) return autograd::impl::gradient_edge(t);
-  return {meta->grad_fn_, meta->output_nr_};
-}
-
-template <typename... Args>
-autograd::edge_list EdgesOf(const Args&... args) {
-  autograd::edge_list edges;
-  edges.reserve((size_t{kIsTensor<Args> || kIsOptionalTensor<Args>} + ...));
-  const auto add = [&edges]<typename T>(const T& arg) {
-    if constexpr (kIsTensor<T>) edges.push_back(EdgeOf(arg));
-    if constexpr (kIsOptionalTensor<T>) {
-      edges.push_back(arg.has_value() ? EdgeOf(*arg) : autograd::Edge());
-    }
-  };
-  (add(args), ...);
-  return edges;
-}
-
-template <typename Node>
-auto NewNode(autograd::edge_list edges) {
-#if TORCH_VERSION_MAJOR == 2 && TORCH_VERSION_MINOR < 13
-  return std::shared_ptr<Node>(new Node(std::move(edges)), autograd::deleteNode);
-#else
-  return c10::make_intrusive<Node>(std::move(edges));
-#endif
-}
-
-// True if the node begins a chain: it is a layer's, or it can join several gradients and comes
-// right after a node that has a hook. Other nodes run within chains or would gain nothing.
-template <typename Derivative>
-bool BeginsChain(const autograd::Node& node) {
-  if constexpr (requires { Derivative::kIsLayer; }) return true;
-  if constexpr (requires { Derivative::kMeets; }) {
-    for (const autograd::Edge& edge : node.next_edges()) {
-      if (edge.is_valid() && !edge.function->post_hooks().empty()) return true;
-    }
-  }
-  return false;
-}
-
-// Does the same as autograd::set_history, without the checks that a new tensor does not need.
-template <typename NodePtr>
-void SetHistory(const at::Tensor& result, const NodePtr& node) {
-  c10::TensorImpl* const impl = result.unsafeGetTensorImpl();
-  if (!result.defined() || impl->autograd_meta() != nullptr ||
-      !autograd::isDifferentiableType(result.scalar_type())) {
-    return autograd::set_history(result, node);
-  }
-  const uint32_t number = node->add_input_metadata(result);
-  impl->set_autograd_meta(
-      std::make_unique<AutogradMeta>(impl, /*requires_grad=*/false, autograd::Edge(node, number)));
-}
-
-// The result that is differentiated: the first of several.
-const at::Tensor& Differentiable(const at::Tensor& result) { return result; }
-template <typename... Results>
-const at::Tensor& Differentiable(const std::tuple<Results...>& results) {
-  return std::get<0>(results);
-}
 
 // While it lives, views do not note how they were made. A view that is made without grad mode is
 // never differentiated through, so this is not needed.
@@ -266,27 +199,13 @@ class Kernel<Op, effect, Result(Args...)> final : public c10::OperatorKernel {
         NoteView<PartOf<Op>>(self, made[k], autograd::CreationMeta::MULTI_OUTPUT_NODE, k, rest...);
       }
     }
-    if (gradient && BeginsChain<D>(*node)) ChainFrom(*node);
     if (gradient) autograd::set_history(made, node);
     return made;
   }
 
-  // As in PyTorch's kernel, the node is made before the op runs, and its results are saved after
-  // it.
   Result WithNode(c10::DispatchKeySet keys, Args... args) {
-    using D = Derivative<Op>;
-    const auto node = NewNode<typename D::Node>(EdgesOf(args...));
-    D::Save(*node, args...);
-    if (BeginsChain<D>(*node)) ChainFrom(*node);
-    Result result = Below(keys, args...);
-    const at::Tensor& made = Differentiable(result);
-    SetHistory(made, node);
-    if (!D::kComplex) {
-      constexpr size_t kNamespace = sizeof("aten::") - 1;
-      autograd::throw_error_for_complex_autograd(made, Op::name + kNamespace);
-    }
-    if constexpr (requires { D::SaveResult(*node, result); }) D::SaveResult(*node, result);
-    return result;
+    return CallWithNode<Op>([&](const auto&... same) { return Below(keys, same...); }, args...)
+        .result;
   }
 
   const OpInfo* op_;
@@ -323,17 +242,38 @@ Table TableOf(OpList<Op...>) {
   return table;
 }
 
+const Table& TheTable() {
+  static const Table table = TableOf(UnboxedOps());
+  return table;
+}
+
 }  // namespace
 
+bool ShortcutsAreOn() {
+  static const bool on = Session::Get().options().shortcuts && IsVerifiedVersion();
+  return on;
+}
+
+c10::KernelFunction AutogradKernelOf(const OpInfo& op) { return TheTable().at(op.name)(op); }
+
 std::optional<c10::KernelFunction> AutogradShortcut(const OpInfo& op) {
-  static const Table table = TableOf(UnboxedOps());
-  const auto it = table.find(op.name);
-  // PyTorch's kernel serves all devices; the kernel here hands calls on to it.
-  if (it == table.end() || !op.handle.hasKernelForDispatchKey(c10::DispatchKey::Autograd) ||
-      op.name == "aten::copy_") {
+  if (!ShortcutsAreOn()) return std::nullopt;
+  const auto it = TheTable().find(op.name);
+  if (it == TheTable().end() || !op.handle.hasKernelForDispatchKey(c10::DispatchKey::Autograd) ||
+      KeepsAutogradKernel(op.handle.operator_name().name) || NodeDiffers(op.name)) {
     return std::nullopt;
   }
   return it->second(op);
+}
+
+std::vector<std::string> OpsWithShortcut() {
+  std::vector<std::string> ops;
+  for (const auto& [name, make] : TheTable()) {
+    const OpInfo* const op = FindOp(name);
+    if (op != nullptr && AutogradShortcut(*op).has_value()) ops.push_back(name);
+  }
+  std::sort(ops.begin(), ops.end());
+  return ops;
 }
 
 }  // namespace spmd::trace

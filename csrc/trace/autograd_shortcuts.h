@@ -13,19 +13,33 @@
 // PyTorch's kernel takes every other call: those with tangents, with other dispatch keys in between
 // (modes, conjugate views) or with views that remember how they were made, and those that no
 // recording knows.
+//
+// All of them are off with SPMD_SHORTCUTS=0 and for versions of PyTorch with which they were not
+// verified (csrc/trace/check_nodes.h). An op whose node differs from PyTorch's own has none.
 #pragma once
 
 #include <ATen/core/Tensor.h>
 #include <ATen/core/boxing/KernelFunction.h>
 
 #include <optional>
+#include <string>
+#include <vector>
 
 #include "csrc/trace/op_info.h"
 
 namespace spmd::trace {
 
+bool ShortcutsAreOn();
+
+// The kernel for AutogradPrivateUse1, whether or not shortcuts are on: for ops that the device
+// keeps whole and for which PyTorch's kernel would not be asked. Requires: `op` is one of
+// UnboxedOps.
+c10::KernelFunction AutogradKernelOf(const OpInfo& op);
 // The kernel for AutogradPrivateUse1; nullopt for an op that has no shortcut.
 std::optional<c10::KernelFunction> AutogradShortcut(const OpInfo& op);
+
+// The ops that have a shortcut, sorted.
+std::vector<std::string> OpsWithShortcut();
 
 // True if the device's kernel is the next below autograd's, apart from PyTorch's kernel of views
 // and writes.

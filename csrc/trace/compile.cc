@@ -12,8 +12,8 @@
 
 #include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
+#include "csrc/machine/machine.h"
 #include "csrc/partition/compile_cache.h"
-#include "csrc/runtime/environment.h"
 #include "csrc/trace/log.h"
 #include "csrc/trace/lower.h"
 #include "csrc/trace/starts.h"
@@ -26,14 +26,6 @@ namespace {
 using Clock = std::chrono::steady_clock;
 double MillisecondsSince(Clock::time_point t) {
   return std::chrono::duration<double, std::milli>(Clock::now() - t).count();
-}
-
-partition::CompileOptions OptionsFor(const Session::State& state, const runtime::Backend& backend) {
-  partition::CompileOptions options;
-  options.machine = &backend.machine();
-  static const bool check_passes = runtime::EnvironmentCheckPasses();
-  options.verify = state.verify || check_passes;
-  return options;
 }
 
 // Identifies the library that contains this code: another build may compile differently.
@@ -49,13 +41,13 @@ std::string Build() {
 // Null if programs are not kept, or if a user asks how a program was compiled, since it is then
 // compiled.
 partition::CompileCache* DiskCache(Session::State& state, bool checked) {
-  if (checked || state.log->passes) return nullptr;
+  if (checked || state.options.log.passes) return nullptr;
   if (!state.disk_cache.has_value()) {
-    const std::string directory = runtime::EnvironmentCacheDirectory(), build = Build();
+    const std::string directory = state.options.cache_dir, build = Build();
     state.disk_cache.emplace();
     if (!directory.empty() && !build.empty()) {
       *state.disk_cache = std::make_unique<partition::CompileCache>(
-          partition::CompileCache::Options{directory, build, runtime::EnvironmentCacheBytes()});
+          partition::CompileCache::Options{directory, build, state.options.cache_size});
     }
   }
   return state.disk_cache->get();
@@ -81,7 +73,7 @@ absl::StatusOr<partition::Compiled> CompiledOrRead(Session::State& state, const 
                                                    bool& explained) {
   // A program that compiles as fast as a file is read is not kept.
   constexpr double kWorthKeepingMs = 2;
-  const partition::CompileOptions options = OptionsFor(state, backend);
+  const partition::CompileOptions options = CompileOptionsFor(state, backend);
   partition::CompileCache* const disk = DiskCache(state, options.verify);
   const bool kept = disk != nullptr && partition::IsSelfContained(graph);
   explained = false;
@@ -146,13 +138,19 @@ void ReturnFreedMemory(const program::Program& compiled) {
 
 }  // namespace
 
+partition::CompileOptions CompileOptionsFor(const Session::State& state,
+                                            const runtime::Backend& backend) {
+  partition::CompileOptions options;
+  options.machine =
+      state.options.price_moves ? &backend.machine() : &machine::NominalWithFreeMoves();
+  options.verify = state.options.verify || state.options.check_passes;
+  return options;
+}
+
 absl::StatusOr<CachedProgramPtr> Compile(Session::State& state, Tape& tape,
                                          std::vector<OutputSpec> outputs, const Hash128& key,
                                          std::vector<int> late_starts, const std::string& reason,
                                          const std::string& why) {
-  if (!state.log.has_value()) {
-    SPMD_ASSIGN_OR_RETURN(state.log, runtime::EnvironmentLog());
-  }
   auto cached = std::make_shared<CachedProgram>();
   auto program = std::make_shared<CompiledProgram>();
   program->number = state.next_program++;
@@ -195,7 +193,7 @@ absl::StatusOr<CachedProgramPtr> Compile(Session::State& state, Tape& tape,
   for (const partition::Warning& w : program->compiled.warnings) {
     if (state.hooks.warn != nullptr && FirstTime(state, w.key)) state.hooks.warn(w.text);
   }
-  LogCompile(*state.log, *program, event);
+  LogCompile(state.options.log, *program, event);
   cached->key = key;
   cached->late_starts = std::move(late_starts);
   cached->outputs = std::move(outputs);
@@ -221,7 +219,7 @@ absl::Status Explain(Session::State& state, const std::shared_ptr<CompiledProgra
   if (program->explained) return absl::OkStatus();
   SPMD_ASSIGN_OR_RETURN(std::shared_ptr<runtime::Backend> backend, TheBackend(state));
   SPMD_ASSIGN_OR_RETURN(partition::Compiled compiled,
-                        partition::Compile(program->traced, OptionsFor(state, *backend)));
+                        partition::Compile(program->traced, CompileOptionsFor(state, *backend)));
   program->compiled.graph = std::move(compiled.graph);
   program->compiled.reasons = std::move(compiled.reasons);
   program->compiled.times = std::move(compiled.times);

@@ -11,6 +11,10 @@
 
 namespace spmd::trace {
 
+// The options with which programs are compiled for `backend`.
+partition::CompileOptions CompileOptionsFor(const Session::State& state,
+                                            const runtime::Backend& backend);
+
 // `late_starts` are the records whose starts (csrc/trace/starts.h) are passed at run time. `reason`
 // and `why` are for explain_compile: how the tape differs from earlier ones, and what cut it.
 absl::StatusOr<CachedProgramPtr> Compile(Session::State& state, Tape& tape,

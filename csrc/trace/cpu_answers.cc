@@ -11,7 +11,7 @@
 #include <string_view>
 
 #include "csrc/runtime/dispatch_guard.h"
-#include "csrc/runtime/workers.h"
+#include "csrc/runtime/one_place/workers.h"
 #include "csrc/trace/shape_inference.h"
 
 namespace spmd::trace {

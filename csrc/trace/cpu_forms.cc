@@ -11,6 +11,7 @@
 #include <string_view>
 
 #include "csrc/runtime/dispatch_guard.h"
+#include "csrc/util/sorted.h"
 
 namespace spmd::trace {
 
@@ -210,11 +211,11 @@ void BatchNormByArgument(const OpInfo& op, const Args& args, Inference& result) 
 }
 
 // The unreduced loss of a single sample has no dimension, or that of its target.
+template <bool OfTarget>
 void MarginLoss(const OpInfo& op, const Args& args, Inference& result) {
-  const std::string& base = op.handle.operator_name().name;
   if (args[0].toTensor().dim() >= 2 || args[op.FindArg("reduction")].toInt() != 0) return;
   Dims sizes;
-  if (base == "aten::multi_margin_loss" && args[1].toTensor().dim() > 0) sizes.push_back(1);
+  if (OfTarget && args[1].toTensor().dim() > 0) sizes.push_back(1);
   result.tensors[0] =
       TensorMeta::Contiguous(result.tensors[0].dtype, at::IntArrayRef(sizes.data(), sizes.size()));
 }
@@ -254,8 +255,8 @@ constexpr Row kRows[] = {
     {"aten::logical_xor", IteratorOfTwo},
     {"aten::max_unpool2d", FormatOfFirst},
     {"aten::mse_loss_backward", Contiguous},
-    {"aten::multi_margin_loss", MarginLoss},
-    {"aten::multilabel_margin_loss_forward", MarginLoss},
+    {"aten::multi_margin_loss", MarginLoss<true>},
+    {"aten::multilabel_margin_loss_forward", MarginLoss<false>},
     {"aten::native_batch_norm", BatchNormByArgument},
     {"aten::native_dropout_backward", IteratorOfTwo},
     {"aten::native_layer_norm", StatisticsOfHalfTypes},
@@ -277,13 +278,7 @@ constexpr Row kRows[] = {
     {"aten::xlogy", IteratorOfTwo},
 };
 
-constexpr bool IsSorted() {
-  for (size_t i = 1; i < std::size(kRows); ++i) {
-    if (!(kRows[i - 1].op < kRows[i].op)) return false;
-  }
-  return true;
-}
-static_assert(IsSorted());
+static_assert(IsSortedAndUnique(kRows, &Row::op));
 
 }  // namespace
 

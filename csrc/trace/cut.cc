@@ -9,7 +9,6 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "csrc/runtime/environment.h"
 #include "csrc/trace/compile.h"
 #include "csrc/trace/lower.h"
 #include "csrc/trace/marks.h"
@@ -161,6 +160,9 @@ Hash128 CacheKey(const Session::State& state, const Hash128& tape_key, bool runt
   const runtime::LoadedProgram::Options options = LoadOptions(state);
   key.Mix(options.deduplicate ? 0xd : 0xc);
   key.Mix(options.coalesce ? 0xf : 0xe);
+  key.Mix(static_cast<uint64_t>(options.turns));
+  key.Mix(options.one_place ? 3 : 2);
+  key.Mix(state.options.price_moves ? 1 : 0);
   return key;
 }
 
@@ -294,10 +296,10 @@ absl::StatusOr<runtime::PendingRunPtr> Enqueue(Session::State& state, const Tape
     AppendStarts(tape.records()[r], tape.ArgumentsOf(r), scalars);
   }
   if (state.queue == nullptr) {
-    state.queue = std::make_unique<runtime::ExecutorQueue>(runtime::EnvironmentSync());
+    state.queue = std::make_unique<runtime::ExecutorQueue>(state.options.sync);
   }
   std::optional<GraphInputs> given;
-  if (state.verify && !backend->planning()) {
+  if (state.options.verify && !backend->planning()) {
     // If an argument is missing, the run itself fails.
     if (auto recorded = RecordInputs(arguments, scalars); recorded.ok()) {
       given = *std::move(recorded);
@@ -324,7 +326,7 @@ bool IsThere(const Value& value) {
 }
 
 absl::Status Lost(const absl::Status& status) {
-  constexpr absl::string_view kLost = "the value was lost when the ops that make it failed: ";
+  constexpr absl::string_view kLost = "the value was lost, because ops that it depends on failed: ";
   if (absl::StartsWith(status.message(), kLost)) return status;
   return absl::Status(status.code(), absl::StrCat(kLost, status.message()));
 }
@@ -589,9 +591,8 @@ absl::StatusOr<Layout> ProvisionalLayout(Session::State& state, TapeId value) {
   const MeshSet set = MeshesOf(state, tape, outputs);
   SPMD_ASSIGN_OR_RETURN(Lowered lowered, Lower(tape, outputs, {&set.meshes, &set.grids}));
   SPMD_ASSIGN_OR_RETURN(std::shared_ptr<runtime::Backend> backend, TheBackend(state));
-  partition::CompileOptions options;
-  options.machine = &backend->machine();
-  SPMD_ASSIGN_OR_RETURN(partition::Compiled compiled, partition::Compile(lowered.graph, options));
+  SPMD_ASSIGN_OR_RETURN(partition::Compiled compiled,
+                        partition::Compile(lowered.graph, CompileOptionsFor(state, *backend)));
   return compiled.program.LayoutOf(compiled.program.outputs[it - outputs.begin()].value);
 }
 

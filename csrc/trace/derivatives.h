@@ -4,7 +4,7 @@
 // A node is the one that PyTorch's kernel would make, with its formula, name and hooks; its members
 // are those of torch/csrc/autograd/generated/Functions.h. What is kept follows the formulas of
 // tools/autograd/derivatives.yaml: an operand is kept if the gradient of an operand that needs one
-// depends on it. `tests/python/test_autograd.py` compares every node with PyTorch's.
+// depends on it. `test_autograd_shortcuts.py` compares every node with PyTorch's.
 #pragma once
 
 #include <torch/csrc/autograd/generated/Functions.h>
@@ -36,9 +36,7 @@ struct Derivative {
 template <typename NodeType>
 struct DerivativeWith {
   static constexpr bool kKnown = true;
-  // kIsLayer, kMeets: the node usually runs as a task of its own, since it has parameters, or since
-  // several gradients meet there (csrc/trace/node_chain.h).
-  // kComplex: PyTorch has a formula for complex numbers, too.
+  // True if PyTorch has a formula for complex numbers, too.
   static constexpr bool kComplex = true;
   using Node = NodeType;
 };
@@ -46,7 +44,6 @@ struct DerivativeWith {
 // a + alpha · b, a - alpha · b
 template <typename Node>
 struct SumDerivative : DerivativeWith<Node> {
-  static constexpr bool kMeets = true;
   static void Save(Node& node, const at::Tensor& self, const at::Tensor& other,
                    const at::Scalar& alpha) {
     node.alpha = alpha;
@@ -112,7 +109,6 @@ struct Derivative<ops::tanh> : DerivativeOfResult<nodes::TanhBackward0> {};
 
 template <>
 struct Derivative<ops::linear> : DerivativeWith<nodes::LinearBackward0> {
-  static constexpr bool kIsLayer = true;
   static constexpr bool kComplex = false;
   static void Save(Node& node, const at::Tensor& input, const at::Tensor& weight,
                    const std::optional<at::Tensor>&) {
@@ -123,7 +119,6 @@ struct Derivative<ops::linear> : DerivativeWith<nodes::LinearBackward0> {
 
 template <>
 struct Derivative<ops::native_layer_norm> : DerivativeWith<nodes::NativeLayerNormBackward0> {
-  static constexpr bool kIsLayer = true;
   static constexpr bool kComplex = false;
   static void Save(Node& node, const at::Tensor& input, c10::SymIntArrayRef normalized_shape,
                    const std::optional<at::Tensor>& weight, const std::optional<at::Tensor>& bias,
@@ -207,7 +202,6 @@ struct Derivative<ops::slice_Tensor> : DerivativeOfSizes<nodes::SliceBackward0> 
 
 template <typename Node>
 struct DerivativeOfParts : DerivativeWith<Node> {
-  static constexpr bool kMeets = true;
   static void Save(Node& node, const at::Tensor& self, int64_t dim) {
     node.dim = dim;
     node.self_options = self.options();

@@ -23,7 +23,8 @@ namespace {
 
 void CheckIndex(c10::DeviceIndex index) {
   TORCH_CHECK(index <= 0, "torch_spmd has one device, '", TheDevice(), "'; got index ",
-              static_cast<int>(index), ". Meshes say where tensors lie");
+              static_cast<int>(index),
+              "; the devices of a mesh are chosen by mark_sharding, not by index");
 }
 
 // There is one device with one stream: the tape orders the work.
@@ -77,7 +78,9 @@ struct Allocator final : c10::DeviceAllocator {
     return data;
   }
   void copy_data(void*, const void*, std::size_t) const override {
-    TORCH_CHECK(false, "torch_spmd: storages hold no memory that could be copied byte by byte");
+    TORCH_CHECK(
+        false,
+        "torch_spmd: storages of the device have no memory that could be copied byte by byte");
   }
   bool initialized() override { return true; }
   void emptyCache(c10::MempoolId_t) override {}

@@ -18,10 +18,9 @@ namespace {
 
 // The name of the op as the user called it.
 std::string NameOf(const OpInfo& op) {
-  constexpr std::array<std::pair<std::string_view, std::string_view>, 4> kCalled = {{
+  constexpr std::array<std::pair<std::string_view, std::string_view>, 3> kCalled = {{
       {"spmd::full", "a tensor that is filled"},
       {"spmd::iota", "aten::arange"},
-      {"spmd::multi_tensor_adam", "Adam's step"},
       {"spmd::random", "a random tensor"},
   }};
   const auto it = std::find_if(kCalled.begin(), kCalled.end(),
@@ -93,7 +92,7 @@ void AddOperands(const Recording& theirs, const Recording& mine, size_t r,
       rewired |= a != b;
     }
   }
-  if (found.empty() && rewired) found.emplace_back("other values are its operands");
+  if (found.empty() && rewired) found.emplace_back("its operands are other values");
 }
 
 void AddResults(const Recording& theirs, const Recording& mine, size_t r,
@@ -122,7 +121,7 @@ std::string DescribeDifference(const Recording& theirs, const Recording& mine, s
   if (found.empty()) AddOperands(theirs, mine, r, found);
   if (found.empty()) AddResults(theirs, mine, r, found);
   if (found.empty() && before.task != now.task)
-    found.emplace_back("another backward pass makes it");
+    found.emplace_back("another backward pass computes it");
   if (found.empty()) found.emplace_back("a value before it has another mark");
   return absl::StrCat("op ", r, ", ", op, ", differs from ", which, ": ",
                       absl::StrJoin(found, ", "));

@@ -12,6 +12,7 @@
 #include "csrc/trace/arguments.h"
 #include "csrc/trace/device.h"
 #include "csrc/trace/kernel.h"
+#include "csrc/trace/op_traits.h"
 #include "csrc/trace/overlap.h"
 #include "csrc/trace/tensor.h"
 
@@ -42,8 +43,7 @@ bool HasOurs(const std::vector<c10::IValue>& args) {
 // know it.
 bool IsFactoryWithOut(const OpInfo& op) {
   if (!op.is_out) return false;
-  const std::string& base = op.handle.operator_name().name;
-  if (base == "aten::linspace" || base == "aten::logspace") return true;
+  if (IsFactoryOfTensors(op.handle.operator_name().name)) return true;
   return std::all_of(op.args.begin(), op.args.end(), [](const ArgInfo& arg) {
     return arg.written || (arg.kind != ArgKind::kTensor && arg.kind != ArgKind::kTensorList);
   });

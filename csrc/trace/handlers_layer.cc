@@ -94,7 +94,7 @@ void Attention(const OpInfo& op, torch::jit::Stack* stack) {
   const at::Tensor mask = TensorOrUndefined(a[3]);
   TORCH_CHECK_NOT_IMPLEMENTED(
       a[4].toDouble() == 0 && q.dim() == 4,
-      "torch_spmd: attention with dropout or without heads takes the math way");
+      "torch_spmd: attention with dropout or without heads must be decomposed (SDPBackend.MATH)");
   TensorMeta out =
       TensorMeta::Contiguous(q.scalar_type(), {q.size(0), q.size(1), q.size(2), v.size(3)});
   if (IsFusedOnCpu(q, k, v)) out.strides = StridesInOrderOf(q);

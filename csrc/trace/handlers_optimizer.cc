@@ -164,7 +164,6 @@ constexpr HandlerRow kRows[] = {
     {"aten::_fused_adamw_.tensor_lr", &Step, kReplayable},
     {"aten::_fused_sgd_", &Step, kReplayable},
     {"aten::_fused_sgd_.tensor_lr", &Step, kReplayable},
-    {"spmd::multi_tensor_adam_", &Step, kReplayable},
 };
 
 }  // namespace

@@ -139,7 +139,7 @@ void IsLeftAligned(const OpInfo& op, torch::jit::Stack* stack) {
 void NestedFromMask(const OpInfo&, torch::jit::Stack*) {
   TORCH_CHECK_NOT_IMPLEMENTED(
       false, "torch_spmd: nested tensors are not supported on '", TheDevice(),
-      "'; make nn.TransformerEncoder with enable_nested_tensor=False, which keeps the padding");
+      "'; create nn.TransformerEncoder with enable_nested_tensor=False, which keeps the padding");
 }
 
 constexpr HandlerRow kRows[] = {

@@ -151,12 +151,13 @@ void SayOnce(Session::State& state, const OpInfo& op, const std::vector<c10::IVa
   for (const c10::IValue& result : results) back += BytesOf(result);
   const bool users = !op.name.starts_with("aten::");
   state.hooks.warn(absl::StrCat(
-      "torch_spmd: ", op.name, " runs at once and whole, on the host: ", BytesToString(here),
-      " came there, ", BytesToString(back), " went back. ",
-      users ? "The shapes of its results are not known: register_fake says them, and "
-              "torch_spmd.register_rule how it may be cut. "
-            : "",
-      "This is said once for each op; torch_spmd.debug.explain_compile() counts them"));
+      "torch_spmd: ", op.name, " runs on the host, at once and unsharded: ", BytesToString(here),
+      " were copied to the host, ", BytesToString(back), " back. ",
+      users
+          ? "The shapes of its results are not known: torch.library.register_fake gives them, and "
+            "torch_spmd.register_rule says how it may be sharded. "
+          : "",
+      "This warning is given once per op; torch_spmd.debug.explain_compile() counts them"));
 }
 
 void WriteBack(Session::State& state, const at::Tensor& target, const at::Tensor& host) {

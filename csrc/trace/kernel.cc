@@ -7,14 +7,14 @@
 #include <c10/core/InferenceMode.h>
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/function.h>
+#include <torch/csrc/autograd/functions/accumulate_grad.h>
 #include <torch/csrc/autograd/graph_task.h>
 #include <torch/csrc/autograd/variable.h>
 
 #include <optional>
+#include <typeinfo>
 
-#include "csrc/runtime/environment.h"
 #include "csrc/trace/device.h"
-#include "csrc/trace/node_chain.h"
 #include "csrc/trace/replay.h"
 #include "csrc/trace/status_to_exception.h"
 #include "csrc/trace/tensor.h"
@@ -50,7 +50,8 @@ void CheckDevices(const OpInfo& op, const torch::jit::Stack& stack) {
     if (!stack[i].isDevice()) continue;
     const c10::Device device = stack[i].toDevice();
     TORCH_CHECK(device.type() != kDeviceType || device.index() <= 0, "torch_spmd has one device, '",
-                TheDevice(), "'; got '", device, "'. Meshes say where tensors lie");
+                TheDevice(), "'; got '", device,
+                "'; the devices of a mesh are chosen by mark_sharding, not by index");
   }
 }
 
@@ -76,7 +77,7 @@ void CatchUpWithOtherThreads(Session::State& state) {
 // The user's line; in a backward pass, the line of the forward op whose gradient is computed.
 std::string CurrentLine(Session::State& state) {
   constexpr size_t kMost = 1 << 16;
-  if (const auto* const node = RunningNode(); node != nullptr) {
+  if (const auto node = torch::autograd::get_current_node(); node != nullptr) {
     const auto it = state.line_of_sequence.find(node->sequence_nr());
     return it == state.line_of_sequence.end() ? "" : it->second;
   }
@@ -107,11 +108,6 @@ void EndRepeats(Session::State& state) {
   }
 }
 
-bool Replays() {
-  static const bool on = runtime::EnvironmentReplay();
-  return on;
-}
-
 }  // namespace
 
 void PrepareAutograd() {
@@ -122,10 +118,8 @@ void PrepareAutograd() {
 }
 
 bool RunFromRecording(const OpInfo& op, const CallArguments& args, ResultsTo results) {
-  NoteThread();
-  if (!Replays()) return false;
   SessionLock lock;
-  return !lock->forked && Replay(*lock, op, args, results);
+  return lock->options.replay && !lock->forked && Replay(*lock, op, args, results);
 }
 
 void RunKernel(const OpInfo& op, torch::jit::Stack* stack) {
@@ -171,7 +165,7 @@ void RunAndRecord(const OpInfo& op, torch::jit::Stack* stack) {
   // tape.
   if (!nested && lock->repeats.IsDue(*lock->tape)) EndRepeats(*lock);
   std::optional<CallCapture> capture;
-  if (Replays()) capture.emplace(*lock, op, *stack);
+  if (lock->options.replay) capture.emplace(*lock, op, *stack);
   if (op.handler != nullptr) {
     op.handler(op, stack);
   } else {
@@ -188,8 +182,8 @@ void NoteMicroStep(Session::State& state, bool updates_first, int64_t graph_task
     ++state.passes_since_step;
   }
   if (!state.accumulates && updates_first) {
-    const auto* const node = RunningNode();
-    state.accumulates = node != nullptr && node->name().find("AccumulateGrad") != std::string::npos;
+    const auto node = torch::autograd::get_current_node();
+    state.accumulates = node != nullptr && typeid(*node) == typeid(torch::autograd::AccumulateGrad);
   }
   if (!state.accumulates) return;
   state.ending_task = graph_task;

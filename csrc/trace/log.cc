@@ -8,7 +8,7 @@
 
 namespace spmd::trace {
 
-void LogCompile(const runtime::Log& log, const CompiledProgram& program,
+void LogCompile(const Options::Log& log, const CompiledProgram& program,
                 const CompileEvent& event) {
   std::string text;
   if (log.passes) {

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "csrc/rules/builder.h"
 #include "csrc/trace/starts.h"
 #include "csrc/util/status.h"
 
@@ -69,11 +70,8 @@ class Lowering {
   }
 
   ir::ValueId Apart(ir::ValueId v, const Dims& dims) {
-    ir::Graph::NodeSpec spec;
-    spec.op = "aten::view";
-    spec.operands = {v};
-    spec.attributes.Set("size", std::vector<int64_t>(dims.begin(), dims.end()));
-    return result_.graph.Add(std::move(spec), {result_.graph.type(v).dtype, dims});
+    return rules::Builder(&result_.graph, /*task=*/0, /*source=*/-1)
+        .View(v, {dims.begin(), dims.end()});
   }
 
   absl::Status LowerMarks() {

@@ -7,6 +7,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "csrc/trace/lower.h"
 #include "csrc/trace/op_traits.h"
+#include "csrc/util/sorted.h"
 #include "csrc/util/status.h"
 
 namespace spmd::trace {
@@ -89,13 +90,7 @@ constexpr std::array kRows = {
     Row{"trunc", "trunc"},
 };
 
-constexpr bool RowsAreSorted() {
-  for (size_t i = 1; i < kRows.size(); ++i) {
-    if (!(kRows[i - 1].foreach_op < kRows[i].foreach_op)) return false;
-  }
-  return true;
-}
-static_assert(RowsAreSorted());
+static_assert(IsSortedAndUnique(kRows, &Row::foreach_op));
 
 const OpInfo* FindElementOp(const OpInfo& op) {
   if (!op.is_foreach) return nullptr;

@@ -16,8 +16,8 @@ namespace spmd::trace {
 
 namespace {
 
-// What a marking comes to: a mark of a Buffer, or (`view`) of a part of it: a view that is not all
-// of what is stored, or all of it in a way that no spec can say.
+// What a marking will set: the mark of a Buffer or, if `view` is set, of a part of it. A part is a
+// view that is not the whole storage, or is all of it in a form that no spec expresses.
 struct Planned {
   Buffer* buffer;
   RecipePtr view;
@@ -33,7 +33,7 @@ const MarkNotes::Part* FindPart(Buffer* buffer, const RecipePtr& view) {
   return nullptr;
 }
 
-// The mark that a new one must agree with: one that the user has set, or has asked for before it.
+// The mark with which a new one must agree: one that the user has set, or one of `before`.
 MarkPtr BindingMark(const Planned& plan, absl::Span<const Planned> before) {
   for (const Planned& other : before) {
     if (other.buffer != plan.buffer || (other.view == nullptr) != (plan.view == nullptr)) continue;
@@ -47,13 +47,13 @@ MarkPtr BindingMark(const Planned& plan, absl::Span<const Planned> before) {
   return notes != nullptr && notes->copied ? nullptr : plan.buffer->mark;
 }
 
-// Sets nothing; may give the Buffer another form of the same bytes.
+// Sets no mark, but may give the Buffer another form of the same bytes.
 absl::StatusOr<Planned> PlanMark(Session::State& state, const Marking& marking,
                                  absl::Span<const Planned> before) {
   at::Tensor tensor = marking.tensor;
   SPMD_RETURN_IF_ERROR(CheckOurs(marking.caller.c_str(), tensor));
   SPMD_RETURN_IF_ERROR(NoteMesh(state, marking.mesh));
-  // Raises what is wrong with the spec in the terms of the tensor that was given.
+  // Errors of the spec are in terms of the tensor that was given.
   SPMD_RETURN_IF_ERROR(
       CheckSpec(state, marking.caller.c_str(), marking.mesh, marking.spec, tensor.dim()));
   PartitionSpec spec = marking.spec;
@@ -73,8 +73,8 @@ absl::StatusOr<Planned> PlanMark(Session::State& state, const Marking& marking,
   const MarkNotes* const notes = NotesOf(*buffer);
   const bool copied = notes != nullptr && notes->copied;
   if (!base_spec.has_value() && IsWhole(tensor) && (is_new || copied)) {
-    // A reshape of all that is stored: the storage takes its form, other views are made from it.
-    // Where a copy's mark gives way, when it does.
+    // A reshape of the whole storage: the storage takes its form, and other views derive from it.
+    // If a copied mark is replaced, the form changes when the new mark is set.
     if (is_new) RebaseBytes(state, buffer, FormOf(tensor));
     base_spec = spec;
   }

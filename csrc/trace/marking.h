@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Whether marks can be set: many at once are looked at before the first of them is.
+// Checks whether marks can be set. Many marks are all checked before the first one is set.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -19,21 +19,21 @@ struct Marking {
   at::Tensor tensor;
   Mesh mesh;
   PartitionSpec spec;
-  std::string caller;  // what messages begin with
+  std::string caller;  // the beginning of messages
 };
 
-// Each beside those before it: what Session::MarkSharding would say if they were set in order. Sets
-// nothing; a storage may take another form of the same bytes.
-// Errors: InvalidArgument, OutOfRange beginning with the caller of the one that is wrong.
+// Returns the error of Session::MarkSharding if `markings` were set in order. Sets nothing, but a
+// storage may take another form of the same bytes.
+// Errors: InvalidArgument or OutOfRange; the message begins with the caller of the wrong one.
 absl::Status CheckMarks(absl::Span<const Marking> markings);
 
 // In csrc/trace/session_sharding.cc.
 // Errors: InvalidArgument for a tensor that is not on the device.
 absl::Status CheckOurs(const char* caller, const at::Tensor& tensor);
-// Errors: what is wrong with a spec of a tensor of that rank.
+// Errors: those of ResolveSpec for a tensor of that rank.
 absl::Status CheckSpec(Session::State& state, const char* caller, const Mesh& mesh,
                        const PartitionSpec& spec, size_t rank);
-// The error for another mark than the one that there is.
+// The error for a tensor that has a different mark already.
 absl::Status MarkedAlready(const Mark& mark, const Mark& given,
                            absl::string_view caller = "mark_sharding");
 

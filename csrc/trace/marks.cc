@@ -209,7 +209,7 @@ void BindWaitingMarks(Session::State& state) {
   for (Bound& b : bound) {
     b.own = b.value;
     if (tape.origin(b.value).record < 0 || tape.CountHolders(b.value) > 1) {
-      b.own = EmitNamed(state, "aten::clone", {b.value}, {}, TypeOf(state, b.value));
+      b.own = EmitClone(state, b.value);
     }
   }
   tape.bindings().ForEach([&](Buffer& buffer, TapeId) {
@@ -336,7 +336,7 @@ void GiveMark(Session::State& state, const at::Tensor& tensor, const MarkPtr& ma
   notes.copied = true;
   if (!buffer->holds_nothing() && LiesOtherwise(*buffer->value(), *of_base)) {
     const TapeId id = state.tape->Use(buffer->value(), buffer);
-    BindBuffer(state, buffer, EmitNamed(state, "aten::clone", {id}, {}, TypeOf(state, id)));
+    BindBuffer(state, buffer, EmitClone(state, id));
   }
   buffer->mark = of_base;
   buffer->settled.reset();
@@ -352,7 +352,7 @@ void KeepMark(Session::State& state, const at::Tensor& from, const at::Tensor& t
   if (from.has_storage() && to.has_storage() && from.storage().is_alias_of(to.storage())) return;
   if (mark->spec.size() != static_cast<size_t>(to.dim())) {
     return SayLost(state, caller, *mark,
-                   absl::StrCat("since what takes its place has ", to.dim(),
+                   absl::StrCat("since its replacement has ", to.dim(),
                                 to.dim() == 1 ? " dimension" : " dimensions"));
   }
   GiveMark(state, to, mark, caller);

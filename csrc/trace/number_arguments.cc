@@ -3,10 +3,12 @@
 
 #include <algorithm>
 #include <array>
+#include <compare>
 #include <optional>
 #include <string_view>
 
 #include "csrc/trace/op_traits.h"
+#include "csrc/util/sorted.h"
 
 namespace spmd::trace {
 
@@ -17,6 +19,8 @@ namespace {
 struct Row {
   std::string_view op;
   std::string_view argument;
+
+  friend constexpr auto operator<=>(const Row&, const Row&) = default;
 };
 
 bool Fits(std::string_view pattern, std::string_view name) {
@@ -35,11 +39,13 @@ bool Contains(const std::array<Row, N>& rows, std::string_view op, std::string_v
 constexpr std::array kStructural = {
     // The reduction of a norm (a sum, a maximum, a count): its rule and decomposition read it.
     Row{"*", "ord"},
-    Row{"aten::dist", "p"},
-    Row{"aten::norm", "p"},
     // The pixels that an output reads, and thus the halos of a sharded image.
     Row{"*", "scales*"},
+    // Norms, too.
+    Row{"aten::dist", "p"},
+    Row{"aten::norm", "p"},
 };
+static_assert(IsSortedAndUnique(kStructural));
 
 // Integers that are values, and neither sizes nor choices of a function.
 constexpr std::array kNumbersAmongIntegers = {
@@ -53,27 +59,33 @@ constexpr std::array kNumbersAmongIntegers = {
     Row{"spmd::*", "counter"},
     Row{"spmd::*", "seed"},
 };
+static_assert(IsSortedAndUnique(kNumbersAmongIntegers));
 
 // Factors, fill values and the other operand, for which kernels accept any number. (Scalars, not
 // floats.)
-constexpr std::array<std::string_view, 11> kFreeScalars = {"alpha",   "beta",  "exponent", "max",
-                                                           "min",     "other", "self",     "scalar",
-                                                           "scalars", "value", "weight"};
+constexpr std::array<std::string_view, 11> kFreeScalars = {"alpha", "beta",  "exponent", "max",
+                                                           "min",   "other", "scalar",   "scalars",
+                                                           "self",  "value", "weight"};
+static_assert(IsSortedAndUnique(kFreeScalars));
 // Scalars with these names that are refused if they are 0 or negative.
 constexpr std::array kAskedAllTheSame = {
     Row{"aten::celu", "alpha"},
     Row{"aten::elu*", "alpha"},
     Row{"aten::softplus*", "beta"},
 };
+static_assert(IsSortedAndUnique(kAskedAllTheSame));
 // Optimizers pass another learning rate, momentum or decay in every step.
 constexpr std::array kFreeOps = {
     Row{"aten::_fused_adagrad", "*"}, Row{"aten::_fused_adam", "*"}, Row{"aten::_fused_adamw", "*"},
     Row{"aten::_fused_sgd", "*"},     Row{"spmd::*", "*"},
 };
+static_assert(IsSortedAndUnique(kFreeOps));
 
 struct KnownRow {
   Row row;
   double value;
+
+  friend constexpr auto operator<=>(const KnownRow&, const KnownRow&) = default;
 };
 constexpr std::array kKnown = {
     // At 0 there is no dropout and no decay, and no momentum to keep.
@@ -82,20 +94,21 @@ constexpr std::array kKnown = {
     KnownRow{{"aten::_fused_*", "lr_decay"}, 0},
     KnownRow{{"aten::_fused_*", "momentum"}, 0},
     KnownRow{{"aten::_fused_*", "weight_decay"}, 0},
+    // The default of modules: knowing it saves a multiplication per layer.
+    KnownRow{{"aten::_native_batch_norm_legit*", "momentum"}, 0.1},
+    KnownRow{{"aten::native_batch_norm", "momentum"}, 0.1},
     // Decompositions fold counts with the two values that occur in practice.
     KnownRow{{"aten::std*", "correction"}, 0},
     KnownRow{{"aten::std*", "correction"}, 1},
     KnownRow{{"aten::var*", "correction"}, 0},
     KnownRow{{"aten::var*", "correction"}, 1},
-    // The default of modules: knowing it saves a multiplication per layer.
-    KnownRow{{"aten::_native_batch_norm_legit*", "momentum"}, 0.1},
-    KnownRow{{"aten::native_batch_norm", "momentum"}, 0.1},
     KnownRow{{"spmd::full", "value"}, 0},
     KnownRow{{"spmd::full", "value"}, 1},
     // An iota that numbers the elements of a dimension is worth recognizing.
     KnownRow{{"spmd::iota", "start"}, 0},
     KnownRow{{"spmd::iota", "step"}, 1},
 };
+static_assert(IsSortedAndUnique(kKnown));
 
 struct Type {
   c10::TypeKind kind;

@@ -5,17 +5,11 @@
 #include <array>
 #include <string_view>
 
+#include "csrc/util/sorted.h"
+
 namespace spmd::trace {
 
 namespace {
-
-template <size_t N>
-constexpr bool IsSorted(const std::array<std::string_view, N>& table) {
-  for (size_t i = 1; i < N; ++i) {
-    if (!(table[i - 1] < table[i])) return false;
-  }
-  return true;
-}
 
 template <size_t N>
 bool Contains(const std::array<std::string_view, N>& table, const std::string& name) {
@@ -24,10 +18,10 @@ bool Contains(const std::array<std::string_view, N>& table, const std::string& n
 
 constexpr std::array<std::string_view, 6> kDropped = {"device",       "layout",     "memory_format",
                                                       "non_blocking", "out_device", "pin_memory"};
-static_assert(IsSorted(kDropped));
+static_assert(IsSortedAndUnique(kDropped));
 
 constexpr std::array<std::string_view, 2> kHostOnly = {"aten::multinomial", "aten::nonzero_static"};
-static_assert(IsSorted(kHostOnly));
+static_assert(IsSortedAndUnique(kHostOnly));
 
 constexpr std::array<std::string_view, 14> kCopiesOfViews = {
     "aten::alias_copy",        "aten::diagonal_copy",  "aten::expand_copy",
@@ -35,11 +29,28 @@ constexpr std::array<std::string_view, 14> kCopiesOfViews = {
     "aten::squeeze_copy",      "aten::t_copy",         "aten::transpose_copy",
     "aten::unfold_copy",       "aten::unsqueeze_copy", "aten::view_as_complex_copy",
     "aten::view_as_real_copy", "aten::view_copy"};
-static_assert(IsSorted(kCopiesOfViews));
+static_assert(IsSortedAndUnique(kCopiesOfViews));
+
+constexpr std::array<std::string_view, 2> kDynamicByMaskOnly = {"aten::_unsafe_index",
+                                                                "aten::index"};
+static_assert(IsSortedAndUnique(kDynamicByMaskOnly));
+
+constexpr std::array<std::string_view, 7> kTakesHostIndices = {
+    "aten::_index_put_impl", "aten::_index_put_impl_",
+    "aten::_unsafe_index",   "aten::_unsafe_index_put",
+    "aten::index",           "aten::index_put",
+    "aten::index_put_"};
+static_assert(IsSortedAndUnique(kTakesHostIndices));
+
+constexpr std::array<std::string_view, 2> kFactoriesOfTensors = {"aten::linspace",
+                                                                 "aten::logspace"};
+static_assert(IsSortedAndUnique(kFactoriesOfTensors));
+
+constexpr std::array<std::string_view, 1> kKeepsAutogradKernel = {"aten::copy_"};
 
 constexpr std::array<std::string_view, 3> kKeptWhole = {"aten::linear", "aten::mish_backward",
                                                         "aten::silu_backward"};
-static_assert(IsSorted(kKeptWhole));
+static_assert(IsSortedAndUnique(kKeptWhole));
 
 constexpr std::array<std::string_view, 8> kLeft = {"aten::_chunk_cat",
                                                    "aten::_has_same_storage_numel",
@@ -49,7 +60,7 @@ constexpr std::array<std::string_view, 8> kLeft = {"aten::_chunk_cat",
                                                    "aten::_unsafe_masked_index_put_accumulate",
                                                    "aten::alias",
                                                    "aten::detach"};
-static_assert(IsSorted(kLeft));
+static_assert(IsSortedAndUnique(kLeft));
 
 }  // namespace
 
@@ -59,9 +70,10 @@ bool IsForeach(const std::string& op) { return op.starts_with(kForeachPrefix); }
 
 bool IsHostOnly(const std::string& op) { return Contains(kHostOnly, op); }
 bool IsCopyOfView(const std::string& op) { return Contains(kCopiesOfViews, op); }
-bool IsDynamicByMaskOnly(const std::string& op) {
-  return op == "aten::index" || op == "aten::_unsafe_index";
-}
+bool IsDynamicByMaskOnly(const std::string& op) { return Contains(kDynamicByMaskOnly, op); }
+bool TakesHostIndices(const std::string& op) { return Contains(kTakesHostIndices, op); }
+bool IsFactoryOfTensors(const std::string& op) { return Contains(kFactoriesOfTensors, op); }
+bool KeepsAutogradKernel(const std::string& op) { return Contains(kKeepsAutogradKernel, op); }
 bool IsKeptWhole(const std::string& op) { return Contains(kKeptWhole, op); }
 bool IsLeftToPyTorch(const std::string& op) { return Contains(kLeft, op); }
 

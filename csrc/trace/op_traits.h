@@ -19,6 +19,12 @@ bool IsHostOnly(const std::string& op);
 bool IsCopyOfView(const std::string& op);
 // Ops whose result's shape depends on data only if an index is a mask, which Meta refuses.
 bool IsDynamicByMaskOnly(const std::string& op);
+// Ops whose indices may be on the host, as with CUDA.
+bool TakesHostIndices(const std::string& op);
+// Ops that make a tensor from tensors or numbers and whose out= argument decides its type.
+bool IsFactoryOfTensors(const std::string& op);
+// Ops whose autograd kernel stays PyTorch's: it serves all devices.
+bool KeepsAutogradKernel(const std::string& op);
 // Composite ops that are recorded undecomposed nevertheless.
 bool IsKeptWhole(const std::string& op);
 // Ops for which PyTorch's own kernels are used unchanged.

@@ -8,6 +8,8 @@
 #include <string_view>
 #include <vector>
 
+#include "csrc/util/sorted.h"
+
 namespace spmd::trace {
 
 namespace {
@@ -189,16 +191,9 @@ constexpr Row kRows[] = {
     {"aten::geqrf", Geqrf},
     {"aten::multi_margin_loss_backward", Like<1>},
     {"aten::multilabel_margin_loss_backward", Like<1>},
-    {"spmd::multi_tensor_adam", Like<0, 2, 3, 4>},
 };
 
-constexpr bool IsSorted() {
-  for (size_t i = 1; i < std::size(kRows); ++i) {
-    if (!(kRows[i - 1].op < kRows[i].op)) return false;
-  }
-  return true;
-}
-static_assert(IsSorted());
+static_assert(IsSortedAndUnique(kRows, &Row::op));
 
 }  // namespace
 

@@ -16,6 +16,7 @@
 #include "csrc/trace/hash.h"
 #include "csrc/trace/lower.h"
 #include "csrc/trace/session.h"
+#include "csrc/util/options.h"
 
 namespace spmd::trace {
 
@@ -49,8 +50,6 @@ using CachedProgramPtr = std::shared_ptr<CachedProgram>;
 
 class ProgramCache {
  public:
-  explicit ProgramCache(int64_t most_bytes) : most_bytes_(most_bytes) {}
-
   // The programs for `key`, newest first.
   std::vector<CachedProgramPtr> Find(const Hash128& key);
   // Adds a program, which stays until the next one comes, however large it is.
@@ -79,7 +78,7 @@ class ProgramCache {
   };
   void DropOldest();
 
-  int64_t most_bytes_;
+  int64_t most_bytes_ = Options().program_memory;
   int64_t bytes_ = 0;                   // of all entries
   std::list<CachedProgramPtr> recent_;  // front: the last used
   absl::flat_hash_map<const CachedProgram*, Entry> entries_;

@@ -7,6 +7,8 @@
 #include <utility>
 
 #include "csrc/ir/part.h"
+#include "csrc/rules/registry.h"
+#include "csrc/trace/compile.h"
 #include "csrc/util/status.h"
 
 namespace spmd::trace {
@@ -69,7 +71,7 @@ class Dependences {
     std::vector<bool> inputs, all(graph_.inputs().size(), true);
     for (const absl::Status& m : missing) inputs.push_back(!m.ok());
     for (const ir::Node& node : graph_.nodes()) {
-      may_fail_.push_back(node.op == failed || runtime::CanFailOnValues(node.op));
+      may_fail_.push_back(node.op == failed || MayFail(node));
     }
     const auto by_value = ir::Dependences(graph_, inputs, may_fail_);
     const auto on_all = ir::Dependences(graph_, all, may_fail_);
@@ -120,6 +122,10 @@ class Dependences {
     if (before == nullptr || on_[output].size() != 1) return false;
     const size_t input = on_[output].front();
     return input < f_.arguments.size() && f_.arguments[input].value.lock() == before;
+  }
+  bool MayFail(const ir::Node& node) const {
+    return node.num_results == 0 ||
+           rules::MayFail(rules::FactsOf(node.op), graph_.type(node.first_result).dtype);
   }
   bool MayFailBetween(ir::NodeId first, ir::NodeId last) const {
     for (ir::NodeId id = first + 1; id < last; ++id) {
@@ -195,10 +201,9 @@ absl::StatusOr<std::shared_ptr<ProgramPart>> PartOf(Session::State& state, Cache
   part->program->number = state.next_program++;
   part->program->traced = std::move(cut.graph);
   SPMD_ASSIGN_OR_RETURN(std::shared_ptr<runtime::Backend> backend, TheBackend(state));
-  partition::CompileOptions options;
-  options.machine = &backend->machine();
-  SPMD_ASSIGN_OR_RETURN(part->program->compiled,
-                        partition::Compile(part->program->traced, options));
+  SPMD_ASSIGN_OR_RETURN(
+      part->program->compiled,
+      partition::Compile(part->program->traced, CompileOptionsFor(state, *backend)));
   SPMD_ASSIGN_OR_RETURN(part->program->loaded,
                         runtime::LoadedProgram::Load(std::move(part->program->compiled.program),
                                                      backend, LoadOptions(state)));
@@ -303,7 +308,8 @@ void MakeWanted(Session::State& state, InFlight& f, const absl::Status& status,
     if (!IsWorthIt(result)) return;
     if (result.ok() || known != failures.end()) continue;
     const std::string culprit = runtime::FailedOp(result);
-    if (!behind.empty() && (culprit == failed || runtime::CanFailOnValues(culprit))) {
+    if (!behind.empty() &&
+        (culprit == failed || rules::FactsOf(culprit).fails != rules::Failure::kNever)) {
       failures.push_back({behind, result});
       continue;
     }

@@ -14,7 +14,6 @@
 #include "csrc/trace/kernel.h"
 #include "csrc/trace/lower.h"
 #include "csrc/trace/marks.h"
-#include "csrc/trace/multi_tensor_adam.h"
 #include "csrc/trace/op_traits.h"
 #include "csrc/trace/unboxed_kernels.h"
 
@@ -119,7 +118,6 @@ void TakeWhole(const c10::OperatorHandle& handle) {
 void RegisterKernels() {
   c10::Dispatcher& dispatcher = c10::Dispatcher::singleton();
   auto* handles = new std::vector<c10::RegistrationHandleRAII>;  // for the life of the process
-  DefineMultiTensorAdam();
   for (const auto rows :
        {ViewHandlers(), CopyHandlers(), CreationHandlers(), RandomHandlers(), StorageHandlers(),
         LayerHandlers(), BatchNormHandlers(), ComposedHandlers(), EmbeddingBagHandlers(),

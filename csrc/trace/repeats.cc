@@ -11,21 +11,21 @@ namespace spmd::trace {
 
 namespace {
 
-// A tape is not worth a program of its own before it has so many records.
+// A tape with fewer records is not worth a program of its own.
 constexpr int64_t kLeastRecords = 128;
-// Ops that only go on from the results of the ops before them, as in a chain that is read in the
-// end, are one program up to so many records.
+// Ops that only read results of earlier ops, as in a chain whose end is read, are one program up to
+// this many records.
 constexpr int64_t kLongestChain = 4096;
-// More pending records, or bytes that nobody else holds, than these run as they are.
+// With more pending records, or bytes that nothing else holds, the tape ends at once.
 constexpr int64_t kMostRecords = 50000;
 constexpr int64_t kMostBytes = int64_t{512} << 20;
-// What an input takes beside its data.
+// The bytes that an input takes in addition to its data.
 constexpr int64_t kInput = 256;
 
 int64_t Later(int64_t now) { return now + now / 4; }
 
-// Inputs that nobody holds but the tape: no Buffer will read them again, nor are they what a Buffer
-// held before the tape wrote it, which is updated in place.
+// Inputs that only the tape holds: no Buffer will read them again, and they are not the old values
+// of Buffers that the tape has written, which are updated in place.
 class Dropped {
  public:
   explicit Dropped(const Tape& tape) : tape_(tape), before_(tape.num_values()) {
@@ -49,7 +49,7 @@ class Dropped {
   std::vector<bool> before_;
 };
 
-// How a tape ends: what repeats.
+// Compares the end of a tape with what precedes it, to find what repeats.
 class Comparison {
  public:
   // Requires: the tape is at its end.
@@ -82,8 +82,8 @@ class Comparison {
     return HasItsOwnInputs(period);
   }
 
-  // Where a part begins, in the one before the last: where fewest values go over, at the first of
-  // such places where a new input comes in. -1: nowhere outside of backward passes.
+  // The record in the last part but one at which a part begins: where the fewest values are live,
+  // and among such records the first one that reads a new input. -1 if all are in backward passes.
   int64_t Boundary(int64_t period) const {
     const int64_t begin = size_ - 2 * period;
     const std::vector<int64_t> over = ValuesThatGoOver(begin, period);
@@ -111,8 +111,9 @@ class Comparison {
  private:
   bool IsInput(TapeId id) const { return tape_.origin(id).record < 0; }
 
-  // For each place from record `begin` on, of how many records before it results are read from it
-  // on. What is read more than two parts later is read by all parts.
+  // For each record from `begin` on, the number of earlier records whose results are read from
+  // there on. A result that is read more than two parts later is read by all parts, and is not
+  // counted.
   std::vector<int64_t> ValuesThatGoOver(int64_t begin, int64_t period) const {
     const int64_t first = std::max<int64_t>(begin - period, 0);
     std::vector<int64_t> last_use(begin + period - first, -1);
@@ -123,7 +124,7 @@ class Comparison {
         last_use[maker - first] = r;
       }
     }
-    std::vector<int64_t> over(period + 1);  // first the differences from place to place
+    std::vector<int64_t> over(period + 1);  // at first the differences between neighbours
     for (int64_t r = first; r < begin + period; ++r) {
       const int64_t from = std::max(r + 1, begin);
       const int64_t to = std::min(last_use[r - first], begin + period - 1);
@@ -141,7 +142,7 @@ class Comparison {
     });
   }
 
-  // Record r does what the one a period before did.
+  // Whether record r does the same as the record one period earlier.
   bool Same(int64_t r, int64_t period) const {
     const Record &a = records_[r], &b = records_[r - period];
     if (a.op != b.op || a.operands.size() != b.operands.size() || a.num_results != b.num_results ||
@@ -157,7 +158,8 @@ class Comparison {
   bool SameOperand(TapeId a, TapeId b, int64_t period) const {
     if (a == b) return true;
     if (a == kNoId || b == kNoId || IsInput(a) != IsInput(b)) return false;
-    // Inputs that are new in each part. Parameters of layers lie as far apart, but in all parts.
+    // Inputs that are new in each part. (Parameters of layers have the same distance, but in all
+    // parts.)
     if (IsInput(a)) {
       return first_use_[a] >= size_ - period && first_use_[a] - first_use_[b] == period;
     }
@@ -166,8 +168,8 @@ class Comparison {
            a - records_[x.record].first_result == b - records_[y.record].first_result;
   }
 
-  // Not the layers of a model: inputs that are new in each part are those of the last but one no
-  // longer held, or are fewer than those that both parts read.
+  // Distinguishes parts from the layers of a model: of the inputs that are new in each part, those
+  // of the last but one are no longer held, or are fewer than the inputs that both parts read.
   bool HasItsOwnInputs(int64_t period) const {
     absl::flat_hash_set<TapeId> shared;
     int64_t held = 0;
@@ -192,7 +194,8 @@ class Comparison {
   std::vector<int32_t> first_use_;  // by value, the record
 };
 
-// Little of what was computed is held. What a backward pass will need is not to be torn from it.
+// Whether little of what was computed is held. Values that a backward pass will need should stay in
+// one program with it.
 bool FewAreHeld(const Tape& tape) {
   int64_t held = 0;
   tape.bindings().ForEach([&](Buffer& buffer, TapeId) { held += buffer.pending() ? 1 : 0; });
@@ -219,8 +222,8 @@ bool Repeats::ConsistsOfPart(const Tape& tape) const {
   return true;
 }
 
-// The first part on a tape may have records that the others lack: views of parameters are read
-// once. A tape that began between parts is like the next one, as it is.
+// The first part on a tape may have records that the others lack, since views of parameters are
+// read once. A tape that began between parts is like the next one, so it is taken as it is.
 void Repeats::NotePart(const Tape& tape, int64_t period) {
   const std::vector<Record>& records = tape.records();
   part_.clear();
@@ -238,7 +241,7 @@ void Repeats::NotePart(const Tape& tape, int64_t period) {
 
 const char* Repeats::WhyEnd(const Tape& tape, bool in_backward) {
   if (tape.number() != tape_) Begin(tape);
-  // In the midst of a recording: its end is near enough.
+  // Within a recording, whose end is near enough.
   if (!tape.AtEnd()) return nullptr;
   if (tape.num_records() > kMostRecords) return "ops that wait";
   if (in_backward) return nullptr;
@@ -266,7 +269,7 @@ const char* Repeats::Look(const Tape& tape) {
         ended_ = tape.number();
         return "repeats";
       }
-      // Where much is held, a later look finds the same.
+      // If much is held, a later comparison would find the same.
       end_ = begin < 0 || here ? 0 : begin + 2 * period_;
     }
     if (comparison.dropped_bytes() >= kMostBytes) return "bytes that wait";

@@ -1,23 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where pending work runs by itself: a loop that reads nothing would record for ever.
+// Decides where pending work runs by itself, since a loop that reads nothing would record for ever.
 //
 //   for x in loader:                 tape  a b c  a b c  a b c  …
 //       total += loss(model(x))
 //
-// Ops. When a tape has grown long its last records are compared with those before them: a *part*
-// repeats where the ops are the same and read the same values, or the results of the part before at
-// the same place, or inputs that are new in each part and that nobody else holds any more
-// (batches). The layers of a model repeat ops, too, but each has parameters of its own, which live
-// on: no part. A tape ends between two parts, where fewest values go over from one to the next.
-// From then on every tape that consists of that part, some times over, ends with it: all are one
-// program. Nothing ends where most of what was computed is still held, as in the forward pass of a
-// training step. A chain of ops that takes no inputs is worth more: it may be read soon, and is
-// then one program.
+// Ops. When a tape has grown long, its last records are compared with those before them. A *part*
+// is a sequence of records that repeats: the ops are the same and read the same values, or the
+// results of the previous part at the same position, or inputs that are new in each part and that
+// nothing else holds any more (batches). The layers of a model repeat ops, too, but are no parts,
+// since each has parameters of its own that stay alive. A tape ends between two parts, where the
+// fewest values are live. From then on every tape that consists of repetitions of that part ends
+// after the same number of them, so all are one program. If most of what was computed is still
+// held, as in the forward pass of a training step, nothing ends. A chain of ops that takes no
+// inputs may grow longer, since it may be read soon and is then one program.
 //
-// Bytes. A tape whose inputs that nobody else holds have many bytes ends between parts, too; if
-// nothing repeats, where it is.
-//
-// What nobody holds when a tape ends is never computed.
+// Bytes. If the inputs that nothing else holds have many bytes, the tape ends between parts, too,
+// or at once if nothing repeats. A value that nothing holds when a tape ends is never computed.
 #pragma once
 
 #include <cstdint>
@@ -27,17 +25,17 @@
 
 namespace spmd::trace {
 
-// Of the session's tape. Thread safety: guarded by the session's lock.
+// For the session's tape. Thread safety: guarded by the session's lock.
 class Repeats {
  public:
-  // Whether to ask WhyEnd. Cheap: asked with every op that is recorded.
+  // Whether WhyEnd should be called. Cheap, since it is called for every op that is recorded.
   bool IsDue(const Tape& tape) const {
     const bool same = tape.number() == tape_;
     return tape.num_records() >= (same ? next_records_ : first_records_) ||
            tape.uploaded_bytes() >= (same ? next_bytes_ : kFirstBytes);
   }
-  // What the tape ends for, before the next op is recorded; null: it goes on. `in_backward`: a
-  // backward pass is running, in the midst of which nothing ends.
+  // The reason why the tape ends before the next op is recorded, or null if it continues.
+  // `in_backward` says that a backward pass is running, during which no tape ends.
   const char* WhyEnd(const Tape& tape, bool in_backward);
 
  private:
@@ -49,16 +47,16 @@ class Repeats {
   bool ConsistsOfPart(const Tape& tape) const;
   void NotePart(const Tape& tape, int64_t period);
 
-  // The ops of the part, as often as a tape should have them.
+  // The ops of the part, repeated as often as in a tape.
   std::vector<const OpInfo*> part_;
-  int64_t first_records_ = kFirstRecords;  // of a new tape, when it is looked at
+  int64_t first_records_ = kFirstRecords;  // at which a new tape is examined
 
   uint64_t ended_ = 0;  // the last tape that ended between parts
 
-  uint64_t tape_ = 0;        // that was looked at; what follows is of it
+  uint64_t tape_ = 0;        // the tape that was examined; the fields below are about it
   bool after_part_ = false;  // it began where another one ended between parts
   int64_t next_records_ = 0, next_bytes_ = 0;
-  int64_t period_ = 0;  // found; it is to end when it has `end_` records
+  int64_t period_ = 0;  // of the part that was found; the tape ends at `end_` records
   int64_t end_ = 0;
 };
 

@@ -5,7 +5,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "csrc/partition/compile.h"
-#include "csrc/runtime/environment.h"
 #include "csrc/runtime/tiled_tensor.h"
 #include "csrc/trace/compile.h"
 #include "csrc/trace/generator.h"
@@ -36,7 +35,12 @@ absl::StatusOr<Lowered> LowerPending(Session::State& state) {
 
 }  // namespace
 
-Session::Session() : state_(new State) {}
+Session::Session() : state_(new State) {
+  absl::StatusOr<Options> options = OptionsFromEnvironment();
+  state_->bad_options = options.status();
+  if (options.ok()) state_->options = *std::move(options);
+  state_->programs.SetMostBytes(state_->options.program_memory);
+}
 
 Session& Session::Get() {
   static auto* session = new Session;
@@ -54,20 +58,23 @@ void Session::SetPythonHooks(PythonHooks hooks) { state_->hooks = hooks; }
 // --- backend ---
 
 runtime::LoadedProgram::Options LoadOptions(const Session::State& state) {
-  using Turns = runtime::LoadedProgram::Options::Turns;
-  static const std::optional<bool> turns = runtime::EnvironmentTurns();
-  return {state.deduplicate, state.coalesce && !state.verify,
-          !turns ? Turns::kWhereTheyPay : (*turns ? Turns::kAlways : Turns::kNever)};
+  const Options& options = state.options;
+  // The queue's thread is the one that returns kept memory (TileMemory::Trim); with `sync` there is
+  // no such thread.
+  return {.deduplicate = options.deduplicate,
+          .coalesce = options.coalesce && !options.verify,
+          .turns = options.turns,
+          .one_place = options.one_place,
+          .keep_memory = options.keep_memory && !options.sync};
 }
 
 absl::StatusOr<std::shared_ptr<runtime::Backend>> TheBackend(Session::State& state) {
   if (state.backend != nullptr) return state.backend;
+  SPMD_RETURN_IF_ERROR(state.bad_options);
   std::string name = state.backend_name;
   std::optional<int64_t> devices = state.device_count;
-  if (name.empty()) name = runtime::EnvironmentBackend();
-  if (!devices.has_value()) {
-    SPMD_ASSIGN_OR_RETURN(devices, runtime::EnvironmentDeviceCount());
-  }
+  if (name.empty()) name = state.options.backend;
+  if (!devices.has_value()) devices = state.options.num_devices;
   state.device_count_set = devices.has_value();
   SPMD_ASSIGN_OR_RETURN(state.backend, runtime::MakeBackend(name, devices));
   return state.backend;
@@ -79,9 +86,11 @@ absl::Status Session::SetDefaultBackend(const std::string& name, std::optional<i
     return absl::FailedPreconditionError(absl::StrCat(
         "set_default_backend('", name, "'): tensors of the device exist already",
         lock->backend != nullptr ? absl::StrCat(" on '", lock->backend->name(), "'") : "",
-        "; call it before the first one is made"));
+        "; call it before the first tensor is created"));
   }
-  SPMD_ASSIGN_OR_RETURN(lock->backend, runtime::MakeBackend(name, devices));
+  SPMD_RETURN_IF_ERROR(lock->bad_options);
+  SPMD_ASSIGN_OR_RETURN(lock->backend,
+                        runtime::MakeBackend(name, devices, lock->options.num_devices));
   lock->backend_name = name;
   lock->device_count = devices;
   lock->device_count_set = devices.has_value();
@@ -223,10 +232,10 @@ absl::StatusOr<std::string> Session::Explain(const at::Tensor& tensor) {
   }
   if (!marked.empty()) return marked;
   if (buffer->pending()) {
-    return std::string("pending: no program has made this value yet");
+    return std::string("pending: no program has computed this value yet");
   }
   if (value != nullptr && value->origin_output >= 0) {
-    return std::string("the program that made this value is no longer kept");
+    return std::string("the program that computed this value is no longer kept");
   }
   return std::string("uploaded: no program has written this tensor");
 }
@@ -307,21 +316,21 @@ absl::StatusOr<PendingCalls> Session::Calls() {
     calls.given.inputs.push_back(std::move(host));
   }
   calls.given.scalars = tape.scalars();
-  partition::CompileOptions options;
-  options.machine = &calls.backend->machine();
-  SPMD_ASSIGN_OR_RETURN(partition::Compiled compiled, partition::Compile(lowered.graph, options));
+  SPMD_ASSIGN_OR_RETURN(
+      partition::Compiled compiled,
+      partition::Compile(lowered.graph, CompileOptionsFor(*lock, *calls.backend)));
   calls.graph = std::move(compiled.graph);
   return calls;
 }
 
-void Session::SetDeduplication(bool on) {
+Options Session::options() {
   SessionLock lock;
-  lock->deduplicate = on;
+  return lock->options;
 }
 
-void Session::SetCoalescing(bool on) {
+void Session::SetOptions(const Options& options) {
   SessionLock lock;
-  lock->coalesce = on;
+  lock->options = options;
 }
 
 }  // namespace spmd::trace

@@ -26,6 +26,7 @@
 #include "csrc/trace/buffer.h"
 #include "csrc/trace/one_call.h"
 #include "csrc/trace/optimizer_step.h"
+#include "csrc/util/options.h"
 
 namespace spmd::trace {
 
@@ -193,9 +194,12 @@ class Session {
   absl::StatusOr<std::string> PendingGraph();
   // The pending calls. Waits for their inputs. Errors: those of the runs that make the inputs.
   absl::StatusOr<PendingCalls> Calls();
-  // If off, replicas are separate tiles.
-  void SetDeduplication(bool on);
-  void SetCoalescing(bool on);
+
+  // --- options ---
+  Options options();
+  // For what runs from now on. Programs that were compiled with other options that matter to them
+  // are found again only with these.
+  void SetOptions(const Options& options);
 
   // For csrc/trace only.
   struct State;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Marks, shards and where tensors lie.
+// Marks, shards and layouts of tensors.
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
@@ -58,7 +58,7 @@ ShardingInfo Described(const Layout& layout, const Mesh& mesh) {
   return info;
 }
 
-// The spec of a view of stored data that merges dimensions, as blocks; nullopt where it is none.
+// The spec, with blocks, of a view of stored data that merges dimensions; nullopt for others.
 std::optional<PartitionSpec> SpecInBlocks(const at::Tensor& tensor, const Mesh& mesh) {
   Buffer* const buffer = BufferOf(tensor);
   if (buffer->holds_nothing() || buffer->pending() || NotesOf(*buffer) != nullptr) {
@@ -101,7 +101,7 @@ absl::Status MarkedAlready(const Mark& mark, const Mark& given, absl::string_vie
 
 namespace {
 
-// A view that is not all of what is stored, or all of it in a way that no spec can say.
+// Marks a view that is a part of the stored tensor, or all of it in a form that no spec expresses.
 absl::Status MarkPart(Session::State& state, const at::Tensor& tensor, const MarkPtr& mark) {
   Buffer* const buffer = BufferOf(tensor);
   const RecipePtr recipe = RecipeOf(buffer, tensor);
@@ -115,13 +115,13 @@ absl::Status MarkPart(Session::State& state, const at::Tensor& tensor, const Mar
       return absl::OkStatus();
     }
   }
-  // Wherever it is read from now on; what is pending has been read, perhaps.
+  // The mark applies wherever the part is read from now on. A pending value may have been read.
   if (buffer->pending()) state.tape->Annotate(Read(state, tensor), mark);
   MakeNotes(*buffer).parts.push_back({recipe, mark, /*copied=*/false});
   return absl::OkStatus();
 }
 
-// `bound`: what the Buffer holds is annotated with another mark.
+// `bound` says that the Buffer's value is annotated with another mark already.
 void SetMark(Session::State& state, Buffer* buffer, const MarkPtr& mark, bool bound) {
   Tape& tape = *state.tape;
   buffer->mark = nullptr;
@@ -131,30 +131,30 @@ void SetMark(Session::State& state, Buffer* buffer, const MarkPtr& mark, bool bo
     if (tape.IsHeldBy(*buffer, value->id)) {
       id = value->id;
     } else if (LiesOtherwise(*value, *mark)) {
-      id = tape.Use(value, buffer);  // as it lies now
+      id = tape.Use(value, buffer);  // with its present layout
     } else if (value.use_count() > 2) {
-      buffer->mark = mark;  // another Buffer holds it, too, which may be marked otherwise
+      buffer->mark = mark;  // another Buffer holds it, too, and may have another mark
       id = tape.Use(value, buffer);
     }
   }
   buffer->mark = mark;
   buffer->settled.reset();
   if (id == kNoId) return;
-  // A value that something else holds, too, gets a name of its own.
+  // A value that something else holds, too, is copied first.
   if (bound || tape.origin(id).record < 0 || tape.CountHolders(id) > 1) {
-    BindBuffer(state, buffer, EmitNamed(state, "aten::clone", {id}, {}, TypeOf(state, id)));
+    BindBuffer(state, buffer, EmitClone(state, id));
   } else {
     tape.Annotate(id, mark);
   }
 }
 
-// In terms of the tensor, where a spec can say it.
+// The mark in terms of the tensor, if a spec can express it, else in terms of its base.
 MarkPtr OwnMark(const at::Tensor& tensor) {
   const MarkPtr own = MarkOf(tensor);
   return own == nullptr ? BufferOf(tensor)->mark : own;
 }
 
-// `given`: the user's, of which `mark` is what it says of `tensor`.
+// `given` is the user's mark, and `mark` what it means for `tensor`.
 absl::Status MarkTensor(Session::State& state, const at::Tensor& tensor, const MarkPtr& mark,
                         const MarkPtr& given) {
   Buffer* const buffer = BufferOf(tensor);
@@ -167,7 +167,7 @@ absl::Status MarkTensor(Session::State& state, const at::Tensor& tensor, const M
       return MarkedAlready(*OwnMark(tensor), *given);
     }
     if (buffer->mark == nullptr || copied) {
-      // A reshape of all that is stored: the storage takes its form, other views are made from it.
+      // A reshape of the whole storage: the storage takes its form, and other views derive from it.
       buffer->mark = nullptr;
       RebaseBytes(state, buffer, FormOf(tensor));
       base_spec = mark->spec;
@@ -181,7 +181,7 @@ absl::Status MarkTensor(Session::State& state, const at::Tensor& tensor, const M
     return absl::OkStatus();
   }
   if (buffer->mark != nullptr && !copied) return MarkedAlready(*OwnMark(tensor), *given);
-  // Another mark binds the value already.
+  // Another mark constrains the value already.
   const bool bound = buffer->mark != nullptr && !waits;
   if (notes != nullptr) notes->copied = notes->waits = false;
   SetMark(state, buffer, of_base, bound);
@@ -239,7 +239,7 @@ absl::Status Session::MarkSharding(const at::Tensor& tensor, const Mesh& mesh,
   SessionLock lock;
   SPMD_RETURN_IF_ERROR(CheckOurs("mark_sharding", tensor));
   SPMD_RETURN_IF_ERROR(NoteMesh(*lock, mesh));
-  // Raises what is wrong with the spec in the terms of the tensor that was given.
+  // Errors of the spec are in terms of the tensor that was given.
   SPMD_RETURN_IF_ERROR(CheckSpec(*lock, "mark_sharding", mesh, spec, tensor.dim()));
   lock->used = true;
   const auto given = std::make_shared<const Mark>(Mark{mesh, spec});
@@ -276,8 +276,8 @@ absl::StatusOr<std::optional<ShardingInfo>> Session::ShardingOf(const at::Tensor
   if (!found.has_value()) return whole;
   whole.provisional = found->provisional;
   const Layout& layout = found->layout;
-  // A mesh that gave the layout's axes their names, best one that needs whole axes only to say it;
-  // where there is none, another that was used lately.
+  // Prefers a mesh after which the layout's axes are named, and among these one in which the spec
+  // needs whole axes only; if there is none, another mesh that was used lately.
   for (const std::vector<Mesh>& meshes :
        {lock->meshes.MeshesOf(layout.grid()), lock->meshes.Recent()}) {
     std::optional<ShardingInfo> in_parts;
@@ -311,10 +311,9 @@ absl::StatusOr<at::Tensor> Session::Reshard(const at::Tensor& tensor, const Mesh
   TapeId value = Read(*lock, tensor);
   const TensorType type = TypeOf(marked.view);
   if (!(TypeOf(*lock, value) == type)) {
-    value = EmitNamed(*lock, "aten::view", {value},
-                      {{"size", std::vector<int64_t>(type.dims.begin(), type.dims.end())}}, type);
+    value = EmitView(*lock, value, type.dims);
   }
-  BindBuffer(*lock, BufferOf(out), EmitNamed(*lock, "aten::clone", {value}, {}, type));
+  BindBuffer(*lock, BufferOf(out), EmitClone(*lock, value));
   return out;
 }
 

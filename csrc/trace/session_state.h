@@ -12,7 +12,6 @@
 
 #include "absl/container/flat_hash_set.h"
 #include "csrc/partition/compile_cache.h"
-#include "csrc/runtime/environment.h"
 #include "csrc/runtime/executor.h"
 #include "csrc/trace/meshes.h"
 #include "csrc/trace/optimizer_step.h"
@@ -22,6 +21,7 @@
 #include "csrc/trace/shape_inference.h"
 #include "csrc/trace/steps.h"
 #include "csrc/trace/tape.h"
+#include "csrc/util/options.h"
 
 namespace spmd::trace {
 
@@ -31,6 +31,8 @@ struct Session::State {
   std::recursive_mutex mutex;
   PythonHooks hooks;
 
+  Options options;
+  absl::Status bad_options;  // of the environment; reported when the backend is first asked for
   std::shared_ptr<runtime::Backend> backend;
   std::string backend_name;  // "" until chosen
   std::optional<int64_t> device_count;
@@ -41,7 +43,7 @@ struct Session::State {
   Repeats repeats;  // where the tape ends by itself
   int depth = 0;    // nesting of ops that are recorded for others
   ShapeCache shapes;
-  ProgramCache programs{runtime::EnvironmentProgramBytes()};
+  ProgramCache programs;
   // Beginnings of compiled tapes, by their keys: a tape that equals one of them follows its
   // recording.
   struct Prefix {
@@ -57,12 +59,8 @@ struct Session::State {
   absl::flat_hash_map<uint64_t, std::string> line_of_sequence;
   uint64_t latest_sequence = 0;             // of autograd's nodes, on any thread
   absl::flat_hash_set<std::string> warned;  // through FirstTime
-  bool deduplicate = true;
-  bool coalesce = runtime::EnvironmentCoalesce();
-  std::optional<runtime::Log> log;  // read when the first program is compiled
   // Made when the first program is compiled; null if programs are not kept on disk.
   std::optional<std::unique_ptr<partition::CompileCache>> disk_cache;
-  const bool verify = runtime::EnvironmentVerify();
 
   std::shared_ptr<const CompiledProgram> last_program;
   StepLog steps;

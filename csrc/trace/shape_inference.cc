@@ -2,36 +2,21 @@
 #include "csrc/trace/shape_inference.h"
 
 #include <ATen/EmptyTensor.h>
-#include <ATen/ExpandUtils.h>
-#include <ATen/PythonTorchFunctionTLS.h>
 #include <ATen/core/dispatch/Dispatcher.h>
-#include <ATen/ops/index.h>
 
 #include <algorithm>
 
 #include "csrc/runtime/dispatch_guard.h"
+#include "csrc/trace/argument_checks.h"
 #include "csrc/trace/cpu_forms.h"
 #include "csrc/trace/device.h"
 #include "csrc/trace/meta_kernels.h"
+#include "csrc/trace/no_torch_function.h"
 #include "csrc/trace/own_shapes.h"
 
 namespace spmd::trace {
 
 namespace {
-
-// While it lives, torch functions written in Python do not see the user's modes (`with
-// torch.device("spmd")`).
-class NoTorchFunction {
- public:
-  NoTorchFunction() : before_(at::impl::PythonTorchFunctionTLS::get_disabled_state()) {
-    at::impl::PythonTorchFunctionTLS::set_disabled_state(
-        at::impl::TorchFunctionDisabledState::ALL_DISABLED);
-  }
-  ~NoTorchFunction() { at::impl::PythonTorchFunctionTLS::set_disabled_state(before_); }
-
- private:
-  at::impl::TorchFunctionDisabledState before_;
-};
 
 void MixTensor(Hash128& hash, const at::Tensor& t) {
   if (!t.defined()) {
@@ -60,56 +45,6 @@ at::Tensor ToMeta(const at::Tensor& t) {
     meta.unsafeGetTensorImpl()->set_sizes_and_strides(t.sizes(), t.strides(), t.storage_offset());
   }
   return meta;
-}
-
-// True if the values of an indexed write fit, which Meta does not check. If an index is a mask, the
-// number of elements depends on data, and the kernel checks.
-bool TakesIndexedWrite(const OpInfo& op, const std::vector<c10::IValue>& args) {
-  const std::string& base = op.handle.operator_name().name;
-  if (base != "aten::index_put" && base != "aten::_index_put_impl" &&
-      base != "aten::_unsafe_index_put") {
-    return true;
-  }
-  const at::Tensor self = args[0].toTensor(), values = args[2].toTensor();
-  if (self.scalar_type() != values.scalar_type()) return false;
-  c10::List<std::optional<at::Tensor>> indices;
-  for (const c10::IValue& index : args[1].toListRef()) {
-    const at::Tensor t = index.isTensor() ? index.toTensor() : at::Tensor();
-    const bool is_mask =
-        t.defined() && (t.scalar_type() == at::kBool || t.scalar_type() == at::kByte);
-    if (is_mask) return true;
-    indices.push_back(t.defined() ? std::optional<at::Tensor>(at::detail::empty_strided_meta(
-                                        t.sizes(), t.strides(), t.scalar_type()))
-                                  : std::nullopt);
-  }
-  try {
-    const runtime::DispatchGuard guard;
-    const NoTorchFunction no_torch_function;
-    const MetaInCpp without_python;
-    return at::is_expandable_to(values.sizes(), at::index(ToMeta(self), indices).sizes());
-  } catch (const std::exception&) {
-    return false;
-  }
-}
-
-// True if there are as many pivots as a matrix has. The CPU does not check this.
-bool FitsPivots(const OpInfo& op, const std::vector<c10::IValue>& args) {
-  if (op.handle.operator_name().name != "aten::lu_unpack") return true;
-  const at::Tensor matrix = args[0].toTensor(), pivots = args[1].toTensor();
-  if (matrix.dim() < 2 || pivots.dim() < 1) return false;
-  return pivots.size(-1) == std::min(matrix.size(-2), matrix.size(-1));
-}
-
-// True if the operands that the op writes keep their sizes. An observer of rows that has seen none
-// yet takes as many as there are, which its kernel decides and Meta does not know.
-bool KeepsSizes(const OpInfo& op, const std::vector<c10::IValue>& args) {
-  const std::string& base = op.handle.operator_name().name;
-  if (base != "aten::_fused_moving_avg_obs_fq_helper" &&
-      base != "aten::_fused_moving_avg_obs_fq_helper_functional") {
-    return true;
-  }
-  const bool of_rows = args[op.FindArg("per_row_fake_quant")].toBool();
-  return !of_rows || args[op.FindArg("running_min")].toTensor().numel() > 0;
 }
 
 // The results of the call on Meta. If `without_python` is true, kernels in C++ are used where there
@@ -253,8 +188,7 @@ const Inference& ShapeCache::Infer(const OpInfo& op, const std::vector<c10::IVal
     return *(recent_[key] = std::move(it->second));
   }
   Inference answer = Ask(op, args);  // may call back into the session
-  answer.ok = answer.ok && TakesIndexedWrite(op, args) && FitsPivots(op, args) &&
-              KeepsSizes(op, args) && cpu_.Agrees(op, args, answer);
+  answer.ok = answer.ok && TakesArguments(op, args) && cpu_.Agrees(op, args, answer);
   std::unique_ptr<Inference>& fresh = recent_[key];
   fresh = std::make_unique<Inference>(std::move(answer));
   return *fresh;

@@ -7,7 +7,7 @@
 #include <ATen/ops/zeros.h>
 #include <c10/core/TensorImpl.h>
 
-#include "csrc/runtime/tile_memory.h"
+#include "csrc/runtime/one_place/tile_memory.h"
 #include "csrc/trace/device.h"
 #include "csrc/trace/marks.h"
 #include "csrc/trace/status_to_exception.h"
@@ -254,7 +254,7 @@ void BindBuffer(Session::State& state, Buffer* buffer, TapeId value) {
   if (buffer->mark != nullptr && !MarkWaits(*buffer)) {
     // The mark binds the value. A value that something else holds, too, is copied first.
     if (tape.origin(value).record < 0 || tape.CountHolders(value) > 0) {
-      value = EmitNamed(state, "aten::clone", {value}, {}, TypeOf(state, value));
+      value = EmitClone(state, value);
     }
     tape.Annotate(value, buffer->mark);
   }
@@ -372,6 +372,15 @@ TapeId EmitFull(Session::State& state, const TensorType& type, const c10::Scalar
                     {"value", c10::IValue(value)},
                     {"dtype", static_cast<int64_t>(runtime::ToScalarType(type.dtype))}},
                    type);
+}
+
+TapeId EmitClone(Session::State& state, TapeId x) {
+  return EmitNamed(state, "aten::clone", {x}, {}, TypeOf(state, x));
+}
+
+TapeId EmitView(Session::State& state, TapeId x, const Dims& dims) {
+  return EmitNamed(state, "aten::view", {x}, {{"size", Ints(Vec(dims))}},
+                   {TypeOf(state, x).dtype, dims});
 }
 
 TapeId EmitExpand(Session::State& state, TapeId x, const Dims& dims) {

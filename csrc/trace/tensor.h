@@ -73,6 +73,8 @@ TapeId EmitNamed(Session::State& state, const char* op, absl::InlinedVector<Tape
 TapeId EmitCast(Session::State& state, TapeId x, DType dtype);
 // A value filled with `value`.
 TapeId EmitFull(Session::State& state, const TensorType& type, const c10::Scalar& value);
+TapeId EmitClone(Session::State& state, TapeId x);
+TapeId EmitView(Session::State& state, TapeId x, const Dims& dims);
 TapeId EmitExpand(Session::State& state, TapeId x, const Dims& dims);
 TensorType TypeOf(Session::State& state, TapeId id);
 

@@ -4,7 +4,7 @@
 #include <memory>
 #include <utility>
 
-#include "csrc/partition/compile.h"
+#include "csrc/trace/compile.h"
 #include "csrc/trace/lower.h"
 #include "csrc/trace/marks.h"
 #include "csrc/trace/tensor.h"
@@ -51,9 +51,8 @@ absl::StatusOr<Layout> ThroughOps(Session::State& state, const Layout& base, con
   const MeshSet set = MeshesOf(state, tape, outputs);
   SPMD_ASSIGN_OR_RETURN(Lowered lowered, Lower(tape, outputs, {&set.meshes, &set.grids}));
   SPMD_ASSIGN_OR_RETURN(std::shared_ptr<runtime::Backend> backend, TheBackend(state));
-  partition::CompileOptions options;
-  options.machine = &backend->machine();
-  SPMD_ASSIGN_OR_RETURN(partition::Compiled compiled, partition::Compile(lowered.graph, options));
+  SPMD_ASSIGN_OR_RETURN(partition::Compiled compiled,
+                        partition::Compile(lowered.graph, CompileOptionsFor(state, *backend)));
   return compiled.program.LayoutOf(compiled.program.outputs[0].value);
 }
 

@@ -135,7 +135,8 @@ absl::Status Explained(const CompiledProgram& program, const GraphInputs& given)
   return absl::InternalError(absl::StrCat(
       "SPMD_VERIFY: program ", program.number, " is not what its ops compute unsharded: ",
       first.ok() ? **first
-                 : absl::StrCat("which op it is cannot be said (", first.status().message(), ")"),
+                 : absl::StrCat("the op at fault could not be determined (",
+                                first.status().message(), ")"),
       ". This is a bug of torch_spmd; spmd.debug.save_repro(path) writes what is needed to report "
       "it"));
 }

@@ -115,8 +115,8 @@ class ViewFunction final : public torch::autograd::ViewFunc {
 // Only torch.Tensor._rev_view_func_unsafe asks for the inverse of a view.
 inline at::Tensor NoInverse(const at::Tensor&) {
   TORCH_CHECK_NOT_IMPLEMENTED(false,
-                              "torch_spmd: views of the device do not know the way back to their "
-                              "base (_rev_view_func_unsafe)");
+                              "torch_spmd: views on the device have no inverse "
+                              "(_rev_view_func_unsafe)");
 }
 
 // Makes `made`, a new tensor on the storage of `self`, a view of `self` for autograd, as

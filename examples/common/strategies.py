@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How to cut the GPT: one table per strategy, from parameter names to partition specs.
+"""How to shard the GPT: one table per strategy, from parameter names to partition specs.
 
-A strategy says how the batch is cut and how each parameter is. `DATA` and `MODEL` stand for the
+A strategy says how the batch and each parameter are sharded. `DATA` and `MODEL` stand for the
 mesh axes that the strategy uses for the batch and for the weights.
 
-    dp     every parameter whole on each device, the batch cut
-    tp     Megatron: each pair of matrices is cut so that one sum per pair is needed
-    fsdp   the batch and every matrix cut by the same axes (ZeRO-3)
-    2d     the batch cut by the mesh's first axis, the weights as in tp by the others
+    dp     the batch sharded, every parameter replicated
+    tp     Megatron: each pair of matrices is sharded so that it needs one all-reduce
+    fsdp   the batch and every matrix sharded over the same axes (ZeRO-3)
+    2d     the batch sharded over the mesh's first axis, the weights as in tp over the others
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ MODEL = "<model>"
 
 Rules = dict[str, tuple[Any, ...]]
 
-# nn.Linear keeps its weight as [out, in]: (MODEL, None) cuts what the layer produces,
+# nn.Linear keeps its weight as [out, in]: (MODEL, None) shards what the layer produces,
 # (None, MODEL) what it consumes.
 TENSOR_PARALLEL: Rules = {
     "tokens.weight": (MODEL, None),  # the vocabulary; the tied head with it
@@ -65,8 +65,8 @@ def strategy(name: str, axis_names: tuple[str, ...]) -> Strategy:
         raise ValueError(f"strategy {name!r} is none of {', '.join(TABLES)}")
     if name == "2d" and len(axis_names) < 2:
         raise ValueError(
-            f"strategy '2d' cuts the batch by the first axis and the weights by the others, but "
-            f"the mesh has only {axis_names[0]!r}; try --mesh data=2,model=4"
+            f"strategy '2d' shards the batch over the first axis and the weights over the others, "
+            f"but the mesh has only {axis_names[0]!r}; try --mesh data=2,model=4"
         )
     axes = {
         DATA: axis_names[:1] if name == "2d" else axis_names,

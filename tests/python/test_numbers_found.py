@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Wrong numbers and missing errors that were found once; none may come back."""
+"""Regression tests of wrong numbers and missing errors."""
 
 import copy
 
@@ -9,6 +9,8 @@ import torch.nn.functional as F
 from torch import nn
 
 import torch_spmd as spmd
+
+pytestmark = pytest.mark.modes("free_moves")
 
 
 @pytest.fixture
@@ -48,7 +50,7 @@ def test_gradient_of_a_complex_linear():
     out = torch.randn(4, 3, dtype=torch.complex64)
     gradients = []
     for device in ("cpu", "spmd"):
-        # Copies: a host tensor moved to its own device is itself.
+        # Copies, because a host tensor moved to its own device is itself.
         x, y = (t.clone().to(device).requires_grad_() for t in (a, w))
         F.linear(x, y).backward(out.to(device))
         gradients.append((x.grad.cpu(), y.grad.cpu()))
@@ -197,7 +199,7 @@ def test_layer_norm_statistics_that_an_earlier_program_made(mesh):
         x.requires_grad_()
         y = F.layer_norm(x, (5,), w, b)
         if device == "spmd":
-            spmd.sync()  # what follows is another program
+            spmd.sync()  # the rest is another program
             spmd.mark_sharding(g, mesh, (None, "data", None))
         return torch.autograd.grad(y, x, g)[0].cpu()
 

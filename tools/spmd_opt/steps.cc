@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <optional>
 #include <tuple>
 #include <utility>
 #include <variant>
@@ -13,13 +14,15 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "csrc/ir/graph.h"
-#include "csrc/ir/interpreter.h"
 #include "csrc/ir/lines.h"
 #include "csrc/ir/verifier.h"
 #include "csrc/partition/compile.h"
 #include "csrc/program/analysis.h"
-#include "csrc/program/interpreter.h"
+#include "csrc/program/one_place/coalesce.h"
+#include "csrc/program/one_place/fuse_sums.h"
 #include "csrc/program/program.h"
+#include "csrc/reference/interpreter.h"
+#include "csrc/reference/program_interpreter.h"
 #include "csrc/rules/graph_verifier.h"
 #include "csrc/util/did_you_mean.h"
 #include "csrc/util/status.h"
@@ -82,11 +85,11 @@ absl::StatusOr<std::string> PrintFingerprint(absl::string_view text, absl::strin
   return std::visit([](const auto& m) { return m.ComputeFingerprint().ToString() + "\n"; }, module);
 }
 
-absl::StatusOr<std::vector<ir::Literal>> SampleInputs(const ir::Graph& graph) {
-  SPMD_RETURN_IF_ERROR(ir::CheckSize(graph));
-  std::vector<ir::Literal> inputs;
+absl::StatusOr<std::vector<reference::Literal>> SampleInputs(const ir::Graph& graph) {
+  SPMD_RETURN_IF_ERROR(reference::CheckSize(graph));
+  std::vector<reference::Literal> inputs;
   for (ir::ValueId id : graph.inputs()) {
-    inputs.push_back(ir::SampleLiteral(graph.type(id), inputs.size()));
+    inputs.push_back(reference::SampleLiteral(graph.type(id), inputs.size()));
   }
   return inputs;
 }
@@ -99,7 +102,7 @@ std::vector<double> SampleScalars(absl::Span<const ir::ScalarKind> kinds) {
 }
 
 // "1, 0.5", or "1+2i, 0.5-1i" of complex numbers.
-std::string ElementsOf(const ir::Literal& literal) {
+std::string ElementsOf(const reference::Literal& literal) {
   std::string out;
   for (size_t i = 0; i < literal.data.size(); ++i) {
     absl::StrAppendFormat(&out, "%s%.6g", i == 0 ? "" : ", ", literal.data[i]);
@@ -110,9 +113,9 @@ std::string ElementsOf(const ir::Literal& literal) {
 
 absl::StatusOr<std::string> Interpret(absl::string_view text, absl::string_view) {
   SPMD_ASSIGN_OR_RETURN(const ir::Graph graph, ParseGraph(text));
-  SPMD_ASSIGN_OR_RETURN(const std::vector<ir::Literal> inputs, SampleInputs(graph));
-  SPMD_ASSIGN_OR_RETURN(const std::vector<ir::Literal> outputs,
-                        ir::Interpret(graph, inputs, SampleScalars(graph.scalars())));
+  SPMD_ASSIGN_OR_RETURN(const std::vector<reference::Literal> inputs, SampleInputs(graph));
+  SPMD_ASSIGN_OR_RETURN(const std::vector<reference::Literal> outputs,
+                        reference::Interpret(graph, inputs, SampleScalars(graph.scalars())));
   std::string out;
   for (size_t k = 0; k < outputs.size(); ++k) {
     absl::StrAppend(&out, "%", graph.value(graph.outputs()[k].value).name, ": ",
@@ -169,7 +172,7 @@ bool Close(double a, double b) {
 }
 
 // "equal", or the first element that differs.
-std::string Compared(const ir::Literal& expected, const ir::Literal& actual) {
+std::string Compared(const reference::Literal& expected, const reference::Literal& actual) {
   const auto places = [](const std::vector<double>& a, const std::vector<double>& b) {
     return std::mismatch(a.begin(), a.end(), b.begin(), b.end(), Close);
   };
@@ -188,16 +191,37 @@ std::string Compared(const ir::Literal& expected, const ir::Literal& actual) {
 absl::StatusOr<std::string> Check(absl::string_view text, absl::string_view) {
   SPMD_ASSIGN_OR_RETURN(const ir::Graph graph, ParseGraph(text));
   SPMD_ASSIGN_OR_RETURN(const Program program, ParseProgram(text));
-  SPMD_ASSIGN_OR_RETURN(const std::vector<ir::Literal> inputs, SampleInputs(graph));
+  SPMD_ASSIGN_OR_RETURN(const std::vector<reference::Literal> inputs, SampleInputs(graph));
   const std::vector<double> scalars = SampleScalars(graph.scalars());
-  SPMD_ASSIGN_OR_RETURN(const auto expected, ir::Interpret(graph, inputs, scalars));
-  SPMD_ASSIGN_OR_RETURN(const auto actual, program::Interpret(program, inputs, scalars));
+  SPMD_ASSIGN_OR_RETURN(const auto expected, reference::Interpret(graph, inputs, scalars));
+  SPMD_ASSIGN_OR_RETURN(const auto actual, reference::Interpret(program, inputs, scalars));
   std::string out;
   for (size_t k = 0; k < expected.size(); ++k) {
     absl::StrAppend(&out, "%", graph.value(graph.outputs()[k].value).name, ": ",
                     Compared(expected[k], actual[k]), "\n");
   }
   return out;
+}
+
+// `axes`: the axes along which devices stay apart, as a list of names; none: all run as one.
+absl::StatusOr<std::string> CoalesceText(absl::string_view text, absl::string_view axes) {
+  SPMD_ASSIGN_OR_RETURN(const Program program, ParseProgram(text));
+  AxisMask kept = 0;
+  for (const absl::string_view name : absl::StrSplit(axes, '+', absl::SkipEmpty())) {
+    for (const AxisId axis : program.grids[0]->SubAxesOf(name)) kept |= MaskOf(axis);
+  }
+  const Program coalesced =
+      kept == 0 ? program::Coalesce(program) : program::CoalesceKeeping(program, kept);
+  SPMD_RETURN_IF_ERROR(program::Verify(coalesced));
+  return coalesced.ToString();
+}
+
+absl::StatusOr<std::string> FuseSumsText(absl::string_view text, absl::string_view) {
+  SPMD_ASSIGN_OR_RETURN(const Program program, ParseProgram(text));
+  const std::optional<Program> fused = program::FuseSums(program);
+  if (!fused) return program.ToString();
+  SPMD_RETURN_IF_ERROR(program::Verify(*fused));
+  return fused->ToString();
 }
 
 absl::StatusOr<std::string> Explain(absl::string_view text, absl::string_view name) {
@@ -225,6 +249,10 @@ constexpr Step kSteps[] = {
     {"traffic", "one line per collective of a program", Traffic},
     {"memory", "a program's peak bytes per device, and what is alive then", Memory},
     {"warnings", "what compiling a graph warns of", Warnings},
+    {"coalesce", "a program whose devices run as one; coalesce=data+model: but along these axes",
+     CoalesceText},
+    {"fuse_sums", "a program whose products are added to partial sums while they are computed",
+     FuseSumsText},
     {"explain", "explain=x: why value %x of a graph is cut as it is", Explain},
 };
 

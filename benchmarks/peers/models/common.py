@@ -18,7 +18,7 @@ Arrays = dict[str, Array]
 
 @dataclass(frozen=True)
 class Setting:
-    """What a loss is written for: the mesh, whether activations are annotated, and the constants
+    """What a loss needs to know: the mesh, whether activations are annotated, and the constants
     of the workload in PyTorch."""
 
     mesh: Mesh
@@ -39,7 +39,7 @@ Loss = Callable[[Setting, Arrays, Arrays], Array]
 
 
 def within(prefix: str, arrays: Arrays) -> Arrays:
-    """Those whose name begins with `prefix.`, without it."""
+    """The parameters whose name begins with `prefix.`, without that prefix."""
     start = prefix + "."
     return {name[len(start) :]: a for name, a in arrays.items() if name.startswith(start)}
 
@@ -100,7 +100,7 @@ def convolve_transposed(
 ) -> Array:
     """As `torch.nn.functional.conv_transpose2d` and so on, but for the weight: [output, input, …].
 
-    Zeros between the elements of `x`, then a convolution with the kernel turned round.
+    Zeros between the elements of `x`, then a convolution with the reversed kernel.
     """
     n = x.ndim - 2
     around = [(k - 1 - padding,) * 2 for k in weight.shape[2:]]

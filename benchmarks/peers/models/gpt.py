@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""benchmarks/workloads/gpt.py in JAX; which way it is cut follows from the mesh."""
+"""benchmarks/workloads/gpt.py in JAX; its sharding follows from the mesh."""
 
 from dataclasses import replace
 
@@ -20,7 +20,7 @@ from benchmarks.peers.models.common import (
 
 
 def block(setting: Setting, positions: str | None, p: Arrays, x: Array) -> Array:
-    """`positions`: the axis that cuts the residual stream's second dimension."""
+    """`positions`: the axis that shards the residual stream's second dimension."""
     data, model = setting.axis("data", "fsdp"), setting.axis("model")
     h = layer_norm(p, "norm1", x)
     q, k, v = (

@@ -29,7 +29,7 @@ def layer(p: Arrays, name: str, x: Array, stride: int = 1) -> Array:
 def bottleneck(p: Arrays, x: Array) -> Array:
     width, inputs = p["reduce.weight"].shape[:2]
     projects = "skip.weight" in p
-    stride = 2 if projects and inputs != width else 1  # all stages halve but the first
+    stride = 2 if projects and inputs != width else 1  # all stages but the first halve the image
     y = jax.nn.relu(layer(p, "reduce", x))
     y = layer(p, "expand", jax.nn.relu(layer(p, "spatial", y, stride)))
     return jax.nn.relu(y + (layer(p, "skip", x, stride) if projects else x))

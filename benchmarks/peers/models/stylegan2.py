@@ -24,7 +24,7 @@ FILTER = np.outer(LINE, LINE)
 
 
 def rows(setting: Setting, x: Array) -> Array:
-    """Cuts the rows of maps that have at least 32."""
+    """Shards the rows of maps that have at least 32."""
     return setting.mark(x, None, None, "spatial", None) if x.shape[2] >= 32 else x
 
 
@@ -47,7 +47,7 @@ def twice(x: Array) -> Array:
 
 
 def parts(p: Arrays, style: Array) -> tuple[Array, Array]:
-    """The weight, scaled by what enters it, and the factors of the input channels."""
+    """The weight, scaled by its number of inputs, and the factors of the input channels."""
     weight = p["weight"]
     return weight / math.sqrt(math.prod(weight.shape[1:])), linear(p, "style", style) + 1
 

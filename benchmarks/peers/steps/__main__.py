@@ -1,22 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Steps of training and starts of programs beside eager PyTorch's and XLA's in the same run.
+"""Training steps and launches of programs beside eager PyTorch's and XLA's in the same run.
 
     python -m benchmarks.peers.steps                  # all rows; about half an hour on two cores
     python -m benchmarks.peers.steps "GPT dp" launch  # rows whose name begins so
     python -m benchmarks.peers.steps --python PATH    # an interpreter that has JAX
 
 One process has torch_spmd and eager PyTorch, another one JAX (`--python`, else the environment
-variable SPMD_PEERS_PYTHON, else this interpreter). They take turns: eager, ours, XLA; the ratios of
-each turn are a sample. The models are those of `benchmarks/workloads`, cut by marks on parameters
-and inputs alone; XLA compiles them ahead of time for as many virtual CPU devices, with its default
-partitioner. A launch adds 1 to eight floats per device, of 200 that are not waited for one by one;
-with JAX that is a call of a compiled function, with us recording it and a cut.
+variable SPMD_PEERS_PYTHON, else this interpreter). They alternate: eager, ours, XLA; the ratios of
+each round are a sample. The models are those of `benchmarks/workloads`, with marks on parameters
+and inputs alone; XLA compiles them ahead of time for the same number of virtual CPU devices, with
+its default partitioner. A launch adds 1 to eight floats per device; 200 launches are waited for
+together. With JAX a launch is a call of a compiled function, with us it is recording and a cut.
 
     eager, ours, XLA   medians of CPU-seconds, of all threads, in ms (launches: µs)
     ours/eager, XLA/eager, XLA/ours   medians of ratios, with the 95 % interval of the last
-    clock              the last by the clock
+    clock              the last ratio, of wall times
 
-For information: it fails nothing. With 0 where there is no JAX.
+This is for information, so nothing fails. Exits with 0 if there is no JAX.
 """
 
 from __future__ import annotations

@@ -48,7 +48,7 @@ def launches(devices: int) -> dict[str, Callable[[], None]]:
 
 
 def make(case: Case) -> Message:
-    """Both sides; of a workload also what another compiler must know."""
+    """Both sides; for a workload also what another compiler must know."""
     sides.clear()
     if case.workload is None:
         sides.update(launches(case.devices))
@@ -60,12 +60,12 @@ def make(case: Case) -> Message:
     with on_the_host():
         eager = build(False, **case.options)
     sides.update(ours=training(made), eager=training(eager))
-    sides["ours"]()  # the optimizer makes its state
+    sides["ours"]()  # the optimizer creates its state
     return {"description": describe(case.workload, made)}
 
 
 def answer(*, row: str | None = None, run: str | None = None) -> Message:
-    """Makes a row, or times one step of it on one side."""
+    """Creates a row, or times one step of it on one side."""
     if row is not None:
         return make(CASES[row])
     assert run is not None

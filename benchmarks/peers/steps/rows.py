@@ -9,9 +9,10 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Case:
-    """A training step of a workload, or starting small programs (`workload` is None).
+    """A training step of a workload, or launches of small programs (`workload` is None).
 
-    `options` go to the function that makes the workload. A process of XLA has so many devices.
+    `options` are passed to the function that creates the workload. XLA's process has `devices`
+    devices.
     """
 
     workload: str | None

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 
 def timed(step: Callable[[], None]) -> dict[str, float]:
-    """Of one call: CPU-seconds of all threads, and seconds by the clock."""
+    """The CPU-seconds of all threads and the wall time of one call."""
     clock, cpu = time.perf_counter(), time.process_time()
     step()
     return {"cpu": time.process_time() - cpu, "clock": time.perf_counter() - clock}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""XLA's side, on so many virtual CPU devices as SPMD_PEERS_DEVICES says. Needs JAX, and neither
+"""XLA's side, on SPMD_PEERS_DEVICES virtual CPU devices. Needs JAX, and neither
 PyTorch nor torch_spmd."""
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ steps: list[Callable[[], None]] = []
 
 
 def greet() -> Message:
-    """Which JAX; or why there is none."""
+    """The version of JAX, or why it cannot be used."""
     devices = os.environ["SPMD_PEERS_DEVICES"]
     os.environ |= {
         "JAX_PLATFORMS": "cpu",
@@ -31,7 +31,7 @@ def greet() -> Message:
 
 
 def training(workload: str, description: dict[str, Any]) -> Callable[[], None]:
-    """Numbers that a step can begin from; what they are changes neither time nor memory."""
+    """Numbers from which a step can start; they influence neither time nor memory."""
     import jax
     import numpy as np
 
@@ -87,7 +87,7 @@ def make(case: Case, description: dict[str, Any] | None) -> None:
 
 
 def answer(*, row: str | None = None, description: dict[str, Any] | None = None) -> Message:
-    """Makes a row, or times one step of it."""
+    """Creates a row, or times one step of it."""
     if row is not None:
         make(CASES[row], description)
         return {}

@@ -67,7 +67,7 @@ OpFactors MappedFactors(const OpCall& call, absl::Span<const int> source);
 // The dims of the result, where dimensions that are repeated or made have size 1.
 Dims MappedDims(const Dims& operand, absl::Span<const int> source);
 
-// The factors of an op that cannot be sharded.
+// The factors of an op that cannot be sharded: every device computes it in full.
 absl::StatusOr<OpFactors> NoFactors(const OpCall& call);
 // The rule of an op that is always rewritten in core ops by `as`.
 Rule Rewritten(absl::string_view op, DecomposeFn as);

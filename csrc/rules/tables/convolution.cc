@@ -113,7 +113,10 @@ Rule BorderBackward(absl::string_view op) {
 
 // Sorted by op.
 std::vector<Rule> ConvolutionRules() {
-  return {
+  // oneDNN caches kernels that were built for all threads and wait for them in a barrier, which
+  // would never open inside a parallel region of ours.
+  const auto own_threads = [](Rule rule) { return rule.With(&OpFacts::needs_own_threads, true); };
+  return CannotFail({
       AdaptiveAvgPool<2>("aten::_adaptive_avg_pool2d"),
       AdaptiveAvgPoolBackward<2>("aten::_adaptive_avg_pool2d_backward"),
       AdaptiveAvgPool<3>("aten::_adaptive_avg_pool3d"),
@@ -136,11 +139,12 @@ std::vector<Rule> ConvolutionRules() {
       AvgPoolBackward<2>("aten::avg_pool2d_backward"),
       AvgPool<3>("aten::avg_pool3d"),
       AvgPoolBackward<3>("aten::avg_pool3d_backward"),
-      Convolution("aten::convolution")
-          .Types(ConvolutionTypes)
-          .Local(LocalConvolution)
-          .Decomposes(TransposedAsDInput),
-      Rewritten("aten::convolution_backward", ConvolutionBackward),
+      own_threads(Convolution("aten::convolution")
+                      .Types(ConvolutionTypes)
+                      .Local(LocalConvolution)
+                      .Decomposes(TransposedAsDInput)
+                      .With(&OpFacts::padding, ZeroPadding{.image = 0})),
+      own_threads(Rewritten("aten::convolution_backward", ConvolutionBackward)),
       MaxPool<2>("aten::max_pool2d_with_indices"),
       MaxPoolBackward<2>("aten::max_pool2d_with_indices_backward"),
       MaxPool<3>("aten::max_pool3d_with_indices"),
@@ -180,16 +184,17 @@ std::vector<Rule> ConvolutionRules() {
       Interpolate<3>("aten::upsample_trilinear3d"),
       InterpolateBackward<3>("aten::upsample_trilinear3d_backward"),
       Computed("spmd::col2im", Col2ImFactors).Jointly({0}).Types(Col2ImTypes).Local(LocalCol2Im),
-      Computed("spmd::conv_dinput", ConvDInputFactors)
-          .Each({0, 1})
-          .Types(ConvDInputTypes)
-          .Local(LocalConvDInput)
-          .Flops(2),
-      Computed("spmd::conv_dweight", ConvDWeightFactors)
-          .Each({0, 1})
-          .Types(ConvDWeightTypes)
-          .Local(LocalConvDWeight)
-          .Flops(2),
+      own_threads(Computed("spmd::conv_dinput", ConvDInputFactors)
+                      .Each({0, 1})
+                      .Types(ConvDInputTypes)
+                      .Local(LocalConvDInput)
+                      .Flops(2)),
+      own_threads(Computed("spmd::conv_dweight", ConvDWeightFactors)
+                      .Each({0, 1})
+                      .Types(ConvDWeightTypes)
+                      .Local(LocalConvDWeight)
+                      .Flops(2)
+                      .With(&OpFacts::padding, ZeroPadding{.image = 1, .kernel_is_result = true})),
       Computed("spmd::im2col", Im2ColFactors).Jointly({0}).Types(Im2ColTypes).Local(LocalIm2Col),
       Computed("spmd::max_pool", MaxPoolFactors).Types(MaxPoolTypes).Local(LocalMaxPool),
       Computed("spmd::max_pool_dinput", MaxPoolDInputFactors)
@@ -204,7 +209,7 @@ std::vector<Rule> ConvolutionRules() {
           .Jointly({0})
           .Types(ResampleTypes)
           .Local(LocalResampleDInput),
-  };
+  });
 }
 
 }  // namespace spmd::rules

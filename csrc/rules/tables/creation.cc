@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "csrc/rules/promotion.h"
 #include "csrc/rules/registry.h"
+#include "csrc/rules/tables/call_factors.h"
 #include "csrc/util/status.h"
 
 namespace spmd::rules {
@@ -28,8 +29,6 @@ absl::StatusOr<OpFactors> RowFactors(const OpCall& call) {
   for (int factor : f.results[0].back()) f.factors[factor].whole = true;
   return f;
 }
-
-absl::StatusOr<OpFactors> Whole(const OpCall& call) { return WholeFactors(call); }
 
 bool AnyCut(const CutFactors& cut) {
   return std::any_of(cut.begin(), cut.end(), [](bool c) { return c; });
@@ -98,17 +97,25 @@ Rule Drawn(absl::string_view op, FactorsFn factors) {
 std::vector<Rule> CreationRules() {
   std::vector<Rule> t = {
       Drawn("spmd::binomial", BroadcastFactors),
-      Drawn("spmd::dirichlet", RowFactors),
-      Computed("spmd::dropout", BroadcastFactors).Local(LocalOffset).Types(DropoutTypes).Random(),
-      Computed("spmd::full", ResultFactors).Local(LocalSize).Types(SizeTypes),
-      Computed("spmd::iota", ResultFactors).Local(LocalIota).Types(IotaTypes),
+      Drawn("spmd::dirichlet", RowFactors).CannotFail(),
+      Computed("spmd::dropout", BroadcastFactors)
+          .Local(LocalOffset)
+          .Types(DropoutTypes)
+          .Random()
+          .CannotFail(),
+      Computed("spmd::full", ResultFactors).Local(LocalSize).Types(SizeTypes).CannotFail(),
+      Computed("spmd::iota", ResultFactors).Local(LocalIota).Types(IotaTypes).CannotFail(),
       Drawn("spmd::poisson", BroadcastFactors),
-      Computed("spmd::random", ResultFactors).Local(LocalSizeAndOffset).Types(SizeTypes).Random(),
-      Drawn("spmd::standard_gamma", BroadcastFactors),
+      Computed("spmd::random", ResultFactors)
+          .Local(LocalSizeAndOffset)
+          .Types(SizeTypes)
+          .Random()
+          .CannotFail(),
+      Drawn("spmd::standard_gamma", BroadcastFactors).CannotFail(),
   };
   // Small tables, which every device computes in full.
   for (const char* op : {"eye", "eye.m", "linspace", "logspace", "tril_indices", "triu_indices"}) {
-    t.push_back(Computed(absl::StrCat("aten::", op), Whole));
+    t.push_back(Computed(absl::StrCat("aten::", op), NoFactors).CannotFail());
   }
   return t;
 }

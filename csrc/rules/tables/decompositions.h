@@ -79,12 +79,8 @@ SPMD_DECOMPOSITION(DecomposeBatchNormBackward);
 // Attention.
 SPMD_DECOMPOSITION(DecomposeAttention);
 SPMD_DECOMPOSITION(DecomposeAttentionBackward);
-// Losses with a reduction.
-SPMD_DECOMPOSITION(DecomposeLoss);
-SPMD_DECOMPOSITION(DecomposeLossBackward);
 // Optimizers.
 SPMD_DECOMPOSITION(DecomposeAdam);
-SPMD_DECOMPOSITION(DecomposeMultiTensorAdam);
 SPMD_DECOMPOSITION(DecomposeSgd);
 SPMD_DECOMPOSITION(DecomposeAdagrad);
 SPMD_DECOMPOSITION(DecomposeUnscale);

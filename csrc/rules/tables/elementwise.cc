@@ -86,27 +86,30 @@ void Unary(Table& t) {
 
 void Arithmetic(Table& t) {
   const Rule two = Elementwise("");
-  t.All(two.Jointly({0, 1}), {"add.Tensor", "sub.Tensor", "rsub.Tensor"});
+  // Division by zero fails for integers, and so does a power with a negative exponent.
+  const Rule divides = two.With(&OpFacts::fails, Failure::kOnIntegers);
+  t.All(two.Jointly({0, 1}).With(&OpFacts::adds, true), {"add.Tensor"});
+  t.All(two.Jointly({0, 1}), {"sub.Tensor", "rsub.Tensor"});
   // Adding a scalar to each partial sum would add it several times, so these are not linear.
   t.All(two, {"add.Scalar", "sub.Scalar", "rsub.Scalar"});
   t.All(two.Each({0, 1}), {"mul.Tensor"});
   t.All(two.Jointly({0}), {"mul.Scalar"});
   t.All(two.Each({0}).Types(FloatTypes), {"div.Tensor"});
   t.All(two.Jointly({0}).Types(FloatTypes), {"div.Scalar"});
-  t.All(two.Each({0}).LinearIf(DoesNotRound), {"div.Tensor_mode"});
-  t.All(two.Jointly({0}).LinearIf(DoesNotRound), {"div.Scalar_mode"});
-  t.All(two, {"floor_divide", "remainder.Tensor", "fmod.Tensor", "maximum", "minimum", "fmax",
-              "fmin", "pow.Tensor_Tensor", "hypot", "gcd", "lcm", "nextafter", "heaviside",
-              "logaddexp", "logaddexp2", "igamma", "igammac"});
+  t.All(divides.Each({0}).LinearIf(DoesNotRound), {"div.Tensor_mode"});
+  t.All(divides.Jointly({0}).LinearIf(DoesNotRound), {"div.Scalar_mode"});
+  t.All(divides, {"floor_divide", "remainder.Tensor", "fmod.Tensor"});
+  t.All(two, {"maximum", "minimum", "fmax", "fmin", "pow.Tensor_Tensor", "hypot", "gcd", "lcm",
+              "nextafter", "heaviside", "logaddexp", "logaddexp2", "igamma", "igammac"});
   t.All(two.Types(FloatTypes), {"atan2", "copysign.Tensor", "xlogy.Tensor", "special_xlog1py",
                                 "special_zeta", "ldexp.Tensor"});
-  t.All(two, {"floor_divide.Scalar", "remainder.Scalar", "fmod.Scalar"});
+  t.All(divides, {"floor_divide.Scalar", "remainder.Scalar", "fmod.Scalar"});
   t.All(two.Types(FloatTypes), {"copysign.Scalar", "xlogy.Scalar_Other",
                                 "special_xlog1py.other_scalar", "special_zeta.other_scalar"});
-  t.All(two, {"pow.Scalar", "remainder.Scalar_Tensor"});
+  t.All(divides, {"pow.Scalar", "remainder.Scalar_Tensor"});
   t.All(two.Types(FloatTypes),
         {"xlogy.Scalar_Self", "special_xlog1py.self_scalar", "special_zeta.self_scalar"});
-  t.All(two, {"pow.Tensor_Scalar"});
+  t.All(divides, {"pow.Tensor_Scalar"});
   t.All(two.Types(FloatTypes), {"special_chebyshev_polynomial_t",
                                 "special_chebyshev_polynomial_t.x_scalar",
                                 "special_chebyshev_polynomial_t.n_scalar",
@@ -195,7 +198,7 @@ void Mixed(Table& t) {
 void Copies(Table& t) {
   t.Row(Elementwise("spmd::cast").Jointly({0}).Monotone().LinearIf(CastIsLinear).Types(CastTypes));
   t.Row(Elementwise("aten::copy").Jointly({1}).LinearIf(CopyIsLinear).Types(FirstTypes));
-  t.Row(Elementwise("spmd::in_range").Types(FirstTypes));
+  t.Row(Elementwise("spmd::in_range").Types(FirstTypes).With(&OpFacts::fails, Failure::kOnValues));
   t.All(Elementwise("").Types(FirstTypes), {"fill.Scalar"});
   t.All(Elementwise("").Types(FirstTypes), {"fill.Tensor", "zero"});
 }

@@ -68,14 +68,14 @@ absl::StatusOr<std::vector<TensorType>> GatherTypes(const OpCall& call) {
 
 std::vector<Rule> AtenRules() {
   const auto index_put = [](absl::string_view op) {
-    return Accumulates(Moves(op, IndexPut).Types(SameTypes).Decomposes(WriteByPart));
+    return Accumulates(Moves(op, IndexPut).Types(SameTypes).Decomposes(IndexPutByPart));
   };
-  const auto writes = [](absl::string_view op, FactorsFn factors) {
-    return Moves(op, factors).Types(SameTypes).Decomposes(WriteByPart);
+  const auto writes = [](absl::string_view op, FactorsFn factors, DecomposeFn by_part) {
+    return Moves(op, factors).Types(SameTypes).Decomposes(by_part);
   };
   return {
       index_put("aten::_index_put_impl"),
-      Moves("aten::_unsafe_index.Tensor", Index).Jointly({0}).Monotone().Decomposes(ReadByPart),
+      Moves("aten::_unsafe_index.Tensor", Index).Jointly({0}).Monotone().Decomposes(IndexByPart),
       index_put("aten::_unsafe_index_put"),
       Rewritten("aten::embedding", EmbeddingByRows),
       Rewritten("aten::embedding_dense_backward", EmbeddingBackwardByRows),
@@ -83,32 +83,43 @@ std::vector<Rule> AtenRules() {
           .Jointly({0})
           .Monotone()
           .Types(GatherTypes)
-          .Decomposes(ReadByPart),
-      Moves("aten::index.Tensor", Index).Jointly({0}).Monotone().Decomposes(ReadByPart),
-      Accumulates(writes("aten::index_add", IndexAdd).Jointly({0, 2})),
-      writes("aten::index_copy", IndexCopy).Jointly({0, 2}).Monotone(),
-      writes("aten::index_fill.int_Scalar", IndexCopy),
-      writes("aten::index_fill.int_Tensor", IndexCopy),
+          .Decomposes(GatherByPart)
+          .FailsOnIndices(),
+      Moves("aten::index.Tensor", Index).Jointly({0}).Monotone().Decomposes(IndexByPart),
+      Accumulates(writes("aten::index_add", IndexAdd, IndexAddByPart).Jointly({0, 2}))
+          .FailsOnIndices(),
+      writes("aten::index_copy", IndexCopy, IndexWriteByPart)
+          .Jointly({0, 2})
+          .Monotone()
+          .FailsOnIndices(),
+      writes("aten::index_fill.int_Scalar", IndexCopy, IndexWriteByPart).FailsOnIndices(),
+      writes("aten::index_fill.int_Tensor", IndexCopy, IndexWriteByPart).FailsOnIndices(),
       index_put("aten::index_put"),
-      writes("aten::index_reduce", IndexCopy),
+      writes("aten::index_reduce", IndexCopy, IndexWriteByPart)
+          .With(&OpFacts::kernel, "spmd::index_reduce"),  // works with tiles of one row
       Moves("aten::index_select", IndexSelectFactors)
           .Jointly({0})
           .Monotone()
-          .Decomposes(ReadByPart),
+          .Decomposes(IndexSelectByPart)
+          .FailsOnIndices(),
       Rewritten("aten::nll_loss2d_backward", Nll2dBackward),
       Rewritten("aten::nll_loss2d_forward", Nll2dForward),
       Rewritten("aten::nll_loss_backward", NllBackward),
       Rewritten("aten::nll_loss_forward", NllForward),
-      writes("aten::put", PutFactors),
-      writes("aten::scatter.reduce", Scatter),
-      writes("aten::scatter.src", Scatter).Jointly({0, 2}).Monotone(),
-      writes("aten::scatter.value", Scatter),
-      writes("aten::scatter.value_reduce", Scatter),
-      Accumulates(writes("aten::scatter_add", ScatterAdd).Jointly({0, 2})),
-      writes("aten::scatter_reduce.two", Scatter),
+      writes("aten::put", PutFactors, PutByPart),
+      writes("aten::scatter.reduce", Scatter, ScatterByPart),
+      writes("aten::scatter.src", Scatter, ScatterByPart)
+          .Jointly({0, 2})
+          .Monotone()
+          .FailsOnIndices(),
+      writes("aten::scatter.value", Scatter, ScatterByPart).FailsOnIndices(),
+      writes("aten::scatter.value_reduce", Scatter, ScatterByPart),
+      Accumulates(writes("aten::scatter_add", ScatterAdd, ScatterAddByPart).Jointly({0, 2}))
+          .FailsOnIndices(),
+      writes("aten::scatter_reduce.two", Scatter, ScatterByPart).FailsOnIndices(),
       Einsum("aten::searchsorted.Scalar", "[n], [n]? -> ()"),
       Computed("aten::searchsorted.Tensor", SearchSortedFactors),
-      Moves("aten::take", TakeFactors).Jointly({0}).Monotone().Decomposes(ReadByPart),
+      Moves("aten::take", TakeFactors).Jointly({0}).Monotone().Decomposes(TakeByPart),
   };
 }
 
@@ -121,21 +132,31 @@ std::vector<Rule> OwnRules() {
           .Each({0})
           .Types(EmbeddingTypes)
           .Local(LocalEmbedding)
-          .Flops(kTrafficOnly),
+          .Flops(kTrafficOnly)
+          .FailsOnIndices("num_rows")
+          .With(&OpFacts::looks_up, true),
       Einsum("spmd::embedding_dweight", "... d, ... -> v d")
           .Each({0})
           .Types(EmbeddingDWeightTypes)
           .Local(LocalEmbeddingDWeight)
-          .Flops(kTrafficOnly),
+          .Flops(kTrafficOnly)
+          .FailsOnIndices("num_rows"),
       Computed("spmd::nll_dinput", NllDInputFactors)
           .Each({0, 3})
           .Types(NllDInputTypes)
-          .Local(LocalNllDInput),
+          .Local(LocalNllDInput)
+          .With(&OpFacts::dims, DimsUse::kClassOfRow),
       Einsum("spmd::nll_rows", "... c, ..., c? -> ...")
           .Jointly({0})
           .Types(NllRowsTypes)
-          .Local(LocalNll),
-      Einsum("spmd::nll_sum", "... c, ..., c? -> (), ()").Types(NllSumTypes).Local(LocalNll),
+          .Local(LocalNll)
+          .FailsOnIndices("num_classes")
+          .With(&OpFacts::dims, DimsUse::kClassOfRow),
+      Einsum("spmd::nll_sum", "... c, ..., c? -> (), ()")
+          .Types(NllSumTypes)
+          .Local(LocalNll)
+          .FailsOnIndices("num_classes")
+          .With(&OpFacts::dims, DimsUse::kClassOfRow),
   };
 }
 

@@ -80,9 +80,9 @@ absl::StatusOr<std::vector<TensorType>> LeastSquaresTypes(const OpCall& call) {
 // Sorted by op.
 std::vector<Rule> LinearAlgebraRules() {
   return {
-      Computed("aten::_fft_c2c", NamedDimsWhole).Jointly({0}),
-      Computed("aten::_fft_c2r", NamedDimsWhole).Jointly({0}),
-      Computed("aten::_fft_r2c", NamedDimsWhole).Jointly({0}),
+      Computed("aten::_fft_c2c", NamedDimsWhole).Jointly({0}).CannotFail(),
+      Computed("aten::_fft_c2r", NamedDimsWhole).Jointly({0}).CannotFail(),
+      Computed("aten::_fft_r2c", NamedDimsWhole).Jointly({0}).CannotFail(),
       Einsum("aten::_linalg_det", "... [m] [n] -> ..., ... [m] [n], ... [n]"),
       Einsum("aten::_linalg_eigh", "... [m] [n] -> ... [n], ... [m] [n]?"),
       Einsum("aten::_linalg_eigvals", "... [m] [n] -> ... [n]"),
@@ -94,7 +94,7 @@ std::vector<Rule> LinearAlgebraRules() {
       Einsum("aten::cholesky_solve", "... [n] k, ... [m] [n] -> ... [n] k"),
       Einsum("aten::geqrf", "... [m] [n] -> ... [m] [n], ... [k]"),
       Einsum("aten::linalg_cholesky_ex", "... [m] [n] -> ... [m] [n], ..."),
-      Computed("aten::linalg_cross", CrossFactors).Each({0, 1}),
+      Computed("aten::linalg_cross", CrossFactors).Each({0, 1}).CannotFail(),
       Einsum("aten::linalg_eig", "... [m] [n] -> ... [n], ... [m] [n]"),
       Einsum("aten::linalg_householder_product", "... [m] [n], ... [k] -> ... [m] [n]"),
       Einsum("aten::linalg_inv_ex", "... [m] [n] -> ... [m] [n], ..."),

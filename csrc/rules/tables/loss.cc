@@ -2,7 +2,6 @@
 // Losses that are element-wise followed by a reduction over everything. Their kernels divide by the
 // number of elements that they get, which is wrong on a tile, so they are always written in core
 // ops. Margin losses are recorded without a reduction.
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "csrc/rules/einsum.h"
 #include "csrc/rules/promotion.h"
@@ -102,11 +101,15 @@ class Terms {
     }
     return b_.Sub(b_.Mul(OneMinus(t), x), log_sigmoid);
   }
+  ir::ValueId SquaredError(ir::ValueId x, ir::ValueId t) { return b_.Square(b_.Sub(x, t)); }
   ir::ValueId SoftMargin(ir::ValueId x, ir::ValueId t) {
     return Log1p(b_.Exp(b_.Neg(b_.Mul(t, x))));
   }
 
   // Derivatives with respect to x.
+  ir::ValueId SquaredErrorSlope(ir::ValueId x, ir::ValueId t) {
+    return b_.MulScalar(b_.Sub(x, t), 2);
+  }
   ir::ValueId SmoothL1Slope(ir::ValueId x, ir::ValueId t) {
     const Attr beta = NumberOr(node_, "beta", 1);
     const ir::ValueId d = b_.Sub(x, t);
@@ -132,28 +135,25 @@ class Terms {
   const ir::Node& node_;
 };
 
-}  // namespace
+// The loss of each element, or its derivative with respect to x.
+using TermFn = ir::ValueId (*)(Terms&, ir::ValueId x, ir::ValueId t, Operands);
 
+template <ir::ValueId (Terms::*Member)(ir::ValueId, ir::ValueId)>
+ir::ValueId Term(Terms& terms, ir::ValueId x, ir::ValueId t, Operands) {
+  return (terms.*Member)(x, t);
+}
+ir::ValueId TermOfLogits(Terms& terms, ir::ValueId x, ir::ValueId t, Operands operands) {
+  return terms.CrossEntropyOfLogits(x, t, OptionalOperand(operands, 3));
+}
+
+// The op takes (x, t, weight?, …).
+template <TermFn Loss>
 ValuesOrStatus DecomposeLoss(Builder& b, const ir::Graph& from, const ir::Node& node,
                              Operands operands) {
   Terms terms(b, node);
   const ir::ValueId x = Upcast(b, operands[0]), t = Upcast(b, operands[1]);
-  ir::ValueId weight = ir::kNoValue, loss;
-  if (node.op == "aten::mse_loss") {
-    loss = b.Square(b.Sub(x, t));
-  } else if (node.op == "aten::smooth_l1_loss") {
-    loss = terms.SmoothL1(x, t);
-  } else if (node.op == "aten::huber_loss") {
-    loss = terms.Huber(x, t);
-  } else if (node.op == "aten::soft_margin_loss") {
-    loss = terms.SoftMargin(x, t);
-  } else if (node.op == "aten::binary_cross_entropy") {
-    loss = terms.CrossEntropy(x, t);
-    weight = OptionalOperand(operands, 2);
-  } else {
-    loss = terms.CrossEntropyOfLogits(x, t, OptionalOperand(operands, 3));
-    weight = OptionalOperand(operands, 2);
-  }
+  ir::ValueId loss = Loss(terms, x, t, operands);
+  const ir::ValueId weight = OptionalOperand(operands, 2);
   if (weight != ir::kNoValue) loss = b.Mul(loss, Upcast(b, weight));
   const int64_t reduction = node.attributes.GetIntOr("reduction", kMean);
   const int64_t count = b.type(loss).NumElements();
@@ -162,24 +162,15 @@ ValuesOrStatus DecomposeLoss(Builder& b, const ir::Graph& from, const ir::Node& 
   return AsResultsOf(b, from, node, {loss});
 }
 
+// The op takes (grad, x, t, weight?).
+template <TermFn Slope>
 ValuesOrStatus DecomposeLossBackward(Builder& b, const ir::Graph& from, const ir::Node& node,
                                      Operands operands) {
   Terms terms(b, node);
   const ir::ValueId grad = Upcast(b, operands[0]);
   const ir::ValueId x = Upcast(b, operands[1]), t = Upcast(b, operands[2]);
-  ir::ValueId weight = ir::kNoValue, slope;
-  if (node.op == "aten::mse_loss_backward") {
-    slope = b.MulScalar(b.Sub(x, t), 2);
-  } else if (node.op == "aten::smooth_l1_loss_backward") {
-    slope = terms.SmoothL1Slope(x, t);
-  } else if (node.op == "aten::huber_loss_backward") {
-    slope = terms.HuberSlope(x, t);
-  } else if (node.op == "aten::soft_margin_loss_backward") {
-    slope = terms.SoftMarginSlope(x, t);
-  } else {
-    slope = terms.CrossEntropySlope(x, t);
-    weight = OptionalOperand(operands, 3);
-  }
+  ir::ValueId slope = Slope(terms, x, t, operands);
+  const ir::ValueId weight = OptionalOperand(operands, 3);
   if (weight != ir::kNoValue) slope = b.Mul(slope, Upcast(b, weight));
   if (node.attributes.GetIntOr("reduction", kMean) == kMean) {
     slope = b.DivScalar(slope, static_cast<double>(b.type(x).NumElements()));
@@ -187,19 +178,33 @@ ValuesOrStatus DecomposeLossBackward(Builder& b, const ir::Graph& from, const ir
   return AsResultsOf(b, from, node, {b.Mul(slope, grad)});
 }
 
+template <TermFn Loss>
+Rule LossRule(absl::string_view op) {
+  return Computed(op, LossFactors).DecomposesAlways(DecomposeLoss<Loss>).CannotFail();
+}
+template <TermFn Slope>
+Rule LossBackwardRule(absl::string_view op) {
+  return Computed(op, BroadcastFactors).DecomposesAlways(DecomposeLossBackward<Slope>).CannotFail();
+}
+
+}  // namespace
+
 std::vector<Rule> LossRules() {
-  std::vector<Rule> t;
-  for (const char* loss : {"binary_cross_entropy", "binary_cross_entropy_with_logits", "huber_loss",
-                           "mse_loss", "smooth_l1_loss", "soft_margin_loss"}) {
-    t.push_back(
-        Computed(absl::StrCat("aten::", loss), LossFactors).DecomposesAlways(DecomposeLoss));
-  }
-  for (const char* loss :
-       {"binary_cross_entropy_backward", "huber_loss_backward", "mse_loss_backward",
-        "smooth_l1_loss_backward", "soft_margin_loss_backward"}) {
-    t.push_back(Computed(absl::StrCat("aten::", loss), BroadcastFactors)
-                    .DecomposesAlways(DecomposeLossBackward));
-  }
+  std::vector<Rule> t = {
+      // Probabilities must lie between 0 and 1.
+      LossRule<Term<&Terms::CrossEntropy>>("aten::binary_cross_entropy")
+          .With(&OpFacts::fails, Failure::kOnValues),
+      LossBackwardRule<Term<&Terms::CrossEntropySlope>>("aten::binary_cross_entropy_backward"),
+      LossRule<TermOfLogits>("aten::binary_cross_entropy_with_logits"),
+      LossRule<Term<&Terms::Huber>>("aten::huber_loss"),
+      LossBackwardRule<Term<&Terms::HuberSlope>>("aten::huber_loss_backward"),
+      LossRule<Term<&Terms::SquaredError>>("aten::mse_loss"),
+      LossBackwardRule<Term<&Terms::SquaredErrorSlope>>("aten::mse_loss_backward"),
+      LossRule<Term<&Terms::SmoothL1>>("aten::smooth_l1_loss"),
+      LossBackwardRule<Term<&Terms::SmoothL1Slope>>("aten::smooth_l1_loss_backward"),
+      LossRule<Term<&Terms::SoftMargin>>("aten::soft_margin_loss"),
+      LossBackwardRule<Term<&Terms::SoftMarginSlope>>("aten::soft_margin_loss_backward"),
+  };
   t.push_back(
       Einsum("spmd::ctc_loss", "[t] n [c], n [s], n, n -> n, n [t] [u]").Types(CtcLossTypes));
   t.push_back(

@@ -241,4 +241,21 @@ Attributes LocalCrossEntropyDInput(const OpCall& call, const OpFactors& factors,
   return local;
 }
 
+std::optional<ValueId> AsCrossEntropyDInput(Builder& b, Operands operands,
+                                            const Attributes& attributes) {
+  const ValueId grad = operands[0], logp = operands[1];
+  const ir::NodeId producer = b.graph().value(grad).producer;
+  if (producer == ir::kNoNode) return std::nullopt;
+  const ir::Node nll = b.graph().node(producer);
+  const TensorType type = b.type(logp);
+  const int64_t dim = attributes.GetInt("dim");
+  const bool last = dim == type.rank() - 1 || dim == -1;
+  if (nll.op != "spmd::nll_dinput" || type.rank() < 2 || !last || b.type(grad) != type) {
+    return std::nullopt;
+  }
+  return b.Call("spmd::cross_entropy_dinput",
+                {nll.operands[0], logp, nll.operands[1], nll.operands[2], nll.operands[3]},
+                ClassAttributes(nll));
+}
+
 }  // namespace spmd::rules

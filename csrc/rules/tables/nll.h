@@ -3,6 +3,7 @@
 // interval and gives zero for the others; the sums over shards are the results.
 #pragma once
 
+#include <optional>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -43,5 +44,13 @@ absl::StatusOr<OpFactors> CrossEntropyDInputFactors(const OpCall& call);
 absl::StatusOr<std::vector<TensorType>> CrossEntropyDInputTypes(const OpCall& call);
 Attributes LocalCrossEntropyDInput(const OpCall& call, const OpFactors& factors,
                                    const CutFactors& cut);
+
+// _log_softmax_backward_data(nll_dinput(g, t, w, s), logp, dim=-1) as cross_entropy_dinput(...):
+// the gradient of cross entropy in one step. In two steps, the gradient of log_softmax sums the
+// gradient of nll over the classes. That sum is known without looking at the classes, which saves a
+// reduction where the classes are sharded, and a tensor of tokens × classes in every case. nullopt
+// if operand 0 is not the result of an nll_dinput, or the softmax is not over the last dimension.
+std::optional<ir::ValueId> AsCrossEntropyDInput(Builder& b, absl::Span<const ir::ValueId> operands,
+                                                const Attributes& attributes);
 
 }  // namespace spmd::rules

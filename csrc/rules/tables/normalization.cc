@@ -5,6 +5,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "csrc/rules/registry.h"
+#include "csrc/rules/tables/call_factors.h"
 #include "csrc/rules/tables/decompositions.h"
 #include "csrc/rules/tables/reduced_dims.h"
 #include "csrc/util/status.h"
@@ -149,35 +150,41 @@ absl::StatusOr<std::vector<TensorType>> ChannelMomentTypes(const OpCall& call) {
 }  // namespace
 
 std::vector<Rule> NormalizationRules() {
-  const Rule batch = Computed("", BatchNormFactors).Decomposes(DecomposeBatchNorm);
+  // Some kernels read an operand as if it were contiguous (in eager mode the statistics of rows
+  // always are). Batch normalization has another formula for operands that are not: one computes
+  // infinity minus infinity, the other infinity times a difference.
+  const auto contiguous = [](Rule rule) { return rule.With(&OpFacts::needs_contiguous, true); };
+  const Rule batch = contiguous(Computed("", BatchNormFactors).Decomposes(DecomposeBatchNorm));
   auto named = [](Rule rule, const char* op) {
     rule.op = op;
     return rule;
   };
-  return {
+  return CannotFail({
       named(batch, "aten::_native_batch_norm_legit.no_stats"),
       named(batch, "aten::_native_batch_norm_legit_functional"),
+      contiguous(Computed("aten::_weight_norm_interface", NoFactors)),
+      contiguous(Computed("aten::_weight_norm_interface_backward", NoFactors)),
       named(batch, "aten::native_batch_norm"),
-      Computed("aten::native_batch_norm_backward", BatchNormFactors)
-          .Each({0})
-          .Decomposes(DecomposeBatchNormBackward),
-      Computed("aten::native_group_norm", GroupNormFactors)
-          .Local(GroupNormLocal)
-          .Decomposes(DecomposeGroupNorm),
-      Computed("aten::native_group_norm_backward", GroupNormFactors)
-          .Each({0})
-          .Local(GroupNormLocal)
-          .Decomposes(DecomposeGroupNormBackward),
+      contiguous(Computed("aten::native_batch_norm_backward", BatchNormFactors)
+                     .Each({0})
+                     .Decomposes(DecomposeBatchNormBackward)),
+      contiguous(Computed("aten::native_group_norm", GroupNormFactors)
+                     .Local(GroupNormLocal)
+                     .Decomposes(DecomposeGroupNorm)),
+      contiguous(Computed("aten::native_group_norm_backward", GroupNormFactors)
+                     .Each({0})
+                     .Local(GroupNormLocal)
+                     .Decomposes(DecomposeGroupNormBackward)),
       Computed("aten::native_layer_norm", RowNormFactors)
           .Types(LayerNormTypes)
           .Decomposes(DecomposeLayerNorm),
-      Computed("aten::native_layer_norm_backward", RowNormFactors)
-          .Each({0})
-          .Decomposes(DecomposeLayerNormBackward),
+      contiguous(Computed("aten::native_layer_norm_backward", RowNormFactors)
+                     .Each({0})
+                     .Decomposes(DecomposeLayerNormBackward)),
       Computed("spmd::channel_moments", ChannelSumFactors).Types(ChannelMomentTypes),
       Computed("spmd::channel_products", ChannelSumFactors).Each({0}).Types(LikeTheMean<2>),
       Computed("spmd::channel_squares", ChannelSumFactors).Types(LikeTheMean<1>),
-  };
+  });
 }
 
 }  // namespace spmd::rules

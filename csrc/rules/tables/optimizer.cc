@@ -2,12 +2,11 @@
 // Optimizers' steps and the gradient scaler. The parts of `_foreach_*` ops are element-wise ops.
 #include "absl/strings/str_cat.h"
 #include "csrc/rules/registry.h"
+#include "csrc/rules/tables/call_factors.h"
 #include "csrc/rules/tables/decompositions.h"
 
 namespace spmd::rules {
 namespace {
-
-absl::StatusOr<OpFactors> Whole(const OpCall& call) { return WholeFactors(call); }
 
 // The results are the parameter and both averages, not the gradient.
 absl::StatusOr<std::vector<TensorType>> AdamTypes(const OpCall& call) {
@@ -18,14 +17,13 @@ absl::StatusOr<std::vector<TensorType>> AdamTypes(const OpCall& call) {
 
 std::vector<Rule> OptimizerRules() {
   std::vector<Rule> t = {
-      Computed("aten::_amp_foreach_non_finite_check_and_unscale", Whole)
+      Computed("aten::_amp_foreach_non_finite_check_and_unscale", NoFactors)
           .DecomposesAlways(DecomposeUnscale),
-      Computed("aten::_amp_update_scale", Whole),  // a few scalars
+      Computed("aten::_amp_update_scale", NoFactors),  // a few scalars
       // Operands: parameter, gradient, averages of the gradient and of its square, step count.
       Elementwise("spmd::adam").Types(AdamTypes).Flops(14),
-      Computed("spmd::multi_tensor_adam", Whole).DecomposesAlways(DecomposeMultiTensorAdam),
   };
-  const Rule fused = Computed("", Whole);
+  const Rule fused = Computed("", NoFactors);
   auto add = [&](const char* op, DecomposeFn decompose) {
     for (const char* overload : {"", ".tensor_lr"}) {
       t.push_back(fused.DecomposesAlways(decompose));
@@ -36,7 +34,7 @@ std::vector<Rule> OptimizerRules() {
   add("_fused_adam", DecomposeAdam);
   add("_fused_adamw", DecomposeAdam);
   add("_fused_sgd", DecomposeSgd);
-  return t;
+  return CannotFail(std::move(t));
 }
 
 }  // namespace spmd::rules

@@ -161,48 +161,6 @@ ValuesOrStatus DecomposeAdam(Builder& b, const ir::Graph& from, const ir::Node& 
   return Flatten(out);
 }
 
-// Lists: params, grads, exp_avgs, exp_avg_sqs, max_exp_avg_sqs. The ops, their order and their
-// attributes are those that torch.optim.adam._multi_tensor_adam applies to each entry of its lists.
-ValuesOrStatus DecomposeMultiTensorAdam(Builder& b, const ir::Graph& from, const ir::Node& node,
-                                        Operands operands) {
-  const Step op(b, from, node, operands, /*lists=*/5);
-  const auto has = [&op](absl::string_view name) {
-    return !std::holds_alternative<NoneAttr>(op.Given(name));
-  };
-  std::vector<Values> out(4);
-  for (int i = 0; i < op.size(); ++i) {
-    ir::ValueId param = op.At(0, i), grad = op.At(1, i);
-    if (op.Flag("maximize")) grad = b.Neg(grad);
-    if (has("shrink")) {
-      param = b.CallInPlace("aten::mul.Scalar", {param}, {{"other", op.Given("shrink")}});
-    }
-    if (has("decay")) {
-      grad = b.CallAll("aten::add.Tensor", {grad, param}, {{"alpha", op.Given("decay")}}, {},
-                       /*updates=*/op.Flag("maximize") ? 0 : -1)[0];
-    }
-    const ir::ValueId avg = b.CallInPlace("aten::lerp.Scalar", {op.At(2, i), grad},
-                                          {{"weight", op.Given("first_weight")}});
-    ir::ValueId square =
-        b.CallInPlace("aten::mul.Scalar", {op.At(3, i)}, {{"other", op.Given("beta2")}});
-    square = b.CallInPlace("aten::addcmul", {square, grad, grad},
-                           {{"value", op.Given("second_weight")}});
-    ir::ValueId top = square;
-    if (op.Flag("amsgrad")) {
-      top = b.CallInPlace("aten::maximum", {op.At(4, i), square});
-      out[3].push_back(top);
-    }
-    ir::ValueId root = b.Sqrt(top);
-    root = b.CallInPlace("aten::div.Scalar", {root}, {{"other", op.Given("root_correction")}});
-    root = b.CallInPlace("aten::add.Scalar", {root},
-                         {{"other", op.Given("eps")}, {"alpha", int64_t{1}}});
-    out[0].push_back(
-        b.CallInPlace("aten::addcdiv", {param, avg, root}, {{"value", op.Given("step_size")}}));
-    out[1].push_back(avg);
-    out[2].push_back(square);
-  }
-  return Flatten(out);
-}
-
 // Lists: params, grads, momentum buffers (none without momentum).
 ValuesOrStatus DecomposeSgd(Builder& b, const ir::Graph& from, const ir::Node& node,
                             Operands operands) {

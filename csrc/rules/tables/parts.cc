@@ -5,7 +5,6 @@
 #include <string>
 #include <utility>
 
-#include "absl/strings/match.h"
 #include "absl/strings/strip.h"
 #include "csrc/rules/tables/call_factors.h"
 #include "csrc/rules/tables/scatter.h"
@@ -100,22 +99,33 @@ ir::ValueId Expanded(Builder& b, ir::ValueId v, Sizes size) {
   return b.Call("aten::expand", {v}, {{"size", std::move(size)}, {"implicit", false}});
 }
 
-ValuesOrStatus Scatter(Builder& b, const ir::Node& node, Operands operands, int64_t dim) {
+// How elements that are written combine with those that are there: the attribute, or "set".
+std::string ReduceOf(const ir::Node& node) { return node.attributes.GetStringOr("reduce", "set"); }
+
+// The attribute `dim`; 0 for a scalar.
+int64_t DimOf(const ir::Graph& from, const ir::Node& node, int rank) {
+  return rank == 0 ? 0 : OpCall::Of(from, node).Dim("dim", rank);
+}
+
+ValuesOrStatus Scatter(Builder& b, const ir::Graph& from, const ir::Node& node, Operands operands,
+                       std::string reduce) {
   const TensorType self = b.type(operands[0]);
+  const int64_t dim = DimOf(from, node, self.rank());
   const Sizes size = SizesOf(b.type(operands[1]));
   if (static_cast<int>(size.size()) != self.rank() || self.rank() == 0) return Values{};
   const ir::ValueId src = operands.size() > 2
                               ? operands[2]
                               : Filled(b, *node.attributes.Find("value"), self.dtype, size);
   Attributes attributes = Along(dim, self.dims[dim]);
-  const bool adds = node.op == "aten::scatter_add";
-  attributes.Set("reduce", adds ? "add" : node.attributes.GetStringOr("reduce", "set"));
+  attributes.Set("reduce", std::move(reduce));
   attributes.Set("include_self", node.attributes.GetBoolOr("include_self", true));
   return Values{b.Call("spmd::scatter_part", {operands[0], operands[1], src}, attributes)};
 }
 
-ValuesOrStatus IndexWrite(Builder& b, const ir::Node& node, Operands operands, int64_t dim) {
+ValuesOrStatus IndexWrite(Builder& b, const ir::Graph& from, const ir::Node& node,
+                          Operands operands, std::string reduce) {
   const TensorType self = b.type(operands[0]);
+  const int64_t dim = DimOf(from, node, self.rank());
   if (self.rank() == 0 || b.rank(operands[1]) != 1) return Values{};
   Sizes size = SizesOf(self);
   size[dim] = b.type(operands[1]).dims[0];
@@ -128,10 +138,13 @@ ValuesOrStatus IndexWrite(Builder& b, const ir::Node& node, Operands operands, i
   Attributes attributes = Along(dim, self.dims[dim]);
   const Attr* alpha = node.attributes.Find("alpha");
   attributes.Set("alpha", alpha == nullptr ? Attr(int64_t{1}) : *alpha);
-  const bool adds = node.op == "aten::index_add";
-  attributes.Set("reduce", adds ? "add" : node.attributes.GetStringOr("reduce", "set"));
+  attributes.Set("reduce", std::move(reduce));
   attributes.Set("include_self", node.attributes.GetBoolOr("include_self", true));
   return Values{b.Call("spmd::index_write_part", {operands[0], operands[1], source}, attributes)};
+}
+
+bool HasNothingToRead(const TensorType& self) {
+  return self.rank() == 0 || self.NumElements() == 0;
 }
 
 bool IsMask(const TensorType& type) {
@@ -210,32 +223,40 @@ ValuesOrStatus Put(Builder& b, const ir::Node& node, Operands operands) {
 
 }  // namespace
 
-ValuesOrStatus ReadByPart(Builder& b, const ir::Graph& from, const ir::Node& node,
+ValuesOrStatus TakeByPart(Builder& b, const ir::Graph& from, const ir::Node& node,
                           Operands operands) {
-  const OpCall call = OpCall::Of(from, node);
   const TensorType self = b.type(operands[0]);
-  if (self.rank() == 0 || self.NumElements() == 0) return Values{};
-  if (node.op == "aten::take") {
-    Values call = {operands[0]};
-    for (ir::ValueId index : Unraveled(b, operands[1], self.dims)) call.push_back(index);
-    return Values{CallWithIndices(b, "spmd::index_part", call, self.rank(),
-                                  AlongAll(self, /*may_be_negative=*/false))};
-  }
-  if (node.op == "aten::gather") {
-    const int64_t dim = call.Dim("dim", self.rank());
-    if (b.rank(operands[1]) != self.rank()) return Values{};
-    return Values{
-        b.Call("spmd::gather_part", {operands[0], operands[1]}, Along(dim, self.dims[dim]))};
-  }
-  if (node.op == "aten::index_select") {
-    if (b.rank(operands[1]) != 1) return Values{};
-    Values spread(2 + call.Dim("dim", self.rank()), ir::kNoValue);
-    spread.front() = operands[0];
-    spread.back() = operands[1];
-    return Values{CallWithIndices(b, "spmd::index_part", spread,
-                                  static_cast<int>(spread.size()) - 1,
-                                  AlongAll(self, /*may_be_negative=*/false))};
-  }
+  if (HasNothingToRead(self)) return Values{};
+  Values call = {operands[0]};
+  for (ir::ValueId index : Unraveled(b, operands[1], self.dims)) call.push_back(index);
+  return Values{CallWithIndices(b, "spmd::index_part", call, self.rank(),
+                                AlongAll(self, /*may_be_negative=*/false))};
+}
+
+ValuesOrStatus GatherByPart(Builder& b, const ir::Graph& from, const ir::Node& node,
+                            Operands operands) {
+  const TensorType self = b.type(operands[0]);
+  if (HasNothingToRead(self) || b.rank(operands[1]) != self.rank()) return Values{};
+  const int64_t dim = DimOf(from, node, self.rank());
+  return Values{
+      b.Call("spmd::gather_part", {operands[0], operands[1]}, Along(dim, self.dims[dim]))};
+}
+
+ValuesOrStatus IndexSelectByPart(Builder& b, const ir::Graph& from, const ir::Node& node,
+                                 Operands operands) {
+  const TensorType self = b.type(operands[0]);
+  if (HasNothingToRead(self) || b.rank(operands[1]) != 1) return Values{};
+  Values spread(2 + DimOf(from, node, self.rank()), ir::kNoValue);
+  spread.front() = operands[0];
+  spread.back() = operands[1];
+  return Values{CallWithIndices(b, "spmd::index_part", spread, static_cast<int>(spread.size()) - 1,
+                                AlongAll(self, /*may_be_negative=*/false))};
+}
+
+ValuesOrStatus IndexByPart(Builder& b, const ir::Graph& from, const ir::Node& node,
+                           Operands operands) {
+  const TensorType self = b.type(operands[0]);
+  if (HasNothingToRead(self)) return Values{};
   for (size_t k = 1; k < operands.size(); ++k) {
     if (operands[k] != ir::kNoValue && IsMask(b.type(operands[k]))) return Values{};
   }
@@ -265,15 +286,29 @@ ValuesOrStatus SliceOneByPart(Builder& b, const ir::Graph& from, const ir::Node&
   return Values{b.Call("aten::unsqueeze", {row}, {{"dim", dim}})};
 }
 
-ValuesOrStatus WriteByPart(Builder& b, const ir::Graph& from, const ir::Node& node,
-                           Operands operands) {
-  const OpCall call = OpCall::Of(from, node);
-  const int rank = b.rank(operands[0]);
-  if (node.op == "aten::put") return Put(b, node, operands);
-  if (absl::StrContains(node.op, "index_put")) return IndexPut(b, node, operands);
-  const int64_t dim = rank == 0 ? 0 : call.Dim("dim", rank);
-  if (absl::StrContains(node.op, "scatter")) return Scatter(b, node, operands, dim);
-  return IndexWrite(b, node, operands, dim);
+ValuesOrStatus PutByPart(Builder& b, const ir::Graph& from, const ir::Node& node,
+                         Operands operands) {
+  return Put(b, node, operands);
+}
+ValuesOrStatus IndexPutByPart(Builder& b, const ir::Graph& from, const ir::Node& node,
+                              Operands operands) {
+  return IndexPut(b, node, operands);
+}
+ValuesOrStatus ScatterByPart(Builder& b, const ir::Graph& from, const ir::Node& node,
+                             Operands operands) {
+  return Scatter(b, from, node, operands, ReduceOf(node));
+}
+ValuesOrStatus ScatterAddByPart(Builder& b, const ir::Graph& from, const ir::Node& node,
+                                Operands operands) {
+  return Scatter(b, from, node, operands, "add");
+}
+ValuesOrStatus IndexWriteByPart(Builder& b, const ir::Graph& from, const ir::Node& node,
+                                Operands operands) {
+  return IndexWrite(b, from, node, operands, ReduceOf(node));
+}
+ValuesOrStatus IndexAddByPart(Builder& b, const ir::Graph& from, const ir::Node& node,
+                              Operands operands) {
+  return IndexWrite(b, from, node, operands, "add");
 }
 
 std::vector<Rule> PartRules() {
@@ -281,15 +316,22 @@ std::vector<Rule> PartRules() {
     return Computed(op, factors).Types(types).Local(LocalFirst).Flops(kTrafficOnly);
   };
   return {
-      part("spmd::gather_part", GatherPartFactors, GatherPartTypes).Jointly({0}),
-      part("spmd::index_part", IndexPartFactors, IndexPartTypes).Jointly({0}),
+      part("spmd::gather_part", GatherPartFactors, GatherPartTypes)
+          .Jointly({0})
+          .FailsOnIndices("size")
+          .With(&OpFacts::looks_up, true),
+      part("spmd::index_part", IndexPartFactors, IndexPartTypes)
+          .Jointly({0})
+          .With(&OpFacts::looks_up, true),
       Accumulates(part("spmd::index_put_part", IndexPutPartFactors, SameTypes)),
       Accumulates(part("spmd::index_write_part", IndexWritePartFactors, SameTypes))
           .Jointly({0, 2})
-          .LinearIf(AddsOrSets),
+          .LinearIf(AddsOrSets)
+          .FailsOnIndices("size"),
       Accumulates(part("spmd::scatter_part", ScatterPartFactors, SameTypes))
           .Jointly({0, 2})
-          .LinearIf(AddsOrSets),
+          .LinearIf(AddsOrSets)
+          .FailsOnIndices("size"),
   };
 }
 

@@ -20,13 +20,21 @@ std::vector<Rule> PartRules();
 #define SPMD_DECOMPOSITION(name) \
   ValuesOrStatus name(Builder& b, const ir::Graph& from, const ir::Node& node, Operands operands)
 
-// gather, index_select, index.Tensor, take.
-SPMD_DECOMPOSITION(ReadByPart);
+// Ops that read.
+SPMD_DECOMPOSITION(GatherByPart);
+SPMD_DECOMPOSITION(IndexByPart);
+SPMD_DECOMPOSITION(IndexSelectByPart);
+SPMD_DECOMPOSITION(TakeByPart);
 // Ops that read one index: select.int, and slice.Tensor of length one.
 SPMD_DECOMPOSITION(SelectByPart);
 SPMD_DECOMPOSITION(SliceOneByPart);
-// All forms of scatter, index_add, index_copy, index_fill, index_reduce, index_put, put.
-SPMD_DECOMPOSITION(WriteByPart);
+// Ops that write.
+SPMD_DECOMPOSITION(IndexAddByPart);
+SPMD_DECOMPOSITION(IndexPutByPart);
+SPMD_DECOMPOSITION(IndexWriteByPart);  // index_copy, index_fill, index_reduce
+SPMD_DECOMPOSITION(PutByPart);
+SPMD_DECOMPOSITION(ScatterAddByPart);
+SPMD_DECOMPOSITION(ScatterByPart);  // all other forms of scatter
 
 #undef SPMD_DECOMPOSITION
 

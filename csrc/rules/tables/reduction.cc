@@ -8,6 +8,7 @@
 #include "csrc/rules/registry.h"
 #include "csrc/rules/tables/call_factors.h"
 #include "csrc/rules/tables/decompositions.h"
+#include "csrc/rules/tables/nll.h"
 #include "csrc/rules/tables/reduced_dims.h"
 
 namespace spmd::rules {
@@ -150,22 +151,27 @@ void Rows(std::vector<Rule>& t, const Rule& prototype, std::initializer_list<con
 
 std::vector<Rule> ReductionRules() {
   std::vector<Rule> t;
-  const Rule sum = Computed("", Reduce<ReduceKind::kSum>);
-  Rows(t, sum.Jointly({0}).Types(SumTypes), {"sum", "sum.dim_IntList"});
+  const Rule sum = Computed("", Reduce<ReduceKind::kSum>).CannotFail();
+  Rows(t, sum.Jointly({0}).Types(SumTypes), {"sum"});
+  Rows(t, sum.Jointly({0}).Types(SumTypes).With(&OpFacts::dims, DimsUse::kSums),
+       {"sum.dim_IntList"});
   Rows(t, sum.Types(SumTypes), {"nansum"});
   Rows(t, sum.Types(IndexTypes), {"count_nonzero", "count_nonzero.dim_IntList"});
-  Rows(t, Computed("", Reduce<ReduceKind::kProd>).Types(SumTypes), {"prod", "prod.dim_int"});
-  Rows(t, Computed("", Reduce<ReduceKind::kMax>).Types(ReducedTypes), {"amax", "max"});
-  Rows(t, Computed("", Reduce<ReduceKind::kMin>).Types(ReducedTypes), {"amin", "min"});
-  Rows(t, Computed("", Reduce<ReduceKind::kOr>).Types(AnyTypes), {"any", "any.dim", "any.dims"});
-  Rows(t, Computed("", Reduce<ReduceKind::kAnd>).Types(AnyTypes), {"all", "all.dim", "all.dims"});
+  Rows(t, Computed("", Reduce<ReduceKind::kProd>).CannotFail().Types(SumTypes),
+       {"prod", "prod.dim_int"});
+  Rows(t, Computed("", Reduce<ReduceKind::kMax>).CannotFail().Types(ReducedTypes), {"amax", "max"});
+  Rows(t, Computed("", Reduce<ReduceKind::kMin>).CannotFail().Types(ReducedTypes), {"amin", "min"});
+  Rows(t, Computed("", Reduce<ReduceKind::kOr>).CannotFail().Types(AnyTypes),
+       {"any", "any.dim", "any.dims"});
+  Rows(t, Computed("", Reduce<ReduceKind::kAnd>).CannotFail().Types(AnyTypes),
+       {"all", "all.dim", "all.dims"});
 
-  const Rule whole = Computed("", ReduceWhole);
+  const Rule whole = Computed("", ReduceWhole).CannotFail();
   Rows(t, whole.Jointly({0}).DecomposesAlways(DecomposeMean).Types(ReducedTypes),
        {"mean", "mean.dim"});
   Rows(t, whole.Decomposes(DecomposeVariance),
        {"var.correction", "std.correction", "var_mean.correction", "std_mean.correction"});
-  Rows(t, Computed("", NormFactors).Decomposes(DecomposeNorm),
+  Rows(t, Computed("", NormFactors).CannotFail().Decomposes(DecomposeNorm),
        {"linalg_vector_norm", "norm.Scalar", "norm.ScalarOpt_dim", "norm.ScalarOpt_dtype",
         "norm.ScalarOpt_dim_dtype"});
   Rows(t, whole.Decomposes(DecomposeLogSumExp), {"logsumexp"});
@@ -175,24 +181,27 @@ std::vector<Rule> ReductionRules() {
   Rows(t, whole,
        {"median", "nanmedian", "median.dim", "nanmedian.dim", "mode", "kthvalue", "hash_tensor"});
 
-  const Rule along = Computed("", NamedDimsWhole);
-  Rows(t, along.Decomposes(DecomposeSoftmax).Types(SoftmaxTypes),
+  const Rule along = Computed("", NamedDimsWhole).CannotFail();
+  const Rule softmax = along.With(&OpFacts::dims, DimsUse::kAlong);
+  Rows(t, softmax.Decomposes(DecomposeSoftmax).Types(SoftmaxTypes),
        {"_softmax", "_log_softmax", "_safe_softmax"});
-  Rows(t, along.Each({0}).Decomposes(DecomposeSoftmaxBackward).Types(SoftmaxBackwardTypes),
-       {"_softmax_backward_data", "_log_softmax_backward_data"});
+  const Rule softmax_backward =
+      softmax.Each({0}).Decomposes(DecomposeSoftmaxBackward).Types(SoftmaxBackwardTypes);
+  Rows(t, softmax_backward, {"_softmax_backward_data"});
+  Rows(t, softmax_backward.Combines(AsCrossEntropyDInput), {"_log_softmax_backward_data"});
   Rows(t, along.Jointly({0}).Decomposes(DecomposeScan).Types(ScanTypes), {"cumsum"});
   Rows(t, along.Decomposes(DecomposeScan).Types(ScanTypes), {"cumprod"});
   Rows(
       t, along,
       {"logcumsumexp", "_logcumsumexp", "cummax", "cummin", "sort", "sort.stable", "glu_backward"});
   Rows(t, along.Decomposes(DecomposeTopK).Types(TopKTypes), {"topk"});
-  Rows(t, Computed("", OthersWhole), {"renorm"});
+  Rows(t, Computed("", OthersWhole).CannotFail(), {"renorm"});
   t.push_back(Einsum("aten::bucketize.Tensor", "..., [n] -> ..."));
-  t.push_back(Rewritten("aten::dist", DecomposeDist));
+  t.push_back(Rewritten("aten::dist", DecomposeDist).CannotFail());
   t.push_back(Computed("aten::_histogramdd_from_bin_tensors", HistogramFactors));
   t.push_back(Computed("aten::histc", HistogramFactors));
   Rows(t, Computed("", SegmentFactors), {"segment_reduce", "_segment_reduce_backward"});
-  t.push_back(Einsum("aten::trace", "[m] [n] -> ()").Decomposes(DecomposeTrace));
+  t.push_back(Einsum("aten::trace", "[m] [n] -> ()").Decomposes(DecomposeTrace).CannotFail());
   Rows(t, along.Decomposes(DecomposeGlu), {"glu"});
   return t;
 }

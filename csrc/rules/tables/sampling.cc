@@ -10,7 +10,8 @@ std::vector<Rule> SamplingRules() {
   return {
       Einsum("aten::col2im", "... (c [k]) [l] -> ... c [h] [w]")
           .Jointly({0})
-          .Decomposes(Col2ImByPosition),
+          .Decomposes(Col2ImByPosition)
+          .CannotFail(),
       Einsum("aten::fractional_max_pool2d", "... [h] [w], ... [d] -> ... [p] [q], ... [p] [q]"),
       Einsum("aten::fractional_max_pool2d_backward",
              "... [p] [q], ... [h] [w], ... [p] [q] -> ... [h] [w]")
@@ -20,17 +21,24 @@ std::vector<Rule> SamplingRules() {
       Einsum("aten::fractional_max_pool3d_backward",
              "... [o] [p] [q], ... [t] [h] [w], ... [o] [p] [q] -> ... [t] [h] [w]")
           .Jointly({0}),
-      Einsum("aten::grid_sampler_2d", "n c [h] [w], n p q [d] -> n c p q").Jointly({0}),
+      Einsum("aten::grid_sampler_2d", "n c [h] [w], n p q [d] -> n c p q")
+          .Jointly({0})
+          .CannotFail(),
       Einsum("aten::grid_sampler_2d_backward",
              "n c p q, n c [h] [w], n p q [d] -> n c [h] [w]?, n p q [d]?")
-          .Jointly({0}),
-      Einsum("aten::grid_sampler_3d", "n c [t] [h] [w], n o p q [d] -> n c o p q").Jointly({0}),
+          .Jointly({0})
+          .CannotFail(),
+      Einsum("aten::grid_sampler_3d", "n c [t] [h] [w], n o p q [d] -> n c o p q")
+          .Jointly({0})
+          .CannotFail(),
       Einsum("aten::grid_sampler_3d_backward",
              "n c o p q, n c [t] [h] [w], n o p q [d] -> n c [t] [h] [w]?, n o p q [d]?")
-          .Jointly({0}),
+          .Jointly({0})
+          .CannotFail(),
       Einsum("aten::im2col", "... c [h] [w] -> ... (c [k]) [l]")
           .Jointly({0})
-          .Decomposes(Im2ColByPosition),
+          .Decomposes(Im2ColByPosition)
+          .CannotFail(),
       Einsum("aten::max_unpool2d", "... [h] [w], ... [h] [w] -> ... [p] [q]").Jointly({0}),
       Einsum("aten::max_unpool3d", "... [t] [h] [w], ... [t] [h] [w] -> ... [o] [p] [q]")
           .Jointly({0}),

@@ -111,7 +111,7 @@ absl::Status IndexAsSlice(const ir::Node& node, int64_t extent, Attributes* attr
   const Attr* index = node.attributes.Find("index");
   if (index == nullptr || !std::holds_alternative<int64_t>(*index)) {
     return absl::UnimplementedError(absl::StrCat(
-        node.op, " with an index known at run time cannot be cut along its dimension"));
+        node.op, " with an index known at run time cannot be sharded along its dimension"));
   }
   int64_t i = std::get<int64_t>(*index);
   if (i < 0) i += extent;

@@ -54,10 +54,12 @@ Attributes LocalSqueezeDims(const OpCall& call, const OpFactors& factors, const 
 
 // An op that moves the elements of its one operand. A partial sum is moved as the sum is.
 Rule Moves(absl::string_view op, FactorsFn factors) {
-  return Computed(op, factors).Jointly({0}).Monotone().Flops(kTrafficOnly);
+  return Computed(op, factors).Jointly({0}).Monotone().Flops(kTrafficOnly).CannotFail();
 }
 // The same for an op that returns a view.
-Rule Views(absl::string_view op, FactorsFn factors) { return Moves(op, factors).Flops(0); }
+Rule Views(absl::string_view op, FactorsFn factors) {
+  return Moves(op, factors).Flops(0).With(&OpFacts::same_elements, true);
+}
 
 Rule Same(absl::string_view op) {
   return Einsum(op, "... -> ...").Jointly({0}).Monotone().Types(SameTypes).Flops(0);
@@ -72,10 +74,14 @@ Rule ViewsDims(absl::string_view op) {
 
 // Sorted by op.
 std::vector<Rule> ViewRules() {
-  return {
+  std::vector<Rule> t = CannotFail({
       Same("aten::alias"),
       Rewritten("aten::block_diag", DecomposeBlockDiag),
-      Computed("aten::cat", CatFactors).JointlyAll().Monotone().Types(CatTypes),
+      Computed("aten::cat", CatFactors)
+          .JointlyAll()
+          .Monotone()
+          .Types(CatTypes)
+          .With(&OpFacts::blocks, BlockUse::kJoin),
       Rewritten("aten::channel_shuffle", DecomposeChannelShuffle),
       Computed("aten::constant_pad_nd", PadFactors)
           .Jointly({0})
@@ -100,7 +106,7 @@ std::vector<Rule> ViewRules() {
       Views("aten::expand", Mapped<ExpandSource>).Types(ExpandTypes).Local(LocalSize),
       Moves("aten::flip", FlipFactors).Types(SameTypes),
       Rewritten("aten::narrow_copy", DecomposeNarrowCopy),
-      ViewsDims<PermuteSource>("aten::permute"),
+      ViewsDims<PermuteSource>("aten::permute").With(&OpFacts::dims, DimsUse::kPermutes),
       Moves("aten::repeat", RepeatFactors).Local(LocalRepeats),
       Moves("aten::roll", RollFactors).Types(SameTypes).Decomposes(RollAsShifts),
       Rewritten("aten::rot90", DecomposeRot90),
@@ -114,20 +120,27 @@ std::vector<Rule> ViewRules() {
           .Jointly({0, 1})
           .Monotone()
           .Types(SameTypes)
-          .Decomposes(SelectScatterAsSlice),
+          .Decomposes(SelectScatterAsSlice)
+          .With(&OpFacts::puts_back,
+                PutsBack{.view = "aten::select.int", .begin = "index", .drops_dim = true}),
       Views("aten::slice.Tensor", SliceFactors)
           .Types(SliceTypes)
           .Local(LocalSlice)
-          .Decomposes(SliceOneByPart),
+          .Decomposes(SliceOneByPart)
+          .With(&OpFacts::blocks, BlockUse::kTake),
       Computed("aten::slice_backward", SliceBackwardFactors)
           .Jointly({0})
           .Types(InputSizesTypes)
-          .Local(LocalSliceBackward),
+          .Local(LocalSliceBackward)
+          .With(&OpFacts::blocks, BlockUse::kPlace),
       Computed("aten::slice_scatter", SliceScatterFactors)
           .Jointly({0, 1})
           .Monotone()
           .Types(SameTypes)
-          .Local(LocalSliceScatter),
+          .Local(LocalSliceScatter)
+          .With(&OpFacts::puts_back,
+                PutsBack{.view = "aten::slice.Tensor", .begin = "start", .step = "step"})
+          .With(&OpFacts::blocks, BlockUse::kPut),
       Rewritten("aten::split_with_sizes_copy", DecomposeSplit),
       ViewsDims<SqueezeSource>("aten::squeeze").DecomposesAlways(AsSqueezeDims<SqueezeSource>),
       ViewsDims<SqueezeDimSource>("aten::squeeze.dim")
@@ -149,16 +162,33 @@ std::vector<Rule> ViewRules() {
           .Types(InputSizesTypes)
           .Local(LocalInputSizes),
       ViewsDims<UnsqueezeSource>("aten::unsqueeze"),
-      Views("aten::view", ReshapeFactors).Types(ReshapeTypes).Local(LocalSize),
-      Computed("aten::view.dtype", BitcastFactors).Flops(0).Types(BitcastTypes),
-      Computed("aten::view_as_complex", Mapped<ViewAsComplexSource>).Jointly({0}).Flops(0),
-      Computed("aten::view_as_real", Mapped<ViewAsRealSource>).Jointly({0}).Flops(0),
-      Views("spmd::slice_start", SliceStartFactors).Types(SliceStartTypes),
-      Computed("spmd::slice_start_scatter", SliceStartScatterFactors)
-          .Jointly({0, 1})
-          .Monotone()
-          .Types(SameTypes),
-  };
+      Views("aten::view", ReshapeFactors)
+          .Types(ReshapeTypes)
+          .Local(LocalSize)
+          .With(&OpFacts::kernel, "aten::reshape")  // works with any strides
+          .With(&OpFacts::dims, DimsUse::kReshapes),
+      Computed("aten::view.dtype", BitcastFactors)
+          .Flops(0)
+          .Types(BitcastTypes)
+          .With(&OpFacts::needs_contiguous, true),
+      Computed("aten::view_as_complex", Mapped<ViewAsComplexSource>)
+          .Jointly({0})
+          .Flops(0)
+          .With(&OpFacts::needs_contiguous, true),
+      Computed("aten::view_as_real", Mapped<ViewAsRealSource>)
+          .Jointly({0})
+          .Flops(0)
+          .With(&OpFacts::needs_contiguous, true),
+  });
+  t.push_back(Views("spmd::slice_start", SliceStartFactors)
+                  .Types(SliceStartTypes)
+                  .With(&OpFacts::fails, Failure::kOnValues));
+  t.push_back(Computed("spmd::slice_start_scatter", SliceStartScatterFactors)
+                  .Jointly({0, 1})
+                  .Monotone()
+                  .Types(SameTypes)
+                  .With(&OpFacts::puts_back, PutsBack{.view = "spmd::slice_start"}));
+  return t;
 }
 
 }  // namespace spmd::rules

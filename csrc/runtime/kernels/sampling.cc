@@ -166,8 +166,8 @@ Tensor Binomial(const Tensor& count, const Tensor& prob, int64_t seed, int64_t c
 Tensor Dirichlet(const Tensor& alpha, int64_t seed, int64_t counter, IntArrayRef offset,
                  IntArrayRef global_size) {
   TORCH_CHECK(alpha.dim() > 0 && alpha.size(-1) == global_size.back(),
-              "spmd::dirichlet: the last dimension must be whole; got ", alpha.sizes(), " of ",
-              global_size);
+              "spmd::dirichlet: the last dimension must not be sharded; got ", alpha.sizes(),
+              " of ", global_size);
   // The numbers of a row are summed in double precision before any of them is rounded.
   const Tensor gamma = Map(alpha.cpu().to(at::kDouble), {seed, counter, offset, global_size},
                            [](Words& words, auto x) { return GammaNumber(words, x); });

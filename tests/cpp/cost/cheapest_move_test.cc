@@ -97,8 +97,8 @@ class AllMoves {
   }
 
  private:
-  // Every axis in every place: behind those that a dimension has or before them, among the terms,
-  // nowhere.
+  // Every axis in every place: behind those that a dimension has or before them, among the
+  // unreduced, nowhere.
   void PlaceAxes(Sharding& s, int axis) {
     if (axis == grid_->num_axes()) {
       ChooseChunks(s, 0);

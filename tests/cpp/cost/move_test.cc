@@ -35,7 +35,7 @@ Sharding RandomSharding(const Grid& grid, int rank, bool terms, std::mt19937& rn
 }
 
 // Every element that a device holds after the step was held, before it, by a device of its group
-// (devices that differ in the step's axes only), and with all terms of it when terms are reduced.
+// (devices that differ in the step's axes only), with all partial sums of it if they are reduced.
 void CheckStep(const GridPtr& grid, const TensorType& type, const Sharding& before,
                const MoveStep& step) {
   if (step.kind == MoveKind::kExchange || step.kind == MoveKind::kPermute ||
@@ -133,7 +133,7 @@ TEST_F(Plans, BoundariesMoveBeforeTermsAreScattered) {
             "exchange() reduce_scatter(model)");
 }
 
-// On more sub-axes than are told apart one by one.
+// On more sub-axes than are distinguished one by one.
 TEST(PlanMove, EndsAtTheTargetOnLargeMeshes) {
   std::mt19937 rng(8);
   for (const auto& shape :

@@ -1,65 +1,58 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "csrc/cost/op.h"
 
-#include <vector>
+#include <gtest/gtest.h>
 
-#include "csrc/rules/registry.h"
-#include "gtest/gtest.h"
+#include <string>
+
+#include "csrc/mesh/mesh.h"
 
 namespace spmd::cost {
 namespace {
 
-class OpSecondsTest : public testing::Test {
+class OpCostTest : public testing::Test {
  protected:
-  // Seconds of a product [m,k]·[k,n] in f32 with the factors m, k, n cut into `shards`.
-  double Mm(int64_t m, int64_t k, int64_t n, std::vector<int64_t> shards) {
-    const TensorType x{DType::kF32, {m, k}}, w{DType::kF32, {k, n}};
-    const Attributes none;
-    rules::OpCall call;
-    call.op = "aten::mm";
-    call.operands = {&x, &w};
-    call.attributes = &none;
-    call.results = {{DType::kF32, {m, n}}};
-    const rules::Rule* rule = rules::Find(call.op);
-    return OpSeconds(*rules::FactorsOf(*rule, call), rule, call, shards, machine_);
+  OpCostTest() : grid_(Grid::Of(*Mesh::Create({0, 1, 2, 3, 4, 5, 6, 7}, {2, 4}, {{"x", "y"}}))) {}
+
+  // Seconds of a product [m,k]·[k,n] in f32 whose factors are sharded by the axes "m", "k", "n".
+  double Mm(int64_t m, int64_t k, int64_t n, const std::string& cut, const Prices& prices) {
+    const Sharding factors = *Sharding::Parse(cut, *grid_);
+    const auto of = [&](int a, int b) {
+      Sharding sharding = Sharding::Replicated(2);
+      sharding.dims[0] = factors.dims[a];
+      sharding.dims[1] = factors.dims[b];
+      return sharding;
+    };
+    OpCost cost(2, *grid_);
+    cost.AddFactor(m, factors.dims[0]);
+    cost.AddFactor(k, factors.dims[1]);
+    cost.AddFactor(n, factors.dims[2]);
+    cost.AddTensor({DType::kF32, {m, k}}, of(0, 1));
+    cost.AddTensor({DType::kF32, {k, n}}, of(1, 2));
+    cost.AddTensor({DType::kF32, {m, n}}, of(0, 2));
+    return cost.Seconds(prices);
   }
 
+  GridPtr grid_;
   machine::Machine machine_ = {.flops = 1e6, .memory_bandwidth = 1e9};
 };
 
-TEST_F(OpSecondsTest, ComputeBoundWorkIsDividedByTheCut) {
-  EXPECT_DOUBLE_EQ(Mm(64, 32, 16, {1, 1, 1}), 2 * 64 * 32 * 16 / 1e6);
-  EXPECT_DOUBLE_EQ(Mm(64, 32, 16, {4, 1, 1}), 2 * 16 * 32 * 16 / 1e6);
-  EXPECT_DOUBLE_EQ(Mm(64, 32, 16, {2, 2, 2}), 2 * 32 * 16 * 8 / 1e6);
+TEST_F(OpCostTest, ComputeBoundWorkIsDividedByTheShards) {
+  EXPECT_DOUBLE_EQ(Mm(64, 32, 16, "{},{},{}", machine_), 2 * 64 * 32 * 16 / 1e6);
+  EXPECT_DOUBLE_EQ(Mm(64, 32, 16, "{y},{},{}", machine_), 2 * 16 * 32 * 16 / 1e6);
+  EXPECT_DOUBLE_EQ(Mm(64, 32, 16, "{y},{x},{}", machine_), 2 * 16 * 16 * 16 / 1e6);
 }
 
-TEST_F(OpSecondsTest, TheLargestTileOfAnUnevenCutCounts) {
-  EXPECT_DOUBLE_EQ(Mm(10, 32, 16, {4, 1, 1}), 2 * 3 * 32 * 16 / 1e6);
+TEST_F(OpCostTest, TheLargestTileOfUnevenShardsCounts) {
+  EXPECT_DOUBLE_EQ(Mm(10, 32, 16, "{y},{},{}", machine_), 2 * 3 * 32 * 16 / 1e6);
 }
 
-TEST_F(OpSecondsTest, TrafficCountsWhatEachDeviceHolds) {
+TEST_F(OpCostTest, MemoryTrafficIsWhatEachDeviceHolds) {
   machine_.flops = 1e15;
   machine_.memory_bandwidth = 1e3;
-  EXPECT_DOUBLE_EQ(Mm(64, 32, 16, {4, 1, 1}), 4 * (16 * 32 + 32 * 16 + 16 * 16) / 1e3);
-}
-
-TEST_F(OpSecondsTest, PaddedRowsAndColumnsArePaidFor) {
-  machine_.tile_rows = 8;
-  machine_.tile_columns = 128;
-  EXPECT_DOUBLE_EQ(Mm(3, 128, 128, {1, 1, 1}), Mm(8, 128, 128, {1, 1, 1}));
-  EXPECT_DOUBLE_EQ(Mm(8, 128, 128, {1, 1, 2}), Mm(8, 128, 128, {1, 1, 1}));
-}
-
-TEST_F(OpSecondsTest, AnOpWithoutARuleMovesItsBytes) {
-  const TensorType x{DType::kF32, {1000}};
-  const Attributes none;
-  rules::OpCall call;
-  call.op = "mylib::op";
-  call.operands = {&x};
-  call.attributes = &none;
-  call.results = {x};
-  EXPECT_DOUBLE_EQ(OpSeconds(rules::WholeFactors(call), nullptr, call, {}, machine_),
-                   8000 / machine_.memory_bandwidth);
+  const double seconds = 4 * (16 * 32 + 32 * 16 + 16 * 16) / 1e3;
+  EXPECT_DOUBLE_EQ(Mm(64, 32, 16, "{y},{},{}", machine_), seconds);
+  EXPECT_DOUBLE_EQ(Mm(64, 32, 16, "{y},{},{}", Prices(machine_, {.memory = 0.5})), seconds / 2);
 }
 
 }  // namespace

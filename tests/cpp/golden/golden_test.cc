@@ -104,7 +104,7 @@ TEST_P(Golden, GivesTheExpectedText) {
                 << "SPMD_UPDATE_GOLDEN=1 takes the new text as expected.";
 }
 
-// Whatever a pass makes of a graph, the numbers are the graph's: played on every device.
+// Whatever a pass makes of a graph, the interpreted results of all devices are the graph's.
 TEST_P(Golden, ComputesWhatTheGraphSays) {
   const auto file = ParseFile(ReadFile(absl::StrCat(SPMD_GOLDEN_DIR, "/", GetParam())));
   ASSERT_TRUE(file.has_value());

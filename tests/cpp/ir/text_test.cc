@@ -142,7 +142,7 @@ INSTANTIATE_TEST_SUITE_P(
         BadText{"graph {\n scalar $1: float", "line 2: scalar $1 is out of order; expected $0"},
         BadText{
             "graph {\n %0: f32[2] = a::b() cut {0: x}",
-            "line 2: expected no cut where there is no mesh at '{0: x}' in '%0: f32[2] = a::b() "
+            "line 2: expected no cut in a graph without a mesh at '{0: x}' in '%0: f32[2] = a::b() "
             "cut {0: x}'"},
         BadText{"graph {\n %0: f32[2] = a::b() updates(-2)",
                 "line 2: updates(-2) names no operand"}));

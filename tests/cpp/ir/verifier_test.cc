@@ -136,7 +136,7 @@ TEST(Verifier, Clause6Annotations) {
   sharding.dims[1].chunk = 4;
   graph.Annotate(0, {.sharding = sharding});
   EXPECT_EQ(Message(graph),
-            "verifier: annotation of value '%x': chunk 4 of dimension 1, which is not cut");
+            "verifier: annotation of value '%x': chunk 4 of dimension 1, which is not sharded");
 }
 
 TEST(Verifier, Clause7Updates) {

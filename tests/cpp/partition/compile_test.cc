@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Exact collectives of the well-known ways to cut a network.
+// Exact collectives of the well-known ways to shard a network.
 #include "csrc/partition/compile.h"
 
 #include <gtest/gtest.h>
@@ -141,7 +141,7 @@ TEST(Compile, AResidualIsNotSummedOncePerShard) {
             (Counts{{"all_reduce model", 1}}));
 }
 
-// Also where gathering the dimension would cost nothing (SPMD_PRICE_MOVES=0): what may be cut is.
+// Also if gathering the dimension costs nothing (SPMD_PRICE_MOVES=0): what may be sharded is.
 TEST(Compile, ASoftmaxOfACutDimensionIsTakenApart) {
   for (const machine::Machine* machine : {&machine::Nominal(), &machine::NominalWithFreeMoves()}) {
     CompileOptions options;

@@ -13,14 +13,14 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
-#include "csrc/ir/interpreter.h"
 #include "csrc/partition/compile.h"
-#include "csrc/program/interpreter.h"
+#include "csrc/reference/interpreter.h"
+#include "csrc/reference/program_interpreter.h"
 
 namespace spmd::partition {
 namespace {
 
-// Products, terms passed through sums, windows, reductions that are taken apart, and a batch that
+// Products, partial sums passed through sums, windows, decomposed reductions, and a batch that
 // is merged behind the time.
 constexpr const char* kGraphs[] = {
     R"(mesh @m [data=2, model=3]
@@ -74,19 +74,19 @@ ir::Graph Parsed(const char* text) {
   return *std::move(graph);
 }
 
-std::vector<ir::Literal> Inputs(const ir::Graph& graph) {
-  std::vector<ir::Literal> inputs;
+std::vector<reference::Literal> Inputs(const ir::Graph& graph) {
+  std::vector<reference::Literal> inputs;
   for (const ir::ValueId v : graph.inputs()) {
-    inputs.push_back(ir::SampleLiteral(graph.type(v), inputs.size()));
+    inputs.push_back(reference::SampleLiteral(graph.type(v), inputs.size()));
   }
   return inputs;
 }
 
 void ExpectComputes(const ir::Graph& graph, const program::Program& program,
                     const std::string& decisions) {
-  const std::vector<ir::Literal> inputs = Inputs(graph);
-  const auto expected = ir::Interpret(graph, inputs);
-  const auto actual = program::Interpret(program, inputs);
+  const std::vector<reference::Literal> inputs = Inputs(graph);
+  const auto expected = reference::Interpret(graph, inputs);
+  const auto actual = reference::Interpret(program, inputs);
   ASSERT_TRUE(expected.ok()) << expected.status();
   ASSERT_TRUE(actual.ok()) << actual.status() << "\n" << decisions << program.ToString();
   ASSERT_EQ(actual->size(), expected->size());

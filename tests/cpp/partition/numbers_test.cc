@@ -8,11 +8,11 @@
 #include <string>
 #include <vector>
 
-#include "csrc/ir/interpreter.h"
 #include "csrc/ir/verifier.h"
 #include "csrc/partition/compile.h"
-#include "csrc/program/coalesce.h"
-#include "csrc/program/interpreter.h"
+#include "csrc/program/one_place/coalesce.h"
+#include "csrc/reference/interpreter.h"
+#include "csrc/reference/program_interpreter.h"
 #include "tests/cpp/partition/random_model.h"
 
 namespace spmd::partition {
@@ -24,12 +24,13 @@ bool Close(double a, double b) {
 }
 
 // Empty when all is well.
-std::string Difference(const std::vector<ir::Literal>& expected, const program::Program& program,
-                       const std::vector<ir::Literal>& inputs) {
+std::string Difference(const std::vector<reference::Literal>& expected,
+                       const program::Program& program,
+                       const std::vector<reference::Literal>& inputs) {
   if (const absl::Status sound = program::Verify(program); !sound.ok()) {
     return sound.ToString() + "\n" + program.ToString();
   }
-  const auto actual = program::Interpret(program, inputs);
+  const auto actual = reference::Interpret(program, inputs);
   if (!actual.ok()) return actual.status().ToString() + "\n" + program.ToString();
   for (size_t k = 0; k < expected.size(); ++k) {
     for (size_t i = 0; i < expected[k].data.size(); ++i) {
@@ -44,11 +45,11 @@ std::string Difference(const std::vector<ir::Literal>& expected, const program::
 
 // The program's, tile by tile and coalesced.
 std::string Difference(const ir::Graph& graph) {
-  std::vector<ir::Literal> inputs;
+  std::vector<reference::Literal> inputs;
   for (ir::ValueId id : graph.inputs()) {
-    inputs.push_back(ir::SampleLiteral(graph.type(id), inputs.size()));
+    inputs.push_back(reference::SampleLiteral(graph.type(id), inputs.size()));
   }
-  const auto expected = ir::Interpret(graph, inputs);
+  const auto expected = reference::Interpret(graph, inputs);
   if (!expected.ok()) return "the graph: " + expected.status().ToString();
   CompileOptions options;
   options.verify = true;

@@ -76,10 +76,10 @@ TEST(VerifierTest, ShardingsFitTypes) {
             "value %0: window of dimension 0 over 8 indices with chunk 2; the chunk must be at "
             "least 3");
   EXPECT_EQ(ErrorOf("%0: f32[8] @m {data} window(0: start(r0,1)..1 of 8) = call f()"),
-            "value %0: the window of dimension 0 speaks of start(r0,1); it may use start(r0,0), "
+            "value %0: the window of dimension 0 refers to start(r0,1); it may use start(r0,0), "
             "size(r0,0), extent(r0,0) and coordinates along the dimension's axes");
   EXPECT_EQ(ErrorOf("%0: f32[8] @m {data} window(0: coord(2)..1 of 8) = call f()"),
-            "value %0: the window of dimension 0 speaks of coord(2); it may use start(r0,0), "
+            "value %0: the window of dimension 0 refers to coord(2); it may use start(r0,0), "
             "size(r0,0), extent(r0,0) and coordinates along the dimension's axes");
 }
 
@@ -102,7 +102,7 @@ TEST(VerifierTest, MovesKeepTypesAndMeshes) {
                     "%1: f32[32,10] @m {data},{} = exchange(%0)"),
             "instruction 1 (exchange, %1): %0 has windows; moves start from plain tiles");
   EXPECT_EQ(ErrorOf("%0: f32[32,10] @m {data},{} window(0: 0..1 of 32) = all_reduce(%u) {model}"),
-            "instruction 0 (all_reduce, %0): %0 has windows; only exchange and slice make them");
+            "instruction 0 (all_reduce, %0): %0 has windows; only exchange and slice produce them");
 }
 
 TEST(VerifierTest, MovesDoWhatTheirAxesSay) {
@@ -196,7 +196,7 @@ TEST(VerifierTest, AddedOnceIsForTermsOfTheResult) {
             "is not unreduced");
   EXPECT_EQ(
       ErrorOf("%0: f32[32,10] @m {},{} unreduced(sum){data} = call f(%y) added_once(0: data)"),
-      "instruction 0 (call f, %0): operand 0 is added once over axes that cut it");
+      "instruction 0 (call f, %0): operand 0 is added once over axes that shard it");
   EXPECT_EQ(ErrorOf("%0: f32[32,10] @m {data},{} unreduced(sum){model} = call f(%y, _) "
                     "added_once(1: model)"),
             "instruction 0 (call f, %0): added_once names operand 1, which is not there");

@@ -108,7 +108,7 @@ TEST(ShardingUnder, RoundTrips) {
         const std::optional<Sharding> s = ShardingUnder(c.factors, c.tensor, c.dims, cut, *grid);
         ASSERT_TRUE(s.has_value());
         const Cut back = CutOf(c.factors, c.tensor, c.dims, *s, *grid);
-        // Shards of a whole row each may as well be read as a cut that goes on into the next
+        // Shards of a whole row each may also be read as a sharding that continues into the next
         // factor.
         EXPECT_EQ(back[0].axes, cut[0].axes) << a << " x " << b << " by " << taken;
       }

@@ -10,18 +10,18 @@
 #include <string>
 #include <vector>
 
-#include "csrc/ir/interpreter.h"
 #include "csrc/ir/verifier.h"
+#include "csrc/reference/interpreter.h"
 #include "csrc/rules/builder.h"
 #include "tests/cpp/rules/one_op.h"
 
 namespace spmd::rules {
 namespace {
 
-using Literals = std::vector<ir::Literal>;
+using Literals = std::vector<reference::Literal>;
 
-ir::Literal RandomLiteral(const TensorType& type, std::mt19937& rng) {
-  ir::Literal literal{type, {}};
+reference::Literal RandomLiteral(const TensorType& type, std::mt19937& rng) {
+  reference::Literal literal{type, {}};
   std::normal_distribution<double> normal;
   std::uniform_int_distribution<int> small(0, 3);
   for (int64_t i = 0; i < type.NumElements(); ++i) {
@@ -41,12 +41,12 @@ Literals RandomInputs(const ir::Graph& graph, std::mt19937& rng) {
 
 Literals Evaluate(const ir::Graph& graph, const Literals& inputs) {
   EXPECT_TRUE(ir::Verify(graph).ok()) << ir::Verify(graph) << graph.ToString();
-  absl::StatusOr<Literals> results = ir::Interpret(graph, inputs);
+  absl::StatusOr<Literals> results = reference::Interpret(graph, inputs);
   EXPECT_TRUE(results.ok()) << results.status() << "\n" << graph.ToString();
   return results.ok() ? *std::move(results) : Literals();
 }
 
-void ExpectNear(const ir::Literal& a, const ir::Literal& b, double tolerance,
+void ExpectNear(const reference::Literal& a, const reference::Literal& b, double tolerance,
                 const std::string& what) {
   ASSERT_EQ(a.type, b.type) << what;
   for (size_t i = 0; i < a.data.size(); ++i) {
@@ -162,14 +162,15 @@ TEST(GroupNorm, OfOneGroupIsLayerNorm) {
 }
 
 // The gradient of sum(g · forward(x)) by central differences in input `wrt`.
-ir::Literal Differences(const ir::Graph& forward, Literals inputs, int wrt, const ir::Literal& g) {
+reference::Literal Differences(const ir::Graph& forward, Literals inputs, int wrt,
+                               const reference::Literal& g) {
   auto value = [&] {
     const Literals out = Evaluate(forward, inputs);
     double sum = 0;
     for (size_t i = 0; i < g.data.size(); ++i) sum += g.data[i] * out[0].data[i];
     return sum;
   };
-  ir::Literal gradient{inputs[wrt].type, {}};
+  reference::Literal gradient{inputs[wrt].type, {}};
   constexpr double h = 1e-5;
   for (double& x : inputs[wrt].data) {
     const double at = x;
@@ -186,7 +187,7 @@ ir::Literal Differences(const ir::Graph& forward, Literals inputs, int wrt, cons
 // `operands` puts the backward op's together, from the gradient g of the first result, the forward
 // op's inputs and its results. Result k of the backward op is the gradient of input wrt[k].
 void CheckGradient(const char* forward_line, const char* backward_line,
-                   const std::function<Literals(const ir::Literal& g, const Literals& in,
+                   const std::function<Literals(const reference::Literal& g, const Literals& in,
                                                 const Literals& out)>& operands,
                    const std::vector<int>& wrt) {
   std::mt19937 rng(11);
@@ -195,7 +196,7 @@ void CheckGradient(const char* forward_line, const char* backward_line,
   const Literals in = RandomInputs(graph, rng);
   const Literals out = Evaluate(graph, in);
   ASSERT_FALSE(out.empty());
-  const ir::Literal g = RandomLiteral(out[0].type, rng);
+  const reference::Literal g = RandomLiteral(out[0].type, rng);
   const Literals gradients = Evaluate(backward.Decomposed(), operands(g, in, out));
   ASSERT_EQ(gradients.size(), wrt.size());
   for (size_t k = 0; k < wrt.size(); ++k) {
@@ -209,7 +210,7 @@ TEST(Gradients, LayerNorm) {
       "normalized_shape=[4], eps=1e-05)",
       "f64[3,4], f64[4], f64[4] = aten::native_layer_norm_backward(f64[3,4], f64[3,4], f64[3,1], "
       "f64[3,1], f64[4], f64[4], normalized_shape=[4], output_mask=[true,true,true])",
-      [](const ir::Literal& g, const Literals& in, const Literals& out) {
+      [](const reference::Literal& g, const Literals& in, const Literals& out) {
         return Literals{g, in[0], out[1], out[2], in[1], in[2]};
       },
       {0, 1, 2});
@@ -221,7 +222,7 @@ TEST(Gradients, GroupNorm) {
       "C=4, HxW=3, group=2, eps=1e-05)",
       "f64[2,4,3], f64[4], f64[4] = aten::native_group_norm_backward(f64[2,4,3], f64[2,4,3], "
       "f64[2,2], f64[2,2], f64[4], N=2, C=4, HxW=3, group=2, output_mask=[true,true,true])",
-      [](const ir::Literal& g, const Literals& in, const Literals& out) {
+      [](const reference::Literal& g, const Literals& in, const Literals& out) {
         return Literals{g, in[0], out[1], out[2], in[1]};
       },
       {0, 1, 2});
@@ -233,7 +234,7 @@ TEST(Gradients, BatchNorm) {
       "f64[2], training=true, momentum=0.1, eps=1e-05)",
       "f64[3,2,2], f64[2], f64[2] = aten::native_batch_norm_backward(f64[3,2,2], f64[3,2,2], "
       "f64[2], _, _, f64[2], f64[2], train=true, eps=1e-05, output_mask=[true,true,true])",
-      [](const ir::Literal& g, const Literals& in, const Literals& out) {
+      [](const reference::Literal& g, const Literals& in, const Literals& out) {
         return Literals{g, in[0], in[1], out[1], out[2]};
       },
       {0, 1, 2});
@@ -246,7 +247,7 @@ TEST(Gradients, Attention) {
       "f64[1,4,3,2], f64[1,2,3,2], f64[1,2,3,2] = spmd::attention_backward(f64[1,4,3,2], "
       "f64[1,4,3,2], f64[1,2,3,2], f64[1,2,3,2], f64[1,4,3,2], f64[1,4,3], _, is_causal=true, "
       "scale=none)",
-      [](const ir::Literal& g, const Literals& in, const Literals& out) {
+      [](const reference::Literal& g, const Literals& in, const Literals& out) {
         return Literals{g, in[0], in[1], in[2], out[0], out[1]};
       },
       {0, 1, 2});
@@ -264,7 +265,7 @@ TEST_P(LossGradients, OfTheMean) {
   const std::string backward =
       "f64[3,2] = aten::" + op + "_backward(f64[], f64[3,2], f64[3,2], reduction=1" + extra + ")";
   CheckGradient(forward.c_str(), backward.c_str(),
-                [](const ir::Literal& g, const Literals& in, const Literals&) {
+                [](const reference::Literal& g, const Literals& in, const Literals&) {
                   return Literals{g, in[0], in[1]};
                 },
                 {0});
@@ -380,14 +381,14 @@ TEST(Decomposition, AdamIsOneCallForEachParameter) {
   EXPECT_EQ(parts.ToString().find("spmd::adam"), std::string::npos);
   const auto numbers = [](const ir::Graph& g) {
     const auto f32 = [](std::vector<double> data) {
-      return ir::Literal{{DType::kF32, {4}}, std::move(data)};
+      return reference::Literal{{DType::kF32, {4}}, std::move(data)};
     };
     const Literals inputs = {f32({1, -2, 3, 0}),
                              f32({0.5, 1, -1, 2}),
                              f32({0, 1, -1, 4}),
                              f32({1, 2, 0, 3}),
                              {g.type(g.inputs()[4]), {3}}};
-    const auto results = ir::Interpret(g, inputs, {0.01});
+    const auto results = reference::Interpret(g, inputs, {0.01});
     EXPECT_TRUE(results.ok()) << results.status();
     return results.ok() ? *results : Literals(4);
   };

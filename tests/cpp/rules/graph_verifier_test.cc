@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a call that does not fit its op is told.
+// Errors of calls that do not fit their op.
 #include "csrc/rules/graph_verifier.h"
 
 #include <gtest/gtest.h>

@@ -37,6 +37,28 @@ TEST(Registry, EveryRuleIsComplete) {
   }
 }
 
+TEST(Registry, FactsNameOpsWithRules) {
+  for (const std::string& op : AllOps()) {
+    const OpFacts& facts = FactsOf(op);
+    for (const absl::string_view other : {facts.added_by, facts.batched}) {
+      EXPECT_TRUE(other.empty() || Find(other) != nullptr) << op << " names " << other;
+    }
+    EXPECT_TRUE(!facts.puts_back || Find(facts.puts_back->view) != nullptr) << op;
+    EXPECT_EQ(facts.dims == DimsUse::kBatches, !facts.batched.empty()) << op;
+    EXPECT_TRUE(facts.added_by.empty() || facts.product.has_value()) << op;
+    EXPECT_TRUE(facts.index_bound.empty() || facts.fails == Failure::kOnIndices) << op;
+  }
+}
+
+TEST(Registry, OpsMayFailUnlessTheirRuleSaysOtherwise) {
+  EXPECT_EQ(FactsOf("mylib::unknown").fails, Failure::kOnValues);
+  EXPECT_EQ(FactsOf("aten::cholesky").fails, Failure::kOnValues);
+  EXPECT_FALSE(MayFail(FactsOf("aten::mm"), DType::kF32));
+  EXPECT_FALSE(MayFail(FactsOf("aten::floor_divide"), DType::kF32));
+  EXPECT_TRUE(MayFail(FactsOf("aten::floor_divide"), DType::kI64));
+  EXPECT_TRUE(MayFail(FactsOf("aten::gather"), DType::kF32));
+}
+
 TEST(Registry, UnknownOpsHaveNoRule) { EXPECT_EQ(Find("mylib::unknown"), nullptr); }
 
 TEST(Registry, UsersAddRulesForOpsWithoutOne) {

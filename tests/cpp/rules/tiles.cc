@@ -227,7 +227,7 @@ class Run {
     std::vector<Box> operand_boxes, result_boxes;
     std::vector<Array> tiles;
     for (size_t f = 0; f < cutting_.size(); ++f) {
-      // A reduced operand without elements is not computed with: the identity stands for it.
+      // A reduced operand without elements is not used; the result is the identity.
       if (ShardOf(static_cast<int>(f), coordinate[f]).empty()) return;
     }
     bool first_term = true;

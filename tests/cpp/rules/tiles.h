@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Checks a rule by what it claims: for every legal cut of a call's factors, the op on tiles with
-// the local attributes gives the tiles of the global result (or terms of it).
+// Checks what a rule claims: for every legal sharding of a call's factors, the op on tiles with
+// the local attributes gives the tiles of the global result (or partial sums of it).
 #pragma once
 
 #include <functional>
@@ -50,9 +50,9 @@ struct Case {
 OpFactors FactorsOfCase(const Case& c, const Kernel& kernel);
 // "x y -> y" without sizes.
 std::string FactorText(const Case& c, const Kernel& kernel);
-// The attributes of a call on tiles when the factors of `cut` are cut.
+// The attributes of a call on tiles if the factors of `cut` are sharded.
 Attributes LocalOfCase(const Case& c, const Kernel& kernel, const std::vector<int>& cut);
-// Types agree with the rule's, and every cut gives the right tiles. Returns how many cuts there
+// Types agree with the rule's, and every sharding gives the right tiles. Returns how many there
 // were.
 int CheckCuts(const Case& c, const Kernel& kernel);
 

@@ -519,7 +519,7 @@ TEST(Triu, DiagonalMovesWithTheTile) {
   EXPECT_GT(CheckCuts(c, Triu), 10);
 }
 
-// The ops a decomposition makes, in order.
+// The ops that a decomposition creates, in order.
 std::vector<std::string> DecomposedOps(const std::string& op, const std::vector<TensorType>& types,
                                        Attributes attributes, const TensorType& result,
                                        std::vector<ir::OperandGroup> groups = {}) {

@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "csrc/program/analysis.h"
 #include "csrc/runtime/executor.h"
+#include "tests/cpp/runtime/move_to.h"
 #include "tests/cpp/runtime/tiles.h"
 
 namespace spmd::runtime {
@@ -56,8 +57,67 @@ TEST_P(Conformance, DescribesItself) {
   EXPECT_GE(backend->memory_limit(), 0);
   EXPECT_GT(backend->machine().flops, 0);
   for (int64_t id = 0; id < backend->num_devices(); ++id) {
-    EXPECT_EQ(backend->planning(), backend->torch_device(id).is_meta());
+    EXPECT_EQ(backend->planning(), backend->place(id).device.is_meta());
+    EXPECT_TRUE(!backend->has_one_place() || backend->place(id) == backend->place(0));
   }
+}
+
+TEST_P(Conformance, AllocatesAtThePlaceThatIsNamed) {
+  for (int64_t id : {int64_t{0}, backend->num_devices() - 1}) {
+    const Place place = backend->place(id);
+    const at::Tensor tile = backend->Allocate(place, {3, 0, 2}, at::kHalf);
+    EXPECT_EQ(tile.sizes(), at::IntArrayRef({3, 0, 2}));
+    EXPECT_EQ(tile.scalar_type(), at::kHalf);
+    EXPECT_EQ(tile.device(), place.device);
+    const at::Tensor columns = backend->AllocateLike(place, at::zeros({3, 5}).t());
+    EXPECT_EQ(columns.sizes(), at::IntArrayRef({5, 3}));
+    EXPECT_EQ(columns.strides(), at::IntArrayRef({1, 5}));
+    EXPECT_EQ(columns.device(), place.device);
+  }
+}
+
+TEST_P(Conformance, CopiesFromPlaceToPlace) {
+  if (backend->planning()) GTEST_SKIP() << "holds no values";
+  const Place first = backend->place(0), last = backend->place(backend->num_devices() - 1);
+  const at::Tensor host = at::randn({4, 6});
+  // A part, to another type.
+  const at::Tensor there = backend->Allocate(first, {6, 2}, at::kDouble);
+  backend->Copy(host.t().narrow(1, 1, 2), there);
+  const at::Tensor moved = backend->CopyTo(last, there);
+  EXPECT_EQ(moved.device(), last.device);
+  EXPECT_EQ(moved.is_same(there), first == last);
+  const at::Tensor back = backend->CopyTo({c10::Device(c10::kCPU)}, moved);
+  EXPECT_TRUE(at::equal(back, host.t().narrow(1, 1, 2).to(at::kDouble)));
+}
+
+TEST_P(Conformance, MovesBytesAsTheyAre) {
+  if (backend->planning()) GTEST_SKIP() << "holds no values";
+  const Place first = backend->place(0), last = backend->place(backend->num_devices() - 1);
+  for (const at::Tensor& host : {at::randn({3, 5}), at::randn({}), at::randn({2}) > 0,
+                                 at::randn({7}).to(at::kBFloat16), at::empty({0, 4})}) {
+    const at::Tensor tile = backend->CopyTo(first, host);
+    const at::Tensor buffer =
+        backend->Allocate(last, {static_cast<int64_t>(host.nbytes())}, at::kByte);
+    backend->MoveBytes(tile, buffer);
+    const at::Tensor received = backend->Allocate(last, host.sizes(), host.scalar_type());
+    backend->MoveBytes(buffer, received);
+    EXPECT_TRUE(at::equal(backend->CopyTo({c10::Device(c10::kCPU)}, received), host));
+  }
+  const at::Tensor strided = backend->CopyTo(first, at::randn({3, 5})).t();
+  EXPECT_THROW(backend->MoveBytes(strided, strided), c10::Error);
+}
+
+TEST_P(Conformance, RunsAnOp) {
+  const Place place = backend->place(0);
+  const at::Tensor a = backend->Allocate(place, {2, 3}, at::kFloat).fill_(2);
+  const at::Tensor b = backend->Allocate(place, {3}, at::kFloat).fill_(3);
+  torch::jit::Stack stack = {a, b};
+  backend->Run(c10::Dispatcher::singleton().findSchemaOrThrow("aten::mv", ""), stack);
+  ASSERT_EQ(stack.size(), 1u);
+  const at::Tensor product = stack[0].toTensor();
+  EXPECT_EQ(product.sizes(), at::IntArrayRef({2}));
+  EXPECT_EQ(product.device(), place.device);
+  EXPECT_TRUE(backend->planning() || product[0].item<float>() == 18);
 }
 
 TEST_P(Conformance, TilesSurviveTheWayThere) {
@@ -133,7 +193,7 @@ TEST_P(Conformance, RunsAProgram) {
     at::Tensor expected = at::linear(hx, hw, hb);
     if (!backend->planning()) {
       ASSERT_TRUE(Download(*(*results)[1]).ok());
-      // The noise is the same whatever the cut: take it off by a replicated run of the op's tile.
+      // The noise does not depend on the sharding: a replicated run of the op's tile has the same.
       const at::Tensor difference = Download(*(*results)[1])->sub(expected);
       EXPECT_GE(difference.min().item<float>(), -1e-5);
       EXPECT_LE(difference.max().item<float>(), 1 + 1e-5);

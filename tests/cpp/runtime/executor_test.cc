@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Programs on tiles against plain ATen on the whole values.
+// Programs on tiles, compared with plain ATen on the global values.
 #include "csrc/runtime/executor.h"
 
 #include <ATen/Parallel.h>
@@ -11,8 +11,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "csrc/runtime/interrupt.h"
-#include "csrc/runtime/tile_memory.h"
+#include "csrc/runtime/one_place/tile_memory.h"
 #include "tests/cpp/runtime/most_in_use.h"
+#include "tests/cpp/runtime/move_to.h"
 #include "tests/cpp/runtime/tiles.h"
 
 namespace spmd::runtime {
@@ -115,7 +116,7 @@ program {
   }
 }
 
-// A program whose devices share a place, run whole.
+// A program whose devices share a place, run coalesced.
 std::vector<TiledTensorPtr> RunCoalesced(const std::string& text,
                                          const std::vector<TiledTensorPtr>& inputs) {
   auto loaded =
@@ -236,7 +237,7 @@ program {
 }
 
 TEST(Executor, HalosByExchange) {
-  // Rows with a neighbour on each side and zeros outside: a convolution over cut rows.
+  // Rows with a neighbour on each side and zeros outside: a convolution over sharded rows.
   const at::Tensor x = at::randn({2, 3, 10, 6}), w = at::randn({4, 3, 3, 3});
   for (const char* devices : {"3", "4", "7"}) {
     const auto results = RunText(absl::StrCat("\nmesh @m [r=", devices, R"(]
@@ -620,7 +621,7 @@ TEST(Executor, APartOfADonatedTileIsWrittenInPlace) {
   const auto upload = [&](const at::Tensor& value, int input) {
     return Upload(value, loaded->program().LayoutOf(input), *backend);
   };
-  // Nobody else holds the memory; a view of it is alive.
+  // Nothing else owns the memory, but a view of it is alive.
   for (bool held : {false, true}) {
     TiledTensorPtr given = upload(cache, 0);
     const void* memory = given->tiles[1].data_ptr();
@@ -738,7 +739,7 @@ program {
   ExpectClose(results[2], at::stack({x[0].mul(-2).sub(x[1]), x[1].neg()}));
 }
 
-// Devices take turns: those of later turns read the whole after the first could write its part.
+// Devices take turns: later ones read the whole tensor after the first could write its part.
 TEST(Executor, APartIsNotWrittenWhileDevicesOfLaterTurnsReadTheWhole) {
   const auto loaded = LoadText(R"(
 mesh @m [a=8]
@@ -774,7 +775,7 @@ TEST(Executor, DevicesTakeTurnsWhereThatSavesMemory) {
   if (!TileMemory::Install()) GTEST_SKIP() << "nothing counts the bytes";
   using Turns = LoadedProgram::Options::Turns;
   const at::Tensor x = at::randn({8 * 256, 256});
-  // Intermediates of 2 MiB in all, cut by 8; their sum is left.
+  // Intermediates of 2 MiB in total, sharded over 8 devices; only their sum remains.
   constexpr const char* kCut = R"(
 mesh @m [a=8]
 program {
@@ -793,7 +794,7 @@ program {
   const int64_t at_once = MostInUse(kCut, {x}, Turns::kNever);
   EXPECT_GE(at_once, 2 * 2048 * 256 * 4);
   EXPECT_LE(MostInUse(kCut, {x}, Turns::kWhereTheyPay), at_once / 2);
-  // What all devices share lies there whoever works.
+  // Memory that all devices share is counted whichever device works.
   constexpr const char* kShared = R"(
 mesh @m [a=8]
 program {

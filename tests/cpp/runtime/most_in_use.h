@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a run holds at its peak. Requires: TileMemory::Install() has said yes.
+// The bytes in use at the peak of a run. Requires: TileMemory::Install() returned true.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "csrc/runtime/executor.h"
-#include "csrc/runtime/tile_memory.h"
+#include "csrc/runtime/one_place/tile_memory.h"
 
 namespace spmd::runtime {
 

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "csrc/runtime/executor.h"
+#include "tests/cpp/runtime/move_to.h"
 #include "tests/cpp/runtime/tiles.h"
 
 namespace spmd::runtime {
@@ -52,7 +53,7 @@ TEST(Moves, KindsOfReduction) {
   }
 }
 
-// Four terms of which the first two alone pass what f16 can hold.
+// Four partial sums, of which the first two alone exceed f16.
 TEST(Moves, TermsOfHalfTypesAreHeldInFloat) {
   const auto backend = Cpu();
   const GridPtr grid = MakeGrid({2, 2}, {"a", "b"});
@@ -73,7 +74,7 @@ TEST(Moves, TermsOfHalfTypesAreHeldInFloat) {
     EXPECT_TRUE(at::equal(*Download(*partly), expected));
     const TiledTensorPtr sum = MoveTo(*partly, layout(Sharding::Replicated(1)), *backend);
     EXPECT_TRUE(at::equal(sum->tiles[0], expected));
-    // A value that becomes a term.
+    // A value that becomes unreduced.
     const TiledTensorPtr term = MoveTo(*sum, layout(terms), *backend);
     for (const at::Tensor& tile : term->tiles) EXPECT_EQ(tile.scalar_type(), at::kFloat);
     EXPECT_TRUE(at::equal(*Download(*term), expected));

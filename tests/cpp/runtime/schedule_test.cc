@@ -21,7 +21,8 @@ using ::testing::ElementsAre;
 
 constexpr int64_t kWork = 1000;  // bytes of an item that is not negligible
 
-// "2: 0 1" for a batch of step 2 with items 0 and 1; "3+1..3: 0" where terms 1 and 2 are added.
+// "2: 0 1" for a batch of step 2 with items 0 and 1; "3+1..3: 0" where partial sums 1 and 2 are
+// added.
 std::vector<std::string> Texts(const Schedule& schedule) {
   std::vector<std::string> texts;
   for (const Batch& batch : schedule.batches) {
@@ -121,8 +122,8 @@ TEST(Schedule, HalfTypesAreAddedAtOnce) {
 }
 
 TEST(Schedule, WhatNeedsALaterWaveWaitsForTheNextLevel) {
-  // A cut call on a sum of a cut call: two levels. Calls of the first whose inputs are there come
-  // with it, wherever the program has them; the last wave need not wait.
+  // A sharded call on a sum of a sharded call: two levels. Calls of the first whose inputs are
+  // there come with it, wherever the program has them; the last wave need not wait.
   Scheduler scheduler({{4, 4, 1, 4, 4}}, {{1, 0, 0, 1, 1}}, 2, 0);
   AddCutCall(scheduler, 0, 4, {0}, 1);
   AddAllReduce(scheduler, 1, 4, 1, 2);
@@ -140,7 +141,7 @@ TEST(Schedule, WhatNeedsALaterWaveWaitsForTheNextLevel) {
 }
 
 TEST(Schedule, WhatCostsNextToNothingDoesNotWaitForItsWave) {
-  // The number of targets is known at once, so that forward and backward pass stay together.
+  // The number of targets is known at once, so forward and backward pass stay in one turn.
   // %0 targets, %1 counts, %2 their sum, %3 activations, %4 gradients.
   for (const int64_t negligible : {0, 10}) {
     Scheduler scheduler({{4, 4, 1, 4, 4}}, {{1, 0, 0, 0, 1}}, 2, negligible);
@@ -167,8 +168,8 @@ TEST(Schedule, WhatCostsNextToNothingDoesNotWaitForItsWave) {
 }
 
 TEST(Schedule, WhatNeedsInputsOnlyWaitsForItsFirstUse) {
-  // %1, made of the input %5 alone and wanted by all, is used after the sum: as an optimizer's
-  // state that decays.
+  // %1, computed from the input %5 alone and needed by all, is used after the sum: as an
+  // optimizer's state that decays.
   Scheduler scheduler({{4, 1, 4, 1, 1, 1}}, {{1, 0, 0, 0, 1, 0}}, 2, 0);
   AddSharedCall(scheduler, 0, 4, {{5, 0}}, 1);
   AddCutCall(scheduler, 1, 4, {0}, 2);
@@ -181,7 +182,7 @@ TEST(Schedule, WhatNeedsInputsOnlyWaitsForItsFirstUse) {
 }
 
 TEST(Schedule, SaysOfEachReadWhetherItIsTheLast) {
-  // %4 is made of %0 and %2, which die, and of %1, which is read once more, and %3, which outlives.
+  // %4 reads %0 and %2, which die, %1, which is read once more, and %3, which outlives it.
   Scheduler scheduler({{1, 1, 1, 1, 1, 1}}, {{0, 0, 0, 1, 1, 1}}, 2, 0);
   AddSharedCall(scheduler, 0, 1, {{0, 0}, {1, 0}, {2, 0}, {3, 0}}, 4);
   AddSharedCall(scheduler, 1, 1, {{1, 0}}, 5);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tiled values made and read without the code under test: tile by tile, from Layout's answers.
+// Creates and reads tiled values without the code under test: tile by tile, from Layout alone.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -54,7 +54,7 @@ inline at::Tensor Combine(ReduceKind kind, const at::Tensor& a, const at::Tensor
   return a;
 }
 
-// The value that tiles stand for. Checks that there is a tile of the right size for each box.
+// The value that tiles represent. Checks that there is a tile of the right size for each box.
 inline at::Tensor Assemble(const TiledTensor& value) {
   const Layout& layout = value.layout;
   const int64_t terms = layout.grid()->size(layout.sharding().unreduced);
@@ -74,7 +74,7 @@ inline at::Tensor Assemble(const TiledTensor& value) {
   return result.to(ToScalarType(value.dtype));
 }
 
-// Random tiles, in whole numbers so that sums are exact in any order.
+// Random tiles of integers, so that sums are exact in any order.
 inline TiledTensorPtr RandomTiles(const Layout& layout, at::ScalarType type = at::kFloat) {
   auto value = std::make_shared<TiledTensor>(TiledTensor{layout, FromScalarType(type), {}});
   for (int64_t t = 0; t < layout.num_tiles(); ++t) {
@@ -87,7 +87,7 @@ inline TiledTensorPtr RandomTiles(const Layout& layout, at::ScalarType type = at
   return value;
 }
 
-// A layout that cuts `dims` by a random choice of the grid's sub-axes; some stay unreduced.
+// A layout that shards `dims` over a random choice of the grid's sub-axes; some are unreduced.
 class LayoutMaker {
  public:
   explicit LayoutMaker(uint32_t seed) : random_(seed) {}

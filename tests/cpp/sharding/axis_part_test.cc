@@ -32,7 +32,7 @@ TEST(AxisPart, BySizes) {
   ASSERT_TRUE(part.ok());
   const GridPtr grid = Grid::Of(mesh);
   EXPECT_EQ(grid->AxesToString(*AxesOfPart(*part, mesh, *grid)), "b:1,b:2");
-  // 3 * 4 is no cut of 2 * 2 * 3.
+  // 3 * 4 is no division of 2 * 2 * 3.
   EXPECT_FALSE(AxesOfPart(*ParseAxisPart("b:(3)4", mesh), mesh, *grid).has_value());
   const GridPtr other = GridWithParts(mesh, {"b:(3)4"});
   ASSERT_TRUE(AxesOfPart(*ParseAxisPart("b:(3)4", mesh), mesh, *other).has_value());

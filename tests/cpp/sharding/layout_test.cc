@@ -68,8 +68,8 @@ TEST(LayoutTest, BoxesAreWhatDealingOutIndicesGives) {
   }
 }
 
-// Every element is held, with each term, by exactly the replicas: devices that differ only along
-// axes that the sharding does not use.
+// Every element is held, with each partial sum, by exactly the replicas: devices that differ only
+// along axes that the sharding does not use.
 TEST(LayoutTest, TilesPartitionTheValueOncePerTerm) {
   std::mt19937 rng(12);
   for (int i = 0; i < 2000; ++i) {
@@ -192,11 +192,11 @@ TEST(LayoutTest, CheckLayoutSaysWhatDoesNotFit) {
   Sharding bad = Sharding::Replicated(1);
   bad.dims[0].chunk = 4;
   EXPECT_EQ(error(bad, {4}),
-            "sharding { chunk=4} of [4] has chunk 4 in dimension 0, which is not cut");
+            "sharding { chunk=4} of [4] has chunk 4 in dimension 0, which is not sharded");
   bad = Sharding::Replicated(1);
   bad.dims[0].axes = {0, 0};
   EXPECT_EQ(error(bad, {4}),
-            "axis 'x' of grid [x=2, y=2] is used twice; an axis cuts one dimension only");
+            "axis 'x' of grid [x=2, y=2] is used twice; an axis shards one dimension only");
   bad.dims[0].axes = {7};
   EXPECT_EQ(error(bad, {4}), "axis 7 is not one of the 2 sub-axes of grid [x=2, y=2]");
 }

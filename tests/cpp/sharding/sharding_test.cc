@@ -56,10 +56,10 @@ TEST(ShardingTest, ErrorsShowTheOffendingText) {
   EXPECT_EQ(ErrorOf("{modle}"),
             "grid [data=2, model=8] has no axis 'modle'; did you mean 'model'?");
   EXPECT_EQ(ErrorOf("{data},{data}"),
-            "sharding {data},{data} uses axis 'data' twice; an axis cuts one dimension only");
+            "sharding {data},{data} uses axis 'data' twice; an axis shards one dimension only");
   EXPECT_EQ(
       ErrorOf("{model:1},{model}"),
-      "sharding {model:1},{model} uses axis 'model:1' twice; an axis cuts one dimension only");
+      "sharding {model:1},{model} uses axis 'model:1' twice; an axis shards one dimension only");
   EXPECT_EQ(ErrorOf("{data} unreduced(sum){data}"),
             "sharding {data} unreduced(sum){data} uses axis 'data' twice; an axis cuts one "
             "dimension only");

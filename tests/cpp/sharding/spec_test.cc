@@ -89,11 +89,11 @@ TEST(SpecTest, RankMismatch) {
   EXPECT_EQ(ErrorOf({Cut({Name("data")})}, 2),
             absl::InvalidArgumentError(
                 "mark_sharding: spec ('data',) has 1 entry but the tensor has 2 dimensions; give "
-                "one entry per dimension, None where it is not cut, as in ('data', None)"));
+                "one entry per dimension, None where it is not sharded, as in ('data', None)"));
   EXPECT_EQ(ErrorOf({Cut({Name("data")}), kNone}, 1),
             absl::InvalidArgumentError(
                 "mark_sharding: spec ('data', None) has 2 entries but the tensor has 1 dimension; "
-                "give one entry per dimension, None where it is not cut, as in ('data',)"));
+                "give one entry per dimension, None where it is not sharded, as in ('data',)"));
 }
 
 TEST(SpecTest, RepeatedAxis) {
@@ -101,15 +101,15 @@ TEST(SpecTest, RepeatedAxis) {
       ErrorOf({Cut({Name("data")}), Cut({Name("data")})}, 2),
       absl::InvalidArgumentError(
           "mark_sharding: spec ('data', 'data') uses axis 'data' of mesh [data=2, model=4] in "
-          "dimensions 0 and 1; an axis may cut one dimension, once"));
+          "dimensions 0 and 1; an axis may shard one dimension, once"));
   EXPECT_EQ(ErrorOf({Cut({Name("model"), Index(1)})}, 1),
             absl::InvalidArgumentError(
                 "mark_sharding: spec (('model', 1),) uses axis 'model' of mesh [data=2, model=4] "
-                "twice in dimension 0; an axis may cut one dimension, once"));
+                "twice in dimension 0; an axis may shard one dimension, once"));
   EXPECT_EQ(ErrorOf({Cut({Name("model:1")}), Cut({Name("model")})}, 2),
             absl::InvalidArgumentError(
                 "mark_sharding: spec ('model:1', 'model') uses axis 'model' of mesh [data=2, "
-                "model=4] in dimensions 0 and 1; an axis may cut one dimension, once"));
+                "model=4] in dimensions 0 and 1; an axis may shard one dimension, once"));
   EXPECT_EQ(ErrorOf({Cut({Name("one")}), Cut({Name("one")})}, 2, MeshOf({1}, {"one"})).code(),
             absl::StatusCode::kInvalidArgument);
 }

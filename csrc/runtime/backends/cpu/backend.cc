@@ -2,8 +2,8 @@
 // Any number of virtual devices in this process, all at one place: "cpu", "cpu:16".
 #include "absl/strings/str_cat.h"
 #include "csrc/machine/machine.h"
+#include "csrc/runtime/aten_backend.h"
 #include "csrc/runtime/backend_factory.h"
-#include "csrc/runtime/environment.h"
 #include "csrc/util/status.h"
 
 namespace spmd::runtime::backends::cpu {
@@ -11,7 +11,7 @@ namespace {
 
 constexpr int64_t kDefaultDevices = 8;
 
-class CpuBackend : public Backend {
+class CpuBackend : public AtenBackend {
  public:
   explicit CpuBackend(std::optional<int64_t> devices)
       : name_("cpu"),
@@ -21,11 +21,9 @@ class CpuBackend : public Backend {
   const std::string& name() const override { return name_; }
   int64_t num_devices() const override { return num_devices_; }
   bool elastic() const override { return elastic_; }
-  const machine::Machine& machine() const override {
-    static const bool free_moves = EnvironmentFreeMoves();
-    return free_moves ? machine::NominalWithFreeMoves() : machine::Nominal();
-  }
-  c10::Device torch_device(int64_t) const override { return c10::Device(c10::kCPU); }
+  const machine::Machine& machine() const override { return machine::Nominal(); }
+  Place place(int64_t) const override { return {c10::Device(c10::kCPU)}; }
+  bool has_one_place() const override { return true; }
   int64_t memory_limit() const override { return 0; }
   std::string Describe() const override {
     return absl::StrCat("cpu: ", num_devices_, " virtual devices in this process",
@@ -42,9 +40,7 @@ class CpuBackend : public Backend {
 
 absl::StatusOr<std::shared_ptr<Backend>> Make(const BackendRequest& request) {
   SPMD_ASSIGN_OR_RETURN(std::optional<int64_t> devices, RequestedDevices(request));
-  if (!devices.has_value()) {
-    SPMD_ASSIGN_OR_RETURN(devices, EnvironmentDeviceCount());
-  }
+  if (!devices.has_value()) devices = request.otherwise;
   return std::shared_ptr<Backend>(std::make_shared<CpuBackend>(devices));
 }
 

@@ -8,13 +8,14 @@
 
 #include "absl/strings/str_cat.h"
 #include "csrc/machine/machine.h"
+#include "csrc/runtime/aten_backend.h"
 #include "csrc/runtime/backend_factory.h"
 #include "csrc/util/status.h"
 
 namespace spmd::runtime::backends::cuda {
 namespace {
 
-class CudaBackend : public Backend {
+class CudaBackend : public AtenBackend {
  public:
   CudaBackend(int64_t gpus, std::optional<int64_t> devices)
       : name_("cuda"),
@@ -33,10 +34,11 @@ class CudaBackend : public Backend {
   int64_t num_devices() const override { return num_devices_; }
   bool elastic() const override { return elastic_; }
   const machine::Machine& machine() const override { return machine_; }
-  c10::Device torch_device(int64_t id) const override {
+  Place place(int64_t id) const override {
     const int64_t gpu = id < num_devices_ ? id * gpus_ / num_devices_ : 0;
-    return c10::Device(c10::kCUDA, static_cast<c10::DeviceIndex>(gpu));
+    return {c10::Device(c10::kCUDA, static_cast<c10::DeviceIndex>(gpu))};
   }
+  bool has_one_place() const override { return gpus_ == 1; }
   // Virtual devices of one GPU share tiles, so a limit per device would refuse programs that fit.
   int64_t memory_limit() const override { return num_devices_ > gpus_ ? 0 : machine_.memory_bytes; }
   std::string Describe() const override {

@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "csrc/machine/tpu.h"
+#include "csrc/runtime/aten_backend.h"
 #include "csrc/runtime/backend_factory.h"
 #include "csrc/util/status.h"
 
@@ -13,7 +14,7 @@ namespace {
 
 constexpr absl::string_view kDefaultSlice = "v5e-8";
 
-class MockTpuBackend : public Backend {
+class MockTpuBackend : public AtenBackend {
  public:
   MockTpuBackend(machine::TpuSlice slice, bool planning)
       : name_(absl::StrCat("mock_tpu:", slice.name, planning ? ":plan" : "")),
@@ -24,9 +25,8 @@ class MockTpuBackend : public Backend {
   int64_t num_devices() const override { return slice_.num_devices(); }
   bool elastic() const override { return false; }
   const machine::Machine& machine() const override { return slice_.machine; }
-  c10::Device torch_device(int64_t) const override {
-    return c10::Device(planning_ ? c10::kMeta : c10::kCPU);
-  }
+  Place place(int64_t) const override { return {c10::Device(planning_ ? c10::kMeta : c10::kCPU)}; }
+  bool has_one_place() const override { return true; }
   bool planning() const override { return planning_; }
   std::string Describe() const override {
     return absl::StrCat(name_, ": ", num_devices(), " simulated devices, topology ",

@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "csrc/util/options.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <map>
+#include <string>
+
+namespace spmd {
+namespace {
+
+absl::StatusOr<Options> Given(const std::map<std::string, std::string>& variables) {
+  return OptionsFrom([&](const char* name) -> const char* {
+    const auto it = variables.find(name);
+    return it != variables.end() ? it->second.c_str() : nullptr;
+  });
+}
+
+std::string ErrorOf(const std::string& variable, const std::string& value) {
+  const absl::StatusOr<Options> options = Given({{variable, value}});
+  return options.ok() ? "" : std::string(options.status().message());
+}
+
+TEST(OptionsTest, VariablesThatAreNotSetOrEmptyLeaveTheDefaults) {
+  for (const auto& options : {Given({}), Given({{"SPMD_COALESCE", ""},
+                                                {"SPMD_TURNS", ""},
+                                                {"SPMD_NUM_DEVICES", ""},
+                                                {"SPMD_LOG", ""},
+                                                {"SPMD_BACKEND", ""}})}) {
+    ASSERT_TRUE(options.ok()) << options.status();
+    EXPECT_EQ(options->backend, "cpu");
+    EXPECT_EQ(options->num_devices, std::nullopt);
+    EXPECT_TRUE(options->coalesce);
+    EXPECT_EQ(options->turns, Turns::kWhereTheyPay);
+    EXPECT_FALSE(options->verify);
+    EXPECT_FALSE(options->log.passes);
+    EXPECT_EQ(options->program_memory, int64_t{512} << 20);
+    EXPECT_EQ(options->cache_dir, "");
+  }
+}
+
+TEST(OptionsTest, EachVariableSetsItsField) {
+  const auto options = Given({{"SPMD_BACKEND", "mock_tpu:v4-16"},
+                              {"SPMD_NUM_DEVICES", "4"},
+                              {"SPMD_COALESCE", "0"},
+                              {"SPMD_PRICE_MOVES", "0"},
+                              {"SPMD_REPLAY", "0"},
+                              {"SPMD_SHORTCUTS", "0"},
+                              {"SPMD_KEEP_MEMORY", "0"},
+                              {"SPMD_VERIFY", "1"},
+                              {"SPMD_CHECK_PASSES", "1"},
+                              {"SPMD_SYNC", "1"},
+                              {"SPMD_LOG", "traffic, passes"},
+                              {"SPMD_CACHE_SIZE", "1"},
+                              {"SPMD_PROGRAM_MEMORY", "0"}});
+  ASSERT_TRUE(options.ok()) << options.status();
+  EXPECT_EQ(options->backend, "mock_tpu:v4-16");
+  EXPECT_EQ(options->num_devices, 4);
+  EXPECT_FALSE(options->coalesce || options->price_moves || options->replay || options->shortcuts ||
+               options->keep_memory);
+  EXPECT_TRUE(options->verify && options->check_passes && options->sync);
+  EXPECT_TRUE(options->log.passes && options->log.traffic);
+  EXPECT_EQ(options->cache_size, 1 << 20);
+  EXPECT_EQ(options->program_memory, 0);
+  EXPECT_EQ(Given({{"SPMD_TURNS", "0"}})->turns, Turns::kNever);
+  EXPECT_EQ(Given({{"SPMD_TURNS", "1"}})->turns, Turns::kAlways);
+}
+
+TEST(OptionsTest, ProgramsAreKeptInTheUsersCache) {
+  EXPECT_EQ(Given({{"HOME", "/home/me"}})->cache_dir, "/home/me/.cache/torch_spmd");
+  EXPECT_EQ(Given({{"HOME", "/home/me"}, {"XDG_CACHE_HOME", "/cache"}})->cache_dir,
+            "/cache/torch_spmd");
+  EXPECT_EQ(Given({{"HOME", "/home/me"}, {"SPMD_CACHE_DIR", "/mine"}})->cache_dir, "/mine");
+  EXPECT_EQ(Given({{"HOME", "/home/me"}, {"SPMD_CACHE_DIR", "0"}})->cache_dir, "");
+  EXPECT_EQ(Given({{"HOME", "/home/me"}, {"SPMD_CACHE_DIR", ""}})->cache_dir, "");
+}
+
+TEST(OptionsTest, BadValuesNameTheValuesThatExist) {
+  EXPECT_EQ(ErrorOf("SPMD_VERIFY", "ja"), "SPMD_VERIFY is 'ja', which is neither 0 nor 1");
+  EXPECT_EQ(ErrorOf("SPMD_TURNS", "2"), "SPMD_TURNS is '2', which is neither 0 nor 1");
+  EXPECT_EQ(ErrorOf("SPMD_NUM_DEVICES", "0"),
+            "SPMD_NUM_DEVICES is '0', which is not a positive number of devices");
+  EXPECT_EQ(ErrorOf("SPMD_CACHE_SIZE", "1G"),
+            "SPMD_CACHE_SIZE is '1G', which is not a number of MiB");
+  EXPECT_EQ(ErrorOf("SPMD_LOG", "pases"),
+            "SPMD_LOG: 'pases' is none of passes, traffic; did you mean 'passes'?");
+  EXPECT_EQ(ErrorOf("SPMD_LOG", "everything"), "SPMD_LOG: 'everything' is none of passes, traffic");
+}
+
+}  // namespace
+}  // namespace spmd

@@ -1,0 +1,237 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The output of spmd.debug."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+import torch
+from processes import run_python, run_script
+
+import torch_spmd as spmd
+from torch_spmd import _C
+
+
+@pytest.fixture
+def mesh():
+    return spmd.make_mesh((2, 4), ("data", "model"))
+
+
+@pytest.fixture
+def product(mesh):
+    """A product whose contraction is sharded over `model`, computed and gathered."""
+    a = spmd.mark_sharding(torch.ones(64, 32, device="spmd"), mesh, (None, "model"))
+    b = spmd.mark_sharding(torch.ones(32, 48, device="spmd"), mesh, ("model", None))
+    c = a @ b
+    spmd.mark_sharding(c, mesh, (None, None))
+    assert c.cpu().unique().tolist() == [32.0]
+    return c
+
+
+def test_collectives(product):
+    table = spmd.debug.collectives()
+    (row,) = table.rows
+    assert (row.kind, row.axes, row.devices, row.bytes) == ("all_reduce", "model", 4, 64 * 48 * 4)
+    assert row.wire_bytes == 2 * row.bytes * 3 // 4
+    assert row.op.startswith("aten::mm")
+    assert table.large == [row] and table.small == []
+    assert "1 all_reduce 12.0 KiB, 0 under 4 KiB" in str(table)
+
+
+def test_memory(product):
+    table = spmd.debug.memory()
+    assert table.peak_bytes >= 64 * 48 * 4
+    assert table.rows[0].bytes == max(row.bytes for row in table.rows)
+    assert str(table).splitlines()[-1].startswith("peak ")
+
+
+def test_programs_and_graphs_are_text(product, capsys):
+    program = spmd.debug.print_program()
+    assert "all_reduce" in program and "aten::mm" in program
+    assert capsys.readouterr().out == program + "\n"
+    assert "aten::mm" in spmd.debug.print_graph()
+
+
+def test_the_pending_graph_is_printed(mesh):
+    x = torch.ones(4, device="spmd")
+    y = (x + 1).exp()
+    assert "aten::exp" in spmd.debug.print_graph(y)
+    y.cpu()
+    with pytest.raises(ValueError, match="the tensor is not pending"):
+        spmd.debug.print_graph(y)
+
+
+def test_explain_leads_back_to_a_mark(mesh):
+    x = spmd.mark_sharding(torch.ones(8, 4, device="spmd"), mesh, ("data", None))
+    y = torch.relu(x) * 2
+    spmd.sync()
+    assert "data" in spmd.debug.explain(y)
+    assert "('data', None)" in spmd.debug.explain(x)
+
+
+def test_explain_compile():
+    x = torch.ones(5, 7, device="spmd")
+    spmd.sync()
+    before = _C.statistics()["compiles"]
+    for _ in range(3):
+        (x.sin() * x.cos()).cpu()
+    assert _C.statistics()["compiles"] == before + 1
+    table = spmd.debug.explain_compile()
+    assert table.rows[-1].ops == 3 and table.rows[-1].cut == "cpu"
+    assert "programs compiled" in str(table)
+
+
+def test_visualize(mesh, capsys):
+    t = spmd.mark_sharding(torch.zeros(8, 4, device="spmd"), mesh, ("data", None))
+    text = spmd.debug.visualize_sharding(t)
+    assert capsys.readouterr().out == text + "\n"
+    assert text == (
+        "(8, 4) NamedSharding([data=2, model=4], P('data', None), committed)\n"
+        "dim 0 0:4 │ 0..3 │\n"
+        "──────────┼──────┤\n"
+        "dim 0 4:8 │ 4..7 │"
+    )
+
+
+def test_visualize_two_dimensions_and_uneven():
+    mesh = spmd.make_mesh((2, 2), ("x", "y"))
+    t = spmd.mark_sharding(torch.zeros(3, 5, device="spmd"), mesh, ("y", "x"))
+    assert spmd.debug.visualize_sharding(t).splitlines()[1:] == [
+        "dim 0 \\ dim 1 │ 0:3 │ 3:5 │",
+        "──────────────┼─────┼─────┤",
+        "0:2           │ 0   │ 2   │",
+        "──────────────┼─────┼─────┤",
+        "2:3           │ 1   │ 3   │",
+    ]
+
+
+def test_visualize_three_dimensions():
+    mesh = spmd.make_mesh((2, 2, 2), ("x", "y", "z"))
+    t = spmd.mark_sharding(torch.zeros(2, 2, 2, device="spmd"), mesh, ("x", "y", "z"))
+    assert [line for line in spmd.debug.visualize_sharding(t).splitlines() if "dim 2" in line] == [
+        "dim 2 0:1",
+        "dim 2 1:2",
+    ]
+
+
+def test_visualize_a_whole_tensor(mesh):
+    t = spmd.mark_sharding(torch.zeros(8, device="spmd"), mesh, (None,))
+    assert spmd.debug.visualize_sharding(t).splitlines()[1] == "whole on 0..7"
+
+
+def test_save_repro_and_trace(product, root, tmp_path):
+    spmd.debug.save_repro(tmp_path / "graph.txt")
+    text = (tmp_path / "graph.txt").read_text()
+    assert "graph {" in text and "aten::mm" in text
+    [spmd_opt] = root.glob(f"build/{sys.implementation.cache_tag}/tools/spmd_opt/spmd-opt")
+    checked = subprocess.run(
+        [spmd_opt, "--pass=check", tmp_path / "graph.txt"], capture_output=True, text=True
+    )
+    assert checked.returncode == 0, checked.stderr
+    spmd.debug.trace_to_chrome(tmp_path / "trace.json")
+    events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
+    assert [event["name"] for event in events]
+    ends = [event["ts"] + event["dur"] for event in events]
+    assert [event["ts"] for event in events[1:]] == pytest.approx(ends[:-1])
+
+
+def test_before_anything_ran():
+    code = "import torch_spmd as spmd; spmd.debug.collectives()"
+    result = run_python("-c", code)
+    assert result.stderr.splitlines()[-1] == (
+        "RuntimeError: no program has run yet: look at a value, step an optimizer, or call "
+        "spmd.sync() first"
+    )
+
+
+class TestSteps:
+    """`collectives()` and `memory()` are about all programs of an optimizer step."""
+
+    @pytest.fixture
+    def trained(self, mesh):
+        model = torch.nn.Linear(32, 32).to("spmd")
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+
+        def step(micro_steps, read=False):
+            for _ in range(micro_steps):
+                x = torch.randn(16, 32).to("spmd")
+                spmd.mark_sharding(x, mesh, ("data", None))
+                loss = model(x).square().mean()
+                loss.backward()
+                if read:
+                    loss.item()
+            optimizer.step()
+            optimizer.zero_grad()
+
+        return step
+
+    def test_one_program(self, trained):
+        trained(1)
+        table = spmd.debug.collectives()
+        assert [row.kind for row in table.large] == ["all_reduce"] and "runs" not in table.note
+
+    def test_values_read_before_the_step(self, trained):
+        trained(1, read=True)
+        table = spmd.debug.collectives()
+        assert sum(row.kind == "all_reduce" for row in table.large) == 1
+        assert "of the last step: 2 runs" in table.note
+        assert spmd.debug.collectives(step=False).rows == []
+
+    def test_micro_steps(self, trained):
+        for _ in range(3):
+            trained(3)
+        table, whole = spmd.debug.collectives(), spmd.debug.memory()
+        programs, since = _C.last_step()
+        assert len(programs) == 4 and since == 0  # three micro-steps, then the optimizer
+        assert len(table) == sum(len(p.collectives()) for p in programs)
+        assert sum(row.kind == "all_reduce" for row in table.large) == 1
+        assert "of the last step: 4 runs, of the programs " in table.note
+        assert whole.peak_bytes == max(p.memory()[0] for p in programs)
+        assert "the largest of the last step" in whole.note
+
+    def test_an_evaluation_is_no_part_of_a_step(self, trained):
+        trained(1)
+        step = spmd.debug.collectives().rows
+        assert [row.kind for row in step] == ["all_reduce"]
+        for k in range(3):
+            torch.full((k + 2,), 0.5, device="spmd").sum().item()
+        assert spmd.debug.collectives().rows == []
+        assert "the last of 3 runs since the optimizer's step" in spmd.debug.collectives().note
+        assert spmd.debug.collectives(step=True).rows == step
+        trained(1)
+        assert len(_C.last_step()[0]) == 1
+        assert [row.kind for row in spmd.debug.collectives()] == ["all_reduce"]
+
+
+def test_tables_are_sequences_of_rows_and_html(product):
+    table = spmd.debug.collectives()
+    assert [row.kind for row in table] == ["all_reduce"]
+    assert table[0] == table.rows[0] and table[:1] == table.rows and len(table) == 1
+    html = table._repr_html_()
+    assert html.startswith("<table><thead><tr><th>kind</th>") and "<td>all_reduce</td>" in html
+    assert "&lt;" in spmd.debug.Table(("a",), [("<b>",)])._repr_html_()
+
+
+def test_printed_text_is_not_shown_again(product, capsys):
+    for show in (
+        spmd.debug.print_program,
+        spmd.debug.print_graph,
+        lambda: spmd.debug.visualize_sharding(product),
+    ):
+        shown = show()
+        assert capsys.readouterr().out == str(shown) + "\n"
+        assert repr(shown) == ""
+
+
+def test_an_op_on_the_host_is_said_once_with_its_bytes():
+    script = """
+        import torch, torch_spmd
+        for _ in range(2):
+            torch.linalg.lu_factor(torch.eye(4).to("spmd"))
+            torch.bincount(torch.arange(128).to("spmd"))
+    """
+    lines = [t for t in run_script(script).stderr.splitlines() if "on the host" in t]
+    assert len(lines) == 1, lines
+    assert "aten::bincount runs on the host, at once and unsharded" in lines[0]
+    assert "1.0 KiB were copied to the host, 1.0 KiB back" in lines[0]

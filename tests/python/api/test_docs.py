@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What docstrings, the README and docs show is what happens."""
+
+import doctest
+import importlib
+import pkgutil
+import re
+
+import pytest
+from processes import run_python
+
+import torch_spmd as spmd
+from torch_spmd import debug, testing
+
+MODULES = sorted(
+    module.name for module in pkgutil.iter_modules(spmd.__path__) if module.name != "_C"
+)
+# Values that functions return, and an error.
+NO_EXAMPLE = {"OutOfMemoryError", "Shard", "ShardReport"}
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_examples_of_docstrings(name):
+    assert doctest.testmod(importlib.import_module(f"torch_spmd.{name}")).failed == 0
+
+
+def functions(module):
+    own = {n: f for n, f in vars(module).items() if getattr(f, "__module__", "") == module.__name__}
+    return [n for n, f in own.items() if callable(f) and not isinstance(f, type) and n[0] != "_"]
+
+
+def test_every_public_function_has_an_example():
+    public = [(spmd, name) for name in spmd.__all__ if callable(getattr(spmd, name))]
+    public += [(debug, name) for name in functions(debug)] + [(testing, "check_rule")]
+    without = [
+        name for module, name in public if ">>>" not in (getattr(module, name).__doc__ or "")
+    ]
+    assert set(without) == NO_EXAMPLE
+
+
+def test_the_readmes_twenty_lines(root):
+    [example] = re.findall(r"```python\n(.*?)```", (root / "README.md").read_text(), re.DOTALL)
+    done = run_python("-c", example)
+    assert done.returncode == 0, done.stderr
+    loss, table = done.stdout.split("\n", 1)
+    assert 0 < float(loss) < 2.4  # ln 10 and less
+    assert "all_reduce" in table
+
+
+def test_the_walk_runs_and_prints_what_it_shows(root, tmp_path):
+    blocks = re.findall(
+        r"```(python|text)\n(.*?)```", (root / "docs/walk.md").read_text(), re.DOTALL
+    )
+    separator = "-- end of block --"
+    script, shown = "", []
+    for kind, block in blocks:
+        if kind == "python":
+            script += f"{block}print({separator!r})\n"
+            shown.append("")
+        else:
+            shown[-1] = block
+    (tmp_path / "walk.py").write_text(script)
+    done = run_python("walk.py", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    printed = done.stdout.split(separator + "\n")[:-1]
+    assert [text.rstrip() for text in printed] == [text.rstrip() for text in shown]
+
+
+def test_every_environment_variable_has_a_row(root):
+    sources = [*(root / "csrc").rglob("*.cc"), *(root / "torch_spmd").glob("*.py")]
+    used = {name for s in sources for name in re.findall(r'"(SPMD_[A-Z_]+)"', s.read_text())}
+    rows = re.findall(r"^\| `SPMD_.*?\|", (root / "docs/settings.md").read_text(), re.MULTILINE)
+    documented = {name for row in rows for name in re.findall(r"SPMD_[A-Z_]+", row)}
+    assert documented >= used

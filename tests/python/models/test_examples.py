@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The examples run as a user would run them, on a small setting."""
+
+import re
+
+import pytest
+from processes import run_python
+
+SMALL_GPT = ["--steps=6", "--layers=1", "--width=64", "--block=32", "--eval-every=3", "--sample=5"]
+
+
+def run(root, tmp_path, script, *arguments):
+    result = run_python(root / "examples" / script, *arguments, "--out", tmp_path)
+    assert result.returncode == 0, result.stderr
+    assert (tmp_path / "loss.png").read_bytes().startswith(b"\x89PNG")
+    return result.stdout
+
+
+def held_out(output):
+    return float(re.search(r"held-out loss ([\d.]+)", output).group(1))
+
+
+def test_gpt_sharded_equals_plain_pytorch(root, tmp_path):
+    no_dropout = [*SMALL_GPT, "--dropout", "0"]
+    plain = run(root, tmp_path, "train_gpt.py", *no_dropout, "--unsharded", "--device", "cpu")
+    output = run(root, tmp_path, "train_gpt.py", *no_dropout, "--mesh", "data=2,model=4")
+    assert held_out(output) == pytest.approx(held_out(plain), abs=2e-2)
+    for part in ("Collectives of one", "Memory per device", "Sharding of blocks.0", "Programs"):
+        assert part in output
+
+
+@pytest.mark.parametrize("plan", ["dp", "fsdp"])
+def test_gpt_on_a_simulated_slice(root, tmp_path, plan):
+    arguments = [*SMALL_GPT, "--backend", "mock_tpu:v4-16", "--mesh", "x=8", "--strategy", plan]
+    assert "mesh [x=8]" in run(root, tmp_path, "train_gpt.py", *arguments)
+
+
+def test_gpt_accumulates_gradients(root, tmp_path):
+    output = run(root, tmp_path, "train_gpt.py", *SMALL_GPT, "--accumulate", "2")
+    assert "held-out loss" in output
+
+
+def test_gpt_2d_needs_two_axes(root, tmp_path):
+    result = run_python(root / "examples/train_gpt.py", "--mesh", "data=8")
+    assert result.stderr.splitlines()[-1] == (
+        "train_gpt: strategy '2d' shards the batch over the first axis and the weights over "
+        "the others, but the mesh has only 'data'; try --mesh data=2,model=4"
+    )
+
+
+def test_cnn_reads_digits(root, tmp_path):
+    output = run(root, tmp_path, "train_cnn.py")
+    accuracy = float(re.search(r"test accuracy ([\d.]+)%", output).group(1))
+    assert accuracy > 95

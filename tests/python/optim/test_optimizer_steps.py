@@ -1,0 +1,469 @@
+# SPDX-License-Identifier: Apache-2.0
+"""An optimizer step happens or not: tensors and the host's counters are those of one step."""
+
+import functools
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable
+
+import pytest
+import torch
+from processes import run_script
+from torch import nn
+from torch.optim import lr_scheduler
+
+import torch_spmd as spmd
+
+ROWS = [[1, 2, 3], [4, 5, 6], [7, 8, 9], [1, 5, 9], [0, 4, 8], [3, 2, 1]]
+OUT_OF_RANGE = [1, 2, 50]
+
+
+class Job:
+    """A table whose rows are looked up, and an optimizer; the same numbers on every device."""
+
+    def __init__(self, device, make, shape=(10, 4)):
+        torch.manual_seed(0)
+        self.table = nn.Embedding(*shape).double().to(device)
+        self.scale = nn.Parameter(
+            torch.ones(shape[1], dtype=torch.float64, device="cpu").to(device)
+        )
+        self.device = device
+        self.optimizer = make([self.table.weight, self.scale])
+
+    def step(self, rows):
+        self.optimizer.zero_grad()
+        # The gradient of the scale is right whatever the rows are.
+        found = self.table(torch.tensor(rows).to(self.device))
+        loss = found.square().sum() + self.scale.square().sum()
+        loss.backward()
+        self.optimizer.step()
+        return loss
+
+    def state(self):
+        on_host = {"table": self.table.weight, "scale": self.scale}
+        for name, p in (("table", self.table.weight), ("scale", self.scale)):
+            for key, value in self.optimizer.state.get(p, {}).items():
+                on_host[f"{name}.{key}"] = value
+        for g, group in enumerate(self.optimizer.param_groups):
+            on_host |= {f"{g}.{k}": v for k, v in group.items() if isinstance(v, (int, float))}
+        return {
+            k: v.detach().cpu().double().clone() if isinstance(v, torch.Tensor) else v
+            for k, v in on_host.items()
+        }
+
+
+def assert_same(job, expected):
+    got = job.state()
+    assert got.keys() == expected.keys()
+    for key, value in expected.items():
+        if isinstance(value, torch.Tensor):
+            torch.testing.assert_close(got[key], value, msg=lambda m, key=key: f"{key}: {m}")
+        else:
+            assert got[key] == value, key
+
+
+def sgd(params):
+    return torch.optim.SGD(params, lr=0.1, momentum=0.9)
+
+
+def adam(params):
+    return torch.optim.Adam(params, lr=0.1)
+
+
+OPTIMIZERS: dict[str, tuple[type, dict]] = {
+    "SGD": (torch.optim.SGD, {}),
+    "SGD momentum": (torch.optim.SGD, {"momentum": 0.9}),
+    "SGD one by one": (torch.optim.SGD, {"momentum": 0.9, "foreach": False}),
+    "SGD fused": (torch.optim.SGD, {"momentum": 0.9, "fused": True}),
+    "Adam": (torch.optim.Adam, {}),
+    "Adam amsgrad": (torch.optim.Adam, {"amsgrad": True}),
+    "Adam one by one": (torch.optim.Adam, {"foreach": False}),
+    "Adam fused": (torch.optim.Adam, {"fused": True}),
+    "Adam capturable": (torch.optim.Adam, {"capturable": True}),
+    "AdamW": (torch.optim.AdamW, {}),
+    "NAdam": (torch.optim.NAdam, {}),
+    "NAdam one by one": (torch.optim.NAdam, {"foreach": False}),
+    "NAdam capturable": (torch.optim.NAdam, {"capturable": True}),
+    "RAdam": (torch.optim.RAdam, {}),
+    "RAdam capturable": (torch.optim.RAdam, {"capturable": True}),
+    "Adamax": (torch.optim.Adamax, {}),
+    "Adagrad": (torch.optim.Adagrad, {}),
+    "Adadelta": (torch.optim.Adadelta, {}),
+    "RMSprop": (torch.optim.RMSprop, {"momentum": 0.9, "centered": True}),
+    "Rprop": (torch.optim.Rprop, {}),
+    "ASGD": (torch.optim.ASGD, {}),
+    "ASGD one by one": (torch.optim.ASGD, {"foreach": False}),
+    "Adafactor": (torch.optim.Adafactor, {}),
+}
+
+
+def jobs(name):
+    """An optimizer on the device, and one on the CPU, if it has such an optimizer, for
+    comparison."""
+    kind, options = OPTIMIZERS[name]
+    make = functools.partial(kind, lr=0.1, **options)
+    return Job("spmd", make), Job("spmd" if "capturable" in options else "cpu", make)
+
+
+@pytest.mark.parametrize("failing", [0, 3])
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_a_step_that_fails_leaves_all_as_it_was(name, failing):
+    job, reference = jobs(name)
+    for k, rows in enumerate(ROWS):
+        if k == failing:
+            before = job.state()
+            with pytest.raises(IndexError, match="out of range"):
+                job.step(OUT_OF_RANGE).item()
+            assert_same(job, before)
+        reference.step(rows)
+        job.step(rows).item()
+    assert_same(job, reference.state())
+
+
+@pytest.mark.parametrize("make", [sgd, adam])
+@pytest.mark.parametrize("behind", [1, 5])
+def test_steps_behind_a_failing_one_do_not_happen(make, behind):
+    job = Job("spmd", make)
+    for rows in ROWS[:2]:
+        job.step(rows)
+    before = job.state()
+    losses = [job.step(OUT_OF_RANGE)] + [job.step(rows) for rows in ROWS[:behind]]
+    with pytest.raises(IndexError, match=f"; {behind + 1} steps of the optimizer did not happen"):
+        losses[-1].item()
+    assert_same(job, before)
+    reference = Job("cpu", make)
+    for rows in [*ROWS[:2], *ROWS]:
+        reference.step(rows)
+    for rows in ROWS:
+        job.step(rows)
+    assert_same(job, reference.state())
+
+
+def test_a_loop_that_reads_nothing_gets_the_error_from_a_step():
+    job = Job("spmd", adam)
+    job.step(ROWS[0])
+    before = job.state()
+    job.step(OUT_OF_RANGE)
+    with pytest.raises(IndexError, match="steps of the optimizer did not happen"):
+        for _ in range(100):
+            job.step(ROWS[1])
+    assert_same(job, before)
+    job.step(ROWS[1]).item()
+    assert job.state()["table.step"] == 2
+
+
+def test_a_step_whose_gradients_are_known_to_be_lost_says_so():
+    job = Job("spmd", adam)
+    job.step(ROWS[0])
+    before = job.state()
+    job.optimizer.zero_grad()
+    loss = job.table(torch.tensor(OUT_OF_RANGE).to("spmd")).sum()
+    loss.backward()
+    with pytest.raises(IndexError):
+        loss.item()
+    with pytest.raises(
+        IndexError, match=r"^the value was lost, because ops that it depends on failed"
+    ):
+        job.optimizer.step()
+    assert_same(job, before)
+
+
+def test_a_failure_that_no_step_depends_on_undoes_none():
+    job, reference = jobs("Adam")
+    for rows in ROWS[:2]:
+        metric = job.table(torch.tensor(OUT_OF_RANGE).to("spmd")).detach().sum()
+        job.step(rows)
+        reference.step(rows)
+        with pytest.raises(IndexError):
+            metric.item()
+    assert_same(job, reference.state())
+
+
+def test_later_changes_of_host_state_stay():
+    job = Job("spmd", adam)
+    job.step(ROWS[0]).item()
+    loss = job.step(OUT_OF_RANGE)
+    job.optimizer.state[job.scale]["step"].fill_(7)
+    job.optimizer.param_groups[0]["lr"] = 0.5
+    with pytest.raises(IndexError):
+        loss.item()
+    state = job.state()
+    assert state["scale.step"] == 7 and state["table.step"] == 1 and state["0.lr"] == 0.5
+
+
+class Counting(torch.optim.Optimizer):
+    """Counts in all places where third-party optimizers do."""
+
+    def __init__(self, params):
+        super().__init__(params, {"lr": 0.1, "k": 0})
+        self.steps = 0
+
+    @torch.no_grad()
+    def step(self, closure: Callable | None = None):
+        self.steps += 1
+        for group in self.param_groups:
+            group["k"] += 1
+            for p in group["params"]:
+                state = self.state[p]
+                state["step"] = state.get("step", 0) + 1
+                state["ema"] = p.grad * 0.1 + state["ema"] * 0.9 if "ema" in state else p.grad + 0
+                p.add_(state["ema"], alpha=-group["lr"] / state["step"])
+
+
+@pytest.mark.parametrize("failing", [0, 2])
+def test_counters_in_groups_attributes_and_numbers(failing):
+    job, reference = Job("spmd", Counting), Job("cpu", Counting)
+    for k, rows in enumerate(ROWS):
+        if k == failing:
+            losses = [job.step(OUT_OF_RANGE), job.step(rows)]
+            with pytest.raises(IndexError):
+                losses[1].item()
+        job.step(rows)
+        reference.step(rows)
+    assert_same(job, reference.state())
+    assert job.optimizer.steps == len(ROWS)
+
+
+def scheduled(device, schedule):
+    job = Job(device, sgd)
+    return job, schedule(job.optimizer)
+
+
+SCHEDULES = {
+    "StepLR": lambda o: lr_scheduler.StepLR(o, 2),
+    "OneCycleLR": lambda o: lr_scheduler.OneCycleLR(o, 0.5, total_steps=20),
+    "CosineAnnealingWarmRestarts": lambda o: lr_scheduler.CosineAnnealingWarmRestarts(o, 3),
+    "SequentialLR": lambda o: lr_scheduler.SequentialLR(
+        o, [lr_scheduler.ConstantLR(o), lr_scheduler.ExponentialLR(o, 0.9)], [2]
+    ),
+    "ChainedScheduler": lambda o: lr_scheduler.ChainedScheduler(
+        [lr_scheduler.ConstantLR(o), lr_scheduler.ExponentialLR(o, 0.9)]
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_schedulers_go_back_with_their_step(name):
+    job, schedule = scheduled("spmd", SCHEDULES[name])
+    reference, expected = scheduled("cpu", SCHEDULES[name])
+    for k, rows in enumerate(ROWS):
+        if k == 2:
+            losses = []
+            for wrong in (OUT_OF_RANGE, rows):
+                losses.append(job.step(wrong))
+                schedule.step()
+            with pytest.raises(IndexError):
+                losses[1].item()
+        job.step(rows)
+        schedule.step()
+        reference.step(rows)
+        expected.step()
+    assert_same(job, reference.state())
+    assert getattr(schedule, "last_epoch", None) == getattr(expected, "last_epoch", None)
+    assert schedule.get_last_lr() == expected.get_last_lr()
+
+
+def test_averaged_models_go_back_with_their_step():
+    job, reference = Job("spmd", sgd), Job("cpu", sgd)
+    averages = [torch.optim.swa_utils.AveragedModel(j.table) for j in (job, reference)]
+    for k, rows in enumerate(ROWS[:4]):
+        if k == 2:
+            loss = job.step(OUT_OF_RANGE)
+            averages[0].update_parameters(job.table)
+            with pytest.raises(IndexError):
+                loss.item()
+        for j, average in zip((job, reference), averages, strict=True):
+            j.step(rows)
+            average.update_parameters(j.table)
+    assert averages[0].n_averaged.item() == averages[1].n_averaged.item()
+    torch.testing.assert_close(
+        averages[0].module.weight.cpu(), averages[1].module.weight, check_device=False
+    )
+
+
+@pytest.mark.parametrize("unscale", [False, True])
+def test_a_scaler_after_a_failure_unscales_again(unscale):
+    tables = []
+    for device in ("spmd", "cpu"):
+        job = Job(device, sgd)
+        scaler = torch.amp.GradScaler(device, init_scale=8.0)
+
+        def step(rows, job=job, scaler=scaler):
+            job.optimizer.zero_grad()
+            found = job.table(torch.tensor(rows).to(job.device)).square().sum()
+            scaler.scale(found + job.scale.square().sum()).backward()
+            if unscale:
+                scaler.unscale_(job.optimizer)
+            scaler.step(job.optimizer)
+            scaler.update()
+
+        for k, rows in enumerate(ROWS[:4]):
+            if k == 2:
+                with pytest.raises(IndexError):
+                    step(OUT_OF_RANGE)
+                    spmd.sync(wait=True)
+            step(rows)
+        tables.append(job.state()["table"])
+    torch.testing.assert_close(*tables)
+
+
+def test_a_normalization_behind_the_failing_op_counts_no_batch():
+    norm = nn.BatchNorm1d(4).to("spmd")
+    table = nn.Embedding(10, 4).to("spmd")
+    norm(table(torch.tensor(ROWS[0]).to("spmd"))).sum().item()
+    mean = norm.running_mean.cpu()
+    with pytest.raises(IndexError):
+        norm(table(torch.tensor(OUT_OF_RANGE).to("spmd"))).sum().item()
+    assert norm.num_batches_tracked.item() == 1
+    assert torch.equal(norm.running_mean.cpu(), mean)
+    before_it = nn.BatchNorm1d(4).to("spmd")
+    h = before_it(torch.randn(3, 4).to("spmd"))
+    with pytest.raises(IndexError):
+        h.index_select(0, torch.tensor([7]).to("spmd")).sum().item()
+    assert before_it.num_batches_tracked.item() == 1
+    assert before_it.running_mean.abs().sum().item() > 0
+
+
+def slow_steps(device, count=None):
+    """Parameters after each of the steps, each of which takes a while."""
+    torch.manual_seed(0)
+    weight = (torch.randn(500, 500, dtype=torch.float64) / 23).to(device).requires_grad_()
+    optimizer = torch.optim.Adam([weight], lr=1e-4)
+
+    def step():
+        h = torch.eye(500, dtype=torch.float64).to(device)
+        for _ in range(8):
+            h = torch.tanh(h @ weight)
+        h.square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return weight, optimizer, step
+
+
+def after(steps):
+    weight, _, step = slow_steps("cpu")
+    for _ in range(steps):
+        step()
+    return weight.detach()
+
+
+class Interrupts:
+    """Ctrl-C from outside, `times` times, one as soon as the one before has arrived.
+
+    Catches the KeyboardInterrupt that the block must raise, as `raised`.
+    """
+
+    def __init__(self, times):
+        self.left = times
+        self.senders = []
+        self.arrived = 0
+        self.raised = None
+
+    def __enter__(self):
+        self.before = signal.signal(signal.SIGINT, self.handle)
+        self.send()
+        return self
+
+    def __exit__(self, kind, error, _):
+        # From here on `handle` raises nothing; it does so only in a test's own frame.
+        for sender in self.senders:
+            sender.join()
+        signal.signal(signal.SIGINT, self.before)
+        self.raised = error
+        assert kind is None or issubclass(kind, KeyboardInterrupt), error
+        assert error is not None, "nothing was interrupted"
+        return True
+
+    def send(self):
+        self.left -= 1
+        self.senders.append(threading.Timer(0.01, os.kill, (os.getpid(), signal.SIGINT)))
+        self.senders[-1].start()
+
+    def handle(self, _, frame):
+        self.arrived += 1
+        is_first = self.arrived == 1
+        if self.left > 0:
+            self.send()
+        # One that comes after the block has raised has nothing to interrupt.
+        if is_first or frame.f_code.co_name.startswith("test_"):
+            raise KeyboardInterrupt
+
+
+def test_ctrl_c_lets_what_python_has_finished_happen():
+    weight, optimizer, step = slow_steps("spmd")
+    step()
+    weight.sum().item()
+    done = 1
+    with Interrupts(1):
+        while True:
+            for _ in range(5):
+                step()
+                done += 1
+            weight.sum().item()
+    # An interrupt that comes while Python records is Python's own: then one may be under way.
+    counted = optimizer.state[weight]["step"].item()
+    assert done <= counted <= done + 1
+    torch.testing.assert_close(weight.detach().cpu(), after(int(counted)))
+
+
+def test_a_second_ctrl_c_drops_what_waits_and_says_how_many_steps():
+    weight, optimizer, step = slow_steps("spmd")
+    step()
+    weight.sum().item()
+    for _ in range(6):
+        step()
+    with Interrupts(2) as interrupts:
+        weight.sum().item()
+        while True:  # it was done sooner
+            time.sleep(0.01)
+    counted = int(optimizer.state[weight]["step"].item())
+    text = str(interrupts.raised)
+    if text:  # else all was done before the second one came
+        dropped = 7 - counted
+        assert text.startswith(f"interrupted twice: {dropped} step")
+    torch.testing.assert_close(weight.detach().cpu(), after(counted))
+    step()
+    torch.testing.assert_close(weight.detach().cpu(), after(counted + 1))
+
+
+def test_work_after_a_step_that_raised_does_not_belong_to_it():
+    weight = torch.ones(3).to("spmd").requires_grad_()
+    optimizer = torch.optim.SGD([weight], lr=0.1)
+    weight.grad = torch.ones(3).to("spmd")
+
+    def closure():
+        raise ValueError("from the closure")
+
+    with pytest.raises(ValueError, match="from the closure"):
+        optimizer.step(closure)
+    # A later failure in the program of other work does not take that work with it.
+    kept = torch.arange(3.0).to("spmd") * 2
+    lost = kept[torch.tensor([7]).to("spmd")]
+    assert kept.tolist() == [0.0, 2.0, 4.0]
+    with pytest.raises(IndexError):
+        lost.cpu()
+
+
+def test_without_memory_for_its_program_a_step_does_not_happen():
+    done = run_script(
+        """
+        import torch, torch_spmd as spmd
+
+        spmd.set_default_backend("mock_tpu:v4-8")
+        weight = torch.ones(4).to("spmd").requires_grad_()
+        optimizer = torch.optim.Adam([weight], lr=0.1)
+        for size in (4, 2**36):
+            try:
+                loss = (weight.sum() * torch.ones(size, device="spmd")).sum()
+                loss.backward()
+                optimizer.step()
+            except spmd.OutOfMemoryError:
+                print("out of memory")
+            optimizer.zero_grad()
+        print(optimizer.state[weight]["step"].item(), round(weight[0].item(), 4))
+        """
+    )
+    assert done.stdout.split("\n")[:2] == ["out of memory", "1.0 0.9"], done.stderr

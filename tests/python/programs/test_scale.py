@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A program does not grow with the number of devices, and many devices fit on few cores."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from processes import run_script
+
+import torch_spmd as spmd
+from torch_spmd import _C
+
+EXAMPLES = Path(__file__).parents[3] / "examples"
+
+# Shapes only: nothing is computed.
+PLAN = """
+    import sys
+    sys.path.insert(0, {examples!r})
+    import torch, torch_spmd as spmd
+    from common.gpt import GPT, GPTConfig
+    from common.strategies import strategy
+
+    spmd.set_default_backend("mock_tpu:v4-8192:plan")
+    mesh = spmd.make_mesh(({data}, {model}), ("data", "model"))
+    torch.manual_seed(0)
+    config = GPTConfig(vocab_size=256, block=32, layers=2, width=64, heads=8, dropout=0.1)
+    model = GPT(config).to("spmd")
+    plan = strategy({plan!r}, mesh.axis_names)
+    spmd.shard_module(model, mesh, plan.rules)
+    optimizer = torch.optim.AdamW(model.parameters())
+    tokens = torch.zeros(4 * {data} * {model}, 32, dtype=torch.int64).to("spmd")
+    spmd.mark_sharding(tokens, mesh, plan.inputs)
+    model(tokens, tokens).backward()
+    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    optimizer.step()
+    spmd.sync()
+    lines = str(spmd.debug.print_program()).splitlines()
+    print(sum(line.startswith("  ") for line in lines))
+"""
+
+
+def instructions(data, model, plan):
+    script = PLAN.format(examples=str(EXAMPLES), data=data, model=model, plan=plan)
+    return int(run_script(script).stdout.split()[-1])
+
+
+# Same spec, same rank of mesh, no axis of size 1, every shard even: 8, 64, 512 and 4096 devices.
+MESHES = {
+    "dp": [(2, 4), (8, 8), (64, 8), (512, 8)],
+    "fsdp": [(2, 4), (2, 16)],  # tables of 32 and 256 rows
+    "2d": [(2, 4), (8, 8), (64, 8), (512, 8)],
+}
+
+
+@pytest.mark.parametrize("plan", MESHES)
+def test_the_number_of_instructions_does_not_depend_on_the_mesh(plan):
+    counts = {mesh: instructions(*mesh, plan) for mesh in MESHES[plan]}
+    assert len(set(counts.values())) == 1, counts
+
+
+def test_256_devices_train():
+    script = """
+        import sys
+        sys.path.insert(0, {tests!r}); sys.path.insert(0, {examples!r})
+        import torch_spmd as spmd
+        from training import Job, gpt_losses
+        job = Job(steps=2, batch=32)
+        mesh = spmd.make_mesh((32, 8), ("x", "y"))
+        sharded = gpt_losses(job, "spmd", mesh, "2d")
+        plain = gpt_losses(job, "cpu")
+        assert all(abs(a - b) < 1e-4 * b for a, b in zip(sharded, plain)), (sharded, plain)
+    """
+    run_script(
+        script.format(tests=str(Path(__file__).parents[1] / "support"), examples=str(EXAMPLES))
+    )
+
+
+@pytest.mark.parametrize("devices", [2, 8, 64])
+def test_300_launches_that_nobody_waits_for(devices):
+    """XLA's CPU client ends the process where so many collectives are enqueued."""
+    mesh = spmd.make_mesh((devices,), ("x",))
+    x = spmd.mark_sharding(torch.ones(devices, 3).to("spmd"), mesh, ("x", None))
+    before = _C.statistics()["runs"]
+    for _ in range(300):
+        x = x + x.sum(0) / devices  # an all-reduce
+        x = x / 2
+        spmd.sync()
+    assert _C.statistics()["runs"] - before == 300
+    torch.testing.assert_close(x.cpu(), torch.ones(devices, 3))

@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The op variants, modules and optimizers that are not right yet, by kind of test, each with
+what is wrong.
+
+A reason begins with what the test sees, "raises …" or "differs …". The tests fail when an entry
+passes, and when one that raises begins to differ; one that "differs by chance" may pass.
+"""
+
+NO_SPARSE = "raises NotImplementedError: sparse tensors are not supported on 'spmd'"
+NO_SPARSE_MARK = "raises ValueError: mark_sharding takes no sparse tensor"
+
+EXCEPTIONS = {
+    # Unsharded, as functions.
+    "device": {
+        "sparse_mm_reduce": NO_SPARSE,
+        "sparse_sampled_addmm": NO_SPARSE,
+        "to_sparse": NO_SPARSE,
+    },
+    # Unsharded, every sample: what is wrong beyond "device". Seen with --full-ops only.
+    "device, full": {},
+    # Unsharded, on inputs with gaps between elements.
+    "strided": {
+        "sparse_mm_reduce": NO_SPARSE,
+        "sparse_sampled_addmm": NO_SPARSE,
+        "to_sparse": NO_SPARSE,
+    },
+    # On inputs without elements.
+    "empty": {
+        "to_sparse": NO_SPARSE,
+    },
+    "in_place": {
+        "addbmm": (
+            "raises RuntimeError: addbmm_ of an input that is broadcast; the CPU resizes the input"
+        ),
+    },
+    "out": {
+        "sparse_sampled_addmm": NO_SPARSE,
+    },
+    # A few samples, sharded.
+    "sharded": {
+        "sparse_mm_reduce": NO_SPARSE_MARK,
+        "sparse_sampled_addmm": NO_SPARSE_MARK,
+        "to_sparse": NO_SPARSE,
+    },
+    # Every sharding of every sample: what is wrong beyond "sharded". Seen with --full-ops only.
+    "sharded, full": {},
+    # In other dtypes, with and without sharding.
+    "float64": {
+        "sparse_mm_reduce": NO_SPARSE,
+        "sparse_sampled_addmm": NO_SPARSE,
+        "to_sparse": NO_SPARSE,
+    },
+    "float64, full": {},
+    "bfloat16": {
+        "sparse_mm_reduce": NO_SPARSE,
+        "to_sparse": NO_SPARSE,
+    },
+    "bfloat16, full": {},
+    "complex64": {
+        "sparse_sampled_addmm": NO_SPARSE,
+        "to_sparse": NO_SPARSE,
+    },
+    "complex64, full": {},
+    "int64": {
+        "to_sparse": NO_SPARSE,
+    },
+    "int64, full": {},
+    "bool": {
+        "to_sparse": NO_SPARSE,
+    },
+    "bool, full": {},
+    # Gradients of gradients, and tangents.
+    "second": {
+        "to_sparse": NO_SPARSE,
+    },
+    # Every sample, sharded. Seen by sweep_ops.py only.
+    "second, sharded": {
+        "nn_functional_linear_cross_entropy_chunked": (
+            "differs by chance in bfloat16: terms that nearly cancel are rounded one by one"
+        ),
+    },
+    "forward_mode": {
+        "nn_functional_max_unpool3d": (
+            "differs by chance where several tangents go to one place: any of them may "
+            "stay, says PyTorch; nn_functional_max_unpool3d_grad has no such samples"
+        ),
+    },
+    "module": {},
+    "optimizer": {},
+}

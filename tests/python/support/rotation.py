@@ -1,0 +1,50 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which part of what is too much for one run is tested: another one with every commit.
+
+`pytest --parts 3` runs a third of the tests that are marked `in_parts` and of those in other modes.
+Without it everything that is not behind a `--full-…` runs.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import zlib
+from pathlib import Path
+
+_PARTS, _TURN = "TORCH_SPMD_TEST_PARTS", "TORCH_SPMD_TEST_TURN"
+
+
+def configure(parts: int, turn: int | None) -> None:
+    """Sets how many parts there are, and which of them is tested: by the commit if None.
+
+    In the environment, where processes that share the tests among them find it.
+    """
+    os.environ[_PARTS] = str(parts)
+    if turn is not None:
+        os.environ[_TURN] = str(turn)
+    elif _TURN not in os.environ:
+        os.environ[_TURN] = str(_commit())
+
+
+def parts() -> int:
+    return int(os.environ.get(_PARTS, 1))
+
+
+def turn() -> int:
+    return int(os.environ.get(_TURN, 0))
+
+
+def is_chosen(name: str) -> bool:
+    """Whether what has this name is in the part that is tested."""
+    return (zlib.crc32(name.encode()) + turn()) % parts() == 0
+
+
+def _commit() -> int:
+    """A number that the commit has; 0 outside a repository."""
+    command = ["git", "rev-parse", "--short=7", "HEAD"]
+    try:
+        done = subprocess.run(command, cwd=Path(__file__).parent, capture_output=True, text=True)
+    except OSError:
+        return 0
+    return int(done.stdout, 16) if done.returncode == 0 else 0
