@@ -5,9 +5,11 @@
 #include <utility>
 #include <vector>
 
+#include "csrc/partition/memory_profile.h"
 #include "csrc/partition/passes.h"
 #include "csrc/program/analysis.h"
 #include "csrc/program/def_use.h"
+#include "csrc/program/uses.h"
 
 namespace spmd::partition {
 namespace {
@@ -41,22 +43,60 @@ bool GoesEarly(const Instruction& instruction, const std::vector<int64_t>& bytes
          bytes[instruction.results[0]] < bytes[instruction.operands[0]];
 }
 
-void MoveEarly(Program& program, const std::vector<int64_t>& bytes) {
-  const program::DefUse facts(program);
-  std::vector<int> place_of(program.values.size(), -1);  // by value: where it is made
-  Places places(program.instructions.size());
-  for (size_t i = 0; i < program.instructions.size(); ++i) {
-    const Instruction& instruction = program.instructions[i];
-    int place = static_cast<int>(i);
-    if (GoesEarly(instruction, bytes)) {
-      const ValueId v = instruction.operands[0];
-      if (facts.uses(v) == 1 && place_of[v] >= 0) place = place_of[v];
+class MovingEarly {
+ public:
+  MovingEarly(const Program& program, const std::vector<int64_t>& bytes)
+      : program_(program),
+        bytes_(bytes),
+        facts_(program),
+        uses_(program),
+        lives_(LivesOf(program)) {}
+
+  // Puts what goes early behind the use of its operand before it, or behind the maker if there is
+  // none, so that the operand is given up there.
+  Places Run() const {
+    const int end = static_cast<int>(program_.instructions.size());
+    std::vector<int> place_of(end);  // by instruction
+    Places places(end);
+    for (int i = 0; i < end; ++i) {
+      place_of[i] = i;
+      const Instruction& instruction = program_.instructions[i];
+      if (GoesEarly(instruction, bytes_) || BecomesSmaller(instruction)) {
+        const int before = UseBefore(instruction.operands[0], i);
+        if (before >= 0) place_of[i] = place_of[before];
+      }
+      places[place_of[i]].push_back(i);
     }
-    places[place].push_back(static_cast<int>(i));
-    for (ValueId v : instruction.results) place_of[v] = place;
+    return places;
   }
-  PutAt(places, program);
-}
+
+ private:
+  // An element-wise call of one operand whose result is only made smaller.
+  bool BecomesSmaller(const Instruction& call) const {
+    if (call.code != OpCode::kCall || call.operands.size() != 1 || call.results.size() != 1 ||
+        call.operands[0] == kNoValue || MayFailOnValues(program_, call)) {
+      return false;
+    }
+    const absl::Span<const int> users = uses_.Of(call.results[0]);
+    if (users.size() != 1 || facts_.is_output(call.results[0])) return false;
+    const Instruction& user = program_.instructions[users[0]];
+    return GoesEarly(user, bytes_) && bytes_[user.results[0]] < bytes_[call.operands[0]];
+  }
+
+  // The instruction that uses or makes `v` before instruction i, its last user; -1 if there is none
+  // or the value is kept in any case.
+  int UseBefore(ValueId v, int i) const {
+    if (lives_[v].last != i) return -1;
+    const absl::Span<const int> uses = uses_.Of(v);
+    return uses.size() > 1 ? uses[uses.size() - 2] : facts_.maker(v);
+  }
+
+  const Program& program_;
+  const std::vector<int64_t>& bytes_;
+  const program::DefUse facts_;
+  const program::Uses uses_;
+  const std::vector<Life> lives_;
+};
 
 // Decides, from the end backwards, where each instruction goes.
 class PuttingOff {
@@ -123,7 +163,7 @@ class PuttingOff {
 
 void BaseOrder(Program& program) {
   const std::vector<int64_t> bytes = program::HeldBytes(program);
-  MoveEarly(program, bytes);
+  PutAt(MovingEarly(program, bytes).Run(), program);
   PutAt(PuttingOff(program, bytes).Run(), program);
 }
 

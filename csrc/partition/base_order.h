@@ -7,7 +7,8 @@
 // they update the first. So
 //
 //   - a reduction, or a move that makes its operand smaller, goes right behind the instruction that
-//     makes the operand if nothing else uses it: a gradient is reduced and cut as soon as it exists;
+//     makes the operand if nothing else uses it: a gradient is reduced and cut as soon as it
+//     exists;
 //   - an element-wise call, and a move that makes its operand larger, go to the first use of their
 //     results, unless more bytes of operands would be held meanwhile than the results take.
 //

@@ -320,8 +320,8 @@ absl::StatusOr<Compiled> CompileAs(const ir::Graph& graph, Decisions decisions,
 }
 
 std::vector<std::string> PassNames() {
-  return {"legalize", "simplify", "batch_indices", "propagate", "reorder",     "decompose",
-          "choose",   "reshard",  "windows",       "localise",  "order", "finish"};
+  return {"legalize", "simplify", "batch_indices", "propagate", "reorder", "decompose",
+          "choose",   "reshard",  "windows",       "localise",  "order",   "finish"};
 }
 
 absl::StatusOr<std::string> TextAfter(const ir::Graph& graph, absl::string_view pass,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a program holds at each of its instructions, if no call overwrites an operand and every input
-// that an output replaces is given up.
+// What a program holds at each of its instructions, if no call overwrites an operand and every
+// input that an output replaces is given up.
 #pragma once
 
 #include <cstdint>

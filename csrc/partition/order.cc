@@ -23,6 +23,10 @@ using program::ValueId;
 
 // A merged collective starts once for this many starts' worth of sending.
 constexpr double kStartsPerCollective = 64;
+// A merged collective moves at least this share of a device's memory, where there is so much to
+// spare, and the memory of a device of which it is not known.
+constexpr int64_t kShareOfMemory = 256;
+constexpr int64_t kUsualMemory = int64_t{16} << 30;
 // Held are operands and results, of groups of several kinds.
 constexpr int64_t kCapsOfSlack = 4;
 // Of a device's memory, what merging may take where there is none to spare.
@@ -124,9 +128,14 @@ class Orderer {
     return ahead_bytes_ - early_bytes_ + bytes <= options_.slack_bytes;
   }
 
+  // A gather for the caller, such as that of a parameter, which an optimizer updates in parts.
+  bool IsWantedLast(int i) const {
+    return IsGather(todo_[i]) && uses_.Of(todo_[i].results[0]).empty();
+  }
+
   // Runs instruction i, or holds it. Requires: its operands are made.
   void Take(int i) {
-    if (IsReduction(todo_[i])) {
+    if (IsReduction(todo_[i]) || IsWantedLast(i)) {
       Hold(i);
     } else if (IsGather(todo_[i])) {
       Gather(i);
@@ -166,21 +175,45 @@ class Orderer {
     program_.instructions.push_back(std::move(merged));
   }
 
+  // What is held longer if reduction i waits. In its turn that is the operand, since the base order
+  // holds the result until it is needed.
+  int64_t HeldBytes(int i) const { return OperandBytes(i) + (i > front_ ? ResultBytes(i) : 0); }
+
+  // Whether the base order leaves room below its peak for reduction i until its result is needed.
+  bool HasRoom(int i, int64_t charge) const {
+    if (i > front_) return false;
+    const absl::Span<const int> uses = uses_.Of(todo_[i].results[0]);
+    const int until = uses.empty() ? static_cast<int>(todo_.size()) - 1 : uses[0];
+    return base_.Most(front_, until) + ahead_bytes_ + charge <= base_.peak();
+  }
+
+  int64_t CapOf(const Kind& kind) const {
+    return kind.code == OpCode::kAllGather ? options_.gather_cap_bytes : options_.cap_bytes;
+  }
+
   void Hold(int i) {
     Kind& kind = kinds_[kind_of_[i]];
-    const int64_t moved = MovedBytes(i), charge = OperandBytes(i) + ResultBytes(i);
-    if (kind.held_bytes + moved > options_.cap_bytes || !Fits(charge)) Issue(kind_of_[i]);
+    const int64_t moved = MovedBytes(i), charge = HeldBytes(i), cap = CapOf(kind);
+    if (kind.held_bytes + moved > cap) Issue(kind_of_[i]);
+    if (HasRoom(i, charge)) {
+      early_bytes_ += early_[i] = charge;
+    } else if (!Fits(charge)) {
+      Issue(kind_of_[i]);
+    }
     state_[i] = State::kHeld;
     kind.held.push_back(i);
     kind.held_bytes += moved;
     Charge(i, charge);
-    if (kind.held_bytes >= options_.cap_bytes || !Fits(0)) Issue(kind_of_[i]);
+    if (kind.held_bytes >= cap || !Fits(0)) Issue(kind_of_[i]);
   }
 
   void Issue(int k) {
     Kind& kind = kinds_[k];
     if (kind.held.empty()) return;
-    for (const int i : kind.held) Release(i, charge_[i]);
+    for (const int i : kind.held) {
+      early_bytes_ -= std::exchange(early_[i], 0);
+      Release(i, charge_[i]);
+    }
     EmitMerged(kind.held);
     kind.held.clear();
     kind.held_bytes = 0;
@@ -201,8 +234,7 @@ class Orderer {
   template <typename Visit>
   void ForNext(int k, Visit visit) {
     Kind& kind = kinds_[k];
-    while (kind.next < kind.members.size() &&
-           state_[kind.members[kind.next]] != State::kWaiting) {
+    while (kind.next < kind.members.size() && state_[kind.members[kind.next]] != State::kWaiting) {
       ++kind.next;
       ++work_.steps;
     }
@@ -266,9 +298,10 @@ class Orderer {
     std::vector<int> members = {i};
     int64_t moved = MovedBytes(i), early = 0;
     ForNext(kind_of_[i], [&](int more) {
-      if (more == i || pending_[more] > 0) return true;
+      if (more == i || pending_[more] > 0 || IsWantedLast(more)) return true;
       const int64_t bytes = MovedBytes(more);
-      if (moved + bytes > options_.cap_bytes || !Fits(early + ResultBytes(more))) return false;
+      if (moved + bytes > options_.gather_cap_bytes || !Fits(early + ResultBytes(more)))
+        return false;
       moved += bytes;
       early += ResultBytes(more);
       members.push_back(more);
@@ -285,11 +318,11 @@ class Orderer {
     std::vector<int> members;
     int64_t moved = 0;
     ForNext(k, [&](int i) {
-      if (pending_[i] > 0) return true;
+      if (pending_[i] > 0 || IsWantedLast(i)) return true;
       const int64_t bytes = MovedBytes(i);
       const int64_t room = base_.peak() - base_.Most(front_, i) - ahead_bytes_;
       if (moved + bytes > room) return false;
-      if (!members.empty() && moved + bytes > options_.cap_bytes) return false;
+      if (!members.empty() && moved + bytes > options_.gather_cap_bytes) return false;
       moved += bytes;
       members.push_back(i);
       return true;
@@ -315,7 +348,8 @@ class Orderer {
   absl::flat_hash_map<std::tuple<OpCode, AxisList, int, int, ReduceKind>, int> kinds_by_key_;
   int front_ = 0;  // all before it are done or held
   int64_t ahead_bytes_ = 0;
-  // By instruction, and in sum: what was gathered early, which is a part of ahead_bytes_.
+  // By instruction, and in sum: the part of ahead_bytes_ for which the base order leaves room below
+  // its peak.
   std::vector<int64_t> early_;
   int64_t early_bytes_ = 0;
   OrderWork work_;
@@ -330,16 +364,18 @@ int64_t MemoryToFill(const machine::Machine& machine) {
 OrderOptions OptionsFor(const Program& program, const machine::Machine& machine,
                         int64_t cap_bytes) {
   OrderOptions options;
-  options.cap_bytes = cap_bytes;
+  options.cap_bytes = options.gather_cap_bytes = cap_bytes;
   if (cap_bytes == 0) {
     const double bytes = kStartsPerCollective * machine.latency * machine.link_bandwidth;
-    options.cap_bytes = bytes < kNoBound ? static_cast<int64_t>(bytes) : kNoBound;
+    const int64_t memory = machine.memory_bytes > 0 ? machine.memory_bytes : kUsualMemory;
+    options.gather_cap_bytes = bytes < kNoBound ? static_cast<int64_t>(bytes) : kNoBound;
+    options.cap_bytes = std::max(options.gather_cap_bytes, memory / kShareOfMemory);
   }
   options.slack_bytes = std::min(options.cap_bytes, kNoBound / kCapsOfSlack) * kCapsOfSlack;
   if (machine.memory_bytes > 0) {
     const int64_t spare = machine.memory_bytes - MemoryProfile(program).peak();
-    options.slack_bytes = std::min(options.slack_bytes,
-                                   std::max(spare, machine.memory_bytes / kLeastShare));
+    options.slack_bytes =
+        std::min(options.slack_bytes, std::max(spare, machine.memory_bytes / kLeastShare));
   }
   return options;
 }
