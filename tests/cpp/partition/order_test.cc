@@ -131,6 +131,31 @@ TEST(Order, MergesUpToTheCapAndTheSlack) {
   EXPECT_EQ(order({.cap_bytes = 512, .slack_bytes = 0}), "1 5 3 6 2 7 4 8");
 }
 
+// The caps follow the link's latency and the device's memory, and the slack what is free of it.
+TEST(Order, CapsAreOfTheLinkAndTheMemory) {
+  Program program = *Program::Parse(kTwoUpdates);
+  BaseOrder(program);
+  const int64_t peak = Peak(program);
+  machine::Machine machine;
+  machine.latency = 1e-6;
+  machine.link_bandwidth = 1e9;
+  machine.memory_bytes = int64_t{256} << 20;
+  OrderOptions options = OptionsFor(program, machine, 0);
+  EXPECT_EQ(options.gather_cap_bytes, 64'000);
+  EXPECT_EQ(options.cap_bytes, 1 << 20);
+  EXPECT_EQ(options.slack_bytes, 4 << 20);
+  machine.latency = 1e-3;
+  options = OptionsFor(program, machine, 0);
+  EXPECT_EQ(options.gather_cap_bytes, 64'000'000);
+  EXPECT_EQ(options.cap_bytes, 64'000'000);
+  machine.memory_bytes = peak + 100;
+  EXPECT_EQ(OptionsFor(program, machine, 0).slack_bytes, 100);
+  machine.memory_bytes = peak;
+  EXPECT_EQ(OptionsFor(program, machine, 0).slack_bytes, peak / 1024);
+  EXPECT_EQ(OptionsFor(program, machine, 7).cap_bytes, 7);
+  EXPECT_EQ(OptionsFor(program, machine::NominalWithFreeMoves(), 0).slack_bytes, int64_t{1} << 62);
+}
+
 // Weights of 64 bytes, and an activation of 256 at the end, for which there is room at the start.
 constexpr absl::string_view kTwoGathers = R"(mesh @m [x=2]
 program {
