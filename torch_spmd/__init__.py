@@ -19,7 +19,7 @@ from torch_spmd import _device  # noqa: E402
 
 _device.register()
 
-from torch_spmd import debug, testing  # noqa: E402
+from torch_spmd import debug, hf, testing  # noqa: E402
 from torch_spmd._hooks import OutOfMemoryError  # noqa: E402
 from torch_spmd.backend import (  # noqa: E402
     describe_devices,
@@ -82,6 +82,7 @@ __all__ = [
     "fsdp",
     "full_tensor",
     "get_global_mesh",
+    "hf",
     "load_local_shards_",
     "local_shards",
     "make_mesh",
