@@ -45,6 +45,7 @@ def test_a_row_has_all_that_its_run_says():
     gpu = ROWS["titan-llama3-8b-128xh100"]
     assert (gpu.on_gpus, gpu.generation, gpu.remat) == (True, "h100", "selective")
     assert not ROWS["gold-2b-v5e"].fits
+    assert {row.remat for row in ROWS.values()} == {"full", "selective", ""}
 
 
 def test_seconds_follow_from_the_first_figure_that_is_published():
