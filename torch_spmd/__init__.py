@@ -30,6 +30,16 @@ from torch_spmd.backend import (  # noqa: E402
     set_default_backend,
     sync,
 )
+from torch_spmd.checkpointer import Checkpointer  # noqa: E402
+from torch_spmd.checkpoints import (  # noqa: E402
+    CheckpointError,
+    LoadReport,
+    RandomState,
+    Saving,
+    last_load,
+    load,
+    save,
+)
 from torch_spmd.mesh import (  # noqa: E402
     Mesh,
     get_global_mesh,
@@ -64,11 +74,16 @@ __version__ = "0.1.0"
 
 __all__ = [
     "UNCONSTRAINED",
+    "CheckpointError",
+    "Checkpointer",
+    "LoadReport",
     "Mesh",
     "NamedSharding",
     "OutOfMemoryError",
     "P",
     "PartitionSpec",
+    "RandomState",
+    "Saving",
     "Shard",
     "ShardReport",
     "blocks",
@@ -79,6 +94,8 @@ __all__ = [
     "from_local_shards",
     "full_tensor",
     "get_global_mesh",
+    "last_load",
+    "load",
     "load_local_shards_",
     "local_shards",
     "make_mesh",
@@ -86,6 +103,7 @@ __all__ = [
     "mark_sharding",
     "register_rule",
     "reshard",
+    "save",
     "set_coalescing",
     "set_deduplication",
     "set_default_backend",
