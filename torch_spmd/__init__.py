@@ -19,7 +19,7 @@ from torch_spmd import _device  # noqa: E402
 
 _device.register()
 
-from torch_spmd import debug, testing  # noqa: E402
+from torch_spmd import debug, hf, testing  # noqa: E402
 from torch_spmd._hooks import OutOfMemoryError  # noqa: E402
 from torch_spmd.backend import (  # noqa: E402
     describe_devices,
@@ -40,6 +40,7 @@ from torch_spmd.checkpoints import (  # noqa: E402
     load,
     save,
 )
+from torch_spmd.fully_sharded import fsdp  # noqa: E402
 from torch_spmd.mesh import (  # noqa: E402
     Mesh,
     get_global_mesh,
@@ -56,6 +57,7 @@ from torch_spmd.spec import (  # noqa: E402
     PartitionSpec,
     blocks,
 )
+from torch_spmd.tensor_parallelism import tensor_parallel  # noqa: E402
 from torch_spmd.tensors import (  # noqa: E402
     Shard,
     clear_sharding,
@@ -92,8 +94,10 @@ __all__ = [
     "describe_devices",
     "device_count",
     "from_local_shards",
+    "fsdp",
     "full_tensor",
     "get_global_mesh",
+    "hf",
     "last_load",
     "load",
     "load_local_shards_",
@@ -111,6 +115,7 @@ __all__ = [
     "shard_module",
     "sharding_of",
     "sync",
+    "tensor_parallel",
     "testing",
     "use_mesh",
 ]
