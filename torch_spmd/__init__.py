@@ -41,6 +41,7 @@ from torch_spmd.checkpoints import (  # noqa: E402
     save,
 )
 from torch_spmd.fully_sharded import fsdp  # noqa: E402
+from torch_spmd.loader import Loader  # noqa: E402
 from torch_spmd.mesh import (  # noqa: E402
     Mesh,
     get_global_mesh,
@@ -80,6 +81,7 @@ __all__ = [
     "CheckpointError",
     "Checkpointer",
     "LoadReport",
+    "Loader",
     "Mesh",
     "NamedSharding",
     "OutOfMemoryError",

@@ -47,7 +47,16 @@ def test_the_readmes_twenty_lines(root):
     assert "all_reduce" in table
 
 
-PAGES = ["checkpoints", "debugging", "from-dtensor", "from-jax", "index", "meshes", "parallelism"]
+PAGES = [
+    "checkpoints",
+    "data",
+    "debugging",
+    "from-dtensor",
+    "from-jax",
+    "index",
+    "meshes",
+    "parallelism",
+]
 
 
 @pytest.mark.parametrize("page", PAGES)
