@@ -296,7 +296,7 @@ def _placer(mesh: Mesh | None, rules: Any) -> Callable[[str, Tensor], Tensor]:
     specs = modules.read_rules("load", rules)
 
     def place(name: str, host: Tensor) -> Tensor:
-        spec = modules.matching_spec(specs, name)
+        spec = modules.matching_spec(specs, [name])
         return mark_sharding(host.to("spmd"), mesh, (None,) * host.dim() if spec is None else spec)
 
     return place
