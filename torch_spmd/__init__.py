@@ -38,6 +38,11 @@ from torch_spmd.mesh import (  # noqa: E402
     use_mesh,
 )
 from torch_spmd.modules import ShardReport, shard_module  # noqa: E402
+from torch_spmd.processes import (  # noqa: E402
+    local_devices,
+    process_count,
+    process_index,
+)
 from torch_spmd.rules import register_rule  # noqa: E402
 from torch_spmd.spec import (  # noqa: E402
     UNCONSTRAINED,
@@ -80,10 +85,13 @@ __all__ = [
     "full_tensor",
     "get_global_mesh",
     "load_local_shards_",
+    "local_devices",
     "local_shards",
     "make_mesh",
     "manual_seed",
     "mark_sharding",
+    "process_count",
+    "process_index",
     "register_rule",
     "reshard",
     "set_coalescing",

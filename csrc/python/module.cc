@@ -12,5 +12,6 @@ PYBIND11_MODULE(_C, m) {
   spmd::python::init_tensors(m);
   spmd::python::init_debug(m);
   spmd::python::init_rules(m);
+  spmd::python::init_processes(m);
   spmd::python::init_calls(m);
 }

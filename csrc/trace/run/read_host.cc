@@ -3,9 +3,9 @@
 
 #include <ATen/ops/zeros.h>
 
-#include "csrc/runtime/tiled_tensor.h"
 #include "csrc/trace/device/status_to_exception.h"
 #include "csrc/trace/recorder/recorder.h"
+#include "csrc/trace/run/agree.h"
 #include "csrc/trace/run/cut.h"
 #include "csrc/trace/run/resolve.h"
 
@@ -22,7 +22,7 @@ at::Tensor ReadHost(SessionState& state, const at::Tensor& tensor, const char* w
   const ValuePtr value = buffer->value();
   ThrowIfError(Resolve(state, *value));
   at::Tensor host =
-      value->host.defined() ? value->host : ValueOrThrow(runtime::Download(*value->tiles));
+      value->host.defined() ? value->host : ValueOrThrow(ReadValue(state, *value, why));
   for (const Recipe* step : Chain(RecipeOf(buffer, tensor))) host = ApplyOnHost(*step, host);
   return host.clone(at::MemoryFormat::Contiguous);
 }

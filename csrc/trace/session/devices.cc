@@ -19,7 +19,10 @@ absl::StatusOr<std::shared_ptr<runtime::Backend>> TheBackend(SessionState& state
   if (name.empty()) name = state.options.backend;
   if (!count.has_value()) count = state.options.num_devices;
   devices.count_is_set = count.has_value();
-  SPMD_ASSIGN_OR_RETURN(devices.backend, runtime::MakeBackend(name, count));
+  SPMD_ASSIGN_OR_RETURN(std::shared_ptr<runtime::Backend> backend,
+                        runtime::MakeBackend(name, count));
+  SPMD_RETURN_IF_ERROR(JoinProcesses(state, backend));
+  devices.backend = std::move(backend);
   return devices.backend;
 }
 
@@ -37,9 +40,9 @@ runtime::LoadedProgram::Options LoadOptions(const SessionState& state) {
   // The queue's thread is the one that returns kept memory (TileMemory::Trim); with `sync` there is
   // no such thread.
   return {.deduplicate = options.deduplicate,
-          .coalesce = options.coalesce && !options.verify,
+          .coalesce = options.coalesce && !options.verify && !state.processes.several(),
           .turns = options.turns,
-          .one_place = options.one_place,
+          .one_place = options.one_place && !state.processes.several(),
           .keep_memory = options.keep_memory && !options.sync};
 }
 
@@ -58,10 +61,13 @@ absl::Status NoteMesh(SessionState& state, const Mesh& mesh) {
   int64_t last = 0;
   for (const int64_t id : mesh.device_ids()) last = std::max(last, id);
   if (last >= backend->num_devices() && (state.devices.count_is_set || !backend->elastic())) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("mesh ", mesh.ToString(), " needs device ", last, ", but backend '",
-                     backend->name(), "' has ", backend->num_devices(), " devices",
-                     state.devices.count_is_set ? " (the number that was set)" : ""));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "mesh ", mesh.ToString(), " needs device ", last, ", but backend '", backend->name(),
+        "' has ", backend->num_devices(), " devices",
+        state.devices.count_is_set ? " (the number that was set)" : "",
+        state.processes.several() ? "; the processes of a job deal a fixed number of devices: set "
+                                    "SPMD_NUM_DEVICES"
+                                  : ""));
   }
   state.meshes.Use(mesh);
   return absl::OkStatus();
