@@ -166,10 +166,9 @@ def test_a_process_ends_early(code):
 
 
 def test_a_process_ends_without_a_word():
-    text = script(
-        steps="10**9", extra="__import__('os')._exit(0) if rank == 1 and i == 3 else None"
-    )
-    check_all(job.run(text, limit=30), r"process 1 is gone", but=(1,))
+    extra = "__import__('os')._exit(0) if rank == 1 and i == 3 else None"
+    ends = job.run(script(steps="10**9", extra=extra), limit=30)
+    check_all(ends, r"process 1 is gone", but=(1,))
 
 
 def test_a_process_raises():

@@ -66,7 +66,7 @@ class Job:
         self.files = []
         self.processes = []
         for rank in range(processes):
-            out, err = (open(Path(self.folder.name) / f"{rank}.{k}", "w+") for k in ("out", "err"))
+            out, err = (self._file(rank, kind).open("w") for kind in ("out", "err"))
             self.files.append((out, err))
             own = {k: v(rank) if callable(v) else v for k, v in variables.items()}
             self.processes.append(
@@ -95,11 +95,14 @@ class Job:
                 file.close()
         self.folder.cleanup()
 
+    def _file(self, rank, kind):
+        return Path(self.folder.name, f"{rank}.{kind}")
+
     def signal(self, rank, number):
         self.processes[rank].send_signal(number)
 
     def out(self, rank):
-        return Path(self.folder.name, f"{rank}.out").read_text()
+        return self._file(rank, "out").read_text()
 
     def wait_for(self, rank, text, limit=60):
         """Waits until the process has printed `text`."""
@@ -111,7 +114,7 @@ class Job:
 
     def ended(self, rank):
         process = self.processes[rank]
-        texts = [Path(self.folder.name, f"{rank}.{k}").read_text() for k in ("out", "err")]
+        texts = [self._file(rank, kind).read_text() for kind in ("out", "err")]
         return Ended(process.returncode, *texts)
 
     def wait(self, limit=60, ranks=None):
