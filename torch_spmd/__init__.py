@@ -30,6 +30,7 @@ from torch_spmd.backend import (  # noqa: E402
     set_default_backend,
     sync,
 )
+from torch_spmd.fully_sharded import fsdp  # noqa: E402
 from torch_spmd.mesh import (  # noqa: E402
     Mesh,
     get_global_mesh,
@@ -51,6 +52,7 @@ from torch_spmd.spec import (  # noqa: E402
     PartitionSpec,
     blocks,
 )
+from torch_spmd.tensor_parallelism import tensor_parallel  # noqa: E402
 from torch_spmd.tensors import (  # noqa: E402
     Shard,
     clear_sharding,
@@ -82,6 +84,7 @@ __all__ = [
     "describe_devices",
     "device_count",
     "from_local_shards",
+    "fsdp",
     "full_tensor",
     "get_global_mesh",
     "load_local_shards_",
@@ -101,6 +104,7 @@ __all__ = [
     "shard_module",
     "sharding_of",
     "sync",
+    "tensor_parallel",
     "testing",
     "use_mesh",
 ]

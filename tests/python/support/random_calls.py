@@ -26,6 +26,12 @@ import numpy as np
 import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.distributed.tensor import Shard
+from torch.distributed.tensor.parallel import (
+    ColwiseParallel,
+    RowwiseParallel,
+    SequenceParallel,
+)
 
 import torch_spmd as spmd
 from torch_spmd import P
@@ -136,6 +142,10 @@ class World:
         return next(spmd.testing.calls_of(torch.mm, torch.ones(4, 4), torch.ones(4, 4)))
 
 
+BY_COLUMNS = {"*": ColwiseParallel()}
+BY_ROWS = {"0": SequenceParallel(), "1": RowwiseParallel(output_layouts=Shard(0))}
+
+
 def _table(w: World) -> Any:
     return spmd.debug.Table(("a", "b"), [(1, "x"), (2, "y")], "note")
 
@@ -187,6 +197,13 @@ RIGHT: dict[str, Callable[[World], Any]] = {
     "module": World.module,
     "rules": lambda w: {"0.weight": ("model", None), re.compile(".*bias"): (None,)},
     "materialize": lambda w: False,
+    "inputs": lambda w: w.pick(None, {"": P("data", None), "*": [None, P("data", None)]}),
+    "outputs": lambda w: w.pick(None, {"1": {"x": ("data", None)}, re.compile("0"): None}),
+    "replicate": lambda w: w.pick(None, "model"),
+    "param_dtype": lambda w: w.pick(None, torch.bfloat16),
+    "reduce_dtype": lambda w: w.pick(None, torch.bfloat16),
+    "batch_dim": lambda w: w.pick(None, 0, 1),
+    "plan": lambda w: w.pick(BY_COLUMNS, BY_ROWS),
     "is_committed": lambda w: True,
     "is_provisional": lambda w: False,
     "unreduced": lambda w: w.pick((), ("data",)),
