@@ -108,7 +108,8 @@ struct LoadedProgram::Impl {
   std::vector<std::vector<uint8_t>> identity;  // by value: see CallStep::identity
   std::vector<Step> steps;                     // by instruction
   Schedule schedule;
-  absl::flat_hash_map<std::pair<const Placement*, const Placement*>, MovePlanPtr> plans;
+  // By the placements and whether partial sums are sent one by one.
+  absl::flat_hash_map<std::tuple<const Placement*, const Placement*, bool>, MovePlanPtr> plans;
   size_t commit = 0;        // donated arguments are taken before this batch,
   size_t early_commit = 0;  // or before this one if all `bounds` hold
   std::vector<IndexBound> bounds;

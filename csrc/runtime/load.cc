@@ -178,10 +178,13 @@ absl::StatusOr<MoveStep> LoadedProgram::Impl::MakeMove(int index) {
   step.fill = instruction.fill;
   for (size_t k = 0; k < instruction.operands.size(); ++k) {
     const ValueId from = instruction.operands[k], to = instruction.results[k];
-    MovePlanPtr& plan = plans[{placements[from].get(), placements[to].get()}];
+    const bool one_by_one =
+        backend.peers() != nullptr &&
+        RoundsOnce(program.values[from].sharding.reduce_kind, program.values[from].type.dtype);
+    MovePlanPtr& plan = plans[{placements[from].get(), placements[to].get(), one_by_one}];
     if (plan == nullptr) {
       plan = std::make_shared<const MovePlan>(
-          MovePlan::Make(*placements[from], *placements[to], backend));
+          MovePlan::Make(*placements[from], *placements[to], backend, one_by_one));
     }
     step.parts.push_back({from, to, plan, identity[from]});
     step.exchanges = step.exchanges || plan->transfer.exchanges;

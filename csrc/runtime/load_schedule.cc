@@ -144,9 +144,14 @@ void LoadedProgram::Impl::AddToSchedule(int step, const MoveStep& move,
   if (move.exchanges) {
     std::vector<TileRef> sent;
     for (const MoveStep::Part& part : move.parts) {
-      for (const std::vector<Transfer::Packet>& packets : part.plan->transfer.send) {
-        for (const Transfer::Packet& packet : packets) sent.push_back({part.from, packet.source});
-      }
+      const Transfer& transfer = part.plan->transfer;
+      const auto add = [&](const std::vector<Transfer::Packet>& packets) {
+        for (const Transfer::Packet& packet : packets) {
+          for (const int32_t source : packet.sources) sent.push_back({part.from, source});
+        }
+      };
+      std::for_each(transfer.send.begin(), transfer.send.end(), add);
+      add(transfer.receive[backend.peers()->rank()]);
     }
     scheduler.AddExchange(step, sent);
   }

@@ -6,6 +6,7 @@
 
 #include "csrc/program/terms.h"
 #include "csrc/runtime/accumulate.h"
+#include "csrc/runtime/plan_transfer.h"
 #include "csrc/runtime/tiled_tensor.h"
 #include "csrc/util/status.h"
 
@@ -272,68 +273,8 @@ void AddPieces(const MovePlan& plan, const TileMove& move,
 
 }  // namespace
 
-namespace {
-
-// Lists what the processes send to each other, and lets the tiles of this process read what it
-// receives.
-void PlanTransfer(const PlanMaker& maker, const Placement& from, const Placement& to,
-                  const Peers& peers, const Homes& homes, MovePlan& plan) {
-  const int size = peers.size(), here = peers.rank();
-  Transfer& transfer = plan.transfer;
-  transfer.send.resize(size);
-  transfer.receive.resize(size);
-  struct Read {
-    Piece* piece;
-    int process;
-    int32_t packet;
-  };
-  std::vector<Read> reads;  // of this process
-  for (int q = 0; q < size; ++q) {
-    absl::flat_hash_map<std::tuple<int32_t, Dims, Dims>, int32_t> known;
-    std::vector<int32_t> count(size, 0);
-    for (int64_t i = 0; i < to.count(); ++i) {
-      const int home = to.HomeOf(i);
-      if (home != q && home != Homes::kEverywhere) continue;
-      TileMove theirs;
-      if (q != here) theirs = maker.Make(i, q);
-      for (std::vector<Piece>& term : q == here ? plan.tiles[i].terms : theirs.terms) {
-        for (Piece& piece : term) {
-          const int holder = piece.source < 0 ? Homes::kEverywhere : from.HomeOf(piece.source);
-          if (holder == Homes::kEverywhere || holder == q) continue;
-          transfer.exchanges = true;
-          const auto [packet, is_new] =
-              known.try_emplace({piece.source, piece.source_offset, piece.size}, count[holder]);
-          if (is_new) {
-            ++count[holder];
-            Transfer::Packet sent{piece.source, piece.source_offset, piece.size};
-            if (q == here)
-              transfer.receive[holder].push_back(std::move(sent));
-            else if (holder == here)
-              transfer.send[q].push_back(std::move(sent));
-          }
-          if (q == here) reads.push_back({&piece, holder, packet->second});
-        }
-      }
-    }
-  }
-  std::vector<int32_t> first_slot(size, static_cast<int32_t>(plan.num_sources));
-  for (int p = 1; p < size; ++p) {
-    first_slot[p] = first_slot[p - 1] + static_cast<int32_t>(transfer.receive[p - 1].size());
-  }
-  for (const Read& read : reads) {
-    read.piece->source = first_slot[read.process] + read.packet;
-    read.piece->source_offset.assign(read.piece->size.size(), 0);
-  }
-  for (TileMove& move : plan.tiles) {
-    using Action = TileMove::Action;
-    if (move.action == Action::kElsewhere || move.terms.size() != 1) continue;
-    move.action = maker.ActionFor(move);
-  }
-}
-
-}  // namespace
-
-MovePlan MovePlan::Make(const Placement& from, const Placement& to, const Backend& backend) {
+MovePlan MovePlan::Make(const Placement& from, const Placement& to, const Backend& backend,
+                        bool one_by_one) {
   MovePlan plan;
   plan.kind =
       from.sharding().IsUnreduced() ? from.sharding().reduce_kind : to.sharding().reduce_kind;
@@ -350,7 +291,12 @@ MovePlan MovePlan::Make(const Placement& from, const Placement& to, const Backen
     }
   }
   if (backend.peers() != nullptr) {
-    PlanTransfer(maker, from, to, *backend.peers(), homes, plan);
+    PlanTransfer(
+        from, to, *backend.peers(), one_by_one || backend.exact_sums(),
+        [&](int64_t index, int process) { return maker.Make(index, process); }, plan);
+    for (TileMove& move : plan.tiles) {
+      if (move.terms.size() == 1) move.action = maker.ActionFor(move);
+    }
   }
   std::vector<int32_t> uses(from.count(), 0);
   for (const TileMove& move : plan.tiles) {

@@ -65,7 +65,9 @@ struct MovePlan {
   // Unreduced axes of different grids do not correspond: `from` is reduced along all of its axes
   // then, and coordinate 0 of all unreduced axes of `to` gets the value. Keeps a pointer to
   // `backend`.
-  static MovePlan Make(const Placement& from, const Placement& to, const Backend& backend);
+  // With `one_by_one` partial sums of several processes are sent one by one (RoundsOnce).
+  static MovePlan Make(const Placement& from, const Placement& to, const Backend& backend,
+                       bool one_by_one = false);
 };
 
 // The part of `tile` that begins at `offset`, as one view.

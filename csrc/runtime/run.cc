@@ -205,7 +205,7 @@ absl::Status LoadedProgram::Impl::Exchange(const MoveStep& step, bool failed,
   for (const MoveStep::Part& part : step.parts) {
     const program::Value& from = program.values[part.from];
     const DType type = program::HeldType(from.type.dtype, from.sharding);
-    parts.push_back({&part.plan->transfer, table[part.from], ToScalarType(type)});
+    parts.push_back({part.plan.get(), table[part.from], ToScalarType(type)});
   }
   SPMD_ASSIGN_OR_RETURN(slots, RunTransfer(*backend.peers(), parts, failed));
   return absl::OkStatus();

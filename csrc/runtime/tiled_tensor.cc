@@ -149,7 +149,7 @@ absl::StatusOr<at::Tensor> Download(const TiledTensor& value, Peers* peers) {
     // The target is a value of one tile, so that joining the tiles is a move.
     const Placement to(WholeLayout(value.layout.dims()), /*per_position=*/false);
     HostBackend host;
-    if (peers != nullptr) host.Join(peers, value.devices_per_process);
+    if (peers != nullptr) host.Join(peers, value.devices_per_process, /*exact_sums=*/true);
     // Everything is copied to a new tensor on the host, even if the plan would share or view.
     MovePlan plan = MovePlan::Make(from, to, host);
     TileMove& move = plan.tiles[0];

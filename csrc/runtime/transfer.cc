@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "csrc/runtime/accumulate.h"
 #include "csrc/runtime/dispatch_guard.h"
 #include "csrc/runtime/moves.h"
 #include "csrc/runtime/peers.h"
@@ -33,12 +34,13 @@ at::Tensor InBuffer(const at::Tensor& buffer, int64_t offset, const Transfer::Pa
       .view(at::IntArrayRef(packet.size.data(), packet.size.size()));
 }
 
-std::vector<int64_t> BytesByProcess(absl::Span<const TransferPart> parts, int size,
+std::vector<int64_t> BytesByProcess(absl::Span<const TransferPart> parts, int size, int here,
                                     std::vector<std::vector<Transfer::Packet>> Transfer::* list) {
   std::vector<int64_t> bytes(size, 0);
   for (const TransferPart& part : parts) {
     for (int q = 0; q < size; ++q) {
-      for (const Transfer::Packet& packet : (part.transfer->*list)[q]) {
+      if (q == here) continue;
+      for (const Transfer::Packet& packet : (part.plan->transfer.*list)[q]) {
         bytes[q] += BytesOf(packet, part.type);
       }
     }
@@ -52,17 +54,28 @@ int64_t Sum(absl::Span<const int64_t> values) {
   return sum;
 }
 
+// Writes the packet's box, or the sum of the boxes, to `target`.
+void Fill(const TransferPart& part, const Transfer::Packet& packet, at::Tensor target) {
+  std::vector<at::Tensor> boxes;
+  for (const int32_t source : packet.sources) {
+    SPMD_CHECK(source < std::ssize(part.sources) && part.sources[source].defined() &&
+                   part.sources[source].scalar_type() == part.type,
+               "a process does not hold the tile ", source, " that it sends");
+    boxes.push_back(PartOfTile(part.sources[source], packet.offset, packet.size));
+  }
+  if (boxes.size() == 1) {
+    target.copy_(boxes[0]);
+  } else {
+    AccumulateTerms(part.plan->kind, boxes, target);
+  }
+}
+
 void Pack(absl::Span<const TransferPart> parts, int size, const at::Tensor& buffer) {
   int64_t offset = 0;
   for (int q = 0; q < size; ++q) {
     for (const TransferPart& part : parts) {
-      for (const Transfer::Packet& packet : part.transfer->send[q]) {
-        SPMD_CHECK(packet.source < std::ssize(part.sources) &&
-                       part.sources[packet.source].defined() &&
-                       part.sources[packet.source].scalar_type() == part.type,
-                   "a process does not hold the tile ", packet.source, " that it sends");
-        InBuffer(buffer, offset, packet, part.type)
-            .copy_(PartOfTile(part.sources[packet.source], packet.offset, packet.size));
+      for (const Transfer::Packet& packet : part.plan->transfer.send[q]) {
+        Fill(part, packet, InBuffer(buffer, offset, packet, part.type));
         offset += BytesOf(packet, part.type);
       }
     }
@@ -82,8 +95,10 @@ int64_t Transfer::num_sent() const {
 absl::StatusOr<std::vector<std::vector<at::Tensor>>> RunTransfer(
     Peers& peers, absl::Span<const TransferPart> parts, bool failed) {
   const int size = peers.size();
-  const std::vector<int64_t> send_bytes = BytesByProcess(parts, size, &Transfer::send);
-  const std::vector<int64_t> receive_bytes = BytesByProcess(parts, size, &Transfer::receive);
+  const std::vector<int64_t> send_bytes =
+      BytesByProcess(parts, size, peers.rank(), &Transfer::send);
+  const std::vector<int64_t> receive_bytes =
+      BytesByProcess(parts, size, peers.rank(), &Transfer::receive);
   at::Tensor send, receive;
   try {
     send = at::zeros({Sum(send_bytes)}, at::kByte);
@@ -100,7 +115,13 @@ absl::StatusOr<std::vector<std::vector<at::Tensor>>> RunTransfer(
   int64_t offset = 0;
   for (int q = 0; q < size; ++q) {
     for (size_t p = 0; p < parts.size(); ++p) {
-      for (const Transfer::Packet& packet : parts[p].transfer->receive[q]) {
+      for (const Transfer::Packet& packet : parts[p].plan->transfer.receive[q]) {
+        if (q == peers.rank()) {
+          const at::IntArrayRef sizes(packet.size.data(), packet.size.size());
+          slots[p].push_back(at::empty(sizes, parts[p].type));
+          if (!failed) Fill(parts[p], packet, slots[p].back());
+          continue;
+        }
         slots[p].push_back(InBuffer(receive, offset, packet, parts[p].type));
         offset += BytesOf(packet, parts[p].type);
       }
@@ -115,7 +136,7 @@ absl::StatusOr<std::vector<at::Tensor>> RunMovePlan(const MovePlan& plan,
                                                     Peers* peers) {
   if (plan.transfer.exchanges) {
     SPMD_CHECK(peers != nullptr, "a move between processes without a connection");
-    const TransferPart part{&plan.transfer, sources, source_type};
+    const TransferPart part{&plan, sources, source_type};
     SPMD_ASSIGN_OR_RETURN(std::vector<std::vector<at::Tensor>> slots,
                           RunTransfer(*peers, {&part, 1}));
     sources.resize(plan.num_sources);

@@ -13,6 +13,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "absl/container/inlined_vector.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "csrc/ir/type.h"
@@ -24,13 +25,15 @@ class Peers;
 struct MovePlan;
 
 struct Transfer {
-  // A box of a source tile.
+  // A box of a source tile, or the sum of the same box of several, which are partial sums.
+  using Sources = absl::InlinedVector<int32_t, 2>;
   struct Packet {
-    int32_t source;
+    Sources sources;
     Dims offset;
     Dims size;
   };
-  // By process; empty if one process runs all devices.
+  // By process; empty if one process runs all devices. What this process receives from itself are
+  // sums of its own.
   std::vector<std::vector<Packet>> send;
   std::vector<std::vector<Packet>> receive;
   bool exchanges = false;  // some process sends something: all of them take part
@@ -41,7 +44,7 @@ struct Transfer {
 
 // A move that takes part in an exchange.
 struct TransferPart {
-  const Transfer* transfer;
+  const MovePlan* plan;
   absl::Span<const at::Tensor> sources;
   at::ScalarType type;  // of the source tiles
 };

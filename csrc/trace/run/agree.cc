@@ -148,7 +148,7 @@ bool AllEqual(const std::vector<Words>& all, size_t word) {
 }
 
 // The first call in which the processes differ. Collective.
-absl::Status OtherCalls(SessionState& state, const Tape& tape) {
+absl::Status OtherCalls(SessionState& state, const Tape& tape, const std::string& why) {
   const std::vector<uint64_t> keys = tape.recording().RecordKeys();
   const std::string mine(reinterpret_cast<const char*>(keys.data()),
                          keys.size() * sizeof(uint64_t));
@@ -164,7 +164,7 @@ absl::Status OtherCalls(SessionState& state, const Tape& tape) {
   }
   const std::string call = same < keys.size()
                                ? absl::StrCat("runs ", DescribeRecord(tape, same))
-                               : absl::StrCat("runs what it has recorded", Line(state));
+                               : absl::StrCat("stops here (", why, ")", Line(state));
   SPMD_ASSIGN_OR_RETURN(const std::vector<std::string> said, Tell(state, call));
   const bool same_calls =
       std::all_of(said.begin(), said.end(), [&](const auto& s) { return s == said[0]; });
@@ -333,7 +333,8 @@ absl::StatusOr<std::vector<Words>> NextRound(SessionState& state, Kind kind, Wor
 
 }  // namespace
 
-absl::Status AgreeOnCut(SessionState& state, const Tape& tape, Live& live) {
+absl::Status AgreeOnCut(SessionState& state, const Tape& tape, Live& live,
+                        const std::string& why) {
   if (!state.processes.several()) return absl::OkStatus();
   Hash128 calls = tape.loose();
   calls.Mix(static_cast<uint64_t>(tape.num_records()));
@@ -349,7 +350,7 @@ absl::Status AgreeOnCut(SessionState& state, const Tape& tape, Live& live) {
                         NextRound(state, Kind::kCut, ticket,
                                   absl::StrCat("runs the ", tape.num_records(),
                                                " calls that are pending", Line(state))));
-  if (!AllEqual(all, kCalls)) return OtherCalls(state, tape);
+  if (!AllEqual(all, kCalls)) return OtherCalls(state, tape, why);
   if (!AllEqual(all, kNumbers)) return OtherNumbers(state, tape);
   if (!AllEqual(all, kData)) return OtherData(state, tape);
   if (!AllEqual(all, kLive)) return Unite(state, tape, live);

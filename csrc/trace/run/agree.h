@@ -18,10 +18,10 @@ namespace spmd::trace {
 
 // Before a cut: the processes have recorded the same calls with the same numbers and the same data.
 // If they hold different results, which depends on when values are collected, all compute what any
-// of them holds: `live` becomes the union.
+// of them holds: `live` becomes the union. `why` is what has cut the tape.
 // Errors: FailedPrecondition, the same in all processes, which says where they differ; those of
 // Peers::Exchange.
-absl::Status AgreeOnCut(SessionState& state, const Tape& tape, Live& live)
+absl::Status AgreeOnCut(SessionState& state, const Tape& tape, Live& live, const std::string& why)
     ABSL_EXCLUSIVE_LOCKS_REQUIRED(state.mutex);
 
 // Before a value is read of which this process does not hold all. `why` is what reads it.

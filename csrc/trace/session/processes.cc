@@ -28,7 +28,7 @@ std::string Setup(const SessionState& state, const runtime::Backend& backend) {
                       "\nthe number of devices: ", backend.num_devices(),
                       "\nthe CPU's instructions: ", at::get_cpu_capability(),
                       "\nset_deduplication: ", o.deduplicate, "\nSPMD_PRICE_MOVES: ", o.price_moves,
-                      "\nSPMD_VERIFY: ", o.verify, "\nSPMD_REPLAY: ", o.replay,
+                      "\nSPMD_EXACT: ", o.exact, "\nSPMD_VERIFY: ", o.verify, "\nSPMD_REPLAY: ", o.replay,
                       "\nthe seed: ", DefaultGenerator().current_seed());
 }
 
@@ -90,7 +90,7 @@ absl::Status Join(SessionState& state, std::shared_ptr<runtime::Backend>& backen
   job->programs->set_interrupted([] { return runtime::Interrupted(); });
   job->programs->set_doing("runs a program");
   const int64_t each = backend->num_devices() / size;
-  backend->Join(job->programs, each);
+  backend->Join(job->programs, each, state.options.exact);
   processes.job = *job;
   processes.description = absl::StrCat(backend->name(), ": ", backend->num_devices(),
                                        " virtual devices in ", size, " processes");

@@ -20,13 +20,14 @@ namespace spmd::runtime {
 inline constexpr int64_t kJobDevices = 8;
 
 // Calls f(peers, backend) for each process, on a thread of its own; returns when all have ended.
-inline void RunJob(LocalJob& job, const std::function<void(Peers&, Backend&)>& f) {
+inline void RunJob(LocalJob& job, const std::function<void(Peers&, Backend&)>& f,
+                   bool exact_sums = true) {
   std::vector<std::thread> threads;
   for (int rank = 0; rank < job.size(); ++rank) {
     threads.emplace_back([&, rank] {
       const std::unique_ptr<Peers> peers = job.MakePeers(rank);
       const std::shared_ptr<Backend> backend = *MakeBackend("cpu", kJobDevices);
-      backend->Join(peers.get(), kJobDevices / job.size());
+      backend->Join(peers.get(), kJobDevices / job.size(), exact_sums);
       f(*peers, *backend);
     });
   }

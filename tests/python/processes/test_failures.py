@@ -7,8 +7,6 @@ import signal
 import job
 import pytest
 
-pytestmark = pytest.mark.xdist_group("processes")
-
 TRAINING = """
 import sys, time
 import torch
@@ -93,7 +91,8 @@ DIFFERENCES = {
     ),
     "a lone reader of what has been computed": (
         {"extra": "spmd.sync(wait=True); print(x.cpu()) if rank == 0 and i == 2 else None"},
-        r"process 0 reads a value of f32\[8,4\] .* at train.py:\d+, and process 1 runs the \d+ calls",
+        r"process 0 reads a value of f32\[8,4\] .* at train.py:\d+, "
+        r"and process 1 runs the \d+ calls",
     ),
     "a longer loader": (
         {"steps": "4 + rank"},
