@@ -15,7 +15,6 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 from tqdm import tqdm
 
-
 _shows = True
 
 
@@ -24,7 +23,7 @@ def show_in_process_0(process: int) -> None:
     global _shows
     _shows = process == 0
     if not _shows:
-        sys.stdout = open(os.devnull, "w")  # noqa: SIM115: for as long as the process lives
+        sys.stdout = Path(os.devnull).open("w")
 
 
 class Progress:
