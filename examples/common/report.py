@@ -23,7 +23,7 @@ def show_in_process_0(process: int) -> None:
     global _shows
     _shows = process == 0
     if not _shows:
-        sys.stdout = Path(os.devnull).open("w")
+        sys.stdout = Path(os.devnull).open("w")  # noqa: SIM115
 
 
 class Progress:
