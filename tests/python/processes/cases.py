@@ -58,7 +58,7 @@ def layouts():
     """Uneven and empty tiles, other grids, and moves between all of them."""
     mesh = mesh_2d()
     line = spmd.make_mesh((8,), ("all",))
-    part = spmd.make_mesh((3,), ("some",), device_ids=[1, 4, 6])
+    part = spmd.Mesh([1, 4, 6], (3,), ("some",))
     specs = [
         (mesh, ("data", "model")),
         (line, ("all", None)),
