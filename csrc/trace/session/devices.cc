@@ -37,12 +37,13 @@ partition::CompileOptions CompileOptionsFor(const SessionState& state,
 
 runtime::LoadedProgram::Options LoadOptions(const SessionState& state) {
   const Options& options = state.options;
+  const bool one_place = options.one_place && !state.processes.several();
   // The queue's thread is the one that returns kept memory (TileMemory::Trim); with `sync` there is
   // no such thread.
   return {.deduplicate = options.deduplicate,
-          .coalesce = options.coalesce && !options.verify && !state.processes.several(),
+          .coalesce = options.coalesce && one_place && !options.verify,
           .turns = options.turns,
-          .one_place = options.one_place && !state.processes.several(),
+          .one_place = one_place,
           .keep_memory = options.keep_memory && !options.sync};
 }
 
