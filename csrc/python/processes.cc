@@ -3,6 +3,7 @@
 #include "csrc/python/processes.h"
 
 #include <chrono>
+#include <cstdlib>
 #include <optional>
 #include <string>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
@@ -19,12 +20,28 @@ namespace spmd::python {
 
 using trace::Session;
 
+namespace {
+
+// What a process alone can tell without importing anything.
+bool MayHavePeers() {
+  const char* const size = std::getenv("WORLD_SIZE");
+  if (size != nullptr && std::atoi(size) > 1) return true;
+  const py::dict modules = py::module_::import("sys").attr("modules");
+  const char* const distributed = "torch.distributed";
+  if (!modules.contains(distributed)) return false;
+  const py::object module = modules[distributed];
+  return py::hasattr(module, "is_initialized") && module.attr("is_initialized")().cast<bool>();
+}
+
+}  // namespace
+
 absl::StatusOr<std::optional<trace::JobConnection>> JoinJob(double timeout) {
   if (!Py_IsInitialized()) return std::nullopt;
   py::gil_scoped_acquire gil;
   using Group = c10::intrusive_ptr<c10d::ProcessGroup>;
   using Connection = std::tuple<Group, Group, c10::intrusive_ptr<c10d::Store>>;
   try {
+    if (!MayHavePeers()) return std::nullopt;
     const py::object found = py::module_::import("torch_spmd._job").attr("connect")(timeout);
     if (found.is_none()) return std::nullopt;
     const auto [script, programs, store] = found.cast<Connection>();

@@ -66,10 +66,9 @@ class Backend {
   virtual void MoveBytes(const at::Tensor& from, const at::Tensor& to) const = 0;
 
   // Deals the devices to the processes of a job. `peers` outlives the backend; programs exchange
-  // through it. With `exact_sums` partial sums are added in device order, one by one; otherwise each
-  // process adds its own first, and the order is that of the processes. Called before the backend is
-  // used.
-  // Requires: peers->size() * devices_per_process is the number of devices.
+  // through it. With `exact_sums` partial sums are added in device order, one by one; otherwise
+  // each process adds its own first, and the order is that of the processes. Called before the
+  // backend is used. Requires: peers->size() * devices_per_process is the number of devices.
   void Join(Peers* peers, int64_t devices_per_process, bool exact_sums) {
     peers_ = peers;
     homes_ = {devices_per_process, peers->rank()};

@@ -96,7 +96,7 @@ std::string DescribeRecord(const Tape& tape, size_t r) {
       absl::StrCat(record.op->name, "(",
                    absl::StrJoin(record.operands, ", ",
                                  [&](std::string* out, TapeId id) { out->append(type(id)); }),
-                   ")");
+                   ")", record.num_results > 0 ? " -> " + type(record.first_result) : "");
   if (record.source >= 0) absl::StrAppend(&text, " at ", tape.sources()[record.source]);
   return text;
 }
@@ -162,9 +162,8 @@ absl::Status OtherCalls(SessionState& state, const Tape& tape, const std::string
   })) {
     ++same;
   }
-  const std::string call = same < keys.size()
-                               ? absl::StrCat("runs ", DescribeRecord(tape, same))
-                               : absl::StrCat("stops here (", why, ")", Line(state));
+  const std::string call = same < keys.size() ? absl::StrCat("runs ", DescribeRecord(tape, same))
+                                              : absl::StrCat("stops here (", why, ")", Line(state));
   SPMD_ASSIGN_OR_RETURN(const std::vector<std::string> said, Tell(state, call));
   const bool same_calls =
       std::all_of(said.begin(), said.end(), [&](const auto& s) { return s == said[0]; });
@@ -333,8 +332,7 @@ absl::StatusOr<std::vector<Words>> NextRound(SessionState& state, Kind kind, Wor
 
 }  // namespace
 
-absl::Status AgreeOnCut(SessionState& state, const Tape& tape, Live& live,
-                        const std::string& why) {
+absl::Status AgreeOnCut(SessionState& state, const Tape& tape, Live& live, const std::string& why) {
   if (!state.processes.several()) return absl::OkStatus();
   Hash128 calls = tape.loose();
   calls.Mix(static_cast<uint64_t>(tape.num_records()));

@@ -66,12 +66,12 @@ DIFFERENCES = {
     ),
     "another shape": (
         {"extra": "y = torch.ones(3 + rank).to('spmd') * 2; spmd.sync(wait=True)"},
-        r"process 0 runs aten::mul\S*\(f32\[3\].*\) at train.py:\d+, and process 1 runs "
+        r"process 0 runs aten::mul\S*\(f32\[3\].*\) .*at train.py:\d+, and process 1 runs "
         r"aten::mul\S*\(f32\[4\]",
     ),
     "another dtype": (
         {"extra": "y = x.to(torch.float64 if rank else torch.bfloat16) * 2; spmd.sync(wait=True)"},
-        r"process 0 .*, and process 1 ",
+        r"process 0 runs .* -> bf16\[8,4\] at train.py:\d+, and process 1 runs .* -> f64\[8,4\]",
     ),
     "another seed": (
         {"extra": "torch.manual_seed(rank + i); y = torch.rand(4, device='spmd'); y.cpu()"},
@@ -201,7 +201,7 @@ def test_an_index_out_of_range_in_one_process():
         "torch.index_select(x, 0, j).sum().item()"
     )
     ends = job.run(script(extra=extra), limit=40)
-    check_all(ends, r"out of range.*\(in process 1\)")
+    check_all(ends, r"index 99 is out of bounds.*\(in process 1\)")
 
 
 def test_spmd_distributed_0_lets_each_work_alone():
