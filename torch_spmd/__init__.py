@@ -19,7 +19,7 @@ from torch_spmd import _device  # noqa: E402
 
 _device.register()
 
-from torch_spmd import debug, testing  # noqa: E402
+from torch_spmd import debug, hf, testing  # noqa: E402
 from torch_spmd._hooks import OutOfMemoryError  # noqa: E402
 from torch_spmd.backend import (  # noqa: E402
     describe_devices,
@@ -44,6 +44,7 @@ from torch_spmd.processes import (  # noqa: E402
     process_count,
     process_index,
 )
+from torch_spmd.proposals import auto_shard  # noqa: E402
 from torch_spmd.rules import register_rule  # noqa: E402
 from torch_spmd.spec import (  # noqa: E402
     UNCONSTRAINED,
@@ -78,6 +79,7 @@ __all__ = [
     "PartitionSpec",
     "Shard",
     "ShardReport",
+    "auto_shard",
     "blocks",
     "clear_sharding",
     "debug",
@@ -87,6 +89,7 @@ __all__ = [
     "fsdp",
     "full_tensor",
     "get_global_mesh",
+    "hf",
     "load_local_shards_",
     "local_devices",
     "local_shards",
