@@ -208,3 +208,41 @@ def test_spmd_distributed_0_lets_each_work_alone():
     text = script(extra="assert spmd.process_count() == 1", lr="0.1 + rank")
     for ended in job.run(text, limit=40, SPMD_DISTRIBUTED="0"):
         assert ended.code == 0, ended.err
+
+
+def test_programs_are_verified_together():
+    """The unsharded runs read what all processes hold; large data are compared to the last byte."""
+    variables = {"SPMD_VERIFY": "1", "SPMD_TIMEOUT": "30"}
+    for ended in job.run(script(steps="2"), limit=90, **variables):
+        assert ended.code == 0, ended.err
+    extra = "y = torch.zeros(300, 300); y[7, 7] = rank; y = y.to('spmd') * 2; spmd.sync(wait=True)"
+    ends = job.run(script(extra=extra), limit=90, **variables)
+    check_all(ends, r"data that is moved to the device, f32\[300,300\], is not the same")
+
+
+def test_a_fork_after_the_start():
+    """The child gets the usual error, and the job goes on."""
+    extra = (
+        "child = os.fork() if i == 1 and rank == 1 else None\n"
+        "    if child == 0:\n"
+        "        try:\n"
+        "            (x + 1).cpu()\n"
+        "        except RuntimeError as error:\n"
+        "            print(error, flush=True)\n"
+        "        os._exit(0)\n"
+        "    elif child:\n"
+        "        os.waitpid(child, 0)"
+    )
+    ends = job.run(
+        script(extra=extra).replace("import sys, time", "import os, sys, time"), limit=60
+    )
+    for ended in ends:
+        assert ended.code == 0 and "done" in ended.out, ended.err
+    assert "this process was forked from one that had used the device" in ends[1].out
+
+
+def test_one_prints_a_loss_that_has_been_computed():
+    ends = job.run(script(extra="print('loss', loss.item()) if rank == 0 else None"), limit=60)
+    for ended in ends:
+        assert ended.code == 0, ended.err
+    assert "loss 0." in ends[0].out and "loss" not in ends[1].out
