@@ -47,7 +47,7 @@ def test_the_readmes_twenty_lines(root):
     assert "all_reduce" in table
 
 
-PAGES = ["debugging", "from-dtensor", "from-jax", "index", "meshes", "parallelism"]
+PAGES = ["debugging", "from-dtensor", "from-jax", "index", "meshes", "parallelism", "shard_map"]
 
 
 @pytest.mark.parametrize("page", PAGES)
