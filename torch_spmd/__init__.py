@@ -30,6 +30,16 @@ from torch_spmd.backend import (  # noqa: E402
     set_default_backend,
     sync,
 )
+from torch_spmd.checkpointer import Checkpointer  # noqa: E402
+from torch_spmd.checkpoints import (  # noqa: E402
+    CheckpointError,
+    LoadReport,
+    RandomState,
+    Saving,
+    last_load,
+    load,
+    save,
+)
 from torch_spmd.collectives import (  # noqa: E402
     all_gather,
     all_to_all,
@@ -55,6 +65,7 @@ from torch_spmd.mesh import (  # noqa: E402
     use_mesh,
 )
 from torch_spmd.modules import ShardReport, shard_module  # noqa: E402
+from torch_spmd.proposals import auto_shard  # noqa: E402
 from torch_spmd.rules import register_rule  # noqa: E402
 from torch_spmd.spec import (  # noqa: E402
     UNCONSTRAINED,
@@ -82,15 +93,21 @@ __version__ = "0.1.0"
 
 __all__ = [
     "UNCONSTRAINED",
+    "CheckpointError",
+    "Checkpointer",
+    "LoadReport",
     "Mesh",
     "NamedSharding",
     "OutOfMemoryError",
     "P",
     "PartitionSpec",
+    "RandomState",
+    "Saving",
     "Shard",
     "ShardReport",
     "all_gather",
     "all_to_all",
+    "auto_shard",
     "axis_index",
     "axis_size",
     "blocks",
@@ -103,6 +120,8 @@ __all__ = [
     "full_tensor",
     "get_global_mesh",
     "hf",
+    "last_load",
+    "load",
     "load_local_shards_",
     "local_shards",
     "make_mesh",
@@ -119,6 +138,7 @@ __all__ = [
     "pvary",
     "register_rule",
     "reshard",
+    "save",
     "set_coalescing",
     "set_deduplication",
     "set_default_backend",
