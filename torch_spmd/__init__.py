@@ -56,6 +56,7 @@ from torch_spmd.collectives import (  # noqa: E402
     pvary,
 )
 from torch_spmd.fully_sharded import fsdp  # noqa: E402
+from torch_spmd.loader import Loader  # noqa: E402
 from torch_spmd.manual import shard_map  # noqa: E402
 from torch_spmd.mesh import (  # noqa: E402
     Mesh,
@@ -96,6 +97,7 @@ __all__ = [
     "CheckpointError",
     "Checkpointer",
     "LoadReport",
+    "Loader",
     "Mesh",
     "NamedSharding",
     "OutOfMemoryError",

@@ -293,12 +293,11 @@ def _placer(mesh: Mesh | None, rules: Any) -> Callable[[str, Tensor], Tensor]:
             raise ValueError("load: a mesh was given without rules; give both, or neither")
         return lambda name, host: host.to("spmd")
     mesh = mesh_or_global("load", mesh)
-    specs = modules._specs(rules)
+    specs = modules.read_rules("load", rules)
 
     def place(name: str, host: Tensor) -> Tensor:
-        found = modules._patterns(specs, [name])
-        spec = specs[found[0]] if found else (None,) * host.dim()
-        return mark_sharding(host.to("spmd"), mesh, spec)
+        spec = modules.matching_spec(specs, [name])
+        return mark_sharding(host.to("spmd"), mesh, (None,) * host.dim() if spec is None else spec)
 
     return place
 

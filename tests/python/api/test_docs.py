@@ -49,6 +49,7 @@ def test_the_readmes_twenty_lines(root):
 
 PAGES = (
     "checkpoints",
+    "data",
     "debugging",
     "from-dtensor",
     "from-jax",
