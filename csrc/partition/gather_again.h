@@ -18,6 +18,7 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include "csrc/program/program.h"
 
@@ -28,6 +29,8 @@ struct GatheredAgain {
   int64_t bytes = 0;         // of their results, per device
   int64_t bytes_before = 0;  // the peak, if no call overwrites an operand
   int64_t bytes_after = 0;
+  std::vector<program::ValueId> values;  // their results
+  int64_t wire_bytes = 0;                // that they send, per device
 };
 
 // The peak is brought down to `limit_bytes` if that is possible. Takes time linear in instructions,
