@@ -40,6 +40,7 @@ from torch_spmd.mesh import (  # noqa: E402
     use_mesh,
 )
 from torch_spmd.modules import ShardReport, shard_module  # noqa: E402
+from torch_spmd.proposals import auto_shard  # noqa: E402
 from torch_spmd.rules import register_rule  # noqa: E402
 from torch_spmd.spec import (  # noqa: E402
     UNCONSTRAINED,
@@ -74,6 +75,7 @@ __all__ = [
     "PartitionSpec",
     "Shard",
     "ShardReport",
+    "auto_shard",
     "blocks",
     "clear_sharding",
     "debug",
