@@ -52,10 +52,11 @@ def set_memory_limit(limit: str | int | None) -> None:
     """Limits the memory that programs may need, per device; the default is what the device has.
 
     Where a program needs more, gathered values are gathered again for their later uses, and
-    results of element-wise ops computed again, with a warning; `debug.memory()` and `debug.explain_compile()` say what that costs. If it does not
-    fit even so, running it raises `OutOfMemoryError`, and `debug` shows the program. What is
-    pending is compiled with the limit that holds then. A limit above what a device has changes
-    nothing. Virtual devices on the CPU have no limit of their own.
+    results of element-wise ops computed again, with a warning; `debug.memory()` and
+    `debug.explain_compile()` say what that costs. If it does not fit even so, running it raises
+    `OutOfMemoryError`, and `debug` shows the program. What is pending is compiled with the limit
+    that holds then. A limit above what a device has changes nothing. Virtual devices on the CPU
+    have no limit of their own.
 
     Args:
         limit: bytes, or text such as "12GiB", "512 MiB" or "1.5GB"; None goes back to the default.

@@ -165,7 +165,7 @@ def test_limits_are_text_or_bytes(limit, count):
 )
 def test_wrong_limits(limit, error):
     spmd.set_memory_limit(77)
-    with pytest.raises(error, match="set_memory_limit: .*limit"):
+    with pytest.raises(error, match=r"set_memory_limit: .*limit"):
         spmd.set_memory_limit(limit)
     assert _C.memory_limit() == 77
 

@@ -270,8 +270,8 @@ RIGHT: dict[str, Callable[[World], Any]] = {
 }
 # Plain records: they keep their arguments, which the functions that receive the record check.
 RECORDS = {
-    "debug.Collective", "debug.LiveValue", "debug.MadeAgain", "debug.CompileEvent", "debug.Timed", "testing.Tile",
-    "spmd.Shard", "spmd.ShardReport", "hf.PlanReport",
+    "debug.Collective", "debug.LiveValue", "debug.MadeAgain", "debug.CompileEvent",
+    "debug.Timed", "testing.Tile", "spmd.Shard", "spmd.ShardReport", "hf.PlanReport",
 }  # fmt: skip
 # What PyTorch checks itself.
 UNTOUCHED = {"x"}
