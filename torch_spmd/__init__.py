@@ -31,7 +31,18 @@ from torch_spmd.backend import (  # noqa: E402
     set_memory_limit,
     sync,
 )
+from torch_spmd.checkpointer import Checkpointer  # noqa: E402
+from torch_spmd.checkpoints import (  # noqa: E402
+    CheckpointError,
+    LoadReport,
+    RandomState,
+    Saving,
+    last_load,
+    load,
+    save,
+)
 from torch_spmd.fully_sharded import fsdp  # noqa: E402
+from torch_spmd.loader import Loader  # noqa: E402
 from torch_spmd.mesh import (  # noqa: E402
     Mesh,
     get_global_mesh,
@@ -68,11 +79,17 @@ __version__ = "0.1.0"
 
 __all__ = [
     "UNCONSTRAINED",
+    "CheckpointError",
+    "Checkpointer",
+    "LoadReport",
+    "Loader",
     "Mesh",
     "NamedSharding",
     "OutOfMemoryError",
     "P",
     "PartitionSpec",
+    "RandomState",
+    "Saving",
     "Shard",
     "ShardReport",
     "auto_shard",
@@ -86,6 +103,8 @@ __all__ = [
     "full_tensor",
     "get_global_mesh",
     "hf",
+    "last_load",
+    "load",
     "load_local_shards_",
     "local_shards",
     "make_mesh",
@@ -93,6 +112,7 @@ __all__ = [
     "mark_sharding",
     "register_rule",
     "reshard",
+    "save",
     "set_coalescing",
     "set_deduplication",
     "set_default_backend",
