@@ -28,6 +28,7 @@ from torch_spmd.backend import (  # noqa: E402
     set_coalescing,
     set_deduplication,
     set_default_backend,
+    set_memory_limit,
     sync,
 )
 from torch_spmd.checkpointer import Checkpointer  # noqa: E402
@@ -145,6 +146,7 @@ __all__ = [
     "set_deduplication",
     "set_default_backend",
     "set_global_mesh",
+    "set_memory_limit",
     "shard_map",
     "shard_module",
     "sharding_of",

@@ -219,6 +219,7 @@ RIGHT: dict[str, Callable[[World], Any]] = {
     "wait": lambda w: w.pick(True, False, 1),
     "step": lambda w: w.pick(None, False),
     "limit": lambda w: w.pick(None, 1, 10_000),
+    "spmd.set_memory_limit.limit": lambda w: w.pick(None, "64GiB", 2**40),
     "path": lambda w: w.pick("/dev/null", pathlib.Path("/dev/null")),
     "module": World.module,
     "rules": lambda w: {"0.weight": ("model", None), re.compile(".*bias"): (None,)},
@@ -328,8 +329,9 @@ RIGHT: dict[str, Callable[[World], Any]] = {
 }
 # Plain records: they keep their arguments, which the functions that receive the record check.
 RECORDS = {
-    "debug.Collective", "debug.LiveValue", "debug.CompileEvent", "debug.Timed", "testing.Tile",
-    "spmd.Shard", "spmd.ShardReport", "spmd.Saving", "spmd.LoadReport", "hf.PlanReport",
+    "debug.Collective", "debug.LiveValue", "debug.MadeAgain", "debug.CompileEvent",
+    "debug.Timed", "testing.Tile", "spmd.Shard", "spmd.ShardReport", "spmd.Saving",
+    "spmd.LoadReport", "hf.PlanReport",
 }  # fmt: skip
 # What PyTorch checks itself.
 UNTOUCHED = {"x"}
@@ -572,6 +574,7 @@ def _raised(call: Callable[..., Any], positional: list[Any], named: dict[str, An
             spmd.set_global_mesh(None)
             spmd.set_coalescing(True)
             spmd.set_deduplication(True)
+            spmd.set_memory_limit(None)
     return None
 
 
