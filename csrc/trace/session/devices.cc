@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "csrc/machine/machine.h"
+#include "csrc/runtime/one_place/tile_memory.h"
 #include "csrc/trace/session/session_state.h"
 #include "csrc/util/status.h"
 
@@ -23,6 +24,12 @@ absl::StatusOr<std::shared_ptr<runtime::Backend>> TheBackend(SessionState& state
                         runtime::MakeBackend(name, count));
   SPMD_RETURN_IF_ERROR(JoinProcesses(state, backend));
   devices.backend = std::move(backend);
+  // So that what is uploaded before the first program is loaded counts as the device's memory.
+  const runtime::Backend& made = *devices.backend;
+  if (LoadOptions(state).keep_memory && made.has_one_place() && !made.planning() &&
+      !state.processes.several()) {
+    runtime::TileMemory::Install();
+  }
   return devices.backend;
 }
 
@@ -31,6 +38,7 @@ partition::CompileOptions CompileOptionsFor(const SessionState& state,
   partition::CompileOptions options;
   options.machine =
       state.options.price_moves ? &backend.machine() : &machine::NominalWithFreeMoves();
+  options.memory_limit = state.options.memory_limit;
   options.verify = state.options.verify || state.options.check_passes;
   return options;
 }
@@ -44,6 +52,7 @@ runtime::LoadedProgram::Options LoadOptions(const SessionState& state) {
           .coalesce = options.coalesce && one_place && !options.verify,
           .turns = options.turns,
           .one_place = one_place,
+          .memory_limit = options.memory_limit,
           .keep_memory = options.keep_memory && !options.sync};
 }
 
@@ -53,7 +62,8 @@ ProgramOptions ProgramOptionsOf(const SessionState& state) {
           .coalesce = load.coalesce,
           .one_place = load.one_place,
           .price_moves = state.options.price_moves,
-          .turns = load.turns};
+          .turns = load.turns,
+          .memory_limit = load.memory_limit};
 }
 
 absl::Status NoteMesh(SessionState& state, const Mesh& mesh) {

@@ -28,7 +28,8 @@ std::string Setup(const SessionState& state, const runtime::Backend& backend) {
                       "\nthe number of devices: ", backend.num_devices(),
                       "\nthe CPU's instructions: ", at::get_cpu_capability(),
                       "\nset_deduplication: ", o.deduplicate, "\nSPMD_PRICE_MOVES: ", o.price_moves,
-                      "\nSPMD_EXACT: ", o.exact, "\nSPMD_VERIFY: ", o.verify, "\nSPMD_REPLAY: ", o.replay,
+                      "\nthe memory limit: ", o.memory_limit, "\nSPMD_EXACT: ", o.exact,
+                      "\nSPMD_VERIFY: ", o.verify, "\nSPMD_REPLAY: ", o.replay,
                       "\nthe seed: ", DefaultGenerator().current_seed());
 }
 
