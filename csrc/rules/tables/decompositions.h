@@ -55,6 +55,7 @@ SPMD_DECOMPOSITION(DecomposeAMinMax);
 SPMD_DECOMPOSITION(DecomposeSoftmax);  // and _log_softmax, _safe_softmax
 SPMD_DECOMPOSITION(DecomposeSoftmaxBackward);
 SPMD_DECOMPOSITION(DecomposeGlu);
+SPMD_DECOMPOSITION(DecomposeGluBackward);
 SPMD_DECOMPOSITION(DecomposeScan);  // cumsum, cumprod
 SPMD_DECOMPOSITION(DecomposeTopK);
 SPMD_DECOMPOSITION(DecomposeDist);

@@ -193,9 +193,7 @@ std::vector<Rule> ReductionRules() {
   Rows(t, softmax_backward.Combines(AsCrossEntropyDInput), {"_log_softmax_backward_data"});
   Rows(t, along.Jointly({0}).Decomposes(DecomposeScan).Types(ScanTypes), {"cumsum"});
   Rows(t, along.Decomposes(DecomposeScan).Types(ScanTypes), {"cumprod"});
-  Rows(
-      t, along,
-      {"logcumsumexp", "_logcumsumexp", "cummax", "cummin", "sort", "sort.stable", "glu_backward"});
+  Rows(t, along, {"logcumsumexp", "_logcumsumexp", "cummax", "cummin", "sort", "sort.stable"});
   Rows(t, along.Decomposes(DecomposeTopK).Types(TopKTypes), {"topk"});
   Rows(t, Computed("", OthersWhole).CannotFail(), {"renorm"});
   t.push_back(Einsum("aten::bucketize.Tensor", "..., [n] -> ..."));
@@ -204,7 +202,10 @@ std::vector<Rule> ReductionRules() {
   t.push_back(Computed("aten::histc", HistogramFactors));
   Rows(t, Computed("", SegmentFactors), {"segment_reduce", "_segment_reduce_backward"});
   t.push_back(Einsum("aten::trace", "[m] [n] -> ()").Decomposes(DecomposeTrace).CannotFail());
-  Rows(t, along.Decomposes(DecomposeGlu), {"glu"});
+  // Halves that are whole blocks are halves of the dimension of blocks.
+  const Rule halves = along.With(&OpFacts::blocks, BlockUse::kJoin);
+  Rows(t, halves.Decomposes(DecomposeGlu), {"glu"});
+  Rows(t, halves.Decomposes(DecomposeGluBackward), {"glu_backward"});
   return t;
 }
 
