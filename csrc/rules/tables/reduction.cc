@@ -10,6 +10,7 @@
 #include "csrc/rules/tables/decompositions.h"
 #include "csrc/rules/tables/nll.h"
 #include "csrc/rules/tables/reduced_dims.h"
+#include "csrc/util/status.h"
 
 namespace spmd::rules {
 namespace {
@@ -128,6 +129,14 @@ Types TopKTypes(const OpCall& call) {
   if (values.rank() > 0) values.dims[call.Dim("dim", values.rank())] = call.attrs().GetInt("k");
   return std::vector<TensorType>{values, {DType::kI64, values.dims}};
 }
+Types GluTypes(const OpCall& call) {
+  TensorType half = call.operand(0);
+  int64_t& size = half.dims[call.Dim("dim", half.rank())];
+  SPMD_REQUIRE(size % 2 == 0, "glu halves a dimension of ", size);
+  size /= 2;
+  return std::vector<TensorType>{half};
+}
+Types GluBackwardTypes(const OpCall& call) { return std::vector<TensorType>{call.operand(1)}; }
 // _softmax and _log_softmax.
 Types SoftmaxTypes(const OpCall& call) {
   const bool wider = call.attrs().GetBoolOr("half_to_float", false);
@@ -204,8 +213,8 @@ std::vector<Rule> ReductionRules() {
   t.push_back(Einsum("aten::trace", "[m] [n] -> ()").Decomposes(DecomposeTrace).CannotFail());
   // Halves that are whole blocks are halves of the dimension of blocks.
   const Rule halves = along.With(&OpFacts::blocks, BlockUse::kJoin);
-  Rows(t, halves.Decomposes(DecomposeGlu), {"glu"});
-  Rows(t, halves.Decomposes(DecomposeGluBackward), {"glu_backward"});
+  Rows(t, halves.Decomposes(DecomposeGlu).Types(GluTypes), {"glu"});
+  Rows(t, halves.Decomposes(DecomposeGluBackward).Types(GluBackwardTypes), {"glu_backward"});
   return t;
 }
 
