@@ -2,6 +2,7 @@
 """The examples run as a user would run them, on a small setting."""
 
 import re
+import shutil
 
 import pytest
 from processes import run_python
@@ -38,6 +39,20 @@ def test_gpt_on_a_simulated_slice(root, tmp_path, plan):
 def test_gpt_accumulates_gradients(root, tmp_path):
     output = run(root, tmp_path, "train_gpt.py", *SMALL_GPT, "--accumulate", "2")
     assert "held-out loss" in output
+
+
+def test_gpt_goes_on_where_it_was_stopped(root, tmp_path):
+    def result(*more):
+        output = run(root, tmp_path, "train_gpt.py", *SMALL_GPT, *more)
+        return re.search(r"training loss .*", output)[0], held_out(output)
+
+    saves = ("--checkpoint", tmp_path / "saved", "--checkpoint-every", "2")
+    undisturbed = result()
+    assert result(*saves) == undisturbed
+    saved = sorted(path.name for path in (tmp_path / "saved").iterdir())
+    assert saved == ["step-0000000004", "step-0000000006"]
+    shutil.rmtree(tmp_path / "saved" / saved[1])  # as if it had been stopped after five steps
+    assert result(*saves) == undisturbed
 
 
 def test_gpt_2d_needs_two_axes(root, tmp_path):
