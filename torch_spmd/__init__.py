@@ -22,6 +22,7 @@ _device.register()
 from torch_spmd import debug, testing  # noqa: E402
 from torch_spmd._hooks import OutOfMemoryError  # noqa: E402
 from torch_spmd.backend import (  # noqa: E402
+    answers,
     describe_devices,
     device_count,
     manual_seed,
@@ -38,6 +39,7 @@ from torch_spmd.mesh import (  # noqa: E402
     use_mesh,
 )
 from torch_spmd.modules import ShardReport, shard_module  # noqa: E402
+from torch_spmd.planning import plan  # noqa: E402
 from torch_spmd.rules import register_rule  # noqa: E402
 from torch_spmd.spec import (  # noqa: E402
     UNCONSTRAINED,
@@ -71,6 +73,7 @@ __all__ = [
     "PartitionSpec",
     "Shard",
     "ShardReport",
+    "answers",
     "blocks",
     "clear_sharding",
     "debug",
@@ -84,6 +87,7 @@ __all__ = [
     "make_mesh",
     "manual_seed",
     "mark_sharding",
+    "plan",
     "register_rule",
     "reshard",
     "set_coalescing",

@@ -24,10 +24,7 @@ class Tracker {
   explicit Tracker(const Program& program)
       : program_(program), bytes_(program.values.size()), alive_(program.values.size(), false) {
     for (size_t id = 0; id < bytes_.size(); ++id) {
-      const Value& value = program.values[id];
-      const int64_t widening =
-          ByteSize(HeldType(value.type.dtype, value.sharding)) / ByteSize(value.type.dtype);
-      bytes_[id] = program.TileBytes(static_cast<ValueId>(id)) * widening;
+      bytes_[id] = HeldBytes(program, static_cast<ValueId>(id));
     }
   }
 
@@ -74,6 +71,13 @@ class Tracker {
 };
 
 }  // namespace
+
+int64_t HeldBytes(const Program& program, ValueId id) {
+  const Value& value = program.values[id];
+  const int64_t widening =
+      ByteSize(HeldType(value.type.dtype, value.sharding)) / ByteSize(value.type.dtype);
+  return program.TileBytes(id) * widening;
+}
 
 void InsertFrees(Program& program) {
   std::vector<Instruction> old = std::move(program.instructions);

@@ -13,6 +13,9 @@ namespace spmd::program {
 // Inserts kFree after the last use of every value, except outputs and inputs that are not donated.
 void InsertFrees(Program& program);
 
+// The bytes that a value takes on the device that holds most of it.
+int64_t HeldBytes(const Program& program, ValueId id);
+
 struct LiveValue {
   ValueId value;
   int64_t bytes;  // per device
