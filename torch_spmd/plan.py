@@ -88,3 +88,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 if __name__ == "__main__":
     raise SystemExit(main())
+
+# `import torch_spmd.plan` gives the function of that name, which is what `spmd.plan` is.
+from torch_spmd.planning import plan  # noqa: E402
+
+sys.modules[__name__] = plan  # type: ignore[assignment]

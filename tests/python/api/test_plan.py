@@ -259,3 +259,9 @@ def test_large_models_take_little(tmp_path):
         print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024)
     """)
     assert int(said.stdout) < 800, sys.argv
+
+
+def test_importing_the_command_leaves_the_function():
+    import torch_spmd.plan
+
+    assert torch_spmd.plan is spmd.plan and callable(spmd.plan)
