@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from torch_spmd import _C, _plan_trace, debug
-from torch_spmd.plans import Candidate, LargeValue, PlanRow, Sent
+from torch_spmd.plans import Candidate, LargeValues, PlanRow, Sent
 
 # What the modelled seconds of published runs differ by on average, where the run itself took no
 # part in fitting its chip's constant (python -m benchmarks.published; docs/design/0034-seconds.md).
@@ -56,7 +56,7 @@ def candidate(
         exposed,
         wire,
     )
-    values = [LargeValue(*live) for live in largest[1]]
+    values = _grouped(largest[1])
     made = Candidate(
         row, dict(mesh), dict(trace.specs), values[:20], [], last["placement"],
         last["peak_flops"], last["efficiency"], last["memory_bandwidth"],
@@ -65,6 +65,20 @@ def candidate(
     )  # fmt: skip
     made.advice = advice(made, values, trace.names)
     return made
+
+
+def _grouped(live: Sequence[tuple[str, str, str, str, int, str, str]]) -> list[LargeValues]:
+    """What is alive at the peak, by type and origin, largest first."""
+    found: dict[tuple[str, ...], list[int]] = {}
+    for _, type_text, sharding, what, size, op, line in live:
+        entry = found.setdefault((what, type_text, sharding, op, line), [0, 0])
+        entry[0] += 1
+        entry[1] += size
+    rows = [
+        LargeValues(what, count, total, type_text, sharding, op, line)
+        for (what, type_text, sharding, op, line), (count, total) in found.items()
+    ]
+    return sorted(rows, key=lambda row: -row.bytes)
 
 
 def _sent(programs: Sequence[_C.CompiledProgram]) -> list[Sent]:
@@ -80,10 +94,26 @@ def _sent(programs: Sequence[_C.CompiledProgram]) -> list[Sent]:
 
 def advice(
     made: Candidate,
-    values: Sequence[LargeValue],
+    values: Sequence[LargeValues],
     names: Mapping[tuple[int, ...], list[str]],
 ) -> list[str]:
     """What would make it fit or go faster, what saves most first."""
+    row = made.row
+    texts = _advice_on_memory(made, values, names) if 2 * row.hbm > row.memory else []
+    if row.seconds > 0 and row.exposed > 0.15 * row.seconds and made.collectives:
+        worst = made.collectives[0]
+        texts.append(
+            f"{100 * row.exposed / row.seconds:.0f} % of the step waits for communication, most of "
+            f"it {worst.kind} over {worst.axes} ({debug._bytes(worst.wire)}"
+            f"{f', {worst.line}' if worst.line else ''}): a larger batch, or fewer devices along "
+            "that axis, hides more of it"
+        )
+    return texts
+
+
+def _advice_on_memory(
+    made: Candidate, values: Sequence[LargeValues], names: Mapping[tuple[int, ...], list[str]]
+) -> list[str]:
     row, said = made.row, []
     unused = _replicated(values, made.mesh)
     for axis, found in unused.items():
@@ -94,7 +124,7 @@ def advice(
         largest = max(found, key=lambda v: v.bytes)
         said.append(
             (saves, f"{debug._bytes(saves)}: shard what is replicated over {axis!r}, such as "
-             f"{_called(largest, names)}: add {axis!r} to its spec (FSDP)")
+             f"{largest.count} of {_called(largest, names)}: add {axis!r} to its spec (FSDP)")
         )  # fmt: skip
     if row.activations > 0.3 * row.hbm:
         where = next((v.line for v in values if v.what == "activation" and v.line), "")
@@ -114,23 +144,14 @@ def advice(
             (row.gathered // 2, f"{debug._bytes(row.gathered)} are gathered weights: a second mesh "
              "axis that shards the layers' widths (tensor parallelism) gathers less at a time")
         )  # fmt: skip
-    texts = [text for _, text in sorted(said, key=lambda pair: -pair[0])]
-    if row.seconds > 0 and row.exposed > 0.15 * row.seconds and made.collectives:
-        worst = made.collectives[0]
-        texts.append(
-            f"{100 * row.exposed / row.seconds:.0f} % of the step waits for communication, most of "
-            f"it {worst.kind} over {worst.axes} ({debug._bytes(worst.wire)}"
-            f"{f', {worst.line}' if worst.line else ''}): a larger batch, or fewer devices along "
-            "that axis, hides more of it"
-        )
-    return texts
+    return [text for _, text in sorted(said, key=lambda pair: -pair[0])]
 
 
 def _replicated(
-    values: Sequence[LargeValue], mesh: Mapping[str, int]
-) -> dict[str, list[LargeValue]]:
+    values: Sequence[LargeValues], mesh: Mapping[str, int]
+) -> dict[str, list[LargeValues]]:
     """By axis, the arguments that are not sharded over it and could be."""
-    found: dict[str, list[LargeValue]] = {}
+    found: dict[str, list[LargeValues]] = {}
     for axis, size in mesh.items():
         if size == 1:
             continue
@@ -150,10 +171,10 @@ def _sizes(type_text: str) -> list[int]:
     return [int(size) for size in re.findall(r"\d+", type_text.partition("[")[2])]
 
 
-def _called(value: LargeValue, names: Mapping[tuple[int, ...], list[str]]) -> str:
+def _called(value: LargeValues, names: Mapping[tuple[int, ...], list[str]]) -> str:
     """A parameter, or state of the optimizer, by the names of parameters of its shape."""
     known = names.get(tuple(_sizes(value.type)))
     if not known:
-        return f"{value.type} ({value.value})"
+        return value.type
     patterns = list(dict.fromkeys(re.sub(r"\d+", "*", name) for name in known))
     return f"{value.type} (as {', '.join(patterns[:2])})"

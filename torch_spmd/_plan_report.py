@@ -35,7 +35,10 @@ def details(made: plans.Candidate) -> str:
     lines = [head, "largest at the peak:"]
     for v in made.largest[:SHOWN]:
         origin = f"{v.op} {v.line}".strip()
-        lines.append(f"  {debug._bytes(v.bytes):>10}  {v.what:10} {v.type} {v.sharding}  {origin}")
+        lines.append(
+            f"  {debug._bytes(v.bytes):>10}  {v.what:10} {v.count} of {v.type} {v.sharding}  "
+            f"{origin}"
+        )
     if made.collectives:
         lines.append("sent most:")
     for sent in made.collectives[:SHOWN]:

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-import contextlib
+import functools
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -14,13 +14,33 @@ from torch import Tensor, nn
 from torch.utils import _pytree
 
 from torch_spmd import _C, _arguments
-from torch_spmd.mesh import Mesh, use_mesh
+from torch_spmd.mesh import Mesh, get_global_mesh, set_global_mesh
 from torch_spmd.modules import shard_module
 from torch_spmd.spec import UNCONSTRAINED, PartitionSpec
 from torch_spmd.tensors import mark_sharding
 
 Machine = Mapping[str, Any]
-_TYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
+_TYPES = {"bf16": torch.bfloat16, "f16": torch.float16, "fp16": torch.float16}
+OPTIMIZERS: dict[str, Callable[..., Any]] = {
+    "adamw": torch.optim.AdamW,
+    "adam": torch.optim.Adam,
+    "adafactor": torch.optim.Adafactor,
+    "sgd": torch.optim.SGD,
+    "momentum": functools.partial(torch.optim.SGD, lr=1e-3, momentum=0.9),
+}
+
+
+def optimizer_of(given: Any) -> Callable[..., Any] | None:
+    """Errors: TypeError, and ValueError for a name that is not known."""
+    if isinstance(given, str):
+        if given not in OPTIMIZERS:
+            known = ", ".join(map(repr, OPTIMIZERS))
+            raise ValueError(f"plan: optimizer {given!r} is none of {known}")
+        return OPTIMIZERS[given]
+    if given is None or callable(given):
+        made: Callable[..., Any] | None = given
+        return made
+    raise TypeError(f"plan: optimizer must be callable; got {_arguments.shown(given)}")
 
 
 def autocast_type(name: Any) -> torch.dtype | None:
@@ -28,7 +48,7 @@ def autocast_type(name: Any) -> torch.dtype | None:
     if name is None:
         return None
     if _arguments.text("plan", "autocast", name) not in _TYPES:
-        raise ValueError(f"plan: autocast must be 'bf16', 'fp16' or None; got {name!r}")
+        raise ValueError(f"plan: autocast must be 'bf16', 'f16' or None; got {name!r}")
     return _TYPES[name]
 
 
@@ -115,27 +135,40 @@ class Trace:
         return [made[program.number] for program in self.programs]
 
 
-@contextlib.contextmanager
-def traced(
-    step: Step,
-    first: tuple[Machine, Mapping[str, int]],
-    rules: Mapping[Any, PartitionSpec],
-    batch_spec: PartitionSpec | None,
-) -> Iterator[Trace]:
-    """Records the step on a machine, sharded over a mesh on it."""
-    machine, sizes = first
-    random_state = _C.get_rng_state()
-    scope = _C.PlanningScope(backend_of(machine))
-    try:
-        mesh = Mesh(range(math.prod(sizes.values())), tuple(sizes.values()), tuple(sizes))
-        trace = Trace(machine, sizes)
-        with use_mesh(mesh):
-            _record(trace, step, mesh, rules, batch_spec)
-        yield trace
-    finally:
-        step.kept = None
-        scope.close()
-        _C.set_rng_state(random_state)
+class Traced:
+    """Within it, a step that was recorded on a machine, sharded over a mesh on it."""
+
+    def __init__(
+        self,
+        step: Step,
+        first: tuple[Machine, Mapping[str, int]],
+        rules: Mapping[Any, PartitionSpec],
+        batch_spec: PartitionSpec | None,
+    ) -> None:
+        self.step, self.first, self.rules, self.batch_spec = step, first, rules, batch_spec
+
+    # No generator, since the lines that the trace shows would be those of contextlib.
+    def __enter__(self) -> Trace:
+        machine, sizes = self.first
+        self.random_state = _C.get_rng_state()
+        self.scope = _C.PlanningScope(backend_of(machine))
+        self.mesh_before = get_global_mesh()
+        try:
+            ids = list(range(math.prod(sizes.values())))
+            mesh = Mesh(ids, tuple(sizes.values()), tuple(sizes))
+            trace = Trace(machine, sizes)
+            set_global_mesh(mesh)
+            _record(trace, self.step, mesh, self.rules, self.batch_spec)
+        except BaseException:
+            self.__exit__()
+            raise
+        return trace
+
+    def __exit__(self, *_: object) -> None:
+        self.step.kept = None
+        set_global_mesh(self.mesh_before)
+        self.scope.close()
+        _C.set_rng_state(self.random_state)
 
 
 def _record(

@@ -60,8 +60,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--on", nargs="+", required=True, help="machines: v5e-256, 8xh100, …")
     parser.add_argument("--mesh", type=mesh_of, help="data=32,model=8, or auto (the default)")
     parser.add_argument("--specs", type=named, help="module:name of the rules")
-    parser.add_argument("--optimizer", type=named, help="module:name, such as torch.optim:SGD")
-    parser.add_argument("--autocast", choices=["bf16", "fp16"])
+    parser.add_argument("--optimizer", help="adamw, adam, adafactor, sgd, momentum")
+    parser.add_argument("--autocast", choices=["bf16", "f16"])
     parser.add_argument("--plot", metavar="PATH", help="writes the best candidate's picture")
     args = parser.parse_args(arguments)
     try:

@@ -31,7 +31,6 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from torch_spmd import _C, _arguments, _plan_advice, _plan_trace
@@ -49,7 +48,7 @@ def plan(
     specs: Mapping[Any, SpecLike] | str = "auto",
     batch_spec: SpecLike | None = None,
     loss: Callable[..., Tensor] | None = None,
-    optimizer: Callable[..., Any] | None = torch.optim.AdamW,
+    optimizer: str | Callable[..., Any] | None = "adamw",
     autocast: str | None = None,
 ) -> PlanTable:
     """What a training step would take on each machine, by a model of it: nothing is computed.
@@ -63,14 +62,15 @@ def plan(
         on: names of machines: TPU slices ("v5e-256", "v5p-128"), GPUs ("8xh100").
         mesh: sizes by axis, the batch's axis first. Where a machine has another number of devices,
             the first axis takes what the others leave. "auto" tries every way to divide the
-            devices between the axes that `specs` and `batch_spec` name.
+            devices between the axes that `batch_spec` ("data" without it) and `specs` name.
         specs: rules as for `shard_module`; "auto" asks `spmd.auto_shard`.
         batch_spec: of every tensor of the batch, padded with None; by default its dimension 0 is
             sharded over the first axis.
         loss: `loss(module, *batch)`, the scalar to be minimised; by default what the module
             returns, or its `.loss`.
-        optimizer: makes one from the parameters; None plans the forward pass alone.
-        autocast: "bf16" or "fp16".
+        optimizer: "adamw", "adam", "adafactor", "sgd" or "momentum", or what makes one from the
+            parameters; None plans the forward pass alone.
+        autocast: "bf16" or "f16".
 
     Returns a `PlanTable`: whether it fits, HBM at the peak (arguments: parameters, the optimizer's
     state, the batch; gradients; activations; gathered weights), seconds a step with the mean error
@@ -95,10 +95,15 @@ def plan(
     machines = [_machine(name) for name in names]
     if not machines:
         raise ValueError("plan: on names no machine")
-    for name, value in (("loss", loss), ("optimizer", optimizer)):
-        if value is not None and not callable(value):
-            raise TypeError(f"plan: {name} must be callable; got {_arguments.shown(value)}")
-    step = _plan_trace.Step(build, batch, loss, optimizer, _plan_trace.autocast_type(autocast))
+    if loss is not None and not callable(loss):
+        raise TypeError(f"plan: loss must be callable; got {_arguments.shown(loss)}")
+    step = _plan_trace.Step(
+        build,
+        batch,
+        loss,
+        _plan_trace.optimizer_of(optimizer),
+        _plan_trace.autocast_type(autocast),
+    )
     rules = _rules(specs)
     entries = None if batch_spec is None else to_spec(batch_spec)
     if rules is None:
@@ -116,9 +121,9 @@ def _planned(
     batch_spec: PartitionSpec | None,
 ) -> PlanTable:
     """All candidates, from one trace."""
-    first = max(wanted, key=lambda candidate: math.prod(candidate[1].values()))
+    first = _recorded_on(wanted)
     candidates = []
-    with _plan_trace.traced(step, first, rules, batch_spec) as trace:
+    with _plan_trace.Traced(step, first, rules, batch_spec) as trace:
         for machine, sizes in wanted:
             programs = trace.programs_for(machine, sizes)
             candidates.append(_plan_advice.candidate(machine, sizes, programs, trace))
@@ -134,6 +139,20 @@ def _with_proposed_specs(
         "plan: specs='auto' needs spmd.auto_shard, which this version lacks; give rules as for "
         "spmd.shard_module"
     )
+
+
+def _recorded_on(
+    wanted: Sequence[tuple[dict[str, Any], dict[str, int]]],
+) -> tuple[dict[str, Any], dict[str, int]]:
+    """The machine and mesh on which the step is recorded: the largest candidate's. Marks over an
+    axis of size 1 would be lost on the way to other meshes, so none may have that size."""
+    if len(wanted) == 1:
+        return wanted[0]
+    large = [c for c in wanted if min(c[1].values()) > 1]
+    if large:
+        return max(large, key=lambda candidate: math.prod(candidate[1].values()))
+    axes = list(wanted[0][1])
+    return _machine("v5p-8192"), dict.fromkeys(axes, 2)
 
 
 def _machine(name: str) -> dict[str, Any]:
@@ -179,9 +198,9 @@ def _meshes(
         if mesh != "auto":
             raise ValueError(f"plan: mesh must be sizes by axis or 'auto'; got {mesh!r}")
         specs = [*([] if batch_spec is None else [batch_spec]), *rules.values()]
-        axes = _axes_of(specs) or ["data"]
-        if batch_spec is None and "data" in axes:
-            axes.sort(key=lambda axis: axis != "data")
+        axes = _axes_of(specs)
+        if batch_spec is None:
+            axes = ["data", *(axis for axis in axes if axis != "data")]
         for factors in factorisations(devices, len(axes)):
             yield dict(zip(axes, factors, strict=True))
         return

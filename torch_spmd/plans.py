@@ -45,14 +45,18 @@ class Sent(NamedTuple):
     line: str
 
 
-class LargeValue(NamedTuple):
-    """A value that is alive at the peak; `what` is argument, gradient, gathered or activation."""
+class LargeValues(NamedTuple):
+    """Values that are alive at the peak: `count` of one type that one line computes.
 
-    value: str
+    `what` they are: argument, gradient, gathered or activation; `bytes` are those of all on a
+    device.
+    """
+
+    what: str
+    count: int
+    bytes: int
     type: str
     sharding: str
-    what: str
-    bytes: int
     op: str
     line: str
 
@@ -69,14 +73,14 @@ class Operation(NamedTuple):
 class Candidate:
     """A mesh on a machine, and what a step takes there.
 
-    `largest` has the largest values at the peak, `advice` what to change, in the order of what it
+    `largest` has what takes most at the peak, `advice` what to change, in the order of what it
     would save; `placement` where the mesh axes lie on the machine.
     """
 
     row: PlanRow
     mesh: dict[str, int]
     specs: dict[str, PartitionSpec]
-    largest: list[LargeValue]
+    largest: list[LargeValues]
     advice: list[str]
     placement: list[str]
     peak_flops: float

@@ -135,6 +135,10 @@ std::string LineOf(const std::string& described) {
   return at == std::string::npos ? "" : described.substr(at + 4);
 }
 
+std::string OpOf(const std::string& described) {
+  return described.substr(0, described.find_first_of(" ,"));
+}
+
 at::Tensor Filled(const TensorType& type, double number) {
   const runtime::DispatchGuard guard;
   return at::full(at::IntArrayRef(type.dims.data(), type.dims.size()), number,
@@ -194,14 +198,13 @@ absl::StatusOr<at::Tensor> ReadPlanned(SessionState& state, Value& value, const 
   if (!state.optimizer_steps.open.empty() && IsNumber(value.type)) return Filled(value.type, 1);
   const std::string line = here.empty() ? LineOf(described) : here;
   const bool is_bool = value.type.dtype == DType::kBool;
-  return absl::FailedPreconditionError(
-      absl::StrCat(why, line.empty() ? "" : absl::StrCat(" at ", line), " asks for the value of ",
-                   described, ", which ",
-                   computed.ok() ? "depends on data, and a planning backend has shapes only"
-                                 : std::string(computed.message()),
-                   ". Say what it is: with spmd.answers({",
-                   line.empty() ? "''" : absl::StrCat("'", line, "'"), ": ", is_bool ? "True" : "1",
-                   "}): … ; or drop ':plan' from the backend's name to compute it"));
+  return absl::FailedPreconditionError(absl::StrCat(
+      why, line.empty() ? "" : absl::StrCat(" at ", line), " asks for the value of ", described,
+      ", which ",
+      computed.ok() ? "depends on data, and a planning backend has shapes only"
+                    : std::string(computed.message()),
+      ". Say what it is: with spmd.answers({'", line.empty() ? OpOf(described) : line, "': ",
+      is_bool ? "True" : "1", "}): … ; or drop ':plan' from the backend's name to compute it"));
 }
 
 }  // namespace spmd::trace

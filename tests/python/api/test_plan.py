@@ -42,7 +42,8 @@ def test_it_says_what_a_script_on_the_backend_says():
         optimizer = torch.optim.AdamW(model.parameters())
         x = spmd.mark_sharding(torch.randn(64, 512).to("spmd"), mesh, ("data", None))
         for _ in range(2):
-            model(x).square().mean().backward()
+            value = model(x).square().mean()
+            value.backward()
             optimizer.step()
             optimizer.zero_grad()
         memory, times = spmd.debug.memory(), spmd.debug.timeline()
@@ -51,7 +52,7 @@ def test_it_says_what_a_script_on_the_backend_says():
     """).stdout
     peak, arguments, seconds, mfu, wire = map(float, said.split())
     [row] = planned(on="v5e-8")
-    assert (row.hbm, row.arguments) == (peak, arguments)
+    assert (row.hbm, row.arguments) == (peak, arguments), (row, said)
     assert row.seconds == pytest.approx(seconds) and row.mfu == pytest.approx(mfu)
     assert sum(row.wire.values()) == wire and set(row.wire) <= {"data", "model", "data,model"}
     assert row.fits and row.memory == 15.75 * 2**30
@@ -94,7 +95,10 @@ def test_what_memory_is_for():
     assert plain.arguments == 3 * 4 * ((parameters - 512) // 4 + 512) + 32 * 512 * 4
     [whole] = planned(on="v5e-8", specs={})
     assert whole.arguments == 3 * 4 * parameters + 32 * 512 * 4
-    [gathers] = planned(on="v5e-8", mesh={"data": 8}, specs={"*.weight": ("data", None)})
+    [gathers] = spmd.plan(
+        build, torch.empty(1 << 16, 512, device="meta"), on="v5e-8", mesh={"data": 8},
+        specs={"*.weight": ("data", None)}, loss=loss,
+    )  # fmt: skip
     assert gathers.gathered >= 4 * 512 * 2048 > plain.gathered
     [alone] = planned(on="v5e-8", optimizer=None)
     assert alone.gradients == 0 and alone.arguments < plain.arguments / 2
@@ -118,7 +122,7 @@ def test_what_does_not_fit_says_what_to_change():
     assert "add 'data' to its spec" in first and first in str(table)
     [better] = over({"*": ("data", None)})
     assert better.hbm < row.hbm / 2
-    assert table.best.largest[0].bytes == 4 * 16384**2
+    assert table.best.largest[0][:3] == ("argument", 24, 24 * 4 * 16384**2)
     assert any(v.line.startswith("test_plan.py:") for v in table.best.largest)
 
 
@@ -181,7 +185,11 @@ def test_tables():
     table = planned()
     text = str(table)
     assert text.splitlines()[0].split()[:4] == ["on", "mesh", "fits", "HBM"]
-    assert "v5p-16" in text and "largest at the peak:" in text and "aten::" in text
+    assert (
+        "v5p-16" in text
+        and "largest at the peak:" in text
+        and "argument   3 of f32[2048,512]" in text
+    )
     assert "over data" in str(table.best) and table[0] == table.best.row
     console = pytest.importorskip("rich.console").Console(width=200, record=True)
     console.print(table)
@@ -202,8 +210,9 @@ def test_tables():
         ({"specs": 3}, TypeError, "plan: specs must be a mapping"),
         ({"loss": 3}, TypeError, "plan: loss must be callable"),
         ({"loss": None}, ValueError, r"plan: the module returns \(64, 512\), which is no loss"),
-        ({"optimizer": "adamw"}, TypeError, "plan: optimizer must be callable"),
-        ({"autocast": "fp8"}, ValueError, "plan: autocast must be 'bf16', 'fp16' or None"),
+        ({"optimizer": 3}, TypeError, "plan: optimizer must be callable"),
+        ({"optimizer": "adamx"}, ValueError, "plan: optimizer 'adamx' is none of 'adamw', 'adam'"),
+        ({"autocast": "fp8"}, ValueError, "plan: autocast must be 'bf16', 'f16' or None"),
         ({"batch_spec": 3}, TypeError, ""),
     ],
 )

@@ -26,7 +26,8 @@ def refused(ask):
 
 
 def planned(script: str) -> str:
-    return run_script(HEAD + textwrap.dedent(script)).stdout
+    code = HEAD + textwrap.dedent(script)
+    return run_script(f"exec(compile({code!r}, 'train.py', 'exec'))").stdout
 
 
 def test_what_depends_on_constants_only_is_computed():
@@ -78,7 +79,7 @@ def test_a_question_about_data_is_named(data, question, asked):
         x = {data}
         print(refused(lambda: bool({question})))
     """)
-    line = re.search(r"<string>:\d+", said)
+    line = re.search(r"train.py:\d+", said)
     assert line is not None and said.startswith(f"item at {line[0]} asks for the value of {asked}")
     assert f"with spmd.answers({{'{line[0]}': True}}): …" in said
     assert "depends on data" in said and "drop ':plan'" in said
@@ -92,17 +93,16 @@ def test_answers():
             assert loss.item() == 2.0
             with spmd.answers(0.5):
                 assert loss.item() == 0.5 and (x > 0).tolist() == [True] * 8
-            assert "asks for the value of aten::gt.Scalar" in refused((x > 0).any().item) or True
             assert "aten::any" in refused((x > 0).any().item)
-        with spmd.answers({"aten::gt": 1}):
-            assert (x > 0).nonzero().shape == (8, 1)
+        with spmd.answers({"train.py": 5}):  # how many there are
+            assert (x > 0).nonzero().shape == (5, 1)
         assert "aten::sum" in refused(loss.item)
     """)
 
 
 def test_large_constants_are_not_computed():
     said = planned("""
-        ones = torch.ones(1 << 40, device="spmd")
+        ones = torch.ones(1 << 30, device="spmd")
         print(refused(ones.sum().item))
     """)
     assert "MiB to compute" in said and "spmd.answers" in said
