@@ -41,6 +41,7 @@ from torch_spmd.mesh import (  # noqa: E402
 )
 from torch_spmd.modules import ShardReport, shard_module  # noqa: E402
 from torch_spmd.planning import plan  # noqa: E402
+from torch_spmd.proposals import auto_shard  # noqa: E402
 from torch_spmd.rules import register_rule  # noqa: E402
 from torch_spmd.spec import (  # noqa: E402
     UNCONSTRAINED,
@@ -76,6 +77,7 @@ __all__ = [
     "Shard",
     "ShardReport",
     "answers",
+    "auto_shard",
     "blocks",
     "clear_sharding",
     "debug",

@@ -16,7 +16,8 @@ def set_default_backend(name: str, devices: int | None = None) -> None:
     """Chooses where programs run.
 
     Args:
-        name: `"cpu"`, `"cuda"`, or a simulated slice such as `"mock_tpu:v4-16"`; the default comes
+        name: `"cpu"`, `"cuda"`, or a simulated machine: `"mock_tpu:v4-16"`, `"mock_gpu:8xh100"`;
+            with `":plan"` after it, shapes are known and nothing is computed. The default comes
             from the environment variable SPMD_BACKEND, else `"cpu"`.
         devices: how many devices there are; on `cpu` the default comes from SPMD_NUM_DEVICES, else
             meshes may have any size.

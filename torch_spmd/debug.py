@@ -133,7 +133,7 @@ class CompileEvent(NamedTuple):
 
     program: int
     reason: str
-    cut: str
+    ended_by: str
     ops: int
     instructions: int
     milliseconds: float
@@ -287,12 +287,12 @@ def explain_compile() -> Table:
         >>> import torch, torch_spmd as spmd
         >>> torch.ones(8, device="spmd").sum().item()
         8.0
-        >>> spmd.debug.explain_compile().rows[-1].cut
+        >>> spmd.debug.explain_compile().rows[-1].ended_by
         'item'
     """
     rows = [
-        CompileEvent(number, reason, cut, records, instructions, round(sum(times), 1))
-        for number, reason, cut, records, instructions, *times in _C.compile_events()
+        CompileEvent(number, reason, ended_by, records, instructions, round(sum(times), 1))
+        for number, reason, ended_by, records, instructions, *times in _C.compile_events()
     ]
     s = _C.statistics()
     note = (
@@ -300,7 +300,7 @@ def explain_compile() -> Table:
         f"runs, {s['cache_hits']} of them of a known program; {s['host_fallbacks']} ops ran on "
         "host copies"
     )
-    return Table(("program", "because", "cut by", "ops", "instructions", "ms"), rows, note)
+    return Table(("program", "because", "ended by", "ops", "instructions", "ms"), rows, note)
 
 
 def collectives(step: bool | None = None) -> CollectiveTable:

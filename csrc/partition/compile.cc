@@ -7,7 +7,10 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "csrc/ir/verifier.h"
+#include "csrc/partition/base_order.h"
 #include "csrc/partition/choose.h"
+#include "csrc/partition/gather_again.h"
+#include "csrc/partition/order.h"
 #include "csrc/partition/passes.h"
 #include "csrc/partition/repeated_work.h"
 #include "csrc/rules/graph_verifier.h"
@@ -168,6 +171,19 @@ Compiled Begin(const ir::Graph& graph) {
   return out;
 }
 
+// Gathers again where memory is short, and says so.
+void GatherAgainToFit(const machine::Machine& machine, Compiled& out) {
+  const GatheredAgain done = GatherAgain(out.program, MemoryToFill(machine));
+  if (done.gathers == 0) return;
+  const auto mib = [](int64_t bytes) { return absl::StrCat(bytes >> 20, " MiB"); };
+  out.warnings.push_back(
+      {absl::StrCat("gathers again ", done.gathers, " ", done.bytes),
+       absl::StrCat("gathers ", done.gathers, " values (", mib(done.bytes),
+                    " per device) again for their later uses, because the program would hold ",
+                    mib(done.bytes_before), " per device, and a device has ",
+                    mib(machine.memory_bytes), "; it holds ", mib(done.bytes_after), " now")});
+}
+
 // Lowers the plans: everything that follows from them.
 absl::Status LowerPlans(Pipeline& pipeline, const CompileOptions& options,
                         const std::vector<propagate::NodeFactors>& factors,
@@ -187,8 +203,10 @@ absl::Status LowerPlans(Pipeline& pipeline, const CompileOptions& options,
   out.warnings = GatherWarnings(lowering, options.warn_gather_bytes);
   SPMD_RETURN_IF_ERROR(pipeline.Pass("windows", [&] { return lower(Windows); }));
   SPMD_RETURN_IF_ERROR(pipeline.Pass("localise", [&] { return lower(Localise); }));
-  SPMD_RETURN_IF_ERROR(pipeline.Pass("collectives", [&] {
-    MergeCollectives(out.program, options.merge_cap_bytes);
+  SPMD_RETURN_IF_ERROR(pipeline.Pass("order", [&] {
+    BaseOrder(out.program);
+    if (machine.memory_bytes > 0) GatherAgainToFit(machine, out);
+    Order(out.program, OptionsFor(out.program, machine, options.merge_cap_bytes));
     return absl::OkStatus();
   }));
   return pipeline.Pass("finish", [&] {
@@ -302,8 +320,8 @@ absl::StatusOr<Compiled> CompileAs(const ir::Graph& graph, Decisions decisions,
 }
 
 std::vector<std::string> PassNames() {
-  return {"legalize", "simplify", "batch_indices", "propagate", "reorder",     "decompose",
-          "choose",   "reshard",  "windows",       "localise",  "collectives", "finish"};
+  return {"legalize", "simplify", "batch_indices", "propagate", "reorder", "decompose",
+          "choose",   "reshard",  "windows",       "localise",  "order",   "finish"};
 }
 
 absl::StatusOr<std::string> TextAfter(const ir::Graph& graph, absl::string_view pass,

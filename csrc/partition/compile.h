@@ -22,8 +22,9 @@ struct CompileOptions {
   bool verify = false;
   // Gathers of more bytes per device than this cause a warning if the work behind them is repeated.
   int64_t warn_gather_bytes = int64_t{16} << 20;
-  // Collectives of the same group are merged into one instruction of at most this many bytes.
-  int64_t merge_cap_bytes = int64_t{1} << 62;
+  // Collectives of one kind are merged into instructions of at most this many bytes. 0: so many
+  // that starting them takes a small part of the time (order.h).
+  int64_t merge_cap_bytes = 0;
   // If set, called after each pass with its name and the text of the result.
   std::function<void(absl::string_view pass, const std::string& text)> dump;
 };

@@ -13,8 +13,8 @@ namespace spmd::program {
 // Inserts kFree after the last use of every value, except outputs and inputs that are not donated.
 void InsertFrees(Program& program);
 
-// The bytes that a value takes on the device that holds most of it.
-int64_t HeldBytes(const Program& program, ValueId id);
+// By value: the bytes that a device holds, of the fullest device.
+std::vector<int64_t> HeldBytes(const Program& program);
 
 struct LiveValue {
   ValueId value;

@@ -54,12 +54,13 @@ MemoryUse UseOfMemory(const Program& program) {
     use.at_peak[static_cast<int>(what[live.value])] += live.bytes;
     use.live.push_back({live.value, what[live.value], live.bytes, facts.maker(live.value)});
   }
+  const std::vector<int64_t> bytes = HeldBytes(program);
   MemoryUse::Bytes now = {};
   std::vector<bool> alive(program.values.size());
   const auto set = [&](ValueId v, bool is_alive) {
     if (alive[v] == is_alive) return;
     alive[v] = is_alive;
-    now[static_cast<int>(what[v])] += (is_alive ? 1 : -1) * HeldBytes(program, v);
+    now[static_cast<int>(what[v])] += (is_alive ? bytes[v] : -bytes[v]);
   };
   for (const Input& input : program.inputs) set(input.value, true);
   for (const Instruction& i : program.instructions) {

@@ -82,16 +82,6 @@ py::dict Predicted(const CompiledProgram& self, const std::string& on) {
   return result;
 }
 
-py::dict MachineOf(const std::string& name) {
-  const machine::System system = ValueOrThrow(machine::ParseSystem(name));
-  py::dict result;
-  result["name"] = system.name;
-  result["devices"] = system.num_devices();
-  result["memory_bytes"] = system.device.memory_bytes;
-  result["wiring"] = system.ToString();
-  return result;
-}
-
 // Ends when it is closed or dropped.
 struct PlanningScope {
   std::unique_ptr<trace::OtherBackend> other;
@@ -115,7 +105,6 @@ void init_plan(py::module& m) {
       py::arg("traced"), py::arg("mesh"), py::arg("machine"));
   m.def("memory_use", &MemoryUseOf, py::arg("program"));
   m.def("predicted", &Predicted, py::arg("program"), py::arg("on"));
-  m.def("machine", &MachineOf, py::arg("name"));
 }
 
 }  // namespace spmd::python

@@ -49,10 +49,13 @@ def test_the_readmes_twenty_lines(root):
     assert "all_reduce" in table
 
 
-@pytest.mark.parametrize("page", ["parallelism.md"])
+PAGES = ["debugging", "from-dtensor", "from-jax", "index", "meshes", "parallelism"]
+
+
+@pytest.mark.parametrize("page", PAGES)
 def test_the_code_of_a_page_runs(root, page):
     """All blocks of the page, in order, as one script."""
-    text = (root / "docs" / page).read_text()
+    text = (root / f"docs/{page}.md").read_text()
     done = run_python("-c", "\n".join(re.findall(r"```python\n(.*?)```", text, re.DOTALL)))
     assert done.returncode == 0, done.stderr
 
