@@ -35,7 +35,8 @@ from torch import Tensor
 
 from torch_spmd import _C, _arguments, _plan_advice, _plan_trace
 from torch_spmd.mesh import MOST_DEVICES
-from torch_spmd.plans import PlanTable
+from torch_spmd.plans import Candidate, PlanTable
+from torch_spmd.proposals import auto_shard
 from torch_spmd.spec import PartitionSpec, SpecLike, to_spec
 
 
@@ -63,7 +64,8 @@ def plan(
         mesh: sizes by axis, the batch's axis first. Where a machine has another number of devices,
             the first axis takes what the others leave. "auto" tries every way to divide the
             devices between the axes that `batch_spec` ("data" without it) and `specs` name.
-        specs: rules as for `shard_module`; "auto" asks `spmd.auto_shard`.
+        specs: rules as for `shard_module`; "auto" takes those that `spmd.auto_shard` proposes for
+            each machine, and its mesh if that is "auto", too.
         batch_spec: of every tensor of the batch, padded with None; by default its dimension 0 is
             sharded over the first axis.
         loss: `loss(module, *batch)`, the scalar to be minimised; by default what the module
@@ -128,16 +130,40 @@ def _planned(
             programs = trace.programs_for(machine, sizes)
             candidates.append(_plan_advice.candidate(machine, sizes, programs, trace))
         parameters = trace.parameters
-    candidates.sort(key=lambda c: (not c.row.fits, c.row.seconds if c.row.fits else c.row.hbm))
-    return PlanTable(candidates, parameters)
+    return PlanTable(_ranked(candidates), parameters)
 
 
 def _with_proposed_specs(
-    step: _plan_trace.Step, machines: Any, mesh: Any, batch_spec: PartitionSpec | None
+    step: _plan_trace.Step,
+    machines: Sequence[dict[str, Any]],
+    mesh: Mapping[str, int] | str,
+    batch_spec: PartitionSpec | None,
 ) -> PlanTable:
-    raise NotImplementedError(
-        "plan: specs='auto' needs spmd.auto_shard, which this version lacks; give rules as for "
-        "spmd.shard_module"
+    """One candidate for each machine, with the specs that `auto_shard` proposes for it."""
+    candidates: list[Candidate] = []
+    parameters = 0
+    for machine in machines:
+        sizes = mesh if isinstance(mesh, str) else next(_meshes(mesh, machine, {}, batch_spec))
+        found = auto_shard(
+            step.build,
+            batch=step.batch,
+            on=machine["name"],
+            mesh=sizes,
+            loss=step.loss,
+            optimizer=step.optimizer,
+            autocast=step.autocast,
+        )
+        over = batch_spec if batch_spec is not None else PartitionSpec(tuple(found.batch) or None)
+        table = _planned(step, [(machine, dict(found.mesh))], dict(found), over)
+        candidates += table.candidates
+        parameters = table.parameters
+    return PlanTable(_ranked(candidates), parameters)
+
+
+def _ranked(candidates: list[Candidate]) -> list[Candidate]:
+    """Those that fit by their seconds, then the others by their memory."""
+    return sorted(
+        candidates, key=lambda c: (not c.row.fits, c.row.seconds if c.row.fits else c.row.hbm)
     )
 
 

@@ -274,3 +274,21 @@ def test_importing_the_command_leaves_the_function():
     import torch_spmd.plan
 
     assert torch_spmd.plan is spmd.plan and callable(spmd.plan)
+
+
+@pytest.mark.parametrize("mesh", [{"data": 2, "model": 4}, "auto"])
+def test_proposed_specs(mesh):
+    table = planned(on=["v5e-8", "8xh100"], mesh=mesh, specs="auto")
+    assert {row.on for row in table} == {"v5e-8", "8xh100"}
+    for candidate in table.candidates:
+        proposed = spmd.auto_shard(
+            build(), batch=BATCH, on=candidate.row.on, mesh=mesh, loss=loss, optimizer="adamw"
+        )
+        assert candidate.mesh == proposed.mesh
+        assert candidate.specs.items() <= proposed.items()
+        assert candidate.row.seconds == pytest.approx(proposed.estimate.seconds, rel=0.05)
+
+
+def test_gpus():
+    [row] = planned(on="16xh100", mesh={"data": 2, "model": 8})
+    assert row.fits and row.high - row.seconds == pytest.approx(0.2 * row.seconds)
