@@ -31,7 +31,18 @@ from torch_spmd.backend import (  # noqa: E402
     set_default_backend,
     sync,
 )
+from torch_spmd.checkpointer import Checkpointer  # noqa: E402
+from torch_spmd.checkpoints import (  # noqa: E402
+    CheckpointError,
+    LoadReport,
+    RandomState,
+    Saving,
+    last_load,
+    load,
+    save,
+)
 from torch_spmd.fully_sharded import fsdp  # noqa: E402
+from torch_spmd.loader import Loader  # noqa: E402
 from torch_spmd.mesh import (  # noqa: E402
     Mesh,
     get_global_mesh,
@@ -69,11 +80,17 @@ __version__ = "0.1.0"
 
 __all__ = [
     "UNCONSTRAINED",
+    "CheckpointError",
+    "Checkpointer",
+    "LoadReport",
+    "Loader",
     "Mesh",
     "NamedSharding",
     "OutOfMemoryError",
     "P",
     "PartitionSpec",
+    "RandomState",
+    "Saving",
     "Shard",
     "ShardReport",
     "answers",
@@ -88,6 +105,8 @@ __all__ = [
     "full_tensor",
     "get_global_mesh",
     "hf",
+    "last_load",
+    "load",
     "load_local_shards_",
     "local_shards",
     "make_mesh",
@@ -96,6 +115,7 @@ __all__ = [
     "plan",
     "register_rule",
     "reshard",
+    "save",
     "set_coalescing",
     "set_deduplication",
     "set_default_backend",

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "csrc/machine/machine.h"
+#include "csrc/runtime/one_place/tile_memory.h"
 #include "csrc/trace/session/session_state.h"
 #include "csrc/util/status.h"
 
@@ -20,6 +21,11 @@ absl::StatusOr<std::shared_ptr<runtime::Backend>> TheBackend(SessionState& state
   if (!count.has_value()) count = state.options.num_devices;
   devices.count_is_set = count.has_value();
   SPMD_ASSIGN_OR_RETURN(devices.backend, runtime::MakeBackend(name, count));
+  // So that what is uploaded before the first program is loaded counts as the device's memory.
+  const runtime::Backend& backend = *devices.backend;
+  if (LoadOptions(state).keep_memory && backend.has_one_place() && !backend.planning()) {
+    runtime::TileMemory::Install();
+  }
   return devices.backend;
 }
 

@@ -18,7 +18,7 @@ MODULES = sorted(
     if module.name not in ("_C", "plan")  # the latter is a command
 )
 # Values that functions return, and an error.
-NO_EXAMPLE = {"OutOfMemoryError", "Shard", "ShardReport"}
+NO_EXAMPLE = {"LoadReport", "OutOfMemoryError", "Saving", "Shard", "ShardReport"}
 
 
 @pytest.mark.parametrize("name", MODULES)
@@ -49,7 +49,16 @@ def test_the_readmes_twenty_lines(root):
     assert "all_reduce" in table
 
 
-PAGES = ["debugging", "from-dtensor", "from-jax", "index", "meshes", "parallelism"]
+PAGES = [
+    "checkpoints",
+    "data",
+    "debugging",
+    "from-dtensor",
+    "from-jax",
+    "index",
+    "meshes",
+    "parallelism",
+]
 
 
 @pytest.mark.parametrize("page", PAGES)

@@ -141,6 +141,10 @@ class World:
     def sharding(self) -> spmd.NamedSharding:
         return spmd.NamedSharding(self.mesh, ("data", ("model",)), unreduced=())
 
+    def checkpoint(self) -> str:
+        spmd.save("checkpoint", {"w": torch.ones(8, 4)})
+        return "checkpoint"
+
     def pick(self, *values: Any) -> Any:
         return self.rng.choice(values)
 
@@ -186,6 +190,7 @@ RIGHT: dict[str, Callable[[World], Any]] = {
     "index": lambda w: w.pick(0, 1, slice(1)),
     "spmd.Shard.index": lambda w: (slice(0, 4), slice(0, 4)),
     "device": lambda w: w.pick(0, "spmd"),
+    "stream": lambda w: torch.spmd.current_stream(),
     "replica_id": lambda w: 0,
     "devices": lambda w: w.pick(None, [0, 1]),
     "spmd.set_default_backend.devices": lambda w: w.pick(None, 8),
@@ -203,6 +208,28 @@ RIGHT: dict[str, Callable[[World], Any]] = {
     "module": World.module,
     "rules": lambda w: {"0.weight": ("model", None), re.compile(".*bias"): (None,)},
     "materialize": lambda w: False,
+    "tree": World.tree,
+    "target": lambda w: {"w": w.tensor()},
+    "format": lambda w: "spmd",
+    "strict": lambda w: w.pick(True, False),
+    "cast": lambda w: w.pick(True, False),
+    "verify": lambda w: w.pick(True, False),
+    "dir": lambda w: "checkpoints",
+    "loader": lambda w: torch.utils.data.DataLoader(torch.ones(9, 4), batch_size=4),
+    "specs": lambda w: w.pick(None, P("data"), ("data", None)),
+    "prefetch": lambda w: w.pick(0, 2),
+    "last": lambda w: w.pick("keep", "drop", "pad"),
+    "spmd.Loader.load_state_dict.state": lambda w: {"position": None},
+    "every": lambda w: 1,
+    "keep": lambda w: w.pick(None, 1),
+    "force": lambda w: w.pick(True, False),
+    "state": lambda w: spmd.RandomState().state_dict(),
+    "spmd.save.path": lambda w: w.pick("saved", pathlib.Path("saved")),
+    "spmd.load.path": World.checkpoint,
+    "spmd.load.mesh": lambda w: None,
+    "spmd.load.rules": lambda w: None,
+    "spmd.Checkpointer.save.step": lambda w: w.pick(0, 3),
+    "spmd.Checkpointer.load.step": lambda w: None,
     "inputs": lambda w: w.pick(None, {"": P("data", None), "*": [None, P("data", None)]}),
     "outputs": lambda w: w.pick(None, {"1": {"x": ("data", None)}, re.compile("0"): None}),
     "model": World.planned,
@@ -260,6 +287,9 @@ RIGHT: dict[str, Callable[[World], Any]] = {
     "spmd.ShardReport": lambda w: spmd.ShardReport({"weight": P("data")}),
     "hf.PlanReport": lambda w: spmd.hf.PlanReport({"weight": P("data")}),
     "spmd.Shard": lambda w: w.shards()[0],
+    "spmd.Checkpointer": lambda w: spmd.Checkpointer(f"checkpoints{w.rng.random()}"),
+    "spmd.Loader": lambda w: spmd.Loader(torch.utils.data.DataLoader(torch.ones(9, 4))),
+    "spmd.RandomState": lambda w: spmd.RandomState(),
     "debug.Table": _table,
     "debug.CollectiveTable": _collectives,
     "debug.MemoryTable": _table,
@@ -271,7 +301,7 @@ RIGHT: dict[str, Callable[[World], Any]] = {
 # Plain records: they keep their arguments, which the functions that receive the record check.
 RECORDS = {
     "debug.Collective", "debug.LiveValue", "debug.CompileEvent", "debug.Timed", "testing.Tile",
-    "spmd.Shard", "spmd.ShardReport", "hf.PlanReport",
+    "spmd.Shard", "spmd.ShardReport", "spmd.Saving", "spmd.LoadReport", "hf.PlanReport",
 }  # fmt: skip
 # What PyTorch checks itself.
 UNTOUCHED = {"x"}
@@ -433,11 +463,14 @@ ALSO = {
     "new_state": "state|RNG",
     "new_states": "state|RNG|index 0", "rules": "rule|parameter", "unreduced": "axis",
     "name": "axis|backend", "module": "parameter", "limit": "limit",
-    "backend": "backend", "text": "rule|text",
+    "backend": "backend", "text": "rule|text", "path": "does not exist",
 }  # fmt: skip
 # Errors that are not about an argument, as documented for these functions.
 ALSO_RAISED: dict[str, tuple[type, ...]] = {
     "spmd.set_default_backend": (RuntimeError,),
+    "spmd.save": (OSError, RuntimeError),
+    "spmd.load": (OSError, RuntimeError),
+    "spmd.Checkpointer": (OSError, RuntimeError),
     "debug.collectives": (RuntimeError,),
     "debug.memory": (RuntimeError,),
     "debug.timeline": (RuntimeError,),
