@@ -124,7 +124,7 @@ def _advice_on_memory(
         largest = max(found, key=lambda v: v.bytes)
         said.append(
             (saves, f"{debug._bytes(saves)}: shard what is replicated over {axis!r}, such as "
-             f"{largest.count} of {_called(largest, names)}: add {axis!r} to its spec (FSDP)")
+             f"{largest.number} of {_called(largest, names)}: add {axis!r} to its spec (FSDP)")
         )  # fmt: skip
     if row.activations > 0.3 * row.hbm:
         where = next((v.line for v in values if v.what == "activation" and v.line), "")

@@ -36,7 +36,7 @@ def details(made: plans.Candidate) -> str:
     for v in made.largest[:SHOWN]:
         origin = f"{v.op} {v.line}".strip()
         lines.append(
-            f"  {debug._bytes(v.bytes):>10}  {v.what:10} {v.count} of {v.type} {v.sharding}  "
+            f"  {debug._bytes(v.bytes):>10}  {v.what:10} {v.number} of {v.type} {v.sharding}  "
             f"{origin}"
         )
     if made.collectives:

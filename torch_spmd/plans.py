@@ -46,14 +46,14 @@ class Sent(NamedTuple):
 
 
 class LargeValues(NamedTuple):
-    """Values that are alive at the peak: `count` of one type that one line computes.
+    """Values that are alive at the peak: `number` of one type that one line computes.
 
     `what` they are: argument, gradient, gathered or activation; `bytes` are those of all on a
     device.
     """
 
     what: str
-    count: int
+    number: int
     bytes: int
     type: str
     sharding: str

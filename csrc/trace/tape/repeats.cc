@@ -76,13 +76,11 @@ class Comparison {
     return 0;
   }
 
-  // A short part has to be there so often that no two ops that happen to be alike are taken for it.
+  // A part that takes no inputs has to be there so often that no two ops that happen to be alike
+  // are taken for it.
   bool Repeats(int64_t period) const {
-    const int64_t compared = std::max(period, kLeastRecords);
-    if (compared + period > size_) return false;
-    for (int64_t r = size_; r-- > size_ - compared;) {
-      if (!Same(r, period)) return false;
-    }
+    if (!AreSame(period, period)) return false;
+    if (!TakesInputs(period) && !AreSame(kLeastRecords, period)) return false;
     return HasItsOwnInputs(period);
   }
 
@@ -144,6 +142,15 @@ class Comparison {
     return std::any_of(records_[r].operands.begin(), records_[r].operands.end(), [&](TapeId id) {
       return id != kNoId && IsInput(id) && first_use_[id] == r;
     });
+  }
+
+  // Whether the last `count` records do the same as those one period earlier.
+  bool AreSame(int64_t count, int64_t period) const {
+    if (count + period > size_) return false;
+    for (int64_t r = size_; r-- > size_ - count;) {
+      if (!Same(r, period)) return false;
+    }
+    return true;
   }
 
   // Whether record r does the same as the record one period earlier.
