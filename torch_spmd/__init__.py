@@ -29,6 +29,7 @@ from torch_spmd.backend import (  # noqa: E402
     set_coalescing,
     set_deduplication,
     set_default_backend,
+    set_memory_limit,
     sync,
 )
 from torch_spmd.checkpointer import Checkpointer  # noqa: E402
@@ -41,8 +42,24 @@ from torch_spmd.checkpoints import (  # noqa: E402
     load,
     save,
 )
+from torch_spmd.collectives import (  # noqa: E402
+    all_gather,
+    all_to_all,
+    axis_index,
+    axis_size,
+    pbroadcast,
+    pmax,
+    pmean,
+    pmin,
+    ppermute,
+    pshuffle,
+    psum,
+    psum_scatter,
+    pvary,
+)
 from torch_spmd.fully_sharded import fsdp  # noqa: E402
 from torch_spmd.loader import Loader  # noqa: E402
+from torch_spmd.manual import shard_map  # noqa: E402
 from torch_spmd.mesh import (  # noqa: E402
     Mesh,
     get_global_mesh,
@@ -93,8 +110,12 @@ __all__ = [
     "Saving",
     "Shard",
     "ShardReport",
+    "all_gather",
+    "all_to_all",
     "answers",
     "auto_shard",
+    "axis_index",
+    "axis_size",
     "blocks",
     "clear_sharding",
     "debug",
@@ -112,7 +133,16 @@ __all__ = [
     "make_mesh",
     "manual_seed",
     "mark_sharding",
+    "pbroadcast",
     "plan",
+    "pmax",
+    "pmean",
+    "pmin",
+    "ppermute",
+    "pshuffle",
+    "psum",
+    "psum_scatter",
+    "pvary",
     "register_rule",
     "reshard",
     "save",
@@ -120,6 +150,8 @@ __all__ = [
     "set_deduplication",
     "set_default_backend",
     "set_global_mesh",
+    "set_memory_limit",
+    "shard_map",
     "shard_module",
     "sharding_of",
     "sync",

@@ -34,6 +34,7 @@ partition::CompileOptions CompileOptionsFor(const SessionState& state,
   partition::CompileOptions options;
   options.machine =
       state.options.price_moves ? &backend.machine() : &machine::NominalWithFreeMoves();
+  options.memory_limit = state.options.memory_limit;
   options.verify = state.options.verify || state.options.check_passes;
   return options;
 }
@@ -46,6 +47,7 @@ runtime::LoadedProgram::Options LoadOptions(const SessionState& state) {
           .coalesce = options.coalesce && !options.verify,
           .turns = options.turns,
           .one_place = options.one_place,
+          .memory_limit = options.memory_limit,
           .keep_memory = options.keep_memory && !options.sync};
 }
 
@@ -55,7 +57,8 @@ ProgramOptions ProgramOptionsOf(const SessionState& state) {
           .coalesce = load.coalesce,
           .one_place = load.one_place,
           .price_moves = state.options.price_moves,
-          .turns = load.turns};
+          .turns = load.turns,
+          .memory_limit = load.memory_limit};
 }
 
 absl::Status NoteMesh(SessionState& state, const Mesh& mesh) {

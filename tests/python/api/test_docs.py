@@ -49,7 +49,7 @@ def test_the_readmes_twenty_lines(root):
     assert "all_reduce" in table
 
 
-PAGES = [
+PAGES = (
     "checkpoints",
     "data",
     "debugging",
@@ -58,7 +58,8 @@ PAGES = [
     "index",
     "meshes",
     "parallelism",
-]
+    "shard_map",
+)
 
 
 @pytest.mark.parametrize("page", PAGES)

@@ -213,7 +213,7 @@ def test_tables():
         ({"optimizer": 3}, TypeError, "plan: optimizer must be callable"),
         ({"optimizer": "adamx"}, ValueError, "plan: optimizer 'adamx' is none of 'adamw', 'adam'"),
         ({"autocast": "fp8"}, ValueError, "plan: autocast must be 'bf16', 'f16' or None"),
-        ({"batch_spec": 3}, TypeError, ""),
+        ({"batch_spec": 3}, TypeError, "3"),
     ],
 )
 def test_errors(changes, error, said):
