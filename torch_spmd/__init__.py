@@ -22,6 +22,7 @@ _device.register()
 from torch_spmd import debug, hf, testing  # noqa: E402
 from torch_spmd._hooks import OutOfMemoryError  # noqa: E402
 from torch_spmd.backend import (  # noqa: E402
+    answers,
     describe_devices,
     device_count,
     manual_seed,
@@ -67,6 +68,7 @@ from torch_spmd.mesh import (  # noqa: E402
     use_mesh,
 )
 from torch_spmd.modules import ShardReport, shard_module  # noqa: E402
+from torch_spmd.planning import plan  # noqa: E402
 from torch_spmd.proposals import auto_shard  # noqa: E402
 from torch_spmd.rules import register_rule  # noqa: E402
 from torch_spmd.spec import (  # noqa: E402
@@ -110,6 +112,7 @@ __all__ = [
     "ShardReport",
     "all_gather",
     "all_to_all",
+    "answers",
     "auto_shard",
     "axis_index",
     "axis_size",
@@ -131,6 +134,7 @@ __all__ = [
     "manual_seed",
     "mark_sharding",
     "pbroadcast",
+    "plan",
     "pmax",
     "pmean",
     "pmin",

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "csrc/runtime/tiled_tensor.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -119,14 +120,17 @@ TiledTensorPtr Upload(const at::Tensor& host, const Layout& layout, Backend& bac
   return result;
 }
 
+bool IsPlanned(const TiledTensor& value) {
+  return std::any_of(value.tiles.begin(), value.tiles.end(),
+                     [](const at::Tensor& tile) { return tile.is_meta(); });
+}
+
 absl::StatusOr<at::Tensor> Download(const TiledTensor& value) {
-  for (const at::Tensor& tile : value.tiles) {
-    if (tile.is_meta()) {
-      return absl::FailedPreconditionError(absl::StrCat(
-          "the value ", value.layout.ToString(),
-          " was planned, not computed: a planning backend knows shapes only; drop ':plan' from the "
-          "backend's name to compute values"));
-    }
+  if (IsPlanned(value)) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "the value ", value.layout.ToString(),
+        " was planned, not computed: a planning backend knows shapes only; drop ':plan' from the "
+        "backend's name to compute values"));
   }
   const DispatchGuard guard;
   try {
