@@ -22,6 +22,7 @@ _device.register()
 from torch_spmd import debug, hf, testing  # noqa: E402
 from torch_spmd._hooks import OutOfMemoryError  # noqa: E402
 from torch_spmd.backend import (  # noqa: E402
+    answers,
     describe_devices,
     device_count,
     manual_seed,
@@ -67,6 +68,7 @@ from torch_spmd.mesh import (  # noqa: E402
     use_mesh,
 )
 from torch_spmd.modules import ShardReport, shard_module  # noqa: E402
+from torch_spmd.planning import plan  # noqa: E402
 from torch_spmd.processes import (  # noqa: E402
     local_devices,
     process_count,
@@ -115,6 +117,7 @@ __all__ = [
     "ShardReport",
     "all_gather",
     "all_to_all",
+    "answers",
     "auto_shard",
     "axis_index",
     "axis_size",
@@ -137,6 +140,7 @@ __all__ = [
     "manual_seed",
     "mark_sharding",
     "pbroadcast",
+    "plan",
     "pmax",
     "pmean",
     "pmin",

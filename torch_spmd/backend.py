@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
@@ -173,3 +175,53 @@ def set_deduplication(on: bool) -> None:
         >>> spmd.set_deduplication(True)
     """
     _options.set_options(deduplicate=_arguments.boolean("set_deduplication", "on", on))
+
+
+_answers: list[tuple[str, float]] = []
+
+
+def answers(values: Mapping[str, float] | float) -> contextlib.AbstractContextManager[None]:
+    """`with answers(…):` says what values are on a backend that only plans (`mock_tpu:…:plan`).
+
+    There, what depends on constants only is computed: creation ops, uploaded integers and booleans
+    (masks, positions, ids), uploaded single numbers. A script that asks for another value
+    (`if loss.item() > 3`, `mask.nonzero()`) gets an error that names the op and the line, unless an
+    answer fits. An optimizer's step that asks for one floating-point number (Adafactor's norms)
+    gets 1.0, since it scales an update. On other backends answers do nothing.
+
+    Args:
+        values: answers by a part of the question, which is the op, its line and the line that asks:
+            `{"train.py:31": False, "aten::norm": 2.0}`; the first that fits counts, those of an
+            inner block first. A number alone answers everything. A tensor is filled with it.
+
+    Errors: TypeError at once for another kind of argument.
+
+    Example:
+        >>> import torch, torch_spmd as spmd
+        >>> with spmd.answers({"train.py:31": True, "aten::norm": 2.0}):
+        ...     t = torch.ones(3, device="spmd").sum().item()    # on this backend: computed
+        >>> t
+        3.0
+    """
+    given = {"": values} if not isinstance(values, Mapping) else values
+    what = "a number, or a mapping from texts to numbers"
+    pairs = [
+        (_question(text), _arguments.number("answers", f"values[{_arguments.plain(text)}]", number))
+        for text, number in _arguments.mapping("answers", "values", given, what).items()
+    ]
+    return _answering(pairs)
+
+
+def _question(text: object) -> str:
+    return "" if text == "" else _arguments.text("answers", "a key of values", text)
+
+
+@contextlib.contextmanager
+def _answering(pairs: list[tuple[str, float]]) -> Iterator[None]:
+    _answers[:0] = pairs
+    _C.set_answers(_answers)
+    try:
+        yield
+    finally:
+        del _answers[: len(pairs)]
+        _C.set_answers(_answers)

@@ -16,6 +16,7 @@ void init_debug(py::module& m);
 void init_rules(py::module& m);
 void init_processes(py::module& m);
 void init_calls(py::module& m);
+void init_plan(py::module& m);
 void init_candidates(py::module& m);
 
 }  // namespace spmd::python

@@ -126,14 +126,17 @@ TiledTensorPtr Upload(const at::Tensor& host, const Layout& layout, Backend& bac
   return result;
 }
 
+bool IsPlanned(const TiledTensor& value) {
+  return std::any_of(value.tiles.begin(), value.tiles.end(),
+                     [](const at::Tensor& tile) { return tile.defined() && tile.is_meta(); });
+}
+
 absl::StatusOr<at::Tensor> Download(const TiledTensor& value, Peers* peers) {
-  for (const at::Tensor& tile : value.tiles) {
-    if (tile.defined() && tile.is_meta()) {
-      return absl::FailedPreconditionError(absl::StrCat(
-          "the value ", value.layout.ToString(),
-          " was planned, not computed: a planning backend knows shapes only; drop ':plan' from the "
-          "backend's name to compute values"));
-    }
+  if (IsPlanned(value)) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "the value ", value.layout.ToString(),
+        " was planned, not computed: a planning backend knows shapes only; drop ':plan' from the "
+        "backend's name to compute values"));
   }
   if (peers == nullptr && value.devices_per_process > 0 &&
       !std::all_of(value.tiles.begin(), value.tiles.end(),

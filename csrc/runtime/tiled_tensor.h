@@ -36,6 +36,8 @@ using TiledTensorPtr = std::shared_ptr<TiledTensor>;
 // Requires: `host` has the size of `layout`.
 TiledTensorPtr Upload(const at::Tensor& host, const Layout& layout, Backend& backend,
                       bool whole = false);
+// Whether the value has shapes only, which planning backends make.
+bool IsPlanned(const TiledTensor& value);
 // The whole value on the host as a new contiguous tensor; partial sums are summed in device order.
 // If the processes do not all hold all of it, this is collective, and `peers` exchanges the rest.
 // Errors: FailedPrecondition on planning backends (a PlanningError in Python); those of the

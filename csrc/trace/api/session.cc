@@ -263,4 +263,9 @@ void Session::SetOptions(const Options& options) {
   lock->options = options;
 }
 
+void Session::SetAnswers(std::vector<std::pair<std::string, double>> answers) {
+  SessionLock lock;
+  lock->answers = std::move(answers);
+}
+
 }  // namespace spmd::trace

@@ -163,6 +163,8 @@ class Session {
 
   // --- options ---
   Options options();
+  // What values are taken to be that a planning backend does not know; the first that fits counts.
+  void SetAnswers(std::vector<std::pair<std::string, double>> answers);
   // For what runs from now on. Programs that were compiled with other options that matter to them
   // are found again only with these.
   void SetOptions(const Options& options);

@@ -9,6 +9,9 @@
 #include <atomic>
 #include <memory>
 #include <optional>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "csrc/partition/compile_cache.h"
@@ -30,6 +33,10 @@
 #include "csrc/util/options.h"
 
 namespace spmd::trace {
+
+// What values are taken to be that a backend which only plans cannot know: the first pair whose
+// text is part of the question (csrc/trace/run/known_values.h).
+using Answers = std::vector<std::pair<std::string, double>>;
 
 // The op that is being recorded.
 struct CurrentCall {
@@ -64,6 +71,7 @@ struct SessionState {
   // --- what its users see and choose ---
   Diagnostics diagnostics ABSL_GUARDED_BY(mutex);
   Options options ABSL_GUARDED_BY(mutex);
+  Answers answers ABSL_GUARDED_BY(mutex);
   // Of the environment; reported when the backend is first asked for.
   absl::Status bad_options ABSL_GUARDED_BY(mutex);
 
