@@ -4,10 +4,11 @@
 #include <ATen/ops/zeros.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 
-#include "csrc/runtime/tiled_tensor.h"
 #include "csrc/trace/device/status_to_exception.h"
 #include "csrc/trace/recorder/recorder.h"
+#include "csrc/trace/run/agree.h"
 #include "csrc/trace/run/cut.h"
+#include "csrc/trace/run/known_values.h"
 #include "csrc/trace/run/resolve.h"
 
 namespace spmd::trace {
@@ -33,8 +34,11 @@ at::Tensor ReadHost(SessionState& state, const at::Tensor& tensor, const char* w
   // The value is held here, since a signal's handler may write the tensor during the wait.
   const ValuePtr value = buffer->value();
   ThrowIfError(Resolve(state, *value));
-  at::Tensor host =
-      value->host.defined() ? value->host : ValueOrThrow(runtime::Download(*value->tiles));
+  at::Tensor host = value->host;
+  if (!host.defined()) {
+    host = runtime::IsPlanned(*value->tiles) ? ValueOrThrow(ReadPlanned(state, *value, why))
+                                             : ValueOrThrow(ReadValue(state, *value, why));
+  }
   for (const Recipe* step : Chain(RecipeOf(buffer, tensor))) host = ApplyOnHost(*step, host);
   return host.clone(at::MemoryFormat::Contiguous);
 }

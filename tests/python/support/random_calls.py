@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import datetime
 import fractions
+import functools
 import inspect
 import io
 import itertools
@@ -54,7 +55,8 @@ def surface() -> dict[str, Callable[..., Any]]:
             if isinstance(thing, type):
                 found |= _of_class(where, thing)
             elif callable(thing):
-                found[where] = thing
+                shards = thing.__module__ == "torch_spmd.collectives"
+                found[where] = _in_a_region(thing) if shards else thing
     for name in ("mark_sharding", "reshard"):
         found[f"torch.ops.spmd.{name}"] = getattr(torch.ops.spmd, name)
     module = type(torch.spmd)
@@ -62,6 +64,19 @@ def surface() -> dict[str, Callable[..., Any]]:
         if isinstance(thing, types.FunctionType) and not name.startswith("__"):
             found[f"torch.spmd.{name}"] = getattr(torch.spmd, name)
     return found
+
+
+def _in_a_region(collective: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(collective)
+    def call(*args: Any, **kwargs: Any) -> None:
+        mesh = spmd.make_mesh((2, 4), ("data", "model"))
+
+        def region() -> None:
+            collective(*args, **kwargs)
+
+        spmd.shard_map(region, mesh, (), P(), check_vma=False)()
+
+    return call
 
 
 def _of_class(where: str, kind: type) -> dict[str, Callable[..., Any]]:
@@ -204,6 +219,7 @@ RIGHT: dict[str, Callable[[World], Any]] = {
     "wait": lambda w: w.pick(True, False, 1),
     "step": lambda w: w.pick(None, False),
     "limit": lambda w: w.pick(None, 1, 10_000),
+    "spmd.set_memory_limit.limit": lambda w: w.pick(None, "64GiB", 2**40),
     "path": lambda w: w.pick("/dev/null", pathlib.Path("/dev/null")),
     "module": World.module,
     "rules": lambda w: {"0.weight": ("model", None), re.compile(".*bias"): (None,)},
@@ -236,6 +252,20 @@ RIGHT: dict[str, Callable[[World], Any]] = {
     "tp": lambda w: w.pick(None, "model"),
     "fsdp": lambda w: w.pick(None, "data"),
     "ep": lambda w: w.pick(None, "model"),
+    "f": lambda w: w.pick(None, torch.sin),
+    "in_specs": lambda w: w.pick((P("data", None),), P("model", None)),
+    "out_specs": lambda w: w.pick(P("data", None), P(None, "model")),
+    "check_vma": lambda w: w.pick(True, False),
+    "spmd.shard_map.axis_names": lambda w: w.pick(None, {"data", "model"}, ("data", "model")),
+    "axis_name": lambda w: w.pick("data", ("data", "model")),
+    "scatter_dimension": lambda w: 0,
+    "split_axis": lambda w: 0,
+    "concat_axis": lambda w: 1,
+    "spmd.all_gather.axis": lambda w: w.pick(0, 1),
+    "tiled": lambda w: True,
+    "perm": lambda w: [(0, 1), (1, 0)],
+    "spmd.pshuffle.perm": lambda w: [1, 0],
+    "source": lambda w: 0,
     "replicate": lambda w: w.pick(None, "model"),
     "param_dtype": lambda w: w.pick(None, torch.bfloat16),
     "reduce_dtype": lambda w: w.pick(None, torch.bfloat16),
@@ -272,6 +302,7 @@ RIGHT: dict[str, Callable[[World], Any]] = {
     "columns": lambda w: ("a", "b"),
     "rows": lambda w: [(1, 2), (3, 4)],
     "note": lambda w: "note",
+    "values": lambda w: w.pick(1, True, 0.5, {"aten::sum": 2}, {}, {"x.py:3": False, "": 1}),
     "new_state": lambda w: torch.spmd.get_rng_state(),
     "new_states": lambda w: torch.spmd.get_rng_state_all(),
     "n": lambda w: w.pick(1, 2, 3),
@@ -299,13 +330,15 @@ RIGHT: dict[str, Callable[[World], Any]] = {
 }
 # Plain records: they keep their arguments, which the functions that receive the record check.
 RECORDS = {
-    "debug.Collective", "debug.LiveValue", "debug.CompileEvent", "debug.Timed", "testing.Tile",
-    "spmd.Shard", "spmd.ShardReport", "spmd.Saving", "spmd.LoadReport", "hf.PlanReport",
+    "debug.Collective", "debug.LiveValue", "debug.MadeAgain", "debug.CompileEvent",
+    "debug.Timed", "testing.Tile", "spmd.Shard", "spmd.ShardReport", "spmd.Saving",
+    "spmd.LoadReport", "hf.PlanReport",
 }  # fmt: skip
 # What PyTorch checks itself.
 UNTOUCHED = {"x"}
-# Made by functions only.
-NOT_CALLED = {"testing.Call"}
+# Made by functions only; runs functions of the user, whose errors are theirs (test_plan.py has the
+# others).
+NOT_CALLED = {"testing.Call", "spmd.plan"}
 
 
 def right(name: str, parameter: str) -> Callable[[World], Any] | None:
@@ -543,6 +576,7 @@ def _raised(call: Callable[..., Any], positional: list[Any], named: dict[str, An
             spmd.set_global_mesh(None)
             spmd.set_coalescing(True)
             spmd.set_deduplication(True)
+            spmd.set_memory_limit(None)
     return None
 
 
