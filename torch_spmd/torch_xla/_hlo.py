@@ -1,0 +1,158 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Texts about tensors in the spirit of XLA's HLO: names of ops, shapes, shardings.
+
+They are translations of the session's own text (`spmd.debug.print_graph`), not programs that XLA
+reads; numbers of instructions and fusions are not XLA's.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Sequence
+
+from torch import Tensor
+
+import torch_spmd as spmd
+from torch_spmd import _C
+from torch_spmd.torch_xla import _manual, _marks
+
+_KINDS = {
+    "torch.float32": "f32", "torch.float64": "f64", "torch.float16": "f16",
+    "torch.bfloat16": "bf16", "torch.int64": "s64", "torch.int32": "s32", "torch.int16": "s16",
+    "torch.int8": "s8", "torch.uint8": "u8", "torch.bool": "pred", "torch.complex64": "c64",
+    "torch.complex128": "c128",
+}  # fmt: skip
+
+
+def shape(t: Tensor) -> str:
+    """XLA's text of dtype and sizes: "f32[2,4]"."""
+    return f"{_KINDS.get(str(t.dtype), str(t.dtype))}[{','.join(map(str, t.shape))}]"
+
+
+def graph(tensors: Sequence[Tensor]) -> str:
+    """The pending work, as the session writes it."""
+    if any(_marks.state(_data(t)) == _marks.PENDING for t in tensors):
+        return str(_C.pending_graph())
+    return ""
+
+
+def text(tensors: Sequence[Tensor]) -> str:
+    """The pending work; with XLA_DUMP_POST_OPTIMIZATIONS=1 it is run, and the text is that of the
+    program of every device."""
+    if os.environ.get("XLA_DUMP_POST_OPTIMIZATIONS", "0") not in ("0", ""):
+        spmd.sync(wait=True)
+        program = _C.last_program()
+        if program is not None:
+            return _with_dashes(str(program.program_text()))
+    lines = []
+    for number, t in enumerate(tensors):
+        data = _data(t)
+        if _marks.state(data) == _marks.PENDING:
+            continue
+        lines.append(
+            f"  %p{number} = {_laid_out(data)} parameter({number}){_sharded(data)}"
+        )
+    pending = graph(tensors)
+    if pending:
+        lines += _translated(pending)
+    for number, t in enumerate(tensors):
+        if _manual.is_manual(t):
+            lines.append(
+                f"  %part.{number} = {_laid_out(t)} custom-call(), "
+                'custom_call_target="SPMDFullToShardShape", sharding={manual}'
+            )
+        elif pending and (sharding := _marks.text_of(t)):
+            lines.append(
+                f"  %result.{number} = {_laid_out(t)} custom-call(), "
+                f'custom_call_target="Sharding", sharding={sharding}'
+            )
+    body = "\n".join(lines)
+    return f"HloModule IrToHlo\n\nENTRY %IrToHlo {{\n{body}\n}}\n"
+
+
+def _data(t: Tensor) -> Tensor:
+    return t.parts if isinstance(t, _manual.ManualTensor) else t
+
+
+def _laid_out(t: Tensor) -> str:
+    order = ",".join(str(d) for d in reversed(range(t.dim())))
+    return f"{shape(t)}{{{order}}}" if t.dim() else shape(t)
+
+
+def _sharded(t: Tensor) -> str:
+    sharding = _marks.text_of(t)
+    return f", sharding={sharding}" if sharding else ""
+
+
+_LINE = re.compile(
+    r"\s*(?P<results>%.*?) = (?P<op>[\w:.]+)\((?P<operands>.*?)\)(?: at .*)?$"
+)
+_RESULT = re.compile(r"(%\w+): (\w+\[[\d,]*\])(?: @\w+ [^%]*)?")
+
+
+def _translated(pending: str) -> list[str]:
+    """A line of HLO's form for each of the session's."""
+    lines = []
+    for line in pending.splitlines():
+        found = _LINE.match(line)
+        if found is None:
+            if entry := re.match(r"\s*(%\w+): (\w+\[[\d,]*\])(.*)$", line):
+                lines.append(f"  {entry[1]} = {entry[2]} parameter(){_mesh_axes(entry[3])}")
+            continue
+        op = found["op"].split("::")[-1].split(".")[0].replace("_", "-").strip("-")
+        results = _RESULT.findall(found["results"])
+        name = results[0][0] if results else "%_"
+        kinds = ", ".join(kind for _, kind in results)
+        kinds = kinds if len(results) == 1 else f"({kinds})"
+        axes = _mesh_axes(found["results"])
+        lines.append(f"  {name} = {kinds} {op}({found['operands']}){axes}")
+    return lines
+
+
+def _mesh_axes(text: str) -> str:
+    found = re.search(r"@\w+ (.*)$", text)
+    return f", axes={found[1].strip()}" if found else ""
+
+
+def _with_dashes(program: str) -> str:
+    for name in ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "collective_permute"):
+        program = program.replace(name, name.replace("_", "-"))
+    return program
+
+
+def debug_info(t: Tensor) -> str:
+    """What is known of a tensor: host data, pending or stored, and its sharding."""
+    state = _marks.state(_data(t))
+    sharding = _marks.text_of(t)
+    marked = bool(sharding)
+    on_host = state == _marks.UPLOADED and not marked
+    lines = [
+        "XLATensor {",
+        "Device: SPMD:0",
+        f"ShardingSpec: {sharding or 'None'}",
+        f"IR: {_ir(t, state, on_host)}",
+        f"Tensor on host: {f'with size {list(t.shape)}' if on_host else 'None'}",
+    ]
+    if on_host or state == _marks.PENDING:
+        lines.append("XLAData: None")
+    else:
+        kind = "XLAShardedData" if sharding else "XLAData"
+        lines += [
+            "XLAData: ",
+            f"  {kind}:",
+            "  Data Device: SPMD:0",
+            f"  Data Shape: {shape(t)}",
+            f"  OpSharding: {sharding or '{replicated}'}",
+            f"  NumShards: {spmd.device_count()}",
+        ]
+    return "\n".join(lines) + "\n}"
+
+
+def _ir(t: Tensor, state: str, on_host: bool) -> str:
+    if on_host:
+        return "None"
+    if state == _marks.PENDING:
+        lines = [line for line in str(_C.pending_graph()).splitlines() if " = " in line]
+        return lines[-1].split(" = ", 1)[1] if lines else "pending"
+    return f"xla::device_data, {shape(t)}"

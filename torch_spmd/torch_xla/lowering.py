@@ -1,0 +1,44 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`LoweringContext`: the text of the work that ends in some tensors, and its inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torch import Tensor
+
+from torch_spmd import _C
+from torch_spmd.torch_xla import _hlo
+
+
+class LoweringContext:
+    """Holds the text of pending work and the tensors that it reads. There is no serialized module
+    of XLA's behind it."""
+
+    def __init__(self, name: str = "") -> None:
+        self._name = name
+        self._text = ""
+        self._inputs: list[tuple[int, Tensor]] = []
+
+    def build(self, tensors: Sequence[Tensor]) -> None:
+        self._text = _hlo.text([getattr(t, "global_tensor", t) for t in tensors])
+        self._inputs = list(_C.pending_calls().inputs())
+
+    def hlo_text(self) -> str:
+        return self._text.replace("IrToHlo", self._name or "IrToHlo")
+
+    def hlo(self) -> bytes:
+        """The text, for `xla_builder.computation_from_module_proto`."""
+        return self.hlo_text().encode()
+
+    def device_parameter_id_tensor_mapping(self) -> dict[int, Tensor]:
+        """The tensors that the work reads, by their number in it. They stay on the device."""
+        return dict(self._inputs)
+
+    def tensor_parameter_id(self, t: Tensor) -> int:
+        """The number of a tensor that the work reads; -1 for another."""
+        storage = getattr(t, "global_tensor", t).untyped_storage()._cdata
+        for number, tensor in self._inputs:
+            if tensor.untyped_storage()._cdata == storage:
+                return number
+        return -1
