@@ -7,15 +7,18 @@ reads; numbers of instructions and fusions are not XLA's.
 
 from __future__ import annotations
 
+import math
 import os
 import re
 from collections.abc import Sequence
+from typing import Any
 
+import numpy as np
 from torch import Tensor
 
 import torch_spmd as spmd
 from torch_spmd import _C
-from torch_spmd.torch_xla import _manual, _marks
+from torch_spmd.torch_xla import _manual, _marks, _tiles
 
 _KINDS = {
     "torch.float32": "f32", "torch.float64": "f64", "torch.float16": "f16",
@@ -85,34 +88,49 @@ def _sharded(t: Tensor) -> str:
     return f", sharding={sharding}" if sharding else ""
 
 
-_LINE = re.compile(
-    r"\s*(?P<results>%.*?) = (?P<op>[\w:.]+)\((?P<operands>.*?)\)(?: at .*)?$"
-)
-_RESULT = re.compile(r"(%\w+): (\w+\[[\d,]*\])(?: @\w+ [^%]*)?")
+_MESH = re.compile(r"mesh (@\w+) \[([^\]]*)\](?: devices=\[([\d,]+)\])?")
+_LINE = re.compile(r"\s*(?P<results>%.*?) = (?P<op>[\w:.]+)\((?P<operands>.*?)\)(?: at .*)?$")
+_VALUE = re.compile(r"(%\w+): (\w+\[[\d,]*\])(?: (@\w+) ((?:\{[^}]*\},?)+))?")
 
 
 def _translated(pending: str) -> list[str]:
     """A line of HLO's form for each of the session's."""
+    meshes = {found[1]: _axes(found[2], found[3]) for found in _MESH.finditer(pending)}
     lines = []
     for line in pending.splitlines():
         found = _LINE.match(line)
-        if found is None:
-            if entry := re.match(r"\s*(%\w+): (\w+\[[\d,]*\])(.*)$", line):
-                lines.append(f"  {entry[1]} = {entry[2]} parameter(){_mesh_axes(entry[3])}")
+        values = _VALUE.findall(found["results"] if found else line)
+        if not values:
             continue
-        op = found["op"].split("::")[-1].split(".")[0].replace("_", "-").strip("-")
-        results = _RESULT.findall(found["results"])
-        name = results[0][0] if results else "%_"
-        kinds = ", ".join(kind for _, kind in results)
-        kinds = kinds if len(results) == 1 else f"({kinds})"
-        axes = _mesh_axes(found["results"])
-        lines.append(f"  {name} = {kinds} {op}({found['operands']}){axes}")
+        kinds = ", ".join(kind for _, kind, *_ in values)
+        kinds = kinds if len(values) == 1 else f"({kinds})"
+        texts = [_mark(meshes[mesh], dims) for _, _, mesh, dims in values if mesh]
+        sharding = f", sharding={', '.join(texts)}" if texts else ""
+        call = "parameter()"
+        if found:
+            op = found["op"].split("::")[-1].split(".")[0].replace("_", "-").strip("-")
+            call = f"{op}({found['operands']})"
+        lines.append(f"  {values[0][0]} = {kinds} {call}{sharding}")
     return lines
 
 
-def _mesh_axes(text: str) -> str:
-    found = re.search(r"@\w+ (.*)$", text)
-    return f", axes={found[1].strip()}" if found else ""
+def _axes(axes: str, ids: str | None) -> tuple[list[str], np.ndarray[Any, Any]]:
+    """The names of a mesh's axes and its devices."""
+    pairs = [axis.split("@")[0].split("=") for axis in axes.split(", ") if axis]
+    sizes = [int(size) for _, size in pairs]
+    count = math.prod(sizes)
+    devices = np.arange(count) if ids is None else np.array([int(d) for d in ids.split(",")])
+    return [name for name, _ in pairs], devices.reshape(sizes)
+
+
+def _mark(mesh: tuple[list[str], np.ndarray[Any, Any]], dims: str) -> str:
+    """XLA's text of the session's, such as "{a},{}"; the session's where it names parts of axes."""
+    names, devices = mesh
+    spec = [[axis for axis in dim.split(",") if axis] for dim in re.findall(r"\{([^}]*)\}", dims)]
+    if any(axis not in names for dim in spec for axis in dim):
+        return dims
+    array = _tiles.array_of(devices, [tuple(map(names.index, dim)) for dim in spec])
+    return _tiles.OpSharding.of(array).text()
 
 
 def _with_dashes(program: str) -> str:

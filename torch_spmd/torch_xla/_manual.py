@@ -55,7 +55,8 @@ class ManualTensor(Tensor):
             its_args, its_kwargs = tree_unflatten(values, form)
             return func(*its_args, **its_kwargs)
 
-        each = torch.vmap(of_one, randomness="different")(*(flat[i].parts for i in places))
+        with torch.overrides.enable_reentrant_dispatch():  # torch.vmap is above this dispatch
+            each = torch.vmap(of_one, randomness="different")(*(flat[i].parts for i in places))
         return tree_map(lambda v: cls(v) if isinstance(v, Tensor) else v, each)
 
 

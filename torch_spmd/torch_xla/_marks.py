@@ -24,7 +24,12 @@ _cleared: Any = WeakTensorKeyDictionary()  # how many programs had run when a ma
 
 def state(t: Tensor) -> str:
     """`UPLOADED` for host data, `PENDING` for a value not computed yet, "" for a stored value."""
+    sharding = spmd.sharding_of(t)
+    if sharding.is_committed:  # `explain` is then about the mark, so it is taken away for it
+        spmd.clear_sharding(t)
     text = _C.explain(t)
+    if sharding.is_committed:
+        spmd.mark_sharding(t, sharding.mesh, sharding.spec)
     return next((state for state in (UPLOADED, PENDING) if state in text), "")
 
 
@@ -103,7 +108,7 @@ def clear(t: Tensor) -> None:
 
 def placement(sharding: OpSharding, rank: int) -> tuple[spmd.Mesh, spmd.PartitionSpec]:
     """A mesh and a spec for a sharding."""
-    if sharding.mesh is not None:
+    if sharding.mesh is not None and len(sharding.spec) == rank:
         return sharding.mesh, spmd.P(*sharding.spec)
     if sharding.array is None:
         return _all_devices(spmd.device_count()), spmd.P(*[None] * rank)
