@@ -19,7 +19,7 @@ from torch_spmd import _device  # noqa: E402
 
 _device.register()
 
-from torch_spmd import debug, testing  # noqa: E402
+from torch_spmd import debug, hf, testing  # noqa: E402
 from torch_spmd._hooks import OutOfMemoryError  # noqa: E402
 from torch_spmd.backend import (  # noqa: E402
     describe_devices,
@@ -30,6 +30,7 @@ from torch_spmd.backend import (  # noqa: E402
     set_default_backend,
     sync,
 )
+from torch_spmd.fully_sharded import fsdp  # noqa: E402
 from torch_spmd.mesh import (  # noqa: E402
     Mesh,
     get_global_mesh,
@@ -46,6 +47,7 @@ from torch_spmd.spec import (  # noqa: E402
     PartitionSpec,
     blocks,
 )
+from torch_spmd.tensor_parallelism import tensor_parallel  # noqa: E402
 from torch_spmd.tensors import (  # noqa: E402
     Shard,
     clear_sharding,
@@ -77,8 +79,10 @@ __all__ = [
     "describe_devices",
     "device_count",
     "from_local_shards",
+    "fsdp",
     "full_tensor",
     "get_global_mesh",
+    "hf",
     "load_local_shards_",
     "local_shards",
     "make_mesh",
@@ -93,6 +97,7 @@ __all__ = [
     "shard_module",
     "sharding_of",
     "sync",
+    "tensor_parallel",
     "testing",
     "use_mesh",
 ]

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import fnmatch
 import re
 import warnings
 from collections.abc import Mapping, Sequence
@@ -12,10 +11,11 @@ from typing import Any, TypeVar
 
 from torch import nn
 
-from torch_spmd import _arguments, _draw, _ops
+from torch_spmd import _arguments, _draw, _ops, activations
+from torch_spmd.activations import matches
 from torch_spmd.mesh import Mesh, mesh_or_global
 from torch_spmd.spec import PartitionSpec, SpecLike, to_spec
-from torch_spmd.tensors import mark_all, sharding_of
+from torch_spmd.tensors import clear_sharding, mark_all, sharding_of
 
 Pattern = str | re.Pattern[str]
 PatternT = TypeVar("PatternT", bound=Pattern)
@@ -26,13 +26,16 @@ class ShardReport:
     """What `shard_module` did, by parameter name. `print` shows the first 1,000 lines and how many
     more there are; `text(limit=None)` has all.
 
-    `kept` are marks that parameters had already and that no rule replaced.
+    `kept` are marks that parameters had already and that no rule replaced. `inputs` and `outputs`
+    are the layouts of activations, by the module's name.
     """
 
     sharded: dict[str, PartitionSpec] = field(default_factory=dict)
     kept: dict[str, PartitionSpec] = field(default_factory=dict)
     replicated: list[str] = field(default_factory=list)
     unmatched: list[Pattern] = field(default_factory=list)
+    inputs: dict[str, Any] = field(default_factory=dict)
+    outputs: dict[str, Any] = field(default_factory=dict)
 
     def text(self, limit: int | None = 1000) -> str:
         """The first `limit` lines, or all.
@@ -51,7 +54,11 @@ class ShardReport:
         lines = [f"{name:{width}}  {spec!r}" for name, spec in self.sharded.items()]
         lines += [f"{name:{width}}  {spec!r}, as before" for name, spec in self.kept.items()]
         lines += [f"{name:{width}}  replicated" for name in self.replicated]
-        lines += [f"rule {pattern!r} matched no parameter" for pattern in self.unmatched]
+        for what, marked in (("input", self.inputs), ("output", self.outputs)):
+            lines += [
+                f"{what} of {name or 'the module'}  {spec!r}" for name, spec in marked.items()
+            ]
+        lines += [f"rule {pattern!r} matched nothing" for pattern in self.unmatched]
         return "\n".join(lines)
 
 
@@ -61,6 +68,8 @@ def shard_module(
     rules: Mapping[PatternT, SpecLike],
     *,
     materialize: bool = False,
+    inputs: Mapping[PatternT, Any] | None = None,
+    outputs: Mapping[PatternT, Any] | None = None,
 ) -> ShardReport:
     """Marks every parameter of a module: by the first rule that matches its name, else replicated.
 
@@ -71,6 +80,10 @@ def shard_module(
             dots) or a compiled regular expression; a spec has one entry per dimension.
         materialize: initializes a module that is on `meta` by its own `reset_parameters`, sharded
             from the start, so that no parameter is ever stored as a whole.
+        inputs, outputs: marks on activations, from outside of the model: patterns over the names of
+            modules ("" is `module` itself; the first that matches counts), and for each a spec for
+            the first tensor, a list of specs (or None) by position, or a dict by name. They are
+            forward hooks, which copies of the module keep; a later call replaces those of a module.
 
     A parameter with several names (tied) uses the first rule that any of them matches. A parameter
     that is marked already keeps its mark if no rule matches. A rule that matches nothing gives a
@@ -88,6 +101,10 @@ def shard_module(
         >>> print(spmd.shard_module(layer, mesh, {"weight": ("model", None)}))
         weight     P('model', None)
         bias       replicated
+        >>> print(spmd.shard_module(layer, mesh, {}, outputs={"": ("model", None)}))
+        weight     P('model', None), as before
+        bias       P(None), as before
+        output of the module  ('model', None)
     """
     if not isinstance(module, nn.Module):
         raise TypeError(
@@ -96,6 +113,10 @@ def shard_module(
     mesh = mesh_or_global("shard_module", mesh)
     specs = _specs(rules)
     materialize = _arguments.boolean("shard_module", "materialize", materialize)
+    plans = {
+        what: activations.plan("shard_module", what, module, mesh, {} if given is None else given)
+        for what, given in (("inputs", inputs), ("outputs", outputs))
+    }
     if materialize:
         _check_initialisable(module)
         for parameter, names in _names_by_parameter(module).items():
@@ -107,13 +128,51 @@ def shard_module(
         for child in module.modules():
             if callable(reset := getattr(child, "reset_parameters", None)):
                 reset()
-    for pattern in report.unmatched:
-        warnings.warn(
-            f"shard_module: rule {pattern!r} matched no parameter; the names start with "
-            + ", ".join(repr(name) for name, _ in list(module.named_parameters())[:3]),
-            stacklevel=2,
-        )
+    names = [name for name, _ in module.named_parameters()]
+    _warn_of_unmatched("rule", "parameter", report.unmatched, names)
+    names = [name for name, _ in module.named_modules() if name]
+    for what, plan in plans.items():
+        plan.install()
+        setattr(report, what, plan.found)
+        report.unmatched += plan.unmatched
+        _warn_of_unmatched(f"{what} pattern", "module", plan.unmatched, names)
     return report
+
+
+def shard_module_again(
+    caller: str,
+    module: nn.Module,
+    mesh: Mesh,
+    rules: Mapping[re.Pattern[str], PartitionSpec],
+    materialize: bool,
+) -> ShardReport:
+    """`shard_module` where rules replace marks that parameters have; these are back if it fails."""
+    before = []
+    for name, parameter in module.named_parameters():
+        if parameter.device.type != "spmd" or not any(matches(p, name) for p in rules):
+            continue
+        if sharding_of(parameter).is_committed:
+            before.append((f"{caller}: parameter {name!r}", parameter, sharding_of(parameter)))
+    for _, parameter, _ in before:
+        clear_sharding(parameter)
+    try:
+        return shard_module(module, mesh, rules, materialize=materialize)
+    except BaseException:
+        for where, parameter, sharding in before:
+            clear_sharding(parameter)
+            mark_all(sharding.mesh, [(where, parameter, sharding.spec)])
+        raise
+
+
+def _warn_of_unmatched(
+    what: str, kind: str, patterns: Sequence[Pattern], names: Sequence[str]
+) -> None:
+    for pattern in patterns:
+        warnings.warn(
+            f"shard_module: {what} {pattern!r} matched no {kind}; the names start with "
+            + ", ".join(map(repr, names[:3])),
+            stacklevel=3,
+        )
 
 
 def _specs(rules: Any) -> dict[Pattern, PartitionSpec]:
@@ -171,7 +230,7 @@ def _where(name: str) -> str:
 
 
 def _patterns(specs: Mapping[Pattern, PartitionSpec], names: Sequence[str]) -> list[Pattern]:
-    return [p for p in specs if any(_matches(p, name) for name in names)]
+    return [p for p in specs if any(matches(p, name) for name in names)]
 
 
 def _spec(
@@ -192,12 +251,6 @@ def _names_by_parameter(module: nn.Module) -> dict[nn.Parameter, list[str]]:
     for name, parameter in module.named_parameters(remove_duplicate=False):
         names.setdefault(parameter, []).append(name)
     return names
-
-
-def _matches(pattern: Pattern, name: str) -> bool:
-    if isinstance(pattern, re.Pattern):
-        return pattern.fullmatch(name) is not None
-    return fnmatch.fnmatchcase(name, pattern)
 
 
 def _check_initialisable(module: nn.Module) -> None:

@@ -47,6 +47,14 @@ def test_the_readmes_twenty_lines(root):
     assert "all_reduce" in table
 
 
+@pytest.mark.parametrize("page", ["parallelism.md"])
+def test_the_code_of_a_page_runs(root, page):
+    """All blocks of the page, in order, as one script."""
+    text = (root / "docs" / page).read_text()
+    done = run_python("-c", "\n".join(re.findall(r"```python\n(.*?)```", text, re.DOTALL)))
+    assert done.returncode == 0, done.stderr
+
+
 def test_the_walk_runs_and_prints_what_it_shows(root, tmp_path):
     blocks = re.findall(
         r"```(python|text)\n(.*?)```", (root / "docs/walk.md").read_text(), re.DOTALL

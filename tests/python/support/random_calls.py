@@ -26,6 +26,12 @@ import numpy as np
 import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.distributed.tensor import Shard
+from torch.distributed.tensor.parallel import (
+    ColwiseParallel,
+    RowwiseParallel,
+    SequenceParallel,
+)
 
 import torch_spmd as spmd
 from torch_spmd import P
@@ -37,7 +43,7 @@ ASKED = ("__getitem__", "__eq__", "__len__", "__iter__", "__hash__", "__repr__",
 def surface() -> dict[str, Callable[..., Any]]:
     """Functions, constructors and methods by name; methods take their object first."""
     found: dict[str, Callable[..., Any]] = {}
-    for module in (spmd, spmd.debug, spmd.testing):
+    for module in (spmd, spmd.debug, spmd.hf, spmd.testing):
         names = getattr(module, "__all__", None) or vars(module)
         for name in names:
             thing = getattr(module, name)
@@ -126,6 +132,12 @@ class World:
         self.made += list(model.parameters())
         return model
 
+    def planned(self) -> nn.Module:
+        model = self.module()
+        model._tp_plan = {"0": "colwise", "1": "rowwise"}  # type: ignore[assignment]
+        model._ep_plan = {"*.weight": "grouped_gemm"}  # type: ignore[assignment]
+        return model
+
     def sharding(self) -> spmd.NamedSharding:
         return spmd.NamedSharding(self.mesh, ("data", ("model",)), unreduced=())
 
@@ -134,6 +146,10 @@ class World:
 
     def call(self) -> Any:
         return next(spmd.testing.calls_of(torch.mm, torch.ones(4, 4), torch.ones(4, 4)))
+
+
+BY_COLUMNS = {"*": ColwiseParallel()}
+BY_ROWS = {"0": SequenceParallel(), "1": RowwiseParallel(output_layouts=Shard(0))}
 
 
 def _table(w: World) -> Any:
@@ -187,6 +203,17 @@ RIGHT: dict[str, Callable[[World], Any]] = {
     "module": World.module,
     "rules": lambda w: {"0.weight": ("model", None), re.compile(".*bias"): (None,)},
     "materialize": lambda w: False,
+    "inputs": lambda w: w.pick(None, {"": P("data", None), "*": [None, P("data", None)]}),
+    "outputs": lambda w: w.pick(None, {"1": {"x": ("data", None)}, re.compile("0"): None}),
+    "model": World.planned,
+    "tp": lambda w: w.pick(None, "model"),
+    "fsdp": lambda w: w.pick(None, "data"),
+    "ep": lambda w: w.pick(None, "model"),
+    "replicate": lambda w: w.pick(None, "model"),
+    "param_dtype": lambda w: w.pick(None, torch.bfloat16),
+    "reduce_dtype": lambda w: w.pick(None, torch.bfloat16),
+    "batch_dim": lambda w: w.pick(None, 0, 1),
+    "plan": lambda w: w.pick(BY_COLUMNS, BY_ROWS),
     "is_committed": lambda w: True,
     "is_provisional": lambda w: False,
     "unreduced": lambda w: w.pick((), ("data",)),
@@ -223,6 +250,7 @@ RIGHT: dict[str, Callable[[World], Any]] = {
     "spmd.P": lambda w: P("data", None),
     "spmd.blocks": lambda w: spmd.blocks(2, "model"),
     "spmd.ShardReport": lambda w: spmd.ShardReport({"weight": P("data")}),
+    "hf.PlanReport": lambda w: spmd.hf.PlanReport({"weight": P("data")}),
     "spmd.Shard": lambda w: w.shards()[0],
     "debug.Table": _table,
     "debug.CollectiveTable": _collectives,
@@ -235,7 +263,7 @@ RIGHT: dict[str, Callable[[World], Any]] = {
 # Plain records: they keep their arguments, which the functions that receive the record check.
 RECORDS = {
     "debug.Collective", "debug.LiveValue", "debug.CompileEvent", "debug.Timed", "testing.Tile",
-    "spmd.Shard", "spmd.ShardReport",
+    "spmd.Shard", "spmd.ShardReport", "hf.PlanReport",
 }  # fmt: skip
 # What PyTorch checks itself.
 UNTOUCHED = {"x"}

@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: Apache-2.0
+"""spmd.hf.plan: the plans of transformers. `python -m benchmarks.hf_plans` has all models."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+import torch_spmd as spmd
+from benchmarks import hf_plans
+from torch_spmd import P
+
+
+@pytest.fixture
+def mesh():
+    return spmd.make_mesh((2, 4), ("data", "model"))
+
+
+@pytest.mark.parametrize("name", ["gpt_oss", "llama", "mixtral", "phi3"])
+def test_losses_and_gradients(mesh, name):
+    pytest.importorskip("transformers")
+    kinds = dict(hf_plans.configs())
+    row = hf_plans.compare(name, kinds[name], mesh)
+    assert (row.state, row.note, row.unsupported) == ("equal", "", "")
+    assert row.over_model > 8
+
+
+class Planned(nn.Module):
+    """A model with plans in the form that transformers gives them."""
+
+    def __init__(self, **plans):
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(16, 16) for _ in range(2))
+        self.embed = nn.Embedding(32, 16)
+        self.experts = nn.ParameterDict(
+            {
+                "gate_up": nn.Parameter(torch.ones(8, 32, 16)),
+                "bias": nn.Parameter(torch.ones(8, 32)),
+            }
+        )
+        self._tp_plan = plans.get("tp")
+        self._ep_plan = plans.get("ep")
+
+    def forward(self, x):
+        return self.layers[1](self.layers[0](self.embed(x)))
+
+
+TENSOR = {
+    "layers.*": "colwise",
+    "embed": "embedding_rowwise",
+    "experts.gate_up": "packed_colwise",
+    "experts": "moe_tp_experts",
+}
+EXPERTS = {"experts.gate_up": "grouped_gemm", "experts.bias": "grouped_gemm"}
+
+
+def test_styles_are_specs(mesh):
+    model = Planned(tp=TENSOR).to("spmd")
+    report = spmd.hf.plan(model, mesh, fsdp=None)
+    assert report.sharded == {
+        "layers.0.weight": P("model", None),
+        "layers.0.bias": P("model"),
+        "layers.1.weight": P("model", None),
+        "layers.1.bias": P("model"),
+        "embed.weight": P("model", None),
+        "experts.gate_up": P(None, spmd.blocks(2, "model"), None),
+    }
+    assert report.replicated == ["experts.bias"]
+
+
+def test_experts_are_dealt_out_and_everything_is_fully_sharded(mesh):
+    model = Planned(tp=TENSOR, ep=EXPERTS).to("spmd")
+    report = spmd.hf.plan(model, mesh, ep="data")
+    assert report.sharded["experts.gate_up"] == P("data", None, None)
+    assert report.sharded["layers.0.weight"] == P("model", "data")
+    assert report.replicated == []
+    tokens = torch.zeros(8, 4, dtype=torch.long)
+    expected = copy.deepcopy(model).cpu()(tokens)
+    torch.testing.assert_close(model(tokens.to("spmd")).cpu(), expected)
+
+
+def test_what_is_not_known_is_named(mesh):
+    model = Planned(tp={"layers.0": "diagonal", "layers.1": "rowwise"}).to("spmd")
+    report = spmd.hf.plan(model, mesh, fsdp=None)
+    assert report.unsupported == {"layers.0": "diagonal"}
+    assert "layers.0: style 'diagonal' is not known" in str(report).splitlines()
+    assert report.sharded == {"layers.1.weight": P(None, "model")}
+
+
+def test_errors(mesh):
+    model = Planned(tp=TENSOR).to("spmd")
+    for arguments, message in (
+        ({"tp": "modle"}, "hf.plan: tp: .*modle"),
+        ({"ep": "model"}, "Planned has no plan for expert parallelism; write the rules yourself"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            spmd.hf.plan(model, mesh, **arguments)
+    with pytest.raises(TypeError, match=r"hf\.plan: model must be an nn.Module; got 3"):
+        spmd.hf.plan(3, mesh)
+    assert not spmd.sharding_of(model.embed.weight).is_committed
