@@ -2,8 +2,8 @@
 """The device names "xla" and "xla:0" mean the device `spmd`.
 
 A call that names the device where PyTorch makes a tensor (`torch.zeros(2, device="xla")`) reaches
-PyTorch's dispatcher with the key XLA, for which this process has no kernels; a fallback for that key
-calls the same op with the device `spmd`. A few functions ask the device for a guard before the
+PyTorch's dispatcher with the key XLA, for which this process has no kernels; a fallback for it calls
+the same op with the device `spmd`. A few functions ask the device for a guard before the
 dispatcher sees them, or should return their argument where nothing is to do (`Tensor.to`): they are
 wrapped.
 """
@@ -18,6 +18,8 @@ import torch
 import torch.utils._device
 from torch import Tensor
 
+import torch_spmd as spmd
+from torch_spmd import _C
 from torch_spmd.torch_xla import _counts
 
 XLA = torch.device("xla", 0)  # what the functions of torch_xla return
@@ -54,8 +56,8 @@ def install() -> None:
     if _libraries:
         return
     count = os.environ.get("CPU_NUM_DEVICES")
-    if count:
-        os.environ.setdefault("SPMD_NUM_DEVICES", count)
+    if count and "SPMD_NUM_DEVICES" not in os.environ:
+        spmd.set_default_backend(_C.backend_name(), int(count))
     os.environ.setdefault("PJRT_DEVICE", "CPU")
     library = torch.library.Library("_", "IMPL")
     library.fallback(_with_spmd, "XLA")

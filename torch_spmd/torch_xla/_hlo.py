@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -53,9 +53,7 @@ def text(tensors: Sequence[Tensor]) -> str:
         data = _data(t)
         if _marks.state(data) == _marks.PENDING:
             continue
-        lines.append(
-            f"  %p{number} = {_laid_out(data)} parameter({number}){_sharded(data)}"
-        )
+        lines.append(f"  %p{number} = {_laid_out(data)} parameter({number}){_sharded(data)}")
     pending = graph(tensors)
     if pending:
         lines += _translated(pending)
@@ -137,6 +135,40 @@ def _with_dashes(program: str) -> str:
     for name in ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "collective_permute"):
         program = program.replace(name, name.replace("_", "-"))
     return program
+
+
+def dump(run: Callable[[], None]) -> None:
+    """Runs what is pending by `run`. With XLA_SAVE_TENSORS_FILE its text is appended to that file,
+    whose name gets ".0" added: the session's text, or HLO's form and the shardings of the results
+    with XLA_SAVE_TENSORS_FMT=hlo."""
+    path = os.environ.get("XLA_SAVE_TENSORS_FILE")
+    pending = str(_C.pending_graph()) if path and _C.sizes()["pending_records"] else ""
+    run()
+    if not pending:
+        return
+    lines = ["[TensorsGraphInfo]", "", "## BEGIN_GRAPH"]
+    program = _C.last_program()
+    if os.environ.get("XLA_SAVE_TENSORS_FMT") == "hlo":
+        lines += ["HloModule IrToHlo", "", *_translated(pending), "## END_GRAPH", ""]
+        results = _results(str(program.graph_text())) if program is not None else []
+        lines += ["#OUTPUT_SHARDING_BEGIN", *results, "#OUTPUT_SHARDING_END", ""]
+    else:
+        lines += [pending.rstrip(), "## END_GRAPH", ""]
+    with open(f"{path}.0", "a") as file:
+        file.write("\n".join(lines) + "\n")
+
+
+def _results(graph: str) -> list[str]:
+    """Type and sharding of each result of a graph: "f32[8] {replicated}"."""
+    meshes = {found[1]: _axes(found[2], found[3]) for found in _MESH.finditer(graph)}
+    texts: dict[str, str] = {}
+    for name, kind, mesh, dims in _VALUE.findall(graph):
+        texts.setdefault(name, f"{kind} {_mark(meshes[mesh], dims) if mesh else '{replicated}'}")
+    returned = [line for line in graph.splitlines() if line.strip().startswith("return ")]
+    if not returned:
+        return []
+    names = [part.split(" -> ")[0].strip() for part in returned[-1].strip()[7:].split(",")]
+    return [texts[name] for name in names if name in texts]
 
 
 def debug_info(t: Tensor) -> str:

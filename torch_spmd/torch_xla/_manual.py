@@ -30,17 +30,17 @@ class ManualTensor(Tensor):
 
     @staticmethod
     def __new__(cls, parts: Tensor) -> ManualTensor:
-        result: ManualTensor = torch.Tensor._make_wrapper_subclass(  # type: ignore[attr-defined]
+        result: ManualTensor = torch.Tensor._make_wrapper_subclass(
             cls, parts.shape[1:], dtype=parts.dtype, device=parts.device
         )
         result.parts = parts
         return result
 
-    def __repr__(self, *, tensor_contents: Any = None) -> str:
+    def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
         return f"ManualTensor({self.parts})"
 
     @classmethod
-    def __torch_dispatch__(
+    def __torch_dispatch__(  # type: ignore[override]
         cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
         if func is torch.ops.aten.detach.default:

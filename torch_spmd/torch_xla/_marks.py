@@ -173,6 +173,8 @@ def load(t: Tensor, data: list[Tensor], devices: list[str]) -> None:
         whole[tuple(box)] = part[tuple(slice(0, s.stop - s.start) for s in box)]
     with torch.no_grad():
         t.copy_(whole)
+    if not spmd.sharding_of(t).is_committed:  # the compiler had chosen it for the old values
+        place(t, sharding)
 
 
 def _check_part(part: Tensor, shape: tuple[int, ...]) -> None:

@@ -32,13 +32,5 @@ class LoweringContext:
         return self.hlo_text().encode()
 
     def device_parameter_id_tensor_mapping(self) -> dict[int, Tensor]:
-        """The tensors that the work reads, by their number in it. They stay on the device."""
+        """The tensors that the work reads, as copies on the host, by their number in it."""
         return dict(self._inputs)
-
-    def tensor_parameter_id(self, t: Tensor) -> int:
-        """The number of a tensor that the work reads; -1 for another."""
-        storage = getattr(t, "global_tensor", t).untyped_storage()._cdata
-        for number, tensor in self._inputs:
-            if tensor.untyped_storage()._cdata == storage:
-                return number
-        return -1

@@ -5,9 +5,8 @@ of meshes behind it."""
 from __future__ import annotations
 
 import os
+import warnings
 from typing import Any
-
-import torch
 
 import torch_spmd as spmd
 
@@ -112,18 +111,18 @@ def get_master_ip() -> str:
 
 
 def initialize_cache(path: str, readonly: bool = False) -> None:
-    """Keeps programs in a folder, as SPMD_CACHE_DIR does. Call it before anything runs.
+    """Warns: programs are kept on disk anyhow, in the folder SPMD_CACHE_DIR, which is read when the
+    process starts.
 
     Errors: AssertionError if a program has run already.
     """
     assert spmd._C.statistics()["runs"] == 0, "Computation cache has already been initialized"
-    os.environ["SPMD_CACHE_DIR"] = path
+    warnings.warn(
+        f"initialize_cache: {path!r} is not used; set SPMD_CACHE_DIR before the process starts",
+        stacklevel=2,
+    )
 
 
 def get_num_cached_compilation_graph() -> int:
     """How many programs are kept in memory."""
     return int(spmd._C.sizes()["programs"])
-
-
-def is_available() -> bool:
-    return isinstance(torch.device("spmd"), torch.device)

@@ -179,4 +179,3 @@ class MpDeviceLoader:
         if self._parallel_loader is not None:
             self._parallel_loader.close()
             self._parallel_loader = None
-

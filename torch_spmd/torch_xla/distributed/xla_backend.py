@@ -6,6 +6,8 @@ from __future__ import annotations
 from typing import Any
 
 import torch.distributed as dist
+from torch.distributed.distributed_c10d import TCPStore  # type: ignore[attr-defined]
+from torch.distributed.rendezvous import register_rendezvous_handler
 
 
 def _refuse(*args: Any) -> Any:
@@ -21,9 +23,9 @@ def register() -> None:
 
 
 def _rendezvous(url: str, timeout: Any = None, **kwargs: Any) -> Any:
-    store = dist.TCPStore("localhost", 0, 1, True)
+    store = TCPStore("localhost", 0, 1, True)
     yield store, 0, 1
 
 
 register()
-dist.register_rendezvous_handler("xla", _rendezvous)
+register_rendezvous_handler("xla", _rendezvous)

@@ -13,6 +13,4 @@ def checkpoint(
     function: Callable[..., Any], *args: Any, use_reentrant: bool = True, **kwargs: Any
 ) -> Any:
     """`torch.utils.checkpoint.checkpoint`. The program keeps what is computed twice apart."""
-    return torch.utils.checkpoint.checkpoint(
-        function, *args, use_reentrant=use_reentrant, **kwargs
-    )
+    return torch.utils.checkpoint.checkpoint(function, *args, use_reentrant=use_reentrant, **kwargs)

@@ -58,5 +58,3 @@ def timed(function: Callable[[], Any], msg: str = "", printfn: Any = eprint) -> 
     result = function()
     printfn(f"{msg}{time.time() - start:.3f}s")
     return result
-
-

@@ -35,7 +35,10 @@ def square():
 def test_meshes():
     ids = torch.arange(N).flip(0).reshape(square())
     mesh = convert_to_xla_mesh(DeviceMesh("xla", ids, mesh_dim_names=("a", "b")))
-    assert mesh.shape() == dict(zip("ab", square())) and mesh.device_ids.tolist() == ids.flatten().tolist()
+    assert (
+        mesh.shape() == dict(zip("ab", square()))
+        and mesh.device_ids.tolist() == ids.flatten().tolist()
+    )
     assert convert_to_xla_mesh(DeviceMesh("xla", ids)).axis_names is None
     with pytest.raises(AssertionError, match="devices"):
         convert_to_xla_mesh(DeviceMesh("xla", torch.arange(N + 1)))
@@ -100,7 +103,11 @@ def test_placements_of_marks():
 def test_redistributing():
     mesh = xs.Mesh(IDS, (N,))
     values = torch.randn(8, 16)
-    for placement, spec in [(Shard(0), (0, None)), (Shard(1), (None, 0)), (Replicate(), (None, None))]:
+    for placement, spec in [
+        (Shard(0), (0, None)),
+        (Shard(1), (None, 0)),
+        (Replicate(), (None, None)),
+    ]:
         marked = xs.mark_sharding(values.to("xla"), mesh, (0, None))
         moved = marked.redistribute(mesh, [placement])
         assert moved.partition_spec == spec and moved.global_tensor is marked.global_tensor

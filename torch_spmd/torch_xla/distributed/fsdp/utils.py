@@ -22,7 +22,7 @@ def checkpoint_module(module: nn.Module) -> nn.Module:
     def with_checkpoint(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
         return checkpoint(forward, *args, use_reentrant=False, **kwargs)
 
-    module.forward = types.MethodType(with_checkpoint, module)  # type: ignore[method-assign]
+    module.forward = types.MethodType(with_checkpoint, module)
     return module
 
 

@@ -1,7 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """`xs`: meshes, marks and sharded tensors, as torch_xla names them."""
 
-from torch_spmd.torch_xla.distributed.spmd.xla_sharded_tensor import XLAShard, XLAShardedTensor
+from torch_spmd.torch_xla.distributed.spmd import xla_sharding
+from torch_spmd.torch_xla.distributed.spmd.api import (
+    auto_policy,
+    xla_distribute_module,
+    xla_distribute_tensor,
+)
 from torch_spmd.torch_xla.distributed.spmd.mesh import (
     HybridMesh,
     Mesh,
@@ -9,7 +14,7 @@ from torch_spmd.torch_xla.distributed.spmd.mesh import (
     get_global_mesh,
     set_global_mesh,
 )
-from torch_spmd.torch_xla.distributed.spmd import xla_sharding
+from torch_spmd.torch_xla.distributed.spmd.xla_sharded_tensor import XLAShard, XLAShardedTensor
 from torch_spmd.torch_xla.distributed.spmd.xla_sharding import (
     MarkShardingFunction,
     ShardingSpec,
@@ -26,11 +31,6 @@ from torch_spmd.torch_xla.distributed.spmd.xla_sharding import (
     shard_as,
     wrap_if_sharded,
     xla_patched_nn_linear_forward,
-)
-from torch_spmd.torch_xla.distributed.spmd.api import (
-    auto_policy,
-    xla_distribute_module,
-    xla_distribute_tensor,
 )
 
 __all__ = [

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
-from torch_spmd.torch_xla import _tiles, _XLAC, runtime
+from torch_spmd.torch_xla import _XLAC, _tiles, runtime
 
 
 def visualize_sharding(
@@ -49,10 +49,7 @@ def visualize_sharding(
             rich.align.Align(f"{kind} {devices}", "center", vertical="middle") for devices in row
         )
         table.add_row(
-            *(
-                rich.padding.Padding(cell, (1, 1, 1, 1), style=rich.style.Style())
-                for cell in cells
-            )
+            *(rich.padding.Padding(cell, (1, 1, 1, 1), style=rich.style.Style()) for cell in cells)
         )
     console.print(table, end="\n\n")
     return table

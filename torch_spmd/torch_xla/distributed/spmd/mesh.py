@@ -56,9 +56,7 @@ class Mesh:
                 f"Axis names must be unique, got: {axis_names}"
             )
         size = np.prod(mesh_shape)
-        assert len(ids) == size, (
-            f"Number of device IDs ({len(ids)}) must match mesh size ({size})"
-        )
+        assert len(ids) == size, f"Number of device IDs ({len(ids)}) must match mesh size ({size})"
         assert len(np.unique(ids)) == len(ids), f"Device IDs must be unique, got: {ids}"
         assert all(0 <= device < size for device in ids), (
             f"Device IDs must be less than mesh size ({size}), got: {ids}"

@@ -56,9 +56,10 @@ class XLAShardedTensor(DTensor):
     mesh_shape: tuple[int, ...] | None
     partition_spec: tuple[Any, ...] | None
     _mesh: Any
+    _cached_spec: DTensorSpec | None
 
     @staticmethod
-    def __new__(  # type: ignore[override]
+    def __new__(
         cls,
         elem: Tensor,
         mesh_shape: Any = None,
@@ -69,7 +70,7 @@ class XLAShardedTensor(DTensor):
         **kwargs: Any,
     ) -> XLAShardedTensor:
         inner = elem.global_tensor if isinstance(elem, XLAShardedTensor) else elem
-        result: XLAShardedTensor = Tensor._make_wrapper_subclass(  # type: ignore[attr-defined]
+        result: XLAShardedTensor = Tensor._make_wrapper_subclass(
             cls,
             elem.size(),
             strides=elem.stride(),
@@ -88,7 +89,7 @@ class XLAShardedTensor(DTensor):
             else (given.partition_spec if given is not None else None)
         )
         result._mesh = mesh
-        result._cached_spec = None  # type: ignore[attr-defined]
+        result._cached_spec = None
         return result
 
     @property
@@ -123,11 +124,13 @@ class XLAShardedTensor(DTensor):
         kind = _XLAC._get_xla_sharding_type(self.global_tensor)
         return None if kind is None else ShardingType(kind)
 
-    def __repr__(self, *, tensor_contents: Any = None) -> str:
+    def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
         return f"XLAShardedTensor({self.global_tensor})"
 
     @classmethod
-    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(  # type: ignore[override]
+        cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
         wrappers: dict[int, XLAShardedTensor] = {}
 
         def unwrap(t: XLAShardedTensor) -> Tensor:
@@ -144,15 +147,15 @@ class XLAShardedTensor(DTensor):
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        return Tensor.__torch_function__.__func__(cls, func, types, args, kwargs)  # type: ignore[attr-defined]
+        return super(DTensor, cls).__torch_function__(func, types, args, kwargs)
 
     @property
-    def _spec(self) -> DTensorSpec:  # type: ignore[override]
+    def _spec(self) -> DTensorSpec:
         """The sharding in DTensor's terms.
 
         Errors: ValueError if the tensor is not the result of a mark.
         """
-        if self._cached_spec is None:  # type: ignore[has-type]
+        if self._cached_spec is None:
             meta = TensorMeta(
                 self.global_tensor.shape, self.global_tensor.stride(), self.global_tensor.dtype
             )
@@ -173,9 +176,7 @@ class XLAShardedTensor(DTensor):
         if self._mesh is not None:
             ids = self._mesh.device_ids
         names = None if self._mesh is None else self._mesh.axis_names
-        return DeviceMesh(
-            "xla", torch.tensor(ids.reshape(self.mesh_shape)), mesh_dim_names=names
-        )
+        return DeviceMesh("xla", torch.tensor(ids.reshape(self.mesh_shape)), mesh_dim_names=names)
 
     def _placements_of(self) -> tuple[Placement, ...]:
         if self.partition_spec is None:
@@ -241,4 +242,3 @@ class XLAShardedTensor(DTensor):
         result = self.global_tensor.clone() if async_op else self.global_tensor
         _XLAC._xla_annotate_custom_sharding(result, device_mesh.get_op_sharding(spec))
         return XLAShardedTensor(result, device_mesh.mesh_shape, spec, mesh=device_mesh)
-

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 import torch_spmd as spmd
-from torch_spmd.torch_xla import _XLAC, _marks, _manual
+from torch_spmd.torch_xla import _XLAC
 from torch_spmd.torch_xla._sharding_type import ShardingType
 from torch_spmd.torch_xla._tiles import OpSharding
 from torch_spmd.torch_xla.core import xla_model
@@ -160,7 +160,7 @@ class MarkShardingFunction(torch.autograd.Function):
         return torch.ops.xla.aot_mark_sharding(unwrap_sharded_tensor(t), *ctx.texts)
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Any:  # type: ignore[override]
+    def backward(ctx: Any, gradient: Tensor) -> Any:
         return torch.ops.xla.aot_mark_sharding(gradient, *ctx.texts), None, None
 
 
@@ -290,7 +290,7 @@ class XLAPatchedLinear(torch.autograd.Function):
         return nn.functional.linear(input, weight, bias)
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Any:  # type: ignore[override]
+    def backward(ctx: Any, gradient: Tensor) -> Any:
         input, weight = ctx.saved_tensors
         batch = list(range(gradient.dim() - 1))
         of_input = gradient @ weight if ctx.needs_input_grad[0] else None

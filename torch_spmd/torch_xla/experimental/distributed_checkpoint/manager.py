@@ -13,7 +13,8 @@ from datetime import datetime
 from typing import Any
 
 import torch.distributed as dist
-import torch.distributed.checkpoint as checkpoint
+from torch.distributed.checkpoint.state_dict_loader import load
+from torch.distributed.checkpoint.state_dict_saver import save
 
 from torch_spmd import torch_xla
 from torch_spmd.torch_xla import _XLAC, runtime
@@ -121,7 +122,7 @@ class CheckpointManager:
             writer = FsspecWriter(
                 self._path(step), thread_count=self.num_of_threads, per_thread_copy_ahead=0
             )
-            checkpoint.save(
+            save(
                 state_dict,
                 storage_writer=writer,
                 planner=SPMDSavePlanner(),
@@ -176,7 +177,7 @@ class CheckpointManager:
 
         steps = self.all_steps()
         assert step in steps, f"Cannot restore from untracked step {step}. Valid steps are: {steps}"
-        checkpoint.load(
+        load(
             state_dict,
             storage_reader=FsspecReader(self._path(step)),
             planner=SPMDLoadPlanner(),

@@ -77,7 +77,9 @@ class SPMDSavePlanner(DefaultSavePlanner):
     def create_local_plan(self) -> SavePlan:
         plan = super().create_local_plan()
         items = [
-            item for name, value in self.sharded_state_dict.items() for item in _written(name, value)
+            item
+            for name, value in self.sharded_state_dict.items()
+            for item in _written(name, value)
         ]
         self.plan = dataclasses.replace(plan, items=[*plan.items, *items])
         return self.plan
