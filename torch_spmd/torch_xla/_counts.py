@@ -41,7 +41,6 @@ def sent(tensor: Any) -> None:
     """Host data became a tensor on the device. It is copied there when it is marked or when the
     next program runs; until then it counts as waiting."""
     if isinstance(tensor, Tensor) and tensor.device.type == "spmd":
-        count("VirtualDeviceUsage")
         _waiting[tensor] = _C.statistics()["runs"]
 
 
@@ -52,6 +51,7 @@ def settle(marked: Tensor | None = None) -> None:
         if tensor is marked or runs > before:
             del _waiting[tensor]
             sample("OutboundData", tensor.nbytes)
+            count("VirtualDeviceUsage")
 
 
 def moved(source: Tensor, result: Tensor) -> None:
@@ -71,6 +71,7 @@ def moved(source: Tensor, result: Tensor) -> None:
 
 def counter_values() -> dict[str, int]:
     """Every counter that is not 0, by name."""
+    settle()
     values = dict(counters)
     now = _C.statistics()
     for name, statistic in STATISTICS.items():

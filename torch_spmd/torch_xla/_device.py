@@ -2,8 +2,8 @@
 """The device names "xla" and "xla:0" mean the device `spmd`.
 
 A call that names the device where PyTorch makes a tensor (`torch.zeros(2, device="xla")`) reaches
-PyTorch's dispatcher with the key XLA, for which this process has no kernels; a fallback for it calls
-the same op with the device `spmd`. A few functions ask the device for a guard before the
+PyTorch's dispatcher with the key XLA, for which this process has no kernels; a fallback for it
+calls the same op with the device `spmd`. A few functions ask the device for a guard before the
 dispatcher sees them, or should return their argument where nothing is to do (`Tensor.to`): they are
 wrapped.
 """

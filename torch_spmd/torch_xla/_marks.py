@@ -5,6 +5,8 @@ overwritten; a value that is pending may be marked again."""
 from __future__ import annotations
 
 import functools
+import re
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -21,16 +23,37 @@ UPLOADED, PENDING = "uploaded:", "pending:"
 
 _cleared: Any = WeakTensorKeyDictionary()  # how many programs had run when a mark was cleared
 
+_marked: Any = WeakTensorKeyDictionary()  # the tensors that `mark` has seen
+
 
 def state(t: Tensor) -> str:
     """`UPLOADED` for host data, `PENDING` for a value not computed yet, "" for a stored value."""
-    sharding = spmd.sharding_of(t)
-    if sharding.is_committed:  # `explain` is then about the mark, so it is taken away for it
-        spmd.clear_sharding(t)
     text = _C.explain(t)
-    if sharding.is_committed:
-        spmd.mark_sharding(t, sharding.mesh, sharding.spec)
-    return next((state for state in (UPLOADED, PENDING) if state in text), "")
+    if not text.startswith("marked "):
+        return next((state for state in (UPLOADED, PENDING) if text.startswith(state)), "")
+    if not names_in_graph([t])[0].startswith("%x"):
+        return PENDING
+    return "" if len(text.strip().splitlines()) > 1 else UPLOADED
+
+
+def names_in_graph(tensors: Sequence[Tensor]) -> list[str]:
+    """What the text of the pending graph calls tensors: "%x0" for an input, else "%0". Asked by ops
+    that are recorded and dropped, so for tensors that have a mark: a mark would find a tensor that
+    is used already."""
+    with torch.no_grad():
+        asked = [t.detach().ne(0) for t in tensors]
+        found = re.findall(r" = aten::ne\S*\((%\w+)", str(_C.pending_graph()))
+    return [str(name) for name in found[-len(asked) :]] if asked else []
+
+
+def marked_inputs() -> list[tuple[Tensor, int]]:
+    """The marked tensors that pending work reads, and their numbers as its inputs."""
+    tensors = [t for t in _marked if spmd.sharding_of(t).is_committed]
+    count = len(re.findall(r"^ *%x\d+: ", str(_C.pending_graph()), re.MULTILINE))
+    numbers = [
+        int(name[2:]) if name.startswith("%x") else count for name in names_in_graph(tensors)
+    ]
+    return [(t, number) for t, number in zip(tensors, numbers) if number < count]
 
 
 def check(t: Any) -> Tensor:
@@ -71,7 +94,7 @@ def mark(t: Tensor, sharding: OpSharding) -> None:
     """Errors: RuntimeError for a stored tensor with another mark that shards it."""
     check(t)
     _counts.count("XlaMarkSharding")
-    _counts.count("VirtualDeviceUsage")
+    _marked[t] = True
     marked = spmd.sharding_of(t)
     if marked.is_committed:
         text = marked.hlo_string()

@@ -108,6 +108,29 @@ def test_what_is_known_of_a_tensor(mesh):
     assert "aten::mul" in XLAC._get_xla_tensor_debug_info(t * 2)
 
 
+def test_numbers_of_inputs(mesh):
+    a, b = (xs.mark_sharding(torch.ones(2, N).to("xla"), mesh, (0, 1)) for _ in range(2))
+    unused = xs.mark_sharding(torch.ones(2, N).to("xla"), mesh, (0, 1))
+    context = XLAC.lowering.LoweringContext()
+    context.build([b.global_tensor - 2 * a.global_tensor])
+    numbers = [context.tensor_parameter_id(t) for t in (a, b, unused, torch.ones(1))]
+    known = context.device_parameter_id_tensor_mapping()
+    assert sorted(numbers[:2]) == sorted(known) and numbers[2:] == [-1, -1]
+
+
+def test_asking_changes_no_program(mesh):
+    t = torch.ones(4, N).to("xla")
+    xs.mark_sharding(t, mesh, (0, 1))
+    y = t * 2
+    assert "Tensor on host: None" in XLAC._get_xla_tensor_debug_info(t)
+    z = torch.ones(3).to("xla") + 1
+    before = XLAC._get_xla_tensors_text([y])
+    xs.mark_sharding(y, mesh, (1, 0))
+    XLAC._get_xla_tensors_hlo([y, t, z])
+    assert XLAC._get_xla_tensors_text([y]).count(" = ") == before.count(" = ") == 2
+    assert y.sum().item() == 8 * N and z.sum().item() == 6
+
+
 def test_inputs_of_pending_work(mesh):
     a, b = torch.ones(2, N).to("xla"), torch.ones(N).to("xla")
     xs.mark_sharding(a, mesh, (0, 1))
