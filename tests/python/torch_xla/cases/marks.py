@@ -13,6 +13,7 @@ from torch_xla.distributed.spmd.xla_sharding import MarkShardingFunction
 
 N = xr.global_runtime_device_count()
 IDS = np.arange(N)
+TURNED = IDS.reshape(min(2, N), -1).T
 several = pytest.mark.skipif(N < 4, reason="needs four devices")
 spec_of = torch_xla._XLAC._get_xla_sharding_spec
 
@@ -50,13 +51,13 @@ def test_the_text_of_no_mark_and_of_what_the_compiler_chose():
     ("shape", "axes", "spec", "tiles", "order"),
     [
         ((2, N // 2), None, (0, 1), (2, N // 2), IDS),
-        ((2, N // 2), None, (1, 0), (N // 2, 2), IDS.reshape(2, -1).T),
+        ((2, N // 2), None, (1, 0), (N // 2, 2), TURNED),
         ((2, N // 2), None, (0, None), (2, 1, N // 2), IDS),
         ((2, N // 2), None, (None, (0, 1)), (1, N), IDS),
-        ((2, N // 2), None, ((1, 0), None), (N, 1), IDS.reshape(2, -1).T),
-        ((2, N // 2), ("a", "b"), ("b", None), (N // 2, 1, 2), IDS.reshape(2, -1).T),
-        ((1, 2, N // 2), ("r", "b", "m"), (None, ("r", "m")), (1, N // 2, 2), IDS.reshape(2, -1).T),
-        ((2, N // 2, 1), None, (2, 1), (1, N // 2, 2), IDS.reshape(2, -1).T),
+        ((2, N // 2), None, ((1, 0), None), (N, 1), TURNED),
+        ((2, N // 2), ("a", "b"), ("b", None), (N // 2, 1, 2), TURNED),
+        ((1, 2, N // 2), ("r", "b", "m"), (None, ("r", "m")), (1, N // 2, 2), TURNED),
+        ((2, N // 2, 1), None, (2, 1), (1, N // 2, 2), TURNED),
     ],
 )  # fmt: skip
 def test_texts(shape, axes, spec, tiles, order):
