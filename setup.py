@@ -103,10 +103,8 @@ class CMakeBuild(build_ext):
 
 setup(
     packages=find_packages(include=["torch_spmd", "torch_spmd.*"]),
-    package_data={"torch_spmd": ["py.typed", "*.pyi"]},
     py_modules=["torch_spmd_autoload"],
-    # `import torch` calls it at its end.
-    entry_points={"torch.backends": ["torch_spmd = torch_spmd_autoload:load"]},
+    package_data={"torch_spmd": ["py.typed", "*.pyi"]},
     ext_modules=[Extension("torch_spmd._C", sources=[])],
     cmdclass={"build_ext": CMakeBuild},
 )

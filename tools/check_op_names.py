@@ -8,6 +8,9 @@ What is known about an op is a row of a table, and algorithms read rows
     call.op == "embedding"      a name without its namespace, compared with the name of an op
     StrContains(op, "conv")     a part of a name, looked for in the name of an op
 
+Tables name ops in their rows only: they compare no names, either, but have another
+function, or an argument of it, in another row.
+
 Names without a namespace are known from csrc/rules/signatures.inc. Prints one line per violation
 and exits with 1 if there are any.
 """
@@ -34,6 +37,14 @@ KNOW_OPS = [
     "csrc/trace/ops/*",
     "csrc/trace/shape/meta_functions_*",
 ]
+
+# Of these, those whose rows say everything, so that their functions compare no names.
+DECIDE_BY_ROW = ["csrc/rules/tables/*"]
+# These ask what computed an operand.
+COMPARE = {
+    "csrc/rules/tables/batch_index.cc",
+    "csrc/rules/tables/nll.cc",
+}
 
 # Tables of facts about PyTorch's ops, and places where kernels are registered or ops recorded.
 TABLES = {
@@ -72,7 +83,7 @@ _PART = [
 def known_names(root: Path) -> set[str]:
     """The names of ops with a rule, without namespace and overload."""
     text = (root / "csrc/rules/signatures.inc").read_text()
-    return set(re.findall(r'^\s*"\w+::(\w+)', text, re.MULTILINE))
+    return set(re.findall(r'"\w+::(\w+)[.(\w]', text))
 
 
 def without_comments(text: str) -> str:
@@ -85,13 +96,14 @@ def without_comments(text: str) -> str:
     return _SKIPPED.sub(keep, text)
 
 
-def names_in(text: str, known: set[str]) -> Iterator[tuple[int, str]]:
-    """(line, literal) of each literal that names an op."""
+def names_in(text: str, known: set[str], *, compared: bool = False) -> Iterator[tuple[int, str]]:
+    """(line, literal) of each literal that names an op; with `compared`, those only that are
+    compared with the name of an op."""
     code = without_comments(text)
     found = {
         (match.start(1), match.group(1))
         for match in _STRING.finditer(code)
-        if _QUALIFIED.fullmatch(match.group(1))
+        if not compared and _QUALIFIED.fullmatch(match.group(1))
     }
     for patterns, is_named in (
         (_EQUAL, lambda bare: bare in known),
@@ -111,7 +123,17 @@ def violations(root: Path) -> list[str]:
     needed = set()
     for path in sorted((root / "csrc").rglob("*")):
         where = path.relative_to(root).as_posix()
-        if path.suffix not in SOURCES or any(fnmatch(where, pattern) for pattern in KNOW_OPS):
+        if path.suffix not in SOURCES:
+            continue
+        if any(fnmatch(where, pattern) for pattern in DECIDE_BY_ROW) and where not in COMPARE:
+            found += [
+                f'{where}:{line}: compares the name of an op with "{literal}"; give each row a '
+                f"function of its own"
+                for line, literal in names_in(
+                    path.read_text(errors="replace"), known, compared=True
+                )
+            ]
+        if any(fnmatch(where, pattern) for pattern in KNOW_OPS):
             continue
         for line, literal in names_in(path.read_text(errors="replace"), known):
             if where.startswith("csrc/trace/") and path.name in TABLES:

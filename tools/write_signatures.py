@@ -1,43 +1,52 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Writes csrc/rules/signatures.inc: the schema of every op with a rule, as PyTorch prints it.
+"""Writes csrc/rules/signatures.inc: the schemas of all ops with a row, and the family of each.
 
-The core knows nothing of LibTorch, and checks graphs against these texts. Run it after a rule was
-added for an op that had none; `tests/python/tools/test_signatures.py` says when that was forgotten.
-Ops that users define and register rules for are not in it.
+    python tools/write_signatures.py                         # the schemas as PyTorch prints them
+    python tools/write_signatures.py kView aten::flatten …   # and of more ops, of this family
+
+The core knows nothing of LibTorch, checks graphs against these texts, and compiles only if each op
+in the list has one row, in the table of its family (csrc/rules/families.h). A new op comes into the
+list first: with this tool or, if PyTorch does not know it yet (`spmd::…`), by hand. Ops that users
+define and register rules for are not in it.
 """
 
 from __future__ import annotations
 
 import pathlib
+import re
+import sys
 
 import torch
 
 import torch_spmd  # noqa: F401  (the schemas of ops called spmd::…)
-from torch_spmd import _C
 
 TABLE = pathlib.Path(__file__).parent.parent / "csrc" / "rules" / "signatures.inc"
 HEADER = """\
 // SPDX-License-Identifier: Apache-2.0
-// The schema of every op that has a rule, sorted by op. Written by tools/write_signatures.py.
+// The schema of every op that has a row, and the family whose table has it; sorted by op.
+// Written by tools/write_signatures.py.
 """
 
 
-def signatures() -> list[str]:
-    """The schemas, sorted by op."""
+def families() -> dict[str, str]:
+    """By op: its family."""
+    return {op: family for family, op in re.findall(r'{Family::(\w+), "([^(]+)', TABLE.read_text())}
+
+
+def text(family_of: dict[str, str]) -> str:
+    """The table."""
     schemas = {}
     for schema in torch._C._jit_get_all_schemas():
         name = schema.name + ("." + schema.overload_name if schema.overload_name else "")
-        schemas[name] = str(schema)
-    ours = [op for op in _C.rule_ops() if op.startswith(("aten::", "spmd::"))]
-    return [schemas[op] for op in ours if op in schemas]
-
-
-def text() -> str:
-    """The table."""
-    lines = ['    "' + s.replace("\\", "\\\\").replace('"', '\\"') + '",\n' for s in signatures()]
+        schemas[name] = str(schema).replace("\\", "\\\\").replace('"', '\\"')
+    unknown = [op for op in family_of if op not in schemas]
+    if unknown:
+        raise SystemExit(f"PyTorch has no schema of {', '.join(unknown)}")
+    lines = [f'    {{Family::{family_of[op]}, "{schemas[op]}"}},\n' for op in sorted(family_of)]
     return HEADER + "".join(lines)
 
 
 if __name__ == "__main__":
-    TABLE.write_text(text())
+    family, *ops = sys.argv[1:] or [""]
+    TABLE.write_text(text(families() | dict.fromkeys(ops, family)))

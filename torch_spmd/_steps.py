@@ -8,7 +8,9 @@ dropped, what Python has changed because of the step is undone
 
 from __future__ import annotations
 
+import contextlib
 import functools
+from collections.abc import Iterator
 from typing import Any
 
 from torch.amp import grad_scaler
@@ -34,12 +36,28 @@ def install() -> None:
     _look_before_a_scaled_step()
 
 
+_only_recorded = False
+
+
+@contextlib.contextmanager
+def only_recorded() -> Iterator[None]:
+    """Within it, a step of an optimizer is recorded as other code is, and ends no program."""
+    global _only_recorded
+    before, _only_recorded = _only_recorded, True
+    try:
+        yield
+    finally:
+        _only_recorded = before
+
+
 def _before_step(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-    _C.optimizer_begins(optimizer)
+    if not _only_recorded:
+        _C.optimizer_begins(optimizer)
 
 
 def _after_step(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-    _C.optimizer_stepped(optimizer)
+    if not _only_recorded:
+        _C.optimizer_stepped(optimizer)
 
 
 def _end_steps_that_raise() -> None:

@@ -3,6 +3,9 @@
 
 from __future__ import annotations
 
+import re
+from typing import Any
+
 import torch
 
 from torch_spmd import _C, _arguments, _options
@@ -13,7 +16,8 @@ def set_default_backend(name: str, devices: int | None = None) -> None:
     """Chooses where programs run.
 
     Args:
-        name: `"cpu"`, `"cuda"`, or a simulated slice such as `"mock_tpu:v4-16"`; the default comes
+        name: `"cpu"`, `"cuda"`, or a simulated machine: `"mock_tpu:v4-16"`, `"mock_gpu:8xh100"`;
+            with `":plan"` after it, shapes are known and nothing is computed. The default comes
             from the environment variable SPMD_BACKEND, else `"cpu"`.
         devices: how many devices there are; on `cpu` the default comes from SPMD_NUM_DEVICES, else
             meshes may have any size.
@@ -36,6 +40,53 @@ def set_default_backend(name: str, devices: int | None = None) -> None:
         _C.set_default_backend(name, devices)
     except ValueError as error:
         raise ValueError(f"set_default_backend: name: {str(error)[:400]}") from None
+
+
+_UNITS = {
+    "": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12,
+    "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40,
+}  # fmt: skip
+
+
+def set_memory_limit(limit: str | int | None) -> None:
+    """Limits the memory that programs may need, per device; the default is what the device has.
+
+    Where a program needs more, gathered values are gathered again for their later uses, and
+    results of element-wise ops computed again, with a warning; `debug.memory()` and
+    `debug.explain_compile()` say what that costs. If it does not fit even so, running it raises
+    `OutOfMemoryError`, and `debug` shows the program. What is pending is compiled with the limit
+    that holds then. A limit above what a device has changes nothing. Virtual devices on the CPU
+    have no limit of their own.
+
+    Args:
+        limit: bytes, or text such as "12GiB", "512 MiB" or "1.5GB"; None goes back to the default.
+
+    Errors:
+        TypeError: an argument of another kind.
+        ValueError: text of another form, or less than 1 byte.
+
+    Example:
+        >>> import torch_spmd as spmd
+        >>> spmd.set_memory_limit("12GiB")
+        >>> spmd.set_memory_limit(None)
+    """
+    _C.set_memory_limit(0 if limit is None else _limit_in_bytes(limit))
+
+
+def _limit_in_bytes(limit: Any) -> int:
+    if not isinstance(limit, str):
+        if isinstance(limit, bool):
+            raise TypeError(f"set_memory_limit: limit must be bytes or text, not {limit}")
+        return _arguments.integer("set_memory_limit", "limit", limit, 1)
+    text = _arguments.text("set_memory_limit", "limit", limit)
+    match = re.fullmatch(r"\s*(\d{1,18}(?:\.\d{1,18})?)\s*([kmgt]?i?b|)\s*", text, re.I | re.A)
+    if match is None or match[2].lower() not in _UNITS:
+        raise ValueError(
+            f"set_memory_limit: limit is {_arguments.shown(text)}, not a number of bytes such as "
+            '"12GiB", "512 MiB", "1.5GB" or 2**30'
+        )
+    count = int(float(match[1]) * _UNITS[match[2].lower()])
+    return _arguments.integer("set_memory_limit", "limit", count, 1)
 
 
 def device_count() -> int:

@@ -111,7 +111,7 @@ def shard_module(
             f"shard_module: module must be an nn.Module; got {_arguments.shown(module)}"
         )
     mesh = mesh_or_global("shard_module", mesh)
-    specs = _specs(rules)
+    specs = read_rules("shard_module", rules)
     materialize = _arguments.boolean("shard_module", "materialize", materialize)
     plans = {
         what: activations.plan("shard_module", what, module, mesh, {} if given is None else given)
@@ -175,23 +175,32 @@ def _warn_of_unmatched(
         )
 
 
-def _specs(rules: Any) -> dict[Pattern, PartitionSpec]:
+def read_rules(caller: str, rules: Any) -> dict[Pattern, PartitionSpec]:
+    name = "rules" if caller in ("shard_module", "load") else "specs"
     what = "a mapping from patterns to specs"
-    given = _arguments.mapping("shard_module", "rules", rules, what)
+    given = _arguments.mapping(caller, name, rules, what)
     specs: dict[Pattern, PartitionSpec] = {}
     for pattern, spec in given.items():
         if isinstance(pattern, re.Pattern):
             if not isinstance(pattern.pattern, str):
-                raise TypeError(f"shard_module: rules: pattern {pattern!r} is over bytes, not text")
+                raise TypeError(f"{caller}: {name}: pattern {pattern!r} is over bytes, not text")
         else:
-            pattern = _arguments.text("shard_module", "a pattern of rules", pattern)
+            pattern = _arguments.text(caller, f"a pattern of {name}", pattern)
         try:
             specs[pattern] = to_spec(spec)
         except (TypeError, ValueError) as error:
             kind = TypeError if isinstance(error, TypeError) else ValueError
-            where = f"rules[{_arguments.plain(pattern)}]"
-            raise kind(f"shard_module: {where}: {error}") from None
+            where = f"{name}[{_arguments.plain(pattern)}]"
+            raise kind(f"{caller}: {where}: {error}") from None
     return specs
+
+
+def matching_spec(
+    specs: Mapping[Pattern, PartitionSpec], names: Sequence[str]
+) -> PartitionSpec | None:
+    """Of the first pattern that matches one of a parameter's names."""
+    patterns = _patterns(specs, names)
+    return specs[patterns[0]] if patterns else None
 
 
 def _mark_parameters(

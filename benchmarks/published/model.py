@@ -5,11 +5,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
+from torch.utils.checkpoint import (
+    CheckpointPolicy,
+    checkpoint,
+    create_selective_checkpoint_contexts,
+)
 
 import torch_spmd as spmd
 from benchmarks.published.factored import Factored
@@ -113,6 +118,30 @@ class Block(nn.Module):
         return self.specs.stream(x + self.feed_forward(self.norm2(x)))
 
 
+_PRODUCTS = (torch.ops.aten.mm.default, torch.ops.aten.linear.default)
+_ATTENTION = (
+    torch.ops.aten._scaled_dot_product_fused_attention_overrideable.default,
+    torch.ops.aten._scaled_dot_product_flash_attention.default,
+    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default,
+    torch.ops.aten.scaled_dot_product_attention.default,
+)
+
+
+def half_of_products() -> Any:
+    """Keeps attention and every other product, as torchtitan's "op" selective checkpointing."""
+    products = {False: 0, True: 0}  # forward, recomputation
+
+    def policy(context: Any, op: Any, *args: Any, **kwargs: Any) -> CheckpointPolicy:
+        if op in _PRODUCTS:
+            products[context.is_recompute] += 1
+            kept = products[context.is_recompute] % 2 == 1
+        else:
+            kept = op in _ATTENTION
+        return CheckpointPolicy.MUST_SAVE if kept else CheckpointPolicy.PREFER_RECOMPUTE
+
+    return create_selective_checkpoint_contexts(policy)
+
+
 class Decoder(nn.Module):
     def __init__(self, row: Row, specs: Specs) -> None:
         super().__init__()
@@ -126,6 +155,13 @@ class Decoder(nn.Module):
         if not row.tied:
             self.head = parameter(row.vocab, row.width, dtype=dtype)
 
+    def called(self, block: nn.Module, x: Tensor) -> Any:
+        if not self.row.remat:
+            return block(x)
+        if self.row.remat == "full":
+            return checkpoint(block, x, use_reentrant=False)
+        return checkpoint(block, x, use_reentrant=False, context_fn=half_of_products)
+
     def forward(self, inputs: Tensor, targets: Tensor) -> Tensor:
         x = F.embedding(inputs, self.embed)
         if self.row.positions == "learned":
@@ -134,7 +170,7 @@ class Decoder(nn.Module):
             x = x.to(torch.bfloat16)
         x = self.specs.stream(x)
         for block in self.blocks:
-            x = checkpoint(block, x, use_reentrant=False) if self.row.remat else block(x)
+            x = self.called(block, x)
         logits = F.linear(self.norm(x), self.embed if self.row.tied else self.head)
         return F.cross_entropy(logits.view(-1, self.row.vocab), targets.view(-1))
 

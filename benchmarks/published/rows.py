@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The rows of tpu.csv: what was run, and what was published of it."""
+"""The rows of tpu.csv and gpu.csv: what was run, and what was published of it."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ class Row:
 
     `ms`: milliseconds a step; `tf`: TFLOP/s a chip; `tok`: tokens/s a chip; `mfu`: 6 · parameters ·
     tokens / (time · chips · peak), in percent. `apart`: why the row counts apart from the others.
-    `time_only`: the run recomputed or moved away a part of what the row keeps, so that its memory
-    says nothing. `fits`: "no" where the TPU compiler ran out of memory.
+    `remat`: "full": each block is recomputed; "selective": what is neither attention nor every
+    other product; "": nothing. `time_only`: the run recomputed or moved away a part of what the row
+    keeps, so that its memory says nothing. `fits`: "no" where the TPU compiler ran out of memory.
     """
 
     name: str
@@ -33,7 +34,7 @@ class Row:
     positions: str
     biases: bool
     attention: str
-    remat: bool
+    remat: str
     on: str
     mesh: dict[str, int]
     spec: str
@@ -52,8 +53,13 @@ class Row:
     source: str
 
     @property
+    def on_gpus(self) -> bool:
+        return self.on[0].isdigit()
+
+    @property
     def generation(self) -> str:
-        return self.on.split("-")[0]
+        """Of the TPU, or the GPU's model."""
+        return self.on.split("x", 1)[1] if self.on_gpus else self.on.split("-")[0]
 
     @property
     def tokens(self) -> int:
@@ -61,8 +67,11 @@ class Row:
 
 
 def rows() -> list[Row]:
-    with open(Path(__file__).with_name("tpu.csv"), encoding="utf-8") as file:
-        return [_row(texts) for texts in csv.DictReader(file)]
+    found = []
+    for name in ("tpu.csv", "gpu.csv"):
+        with open(Path(__file__).with_name(name), encoding="utf-8") as file:
+            found += [_row(texts) for texts in csv.DictReader(file)]
+    return found
 
 
 def _row(texts: dict[str, str]) -> Row:
@@ -78,8 +87,6 @@ def _row(texts: dict[str, str]) -> Row:
             values["mesh"] = {name: int(size) for name, size in pairs}
         elif field.name == "fits":
             values["fits"] = text != "no"
-        elif field.name == "remat":
-            values["remat"] = text == "full"
         else:
             values[field.name] = text == "yes" if field.type == "bool" else text
     return Row(**values)  # type: ignore[arg-type]

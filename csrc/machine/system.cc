@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -37,6 +38,11 @@ System OfSlice(const TpuSlice& slice) {
   return system;
 }
 
+// "8xh100", "8xanything": no TPU slice begins with a digit.
+bool IsGpuCluster(absl::string_view name) {
+  return !name.empty() && absl::ascii_isdigit(name.front()) && absl::StrContains(name, 'x');
+}
+
 absl::StatusOr<System> ParseGpus(absl::string_view name, int64_t gpus, absl::string_view model) {
   const std::string upper = absl::AsciiStrToUpper(model);
   const Machine* const gpu = FindGpu(upper);
@@ -53,6 +59,7 @@ absl::StatusOr<System> ParseGpus(absl::string_view name, int64_t gpus, absl::str
   System system;
   system.name = absl::StrCat(gpus, "x", absl::AsciiStrToLower(model));
   system.device = *gpu;
+  system.device.name = system.name;
   system.efficiency = FittedEfficiency(gpu->name);
   if (gpus > kGpusPerNode) {
     system.levels.push_back(
@@ -92,12 +99,19 @@ std::string System::ToString() const {
   });
 }
 
-absl::StatusOr<System> ParseSystem(absl::string_view name) {
+absl::StatusOr<System> ParseGpuCluster(absl::string_view name) {
   const size_t x = name.find('x');
   int64_t gpus = 0;
-  if (x != absl::string_view::npos && absl::SimpleAtoi(name.substr(0, x), &gpus)) {
-    return ParseGpus(name, gpus, name.substr(x + 1));
+  if (x == absl::string_view::npos || !absl::SimpleAtoi(name.substr(0, x), &gpus)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "machine '", name, "' is not of the form <number>x<model>, as in '8xh100'; known are ",
+        absl::StrJoin(GpuModels(), ", ")));
   }
+  return ParseGpus(name, gpus, name.substr(x + 1));
+}
+
+absl::StatusOr<System> ParseSystem(absl::string_view name) {
+  if (IsGpuCluster(name)) return ParseGpuCluster(name);
   absl::StatusOr<TpuSlice> slice = ParseTpuSlice(name);
   if (!slice.ok()) {
     return absl::InvalidArgumentError(absl::StrCat(

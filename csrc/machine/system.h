@@ -50,6 +50,8 @@ struct System {
 // eight, joined by InfiniBand.
 // Errors: InvalidArgument naming what is known.
 absl::StatusOr<System> ParseSystem(absl::string_view name);
+// The same for GPUs alone.
+absl::StatusOr<System> ParseGpuCluster(absl::string_view name);
 
 // `devices` devices on one ring. `machine` says what the links of a device carry together.
 System OneRing(const Machine& machine, int64_t devices);

@@ -7,10 +7,14 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "csrc/ir/verifier.h"
+#include "csrc/partition/base_order.h"
 #include "csrc/partition/choose.h"
+#include "csrc/partition/gather_again.h"
+#include "csrc/partition/order.h"
 #include "csrc/partition/passes.h"
 #include "csrc/partition/repeated_work.h"
 #include "csrc/rules/graph_verifier.h"
+#include "csrc/util/byte_text.h"
 #include "csrc/util/status.h"
 
 namespace spmd::partition {
@@ -168,11 +172,37 @@ Compiled Begin(const ir::Graph& graph) {
   return out;
 }
 
+// The machine with as much memory as a program may need.
+machine::Machine Limited(const CompileOptions& options) {
+  machine::Machine machine = options.machine ? *options.machine : machine::Nominal();
+  const int64_t limit = options.memory_limit;
+  if (limit > 0 && (machine.memory_bytes == 0 || limit < machine.memory_bytes)) {
+    machine.memory_bytes = limit;
+  }
+  return machine;
+}
+
+// Gathers and computes again where memory is short, and says so.
+void GatherAgainToFit(const machine::Machine& machine, Compiled& out) {
+  out.gathered_again = GatherAgain(out.program, MemoryToFill(machine));
+  const GatheredAgain& done = out.gathered_again;
+  if (done.values.empty()) return;
+  const int64_t computed = static_cast<int64_t>(done.values.size()) - done.gathers;
+  out.warnings.push_back(
+      {absl::StrCat("gathers again ", done.gathers, " ", computed, " ", done.bytes),
+       absl::StrCat("gathers ", done.gathers, " and computes ", computed, " values (",
+                    ByteText(done.bytes),
+                    " per device) again for their later uses, because the program would hold ",
+                    ByteText(done.bytes_before), " per device, and may hold ",
+                    ByteText(machine.memory_bytes), "; it holds ", ByteText(done.bytes_after),
+                    " now and sends ", ByteText(done.wire_bytes), " more")});
+}
+
 // Lowers the plans: everything that follows from them.
 absl::Status LowerPlans(Pipeline& pipeline, const CompileOptions& options,
                         const std::vector<propagate::NodeFactors>& factors,
                         std::vector<NodePlan> plans, Compiled& out) {
-  const machine::Machine& machine = options.machine ? *options.machine : machine::Nominal();
+  const machine::Machine machine = Limited(options);
   Lowering lowering;
   lowering.plans = std::move(plans);
   lowering.graph = &out.graph;
@@ -187,8 +217,10 @@ absl::Status LowerPlans(Pipeline& pipeline, const CompileOptions& options,
   out.warnings = GatherWarnings(lowering, options.warn_gather_bytes);
   SPMD_RETURN_IF_ERROR(pipeline.Pass("windows", [&] { return lower(Windows); }));
   SPMD_RETURN_IF_ERROR(pipeline.Pass("localise", [&] { return lower(Localise); }));
-  SPMD_RETURN_IF_ERROR(pipeline.Pass("collectives", [&] {
-    MergeCollectives(out.program, options.merge_cap_bytes);
+  SPMD_RETURN_IF_ERROR(pipeline.Pass("order", [&] {
+    BaseOrder(out.program);
+    if (machine.memory_bytes > 0) GatherAgainToFit(machine, out);
+    Order(out.program, OptionsFor(out.program, machine, options.merge_cap_bytes));
     return absl::OkStatus();
   }));
   return pipeline.Pass("finish", [&] {
@@ -302,8 +334,8 @@ absl::StatusOr<Compiled> CompileAs(const ir::Graph& graph, Decisions decisions,
 }
 
 std::vector<std::string> PassNames() {
-  return {"legalize", "simplify", "batch_indices", "propagate", "reorder",     "decompose",
-          "choose",   "reshard",  "windows",       "localise",  "collectives", "finish"};
+  return {"legalize", "simplify", "batch_indices", "propagate", "reorder", "decompose",
+          "choose",   "reshard",  "windows",       "localise",  "order",   "finish"};
 }
 
 absl::StatusOr<std::string> TextAfter(const ir::Graph& graph, absl::string_view pass,

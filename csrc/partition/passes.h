@@ -83,10 +83,6 @@ absl::Status Windows(Lowering& lowering);
 // operands that are added once.
 absl::Status Localise(Lowering& lowering);
 
-// collectives.cc: merges collectives of one kind over the same axes into one instruction, at the
-// place where the first of their results is needed, up to `cap_bytes` of results each.
-void MergeCollectives(program::Program& program, int64_t cap_bytes);
-
 // finish.cc: whether the compiler plans for a failure of a call: of every call that is not
 // element-wise, and of element-wise ones that may fail. When donated inputs are really taken is
 // decided when the program is loaded, by the facts about its ops alone (csrc/rules/op_facts.h).

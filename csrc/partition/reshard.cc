@@ -2,11 +2,10 @@
 #include <limits>
 #include <string>
 
-#include "absl/container/flat_hash_set.h"
-#include "absl/strings/str_cat.h"
 #include "csrc/cost/move.h"
 #include "csrc/partition/at_borders.h"
 #include "csrc/partition/passes.h"
+#include "csrc/program/new_names.h"
 #include "csrc/util/status.h"
 
 namespace spmd::partition {
@@ -37,7 +36,10 @@ program::OpCode ToOpCode(cost::MoveKind kind) {
 class Resharder {
  public:
   explicit Resharder(Lowering& lowering)
-      : lowering_(lowering), graph_(*lowering.graph), program_(lowering.program) {}
+      : lowering_(lowering),
+        graph_(*lowering.graph),
+        program_(lowering.program),
+        names_(lowering.program) {}
 
   void Run() {
     program_.grids = graph_.grids();
@@ -63,18 +65,10 @@ class Resharder {
     value.type = graph_.type(v);
     value.grid = grid;
     value.sharding = std::move(sharding);
-    value.name = name.empty() ? NextNumber() : std::move(name);
-    names_.insert(value.name);
-    const program::ValueId p = program_.AddValue(std::move(value));
+    value.name = std::move(name);
+    const program::ValueId p = names_.AddValue(std::move(value));
     layouts_[v].push_back(p);
     return p;
-  }
-
-  // The name that AddValue would give, without looking at all values.
-  std::string NextNumber() const {
-    size_t number = program_.values.size();
-    while (names_.contains(absl::StrCat(number))) ++number;
-    return absl::StrCat(number);
   }
 
   void Emit(program::Instruction instruction, ir::NodeId node) {
@@ -204,7 +198,7 @@ class Resharder {
   const ir::Graph& graph_;
   program::Program& program_;
   std::vector<std::vector<program::ValueId>> layouts_;  // by graph value
-  absl::flat_hash_set<std::string> names_;
+  program::NewNames names_;
 };
 
 }  // namespace

@@ -3,7 +3,9 @@
 #include <tuple>
 #include <vector>
 
+#include "absl/container/flat_hash_map.h"
 #include "csrc/partition/passes.h"
+#include "csrc/program/new_names.h"
 #include "csrc/rules/op_call.h"
 #include "csrc/util/status.h"
 
@@ -36,12 +38,13 @@ absl::Status Windows(Lowering& lowering) {
   std::vector<program::Instruction> instructions;
   std::vector<ir::NodeId> node_of;
   struct Made {
-    program::ValueId from;
     std::vector<program::WindowDim> dims;
     double fill;
     program::ValueId windowed;
   };
-  std::vector<Made> made;  // a window that two calls need is exchanged once
+  // By value: its windows. A window that two calls need is exchanged once.
+  absl::flat_hash_map<program::ValueId, std::vector<Made>> made_of;
+  program::NewNames names(program);
   for (size_t i = 0; i < program.instructions.size(); ++i) {
     program::Instruction call = std::move(program.instructions[i]);
     const ir::NodeId id = lowering.node_of[i];
@@ -53,8 +56,9 @@ absl::Status Windows(Lowering& lowering) {
         OperandWindows windows = WindowsOf(active, static_cast<int>(k), cut);
         if (windows.dims.empty()) continue;
         const program::ValueId from = call.operands[k];
+        std::vector<Made>& made = made_of[from];
         auto it = std::find_if(made.begin(), made.end(), [&](const Made& m) {
-          return m.from == from && m.dims == windows.dims && m.fill == windows.fill;
+          return m.dims == windows.dims && m.fill == windows.fill;
         });
         if (it == made.end()) {
           program::Value value = program.values[from];
@@ -65,8 +69,8 @@ absl::Status Windows(Lowering& lowering) {
           exchange.operands = {from};
           exchange.fill = windows.fill;
           exchange.source = call.source;
-          exchange.results = {program.AddValue(std::move(value))};
-          made.push_back({from, windows.dims, windows.fill, exchange.results[0]});
+          exchange.results = {names.AddValue(std::move(value))};
+          made.push_back({windows.dims, windows.fill, exchange.results[0]});
           it = made.end() - 1;
           instructions.push_back(std::move(exchange));
           node_of.push_back(ir::kNoNode);

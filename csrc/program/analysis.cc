@@ -22,14 +22,7 @@ Instruction FreeOf(const std::vector<ValueId>& values) {
 class Tracker {
  public:
   explicit Tracker(const Program& program)
-      : program_(program), bytes_(program.values.size()), alive_(program.values.size(), false) {
-    for (size_t id = 0; id < bytes_.size(); ++id) {
-      const Value& value = program.values[id];
-      const int64_t widening =
-          ByteSize(HeldType(value.type.dtype, value.sharding)) / ByteSize(value.type.dtype);
-      bytes_[id] = program.TileBytes(static_cast<ValueId>(id)) * widening;
-    }
-  }
+      : bytes_(HeldBytes(program)), alive_(program.values.size(), false) {}
 
   int64_t bytes(ValueId id) const { return bytes_[id]; }
   int64_t total() const { return total_; }
@@ -67,13 +60,23 @@ class Tracker {
   }
 
  private:
-  const Program& program_;
   std::vector<int64_t> bytes_;
   std::vector<bool> alive_;
   int64_t total_ = 0;
 };
 
 }  // namespace
+
+std::vector<int64_t> HeldBytes(const Program& program) {
+  std::vector<int64_t> bytes(program.values.size());
+  for (size_t id = 0; id < bytes.size(); ++id) {
+    const Value& value = program.values[id];
+    const int64_t widening =
+        ByteSize(HeldType(value.type.dtype, value.sharding)) / ByteSize(value.type.dtype);
+    bytes[id] = program.TileBytes(static_cast<ValueId>(id)) * widening;
+  }
+  return bytes;
+}
 
 void InsertFrees(Program& program) {
   std::vector<Instruction> old = std::move(program.instructions);

@@ -13,6 +13,9 @@ namespace spmd::program {
 // Inserts kFree after the last use of every value, except outputs and inputs that are not donated.
 void InsertFrees(Program& program);
 
+// By value: the bytes that a device holds, of the fullest device.
+std::vector<int64_t> HeldBytes(const Program& program);
+
 struct LiveValue {
   ValueId value;
   int64_t bytes;  // per device

@@ -15,5 +15,6 @@ void init_tensors(py::module& m);
 void init_debug(py::module& m);
 void init_rules(py::module& m);
 void init_calls(py::module& m);
+void init_candidates(py::module& m);
 
 }  // namespace spmd::python

@@ -13,4 +13,5 @@ PYBIND11_MODULE(_C, m) {
   spmd::python::init_debug(m);
   spmd::python::init_rules(m);
   spmd::python::init_calls(m);
+  spmd::python::init_candidates(m);
 }

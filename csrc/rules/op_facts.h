@@ -85,6 +85,11 @@ struct OpFacts {
   // device has the element and the partial sums of the others are zero.
   bool looks_up = false;
 
+  // How an op that resamples an image weights inputs: "nearest", "nearest_exact" (of the middle of
+  // what an output covers), "linear", "cubic", the latter two antialiased ("linear_aa",
+  // "cubic_aa"), or "reflect" for padding.
+  absl::string_view filter = "";
+
   // How the op may be exchanged for others.
   bool adds = false;  // the result is operand 0 + `alpha` · operand 1
   std::optional<MatrixProduct> product = std::nullopt;

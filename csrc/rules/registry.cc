@@ -12,6 +12,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
 #include "csrc/rules/einsum.h"
+#include "csrc/rules/families.h"
 #include "csrc/util/status.h"
 
 namespace spmd::rules {
@@ -23,14 +24,15 @@ using Table = absl::flat_hash_map<std::string, Rule>;
 const Table& BuiltIn() {
   static const Table* const table = [] {
     auto* t = new Table;
-    for (auto family : {ElementwiseRules, MatmulRules, ReductionRules, NormalizationRules,
-                        LossRules, ViewRules, IndexingRules, LinearAlgebraRules, SamplingRules,
-                        ConvolutionRules, CreationRules, OptimizerRules}) {
-      for (Rule& rule : family()) {
+    for (auto family : {ElementwiseRows, MatmulRows, ReductionRows, NormalizationRows, LossRows,
+                        ViewRows, IndexingRows, PartRows, LinearAlgebraRows, SamplingRows,
+                        ConvolutionRows, CreationRows, OptimizerRows}) {
+      for (const Row& row : family()) {
+        Rule rule(row);
         SPMD_CHECK(rule.pattern != nullptr || rule.factors != nullptr, rule.op, ": ",
                    ParseEinsum(rule.einsum).status().ToString());
         std::string op = rule.op;
-        SPMD_CHECK(t->emplace(op, std::move(rule)).second, op, " has two rules");
+        t->emplace(std::move(op), std::move(rule));
       }
     }
     return t;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// All rules: the built-in tables, listed explicitly, and the user's.
+// All rules: those of the built-in tables (csrc/rules/families.h) and the user's.
 #pragma once
 
 #include <vector>
@@ -24,19 +24,5 @@ absl::Status Register(Rule rule);
 bool IsUsers(absl::string_view op);
 // The names of all ops that have a rule, sorted.
 std::vector<std::string> AllOps();
-
-// The families, each defined in tables/<family>.cc. The registry checks that no op occurs twice.
-std::vector<Rule> ElementwiseRules();
-std::vector<Rule> MatmulRules();     // mm bmm addmm linear, their backward, attention
-std::vector<Rule> ReductionRules();  // sum mean amax argmax norm softmax …
-std::vector<Rule> NormalizationRules();
-std::vector<Rule> LossRules();           // mse, binary cross entropy … and their gradients
-std::vector<Rule> ViewRules();           // view permute slice select cat stack expand pad …
-std::vector<Rule> IndexingRules();       // embedding gather scatter index nll …
-std::vector<Rule> LinearAlgebraRules();  // batches of matrices, Fourier transforms
-std::vector<Rule> SamplingRules();     // grid_sample, unfold, unpooling: images through coordinates
-std::vector<Rule> ConvolutionRules();  // convolution, pooling, up-sampling and their gradients
-std::vector<Rule> CreationRules();     // full arange random …
-std::vector<Rule> OptimizerRules();    // what foreach and fused optimizers split into
 
 }  // namespace spmd::rules

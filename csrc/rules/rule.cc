@@ -6,7 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "csrc/rules/einsum.h"
-#include "csrc/rules/promotion.h"
+#include "csrc/rules/row.h"
 #include "csrc/util/status.h"
 
 namespace spmd::rules {
@@ -139,103 +139,20 @@ absl::InlinedVector<int, 4> Present(const std::vector<int>& operands, const OpCa
 
 }  // namespace
 
-Rule Rule::Each(std::initializer_list<int> v) const {
-  Rule r = *this;
-  r.each = v;
-  return r;
-}
-Rule Rule::Jointly(std::initializer_list<int> v) const {
-  Rule r = *this;
-  r.jointly = v;
-  return r;
-}
-Rule Rule::JointlyAll() const {
-  Rule r = *this;
-  r.jointly_all = true;
-  return r;
-}
-Rule Rule::Monotone() const {
-  Rule r = *this;
-  r.monotone = true;
-  return r;
-}
-Rule Rule::LinearIf(LinearIfFn f) const {
-  Rule r = *this;
-  r.linear_if = f;
-  return r;
-}
-Rule Rule::Local(LocalFn f) const {
-  Rule r = *this;
-  r.local = f;
-  return r;
-}
-Rule Rule::Types(TypesFn f) const {
-  Rule r = *this;
-  r.types = f;
-  return r;
-}
-Rule Rule::Decomposes(DecomposeFn f) const {
-  Rule r = *this;
-  r.decompose = f;
-  return r;
-}
-Rule Rule::DecomposesAlways(DecomposeFn f) const {
-  Rule r = Decomposes(f);
-  r.decompose_always = true;
-  return r;
-}
-Rule Rule::Combines(CombineFn f) const {
-  Rule r = *this;
-  r.combine = f;
-  return r;
-}
-Rule Rule::Random() const {
-  Rule r = *this;
-  r.random = true;
-  return r;
-}
-Rule Rule::Flops(double per_point) const {
-  Rule r = *this;
-  r.flops_per_point = per_point;
-  return r;
-}
-Rule Rule::CannotFail() const { return With(&OpFacts::fails, Failure::kNever); }
-Rule Rule::FailsOnIndices(absl::string_view bound) const {
-  return With(&OpFacts::fails, Failure::kOnIndices).With(&OpFacts::index_bound, bound);
-}
-
-Rule Einsum(absl::string_view op, absl::string_view text) {
-  Rule r;
-  r.op = Str(op);
-  r.einsum = Str(text);
-  absl::StatusOr<EinsumPattern> pattern = ParseEinsum(text);
-  if (pattern.ok()) {
-    for (size_t i = 0; i < pattern->operands.size(); ++i) {
-      if (pattern->operands[i].added) r.added.push_back(static_cast<int>(i));
-    }
-    r.pattern = std::make_shared<const EinsumPattern>(*std::move(pattern));
+Rule::Rule(const Row& row)
+    : RuleFields(row),
+      op(Str(row.op)),
+      einsum(Str(row.einsum)),
+      each(row.each.begin(), row.each.end()),
+      jointly(row.jointly.begin(), row.jointly.end()),
+      added(row.added.begin(), row.added.end()) {
+  if (factors != nullptr) return;
+  absl::StatusOr<EinsumPattern> parsed = ParseEinsum(einsum);
+  if (!parsed.ok()) return;
+  for (size_t i = 0; i < parsed->operands.size(); ++i) {
+    if (parsed->operands[i].added) added.push_back(static_cast<int>(i));
   }
-  return r;
-}
-
-Rule Elementwise(absl::string_view op) {
-  Rule r = Computed(op, BroadcastFactors);
-  r.elementwise = true;
-  r.facts.fails = Failure::kNever;
-  r.types = PromotedTypes;
-  return r;
-}
-
-Rule Computed(absl::string_view op, FactorsFn factors) {
-  Rule r;
-  r.op = Str(op);
-  r.factors = factors;
-  return r;
-}
-
-std::vector<Rule> CannotFail(std::vector<Rule> rows) {
-  for (Rule& row : rows) row.facts.fails = Failure::kNever;
-  return rows;
+  pattern = std::make_shared<const EinsumPattern>(*std::move(parsed));
 }
 
 absl::StatusOr<OpFactors> FactorsOf(const Rule& rule, const OpCall& call) {

@@ -18,12 +18,10 @@
 // tensor of rank 0.
 #pragma once
 
-#include <initializer_list>
 #include <memory>
 #include <optional>
 #include <stdexcept>
 #include <string>
-#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -59,66 +57,48 @@ using CombineFn = std::optional<ir::ValueId> (*)(Builder&, absl::Span<const ir::
 // Where attributes or types decide: true for calls for which the linearity below holds.
 using LinearIfFn = bool (*)(const OpCall&);
 
-struct Rule {
-  std::string op;
-  // Factors come from `einsum` (with `pattern`, its parsed form, null for bad text) or `factors`.
-  std::string einsum;
-  std::shared_ptr<const EinsumPattern> pattern;
+// What the row of a built-in op and the rule of a user have in common.
+struct RuleFields {
+  // Factors come from einsum text or from `factors`.
   FactorsFn factors = nullptr;
   TypesFn types = nullptr;  // required for core ops
   // Local attributes come from `local`. If it is null, the call's attributes are used, with those
-  // of `local_attributes` replaced where any factor is sharded.
+  // of Rule::local_attributes replaced where any factor is sharded.
   LocalFn local = nullptr;
-  std::vector<std::pair<std::string, Attr>> local_attributes;
   DecomposeFn decompose = nullptr;
   // Rewritten before propagation: there is no kernel, or running whole is always worse.
   bool decompose_always = false;
+  // How it is written where an index enumerates a dimension (csrc/rules/tables/batch_index.h).
+  DecomposeFn decompose_batch = nullptr;
   CombineFn combine = nullptr;
+  bool jointly_all = false;        // every present operand (ops that take Tensor[])
+  LinearIfFn linear_if = nullptr;  // null: for every call
+  bool monotone = false;
+  bool elementwise = false;    // broadcasts, and has no other factors
+  bool random = false;         // never merged with an equal one
+  double flops_per_point = 1;  // cost: flops = this × product of all factor sizes
+  OpFacts facts;
+};
+
+struct Row;  // csrc/rules/row.h: a line of a table
+
+struct Rule : RuleFields {
+  Rule() = default;
+  // If the text of `row` is malformed, `pattern` is null.
+  Rule(const Row& row);  // NOLINT(google-explicit-constructor)
+
+  std::string op;
+  std::string einsum;
+  std::shared_ptr<const EinsumPattern> pattern;  // the parsed form of `einsum`
+  std::vector<std::pair<std::string, Attr>> local_attributes;
   // Linearity, as sets of operands that may be unreduced (sum). each: any one of them, while the
   // others are not. jointly: all of them or none. Operands of `monotone` ops are jointly linear for
   // max and min too; a monotone op without `jointly` is monotone in its first operand only. Read
   // all this through LinearityOf.
   std::vector<int> each;
   std::vector<int> jointly;
-  bool jointly_all = false;        // every present operand (ops that take Tensor[])
-  LinearIfFn linear_if = nullptr;  // null: for every call
-  bool monotone = false;
-  std::vector<int> added;      // operands added once to the result
-  bool elementwise = false;    // broadcasts, and has no other factors
-  bool random = false;         // never merged with an equal one
-  double flops_per_point = 1;  // cost: flops = this × product of all factor sizes
-  OpFacts facts;
-
-  // Fluent setters, so that a row reads as a line.
-  Rule Each(std::initializer_list<int> v) const;
-  Rule Jointly(std::initializer_list<int> v) const;
-  Rule JointlyAll() const;
-  Rule Monotone() const;
-  Rule LinearIf(LinearIfFn f) const;
-  Rule Local(LocalFn f) const;
-  Rule Types(TypesFn f) const;
-  Rule Decomposes(DecomposeFn f) const;
-  Rule DecomposesAlways(DecomposeFn f) const;
-  Rule Combines(CombineFn f) const;
-  Rule Random() const;
-  Rule Flops(double per_point) const;
-  Rule CannotFail() const;
-  Rule FailsOnIndices(absl::string_view bound = "") const;
-  template <typename T>
-  Rule With(T OpFacts::* fact, std::type_identity_t<T> value) const {
-    Rule r = *this;
-    r.facts.*fact = std::move(value);
-    return r;
-  }
+  std::vector<int> added;  // operands added once to the result
 };
-
-Rule Einsum(absl::string_view op, absl::string_view text);
-// Broadcasting over all operands. Its rows cannot fail unless they say so.
-Rule Elementwise(absl::string_view op);
-Rule Computed(absl::string_view op, FactorsFn factors);
-
-// The rows, of which none can fail.
-std::vector<Rule> CannotFail(std::vector<Rule> rows);
 
 // Returns read(), which may ask a call for an attribute, operand or dimension that it does not
 // have.

@@ -11,20 +11,11 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
-#include "csrc/util/sorted.h"
+#include "csrc/rules/families.h"
 #include "csrc/util/status.h"
 
 namespace spmd::rules {
 namespace {
-
-constexpr const char* kSchemas[] = {
-#include "csrc/rules/signatures.inc"
-};
-
-constexpr std::string_view OpOf(std::string_view schema) {
-  return schema.substr(0, schema.find('('));
-}
-static_assert(IsSortedAndUnique(kSchemas, OpOf));
 
 absl::Status NoSchema(absl::string_view schema) {
   return absl::InvalidArgumentError(absl::StrCat("'", schema, "' is no schema of an op"));
@@ -92,10 +83,10 @@ using Table = absl::flat_hash_map<std::string, Signature>;
 const Table& All() {
   static const Table* const table = [] {
     auto* all = new Table;
-    for (const absl::string_view schema : kSchemas) {
-      absl::StatusOr<Signature> signature = Signature::Parse(schema);
+    for (const Schema& schema : kSchemas) {
+      absl::StatusOr<Signature> signature = Signature::Parse(schema.text);
       SPMD_CHECK(signature.ok(), signature.status().ToString());
-      (*all)[std::string(schema.substr(0, schema.find('(')))] = *std::move(signature);
+      (*all)[std::string(schema.op())] = *std::move(signature);
     }
     return all;
   }();

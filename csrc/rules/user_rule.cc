@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "csrc/rules/einsum.h"
+#include "csrc/rules/row.h"
 #include "csrc/util/status.h"
 
 namespace spmd::rules {

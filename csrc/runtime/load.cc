@@ -7,12 +7,12 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "csrc/program/analysis.h"
 #include "csrc/program/one_place/coalesce.h"
 #include "csrc/program/one_place/fuse_sums.h"
 #include "csrc/program/one_place/turns.h"
 #include "csrc/runtime/executor_impl.h"
 #include "csrc/runtime/kernels/register.h"
+#include "csrc/runtime/memory_check.h"
 #include "csrc/runtime/one_place/tile_memory.h"
 #include "csrc/runtime/one_place/waves.h"
 #include "csrc/runtime/one_place/write_through.h"
@@ -29,10 +29,6 @@ using program::ValueId;
 
 namespace {
 
-std::string Megabytes(int64_t bytes) {
-  return absl::StrCat(static_cast<double>(bytes * 10 / (int64_t{1} << 20)) / 10, " MiB");
-}
-
 AxisMask AxesForTurns(const Program& program, LoadedProgram::Options::Turns turns) {
   using Turns = LoadedProgram::Options::Turns;
   if (turns == Turns::kNever) return 0;
@@ -41,23 +37,6 @@ AxisMask AxesForTurns(const Program& program, LoadedProgram::Options::Turns turn
   options.where_it_pays = turns == Turns::kWhereTheyPay;
   if (options.where_it_pays) options.more_groups_than = at::get_num_threads();
   return program::AxesForTurns(program, options);
-}
-
-absl::Status CheckMemory(const Program& program, const Backend& backend) {
-  const int64_t limit = backend.memory_limit();
-  if (limit <= 0) return absl::OkStatus();
-  const program::MemoryReport report = program::PeakMemory(program);
-  if (report.peak_bytes <= limit) return absl::OkStatus();
-  std::string text = absl::StrCat("the program needs ", Megabytes(report.peak_bytes),
-                                  " per device; ", backend.name(), " has ", Megabytes(limit),
-                                  ". The largest values when it is fullest:");
-  for (size_t i = 0; i < report.live.size() && i < 10; ++i) {
-    const program::Value& value = program.values[report.live[i].value];
-    absl::StrAppend(&text, "\n  ", Megabytes(report.live[i].bytes), "  %", value.name, ": ",
-                    value.type.ToString(), " ",
-                    value.sharding.ToString(*program.grids[value.grid]));
-  }
-  return absl::ResourceExhaustedError(text);
 }
 
 // True if all devices of the program share a place and the backend is not planning.
@@ -121,7 +100,7 @@ std::string DescribeInstruction(const Program& program, int index) {
 
 absl::Status LoadedProgram::Impl::Load() {
   RegisterKernels();
-  SPMD_RETURN_IF_ERROR(CheckMemory(written, backend));
+  SPMD_RETURN_IF_ERROR(CheckMemory(written, backend, options.memory_limit));
   SPMD_RETURN_IF_ERROR(CheckDevices(written, backend));
   PlacementCache cache(program, held.per_position);
   for (size_t id = 0; id < program.values.size(); ++id) {

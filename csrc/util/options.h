@@ -31,6 +31,9 @@ struct Options {
   // Tiles that several devices hold are kept and computed once. No variable sets it.
   bool deduplicate = true;
   Turns turns = Turns::kWhereTheyPay;  // 0: never; 1: always
+  // Bytes per device that a program may need, if that is less than what the device has; 0: what the
+  // device has. No variable sets it.
+  int64_t memory_limit = 0;
   // False: plans are made as if moves cost nothing, so that whatever can be sharded is sharded. For
   // tests of rules.
   bool price_moves = true;

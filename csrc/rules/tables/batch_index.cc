@@ -93,29 +93,6 @@ ir::ValueId Numbered(Builder& b, ir::ValueId self, const Batch& batch) {
   return self;
 }
 
-ValuesOrStatus ReadInBatch(Builder& b, const ir::Graph&, const ir::Node&, Operands operands) {
-  const int num_indices = static_cast<int>(operands.size()) - 1;
-  const std::optional<Batch> batch = BatchOf(b.graph(), operands, num_indices);
-  if (!batch) return Values{};
-  Values call(operands.begin(), operands.end());
-  call[0] = Numbered(b, call[0], *batch);
-  return b.CallAll("spmd::index_part", std::move(call), PartAttributes(b.type(call[0]), *batch),
-                   {{1, num_indices}});
-}
-
-ValuesOrStatus WriteInBatch(Builder& b, const ir::Graph&, const ir::Node& node, Operands operands) {
-  const int num_indices = static_cast<int>(operands.size()) - 2;
-  const std::optional<Batch> batch = BatchOf(b.graph(), operands, num_indices);
-  if (!batch) return Values{};
-  const ir::ValueId self = operands[0], numbered = Numbered(b, self, *batch);
-  // The rest of self would have to be put back around the result.
-  if (numbered != self) return Values{};
-  Attributes attributes = PartAttributes(b.type(self), *batch);
-  attributes.Set("accumulate", node.attributes.GetBoolOr("accumulate", false));
-  return b.CallAll("spmd::index_put_part", Values(operands.begin(), operands.end()),
-                   std::move(attributes), {{1, num_indices}});
-}
-
 }  // namespace
 
 std::optional<Numbering> NumberingOf(const ir::Graph& graph, ir::ValueId v) {
@@ -141,15 +118,28 @@ std::optional<Numbering> NumberingOf(const ir::Graph& graph, ir::ValueId v) {
   return Numbering{dim, numbering->count};
 }
 
-DecomposeFn BatchFormOf(absl::string_view op) {
-  for (absl::string_view read : {"aten::index.Tensor", "aten::_unsafe_index.Tensor"}) {
-    if (op == read) return ReadInBatch;
-  }
-  for (absl::string_view write :
-       {"aten::index_put", "aten::_index_put_impl", "aten::_unsafe_index_put"}) {
-    if (op == write) return WriteInBatch;
-  }
-  return nullptr;
+ValuesOrStatus IndexByBatch(Builder& b, const ir::Graph&, const ir::Node&, Operands operands) {
+  const int num_indices = static_cast<int>(operands.size()) - 1;
+  const std::optional<Batch> batch = BatchOf(b.graph(), operands, num_indices);
+  if (!batch) return Values{};
+  Values call(operands.begin(), operands.end());
+  call[0] = Numbered(b, call[0], *batch);
+  return b.CallAll("spmd::index_part", std::move(call), PartAttributes(b.type(call[0]), *batch),
+                   {{1, num_indices}});
+}
+
+ValuesOrStatus IndexPutByBatch(Builder& b, const ir::Graph&, const ir::Node& node,
+                               Operands operands) {
+  const int num_indices = static_cast<int>(operands.size()) - 2;
+  const std::optional<Batch> batch = BatchOf(b.graph(), operands, num_indices);
+  if (!batch) return Values{};
+  const ir::ValueId self = operands[0], numbered = Numbered(b, self, *batch);
+  // The rest of self would have to be put back around the result.
+  if (numbered != self) return Values{};
+  Attributes attributes = PartAttributes(b.type(self), *batch);
+  attributes.Set("accumulate", node.attributes.GetBoolOr("accumulate", false));
+  return b.CallAll("spmd::index_put_part", Values(operands.begin(), operands.end()),
+                   std::move(attributes), {{1, num_indices}});
 }
 
 }  // namespace spmd::rules

@@ -10,8 +10,8 @@
 
 #include <optional>
 
-#include "absl/strings/string_view.h"
 #include "csrc/rules/rule.h"
+#include "csrc/rules/tables/decompositions.h"
 
 namespace spmd::rules {
 
@@ -24,8 +24,11 @@ struct Numbering {
 // that only move elements.
 std::optional<Numbering> NumberingOf(const ir::Graph& graph, ir::ValueId v);
 
-// The decomposition that writes an op with a batch dimension; null for ops that take no indices. It
-// returns no values where no index enumerates a dimension.
-DecomposeFn BatchFormOf(absl::string_view op);
+// index and index_put with a batch dimension. They return no values where no index enumerates a
+// dimension.
+ValuesOrStatus IndexByBatch(Builder& b, const ir::Graph& from, const ir::Node& node,
+                            Operands operands);
+ValuesOrStatus IndexPutByBatch(Builder& b, const ir::Graph& from, const ir::Node& node,
+                               Operands operands);
 
 }  // namespace spmd::rules

@@ -2,8 +2,9 @@
 #include "csrc/rules/tables/border.h"
 
 #include <optional>
+#include <string>
 
-#include "absl/strings/match.h"
+#include "csrc/rules/registry.h"
 #include "csrc/rules/tables/call_factors.h"
 #include "csrc/rules/tables/decompositions.h"
 #include "csrc/rules/tables/resample.h"
@@ -31,7 +32,7 @@ std::vector<Border> BordersOf(const OpCall& call) {
 std::optional<Resampling> ResamplingOf(const OpCall& call, const Border& border, int64_t size) {
   if (border.before < 0 || border.after < 0) return std::nullopt;
   Resampling r;
-  r.filter = absl::StrContains(call.op, "reflection") ? "reflect" : "nearest";
+  r.filter = std::string(FactsOf(call.op).filter);
   r.start = -border.before;
   r.stop = r.start + 1;
   r.num_in = size;

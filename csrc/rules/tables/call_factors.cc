@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "csrc/rules/einsum.h"
 #include "csrc/util/status.h"
 
 namespace spmd::rules {
@@ -84,8 +85,9 @@ Dims MappedDims(const Dims& operand, absl::Span<const int> source) {
 
 absl::StatusOr<OpFactors> NoFactors(const OpCall& call) { return WholeFactors(call); }
 
-Rule Rewritten(absl::string_view op, DecomposeFn as) {
-  return Computed(op, NoFactors).DecomposesAlways(as);
+absl::StatusOr<OpFactors> FactorsByText(const OpCall& call, absl::string_view text) {
+  SPMD_ASSIGN_OR_RETURN(const EinsumPattern pattern, ParseEinsum(text));
+  return EinsumFactors(pattern, call);
 }
 
 bool IsCut(const DimFactors& dim, const CutFactors& cut) {

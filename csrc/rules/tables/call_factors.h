@@ -10,7 +10,7 @@
 #include "absl/types/span.h"
 #include "csrc/rules/factors.h"
 #include "csrc/rules/op_call.h"
-#include "csrc/rules/rule.h"
+#include "csrc/rules/row.h"
 
 namespace spmd::rules {
 
@@ -69,8 +69,12 @@ Dims MappedDims(const Dims& operand, absl::Span<const int> source);
 
 // The factors of an op that cannot be sharded: every device computes it in full.
 absl::StatusOr<OpFactors> NoFactors(const OpCall& call);
-// The rule of an op that is always rewritten in core ops by `as`.
-Rule Rewritten(absl::string_view op, DecomposeFn as);
+// The factors by einsum text, for ops where an attribute or a rank decides between several texts.
+absl::StatusOr<OpFactors> FactorsByText(const OpCall& call, absl::string_view text);
+// The row of an op that is always rewritten in core ops by `as`.
+constexpr Row Rewritten(absl::string_view op, DecomposeFn as) {
+  return Computed(op, NoFactors).DecomposesAlways(as);
+}
 
 // True if any factor of the dimension is sharded.
 bool IsCut(const DimFactors& dim, const CutFactors& cut);

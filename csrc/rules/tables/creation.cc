@@ -5,9 +5,8 @@
 #include <algorithm>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
+#include "csrc/rules/families.h"
 #include "csrc/rules/promotion.h"
-#include "csrc/rules/registry.h"
 #include "csrc/rules/tables/call_factors.h"
 #include "csrc/util/status.h"
 
@@ -88,36 +87,34 @@ Types DropoutTypes(const OpCall& call) {
 }
 
 // An op that draws one number for each element of its parameters.
-Rule Drawn(absl::string_view op, FactorsFn factors) {
+constexpr Row Drawn(absl::string_view op, FactorsFn factors) {
   return Computed(op, factors).Local(LocalOffset).Types(DrawnTypes).Random();
 }
 
+constexpr auto kRows = Rows(
+    Drawn("spmd::binomial", BroadcastFactors), Drawn("spmd::dirichlet", RowFactors).CannotFail(),
+    Computed("spmd::dropout", BroadcastFactors)
+        .Local(LocalOffset)
+        .Types(DropoutTypes)
+        .Random()
+        .CannotFail(),
+    Computed("spmd::full", ResultFactors).Local(LocalSize).Types(SizeTypes).CannotFail(),
+    Computed("spmd::iota", ResultFactors).Local(LocalIota).Types(IotaTypes).CannotFail(),
+    Drawn("spmd::poisson", BroadcastFactors),
+    Computed("spmd::random", ResultFactors)
+        .Local(LocalSizeAndOffset)
+        .Types(SizeTypes)
+        .Random()
+        .CannotFail(),
+    Drawn("spmd::standard_gamma", BroadcastFactors).CannotFail(),
+    // Small tables, which every device computes in full.
+    All(Computed("", NoFactors).CannotFail(),
+        {"aten::eye", "aten::eye.m", "aten::linspace", "aten::logspace", "aten::tril_indices",
+         "aten::triu_indices"}));
+static_assert(AreRowsOf(Family::kCreation, kRows), "see csrc/rules/families.h");
+
 }  // namespace
 
-std::vector<Rule> CreationRules() {
-  std::vector<Rule> t = {
-      Drawn("spmd::binomial", BroadcastFactors),
-      Drawn("spmd::dirichlet", RowFactors).CannotFail(),
-      Computed("spmd::dropout", BroadcastFactors)
-          .Local(LocalOffset)
-          .Types(DropoutTypes)
-          .Random()
-          .CannotFail(),
-      Computed("spmd::full", ResultFactors).Local(LocalSize).Types(SizeTypes).CannotFail(),
-      Computed("spmd::iota", ResultFactors).Local(LocalIota).Types(IotaTypes).CannotFail(),
-      Drawn("spmd::poisson", BroadcastFactors),
-      Computed("spmd::random", ResultFactors)
-          .Local(LocalSizeAndOffset)
-          .Types(SizeTypes)
-          .Random()
-          .CannotFail(),
-      Drawn("spmd::standard_gamma", BroadcastFactors).CannotFail(),
-  };
-  // Small tables, which every device computes in full.
-  for (const char* op : {"eye", "eye.m", "linspace", "logspace", "tril_indices", "triu_indices"}) {
-    t.push_back(Computed(absl::StrCat("aten::", op), NoFactors).CannotFail());
-  }
-  return t;
-}
+absl::Span<const Row> CreationRows() { return kRows; }
 
 }  // namespace spmd::rules

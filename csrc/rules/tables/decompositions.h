@@ -47,15 +47,21 @@ ir::ValueId NormOf(Builder& b, ir::ValueId v, double p, const std::vector<int64_
 
 // Reductions.
 SPMD_DECOMPOSITION(DecomposeMean);
-SPMD_DECOMPOSITION(DecomposeVariance);  // var, std, var_mean, std_mean
-SPMD_DECOMPOSITION(DecomposeNorm);      // linalg_vector_norm and norm
+SPMD_DECOMPOSITION(DecomposeVariance);   // var, var_mean
+SPMD_DECOMPOSITION(DecomposeDeviation);  // std, std_mean
+SPMD_DECOMPOSITION(DecomposeNorm);       // linalg_vector_norm and norm
 SPMD_DECOMPOSITION(DecomposeLogSumExp);
-SPMD_DECOMPOSITION(DecomposeArgExtremum);  // argmax, argmin, max.dim, min.dim
+SPMD_DECOMPOSITION(DecomposeArgMax);  // argmax, max.dim
+SPMD_DECOMPOSITION(DecomposeArgMin);  // argmin, min.dim
 SPMD_DECOMPOSITION(DecomposeAMinMax);
-SPMD_DECOMPOSITION(DecomposeSoftmax);  // and _log_softmax, _safe_softmax
+SPMD_DECOMPOSITION(DecomposeSoftmax);
+SPMD_DECOMPOSITION(DecomposeSafeSoftmax);
+SPMD_DECOMPOSITION(DecomposeLogSoftmax);
 SPMD_DECOMPOSITION(DecomposeSoftmaxBackward);
+SPMD_DECOMPOSITION(DecomposeLogSoftmaxBackward);
 SPMD_DECOMPOSITION(DecomposeGlu);
-SPMD_DECOMPOSITION(DecomposeScan);  // cumsum, cumprod
+SPMD_DECOMPOSITION(DecomposeCumsum);
+SPMD_DECOMPOSITION(DecomposeCumprod);
 SPMD_DECOMPOSITION(DecomposeTopK);
 SPMD_DECOMPOSITION(DecomposeDist);
 // Diagonals.
@@ -81,6 +87,7 @@ SPMD_DECOMPOSITION(DecomposeAttention);
 SPMD_DECOMPOSITION(DecomposeAttentionBackward);
 // Optimizers.
 SPMD_DECOMPOSITION(DecomposeAdam);
+SPMD_DECOMPOSITION(DecomposeAdamW);
 SPMD_DECOMPOSITION(DecomposeSgd);
 SPMD_DECOMPOSITION(DecomposeAdagrad);
 SPMD_DECOMPOSITION(DecomposeUnscale);

@@ -5,7 +5,8 @@
 #include <utility>
 #include <vector>
 
-#include "csrc/rules/registry.h"
+#include "csrc/rules/families.h"
+#include "csrc/rules/tables/batch_index.h"
 #include "csrc/rules/tables/call_factors.h"
 #include "csrc/rules/tables/embedding.h"
 #include "csrc/rules/tables/nll.h"
@@ -16,7 +17,7 @@ namespace spmd::rules {
 namespace {
 
 // An op that moves elements, so that its factors' product is no work.
-Rule Moves(absl::string_view op, FactorsFn factors) {
+constexpr Row Moves(absl::string_view op, FactorsFn factors) {
   return Computed(op, factors).Flops(kTrafficOnly);
 }
 
@@ -66,109 +67,99 @@ absl::StatusOr<std::vector<TensorType>> GatherTypes(const OpCall& call) {
   return std::vector<TensorType>{{call.operand(0).dtype, call.operand(1).dims}};
 }
 
-std::vector<Rule> AtenRules() {
-  const auto index_put = [](absl::string_view op) {
-    return Accumulates(Moves(op, IndexPut).Types(SameTypes).Decomposes(IndexPutByPart));
-  };
-  const auto writes = [](absl::string_view op, FactorsFn factors, DecomposeFn by_part) {
-    return Moves(op, factors).Types(SameTypes).Decomposes(by_part);
-  };
-  return {
-      index_put("aten::_index_put_impl"),
-      Moves("aten::_unsafe_index.Tensor", Index).Jointly({0}).Monotone().Decomposes(IndexByPart),
-      index_put("aten::_unsafe_index_put"),
-      Rewritten("aten::embedding", EmbeddingByRows),
-      Rewritten("aten::embedding_dense_backward", EmbeddingBackwardByRows),
-      Moves("aten::gather", Gather)
-          .Jointly({0})
-          .Monotone()
-          .Types(GatherTypes)
-          .Decomposes(GatherByPart)
-          .FailsOnIndices(),
-      Moves("aten::index.Tensor", Index).Jointly({0}).Monotone().Decomposes(IndexByPart),
-      Accumulates(writes("aten::index_add", IndexAdd, IndexAddByPart).Jointly({0, 2}))
-          .FailsOnIndices(),
-      writes("aten::index_copy", IndexCopy, IndexWriteByPart)
-          .Jointly({0, 2})
-          .Monotone()
-          .FailsOnIndices(),
-      writes("aten::index_fill.int_Scalar", IndexCopy, IndexWriteByPart).FailsOnIndices(),
-      writes("aten::index_fill.int_Tensor", IndexCopy, IndexWriteByPart).FailsOnIndices(),
-      index_put("aten::index_put"),
-      writes("aten::index_reduce", IndexCopy, IndexWriteByPart)
-          .With(&OpFacts::kernel, "spmd::index_reduce"),  // works with tiles of one row
-      Moves("aten::index_select", IndexSelectFactors)
-          .Jointly({0})
-          .Monotone()
-          .Decomposes(IndexSelectByPart)
-          .FailsOnIndices(),
-      Rewritten("aten::nll_loss2d_backward", Nll2dBackward),
-      Rewritten("aten::nll_loss2d_forward", Nll2dForward),
-      Rewritten("aten::nll_loss_backward", NllBackward),
-      Rewritten("aten::nll_loss_forward", NllForward),
-      writes("aten::put", PutFactors, PutByPart),
-      writes("aten::scatter.reduce", Scatter, ScatterByPart),
-      writes("aten::scatter.src", Scatter, ScatterByPart)
-          .Jointly({0, 2})
-          .Monotone()
-          .FailsOnIndices(),
-      writes("aten::scatter.value", Scatter, ScatterByPart).FailsOnIndices(),
-      writes("aten::scatter.value_reduce", Scatter, ScatterByPart),
-      Accumulates(writes("aten::scatter_add", ScatterAdd, ScatterAddByPart).Jointly({0, 2}))
-          .FailsOnIndices(),
-      writes("aten::scatter_reduce.two", Scatter, ScatterByPart).FailsOnIndices(),
-      Einsum("aten::searchsorted.Scalar", "[n], [n]? -> ()"),
-      Computed("aten::searchsorted.Tensor", SearchSortedFactors),
-      Moves("aten::take", TakeFactors).Jointly({0}).Monotone().Decomposes(TakeByPart),
-  };
+constexpr Row Writes(absl::string_view op, FactorsFn factors, DecomposeFn by_part) {
+  return Moves(op, factors).Types(SameTypes).Decomposes(by_part);
+}
+constexpr Row PutsAt(absl::string_view op) {
+  return Accumulates(Writes(op, IndexPut, IndexPutByPart)).DecomposesBatch(IndexPutByBatch);
 }
 
-std::vector<Rule> OwnRules() {
-  return {
-      Computed("spmd::cross_entropy_dinput", CrossEntropyDInputFactors)
-          .Types(CrossEntropyDInputTypes)
-          .Local(LocalCrossEntropyDInput),
-      Einsum("spmd::embedding", "v d, ... -> ... d")
-          .Each({0})
-          .Types(EmbeddingTypes)
-          .Local(LocalEmbedding)
-          .Flops(kTrafficOnly)
-          .FailsOnIndices("num_rows")
-          .With(&OpFacts::looks_up, true),
-      Einsum("spmd::embedding_dweight", "... d, ... -> v d")
-          .Each({0})
-          .Types(EmbeddingDWeightTypes)
-          .Local(LocalEmbeddingDWeight)
-          .Flops(kTrafficOnly)
-          .FailsOnIndices("num_rows"),
-      Computed("spmd::nll_dinput", NllDInputFactors)
-          .Each({0, 3})
-          .Types(NllDInputTypes)
-          .Local(LocalNllDInput)
-          .With(&OpFacts::dims, DimsUse::kClassOfRow),
-      Einsum("spmd::nll_rows", "... c, ..., c? -> ...")
-          .Jointly({0})
-          .Types(NllRowsTypes)
-          .Local(LocalNll)
-          .FailsOnIndices("num_classes")
-          .With(&OpFacts::dims, DimsUse::kClassOfRow),
-      Einsum("spmd::nll_sum", "... c, ..., c? -> (), ()")
-          .Types(NllSumTypes)
-          .Local(LocalNll)
-          .FailsOnIndices("num_classes")
-          .With(&OpFacts::dims, DimsUse::kClassOfRow),
-  };
-}
+constexpr auto kRows = Rows(
+    PutsAt("aten::_index_put_impl"),
+    Moves("aten::_unsafe_index.Tensor", Index)
+        .Jointly({0})
+        .Monotone()
+        .Decomposes(IndexByPart)
+        .DecomposesBatch(IndexByBatch),
+    PutsAt("aten::_unsafe_index_put"), Rewritten("aten::embedding", EmbeddingByRows),
+    Rewritten("aten::embedding_dense_backward", EmbeddingBackwardByRows),
+    Moves("aten::gather", Gather)
+        .Jointly({0})
+        .Monotone()
+        .Types(GatherTypes)
+        .Decomposes(GatherByPart)
+        .FailsOnIndices(),
+    Moves("aten::index.Tensor", Index)
+        .Jointly({0})
+        .Monotone()
+        .Decomposes(IndexByPart)
+        .DecomposesBatch(IndexByBatch),
+    Accumulates(Writes("aten::index_add", IndexAdd, IndexAddByPart).Jointly({0, 2}))
+        .FailsOnIndices(),
+    Writes("aten::index_copy", IndexCopy, IndexWriteByPart)
+        .Jointly({0, 2})
+        .Monotone()
+        .FailsOnIndices(),
+    Writes("aten::index_fill.int_Scalar", IndexCopy, IndexWriteByPart).FailsOnIndices(),
+    Writes("aten::index_fill.int_Tensor", IndexCopy, IndexWriteByPart).FailsOnIndices(),
+    PutsAt("aten::index_put"),
+    Writes("aten::index_reduce", IndexCopy, IndexWriteByPart)
+        .With(&OpFacts::kernel, "spmd::index_reduce"),  // works with tiles of one row
+    Moves("aten::index_select", IndexSelectFactors)
+        .Jointly({0})
+        .Monotone()
+        .Decomposes(IndexSelectByPart)
+        .FailsOnIndices(),
+    Rewritten("aten::nll_loss2d_backward", Nll2dBackward),
+    Rewritten("aten::nll_loss2d_forward", Nll2dForward),
+    Rewritten("aten::nll_loss_backward", NllBackward),
+    Rewritten("aten::nll_loss_forward", NllForward), Writes("aten::put", PutFactors, PutByPart),
+    Writes("aten::scatter.reduce", Scatter, ScatterByPart),
+    Writes("aten::scatter.src", Scatter, ScatterByPart).Jointly({0, 2}).Monotone().FailsOnIndices(),
+    Writes("aten::scatter.value", Scatter, ScatterByPart).FailsOnIndices(),
+    Writes("aten::scatter.value_reduce", Scatter, ScatterByPart),
+    Accumulates(Writes("aten::scatter_add", ScatterAdd, ScatterAddByPart).Jointly({0, 2}))
+        .FailsOnIndices(),
+    Writes("aten::scatter_reduce.two", Scatter, ScatterByPart).FailsOnIndices(),
+    Einsum("aten::searchsorted.Scalar", "[n], [n]? -> ()"),
+    Computed("aten::searchsorted.Tensor", SearchSortedFactors),
+    Moves("aten::take", TakeFactors).Jointly({0}).Monotone().Decomposes(TakeByPart),
+    Computed("spmd::cross_entropy_dinput", CrossEntropyDInputFactors)
+        .Types(CrossEntropyDInputTypes)
+        .Local(LocalCrossEntropyDInput),
+    Einsum("spmd::embedding", "v d, ... -> ... d")
+        .Each({0})
+        .Types(EmbeddingTypes)
+        .Local(LocalEmbedding)
+        .Flops(kTrafficOnly)
+        .FailsOnIndices("num_rows")
+        .With(&OpFacts::looks_up, true),
+    Einsum("spmd::embedding_dweight", "... d, ... -> v d")
+        .Each({0})
+        .Types(EmbeddingDWeightTypes)
+        .Local(LocalEmbeddingDWeight)
+        .Flops(kTrafficOnly)
+        .FailsOnIndices("num_rows"),
+    Computed("spmd::nll_dinput", NllDInputFactors)
+        .Each({0, 3})
+        .Types(NllDInputTypes)
+        .Local(LocalNllDInput)
+        .With(&OpFacts::dims, DimsUse::kClassOfRow),
+    Einsum("spmd::nll_rows", "... c, ..., c? -> ...")
+        .Jointly({0})
+        .Types(NllRowsTypes)
+        .Local(LocalNll)
+        .FailsOnIndices("num_classes")
+        .With(&OpFacts::dims, DimsUse::kClassOfRow),
+    Einsum("spmd::nll_sum", "... c, ..., c? -> (), ()")
+        .Types(NllSumTypes)
+        .Local(LocalNll)
+        .FailsOnIndices("num_classes")
+        .With(&OpFacts::dims, DimsUse::kClassOfRow));
+static_assert(AreRowsOf(Family::kIndexing, kRows), "see csrc/rules/families.h");
 
 }  // namespace
 
-std::vector<Rule> IndexingRules() {
-  std::vector<Rule> rules;
-  for (const auto family : {AtenRules, PartRules, OwnRules}) {
-    for (Rule& rule : family()) rules.push_back(std::move(rule));
-  }
-  std::sort(rules.begin(), rules.end(), [](const Rule& a, const Rule& b) { return a.op < b.op; });
-  return rules;
-}
+absl::Span<const Row> IndexingRows() { return kRows; }
 
 }  // namespace spmd::rules

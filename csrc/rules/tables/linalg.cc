@@ -7,20 +7,14 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
 #include "csrc/rules/einsum.h"
+#include "csrc/rules/families.h"
 #include "csrc/rules/promotion.h"
-#include "csrc/rules/registry.h"
 #include "csrc/rules/tables/call_factors.h"
 #include "csrc/rules/tables/reduced_dims.h"
 #include "csrc/util/status.h"
 
 namespace spmd::rules {
 namespace {
-
-// For ops where an attribute or a rank decides between several texts.
-absl::StatusOr<OpFactors> FactorsByText(const OpCall& call, absl::string_view text) {
-  SPMD_ASSIGN_OR_RETURN(EinsumPattern pattern, ParseEinsum(text));
-  return EinsumFactors(pattern, call);
-}
 
 bool FromTheLeft(const OpCall& call) { return call.attrs().GetBoolOr("left", true); }
 
@@ -75,44 +69,43 @@ absl::StatusOr<std::vector<TensorType>> LeastSquaresTypes(const OpCall& call) {
                                  {real, with({std::min(rows, columns)})}};
 }
 
+constexpr auto kRows = Rows(
+    Computed("aten::_fft_c2c", NamedDimsWhole).Jointly({0}).CannotFail(),
+    Computed("aten::_fft_c2r", NamedDimsWhole).Jointly({0}).CannotFail(),
+    Computed("aten::_fft_r2c", NamedDimsWhole).Jointly({0}).CannotFail(),
+    Einsum("aten::_linalg_det", "... [m] [n] -> ..., ... [m] [n], ... [n]"),
+    Einsum("aten::_linalg_eigh", "... [m] [n] -> ... [n], ... [m] [n]?"),
+    Einsum("aten::_linalg_eigvals", "... [m] [n] -> ... [n]"),
+    Einsum("aten::_linalg_slogdet", "... [m] [n] -> ..., ..., ... [m] [n], ... [n]"),
+    Computed("aten::_linalg_solve_ex", SolveFactors),
+    Einsum("aten::_linalg_svd", "... [m] [n] -> ... [m] [p]?, ... [k], ... [q] [n]?"),
+    Einsum("aten::cholesky", "... [m] [n] -> ... [m] [n]"),
+    Einsum("aten::cholesky_inverse", "... [m] [n] -> ... [m] [n]"),
+    Einsum("aten::cholesky_solve", "... [n] k, ... [m] [n] -> ... [n] k"),
+    Einsum("aten::geqrf", "... [m] [n] -> ... [m] [n], ... [k]"),
+    Einsum("aten::linalg_cholesky_ex", "... [m] [n] -> ... [m] [n], ..."),
+    Computed("aten::linalg_cross", CrossFactors).Each({0, 1}).CannotFail(),
+    Einsum("aten::linalg_eig", "... [m] [n] -> ... [n], ... [m] [n]"),
+    Einsum("aten::linalg_householder_product", "... [m] [n], ... [k] -> ... [m] [n]"),
+    Einsum("aten::linalg_inv_ex", "... [m] [n] -> ... [m] [n], ..."),
+    Einsum("aten::linalg_ldl_factor_ex", "... [m] [n] -> ... [m] [n], ... [n], ..."),
+    Einsum("aten::linalg_ldl_solve", "... [m] [n], ... [n], ... [n] k -> ... [n] k"),
+    Einsum("aten::linalg_lu", "... [m] [n] -> ... [m] [p]?, ... [m] [k], ... [k] [n]"),
+    Einsum("aten::linalg_lu_factor_ex", "... [m] [n] -> ... [m] [n], ... [k], ..."),
+    Computed("aten::linalg_lu_solve", LuSolveFactors),
+    Einsum("aten::linalg_matrix_exp", "... [m] [n] -> ... [m] [n]"),
+    Einsum("aten::linalg_pinv.atol_rtol_tensor", "... [m] [n], ...?, ...? -> ... [n] [m]"),
+    Einsum("aten::linalg_qr", "... [m] [n] -> ... [m] [p]?, ... [q] [n]"),
+    Computed("aten::linalg_solve_triangular", TriangularFactors),
+    Einsum("aten::lu_unpack", "... [m] [n], ... [k] -> ... [m] [p]?, ... [m] [k]?, ... [k] [n]?"),
+    Computed("aten::ormqr", OrmqrFactors),
+    Einsum("aten::triangular_solve", "... [n] k, ... [m] [n] -> ... [n] k, = ... [m] [n]"),
+    Einsum("spmd::lstsq", "... [m] [n], ... [m] k -> ... [n] k, ... k, = ..., = ... [p]")
+        .Types(LeastSquaresTypes));
+static_assert(AreRowsOf(Family::kLinearAlgebra, kRows), "see csrc/rules/families.h");
+
 }  // namespace
 
-// Sorted by op.
-std::vector<Rule> LinearAlgebraRules() {
-  return {
-      Computed("aten::_fft_c2c", NamedDimsWhole).Jointly({0}).CannotFail(),
-      Computed("aten::_fft_c2r", NamedDimsWhole).Jointly({0}).CannotFail(),
-      Computed("aten::_fft_r2c", NamedDimsWhole).Jointly({0}).CannotFail(),
-      Einsum("aten::_linalg_det", "... [m] [n] -> ..., ... [m] [n], ... [n]"),
-      Einsum("aten::_linalg_eigh", "... [m] [n] -> ... [n], ... [m] [n]?"),
-      Einsum("aten::_linalg_eigvals", "... [m] [n] -> ... [n]"),
-      Einsum("aten::_linalg_slogdet", "... [m] [n] -> ..., ..., ... [m] [n], ... [n]"),
-      Computed("aten::_linalg_solve_ex", SolveFactors),
-      Einsum("aten::_linalg_svd", "... [m] [n] -> ... [m] [p]?, ... [k], ... [q] [n]?"),
-      Einsum("aten::cholesky", "... [m] [n] -> ... [m] [n]"),
-      Einsum("aten::cholesky_inverse", "... [m] [n] -> ... [m] [n]"),
-      Einsum("aten::cholesky_solve", "... [n] k, ... [m] [n] -> ... [n] k"),
-      Einsum("aten::geqrf", "... [m] [n] -> ... [m] [n], ... [k]"),
-      Einsum("aten::linalg_cholesky_ex", "... [m] [n] -> ... [m] [n], ..."),
-      Computed("aten::linalg_cross", CrossFactors).Each({0, 1}).CannotFail(),
-      Einsum("aten::linalg_eig", "... [m] [n] -> ... [n], ... [m] [n]"),
-      Einsum("aten::linalg_householder_product", "... [m] [n], ... [k] -> ... [m] [n]"),
-      Einsum("aten::linalg_inv_ex", "... [m] [n] -> ... [m] [n], ..."),
-      Einsum("aten::linalg_ldl_factor_ex", "... [m] [n] -> ... [m] [n], ... [n], ..."),
-      Einsum("aten::linalg_ldl_solve", "... [m] [n], ... [n], ... [n] k -> ... [n] k"),
-      Einsum("aten::linalg_lu", "... [m] [n] -> ... [m] [p]?, ... [m] [k], ... [k] [n]"),
-      Einsum("aten::linalg_lu_factor_ex", "... [m] [n] -> ... [m] [n], ... [k], ..."),
-      Computed("aten::linalg_lu_solve", LuSolveFactors),
-      Einsum("aten::linalg_matrix_exp", "... [m] [n] -> ... [m] [n]"),
-      Einsum("aten::linalg_pinv.atol_rtol_tensor", "... [m] [n], ...?, ...? -> ... [n] [m]"),
-      Einsum("aten::linalg_qr", "... [m] [n] -> ... [m] [p]?, ... [q] [n]"),
-      Computed("aten::linalg_solve_triangular", TriangularFactors),
-      Einsum("aten::lu_unpack", "... [m] [n], ... [k] -> ... [m] [p]?, ... [m] [k]?, ... [k] [n]?"),
-      Computed("aten::ormqr", OrmqrFactors),
-      Einsum("aten::triangular_solve", "... [n] k, ... [m] [n] -> ... [n] k, = ... [m] [n]"),
-      Einsum("spmd::lstsq", "... [m] [n], ... [m] k -> ... [n] k, ... k, = ..., = ... [p]")
-          .Types(LeastSquaresTypes),
-  };
-}
+absl::Span<const Row> LinearAlgebraRows() { return kRows; }
 
 }  // namespace spmd::rules

@@ -4,8 +4,9 @@
 // ops. Margin losses are recorded without a reduction.
 #include "absl/strings/str_cat.h"
 #include "csrc/rules/einsum.h"
+#include "csrc/rules/families.h"
 #include "csrc/rules/promotion.h"
-#include "csrc/rules/registry.h"
+#include "csrc/rules/tables/call_factors.h"
 #include "csrc/rules/tables/decompositions.h"
 #include "csrc/util/status.h"
 
@@ -19,27 +20,24 @@ absl::StatusOr<OpFactors> LossFactors(const OpCall& call) {
                                                             : WholeFactors(call);
 }
 
-// Losses that treat each row separately, if nothing is reduced and there are rows.
-struct RowLoss {
-  const char* op;
-  int input;
-  const char* text;
-};
-constexpr RowLoss kRowLosses[] = {
-    {"aten::multi_margin_loss", 0, "n [c], n, [c]? -> n"},
-    {"aten::multi_margin_loss_backward", 1, "n, n [c], n, [c]? -> n [c]"},
-    {"aten::multilabel_margin_loss_backward", 1, "n, n [c], n [c], n [c] -> n [c]"},
-    {"aten::multilabel_margin_loss_forward", 0, "n [c], n [c] -> n, n [c]"},
-};
-
-absl::StatusOr<OpFactors> RowLossFactors(const OpCall& call) {
-  for (const RowLoss& loss : kRowLosses) {
-    if (loss.op != call.op || call.operand(loss.input).rank() != 2) continue;
-    if (call.attrs().GetIntOr("reduction", kMean) != kNone) break;
-    SPMD_ASSIGN_OR_RETURN(const EinsumPattern pattern, ParseEinsum(loss.text));
-    return EinsumFactors(pattern, call);
-  }
-  return WholeFactors(call);
+// Losses that treat each row separately, if nothing is reduced and there are rows. `text` is for
+// these; operand `input` has a row for each loss.
+absl::StatusOr<OpFactors> RowLossFactors(const OpCall& call, int input, absl::string_view text) {
+  const bool by_row = call.attrs().GetIntOr("reduction", kMean) == kNone;
+  if (!by_row || call.operand(input).rank() != 2) return WholeFactors(call);
+  return FactorsByText(call, text);
+}
+absl::StatusOr<OpFactors> MultiMarginFactors(const OpCall& call) {
+  return RowLossFactors(call, 0, "n [c], n, [c]? -> n");
+}
+absl::StatusOr<OpFactors> MultiMarginBackwardFactors(const OpCall& call) {
+  return RowLossFactors(call, 1, "n, n [c], n, [c]? -> n [c]");
+}
+absl::StatusOr<OpFactors> MultilabelMarginFactors(const OpCall& call) {
+  return RowLossFactors(call, 0, "n [c], n [c] -> n, n [c]");
+}
+absl::StatusOr<OpFactors> MultilabelMarginBackwardFactors(const OpCall& call) {
+  return RowLossFactors(call, 1, "n, n [c], n [c], n [c] -> n [c]");
 }
 
 // ctc_loss treats the sequences of a batch separately. csrc/runtime/kernels describes the operands.
@@ -179,40 +177,40 @@ ValuesOrStatus DecomposeLossBackward(Builder& b, const ir::Graph& from, const ir
 }
 
 template <TermFn Loss>
-Rule LossRule(absl::string_view op) {
+constexpr Row LossRule(absl::string_view op) {
   return Computed(op, LossFactors).DecomposesAlways(DecomposeLoss<Loss>).CannotFail();
 }
 template <TermFn Slope>
-Rule LossBackwardRule(absl::string_view op) {
+constexpr Row LossBackwardRule(absl::string_view op) {
   return Computed(op, BroadcastFactors).DecomposesAlways(DecomposeLossBackward<Slope>).CannotFail();
 }
 
+constexpr auto kRows = Rows(
+    // Probabilities must lie between 0 and 1.
+    LossRule<Term<&Terms::CrossEntropy>>("aten::binary_cross_entropy")
+        .With(&OpFacts::fails, Failure::kOnValues),
+    LossBackwardRule<Term<&Terms::CrossEntropySlope>>("aten::binary_cross_entropy_backward"),
+    LossRule<TermOfLogits>("aten::binary_cross_entropy_with_logits"),
+    LossRule<Term<&Terms::Huber>>("aten::huber_loss"),
+    LossBackwardRule<Term<&Terms::HuberSlope>>("aten::huber_loss_backward"),
+    LossRule<Term<&Terms::SquaredError>>("aten::mse_loss"),
+    LossBackwardRule<Term<&Terms::SquaredErrorSlope>>("aten::mse_loss_backward"),
+    LossRule<Term<&Terms::SmoothL1>>("aten::smooth_l1_loss"),
+    LossBackwardRule<Term<&Terms::SmoothL1Slope>>("aten::smooth_l1_loss_backward"),
+    LossRule<Term<&Terms::SoftMargin>>("aten::soft_margin_loss"),
+    LossBackwardRule<Term<&Terms::SoftMarginSlope>>("aten::soft_margin_loss_backward"),
+    Computed("aten::multi_margin_loss", MultiMarginFactors),
+    Computed("aten::multi_margin_loss_backward", MultiMarginBackwardFactors),
+    Computed("aten::multilabel_margin_loss_backward", MultilabelMarginBackwardFactors),
+    Computed("aten::multilabel_margin_loss_forward", MultilabelMarginFactors),
+    Einsum("spmd::ctc_loss", "[t] n [c], n [s], n, n -> n, n [t] [u]").Types(CtcLossTypes),
+    Einsum("spmd::ctc_loss_backward", "n, [t] n [c], n [s], n, n, n, n [t] [u] -> [t] n [c]")
+        .Each({0})
+        .Types(CtcLossBackwardTypes));
+static_assert(AreRowsOf(Family::kLoss, kRows), "see csrc/rules/families.h");
+
 }  // namespace
 
-std::vector<Rule> LossRules() {
-  std::vector<Rule> t = {
-      // Probabilities must lie between 0 and 1.
-      LossRule<Term<&Terms::CrossEntropy>>("aten::binary_cross_entropy")
-          .With(&OpFacts::fails, Failure::kOnValues),
-      LossBackwardRule<Term<&Terms::CrossEntropySlope>>("aten::binary_cross_entropy_backward"),
-      LossRule<TermOfLogits>("aten::binary_cross_entropy_with_logits"),
-      LossRule<Term<&Terms::Huber>>("aten::huber_loss"),
-      LossBackwardRule<Term<&Terms::HuberSlope>>("aten::huber_loss_backward"),
-      LossRule<Term<&Terms::SquaredError>>("aten::mse_loss"),
-      LossBackwardRule<Term<&Terms::SquaredErrorSlope>>("aten::mse_loss_backward"),
-      LossRule<Term<&Terms::SmoothL1>>("aten::smooth_l1_loss"),
-      LossBackwardRule<Term<&Terms::SmoothL1Slope>>("aten::smooth_l1_loss_backward"),
-      LossRule<Term<&Terms::SoftMargin>>("aten::soft_margin_loss"),
-      LossBackwardRule<Term<&Terms::SoftMarginSlope>>("aten::soft_margin_loss_backward"),
-  };
-  t.push_back(
-      Einsum("spmd::ctc_loss", "[t] n [c], n [s], n, n -> n, n [t] [u]").Types(CtcLossTypes));
-  t.push_back(
-      Einsum("spmd::ctc_loss_backward", "n, [t] n [c], n [s], n, n, n, n [t] [u] -> [t] n [c]")
-          .Each({0})
-          .Types(CtcLossBackwardTypes));
-  for (const RowLoss& loss : kRowLosses) t.push_back(Computed(loss.op, RowLossFactors));
-  return t;
-}
+absl::Span<const Row> LossRows() { return kRows; }
 
 }  // namespace spmd::rules

@@ -4,7 +4,7 @@
 #include <array>
 
 #include "csrc/rules/einsum.h"
-#include "csrc/rules/registry.h"
+#include "csrc/rules/families.h"
 #include "csrc/rules/tables/attention.h"
 #include "csrc/rules/tables/call_factors.h"
 #include "csrc/rules/tables/decompositions.h"
@@ -14,7 +14,7 @@
 namespace spmd::rules {
 namespace {
 
-Rule Product(absl::string_view op, absl::string_view text) {
+constexpr Row Product(absl::string_view op, absl::string_view text) {
   return Einsum(op, text).Types(EinsumTypes).Flops(2).CannotFail();
 }
 
@@ -54,74 +54,73 @@ absl::StatusOr<OpFactors> CdistBackwardFactors(const OpCall& call) {
   return EinsumFactors(pattern, call);
 }
 
-Rule ScaledMatmul() {
-  Rule rule = Computed("aten::_scaled_mm", ScaledMatmulFactors).Types(ScaledMatmulTypes).Flops(2);
-  rule.added = {4};
-  return rule;
+constexpr Row ScaledMatmul() {
+  return Computed("aten::_scaled_mm", ScaledMatmulFactors)
+      .Types(ScaledMatmulTypes)
+      .Flops(2)
+      .AddedOnce({4});
 }
+
+constexpr auto kRows = Rows(
+    Product("aten::addbmm", "+m n, b m k, b k n -> m n").Each({1, 2}),
+    Product("aten::addmm", "+m n, m k, k n -> m n").Each({1, 2}),
+    Product("aten::addmv", "+m, m k, k -> m").Each({1, 2}),
+    Product("aten::addr", "+m n, m, n -> m n").Each({1, 2}),
+    Product("aten::baddbmm", "+b m n, b m k, b k n -> b m n").Each({1, 2}),
+    Product("aten::bmm", "b m k, b k n -> b m n")
+        .Each({0, 1})
+        .With(&OpFacts::dims, DimsUse::kBatches)
+        .With(&OpFacts::batched, "aten::matmul"),
+    Product("aten::dot", "k, k -> ()").Each({0, 1}),
+    Product("aten::linear", "... k, n k, +n? -> ... n")
+        .Each({0, 1})
+        .With(&OpFacts::product, MatrixProduct{.right_transposed = true}),
+    Product("aten::matmul", "... m k, ... k n -> ... m n").Each({0, 1}),
+    Product("aten::mm", "m k, k n -> m n").Each({0, 1}).With(&OpFacts::product, MatrixProduct{}),
+    Product("aten::mv", "m k, k -> m").Each({0, 1}),
+    Product("aten::vdot", "k, k -> ()").Each({0, 1}),
+    Computed("aten::_cdist_backward", CdistBackwardFactors).Each({0}).Flops(4),
+    Einsum("aten::_cdist_forward", "... p [m], ... r [m] -> ... p r").Flops(3),
+    Einsum("aten::_euclidean_dist", "... p [m], ... r [m] -> ... p r").Flops(3).CannotFail(),
+    Rewritten("aten::_grouped_mm", GroupedMatmul).CannotFail(),
+    // Distances within one set of points, whose kernels read it as if it were contiguous.
+    Computed("aten::_pdist_backward", NoFactors)
+        .CannotFail()
+        .With(&OpFacts::needs_contiguous, true),
+    Computed("aten::_pdist_forward", NoFactors).CannotFail().With(&OpFacts::needs_contiguous, true),
+    Rewritten("aten::_scaled_grouped_mm", ScaledGroupedMatmul).CannotFail(),
+    ScaledMatmul().CannotFail(),
+    Computed("aten::_trilinear", TrilinearFactors).Each({0, 1, 2}).Flops(3).CannotFail(),
+    Computed("spmd::attention", AttentionFactors)
+        .Types(AttentionTypes)
+        .Decomposes(DecomposeAttention)
+        .Flops(4)
+        .CannotFail(),
+    Computed("spmd::attention_backward", AttentionBackwardFactors)
+        .Types(AttentionBackwardTypes)
+        .Decomposes(DecomposeAttentionBackward)
+        .Flops(10)
+        .CannotFail(),
+    Computed("spmd::grouped_mm", GroupedMatmulFactors)
+        .Each({0, 1})
+        .Types(GroupedMatmulTypes)
+        .Local(LocalGroupedMatmul)
+        .Flops(2)
+        .CannotFail(),
+    Product("spmd::add_linear_dinput", "+... k, ... n, n k -> ... k")
+        .Each({1, 2})
+        .With(&OpFacts::adds_result_of, "spmd::linear_dinput"),
+    Product("spmd::linear_dinput", "... n, n k -> ... k")
+        .Each({0, 1})
+        .With(&OpFacts::product, MatrixProduct{})
+        .With(&OpFacts::added_by, "spmd::add_linear_dinput"),
+    Product("spmd::linear_dweight", "... n, ... k -> n k")
+        .Each({0, 1})
+        .With(&OpFacts::product, MatrixProduct{.left_transposed = true}));
+static_assert(AreRowsOf(Family::kMatmul, kRows), "see csrc/rules/families.h");
 
 }  // namespace
 
-std::vector<Rule> MatmulRules() {
-  return {
-      Product("aten::addbmm", "+m n, b m k, b k n -> m n").Each({1, 2}),
-      Product("aten::addmm", "+m n, m k, k n -> m n").Each({1, 2}),
-      Product("aten::addmv", "+m, m k, k -> m").Each({1, 2}),
-      Product("aten::addr", "+m n, m, n -> m n").Each({1, 2}),
-      Product("aten::baddbmm", "+b m n, b m k, b k n -> b m n").Each({1, 2}),
-      Product("aten::bmm", "b m k, b k n -> b m n")
-          .Each({0, 1})
-          .With(&OpFacts::dims, DimsUse::kBatches)
-          .With(&OpFacts::batched, "aten::matmul"),
-      Product("aten::dot", "k, k -> ()").Each({0, 1}),
-      Product("aten::linear", "... k, n k, +n? -> ... n")
-          .Each({0, 1})
-          .With(&OpFacts::product, MatrixProduct{.right_transposed = true}),
-      Product("aten::matmul", "... m k, ... k n -> ... m n").Each({0, 1}),
-      Product("aten::mm", "m k, k n -> m n").Each({0, 1}).With(&OpFacts::product, MatrixProduct{}),
-      Product("aten::mv", "m k, k -> m").Each({0, 1}),
-      Product("aten::vdot", "k, k -> ()").Each({0, 1}),
-      Computed("aten::_cdist_backward", CdistBackwardFactors).Each({0}).Flops(4),
-      Einsum("aten::_cdist_forward", "... p [m], ... r [m] -> ... p r").Flops(3),
-      Einsum("aten::_euclidean_dist", "... p [m], ... r [m] -> ... p r").Flops(3).CannotFail(),
-      Rewritten("aten::_grouped_mm", GroupedMatmul).CannotFail(),
-      // Distances within one set of points, whose kernels read it as if it were contiguous.
-      Computed("aten::_pdist_backward", NoFactors)
-          .CannotFail()
-          .With(&OpFacts::needs_contiguous, true),
-      Computed("aten::_pdist_forward", NoFactors)
-          .CannotFail()
-          .With(&OpFacts::needs_contiguous, true),
-      Rewritten("aten::_scaled_grouped_mm", ScaledGroupedMatmul).CannotFail(),
-      ScaledMatmul().CannotFail(),
-      Computed("aten::_trilinear", TrilinearFactors).Each({0, 1, 2}).Flops(3).CannotFail(),
-      Computed("spmd::attention", AttentionFactors)
-          .Types(AttentionTypes)
-          .Decomposes(DecomposeAttention)
-          .Flops(4)
-          .CannotFail(),
-      Computed("spmd::attention_backward", AttentionBackwardFactors)
-          .Types(AttentionBackwardTypes)
-          .Decomposes(DecomposeAttentionBackward)
-          .Flops(10)
-          .CannotFail(),
-      Computed("spmd::grouped_mm", GroupedMatmulFactors)
-          .Each({0, 1})
-          .Types(GroupedMatmulTypes)
-          .Local(LocalGroupedMatmul)
-          .Flops(2)
-          .CannotFail(),
-      Product("spmd::add_linear_dinput", "+... k, ... n, n k -> ... k")
-          .Each({1, 2})
-          .With(&OpFacts::adds_result_of, "spmd::linear_dinput"),
-      Product("spmd::linear_dinput", "... n, n k -> ... k")
-          .Each({0, 1})
-          .With(&OpFacts::product, MatrixProduct{})
-          .With(&OpFacts::added_by, "spmd::add_linear_dinput"),
-      Product("spmd::linear_dweight", "... n, ... k -> n k")
-          .Each({0, 1})
-          .With(&OpFacts::product, MatrixProduct{.left_transposed = true}),
-  };
-}
+absl::Span<const Row> MatmulRows() { return kRows; }
 
 }  // namespace spmd::rules

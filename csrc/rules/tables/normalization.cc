@@ -4,7 +4,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "csrc/rules/registry.h"
+#include "csrc/rules/families.h"
 #include "csrc/rules/tables/call_factors.h"
 #include "csrc/rules/tables/decompositions.h"
 #include "csrc/rules/tables/reduced_dims.h"
@@ -86,37 +86,28 @@ bool IsCut(const OpFactors& f, const CutFactors& cut, const DimFactors& dim) {
 }
 
 // Statistics are result 1 in the forward op, operand 2 in the backward op.
+template <bool Backward>
 Attributes GroupNormLocal(const OpCall& call, const OpFactors& f, const CutFactors& cut) {
   Attributes local = call.attrs();
-  const bool backward = absl::EndsWith(call.op, "backward");
-  const TensorRef statistics = backward ? Operand(2) : Result(1);
-  const TensorFactors& groups = backward ? f.operands[2] : f.results[1];
+  const TensorRef statistics = Backward ? Operand(2) : Result(1);
+  const TensorFactors& groups = Backward ? f.operands[2] : f.results[1];
   if (IsCut(f, cut, f.operands[0][0])) local.Set("N", Expr::Size(Operand(0), 0));
   if (IsCut(f, cut, f.operands[0][1])) local.Set("C", Expr::Size(Operand(0), 1));
   if (IsCut(f, cut, groups[1])) local.Set("group", Expr::Size(statistics, 1));
   return local;
 }
 
-bool UsesBatchStatistics(const OpCall& call) {
-  // In evaluation the functional op copies the running statistics, which are not sums over the
-  // batch.
-  if (call.op == "aten::_native_batch_norm_legit_functional") return true;
-  if (call.op == "aten::_native_batch_norm_legit.no_stats") return true;
-  return call.attrs().GetBoolOr("train", call.attrs().GetBoolOr("training", true));
-}
-
 // Channels pass. All other dimensions pass with running statistics, and are whole with those of the
 // batch.
-absl::StatusOr<OpFactors> BatchNormFactors(const OpCall& call) {
+absl::StatusOr<OpFactors> BatchNormFactors(const OpCall& call, bool of_batch) {
   const TensorType& x = call.operand(0);
   if (x.rank() < 2) {
     return absl::InvalidArgumentError(absl::StrCat(call.ToString(), ": expected [n, c, …]"));
   }
-  const bool batch = UsesBatchStatistics(call);
   OpFactors f;
   TensorFactors image;
   for (int d = 0; d < x.rank(); ++d) {
-    f.factors.push_back({.size = x.dims[d], .whole = batch && d != 1});
+    f.factors.push_back({.size = x.dims[d], .whole = of_batch && d != 1});
     image.push_back({d});
   }
   auto factors_of = [&](const TensorType* type) -> TensorFactors {
@@ -130,11 +121,16 @@ absl::StatusOr<OpFactors> BatchNormFactors(const OpCall& call) {
   return f;
 }
 
+// In evaluation the functional op copies the running statistics, which are not sums over the batch.
+absl::StatusOr<OpFactors> OfBatch(const OpCall& call) { return BatchNormFactors(call, true); }
+absl::StatusOr<OpFactors> OfBatchInTraining(const OpCall& call) {
+  return BatchNormFactors(
+      call, call.attrs().GetBoolOr("train", call.attrs().GetBoolOr("training", true)));
+}
+
 // Sums of images and vectors of channels over all dimensions but the channels.
 absl::StatusOr<OpFactors> ChannelSumFactors(const OpCall& call) {
-  SPMD_ASSIGN_OR_RETURN(OpFactors f, BatchNormFactors(call));
-  for (Factor& factor : f.factors) factor.whole = false;
-  return f;
+  return BatchNormFactors(call, /*of_batch=*/false);
 }
 
 // Every result has the type of the mean, which is the last operand.
@@ -147,44 +143,43 @@ absl::StatusOr<std::vector<TensorType>> ChannelMomentTypes(const OpCall& call) {
   return std::vector<TensorType>(2, {DType::kF64, {call.operand(0).dims[1]}});
 }
 
+// Some kernels read an operand as if it were contiguous (in eager mode the statistics of rows
+// always are). Batch normalization has another formula for operands that are not: one computes
+// infinity minus infinity, the other infinity times a difference.
+constexpr Row Contiguous(const Row& row) { return row.With(&OpFacts::needs_contiguous, true); }
+constexpr Row BatchNorm(absl::string_view op, FactorsFn factors) {
+  return Contiguous(Computed(op, factors).Decomposes(DecomposeBatchNorm));
+}
+
+constexpr auto kRows = CannotFail(
+    Rows(BatchNorm("aten::_native_batch_norm_legit.no_stats", OfBatch),
+         BatchNorm("aten::_native_batch_norm_legit_functional", OfBatch),
+         Contiguous(Computed("aten::_weight_norm_interface", NoFactors)),
+         Contiguous(Computed("aten::_weight_norm_interface_backward", NoFactors)),
+         BatchNorm("aten::native_batch_norm", OfBatchInTraining),
+         Contiguous(Computed("aten::native_batch_norm_backward", OfBatchInTraining)
+                        .Each({0})
+                        .Decomposes(DecomposeBatchNormBackward)),
+         Contiguous(Computed("aten::native_group_norm", GroupNormFactors)
+                        .Local(GroupNormLocal<false>)
+                        .Decomposes(DecomposeGroupNorm)),
+         Contiguous(Computed("aten::native_group_norm_backward", GroupNormFactors)
+                        .Each({0})
+                        .Local(GroupNormLocal<true>)
+                        .Decomposes(DecomposeGroupNormBackward)),
+         Computed("aten::native_layer_norm", RowNormFactors)
+             .Types(LayerNormTypes)
+             .Decomposes(DecomposeLayerNorm),
+         Contiguous(Computed("aten::native_layer_norm_backward", RowNormFactors)
+                        .Each({0})
+                        .Decomposes(DecomposeLayerNormBackward)),
+         Computed("spmd::channel_moments", ChannelSumFactors).Types(ChannelMomentTypes),
+         Computed("spmd::channel_products", ChannelSumFactors).Each({0}).Types(LikeTheMean<2>),
+         Computed("spmd::channel_squares", ChannelSumFactors).Types(LikeTheMean<1>)));
+static_assert(AreRowsOf(Family::kNormalization, kRows), "see csrc/rules/families.h");
+
 }  // namespace
 
-std::vector<Rule> NormalizationRules() {
-  // Some kernels read an operand as if it were contiguous (in eager mode the statistics of rows
-  // always are). Batch normalization has another formula for operands that are not: one computes
-  // infinity minus infinity, the other infinity times a difference.
-  const auto contiguous = [](Rule rule) { return rule.With(&OpFacts::needs_contiguous, true); };
-  const Rule batch = contiguous(Computed("", BatchNormFactors).Decomposes(DecomposeBatchNorm));
-  auto named = [](Rule rule, const char* op) {
-    rule.op = op;
-    return rule;
-  };
-  return CannotFail({
-      named(batch, "aten::_native_batch_norm_legit.no_stats"),
-      named(batch, "aten::_native_batch_norm_legit_functional"),
-      contiguous(Computed("aten::_weight_norm_interface", NoFactors)),
-      contiguous(Computed("aten::_weight_norm_interface_backward", NoFactors)),
-      named(batch, "aten::native_batch_norm"),
-      contiguous(Computed("aten::native_batch_norm_backward", BatchNormFactors)
-                     .Each({0})
-                     .Decomposes(DecomposeBatchNormBackward)),
-      contiguous(Computed("aten::native_group_norm", GroupNormFactors)
-                     .Local(GroupNormLocal)
-                     .Decomposes(DecomposeGroupNorm)),
-      contiguous(Computed("aten::native_group_norm_backward", GroupNormFactors)
-                     .Each({0})
-                     .Local(GroupNormLocal)
-                     .Decomposes(DecomposeGroupNormBackward)),
-      Computed("aten::native_layer_norm", RowNormFactors)
-          .Types(LayerNormTypes)
-          .Decomposes(DecomposeLayerNorm),
-      contiguous(Computed("aten::native_layer_norm_backward", RowNormFactors)
-                     .Each({0})
-                     .Decomposes(DecomposeLayerNormBackward)),
-      Computed("spmd::channel_moments", ChannelSumFactors).Types(ChannelMomentTypes),
-      Computed("spmd::channel_products", ChannelSumFactors).Each({0}).Types(LikeTheMean<2>),
-      Computed("spmd::channel_squares", ChannelSumFactors).Types(LikeTheMean<1>),
-  });
-}
+absl::Span<const Row> NormalizationRows() { return kRows; }
 
 }  // namespace spmd::rules

@@ -276,9 +276,8 @@ ValuesOrStatus DecomposeBatchNorm(Builder& b, const ir::Graph& from, const ir::N
   const ir::ValueId x = Upcast(b, operands[0]);
   const Channels channels(b.type(x).dims);
   const Attr eps = NumberOr(node, "eps", 1e-5);
-  const bool batch = node.op == "aten::_native_batch_norm_legit.no_stats" ||
-                     node.attributes.GetBoolOr("training", true);
   const ir::ValueId running_mean = OptionalOperand(operands, 3);
+  const bool batch = running_mean == ir::kNoValue || node.attributes.GetBoolOr("training", true);
   const ir::ValueId running_var = OptionalOperand(operands, 4);
   const double n = static_cast<double>(channels.span.count);
   ir::ValueId mean, rstd, squares = ir::kNoValue;

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Optimizers' steps and the gradient scaler. The parts of `_foreach_*` ops are element-wise ops.
-#include "absl/strings/str_cat.h"
-#include "csrc/rules/registry.h"
+#include "csrc/rules/families.h"
 #include "csrc/rules/tables/call_factors.h"
 #include "csrc/rules/tables/decompositions.h"
 
@@ -13,28 +12,22 @@ absl::StatusOr<std::vector<TensorType>> AdamTypes(const OpCall& call) {
   return std::vector<TensorType>{*call.operands[0], *call.operands[2], *call.operands[3]};
 }
 
+constexpr Row Fused(DecomposeFn decompose) { return Rewritten("", decompose); }
+
+constexpr auto kRows = CannotFail(
+    Rows(Computed("aten::_amp_foreach_non_finite_check_and_unscale", NoFactors)
+             .DecomposesAlways(DecomposeUnscale),
+         Computed("aten::_amp_update_scale", NoFactors),  // a few scalars
+         // Operands: parameter, gradient, averages of the gradient and of its square, step count.
+         Elementwise("spmd::adam").Types(AdamTypes).Flops(14),
+         All(Fused(DecomposeAdagrad), {"aten::_fused_adagrad", "aten::_fused_adagrad.tensor_lr"}),
+         All(Fused(DecomposeAdam), {"aten::_fused_adam", "aten::_fused_adam.tensor_lr"}),
+         All(Fused(DecomposeAdamW), {"aten::_fused_adamw", "aten::_fused_adamw.tensor_lr"}),
+         All(Fused(DecomposeSgd), {"aten::_fused_sgd", "aten::_fused_sgd.tensor_lr"})));
+static_assert(AreRowsOf(Family::kOptimizer, kRows), "see csrc/rules/families.h");
+
 }  // namespace
 
-std::vector<Rule> OptimizerRules() {
-  std::vector<Rule> t = {
-      Computed("aten::_amp_foreach_non_finite_check_and_unscale", NoFactors)
-          .DecomposesAlways(DecomposeUnscale),
-      Computed("aten::_amp_update_scale", NoFactors),  // a few scalars
-      // Operands: parameter, gradient, averages of the gradient and of its square, step count.
-      Elementwise("spmd::adam").Types(AdamTypes).Flops(14),
-  };
-  const Rule fused = Computed("", NoFactors);
-  auto add = [&](const char* op, DecomposeFn decompose) {
-    for (const char* overload : {"", ".tensor_lr"}) {
-      t.push_back(fused.DecomposesAlways(decompose));
-      t.back().op = absl::StrCat("aten::", op, overload);
-    }
-  };
-  add("_fused_adagrad", DecomposeAdagrad);
-  add("_fused_adam", DecomposeAdam);
-  add("_fused_adamw", DecomposeAdam);
-  add("_fused_sgd", DecomposeSgd);
-  return CannotFail(std::move(t));
-}
+absl::Span<const Row> OptimizerRows() { return kRows; }
 
 }  // namespace spmd::rules

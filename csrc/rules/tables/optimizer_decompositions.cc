@@ -6,7 +6,6 @@
 #include <cmath>
 #include <utility>
 
-#include "absl/strings/match.h"
 #include "csrc/rules/tables/decompositions.h"
 #include "csrc/util/status.h"
 
@@ -23,8 +22,7 @@ class Step {
     SPMD_REQUIRE(static_cast<int>(node.groups.size()) == lists, node.op, " has ",
                  node.groups.size(), " Tensor[] arguments; expected ", lists);
     tail_ = node.groups.back().begin + node.groups.back().size;
-    const bool tensor_lr = absl::EndsWith(node.op, ".tensor_lr");
-    if (tensor_lr) lr_ = OptionalOperand(operands_, tail_++);
+    if (node.attributes.Find("lr") == nullptr) lr_ = OptionalOperand(operands_, tail_++);
     grad_scale_ = OptionalOperand(operands_, tail_);
     found_inf_ = OptionalOperand(operands_, tail_ + 1);
   }
@@ -99,13 +97,11 @@ Values Flatten(const std::vector<Values>& lists) {
   return all;
 }
 
-}  // namespace
-
-// Lists: params, grads, exp_avgs, exp_avg_sqs, max_exp_avg_sqs, state_steps.
-ValuesOrStatus DecomposeAdam(Builder& b, const ir::Graph& from, const ir::Node& node,
-                             Operands operands) {
+// Lists: params, grads, exp_avgs, exp_avg_sqs, max_exp_avg_sqs, state_steps. The weight decay is
+// part of the gradient or, if it is `decoupled`, taken off the parameter.
+ValuesOrStatus Adam(Builder& b, const ir::Graph& from, const ir::Node& node, Operands operands,
+                    bool decoupled) {
   Step op(b, from, node, operands, /*lists=*/6);
-  const bool decoupled = absl::StartsWith(node.op, "aten::_fused_adamw");
   const Attr &beta1 = op.Given("beta1"), &beta2 = op.Given("beta2"), &eps = op.Given("eps");
   const Attr& decay = op.Given("weight_decay");
   const bool decays = !op.IsZero("weight_decay");
@@ -159,6 +155,17 @@ ValuesOrStatus DecomposeAdam(Builder& b, const ir::Graph& from, const ir::Node& 
     out[3].push_back(op.Unless(square, op.At(3, i)));
   }
   return Flatten(out);
+}
+
+}  // namespace
+
+ValuesOrStatus DecomposeAdam(Builder& b, const ir::Graph& from, const ir::Node& node,
+                             Operands operands) {
+  return Adam(b, from, node, operands, /*decoupled=*/false);
+}
+ValuesOrStatus DecomposeAdamW(Builder& b, const ir::Graph& from, const ir::Node& node,
+                              Operands operands) {
+  return Adam(b, from, node, operands, /*decoupled=*/true);
 }
 
 // Lists: params, grads, momentum buffers (none without momentum).

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/strings/strip.h"
+#include "csrc/rules/families.h"
 #include "csrc/rules/tables/call_factors.h"
 #include "csrc/rules/tables/scatter.h"
 #include "csrc/util/status.h"
@@ -311,28 +312,33 @@ ValuesOrStatus IndexAddByPart(Builder& b, const ir::Graph& from, const ir::Node&
   return IndexWrite(b, from, node, operands, "add");
 }
 
-std::vector<Rule> PartRules() {
-  auto part = [](const char* op, FactorsFn factors, TypesFn types) {
-    return Computed(op, factors).Types(types).Local(LocalFirst).Flops(kTrafficOnly);
-  };
-  return {
-      part("spmd::gather_part", GatherPartFactors, GatherPartTypes)
-          .Jointly({0})
-          .FailsOnIndices("size")
-          .With(&OpFacts::looks_up, true),
-      part("spmd::index_part", IndexPartFactors, IndexPartTypes)
-          .Jointly({0})
-          .With(&OpFacts::looks_up, true),
-      Accumulates(part("spmd::index_put_part", IndexPutPartFactors, SameTypes)),
-      Accumulates(part("spmd::index_write_part", IndexWritePartFactors, SameTypes))
-          .Jointly({0, 2})
-          .LinearIf(AddsOrSets)
-          .FailsOnIndices("size"),
-      Accumulates(part("spmd::scatter_part", ScatterPartFactors, SameTypes))
-          .Jointly({0, 2})
-          .LinearIf(AddsOrSets)
-          .FailsOnIndices("size"),
-  };
+namespace {
+
+constexpr Row Part(absl::string_view op, FactorsFn factors, TypesFn types) {
+  return Computed(op, factors).Types(types).Local(LocalFirst).Flops(kTrafficOnly);
 }
+
+constexpr auto kRows =
+    Rows(Part("spmd::gather_part", GatherPartFactors, GatherPartTypes)
+             .Jointly({0})
+             .FailsOnIndices("size")
+             .With(&OpFacts::looks_up, true),
+         Part("spmd::index_part", IndexPartFactors, IndexPartTypes)
+             .Jointly({0})
+             .With(&OpFacts::looks_up, true),
+         Accumulates(Part("spmd::index_put_part", IndexPutPartFactors, SameTypes)),
+         Accumulates(Part("spmd::index_write_part", IndexWritePartFactors, SameTypes))
+             .Jointly({0, 2})
+             .LinearIf(AddsOrSets)
+             .FailsOnIndices("size"),
+         Accumulates(Part("spmd::scatter_part", ScatterPartFactors, SameTypes))
+             .Jointly({0, 2})
+             .LinearIf(AddsOrSets)
+             .FailsOnIndices("size"));
+static_assert(AreRowsOf(Family::kPart, kRows), "see csrc/rules/families.h");
+
+}  // namespace
+
+absl::Span<const Row> PartRows() { return kRows; }
 
 }  // namespace spmd::rules

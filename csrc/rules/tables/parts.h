@@ -14,9 +14,6 @@
 
 namespace spmd::rules {
 
-// The rules of gather_part, scatter_part, index_write_part, index_part, index_put_part.
-std::vector<Rule> PartRules();
-
 #define SPMD_DECOMPOSITION(name) \
   ValuesOrStatus name(Builder& b, const ir::Graph& from, const ir::Node& node, Operands operands)
 

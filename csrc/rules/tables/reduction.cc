@@ -3,9 +3,7 @@
 #include <cmath>
 #include <limits>
 
-#include "absl/strings/match.h"
-#include "absl/strings/str_cat.h"
-#include "csrc/rules/registry.h"
+#include "csrc/rules/families.h"
 #include "csrc/rules/tables/call_factors.h"
 #include "csrc/rules/tables/decompositions.h"
 #include "csrc/rules/tables/nll.h"
@@ -66,10 +64,10 @@ absl::StatusOr<OpFactors> HistogramFactors(const OpCall& call) {
   return f;
 }
 
-// Data with its segments along "axis": dimensions before and after the axis pass.
+// Operand `Data` with its segments along "axis": dimensions before and after the axis pass.
+template <int Data>
 absl::StatusOr<OpFactors> SegmentFactors(const OpCall& call) {
-  const bool backward = absl::EndsWith(call.op, "backward");
-  const TensorType& data = call.operand(backward ? 2 : 0);
+  const TensorType& data = call.operand(Data);
   const int64_t axis = call.Dim("axis", data.rank());
   OpFactors f;
   for (int d = 0; d < data.rank(); ++d) {
@@ -142,70 +140,71 @@ Types SoftmaxBackwardTypes(const OpCall& call) {
       {given ? std::get<DType>(*dtype) : call.operand(0).dtype, call.operand(0).dims}};
 }
 
-void Rows(std::vector<Rule>& t, const Rule& prototype, std::initializer_list<const char*> names) {
-  for (const char* name : names) {
-    t.push_back(prototype);
-    t.back().op = absl::StrCat("aten::", name);
-  }
-}
+constexpr Row kSum = Computed("", Reduce<ReduceKind::kSum>).CannotFail();
+constexpr Row kWhole = Computed("", ReduceWhole).CannotFail();
+constexpr Row kAlong = Computed("", NamedDimsWhole).CannotFail();
+constexpr Row kSoftmax = kAlong.With(&OpFacts::dims, DimsUse::kAlong);
+constexpr Row kSoftmaxBackward = kSoftmax.Each({0}).Types(SoftmaxBackwardTypes);
+
+constexpr auto kRows = Rows(
+    kSum.Jointly({0}).Types(SumTypes).Named("aten::sum"),
+    kSum.Jointly({0})
+        .Types(SumTypes)
+        .With(&OpFacts::dims, DimsUse::kSums)
+        .Named("aten::sum.dim_IntList"),
+    kSum.Types(SumTypes).Named("aten::nansum"),
+    All(kSum.Types(IndexTypes), {"aten::count_nonzero", "aten::count_nonzero.dim_IntList"}),
+    All(Computed("", Reduce<ReduceKind::kProd>).CannotFail().Types(SumTypes),
+        {"aten::prod", "aten::prod.dim_int"}),
+    All(Computed("", Reduce<ReduceKind::kMax>).CannotFail().Types(ReducedTypes),
+        {"aten::amax", "aten::max"}),
+    All(Computed("", Reduce<ReduceKind::kMin>).CannotFail().Types(ReducedTypes),
+        {"aten::amin", "aten::min"}),
+    All(Computed("", Reduce<ReduceKind::kOr>).CannotFail().Types(AnyTypes),
+        {"aten::any", "aten::any.dim", "aten::any.dims"}),
+    All(Computed("", Reduce<ReduceKind::kAnd>).CannotFail().Types(AnyTypes),
+        {"aten::all", "aten::all.dim", "aten::all.dims"}),
+    All(kWhole.Jointly({0}).DecomposesAlways(DecomposeMean).Types(ReducedTypes),
+        {"aten::mean", "aten::mean.dim"}),
+    All(kWhole.Decomposes(DecomposeVariance),
+        {"aten::var.correction", "aten::var_mean.correction"}),
+    All(kWhole.Decomposes(DecomposeDeviation),
+        {"aten::std.correction", "aten::std_mean.correction"}),
+    All(Computed("", NormFactors).CannotFail().Decomposes(DecomposeNorm),
+        {"aten::linalg_vector_norm", "aten::norm.Scalar", "aten::norm.ScalarOpt_dim",
+         "aten::norm.ScalarOpt_dtype", "aten::norm.ScalarOpt_dim_dtype"}),
+    kWhole.Decomposes(DecomposeLogSumExp).Named("aten::logsumexp"),
+    kWhole.Decomposes(DecomposeArgMax).Types(IndexTypes).Named("aten::argmax"),
+    kWhole.Decomposes(DecomposeArgMin).Types(IndexTypes).Named("aten::argmin"),
+    kWhole.Decomposes(DecomposeArgMax).Named("aten::max.dim"),
+    kWhole.Decomposes(DecomposeArgMin).Named("aten::min.dim"),
+    kWhole.Decomposes(DecomposeAMinMax).Named("aten::aminmax"),
+    All(kWhole, {"aten::median", "aten::nanmedian", "aten::median.dim", "aten::nanmedian.dim",
+                 "aten::mode", "aten::kthvalue", "aten::hash_tensor"}),
+    kSoftmax.Decomposes(DecomposeSoftmax).Types(SoftmaxTypes).Named("aten::_softmax"),
+    kSoftmax.Decomposes(DecomposeLogSoftmax).Types(SoftmaxTypes).Named("aten::_log_softmax"),
+    kSoftmax.Decomposes(DecomposeSafeSoftmax).Types(SoftmaxTypes).Named("aten::_safe_softmax"),
+    kSoftmaxBackward.Decomposes(DecomposeSoftmaxBackward).Named("aten::_softmax_backward_data"),
+    kSoftmaxBackward.Decomposes(DecomposeLogSoftmaxBackward)
+        .Combines(AsCrossEntropyDInput)
+        .Named("aten::_log_softmax_backward_data"),
+    kAlong.Jointly({0}).Decomposes(DecomposeCumsum).Types(ScanTypes).Named("aten::cumsum"),
+    kAlong.Decomposes(DecomposeCumprod).Types(ScanTypes).Named("aten::cumprod"),
+    All(kAlong, {"aten::logcumsumexp", "aten::_logcumsumexp", "aten::cummax", "aten::cummin",
+                 "aten::sort", "aten::sort.stable", "aten::glu_backward"}),
+    kAlong.Decomposes(DecomposeTopK).Types(TopKTypes).Named("aten::topk"),
+    Computed("", OthersWhole).CannotFail().Named("aten::renorm"),
+    Einsum("aten::bucketize.Tensor", "..., [n] -> ..."),
+    Rewritten("aten::dist", DecomposeDist).CannotFail(),
+    Computed("aten::_histogramdd_from_bin_tensors", HistogramFactors),
+    Computed("aten::histc", HistogramFactors), Computed("aten::segment_reduce", SegmentFactors<0>),
+    Computed("aten::_segment_reduce_backward", SegmentFactors<2>),
+    Einsum("aten::trace", "[m] [n] -> ()").Decomposes(DecomposeTrace).CannotFail(),
+    kAlong.Decomposes(DecomposeGlu).Named("aten::glu"));
+static_assert(AreRowsOf(Family::kReduction, kRows), "see csrc/rules/families.h");
 
 }  // namespace
 
-std::vector<Rule> ReductionRules() {
-  std::vector<Rule> t;
-  const Rule sum = Computed("", Reduce<ReduceKind::kSum>).CannotFail();
-  Rows(t, sum.Jointly({0}).Types(SumTypes), {"sum"});
-  Rows(t, sum.Jointly({0}).Types(SumTypes).With(&OpFacts::dims, DimsUse::kSums),
-       {"sum.dim_IntList"});
-  Rows(t, sum.Types(SumTypes), {"nansum"});
-  Rows(t, sum.Types(IndexTypes), {"count_nonzero", "count_nonzero.dim_IntList"});
-  Rows(t, Computed("", Reduce<ReduceKind::kProd>).CannotFail().Types(SumTypes),
-       {"prod", "prod.dim_int"});
-  Rows(t, Computed("", Reduce<ReduceKind::kMax>).CannotFail().Types(ReducedTypes), {"amax", "max"});
-  Rows(t, Computed("", Reduce<ReduceKind::kMin>).CannotFail().Types(ReducedTypes), {"amin", "min"});
-  Rows(t, Computed("", Reduce<ReduceKind::kOr>).CannotFail().Types(AnyTypes),
-       {"any", "any.dim", "any.dims"});
-  Rows(t, Computed("", Reduce<ReduceKind::kAnd>).CannotFail().Types(AnyTypes),
-       {"all", "all.dim", "all.dims"});
-
-  const Rule whole = Computed("", ReduceWhole).CannotFail();
-  Rows(t, whole.Jointly({0}).DecomposesAlways(DecomposeMean).Types(ReducedTypes),
-       {"mean", "mean.dim"});
-  Rows(t, whole.Decomposes(DecomposeVariance),
-       {"var.correction", "std.correction", "var_mean.correction", "std_mean.correction"});
-  Rows(t, Computed("", NormFactors).CannotFail().Decomposes(DecomposeNorm),
-       {"linalg_vector_norm", "norm.Scalar", "norm.ScalarOpt_dim", "norm.ScalarOpt_dtype",
-        "norm.ScalarOpt_dim_dtype"});
-  Rows(t, whole.Decomposes(DecomposeLogSumExp), {"logsumexp"});
-  Rows(t, whole.Decomposes(DecomposeArgExtremum).Types(IndexTypes), {"argmax", "argmin"});
-  Rows(t, whole.Decomposes(DecomposeArgExtremum), {"max.dim", "min.dim"});
-  Rows(t, whole.Decomposes(DecomposeAMinMax), {"aminmax"});
-  Rows(t, whole,
-       {"median", "nanmedian", "median.dim", "nanmedian.dim", "mode", "kthvalue", "hash_tensor"});
-
-  const Rule along = Computed("", NamedDimsWhole).CannotFail();
-  const Rule softmax = along.With(&OpFacts::dims, DimsUse::kAlong);
-  Rows(t, softmax.Decomposes(DecomposeSoftmax).Types(SoftmaxTypes),
-       {"_softmax", "_log_softmax", "_safe_softmax"});
-  const Rule softmax_backward =
-      softmax.Each({0}).Decomposes(DecomposeSoftmaxBackward).Types(SoftmaxBackwardTypes);
-  Rows(t, softmax_backward, {"_softmax_backward_data"});
-  Rows(t, softmax_backward.Combines(AsCrossEntropyDInput), {"_log_softmax_backward_data"});
-  Rows(t, along.Jointly({0}).Decomposes(DecomposeScan).Types(ScanTypes), {"cumsum"});
-  Rows(t, along.Decomposes(DecomposeScan).Types(ScanTypes), {"cumprod"});
-  Rows(
-      t, along,
-      {"logcumsumexp", "_logcumsumexp", "cummax", "cummin", "sort", "sort.stable", "glu_backward"});
-  Rows(t, along.Decomposes(DecomposeTopK).Types(TopKTypes), {"topk"});
-  Rows(t, Computed("", OthersWhole).CannotFail(), {"renorm"});
-  t.push_back(Einsum("aten::bucketize.Tensor", "..., [n] -> ..."));
-  t.push_back(Rewritten("aten::dist", DecomposeDist).CannotFail());
-  t.push_back(Computed("aten::_histogramdd_from_bin_tensors", HistogramFactors));
-  t.push_back(Computed("aten::histc", HistogramFactors));
-  Rows(t, Computed("", SegmentFactors), {"segment_reduce", "_segment_reduce_backward"});
-  t.push_back(Einsum("aten::trace", "[m] [n] -> ()").Decomposes(DecomposeTrace).CannotFail());
-  Rows(t, along.Decomposes(DecomposeGlu), {"glu"});
-  return t;
-}
+absl::Span<const Row> ReductionRows() { return kRows; }
 
 }  // namespace spmd::rules

@@ -3,7 +3,6 @@
 #include <limits>
 #include <utility>
 
-#include "absl/strings/match.h"
 #include "csrc/rules/tables/decompositions.h"
 #include "csrc/rules/tables/reduced_dims.h"
 #include "csrc/util/status.h"
@@ -64,9 +63,12 @@ ValuesOrStatus DecomposeMean(Builder& b, const ir::Graph& from, const ir::Node& 
   return AsResultsOf(b, from, node, {MeanOf(b, x, r.dims, r.count, r.keepdim)});
 }
 
-// Takes two passes: the mean, then the sum of squared distances from it.
-ValuesOrStatus DecomposeVariance(Builder& b, const ir::Graph& from, const ir::Node& node,
-                                 Operands operands) {
+namespace {
+
+// The variance or its `root`. Takes two passes: the mean, then the sum of squared distances from
+// it.
+ValuesOrStatus Variance(Builder& b, const ir::Graph& from, const ir::Node& node, Operands operands,
+                        bool root) {
   const Reduction r(from, node);
   const ir::ValueId x = Upcast(b, operands[0]);
   const ir::ValueId mean = MeanOf(b, x, r.dims, r.count, /*keepdim=*/true);
@@ -82,9 +84,20 @@ ValuesOrStatus DecomposeVariance(Builder& b, const ir::Graph& from, const ir::No
     const ir::ValueId freedom = b.AddScalar(b.Neg(b.Number(correction)), count);
     result = b.Div(squares, b.Call("aten::clamp_min", {freedom}, {{"min", 0.0}}));
   }
-  if (absl::StartsWith(node.op, "aten::std")) result = b.Sqrt(result);
+  if (root) result = b.Sqrt(result);
   if (node.num_results == 1) return AsResultsOf(b, from, node, {result});
   return AsResultsOf(b, from, node, {result, Squeeze(b, mean, r)});
+}
+
+}  // namespace
+
+ValuesOrStatus DecomposeVariance(Builder& b, const ir::Graph& from, const ir::Node& node,
+                                 Operands operands) {
+  return Variance(b, from, node, operands, /*root=*/false);
+}
+ValuesOrStatus DecomposeDeviation(Builder& b, const ir::Graph& from, const ir::Node& node,
+                                  Operands operands) {
+  return Variance(b, from, node, operands, /*root=*/true);
 }
 
 // `order` is passed at run time if it is none of the orders below that are functions of their own.
@@ -135,15 +148,15 @@ ValuesOrStatus DecomposeLogSumExp(Builder& b, const ir::Graph& from, const ir::N
   return AsResultsOf(b, from, node, {Squeeze(b, b.Add(b.Log(sum), top), r)});
 }
 
+namespace {
+
 // The least index of an element that equals the extremum (NaN is the extremum if there is any).
 // Without a "dim" it is an index into the flattened tensor.
-ValuesOrStatus DecomposeArgExtremum(Builder& b, const ir::Graph& from, const ir::Node& node,
-                                    Operands operands) {
+ValuesOrStatus ArgExtremum(Builder& b, const ir::Graph& from, const ir::Node& node,
+                           Operands operands, absl::string_view extremum) {
   const Reduction r(from, node);
   const ir::ValueId x = operands[0];
-  const bool largest = absl::StrContains(node.op, "max");
-  const ir::ValueId top =
-      b.Call(largest ? "aten::amax" : "aten::amin", {x}, {{"dim", r.dims}, {"keepdim", true}});
+  const ir::ValueId top = b.Call(extremum, {x}, {{"dim", r.dims}, {"keepdim", true}});
   ir::ValueId hit = b.Call("aten::eq.Tensor", {x, top});
   if (IsFloating(r.type.dtype)) {
     hit = b.Call("aten::logical_or", {hit, b.Call("aten::isnan", {x})});
@@ -165,6 +178,17 @@ ValuesOrStatus DecomposeArgExtremum(Builder& b, const ir::Graph& from, const ir:
   return Values{Squeeze(b, top, r), first};
 }
 
+}  // namespace
+
+ValuesOrStatus DecomposeArgMax(Builder& b, const ir::Graph& from, const ir::Node& node,
+                               Operands operands) {
+  return ArgExtremum(b, from, node, operands, "aten::amax");
+}
+ValuesOrStatus DecomposeArgMin(Builder& b, const ir::Graph& from, const ir::Node& node,
+                               Operands operands) {
+  return ArgExtremum(b, from, node, operands, "aten::amin");
+}
+
 ValuesOrStatus DecomposeAMinMax(Builder& b, const ir::Graph& from, const ir::Node& node,
                                 Operands operands) {
   const Reduction r(from, node);
@@ -173,18 +197,22 @@ ValuesOrStatus DecomposeAMinMax(Builder& b, const ir::Graph& from, const ir::Nod
                 b.Call("aten::amax", {operands[0]}, attributes)};
 }
 
-ValuesOrStatus DecomposeSoftmax(Builder& b, const ir::Graph& from, const ir::Node& node,
-                                Operands operands) {
+namespace {
+
+enum class Softmax { kPlain, kSafe, kLog };
+
+ValuesOrStatus SoftmaxOf(Builder& b, const ir::Graph& from, const ir::Node& node, Operands operands,
+                         Softmax form) {
   const Reduction r(from, node);
   ir::ValueId x = Upcast(b, CastToAttr(b, operands[0], node));
   if (r.type.NumElements() == 0) return AsResultsOf(b, from, node, {x});  // no row has a maximum
   if (from.type(node.first_result).dtype == DType::kF32) x = b.Cast(x, DType::kF32);
-  const bool safe = node.op == "aten::_safe_softmax";
+  const bool safe = form == Softmax::kSafe;
   const ir::ValueId top = safe ? FiniteAmax(b, x, r.dims) : b.Amax(x, r.dims, /*keepdim=*/true);
   const ir::ValueId shifted = b.Sub(x, top);
   const ir::ValueId exp = b.Exp(shifted);
   ir::ValueId sum = b.Sum(exp, r.dims, /*keepdim=*/true);
-  if (node.op == "aten::_log_softmax") {
+  if (form == Softmax::kLog) {
     return AsResultsOf(b, from, node, {b.Sub(shifted, b.Log(sum))});
   }
   if (safe) {  // a row of -inf gives zeros
@@ -194,19 +222,38 @@ ValuesOrStatus DecomposeSoftmax(Builder& b, const ir::Graph& from, const ir::Nod
   return AsResultsOf(b, from, node, {b.Div(exp, sum)});
 }
 
+}  // namespace
+
+ValuesOrStatus DecomposeSoftmax(Builder& b, const ir::Graph& from, const ir::Node& node,
+                                Operands operands) {
+  return SoftmaxOf(b, from, node, operands, Softmax::kPlain);
+}
+ValuesOrStatus DecomposeSafeSoftmax(Builder& b, const ir::Graph& from, const ir::Node& node,
+                                    Operands operands) {
+  return SoftmaxOf(b, from, node, operands, Softmax::kSafe);
+}
+ValuesOrStatus DecomposeLogSoftmax(Builder& b, const ir::Graph& from, const ir::Node& node,
+                                   Operands operands) {
+  return SoftmaxOf(b, from, node, operands, Softmax::kLog);
+}
+
 ValuesOrStatus DecomposeSoftmaxBackward(Builder& b, const ir::Graph& from, const ir::Node& node,
                                         Operands operands) {
   const Reduction r(from, node);
   const ir::ValueId grad = Upcast(b, operands[0]);
   const ir::ValueId output = Upcast(b, operands[1]);
-  ir::ValueId dx;
-  if (node.op == "aten::_log_softmax_backward_data") {
-    dx = b.Sub(grad, b.Mul(b.Exp(output), b.Sum(grad, r.dims, /*keepdim=*/true)));
-  } else {
-    const ir::ValueId weighted = b.Mul(grad, output);
-    dx = b.Sub(weighted, b.Mul(output, b.Sum(weighted, r.dims, /*keepdim=*/true)));
-  }
-  return AsResultsOf(b, from, node, {dx});
+  const ir::ValueId weighted = b.Mul(grad, output);
+  const ir::ValueId sum = b.Sum(weighted, r.dims, /*keepdim=*/true);
+  return AsResultsOf(b, from, node, {b.Sub(weighted, b.Mul(output, sum))});
+}
+ValuesOrStatus DecomposeLogSoftmaxBackward(Builder& b, const ir::Graph& from, const ir::Node& node,
+                                           Operands operands) {
+  const Reduction r(from, node);
+  const ir::ValueId grad = Upcast(b, operands[0]);
+  const ir::ValueId output = Upcast(b, operands[1]);
+  const ir::ValueId sum = b.Sum(grad, r.dims, /*keepdim=*/true);
+  const ir::ValueId exp = b.Exp(output);
+  return AsResultsOf(b, from, node, {b.Sub(grad, b.Mul(exp, sum))});
 }
 
 ValuesOrStatus DecomposeGlu(Builder& b, const ir::Graph& from, const ir::Node& node,

@@ -29,8 +29,7 @@ Attributes Padding(int rank, int dim, int64_t before, int64_t after, double iden
 
 class Scan {
  public:
-  Scan(Builder& b, const std::string& op, int dim, double identity)
-      : b_(b), op_(op), dim_(dim), identity_(identity) {}
+  Scan(Builder& b, bool adds, int dim) : b_(b), adds_(adds), dim_(dim) {}
 
   ir::ValueId Of(ir::ValueId x, int64_t blocks) {
     const Dims dims = b_.type(x).dims;
@@ -38,7 +37,7 @@ class Scan {
     const int64_t n = dims[dim_], length = (n + blocks - 1) / blocks;
     if (length * blocks != n) {
       x = b_.Call("aten::constant_pad_nd", {x},
-                  Padding(rank, dim_, 0, length * blocks - n, identity_));
+                  Padding(rank, dim_, 0, length * blocks - n, identity()));
     }
     Sizes split(dims.begin(), dims.end());
     split[dim_] = blocks;
@@ -47,17 +46,19 @@ class Scan {
     const ir::ValueId totals = Slice(inner, dim_ + 1, length - 1, length);
     const ir::ValueId shifted =
         b_.Call("aten::constant_pad_nd", {Slice(totals, dim_, 0, blocks - 1)},
-                Padding(rank + 1, dim_, 1, 0, identity_));
+                Padding(rank + 1, dim_, 1, 0, identity()));
     const ir::ValueId before = Along(shifted, dim_);
-    const ir::ValueId all = op_ == "aten::cumsum" ? b_.Add(inner, before) : b_.Mul(inner, before);
+    const ir::ValueId all = adds_ ? b_.Add(inner, before) : b_.Mul(inner, before);
     Sizes joined(dims.begin(), dims.end());
     joined[dim_] = length * blocks;
     return Slice(b_.View(all, joined), dim_, 0, n);
   }
 
  private:
+  double identity() const { return adds_ ? 0 : 1; }
   ir::ValueId Along(ir::ValueId x, int dim) {
-    return b_.Call(op_, {x}, {{"dim", int64_t{dim}}, {"dtype", NoneAttr{}}});
+    return b_.Call(adds_ ? "aten::cumsum" : "aten::cumprod", {x},
+                   {{"dim", int64_t{dim}}, {"dtype", NoneAttr{}}});
   }
   ir::ValueId Slice(ir::ValueId x, int dim, int64_t start, int64_t end) {
     if (start == 0 && end == b_.type(x).dims[dim]) return x;
@@ -65,15 +66,13 @@ class Scan {
   }
 
   Builder& b_;
-  std::string op_;
+  bool adds_;
   int dim_;
-  double identity_;
 };
 
-}  // namespace
-
-ValuesOrStatus DecomposeScan(Builder& b, const ir::Graph& from, const ir::Node& node,
-                             Operands operands) {
+// The running sums or, unless it `adds`, products.
+ValuesOrStatus ScanOf(Builder& b, const ir::Graph& from, const ir::Node& node, Operands operands,
+                      bool adds) {
   const int rank = b.rank(operands[0]);
   if (rank == 0) return Values{};
   const int dim = static_cast<int>(OpCall::Of(from, node).Dim("dim", rank));
@@ -81,8 +80,18 @@ ValuesOrStatus DecomposeScan(Builder& b, const ir::Graph& from, const ir::Node& 
   if (blocks == 0) return Values{};
   const DType dtype = from.type(node.first_result).dtype;
   const ir::ValueId x = Upcast(b, b.Cast(operands[0], dtype));
-  Scan scan(b, node.op, dim, node.op == "aten::cumsum" ? 0 : 1);
-  return AsResultsOf(b, from, node, {scan.Of(x, blocks)});
+  return AsResultsOf(b, from, node, {Scan(b, adds, dim).Of(x, blocks)});
+}
+
+}  // namespace
+
+ValuesOrStatus DecomposeCumsum(Builder& b, const ir::Graph& from, const ir::Node& node,
+                               Operands operands) {
+  return ScanOf(b, from, node, operands, /*adds=*/true);
+}
+ValuesOrStatus DecomposeCumprod(Builder& b, const ir::Graph& from, const ir::Node& node,
+                                Operands operands) {
+  return ScanOf(b, from, node, operands, /*adds=*/false);
 }
 
 ValuesOrStatus DecomposeTopK(Builder& b, const ir::Graph& from, const ir::Node& node,

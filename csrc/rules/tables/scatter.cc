@@ -24,11 +24,6 @@ void OverPrefix(CallFactors& f, int k, int d, int factor, int64_t have, int64_t 
 
 }  // namespace
 
-Rule Accumulates(Rule rule) {
-  rule.added = {0};
-  return rule;
-}
-
 int AddIndexed(CallFactors& f, int64_t size, IndexedDim indexed) {
   return indexed == IndexedDim::kWhole ? f.AddWhole(size) : f.Add(size);
 }

@@ -8,14 +8,14 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "csrc/rules/rule.h"
+#include "csrc/rules/row.h"
 #include "csrc/rules/tables/call_factors.h"
 
 namespace spmd::rules {
 
 enum class IndexedDim { kWhole, kInParts };
-// `rule` for an op that adds to operand 0.
-Rule Accumulates(Rule rule);
+// `row` for an op that adds to operand 0.
+constexpr Row Accumulates(const Row& row) { return row.AddedOnce({0}); }
 // Adds a factor for an indexed dimension of `size`.
 int AddIndexed(CallFactors& f, int64_t size, IndexedDim indexed);
 

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/strings/match.h"
+#include "csrc/rules/registry.h"
 #include "csrc/rules/tables/call_factors.h"
 #include "csrc/rules/tables/sliding.h"
 
@@ -63,13 +64,12 @@ double GivenScale(const OpCall& call, int i, int rank) {
   return std::max(call.attrs().GetDoubleOr(ScaleName(i, rank), 0), 0.0);
 }
 
-bool IsAntialiased(const OpCall& call) { return absl::StrContains(call.op, "_aa"); }
+bool IsAntialiased(const OpCall& call) { return absl::EndsWith(FactsOf(call.op).filter, "_aa"); }
 
 bool KeepsDimension(const OpCall& call, int i, int rank, int64_t in, int64_t out) {
   if (in != out) return false;
   const double scale = GivenScale(call, i, rank);
-  const bool linear = absl::StrContains(call.op, "linear") && !IsAntialiased(call);
-  return scale == 0 || scale == 1 || linear;
+  return scale == 0 || scale == 1 || FactsOf(call.op).filter == "linear";
 }
 
 absl::StatusOr<OpFactors> InterpolateFactors(const OpCall& call, int rank) {

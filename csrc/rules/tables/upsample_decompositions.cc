@@ -7,8 +7,8 @@
 #include <utility>
 
 #include "absl/strings/match.h"
-#include "absl/strings/str_cat.h"
 #include "csrc/rules/builder.h"
+#include "csrc/rules/registry.h"
 #include "csrc/rules/tables/decompositions.h"
 #include "csrc/rules/tables/resample.h"
 #include "csrc/rules/tables/sliding.h"
@@ -48,12 +48,14 @@ std::optional<Fraction> RatioOf(const OpCall& call, int i, int rank, int64_t in,
   return Fraction{inverse->denominator, inverse->numerator};
 }
 
+bool IsNearest(absl::string_view filter) { return absl::StartsWith(filter, "nearest"); }
+
 // True if aten ignores the given scale and copies or doubles by the sizes alone, which depends on
 // the memory format and on the direction.
 bool PassesOverScale(const OpCall& call, int i, int rank, int64_t in, int64_t out) {
   const double scale = GivenScale(call, i, rank);
   if (scale == 0) return false;
-  const bool nearest = absl::StrContains(call.op, "nearest");
+  const bool nearest = IsNearest(FactsOf(call.op).filter);
   return (in == out && !KeepsDimension(call, i, rank, in, out)) ||
          (nearest && out == 2 * in && scale != 2);
 }
@@ -77,12 +79,6 @@ bool RoundsAsExact(const Resampling& r, double scale, double shift) {
   return true;
 }
 
-std::string FilterOf(absl::string_view op) {
-  if (absl::StrContains(op, "nearest")) return "nearest";
-  return absl::StrCat(absl::StrContains(op, "bicubic") ? "cubic" : "linear",
-                      absl::StrContains(op, "_aa") ? "_aa" : "");
-}
-
 std::optional<Resampling> ResamplingOf(const OpCall& call, int i, int rank, int64_t in,
                                        int64_t out) {
   const std::optional<Fraction> ratio = RatioOf(call, i, rank, in, out);
@@ -90,14 +86,15 @@ std::optional<Resampling> ResamplingOf(const OpCall& call, int i, int rank, int6
     return std::nullopt;
   }
   const auto [p, q] = *ratio;
-  Resampling r{FilterOf(call.op), 2 * p, 0, 0, 2 * q, in, out};
+  const absl::string_view filter = FactsOf(call.op).filter;
+  Resampling r{IsNearest(filter) ? "nearest" : std::string(filter), 2 * p, 0, 0, 2 * q, in, out};
   if (absl::EndsWith(r.filter, "_aa")) {
     // The filter is stretched over what an output covers if that is more than one input.
     const int64_t half = (r.filter == "cubic_aa" ? 2 : 1) * 2 * std::max(p, q);
     r.start = p + q - half;
     r.stop = p + q + half;
   } else if (r.filter == "nearest") {
-    const bool middle = absl::StrContains(call.op, "nearest_exact");
+    const bool middle = filter == "nearest_exact";
     r.start = middle ? p : 0;
     r.stop = r.start + r.unit;
     if (!RoundsAsExact(r, GivenScale(call, i, rank), middle ? 0.5 : 0)) return std::nullopt;

@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "csrc/rules/builder.h"
-#include "csrc/rules/registry.h"
+#include "csrc/rules/families.h"
 #include "csrc/rules/tables/axes.h"
 #include "csrc/rules/tables/call_factors.h"
 #include "csrc/rules/tables/decompositions.h"
@@ -53,142 +53,138 @@ Attributes LocalSqueezeDims(const OpCall& call, const OpFactors& factors, const 
 }
 
 // An op that moves the elements of its one operand. A partial sum is moved as the sum is.
-Rule Moves(absl::string_view op, FactorsFn factors) {
+constexpr Row Moves(absl::string_view op, FactorsFn factors) {
   return Computed(op, factors).Jointly({0}).Monotone().Flops(kTrafficOnly).CannotFail();
 }
 // The same for an op that returns a view.
-Rule Views(absl::string_view op, FactorsFn factors) {
+constexpr Row Views(absl::string_view op, FactorsFn factors) {
   return Moves(op, factors).Flops(0).With(&OpFacts::same_elements, true);
 }
 
-Rule Same(absl::string_view op) {
+constexpr Row Same(absl::string_view op) {
   return Einsum(op, "... -> ...").Jointly({0}).Monotone().Types(SameTypes).Flops(0);
 }
 
 template <SourceFn Source>
-Rule ViewsDims(absl::string_view op) {
+constexpr Row ViewsDims(absl::string_view op) {
   return Views(op, Mapped<Source>).Types(MappedTypes<Source>);
 }
 
+constexpr auto kRows = Rows(
+    CannotFail(Rows(
+        Same("aten::alias"), Rewritten("aten::block_diag", DecomposeBlockDiag),
+        Computed("aten::cat", CatFactors)
+            .JointlyAll()
+            .Monotone()
+            .Types(CatTypes)
+            .With(&OpFacts::blocks, BlockUse::kJoin),
+        Rewritten("aten::channel_shuffle", DecomposeChannelShuffle),
+        Computed("aten::constant_pad_nd", PadFactors)
+            .Jointly({0})
+            .LinearIf(PadsWithZero)
+            .Types(PadTypes)
+            .Local(LocalPad)
+            .Decomposes(PadThenFill),
+        Computed("aten::diag_embed", Mapped<DiagEmbedSource>)
+            .Jointly({0})
+            .Decomposes(DecomposeDiagEmbed),
+        ViewsDims<DiagonalSource>("aten::diagonal").Types(nullptr).Decomposes(DecomposeDiagonal),
+        Computed("aten::diagonal_backward", DiagonalBackwardFactors)
+            .Jointly({0})
+            .Types(InputSizesTypes)
+            .Local(LocalInputSizes)
+            .Decomposes(DecomposeDiagEmbed),
+        Computed("aten::diagonal_scatter", DiagonalScatterFactors)
+            .Jointly({0, 1})
+            .Monotone()
+            .Types(SameTypes)
+            .Decomposes(DecomposeDiagonalScatter),
+        Views("aten::expand", Mapped<ExpandSource>).Types(ExpandTypes).Local(LocalSize),
+        Moves("aten::flip", FlipFactors).Types(SameTypes),
+        Rewritten("aten::narrow_copy", DecomposeNarrowCopy),
+        ViewsDims<PermuteSource>("aten::permute").With(&OpFacts::dims, DimsUse::kPermutes),
+        Moves("aten::repeat", RepeatFactors).Local(LocalRepeats),
+        Moves("aten::roll", RollFactors).Types(SameTypes).Decomposes(RollAsShifts),
+        Rewritten("aten::rot90", DecomposeRot90),
+        ViewsDims<SelectSource>("aten::select.int").Decomposes(SelectByPart),
+        Computed("aten::select_backward", SelectBackwardFactors)
+            .Jointly({0})
+            .Types(InputSizesTypes)
+            .Local(LocalInputSizes)
+            .Decomposes(SelectBackwardAsSlice),
+        Computed("aten::select_scatter", SelectScatterFactors)
+            .Jointly({0, 1})
+            .Monotone()
+            .Types(SameTypes)
+            .Decomposes(SelectScatterAsSlice)
+            .With(&OpFacts::puts_back,
+                  PutsBack{.view = "aten::select.int", .begin = "index", .drops_dim = true}),
+        Views("aten::slice.Tensor", SliceFactors)
+            .Types(SliceTypes)
+            .Local(LocalSlice)
+            .Decomposes(SliceOneByPart)
+            .With(&OpFacts::blocks, BlockUse::kTake),
+        Computed("aten::slice_backward", SliceBackwardFactors)
+            .Jointly({0})
+            .Types(InputSizesTypes)
+            .Local(LocalSliceBackward)
+            .With(&OpFacts::blocks, BlockUse::kPlace),
+        Computed("aten::slice_scatter", SliceScatterFactors)
+            .Jointly({0, 1})
+            .Monotone()
+            .Types(SameTypes)
+            .Local(LocalSliceScatter)
+            .With(&OpFacts::puts_back,
+                  PutsBack{.view = "aten::slice.Tensor", .begin = "start", .step = "step"})
+            .With(&OpFacts::blocks, BlockUse::kPut),
+        Rewritten("aten::split_with_sizes_copy", DecomposeSplit),
+        ViewsDims<SqueezeSource>("aten::squeeze").DecomposesAlways(AsSqueezeDims<SqueezeSource>),
+        ViewsDims<SqueezeDimSource>("aten::squeeze.dim")
+            .DecomposesAlways(AsSqueezeDims<SqueezeDimSource>),
+        ViewsDims<SqueezeDimsSource>("aten::squeeze.dims").Local(LocalSqueezeDims),
+        Computed("aten::stack", StackFactors)
+            .JointlyAll()
+            .Monotone()
+            .Types(StackTypes)
+            .Decomposes(StackAsCat),
+        ViewsDims<TSource>("aten::t"), ViewsDims<TransposeSource>("aten::transpose.int"),
+        Einsum("aten::tril", "... -> ...").Jointly({0}).Types(SameTypes).Local(LocalTriangle),
+        Einsum("aten::triu", "... -> ...").Jointly({0}).Types(SameTypes).Local(LocalTriangle),
+        Rewritten("aten::unbind_copy.int", DecomposeSplit), Views("aten::unfold", UnfoldFactors),
+        Computed("aten::unfold_backward", UnfoldBackwardFactors)
+            .Jointly({0})
+            .Types(InputSizesTypes)
+            .Local(LocalInputSizes),
+        ViewsDims<UnsqueezeSource>("aten::unsqueeze"),
+        Views("aten::view", ReshapeFactors)
+            .Types(ReshapeTypes)
+            .Local(LocalSize)
+            .With(&OpFacts::kernel, "aten::reshape")  // works with any strides
+            .With(&OpFacts::dims, DimsUse::kReshapes),
+        Computed("aten::view.dtype", BitcastFactors)
+            .Flops(0)
+            .Types(BitcastTypes)
+            .With(&OpFacts::needs_contiguous, true),
+        Computed("aten::view_as_complex", Mapped<ViewAsComplexSource>)
+            .Jointly({0})
+            .Flops(0)
+            .With(&OpFacts::needs_contiguous, true),
+        Computed("aten::view_as_real", Mapped<ViewAsRealSource>)
+            .Jointly({0})
+            .Flops(0)
+            .With(&OpFacts::needs_contiguous, true))),
+    Views("spmd::slice_start", SliceStartFactors)
+        .Types(SliceStartTypes)
+        .With(&OpFacts::fails, Failure::kOnValues),
+    Computed("spmd::slice_start_scatter", SliceStartScatterFactors)
+        .Jointly({0, 1})
+        .Monotone()
+        .Types(SameTypes)
+        .With(&OpFacts::puts_back, PutsBack{.view = "spmd::slice_start"}));
+static_assert(AreRowsOf(Family::kView, kRows), "see csrc/rules/families.h");
+
 }  // namespace
 
-// Sorted by op.
-std::vector<Rule> ViewRules() {
-  std::vector<Rule> t = CannotFail({
-      Same("aten::alias"),
-      Rewritten("aten::block_diag", DecomposeBlockDiag),
-      Computed("aten::cat", CatFactors)
-          .JointlyAll()
-          .Monotone()
-          .Types(CatTypes)
-          .With(&OpFacts::blocks, BlockUse::kJoin),
-      Rewritten("aten::channel_shuffle", DecomposeChannelShuffle),
-      Computed("aten::constant_pad_nd", PadFactors)
-          .Jointly({0})
-          .LinearIf(PadsWithZero)
-          .Types(PadTypes)
-          .Local(LocalPad)
-          .Decomposes(PadThenFill),
-      Computed("aten::diag_embed", Mapped<DiagEmbedSource>)
-          .Jointly({0})
-          .Decomposes(DecomposeDiagEmbed),
-      ViewsDims<DiagonalSource>("aten::diagonal").Types(nullptr).Decomposes(DecomposeDiagonal),
-      Computed("aten::diagonal_backward", DiagonalBackwardFactors)
-          .Jointly({0})
-          .Types(InputSizesTypes)
-          .Local(LocalInputSizes)
-          .Decomposes(DecomposeDiagEmbed),
-      Computed("aten::diagonal_scatter", DiagonalScatterFactors)
-          .Jointly({0, 1})
-          .Monotone()
-          .Types(SameTypes)
-          .Decomposes(DecomposeDiagonalScatter),
-      Views("aten::expand", Mapped<ExpandSource>).Types(ExpandTypes).Local(LocalSize),
-      Moves("aten::flip", FlipFactors).Types(SameTypes),
-      Rewritten("aten::narrow_copy", DecomposeNarrowCopy),
-      ViewsDims<PermuteSource>("aten::permute").With(&OpFacts::dims, DimsUse::kPermutes),
-      Moves("aten::repeat", RepeatFactors).Local(LocalRepeats),
-      Moves("aten::roll", RollFactors).Types(SameTypes).Decomposes(RollAsShifts),
-      Rewritten("aten::rot90", DecomposeRot90),
-      ViewsDims<SelectSource>("aten::select.int").Decomposes(SelectByPart),
-      Computed("aten::select_backward", SelectBackwardFactors)
-          .Jointly({0})
-          .Types(InputSizesTypes)
-          .Local(LocalInputSizes)
-          .Decomposes(SelectBackwardAsSlice),
-      Computed("aten::select_scatter", SelectScatterFactors)
-          .Jointly({0, 1})
-          .Monotone()
-          .Types(SameTypes)
-          .Decomposes(SelectScatterAsSlice)
-          .With(&OpFacts::puts_back,
-                PutsBack{.view = "aten::select.int", .begin = "index", .drops_dim = true}),
-      Views("aten::slice.Tensor", SliceFactors)
-          .Types(SliceTypes)
-          .Local(LocalSlice)
-          .Decomposes(SliceOneByPart)
-          .With(&OpFacts::blocks, BlockUse::kTake),
-      Computed("aten::slice_backward", SliceBackwardFactors)
-          .Jointly({0})
-          .Types(InputSizesTypes)
-          .Local(LocalSliceBackward)
-          .With(&OpFacts::blocks, BlockUse::kPlace),
-      Computed("aten::slice_scatter", SliceScatterFactors)
-          .Jointly({0, 1})
-          .Monotone()
-          .Types(SameTypes)
-          .Local(LocalSliceScatter)
-          .With(&OpFacts::puts_back,
-                PutsBack{.view = "aten::slice.Tensor", .begin = "start", .step = "step"})
-          .With(&OpFacts::blocks, BlockUse::kPut),
-      Rewritten("aten::split_with_sizes_copy", DecomposeSplit),
-      ViewsDims<SqueezeSource>("aten::squeeze").DecomposesAlways(AsSqueezeDims<SqueezeSource>),
-      ViewsDims<SqueezeDimSource>("aten::squeeze.dim")
-          .DecomposesAlways(AsSqueezeDims<SqueezeDimSource>),
-      ViewsDims<SqueezeDimsSource>("aten::squeeze.dims").Local(LocalSqueezeDims),
-      Computed("aten::stack", StackFactors)
-          .JointlyAll()
-          .Monotone()
-          .Types(StackTypes)
-          .Decomposes(StackAsCat),
-      ViewsDims<TSource>("aten::t"),
-      ViewsDims<TransposeSource>("aten::transpose.int"),
-      Einsum("aten::tril", "... -> ...").Jointly({0}).Types(SameTypes).Local(LocalTriangle),
-      Einsum("aten::triu", "... -> ...").Jointly({0}).Types(SameTypes).Local(LocalTriangle),
-      Rewritten("aten::unbind_copy.int", DecomposeSplit),
-      Views("aten::unfold", UnfoldFactors),
-      Computed("aten::unfold_backward", UnfoldBackwardFactors)
-          .Jointly({0})
-          .Types(InputSizesTypes)
-          .Local(LocalInputSizes),
-      ViewsDims<UnsqueezeSource>("aten::unsqueeze"),
-      Views("aten::view", ReshapeFactors)
-          .Types(ReshapeTypes)
-          .Local(LocalSize)
-          .With(&OpFacts::kernel, "aten::reshape")  // works with any strides
-          .With(&OpFacts::dims, DimsUse::kReshapes),
-      Computed("aten::view.dtype", BitcastFactors)
-          .Flops(0)
-          .Types(BitcastTypes)
-          .With(&OpFacts::needs_contiguous, true),
-      Computed("aten::view_as_complex", Mapped<ViewAsComplexSource>)
-          .Jointly({0})
-          .Flops(0)
-          .With(&OpFacts::needs_contiguous, true),
-      Computed("aten::view_as_real", Mapped<ViewAsRealSource>)
-          .Jointly({0})
-          .Flops(0)
-          .With(&OpFacts::needs_contiguous, true),
-  });
-  t.push_back(Views("spmd::slice_start", SliceStartFactors)
-                  .Types(SliceStartTypes)
-                  .With(&OpFacts::fails, Failure::kOnValues));
-  t.push_back(Computed("spmd::slice_start_scatter", SliceStartScatterFactors)
-                  .Jointly({0, 1})
-                  .Monotone()
-                  .Types(SameTypes)
-                  .With(&OpFacts::puts_back, PutsBack{.view = "spmd::slice_start"}));
-  return t;
-}
+absl::Span<const Row> ViewRows() { return kRows; }
 
 }  // namespace spmd::rules

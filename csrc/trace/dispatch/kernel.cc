@@ -9,6 +9,7 @@
 #include <torch/csrc/autograd/graph_task.h>
 #include <torch/csrc/autograd/variable.h>
 
+#include <algorithm>
 #include <optional>
 #include <typeinfo>
 
@@ -76,11 +77,19 @@ class Nested {
   int& depth_;
 };
 
+// False if an input only has a shape (csrc/trace/run/traced_graph.h): such a tape is looked at, and
+// does not end by itself.
+bool CanRun(const Tape& tape) {
+  return std::none_of(tape.inputs().begin(), tape.inputs().end(), [&](const TapeInput& input) {
+    const at::Tensor& host = tape.value(input.id)->host;
+    return host.defined() && host.is_meta();
+  });
+}
+
 void EndRepeats(SessionState& state) {
   const bool in_backward = torch::autograd::get_current_graph_task_id() >= 0;
-  if (const char* const why = state.repeats.WhyEnd(*state.tape, in_backward)) {
-    ThrowIfError(Cut(state, why));
-  }
+  const char* const why = state.repeats.WhyEnd(*state.tape, in_backward);
+  if (why != nullptr && CanRun(*state.tape)) ThrowIfError(Cut(state, why));
 }
 
 // Lets the running backward pass end in a cut, if it is one of several whose gradients add up.
@@ -89,7 +98,7 @@ void EndPassInCut(SessionState& state) {
   if (task < 0) return;
   torch::autograd::Engine::get_default_engine().queue_callback([task] {
     SessionLock lock;
-    ThrowIfError(Cut(*lock, "end of a backward pass", task));
+    if (CanRun(*lock->tape)) ThrowIfError(Cut(*lock, "end of a backward pass", task));
   });
 }
 

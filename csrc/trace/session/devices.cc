@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "csrc/machine/machine.h"
+#include "csrc/runtime/one_place/tile_memory.h"
 #include "csrc/trace/session/session_state.h"
 #include "csrc/util/status.h"
 
@@ -20,6 +21,11 @@ absl::StatusOr<std::shared_ptr<runtime::Backend>> TheBackend(SessionState& state
   if (!count.has_value()) count = state.options.num_devices;
   devices.count_is_set = count.has_value();
   SPMD_ASSIGN_OR_RETURN(devices.backend, runtime::MakeBackend(name, count));
+  // So that what is uploaded before the first program is loaded counts as the device's memory.
+  const runtime::Backend& backend = *devices.backend;
+  if (LoadOptions(state).keep_memory && backend.has_one_place() && !backend.planning()) {
+    runtime::TileMemory::Install();
+  }
   return devices.backend;
 }
 
@@ -28,6 +34,7 @@ partition::CompileOptions CompileOptionsFor(const SessionState& state,
   partition::CompileOptions options;
   options.machine =
       state.options.price_moves ? &backend.machine() : &machine::NominalWithFreeMoves();
+  options.memory_limit = state.options.memory_limit;
   options.verify = state.options.verify || state.options.check_passes;
   return options;
 }
@@ -40,6 +47,7 @@ runtime::LoadedProgram::Options LoadOptions(const SessionState& state) {
           .coalesce = options.coalesce && !options.verify,
           .turns = options.turns,
           .one_place = options.one_place,
+          .memory_limit = options.memory_limit,
           .keep_memory = options.keep_memory && !options.sync};
 }
 
@@ -49,7 +57,8 @@ ProgramOptions ProgramOptionsOf(const SessionState& state) {
           .coalesce = load.coalesce,
           .one_place = load.one_place,
           .price_moves = state.options.price_moves,
-          .turns = load.turns};
+          .turns = load.turns,
+          .memory_limit = load.memory_limit};
 }
 
 absl::Status NoteMesh(SessionState& state, const Mesh& mesh) {

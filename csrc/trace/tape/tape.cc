@@ -93,7 +93,7 @@ TapeId Tape::AddInput(const ValuePtr& value, const Buffer* from) {
   values_.push_back(value);
   // The tape's own data for an input counts as this many bytes.
   constexpr int64_t kInput = 256;
-  if (value->host.defined()) {
+  if (value->host.defined() && !value->host.is_meta()) {
     uploaded_bytes_ += static_cast<int64_t>(value->host.nbytes()) + kInput;
   }
   inputs_.push_back(

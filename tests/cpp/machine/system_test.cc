@@ -57,6 +57,15 @@ TEST(SystemTest, ErrorsSayWhatIsKnown) {
   EXPECT_THAT(ErrorOf("v9-8"), HasSubstr("as in '8xh100'"));
 }
 
+TEST(SystemTest, AClusterIsNotASlice) {
+  EXPECT_EQ(ParseGpuCluster("16xh200")->device.name, "16xh200");
+  EXPECT_EQ(ParseGpuCluster("16xh200")->device.memory_bytes, int64_t{141'000'000'000});
+  EXPECT_THAT(std::string(ParseGpuCluster("v4-8").status().message()),
+              HasSubstr("'v4-8' is not of the form <number>x<model>, as in '8xh100'"));
+  EXPECT_THAT(std::string(ParseGpuCluster("8x").status().message()),
+              HasSubstr("there is no GPU ''"));
+}
+
 TEST(SystemTest, EfficienciesAreFittedPerChip) {
   EXPECT_LT(Parsed("v4-8").efficiency, 1);
   EXPECT_DOUBLE_EQ(Parsed("v4-8").efficiency, Parsed("v4-256").efficiency);

@@ -5,7 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "absl/status/status.h"
-#include "csrc/rules/rule.h"
+#include "csrc/rules/row.h"
 #include "tests/cpp/rules/one_op.h"
 
 namespace spmd::rules {

@@ -4,25 +4,27 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <algorithm>
+#include <array>
 
 #include "csrc/rules/einsum.h"
+#include "csrc/rules/families.h"
 
 namespace spmd::rules {
 namespace {
 
 using testing::HasSubstr;
 
-TEST(Registry, NoOpHasTwoRules) {
+constexpr std::array<Row, 2> kTwice = {Einsum("aten::trace", ""), Einsum("aten::trace", "")};
+constexpr std::array<Row, 1> kOther = {Einsum("aten::mm", "")};
+constexpr std::array<Row, 1> kUnknown = {Einsum("aten::no_such_op", "")};
+static_assert(!AreRowsOf(Family::kReduction, kTwice));
+static_assert(!AreRowsOf(Family::kReduction, kOther));
+static_assert(!AreRowsOf(Family::kReduction, kUnknown));
+static_assert(!IsSortedAndUnique(kTwice, &Row::op));
+
+TEST(Registry, EveryOpWithASchemaHasARule) {
   std::vector<std::string> ops;
-  for (const auto& family :
-       {ElementwiseRules(), MatmulRules(), ReductionRules(), NormalizationRules(), LossRules(),
-        ViewRules(), IndexingRules(), LinearAlgebraRules(), SamplingRules(), ConvolutionRules(),
-        CreationRules(), OptimizerRules()}) {
-    for (const Rule& rule : family) ops.push_back(rule.op);
-  }
-  std::sort(ops.begin(), ops.end());
-  EXPECT_EQ(std::adjacent_find(ops.begin(), ops.end()), ops.end());
+  for (const Schema& schema : kSchemas) ops.emplace_back(schema.op());
   EXPECT_EQ(AllOps(), ops);
 }
 

@@ -562,13 +562,5 @@ TEST(Decompositions, OfMoves) {
               ElementsAre("aten::squeeze.dims"));
 }
 
-TEST(Tables, AreSortedByOp) {
-  for (auto family : {ViewRules, IndexingRules, ConvolutionRules}) {
-    std::vector<std::string> ops;
-    for (const Rule& rule : family()) ops.push_back(rule.op);
-    EXPECT_TRUE(std::is_sorted(ops.begin(), ops.end()));
-  }
-}
-
 }  // namespace
 }  // namespace spmd::rules

@@ -250,7 +250,7 @@ INSTANTIATE_TEST_SUITE_P(Backends, Conformance, testing::ValuesIn(Instances()),
 
 TEST(Backends, UnknownNamesAreCorrected) {
   EXPECT_EQ(MakeBackend("cpuu", std::nullopt).status().message(),
-            "unknown backend 'cpuu'; known are cpu, cuda, mock_tpu; did you mean 'cpu'?");
+            "unknown backend 'cpuu'; known are cpu, cuda, mock_gpu, mock_tpu; did you mean 'cpu'?");
   EXPECT_EQ(MakeBackend("cpu", 0).status().message(), "a backend needs at least one device; got 0");
   EXPECT_EQ(MakeBackend("cpu:many", std::nullopt).status().message(),
             "backend 'cpu:many': 'many' is not a positive number of devices");

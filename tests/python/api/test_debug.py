@@ -78,7 +78,7 @@ def test_explain_compile():
         (x.sin() * x.cos()).cpu()
     assert _C.statistics()["compiles"] == before + 1
     table = spmd.debug.explain_compile()
-    assert table.rows[-1].ops == 3 and table.rows[-1].cut == "cpu"
+    assert table.rows[-1].ops == 3 and table.rows[-1].ended_by == "cpu"
     assert "programs compiled" in str(table)
 
 

@@ -41,10 +41,21 @@ def is_chosen(name: str) -> bool:
 
 
 def _commit() -> int:
-    """A number that the commit has; 0 outside a repository."""
-    command = ["git", "rev-parse", "--short=7", "HEAD"]
+    """How many commits lead to this one, so that consecutive ones test different parts.
+
+    Where the history is not there (a shallow clone), a number from the hash; 0 if there is no
+    repository.
+    """
+    if _git("rev-parse", "--is-shallow-repository") == "false":
+        return int(_git("rev-list", "--count", "--first-parent", "HEAD") or 0)
+    return int(_git("rev-parse", "--short=7", "HEAD") or "0", 16)
+
+
+def _git(*arguments: str) -> str:
+    """What `git` says; "" if there is no git, or no repository."""
     try:
-        done = subprocess.run(command, cwd=Path(__file__).parent, capture_output=True, text=True)
+        where = Path(__file__).parent
+        done = subprocess.run(["git", *arguments], cwd=where, capture_output=True, text=True)
     except OSError:
-        return 0
-    return int(done.stdout, 16) if done.returncode == 0 else 0
+        return ""
+    return done.stdout.strip() if done.returncode == 0 else ""

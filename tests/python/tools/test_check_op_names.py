@@ -55,10 +55,14 @@ def test_other_literals_pass(code):
 def test_violations_name_file_and_line(tmp_path):
     (tmp_path / "csrc/rules/tables").mkdir(parents=True)
     (tmp_path / "csrc/partition").mkdir()
-    schema = '    "aten::mm(Tensor self, Tensor mat2) -> Tensor",\n'
+    schema = '    {Family::kMatmul, "aten::mm(Tensor self, Tensor mat2) -> Tensor"},\n'
     (tmp_path / "csrc/rules/signatures.inc").write_text(schema)
-    (tmp_path / "csrc/rules/tables/matmul.cc").write_text('Rule rule = Product("aten::mm");\n')
+    (tmp_path / "csrc/rules/tables/matmul.cc").write_text('Row row = Product("aten::mm");\n')
     (tmp_path / "csrc/partition/a.cc").write_text('\nbool x = node.op == "aten::mm";\n')
+    (tmp_path / "csrc/rules/tables/b.cc").write_text('bool x = call.op == "aten::mm";\n')
     found = check_op_names.violations(tmp_path)
     assert found[0].startswith('csrc/partition/a.cc:2: "aten::mm" names an op')
-    assert all(line.startswith("tools/check_op_names.py: ") for line in found[1:])
+    assert found[1].startswith(
+        'csrc/rules/tables/b.cc:1: compares the name of an op with "aten::mm"'
+    )
+    assert all(line.startswith("tools/check_op_names.py: ") for line in found[2:])

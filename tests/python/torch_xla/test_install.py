@@ -32,7 +32,7 @@ def test_installed_by_a_variable_when_torch_is_imported(tmp_path):
     folder.mkdir()
     (folder / "METADATA").write_text("Metadata-Version: 2.1\nName: torch_spmd\nVersion: 0\n")
     (folder / "entry_points.txt").write_text(
-        "[torch.backends]\ntorch_spmd = torch_spmd_autoload:load\n"
+        "[torch.backends]\ntorch_spmd = torch_spmd_autoload:autoload\n"
     )
     start = f"import sys; sys.path.insert(0, {str(tmp_path)!r})\nimport torch\n"
     done = run_script(start + SAME, SPMD_TORCH_XLA="1")

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "absl/strings/str_replace.h"
+#include "tests/cpp/program/one_place/products_and_sums.h"
 
 namespace spmd::program {
 namespace {
@@ -12,28 +13,10 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 
-// Two products of a contraction that is cut, and the sum of both and a first one.
-constexpr const char* kText = R"(
-mesh @m [data=2, model=4]
-program {
-  %g: f32[6,8] @m {data},{model}
-  %w: f32[8,10] @m {model},{}
-  %h: f32[6,7] @m {data},{model}
-  %v: f32[7,10] @m {model},{}
-  %0: f32[6,10] @m {data},{} unreduced(sum){model} = call spmd::linear_dinput(%g, %w)
-  %1: f32[6,10] @m {data},{} unreduced(sum){model} = call spmd::linear_dinput(%h, %v)
-  %2: f32[6,10] @m {data},{} unreduced(sum){model} = call aten::add.Tensor(%0, %1, alpha=1)
-  %3: f32[6,10] @m {data},{} unreduced(sum){model} = call spmd::linear_dinput(%g, %w)
-  %4: f32[6,10] @m {data},{} unreduced(sum){model} = call aten::add.Tensor(%2, %3, alpha=1)
-  %5: f32[6,10] @m {data},{} = all_reduce(%4) {model}
-  return %5
-}
-)";
-
 using Changes = std::vector<std::pair<std::string, std::string>>;
 
 Program ParsedOf(const Changes& changes) {
-  auto program = Program::Parse(absl::StrReplaceAll(kText, changes));
+  auto program = Program::Parse(absl::StrReplaceAll(kProductsAndSums, changes));
   EXPECT_TRUE(program.ok()) << program.status();
   EXPECT_TRUE(Verify(*program).ok()) << Verify(*program);
   return *std::move(program);

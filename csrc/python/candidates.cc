@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+// Traces a step without data, and says what it takes on a machine under other marks of its inputs.
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "csrc/machine/system.h"
+#include "csrc/partition/compile.h"
+#include "csrc/program/analysis.h"
+#include "csrc/python/errors.h"
+#include "csrc/python/init.h"
+#include "csrc/python/spec.h"
+#include "csrc/timeline/timeline.h"
+#include "csrc/trace/run/traced_graph.h"
+#include "csrc/trace/session/session_lock.h"
+
+namespace spmd::python {
+namespace {
+
+using trace::SessionLock;
+using trace::ShapeOnly;
+using trace::TracedGraph;
+
+ShapeOnly MakeShapeOnly(const at::Tensor& like) {
+  const SessionLock lock;
+  return trace::MakeShapeOnly(like.scalar_type(), like.sizes());
+}
+
+TracedGraph Trace(const std::vector<ShapeOnly>& inputs, const std::vector<at::Tensor>& results,
+                  const Mesh& mesh) {
+  SessionLock lock;
+  return ValueOrThrow(trace::TraceGraph(*lock, inputs, results, mesh));
+}
+
+// The step as one program on the machine `on`, where the inputs of these numbers are sharded by
+// these specs.
+py::dict Price(const TracedGraph& traced, const std::vector<std::pair<int, py::object>>& marks,
+               const std::string& on) {
+  std::vector<std::pair<int, PartitionSpec>> specs;
+  specs.reserve(marks.size());
+  for (const auto& [input, spec] : marks) specs.emplace_back(input, ToSpec(spec, traced.mesh));
+  const machine::System system = ValueOrThrow(machine::ParseSystem(on));
+  partition::CompileOptions options;
+  options.machine = &system.device;
+  const SessionLock lock;  // users may register rules on other threads
+  const ir::Graph graph = ValueOrThrow(traced.Marked(specs));
+  const program::Program program = ValueOrThrow(partition::Compile(graph, options)).program;
+  const timeline::Timeline times = ValueOrThrow(timeline::Predict(program, system));
+  const program::MemoryReport memory = program::PeakMemory(program);
+  int64_t wire_bytes = 0;
+  for (const program::Traffic& t : program::CollectiveTraffic(program)) wire_bytes += t.wire_bytes;
+  py::dict price;
+  price["seconds"] = times.seconds;
+  price["exposed_seconds"] = times.exposed_seconds();
+  price["mfu"] = times.mfu();
+  price["placement"] = times.placement;
+  price["peak_bytes"] = memory.peak_bytes;
+  price["input_bytes"] = memory.input_bytes;
+  price["wire_bytes"] = wire_bytes;
+  return price;
+}
+
+py::dict Machine(const std::string& name) {
+  const machine::System system = ValueOrThrow(machine::ParseSystem(name));
+  py::dict result;
+  result["name"] = system.name;
+  result["devices"] = system.num_devices();
+  result["memory_bytes"] = system.device.memory_bytes;
+  return result;
+}
+
+}  // namespace
+
+void init_candidates(py::module& m) {
+  py::class_<ShapeOnly>(m, "ShapeOnly").def_readonly("tensor", &ShapeOnly::tensor);
+  py::class_<TracedGraph>(m, "TracedGraph")
+      // That which it was traced for, and those of the marks in it.
+      .def("meshes", [](const TracedGraph& traced) { return traced.meshes.meshes; })
+      .def("num_nodes", [](const TracedGraph& traced) { return traced.graph.num_nodes(); })
+      .def("price", &Price, py::arg("marks"), py::arg("on"))
+      .def("text", [](const TracedGraph& traced) { return traced.graph.ToString(); });
+  m.def("shape_only", &MakeShapeOnly, py::arg("like"));
+  m.def("trace", &Trace, py::arg("inputs"), py::arg("results"), py::arg("mesh"));
+  m.def("machine", &Machine, py::arg("name"));
+}
+
+}  // namespace spmd::python

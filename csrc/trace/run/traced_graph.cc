@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "csrc/trace/run/traced_graph.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "csrc/trace/program/lower.h"
+#include "csrc/trace/recorder/tensor.h"
+#include "csrc/util/status.h"
+
+namespace spmd::trace {
+namespace {
+
+// `mesh` first, then those of the marks on what the outputs need.
+std::vector<Mesh> MeshesOf(const Tape& tape, absl::Span<const OutputSpec> outputs,
+                           const Mesh& mesh) {
+  std::vector<Mesh> meshes = {mesh};
+  const auto add = [&](const Mesh& other) {
+    if (std::find(meshes.begin(), meshes.end(), other) == meshes.end()) meshes.push_back(other);
+  };
+  const Needed needed = NeededFor(tape, outputs);
+  for (size_t k = 0; k < tape.inputs().size(); ++k) {
+    const MarkPtr& mark = tape.inputs()[k].mark;
+    if (needed.inputs[k] && mark != nullptr) add(mark->mesh);
+  }
+  for (const Annotation& annotation : tape.annotations()) {
+    if (needed.Has(tape, annotation.value)) add(annotation.mark->mesh);
+  }
+  return meshes;
+}
+
+LowerOptions OptionsFor(const MeshSet& set) { return {&set.meshes, &set.grids, {}}; }
+
+}  // namespace
+
+ShapeOnly MakeShapeOnly(at::ScalarType type, at::IntArrayRef sizes) {
+  const at::Tensor shape = at::empty(sizes, at::TensorOptions(at::kMeta).dtype(type));
+  auto value = c10::make_intrusive<Value>(TypeOf(shape));
+  value->host = shape;
+  return {NewTensor(TensorMeta::Contiguous(type, sizes), value), value};
+}
+
+absl::StatusOr<TracedGraph> TraceGraph(SessionState& state, absl::Span<const ShapeOnly> inputs,
+                                       absl::Span<const at::Tensor> results, const Mesh& mesh) {
+  Tape& tape = *state.tape;
+  tape.StopFollowing();
+  std::vector<OutputSpec> outputs;
+  const auto pending = [&](const at::Tensor& tensor) -> TapeId {
+    const ValuePtr& value = BufferOf(tensor)->value();
+    return value != nullptr && value->pending && value->tape == tape.number() ? value->id : kNoId;
+  };
+  for (const ShapeOnly& input : inputs) {
+    const Value& value = *input.value;
+    const bool used = value.tape == tape.number();
+    if (!used && value.tape != 0) {
+      return absl::FailedPreconditionError(
+          "a program ran while the model was traced, since its values were asked for or too many "
+          "ops waited");
+    }
+    const TapeId now = pending(input.tensor);
+    if (now != kNoId) outputs.push_back({now, used ? value.id : kNoId});
+  }
+  for (const at::Tensor& result : results) {
+    if (const TapeId id = pending(result); id != kNoId) outputs.push_back({id});
+  }
+  TracedGraph traced{.graph = {}, .inputs = {}, .mesh = mesh, .meshes = {}};
+  traced.meshes.meshes = MeshesOf(tape, outputs, mesh);
+  traced.meshes.grids = Grid::ForMeshes(traced.meshes.meshes);
+  SPMD_ASSIGN_OR_RETURN(Lowered lowered, Lower(tape, outputs, OptionsFor(traced.meshes)));
+  for (const ShapeOnly& input : inputs) {
+    ir::ValueId& found = traced.inputs.emplace_back(ir::kNoValue);
+    for (size_t k = 0; k < lowered.inputs.size(); ++k) {
+      const bool same = tape.inputs()[lowered.inputs[k]].id == input.value->id;
+      if (same && input.value->tape == tape.number()) found = lowered.graph.inputs()[k];
+    }
+  }
+  traced.graph = std::move(lowered.graph);
+  return traced;
+}
+
+absl::StatusOr<ir::Graph> TracedGraph::Marked(
+    absl::Span<const std::pair<int, PartitionSpec>> marks) const {
+  ir::Graph marked = graph;
+  for (const auto& [number, spec] : marks) {
+    SPMD_CHECK(number >= 0 && number < static_cast<int>(inputs.size()), "input ", number, " of ",
+               inputs.size());
+    const ir::ValueId v = inputs[number];
+    if (v == ir::kNoValue) continue;
+    SPMD_ASSIGN_OR_RETURN(
+        ir::Annotation annotation,
+        AnnotationOf({mesh, spec}, marked.type(v).rank(), OptionsFor(meshes), "auto_shard"));
+    marked.Annotate(v, std::move(annotation));
+  }
+  return marked;
+}
+
+}  // namespace spmd::trace

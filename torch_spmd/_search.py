@@ -1,0 +1,314 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The search for specs: patterns, then one parameter after the other, priced by the compiler.
+
+A parameter of a layer that is repeated stands for those of all equal layers; it is a `Role`. A
+candidate gives each role a spec and the batch its axes. Its price is extrapolated from steps with
+few layers: what the step with one layer of each run takes, and for each run n - 1 times what a
+second layer adds.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+from torch_spmd import _C
+from torch_spmd._traced import Recorded, Run
+from torch_spmd.spec import PartitionSpec, blocks
+
+Axes = tuple[str, ...]
+MOST_SWEEPS = 3  # over all parameters
+STARTS = 2  # candidates from which the search goes on
+
+
+class Price(NamedTuple):
+    """A step on a machine; bytes of one device."""
+
+    seconds: float
+    exposed_seconds: float
+    peak_bytes: float
+    input_bytes: float
+    wire_bytes: float
+    model_seconds: float  # the step's if it reached the peak of all devices
+
+    def plus(self, times: int, more: Price, than: Price) -> Price:
+        """This, and `times` times what `more` takes more than `than`."""
+        return Price(
+            *(a + times * max(0.0, b - c) for a, b, c in zip(self, more, than, strict=True))
+        )
+
+
+@dataclass(frozen=True)
+class Role:
+    """A parameter, or those of equal layers in the same place. `fixed`: what the user says."""
+
+    name: str
+    shape: tuple[int, ...]
+    bytes: int
+    names: tuple[str, ...]
+    run: Run | None
+    fixed: PartitionSpec | None
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """`specs` by role, in the order of the roles."""
+
+    specs: tuple[PartitionSpec, ...]
+    batch: Axes
+    origin: str
+
+    def with_specs(self, changed: Mapping[int, PartitionSpec], origin: str = "") -> Candidate:
+        specs = tuple(changed.get(i, spec) for i, spec in enumerate(self.specs))
+        return replace(self, specs=specs, origin=origin or self.origin)
+
+
+class Priced(NamedTuple):
+    candidate: Candidate
+    price: Price
+
+
+class Space:
+    """The candidates on one mesh of one machine, and their prices."""
+
+    def __init__(
+        self,
+        mesh: _C.Mesh,
+        on: str,
+        roles: Sequence[Role],
+        one_of_each: Recorded,
+        two_of: Mapping[Run, Recorded],
+        memory_bytes: int,
+        batch_rank: Sequence[int],
+    ) -> None:
+        self.mesh, self.on, self.roles = mesh, on, list(roles)
+        self.memory_bytes, self.batch_rank = memory_bytes, batch_rank
+        self.sizes = {
+            name: size for name, size in zip(mesh.axis_names, mesh.mesh_shape) if size > 1
+        }
+        self.one = (one_of_each, one_of_each.graph(mesh))
+        self.two = {run: (two, two.graph(mesh)) for run, two in two_of.items()}
+        self.known: dict[Any, Price] = {}
+        self.compiled = 0
+        self.history: list[Priced] = []
+
+    # --- prices ---
+
+    def price(self, candidate: Candidate) -> Price:
+        """Of all layers, by those that were traced."""
+        by_name = self.by_name(candidate)
+        one = total = self.price_of(*self.one, by_name, candidate.batch)
+        for run, (recorded, graph) in self.two.items():
+            two = self.price_of(recorded, graph, by_name, candidate.batch)
+            total = total.plus(run.length - 1, two, one)
+        self.history.append(Priced(candidate, total))
+        return total
+
+    def by_name(self, candidate: Candidate) -> dict[str, PartitionSpec]:
+        return {
+            name: spec
+            for role, spec in zip(self.roles, candidate.specs, strict=True)
+            for name in role.names
+        }
+
+    def price_of(
+        self,
+        recorded: Recorded,
+        graph: _C.TracedGraph,
+        specs: Mapping[str, PartitionSpec],
+        batch: Axes,
+    ) -> Price:
+        key = (id(graph), batch, tuple(specs[name] for name in recorded.of_parameter))
+        if key not in self.known:
+            marks: list[tuple[int, Any]] = [
+                (number, specs[name])
+                for name, numbers in recorded.of_parameter.items()
+                for number in numbers
+            ]
+            for number, rank in zip(recorded.of_batch, self.batch_rank, strict=True):
+                if rank > 0:
+                    marks.append((number, batch_spec(batch, rank)))
+            found = graph.price(marks, self.on)
+            self.compiled += 1
+            self.known[key] = Price(
+                found["seconds"],
+                found["exposed_seconds"],
+                found["peak_bytes"],
+                found["input_bytes"],
+                found["wire_bytes"],
+                found["mfu"] * found["seconds"],
+            )
+        return self.known[key]
+
+    def rank(self, price: Price) -> tuple[float, float, float]:
+        """Less is better: bytes above the memory, then seconds, then bytes."""
+        excess = max(0.0, price.peak_bytes - self.memory_bytes) if self.memory_bytes else 0.0
+        return excess, price.seconds, price.peak_bytes
+
+    # --- patterns ---
+
+    def patterns(self, batch: Axes) -> Iterator[Candidate]:
+        """What people write: data parallel, fully sharded, tensor parallel, both."""
+        others = tuple(axis for axis in self.sizes if axis not in batch)
+        yield self.pattern("data parallel" if batch else "replicated", batch, lambda role: {})
+        for axes in dict.fromkeys(a for a in (batch, tuple(self.sizes)) if a):
+            yield self.pattern(
+                "fully sharded", batch, functools.partial(self._largest, axes, lambda role: {})
+            )
+        for dims in ((0, 0, 0), (1, 1, 1), (0, 1, 0), (0, 1, 1)) if others else ():
+            of_role = functools.partial(self._assigned, others, dims)
+            yield self.pattern("tensor parallel", batch, of_role)
+            if batch:
+                both = functools.partial(self._largest, batch, of_role)
+                yield self.pattern("tensor parallel and fully sharded", batch, both)
+
+    def pattern(
+        self, origin: str, batch: Axes, of_role: Callable[[Role], dict[int, Axes]]
+    ) -> Candidate:
+        """`of_role` gives the axes of each dimension."""
+        specs = (
+            role.fixed if role.fixed is not None else spec_of(role.shape, of_role(role))
+            for role in self.roles
+        )
+        return Candidate(tuple(specs), batch, origin)
+
+    def _assigned(self, axes: Axes, dims: tuple[int, int, int], role: Role) -> dict[int, Axes]:
+        """`axes` on the dimension of a matrix that `dims` names for matrices that are higher than
+        wide, wider than high, and square."""
+        if len(role.shape) < 2:
+            return {}
+        high, wide = role.shape[:2]
+        d = dims[0] if high > wide else dims[1] if wide > high else dims[2]
+        return {d: axes} if self._divides(role.shape[d], axes) else {}
+
+    def _largest(
+        self, axes: Axes, before: Callable[[Role], dict[int, Axes]], role: Role
+    ) -> dict[int, Axes]:
+        """What `before` says, and `axes` on the largest other dimension of a matrix."""
+        taken = before(role)
+        if len(role.shape) < 2:
+            return taken
+        free = [
+            d for d, size in enumerate(role.shape) if d not in taken and self._divides(size, axes)
+        ]
+        if not free:
+            return taken
+        return {**taken, max(free, key=lambda d: (role.shape[d], d)): axes}
+
+    def _divides(self, size: int, axes: Iterable[str]) -> bool:
+        shards = 1
+        for axis in axes:
+            shards *= self.sizes[axis]
+        return size >= shards and size % shards == 0
+
+    # --- options of one role ---
+
+    def options(self, role: Role, now: PartitionSpec) -> list[PartitionSpec]:
+        """`now` with one axis on another dimension that it divides, or on none."""
+        found = []
+        for axis in self.sizes:
+            for place in (None, *range(len(role.shape))):
+                of_dim: dict[int, Axes] = {}
+                for d, entry in enumerate(now):
+                    axes = tuple(a for a in axes_of(entry) if a != axis)
+                    if d == place:
+                        axes = tuple(a for a in self.sizes if a == axis or a in axes)
+                    if axes:
+                        of_dim[d] = axes
+                if all(self._divides(role.shape[d], axes) for d, axes in of_dim.items()):
+                    found.append(spec_of(role.shape, of_dim))
+        return found
+
+    def in_blocks(self, role: Role, spec: PartitionSpec) -> list[PartitionSpec]:
+        """`spec` with a sharded dimension of two or three projections sharded block by block."""
+        found = []
+        for d, entry in enumerate(spec):
+            axes = axes_of(entry)
+            is_longest = role.shape[d] > max((*role.shape[:d], *role.shape[d + 1 :]), default=0)
+            if not axes or isinstance(entry, blocks) or not is_longest:
+                continue
+            for n in (2, 3):
+                if role.shape[d] % n == 0 and self._divides(role.shape[d] // n, axes):
+                    changed = list(spec)
+                    changed[d] = blocks(n, entry)
+                    found.append(PartitionSpec(*changed))
+        return found
+
+    # --- descent ---
+
+    def units(self) -> list[list[int]]:
+        """Roles that change together: those of one shape, then each matrix, large ones first."""
+        free = [i for i, role in enumerate(self.roles) if role.fixed is None]
+        matrices = [i for i in free if len(self.roles[i].shape) > 1]
+        weight = lambda i: self.roles[i].bytes * len(self.roles[i].names)  # noqa: E731
+        by_shape: dict[tuple[int, ...], list[int]] = {}
+        for i in free:
+            by_shape.setdefault(self.roles[i].shape, []).append(i)
+        groups = [unit for shape, unit in by_shape.items() if len(unit) > 1 and len(shape) > 1]
+        vectors = [unit for shape, unit in by_shape.items() if len(shape) == 1]
+        groups.sort(key=lambda unit: -sum(map(weight, unit)))
+        singles = [[i] for i in sorted(matrices, key=weight, reverse=True)]
+        return groups + singles + vectors
+
+    def descend(self, start: Priced) -> Priced:
+        """Changes one unit after the other while that helps."""
+        best = start
+        unchanged = 0
+        units = self.units()
+        for unit in itertools.islice(itertools.cycle(units), MOST_SWEEPS * len(units)):
+            changed = best
+            for specs in self._changes(unit, best.candidate):
+                tried = best.candidate.with_specs(specs, "searched")
+                if not self._may_be_better(tried, changed):
+                    continue
+                price = self.price(tried)
+                if self.rank(price) < self.rank(changed.price):
+                    changed = Priced(tried, price)
+            unchanged = 0 if changed is not best else unchanged + 1
+            best = changed
+            if unchanged == len(units):
+                break
+        return best
+
+    def _may_be_better(self, tried: Candidate, than: Priced) -> bool:
+        """By the step with one layer of each run, which is compiled in half the time."""
+        if not self.two:
+            return True
+        a, b = self._price_of_one(tried), self._price_of_one(than.candidate)
+        fits = self.rank(than.price)[0] == 0
+        return a.seconds < b.seconds if fits else a.peak_bytes < b.peak_bytes
+
+    def _price_of_one(self, candidate: Candidate) -> Price:
+        return self.price_of(*self.one, self.by_name(candidate), candidate.batch)
+
+    def _changes(self, unit: list[int], now: Candidate) -> Iterator[dict[int, PartitionSpec]]:
+        role, spec = self.roles[unit[0]], now.specs[unit[0]]
+        options = self.options(role, spec)
+        if len(role.shape) > 1:
+            options += self.in_blocks(role, spec)
+        for option in options:
+            if any(now.specs[i] != option for i in unit):
+                yield {i: option for i in unit}
+
+
+def spec_of(shape: Sequence[int], of_dim: Mapping[int, Axes]) -> PartitionSpec:
+    entries: list[Any] = [None] * len(shape)
+    for d, axes in of_dim.items():
+        entries[d] = axes[0] if len(axes) == 1 else axes
+    return PartitionSpec(*entries)
+
+
+def batch_spec(axes: Axes, rank: int) -> PartitionSpec:
+    return spec_of([0] * rank, {0: axes} if axes else {})
+
+
+def axes_of(entry: Any) -> Axes:
+    """Of an entry of a spec that this module has made."""
+    if entry is None:
+        return ()
+    if isinstance(entry, blocks):
+        return axes_of(entry.axes)
+    return entry if isinstance(entry, tuple) else (entry,)

@@ -1,0 +1,254 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A training step of a model as a graph without data.
+
+The model's parameters and buffers, the optimizer's state and the batch are replaced by tensors that
+only have a shape (`_C.shape_only`) while the step is recorded; nothing runs. Equal neighbours in a
+ModuleList or Sequential are a `Run`; a step may be recorded with fewer of them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from torch_spmd import _C, _steps
+from torch_spmd.spec import PartitionSpec
+from torch_spmd.tensors import sharding_of
+
+Batch = tuple[Tensor, ...] | dict[str, Tensor]
+Optimizers = Callable[[list[nn.Parameter]], torch.optim.Optimizer]
+
+
+@dataclass(frozen=True)
+class Leaf:
+    """A parameter: its names in the whole model, and the user's mark if it has one."""
+
+    names: tuple[str, ...]
+    shape: tuple[int, ...]
+    bytes: int
+    mark: PartitionSpec | None
+
+
+@dataclass(frozen=True)
+class Run:
+    """The equal neighbours `first`, …, `first + length - 1` of a container."""
+
+    container: nn.Module
+    path: str
+    first: int
+    length: int
+
+
+@dataclass
+class Recorded:
+    """A step on the tape, with the numbers of the inputs of each parameter, by name, and of the
+    batch. The optimizer's state counts as the parameter if it has its shape."""
+
+    shapes: list[_C.ShapeOnly] = field(default_factory=list)
+    of_parameter: dict[str, list[int]] = field(default_factory=dict)
+    of_batch: list[int] = field(default_factory=list)
+    results: list[Tensor] = field(default_factory=list)
+
+    def add(self, like: Tensor) -> Tensor:
+        self.shapes.append(_C.shape_only(like))
+        return self.shapes[-1].tensor
+
+    def graph(self, mesh: _C.Mesh) -> _C.TracedGraph:
+        return _C.trace(self.shapes, self.results, mesh)
+
+
+@dataclass(frozen=True)
+class StepOf:
+    """What is recorded of a model: how its loss is found, and what updates it."""
+
+    batch: Batch
+    loss: Callable[..., Tensor] | None
+    optimizer: Optimizers | None
+    autocast: torch.dtype | None
+
+    def record(self, model: nn.Module, names: Mapping[nn.Parameter, tuple[str, ...]]) -> Recorded:
+        """`names` are those of the whole model, of which `model` may be a part."""
+        recorded = Recorded()
+        state = _C.get_rng_state()
+        try:
+            with _without_data(model, names, recorded) as parameters, _steps.only_recorded():
+                optimizer = self._optimizer(parameters, recorded)
+                batch = _without_values(self.batch, recorded)
+                with torch.enable_grad():
+                    with torch.autocast(
+                        "spmd", self.autocast or torch.bfloat16, enabled=self.autocast is not None
+                    ):
+                        loss = _loss_of(model, batch, self.loss)
+                    loss.backward()
+                recorded.results.append(loss.detach())
+                # A program ends with the optimizer's step, when gradients are still there.
+                recorded.results += [p.grad for p in parameters.values() if p.grad is not None]
+                if optimizer is not None:
+                    optimizer.step()
+        finally:
+            _C.set_rng_state(state)
+        return recorded
+
+    def _optimizer(
+        self, parameters: dict[str, nn.Parameter], recorded: Recorded
+    ) -> torch.optim.Optimizer | None:
+        """The optimizer after a step that has made its state, which becomes an input."""
+        trained = {name: p for name, p in parameters.items() if p.requires_grad}
+        if self.optimizer is None or not trained:
+            return None
+        optimizer = self.optimizer(list(trained.values()))
+        with torch.no_grad():
+            for p in trained.values():
+                p.grad = _C.shape_only(p).tensor
+        optimizer.step()
+        optimizer.zero_grad()
+        for name, p in trained.items():
+            # What the first step has written to the parameter is of no interest.
+            shape = recorded.shapes[recorded.of_parameter[name][0]] = _C.shape_only(p)
+            p.data = shape.tensor
+            for key, value in optimizer.state.get(p, {}).items():
+                if isinstance(value, Tensor) and value.device.type == "spmd":
+                    optimizer.state[p][key] = recorded.add(value)
+                    if value.shape == p.shape:
+                        recorded.of_parameter[name].append(len(recorded.shapes) - 1)
+        return optimizer
+
+
+def leaves_of(model: nn.Module) -> dict[nn.Parameter, Leaf]:
+    names: dict[nn.Parameter, list[str]] = {}
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        names.setdefault(parameter, []).append(name)
+    return {
+        p: Leaf(tuple(of_p), tuple(p.shape), p.numel() * p.element_size(), _mark_of(p))
+        for p, of_p in names.items()
+    }
+
+
+def _mark_of(tensor: Tensor) -> PartitionSpec | None:
+    if tensor.device.type != "spmd":
+        return None
+    sharding = sharding_of(tensor)
+    return sharding.spec if sharding.is_committed else None
+
+
+def runs_of(model: nn.Module) -> list[Run]:
+    """Of at least two layers; those inside of a layer of another run are not looked for."""
+    runs: list[Run] = []
+    _find_runs(model, "", runs)
+    return runs
+
+
+def _find_runs(module: nn.Module, path: str, runs: list[Run]) -> None:
+    children = list(module._modules.values())
+    inside: set[int] = set()
+    if isinstance(module, (nn.ModuleList, nn.Sequential)):
+        signatures = [_signature(child) for child in children]
+        first = 0
+        while first < len(children):
+            last = first
+            while last + 1 < len(children) and signatures[last + 1] == signatures[first]:
+                last += 1
+            if last > first and signatures[first] is not None:
+                runs.append(Run(module, path, first, last - first + 1))
+                inside.update(range(first, last + 1))
+            first = last + 1
+    for position, (name, child) in enumerate(module._modules.items()):
+        if child is not None and position not in inside:
+            _find_runs(child, f"{path}{name}.", runs)
+
+
+def _signature(module: nn.Module | None) -> object:
+    """Equal for layers that compute the same; None for one without parameters."""
+    if module is None:
+        return None
+    tensors = [*module.named_parameters(), *module.named_buffers()]
+    if not any(isinstance(t, nn.Parameter) for _, t in tensors):
+        return None
+    return repr(module), tuple(
+        (name, tuple(t.shape), t.dtype, t.requires_grad, _mark_of(t)) for name, t in tensors
+    )
+
+
+@contextlib.contextmanager
+def shortened(kept: Mapping[Run, int] | None, runs: list[Run]) -> Iterator[None]:
+    """Within it, each run has as many layers as `kept` says; None: all."""
+    if kept is None:
+        yield
+        return
+    containers = {id(run.container): run.container for run in runs}
+    before = {key: dict(container._modules) for key, container in containers.items()}
+    try:
+        for key, container in containers.items():
+            left_out = {
+                position
+                for run in runs
+                if run.container is container
+                for position in range(run.first + kept[run], run.first + run.length)
+            }
+            children = [c for i, c in enumerate(before[key].values()) if i not in left_out]
+            container._modules.clear()
+            container._modules.update({str(i): c for i, c in enumerate(children)})
+        yield
+    finally:
+        for key, container in containers.items():
+            container._modules.clear()
+            container._modules.update(before[key])
+
+
+@contextlib.contextmanager
+def _without_data(
+    model: nn.Module, names: Mapping[nn.Parameter, tuple[str, ...]], recorded: Recorded
+) -> Iterator[dict[str, nn.Parameter]]:
+    """Gives the model's parameters by their first name; they and its buffers have no data."""
+    replaced: dict[Tensor, Tensor] = {}
+    parameters: dict[str, nn.Parameter] = {}
+    before = [(m, dict(m._parameters), dict(m._buffers)) for m in model.modules()]
+    try:
+        for module, own, buffers in before:
+            for key, p in own.items():
+                if p is None:
+                    continue
+                if p not in replaced:
+                    name = names[p][0]
+                    tensor = recorded.add(p)
+                    replaced[p] = parameters[name] = nn.Parameter(tensor, p.requires_grad)
+                    recorded.of_parameter[name] = [len(recorded.shapes) - 1]
+                module._parameters[key] = replaced[p]  # type: ignore[assignment]
+            for key, buffer in buffers.items():
+                if buffer is not None:
+                    if buffer not in replaced:
+                        replaced[buffer] = recorded.add(buffer)
+                    module._buffers[key] = replaced[buffer]
+        yield parameters
+    finally:
+        for module, own, buffers in before:
+            module._parameters.update(own)
+            module._buffers.update(buffers)
+
+
+def _without_values(batch: Batch, recorded: Recorded) -> Batch:
+    def made(tensor: Tensor) -> Tensor:
+        recorded.of_batch.append(len(recorded.shapes))
+        return recorded.add(tensor)
+
+    if isinstance(batch, dict):
+        return {name: made(tensor) for name, tensor in batch.items()}
+    return tuple(made(tensor) for tensor in batch)
+
+
+def _loss_of(model: nn.Module, batch: Batch, loss: Callable[..., Tensor] | None) -> Tensor:
+    function: Callable[..., Any] = model if loss is None else functools.partial(loss, model)
+    result = function(**batch) if isinstance(batch, dict) else function(*batch)
+    result = getattr(result, "loss", result)
+    if not isinstance(result, Tensor) or result.numel() != 1 or not result.requires_grad:
+        raise ValueError(
+            "auto_shard: loss: the model's result is no loss, of one element that parameters "
+            "have made; pass loss=lambda model, *batch: …"
+        )
+    return result

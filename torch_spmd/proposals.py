@@ -1,0 +1,613 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Specs for a model that a search proposes, for a machine on which nothing has to run.
+
+    model = GPT(layers=32, width=4096)                 # on "meta", the CPU or "spmd"
+    found = spmd.auto_shard(
+        model, batch=(tokens, targets), on="v5e-64", mesh={"data": 8, "model": 8}, autocast="bf16"
+    )
+    print(found)                                       # the table of what was compared
+    mesh = found.make_mesh()
+    spmd.shard_module(model, mesh, found)              # it is a dict of specs
+    spmd.mark_sharding(tokens, mesh, found.batch_spec(tokens))
+
+A training step of the model (forward, backward, the optimizer's update) is recorded without data.
+Candidates are priced by compiling it: the seconds are those of `spmd.debug.timeline`, the bytes
+those of `spmd.debug.memory`. What people write by hand is among the candidates: data parallelism,
+fully sharded, tensor parallelism, both. From the best of them one parameter after the other is
+changed while that helps; equal layers change together, unless memory asks for another choice
+(docs/design/0036-auto-shard.md).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import gc
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+
+from torch_spmd import _C, _arguments, _draw
+from torch_spmd._hooks import OutOfMemoryError
+from torch_spmd._mixture import mixtures
+from torch_spmd._search import (
+    STARTS,
+    Axes,
+    Price,
+    Priced,
+    Role,
+    Space,
+    batch_spec,
+)
+from torch_spmd._traced import (
+    Leaf,
+    Optimizers,
+    Recorded,
+    Run,
+    StepOf,
+    leaves_of,
+    runs_of,
+    shortened,
+)
+from torch_spmd.mesh import Mesh, make_mesh
+from torch_spmd.modules import Pattern, matching_spec, read_rules
+from torch_spmd.spec import PartitionSpec, SpecLike
+
+MOST_WHOLE = 6  # candidates that are compiled whole
+MOST_MODEL = 64  # devices of the second axis of a mesh that is chosen
+OPTIMIZERS: dict[str, Optimizers] = {
+    "adamw": functools.partial(torch.optim.AdamW, lr=1e-3),
+    "adam": functools.partial(torch.optim.Adam, lr=1e-3),
+    "sgd": functools.partial(torch.optim.SGD, lr=1e-3),
+    "momentum": functools.partial(torch.optim.SGD, lr=1e-3, momentum=0.9),
+}
+TYPES = {"bf16": torch.bfloat16, "f16": torch.float16}
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """What a step takes by the model of `spmd.debug.timeline`; bytes are of one device.
+
+    `exposed_seconds`: communication that no computation hides; `mfu` as in `timeline`;
+    `memory_bytes`: what the device has, 0 if that is not limited.
+    """
+
+    seconds: float
+    exposed_seconds: float
+    mfu: float
+    peak_bytes: int
+    input_bytes: int
+    wire_bytes: int
+    memory_bytes: int
+
+    @property
+    def fits(self) -> bool:
+        return self.memory_bytes == 0 or self.peak_bytes <= self.memory_bytes
+
+
+@dataclass(frozen=True)
+class Alternative:
+    """A way to shard the model, compiled whole: the axes of the mesh, the axes over which dimension
+    0 of the batch is sharded, specs by parameter, and what a step takes."""
+
+    origin: str
+    mesh: dict[str, int]
+    batch: Axes
+    specs: dict[str, PartitionSpec]
+    estimate: Estimate
+
+
+class Proposal(dict[str, PartitionSpec]):
+    """The specs by parameter, which `shard_module` takes, and what a step takes with them.
+
+    `mesh` has the sizes of the axes by name, `batch` the axes over which dimension 0 of the batch
+    is sharded. `runner_up` is the next best of the `alternatives` (None if there is one only), and
+    `why` says why it lost. Printed, it is the table of the alternatives.
+    """
+
+    mesh: dict[str, int]
+    batch: Axes
+    estimate: Estimate
+    runner_up: Alternative | None
+    why: str
+    alternatives: list[Alternative]
+
+    def __init__(self, alternatives: Sequence[Alternative], mesh: Mesh | None = None) -> None:
+        best = alternatives[0]
+        super().__init__(best.specs)
+        self.mesh, self.batch, self.estimate = best.mesh, best.batch, best.estimate
+        self.alternatives = list(alternatives)
+        self.runner_up = alternatives[1] if len(alternatives) > 1 else None
+        self.why = _why(best, self.runner_up)
+        self._given = mesh
+
+    def make_mesh(self) -> Mesh:
+        """The mesh, over the first devices of the backend; the given one if one was given."""
+        if self._given is not None:
+            return self._given
+        return make_mesh(tuple(self.mesh.values()), tuple(self.mesh))
+
+    def batch_spec(self, tensor: Tensor) -> PartitionSpec:
+        """The spec of a tensor of the batch: dimension 0 over the axes of `batch`.
+
+        Errors: TypeError if it is no tensor.
+        """
+        if not isinstance(tensor, Tensor):
+            raise TypeError(f"batch_spec: tensor must be a tensor; got {_arguments.shown(tensor)}")
+        return batch_spec(self.batch, tensor.dim())
+
+    def __str__(self) -> str:
+        rows = [_row(alternative) for alternative in self.alternatives]
+        columns = ("", "mesh", "batch over", "ms", "waiting ms", "MFU %", "peak MiB", "sent MiB")
+        return _draw.table(columns, rows, self.why)
+
+    __repr__ = __str__
+
+
+def auto_shard(
+    build: nn.Module | Callable[[], nn.Module],
+    *,
+    batch: Any,
+    on: str | None = None,
+    mesh: Mesh | Mapping[str, int] | str = "auto",
+    specs: Mapping[Pattern, SpecLike] | None = None,
+    loss: Callable[..., Tensor] | None = None,
+    optimizer: str | Callable[[list[nn.Parameter]], torch.optim.Optimizer] | None = "adamw",
+    autocast: str | torch.dtype | None = None,
+) -> Proposal:
+    """Proposes specs for the parameters of a model, and axes for the batch, on a machine.
+
+    Nothing runs and nothing is changed: the model may be on `meta`, on the CPU or on `spmd`, and a
+    step of it is recorded without data. Parameters that are marked keep their marks, and marks in
+    the model's code hold. Of what fits the memory of the machine's devices, the fastest that was
+    found is returned; all of `alternatives` were compiled whole.
+
+    Args:
+        build: the model, or a function that makes it (called with `meta` as the default device).
+        batch: what the model is called with: a tensor, a tuple of them, or a dict by name. Only
+            shapes and types matter, which are those of the batch of all devices together.
+        on: the machine: a TPU slice ("v5e-256") or GPUs ("8xh100"); that of the backend if it is
+            None and the backend simulates one.
+        mesh: the axes and their sizes, or a Mesh; "auto" tries one axis, "data", and two, "data"
+            and "model", over all devices. A mesh in which parameters or values are marked is kept.
+        specs: rules as `shard_module` takes them, for parameters that are not free.
+        loss: called as loss(model, *batch); without it, the loss is what the model returns, or the
+            attribute `loss` of that.
+        optimizer: "adamw", "adam", "momentum" or "sgd", or a function that makes an optimizer of a
+            list of parameters; None: the step ends with the gradients.
+        autocast: "bf16", "f16" or a dtype, in which the forward pass computes.
+
+    Errors:
+        TypeError: an argument of another kind.
+        ValueError: a machine or a dtype that is not known; a mesh of other devices than the
+            machine's; a spec that does not fit; a result that is no loss.
+        OutOfMemoryError: nothing that was tried fits; the message has the least that is needed.
+
+    Example:
+        >>> import torch, torch_spmd as spmd
+        >>> from torch import nn
+        >>> with torch.device("meta"):
+        ...     model = nn.Sequential(nn.Linear(4096, 16384), nn.GELU(), nn.Linear(16384, 4096))
+        ...     x = torch.empty(65536, 4096)
+        >>> found = spmd.auto_shard(
+        ...     model, batch=x, on="v5e-8", mesh={"data": 2, "model": 4},
+        ...     loss=lambda model, x: model(x).square().mean(),
+        ... )
+        >>> found["0.weight"], found["2.weight"], found.batch
+        (P(('data', 'model'), None), P(None, ('data', 'model')), ('data', 'model'))
+        >>> found.estimate.fits, found.estimate.seconds <= found.runner_up.estimate.seconds
+        (True, True)
+    """
+    machine = _machine(on)
+    step = StepOf(_batch(batch), _loss(loss), _optimizer(optimizer), _type(autocast))
+    model = _built(build)
+    leaves = leaves_of(model)
+    fixed = {} if specs is None else read_rules("auto_shard", specs)
+    meshes, given = _meshes(mesh, machine["devices"], model)
+    runs = runs_of(model)
+    roles = _roles(leaves, runs, fixed)
+    nothing_waits = _C.sizes()["pending_records"] == 0
+    try:
+        alternatives = _Search(model, leaves, roles, runs, step, machine).alternatives(meshes)
+    finally:
+        if nothing_waits:
+            _forget()
+    best = alternatives[0].estimate
+    if not best.fits:
+        raise OutOfMemoryError(
+            f"auto_shard: nothing that was tried fits the {best.memory_bytes / 2**30:.2f} GiB of a "
+            f"device of {machine['name']}; the least is {best.peak_bytes / 2**30:.2f} GiB, "
+            f"{_axes_text(alternatives[0].mesh)}, {alternatives[0].origin}: take more devices, a "
+            "smaller batch, or checkpointing"
+        )
+    return Proposal(alternatives, given)
+
+
+def _forget() -> None:
+    """Ends the tape. Nothing of the trace runs: what nobody holds is dropped, and what the model
+    keeps of it is lost."""
+    gc.collect()  # an optimizer and its state are a cycle
+    with contextlib.suppress(NotImplementedError):
+        _C.sync(False)
+
+
+class _Search:
+    def __init__(
+        self,
+        model: nn.Module,
+        leaves: dict[nn.Parameter, Leaf],
+        roles: list[Role],
+        runs: list[Run],
+        step: StepOf,
+        machine: dict[str, Any],
+    ) -> None:
+        self.roles, self.runs, self.machine = roles, runs, machine
+        names = {p: leaf.names for p, leaf in leaves.items()}
+
+        def recorded(kept: dict[Run, int] | None) -> Recorded:
+            with shortened(kept, runs):
+                return step.record(model, names)
+
+        ones = {run: 1 for run in runs}
+        self.whole = recorded(None)
+        self.one = recorded(ones) if runs else self.whole
+        self.two = {run: recorded({**ones, run: 2}) for run in runs}
+        self.batch = [tuple(self.whole.shapes[i].tensor.shape) for i in self.whole.of_batch]
+
+    def alternatives(self, meshes: list[_C.Mesh]) -> list[Alternative]:
+        """Compiled whole, the best one first."""
+        spaces = [self._space(mesh) for mesh in meshes]
+        marked = [m for space in spaces[:1] for m in space.one[1].meshes()[1:]]
+        if marked:  # marks in the model's code
+            spaces = [self._space(mesh) for mesh in marked[:1]]
+        patterns = [
+            (space, Priced(candidate, space.price(candidate)))
+            for space in spaces
+            for batch in self._batches(space)
+            for candidate in space.patterns(batch)
+        ]
+        patterns.sort(key=lambda found: found[0].rank(found[1].price))
+        best = [
+            (space, space.descend(start))
+            for space, start in _different(patterns, lambda f: (id(f[0]), f[1].candidate.batch))[
+                :STARTS
+            ]
+        ]
+        best.sort(key=lambda found: found[0].rank(found[1].price))
+        by_origin = _different(patterns, lambda f: f[1].candidate.origin)
+        chosen = _different(
+            best + by_origin, lambda f: (id(f[0]), f[1].candidate.specs, f[1].candidate.batch)
+        )
+        chosen = chosen[:MOST_WHOLE] + [f for f in chosen[MOST_WHOLE:] if f in by_origin]
+        graphs = {id(space): self.whole.graph(space.mesh) for space in spaces}
+        found = [
+            self._compiled(space, graphs[id(space)], space.by_name(priced.candidate),
+                           priced.candidate.batch, priced.candidate.origin)
+            for space, priced in chosen
+        ]  # fmt: skip
+        found += self._mixed(best, graphs, found)
+        return sorted(found, key=lambda a: _rank(a.estimate))
+
+    def _mixed(
+        self,
+        best: list[tuple[Space, Priced]],
+        graphs: dict[int, _C.TracedGraph],
+        found: list[Alternative],
+    ) -> list[Alternative]:
+        """Choices by layer, where the fastest does not fit."""
+        fastest = min(found, key=lambda a: a.estimate.seconds)
+        if fastest.estimate.fits:
+            return []
+        space, priced = best[0]
+        mixed = []
+        graph = graphs[id(space)]
+        for specs in mixtures(
+            space, priced, lambda s: self._price(space, graph, s, priced.candidate.batch)
+        ):
+            mixed.append(
+                self._compiled(space, graph, specs, priced.candidate.batch, "layers that differ")
+            )
+        return mixed
+
+    def _space(self, mesh: _C.Mesh) -> Space:
+        return Space(
+            mesh,
+            self.machine["name"],
+            self.roles,
+            self.one,
+            self.two,
+            self.machine["memory_bytes"],
+            [len(shape) for shape in self.batch],
+        )
+
+    def _batches(self, space: Space) -> list[Axes]:
+        """Sets of axes that divide dimension 0 of every tensor of the batch."""
+        found: list[Axes] = []
+        for count in range(len(space.sizes), -1, -1):
+            for axes in itertools.combinations(space.sizes, count):
+                shards = 1
+                for axis in axes:
+                    shards *= space.sizes[axis]
+                if all(not shape or shape[0] % shards == 0 for shape in self.batch):
+                    found.append(axes)
+        return found
+
+    def _price(
+        self, space: Space, graph: _C.TracedGraph, specs: Mapping[str, PartitionSpec], batch: Axes
+    ) -> Price:
+        return space.price_of(self.whole, graph, specs, batch)
+
+    def _compiled(
+        self,
+        space: Space,
+        graph: _C.TracedGraph,
+        specs: dict[str, PartitionSpec],
+        batch: Axes,
+        origin: str,
+    ) -> Alternative:
+        price = self._price(space, graph, specs, batch)
+        estimate = Estimate(
+            price.seconds,
+            price.exposed_seconds,
+            price.model_seconds / price.seconds if price.seconds else 0.0,
+            int(price.peak_bytes),
+            int(price.input_bytes),
+            int(price.wire_bytes),
+            self.machine["memory_bytes"],
+        )
+        mesh = dict(zip(space.mesh.axis_names, space.mesh.mesh_shape))
+        return Alternative(origin, mesh, batch, specs, estimate)
+
+
+def _different(found: Sequence[Any], key: Callable[[Any], Any]) -> list[Any]:
+    """The first of each key."""
+    return list({key(f): f for f in reversed(found)}.values())[::-1]
+
+
+def _rank(estimate: Estimate) -> tuple[float, float, float]:
+    excess = 0 if estimate.fits else estimate.peak_bytes - estimate.memory_bytes
+    return excess, estimate.seconds, estimate.peak_bytes
+
+
+def _why(best: Alternative, other: Alternative | None) -> str:
+    if other is None:
+        return "nothing else was compared"
+    name = f"the next best ({other.origin}, {_axes_text(other.mesh)})"
+    a, b = best.estimate, other.estimate
+    if not b.fits:
+        return f"{name} needs {b.peak_bytes / 2**30:.2f} GiB of {b.memory_bytes / 2**30:.2f}"
+    if b.seconds == a.seconds:
+        return f"{name} takes as long and needs {(b.peak_bytes - a.peak_bytes) / 2**20:+.1f} MiB"
+    waiting = b.exposed_seconds - a.exposed_seconds
+    more = b.seconds - a.seconds
+    return (
+        f"{name} takes {1e3 * more:.3g} ms more ({100 * more / a.seconds:.1f} %): "
+        f"{1e3 * waiting:+.3g} ms of waiting for communication, {1e3 * (more - waiting):+.3g} ms "
+        "of computation"
+    )
+
+
+def _axes_text(mesh: Mapping[str, int]) -> str:
+    return " × ".join(f"{name}={size}" for name, size in mesh.items())
+
+
+def _row(a: Alternative) -> list[str]:
+    e = a.estimate
+    return [
+        a.origin + ("" if e.fits else ", does not fit"),
+        _axes_text(a.mesh),
+        ", ".join(a.batch) or "none",
+        f"{1e3 * e.seconds:.3f}",
+        f"{1e3 * e.exposed_seconds:.3f}",
+        f"{100 * e.mfu:.1f}",
+        f"{e.peak_bytes / 2**20:.1f}",
+        f"{e.wire_bytes / 2**20:.1f}",
+    ]
+
+
+# --- arguments ---
+
+
+def _machine(on: str | None) -> dict[str, Any]:
+    if on is None:
+        kind, _, rest = _C.backend_name().partition(":")
+        on = rest.split(":")[0]
+        if not kind.startswith("mock_"):
+            raise ValueError(
+                f"auto_shard: on: the backend {_C.backend_name()!r} is no machine that is known; "
+                "name one, such as on='v5e-8' or on='8xh100'"
+            )
+    on = _arguments.text("auto_shard", "on", on)
+    try:
+        return _C.machine(on)
+    except (ValueError, RuntimeError) as error:
+        raise ValueError(f"auto_shard: on: {str(error)[:400]}") from None
+
+
+def _batch(batch: Any) -> tuple[Tensor, ...] | dict[str, Tensor]:
+    what = "a tensor, a tuple of tensors or a dict of tensors by name"
+    if isinstance(batch, Mapping):
+        named = _arguments.mapping("auto_shard", "batch", batch, what)
+        return {
+            _arguments.text("auto_shard", "a name of batch", name): _shape(f"batch[{name!r}]", t)
+            for name, t in named.items()
+        }
+    if isinstance(batch, Tensor):
+        return (_shape("batch", batch),)
+    given = _arguments.items("auto_shard", "batch", batch, what)
+    return tuple(_shape(f"batch[{i}]", t) for i, t in enumerate(given))
+
+
+def _shape(name: str, tensor: Any) -> Tensor:
+    if not isinstance(tensor, Tensor):
+        raise TypeError(f"auto_shard: {name} must be a tensor; got {_arguments.shown(tensor)}")
+    if tensor.layout != torch.strided or tensor.is_nested:
+        raise ValueError(f"auto_shard: {name} must be a dense tensor")
+    return tensor
+
+
+def _loss(loss: Any) -> Callable[..., Tensor] | None:
+    if loss is not None and (isinstance(loss, type) or not callable(loss)):
+        raise TypeError(f"auto_shard: loss must be a function; got {_arguments.shown(loss)}")
+    return cast("Callable[..., Tensor] | None", loss)
+
+
+def _optimizer(optimizer: Any) -> Optimizers | None:
+    if optimizer is None:
+        return None
+    if isinstance(optimizer, str) or not callable(optimizer):
+        name = _arguments.text("auto_shard", "optimizer", optimizer)
+        if name not in OPTIMIZERS:
+            raise ValueError(
+                f"auto_shard: optimizer {_arguments.plain(name)} is not known; known are "
+                f"{', '.join(OPTIMIZERS)}, or give a function that makes one of a list of "
+                "parameters"
+            )
+        return OPTIMIZERS[name]
+
+    def made(parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
+        with _arguments.reading("auto_shard", "optimizer"):
+            result = optimizer(parameters)
+        if not isinstance(result, torch.optim.Optimizer):
+            raise TypeError(
+                f"auto_shard: optimizer made no optimizer but {_arguments.shown(result)}"
+            )
+        return result
+
+    return made
+
+
+def _type(autocast: Any) -> torch.dtype | None:
+    if autocast is None or any(autocast is known for known in TYPES.values()):
+        return cast("torch.dtype | None", autocast)
+    if isinstance(autocast, torch.dtype):
+        name = str(autocast)
+    else:
+        name = _arguments.text("auto_shard", "autocast", autocast)
+    if name not in TYPES:
+        raise ValueError(
+            f"auto_shard: autocast {_arguments.plain(name)} is not known; known are "
+            f"{', '.join(TYPES)}"
+        )
+    return TYPES[name]
+
+
+def _built(build: Any) -> nn.Module:
+    model = build
+    if not isinstance(build, nn.Module):
+        other_class = isinstance(build, type) and not issubclass(build, nn.Module)
+        if other_class or not callable(build):
+            raise TypeError(
+                "auto_shard: build must be an nn.Module or a function that makes one; got "
+                f"{_arguments.shown(build)}"
+            )
+        with torch.device("meta"):
+            model = build()
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"auto_shard: build made no nn.Module but {_arguments.shown(model)}")
+    if not any(True for _ in model.parameters()):
+        raise ValueError("auto_shard: build: the model has no parameters")
+    for name, parameter in model.named_parameters():
+        if nn.parameter.is_lazy(parameter):
+            raise ValueError(
+                f"auto_shard: build: parameter {name!r} has no shape yet; run the module once"
+            )
+    return model
+
+
+def _meshes(mesh: Any, devices: int, model: nn.Module) -> tuple[list[_C.Mesh], Mesh | None]:
+    """Those to try, and the one that was given or in which parameters are marked."""
+    from torch_spmd.tensors import sharding_of
+
+    for parameter in model.parameters():
+        if parameter.device.type == "spmd" and (found := sharding_of(parameter)).is_committed:
+            if isinstance(mesh, str) and mesh == "auto":
+                mesh = found.mesh
+            break
+    if isinstance(mesh, Mesh):
+        shape, names = list(mesh.mesh_shape), list(mesh.axis_names)
+    elif isinstance(mesh, str):
+        if mesh != "auto":
+            given = _arguments.plain(_arguments.text("auto_shard", "mesh", mesh))
+            raise ValueError(f"auto_shard: mesh {given} is not known; give a mapping, or 'auto'")
+        found_meshes = [_core([devices], ["data"])]
+        for model_size in range(2, min(MOST_MODEL, devices // 2) + 1):
+            if devices % model_size == 0:
+                found_meshes.append(_core([devices // model_size, model_size], ["data", "model"]))
+        return found_meshes, None
+    else:
+        sizes = _arguments.mapping("auto_shard", "mesh", mesh, "a mapping from names to sizes")
+        names = [_arguments.text("auto_shard", "a name of mesh", name) for name in sizes]
+        shape = [
+            _arguments.integer("auto_shard", f"mesh[{name!r}]", size, 1)
+            for name, size in sizes.items()
+        ]
+    total = 1
+    for size in shape:
+        total *= size
+    if total > devices or devices % total:
+        raise ValueError(
+            f"auto_shard: mesh {_axes_text(dict(zip(names, shape)))} has {total} devices, which do "
+            f"not divide the {devices} of the machine"
+        )
+    if isinstance(mesh, Mesh):
+        return [mesh._core], mesh
+    try:
+        return [_core(shape, names)], None
+    except (ValueError, RuntimeError) as error:
+        raise ValueError(f"auto_shard: mesh: {str(error)[:400]}") from None
+
+
+def _core(shape: list[int], names: list[str]) -> _C.Mesh:
+    count = 1
+    for size in shape:
+        count *= size
+    return _C.Mesh(list(range(count)), shape, names)
+
+
+def _roles(
+    leaves: Mapping[nn.Parameter, Leaf], runs: list[Run], fixed: Mapping[Pattern, PartitionSpec]
+) -> list[Role]:
+    """Parameters in the same place of equal layers share a role."""
+    found: dict[str, list[Leaf]] = {}
+    run_of: dict[str, Run | None] = {}
+    for leaf in leaves.values():
+        name, run = _representative(leaf.names[0], runs)
+        found.setdefault(name, []).append(leaf)
+        run_of[name] = run
+    roles = []
+    for name, alike in found.items():
+        specs = [matching_spec(fixed, leaf.names) or leaf.mark for leaf in alike]
+        if any(spec != specs[0] for spec in specs):
+            # Rules that tell equal layers apart: each layer's parameter is a role of its own.
+            for leaf, spec in zip(alike, specs, strict=True):
+                roles.append(_role(leaf.names[0], [leaf], None, spec))
+        else:
+            roles.append(_role(name, alike, run_of[name], specs[0]))
+    return roles
+
+
+def _role(name: str, alike: list[Leaf], run: Run | None, spec: PartitionSpec | None) -> Role:
+    leaf = alike[0]
+    if spec is not None and len(spec) != len(leaf.shape):
+        raise ValueError(
+            f"auto_shard: parameter {name!r}: spec {tuple(spec)} has {len(spec)} entries but the "
+            f"parameter has {len(leaf.shape)} dimensions"
+        )
+    return Role(name, leaf.shape, leaf.bytes, tuple(a.names[0] for a in alike), run, spec)
+
+
+def _representative(name: str, runs: list[Run]) -> tuple[str, Run | None]:
+    """The name of the same parameter in the first layer of its run."""
+    for run in runs:
+        if not name.startswith(run.path):
+            continue
+        index, _, rest = name[len(run.path) :].partition(".")
+        keys = list(run.container._modules)
+        if index in keys and run.first <= keys.index(index) < run.first + run.length:
+            return f"{run.path}{keys[run.first]}.{rest}", run
+    return name, None
