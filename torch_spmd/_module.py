@@ -78,26 +78,6 @@ class _Codegen(metaclass=_NoInductor):
     pass
 
 
-class Stream:
-    """The one stream of the device. What is copied to the host is there when the call returns."""
-
-    device_type = "spmd"
-
-    def synchronize(self) -> None:
-        from torch_spmd import _C
-
-        _C.sync(True)
-
-    def query(self) -> bool:
-        return True
-
-    def wait_stream(self, stream: Any) -> None:
-        pass
-
-
-_stream = Stream()
-
-
 class DeviceModule(types.ModuleType):
     """The module object; its methods are the module's functions."""
 
@@ -171,19 +151,6 @@ class DeviceModule(types.ModuleType):
         """The dtypes that the device has ops for, as `torch.accelerator` has it."""
         _check_index(device)
         return dict(torch.accelerator.get_device_capability())
-
-    def current_stream(self, device: Any = None) -> Stream:
-        """Asked for by torch.distributed.checkpoint's writer of files."""
-        _check_index(device)
-        return _stream
-
-    def stream(self, stream: Any) -> AbstractContextManager[None]:
-        if stream is not None and not isinstance(stream, Stream):
-            raise TypeError(
-                f"torch.spmd: stream must be what current_stream returned; got "
-                f"{_arguments.shown(stream)}"
-            )
-        return nullcontext()
 
     def get_device_name(self, device: Any = None) -> str:
         from torch_spmd import _C

@@ -295,7 +295,6 @@ RIGHT: dict[str, Callable[[World], Any]] = {
     "jointly": lambda w: (),
     "local": lambda w: w.pick(None, {}),
     "args": lambda w: torch.ones(4, 4),
-    "stream": lambda w: w.pick(None, torch.spmd.current_stream()),
     "rtol": lambda w: w.pick(None, 1e-3),
     "atol": lambda w: w.pick(None, 1e-3),
     "unwritten": lambda w: (),
