@@ -8,7 +8,7 @@ What is known about an op is a row of a table, and algorithms read rows
     call.op == "embedding"      a name without its namespace, compared with the name of an op
     StrContains(op, "conv")     a part of a name, looked for in the name of an op
 
-Tables name ops in their rows only: they compare no names, either, but have another
+Tables and handlers name ops in their rows only: they compare no names, either, but have another
 function, or an argument of it, in another row.
 
 Names without a namespace are known from csrc/rules/signatures.inc. Prints one line per violation
@@ -39,11 +39,12 @@ KNOW_OPS = [
 ]
 
 # Of these, those whose rows say everything, so that their functions compare no names.
-DECIDE_BY_ROW = ["csrc/rules/tables/*"]
+DECIDE_BY_ROW = ["csrc/rules/tables/*", "csrc/trace/ops/*", "csrc/trace/shape/meta_functions_*"]
 # These ask what computed an operand.
 COMPARE = {
     "csrc/rules/tables/batch_index.cc",
     "csrc/rules/tables/nll.cc",
+    "csrc/trace/ops/equal_bags.cc",
 }
 
 # Tables of facts about PyTorch's ops, and places where kernels are registered or ops recorded.
@@ -59,7 +60,7 @@ TABLES = {
     "op_traits.h": "the prefix of foreach ops",
     "recorder.cc": "the op of each step of a view, and of fills, casts and copies",
     "register_kernels.cc": "registers kernels",
-    "starts.cc": "which counts of elements may change, and the ops that take them",
+    "starts.cc": "the ops that take starts at run time",
 }
 
 _QUALIFIED = re.compile(r"(?:aten|spmd|prims?|c10d|torchvision|quantized)::[\w.*]+")

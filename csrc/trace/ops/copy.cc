@@ -198,6 +198,7 @@ constexpr HandlerRow kRows[] = {
     {"aten::equal", &Equal},
     {"aten::is_same_size", &IsSameSize},
 };
+static_assert(IsSortedAndUnique(kRows, &HandlerRow::op));
 
 }  // namespace
 

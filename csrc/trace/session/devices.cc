@@ -37,8 +37,8 @@ runtime::LoadedProgram::Options LoadOptions(const SessionState& state) {
   // The queue's thread is the one that returns kept memory (TileMemory::Trim); with `sync` there is
   // no such thread.
   return {.deduplicate = options.deduplicate,
-          .coalesce = options.coalesce && !options.verify,
-          .turns = options.turns,
+          .coalesce = options.coalesce && options.one_place && !options.verify,
+          .turns = options.one_place ? options.turns : Turns::kNever,
           .one_place = options.one_place,
           .keep_memory = options.keep_memory && !options.sync};
 }

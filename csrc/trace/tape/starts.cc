@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "csrc/trace/tape/starts.h"
 
-#include <array>
+#include <iterator>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "csrc/rules/builder.h"
+#include "csrc/trace/op/start_arguments.h"
 #include "csrc/trace/tape/recording.h"
 #include "csrc/util/status.h"
 
@@ -139,46 +140,69 @@ ir::ValueId LowerTriangle(Target& t) {
                t.result);
 }
 
-struct Row {
-  const OpInfo* op;
+// By StartForm.
+struct Form {
+  StartForm form;
   bool (*applies)(const Record&);
-  uint64_t arguments;
-  int number;  // the argument that is passed
+  bool has_end;  // the argument after the start follows from it
   ir::ValueId (*lower)(Target&);
 };
+constexpr Form kForms[] = {
+    {StartForm::kReadOne, IsSelect<1>, false, LowerRead<true>},
+    {StartForm::kReadLength, IsSelect<1>, false, LowerRead<false>},
+    {StartForm::kRead, IsSlice<1>, true, LowerRead<false>},
+    {StartForm::kWriteOne, IsSelect<2>, false, LowerWrite<true>},
+    {StartForm::kWrite, IsSlice<2>, true, LowerWrite<false>},
+    {StartForm::kGradientOne, IsSelect<2>, false, LowerGradient<true>},
+    {StartForm::kGradient, IsSlice<2>, true, LowerGradient<false>},
+    {StartForm::kRoll, HasElements, false, LowerRoll},
+    {StartForm::kLowerTriangle, IsMatrix, false, LowerTriangle<true>},
+    {StartForm::kUpperTriangle, IsMatrix, false, LowerTriangle<false>},
+};
+constexpr bool FormsAreInOrder() {
+  for (size_t i = 0; i < std::size(kForms); ++i) {
+    if (static_cast<size_t>(kForms[i].form) != i) return false;
+  }
+  return true;
+}
+static_assert(FormsAreInOrder());
 
-const Row* Find(const Record& record) {
-  static const std::array rows = {
-      Row{&GetOp("aten::narrow_copy"), IsSelect<1>, 1 << 2, 2, LowerRead<false>},
-      Row{&GetOp("aten::roll"), HasElements, 1 << 1, 1, LowerRoll},
-      Row{&GetOp("aten::select.int"), IsSelect<1>, 1 << 2, 2, LowerRead<true>},
-      Row{&GetOp("aten::select_backward"), IsSelect<2>, 1 << 3, 3, LowerGradient<true>},
-      Row{&GetOp("aten::select_copy.int"), IsSelect<1>, 1 << 2, 2, LowerRead<true>},
-      Row{&GetOp("aten::select_scatter"), IsSelect<2>, 1 << 3, 3, LowerWrite<true>},
-      Row{&GetOp("aten::slice.Tensor"), IsSlice<1>, 1 << 2 | 1 << 3, 2, LowerRead<false>},
-      Row{&GetOp("aten::slice_backward"), IsSlice<2>, 1 << 3 | 1 << 4, 3, LowerGradient<false>},
-      Row{&GetOp("aten::slice_copy.Tensor"), IsSlice<1>, 1 << 2 | 1 << 3, 2, LowerRead<false>},
-      Row{&GetOp("aten::slice_scatter"), IsSlice<2>, 1 << 3 | 1 << 4, 3, LowerWrite<false>},
-      Row{&GetOp("aten::tril"), IsMatrix, 1 << 1, 1, LowerTriangle<true>},
-      Row{&GetOp("aten::triu"), IsMatrix, 1 << 1, 1, LowerTriangle<false>},
-  };
-  for (const Row& row : rows) {
-    if (row.op == record.op) return row.applies(record) ? &row : nullptr;
+struct Start {
+  const OpInfo* op;
+  const Form* form;
+  int number;  // the argument that is passed
+
+  uint64_t arguments() const { return (form->has_end ? uint64_t{3} : uint64_t{1}) << number; }
+};
+
+std::vector<Start> AllStarts() {
+  std::vector<Start> starts;
+  for (const StartArgument& start : StartArgumentsOfOps()) {
+    starts.push_back(
+        {&GetOp(std::string(start.op)), &kForms[static_cast<size_t>(start.form)], start.number});
+  }
+  return starts;
+}
+
+const Start* Find(const Record& record) {
+  static const std::vector<Start> starts = AllStarts();
+  for (const Start& start : starts) {
+    if (start.op == record.op) return start.form->applies(record) ? &start : nullptr;
   }
   return nullptr;
 }
 
-const Row& RowOf(const Record& record) {
-  const Row* row = Find(record);
-  SPMD_CHECK(row != nullptr, record.op->name, " has no start");
-  return *row;
+const Start& StartOf(const Record& record) {
+  const Start* start = Find(record);
+  SPMD_CHECK(start != nullptr, record.op->name, " has no start");
+  return *start;
 }
 
 }  // namespace
 
 uint64_t StartArguments(const Record& record) {
-  const Row* row = Find(record);
-  return row == nullptr ? 0 : row->arguments;
+  const Start* start = Find(record);
+  return start == nullptr ? 0 : start->arguments();
 }
 
 std::vector<int> RecordsWithStarts(const std::vector<Record>& records) {
@@ -198,11 +222,11 @@ bool SameStarts(const Record& record, const Args& a, const Args& b) {
 }
 
 std::string StartToString(const Record& record) {
-  return absl::StrCat(record.op->args[RowOf(record).number].name, " of ", record.op->name);
+  return absl::StrCat(record.op->args[StartOf(record).number].name, " of ", record.op->name);
 }
 
 void AppendStarts(const Record& record, const Args& args, std::vector<c10::Scalar>& scalars) {
-  const c10::IValue& number = args[RowOf(record).number];
+  const c10::IValue& number = args[StartOf(record).number];
   if (number.isInt()) {
     scalars.emplace_back(number.toInt());
   } else {
@@ -215,7 +239,7 @@ ir::ValueId LowerStarts(ir::Graph& graph, const Record& record,
                         const TensorType& result) {
   Target target{graph, rules::Builder(&graph, like.task, like.source), record, operands, like,
                 result};
-  return RowOf(record).lower(target);
+  return StartOf(record).form->lower(target);
 }
 
 }  // namespace spmd::trace
