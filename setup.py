@@ -103,6 +103,7 @@ class CMakeBuild(build_ext):
 
 setup(
     packages=find_packages(include=["torch_spmd", "torch_spmd.*"]),
+    py_modules=["torch_spmd_autoload"],
     package_data={"torch_spmd": ["py.typed", "*.pyi"]},
     ext_modules=[Extension("torch_spmd._C", sources=[])],
     cmdclass={"build_ext": CMakeBuild},

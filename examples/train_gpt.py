@@ -4,6 +4,8 @@
     python examples/train_gpt.py                                  # 2 × 4 virtual CPU devices
     python examples/train_gpt.py --mesh data=8 --strategy fsdp
     python examples/train_gpt.py --backend mock_tpu:v4-16 --mesh data=2,model=4
+    torchrun --nproc-per-node=2 examples/train_gpt.py             # 2 processes with 4 devices each
+    python examples/train_gpt.py --checkpoint runs/gpt/saved      # goes on where it was stopped
     python examples/train_gpt.py --unsharded                      # the same script, one device
     python examples/train_gpt.py --unsharded --device cpu         # plain PyTorch, for comparison
 
@@ -16,6 +18,7 @@ from __future__ import annotations
 import argparse
 import math
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -24,7 +27,8 @@ import torch
 from common.corpus import ByteTokenizer, Corpus, standard_library
 from common.gpt import GPT, GPTConfig, parameter_count
 from common.options import mesh_axes
-from common.report import Progress, heading, save_curve
+from common.report import Progress, heading, save_curve, show_in_process_0
+from common.resume import Resume
 from common.strategies import Strategy, strategy
 from torch import Tensor
 
@@ -62,6 +66,8 @@ def parse_arguments() -> argparse.Namespace:
     job.add_argument("--seed", type=int, default=0)
     job.add_argument("--eval-every", type=int, default=25)
     job.add_argument("--sample", type=int, default=200, help="tokens of generated text; 0: none")
+    job.add_argument("--checkpoint", type=Path, help="folder to save to, and to go on from")
+    job.add_argument("--checkpoint-every", type=int, default=25, help="steps")
     job.add_argument("--out", type=Path, default=Path("runs/gpt"))
     arguments = parser.parse_args()
     if arguments.device == "cpu" and not arguments.unsharded:
@@ -99,6 +105,7 @@ class Placement:
             import torch_spmd as spmd
 
             spmd.set_default_backend(args.backend)
+            show_in_process_0(spmd.process_index())
             if not args.unsharded:
                 self.mesh = spmd.make_mesh(tuple(args.mesh.values()), tuple(args.mesh))
                 self.plan = strategy(args.strategy, self.mesh.axis_names)
@@ -155,27 +162,49 @@ def train(model: GPT, corpus: Corpus, place: Placement, args: argparse.Namespace
         unit="tok",
         title="train_gpt",
     )
-    for step in progress:
-        for group in optimizer.param_groups:
-            group["lr"] = learning_rate(step, args)
-        micro_losses = []
-        for _ in range(args.accumulate):
-            inputs, targets = next(batches)
-            loss = model(place.upload(inputs), place.upload(targets)) / args.accumulate
-            loss.backward()
-            micro_losses.append(loss.detach())
-        torch.nn.utils.clip_grad_norm_(model.parameters(), args.clip)
-        optimizer.step()
-        optimizer.zero_grad()
-        history.losses.append(sum(value.item() for value in micro_losses))
-        progress.show(loss=history.losses[-1])
-        last = step + 1 == args.steps
-        if last and args.device == "spmd":
-            history.tables = tables_of_last_program()
-        if last or (step + 1) % args.eval_every == 0:
-            history.held_out[step + 1] = evaluate(model, corpus, place, args)
-            progress.show(held_out=history.held_out[step + 1])
+    with Resume(args.checkpoint, args.checkpoint_every, model, optimizer) as resume:
+        history.losses = resume.losses
+        for _ in range(resume.done * args.accumulate):
+            next(batches)
+        for step in progress:
+            if step < resume.done:
+                continue
+            for group in optimizer.param_groups:
+                group["lr"] = learning_rate(step, args)
+            history.losses.append(train_step(model, optimizer, batches, place, args))
+            progress.show(loss=history.losses[-1])
+            last = step + 1 == args.steps
+            if last and args.device == "spmd":
+                history.tables = tables_of_last_program()
+            stop = resume.save(step + 1, history.losses)
+            if stop or last or (step + 1) % args.eval_every == 0:
+                history.held_out[step + 1] = evaluate(model, corpus, place, args)
+                progress.show(held_out=history.held_out[step + 1])
+            if stop:
+                break
+    if not history.held_out:  # all steps were made before
+        history.held_out[args.steps] = evaluate(model, corpus, place, args)
     return history
+
+
+def train_step(
+    model: GPT,
+    optimizer: torch.optim.Optimizer,
+    batches: Iterator[tuple[Tensor, Tensor]],
+    place: Placement,
+    args: argparse.Namespace,
+) -> float:
+    """One step of as many micro-steps as the arguments say. Returns the loss."""
+    micro_losses = []
+    for _ in range(args.accumulate):
+        inputs, targets = next(batches)
+        loss = model(place.upload(inputs), place.upload(targets)) / args.accumulate
+        loss.backward()
+        micro_losses.append(loss.detach())
+    torch.nn.utils.clip_grad_norm_(model.parameters(), args.clip)
+    optimizer.step()
+    optimizer.zero_grad()
+    return sum(value.item() for value in micro_losses)
 
 
 def tables_of_last_program() -> dict[str, str]:

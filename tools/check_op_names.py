@@ -60,7 +60,7 @@ TABLES = {
     "op_traits.h": "the prefix of foreach ops",
     "recorder.cc": "the op of each step of a view, and of fills, casts and copies",
     "register_kernels.cc": "registers kernels",
-    "starts.cc": "the ops that take starts at run time",
+    "starts.cc": "which counts of elements may change, and the ops that take them",
 }
 
 _QUALIFIED = re.compile(r"(?:aten|spmd|prims?|c10d|torchvision|quantized)::[\w.*]+")

@@ -22,15 +22,44 @@ _device.register()
 from torch_spmd import debug, hf, testing  # noqa: E402
 from torch_spmd._hooks import OutOfMemoryError  # noqa: E402
 from torch_spmd.backend import (  # noqa: E402
+    answers,
     describe_devices,
     device_count,
     manual_seed,
     set_coalescing,
     set_deduplication,
     set_default_backend,
+    set_memory_limit,
     sync,
 )
+from torch_spmd.checkpointer import Checkpointer  # noqa: E402
+from torch_spmd.checkpoints import (  # noqa: E402
+    CheckpointError,
+    LoadReport,
+    RandomState,
+    Saving,
+    last_load,
+    load,
+    save,
+)
+from torch_spmd.collectives import (  # noqa: E402
+    all_gather,
+    all_to_all,
+    axis_index,
+    axis_size,
+    pbroadcast,
+    pmax,
+    pmean,
+    pmin,
+    ppermute,
+    pshuffle,
+    psum,
+    psum_scatter,
+    pvary,
+)
 from torch_spmd.fully_sharded import fsdp  # noqa: E402
+from torch_spmd.loader import Loader  # noqa: E402
+from torch_spmd.manual import shard_map  # noqa: E402
 from torch_spmd.mesh import (  # noqa: E402
     Mesh,
     get_global_mesh,
@@ -39,6 +68,12 @@ from torch_spmd.mesh import (  # noqa: E402
     use_mesh,
 )
 from torch_spmd.modules import ShardReport, shard_module  # noqa: E402
+from torch_spmd.planning import plan  # noqa: E402
+from torch_spmd.processes import (  # noqa: E402
+    local_devices,
+    process_count,
+    process_index,
+)
 from torch_spmd.proposals import auto_shard  # noqa: E402
 from torch_spmd.rules import register_rule  # noqa: E402
 from torch_spmd.spec import (  # noqa: E402
@@ -67,14 +102,25 @@ __version__ = "0.1.0"
 
 __all__ = [
     "UNCONSTRAINED",
+    "CheckpointError",
+    "Checkpointer",
+    "LoadReport",
+    "Loader",
     "Mesh",
     "NamedSharding",
     "OutOfMemoryError",
     "P",
     "PartitionSpec",
+    "RandomState",
+    "Saving",
     "Shard",
     "ShardReport",
+    "all_gather",
+    "all_to_all",
+    "answers",
     "auto_shard",
+    "axis_index",
+    "axis_size",
     "blocks",
     "clear_sharding",
     "debug",
@@ -85,17 +131,35 @@ __all__ = [
     "full_tensor",
     "get_global_mesh",
     "hf",
+    "last_load",
+    "load",
     "load_local_shards_",
+    "local_devices",
     "local_shards",
     "make_mesh",
     "manual_seed",
     "mark_sharding",
+    "pbroadcast",
+    "plan",
+    "pmax",
+    "pmean",
+    "pmin",
+    "ppermute",
+    "process_count",
+    "process_index",
+    "pshuffle",
+    "psum",
+    "psum_scatter",
+    "pvary",
     "register_rule",
     "reshard",
+    "save",
     "set_coalescing",
     "set_deduplication",
     "set_default_backend",
     "set_global_mesh",
+    "set_memory_limit",
+    "shard_map",
     "shard_module",
     "sharding_of",
     "sync",

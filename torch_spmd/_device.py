@@ -43,6 +43,9 @@ def register() -> None:
     # Imported here: the extension links torch's libraries, which `import torch` has loaded by now.
     from torch_spmd import _C
 
+    unused = getattr(torch, DEVICE, None)  # of torch_spmd_autoload
+    if unused is not None:
+        unused._replace()
     backend_registration.rename_privateuse1_backend(DEVICE)
     device = _module.DeviceModule("torch.spmd")
     torch._register_device_module(DEVICE, device)
@@ -53,6 +56,8 @@ def register() -> None:
     _lists.install()
     _steps.install()
     atexit.register(_hooks.at_exit)
+    if unused is not None and unused._seed is not None:
+        device.manual_seed(unused._seed)
     device.registered = True
 
 

@@ -181,7 +181,31 @@ def _attention_backward(
     return (*grads, None)
 
 
+# --- linear: csrc/trace/ops/layer.cc ---
+
+
+def _linear_backward(
+    mode: FakeTensorMode, func: OpOverload, args: Args, kwargs: dict[str, Any]
+) -> Any:
+    x, grad, weight, mask = args
+    by_columns = (
+        x.dim() == 2 and x.stride() == (1, x.shape[0]),
+        weight.stride() != (weight.shape[1], 1),
+        False,
+    )
+    grads: list[Tensor | None] = []
+    for wanted, like, columns in zip(mask, (x, weight, grad), by_columns, strict=True):
+        if not wanted:
+            grads.append(None)
+            continue
+        with mode:
+            made = like.new_empty(like.shape[-1:] if like is grad else like.shape)
+        grads.append(_ours(mode, made, (1, like.shape[0])) if columns else made)
+    return tuple(grads)
+
+
 _RULES: dict[OpOverload, Rule] = {
+    aten.linear_backward.default: _linear_backward,
     aten._scaled_dot_product_fused_attention_overrideable.default: _attention,
     aten._scaled_dot_product_fused_attention_overrideable_backward.default: _attention_backward,
     aten.convolution.default: _as_on_cpu(),

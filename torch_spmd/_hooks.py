@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import functools
 import os
+import sys
 from typing import Any
 
 import torch
@@ -23,6 +24,7 @@ def install() -> None:
     _print_from_the_host()
     _refuse_dlpack()
     _refuse_sharing()
+    _copy_between_processes()
     _refuse_data_parallel()
     _keep_marks()
     os.register_at_fork(after_in_child=_note_fork)
@@ -103,6 +105,46 @@ def _refuse_sharing() -> None:
         return self.device.type != "spmd" and is_shared(self, *args, **kwargs)
 
     storages.is_shared = checked_is_shared  # type: ignore[assignment, method-assign]
+
+
+def _copy_between_processes() -> None:
+    """A tensor that torch.multiprocessing sends, as a spawned worker of a DataLoader does, arrives
+    as a copy with its mark.
+
+    PyTorch would pickle its storage, in a thread of the queue which only prints what is raised, and
+    the process that waits for the tensor would wait for ever.
+    """
+    from multiprocessing.reduction import ForkingPickler
+
+    from torch.multiprocessing import reductions
+
+    def reduce(tensor: Tensor) -> Any:
+        if tensor.device.type != "spmd":
+            return reductions.reduce_tensor(tensor)
+        if tensor.requires_grad and not tensor.is_leaf:
+            raise RuntimeError(
+                "torch.multiprocessing: the tensor requires grad and is not a leaf, and autograd "
+                "does not cross processes; send tensor.detach()"
+            )
+        marks = torch._utils.get_tensor_metadata(tensor)
+        is_parameter = isinstance(tensor, torch.nn.Parameter)
+        host = tensor.detach().cpu()
+        return _received, (host, marks, tensor.requires_grad, is_parameter)
+
+    kinds: Any = (*torch._tensor_classes, Tensor, torch.nn.Parameter)
+    for kind in kinds:
+        ForkingPickler.register(kind, reduce)
+
+
+def _received(
+    host: Tensor, marks: dict[str, bool], requires_grad: bool, is_parameter: bool
+) -> Tensor:
+    """Called by pickle in the process that receives a tensor."""
+    torch._utils.set_tensor_metadata(host, marks)
+    tensor = host.to("spmd")
+    if is_parameter:
+        return torch.nn.Parameter(tensor, requires_grad)
+    return tensor.requires_grad_(requires_grad)
 
 
 def _refuse_data_parallel() -> None:
@@ -186,9 +228,12 @@ def _keep_marks() -> None:
 
 
 def at_exit() -> None:
-    """Drops what is pending."""
+    """Ends together with the other processes of the job, and drops what is pending."""
     if _forked:
         return
     from torch_spmd import _C
 
+    job = sys.modules.get("torch_spmd._job")
+    if job is not None:
+        job.leave()
     _C.shutdown()

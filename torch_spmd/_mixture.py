@@ -26,18 +26,19 @@ def mixtures(space: Space, best: Priced, compiled: Callable[[Specs], Price]) -> 
         options = _options(space, run, best)
         if len(options) < 2:
             continue
-        layer, between, base = _table(space, run, options, best)
-        room = space.memory_bytes - base
+        layer, between = _table(space, run, options, best)
+        room = space.memory_bytes
         for _ in range(MOST_TRIES):
-            found = cheapest([layer] * run.length, [between] * (run.length - 1), int(room))
+            found = cheapest([layer] * run.length, [between] * (run.length - 1), room)
             if found is None:
                 break
-            specs = _specs(space, run, options, best, found[0])
+            choices, _ = found
+            specs = _by_layer(space, run, best, {n: options[c] for n, c in enumerate(choices)})
             excess = compiled(specs).peak_bytes - space.memory_bytes
             if excess <= 0:
                 yield specs
                 break
-            room -= excess
+            room = min(room - int(excess), sum(layer[c].bytes for c in choices) - 1)
 
 
 def _options(space: Space, run: Run, best: Priced) -> list[Candidate]:
@@ -66,33 +67,30 @@ def _options(space: Space, run: Run, best: Priced) -> list[Candidate]:
 
 def _table(
     space: Space, run: Run, options: list[Candidate], best: Priced
-) -> tuple[list[Option], list[list[float]], float]:
-    """What a layer adds, by option; what two neighbours take more that differ; and the bytes of all
-    but the layers of the run."""
+) -> tuple[list[Option], list[list[float]]]:
+    """By option: the layer's part of a step in which all layers of the run have it, so that the sum
+    is right where they do. And what two neighbours that differ take more than their parts."""
     recorded, graph = space.two[run]
     batch = best.candidate.batch
 
-    def pair(first: Candidate, second: Candidate) -> Price:
-        choice = {0: first, 1: second}
-        return space.price_of(recorded, graph, _by_layer(space, run, best, choice), batch)
+    def seconds(first: Candidate, second: Candidate) -> float:
+        specs = _by_layer(space, run, best, {0: first, 1: second})
+        return space.price_of(recorded, graph, specs, batch).seconds
 
-    ones = [space.price_of(*space.one, space.by_name(o), batch) for o in options]
-    twos = [pair(option, option) for option in options]
+    totals = [space.price(option) for option in options]
     layer = [
-        Option(max(0.0, two.seconds - one.seconds), int(max(0.0, two.peak_bytes - one.peak_bytes)))
-        for one, two in zip(ones, twos, strict=True)
+        Option(total.seconds / run.length, -(-int(total.peak_bytes) // run.length))
+        for total in totals
     ]
+    alike = [seconds(option, option) for option in options]
     between = [
         [
-            max(0.0, pair(first, second).seconds - ones[i].seconds - layer[j].seconds)
-            if i != j
-            else 0.0
-            for j, second in enumerate(options)
+            max(0.0, seconds(a, b) - (alike[i] + alike[j]) / 2) if i != j else 0.0
+            for j, b in enumerate(options)
         ]
-        for i, first in enumerate(options)
+        for i, a in enumerate(options)
     ]
-    total = space.price(options[0]).peak_bytes
-    return layer, between, total - run.length * layer[0].bytes
+    return layer, between
 
 
 def _by_layer(space: Space, run: Run, best: Priced, choice: dict[int, Candidate]) -> Specs:
@@ -103,9 +101,3 @@ def _by_layer(space: Space, run: Run, best: Priced, choice: dict[int, Candidate]
             if role.run == run:
                 specs[role.names[number]] = spec
     return specs
-
-
-def _specs(
-    space: Space, run: Run, options: list[Candidate], best: Priced, choices: list[int]
-) -> Specs:
-    return _by_layer(space, run, best, {n: options[c] for n, c in enumerate(choices)})

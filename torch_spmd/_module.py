@@ -7,14 +7,15 @@ one logical device, `spmd:0`; the devices of meshes are counted by `torch_spmd.d
 
 from __future__ import annotations
 
+import os
 import types
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
 
-from torch_spmd import _arguments, _hooks
+from torch_spmd import _arguments, _hooks, _streams
 
 
 def _check_index(device: Any) -> None:
@@ -36,6 +37,22 @@ def _check_index(device: Any) -> None:
             f"device index {_arguments.plain(index)} was given, but there is one logical device, "
             "'spmd' (spmd:0); the devices of a mesh are chosen by mark_sharding, not by index"
         )
+
+
+def _check_stream(caller: str, stream: Any) -> None:
+    if not isinstance(stream, torch.Stream) or stream.device.type != "spmd":
+        raise TypeError(
+            f"torch.spmd.{caller}: stream must be a stream of 'spmd'; got "
+            f"{_arguments.shown(stream)}"
+        )
+
+
+class DeviceProperties(NamedTuple):
+    """What `torch.spmd.get_device_properties` returns. All virtual devices share the memory."""
+
+    name: str
+    total_memory: int
+    multi_processor_count: int
 
 
 class _NoInductor(type):
@@ -71,6 +88,9 @@ class DeviceModule(types.ModuleType):
     # Read by checkpoint before it saves the random state.
     _initialized = True
 
+    Stream = _streams.Stream
+    Event = _streams.Event
+
     # Called by Inductor (torch/_inductor/codegen/common.py).
     Scheduling = _Codegen
     PythonWrapperCodegen = _Codegen
@@ -98,9 +118,39 @@ class DeviceModule(types.ModuleType):
     def set_device(self, device: Any) -> None:
         _check_index(device)
 
-    def device(self, device: Any) -> AbstractContextManager[None]:
+    class device(nullcontext[None]):
+        """A context in which the device with this index is the current one: the only one."""
+
+        def __init__(self, device: Any) -> None:
+            _check_index(device)
+            super().__init__()
+
+    def current_stream(self, device: Any = None) -> _streams.Stream:
         _check_index(device)
-        return nullcontext()
+        return _streams.Stream()
+
+    def default_stream(self, device: Any = None) -> _streams.Stream:
+        return self.current_stream(device)
+
+    def set_stream(self, stream: Any) -> None:
+        _check_stream("set_stream", stream)
+
+    def stream(self, stream: Any) -> AbstractContextManager[Any]:
+        """A context in which the stream is the current one, as the device's one stream always is;
+        None is no stream."""
+        if stream is not None:
+            _check_stream("stream", stream)
+        return nullcontext(stream)
+
+    def get_device_properties(self, device: Any = None) -> DeviceProperties:
+        _check_index(device)
+        _, total = self.mem_get_info()
+        return DeviceProperties(self.get_device_name(), total, os.cpu_count() or 1)
+
+    def get_device_capability(self, device: Any = None) -> dict[str, Any]:
+        """The dtypes that the device has ops for, as `torch.accelerator` has it."""
+        _check_index(device)
+        return dict(torch.accelerator.get_device_capability())
 
     def get_device_name(self, device: Any = None) -> str:
         from torch_spmd import _C
@@ -174,4 +224,40 @@ class DeviceModule(types.ModuleType):
         return True
 
     def empty_cache(self) -> None:
-        pass
+        """Returns the memory that is kept for the next tiles to the system."""
+        torch.accelerator.empty_cache()
+
+    def memory_stats(self, device: Any = None) -> dict[str, Any]:
+        _check_index(device)
+        return dict(torch.accelerator.memory_stats())
+
+    def memory_allocated(self, device: Any = None) -> int:
+        """Bytes of all tensors on the device in this process: of all virtual devices together,
+        where replicas share one tile. What is pending has no memory yet."""
+        return int(self.memory_stats(device)["allocated_bytes.all.current"])
+
+    def max_memory_allocated(self, device: Any = None) -> int:
+        """The most bytes that were allocated since the last reset_peak_memory_stats, values within
+        programs included."""
+        return int(self.memory_stats(device)["allocated_bytes.all.peak"])
+
+    def memory_reserved(self, device: Any = None) -> int:
+        """Allocated bytes and those that are kept for the next tiles."""
+        return int(self.memory_stats(device)["reserved_bytes.all.current"])
+
+    def max_memory_reserved(self, device: Any = None) -> int:
+        return int(self.memory_stats(device)["reserved_bytes.all.peak"])
+
+    def reset_peak_memory_stats(self, device: Any = None) -> None:
+        _check_index(device)
+        torch.accelerator.reset_peak_memory_stats()
+
+    def reset_accumulated_memory_stats(self, device: Any = None) -> None:
+        _check_index(device)
+        torch.accelerator.reset_accumulated_memory_stats()
+
+    def mem_get_info(self, device: Any = None) -> tuple[int, int]:
+        """Free and total bytes of the machine, whose memory all virtual devices share."""
+        _check_index(device)
+        free, total = torch.accelerator.get_memory_info()
+        return int(free), int(total)

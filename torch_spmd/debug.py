@@ -120,12 +120,28 @@ class Collective(NamedTuple):
 
 
 class LiveValue(NamedTuple):
-    """A value that is alive when memory use is at its peak. Bytes are per device."""
+    """A value that is alive when memory use is at its peak. Bytes are per device.
+
+    `line` is the line that computes it; inputs of the program have none.
+    """
 
     value: str
     type: str
     sharding: str
     bytes: int
+    line: str
+
+
+class MadeAgain(NamedTuple):
+    """A value that is made again for a later use, because memory is short.
+
+    `how` is "gathered" or "computed", `line` the line that uses it.
+    """
+
+    value: str
+    how: str
+    bytes: int
+    line: str
 
 
 class CompileEvent(NamedTuple):
@@ -165,9 +181,16 @@ class CollectiveTable(Table):
 
 
 class MemoryTable(Table):
-    """The largest values at the peak. `peak_bytes` and all others are per device."""
+    """The largest values at the peak. `peak_bytes` and all others are per device.
+
+    `made_again` has what is gathered or computed again to need less, `again_wire_bytes` what that
+    sends, and `peak_bytes_without` what the program would hold otherwise, at most.
+    """
 
     rows: list[LiveValue]
+    made_again: list[MadeAgain]
+    again_wire_bytes: int
+    peak_bytes_without: int
     peak_bytes: int
     input_bytes: int
     output_bytes: int
@@ -342,6 +365,9 @@ def collectives(step: bool | None = None) -> CollectiveTable:
 def memory(step: bool | None = None) -> MemoryTable:
     """The peak memory of a step or a program per device, and the ten largest values alive there.
 
+    After an `OutOfMemoryError` it is the program that does not fit. What is gathered or computed
+    again to need less, and what that costs, is in `made_again` and in the note.
+
     In bytes, for the program as it is written, also if it runs coalesced. For a step (`step` as
     for `collectives`) it is the peak of the program that needs most.
 
@@ -361,16 +387,26 @@ def memory(step: bool | None = None) -> MemoryTable:
     peak, inputs, outputs, where, live = distinct[number]
     if len(distinct) > 1:
         which = f"in program {number}, the largest {which}"
-    elif not is_step:
+    elif not is_step and not programs[0].refused:
         which = "of the program that ran last"  # the same text for every run
     table = MemoryTable(
-        ("value", "type", "sharding", "bytes"), [LiveValue(*row) for row in live[:10]]
+        ("value", "type", "sharding", "bytes", "line"), [LiveValue(*row) for row in live[:10]]
     )
     table.peak_bytes, table.input_bytes, table.output_bytes = peak, inputs, outputs
+    program = next(p for p in programs if p.number == number)
+    wire, without, again = program.made_again()
+    table.made_again = [MadeAgain(*row) for row in again]
+    table.again_wire_bytes, table.peak_bytes_without = wire, without if again else peak
     table.note = (
         f"peak {_bytes(peak)} per device, {where}; inputs {_bytes(inputs)}, results "
         f"{_bytes(outputs)}; {len(live)} values alive at the peak" + (f"; {which}" if which else "")
     )
+    if again:
+        gathers = sum(row.how == "gathered" for row in table.made_again)
+        table.note += (
+            f"; {gathers} values are gathered and {len(again) - gathers} computed again, which "
+            f"sends {_bytes(wire)} more, since the program would hold {_bytes(without)}"
+        )
     return table
 
 
@@ -584,6 +620,9 @@ def _programs(caller: str, step: bool | None) -> tuple[list[_C.CompiledProgram],
     """The programs to report on, in order of their runs; a description of them; whether they are
     those of a step."""
     programs, since = _C.last_step()
+    last = _C.last_program()
+    if not step and last is not None and last.refused:
+        return [last], f"of program {last.number}, which does not fit and did not run", False
     if step and not programs:
         raise RuntimeError(f"{caller}: no optimizer has stepped yet")
     if step or (step is None and programs and since == 0):

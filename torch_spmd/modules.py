@@ -176,7 +176,7 @@ def _warn_of_unmatched(
 
 
 def read_rules(caller: str, rules: Any) -> dict[Pattern, PartitionSpec]:
-    name = "rules" if caller == "shard_module" else "specs"
+    name = "rules" if caller in ("shard_module", "load") else "specs"
     what = "a mapping from patterns to specs"
     given = _arguments.mapping(caller, name, rules, what)
     specs: dict[Pattern, PartitionSpec] = {}

@@ -77,7 +77,9 @@ class blocks:
             )
         self.n = _arguments.integer("blocks", "n", n, least=1)
         several = isinstance(axes, (tuple, list))
-        each = list(axes) if several else [axes]
+        each = [axes]
+        if several:
+            each = _arguments.items("blocks", "axes", axes, "a tuple of axes", MOST_DIMS)
         if not each or not all(map(_is_axis, each)):
             raise TypeError(
                 f"blocks: axes is {_arguments.shown(axes)}; give the axis that shards each block, "

@@ -246,7 +246,7 @@ def cases() -> list[Case]:
                     vocab=50304, gated=False),
         transformer("gpt-1b", 16, 1024, layers=24, width=2048, heads=16, kv=16, ff=8192,
                     vocab=50304, gated=False),
-        transformer("llama-1b", 16, 2048, layers=16, width=2048, heads=32, kv=8, ff=8192,
+        transformer("llama-1b", 8, 1024, layers=16, width=2048, heads=32, kv=8, ff=8192,
                     vocab=128256, gated=True),
         transformer("llama-32-layers", 8, 512, layers=32, width=1024, heads=16, kv=16, ff=2816,
                     vocab=32000, gated=True),

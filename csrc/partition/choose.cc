@@ -6,6 +6,7 @@
 #include <set>
 #include <utility>
 
+#include "absl/algorithm/container.h"
 #include "csrc/partition/partial_plan.h"
 #include "csrc/partition/plan_options.h"
 #include "csrc/partition/plan_price.h"
@@ -38,6 +39,7 @@ class Chooser {
       }
     }
     CarryMovesOn();
+    CarryGathersBack();
     const double seconds = price_.Total();
     return {std::move(plan_).TakePlans(), seconds};
   }
@@ -117,28 +119,116 @@ class Chooser {
                           plan_.of(id).grid) <= 2 * memo_.prices().latency) {
           continue;
         }
-        CarryOn(id);
+        CarryFrom(id, [&](ir::NodeId at, const NodePlan& p) {
+          return TakesAsMade(at, p, [](ir::ValueId) { return true; });
+        });
       }
     }
   }
 
-  void CarryOn(ir::NodeId start) {
-    constexpr size_t kLongest = 32;
+  // A gather behind an op that widens its operand (a weight in eight bits that is scaled before it
+  // is used) sends fewer bytes in front of it, but no node of the chain between them gains alone.
+  void CarryGathersBack() {
+    for (ir::NodeId id = 0; id < graph_.num_nodes(); ++id) {
+      const ir::Node& node = graph_.node(id);
+      if (factors_[id].rule == nullptr || !factors_[id].rule->elementwise) continue;
+      for (size_t k = 0; k < node.operands.size(); ++k) {
+        const ir::ValueId v = node.operands[k];
+        if (v == ir::kNoValue || plan_.grid(v) != plan_.of(id).grid) continue;
+        const TensorType &narrow = graph_.type(v), &wide = graph_.type(node.first_result);
+        if (narrow.dims != wide.dims || narrow.ByteSize() >= wide.ByteSize()) continue;
+        const Sharding target = Without(plan_.produced(v), GatheredBehind(id));
+        if (target == plan_.produced(v)) continue;
+        std::set<ir::ValueId> chain;
+        CarryFrom(id, [&](ir::NodeId at, const NodePlan& p) {
+          for (int r = 0; r < graph_.node(at).num_results; ++r) {
+            chain.insert(graph_.node(at).first_result + r);
+          }
+          if (at == id) return p.operands[k] == target;
+          return TakesAsMade(at, p, [&](ir::ValueId u) { return chain.contains(u); });
+        });
+      }
+    }
+  }
+
+  // Whether the plan takes those operands that `concerns` names as they are made.
+  template <typename Fn>
+  bool TakesAsMade(ir::NodeId id, const NodePlan& plan, Fn&& concerns) const {
+    const ir::Node& node = graph_.node(id);
+    for (size_t k = 0; k < node.operands.size(); ++k) {
+      const ir::ValueId v = node.operands[k];
+      if (v != ir::kNoValue && concerns(v) && plan.operands[k] != plan_.produced(v)) return false;
+    }
+    return true;
+  }
+
+  static AxisList AxesOf(const Sharding& sharding) {
+    AxisList axes;
+    for (const DimSharding& dim : sharding.dims) {
+      axes.insert(axes.end(), dim.axes.begin(), dim.axes.end());
+    }
+    return axes;
+  }
+
+  // The axes that shard `from` and not `to`; none if one of them is unreduced.
+  static AxisList Gathered(const Sharding& from, const Sharding& to) {
+    AxisList axes;
+    if (from.IsUnreduced() || to.IsUnreduced()) return axes;
+    const AxisList kept = AxesOf(to);
+    for (const AxisId axis : AxesOf(from)) {
+      if (!absl::c_linear_search(kept, axis)) axes.push_back(axis);
+    }
+    return axes;
+  }
+
+  static Sharding Without(Sharding sharding, const AxisList& axes) {
+    for (DimSharding& dim : sharding.dims) {
+      const size_t before = dim.axes.size();
+      dim.axes.erase(std::remove_if(dim.axes.begin(), dim.axes.end(),
+                                    [&](AxisId axis) { return absl::c_linear_search(axes, axis); }),
+                     dim.axes.end());
+      if (dim.axes.size() != before) dim.chunk = 0;
+    }
+    return sharding;
+  }
+
+  // The axes that the nearest gather behind the node ends, with no contraction in between.
+  AxisList GatheredBehind(ir::NodeId start) const {
+    std::vector<ir::NodeId> chain = {start};
+    for (size_t i = 0; i < chain.size() && i < kLongest; ++i) {
+      const ir::Node& node = graph_.node(chain[i]);
+      for (int r = 0; r < node.num_results; ++r) {
+        const ir::ValueId v = node.first_result + r;
+        AxisList axes = Gathered(plan_.of(chain[i]).results[r], plan_.produced(v));
+        if (!axes.empty()) return axes;
+        for (const ir::NodeId user : plan_.users(v)) {
+          if (factors_[user].rule == nullptr || plan_.of(user).grid != plan_.grid(v)) continue;
+          const ir::Node& reader = graph_.node(user);
+          for (size_t k = 0; k < reader.operands.size(); ++k) {
+            if (reader.operands[k] != v) continue;
+            axes = Gathered(plan_.produced(v), plan_.of(user).operands[k]);
+            if (!axes.empty()) return axes;
+          }
+          if (!IsContraction(factors_[user])) chain.push_back(user);
+        }
+      }
+    }
+    return {};
+  }
+
+  static constexpr size_t kLongest = 32;
+
+  // Adopts the cheapest plan that `admits` accepts for `start` and for what follows it, as long as
+  // there is one and the total becomes cheaper.
+  template <typename Fn>
+  void CarryFrom(ir::NodeId start, Fn&& admits) {
     std::vector<std::pair<ir::NodeId, NodePlan>> before;
     std::set<ir::NodeId> todo = {start};
     while (!todo.empty() && before.size() < kLongest) {
       const ir::NodeId id = *todo.begin();
       todo.erase(todo.begin());
       const ir::Node& node = graph_.node(id);
-      const NodePlan* plan = Cheapest(id, [&](const NodePlan& p) {
-        for (size_t k = 0; k < node.operands.size(); ++k) {
-          if (node.operands[k] != ir::kNoValue &&
-              p.operands[k] != plan_.produced(node.operands[k])) {
-            return false;
-          }
-        }
-        return true;
-      });
+      const NodePlan* plan = Cheapest(id, [&](const NodePlan& p) { return admits(id, p); });
       if (plan == nullptr) continue;  // the move stays in front of this node
       before.emplace_back(id, plan_.of(id));
       plan_.Adopt(id, *plan);

@@ -14,6 +14,7 @@
 #include "csrc/partition/passes.h"
 #include "csrc/partition/repeated_work.h"
 #include "csrc/rules/graph_verifier.h"
+#include "csrc/util/byte_text.h"
 #include "csrc/util/status.h"
 
 namespace spmd::partition {
@@ -171,24 +172,37 @@ Compiled Begin(const ir::Graph& graph) {
   return out;
 }
 
-// Gathers again where memory is short, and says so.
+// The machine with as much memory as a program may need.
+machine::Machine Limited(const CompileOptions& options) {
+  machine::Machine machine = options.machine ? *options.machine : machine::Nominal();
+  const int64_t limit = options.memory_limit;
+  if (limit > 0 && (machine.memory_bytes == 0 || limit < machine.memory_bytes)) {
+    machine.memory_bytes = limit;
+  }
+  return machine;
+}
+
+// Gathers and computes again where memory is short, and says so.
 void GatherAgainToFit(const machine::Machine& machine, Compiled& out) {
-  const GatheredAgain done = GatherAgain(out.program, MemoryToFill(machine));
-  if (done.gathers == 0) return;
-  const auto mib = [](int64_t bytes) { return absl::StrCat(bytes >> 20, " MiB"); };
+  out.gathered_again = GatherAgain(out.program, MemoryToFill(machine));
+  const GatheredAgain& done = out.gathered_again;
+  if (done.values.empty()) return;
+  const int64_t computed = static_cast<int64_t>(done.values.size()) - done.gathers;
   out.warnings.push_back(
-      {absl::StrCat("gathers again ", done.gathers, " ", done.bytes),
-       absl::StrCat("gathers ", done.gathers, " values (", mib(done.bytes),
+      {absl::StrCat("gathers again ", done.gathers, " ", computed, " ", done.bytes),
+       absl::StrCat("gathers ", done.gathers, " and computes ", computed, " values (",
+                    ByteText(done.bytes),
                     " per device) again for their later uses, because the program would hold ",
-                    mib(done.bytes_before), " per device, and a device has ",
-                    mib(machine.memory_bytes), "; it holds ", mib(done.bytes_after), " now")});
+                    ByteText(done.bytes_before), " per device, and may hold ",
+                    ByteText(machine.memory_bytes), "; it holds ", ByteText(done.bytes_after),
+                    " now and sends ", ByteText(done.wire_bytes), " more")});
 }
 
 // Lowers the plans: everything that follows from them.
 absl::Status LowerPlans(Pipeline& pipeline, const CompileOptions& options,
                         const std::vector<propagate::NodeFactors>& factors,
                         std::vector<NodePlan> plans, Compiled& out) {
-  const machine::Machine& machine = options.machine ? *options.machine : machine::Nominal();
+  const machine::Machine machine = Limited(options);
   Lowering lowering;
   lowering.plans = std::move(plans);
   lowering.graph = &out.graph;

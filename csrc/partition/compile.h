@@ -10,6 +10,7 @@
 #include "csrc/ir/graph.h"
 #include "csrc/machine/machine.h"
 #include "csrc/partition/decisions.h"
+#include "csrc/partition/gather_again.h"
 #include "csrc/partition/passes.h"
 #include "csrc/program/program.h"
 #include "csrc/propagate/propagate.h"
@@ -18,6 +19,9 @@ namespace spmd::partition {
 
 struct CompileOptions {
   const machine::Machine* machine = nullptr;  // null: the nominal machine
+  // Bytes per device that a program may need, if that is less than what the machine has; 0: what it
+  // has.
+  int64_t memory_limit = 0;
   // True: the verifier runs between passes. In debug builds it always does.
   bool verify = false;
   // Gathers of more bytes per device than this cause a warning if the work behind them is repeated.
@@ -34,6 +38,7 @@ struct Compiled {
   ir::Graph graph;             // after simplification, every value annotated
   propagate::Reasons reasons;  // why each value of `graph` has its sharding
   std::vector<Warning> warnings;
+  GatheredAgain gathered_again;
   std::vector<std::string> decomposed;  // ops decomposed: a factor that they need whole was sharded
   Decisions decisions;                  // what the search found
   // By output: if it merges dimensions of which a later one is sharded, the sizes of the view as

@@ -106,8 +106,8 @@ std::string CompileCache::Key(const ir::Graph& graph, const CompileOptions& opti
   absl::StrAppendFormat(&key, "machine %s %a %a %a %a %d %d %d\n", m.name, m.flops,
                         m.memory_bandwidth, m.link_bandwidth, m.latency, m.memory_bytes,
                         m.tile_rows, m.tile_columns);
-  absl::StrAppendFormat(&key, "options %d %d\n", options.warn_gather_bytes,
-                        options.merge_cap_bytes);
+  absl::StrAppendFormat(&key, "options %d %d %d\n", options.warn_gather_bytes,
+                        options.merge_cap_bytes, options.memory_limit);
   absl::StrAppend(&key, graph.ToString());
   return key;
 }

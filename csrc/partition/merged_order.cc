@@ -14,6 +14,16 @@ bool IsEven(int64_t size, const propagate::FactorShard& shard, const Grid& grid)
   return size % shards == 0 && (shard.chunk == 0 || shard.chunk == size / shards);
 }
 
+// Appends a part. Neighbours that are not sharded are one part, so that orders are equal however
+// the dimensions were divided: [3,64] and [3,8,8] with 64 and the first 8 sharded alike.
+void Append(DimOrder& order, const DimOrder::Part& part) {
+  if (!IsCut(part) && !order.parts.empty() && !IsCut(order.parts.back())) {
+    order.parts.back().size *= part.size;
+  } else {
+    order.parts.push_back(part);
+  }
+}
+
 std::vector<int64_t> ToVector(const Dims& dims) { return {dims.begin(), dims.end()}; }
 
 // The sizes of the parts of all dimensions, in the graph's order.
@@ -94,13 +104,13 @@ std::optional<DimOrder> OrderOf(const rules::OpFactors& factors, const rules::Di
     const propagate::FactorShard& shard = cut[f];
     if (factors.factors[f].whole) return std::nullopt;
     if (shard.axes.empty()) {
-      order.parts.push_back({size, {}});
+      Append(order, {size, {}});
       continue;
     }
     ++cut_factors;
     const DimOrder inner = InShards(size, {shard.axes, shard.chunk}, grid);
     uneven = uneven || !IsEven(size, shard, grid);
-    order.parts.insert(order.parts.end(), inner.parts.begin(), inner.parts.end());
+    for (const DimOrder::Part& part : inner.parts) Append(order, part);
   }
   // If shards have unequal sizes, they are intervals only if no other part is sharded.
   if (cut_factors == 0 || (uneven && cut_factors > 1)) return std::nullopt;

@@ -57,15 +57,20 @@ py::list Collectives(const CompiledProgram& self) {
   return rows;
 }
 
-// The tuple (peak, bytes of inputs, bytes of outputs, where, [(name, type, sharding, bytes), …]).
+// The tuple (peak, bytes of inputs, bytes of outputs, where, [(name, type, sharding, bytes, line),
+// …]).
 py::tuple Memory(const CompiledProgram& self) {
   const Program& program = self.program();
   program::MemoryReport report = program::PeakMemory(program);
+  const program::DefUse facts(program);
   py::list live;
   for (const program::LiveValue& l : report.live) {
     const program::Value& value = program.values[l.value];
+    const int maker = facts.maker(l.value);
+    const int32_t source = maker < 0 ? -1 : program.instructions[maker].source;
     live.append(py::make_tuple(absl::StrCat("%", value.name), value.type.ToString(),
-                               value.sharding.ToString(*program.grids[value.grid]), l.bytes));
+                               value.sharding.ToString(*program.grids[value.grid]), l.bytes,
+                               source < 0 ? "" : program.sources[source]));
   }
   std::string where = "at the start";
   if (report.instruction >= 0) {
@@ -74,6 +79,24 @@ py::tuple Memory(const CompiledProgram& self) {
     if (at.source >= 0) absl::StrAppend(&where, " at ", program.sources[at.source]);
   }
   return py::make_tuple(report.peak_bytes, report.input_bytes, report.output_bytes, where, live);
+}
+
+// The tuple (bytes on the wire, peak without, [(name, how, bytes, line), …]) of what is made again
+// because memory is short.
+py::tuple MadeAgain(const CompiledProgram& self) {
+  const Program& program = self.program();
+  const partition::GatheredAgain& again = self.compiled.gathered_again;
+  const std::vector<int64_t> bytes = program::HeldBytes(program);
+  const program::DefUse facts(program);
+  py::list values;
+  for (const program::ValueId v : again.values) {
+    const Instruction& maker = program.instructions[facts.maker(v)];
+    const int32_t source = maker.source;
+    values.append(py::make_tuple(absl::StrCat("%", program.values[v].name),
+                                 maker.code == OpCode::kCall ? "computed" : "gathered", bytes[v],
+                                 source < 0 ? "" : program.sources[source]));
+  }
+  return py::make_tuple(again.wire_bytes, again.bytes_before, values);
 }
 
 py::list PassTimes(const std::shared_ptr<CompiledProgram>& self) {
@@ -115,6 +138,9 @@ void init_debug(py::module& m) {
       .def("program_text", [](const CompiledProgram& self) { return self.program().ToString(); })
       .def("collectives", &Collectives)
       .def("memory", &Memory)
+      .def("made_again", &MadeAgain)
+      .def_property_readonly("refused",
+                             [](const CompiledProgram& self) { return self.loaded == nullptr; })
       .def("timeline", &TimelineOf, py::arg("on"), py::arg("efficiency"))
       .def_property_readonly("decomposed",
                              [](const CompiledProgram& self) { return self.compiled.decomposed; })

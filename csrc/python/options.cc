@@ -37,6 +37,21 @@ void init_options(py::module& m) {
   m.def(
       "set_options", [](const Options& options) { Session::Get().SetOptions(options); },
       py::arg("options"));
+  m.def(
+      "set_answers",
+      [](std::vector<std::pair<std::string, double>> answers) {
+        Session::Get().SetAnswers(std::move(answers));
+      },
+      py::arg("answers"));
+  m.def("memory_limit", [] { return Session::Get().options().memory_limit; });
+  m.def(
+      "set_memory_limit",
+      [](int64_t bytes) {
+        Options options = Session::Get().options();
+        options.memory_limit = bytes;
+        Session::Get().SetOptions(options);
+      },
+      py::arg("bytes"));
 }
 
 }  // namespace spmd::python

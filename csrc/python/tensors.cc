@@ -13,6 +13,7 @@
 #include "csrc/trace/recorder/marks.h"
 #include "csrc/trace/recorder/saved_marks.h"
 #include "csrc/trace/run/marking.h"
+#include "csrc/trace/run/read_host.h"
 #include "csrc/trace/run/tensor_layout.h"
 #include "csrc/trace/session/session_lock.h"
 
@@ -94,6 +95,15 @@ void GiveSavedMark(const at::Tensor& tensor, const std::string& text) {
   trace::GiveSavedMark(*lock, tensor, text);
 }
 
+// `box` is ((begin, end), …).
+at::Tensor ReadPart(const at::Tensor& tensor, const std::vector<std::pair<int64_t, int64_t>>& box) {
+  trace::SessionLock lock;
+  ThrowIfError(trace::CheckOurs("local_shards", tensor));
+  Box part;
+  for (const auto& [begin, end] : box) part.push_back({begin, end});
+  return trace::ReadHostPart(*lock, tensor, part, "local_shards");
+}
+
 py::list LocalShards(const at::Tensor& tensor) {
   py::list result;
   for (const ShardData& shard : ValueOrThrow(Session::Get().LocalShards(tensor))) {
@@ -126,6 +136,7 @@ void init_tensors(py::module& m) {
   m.def("shard_boxes", &ShardBoxes, py::arg("tensor"));
   m.def("keep_mark", &KeepMark, py::arg("source"), py::arg("target"), py::arg("caller"));
   m.def("give_saved_mark", &GiveSavedMark, py::arg("tensor"), py::arg("text"));
+  m.def("read_part", &ReadPart, py::arg("tensor"), py::arg("box"));
   m.def("local_shards", &LocalShards, py::arg("tensor"));
   m.def(
       "from_local_shards",

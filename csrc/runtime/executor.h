@@ -45,10 +45,13 @@ class LoadedProgram {
     // False: whatever is done only because virtual devices share one CPU is left out
     // (csrc/runtime/one_place/README.md). It overrides `coalesce` and `turns`.
     bool one_place = true;
+    // Bytes per device that the program may need, if that is less than what the backend has; 0:
+    // what it has.
+    int64_t memory_limit = 0;
     // True: the memory of tiles is kept for the next tiles (csrc/runtime/one_place/tile_memory.h).
     bool keep_memory = false;
   };
-  // Errors: ResourceExhausted with the ten largest values if the peak exceeds the backend's memory;
+  // Errors: ResourceExhausted with the ten largest values if the peak exceeds the limit;
   // InvalidArgument if an op or an attribute of `program` does not exist.
   static absl::StatusOr<std::shared_ptr<LoadedProgram>> Load(program::Program program,
                                                              std::shared_ptr<Backend> backend,

@@ -31,6 +31,9 @@ struct Options {
   // Tiles that several devices hold are kept and computed once. No variable sets it.
   bool deduplicate = true;
   Turns turns = Turns::kWhereTheyPay;  // 0: never; 1: always
+  // Bytes per device that a program may need, if that is less than what the device has; 0: what the
+  // device has. No variable sets it.
+  int64_t memory_limit = 0;
   // False: plans are made as if moves cost nothing, so that whatever can be sharded is sharded. For
   // tests of rules.
   bool price_moves = true;
@@ -49,6 +52,12 @@ struct Options {
   Log log;
 
   bool sync = false;  // programs run on the thread that starts them
+  // The processes of a torch.distributed job share the devices (csrc/trace/session/processes.h).
+  bool distributed = true;
+  double timeout = 1800;  // seconds that the processes of a job wait for each other
+  // Sums between processes have the bits of one process that runs tile by tile: every partial sum
+  // travels by itself. For tests.
+  bool exact = false;
   // The memory of tiles is kept for later ones (csrc/runtime/one_place/tile_memory.h).
   bool keep_memory = true;
   // The directory in which compiled programs are kept; "" (SPMD_CACHE_DIR=0): none are kept. If the

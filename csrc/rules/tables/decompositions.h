@@ -60,6 +60,7 @@ SPMD_DECOMPOSITION(DecomposeLogSoftmax);
 SPMD_DECOMPOSITION(DecomposeSoftmaxBackward);
 SPMD_DECOMPOSITION(DecomposeLogSoftmaxBackward);
 SPMD_DECOMPOSITION(DecomposeGlu);
+SPMD_DECOMPOSITION(DecomposeGluBackward);
 SPMD_DECOMPOSITION(DecomposeCumsum);
 SPMD_DECOMPOSITION(DecomposeCumprod);
 SPMD_DECOMPOSITION(DecomposeTopK);

@@ -144,12 +144,20 @@ ir::ValueId TermOfLogits(Terms& terms, ir::ValueId x, ir::ValueId t, Operands op
   return terms.CrossEntropyOfLogits(x, t, OptionalOperand(operands, 3));
 }
 
+// `v` in the type in which it is computed. A bool is a number beside `other`, although differences
+// of bools are refused.
+ir::ValueId AsNumber(Builder& b, ir::ValueId v, ir::ValueId other) {
+  const DType dtype = b.type(v).dtype;
+  return Upcast(b, dtype == DType::kBool ? b.Cast(v, b.type(other).dtype) : v);
+}
+
 // The op takes (x, t, weight?, …).
 template <TermFn Loss>
 ValuesOrStatus DecomposeLoss(Builder& b, const ir::Graph& from, const ir::Node& node,
                              Operands operands) {
   Terms terms(b, node);
-  const ir::ValueId x = Upcast(b, operands[0]), t = Upcast(b, operands[1]);
+  const ir::ValueId x = AsNumber(b, operands[0], operands[1]);
+  const ir::ValueId t = AsNumber(b, operands[1], operands[0]);
   ir::ValueId loss = Loss(terms, x, t, operands);
   const ir::ValueId weight = OptionalOperand(operands, 2);
   if (weight != ir::kNoValue) loss = b.Mul(loss, Upcast(b, weight));
@@ -166,7 +174,8 @@ ValuesOrStatus DecomposeLossBackward(Builder& b, const ir::Graph& from, const ir
                                      Operands operands) {
   Terms terms(b, node);
   const ir::ValueId grad = Upcast(b, operands[0]);
-  const ir::ValueId x = Upcast(b, operands[1]), t = Upcast(b, operands[2]);
+  const ir::ValueId x = AsNumber(b, operands[1], operands[2]);
+  const ir::ValueId t = AsNumber(b, operands[2], operands[1]);
   ir::ValueId slope = Slope(terms, x, t, operands);
   const ir::ValueId weight = OptionalOperand(operands, 3);
   if (weight != ir::kNoValue) slope = b.Mul(slope, Upcast(b, weight));

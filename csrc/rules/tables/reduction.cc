@@ -8,6 +8,7 @@
 #include "csrc/rules/tables/decompositions.h"
 #include "csrc/rules/tables/nll.h"
 #include "csrc/rules/tables/reduced_dims.h"
+#include "csrc/util/status.h"
 
 namespace spmd::rules {
 namespace {
@@ -126,6 +127,14 @@ Types TopKTypes(const OpCall& call) {
   if (values.rank() > 0) values.dims[call.Dim("dim", values.rank())] = call.attrs().GetInt("k");
   return std::vector<TensorType>{values, {DType::kI64, values.dims}};
 }
+Types GluTypes(const OpCall& call) {
+  TensorType half = call.operand(0);
+  int64_t& size = half.dims[call.Dim("dim", half.rank())];
+  SPMD_REQUIRE(size % 2 == 0, "glu halves a dimension of ", size);
+  size /= 2;
+  return std::vector<TensorType>{half};
+}
+Types GluBackwardTypes(const OpCall& call) { return std::vector<TensorType>{call.operand(1)}; }
 // _softmax and _log_softmax.
 Types SoftmaxTypes(const OpCall& call) {
   const bool wider = call.attrs().GetBoolOr("half_to_float", false);
@@ -144,6 +153,8 @@ constexpr Row kSum = Computed("", Reduce<ReduceKind::kSum>).CannotFail();
 constexpr Row kWhole = Computed("", ReduceWhole).CannotFail();
 constexpr Row kAlong = Computed("", NamedDimsWhole).CannotFail();
 constexpr Row kSoftmax = kAlong.With(&OpFacts::dims, DimsUse::kAlong);
+// Halves that are whole blocks are halves of the dimension of blocks.
+constexpr Row kHalves = kAlong.With(&OpFacts::blocks, BlockUse::kJoin);
 constexpr Row kSoftmaxBackward = kSoftmax.Each({0}).Types(SoftmaxBackwardTypes);
 
 constexpr auto kRows = Rows(
@@ -191,7 +202,7 @@ constexpr auto kRows = Rows(
     kAlong.Jointly({0}).Decomposes(DecomposeCumsum).Types(ScanTypes).Named("aten::cumsum"),
     kAlong.Decomposes(DecomposeCumprod).Types(ScanTypes).Named("aten::cumprod"),
     All(kAlong, {"aten::logcumsumexp", "aten::_logcumsumexp", "aten::cummax", "aten::cummin",
-                 "aten::sort", "aten::sort.stable", "aten::glu_backward"}),
+                 "aten::sort", "aten::sort.stable"}),
     kAlong.Decomposes(DecomposeTopK).Types(TopKTypes).Named("aten::topk"),
     Computed("", OthersWhole).CannotFail().Named("aten::renorm"),
     Einsum("aten::bucketize.Tensor", "..., [n] -> ..."),
@@ -200,7 +211,8 @@ constexpr auto kRows = Rows(
     Computed("aten::histc", HistogramFactors), Computed("aten::segment_reduce", SegmentFactors<0>),
     Computed("aten::_segment_reduce_backward", SegmentFactors<2>),
     Einsum("aten::trace", "[m] [n] -> ()").Decomposes(DecomposeTrace).CannotFail(),
-    kAlong.Decomposes(DecomposeGlu).Named("aten::glu"));
+    kHalves.Decomposes(DecomposeGlu).Types(GluTypes).Named("aten::glu"),
+    kHalves.Decomposes(DecomposeGluBackward).Types(GluBackwardTypes).Named("aten::glu_backward"));
 static_assert(AreRowsOf(Family::kReduction, kRows), "see csrc/rules/families.h");
 
 }  // namespace

@@ -267,4 +267,21 @@ ValuesOrStatus DecomposeGlu(Builder& b, const ir::Graph& from, const ir::Node& n
   return AsResultsOf(b, from, node, {b.Mul(slice(0), b.Call("aten::sigmoid", {slice(half)}))});
 }
 
+ValuesOrStatus DecomposeGluBackward(Builder& b, const ir::Graph& from, const ir::Node& node,
+                                    Operands operands) {
+  const Reduction r(from, node);
+  SPMD_REQUIRE(r.dims.size() == 1, "the gradient of glu of a scalar");
+  const int64_t half = r.type.dims[r.dims[0]];
+  auto slice = [&](int64_t begin) {
+    return Upcast(b, b.Slice(operands[1], r.dims[0], begin, begin + half));
+  };
+  const ir::ValueId gate = b.Call("aten::sigmoid", {slice(half)});
+  const ir::ValueId of_value = b.Mul(Upcast(b, operands[0]), gate);
+  const ir::ValueId slope = b.AddScalar(b.Neg(gate), 1);
+  const ir::ValueId of_gate = b.Mul(b.Mul(slope, of_value), slice(0));
+  return AsResultsOf(
+      b, from, node,
+      b.CallAll("aten::cat", {of_value, of_gate}, {{"dim", int64_t{r.dims[0]}}}, {{0, 2}}));
+}
+
 }  // namespace spmd::rules

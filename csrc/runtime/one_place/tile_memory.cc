@@ -3,6 +3,7 @@
 
 #include <c10/core/Allocator.h>
 #include <c10/core/CPUAllocator.h>
+#include <malloc.h>
 #include <pthread.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -130,6 +131,9 @@ class Blocks {
     return stats_;
   }
 
+  // What the block takes. Requires: Owns(block).
+  size_t SizeOf(const void* block) const { return SizeOfClass(ClassAt(block)); }
+
   std::mutex& mutex() { return mutex_; }
 
  private:
@@ -204,22 +208,61 @@ class Blocks {
 Blocks* blocks = nullptr;  // never deleted, as tensors may be freed at exit
 c10::Allocator* inner = nullptr;
 
+struct Counters {
+  std::atomic<int64_t> bytes{0}, peak_bytes{0}, tensors{0}, bytes_ever{0}, tensors_ever{0};
+
+  void Add(size_t size) {
+    const int64_t added = static_cast<int64_t>(size);
+    const int64_t now = bytes.fetch_add(added, std::memory_order_relaxed) + added;
+    int64_t peak = peak_bytes.load(std::memory_order_relaxed);
+    while (now > peak && !peak_bytes.compare_exchange_weak(peak, now, std::memory_order_relaxed)) {
+    }
+    tensors.fetch_add(1, std::memory_order_relaxed);
+    bytes_ever.fetch_add(added, std::memory_order_relaxed);
+    tensors_ever.fetch_add(1, std::memory_order_relaxed);
+  }
+  void Remove(size_t size) {
+    bytes.fetch_sub(static_cast<int64_t>(size), std::memory_order_relaxed);
+    tensors.fetch_sub(1, std::memory_order_relaxed);
+  }
+};
+
+Counters counters;
+
 // Frees any CPU memory, whether it is from here or not, because PyTorch's raw interface needs one
 // deleter for all.
 void Free(void* data) {
   if (blocks->Owns(data)) {
+    counters.Remove(blocks->SizeOf(data));
     blocks->Return(data);
   } else {
     inner->raw_deleter()(data);
   }
 }
 
+// Frees memory of PyTorch's allocator that a scope allocated.
+void FreeCounted(void* data) {
+  counters.Remove(malloc_usable_size(data));
+  inner->raw_deleter()(data);
+}
+
+c10::DataPtr AllocateCounted(size_t bytes) {
+  c10::DataPtr data = inner->allocate(bytes);
+  // The C library knows the size only of what the allocator got from it directly.
+  if (data.get() == nullptr || data.get() != data.get_context()) return data;
+  if (!data.compare_exchange_deleter(inner->raw_deleter(), &FreeCounted)) return data;
+  counters.Add(malloc_usable_size(data.get()));
+  return data;
+}
+
 class Allocator final : public c10::Allocator {
  public:
   c10::DataPtr allocate(size_t bytes) override {
-    if (bytes < kSmallest || bytes > kLargest || !in_scope) return inner->allocate(bytes);
+    if (!in_scope) return inner->allocate(bytes);
+    if (bytes < kSmallest || bytes > kLargest) return AllocateCounted(bytes);
     void* const block = blocks->Take(bytes);
-    if (block == nullptr) return inner->allocate(bytes);
+    if (block == nullptr) return AllocateCounted(bytes);
+    counters.Add(blocks->SizeOf(block));
     return {block, block, &Free, c10::Device(c10::kCPU)};
   }
   c10::DeleterFnPtr raw_deleter() const override { return &Free; }
@@ -252,6 +295,13 @@ TileMemory::Scope::~Scope() { in_scope = before_; }
 void TileMemory::Trim() {
   if (blocks != nullptr) blocks->Trim();
 }
+
+TileMemory::Usage TileMemory::GetUsage() {
+  return {counters.bytes, counters.peak_bytes, counters.tensors, counters.bytes_ever,
+          counters.tensors_ever};
+}
+
+void TileMemory::ResetPeak() { counters.peak_bytes = counters.bytes.load(); }
 
 TileMemory::Stats TileMemory::GetStats() { return blocks == nullptr ? Stats() : blocks->stats(); }
 

@@ -50,6 +50,14 @@ class TileMemory {
     int64_t in_use = 0, most_in_use = 0, kept = 0;
   };
   static Stats GetStats();
+
+  // All that scopes allocate, tensors of other sizes too: bytes and their number now, the largest
+  // sum of bytes since the last ResetPeak, and both sums since the start.
+  struct Usage {
+    int64_t bytes = 0, peak_bytes = 0, tensors = 0, bytes_ever = 0, tensors_ever = 0;
+  };
+  static Usage GetUsage();
+  static void ResetPeak();
 };
 
 }  // namespace spmd::runtime

@@ -8,6 +8,7 @@
 #include <pthread.h>
 
 #include "csrc/runtime/kernels/register.h"
+#include "csrc/runtime/tiled_tensor.h"
 #include "csrc/trace/api/register_kernels.h"
 #include "csrc/trace/api/session.h"
 #include "csrc/trace/device/device_type.h"
@@ -29,6 +30,15 @@ void CheckIndex(c10::DeviceIndex index) {
   TORCH_CHECK(index <= 0, "torch_spmd has one device, '", TheDevice(), "'; got index ",
               static_cast<int>(index),
               "; the devices of a mesh are chosen by mark_sharding, not by index");
+}
+
+bool HasDType(c10::ScalarType type) {
+  try {
+    runtime::FromScalarType(type);
+    return true;
+  } catch (const c10::NotImplementedError&) {
+    return false;
+  }
 }
 
 // There is one device with one stream: the tape orders the work.
@@ -71,6 +81,16 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
     ThrowIfError(Session::Get().Sync(/*wait=*/true));
   }
   void recordDataPtrOnStream(const c10::DataPtr&, const c10::Stream&) const override {}
+#if __has_include(<c10/core/DeviceCapability.h>)  // PyTorch 2.11 has none
+  c10::DeviceCapability getDeviceCapability(c10::Device) const override {
+    c10::DeviceCapability result;
+    for (size_t i = 0; i < c10::NUMBER_OF_DEVICE_CAPABILITIES; ++i) {
+      if (HasDType(static_cast<c10::ScalarType>(i))) continue;
+      result.capability_data.capability_bits &= ~(uint64_t{1} << i);
+    }
+    return result;
+  }
+#endif
 };
 
 struct Hooks final : at::PrivateUse1HooksInterface {

@@ -160,6 +160,13 @@ MarkPtr OwnMark(const at::Tensor& tensor) {
   return own == nullptr ? BufferOf(tensor)->mark : own;
 }
 
+// Whether a program computed the value, and it is not a parameter. A mark on another form of it
+// means the same whether that program has run or is pending.
+bool IsActivation(const at::Tensor& tensor) {
+  const at::TensorBase& base = tensor.is_view() ? tensor._base() : tensor;
+  return BufferOf(tensor)->value()->origin_output >= 0 && !(base.requires_grad() && base.is_leaf());
+}
+
 // `given` is the user's mark, and `mark` what it means for `tensor`.
 absl::Status MarkTensor(SessionState& state, const at::Tensor& tensor, const MarkPtr& mark,
                         const MarkPtr& given) {
@@ -169,7 +176,7 @@ absl::Status MarkTensor(SessionState& state, const at::Tensor& tensor, const Mar
   MarkNotes* const notes = NotesOf(*buffer);
   const bool copied = notes != nullptr && notes->copied;
   if (!base_spec.has_value() && IsWhole(tensor)) {
-    if (buffer->mark != nullptr && !copied && !buffer->pending()) {
+    if (buffer->mark != nullptr && !copied && !buffer->pending() && !IsActivation(tensor)) {
       return MarkedAlready(*OwnMark(tensor), *given);
     }
     if (buffer->mark == nullptr || copied) {
@@ -343,6 +350,7 @@ absl::StatusOr<std::vector<ShardData>> Session::LocalShards(const at::Tensor& te
     shard.index = layout.BoxAt(p);
     shard.device = layout.grid()->device_ids()[p];
     shard.replica_id = replicas[layout.TileAt(p)]++;
+    if (!backend->homes().IsHere(backend->homes().Of(*layout.grid(), p))) continue;
     at::Tensor part = host;
     for (int64_t d = 0; d < host.dim(); ++d) {
       part =

@@ -16,6 +16,7 @@
 #include "csrc/trace/recorder/recorder.h"
 #include "csrc/trace/recorder/tensor.h"
 #include "csrc/trace/session/session_state.h"
+#include "csrc/trace/shape/out_types.h"
 
 namespace spmd::trace {
 
@@ -176,6 +177,10 @@ void RunGeneric(SessionState& state, const OpInfo& op, torch::jit::Stack* stack)
     }
     for (const at::Tensor& t : tensors) {
       if (t.defined() && metas[flat].defined) {
+        if (op.is_out && t.scalar_type() != metas[flat].dtype && !TakesOutTypes(op, args, metas)) {
+          RunOnHost(state, op, stack);  // raises the error
+          return;
+        }
         CheckWrite(op, t, metas[flat]);
         if (twin->elementwise) CheckSources(t, args);
       }

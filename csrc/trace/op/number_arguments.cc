@@ -9,7 +9,6 @@
 #include <string_view>
 
 #include "csrc/trace/op/op_traits.h"
-#include "csrc/trace/op/start_arguments.h"
 #include "csrc/util/sorted.h"
 
 namespace spmd::trace {
@@ -125,23 +124,6 @@ constexpr std::array kKnown = {
 };
 static_assert(IsSortedAndUnique(kKnown));
 
-// Integers that the compiler knows until they change.
-constexpr std::array kStarts = {
-    StartArgument{"aten::narrow_copy", StartForm::kReadLength, 2},
-    StartArgument{"aten::roll", StartForm::kRoll, 1},
-    StartArgument{"aten::select.int", StartForm::kReadOne, 2},
-    StartArgument{"aten::select_backward", StartForm::kGradientOne, 3},
-    StartArgument{"aten::select_copy.int", StartForm::kReadOne, 2},
-    StartArgument{"aten::select_scatter", StartForm::kWriteOne, 3},
-    StartArgument{"aten::slice.Tensor", StartForm::kRead, 2},
-    StartArgument{"aten::slice_backward", StartForm::kGradient, 3},
-    StartArgument{"aten::slice_copy.Tensor", StartForm::kRead, 2},
-    StartArgument{"aten::slice_scatter", StartForm::kWrite, 3},
-    StartArgument{"aten::tril", StartForm::kLowerTriangle, 1},
-    StartArgument{"aten::triu", StartForm::kUpperTriangle, 1},
-};
-static_assert(IsSortedAndUnique(kStarts, &StartArgument::op));
-
 struct Type {
   c10::TypeKind kind;
   bool is_list;
@@ -182,8 +164,6 @@ NumberUse UseOf(std::string_view op, std::string_view argument, const Type& type
 }
 
 }  // namespace
-
-absl::Span<const StartArgument> StartArgumentsOfOps() { return kStarts; }
 
 NumberArgument NumberArgumentOf(const c10::FunctionSchema& schema, const c10::Argument& argument) {
   const std::string& op = schema.operator_name().name;

@@ -12,7 +12,7 @@
 // Every argument of type float or Scalar (optional or not, and lists of them in foreach ops) is
 // passed at run time, except for a list of those that decide a shape or a function, each with its
 // reason. Integers, flags and names are structural, except for a list. The starts of slices and
-// other counts of elements are known to the compiler until they change: start_arguments.h.
+// other counts of elements are known to the compiler until they change: csrc/trace/tape/starts.h.
 #pragma once
 
 #include <ATen/core/function_schema.h>

@@ -187,6 +187,11 @@ void PinMemory(SessionState&, const OpInfo&, torch::jit::Stack*) {
               "'; only tensors of the CPU can be pinned");
 }
 
+void IsPinned(SessionState&, const OpInfo& op, torch::jit::Stack* stack) {
+  PopArguments(op, stack);
+  stack->push_back(false);
+}
+
 constexpr HandlerRow kRows[] = {
     {"aten::_has_same_storage_numel", &HasSameStorageNumel},
     {"aten::_local_scalar_dense", &LocalScalarDense},
@@ -196,6 +201,7 @@ constexpr HandlerRow kRows[] = {
     {"aten::clone", &Clone, kReplayable},
     {"aten::copy_", &Copy, kReplayable},
     {"aten::equal", &Equal},
+    {"aten::is_pinned", &IsPinned},
     {"aten::is_same_size", &IsSameSize},
 };
 static_assert(IsSortedAndUnique(kRows, &HandlerRow::op));

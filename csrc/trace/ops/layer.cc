@@ -15,6 +15,7 @@
 #include <ATen/ops/tanh.h>
 #include <ATen/ops/zeros_like.h>
 
+#include <algorithm>
 #include <numeric>
 
 #include "csrc/trace/dispatch/record_generic.h"
@@ -43,6 +44,20 @@ void Linear(SessionState& state, const OpInfo& op, torch::jit::Stack* stack) {
   stack->push_back(a[2].isNone() ? product : at::add(product, a[2].toTensor()));
 }
 
+// For the gradient of a matrix, which the CPU's product makes column by column.
+TensorMeta ByColumns(const at::Tensor& t) {
+  TensorMeta meta = MetaLike(t);
+  meta.strides = {1, std::max<int64_t>(t.size(0), 1)};
+  return meta;
+}
+
+bool IsByColumns(const at::Tensor& t) {
+  return t.dim() == 2 && t.stride(0) == 1 && t.stride(1) == t.size(0);
+}
+bool IsByRows(const at::Tensor& t) {
+  return t.dim() != 2 || (t.stride(1) == 1 && t.stride(0) == t.size(1));
+}
+
 void LinearBackward(SessionState& state, const OpInfo& op, torch::jit::Stack* stack) {
   const Args a = PopArguments(op, stack);
   const at::Tensor self = a[0].toTensor(), grad = a[1].toTensor(), weight = a[2].toTensor();
@@ -51,12 +66,12 @@ void LinearBackward(SessionState& state, const OpInfo& op, torch::jit::Stack* st
   const TapeId g = Read(state, grad);
   if (mask.get(0)) {
     dinput = NewTensor(
-        state, MetaLike(self),
+        state, IsByColumns(self) ? ByColumns(self) : MetaLike(self),
         EmitNamed(state, "spmd::linear_dinput", {g, Read(state, weight)}, {}, TypeOf(self)));
   }
   if (mask.get(1)) {
     dweight = NewTensor(
-        state, MetaLike(weight),
+        state, IsByRows(weight) ? MetaLike(weight) : ByColumns(weight),
         EmitNamed(state, "spmd::linear_dweight", {g, Read(state, self)}, {}, TypeOf(weight)));
   }
   if (mask.get(2)) {

@@ -18,8 +18,10 @@ struct CompiledProgram {
   // If false, `compiled` lacks its graph and reasons, which take as long to make as the program
   // itself and are made on demand.
   bool explained = true;
+  // Null if the program does not fit the devices' memory.
   std::shared_ptr<runtime::LoadedProgram> loaded;
-  const program::Program& program() const { return loaded->program(); }
+  program::Program refused;  // that program; empty otherwise
+  const program::Program& program() const { return loaded ? loaded->program() : refused; }
   // The bytes on the heap, without the graph and reasons, which few programs have.
   int64_t HeapBytes() const;
 };

@@ -31,6 +31,7 @@ struct ProgramPart {
 struct ProgramOptions {
   bool deduplicate = true, coalesce = false, one_place = true, price_moves = true;
   Turns turns = Turns::kWhereTheyPay;
+  int64_t memory_limit = 0;
   friend bool operator==(const ProgramOptions&, const ProgramOptions&) = default;
 };
 

@@ -8,9 +8,11 @@
 #include <optional>
 #include <utility>
 
+#include "csrc/rules/tables/batch_index.h"
 #include "csrc/trace/device/device_type.h"
 #include "csrc/trace/device/status_to_exception.h"
 #include "csrc/trace/device/tensor_impl.h"
+#include "csrc/trace/program/compiled_program.h"
 #include "csrc/trace/recorder/marks.h"
 #include "csrc/trace/session/session_state.h"
 
@@ -130,6 +132,40 @@ TapeId ReadThrough(SessionState& state, TapeId base, const RecipePtr& recipe,
   return view;
 }
 
+// The dimension along which the value is 0, 1, 2, …, if an earlier program made it so. The compiler
+// recognizes such an index where a program makes it (csrc/rules/tables/batch_index.h), and making
+// it again costs less than passing it on:
+//
+//   rows = torch.arange(B); y = x[rows, last]; print(y.sum()); y.sum().backward()
+std::optional<int> NumberedDim(const Value& value) {
+  if (value.origin_output < 0 || value.type.rank() == 0) return std::nullopt;
+  if (value.type.dtype != DType::kI64 && value.type.dtype != DType::kI32) return std::nullopt;
+  const std::shared_ptr<CompiledProgram> program = value.origin.lock();
+  if (program == nullptr) return std::nullopt;
+  const ir::Graph& graph = program->traced;
+  const ir::ValueId made = graph.outputs()[value.origin_output].value;
+  if (!(graph.type(made) == value.type)) return std::nullopt;
+  const auto numbering = rules::NumberingOf(graph, made);
+  if (!numbering || numbering->count != value.type.dims[numbering->dim]) return std::nullopt;
+  return numbering->dim;
+}
+
+TapeId EmitNumbers(SessionState& state, const TensorType& type, int dim) {
+  const int64_t count = type.dims[dim];
+  const TapeId numbers =
+      EmitNamed(state, "spmd::iota", {},
+                {{"size", count},
+                 {"start", int64_t{0}},
+                 {"step", int64_t{1}},
+                 {"offset", int64_t{0}},
+                 {"dtype", static_cast<int64_t>(runtime::ToScalarType(type.dtype))}},
+                {type.dtype, {count}});
+  if (type.rank() == 1) return numbers;
+  Dims along(type.rank(), 1);
+  along[dim] = count;
+  return EmitExpand(state, EmitView(state, numbers, along), type.dims);
+}
+
 // The Buffer's value; it is created if the memory was never written.
 TapeId UseBase(SessionState& state, Buffer* buffer) {
   if (buffer->holds_nothing()) {
@@ -137,7 +173,14 @@ TapeId UseBase(SessionState& state, Buffer* buffer) {
                           Dims(buffer->form.sizes.begin(), buffer->form.sizes.end())};
     BindBuffer(state, buffer, EmitFull(state, type, 0));
   }
-  ThrowIfError(buffer->value()->poison);
+  const Value& value = *buffer->value();
+  ThrowIfError(value.poison);
+  if (value.tape != state.tape->number() && buffer->mark == nullptr) {
+    if (const std::optional<int> dim = NumberedDim(value)) {
+      state.call.looked_at_values = true;  // any other value is an input
+      return EmitNumbers(state, value.type, *dim);
+    }
+  }
   return state.tape->Use(buffer->value(), buffer);
 }
 

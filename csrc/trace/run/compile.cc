@@ -14,12 +14,14 @@
 #include "absl/strings/str_cat.h"
 #include "csrc/machine/machine.h"
 #include "csrc/partition/compile_cache.h"
+#include "csrc/runtime/memory_check.h"
 #include "csrc/trace/program/compile_log.h"
 #include "csrc/trace/program/lower.h"
 #include "csrc/trace/run/pending_graph.h"
 #include "csrc/trace/session/devices.h"
 #include "csrc/trace/session/session_state.h"
 #include "csrc/trace/tape/starts.h"
+#include "csrc/util/byte_text.h"
 #include "csrc/util/status.h"
 
 namespace spmd::trace {
@@ -130,6 +132,27 @@ void ReturnFreedMemory(const program::Program& compiled) {
 #endif
 }
 
+// A program that does not fit is the last program nevertheless, so that it can be looked at.
+absl::Status CheckMemory(SessionState& state, const runtime::Backend& backend,
+                         const std::shared_ptr<CompiledProgram>& program) {
+  const absl::Status fits =
+      runtime::CheckMemory(program->compiled.program, backend, LoadOptions(state).memory_limit);
+  if (fits.ok()) return fits;
+  program->refused = std::move(program->compiled.program);
+  state.diagnostics.last_program = program;
+  return fits;
+}
+
+// What the compiler chose because memory is short, for explain_compile.
+std::string ChosenForMemory(const partition::GatheredAgain& again) {
+  if (again.values.empty()) return "";
+  const int64_t computed = static_cast<int64_t>(again.values.size()) - again.gathers;
+  return absl::StrCat("; gathers ", again.gathers, " and computes ", computed,
+                      " values again to hold ", ByteText(again.bytes_after), " instead of ",
+                      ByteText(again.bytes_before), ", and sends ", ByteText(again.wire_bytes),
+                      " more");
+}
+
 }  // namespace
 
 absl::StatusOr<CachedProgramPtr> Compile(SessionState& state, Tape& tape,
@@ -164,10 +187,12 @@ absl::StatusOr<CachedProgramPtr> Compile(SessionState& state, Tape& tape,
     ++state.diagnostics.statistics.disk_hits;
     event.reason += "; read from disk";
   }
+  event.reason += ChosenForMemory(program->compiled.gathered_again);
   event.compile_ms = MillisecondsSince(start);
 
   start = Clock::now();
   cached->options = ProgramOptionsOf(state);
+  SPMD_RETURN_IF_ERROR(CheckMemory(state, *backend, program));
   SPMD_ASSIGN_OR_RETURN(program->loaded,
                         runtime::LoadedProgram::Load(std::move(program->compiled.program), backend,
                                                      LoadOptions(state)));

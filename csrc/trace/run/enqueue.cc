@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "csrc/trace/program/verify_run.h"
+#include "csrc/trace/run/known_values.h"
 #include "csrc/trace/session/devices.h"
 #include "csrc/trace/session/session_lock.h"
 #include "csrc/trace/tape/starts.h"
@@ -25,6 +26,7 @@ absl::StatusOr<runtime::PendingRunPtr> Enqueue(SessionState& state, const Tape& 
     const ValuePtr& value = tape.value(tape.inputs()[cached.inputs[k]].id);
     if (!value->poison.ok()) return value->poison;
     if (value->host.defined()) {
+      if (backend->planning()) value->known = KnownUpload(value->host);
       const Layout wanted = program.LayoutOf(program.inputs[k].value);
       value->layout =
           std::make_shared<const Layout>(wanted.grid(), wanted.sharding().Reduced(), wanted.dims());
@@ -52,7 +54,8 @@ absl::StatusOr<runtime::PendingRunPtr> Enqueue(SessionState& state, const Tape& 
   std::optional<GraphInputs> given;
   if (state.options.verify && !backend->planning()) {
     // If an argument is missing, the run itself fails.
-    if (auto recorded = RecordInputs(arguments, scalars); recorded.ok()) {
+    if (auto recorded = RecordInputs(arguments, scalars, state.processes.job.script);
+        recorded.ok()) {
       given = *std::move(recorded);
     }
   }
@@ -64,9 +67,11 @@ absl::StatusOr<runtime::PendingRunPtr> Enqueue(SessionState& state, const Tape& 
                                                    std::move(scalars));
   }
   if (given.has_value() && in_flight.run->Wait().ok()) {
-    SPMD_RETURN_IF_ERROR(CompareWithUnsharded(*cached.program, *given, *in_flight.run));
+    SPMD_RETURN_IF_ERROR(
+        CompareWithUnsharded(*cached.program, *given, *in_flight.run, state.processes.job.script));
   }
   for (const OutputSpec& o : cached.outputs) in_flight.results.emplace_back(tape.value(o.value));
+  if (backend->planning()) NoteKnown(tape, cached, in_flight.scalars);
   runtime::PendingRunPtr run = in_flight.run;
   state.in_flight.runs.push_back(std::move(in_flight));
   return run;

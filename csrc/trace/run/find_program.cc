@@ -77,6 +77,7 @@ Hash128 CacheKey(const SessionState& state, const Hash128& tape_key, bool runtim
     key.Mix(on ? 0xd : 0xc);
   }
   key.Mix(static_cast<uint64_t>(options.turns));
+  key.Mix(static_cast<uint64_t>(options.memory_limit));
   return key;
 }
 

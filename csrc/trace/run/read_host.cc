@@ -2,14 +2,27 @@
 #include "csrc/trace/run/read_host.h"
 
 #include <ATen/ops/zeros.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
 
-#include "csrc/runtime/tiled_tensor.h"
 #include "csrc/trace/device/status_to_exception.h"
 #include "csrc/trace/recorder/recorder.h"
+#include "csrc/trace/run/agree.h"
 #include "csrc/trace/run/cut.h"
+#include "csrc/trace/run/known_values.h"
 #include "csrc/trace/run/resolve.h"
 
 namespace spmd::trace {
+
+namespace {
+
+at::Tensor Part(at::Tensor whole, const Box& box, const Box& within) {
+  for (int64_t d = 0; d < whole.dim(); ++d) {
+    whole = whole.narrow(d, box[d].begin - within[d].begin, box[d].size());
+  }
+  return whole;
+}
+
+}  // namespace
 
 at::Tensor ReadHost(SessionState& state, const at::Tensor& tensor, const char* why) {
   state.call.looked_at_values = true;
@@ -21,10 +34,34 @@ at::Tensor ReadHost(SessionState& state, const at::Tensor& tensor, const char* w
   // The value is held here, since a signal's handler may write the tensor during the wait.
   const ValuePtr value = buffer->value();
   ThrowIfError(Resolve(state, *value));
-  at::Tensor host =
-      value->host.defined() ? value->host : ValueOrThrow(runtime::Download(*value->tiles));
+  at::Tensor host = value->host;
+  if (!host.defined()) {
+    host = runtime::IsPlanned(*value->tiles) ? ValueOrThrow(ReadPlanned(state, *value, why))
+                                             : ValueOrThrow(ReadValue(state, *value, why));
+  }
   for (const Recipe* step : Chain(RecipeOf(buffer, tensor))) host = ApplyOnHost(*step, host);
   return host.clone(at::MemoryFormat::Contiguous);
+}
+
+at::Tensor ReadHostPart(SessionState& state, const at::Tensor& tensor, const Box& box,
+                        const char* why) {
+  Buffer* const buffer = BufferOf(tensor);
+  const Box whole = WholeBox(Dims(tensor.sizes().begin(), tensor.sizes().end()));
+  if (!buffer->holds_nothing()) {
+    if (buffer->pending()) ThrowIfError(Cut(state, why));
+    const ValuePtr value = buffer->value();
+    ThrowIfError(Resolve(state, *value));
+    const bool is_base = RecipeOf(buffer, tensor) == nullptr;
+    at::Tensor stored = value->host;
+    if (is_base && !stored.defined() && value->tiles->whole) stored = value->tiles->tiles[0];
+    if (is_base && stored.defined() && stored.is_cpu()) {
+      state.call.looked_at_values = true;
+      const c10::impl::ExcludeDispatchKeyGuard guard(c10::autograd_dispatch_keyset);
+      return Part(stored.resolve_conj().resolve_neg(), box, whole)
+          .clone(at::MemoryFormat::Contiguous);
+    }
+  }
+  return Part(ReadHost(state, tensor, why), box, whole).clone(at::MemoryFormat::Contiguous);
 }
 
 }  // namespace spmd::trace

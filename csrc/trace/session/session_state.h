@@ -9,6 +9,9 @@
 #include <atomic>
 #include <memory>
 #include <optional>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "csrc/partition/compile_cache.h"
@@ -18,6 +21,7 @@
 #include "csrc/trace/session/devices.h"
 #include "csrc/trace/session/in_flight.h"
 #include "csrc/trace/session/optimizer_step.h"
+#include "csrc/trace/session/processes.h"
 #include "csrc/trace/session/python_hooks.h"
 #include "csrc/trace/session/session_mutex.h"
 #include "csrc/trace/shape/shape_inference.h"
@@ -29,6 +33,10 @@
 #include "csrc/util/options.h"
 
 namespace spmd::trace {
+
+// What values are taken to be that a backend which only plans cannot know: the first pair whose
+// text is part of the question (csrc/trace/run/known_values.h).
+using Answers = std::vector<std::pair<std::string, double>>;
 
 // The op that is being recorded.
 struct CurrentCall {
@@ -54,6 +62,7 @@ struct SessionState {
   OptimizerSteps optimizer_steps ABSL_GUARDED_BY(mutex);
   // --- what becomes of it ---
   Devices devices ABSL_GUARDED_BY(mutex);
+  Processes processes ABSL_GUARDED_BY(mutex);
   Meshes meshes ABSL_GUARDED_BY(mutex);
   ProgramCache programs ABSL_GUARDED_BY(mutex);
   // Made when the first program is compiled; null if programs are not kept on disk.
@@ -62,6 +71,7 @@ struct SessionState {
   // --- what its users see and choose ---
   Diagnostics diagnostics ABSL_GUARDED_BY(mutex);
   Options options ABSL_GUARDED_BY(mutex);
+  Answers answers ABSL_GUARDED_BY(mutex);
   // Of the environment; reported when the backend is first asked for.
   absl::Status bad_options ABSL_GUARDED_BY(mutex);
 

@@ -4,9 +4,12 @@
 #include <ATen/EmptyTensor.h>
 #include <ATen/ExpandUtils.h>
 #include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/ops/diagonal.h>
 #include <ATen/ops/index.h>
+#include <ATen/ops/slice.h>
 
 #include <algorithm>
+#include <cmath>
 #include <exception>
 #include <iterator>
 #include <optional>
@@ -75,6 +78,75 @@ bool FitsSource(const OpInfo&, const Args& args) {
   return true;
 }
 
+// The sizes of a view of the first argument's metadata; empty if PyTorch refuses the view.
+template <typename Fn>
+std::optional<std::vector<int64_t>> SizesOf(const Args& args, Fn&& view) {
+  try {
+    const runtime::DispatchGuard guard;
+    const NoTorchFunction no_torch_function;
+    const MetaInCpp without_python;
+    return view(MetaLike(args[0].toTensor())).sizes().vec();
+  } catch (const std::exception&) {
+    return std::nullopt;
+  }
+}
+
+// True if the source has the sizes of the part that it replaces: it is not expanded.
+bool FitsSlice(const OpInfo&, const Args& args) {
+  const auto sizes = SizesOf(args, [&](const at::Tensor& self) {
+    return at::slice(self, args[2].toInt(), args[3].toOptional<int64_t>(),
+                     args[4].toOptional<int64_t>(), args[5].toInt());
+  });
+  return sizes.has_value() && args[1].toTensor().sizes() == at::IntArrayRef(*sizes);
+}
+
+bool FitsDiagonal(const OpInfo&, const Args& args) {
+  const auto sizes = SizesOf(args, [&](const at::Tensor& self) {
+    return at::diagonal(self, args[2].toInt(), args[3].toInt(), args[4].toInt());
+  });
+  return sizes.has_value() && args[1].toTensor().sizes() == at::IntArrayRef(*sizes);
+}
+
+// True if all dilations are positive, and a transposed convolution pads its output by less than a
+// stride or a dilation.
+bool FitsConvolution(const OpInfo& op, const Args& args) {
+  const std::vector<int64_t> stride = args[op.FindArg("stride")].toIntVector();
+  const std::vector<int64_t> dilation = args[op.FindArg("dilation")].toIntVector();
+  const std::vector<int64_t> padding = args[op.FindArg("output_padding")].toIntVector();
+  const auto positive = [](int64_t n) { return n > 0; };
+  if (!std::all_of(dilation.begin(), dilation.end(), positive)) return false;
+  if (!args[op.FindArg("transposed")].toBool()) return true;
+  for (size_t d = 0; d < padding.size(); ++d) {
+    // A list of one number stands for all dimensions.
+    const int64_t step = stride[std::min(d, stride.size() - 1)];
+    if (padding[d] >= std::max(step, dilation[std::min(d, dilation.size() - 1)])) return false;
+  }
+  return true;
+}
+
+// True if the range of a histogram has two ends.
+bool FitsRange(const OpInfo& op, const Args& args) {
+  return std::isfinite(args[op.FindArg("min")].toScalar().toDouble()) &&
+         std::isfinite(args[op.FindArg("max")].toScalar().toDouble());
+}
+
+// True if there are as many weights as classes.
+bool FitsClasses(const OpInfo& op, const Args& args) {
+  const c10::IValue& weight = args[op.FindArg("weight")];
+  const at::Tensor self = args[0].toTensor();
+  return !weight.isTensor() || !weight.toTensor().defined() || self.dim() < 2 ||
+         weight.toTensor().numel() == self.size(1);
+}
+
+bool FitsPlaces(const OpInfo&, const Args& args) {
+  return args[1].toTensor().numel() == args[2].toTensor().numel();
+}
+
+// True if there is a dimension, or none is named.
+bool HasDims(const OpInfo& op, const Args& args) {
+  return args[0].toTensor().dim() > 0 || args[op.FindArg("dims")].toIntVector().empty();
+}
+
 struct Row {
   std::string_view op;  // without its overload
   bool (*takes)(const OpInfo&, const Args&);
@@ -85,10 +157,17 @@ constexpr Row kRows[] = {
     {"aten::_fused_moving_avg_obs_fq_helper_functional", KeepsSizes},
     {"aten::_index_put_impl", TakesIndexedWrite},
     {"aten::_unsafe_index_put", TakesIndexedWrite},
+    {"aten::convolution", FitsConvolution},
+    {"aten::diagonal_scatter", FitsDiagonal},
+    {"aten::histc", FitsRange},
     {"aten::index_add", FitsSource},
     {"aten::index_put", TakesIndexedWrite},
     {"aten::index_reduce", FitsSource},
     {"aten::lu_unpack", FitsPivots},
+    {"aten::nll_loss2d_forward", FitsClasses},
+    {"aten::put", FitsPlaces},
+    {"aten::roll", HasDims},
+    {"aten::slice_scatter", FitsSlice},
 };
 
 static_assert(IsSortedAndUnique(kRows, &Row::op));

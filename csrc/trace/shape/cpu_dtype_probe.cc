@@ -38,7 +38,7 @@ constexpr std::array<std::string_view, 4> kUndefinedOnNothing = {"batch_norm", "
                                                                  "pdist", "segment_reduce"};
 
 // Ops whose kernels write where their integers say, unchecked. Zeros are no pivots.
-constexpr std::array<std::string_view, 2> kUndefinedOnZeros = {"::lu_", "ldl_"};
+constexpr std::array<std::string_view, 3> kUndefinedOnZeros = {"::lu_", "_lu_solve", "ldl_"};
 
 bool Says(std::string_view text, std::string_view part) {
   return text.find(part) != std::string_view::npos;

@@ -16,8 +16,10 @@ constexpr int64_t kLeastRecords = 128;
 // Ops that only read results of earlier ops, as in a chain whose end is read, are one program up to
 // this many records.
 constexpr int64_t kLongestChain = 4096;
-// With more pending records, or bytes that nothing else holds, the tape ends at once.
+// With more pending records, or bytes that nothing else holds, the tape ends at once. A training
+// step may be as long as a step can be, since it is one program only if nothing ends it.
 constexpr int64_t kMostRecords = 50000;
+constexpr int64_t kMostRecordsOfStep = 2000000;
 constexpr int64_t kMostBytes = int64_t{512} << 20;
 // The bytes that an input takes in addition to its data.
 constexpr int64_t kInput = 256;
@@ -66,7 +68,7 @@ class Comparison {
     }
   }
 
-  // The length of the shortest part that the tape ends in twice; 0: none.
+  // The length of the shortest part that the tape ends in, twice or more; 0: none.
   int64_t Period() const {
     for (int64_t period = 1; 2 * period <= size_; ++period) {
       if (Repeats(period)) return period;
@@ -74,11 +76,11 @@ class Comparison {
     return 0;
   }
 
+  // A part that takes no inputs has to be there so often that no two ops that happen to be alike
+  // are taken for it.
   bool Repeats(int64_t period) const {
-    if (2 * period > size_) return false;
-    for (int64_t r = size_; r-- > size_ - period;) {
-      if (!Same(r, period)) return false;
-    }
+    if (!AreSame(period, period)) return false;
+    if (!TakesInputs(period) && !AreSame(kLeastRecords, period)) return false;
     return HasItsOwnInputs(period);
   }
 
@@ -142,6 +144,15 @@ class Comparison {
     });
   }
 
+  // Whether the last `count` records do the same as those one period earlier.
+  bool AreSame(int64_t count, int64_t period) const {
+    if (count + period > size_) return false;
+    for (int64_t r = size_; r-- > size_ - count;) {
+      if (!Same(r, period)) return false;
+    }
+    return true;
+  }
+
   // Whether record r does the same as the record one period earlier.
   bool Same(int64_t r, int64_t period) const {
     const Record &a = records_[r], &b = records_[r - period];
@@ -150,18 +161,20 @@ class Comparison {
       return false;
     }
     for (size_t k = 0; k < a.operands.size(); ++k) {
-      if (!SameOperand(a.operands[k], b.operands[k], period)) return false;
+      if (!SameOperand(r, a.operands[k], b.operands[k], period)) return false;
     }
     return true;
   }
 
-  bool SameOperand(TapeId a, TapeId b, int64_t period) const {
+  // The same for operands a and b of the two records.
+  bool SameOperand(int64_t r, TapeId a, TapeId b, int64_t period) const {
     if (a == b) return true;
     if (a == kNoId || b == kNoId || IsInput(a) != IsInput(b)) return false;
     // Inputs that are new in each part. (Parameters of layers have the same distance, but in all
     // parts.)
     if (IsInput(a)) {
-      return first_use_[a] >= size_ - period && first_use_[a] - first_use_[b] == period;
+      const int64_t begin = size_ - ((size_ - 1 - r) / period + 1) * period;  // of the part of r
+      return first_use_[a] >= begin && first_use_[a] - first_use_[b] == period;
     }
     const Origin &x = tape_.origin(a), &y = tape_.origin(b);
     return x.record - y.record == period &&
@@ -196,11 +209,24 @@ class Comparison {
 
 // Whether little of what was computed is held. Values that a backward pass will need should stay in
 // one program with it.
-bool FewAreHeld(const Tape& tape) {
+int64_t Held(const Tape& tape) {
   int64_t held = 0;
   tape.bindings().ForEach([&](Buffer& buffer, TapeId) { held += buffer.pending() ? 1 : 0; });
+  return held;
+}
+bool FewAreHeld(const Tape& tape) {
   const int64_t share = c10::GradMode::is_enabled() ? 8 : 2;
-  return held <= std::max<int64_t>(8, tape.num_records() / share);
+  return Held(tape) <= std::max<int64_t>(8, tape.num_records() / share);
+}
+
+// Whether a training step is being recorded: a backward pass has run on this tape (its optimizer's
+// step would end the tape), or values are held that one may need. Checkpointed layers hold little.
+bool IsInStep(const Tape& tape) {
+  const std::vector<Record>& records = tape.records();
+  if (std::any_of(records.begin(), records.end(), [](const Record& r) { return r.task != 0; })) {
+    return true;
+  }
+  return c10::GradMode::is_enabled() && Held(tape) > 32;
 }
 
 }  // namespace
@@ -243,7 +269,11 @@ const char* Repeats::WhyEnd(const Tape& tape, bool in_backward) {
   if (tape.number() != tape_) Begin(tape);
   // Within a recording, whose end is near enough.
   if (!tape.AtEnd()) return nullptr;
-  if (tape.num_records() > kMostRecords) return "ops that wait";
+  const int64_t n = tape.num_records();
+  if (n > kMostRecordsOfStep ||
+      (n > kMostRecords && n >= next_records_ && !in_backward && !IsInStep(tape))) {
+    return "ops that wait";
+  }
   if (in_backward) return nullptr;
   if (ConsistsOfPart(tape) && FewAreHeld(tape)) {
     ended_ = tape.number();

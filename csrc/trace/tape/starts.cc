@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "csrc/trace/tape/starts.h"
 
-#include <iterator>
+#include <algorithm>
+#include <array>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "csrc/rules/builder.h"
-#include "csrc/trace/op/start_arguments.h"
 #include "csrc/trace/tape/recording.h"
 #include "csrc/util/status.h"
 
@@ -47,23 +47,38 @@ bool KnownInt(const Args& args, size_t i) { return args[i].isInt() && args[i].to
 
 template <size_t Dim>
 bool IsSelect(const Record& record) {
-  return KnownInt(record.args, Dim) && KnownInt(record.args, Dim + 1);
+  return record.args[Dim].isInt() && KnownInt(record.args, Dim + 1);
 }
 template <size_t Dim>
 bool IsSlice(const Record& record) {
   return IsSelect<Dim>(record) && record.args[Dim + 3].toInt() == 1;
 }
 
-template <size_t Dim>
-TensorType PartType(const Record& record, TensorType part, bool select) {
-  if (select) part.dims.insert(part.dims.begin() + record.args[Dim].toInt(), 1);
+// Gradients have the sizes of the whole among their arguments, so they may count from the end, as
+// autograd has it for x[-k-3 : -k].
+bool IsSelectGradient(const Record& record) {
+  return record.args[2].isInt() && record.args[3].isInt();
+}
+bool IsSliceGradient(const Record& record) {
+  return IsSelectGradient(record) && record.args[4].isInt() && record.args[5].toInt() == 1;
+}
+
+int64_t Wrapped(int64_t i, int64_t size) { return i < 0 ? i + size : i; }
+
+// The dimension `dim` of a tensor of which `part` is a part, with or without that dimension.
+int64_t DimOf(const c10::IValue& dim, const TensorType& part, bool select) {
+  return Wrapped(dim.toInt(), part.rank() + (select ? 1 : 0));
+}
+
+TensorType PartType(TensorType part, int64_t dim, bool select) {
+  if (select) part.dims.insert(part.dims.begin() + dim, 1);
   return part;
 }
 
 template <bool Select>
 ir::ValueId LowerRead(Target& t) {
-  const int64_t dim = t.record.args[1].toInt();
-  const TensorType part = PartType<1>(t.record, t.result, Select);
+  const int64_t dim = DimOf(t.record.args[1], t.result, Select);
+  const TensorType part = PartType(t.result, dim, Select);
   const ir::ValueId v =
       t.Add("spmd::slice_start", {t.operands[0]},
             {{"dim", dim}, {"start", t.Slot()}, {"length", part.dims[dim]}}, part);
@@ -72,8 +87,8 @@ ir::ValueId LowerRead(Target& t) {
 
 template <bool Select>
 ir::ValueId LowerWrite(Target& t) {
-  const int64_t dim = t.record.args[2].toInt();
-  const TensorType part = PartType<2>(t.record, t.graph.type(t.operands[1]), Select);
+  const int64_t dim = DimOf(t.record.args[2], t.graph.type(t.operands[1]), Select);
+  const TensorType part = PartType(t.graph.type(t.operands[1]), dim, Select);
   const ir::ValueId source = Select ? t.View(t.operands[1], part) : t.operands[1];
   return t.Add("spmd::slice_start_scatter", {t.operands[0], source},
                {{"dim", dim}, {"start", t.Slot()}}, t.graph.type(t.operands[0]),
@@ -83,8 +98,8 @@ ir::ValueId LowerWrite(Target& t) {
 // Their gradients: zeros except for the part that was read.
 template <bool Select>
 ir::ValueId LowerGradient(Target& t) {
-  const int64_t dim = t.record.args[2].toInt();
-  const TensorType part = PartType<2>(t.record, t.graph.type(t.operands[0]), Select);
+  const int64_t dim = DimOf(t.record.args[2], t.graph.type(t.operands[0]), Select);
+  const TensorType part = PartType(t.graph.type(t.operands[0]), dim, Select);
   const ir::ValueId grad = Select ? t.View(t.operands[0], part) : t.operands[0];
   const ir::ValueId zeros =
       t.Add("spmd::full", {},
@@ -140,69 +155,47 @@ ir::ValueId LowerTriangle(Target& t) {
                t.result);
 }
 
-// By StartForm.
-struct Form {
-  StartForm form;
+struct Row {
+  const OpInfo* op;
   bool (*applies)(const Record&);
-  bool has_end;  // the argument after the start follows from it
+  uint64_t arguments;
+  int number;  // the argument that is passed
   ir::ValueId (*lower)(Target&);
 };
-constexpr Form kForms[] = {
-    {StartForm::kReadOne, IsSelect<1>, false, LowerRead<true>},
-    {StartForm::kReadLength, IsSelect<1>, false, LowerRead<false>},
-    {StartForm::kRead, IsSlice<1>, true, LowerRead<false>},
-    {StartForm::kWriteOne, IsSelect<2>, false, LowerWrite<true>},
-    {StartForm::kWrite, IsSlice<2>, true, LowerWrite<false>},
-    {StartForm::kGradientOne, IsSelect<2>, false, LowerGradient<true>},
-    {StartForm::kGradient, IsSlice<2>, true, LowerGradient<false>},
-    {StartForm::kRoll, HasElements, false, LowerRoll},
-    {StartForm::kLowerTriangle, IsMatrix, false, LowerTriangle<true>},
-    {StartForm::kUpperTriangle, IsMatrix, false, LowerTriangle<false>},
-};
-constexpr bool FormsAreInOrder() {
-  for (size_t i = 0; i < std::size(kForms); ++i) {
-    if (static_cast<size_t>(kForms[i].form) != i) return false;
-  }
-  return true;
-}
-static_assert(FormsAreInOrder());
 
-struct Start {
-  const OpInfo* op;
-  const Form* form;
-  int number;  // the argument that is passed
-
-  uint64_t arguments() const { return (form->has_end ? uint64_t{3} : uint64_t{1}) << number; }
-};
-
-std::vector<Start> AllStarts() {
-  std::vector<Start> starts;
-  for (const StartArgument& start : StartArgumentsOfOps()) {
-    starts.push_back(
-        {&GetOp(std::string(start.op)), &kForms[static_cast<size_t>(start.form)], start.number});
-  }
-  return starts;
-}
-
-const Start* Find(const Record& record) {
-  static const std::vector<Start> starts = AllStarts();
-  for (const Start& start : starts) {
-    if (start.op == record.op) return start.form->applies(record) ? &start : nullptr;
+const Row* Find(const Record& record) {
+  static const std::array rows = {
+      Row{&GetOp("aten::narrow_copy"), IsSelect<1>, 1 << 2, 2, LowerRead<false>},
+      Row{&GetOp("aten::roll"), HasElements, 1 << 1, 1, LowerRoll},
+      Row{&GetOp("aten::select.int"), IsSelect<1>, 1 << 2, 2, LowerRead<true>},
+      Row{&GetOp("aten::select_backward"), IsSelectGradient, 1 << 3, 3, LowerGradient<true>},
+      Row{&GetOp("aten::select_copy.int"), IsSelect<1>, 1 << 2, 2, LowerRead<true>},
+      Row{&GetOp("aten::select_scatter"), IsSelect<2>, 1 << 3, 3, LowerWrite<true>},
+      Row{&GetOp("aten::slice.Tensor"), IsSlice<1>, 1 << 2 | 1 << 3, 2, LowerRead<false>},
+      Row{&GetOp("aten::slice_backward"), IsSliceGradient, 1 << 3 | 1 << 4, 3,
+          LowerGradient<false>},
+      Row{&GetOp("aten::slice_copy.Tensor"), IsSlice<1>, 1 << 2 | 1 << 3, 2, LowerRead<false>},
+      Row{&GetOp("aten::slice_scatter"), IsSlice<2>, 1 << 3 | 1 << 4, 3, LowerWrite<false>},
+      Row{&GetOp("aten::tril"), IsMatrix, 1 << 1, 1, LowerTriangle<true>},
+      Row{&GetOp("aten::triu"), IsMatrix, 1 << 1, 1, LowerTriangle<false>},
+  };
+  for (const Row& row : rows) {
+    if (row.op == record.op) return row.applies(record) ? &row : nullptr;
   }
   return nullptr;
 }
 
-const Start& StartOf(const Record& record) {
-  const Start* start = Find(record);
-  SPMD_CHECK(start != nullptr, record.op->name, " has no start");
-  return *start;
+const Row& RowOf(const Record& record) {
+  const Row* row = Find(record);
+  SPMD_CHECK(row != nullptr, record.op->name, " has no start");
+  return *row;
 }
 
 }  // namespace
 
 uint64_t StartArguments(const Record& record) {
-  const Start* start = Find(record);
-  return start == nullptr ? 0 : start->arguments();
+  const Row* row = Find(record);
+  return row == nullptr ? 0 : row->arguments;
 }
 
 std::vector<int> RecordsWithStarts(const std::vector<Record>& records) {
@@ -222,12 +215,17 @@ bool SameStarts(const Record& record, const Args& a, const Args& b) {
 }
 
 std::string StartToString(const Record& record) {
-  return absl::StrCat(record.op->args[StartOf(record).number].name, " of ", record.op->name);
+  return absl::StrCat(record.op->args[RowOf(record).number].name, " of ", record.op->name);
 }
 
 void AppendStarts(const Record& record, const Args& args, std::vector<c10::Scalar>& scalars) {
-  const c10::IValue& number = args[StartOf(record).number];
-  if (number.isInt()) {
+  const Row& row = RowOf(record);
+  const c10::IValue& number = args[row.number];
+  if (row.applies == &IsSelectGradient || row.applies == &IsSliceGradient) {
+    const std::vector<int64_t> sizes = args[1].toIntVector();
+    const int64_t size = sizes[Wrapped(args[2].toInt(), static_cast<int64_t>(sizes.size()))];
+    scalars.emplace_back(std::clamp<int64_t>(Wrapped(number.toInt(), size), 0, size));
+  } else if (number.isInt()) {
     scalars.emplace_back(number.toInt());
   } else {
     for (const int64_t n : number.toIntVector()) scalars.emplace_back(n);
@@ -239,7 +237,7 @@ ir::ValueId LowerStarts(ir::Graph& graph, const Record& record,
                         const TensorType& result) {
   Target target{graph, rules::Builder(&graph, like.task, like.source), record, operands, like,
                 result};
-  return StartOf(record).form->lower(target);
+  return RowOf(record).lower(target);
 }
 
 }  // namespace spmd::trace

@@ -37,6 +37,7 @@ using MarkPtr = std::shared_ptr<const Mark>;
 using LayoutPtr = std::shared_ptr<const Layout>;
 
 struct CompiledProgram;  // csrc/trace/api/session.h
+struct Known;            // csrc/trace/run/known_values.h
 
 // A Value is logical and has no strides: `type` describes the dense row-major tensor of the value.
 // Invariants: the value is exactly one of pending (on a tape), to be made by `run`, in `tiles` or
@@ -61,6 +62,8 @@ struct Value : c10::intrusive_ptr_target, Pooled<Value> {
   // While `run` has not made it: what its Buffer held before, and gets back if the run fails.
   c10::intrusive_ptr<Value> before;
   at::Tensor host;  // contiguous CPU tensor that nothing else writes
+  // On a backend that only plans: what the value is, if it depends on constants only.
+  std::shared_ptr<Known> known;
   // For `explain`: the program of the run that made the value, while that program is kept, and the
   // number of the output.
   std::weak_ptr<CompiledProgram> origin;

@@ -65,6 +65,43 @@ TEST(GatherAgain, GathersAsLittleAgainAsFits) {
   }
 }
 
+// `n` layers whose activation the backward pass needs before and behind the element-wise call.
+Program Activations(int n) {
+  std::string text =
+      "mesh @m [x=2]\nprogram {\n  %w: f32[4,4] @m {},{}\n  %h0: f32[4,4] @m {},{}\n";
+  for (int i = 0; i < n; ++i) {
+    absl::StrAppend(&text, "  %a", i, ": f32[4,4] @m {},{} = call aten::mm(%h", i, ", %w)\n");
+    absl::StrAppend(&text, "  %h", i + 1, ": f32[4,4] @m {},{} = call aten::tanh(%a", i, ")\n");
+  }
+  std::string last = absl::StrCat("%h", n);
+  for (int i = n; i-- > 0;) {
+    absl::StrAppend(&text, "  %d", i, ": f32[4,4] @m {},{} = call aten::mm(", last, ", %h", i + 1,
+                    ")\n");
+    absl::StrAppend(&text, "  %e", i, ": f32[4,4] @m {},{} = call aten::mm(%d", i, ", %a", i,
+                    ")\n");
+    last = absl::StrCat("%e", i);
+  }
+  auto program = Program::Parse(absl::StrCat(text, "  return ", last, "\n}\n"));
+  EXPECT_TRUE(program.ok()) << program.status();
+  return *std::move(program);
+}
+
+TEST(GatherAgain, ComputesElementWiseCallsAgainWhoseOperandsAreThere) {
+  Program whole = Activations(8);
+  const int64_t before = Peak(whole);
+  for (int fewer = 1; fewer <= 5; ++fewer) {
+    Program program = whole;
+    const GatheredAgain done = GatherAgain(program, before - fewer * 64);
+    ASSERT_TRUE(program::Verify(program).ok()) << program::Verify(program);
+    EXPECT_EQ(done.gathers, 0);
+    EXPECT_GE(done.values.size(), fewer);
+    EXPECT_LE(done.values.size(), fewer + 2);
+    EXPECT_EQ(done.wire_bytes, 0);
+    EXPECT_LE(Peak(program), done.bytes_after);
+    EXPECT_LE(done.bytes_after, before - fewer * 64);
+  }
+}
+
 TEST(GatherAgain, HelpsWhereNothingFits) {
   Program program = Layers(8);
   const GatheredAgain done = GatherAgain(program, 0);

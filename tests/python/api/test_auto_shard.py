@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """auto_shard: its prices are those of real plans; its proposals are as good as specs by hand."""
 
+import itertools
 import json
+from typing import ClassVar
 
 import pytest
 import torch
@@ -12,7 +14,9 @@ import torch_spmd as spmd
 from benchmarks.auto_shard.__main__ import times_by_hand
 from benchmarks.auto_shard.models import by_hand, drawn, small, transformer
 from torch_spmd import _C, P
-from torch_spmd._traced import leaves_of, runs_of, shortened
+from torch_spmd._mixture import mixtures
+from torch_spmd._search import Candidate, Price, Priced, Role, Space
+from torch_spmd._traced import Run, leaves_of, runs_of, shortened
 
 MESH = {"data": 2, "model": 4}
 CASES = {case.name: case for case in small()}
@@ -249,6 +253,29 @@ def test_under_autocast_and_checkpointing():
     assert half.estimate.seconds != full.estimate.seconds
 
 
+def test_a_model_that_needs_all_of_its_layers():
+    class Sides(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.sides = nn.ModuleList([nn.Linear(16, 16) for _ in range(3)])
+            self.out = nn.Linear(48, 16)
+
+        def forward(self, x):
+            return self.out(torch.cat([side(x) for side in self.sides], 1)).square().mean()
+
+    found = spmd.auto_shard(Sides, batch=batch(32, 16), on="v5e-8", mesh=MESH)
+    assert set(found) == {name for name, _ in Sides().named_parameters()}
+
+
+def test_a_model_that_asks_for_a_value_is_refused():
+    def loss(model, x):
+        y = square(model, x)
+        return y * 2 if y.item() > 0 else y
+
+    with pytest.raises(ValueError, match="build: a step of the model cannot be recorded without"):
+        spmd.auto_shard(mlp, batch=batch(), on="v5e-8", mesh=MESH, loss=loss)
+
+
 # --- arguments ---
 
 
@@ -302,3 +329,72 @@ def test_specs_by_hand_are_what_people_write():
     assert rules["blocks.0.up.bias"] == ("model",) and rules["blocks.0.down.bias"] == (None,)
     assert rules["embed.weight"] == ("data", None)
     assert drawn(3).name == "drawn-3"
+
+
+# --- layers that differ ---
+
+
+class Added(Space):
+    """Two options for the layers of a run: 1 s and 90 bytes, or 3 s and 10 bytes; a neighbour that
+    differs takes 0.5 s, and the rest takes 5 s and 100 bytes."""
+
+    COSTS: ClassVar = {P("x"): (1.0, 90), P(None): (3.0, 10)}
+
+    def __init__(self, layers, memory_bytes):
+        run = Run(nn.ModuleList(), "blocks.", 0, layers)
+        names = tuple(f"blocks.{i}.w" for i in range(layers))
+        self.roles = [
+            Role("blocks.0.w", (8,), 32, names, run, None),
+            Role("head", (8,), 32, ("head",), None, None),
+        ]
+        self.memory_bytes, self.sizes, self.layers = memory_bytes, {"x": 2}, layers
+        self.two = {run: (None, 2)}
+        self.history = [
+            Priced(Candidate((spec, P(None)), (), "tried"), None) for spec in self.COSTS
+        ]
+
+    def price_of(self, recorded, layers, specs, batch):
+        found = [specs[f"blocks.{i}.w"] for i in range(layers)]
+        seconds, size = map(sum, zip(*map(self.COSTS.get, found), strict=True))
+        moves = sum(a != b for a, b in itertools.pairwise(found)) / 2
+        return Price(5 + seconds + moves, 0, 100 + size, 0, 0, 0)
+
+    def price(self, candidate):
+        return self.price_of(None, self.layers, self.by_name(candidate), ())
+
+
+@pytest.mark.parametrize(("room", "fast"), [(260, 1), (340, 2), (399, 2), (580, 5)])
+def test_as_many_layers_are_fast_as_fit(room, fast):
+    """Six layers; all fast take 640 bytes, all small 160."""
+    space = Added(6, room)
+    best = Priced(space.history[1].candidate, space.price(space.history[1].candidate))
+
+    def whole(specs):
+        return space.price_of(None, 6, specs, ())
+
+    [specs] = mixtures(space, best, whole)
+    layers = [specs[f"blocks.{i}.w"] for i in range(6)]
+    assert layers.count(P("x")) == fast and specs["head"] == P(None)
+    assert sum(a != b for a, b in itertools.pairwise(layers)) == 1
+    assert whole(specs).peak_bytes <= room
+
+
+def test_a_mixture_that_turns_out_too_large_is_searched_again():
+    space = Added(6, 420)
+    best = Priced(space.history[1].candidate, space.price(space.history[1].candidate))
+    sizes = []
+
+    def whole(specs):
+        price = space.price_of(None, 6, specs, ())
+        sizes.append(price.peak_bytes + 90)  # more than by the layers that were traced
+        return price._replace(peak_bytes=sizes[-1])
+
+    [specs] = mixtures(space, best, whole)
+    assert sizes[-1] <= 420 and len(sizes) > 1
+    assert list(specs.values()).count(P("x")) == 2
+
+
+def test_no_mixture_where_nothing_fits():
+    space = Added(6, 150)
+    best = Priced(space.history[1].candidate, space.price(space.history[1].candidate))
+    assert list(mixtures(space, best, lambda specs: None)) == []

@@ -64,6 +64,17 @@ class MultiheadAttention(nn.Module):
         ]
 
 
+class UnboundAttention(FusedAttention):
+    """As in vision transformers: heads are split before queries, keys and values are."""
+
+    def forward(self, x):
+        batch, length, width = x.shape
+        parts = self.c_attn(x).view(batch, length, 3, HEADS, width // HEADS)
+        q, k, v = parts.permute(2, 0, 3, 1, 4).unbind(0)
+        y = F.scaled_dot_product_attention(q, k, v)
+        return self.c_proj(y.transpose(1, 2).flatten(2))
+
+
 class GatedMLP(nn.Module):
     """As in models of the Llama family that keep gate and up in one weight."""
 
@@ -80,6 +91,11 @@ class GatedMLP(nn.Module):
         return [(self.gate_up.weight, (blocks(2, axis), None)), (self.down.weight, (None, axis))]
 
 
+class GLU(GatedMLP):
+    def forward(self, x):
+        return self.down(F.glu(self.gate_up(x)))
+
+
 class Block(nn.Module):
     def __init__(self, inner):
         super().__init__()
@@ -93,8 +109,10 @@ class Block(nn.Module):
 FUSED = {
     "linear": lambda: FusedAttention(conv=False),
     "conv1d": lambda: FusedAttention(conv=True),
+    "unbound": lambda: UnboundAttention(conv=False),
     "in_proj": MultiheadAttention,
     "gate_up": GatedMLP,
+    "glu": GLU,
 }
 
 

@@ -13,10 +13,12 @@ import torch_spmd as spmd
 from torch_spmd import debug, testing
 
 MODULES = sorted(
-    module.name for module in pkgutil.iter_modules(spmd.__path__) if module.name != "_C"
+    module.name
+    for module in pkgutil.iter_modules(spmd.__path__)
+    if module.name not in ("_C", "plan")  # the latter is a command
 )
 # Values that functions return, and an error.
-NO_EXAMPLE = {"OutOfMemoryError", "Shard", "ShardReport"}
+NO_EXAMPLE = {"LoadReport", "OutOfMemoryError", "Saving", "Shard", "ShardReport"}
 
 
 @pytest.mark.parametrize("name", MODULES)
@@ -47,7 +49,17 @@ def test_the_readmes_twenty_lines(root):
     assert "all_reduce" in table
 
 
-PAGES = ["debugging", "from-dtensor", "from-jax", "index", "meshes", "parallelism"]
+PAGES = (
+    "checkpoints",
+    "data",
+    "debugging",
+    "from-dtensor",
+    "from-jax",
+    "index",
+    "meshes",
+    "parallelism",
+    "shard_map",
+)
 
 
 @pytest.mark.parametrize("page", PAGES)

@@ -94,7 +94,12 @@ def test_element_types_that_only_kernels_refuse_together(name):
 
 SHAPES = {
     "boundaries in rows": lambda d: torch.bucketize(ones(d, 3), ones(d, 2, 5)),
+    "convolution without dilation": lambda d: functional.conv2d(
+        ones(d, 1, 2, 4, 4), ones(d, 3, 2, 3, 3), dilation=0
+    ),
     "diagonal of another size": lambda d: ones(d, 2, 5, 5).diagonal_scatter(ones(d, 5)),
+    "diagonal of one number": lambda d: ones(d, 5, 5).diagonal_scatter(ones(d, 1)),
+    "histogram without an end": lambda d: ones(d, 5).histc(4, 0, float("inf")),
     "index in rows": lambda d: ones(d, 3, 4).index_select(0, ones(d, 2, 2).long()),
     "indexed sum of another rank": lambda d: ones(d, 3, 2).index_add(
         0, torch.tensor([0, 1], device=d), ones(d, 2)
@@ -106,13 +111,25 @@ SHAPES = {
     "matrix added of another rank": lambda d: torch.addmm(
         ones(d, 2, 2, 3), ones(d, 2, 2), ones(d, 2, 3)
     ),
+    "places and numbers": lambda d: ones(d, 3).put(torch.zeros(2, device=d).long(), ones(d, 3)),
+    "roll of no dimension": lambda d: ones(d, 1)[0].roll(1, 0),
     "selected of another size": lambda d: ones(d, 2, 5, 5).select_scatter(ones(d, 5), 0, 1),
     "slice of another size": lambda d: ones(d, 4, 5, 5).slice_scatter(ones(d, 5, 5)),
+    "slice of one row": lambda d: ones(d, 4, 5).slice_scatter(ones(d, 1, 5), 0, 1, 3),
     "softmax over no dimension": lambda d: functional.softmax(ones(d, 3, 4), 5),
     "sort along no dimension": lambda d: ones(d, 5, 5).sort(7),
     "strides beyond the storage": lambda d: ones(d, 5).as_strided((3, 3), (2, 1)),
+    "weights of other classes": lambda d: functional.nll_loss(
+        ones(d, 2, 3, 4, 4), ones(d, 2, 4, 4).long(), weight=ones(d, 4)
+    ),
     "targets of another image": lambda d: torch.ops.aten.nll_loss2d(
         ones(d, 2, 3, 4, 4), ones(d, 2, 4, 5).long()
+    ),
+    "transposed convolution, padded more than a stride": lambda d: functional.conv_transpose2d(
+        ones(d, 1, 2, 4, 4), ones(d, 2, 3, 3, 3), stride=2, output_padding=2
+    ),
+    "transposed convolution in one dimension": lambda d: functional.conv_transpose1d(
+        ones(d, 1, 2, 4), ones(d, 2, 3, 3), output_padding=1
     ),
     "vector added of another rank": lambda d: torch.addmv(ones(d, 2, 5), ones(d, 5, 9), ones(d, 9)),
 }
@@ -122,6 +139,84 @@ SHAPES = {
 def test_shapes_that_only_kernels_refuse(name):
     check_same_refusal(SHAPES[name])
     check_same_refusal(SHAPES[name])
+
+
+def wide(d, *sizes, dtype=torch.double):
+    """For out= of ones in float32."""
+    return torch.empty(sizes, dtype=dtype, device=d)
+
+
+OUTS = {
+    "all": lambda d: torch.all(ones(d, 3), out=wide(d, dtype=torch.int8)),
+    "amax": lambda d: torch.amax(ones(d, 3, 3), 0, out=wide(d, 3)),
+    "argmax": lambda d: torch.argmax(ones(d, 3), out=wide(d, dtype=torch.int32)),
+    "bmm": lambda d: torch.bmm(ones(d, 1, 3, 3), ones(d, 1, 3, 3), out=wide(d, 1, 3, 3)),
+    "bucketize": lambda d: torch.bucketize(ones(d, 3), ones(d, 3), out=wide(d, 3)),
+    "clamp": lambda d: torch.clamp(ones(d, 3), 0, 1, out=wide(d, 3)),
+    "complex": lambda d: torch.complex(ones(d, 3), ones(d, 3), out=wide(d, 3, dtype=torch.cdouble)),
+    "dot": lambda d: torch.dot(ones(d, 3), ones(d, 3), out=wide(d)),
+    "gather": lambda d: torch.gather(ones(d, 3), 0, ones(d, 1).long(), out=wide(d, 1)),
+    "index_select": lambda d: torch.index_select(ones(d, 3), 0, ones(d, 1).long(), out=wide(d, 1)),
+    "inv": lambda d: torch.linalg.inv(torch.eye(3, device=d), out=wide(d, 3, 3)),
+    "masked_select": lambda d: torch.masked_select(ones(d, 3), ones(d, 3).bool(), out=wide(d, 3)),
+    "max": lambda d: torch.max(ones(d, 3, 3), 1, out=(ones(d, 3), wide(d, 3, dtype=torch.int32))),
+    "mm": lambda d: torch.mm(ones(d, 3, 3), ones(d, 3, 3), out=wide(d, 3, 3)),
+    "nonzero": lambda d: torch.nonzero(ones(d, 3), out=wide(d, 3, 1, dtype=torch.int32)),
+    "norm": lambda d: torch.linalg.vector_norm(ones(d, 3), out=wide(d)),
+    "scatter": lambda d: torch.scatter(
+        ones(d, 3), 0, torch.zeros(1, device=d).long(), ones(d, 1), out=wide(d, 3)
+    ),
+    "softmax": lambda d: torch._softmax(ones(d, 3), 0, False, out=wide(d, 3)),
+    "sort": lambda d: torch.sort(ones(d, 3), out=(wide(d, 3), wide(d, 3, dtype=torch.long))),
+    "topk": lambda d: torch.topk(ones(d, 3), 2, out=(wide(d, 2), wide(d, 2, dtype=torch.long))),
+    "tril": lambda d: torch.tril(ones(d, 3, 3), out=wide(d, 3, 3)),
+    "where": lambda d: torch.where(ones(d, 3).bool(), ones(d, 3), ones(d, 3), out=wide(d, 3)),
+}
+
+
+@pytest.mark.parametrize("name", OUTS)
+def test_out_of_another_type_that_kernels_refuse(name):
+    check_same_refusal(OUTS[name])
+    check_same_refusal(OUTS[name])
+
+
+TAKEN = {
+    "add": lambda d: torch.add(ones(d, 3), ones(d, 3), out=wide(d, 3)),
+    "add narrower": lambda d: torch.add(ones(d, 3).double(), 1, out=torch.empty(3, device=d)),
+    "cat": lambda d: torch.cat([ones(d, 3), ones(d, 2)], out=wide(d, 5)),
+    "comparison": lambda d: torch.eq(ones(d, 3), 1, out=torch.empty(3, device=d)),
+    "cumsum": lambda d: torch.cumsum(ones(d, 3), 0, out=wide(d, 3)),
+    "mean": lambda d: torch.mean(ones(d, 3, 3), 0, out=wide(d, 3)),
+    "sum": lambda d: torch.sum(ones(d, 3, 3), 0, out=wide(d, 3)),
+}
+
+
+@pytest.mark.parametrize("name", TAKEN)
+def test_out_of_another_type_that_kernels_take(name):
+    want, got = TAKEN[name]("cpu"), TAKEN[name]("spmd")
+    assert got.dtype == want.dtype and torch.equal(got.cpu(), want)
+
+
+LOSSES = {
+    "huber": functional.huber_loss,
+    "mse": functional.mse_loss,
+    "smooth l1": functional.smooth_l1_loss,
+}
+
+
+@pytest.mark.parametrize("reduction", ["mean", "none"])
+@pytest.mark.parametrize("name", LOSSES)
+def test_losses_of_bools_are_those_of_numbers(name, reduction):
+    found = []
+    for device in ("cpu", "spmd"):
+        x = torch.linspace(-2, 2, 6).to(device).requires_grad_(name != "huber")
+        hit = (torch.arange(6) % 2 == 0).to(device)
+        found.append([LOSSES[name](x, hit, reduction=reduction)])
+        if name != "huber":  # whose gradient and bools as predictions the CPU refuses
+            found[-1] += torch.autograd.grad(found[-1][0].sum(), x)
+            found[-1].append(LOSSES[name](hit, x, reduction=reduction))
+    for mine, expected in zip(found[1], found[0]):
+        torch.testing.assert_close(mine.cpu(), expected)
 
 
 NOTHING = {

@@ -22,17 +22,11 @@ import torch_spmd as spmd  # noqa: F401
 
 # What is different, and why. An entry that is no longer true fails below.
 FORMULA = "autograd takes another formula for FakeTensors"
-WEIGHT = "the gradient of a weight that is transposed is not"
 KNOWN = {
     "linalg_householder_product": "the Meta kernel of its gradient goes row by row",
     "masked_prod": FORMULA,
     "max_reduction_no_dim": FORMULA,
     "min_reduction_no_dim": FORMULA,
-    "nn_functional_linear": WEIGHT,
-    "nn_functional_linear_cross_entropy": WEIGHT,
-    "nn_functional_linear_cross_entropy_chunked": WEIGHT,
-    "nn_functional_linear_cross_entropy_chunked_none": WEIGHT,
-    "nn_functional_multi_head_attention_forward": WEIGHT,
     "nn_functional_scaled_dot_product_attention": (
         "gradients of operands that the CPU's fused kernel refuses lie as its math happens to"
     ),

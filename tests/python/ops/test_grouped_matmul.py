@@ -223,6 +223,43 @@ def test_weights_in_eight_bits_are_gathered_narrow():
         torch.testing.assert_close(found.cpu(), x @ weight.to(held).to(used), rtol=2e-2, atol=0.25)
 
 
+SCALED = {
+    "one scale": lambda w, scale: w.float() * scale[0, 0],
+    "by row": lambda w, scale: w.float() * scale,
+    "by row, transposed": lambda w, scale: (w.to(torch.bfloat16) * scale.bfloat16()).float().t(),
+    "shifted": lambda w, scale: (w.float() - 0.5) * scale + 1,
+}
+
+
+@pytest.mark.parametrize("cut_scale", [False, True])
+@pytest.mark.parametrize("name", SCALED)
+def test_weights_that_are_scaled_before_use_are_gathered_narrow(name, cut_scale):
+    mesh = spmd.make_mesh((4,), ("data",))
+    torch.manual_seed(0)
+    weight, x, scale = torch.randn(256, 256).to(F8), torch.randn(4096, 256), torch.rand(256, 1)
+    w = spmd.mark_sharding(weight.to("spmd"), mesh, ("data", None))
+    rows = spmd.mark_sharding(x.to("spmd"), mesh, ("data", None))
+    scales = scale.to("spmd")
+    if cut_scale:
+        spmd.mark_sharding(scales, mesh, ("data", None))
+    _C.forget_programs()
+    found = rows @ SCALED[name](w, scales)
+    spmd.mark_sharding(found, mesh, ("data", None))
+    spmd.sync(wait=True)
+    assert wire_bytes() <= (256 * 256 + 4 * 256) * 3 // 4
+    torch.testing.assert_close(found.cpu(), x @ SCALED[name](weight, scale), rtol=1e-3, atol=1e-2)
+
+
+@pytest.mark.parametrize("held", [F8, torch.bfloat16, torch.float32], ids=str)
+def test_a_widened_tensor_that_is_resharded_is_gathered_narrow(held):
+    mesh = spmd.make_mesh((4,), ("data",))
+    w = spmd.mark_sharding(torch.ones(256, 64).to(held).to("spmd"), mesh, ("data", None))
+    _C.forget_programs()
+    whole = spmd.reshard(w.float(), mesh, spmd.P(None, None))
+    assert torch.equal(whole.cpu(), torch.ones(256, 64))
+    assert wire_bytes() == 256 * 64 * torch.empty(0, dtype=held).itemsize * 3 // 4
+
+
 @pytest.mark.parametrize("form", ["rows", "contracted", "columns", "batches"])
 def test_scaled_grouped_products_are_those_of_the_widened_operands(form):
     mesh = spmd.make_mesh((2,), ("x",))

@@ -101,6 +101,43 @@ def test_reads_and_writes_of_a_cut_batch_send_nothing(case, devices):
         torch.testing.assert_close(ours.cpu(), theirs)
 
 
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.__name__)
+def test_a_backward_pass_in_a_program_of_its_own_sends_nothing(case):
+    """The loss is read before, so the numbers of the rows come from an earlier program."""
+    x, p = drawn()
+    want = run(case, x, p)
+    mesh = spmd.make_mesh((2,), ("data",))
+    x, p = x.to("spmd"), p.to("spmd")
+    spmd.mark_sharding((x, p), mesh, [("data", None, None), ("data", None)])
+    x.requires_grad_()
+    for _ in range(3):  # the third is replayed
+        x.grad = None
+        out = case(x, p)
+        weight = torch.arange(out.numel(), device=x.device).view(out.shape)
+        loss = (out.square() * weight).sum()
+        torch.testing.assert_close(out.detach().cpu(), want[0])
+        loss.backward()
+        spmd.sync()
+        rows = spmd.debug.collectives().rows
+        assert [row for row in rows if row.bytes > 4] == []  # the loss itself may be reduced
+        torch.testing.assert_close(x.grad.cpu(), want[1])
+
+
+def test_numbers_that_were_overwritten_number_nothing():
+    x, p = drawn()
+    numbers = torch.arange(B, device="spmd")
+    spmd.sync()
+    for k in range(3):
+        numbers.copy_(torch.arange(B).roll(k))
+        got = x.to("spmd")[numbers, p[:, 0].to("spmd")]
+        torch.testing.assert_close(got.cpu(), x[torch.arange(B).roll(k), p[:, 0]])
+        spmd.sync()
+    counted = torch.arange(0, 3 * B, 3, device="spmd")
+    spmd.sync()
+    counted += 1
+    assert counted.tolist() == list(range(1, 3 * B, 3))
+
+
 def test_a_batch_that_is_numbered_in_part():
     x, p = drawn()
     read = lambda x, p: x[torch.arange(4, device=x.device), p[:4, 0]]  # noqa: E731

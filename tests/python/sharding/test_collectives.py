@@ -238,3 +238,39 @@ def test_statistics_of_cut_images_are_as_exact_as_of_whole_ones(mean):
     x = spmd.mark_sharding(image.to("spmd"), mesh, ("data", None, None, None))
     cut = torch.nn.functional.batch_norm(x, None, None, training=True).cpu()
     assert (cut - exact).abs().max() <= 2 * (whole - exact).abs().max() + 1e-6
+
+
+class Attention(torch.nn.Module):
+    """Norm, queries, keys, values and projections behind it, as under tensor parallelism."""
+
+    def __init__(self, width):
+        super().__init__()
+        self.norm = torch.nn.LayerNorm(width)
+        self.q, self.k, self.v, self.out = (
+            torch.nn.Linear(width, width, bias=False) for _ in range(4)
+        )
+
+    def forward(self, x):
+        h = self.norm(x)
+        q, k, v = (f(h).unflatten(-1, (8, -1)).transpose(1, 2) for f in (self.q, self.k, self.v))
+        heads = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+        return x + self.out(heads.transpose(1, 2).flatten(2))
+
+
+@pytest.mark.parametrize("half", [False, True], ids=["f32", "autocast"])
+def test_input_gradients_of_q_k_and_v_are_one_sum(half):
+    """Under autocast, too, where each of them is cast before they are added."""
+    mesh = spmd.make_mesh((4,), ("model",))
+    torch.manual_seed(0)
+    net = Attention(64).to("spmd")
+    rows = {f"{name}.weight": ("model", None) for name in "qkv"}
+    spmd.shard_module(net, mesh, {**rows, "out.weight": (None, "model")})
+    x = torch.randn(4, 32, 64).to("spmd").requires_grad_()
+    with torch.autocast("spmd", dtype=torch.bfloat16, enabled=half):
+        loss = net(x).float().square().mean()
+    loss.backward()
+    spmd.sync()
+    activation = 4 * 32 * 64 * (2 if half else 4)
+    large = [row for row in spmd.debug.collectives().rows if row.bytes >= activation]
+    assert kinds(large) == {"all_reduce": 2}
+    assert all(row.bytes < 2 * activation + 1024 for row in large)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import datetime
 import fractions
+import functools
 import inspect
 import io
 import itertools
@@ -54,7 +55,8 @@ def surface() -> dict[str, Callable[..., Any]]:
             if isinstance(thing, type):
                 found |= _of_class(where, thing)
             elif callable(thing):
-                found[where] = thing
+                shards = thing.__module__ == "torch_spmd.collectives"
+                found[where] = _in_a_region(thing) if shards else thing
     for name in ("mark_sharding", "reshard"):
         found[f"torch.ops.spmd.{name}"] = getattr(torch.ops.spmd, name)
     module = type(torch.spmd)
@@ -62,6 +64,19 @@ def surface() -> dict[str, Callable[..., Any]]:
         if isinstance(thing, types.FunctionType) and not name.startswith("__"):
             found[f"torch.spmd.{name}"] = getattr(torch.spmd, name)
     return found
+
+
+def _in_a_region(collective: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(collective)
+    def call(*args: Any, **kwargs: Any) -> None:
+        mesh = spmd.make_mesh((2, 4), ("data", "model"))
+
+        def region() -> None:
+            collective(*args, **kwargs)
+
+        spmd.shard_map(region, mesh, (), P(), check_vma=False)()
+
+    return call
 
 
 def _of_class(where: str, kind: type) -> dict[str, Callable[..., Any]]:
@@ -141,6 +156,10 @@ class World:
     def sharding(self) -> spmd.NamedSharding:
         return spmd.NamedSharding(self.mesh, ("data", ("model",)), unreduced=())
 
+    def checkpoint(self) -> str:
+        spmd.save("checkpoint", {"w": torch.ones(8, 4)})
+        return "checkpoint"
+
     def pick(self, *values: Any) -> Any:
         return self.rng.choice(values)
 
@@ -186,6 +205,7 @@ RIGHT: dict[str, Callable[[World], Any]] = {
     "index": lambda w: w.pick(0, 1, slice(1)),
     "spmd.Shard.index": lambda w: (slice(0, 4), slice(0, 4)),
     "device": lambda w: w.pick(0, "spmd"),
+    "stream": lambda w: torch.spmd.current_stream(),
     "replica_id": lambda w: 0,
     "devices": lambda w: w.pick(None, [0, 1]),
     "spmd.set_default_backend.devices": lambda w: w.pick(None, 8),
@@ -199,16 +219,53 @@ RIGHT: dict[str, Callable[[World], Any]] = {
     "wait": lambda w: w.pick(True, False, 1),
     "step": lambda w: w.pick(None, False),
     "limit": lambda w: w.pick(None, 1, 10_000),
+    "spmd.set_memory_limit.limit": lambda w: w.pick(None, "64GiB", 2**40),
     "path": lambda w: w.pick("/dev/null", pathlib.Path("/dev/null")),
     "module": World.module,
     "rules": lambda w: {"0.weight": ("model", None), re.compile(".*bias"): (None,)},
     "materialize": lambda w: False,
+    "tree": World.tree,
+    "target": lambda w: {"w": w.tensor()},
+    "format": lambda w: "spmd",
+    "strict": lambda w: w.pick(True, False),
+    "cast": lambda w: w.pick(True, False),
+    "verify": lambda w: w.pick(True, False),
+    "dir": lambda w: "checkpoints",
+    "loader": lambda w: torch.utils.data.DataLoader(torch.ones(9, 4), batch_size=4),
+    "specs": lambda w: w.pick(None, P("data"), ("data", None)),
+    "prefetch": lambda w: w.pick(0, 2),
+    "last": lambda w: w.pick("keep", "drop", "pad"),
+    "spmd.Loader.load_state_dict.state": lambda w: {"position": None},
+    "every": lambda w: 1,
+    "keep": lambda w: w.pick(None, 1),
+    "force": lambda w: w.pick(True, False),
+    "state": lambda w: spmd.RandomState().state_dict(),
+    "spmd.save.path": lambda w: w.pick("saved", pathlib.Path("saved")),
+    "spmd.load.path": World.checkpoint,
+    "spmd.load.mesh": lambda w: None,
+    "spmd.load.rules": lambda w: None,
+    "spmd.Checkpointer.save.step": lambda w: w.pick(0, 3),
+    "spmd.Checkpointer.load.step": lambda w: None,
     "inputs": lambda w: w.pick(None, {"": P("data", None), "*": [None, P("data", None)]}),
     "outputs": lambda w: w.pick(None, {"1": {"x": ("data", None)}, re.compile("0"): None}),
     "model": World.planned,
     "tp": lambda w: w.pick(None, "model"),
     "fsdp": lambda w: w.pick(None, "data"),
     "ep": lambda w: w.pick(None, "model"),
+    "f": lambda w: w.pick(None, torch.sin),
+    "in_specs": lambda w: w.pick((P("data", None),), P("model", None)),
+    "out_specs": lambda w: w.pick(P("data", None), P(None, "model")),
+    "check_vma": lambda w: w.pick(True, False),
+    "spmd.shard_map.axis_names": lambda w: w.pick(None, {"data", "model"}, ("data", "model")),
+    "axis_name": lambda w: w.pick("data", ("data", "model")),
+    "scatter_dimension": lambda w: 0,
+    "split_axis": lambda w: 0,
+    "concat_axis": lambda w: 1,
+    "spmd.all_gather.axis": lambda w: w.pick(0, 1),
+    "tiled": lambda w: True,
+    "perm": lambda w: [(0, 1), (1, 0)],
+    "spmd.pshuffle.perm": lambda w: [1, 0],
+    "source": lambda w: 0,
     "replicate": lambda w: w.pick(None, "model"),
     "param_dtype": lambda w: w.pick(None, torch.bfloat16),
     "reduce_dtype": lambda w: w.pick(None, torch.bfloat16),
@@ -245,6 +302,7 @@ RIGHT: dict[str, Callable[[World], Any]] = {
     "columns": lambda w: ("a", "b"),
     "rows": lambda w: [(1, 2), (3, 4)],
     "note": lambda w: "note",
+    "values": lambda w: w.pick(1, True, 0.5, {"aten::sum": 2}, {}, {"x.py:3": False, "": 1}),
     "new_state": lambda w: torch.spmd.get_rng_state(),
     "new_states": lambda w: torch.spmd.get_rng_state_all(),
     "n": lambda w: w.pick(1, 2, 3),
@@ -259,6 +317,9 @@ RIGHT: dict[str, Callable[[World], Any]] = {
     "spmd.ShardReport": lambda w: spmd.ShardReport({"weight": P("data")}),
     "hf.PlanReport": lambda w: spmd.hf.PlanReport({"weight": P("data")}),
     "spmd.Shard": lambda w: w.shards()[0],
+    "spmd.Checkpointer": lambda w: spmd.Checkpointer(f"checkpoints{w.rng.random()}"),
+    "spmd.Loader": lambda w: spmd.Loader(torch.utils.data.DataLoader(torch.ones(9, 4))),
+    "spmd.RandomState": lambda w: spmd.RandomState(),
     "debug.Table": _table,
     "debug.CollectiveTable": _collectives,
     "debug.MemoryTable": _table,
@@ -269,13 +330,15 @@ RIGHT: dict[str, Callable[[World], Any]] = {
 }
 # Plain records: they keep their arguments, which the functions that receive the record check.
 RECORDS = {
-    "debug.Collective", "debug.LiveValue", "debug.CompileEvent", "debug.Timed", "testing.Tile",
-    "spmd.Shard", "spmd.ShardReport", "hf.PlanReport",
+    "debug.Collective", "debug.LiveValue", "debug.MadeAgain", "debug.CompileEvent",
+    "debug.Timed", "testing.Tile", "spmd.Shard", "spmd.ShardReport", "spmd.Saving",
+    "spmd.LoadReport", "hf.PlanReport",
 }  # fmt: skip
 # What PyTorch checks itself.
 UNTOUCHED = {"x"}
-# Made by functions only.
-NOT_CALLED = {"testing.Call"}
+# Made by functions only; runs functions of the user, whose errors are theirs (test_plan.py has the
+# others).
+NOT_CALLED = {"testing.Call", "spmd.plan"}
 
 
 def right(name: str, parameter: str) -> Callable[[World], Any] | None:
@@ -431,11 +494,14 @@ ALSO = {
     "new_state": "state|RNG",
     "new_states": "state|RNG|index 0", "rules": "rule|parameter", "unreduced": "axis",
     "name": "axis|backend", "module": "parameter", "limit": "limit",
-    "backend": "backend", "text": "rule|text",
+    "backend": "backend", "text": "rule|text", "path": "does not exist",
 }  # fmt: skip
 # Errors that are not about an argument, as documented for these functions.
 ALSO_RAISED: dict[str, tuple[type, ...]] = {
     "spmd.set_default_backend": (RuntimeError,),
+    "spmd.save": (OSError, RuntimeError),
+    "spmd.load": (OSError, RuntimeError),
+    "spmd.Checkpointer": (OSError, RuntimeError),
     "debug.collectives": (RuntimeError,),
     "debug.memory": (RuntimeError,),
     "debug.timeline": (RuntimeError,),
@@ -510,6 +576,7 @@ def _raised(call: Callable[..., Any], positional: list[Any], named: dict[str, An
             spmd.set_global_mesh(None)
             spmd.set_coalescing(True)
             spmd.set_deduplication(True)
+            spmd.set_memory_limit(None)
     return None
 
 

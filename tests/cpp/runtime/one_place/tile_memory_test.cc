@@ -28,6 +28,30 @@ class TileMemoryTest : public testing::Test {
 
 at::Tensor Bytes(int64_t n) { return at::empty({n}, at::kByte); }
 
+TEST_F(TileMemoryTest, TensorsOfAllSizesAreCountedWhileTheyLive) {
+  const TileMemory::Usage before = TileMemory::GetUsage();
+  at::Tensor small, block;
+  {
+    const TileMemory::Scope scope;
+    small = at::empty({100});
+    block = at::empty({1 << 20});
+  }
+  const at::Tensor outside = at::empty({1 << 20});
+  TileMemory::Usage now = TileMemory::GetUsage();
+  EXPECT_EQ(now.tensors - before.tensors, 2);
+  EXPECT_GE(now.bytes - before.bytes, 400 + (4 << 20));
+  EXPECT_LT(now.bytes - before.bytes, 4096 + (4 << 20));
+  EXPECT_GE(now.peak_bytes, now.bytes);
+  small = block = at::Tensor();
+  now = TileMemory::GetUsage();
+  EXPECT_EQ(now.bytes, before.bytes);
+  EXPECT_EQ(now.tensors, before.tensors);
+  EXPECT_EQ(now.tensors_ever - before.tensors_ever, 2);
+  EXPECT_GT(now.peak_bytes, now.bytes);
+  TileMemory::ResetPeak();
+  EXPECT_EQ(TileMemory::GetUsage().peak_bytes, now.bytes);
+}
+
 TEST_F(TileMemoryTest, ABlockIsUsedAgain) {
   const TileMemory::Scope scope;
   at::Tensor a = Bytes(300'000);

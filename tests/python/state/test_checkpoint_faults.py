@@ -1,0 +1,259 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Checkpoints that are killed, altered, incomplete, or of something else: an error that names what
+is wrong, and nothing lost."""
+
+import errno
+import json
+import os
+import pickle
+import re
+
+import pytest
+import torch
+from torch import nn
+
+import torch_spmd as spmd
+from torch_spmd._state import files, manifest
+
+OLD, NEW = 1.0, 2.0
+
+
+def tree_of(value):
+    return {"a": torch.full((300,), value), "b": torch.full((5, 7), value), "step": int(value)}
+
+
+def loaded(path):
+    found = spmd.load(path, tree_of(0.0))
+    values = {found["step"], *found["a"].tolist(), *found["b"].flatten().tolist()}
+    assert len(values) == 1  # of one checkpoint
+    return values.pop()
+
+
+# --- writers that stop ---
+
+
+class Stop(BaseException):
+    pass
+
+
+def stopping_at(n, monkeypatch, stop):
+    """Calls `stop` instead of the n-th step that changes the disk."""
+    count = 0
+
+    def counted(function):
+        def call(*args, **kwargs):
+            nonlocal count
+            count += 1
+            if count == n:
+                stop()
+            return function(*args, **kwargs)
+
+        return call
+
+    for owner, name in ((files, "write_all"), (os, "fsync"), (os, "replace"), (os, "remove"),
+                        (os, "makedirs")):  # fmt: skip
+        monkeypatch.setattr(owner, name, counted(getattr(owner, name)))
+
+
+def test_a_killed_writer_leaves_the_last_good_checkpoint(tmp_path, monkeypatch):
+    spmd.save(tmp_path, tree_of(OLD))
+    found = []
+    for n in range(1, 100):
+        child = os.fork()
+        if child == 0:
+            stopping_at(n, monkeypatch, lambda: os.kill(os.getpid(), 9))
+            spmd.save(tmp_path, tree_of(NEW))
+            os._exit(0)
+        status = os.waitpid(child, 0)[1]
+        found.append(loaded(tmp_path))
+        if status == 0:
+            break
+        spmd.save(tmp_path, tree_of(OLD))  # which also removes what the killed one left
+        assert len(list(tmp_path.iterdir())) == 2
+    assert found == sorted(found) and found[0] == OLD and found[-1] == NEW and len(found) > 8
+
+
+def test_a_first_save_that_is_killed_is_no_checkpoint(tmp_path, monkeypatch):
+    child = os.fork()
+    if child == 0:
+        stopping_at(4, monkeypatch, lambda: os.kill(os.getpid(), 9))
+        spmd.save(tmp_path, tree_of(NEW))
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 9 and list(tmp_path.iterdir())
+    with pytest.raises(spmd.CheckpointError, match=r"has no manifest.json, which is written last"):
+        loaded(tmp_path)
+
+
+@pytest.mark.parametrize("wait", [True, False])
+def test_a_full_disk(tmp_path, monkeypatch, wait):
+    spmd.save(tmp_path, tree_of(OLD))
+    before = sorted(path.name for path in tmp_path.iterdir())
+    for n in range(1, 7):
+        with monkeypatch.context() as patch:
+
+            def full():
+                raise OSError(errno.ENOSPC, "No space left on device")
+
+            stopping_at(n, patch, full)
+            if wait:
+                with pytest.raises(OSError, match="No space left"):
+                    spmd.save(tmp_path, tree_of(NEW))
+            else:
+                saving = spmd.save(tmp_path, tree_of(NEW), wait=False)
+                with pytest.raises(OSError, match="No space left"):
+                    saving.written.result()
+                with pytest.raises(RuntimeError, match=r"the last save, to .* failed: .*No space"):
+                    spmd.save(tmp_path, tree_of(NEW))  # and the next call says it, too
+        assert sorted(path.name for path in tmp_path.iterdir()) == before
+        assert loaded(tmp_path) == OLD
+
+
+# --- files that are not as they were ---
+
+
+def the_data(path):
+    [data] = path.glob("data-*.safetensors")
+    return data
+
+
+def test_every_altered_byte_of_data_is_noticed(tmp_path):
+    spmd.save(tmp_path, tree_of(OLD))
+    data = the_data(tmp_path)
+    good = data.read_bytes()
+    begin = 8 + int.from_bytes(good[:8], "little")
+    for at in [begin, begin + 1, len(good) // 2, len(good) - 1]:
+        data.write_bytes(good[:at] + bytes([good[at] ^ 4]) + good[at + 1 :])
+        with pytest.raises(spmd.CheckpointError, match=re.escape(f"{str(data)!r} is altered")):
+            loaded(tmp_path)
+    data.write_bytes(good)
+    assert loaded(tmp_path) == OLD
+
+
+def test_every_altered_byte_of_the_manifest_is_noticed(tmp_path):
+    spmd.save(tmp_path, {"a": torch.ones(2)})
+    path = tmp_path / manifest.NAME
+    good = path.read_bytes()
+    for at in range(len(good) - 1):
+        path.write_bytes(good[:at] + bytes([good[at] ^ 1]) + good[at + 1 :])
+        with pytest.raises(spmd.CheckpointError, match=re.escape(str(path))):
+            spmd.load(tmp_path, {"a": torch.ones(2)})
+
+
+@pytest.mark.parametrize("name", ["data", manifest.NAME])
+def test_truncated_files(tmp_path, name):
+    spmd.save(tmp_path, tree_of(OLD))
+    path = the_data(tmp_path) if name == "data" else tmp_path / name
+    good = path.read_bytes()
+    for length in (0, 5, 100, len(good) // 2, len(good) - 2):
+        path.write_bytes(good[:length])
+        with pytest.raises(spmd.CheckpointError, match=re.escape(str(path))):
+            loaded(tmp_path)
+
+
+def test_a_missing_file(tmp_path):
+    spmd.save(tmp_path, tree_of(OLD))
+    data = the_data(tmp_path)
+    data.unlink()
+    with pytest.raises(spmd.CheckpointError, match=re.escape(f"{str(data)!r} is missing")):
+        loaded(tmp_path)
+    with pytest.raises(spmd.CheckpointError, match="'/nowhere' does not exist"):
+        spmd.load("/nowhere", {})
+
+
+def test_an_altered_checkpoint_changes_nothing(tmp_path):
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4)).to("spmd")
+    spmd.save(tmp_path, model)
+    data = the_data(tmp_path)
+    good = data.read_bytes()
+    data.write_bytes(good[:-1] + bytes([good[-1] ^ 1]))
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.fill_(3)
+    with pytest.raises(spmd.CheckpointError):
+        spmd.load(tmp_path, model)
+    assert all((parameter == 3).all().item() for parameter in model.parameters())
+    spmd.load(tmp_path, model, verify=False)  # for those who know
+    assert not (model[0].weight == 3).any().item()
+
+
+# --- checkpoints of something else ---
+
+
+def test_what_does_not_fit_is_named_and_nothing_is_changed(tmp_path):
+    spmd.save(tmp_path, {"w": torch.ones(3), "v": torch.ones(2), "n": 1})
+    w = torch.zeros(3)
+    for target, said in (
+        ({"w": w, "v": torch.zeros(3), "n": 0}, r"'v' has shape \(3,\), and \(2,\) was saved"),
+        (
+            {"w": w, "v": torch.zeros(2).double(), "n": 0},
+            "'v' is of torch.float64, and torch.float",
+        ),
+        ({"w": w, "v": torch.zeros(2)}, "'n' was saved, and the target has no such name"),
+        ({"w": w, "v": torch.zeros(2), "n": 0, "m": 0}, "'m' was not saved"),
+        ({"w": w, "v": torch.zeros(2), "n": torch.zeros(1)}, "'n' is a tensor, and another value"),
+        ({"w": w, "v": [], "n": 0}, "v has 0 items, and another value was saved"),
+        ({"w": w, "v": {}, "n": 0}, "v is a mapping, and another value was saved"),
+        (nn.Linear(2, 2), "'weight' was not saved; 'bias' was not saved"),
+    ):
+        with pytest.raises(ValueError, match=said):
+            spmd.load(tmp_path, target)
+        assert w.tolist() == [0, 0, 0]
+    double = torch.zeros(2).double()
+    spmd.load(tmp_path, {"w": w, "v": double}, strict=False, cast=True)
+    assert double.tolist() == [1, 1] and spmd.last_load().left_out == ("n",)
+
+
+def test_an_optimizer_of_other_parameters(tmp_path):
+    model = nn.Linear(4, 4).to("spmd")
+    optimizer = torch.optim.AdamW(model.parameters())
+    model(torch.ones(1, 4, device="spmd")).sum().backward()
+    optimizer.step()
+    spmd.save(tmp_path, {"optimizer": optimizer})
+    other = torch.optim.AdamW([model.weight])
+    with pytest.raises(ValueError, match=r"'optimizer' was saved with \[2\] parameters"):
+        spmd.load(tmp_path, {"optimizer": other})
+    assert not other.state
+
+
+def test_what_cannot_be_saved(tmp_path):
+    with pytest.raises(
+        TypeError, match=r"save: tree\['a.b'\] is .*function.*, which cannot be sav"
+    ):
+        spmd.save(tmp_path, {"a": {"b": lambda: 0}})
+    with pytest.raises(ValueError, match=r"save: tree\['a'\] has no values: tensor .*'meta'"):
+        spmd.save(tmp_path, {"a": torch.ones(2, device="meta")})
+    with pytest.raises(TypeError, match=r"save: tree\['a'\] is no dense tensor"):
+        spmd.save(tmp_path, {"a": torch.eye(2).to_sparse()})
+    loop = []
+    loop.append(loop)
+    with pytest.raises(ValueError, match="contains itself, or is over 100 deep"):
+        spmd.save(tmp_path, loop)
+    assert not list(tmp_path.iterdir())
+
+
+class Touch:
+    def __init__(self, path):
+        self.path = str(path)
+
+    def __reduce__(self):
+        return (os.mkdir, (self.path,))
+
+
+def test_nothing_of_a_file_is_run(tmp_path):
+    trap = tmp_path / "trap"
+    folder = tmp_path / "dcp"
+    folder.mkdir()
+    (folder / ".metadata").write_bytes(pickle.dumps(Touch(trap)))
+    with pytest.raises(spmd.CheckpointError, match=r"names posix\.mkdir, which is not allowed"):
+        spmd.load(folder, {})
+    assert not trap.exists()
+
+
+def test_a_later_version_is_named(tmp_path):
+    spmd.save(tmp_path, {})
+    path = tmp_path / manifest.NAME
+    content = json.loads(path.read_text())["content"] | {"version": 99}
+    text = manifest._canonical(content)
+    path.write_text(f'{{"digest":"{manifest.digest(text.encode())}","content":{text}}}')
+    with pytest.raises(spmd.CheckpointError, match="version 99; this version of torch_spmd reads"):
+        spmd.load(tmp_path, {})

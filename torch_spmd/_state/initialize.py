@@ -1,0 +1,45 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Buffers on `meta` that no checkpoint has, such as the frequencies of rotary embeddings: the
+models of transformers know how to compute them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+
+Found = list[tuple[str, nn.Module, str]]  # (name, the module that has it, its name there)
+
+
+def meta_buffers(module: nn.Module) -> Found:
+    """The buffers on `meta` that are not saved with the module."""
+    return [
+        (f"{prefix}.{name}" if prefix else name, child, name)
+        for prefix, child in module.named_modules()
+        for name, buffer in child._buffers.items()
+        if buffer is not None and buffer.is_meta and name in child._non_persistent_buffers_set
+    ]
+
+
+def without_value(module: nn.Module, found: Found) -> list[str]:
+    if callable(getattr(module, "_init_weights", None)):
+        return []
+    return [
+        f"buffer {name!r} is on 'meta' and is not saved (persistent=False); give it a value first"
+        for name, _, _ in found
+    ]
+
+
+def fill_buffers(module: nn.Module, found: Found) -> None:
+    """Computes them, then moves them to the device. Parameters are still on `meta`, where
+    initializing them changes nothing, or have their final values in other modules."""
+    model: Any = module
+    for child in dict.fromkeys(child for _, child, _ in found):
+        names = [name for _, owner, name in found if owner is child]
+        for name in names:
+            child._buffers[name] = torch.zeros_like(child._buffers[name], device="cpu")  # type: ignore[arg-type]
+        with torch.no_grad():
+            model._init_weights(child)
+        for name in names:
+            child._buffers[name] = child._buffers[name].to("spmd")  # type: ignore[union-attr]

@@ -1,0 +1,189 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reads parts of tensors from the files of a checkpoint, byte range by byte range."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from torch_spmd._state import boxes, dtypes, files, manifest, safetensors_file
+from torch_spmd._state.boxes import Box
+from torch_spmd._state.files import CheckpointError, Folder, folder_at
+from torch_spmd._state.manifest import BLOCK, Manifest, SavedTensor, Stored
+
+INDEX = ".safetensors.index.json"
+
+
+@dataclass
+class Counts:
+    """Bytes that the targets of this process need, that were read for them, and that were read,
+    before that, to check digests."""
+
+    needed: int = 0
+    read: int = 0
+    checked: int = 0
+
+
+class Source(Protocol):
+    """Saved state: the JSON of its tree, and its tensors by key."""
+
+    tree: Any
+    tensors: dict[str, SavedTensor]
+    counts: Counts
+
+    def check(self, wanted: Iterable[tuple[str, Box]], verify: bool) -> None:
+        """Raises a CheckpointError if a file that is needed is missing, truncated or altered.
+        Without `verify` digests are not compared."""
+
+    def read(self, key: str, region: Box) -> Tensor:
+        """A part of a tensor, contiguous, on the host. Requires: `check` was called for it."""
+
+
+@dataclass
+class Ranges:
+    """A source whose boxes lie in files as plain bytes: safetensors."""
+
+    folder: Folder
+    tree: Any
+    tensors: dict[str, SavedTensor]
+    sizes: dict[str, int] = field(default_factory=dict)
+    counts: Counts = field(default_factory=Counts)
+
+    def check(self, wanted: Iterable[tuple[str, Box]], verify: bool) -> None:
+        blocks: dict[str, set[tuple[int, int, str]]] = {}
+        for key, region in wanted:
+            tensor = self.tensors[key]
+            manifest.check_covered(self.folder.where(""), key, tensor)
+            for stored, part in overlaps(tensor, region):
+                blocks.setdefault(stored.file, set()).update(_blocks(tensor, stored, part))
+        for name in sorted(blocks):
+            self._check_size(name)
+            if verify:
+                self._check_blocks(name, sorted(blocks[name]))
+
+    def _check_size(self, name: str) -> None:
+        where = self.folder.where(name)
+        if not self.folder.exists(name):
+            raise CheckpointError(f"load: {where!r} is missing")
+        size, wanted = self.folder.size(name), self.sizes.get(name)
+        if wanted is not None and size != wanted:
+            kind = "truncated" if size < wanted else "altered"
+            raise CheckpointError(
+                f"load: {where!r} is {kind}: it has {size:,} bytes instead of {wanted:,}"
+            )
+
+    def _check_blocks(self, name: str, blocks: list[tuple[int, int, str]]) -> None:
+        if not blocks:
+            return
+        buffer = bytearray(BLOCK)
+        with self.folder.reading(name) as file:
+            for begin, length, digest in blocks:
+                data = memoryview(buffer)[:length]
+                files.read_into(file, begin, data, self.folder.where(name))
+                self.counts.checked += length
+                if manifest.digest(data) != digest:
+                    raise CheckpointError(
+                        f"load: {self.folder.where(name)!r} is altered: the digest of bytes "
+                        f"{begin:,} to {begin + length:,} is another one"
+                    )
+
+    def read(self, key: str, region: Box) -> Tensor:
+        tensor = self.tensors[key]
+        result = torch.empty(boxes.sizes(region), dtype=dtypes.named(tensor.dtype))
+        self.counts.needed += result.nbytes
+        for stored, part in overlaps(tensor, region):
+            self._read_part(tensor, stored, part, result, region)
+        return result
+
+    def _read_part(
+        self, tensor: SavedTensor, stored: Stored, part: Box, result: Tensor, region: Box
+    ) -> None:
+        target = result[boxes.slices(part, region)] if part else result
+        host = target if target.is_contiguous() else torch.empty_like(target).contiguous()
+        data, at = files.bytes_of(host), 0
+        with self.folder.reading(stored.file) as file:
+            for begin, length in boxes.runs(part, stored.box, tensor.itemsize):
+                piece = data[at : at + length]
+                files.read_into(file, stored.begin + begin, piece, self.folder.where(stored.file))
+                at += length
+        self.counts.read += at
+        if host is not target:
+            target.copy_(host)
+
+
+def overlaps(tensor: SavedTensor, region: Box) -> list[tuple[Stored, Box]]:
+    pairs = [(stored, boxes.intersection(stored.box, region)) for stored in tensor.stored]
+    return [(stored, part) for stored, part in pairs if boxes.elements(part)]
+
+
+def _blocks(tensor: SavedTensor, stored: Stored, part: Box) -> Iterable[tuple[int, int, str]]:
+    """(begin, length, digest) of the blocks that hold bytes of the part."""
+    if not stored.digests:
+        return
+    size = boxes.elements(stored.box) * tensor.itemsize
+    seen = -1
+    for begin, length in boxes.runs(part, stored.box, tensor.itemsize):
+        for i in range(max(begin // BLOCK, seen + 1), (begin + length - 1) // BLOCK + 1):
+            at = i * BLOCK
+            yield stored.begin + at, min(BLOCK, size - at), stored.digests[i]
+            seen = i
+
+
+def open_source(path: str) -> Source:
+    """Errors: CheckpointError if there is no checkpoint of a known form."""
+    folder = folder_at(path)
+    if not folder.exists():
+        raise CheckpointError(f"load: {path!r} does not exist")
+    if folder.is_file():
+        name = folder.path.rpartition("/")[2]
+        at = folder_at(path[: len(path) - len(name)] or ".")
+        return _of_files(at, {name: None})
+    names = folder.names()
+    if manifest.NAME in names:
+        found: Manifest = manifest.load(folder)
+        return Ranges(folder, found.tree, found.tensors, found.files)
+    if ".metadata" in names:
+        from torch_spmd._state import dcp
+
+        return dcp.open_source(folder)
+    indices = [name for name in names if name.endswith(INDEX)]
+    if indices:
+        return _of_index(folder, indices[0])
+    weights = [name for name in names if name.endswith(".safetensors")]
+    if not weights or any(name.startswith("data-") for name in weights):
+        manifest.load(folder)  # says that there is none
+    return _of_files(folder, dict.fromkeys(weights))
+
+
+def _of_index(folder: Folder, name: str) -> Ranges:
+    """The hub's sharded form: an index that says which tensor is in which file."""
+    import json
+
+    try:
+        names: dict[str, str] = json.loads(folder.read(name))["weight_map"]
+        by_file: dict[str, list[str] | None] = {}
+        for key, file in names.items():
+            by_file.setdefault(file, [])
+            by_file[file].append(key)  # type: ignore[union-attr]
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise CheckpointError(f"load: {folder.where(name)!r} cannot be read: {error}") from None
+    return _of_files(folder, by_file)
+
+
+def _of_files(folder: Folder, names: dict[str, list[str] | None]) -> Ranges:
+    """Files of safetensors and the tensors in them that count; None means all."""
+    tensors: dict[str, SavedTensor] = {}
+    for name, keys in names.items():
+        if not folder.exists(name):
+            raise CheckpointError(f"load: {folder.where(name)!r} is missing")
+        found = safetensors_file.tensors_of(folder, name)
+        for key in found if keys is None else keys:
+            if key not in found:
+                raise CheckpointError(f"load: {folder.where(name)!r} has no tensor {key!r}")
+            tensors[key] = found[key]
+    tree = {key: {"$": "tensor", "key": key} for key in tensors}
+    return Ranges(folder, tree, tensors)

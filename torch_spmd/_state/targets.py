@@ -1,0 +1,309 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Finds in saved state what the tree of a user needs, and puts it there.
+
+First everything is found and compared (`Plan`), and then filled, so that a checkpoint that does not
+fit changes nothing.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from torch_spmd import _arguments
+from torch_spmd._state import boxes, dtypes, initialize, optimizers, parts, tree
+from torch_spmd._state.reading import Source
+
+# What wrappers put before the names of the module that they wrap.
+_WRAPPERS = re.compile(
+    r"(^module\.|(?<![^.])(_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module)\.)"
+)
+
+
+class Plan:
+    """What is to be read, and what is done with it.
+
+    `problems` are the differences between the saved state and the target. `place` decides where a
+    parameter on `meta` comes to be.
+    """
+
+    def __init__(self, source: Source, cast: bool, place: Callable[[str, Tensor], Tensor]) -> None:
+        self.source = source
+        self.cast = cast
+        self.place = place
+        self.problems: list[str] = []
+        self.extra: list[str] = []
+        self.wanted: list[tuple[str, boxes.Box]] = []
+        self.names: dict[int, str] = {}  # of parameters, by identity
+        self._fills: list[Callable[[], None]] = []
+        self._ends: list[Callable[[], None]] = []
+        self._made: dict[str, Tensor] = {}
+
+    # --- comparing ---
+
+    def note_names(self, target: Any, depth: int = 0) -> None:
+        """Notes the names of parameters, in modules and in mappings, by which optimizers may be
+        saved."""
+        if isinstance(target, nn.Module):
+            for name, parameter in target.named_parameters():
+                self.names.setdefault(id(parameter), name)
+        elif depth < 100 and isinstance(target, (Mapping, list, tuple)):
+            items: Any = target.items() if isinstance(target, Mapping) else enumerate(target)
+            for name, item in items:
+                if isinstance(item, nn.Parameter):
+                    self.names.setdefault(id(item), str(name))
+                else:
+                    self.note_names(item, depth + 1)
+
+    def item(self, target: Any, node: Any, where: str) -> Callable[[], Any]:
+        """Compares a target with the JSON of what was saved; returns a function that returns what
+        takes its place. It is called when all tensors are filled."""
+        if isinstance(target, nn.Module):
+            self.module(target, node, where)
+            return lambda: target
+        if isinstance(target, torch.optim.Optimizer):
+            optimizers.plan(self, target, node, where)
+            return lambda: target
+        if isinstance(target, Tensor):
+            return self.tensor(target, node, where)
+        if isinstance(target, dict):
+            return self._dict(target, node, where)
+        if isinstance(target, (list, tuple)):
+            return self._sequence(target, node, where)
+        if not isinstance(target, type) and callable(getattr(target, "load_state_dict", None)):
+            value = self.value(node, where)
+            self._ends.append(lambda: target.load_state_dict(value()))
+            return lambda: target
+        return self.value(node, where)
+
+    def _dict(self, target: dict[Any, Any], node: Any, where: str) -> Callable[[], Any]:
+        there = tree.items_of(node)
+        if there is None:
+            self.problems.append(f"{where or 'the tree'} is a mapping, and another value was saved")
+            return lambda: target
+        results = {}
+        for key, value in target.items():
+            inner = _joined(where, key)
+            if key not in there:
+                self.problems.append(f"{inner!r} was not saved")
+            else:
+                results[key] = self.item(value, there[key], inner)
+        self._note_extra(there, target, where)
+        # In place, and only when everything was read.
+        self._ends.append(lambda: target.update({k: r() for k, r in results.items()}))
+        return lambda: target
+
+    def _note_extra(self, there: Mapping[Any, Any], wanted: Any, where: str) -> None:
+        self.extra += [_joined(where, key) for key in there if key not in wanted]
+
+    def _sequence(self, target: Any, node: Any, where: str) -> Callable[[], Any]:
+        there = tree.items_of(node)
+        if there is None or set(there) != set(range(len(target))):
+            count = "another value" if there is None else f"a container of {len(there)}"
+            self.problems.append(
+                f"{where or 'the tree'} has {len(target)} items, and {count} was saved"
+            )
+            return lambda: target
+        results = [self.item(v, there[i], f"{where}.{i}") for i, v in enumerate(target)]
+        if isinstance(target, tuple):
+            return lambda: tuple(r() for r in results)
+
+        def replace_items() -> None:
+            target[:] = [r() for r in results]
+
+        self._ends.append(replace_items)
+        return lambda: target
+
+    def tensor(self, target: Tensor, node: Any, where: str) -> Callable[[], Any]:
+        key = tree.tensor_key(node)
+        if key is None:
+            self.problems.append(f"{where!r} is a tensor, and another value was saved")
+        elif self.fits(target, key, where):
+            if target.is_meta:
+                made: list[Tensor] = []
+                self.make(key, lambda t: made.append(self.place(where, t)))
+                return lambda: made[0]
+            self.fill(target, key)
+        return lambda: target
+
+    def fits(self, target: Tensor, key: str, where: str) -> bool:
+        saved = self.source.tensors[key]
+        before = len(self.problems)
+        if tuple(target.shape) != saved.shape:
+            self.problems.append(
+                f"{where!r} has shape {tuple(target.shape)}, and {saved.shape} was saved"
+            )
+        elif dtypes.name_of(target.dtype) != saved.dtype and not self.cast:
+            self.problems.append(
+                f"{where!r} is of {target.dtype}, and torch.{saved.dtype} was saved (cast=True "
+                "converts it)"
+            )
+        return len(self.problems) == before
+
+    def module(self, module: nn.Module, node: Any, where: str) -> None:
+        there = tree.items_of(node)
+        if there is None:
+            self.problems.append(f"{where or 'the tree'} is a module, and another value was saved")
+            return
+        names = _tensors_of(module)
+        there = _unwrapped(there, names)
+        for tensor, its_names in _by_identity(names).items():
+            saved = [name for name in its_names if name in there]
+            inner = _joined(where, its_names[0])
+            if not saved:
+                self.problems.append(f"{inner!r} was not saved")
+            else:
+                self._of_module(module, tensor, its_names, there[saved[0]], inner)
+        for name, child in module.named_modules():
+            extra = f"{name}.{_EXTRA}" if name else _EXTRA
+            if type(child).get_extra_state is not nn.Module.get_extra_state and extra in there:
+                names[extra] = torch.empty(0)
+                value = self.value(there[extra], extra)
+                self._ends.append(functools.partial(_set_extra, child, value))
+        self._note_extra(there, names, where)
+        unsaved = initialize.meta_buffers(module)
+        self.problems += initialize.without_value(module, unsaved)
+        self._fills.append(functools.partial(initialize.fill_buffers, module, unsaved))
+
+    def _of_module(
+        self, module: nn.Module, tensor: Tensor, names: list[str], node: Any, where: str
+    ) -> None:
+        key = tree.tensor_key(node)
+        if key is None:
+            self.problems.append(f"{where!r} is a tensor, and another value was saved")
+        elif self.fits(tensor, key, where):
+            if not tensor.is_meta:
+                self.fill(tensor, key)
+                return
+
+            def put(host: Tensor) -> None:
+                _replace(module, names, tensor, self.place(names[0], host.to(tensor.dtype)))
+
+            self.make(key, put)
+
+    # --- reading ---
+
+    def fill(self, target: Tensor, key: str) -> None:
+        regions = boxes.regions(parts.to_read(target))
+        self.wanted += [(key, region) for region in regions]
+
+        def run() -> None:
+            if regions == [boxes.whole(target.shape)]:
+                parts.fill(target, self.source.read(key, regions[0]))
+            elif regions:
+                parts.fill_parts(target, {r: self.source.read(key, r) for r in regions})
+
+        self._fills.append(run)
+
+    def make(self, key: str, use: Callable[[Tensor], Any]) -> None:
+        """Reads a tensor on the host, and calls `use` with it. With the mark that was saved, so
+        that its copy on the device has it."""
+        saved = self.source.tensors[key]
+        region = boxes.whole(saved.shape)
+        self.wanted.append((key, region))
+
+        def run() -> None:
+            host = self.source.read(key, region)
+            parts.give_mark(host, saved.mark)
+            use(host)
+
+        self._fills.append(run)
+
+    def value(self, node: Any, where: str) -> Callable[[], Any]:
+        """A value that is made anew, its tensors where they were saved."""
+        made = self._made
+        try:
+            keys = tree.keys_in(node)
+        except ValueError as error:
+            self.problems.append(f"{where!r}: {error}")
+            return lambda: None
+        for key in keys:
+
+            def use(host: Tensor, key: str = key) -> None:
+                ours = self.source.tensors[key].device == "spmd"
+                made[key] = host.to("spmd") if ours else host
+
+            self.make(key, use)
+        return lambda: tree.decode(node, made.__getitem__)
+
+    def at_end(self, action: Callable[[], None]) -> None:
+        self._ends.append(action)
+
+    def run(self) -> None:
+        for fill in self._fills:
+            fill()
+        for action in self._ends:
+            action()
+
+
+_EXTRA = "_extra_state"
+
+
+def _joined(where: str, key: Any) -> str:
+    return f"{where}.{key}" if where else str(key)
+
+
+def _set_extra(module: nn.Module, value: Callable[[], Any]) -> None:
+    module.set_extra_state(value())
+
+
+def _tensors_of(module: nn.Module) -> dict[str, Tensor]:
+    """Parameters and persistent buffers by all of their names."""
+    found: dict[str, Tensor] = {}
+    for prefix, child in module.named_modules(remove_duplicate=False):
+        dot = f"{prefix}." if prefix else ""
+        for name, tensor in child._parameters.items():
+            if tensor is not None:
+                found[dot + name] = tensor
+        for name, buffer in child._buffers.items():
+            if buffer is not None and name not in child._non_persistent_buffers_set:
+                found[dot + name] = buffer
+    return found
+
+
+def _by_identity(names: Mapping[str, Tensor]) -> dict[Tensor, list[str]]:
+    found: dict[Tensor, list[str]] = {}
+    for name, tensor in names.items():
+        found.setdefault(tensor, []).append(name)
+    return found
+
+
+def _unwrapped(there: dict[Any, Any], names: Mapping[str, Any]) -> dict[Any, Any]:
+    """Without what DistributedDataParallel and others put before names, if the module's names are
+    there only so."""
+    if any(name in there for name in names):
+        return there
+    plain = {_WRAPPERS.sub("", str(key)): node for key, node in there.items()}
+    return plain if any(name in plain for name in names) else there
+
+
+def _replace(module: nn.Module, names: list[str], old: Tensor, new: Tensor) -> None:
+    """Puts a tensor where one on `meta` was, under all of its names."""
+    if isinstance(old, nn.Parameter):
+        new = nn.Parameter(new, old.requires_grad)
+        new.__dict__.update(old.__dict__)
+    for name in names:
+        parent, _, last = name.rpartition(".")
+        owner = module.get_submodule(parent)
+        place: Any = owner._parameters if last in owner._parameters else owner._buffers
+        place[last] = new
+
+
+def compare(plan: Plan, caller: str, path: str, strict: bool) -> None:
+    """Errors: ValueError that names the differences."""
+    problems = list(plan.problems)
+    if strict and plan.extra:
+        names = ", ".join(_arguments.plain(name) for name in plan.extra[:5])
+        more = f" and {len(plan.extra) - 5:,} more" if len(plan.extra) > 5 else ""
+        problems.append(
+            f"{names}{more} was saved, and the target has no such name (strict=False leaves it out)"
+        )
+    if problems:
+        first = "; ".join(problems[:5])
+        more = f"; and {len(problems) - 5:,} more" if len(problems) > 5 else ""
+        raise ValueError(f"{caller}: {path!r} does not fit the target: {first}{more}")

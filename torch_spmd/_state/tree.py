@@ -1,0 +1,257 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Trees of tensors and plain values as JSON, without pickle.
+
+Tensors are replaced by their keys: the path to them, `model.0.weight`. What JSON lacks is an object
+with the one key "$" and what it needs: tuples, mappings with other keys than text, bytes, dtypes …
+Objects with `state_dict` stand for what it returns.
+"""
+
+from __future__ import annotations
+
+import base64
+import collections
+import math
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from torch_spmd import _arguments
+from torch_spmd._state import dtypes
+
+_MARK = "$"
+_DEEPEST = 100
+
+
+def state_of(value: Any) -> Any:
+    """What is saved of an object: what its `state_dict` returns, if it has one."""
+    if isinstance(value, (Tensor, Mapping, type)):
+        return value
+    method = getattr(value, "state_dict", None)
+    return method() if callable(method) else value
+
+
+class Encoder:
+    """Makes JSON of a tree; `tensors` are the tensors by key."""
+
+    def __init__(self, caller: str) -> None:
+        self.tensors: dict[str, Tensor] = {}
+        self._caller = caller
+        self._keys: dict[Any, str] = {}  # of tensors by the memory that they show
+
+    def encode(self, value: Any, path: str = "", within: tuple[int, ...] = ()) -> Any:
+        """Errors: TypeError for an object that is neither a tensor nor plain; ValueError for a tree
+        that contains itself, or a tensor without values."""
+        value = state_of(value)
+        if isinstance(value, Tensor):
+            return {_MARK: "tensor", "key": self._key(value, path)}
+        if value is None or (isinstance(value, (bool, str)) and type(value) in (bool, str)):
+            return self._text(value, path) if isinstance(value, str) else value
+        if type(value) is int:
+            return value if abs(value) < 1 << 53 else {_MARK: "int", "text": str(value)}
+        if type(value) is float:
+            return value if math.isfinite(value) else {_MARK: "float", "text": repr(value)}
+        if id(value) in within or len(within) > _DEEPEST:
+            raise ValueError(
+                f"{self._caller}: {_at(path)} contains itself, or is over {_DEEPEST} deep"
+            )
+        within = (*within, id(value))
+        if isinstance(value, Mapping):
+            return self._mapping(value, path, within)
+        if isinstance(value, (list, tuple, torch.Size, collections.deque)):
+            given = _arguments.items(self._caller, _at(path), value, "a sequence")
+            items = [self.encode(v, _join(path, i), within) for i, v in enumerate(given)]
+            if type(value) is list:
+                return items
+            kind = "list" if isinstance(value, list) else "tuple"
+            kind = {torch.Size: "size", collections.deque: "deque"}.get(type(value), kind)
+            return {_MARK: kind, "items": items}
+        return self._other(value, path)
+
+    def _text(self, value: str, path: str) -> str:
+        try:
+            value.encode()
+        except UnicodeEncodeError as error:
+            raise ValueError(f"{self._caller}: {_at(path)} is no text that UTF-8 has") from error
+        return value
+
+    def _mapping(self, value: Mapping[Any, Any], path: str, within: tuple[int, ...]) -> Any:
+        kind = "counter" if isinstance(value, collections.Counter) else "dict"
+        given = _arguments.mapping(self._caller, _at(path), value, "a mapping")
+        pairs = [(k, self.encode(v, _join(path, k), within)) for k, v in given.items()]
+        plain = all(type(k) is str and self._text(k, path) is k for k, _ in pairs)
+        if plain and kind == "dict" and not any(k == _MARK for k, _ in pairs):
+            return dict(pairs)
+        where = f"a key of {path or 'the tree'}"
+        return {_MARK: kind, "items": [[self.encode(k, where, within), v] for k, v in pairs]}
+
+    def _other(self, value: Any, path: str) -> Any:
+        if isinstance(value, (bytes, bytearray)):
+            return {_MARK: "bytes", "base64": base64.b64encode(value).decode()}
+        if isinstance(value, complex):
+            return {_MARK: "complex", "items": [self.encode(v) for v in (value.real, value.imag)]}
+        if isinstance(value, torch.dtype):
+            return {_MARK: "dtype", "name": dtypes.name_of(value)}
+        if isinstance(value, torch.device):
+            return {_MARK: "device", "name": str(value)}
+        if isinstance(value, (set, frozenset)):
+            items = [self.encode(v, path) for v in sorted(value, key=repr)]
+            return {_MARK: "set", "items": items}
+        numpy = sys.modules.get("numpy")
+        if numpy is not None and isinstance(value, (numpy.ndarray, numpy.generic)):
+            return self._array(numpy, value, path)
+        for plain in (bool, int, float, str):  # of a class derived from it
+            if isinstance(value, plain):
+                return self.encode(plain(value), path)
+        raise TypeError(
+            f"{self._caller}: {_at(path)} is {_arguments.shown(value)}, which cannot be saved: a "
+            "checkpoint has tensors, numbers, text, bytes, containers of them, and objects with "
+            "state_dict"
+        )
+
+    def _array(self, numpy: Any, value: Any, path: str) -> Any:
+        try:
+            tensor = torch.from_numpy(numpy.array(value))  # a copy, in this machine's byte order
+        except TypeError as error:
+            raise TypeError(
+                f"{self._caller}: {_at(path)} is an array of {value.dtype}, which is no dtype of "
+                "PyTorch"
+            ) from error
+        kind = "array" if isinstance(value, numpy.ndarray) else "scalar"
+        return {_MARK: kind, "key": self._key(tensor, path)}
+
+    def _key(self, tensor: Tensor, path: str) -> str:
+        """Tensors that show the same memory in the same way have one key."""
+        check_savable(self._caller, tensor, _at(path))
+        same = (
+            tensor.device,
+            tensor.dtype,
+            tuple(tensor.shape),
+            tensor.stride(),
+            tensor.storage_offset(),
+            tensor.untyped_storage()._cdata,
+        )
+        key = self._keys.get(same)
+        if key is None:
+            key, n = path or "value", 2
+            while key in self.tensors:
+                key, n = f"{path}#{n}", n + 1
+            self._keys[same] = key
+            self.tensors[key] = tensor
+        return key
+
+
+def check_savable(caller: str, tensor: Tensor, where: str) -> None:
+    if tensor.layout != torch.strided or tensor.is_nested or tensor.is_quantized:
+        raise TypeError(f"{caller}: {where} is no dense tensor: {_arguments.shown(tensor)}")
+    if tensor.is_meta or nn.parameter.is_lazy(tensor) or type(tensor).__name__ == "FakeTensor":
+        raise ValueError(f"{caller}: {where} has no values: {_arguments.shown(tensor)}")
+    name = dtypes.name_of(tensor.dtype)
+    if name not in dtypes.SAFETENSORS and name not in dtypes.PAIRS:
+        raise TypeError(f"{caller}: {where} is of {tensor.dtype}, which no format here has")
+
+
+def decode(value: Any, tensor: Callable[[str], Any]) -> Any:
+    """The tree of which an Encoder made this JSON. `tensor` gives the tensor with a key.
+
+    Errors: ValueError for JSON that no Encoder makes.
+    """
+    if isinstance(value, list):
+        return [decode(v, tensor) for v in value]
+    if not isinstance(value, dict):
+        return value
+    if _MARK not in value:
+        return {k: decode(v, tensor) for k, v in value.items()}
+    kind = value[_MARK]
+    if kind == "tensor":
+        return tensor(value["key"])
+    if kind in ("array", "scalar"):
+        array = tensor(value["key"]).cpu().numpy()
+        return array if kind == "array" else array[()]
+    if kind in _FROM_PARTS:
+        return _FROM_PARTS[kind]([decode(v, tensor) for v in value["items"]])
+    if kind == "unreadable":
+        raise ValueError(f"it cannot be read without running code: {value['text']}")
+    if kind in _FROM_TEXT:
+        field, make = _FROM_TEXT[kind]
+        return make(value[field])
+    raise ValueError(f"there is no kind {kind!r} of value")
+
+
+_FROM_PARTS: dict[str, Callable[[Any], Any]] = {
+    "tuple": tuple,
+    "list": list,
+    "size": torch.Size,
+    "deque": collections.deque,
+    "set": set,
+    "dict": dict,
+    "counter": lambda pairs: collections.Counter(dict(pairs)),
+    "complex": lambda parts: complex(*parts),
+}
+_FROM_TEXT: dict[str, tuple[str, Callable[[str], Any]]] = {
+    "int": ("text", int),
+    "float": ("text", float),
+    "bytes": ("base64", base64.b64decode),
+    "dtype": ("name", dtypes.named),
+    "device": ("name", torch.device),
+}
+
+
+def child(node: Any, key: Any) -> Any:
+    """The JSON of the item `key` of a mapping or sequence whose JSON is `node`.
+
+    Errors: KeyError.
+    """
+    if isinstance(node, dict) and _MARK not in node and type(key) is str:
+        return node[key]
+    items = items_of(node)
+    if items is None or key not in items:
+        raise KeyError(key)
+    return items[key]
+
+
+def items_of(node: Any) -> dict[Any, Any] | None:
+    """The JSON of the items of a container by key or position; None if it is no container."""
+    if isinstance(node, list):
+        return dict(enumerate(node))
+    if not isinstance(node, dict):
+        return None
+    if _MARK not in node:
+        return node
+    if node[_MARK] in ("dict", "counter"):
+        return {decode(k, lambda key: key): v for k, v in node["items"]}
+    return dict(enumerate(node["items"])) if node[_MARK] in ("tuple", "list", "deque") else None
+
+
+def mapping(items: Mapping[Any, Any]) -> Any:
+    """The JSON of a mapping from plain keys to values of which this is the JSON."""
+    return {_MARK: "dict", "items": [[key, node] for key, node in items.items()]}
+
+
+def keys_in(node: Any) -> list[str]:
+    """The keys of the tensors of a tree."""
+    found: list[str] = []
+
+    def note(key: str) -> Any:
+        found.append(key)
+        return torch.empty(0)
+
+    decode(node, note)
+    return found
+
+
+def tensor_key(node: Any) -> str | None:
+    """The key of a tensor, or None if this is the JSON of something else."""
+    is_tensor = isinstance(node, dict) and node.get(_MARK) == "tensor"
+    return node["key"] if is_tensor else None
+
+
+def _join(path: str, key: Any) -> str:
+    text = key if isinstance(key, str) else _arguments.plain(key)
+    return f"{path}.{text}" if path else text
+
+
+def _at(path: str) -> str:
+    return f"tree[{_arguments.plain(path)}]" if path else "tree"

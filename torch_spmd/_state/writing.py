@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Writes a checkpoint: every process its parts, then process 0 the manifest."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import uuid
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from torch import Tensor
+
+from torch_spmd import _C
+from torch_spmd._state import boxes, dtypes, manifest, parts, processes, safetensors_file
+from torch_spmd._state.files import Folder
+from torch_spmd._state.manifest import Manifest, SavedTensor, Stored
+from torch_spmd._state.safetensors_file import Piece
+
+_DATA = "data-"
+
+
+def snapshot(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Copies that later steps cannot change. On the device a copy shares its memory with the
+    tensor until that is written."""
+    copies = {key: tensor.detach().clone() for key, tensor in tensors.items()}
+    _C.sync(False)
+    return copies
+
+
+def write(folder: Folder, tree: Any, tensors: dict[str, Tensor]) -> None:
+    """Writes all that this process has to, and empties `tensors`.
+
+    Until the last step the folder has the checkpoint that it had before, whatever happens.
+    """
+    token = processes.from_first(uuid.uuid4().hex[:12])
+    name = f"{_DATA}{token}-{processes.rank():05d}.safetensors"
+    error: BaseException | None = None
+    saved: dict[str, SavedTensor] = {}
+    size = 0
+    try:
+        folder.make()
+        saved, size = _write_parts(folder, name, tensors)
+    except BaseException as raised:
+        error = raised
+    try:
+        processes.raise_any(error)
+        everything = processes.gather((saved, name, size))
+        if processes.rank() == 0:
+            whole = Manifest(tree, _merged([s for s, _, _ in everything]))
+            whole.files = {n: s for _, n, s in everything if s}
+            folder.replace(manifest.NAME, manifest.dump(whole))
+    except BaseException as raised:
+        error = raised
+        with contextlib.suppress(Exception):
+            folder.remove(name)
+    processes.raise_any(error)
+    if processes.rank() == 0:
+        _remove_others(folder, whole)
+
+
+def _write_parts(
+    folder: Folder, name: str, tensors: dict[str, Tensor]
+) -> tuple[dict[str, SavedTensor], int]:
+    pieces: list[Piece] = []
+    of: list[tuple[str, boxes.Box]] = []
+    saved: dict[str, SavedTensor] = {}
+    for key, tensor in tensors.items():
+        device = "spmd" if parts.is_ours(tensor) else "cpu"
+        shape, dtype = tuple(tensor.shape), tensor.dtype
+        mark = parts.mark_text(tensor)
+        saved[key] = SavedTensor(dtypes.name_of(dtype), shape, (), device, mark)
+        for box in parts.to_write(tensor):
+            inside = ",".join(f"{begin}:{end}" for begin, end in box)
+            called = key if box == boxes.whole(shape) else f"{key}[{inside}]"
+            pieces.append(Piece(called, dtype, box, functools.partial(parts.read, tensor)))
+            of.append((key, box))
+    if not pieces:
+        return saved, 0
+    pieces, of = _one_after_another(pieces, of)
+    with folder.writing(name) as file:
+        written = safetensors_file.write(file, pieces, {"format": "pt"})
+    for (key, box), (begin, digests) in zip(of, written):
+        stored = (*saved[key].stored, Stored(box, name, begin, digests))
+        saved[key] = replace(saved[key], stored=stored)
+    tensors.clear()
+    return saved, folder.size(name)
+
+
+def _one_after_another(pieces: list[Piece], of: list[Any]) -> tuple[list[Piece], list[Any]]:
+    """Wide types first, so that every piece begins at a multiple of its item's size."""
+    order = sorted(range(len(pieces)), key=lambda i: -pieces[i].dtype.itemsize)
+    return [pieces[i] for i in order], [of[i] for i in order]
+
+
+def _merged(of_processes: list[dict[str, SavedTensor]]) -> dict[str, SavedTensor]:
+    result = dict(of_processes[0])
+    for others in of_processes[1:]:
+        for key, tensor in others.items():
+            stored = (*result[key].stored, *tensor.stored)
+            result[key] = replace(result[key], stored=stored)
+    return result
+
+
+def _remove_others(folder: Folder, whole: Manifest) -> None:
+    """Removes the files of the checkpoint that was here before, and of writers that were killed."""
+    with contextlib.suppress(OSError):
+        for name in folder.names():
+            old = name.startswith(_DATA) and name not in whole.files
+            if old or (name.startswith(manifest.NAME) and name.endswith(".part")):
+                folder.remove(name)

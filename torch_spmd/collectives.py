@@ -1,0 +1,567 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The collectives of manual regions (`shard_map`), with the names and meanings of `jax.lax`.
+
+Each takes a tensor or a tree of tensors and the name of a manual axis. A value that does not vary
+along the axis counts as the same value on each device.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._C import _functorch
+from torch.overrides import handle_torch_function, has_torch_function_unary
+from torch.utils import _pytree as pytree
+
+from torch_spmd import _arguments
+from torch_spmd.manual import ManualAxis, manual_axis, varies
+
+
+def psum(x: Any, axis_name: Any) -> Any:
+    """The sum over the devices along the axis, or along a tuple of axes; it does not vary.
+
+    Errors: ValueError outside of a region with that axis.
+
+    Example:
+        >>> import torch, torch_spmd as spmd
+        >>> mesh = spmd.make_mesh((4,), ("x",))
+        >>> f = spmd.shard_map(lambda t: spmd.psum(t, "x"), mesh, spmd.P("x"), spmd.P(None))
+        >>> f(torch.arange(4.0, device="spmd"))
+        tensor([6.], device='spmd:0')
+    """
+    return _over_axes("psum", x, axis_name, lambda axis: _Reduce("sum"))
+
+
+def pmean(x: Any, axis_name: Any) -> Any:
+    """The mean over the devices along the axis, or along a tuple of axes.
+
+    Errors: as `psum`.
+
+    Example:
+        >>> import torch, torch_spmd as spmd
+        >>> mesh = spmd.make_mesh((4,), ("x",))
+        >>> f = spmd.shard_map(lambda t: spmd.pmean(t, "x"), mesh, spmd.P("x"), spmd.P(None))
+        >>> f(torch.arange(4.0, device="spmd")).item()
+        1.5
+    """
+    total = _size("pmean", axis_name)
+    return pytree.tree_map_only(Tensor, lambda t: t / total, psum(x, axis_name))
+
+
+def pmax(x: Any, axis_name: Any) -> Any:
+    """The maximum over the devices along the axis, or along a tuple of axes.
+
+    Errors: as `psum`.
+
+    Example:
+        >>> import torch, torch_spmd as spmd
+        >>> mesh = spmd.make_mesh((4,), ("x",))
+        >>> f = spmd.shard_map(lambda t: spmd.pmax(t, "x"), mesh, spmd.P("x"), spmd.P(None))
+        >>> f(torch.arange(4.0, device="spmd")).item()
+        3.0
+    """
+    return _over_axes("pmax", x, axis_name, lambda axis: _Reduce("max"))
+
+
+def pmin(x: Any, axis_name: Any) -> Any:
+    """The minimum over the devices along the axis, or along a tuple of axes.
+
+    Errors: as `psum`.
+
+    Example:
+        >>> import torch, torch_spmd as spmd
+        >>> mesh = spmd.make_mesh((4,), ("x",))
+        >>> f = spmd.shard_map(lambda t: spmd.pmin(t, "x"), mesh, spmd.P("x"), spmd.P(None))
+        >>> f(torch.arange(4.0, device="spmd")).item()
+        0.0
+    """
+    return _over_axes("pmin", x, axis_name, lambda axis: _Reduce("min"))
+
+
+def all_gather(x: Any, axis_name: Any, *, axis: int = 0, tiled: bool = False) -> Any:
+    """The shards of all devices along `axis_name`, stacked in a new dimension `axis`, or with
+    `tiled` concatenated in dimension `axis`. The result does not vary.
+
+    Errors: as `psum`; IndexError for a dimension that the tensor does not have.
+
+    Example:
+        >>> import torch, torch_spmd as spmd
+        >>> mesh = spmd.make_mesh((2,), ("x",))
+        >>> f = spmd.shard_map(
+        ...     lambda t: spmd.all_gather(t, "x", tiled=True), mesh, spmd.P("x"), spmd.P(None))
+        >>> f(torch.arange(4.0, device="spmd")).tolist()
+        [0.0, 1.0, 2.0, 3.0]
+    """
+    tiled = _arguments.boolean("all_gather", "tiled", tiled)
+    dim = _arguments.integer("all_gather", "axis", axis, -64, 63)
+    axes = _axes("all_gather", axis_name)
+    if len(axes) > 1 and not tiled:
+        raise ValueError("all_gather: over several axes tiled=True is needed")
+
+    def gather(t: Tensor) -> Tensor:
+        d = _dim("all_gather", "axis", dim, t.dim() + (0 if tiled else 1))
+        for each in reversed(axes):
+            t = _apply(t, each, _Gather(d, tiled))
+        return t
+
+    return _each("all_gather", x, gather)
+
+
+def psum_scatter(x: Any, axis_name: Any, *, scatter_dimension: int = 0, tiled: bool = False) -> Any:
+    """The sum over the devices along the axis, of which each keeps one part of
+    `scatter_dimension`: a slice with `tiled`, else one index, and the dimension is gone.
+
+    Errors: as `psum`; ValueError if the axis does not divide the dimension (`tiled`), or is not as
+    long as the dimension.
+
+    Example:
+        >>> import torch, torch_spmd as spmd
+        >>> mesh = spmd.make_mesh((2,), ("x",))
+        >>> f = spmd.shard_map(
+        ...     lambda t: spmd.psum_scatter(t, "x", tiled=True), mesh, spmd.P(None), spmd.P("x"))
+        >>> f(torch.arange(4.0, device="spmd")).tolist()
+        [0.0, 2.0, 4.0, 6.0]
+    """
+    tiled = _arguments.boolean("psum_scatter", "tiled", tiled)
+    dim = _arguments.integer("psum_scatter", "scatter_dimension", scatter_dimension, -64, 63)
+    axes = _axes("psum_scatter", axis_name)
+    if len(axes) > 1 and not tiled:
+        raise ValueError("psum_scatter: over several axes tiled=True is needed")
+
+    def scatter(t: Tensor) -> Tensor:
+        d = _dim("psum_scatter", "scatter_dimension", dim, t.dim())
+        for each in axes:
+            _check_size("psum_scatter", "scatter_dimension", t, d, each, tiled)
+            t = _apply(t, each, _Scatter(d, tiled))
+        return t
+
+    return _each("psum_scatter", x, scatter)
+
+
+def all_to_all(
+    x: Any, axis_name: Any, split_axis: int, concat_axis: int, *, tiled: bool = False
+) -> Any:
+    """Splits dimension `split_axis` among the devices along the axis, and puts what arrives
+    together in dimension `concat_axis`: concatenated with `tiled`; else the split dimension, which
+    is as long as the axis, is gone, and a new one is inserted.
+
+    Errors: as `psum_scatter`.
+
+    Example:
+        >>> import torch, torch_spmd as spmd
+        >>> mesh = spmd.make_mesh((2,), ("x",))
+        >>> f = spmd.shard_map(lambda t: spmd.all_to_all(t, "x", 1, 0, tiled=True),
+        ...                    mesh, spmd.P("x", None), spmd.P(None, "x"))
+        >>> f(torch.arange(4.0, device="spmd").view(2, 2)).tolist()
+        [[0.0, 1.0], [2.0, 3.0]]
+    """
+    tiled = _arguments.boolean("all_to_all", "tiled", tiled)
+    split = _arguments.integer("all_to_all", "split_axis", split_axis, -64, 63)
+    concat = _arguments.integer("all_to_all", "concat_axis", concat_axis, -64, 63)
+    each = manual_axis("all_to_all", axis_name)
+
+    def exchange(t: Tensor) -> Tensor:
+        s = _dim("all_to_all", "split_axis", split, t.dim())
+        c = _dim("all_to_all", "concat_axis", concat, t.dim())
+        _check_size("all_to_all", "split_axis", t, s, each, tiled)
+        return _apply(t, each, _Exchange(s, c, tiled))
+
+    return _each("all_to_all", x, exchange)
+
+
+def ppermute(x: Any, axis_name: Any, perm: Sequence[tuple[int, int]]) -> Any:
+    """Each device sends its value to another one along the axis. `perm` has pairs of positions:
+    (source, destination). A device to which nobody sends gets zeros.
+
+    Errors: as `psum`; ValueError if a position is not on the axis or is twice a source or twice a
+    destination.
+
+    Example:
+        >>> import torch, torch_spmd as spmd
+        >>> mesh = spmd.make_mesh((4,), ("x",))
+        >>> ring = [(i, (i + 1) % 4) for i in range(4)]
+        >>> f = spmd.shard_map(
+        ...     lambda t: spmd.ppermute(t, "x", ring), mesh, spmd.P("x"), spmd.P("x"))
+        >>> f(torch.arange(4.0, device="spmd")).tolist()
+        [3.0, 0.0, 1.0, 2.0]
+    """
+    each = manual_axis("ppermute", axis_name)
+    sources = _sources(each, perm)
+    return _each("ppermute", x, lambda t: _apply(t, each, _Permute(sources)))
+
+
+def pshuffle(x: Any, axis_name: Any, perm: Sequence[int]) -> Any:
+    """Device i gets the value of device `perm[i]`.
+
+    Errors: as `ppermute`; ValueError if `perm` is not a permutation of the axis's positions.
+
+    Example:
+        >>> import torch, torch_spmd as spmd
+        >>> mesh = spmd.make_mesh((2,), ("x",))
+        >>> f = spmd.shard_map(
+        ...     lambda t: spmd.pshuffle(t, "x", [1, 0]), mesh, spmd.P("x"), spmd.P("x"))
+        >>> f(torch.arange(2.0, device="spmd")).tolist()
+        [1.0, 0.0]
+    """
+    each = manual_axis("pshuffle", axis_name)
+    sources = _arguments.integers("pshuffle", "perm", perm, 0, each.size - 1)
+    if sorted(sources) != list(range(each.size)):
+        raise ValueError(
+            f"pshuffle: perm must have each position of axis {each.name!r} once, 0 to "
+            f"{each.size - 1}; got {_arguments.plain(sources)}"
+        )
+    return _each("pshuffle", x, lambda t: _apply(t, each, _Permute(tuple(sources))))
+
+
+def pbroadcast(x: Any, axis_name: Any, source: int) -> Any:
+    """The value of the device at position `source` along the axis; it does not vary.
+
+    Errors: as `psum`; ValueError for a position that is not on the axis.
+
+    Example:
+        >>> import torch, torch_spmd as spmd
+        >>> mesh = spmd.make_mesh((4,), ("x",))
+        >>> f = spmd.shard_map(
+        ...     lambda t: spmd.pbroadcast(t, "x", 2), mesh, spmd.P("x"), spmd.P(None))
+        >>> f(torch.arange(4.0, device="spmd")).item()
+        2.0
+    """
+    each = manual_axis("pbroadcast", axis_name)
+    position = _arguments.integer("pbroadcast", "source", source, 0, each.size - 1)
+    return _each("pbroadcast", x, lambda t: _apply(t, each, _Broadcast(position)))
+
+
+def pvary(x: Any, axis_name: Any) -> Any:
+    """The same value, counted as one that varies along the axis or axes.
+
+    Errors: as `psum`.
+
+    Example:
+        >>> import torch, torch_spmd as spmd
+        >>> mesh = spmd.make_mesh((2,), ("x",))
+        >>> f = spmd.shard_map(lambda t: spmd.pvary(t, "x"), mesh, spmd.P(None), spmd.P("x"))
+        >>> f(torch.ones(1, device="spmd")).shape
+        torch.Size([2])
+    """
+    axes = _axes("pvary", axis_name)
+
+    def vary(t: Tensor) -> Tensor:
+        for each in axes:
+            if not varies(t, each):
+                t = _apply(t, each, _Vary())
+        return t
+
+    return _each("pvary", x, vary)
+
+
+def axis_index(axis_name: Any) -> Tensor:
+    """Each device's position along the axis, an integer tensor without dimensions; along a tuple of
+    axes the first one is the major.
+
+    Errors: as `psum`.
+
+    Example:
+        >>> import torch, torch_spmd as spmd
+        >>> mesh = spmd.make_mesh((4,), ("x",))
+        >>> f = spmd.shard_map(lambda t: t + spmd.axis_index("x"), mesh, spmd.P("x"), spmd.P("x"))
+        >>> f(torch.zeros(4, device="spmd")).tolist()
+        [0.0, 1.0, 2.0, 3.0]
+    """
+    result = None
+    for each in _axes("axis_index", axis_name):
+        result = each.index if result is None else result * each.size + each.index
+    assert result is not None
+    return result
+
+
+def axis_size(axis_name: Any) -> int:
+    """The number of devices along the axis, or along a tuple of axes.
+
+    Errors: as `psum`.
+
+    Example:
+        >>> import torch, torch_spmd as spmd
+        >>> mesh = spmd.make_mesh((4,), ("x",))
+        >>> f = spmd.shard_map(lambda t: t * spmd.axis_size("x"), mesh, spmd.P("x"), spmd.P("x"))
+        >>> f(torch.ones(4, device="spmd")).tolist()
+        [4.0, 4.0, 4.0, 4.0]
+    """
+    return _size("axis_size", axis_name)
+
+
+# --- arguments ---
+
+
+def _size(caller: str, axis_name: Any) -> int:
+    return math.prod(axis.size for axis in _axes(caller, axis_name))
+
+
+def _axes(caller: str, axis_name: Any) -> list[ManualAxis]:
+    names = [axis_name]
+    if isinstance(axis_name, (tuple, list)):
+        names = _arguments.items(caller, "axis_name", axis_name, "an axis or a tuple of axes", 64)
+    axes = [manual_axis(caller, name) for name in names]
+    if not axes or len({axis.name for axis in axes}) < len(axes):
+        raise ValueError(
+            f"{caller}: axis_name must be an axis or a tuple of axes, each once; got "
+            f"{_arguments.shown(axis_name)}"
+        )
+    return axes
+
+
+def _each(caller: str, x: Any, function: Callable[[Tensor], Tensor]) -> Any:
+    """The function's results for each tensor of a tree."""
+    if isinstance(x, Tensor):
+        return function(x)
+    leaves, form = pytree.tree_flatten(x)
+    for leaf in leaves:
+        if not isinstance(leaf, Tensor):
+            raise TypeError(
+                f"{caller}: x must be a tensor or a tree of tensors; got {_arguments.shown(leaf)}"
+            )
+    return pytree.tree_unflatten([function(leaf) for leaf in leaves], form)
+
+
+def _over_axes(
+    caller: str, x: Any, axis_name: Any, op_for: Callable[[ManualAxis], _Collective]
+) -> Any:
+    axes = _axes(caller, axis_name)
+
+    def over(t: Tensor) -> Tensor:
+        for each in axes:
+            t = _apply(t, each, op_for(each))
+        return t
+
+    return _each(caller, x, over)
+
+
+def _dim(caller: str, name: str, dim: int, rank: int) -> int:
+    if not -rank <= dim < rank:
+        raise IndexError(
+            f"{caller}: {name} is {dim}, but there are {rank} dimensions to choose from"
+        )
+    return dim % rank
+
+
+def _check_size(caller: str, name: str, t: Tensor, dim: int, axis: ManualAxis, tiled: bool) -> None:
+    size = t.shape[dim]
+    if tiled and size % axis.size != 0:
+        raise ValueError(
+            f"{caller}: {name} {dim} has size {size}, which the {axis.size} devices along axis "
+            f"{axis.name!r} do not divide"
+        )
+    if not tiled and size != axis.size:
+        raise ValueError(
+            f"{caller}: {name} {dim} has size {size}, but axis {axis.name!r} has {axis.size} "
+            "devices; pass tiled=True to divide the dimension"
+        )
+
+
+def _sources(axis: ManualAxis, perm: Any) -> tuple[int, ...]:
+    """For each position the position from which it receives, or -1."""
+    sources = [-1] * axis.size
+    what = "pairs of positions (source, destination)"
+    used = set()
+    for pair in _arguments.items("ppermute", "perm", perm, what):
+        numbers = _arguments.integers("ppermute", "a pair of perm", pair, 0, axis.size - 1)
+        if len(numbers) != 2:
+            raise ValueError(f"ppermute: perm must be {what}; got {_arguments.shown(pair)}")
+        source, destination = numbers
+        if source in used or sources[destination] >= 0:
+            raise ValueError(
+                f"ppermute: perm has the source {source} or the destination {destination} twice"
+            )
+        used.add(source)
+        sources[destination] = source
+    return tuple(sources)
+
+
+# --- the ops ---
+
+
+@dataclass(frozen=True)
+class _Collective:
+    """An op on a tensor whose first dimension is the manual axis. Its dimensions are those of the
+    tensor without that dimension."""
+
+    def run(self, t: Tensor) -> tuple[Tensor, bool]:
+        """The result, and whether it has the manual axis as its first dimension."""
+        raise NotImplementedError
+
+    def shifted(self) -> _Collective:
+        """The same for a tensor with one more leading dimension."""
+        return self
+
+    def transposed(self, grad: Tensor, x: Tensor, axis: ManualAxis) -> Tensor:
+        """The gradient of the argument `x`, from that of the result."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class _Reduce(_Collective):
+    kind: str
+
+    def run(self, t: Tensor) -> tuple[Tensor, bool]:
+        if self.kind == "sum":
+            return t.sum(0, dtype=None if t.dtype == torch.bool else t.dtype), False
+        return (t.amax(0) if self.kind == "max" else t.amin(0)), False
+
+    def transposed(self, grad: Tensor, x: Tensor, axis: ManualAxis) -> Tensor:
+        grad = _summed(grad, axis)
+        if self.kind == "sum":
+            return grad
+        chosen = x == _apply(x, axis, self)
+        return torch.where(chosen, grad / psum(chosen.to(grad.dtype), axis.name), 0)
+
+
+@dataclass(frozen=True)
+class _Gather(_Collective):
+    dim: int
+    tiled: bool
+
+    def run(self, t: Tensor) -> tuple[Tensor, bool]:
+        t = t.movedim(0, self.dim)
+        return (t.flatten(self.dim, self.dim + 1) if self.tiled else t), False
+
+    def shifted(self) -> _Collective:
+        return replace(self, dim=self.dim + 1)
+
+    def transposed(self, grad: Tensor, x: Tensor, axis: ManualAxis) -> Tensor:
+        if varies(grad, axis):
+            return _apply(grad, axis, _Scatter(self.dim, self.tiled))
+        return _apply(grad, axis, _Scatter(self.dim, self.tiled)) / axis.size
+
+
+@dataclass(frozen=True)
+class _Scatter(_Collective):
+    dim: int
+    tiled: bool
+
+    def run(self, t: Tensor) -> tuple[Tensor, bool]:
+        size, total = t.shape[0], t.sum(0, dtype=t.dtype)
+        if self.tiled:
+            total = total.unflatten(self.dim, (size, total.shape[self.dim] // size))
+        return total.movedim(self.dim, 0), True
+
+    def shifted(self) -> _Collective:
+        return replace(self, dim=self.dim + 1)
+
+    def transposed(self, grad: Tensor, x: Tensor, axis: ManualAxis) -> Tensor:
+        return _apply(grad, axis, _Gather(self.dim, self.tiled))
+
+
+@dataclass(frozen=True)
+class _Exchange(_Collective):
+    split: int
+    concat: int
+    tiled: bool
+
+    def run(self, t: Tensor) -> tuple[Tensor, bool]:
+        size, split = t.shape[0], self.split + 1
+        if self.tiled:
+            t = t.unflatten(split, (size, t.shape[split] // size))
+        t = t.movedim(split, 0).movedim(1, self.concat + 1)
+        return (t.flatten(self.concat + 1, self.concat + 2) if self.tiled else t), True
+
+    def shifted(self) -> _Collective:
+        return replace(self, split=self.split + 1, concat=self.concat + 1)
+
+    def transposed(self, grad: Tensor, x: Tensor, axis: ManualAxis) -> Tensor:
+        return _apply(grad, axis, _Exchange(self.concat, self.split, self.tiled))
+
+
+@dataclass(frozen=True)
+class _Permute(_Collective):
+    sources: tuple[int, ...]  # by destination; -1 is zeros
+
+    def run(self, t: Tensor) -> tuple[Tensor, bool]:
+        size = len(self.sources)
+        shifts = {(i - source) % size for i, source in enumerate(self.sources) if source >= 0}
+        if len(shifts) > 1:
+            parts = [t[s : s + 1] if s >= 0 else torch.zeros_like(t[:1]) for s in self.sources]
+            return torch.cat(parts), True
+        if not shifts:
+            return torch.zeros_like(t), True
+        t = torch.roll(t, shifts.pop(), 0)
+        if -1 in self.sources:
+            receives = torch.tensor([source >= 0 for source in self.sources], device=t.device)
+            t = torch.where(receives.view(size, *[1] * (t.dim() - 1)), t, 0)
+        return t, True
+
+    def transposed(self, grad: Tensor, x: Tensor, axis: ManualAxis) -> Tensor:
+        inverse = [-1] * len(self.sources)
+        for destination, source in enumerate(self.sources):
+            if source >= 0:
+                inverse[source] = destination
+        return _apply(grad, axis, _Permute(tuple(inverse)))
+
+
+@dataclass(frozen=True)
+class _Broadcast(_Collective):
+    source: int
+
+    def run(self, t: Tensor) -> tuple[Tensor, bool]:
+        return t.select(0, self.source), False
+
+    def transposed(self, grad: Tensor, x: Tensor, axis: ManualAxis) -> Tensor:
+        return torch.where(axis.index == self.source, _summed(grad, axis), 0)
+
+
+@dataclass(frozen=True)
+class _Vary(_Collective):
+    def run(self, t: Tensor) -> tuple[Tensor, bool]:
+        return t, True
+
+    def transposed(self, grad: Tensor, x: Tensor, axis: ManualAxis) -> Tensor:
+        return _summed(grad, axis)
+
+
+def _summed(grad: Tensor, axis: ManualAxis) -> Tensor:
+    """The whole gradient of a value that does not vary, from what each device has of it."""
+    return _apply(grad, axis, _Reduce("sum")) if varies(grad, axis) else grad
+
+
+def _apply(t: Tensor, axis: ManualAxis, op: _Collective) -> Tensor:
+    result: Tensor
+    if has_torch_function_unary(t):  # a collective is one op for those who watch ops
+        result = handle_torch_function(_apply, (t,), t, axis, op)
+    else:
+        result = _OnAxis.apply(t, axis.index, axis, op)
+    return result
+
+
+class _OnAxis(torch.autograd.Function):
+    """A collective under vmap. The axis's index is an argument so that the axis's level is reached
+    also by values that do not vary along it."""
+
+    @staticmethod
+    def forward(t: Tensor, index: Tensor, axis: ManualAxis, op: _Collective) -> Tensor:
+        raise AssertionError("a collective runs at the level of its axis")
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        t, _, ctx.axis, ctx.op = inputs
+        ctx.save_for_backward(t)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Any:
+        (t,) = ctx.saved_tensors
+        return ctx.op.transposed(grad, t, ctx.axis), None, None, None
+
+    @staticmethod
+    def vmap(
+        info: Any, in_dims: Any, t: Tensor, index: Tensor, axis: ManualAxis, op: _Collective
+    ) -> Any:
+        level = (_functorch.maybe_current_level() or 0) + 1
+        if level != axis.level:  # another axis, or a vmap inside the region
+            if in_dims[1] is not None:
+                raise AssertionError("the index of an axis is batched at the axis's level only")
+            return _OnAxis.apply(t.movedim(in_dims[0], 0), index, axis, op.shifted()), 0
+        t = t.expand(axis.size, *t.shape) if in_dims[0] is None else t.movedim(in_dims[0], 0)
+        result, batched = op.run(t)
+        return result, 0 if batched else None

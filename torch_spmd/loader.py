@@ -1,0 +1,415 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Batches of a DataLoader, on the device and sharded, ahead of the steps that use them."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import queue
+import threading
+import weakref
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from torch_spmd import _arguments, _loading
+from torch_spmd.mesh import Mesh, mesh_or_global
+from torch_spmd.spec import PartitionSpec, is_spec, to_spec
+from torch_spmd.tensors import mark_sharding
+
+_loading.refuse_reload(__name__, globals(), "Loader")
+
+_LAST = ("keep", "drop", "pad")
+_POSITION = {"loader", "batches", "random"}
+
+
+class Loader:
+    """Iterates over a DataLoader: each batch is moved to `spmd` and marked, `prefetch` of them
+    ahead, in a thread, while the step before runs.
+
+    Args:
+        loader: a torch DataLoader, a StatefulDataLoader, or anything that can be iterated over
+            more than once; its batches are trees (dicts, lists, tuples) with tensors on the host.
+        specs: how tensors are sharded: one spec for all of them, or a tree of specs of the form of
+            a batch, in which None means no mark. A spec that is shorter than a tensor's rank leaves
+            the last dimensions whole: P("data"). None: no tensor is marked.
+        prefetch: how many batches are ready ahead; 0: none, and there is no thread. Datasets that
+            draw PyTorch's random numbers in this process (num_workers=0) need 0 to be
+            reproducible.
+        mesh: the mesh; None means the global one.
+        last: what happens to a last batch with fewer rows: "keep", "drop", or "pad" with zeros.
+            With "pad", items are pairs (batch, mask), and the mask is false for rows that were
+            added.
+
+    The position is state: `state_dict` and `load_state_dict` go on behind the last batch that was
+    taken, whatever was read ahead; `spmd.save` and `spmd.load` take a Loader. A loader without
+    state_dict of its own is read again from the beginning of the epoch, with the same random
+    numbers.
+
+    What the dataset or its workers raise is raised where its batch is asked for.
+
+    Errors: TypeError, ValueError for arguments of another kind, and for specs that do not fit a
+    batch, when it is asked for.
+
+    Example:
+        >>> import torch, torch_spmd as spmd
+        >>> mesh = spmd.make_mesh((4,), ("data",))
+        >>> rows = [{"x": torch.full((3,), float(i)), "y": i} for i in range(10)]
+        >>> host = torch.utils.data.DataLoader(rows, batch_size=4)
+        >>> for batch in spmd.Loader(host, spmd.P("data"), mesh=mesh):
+        ...     print(tuple(batch["x"].shape), spmd.sharding_of(batch["x"]).spec)
+        (4, 3) P('data', None)
+        (4, 3) P('data', None)
+        (2, 3) P('data', None)
+    """
+
+    def __init__(
+        self,
+        loader: Any,
+        specs: Any = None,
+        *,
+        prefetch: int = 2,
+        mesh: Mesh | None = None,
+        last: str = "keep",
+    ) -> None:
+        if isinstance(loader, (str, bytes, type)) or not hasattr(type(loader), "__iter__"):
+            raise TypeError(
+                f"Loader: loader must be a DataLoader, or something else to iterate over; got "
+                f"{_arguments.shown(loader)}"
+            )
+        if hasattr(type(loader), "__next__"):
+            raise TypeError(
+                "Loader: loader must be something to iterate over more than once; got the "
+                f"iterator {_arguments.shown(loader)}"
+            )
+        self._loader = loader
+        self._prefetch = _arguments.integer("Loader", "prefetch", prefetch, 0, 1 << 10)
+        self._last = _arguments.text("Loader", "last", last)
+        if self._last not in _LAST:
+            raise ValueError(f"Loader: last must be one of {_LAST}; got {_arguments.plain(last)}")
+        if mesh is not None or specs is not None:
+            mesh = mesh_or_global("Loader", mesh)
+        self._mesh = mesh
+        self._specs = _checked(specs, "specs")
+        self._rows: int | None = None  # of a full batch
+        self._state: Any = None  # behind the last batch that was taken
+        self._resume: Any = None
+        self._running: weakref.ref[_Batches] | None = None
+
+    def __len__(self) -> int:
+        """The number of batches of an epoch. Errors: TypeError if the loader has no length."""
+        count = len(self._loader)
+        rows, size = _length(getattr(self._loader, "sampler", None)), self._batch_size()
+        if self._last == "drop" and rows is not None and size is not None and rows % size:
+            count -= 0 if getattr(self._loader, "drop_last", False) else 1
+        return count
+
+    def __iter__(self) -> Iterator[Any]:
+        running = self._running() if self._running is not None else None
+        if running is not None:
+            running.close()  # of an epoch that was left
+        batches = _Batches(self)
+        self._running = weakref.ref(batches)
+        return batches
+
+    # --- the position ---
+
+    def state_dict(self) -> dict[str, Any]:
+        """The position behind the last batch that was taken."""
+        return {"position": self._state if self._resume is None else self._resume}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """The next iteration goes on there.
+
+        Errors: TypeError or ValueError for what no `state_dict` of a Loader returned.
+        """
+        what = "what Loader.state_dict returned"
+        given = _arguments.mapping("load_state_dict", "state", state, what)
+        position = given.get("position", given)
+        right = position is None or (isinstance(position, Mapping) and set(position) == _POSITION)
+        if set(given) != {"position"} or not right:
+            raise ValueError(
+                f"load_state_dict: state must be {what}; got {_arguments.shown(state)}"
+            )
+        self._resume = position
+        if position is None:
+            self._state = None
+
+    def _batch_size(self) -> int | None:
+        size = getattr(self._loader, "batch_size", None)
+        return size if isinstance(size, int) else None
+
+    def _begin(self) -> tuple[Iterator[Any], int, Any]:
+        """The loader's iterator, how many batches of the epoch are behind it, and the random
+        numbers at the epoch's beginning."""
+        resume, self._resume = self._resume, None
+        stateful = callable(getattr(self._loader, "load_state_dict", None))
+        if resume is not None and resume["loader"] is not None and stateful:
+            self._loader.load_state_dict(resume["loader"])
+            return iter(self._loader), resume["batches"], None
+        if resume is None or resume["batches"] == 0:
+            begin = _random_state(self._loader)
+            return iter(self._loader), 0, begin
+        if resume["random"] is None:
+            raise ValueError(
+                "Loader: the position was saved of a loader with load_state_dict, which this one "
+                "has not"
+            )
+        now = _random_state(self._loader)
+        _set_random_state(self._loader, resume["random"])
+        iterator = iter(self._loader)
+        try:
+            for _ in range(resume["batches"]):
+                next(iterator, None)
+        finally:
+            _set_random_state(self._loader, now)
+        return iterator, resume["batches"], resume["random"]
+
+    def _loaders_state(self) -> Any:
+        state = getattr(self._loader, "state_dict", None)
+        return state() if callable(state) else None
+
+    # --- a batch ---
+
+    def _ready(self, batch: Any) -> Any:
+        """The batch on the device; None if it is dropped."""
+        rows = _rows_of(batch)
+        if self._rows is None:
+            self._rows = self._batch_size() or rows
+        full = self._rows
+        if rows is None or full is None:
+            full = rows = 0
+        if self._last == "drop" and rows < full:
+            return None
+        moved = self._moved(batch, self._specs, "", full if self._last == "pad" else 0)
+        if self._last != "pad":
+            return moved
+        mask = torch.arange(max(rows, full)) < rows
+        return moved, self._on_device(mask, self._mask_spec(), "the mask")
+
+    def _mask_spec(self) -> Any:
+        """The mask is sharded as the rows of the first tensor that has a spec."""
+        found = _first_spec(self._specs)
+        return None if found is None else PartitionSpec(*found[:1])
+
+    def _moved(self, item: Any, specs: Any, where: str, rows: int) -> Any:
+        if isinstance(item, Tensor):
+            if item.dim() and 0 < item.shape[0] < rows:
+                more = item.new_zeros((rows - item.shape[0], *item.shape[1:]))
+                item = torch.cat([item, more])
+            return self._on_device(item, specs, where or "the batch")
+        if isinstance(item, Mapping):
+            moved = {
+                key: self._moved(v, _part(specs, key, where), f"{where}[{key!r}]", rows)
+                for key, v in item.items()
+            }
+            return moved if type(item) is dict else _like(item, moved)
+        if isinstance(item, (list, tuple)):
+            moved_items = [
+                self._moved(v, _part(specs, i, where), f"{where}[{i}]", rows)
+                for i, v in enumerate(item)
+            ]
+            if hasattr(item, "_fields"):
+                return type(item)(*moved_items)
+            return type(item)(moved_items) if type(item) in (list, tuple) else moved_items
+        return item
+
+    def _on_device(self, tensor: Tensor, spec: Any, where: str) -> Tensor:
+        tensor = tensor.to("spmd")
+        if spec is None:
+            return tensor
+        if not is_spec(spec):
+            raise ValueError(f"Loader: {where} is a tensor, and specs has {_arguments.shown(spec)}")
+        found = to_spec(spec)
+        if len(found) > tensor.dim():
+            if tensor.dim():
+                raise ValueError(
+                    f"Loader: {where} has {tensor.dim()} dimensions, and its spec is {found!r}"
+                )
+            found = PartitionSpec()
+        whole = PartitionSpec(*found, *[None] * (tensor.dim() - len(found)))
+        return mark_sharding(tensor, self._mesh, whole)
+
+
+class _Item(NamedTuple):
+    """A batch, or what was raised in its place, and the position behind it."""
+
+    batch: Any
+    error: BaseException | None
+    position: Any
+
+
+class _Batches:
+    """One epoch. The first batch is read by the caller's thread, since samplers then draw their
+    seed, and the others by a thread of its own."""
+
+    def __init__(self, loader: Loader) -> None:
+        self._loader = loader
+        self._iterator, self._count, self._begin = loader._begin()
+        self._queue: queue.Queue[_Item] = queue.Queue(max(1, loader._prefetch))
+        self._stopped = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._done = False
+        loader._state = self._position(None)
+        _all.add(self)
+
+    def __iter__(self) -> _Batches:
+        return self
+
+    def __next__(self) -> Any:
+        if self._done:
+            raise StopIteration
+        if self._loader._prefetch == 0:
+            item = self._read()
+        elif self._thread is None:
+            item = self._read()
+            self._thread = threading.Thread(
+                target=_fill,
+                args=(weakref.ref(self), self._queue, self._stopped),
+                daemon=True,
+                name="torch_spmd.Loader",
+            )
+            self._thread.start()
+        else:
+            item = self._queue.get()
+        if item.error is not None:
+            self.close()
+            if isinstance(item.error, StopIteration):
+                self._loader._state = None  # the next epoch begins
+                raise StopIteration
+            raise item.error
+        self._loader._state = item.position
+        return item.batch
+
+    def _position(self, state: Any) -> Any:
+        return {"loader": state, "batches": self._count, "random": self._begin}
+
+    def _read(self) -> _Item:
+        try:
+            while True:
+                batch = self._loader._ready(next(self._iterator))
+                self._count += 1
+                if batch is not None:
+                    return _Item(batch, None, self._position(self._loader._loaders_state()))
+        except BaseException as error:
+            return _Item(None, error, None)
+
+    def close(self) -> None:
+        """Ends the thread. What was read ahead is dropped."""
+        self._done = True
+        self._stopped.set()
+        thread, self._thread = self._thread, None
+        if thread is not None and thread is not threading.current_thread():
+            thread.join()
+        self._iterator = iter(())
+
+    def __del__(self) -> None:
+        self._stopped.set()
+
+
+_all: weakref.WeakSet[_Batches] = weakref.WeakSet()
+
+
+@atexit.register
+def _close_all() -> None:
+    """Before the device is shut down."""
+    for batches in list(_all):
+        with contextlib.suppress(Exception):
+            batches.close()
+
+
+def _fill(ref: weakref.ref[_Batches], items: queue.Queue[_Item], stopped: threading.Event) -> None:
+    """The thread. It holds the epoch only while it reads, so that one that is left is dropped."""
+    while not stopped.is_set():
+        batches = ref()
+        if batches is None:
+            return
+        item = batches._read()
+        del batches
+        while not stopped.is_set():
+            try:
+                items.put(item, timeout=0.05)
+                break
+            except queue.Full:
+                if ref() is None:
+                    return
+        if item.error is not None:
+            return
+
+
+def _checked(specs: Any, where: str) -> Any:
+    """Errors: TypeError if it is no tree of specs."""
+    if specs is None or is_spec(specs):
+        return specs if specs is None else to_spec(specs)
+    if isinstance(specs, Mapping):
+        given = _arguments.mapping("Loader", where, specs, "a spec or a tree of specs")
+        return {k: _checked(v, f"{where}[{_arguments.plain(k)}]") for k, v in given.items()}
+    if isinstance(specs, (list, tuple)):
+        given_items = _arguments.items("Loader", where, specs, "a spec or a tree of specs")
+        return [_checked(v, f"{where}[{i}]") for i, v in enumerate(given_items)]
+    raise TypeError(
+        f"Loader: {where} must be a spec, a tree of specs or None; got {_arguments.shown(specs)}"
+    )
+
+
+def _part(specs: Any, key: Any, where: str) -> Any:
+    """The specs of an item of a container."""
+    if specs is None or is_spec(specs):
+        return specs
+    try:
+        return specs[key]
+    except (KeyError, IndexError, TypeError):
+        raise ValueError(
+            f"Loader: specs has none for {where}[{key!r}] of a batch; None means no mark"
+        ) from None
+
+
+def _first_spec(specs: Any) -> Any:
+    if specs is None or is_spec(specs):
+        return specs
+    for item in specs.values() if isinstance(specs, Mapping) else specs:
+        found = _first_spec(item)
+        if found is not None:
+            return found
+    return None
+
+
+def _rows_of(item: Any) -> int | None:
+    """The size of the first dimension of the first tensor that has one."""
+    if isinstance(item, Tensor):
+        return item.shape[0] if item.dim() else None
+    if isinstance(item, (Mapping, list, tuple)):
+        for part in item.values() if isinstance(item, Mapping) else item:
+            rows = _rows_of(part)
+            if rows is not None:
+                return rows
+    return None
+
+
+def _like(item: Any, moved: dict[Any, Any]) -> Any:
+    """A mapping of the same class, if that takes a dict."""
+    try:
+        return type(item)(moved)
+    except Exception:
+        return moved
+
+
+def _length(sized: Any) -> int | None:
+    try:
+        return len(sized)
+    except TypeError:
+        return None
+
+
+def _random_state(loader: Any) -> Any:
+    generator = getattr(loader, "generator", None)
+    own = generator.get_state() if isinstance(generator, torch.Generator) else None
+    return {"torch": torch.get_rng_state(), "generator": own}
+
+
+def _set_random_state(loader: Any, state: Any) -> None:
+    torch.set_rng_state(state["torch"])
+    if state["generator"] is not None:
+        loader.generator.set_state(state["generator"])

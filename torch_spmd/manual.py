@@ -1,0 +1,522 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Manual regions: `shard_map`, in which a function sees the shards along some axes of a mesh.
+
+A region adds no kind of value to the compiler. Along each manual axis, the shards of a tensor are a
+leading dimension that is as long as the axis and sharded by it, and the function runs under one
+level of `torch.func.vmap` per axis. A value varies along an axis exactly if it is batched at the
+axis's level, which vmap tracks by itself. A collective is then an op on the leading dimension: a
+sum over it is an all-reduce, a roll along it a permutation (`collectives.py`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import inspect
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._C import _functorch
+from torch.utils import _pytree as pytree
+
+from torch_spmd import _arguments
+from torch_spmd.mesh import Mesh, mesh_or_global
+from torch_spmd.spec import UNCONSTRAINED, PartitionSpec, blocks, is_spec, to_spec
+from torch_spmd.tensors import reshard, sharding_of
+
+
+def shard_map(
+    f: Callable[..., Any] | None = None,
+    mesh: Mesh | None = None,
+    in_specs: Any = None,
+    out_specs: Any = None,
+    axis_names: Any = None,
+    check_vma: bool = True,
+) -> Any:
+    """A function that runs `f` on the shards of its arguments, and puts the shards of its results
+    together. It has the semantics of `jax.shard_map`.
+
+    Inside, each tensor has the shape of one shard along the manual axes, and the devices along them
+    exchange data by `psum`, `all_gather`, `ppermute` and the other collectives only. Outside,
+    everything is global. Without `f` it is a decorator.
+
+    Args:
+        f: a function of tensors, and trees of them, to tensors or trees of them. Keyword arguments
+            are not accepted.
+        mesh: the mesh; None means the global one.
+        in_specs: one spec for each argument, or a tree of specs; a spec for a tree is for all of
+            its tensors. An entry names the manual axes that divide the dimension; along other axes
+            every device sees the same.
+        out_specs: a spec or a tree of specs for the results.
+        axis_names: the manual axes; None means all. Along the others the compiler shards as it does
+            outside.
+        check_vma: refuses a result whose spec leaves out an axis along which it varies, and tensors
+            from outside that `f` uses without taking them as arguments while they are sharded over
+            a manual axis. False takes the value of the first device, and the whole tensor.
+
+    A derivative outside of the region is that of the whole. Inside, `torch.func.grad` with respect
+    to a value that does not vary gives each device its own part of the gradient; `psum` adds them.
+
+    Errors:
+        TypeError: an argument of another kind.
+        ValueError: an axis that the mesh does not have or that is not manual, an axis twice, a
+            dimension that the axes do not divide, a spec of another length than the tensor's rank,
+            a region inside a region over the same axis, a result that varies (see `check_vma`).
+
+    Example:
+        >>> import torch, torch_spmd as spmd
+        >>> from torch_spmd import P
+        >>> mesh = spmd.make_mesh((4,), ("x",))
+        >>> @spmd.shard_map(mesh=mesh, in_specs=(P("x"),), out_specs=P())
+        ... def total(part):
+        ...     return spmd.psum(part.sum(), "x")
+        >>> total(torch.arange(8.0, device="spmd")).item()
+        28.0
+    """
+    if f is not None and not callable(f):
+        raise TypeError(f"shard_map: f must be a function; got {_arguments.shown(f)}")
+    mesh = mesh_or_global("shard_map", mesh)
+    axes = _manual_axes(mesh, axis_names)
+    check_vma = _arguments.boolean("shard_map", "check_vma", check_vma)
+    _check_specs(mesh, axes, "in_specs", in_specs)
+    _check_specs(mesh, axes, "out_specs", out_specs)
+
+    def decorated(f: Callable[..., Any]) -> Callable[..., Any]:
+        region = _Region(f, mesh, axes, in_specs, out_specs, check_vma)
+
+        @functools.wraps(f)
+        def on_shards(*args: Any, **kwargs: Any) -> Any:
+            if kwargs:
+                raise TypeError(
+                    f"shard_map: {_name(f)} was called with the keyword argument "
+                    f"{next(iter(kwargs))!r}; in_specs are by position, so pass it by position"
+                )
+            return region.run(args)
+
+        return on_shards
+
+    return decorated if f is None else decorated(f)
+
+
+@dataclass
+class ManualAxis:
+    """An axis of the regions that are entered: its level of vmap, its size, and a tensor that holds
+    each device's position along it."""
+
+    name: str
+    size: int
+    level: int
+    index: Tensor
+
+
+_entered: list[ManualAxis] = []  # of one thread: regions run while ops are recorded
+
+
+def manual_axis(caller: str, name: Any) -> ManualAxis:
+    """The axis of that name. Errors: ValueError outside of a region with such an axis."""
+    name = _arguments.text(caller, "axis_name", name)
+    for axis in reversed(_entered):
+        if axis.name == name:
+            return axis
+    if not _entered:
+        raise ValueError(
+            f"{caller}: there are no shards outside of a manual region; call it in a function that "
+            "spmd.shard_map runs"
+        )
+    names = ", ".join(repr(axis.name) for axis in _entered)
+    raise ValueError(
+        f"{caller}: axis_name: {name!r} is not an axis of the region; its axes are {names}"
+    )
+
+
+def varies(t: Tensor, axis: ManualAxis) -> bool:
+    """Whether the value may differ between the devices along the axis."""
+    while _functorch.is_functorch_wrapped_tensor(t):
+        if _functorch.is_batchedtensor(t) and _functorch.maybe_get_level(t) == axis.level:
+            return True
+        t = _functorch.get_unwrapped(t)
+    return False
+
+
+@dataclass
+class _Region:
+    f: Callable[..., Any]
+    mesh: Mesh
+    axes: tuple[str, ...]
+    in_specs: Any
+    out_specs: Any
+    check_vma: bool
+
+    def run(self, args: tuple[Any, ...]) -> Any:
+        for axis in _entered:
+            if axis.name in self.axes:
+                raise ValueError(
+                    f"shard_map: {_name(self.f)}: the region is inside of another one over axis "
+                    f"{axis.name!r}; name other axes in axis_names"
+                )
+        leaves, form, specs = self._arguments(args)
+        shards = [
+            _to_shards(self, leaf, spec, f"argument {where}") if spec is not None else (leaf, ())
+            for leaf, spec, where in zip(leaves, specs, _places(form, len(leaves)))
+        ]
+        results = _Results()
+        outputs = self._nest(0, shards, form, results)
+        merged = [
+            _from_shards(self, t, spec, axes) if isinstance(t, Tensor) else t
+            for t, spec, axes in zip(outputs, results.specs, results.axes)
+        ]
+        return pytree.tree_unflatten(merged, results.form)
+
+    def _arguments(self, args: tuple[Any, ...]) -> tuple[list[Any], Any, list[Any]]:
+        specs = self.in_specs
+        if is_spec(specs) or specs is None:
+            specs = (specs,) * len(args)
+        specs = tuple(_arguments.items("shard_map", "in_specs", specs, "specs by position"))
+        if len(specs) != len(args):
+            raise ValueError(
+                f"shard_map: in_specs has {len(specs)} specs, but {_name(self.f)} was called with "
+                f"{len(args)} arguments"
+            )
+        leaves, form = pytree.tree_flatten(args)
+        return leaves, form, _broadcast("in_specs", specs, args)
+
+    def _nest(
+        self,
+        depth: int,
+        shards: list[tuple[Any, tuple[str, ...]]],
+        form: Any,
+        results: _Results,
+    ) -> list[Any]:
+        """Calls the function under the levels of the axes from `depth` on. The shards' leading
+        dimensions are those of the axes that are named and not entered yet."""
+        if depth == len(self.axes):
+            args = pytree.tree_unflatten([leaf for leaf, _ in shards], form)
+            return self._call(args, results)
+        name, size = self.axes[depth], self.mesh.shape()[self.axes[depth]]
+        with _level(size) as level:
+            index = torch.arange(size, device="spmd")
+            axis = ManualAxis(name, size, level, _functorch._add_batch_dim(index, 0, level))
+            inner = [
+                (_functorch._add_batch_dim(leaf, 0, level), axes[1:])
+                if axes[:1] == (name,)
+                else (leaf, axes)
+                for leaf, axes in shards
+            ]
+            _entered.append(axis)
+            try:
+                outputs = self._nest(depth + 1, inner, form, results)
+                return [self._leave(axis, t, i, results) for i, t in enumerate(outputs)]
+            finally:
+                _entered.pop()
+
+    def _call(self, args: Any, results: _Results) -> list[Any]:
+        with _RefuseCaptures(self, args) if self.check_vma else contextlib.nullcontext():
+            try:
+                outputs = self.f(*args)
+            except RuntimeError as error:
+                _explain(self.f, error)
+                raise
+        leaves, results.form = pytree.tree_flatten(outputs)
+        results.specs = _broadcast("out_specs", self.out_specs, outputs)
+        results.axes = [() for _ in leaves]
+        results.places = _places(results.form, len(leaves))
+        for leaf, spec, where in zip(leaves, results.specs, results.places):
+            if isinstance(leaf, Tensor) and spec is not None and len(spec) != leaf.dim():
+                raise ValueError(
+                    f"shard_map: {_name(self.f)}: result {where} has {leaf.dim()} dimensions, but "
+                    f"its spec in out_specs is {spec!r}"
+                )
+        return leaves
+
+    def _leave(self, axis: ManualAxis, t: Any, position: int, results: _Results) -> Any:
+        """The result with the axis as its first dimension, if it varies or its spec names it."""
+        if not isinstance(t, Tensor):
+            return t
+        spec = results.specs[position]
+        named = spec is not None and axis.name in _axes_in(spec)
+        if not named and not varies(t, axis):
+            return t
+        if not named and self.check_vma:
+            raise ValueError(
+                f"shard_map: {_name(self.f)}: result {results.places[position]} varies along axis "
+                f"{axis.name!r}, which its spec {spec!r} does not name; name it, or combine the "
+                f"devices' values, for instance by psum(…, {axis.name!r})"
+            )
+        t = _functorch._remove_batch_dim(t, axis.level, axis.size, 0)
+        if not named:
+            return t.select(0, 0)
+        results.axes[position] = (axis.name, *results.axes[position])
+        return t
+
+
+@dataclass
+class _Results:
+    """About the results of the function: the form of their tree, and for each its spec, the axes
+    that are leading dimensions of it, and its place in the tree."""
+
+    form: Any = None
+    specs: Sequence[Any] = ()
+    axes: list[tuple[str, ...]] = None  # type: ignore[assignment]
+    places: Sequence[str] = ()
+
+
+@contextlib.contextmanager
+def _level(size: int) -> Iterator[int]:
+    from torch._functorch import vmap
+
+    vmap.lazy_load_decompositions()  # type: ignore[attr-defined]
+    with vmap.vmap_increment_nesting(size, "different") as level:
+        yield level
+
+
+# --- specs ---
+
+
+def _manual_axes(mesh: Mesh, axis_names: Any) -> tuple[str, ...]:
+    if axis_names is None:
+        return mesh.axis_names
+    if isinstance(axis_names, str):
+        axis_names = (axis_names,)
+    what = "names of axes"
+    given = _arguments.items("shard_map", "axis_names", axis_names, what, any_order=True)
+    names = [_arguments.text("shard_map", "an item of axis_names", name) for name in given]
+    for name in names:
+        try:
+            mesh.get_axis_name_idx(name)
+        except ValueError as error:
+            raise ValueError(f"shard_map: axis_names: {error}") from None
+    if not names:
+        raise ValueError("shard_map: axis_names is empty; name the axes along which f sees shards")
+    return tuple(name for name in mesh.axis_names if name in names)
+
+
+def _check_specs(mesh: Mesh, axes: tuple[str, ...], what: str, specs: Any) -> None:
+    """Errors: ValueError for an axis that is not manual, or that a spec names twice; TypeError."""
+    if specs is None:
+        raise TypeError(f"shard_map: {what} must be specs; got None")
+    with _arguments.reading("shard_map", what):
+        leaves = [specs] if is_spec(specs) else pytree.tree_leaves(specs, is_leaf=_is_leaf)
+    for leaf in leaves:
+        if leaf is None:
+            continue
+        try:
+            spec = to_spec(leaf)
+        except TypeError as error:
+            raise TypeError(f"shard_map: {what}: {error}") from None
+        names = _axes_in(spec)
+        for name in names:
+            if name not in axes:
+                try:
+                    mesh.get_axis_name_idx(name)
+                except ValueError as error:
+                    raise ValueError(f"shard_map: {what}: {error}") from None
+                raise ValueError(
+                    f"shard_map: {what}: {spec!r} names axis {name!r}, which is not manual; the "
+                    f"manual axes are {', '.join(map(repr, axes))}"
+                )
+            if names.count(name) > 1:
+                raise ValueError(f"shard_map: {what}: axis {name!r} occurs twice in {spec!r}")
+
+
+def _is_leaf(value: Any) -> bool:
+    return value is None or is_spec(value)
+
+
+def _axes_in(spec: PartitionSpec) -> list[str]:
+    for entry in spec:
+        each = entry if isinstance(entry, tuple) else (entry,)
+        if not all(item is None or isinstance(item, str) for item in each):
+            raise ValueError(
+                f"shard_map: {spec!r}: an entry is None, the name of a manual axis, or a tuple of "
+                "them"
+            )
+    return _names_in(spec)
+
+
+def _names_in(spec: PartitionSpec) -> list[str]:
+    names: list[str] = []
+    for entry in spec:
+        entry = entry.axes if isinstance(entry, blocks) else entry
+        names += [
+            n for n in (entry if isinstance(entry, tuple) else (entry,)) if isinstance(n, str)
+        ]
+    return names
+
+
+def _broadcast(what: str, specs: Any, tree: Any) -> list[Any]:
+    """For each leaf of the tree its spec; None for what is no tensor."""
+    if isinstance(tree, Tensor):
+        return [to_spec(specs) if specs is not None else PartitionSpec()]
+    if is_spec(specs) and not isinstance(tree, (int, float, str, type(None))):
+        return [
+            to_spec(specs) if isinstance(leaf, Tensor) else None
+            for leaf in pytree.tree_leaves(tree)
+        ]
+    if isinstance(tree, Mapping) and isinstance(specs, Mapping) and set(tree) == set(specs):
+        return [spec for key in tree for spec in _broadcast(what, specs[key], tree[key])]
+    same = isinstance(tree, (list, tuple)) and isinstance(specs, (list, tuple))
+    if same and len(tree) == len(specs):
+        return [spec for item, s in zip(tree, specs) for spec in _broadcast(what, s, item)]
+    if not any(isinstance(leaf, Tensor) for leaf in pytree.tree_leaves(tree)):
+        return [None for _ in pytree.tree_leaves(tree)]
+    raise ValueError(
+        f"shard_map: {what}: the tree of specs has another form than the tree of tensors: "
+        f"{_arguments.shown(specs)} for {_arguments.shown(tree)}"
+    )
+
+
+def _places(form: Any, count: int) -> list[str]:
+    """The leaves' places in a tree: "[0]['a']"."""
+    tree = pytree.tree_unflatten(list(range(count)), form)
+    paths, _ = pytree.tree_flatten_with_path(tree)
+    return [pytree.keystr(path) for path, _ in paths]
+
+
+def _name(f: Callable[..., Any]) -> str:
+    """The function's name and the line on which it is defined."""
+    f = inspect.unwrap(f)
+    name = getattr(f, "__name__", type(f).__name__)
+    code = getattr(f, "__code__", None)
+    if code is None:
+        return name
+    return f"{name} ({code.co_filename.rpartition('/')[2]}:{code.co_firstlineno})"
+
+
+# --- shards as leading dimensions ---
+
+
+def _to_shards(
+    region: _Region, t: Any, spec: PartitionSpec, where: str
+) -> tuple[Any, tuple[str, ...]]:
+    """The tensor with one leading dimension for each axis that its spec names, in the region's
+    order, and these axes."""
+    if not isinstance(t, Tensor):
+        return t, ()
+    caller = f"shard_map: {_name(region.f)}: {where}"
+    _arguments.tensor(caller, t)
+    if len(spec) != t.dim():
+        raise ValueError(
+            f"{caller}: spec {spec!r} has {len(spec)} entries, but the tensor has {t.dim()} "
+            "dimensions"
+        )
+    sizes = region.mesh.shape()
+    t = reshard(t, region.mesh, _outside(region, spec))
+    named: list[str] = []
+    for dim, entry in reversed(list(enumerate(spec))):
+        axes = (entry,) if isinstance(entry, str) else tuple(entry or ())
+        count = 1
+        for axis in axes:
+            count *= sizes[axis]
+        if t.shape[dim] % count != 0:
+            raise ValueError(
+                f"{caller}: dimension {dim} has size {t.shape[dim]}, which {count} devices along "
+                f"{', '.join(map(repr, axes))} do not divide; pad it, or choose other axes"
+            )
+        if axes:
+            t = t.unflatten(dim, (*(sizes[axis] for axis in axes), t.shape[dim] // count))
+            t = t.movedim(tuple(range(dim, dim + len(axes))), tuple(range(-len(axes), 0)))
+            named += axes
+    if not named:
+        return t, ()
+    rank = t.dim() - len(named)
+    order = tuple(axis for axis in region.axes if axis in named)
+    return t.permute(*(rank + named.index(axis) for axis in order), *range(rank)), order
+
+
+def _from_shards(region: _Region, t: Tensor, spec: PartitionSpec, axes: tuple[str, ...]) -> Tensor:
+    """The inverse of `_to_shards`: the leading dimensions become parts of those that the spec
+    shards over the axes."""
+    axes_left = list(axes)
+    for dim, entry in enumerate(spec):
+        names = (entry,) if isinstance(entry, str) else tuple(entry or ())
+        if not names:
+            continue
+        at = len(axes_left) + dim
+        sources = tuple(axes_left.index(name) for name in names)
+        left = [name for name in axes_left if name not in names]
+        rest = [d for d in range(t.dim()) if d not in sources]
+        position = rest.index(at)
+        t = t.permute(*rest[:position], *sources, *rest[position:])
+        t = t.flatten(position, position + len(names))
+        axes_left = left
+    return reshard(t, region.mesh, _outside(region, spec))
+
+
+def _outside(region: _Region, spec: PartitionSpec) -> PartitionSpec:
+    """The spec of a tensor outside: axes that are not manual are the compiler's."""
+    if len(region.axes) == len(region.mesh.axis_names):
+        return spec
+    return PartitionSpec(*(UNCONSTRAINED if entry is None else entry for entry in spec))
+
+
+# --- what a region refuses ---
+
+
+class _RefuseCaptures(torch.overrides.TorchFunctionMode):
+    """Refuses ops on tensors from outside that are sharded over an axis of the region."""
+
+    def __init__(self, region: _Region, args: Any) -> None:
+        super().__init__()
+        self.region = region
+        self.inside: dict[int, weakref.ref[Tensor]] = {}
+        self._note(args)
+
+    def __torch_function__(
+        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        for arg in args:
+            if isinstance(arg, Tensor):
+                self._check(arg)
+        with torch._C.DisableTorchFunction():
+            result = function(*args, **(kwargs or {}))
+        self._note(result)
+        return result
+
+    def _note(self, results: Any) -> None:
+        """Remembers arguments and results; if they do not vary, they look as if from outside."""
+        leaves = [results] if isinstance(results, Tensor) else pytree.tree_leaves(results)
+        for leaf in leaves:
+            if isinstance(leaf, Tensor) and not _functorch.is_functorch_wrapped_tensor(leaf):
+                self.inside[id(leaf)] = weakref.ref(leaf)
+
+    def _check(self, t: Tensor) -> None:
+        if _functorch.is_functorch_wrapped_tensor(t) or t.device.type != "spmd":
+            return
+        noted = self.inside.get(id(t))
+        if noted is not None and noted() is t:
+            return
+        with torch._C.DisableTorchFunction():
+            sharding = sharding_of(t)
+        if not sharding.is_committed:
+            return
+        for name in _names_in(sharding.spec):
+            if name in self.region.axes:
+                raise ValueError(
+                    f"shard_map: {_name(self.region.f)} uses a tensor of shape "
+                    f"{tuple(t.shape)} from outside that is sharded over the manual axis "
+                    f"{name!r}; pass it as an argument with a spec"
+                )
+
+
+_EXPLAINED = {
+    ".item()": "a shard's values cannot be read inside a manual region, since each device has its "
+    "own; return the value, or use torch.where",
+    "data-dependent control flow": "Python cannot branch on a shard's values inside a manual "
+    "region, since each device has its own; use torch.where",
+    "inplace arithmetic": "a value that does not vary along a manual axis is overwritten in place "
+    "by one that varies; make it vary first: x = spmd.pvary(x, axis)",
+    "doesn't match the broadcast shape": "a value is overwritten in place by one of another shape, "
+    "or one that does not vary along a manual axis by one that varies; then make it vary first: "
+    "x = spmd.pvary(x, axis)",
+}
+
+
+def _explain(f: Callable[..., Any], error: RuntimeError) -> None:
+    """Raises an error in the words of regions for those that vmap raises in its own."""
+    for phrase, explanation in _EXPLAINED.items():
+        if phrase in str(error):
+            raise RuntimeError(f"shard_map: {_name(f)}: {explanation}") from error
