@@ -8,7 +8,7 @@ What is known about an op is a row of a table, and algorithms read rows
     call.op == "embedding"      a name without its namespace, compared with the name of an op
     StrContains(op, "conv")     a part of a name, looked for in the name of an op
 
-Tables name ops in their rows only: they compare no names, either, but have another
+Tables and handlers name ops in their rows only: they compare no names, either, but have another
 function, or an argument of it, in another row.
 
 Names without a namespace are known from csrc/rules/signatures.inc. Prints one line per violation
@@ -39,11 +39,12 @@ KNOW_OPS = [
 ]
 
 # Of these, those whose rows say everything, so that their functions compare no names.
-DECIDE_BY_ROW = ["csrc/rules/tables/*"]
+DECIDE_BY_ROW = ["csrc/rules/tables/*", "csrc/trace/ops/*", "csrc/trace/shape/meta_functions_*"]
 # These ask what computed an operand.
 COMPARE = {
     "csrc/rules/tables/batch_index.cc",
     "csrc/rules/tables/nll.cc",
+    "csrc/trace/ops/equal_bags.cc",
 }
 
 # Tables of facts about PyTorch's ops, and places where kernels are registered or ops recorded.

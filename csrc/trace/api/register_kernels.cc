@@ -130,7 +130,7 @@ void RegisterKernels() {
         HistogramHandlers(), OptimizerHandlers(), SelectionHandlers(), SamplingHandlers(),
         CtcHandlers(), LeastSquaresHandlers(), TransformerHandlers()}) {
     for (const HandlerRow& row : rows) {
-      const OpInfo* known = FindOp(row.op);
+      const OpInfo* known = FindOp(std::string(row.op));
       TORCH_INTERNAL_ASSERT(known != nullptr, "no operator ", row.op);
       OpInfo& op = MutableOpInfo(known->handle);
       TORCH_INTERNAL_ASSERT(op.handler == nullptr, "two handlers of ", row.op);

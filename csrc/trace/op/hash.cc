@@ -4,20 +4,26 @@
 #include <algorithm>
 #include <cstring>
 
+#include "csrc/trace/op/words.h"
 #include "csrc/util/bits.h"
 
 namespace spmd::trace {
 
-void Hash128::MixText(const std::string& text) {
-  Mix(text.size());
+namespace {
+
+// `Into` is Hash128 or Words.
+template <typename Into>
+void MixTextInto(Into& into, const std::string& text) {
+  into.Mix(text.size());
   for (size_t i = 0; i < text.size(); i += 8) {
     uint64_t word = 0;
     std::memcpy(&word, text.data() + i, std::min<size_t>(8, text.size() - i));
-    Mix(word);
+    into.Mix(word);
   }
 }
 
-void MixIValue(Hash128& hash, const c10::IValue& v, bool value) {
+template <typename Into>
+void MixInto(Into& hash, const c10::IValue& v, bool value) {
   if (v.isNone()) {
     hash.Mix(1);
   } else if (v.isBool()) {
@@ -61,11 +67,19 @@ void MixIValue(Hash128& hash, const c10::IValue& v, bool value) {
     hash.Mix(10);
     const auto list = v.toListRef();
     hash.Mix(list.size());
-    for (const auto& item : list) MixIValue(hash, item, value);
+    for (const auto& item : list) MixInto(hash, item, value);
   } else {
     hash.Mix(11);
     hash.MixText(v.tagKind());
   }
 }
+
+}  // namespace
+
+void Hash128::MixText(const std::string& text) { MixTextInto(*this, text); }
+void Words::MixText(const std::string& text) { MixTextInto(*this, text); }
+
+void MixIValue(Hash128& hash, const c10::IValue& v, bool value) { MixInto(hash, v, value); }
+void MixIValue(Words& words, const c10::IValue& v, bool value) { MixInto(words, v, value); }
 
 }  // namespace spmd::trace

@@ -152,6 +152,7 @@ constexpr HandlerRow kRows[] = {
     {"aten::native_batch_norm", &BatchNorm, kReplayable},
     {"aten::native_batch_norm.out", &RunIntoOut},
 };
+static_assert(IsSortedAndUnique(kRows, &HandlerRow::op));
 
 }  // namespace
 

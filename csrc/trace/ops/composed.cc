@@ -155,6 +155,7 @@ constexpr HandlerRow kRows[] = {
     {"aten::multilabel_margin_loss_backward", &MultiLabelMarginBackward, kReplayable},
     {"aten::multilabel_margin_loss_forward", &MultiLabelMargin, kReplayable},
 };
+static_assert(IsSortedAndUnique(kRows, &HandlerRow::op));
 
 }  // namespace
 

@@ -204,6 +204,7 @@ constexpr HandlerRow kRows[] = {
     {"aten::is_pinned", &IsPinned},
     {"aten::is_same_size", &IsSameSize},
 };
+static_assert(IsSortedAndUnique(kRows, &HandlerRow::op));
 
 }  // namespace
 

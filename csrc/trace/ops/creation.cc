@@ -145,6 +145,7 @@ constexpr HandlerRow kRows[] = {
     {"aten::zeros", &Filled},
     {"aten::zeros_like", &Filled},
 };
+static_assert(IsSortedAndUnique(kRows, &HandlerRow::op));
 
 }  // namespace
 

@@ -133,6 +133,7 @@ constexpr HandlerRow kRows[] = {
     {"aten::_ctc_loss", &CtcLoss},
     {"aten::_ctc_loss_backward", &CtcLossBackward},
 };
+static_assert(IsSortedAndUnique(kRows, &HandlerRow::op));
 
 }  // namespace
 

@@ -173,6 +173,7 @@ constexpr HandlerRow kRows[] = {
     {"aten::_embedding_bag_forward_only", &Forward},
     {"aten::_embedding_bag_per_sample_weights_backward", &PerSampleBackward},
 };
+static_assert(IsSortedAndUnique(kRows, &HandlerRow::op));
 
 }  // namespace
 

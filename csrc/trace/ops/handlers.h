@@ -5,8 +5,11 @@
 
 #include <ATen/core/stack.h>
 
+#include <string_view>
+
 #include "absl/types/span.h"
 #include "csrc/trace/op/op_info.h"
+#include "csrc/util/sorted.h"
 
 namespace spmd::trace {
 
@@ -16,7 +19,7 @@ struct SessionState;
 // (csrc/trace/recorder/replay.h).
 inline constexpr bool kReplayable = true;
 struct HandlerRow {
-  const char* op;
+  std::string_view op;
   Handler handler;
   bool replayable = false;
 };

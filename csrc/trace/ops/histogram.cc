@@ -180,6 +180,7 @@ constexpr HandlerRow kRows[] = {
     {"aten::histogram.bin_ct", &HistogramOfCount},
     {"aten::histogram.bins_tensor", &HistogramOfBins},
 };
+static_assert(IsSortedAndUnique(kRows, &HandlerRow::op));
 
 }  // namespace
 

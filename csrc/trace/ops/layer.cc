@@ -265,6 +265,7 @@ constexpr HandlerRow kRows[] = {
     {"aten::linear", &Linear, kReplayable},
     {"aten::linear_backward", &LinearBackward, kReplayable},
 };
+static_assert(IsSortedAndUnique(kRows, &HandlerRow::op));
 
 }  // namespace
 

@@ -118,6 +118,7 @@ void LeastSquares(SessionState& state, const OpInfo& op, torch::jit::Stack* stac
 constexpr HandlerRow kRows[] = {
     {"aten::linalg_lstsq", &LeastSquares},
 };
+static_assert(IsSortedAndUnique(kRows, &HandlerRow::op));
 
 }  // namespace
 

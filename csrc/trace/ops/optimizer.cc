@@ -166,6 +166,7 @@ constexpr HandlerRow kRows[] = {
     {"aten::_fused_sgd_", &Step, kReplayable},
     {"aten::_fused_sgd_.tensor_lr", &Step, kReplayable},
 };
+static_assert(IsSortedAndUnique(kRows, &HandlerRow::op));
 
 }  // namespace
 

@@ -65,59 +65,62 @@ double Number(const OpInfo& op, const Args& args, const char* name, double fallb
   return i < 0 || args[i].isNone() ? fallback : args[i].toScalar().toDouble();
 }
 
-// Requires: the CPU accepts the call.
-Distribution DistributionOf(const OpInfo& op, const Args& args, at::ScalarType dtype) {
-  const std::string& base = op.handle.operator_name().name;
-  const auto number = [&](const char* name, double fallback) {
-    return Number(op, args, name, fallback);
-  };
-  if (base == "aten::randn" || base == "aten::randn_like") return {"normal", 0, 1};
-  if (base == "aten::normal_" || base == "aten::normal") {
-    return {"normal", number("mean", 0), number("std", 1)};
-  }
-  if (base == "aten::rand" || base == "aten::rand_like") return {"uniform", 0, 1};
-  if (base == "aten::uniform_") return {"uniform", number("from", 0), number("to", 1)};
-  if (base == "aten::randint" || base == "aten::randint_like") {
-    return {"randint", number("low", 0), number("high", 0)};
-  }
-  if (base == "aten::bernoulli_" || base == "aten::bernoulli") {
-    return {"bernoulli", number("p", 0.5)};
-  }
-  if (base == "aten::exponential_") return {"exponential", number("lambd", 1)};
-  if (base == "aten::log_normal_") return {"log_normal", number("mean", 1), number("std", 2)};
-  if (base == "aten::cauchy_") return {"cauchy", number("median", 0), number("sigma", 1)};
-  if (base == "aten::geometric_") return {"geometric", number("p", 0.5)};
-  // random_ draws integers that the type represents exactly.
-  double high = 9007199254740992.0;
+// What a call draws. Requires: the CPU accepts the call.
+using DistributionFn = Distribution (*)(const OpInfo&, const Args&, at::ScalarType);
+
+Distribution StandardNormal(const OpInfo&, const Args&, at::ScalarType) { return {"normal", 0, 1}; }
+Distribution Normal(const OpInfo& op, const Args& args, at::ScalarType) {
+  return {"normal", Number(op, args, "mean", 0), Number(op, args, "std", 1)};
+}
+Distribution Uniform(const OpInfo& op, const Args& args, at::ScalarType) {
+  return {"uniform", Number(op, args, "from", 0), Number(op, args, "to", 1)};
+}
+Distribution Integers(const OpInfo& op, const Args& args, at::ScalarType) {
+  return {"randint", Number(op, args, "low", 0), Number(op, args, "high", 0)};
+}
+Distribution OneBernoulli(const OpInfo& op, const Args& args, at::ScalarType) {
+  return {"bernoulli", Number(op, args, "p", 0.5)};
+}
+Distribution Exponential(const OpInfo& op, const Args& args, at::ScalarType) {
+  return {"exponential", Number(op, args, "lambd", 1)};
+}
+Distribution LogNormal(const OpInfo& op, const Args& args, at::ScalarType) {
+  return {"log_normal", Number(op, args, "mean", 1), Number(op, args, "std", 2)};
+}
+Distribution Cauchy(const OpInfo& op, const Args& args, at::ScalarType) {
+  return {"cauchy", Number(op, args, "median", 0), Number(op, args, "sigma", 1)};
+}
+Distribution Geometric(const OpInfo& op, const Args& args, at::ScalarType) {
+  return {"geometric", Number(op, args, "p", 0.5)};
+}
+
+// The first integer that random_ does not draw unless it is told to: the type represents all below
+// it exactly.
+double BeyondExactIntegers(at::ScalarType dtype) {
   switch (dtype) {
     case at::kFloat:
-      high = 16777217;
-      break;
+      return 16777217;
     case at::kHalf:
-      high = 2049;
-      break;
+      return 2049;
     case at::kBFloat16:
-      high = 257;
-      break;
+      return 257;
     case at::kByte:
-      high = 256;
-      break;
+      return 256;
     case at::kChar:
-      high = 128;
-      break;
+      return 128;
     case at::kShort:
-      high = 32768;
-      break;
+      return 32768;
     case at::kInt:
-      high = 2147483648.0;
-      break;
+      return 2147483648.0;
     case at::kBool:
-      high = 2;
-      break;
+      return 2;
     default:
-      break;
+      return 9007199254740992.0;
   }
-  return {"randint", number("from", 0), number("to", high)};
+}
+Distribution ExactIntegers(const OpInfo& op, const Args& args, at::ScalarType dtype) {
+  return {"randint", Number(op, args, "from", 0),
+          Number(op, args, "to", BeyondExactIntegers(dtype))};
 }
 
 // Takes the arguments off the stack and returns the result's metadata; nullopt if the call ran on
@@ -134,12 +137,13 @@ std::optional<TensorMeta> TakeCall(SessionState& state, const OpInfo& op, const 
   return meta;
 }
 
-void Created(SessionState& state, const OpInfo& op, torch::jit::Stack* stack) {
+void Create(SessionState& state, const OpInfo& op, torch::jit::Stack* stack,
+            DistributionFn distribution_of) {
   const Args args = PeekArguments(op, stack);
   if (RunElsewhere(state, op, args, stack)) return;
   const std::optional<TensorMeta> meta = TakeCall(state, op, args, stack);
   if (!meta.has_value()) return;
-  const Distribution distribution = DistributionOf(op, args, meta->dtype);
+  const Distribution distribution = distribution_of(op, args, meta->dtype);
   TORCH_CHECK_NOT_IMPLEMENTED(std::string_view(distribution.name) != "uniform" ||
                                   at::isFloatingType(meta->dtype) || at::isComplexType(meta->dtype),
                               "\"check_uniform_bounds\" not implemented for '", meta->dtype, "'");
@@ -147,7 +151,13 @@ void Created(SessionState& state, const OpInfo& op, torch::jit::Stack* stack) {
   stack->push_back(NewTensor(state, *meta, id));
 }
 
-void InPlace(SessionState& state, const OpInfo& op, torch::jit::Stack* stack) {
+template <DistributionFn DistributionOf>
+void Created(SessionState& state, const OpInfo& op, torch::jit::Stack* stack) {
+  Create(state, op, stack, DistributionOf);
+}
+
+void DrawInto(SessionState& state, const OpInfo& op, torch::jit::Stack* stack,
+              DistributionFn distribution_of) {
   const Args args = PeekArguments(op, stack);
   if (!state.shapes.Infer(op, args).ok) {
     RunOnHost(state, op, stack);
@@ -156,9 +166,14 @@ void InPlace(SessionState& state, const OpInfo& op, torch::jit::Stack* stack) {
   torch::jit::drop(*stack, op.args.size());
   const at::Tensor self = args[0].toTensor();
   Write(state, self,
-        EmitDraw(state, TypeOf(self), DistributionOf(op, args, self.scalar_type()),
+        EmitDraw(state, TypeOf(self), distribution_of(op, args, self.scalar_type()),
                  GeneratorOf(op, args)));
   stack->push_back(self);
+}
+
+template <DistributionFn DistributionOf>
+void InPlace(SessionState& state, const OpInfo& op, torch::jit::Stack* stack) {
+  DrawInto(state, op, stack, DistributionOf);
 }
 
 // x itself; the program refuses it if it finds an element outside [low, high].
@@ -293,40 +308,41 @@ constexpr HandlerRow kRows[] = {
     {"aten::_standard_gamma", &StandardGamma},
     {"aten::bernoulli", &Bernoulli},
     {"aten::bernoulli.Tensor", &Bernoulli},
-    {"aten::bernoulli.p", &Created},
+    {"aten::bernoulli.p", &Created<OneBernoulli>},
     {"aten::bernoulli_.Tensor", &Bernoulli},
-    {"aten::bernoulli_.float", &InPlace},
+    {"aten::bernoulli_.float", &InPlace<OneBernoulli>},
     {"aten::binomial", &Binomial},
-    {"aten::cauchy_", &InPlace},
-    {"aten::exponential_", &InPlace},
-    {"aten::geometric_", &InPlace},
-    {"aten::log_normal_", &InPlace},
+    {"aten::cauchy_", &InPlace<Cauchy>},
+    {"aten::exponential_", &InPlace<Exponential>},
+    {"aten::geometric_", &InPlace<Geometric>},
+    {"aten::log_normal_", &InPlace<LogNormal>},
     {"aten::native_dropout", &NativeDropout},
     {"aten::normal.Tensor_Tensor", &NormalOfTensors},
     {"aten::normal.Tensor_float", &NormalOfTensors},
     {"aten::normal.float_Tensor", &NormalOfTensors},
-    {"aten::normal.float_float", &Created},
-    {"aten::normal_", &InPlace},
+    {"aten::normal.float_float", &Created<Normal>},
+    {"aten::normal_", &InPlace<Normal>},
     {"aten::poisson", &Poisson},
-    {"aten::rand", &Created},
-    {"aten::rand.generator", &Created},
-    {"aten::rand_like", &Created},
-    {"aten::rand_like.generator", &Created},
-    {"aten::randint", &Created},
-    {"aten::randint.generator", &Created},
-    {"aten::randint.low", &Created},
-    {"aten::randint.low_generator", &Created},
-    {"aten::randint_like", &Created},
-    {"aten::randint_like.low_dtype", &Created},
-    {"aten::randn", &Created},
-    {"aten::randn.generator", &Created},
-    {"aten::randn_like", &Created},
-    {"aten::randn_like.generator", &Created},
-    {"aten::random_", &InPlace},
-    {"aten::random_.from", &InPlace},
-    {"aten::random_.to", &InPlace},
-    {"aten::uniform_", &InPlace},
+    {"aten::rand", &Created<Uniform>},
+    {"aten::rand.generator", &Created<Uniform>},
+    {"aten::rand_like", &Created<Uniform>},
+    {"aten::rand_like.generator", &Created<Uniform>},
+    {"aten::randint", &Created<Integers>},
+    {"aten::randint.generator", &Created<Integers>},
+    {"aten::randint.low", &Created<Integers>},
+    {"aten::randint.low_generator", &Created<Integers>},
+    {"aten::randint_like", &Created<Integers>},
+    {"aten::randint_like.low_dtype", &Created<Integers>},
+    {"aten::randn", &Created<StandardNormal>},
+    {"aten::randn.generator", &Created<StandardNormal>},
+    {"aten::randn_like", &Created<StandardNormal>},
+    {"aten::randn_like.generator", &Created<StandardNormal>},
+    {"aten::random_", &InPlace<ExactIntegers>},
+    {"aten::random_.from", &InPlace<ExactIntegers>},
+    {"aten::random_.to", &InPlace<ExactIntegers>},
+    {"aten::uniform_", &InPlace<Uniform>},
 };
+static_assert(IsSortedAndUnique(kRows, &HandlerRow::op));
 
 }  // namespace
 

@@ -130,6 +130,7 @@ constexpr HandlerRow kRows[] = {
     {"aten::multinomial", &Multinomial},
     {"aten::multinomial.out", &RunIntoOut},
 };
+static_assert(IsSortedAndUnique(kRows, &HandlerRow::op));
 
 }  // namespace
 

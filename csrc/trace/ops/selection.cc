@@ -319,6 +319,7 @@ constexpr HandlerRow kRows[] = {
     {"aten::unique_dim", &UniqueSlices},
     {"aten::unique_dim_consecutive", &UniqueConsecutiveSlices},
 };
+static_assert(IsSortedAndUnique(kRows, &HandlerRow::op));
 
 }  // namespace
 

@@ -136,6 +136,7 @@ constexpr HandlerRow kRows[] = {
     {"aten::set_.source_Tensor", &SetTensor},
     {"aten::set_.source_Tensor_storage_offset", &SetTensor},
 };
+static_assert(IsSortedAndUnique(kRows, &HandlerRow::op));
 
 }  // namespace
 

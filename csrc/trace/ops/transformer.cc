@@ -148,6 +148,7 @@ constexpr HandlerRow kRows[] = {
     {"aten::_nested_tensor_from_mask_left_aligned", &IsLeftAligned},
     {"aten::_transformer_encoder_layer_fwd", &TransformerEncoderLayer},
 };
+static_assert(IsSortedAndUnique(kRows, &HandlerRow::op));
 
 }  // namespace
 

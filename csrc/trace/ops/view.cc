@@ -41,58 +41,57 @@ StepSpec Slice(const Dims& dims, int64_t dim, int64_t start, int64_t end, int64_
   return {ViewOp::kSlice, {dim, start, end, step}};
 }
 
-// `k` is the number of the op's result.
-std::optional<StepSpec> StepOf(const std::string& op, const Args& a, const Dims& dims, int k) {
-  const int64_t rank = static_cast<int64_t>(dims.size());
-  if (op == "aten::t" || op == "aten::t_") {
-    return rank < 2 ? StepSpec{ViewOp::kReshape, {}} : Transposition(rank, 0, 1);
-  }
-  if (op == "aten::transpose" || op == "aten::transpose_") {
-    return Transposition(rank, a[1].toInt(), a[2].toInt());
-  }
-  if (op == "aten::permute") {
-    std::vector<int64_t> order = a[1].toIntVector();
-    for (int64_t& d : order) d = Wrap(d, rank);
-    return StepSpec{ViewOp::kPermute, std::move(order)};
-  }
-  if (op == "aten::select") {
-    const int64_t dim = Wrap(a[1].toInt(), rank);
-    const int64_t index = a[2].toInt();
-    return StepSpec{ViewOp::kSelect, {dim, index < 0 ? index + dims[dim] : index}};
-  }
-  if (op == "aten::slice") {
-    return Slice(dims, a[1].toInt(), a[2].isNone() ? 0 : a[2].toInt(),
-                 a[3].isNone() ? INT64_MAX : a[3].toInt(), a[4].toInt());
-  }
-  if (op == "aten::split" || op == "aten::unsafe_split") {
-    const int64_t size = a[1].toInt();
-    return Slice(dims, a[2].toInt(), k * size, (k + 1) * size, 1);
-  }
-  if (op == "aten::split_with_sizes" || op == "aten::unsafe_split_with_sizes") {
-    const std::vector<int64_t> sizes = a[1].toIntVector();
-    const int64_t start = std::accumulate(sizes.begin(), sizes.begin() + k, int64_t{0});
-    return Slice(dims, a[2].toInt(), start, start + sizes[k], 1);
-  }
-  if (op == "aten::unbind") return StepSpec{ViewOp::kSelect, {Wrap(a[1].toInt(), rank), k}};
-  if (op == "aten::diagonal") {
-    return StepSpec{ViewOp::kDiagonal,
-                    {a[1].toInt(), Wrap(a[2].toInt(), rank), Wrap(a[3].toInt(), rank)}};
-  }
-  if (op == "aten::unfold") {
-    return StepSpec{ViewOp::kUnfold, {Wrap(a[1].toInt(), rank), a[2].toInt(), a[3].toInt()}};
-  }
-  if (op == "aten::expand") return StepSpec{ViewOp::kExpand, {}};
-  if (op == "aten::view_as_real") return StepSpec{ViewOp::kViewAsReal, {}};
-  if (op == "aten::view_as_complex") return StepSpec{ViewOp::kViewAsComplex, {}};
-  if (op == "aten::view" && !a[1].isIntList()) return StepSpec{ViewOp::kBitcast, {}};
-  if (op == "aten::view" || op == "aten::_unsafe_view" || op == "aten::_reshape_alias" ||
-      op == "aten::squeeze" || op == "aten::squeeze_" || op == "aten::unsqueeze" ||
-      op == "aten::unsqueeze_") {
-    return StepSpec{ViewOp::kReshape, {}};
-  }
-  if (op == "aten::_conj") return StepSpec{ViewOp::kConj, {}};
-  if (op == "aten::_neg_view") return StepSpec{ViewOp::kNeg, {}};
-  return std::nullopt;
+// The step to result k of an op's call on a tensor with dims `dims`; nullopt if only strides can
+// express it.
+using StepFn = std::optional<StepSpec> (*)(const Args& a, const Dims& dims, int k);
+
+int64_t RankOf(const Dims& dims) { return static_cast<int64_t>(dims.size()); }
+
+template <ViewOp op>
+std::optional<StepSpec> Only(const Args&, const Dims&, int) {
+  return StepSpec{op, {}};
+}
+std::optional<StepSpec> NoStep(const Args&, const Dims&, int) { return std::nullopt; }
+std::optional<StepSpec> TStep(const Args&, const Dims& dims, int) {
+  const int64_t rank = RankOf(dims);
+  return rank < 2 ? StepSpec{ViewOp::kReshape, {}} : Transposition(rank, 0, 1);
+}
+std::optional<StepSpec> TransposeStep(const Args& a, const Dims& dims, int) {
+  return Transposition(RankOf(dims), a[1].toInt(), a[2].toInt());
+}
+std::optional<StepSpec> PermuteStep(const Args& a, const Dims& dims, int) {
+  std::vector<int64_t> order = a[1].toIntVector();
+  for (int64_t& d : order) d = Wrap(d, RankOf(dims));
+  return StepSpec{ViewOp::kPermute, std::move(order)};
+}
+std::optional<StepSpec> SelectStep(const Args& a, const Dims& dims, int) {
+  const int64_t dim = Wrap(a[1].toInt(), RankOf(dims));
+  const int64_t index = a[2].toInt();
+  return StepSpec{ViewOp::kSelect, {dim, index < 0 ? index + dims[dim] : index}};
+}
+std::optional<StepSpec> SliceStep(const Args& a, const Dims& dims, int) {
+  return Slice(dims, a[1].toInt(), a[2].isNone() ? 0 : a[2].toInt(),
+               a[3].isNone() ? INT64_MAX : a[3].toInt(), a[4].toInt());
+}
+std::optional<StepSpec> SplitStep(const Args& a, const Dims& dims, int k) {
+  const int64_t size = a[1].toInt();
+  return Slice(dims, a[2].toInt(), k * size, (k + 1) * size, 1);
+}
+std::optional<StepSpec> SplitWithSizesStep(const Args& a, const Dims& dims, int k) {
+  const std::vector<int64_t> sizes = a[1].toIntVector();
+  const int64_t start = std::accumulate(sizes.begin(), sizes.begin() + k, int64_t{0});
+  return Slice(dims, a[2].toInt(), start, start + sizes[k], 1);
+}
+std::optional<StepSpec> UnbindStep(const Args& a, const Dims& dims, int k) {
+  return StepSpec{ViewOp::kSelect, {Wrap(a[1].toInt(), RankOf(dims)), k}};
+}
+std::optional<StepSpec> DiagonalStep(const Args& a, const Dims& dims, int) {
+  const int64_t rank = RankOf(dims);
+  return StepSpec{ViewOp::kDiagonal,
+                  {a[1].toInt(), Wrap(a[2].toInt(), rank), Wrap(a[3].toInt(), rank)}};
+}
+std::optional<StepSpec> UnfoldStep(const Args& a, const Dims& dims, int) {
+  return StepSpec{ViewOp::kUnfold, {Wrap(a[1].toInt(), RankOf(dims)), a[2].toInt(), a[3].toInt()}};
 }
 
 // Remembers the step from `source` to `view`, unless `view` is the base or its recipe is known.
@@ -107,15 +106,21 @@ void NoteRecipe(const at::Tensor& source, RecipePtr parent, const TensorType& so
 }
 
 // Meta has no memory that a strided view could leave.
-void CheckWithinStorage(const std::string& name, const at::Tensor& self, const TensorMeta& view) {
-  if (name != "aten::as_strided" && name != "aten::as_strided_") return;
+void CheckWithinStorage(const at::Tensor& self, const TensorMeta& view) {
   at::native::checkInBoundsForStorage<int64_t>(
       at::IntArrayRef(view.sizes.data(), view.sizes.size()),
       at::IntArrayRef(view.strides.data(), view.strides.size()), view.offset, self.dtype(),
       self.storage());
 }
 
-void RunView(SessionState& state, const OpInfo& op, torch::jit::Stack* stack) {
+// How a view differs from its operand besides the step: it is the conjugate, or the negative.
+struct Flips {
+  bool conj = false;
+  bool neg = false;
+};
+
+void MakeViews(SessionState& state, const OpInfo& op, torch::jit::Stack* stack, StepFn step,
+               Flips flips) {
   const Args args = PeekArguments(op, stack);
   const at::Tensor self = args[0].toTensor();
   const Inference& inferred = state.shapes.Infer(op, args);
@@ -123,16 +128,14 @@ void RunView(SessionState& state, const OpInfo& op, torch::jit::Stack* stack) {
   const std::vector<TensorMeta> metas = inferred.tensors;
   const RecipePtr parent = RecipeOf(BufferOf(self), self);
   const TensorType source = TypeOf(self);
-  const std::string& name = op.handle.operator_name().name;
-  CheckWithinStorage(name, self, metas[0]);
+  if (step == NoStep) CheckWithinStorage(self, metas[0]);
   std::vector<at::Tensor> views;
   for (size_t k = 0; k < metas.size(); ++k) {
     at::Tensor view = NewView(self, metas[k]);
-    const bool flip_conj = name == "aten::_conj", flip_neg = name == "aten::_neg_view";
     // The dispatch keys were copied with the tensor's.
-    if (view.is_complex()) view._set_conj(self.is_conj() != flip_conj);
-    view._set_neg(self.is_neg() != flip_neg);
-    NoteRecipe(self, parent, source, view, StepOf(name, args, source.dims, static_cast<int>(k)));
+    if (view.is_complex()) view._set_conj(self.is_conj() != flips.conj);
+    view._set_neg(self.is_neg() != flips.neg);
+    NoteRecipe(self, parent, source, view, step(args, source.dims, static_cast<int>(k)));
     views.push_back(std::move(view));
   }
   torch::jit::drop(*stack, op.args.size());
@@ -143,28 +146,34 @@ void RunView(SessionState& state, const OpInfo& op, torch::jit::Stack* stack) {
   }
 }
 
-// squeeze_, t_, … give the same tensor other sizes and strides.
-void RunViewInPlace(SessionState& state, const OpInfo& op, torch::jit::Stack* stack) {
+template <StepFn Step, bool FlipsConj = false, bool FlipsNeg = false>
+void RunView(SessionState& state, const OpInfo& op, torch::jit::Stack* stack) {
+  MakeViews(state, op, stack, Step, {FlipsConj, FlipsNeg});
+}
+
+// squeeze_, t_, … give the same tensor other sizes and strides, as `view_op` would.
+void ChangeInPlace(SessionState& state, const OpInfo& op, torch::jit::Stack* stack,
+                   const OpInfo& view_op, StepFn step) {
   const Args args = PeekArguments(op, stack);
   const at::Tensor self = args[0].toTensor();
-  const c10::OperatorName& name = op.handle.operator_name();
-  std::string twin = name.name.substr(0, name.name.size() - 1);
-  if (twin == "aten::transpose") twin += ".int";
-  if (!name.overload_name.empty()) twin += "." + name.overload_name;
-  const OpInfo& view_op = GetOp(twin);
   const Inference& inferred = state.shapes.Infer(view_op, args);
   if (!inferred.ok) state.shapes.Refuse(view_op, args);
   const TensorMeta meta = inferred.tensors[0];
-  CheckWithinStorage(name.name, self, meta);
+  if (step == NoStep) CheckWithinStorage(self, meta);
   const RecipePtr parent = RecipeOf(BufferOf(self), self);
   const TensorType source = TypeOf(self);
   self.unsafeGetTensorImpl()->set_sizes_and_strides(
       at::IntArrayRef(meta.sizes.data(), meta.sizes.size()),
       at::IntArrayRef(meta.strides.data(), meta.strides.size()), meta.offset);
-  NoteRecipe(self, parent, source, self,
-             StepOf(op.handle.operator_name().name, args, source.dims, 0));
+  NoteRecipe(self, parent, source, self, step(args, source.dims, 0));
   torch::jit::drop(*stack, op.args.size());
   stack->push_back(self);
+}
+
+template <const char* View, StepFn Step>
+void RunViewInPlace(SessionState& state, const OpInfo& op, torch::jit::Stack* stack) {
+  static const OpInfo& view_op = GetOp(View);
+  ChangeInPlace(state, op, stack, view_op, Step);
 }
 
 // Returns the tensor itself.
@@ -173,44 +182,54 @@ void RunIdentity(SessionState&, const OpInfo& op, torch::jit::Stack* stack) {
   stack->push_back(args[0]);
 }
 
+// The ops whose result the ops in place give their operand.
+constexpr char kAsStrided[] = "aten::as_strided";
+constexpr char kSqueeze[] = "aten::squeeze";
+constexpr char kSqueezeDim[] = "aten::squeeze.dim";
+constexpr char kSqueezeDims[] = "aten::squeeze.dims";
+constexpr char kT[] = "aten::t";
+constexpr char kTransposeInt[] = "aten::transpose.int";
+constexpr char kUnsqueeze[] = "aten::unsqueeze";
+
 constexpr HandlerRow kRows[] = {
-    {"aten::_conj", &RunView, kReplayable},
-    {"aten::_neg_view", &RunView, kReplayable},
-    {"aten::_reshape_alias", &RunView, kReplayable},
-    {"aten::_unsafe_view", &RunView, kReplayable},
-    {"aten::as_strided", &RunView, kReplayable},
-    {"aten::as_strided_", &RunViewInPlace},
-    {"aten::diagonal", &RunView, kReplayable},
-    {"aten::expand", &RunView, kReplayable},
+    {"aten::_conj", &RunView<Only<ViewOp::kConj>, true>, kReplayable},
+    {"aten::_neg_view", &RunView<Only<ViewOp::kNeg>, false, true>, kReplayable},
+    {"aten::_reshape_alias", &RunView<Only<ViewOp::kReshape>>, kReplayable},
+    {"aten::_unsafe_view", &RunView<Only<ViewOp::kReshape>>, kReplayable},
+    {"aten::as_strided", &RunView<NoStep>, kReplayable},
+    {"aten::as_strided_", &RunViewInPlace<kAsStrided, NoStep>},
+    {"aten::diagonal", &RunView<DiagonalStep>, kReplayable},
+    {"aten::expand", &RunView<Only<ViewOp::kExpand>>, kReplayable},
     {"aten::lift", &RunIdentity},
     {"aten::lift_fresh", &RunIdentity},
-    {"aten::permute", &RunView, kReplayable},
-    {"aten::select.int", &RunView, kReplayable},
-    {"aten::slice.Tensor", &RunView, kReplayable},
-    {"aten::split.Tensor", &RunView, kReplayable},
-    {"aten::split_with_sizes", &RunView, kReplayable},
-    {"aten::squeeze", &RunView, kReplayable},
-    {"aten::squeeze.dim", &RunView, kReplayable},
-    {"aten::squeeze.dims", &RunView, kReplayable},
-    {"aten::squeeze_", &RunViewInPlace},
-    {"aten::squeeze_.dim", &RunViewInPlace},
-    {"aten::squeeze_.dims", &RunViewInPlace},
-    {"aten::t", &RunView, kReplayable},
-    {"aten::t_", &RunViewInPlace},
-    {"aten::transpose.int", &RunView, kReplayable},
-    {"aten::transpose_", &RunViewInPlace},
-    {"aten::unbind.int", &RunView, kReplayable},
-    {"aten::unfold", &RunView, kReplayable},
+    {"aten::permute", &RunView<PermuteStep>, kReplayable},
+    {"aten::select.int", &RunView<SelectStep>, kReplayable},
+    {"aten::slice.Tensor", &RunView<SliceStep>, kReplayable},
+    {"aten::split.Tensor", &RunView<SplitStep>, kReplayable},
+    {"aten::split_with_sizes", &RunView<SplitWithSizesStep>, kReplayable},
+    {"aten::squeeze", &RunView<Only<ViewOp::kReshape>>, kReplayable},
+    {"aten::squeeze.dim", &RunView<Only<ViewOp::kReshape>>, kReplayable},
+    {"aten::squeeze.dims", &RunView<Only<ViewOp::kReshape>>, kReplayable},
+    {"aten::squeeze_", &RunViewInPlace<kSqueeze, Only<ViewOp::kReshape>>},
+    {"aten::squeeze_.dim", &RunViewInPlace<kSqueezeDim, Only<ViewOp::kReshape>>},
+    {"aten::squeeze_.dims", &RunViewInPlace<kSqueezeDims, Only<ViewOp::kReshape>>},
+    {"aten::t", &RunView<TStep>, kReplayable},
+    {"aten::t_", &RunViewInPlace<kT, TStep>},
+    {"aten::transpose.int", &RunView<TransposeStep>, kReplayable},
+    {"aten::transpose_", &RunViewInPlace<kTransposeInt, TransposeStep>},
+    {"aten::unbind.int", &RunView<UnbindStep>, kReplayable},
+    {"aten::unfold", &RunView<UnfoldStep>, kReplayable},
     // These are views of one storage, as on the CPU, that autograd treats as independent tensors.
-    {"aten::unsafe_split.Tensor", &RunView, kReplayable},
-    {"aten::unsafe_split_with_sizes", &RunView, kReplayable},
-    {"aten::unsqueeze", &RunView, kReplayable},
-    {"aten::unsqueeze_", &RunViewInPlace},
-    {"aten::view", &RunView, kReplayable},
-    {"aten::view.dtype", &RunView, kReplayable},
-    {"aten::view_as_complex", &RunView, kReplayable},
-    {"aten::view_as_real", &RunView, kReplayable},
+    {"aten::unsafe_split.Tensor", &RunView<SplitStep>, kReplayable},
+    {"aten::unsafe_split_with_sizes", &RunView<SplitWithSizesStep>, kReplayable},
+    {"aten::unsqueeze", &RunView<Only<ViewOp::kReshape>>, kReplayable},
+    {"aten::unsqueeze_", &RunViewInPlace<kUnsqueeze, Only<ViewOp::kReshape>>},
+    {"aten::view", &RunView<Only<ViewOp::kReshape>>, kReplayable},
+    {"aten::view.dtype", &RunView<Only<ViewOp::kBitcast>>, kReplayable},
+    {"aten::view_as_complex", &RunView<Only<ViewOp::kViewAsComplex>>, kReplayable},
+    {"aten::view_as_real", &RunView<Only<ViewOp::kViewAsReal>>, kReplayable},
 };
+static_assert(IsSortedAndUnique(kRows, &HandlerRow::op));
 
 }  // namespace
 

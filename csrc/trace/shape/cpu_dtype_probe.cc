@@ -67,8 +67,8 @@ std::vector<at::Tensor> TensorsOf(const std::vector<c10::IValue>& args) {
 bool HasKernelsBySize(at::ScalarType dtype) { return at::isReducedFloatingType(dtype); }
 
 // The key of everything on which the answer depends if there are elements.
-Hash128 KeyOf(const OpInfo& op, const std::vector<c10::IValue>& args) {
-  Hash128 key;
+Words KeyOf(const OpInfo& op, const std::vector<c10::IValue>& args) {
+  Words key;
   key.Mix(static_cast<uint64_t>(op.number));
   const auto mix = [&](const at::Tensor& t) {
     key.Mix(t.defined() ? static_cast<uint64_t>(t.scalar_type()) << 8 |
@@ -80,6 +80,7 @@ Hash128 KeyOf(const OpInfo& op, const std::vector<c10::IValue>& args) {
     if (info.kind == ArgKind::kTensor && args[i].isTensor()) {
       mix(args[i].toTensor());
     } else if (info.kind == ArgKind::kTensorList && args[i].isList()) {
+      key.Mix(args[i].toListRef().size());
       for (const c10::IValue& item : args[i].toListRef()) {
         mix(item.isTensor() ? item.toTensor() : at::Tensor());
       }

@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
-#include "csrc/trace/op/hash.h"
 #include "csrc/trace/op/op_info.h"
+#include "csrc/trace/op/words.h"
 
 namespace spmd::trace {
 
@@ -32,7 +32,7 @@ class CpuAnswers {
   bool Agrees(const OpInfo& op, const std::vector<c10::IValue>& args, const Inference& meta);
 
  private:
-  absl::flat_hash_map<Hash128, bool> known_;  // by op, element types and lengths of lists
+  absl::flat_hash_map<Words, bool> known_;  // by op, element types and lengths of lists
 };
 
 }  // namespace spmd::trace

@@ -11,13 +11,18 @@
 #include <ATen/core/boxing/impl/make_boxed_from_unboxed_functor.h>
 
 #include <string>
+#include <string_view>
+#include <utility>
 #include <vector>
+
+#include "absl/types/span.h"
+#include "csrc/util/sorted.h"
 
 namespace spmd::trace {
 
 struct MetaKernelRow {
-  std::string op;
-  c10::KernelFunction kernel;
+  std::string_view op;
+  c10::KernelFunction (*kernel)();
 };
 
 template <auto* kFunction>
@@ -26,11 +31,12 @@ c10::KernelFunction MetaKernel() {
       c10::CompileTimeFunctionPointer<std::remove_pointer_t<decltype(kFunction)>, kFunction>());
 }
 
-std::vector<MetaKernelRow> HiddenMetaKernels();  // meta_kernels.inc
-std::vector<MetaKernelRow> ElementwiseMetaKernels();
-std::vector<MetaKernelRow> LayerMetaKernels();
-std::vector<MetaKernelRow> ReductionMetaKernels();
-std::vector<MetaKernelRow> ShapeMetaKernels();
+// By op, those of meta_kernels.inc.
+std::vector<std::pair<std::string, c10::KernelFunction>> HiddenMetaKernels();
+absl::Span<const MetaKernelRow> ElementwiseMetaKernels();
+absl::Span<const MetaKernelRow> LayerMetaKernels();
+absl::Span<const MetaKernelRow> ReductionMetaKernels();
+absl::Span<const MetaKernelRow> ShapeMetaKernels();
 
 // --- what the functions are written in ---
 

@@ -164,44 +164,45 @@ Tensor NllLoss2dBackward(const Tensor& grad, const Tensor& self, const Tensor& t
   return MetaContiguousLike(self);
 }
 
+constexpr MetaKernelRow kRows[] = {
+    {"aten::_prelu_kernel", &MetaKernel<&Prelu>},
+    {"aten::_prelu_kernel_backward", &MetaKernel<&PreluBackward>},
+    {"aten::abs", &MetaKernel<&Abs>},
+    {"aten::angle", &MetaKernel<&Angle>},
+    {"aten::binary_cross_entropy", &MetaKernel<&BinaryCrossEntropy>},
+    {"aten::binary_cross_entropy_backward", &MetaKernel<&BinaryCrossEntropyBackward>},
+    {"aten::floor_divide", &MetaKernel<&FloorDivide>},
+    {"aten::gelu", &MetaKernel<&Gelu>},
+    {"aten::gelu_backward", &MetaKernel<&GeluBackward>},
+    {"aten::glu_backward", &MetaKernel<&GluBackward>},
+    {"aten::hardswish", &MetaKernel<&OfFloats>},
+    {"aten::hardswish_backward", &MetaKernel<&HardswishBackward>},
+    {"aten::hardtanh", &MetaKernel<&Hardtanh>},
+    {"aten::hardtanh_backward", &MetaKernel<&HardtanhBackward>},
+    {"aten::huber_loss", &MetaKernel<&HuberLoss>},
+    {"aten::huber_loss_backward", &MetaKernel<&SmoothLossBackward>},
+    {"aten::isnan", &MetaKernel<&IsNan>},
+    {"aten::log_sigmoid_backward", &MetaKernel<&LogSigmoidBackward>},
+    {"aten::log_sigmoid_forward", &MetaKernel<&LogSigmoid>},
+    {"aten::logical_and", &MetaKernel<&Logical>},
+    {"aten::logical_not", &MetaKernel<&LogicalNot>},
+    {"aten::logical_or", &MetaKernel<&Logical>},
+    {"aten::logical_xor", &MetaKernel<&Logical>},
+    {"aten::logit", &MetaKernel<&Logit>},
+    {"aten::mse_loss_backward", &MetaKernel<&MseLossBackward>},
+    {"aten::nan_to_num", &MetaKernel<&NanToNum>},
+    {"aten::native_dropout_backward", &MetaKernel<&DropoutBackward>},
+    {"aten::nll_loss2d_backward", &MetaKernel<&NllLoss2dBackward>},
+    {"aten::nll_loss2d_forward", &MetaKernel<&NllLoss2d>},
+    {"aten::relu", &MetaKernel<&Relu>},
+    {"aten::rsub.Tensor", &MetaKernel<&Rsub>},
+    {"aten::smooth_l1_loss_backward", &MetaKernel<&SmoothLossBackward>},
+    {"aten::where.self", &MetaKernel<&Where>},
+};
+static_assert(IsSortedAndUnique(kRows, &MetaKernelRow::op));
+
 }  // namespace
 
-std::vector<MetaKernelRow> ElementwiseMetaKernels() {
-  return {
-      {"aten::_prelu_kernel", MetaKernel<&Prelu>()},
-      {"aten::_prelu_kernel_backward", MetaKernel<&PreluBackward>()},
-      {"aten::abs", MetaKernel<&Abs>()},
-      {"aten::angle", MetaKernel<&Angle>()},
-      {"aten::binary_cross_entropy", MetaKernel<&BinaryCrossEntropy>()},
-      {"aten::binary_cross_entropy_backward", MetaKernel<&BinaryCrossEntropyBackward>()},
-      {"aten::floor_divide", MetaKernel<&FloorDivide>()},
-      {"aten::gelu", MetaKernel<&Gelu>()},
-      {"aten::gelu_backward", MetaKernel<&GeluBackward>()},
-      {"aten::glu_backward", MetaKernel<&GluBackward>()},
-      {"aten::hardswish", MetaKernel<&OfFloats>()},
-      {"aten::hardswish_backward", MetaKernel<&HardswishBackward>()},
-      {"aten::hardtanh", MetaKernel<&Hardtanh>()},
-      {"aten::hardtanh_backward", MetaKernel<&HardtanhBackward>()},
-      {"aten::huber_loss", MetaKernel<&HuberLoss>()},
-      {"aten::huber_loss_backward", MetaKernel<&SmoothLossBackward>()},
-      {"aten::isnan", MetaKernel<&IsNan>()},
-      {"aten::log_sigmoid_backward", MetaKernel<&LogSigmoidBackward>()},
-      {"aten::log_sigmoid_forward", MetaKernel<&LogSigmoid>()},
-      {"aten::logical_and", MetaKernel<&Logical>()},
-      {"aten::logical_not", MetaKernel<&LogicalNot>()},
-      {"aten::logical_or", MetaKernel<&Logical>()},
-      {"aten::logical_xor", MetaKernel<&Logical>()},
-      {"aten::logit", MetaKernel<&Logit>()},
-      {"aten::mse_loss_backward", MetaKernel<&MseLossBackward>()},
-      {"aten::nan_to_num", MetaKernel<&NanToNum>()},
-      {"aten::native_dropout_backward", MetaKernel<&DropoutBackward>()},
-      {"aten::nll_loss2d_backward", MetaKernel<&NllLoss2dBackward>()},
-      {"aten::nll_loss2d_forward", MetaKernel<&NllLoss2d>()},
-      {"aten::relu", MetaKernel<&Relu>()},
-      {"aten::rsub.Tensor", MetaKernel<&Rsub>()},
-      {"aten::smooth_l1_loss_backward", MetaKernel<&SmoothLossBackward>()},
-      {"aten::where.self", MetaKernel<&Where>()},
-  };
-}
+absl::Span<const MetaKernelRow> ElementwiseMetaKernels() { return kRows; }
 
 }  // namespace spmd::trace

@@ -10,7 +10,7 @@ namespace spmd::trace {
 namespace {
 
 template <typename Op, typename Op::schema* kFunction>
-MetaKernelRow Hidden() {
+std::pair<std::string, c10::KernelFunction> Hidden() {
   const std::string overload = Op::overload_name;
   return {std::string(Op::name) + (overload.empty() ? "" : ".") + overload,
           MetaKernel<kFunction>()};
@@ -18,7 +18,7 @@ MetaKernelRow Hidden() {
 
 }  // namespace
 
-std::vector<MetaKernelRow> HiddenMetaKernels() {
+std::vector<std::pair<std::string, c10::KernelFunction>> HiddenMetaKernels() {
   return {
 #define SPMD_META_KERNEL(op, function) \
   Hidden<at::_ops::op, static_cast<at::_ops::op::schema*>(&at::meta::function)>(),

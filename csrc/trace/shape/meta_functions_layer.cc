@@ -280,32 +280,33 @@ Tensor EmbeddingBackward(const Tensor& grad, const Tensor& indices, int64_t rows
   return MetaOfSizes({rows, grad.size(-1)}, grad.scalar_type());
 }
 
+constexpr MetaKernelRow kRows[] = {
+    {"aten::_adaptive_avg_pool2d", &MetaKernel<&AdaptiveAveragePool>},
+    {"aten::_adaptive_avg_pool2d_backward", &MetaKernel<&AdaptiveAveragePoolBackward>},
+    {"aten::_adaptive_avg_pool3d", &MetaKernel<&AdaptiveAveragePool3d>},
+    {"aten::_adaptive_avg_pool3d_backward", &MetaKernel<&AdaptiveAveragePool3dBackward>},
+    {"aten::_embedding_bag", &MetaKernel<&EmbeddingBag>},
+    {"aten::_native_batch_norm_legit.no_stats", &MetaKernel<&BatchNormOfBatch>},
+    {"aten::_weight_norm_interface_backward", &MetaKernel<&WeightNormBackward>},
+    {"aten::convolution", &MetaKernel<&Convolution>},
+    {"aten::convolution_backward", &MetaKernel<&ConvolutionBackward>},
+    {"aten::embedding_dense_backward", &MetaKernel<&EmbeddingBackward>},
+    {"aten::grid_sampler_2d", &MetaKernel<&GridSampler>},
+    {"aten::grid_sampler_2d_backward", &MetaKernel<&GridSamplerBackward>},
+    {"aten::grid_sampler_3d", &MetaKernel<&GridSampler>},
+    {"aten::grid_sampler_3d_backward", &MetaKernel<&GridSamplerBackward>},
+    {"aten::im2col", &MetaKernel<&Columns>},
+    {"aten::native_batch_norm", &MetaKernel<&BatchNorm>},
+    {"aten::native_batch_norm_backward", &MetaKernel<&BatchNormBackward>},
+    {"aten::native_group_norm", &MetaKernel<&GroupNorm>},
+    {"aten::native_group_norm_backward", &MetaKernel<&GroupNormBackward>},
+    {"aten::native_layer_norm", &MetaKernel<&LayerNorm>},
+    {"aten::native_layer_norm_backward", &MetaKernel<&LayerNormBackward>},
+};
+static_assert(IsSortedAndUnique(kRows, &MetaKernelRow::op));
+
 }  // namespace
 
-std::vector<MetaKernelRow> LayerMetaKernels() {
-  return {
-      {"aten::_adaptive_avg_pool2d", MetaKernel<&AdaptiveAveragePool>()},
-      {"aten::_adaptive_avg_pool2d_backward", MetaKernel<&AdaptiveAveragePoolBackward>()},
-      {"aten::_adaptive_avg_pool3d", MetaKernel<&AdaptiveAveragePool3d>()},
-      {"aten::_adaptive_avg_pool3d_backward", MetaKernel<&AdaptiveAveragePool3dBackward>()},
-      {"aten::_embedding_bag", MetaKernel<&EmbeddingBag>()},
-      {"aten::_native_batch_norm_legit.no_stats", MetaKernel<&BatchNormOfBatch>()},
-      {"aten::_weight_norm_interface_backward", MetaKernel<&WeightNormBackward>()},
-      {"aten::convolution", MetaKernel<&Convolution>()},
-      {"aten::convolution_backward", MetaKernel<&ConvolutionBackward>()},
-      {"aten::embedding_dense_backward", MetaKernel<&EmbeddingBackward>()},
-      {"aten::grid_sampler_2d", MetaKernel<&GridSampler>()},
-      {"aten::grid_sampler_2d_backward", MetaKernel<&GridSamplerBackward>()},
-      {"aten::grid_sampler_3d", MetaKernel<&GridSampler>()},
-      {"aten::grid_sampler_3d_backward", MetaKernel<&GridSamplerBackward>()},
-      {"aten::im2col", MetaKernel<&Columns>()},
-      {"aten::native_batch_norm", MetaKernel<&BatchNorm>()},
-      {"aten::native_batch_norm_backward", MetaKernel<&BatchNormBackward>()},
-      {"aten::native_group_norm", MetaKernel<&GroupNorm>()},
-      {"aten::native_group_norm_backward", MetaKernel<&GroupNormBackward>()},
-      {"aten::native_layer_norm", MetaKernel<&LayerNorm>()},
-      {"aten::native_layer_norm_backward", MetaKernel<&LayerNormBackward>()},
-  };
-}
+absl::Span<const MetaKernelRow> LayerMetaKernels() { return kRows; }
 
 }  // namespace spmd::trace

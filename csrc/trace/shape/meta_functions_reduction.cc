@@ -62,29 +62,30 @@ Tensor Trace(const Tensor& self) {
   return MetaOfSizes({}, whole ? at::kLong : self.scalar_type());
 }
 
+constexpr MetaKernelRow kRows[] = {
+    {"aten::count_nonzero.dim_IntList", &MetaKernel<&CountNonzero>},
+    {"aten::dot", &MetaKernel<&Dot>},
+    {"aten::kthvalue", &MetaKernel<&KthValue>},
+    {"aten::max", &MetaKernel<&Extreme>},
+    {"aten::median", &MetaKernel<&Median>},
+    {"aten::median.dim", &MetaKernel<&ValueAndPlace>},
+    {"aten::min", &MetaKernel<&Extreme>},
+    {"aten::mode", &MetaKernel<&ValueAndPlace>},
+    {"aten::nanmedian", &MetaKernel<&Median>},
+    {"aten::nanmedian.dim", &MetaKernel<&ValueAndPlace>},
+    {"aten::nansum", &MetaKernel<&NanSum>},
+    {"aten::prod", &MetaKernel<&Product>},
+    {"aten::std.correction", &MetaKernel<&Spread>},
+    {"aten::std_mean.correction", &MetaKernel<&SpreadAndMean>},
+    {"aten::trace", &MetaKernel<&Trace>},
+    {"aten::var.correction", &MetaKernel<&Spread>},
+    {"aten::var_mean.correction", &MetaKernel<&SpreadAndMean>},
+    {"aten::vdot", &MetaKernel<&Dot>},
+};
+static_assert(IsSortedAndUnique(kRows, &MetaKernelRow::op));
+
 }  // namespace
 
-std::vector<MetaKernelRow> ReductionMetaKernels() {
-  return {
-      {"aten::count_nonzero.dim_IntList", MetaKernel<&CountNonzero>()},
-      {"aten::dot", MetaKernel<&Dot>()},
-      {"aten::kthvalue", MetaKernel<&KthValue>()},
-      {"aten::max", MetaKernel<&Extreme>()},
-      {"aten::median", MetaKernel<&Median>()},
-      {"aten::median.dim", MetaKernel<&ValueAndPlace>()},
-      {"aten::min", MetaKernel<&Extreme>()},
-      {"aten::mode", MetaKernel<&ValueAndPlace>()},
-      {"aten::nanmedian", MetaKernel<&Median>()},
-      {"aten::nanmedian.dim", MetaKernel<&ValueAndPlace>()},
-      {"aten::nansum", MetaKernel<&NanSum>()},
-      {"aten::prod", MetaKernel<&Product>()},
-      {"aten::std.correction", MetaKernel<&Spread>()},
-      {"aten::std_mean.correction", MetaKernel<&SpreadAndMean>()},
-      {"aten::trace", MetaKernel<&Trace>()},
-      {"aten::var.correction", MetaKernel<&Spread>()},
-      {"aten::var_mean.correction", MetaKernel<&SpreadAndMean>()},
-      {"aten::vdot", MetaKernel<&Dot>()},
-  };
-}
+absl::Span<const MetaKernelRow> ReductionMetaKernels() { return kRows; }
 
 }  // namespace spmd::trace

@@ -181,51 +181,52 @@ void GivesLast(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   stack->erase(stack->end() - static_cast<int64_t>(before) - 1, stack->end() - 1);
 }
 
+template <c10::KernelFunction::BoxedKernelFunction* kFunction>
+c10::KernelFunction Boxed() {
+  return c10::KernelFunction::makeFromBoxedFunction<kFunction>();
+}
+
+constexpr MetaKernelRow kRows[] = {
+    {"aten::bernoulli_.float", &Boxed<&GivesFirst>},
+    {"aten::bucketize.Tensor", &MetaKernel<&Searched>},
+    {"aten::cauchy_", &MetaKernel<&DrawsFloats<double, double>>},
+    {"aten::channel_shuffle", &MetaKernel<&ChannelShuffle>},
+    {"aten::complex", &MetaKernel<&Complex>},
+    {"aten::conj_physical.out", &Boxed<&GivesLast>},
+    {"aten::cummax", &MetaKernel<&ExtremesSoFar>},
+    {"aten::cummin", &MetaKernel<&ExtremesSoFar>},
+    {"aten::exponential_", &MetaKernel<&DrawsFloats<double>>},
+    {"aten::flip", &MetaKernel<&Flip>},
+    {"aten::geometric_", &MetaKernel<&DrawsFloats<double>>},
+    {"aten::index_fill_.int_Scalar", &MetaKernel<&IndexFill>},
+    {"aten::index_fill_.int_Tensor", &MetaKernel<&IndexFillTensor>},
+    {"aten::index_select", &MetaKernel<&IndexSelect>},
+    {"aten::log_normal_", &MetaKernel<&DrawsFloats<double, double>>},
+    {"aten::logcumsumexp", &MetaKernel<&LogSumsSoFar>},
+    {"aten::masked_fill_.Scalar", &MetaKernel<&MaskedFill>},
+    {"aten::masked_fill_.Tensor", &MetaKernel<&MaskedFillTensor>},
+    {"aten::masked_scatter_", &MetaKernel<&MaskedScatter>},
+    {"aten::normal_", &MetaKernel<&DrawsFloats<double, double>>},
+    {"aten::pixel_shuffle", &MetaKernel<&PixelShuffle>},
+    {"aten::pixel_unshuffle", &MetaKernel<&PixelUnshuffle>},
+    {"aten::polar", &MetaKernel<&Complex>},
+    {"aten::random_.from", &MetaKernel<&DrawsFromTo>},
+    {"aten::random_.to", &MetaKernel<&DrawsTo>},
+    {"aten::reflection_pad2d", &MetaKernel<&ReflectionPad>},
+    {"aten::reflection_pad2d_backward", &MetaKernel<&PadBackward>},
+    {"aten::repeat", &MetaKernel<&Repeat>},
+    {"aten::replication_pad2d_backward", &MetaKernel<&PadBackward>},
+    {"aten::roll", &MetaKernel<&Roll>},
+    {"aten::take", &MetaKernel<&Take>},
+    {"aten::unfold_backward", &MetaKernel<&UnfoldBackward>},
+    {"aten::uniform_", &MetaKernel<&DrawsFloats<double, double>>},
+    {"aten::where.self_out", &Boxed<&GivesLast>},
+    {"aten::zero_", &Boxed<&GivesFirst>},
+};
+static_assert(IsSortedAndUnique(kRows, &MetaKernelRow::op));
+
 }  // namespace
 
-std::vector<MetaKernelRow> ShapeMetaKernels() {
-  const auto gives_first = c10::KernelFunction::makeFromBoxedFunction<&GivesFirst>();
-  const auto gives_last = c10::KernelFunction::makeFromBoxedFunction<&GivesLast>();
-  std::vector<MetaKernelRow> rows = {
-      {"aten::bucketize.Tensor", MetaKernel<&Searched>()},
-      {"aten::cauchy_", MetaKernel<&DrawsFloats<double, double>>()},
-      {"aten::channel_shuffle", MetaKernel<&ChannelShuffle>()},
-      {"aten::complex", MetaKernel<&Complex>()},
-      {"aten::cummax", MetaKernel<&ExtremesSoFar>()},
-      {"aten::cummin", MetaKernel<&ExtremesSoFar>()},
-      {"aten::exponential_", MetaKernel<&DrawsFloats<double>>()},
-      {"aten::flip", MetaKernel<&Flip>()},
-      {"aten::geometric_", MetaKernel<&DrawsFloats<double>>()},
-      {"aten::index_fill_.int_Scalar", MetaKernel<&IndexFill>()},
-      {"aten::index_fill_.int_Tensor", MetaKernel<&IndexFillTensor>()},
-      {"aten::index_select", MetaKernel<&IndexSelect>()},
-      {"aten::log_normal_", MetaKernel<&DrawsFloats<double, double>>()},
-      {"aten::logcumsumexp", MetaKernel<&LogSumsSoFar>()},
-      {"aten::masked_fill_.Scalar", MetaKernel<&MaskedFill>()},
-      {"aten::masked_fill_.Tensor", MetaKernel<&MaskedFillTensor>()},
-      {"aten::masked_scatter_", MetaKernel<&MaskedScatter>()},
-      {"aten::normal_", MetaKernel<&DrawsFloats<double, double>>()},
-      {"aten::pixel_shuffle", MetaKernel<&PixelShuffle>()},
-      {"aten::pixel_unshuffle", MetaKernel<&PixelUnshuffle>()},
-      {"aten::polar", MetaKernel<&Complex>()},
-      {"aten::random_.from", MetaKernel<&DrawsFromTo>()},
-      {"aten::random_.to", MetaKernel<&DrawsTo>()},
-      {"aten::reflection_pad2d", MetaKernel<&ReflectionPad>()},
-      {"aten::reflection_pad2d_backward", MetaKernel<&PadBackward>()},
-      {"aten::repeat", MetaKernel<&Repeat>()},
-      {"aten::replication_pad2d_backward", MetaKernel<&PadBackward>()},
-      {"aten::roll", MetaKernel<&Roll>()},
-      {"aten::take", MetaKernel<&Take>()},
-      {"aten::uniform_", MetaKernel<&DrawsFloats<double, double>>()},
-      {"aten::unfold_backward", MetaKernel<&UnfoldBackward>()},
-  };
-  for (const char* op : {"aten::bernoulli_.float", "aten::zero_"}) {
-    rows.push_back({op, gives_first});
-  }
-  for (const char* op : {"aten::conj_physical.out", "aten::where.self_out"}) {
-    rows.push_back({op, gives_last});
-  }
-  return rows;
-}
+absl::Span<const MetaKernelRow> ShapeMetaKernels() { return kRows; }
 
 }  // namespace spmd::trace

@@ -20,9 +20,14 @@ using Kernels = absl::flat_hash_map<std::string, c10::KernelFunction>;
 const Kernels& All() {
   static const auto* const all = [] {
     auto* const kernels = new Kernels;
-    for (const auto rows : {HiddenMetaKernels, ElementwiseMetaKernels, LayerMetaKernels,
-                            ReductionMetaKernels, ShapeMetaKernels}) {
-      for (MetaKernelRow& row : rows()) kernels->emplace(std::move(row.op), std::move(row.kernel));
+    const auto add = [&](std::string op, c10::KernelFunction kernel) {
+      const auto [at, is_new] = kernels->emplace(std::move(op), std::move(kernel));
+      TORCH_INTERNAL_ASSERT(is_new, "two Meta kernels of ", at->first);
+    };
+    for (auto& [op, kernel] : HiddenMetaKernels()) add(std::move(op), std::move(kernel));
+    for (const auto rows : {ElementwiseMetaKernels(), LayerMetaKernels(), ReductionMetaKernels(),
+                            ShapeMetaKernels()}) {
+      for (const MetaKernelRow& row : rows) add(std::string(row.op), row.kernel());
     }
     return kernels;
   }();

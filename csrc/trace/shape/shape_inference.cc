@@ -19,17 +19,18 @@ namespace spmd::trace {
 
 namespace {
 
-void MixTensor(Hash128& hash, const at::Tensor& t) {
+void MixTensor(Words& words, const at::Tensor& t) {
   if (!t.defined()) {
-    hash.Mix(0x77);
+    words.Mix(0x77);
     return;
   }
-  hash.Mix(static_cast<uint64_t>(t.scalar_type()) << 4 |
-           static_cast<uint64_t>(t.unsafeGetTensorImpl()->is_wrapped_number()) << 2 |
-           static_cast<uint64_t>(t.is_conj()) << 1 | static_cast<uint64_t>(t.is_neg()));
-  hash.Mix(t.sizes());
-  hash.Mix(t.strides());
-  hash.Mix(static_cast<uint64_t>(t.storage_offset()));
+  constexpr uint64_t kTensor = uint64_t{1} << 32;
+  words.Mix(kTensor | static_cast<uint64_t>(t.scalar_type()) << 4 |
+            static_cast<uint64_t>(t.unsafeGetTensorImpl()->is_wrapped_number()) << 2 |
+            static_cast<uint64_t>(t.is_conj()) << 1 | static_cast<uint64_t>(t.is_neg()));
+  words.Mix(t.sizes());
+  words.Mix(t.strides());
+  words.Mix(static_cast<uint64_t>(t.storage_offset()));
 }
 
 at::Tensor ToMeta(const at::Tensor& t) {
@@ -162,7 +163,7 @@ void ShapeCache::Refuse(const OpInfo& op, const std::vector<c10::IValue>& args) 
 }
 
 const Inference& ShapeCache::Infer(const OpInfo& op, const std::vector<c10::IValue>& args) {
-  Hash128 key;
+  Words key;
   key.Mix(static_cast<uint64_t>(op.number));
   key.Mix(static_cast<uint64_t>(at::typeMetaToScalarType(at::get_default_dtype())));
   for (size_t i = 0; i < args.size(); ++i) {
@@ -191,7 +192,7 @@ const Inference& ShapeCache::Infer(const OpInfo& op, const std::vector<c10::IVal
   Inference answer = Ask(op, args);  // may call back into the session
   answer.ok = answer.ok && TakesArguments(op, args) && FitsRule(op, args, answer) &&
               cpu_.Agrees(op, args, answer);
-  std::unique_ptr<Inference>& fresh = recent_[key];
+  std::unique_ptr<Inference>& fresh = recent_[std::move(key)];
   fresh = std::make_unique<Inference>(std::move(answer));
   return *fresh;
 }

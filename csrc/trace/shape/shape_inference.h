@@ -13,8 +13,8 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "csrc/trace/device/tensor_impl.h"
-#include "csrc/trace/op/hash.h"
 #include "csrc/trace/op/op_info.h"
+#include "csrc/trace/op/words.h"
 #include "csrc/trace/shape/cpu_dtype_probe.h"
 #include "csrc/util/dims.h"
 
@@ -67,7 +67,7 @@ class ShapeCache {
   [[noreturn]] static void Refuse(const OpInfo& op, const std::vector<c10::IValue>& args);
 
  private:
-  using Answers = absl::flat_hash_map<Hash128, std::unique_ptr<Inference>>;
+  using Answers = absl::flat_hash_map<Words, std::unique_ptr<Inference>>;
   // The answers to the last calls, and those to the calls before them, which are forgotten when
   // `recent_` is full. So an answer keeps its address while as many others are asked for.
   Answers recent_, older_;

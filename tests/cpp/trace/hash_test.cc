@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "absl/container/flat_hash_set.h"
+#include "csrc/trace/op/words.h"
 
 namespace spmd::trace {
 namespace {
@@ -78,6 +79,21 @@ TEST(HashTest, WithoutValuesOnlyKindsCount) {
   EXPECT_EQ(OfValue(1.0, false), OfValue(2.0, false));
   EXPECT_EQ(OfValue(1, false), OfValue(2, false));
   EXPECT_FALSE(OfValue(1, false) == OfValue(1.0, false));
+}
+
+// Words are equal for equal calls only, whatever absl's hash of them is.
+TEST(WordsTest, KeepAllThatWasMixedIn) {
+  const auto of = [](const c10::IValue& v, bool value = true) {
+    Words words;
+    MixIValue(words, v, value);
+    return words;
+  };
+  EXPECT_EQ(of(std::vector<int64_t>{1, 2}), of(std::vector<int64_t>{1, 2}));
+  EXPECT_FALSE(of(std::vector<int64_t>{1, 2}) == of(std::vector<int64_t>{2, 1}));
+  EXPECT_FALSE(of("a longer text") == of("a longer test"));
+  EXPECT_EQ(of(1.0, false), of(2.0, false));
+  absl::flat_hash_set<Words> seen;
+  for (int64_t n = 0; n < 1000; ++n) EXPECT_TRUE(seen.insert(of(n)).second);
 }
 
 }  // namespace
