@@ -21,7 +21,7 @@ import torch
 import torch.nn.functional as F
 from common.gpt import parameter_count
 from common.options import mesh_axes
-from common.report import Progress, heading, save_curve
+from common.report import Progress, heading, save_curve, show_in_process_0
 from common.resnet import ResNet
 from torch import Tensor
 
@@ -95,6 +95,7 @@ class Placement:
             import torch_spmd as spmd
 
             spmd.set_default_backend(args.backend)
+            show_in_process_0(spmd.process_index())
             if not args.unsharded:
                 self.mesh = spmd.make_mesh(tuple(args.mesh.values()), tuple(args.mesh))
 

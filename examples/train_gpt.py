@@ -5,6 +5,7 @@
     python examples/train_gpt.py --mesh data=8 --strategy fsdp
     python examples/train_gpt.py --backend mock_tpu:v4-16 --mesh data=2,model=4
     python examples/train_gpt.py --checkpoint runs/gpt/saved      # goes on where it was stopped
+    torchrun --nproc-per-node=2 examples/train_gpt.py             # 2 processes with 4 devices each
     python examples/train_gpt.py --unsharded                      # the same script, one device
     python examples/train_gpt.py --unsharded --device cpu         # plain PyTorch, for comparison
 
@@ -26,7 +27,7 @@ import torch
 from common.corpus import ByteTokenizer, Corpus, standard_library
 from common.gpt import GPT, GPTConfig, parameter_count
 from common.options import mesh_axes
-from common.report import Progress, heading, save_curve
+from common.report import Progress, heading, save_curve, show_in_process_0
 from common.resume import Resume
 from common.strategies import Strategy, strategy
 from torch import Tensor
@@ -104,6 +105,7 @@ class Placement:
             import torch_spmd as spmd
 
             spmd.set_default_backend(args.backend)
+            show_in_process_0(spmd.process_index())
             if not args.unsharded:
                 self.mesh = spmd.make_mesh(tuple(args.mesh.values()), tuple(args.mesh))
                 self.plan = strategy(args.strategy, self.mesh.axis_names)

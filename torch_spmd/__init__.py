@@ -69,6 +69,11 @@ from torch_spmd.mesh import (  # noqa: E402
 )
 from torch_spmd.modules import ShardReport, shard_module  # noqa: E402
 from torch_spmd.planning import plan  # noqa: E402
+from torch_spmd.processes import (  # noqa: E402
+    local_devices,
+    process_count,
+    process_index,
+)
 from torch_spmd.proposals import auto_shard  # noqa: E402
 from torch_spmd.rules import register_rule  # noqa: E402
 from torch_spmd.spec import (  # noqa: E402
@@ -129,6 +134,7 @@ __all__ = [
     "last_load",
     "load",
     "load_local_shards_",
+    "local_devices",
     "local_shards",
     "make_mesh",
     "manual_seed",
@@ -139,6 +145,8 @@ __all__ = [
     "pmean",
     "pmin",
     "ppermute",
+    "process_count",
+    "process_index",
     "pshuffle",
     "psum",
     "psum_scatter",

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import functools
 import os
+import sys
 from typing import Any
 
 import torch
@@ -227,9 +228,12 @@ def _keep_marks() -> None:
 
 
 def at_exit() -> None:
-    """Drops what is pending."""
+    """Ends together with the other processes of the job, and drops what is pending."""
     if _forked:
         return
     from torch_spmd import _C
 
+    job = sys.modules.get("torch_spmd._job")
+    if job is not None:
+        job.leave()
     _C.shutdown()

@@ -105,11 +105,14 @@ def device_count() -> int:
 def describe_devices() -> str:
     """A description of the backend: its devices, where they are, and how much memory they have.
 
+    In a job of several processes, it says which process runs which devices.
+
     Example:
         >>> import torch_spmd as spmd
         >>> print(spmd.describe_devices())                 # doctest: +SKIP
     """
-    return str(_C.describe_backend())
+    _, _, processes = _C.process()
+    return processes or str(_C.describe_backend())
 
 
 def sync(wait: bool = False) -> None:

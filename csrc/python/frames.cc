@@ -4,6 +4,7 @@
 #include <optional>
 #include <utility>
 
+#include "csrc/python/processes.h"
 #include "torch/csrc/Exceptions.h"
 #include "torch/csrc/utils/pybind.h"
 
@@ -109,6 +110,7 @@ trace::PythonHooks MakePythonHooks(std::vector<std::string> library_folders) {
   hooks.warn = &Warn;
   hooks.signalled = &Signalled;
   hooks.raise_signal = &RaiseSignal;
+  hooks.join_job = &JoinJob;
   return hooks;
 }
 

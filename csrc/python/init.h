@@ -14,6 +14,7 @@ void init_host_changes(py::module& m);
 void init_tensors(py::module& m);
 void init_debug(py::module& m);
 void init_rules(py::module& m);
+void init_processes(py::module& m);
 void init_calls(py::module& m);
 void init_plan(py::module& m);
 void init_candidates(py::module& m);

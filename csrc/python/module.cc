@@ -12,6 +12,7 @@ PYBIND11_MODULE(_C, m) {
   spmd::python::init_tensors(m);
   spmd::python::init_debug(m);
   spmd::python::init_rules(m);
+  spmd::python::init_processes(m);
   spmd::python::init_calls(m);
   spmd::python::init_plan(m);
   spmd::python::init_candidates(m);

@@ -13,6 +13,8 @@
 
 #include "absl/status/statusor.h"
 #include "csrc/machine/machine.h"
+#include "csrc/runtime/homes.h"
+#include "csrc/runtime/peers.h"
 #include "csrc/runtime/place.h"
 
 namespace c10 {
@@ -62,6 +64,24 @@ class Backend {
   // Writes the memory of `from` into that of `to`, whatever types they have.
   // Requires: both are contiguous and have the same number of bytes.
   virtual void MoveBytes(const at::Tensor& from, const at::Tensor& to) const = 0;
+
+  // Deals the devices to the processes of a job. `peers` outlives the backend; programs exchange
+  // through it. With `exact_sums` partial sums are added in device order, one by one; otherwise
+  // each process adds its own first, and the order is that of the processes. Called before the
+  // backend is used. Requires: peers->size() * devices_per_process is the number of devices.
+  void Join(Peers* peers, int64_t devices_per_process, bool exact_sums) {
+    peers_ = peers;
+    homes_ = {devices_per_process, peers->rank()};
+    exact_sums_ = exact_sums;
+  }
+  bool exact_sums() const { return exact_sums_; }
+  Peers* peers() const { return peers_; }  // null if one process runs all devices
+  const Homes& homes() const { return homes_; }
+
+ private:
+  Peers* peers_ = nullptr;
+  Homes homes_;
+  bool exact_sums_ = true;
 };
 
 // Makes the backend with this name: "cpu", "cpu:16", "cuda", "mock_tpu:v4-16",

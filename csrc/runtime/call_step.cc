@@ -5,6 +5,7 @@
 
 #include <utility>
 
+#include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
 #include "csrc/program/terms.h"
 #include "csrc/rules/registry.h"
@@ -43,14 +44,26 @@ AxisList AxesIn(const Grid& grid, AxisMask mask) {
   return axes;
 }
 
-// The first position of each distinct coordinate along `axes`; with `all`, every position.
-std::vector<int64_t> FirstPositions(const Grid& grid, AxisMask axes, bool all) {
+// The first position of this process for each distinct coordinate along `axes`; with `all`, every
+// position of this process.
+std::vector<int64_t> FirstPositions(const Grid& grid, AxisMask axes, bool all, const Homes& homes) {
   std::vector<int64_t> positions;
   if (all) {
-    for (int64_t p = 0; p < grid.num_devices(); ++p) positions.push_back(p);
+    for (int64_t p = 0; p < grid.num_devices(); ++p) {
+      if (homes.IsHere(homes.Of(grid, p))) positions.push_back(p);
+    }
     return positions;
   }
   const AxisList used = AxesIn(grid, axes);
+  if (homes.devices_per_process > 0) {
+    absl::flat_hash_set<int64_t> seen;
+    for (int64_t p = 0; p < grid.num_devices(); ++p) {
+      if (homes.IsHere(homes.Of(grid, p)) && seen.insert(grid.Coordinate(p, used)).second) {
+        positions.push_back(p);
+      }
+    }
+    return positions;
+  }
   const int64_t n = grid.size(used);
   for (int64_t i = 0; i < n; ++i) positions.push_back(grid.WithCoordinate(0, used, i));
   return positions;
@@ -141,7 +154,7 @@ absl::Status CallStep::PlanItems(const Context& context, const Instruction& call
   AxisMask axes = 0;
   for (const PlacementPtr& place : result_places_) axes |= place->sharding().UsedAxes();
   const bool all = result_places_[0]->per_position();
-  const std::vector<int64_t> positions = FirstPositions(grid, axes, all);
+  const std::vector<int64_t> positions = FirstPositions(grid, axes, all, context.backend.homes());
   num_items_ = static_cast<int64_t>(positions.size());
   for (const PlacementPtr& place : operand_places_) {
     if (place != nullptr && place->layout().grid() != result_places_[0]->layout().grid() &&

@@ -34,6 +34,8 @@ struct MoveStep {
   };
   std::vector<Part> parts;
   double fill = 0;
+  // True if processes send to each other: every one of them then takes part.
+  bool exchanges = false;
 };
 
 // A free has no step (monostate), because the schedule knows when tiles die.
@@ -49,6 +51,7 @@ struct Holding {
   // the axes `kept` only.
   bool coalesced = false;
   AxisMask kept = 0;
+  int64_t devices_per_process = 0;  // see Homes
 
   bool has_one_tile() const { return coalesced && kept == 0; }
 };
@@ -77,11 +80,18 @@ struct LoadedProgram::Impl {
   void FindCommit();
   // The batch before which this run takes its donated arguments.
   size_t CommitOfRun() const;
+  // With several processes: the step before which they vote, the same in every process.
+  void FindVote();
 
   absl::Status Bring(absl::Span<Argument> inputs);
   absl::Status RunSteps(absl::Span<Argument> inputs, const std::vector<c10::Scalar>& scalars);
   void RunCall(const CallStep& step, const Batch& batch, const std::vector<c10::Scalar>& scalars);
-  void RunMove(const MoveStep& step, const Batch& batch);
+  absl::Status RunBatch(const Batch& batch, const std::vector<c10::Scalar>& scalars);
+  absl::Status RunMove(const MoveStep& step, const Batch& batch);
+  // Does what a batch does for other processes although this one has failed: it sends zeros.
+  absl::Status RunForOthers(const Step& step);
+  absl::Status Exchange(const MoveStep& step, bool failed,
+                        std::vector<std::vector<at::Tensor>>& slots);
   void MakeTile(const MoveStep& step, const WorkItem& item);
   void RunSumsOfProducts(const MoveStep& step, absl::Span<const WorkItem* const> items);
   void ComputeSums(const MoveStep& step, absl::Span<const WorkItem> items);
@@ -98,10 +108,13 @@ struct LoadedProgram::Impl {
   std::vector<std::vector<uint8_t>> identity;  // by value: see CallStep::identity
   std::vector<Step> steps;                     // by instruction
   Schedule schedule;
-  absl::flat_hash_map<std::pair<const Placement*, const Placement*>, MovePlanPtr> plans;
+  // By the placements and whether partial sums are sent one by one.
+  absl::flat_hash_map<std::tuple<const Placement*, const Placement*, bool>, MovePlanPtr> plans;
   size_t commit = 0;        // donated arguments are taken before this batch,
   size_t early_commit = 0;  // or before this one if all `bounds` hold
   std::vector<IndexBound> bounds;
+  int vote = 0;              // with several processes; 0 if nothing can fail
+  uint64_t fingerprint = 0;  // with several processes: of the program's text
   ValueTable table;
   std::vector<TiledTensor> planned;  // by output; made by the first run that only plans
 };

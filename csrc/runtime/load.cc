@@ -41,7 +41,7 @@ AxisMask AxesForTurns(const Program& program, LoadedProgram::Options::Turns turn
 
 // True if all devices of the program share a place and the backend is not planning.
 bool AtOnePlace(const Program& program, const Backend& backend) {
-  if (backend.planning() || program.grids.empty()) return false;
+  if (backend.planning() || program.grids.empty() || backend.peers() != nullptr) return false;
   const Place first = backend.place(program.grids[0]->device_ids()[0]);
   for (const GridPtr& grid : program.grids) {
     if (NeedsPositions(*grid, backend)) return false;
@@ -72,6 +72,7 @@ Holding HoldingOf(const Program& program, const Backend& backend,
   };
   held.per_position = !options.deduplicate ||
                       std::any_of(program.grids.begin(), program.grids.end(), has_several_places);
+  held.devices_per_process = backend.homes().devices_per_process;
   held.shares_cpu = options.one_place && AtOnePlace(program, backend) &&
                     backend.place(program.grids[0]->device_ids()[0]).device.is_cpu();
   return held;
@@ -102,7 +103,7 @@ absl::Status LoadedProgram::Impl::Load() {
   RegisterKernels();
   SPMD_RETURN_IF_ERROR(CheckMemory(written, backend, options.memory_limit));
   SPMD_RETURN_IF_ERROR(CheckDevices(written, backend));
-  PlacementCache cache(program, held.per_position);
+  PlacementCache cache(program, held.per_position, held.devices_per_process);
   for (size_t id = 0; id < program.values.size(); ++id) {
     placements.push_back(cache.Of(static_cast<ValueId>(id)));
   }
@@ -137,6 +138,10 @@ absl::Status LoadedProgram::Impl::Load() {
   }
   MakeSchedule();
   FindCommit();
+  if (backend.peers() != nullptr) {
+    FindVote();
+    fingerprint = written.ComputeFingerprint().hi;
+  }
   table.resize(program.values.size());
   return absl::OkStatus();
 }
@@ -152,12 +157,16 @@ absl::StatusOr<MoveStep> LoadedProgram::Impl::MakeMove(int index) {
   step.fill = instruction.fill;
   for (size_t k = 0; k < instruction.operands.size(); ++k) {
     const ValueId from = instruction.operands[k], to = instruction.results[k];
-    MovePlanPtr& plan = plans[{placements[from].get(), placements[to].get()}];
+    const bool one_by_one =
+        backend.peers() != nullptr &&
+        RoundsOnce(program.values[from].sharding.reduce_kind, program.values[from].type.dtype);
+    MovePlanPtr& plan = plans[{placements[from].get(), placements[to].get(), one_by_one}];
     if (plan == nullptr) {
       plan = std::make_shared<const MovePlan>(
-          MovePlan::Make(*placements[from], *placements[to], backend));
+          MovePlan::Make(*placements[from], *placements[to], backend, one_by_one));
     }
     step.parts.push_back({from, to, plan, identity[from]});
+    step.exchanges = step.exchanges || plan->transfer.exchanges;
     for (size_t i = 0; i < plan->tiles.size(); ++i) {
       if (plan->tiles[i].action != TileMove::Action::kIdentity) continue;
       identity[to].resize(plan->tiles.size());
@@ -186,6 +195,7 @@ absl::StatusOr<std::shared_ptr<LoadedProgram>> LoadedProgram::Load(Program progr
                                                                    std::shared_ptr<Backend> backend,
                                                                    Options options) {
   std::shared_ptr<LoadedProgram> loaded(new LoadedProgram(std::move(program), std::move(backend)));
+  if (loaded->backend_->peers() != nullptr) options.one_place = false;
   if (!options.one_place) {
     options.coalesce = false;
     options.turns = Options::Turns::kNever;

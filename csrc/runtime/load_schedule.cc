@@ -8,6 +8,7 @@
 #include "csrc/rules/op_facts.h"
 #include "csrc/runtime/executor_impl.h"
 #include "csrc/runtime/one_place/waves.h"
+#include "csrc/util/status.h"
 
 namespace spmd::runtime {
 
@@ -98,7 +99,7 @@ int64_t LoadedProgram::Impl::PeakBytes(const Schedule& order) const {
         call->AppendWrites(item.index, writes);
       } else {
         const MoveStep::Part& part = std::get<MoveStep>(steps[batch.step]).parts[item.part];
-        if (item.begin_term > 0) continue;
+        if (item.begin_term > 0 || item.index == WorkItem::kExchange) continue;
         if (part.products == nullptr) reads.push_back({part.from, 0});
         const int64_t made = part.products == nullptr ? 1 : part.products->NumMadeWith(item.index);
         writes.resize(made, {part.to, item.index});
@@ -140,6 +141,20 @@ void LoadedProgram::Impl::AddToSchedule(int step, const CallStep& call,
 void LoadedProgram::Impl::AddToSchedule(int step, const MoveStep& move,
                                         Scheduler& scheduler) const {
   std::vector<Scheduler::Term> terms;
+  if (move.exchanges) {
+    std::vector<TileRef> sent;
+    for (const MoveStep::Part& part : move.parts) {
+      const Transfer& transfer = part.plan->transfer;
+      const auto add = [&](const std::vector<Transfer::Packet>& packets) {
+        for (const Transfer::Packet& packet : packets) {
+          for (const int32_t source : packet.sources) sent.push_back({part.from, source});
+        }
+      };
+      std::for_each(transfer.send.begin(), transfer.send.end(), add);
+      add(transfer.receive[backend.peers()->rank()]);
+    }
+    scheduler.AddExchange(step, sent);
+  }
   for (size_t p = 0; p < move.parts.size(); ++p) {
     const MoveStep::Part& part = move.parts[p];
     const DType dtype = program.values[part.to].type.dtype;
@@ -158,11 +173,14 @@ void LoadedProgram::Impl::AddToSchedule(int step, const MoveStep& move,
         continue;
       }
       const TileMove& tile = part.plan->tiles[i];
+      if (tile.action == TileMove::Action::kElsewhere) continue;
       terms.clear();
       for (const std::vector<Piece>& pieces : tile.terms) {
         std::vector<TileRef>& reads = terms.emplace_back().reads;
         for (const Piece& piece : pieces) {
-          if (piece.source >= 0) reads.push_back({part.from, piece.source});
+          if (piece.source >= 0 && piece.source < part.plan->num_sources) {
+            reads.push_back({part.from, piece.source});
+          }
         }
       }
       if (tile.action == TileMove::Action::kReduce) {
@@ -211,6 +229,26 @@ void LoadedProgram::Impl::FindCommit() {
   commit = std::max(fallible, first_write);
   // Checking indices on another device than the host would wait for them.
   early_commit = held.shares_cpu ? std::max(unbounded, first_write) : commit;
+}
+
+// The processes vote after the last step that may fail, whether or not this one has a part in it.
+void LoadedProgram::Impl::FindVote() {
+  for (size_t i = 0; i < steps.size(); ++i) {
+    const auto* call = std::get_if<CallStep>(&steps[i]);
+    if (call == nullptr) continue;
+    const program::Instruction& instruction = program.instructions[i];
+    const DType dtype = program.values[instruction.results[0]].type.dtype;
+    if (rules::MayFail(*call->binding().facts, dtype)) vote = static_cast<int>(i) + 1;
+  }
+  const auto is_before = [&](const Batch& batch) { return batch.step < vote; };
+  // With one wave, the batches are in program order.
+  commit = std::partition_point(schedule.batches.begin(), schedule.batches.end(), is_before) -
+           schedule.batches.begin();
+  early_commit = commit;
+  for (size_t b = 1; b < schedule.batches.size(); ++b) {
+    SPMD_CHECK(schedule.batches[b - 1].step < schedule.batches[b].step,
+               "processes would exchange in another order");
+  }
 }
 
 }  // namespace spmd::runtime

@@ -6,6 +6,7 @@
 
 #include "csrc/program/terms.h"
 #include "csrc/runtime/accumulate.h"
+#include "csrc/runtime/plan_transfer.h"
 #include "csrc/runtime/tiled_tensor.h"
 #include "csrc/util/status.h"
 
@@ -85,7 +86,8 @@ class PlanMaker {
     }
   }
 
-  TileMove Make(int64_t index) const {
+  // The tile as `process` makes it.
+  TileMove Make(int64_t index, int process) const {
     TileMove move;
     const int64_t position = to_.PositionOf(index);
     move.dims = to_.DimsOf(index);
@@ -99,14 +101,29 @@ class PlanMaker {
       const int64_t source_position =
           from_.grid().WithCoordinate(same_grid_ ? position : 0, reduced_, r);
       const int64_t term = from_.TileAt(source_position) % from_.num_terms();
-      move.terms.push_back(Pieces(index, term, move.place));
+      move.terms.push_back(Pieces(index, term, move.place, process));
     }
     move.action = terms > 1 ? TileMove::Action::kReduce : ActionFor(move);
     return move;
   }
 
+  TileMove::Action ActionFor(const TileMove& move) const {
+    if (move.terms[0].size() != 1 || move.terms[0][0].source < 0) return TileMove::Action::kCopy;
+    const Piece& piece = move.terms[0][0];
+    if (piece.source >= from_.count()) {  // a slot is on the host
+      const bool all = piece.size == move.dims && move.place.device.is_cpu();
+      return all ? TileMove::Action::kShare : TileMove::Action::kCopy;
+    }
+    const int64_t position = from_.PositionOf(piece.source);
+    if (backend_.place(from_.grid().device_ids()[position]) != move.place) {
+      return TileMove::Action::kCopy;
+    }
+    return from_.DimsOf(piece.source) == move.dims ? TileMove::Action::kShare
+                                                   : TileMove::Action::kView;
+  }
+
  private:
-  std::vector<Piece> Pieces(int64_t index, int64_t term, const Place& place) const {
+  std::vector<Piece> Pieces(int64_t index, int64_t term, const Place& place, int process) const {
     const int rank = to_.rank();
     const int64_t tile = to_.TileOf(index);
     std::vector<Piece> pieces;
@@ -130,7 +147,8 @@ class PlanMaker {
         }
       }
       if (piece.source == 0) {
-        piece.source = static_cast<int32_t>(Choose(source_tile, to_.PositionOf(index), place));
+        piece.source =
+            static_cast<int32_t>(Choose(source_tile, to_.PositionOf(index), place, process));
       }
       pieces.push_back(std::move(piece));
       int d = rank - 1;
@@ -140,29 +158,29 @@ class PlanMaker {
     return pieces;
   }
 
-  // The tensor from which a device reads a tile: its own, else one at the same place, else the
-  // first.
-  int64_t Choose(int64_t tile, int64_t position, const Place& place) const {
-    if (!from_.per_position()) return tile;
-    if (same_grid_ && from_.TileAt(position) == tile) return position;
-    const int64_t first = from_.FirstPosition(tile);
-    for (int64_t p = first; p < from_.grid().num_devices(); ++p) {
-      if (from_.TileAt(p) == tile && backend_.place(from_.grid().device_ids()[p]) == place) {
-        return p;
-      }
+  // The tensor from which a device of `process` reads a tile: the device's own, else one at the
+  // same place, else one of the process, else one of another process. Processes that ask for the
+  // same tile ask different holders of it.
+  int64_t Choose(int64_t tile, int64_t position, const Place& place, int process) const {
+    if (from_.per_tile()) return tile;
+    if (same_grid_ && from_.TileAt(position) == tile && IsHeldBy(position, process)) {
+      return from_.IndexAt(position);
     }
-    return first;
+    std::vector<int64_t> here, elsewhere;  // positions
+    for (int64_t p = from_.FirstPosition(tile); p < from_.grid().num_devices(); ++p) {
+      if (from_.TileAt(p) != tile) continue;
+      const bool is_here = IsHeldBy(p, process);
+      if (is_here && backend_.place(from_.grid().device_ids()[p]) == place) {
+        return from_.IndexAt(p);
+      }
+      (is_here ? here : elsewhere).push_back(p);
+    }
+    return from_.IndexAt(!here.empty() ? here[0] : elsewhere[process % elsewhere.size()]);
   }
 
-  TileMove::Action ActionFor(const TileMove& move) const {
-    if (move.terms[0].size() != 1 || move.terms[0][0].source < 0) return TileMove::Action::kCopy;
-    const Piece& piece = move.terms[0][0];
-    const int64_t position = from_.PositionOf(piece.source);
-    if (backend_.place(from_.grid().device_ids()[position]) != move.place) {
-      return TileMove::Action::kCopy;
-    }
-    return from_.DimsOf(piece.source) == move.dims ? TileMove::Action::kShare
-                                                   : TileMove::Action::kView;
+  bool IsHeldBy(int64_t position, int process) const {
+    const int home = Homes::Of(from_.grid(), position, from_.devices_per_process());
+    return home == Homes::kEverywhere || home == process;
   }
 
   const Placement& from_;
@@ -174,11 +192,8 @@ class PlanMaker {
   AxisList term_axes_;
 };
 
-// The part of `t` that begins at `offset`, as one view.
 at::Tensor Part(const at::Tensor& t, const Dims& offset, const Dims& size) {
-  int64_t start = t.storage_offset();
-  for (int64_t d = 0; d < t.dim(); ++d) start += offset[d] * t.stride(d);
-  return t.as_strided(at::IntArrayRef(size.data(), size.size()), t.strides(), start);
+  return PartOfTile(t, offset, size);
 }
 
 at::Tensor Empty(const MovePlan& plan, const TileMove& move, at::ScalarType dtype) {
@@ -208,11 +223,9 @@ at::Tensor As(at::Tensor tile, DType dtype) {
   return tile.scalar_type() == type ? std::move(tile) : tile.to(type);
 }
 
-// Sends a term, or a part of one, to the device where it is added. Between places it has the
-// value's type.
-at::Tensor Sent(const at::Tensor& part, const MovePlan& plan, const TileMove& move, DType dtype) {
-  if (part.device() == move.place.device) return part;
-  return plan.backend->CopyTo(move.place, part.to(ToScalarType(dtype))).to(part.scalar_type());
+// Sends a term, or a part of one, to the device where it is added, in the type in which it is held.
+at::Tensor Sent(const at::Tensor& part, const MovePlan& plan, const TileMove& move) {
+  return part.device() == move.place.device ? part : plan.backend->CopyTo(move.place, part);
 }
 
 void CopyPieces(const MovePlan& plan, const std::vector<Piece>& pieces, const MoveRequest& request,
@@ -237,8 +250,7 @@ at::Tensor TermOf(const MovePlan& plan, const TileMove& move, const Piece& piece
                   const MoveRequest& request) {
   const at::Tensor& source = request.sources[piece.source];
   const bool all = source.sizes() == at::IntArrayRef(move.dims.data(), move.dims.size());
-  return Sent(all ? source : Part(source, piece.source_offset, piece.size), plan, move,
-              request.dtype);
+  return Sent(all ? source : Part(source, piece.source_offset, piece.size), plan, move);
 }
 
 // Adds terms one after another, in device order.
@@ -254,27 +266,43 @@ void AddPieces(const MovePlan& plan, const TileMove& move,
     for (const Piece& piece : *pieces) {
       at::Tensor part = Part(sum, piece.target_offset, piece.size);
       const at::Tensor term = Part(request.sources[piece.source], piece.source_offset, piece.size);
-      AccumulateInto(plan.kind, Sent(term, plan, move, request.dtype), part);
+      AccumulateInto(plan.kind, Sent(term, plan, move), part);
     }
   }
 }
 
 }  // namespace
 
-MovePlan MovePlan::Make(const Placement& from, const Placement& to, const Backend& backend) {
+MovePlan MovePlan::Make(const Placement& from, const Placement& to, const Backend& backend,
+                        bool one_by_one) {
   MovePlan plan;
   plan.kind =
       from.sharding().IsUnreduced() ? from.sharding().reduce_kind : to.sharding().reduce_kind;
   plan.makes_terms = to.sharding().IsUnreduced();
   plan.backend = &backend;
+  plan.num_sources = from.count();
   const PlanMaker maker(from, to, backend);
-  std::vector<int32_t> uses(from.count(), 0);
+  const Homes& homes = backend.homes();
   for (int64_t i = 0; i < to.count(); ++i) {
-    plan.tiles.push_back(maker.Make(i));
-    const TileMove& move = plan.tiles.back();
+    if (homes.IsHere(to.HomeOf(i))) {
+      plan.tiles.push_back(maker.Make(i, homes.here));
+    } else {
+      plan.tiles.push_back({.action = TileMove::Action::kElsewhere, .dims = to.DimsOf(i)});
+    }
+  }
+  if (backend.peers() != nullptr) {
+    PlanTransfer(
+        from, to, *backend.peers(), one_by_one || backend.exact_sums(),
+        [&](int64_t index, int process) { return maker.Make(index, process); }, plan);
+    for (TileMove& move : plan.tiles) {
+      if (move.terms.size() == 1) move.action = maker.ActionFor(move);
+    }
+  }
+  std::vector<int32_t> uses(from.count(), 0);
+  for (const TileMove& move : plan.tiles) {
     for (const auto& pieces : move.terms) {
       for (const Piece& piece : pieces) {
-        if (piece.source >= 0) ++uses[piece.source];
+        if (piece.source >= 0 && piece.source < plan.num_sources) ++uses[piece.source];
       }
     }
   }
@@ -282,7 +310,8 @@ MovePlan MovePlan::Make(const Placement& from, const Placement& to, const Backen
     if (move.action != TileMove::Action::kReduce || !CoversWhole(move.terms[0], move.dims))
       continue;
     const int32_t first = move.terms[0][0].source;
-    move.may_accumulate = uses[first] == 1 && from.DimsOf(first) == move.dims;
+    move.may_accumulate =
+        first < plan.num_sources && uses[first] == 1 && from.DimsOf(first) == move.dims;
   }
   return plan;
 }
@@ -298,7 +327,10 @@ void AddWide(const MovePlan& plan, int64_t index, int64_t begin, int64_t end,
   for (int64_t k = begin; k < end; ++k) {
     const std::vector<Piece>& pieces = move.terms[k];
     const bool covers = CoversWhole(pieces, move.dims);
-    if (covers && !request.identity.empty() && request.identity[pieces[0].source] != 0) continue;
+    if (covers && pieces[0].source < std::ssize(request.identity) &&
+        request.identity[pieces[0].source] != 0) {
+      continue;
+    }
     whole = whole && covers;
     terms.push_back(&pieces);
   }
@@ -366,8 +398,16 @@ at::Tensor RunTileMove(const MovePlan& plan, int64_t index, const MoveRequest& r
       AddTerms(plan, index, 0, static_cast<int64_t>(move.terms.size()), request, sum);
       return sum;
     }
+    case TileMove::Action::kElsewhere:
+      break;
   }
   return at::Tensor();
+}
+
+at::Tensor PartOfTile(const at::Tensor& tile, const Dims& offset, const Dims& size) {
+  int64_t start = tile.storage_offset();
+  for (int64_t d = 0; d < tile.dim(); ++d) start += offset[d] * tile.stride(d);
+  return tile.as_strided(at::IntArrayRef(size.data(), size.size()), tile.strides(), start);
 }
 
 bool IsExclusive(const at::Tensor& tensor) {

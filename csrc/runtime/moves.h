@@ -10,8 +10,8 @@
 //
 // A tile that equals a source tile is shared; one that lies inside a source tile is a view of it.
 // So tiles may alias each other, and a tile may be written into only if its storage has one owner.
-// Partial sums of half types are held in f32 (csrc/program/terms.h): they are added up in f32, and
-// rounded after the last one.
+// Partial sums of half types are held in f32 (csrc/program/terms.h): they travel and are added up
+// in f32, and are rounded after the last one.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -24,11 +24,12 @@
 #include "csrc/ir/type.h"
 #include "csrc/runtime/backend.h"
 #include "csrc/runtime/placement.h"
+#include "csrc/runtime/transfer.h"
 
 namespace spmd::runtime {
 
 struct Piece {
-  int32_t source;  // index of the source tensor; -1: fill
+  int32_t source;  // index of the source tensor, or plan.num_sources + a slot; -1: fill
   Dims source_offset;
   Dims target_offset;
   Dims size;
@@ -36,11 +37,12 @@ struct Piece {
 
 struct TileMove {
   enum class Action : uint8_t {
-    kIdentity,  // a partial result that is the identity
-    kShare,     // the source tile itself
-    kView,      // a part of one source tile
-    kCopy,      // assembled from pieces
-    kReduce,    // the sum of terms, each assembled from pieces
+    kIdentity,   // a partial result that is the identity
+    kShare,      // the source tile itself
+    kView,       // a part of one source tile
+    kCopy,       // assembled from pieces
+    kReduce,     // the sum of terms, each assembled from pieces
+    kElsewhere,  // another process makes it
   };
   Action action = Action::kCopy;
   Dims dims;
@@ -58,14 +60,21 @@ struct MovePlan {
   ReduceKind kind = ReduceKind::kSum;
   bool makes_terms = false;  // `to` is unreduced
   const Backend* backend = nullptr;
+  int64_t num_sources = 0;  // the indices of `from`
+  Transfer transfer;        // what this process sends and receives before it makes its tiles
   // Unreduced axes of different grids do not correspond: `from` is reduced along all of its axes
   // then, and coordinate 0 of all unreduced axes of `to` gets the value. Keeps a pointer to
   // `backend`.
-  static MovePlan Make(const Placement& from, const Placement& to, const Backend& backend);
+  // With `one_by_one` partial sums of several processes are sent one by one (RoundsOnce).
+  static MovePlan Make(const Placement& from, const Placement& to, const Backend& backend,
+                       bool one_by_one = false);
 };
 
+// The part of `tile` that begins at `offset`, as one view.
+at::Tensor PartOfTile(const at::Tensor& tile, const Dims& offset, const Dims& size);
+
 struct MoveRequest {
-  absl::Span<at::Tensor> sources;
+  absl::Span<at::Tensor> sources;  // followed by the slots of plan.transfer
   // identity[i] is 1 if source i is known to be the identity of the reduction; empty if none is.
   absl::Span<const uint8_t> identity;
   DType dtype;  // of the value

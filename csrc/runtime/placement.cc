@@ -5,8 +5,12 @@
 
 namespace spmd::runtime {
 
-Placement::Placement(Layout layout, bool per_position, std::vector<std::vector<Interval>> intervals)
-    : layout_(std::move(layout)), per_position_(per_position), intervals_(std::move(intervals)) {
+Placement::Placement(Layout layout, bool per_position, std::vector<std::vector<Interval>> intervals,
+                     int64_t devices_per_process)
+    : layout_(std::move(layout)),
+      per_position_(per_position),
+      devices_per_process_(devices_per_process),
+      intervals_(std::move(intervals)) {
   const int r = layout_.rank();
   intervals_.resize(r);
   windowed_.resize(r);
@@ -40,7 +44,19 @@ Placement::Placement(Layout layout, bool per_position, std::vector<std::vector<I
     }
     empty_[tile] = NumElements(dims_[tile]) == 0;
   }
+  if (devices_per_process_ > 0 && devices > 1 && !per_position_) NumberByProcess();
   for (int64_t i = 0; i < count(); ++i) total_elements_ += NumElements(DimsOf(i));
+}
+
+void Placement::NumberByProcess() {
+  absl::flat_hash_map<std::pair<int, int32_t>, int32_t> known;
+  for (int64_t p = 0; p < grid().num_devices(); ++p) {
+    const int home = Homes::Of(grid(), p, devices_per_process_);
+    const auto [at, is_new] =
+        known.try_emplace({home, tile_at_[p]}, static_cast<int32_t>(position_of_.size()));
+    if (is_new) position_of_.push_back(static_cast<int32_t>(p));
+    index_at_.push_back(at->second);
+  }
 }
 
 bool SamePlacement(const Layout& a, const Layout& b) {
@@ -79,8 +95,8 @@ PlacementPtr PlacementCache::Of(program::ValueId id) {
       intervals[window.dim].push_back(interval);
     }
   }
-  auto placement =
-      std::make_shared<const Placement>(std::move(layout), per_position_, std::move(intervals));
+  auto placement = std::make_shared<const Placement>(std::move(layout), per_position_,
+                                                     std::move(intervals), devices_per_process_);
   entries.push_back({value.windows, placement});
   return placement;
 }

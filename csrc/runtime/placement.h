@@ -2,8 +2,9 @@
 // A layout in explicit form for running: the tensor that each device position uses, and its box.
 //
 // Normally there is one tensor per distinct tile; with `per_position` (deduplication off, or
-// several places) there is one per device position. An *index* numbers these tensors, a *tile* the
-// distinct tiles of the layout.
+// several places) there is one per device position. Where several processes share the devices,
+// there is one for each process and distinct tile that the process holds. An *index* numbers these
+// tensors, a *tile* the distinct tiles of the layout. Placements are the same in every process.
 #pragma once
 
 #include <cstdint>
@@ -13,6 +14,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/hash/hash.h"
 #include "csrc/program/program.h"
+#include "csrc/runtime/homes.h"
 #include "csrc/sharding/layout.h"
 
 namespace spmd::runtime {
@@ -21,8 +23,9 @@ namespace spmd::runtime {
 class Placement {
  public:
   // intervals[d][i] are the indices that shard i of dimension d holds; an empty list means the
-  // layout's own.
-  Placement(Layout layout, bool per_position, std::vector<std::vector<Interval>> intervals = {});
+  // layout's own. `devices_per_process` is as in Homes.
+  Placement(Layout layout, bool per_position, std::vector<std::vector<Interval>> intervals = {},
+            int64_t devices_per_process = 0);
 
   const Layout& layout() const { return layout_; }
   const Grid& grid() const { return *layout_.grid(); }
@@ -30,11 +33,27 @@ class Placement {
   int rank() const { return layout_.rank(); }
   bool per_position() const { return per_position_; }
 
-  int64_t count() const { return per_position_ ? grid().num_devices() : layout_.num_tiles(); }
+  // True if each tile has one index, its own number.
+  bool per_tile() const { return !per_position_ && index_at_.empty(); }
+  int64_t devices_per_process() const { return devices_per_process_; }
+
+  int64_t count() const {
+    return per_position_ ? grid().num_devices()
+                         : (per_tile() ? layout_.num_tiles() : std::ssize(position_of_));
+  }
   int64_t TileAt(int64_t position) const { return tile_at_[position]; }
-  int64_t IndexAt(int64_t position) const { return per_position_ ? position : tile_at_[position]; }
-  int64_t TileOf(int64_t index) const { return per_position_ ? tile_at_[index] : index; }
-  int64_t PositionOf(int64_t index) const { return per_position_ ? index : first_position_[index]; }
+  int64_t IndexAt(int64_t position) const {
+    return per_position_ ? position : (per_tile() ? tile_at_[position] : index_at_[position]);
+  }
+  int64_t TileOf(int64_t index) const { return per_tile() ? index : tile_at_[PositionOf(index)]; }
+  // The first position with this index.
+  int64_t PositionOf(int64_t index) const {
+    return per_position_ ? index : (per_tile() ? first_position_[index] : position_of_[index]);
+  }
+  // The process that holds the tensor, or Homes::kEverywhere.
+  int HomeOf(int64_t index) const {
+    return Homes::Of(grid(), PositionOf(index), devices_per_process_);
+  }
   // The first position that holds the tile.
   int64_t FirstPosition(int64_t tile) const { return first_position_[tile]; }
 
@@ -58,8 +77,11 @@ class Placement {
   int64_t total_elements() const { return total_elements_; }
 
  private:
+  void NumberByProcess();
+
   Layout layout_;
   bool per_position_;
+  int64_t devices_per_process_;
   friend int64_t HeapBytes(const Placement& placement);
 
   std::vector<std::vector<Interval>> intervals_;
@@ -68,6 +90,9 @@ class Placement {
   std::vector<int64_t> stride_;
   std::vector<int32_t> tile_at_;
   std::vector<int32_t> first_position_;
+  // With several processes: the index at each position, and the first position of each index.
+  std::vector<int32_t> index_at_;
+  std::vector<int32_t> position_of_;
   std::vector<Dims> dims_;
   std::vector<bool> empty_;
   int64_t total_elements_ = 0;
@@ -83,8 +108,9 @@ bool SamePlacement(const Layout& a, const Layout& b);
 // equal if their pointers are.
 class PlacementCache {
  public:
-  PlacementCache(const program::Program& program, bool per_position)
-      : program_(program), per_position_(per_position) {}
+  PlacementCache(const program::Program& program, bool per_position,
+                 int64_t devices_per_process = 0)
+      : program_(program), per_position_(per_position), devices_per_process_(devices_per_process) {}
   PlacementPtr Of(program::ValueId id);
 
  private:
@@ -95,6 +121,7 @@ class PlacementCache {
   };
   const program::Program& program_;
   bool per_position_;
+  int64_t devices_per_process_;
   absl::flat_hash_map<Key, std::vector<Entry>> entries_;
 };
 

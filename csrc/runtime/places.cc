@@ -18,7 +18,7 @@ Layout WholeLayout(const Dims& dims) {
 
 Placement PlacementOf(const TiledTensor& value) {
   if (value.whole) return Placement(WholeLayout(value.layout.dims()), /*per_position=*/false);
-  return Placement(value.layout, value.per_position);
+  return Placement(value.layout, value.per_position, {}, value.devices_per_process);
 }
 
 }  // namespace spmd::runtime

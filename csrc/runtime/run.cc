@@ -12,6 +12,7 @@
 #include "csrc/runtime/one_place/tile_memory.h"
 #include "csrc/runtime/one_place/workers.h"
 #include "csrc/runtime/places.h"
+#include "csrc/runtime/rounds.h"
 #include "csrc/runtime/tiled_tensor.h"
 #include "csrc/util/status.h"
 
@@ -35,10 +36,15 @@ bool TakesWork(const MoveStep::Part& part, int32_t tile) {
 std::vector<at::Tensor> Compact(absl::Span<const at::Tensor> tiles) {
   absl::flat_hash_map<const c10::StorageImpl*, int64_t> shown;  // bytes
   for (const at::Tensor& tile : tiles) {
+    if (!tile.defined()) continue;  // another process holds it
     shown[tile.storage().unsafeGetStorageImpl()] += static_cast<int64_t>(tile.nbytes());
   }
   std::vector<at::Tensor> result;
   for (const at::Tensor& tile : tiles) {
+    if (!tile.defined()) {
+      result.push_back(tile);
+      continue;
+    }
     const c10::Storage& storage = tile.storage();
     const bool mostly_hidden =
         static_cast<int64_t>(storage.nbytes()) > 2 * shown[storage.unsafeGetStorageImpl()] + 4096;
@@ -66,20 +72,21 @@ absl::Status LoadedProgram::Impl::Bring(absl::Span<Argument> inputs) {
                            : TensorType{given->dtype, given->layout.dims()}.ToString()));
     }
     const Placement& to = *placements[id];
-    const bool same = held.coalesced
-                          ? given->whole && to.count() == 1
-                          : SamePlacement(given->layout, to.layout()) && !given->whole &&
-                                wanted.windows.empty() && given->per_position == held.per_position;
+    const bool same = held.coalesced ? given->whole && to.count() == 1
+                                     : SamePlacement(given->layout, to.layout()) && !given->whole &&
+                                           wanted.windows.empty() &&
+                                           given->per_position == held.per_position &&
+                                           given->devices_per_process == held.devices_per_process;
     if (same) {
       table[id] = given->tiles;
       continue;
     }
     const DispatchGuard guard;
-    const MovePlan plan = MovePlan::Make(PlacementOf(*given), to, backend);
-    std::vector<at::Tensor> sources = given->tiles;
-    for (int64_t t = 0; t < to.count(); ++t) {
-      table[id].push_back(RunTileMove(plan, t, {absl::MakeSpan(sources), {}, wanted.type.dtype}));
-    }
+    const Placement from = PlacementOf(*given);
+    const MovePlan plan = MovePlan::Make(from, to, backend);
+    const DType type = program::HeldType(given->dtype, from.sharding());
+    SPMD_ASSIGN_OR_RETURN(table[id], RunMovePlan(plan, given->tiles, ToScalarType(type),
+                                                 wanted.type.dtype, backend.peers()));
   }
   return absl::OkStatus();
 }
@@ -98,7 +105,25 @@ void LoadedProgram::Impl::MakeTile(const MoveStep& step, const WorkItem& item) {
   }
 }
 
-void LoadedProgram::Impl::RunMove(const MoveStep& step, const Batch& batch) {
+absl::Status LoadedProgram::Impl::RunMove(const MoveStep& step, const Batch& batch) {
+  std::vector<std::vector<at::Tensor>> slots;
+  if (step.exchanges) {
+    SPMD_RETURN_IF_ERROR(Exchange(step, /*failed=*/false, slots));
+    for (size_t p = 0; p < slots.size(); ++p) {
+      // While its tiles are made, what was received for a part stands behind its sources.
+      std::vector<at::Tensor>& sources = table[step.parts[p].from];
+      const int64_t count = step.parts[p].plan->num_sources;
+      sources.resize(count);
+      for (at::Tensor& slot : slots[p]) sources.push_back(std::move(slot));
+      for (const WorkItem& item : batch.items) {
+        if (item.index == WorkItem::kExchange || item.part != static_cast<int32_t>(p)) continue;
+        table[step.parts[p].to].resize(step.parts[p].plan->tiles.size());
+        MakeTile(step, item);
+      }
+      table[step.parts[p].from].resize(count);
+    }
+    return absl::OkStatus();
+  }
   absl::InlinedVector<const WorkItem*, 16> work, products;
   int64_t bytes = 0;
   for (const WorkItem& item : batch.items) {
@@ -120,6 +145,7 @@ void LoadedProgram::Impl::RunMove(const MoveStep& step, const Batch& batch) {
   ForEachTile(static_cast<int64_t>(work.size()), bytes, held.shares_cpu,
               [&](int64_t n) { MakeTile(step, *work[n]); });
   if (!products.empty()) RunSumsOfProducts(step, products);
+  return absl::OkStatus();
 }
 
 void LoadedProgram::Impl::RunSumsOfProducts(const MoveStep& step,
@@ -173,16 +199,52 @@ size_t LoadedProgram::Impl::CommitOfRun() const {
   return early ? early_commit : commit;
 }
 
+absl::Status LoadedProgram::Impl::Exchange(const MoveStep& step, bool failed,
+                                           std::vector<std::vector<at::Tensor>>& slots) {
+  std::vector<TransferPart> parts;
+  for (const MoveStep::Part& part : step.parts) {
+    const program::Value& from = program.values[part.from];
+    const DType type = program::HeldType(from.type.dtype, from.sharding);
+    parts.push_back({part.plan.get(), table[part.from], ToScalarType(type)});
+  }
+  SPMD_ASSIGN_OR_RETURN(slots, RunTransfer(*backend.peers(), parts, failed));
+  return absl::OkStatus();
+}
+
+absl::Status LoadedProgram::Impl::RunBatch(const Batch& batch,
+                                           const std::vector<c10::Scalar>& scalars) {
+  if (const auto* call = std::get_if<CallStep>(&steps[batch.step])) {
+    RunCall(*call, batch, scalars);
+  } else if (const auto* move = std::get_if<MoveStep>(&steps[batch.step])) {
+    return RunMove(*move, batch);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status LoadedProgram::Impl::RunForOthers(const Step& step) {
+  const auto* const move = std::get_if<MoveStep>(&step);
+  if (move == nullptr || !move->exchanges) return absl::OkStatus();
+  std::vector<std::vector<at::Tensor>> slots;
+  return Exchange(*move, /*failed=*/true, slots);
+}
+
 absl::Status LoadedProgram::Impl::RunSteps(absl::Span<Argument> inputs,
                                            const std::vector<c10::Scalar>& scalars) {
   const DispatchGuard guard;
   const TileMemory::Scope kept;
+  Peers* const peers = backend.peers();
   const size_t take = CommitOfRun();
+  absl::Status failed;  // with several processes: until the vote
+  int failed_step = 0;
   for (size_t b = 0; b <= schedule.batches.size(); ++b) {
     if (b <= take && Interrupted()) {
+      if (peers != nullptr) FailAsInterrupted(*peers);
       return absl::CancelledError("interrupted; no tensor was changed");
     }
     if (b == take) {
+      if (peers != nullptr && vote > 0) {
+        SPMD_RETURN_IF_ERROR(Vote(*peers, failed, failed_step));
+      }
       // From here on the program may write into its donated arguments.
       for (size_t k = 0; k < inputs.size(); ++k) {
         if (inputs[k].donate && program.inputs[k].donated) inputs[k].value.reset();
@@ -190,18 +252,28 @@ absl::Status LoadedProgram::Impl::RunSteps(absl::Span<Argument> inputs,
     }
     if (b == schedule.batches.size()) break;
     const Batch& batch = schedule.batches[b];
-    try {
-      if (const auto* call = std::get_if<CallStep>(&steps[batch.step])) {
-        RunCall(*call, batch, scalars);
-      } else if (const auto* move = std::get_if<MoveStep>(&steps[batch.step])) {
-        RunMove(*move, batch);
+    if (failed.ok()) {
+      try {
+        SPMD_RETURN_IF_ERROR(RunBatch(batch, scalars));
+      } catch (const std::exception& e) {
+        failed = StatusFromException(e, DescribeInstruction(program, batch.step));
+        failed.SetPayload(kFailedOp, absl::Cord(program.instructions[batch.step].op));
+        if (peers == nullptr) return failed;
+        if (b >= take) {
+          // The others have committed: they cannot go back, nor go on without these tiles.
+          peers->Fail(failed);
+          return failed;
+        }
+        failed_step = batch.step;  // its exchange has taken place, if it has one
       }
-    } catch (const std::exception& e) {
-      absl::Status status = StatusFromException(e, DescribeInstruction(program, batch.step));
-      status.SetPayload(kFailedOp, absl::Cord(program.instructions[batch.step].op));
-      return status;
+    } else {
+      SPMD_RETURN_IF_ERROR(RunForOthers(steps[batch.step]));
     }
-    for (const TileRef& tile : batch.dead) table[tile.value][tile.index].reset();
+    for (const TileRef& tile : batch.dead) {
+      if (static_cast<size_t>(tile.index) < table[tile.value].size()) {
+        table[tile.value][tile.index].reset();
+      }
+    }
   }
   return absl::OkStatus();
 }
@@ -220,12 +292,14 @@ std::vector<TiledTensorPtr> LoadedProgram::Impl::TakeOutputs() {
     const program::Value& value = program.values[output.value];
     const Layout layout =
         held.coalesced ? written.LayoutOf(output.value) : placements[output.value]->layout();
-    auto result = std::make_shared<TiledTensor>(
-        TiledTensor{layout, value.type.dtype, {}, held.per_position, held.coalesced});
+    auto result = std::make_shared<TiledTensor>(TiledTensor{
+        layout, value.type.dtype, {}, held.per_position, held.coalesced, held.devices_per_process});
     if (held.coalesced && table[output.value].size() > 1) {
       result->tiles.push_back(PutTogether(output.value));
     } else {
       // If a value is an output twice, the results share its tiles.
+      if (held.devices_per_process > 0)
+        table[output.value].resize(placements[output.value]->count());
       result->tiles = Compact(table[output.value]);
     }
     outputs.push_back(std::move(result));
@@ -273,16 +347,24 @@ absl::StatusOr<std::vector<TiledTensorPtr>> LoadedProgram::Impl::Run(
   const auto cleanup = absl::MakeCleanup([this] {
     for (std::vector<at::Tensor>& tiles : table) tiles.clear();
   });
+  Peers* const peers = backend.peers();
+  // An exception leaves the other processes waiting for this one.
+  const auto unexpected = [&](const std::exception& e, absl::string_view what) {
+    const absl::Status status = StatusFromException(e, what);
+    if (peers != nullptr) peers->Fail(status);
+    return status;
+  };
+  if (peers != nullptr) SPMD_RETURN_IF_ERROR(AgreeToRun(*peers, fingerprint, scalars));
   try {
     SPMD_RETURN_IF_ERROR(Bring(inputs));
   } catch (const std::exception& e) {
-    return StatusFromException(e, "moving the inputs");
+    return unexpected(e, "moving the inputs");
   }
   SPMD_RETURN_IF_ERROR(RunSteps(inputs, scalars));
   try {
     return TakeOutputs();
   } catch (const std::exception& e) {
-    return StatusFromException(e, "taking the results");
+    return unexpected(e, "taking the results");
   }
 }
 

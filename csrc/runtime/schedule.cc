@@ -61,6 +61,12 @@ void Scheduler::AddMove(int32_t step, WorkItem item, absl::Span<const TileRef> r
   Add({LatestOf(reads), step, step, item, 0, kAny, true}, reads, {&written, 1}, CostOf(reads));
 }
 
+void Scheduler::AddExchange(int32_t step, absl::Span<const TileRef> reads) {
+  WorkItem item;
+  item.index = WorkItem::kExchange;
+  Add({LatestOf(reads), step, step, item, 0, 0, false}, reads, {}, 0);
+}
+
 void Scheduler::AddSum(int32_t step, WorkItem item, absl::Span<const Term> terms, TileRef written,
                        bool as_produced) {
   std::vector<TileRef> reads;

@@ -42,8 +42,11 @@ struct TileRef {
 
 // The work of a step on one tile.
 struct WorkItem {
-  int32_t index = 0;  // the index of the call's item, or of the tile that a move makes
-  int32_t part = 0;   // the part of a move
+  // The index of the call's item, or of the tile that a move makes; kExchange for the exchange that
+  // comes before all of them.
+  static constexpr int32_t kExchange = -1;
+  int32_t index = 0;
+  int32_t part = 0;  // the part of a move
   // The range of the partial sums that are added now; both 0 if nothing is added.
   int32_t begin_term = 0, end_term = 0;
   // Bit k: nothing else needs the k-th tile that the item reads, neither later nor at the same
@@ -91,6 +94,10 @@ class Scheduler {
                absl::Span<const TileRef> wholes = {});
   // Adds a tile of a move. It is made as soon as the tiles in `reads` exist.
   void AddMove(int32_t step, WorkItem item, absl::Span<const TileRef> reads, TileRef written);
+  // Adds the exchange of a move between processes, which reads the tiles that this process sends.
+  // It belongs to the batch of the tiles that the move makes.
+  // Requires: there is one wave.
+  void AddExchange(int32_t step, absl::Span<const TileRef> reads);
   // What it takes to compute a partial sum, as in AddCall.
   struct Work {
     Devices devices;

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
 #include "csrc/program/terms.h"
 #include "csrc/runtime/accumulate.h"
@@ -85,6 +86,7 @@ TiledTensorPtr Upload(const at::Tensor& host, const Layout& layout, Backend& bac
   auto result = std::make_shared<TiledTensor>(
       TiledTensor{layout, FromScalarType(host.scalar_type()), {}, NeedsPositions(layout, backend)});
   result->whole = whole && !result->per_position;
+  result->devices_per_process = backend.homes().devices_per_process;
   const Placement to = PlacementOf(*result);
   // Along unreduced axes, coordinate 0 holds the value itself and the others the identity.
   const Sharding& sharding = layout.sharding();
@@ -96,6 +98,10 @@ TiledTensorPtr Upload(const at::Tensor& host, const Layout& layout, Backend& bac
   };
   std::vector<Made> made(to.layout().num_tiles());
   for (int64_t i = 0; i < to.count(); ++i) {
+    if (!backend.homes().IsHere(to.HomeOf(i))) {
+      result->tiles.emplace_back();
+      continue;
+    }
     const Place place = backend.place(to.grid().device_ids()[to.PositionOf(i)]);
     auto& [tile, tile_place] = made[to.TileOf(i)];
     if (!tile.defined() || tile_place != place) {
@@ -122,22 +128,31 @@ TiledTensorPtr Upload(const at::Tensor& host, const Layout& layout, Backend& bac
 
 bool IsPlanned(const TiledTensor& value) {
   return std::any_of(value.tiles.begin(), value.tiles.end(),
-                     [](const at::Tensor& tile) { return tile.is_meta(); });
+                     [](const at::Tensor& tile) { return tile.defined() && tile.is_meta(); });
 }
 
-absl::StatusOr<at::Tensor> Download(const TiledTensor& value) {
+absl::StatusOr<at::Tensor> Download(const TiledTensor& value, Peers* peers) {
   if (IsPlanned(value)) {
     return absl::FailedPreconditionError(absl::StrCat(
         "the value ", value.layout.ToString(),
         " was planned, not computed: a planning backend knows shapes only; drop ':plan' from the "
         "backend's name to compute values"));
   }
+  if (peers == nullptr && value.devices_per_process > 0 &&
+      !std::all_of(value.tiles.begin(), value.tiles.end(),
+                   [](const at::Tensor& tile) { return tile.defined(); })) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("the value ", value.layout.ToString(),
+                     " is held by several processes, and this cannot "
+                     "read what the others hold"));
+  }
   const DispatchGuard guard;
   try {
     const Placement from = PlacementOf(value);
     // The target is a value of one tile, so that joining the tiles is a move.
     const Placement to(WholeLayout(value.layout.dims()), /*per_position=*/false);
-    const HostBackend host;
+    HostBackend host;
+    if (peers != nullptr) host.Join(peers, value.devices_per_process, /*exact_sums=*/true);
     // Everything is copied to a new tensor on the host, even if the plan would share or view.
     MovePlan plan = MovePlan::Make(from, to, host);
     TileMove& move = plan.tiles[0];
@@ -146,11 +161,33 @@ absl::StatusOr<at::Tensor> Download(const TiledTensor& value) {
     }
     move.may_accumulate = false;
     std::vector<at::Tensor> tiles = value.tiles;
-    for (at::Tensor& tile : tiles) tile = tile.resolve_conj().resolve_neg();
-    return RunTileMove(plan, 0, {absl::MakeSpan(tiles), {}, value.dtype});
+    for (at::Tensor& tile : tiles) {
+      if (tile.defined()) tile = tile.resolve_conj().resolve_neg();
+    }
+    const DType held = program::HeldType(value.dtype, from.sharding());
+    SPMD_ASSIGN_OR_RETURN(
+        std::vector<at::Tensor> whole,
+        RunMovePlan(plan, std::move(tiles), ToScalarType(held), value.dtype, peers));
+    return std::move(whole[0]);
   } catch (const std::exception& e) {
     return StatusFromException(e, absl::StrCat("reading ", value.layout.ToString()));
   }
+}
+
+bool IsHeldByAll(const TiledTensor& value, const Peers* peers) {
+  const Layout& layout = value.layout;
+  const Grid& grid = *layout.grid();
+  const int64_t dealt = value.devices_per_process;
+  if (peers == nullptr || value.whole || dealt == 0 || grid.num_devices() == 1) return true;
+  absl::flat_hash_set<std::pair<int, int64_t>> held;
+  absl::flat_hash_set<int> processes;
+  for (int64_t p = 0; p < grid.num_devices(); ++p) {
+    const int home = Homes::Of(grid, p, dealt);
+    processes.insert(home);
+    held.insert({home, layout.TileAt(p)});
+  }
+  return std::ssize(processes) == peers->size() &&
+         std::ssize(held) == peers->size() * layout.num_tiles();
 }
 
 }  // namespace spmd::runtime

@@ -61,6 +61,16 @@ class Reader {
     count = given;
   }
 
+  void ReadSeconds(const char* name, double& seconds) {
+    const char* const text = Text(name);
+    if (text == nullptr) return;
+    double given = 0;
+    if (!absl::SimpleAtod(text, &given) || !(given > 0) || given > 1e6) {
+      return Fail(BadValue(name, text, "not a positive number of seconds"));
+    }
+    seconds = given;
+  }
+
   void ReadMebibytes(const char* name, int64_t& bytes) {
     const char* const text = Text(name);
     if (text == nullptr) return;
@@ -125,6 +135,9 @@ absl::StatusOr<Options> OptionsFrom(EnvironmentVariable variable) {
   reader.Read("SPMD_CHECK_PASSES", options.check_passes);
   reader.Read("SPMD_LOG", options.log);
   reader.Read("SPMD_SYNC", options.sync);
+  reader.Read("SPMD_DISTRIBUTED", options.distributed);
+  reader.ReadSeconds("SPMD_TIMEOUT", options.timeout);
+  reader.Read("SPMD_EXACT", options.exact);
   reader.Read("SPMD_KEEP_MEMORY", options.keep_memory);
   reader.ReadMebibytes("SPMD_CACHE_SIZE", options.cache_size);
   reader.ReadMebibytes("SPMD_PROGRAM_MEMORY", options.program_memory);

@@ -52,6 +52,12 @@ struct Options {
   Log log;
 
   bool sync = false;  // programs run on the thread that starts them
+  // The processes of a torch.distributed job share the devices (csrc/trace/session/processes.h).
+  bool distributed = true;
+  double timeout = 1800;  // seconds that the processes of a job wait for each other
+  // Sums between processes have the bits of one process that runs tile by tile: every partial sum
+  // travels by itself. For tests.
+  bool exact = false;
   // The memory of tiles is kept for later ones (csrc/runtime/one_place/tile_memory.h).
   bool keep_memory = true;
   // The directory in which compiled programs are kept; "" (SPMD_CACHE_DIR=0): none are kept. If the

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +14,16 @@ import matplotlib
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 from tqdm import tqdm
+
+_shows = True
+
+
+def show_in_process_0(process: int) -> None:
+    """Of several processes that run the script, only process 0 prints and writes files."""
+    global _shows
+    _shows = process == 0
+    if not _shows:
+        sys.stdout = Path(os.devnull).open("w")  # noqa: SIM115
 
 
 class Progress:
@@ -24,7 +36,7 @@ class Progress:
         self.steps = steps
         self.units_per_step = units_per_step
         self.unit = unit
-        self.bar = tqdm(total=steps, desc=title, ncols=100, mininterval=0.5)
+        self.bar = tqdm(total=steps, desc=title, ncols=100, mininterval=0.5, disable=not _shows)
         self.shown: dict[str, str] = {}
         self.started = time.perf_counter()
         self.since_second_step = self.started
@@ -58,6 +70,8 @@ def save_curve(
     baseline: tuple[str, float] | None = None,
 ) -> None:
     """Writes the loss per step, the held-out losses by step, and a horizontal baseline as PNG."""
+    if not _shows:
+        return
     path.parent.mkdir(parents=True, exist_ok=True)
     figure, axes = plt.subplots(figsize=(7, 4), dpi=120)
     axes.plot(range(1, len(losses) + 1), losses, lw=1, color="tab:blue", label="training")

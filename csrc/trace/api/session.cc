@@ -5,9 +5,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "csrc/partition/compile.h"
-#include "csrc/runtime/tiled_tensor.h"
 #include "csrc/trace/device/generator.h"
 #include "csrc/trace/recorder/tensor.h"
+#include "csrc/trace/run/agree.h"
 #include "csrc/trace/run/compile.h"
 #include "csrc/trace/run/cut.h"
 #include "csrc/trace/run/pending_graph.h"
@@ -39,8 +39,15 @@ absl::Status Session::SetDefaultBackend(const std::string& name, std::optional<i
         "; call it before the first tensor is created"));
   }
   SPMD_RETURN_IF_ERROR(lock->bad_options);
-  SPMD_ASSIGN_OR_RETURN(lock->devices.backend,
+  if (lock->processes.several()) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "set_default_backend('", name,
+        "'): the devices have been dealt to the processes of the job already; call it first"));
+  }
+  SPMD_ASSIGN_OR_RETURN(std::shared_ptr<runtime::Backend> backend,
                         runtime::MakeBackend(name, devices, lock->options.num_devices));
+  SPMD_RETURN_IF_ERROR(JoinProcesses(*lock, backend));
+  lock->devices.backend = std::move(backend);
   lock->devices.backend_name = name;
   lock->devices.count = devices;
   lock->devices.count_is_set = devices.has_value();
@@ -71,6 +78,29 @@ absl::Status Session::Sync(bool wait) {
   SPMD_RETURN_IF_ERROR(Cut(*lock, "sync"));
   if (!wait || lock->in_flight.queue == nullptr) return absl::OkStatus();
   return ReportAll(*lock);
+}
+
+absl::Status Session::Leave() {
+  SessionLock lock;
+  if (!lock->processes.several()) return absl::OkStatus();
+  if (lock->in_flight.queue != nullptr) {
+    const GilReleased no_gil(*lock);
+    lock->in_flight.queue->WaitForAll();
+  }
+  return AgreeToLeave(*lock);
+}
+
+void Session::LeaveBecause(const std::string& why) {
+  SessionLock lock;
+  if (std::exchange(lock->processes.left, true)) return;
+  FailJob(*lock, absl::UnavailableError(why));
+}
+
+absl::StatusOr<Session::ProcessInfo> Session::Process() {
+  SessionLock lock;
+  SPMD_RETURN_IF_ERROR(TheBackend(*lock).status());
+  const Processes& processes = lock->processes;
+  return ProcessInfo{processes.rank(), processes.size(), processes.description};
 }
 
 void Session::Shutdown() {
@@ -205,7 +235,7 @@ absl::StatusOr<PendingCalls> Session::Calls() {
     SPMD_RETURN_IF_ERROR(Resolve(*lock, value));
     at::Tensor host = value.host;
     if (!host.defined()) {
-      SPMD_ASSIGN_OR_RETURN(host, runtime::Download(*value.tiles));
+      SPMD_ASSIGN_OR_RETURN(host, ReadValue(*lock, value, "calls"));
     }
     calls.given.inputs.push_back(std::move(host));
   }

@@ -73,6 +73,13 @@ class Session {
   // The backend, made at first use from SPMD_BACKEND and SPMD_NUM_DEVICES.
   absl::StatusOr<std::shared_ptr<runtime::Backend>> backend();
   absl::StatusOr<int64_t> DeviceCount();
+  // This process, the number of processes, and a text for people, which is "" for one process.
+  struct ProcessInfo {
+    int rank = 0;
+    int size = 1;
+    std::string description;
+  };
+  absl::StatusOr<ProcessInfo> Process();
   // True if the user set the number of devices (a larger mesh is then an error).
   bool device_count_was_set();
 
@@ -108,6 +115,11 @@ class Session {
   // Adds what was changed on the host because the last step of the optimizer (null: of any
   // optimizer) was made. It is undone with that step, if the step's program has not run yet.
   void AddToLastStep(const void* optimizer, HostChangesPtr changes);
+  // With several processes, when the script has ended: waits until those of the others have.
+  // Errors: what the others do instead; that one is gone.
+  absl::Status Leave();
+  // The same when it has ended with an exception: the others end with this error.
+  void LeaveBecause(const std::string& why);
   // Called before the interpreter ends: runs nothing more and drops what is pending.
   void Shutdown();
 

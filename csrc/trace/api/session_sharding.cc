@@ -350,6 +350,7 @@ absl::StatusOr<std::vector<ShardData>> Session::LocalShards(const at::Tensor& te
     shard.index = layout.BoxAt(p);
     shard.device = layout.grid()->device_ids()[p];
     shard.replica_id = replicas[layout.TileAt(p)]++;
+    if (!backend->homes().IsHere(backend->homes().Of(*layout.grid(), p))) continue;
     at::Tensor part = host;
     for (int64_t d = 0; d < host.dim(); ++d) {
       part =

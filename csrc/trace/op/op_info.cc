@@ -2,6 +2,7 @@
 #include "csrc/trace/op/op_info.h"
 
 #include <deque>
+#include <functional>
 
 #include "absl/container/flat_hash_map.h"
 #include "csrc/rules/registry.h"
@@ -219,7 +220,9 @@ OpInfo& MutableOpInfo(const c10::OperatorHandle& handle) {
   const std::string name = FullName(handle.operator_name());
   OpInfo*& slot = table.by_name[name];
   if (slot == nullptr) {
-    table.infos.emplace_back(handle, static_cast<int64_t>(table.infos.size()));
+    // Keys of tapes are compared between processes, which may meet ops in other orders.
+    const auto number = static_cast<int64_t>(std::hash<std::string>()(name) >> 8);
+    table.infos.emplace_back(handle, number);
     slot = &table.infos.back();
   }
   return *slot;

@@ -42,7 +42,7 @@ struct OpInfo {
   OpInfo(c10::OperatorHandle h, int64_t number);
 
   c10::OperatorHandle handle;
-  int64_t number;       // dense; identifies the op in keys
+  int64_t number;       // a hash of the name; stands for the op in keys
   std::string name;     // "aten::add_.Tensor"
   std::string ir_name;  // the name in graphs, where a copy of a view is the view
   std::vector<ArgInfo> args;

@@ -82,7 +82,7 @@ absl::StatusOr<std::vector<at::Tensor>> RunGraph(const ir::Graph& graph,
                         loaded->Run(std::move(arguments), given.scalars));
   std::vector<at::Tensor> out;
   for (const runtime::TiledTensorPtr& r : results) {
-    SPMD_ASSIGN_OR_RETURN(at::Tensor whole, runtime::Download(*r));
+    SPMD_ASSIGN_OR_RETURN(at::Tensor whole, runtime::Download(*r, backend->peers()));
     out.push_back(std::move(whole));
   }
   return out;

@@ -145,7 +145,7 @@ absl::Status Explained(const CompiledProgram& program, const GraphInputs& given)
 
 absl::StatusOr<GraphInputs> RecordInputs(
     const std::vector<runtime::ExecutorQueue::Argument>& arguments,
-    const std::vector<c10::Scalar>& scalars) {
+    const std::vector<c10::Scalar>& scalars, runtime::Peers* peers) {
   GraphInputs given{{}, scalars};
   for (const auto& argument : arguments) {
     runtime::TiledTensorPtr tiles = argument.value.tiles;
@@ -153,21 +153,21 @@ absl::StatusOr<GraphInputs> RecordInputs(
       SPMD_ASSIGN_OR_RETURN(tiles,
                             argument.value.run->Result(argument.value.output, /*take=*/false));
     }
-    SPMD_ASSIGN_OR_RETURN(at::Tensor whole, runtime::Download(*tiles));
+    SPMD_ASSIGN_OR_RETURN(at::Tensor whole, runtime::Download(*tiles, peers));
     given.inputs.push_back(std::move(whole));
   }
   return given;
 }
 
 absl::Status CompareWithUnsharded(const CompiledProgram& program, const GraphInputs& given,
-                                  runtime::PendingRun& run) {
+                                  runtime::PendingRun& run, runtime::Peers* peers) {
   SPMD_RETURN_IF_ERROR(run.Wait());
   SPMD_ASSIGN_OR_RETURN(const Tensors expected,
                         RunGraph(Unsharded(program.traced), program.loaded->backend_ptr(), given));
   for (size_t k = 0; k < expected.size(); ++k) {
     SPMD_ASSIGN_OR_RETURN(const runtime::TiledTensorPtr tiles,
                           run.Result(static_cast<int>(k), /*take=*/false));
-    SPMD_ASSIGN_OR_RETURN(const at::Tensor got, runtime::Download(*tiles));
+    SPMD_ASSIGN_OR_RETURN(const at::Tensor got, runtime::Download(*tiles, peers));
     if (Difference(got, expected[k], 0).has_value()) return Explained(program, given);
   }
   return absl::OkStatus();

@@ -13,11 +13,11 @@
 
 namespace spmd::trace {
 
-// Copies the arguments to the host. Waits for the runs that make them.
-// Errors: those of the runs; an error if the backend only plans.
+// Copies the arguments to the host, with the other processes of the job. Waits for the runs that
+// make them. Errors: those of the runs; an error if the backend only plans.
 absl::StatusOr<GraphInputs> RecordInputs(
     const std::vector<runtime::ExecutorQueue::Argument>& arguments,
-    const std::vector<c10::Scalar>& scalars);
+    const std::vector<c10::Scalar>& scalars, runtime::Peers* peers);
 
 // Waits for `run` and compares each of its results with the unsharded program's. If one differs by
 // more than rounding explains, the sharded program is run again with all its values as results. The
@@ -25,6 +25,6 @@ absl::StatusOr<GraphInputs> RecordInputs(
 // unsharded.
 // Errors: Internal with that op's name, line, layout and largest difference; those of `run`.
 absl::Status CompareWithUnsharded(const CompiledProgram& program, const GraphInputs& given,
-                                  runtime::PendingRun& run);
+                                  runtime::PendingRun& run, runtime::Peers* peers);
 
 }  // namespace spmd::trace

@@ -6,11 +6,13 @@
 #include <utility>
 
 #include "csrc/trace/recorder/marks.h"
+#include "csrc/trace/run/agree.h"
 #include "csrc/trace/run/enqueue.h"
 #include "csrc/trace/run/find_program.h"
 #include "csrc/trace/run/liveness.h"
 #include "csrc/trace/run/resolve.h"
 #include "csrc/trace/run/undo_steps.h"
+#include "csrc/trace/run/wait.h"
 #include "csrc/trace/session/session_state.h"
 #include "csrc/util/status.h"
 
@@ -34,15 +36,23 @@ BaseForm FormApart(const BaseForm& form, const Dims& sizes) {
 }
 
 // Compiles the tape or finds its program, and enqueues it.
-absl::Status Run(SessionState& state, Tape& tape, const Live& live, std::vector<StepPart> steps,
+absl::Status Run(SessionState& state, Tape& tape, Live& live, std::vector<StepPart> steps,
                  const std::string& why) {
   absl::StatusOr<CachedProgramPtr> cached;
   absl::StatusOr<runtime::PendingRunPtr> run;
+  const absl::Status agreed = AgreeOnCut(state, tape, live, why);
+  if (!agreed.ok()) {
+    LoseAll(state, tape, steps, agreed);
+    return agreed;
+  }
+  if (live.outputs.empty()) return absl::OkStatus();
   try {
     cached = FindOrCompile(state, tape, live, why);
     run = cached.ok() ? Enqueue(state, tape, *cached) : cached.status();
   } catch (const std::exception& e) {  // a bug here, or no memory for an upload
     LoseAll(state, tape, steps, absl::InternalError(e.what()));
+    // The others have begun to run what this process cannot.
+    FailJob(state, absl::InternalError(e.what()));
     throw;
   }
   if (!run.ok()) {
@@ -95,12 +105,19 @@ absl::Status Run(SessionState& state, Tape& tape, const Live& live, std::vector<
 
 absl::Status Cut(SessionState& state, const std::string& why, int64_t ended_task,
                  Failures failures) {
-  if (state.tape->bindings().empty()) {
+  // Where others may still hold what this process has dropped, it takes part.
+  const bool several = state.processes.several();
+  if (state.tape->bindings().empty() && !(several && state.tape->num_records() > 0)) {
     TakeSteps(state);
     if (state.tape->num_values() > 0) state.tape = std::make_unique<Tape>();
     return absl::OkStatus();
   }
   if (state.closed) return absl::FailedPreconditionError("the interpreter is shutting down");
+  // When runs are over is a matter of time, and what follows from it must not differ from process
+  // to process.
+  if (several) {
+    for (const RunInFlight& f : state.in_flight.runs) WaitFor(state, *f.run).IgnoreError();
+  }
   // Collect would resolve values that must be found lost here.
   if (failures != Failures::kTold) Collect(state);
   BindWaitingMarks(state);
@@ -112,7 +129,7 @@ absl::Status Cut(SessionState& state, const std::string& why, int64_t ended_task
   if (!steps.empty() && ManyStepsFailed(state)) failures = Failures::kAll;
   const absl::Status lost = GiveUpDependents(state, *tape, failures, steps, live);
   const int undone = lost.ok() ? 0 : UndoLost(state, steps) + UndoSteps(state);
-  if (!live.outputs.empty()) {
+  if (!live.outputs.empty() || several) {
     SPMD_RETURN_IF_ERROR(Run(state, *tape, live, std::move(steps), why));
   }
   return SayUndoneSteps(lost, undone);

@@ -54,7 +54,8 @@ absl::StatusOr<runtime::PendingRunPtr> Enqueue(SessionState& state, const Tape& 
   std::optional<GraphInputs> given;
   if (state.options.verify && !backend->planning()) {
     // If an argument is missing, the run itself fails.
-    if (auto recorded = RecordInputs(arguments, scalars); recorded.ok()) {
+    if (auto recorded = RecordInputs(arguments, scalars, state.processes.job.script);
+        recorded.ok()) {
       given = *std::move(recorded);
     }
   }
@@ -66,7 +67,8 @@ absl::StatusOr<runtime::PendingRunPtr> Enqueue(SessionState& state, const Tape& 
                                                    std::move(scalars));
   }
   if (given.has_value() && in_flight.run->Wait().ok()) {
-    SPMD_RETURN_IF_ERROR(CompareWithUnsharded(*cached.program, *given, *in_flight.run));
+    SPMD_RETURN_IF_ERROR(
+        CompareWithUnsharded(*cached.program, *given, *in_flight.run, state.processes.job.script));
   }
   for (const OutputSpec& o : cached.outputs) in_flight.results.emplace_back(tape.value(o.value));
   if (backend->planning()) NoteKnown(tape, cached, in_flight.scalars);

@@ -7,6 +7,7 @@
 #include "csrc/runtime/tiled_tensor.h"
 #include "csrc/trace/device/status_to_exception.h"
 #include "csrc/trace/recorder/recorder.h"
+#include "csrc/trace/run/agree.h"
 #include "csrc/trace/run/cut.h"
 #include "csrc/trace/run/known_values.h"
 #include "csrc/trace/run/resolve.h"
@@ -37,7 +38,7 @@ at::Tensor ReadHost(SessionState& state, const at::Tensor& tensor, const char* w
   at::Tensor host = value->host;
   if (!host.defined()) {
     host = runtime::IsPlanned(*value->tiles) ? ValueOrThrow(ReadPlanned(state, *value, why))
-                                             : ValueOrThrow(runtime::Download(*value->tiles));
+                                             : ValueOrThrow(ReadValue(state, *value, why));
   }
   for (const Recipe* step : Chain(RecipeOf(buffer, tensor))) host = ApplyOnHost(*step, host);
   return host.clone(at::MemoryFormat::Contiguous);

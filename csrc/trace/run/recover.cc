@@ -259,6 +259,8 @@ void MakeWanted(SessionState& state, RunInFlight& f, const absl::Status& status,
                 const std::vector<std::vector<int>>& made_by_steps, std::vector<int> wanted) {
   Arguments left = TakeBack(f);
   if (!IsWorthIt(status) || state.closed) return;
+  // Which process asks for a lost value, and when, may differ: nothing is run on their own account.
+  if (state.processes.several()) return;
   const std::vector<absl::Status> missing = FindArguments(state, f, status, left);
   const ir::Graph& graph = f.program->program->traced;
   const std::string named = runtime::FailedOp(status);

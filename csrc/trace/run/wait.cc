@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "csrc/runtime/interrupt.h"
+#include "csrc/runtime/rounds.h"
 #include "csrc/trace/run/resolve.h"
 #include "csrc/trace/run/undo_steps.h"
 #include "csrc/trace/session/session_lock.h"
@@ -32,6 +33,8 @@ int DropWaiting(SessionState& state) {
     const GilReleased no_gil(state);
     static std::atomic<bool> stop{true};
     runtime::SetInterruptCheck(&stop);
+    // What this process drops the others would wait for.
+    if (state.processes.several()) runtime::FailAsInterrupted(*state.processes.job.programs);
     state.in_flight.queue->DropWaiting();
     state.in_flight.queue->WaitForAll();
     runtime::SetInterruptCheck(nullptr);

@@ -20,10 +20,14 @@ absl::StatusOr<std::shared_ptr<runtime::Backend>> TheBackend(SessionState& state
   if (name.empty()) name = state.options.backend;
   if (!count.has_value()) count = state.options.num_devices;
   devices.count_is_set = count.has_value();
-  SPMD_ASSIGN_OR_RETURN(devices.backend, runtime::MakeBackend(name, count));
+  SPMD_ASSIGN_OR_RETURN(std::shared_ptr<runtime::Backend> backend,
+                        runtime::MakeBackend(name, count));
+  SPMD_RETURN_IF_ERROR(JoinProcesses(state, backend));
+  devices.backend = std::move(backend);
   // So that what is uploaded before the first program is loaded counts as the device's memory.
-  const runtime::Backend& backend = *devices.backend;
-  if (LoadOptions(state).keep_memory && backend.has_one_place() && !backend.planning()) {
+  const runtime::Backend& made = *devices.backend;
+  if (LoadOptions(state).keep_memory && made.has_one_place() && !made.planning() &&
+      !state.processes.several()) {
     runtime::TileMemory::Install();
   }
   return devices.backend;
@@ -41,12 +45,13 @@ partition::CompileOptions CompileOptionsFor(const SessionState& state,
 
 runtime::LoadedProgram::Options LoadOptions(const SessionState& state) {
   const Options& options = state.options;
+  const bool one_place = options.one_place && !state.processes.several();
   // The queue's thread is the one that returns kept memory (TileMemory::Trim); with `sync` there is
   // no such thread.
   return {.deduplicate = options.deduplicate,
-          .coalesce = options.coalesce && !options.verify,
+          .coalesce = options.coalesce && one_place && !options.verify,
           .turns = options.turns,
-          .one_place = options.one_place,
+          .one_place = one_place,
           .memory_limit = options.memory_limit,
           .keep_memory = options.keep_memory && !options.sync};
 }
@@ -67,10 +72,13 @@ absl::Status NoteMesh(SessionState& state, const Mesh& mesh) {
   int64_t last = 0;
   for (const int64_t id : mesh.device_ids()) last = std::max(last, id);
   if (last >= backend->num_devices() && (state.devices.count_is_set || !backend->elastic())) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("mesh ", mesh.ToString(), " needs device ", last, ", but backend '",
-                     backend->name(), "' has ", backend->num_devices(), " devices",
-                     state.devices.count_is_set ? " (the number that was set)" : ""));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "mesh ", mesh.ToString(), " needs device ", last, ", but backend '", backend->name(),
+        "' has ", backend->num_devices(), " devices",
+        state.devices.count_is_set ? " (the number that was set)" : "",
+        state.processes.several() ? "; the processes of a job deal a fixed number of devices: set "
+                                    "SPMD_NUM_DEVICES"
+                                  : ""));
   }
   state.meshes.Use(mesh);
   return absl::OkStatus();

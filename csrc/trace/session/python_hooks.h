@@ -1,11 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <optional>
 #include <string>
+
+#include "absl/status/statusor.h"
+
+namespace spmd::runtime {
+class Peers;
+}
 
 namespace spmd::trace {
 
 // Functions that call Python, set by csrc/python; each may be null.
+// How this process reaches the others of its job. The peers live as long as the process.
+struct JobConnection {
+  runtime::Peers* script = nullptr;    // for the thread that runs the script
+  runtime::Peers* programs = nullptr;  // for the thread that runs programs
+};
+
 struct PythonHooks {
   // Releases the GIL if the calling thread holds it; returns what reacquire_gil takes (null if the
   // thread did not hold it).
@@ -20,6 +33,9 @@ struct PythonHooks {
   // Throws what the handler raised, in the form that the bindings turn into the Python exception.
   // If that has no message, `note` becomes its message ("" for none).
   void (*raise_signal)(const std::string& note) = nullptr;
+  // Joins the job of this process, with the others; nullopt if it has none.
+  // Errors: those of torch.distributed.
+  absl::StatusOr<std::optional<JobConnection>> (*join_job)(double timeout) = nullptr;
 };
 
 }  // namespace spmd::trace

@@ -21,6 +21,7 @@
 #include "csrc/trace/session/devices.h"
 #include "csrc/trace/session/in_flight.h"
 #include "csrc/trace/session/optimizer_step.h"
+#include "csrc/trace/session/processes.h"
 #include "csrc/trace/session/python_hooks.h"
 #include "csrc/trace/session/session_mutex.h"
 #include "csrc/trace/shape/shape_inference.h"
@@ -61,6 +62,7 @@ struct SessionState {
   OptimizerSteps optimizer_steps ABSL_GUARDED_BY(mutex);
   // --- what becomes of it ---
   Devices devices ABSL_GUARDED_BY(mutex);
+  Processes processes ABSL_GUARDED_BY(mutex);
   Meshes meshes ABSL_GUARDED_BY(mutex);
   ProgramCache programs ABSL_GUARDED_BY(mutex);
   // Made when the first program is compiled; null if programs are not kept on disk.

@@ -51,6 +51,9 @@ TEST(OptionsTest, EachVariableSetsItsField) {
                               {"SPMD_VERIFY", "1"},
                               {"SPMD_CHECK_PASSES", "1"},
                               {"SPMD_SYNC", "1"},
+                              {"SPMD_DISTRIBUTED", "0"},
+                              {"SPMD_TIMEOUT", "2.5"},
+                              {"SPMD_EXACT", "1"},
                               {"SPMD_LOG", "traffic, passes"},
                               {"SPMD_CACHE_SIZE", "1"},
                               {"SPMD_PROGRAM_MEMORY", "0"}});
@@ -58,8 +61,9 @@ TEST(OptionsTest, EachVariableSetsItsField) {
   EXPECT_EQ(options->backend, "mock_tpu:v4-16");
   EXPECT_EQ(options->num_devices, 4);
   EXPECT_FALSE(options->coalesce || options->price_moves || options->replay || options->shortcuts ||
-               options->keep_memory);
-  EXPECT_TRUE(options->verify && options->check_passes && options->sync);
+               options->keep_memory || options->distributed);
+  EXPECT_TRUE(options->verify && options->check_passes && options->sync && options->exact);
+  EXPECT_EQ(options->timeout, 2.5);
   EXPECT_TRUE(options->log.passes && options->log.traffic);
   EXPECT_EQ(options->cache_size, 1 << 20);
   EXPECT_EQ(options->program_memory, 0);
@@ -83,6 +87,8 @@ TEST(OptionsTest, BadValuesNameTheValuesThatExist) {
             "SPMD_NUM_DEVICES is '0', which is not a positive number of devices");
   EXPECT_EQ(ErrorOf("SPMD_CACHE_SIZE", "1G"),
             "SPMD_CACHE_SIZE is '1G', which is not a number of MiB");
+  EXPECT_EQ(ErrorOf("SPMD_TIMEOUT", "-1"),
+            "SPMD_TIMEOUT is '-1', which is not a positive number of seconds");
   EXPECT_EQ(ErrorOf("SPMD_LOG", "pases"),
             "SPMD_LOG: 'pases' is none of passes, traffic; did you mean 'passes'?");
   EXPECT_EQ(ErrorOf("SPMD_LOG", "everything"), "SPMD_LOG: 'everything' is none of passes, traffic");

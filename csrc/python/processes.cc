@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+// The processes of a torch.distributed job.
+#include "csrc/python/processes.h"
+
+#include <chrono>
+#include <cstdlib>
+#include <optional>
+#include <string>
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
+#include <torch/csrc/distributed/c10d/Store.hpp>
+#include <tuple>
+#include <utility>
+
+#include "csrc/python/errors.h"
+#include "csrc/python/init.h"
+#include "csrc/runtime/peers_c10d.h"
+#include "csrc/trace/api/session.h"
+
+namespace spmd::python {
+
+using trace::Session;
+
+namespace {
+
+// What a process alone can tell without importing anything.
+bool MayHavePeers() {
+  const char* const size = std::getenv("WORLD_SIZE");
+  if (size != nullptr && std::atoi(size) > 1) return true;
+  const py::dict modules = py::module_::import("sys").attr("modules");
+  const char* const distributed = "torch.distributed";
+  if (!modules.contains(distributed)) return false;
+  const py::object module = modules[distributed];
+  return py::hasattr(module, "is_initialized") && module.attr("is_initialized")().cast<bool>();
+}
+
+}  // namespace
+
+absl::StatusOr<std::optional<trace::JobConnection>> JoinJob(double timeout) {
+  if (!Py_IsInitialized()) return std::nullopt;
+  py::gil_scoped_acquire gil;
+  using Group = c10::intrusive_ptr<c10d::ProcessGroup>;
+  using Connection = std::tuple<Group, Group, c10::intrusive_ptr<c10d::Store>>;
+  try {
+    if (!MayHavePeers()) return std::nullopt;
+    const py::object found = py::module_::import("torch_spmd._job").attr("connect")(timeout);
+    if (found.is_none()) return std::nullopt;
+    const auto [script, programs, store] = found.cast<Connection>();
+    const auto wait = std::chrono::milliseconds(static_cast<int64_t>(timeout * 1000));
+    const auto watch = runtime::JobWatch::Make(store, script->getRank(), script->getSize());
+    // A group must not be destroyed while somebody may wait for it, so the peers are never.
+    return trace::JobConnection{
+        runtime::MakeC10dPeers(script, watch, "script", wait).release(),
+        runtime::MakeC10dPeers(programs, watch, "programs", wait).release()};
+  } catch (const std::exception& e) {
+    return absl::UnavailableError(
+        absl::StrCat("torch_spmd cannot join the processes of this job: ", e.what()));
+  }
+}
+
+void init_processes(py::module& m) {
+  m.def("process", [] {
+    const auto process = ValueOrThrow(Session::Get().Process());
+    return std::make_tuple(process.rank, process.size, process.description);
+  });
+  m.def("leave", [] { ThrowIfError(Session::Get().Leave()); });
+  m.def(
+      "leave_because", [](const std::string& why) { Session::Get().LeaveBecause(why); },
+      py::arg("why"));
+}
+
+}  // namespace spmd::python

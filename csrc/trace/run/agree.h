@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the scripts of a job's processes agree on before anything is sent, in numbered rounds. A
+// round is a cut, a read of a value that several processes hold, or the end of the script. Each
+// process comes with a ticket of 64 bytes; if the tickets differ, the processes say to each other
+// what they do, and all of them raise the same error.
+//
+// With one process these functions do nothing.
+#pragma once
+
+#include <string>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "csrc/trace/run/liveness.h"
+#include "csrc/trace/session/session_state.h"
+
+namespace spmd::trace {
+
+// Before a cut: the processes have recorded the same calls with the same numbers and the same data.
+// If they hold different results, which depends on when values are collected, all compute what any
+// of them holds: `live` becomes the union. `why` is what has cut the tape.
+// Errors: FailedPrecondition, the same in all processes, which says where they differ; those of
+// Peers::Exchange.
+absl::Status AgreeOnCut(SessionState& state, const Tape& tape, Live& live, const std::string& why)
+    ABSL_EXCLUSIVE_LOCKS_REQUIRED(state.mutex);
+
+// Before a value is read of which this process does not hold all. `why` is what reads it.
+absl::Status AgreeOnRead(SessionState& state, const Value& value, const std::string& why)
+    ABSL_EXCLUSIVE_LOCKS_REQUIRED(state.mutex);
+
+// When the script has ended: all others have ended, too.
+absl::Status AgreeToLeave(SessionState& state) ABSL_EXCLUSIVE_LOCKS_REQUIRED(state.mutex);
+
+// The value on the host. If this process does not hold all of it, all processes take part.
+absl::StatusOr<at::Tensor> ReadValue(SessionState& state, const Value& value,
+                                     const std::string& why)
+    ABSL_EXCLUSIVE_LOCKS_REQUIRED(state.mutex);
+
+}  // namespace spmd::trace
