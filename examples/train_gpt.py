@@ -4,8 +4,8 @@
     python examples/train_gpt.py                                  # 2 × 4 virtual CPU devices
     python examples/train_gpt.py --mesh data=8 --strategy fsdp
     python examples/train_gpt.py --backend mock_tpu:v4-16 --mesh data=2,model=4
-    python examples/train_gpt.py --checkpoint runs/gpt/saved      # goes on where it was stopped
     torchrun --nproc-per-node=2 examples/train_gpt.py             # 2 processes with 4 devices each
+    python examples/train_gpt.py --checkpoint runs/gpt/saved      # goes on where it was stopped
     python examples/train_gpt.py --unsharded                      # the same script, one device
     python examples/train_gpt.py --unsharded --device cpu         # plain PyTorch, for comparison
 
