@@ -9,6 +9,7 @@ without torch_spmd. This is no part of the package, which registers the device w
 
 from __future__ import annotations
 
+import os
 import sys
 import types
 from typing import Any
@@ -20,6 +21,9 @@ _GROUP = "torch.backends"
 def autoload() -> None:
     """Called by `import torch`. Raises nothing.
 
+    With SPMD_TORCH_XLA=1 the package is loaded, and `import torch_xla` means
+    `torch_spmd.torch_xla`; a package that is being loaded does so itself.
+
     Does nothing if the slot for outside devices (PrivateUse1) is taken, if another installed
     backend would take it, or if PyTorch is built for an accelerator, which would no longer be the
     one that `torch.accelerator` finds.
@@ -27,6 +31,8 @@ def autoload() -> None:
     try:
         import torch
 
+        if os.environ.get("SPMD_TORCH_XLA") == "1" and "torch_spmd" not in sys.modules:
+            import torch_spmd.torch_xla.install  # noqa: F401
         taken = torch._C._get_privateuse1_backend_name() != "privateuseone"
         if taken or hasattr(torch, _NAME) or torch._C._get_accelerator().type != "cpu":
             return

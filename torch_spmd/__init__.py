@@ -11,6 +11,8 @@
 Importing it registers the device `spmd`; nothing else is needed.
 """
 
+import os
+
 from torch_spmd import _loading
 
 _loading.check_interpreter()
@@ -167,3 +169,6 @@ __all__ = [
     "testing",
     "use_mesh",
 ]
+
+if os.environ.get("SPMD_TORCH_XLA") == "1":
+    from torch_spmd.torch_xla import install as _install  # noqa: F401

@@ -91,6 +91,13 @@ class StepOf:
                 recorded.results += [p.grad for p in parameters.values() if p.grad is not None]
                 if optimizer is not None:
                     optimizer.step()
+        except NotImplementedError as error:
+            if "meta tensor" not in str(error):
+                raise
+            raise ValueError(
+                "auto_shard: build: a step of the model cannot be recorded without data: it asks "
+                "for a value, or an op refuses its arguments"
+            ) from error
         finally:
             _C.set_rng_state(state)
         return recorded

@@ -208,11 +208,9 @@ def auto_shard(
     leaves = leaves_of(model)
     fixed = {} if specs is None else read_rules("auto_shard", specs)
     meshes, given = _meshes(mesh, machine["devices"], model)
-    runs = runs_of(model)
-    roles = _roles(leaves, runs, fixed)
     nothing_waits = _C.sizes()["pending_records"] == 0
     try:
-        alternatives = _Search(model, leaves, roles, runs, step, machine).alternatives(meshes)
+        alternatives = _Search(model, leaves, fixed, step, machine).alternatives(meshes)
     finally:
         if nothing_waits:
             _forget()
@@ -240,22 +238,29 @@ class _Search:
         self,
         model: nn.Module,
         leaves: dict[nn.Parameter, Leaf],
-        roles: list[Role],
-        runs: list[Run],
+        fixed: Mapping[Pattern, PartitionSpec],
         step: StepOf,
         machine: dict[str, Any],
     ) -> None:
-        self.roles, self.runs, self.machine = roles, runs, machine
+        self.machine = machine
         names = {p: leaf.names for p, leaf in leaves.items()}
+        runs = runs_of(model)
 
         def recorded(kept: dict[Run, int] | None) -> Recorded:
             with shortened(kept, runs):
                 return step.record(model, names)
 
-        ones = {run: 1 for run in runs}
-        self.whole = recorded(None)
-        self.one = recorded(ones) if runs else self.whole
-        self.two = {run: recorded({**ones, run: 2}) for run in runs}
+        self.whole = self.one = recorded(None)
+        self.two: dict[Run, Recorded] = {}
+        try:
+            ones = {run: 1 for run in runs}
+            one = recorded(ones) if runs else self.whole
+            self.two = {run: recorded({**ones, run: 2}) for run in runs}
+            self.one = one
+        except Exception:  # the model does not work with fewer of its layers
+            runs, self.two = [], {}
+            self.whole = self.one = recorded(None)  # an op that fails ends what was recorded
+        self.roles = _roles(leaves, runs, fixed)
         self.batch = [tuple(self.whole.shapes[i].tensor.shape) for i in self.whole.of_batch]
 
     def alternatives(self, meshes: list[_C.Mesh]) -> list[Alternative]:

@@ -253,6 +253,29 @@ def test_under_autocast_and_checkpointing():
     assert half.estimate.seconds != full.estimate.seconds
 
 
+def test_a_model_that_needs_all_of_its_layers():
+    class Sides(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.sides = nn.ModuleList([nn.Linear(16, 16) for _ in range(3)])
+            self.out = nn.Linear(48, 16)
+
+        def forward(self, x):
+            return self.out(torch.cat([side(x) for side in self.sides], 1)).square().mean()
+
+    found = spmd.auto_shard(Sides, batch=batch(32, 16), on="v5e-8", mesh=MESH)
+    assert set(found) == {name for name, _ in Sides().named_parameters()}
+
+
+def test_a_model_that_asks_for_a_value_is_refused():
+    def loss(model, x):
+        y = square(model, x)
+        return y * 2 if y.item() > 0 else y
+
+    with pytest.raises(ValueError, match="build: a step of the model cannot be recorded without"):
+        spmd.auto_shard(mlp, batch=batch(), on="v5e-8", mesh=MESH, loss=loss)
+
+
 # --- arguments ---
 
 

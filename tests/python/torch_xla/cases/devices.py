@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Names of the device."""
+
+import pytest
+import torch
+import torch_xla
+import torch_xla.core.xla_model as xm
+import torch_xla.runtime as xr
+from torch_xla.amp import autocast
+
+import torch_spmd as spmd
+
+N = xr.global_runtime_device_count()
+
+
+@pytest.mark.parametrize("name", ["xla", "xla:0", torch.device("xla"), torch_xla.device()])
+def test_tensors_are_made_on_the_device(name):
+    made = [
+        torch.zeros(2, device=name), torch.tensor([1.0], device=name), torch.ones(2).to(name),
+        torch.arange(3, device=name), torch.randn(2, 2, device=name), torch.eye(2, device=name),
+        torch.as_tensor([1.0], device=name), torch.ones(2).to(device=name, dtype=torch.float64),
+        torch.ones_like(torch.ones(2), device=name), torch.ones(1).new_zeros(3, device=name),
+        torch.ones(1).new_tensor([3.0], device=name), torch.nn.Linear(2, 2).to(name).weight,
+        torch.nn.Linear(2, 2, device=name).weight, torch.full((2,), 3, device=name),
+    ]  # fmt: skip
+    assert {t.device.type for t in made} == {"spmd"}
+    assert all(map(xm.is_xla_tensor, made))
+    with torch.device(name):
+        assert torch.ones(2).device.type == torch.tensor(1.0).device.type == "spmd"
+
+
+def test_nothing_is_copied_where_nothing_is_to_do():
+    t = torch.ones(2, device="xla")
+    assert t.to("xla") is t and t.to(torch_xla.device()) is t
+
+
+def test_there_is_one_logical_device():
+    with pytest.raises(RuntimeError, match="xla:1 was given, but with SPMD there is one"):
+        torch.zeros(2, device="xla:1")
+    with pytest.raises(IndexError, match="out of range"):
+        torch_xla.device(1)
+    assert torch_xla.device() == torch.device("xla:0") and xm.get_xla_supported_devices() == [
+        "xla:0"
+    ]
+    assert xr.world_size() == xr.global_device_count() == xr.process_count() == 1
+    assert xr.global_ordinal() == xr.process_index() == xm.get_ordinal() == 0
+    assert torch_xla.device_count() == xr.addressable_runtime_device_count() == N
+    assert len(torch_xla.real_devices()) == N == spmd.device_count()
+
+
+def test_autocast():
+    a = torch.ones(2, 2, device="xla")
+    for context in (
+        autocast(torch_xla.device()),
+        torch.autocast("xla", dtype=torch.bfloat16),
+        torch.autocast(torch_xla.device().type, dtype=torch.bfloat16),
+    ):
+        with context:
+            assert (a @ a).dtype == torch.bfloat16
+
+
+def test_seeds():
+    torch_xla.manual_seed(3)
+    first = torch.randn(4, device="xla").cpu()
+    torch_xla.manual_seed(3)
+    assert torch.equal(first, torch.randn(4, device="xla").cpu())
+    with xm.fork_rng():
+        torch.randn(4, device="xla")
+    xm.set_rng_state(3)
+    with xm.fork_rng():
+        torch.randn(4, device="xla").cpu()
+    assert torch.equal(first, torch.randn(4, device="xla").cpu())
+
+
+def test_numbers_of_classes_may_be_floats():
+    scores = torch.randn(6, 3)
+    classes = torch.tensor([0, 1, 2, 0, 1, 2])
+    expected = torch.nn.functional.cross_entropy(scores, classes)
+    loss = torch.nn.CrossEntropyLoss()(scores.to("xla"), classes.float().to("xla"))
+    torch.testing.assert_close(loss.cpu(), expected)
+    with pytest.raises(RuntimeError):
+        torch.nn.functional.cross_entropy(scores, classes.float())
+
+
+def test_steps():
+    seen = []
+    xm.add_step_closure(
+        lambda value: seen.append(value.item()), (torch.ones(2, device="xla").sum(),)
+    )
+    assert not seen
+    xm.mark_step()
+    assert seen == [2.0]
+
+    @torch_xla.compile(full_graph=True)
+    def double(t):
+        return t * 2
+
+    assert double(torch.ones(2, device="xla")).tolist() == [2, 2]
+
+    def reads(t):
+        return t * 3 if t.sum().item() > 0 else t
+
+    with pytest.raises(RuntimeError, match="was to be one graph, and ran 2 programs"):
+        torch_xla.compile(reads, full_graph=True)(torch.ones(2, device="xla"))
+
+
+def test_saving(tmp_path):
+    shared = torch.ones(2, device="xla")
+    xm.save({"a": shared, "b": [shared, 3]}, tmp_path / "file")
+    loaded = torch.load(tmp_path / "file")
+    assert loaded["a"].device.type == "cpu" and loaded["b"][1] == 3
+    assert loaded["a"].data_ptr() == loaded["b"][0].data_ptr()
+
+
+def test_launching_processes():
+    xr.use_spmd()
+    with pytest.raises(NotImplementedError, match="one process has all devices"):
+        torch_xla.launch(print)

@@ -1,0 +1,177 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Metrics, texts of pending work, pictures of shardings."""
+
+import numpy as np
+import pytest
+import torch
+import torch_xla
+import torch_xla.core.xla_builder
+import torch_xla.debug.metrics as met
+import torch_xla.distributed.spmd as xs
+import torch_xla.runtime as xr
+from torch_xla.distributed.spmd.debugging import visualize_sharding
+
+from torch_spmd.torch_xla import _tiles
+
+N = xr.global_runtime_device_count()
+XLAC = torch_xla._XLAC
+
+
+@pytest.fixture(autouse=True)
+def mesh():
+    xr.use_spmd()
+    torch_xla.sync(wait=True)
+    met.clear_all()
+    return xs.Mesh(np.arange(N), (1, N))
+
+
+def test_nothing_is_counted_before_it_happens():
+    assert met.counter_names() == [] and met.metric_names() == []
+    assert met.counter_value("ExecuteReplicated") is None
+    assert met.metric_data("CompileTime") is None and met.metrics_report() == "\n"
+
+
+def test_programs_are_counted():
+    for size in (3, 3, 4):
+        (torch.ones(size).to("xla") + 1).cpu()
+    assert (
+        met.counter_value("ExecuteReplicated") == 3 == met.metric_data("ExecuteReplicatedTime")[0]
+    )
+    assert met.counter_value("UncachedCompile") == met.metric_data("CompileTime")[0] <= 2
+    assert met.metric_data("CompileTime")[1] > 0
+    assert "Counter: UncachedCompile" in met.short_metrics_report()
+
+
+def test_bytes_to_the_device_are_counted_once(mesh):
+    t = torch.ones(4, N).to("xla")
+    assert met.metric_data("OutboundData") is None  # nothing has been copied yet
+    xs.mark_sharding(t, mesh, (0, 1))
+    assert met.metric_data("OutboundData")[:2] == (1, 16 * N)
+    (t + 1).cpu()
+    assert met.metric_data("OutboundData")[:2] == (1, 16 * N)
+
+
+def test_gathers_for_the_host_are_counted(mesh):
+    t = xs.mark_sharding(torch.ones(4, N).to("xla"), mesh, (0, 1)).global_tensor
+    t.cpu()
+    assert met.counter_value("ReplicateShardedData") == (1 if N > 1 else None)
+    torch.ones(3, device="xla").to("cpu")
+    assert met.counter_value("ReplicateShardedData") == (1 if N > 1 else None)
+
+
+def test_shardings_are_counted_when_made(mesh):
+    for spec in ((0, 1), (0, 1), (0, None)):
+        xs.mark_sharding(torch.ones(1, N).to("xla"), mesh, spec)
+    assert met.counter_value("CreateOpSharding") == 2
+    assert met.counter_value("XlaMarkSharding") == 3
+
+
+def test_inputs_whose_memory_results_take(mesh):
+    t = xs.mark_sharding(torch.ones(4, N).to("xla"), mesh, (0, 1))
+    t += 1
+    torch_xla.sync()
+    assert met.metric_data("InputOutputAliasCount")[:2] == (1, 1.0)
+
+
+def test_texts_of_pending_work(mesh):
+    x = torch.ones(2, N).to("xla")
+    xs.mark_sharding(x, mesh, (0, 1))
+    text = mesh.get_op_sharding((0, 1)).text() if N > 1 else "{replicated}"
+    hlo = XLAC._get_xla_tensors_hlo([x])
+    assert f"f32[2,{N}]{{1,0}} parameter(0), sharding={text}" in hlo
+    y = x * 2
+    xs.mark_sharding(y, mesh, (1, 0))
+    hlo = XLAC._get_xla_tensors_hlo([y])
+    assert "HloModule" in hlo and " mul(" in hlo
+    if N > 1:
+        assert f"sharding={mesh.get_op_sharding((1, 0)).text()}" in hlo
+    assert XLAC._get_graph_hash([y]) == XLAC._get_graph_hash([y])
+    first = XLAC._get_graph_hash([y])
+    y = y + 1
+    assert XLAC._get_graph_hash([y]) != first
+
+
+def test_texts_of_programs(mesh, monkeypatch):
+    monkeypatch.setenv("XLA_DUMP_POST_OPTIMIZATIONS", "1")
+    x, w = torch.ones(1, 8 * N).to("xla"), torch.ones(8 * N, 1).to("xla")
+    xs.mark_sharding(x, mesh, (0, 1))
+    assert ("all-reduce" in XLAC._get_xla_tensors_hlo([x @ w])) == (N > 1)
+
+
+def test_what_is_known_of_a_tensor(mesh):
+    t = torch.ones(4, N).to("xla")
+    info = XLAC._get_xla_tensor_debug_info(t)
+    assert f"Tensor on host: with size [4, {N}]" in info and "ShardingSpec: None" in info
+    xs.mark_sharding(t, mesh, (0, 1))
+    info = XLAC._get_xla_tensor_debug_info(t)
+    assert "Tensor on host: None" in info and "XLAShardedData" in info and f"NumShards: {N}" in info
+    assert "aten::mul" in XLAC._get_xla_tensor_debug_info(t * 2)
+
+
+def test_numbers_of_inputs(mesh):
+    a, b = (xs.mark_sharding(torch.ones(2, N).to("xla"), mesh, (0, 1)) for _ in range(2))
+    unused = xs.mark_sharding(torch.ones(2, N).to("xla"), mesh, (0, 1))
+    context = XLAC.lowering.LoweringContext()
+    context.build([b.global_tensor - 2 * a.global_tensor])
+    numbers = [context.tensor_parameter_id(t) for t in (a, b, unused, torch.ones(1))]
+    known = context.device_parameter_id_tensor_mapping()
+    assert sorted(numbers[:2]) == sorted(known) and numbers[2:] == [-1, -1]
+
+
+def test_asking_changes_no_program(mesh):
+    t = torch.ones(4, N).to("xla")
+    xs.mark_sharding(t, mesh, (0, 1))
+    y = t * 2
+    assert "Tensor on host: None" in XLAC._get_xla_tensor_debug_info(t)
+    z = torch.ones(3).to("xla") + 1
+    before = XLAC._get_xla_tensors_text([y])
+    xs.mark_sharding(y, mesh, (1, 0))
+    XLAC._get_xla_tensors_hlo([y, t, z])
+    assert XLAC._get_xla_tensors_text([y]).count(" = ") == before.count(" = ") == 2
+    assert y.sum().item() == 8 * N and z.sum().item() == 6
+
+
+def test_inputs_of_pending_work(mesh):
+    a, b = torch.ones(2, N).to("xla"), torch.ones(N).to("xla")
+    xs.mark_sharding(a, mesh, (0, 1))
+    context = XLAC.lowering.LoweringContext("Named")
+    total = a + b
+    context.build([total])
+    assert "Named" in context.hlo_text() and len(context.device_parameter_id_tensor_mapping()) == 2
+    assert f"f32[2,{N}]" in torch_xla.core.xla_builder.get_computation_hlo(
+        torch_xla.core.xla_builder.computation_from_module_proto("named", context.hlo())
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "cells"),
+    [
+        ("{devices=[2,4]0,1,2,3,4,5,6,7}", [[0, 1, 2, 3], [4, 5, 6, 7]]),
+        ("{devices=[2,1,2]0,2,1,3 last_tile_dim_replicate}", [[[0, 2]], [[1, 3]]]),
+        ("{devices=[4]3,2,1,0}", [[3, 2, 1, 0]]),
+        ("{devices=[2,2]<=[2,2]T(1,0)}", [[0, 2], [1, 3]]),
+        ("{replicated}", [[list(range(N))]]),
+        ("", [[list(range(N))]]),
+    ],
+)
+def test_pictures(text, cells, capsys):
+    table = visualize_sharding(text, use_color=False)
+    shown = [column._cells for column in table.columns]
+    assert [[cell.renderable.renderable for cell in row] for row in zip(*shown)] == [
+        [f"CPU {devices}" for devices in row] for row in cells
+    ]
+    assert f"Visualizing {text}" in capsys.readouterr().out
+
+
+def test_texts_are_read_and_written():
+    for text in (
+        "{replicated}",
+        "{manual}",
+        "{devices=[2,2]3,1,2,0}",
+        "{devices=[2,1,2]0,2,1,3 last_tile_dim_replicate}",
+    ):
+        assert _tiles.parse(text).text() == text
+    iota = _tiles.parse("{devices=[2,1,2]<=[2,2]T(1,0) last_tile_dim_replicate}")
+    assert iota.text() == "{devices=[2,1,2]0,2,1,3 last_tile_dim_replicate}"
+    with pytest.raises(ValueError, match="is not organized as expected"):
+        _tiles.parse("{devices=2}")
