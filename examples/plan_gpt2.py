@@ -33,7 +33,9 @@ def planned(row: Row) -> PlanTable:
     """The run of one row, on its machine and mesh."""
 
     def build() -> torch.nn.Module:
-        specs = Specs(row, spmd.get_global_mesh())
+        mesh = spmd.get_global_mesh()
+        assert mesh is not None  # spmd.plan sets it
+        specs = Specs(row, mesh)
         model = Decoder(row, specs)
         for name, parameter in model.named_parameters():
             specs.parameter(name, parameter)

@@ -4,6 +4,7 @@
 #include <ATen/ops/zeros.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 
+#include "csrc/runtime/tiled_tensor.h"
 #include "csrc/trace/device/status_to_exception.h"
 #include "csrc/trace/recorder/recorder.h"
 #include "csrc/trace/run/agree.h"
