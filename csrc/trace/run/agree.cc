@@ -22,7 +22,7 @@ namespace {
 
 using runtime::Peers;
 using runtime::ProcessName;
-using Words = Peers::Words;
+using Ticket = Peers::Words;
 
 enum class Kind : uint64_t { kCut, kRead, kLeave };
 
@@ -142,9 +142,9 @@ absl::Status Differ(const SessionState& state, const std::string& how) {
       absl::StrCat("the processes of the job differ in round ", state.processes.round, ": ", how));
 }
 
-bool AllEqual(const std::vector<Words>& all, size_t word) {
+bool AllEqual(const std::vector<Ticket>& all, size_t word) {
   return std::all_of(all.begin(), all.end(),
-                     [&](const Words& words) { return words[word] == all[0][word]; });
+                     [&](const Ticket& words) { return words[word] == all[0][word]; });
 }
 
 // The first call in which the processes differ. Collective.
@@ -306,19 +306,19 @@ uint64_t HashOf(const Live& live) {
 
 // Begins the next round. Returns the tickets of all, whose kinds and rounds are equal.
 // Errors: what the processes do, if they do different things.
-absl::StatusOr<std::vector<Words>> NextRound(SessionState& state, Kind kind, Words ticket,
+absl::StatusOr<std::vector<Ticket>> NextRound(SessionState& state, Kind kind, Ticket ticket,
                                              const std::string& doing) {
   Processes& processes = state.processes;
   ++processes.round;
   ticket[kKind] = static_cast<uint64_t>(kind);
   ticket[kRound] = static_cast<uint64_t>(processes.round);
   processes.job.script->set_doing(doing);
-  SPMD_ASSIGN_OR_RETURN(std::vector<Words> all,
+  SPMD_ASSIGN_OR_RETURN(std::vector<Ticket> all,
                         Together(state, [&](Peers& peers) { return peers.Agree(ticket); }));
   if (AllEqual(all, kKind) && AllEqual(all, kRound)) return all;
   SPMD_ASSIGN_OR_RETURN(const std::vector<std::string> said, Tell(state, doing));
   std::string hint;
-  for (const Words& words : all) {
+  for (const Ticket& words : all) {
     if (words[kKind] == static_cast<uint64_t>(Kind::kLeave)) {
       hint = ". Do the loaders of all processes have equal lengths?";
     } else if (hint.empty() && words[kKind] == static_cast<uint64_t>(Kind::kRead)) {
@@ -339,12 +339,12 @@ absl::Status AgreeOnCut(SessionState& state, const Tape& tape, Live& live, const
   calls.Mix(state.options.verify ? 2 : 1);
   Hash128 data;
   for (const uint64_t hash : DataOf(state, tape)) data.Mix(hash);
-  Words ticket = {};
+  Ticket ticket = {};
   ticket[kCalls] = calls.hi() ^ calls.lo();
   ticket[kNumbers] = HashOf(TextOf(NumbersOf(tape)));
   ticket[kData] = data.lo();
   ticket[kLive] = HashOf(live);
-  SPMD_ASSIGN_OR_RETURN(const std::vector<Words> all,
+  SPMD_ASSIGN_OR_RETURN(const std::vector<Ticket> all,
                         NextRound(state, Kind::kCut, ticket,
                                   absl::StrCat("runs the ", tape.num_records(),
                                                " calls that are pending", Line(state))));
@@ -358,11 +358,11 @@ absl::Status AgreeOnCut(SessionState& state, const Tape& tape, Live& live, const
 absl::Status AgreeOnRead(SessionState& state, const Value& value, const std::string& why) {
   if (!state.processes.several()) return absl::OkStatus();
   const std::string what = value.layout != nullptr ? value.layout->ToString() : "";
-  Words ticket = {};
+  Ticket ticket = {};
   ticket[kCalls] = HashOf(absl::StrCat(value.type.ToString(), " ", what, " ", value.origin_output));
   const std::string doing =
       absl::StrCat("reads a value of ", value.type.ToString(), " (", why, ")", Line(state));
-  SPMD_ASSIGN_OR_RETURN(const std::vector<Words> all, NextRound(state, Kind::kRead, ticket, doing));
+  SPMD_ASSIGN_OR_RETURN(const std::vector<Ticket> all, NextRound(state, Kind::kRead, ticket, doing));
   if (AllEqual(all, kCalls)) return absl::OkStatus();
   SPMD_ASSIGN_OR_RETURN(const std::vector<std::string> said, Tell(state, doing));
   return Differ(state, Compared(said));
