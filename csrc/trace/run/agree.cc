@@ -307,7 +307,7 @@ uint64_t HashOf(const Live& live) {
 // Begins the next round. Returns the tickets of all, whose kinds and rounds are equal.
 // Errors: what the processes do, if they do different things.
 absl::StatusOr<std::vector<Ticket>> NextRound(SessionState& state, Kind kind, Ticket ticket,
-                                             const std::string& doing) {
+                                              const std::string& doing) {
   Processes& processes = state.processes;
   ++processes.round;
   ticket[kKind] = static_cast<uint64_t>(kind);
@@ -362,7 +362,8 @@ absl::Status AgreeOnRead(SessionState& state, const Value& value, const std::str
   ticket[kCalls] = HashOf(absl::StrCat(value.type.ToString(), " ", what, " ", value.origin_output));
   const std::string doing =
       absl::StrCat("reads a value of ", value.type.ToString(), " (", why, ")", Line(state));
-  SPMD_ASSIGN_OR_RETURN(const std::vector<Ticket> all, NextRound(state, Kind::kRead, ticket, doing));
+  SPMD_ASSIGN_OR_RETURN(const std::vector<Ticket> all,
+                        NextRound(state, Kind::kRead, ticket, doing));
   if (AllEqual(all, kCalls)) return absl::OkStatus();
   SPMD_ASSIGN_OR_RETURN(const std::vector<std::string> said, Tell(state, doing));
   return Differ(state, Compared(said));
