@@ -169,7 +169,7 @@ def train(trainer: Trainer, args: argparse.Namespace) -> list[float]:
     losses: list[float] = []
     for step in Progress(args.steps, units_per_step=args.batch, unit="img", title="stylegan2"):
         judged, made = trainer.discriminator_step(step), trainer.generator_step(step)
-        losses.append(float(judged + made))
+        losses.append(float(judged) + float(made))
     return losses
 
 

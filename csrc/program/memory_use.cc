@@ -36,6 +36,11 @@ std::vector<HeldFor> Purposes(const Program& program) {
   for (const Output& output : program.outputs) {
     if (output.becomes >= 0) what[output.value] = HeldFor::kArgument;
   }
+  // What overwrites an argument is one, too: a parameter between two steps of its update.
+  for (const Instruction& i : program.instructions) {
+    if (i.updates < 0 || what[i.operands[i.updates]] != HeldFor::kArgument) continue;
+    what[i.results[0]] = HeldFor::kArgument;
+  }
   return what;
 }
 
