@@ -235,7 +235,7 @@ def test_a_training_step_is_one_program_however_many_layers_it_has():
         y.sum().backward()
         optimizer.step()
         rows = spmd.debug.explain_compile().rows[before:]
-        print([(row.cut, row.ops > 50_000) for row in rows])
+        print([(row.ended_by, row.ops > 50_000) for row in rows])
     """)
     assert said.strip() == "[('optimizer step', True)]"
 
