@@ -76,6 +76,8 @@ class Job:
                     stdout=out,
                     stderr=err,
                     start_new_session=True,
+                    # A shell that runs the tests in the background makes its children ignore it.
+                    preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
                     cwd=self.folder.name,
                 )
             )
