@@ -96,15 +96,16 @@ class MarkOutputs:
 def install(module: nn.Module, hook: MarkInputs | MarkOutputs) -> None:
     """Registers the hook; one of the same kind that is there already is replaced."""
     if isinstance(hook, MarkInputs):
-        _remove(module._forward_pre_hooks, MarkInputs)
+        remove_hooks(module._forward_pre_hooks, MarkInputs)
         module.register_forward_pre_hook(hook, with_kwargs=True)
     else:
-        _remove(module._forward_hooks, MarkOutputs)
+        remove_hooks(module._forward_hooks, MarkOutputs)
         module.register_forward_hook(hook)
 
 
-def _remove(hooks: dict[int, Callable[..., Any]], kind: type) -> None:
-    for key in [key for key, hook in hooks.items() if isinstance(hook, kind)]:
+def remove_hooks(hooks: dict[int, Callable[..., Any]], kinds: type | tuple[type, ...]) -> None:
+    """Removes the hooks of these classes."""
+    for key in [key for key, hook in hooks.items() if isinstance(hook, kinds)]:
         del hooks[key]
 
 
@@ -192,8 +193,8 @@ def _check_axes(caller: str, mesh: Mesh, layouts: Layouts) -> None:
 def _first_marked(tree: Any, mesh: Mesh, layout: Layout, where: str) -> Any:
     leaves, form = pytree.tree_flatten(tree)
     for position, leaf in enumerate(leaves):
-        if _is_markable(leaf):
-            leaves[position] = _marked(leaf, mesh, layout, where)
+        if is_markable(leaf):
+            leaves[position] = constrained(leaf, mesh, layout, where)
             return pytree.tree_unflatten(leaves, form)
     return tree
 
@@ -203,7 +204,9 @@ def _positions_marked(
 ) -> tuple[Any, ...]:
     marked = list(values)
     for position, layout in zip(range(len(marked)), layouts):
-        marked[position] = _marked(marked[position], mesh, layout, f"{where}, number {position}")
+        marked[position] = constrained(
+            marked[position], mesh, layout, f"{where}, number {position}"
+        )
     return tuple(marked)
 
 
@@ -214,13 +217,16 @@ def _names_marked(values: Any, mesh: Mesh, layouts: Mapping[str, Layout], where:
     for name, layout in layouts.items():
         if isinstance(values, Mapping):
             if name in values:
-                values[name] = _marked(values[name], mesh, layout, f"{where}, {name!r}")  # type: ignore[index]
+                values[name] = constrained(values[name], mesh, layout, f"{where}, {name!r}")  # type: ignore[index]
         elif isinstance(getattr(values, name, None), Tensor):
-            setattr(values, name, _marked(getattr(values, name), mesh, layout, f"{where}, {name}"))
+            setattr(
+                values, name, constrained(getattr(values, name), mesh, layout, f"{where}, {name}")
+            )
     return values
 
 
-def _is_markable(value: Any) -> bool:
+def is_markable(value: Any) -> bool:
+    """Whether it is a tensor that a mark can be put on."""
     return (
         isinstance(value, Tensor)
         and value.device.type == "spmd"
@@ -229,10 +235,10 @@ def _is_markable(value: Any) -> bool:
     )
 
 
-def _marked(value: Any, mesh: Mesh, layout: Layout, where: str) -> Any:
+def constrained(value: Any, mesh: Mesh, layout: Layout, where: str) -> Any:
     """The tensor with the layout. Data that has no mark yet gets one, so that it is uploaded shard
     by shard; anything else is resharded, and the gradient with it."""
-    if layout is None or not _is_markable(value):
+    if layout is None or not is_markable(value):
         return value
     try:
         spec = layout.spec(value.dim()) if isinstance(layout, Cut) else layout

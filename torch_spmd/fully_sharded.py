@@ -12,10 +12,11 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from torch_spmd import _arguments, _ops
-from torch_spmd.mesh import Mesh, mesh_or_global
+from torch_spmd.activations import constrained, is_markable, remove_hooks
+from torch_spmd.mesh import Mesh, checked_axis, mesh_or_global
 from torch_spmd.modules import ShardReport, shard_module_again
 from torch_spmd.spec import PartitionSpec, blocks
-from torch_spmd.tensors import mark_sharding, reshard, sharding_of
+from torch_spmd.tensors import reshard, sharding_of
 
 
 def fsdp(
@@ -94,18 +95,13 @@ def fsdp(
 
 def _axes(mesh: Mesh, axis: Any, replicate: Any) -> tuple[str, ...]:
     """The axes of the batch, that of the parameters last."""
-    axis = _arguments.text("fsdp", "axis", axis)
-    names = [("axis", axis)]
-    if replicate is not None:
-        names.insert(0, ("replicate", _arguments.text("fsdp", "replicate", replicate)))
-    for what, name in names:
-        try:
-            mesh.get_axis_name_idx(name)
-        except ValueError as error:
-            raise ValueError(f"fsdp: {what}: {error}") from None
+    axis = checked_axis("fsdp", "axis", mesh, axis)
+    if replicate is None:
+        return (axis,)
+    replicate = checked_axis("fsdp", "replicate", mesh, replicate)
     if replicate == axis:
         raise ValueError(f"fsdp: replicate and axis are both {axis!r}; they are different axes")
-    return tuple(name for _, name in names)
+    return replicate, axis
 
 
 def _dtype(name: str, dtype: Any) -> torch.dtype | None:
@@ -159,8 +155,7 @@ def _plain(entry: Any) -> Any:
 def _remove_hooks(module: nn.Module) -> None:
     """Removes what an earlier call installed."""
     for hooks in (module._forward_pre_hooks, module._forward_hooks):
-        for key in [k for k, h in hooks.items() if isinstance(h, (_ShardBatch, _Cast, _Restore))]:
-            del hooks[key]
+        remove_hooks(hooks, (_ShardBatch, _Cast, _Restore))
 
 
 class _ShardBatch:
@@ -173,9 +168,7 @@ class _ShardBatch:
         leaves, form = pytree.tree_flatten((args, kwargs))
         size = None
         for position, leaf in enumerate(leaves):
-            if not isinstance(leaf, Tensor) or leaf.device.type != "spmd":
-                continue
-            if leaf.layout != torch.strided or leaf.is_nested or leaf.dim() <= self.dim:
+            if not is_markable(leaf) or leaf.dim() <= self.dim:
                 continue
             size = leaf.shape[self.dim] if size is None else size
             if leaf.shape[self.dim] == size:
@@ -183,16 +176,13 @@ class _ShardBatch:
         args, kwargs = pytree.tree_unflatten(leaves, form)
         return args, kwargs
 
-    def _sharded(self, value: Tensor) -> Tensor:
+    def _sharded(self, value: Tensor) -> Any:
         wrapped = torch._C._functorch.is_functorch_wrapped_tensor(value)
         if not wrapped and not _ops.is_traced(value) and sharding_of(value).is_committed:
             return value
         entries: list[Any] = [None] * value.dim()
         entries[self.dim] = self.axes
-        spec = PartitionSpec(*entries)
-        if wrapped or _ops.is_traced(value) or value.requires_grad or not value.is_leaf:
-            return reshard(value, self.mesh, spec)
-        return mark_sharding(value, self.mesh, spec)
+        return constrained(value, self.mesh, PartitionSpec(*entries), "fsdp: an input")
 
 
 # --- computing in another type ---

@@ -12,7 +12,7 @@ from torch import nn
 
 from torch_spmd import _arguments
 from torch_spmd.fully_sharded import fsdp as shard_fully
-from torch_spmd.mesh import Mesh, mesh_or_global
+from torch_spmd.mesh import Mesh, checked_axis, mesh_or_global
 from torch_spmd.modules import ShardReport, shard_module_again
 from torch_spmd.spec import PartitionSpec, blocks
 
@@ -81,7 +81,8 @@ def plan(
         raise TypeError(f"hf.plan: model must be an nn.Module; got {_arguments.shown(model)}")
     mesh = mesh_or_global("hf.plan", mesh)
     for what, axis in (("tp", tp), ("fsdp", fsdp), ("ep", ep)):
-        _check_axis(mesh, what, axis)
+        if axis is not None:
+            checked_axis("hf.plan", what, mesh, axis)
     styles = _styles(model, tp, ep)
     rules, unsupported = _rules(model, styles)
     report = shard_module_again("hf.plan", model, mesh, rules, materialize)
@@ -97,15 +98,6 @@ def _add_fully_sharded(report: PlanReport, fully: ShardReport) -> None:
         n: spec for n, spec in fully.kept.items() if any(d is not None for d in spec)
     }
     report.replicated = [name for name in report.replicated if name not in report.sharded]
-
-
-def _check_axis(mesh: Mesh, what: str, axis: Any) -> None:
-    if axis is None:
-        return
-    try:
-        mesh.get_axis_name_idx(_arguments.text("hf.plan", what, axis))
-    except ValueError as error:
-        raise ValueError(f"hf.plan: {what}: {error}") from None
 
 
 def _styles(model: nn.Module, tp: str | None, ep: str | None) -> list[tuple[str, str, str]]:

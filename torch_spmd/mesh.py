@@ -309,6 +309,16 @@ def _using(mesh: Mesh) -> Iterator[Mesh]:
         set_global_mesh(before)
 
 
+def checked_axis(caller: str, name: str, mesh: Mesh, axis: Any) -> str:
+    """The argument `name` as an axis of the mesh. Errors: TypeError; ValueError if it is none."""
+    axis = _arguments.text(caller, name, axis)
+    try:
+        mesh.get_axis_name_idx(axis)
+    except ValueError as error:
+        raise ValueError(f"{caller}: {name}: {error}") from None
+    return axis
+
+
 def mesh_or_global(caller: str, mesh: Mesh | None) -> Mesh:
     """`mesh`, or the global one. Errors: ValueError if there is neither; TypeError."""
     if mesh is None:

@@ -14,7 +14,7 @@ from torch import nn
 
 from torch_spmd import _arguments
 from torch_spmd.activations import Cut, Layout, Layouts, MarkInputs, MarkOutputs, install
-from torch_spmd.mesh import Mesh, mesh_or_global
+from torch_spmd.mesh import Mesh, checked_axis, mesh_or_global
 from torch_spmd.modules import ShardReport, shard_module_again
 from torch_spmd.spec import PartitionSpec
 from torch_spmd.tensors import sharding_of
@@ -114,12 +114,7 @@ def _axis(mesh: Mesh, axis: Any) -> str:
                 "of tensor parallelism: axis=…"
             )
         return usual[0] if usual else mesh.axis_names[0]
-    axis = _arguments.text("tensor_parallel", "axis", axis)
-    try:
-        mesh.get_axis_name_idx(axis)
-    except ValueError as error:
-        raise ValueError(f"tensor_parallel: axis: {error}") from None
-    return axis
+    return checked_axis("tensor_parallel", "axis", mesh, axis)
 
 
 def _styles(plan: Any) -> list[tuple[str, Any]]:
