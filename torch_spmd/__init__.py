@@ -21,7 +21,7 @@ from torch_spmd import _device  # noqa: E402
 
 _device.register()
 
-from torch_spmd import debug, hf, testing  # noqa: E402
+from torch_spmd import debug, hf, nn, testing  # noqa: E402
 from torch_spmd._hooks import OutOfMemoryError  # noqa: E402
 from torch_spmd.backend import (  # noqa: E402
     answers,
@@ -77,6 +77,7 @@ from torch_spmd.mesh import (  # noqa: E402
     use_mesh,
 )
 from torch_spmd.modules import ShardReport, shard_module  # noqa: E402
+from torch_spmd.pipelines import pipeline  # noqa: E402
 from torch_spmd.planning import plan  # noqa: E402
 from torch_spmd.processes import (  # noqa: E402
     local_devices,
@@ -151,7 +152,9 @@ __all__ = [
     "make_mesh",
     "manual_seed",
     "mark_sharding",
+    "nn",
     "pbroadcast",
+    "pipeline",
     "plan",
     "pmax",
     "pmean",
