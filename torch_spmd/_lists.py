@@ -121,11 +121,10 @@ def distribute_tensor(
     **options: Any,
 ) -> Any:
     """What `torch.distributed.tensor.distribute_tensor` does now."""
-    from torch.distributed.tensor import _api
-
-    mesh = device_mesh or _api._mesh_resources.get_current_mesh()
+    api: Any = sys.modules["torch.distributed.tensor._api"]
+    mesh = device_mesh or api._mesh_resources.get_current_mesh()
     if mesh.device_type != DEVICE:
-        original: Any = _api.distribute_tensor
+        original = api.distribute_tensor
         return original.__torch_spmd_original__(tensor, mesh, placements, **options)
     from torch_spmd import dtensors
 
