@@ -241,6 +241,15 @@ class RowOwner {
             std::all_of(linear.jointly.begin(), linear.jointly.end(), has));
   }
 
+  // Whether no tensor has factor `f` in two dimensions.
+  static bool OccursOnce(const std::vector<rules::TensorFactors>& tensors, int f) {
+    return std::all_of(tensors.begin(), tensors.end(), [f](const rules::TensorFactors& tensor) {
+      return std::count_if(tensor.begin(), tensor.end(), [f](const rules::DimFactors& dim) {
+               return std::count(dim.begin(), dim.end(), f) > 0;
+             }) <= 1;
+    });
+  }
+
   // The dimension that factor `f` is, or -1.
   static int DimOf(const rules::TensorFactors& tensor, int f) {
     for (size_t d = 0; d < tensor.size(); ++d) {
@@ -269,6 +278,7 @@ class RowOwner {
     if (factor < 0) return std::nullopt;
     const rules::OpCall call = rules::OpCall::Of(graph_, node);
     if (!IsInAnyOrder(nf, call, factor)) return std::nullopt;
+    if (!OccursOnce(nf->operands, factor) || !OccursOnce(nf->results, factor)) return std::nullopt;
     bool sums = false;
     for (int r = 0; r < node.num_results; ++r) {
       // An op that fails on some values would fail on rows that are not its block's.

@@ -21,8 +21,8 @@
 namespace spmd::partition {
 namespace {
 
-// Products, partial sums passed through sums, windows, decomposed reductions, a batch that is merged
-// behind the time, and rows that are read by a list.
+// Products, partial sums passed through sums, windows, decomposed reductions, a batch that is
+// merged behind the time, and rows that are read by a list.
 constexpr const char* kGraphs[] = {
     R"(mesh @m [data=2, model=3]
 graph {
@@ -141,7 +141,8 @@ TEST(Decisions, SayWhatOneNodeDoes) {
 }
 
 TEST(Decisions, SayThatRowsStayWhereTheyAre) {
-  const std::string written = Compile(Parsed(kGraphs[std::size(kGraphs) - 1]))->decisions.ToString();
+  const std::string written =
+      Compile(Parsed(kGraphs[std::size(kGraphs) - 1]))->decisions.ToString();
   EXPECT_EQ(written.substr(0, written.find('\n')), "owned") << written;
 }
 

@@ -216,7 +216,9 @@ def test_numbers_are_those_of_the_whole(case, length, size, dtype):
     spmd.sync()
     if size == 64 and length == 50 and case in (second_dimension, overwritten):
         rows = spmd.debug.collectives().rows
-        assert [(row.kind, row.bytes) for row in rows] == [("all_reduce", w.numel() * dtype.itemsize)]
+        assert [(row.kind, row.bytes) for row in rows] == [
+            ("all_reduce", w.numel() * dtype.itemsize)
+        ]
     tolerance = 0.05 if dtype == torch.bfloat16 else 1e-12
     for ours, theirs in zip(got, want):
         torch.testing.assert_close(ours.cpu(), theirs, rtol=tolerance, atol=tolerance)
