@@ -61,6 +61,7 @@ from torch_spmd.collectives import (  # noqa: E402
 )
 from torch_spmd.fully_sharded import fsdp  # noqa: E402
 from torch_spmd.loader import Loader  # noqa: E402
+from torch_spmd.local import local_map  # noqa: E402
 from torch_spmd.manual import shard_map  # noqa: E402
 from torch_spmd.mesh import (  # noqa: E402
     Mesh,
@@ -78,6 +79,7 @@ from torch_spmd.processes import (  # noqa: E402
     process_index,
 )
 from torch_spmd.proposals import auto_shard  # noqa: E402
+from torch_spmd.recomputation import remat  # noqa: E402
 from torch_spmd.rules import register_rule  # noqa: E402
 from torch_spmd.spec import (  # noqa: E402
     UNCONSTRAINED,
@@ -138,6 +140,7 @@ __all__ = [
     "load",
     "load_local_shards_",
     "local_devices",
+    "local_map",
     "local_shards",
     "make_mesh",
     "manual_seed",
@@ -157,6 +160,7 @@ __all__ = [
     "psum_scatter",
     "pvary",
     "register_rule",
+    "remat",
     "reshard",
     "save",
     "set_coalescing",
