@@ -59,6 +59,13 @@ from torch_spmd.collectives import (  # noqa: E402
     psum_scatter,
     pvary,
 )
+from torch_spmd.dtensors import (  # noqa: E402
+    distribute_tensor,
+    from_device_mesh,
+    from_dtensor,
+    to_device_mesh,
+    to_dtensor,
+)
 from torch_spmd.fully_sharded import fsdp  # noqa: E402
 from torch_spmd.loader import Loader  # noqa: E402
 from torch_spmd.local import local_map  # noqa: E402
@@ -131,6 +138,9 @@ __all__ = [
     "debug",
     "describe_devices",
     "device_count",
+    "distribute_tensor",
+    "from_device_mesh",
+    "from_dtensor",
     "from_local_shards",
     "fsdp",
     "full_tensor",
@@ -174,6 +184,8 @@ __all__ = [
     "sync",
     "tensor_parallel",
     "testing",
+    "to_device_mesh",
+    "to_dtensor",
     "use_mesh",
 ]
 
