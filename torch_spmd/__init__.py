@@ -72,6 +72,7 @@ from torch_spmd.mesh import (  # noqa: E402
 from torch_spmd.modules import ShardReport, shard_module  # noqa: E402
 from torch_spmd.planning import plan  # noqa: E402
 from torch_spmd.processes import (  # noqa: E402
+    from_process_local,
     local_devices,
     process_count,
     process_index,
@@ -129,6 +130,7 @@ __all__ = [
     "describe_devices",
     "device_count",
     "from_local_shards",
+    "from_process_local",
     "fsdp",
     "full_tensor",
     "get_global_mesh",

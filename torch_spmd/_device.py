@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch.utils import backend_registration
 
-from torch_spmd import _fake, _hooks, _lists, _loading, _module, _steps
+from torch_spmd import _distributed, _fake, _hooks, _lists, _loading, _module, _steps
 
 DEVICE = "spmd"
 
@@ -53,6 +53,7 @@ def register() -> None:
     _C.register_device([_folder_of(torch.__file__), _folder_of(__file__)])
     _hooks.install()
     _fake.install()
+    _distributed.install()
     _lists.install()
     _steps.install()
     atexit.register(_hooks.at_exit)
