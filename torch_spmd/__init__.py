@@ -81,6 +81,7 @@ from torch_spmd.modules import ShardReport, shard_module  # noqa: E402
 from torch_spmd.pipelines import pipeline  # noqa: E402
 from torch_spmd.planning import plan  # noqa: E402
 from torch_spmd.processes import (  # noqa: E402
+    from_process_local,
     local_devices,
     process_count,
     process_index,
@@ -142,6 +143,7 @@ __all__ = [
     "from_device_mesh",
     "from_dtensor",
     "from_local_shards",
+    "from_process_local",
     "fsdp",
     "full_tensor",
     "get_global_mesh",
