@@ -15,6 +15,7 @@
 #include "csrc/trace/recorder/recorder.h"
 #include "csrc/trace/recorder/tensor.h"
 #include "csrc/trace/run/cut.h"
+#include "csrc/trace/run/end_of_step.h"
 #include "csrc/trace/run/marking.h"
 #include "csrc/trace/run/read_host.h"
 #include "csrc/trace/run/resolve.h"
@@ -250,6 +251,7 @@ absl::Status FillShards(at::Tensor& host, const std::vector<ShardData>& shards,
 absl::Status Session::MarkSharding(const at::Tensor& tensor, const Mesh& mesh,
                                    const PartitionSpec& spec) {
   SessionLock lock;
+  if (!IsUnused(*lock, tensor)) SPMD_RETURN_IF_ERROR(trace::RunWaitingStep(*lock));
   SPMD_RETURN_IF_ERROR(CheckOurs("mark_sharding", tensor));
   SPMD_RETURN_IF_ERROR(NoteMesh(*lock, mesh));
   // Errors of the spec are in terms of the tensor that was given.
@@ -262,6 +264,7 @@ absl::Status Session::MarkSharding(const at::Tensor& tensor, const Mesh& mesh,
 
 absl::Status Session::ClearSharding(const at::Tensor& tensor) {
   SessionLock lock;
+  SPMD_RETURN_IF_ERROR(trace::RunWaitingStep(*lock));
   SPMD_RETURN_IF_ERROR(CheckOurs("clear_sharding", tensor));
   Buffer* buffer = BufferOf(tensor);
   MarkNotes* const notes = NotesOf(*buffer);
@@ -279,6 +282,7 @@ absl::Status Session::ClearSharding(const at::Tensor& tensor) {
 
 absl::StatusOr<std::optional<ShardingInfo>> Session::ShardingOf(const at::Tensor& tensor) {
   SessionLock lock;
+  SPMD_RETURN_IF_ERROR(trace::RunWaitingStep(*lock));
   SPMD_RETURN_IF_ERROR(CheckOurs("sharding_of", tensor));
   if (const MarkPtr mark = MarkOf(tensor)) {
     return ShardingInfo{mark->mesh, mark->spec, /*committed=*/true, /*provisional=*/false, {}};
@@ -310,6 +314,7 @@ absl::StatusOr<std::optional<ShardingInfo>> Session::ShardingOf(const at::Tensor
 absl::StatusOr<at::Tensor> Session::Reshard(const at::Tensor& tensor, const Mesh& mesh,
                                             const PartitionSpec& spec) {
   SessionLock lock;
+  SPMD_RETURN_IF_ERROR(trace::RunWaitingStep(*lock));
   SPMD_RETURN_IF_ERROR(CheckOurs("reshard", tensor));
   SPMD_RETURN_IF_ERROR(NoteMesh(*lock, mesh));
   SPMD_RETURN_IF_ERROR(CheckSpec(*lock, "reshard", mesh, spec, tensor.dim()));
@@ -332,6 +337,7 @@ absl::StatusOr<at::Tensor> Session::Reshard(const at::Tensor& tensor, const Mesh
 
 absl::StatusOr<std::vector<ShardData>> Session::LocalShards(const at::Tensor& tensor) {
   SessionLock lock;
+  SPMD_RETURN_IF_ERROR(trace::RunWaitingStep(*lock));
   SPMD_RETURN_IF_ERROR(CheckOurs("local_shards", tensor));
   SPMD_ASSIGN_OR_RETURN(std::shared_ptr<runtime::Backend> backend, TheBackend(*lock));
   Buffer* buffer = BufferOf(tensor);
@@ -385,6 +391,7 @@ absl::StatusOr<at::Tensor> Session::FromLocalShards(const std::vector<ShardData>
 absl::Status Session::LoadLocalShards(const at::Tensor& tensor,
                                       const std::vector<ShardData>& shards) {
   SessionLock lock;
+  SPMD_RETURN_IF_ERROR(trace::RunWaitingStep(*lock));
   SPMD_RETURN_IF_ERROR(CheckOurs("load_local_shards_", tensor));
   at::Tensor host = at::zeros(tensor.sizes(), at::TensorOptions(tensor.scalar_type()));
   SPMD_RETURN_IF_ERROR(FillShards(host, shards, "load_local_shards_"));
