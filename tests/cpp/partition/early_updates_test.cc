@@ -10,7 +10,6 @@
 #include "absl/strings/str_replace.h"
 #include "csrc/partition/memory_profile.h"
 #include "csrc/program/program.h"
-#include "csrc/program/verifier.h"
 
 namespace spmd::partition {
 namespace {

@@ -278,6 +278,37 @@ def test_two_optimizers():
     torch.testing.assert_close(trained("spmd"), trained("cpu"))
 
 
+def test_updates_inside_the_backward_pass():
+    """Where memory is known, each parameter is updated where its gradient is made, and a lookup
+    that fails leaves all parameters as they were."""
+    peaks = []
+    for limit in (None, "1GiB"):
+        spmd.set_memory_limit(limit)
+        run, reference = Run("spmd"), Run("cpu")
+        for r in (run, reference):
+            torch.manual_seed(1)
+            table = nn.Embedding(8, WIDTH).to(r.device)
+            r.net.append(table)
+            r.optimizer = sgd(r.net.parameters())
+        for rows in ([1, 2], [3, 1], [50, 0], [0, 7]):
+            before = run.weights()
+            for r in (run, reference):
+                *layers, table = r.net
+                if 50 in rows and r is reference:
+                    continue
+                found = table(torch.tensor(rows).to(r.device))
+                nn.Sequential(*layers)(found).square().mean().backward()
+                r.optimizer.step()
+                r.optimizer.zero_grad()
+            if 50 in rows:
+                with pytest.raises(IndexError):
+                    spmd.sync(wait=True)
+                torch.testing.assert_close(run.weights(), before, rtol=0, atol=0)
+        torch.testing.assert_close(run.weights(), reference.weights())
+        peaks.append(max(program.memory()[0] for program in _C.last_step()[0]))
+    assert peaks[1] <= peaks[0] - WEIGHTS // LAYERS
+
+
 def adam(params):
     return torch.optim.Adam(params, lr=0.1)
 

@@ -284,8 +284,8 @@ def peak(make=lambda ps: torch.optim.SGD(ps, lr=0.1), first=None, between=None, 
 
 
 def test_each_parameter_is_updated_where_its_gradient_is_made():
-    """Beyond parameters and moments a step holds one gradient, however many layers there are, unless
-    all gradients are needed at once."""
+    """Beyond parameters and moments a step holds one gradient, however many layers there are,
+    unless all gradients are needed at once."""
     planned(
         UPDATES
         + """
