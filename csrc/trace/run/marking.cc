@@ -111,7 +111,8 @@ absl::Status CheckMarks(absl::Span<const Marking> markings) {
 bool IsUnused(const SessionState& state, const at::Tensor& tensor) {
   if (!Buffer::IsOurs(tensor)) return true;  // refused in any case
   const Value* const value = BufferOf(tensor)->made();
-  return value != nullptr && value->host.defined() && value->tape != state.tape->number();
+  return value != nullptr && !value->pending && value->origin_output < 0 &&
+         value->tape != state.tape->number();
 }
 
 }  // namespace spmd::trace
