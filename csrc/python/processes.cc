@@ -14,7 +14,9 @@
 #include "csrc/python/errors.h"
 #include "csrc/python/init.h"
 #include "csrc/runtime/peers_c10d.h"
+#include "csrc/runtime/peers_shared.h"
 #include "csrc/trace/api/session.h"
+#include "csrc/util/status.h"
 
 namespace spmd::python {
 
@@ -35,7 +37,7 @@ bool MayHavePeers() {
 
 }  // namespace
 
-absl::StatusOr<std::optional<trace::JobConnection>> JoinJob(double timeout) {
+absl::StatusOr<std::optional<trace::JobConnection>> JoinJob(double timeout, bool share_memory) {
   if (!Py_IsInitialized()) return std::nullopt;
   py::gil_scoped_acquire gil;
   using Group = c10::intrusive_ptr<c10d::ProcessGroup>;
@@ -47,10 +49,20 @@ absl::StatusOr<std::optional<trace::JobConnection>> JoinJob(double timeout) {
     const auto [script, programs, store] = found.cast<Connection>();
     const auto wait = std::chrono::milliseconds(static_cast<int64_t>(timeout * 1000));
     const auto watch = runtime::JobWatch::Make(store, script->getRank(), script->getSize());
+    const py::gil_scoped_release no_gil;
     // A group must not be destroyed while somebody may wait for it, so the peers are never.
-    return trace::JobConnection{
-        runtime::MakeC10dPeers(script, watch, "script", wait).release(),
-        runtime::MakeC10dPeers(programs, watch, "programs", wait).release()};
+    const auto peers_of = [&](const Group& group,
+                              const std::string& channel) -> absl::StatusOr<runtime::Peers*> {
+      SPMD_ASSIGN_OR_RETURN(
+          std::unique_ptr<runtime::Peers> peers,
+          runtime::ShareMemory(runtime::MakeC10dPeers(group, watch, channel, wait), share_memory,
+                               watch, channel, wait));
+      return peers.release();
+    };
+    trace::JobConnection job;
+    SPMD_ASSIGN_OR_RETURN(job.script, peers_of(script, "script"));
+    SPMD_ASSIGN_OR_RETURN(job.programs, peers_of(programs, "programs"));
+    return job;
   } catch (const std::exception& e) {
     return absl::UnavailableError(
         absl::StrCat("torch_spmd cannot join the processes of this job: ", e.what()));

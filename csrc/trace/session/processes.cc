@@ -75,7 +75,7 @@ absl::StatusOr<std::shared_ptr<runtime::Backend>> Dealt(
 
 absl::Status Join(SessionState& state, std::shared_ptr<runtime::Backend>& backend) {
   SPMD_ASSIGN_OR_RETURN(const std::optional<JobConnection> job,
-                        state.hooks.join_job(state.options.timeout));
+                        state.hooks.join_job(state.options.timeout, state.options.shared_memory));
   if (!job.has_value()) return absl::OkStatus();
   Processes& processes = state.processes;
   SPMD_ASSIGN_OR_RETURN(backend, Dealt(backend, job->script->size()));
@@ -93,8 +93,9 @@ absl::Status Join(SessionState& state, std::shared_ptr<runtime::Backend>& backen
   const int64_t each = backend->num_devices() / size;
   backend->Join(job->programs, each, state.options.exact);
   processes.job = *job;
-  processes.description = absl::StrCat(backend->name(), ": ", backend->num_devices(),
-                                       " virtual devices in ", size, " processes");
+  processes.description =
+      absl::StrCat(backend->name(), ": ", backend->num_devices(), " virtual devices in ", size,
+                   " processes that exchange through ", job->programs->Medium());
   for (int r = 0; r < size; ++r) {
     absl::StrAppend(&processes.description, "\n  process ", r, r == rank ? " (this one)" : "",
                     " on ", hosts[r], ": device", each == 1 ? " " : "s ", r * each,

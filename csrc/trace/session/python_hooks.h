@@ -35,7 +35,8 @@ struct PythonHooks {
   void (*raise_signal)(const std::string& note) = nullptr;
   // Joins the job of this process, with the others; nullopt if it has none.
   // Errors: those of torch.distributed.
-  absl::StatusOr<std::optional<JobConnection>> (*join_job)(double timeout) = nullptr;
+  absl::StatusOr<std::optional<JobConnection>> (*join_job)(double timeout,
+                                                           bool share_memory) = nullptr;
 };
 
 }  // namespace spmd::trace
