@@ -37,16 +37,16 @@ bool MayHavePeers() {
 
 }  // namespace
 
-absl::StatusOr<std::optional<trace::JobConnection>> JoinJob(double timeout, bool share_memory) {
+absl::StatusOr<std::optional<trace::JobConnection>> JoinJob(double timeout) {
   if (!Py_IsInitialized()) return std::nullopt;
   py::gil_scoped_acquire gil;
   using Group = c10::intrusive_ptr<c10d::ProcessGroup>;
-  using Connection = std::tuple<Group, Group, c10::intrusive_ptr<c10d::Store>>;
+  using Connection = std::tuple<Group, Group, c10::intrusive_ptr<c10d::Store>, bool>;
   try {
     if (!MayHavePeers()) return std::nullopt;
     const py::object found = py::module_::import("torch_spmd._job").attr("connect")(timeout);
     if (found.is_none()) return std::nullopt;
-    const auto [script, programs, store] = found.cast<Connection>();
+    const auto [script, programs, store, share_memory] = found.cast<Connection>();
     const auto wait = std::chrono::milliseconds(static_cast<int64_t>(timeout * 1000));
     const auto watch = runtime::JobWatch::Make(store, script->getRank(), script->getSize());
     const py::gil_scoped_release no_gil;

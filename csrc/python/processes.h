@@ -9,6 +9,6 @@
 namespace spmd::python {
 
 // PythonHooks::join_job.
-absl::StatusOr<std::optional<trace::JobConnection>> JoinJob(double timeout, bool share_memory);
+absl::StatusOr<std::optional<trace::JobConnection>> JoinJob(double timeout);
 
 }  // namespace spmd::python

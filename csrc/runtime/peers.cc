@@ -14,58 +14,63 @@ namespace {
 
 at::Tensor Bytes(int64_t size) { return at::empty({size}, at::kByte); }
 
-}  // namespace
-
-absl::Status Peers::Exchange(const at::Tensor& send, absl::Span<const Range> ranges,
-                             absl::Span<const int64_t> received_bytes, Take take) {
-  SPMD_CHECK(std::ssize(ranges) == size_ && std::ssize(received_bytes) == size_ &&
-                 ranges[rank_].bytes == 0 && received_bytes[rank_] == 0,
-             "the sizes of an exchange do not fit its processes");
-  for (const Range& range : ranges) {
-    SPMD_CHECK(range.begin >= 0 && range.bytes >= 0 && range.begin + range.bytes <= send.numel(),
-               "an exchange sends more than there is");
-  }
-  SPMD_RETURN_IF_ERROR(failure());
-  return DoExchange(send, ranges, received_bytes, take);
+int64_t Sum(absl::Span<const int64_t> values) {
+  int64_t sum = 0;
+  for (const int64_t value : values) sum += value;
+  return sum;
 }
 
-absl::StatusOr<at::Tensor> Peers::BufferToSend(int64_t bytes) { return Bytes(bytes); }
+}  // namespace
+
+absl::Status Peers::Exchange(const at::Tensor& send, absl::Span<const int64_t> send_bytes,
+                             const at::Tensor& receive, absl::Span<const int64_t> receive_bytes) {
+  SPMD_CHECK(std::ssize(send_bytes) == size_ && std::ssize(receive_bytes) == size_ &&
+                 send.numel() == Sum(send_bytes) && receive.numel() == Sum(receive_bytes) &&
+                 send_bytes[rank_] == 0 && receive_bytes[rank_] == 0,
+             "the sizes of an exchange do not fit its buffers");
+  SPMD_RETURN_IF_ERROR(failure());
+  return DoExchange(send, send_bytes, receive, receive_bytes);
+}
 
 absl::StatusOr<std::vector<Peers::Words>> Peers::Agree(const Words& mine) {
-  std::vector<Range> ranges(size_, {0, sizeof(Words)});
-  ranges[rank_] = {};
-  std::vector<int64_t> received(size_, sizeof(Words));
-  received[rank_] = 0;
-  const at::Tensor send = Bytes(sizeof(Words));
-  std::memcpy(send.mutable_data_ptr(), &mine, sizeof(Words));
-  std::vector<Words> all(size_, mine);
-  SPMD_RETURN_IF_ERROR(Exchange(send, ranges, received, [&](absl::Span<const at::Tensor> theirs) {
-    for (int r = 0; r < size_; ++r) {
-      if (r != rank_) std::memcpy(&all[r], theirs[r].const_data_ptr(), sizeof(Words));
+  std::vector<int64_t> sizes(size_, sizeof(Words));
+  sizes[rank_] = 0;
+  const at::Tensor send = Bytes(Sum(sizes)), receive = Bytes(Sum(sizes));
+  auto* const to = static_cast<char*>(send.data_ptr());
+  for (int i = 0; i < size_ - 1; ++i) std::memcpy(to + i * sizeof(Words), &mine, sizeof(Words));
+  SPMD_RETURN_IF_ERROR(Exchange(send, sizes, receive, sizes));
+  const auto* from = static_cast<const char*>(receive.data_ptr());
+  std::vector<Words> all(size_);
+  for (int r = 0; r < size_; ++r) {
+    if (r == rank_) {
+      all[r] = mine;
+      continue;
     }
-  }));
+    std::memcpy(&all[r], from, sizeof(Words));
+    from += sizeof(Words);
+  }
   return all;
 }
 
 absl::StatusOr<std::vector<std::string>> Peers::Tell(const std::string& mine) {
-  const auto length = static_cast<int64_t>(mine.size());
   SPMD_ASSIGN_OR_RETURN(const std::vector<Words> lengths, Agree({mine.size()}));
-  std::vector<Range> ranges(size_, {0, length});
-  ranges[rank_] = {};
-  std::vector<int64_t> received;
+  std::vector<int64_t> send_bytes(size_, static_cast<int64_t>(mine.size())), receive_bytes;
+  send_bytes[rank_] = 0;
   for (int r = 0; r < size_; ++r) {
-    received.push_back(r == rank_ ? 0 : static_cast<int64_t>(lengths[r][0]));
+    receive_bytes.push_back(r == rank_ ? 0 : static_cast<int64_t>(lengths[r][0]));
   }
-  const at::Tensor send = Bytes(length);
-  if (length > 0) std::memcpy(send.mutable_data_ptr(), mine.data(), mine.size());
-  std::vector<std::string> all(size_);
-  all[rank_] = mine;
-  SPMD_RETURN_IF_ERROR(Exchange(send, ranges, received, [&](absl::Span<const at::Tensor> theirs) {
-    for (int r = 0; r < size_; ++r) {
-      if (received[r] == 0) continue;
-      all[r].assign(static_cast<const char*>(theirs[r].const_data_ptr()), received[r]);
-    }
-  }));
+  const at::Tensor send = Bytes(Sum(send_bytes)), receive = Bytes(Sum(receive_bytes));
+  if (!mine.empty()) {
+    auto* const to = static_cast<char*>(send.data_ptr());
+    for (int i = 0; i < size_ - 1; ++i) std::memcpy(to + i * mine.size(), mine.data(), mine.size());
+  }
+  SPMD_RETURN_IF_ERROR(Exchange(send, send_bytes, receive, receive_bytes));
+  std::vector<std::string> all;
+  const auto* from = static_cast<const char*>(receive.data_ptr());
+  for (int r = 0; r < size_; ++r) {
+    all.push_back(r == rank_ ? mine : std::string(from, receive_bytes[r]));
+    from += receive_bytes[r];
+  }
   return all;
 }
 

@@ -15,7 +15,6 @@
 #include <string>
 #include <vector>
 
-#include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 
@@ -32,28 +31,14 @@ class Peers {
   int rank() const { return rank_; }
   int size() const { return size_; }
 
-  // A part of the bytes that are sent.
-  struct Range {
-    int64_t begin = 0;
-    int64_t bytes = 0;
-  };
-  // What has come from each process: bytes on the host; undefined if nothing has.
-  using Take = absl::FunctionRef<void(absl::Span<const at::Tensor>)>;
-
-  // Collective. Process q gets ranges[q] of `send`, a contiguous tensor of bytes on the host, and
-  // received_bytes[q] come from it; both are 0 for this process. Ranges may overlap. `take` is
-  // called once, when everything has come. What it is given is valid until it returns, or longer if
-  // received_stays(). An exception that it throws comes out of here, and is no failure of the job.
+  // Collective. `send` has the bytes for process 0, then those for process 1, and so on;
+  // `receive` gets those from process 0, then 1, and so on. Both are contiguous tensors of bytes on
+  // the host. The entries of this process are 0.
   // Errors: Unavailable if a process is gone, DeadlineExceeded if one does not come within the
   // timeout, Cancelled if this process was interrupted, or what another process gave to Fail. The
   // processes then no longer work together: every later exchange fails at once.
-  absl::Status Exchange(const at::Tensor& send, absl::Span<const Range> ranges,
-                        absl::Span<const int64_t> received_bytes, Take take);
-  virtual bool received_stays() const { return true; }
-  // Memory on the host from which the next exchange, if it sends so many bytes, sends without a
-  // copy. It is valid until that exchange, and its contents are anything. Errors: those of
-  // Exchange.
-  virtual absl::StatusOr<at::Tensor> BufferToSend(int64_t bytes);
+  absl::Status Exchange(const at::Tensor& send, absl::Span<const int64_t> send_bytes,
+                        const at::Tensor& receive, absl::Span<const int64_t> receive_bytes);
   // Ends the exchanges of all processes, present and future, with this error.
   virtual void Fail(const absl::Status& why) = 0;
   // The error by which the processes no longer work together; OK as long as they do.
@@ -66,14 +51,13 @@ class Peers {
 
   // Asked now and then during waits; if it says true, this process fails as interrupted.
   void set_interrupted(std::function<bool()> interrupted) { interrupted_ = std::move(interrupted); }
-  // How bytes travel, for people: "shared memory".
-  virtual std::string Medium() const { return "threads"; }
   // What this process does, for the messages of others: "reads a value at train.py:12".
   void set_doing(std::string doing) { doing_ = std::move(doing); }
 
  protected:
-  virtual absl::Status DoExchange(const at::Tensor& send, absl::Span<const Range> ranges,
-                                  absl::Span<const int64_t> received_bytes, Take take) = 0;
+  virtual absl::Status DoExchange(const at::Tensor& send, absl::Span<const int64_t> send_bytes,
+                                  const at::Tensor& receive,
+                                  absl::Span<const int64_t> receive_bytes) = 0;
   bool Interrupted() const { return interrupted_ != nullptr && interrupted_(); }
   const std::string& doing() const { return doing_; }
 

@@ -1,10 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "csrc/runtime/peers_c10d.h"
 
-#include <ATen/ops/cat.h>
-#include <ATen/ops/empty.h>
-
-#include <numeric>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -16,21 +12,6 @@
 namespace spmd::runtime {
 namespace {
 
-// The bytes for process 0, then those for process 1, and so on.
-at::Tensor OneAfterAnother(const at::Tensor& send, absl::Span<const Peers::Range> ranges) {
-  int64_t at = 0;
-  bool are = true;
-  std::vector<at::Tensor> parts;
-  for (const Peers::Range& range : ranges) {
-    if (range.bytes == 0) continue;
-    are = are && range.begin == at;
-    at += range.bytes;
-    parts.push_back(send.narrow(0, range.begin, range.bytes));
-  }
-  if (are && at == send.numel()) return send;
-  return parts.empty() ? send.narrow(0, 0, 0) : at::cat(parts);
-}
-
 class C10dPeers : public WatchedPeers {
  public:
   C10dPeers(c10::intrusive_ptr<c10d::ProcessGroup> group, std::shared_ptr<JobWatch> watch,
@@ -40,31 +21,19 @@ class C10dPeers : public WatchedPeers {
         group_(std::move(group)),
         backend_(group_->getBackend(c10::kCPU)) {}
 
-  std::string Medium() const override { return group_->getBackendName(); }
-
  protected:
-  absl::Status DoExchange(const at::Tensor& send, absl::Span<const Range> ranges,
-                          absl::Span<const int64_t> received_bytes, Take take) override {
+  absl::Status DoExchange(const at::Tensor& send, absl::Span<const int64_t> send_bytes,
+                          const at::Tensor& receive,
+                          absl::Span<const int64_t> receive_bytes) override {
     BeginStep();
-    at::Tensor to;
     try {
-      at::Tensor from = OneAfterAnother(send, ranges);
-      to = at::empty({std::accumulate(received_bytes.begin(), received_bytes.end(), int64_t{0})},
-                     at::kByte);
-      std::vector<int64_t> in, out(received_bytes.begin(), received_bytes.end());
-      for (const Range& range : ranges) in.push_back(range.bytes);
-      SPMD_RETURN_IF_ERROR(WaitFor(*backend_->alltoall_base(to, from, out, in)));
+      at::Tensor from = send, to = receive;
+      std::vector<int64_t> in(send_bytes.begin(), send_bytes.end());
+      std::vector<int64_t> out(receive_bytes.begin(), receive_bytes.end());
+      return WaitFor(*backend_->alltoall_base(to, from, out, in));
     } catch (const std::exception& e) {
       return ConnectionHasClosed(e.what());
     }
-    std::vector<at::Tensor> received(size());
-    int64_t at = 0;
-    for (int q = 0; q < size(); ++q) {
-      if (received_bytes[q] > 0) received[q] = to.narrow(0, at, received_bytes[q]);
-      at += received_bytes[q];
-    }
-    take(received);
-    return absl::OkStatus();
   }
 
  private:

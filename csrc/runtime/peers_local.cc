@@ -1,14 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "csrc/runtime/peers_local.h"
 
-#include <ATen/ops/empty.h>
-
 #include <cstring>
 #include <thread>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "csrc/util/status.h"
 
 namespace spmd::runtime {
 
@@ -19,15 +16,13 @@ class LocalPeers : public Peers {
   absl::Status failure() const override { return job_.failure(); }
 
  protected:
-  absl::Status DoExchange(const at::Tensor& send, absl::Span<const Range> ranges,
-                          absl::Span<const int64_t> received_bytes, Take take) override {
+  absl::Status DoExchange(const at::Tensor& send, absl::Span<const int64_t> send_bytes,
+                          const at::Tensor& receive,
+                          absl::Span<const int64_t> receive_bytes) override {
     if (Interrupted()) {
       Fail(absl::CancelledError(absl::StrCat(ProcessName(rank()), " was interrupted")));
     }
-    std::vector<at::Tensor> received(size());
-    SPMD_RETURN_IF_ERROR(job_.Deliver(rank(), next_++, send, ranges, received_bytes, received));
-    take(received);
-    return absl::OkStatus();
+    return job_.Deliver(rank(), next_++, send, send_bytes, receive, receive_bytes);
   }
 
  private:
@@ -68,9 +63,8 @@ absl::Status LocalJob::failure() const {
 }
 
 absl::Status LocalJob::Deliver(int rank, int64_t number, const at::Tensor& send,
-                               absl::Span<const Peers::Range> ranges,
-                               absl::Span<const int64_t> received_bytes,
-                               std::vector<at::Tensor>& received) {
+                               absl::Span<const int64_t> send_bytes, const at::Tensor& receive,
+                               absl::Span<const int64_t> receive_bytes) {
   std::unique_lock<std::mutex> lock(mutex_);
   if (const auto fault = faults_.find({rank, number}); fault != faults_.end()) {
     switch (fault->second) {
@@ -92,18 +86,18 @@ absl::Status LocalJob::Deliver(int rank, int64_t number, const at::Tensor& send,
         break;
     }
   }
-  const auto* from = static_cast<const char*>(send.const_data_ptr());
+  const auto* from = static_cast<const char*>(send.data_ptr());
   for (int q = 0; q < size_; ++q) {
-    if (q == rank) continue;
-    std::string& sent = sent_[{number, rank, q}];
-    if (ranges[q].bytes > 0) sent.assign(from + ranges[q].begin, ranges[q].bytes);
-    bytes_ += ranges[q].bytes;
+    sent_[{number, rank, q}] = std::string(from, send_bytes[q]);
+    from += send_bytes[q];
+    bytes_ += send_bytes[q];
   }
   if (number > last_counted_) {
     ++exchanges_;
     last_counted_ = number;
   }
   changed_.notify_all();
+  auto* to = static_cast<char*>(receive.data_ptr());
   for (int q = 0; q < size_; ++q) {
     if (q == rank) continue;
     const auto key = std::make_tuple(number, q, rank);
@@ -116,16 +110,15 @@ absl::Status LocalJob::Deliver(int rank, int64_t number, const at::Tensor& send,
     }
     if (!failure_.ok()) return failure_;
     const std::string bytes = std::move(sent_.extract(key).mapped());
-    if (static_cast<int64_t>(bytes.size()) != received_bytes[q]) {
+    if (static_cast<int64_t>(bytes.size()) != receive_bytes[q]) {
       failure_.Update(
           absl::InternalError(absl::StrCat(ProcessName(q), " sends ", bytes.size(), " bytes where ",
-                                           ProcessName(rank), " expects ", received_bytes[q])));
+                                           ProcessName(rank), " expects ", receive_bytes[q])));
       changed_.notify_all();
       return failure_;
     }
-    if (bytes.empty()) continue;
-    received[q] = at::empty({received_bytes[q]}, at::kByte);
-    std::memcpy(received[q].mutable_data_ptr(), bytes.data(), bytes.size());
+    if (!bytes.empty()) std::memcpy(to, bytes.data(), bytes.size());
+    to += receive_bytes[q];
   }
   return absl::OkStatus();
 }

@@ -36,8 +36,8 @@ class LocalJob {
  private:
   friend class LocalPeers;
   absl::Status Deliver(int rank, int64_t number, const at::Tensor& send,
-                       absl::Span<const Peers::Range> ranges,
-                       absl::Span<const int64_t> received_bytes, std::vector<at::Tensor>& received);
+                       absl::Span<const int64_t> send_bytes, const at::Tensor& receive,
+                       absl::Span<const int64_t> receive_bytes);
   void Fail(const absl::Status& why);
   absl::Status failure() const;
 

@@ -8,8 +8,8 @@
 #include <cstring>
 #include <utility>
 
-#include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
+#include "csrc/runtime/in_place.h"
 #include "csrc/runtime/shared_segment.h"
 #include "csrc/runtime/watched_peers.h"
 #include "csrc/util/status.h"
@@ -36,7 +36,7 @@ struct Entry {
   int64_t bytes = 0;
 };
 
-class SharedPeers : public WatchedPeers {
+class SharedPeers : public WatchedPeers, public InPlacePeers {
  public:
   SharedPeers(std::unique_ptr<Peers> remote, std::vector<std::unique_ptr<SharedSegment>> segments,
               std::shared_ptr<JobWatch> watch, std::string channel,
@@ -58,12 +58,9 @@ class SharedPeers : public WatchedPeers {
     return at::from_blob(to, {bytes}, at::kByte);
   }
 
-  std::string Medium() const override { return "shared memory"; }
-  bool received_stays() const override { return false; }
-
- protected:
-  absl::Status DoExchange(const at::Tensor& send, absl::Span<const Range> ranges,
-                          absl::Span<const int64_t> received_bytes, Take take) override {
+  absl::Status ExchangeInPlace(const at::Tensor& send, absl::Span<const SentRange> ranges,
+                               absl::Span<const int64_t> received_bytes,
+                               TakeReceived take) override {
     const int64_t total = send.numel();
     SPMD_ASSIGN_OR_RETURN(char* const mine, RegionFor(total, step() + 1));
     BeginStep();
@@ -81,9 +78,29 @@ class SharedPeers : public WatchedPeers {
       if (received_bytes[q] == 0) continue;
       SPMD_ASSIGN_OR_RETURN(received[q], SentBy(q, received_bytes[q]));
     }
-    const absl::Cleanup ended = [this] { HeaderOf(rank()).ended.Set(Number(step())); };
-    take(received);
+    take(received, true);
+    HeaderOf(rank()).ended.Set(Number(step()));
     return absl::OkStatus();
+  }
+
+ protected:
+  absl::Status DoExchange(const at::Tensor& send, absl::Span<const int64_t> send_bytes,
+                          const at::Tensor& receive,
+                          absl::Span<const int64_t> receive_bytes) override {
+    std::vector<SentRange> ranges;
+    int64_t at = 0;
+    for (const int64_t bytes : send_bytes) {
+      ranges.push_back({at, bytes});
+      at += bytes;
+    }
+    auto* to = static_cast<char*>(receive.mutable_data_ptr());
+    return ExchangeInPlace(send, ranges, receive_bytes, [&](auto received, bool) {
+      for (const at::Tensor& bytes : received) {
+        if (!bytes.defined()) continue;
+        std::memcpy(to, bytes.const_data_ptr(), bytes.nbytes());
+        to += bytes.nbytes();
+      }
+    });
   }
 
  private:

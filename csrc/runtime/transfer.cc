@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "csrc/runtime/accumulate.h"
 #include "csrc/runtime/dispatch_guard.h"
+#include "csrc/runtime/in_place.h"
 #include "csrc/runtime/moves.h"
 #include "csrc/runtime/peers.h"
 #include "csrc/util/status.h"
@@ -75,16 +76,16 @@ class Exchanges {
         Send([&](int a, int b) { return SendsTheSame(a, b); },
              [&](int q, int64_t at, at::Tensor* buffer) { return PackFor(q, at, buffer); },
              [&](int q) { return PackBy(q); },
-             [&](absl::Span<const at::Tensor> received) {
-               FillSlots(received);
-               if (!has_sums_) Give(take, !peers_.received_stays());
+             [&](absl::Span<const at::Tensor> received, bool borrowed) {
+               FillSlots(received, borrowed);
+               if (!has_sums_) Give(take, borrowed);
              }));
     if (!has_sums_) return Taken();
     SPMD_RETURN_IF_ERROR(
         Send([&](int a, int b) { return SharesTheSame(a, b); },
              [&](int q, int64_t at, at::Tensor* buffer) { return ShareWith(q, at, buffer); },
              [&](int q) { return SharedBy(q, {}); },
-             [&](absl::Span<const at::Tensor> received) {
+             [&](absl::Span<const at::Tensor> received, bool) {
                for (int q = 0; q < size_; ++q) {
                  if (received[q].defined()) SharedBy(q, received[q]);
                }
@@ -126,8 +127,8 @@ class Exchanges {
   using Write = absl::FunctionRef<int64_t(int q, int64_t at, at::Tensor* buffer)>;
 
   absl::Status Send(absl::FunctionRef<bool(int, int)> same, Write write,
-                    absl::FunctionRef<int64_t(int)> bytes_from, Peers::Take take) {
-    std::vector<Peers::Range> ranges(size_);
+                    absl::FunctionRef<int64_t(int)> bytes_from, TakeReceived take) {
+    std::vector<SentRange> ranges(size_);
     std::vector<int64_t> received_bytes(size_, 0);
     std::vector<int> written;  // processes; the others get the same as one of these
     int64_t total = 0;
@@ -145,7 +146,7 @@ class Exchanges {
       total = end;
       written.push_back(q);
     }
-    SPMD_ASSIGN_OR_RETURN(at::Tensor buffer, peers_.BufferToSend(total));
+    SPMD_ASSIGN_OR_RETURN(at::Tensor buffer, BufferToSend(peers_, total));
     try {
       if (failed_) buffer.zero_();
       for (const int q : written) {
@@ -155,14 +156,15 @@ class Exchanges {
       return Failed(e);
     }
     absl::Status status;
-    SPMD_RETURN_IF_ERROR(peers_.Exchange(buffer, ranges, received_bytes, [&](auto received) {
-      if (failed_) return;
-      try {
-        take(received);
-      } catch (const std::exception& e) {
-        status = Failed(e);
-      }
-    }));
+    SPMD_RETURN_IF_ERROR(ExchangeInPlace(peers_, buffer, ranges, received_bytes,
+                                         [&](absl::Span<const at::Tensor> received, bool borrowed) {
+                                           if (failed_) return;
+                                           try {
+                                             take(received, borrowed);
+                                           } catch (const std::exception& e) {
+                                             status = Failed(e);
+                                           }
+                                         }));
     return status;
   }
 
@@ -232,7 +234,7 @@ class Exchanges {
     return bytes;
   }
 
-  void FillSlots(absl::Span<const at::Tensor> received) {
+  void FillSlots(absl::Span<const at::Tensor> received, bool borrowed) {
     std::vector<int64_t> at(size_, 0);  // by process
     for (int q = 0; q < size_; ++q) {
       for (size_t p = 0; p < parts_.size(); ++p) {
@@ -246,7 +248,7 @@ class Exchanges {
           }
           at::Tensor slot = InBuffer(received[q], at[q], packet.size, part.type);
           // What is borrowed goes back before the second exchange.
-          slots_[p].push_back(has_sums_ && !peers_.received_stays() ? slot.clone() : slot);
+          slots_[p].push_back(has_sums_ && borrowed ? slot.clone() : slot);
           at[q] += PaddedBytes(NumElements(packet.size), part.type);
         }
       }

@@ -137,7 +137,6 @@ absl::StatusOr<Options> OptionsFrom(EnvironmentVariable variable) {
   reader.Read("SPMD_SYNC", options.sync);
   reader.Read("SPMD_DISTRIBUTED", options.distributed);
   reader.ReadSeconds("SPMD_TIMEOUT", options.timeout);
-  reader.Read("SPMD_SHARED_MEMORY", options.shared_memory);
   reader.Read("SPMD_EXACT", options.exact);
   reader.Read("SPMD_KEEP_MEMORY", options.keep_memory);
   reader.ReadMebibytes("SPMD_CACHE_SIZE", options.cache_size);

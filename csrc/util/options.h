@@ -55,8 +55,6 @@ struct Options {
   // The processes of a torch.distributed job share the devices (csrc/trace/session/processes.h).
   bool distributed = true;
   double timeout = 1800;  // seconds that the processes of a job wait for each other
-  // Processes of one host exchange through memory (csrc/runtime/peers_shared.h).
-  bool shared_memory = true;
   // Sums between processes have the bits of one process that runs tile by tile: every partial sum
   // travels by itself. For tests.
   bool exact = false;

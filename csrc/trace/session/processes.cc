@@ -11,6 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "csrc/runtime/in_place.h"
 #include "csrc/runtime/interrupt.h"
 #include "csrc/runtime/peers.h"
 #include "csrc/trace/device/generator.h"
@@ -75,7 +76,7 @@ absl::StatusOr<std::shared_ptr<runtime::Backend>> Dealt(
 
 absl::Status Join(SessionState& state, std::shared_ptr<runtime::Backend>& backend) {
   SPMD_ASSIGN_OR_RETURN(const std::optional<JobConnection> job,
-                        state.hooks.join_job(state.options.timeout, state.options.shared_memory));
+                        state.hooks.join_job(state.options.timeout));
   if (!job.has_value()) return absl::OkStatus();
   Processes& processes = state.processes;
   SPMD_ASSIGN_OR_RETURN(backend, Dealt(backend, job->script->size()));
@@ -93,9 +94,10 @@ absl::Status Join(SessionState& state, std::shared_ptr<runtime::Backend>& backen
   const int64_t each = backend->num_devices() / size;
   backend->Join(job->programs, each, state.options.exact);
   processes.job = *job;
+  const bool share_memory = dynamic_cast<runtime::InPlacePeers*>(job->programs) != nullptr;
   processes.description =
       absl::StrCat(backend->name(), ": ", backend->num_devices(), " virtual devices in ", size,
-                   " processes that exchange through ", job->programs->Medium());
+                   " processes", share_memory ? " that share memory" : "");
   for (int r = 0; r < size; ++r) {
     absl::StrAppend(&processes.description, "\n  process ", r, r == rank ? " (this one)" : "",
                     " on ", hosts[r], ": device", each == 1 ? " " : "s ", r * each,

@@ -35,8 +35,7 @@ struct PythonHooks {
   void (*raise_signal)(const std::string& note) = nullptr;
   // Joins the job of this process, with the others; nullopt if it has none.
   // Errors: those of torch.distributed.
-  absl::StatusOr<std::optional<JobConnection>> (*join_job)(double timeout,
-                                                           bool share_memory) = nullptr;
+  absl::StatusOr<std::optional<JobConnection>> (*join_job)(double timeout) = nullptr;
 };
 
 }  // namespace spmd::trace

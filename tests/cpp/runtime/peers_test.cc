@@ -9,6 +9,7 @@
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 
 #include "absl/strings/str_cat.h"
+#include "csrc/runtime/in_place.h"
 #include "csrc/runtime/job_watch.h"
 #include "csrc/runtime/peers_shared.h"
 #include "csrc/runtime/rounds.h"
@@ -27,7 +28,7 @@ TEST(Peers, ExchangeBytesOfAnySizes) {
       const auto bytes = [&](int from, int to) -> int64_t {
         return from == to || (from + to) % 2 == 1 ? 0 : from + to;
       };
-      std::vector<Peers::Range> send;
+      std::vector<SentRange> send;
       std::vector<int64_t> receive;
       std::vector<at::Tensor> parts = {at::empty({0}, at::kByte)};
       int64_t at = 0;
@@ -38,8 +39,8 @@ TEST(Peers, ExchangeBytesOfAnySizes) {
         parts.push_back(at::full({send.back().bytes}, 10 * peers.rank() + q, at::kByte));
       }
       bool taken = false;
-      const absl::Status status =
-          peers.Exchange(at::cat(parts), send, receive, [&](absl::Span<const at::Tensor> got) {
+      const absl::Status status = ExchangeInPlace(
+          peers, at::cat(parts), send, receive, [&](absl::Span<const at::Tensor> got, bool) {
             taken = true;
             for (int q = 0; q < size; ++q) {
               ASSERT_EQ(got[q].defined() ? got[q].numel() : 0, receive[q]);
@@ -145,7 +146,7 @@ void RunInMemory(int size, std::chrono::milliseconds timeout,
     const auto watch = JobWatch::Make(store, peers.rank(), size);
     auto shared = ShareMemory(job.MakePeers(peers.rank()), true, watch, "test", timeout);
     ASSERT_TRUE(shared.ok()) << shared.status();
-    ASSERT_EQ((*shared)->Medium(), "shared memory");
+    ASSERT_NE(dynamic_cast<InPlacePeers*>(shared->get()), nullptr);
     f(**shared);
   });
 }
@@ -170,7 +171,7 @@ TEST(Peers, MemoryCarriesBytesOfAnySizes) {
         }
         const int me = peers.rank();
         int64_t sent = 0;
-        std::vector<Peers::Range> out;
+        std::vector<SentRange> out;
         std::vector<int64_t> in;
         for (int q = 0; q < size; ++q) {
           out.push_back({sent, bytes[me][q]});
@@ -179,13 +180,13 @@ TEST(Peers, MemoryCarriesBytesOfAnySizes) {
         }
         // Every second round packs where it sends from.
         absl::StatusOr<at::Tensor> send = at::empty({sent}, at::kByte);
-        if (round % 2 == 0) send = peers.BufferToSend(sent);
+        if (round % 2 == 0) send = BufferToSend(peers, sent);
         ASSERT_TRUE(send.ok()) << send.status();
         auto* to = send->mutable_data_ptr<uint8_t>();
         for (int q = 0; q < size; ++q) {
           for (int64_t i = 0; i < bytes[me][q]; ++i) *to++ = ByteOf(round, me, q, i);
         }
-        const auto check = [&](absl::Span<const at::Tensor> got) {
+        const auto check = [&](absl::Span<const at::Tensor> got, bool) {
           for (int q = 0; q < size; ++q) {
             ASSERT_EQ(got[q].defined() ? got[q].numel() : 0, in[q]);
             if (in[q] == 0) continue;
@@ -195,7 +196,7 @@ TEST(Peers, MemoryCarriesBytesOfAnySizes) {
             ASSERT_EQ(wrong, 0) << "round " << round << " from " << q;
           }
         };
-        const absl::Status status = peers.Exchange(*send, out, in, check);
+        const absl::Status status = ExchangeInPlace(peers, *send, out, in, check);
         ASSERT_TRUE(status.ok()) << status;
       }
       const auto texts = peers.Tell(std::string(100000 * (peers.rank() + 1), 'x'));
@@ -213,7 +214,7 @@ TEST(Peers, MemoryIsSharedByAllOrByNone) {
     auto made = ShareMemory(job.MakePeers(peers.rank()), peers.rank() != 1, watch, "test",
                             std::chrono::seconds(20));
     ASSERT_TRUE(made.ok()) << made.status();
-    EXPECT_EQ((*made)->Medium(), "threads");
+    EXPECT_EQ(dynamic_cast<InPlacePeers*>(made->get()), nullptr);
     EXPECT_TRUE((*made)->Agree({}).ok());
   });
 }

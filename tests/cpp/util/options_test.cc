@@ -53,7 +53,6 @@ TEST(OptionsTest, EachVariableSetsItsField) {
                               {"SPMD_SYNC", "1"},
                               {"SPMD_DISTRIBUTED", "0"},
                               {"SPMD_TIMEOUT", "2.5"},
-                              {"SPMD_SHARED_MEMORY", "0"},
                               {"SPMD_EXACT", "1"},
                               {"SPMD_LOG", "traffic, passes"},
                               {"SPMD_CACHE_SIZE", "1"},
@@ -62,7 +61,7 @@ TEST(OptionsTest, EachVariableSetsItsField) {
   EXPECT_EQ(options->backend, "mock_tpu:v4-16");
   EXPECT_EQ(options->num_devices, 4);
   EXPECT_FALSE(options->coalesce || options->price_moves || options->replay || options->shortcuts ||
-               options->keep_memory || options->distributed || options->shared_memory);
+               options->keep_memory || options->distributed);
   EXPECT_TRUE(options->verify && options->check_passes && options->sync && options->exact);
   EXPECT_EQ(options->timeout, 2.5);
   EXPECT_TRUE(options->log.passes && options->log.traffic);
