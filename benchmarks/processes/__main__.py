@@ -70,21 +70,19 @@ def job(processes: int, devices: int, what: str, pairs: int, alone: bool = False
     return [Result(**json.loads(line)) for line in printed if line.startswith("{")]
 
 
-def agreement(processes: int, pairs: int) -> Result:
+def agreement(processes: int, pairs: int) -> list[Result]:
     """Jobs and lone processes alternately: a process cannot be both."""
     together, alone = [], []
     for _ in range(3):
-        alone += job(processes, processes, "agreement", pairs, alone=True)
-        together += job(processes, processes, "agreement", pairs)
-    extra = [t.ours - a.ours for t, a in zip(together, alone)]
-    return dataclasses.replace(
-        together[0],
-        ours=statistics.median(extra),
-        median=statistics.median(extra),
-        low=min(extra),
-        high=max(extra),
-        budget=AGREEMENT_BUDGET,
-    )
+        alone.append(job(processes, processes, "agreement", pairs, alone=True))
+        together.append(job(processes, processes, "agreement", pairs))
+    results = []
+    for rows, others in zip(zip(*together), zip(*alone)):
+        extra = [mine.ours - other.ours for mine, other in zip(rows, others)]
+        median = statistics.median(extra)
+        figures = {"ours": median, "median": median, "low": min(extra), "high": max(extra)}
+        results.append(dataclasses.replace(rows[0], budget=AGREEMENT_BUDGET, **figures))
+    return results
 
 
 def main() -> int:
@@ -109,7 +107,7 @@ def main() -> int:
         at = f" P={processes}"
         for what in args.only:
             if what == "agreement":
-                show([agreement(processes, args.pairs)], at)
+                show(agreement(processes, args.pairs), at)
                 continue
             show(job(processes, processes, what, args.pairs), at)
             if what in STRATEGIES and args.devices > processes:

@@ -75,9 +75,9 @@ def all_reduce_row(mebibytes: int, budget: float) -> Row:
             spmd.sync(wait=True)
             del total
 
-        return partial(by_the_wall, ours), partial(by_the_wall, partial(dist.all_reduce, data))
+        return job_cpu_seconds(ours), job_cpu_seconds(partial(dist.all_reduce, data))
 
-    return Row(f"all-reduce {mebibytes} MiB, wall time", budget, prepare)
+    return Row(f"all-reduce {mebibytes} MiB", budget, prepare, elapsed=True)
 
 
 def by_the_wall(step: Step) -> float:
@@ -90,7 +90,7 @@ def by_the_wall(step: Step) -> float:
     return float(mine)
 
 
-def agreement_row() -> Row:
+def agreement_row(clock: str) -> Row:
     """A step that sends nothing, in a job or, with SPMD_DISTRIBUTED=0, alone."""
     calls = 100
 
@@ -103,16 +103,19 @@ def agreement_row() -> Row:
                 spmd.sync(wait=True)
 
         step()
-        return lambda: by_the_wall(step) / calls, None
+        if clock == "wall":
+            return lambda: by_the_wall(step) / calls, None
+        of_all = job_cpu_seconds(step)
+        return lambda: of_all() / calls / dist.get_world_size(), None
 
-    return Row("agreement", None, prepare, unit="µs")
+    return Row(f"agreement, {clock} time", None, prepare, unit="µs")
 
 
 def rows(what: str) -> list[Row]:
     if what == "all-reduce":
         return [all_reduce_row(64, 0.7), all_reduce_row(1, 0.7)]
     if what == "agreement":
-        return [agreement_row()]
+        return [agreement_row("wall"), agreement_row("CPU")]
     return [strategy_row(what)]
 
 
