@@ -53,11 +53,10 @@ absl::StatusOr<std::optional<trace::JobConnection>> JoinJob(double timeout) {
     // A group must not be destroyed while somebody may wait for it, so the peers are never.
     const auto peers_of = [&](const Group& group,
                               const std::string& channel) -> absl::StatusOr<runtime::Peers*> {
-      SPMD_ASSIGN_OR_RETURN(
-          std::unique_ptr<runtime::Peers> peers,
-          runtime::ShareMemory(runtime::MakeC10dPeers(group, watch, channel, wait), share_memory,
-                               watch, channel, wait));
-      return peers.release();
+      runtime::Peers* const remote = runtime::MakeC10dPeers(group, watch, channel, wait).release();
+      SPMD_ASSIGN_OR_RETURN(std::unique_ptr<runtime::Peers> peers,
+                            runtime::ShareMemory(*remote, share_memory, watch, channel, wait));
+      return peers != nullptr ? peers.release() : remote;
     };
     trace::JobConnection job;
     SPMD_ASSIGN_OR_RETURN(job.script, peers_of(script, "script"));

@@ -12,6 +12,7 @@
 #include "csrc/runtime/in_place.h"
 #include "csrc/runtime/shared_segment.h"
 #include "csrc/runtime/watched_peers.h"
+#include "csrc/util/dims.h"
 #include "csrc/util/status.h"
 
 namespace spmd::runtime {
@@ -38,13 +39,13 @@ struct Entry {
 
 class SharedPeers : public WatchedPeers, public InPlacePeers {
  public:
-  SharedPeers(std::unique_ptr<Peers> remote, std::vector<std::unique_ptr<SharedSegment>> segments,
+  SharedPeers(int rank, std::vector<std::unique_ptr<SharedSegment>> segments,
               std::shared_ptr<JobWatch> watch, std::string channel,
               std::chrono::milliseconds timeout)
-      : WatchedPeers(remote->rank(), remote->size(), std::move(watch), std::move(channel), timeout),
-        remote_(std::move(remote)),
+      : WatchedPeers(rank, static_cast<int>(segments.size()), std::move(watch), std::move(channel),
+                     timeout),
         segments_(std::move(segments)),
-        last_(size()) {}
+        last_(segments_.size()) {}
 
   static int64_t HeaderBytes(int size) {
     const auto bytes = static_cast<int64_t>(sizeof(Header)) +
@@ -168,7 +169,6 @@ class SharedPeers : public WatchedPeers, public InPlacePeers {
     return at::from_blob(segment.data() + entry.begin, {bytes}, at::kByte);
   }
 
-  const std::unique_ptr<Peers> remote_;
   const std::vector<std::unique_ptr<SharedSegment>> segments_;  // by process
   // By process and region: the last exchange in which something was sent to it from there.
   std::vector<std::array<int64_t, kNumSmall + 1>> last_;
@@ -176,11 +176,11 @@ class SharedPeers : public WatchedPeers, public InPlacePeers {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Peers>> ShareMemory(std::unique_ptr<Peers> remote, bool wanted,
+absl::StatusOr<std::unique_ptr<Peers>> ShareMemory(Peers& remote, bool wanted,
                                                    std::shared_ptr<JobWatch> watch,
                                                    std::string channel,
                                                    std::chrono::milliseconds timeout) {
-  const int size = remote->size(), rank = remote->rank();
+  const int size = remote.size(), rank = remote.rank();
   std::vector<std::unique_ptr<SharedSegment>> segments(size);
   std::string description;
   if (wanted) {
@@ -189,7 +189,7 @@ absl::StatusOr<std::unique_ptr<Peers>> ShareMemory(std::unique_ptr<Peers> remote
       segments[rank] = *std::move(mine);
     }
   }
-  SPMD_ASSIGN_OR_RETURN(const std::vector<std::string> all, remote->Tell(description));
+  SPMD_ASSIGN_OR_RETURN(const std::vector<std::string> all, remote.Tell(description));
   bool can = segments[rank] != nullptr;
   for (int q = 0; q < size && can; ++q) {
     if (q == rank) continue;
@@ -197,11 +197,11 @@ absl::StatusOr<std::unique_ptr<Peers>> ShareMemory(std::unique_ptr<Peers> remote
     can = theirs.ok();
     if (can) segments[q] = *std::move(theirs);
   }
-  SPMD_ASSIGN_OR_RETURN(const std::vector<Peers::Words> votes, remote->Agree({can ? 1u : 0u}));
+  SPMD_ASSIGN_OR_RETURN(const std::vector<Peers::Words> votes, remote.Agree({can ? 1u : 0u}));
   if (!std::all_of(votes.begin(), votes.end(), [](const auto& words) { return words[0] == 1; })) {
-    return remote;
+    return nullptr;
   }
-  return std::make_unique<SharedPeers>(std::move(remote), std::move(segments), std::move(watch),
+  return std::make_unique<SharedPeers>(rank, std::move(segments), std::move(watch),
                                        std::move(channel), timeout);
 }
 

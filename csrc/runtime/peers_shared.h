@@ -16,12 +16,11 @@
 
 namespace spmd::runtime {
 
-// Collective. Peers that exchange through memory if all processes are on one host and can map each
-// other's segments; otherwise `remote`, through which they find out. `wanted` false: this process
-// does not want to. `remote` is kept as long as the result. The arguments are those of
-// MakeC10dPeers.
-// Errors: those of Exchange.
-absl::StatusOr<std::unique_ptr<Peers>> ShareMemory(std::unique_ptr<Peers> remote, bool wanted,
+// Collective. Peers that exchange through memory, if all processes are on one host and can map each
+// other's segments; null otherwise, in all of them. They find out through `remote`. `wanted` false:
+// this process does not want to. The other arguments are those of MakeC10dPeers.
+// Errors: those of Peers::Exchange.
+absl::StatusOr<std::unique_ptr<Peers>> ShareMemory(Peers& remote, bool wanted,
                                                    std::shared_ptr<JobWatch> watch,
                                                    std::string channel,
                                                    std::chrono::milliseconds timeout);
