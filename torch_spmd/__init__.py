@@ -21,7 +21,7 @@ from torch_spmd import _device  # noqa: E402
 
 _device.register()
 
-from torch_spmd import debug, hf, testing  # noqa: E402
+from torch_spmd import debug, hf, nn, testing  # noqa: E402
 from torch_spmd._hooks import OutOfMemoryError  # noqa: E402
 from torch_spmd.backend import (  # noqa: E402
     answers,
@@ -59,8 +59,16 @@ from torch_spmd.collectives import (  # noqa: E402
     psum_scatter,
     pvary,
 )
+from torch_spmd.dtensors import (  # noqa: E402
+    distribute_tensor,
+    from_device_mesh,
+    from_dtensor,
+    to_device_mesh,
+    to_dtensor,
+)
 from torch_spmd.fully_sharded import fsdp  # noqa: E402
 from torch_spmd.loader import Loader  # noqa: E402
+from torch_spmd.local import local_map  # noqa: E402
 from torch_spmd.manual import shard_map  # noqa: E402
 from torch_spmd.mesh import (  # noqa: E402
     Mesh,
@@ -70,13 +78,16 @@ from torch_spmd.mesh import (  # noqa: E402
     use_mesh,
 )
 from torch_spmd.modules import ShardReport, shard_module  # noqa: E402
+from torch_spmd.pipelines import pipeline  # noqa: E402
 from torch_spmd.planning import plan  # noqa: E402
 from torch_spmd.processes import (  # noqa: E402
+    from_process_local,
     local_devices,
     process_count,
     process_index,
 )
 from torch_spmd.proposals import auto_shard  # noqa: E402
+from torch_spmd.recomputation import remat  # noqa: E402
 from torch_spmd.rules import register_rule  # noqa: E402
 from torch_spmd.spec import (  # noqa: E402
     UNCONSTRAINED,
@@ -128,7 +139,11 @@ __all__ = [
     "debug",
     "describe_devices",
     "device_count",
+    "distribute_tensor",
+    "from_device_mesh",
+    "from_dtensor",
     "from_local_shards",
+    "from_process_local",
     "fsdp",
     "full_tensor",
     "get_global_mesh",
@@ -137,11 +152,14 @@ __all__ = [
     "load",
     "load_local_shards_",
     "local_devices",
+    "local_map",
     "local_shards",
     "make_mesh",
     "manual_seed",
     "mark_sharding",
+    "nn",
     "pbroadcast",
+    "pipeline",
     "plan",
     "pmax",
     "pmean",
@@ -154,6 +172,7 @@ __all__ = [
     "psum_scatter",
     "pvary",
     "register_rule",
+    "remat",
     "reshard",
     "save",
     "set_coalescing",
@@ -167,6 +186,8 @@ __all__ = [
     "sync",
     "tensor_parallel",
     "testing",
+    "to_device_mesh",
+    "to_dtensor",
     "use_mesh",
 ]
 

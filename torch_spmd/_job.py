@@ -18,6 +18,7 @@ _rank = 0
 _VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 
+<<<<<<< HEAD
 def _share_memory() -> bool:
     given = os.environ.get("SPMD_SHARED_MEMORY") or "1"
     if given not in ("0", "1"):
@@ -28,6 +29,10 @@ def _share_memory() -> bool:
 def connect(timeout: float) -> tuple[Any, Any, Any, bool] | None:
     """Two groups of this package's own, one for scripts and one for programs, a store, and whether
     processes of one host may exchange through memory.
+=======
+def connect(timeout: float) -> tuple[Any, Any, Any, Any] | None:
+    """Three groups of this package's own, for scripts, programs and checkpoints, and a store.
+>>>>>>> main
 
     They are of the processes of the default group; if there is none, it is made from torchrun's
     environment. None if there is one process.
@@ -42,20 +47,24 @@ def connect(timeout: float) -> tuple[Any, Any, Any, bool] | None:
         if any(name not in os.environ for name in _VARIABLES) or int(os.environ["WORLD_SIZE"]) < 2:
             return None
         dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=timeout))
-    if dist.get_world_size() < 2:
+    if dist.get_world_size() < 2 or dist.get_backend() == "fake":
         return None
     # Waits end by themselves after `timeout`, with words of their own: the groups wait longer.
     longer = datetime.timedelta(seconds=timeout + 10)
     groups = [
         dist.new_group(backend="gloo", timeout=longer, group_desc=f"torch_spmd {use}")
-        for use in ("scripts", "programs")
+        for use in ("scripts", "programs", "checkpoints")
     ]
     store = distributed_c10d.PrefixStore("torch_spmd", distributed_c10d._get_default_store())
     _joined, _rank = True, dist.get_rank()
     if multiprocessing.parent_process() is not None:
         # Children of multiprocessing end without atexit.
         util.Finalize(None, leave, exitpriority=100)
+<<<<<<< HEAD
     return groups[0], groups[1], store, _share_memory()
+=======
+    return groups[0], groups[1], groups[2], store
+>>>>>>> main
 
 
 def leave() -> None:
