@@ -18,7 +18,6 @@ _rank = 0
 _VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 
-<<<<<<< HEAD
 def _share_memory() -> bool:
     given = os.environ.get("SPMD_SHARED_MEMORY") or "1"
     if given not in ("0", "1"):
@@ -26,13 +25,9 @@ def _share_memory() -> bool:
     return given == "1"
 
 
-def connect(timeout: float) -> tuple[Any, Any, Any, bool] | None:
-    """Two groups of this package's own, one for scripts and one for programs, a store, and whether
-    processes of one host may exchange through memory.
-=======
-def connect(timeout: float) -> tuple[Any, Any, Any, Any] | None:
-    """Three groups of this package's own, for scripts, programs and checkpoints, and a store.
->>>>>>> main
+def connect(timeout: float) -> tuple[Any, Any, Any, Any, bool] | None:
+    """Three groups of this package's own, for scripts, programs and checkpoints, a store, and
+    whether processes of one host may exchange through memory.
 
     They are of the processes of the default group; if there is none, it is made from torchrun's
     environment. None if there is one process.
@@ -60,11 +55,7 @@ def connect(timeout: float) -> tuple[Any, Any, Any, Any] | None:
     if multiprocessing.parent_process() is not None:
         # Children of multiprocessing end without atexit.
         util.Finalize(None, leave, exitpriority=100)
-<<<<<<< HEAD
-    return groups[0], groups[1], store, _share_memory()
-=======
-    return groups[0], groups[1], groups[2], store
->>>>>>> main
+    return groups[0], groups[1], groups[2], store, _share_memory()
 
 
 def leave() -> None:
