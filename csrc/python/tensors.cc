@@ -12,6 +12,7 @@
 #include "csrc/trace/api/session.h"
 #include "csrc/trace/recorder/marks.h"
 #include "csrc/trace/recorder/saved_marks.h"
+#include "csrc/trace/run/end_of_step.h"
 #include "csrc/trace/run/marking.h"
 #include "csrc/trace/run/read_host.h"
 #include "csrc/trace/run/tensor_layout.h"
@@ -59,9 +60,9 @@ py::object ShardingOf(const at::Tensor& tensor) {
 }
 
 // One tuple per device: (id, ((begin, end), …)).
-py::list ShardBoxes(const at::Tensor& tensor) {
+py::list FromBoxes(const std::vector<trace::DeviceBox>& boxes) {
   py::list result;
-  for (const trace::DeviceBox& held : ValueOrThrow(trace::DeviceBoxes(tensor))) {
+  for (const trace::DeviceBox& held : boxes) {
     py::tuple box(held.box.size());
     for (size_t d = 0; d < held.box.size(); ++d) {
       box[d] = py::make_tuple(held.box[d].begin, held.box[d].end);
@@ -87,21 +88,31 @@ void MarkShardings(const py::list& items) {
 
 void KeepMark(const at::Tensor& from, const at::Tensor& to, const char* caller) {
   trace::SessionLock lock;
+  ThrowIfError(trace::RunWaitingStep(*lock));
   trace::KeepMark(*lock, from, to, caller);
 }
 
 void GiveSavedMark(const at::Tensor& tensor, const std::string& text) {
   trace::SessionLock lock;
+  ThrowIfError(trace::RunWaitingStep(*lock));
   trace::GiveSavedMark(*lock, tensor, text);
 }
 
 // `box` is ((begin, end), …).
 at::Tensor ReadPart(const at::Tensor& tensor, const std::vector<std::pair<int64_t, int64_t>>& box) {
   trace::SessionLock lock;
+  ThrowIfError(trace::RunWaitingStep(*lock));
   ThrowIfError(trace::CheckOurs("local_shards", tensor));
   Box part;
   for (const auto& [begin, end] : box) part.push_back({begin, end});
   return trace::ReadHostPart(*lock, tensor, part, "local_shards");
+}
+
+bool ReadsAlone(const at::Tensor& tensor) {
+  trace::SessionLock lock;
+  ThrowIfError(trace::RunWaitingStep(*lock));
+  ThrowIfError(trace::CheckOurs("local_shards", tensor));
+  return trace::ReadsAlone(*lock, tensor);
 }
 
 py::list LocalShards(const at::Tensor& tensor) {
@@ -133,10 +144,20 @@ void init_tensors(py::module& m) {
       },
       py::arg("tensor"), py::arg("mesh"), py::arg("spec"));
   m.def("sharding_of", &ShardingOf, py::arg("tensor"));
-  m.def("shard_boxes", &ShardBoxes, py::arg("tensor"));
+  m.def(
+      "shard_boxes",
+      [](const at::Tensor& tensor) { return FromBoxes(ValueOrThrow(trace::DeviceBoxes(tensor))); },
+      py::arg("tensor"));
+  m.def(
+      "boxes_of",
+      [](const Mesh& mesh, py::object spec, const std::vector<int64_t>& sizes) {
+        return FromBoxes(ValueOrThrow(trace::BoxesOfMark(mesh, ToSpec(spec, mesh), sizes)));
+      },
+      py::arg("mesh"), py::arg("spec"), py::arg("sizes"));
   m.def("keep_mark", &KeepMark, py::arg("source"), py::arg("target"), py::arg("caller"));
   m.def("give_saved_mark", &GiveSavedMark, py::arg("tensor"), py::arg("text"));
   m.def("read_part", &ReadPart, py::arg("tensor"), py::arg("box"));
+  m.def("reads_alone", &ReadsAlone, py::arg("tensor"));
   m.def("local_shards", &LocalShards, py::arg("tensor"));
   m.def(
       "from_local_shards",
