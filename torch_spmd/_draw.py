@@ -116,8 +116,8 @@ def shards_html(dims: Sequence[int], boxes: Sequence[DeviceBox], limit: int | No
         place = (None if rows is None else box[rows], None if columns is None else box[columns])
         pictures.setdefault(tuple(box[d] for d in others), {})[place] = box
     parts = []
-    for place, cells in sorted(pictures.items())[:limit]:
-        title = ", ".join(f"dim {d} {_interval(i)}" for d, i in zip(others, place))
+    for fixed, cells in sorted(pictures.items())[:limit]:
+        title = ", ".join(f"dim {d} {_interval(i)}" for d, i in zip(others, fixed))
         down = sorted({row for row, _ in cells}, key=str if rows is None else None)[:limit]
         across = sorted({col for _, col in cells}, key=str if columns is None else None)
         across = across[: _quarter(limit)]
