@@ -15,9 +15,9 @@ from training_state import Run
 
 import torch_spmd as spmd
 
-FOLDER, SEED = Path(sys.argv[1]), int(sys.argv[2])
 PLACES = 9
-RANK, SIZE = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+FOLDER = MESH = None  # set by main
+RANK, SIZE = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
 
 
 def own_mistake():
@@ -53,23 +53,27 @@ FAULTS = {
     "drops and collects": (lambda x: __import__("gc").collect(), False),
 }  # fmt: skip
 
-choose = random.Random(SEED)
-FAULT = choose.choice(sorted(FAULTS)) if SEED >= 0 else "is late"
-CULPRIT = choose.randrange(SIZE)
-STEP, PLACE = choose.randrange(6), choose.randrange(PLACES)
-MESH = spmd.make_mesh((12, 1), ("data", "model"))
+
+def choice(seed, size):
+    """The fault, the process, the step and the place. A seed below 0 is no fault to speak of."""
+    choose = random.Random(seed)
+    fault = choose.choice(sorted(FAULTS)) if seed >= 0 else "is late"
+    return fault, choose.randrange(size), choose.randrange(6), choose.randrange(PLACES)
 
 
 def main():
+    global FOLDER, MESH
+    FOLDER = Path(sys.argv[1])
+    fault, culprit, at_step, at_place = choice(int(sys.argv[2]), SIZE)
+    MESH = spmd.make_mesh((12, 1), ("data", "model"))
     run = Run(MESH)
     passed = 0
 
     def place(x, step):
         nonlocal passed
         passed += 1
-        if RANK == CULPRIT and step == STEP and passed % PLACES == PLACE:
-            print("fault", flush=True)
-            FAULTS[FAULT][0](x)
+        if culprit == RANK and step == at_step and passed % PLACES == at_place:
+            FAULTS[fault][0](x)
 
     with spmd.Checkpointer(FOLDER / "kept", every=2, keep=2) as checkpoints:
         for step in range(10):
