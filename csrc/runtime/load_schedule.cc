@@ -152,6 +152,12 @@ void LoadedProgram::Impl::AddToSchedule(int step, const MoveStep& move,
       };
       std::for_each(transfer.send.begin(), transfer.send.end(), add);
       add(transfer.receive[backend.peers()->rank()]);
+      for (const Transfer::Sum& sum : transfer.sums) {
+        for (const Transfer::Sum::Term& term : sum.terms) {
+          if (term.process != backend.peers()->rank()) continue;
+          for (const int32_t source : term.sources) sent.push_back({part.from, source});
+        }
+      }
     }
     scheduler.AddExchange(step, sent);
   }
@@ -227,8 +233,7 @@ void LoadedProgram::Impl::FindCommit() {
     if (writes) first_write = std::min(first_write, b);
   }
   commit = std::max(fallible, first_write);
-  // Checking indices on another device than the host would wait for them.
-  early_commit = held.shares_cpu ? std::max(unbounded, first_write) : commit;
+  early_commit = std::max(unbounded, first_write);
 }
 
 // The processes vote after the last step that may fail, whether or not this one has a part in it.

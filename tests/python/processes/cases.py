@@ -212,11 +212,54 @@ def gradients_of_parts():
     return {name: value.cpu() for name, value in layer.state_dict().items()}
 
 
+@case
+def large_sums():
+    """A sum that is added in parts, one that is not, and both in one exchange."""
+    torch.manual_seed(8)
+    line = spmd.make_mesh((8,), ("all",))
+    x = torch.randn(8, 40001).to("spmd")
+    spmd.mark_sharding(x, line, ("all", None))
+    y = torch.randn(16, 160).to("spmd")
+    spmd.mark_sharding(y, line, ("all", None))
+    large, small = x.sum(0), y.sum(0)
+    return {"large": large.cpu(), "small": small.cpu(), "half": x.bfloat16().sum(0).cpu()}
+
+
 def main():
     folder = Path(sys.argv[1])
     results = {name: function() for name, function in CASES.items()}
     torch.save(results, folder / f"{spmd.process_index()}.pt")
     print("described:", spmd.describe_devices())
+
+
+@case
+def rings_experts_pipelines():
+    """Ring attention in zigzag order, a mixture of experts and a pipeline, with gradients."""
+    torch.manual_seed(0)
+    results = {}
+
+    def note(name, value, *parameters):
+        value.square().mean().backward()
+        results.update({f"{name} {i}": p.grad for i, p in enumerate(parameters)}, **{name: value})
+
+    ring = spmd.make_mesh((2, 4), ("data", "context"))
+    q, k, v = (torch.randn(2, h, 16, 4).to("spmd").requires_grad_() for h in (4, 2, 2))
+    out = spmd.nn.ring_attention(q, k, v, ring, is_causal=True, zigzag=True, dropout_p=0.1)
+    note("ring", out, q, k, v)
+    expert = spmd.make_mesh((2, 4), ("data", "expert"))
+    moe = spmd.nn.MoE(6, 10, 8).to("spmd").shard(expert, batch=("data",))
+    x = spmd.mark_sharding(
+        torch.randn(16, 4, 6).to("spmd"), expert, (("data", "expert"), None, None)
+    )
+    mixed = moe(x)
+    results.update(load=mixed.load, dropped=mixed.dropped)
+    note("experts", mixed.output, *moe.parameters())
+    stage = spmd.make_mesh((2, 4), ("data", "stage"))
+    layers = [torch.nn.Linear(6, 6).to("spmd") for _ in range(8)]
+    blocks = spmd.pipeline(layers, stage, microbatches=4, schedule="circular")
+    x = spmd.mark_sharding(torch.randn(16, 6).to("spmd"), stage, ("data", None))
+    note("pipeline", blocks(x), *blocks.parameters())
+    return {name: value.detach().cpu() for name, value in results.items()}
 
 
 if __name__ == "__main__":
