@@ -51,6 +51,7 @@ bool CanBePassed(const Record& record) {
     case StartUse::kSliceGradient:
       return args[number - 1].isInt() && args[number].isInt() && IsRun(args, number);
   }
+  return false;
 }
 
 int64_t Wrapped(int64_t i, int64_t size) { return i < 0 ? i + size : i; }
