@@ -21,7 +21,7 @@ from torch_spmd import _device  # noqa: E402
 
 _device.register()
 
-from torch_spmd import debug, hf, testing  # noqa: E402
+from torch_spmd import debug, hf, nn, testing  # noqa: E402
 from torch_spmd._hooks import OutOfMemoryError  # noqa: E402
 from torch_spmd.backend import (  # noqa: E402
     answers,
@@ -59,6 +59,13 @@ from torch_spmd.collectives import (  # noqa: E402
     psum_scatter,
     pvary,
 )
+from torch_spmd.dtensors import (  # noqa: E402
+    distribute_tensor,
+    from_device_mesh,
+    from_dtensor,
+    to_device_mesh,
+    to_dtensor,
+)
 from torch_spmd.fully_sharded import fsdp  # noqa: E402
 from torch_spmd.loader import Loader  # noqa: E402
 from torch_spmd.manual import shard_map  # noqa: E402
@@ -70,6 +77,7 @@ from torch_spmd.mesh import (  # noqa: E402
     use_mesh,
 )
 from torch_spmd.modules import ShardReport, shard_module  # noqa: E402
+from torch_spmd.pipelines import pipeline  # noqa: E402
 from torch_spmd.planning import plan  # noqa: E402
 from torch_spmd.processes import (  # noqa: E402
     local_devices,
@@ -128,6 +136,9 @@ __all__ = [
     "debug",
     "describe_devices",
     "device_count",
+    "distribute_tensor",
+    "from_device_mesh",
+    "from_dtensor",
     "from_local_shards",
     "fsdp",
     "full_tensor",
@@ -141,7 +152,9 @@ __all__ = [
     "make_mesh",
     "manual_seed",
     "mark_sharding",
+    "nn",
     "pbroadcast",
+    "pipeline",
     "plan",
     "pmax",
     "pmean",
@@ -167,6 +180,8 @@ __all__ = [
     "sync",
     "tensor_parallel",
     "testing",
+    "to_device_mesh",
+    "to_dtensor",
     "use_mesh",
 ]
 

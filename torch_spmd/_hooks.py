@@ -13,6 +13,8 @@ import torch._tensor_str
 import torch.utils.dlpack
 from torch import Tensor
 
+from torch_spmd import _moves
+
 OutOfMemoryError = torch.OutOfMemoryError
 """A program does not fit a device's memory; raised before anything runs."""
 
@@ -27,6 +29,7 @@ def install() -> None:
     _copy_between_processes()
     _refuse_data_parallel()
     _keep_marks()
+    _moves.install()
     os.register_at_fork(after_in_child=_note_fork)
 
 
@@ -211,6 +214,7 @@ def _keep_marks() -> None:
     @functools.wraps(compatible)
     def compatible_with_marks(old: Tensor, new: Tensor) -> bool:
         keep(old, new, "module conversion")  # asked by nn.Module before it replaces a tensor
+        _moves.replaced(old, new)
         return compatible(old, new)
 
     torch._has_compatible_shallow_copy_type = compatible_with_marks  # type: ignore[assignment]

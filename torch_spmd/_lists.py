@@ -14,10 +14,12 @@ import importlib.machinery
 import importlib.util
 import sys
 from collections.abc import Callable, Sequence
-from types import ModuleType
+from types import FunctionType, ModuleType
 from typing import Any
 
 import torch
+
+from torch_spmd import _trainers
 
 DEVICE = "spmd"
 
@@ -78,10 +80,64 @@ def _safetensors(module: Any) -> None:
     module.load_file = load  # load_model calls it, too
 
 
+def _device_mesh(module: Any) -> None:
+    """A DeviceMesh of "spmd" has no process groups: its ranks are devices of this process."""
+    init = module.DeviceMesh.__init__
+
+    @functools.wraps(init)
+    def without_groups(self: Any, device_type: str, *args: Any, **options: Any) -> None:
+        if device_type == DEVICE:
+            options |= {"_init_backend": False, "_rank": 0}
+        init(self, device_type, *args, **options)
+
+    module.DeviceMesh.__init__ = without_groups
+
+
+def _distribute_tensor(module: Any) -> None:
+    """`distribute_tensor` with a mesh of "spmd" marks a tensor of the device.
+
+    Scripts have often imported the function by name before, so that it gets other code.
+    """
+    function = module.distribute_tensor
+    original = FunctionType(
+        function.__code__, function.__globals__, function.__name__, function.__defaults__
+    )
+    original.__kwdefaults__ = function.__kwdefaults__
+    function.__torch_spmd_original__ = original
+
+    def distribute_tensor(*args: Any, **options: Any) -> Any:
+        from torch_spmd import _lists
+
+        return _lists.distribute_tensor(*args, **options)
+
+    function.__defaults__ = function.__kwdefaults__ = None
+    function.__code__ = distribute_tensor.__code__
+
+
+def distribute_tensor(
+    tensor: torch.Tensor,
+    device_mesh: Any = None,
+    placements: Any = None,
+    **options: Any,
+) -> Any:
+    """What `torch.distributed.tensor.distribute_tensor` does now."""
+    api: Any = sys.modules["torch.distributed.tensor._api"]
+    mesh = device_mesh or api._mesh_resources.get_current_mesh()
+    if mesh.device_type != DEVICE:
+        original = api.distribute_tensor
+        return original.__torch_spmd_original__(tensor, mesh, placements, **options)
+    from torch_spmd import dtensors
+
+    return dtensors.distribute_tensor(tensor, mesh, placements)
+
+
 # When the module of that name is imported; it is not imported for this.
 _LATER: dict[str, Amend] = {
     "safetensors.torch": _safetensors,
     "torch.nn.attention.flex_attention": _flex_attention,
+    "torch.distributed.device_mesh": _device_mesh,
+    "torch.distributed.tensor._api": _distribute_tensor,
+    **_trainers.AMENDMENTS,
 }
 
 

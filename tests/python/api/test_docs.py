@@ -13,16 +13,19 @@ import torch_spmd as spmd
 from torch_spmd import debug, testing
 
 MODULES = sorted(
-    module.name
-    for module in pkgutil.iter_modules(spmd.__path__)
+    prefix + module.name
+    for path, prefix in ((spmd.__path__, ""), (spmd.nn.__path__, "nn."))
+    for module in pkgutil.iter_modules(path)
     if module.name not in ("_C", "plan")  # the latter is a command
 )
 # Values that functions return, and an error.
-NO_EXAMPLE = {"LoadReport", "OutOfMemoryError", "Saving", "Shard", "ShardReport"}
+NO_EXAMPLE = {"LoadReport", "Mixed", "OutOfMemoryError", "Saving", "Shard", "ShardReport"}
 
 
 @pytest.mark.parametrize("name", MODULES)
 def test_examples_of_docstrings(name):
+    if name == "lightning":
+        pytest.importorskip("lightning")
     assert doctest.testmod(importlib.import_module(f"torch_spmd.{name}")).failed == 0
 
 
@@ -33,6 +36,7 @@ def functions(module):
 
 def test_every_public_function_has_an_example():
     public = [(spmd, name) for name in spmd.__all__ if callable(getattr(spmd, name))]
+    public += [(spmd.nn, name) for name in spmd.nn.__all__]
     public += [(debug, name) for name in functions(debug)] + [(testing, "check_rule")]
     without = [
         name for module, name in public if ">>>" not in (getattr(module, name).__doc__ or "")
@@ -56,6 +60,7 @@ PAGES = (
     "from-dtensor",
     "from-jax",
     "index",
+    "long-context-experts-pipelines",
     "meshes",
     "parallelism",
     "shard_map",

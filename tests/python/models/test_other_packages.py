@@ -118,20 +118,13 @@ def test_safetensors_are_loaded(device, tmp_path):
     assert spmd.sharding_of(other.weight).spec == spmd.P("x", None)
 
 
-@pytest.mark.skipif(not has("accelerate"), reason="accelerate is not installed")
-def test_accelerate_takes_the_device_from_its_variable():
-    code = "import torch_spmd, accelerate; print(accelerate.Accelerator().device)"
-    done = run_python("-c", code, ACCELERATE_TORCH_DEVICE="spmd")
-    assert done.stdout.strip() == "spmd", done.stderr
-
-
 def page(root):
     return (root / "docs" / "other-packages.md").read_text()
 
 
 def test_the_code_on_the_page_runs(root):
     for block in re.findall(r"```python\n(.*?)```", page(root), re.DOTALL):
-        needed = re.findall(r"(?:from|import) (safetensors|accelerate)", block)
+        needed = re.findall(r"(?:from|import) (safetensors|accelerate|lightning)\b", block)
         if all(has(package) for package in needed):
             done = run_python("-W", "ignore", "-c", block)
             assert done.returncode == 0, block + done.stderr

@@ -1,0 +1,311 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Accelerate, the Trainer of transformers, and Lightning train on the device as on the CPU.
+
+They keep global state and are patched at import, so that each test is a process of its own.
+"""
+
+import importlib.util
+import json
+import warnings
+
+import pytest
+import torch
+from processes import run_script
+from torch import nn
+
+import torch_spmd as spmd
+
+
+def needs(*packages):
+    missing = [p for p in packages if importlib.util.find_spec(p) is None]
+    return pytest.mark.skipif(bool(missing), reason=f"not installed: {missing}")
+
+
+def results(script, **environment):
+    """What the script prints as JSON after "RESULT"."""
+    printed = run_script(script, **environment).stdout.splitlines()
+    return [json.loads(line[6:]) for line in printed if line.startswith("RESULT")]
+
+
+ACCELERATE = """
+    import json, os, sys, tempfile, warnings
+    IMPORTS
+    import torch
+    from torch import nn
+
+    def train(device, precision, resume=False, dropout=0.0):
+        cpu = device == "cpu"
+        accelerate.state.AcceleratorState._reset_state(reset_partial_state=True)
+        accelerator = accelerate.Accelerator(cpu=cpu, mixed_precision=precision)
+        assert accelerator.device.type == device, accelerator.device
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(16, 32), nn.GELU(), nn.Dropout(dropout), nn.Linear(32, 4))
+        if not cpu:
+            mesh = torch_spmd.make_mesh((2, 4), ("data", "model"))
+            model = model.to("spmd")
+            torch_spmd.mark_sharding(model[0].weight, mesh, ("model", None))
+        data = torch.utils.data.TensorDataset(torch.randn(32, 16), torch.randint(4, (32,)))
+        loader = torch.utils.data.DataLoader(data, batch_size=8)
+        optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+        model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
+        torch.manual_seed(1)
+        losses, folder = [], tempfile.mkdtemp()
+        for step, (x, y) in enumerate(loader):
+            assert x.device.type == device
+            if resume and step == 2:
+                accelerator.save_state(folder)
+                torch.manual_seed(9)
+                for p in model.parameters():
+                    nn.init.zeros_(p)
+                accelerator.load_state(folder)
+            with accelerator.autocast():
+                loss = nn.functional.cross_entropy(model(x).float(), y)
+            accelerator.backward(loss)
+            accelerator.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+            optimizer.zero_grad()
+            losses.append(loss.item())
+        if not cpu:
+            assert torch_spmd.sharding_of(model[0].weight).spec == torch_spmd.P("model", None)
+        scale = accelerator.scaler
+        return losses, None if scale is None else scale.get_scale()
+"""
+
+
+@needs("accelerate")
+@pytest.mark.parametrize(
+    "imports",
+    [
+        "import torch_spmd\n    import accelerate, accelerate.state",
+        "import accelerate, accelerate.state\n    import torch_spmd",
+    ],
+    ids=["before", "after"],
+)
+def test_accelerate_finds_the_device_and_trains(imports):
+    script = ACCELERATE.replace("IMPORTS", imports)
+    script += """
+    def show(*values):
+        print("RESULT", json.dumps(values))
+
+    show(*(train(device, "no", resume=True) for device in ("cpu", "spmd")))
+    show(*(train(device, "bf16") for device in ("cpu", "spmd")))
+    show(train("spmd", "fp16", resume=True), train("cpu", "no"))
+    show(*(train("spmd", "no", resume, dropout=0.5) for resume in (False, True)))
+"""
+    plain, bf16, fp16, resumed = results(script)
+    torch.testing.assert_close(plain[1][0], plain[0][0])
+    torch.testing.assert_close(bf16[1][0], bf16[0][0], rtol=2e-2, atol=2e-2)
+    assert bf16[1][0] != plain[1][0]
+    # There is no float16 with a scaler on accelerate's CPU: compared with float32.
+    torch.testing.assert_close(fp16[0][0], fp16[1][0], rtol=1e-2, atol=1e-2)
+    assert fp16[0][1] == 2.0**16 and fp16[0][0] != fp16[1][0]
+    # Random numbers go on after a checkpoint as without one.
+    assert resumed[0] == resumed[1]
+
+
+@needs("accelerate")
+def test_accelerates_own_choices_still_count():
+    script = """
+    import accelerate, json, os
+
+    def chosen(*arguments, **environment):
+        accelerate.state.AcceleratorState._reset_state(reset_partial_state=True)
+        os.environ.update(environment)
+        device = accelerate.Accelerator(*arguments).device.type
+        for name in environment:
+            del os.environ[name]
+        return device
+
+    before = chosen()
+    import torch_spmd
+    print("RESULT", json.dumps([
+        before, chosen(), chosen(ACCELERATE_USE_CPU="true"), chosen(ACCELERATE_TORCH_DEVICE="cpu")
+    ]))
+    """
+    assert results(script) == [["cpu", "spmd", "cpu", "cpu"]]
+
+
+TRAINER = """
+    import json, os, sys, tempfile
+    import torch_spmd
+    import torch
+    from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainingArguments
+
+    torch.manual_seed(0)
+    rows = torch.randint(64, (32, 8))
+    data = [{"input_ids": row, "labels": row} for row in rows]
+    folder = tempfile.mkdtemp()
+
+    def train(device, steps=4, resume=False, into="a", dropout=0.0, **options):
+        torch.manual_seed(1)
+        config = LlamaConfig(
+            hidden_size=32, intermediate_size=64, num_hidden_layers=1, num_attention_heads=4,
+            vocab_size=64, attention_dropout=dropout, attn_implementation="eager",
+        )
+        model = LlamaForCausalLM(config)
+        if device == "spmd":
+            mesh = torch_spmd.make_mesh((2, 4), ("data", "model"))
+            model = model.to("spmd")
+            torch_spmd.hf.plan(model, mesh)
+        args = TrainingArguments(
+            os.path.join(folder, into), max_steps=steps, per_device_train_batch_size=8,
+            logging_steps=1, save_steps=2, report_to=[], use_cpu=device == "cpu",
+            disable_tqdm=True, seed=3, learning_rate=1e-2,
+            lr_scheduler_type="constant", **options
+        )
+        assert args.device.type == device, args.device
+        trainer = Trainer(model, args, train_dataset=data)
+        trainer.train(resume_from_checkpoint=resume)
+        assert next(trainer.model.parameters()).device.type == device
+        return [row["loss"] for row in trainer.state.log_history if "loss" in row]
+"""
+
+
+@needs("accelerate", "transformers")
+def test_the_trainer_finds_the_device_trains_and_resumes():
+    script = TRAINER
+    script += """
+    def show(*values):
+        print("RESULT", json.dumps(values))
+
+    show(train("cpu"), train("spmd"))
+    show(train("cpu", bf16=True), train("spmd", bf16=True), train("spmd", fp16=True))
+    through = train("spmd", dropout=0.5)
+    train("spmd", 2, into="b", dropout=0.5)
+    show(through, train("spmd", resume=True, into="b", dropout=0.5))
+"""
+    (cpu, ours), (cpu_bf16, bf16, fp16), (through, resumed) = results(script)
+    torch.testing.assert_close(ours, cpu)
+    torch.testing.assert_close(bf16, cpu_bf16, rtol=2e-2, atol=2e-2)
+    torch.testing.assert_close(fp16, cpu, rtol=1e-2, atol=1e-2)
+    assert bf16 != ours and fp16 != ours and through != ours
+    assert through == resumed and len(through) == 4
+
+
+LIGHTNING = """
+    import json, sys, tempfile, warnings
+    import lightning.pytorch as pl
+    import torch
+    from torch import nn
+    import torch_spmd as spmd
+    from torch_spmd.lightning import Accelerator, Strategy
+
+    class Model(pl.LightningModule):
+        def __init__(self):
+            super().__init__()
+            self.net = nn.Sequential(nn.Linear(16, 32), nn.GELU(), nn.Linear(32, 4))
+            self.losses, self.specs, self.dtypes = [], [], []
+
+        def training_step(self, batch, index):
+            x, y = batch
+            if x.device.type == "spmd":
+                self.specs.append(spmd.sharding_of(x).spec)
+            out = self.net(x)
+            self.dtypes.append(out.dtype)
+            loss = nn.functional.cross_entropy(out.float(), y)
+            self.log("loss", loss)
+            self.losses.append(loss.item())
+            return loss
+
+        def configure_optimizers(self):
+            return torch.optim.AdamW(self.parameters(), lr=0.01)
+
+    mesh = spmd.make_mesh((2, 4), ("data", "model"))
+    data = torch.utils.data.TensorDataset(torch.randn(32, 16), torch.randint(4, (32,)))
+
+    def train(epochs=1, path=None, save=None, **options):
+        torch.manual_seed(0)
+        model = Model()
+        trainer = pl.Trainer(
+            max_epochs=epochs, logger=False, enable_checkpointing=False, gradient_clip_val=1.0,
+            enable_progress_bar=False, enable_model_summary=False, **options
+        )
+        trainer.fit(model, torch.utils.data.DataLoader(data, batch_size=8), ckpt_path=path)
+        if save:
+            trainer.save_checkpoint(save)
+        return model
+
+    def strategy(**options):
+        return Strategy(mesh, batch="data", shard=lambda m: spmd.fsdp(m, mesh, "data"), **options)
+"""
+
+
+@needs("lightning")
+def test_lightning_trains():
+    script = (
+        LIGHTNING
+        + """
+    cpu = train(accelerator="cpu")
+    ours = train(strategy=strategy())
+    assert ours.specs == [spmd.P("data", None)] * 4, ours.specs
+    assert spmd.sharding_of(ours.net[0].weight).spec == spmd.P("data", None)
+    torch.testing.assert_close(ours.losses, cpu.losses)
+
+    cpu = train(accelerator="cpu", precision="bf16-mixed")
+    for options in ({"precision": "bf16-mixed", "strategy": strategy()},
+                    {"strategy": strategy(precision="bf16-mixed")}):
+        half = train(**options)
+        assert set(half.dtypes) == {torch.bfloat16}
+        torch.testing.assert_close(half.losses, cpu.losses, rtol=2e-2, atol=2e-2)
+    half = train(strategy=strategy(precision="16-mixed"))
+    assert set(half.dtypes) == {torch.float16} and half.trainer.scaler.get_scale() == 2.0**16
+    torch.testing.assert_close(half.losses, ours.losses, rtol=1e-2, atol=1e-2)
+
+    path = tempfile.mkdtemp() + "/one.ckpt"
+    train(strategy=strategy(), save=path)
+    resumed = train(2, path, strategy=strategy())
+    through = train(2, strategy=strategy())
+    assert resumed.losses == through.losses[4:] and len(resumed.losses) == 4
+
+    for wrong in (
+        lambda: Strategy(mesh, batch="none"),
+        lambda: Strategy(batch="data"),
+        lambda: Strategy(shard=3),
+        lambda: pl.Trainer(devices=2, strategy=Strategy()),
+        lambda: Accelerator().setup_device(torch.device("cpu")),
+    ):
+        try:
+            wrong()
+        except (TypeError, ValueError) as error:
+            print("RESULT", json.dumps(str(error)))
+"""
+    )
+    assert results(script) == [
+        "Strategy: batch: mesh [data=2, model=4] has no axis 'none'; its axes are 'data', 'model'",
+        "Strategy: no mesh was given and there is no global one; pass a mesh, or call it inside "
+        "`with spmd.use_mesh(mesh):`",
+        "Strategy: shard must be a function of the module; got 3 (int)",
+        "Accelerator: devices is 2 (int), but there is one logical device, and the devices of a "
+        'mesh are its parts; leave `devices` out and give Strategy(mesh, batch="data")',
+        "Accelerator: the device must be 'spmd'; got 'cpu'",
+    ]
+
+
+def marked(**where):
+    module = nn.Sequential(nn.Linear(8, 4), nn.BatchNorm1d(4)).to("spmd")
+    mesh = spmd.make_mesh((4,), ("x",))
+    for name, tensor in {**dict(module.named_parameters()), **dict(module.named_buffers())}.items():
+        if where.get(name.replace(".", "_")):
+            spmd.mark_sharding(tensor, mesh, ("x",) + (None,) * (tensor.dim() - 1))
+    return module
+
+
+MOVED = "^Sequential has marks and has moved to the host, where it is not sharded"
+
+
+@pytest.mark.parametrize(
+    "move", [lambda m: m.cpu(), lambda m: m.to("cpu"), lambda m: m.to("cpu", torch.bfloat16)]
+)
+@pytest.mark.parametrize("where", ["0_weight", "1_running_mean"])
+def test_a_marked_module_that_moves_to_the_host_warns_once(move, where):
+    module = marked(**{where: True})
+    with pytest.warns(UserWarning, match=MOVED) as caught:
+        move(module)
+    assert [w.filename for w in caught] == [__file__]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        move(module.to("spmd"))  # the second time
+        marked(**{where: True}).to(torch.bfloat16).to("spmd")  # does not leave
+        marked().cpu()  # has no marks
+    with pytest.warns(UserWarning, match=MOVED):
+        move(marked(**{where: True}))  # another module

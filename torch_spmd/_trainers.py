@@ -1,0 +1,141 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Patches accelerate and the Trainer of transformers, which choose among devices that they list.
+
+accelerate reads `ACCELERATE_TORCH_DEVICE`, but then ignores `cpu=True`, so that is no way to set a
+default. `torch_spmd/_lists.py` calls the functions below when it has seen the modules imported.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Callable
+from types import CodeType
+from typing import Any
+
+import torch
+
+DEVICE = "spmd"
+_RANDOM = "random_state_spmd.pth"
+
+
+def accelerate_state(module: Any) -> None:
+    """The device of `PartialState` and `Accelerator` where neither an argument nor a variable says
+    another: the one that `torch.accelerator` finds."""
+    default_of: Callable[[Any], torch.device] = module.PartialState.default_device.fget
+
+    @functools.wraps(default_of)
+    def default_device(self: Any) -> torch.device:
+        current = torch.accelerator.current_accelerator()
+        if current is not None and current.type == DEVICE:
+            return torch.device(DEVICE)
+        return default_of(self)
+
+    module.PartialState.default_device = property(default_device)
+
+
+def accelerate_accelerator(module: Any) -> None:
+    """float16 with a scaler of this device, and random numbers that go on after a checkpoint."""
+    init = module.Accelerator.__init__
+    init.__code__ = _with_device(init.__code__)
+    scaler_of = module.get_grad_scaler
+
+    @functools.wraps(scaler_of)
+    def get_grad_scaler(*args: Any, **kwargs: Any) -> Any:
+        if module.PartialState().device.type != DEVICE:
+            return scaler_of(*args, **kwargs)
+        kwargs.pop("distributed_type", None)
+        return torch.amp.GradScaler(DEVICE, **kwargs)
+
+    save, load = module.save_accelerator_state, module.load_accelerator_state
+
+    @functools.wraps(save)
+    def save_accelerator_state(output_dir: Any, *args: Any, **kwargs: Any) -> Any:
+        saved = save(output_dir, *args, **kwargs)
+        _save_random_state(output_dir, module.PartialState().device)
+        return saved
+
+    @functools.wraps(load)
+    def load_accelerator_state(input_dir: Any, *args: Any, **kwargs: Any) -> Any:
+        loaded = load(input_dir, *args, **kwargs)
+        _load_random_state(input_dir, module.PartialState().device)
+        return loaded
+
+    module.get_grad_scaler = get_grad_scaler
+    module.save_accelerator_state = save_accelerator_state
+    module.load_accelerator_state = load_accelerator_state
+
+
+def transformers_training_args(module: Any) -> None:
+    """`TrainingArguments` take the device of accelerate, and accept `bf16=True` for it."""
+    cached = vars(module.TrainingArguments)["_setup_devices"]
+    device_of: Callable[[Any], torch.device] = cached.func
+
+    @functools.wraps(device_of)
+    def setup_devices(self: Any) -> torch.device:
+        device = device_of(self)
+        state = self.distributed_state
+        found = device if state is None or self.use_cpu else state.device
+        return found if found.type == DEVICE else device
+
+    cached.func = setup_devices
+    available = module.is_torch_bf16_gpu_available
+
+    @functools.wraps(available)
+    def is_torch_bf16_gpu_available() -> bool:
+        current = torch.accelerator.current_accelerator()
+        return (current is not None and current.type == DEVICE) or available()
+
+    module.is_torch_bf16_gpu_available = is_torch_bf16_gpu_available
+
+
+def transformers_trainer(module: Any) -> None:
+    """Random numbers go on after a checkpoint of `Trainer` as they would have without one."""
+    trainer = module.Trainer
+    save, load = trainer._save_rng_state, trainer._load_rng_state
+
+    @functools.wraps(save)
+    def save_rng_state(self: Any, output_dir: str) -> None:
+        save(self, output_dir)
+        _save_random_state(output_dir, self.args.device)
+
+    @functools.wraps(load)
+    def load_rng_state(self: Any, checkpoint: str | None) -> None:
+        load(self, checkpoint)
+        if checkpoint is not None:
+            _load_random_state(checkpoint, self.args.device)
+
+    trainer._save_rng_state, trainer._load_rng_state = save_rng_state, load_rng_state
+
+
+AMENDMENTS: dict[str, Callable[[Any], None]] = {
+    "accelerate.state": accelerate_state,
+    "accelerate.accelerator": accelerate_accelerator,
+    "transformers.training_args": transformers_training_args,
+    "transformers.trainer": transformers_trainer,
+}
+
+
+def _with_device(code: CodeType) -> CodeType:
+    """The code with this device in the list of devices that have float16, which is a constant."""
+
+    def extended(constant: Any) -> Any:
+        is_list = isinstance(constant, tuple) and {"cuda", "xla"} <= set(constant)
+        return (*constant, DEVICE) if is_list else constant
+
+    return code.replace(co_consts=tuple(map(extended, code.co_consts)))
+
+
+def _save_random_state(folder: Any, device: torch.device) -> None:
+    if device.type == DEVICE:
+        torch.save(_device_module().get_rng_state(), os.path.join(folder, _RANDOM))
+
+
+def _load_random_state(folder: Any, device: torch.device) -> None:
+    path = os.path.join(folder, _RANDOM)
+    if device.type == DEVICE and os.path.isfile(path):
+        _device_module().set_rng_state(torch.load(path, weights_only=True))
+
+
+def _device_module() -> Any:
+    return torch.spmd  # type: ignore[attr-defined]

@@ -1,0 +1,186 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Lightning on the device: `Trainer(strategy=Strategy(mesh, batch="data"))`.
+
+`import torch_spmd.lightning` needs the package `lightning`; `import torch_spmd` does not import it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Literal
+
+import torch
+from lightning.pytorch import accelerators, strategies
+from lightning.pytorch.plugins.precision import MixedPrecision, Precision
+from torch import Tensor, nn
+from torch.utils import _pytree as pytree
+
+from torch_spmd import _arguments, processes
+from torch_spmd.mesh import Mesh, checked_axis, mesh_or_global
+from torch_spmd.spec import PartitionSpec
+from torch_spmd.tensors import mark_all
+
+__all__ = ["Accelerator", "Strategy"]
+
+DEVICE = "spmd"
+
+
+class Accelerator(accelerators.Accelerator):
+    """The one logical device `spmd`, as Lightning sees it. `Strategy` brings it along.
+
+    Example:
+        >>> from torch_spmd.lightning import Accelerator
+        >>> Accelerator.get_parallel_devices(Accelerator.parse_devices("auto"))
+        [device(type='spmd')]
+    """
+
+    def setup_device(self, device: torch.device) -> None:
+        """Errors: ValueError if it is another device."""
+        if device.type != DEVICE:
+            raise ValueError(f"Accelerator: the device must be 'spmd'; got {str(device)!r}")
+
+    def teardown(self) -> None:
+        pass
+
+    def get_device_stats(self, device: Any) -> dict[str, Any]:
+        """`torch.accelerator.memory_stats`, in bytes."""
+        return dict(torch.accelerator.memory_stats())
+
+    @staticmethod
+    def parse_devices(devices: Any) -> int:
+        """Errors: ValueError for more than the one logical device."""
+        if devices in (1, "1", [0], "auto", -1, "-1"):
+            return 1
+        raise ValueError(
+            f"Accelerator: devices is {_arguments.shown(devices)}, but there is one logical "
+            "device, and the devices of a mesh are its parts; leave `devices` out and give "
+            'Strategy(mesh, batch="data")'
+        )
+
+    @staticmethod
+    def get_parallel_devices(devices: Any) -> list[torch.device]:
+        return [torch.device(DEVICE)]
+
+    @staticmethod
+    def auto_device_count() -> int:
+        return 1
+
+    @staticmethod
+    def is_available() -> bool:
+        return True
+
+    @staticmethod
+    def name() -> str:
+        return DEVICE
+
+
+class Strategy(strategies.SingleDeviceStrategy):
+    """Trains on `spmd`: `Trainer(strategy=Strategy(mesh, batch="data"))`.
+
+    Lightning sees one process with one device, so the loader gives global batches, nothing is
+    wrapped, and metrics are of the global batch. `precision="bf16-mixed"` and `"16-mixed"` work
+    here and as arguments of `Trainer`.
+
+    Args:
+        mesh: the mesh; None means the global one, where `batch` is given.
+        batch: the axis, or the axes, over which the first dimension of every tensor of a batch is
+            sharded; None leaves batches unmarked.
+        shard: called with the module when it is on the device, before its optimizers are made:
+            `lambda module: spmd.fsdp(module, mesh)`. A module that is marked already stays so.
+        precision: as `Trainer(precision=…)`; None leaves that to `Trainer`.
+        checkpoint_io: as in Lightning's strategies.
+
+    Errors:
+        TypeError: an argument of another kind.
+        ValueError: an axis that the mesh does not have.
+        NotImplementedError: there are several processes; use `spmd.Checkpointer` and a loop of your
+            own there.
+
+    Example:
+        >>> import torch_spmd as spmd
+        >>> from lightning.pytorch import Trainer
+        >>> from torch_spmd.lightning import Strategy
+        >>> mesh = spmd.make_mesh((8,), ("data",))
+        >>> strategy = Strategy(mesh, batch="data")
+        >>> strategy.root_device
+        device(type='spmd')
+        >>> trainer = Trainer(strategy=strategy)    # doctest: +SKIP
+    """
+
+    strategy_name = DEVICE
+
+    def __init__(
+        self,
+        mesh: Mesh | None = None,
+        batch: str | tuple[str, ...] | None = None,
+        *,
+        shard: Callable[[nn.Module], Any] | None = None,
+        precision: Literal["16-mixed", "bf16-mixed"] | None = None,
+        checkpoint_io: Any = None,
+    ) -> None:
+        if shard is not None and not callable(shard):
+            raise TypeError(
+                f"Strategy: shard must be a function of the module; got {_arguments.shown(shard)}"
+            )
+        self.shard = shard
+        self.axes = (batch,) if isinstance(batch, str) else batch
+        if self.axes is not None:
+            mesh = mesh_or_global("Strategy", mesh)
+            what = "an axis or a tuple of axes"
+            given = _arguments.items("Strategy", "batch", self.axes, what)
+            self.axes = tuple(checked_axis("Strategy", "batch", mesh, axis) for axis in given)
+        self.mesh = mesh
+        super().__init__(
+            DEVICE,
+            Accelerator(),
+            checkpoint_io,
+            None if precision is None else MixedPrecision(precision, DEVICE),
+        )
+
+    @property
+    def precision_plugin(self) -> Precision:
+        return super().precision_plugin
+
+    @precision_plugin.setter
+    def precision_plugin(self, plugin: Precision | None) -> None:
+        # Trainer makes one for "cuda" for every accelerator but the CPU.
+        if isinstance(plugin, MixedPrecision) and plugin.device != DEVICE:
+            precision: Any = plugin.precision
+            plugin = MixedPrecision(precision, DEVICE)
+        self._precision_plugin = plugin
+
+    def setup_environment(self) -> None:
+        super().setup_environment()
+        if processes.process_count() > 1:
+            raise NotImplementedError(
+                f"Strategy: there are {processes.process_count()} processes, and each would write "
+                "Lightning's checkpoints and logs; run it in one process, or write the loop "
+                "yourself with spmd.Checkpointer"
+            )
+
+    def model_to_device(self) -> None:
+        super().model_to_device()
+        if self.shard is not None and self.model is not None:
+            self.shard(self.model)
+
+    def teardown(self) -> None:
+        """The module and its marks stay on the device; Lightning would move them to the host."""
+        self.precision_plugin.teardown()
+        self.checkpoint_io.teardown()
+
+    def batch_to_device(
+        self, batch: Any, device: torch.device | None = None, dataloader_idx: int = 0
+    ) -> Any:
+        """The batch on the device, its tensors sharded over the axes of `batch`."""
+        moved = super().batch_to_device(batch, device, dataloader_idx)
+        if self.axes is not None and self.mesh is not None:
+            tensors = [t for t in pytree.tree_leaves(moved) if isinstance(t, Tensor) and t.dim()]
+            mark_all(
+                self.mesh,
+                [
+                    ("Strategy: a batch", t, PartitionSpec(self.axes, *[None] * (t.dim() - 1)))
+                    for t in tensors
+                    if t.device.type == DEVICE
+                ],
+            )
+        return moved
