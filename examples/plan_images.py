@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Plans image models whose images are cut: ResNet-50 with 512 images a chip, and a 3-D U-Net at 256³.
+"""Plans image models whose images are cut: ResNet-50 with 512 images a chip, and a U-Net at 256³.
 
     python examples/plan_images.py                          # both; about a minute
     python examples/plan_images.py --images 8 --voxels 32   # as a test runs it
@@ -23,7 +23,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import torch_spmd as spmd
 from benchmarks.workloads.resnet import ResNet50
-from benchmarks.workloads.unet3d import CLASSES, INPUTS, UNet
+from benchmarks.workloads.unet3d import INPUTS, UNet
 
 CHIPS = 4
 
