@@ -68,6 +68,7 @@ from torch_spmd.dtensors import (  # noqa: E402
 )
 from torch_spmd.fully_sharded import fsdp  # noqa: E402
 from torch_spmd.loader import Loader  # noqa: E402
+from torch_spmd.local import local_map  # noqa: E402
 from torch_spmd.manual import shard_map  # noqa: E402
 from torch_spmd.mesh import (  # noqa: E402
     Mesh,
@@ -80,11 +81,13 @@ from torch_spmd.modules import ShardReport, shard_module  # noqa: E402
 from torch_spmd.pipelines import pipeline  # noqa: E402
 from torch_spmd.planning import plan  # noqa: E402
 from torch_spmd.processes import (  # noqa: E402
+    from_process_local,
     local_devices,
     process_count,
     process_index,
 )
 from torch_spmd.proposals import auto_shard  # noqa: E402
+from torch_spmd.recomputation import remat  # noqa: E402
 from torch_spmd.rules import register_rule  # noqa: E402
 from torch_spmd.spec import (  # noqa: E402
     UNCONSTRAINED,
@@ -140,6 +143,7 @@ __all__ = [
     "from_device_mesh",
     "from_dtensor",
     "from_local_shards",
+    "from_process_local",
     "fsdp",
     "full_tensor",
     "get_global_mesh",
@@ -148,6 +152,7 @@ __all__ = [
     "load",
     "load_local_shards_",
     "local_devices",
+    "local_map",
     "local_shards",
     "make_mesh",
     "manual_seed",
@@ -167,6 +172,7 @@ __all__ = [
     "psum_scatter",
     "pvary",
     "register_rule",
+    "remat",
     "reshard",
     "save",
     "set_coalescing",

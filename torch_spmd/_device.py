@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch.utils import backend_registration
 
-from torch_spmd import _attention, _fake, _hooks, _lists, _loading, _module, _steps
+from torch_spmd import _attention, _distributed, _fake, _hooks, _lists, _loading, _module, _steps
 
 DEVICE = "spmd"
 
@@ -54,6 +54,7 @@ def register() -> None:
     _hooks.install()
     _attention.install()
     _fake.install()
+    _distributed.install()
     _lists.install()
     _steps.install()
     atexit.register(_hooks.at_exit)

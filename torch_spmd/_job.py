@@ -18,8 +18,8 @@ _rank = 0
 _VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 
-def connect(timeout: float) -> tuple[Any, Any, Any] | None:
-    """Two groups of this package's own, one for scripts and one for programs, and a store.
+def connect(timeout: float) -> tuple[Any, Any, Any, Any] | None:
+    """Three groups of this package's own, for scripts, programs and checkpoints, and a store.
 
     They are of the processes of the default group; if there is none, it is made from torchrun's
     environment. None if there is one process.
@@ -40,14 +40,14 @@ def connect(timeout: float) -> tuple[Any, Any, Any] | None:
     longer = datetime.timedelta(seconds=timeout + 10)
     groups = [
         dist.new_group(backend="gloo", timeout=longer, group_desc=f"torch_spmd {use}")
-        for use in ("scripts", "programs")
+        for use in ("scripts", "programs", "checkpoints")
     ]
     store = distributed_c10d.PrefixStore("torch_spmd", distributed_c10d._get_default_store())
     _joined, _rank = True, dist.get_rank()
     if multiprocessing.parent_process() is not None:
         # Children of multiprocessing end without atexit.
         util.Finalize(None, leave, exitpriority=100)
-    return groups[0], groups[1], store
+    return groups[0], groups[1], groups[2], store
 
 
 def leave() -> None:

@@ -84,7 +84,7 @@ def _grouped(live: Sequence[tuple[str, str, str, str, int, str, str]]) -> list[L
 def _sent(programs: Sequence[_C.CompiledProgram]) -> list[Sent]:
     found: dict[tuple[str, str, str], list[int]] = {}
     for program in programs:
-        for kind, axes, _, _, _, wire, _, line in program.collectives():
+        for kind, axes, _, _, _, wire, _, line, _ in program.collectives():
             entry = found.setdefault((kind, axes, line), [0, 0])
             entry[0] += 1
             entry[1] += wire

@@ -71,7 +71,7 @@ class Checkpointer:
         step = _arguments.integer("Checkpointer.save", "step", step, 0)
         force = _arguments.boolean("Checkpointer.save", "force", force)
         wait = _arguments.boolean("Checkpointer.save", "wait", wait)
-        stopping = any(processes.gather(self.stopping))
+        stopping = any(processes.ask(self.stopping, f"may save a checkpoint after step {step}"))
         if not (force or stopping or step % self._every == 0):
             return False
         self.wait()
@@ -93,7 +93,8 @@ class Checkpointer:
         if step is not None:
             step = _arguments.integer("Checkpointer.load", "step", step, 0)
         self.wait()
-        candidates = [step] if step is not None else processes.from_first(self.steps()[::-1])
+        what = f"looks for checkpoints in {self._path!r}"
+        candidates = [step] if step is not None else processes.ask(self.steps()[::-1], what)[0]
         for position, number in enumerate(candidates):
             try:
                 load(self._where(number), {"tree": tree, "random": RandomState()})

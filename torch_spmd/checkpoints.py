@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from torch_spmd import _arguments, _loading, modules
-from torch_spmd._state import export, processes, reading, targets, tree, writing
+from torch_spmd._state import export, parts, processes, reading, targets, tree, writing
 from torch_spmd._state.files import CheckpointError, folder_at
 from torch_spmd.mesh import Mesh, mesh_or_global
 from torch_spmd.spec import SpecLike
@@ -138,7 +138,7 @@ def save(path: Any, tree: Any, *, wait: bool = True, format: str = "spmd") -> Sa
     format = _arguments.text("save", "format", format)
     if format not in FORMATS:
         raise ValueError(f"save: format must be one of {FORMATS}; got {_arguments.plain(format)}")
-    processes.meet()
+    processes.meet(f"saves a checkpoint to {name!r}")
     _last.join()
     write = _writer(name, tree, wait, format)
     if wait:
@@ -152,15 +152,24 @@ def _writer(path: str, value: Any, wait: bool, format: str) -> Callable[[], None
     encoder = tree.Encoder("save")
     node = encoder.encode(value)
     tensors = {key: tensor.detach() for key, tensor in encoder.tensors.items()}
-    if not wait:
-        tensors = writing.snapshot(tensors)
-    if format == "dcp":
-        return lambda: export.to_dcp(path, node, tensors)
     if format in ("safetensors", "hub"):
         export.check_flat(node, tensors)
-        return lambda: export.to_safetensors(path, tensors, sharded=format == "hub")
+    if not wait:
+        tensors = writing.snapshot(tensors)
+    elif processes.count() > 1:
+        tensors = parts.readable(tensors)
     folder = folder_at(path)
-    return lambda: writing.write(folder, node, tensors)
+
+    def write() -> None:
+        with processes.doing(f"saves a checkpoint to {path!r}"):
+            if format == "dcp":
+                export.to_dcp(path, node, tensors)
+            elif format == "spmd":
+                writing.write(folder, node, tensors)
+            else:
+                export.to_safetensors(path, tensors, sharded=format == "hub")
+
+    return write
 
 
 class _Last:
@@ -272,15 +281,27 @@ def load(
     cast = _arguments.boolean("load", "cast", cast)
     verify = _arguments.boolean("load", "verify", verify)
     place = _placer(mesh, rules)
-    processes.meet()
-    _last.join()
-    source = reading.open_source(name)
-    plan = targets.Plan(source, cast, place)
-    plan.note_names(target)
-    result = plan.item(target, source.tree, "")
-    targets.compare(plan, "load", name, strict)
-    source.check(plan.wanted, verify)
-    plan.run()
+    what = f"loads the checkpoint {name!r}"
+    processes.meet(what)
+    with processes.doing(what):
+        _last.join()
+        error: Exception | None = None
+        try:
+            source = reading.open_source(name)
+            plan = targets.Plan(source, cast, place)
+            plan.note_names(target)
+            result = plan.item(target, source.tree, "")
+            targets.compare(plan, "load", name, strict)
+        except Exception as raised:
+            error = raised
+        processes.raise_any(error)
+        plan.prepare()
+        try:
+            source.check(plan.wanted, verify)
+        except Exception as raised:
+            error = raised
+        processes.raise_any(error)
+        plan.run()
     counts = source.counts
     _report = LoadReport(counts.needed, counts.read, counts.checked, tuple(plan.extra))
     return result()

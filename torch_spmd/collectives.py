@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 from torch._C import _functorch
 from torch.overrides import handle_torch_function, has_torch_function_unary
@@ -20,6 +21,9 @@ from torch.utils import _pytree as pytree
 
 from torch_spmd import _arguments
 from torch_spmd.manual import ManualAxis, manual_axis, varies
+from torch_spmd.mesh import Mesh
+from torch_spmd.spec import UNCONSTRAINED, PartitionSpec
+from torch_spmd.tensors import reshard
 
 
 def psum(x: Any, axis_name: Any) -> Any:
@@ -192,7 +196,7 @@ def ppermute(x: Any, axis_name: Any, perm: Sequence[tuple[int, int]]) -> Any:
     """
     each = manual_axis("ppermute", axis_name)
     sources = _sources(each, perm)
-    return _each("ppermute", x, lambda t: _apply(t, each, _Permute(sources)))
+    return _each("ppermute", x, lambda t: _apply(t, each, _Permute(sources, each.mesh, each.name)))
 
 
 def pshuffle(x: Any, axis_name: Any, perm: Sequence[int]) -> Any:
@@ -215,7 +219,9 @@ def pshuffle(x: Any, axis_name: Any, perm: Sequence[int]) -> Any:
             f"pshuffle: perm must have each position of axis {each.name!r} once, 0 to "
             f"{each.size - 1}; got {_arguments.plain(sources)}"
         )
-    return _each("pshuffle", x, lambda t: _apply(t, each, _Permute(tuple(sources))))
+    return _each(
+        "pshuffle", x, lambda t: _apply(t, each, _Permute(tuple(sources), each.mesh, each.name))
+    )
 
 
 def pbroadcast(x: Any, axis_name: Any, source: int) -> Any:
@@ -292,6 +298,76 @@ def axis_size(axis_name: Any) -> int:
         [4.0, 4.0, 4.0, 4.0]
     """
     return _size("axis_size", axis_name)
+
+
+# --- PyTorch's functional collectives ---
+
+
+def of_torch(op: Any) -> Callable[..., Any]:
+    """What an op means inside of a region: for a functional collective of torch.distributed whose
+    group is the name of an axis, the collective along that axis; else the op itself.
+
+    Errors: NotImplementedError for a functional collective that is not one of these.
+    """
+    namespace, name = str(op).split(".")[:2]
+    if namespace not in ("_c10d_functional", "_c10d_functional_autograd"):
+        return op
+    if name not in _OF_TORCH:
+        raise NotImplementedError(
+            f"{namespace}.{name} cannot be used in a manual region; there are "
+            f"{', '.join(_OF_TORCH)}, and spmd.psum and the like"
+        )
+    return _OF_TORCH[name]
+
+
+def _reduced(t: Tensor, reduce_op: str, group_name: str) -> Any:
+    kinds = {"sum": psum, "avg": pmean, "max": pmax, "min": pmin}
+    if reduce_op not in kinds:
+        raise ValueError(f"all_reduce: reduce_op must be one of {list(kinds)}; got {reduce_op!r}")
+    return kinds[reduce_op](t, group_name)
+
+
+def _gathered(t: Tensor, group_size: int, group_name: str) -> Any:
+    _check_group("all_gather_into_tensor", group_size, group_name)
+    return all_gather(t, group_name, tiled=True)
+
+
+def _scattered(t: Tensor, reduce_op: str, group_size: int, group_name: str) -> Any:
+    _check_group("reduce_scatter_tensor", group_size, group_name)
+    if reduce_op not in ("sum", "avg"):
+        raise ValueError(f"reduce_scatter_tensor: reduce_op must be sum or avg; got {reduce_op!r}")
+    total = psum_scatter(t, group_name, tiled=True)
+    return total / group_size if reduce_op == "avg" else total
+
+
+def _exchanged(t: Tensor, outputs: Sequence[int], inputs: Sequence[int], group_name: str) -> Any:
+    each = manual_axis("all_to_all_single", group_name)
+    if not list(outputs) == list(inputs) == [t.shape[0] // each.size] * each.size:
+        raise ValueError(
+            "all_to_all_single: in a manual region all parts have the same size; got "
+            f"output_split_sizes {list(outputs)} and input_split_sizes {list(inputs)}"
+        )
+    return all_to_all(t, group_name, 0, 0, tiled=True)
+
+
+def _check_group(caller: str, group_size: int, group_name: str) -> None:
+    size = manual_axis(caller, group_name).size
+    if group_size != size:
+        raise ValueError(
+            f"{caller}: group_size is {group_size}, but axis {group_name!r} has {size} devices"
+        )
+
+
+_OF_TORCH: dict[str, Callable[..., Any]] = {
+    "all_gather_into_tensor": _gathered,
+    "all_reduce": _reduced,
+    "all_reduce_coalesced": _reduced,
+    "all_to_all_single": _exchanged,
+    "broadcast": lambda t, src, group_name: pbroadcast(t, group_name, src),
+    "reduce_scatter_tensor": _scattered,
+    "wait_tensor": lambda t: t,
+    "_wrap_tensor_autograd": lambda t: t,
+}
 
 
 # --- arguments ---
@@ -478,27 +554,73 @@ class _Exchange(_Collective):
 @dataclass(frozen=True)
 class _Permute(_Collective):
     sources: tuple[int, ...]  # by destination; -1 is zeros
+    mesh: Mesh
+    axis: str
 
     def run(self, t: Tensor) -> tuple[Tensor, bool]:
         size = len(self.sources)
-        shifts = {(i - source) % size for i, source in enumerate(self.sources) if source >= 0}
-        if len(shifts) > 1:
-            parts = [t[s : s + 1] if s >= 0 else torch.zeros_like(t[:1]) for s in self.sources]
-            return torch.cat(parts), True
-        if not shifts:
-            return torch.zeros_like(t), True
-        t = torch.roll(t, shifts.pop(), 0)
-        if -1 in self.sources:
-            receives = torch.tensor([source >= 0 for source in self.sources], device=t.device)
-            t = torch.where(receives.view(size, *[1] * (t.dim() - 1)), t, 0)
-        return t, True
+        pairs = [(i, source) for i, source in enumerate(self.sources) if source >= 0]
+        shifts = {i - source for i, source in pairs}
+        if shifts <= {0}:
+            pass
+        elif all(i + source == size - 1 for i, source in pairs):
+            t = t.flip(0)
+        elif len(shifts) == 1:  # nothing goes around the end
+            t = _shifted(t, shifts.pop())
+        elif len({shift % size for shift in shifts}) == 1:
+            shift = shifts.pop() % size
+            goes_on = _like(torch.arange(size, device=t.device) >= shift, t)
+            t = torch.where(goes_on, _shifted(t, shift), _shifted(t, shift - size))
+        elif t.dim() == 1:  # numbers
+            t = torch.cat([t[max(s, 0) :][:1] for s in self.sources])
+        else:
+            t = self._in_pieces(t)
+        return self._received(t), True
+
+    def _received(self, t: Tensor) -> Tensor:
+        """Zeros on devices to which nobody sends."""
+        if -1 not in self.sources:
+            return t
+        receives = torch.tensor([source >= 0 for source in self.sources], device=t.device)
+        return torch.where(_like(receives, t), t, 0)
+
+    def _in_pieces(self, t: Tensor) -> Tensor:
+        """Any permutation: each device sends one piece of its shard to each device, all devices
+        rename the sources of their pieces, and each gets the pieces of its shard. Two all-to-alls
+        send 2 (n - 1) / n of a shard for n devices, and a gather n - 1 shards."""
+        n = len(self.sources)
+        dim = max(range(1, t.dim()), key=lambda d: (t.shape[d] % n == 0, t.shape[d]))
+        size = t.shape[dim]
+        if size % n != 0:
+            t = F.pad(t, (*(0, 0) * (t.dim() - 1 - dim), 0, -size % n))
+        t = t.unflatten(dim, (-1, n))
+        by_source: list[Any] = [UNCONSTRAINED] * t.dim()
+        by_piece = list(by_source)
+        by_source[0], by_source[dim + 1] = self.axis, None
+        by_piece[0], by_piece[dim + 1] = None, self.axis
+        t = reshard(t, self.mesh, PartitionSpec(*by_piece))
+        t = t.index_select(0, torch.tensor([max(s, 0) for s in self.sources], device=t.device))
+        t = reshard(
+            reshard(t, self.mesh, PartitionSpec(*by_piece)), self.mesh, PartitionSpec(*by_source)
+        )
+        return t.flatten(dim, dim + 1).narrow(dim, 0, size)
 
     def transposed(self, grad: Tensor, x: Tensor, axis: ManualAxis) -> Tensor:
         inverse = [-1] * len(self.sources)
         for destination, source in enumerate(self.sources):
             if source >= 0:
                 inverse[source] = destination
-        return _apply(grad, axis, _Permute(tuple(inverse)))
+        return _apply(grad, axis, replace(self, sources=tuple(inverse)))
+
+
+def _shifted(t: Tensor, shift: int) -> Tensor:
+    """Each device's value goes to the device `shift` further on; what begins is zeros."""
+    return F.pad(t, (*(0, 0) * (t.dim() - 1), shift, -shift))
+
+
+def _like(condition: Tensor, t: Tensor) -> Tensor:
+    """A condition on the devices with as many dimensions as `t`."""
+    return condition.view(-1, *(1,) * (t.dim() - 1))
 
 
 @dataclass(frozen=True)

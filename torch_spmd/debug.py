@@ -107,7 +107,8 @@ class Printed(Text):
 
 
 class Collective(NamedTuple):
-    """One collective instruction of a program. Bytes are per device."""
+    """One collective instruction of a program. Bytes are per device, but for `sent_bytes`: those
+    that this process sends to other processes."""
 
     kind: str
     axes: str
@@ -117,6 +118,7 @@ class Collective(NamedTuple):
     wire_bytes: int
     op: str
     line: str
+    sent_bytes: int = 0
 
 
 class LiveValue(NamedTuple):
@@ -166,10 +168,11 @@ class CollectiveTable(Table):
 
     def _shown(self) -> tuple[Sequence[str], list[list[str]]]:
         times = Counter(self.rows)
-        if len(times) == len(self.rows):
-            return super()._shown()
-        cells = [[_cell(v) for v in (count, *row)] for row, count in times.items()]
-        return ("times", *self.columns), cells
+        columns = len(self.columns) if _C.process()[1] > 1 else len(self.columns) - 1
+        cells = [[_cell(v) for v in (count, *row[:columns])] for row, count in times.items()]
+        if len(times) < len(self.rows):
+            return ("times", *self.columns[:columns]), cells
+        return self.columns[:columns], [row[1:] for row in cells]
 
     @property
     def large(self) -> list[Collective]:
@@ -334,7 +337,9 @@ def collectives(step: bool | None = None) -> CollectiveTable:
     last, and the note says so. `step=True` asks for the last step, whatever has run since, and
     `step=False` for the last program.
 
-    `rows` are `Collective`s, in the order in which they ran; bytes are those of one device.
+    `rows` are `Collective`s, in the order in which they ran; bytes are those of one device. In a
+    job of several processes `sent_bytes` are those that this process sends to the others, each part
+    once for each process that needs it.
 
     Errors: RuntimeError if no program has run, or none that ended in an optimizer step.
 
@@ -351,7 +356,11 @@ def collectives(step: bool | None = None) -> CollectiveTable:
     rows_of = {p.number: [Collective(*row) for row in p.collectives()] for p in programs}
     rows = [row for program in programs for row in rows_of[program.number]]
     table = CollectiveTable(
-        ("kind", "axes", "devices", "merged", "bytes", "on the wire", "of", "line"), rows
+        (
+            *("kind", "axes", "devices", "merged", "bytes", "on the wire", "of", "line"),
+            "to other processes",
+        ),
+        rows,
     )
     by_kind: dict[str, list[int]] = {}
     for row in table.large:
@@ -359,6 +368,9 @@ def collectives(step: bool | None = None) -> CollectiveTable:
     parts = [f"{len(sizes)} {kind} {_bytes(sum(sizes))}" for kind, sizes in by_kind.items()]
     parts.append(f"{len(table.small)} under 4 KiB")
     table.note = ", ".join(parts) + " (per device)" + (f"; {which}" if which else "")
+    if _C.process()[1] > 1:
+        sent = sum(row.sent_bytes for row in rows)
+        table.note += f"; this process sends {_bytes(sent)} to other processes"
     return table
 
 

@@ -86,7 +86,7 @@ def shard_map(
     _check_specs(mesh, axes, "out_specs", out_specs)
 
     def decorated(f: Callable[..., Any]) -> Callable[..., Any]:
-        region = _Region(f, mesh, axes, in_specs, out_specs, check_vma)
+        region = Region(f, mesh, axes, in_specs, out_specs, check_vma)
 
         @functools.wraps(f)
         def on_shards(*args: Any, **kwargs: Any) -> Any:
@@ -107,6 +107,7 @@ class ManualAxis:
     """An axis of the regions that are entered: its level of vmap, its size, and a tensor that holds
     each device's position along it."""
 
+    mesh: Mesh
     name: str
     size: int
     level: int
@@ -114,6 +115,22 @@ class ManualAxis:
 
 
 _entered: list[ManualAxis] = []  # of one thread: regions run while ops are recorded
+
+
+def entered() -> list[ManualAxis]:
+    """The manual axes of the regions that the caller is in, the outermost first."""
+    return list(_entered)
+
+
+@contextlib.contextmanager
+def entered_again(axes: list[ManualAxis]) -> Iterator[None]:
+    """A context in which exactly these axes are entered."""
+    before = list(_entered)
+    _entered[:] = axes
+    try:
+        yield
+    finally:
+        _entered[:] = before
 
 
 def manual_axis(caller: str, name: Any) -> ManualAxis:
@@ -143,7 +160,9 @@ def varies(t: Tensor, axis: ManualAxis) -> bool:
 
 
 @dataclass
-class _Region:
+class Region:
+    """A function on shards. `out_specs` may be a function of its results, too."""
+
     f: Callable[..., Any]
     mesh: Mesh
     axes: tuple[str, ...]
@@ -199,7 +218,9 @@ class _Region:
         name, size = self.axes[depth], self.mesh.shape()[self.axes[depth]]
         with _level(size) as level:
             index = torch.arange(size, device="spmd")
-            axis = ManualAxis(name, size, level, _functorch._add_batch_dim(index, 0, level))
+            axis = ManualAxis(
+                self.mesh, name, size, level, _functorch._add_batch_dim(index, 0, level)
+            )
             inner = [
                 (_functorch._add_batch_dim(leaf, 0, level), axes[1:])
                 if axes[:1] == (name,)
@@ -214,21 +235,27 @@ class _Region:
                 _entered.pop()
 
     def _call(self, args: Any, results: _Results) -> list[Any]:
-        with _RefuseCaptures(self, args) if self.check_vma else contextlib.nullcontext():
+        with _Inside(self, args):
             try:
                 outputs = self.f(*args)
             except RuntimeError as error:
                 _explain(self.f, error)
                 raise
         leaves, results.form = pytree.tree_flatten(outputs)
-        results.specs = _broadcast("out_specs", self.out_specs, outputs)
+        specs = self.out_specs(outputs) if callable(self.out_specs) else self.out_specs
+        results.specs = _broadcast("out_specs", specs, outputs)
         results.axes = [() for _ in leaves]
         results.places = _places(results.form, len(leaves))
         for leaf, spec, where in zip(leaves, results.specs, results.places):
+            if isinstance(leaf, Tensor) and leaf.device.type != "spmd":
+                raise ValueError(
+                    f"shard_map: {_name(self.f)}: {_result(where)} is on {str(leaf.device)!r}; "
+                    "inside a manual region tensors stay on 'spmd', so move it outside"
+                )
             if isinstance(leaf, Tensor) and spec is not None and len(spec) != leaf.dim():
                 raise ValueError(
-                    f"shard_map: {_name(self.f)}: result {where} has {leaf.dim()} dimensions, but "
-                    f"its spec in out_specs is {spec!r}"
+                    f"shard_map: {_name(self.f)}: {_result(where)} has {leaf.dim()} dimensions, "
+                    f"but its spec in out_specs is {spec!r}"
                 )
         return leaves
 
@@ -242,9 +269,9 @@ class _Region:
             return t
         if not named and self.check_vma:
             raise ValueError(
-                f"shard_map: {_name(self.f)}: result {results.places[position]} varies along axis "
-                f"{axis.name!r}, which its spec {spec!r} does not name; name it, or combine the "
-                f"devices' values, for instance by psum(…, {axis.name!r})"
+                f"shard_map: {_name(self.f)}: {_result(results.places[position])} varies along "
+                f"axis {axis.name!r}, which its spec {spec!r} does not name; name it, or combine "
+                f"the devices' values, for instance by psum(…, {axis.name!r})"
             )
         t = _functorch._remove_batch_dim(t, axis.level, axis.size, 0)
         if not named:
@@ -376,6 +403,10 @@ def _places(form: Any, count: int) -> list[str]:
     return [pytree.keystr(path) for path, _ in paths]
 
 
+def _result(where: str) -> str:
+    return f"result {where}" if where else "its result"
+
+
 def _name(f: Callable[..., Any]) -> str:
     """The function's name and the line on which it is defined."""
     f = inspect.unwrap(f)
@@ -390,7 +421,7 @@ def _name(f: Callable[..., Any]) -> str:
 
 
 def _to_shards(
-    region: _Region, t: Any, spec: PartitionSpec, where: str
+    region: Region, t: Any, spec: PartitionSpec, where: str
 ) -> tuple[Any, tuple[str, ...]]:
     """The tensor with one leading dimension for each axis that its spec names, in the region's
     order, and these axes."""
@@ -427,7 +458,7 @@ def _to_shards(
     return t.permute(*(rank + named.index(axis) for axis in order), *range(rank)), order
 
 
-def _from_shards(region: _Region, t: Tensor, spec: PartitionSpec, axes: tuple[str, ...]) -> Tensor:
+def _from_shards(region: Region, t: Tensor, spec: PartitionSpec, axes: tuple[str, ...]) -> Tensor:
     """The inverse of `_to_shards`: the leading dimensions become parts of those that the spec
     shards over the axes."""
     axes_left = list(axes)
@@ -446,7 +477,7 @@ def _from_shards(region: _Region, t: Tensor, spec: PartitionSpec, axes: tuple[st
     return reshard(t, region.mesh, _outside(region, spec))
 
 
-def _outside(region: _Region, spec: PartitionSpec) -> PartitionSpec:
+def _outside(region: Region, spec: PartitionSpec) -> PartitionSpec:
     """The spec of a tensor outside: axes that are not manual are the compiler's."""
     if len(region.axes) == len(region.mesh.axis_names):
         return spec
@@ -456,10 +487,11 @@ def _outside(region: _Region, spec: PartitionSpec) -> PartitionSpec:
 # --- what a region refuses ---
 
 
-class _RefuseCaptures(torch.overrides.TorchFunctionMode):
-    """Refuses ops on tensors from outside that are sharded over an axis of the region."""
+class _Inside(torch.overrides.TorchFunctionMode):
+    """What is different for ops inside of a region. PyTorch's functional collectives are those of
+    the region's axes, and ops on tensors from outside that are sharded over one are refused."""
 
-    def __init__(self, region: _Region, args: Any) -> None:
+    def __init__(self, region: Region, args: Any) -> None:
         super().__init__()
         self.region = region
         self.inside: dict[int, weakref.ref[Tensor]] = {}
@@ -469,8 +501,12 @@ class _RefuseCaptures(torch.overrides.TorchFunctionMode):
         self, function: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
         for arg in args:
-            if isinstance(arg, Tensor):
+            if isinstance(arg, Tensor) and self.region.check_vma:
                 self._check(arg)
+        if isinstance(function, (torch._ops.OpOverload, torch._ops.OpOverloadPacket)):
+            from torch_spmd.collectives import of_torch  # which imports this module
+
+            function = of_torch(function)
         with torch._C.DisableTorchFunction():
             result = function(*args, **(kwargs or {}))
         self._note(result)
@@ -502,9 +538,17 @@ class _RefuseCaptures(torch.overrides.TorchFunctionMode):
                 )
 
 
+_READ = (
+    "a shard's values cannot be read inside a manual region, since each device has its own; return "
+    "the value, or use torch.where"
+)
 _EXPLAINED = {
-    ".item()": "a shard's values cannot be read inside a manual region, since each device has its "
-    "own; return the value, or use torch.where",
+    ".item()": _READ,
+    "data pointer of Tensor that doesn't have storage": _READ,
+    "can output dynamic shape": "the shape of a result depends on a shard's values, but all "
+    "devices run one program; use torch.where, or compute it outside of the region",
+    "backward() called inside a functorch transform": "backward() cannot run inside a manual "
+    "region; call it outside on what the region returns, or use torch.func.grad inside",
     "data-dependent control flow": "Python cannot branch on a shard's values inside a manual "
     "region, since each device has its own; use torch.where",
     "inplace arithmetic": "a value that does not vary along a manual axis is overwritten in place "

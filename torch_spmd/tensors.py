@@ -199,7 +199,8 @@ def sharding_of(t: Tensor) -> NamedSharding:
 
 
 def local_shards(t: Tensor, devices: Sequence[int] | None = None) -> list[Shard]:
-    """Copies of what each device of the mesh holds, in the mesh's order. Runs what is pending.
+    """Copies of what each device of the mesh holds, in the mesh's order. Runs what is pending. In a
+    job of several processes: of its own devices.
 
     If the tensor is marked with blocks(n, axes), the parts are those of the view in which that
     dimension of size n * k is two dimensions, n and k, since a device's part is not a slice of the
@@ -207,7 +208,8 @@ def local_shards(t: Tensor, devices: Sequence[int] | None = None) -> list[Shard]
 
     Args:
         t: a tensor on `spmd`.
-        devices: the devices whose parts are returned; None means all of the mesh.
+        devices: the devices whose parts are returned; None means all of the mesh that this process
+            runs.
 
     Errors: TypeError for an argument of another kind; ValueError if the tensor is not on `spmd`, a
     device is not in the mesh, or the copies need more memory than the machine has.
@@ -222,15 +224,23 @@ def local_shards(t: Tensor, devices: Sequence[int] | None = None) -> list[Shard]
     _arguments.tensor("local_shards", t)
     t = blocks_apart(t)
     if devices is not None:
-        return _shards_of(
-            t, _arguments.integers("local_shards", "devices", devices, 0, any_order=True)
-        )
-    if t.nbytes > 1 << 26:
-        return _shards_of(t, None)
-    return [
+        devices = _arguments.integers("local_shards", "devices", devices, 0, any_order=True)
+    if _C.process()[1] == 1 and (devices is not None or t.nbytes > 1 << 26):
+        return _shards_of(t, devices)
+    shards = [
         Shard(data, tuple(slice(begin, end) for begin, end in box), device, replica)
         for data, box, device, replica in _C.local_shards(t)
     ]
+    if devices is None:
+        return shards
+    by_device = {shard.device: shard for shard in shards}
+    for device in devices:
+        if device not in by_device:
+            raise ValueError(
+                f"local_shards: devices names {device}, which is not among the devices of the mesh "
+                f"that this process runs: {sorted(by_device)}"
+            )
+    return [by_device[device] for device in devices]
 
 
 def _shards_of(t: Tensor, devices: Sequence[int] | None) -> list[Shard]:
@@ -269,7 +279,8 @@ def _shards_of(t: Tensor, devices: Sequence[int] | None) -> list[Shard]:
 def from_local_shards(
     shards: Sequence[Shard], mesh: Mesh | None, spec: SpecLike, shape: Sequence[int]
 ) -> Tensor:
-    """A tensor of `shape` from the parts that devices hold; replicas may be left out.
+    """A tensor of `shape` from the parts that devices hold; replicas may be left out. In a job of
+    several processes each gives the parts of its own devices.
 
     Errors:
         TypeError: an argument of another kind, or with items of another kind.
@@ -292,14 +303,16 @@ def from_local_shards(
     if len(spec) == len(shape):
         spec, sizes = without_blocks(spec, shape)
     parts = _core_shards("from_local_shards", shards, sizes)
-    _check_shape(sizes, parts)
+    if _C.process()[1] == 1:
+        _check_shape(sizes, parts)
     result: Tensor = _C.from_local_shards(parts, mesh._core, spec, sizes)
     return result if len(sizes) == len(shape) else result.view(shape)
 
 
 def load_local_shards_(t: Tensor, shards: Sequence[Shard]) -> Tensor:
     """Overwrites `t` with the given parts and returns it; its sharding stays the same. The parts
-    may come from another sharding, but must cover the tensor.
+    may come from another sharding, but must cover the tensor. In a job of several processes each
+    gives parts that cover what its own devices hold.
 
     Errors: as `from_local_shards`.
 
@@ -380,16 +393,15 @@ def _core_shard(caller: str, name: str, shard: Any, shape: Sequence[int]) -> tup
                 f"{what} must be a slice of integers; got {_arguments.shown(part)}"
             ) from error
         box.append((begin, end))
-    return _shard_data(caller, name, shard.data), tuple(box), device, replica
+    return host_data(caller, f"{name}.data", shard.data), tuple(box), device, replica
 
 
-def _shard_data(caller: str, name: str, data: Any) -> Tensor:
+def host_data(caller: str, name: str, data: Any) -> Tensor:
+    """A dense tensor, detached, on the host. Errors: TypeError, ValueError for other things."""
     if not isinstance(data, Tensor) or data.layout != torch.strided or data.is_nested:
-        raise TypeError(
-            f"{caller}: {name}.data must be a dense tensor; got {_arguments.shown(data)}"
-        )
+        raise TypeError(f"{caller}: {name} must be a dense tensor; got {_arguments.shown(data)}")
     if data.is_meta or _ops.is_traced(data):
-        raise ValueError(f"{caller}: {name}.data is on 'meta', fake or traced: it has no values")
+        raise ValueError(f"{caller}: {name} is on 'meta', fake or traced: it has no values")
     return data.detach().cpu()
 
 

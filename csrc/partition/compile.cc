@@ -11,6 +11,7 @@
 #include "csrc/partition/choose.h"
 #include "csrc/partition/gather_again.h"
 #include "csrc/partition/order.h"
+#include "csrc/partition/own_rows.h"
 #include "csrc/partition/passes.h"
 #include "csrc/partition/repeated_work.h"
 #include "csrc/rules/graph_verifier.h"
@@ -164,6 +165,23 @@ absl::Status PutInOrderAgain(Pipeline& pipeline, Compiled& out) {
   return absl::InvalidArgumentError("the pass reorder changes nothing");
 }
 
+// Takes rows by their owners, as an earlier Compile did.
+absl::Status OwnRowsAgain(Pipeline& pipeline, Compiled& out) {
+  SPMD_ASSIGN_OR_RETURN(const std::vector<propagate::NodeFactors> factors,
+                        propagate::ComputeFactors(out.graph));
+  propagate::Propagate(out.graph, factors, out.reasons);
+  bool any = false;
+  SPMD_RETURN_IF_ERROR(pipeline.Pass("own_rows", [&]() -> absl::Status {
+    SPMD_ASSIGN_OR_RETURN(any, OwnRows(out.graph, factors));
+    return absl::OkStatus();
+  }));
+  if (!any) return absl::InvalidArgumentError("the pass own_rows changes nothing");
+  SPMD_RETURN_IF_ERROR(PassesBeforePropagation(pipeline, out));
+  ForgetDerived(out.graph);
+  out.reasons = {};
+  return absl::OkStatus();
+}
+
 // A result with a copy of the graph, which has at least one grid.
 Compiled Begin(const ir::Graph& graph) {
   Compiled out;
@@ -229,71 +247,130 @@ absl::Status LowerPlans(Pipeline& pipeline, const CompileOptions& options,
   });
 }
 
-}  // namespace
-
-absl::StatusOr<Compiled> Compile(const ir::Graph& graph, const CompileOptions& options) {
-  const machine::Machine& machine = options.machine ? *options.machine : machine::Nominal();
-  Compiled out = Begin(graph);
-  Pipeline pipeline(options, out);
+// A graph that is propagated, and what is planned from there.
+struct Planning {
+  Compiled out;
   std::vector<propagate::NodeFactors> factors;
-
-  SPMD_RETURN_IF_ERROR(FirstPasses(pipeline, out));
-  const bool sharded = UsesAxes(out.graph);
+  std::vector<NodePlan> plans;
+  double seconds = 0;
   bool preference_decided = false;
-  const auto propagate_as_asked = [&]() -> absl::Status {
-    SPMD_ASSIGN_OR_RETURN(factors, propagate::ComputeFactors(out.graph));
-    propagate::Propagate(out.graph, factors, out.reasons, propagate::Preference::kActivations, {},
-                         &preference_decided);
-    return absl::OkStatus();
-  };
-  SPMD_RETURN_IF_ERROR(pipeline.Pass("propagate", [&] { return propagate_as_asked(); }));
-  // An axis that a merged dimension stopped continues after reordering, and may reach another
-  // merged dimension. Decompositions merge dimensions, too.
   int reorders = 0;
-  const auto reorder = [&]() -> absl::Status {
-    while (sharded && reorders < kMaxReorders) {
-      SPMD_ASSIGN_OR_RETURN(const bool any, PutInOrder(pipeline, factors, out));
-      if (!any) break;
-      ++reorders;
-      out.decisions.decomposed.emplace_back();
-      SPMD_RETURN_IF_ERROR(pipeline.Pass("propagate", [&] { return propagate_as_asked(); }));
-    }
+};
+
+absl::Status PropagateAsAsked(Pipeline& pipeline, Planning& planning) {
+  Compiled& out = planning.out;
+  return pipeline.Pass("propagate", [&]() -> absl::Status {
+    SPMD_ASSIGN_OR_RETURN(planning.factors, propagate::ComputeFactors(out.graph));
+    propagate::Propagate(out.graph, planning.factors, out.reasons,
+                         propagate::Preference::kActivations, {}, &planning.preference_decided);
     return absl::OkStatus();
-  };
-  SPMD_RETURN_IF_ERROR(reorder());
+  });
+}
+
+// The graph has changed: as at the beginning.
+absl::Status PropagateAgain(Pipeline& pipeline, Planning& planning) {
+  SPMD_RETURN_IF_ERROR(PassesBeforePropagation(pipeline, planning.out));
+  ForgetDerived(planning.out.graph);
+  planning.out.reasons = {};
+  return PropagateAsAsked(pipeline, planning);
+}
+
+// An axis that a merged dimension stopped continues after reordering, and may reach another merged
+// dimension. Decompositions merge dimensions, too.
+absl::Status ReorderAll(Pipeline& pipeline, Planning& planning) {
+  while (planning.reorders < kMaxReorders) {
+    SPMD_ASSIGN_OR_RETURN(const bool any, PutInOrder(pipeline, planning.factors, planning.out));
+    if (!any) break;
+    ++planning.reorders;
+    planning.out.decisions.decomposed.emplace_back();
+    SPMD_RETURN_IF_ERROR(PropagateAsAsked(pipeline, planning));
+  }
+  return absl::OkStatus();
+}
+
+// Decomposes and chooses.
+absl::Status PlanFrom(Pipeline& pipeline, const machine::Machine& machine, bool sharded,
+                      Planning& planning) {
+  Compiled& out = planning.out;
   // A decomposition brings new values. They are propagated to in turn, and may have a sharded whole
   // factor themselves.
   for (size_t round = 0; sharded && round < kMaxRounds; ++round) {
     std::vector<ir::NodeId> taken;
     SPMD_RETURN_IF_ERROR(pipeline.Pass("decompose", [&]() -> absl::Status {
-      SPMD_ASSIGN_OR_RETURN(taken, Decompose(out.graph, factors, out.decomposed));
+      SPMD_ASSIGN_OR_RETURN(taken, Decompose(out.graph, planning.factors, out.decomposed));
       return absl::OkStatus();
     }));
     if (taken.empty()) break;
     out.decisions.decomposed.push_back(std::move(taken));
-    SPMD_RETURN_IF_ERROR(PassesBeforePropagation(pipeline, out));
-    SPMD_RETURN_IF_ERROR(pipeline.Pass("propagate", [&]() -> absl::Status {
-      ForgetDerived(out.graph);
-      out.reasons = {};
-      return propagate_as_asked();
-    }));
-    SPMD_RETURN_IF_ERROR(reorder());
+    SPMD_RETURN_IF_ERROR(PropagateAgain(pipeline, planning));
+    SPMD_RETURN_IF_ERROR(ReorderAll(pipeline, planning));
   }
-  std::vector<NodePlan> plans;
-  SPMD_RETURN_IF_ERROR(pipeline.Pass("choose", [&]() -> absl::Status {
+  return pipeline.Pass("choose", [&]() -> absl::Status {
     PlanMemo memo(machine);
-    Chosen chosen = Choose(out.graph, factors, memo);
-    if (sharded) TryOtherStarts(out, factors, memo, preference_decided, chosen);
-    plans = std::move(chosen.plans);
+    Chosen chosen = Choose(out.graph, planning.factors, memo);
+    if (sharded) TryOtherStarts(out, planning.factors, memo, planning.preference_decided, chosen);
+    planning.plans = std::move(chosen.plans);
+    planning.seconds = chosen.seconds;
     for (ir::NodeId id = 0; id < out.graph.num_nodes(); ++id) {
-      out.graph.SetCut(id, plans[id].grid, ToFactorCuts(plans[id].choice));
-      out.decisions.nodes.push_back(DecisionOf(plans[id]));
+      const NodePlan& plan = planning.plans[id];
+      out.graph.SetCut(id, plan.grid, ToFactorCuts(plan.choice));
+      out.decisions.nodes.push_back(DecisionOf(plan));
     }
     out.decisions.values = ProposalsOf(out.graph);
     return absl::OkStatus();
+  });
+}
+
+// The plan in which rows that are taken by index stay where they are, if that changes the graph.
+// What would be dumped is appended to `dumps`.
+absl::StatusOr<std::optional<Planning>> PlanWithRowsOwned(
+    const CompileOptions& options, const machine::Machine& machine, const Planning& from,
+    std::vector<std::pair<std::string, std::string>>& dumps) {
+  Planning planning{.out = from.out, .factors = from.factors, .reorders = from.reorders};
+  CompileOptions quiet = options;
+  if (options.dump) {
+    quiet.dump = [&](absl::string_view name, const std::string& text) {
+      dumps.emplace_back(name, text);
+    };
+  }
+  Pipeline pipeline(quiet, planning.out);
+  bool any = false;
+  SPMD_RETURN_IF_ERROR(pipeline.Pass("own_rows", [&]() -> absl::Status {
+    SPMD_ASSIGN_OR_RETURN(any, OwnRows(planning.out.graph, planning.factors));
+    return absl::OkStatus();
   }));
-  SPMD_RETURN_IF_ERROR(LowerPlans(pipeline, options, factors, std::move(plans), out));
-  return out;
+  if (!any) return std::nullopt;
+  planning.out.decisions.decomposed.push_back({ir::kNoNode});
+  SPMD_RETURN_IF_ERROR(PropagateAgain(pipeline, planning));
+  SPMD_RETURN_IF_ERROR(ReorderAll(pipeline, planning));
+  SPMD_RETURN_IF_ERROR(PlanFrom(pipeline, machine, /*sharded=*/true, planning));
+  return planning;
+}
+
+}  // namespace
+
+absl::StatusOr<Compiled> Compile(const ir::Graph& graph, const CompileOptions& options) {
+  const machine::Machine& machine = options.machine ? *options.machine : machine::Nominal();
+  Planning planning{.out = Begin(graph)};
+  Pipeline pipeline(options, planning.out);
+  SPMD_RETURN_IF_ERROR(FirstPasses(pipeline, planning.out));
+  const bool sharded = UsesAxes(planning.out.graph);
+  SPMD_RETURN_IF_ERROR(PropagateAsAsked(pipeline, planning));
+  std::optional<Planning> owned;
+  std::vector<std::pair<std::string, std::string>> dumps;
+  if (sharded) {
+    SPMD_RETURN_IF_ERROR(ReorderAll(pipeline, planning));
+    SPMD_ASSIGN_OR_RETURN(owned, PlanWithRowsOwned(options, machine, planning, dumps));
+  }
+  SPMD_RETURN_IF_ERROR(PlanFrom(pipeline, machine, sharded, planning));
+  if (owned.has_value() && owned->seconds < planning.seconds * (1 - 1e-9)) {
+    // `pipeline` refers to planning.out.
+    planning = *std::move(owned);
+    for (const auto& [name, text] : dumps) options.dump(name, text);
+  }
+  SPMD_RETURN_IF_ERROR(
+      LowerPlans(pipeline, options, planning.factors, std::move(planning.plans), planning.out));
+  return std::move(planning.out);
 }
 
 absl::StatusOr<Compiled> CompileAs(const ir::Graph& graph, Decisions decisions,
@@ -301,12 +378,16 @@ absl::StatusOr<Compiled> CompileAs(const ir::Graph& graph, Decisions decisions,
   Compiled out = Begin(graph);
   Pipeline pipeline(options, out);
   SPMD_RETURN_IF_ERROR(FirstPasses(pipeline, out));
-  if (decisions.decomposed.size() > kMaxRounds + kMaxReorders) {
+  if (decisions.decomposed.size() > kMaxRounds + kMaxReorders + 1) {
     return absl::InvalidArgumentError("more rounds of decompositions than there are");
   }
   for (const std::vector<ir::NodeId>& nodes : decisions.decomposed) {
     if (nodes.empty()) {
       SPMD_RETURN_IF_ERROR(PutInOrderAgain(pipeline, out));
+      continue;
+    }
+    if (nodes.front() == ir::kNoNode) {
+      SPMD_RETURN_IF_ERROR(OwnRowsAgain(pipeline, out));
       continue;
     }
     SPMD_RETURN_IF_ERROR(pipeline.Pass(
@@ -334,7 +415,7 @@ absl::StatusOr<Compiled> CompileAs(const ir::Graph& graph, Decisions decisions,
 }
 
 std::vector<std::string> PassNames() {
-  return {"legalize", "simplify", "batch_indices", "propagate", "reorder", "decompose",
+  return {"legalize", "simplify", "batch_indices", "propagate", "reorder", "own_rows", "decompose",
           "choose",   "reshard",  "windows",       "localise",  "order",   "finish"};
 }
 

@@ -63,9 +63,13 @@ class Parser {
       decisions_.decomposed.emplace_back();
       return absl::OkStatus();
     }
+    if (in.ConsumeWord("owned")) {
+      decisions_.decomposed.push_back({ir::kNoNode});
+      return absl::OkStatus();
+    }
     if (in.ConsumeWord("value")) return Value(in);
     if (in.ConsumeWord("node")) return Node(in);
-    return in.Error("'decomposed', 'reordered', 'value' or 'node'");
+    return in.Error("'decomposed', 'reordered', 'owned', 'value' or 'node'");
   }
 
   // An integer in [low, 2^31).
@@ -200,6 +204,8 @@ std::string Decisions::ToString() const {
   for (const auto& round : decomposed) {
     if (round.empty()) {
       absl::StrAppend(&text, "reordered\n");
+    } else if (round.front() == ir::kNoNode) {
+      absl::StrAppend(&text, "owned\n");
     } else {
       absl::StrAppend(&text, "decomposed ", Numbers(round), "\n");
     }

@@ -9,8 +9,8 @@
 //   node @0 0:0,1 2:2/3
 //   node @0 1:0 through 0 sum 2
 //
-// There is one line for each round in which chains were put in another order (reorder.cc) and for
-// each round of decompositions, with the decomposed nodes, in the order of the rounds; one for each
+// There is one line for each round in which chains were put in another order (reorder.cc), or rows
+// were "owned" (own_rows.h), or, by number, nodes were decomposed, in order; one for each
 // value whose proposed sharding lowering needs; and one for each node of the final graph. A node's
 // line has its grid, "factor:axes" or "factor:axes/chunk" for each sharded factor, and the partial
 // sums that pass through it: the operand that holds them (-1: all that are jointly linear), how
@@ -51,7 +51,7 @@ struct ValueDecision {
 };
 
 struct Decisions {
-  std::vector<std::vector<ir::NodeId>> decomposed;  // by round, ascending; empty: reordered
+  std::vector<std::vector<ir::NodeId>> decomposed;  // by round; {}: reordered; {-1}: owned
   std::vector<ValueDecision> values;                // ascending
   std::vector<NodeDecision> nodes;
 

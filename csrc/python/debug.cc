@@ -7,9 +7,12 @@
 #include "absl/strings/str_cat.h"
 #include "csrc/program/analysis.h"
 #include "csrc/program/def_use.h"
+#include "csrc/program/terms.h"
 #include "csrc/python/errors.h"
 #include "csrc/python/init.h"
 #include "csrc/python/timeline.h"
+#include "csrc/runtime/moves.h"
+#include "csrc/runtime/placement.h"
 #include "csrc/trace/api/session.h"
 
 namespace spmd::python {
@@ -41,18 +44,36 @@ std::vector<std::string> Producers(const Program& program) {
   return producers;
 }
 
+// The bytes that this process sends to others for a move. Requires: the backend has peers.
+int64_t SentBytes(const Program& program, const Instruction& move, const runtime::Backend& backend,
+                  runtime::PlacementCache& placements) {
+  int64_t sent = 0;
+  for (size_t k = 0; k < move.results.size(); ++k) {
+    const program::Value& from = program.values[move.operands[k]];
+    const runtime::MovePlan plan = runtime::MovePlan::Make(
+        *placements.Of(move.operands[k]), *placements.Of(move.results[k]), backend,
+        runtime::RoundsOnce(from.sharding.reduce_kind, from.type.dtype));
+    sent += plan.transfer.num_sent() * ByteSize(program::HeldType(from.type.dtype, from.sharding));
+  }
+  return sent;
+}
+
 // One tuple per collective: (kind, axes, devices per group, values merged, bytes, bytes on the
-// wire, op, line).
+// wire, op, line, bytes that this process sends to others).
 py::list Collectives(const CompiledProgram& self) {
   const Program& program = self.program();
+  const auto backend = ValueOrThrow(Session::Get().backend());
+  runtime::PlacementCache placements(program, /*per_position=*/false,
+                                     backend->homes().devices_per_process);
   const std::vector<std::string> producers = Producers(program);
   py::list rows;
   for (const program::Traffic& t : program::CollectiveTraffic(program)) {
     const Instruction& instruction = program.instructions[t.instruction];
     int grid = instruction.operands.empty() ? 0 : program.values[instruction.operands[0]].grid;
-    rows.append(py::make_tuple(ToStr(OpCodeName(t.code)), program.grids[grid]->AxesToString(t.axes),
-                               t.group_size, t.count, t.payload_bytes, t.wire_bytes,
-                               producers[t.instruction], t.source));
+    rows.append(py::make_tuple(
+        ToStr(OpCodeName(t.code)), program.grids[grid]->AxesToString(t.axes), t.group_size, t.count,
+        t.payload_bytes, t.wire_bytes, producers[t.instruction], t.source,
+        backend->peers() == nullptr ? 0 : SentBytes(program, instruction, *backend, placements)));
   }
   return rows;
 }

@@ -4,16 +4,20 @@
 
 #include <chrono>
 #include <cstdlib>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 #include <tuple>
 #include <utility>
+#include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "csrc/python/errors.h"
 #include "csrc/python/init.h"
 #include "csrc/runtime/peers_c10d.h"
+#include "csrc/trace/api/job.h"
 #include "csrc/trace/api/session.h"
 
 namespace spmd::python {
@@ -33,21 +37,51 @@ bool MayHavePeers() {
   return py::hasattr(module, "is_initialized") && module.attr("is_initialized")().cast<bool>();
 }
 
+// For whoever writes or reads checkpoints; null if there is one process.
+runtime::Peers* files_peers = nullptr;
+
+// What each process gives, by rank. Beside the rounds of the scripts: threads may call it, one
+// after another. `doing` is for the messages of others.
+py::list GatherBytes(const std::string& mine, const std::string& doing) {
+  static std::mutex* const one_at_a_time = new std::mutex;
+  runtime::Peers* const peers = files_peers;
+  if (peers == nullptr) return py::cast(std::vector<py::bytes>{py::bytes(mine)});
+  bool raised = false;
+  absl::StatusOr<std::vector<std::string>> all;
+  {
+    const py::gil_scoped_release no_gil;
+    const std::lock_guard<std::mutex> lock(*one_at_a_time);
+    peers->set_interrupted([&] {
+      const py::gil_scoped_acquire gil;
+      raised = raised || PyErr_CheckSignals() != 0;  // does nothing but in the main thread
+      return raised;
+    });
+    peers->set_doing(doing);
+    all = peers->Tell(mine);
+    peers->set_interrupted(nullptr);
+  }
+  if (raised) throw py::error_already_set();
+  py::list result;
+  for (const std::string& theirs : ValueOrThrow(std::move(all))) result.append(py::bytes(theirs));
+  return result;
+}
+
 }  // namespace
 
 absl::StatusOr<std::optional<trace::JobConnection>> JoinJob(double timeout) {
   if (!Py_IsInitialized()) return std::nullopt;
   py::gil_scoped_acquire gil;
   using Group = c10::intrusive_ptr<c10d::ProcessGroup>;
-  using Connection = std::tuple<Group, Group, c10::intrusive_ptr<c10d::Store>>;
+  using Connection = std::tuple<Group, Group, Group, c10::intrusive_ptr<c10d::Store>>;
   try {
     if (!MayHavePeers()) return std::nullopt;
     const py::object found = py::module_::import("torch_spmd._job").attr("connect")(timeout);
     if (found.is_none()) return std::nullopt;
-    const auto [script, programs, store] = found.cast<Connection>();
+    const auto [script, programs, files, store] = found.cast<Connection>();
     const auto wait = std::chrono::milliseconds(static_cast<int64_t>(timeout * 1000));
     const auto watch = runtime::JobWatch::Make(store, script->getRank(), script->getSize());
     // A group must not be destroyed while somebody may wait for it, so the peers are never.
+    files_peers = runtime::MakeC10dPeers(files, watch, "files", wait).release();
     return trace::JobConnection{
         runtime::MakeC10dPeers(script, watch, "script", wait).release(),
         runtime::MakeC10dPeers(programs, watch, "programs", wait).release()};
@@ -62,6 +96,18 @@ void init_processes(py::module& m) {
     const auto process = ValueOrThrow(Session::Get().Process());
     return std::make_tuple(process.rank, process.size, process.description);
   });
+  m.def("works_alone", [] { return trace::WorksAlone(); });
+  m.def(
+      "say",
+      [](const std::string& mine, const std::string& doing) {
+        return ValueOrThrow(trace::Say(mine, doing));
+      },
+      py::arg("mine"), py::arg("doing"));
+  m.def(
+      "gather_bytes",
+      [](const py::bytes& mine, const std::string& doing) { return GatherBytes(mine, doing); },
+      py::arg("mine"), py::arg("doing"));
+  m.def("fail_job", [](const std::string& why) { trace::EndJob(why); }, py::arg("why"));
   m.def("leave", [] { ThrowIfError(Session::Get().Leave()); });
   m.def(
       "leave_because", [](const std::string& why) { Session::Get().LeaveBecause(why); },

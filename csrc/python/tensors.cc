@@ -59,9 +59,9 @@ py::object ShardingOf(const at::Tensor& tensor) {
 }
 
 // One tuple per device: (id, ((begin, end), …)).
-py::list ShardBoxes(const at::Tensor& tensor) {
+py::list FromBoxes(const std::vector<trace::DeviceBox>& boxes) {
   py::list result;
-  for (const trace::DeviceBox& held : ValueOrThrow(trace::DeviceBoxes(tensor))) {
+  for (const trace::DeviceBox& held : boxes) {
     py::tuple box(held.box.size());
     for (size_t d = 0; d < held.box.size(); ++d) {
       box[d] = py::make_tuple(held.box[d].begin, held.box[d].end);
@@ -104,6 +104,12 @@ at::Tensor ReadPart(const at::Tensor& tensor, const std::vector<std::pair<int64_
   return trace::ReadHostPart(*lock, tensor, part, "local_shards");
 }
 
+bool ReadsAlone(const at::Tensor& tensor) {
+  trace::SessionLock lock;
+  ThrowIfError(trace::CheckOurs("local_shards", tensor));
+  return trace::ReadsAlone(*lock, tensor);
+}
+
 py::list LocalShards(const at::Tensor& tensor) {
   py::list result;
   for (const ShardData& shard : ValueOrThrow(Session::Get().LocalShards(tensor))) {
@@ -133,10 +139,20 @@ void init_tensors(py::module& m) {
       },
       py::arg("tensor"), py::arg("mesh"), py::arg("spec"));
   m.def("sharding_of", &ShardingOf, py::arg("tensor"));
-  m.def("shard_boxes", &ShardBoxes, py::arg("tensor"));
+  m.def(
+      "shard_boxes",
+      [](const at::Tensor& tensor) { return FromBoxes(ValueOrThrow(trace::DeviceBoxes(tensor))); },
+      py::arg("tensor"));
+  m.def(
+      "boxes_of",
+      [](const Mesh& mesh, py::object spec, const std::vector<int64_t>& sizes) {
+        return FromBoxes(ValueOrThrow(trace::BoxesOfMark(mesh, ToSpec(spec, mesh), sizes)));
+      },
+      py::arg("mesh"), py::arg("spec"), py::arg("sizes"));
   m.def("keep_mark", &KeepMark, py::arg("source"), py::arg("target"), py::arg("caller"));
   m.def("give_saved_mark", &GiveSavedMark, py::arg("tensor"), py::arg("text"));
   m.def("read_part", &ReadPart, py::arg("tensor"), py::arg("box"));
+  m.def("reads_alone", &ReadsAlone, py::arg("tensor"));
   m.def("local_shards", &LocalShards, py::arg("tensor"));
   m.def(
       "from_local_shards",

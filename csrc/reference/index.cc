@@ -146,11 +146,58 @@ absl::StatusOr<Literals> IndexPutPart(const OpArgs& args) {
   return Put(args, x, [&](const Dims& at) { return part.Linear(x, at); });
 }
 
+// Dimension `dim` of self is `blocks` blocks, and dimension `lead` of the result, or of the values,
+// has the indices once for each block: with block b, indices that are not of block b go nowhere.
+struct Blocks {
+  int dim;
+  int64_t count, length, rows;
+
+  static absl::StatusOr<Blocks> Of(const OpArgs& args, const Indexed& x) {
+    const int64_t dim = args.IntOr("dim", -1), count = args.IntOr("blocks", 0);
+    const bool is_dim = dim >= 0 && dim < static_cast<int64_t>(x.self.size());
+    if (!is_dim || count < 1 || x.self[dim] % count != 0 || x.places.size() != 1) {
+      return args.Error("the rows of blocks are not known");
+    }
+    return Blocks{static_cast<int>(dim), count, x.self[dim] / count, x.places[0]};
+  }
+  Dims ResultDims(const Indexed& x) const {
+    Dims dims = x.dims;
+    dims[x.lead] *= count;
+    return dims;
+  }
+  // As Part::Linear for an element of the result.
+  int64_t Linear(const Indexed& x, const Part& part, Dims at) const {
+    const int64_t block = rows == 0 ? 0 : at[x.lead] / rows;
+    at[x.lead] -= block * rows;
+    const int64_t to = part.Linear(x, at);
+    if (to < 0 || Unravel(to, x.self)[dim] / length != block) return -1;
+    return to;
+  }
+};
+
+absl::StatusOr<Literals> IndexRows(const OpArgs& args) {
+  SPMD_ASSIGN_OR_RETURN(const Literal* in, args.operand(0));
+  SPMD_ASSIGN_OR_RETURN(const Indexed x, Indexed::Of(args, args.num_operands() - 1));
+  SPMD_ASSIGN_OR_RETURN(const Part part, Part::Of(args, x));
+  SPMD_ASSIGN_OR_RETURN(const Blocks blocks, Blocks::Of(args, x));
+  return One(Gather(args, *in, blocks.ResultDims(x),
+                    [&](const Dims& at) { return blocks.Linear(x, part, at); }));
+}
+
+absl::StatusOr<Literals> IndexPutRows(const OpArgs& args) {
+  SPMD_ASSIGN_OR_RETURN(Indexed x, Indexed::Of(args, args.num_operands() - 2));
+  SPMD_ASSIGN_OR_RETURN(const Part part, Part::Of(args, x));
+  SPMD_ASSIGN_OR_RETURN(const Blocks blocks, Blocks::Of(args, x));
+  x.dims = blocks.ResultDims(x);
+  return Put(args, x, [&](const Dims& at) { return blocks.Linear(x, part, at); });
+}
+
 constexpr KernelRow kRows[] = {
     {"aten::_index_put_impl", IndexPut},    {"aten::_unsafe_index.Tensor", Index},
     {"aten::_unsafe_index_put", IndexPut},  {"aten::index.Tensor", Index},
     {"aten::index_put", IndexPut},          {"spmd::index_part", IndexPart},
-    {"spmd::index_put_part", IndexPutPart},
+    {"spmd::index_put_part", IndexPutPart}, {"spmd::index_put_rows", IndexPutRows},
+    {"spmd::index_rows", IndexRows},
 };
 static_assert(SortedByOp(kRows));
 

@@ -11,6 +11,7 @@
 #include "csrc/runtime/aten_backend.h"
 #include "csrc/runtime/dispatch_guard.h"
 #include "csrc/runtime/executor.h"
+#include "csrc/runtime/make_tiles.h"
 #include "csrc/runtime/moves.h"
 #include "csrc/runtime/one_place/tile_memory.h"
 #include "csrc/runtime/places.h"
@@ -59,6 +60,17 @@ class HostBackend : public AtenBackend {
   machine::Machine machine_;
 };
 
+// What the tensor with this index holds of the value.
+Box BoxOfIndex(const Placement& placement, int64_t index) {
+  Box box;
+  const Dims& dims = placement.DimsOf(index);
+  for (int d = 0; d < placement.rank(); ++d) {
+    const int64_t begin = dims[d] == 0 ? 0 : placement.TileBegin(placement.TileOf(index), d);
+    box.push_back({begin, begin + dims[d]});
+  }
+  return box;
+}
+
 }  // namespace
 
 c10::ScalarType ToScalarType(DType dtype) {
@@ -81,10 +93,23 @@ TiledTensorPtr Upload(const at::Tensor& host, const Layout& layout, Backend& bac
              "Upload of sizes ", DimsToString(Dims(host.sizes().begin(), host.sizes().end())),
              " to layout ", layout.ToString());
   const DispatchGuard guard;
-  const TileMemory::Scope kept;
   const at::Tensor source = host.is_cpu() ? host.resolve_conj().resolve_neg() : host;
+  return MakeTiles(layout, FromScalarType(host.scalar_type()), backend, whole,
+                   [&](const Box& box, const at::Tensor& tile) {
+                     at::Tensor part = source;
+                     for (size_t d = 0; d < box.size(); ++d) {
+                       part = part.narrow(static_cast<int64_t>(d), box[d].begin, box[d].size());
+                     }
+                     backend.Copy(part, tile);
+                   });
+}
+
+TiledTensorPtr MakeTiles(const Layout& layout, DType dtype, Backend& backend, bool whole,
+                         absl::FunctionRef<void(const Box& box, const at::Tensor& tile)> fill) {
+  const DispatchGuard guard;
+  const TileMemory::Scope kept;
   auto result = std::make_shared<TiledTensor>(
-      TiledTensor{layout, FromScalarType(host.scalar_type()), {}, NeedsPositions(layout, backend)});
+      TiledTensor{layout, dtype, {}, NeedsPositions(layout, backend)});
   result->whole = whole && !result->per_position;
   result->devices_per_process = backend.homes().devices_per_process;
   const Placement to = PlacementOf(*result);
@@ -113,17 +138,28 @@ TiledTensorPtr Upload(const at::Tensor& host, const Layout& layout, Backend& bac
         continue;
       }
       tile = backend.Allocate(place, at::IntArrayRef(dims.data(), dims.size()), ToScalarType(held));
-      if (!backend.planning()) {
-        at::Tensor part = source;
-        for (int d = 0; d < to.rank(); ++d) {
-          part = part.narrow(d, dims[d] == 0 ? 0 : to.TileBegin(to.TileOf(i), d), dims[d]);
-        }
-        backend.Copy(part, tile);
-      }
+      if (!backend.planning()) fill(BoxOfIndex(to, i), tile);
     }
     result->tiles.push_back(tile);
   }
   return result;
+}
+
+std::optional<at::Tensor> PartHere(const TiledTensor& value, const Box& box) {
+  if (value.layout.sharding().IsUnreduced()) return std::nullopt;
+  const DispatchGuard guard;
+  const Placement from = PlacementOf(value);
+  for (int64_t i = 0; i < from.count(); ++i) {
+    if (!value.tiles[i].defined()) continue;
+    const Box held = BoxOfIndex(from, i);
+    if (!Contains(held, box)) continue;
+    at::Tensor part = value.tiles[i].resolve_conj().resolve_neg();
+    for (size_t d = 0; d < box.size(); ++d) {
+      part = part.narrow(static_cast<int64_t>(d), box[d].begin - held[d].begin, box[d].size());
+    }
+    return part;
+  }
+  return std::nullopt;
 }
 
 bool IsPlanned(const TiledTensor& value) {

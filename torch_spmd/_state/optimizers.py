@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 from torch.optim import Optimizer
 
-from torch_spmd._state import dtypes, parts, tree
+from torch_spmd._state import dtypes, parts, processes, tree
 
 if TYPE_CHECKING:
     from torch_spmd._state.targets import Plan
@@ -136,6 +136,9 @@ def _state(
 def _like(into: Plan, parameter: Tensor, key: str) -> Callable[[], Tensor]:
     """A new tensor on the parameter's device, with its mark."""
     made: list[Tensor] = []
+    if parts.is_ours(parameter) and processes.count() > 1:
+        into.fill_like(parameter, key, made.append)
+        return lambda: made[0]
 
     def use(host: Tensor) -> None:
         if parts.is_ours(parameter):

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -12,7 +13,7 @@ from torch_spmd import _C
 from torch_spmd._state import boxes, processes
 from torch_spmd._state.boxes import Box
 from torch_spmd.spec import blocks
-from torch_spmd.tensors import Shard, blocks_apart, load_local_shards_, sharding_of
+from torch_spmd.tensors import Shard, blocks_apart, load_local_shards_, reshard, sharding_of
 
 _MOST_PENDING = 32 << 20
 _pending = 0
@@ -52,6 +53,37 @@ def _held(tensor: Tensor) -> list[tuple[int, Box]]:
     return found
 
 
+def _in_blocks(tensor: Tensor, box: Box) -> Box:
+    """A box of the tensor as a box of `blocks_apart(tensor)`. Requires: it is within one block."""
+    found: list[tuple[int, int]] = []
+    for size, dim, (begin, end) in zip(tensor.shape, sharding_of(tensor).spec, box):
+        if isinstance(dim, blocks) and dim.n > 1:
+            k = size // dim.n
+            i = begin // k if k else 0
+            found += [(i, i + 1), (begin - i * k, end - i * k)]
+        else:
+            found.append((begin, end))
+    return tuple(found)
+
+
+def readable(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Tensors with the same values, whose parts `read` reads without other processes: views and
+    partial sums are computed. All processes call it, in their scripts."""
+    _C.sync(True)
+    found = dict(tensors)
+    for key, tensor in tensors.items():
+        if not is_ours(tensor) or _C.reads_alone(blocks_apart(tensor.detach())):
+            continue
+        sharding = sharding_of(tensor)
+        found[key] = (
+            reshard(tensor.detach(), sharding.mesh, sharding.spec)
+            if sharding.unreduced
+            else tensor.detach().clone(memory_format=torch.contiguous_format)
+        )
+    _C.sync(True)
+    return found
+
+
 def to_write(tensor: Tensor) -> list[Box]:
     """The boxes that this process writes: those whose first holder is here. Of a tensor that is not
     on the device, all in process 0. Parts without elements are not written."""
@@ -76,14 +108,20 @@ def to_read(tensor: Tensor) -> list[Box]:
 
 def read(tensor: Tensor, box: Box) -> Tensor:
     """A contiguous copy of a part on the host. Requires: it is within one of `to_write`."""
-    if is_ours(tensor):
+    if not is_ours(tensor):
+        part = tensor[tuple(slice(begin, end) for begin, end in box)] if tensor.dim() else tensor
+        return part.cpu().resolve_conj().resolve_neg().contiguous()
+    if processes.count() == 1:
         return _C.read_part(tensor, box)
-    part = tensor[tuple(slice(begin, end) for begin, end in box)] if tensor.dim() else tensor
-    return part.cpu().resolve_conj().resolve_neg().contiguous()
+    apart = blocks_apart(tensor)
+    if apart is tensor:
+        return _C.read_part(tensor, box)
+    return _C.read_part(apart, _in_blocks(tensor, box)).view(boxes.sizes(box))
 
 
 def fill(tensor: Tensor, host: Tensor) -> None:
-    """Overwrites a tensor; its device and its mark stay."""
+    """Overwrites a tensor; its device and its mark stay. Requires: this process holds all of it,
+    or it is not on the device."""
     global _pending
     with torch.no_grad():
         tensor.detach().copy_(host.view(tensor.shape))
@@ -93,12 +131,49 @@ def fill(tensor: Tensor, host: Tensor) -> None:
         _pending = 0
 
 
+def fillable(tensor: Tensor) -> Tensor:
+    """What `fill_parts` fills in place of the tensor, so that what it fills does not depend on
+    other tensors of the same memory: the tensor itself, or a new one for a view. Then `put` puts it
+    there. All processes call it."""
+    _C.sync(True)
+    if _C.reads_alone(blocks_apart(tensor.detach())):
+        return tensor
+    new = like(tensor, tensor.dtype)
+    _C.sync(True)
+    return new
+
+
+def put(tensor: Tensor, filled: Tensor) -> None:
+    if filled is not tensor:
+        with torch.no_grad():
+            tensor.detach().copy_(filled)
+
+
 def fill_parts(tensor: Tensor, hosts: dict[Box, Tensor]) -> None:
-    """Overwrites the parts of a tensor of which this process holds some only."""
-    shards = []
+    """Overwrites a tensor of which each process holds some parts, those within `hosts`. All
+    processes call it."""
+    mine = processes.local_devices()
+    apart = blocks_apart(tensor)
+    shards: dict[Box, Shard] = {}
     for device, box in _held(tensor):
+        if (mine is not None and device not in mine) or boxes.elements(box) == 0:
+            continue
         for region, host in hosts.items():
-            if boxes.intersection(region, box) == box:
-                data = host[boxes.slices(box, region)]
-                shards.append(Shard(data, tuple(slice(*dim) for dim in box), device, 0))
-    load_local_shards_(tensor, shards)
+            if box not in shards and boxes.intersection(region, box) == box:
+                within = box if apart is tensor else _in_blocks(tensor, box)
+                data = host[boxes.slices(box, region)].reshape(boxes.sizes(within))
+                shards[box] = Shard(data, tuple(slice(*dim) for dim in within), device, 0)
+    load_local_shards_(tensor, list(shards.values()))
+
+
+def like(tensor: Tensor, dtype: torch.dtype) -> Tensor:
+    """A new tensor of that dtype with the sharding of `tensor`. What is in it does not matter."""
+    return tensor.detach().to(dtype, copy=True)
+
+
+def empty(shape: Sequence[int], dtype: torch.dtype, mark: str) -> Tensor:
+    """A new tensor on the device, which nobody has written, with a mark that was saved."""
+    tensor = torch.empty(tuple(shape), dtype=dtype, device="spmd")
+    if mark:
+        _C.give_saved_mark(tensor, mark)
+    return tensor

@@ -1,45 +1,79 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which of several processes this is. They talk through torch.distributed, if it has a group."""
+"""What the processes of a job tell each other about a checkpoint.
+
+`meet` is a round of the scripts (csrc/trace/run/agree.h); `gather` goes through a channel of its
+own, so that a thread may write a checkpoint beside the script. Whoever waits longer than
+SPMD_TIMEOUT, or for a process that is gone, gets the error that all processes get.
+"""
 
 from __future__ import annotations
 
-import sys
+import builtins
+import json
+import pickle
+import threading
 from typing import Any
 
-_own: Any = None  # a group that only checkpoints use, as their threads run beside others
+from torch_spmd import _C
+from torch_spmd._state.files import CheckpointError
 
-
-def _group() -> Any:
-    distributed = sys.modules.get("torch.distributed")
-    if distributed is None or not distributed.is_available() or not distributed.is_initialized():
-        return None
-    return distributed
+_doing = threading.local()
 
 
 def rank() -> int:
-    group = _group()
-    return 0 if group is None else int(group.get_rank())
+    return _C.process()[0]
 
 
 def count() -> int:
-    group = _group()
-    return 1 if group is None else int(group.get_world_size())
+    return _C.process()[1]
 
 
-def meet() -> None:
-    """Called by all processes, in the main thread, before any of them calls `gather`."""
-    global _own
-    if _own is None and count() > 1:
-        _own = _group().new_group(backend="gloo")
+def meet(doing: str) -> None:
+    """Called by the scripts of all processes before they save or load.
+
+    Errors: RuntimeError in all of them if one does something else.
+    """
+    if count() > 1:
+        _C.say("", doing)
+
+
+def ask(value: Any, doing: str) -> list[Any]:
+    """The value of each process, which is JSON, asked by the scripts of all processes. Not by
+    `gather`, since a thread may be writing a checkpoint."""
+    return [json.loads(text) for text in _C.say(json.dumps(value), doing)]
+
+
+class doing:
+    """`with doing("saves …"):` says what this thread gathers for."""
+
+    def __init__(self, what: str) -> None:
+        self._what = what
+
+    def __enter__(self) -> None:
+        self._before = getattr(_doing, "what", "")
+        _doing.what = self._what
+
+    def __exit__(self, *error: object) -> None:
+        _doing.what = self._before
 
 
 def gather(value: Any) -> list[Any]:
-    """The value of each process, in all of them."""
+    """The value of each process, in all of them.
+
+    Errors: RuntimeError in all of them if they gather for different things.
+    """
     if count() == 1:
         return [value]
-    found: list[Any] = [None] * count()
-    _group().all_gather_object(found, value, group=_own)
-    return found
+    what = getattr(_doing, "what", "")
+    # What this job's own processes have sent is unpickled, nothing of a file.
+    found = [pickle.loads(b) for b in _C.gather_bytes(pickle.dumps((what, value)), what)]
+    for process, (other, _) in enumerate(found):
+        if other != found[0][0]:
+            raise RuntimeError(
+                f"the processes of the job differ: process 0 {found[0][0]}, and process {process} "
+                f"{other}"
+            )
+    return [theirs for _, theirs in found]
 
 
 def from_first(value: Any) -> Any:
@@ -48,18 +82,34 @@ def from_first(value: Any) -> Any:
 
 
 def raise_any(error: BaseException | None) -> None:
-    """Raises in all processes what one of them met: its own error, or the first one's."""
-    errors = gather(None if error is None else f"{type(error).__name__}: {error}")
-    if error is not None:
+    """Raises in all processes what the first of them met that met anything. An exception that is no
+    `Exception`, such as Ctrl-C, is also raised where it was met."""
+    if count() == 1:
+        if error is not None:
+            raise error
+        return
+    if error is not None and not isinstance(error, Exception):
+        _C.fail_job(f"{type(error).__name__} during a checkpoint")
         raise error
-    for process, text in enumerate(errors):
+    texts = gather(None if error is None else (type(error).__name__, str(error)))
+    for process, text in enumerate(texts):
         if text is not None:
-            raise RuntimeError(f"process {process} failed: {text}")
+            raise _class(text[0])(f"{text[1]} (in process {process})") from error
+
+
+def _class(name: str) -> Any:
+    if name == CheckpointError.__name__:
+        return CheckpointError
+    found = getattr(builtins, name, None)
+    if not isinstance(found, type) or not issubclass(found, Exception):
+        return RuntimeError
+    return RuntimeError if issubclass(found, UnicodeError) else found
 
 
 def local_devices() -> set[int] | None:
     """The devices of this process; None if it has all."""
-    import torch_spmd
-
-    ask = getattr(torch_spmd, "local_devices", None)
-    return None if ask is None or count() == 1 else {int(d) for d in ask()}
+    index, processes, _ = _C.process()
+    if processes == 1:
+        return None
+    each = _C.device_count() // processes
+    return set(range(index * each, (index + 1) * each))

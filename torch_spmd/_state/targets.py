@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from torch_spmd import _arguments
-from torch_spmd._state import boxes, dtypes, initialize, optimizers, parts, tree
+from torch_spmd._state import boxes, dtypes, initialize, optimizers, parts, processes, tree
 from torch_spmd._state.reading import Source
 
 # What wrappers put before the names of the module that they wrap.
@@ -40,6 +40,7 @@ class Plan:
         self.extra: list[str] = []
         self.wanted: list[tuple[str, boxes.Box]] = []
         self.names: dict[int, str] = {}  # of parameters, by identity
+        self._targets: list[tuple[Tensor, str]] = []  # what is overwritten
         self._fills: list[Callable[[], None]] = []
         self._ends: list[Callable[[], None]] = []
         self._made: dict[str, Tensor] = {}
@@ -126,7 +127,7 @@ class Plan:
         elif self.fits(target, key, where):
             if target.is_meta:
                 made: list[Tensor] = []
-                self.make(key, lambda t: made.append(self.place(where, t)))
+                self._make_placed(where, key, self.source_dtype(key), made.append)
                 return lambda: made[0]
             self.fill(target, key)
         return lambda: target
@@ -181,29 +182,76 @@ class Plan:
                 self.fill(tensor, key)
                 return
 
-            def put(host: Tensor) -> None:
-                _replace(module, names, tensor, self.place(names[0], host.to(tensor.dtype)))
-
-            self.make(key, put)
+            put = functools.partial(_replace, module, names, tensor)
+            self._make_placed(names[0], key, tensor.dtype, put)
 
     # --- reading ---
 
     def fill(self, target: Tensor, key: str) -> None:
-        regions = boxes.regions(parts.to_read(target))
+        self._targets.append((target, key))
+
+    def fill_like(self, parameter: Tensor, key: str, use: Callable[[Tensor], Any]) -> None:
+        """Calls `use` with a new tensor that is sharded as `parameter`, and filled."""
+        made = parts.like(parameter, self.source_dtype(key))
+        self.fill(made, key)
+        self._fills.append(lambda: use(made))
+
+    def prepare(self) -> None:
+        """Finds the parts that this process needs. Called when everything has been compared."""
+        fills = [self._filling(target, key) for target, key in self._targets]
+        self._fills = fills + self._fills
+
+    def _filling(self, target: Tensor, key: str) -> Callable[[], None]:
+        in_parts = parts.is_ours(target) and processes.count() > 1
+        filled = parts.fillable(target) if in_parts else target
+        regions = boxes.regions(parts.to_read(filled))
         self.wanted += [(key, region) for region in regions]
 
         def run() -> None:
-            if regions == [boxes.whole(target.shape)]:
+            if in_parts:
+                parts.fill_parts(filled, self._read_together(key, regions))
+                parts.put(target, filled)
+            elif regions:  # one region: the whole
                 parts.fill(target, self.source.read(key, regions[0]))
-            elif regions:
-                parts.fill_parts(target, {r: self.source.read(key, r) for r in regions})
 
-        self._fills.append(run)
+        return run
 
-    def make(self, key: str, use: Callable[[Tensor], Any]) -> None:
-        """Reads a tensor on the host, and calls `use` with it. With the mark that was saved, so
-        that its copy on the device has it."""
+    def _read_together(self, key: str, regions: list[boxes.Box]) -> dict[boxes.Box, Tensor]:
+        """What this process needs, if all processes can read what they need."""
+        found: dict[boxes.Box, Tensor] = {}
+        error: Exception | None = None
+        try:
+            found = {region: self.source.read(key, region) for region in regions}
+        except Exception as raised:
+            error = raised
+        processes.raise_any(error)
+        return found
+
+    def source_dtype(self, key: str) -> torch.dtype:
+        return dtypes.named(self.source.tensors[key].dtype)
+
+    def _make_placed(
+        self, name: str, key: str, dtype: torch.dtype, use: Callable[[Tensor], Any]
+    ) -> None:
+        """Calls `use` with a new tensor that is where a parameter of this name comes to be."""
+        if processes.count() == 1:
+            self.make(key, lambda host: use(self.place(name, host.to(dtype))))
+            return
         saved = self.source.tensors[key]
+        made = self.place(name, parts.empty(saved.shape, dtype, saved.mark))
+        self.fill(made, key)
+        self._fills.append(lambda: use(made))
+
+    def make(self, key: str, use: Callable[[Tensor], Any], on_device: bool = False) -> None:
+        """Reads a tensor, and calls `use` with it: with one on the host that has the mark that was
+        saved, so that its copy on the device has it. If it is to be `on_device` and there are
+        several processes, with one on the device, of which each has read its parts."""
+        saved = self.source.tensors[key]
+        if on_device and processes.count() > 1:
+            made = parts.empty(saved.shape, self.source_dtype(key), saved.mark)
+            self.fill(made, key)
+            self._fills.append(lambda: use(made))
+            return
         region = boxes.whole(saved.shape)
         self.wanted.append((key, region))
 
@@ -223,12 +271,12 @@ class Plan:
             self.problems.append(f"{where!r}: {error}")
             return lambda: None
         for key in keys:
+            ours = self.source.tensors[key].device == "spmd"
 
-            def use(host: Tensor, key: str = key) -> None:
-                ours = self.source.tensors[key].device == "spmd"
+            def use(host: Tensor, key: str = key, ours: bool = ours) -> None:
                 made[key] = host.to("spmd") if ours else host
 
-            self.make(key, use)
+            self.make(key, use, on_device=ours)
         return lambda: tree.decode(node, made.__getitem__)
 
     def at_end(self, action: Callable[[], None]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import time
 import uuid
 from collections.abc import Mapping
 from dataclasses import replace
@@ -25,39 +26,79 @@ def snapshot(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Copies that later steps cannot change. On the device a copy shares its memory with the
     tensor until that is written."""
     copies = {key: tensor.detach().clone() for key, tensor in tensors.items()}
+    if processes.count() > 1:
+        return parts.readable(copies)
     _C.sync(False)
     return copies
 
 
 def write(folder: Folder, tree: Any, tensors: dict[str, Tensor]) -> None:
-    """Writes all that this process has to, and empties `tensors`.
+    """Writes all that this process has to, and empties `tensors`. All processes call it, and all
+    raise the same error.
 
     Until the last step the folder has the checkpoint that it had before, whatever happens.
     """
-    token = processes.from_first(uuid.uuid4().hex[:12])
+    token, kinds = processes.from_first((uuid.uuid4().hex[:12], _kinds(tensors)))
     name = f"{_DATA}{token}-{processes.rank():05d}.safetensors"
     error: BaseException | None = None
     saved: dict[str, SavedTensor] = {}
     size = 0
     try:
+        _check_kinds(kinds, _kinds(tensors))
         folder.make()
         saved, size = _write_parts(folder, name, tensors)
     except BaseException as raised:
         error = raised
+    whole: Manifest | None = None
     try:
         processes.raise_any(error)
         everything = processes.gather((saved, name, size))
-        if processes.rank() == 0:
-            whole = Manifest(tree, _merged([s for s, _, _ in everything]))
-            whole.files = {n: s for _, n, s in everything if s}
-            folder.replace(manifest.NAME, manifest.dump(whole))
-    except BaseException as raised:
-        error = raised
+        error = None
+        try:
+            if processes.rank() == 0:
+                whole = Manifest(tree, _merged([s for s, _, _ in everything]))
+                whole.files = {n: s for _, n, s in everything if s}
+                _check_seen(folder, whole.files)
+                folder.replace(manifest.NAME, manifest.dump(whole))
+        except BaseException as raised:
+            error = raised
+        processes.raise_any(error)
+    except BaseException:
         with contextlib.suppress(Exception):
             folder.remove(name)
-    processes.raise_any(error)
-    if processes.rank() == 0:
+        raise
+    if whole is not None:
         _remove_others(folder, whole)
+
+
+def _kinds(tensors: Mapping[str, Tensor]) -> dict[str, tuple[str, tuple[int, ...]]]:
+    if processes.count() == 1:
+        return {}
+    return {key: (dtypes.name_of(t.dtype), tuple(t.shape)) for key, t in tensors.items()}
+
+
+def _check_kinds(first: dict[str, Any], mine: dict[str, Any]) -> None:
+    """Errors: ValueError if this process saves other tensors than process 0."""
+    for key in (*first, *mine):
+        if first.get(key) != mine.get(key):
+            raise ValueError(
+                f"save: tensor {key!r} is {mine.get(key, 'not there')}, and in process 0 "
+                f"{first.get(key, 'not there')}; all processes save the same tree"
+            )
+
+
+def _check_seen(folder: Folder, files: Mapping[str, int]) -> None:
+    """Errors: OSError if this process does not see what the others have written."""
+    for name, size in files.items():
+        for _ in range(20):  # a network's file system may show it a little later
+            if folder.exists(name) and folder.size(name) == size:
+                break
+            time.sleep(0.1)
+        else:
+            raise FileNotFoundError(
+                f"save: {folder.where(name)!r}, which another process has written, is not to be "
+                "seen in process 0; the folder must be on a file system that all processes share"
+            )
 
 
 def _write_parts(

@@ -36,6 +36,7 @@ def ring_attention(
     dropout_p: float = 0.0,
     segment_ids: Tensor | None = None,
     zigzag: bool = False,
+    key_block: int | None = None,
 ) -> Tensor:
     """Scaled dot product attention whose sequence is sharded over `axis`. It is exact: the values
     and the gradients are those of attention over the whole sequence.
@@ -62,6 +63,9 @@ def ring_attention(
             sequences that are packed into one. The lengths are equal then.
         zigzag: the sequence is in zigzag order (see `zigzag`), in which each device has as much of
             a causal mask as any other. Half of the scores are then never computed.
+        key_block: how many keys of a shard a device attends to at once, which bounds the memory for
+            scores: [batch, heads, length of a shard, key_block]. None: all. The program has as many
+            times more ops.
 
     Returns:
         [batch, heads, length, width of values], sharded as the queries.
@@ -102,7 +106,9 @@ def ring_attention(
         scale = 1 / math.sqrt(q.shape[-1])
     scale = _arguments.number("ring_attention", "scale", scale)
     lengths = (q.shape[2], k.shape[2])
-    how = _How(mesh, axis, n, causal, scale, in_zigzag, lengths, dropout_p)
+    if key_block is not None:
+        key_block = _arguments.integer("ring_attention", "key_block", key_block, 1)
+    how = _How(mesh, axis, n, causal, scale, in_zigzag, lengths, dropout_p, key_block)
     seed = torch.randint(1 << 31, (), device=q.device) if dropout_p > 0 else None
     out, _ = _RingAttention.apply(q, k, v, segment_ids, seed, how)
     return out
@@ -201,6 +207,7 @@ class _How:
     zigzag: bool
     lengths: tuple[int, int]  # of queries and keys, whole
     dropout_p: float
+    key_block: int | None
 
     def on_shards(self, f: Any, args: Sequence[Tensor | None], results: Sequence[P]) -> Any:
         """Runs a function of shards on whole tensors, which are sharded by their lengths."""
@@ -268,7 +275,12 @@ class _Keys(NamedTuple):
     def v(self) -> Tensor:
         return self.kv[..., self.width :]
 
-    def half(self, which: slice) -> _Keys:
+    def blocks(self, size: int | None) -> list[_Keys]:
+        length = self.positions.shape[0]
+        size = length if size is None else size
+        return [self.part(slice(i, min(i + size, length))) for i in range(0, length, size)]
+
+    def part(self, which: slice) -> _Keys:
         segments = None if self.segments is None else self.segments[:, which]
         return _Keys(self.kv[..., which, :], segments, self.positions[which], self.width)
 
@@ -371,11 +383,19 @@ class _Sum(NamedTuple):
 def _add(
     how: _How, so_far: _Sum | None, queries: _Queries, keys: _Keys, seed: Any, causal: bool
 ) -> _Sum:
-    """The softmax with these keys, too. Before the first keys, each query sees one of them."""
+    """The softmax with these keys, too."""
+    for block in keys.blocks(how.key_block):
+        so_far = _add_block(how, so_far, queries, block, seed, causal)
+    assert so_far is not None
+    return so_far
+
+
+def _add_block(
+    how: _How, so_far: _Sum | None, queries: _Queries, keys: _Keys, seed: Any, causal: bool
+) -> _Sum:
     scores = _scores(how, queries, keys, causal)
-    largest = scores.amax(-1)
-    if so_far is not None:
-        largest = torch.maximum(largest, so_far.largest)
+    least = torch.finfo(scores.dtype).min  # of a query that has seen no key yet
+    largest = scores.amax(-1).clamp_min(least if so_far is None else so_far.largest)
     weights = (scores - largest[..., None]).exp()
     total = weights.sum(-1)
     if seed is not None:
@@ -453,8 +473,8 @@ def _parts(how: _How, queries: _Queries, keys: _Keys, device: Tensor, step: int)
     first, second = slice(0, half), slice(half, 2 * half)
     later = device < step  # the keys are of device - step + n, which is greater
     q = _chosen(later, queries.half(second), queries.half(first))
-    k = _chosen(later, keys.half(second), keys.half(first))
-    return [_Part(queries.half(second), keys.half(first), None), _Part(q, k, later)]
+    k = _chosen(later, keys.part(second), keys.part(first))
+    return [_Part(queries.half(second), keys.part(first), None), _Part(q, k, later)]
 
 
 # --- backward ---
@@ -463,7 +483,19 @@ def _parts(how: _How, queries: _Queries, keys: _Keys, device: Tensor, step: int)
 def _gradients(
     how: _How, queries: _Queries, keys: _Keys, seed: Tensor | None, causal: bool
 ) -> tuple[Tensor, Tensor]:
-    """What a block adds to the gradients of the queries, and of keys and values in one tensor."""
+    """What these keys add to the gradients of the queries, and the gradients of keys and values in
+    one tensor."""
+    blocks = keys.blocks(how.key_block)
+    grads = [_gradients_of_block(how, queries, block, seed, causal) for block in blocks]
+    grad_q = grads[0][0]
+    for more, _ in grads[1:]:
+        grad_q = grad_q + more
+    return grad_q, torch.cat([grad_kv for _, grad_kv in grads], 2)
+
+
+def _gradients_of_block(
+    how: _How, queries: _Queries, keys: _Keys, seed: Tensor | None, causal: bool
+) -> tuple[Tensor, Tensor]:
     grad, sums, shift = queries.terms
     weights = (_scores(how, queries, keys, causal) - sums).exp()
     group = weights.shape[2:4]

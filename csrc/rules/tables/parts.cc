@@ -8,6 +8,7 @@
 #include "absl/strings/strip.h"
 #include "csrc/rules/families.h"
 #include "csrc/rules/tables/call_factors.h"
+#include "csrc/rules/tables/row_index.h"
 #include "csrc/rules/tables/scatter.h"
 #include "csrc/util/status.h"
 
@@ -327,6 +328,8 @@ constexpr auto kRows =
              .Jointly({0})
              .With(&OpFacts::looks_up, true),
          Accumulates(Part("spmd::index_put_part", IndexPutPartFactors, SameTypes)),
+         Accumulates(Part("spmd::index_put_rows", IndexPutRowsFactors, SameTypes)).Local(LocalRows),
+         Part("spmd::index_rows", IndexRowsFactors, IndexRowsTypes).Jointly({0}).Local(LocalRows),
          Accumulates(Part("spmd::index_write_part", IndexWritePartFactors, SameTypes))
              .Jointly({0, 2})
              .LinearIf(AddsOrSets)

@@ -6,6 +6,7 @@
 #include <ATen/ops/zeros.h>
 
 #include "csrc/runtime/kernels/kernels.h"
+#include "csrc/runtime/kernels/rows.h"
 
 namespace spmd::runtime::kernels {
 namespace {
@@ -236,6 +237,51 @@ Tensor IndexPutPart(const Tensor& self, const c10::List<OptionalTensor>& indices
   }
   const Tensor copy = self.permute(order).clone(at::MemoryFormat::Contiguous);
   return copy.index_put_(within, from, accumulate).permute(back);
+}
+
+// The dimension of the result in which the indices are: where the first indexed dimension is if the
+// indexed ones are adjacent, else the first.
+static int64_t RowsDim(const c10::List<OptionalTensor>& indices) {
+  int64_t begin = -1, end = 0, count = 0;
+  for (int64_t d = 0; d < static_cast<int64_t>(indices.size()); ++d) {
+    const OptionalTensor index = indices.get(d);
+    if (!index.has_value() || !index->defined()) continue;
+    if (begin < 0) begin = d;
+    end = d + 1;
+    ++count;
+  }
+  return end - begin == count ? begin : 0;
+}
+
+Tensor IndexRows(const Tensor& self, const c10::List<OptionalTensor>& indices, IntArrayRef first,
+                 IntArrayRef size, bool may_be_negative, int64_t dim, int64_t blocks) {
+  if (blocks == 1) return IndexPart(self, indices, first, size, may_be_negative, /*batch=*/{});
+  const int64_t length = self.size(dim) / blocks;
+  std::vector<int64_t> begin = first.vec();
+  std::vector<Tensor> parts;
+  for (int64_t b = 0; b < blocks; ++b, begin[dim] += length) {
+    parts.push_back(IndexPart(self.narrow(dim, b * length, length), indices, begin, size,
+                              may_be_negative, /*batch=*/{}));
+  }
+  return at::cat(parts, RowsDim(indices));
+}
+
+Tensor IndexPutRows(const Tensor& self, const c10::List<OptionalTensor>& indices,
+                    const Tensor& values, bool accumulate, IntArrayRef first, IntArrayRef size,
+                    bool may_be_negative, int64_t dim, int64_t blocks) {
+  if (blocks == 1) {
+    return IndexPutPart(self, indices, values, accumulate, first, size, may_be_negative, {});
+  }
+  const int64_t at = RowsDim(indices);
+  const int64_t length = self.size(dim) / blocks, rows = values.size(at) / blocks;
+  std::vector<int64_t> begin = first.vec();
+  std::vector<Tensor> parts;
+  for (int64_t b = 0; b < blocks; ++b, begin[dim] += length) {
+    parts.push_back(IndexPutPart(self.narrow(dim, b * length, length), indices,
+                                 values.narrow(at, b * rows, rows), accumulate, begin, size,
+                                 may_be_negative, /*batch=*/{}));
+  }
+  return at::cat(parts, dim);
 }
 
 }  // namespace spmd::runtime::kernels

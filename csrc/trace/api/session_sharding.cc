@@ -1,23 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 // Marks, shards and layouts of tensors.
-#include <ATen/ops/zeros.h>
-
 #include <algorithm>
 #include <sstream>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "csrc/trace/api/session.h"
 #include "csrc/trace/program/lower.h"
 #include "csrc/trace/recorder/marks.h"
 #include "csrc/trace/recorder/recorder.h"
 #include "csrc/trace/recorder/tensor.h"
-#include "csrc/trace/run/cut.h"
 #include "csrc/trace/run/marking.h"
-#include "csrc/trace/run/read_host.h"
-#include "csrc/trace/run/resolve.h"
 #include "csrc/trace/run/tensor_layout.h"
 #include "csrc/trace/session/devices.h"
 #include "csrc/trace/session/session_lock.h"
@@ -207,44 +201,6 @@ absl::Status MarkBlocks(SessionState& state, const at::Tensor& tensor, const Mar
   return MarkTensor(state, marked.view, marked.mark, given);
 }
 
-absl::Status FillShards(at::Tensor& host, const std::vector<ShardData>& shards,
-                        const char* caller) {
-  at::Tensor covered = at::zeros(host.sizes(), at::kBool);
-  for (const ShardData& shard : shards) {
-    if (shard.index.size() != static_cast<size_t>(host.dim())) {
-      return absl::InvalidArgumentError(absl::StrCat(caller, ": shard ", BoxToString(shard.index),
-                                                     " is not of a tensor of rank ", host.dim()));
-    }
-    at::Tensor part = host, mask = covered;
-    for (int64_t d = 0; d < host.dim(); ++d) {
-      const Interval& i = shard.index[d];
-      if (i.begin < 0 || i.end > host.size(d)) {
-        return absl::InvalidArgumentError(absl::StrCat(caller, ": shard ", BoxToString(shard.index),
-                                                       " reaches outside the tensor"));
-      }
-      part = part.slice(d, i.begin, std::max(i.begin, i.end));
-      mask = mask.slice(d, i.begin, std::max(i.begin, i.end));
-    }
-    if (part.sizes() != shard.data.sizes()) {
-      return absl::InvalidArgumentError(
-          absl::StrCat(caller, ": shard ", BoxToString(shard.index), " has data of sizes ",
-                       DimsToString(Dims(shard.data.sizes().begin(), shard.data.sizes().end())),
-                       ", not ", DimsToString(Dims(part.sizes().begin(), part.sizes().end()))));
-    }
-    part.copy_(shard.data.cpu());
-    mask.fill_(true);
-  }
-  if (!covered.all().item<bool>()) {
-    const at::Tensor missing = covered.logical_not();
-    const at::Tensor first = missing.nonzero()[0].contiguous();
-    return absl::InvalidArgumentError(absl::StrCat(
-        caller, ": the shards leave ", missing.sum().item<int64_t>(), " of ", host.numel(),
-        " elements without data, the first of them at [",
-        absl::StrJoin(absl::MakeSpan(first.const_data_ptr<int64_t>(), first.numel()), ", "), "]"));
-  }
-  return absl::OkStatus();
-}
-
 }  // namespace
 
 absl::Status Session::MarkSharding(const at::Tensor& tensor, const Mesh& mesh,
@@ -328,68 +284,6 @@ absl::StatusOr<at::Tensor> Session::Reshard(const at::Tensor& tensor, const Mesh
   }
   BindBuffer(*lock, BufferOf(out), EmitClone(*lock, value));
   return out;
-}
-
-absl::StatusOr<std::vector<ShardData>> Session::LocalShards(const at::Tensor& tensor) {
-  SessionLock lock;
-  SPMD_RETURN_IF_ERROR(CheckOurs("local_shards", tensor));
-  SPMD_ASSIGN_OR_RETURN(std::shared_ptr<runtime::Backend> backend, TheBackend(*lock));
-  Buffer* buffer = BufferOf(tensor);
-  if (buffer->pending()) {
-    SPMD_RETURN_IF_ERROR(Cut(*lock, "local_shards"));
-  }
-  if (const ValuePtr value = buffer->value()) SPMD_RETURN_IF_ERROR(Resolve(*lock, *value));
-  SPMD_ASSIGN_OR_RETURN(const std::optional<TensorLayout> found, LayoutOfTensor(*lock, tensor));
-  const Dims own(tensor.sizes().begin(), tensor.sizes().end());
-  const Layout layout = found.has_value() ? found->layout : LayoutOfNew(*lock, own);
-  const at::Tensor host = ReadHost(*lock, tensor, "local_shards");
-  std::vector<ShardData> shards;
-  std::vector<int64_t> replicas(layout.num_tiles(), 0);
-  for (int64_t p = 0; p < layout.grid()->num_devices(); ++p) {
-    ShardData shard;
-    shard.index = layout.BoxAt(p);
-    shard.device = layout.grid()->device_ids()[p];
-    shard.replica_id = replicas[layout.TileAt(p)]++;
-    if (!backend->homes().IsHere(backend->homes().Of(*layout.grid(), p))) continue;
-    at::Tensor part = host;
-    for (int64_t d = 0; d < host.dim(); ++d) {
-      part =
-          part.slice(d, shard.index[d].begin, std::max(shard.index[d].begin, shard.index[d].end));
-    }
-    shard.data = part.clone(at::MemoryFormat::Contiguous);
-    shards.push_back(std::move(shard));
-  }
-  return shards;
-}
-
-absl::StatusOr<at::Tensor> Session::FromLocalShards(const std::vector<ShardData>& shards,
-                                                    const Mesh& mesh, const PartitionSpec& spec,
-                                                    const std::vector<int64_t>& dims) {
-  SessionLock lock;
-  if (shards.empty()) return absl::InvalidArgumentError("from_local_shards: no shards were given");
-  SPMD_RETURN_IF_ERROR(NoteMesh(*lock, mesh));
-  SPMD_RETURN_IF_ERROR(CheckSpec(*lock, "from_local_shards", mesh, spec, dims.size()));
-  lock->used = true;
-  at::Tensor host = at::zeros(dims, shards[0].data.options().device(at::kCPU));
-  SPMD_RETURN_IF_ERROR(FillShards(host, shards, "from_local_shards"));
-  at::Tensor out = NewTensor(TensorMeta::Of(host), HostValue(host, /*steal=*/true));
-  const auto mark = std::make_shared<const Mark>(Mark{mesh, spec});
-  if (HasBlocks(spec)) {
-    SPMD_RETURN_IF_ERROR(MarkBlocks(*lock, out, mark));
-  } else {
-    BufferOf(out)->mark = mark;
-  }
-  return out;
-}
-
-absl::Status Session::LoadLocalShards(const at::Tensor& tensor,
-                                      const std::vector<ShardData>& shards) {
-  SessionLock lock;
-  SPMD_RETURN_IF_ERROR(CheckOurs("load_local_shards_", tensor));
-  at::Tensor host = at::zeros(tensor.sizes(), at::TensorOptions(tensor.scalar_type()));
-  SPMD_RETURN_IF_ERROR(FillShards(host, shards, "load_local_shards_"));
-  Write(*lock, tensor, lock->tape->Use(HostValue(host, /*steal=*/true), nullptr));
-  return absl::OkStatus();
 }
 
 }  // namespace spmd::trace

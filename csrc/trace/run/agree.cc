@@ -24,7 +24,7 @@ using runtime::Peers;
 using runtime::ProcessName;
 using Ticket = Peers::Words;
 
-enum class Kind : uint64_t { kCut, kRead, kLeave };
+enum class Kind : uint64_t { kCut, kRead, kSay, kLeave };
 
 // The words of a ticket. The last word is what the processes must do together after a difference,
 // if it is one that can be mended; the words before must be equal.
@@ -367,6 +367,18 @@ absl::Status AgreeOnRead(SessionState& state, const Value& value, const std::str
   if (AllEqual(all, kCalls)) return absl::OkStatus();
   SPMD_ASSIGN_OR_RETURN(const std::vector<std::string> said, Tell(state, doing));
   return Differ(state, Compared(said));
+}
+
+absl::StatusOr<std::vector<std::string>> SayInRound(SessionState& state, const std::string& mine,
+                                                    const std::string& doing) {
+  if (!state.processes.several()) return std::vector<std::string>{mine};
+  const std::string line = absl::StrCat(doing, Line(state));
+  SPMD_RETURN_IF_ERROR(NextRound(state, Kind::kSay, {}, line).status());
+  SPMD_ASSIGN_OR_RETURN(const std::vector<std::string> does, Tell(state, doing));
+  for (const std::string& theirs : does) {
+    if (theirs != does[0]) return Differ(state, Compared(does));
+  }
+  return Tell(state, mine);
 }
 
 absl::Status AgreeToLeave(SessionState& state) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What the scripts of a job's processes agree on before anything is sent, in numbered rounds. A
-// round is a cut, a read of a value that several processes hold, or the end of the script. Each
+// round is a cut, a read of a value that several processes hold, something that each process says,
+// such as what is wrong with its own part, or the end of the script. Each
 // process comes with a ticket of 64 bytes; if the tickets differ, the processes say to each other
 // what they do, and all of them raise the same error.
 //
@@ -8,6 +9,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
@@ -26,6 +28,12 @@ absl::Status AgreeOnCut(SessionState& state, const Tape& tape, Live& live, const
 
 // Before a value is read of which this process does not hold all. `why` is what reads it.
 absl::Status AgreeOnRead(SessionState& state, const Value& value, const std::string& why)
+    ABSL_EXCLUSIVE_LOCKS_REQUIRED(state.mutex);
+
+// What each process says, by rank, in a round of its own. `doing` is what this process does, for
+// the messages of others. With one process, what it says itself.
+absl::StatusOr<std::vector<std::string>> SayInRound(SessionState& state, const std::string& mine,
+                                                    const std::string& doing)
     ABSL_EXCLUSIVE_LOCKS_REQUIRED(state.mutex);
 
 // When the script has ended: all others have ended, too.

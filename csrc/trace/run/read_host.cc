@@ -4,7 +4,9 @@
 #include <ATen/ops/zeros.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 
-#include "csrc/runtime/tiled_tensor.h"
+#include <optional>
+
+#include "csrc/runtime/make_tiles.h"
 #include "csrc/trace/device/status_to_exception.h"
 #include "csrc/trace/recorder/recorder.h"
 #include "csrc/trace/run/agree.h"
@@ -47,22 +49,35 @@ at::Tensor ReadHost(SessionState& state, const at::Tensor& tensor, const char* w
 at::Tensor ReadHostPart(SessionState& state, const at::Tensor& tensor, const Box& box,
                         const char* why) {
   Buffer* const buffer = BufferOf(tensor);
-  const Box whole = WholeBox(Dims(tensor.sizes().begin(), tensor.sizes().end()));
   if (!buffer->holds_nothing()) {
     if (buffer->pending()) ThrowIfError(Cut(state, why));
     const ValuePtr value = buffer->value();
     ThrowIfError(Resolve(state, *value));
-    const bool is_base = RecipeOf(buffer, tensor) == nullptr;
-    at::Tensor stored = value->host;
-    if (is_base && !stored.defined() && value->tiles->whole) stored = value->tiles->tiles[0];
-    if (is_base && stored.defined() && stored.is_cpu()) {
-      state.call.looked_at_values = true;
+    if (RecipeOf(buffer, tensor) == nullptr && !IsEmpty(box)) {
       const c10::impl::ExcludeDispatchKeyGuard guard(c10::autograd_dispatch_keyset);
-      return Part(stored.resolve_conj().resolve_neg(), box, whole)
-          .clone(at::MemoryFormat::Contiguous);
+      std::optional<at::Tensor> part;
+      if (value->host.defined()) {
+        const Dims dims(tensor.sizes().begin(), tensor.sizes().end());
+        part = Part(value->host.resolve_conj().resolve_neg(), box, WholeBox(dims));
+      } else if (!runtime::IsPlanned(*value->tiles)) {
+        part = runtime::PartHere(*value->tiles, box);
+      }
+      if (part.has_value() && part->is_cpu()) {
+        state.call.looked_at_values = true;
+        return part->clone(at::MemoryFormat::Contiguous);
+      }
     }
   }
+  const Box whole = WholeBox(Dims(tensor.sizes().begin(), tensor.sizes().end()));
   return Part(ReadHost(state, tensor, why), box, whole).clone(at::MemoryFormat::Contiguous);
+}
+
+bool ReadsAlone(SessionState& /*state*/, const at::Tensor& tensor) {
+  Buffer* const buffer = BufferOf(tensor);
+  if (buffer->pending() || RecipeOf(buffer, tensor) != nullptr) return false;
+  if (buffer->holds_nothing()) return true;
+  const ValuePtr& value = buffer->value();
+  return value->layout == nullptr || !value->layout->sharding().IsUnreduced();
 }
 
 }  // namespace spmd::trace

@@ -129,7 +129,10 @@ absl::StatusOr<std::vector<DeviceBox>> DeviceBoxes(const at::Tensor& tensor) {
   SessionLock lock;
   SPMD_ASSIGN_OR_RETURN(const std::optional<TensorLayout> found, LayoutOfTensor(*lock, tensor));
   const Dims dims(tensor.sizes().begin(), tensor.sizes().end());
-  const Layout layout = found.has_value() ? found->layout : LayoutOfNew(*lock, dims);
+  return BoxesOfLayout(found.has_value() ? found->layout : LayoutOfNew(*lock, dims));
+}
+
+std::vector<DeviceBox> BoxesOfLayout(const Layout& layout) {
   std::vector<DeviceBox> boxes;
   for (int64_t p = 0; p < layout.grid()->num_devices(); ++p) {
     boxes.push_back({layout.grid()->device_ids()[p], layout.BoxAt(p)});

@@ -34,5 +34,10 @@ struct DeviceBox {
   Box box;
 };
 absl::StatusOr<std::vector<DeviceBox>> DeviceBoxes(const at::Tensor& tensor);
+std::vector<DeviceBox> BoxesOfLayout(const Layout& layout);
+// The same for a tensor of these sizes with this mark. In csrc/trace/api/session_shards.cc.
+// Errors: InvalidArgument or OutOfRange for a mesh or a spec that does not fit.
+absl::StatusOr<std::vector<DeviceBox>> BoxesOfMark(const Mesh& mesh, const PartitionSpec& spec,
+                                                   const std::vector<int64_t>& sizes);
 
 }  // namespace spmd::trace

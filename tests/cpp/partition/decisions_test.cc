@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <iterator>
 #include <random>
 #include <string>
 #include <vector>
@@ -20,8 +21,8 @@
 namespace spmd::partition {
 namespace {
 
-// Products, partial sums passed through sums, windows, decomposed reductions, and a batch that
-// is merged behind the time.
+// Products, partial sums passed through sums, windows, decomposed reductions, a batch that is
+// merged behind the time, and rows that are read by a list.
 constexpr const char* kGraphs[] = {
     R"(mesh @m [data=2, model=3]
 graph {
@@ -64,6 +65,21 @@ graph {
   %2: f32[12,2] = aten::relu(%1)
   %3: f32[3,4,2] = aten::view(%2, size=[3,4,2])
   return %3
+}
+)",
+    R"(mesh @m [a=4]
+graph {
+  %x: f32[64,48] @m {a},{}
+  %i: i64[24]
+  %w: f32[8,48] @m {},{}
+  %0: f32[24,48] = aten::index.Tensor(%x, [%i])
+  %1: f32[24,48] = aten::exp(%0)
+  %2: f32[24,8] = aten::linear(%1, %w, _)
+  %3: f32[24,8] = aten::_softmax(%2, dim=1, half_to_float=false)
+  %4: f32[64,8] = spmd::full(size=[64,8], value=0, dtype=f32)
+  %5: f32[64,8] = aten::index_put(%4, [%i], %3, accumulate=true)
+  %6: f32[8,48] = spmd::linear_dweight(%3, %1)
+  return %5, %6
 }
 )",
 };
@@ -122,6 +138,12 @@ TEST(Decisions, SayWhatOneNodeDoes) {
   const std::string written = Compile(graph)->decisions.ToString();
   EXPECT_EQ(written.substr(0, written.find('\n')), "value 3 @0 {}") << written;
   EXPECT_NE(written.find("node @0 0:0 2:1"), std::string::npos) << written;
+}
+
+TEST(Decisions, SayThatRowsStayWhereTheyAre) {
+  const std::string written =
+      Compile(Parsed(kGraphs[std::size(kGraphs) - 1]))->decisions.ToString();
+  EXPECT_EQ(written.substr(0, written.find('\n')), "owned") << written;
 }
 
 // Numbers exchanged for others, lines dropped and doubled.

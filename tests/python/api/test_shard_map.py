@@ -367,7 +367,7 @@ def test_errors(four):
         (
             lambda: spmd.shard_map(identity, four, P("x", None), P(None, None))(x),
             ValueError,
-            r"identity \(test_shard_map.py:\d+\): result  varies along axis 'x', which its spec",
+            r"identity \(test_shard_map.py:\d+\): its result varies along axis 'x', which its spec",
         ),
         (
             lambda: spmd.shard_map(identity, four, (P("x", None), P()), P("x", None))(x),
@@ -418,3 +418,307 @@ def test_overwriting_a_value_that_does_not_vary(four):
     with pytest.raises(RuntimeError, match="make it vary first"):
         spmd.shard_map(f, four, (P("x"), P(None)), P("x"))(x, total)
     assert total.tolist() == [0.0, 0.0]
+
+
+def shuffled(x, sources):
+    """By lists: the shard of each source, zeros where there is none."""
+    shards = x.chunk(len(sources))
+    return torch.cat([shards[s] if s >= 0 else shards[0] * 0 for s in sources])
+
+
+def partial_permutations(n):
+    for sources in itertools.product(range(-1, n), repeat=n):
+        used = [s for s in sources if s >= 0]
+        if len(used) == len(set(used)):
+            yield sources
+
+
+def permuted(mesh, sources):
+    pairs = [(s, d) for d, s in enumerate(sources) if s >= 0]
+    return spmd.shard_map(lambda t: spmd.ppermute(t, "x", pairs), mesh, P("x", None), P("x", None))
+
+
+def test_all_partial_permutations_and_their_gradients():
+    mesh, x, w = spmd.make_mesh((3,), ("x",)), numbers(6, 5), numbers(6, 5, seed=1)
+    for sources in partial_permutations(3):
+        theirs, ours = x.clone().requires_grad_(), x.to("spmd").requires_grad_()
+        (shuffled(theirs, sources) * w).sum().backward()
+        result = permuted(mesh, sources)(ours)
+        (result * w.to("spmd")).sum().backward()
+        assert torch.equal(result.detach().cpu(), shuffled(x, sources)), sources
+        assert torch.equal(ours.grad.cpu(), theirs.grad), sources
+
+
+@pytest.mark.parametrize("rows", [(4, 8), (1, 6)], ids=str)
+def test_what_permutations_send(four, rows):
+    """Each shard once, in one exchange or, if some go around the end, in two; by a permutation that
+    is no shift, two all-to-alls of a shard, here padded to a multiple of four columns."""
+    x = numbers(4 * rows[0], rows[1], dtype=torch.float32)
+    t = spmd.mark_sharding(x.to("spmd"), four, P("x", None))
+    shard = rows[0] * rows[1] * 4
+    padded = rows[0] * -(-rows[1] // 4) * 4 * 4
+    for sources in [*itertools.permutations(range(4)), (-1, 0, 1, 2), (1, 2, 3, -1), (3, -1, 0, 1)]:
+        spmd.sync(wait=True)
+        result = permuted(four, sources)(t)
+        assert torch.equal(result.cpu(), shuffled(x, sources))
+        if sources == (0, 1, 2, 3):
+            continue  # sends nothing, and may run nothing
+        sent = [(r.kind, r.bytes) for r in spmd.debug.collectives()]
+        rotations = {tuple((i + k) % 4 for i in range(4)) for k in range(4)}
+        if sources in {(3, 2, 1, 0), (-1, 0, 1, 2), (1, 2, 3, -1)}:
+            assert sent == [("exchange", shard)], sources
+        elif sources in rotations:
+            assert sent == [("exchange", shard)] * 2, sources
+        else:
+            assert sent == [("all_to_all", padded)] * 2, sources
+
+
+def test_recomputation_inside(mesh):
+    """The gradients are the same, and the layer runs again in the backward pass."""
+    axes = tuple(mesh.axis_names)
+    x, w, runs = numbers(12, 4), numbers(4, 4, seed=1), []
+
+    def layer(t, scale):
+        runs.append(t.shape)
+        t = torch.tanh(t @ scale["w"])
+        return [spmd.psum(t, "x") * t, {"total": spmd.psum(t.sum(), axes)}]
+
+    def run(f):
+        def region(t, w):
+            parts, totals = f(t, {"w": w})
+            return parts.sin(), totals["total"]
+
+        t, v = x.to("spmd").requires_grad_(), w.to("spmd").requires_grad_()
+        specs = ((P(axes, None), P(None, None)), (P(axes, None), P()))
+        parts, total = spmd.shard_map(region, mesh, *specs)(t, v)
+        (parts.sum() + total).backward()
+        return [r.detach().cpu() for r in (parts, total, t.grad, v.grad)]
+
+    expected = run(layer)
+    assert len(runs) == 1
+    for ours, theirs in zip(run(spmd.remat(layer)), expected):
+        torch.testing.assert_close(ours, theirs)
+    assert runs == [runs[0]] * 3
+    outside = spmd.remat(lambda t: t.sin())(x.to("spmd"))
+    torch.testing.assert_close(outside.cpu(), x.sin())
+    with pytest.raises(
+        RuntimeError, match=r"remat: in a manual region there can be no torch\.vmap"
+    ):
+        f = spmd.shard_map(torch.vmap(spmd.remat(torch.sin)), mesh, P(axes, None), P(axes, None))
+        f(x.to("spmd"))
+    spmd.shard_map(identity, mesh, P(axes, None), P(axes, None))(x.to("spmd"))  # nothing is open
+
+
+def test_functional_collectives_of_torch(four):
+    """With the name of an axis as the group, they are the collectives along it."""
+    c10d, x = torch.ops._c10d_functional, numbers(8, 4)
+    shards = x.view(4, 2, 4)
+    cases = {
+        "sum": (lambda t: c10d.all_reduce(t, "sum", "x"), P(None, None), shards.sum(0)),
+        "max": (lambda t: c10d.all_reduce(t, "max", "x"), P(None, None), shards.amax(0)),
+        "gather": (lambda t: c10d.all_gather_into_tensor(t, 4, "x"), P(None, None), x),
+        "scatter": (
+            lambda t: c10d.reduce_scatter_tensor(t.T, "avg", 4, "x"),
+            P("x", None),
+            shards.mean(0).T,
+        ),
+        "all_to_all": (
+            lambda t: c10d.all_to_all_single(t.T, [1] * 4, [1] * 4, "x"),
+            P("x", None),
+            shards.permute(2, 0, 1).reshape(16, 2),
+        ),
+        "broadcast": (lambda t: c10d.broadcast(t, 2, "x"), P(None, None), shards[2]),
+    }
+    for name, (f, spec, expected) in cases.items():
+        g = spmd.shard_map(lambda t, f=f: c10d.wait_tensor(f(t)), four, P("x", None), spec)
+        torch.testing.assert_close(g(x.to("spmd")).cpu(), expected, msg=name)
+    from torch.distributed import _functional_collectives as funcol
+
+    g = spmd.shard_map(
+        lambda t: funcol.all_reduce(t, "sum", "x"), four, P("x", None), P(None, None)
+    )
+    torch.testing.assert_close(g(x.to("spmd")).cpu(), shards.sum(0))
+    for f, error, message in (
+        (lambda t: c10d.all_reduce(t, "sum", "7"), ValueError, "'7' is not an axis of the region"),
+        (
+            lambda t: c10d.all_to_all_single(t.T, [2, 1, 1, 0], [1] * 4, "x"),
+            ValueError,
+            r"all parts have the same size; got output_split_sizes \[2, 1, 1, 0\]",
+        ),
+        (
+            lambda t: c10d.all_gather_into_tensor(t, 2, "x"),
+            ValueError,
+            "group_size is 2, but axis 'x' has 4 devices",
+        ),
+        (
+            lambda t: c10d.all_gather_into_tensor_coalesced([t], 4, "x"),
+            NotImplementedError,
+            "all_gather_into_tensor_coalesced cannot be used in a manual region",
+        ),
+    ):
+        with pytest.raises(error, match=message):
+            spmd.shard_map(f, four, P("x", None), P(None, None))(x.to("spmd"))
+
+
+def test_attention_inside(four):
+    """Fused attention over heads that each device has a part of."""
+    q, k, v = (numbers(2, 4, 5, 6, seed=i) for i in range(3))
+    spec = P(None, "x", None, None)
+    attention = nn.functional.scaled_dot_product_attention
+    f = spmd.shard_map(lambda q, k, v: attention(q, k, v, is_causal=True), four, spec, spec)
+    got = f(*(t.to("spmd") for t in (q, k, v)))
+    torch.testing.assert_close(got.cpu(), attention(q, k, v, is_causal=True))
+
+
+def test_regions_in_regions_and_second_derivatives():
+    mesh = spmd.make_mesh((2, 2), ("x", "y"))
+    x = numbers(4, 6)
+
+    def inner(t):
+        return spmd.psum(t.sin(), "y") * t
+
+    def outer(t):
+        t = spmd.shard_map(inner, mesh, P(None, "y"), P(None, "y"), axis_names={"y"})(t)
+        return spmd.psum((t**3).sum(), "x")
+
+    def whole(t):
+        return ((t.sin().view(4, 2, 3).sum(1, keepdim=True) * t.view(4, 2, 3)) ** 3).sum()
+
+    f = spmd.shard_map(outer, mesh, P("x", None), P(), axis_names={"x"})
+
+    def second(f, t):
+        t = t.requires_grad_()
+        value = f(t)
+        [first] = torch.autograd.grad(value, t, create_graph=True)
+        return value.detach(), first.detach(), torch.autograd.grad(first.square().sum(), t)[0]
+
+    for ours, theirs in zip(second(f, x.to("spmd")), second(whole, x.clone())):
+        torch.testing.assert_close(ours.cpu(), theirs)
+
+
+def divides(t):
+    return t
+
+
+def sums_over_y(t):
+    return spmd.psum(t, "y")
+
+
+def nests(t):
+    return spmd.shard_map(divides, spmd.make_mesh((4,), ("x",)), P("x", None), P("x", None))(t)
+
+
+def reads(t):
+    return t * t.sum().item()
+
+
+def lists(t):
+    return t.tolist()
+
+
+def branches(t):
+    return t if t.sum() > 0 else -t
+
+
+def finds(t):
+    return t.nonzero()
+
+
+def derives(t):
+    t.sum().backward()
+
+
+def leaves(t):
+    return t.cpu()
+
+
+def line(f):
+    return f"{f.__name__} (test_shard_map.py:{f.__code__.co_firstlineno})"
+
+
+def test_the_words_of_errors(four):
+    x, total = torch.ones(8, 6, device="spmd"), torch.zeros(2, 6, device="spmd")
+    cut = spmd.mark_sharding(torch.ones(8, 6, device="spmd"), four, P("x", None))
+    rows = P("x", None)
+
+    def closes(t):
+        return t + cut[:2]
+
+    def adds(t):
+        return total.add_(t)
+
+    def fills(t):
+        total[0] = t[0]
+
+    read = "a shard's values cannot be read inside a manual region, since each device has its own; "
+    for f, spec, words in (
+        (
+            None,
+            rows,
+            "psum: there are no shards outside of a manual region; call it in a function that "
+            "spmd.shard_map runs",
+        ),
+        (sums_over_y, rows, "psum: axis_name: 'y' is not an axis of the region; its axes are 'x'"),
+        (
+            divides,
+            P(None, "x"),
+            f"shard_map: {line(divides)}: argument [0]: dimension 1 has size 6, which 4 devices "
+            "along 'x' do not divide; pad it, or choose other axes",
+        ),
+        (divides, P("x", "x"), "shard_map: in_specs: axis 'x' occurs twice in P('x', 'x')"),
+        (
+            closes,
+            rows,
+            f"shard_map: {line(closes)} uses a tensor of shape (8, 6) from outside that is sharded "
+            "over the manual axis 'x'; pass it as an argument with a spec",
+        ),
+        (
+            nests,
+            rows,
+            f"shard_map: {line(divides)}: the region is inside of another one over axis 'x'; name "
+            "other axes in axis_names",
+        ),
+        (
+            adds,
+            rows,
+            f"shard_map: {line(adds)}: a value is overwritten in place by one of another shape, or "
+            "one that does not vary along a manual axis by one that varies; then make it vary "
+            "first: x = spmd.pvary(x, axis)",
+        ),
+        (
+            fills,
+            rows,
+            f"shard_map: {line(fills)}: a value that does not vary along a manual axis is "
+            "overwritten in place by one that varies; make it vary first: x = spmd.pvary(x, axis)",
+        ),
+        (reads, rows, f"shard_map: {line(reads)}: {read}return the value, or use torch.where"),
+        (lists, rows, f"shard_map: {line(lists)}: {read}return the value, or use torch.where"),
+        (
+            branches,
+            rows,
+            f"shard_map: {line(branches)}: Python cannot branch on a shard's values inside a "
+            "manual region, since each device has its own; use torch.where",
+        ),
+        (
+            finds,
+            rows,
+            f"shard_map: {line(finds)}: the shape of a result depends on a shard's values, but all "
+            "devices run one program; use torch.where, or compute it outside of the region",
+        ),
+        (
+            derives,
+            rows,
+            f"shard_map: {line(derives)}: backward() cannot run inside a manual region; call it "
+            "outside on what the region returns, or use torch.func.grad inside",
+        ),
+        (
+            leaves,
+            rows,
+            f"shard_map: {line(leaves)}: its result is on 'cpu'; inside a manual region tensors "
+            "stay on 'spmd', so move it outside",
+        ),
+    ):
+        with pytest.raises((ValueError, RuntimeError)) as caught:
+            spmd.psum(x, "x") if f is None else spmd.shard_map(f, four, spec, rows)(x)
+        assert str(caught.value) == words
+    assert total.count_nonzero().item() == 0

@@ -10,6 +10,8 @@ import torch.nn.functional as F
 
 import torch_spmd as spmd
 
+pytestmark = pytest.mark.modes("coalesced", "verified")
+
 
 def dense(moe, x, groups):
     """Each token through its experts in a loop; and what each expert was asked for and refused."""

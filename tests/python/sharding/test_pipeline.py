@@ -12,6 +12,8 @@ from torch import nn
 import torch_spmd as spmd
 from torch_spmd import P
 
+pytestmark = pytest.mark.modes("coalesced", "verified")
+
 
 class Layer(nn.Module):
     """A pre-norm feed-forward layer with a buffer."""

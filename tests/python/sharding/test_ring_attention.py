@@ -9,6 +9,8 @@ import torch
 import torch_spmd as spmd
 from torch_spmd.nn import ring, unzigzag, zigzag
 
+pytestmark = pytest.mark.modes("coalesced", "verified")
+
 
 def numbers(*shape, seed=0, dtype=torch.float64):
     return torch.randn(*shape, dtype=dtype, generator=torch.Generator().manual_seed(seed))
@@ -29,7 +31,7 @@ def full_attention(q, k, v, *, is_causal=False, segment_ids=None, scale=None, ke
 
 def kept_in_dropout(p, seed, q, k):
     """The factors for the whole sequence, from the same numbers."""
-    how = ring._How(None, "", 1, False, 1.0, False, (q.shape[2], k.shape[2]), p)
+    how = ring._How(None, "", 1, False, 1.0, False, (q.shape[2], k.shape[2]), p, None)
     queries = ring._Queries(q.unflatten(1, (k.shape[1], -1)), None, torch.arange(q.shape[2]))
     keys = ring._Keys(k, None, torch.arange(k.shape[2]), k.shape[3])
     return ring._kept(how, seed, queries, keys).flatten(1, 2)
@@ -57,6 +59,8 @@ CASES = {
     "zigzag": {"is_causal": True, "zigzag": True},
     "zigzag_packed": {"is_causal": True, "segment_ids": True, "zigzag": True},
     "zigzag_open": {"zigzag": True, "segment_ids": True},
+    "blocks": {"key_block": 4, "segment_ids": True},
+    "zigzag_blocks": {"is_causal": True, "segment_ids": True, "zigzag": True, "key_block": 2},
 }
 
 
@@ -66,7 +70,7 @@ def test_it_is_attention_over_the_whole_sequence(mesh, case):
     """Values and gradients, in float64, with two queries for each key head."""
     mesh = spmd.make_mesh(*MESHES[mesh])
     n, arguments = mesh.shape()["context"], dict(CASES[case])
-    in_zigzag = arguments.pop("zigzag", False)
+    in_zigzag, key_block = arguments.pop("zigzag", False), arguments.pop("key_block", None)
     q, k, v = numbers(2, 4, 24, 6), numbers(2, 2, 24, 6, seed=1), numbers(2, 2, 24, 5, seed=2)
     weight = numbers(2, 4, 24, 5, seed=3)
     if "segment_ids" in arguments:
@@ -81,7 +85,7 @@ def test_it_is_attention_over_the_whole_sequence(mesh, case):
     ours = [ordered(t, 2).to("spmd").requires_grad_() for t in (q, k, v)]
     if "segment_ids" in arguments:
         arguments["segment_ids"] = ordered(arguments["segment_ids"], 1).to("spmd")
-    got = spmd.nn.ring_attention(*ours, mesh, zigzag=in_zigzag, **arguments)
+    got = spmd.nn.ring_attention(*ours, mesh, zigzag=in_zigzag, key_block=key_block, **arguments)
     (got * ordered(weight, 2).to("spmd")).sum().backward()
     torch.testing.assert_close(got.detach().cpu(), ordered(expected.detach(), 2))
     for a, b in zip(ours, theirs):
@@ -181,6 +185,22 @@ def test_zigzag_computes_half_of_the_other_blocks():
         del out
     assert work[False] == 4 * 2 * 2 * 2 * 16 * 16 * 16  # blocks, products, flops, heads
     assert work[True] / work[False] == (1 + 3 / 2) / 4
+
+
+def test_blocks_of_keys_bound_the_memory_of_scores():
+    """Backwards a device holds several blocks of scores [heads, 256, keys] at a time."""
+    mesh, peaks = spmd.make_mesh((2,), ("context",)), {}
+    for key_block in (None, 32):
+        ours = [
+            spmd.mark_sharding(t.to("spmd"), mesh, (None, None, "context", None)).requires_grad_()
+            for t in (numbers(1, 2, 512, 8, seed=i, dtype=torch.float32) for i in range(3))
+        ]
+        spmd.sync(wait=True)
+        spmd.nn.ring_attention(*ours, mesh, key_block=key_block).sum().backward()
+        spmd.sync(wait=True)
+        peaks[key_block] = spmd.debug.memory().peak_bytes
+    block = 2 * 256 * 256 * 4
+    assert peaks[None] > 2 * block and peaks[32] < block
 
 
 def test_second_derivatives_transforms_and_checkpoints():

@@ -1,0 +1,233 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Checkpoints and parts in a job: python state_cases.py FOLDER.
+
+Each job saves its state to a folder of its own in FOLDER, and loads what is in FOLDER already,
+from whatever number of processes.
+"""
+
+import json
+import os
+import resource
+import sys
+import threading
+from pathlib import Path
+
+import torch
+import torch.distributed.checkpoint as dcp
+from training_state import Run
+
+import torch_spmd as spmd
+
+FOLDER = Path(sys.argv[1])
+BIG = (96, 1 << 18)  # 96 MiB of float32
+
+
+def grid():
+    return spmd.make_mesh((2, 4), ("data", "model"))
+
+
+def line():
+    return spmd.make_mesh((8,), ("all",))
+
+
+def tensors(seed):
+    """Every kind of sharding, of values that differ with `seed`."""
+
+    def made(shape, mesh, spec, dtype=torch.float32):
+        t = (torch.arange(torch.Size(shape).numel()).reshape(shape) * seed).to(dtype).to("spmd")
+        return spmd.mark_sharding(t, mesh, spec) * 1
+
+    part = spmd.Mesh([1, 4, 6], (3,), ("some",))
+    rows = made((16, 6), grid(), (("data", "model"), None))
+    blocks = torch.arange(96.0).reshape(24, 4).to("spmd") * seed
+    spmd.mark_sharding(blocks, line(), (spmd.blocks(3, "all"), None))
+    return {
+        "rows": rows,
+        "columns": made((6, 16), grid(), (None, ("model", "data"))),
+        "uneven": made((10, 7), grid(), ("data", "model"), torch.bfloat16),
+        "empty tiles": made((3, 5), line(), ("all", None), torch.int64),
+        "no elements": made((0, 4), line(), ("all", None)),
+        "replicated": made((5,), grid(), (None,)),
+        "partly": made((9, 4), grid(), ("data", None)),
+        "some devices": made((7, 2), part, ("some", None)),
+        "a number": torch.full((), float(seed), device="spmd"),
+        "no mesh": torch.full((3,), seed, device="spmd") * 2,
+        "not computed": spmd.mark_sharding(
+            torch.full((8, 2), float(seed)).to("spmd"), line(), ("all", None)
+        ),
+        "a view": rows.t(),
+        "a slice": rows[3:11, 1:],
+        "blocks": blocks,
+        "on the host": torch.full((4,), float(seed)),
+    }  # fmt: skip
+
+
+def whole(tree):
+    return {name: t.cpu() for name, t in tree.items()}
+
+
+def same(a, b):
+    assert a.keys() == b.keys()
+    for name in a:
+        assert torch.equal(a[name], b[name]), (name, a[name], b[name])
+
+
+def read_bytes():
+    return int(Path("/proc/self/io").read_text().split()[1])
+
+
+def peak():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10
+
+
+def needed(tree):
+    """The bytes that the devices of this process hold."""
+    total = 0
+    for t in tree.values():
+        if t.device.type == "cpu":
+            total += t.nbytes
+            continue
+        shards = spmd.local_shards(t)
+        distinct = {str(shard.index): shard.data.nbytes for shard in shards}
+        total += sum(distinct.values())
+    return total
+
+
+def save_all(own):
+    run = Run(grid())
+    run.losses(3)
+    spmd.save(own / "run", {**run.tree(), "step": 3})
+    saving = spmd.save(own / "later", {**run.tree(), "step": 3}, wait=False)
+    losses = run.losses(3)
+    saving.written.result()
+    spmd.save(own / "tensors", tensors(3))
+    spmd.save(own / "dcp form", {"t": tensors(3)}, format="dcp")
+    dcp.save({"t": tensors(3)}, checkpoint_id=own / "dcp")
+    dcp.async_save({"t": tensors(3)}, checkpoint_id=own / "dcp later").result()
+    return losses
+
+
+def load_all(other, losses):
+    for name in ("run", "later"):
+        resumed = Run(grid(), seed=1)
+        assert spmd.load(other / name, resumed.tree())["step"] == 3
+        assert resumed.losses(3) == losses, (other, name)
+    moved = Run(spmd.make_mesh((4, 2), ("data", "model")), seed=1)
+    spmd.load(other / "run", moved.tree())
+    torch.testing.assert_close(moved.losses(3), losses, rtol=0, atol=1e-6)
+    expected = whole(tensors(3))
+    for name in ("tensors", "dcp form", "dcp", "dcp later"):
+        target = tensors(0)
+        before = read_bytes()
+        if name == "tensors":
+            spmd.load(other / name, target, verify=False)
+            report = spmd.last_load()
+            assert report.bytes_read <= 1.1 * report.bytes_needed, report
+            files = (other / name / "manifest.json").stat().st_size
+            assert read_bytes() - before <= 1.1 * report.bytes_needed + files + 2000
+            # Views are read on their own, too.
+            assert report.bytes_needed <= needed(target) + 16, (report, needed(target))
+        else:
+            dcp.load({"t": target}, checkpoint_id=other / name)
+        same(whole(target), expected)
+
+
+def large(own):
+    """No process ever holds a whole tensor of which it has a part."""
+    if spmd.process_count() == 1:
+        return
+    t = spmd.mark_sharding(torch.zeros(BIG, device="spmd"), line(), ("all", None))
+    t += 1
+    spmd.sync(wait=True)
+    # What is read is on the host and in new tiles. One whole tensor would be too much.
+    at_most = 2 * 96 // spmd.process_count() + 24
+    before = peak()
+    spmd.save(own / "large", {"t": t})
+    t += 1
+    spmd.load(own / "large", {"t": t}, verify=False)
+    assert peak() - before < at_most, (before, peak())
+    assert spmd.last_load().bytes_needed == t.nbytes // spmd.process_count()
+    assert all(float(s.data.min()) == float(s.data.max()) == 1 for s in spmd.local_shards(t))
+
+
+def on_meta(own):
+    """Weights come to parameters on meta."""
+    torch.manual_seed(4)
+    model = torch.nn.Sequential(torch.nn.Linear(16, 24), torch.nn.Linear(24, 8)).to("spmd")
+    spmd.shard_module(model, line(), {"0.weight": ("all", None)})
+    spmd.save(own / "weights", model)
+    with torch.device("meta"):
+        empty = torch.nn.Sequential(torch.nn.Linear(16, 24), torch.nn.Linear(24, 8))
+    spmd.load(own / "weights", empty, mesh=line(), rules={"*.weight": (None, "all")})
+    same(whole(empty.state_dict()), whole(model.state_dict()))
+    assert spmd.sharding_of(empty[0].weight).spec == spmd.P(None, "all")
+
+
+def kept(own):
+    """Checkpoints at intervals."""
+    run = Run(grid())
+    with spmd.Checkpointer(own / "kept", every=2, keep=2) as checkpoints:
+        losses = []
+        for step in range(7):
+            losses += run.losses(1)
+            checkpoints.save(step + 1, run.tree())
+    if spmd.process_index() == 0:  # which removes those before
+        assert checkpoints.steps() == [4, 6]
+    again = Run(grid(), seed=1)
+    # One that is altered is passed over by all, whoever needs it.
+    data = sorted((own / "kept" / "step-0000000006").glob("data-*"))[-1]
+    spmd.sync(wait=True)
+    if spmd.process_index() == 0:
+        content = bytearray(data.read_bytes())
+        content[-1] ^= 1
+        data.write_bytes(content)
+    import warnings
+
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        assert checkpoints.load(again.tree()) == 4
+    assert any("is altered" in str(w.message) for w in caught)
+    assert again.losses(3) == losses[4:]
+
+
+def loader(own):
+    """The position of a loader is saved."""
+    rows = [{"x": torch.full((3,), float(i)), "y": i} for i in range(40)]
+
+    def made():
+        torch.manual_seed(5)
+        host = torch.utils.data.DataLoader(rows, batch_size=8, shuffle=True)
+        return spmd.Loader(host, spmd.P("data"), mesh=grid())
+
+    batches = made()
+    iterator = iter(batches)
+    next(iterator)
+    next(iterator)
+    spmd.save(own / "loader", {"loader": batches})
+    expected = [batch["x"].cpu() for batch in iterator]
+    again = made()
+    spmd.load(own / "loader", {"loader": again})
+    got = [batch["x"].cpu() for batch in again]
+    assert len(got) == 3 and all(map(torch.equal, got, expected))
+
+
+def main():
+    count = spmd.process_count()
+    own = FOLDER / f"of {count}"
+    losses = None
+    if not own.exists() or count == 1:
+        losses = save_all(own)
+        large(own)
+        on_meta(own)
+        kept(own)
+        loader(own)
+    if losses is not None and spmd.process_index() == 0:
+        (own / "losses.json").write_text(json.dumps(losses))
+    spmd.save(own / "done", {})
+    for other in sorted(FOLDER.iterdir()):
+        load_all(other, json.loads((other / "losses.json").read_text()))
+    print("done", threading.active_count(), os.getpid())
+
+
+if __name__ == "__main__":
+    main()

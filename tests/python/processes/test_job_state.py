@@ -1,0 +1,180 @@
+# SPDX-License-Identifier: Apache-2.0
+"""State in jobs of several processes: checkpoints, parts, and what goes wrong with them."""
+
+import os
+import re
+import signal
+from pathlib import Path
+
+import job
+import pytest
+
+HERE = Path(__file__).parent
+SUPPORT = str(job.ROOT / "tests/python/support")
+EXACT = {
+    "SPMD_NUM_DEVICES": "8",
+    "SPMD_EXACT": "1",
+    "SPMD_ONE_PLACE": "0",
+    "SPMD_TIMEOUT": "60",
+    "PYTHONPATH": os.pathsep.join([str(job.ROOT), SUPPORT, os.environ.get("PYTHONPATH", "")]),
+}
+
+
+def test_checkpoints_of_any_number_of_processes(tmp_path):
+    """Each job loads what it and those before it have saved; the last one loads those of more."""
+    for processes in (1, 2, 4, 1):
+        arguments = [str(tmp_path)]
+        ends = job.run(HERE / "state_cases.py", processes, 240, arguments, **EXACT)
+        for ended in ends:
+            assert ended.code == 0, ended.err[-4000:]
+            assert "done" in ended.out
+
+
+@pytest.mark.parametrize("processes", [1, 2, 4])
+def test_parts_of_processes(processes):
+    ends = job.run(HERE / "part_cases.py", processes, 120, SPMD_NUM_DEVICES="8", SPMD_TIMEOUT="30")
+    for ended in ends:
+        assert ended.code == 0, ended.err[-4000:]
+        assert ended.out == ends[0].out
+    if processes > 1:
+        last = processes - 1
+        lines = ends[0].out.splitlines()
+        rows = 16 // processes
+        assert lines[0] == (
+            f"ValueError from_process_local: process {last} gives ({rows + 1}, 4), and its devices "
+            f"hold ({rows}, 4) of (16, 4)"
+        )
+        assert lines[1].endswith(f"float32 in process 0, and torch.float64 in process {last}")
+        assert f"must be a dense tensor; got None (NoneType) (in process {last})" in lines[2]
+        assert "the shards leave 4 of 4 elements without data" in lines[7]
+
+
+TRAINING = """
+import os, signal, sys, time
+import torch
+import torch_spmd as spmd
+from torch_spmd._state import files
+
+rank = int(os.environ["RANK"])
+folder = sys.argv[1]
+mesh = spmd.make_mesh((8,), ("all",))
+def state(value):
+    w = torch.full((64, 9), float(value)).to("spmd")
+    return {{"w": spmd.mark_sharding(w, mesh, ("all", None))}}
+spmd.save(folder, state(1))
+write = files.write_all
+def wrong(file, data):
+    {wrong}
+    write(file, data)
+def again():
+    files.write_all = wrong
+    try:
+        saving = spmd.save(folder, state(2), wait={wait})
+        spmd.checkpoints.forget(saving)  # what went wrong is raised here, not by the next call
+        saving.written.result()
+    except (OSError, RuntimeError) as error:
+        print(type(error).__name__, error, flush=True)
+    files.write_all = write
+again()
+{after}
+"""
+READ = """
+t = state(0)
+spmd.load(folder, t)
+print("value", float(t["w"].cpu().min()), flush=True)
+spmd.save(folder, state(3))
+spmd.load(folder, t)
+print("value", float(t["w"].cpu().max()), len(os.listdir(folder)), flush=True)
+"""
+
+
+@pytest.mark.parametrize("wait", [True, False])
+def test_the_disk_of_one_process_is_full(tmp_path, wait):
+    """One error in all, the last good checkpoint stays, and the next one is written."""
+    wrong = "if rank == 1: raise OSError(28, 'No space left on device')"
+    text = TRAINING.format(wrong=wrong, wait=wait, after=READ)
+    for ended in job.run(text, 2, 60, [str(tmp_path)], SPMD_NUM_DEVICES="8"):
+        assert ended.code == 0, ended.err
+        first, *others = ended.out.splitlines()
+        assert first == "OSError [Errno 28] No space left on device (in process 1)"
+        # The manifest and the files of two processes: what was begun is gone.
+        assert others == ["value 1.0", "value 3.0 3"]
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_writer_is_killed(tmp_path, rank):
+    wrong = f"if rank == {rank}: os.kill(os.getpid(), signal.SIGKILL)"
+    text = TRAINING.format(wrong=wrong, wait=True, after="")
+    ends = job.run(text, 2, 60, [str(tmp_path)], SPMD_NUM_DEVICES="8")
+    assert ends[rank].code == -signal.SIGKILL
+    other = ends[1 - rank]
+    assert re.search(rf"process {rank} is gone", other.out + other.err), other
+    text = TRAINING.split("spmd.save(folder")[0].format() + READ
+    for ended in job.run(text, 2, 60, [str(tmp_path)], SPMD_NUM_DEVICES="8"):
+        assert ended.code == 0, ended.err
+        assert ended.out.splitlines() == ["value 1.0", "value 3.0 3"]
+
+
+LONE = {
+    "a lone saver": (
+        "if rank == 0: spmd.save(folder, state(4))\nelse: (state(4)['w'] + 1).cpu()",
+        r"process 0 saves a checkpoint to '.*' at train.py:\d+, and process 1 runs the \d+ calls",
+    ),
+    "one loads": (
+        "spmd.load(folder, state(4)) if rank == 0 else spmd.save(folder, state(4))",
+        r"process 0 loads the checkpoint '.*', and process 1 saves a checkpoint to",
+    ),
+    "another tree": (
+        "spmd.save(folder, {'w': torch.ones(3 + rank)})",
+        r"ValueError: save: tensor 'w' is \('float32', \(4,\)\), and in process 0 .*in process 1",
+    ),
+    "a saver that ends": (
+        "if rank == 0: spmd.save(folder, state(4))",
+        r"process 1 has ended its script|process 1 is gone",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", list(LONE))
+def test_processes_that_do_not_save_alike(tmp_path, name):
+    after, pattern = LONE[name]
+    text = TRAINING.format(wrong="pass", wait=True, after=after)
+    ends = job.run(text, 2, 60, [str(tmp_path)], SPMD_NUM_DEVICES="8")
+    for rank, ended in enumerate(ends):
+        if name != "a saver that ends" or rank == 0:
+            assert ended.code not in (0, -6), ended
+            assert re.search(pattern, ended.err), ended.err[-2000:]
+
+
+ARGUMENTLESS = """
+import torch
+import torch.distributed as dist
+{first}
+import torch_spmd as spmd
+{before}
+dist.init_process_group()
+total = torch.ones(3) * (1 + dist.get_rank())
+dist.all_reduce(total)
+every = [None] * 2
+dist.all_gather_object(every, dist.get_rank())
+dist.all_reduce(total, group=dist.new_group())
+mesh = spmd.make_mesh((8,), ("all",))
+x = spmd.mark_sharding(torch.arange(8.0).to("spmd"), mesh, ("all",))
+print(total.tolist(), every, x.sum().item(), spmd.process_count())
+"""
+
+
+def test_a_group_without_a_backend():
+    for ended in job.run(ARGUMENTLESS.format(first="", before=""), 2, 60, SPMD_NUM_DEVICES="8"):
+        assert ended.code == 0, ended.err
+        assert ended.out.splitlines() == ["[6.0, 6.0, 6.0] [0, 1] 28.0 2"]
+
+
+def test_a_group_after_the_device_was_used_alone():
+    """Without torchrun's environment at first: nothing else could tell the others' existence."""
+    first = "import os; kept = {k: os.environ.pop(k) for k in ('RANK', 'WORLD_SIZE')}"
+    before = "torch.ones(3, device='spmd').sum().item(); os.environ.update(kept)"
+    ends = job.run(ARGUMENTLESS.format(first=first, before=before), 2, 60)
+    for ended in ends:
+        assert ended.code == 1
+        assert "init_process_group: this process has used the device spmd already" in ended.err
