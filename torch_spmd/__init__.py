@@ -58,6 +58,7 @@ from torch_spmd.collectives import (  # noqa: E402
     psum,
     psum_scatter,
     pvary,
+    ragged_all_to_all,
 )
 from torch_spmd.dtensors import (  # noqa: E402
     distribute_tensor,
@@ -171,6 +172,7 @@ __all__ = [
     "psum",
     "psum_scatter",
     "pvary",
+    "ragged_all_to_all",
     "register_rule",
     "remat",
     "reshard",

@@ -10,6 +10,8 @@ import datetime
 import multiprocessing
 import os
 import sys
+import time
+import uuid
 from multiprocessing import util
 from typing import Any
 
@@ -27,27 +29,72 @@ def connect(timeout: float) -> tuple[Any, Any, Any, Any] | None:
     global _joined, _rank
     import torch.distributed as dist
     from torch.distributed import distributed_c10d
+    from torch.distributed.rendezvous import rendezvous
 
     if not dist.is_available():
         return None
     if not dist.is_initialized():
         if any(name not in os.environ for name in _VARIABLES) or int(os.environ["WORLD_SIZE"]) < 2:
             return None
-        dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=timeout))
+        store, rank, size = next(rendezvous("env://"))
+        first = distributed_c10d.PrefixStore(_agree_on_name(store, rank, size, timeout), store)
+        wait = datetime.timedelta(seconds=timeout)
+        dist.init_process_group("gloo", store=first, rank=rank, world_size=size, timeout=wait)
     if dist.get_world_size() < 2 or dist.get_backend() == "fake":
         return None
     # Waits end by themselves after `timeout`, with words of their own: the groups wait longer.
     longer = datetime.timedelta(seconds=timeout + 10)
-    groups = [
-        dist.new_group(backend="gloo", timeout=longer, group_desc=f"torch_spmd {use}")
-        for use in ("scripts", "programs", "checkpoints")
-    ]
-    store = distributed_c10d.PrefixStore("torch_spmd", distributed_c10d._get_default_store())
+    default = distributed_c10d._get_default_group()
+    made = distributed_c10d._world.pg_map
+    backend, store = made[default]
+    name = _agree_on_name(store, dist.get_rank(), dist.get_world_size(), timeout)
+    own = distributed_c10d.PrefixStore(name, store)
+    made[default] = (backend, own)  # for the groups that are made of it here
+    try:
+        groups = [
+            dist.new_group(backend="gloo", timeout=longer, group_desc=f"torch_spmd {use}")
+            for use in ("scripts", "programs", "checkpoints")
+        ]
+    finally:
+        made[default] = (backend, store)
     _joined, _rank = True, dist.get_rank()
     if multiprocessing.parent_process() is not None:
         # Children of multiprocessing end without atexit.
         util.Finalize(None, leave, exitpriority=100)
-    return groups[0], groups[1], groups[2], store
+    return groups[0], groups[1], groups[2], own
+
+
+def _agree_on_name(store: Any, rank: int, size: int, timeout: float) -> str:
+    """A name that no earlier life of the job has used. The agents of torchrun keep one store for
+    all of them, and a group must not find the addresses of processes that have ended.
+
+    Each process greets process 0 with a word of its own until the answer has that word in it."""
+    word = uuid.uuid4().hex
+    end = time.monotonic() + timeout
+    missing = set(range(1, size)) if rank == 0 else {0}
+    if rank > 0:
+        store.set(f"torch_spmd/greeting/{rank}", word)
+    while missing:
+        for r in sorted(missing):
+            if rank > 0:
+                answer = _value(store, f"torch_spmd/answer/{rank}").split()
+                if answer[:1] == [word]:
+                    store.set(f"torch_spmd/heard/{rank}", answer[1])
+                    return f"torch_spmd/{answer[1]}"
+            elif _value(store, f"torch_spmd/heard/{r}") == word:
+                missing.discard(r)
+            elif greeting := _value(store, f"torch_spmd/greeting/{r}"):
+                store.set(f"torch_spmd/answer/{r}", f"{greeting} {word}")
+        if time.monotonic() > end:
+            who = " and ".join(f"process {r}" for r in sorted(missing))
+            raise TimeoutError(f"process {rank} has waited {timeout:g} s for {who} to start")
+        if missing:
+            time.sleep(0.005)
+    return f"torch_spmd/{word}"
+
+
+def _value(store: Any, key: str) -> str:
+    return str(store.get(key).decode()) if store.check([key]) else ""
 
 
 def leave() -> None:

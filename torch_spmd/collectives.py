@@ -178,6 +178,84 @@ def all_to_all(
     return _each("all_to_all", x, exchange)
 
 
+def ragged_all_to_all(
+    operand: Tensor,
+    output: Tensor,
+    input_offsets: Tensor,
+    send_sizes: Tensor,
+    output_offsets: Tensor,
+    recv_sizes: Tensor,
+    *,
+    axis_name: Any,
+) -> Tensor:
+    """Each device sends rows of its operand, as many as it wants, to each device along the axis.
+    The sizes are data: other sizes need no other program.
+
+    To device i go the `send_sizes[i]` rows of `operand` from `input_offsets[i]` on, and they are
+    written into its `output` from `output_offsets[i]` on. Rows behind the end of an output are
+    dropped. There is no exchange of parts of unequal sizes behind it: one all-to-all sends as many
+    rows to each device as the operand has, n times the operand for n devices.
+
+    Args:
+        operand: [rows, …].
+        output: [rows of the result, …]; what nothing is written to keeps its value.
+        input_offsets, send_sizes, output_offsets: integers [n], by receiver.
+        recv_sizes: integers [n], by sender: how many rows arrive from it.
+
+    Returns:
+        The output with the rows that arrived.
+
+    Errors: as `psum`; TypeError and ValueError for tensors of other types and shapes.
+
+    Example:
+        >>> import torch, torch_spmd as spmd
+        >>> from torch_spmd import P
+        >>> mesh = spmd.make_mesh((2,), ("x",))
+        >>> def first_row_to_each(t):
+        ...     i, one = spmd.axis_index("x"), torch.ones(2, dtype=torch.long, device="spmd")
+        ...     return spmd.ragged_all_to_all(
+        ...         t, torch.zeros_like(t), 0 * one, one, i * one, one, axis_name="x")
+        >>> f = spmd.shard_map(first_row_to_each, mesh, P("x"), P("x"))
+        >>> f(torch.arange(4.0, device="spmd")).tolist()
+        [0.0, 2.0, 0.0, 2.0]
+    """
+    each = manual_axis("ragged_all_to_all", axis_name)
+    tensors = {"operand": operand, "output": output}
+    numbers = {
+        "input_offsets": input_offsets,
+        "send_sizes": send_sizes,
+        "output_offsets": output_offsets,
+        "recv_sizes": recv_sizes,
+    }
+    for name, t in (tensors | numbers).items():
+        if not isinstance(t, Tensor):
+            raise TypeError(
+                f"ragged_all_to_all: {name} must be a tensor; got {_arguments.shown(t)}"
+            )
+    for name, t in numbers.items():
+        if t.shape != (each.size,) or t.is_floating_point() or t.is_complex():
+            raise ValueError(
+                f"ragged_all_to_all: {name} must have one integer for each of the {each.size} "
+                f"devices along axis {each.name!r}; got {t.dtype} of shape {tuple(t.shape)}"
+            )
+    if operand.dim() < 1 or operand.shape[1:] != output.shape[1:] or operand.dtype != output.dtype:
+        raise ValueError(
+            "ragged_all_to_all: operand and output must have the same type and the same sizes but "
+            f"for the first one; got {operand.dtype} of shape {tuple(operand.shape)} and "
+            f"{output.dtype} of shape {tuple(output.shape)}"
+        )
+    rows, end = operand.shape[0], output.shape[0]
+    if rows == 0:
+        return output
+    steps = torch.arange(rows, device=operand.device)
+    sent = operand[(input_offsets[:, None] + steps).clamp(0, rows - 1)]
+    places = torch.where(steps < send_sizes[:, None], output_offsets[:, None] + steps, end)
+    sent, places = (all_to_all(t, axis_name, 0, 0) for t in (sent, places))
+    places = torch.where(steps < recv_sizes[:, None], places, end).clamp(0, end)
+    longer = torch.cat([output, torch.zeros_like(sent[0, :1])])
+    return longer.index_put((places.flatten(),), sent.flatten(0, 1))[:end]
+
+
 def ppermute(x: Any, axis_name: Any, perm: Sequence[tuple[int, int]]) -> Any:
     """Each device sends its value to another one along the axis. `perm` has pairs of positions:
     (source, destination). A device to which nobody sends gets zeros.

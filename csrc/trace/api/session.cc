@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "csrc/partition/compile.h"
+#include "csrc/runtime/peers.h"
 #include "csrc/trace/device/generator.h"
 #include "csrc/trace/recorder/tensor.h"
 #include "csrc/trace/run/agree.h"
@@ -92,8 +93,8 @@ absl::Status Session::Leave() {
 
 void Session::LeaveBecause(const std::string& why) {
   SessionLock lock;
-  if (std::exchange(lock->processes.left, true)) return;
-  FailJob(*lock, absl::UnavailableError(why));
+  if (std::exchange(lock->processes.left, true) || !lock->processes.several()) return;
+  lock->processes.job.script->Fail(absl::UnavailableError(why));
 }
 
 absl::StatusOr<Session::ProcessInfo> Session::Process() {

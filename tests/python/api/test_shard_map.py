@@ -473,6 +473,56 @@ def test_what_permutations_send(four, rows):
             assert sent == [("all_to_all", padded)] * 2, sources
 
 
+@pytest.mark.parametrize("n", [2, 3])
+def test_ragged_all_to_all(n):
+    """Against lists, with sizes that change and do not compile again; its gradients, too."""
+    mesh, random = spmd.make_mesh((n,), ("x",)), torch.Generator().manual_seed(0)
+    rows, end, compiled = 7, 11, []
+
+    def by_lists(operands, outputs, starts, sizes, places):
+        results = [list(t) for t in outputs]
+        for source, target in itertools.product(range(n), range(n)):
+            for k in range(sizes[source][target]):
+                row = operands[source][starts[source][target] + k]
+                results[target][places[source][target] + k] = row
+        return torch.cat([torch.stack(rows) for rows in results])
+
+    f = spmd.shard_map(
+        lambda *args: spmd.ragged_all_to_all(*args, axis_name="x"),
+        mesh,
+        (P("x", None), P("x", None), *[P("x")] * 4),
+        P("x", None),
+    )
+    for _ in range(4):
+        sizes = torch.randint(0, 3, (n, n), generator=random)  # by source and target
+        starts = torch.randint(0, rows - 2, (n, n), generator=random)
+        places = sizes.cumsum(0) - sizes + torch.randint(0, 3, (1, n), generator=random)
+        operand, output = numbers(n * rows, 2), numbers(n * end, 2, seed=1)
+        theirs = [t.clone().requires_grad_() for t in (operand, output)]
+        expected = by_lists(
+            *(t.chunk(n) for t in theirs), *(t.tolist() for t in (starts, sizes, places))
+        )
+        ours = [t.to("spmd").requires_grad_() for t in (operand, output)]
+        integers = [t.flatten().to("spmd") for t in (starts, sizes, places, sizes.T)]
+        spmd.sync(wait=True)
+        got = f(*ours, *integers)
+        spmd.sync(wait=True)
+        sent = [(r.kind, r.bytes) for r in spmd.debug.collectives()]
+        assert ("all_to_all", n * rows * 2 * 8) in sent and {kind for kind, _ in sent} == {
+            "all_to_all"
+        }
+        torch.testing.assert_close(got.detach().cpu(), expected.detach())
+        weights = numbers(n * end, 2, seed=2)
+        (expected * weights).sum().backward()
+        (got * weights.to("spmd")).sum().backward()
+        for a, b in zip(ours, theirs):
+            torch.testing.assert_close(a.grad.cpu(), b.grad)
+        compiled.append(len(spmd.debug.explain_compile()))
+    assert compiled[1] == compiled[-1]
+    with pytest.raises(ValueError, match="send_sizes must have one integer for each of the"):
+        f(*ours, integers[0], integers[1][:n], *integers[2:])
+
+
 def test_recomputation_inside(mesh):
     """The gradients are the same, and the layer runs again in the backward pass."""
     axes = tuple(mesh.axis_names)

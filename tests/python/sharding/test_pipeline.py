@@ -157,6 +157,58 @@ def test_each_tick_sends_one_microbatch_to_the_next_stage():
     assert rows() == [shift] * 8 + [spread]
 
 
+def test_the_last_stage_sends_to_the_first_in_a_circular_pipeline():
+    """Once the first micro-batch has been everywhere, a tick has two exchanges: on to the next
+    stage, and from the last to the first."""
+    mesh, width = spmd.make_mesh((4,), ("stage",)), 32
+    blocks = spmd.pipeline(
+        [Matrix(width).to("spmd") for _ in range(8)], mesh, microbatches=6, schedule="circular"
+    )
+    x = torch.randn(48, width, device="spmd")
+    spmd.sync(wait=True)
+    y = blocks(x)
+    spmd.sync(wait=True)
+    assert blocks.ticks == 2 * 6 + 3
+    shifts = 3 + 2 * (blocks.ticks - 4)
+    assert rows() == [("exchange", 8 * width * 4)] * shifts + [("all_reduce", 48 * width * 4)]
+    del y
+
+
+def test_tensor_parallel_stages_keep_their_marks():
+    """Forward and backward in one program on (stage, data, model): shifts are sharded over data,
+    there is one sum over data, of all gradients, and activations are summed over model."""
+
+    class Both(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.up, self.down = nn.Linear(16, 64), nn.Linear(64, 16)
+
+        def forward(self, x):
+            return x + self.down(torch.relu(self.up(x)))
+
+    mesh, plain = spmd.make_mesh((2, 2, 2), ("stage", "data", "model")), [Both() for _ in range(4)]
+    modules = [copy.deepcopy(layer).to("spmd") for layer in plain]
+    for layer in modules:
+        spmd.mark_sharding(layer.up.weight, mesh, ("model", None))
+        spmd.mark_sharding(layer.up.bias, mesh, ("model",))
+        spmd.mark_sharding(layer.down.weight, mesh, (None, "model"))
+    blocks = spmd.pipeline(modules, mesh, microbatches=4)
+    assert spmd.sharding_of(blocks.layers.down.weight).spec == P("stage", None, None, "model")
+    x = torch.randn(32, 16)
+    ours = spmd.mark_sharding(x.to("spmd"), mesh, ("data", None))
+    spmd.sync(wait=True)
+    blocks(ours).square().sum().backward()
+    spmd.sync(wait=True)
+    shift, gradients = 4 * 16 * 4, 2 * (16 * 32 + 32 + 32 * 16 + 16) * 4
+    sent = [(r.kind, r.axes, r.bytes) for r in spmd.debug.collectives()]
+    assert sent.count(("exchange", "stage,data", shift)) == 4 + 4
+    assert [row for row in sent if row[1] == "data"] == [("all_reduce", "data", gradients)]
+    assert {row[0] for row in sent if row[1] == "model"} == {"all_reduce"}
+    nn.Sequential(*plain)(x).square().sum().backward()
+    grads = torch.stack([layer.up.weight.grad for layer in plain]).unflatten(0, (2, 2))
+    torch.testing.assert_close(blocks.layers.up.weight.grad.cpu(), grads, rtol=1e-4, atol=1e-4)
+
+
 def test_a_gpt_trains():
     """Blocks as a pipeline, the batch sharded as well: the losses of plain PyTorch."""
     from common.gpt import GPT, GPTConfig
