@@ -20,8 +20,16 @@ _rank = 0
 _VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 
-def connect(timeout: float) -> tuple[Any, Any, Any, Any] | None:
-    """Three groups of this package's own, for scripts, programs and checkpoints, and a store.
+def _share_memory() -> bool:
+    given = os.environ.get("SPMD_SHARED_MEMORY") or "1"
+    if given not in ("0", "1"):
+        raise ValueError(f"SPMD_SHARED_MEMORY is {given!r}; it may be 0 or 1")
+    return given == "1"
+
+
+def connect(timeout: float) -> tuple[Any, Any, Any, Any, bool] | None:
+    """Three groups of this package's own, for scripts, programs and checkpoints, a store, and
+    whether processes of one host may exchange through memory.
 
     They are of the processes of the default group; if there is none, it is made from torchrun's
     environment. None if there is one process.
@@ -61,7 +69,7 @@ def connect(timeout: float) -> tuple[Any, Any, Any, Any] | None:
     if multiprocessing.parent_process() is not None:
         # Children of multiprocessing end without atexit.
         util.Finalize(None, leave, exitpriority=100)
-    return groups[0], groups[1], groups[2], own
+    return groups[0], groups[1], groups[2], own, _share_memory()
 
 
 def _agree_on_name(store: Any, rank: int, size: int, timeout: float) -> str:

@@ -53,7 +53,8 @@ int64_t SentBytes(const Program& program, const Instruction& move, const runtime
     const runtime::MovePlan plan = runtime::MovePlan::Make(
         *placements.Of(move.operands[k]), *placements.Of(move.results[k]), backend,
         runtime::RoundsOnce(from.sharding.reduce_kind, from.type.dtype));
-    sent += plan.transfer.num_sent() * ByteSize(program::HeldType(from.type.dtype, from.sharding));
+    sent += plan.transfer.num_sent(backend.peers()->rank()) *
+            ByteSize(program::HeldType(from.type.dtype, from.sharding));
   }
   return sent;
 }

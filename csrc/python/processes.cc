@@ -17,8 +17,10 @@
 #include "csrc/python/errors.h"
 #include "csrc/python/init.h"
 #include "csrc/runtime/peers_c10d.h"
+#include "csrc/runtime/peers_shared.h"
 #include "csrc/trace/api/job.h"
 #include "csrc/trace/api/session.h"
+#include "csrc/util/status.h"
 
 namespace spmd::python {
 
@@ -72,19 +74,29 @@ absl::StatusOr<std::optional<trace::JobConnection>> JoinJob(double timeout) {
   if (!Py_IsInitialized()) return std::nullopt;
   py::gil_scoped_acquire gil;
   using Group = c10::intrusive_ptr<c10d::ProcessGroup>;
-  using Connection = std::tuple<Group, Group, Group, c10::intrusive_ptr<c10d::Store>>;
+  using Connection = std::tuple<Group, Group, Group, c10::intrusive_ptr<c10d::Store>, bool>;
   try {
     if (!MayHavePeers()) return std::nullopt;
     const py::object found = py::module_::import("torch_spmd._job").attr("connect")(timeout);
     if (found.is_none()) return std::nullopt;
-    const auto [script, programs, files, store] = found.cast<Connection>();
+    const auto [script, programs, files, store, share_memory] = found.cast<Connection>();
     const auto wait = std::chrono::milliseconds(static_cast<int64_t>(timeout * 1000));
     const auto watch = runtime::JobWatch::Make(store, script->getRank(), script->getSize());
+    const py::gil_scoped_release no_gil;
     // A group must not be destroyed while somebody may wait for it, so the peers are never.
     files_peers = runtime::MakeC10dPeers(files, watch, "files", wait).release();
-    return trace::JobConnection{
-        runtime::MakeC10dPeers(script, watch, "script", wait).release(),
-        runtime::MakeC10dPeers(programs, watch, "programs", wait).release()};
+    const auto peers_of = [&, share = share_memory](
+                              const Group& group,
+                              const std::string& channel) -> absl::StatusOr<runtime::Peers*> {
+      runtime::Peers* const remote = runtime::MakeC10dPeers(group, watch, channel, wait).release();
+      SPMD_ASSIGN_OR_RETURN(std::unique_ptr<runtime::Peers> peers,
+                            runtime::ShareMemory(*remote, share, watch, channel, wait));
+      return peers != nullptr ? peers.release() : remote;
+    };
+    trace::JobConnection job;
+    SPMD_ASSIGN_OR_RETURN(job.script, peers_of(script, "script"));
+    SPMD_ASSIGN_OR_RETURN(job.programs, peers_of(programs, "programs"));
+    return job;
   } catch (const std::exception& e) {
     return absl::UnavailableError(
         absl::StrCat("torch_spmd cannot join the processes of this job: ", e.what()));

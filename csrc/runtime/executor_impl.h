@@ -90,8 +90,9 @@ struct LoadedProgram::Impl {
   absl::Status RunMove(const MoveStep& step, const Batch& batch);
   // Does what a batch does for other processes although this one has failed: it sends zeros.
   absl::Status RunForOthers(const Step& step);
-  absl::Status Exchange(const MoveStep& step, bool failed,
-                        std::vector<std::vector<at::Tensor>>& slots);
+  absl::Status Exchange(const MoveStep& step, bool failed, TakeSlots take);
+  void MakeTilesOfSlots(const MoveStep& step, const Batch& batch,
+                        std::vector<std::vector<at::Tensor>> slots, bool borrowed);
   void MakeTile(const MoveStep& step, const WorkItem& item);
   void RunSumsOfProducts(const MoveStep& step, absl::Span<const WorkItem* const> items);
   void ComputeSums(const MoveStep& step, absl::Span<const WorkItem> items);

@@ -114,7 +114,8 @@ absl::Status LoadedProgram::Impl::Load() {
     }
     return absl::OkStatus();
   }
-  if (held.shares_cpu && options.keep_memory) TileMemory::Install();
+  const bool on_cpu = held.shares_cpu || backend.peers() != nullptr;  // as jobs are
+  if (on_cpu && options.keep_memory) TileMemory::Install();
   identity.resize(program.values.size());
   const std::vector<Sharers> sharers =
       options.one_place ? FindSharers(program) : std::vector<Sharers>(program.instructions.size());

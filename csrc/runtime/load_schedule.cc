@@ -152,6 +152,12 @@ void LoadedProgram::Impl::AddToSchedule(int step, const MoveStep& move,
       };
       std::for_each(transfer.send.begin(), transfer.send.end(), add);
       add(transfer.receive[backend.peers()->rank()]);
+      for (const Transfer::Sum& sum : transfer.sums) {
+        for (const Transfer::Sum::Term& term : sum.terms) {
+          if (term.process != backend.peers()->rank()) continue;
+          for (const int32_t source : term.sources) sent.push_back({part.from, source});
+        }
+      }
     }
     scheduler.AddExchange(step, sent);
   }

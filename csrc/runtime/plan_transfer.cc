@@ -18,6 +18,9 @@ struct Wanted {
 };
 using Term = std::vector<Wanted>;
 
+// A sum of fewer elements is sent to everyone who wants it: one exchange costs less than two.
+constexpr int64_t kLeastInParts = 16 << 10;
+
 class TransferPlanner {
  public:
   TransferPlanner(const Placement& from, const Placement& to, const Peers& peers, bool one_by_one,
@@ -41,7 +44,12 @@ class TransferPlanner {
       for (int64_t i = 0; i < to_.count(); ++i) {
         if (!IsMadeBy(i, q)) continue;
         const TileMove move = q == here_ ? plan_.tiles[i] : make_(i, q);
-        std::vector<Term> terms = adds_first_[to_.TileOf(i)] ? Grouped(move) : AsTheyAre(move);
+        const int64_t tile = to_.TileOf(i);
+        std::vector<Term> terms = adds_first_[tile] ? Grouped(move) : AsTheyAre(move);
+        if (adds_first_[tile] && IsSharedSum(i, move, terms)) {
+          if (q == here_) KeepSum(tile, plan_.tiles[i]);
+          continue;
+        }
         for (Term& term : terms) {
           for (Wanted& wanted : term) Add(wanted, q);
         }
@@ -53,8 +61,8 @@ class TransferPlanner {
 
  private:
   struct Slot {
-    int process;
-    int32_t packet;
+    int process;     // the number of processes, for a sum that is added in parts
+    int32_t packet;  // or the sum
   };
 
   bool IsMadeBy(int64_t index, int process) const {
@@ -95,6 +103,46 @@ class TransferPlanner {
       for (const Piece& piece : pieces) term.push_back({piece, {piece.source}});
     }
     return terms;
+  }
+
+  // Whether the tile is a sum that several processes want and that is worth a second exchange. If
+  // so, it is listed when it is met first.
+  bool IsSharedSum(int64_t index, const TileMove& move, const std::vector<Term>& terms) {
+    const int64_t tile = to_.TileOf(index);
+    if (sum_of_tile_.contains(tile)) return true;
+    if (NumElements(move.dims) < kLeastInParts || terms.size() < 2) return false;
+    Transfer::Sum sum;
+    sum.size = move.dims;
+    for (const Term& term : terms) {
+      if (term.size() != 1 || term[0].sources[0] < 0 || term[0].piece.size != move.dims) {
+        return false;
+      }
+      const int holder = HolderOf(term[0].sources[0]);
+      if (holder == Homes::kEverywhere) return false;
+      sum.terms.push_back({holder, term[0].sources, term[0].piece.source_offset});
+    }
+    for (int q = 0; q < size_; ++q) {
+      for (int64_t i = 0; i < to_.count(); ++i) {
+        if (to_.TileOf(i) != tile || !IsMadeBy(i, q)) continue;
+        sum.owners.push_back(q);
+        break;
+      }
+    }
+    if (sum.owners.size() < 2) return false;
+    sum_of_tile_[tile] = static_cast<int32_t>(plan_.transfer.sums.size());
+    plan_.transfer.sums.push_back(std::move(sum));
+    plan_.transfer.exchanges = true;
+    return true;
+  }
+
+  // The tile is the slot of the sum.
+  void KeepSum(int64_t tile, TileMove& move) {
+    const auto [slot, is_new] = slot_of_sum_.try_emplace(tile, static_cast<int32_t>(slots_.size()));
+    if (is_new) slots_.push_back({size_, sum_of_tile_[tile]});
+    const Dims zeros(move.dims.size(), 0);
+    const Piece piece{static_cast<int32_t>(plan_.num_sources) + slot->second, zeros, zeros,
+                      move.dims};
+    move.terms = {{piece}};
   }
 
   // One term for each process, in their order. A term whose pieces lie in several processes stays
@@ -165,18 +213,23 @@ class TransferPlanner {
     }
   }
 
-  // Slots are numbered process by process.
+  // Slots are numbered process by process, and then sum by sum.
   void NumberSlots() {
-    std::vector<int32_t> first(size_, static_cast<int32_t>(plan_.num_sources));
-    for (int p = 1; p < size_; ++p) {
+    std::vector<int32_t> first(size_ + 1, static_cast<int32_t>(plan_.num_sources));
+    for (int p = 1; p <= size_; ++p) {
       first[p] = first[p - 1] + static_cast<int32_t>(plan_.transfer.receive[p - 1].size());
+    }
+    std::vector<int32_t> number(plan_.transfer.sums.size(), 0);  // among those wanted here
+    for (size_t s = 1; s < number.size(); ++s) {
+      number[s] = number[s - 1] + (plan_.transfer.sums[s - 1].PartOf(here_) >= 0 ? 1 : 0);
     }
     for (TileMove& move : plan_.tiles) {
       for (std::vector<Piece>& term : move.terms) {
         for (Piece& piece : term) {
           if (piece.source < plan_.num_sources) continue;
           const Slot& slot = slots_[piece.source - plan_.num_sources];
-          piece.source = first[slot.process] + slot.packet;
+          piece.source =
+              first[slot.process] + (slot.process == size_ ? number[slot.packet] : slot.packet);
         }
       }
     }
@@ -192,7 +245,9 @@ class TransferPlanner {
   // Of one process: the number of each packet among those of its sender, and how many there are.
   absl::flat_hash_map<std::tuple<Transfer::Sources, Dims, Dims>, int32_t> known_;
   std::vector<int32_t> count_;
-  std::vector<Slot> slots_;  // that pieces of this process read
+  std::vector<Slot> slots_;                            // that pieces of this process read
+  absl::flat_hash_map<int64_t, int32_t> sum_of_tile_;  // of those that are added in parts
+  absl::flat_hash_map<int64_t, int32_t> slot_of_sum_;  // by tile
 };
 
 }  // namespace

@@ -106,23 +106,11 @@ void LoadedProgram::Impl::MakeTile(const MoveStep& step, const WorkItem& item) {
 }
 
 absl::Status LoadedProgram::Impl::RunMove(const MoveStep& step, const Batch& batch) {
-  std::vector<std::vector<at::Tensor>> slots;
   if (step.exchanges) {
-    SPMD_RETURN_IF_ERROR(Exchange(step, /*failed=*/false, slots));
-    for (size_t p = 0; p < slots.size(); ++p) {
-      // While its tiles are made, what was received for a part stands behind its sources.
-      std::vector<at::Tensor>& sources = table[step.parts[p].from];
-      const int64_t count = step.parts[p].plan->num_sources;
-      sources.resize(count);
-      for (at::Tensor& slot : slots[p]) sources.push_back(std::move(slot));
-      for (const WorkItem& item : batch.items) {
-        if (item.index == WorkItem::kExchange || item.part != static_cast<int32_t>(p)) continue;
-        table[step.parts[p].to].resize(step.parts[p].plan->tiles.size());
-        MakeTile(step, item);
-      }
-      table[step.parts[p].from].resize(count);
-    }
-    return absl::OkStatus();
+    return Exchange(step, /*failed=*/false,
+                    [&](std::vector<std::vector<at::Tensor>> slots, bool borrowed) {
+                      MakeTilesOfSlots(step, batch, std::move(slots), borrowed);
+                    });
   }
   absl::InlinedVector<const WorkItem*, 16> work, products;
   int64_t bytes = 0;
@@ -146,6 +134,29 @@ absl::Status LoadedProgram::Impl::RunMove(const MoveStep& step, const Batch& bat
               [&](int64_t n) { MakeTile(step, *work[n]); });
   if (!products.empty()) RunSumsOfProducts(step, products);
   return absl::OkStatus();
+}
+
+void LoadedProgram::Impl::MakeTilesOfSlots(const MoveStep& step, const Batch& batch,
+                                           std::vector<std::vector<at::Tensor>> slots,
+                                           bool borrowed) {
+  for (size_t p = 0; p < slots.size(); ++p) {
+    const MoveStep::Part& part = step.parts[p];
+    // While its tiles are made, what was received for a part stands behind its sources.
+    std::vector<at::Tensor>& sources = table[part.from];
+    const int64_t count = part.plan->num_sources;
+    sources.resize(count);
+    for (at::Tensor& slot : slots[p]) sources.push_back(std::move(slot));
+    for (const WorkItem& item : batch.items) {
+      if (item.index == WorkItem::kExchange || item.part != static_cast<int32_t>(p)) continue;
+      std::vector<at::Tensor>& made = table[part.to];
+      made.resize(part.plan->tiles.size());
+      MakeTile(step, item);
+      if (borrowed && SharesASlot(*part.plan, item.index)) {
+        made[item.index] = made[item.index].clone();
+      }
+    }
+    table[part.from].resize(count);
+  }
 }
 
 void LoadedProgram::Impl::RunSumsOfProducts(const MoveStep& step,
@@ -201,16 +212,14 @@ size_t LoadedProgram::Impl::CommitOfRun() const {
   return early ? early_commit : commit;
 }
 
-absl::Status LoadedProgram::Impl::Exchange(const MoveStep& step, bool failed,
-                                           std::vector<std::vector<at::Tensor>>& slots) {
+absl::Status LoadedProgram::Impl::Exchange(const MoveStep& step, bool failed, TakeSlots take) {
   std::vector<TransferPart> parts;
   for (const MoveStep::Part& part : step.parts) {
     const program::Value& from = program.values[part.from];
     const DType type = program::HeldType(from.type.dtype, from.sharding);
     parts.push_back({part.plan.get(), table[part.from], ToScalarType(type)});
   }
-  SPMD_ASSIGN_OR_RETURN(slots, RunTransfer(*backend.peers(), parts, failed));
-  return absl::OkStatus();
+  return RunTransfer(*backend.peers(), parts, failed, take);
 }
 
 absl::Status LoadedProgram::Impl::RunBatch(const Batch& batch,
@@ -226,8 +235,7 @@ absl::Status LoadedProgram::Impl::RunBatch(const Batch& batch,
 absl::Status LoadedProgram::Impl::RunForOthers(const Step& step) {
   const auto* const move = std::get_if<MoveStep>(&step);
   if (move == nullptr || !move->exchanges) return absl::OkStatus();
-  std::vector<std::vector<at::Tensor>> slots;
-  return Exchange(*move, /*failed=*/true, slots);
+  return Exchange(*move, /*failed=*/true, [](const auto&, bool) {});
 }
 
 absl::Status LoadedProgram::Impl::RunSteps(absl::Span<Argument> inputs,

@@ -26,8 +26,7 @@ absl::StatusOr<std::shared_ptr<runtime::Backend>> TheBackend(SessionState& state
   devices.backend = std::move(backend);
   // So that what is uploaded before the first program is loaded counts as the device's memory.
   const runtime::Backend& made = *devices.backend;
-  if (LoadOptions(state).keep_memory && made.has_one_place() && !made.planning() &&
-      !state.processes.several()) {
+  if (LoadOptions(state).keep_memory && made.has_one_place() && !made.planning()) {
     runtime::TileMemory::Install();
   }
   return devices.backend;

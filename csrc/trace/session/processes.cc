@@ -11,6 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "csrc/runtime/in_place.h"
 #include "csrc/runtime/interrupt.h"
 #include "csrc/runtime/peers.h"
 #include "csrc/trace/device/generator.h"
@@ -93,8 +94,10 @@ absl::Status Join(SessionState& state, std::shared_ptr<runtime::Backend>& backen
   const int64_t each = backend->num_devices() / size;
   backend->Join(job->programs, each, state.options.exact);
   processes.job = *job;
-  processes.description = absl::StrCat(backend->name(), ": ", backend->num_devices(),
-                                       " virtual devices in ", size, " processes");
+  const bool share_memory = dynamic_cast<runtime::InPlacePeers*>(job->programs) != nullptr;
+  processes.description =
+      absl::StrCat(backend->name(), ": ", backend->num_devices(), " virtual devices in ", size,
+                   " processes", share_memory ? " that share memory" : "");
   for (int r = 0; r < size; ++r) {
     absl::StrAppend(&processes.description, "\n  process ", r, r == rank ? " (this one)" : "",
                     " on ", hosts[r], ": device", each == 1 ? " " : "s ", r * each,

@@ -5,7 +5,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <random>
+#include <torch/csrc/distributed/c10d/HashStore.hpp>
+
 #include "absl/strings/str_cat.h"
+#include "csrc/runtime/in_place.h"
+#include "csrc/runtime/job_watch.h"
+#include "csrc/runtime/peers_shared.h"
 #include "csrc/runtime/rounds.h"
 #include "tests/cpp/runtime/job.h"
 
@@ -22,24 +28,28 @@ TEST(Peers, ExchangeBytesOfAnySizes) {
       const auto bytes = [&](int from, int to) -> int64_t {
         return from == to || (from + to) % 2 == 1 ? 0 : from + to;
       };
-      std::vector<int64_t> send, receive;
+      std::vector<SentRange> send;
+      std::vector<int64_t> receive;
       std::vector<at::Tensor> parts = {at::empty({0}, at::kByte)};
-      for (int q = 0; q < size; ++q) {
-        send.push_back(bytes(peers.rank(), q));
-        receive.push_back(bytes(q, peers.rank()));
-        parts.push_back(at::full({send.back()}, 10 * peers.rank() + q, at::kByte));
-      }
-      int64_t total = 0;
-      for (const int64_t n : receive) total += n;
-      const at::Tensor got = at::empty({total}, at::kByte);
-      const absl::Status status = peers.Exchange(at::cat(parts), send, got, receive);
-      ASSERT_TRUE(status.ok()) << status;
       int64_t at = 0;
       for (int q = 0; q < size; ++q) {
-        for (int64_t i = 0; i < receive[q]; ++i) {
-          EXPECT_EQ(got[at++].item<int64_t>(), 10 * q + peers.rank());
-        }
+        send.push_back({at, bytes(peers.rank(), q)});
+        at += send.back().bytes;
+        receive.push_back(bytes(q, peers.rank()));
+        parts.push_back(at::full({send.back().bytes}, 10 * peers.rank() + q, at::kByte));
       }
+      bool taken = false;
+      const absl::Status status = ExchangeInPlace(
+          peers, at::cat(parts), send, receive, [&](absl::Span<const at::Tensor> got, bool) {
+            taken = true;
+            for (int q = 0; q < size; ++q) {
+              ASSERT_EQ(got[q].defined() ? got[q].numel() : 0, receive[q]);
+              if (receive[q] == 0) continue;
+              EXPECT_TRUE(got[q].eq(10 * q + peers.rank()).all().item<bool>());
+            }
+          });
+      ASSERT_TRUE(status.ok()) << status;
+      EXPECT_TRUE(taken);
     });
   }
 }
@@ -126,6 +136,103 @@ TEST(Peers, OneThatIsLateIsWaitedFor) {
       EXPECT_EQ((*words)[1 - peers.rank()][0], i);
     }
   });
+}
+
+// Threads that find each other as the processes of a host do, each with segments of its own.
+void RunInMemory(int size, std::chrono::milliseconds timeout,
+                 const std::function<void(Peers&)>& f) {
+  LocalJob job(size);
+  const auto store = c10::make_intrusive<c10d::HashStore>();
+  RunJob(job, [&](Peers& peers, Backend&) {
+    const auto watch = JobWatch::Make(store, peers.rank(), size);
+    auto shared = ShareMemory(peers, true, watch, "test", timeout);
+    ASSERT_TRUE(shared.ok()) << shared.status();
+    ASSERT_NE(*shared, nullptr);
+    f(**shared);
+  });
+}
+
+// Byte i of what process `from` sends to process `to` in a round.
+uint8_t ByteOf(int round, int from, int to, int64_t i) {
+  return static_cast<uint8_t>(17 * round + 5 * from + 3 * to + i + (i >> 8));
+}
+
+// Of sizes that follow each other in any order: none, small, large, larger than ever before.
+TEST(Peers, MemoryCarriesBytesOfAnySizes) {
+  for (const int size : {2, 3, 4}) {
+    RunInMemory(size, std::chrono::seconds(20), [&](Peers& peers) {
+      std::mt19937 draw(size);
+      for (int round = 0; round < 60; ++round) {
+        std::vector<std::vector<int64_t>> bytes(size, std::vector<int64_t>(size));
+        for (int p = 0; p < size; ++p) {
+          for (int q = 0; q < size; ++q) {
+            const int64_t most = std::vector<int64_t>{0, 100, 40000, 300000}[draw() % 4];
+            bytes[p][q] = p == q || most == 0 ? 0 : draw() % most;
+          }
+        }
+        const int me = peers.rank();
+        int64_t sent = 0;
+        std::vector<SentRange> out;
+        std::vector<int64_t> in;
+        for (int q = 0; q < size; ++q) {
+          out.push_back({sent, bytes[me][q]});
+          in.push_back(bytes[q][me]);
+          sent += bytes[me][q];
+        }
+        // Every second round packs where it sends from.
+        absl::StatusOr<at::Tensor> send = at::empty({sent}, at::kByte);
+        if (round % 2 == 0) send = BufferToSend(peers, sent);
+        ASSERT_TRUE(send.ok()) << send.status();
+        auto* to = send->mutable_data_ptr<uint8_t>();
+        for (int q = 0; q < size; ++q) {
+          for (int64_t i = 0; i < bytes[me][q]; ++i) *to++ = ByteOf(round, me, q, i);
+        }
+        const auto check = [&](absl::Span<const at::Tensor> got, bool) {
+          for (int q = 0; q < size; ++q) {
+            ASSERT_EQ(got[q].defined() ? got[q].numel() : 0, in[q]);
+            if (in[q] == 0) continue;
+            const auto* from = got[q].const_data_ptr<uint8_t>();
+            int64_t wrong = 0;
+            for (int64_t i = 0; i < in[q]; ++i) wrong += from[i] != ByteOf(round, q, me, i) ? 1 : 0;
+            ASSERT_EQ(wrong, 0) << "round " << round << " from " << q;
+          }
+        };
+        const absl::Status status = ExchangeInPlace(peers, *send, out, in, check);
+        ASSERT_TRUE(status.ok()) << status;
+      }
+      const auto texts = peers.Tell(std::string(100000 * (peers.rank() + 1), 'x'));
+      ASSERT_TRUE(texts.ok());
+      for (size_t r = 0; r < texts->size(); ++r) EXPECT_EQ((*texts)[r].size(), 100000 * (r + 1));
+    });
+  }
+}
+
+TEST(Peers, MemoryIsSharedByAllOrByNone) {
+  LocalJob job(3);
+  const auto store = c10::make_intrusive<c10d::HashStore>();
+  RunJob(job, [&](Peers& peers, Backend&) {
+    const auto watch = JobWatch::Make(store, peers.rank(), 3);
+    auto made = ShareMemory(peers, peers.rank() != 1, watch, "test", std::chrono::seconds(20));
+    ASSERT_TRUE(made.ok()) << made.status();
+    EXPECT_EQ(*made, nullptr);
+  });
+}
+
+TEST(Peers, WhoDoesNotComeToMemoryIsNamedByAll) {
+  std::vector<absl::Status> ends(3);
+  RunInMemory(3, std::chrono::milliseconds(300), [&](Peers& peers) {
+    EXPECT_TRUE(peers.Agree({}).ok());
+    if (peers.rank() == 1) std::this_thread::sleep_for(std::chrono::milliseconds(800));
+    // Whoever is late may still find what the others have written.
+    absl::Status status;
+    while (status.ok()) status = peers.Agree({}).status();
+    ends[peers.rank()] = status;
+    EXPECT_EQ(peers.Agree({}).status(), ends[peers.rank()]);  // nothing works any more
+  });
+  for (const absl::Status& status : ends) {
+    EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded) << status;
+    EXPECT_THAT(std::string(status.message()), HasSubstr("for process 1"));
+  }
 }
 
 }  // namespace

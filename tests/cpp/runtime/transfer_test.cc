@@ -5,6 +5,8 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
+#include <numeric>
+
 #include "csrc/program/terms.h"
 #include "csrc/runtime/moves.h"
 #include "csrc/runtime/places.h"
@@ -147,7 +149,7 @@ TEST(Transfer, SendsWhatIsMissingOnce) {
           const int64_t dealt = backend.homes().devices_per_process;
           const MovePlan plan = MovePlan::Make(Placement(from, false, {}, dealt),
                                                Placement(to, false, {}, dealt), backend);
-          sent[peers.rank()] = plan.transfer.num_sent();
+          sent[peers.rank()] = plan.transfer.num_sent(peers.rank());
           EXPECT_EQ(plan.transfer.exchanges, from.num_tiles() > 1);
         },
         exact);
@@ -165,6 +167,75 @@ TEST(Transfer, SendsWhatIsMissingOnce) {
   EXPECT_EQ(elements_sent("{}, {} unreduced(sum){a}", "{a}, {}", 2, false), (Counts{128, 128}));
   // Every process has it all.
   EXPECT_EQ(elements_sent("{}, {}", "{a}, {}", 2), (Counts{0, 0}));
+}
+
+// Each process adds one part of a large sum and sends it to the others. The bits are those of the
+// sum of the sums of each process, added one after another.
+TEST(Transfer, LargeSumsAreAddedInParts) {
+  struct Case {
+    GridPtr grid;
+    int size;
+    std::vector<std::vector<int>> devices;  // by process that has any: the terms that it holds
+  };
+  const std::vector<Case> cases = {
+      {MakeGrid({8}, {"a"}), 2, {{0, 1, 2, 3}, {4, 5, 6, 7}}},
+      {MakeGrid({8}, {"a"}), 4, {{0, 1}, {2, 3}, {4, 5}, {6, 7}}},
+      {MakeGrid({8}, {"a"}), 8, {{0}, {1}, {2}, {3}, {4}, {5}, {6}, {7}}},
+      // Devices 1, 4 and 6: process 1 of 4 has none.
+      {MakeGrid({3}, {"a"}, {1, 4, 6}), 4, {{0}, {1}, {2}}}};
+  for (const Case& c : cases) {
+    for (const at::ScalarType type : {at::kFloat, at::kBFloat16, at::kInt, at::kComplexFloat}) {
+      const Dims dims = {130, 257};
+      const int64_t elements = NumElements(dims);
+      const Layout from(c.grid, *Sharding::Parse("{}, {} unreduced(sum){a}", *c.grid), dims);
+      const Layout to(c.grid, *Sharding::Parse("{}, {}", *c.grid), dims);
+      const DType dtype = FromScalarType(type);
+      const at::ScalarType held = ToScalarType(program::HeldType(dtype, from.sharding()));
+      at::manual_seed(5);
+      std::vector<at::Tensor> terms;
+      for (int64_t t = 0; t < from.num_tiles(); ++t) {
+        // Strides of their own do not matter.
+        const at::Tensor term = at::randn({257, 130}, at::kDouble).mul(50).to(held).t();
+        terms.push_back(t % 2 == 0 ? term : term.contiguous());
+      }
+      at::Tensor sum;
+      for (const std::vector<int>& of_process : c.devices) {
+        at::Tensor own = terms[of_process[0]].clone();
+        for (size_t k = 1; k < of_process.size(); ++k) own.add_(terms[of_process[k]]);
+        sum = sum.defined() ? sum.add_(own) : own;
+      }
+      sum = sum.to(type);
+      LocalJob job(c.size);
+      std::vector<int64_t> sent(c.size);
+      RunJob(
+          job,
+          [&](Peers& peers, Backend& backend) {
+            const int64_t dealt = backend.homes().devices_per_process;
+            const Placement held_here(from, false, {}, dealt), wanted(to, false, {}, dealt);
+            TiledTensor value{from, dtype, {}, false, false, dealt};
+            for (int64_t i = 0; i < held_here.count(); ++i) {
+              const bool here = backend.homes().IsHere(held_here.HomeOf(i));
+              value.tiles.push_back(here ? terms[held_here.TileOf(i)].clone() : at::Tensor());
+            }
+            sent[peers.rank()] =
+                MovePlan::Make(held_here, wanted, backend).transfer.num_sent(peers.rank());
+            const TiledTensorPtr moved = Moved(value, to, &peers, backend);
+            ASSERT_NE(moved, nullptr);
+            for (int64_t i = 0; i < wanted.count(); ++i) {
+              if (!backend.homes().IsHere(wanted.HomeOf(i))) continue;
+              EXPECT_TRUE(at::equal(moved->tiles[i], sum)) << type << " in " << c.size;
+            }
+          },
+          /*exact_sums=*/false);
+      EXPECT_EQ(job.exchanges(), 2);
+      // Each part but the own one is sent to its owner, and each sum of a part to all others.
+      const auto owners = std::ssize(c.devices);
+      EXPECT_EQ(std::accumulate(sent.begin(), sent.end(), int64_t{0}), 2 * elements * (owners - 1));
+      const auto bytes = 2 * elements * (owners - 1) * static_cast<int64_t>(c10::elementSize(held));
+      EXPECT_GE(job.bytes(), bytes);
+      EXPECT_LE(job.bytes(), bytes + 16 * 2 * owners * owners);  // padding
+    }
+  }
 }
 
 TEST(Transfer, WhatAllHoldIsReadAlone) {

@@ -212,6 +212,19 @@ def gradients_of_parts():
     return {name: value.cpu() for name, value in layer.state_dict().items()}
 
 
+@case
+def large_sums():
+    """A sum that is added in parts, one that is not, and both in one exchange."""
+    torch.manual_seed(8)
+    line = spmd.make_mesh((8,), ("all",))
+    x = torch.randn(8, 40001).to("spmd")
+    spmd.mark_sharding(x, line, ("all", None))
+    y = torch.randn(16, 160).to("spmd")
+    spmd.mark_sharding(y, line, ("all", None))
+    large, small = x.sum(0), y.sum(0)
+    return {"large": large.cpu(), "small": small.cpu(), "half": x.bfloat16().sum(0).cpu()}
+
+
 def main():
     folder = Path(sys.argv[1])
     results = {name: function() for name, function in CASES.items()}

@@ -22,16 +22,19 @@ def alone(tmp_path_factory):
     return torch.load(folder / "0.pt")
 
 
-@pytest.fixture(scope="module", params=[(2, "1"), (4, "1"), (2, "0")], ids=str)
+# Processes, SPMD_EXACT and SPMD_SHARED_MEMORY.
+@pytest.fixture(scope="module", params=[(2, "1", "0"), (4, "1", "1"), (2, "0", "1")], ids=str)
 def together(request, tmp_path_factory):
     """What each process of a job computes, and whether its sums are exact."""
-    processes, exact = request.param
+    processes, exact, shared = request.param
     folder = tmp_path_factory.mktemp("together")
     script = Path(cases.__file__)
-    ends = job.run(script, processes, 240, [str(folder)], SPMD_NUM_DEVICES="8", SPMD_EXACT=exact)
+    variables = {"SPMD_NUM_DEVICES": "8", "SPMD_EXACT": exact, "SPMD_SHARED_MEMORY": shared}
+    ends = job.run(script, processes, 240, [str(folder)], **variables)
     for ended in ends:
         assert ended.code == 0, ended.err
         assert "8 virtual devices in" in ended.out
+        assert ("that share memory" in ended.out) == (shared == "1")
     return [torch.load(folder / f"{rank}.pt") for rank in range(processes)], exact == "1"
 
 

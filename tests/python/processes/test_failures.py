@@ -131,17 +131,19 @@ def test_a_mesh_that_is_too_large():
 ENDLESS = {"steps": "10**9", "extra": "time.sleep(0.01)"}
 
 
-@pytest.mark.parametrize("processes", [2, 3])
-def test_a_process_is_killed(processes):
-    with job.Job(script(**ENDLESS), processes, SPMD_NUM_DEVICES="12") as running:
+@pytest.mark.parametrize(("processes", "shared"), [(2, "1"), (3, "1"), (2, "0")])
+def test_a_process_is_killed(processes, shared):
+    variables = {"SPMD_NUM_DEVICES": "12", "SPMD_SHARED_MEMORY": shared}
+    with job.Job(script(**ENDLESS), processes, **variables) as running:
         running.wait_for(1, "step 3")
         running.signal(1, signal.SIGKILL)
         ends = running.wait(20)
     check_all(ends, r"process 1 is gone", but=(1,))
 
 
-def test_a_process_is_stopped():
-    with job.Job(script(**ENDLESS), SPMD_TIMEOUT="3") as running:
+@pytest.mark.parametrize("shared", ["1", "0"])
+def test_a_process_is_stopped(shared):
+    with job.Job(script(**ENDLESS), SPMD_TIMEOUT="3", SPMD_SHARED_MEMORY=shared) as running:
         running.wait_for(1, "step 3")
         running.signal(1, signal.SIGSTOP)
         (ended,) = running.wait(25, [0])
