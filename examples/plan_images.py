@@ -22,15 +22,18 @@ from torch import Tensor, nn
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import torch_spmd as spmd
+from benchmarks.workloads.common import Annotate
 from benchmarks.workloads.resnet import ResNet50
 from benchmarks.workloads.unet3d import INPUTS, UNet
 
 CHIPS = 4
 
 
-def unmarked(x: Tensor, *_: Any) -> Tensor:
-    """In place of the marks on activations: the batch's sharding decides."""
-    return x
+def unmarked() -> Annotate:
+    """No marks on activations: the batch's sharding decides."""
+    mesh = spmd.get_global_mesh()
+    assert mesh is not None  # spmd.plan sets it
+    return Annotate(mesh, False)
 
 
 def resnet(images: int, mesh: dict[str, int], spec: tuple[Any, ...], autocast: str | None) -> Any:
@@ -40,7 +43,7 @@ def resnet(images: int, mesh: dict[str, int], spec: tuple[Any, ...], autocast: s
         torch.zeros(CHIPS * images, dtype=torch.int64, device="meta"),
     )
     return spmd.plan(
-        lambda: ResNet50(unmarked), batch, on="v4-8", mesh=mesh, specs={}, batch_spec=spec,
+        lambda: ResNet50(unmarked()), batch, on="v4-8", mesh=mesh, specs={}, batch_spec=spec,
         optimizer="momentum", autocast=autocast,
     )  # fmt: skip
 
@@ -56,7 +59,7 @@ def unet(batch: int, voxels: int, on: str, mesh: dict[str, int], spec: tuple[Any
         return made
 
     return spmd.plan(
-        lambda: UNet(unmarked), (volumes, labels), on=on, mesh=mesh, specs={}, batch_spec=spec,
+        lambda: UNet(unmarked()), (volumes, labels), on=on, mesh=mesh, specs={}, batch_spec=spec,
         loss=loss, optimizer="sgd", autocast="bf16",
     )  # fmt: skip
 
@@ -83,21 +86,23 @@ def main() -> None:
     parser.add_argument("--voxels", type=int, default=256, help="along each axis (256)")
     parser.add_argument("--out", type=Path, help="a folder for pictures")
     args = parser.parse_args()
+    images: tuple[tuple[str, dict[str, int], tuple[Any, ...]], ...] = (
+        ("batch", {"data": CHIPS}, ("data",)),
+        ("height", {"rows": CHIPS}, (None, None, "rows")),
+    )
     for autocast in (None, "bf16"):
         kind = "float32" if autocast is None else "bfloat16"
-        for name, mesh, spec in (
-            ("batch", {"data": CHIPS}, ("data",)),
-            ("height", {"rows": CHIPS}, (None, None, "rows")),
-        ):
+        for name, mesh, spec in images:
             table = resnet(args.images, mesh, spec, autocast)
             report(f"ResNet-50 over {name} {kind}", table, args.out)
     space = {"x": 2, "y": 2, "z": 2}
-    for name, batch, on, sizes, spec in (
+    volumes: tuple[tuple[str, int, str, dict[str, int], tuple[Any, ...]], ...] = (
         ("one chip, one volume", 1, "v5e-1", {"data": 1}, ("data",)),
         ("eight chips, batch", 8, "v5e-8", {"data": 8}, ("data",)),
         ("eight chips, space", 1, "v5e-8", space, (None, None, "x", "y", "z")),
         ("eight chips, space, 8 volumes", 8, "v5e-8", space, (None, None, "x", "y", "z")),
-    ):
+    )
+    for name, batch, on, sizes, spec in volumes:
         table = unet(batch, args.voxels, on, sizes, spec)
         report(f"U-Net {name}", table, args.out)
 

@@ -176,7 +176,8 @@ void init_debug(py::module& m) {
   m.def("last_step", [] {
     const Session::StepRuns step = Session::Get().LastStep();
     py::list programs;
-    for (const auto& p : step.programs) programs.append(std::const_pointer_cast<CompiledProgram>(p));
+    for (const auto& p : step.programs)
+      programs.append(std::const_pointer_cast<CompiledProgram>(p));
     return py::make_tuple(programs, step.since, step.lost);
   });
   m.def("set_key_bits", [](int bits) { Session::Get().SetKeyBits(bits); }, py::arg("bits"));
