@@ -74,7 +74,9 @@ class _ForOurs:
         self._name = name
 
     def __get__(self, tensor: Tensor | None, kind: type) -> Any:
-        if tensor is not None and tensor.device.type == "spmd" and "torch_spmd._job" in sys.modules:
+        if tensor is None:
+            return self  # torch.compile asks the class for all that dir() names
+        if tensor.device.type == "spmd" and "torch_spmd._job" in sys.modules:
             from torch_spmd._state import dcp_parts, processes
 
             if processes.count() > 1:

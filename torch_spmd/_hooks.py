@@ -232,12 +232,17 @@ def _keep_marks() -> None:
 
 
 def at_exit() -> None:
-    """Ends together with the other processes of the job, and drops what is pending."""
+    """Runs a step that still waits, which may fail; ends together with the other processes of the
+    job, and drops what is pending."""
     if _forked:
         return
     from torch_spmd import _C
 
     job = sys.modules.get("torch_spmd._job")
-    if job is not None:
-        job.leave()
-    _C.shutdown()
+    try:
+        if job is not None:
+            job.leave()
+        elif not hasattr(sys, "last_value"):  # the script has not ended with an exception
+            _C.run_waiting_step()
+    finally:
+        _C.shutdown()

@@ -4,15 +4,26 @@
 A step is one change of tensors and of what the host counts. If the program of a step fails or is
 dropped, what Python has changed because of the step is undone
 (csrc/trace/session/optimizer_step.h).
+
+The program of a step waits for `zero_grad()` where that comes right behind it
+(csrc/trace/run/end_of_step.h), and not where it comes at the head of a loop:
+
+    optimizer.zero_grad()        the first call is before the first step, from this line
+    model(x).sum().backward()
+    optimizer.step()             gradients are kept until the loop begins again
 """
 
 from __future__ import annotations
 
 import contextlib
 import functools
+import sys
+import weakref
 from collections.abc import Iterator
+from types import CodeType
 from typing import Any
 
+from torch import nn
 from torch.amp import grad_scaler
 from torch.optim import Optimizer, lr_scheduler
 from torch.optim.optimizer import (
@@ -20,6 +31,7 @@ from torch.optim.optimizer import (
     register_optimizer_step_pre_hook,
 )
 from torch.optim.swa_utils import AveragedModel
+from torch.utils.weak import WeakIdKeyDictionary
 
 from torch_spmd import _C
 
@@ -29,6 +41,7 @@ def install() -> None:
     register_optimizer_step_pre_hook(_before_step)
     register_optimizer_step_post_hook(_after_step)
     _end_steps_that_raise()
+    _notice_zero_grad()
     for kind in vars(lr_scheduler).values():
         if isinstance(kind, type) and issubclass(kind, lr_scheduler.LRScheduler):
             _follow(kind, "step", ["__dict__"])
@@ -57,7 +70,80 @@ def _before_step(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
 
 def _after_step(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
     if not _only_recorded:
-        _C.optimizer_stepped(optimizer)
+        _C.optimizer_stepped(optimizer, _loop_of(optimizer).habit)
+
+
+# Where a function is called: the caller's code, and the instruction in it.
+_Place = tuple[CodeType, int]
+
+
+class _Loop:
+    """What is known of the loop in which an optimizer steps."""
+
+    def __init__(self, optimizer: Optimizer) -> None:
+        parameters = [p for group in optimizer.param_groups for p in group["params"]]
+        self.parameters = {id(p) for p in parameters}
+        # Where gradients were zeroed before the first step. If that is the head of the loop, they
+        # are there until it begins again.
+        found = (_zeroed_at.get(key) for key in (optimizer, *parameters))
+        self.head: _Place | None = next((place for place in found if place is not None), None)
+        self.habit = _C.GradientHabit()
+        self.habit.kept = self.head is not None
+
+    def zeroed(self, place: _Place) -> None:
+        if self.head is not None and place != self.head:  # behind the step, too
+            self.head = None
+            self.habit.kept = False
+
+
+_loops: weakref.WeakKeyDictionary[Optimizer, _Loop] = weakref.WeakKeyDictionary()
+_last_loop: weakref.ref[_Loop] | None = None  # of the optimizer that has stepped last
+# Where gradients were zeroed before a step: of optimizers, and of modules by their first parameter.
+_zeroed_at: WeakIdKeyDictionary = WeakIdKeyDictionary()
+
+
+def _loop_of(optimizer: Optimizer) -> _Loop:
+    global _last_loop
+    loop = _loops.get(optimizer)
+    if loop is None:
+        loop = _loops[optimizer] = _Loop(optimizer)
+    _last_loop = weakref.ref(loop)
+    return loop
+
+
+def _note_zero_grad(owner: Optimizer | nn.Module, place: _Place) -> None:
+    key: Any = owner
+    if isinstance(owner, Optimizer):
+        loop = _loops.get(owner)
+    else:
+        key = next(owner.parameters(), None)
+        loop = _last_loop() if _last_loop is not None else None
+        if loop is not None and id(key) not in loop.parameters:
+            loop = None
+    if loop is not None:
+        loop.zeroed(place)
+    elif key is not None:
+        _zeroed_at[key] = place
+
+
+def _notice_zero_grad() -> None:
+    """Gradients that are dropped behind a step are no results of its program, which waits for it.
+
+    Where they are dropped by other means, the program waits for the next use of the device."""
+
+    def noticing(zero_grad: Any) -> Any:
+        @functools.wraps(zero_grad)
+        def noticed(self: Any, *args: Any, **kwargs: Any) -> Any:
+            result = zero_grad(self, *args, **kwargs)
+            caller = sys._getframe(1)
+            _note_zero_grad(self, (caller.f_code, caller.f_lasti))
+            _C.gradients_zeroed()
+            return result
+
+        return noticed
+
+    Optimizer.zero_grad = noticing(Optimizer.zero_grad)  # type: ignore[method-assign]
+    nn.Module.zero_grad = noticing(nn.Module.zero_grad)  # type: ignore[method-assign]
 
 
 def _end_steps_that_raise() -> None:

@@ -87,7 +87,7 @@ class StepOf:
                         loss = _loss_of(model, batch, self.loss)
                     loss.backward()
                 recorded.results.append(loss.detach())
-                # A program ends with the optimizer's step, when gradients are still there.
+                # As in a loop that keeps its gradients (docs/design/0042-end-of-a-step.md).
                 recorded.results += [p.grad for p in parameters.values() if p.grad is not None]
                 if optimizer is not None:
                     optimizer.step()

@@ -118,7 +118,7 @@ def describe_devices() -> str:
 def sync(wait: bool = False) -> None:
     """Runs what is pending; with `wait`, returns only when it is done.
 
-    Reading a value and `optimizer.step()` do this by themselves.
+    Reading a value and the end of an optimizer's step do this by themselves.
 
     Example:
         >>> import torch, torch_spmd as spmd

@@ -9,6 +9,7 @@
 #include "csrc/ir/verifier.h"
 #include "csrc/partition/base_order.h"
 #include "csrc/partition/choose.h"
+#include "csrc/partition/early_updates.h"
 #include "csrc/partition/gather_again.h"
 #include "csrc/partition/order.h"
 #include "csrc/partition/own_rows.h"
@@ -216,6 +217,14 @@ void GatherAgainToFit(const machine::Machine& machine, Compiled& out) {
                     " now and sends ", ByteText(done.wire_bytes), " more")});
 }
 
+// True if devices send something to each other.
+bool Sends(const program::Program& program) {
+  return std::any_of(program.instructions.begin(), program.instructions.end(), [](const auto& i) {
+    return program::IsMove(i.code) && i.code != program::OpCode::kSlice &&
+           i.code != program::OpCode::kTerm;
+  });
+}
+
 // Lowers the plans: everything that follows from them.
 absl::Status LowerPlans(Pipeline& pipeline, const CompileOptions& options,
                         const std::vector<propagate::NodeFactors>& factors,
@@ -235,14 +244,20 @@ absl::Status LowerPlans(Pipeline& pipeline, const CompileOptions& options,
   out.warnings = GatherWarnings(lowering, options.warn_gather_bytes);
   SPMD_RETURN_IF_ERROR(pipeline.Pass("windows", [&] { return lower(Windows); }));
   SPMD_RETURN_IF_ERROR(pipeline.Pass("localise", [&] { return lower(Localise); }));
+  bool updates_early = false;
   SPMD_RETURN_IF_ERROR(pipeline.Pass("order", [&] {
     BaseOrder(out.program);
-    if (machine.memory_bytes > 0) GatherAgainToFit(machine, out);
+    if (machine.memory_bytes > 0) {
+      // An update behind a collective would wait for it, and what follows would, too.
+      updates_early = !Sends(out.program) && UpdateEarly(out.program);
+      GatherAgainToFit(machine, out);
+    }
     Order(out.program, OptionsFor(out.program, machine, options.merge_cap_bytes));
     return absl::OkStatus();
   }));
   return pipeline.Pass("finish", [&] {
-    Finish(out.program, lowering.updates);
+    Finish(out.program, lowering.updates,
+           updates_early ? LastThatMayFail(out.program) : kAfterAllCalls);
     return absl::OkStatus();
   });
 }

@@ -21,13 +21,45 @@ bool MayFailOnValues(const Program& program, const Instruction& instruction) {
          rules::MayFail(rule->facts, program.values[instruction.results[0]].type.dtype);
 }
 
-void Finish(Program& program, const UpdateHints& updates) {
+namespace {
+
+// True if the call looks up indices that the program is given.
+bool HasGivenIndices(const Program& program, const Instruction& call,
+                     const program::DefUse& facts) {
+  if (rules::FactsOf(call.op).fails != rules::Failure::kOnIndices) return false;
+  if (call.operands.size() < 2) return false;
+  ValueId index = call.operands[1];
+  while (index != program::kNoValue && facts.maker(index) >= 0) {
+    const Instruction& made = program.instructions[facts.maker(index)];
+    if (made.code != OpCode::kCall || !rules::FactsOf(made.op).same_elements) return false;
+    index = made.operands[0];
+  }
+  return index != program::kNoValue;
+}
+
+}  // namespace
+
+int LastThatMayFail(const Program& program) {
+  const program::DefUse facts(program);
+  for (int i = static_cast<int>(program.instructions.size()); i-- > 0;) {
+    const Instruction& instruction = program.instructions[i];
+    if (instruction.code != OpCode::kCall || instruction.results.empty()) continue;
+    const DType type = program.values[instruction.results[0]].type.dtype;
+    if (rules::MayFail(rules::FactsOf(instruction.op), type) &&
+        !HasGivenIndices(program, instruction, facts)) {
+      return i;
+    }
+  }
+  return -1;
+}
+
+void Finish(Program& program, const UpdateHints& updates, int may_write_after) {
   for (const program::Output& output : program.outputs) {
     if (output.becomes >= 0) program.inputs[output.becomes].donated = true;
   }
   const program::DefUse facts(program);
-  int last_failing = -1;
-  for (size_t i = 0; i < program.instructions.size(); ++i) {
+  int last_failing = std::max(may_write_after, -1);
+  for (size_t i = 0; may_write_after == kAfterAllCalls && i < program.instructions.size(); ++i) {
     if (MayFailOnValues(program, program.instructions[i])) last_failing = static_cast<int>(i);
   }
   for (size_t i = 0; i < program.instructions.size(); ++i) {

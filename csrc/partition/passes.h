@@ -88,7 +88,16 @@ absl::Status Localise(Lowering& lowering);
 // decided when the program is loaded, by the facts about its ops alone (csrc/rules/op_facts.h).
 bool MayFailOnValues(const program::Program& program, const program::Instruction& instruction);
 
+// finish.cc: the last call that may fail on the values at hand, by the facts about its op, once the
+// program runs; -1 if there is none. Lookups do not count whose indices are an input, or a part of
+// one: these are checked before the program starts (csrc/runtime/one_place/index_bounds.h).
+int LastThatMayFail(const program::Program& program);
+
 // finish.cc: marks donated inputs, decides which operands are overwritten, and inserts frees.
-void Finish(program::Program& program, const UpdateHints& updates);
+// Donated inputs are overwritten only behind instruction `may_write_after`; by default, behind the
+// last one for whose failure the compiler plans.
+inline constexpr int kAfterAllCalls = -2;
+void Finish(program::Program& program, const UpdateHints& updates,
+            int may_write_after = kAfterAllCalls);
 
 }  // namespace spmd::partition

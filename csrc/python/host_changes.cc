@@ -6,12 +6,14 @@
 #include <set>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "csrc/python/errors.h"
 #include "csrc/python/init.h"
 #include "csrc/trace/api/register_device.h"
 #include "csrc/trace/api/session.h"
 #include "csrc/trace/device/device_type.h"
+#include "csrc/trace/run/end_of_step.h"
 #include "torch/csrc/autograd/python_variable.h"
 #include "torch/csrc/autograd/variable.h"
 
@@ -250,7 +252,26 @@ void OptimizerBegins(py::handle optimizer) {
   changes->Note(optimizer, "state", /*nested=*/true);
   changes->Note(optimizer, "param_groups");
   changes->Note(optimizer, "__dict__");
-  Session::Get().OptimizerBegins(optimizer.ptr(), std::move(changes));
+  ThrowIfError(Session::Get().OptimizerBegins(optimizer.ptr(), std::move(changes)));
+}
+
+// The gradients on the device that the optimizer's parameters hold.
+std::vector<at::Tensor> GradientsOf(py::handle optimizer) {
+  std::vector<at::Tensor> gradients;
+  for (const py::handle group : py::reinterpret_borrow<py::list>(optimizer.attr("param_groups"))) {
+    for (const py::handle param : group["params"]) {
+      if (!THPVariable_Check(param.ptr())) continue;
+      const at::Tensor& gradient = THPVariable_Unpack(param.ptr()).grad();
+      if (trace::Buffer::IsOurs(gradient)) gradients.push_back(gradient);
+    }
+  }
+  return gradients;
+}
+
+void OptimizerStepped(py::handle optimizer, const trace::GradientHabitPtr& habit) {
+  std::vector<at::Tensor> gradients;
+  if (!habit->kept) gradients = GradientsOf(optimizer);
+  ThrowIfError(Session::Get().OptimizerStepped(optimizer.ptr(), gradients, habit));
 }
 
 }  // namespace
@@ -265,9 +286,12 @@ void init_host_changes(py::module& m) {
         changes.Note(owner, name->c_str());
       });
   m.def("optimizer_begins", &OptimizerBegins, py::arg("optimizer"));
-  m.def("optimizer_stepped", [](py::handle optimizer) {
-    ThrowIfError(Session::Get().OptimizerStepped(optimizer.ptr()));
-  });
+  py::class_<trace::GradientHabit, trace::GradientHabitPtr>(m, "GradientHabit")
+      .def(py::init<>())
+      .def_readwrite("kept", &trace::GradientHabit::kept);
+  m.def("optimizer_stepped", &OptimizerStepped, py::arg("optimizer"), py::arg("habit"));
+  m.def("gradients_zeroed", [] { ThrowIfError(Session::Get().GradientsZeroed()); });
+  m.def("run_waiting_step", [] { ThrowIfError(Session::Get().RunWaitingStep()); });
   m.def("optimizer_raised",
         [](py::handle optimizer) { Session::Get().OptimizerRaised(optimizer.ptr()); });
   m.def("add_to_last_step", [](py::handle optimizer, std::shared_ptr<DictChanges> changes) {

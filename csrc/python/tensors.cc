@@ -12,6 +12,7 @@
 #include "csrc/trace/api/session.h"
 #include "csrc/trace/recorder/marks.h"
 #include "csrc/trace/recorder/saved_marks.h"
+#include "csrc/trace/run/end_of_step.h"
 #include "csrc/trace/run/marking.h"
 #include "csrc/trace/run/read_host.h"
 #include "csrc/trace/run/tensor_layout.h"
@@ -87,17 +88,20 @@ void MarkShardings(const py::list& items) {
 
 void KeepMark(const at::Tensor& from, const at::Tensor& to, const char* caller) {
   trace::SessionLock lock;
+  ThrowIfError(trace::RunWaitingStep(*lock));
   trace::KeepMark(*lock, from, to, caller);
 }
 
 void GiveSavedMark(const at::Tensor& tensor, const std::string& text) {
   trace::SessionLock lock;
+  ThrowIfError(trace::RunWaitingStep(*lock));
   trace::GiveSavedMark(*lock, tensor, text);
 }
 
 // `box` is ((begin, end), …).
 at::Tensor ReadPart(const at::Tensor& tensor, const std::vector<std::pair<int64_t, int64_t>>& box) {
   trace::SessionLock lock;
+  ThrowIfError(trace::RunWaitingStep(*lock));
   ThrowIfError(trace::CheckOurs("local_shards", tensor));
   Box part;
   for (const auto& [begin, end] : box) part.push_back({begin, end});
@@ -106,6 +110,7 @@ at::Tensor ReadPart(const at::Tensor& tensor, const std::vector<std::pair<int64_
 
 bool ReadsAlone(const at::Tensor& tensor) {
   trace::SessionLock lock;
+  ThrowIfError(trace::RunWaitingStep(*lock));
   ThrowIfError(trace::CheckOurs("local_shards", tensor));
   return trace::ReadsAlone(*lock, tensor);
 }

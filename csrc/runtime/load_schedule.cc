@@ -233,8 +233,7 @@ void LoadedProgram::Impl::FindCommit() {
     if (writes) first_write = std::min(first_write, b);
   }
   commit = std::max(fallible, first_write);
-  // Checking indices on another device than the host would wait for them.
-  early_commit = held.shares_cpu ? std::max(unbounded, first_write) : commit;
+  early_commit = std::max(unbounded, first_write);
 }
 
 // The processes vote after the last step that may fail, whether or not this one has a part in it.

@@ -203,10 +203,12 @@ void LoadedProgram::Impl::RunCall(const CallStep& step, const Batch& batch,
 }
 
 size_t LoadedProgram::Impl::CommitOfRun() const {
-  const bool early =
-      early_commit < commit && std::all_of(
-                                   bounds.begin(), bounds.end(),
-                                   [&](const IndexBound& b) { return Holds(b, table[b.index]); });
+  const auto holds = [&](const IndexBound& b) {
+    const std::vector<at::Tensor>& tiles = table[b.index];
+    const bool on_host = !tiles.empty() && tiles[0].is_cpu();
+    return (held.shares_cpu || !on_host) && Holds(b, tiles);
+  };
+  const bool early = early_commit < commit && std::all_of(bounds.begin(), bounds.end(), holds);
   return early ? early_commit : commit;
 }
 

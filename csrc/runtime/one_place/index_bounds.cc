@@ -83,6 +83,7 @@ std::optional<IndexBound> FindIndexBound(const Program& program, const Instructi
 
 bool Holds(const IndexBound& bound, absl::Span<const at::Tensor> tiles) {
   return std::all_of(tiles.begin(), tiles.end(), [&](const at::Tensor& tile) {
+    if (tile.is_cuda()) return true;
     if (!tile.is_cpu() || (tile.scalar_type() != at::kLong && tile.scalar_type() != at::kInt)) {
       return false;
     }

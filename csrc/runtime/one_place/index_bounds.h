@@ -26,8 +26,9 @@ std::optional<IndexBound> FindIndexBound(const program::Program& program,
                                          const program::Instruction& call,
                                          const program::DefUse& facts);
 
-// Whether the bound holds for the input's tiles.
-// Requires: `tiles` are on the host.
+// Whether the bound holds for the input's tiles, or need not be known: a kernel of CUDA that finds
+// an index out of range ends the context, with all tensors in it, and reading tiles would wait for
+// them.
 bool Holds(const IndexBound& bound, absl::Span<const at::Tensor> tiles);
 
 }  // namespace spmd::runtime

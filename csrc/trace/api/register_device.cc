@@ -19,6 +19,7 @@
 #include "csrc/trace/recorder/marks.h"
 #include "csrc/trace/recorder/saved_marks.h"
 #include "csrc/trace/recorder/tensor.h"
+#include "csrc/trace/run/end_of_step.h"
 #include "csrc/trace/session/session_lock.h"
 #include "csrc/trace/value/allocator.h"
 
@@ -120,6 +121,7 @@ struct Hooks final : at::PrivateUse1HooksInterface {
   }
   void resizePrivateUse1Bytes(const c10::Storage& storage, size_t bytes) const override {
     SessionLock lock;
+    ThrowIfError(RunWaitingStep(*lock));
     ResizeStorage(*lock, storage.unsafeGetStorageImpl(), static_cast<int64_t>(bytes));
   }
 };

@@ -11,6 +11,7 @@
 #include <torch/library.h>
 
 #include "csrc/trace/device/device_type.h"
+#include "csrc/trace/device/status_to_exception.h"
 #include "csrc/trace/dispatch/kernel.h"
 #include "csrc/trace/dispatch/unboxed_kernels.h"
 #include "csrc/trace/op/op_traits.h"
@@ -21,6 +22,7 @@
 #include "csrc/trace/pytorch/autograd_shortcuts.h"
 #include "csrc/trace/recorder/arguments.h"
 #include "csrc/trace/recorder/marks.h"
+#include "csrc/trace/run/end_of_step.h"
 #include "csrc/trace/session/session_lock.h"
 
 namespace spmd::trace {
@@ -62,6 +64,7 @@ constexpr char kSparse[] = "sparse", kCompressed[] = "sparse compressed", kNeste
 bool HasCompatibleShallowCopyType(const at::Tensor& self, const at::Tensor& from) {
   {
     SessionLock lock;
+    ThrowIfError(RunWaitingStep(*lock));
     KeepMark(*lock, self, from, ".data =");
   }
   const auto ours_or_cpu = [](const at::Tensor& t) {

@@ -7,10 +7,12 @@
 #include "csrc/partition/compile.h"
 #include "csrc/runtime/peers.h"
 #include "csrc/trace/device/generator.h"
+#include "csrc/trace/device/status_to_exception.h"
 #include "csrc/trace/recorder/tensor.h"
 #include "csrc/trace/run/agree.h"
 #include "csrc/trace/run/compile.h"
 #include "csrc/trace/run/cut.h"
+#include "csrc/trace/run/end_of_step.h"
 #include "csrc/trace/run/pending_graph.h"
 #include "csrc/trace/run/resolve.h"
 #include "csrc/trace/session/devices.h"
@@ -84,6 +86,7 @@ absl::Status Session::Sync(bool wait) {
 absl::Status Session::Leave() {
   SessionLock lock;
   if (!lock->processes.several()) return absl::OkStatus();
+  SPMD_RETURN_IF_ERROR(trace::RunWaitingStep(*lock));
   if (lock->in_flight.queue != nullptr) {
     const GilReleased no_gil(*lock);
     lock->in_flight.queue->WaitForAll();
@@ -128,6 +131,7 @@ uint64_t Session::InitialSeed() { return DefaultGenerator().current_seed(); }
 
 std::vector<std::shared_ptr<const CompiledProgram>> Session::Programs() {
   SessionLock lock;
+  ThrowIfError(trace::RunWaitingStep(*lock));
   std::vector<std::shared_ptr<const CompiledProgram>> programs;
   for (const CachedProgramPtr& cached : lock->programs.recent())
     programs.push_back(cached->program);
@@ -138,11 +142,13 @@ std::vector<std::shared_ptr<const CompiledProgram>> Session::Programs() {
 
 std::shared_ptr<const CompiledProgram> Session::LastProgram() {
   SessionLock lock;
+  ThrowIfError(trace::RunWaitingStep(*lock));
   return lock->diagnostics.last_program;
 }
 
 absl::StatusOr<std::string> Session::Explain(const at::Tensor& tensor) {
   SessionLock lock;
+  SPMD_RETURN_IF_ERROR(trace::RunWaitingStep(*lock));
   if (!Buffer::IsOurs(tensor)) {
     return absl::InvalidArgumentError(
         absl::StrCat("explain: the tensor is on '", tensor.device().str(), "', not on 'spmd'"));
@@ -187,21 +193,25 @@ absl::StatusOr<std::vector<partition::Compiled::PassTime>> Session::PassTimes(
 
 std::pair<std::vector<ProgramPtr>, int64_t> Session::LastStep() {
   SessionLock lock;
+  ThrowIfError(trace::RunWaitingStep(*lock));
   return {lock->diagnostics.steps.last_step(), lock->diagnostics.steps.runs_since()};
 }
 
 std::vector<CompileEvent> Session::CompileEvents() {
   SessionLock lock;
+  ThrowIfError(trace::RunWaitingStep(*lock));
   return {lock->diagnostics.events.begin(), lock->diagnostics.events.end()};
 }
 
 Statistics Session::statistics() {
   SessionLock lock;
+  ThrowIfError(trace::RunWaitingStep(*lock));
   return lock->diagnostics.statistics;
 }
 
 std::vector<std::pair<std::string, int64_t>> Session::Sizes() {
   SessionLock lock;
+  ThrowIfError(trace::RunWaitingStep(*lock));
   const auto size = [](const auto& container) { return static_cast<int64_t>(container.size()); };
   return {{"programs", size(lock->programs.recent())},
           {"program_bytes", lock->programs.bytes()},
@@ -216,17 +226,20 @@ std::vector<std::pair<std::string, int64_t>> Session::Sizes() {
 
 void Session::SetProgramBytes(int64_t bytes) {
   SessionLock lock;
+  ThrowIfError(trace::RunWaitingStep(*lock));
   lock->programs.SetMostBytes(bytes);
 }
 
 absl::StatusOr<std::string> Session::PendingGraph() {
   SessionLock lock;
+  SPMD_RETURN_IF_ERROR(trace::RunWaitingStep(*lock));
   SPMD_ASSIGN_OR_RETURN(const Pending pending, LowerPending(*lock));
   return pending.lowered.graph.ToString();
 }
 
 absl::StatusOr<PendingCalls> Session::Calls() {
   SessionLock lock;
+  SPMD_RETURN_IF_ERROR(trace::RunWaitingStep(*lock));
   PendingCalls calls;
   SPMD_ASSIGN_OR_RETURN(calls.backend, TheBackend(*lock));
   SPMD_ASSIGN_OR_RETURN(const Pending pending, LowerPending(*lock));
@@ -250,6 +263,7 @@ absl::StatusOr<PendingCalls> Session::Calls() {
 
 void Session::SetKeyBits(int bits) {
   SessionLock lock;
+  ThrowIfError(trace::RunWaitingStep(*lock));
   lock->prefixes.SetKeyBits(bits);
   lock->programs.SetKeyBits(bits);
 }
@@ -261,11 +275,13 @@ Options Session::options() {
 
 void Session::SetOptions(const Options& options) {
   SessionLock lock;
+  ThrowIfError(trace::RunWaitingStep(*lock));
   lock->options = options;
 }
 
 void Session::SetAnswers(std::vector<std::pair<std::string, double>> answers) {
   SessionLock lock;
+  ThrowIfError(trace::RunWaitingStep(*lock));
   lock->answers = std::move(answers);
 }
 

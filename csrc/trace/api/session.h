@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/types/span.h"
 #include "csrc/mesh/mesh.h"
 #include "csrc/partition/compile.h"
 #include "csrc/rules/rule.h"
@@ -58,6 +59,8 @@ struct PendingCalls {
 };
 
 struct SessionState;
+struct GradientHabit;
+using GradientHabitPtr = std::shared_ptr<GradientHabit>;
 
 class Session {
  public:
@@ -105,11 +108,18 @@ class Session {
   // Runs what is pending and, if `wait` is true, waits until it is done.
   absl::Status Sync(bool wait);
   // Called by the hooks around an optimizer's step (csrc/trace/session/optimizer_step.h). `changes`
-  // will hold what the step changes on the host. The end of a step is a cut, unless inside a
-  // backward pass. Errors: those of the cut; the failure by which the step was lost before it
-  // began.
-  void OptimizerBegins(const void* optimizer, HostChangesPtr changes);
-  absl::Status OptimizerStepped(const void* optimizer);
+  // will hold what the step changes on the host. A step that waits is run first. The end of a step
+  // is a cut, unless inside a backward pass; it waits until `gradients`, which the optimizer's
+  // parameters hold, are dropped (csrc/trace/run/end_of_step.h). Errors: those of the cut; the
+  // failure by which the step was lost before it began.
+  absl::Status OptimizerBegins(const void* optimizer, HostChangesPtr changes);
+  absl::Status OptimizerStepped(const void* optimizer, absl::Span<const at::Tensor> gradients,
+                                GradientHabitPtr habit);
+  // Called when an optimizer or a module has zeroed gradients: runs the step that waits, if that
+  // was for the last of them. Errors: those of the cut.
+  absl::Status GradientsZeroed();
+  // Runs the step that waits, if there is one. Errors: those of the cut.
+  absl::Status RunWaitingStep();
   // Called when the optimizer's step has raised: what is recorded afterwards does not belong to it.
   void OptimizerRaised(const void* optimizer);
   // Adds what was changed on the host because the last step of the optimizer (null: of any

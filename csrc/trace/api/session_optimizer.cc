@@ -4,8 +4,9 @@
 #include <utility>
 
 #include "csrc/trace/api/session.h"
-#include "csrc/trace/run/cut.h"
+#include "csrc/trace/run/end_of_step.h"
 #include "csrc/trace/session/session_lock.h"
+#include "csrc/util/status.h"
 
 namespace torch::autograd {
 TORCH_API int get_current_graph_task_id();
@@ -33,8 +34,9 @@ void EndStep(SessionState& state, const void* optimizer) {
 
 }  // namespace
 
-void Session::OptimizerBegins(const void* optimizer, HostChangesPtr changes) {
+absl::Status Session::OptimizerBegins(const void* optimizer, HostChangesPtr changes) {
   SessionLock lock;
+  SPMD_RETURN_IF_ERROR(trace::RunWaitingStep(*lock));
   std::vector<StepPart>& open = lock->optimizer_steps.open;
   // An exception has left the optimizer's earlier step.
   std::erase_if(open, [&](const StepPart& part) { return part.step->optimizer == optimizer; });
@@ -45,6 +47,7 @@ void Session::OptimizerBegins(const void* optimizer, HostChangesPtr changes) {
   part.step->changes.push_back(std::move(changes));
   part.begin = lock->tape->num_records();
   open.push_back(std::move(part));
+  return absl::OkStatus();
 }
 
 void Session::OptimizerRaised(const void* optimizer) {
@@ -52,15 +55,26 @@ void Session::OptimizerRaised(const void* optimizer) {
   EndStep(*lock, optimizer);
 }
 
-absl::Status Session::OptimizerStepped(const void* optimizer) {
+absl::Status Session::OptimizerStepped(const void* optimizer,
+                                       absl::Span<const at::Tensor> gradients,
+                                       GradientHabitPtr habit) {
   SessionLock lock;
   EndStep(*lock, optimizer);
   if (torch::autograd::get_current_graph_task_id() >= 0) return absl::OkStatus();
   lock->micro_steps.OptimizerStepped();
-  const int64_t runs = lock->diagnostics.statistics.runs;
-  const absl::Status status = Cut(*lock, "optimizer step");
-  if (lock->diagnostics.statistics.runs > runs) lock->diagnostics.steps.EndStep();
-  return status;
+  return RunOrWait(*lock, gradients, std::move(habit));
+}
+
+absl::Status Session::GradientsZeroed() {
+  if (!StepWaits() || state_->forked) return absl::OkStatus();
+  SessionLock lock;
+  return RunDroppedStep(*lock);
+}
+
+absl::Status Session::RunWaitingStep() {
+  if (!StepWaits() || state_->forked) return absl::OkStatus();
+  SessionLock lock;
+  return trace::RunWaitingStep(*lock);
 }
 
 void Session::AddToLastStep(const void* optimizer, HostChangesPtr changes) {

@@ -2,6 +2,8 @@
 #include "csrc/rules/registry.h"
 #include "csrc/trace/api/register_kernels.h"
 #include "csrc/trace/api/session.h"
+#include "csrc/trace/device/status_to_exception.h"
+#include "csrc/trace/run/end_of_step.h"
 #include "csrc/trace/session/session_lock.h"
 #include "csrc/trace/session/session_state.h"
 #include "csrc/util/status.h"
@@ -10,6 +12,7 @@ namespace spmd::trace {
 
 absl::Status Session::RegisterRule(rules::Rule rule) {
   SessionLock lock;
+  SPMD_RETURN_IF_ERROR(trace::RunWaitingStep(*lock));
   const OpInfo* op = FindOp(rule.op);
   SPMD_RETURN_IF_ERROR(rules::Register(std::move(rule)));
   if (op != nullptr && !op->handle.hasKernelForDispatchKey(c10::DispatchKey::PrivateUse1)) {
@@ -21,6 +24,7 @@ absl::Status Session::RegisterRule(rules::Rule rule) {
 
 void Session::ForgetPrograms() {
   SessionLock lock;
+  ThrowIfError(trace::RunWaitingStep(*lock));
   lock->programs.Clear();
 }
 

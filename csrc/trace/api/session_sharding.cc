@@ -11,6 +11,7 @@
 #include "csrc/trace/recorder/marks.h"
 #include "csrc/trace/recorder/recorder.h"
 #include "csrc/trace/recorder/tensor.h"
+#include "csrc/trace/run/end_of_step.h"
 #include "csrc/trace/run/marking.h"
 #include "csrc/trace/run/tensor_layout.h"
 #include "csrc/trace/session/devices.h"
@@ -206,6 +207,7 @@ absl::Status MarkBlocks(SessionState& state, const at::Tensor& tensor, const Mar
 absl::Status Session::MarkSharding(const at::Tensor& tensor, const Mesh& mesh,
                                    const PartitionSpec& spec) {
   SessionLock lock;
+  if (!IsUnused(*lock, tensor)) SPMD_RETURN_IF_ERROR(trace::RunWaitingStep(*lock));
   SPMD_RETURN_IF_ERROR(CheckOurs("mark_sharding", tensor));
   SPMD_RETURN_IF_ERROR(NoteMesh(*lock, mesh));
   // Errors of the spec are in terms of the tensor that was given.
@@ -218,6 +220,7 @@ absl::Status Session::MarkSharding(const at::Tensor& tensor, const Mesh& mesh,
 
 absl::Status Session::ClearSharding(const at::Tensor& tensor) {
   SessionLock lock;
+  SPMD_RETURN_IF_ERROR(trace::RunWaitingStep(*lock));
   SPMD_RETURN_IF_ERROR(CheckOurs("clear_sharding", tensor));
   Buffer* buffer = BufferOf(tensor);
   MarkNotes* const notes = NotesOf(*buffer);
@@ -235,6 +238,7 @@ absl::Status Session::ClearSharding(const at::Tensor& tensor) {
 
 absl::StatusOr<std::optional<ShardingInfo>> Session::ShardingOf(const at::Tensor& tensor) {
   SessionLock lock;
+  SPMD_RETURN_IF_ERROR(trace::RunWaitingStep(*lock));
   SPMD_RETURN_IF_ERROR(CheckOurs("sharding_of", tensor));
   if (const MarkPtr mark = MarkOf(tensor)) {
     return ShardingInfo{mark->mesh, mark->spec, /*committed=*/true, /*provisional=*/false, {}};
@@ -266,6 +270,7 @@ absl::StatusOr<std::optional<ShardingInfo>> Session::ShardingOf(const at::Tensor
 absl::StatusOr<at::Tensor> Session::Reshard(const at::Tensor& tensor, const Mesh& mesh,
                                             const PartitionSpec& spec) {
   SessionLock lock;
+  SPMD_RETURN_IF_ERROR(trace::RunWaitingStep(*lock));
   SPMD_RETURN_IF_ERROR(CheckOurs("reshard", tensor));
   SPMD_RETURN_IF_ERROR(NoteMesh(*lock, mesh));
   SPMD_RETURN_IF_ERROR(CheckSpec(*lock, "reshard", mesh, spec, tensor.dim()));

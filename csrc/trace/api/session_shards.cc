@@ -17,6 +17,7 @@
 #include "csrc/trace/recorder/tensor.h"
 #include "csrc/trace/run/agree.h"
 #include "csrc/trace/run/cut.h"
+#include "csrc/trace/run/end_of_step.h"
 #include "csrc/trace/run/marking.h"
 #include "csrc/trace/run/read_host.h"
 #include "csrc/trace/run/resolve.h"
@@ -162,6 +163,7 @@ absl::StatusOr<c10::ScalarType> TypeOfShards(SessionState& state, const Shards& 
 
 absl::StatusOr<std::vector<ShardData>> Session::LocalShards(const at::Tensor& tensor) {
   SessionLock lock;
+  SPMD_RETURN_IF_ERROR(trace::RunWaitingStep(*lock));
   SPMD_RETURN_IF_ERROR(CheckOurs("local_shards", tensor));
   SPMD_ASSIGN_OR_RETURN(std::shared_ptr<runtime::Backend> backend, TheBackend(*lock));
   Buffer* buffer = BufferOf(tensor);
@@ -237,6 +239,7 @@ absl::StatusOr<at::Tensor> Session::FromLocalShards(const std::vector<ShardData>
 absl::Status Session::LoadLocalShards(const at::Tensor& tensor,
                                       const std::vector<ShardData>& shards) {
   SessionLock lock;
+  SPMD_RETURN_IF_ERROR(trace::RunWaitingStep(*lock));
   SPMD_RETURN_IF_ERROR(CheckOurs("load_local_shards_", tensor));
   const Dims dims(tensor.sizes().begin(), tensor.sizes().end());
   ValuePtr value;

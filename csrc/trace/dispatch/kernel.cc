@@ -20,6 +20,7 @@
 #include "csrc/trace/recorder/replay.h"
 #include "csrc/trace/recorder/tensor.h"
 #include "csrc/trace/run/cut.h"
+#include "csrc/trace/run/end_of_step.h"
 #include "csrc/trace/session/session_lock.h"
 
 namespace spmd::trace {
@@ -86,6 +87,13 @@ bool CanRun(const Tape& tape) {
   });
 }
 
+// True for views and for copies of what is on the host: nothing is recorded until an op uses them.
+bool WaitsToBeUsed(const OpInfo& op, const CallArguments& args) {
+  if (op.is_view) return true;
+  return op.copies_tensor && args.values[0].isTensor() &&
+         !Buffer::IsOurs(args.values[0].toTensor());
+}
+
 void EndRepeats(SessionState& state) {
   const bool in_backward = torch::autograd::get_current_graph_task_id() >= 0;
   const char* const why = state.repeats.WhyEnd(*state.tape, in_backward);
@@ -113,6 +121,9 @@ void PrepareAutograd() {
 
 bool RunFromRecording(const OpInfo& op, const CallArguments& args, ResultsTo results) {
   SessionLock lock;
+  if (StepWaits() && lock->call.depth == 0 && !WaitsToBeUsed(op, args)) {
+    ThrowIfError(RunWaitingStep(*lock));
+  }
   if (!lock->options.replay || lock->forked || !Replay(*lock, op, args, results)) return false;
   EndPassInCut(*lock);
   return true;

@@ -3,10 +3,12 @@
 
 #include <algorithm>
 #include <exception>
+#include <optional>
 #include <utility>
 
 #include "csrc/trace/recorder/marks.h"
 #include "csrc/trace/run/agree.h"
+#include "csrc/trace/run/end_of_step.h"
 #include "csrc/trace/run/enqueue.h"
 #include "csrc/trace/run/find_program.h"
 #include "csrc/trace/run/liveness.h"
@@ -101,10 +103,8 @@ absl::Status Run(SessionState& state, Tape& tape, Live& live, std::vector<StepPa
   return absl::OkStatus();
 }
 
-}  // namespace
-
-absl::Status Cut(SessionState& state, const std::string& why, int64_t ended_task,
-                 Failures failures) {
+absl::Status CutTape(SessionState& state, const std::string& why, int64_t ended_task,
+                     Failures failures) ABSL_EXCLUSIVE_LOCKS_REQUIRED(state.mutex) {
   // Where others may still hold what this process has dropped, it takes part.
   const bool several = state.processes.several();
   if (state.tape->bindings().empty() && !(several && state.tape->num_records() > 0)) {
@@ -133,6 +133,20 @@ absl::Status Cut(SessionState& state, const std::string& why, int64_t ended_task
     SPMD_RETURN_IF_ERROR(Run(state, *tape, live, std::move(steps), why));
   }
   return SayUndoneSteps(lost, undone);
+}
+
+}  // namespace
+
+absl::Status Cut(SessionState& state, const std::string& why, int64_t ended_task,
+                 Failures failures) {
+  const std::optional<WaitingStep> step = TakeWaitingStep(state);
+  const int64_t runs = state.diagnostics.statistics.runs;
+  const absl::Status status =
+      CutTape(state, step.has_value() ? "optimizer step" : why, ended_task, failures);
+  if (step.has_value() && state.diagnostics.statistics.runs > runs) {
+    state.diagnostics.steps.EndStep();
+  }
+  return status;
 }
 
 }  // namespace spmd::trace

@@ -12,9 +12,10 @@
 
 namespace spmd::trace {
 
-// Runs what is pending. `why` is for explain_compile. `ended_task` is the autograd task that has
-// just ended with gradients to which later passes add; these may stay partial sums.
-// Errors: those of the program; what was pending is then lost and says so when it is read.
+// Runs what is pending. `why` is for explain_compile; if a step of an optimizer waits, it is that.
+// `ended_task` is the autograd task that has just ended with gradients to which later passes add;
+// these may stay partial sums. Errors: those of the program; what was pending is then lost and says
+// so when it is read.
 absl::Status Cut(SessionState& state, const std::string& why, int64_t ended_task = -1,
                  Failures failures = Failures::kNone) ABSL_EXCLUSIVE_LOCKS_REQUIRED(state.mutex);
 

@@ -10,6 +10,7 @@
 #include "csrc/trace/recorder/marks.h"
 #include "csrc/trace/recorder/recorder.h"
 #include "csrc/trace/recorder/tensor.h"
+#include "csrc/trace/run/end_of_step.h"
 #include "csrc/trace/session/devices.h"
 #include "csrc/trace/session/session_lock.h"
 #include "csrc/util/status.h"
@@ -95,12 +96,23 @@ absl::StatusOr<Planned> PlanMark(SessionState& state, const Marking& marking,
 
 absl::Status CheckMarks(absl::Span<const Marking> markings) {
   SessionLock lock;
+  if (!std::all_of(markings.begin(), markings.end(),
+                   [&](const Marking& marking) { return IsUnused(*lock, marking.tensor); })) {
+    SPMD_RETURN_IF_ERROR(RunWaitingStep(*lock));
+  }
   std::vector<Planned> plans;
   for (const Marking& marking : markings) {
     SPMD_ASSIGN_OR_RETURN(Planned plan, PlanMark(*lock, marking, plans));
     plans.push_back(std::move(plan));
   }
   return absl::OkStatus();
+}
+
+bool IsUnused(const SessionState& state, const at::Tensor& tensor) {
+  if (!Buffer::IsOurs(tensor)) return true;  // refused in any case
+  const Value* const value = BufferOf(tensor)->made();
+  return value != nullptr && !value->pending && value->origin_output < 0 &&
+         value->tape != state.tape->number();
 }
 
 }  // namespace spmd::trace

@@ -39,4 +39,7 @@ absl::Status CheckSpec(SessionState& state, const char* caller, const Mesh& mesh
 absl::Status MarkedAlready(const Mark& mark, const Mark& given,
                            absl::string_view caller = "mark_sharding");
 
+// True if the tensor is data that came from the host and that no op has used: no tape knows it.
+bool IsUnused(const SessionState& state, const at::Tensor& tensor);
+
 }  // namespace spmd::trace

@@ -10,6 +10,7 @@
 #include "csrc/trace/recorder/recorder.h"
 #include "csrc/trace/recorder/tensor.h"
 #include "csrc/trace/run/compile.h"
+#include "csrc/trace/run/end_of_step.h"
 #include "csrc/trace/run/pending_graph.h"
 #include "csrc/trace/session/devices.h"
 #include "csrc/trace/session/session_lock.h"
@@ -127,6 +128,7 @@ absl::StatusOr<std::optional<TensorLayout>> LayoutOfTensor(SessionState& state,
 
 absl::StatusOr<std::vector<DeviceBox>> DeviceBoxes(const at::Tensor& tensor) {
   SessionLock lock;
+  SPMD_RETURN_IF_ERROR(RunWaitingStep(*lock));
   SPMD_ASSIGN_OR_RETURN(const std::optional<TensorLayout> found, LayoutOfTensor(*lock, tensor));
   const Dims dims(tensor.sizes().begin(), tensor.sizes().end());
   return BoxesOfLayout(found.has_value() ? found->layout : LayoutOfNew(*lock, dims));

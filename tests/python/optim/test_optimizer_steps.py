@@ -460,9 +460,9 @@ def test_without_memory_for_its_program_a_step_does_not_happen():
                 loss = (weight.sum() * torch.ones(size, device="spmd")).sum()
                 loss.backward()
                 optimizer.step()
+                optimizer.zero_grad()  # for which the step has waited
             except spmd.OutOfMemoryError:
                 print("out of memory")
-            optimizer.zero_grad()
         print(optimizer.state[weight]["step"].item(), round(weight[0].item(), 4))
         """
     )

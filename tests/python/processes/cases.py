@@ -232,5 +232,35 @@ def main():
     print("described:", spmd.describe_devices())
 
 
+@case
+def rings_experts_pipelines():
+    """Ring attention in zigzag order, a mixture of experts and a pipeline, with gradients."""
+    torch.manual_seed(0)
+    results = {}
+
+    def note(name, value, *parameters):
+        value.square().mean().backward()
+        results.update({f"{name} {i}": p.grad for i, p in enumerate(parameters)}, **{name: value})
+
+    ring = spmd.make_mesh((2, 4), ("data", "context"))
+    q, k, v = (torch.randn(2, h, 16, 4).to("spmd").requires_grad_() for h in (4, 2, 2))
+    out = spmd.nn.ring_attention(q, k, v, ring, is_causal=True, zigzag=True, dropout_p=0.1)
+    note("ring", out, q, k, v)
+    expert = spmd.make_mesh((2, 4), ("data", "expert"))
+    moe = spmd.nn.MoE(6, 10, 8).to("spmd").shard(expert, batch=("data",))
+    x = spmd.mark_sharding(
+        torch.randn(16, 4, 6).to("spmd"), expert, (("data", "expert"), None, None)
+    )
+    mixed = moe(x)
+    results.update(load=mixed.load, dropped=mixed.dropped)
+    note("experts", mixed.output, *moe.parameters())
+    stage = spmd.make_mesh((2, 4), ("data", "stage"))
+    layers = [torch.nn.Linear(6, 6).to("spmd") for _ in range(8)]
+    blocks = spmd.pipeline(layers, stage, microbatches=4, schedule="circular")
+    x = spmd.mark_sharding(torch.randn(16, 6).to("spmd"), stage, ("data", None))
+    note("pipeline", blocks(x), *blocks.parameters())
+    return {name: value.detach().cpu() for name, value in results.items()}
+
+
 if __name__ == "__main__":
     main()

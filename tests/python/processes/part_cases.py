@@ -80,6 +80,25 @@ def a_step():
     assert torch.equal(*results)
 
 
+def sent():
+    """debug.collectives says how many bytes leave this process."""
+    count = spmd.process_count()
+    whole = torch.arange(64.0).reshape(16, 4)
+    for on, before, after, expected in (
+        # Each process sends its rows to every other one.
+        (line, ("all", None), (None, None), {1: 0, 2: 128, 4: 64 * 3}),
+        # Two columns of eight rows, to the process with the others; or nothing, within a process.
+        (mesh, ("data", "model"), ("data", None), {1: 0, 2: 0, 4: 64}),
+    ):
+        x = spmd.mark_sharding(whole.to("spmd"), on, before)
+        y = spmd.reshard(x + 1, on, after)
+        spmd.sync(wait=True)
+        table = spmd.debug.collectives(step=False)
+        assert sum(row.sent_bytes for row in table) == expected[count], str(table)
+        assert ("to other processes" in str(table)) == (count > 1)
+        assert torch.equal(y.cpu(), whole + 1)
+
+
 def error(call, kind=ValueError):
     """All processes print the same; the job goes on."""
     try:
@@ -116,5 +135,6 @@ def errors():
 if __name__ == "__main__":
     values()
     a_step()
+    sent()
     if spmd.process_count() > 1:
         errors()

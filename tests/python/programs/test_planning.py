@@ -256,3 +256,65 @@ def test_a_mark_on_a_view_means_the_same_before_and_after_a_cut():
             layouts.append(spmd.sharding_of(y).spec)
         assert layouts == [spmd.P("data", "model", None, None)] * 2, layouts
     """)
+
+
+UPDATES = """
+LAYERS, WIDTH = 12, 256
+N = 4 * WIDTH * WIDTH
+def peak(make=lambda ps: torch.optim.SGD(ps, lr=0.1), first=None, between=None, head=False):
+    layers = [nn.Linear(WIDTH, WIDTH, bias=False) for _ in range(LAYERS)]
+    net = nn.Sequential(*([first] if first is not None else []), *layers).to("spmd")
+    optimizer = make(net.parameters())
+    for k in range(2):
+        if head:
+            optimizer.zero_grad()
+        if first is None:
+            x = torch.randn(1, WIDTH).to("spmd")
+        else:
+            x = torch.tensor([k, 3]).to("spmd")
+        net(x).square().sum().backward()
+        if between is not None:
+            between(net)
+        optimizer.step()
+        if not head:
+            optimizer.zero_grad()
+    inputs = sum(4 * p.numel() for p in net.parameters())
+    return spmd.debug.memory().peak_bytes - inputs
+"""
+
+
+def test_each_parameter_is_updated_where_its_gradient_is_made():
+    """Beyond parameters and moments a step holds one gradient, however many layers there are,
+    unless all gradients are needed at once."""
+    planned(
+        UPDATES
+        + """
+few = N // 8  # activations
+assert N <= peak() <= N + few
+adam = lambda ps: torch.optim.AdamW(ps, lr=0.1)
+moments = 2 * LAYERS * N
+assert moments + N <= peak(adam) <= moments + N + few
+assert peak(head=True) >= LAYERS * N
+clip = lambda net: nn.utils.clip_grad_norm_(net.parameters(), 1.0)
+assert peak(between=clip) >= LAYERS * N
+"""
+    )
+
+
+def test_no_parameter_is_updated_before_a_call_that_may_fail():
+    """Indices that a program is given are checked before it begins; others fail in the last call of
+    the backward pass, which then finds all parameters as they were."""
+    planned(
+        UPDATES
+        + """
+class Lookup(nn.Module):
+    def __init__(self, given):
+        super().__init__()
+        self.table, self.given = nn.Embedding(8, WIDTH), given
+    def forward(self, index):
+        return self.table(index if self.given else index * 2)
+
+assert peak(first=Lookup(True)) <= N + N // 8
+assert peak(first=Lookup(False)) >= LAYERS * N
+"""
+    )

@@ -1,0 +1,210 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "csrc/partition/early_updates.h"
+
+#include <algorithm>
+#include <numeric>
+#include <utility>
+#include <vector>
+
+#include "csrc/partition/memory_profile.h"
+#include "csrc/partition/passes.h"
+#include "csrc/program/analysis.h"
+#include "csrc/program/def_use.h"
+#include "csrc/program/uses.h"
+
+namespace spmd::partition {
+namespace {
+
+using program::Instruction;
+using program::kNoValue;
+using program::OpCode;
+using program::Program;
+using program::ValueId;
+
+// A value of at most so many bytes is a number that updates may share without being one group.
+constexpr int64_t kNumberBytes = 8;
+// How many places are looked at for one with room for a group.
+constexpr int kMostPlaces = 64;
+
+class Grouping {
+ public:
+  explicit Grouping(const Program& program)
+      : program_(program),
+        bytes_(program::HeldBytes(program)),
+        facts_(program),
+        uses_(program),
+        profile_(program),
+        end_(static_cast<int>(program.instructions.size())),
+        first_(FirstBehindBackward()),
+        last_failing_(LastThatMayFail(program)),
+        given_up_(program.values.size(), false),
+        last_use_(program.values.size(), -1),
+        place_of_(end_, -1) {
+    for (const program::Output& output : program.outputs) {
+      if (output.becomes >= 0) given_up_[program.inputs[output.becomes].value] = true;
+    }
+  }
+
+  // By instruction: the instruction behind which it goes, or -1 where it stays. Empty if all stay.
+  std::vector<int> Places() {
+    if (first_ == 0 || last_failing_ >= first_) return {};
+    bool any = false;
+    for (const std::vector<int>& group : Groups()) any = Place(group) || any;
+    return any ? std::move(place_of_) : std::vector<int>();
+  }
+
+ private:
+  // The instruction behind the last call of a backward pass that does more than single elements; 0
+  // if there is none.
+  int FirstBehindBackward() const {
+    for (int i = end_; i-- > 0;) {
+      const Instruction& instruction = program_.instructions[i];
+      if (instruction.task != 0 && MayFailOnValues(program_, instruction)) return i + 1;
+    }
+    return 0;
+  }
+
+  // A move for the caller, such as the gather of a parameter that is updated in parts.
+  bool IsForCaller(const Instruction& instruction) const {
+    return program::IsMove(instruction.code) &&
+           std::all_of(instruction.results.begin(), instruction.results.end(),
+                       [&](ValueId v) { return uses_.Of(v).empty(); });
+  }
+
+  // The groups of the instructions behind the backward pass, each in the order of the program.
+  std::vector<std::vector<int>> Groups() const {
+    std::vector<int> parent(end_ - first_);
+    std::iota(parent.begin(), parent.end(), 0);
+    const auto root = [&](int i) {
+      for (i -= first_; parent[i] != i; i = parent[i]) parent[i] = parent[parent[i]];
+      return i;
+    };
+    std::vector<int> first_user(program_.values.size(), -1);
+    for (int i = first_; i < end_; ++i) {
+      if (IsForCaller(program_.instructions[i])) continue;
+      for (ValueId v : program_.instructions[i].operands) {
+        if (v == kNoValue) continue;
+        int with = facts_.maker(v);
+        if (with < first_) {  // a gradient, or an input
+          if (facts_.input(v) >= 0 || bytes_[v] <= kNumberBytes) continue;
+          if (first_user[v] < 0) first_user[v] = i;
+          with = first_user[v];
+        }
+        parent[root(with)] = root(i);
+      }
+    }
+    std::vector<std::vector<int>> by_root(parent.size());
+    for (int i = first_; i < end_; ++i) {
+      if (!IsForCaller(program_.instructions[i])) by_root[root(i)].push_back(i);
+    }
+    std::erase_if(by_root, [](const std::vector<int>& group) { return group.empty(); });
+    return by_root;
+  }
+
+  // What a group takes from outside and leaves, if it runs behind `place`.
+  struct Balance {
+    int place;
+    int64_t given_up = 0;  // bytes of values from outside that nothing else uses
+    int64_t left = 0;      // bytes of results that others use
+    int64_t most = 0;      // the most that it holds beyond what was there
+  };
+
+  // True if `v`, which comes from outside, is given up with its last use in the group. Then `place`
+  // is behind all other uses.
+  bool IsGivenUp(ValueId v, const std::vector<int>& group, int& place) const {
+    if (facts_.is_output(v) || (facts_.input(v) >= 0 && !given_up_[v])) return false;
+    int before = place;
+    for (const int user : uses_.Of(v)) {
+      if (std::binary_search(group.begin(), group.end(), user)) continue;
+      if (user >= first_) return false;
+      before = std::max(before, user);
+    }
+    place = before;
+    return true;
+  }
+
+  Balance BalanceOf(const std::vector<int>& group) {
+    Balance balance{.place = std::max(last_failing_, 0)};
+    for (const int i : group) {
+      for (ValueId v : program_.instructions[i].operands) {
+        if (v == kNoValue) continue;
+        if (facts_.maker(v) < first_) balance.place = std::max(balance.place, facts_.maker(v));
+        last_use_[v] = i;
+      }
+    }
+    int64_t held = 0;
+    std::vector<ValueId> seen;
+    for (const int i : group) {
+      const Instruction& instruction = program_.instructions[i];
+      for (ValueId v : instruction.results) {
+        held += bytes_[v];
+        const absl::Span<const int> users = uses_.Of(v);
+        const bool is_left = facts_.is_output(v) || users.empty() ||
+                             std::any_of(users.begin(), users.end(), [&](int user) {
+                               return !std::binary_search(group.begin(), group.end(), user);
+                             });
+        if (is_left) balance.left += bytes_[v];
+        if (is_left) last_use_[v] = end_;
+      }
+      balance.most = std::max(balance.most, held);
+      for (ValueId v : instruction.operands) {
+        if (v == kNoValue || last_use_[v] != i) continue;
+        last_use_[v] = -1;  // once, where it is an operand twice
+        const bool is_inner = facts_.maker(v) >= first_;
+        if (!is_inner && !IsGivenUp(v, group, balance.place)) continue;
+        if (!is_inner) balance.given_up += bytes_[v];
+        held -= bytes_[v];
+      }
+    }
+    return balance;
+  }
+
+  // Moves the group up if that is worth it.
+  bool Place(const std::vector<int>& group) {
+    const Balance balance = BalanceOf(group);
+    if (balance.left >= balance.given_up) return false;
+    const int last = std::min(first_ - 1, balance.place + kMostPlaces);
+    for (int place = balance.place; place < last; ++place) {
+      if (profile_.Most(place, place) + balance.most > profile_.peak()) continue;
+      for (const int i : group) place_of_[i] = place;
+      return true;
+    }
+    return false;
+  }
+
+  const Program& program_;
+  const std::vector<int64_t> bytes_;
+  const program::DefUse facts_;
+  const program::Uses uses_;
+  const MemoryProfile profile_;
+  const int end_;
+  const int first_;             // behind the backward pass
+  const int last_failing_;      // no update comes before it
+  std::vector<bool> given_up_;  // by value: an input that an output replaces
+  std::vector<int> last_use_;   // by value, within the group that is looked at
+  std::vector<int> place_of_;
+};
+
+}  // namespace
+
+bool UpdateEarly(Program& program) {
+  const std::vector<int> places = Grouping(program).Places();
+  if (places.empty()) return false;
+  const int64_t peak = MemoryProfile(program).peak();
+  const int end = static_cast<int>(program.instructions.size());
+  std::vector<std::vector<int>> behind(end);
+  for (int i = 0; i < end; ++i) {
+    if (places[i] >= 0) behind[places[i]].push_back(i);
+  }
+  Program moved = program;
+  moved.instructions.clear();
+  for (int i = 0; i < end; ++i) {
+    if (places[i] < 0) moved.instructions.push_back(program.instructions[i]);
+    for (const int k : behind[i]) moved.instructions.push_back(program.instructions[k]);
+  }
+  if (MemoryProfile(moved).peak() >= peak) return false;
+  program = std::move(moved);
+  return true;
+}
+
+}  // namespace spmd::partition

@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+// The end of an optimizer's step (docs/design/0042-end-of-a-step.md). Its program ends with the
+// step, but while `.grad` holds the gradients they are results. So it waits until they are dropped:
+//
+//   loss.backward()
+//   optimizer.step()         nothing more is recorded for its program, which waits
+//   optimizer.zero_grad()    the last gradient is dropped: the program runs, and keeps none
+//
+// Whatever else uses the device comes too early: an op that is no view, a read, a mark, a look at
+// programs. The program then runs with the gradients as results. If all of them are still there,
+// the steps of this optimizer do not wait any more, so that there is one program for all of them.
+//
+// Thread safety: guarded by the session's lock, except where a function says otherwise.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/types/span.h"
+#include "csrc/trace/session/session_state.h"
+
+namespace spmd::trace {
+
+// What is known of the loop in which an optimizer steps.
+struct GradientHabit {
+  // True if gradients are still there when the device is used next after a step.
+  bool kept = false;
+};
+using GradientHabitPtr = std::shared_ptr<GradientHabit>;
+
+// A step that waits, taken off the session.
+struct WaitingStep {
+  std::vector<TapeId> gradients;  // their Buffers, by number among the bindings; ascending
+  GradientHabitPtr habit;
+};
+
+namespace internal {
+inline std::atomic<bool> step_waits{false};
+}  // namespace internal
+// Whether a step waits. May be called by any thread at any time.
+inline bool StepWaits() { return internal::step_waits.load(std::memory_order_relaxed); }
+
+// Called when an optimizer has stepped: runs what is pending, or lets it wait for `gradients` to be
+// dropped. It does not wait if none of them is pending, if `habit` says that they are kept, or if
+// something has failed, which the step should report.
+// Errors: those of the cut.
+absl::Status RunOrWait(SessionState& state, absl::Span<const at::Tensor> gradients,
+                       GradientHabitPtr habit) ABSL_EXCLUSIVE_LOCKS_REQUIRED(state.mutex);
+
+// Runs the step that waits, if there is one. Errors: those of the cut.
+absl::Status RunWaitingStep(SessionState& state) ABSL_EXCLUSIVE_LOCKS_REQUIRED(state.mutex);
+// The same, only if all its gradients have been dropped.
+absl::Status RunDroppedStep(SessionState& state) ABSL_EXCLUSIVE_LOCKS_REQUIRED(state.mutex);
+
+// For the cut: the step that waits, if one does, which then waits no longer. Notes in its habit
+// whether its gradients are kept.
+std::optional<WaitingStep> TakeWaitingStep(SessionState& state)
+    ABSL_EXCLUSIVE_LOCKS_REQUIRED(state.mutex);
+
+}  // namespace spmd::trace

@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+// Where updates of parameters go, and what the program then holds.
+#include "csrc/partition/early_updates.h"
+
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
+#include "csrc/partition/memory_profile.h"
+#include "csrc/program/program.h"
+
+namespace spmd::partition {
+namespace {
+
+using program::Program;
+
+constexpr int64_t kWeight = 256;  // bytes; an activation takes half
+
+// Three layers, backwards. %w and %v are used once more behind their gradients.
+constexpr absl::string_view kThreeLayers = R"(mesh @m [x=2]
+program {
+  %g: f32[4,8] @m {},{}
+  %w: f32[8,8] @m {},{}
+  %v: f32[8,8] @m {},{}
+  %u: f32[8,8] @m {},{}
+  %1: f32[8,8] @m {},{} = call spmd::linear_dweight(%g, %g) task(1)
+  %2: f32[4,8] @m {},{} = call aten::mm(%g, %w) task(1)
+  %3: f32[8,8] @m {},{} = call spmd::linear_dweight(%2, %2) task(1)
+  %4: f32[4,8] @m {},{} = call aten::mm(%2, %v) task(1)
+  %5: f32[8,8] @m {},{} = call spmd::linear_dweight(%4, %4) task(1)
+  %6: f32[8,8] @m {},{} = call aten::mul.Scalar(%1, other=0.1)
+  %7: f32[8,8] @m {},{} = call aten::sub.Tensor(%w, %6, alpha=1)
+  %8: f32[8,8] @m {},{} = call aten::mul.Scalar(%3, other=0.1)
+  %9: f32[8,8] @m {},{} = call aten::sub.Tensor(%v, %8, alpha=1)
+  %10: f32[8,8] @m {},{} = call aten::mul.Scalar(%5, other=0.1)
+  %11: f32[8,8] @m {},{} = call aten::sub.Tensor(%u, %10, alpha=1)
+  return %7 -> %w, %9 -> %v, %11 -> %u
+}
+)";
+
+std::string Results(const Program& program) {
+  std::string names;
+  for (const auto& instruction : program.instructions) {
+    absl::StrAppend(&names, names.empty() ? "" : " ", program.values[instruction.results[0]].name);
+  }
+  return names;
+}
+
+TEST(EarlyUpdates, ComeBehindTheGradientAndTheLastUse) {
+  Program program = *Program::Parse(kThreeLayers);
+  ASSERT_TRUE(program::Verify(program).ok()) << program::Verify(program);
+  // At 6: %g, three weights, three gradients, and %6.
+  EXPECT_EQ(MemoryProfile(program).peak(), kWeight / 2 + 7 * kWeight);
+  ASSERT_TRUE(UpdateEarly(program));
+  EXPECT_TRUE(program::Verify(program).ok()) << program::Verify(program);
+  EXPECT_EQ(Results(program), "1 2 6 7 3 4 8 9 5 10 11");
+  // At 6 and 8: %g, one activation, three weights, a gradient, and what is made of it.
+  EXPECT_EQ(MemoryProfile(program).peak(), kWeight + 5 * kWeight);
+  EXPECT_FALSE(UpdateEarly(program));
+}
+
+TEST(EarlyUpdates, StayWhereGradientsOrWeightsAreNeeded) {
+  const auto moves = [](std::initializer_list<std::pair<absl::string_view, absl::string_view>> to) {
+    Program program = *Program::Parse(absl::StrReplaceAll(kThreeLayers, to));
+    return UpdateEarly(program) ? Results(program) : "";
+  };
+  // All gradients are results.
+  EXPECT_EQ(moves({{"return", "return %1, %3, %5,"}}), "");
+  // Nothing is known to be replaced.
+  EXPECT_EQ(moves({{" -> %w", ""}, {" -> %v", ""}, {" -> %u", ""}}), "");
+  // Each update needs the last gradient, as it does with a global norm.
+  EXPECT_EQ(moves({{"(%1, other=0.1)", "(%5, other=0.1)"}, {"(%3, other=0.1)", "(%5, other=0.1)"}}),
+            "");
+  // The call that makes %5 may fail on values.
+  EXPECT_EQ(moves({{"call spmd::linear_dweight(%4, %4)", "call aten::linalg_inv(%1)"}}), "");
+  // One gradient is a result.
+  EXPECT_EQ(moves({{"return", "return %1,"}}), "1 2 3 4 8 9 5 6 7 10 11");
+}
+
+}  // namespace
+}  // namespace spmd::partition

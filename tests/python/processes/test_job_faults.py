@@ -1,0 +1,111 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Something goes wrong in one process, at a random place or a random moment. All others end soon,
+with an error that names what has happened; nothing hangs, and nothing ends with a signal.
+
+SPMD_TEST_FAULTS=N runs N seeds of each kind, SPMD_TEST_FIRST_FAULT is the first one.
+"""
+
+import os
+import random
+import re
+import signal
+import time
+from pathlib import Path
+
+import fault_train
+import job
+import pytest
+
+SCRIPT = Path(__file__).with_name("fault_train.py")
+SEEDS = int(os.environ.get("SPMD_TEST_FAULTS", "1"))
+FIRST = int(os.environ.get("SPMD_TEST_FIRST_FAULT", "0"))
+TIMEOUT = 4
+NAMED = (
+    r"the processes of the job differ|process \d+ is gone|process \d+.* has waited \d+ s|"
+    r"process \d+ was interrupted|process \d+ has ended|process \d+: "
+    r"|\(in process \d+\)|out of memory|can't allocate memory"
+)
+
+
+def start(folder, seed, processes):
+    variables = {
+        "SPMD_NUM_DEVICES": "12",
+        "SPMD_TIMEOUT": str(TIMEOUT),
+        "PYTHONPATH": os.pathsep.join(
+            [
+                str(job.ROOT),
+                str(job.ROOT / "tests/python/support"),
+                os.environ.get("PYTHONPATH", ""),
+            ]
+        ),
+    }
+    return job.Job(SCRIPT, processes, [str(folder), str(seed)], **variables)
+
+
+def check(ends, culprit, what):
+    for rank, ended in enumerate(ends):
+        if rank == culprit:
+            continue
+        assert ended.code not in (0, -6, -11), (what, rank, ended)
+        assert re.search(NAMED, ended.err), (what, rank, ended)
+
+
+@pytest.mark.parametrize("seed", range(FIRST, FIRST + SEEDS))
+def test_a_fault_at_a_random_place(tmp_path, seed):
+    processes = 2 + seed % 3
+    fault, culprit, _, _ = fault_train.choice(seed, processes)
+    heard = fault_train.FAULTS[fault][1]
+    what = f"seed {seed}: {fault} in process {culprit} of {processes}"
+    with start(tmp_path, seed, processes) as running:
+        others = [rank for rank in range(processes) if rank != culprit or fault != "stopped"]
+        running.wait(60 + TIMEOUT, others)
+        ends = [running.ended(rank) for rank in range(processes)]
+    if not heard:
+        assert all(ended.code == 0 for ended in ends), (what, ends)
+    else:
+        check(ends, culprit, what)
+        assert ends[culprit].code not in (-6, -11), (what, ends[culprit])
+
+
+@pytest.mark.parametrize("seed", range(FIRST, FIRST + SEEDS))
+def test_a_signal_at_a_random_moment(tmp_path, seed):
+    choose = random.Random(1000 + seed)
+    processes = choose.choice([2, 3, 4])
+    culprit = choose.randrange(processes)
+    number = choose.choice([signal.SIGKILL, signal.SIGSTOP, signal.SIGINT])
+    what = f"seed {seed}: {number.name} to process {culprit} of {processes}"
+    with start(tmp_path, -1, processes) as running:
+        running.wait_for(culprit, f"step {choose.randrange(3)}")
+        time.sleep(choose.random() * 0.3)
+        running.signal(culprit, number)
+        others = [rank for rank in range(processes) if rank != culprit]
+        running.wait(60 + TIMEOUT, others)
+        ends = [running.ended(rank) for rank in range(processes)]
+    if "done" in ends[others[0]].out and ends[others[0]].code == 0:
+        pytest.skip(f"{what} came after the end")
+    check(ends, culprit, what)
+
+
+NO_MEMORY = """
+import os, resource
+import torch
+import torch_spmd as spmd
+
+mesh = spmd.make_mesh((8,), ("data",))
+x = spmd.mark_sharding(torch.ones(8, 4).to("spmd"), mesh, ("data", None))
+print((x + 1).sum().item(), flush=True)
+pages = int(open("/proc/self/statm").read().split()[0])
+if os.environ["RANK"] == "1":
+    most = pages * resource.getpagesize() + (48 << 20)
+    resource.setrlimit(resource.RLIMIT_AS, (most, resource.RLIM_INFINITY))
+y = spmd.mark_sharding(torch.ones(1 << 26, device="spmd"), mesh, ("data",))
+(y * 2).sum().item()
+"""
+
+
+def test_one_process_has_no_memory():
+    for ended in job.run(NO_MEMORY, 2, 60, SPMD_NUM_DEVICES="8", SPMD_TIMEOUT="5"):
+        assert ended.code == 1 and ended.out == "64.0\n", ended
+        assert re.search(r"OutOfMemoryError: .*train.py:\d+.*can't allocate memory", ended.err), (
+            ended
+        )
