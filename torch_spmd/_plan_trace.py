@@ -201,8 +201,12 @@ def _record(
     step.run(model, batch, optimizer)
     if optimizer is None:
         _C.sync(False)
-    last = _C.last_program()
-    trace.programs = _C.last_step()[0] if optimizer is not None else [last] if last else []
+        last = _C.last_program()
+        trace.programs = [last] if last else []
+        return
+    trace.programs, _, lost = _C.last_step()
+    if lost:
+        raise RuntimeError(f"plan: {lost} of the step's programs are no longer kept")
 
 
 def _on_device(batch: Any, mesh: Mesh, batch_spec: PartitionSpec | None) -> Any:

@@ -645,18 +645,19 @@ def _step(caller: str, step: Any) -> bool | None:
 def _programs(caller: str, step: bool | None) -> tuple[list[_C.CompiledProgram], str, bool]:
     """The programs to report on, in order of their runs; a description of them; whether they are
     those of a step."""
-    programs, since = _C.last_step()
+    programs, since, lost = _C.last_step()
     last = _C.last_program()
     if not step and last is not None and last.refused:
         return [last], f"of program {last.number}, which does not fit and did not run", False
     if step and not programs:
         raise RuntimeError(f"{caller}: no optimizer has stepped yet")
     if step or (step is None and programs and since == 0):
-        if len(programs) == 1:
+        left_out = f"; {lost} more are no longer kept" if lost else ""
+        if len(programs) == 1 and not lost:
             which = "" if since == 0 else f"of program {programs[0].number}, the last step"
             return programs, which, True
         numbers = ", ".join(str(number) for number in dict.fromkeys(p.number for p in programs))
-        which = f"of the last step: {len(programs)} runs, of the programs {numbers}"
+        which = f"of the last step: {len(programs)} runs, of the programs {numbers}{left_out}"
         return programs, which, True
     last = _last_program()
     if since <= 1 and not programs:

@@ -174,10 +174,11 @@ void init_debug(py::module& m) {
       "set_program_bytes", [](int64_t bytes) { Session::Get().SetProgramBytes(bytes); },
       py::arg("bytes"));
   m.def("last_step", [] {
-    const auto [step, since] = Session::Get().LastStep();
+    const Session::StepRuns step = Session::Get().LastStep();
     py::list programs;
-    for (const auto& p : step) programs.append(std::const_pointer_cast<CompiledProgram>(p));
-    return py::make_tuple(programs, since);
+    for (const auto& p : step.programs)
+      programs.append(std::const_pointer_cast<CompiledProgram>(p));
+    return py::make_tuple(programs, step.since, step.lost);
   });
   m.def("set_key_bits", [](int bits) { Session::Get().SetKeyBits(bits); }, py::arg("bits"));
   m.def("forget_programs", [] { Session::Get().ForgetPrograms(); });

@@ -84,6 +84,10 @@ struct OpFacts {
   // Each element of the results is an element of operand 0, or zero. If operand 0 is sharded, one
   // device has the element and the partial sums of the others are zero.
   bool looks_up = false;
+  // The results are `start` + `step` · i for the indices i of their one dimension.
+  bool enumerates = false;
+  // Each element of the result is that of operand 0, in another element type.
+  bool converts = false;
 
   // How an op that resamples an image weights inputs: "nearest", "nearest_exact" (of the middle of
   // what an output covers), "linear", "cubic", the latter two antialiased ("linear_aa",
@@ -97,6 +101,9 @@ struct OpFacts {
   // of that op, this one.
   absl::string_view added_by = "";
   absl::string_view adds_result_of = "";
+  // The op that computes from this op's operands, and the result of a log softmax, the gradient
+  // before that log softmax.
+  absl::string_view through_log_softmax = "";
   std::optional<PutsBack> puts_back = std::nullopt;
   std::optional<ZeroPadding> padding = std::nullopt;
   DimsUse dims = DimsUse::kOther;

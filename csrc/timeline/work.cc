@@ -129,6 +129,70 @@ double PaddedPoints(const OpFactors& factors, const machine::Machine& machine) {
   return points;
 }
 
+int TensorsWith(const OpFactors& factors, int factor) {
+  int tensors = 0;
+  for (size_t k = 0; k < factors.operands.size(); ++k) {
+    tensors += factors.InOperand(factor, static_cast<int>(k));
+  }
+  for (size_t r = 0; r < factors.results.size(); ++r) {
+    tensors += factors.InResult(factor, static_cast<int>(r));
+  }
+  return tensors;
+}
+
+// A position of the kernel of a convolution is a dimension of the kernel alone: one of its two
+// other tensors is read at a place that moves with it.
+bool IsPositionOfKernel(const OpFactors& factors, int factor) {
+  return TensorsWith(factors, factor) == 1;
+}
+
+bool Convolves(const OpFactors& factors) {
+  for (size_t f = 0; f < factors.factors.size(); ++f) {
+    if (IsPositionOfKernel(factors, static_cast<int>(f))) return true;
+  }
+  return false;
+}
+
+// Points of a convolution at which something is multiplied. Where the image that is read through
+// the window is smaller than what is computed (the gradient of a strided convolution), the window
+// meets an element of it as often as there are elements.
+double ConvolvedPoints(const OpFactors& factors, const rules::OpCall& call) {
+  double points = 1;
+  for (const rules::Factor& factor : factors.factors) points *= static_cast<double>(factor.size);
+  for (const rules::Window& window : factors.windows) {
+    const auto computed = static_cast<double>(factors.factors[window.factor].size);
+    const auto read = static_cast<double>(call.operands[window.operand]->dims[window.dim]);
+    if (read < computed) points *= read / computed;
+  }
+  return points;
+}
+
+// How much the points of a convolution grow on a matrix unit. Compilers choose the layout of images
+// and kernels, so that what is padded are the sides of the product that each position of the kernel
+// is: what it sums over and the channels of the second operand to columns, all of the first
+// operand's own dimensions together to rows. (In the gradient of the kernel positions of the image
+// are summed over.)
+double ConvolutionPadding(const OpFactors& factors, const machine::Machine& machine) {
+  int64_t rows = 1, columns = 1, summed = 1;
+  for (size_t f = 0; f < factors.factors.size(); ++f) {
+    const int factor = static_cast<int>(f);
+    if (IsPositionOfKernel(factors, factor)) continue;
+    const int64_t size = factors.factors[f].size;
+    if (!factors.InAnyResult(factor)) {
+      summed *= size;
+    } else if (factors.InOperand(factor, 0)) {
+      if (!factors.InOperand(factor, 1)) rows *= size;
+    } else {
+      columns *= size;
+    }
+  }
+  const auto growth = [](int64_t n, int64_t to) {
+    return n == 0 ? 1 : Padded(n, to) / static_cast<double>(n);
+  };
+  return growth(rows, machine.tile_rows) * growth(columns, machine.tile_columns) *
+         growth(summed, machine.tile_columns);
+}
+
 // The devices that have different tiles of an operand or a result. Along an axis along which an
 // operand is a partial sum every device works on its own term.
 int64_t Shares(const Program& program, const Instruction& call) {
@@ -174,11 +238,16 @@ Work WorkOf(const Program& program, const Instruction& call, const machine::Mach
     return work;
   }
   work.kind = CallKind::kProduct;
-  work.flops = rule->flops_per_point;
-  for (const rules::Factor& factor : factors->factors) {
-    work.flops *= static_cast<double>(factor.size);
+  if (Convolves(*factors)) {
+    work.flops = rule->flops_per_point * ConvolvedPoints(*factors, tiles.call);
+    work.padded_flops = work.flops * ConvolutionPadding(*factors, machine);
+  } else {
+    work.flops = rule->flops_per_point;
+    for (const rules::Factor& factor : factors->factors) {
+      work.flops *= static_cast<double>(factor.size);
+    }
+    work.padded_flops = rule->flops_per_point * PaddedPoints(*factors, machine);
   }
-  work.padded_flops = rule->flops_per_point * PaddedPoints(*factors, machine);
   if (call.attributes.GetBoolOr("is_causal", false)) {
     // A kernel that knows the mask skips the half that it hides.
     work.flops /= 2;

@@ -3,6 +3,8 @@
 //
 //   aten::mm of tiles 256×1000, 1000×512   kProduct, 2·256·1024·512 FLOPs where columns are padded
 //                                          to 128
+//   spmd::conv of 8×3×224×224, 64×3×7×7    kProduct: 49 products of 8·112·112 × 3 and 3 × 64, whose
+//                                          3 and 64 are padded to 128
 //   aten::add.Tensor                       kPointwise: fused with its neighbours
 //   aten::sum                              kReduction: fused with what it reads
 //   aten::_softmax                         kNormalisation: reads its operands twice, then fused

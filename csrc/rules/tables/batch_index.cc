@@ -25,7 +25,7 @@ bool IsNumber(const Attributes& attributes, absl::string_view name, int64_t valu
 // other.
 bool OnlyMoves(const ir::Graph& graph, const ir::Node& node, const Rule& rule) {
   if (node.operands.size() != 1 || node.num_results != 1) return false;
-  if (node.op == "spmd::cast") {
+  if (rule.facts.converts) {
     return IsIndexType(graph.type(node.operands[0]).dtype) &&
            IsIndexType(graph.type(node.first_result).dtype);
   }
@@ -99,7 +99,7 @@ std::optional<Numbering> NumberingOf(const ir::Graph& graph, ir::ValueId v) {
   const ir::NodeId producer = graph.value(v).producer;
   if (producer == ir::kNoNode) return std::nullopt;
   const ir::Node& node = graph.node(producer);
-  if (node.op == "spmd::iota") {
+  if (FactsOf(node.op).enumerates) {
     const bool from_zero = IsNumber(node.attributes, "start", 0) &&
                            IsNumber(node.attributes, "step", 1) &&
                            IsNumber(node.attributes, "offset", 0);

@@ -99,7 +99,11 @@ constexpr auto kRows = Rows(
         .Random()
         .CannotFail(),
     Computed("spmd::full", ResultFactors).Local(LocalSize).Types(SizeTypes).CannotFail(),
-    Computed("spmd::iota", ResultFactors).Local(LocalIota).Types(IotaTypes).CannotFail(),
+    Computed("spmd::iota", ResultFactors)
+        .Local(LocalIota)
+        .Types(IotaTypes)
+        .CannotFail()
+        .With(&OpFacts::enumerates, true),
     Drawn("spmd::poisson", BroadcastFactors),
     Computed("spmd::random", ResultFactors)
         .Local(LocalSizeAndOffset)

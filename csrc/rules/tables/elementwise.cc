@@ -196,7 +196,12 @@ constexpr auto Mixed() {
 // Copies and casts, and ops that depend on the operand's type only.
 constexpr auto Copies() {
   return Rows(
-      Elementwise("spmd::cast").Jointly({0}).Monotone().LinearIf(CastIsLinear).Types(CastTypes),
+      Elementwise("spmd::cast")
+          .Jointly({0})
+          .Monotone()
+          .LinearIf(CastIsLinear)
+          .Types(CastTypes)
+          .With(&OpFacts::converts, true),
       Elementwise("aten::copy").Jointly({1}).LinearIf(CopyIsLinear).Types(FirstTypes),
       Elementwise("spmd::in_range").Types(FirstTypes).With(&OpFacts::fails, Failure::kOnValues),
       Elementwise("").Types(FirstTypes).Named("aten::fill.Scalar"),

@@ -144,6 +144,7 @@ constexpr auto kRows = Rows(
         .Each({0, 3})
         .Types(NllDInputTypes)
         .Local(LocalNllDInput)
+        .With(&OpFacts::through_log_softmax, "spmd::cross_entropy_dinput")
         .With(&OpFacts::dims, DimsUse::kClassOfRow),
     Einsum("spmd::nll_rows", "... c, ..., c? -> ...")
         .Jointly({0})

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "csrc/rules/builder.h"
+#include "csrc/rules/registry.h"
 #include "csrc/rules/tables/call_factors.h"
 #include "csrc/rules/tables/decompositions.h"
 
@@ -250,11 +251,11 @@ std::optional<ValueId> AsCrossEntropyDInput(Builder& b, Operands operands,
   const TensorType type = b.type(logp);
   const int64_t dim = attributes.GetInt("dim");
   const bool last = dim == type.rank() - 1 || dim == -1;
-  if (nll.op != "spmd::nll_dinput" || type.rank() < 2 || !last || b.type(grad) != type) {
+  const absl::string_view joined = FactsOf(nll.op).through_log_softmax;
+  if (joined.empty() || type.rank() < 2 || !last || b.type(grad) != type) {
     return std::nullopt;
   }
-  return b.Call("spmd::cross_entropy_dinput",
-                {nll.operands[0], logp, nll.operands[1], nll.operands[2], nll.operands[3]},
+  return b.Call(joined, {nll.operands[0], logp, nll.operands[1], nll.operands[2], nll.operands[3]},
                 ClassAttributes(nll));
 }
 

@@ -132,6 +132,7 @@ absl::StatusOr<std::unique_ptr<OtherBackend>> OtherBackend::Use(const std::strin
   SPMD_RETURN_IF_ERROR(Cut(*lock, "plan"));
   if (lock->in_flight.queue != nullptr) SPMD_RETURN_IF_ERROR(ReportAll(*lock));
   lock->programs.Clear();
+  lock->diagnostics.steps.KeepAll(true);
   Devices other;
   other.backend = std::move(backend);
   other.backend_name = name;
@@ -144,6 +145,7 @@ OtherBackend::~OtherBackend() {
   Cut(*lock, "plan").IgnoreError();
   if (lock->in_flight.queue != nullptr) ReportAll(*lock).IgnoreError();
   lock->programs.Clear();
+  lock->diagnostics.steps.KeepAll(false);
   lock->devices = std::move(devices_before_);
   lock->meshes = std::move(meshes_before_);
 }

@@ -191,10 +191,11 @@ absl::StatusOr<std::vector<partition::Compiled::PassTime>> Session::PassTimes(
   return program->compiled.times;
 }
 
-std::pair<std::vector<ProgramPtr>, int64_t> Session::LastStep() {
+Session::StepRuns Session::LastStep() {
   SessionLock lock;
   ThrowIfError(trace::RunWaitingStep(*lock));
-  return {lock->diagnostics.steps.last_step(), lock->diagnostics.steps.runs_since()};
+  const StepLog& steps = lock->diagnostics.steps;
+  return {steps.last_step(), steps.runs_since(), steps.lost()};
 }
 
 std::vector<CompileEvent> Session::CompileEvents() {

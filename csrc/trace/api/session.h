@@ -149,7 +149,12 @@ class Session {
   std::shared_ptr<const CompiledProgram> LastProgram();
   // The programs of the last optimizer step, in the order of their runs, and the number of runs
   // since.
-  std::pair<std::vector<std::shared_ptr<const CompiledProgram>>, int64_t> LastStep();
+  struct StepRuns {
+    std::vector<std::shared_ptr<const CompiledProgram>> programs;
+    int64_t since = 0;  // runs since then
+    int64_t lost = 0;   // runs whose programs are no longer known
+  };
+  StepRuns LastStep();
   // The programs that are kept, oldest first. Their total size stays within the limit of
   // SetProgramBytes.
   std::vector<std::shared_ptr<const CompiledProgram>> Programs();

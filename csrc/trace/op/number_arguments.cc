@@ -124,6 +124,26 @@ constexpr std::array kKnown = {
 };
 static_assert(IsSortedAndUnique(kKnown));
 
+struct StartRow {
+  std::string_view op;
+  StartArgument start;
+};
+constexpr std::array kStarts = {
+    StartRow{"aten::narrow_copy", {StartUse::kNarrow, 2}},
+    StartRow{"aten::roll", {StartUse::kRoll, 1}},
+    StartRow{"aten::select.int", {StartUse::kSelect, 2}},
+    StartRow{"aten::select_backward", {StartUse::kSelectGradient, 3}},
+    StartRow{"aten::select_copy.int", {StartUse::kSelect, 2}},
+    StartRow{"aten::select_scatter", {StartUse::kSelectInto, 3}},
+    StartRow{"aten::slice.Tensor", {StartUse::kSlice, 2}},
+    StartRow{"aten::slice_backward", {StartUse::kSliceGradient, 3}},
+    StartRow{"aten::slice_copy.Tensor", {StartUse::kSlice, 2}},
+    StartRow{"aten::slice_scatter", {StartUse::kSliceInto, 3}},
+    StartRow{"aten::tril", {StartUse::kLowerTriangle, 1}},
+    StartRow{"aten::triu", {StartUse::kUpperTriangle, 1}},
+};
+static_assert(IsSortedAndUnique(kStarts, &StartRow::op));
+
 struct Type {
   c10::TypeKind kind;
   bool is_list;
@@ -185,6 +205,11 @@ NumberArgument NumberArgumentOf(const c10::FunctionSchema& schema, const c10::Ar
     number.known.push_back(fallback->toScalar().toDouble());
   }
   return number;
+}
+
+StartArgument StartArgumentOf(std::string_view op) {
+  const auto row = std::ranges::lower_bound(kStarts, op, {}, &StartRow::op);
+  return row != kStarts.end() && row->op == op ? row->start : StartArgument();
 }
 
 }  // namespace spmd::trace

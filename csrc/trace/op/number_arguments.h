@@ -11,13 +11,19 @@
 //
 // Every argument of type float or Scalar (optional or not, and lists of them in foreach ops) is
 // passed at run time, except for a list of those that decide a shape or a function, each with its
-// reason. Integers, flags and names are structural, except for a list. The starts of slices and
-// other counts of elements are known to the compiler until they change: csrc/trace/tape/starts.h.
+// reason. Integers, flags and names are structural, except for a list.
+//
+// Starts are a kind of their own: numbers of elements by which an op moves. The compiler knows them
+// until they change (csrc/trace/tape/starts.h); which arguments they are is decided here, too.
+//
+//   aten::slice.Tensor(x, dim=0, start=32, end=64)   `start`, and `end`, which follows from it
+//   aten::roll(x, shifts=3, dims=0)                  `shifts`
 #pragma once
 
 #include <ATen/core/function_schema.h>
 
 #include <cstdint>
+#include <string_view>
 
 #include "absl/container/inlined_vector.h"
 
@@ -38,5 +44,30 @@ struct NumberArgument {
 
 // Requires: `argument` is one of `schema`, and is not a tensor.
 NumberArgument NumberArgumentOf(const c10::FunctionSchema& schema, const c10::Argument& argument);
+
+// What the op does with its start.
+enum class StartUse : uint8_t {
+  kNone,
+  kLowerTriangle,
+  kNarrow,  // as a slice, but with a length in place of an end
+  kRoll,
+  kSelect,
+  kSelectGradient,  // zeros except for what a select has read
+  kSelectInto,      // writes what a select reads
+  kSlice,
+  kSliceGradient,
+  kSliceInto,
+  kUpperTriangle,
+};
+
+// Where an op has its start. The dimension of slices and selects is the argument before it, the end
+// of a slice and its step are the two after it.
+struct StartArgument {
+  StartUse use = StartUse::kNone;
+  uint8_t number = 0;  // of the argument
+};
+
+// Of the op with this full name; `use` is kNone for most.
+StartArgument StartArgumentOf(std::string_view op);
 
 }  // namespace spmd::trace

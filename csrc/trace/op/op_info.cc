@@ -147,6 +147,7 @@ OpInfo::OpInfo(c10::OperatorHandle h, int64_t n)
   is_foreach = IsForeach(base);
   copies_tensor = IsCopyOfTensor(name);
   casts = IsCast(name);
+  start = StartArgumentOf(name);
   must_run_on_host = (handle.hasTag(at::Tag::dynamic_output_shape) && !IsDynamicByMaskOnly(base)) ||
                      handle.hasTag(at::Tag::data_dependent_output) ||
                      handle.hasTag(at::Tag::nondeterministic_seeded) || IsHostOnly(base);

@@ -57,6 +57,7 @@ struct OpInfo {
   bool copies_tensor = false;     // the result is a copy of the first argument, and has its mark
   bool casts = false;             // it may change the element type
   bool elementwise = false;       // according to its rule
+  StartArgument start;            // a number of elements that is known until it changes
   bool must_run_on_host = false;  // result shapes depend on data, or draws random numbers
   Handler handler = nullptr;      // null for the generic kernel
   bool replayable = true;         // see csrc/trace/recorder/replay.h

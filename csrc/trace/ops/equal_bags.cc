@@ -9,6 +9,7 @@
 #include <limits>
 #include <vector>
 
+#include "csrc/rules/registry.h"
 #include "csrc/trace/op/attribute.h"
 #include "csrc/trace/recorder/tensor.h"
 #include "csrc/trace/session/session_lock.h"
@@ -28,7 +29,7 @@ std::optional<int64_t> StepFromZero(SessionState& state, const at::Tensor& offse
   if (made_by < 0) return std::nullopt;
   const Recording& recording = tape.following() ? tape.lead() : tape.recording();
   const Record& record = recording.records[made_by];
-  if (record.op->name != "spmd::iota") return std::nullopt;
+  if (!rules::FactsOf(record.op->ir_name).enumerates) return std::nullopt;
   // Numbers that are passed at each run are the tape's own, whatever tape it follows.
   const std::vector<c10::IValue>& args = tape.ArgumentsOf(made_by);
   std::optional<int64_t> start, step;

@@ -6,7 +6,7 @@
 #include "csrc/rules/builder.h"
 #include "csrc/trace/op/attribute.h"
 #include "csrc/trace/program/lower_foreach.h"
-#include "csrc/trace/tape/starts.h"
+#include "csrc/trace/program/lower_starts.h"
 #include "csrc/util/status.h"
 
 namespace spmd::trace {

@@ -28,8 +28,14 @@ class StepLog {
   int64_t Ran(const ProgramPtr& program, absl::Span<const int64_t> inputs);
   // Notes that the last run ends a step.
   void EndStep();
+  // While `keep` is true, programs are kept until the step after next ends, whether or not the
+  // cache of programs drops them, and no run is forgotten: for planning, where a step of many
+  // layers may be a thousand programs and one is too large for the cache.
+  void KeepAll(bool keep) { keep_all_ = keep; }
 
   const std::vector<ProgramPtr>& last_step() const { return last_step_; }
+  // Runs of the last step that are not among `last_step`, since their programs were dropped.
+  int64_t lost() const { return lost_; }
   // The number of runs since the last step; 0 if the last run ended it.
   int64_t runs_since() const { return last_ - step_end_; }
 
@@ -37,6 +43,7 @@ class StepLog {
   struct Run {
     int64_t number;
     std::weak_ptr<const CompiledProgram> program;  // the cache may drop programs
+    ProgramPtr kept;                               // null unless all are kept
     std::vector<int64_t> inputs;                   // those since the step before
   };
 
@@ -44,6 +51,8 @@ class StepLog {
   int64_t step_end_ = 0;  // number of the last run that ended a step
   std::deque<Run> since_;
   std::vector<ProgramPtr> last_step_;
+  int64_t lost_ = 0;
+  bool keep_all_ = false;
 };
 
 }  // namespace spmd::trace

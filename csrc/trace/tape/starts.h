@@ -3,7 +3,8 @@
 // takes, how far a roll shifts, at which diagonal a triangle ends. The compiler makes better
 // programs if it knows them (a slice for which no shard needs another one), so it knows them at
 // first. If two tapes are equal except for some starts, the program of the second one takes these
-// at run time; so a loop compiles twice.
+// at run time (csrc/trace/program/lower_starts.h); so a loop compiles twice. Which arguments they
+// are is in csrc/trace/op/number_arguments.h.
 //
 //   data[i * b : (i + 1) * b]      cache[:, position]      x.roll(i, 0)      scores.tril(i)
 #pragma once
@@ -14,7 +15,6 @@
 #include <string>
 #include <vector>
 
-#include "csrc/ir/graph.h"
 #include "csrc/trace/tape/record.h"
 
 namespace spmd::trace {
@@ -32,13 +32,5 @@ std::string StartToString(const Record& record);
 // Appends the starts of a record whose arguments are now `args`, in the order of their slots.
 void AppendStarts(const Record& record, const std::vector<c10::IValue>& args,
                   std::vector<c10::Scalar>& scalars);
-
-// Lowers the record to ops that take its starts at run time, in slots that are added to the graph.
-// `operands` are values of the graph, `like` gives the task and source, and `result` is the type of
-// the result.
-// Requires: StartArguments(record) is not 0.
-ir::ValueId LowerStarts(ir::Graph& graph, const Record& record,
-                        const std::vector<ir::ValueId>& operands, const ir::Graph::NodeSpec& like,
-                        const TensorType& result);
 
 }  // namespace spmd::trace

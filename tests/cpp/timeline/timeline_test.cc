@@ -100,6 +100,35 @@ TEST(TimelineTest, PaddingToTheMatrixUnitTakesTime) {
   EXPECT_DOUBLE_EQ(t.entries[0].seconds, 2.0 * 1000 * 1024 * 1024 / 0.5e12);
 }
 
+// A convolution of stride 2 and its two gradients are as many multiplications. Channels, and not
+// the 3 × 3 positions of the kernel, are padded.
+TEST(TimelineTest, ConvolutionsArePaddedInTheirChannels) {
+  machine::System system = Ring();
+  system.device.tile_rows = 8;
+  system.device.tile_columns = 128;
+  const Timeline t =
+      Of("mesh @m [x=4]\nprogram {\n  %x: f32[4,64,32,32] @m {},{},{},{}\n"
+         "  %w: f32[96,64,3,3] @m {},{},{},{}\n"
+         "  %0: f32[4,96,16,16] @m {},{},{},{} = call aten::convolution(%x, %w, _, stride=[2,2], "
+         "padding=[1,1], dilation=[1,1], transposed=false, output_padding=[0,0], groups=1)\n"
+         "  %1: f32[4,64,32,32] @m {},{},{},{} = call spmd::conv_dinput(%0, %w, "
+         "input_size=[4,64,32,32], stride=[2,2], padding=[1,1], dilation=[1,1], groups=1, "
+         "crop_start=[0,0])\n"
+         "  %2: f32[96,64,3,3] @m {},{},{},{} = call spmd::conv_dweight(%0, %x, "
+         "weight_size=[96,64,3,3], stride=[2,2], padding=[1,1], dilation=[1,1], groups=1)\n"
+         "  return %1, %2\n}\n",
+         system);
+  ASSERT_EQ(t.entries.size(), 3u);
+  const double positions = 4 * 16 * 16, kernel = 3 * 3;
+  for (const Entry& entry : t.entries) {
+    EXPECT_DOUBLE_EQ(entry.flops, 2 * positions * kernel * 64 * 96);
+  }
+  EXPECT_DOUBLE_EQ(t.entries[0].seconds, 2 * positions * kernel * 128 * 128 / 0.5e12);
+  EXPECT_DOUBLE_EQ(t.entries[1].seconds, 2 * positions * kernel * 128 * 128 / 0.5e12);
+  // Sums over positions, 96 rows.
+  EXPECT_DOUBLE_EQ(t.entries[2].seconds, 2 * positions * kernel * 128 * 96 / 0.5e12);
+}
+
 TEST(TimelineTest, PointwiseCallsAreFusedAndTakeTheirBytes) {
   const Timeline t =
       Of("mesh @m [x=4]\nprogram {\n  %a: f32[4,1024] @m {x},{}\n  %b: f32[4,1024] @m {x},{}\n"

@@ -235,7 +235,7 @@ class TestSteps:
         for _ in range(3):
             trained(3)
         table, whole = spmd.debug.collectives(), spmd.debug.memory()
-        programs, since = _C.last_step()
+        programs, since, _ = _C.last_step()
         assert len(programs) == 4 and since == 0  # three micro-steps, then the optimizer
         assert len(table) == sum(len(p.collectives()) for p in programs)
         assert sum(row.kind == "all_reduce" for row in table.large) == 1

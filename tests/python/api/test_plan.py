@@ -294,3 +294,22 @@ def test_proposed_specs(mesh):
 def test_gpus():
     [row] = planned(on="16xh100", mesh={"data": 2, "model": 8})
     assert row.fits and row.high - row.seconds == pytest.approx(0.2 * row.seconds)
+
+
+def test_programs_that_the_cache_drops_are_planned():
+    """Adafactor reads numbers in its step, so that a step is many programs, the first of which are
+    no longer in the cache when it ends."""
+    script = """
+        import torch, torch_spmd as spmd
+        from torch import nn
+        from torch_spmd import _C
+        _C.set_program_bytes({bytes})
+        table = spmd.plan(
+            lambda: nn.Sequential(*(nn.Linear(512, 512) for _ in range(6))),
+            torch.empty(64, 512, device="meta"), on="v5e-8", mesh={{"data": 8}}, specs={{}},
+            loss=lambda model, x: model(x).sum(), optimizer="adafactor")
+        print(table[0])
+    """
+    few = run_script(script.format(bytes=1)).stdout
+    assert few == run_script(script.format(bytes=1 << 30)).stdout
+    assert "mfu=0.0," not in few

@@ -103,3 +103,12 @@ def test_plans_of_gspmd(root):
     result = run_python(root / "examples/plan_gspmd.py", "--layers", "1", "--runs", *runs)
     assert result.returncode == 0, result.stderr
     assert result.stdout.count(" GiB") == len(runs)
+
+
+def test_plans_of_images(root, tmp_path):
+    small = ("--images", "8", "--voxels", "32", "--out", tmp_path)
+    result = run_python(root / "examples/plan_images.py", *small)
+    assert result.returncode == 0, result.stderr
+    rows = [line for line in result.stdout.splitlines() if " GiB fits" in line]
+    assert [row.split()[0] for row in rows] == ["ResNet-50"] * 4 + ["U-Net"] * 4
+    assert (tmp_path / "U-Net-eight-chips-space.png").read_bytes().startswith(b"\x89PNG")

@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "csrc/trace/program/step_log.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "csrc/trace/program/compiled_program.h"
+
+namespace spmd::trace {
+namespace {
+
+using testing::ElementsAre;
+using testing::IsEmpty;
+
+ProgramPtr NewProgram() { return std::make_shared<CompiledProgram>(); }
+
+TEST(StepLogTest, AStepIsWhatItNeededFromRunsSinceTheStepBefore) {
+  StepLog log;
+  const ProgramPtr forward = NewProgram(), evaluation = NewProgram(), update = NewProgram();
+  const int64_t made = log.Ran(forward, {});
+  log.Ran(evaluation, {});
+  log.Ran(update, {made, 0});
+  log.EndStep();
+  EXPECT_THAT(log.last_step(), ElementsAre(forward, update));
+  EXPECT_EQ(log.lost(), 0);
+  log.Ran(evaluation, {});
+  EXPECT_EQ(log.runs_since(), 1);
+}
+
+TEST(StepLogTest, ProgramsThatTheCacheDropsAreCounted) {
+  StepLog log;
+  const ProgramPtr update = NewProgram();
+  const int64_t made = log.Ran(NewProgram(), {});  // nobody else holds it
+  log.Ran(update, {made});
+  log.EndStep();
+  EXPECT_THAT(log.last_step(), ElementsAre(update));
+  EXPECT_EQ(log.lost(), 1);
+  log.Ran(update, {made});
+  log.EndStep();
+  EXPECT_EQ(log.lost(), 0);
+}
+
+TEST(StepLogTest, OldRunsAreForgottenAndCounted) {
+  StepLog log;
+  const ProgramPtr part = NewProgram();
+  std::vector<int64_t> made;
+  for (int i = 0; i < 5000; ++i) made.push_back(log.Ran(part, {}));
+  log.Ran(part, made);
+  log.EndStep();
+  EXPECT_EQ(log.last_step().size() + log.lost(), 5001u);
+  EXPECT_GT(log.lost(), 0);
+}
+
+TEST(StepLogTest, PlanningKeepsAllOfAStep) {
+  StepLog log;
+  log.KeepAll(true);
+  std::vector<int64_t> made;
+  for (int i = 0; i < 5000; ++i) made.push_back(log.Ran(NewProgram(), {}));
+  log.Ran(NewProgram(), made);
+  log.EndStep();
+  EXPECT_EQ(log.last_step().size(), 5001u);
+  EXPECT_EQ(log.lost(), 0);
+  log.KeepAll(false);
+  log.Ran(NewProgram(), {});
+  log.EndStep();
+  EXPECT_THAT(log.last_step(), IsEmpty());
+  EXPECT_EQ(log.lost(), 1);
+}
+
+}  // namespace
+}  // namespace spmd::trace
