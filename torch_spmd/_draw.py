@@ -6,6 +6,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from html import escape
+from typing import Any
 
 Interval = tuple[int, int]
 Box = tuple[Interval, ...]
@@ -91,6 +92,51 @@ def shards(dims: Sequence[int], boxes: Sequence[DeviceBox], limit: int | None = 
     return "\n".join(parts)
 
 
+def shards_html(dims: Sequence[int], boxes: Sequence[DeviceBox], limit: int | None = None) -> str:
+    """The same picture for notebooks, as HTML: a table per picture, with a colour per part.
+
+    Parts are coloured in the order of their first devices, so that replicas have one colour.
+    """
+    intervals = [sorted({box[d] for _, box in boxes}) for d in range(len(dims))]
+    cut = sorted(
+        (d for d in range(len(dims)) if len(intervals[d]) > 1),
+        key=lambda d: (-len(intervals[d]), d),
+    )
+    rows, columns = (*sorted(cut[:2]), None, None)[:2]
+    others = sorted(cut[2:])
+    holders: dict[Box, list[int]] = {}
+    for device, box in boxes:
+        holders.setdefault(box, []).append(device)
+    colours = {
+        box: f"hsl({position * 360 // len(holders)},65%,82%)"
+        for position, box in enumerate(holders)
+    }
+    pictures: dict[Box, dict[tuple[Any, Any], Box]] = {}
+    for box in holders:
+        place = (None if rows is None else box[rows], None if columns is None else box[columns])
+        pictures.setdefault(tuple(box[d] for d in others), {})[place] = box
+    parts = []
+    for fixed, cells in sorted(pictures.items())[:limit]:
+        title = ", ".join(f"dim {d} {_interval(i)}" for d, i in zip(others, fixed))
+        down = sorted({row for row, _ in cells}, key=str if rows is None else None)[:limit]
+        across = sorted({col for _, col in cells}, key=str if columns is None else None)
+        across = across[: _quarter(limit)]
+        head = "".join(f"<th>{_interval(i)}</th>" if i else "<th></th>" for i in across)
+        lines = [f"<tr><th>{escape(title)}</th>{head}</tr>"]
+        for row in down:
+            filled = "".join(
+                f'<td style="background:{colours[cells[row, col]]};color:#000;padding:0.6em 1em;'
+                f'text-align:center">{escape(_devices(holders[cells[row, col]]))}</td>'
+                if (row, col) in cells
+                else "<td></td>"
+                for col in across
+            )
+            lines.append(f"<tr><th>{_interval(row) if row else 'whole'}</th>{filled}</tr>")
+        parts.append(f"<table>{''.join(lines)}</table>")
+    left = len(pictures) - len(parts)
+    return "".join(parts) + (f"<p>… and {left:,} more pictures</p>" if left else "")
+
+
 def _quarter(limit: int | None) -> int | None:
     return None if limit is None else max(1, limit // 4)
 
@@ -141,8 +187,13 @@ def _devices(devices: Sequence[int]) -> str:
     return ",".join(map(str, ordered)) or "-"
 
 
-def show(heading: str, picture: str) -> None:
-    """Prints a text, in colour on a terminal if rich is installed."""
+def show(heading: str, picture: str, html: str = "") -> None:
+    """Prints a text, in colour on a terminal if rich is installed. A notebook shows `html`."""
+    if html and _in_notebook():
+        from IPython.display import HTML, display
+
+        display(HTML(html))
+        return
     if sys.stdout.isatty():
         try:
             from rich.console import Console
@@ -158,3 +209,9 @@ def show(heading: str, picture: str) -> None:
             console.print(text)
             return
     print(f"{heading}\n{picture}")
+
+
+def _in_notebook() -> bool:
+    python: Any = sys.modules.get("IPython")
+    shell = python.get_ipython() if python is not None else None
+    return hasattr(shell, "kernel")

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from html import escape
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -104,6 +105,15 @@ class Printed(Text):
 
     def _ipython_display_(self) -> None:
         pass
+
+
+class Picture(Printed):
+    """A picture that has been printed, or shown by a notebook; `html` has it in colour."""
+
+    html: str
+
+    def _repr_html_(self) -> str:
+        return self.html
 
 
 class Collective(NamedTuple):
@@ -505,8 +515,9 @@ def timeline(
     return table
 
 
-def visualize_sharding(t: Tensor, limit: int | None = 64) -> Printed:
-    """Prints which device holds which part of `t`, of any rank; in colour if rich is installed.
+def visualize_sharding(t: Tensor, limit: int | None = 64) -> Picture:
+    """Prints which device holds which part of `t`, of any rank; in colour if rich is installed. In
+    a notebook it is a table with a colour per part.
 
     The two dimensions with most shards are drawn; others are listed. A dimension of blocks is drawn
     as two, the blocks and their contents. At most `limit` rows and a quarter as many columns are
@@ -527,9 +538,12 @@ def visualize_sharding(t: Tensor, limit: int | None = 64) -> Printed:
     apart = blocks_apart(t)
     if apart.dim() != t.dim():
         heading += f", drawn as {tuple(apart.shape)}"
-    picture = _draw.shards(list(apart.shape), _C.shard_boxes(apart), limit)
-    _draw.show(heading, picture)
-    return Printed(f"{heading}\n{picture}")
+    dims, boxes = list(apart.shape), _C.shard_boxes(apart)
+    text = _draw.shards(dims, boxes, limit)
+    picture = Picture(f"{heading}\n{text}")
+    picture.html = f"<p>{escape(heading)}</p>{_draw.shards_html(dims, boxes, limit)}"
+    _draw.show(heading, text, picture.html)
+    return picture
 
 
 def trace_to_chrome(path: str | Path, on: str | None = None) -> None:

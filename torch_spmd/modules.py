@@ -49,6 +49,17 @@ class ShardReport:
     def __str__(self) -> str:
         return self.text()
 
+    def _repr_html_(self) -> str:
+        rows = [(name, repr(spec), "") for name, spec in self.sharded.items()]
+        rows += [(name, repr(spec), "as before") for name, spec in self.kept.items()]
+        rows += [(name, "replicated", "") for name in self.replicated]
+        for what, marked in (("input of", self.inputs), ("output of", self.outputs)):
+            rows += [(name or "the module", repr(spec), what) for name, spec in marked.items()]
+        note = "\n".join(f"rule {pattern!r} matched nothing" for pattern in self.unmatched)
+        if len(rows) > 1000:
+            note = f"… and {len(rows) - 1000:,} more lines: text(limit=None) has all\n{note}"
+        return _draw.html(("parameter", "spec", ""), rows[:1000], note.strip())
+
     def _whole(self) -> str:
         width = max(map(len, [*self.sharded, *self.kept, *self.replicated, "parameter"]))
         lines = [f"{name:{width}}  {spec!r}" for name, spec in self.sharded.items()]
