@@ -82,3 +82,7 @@ class _ForOurs:
             if processes.count() > 1:
                 return functools.partial(getattr(dcp_parts, self._name.strip("_")), tensor)
         raise AttributeError(f"{kind.__name__!r} object has no attribute {self._name!r}")
+
+    def __set__(self, tensor: Tensor, value: Any) -> None:
+        """As of a read-only property: torch.overrides takes every descriptor for a property."""
+        raise AttributeError(f"attribute {self._name!r} of a tensor is not writable")
