@@ -87,10 +87,11 @@ class StepOf:
                         loss = _loss_of(model, batch, self.loss)
                     loss.backward()
                 recorded.results.append(loss.detach())
-                # As in a loop that keeps its gradients (docs/design/0042-end-of-a-step.md).
-                recorded.results += [p.grad for p in parameters.values() if p.grad is not None]
                 if optimizer is not None:
+                    # Behind a step gradients are dropped (docs/design/0042-end-of-a-step.md).
                     optimizer.step()
+                else:
+                    recorded.results += [p.grad for p in parameters.values() if p.grad is not None]
         except NotImplementedError as error:
             if "meta tensor" not in str(error):
                 raise

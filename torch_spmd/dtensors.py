@@ -116,6 +116,9 @@ def distribute_tensor(
         raise TypeError("distribute_tensor: t is a DTensor; write spmd.from_dtensor(t)")
     if not isinstance(t, Tensor):
         raise TypeError(f"{caller}: t must be a tensor; got {_arguments.shown(t)}")
+    if t.layout != torch.strided or t.is_nested:
+        kind = "nested" if t.is_nested else "sparse"
+        raise ValueError(f"{caller}: t is a {kind} tensor, and only strided ones can be sharded")
     mesh = mesh_or_global(caller, mesh if mesh is None or isinstance(mesh, Mesh) else _mesh(mesh))
     given = [Replicate() for _ in mesh.axis_names] if placements is None else placements
     spec = _spec(caller, mesh, given, tuple(t.shape), partial=False)
@@ -153,9 +156,14 @@ def to_dtensor(t: Tensor, device_mesh: DeviceMesh | None = None) -> DTensor:
         >>> d.placements              # doctest: +SKIP
         (Shard(dim=0), Replicate())
     """
+    from torch.distributed.device_mesh import DeviceMesh
     from torch.distributed.tensor import DTensor
 
     _arguments.tensor("to_dtensor", t)
+    if device_mesh is not None and not isinstance(device_mesh, DeviceMesh):
+        raise TypeError(
+            f"to_dtensor: device_mesh must be a DeviceMesh; got {_arguments.shown(device_mesh)}"
+        )
     sharding = sharding_of(t)
     mesh, spec = sharding.mesh, sharding.spec
     rank = _checked_rank(mesh)

@@ -64,7 +64,7 @@ def local_map(
         >>> product(torch.ones(2, 8, device="spmd"), torch.ones(8, 2, device="spmd")).tolist()
         [[8.0, 8.0], [8.0, 8.0]]
     """
-    mesh = mesh_or_global("local_map", device_mesh)
+    mesh = mesh_or_global("local_map", device_mesh, "device_mesh")
     move = _arguments.boolean("local_map", "redistribute_inputs", redistribute_inputs)
     if func is None:
         return functools.partial(

@@ -319,17 +319,21 @@ def checked_axis(caller: str, name: str, mesh: Mesh, axis: Any) -> str:
     return axis
 
 
-def mesh_or_global(caller: str, mesh: Mesh | None) -> Mesh:
-    """`mesh`, or the global one. Errors: ValueError if there is neither; TypeError."""
+def mesh_or_global(caller: str, mesh: Mesh | None, name: str = "mesh") -> Mesh:
+    """`mesh`, the caller's argument `name`, or the global one.
+
+    Errors: ValueError if there is neither; TypeError.
+    """
     if mesh is None:
         mesh = get_global_mesh()
         if mesh is None:
             raise ValueError(
-                f"{caller}: no mesh was given and there is no global one; pass a mesh, or call it "
-                "inside `with spmd.use_mesh(mesh):`"
+                f"{caller}: no mesh was given and there is no global one; pass a {name}, or call "
+                "it inside `with spmd.use_mesh(mesh):`"
             )
     if not isinstance(mesh, Mesh):
-        raise TypeError(f"{caller}: expected a Mesh, got {_arguments.shown(mesh)}")
+        where = caller if name == "mesh" else f"{caller}: {name}"
+        raise TypeError(f"{where}: expected a Mesh, got {_arguments.shown(mesh)}")
     current = str(_C.backend_name())
     if mesh.backend != current:
         raise ValueError(

@@ -27,7 +27,7 @@ import numpy as np
 import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.distributed.tensor import Shard
+from torch.distributed.tensor import DeviceMesh, Partial, Replicate, Shard
 from torch.distributed.tensor.parallel import (
     ColwiseParallel,
     RowwiseParallel,
@@ -146,6 +146,9 @@ class World:
         model = nn.Sequential(nn.Linear(4, 8), nn.Linear(8, 4)).to("spmd")
         self.made += list(model.parameters())
         return model
+
+    def device_mesh(self) -> DeviceMesh:
+        return spmd.to_device_mesh(self.mesh)
 
     def planned(self) -> nn.Module:
         model = self.module()
@@ -308,6 +311,27 @@ RIGHT: dict[str, Callable[[World], Any]] = {
     "n": lambda w: w.pick(1, 2, 3),
     "axis": lambda w: "data",
     "axes": lambda w: w.pick("data", ("data", "model"), 0),
+    "placements": lambda w: w.pick(None, [Shard(0), Replicate()], (Replicate(), Shard(1))),
+    "device_mesh": World.device_mesh,
+    "device_type": lambda w: "spmd",
+    "d": World.tensor,  # a DTensor takes a process group: test_dtensors.py
+    "global_shape": lambda w: w.pick(None, (8, 4)),
+    "func": lambda w: w.pick(None, torch.sin),
+    "in_placements": lambda w: w.pick(None, ([Shard(0), Replicate()],)),
+    "out_placements": lambda w: w.pick([Shard(0), Replicate()], ([Partial(), Shard(1)],)),
+    "in_grad_placements": lambda w: None,
+    "spmd.local_map.device_mesh": lambda w: w.mesh,
+    "redistribute_inputs": lambda w: w.pick(True, False),
+    "layers": lambda w: [nn.Linear(4, 4).to("spmd") for _ in range(4)],
+    "microbatches": lambda w: w.pick(1, 2, 4),
+    "schedule": lambda w: w.pick("gpipe", "circular"),
+    "checkpoint": lambda w: w.pick(True, False),
+    "operand": World.tensor,
+    "output": World.tensor,
+    **dict.fromkeys(
+        ("input_offsets", "send_sizes", "output_offsets", "recv_sizes"),
+        lambda w: torch.ones(2, dtype=torch.int64, device="spmd"),
+    ),
     # Objects of the methods.
     "spmd.Mesh": lambda w: w.mesh,
     "spmd.NamedSharding": World.sharding,
