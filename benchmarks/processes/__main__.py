@@ -115,9 +115,7 @@ def main() -> int:
                 show(more, f"{at}, {args.devices} devices")
     if args.json is not None:
         report.write_json(args.json, results)
-    missed = [r.name for r in results if r.missed]
-    print(f"missed: {', '.join(missed)}" if missed else "every budget is kept")
-    return 1 if missed else 0
+    return report.verdict(results)
 
 
 if __name__ == "__main__":

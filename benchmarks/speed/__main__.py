@@ -82,9 +82,7 @@ def main() -> int:
     print(report.draw(args.out / "speed.png", results))
     if args.page is not None:
         report.write_page(args.page, results)
-    missed = [r.name for r in results if r.missed]
-    print(f"missed: {', '.join(missed)}" if missed else "every budget is kept")
-    return 1 if missed else 0
+    return report.verdict(results)
 
 
 if __name__ == "__main__":

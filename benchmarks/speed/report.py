@@ -31,6 +31,13 @@ def line(r: Result) -> str:
     )
 
 
+def verdict(results: list[Result]) -> int:
+    """Prints which budgets are missed, and returns the exit status: 1 if any is."""
+    missed = [r.name for r in results if r.missed]
+    print(f"missed: {', '.join(missed)}" if missed else "every budget is kept")
+    return 1 if missed else 0
+
+
 def write_json(path: Path, results: list[Result]) -> None:
     rows = [dataclasses.asdict(r) | {"missed": r.missed} for r in results]
     path.write_text(json.dumps(rows, indent=1, ensure_ascii=False) + "\n")
