@@ -256,6 +256,14 @@ def text_pairs(caller: str, name: str, value: Any) -> list[tuple[str, str]]:
     ]
 
 
+def check_dense(caller: str, value: Tensor) -> None:
+    """Errors: ValueError for a sparse or nested tensor."""
+    if value.layout != torch.strided or value.is_nested:
+        kind = "nested" if value.is_nested else "sparse"
+        layout = str(value.layout).removeprefix("torch.").replace("_", "")
+        raise ValueError(f"{caller} takes no {kind} tensor; got one with layout {layout}")
+
+
 def tensor(caller: str, value: Any, name: str = "") -> Tensor:
     """A tensor on the device.
 
@@ -265,10 +273,7 @@ def tensor(caller: str, value: Any, name: str = "") -> Tensor:
     where = f"{caller}: {name}: " if name else f"{caller}: "
     if not isinstance(value, Tensor):
         raise TypeError(f"{where}expected a tensor on 'spmd', got {shown(value)}")
-    if value.layout != torch.strided or value.is_nested:
-        kind = "nested" if value.is_nested else "sparse"
-        layout = str(value.layout).removeprefix("torch.").replace("_", "")
-        raise ValueError(f"{caller} takes no {kind} tensor; got one with layout {layout}")
+    check_dense(caller, value)
     if value.device.type != "spmd":
         raise ValueError(
             f"{where}the tensor of shape {tuple(value.shape)} is on {str(value.device)!r}, not on "

@@ -116,9 +116,7 @@ def distribute_tensor(
         raise TypeError("distribute_tensor: t is a DTensor; write spmd.from_dtensor(t)")
     if not isinstance(t, Tensor):
         raise TypeError(f"{caller}: t must be a tensor; got {_arguments.shown(t)}")
-    if t.layout != torch.strided or t.is_nested:
-        kind = "nested" if t.is_nested else "sparse"
-        raise ValueError(f"{caller}: t is a {kind} tensor, and only strided ones can be sharded")
+    _arguments.check_dense(caller, t)
     mesh = mesh_or_global(caller, mesh if mesh is None or isinstance(mesh, Mesh) else _mesh(mesh))
     given = [Replicate() for _ in mesh.axis_names] if placements is None else placements
     spec = _spec(caller, mesh, given, tuple(t.shape), partial=False)
