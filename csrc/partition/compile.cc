@@ -217,12 +217,9 @@ void GatherAgainToFit(const machine::Machine& machine, Compiled& out) {
                     " now and sends ", ByteText(done.wire_bytes), " more")});
 }
 
-// True if devices send something to each other.
-bool Sends(const program::Program& program) {
-  return std::any_of(program.instructions.begin(), program.instructions.end(), [](const auto& i) {
-    return program::IsMove(i.code) && i.code != program::OpCode::kSlice &&
-           i.code != program::OpCode::kTerm;
-  });
+bool Communicates(const program::Program& program) {
+  return std::any_of(program.instructions.begin(), program.instructions.end(),
+                     [](const auto& i) { return program::Communicates(i.code); });
 }
 
 // Lowers the plans: everything that follows from them.
@@ -249,7 +246,7 @@ absl::Status LowerPlans(Pipeline& pipeline, const CompileOptions& options,
     BaseOrder(out.program);
     if (machine.memory_bytes > 0) {
       // An update behind a collective would wait for it, and what follows would, too.
-      updates_early = !Sends(out.program) && UpdateEarly(out.program);
+      updates_early = !Communicates(out.program) && UpdateEarly(out.program);
       GatherAgainToFit(machine, out);
     }
     Order(out.program, OptionsFor(out.program, machine, options.merge_cap_bytes));
