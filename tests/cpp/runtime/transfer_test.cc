@@ -312,7 +312,7 @@ TEST(Transfer, SumsOfSeveralValuesShareTheirPortions) {
               taken = true;
               for (size_t v = 0; v < values.size(); ++v) {
                 if (plans[v].transfer.sums.empty()) continue;  // the small one
-                if (failed >= 0) continue;  // and its parts of the sums are zero
+                if (failed >= 0) continue;                     // and its parts of the sums are zero
                 EXPECT_TRUE(at::equal(slots[v].back(), wanted[v])) << v << " in " << size;
               }
             });
