@@ -8,13 +8,15 @@ import contextlib
 import queue
 import threading
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from torch_spmd import _arguments, _loading
+from torch_spmd._own_rows import OwnBatch, OwnRows, row_specs, without_rows
+from torch_spmd._state import processes
 from torch_spmd.mesh import Mesh, mesh_or_global
 from torch_spmd.spec import PartitionSpec, is_spec, to_spec
 from torch_spmd.tensors import mark_sharding
@@ -48,10 +50,15 @@ class Loader:
     state_dict of its own is read again from the beginning of the epoch, with the same random
     numbers.
 
-    What the dataset or its workers raise is raised where its batch is asked for.
+    In a job of several processes all of them iterate, and get the same batches as one process. Each
+    reads only the rows that its devices hold, if the loader is a DataLoader of a dataset with
+    indices and PyTorch's own collate function, and every value of a batch is a tensor whose spec
+    shards the rows; otherwise each reads whole batches.
+
+    What the dataset or its workers raise is raised where its batch is asked for, in all processes.
 
     Errors: TypeError, ValueError for arguments of another kind, and for specs that do not fit a
-    batch, when it is asked for.
+    batch, when it is asked for. RuntimeError if the processes draw different batches.
 
     Example:
         >>> import torch, torch_spmd as spmd
@@ -93,6 +100,11 @@ class Loader:
             mesh = mesh_or_global("Loader", mesh)
         self._mesh = mesh
         self._specs = _checked(specs, "specs")
+        self._own: OwnRows | None = None  # reads the rows of this process only
+        by_row = row_specs(self._specs)
+        if by_row is not None and processes.count() > 1 and OwnRows.fits(loader):
+            assert mesh is not None
+            self._own = OwnRows(loader, mesh, by_row, self._last)
         self._rows: int | None = None  # of a full batch
         self._state: Any = None  # behind the last batch that was taken
         self._resume: Any = None
@@ -151,7 +163,7 @@ class Loader:
             return iter(self._loader), resume["batches"], None
         if resume is None or resume["batches"] == 0:
             begin = _random_state(self._loader)
-            return iter(self._loader), 0, begin
+            return iter(self._reader()), 0, begin
         if resume["random"] is None:
             raise ValueError(
                 "Loader: the position was saved of a loader with load_state_dict, which this one "
@@ -159,13 +171,16 @@ class Loader:
             )
         now = _random_state(self._loader)
         _set_random_state(self._loader, resume["random"])
-        iterator = iter(self._loader)
+        iterator = iter(self._reader())
         try:
             for _ in range(resume["batches"]):
                 next(iterator, None)
         finally:
             _set_random_state(self._loader, now)
         return iterator, resume["batches"], resume["random"]
+
+    def _reader(self) -> Any:
+        return self._loader if self._own is None else self._own
 
     def _loaders_state(self) -> Any:
         state = getattr(self._loader, "state_dict", None)
@@ -183,10 +198,31 @@ class Loader:
             full = rows = 0
         if self._last == "drop" and rows < full:
             return None
-        moved = self._moved(batch, self._specs, "", full if self._last == "pad" else 0)
+        padded = full if self._last == "pad" else 0
+
+        def move(item: Tensor, specs: Any, where: str) -> Tensor:
+            if item.dim() and 0 < item.shape[0] < padded:
+                more = item.new_zeros((padded - item.shape[0], *item.shape[1:]))
+                item = torch.cat([item, more])
+            return self._on_device(item, specs, where)
+
+        moved = self._moved(batch, self._specs, "", move)
+        return self._with_mask(moved, rows, max(rows, full))
+
+    def _together(self, batch: OwnBatch) -> Any:
+        """The batch of which each process has read its rows. Collective."""
+
+        def move(item: Tensor, specs: Any, where: str) -> Tensor:
+            assert self._mesh is not None
+            return batch.on_device(item, self._mesh, self._spec_of(item, specs, where))
+
+        moved = self._moved(batch.tree, self._specs, "", move)
+        return self._with_mask(moved, batch.size, batch.full)
+
+    def _with_mask(self, moved: Any, rows: int, full: int) -> Any:
         if self._last != "pad":
             return moved
-        mask = torch.arange(max(rows, full)) < rows
+        mask = torch.arange(full) < rows
         return moved, self._on_device(mask, self._mask_spec(), "the mask")
 
     def _mask_spec(self) -> Any:
@@ -194,21 +230,19 @@ class Loader:
         found = _first_spec(self._specs)
         return None if found is None else PartitionSpec(*found[:1])
 
-    def _moved(self, item: Any, specs: Any, where: str, rows: int) -> Any:
+    def _moved(self, item: Any, specs: Any, where: str, move: _Move) -> Any:
+        """The tree with `move(tensor, specs, where)` for each tensor."""
         if isinstance(item, Tensor):
-            if item.dim() and 0 < item.shape[0] < rows:
-                more = item.new_zeros((rows - item.shape[0], *item.shape[1:]))
-                item = torch.cat([item, more])
-            return self._on_device(item, specs, where or "the batch")
+            return move(item, specs, where or "the batch")
         if isinstance(item, Mapping):
             moved = {
-                key: self._moved(v, _part(specs, key, where), f"{where}[{key!r}]", rows)
+                key: self._moved(v, _part(specs, key, where), f"{where}[{key!r}]", move)
                 for key, v in item.items()
             }
             return moved if type(item) is dict else _like(item, moved)
         if isinstance(item, (list, tuple)):
             moved_items = [
-                self._moved(v, _part(specs, i, where), f"{where}[{i}]", rows)
+                self._moved(v, _part(specs, i, where), f"{where}[{i}]", move)
                 for i, v in enumerate(item)
             ]
             if hasattr(item, "_fields"):
@@ -217,9 +251,13 @@ class Loader:
         return item
 
     def _on_device(self, tensor: Tensor, spec: Any, where: str) -> Tensor:
-        tensor = tensor.to("spmd")
         if spec is None:
-            return tensor
+            return tensor.to("spmd")
+        whole = self._spec_of(tensor, spec, where)
+        return mark_sharding(tensor.to("spmd"), self._mesh, whole)
+
+    def _spec_of(self, tensor: Tensor, spec: Any, where: str) -> PartitionSpec:
+        """The spec of a tensor, one entry per dimension."""
         if not is_spec(spec):
             raise ValueError(f"Loader: {where} is a tensor, and specs has {_arguments.shown(spec)}")
         found = to_spec(spec)
@@ -229,8 +267,10 @@ class Loader:
                     f"Loader: {where} has {tensor.dim()} dimensions, and its spec is {found!r}"
                 )
             found = PartitionSpec()
-        whole = PartitionSpec(*found, *[None] * (tensor.dim() - len(found)))
-        return mark_sharding(tensor, self._mesh, whole)
+        return PartitionSpec(*found, *[None] * (tensor.dim() - len(found)))
+
+
+_Move = Callable[[Tensor, Any, str], Tensor]
 
 
 class _Item(NamedTuple):
@@ -248,6 +288,8 @@ class _Batches:
     def __init__(self, loader: Loader) -> None:
         self._loader = loader
         self._iterator, self._count, self._begin = loader._begin()
+        self._first = self._count
+        self._form: Any = None  # of the batches, without rows
         self._queue: queue.Queue[_Item] = queue.Queue(max(1, loader._prefetch))
         self._stopped = threading.Event()
         self._thread: threading.Thread | None = None
@@ -274,6 +316,8 @@ class _Batches:
             self._thread.start()
         else:
             item = self._queue.get()
+        if self._loader._own is not None:
+            item = self._of_all(item)
         if item.error is not None:
             self.close()
             if isinstance(item.error, StopIteration):
@@ -283,18 +327,71 @@ class _Batches:
         self._loader._state = item.position
         return item.batch
 
+    def _of_all(self, item: _Item) -> _Item:
+        """The batch, put together of what all processes have read. Collective: what one process
+        meets, all raise, and they end together."""
+        batch, error = item.batch, item.error
+        if error is not None and not isinstance(error, Exception):
+            return item
+        what = "end" if isinstance(error, StopIteration) else batch.digest if batch else "error"
+        failed = error is not None and not isinstance(error, StopIteration)
+        mine = [what, type(error).__name__ if failed else "", str(error) if failed else ""]
+        every = processes.ask(mine, "asks a Loader for a batch")
+        for process, (_, kind, text) in enumerate(every):
+            if kind:
+                raised = processes.error_of(kind, f"{text} (in process {process})")
+                raised.__cause__ = error if failed else None
+                return _Item(None, raised, None)
+        for process, (theirs, _, _) in enumerate(every):
+            if theirs != every[0][0]:
+                raised = RuntimeError(
+                    f"Loader: process {process} draws another batch than process 0; give all of "
+                    "them the same seed (torch.manual_seed, or the DataLoader's generator), and a "
+                    "sampler that draws the batches of all"
+                )
+                return _Item(None, raised, None)
+        if batch is None:
+            return item
+        if batch.tree is None:
+            batch = batch._replace(tree=self._form)
+        self._form = without_rows(batch.tree)
+        try:
+            return item._replace(batch=self._loader._together(batch))
+        except Exception as raised_here:  # of specs and shapes, the same in all
+            return _Item(None, raised_here, None)
+
     def _position(self, state: Any) -> Any:
         return {"loader": state, "batches": self._count, "random": self._begin}
 
     def _read(self) -> _Item:
         try:
             while True:
-                batch = self._loader._ready(next(self._iterator))
+                batch = next(self._iterator)
+                if isinstance(batch, OwnBatch):
+                    if not batch.shows_rows():
+                        self._read_whole(batch)
+                        continue
+                else:
+                    batch = self._loader._ready(batch)
                 self._count += 1
                 if batch is not None:
                     return _Item(batch, None, self._position(self._loader._loaders_state()))
         except BaseException as error:
             return _Item(None, error, None)
+
+    def _read_whole(self, batch: OwnBatch) -> None:
+        """Begins again with whole batches, since these cannot be read by rows. In all processes,
+        since a batch has the same form in all."""
+        if self._thread is not None or self._count != self._first:
+            raise ValueError(
+                "Loader: the batches are not of one form: one has a value that is no tensor with "
+                "one row per row of the batch, as the first one had"
+            )
+        if self._first == 0:
+            _set_random_state(self._loader._loader, self._begin)
+        self._loader._own = None
+        self._loader._resume = self._position(None)
+        self._iterator, self._count, self._begin = self._loader._begin()
 
     def close(self) -> None:
         """Ends the thread. What was read ahead is dropped."""

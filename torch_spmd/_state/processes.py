@@ -94,7 +94,14 @@ def raise_any(error: BaseException | None) -> None:
     texts = gather(None if error is None else (type(error).__name__, str(error)))
     for process, text in enumerate(texts):
         if text is not None:
-            raise _class(text[0])(f"{text[1]} (in process {process})") from error
+            raise error_of(text[0], f"{text[1]} (in process {process})") from error
+
+
+def error_of(kind: str, text: str) -> Exception:
+    """An exception as one of class `kind` in another process: of the same class if that is one of
+    Python's or ours, else a RuntimeError."""
+    error: Exception = _class(kind)(text)
+    return error
 
 
 def _class(name: str) -> Any:
