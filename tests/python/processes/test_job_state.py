@@ -128,6 +128,10 @@ LONE = {
         "spmd.save(folder, {'w': torch.ones(3 + rank)})",
         r"ValueError: save: tensor 'w' is \('float32', \(4,\)\), and in process 0 .*in process 1",
     ),
+    "another tree for others": (
+        "spmd.save(folder + '/x.safetensors', {'w': torch.ones(3 + rank)}, format='safetensors')",
+        r"ValueError: save: tensor 0 is \('w', 'torch.float32', \(4,\)\), and in process 0 .*in p",
+    ),
     "a saver that ends": (
         "if rank == 0: spmd.save(folder, state(4))",
         r"process 1 has ended its script|process 1 is gone",
