@@ -164,6 +164,7 @@ def _writer(path: str, value: Any, wait: bool, format: str) -> Callable[[], None
     def write() -> None:
         with processes.doing(f"saves a checkpoint to {path!r}"):
             if format == "dcp":
+                writing.check_alike(tensors)
                 export.to_dcp(path, node, tensors)
             elif format == "spmd":
                 writing.write(folder, node, tensors)

@@ -27,6 +27,7 @@ from torch_spmd._state import (
     processes,
     safetensors_file,
     tree,
+    writing,
 )
 from torch_spmd._state.files import Folder, folder_at
 from torch_spmd._state.reading import INDEX
@@ -68,6 +69,8 @@ def to_safetensors(path: str, tensors: dict[str, Tensor], sharded: bool) -> None
     """One file called `path`, or files in the folder `path` with an index if there are several. All
     processes call it, and all raise the same error. Files get their names when all of them are
     complete."""
+    writing.check_alike(tensors)
+    tensors = {key: tensors[key] for key in processes.from_first(list(tensors))}  # one order
     files_of = _divided(tensors) if sharded else [list(tensors)]
     if sharded:
         folder = folder_at(path)
@@ -83,7 +86,7 @@ def to_safetensors(path: str, tensors: dict[str, Tensor], sharded: bool) -> None
     first = processes.rank() == 0
     try:
         with _raised_in_all():
-            _check_alike(folder, tensors)
+            _check_folder(folder)
             if sharded:
                 _check_free(folder, (manifest.NAME, ".metadata"))
         for name, keys in zip(names, files_of):
@@ -100,7 +103,6 @@ def to_safetensors(path: str, tensors: dict[str, Tensor], sharded: bool) -> None
                 with contextlib.suppress(Exception):
                     folder.remove(f"{name}.part")
         raise
-    tensors.clear()
 
 
 class _raised_in_all:
@@ -113,17 +115,8 @@ class _raised_in_all:
         processes.raise_any(error)
 
 
-def _check_alike(folder: Folder, tensors: Mapping[str, Tensor]) -> None:
-    """Errors: ValueError if this process saves other tensors than process 0; that folders of fsspec
-    take one process."""
-    mine = [(key, str(t.dtype), tuple(t.shape)) for key, t in tensors.items()]
-    theirs = processes.from_first(mine)
-    for i in range(max(len(mine), len(theirs))):
-        a, b = ((of[i] if i < len(of) else "nothing") for of in (mine, theirs))
-        if a != b:
-            raise ValueError(
-                f"save: tensor {i} is {a}, and in process 0 {b}; all processes save the same tree"
-            )
+def _check_folder(folder: Folder) -> None:
+    """Makes it. Errors: ValueError, since folders of fsspec take one process."""
     if processes.count() > 1 and not folder.writes_anywhere:
         raise ValueError(
             f"save: {folder.where('')!r} is reached through fsspec, where one process writes a "

@@ -10,7 +10,7 @@ import time
 import uuid
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from torch import Tensor
 
@@ -45,13 +45,14 @@ def write(folder: Folder, tree: Any, tensors: dict[str, Tensor]) -> None:
 
 
 def _write(folder: Folder, tree: Any, tensors: dict[str, Tensor]) -> None:
-    token, kinds = processes.from_first((uuid.uuid4().hex[:12], _kinds(tensors)))
+    mine = _kinds(tensors)
+    token, kinds = processes.from_first((uuid.uuid4().hex[:12], mine))
     name = f"{_DATA}{token}-{processes.rank():05d}.safetensors"
     error: BaseException | None = None
     saved: dict[str, SavedTensor] = {}
     size = 0
     try:
-        _check_kinds(kinds, _kinds(tensors))
+        _check_kinds(kinds, mine)
         folder.make()
         saved, size = _write_parts(folder, name, tensors)
     except BaseException as raised:
@@ -78,20 +79,56 @@ def _write(folder: Folder, tree: Any, tensors: dict[str, Tensor]) -> None:
         _remove_others(folder, whole)
 
 
-def _kinds(tensors: Mapping[str, Tensor]) -> dict[str, tuple[str, tuple[int, ...]]]:
+class _Kind(NamedTuple):
+    dtype: str
+    shape: tuple[int, ...]
+    # A hash of data that no program has used, so that nobody has compared it; else None.
+    data: int | None
+
+    def __str__(self) -> str:
+        return f"{self.dtype} {self.shape}"
+
+
+def _kinds(tensors: Mapping[str, Tensor]) -> dict[str, _Kind]:
     if processes.count() == 1:
         return {}
-    return {key: (dtypes.name_of(t.dtype), tuple(t.shape)) for key, t in tensors.items()}
+    return {
+        key: _Kind(
+            dtypes.name_of(t.dtype),
+            tuple(t.shape),
+            _C.host_hash(t.detach()) if parts.is_ours(t) else None,
+        )
+        for key, t in tensors.items()
+    }
 
 
-def _check_kinds(first: dict[str, Any], mine: dict[str, Any]) -> None:
-    """Errors: ValueError if this process saves other tensors than process 0."""
+def _check_kinds(first: dict[str, _Kind], mine: dict[str, _Kind]) -> None:
+    """Errors: ValueError if this process saves other tensors than process 0, or other data."""
     for key in (*first, *mine):
-        if first.get(key) != mine.get(key):
+        here, there = mine.get(key), first.get(key)
+        if here is None or there is None or here[:2] != there[:2]:
             raise ValueError(
-                f"save: tensor {key!r} is {mine.get(key, 'not there')}, and in process 0 "
-                f"{first.get(key, 'not there')}; all processes save the same tree"
+                f"save: tensor {key!r} is {here or 'not there'}, and in process 0 "
+                f"{there or 'not there'}; all processes save the same tree"
             )
+        if None not in (here.data, there.data) and here.data != there.data:
+            raise ValueError(
+                f"save: the data of tensor {key!r}, {here}, is not the same as in process 0. Every "
+                "process moves the whole value to the device; spmd.from_process_local takes parts"
+            )
+
+
+def check_alike(tensors: Mapping[str, Tensor]) -> None:
+    """Errors, in all processes: ValueError if they save different tensors, or different data that
+    has been moved to the device and that no program has used."""
+    mine = _kinds(tensors)
+    first = processes.from_first(mine)
+    error: ValueError | None = None
+    try:
+        _check_kinds(first, mine)
+    except ValueError as raised:
+        error = raised
+    processes.raise_any(error)
 
 
 def _check_seen(folder: Folder, files: Mapping[str, int]) -> None:
