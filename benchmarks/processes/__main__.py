@@ -20,6 +20,7 @@ import argparse
 import dataclasses
 import json
 import os
+import signal
 import socket
 import statistics
 import subprocess
@@ -96,6 +97,8 @@ def main() -> int:
     parser.add_argument("--devices", type=int, default=8, help="of the rows with several each")
     parser.add_argument("--json", type=Path, help="also writes the results there")
     args = parser.parse_args()
+    # So that the processes of a job do not outlive this one.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     print(report.HEADING.replace("eager", "theirs"))
     results: list[Result] = []
 
