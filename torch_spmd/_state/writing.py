@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import threading
 import time
 import uuid
 from collections.abc import Mapping
@@ -20,6 +21,7 @@ from torch_spmd._state.manifest import Manifest, SavedTensor, Stored
 from torch_spmd._state.safetensors_file import Piece
 
 _DATA = "data-"
+_one_at_a_time = threading.Lock()  # a writer removes files that its manifest does not name
 
 
 def snapshot(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -38,6 +40,11 @@ def write(folder: Folder, tree: Any, tensors: dict[str, Tensor]) -> None:
 
     Until the last step the folder has the checkpoint that it had before, whatever happens.
     """
+    with _one_at_a_time:
+        _write(folder, tree, tensors)
+
+
+def _write(folder: Folder, tree: Any, tensors: dict[str, Tensor]) -> None:
     mine = _kinds(tensors)
     token, kinds = processes.from_first((uuid.uuid4().hex[:12], mine))
     name = f"{_DATA}{token}-{processes.rank():05d}.safetensors"
@@ -144,6 +151,7 @@ def _write_parts(
     pieces: list[Piece] = []
     of: list[tuple[str, boxes.Box]] = []
     saved: dict[str, SavedTensor] = {}
+    names = {safetensors_file.METADATA}
     for key, tensor in tensors.items():
         device = "spmd" if parts.is_ours(tensor) else "cpu"
         shape, dtype = tuple(tensor.shape), tensor.dtype
@@ -151,7 +159,7 @@ def _write_parts(
         saved[key] = SavedTensor(dtypes.name_of(dtype), shape, (), device, mark)
         for box in parts.to_write(tensor):
             inside = ",".join(f"{begin}:{end}" for begin, end in box)
-            called = key if box == boxes.whole(shape) else f"{key}[{inside}]"
+            called = _free(key if box == boxes.whole(shape) else f"{key}[{inside}]", names)
             pieces.append(Piece(called, dtype, box, functools.partial(parts.read, tensor)))
             of.append((key, box))
     if not pieces:
@@ -164,6 +172,15 @@ def _write_parts(
         saved[key] = replace(saved[key], stored=stored)
     tensors.clear()
     return saved, folder.size(name)
+
+
+def _free(name: str, taken: set[str]) -> str:
+    """The name, or one like it if it is taken: readers of safetensors want each once."""
+    found, n = name, 2
+    while found in taken:
+        found, n = f"{name}#{n}", n + 1
+    taken.add(found)
+    return found
 
 
 def _one_after_another(pieces: list[Piece], of: list[Any]) -> tuple[list[Piece], list[Any]]:

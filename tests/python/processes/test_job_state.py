@@ -126,7 +126,11 @@ LONE = {
     ),
     "another tree": (
         "spmd.save(folder, {'w': torch.ones(3 + rank)})",
-        r"ValueError: save: tensor 'w' is \('float32', \(4,\)\), and in process 0 .*in process 1",
+        r"ValueError: save: tensor 'w' is float32 \(4,\), and in process 0 .*in process 1",
+    ),
+    "another tree for others": (
+        "spmd.save(folder + '/x.safetensors', {'w': torch.ones(3 + rank)}, format='safetensors')",
+        r"ValueError: save: tensor 'w' is float32 \(4,\), and in process 0 .*in process 1",
     ),
     "a saver that ends": (
         "if rank == 0: spmd.save(folder, state(4))",
