@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A program takes a value as an earlier one left it, and counts what it sends to have it otherwise."""
+"""A program takes a value as an earlier one left it; what it sends to have it otherwise counts."""
 
 import pytest
 import torch
@@ -77,7 +77,15 @@ def test_each_set_of_layouts_has_its_program(mesh):
 
 def test_not_more_programs_than_a_few(mesh):
     """More layouts than a few share programs; the values are moved before they run."""
-    specs = [("a", None), ("b", None), (None, "a"), (None, "b"), ("a", "b"), ("b", "a"), (("a", "b"), None)]
+    specs = [
+        ("a", None),
+        ("b", None),
+        (None, "a"),
+        (None, "b"),
+        ("a", "b"),
+        ("b", "a"),
+        (("a", "b"), None),
+    ]
     values = [left(mesh, spec) for spec in specs]
     compiles = _C.statistics()["compiles"]
     for y in values:
