@@ -142,7 +142,8 @@ absl::Status FirstPasses(Pipeline& pipeline, Compiled& out) {
 }
 
 // The graph has changed: as at the beginning. What was derived is forgotten first, since the passes
-// keep nodes that are annotated, and CompileAs, which does not propagate, has to keep the same ones.
+// keep nodes that are annotated, and CompileAs, which does not propagate, has to keep the same
+// ones.
 absl::Status PassesOnceMore(Pipeline& pipeline, Compiled& out) {
   ForgetDerived(out.graph);
   out.reasons = {};

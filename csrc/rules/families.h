@@ -62,8 +62,8 @@ inline constexpr Schema kSchemas[] = {
 };
 static_assert(IsSortedAndUnique(kSchemas, &Schema::op));
 
-// Where kSchemas has `op`, or its size if it does not. (An index: GCC with -fsanitize=undefined takes
-// no comparison of an address with null for a constant.)
+// Where kSchemas has `op`, or its size if it does not. (An index: GCC with -fsanitize=undefined
+// takes no comparison of an address with null for a constant.)
 constexpr size_t FindSchema(std::string_view op) {
   const auto at = std::ranges::lower_bound(kSchemas, op, {}, &Schema::op);
   const bool found = at != std::end(kSchemas) && at->op() == op;
