@@ -141,9 +141,8 @@ absl::Status FirstPasses(Pipeline& pipeline, Compiled& out) {
   return pipeline.Pass("batch_indices", [&] { return BatchIndices(out.graph); });
 }
 
-// The graph has changed: as at the beginning. What was derived is forgotten first, since the passes
-// keep nodes that are annotated, and CompileAs, which does not propagate, has to keep the same
-// ones.
+// The graph has changed: as at the beginning. What was derived is forgotten first: the passes keep
+// nodes that are annotated, and CompileAs, which does not propagate, has to keep the same ones.
 absl::Status PassesOnceMore(Pipeline& pipeline, Compiled& out) {
   ForgetDerived(out.graph);
   out.reasons = {};

@@ -84,6 +84,18 @@ graph {
 )",
 };
 
+// A decomposition that begins and ends with casts, which are merged with those around it.
+constexpr const char* kCasts = R"(mesh @m [a=4]
+graph {
+  %x: bf16[8,3] @m {a},{}
+  %0: bf16[3] = aten::logsumexp(%x, dim=[0], keepdim=false)
+  %1: bf16[1,3] = aten::view(%0, size=[1,3])
+  %2: bf16[8,3] = aten::sub.Tensor(%x, %1, alpha=1)
+  %3: bf16[8,3] = aten::exp(%2)
+  return %3
+}
+)";
+
 ir::Graph Parsed(const char* text) {
   absl::StatusOr<ir::Graph> graph = ir::Graph::Parse(text);
   EXPECT_TRUE(graph.ok()) << graph.status();
@@ -117,7 +129,9 @@ void ExpectComputes(const ir::Graph& graph, const program::Program& program,
 }
 
 TEST(Decisions, GiveTheProgramThatWasCompiled) {
-  for (const char* text : kGraphs) {
+  std::vector<const char*> texts(std::begin(kGraphs), std::end(kGraphs));
+  texts.push_back(kCasts);
+  for (const char* text : texts) {
     const ir::Graph graph = Parsed(text);
     const absl::StatusOr<Compiled> compiled = Compile(graph);
     ASSERT_TRUE(compiled.ok()) << compiled.status();
