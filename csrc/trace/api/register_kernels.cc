@@ -83,6 +83,7 @@ int64_t ChooseAttention(const at::Tensor& query, const at::Tensor& key, const at
                         at::globalContext().userEnabledMemEfficientSDP());
   if (!allowed || query.dim() != 4 || key.dim() != 4 || value.dim() != 4 || dropout != 0)
     return math;
+  if (query.is_nested() || key.is_nested() || value.is_nested()) return math;
   if (!at::isFloatingType(query.scalar_type())) return math;
   if (query.scalar_type() != key.scalar_type() || key.scalar_type() != value.scalar_type())
     return math;
@@ -96,6 +97,7 @@ int64_t ChooseAttention(const at::Tensor& query, const at::Tensor& key, const at
   }
   const auto size = [](const at::Tensor& t, int64_t d) { return t.sym_size(d); };
   if (size(query, 0) != size(key, 0) || size(key, 0) != size(value, 0)) return math;
+  if (size(query, 3) != size(key, 3)) return math;  // whose error names the sizes
   if (size(key, 1) != size(value, 1) || size(query, 1) % size(key, 1) != 0) return math;
   if (size(query, 1) != size(key, 1) && !gqa) return math;
   return fused;
