@@ -12,7 +12,7 @@ import torch_xla.core.xla_model as xm
 import torch_xla.distributed.spmd as xs
 import torch_xla.runtime as xr
 from torch import nn
-from torch_xla.distributed.fsdp import checkpoint_module
+from torch_xla.distributed.fsdp import XlaFullyShardedDataParallel, checkpoint_module
 from torch_xla.distributed.fsdp.wrap import (
     always_wrap_policy,
     lambda_auto_wrap_policy,
@@ -168,3 +168,41 @@ def test_gradients_over_micro_batches():
     torch.testing.assert_close(gradient, net[0].weight.grad.cpu())
     with pytest.raises(ValueError, match="one size along dimension 0"):
         gradient_accumulation(step, (data, target[:2]), net)
+
+
+def test_fsdp_of_processes_shards_over_all_devices():
+    """Over all devices of the one process, with the losses of the module on the CPU."""
+    expected = losses(model(), "cpu")
+    torch.manual_seed(0)
+    policy = functools.partial(size_based_auto_wrap_policy, min_num_params=100)
+    net = XlaFullyShardedDataParallel(
+        model(), flatten_parameters=True, sharding_groups=None, auto_wrap_policy=policy
+    )
+    assert isinstance(net.module[0], XlaFullyShardedDataParallel)
+    assert losses(net, "xla") == pytest.approx(expected, rel=1e-5)
+    if N > 1:
+        assert spmd.local_shards(net.module[0].weight)[0].data.numel() * N == 128
+    net(torch.ones(16, 16, device="xla")).sum().backward()
+    assert net.clip_grad_norm_(1.0) > 1.0
+    norms = torch.stack([p.grad.norm() for p in net.parameters()])
+    assert norms.norm().item() == pytest.approx(1.0, rel=1e-4)
+
+
+def test_fsdp_of_processes_from_meta_and_in_half():
+    with torch.device("meta"):
+        net = model()
+    net = XlaFullyShardedDataParallel(net, compute_dtype=torch.bfloat16)
+    assert net(torch.ones(8, 16, device="xla")).dtype == torch.bfloat16
+    assert {p.dtype for p in net.parameters()} == {torch.float32}
+    assert {p.device.type for p in net.parameters()} == {"spmd"}
+
+
+def test_fsdp_of_processes_refuses():
+    with pytest.raises(ValueError, match=r"spmd\.fsdp"):
+        XlaFullyShardedDataParallel(model(), sharding_groups=[[0]])
+    with pytest.raises(TypeError, match="no option 'shard'"):
+        XlaFullyShardedDataParallel(model(), shard=True)
+    with pytest.raises(RuntimeError, match="already wrapped"):
+        XlaFullyShardedDataParallel(XlaFullyShardedDataParallel(model()))
+    with pytest.raises(RuntimeError, match="forward"):
+        XlaFullyShardedDataParallel(nn.ModuleList([nn.Linear(2, 2)]))

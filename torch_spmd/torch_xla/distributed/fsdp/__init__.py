@@ -1,7 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Wrap policies and helpers of FSDP. The wrapper itself is
+"""FSDP: the wrapper, wrap policies and helpers. That of SPMD scripts is
 `experimental.spmd_fully_sharded_data_parallel`."""
 
 from torch_spmd.torch_xla.distributed.fsdp.utils import checkpoint_module
+from torch_spmd.torch_xla.distributed.fsdp.xla_fully_sharded_data_parallel import (
+    XlaFullyShardedDataParallel,
+)
 
-__all__ = ["checkpoint_module"]
+__all__ = ["XlaFullyShardedDataParallel", "checkpoint_module"]
