@@ -1,27 +1,56 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command that compares op samples on DTensor with ours (support/dtensor_ops.py), on a few."""
+"""The command that compares op samples on DTensor with ours (benchmarks/peers/dtensor_ops.py): on
+a few ops, and a sample of the table that it has written, another one with every commit."""
 
+import re
 from pathlib import Path
 
+import rotation
 from processes import run_script
 
-SUPPORT = Path(__file__).parents[1] / "support"
+ROOT = Path(__file__).parents[3]
+PAGE = ROOT / "docs" / "dtensor-ops.md"
+SAMPLE = 3  # rows of the table
+
+
+def outcomes(names, folder):
+    """The command's lines about these ops, and its page."""
+    # In a process of its own: it changes the sizes of op_db and has a fake process group.
+    done = run_script(f"""
+        import pathlib, sys
+        sys.path.insert(0, {str(ROOT)!r})
+        from benchmarks.peers import dtensor_ops
+        results = pathlib.Path({str(folder)!r}) / "results.jsonl"
+        dtensor_ops.run({names!r}, results)
+        lines = dtensor_ops.read(results)
+        print({{line["op"]: line for line in lines}})
+        print(dtensor_ops.page(lines))
+    """)
+    lines, _, page = done.stdout.partition("\n")
+    return eval(lines), page
 
 
 def test_a_few_ops(tmp_path):
-    # In a process of its own: it changes the sizes of op_db and has a fake process group.
-    done = run_script(f"""
-        import sys
-        sys.path.insert(0, {str(SUPPORT)!r})
-        import pathlib, dtensor_ops
-        results = pathlib.Path({str(tmp_path)!r}) / "results.jsonl"
-        dtensor_ops.run(["add", "nn_functional_conv2d", "normal"], results)
-        for line in dtensor_ops.read(results):
-            print(line["op"], line["cases"] > 0, line["dtensor"] > 0, line["spmd"])
-        print(dtensor_ops.page(dtensor_ops.read(results)))
-    """)
-    add, conv, normal, *page = done.stdout.splitlines()
-    assert add == "add True False 0"
-    assert conv == "nn_functional_conv2d True True 0"  # DTensor fails, and here it is right
-    assert normal == "normal False False 0"  # draws random numbers
-    assert "**1 of these 1 run sharded here**" in "\n".join(page)
+    lines, page = outcomes(["add", "nn_functional_conv2d", "normal"], tmp_path)
+    assert lines["add"]["cases"] > 0
+    assert lines["add"]["dtensor"] == 0
+    assert lines["normal"]["cases"] == 0  # draws random numbers
+    conv = lines["nn_functional_conv2d"]
+    assert conv["dtensor"] > 0  # and here it is right, and sharded
+    assert (conv["spmd"], conv["gathered"]) == (0, 0)
+    assert "**1 of these 1 are right here**" in page
+    assert "**1 of them without gathering a tensor**" in page
+
+
+def test_rows_of_the_table(tmp_path):
+    """What the page says about an op holds: how often DTensor fails, right or not, gathers."""
+    rows = re.findall(r"^\| (\w+) \| (\d+) of (\d+) \| .* \| (.*) \|$", PAGE.read_text(), re.M)
+    assert len(rows) > 50
+    first = rotation.turn() * SAMPLE
+    chosen = [rows[(first + i) % len(rows)] for i in range(SAMPLE)]
+    lines, _ = outcomes([row[0] for row in chosen], tmp_path)
+    for op, fails, cases, here in chosen:
+        line = lines[op]
+        assert (line["dtensor"], line["cases"]) == (int(fails), int(cases)), op
+        assert (line["spmd"] > 0) == here.startswith("wrong"), (op, line)
+        assert (line["gathered"] > 0) == ("gathers" in here) or line["spmd"], (op, line)

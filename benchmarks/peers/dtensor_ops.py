@@ -1,13 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What DTensor does with PyTorch's own op samples, and what `spmd` does with the same.
+"""What DTensor does with PyTorch's own op samples, and what `spmd` does where DTensor fails.
 
-    python tests/python/support/dtensor_ops.py results.jsonl           # half an hour; resumes
-    python tests/python/support/dtensor_ops.py results.jsonl --page > docs/dtensor-ops.md
+    python -m benchmarks.peers.dtensor_ops results.jsonl                # some minutes of CPU
+    python -m benchmarks.peers.dtensor_ops results.jsonl --page > docs/dtensor-ops.md
 
-Sizes are those of PyTorch's own test of DTensor, which four devices divide. Of each op variant, the
-first samples run with dimension 0 of every tensor sharded, and of the first tensor alone, where
-four divides it. DTensor runs as four ranks in one process (`LocalTensorMode`), forward; `spmd`
-forward and backward. An op fails where one of these raises an error, or has not the CPU's values.
+A run that was ended, also by --seconds, goes on where it was. Sizes are those of PyTorch's own test
+of DTensor, which four devices divide. Of each op variant, the first samples run with dimension 0 of
+every tensor sharded, and of the first tensor alone, where four divides it. DTensor runs as four
+ranks in one process (`LocalTensorMode`), forward. A case fails where it raises an error, or has not
+the CPU's values. All cases of a variant of which one fails run on `spmd`, forward and backward,
+where a case is also asked whether a tensor is gathered. It needs the packages of the tests.
 """
 
 from __future__ import annotations
@@ -16,11 +18,16 @@ import argparse
 import json
 import subprocess
 import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch.testing._internal import common_methods_invocations
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "tests" / "python" / "support"))
 
 RANKS, SAMPLES = 4, 3
 # Before samples are drawn: functions of op_db read these when they are called.
@@ -40,6 +47,8 @@ from torch.distributed.tensor import (  # noqa: E402
 )
 from torch.testing._internal.distributed.fake_pg import FakeStore  # noqa: E402
 from torch.utils._pytree import tree_leaves, tree_map  # noqa: E402
+
+from torch_spmd import _C  # noqa: E402
 
 
 def cuts(sample: Any) -> list[Cut]:
@@ -106,11 +115,25 @@ def dtensor_says(op: Any, sample: Any, cut: Cut, mesh: Any) -> str:
     return ""
 
 
-def outcome(name: str, mesh: Any) -> dict[str, Any]:
-    """A line of the results: cases, DTensor's first failure, and ours."""
-    op, cases = OPS[name], 0
-    theirs, ours = [], []
-    drawn = [s for s in samples(op) if cuts(s)][:SAMPLES]
+def ours_says(op: Any, sample: Any, cut: Cut) -> tuple[str, bool]:
+    """What is wrong on `spmd`, "" for nothing; and whether a tensor was gathered on the way."""
+    _C.forget_programs()
+    on_host = _C.statistics()["host_fallbacks"]
+    wrong = compare(op, sample, cut) or ""
+    gathers = any(row[0] == "all_gather" for p in _C.programs() for row in p.collectives())
+    return wrong, gathers or _C.statistics()["host_fallbacks"] > on_host
+
+
+def outcome(name: str, mesh: Any, begin: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
+    """A line of the results: cases, those in which DTensor fails, and ours of the same variant.
+    `begin` gets a line about which of both begins."""
+    begin({"op": name, "begun": "DTensor"})
+    op = OPS[name]
+    cases, theirs = [], []
+    try:
+        drawn = [s for s in samples(op) if cuts(s)][:SAMPLES]
+    except Exception:  # PyTorch's function that makes them needs its own sizes
+        return {"op": name, "cases": 0, "refused": True}
     for sample in drawn:
         try:
             if name in UNINITIALISED or draws(op, sample, "function"):
@@ -121,49 +144,59 @@ def outcome(name: str, mesh: Any) -> dict[str, Any]:
             try:
                 with LocalTensorMode(RANKS):
                     said = dtensor_says(op, sample, cut, mesh)
-                here = compare(op, sample, cut) or ""
             except NothingToCompare:
                 continue
-            cases += 1
+            cases.append((sample, cut))
             theirs += [said] if said else []
-            ours += [here] if here else []
-    return {
-        "op": name,
-        "cases": cases,
-        "dtensor": len(theirs),
-        "dtensor_first": theirs[0] if theirs else "",
-        "spmd": len(ours),
-        "spmd_first": ours[0] if ours else "",
+    line = {"op": name, "cases": len(cases), "dtensor": len(theirs)}
+    if not theirs:
+        return line
+    begin({"op": name, "begun": "spmd"})
+    wrong, gathered = [], 0
+    for sample, cut in cases:
+        try:
+            said, gathers = ours_says(op, sample, cut)
+        except NothingToCompare:
+            continue
+        wrong += [said] if said else []
+        gathered += gathers
+    return line | {
+        "dtensor_first": theirs[0],
+        "spmd": len(wrong),
+        "spmd_first": wrong[0] if wrong else "",
+        "gathered": gathered,
     }
 
 
-def run(names: list[str], results: Path) -> None:
+def run(names: list[str], results: Path, until: float = float("inf")) -> None:
+    """Appends a line for each op, up to a point of `time.monotonic`."""
     torch.ones(1, device="spmd").item()  # the device is there before the group
     dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=RANKS)
     with LocalTensorMode(RANKS):
         mesh = DeviceMesh("cpu", torch.arange(RANKS))
     for name in names:
-        with results.open("a") as file:
-            file.write(json.dumps({"op": name, "begun": True}) + "\n")
-        line = outcome(name, mesh)
-        with results.open("a") as file:
-            file.write(json.dumps(line) + "\n")
+        if time.monotonic() > until:
+            return
+        append(results, outcome(name, mesh, lambda line: append(results, line)))
 
 
-def run_all(results: Path) -> None:
+def run_all(results: Path, seconds: float) -> None:
     """In processes of their own, since a process may end with an op."""
-    while True:
+    start = time.monotonic()
+    while (left := seconds - (time.monotonic() - start)) > 0:
         begun = {line["op"]: line for line in read(results)}
         for name, line in begun.items():
             if "begun" in line:
-                died = {"cases": 1, "dtensor": 1, "dtensor_first": "the process ended"}
-                with results.open("a") as file:
-                    file.write(
-                        json.dumps({"op": name, **died, "spmd": 0, "spmd_first": "not run"}) + "\n"
-                    )
+                append(results, {"op": name, "cases": 0, "ended": line["begun"]})
         if all(name in begun for name in ops_of("float32")):
             return
-        subprocess.run([sys.executable, __file__, str(results), "--part"])
+        command = [sys.executable, "-m", "benchmarks.peers.dtensor_ops", str(results.resolve())]
+        subprocess.run([*command, "--part", "--seconds", str(left)], cwd=ROOT)
+
+
+def append(results: Path, line: dict[str, Any]) -> None:
+    with results.open("a") as file:
+        file.write(json.dumps(line) + "\n")
 
 
 def read(results: Path) -> list[dict[str, Any]]:
@@ -173,20 +206,29 @@ def read(results: Path) -> list[dict[str, Any]]:
 
 
 def page(lines: list[dict[str, Any]]) -> str:
-    lines = sorted((line for line in lines if line["cases"]), key=lambda line: str(line["op"]))
+    refused = sorted(f"`{line['op']}`" for line in lines if line.get("refused"))
+    missing = len(ops_of("float32")) - len(lines)
+    ended = sorted(f"`{line['op']}` ({line['ended']})" for line in lines if line.get("ended"))
+    lines = sorted((line for line in lines if line.get("cases")), key=lambda line: str(line["op"]))
     fails = [line for line in lines if line["dtensor"]]
-    right = [line for line in fails if not line["spmd"] and line["spmd_first"] != "not run"]
-    wrong_here = [line for line in lines if line["spmd"]]
+    right = [line for line in fails if not line["spmd"]]
+    cut = [line for line in right if not line["gathered"]]
     cases = sum(line["cases"] for line in lines)
     failing = sum(line["dtensor"] for line in lines)
+    names = ", ".join(f"`{line['op']}`" for line in fails if line["spmd"]) or "none"
 
     def cell(text: str) -> str:
         text = text if len(text) <= 110 else text[:107] + "…"
-        return text.replace("|", "\\|")
+        return text.replace("|", "\\|").replace("<", "&lt;")
+
+    def here(line: dict[str, Any]) -> str:
+        if line["spmd"]:
+            return f"wrong in {line['spmd']}: {cell(line['spmd_first'])}"
+        return f"right, gathers in {line['gathered']}" if line["gathered"] else "right"
 
     rows = [
         f"| {line['op']} | {line['dtensor']} of {line['cases']} | {cell(line['dtensor_first'])} | "
-        f"{cell(line['spmd_first']) if line['spmd'] or line['spmd_first'] else 'right'} |"
+        f"{here(line)} |"
         for line in fails
     ]
     return "\n".join(
@@ -195,12 +237,21 @@ def page(lines: list[dict[str, Any]]) -> str:
             "",
             f"Of {len(lines)} op variants of PyTorch's `op_db` (float32, torch "
             f"{torch.__version__.partition('+')[0]}) with {cases} sharded cases, DTensor fails in "
-            f"{len(fails)} ({failing} cases). **{len(right)} of these {len(fails)} run sharded "
-            "here**, forward and backward, with the values of the CPU.",
-            f"Of all {len(lines)}, {len(wrong_here)} have a case that is wrong here.",
+            f"{len(fails)} ({failing} cases). **{len(right)} of these {len(fails)} are right "
+            "here**, forward and backward, in all of their cases, "
+            f"**{len(cut)} of them without gathering a tensor**. Not right here: {names}.",
             "",
-            "Made by `tests/python/support/dtensor_ops.py`, which says what a case is. Ops that "
-            "draw random numbers or return uninitialised memory are left out.",
+            "Made by `python -m benchmarks.peers.dtensor_ops`, whose head says what a case is. "
+            "DTensor itself is asked, not PyTorch's list of the ops that fail there "
+            "(`dtensor_fails` in its own test), which no release contains. Ops that draw random "
+            "numbers, return uninitialised memory, or have no tensor that four devices divide are "
+            "left out. All forms, dtypes and shardings of all ops, without DTensor, are in "
+            "[coverage of ops](op-coverage.md).",
+            *["", f"These end the process, in the part in brackets: {', '.join(ended)}."]
+            * bool(ended),
+            *["", f"PyTorch makes no samples of these sizes: {', '.join(refused)}."]
+            * bool(refused),
+            *["", f"{missing} variants have not been run."] * bool(missing),
             "",
             "| op | DTensor fails in | with | here |",
             "|---|---|---|---|",
@@ -213,15 +264,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("results", type=Path)
     parser.add_argument("--page", action="store_true", help="print the page about the results")
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="ends after them")
     parser.add_argument("--part", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.page:
         print(page(read(options.results)))
     elif options.part:
         done = {line["op"] for line in read(options.results)}
-        run([name for name in ops_of("float32") if name not in done], options.results)
+        names = [name for name in ops_of("float32") if name not in done]
+        run(names, options.results, time.monotonic() + options.seconds)
     else:
-        run_all(options.results)
+        run_all(options.results, options.seconds)
 
 
 if __name__ == "__main__":
