@@ -113,7 +113,7 @@ class OwnRows:
         self._last = last
         self._rows: Callable[[int], tuple[int, ...]] = lambda size: own_rows(mesh, specs, size)
         self._drawn: collections.deque[OwnBatch] = collections.deque()
-        self._skipped = 0  # the first batches, of which nothing is read
+        self._given: Iterator[Any] = iter(())  # the indices that are left to be drawn
         self._reader: DataLoader[Any] = DataLoader(
             loader.dataset,
             batch_sampler=_Drawn(self),
@@ -144,12 +144,10 @@ class OwnRows:
     def draw(self) -> Iterator[list[Any]]:
         """The indices that are read, batch by batch; `_drawn` has the batches."""
         first = True
-        for number, given in enumerate(self._whole):
+        for given in self._given:
             indices = list(given)
             size = len(indices)
             self._full = self._full or size
-            if number < self._skipped:
-                continue
             if size < self._full and self._last == "drop":
                 continue
             full = max(size, self._full) if self._last == "pad" else size
@@ -169,10 +167,15 @@ class OwnRows:
     def begin_behind(self, count: int) -> Iterator[OwnBatch]:
         """An iterator over what follows on the first batches. As that of a Loader."""
         self._drawn.clear()
-        self._skipped = count if self._reader.num_workers == 0 else 0
+        self._given = iter(self._whole)
         batches = self._batches(iter(self._reader))
-        for _ in range(count - self._skipped):
-            next(batches, None)
+        for _ in range(count):
+            # Drawn now, with the random numbers that hold now.
+            if self._reader.num_workers == 0:
+                indices = list(next(self._given, ()))
+                self._full = self._full or len(indices)
+            else:
+                next(batches, None)
         return batches
 
     def _batches(self, trees: Iterator[Any]) -> Iterator[OwnBatch]:
