@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset, default_collate
+from torch.utils.data.dataloader import _DatasetKind, _SingleProcessDataLoaderIter
 
 from torch_spmd import _C
 from torch_spmd._state import processes
@@ -112,6 +113,7 @@ class OwnRows:
         self._last = last
         self._rows: Callable[[int], tuple[int, ...]] = lambda size: own_rows(mesh, specs, size)
         self._drawn: collections.deque[OwnBatch] = collections.deque()
+        self._given: Iterator[Any] = iter(())  # the indices that are left to be drawn
         self._reader: DataLoader[Any] = DataLoader(
             loader.dataset,
             batch_sampler=_Drawn(self),
@@ -142,7 +144,7 @@ class OwnRows:
     def draw(self) -> Iterator[list[Any]]:
         """The indices that are read, batch by batch; `_drawn` has the batches."""
         first = True
-        for given in self._whole:
+        for given in self._given:
             indices = list(given)
             size = len(indices)
             self._full = self._full or size
@@ -160,8 +162,21 @@ class OwnRows:
                 yield wanted
 
     def __iter__(self) -> Iterator[OwnBatch]:
+        return self.begin_behind(0)
+
+    def begin_behind(self, count: int) -> Iterator[OwnBatch]:
+        """An iterator over what follows on the first batches. As that of a Loader."""
         self._drawn.clear()
-        return self._batches(iter(self._reader))
+        self._given = iter(self._whole)
+        batches = self._batches(iter(self._reader))
+        for _ in range(count):
+            # Drawn now, with the random numbers that hold now.
+            if self._reader.num_workers == 0:
+                indices = list(next(self._given, ()))
+                self._full = self._full or len(indices)
+            else:
+                next(batches, None)
+        return batches
 
     def _batches(self, trees: Iterator[Any]) -> Iterator[OwnBatch]:
         for tree in trees:
@@ -183,6 +198,14 @@ class _Drawn:
 
     def __iter__(self) -> Iterator[list[Any]]:
         return self._rows.draw()
+
+
+def batch_skipper(iterator: Any) -> Callable[[], Any] | None:
+    """A function that goes behind the next batch of a DataLoader's iterator without reading it;
+    None if that is not possible."""
+    has_indices = getattr(iterator, "_dataset_kind", None) == _DatasetKind.Map
+    draws = isinstance(iterator, _SingleProcessDataLoaderIter) and has_indices
+    return iterator._next_index if draws else None
 
 
 def without_rows(tree: Any) -> Any:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from torch_spmd import _arguments, _loading
-from torch_spmd._own_rows import OwnBatch, OwnRows, row_specs, without_rows
+from torch_spmd._own_rows import OwnBatch, OwnRows, batch_skipper, row_specs, without_rows
 from torch_spmd._state import processes
 from torch_spmd.mesh import Mesh, mesh_or_global
 from torch_spmd.spec import PartitionSpec, is_spec, to_spec
@@ -47,8 +47,8 @@ class Loader:
 
     The position is state: `state_dict` and `load_state_dict` go on behind the last batch that was
     taken, whatever was read ahead; `spmd.save` and `spmd.load` take a Loader. A loader without
-    state_dict of its own is read again from the beginning of the epoch, with the same random
-    numbers.
+    state_dict of its own begins the epoch again, with the same random numbers, and goes on behind
+    that batch: a DataLoader without workers only draws indices until there, others read.
 
     In a job of several processes all of them iterate, and get the same batches as one process. Each
     reads only the rows that its devices hold, if the loader is a DataLoader of a dataset with
@@ -171,13 +171,23 @@ class Loader:
             )
         now = _random_state(self._loader)
         _set_random_state(self._loader, resume["random"])
-        iterator = iter(self._reader())
         try:
-            for _ in range(resume["batches"]):
-                next(iterator, None)
+            iterator = self._begin_behind(resume["batches"])
         finally:
             _set_random_state(self._loader, now)
         return iterator, resume["batches"], resume["random"]
+
+    def _begin_behind(self, count: int) -> Iterator[Any]:
+        """An iterator over what follows on the first batches. Without workers a dataset with
+        indices is not asked for these; workers are, since each has random numbers of its own."""
+        if self._own is not None:
+            return self._own.begin_behind(count)
+        iterator = iter(self._loader)
+        skip = batch_skipper(iterator) or (lambda: next(iterator))
+        with contextlib.suppress(StopIteration):
+            for _ in range(count):
+                skip()
+        return iterator
 
     def _reader(self) -> Any:
         return self._loader if self._own is None else self._own

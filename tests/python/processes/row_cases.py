@@ -82,7 +82,9 @@ def main():
     again = spmd.Loader(DataLoader(rows, 8, shuffle=True), SPECS, mesh=mesh)
     again.load_state_dict(state)
     rest = [values(batch) for batch in batches]
+    rows.asked.clear()
     assert len(rest) == 2 and [values(batch) for batch in again] == rest
+    assert len(rows.asked) == 16 // spmd.process_count()  # what was taken is not read again
     found["position"] = (first + rest, [])
     found["random"] = (torch.rand(2).tolist(), [])
     # Placed as the marks say; a step has the gradient of the whole batch.
