@@ -8,7 +8,7 @@ from collections import Counter
 from typing import Any
 
 from torch import Tensor
-from torch.utils.weak import WeakTensorKeyDictionary
+from torch.multiprocessing.reductions import StorageWeakRef
 
 from torch_spmd import _C
 
@@ -24,7 +24,9 @@ STATISTICS = {
     "HostFallback": "host_fallbacks",
 }
 
-_waiting: Any = WeakTensorKeyDictionary()  # how many programs had run when a tensor was made
+# Data that wait, by the address of their storage, which a tensor shares with the Parameter that is
+# made of it: how many programs had run when they came, and their bytes.
+_waiting: dict[int, tuple[StorageWeakRef, int, int]] = {}
 _before: dict[str, int] = {}  # the statistics when the counters were cleared
 _first_event = 0  # compilations before it are cleared
 
@@ -41,16 +43,20 @@ def sent(tensor: Any) -> None:
     """Host data became a tensor on the device. It is copied there when it is marked or when the
     next program runs; until then it counts as waiting."""
     if isinstance(tensor, Tensor) and tensor.device.type == "spmd":
-        _waiting[tensor] = _C.statistics()["runs"]
+        held = StorageWeakRef(tensor.untyped_storage())
+        _waiting[held.cdata] = (held, _C.statistics()["runs"], tensor.nbytes)
 
 
 def settle(marked: Tensor | None = None) -> None:
     """Counts the copies of the tensor, and of those that no longer wait."""
     runs = _C.statistics()["runs"]
-    for tensor, before in list(_waiting.items()):
-        if tensor is marked or runs > before:
-            del _waiting[tensor]
-            sample("OutboundData", tensor.nbytes)
+    address = None if marked is None or not _waiting else marked.untyped_storage()._cdata
+    for key, (held, before, size) in list(_waiting.items()):
+        if held.expired():
+            del _waiting[key]
+        elif key == address or runs > before:
+            del _waiting[key]
+            sample("OutboundData", size)
             count("VirtualDeviceUsage")
 
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch.distributed as dist
-from torch.distributed.distributed_c10d import TCPStore  # type: ignore[attr-defined]
+from torch.distributed import TCPStore
 from torch.distributed.rendezvous import register_rendezvous_handler
 
 

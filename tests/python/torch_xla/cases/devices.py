@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Names of the device."""
 
+import importlib
+import pkgutil
+
 import pytest
 import torch
 import torch_xla
@@ -116,3 +119,18 @@ def test_launching_processes():
     xr.use_spmd()
     with pytest.raises(NotImplementedError, match="one process has all devices"):
         torch_xla.launch(print)
+
+
+def test_every_module_can_be_imported():
+    """Under torch_xla's name, as the same object."""
+    found = pkgutil.walk_packages(torch_xla.__path__, "torch_spmd.torch_xla.")
+    names = [module.name for module in found if not module.name.endswith("__main__")]
+    assert len(names) > 40
+    for name in names:
+        theirs = importlib.import_module(name.removeprefix("torch_spmd."))
+        assert theirs is importlib.import_module(name)
+
+
+def test_process_group_is_refused():
+    with pytest.raises(AssertionError, match="XLA backend is not supported with SPMD"):
+        torch.distributed.init_process_group("xla", init_method="xla://")

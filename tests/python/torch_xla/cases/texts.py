@@ -51,6 +51,13 @@ def test_bytes_to_the_device_are_counted_once(mesh):
     assert met.metric_data("OutboundData")[:2] == (1, 16 * N)
 
 
+def test_parameters_of_a_module_that_moved_are_counted(mesh):
+    model = torch.nn.Linear(N, 4, bias=False).to("xla")  # its Parameter is another tensor now
+    xs.mark_sharding(model.weight, mesh, (0, 1))
+    assert met.metric_data("OutboundData")[:2] == (1, 16 * N)
+    assert met.counter_value("VirtualDeviceUsage") == 1
+
+
 def test_gathers_for_the_host_are_counted(mesh):
     t = xs.mark_sharding(torch.ones(4, N).to("xla"), mesh, (0, 1)).global_tensor
     t.cpu()
