@@ -122,7 +122,8 @@ def save(path: Any, tree: Any, *, wait: bool = True, format: str = "spmd") -> Sa
 
     Errors:
         TypeError: an object that has neither `state_dict` nor a form in JSON.
-        ValueError: a tensor without values (meta), a tree that contains itself.
+        ValueError: a tensor without values (meta), a tree that contains itself, a folder that has a
+            checkpoint of another form, which `load` would go on reading.
         OSError: a file cannot be written; then nothing is changed.
 
     Example:
@@ -163,6 +164,7 @@ def _writer(path: str, value: Any, wait: bool, format: str) -> Callable[[], None
     def write() -> None:
         with processes.doing(f"saves a checkpoint to {path!r}"):
             if format == "dcp":
+                writing.check_alike(tensors)
                 export.to_dcp(path, node, tensors)
             elif format == "spmd":
                 writing.write(folder, node, tensors)

@@ -182,7 +182,7 @@ class Call:
         unwritten = _arguments.integers("Call.check", "unwritten", unwritten, 0, any_order=True)
 
         def compare(result: int, a: Tensor, b: Tensor) -> None:
-            if result not in unwritten:
+            if result not in unwritten and not _equal(a, b):
                 torch.testing.assert_close(
                     a,
                     b,
@@ -400,8 +400,18 @@ def _has(dims: list[list[int]], factor: int) -> bool:
     return any(factor in dim for dim in dims)
 
 
+def _equal(a: Tensor, b: Tensor) -> bool:
+    """Whether no element differs, which is found sooner than whether they are close."""
+    if a.dtype != b.dtype or a.shape != b.shape or a.dtype == torch.complex32:
+        return False  # or unknown: PyTorch does not compare complex numbers of 32 bits
+    return torch.equal(a, b)
+
+
 def _crop(t: Tensor, box: Box, fill: float) -> Tensor:
     """The elements in a box, and `fill` where the box reaches outside the tensor."""
+    if all(0 <= begin <= end <= n for (begin, end), n in zip(box, t.shape)):
+        part = t[tuple(slice(begin, end) for begin, end in box)]
+        return part.clone(memory_format=torch.contiguous_format)
     tile = torch.full([max(end - begin, 0) for begin, end in box], fill, dtype=t.dtype)
     inside = [(max(begin, 0), min(end, n)) for (begin, end), n in zip(box, t.shape)]
     if all(begin < end for begin, end in inside):

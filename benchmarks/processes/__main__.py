@@ -7,7 +7,8 @@
 Both sides of a row run alternately in the same processes. Their CPU-seconds are those of all
 threads of all processes; the last column is the ratio of the wall times. "dp" is compared with
 DistributedDataParallel, "fsdp" with fully_shard, "tp" with parallelize_module, each on the GPT of
-the speed table with the same batch; "all-reduce" with that of Gloo. "agreement" is the time that a
+the speed table with the same batch; "all-reduce" with that of Gloo, without the pass over its
+own data in which each process makes what is added. "agreement" is the time that a
 step takes longer because the processes agree on it: that of a step that sends nothing, less the
 time of the same step where each process works alone. The devices are one for each process, and in
 the rows "n devices" several. Exits with 1 if a budget is missed.
@@ -19,6 +20,7 @@ import argparse
 import dataclasses
 import json
 import os
+import signal
 import socket
 import statistics
 import subprocess
@@ -95,6 +97,8 @@ def main() -> int:
     parser.add_argument("--devices", type=int, default=8, help="of the rows with several each")
     parser.add_argument("--json", type=Path, help="also writes the results there")
     args = parser.parse_args()
+    # So that the processes of a job do not outlive this one.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     print(report.HEADING.replace("eager", "theirs"))
     results: list[Result] = []
 

@@ -141,6 +141,15 @@ absl::Status FirstPasses(Pipeline& pipeline, Compiled& out) {
   return pipeline.Pass("batch_indices", [&] { return BatchIndices(out.graph); });
 }
 
+// The graph has changed: as at the beginning. What was derived is forgotten first, since the passes
+// keep nodes that are annotated, and CompileAs, which does not propagate, has to keep the same
+// ones.
+absl::Status PassesOnceMore(Pipeline& pipeline, Compiled& out) {
+  ForgetDerived(out.graph);
+  out.reasons = {};
+  return PassesBeforePropagation(pipeline, out);
+}
+
 // Puts chains in another order. If the result is true, `factors` and the annotations are stale.
 absl::StatusOr<bool> PutInOrder(Pipeline& pipeline,
                                 const std::vector<propagate::NodeFactors>& factors, Compiled& out) {
@@ -150,9 +159,7 @@ absl::StatusOr<bool> PutInOrder(Pipeline& pipeline,
     return absl::OkStatus();
   }));
   if (!any) return false;
-  SPMD_RETURN_IF_ERROR(PassesBeforePropagation(pipeline, out));
-  ForgetDerived(out.graph);
-  out.reasons = {};
+  SPMD_RETURN_IF_ERROR(PassesOnceMore(pipeline, out));
   return true;
 }
 
@@ -177,10 +184,7 @@ absl::Status OwnRowsAgain(Pipeline& pipeline, Compiled& out) {
     return absl::OkStatus();
   }));
   if (!any) return absl::InvalidArgumentError("the pass own_rows changes nothing");
-  SPMD_RETURN_IF_ERROR(PassesBeforePropagation(pipeline, out));
-  ForgetDerived(out.graph);
-  out.reasons = {};
-  return absl::OkStatus();
+  return PassesOnceMore(pipeline, out);
 }
 
 // A result with a copy of the graph, which has at least one grid.
@@ -217,12 +221,9 @@ void GatherAgainToFit(const machine::Machine& machine, Compiled& out) {
                     " now and sends ", ByteText(done.wire_bytes), " more")});
 }
 
-// True if devices send something to each other.
-bool Sends(const program::Program& program) {
-  return std::any_of(program.instructions.begin(), program.instructions.end(), [](const auto& i) {
-    return program::IsMove(i.code) && i.code != program::OpCode::kSlice &&
-           i.code != program::OpCode::kTerm;
-  });
+bool Communicates(const program::Program& program) {
+  return std::any_of(program.instructions.begin(), program.instructions.end(),
+                     [](const auto& i) { return program::Communicates(i.code); });
 }
 
 // Lowers the plans: everything that follows from them.
@@ -249,7 +250,7 @@ absl::Status LowerPlans(Pipeline& pipeline, const CompileOptions& options,
     BaseOrder(out.program);
     if (machine.memory_bytes > 0) {
       // An update behind a collective would wait for it, and what follows would, too.
-      updates_early = !Sends(out.program) && UpdateEarly(out.program);
+      updates_early = !Communicates(out.program) && UpdateEarly(out.program);
       GatherAgainToFit(machine, out);
     }
     Order(out.program, OptionsFor(out.program, machine, options.merge_cap_bytes));
@@ -282,11 +283,8 @@ absl::Status PropagateAsAsked(Pipeline& pipeline, Planning& planning) {
   });
 }
 
-// The graph has changed: as at the beginning.
 absl::Status PropagateAgain(Pipeline& pipeline, Planning& planning) {
-  SPMD_RETURN_IF_ERROR(PassesBeforePropagation(pipeline, planning.out));
-  ForgetDerived(planning.out.graph);
-  planning.out.reasons = {};
+  SPMD_RETURN_IF_ERROR(PassesOnceMore(pipeline, planning.out));
   return PropagateAsAsked(pipeline, planning);
 }
 
@@ -407,7 +405,7 @@ absl::StatusOr<Compiled> CompileAs(const ir::Graph& graph, Decisions decisions,
     }
     SPMD_RETURN_IF_ERROR(pipeline.Pass(
         "decompose", [&] { return DecomposeThese(out.graph, nodes, out.decomposed); }));
-    SPMD_RETURN_IF_ERROR(PassesBeforePropagation(pipeline, out));
+    SPMD_RETURN_IF_ERROR(PassesOnceMore(pipeline, out));
   }
   if (decisions.nodes.size() != static_cast<size_t>(out.graph.num_nodes())) {
     return absl::InvalidArgumentError(absl::StrCat("decisions about ", decisions.nodes.size(),

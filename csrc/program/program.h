@@ -101,6 +101,10 @@ enum class OpCode : uint8_t {
 };
 absl::string_view OpCodeName(OpCode code);
 inline bool IsMove(OpCode code) { return code != OpCode::kCall && code != OpCode::kFree; }
+// True for moves in which devices send something to each other.
+inline bool Communicates(OpCode code) {
+  return IsMove(code) && code != OpCode::kSlice && code != OpCode::kTerm;
+}
 
 // An operand that is used at coordinate 0 of `axes` only, such as the bias of a sharded
 // contraction. Elsewhere it is absent (if the op allows) or its identity, zero.

@@ -95,10 +95,6 @@ double WireBytes(const Program& program, const Instruction& instruction, size_t 
   return 0;
 }
 
-bool Communicates(OpCode code) {
-  return IsMove(code) && code != OpCode::kSlice && code != OpCode::kTerm;
-}
-
 }  // namespace
 
 std::vector<Traffic> CollectiveTraffic(const Program& program) {

@@ -12,6 +12,7 @@
 #include "csrc/trace/api/session.h"
 #include "csrc/trace/recorder/marks.h"
 #include "csrc/trace/recorder/saved_marks.h"
+#include "csrc/trace/run/agree.h"
 #include "csrc/trace/run/end_of_step.h"
 #include "csrc/trace/run/marking.h"
 #include "csrc/trace/run/read_host.h"
@@ -115,6 +116,13 @@ bool ReadsAlone(const at::Tensor& tensor) {
   return trace::ReadsAlone(*lock, tensor);
 }
 
+std::optional<uint64_t> HostHash(const at::Tensor& tensor) {
+  trace::SessionLock lock;
+  ThrowIfError(trace::RunWaitingStep(*lock));
+  ThrowIfError(trace::CheckOurs("save", tensor));
+  return trace::HashOfHostData(*lock, tensor);
+}
+
 py::list LocalShards(const at::Tensor& tensor) {
   py::list result;
   for (const ShardData& shard : ValueOrThrow(Session::Get().LocalShards(tensor))) {
@@ -158,6 +166,7 @@ void init_tensors(py::module& m) {
   m.def("give_saved_mark", &GiveSavedMark, py::arg("tensor"), py::arg("text"));
   m.def("read_part", &ReadPart, py::arg("tensor"), py::arg("box"));
   m.def("reads_alone", &ReadsAlone, py::arg("tensor"));
+  m.def("host_hash", &HostHash, py::arg("tensor"));
   m.def("local_shards", &LocalShards, py::arg("tensor"));
   m.def(
       "from_local_shards",

@@ -62,10 +62,12 @@ inline constexpr Schema kSchemas[] = {
 };
 static_assert(IsSortedAndUnique(kSchemas, &Schema::op));
 
-// The schema of `op`, or null.
-constexpr const Schema* FindSchema(std::string_view op) {
-  const Schema* const at = std::ranges::lower_bound(kSchemas, op, {}, &Schema::op);
-  return at != std::end(kSchemas) && at->op() == op ? at : nullptr;
+// Where kSchemas has `op`, or its size if it does not. (An index: GCC with -fsanitize=undefined
+// takes no comparison of an address with null for a constant.)
+constexpr size_t FindSchema(std::string_view op) {
+  const auto at = std::ranges::lower_bound(kSchemas, op, {}, &Schema::op);
+  const bool found = at != std::end(kSchemas) && at->op() == op;
+  return found ? at - std::begin(kSchemas) : std::size(kSchemas);
 }
 
 // Whether `rows` has a row for each op that kSchemas lists under `family`, and no other.
@@ -73,9 +75,9 @@ template <size_t n>
 constexpr bool AreRowsOf(Family family, const std::array<Row, n>& rows) {
   std::array<bool, std::size(kSchemas)> seen{};
   for (const Row& row : rows) {
-    const Schema* const schema = FindSchema({row.op.data(), row.op.size()});
-    if (schema == nullptr || schema->family != family || seen[schema - kSchemas]) return false;
-    seen[schema - kSchemas] = true;
+    const size_t at = FindSchema({row.op.data(), row.op.size()});
+    if (at == std::size(kSchemas) || kSchemas[at].family != family || seen[at]) return false;
+    seen[at] = true;
   }
   return std::ranges::count(kSchemas, family, &Schema::family) == n;
 }

@@ -4,11 +4,13 @@
 #include <ATen/Dispatch.h>
 #include <ATen/OpMathType.h>
 #include <ATen/Parallel.h>
+#include <ATen/ops/from_blob.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/maximum.h>
 #include <ATen/ops/minimum.h>
 
 #include <algorithm>
+#include <cstring>
 #include <limits>
 
 #include "csrc/runtime/tiled_tensor.h"
@@ -21,39 +23,52 @@ namespace {
 constexpr int64_t kBlock = 2048;
 
 template <typename T>
-void SumBlocks(const std::vector<const T*>& terms, int64_t numel, T* target) {
+void SumBlocks(absl::Span<const void* const> terms, int64_t numel,
+               absl::Span<void* const> targets) {
   using Work = at::opmath_type<T>;
+  const auto term = [&](size_t t) { return static_cast<const T*>(terms[t]); };
   at::parallel_for(0, numel, 4 * kBlock, [&](int64_t begin, int64_t end) {
     Work block[kBlock];
     for (int64_t at = begin; at < end; at += kBlock) {
       const int64_t n = std::min(kBlock, end - at);
-      const T* first = terms[0] + at;
+      const T* first = term(0) + at;
       for (int64_t i = 0; i < n; ++i) block[i] = static_cast<Work>(first[i]);
       for (size_t t = 1; t < terms.size(); ++t) {
-        const T* term = terms[t] + at;
-        for (int64_t i = 0; i < n; ++i) block[i] += static_cast<Work>(term[i]);
+        const T* next = term(t) + at;
+        for (int64_t i = 0; i < n; ++i) block[i] += static_cast<Work>(next[i]);
       }
-      for (int64_t i = 0; i < n; ++i) target[at + i] = static_cast<T>(block[i]);
+      for (void* const target : targets) {
+        T* const to = static_cast<T*>(target) + at;
+        for (int64_t i = 0; i < n; ++i) to[i] = static_cast<T>(block[i]);
+      }
     }
   });
+}
+
+bool IsSummedInBlocks(at::ScalarType type) {
+  return at::isFloatingType(type) && !at::isFloat8Type(type);
+}
+
+// Requires: IsSummedInBlocks(type).
+void SumRows(at::ScalarType type, absl::Span<const void* const> terms, int64_t n,
+             absl::Span<void* const> targets) {
+  AT_DISPATCH_FLOATING_TYPES_AND2(at::kHalf, at::kBFloat16, type, "spmd all_reduce",
+                                  [&] { SumBlocks<scalar_t>(terms, n, targets); });
 }
 
 // Sums contiguous floating-point terms on the CPU. False if they are something else, and nothing
 // was done.
 bool SumOnCpu(const std::vector<at::Tensor>& terms, at::Tensor& target) {
-  if (!target.is_cpu() || !target.is_contiguous() || !at::isFloatingType(target.scalar_type()) ||
-      at::isFloat8Type(target.scalar_type())) {
+  if (!target.is_cpu() || !target.is_contiguous() || !IsSummedInBlocks(target.scalar_type())) {
     return false;
   }
+  std::vector<const void*> data;
   for (const at::Tensor& term : terms) {
     if (!term.is_contiguous()) return false;
+    data.push_back(term.const_data_ptr());
   }
-  AT_DISPATCH_FLOATING_TYPES_AND2(
-      at::kHalf, at::kBFloat16, target.scalar_type(), "spmd all_reduce", [&] {
-        std::vector<const scalar_t*> data;
-        for (const at::Tensor& term : terms) data.push_back(term.const_data_ptr<scalar_t>());
-        SumBlocks<scalar_t>(data, target.numel(), target.mutable_data_ptr<scalar_t>());
-      });
+  void* const targets[] = {target.mutable_data_ptr()};
+  SumRows(target.scalar_type(), data, target.numel(), targets);
   return true;
 }
 
@@ -120,6 +135,20 @@ void AccumulateTerms(ReduceKind kind, const std::vector<at::Tensor>& terms, at::
   if (kind == ReduceKind::kSum && SumOnCpu(terms, target)) return;
   if (!target.is_same(terms[0])) target.copy_(terms[0]);
   for (size_t t = 1; t < terms.size(); ++t) AccumulateInto(kind, terms[t], target);
+}
+
+void AccumulateRows(ReduceKind kind, at::ScalarType type, absl::Span<const void* const> terms,
+                    int64_t n, absl::Span<void* const> targets) {
+  if (kind == ReduceKind::kSum && IsSummedInBlocks(type)) {
+    SumRows(type, terms, n, targets);
+    return;
+  }
+  const auto row = [&](const void* at) { return at::from_blob(const_cast<void*>(at), {n}, type); };
+  std::vector<at::Tensor> rows;
+  for (const void* const term : terms) rows.push_back(row(term));
+  at::Tensor sum = row(targets[0]);
+  AccumulateTerms(kind, rows, sum);
+  for (void* const target : targets.subspan(1)) std::memcpy(target, targets[0], sum.nbytes());
 }
 
 at::Tensor IdentityTile(const Backend& backend, const Place& place, ReduceKind kind, DType dtype,

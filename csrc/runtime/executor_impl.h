@@ -80,7 +80,8 @@ struct LoadedProgram::Impl {
   void FindCommit();
   // The batch before which this run takes its donated arguments.
   size_t CommitOfRun() const;
-  // With several processes: the step before which they vote, the same in every process.
+  // With several processes that may fail: the step before which they vote, the same in every
+  // process.
   void FindVote();
 
   absl::Status Bring(absl::Span<Argument> inputs);

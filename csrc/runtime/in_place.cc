@@ -29,8 +29,10 @@ at::Tensor OneAfterAnother(const at::Tensor& send, absl::Span<const SentRange> r
 
 }  // namespace
 
+InPlacePeers* InPlace(Peers& peers) { return dynamic_cast<InPlacePeers*>(&peers); }
+
 absl::StatusOr<at::Tensor> BufferToSend(Peers& peers, int64_t bytes) {
-  if (auto* const in_place = dynamic_cast<InPlacePeers*>(&peers)) {
+  if (InPlacePeers* const in_place = InPlace(peers)) {
     SPMD_RETURN_IF_ERROR(peers.failure());
     return in_place->BufferToSend(bytes);
   }
@@ -48,7 +50,7 @@ absl::Status ExchangeInPlace(Peers& peers, const at::Tensor& send,
     SPMD_CHECK(range.begin >= 0 && range.bytes >= 0 && range.begin + range.bytes <= send.numel(),
                "an exchange sends more than there is");
   }
-  if (auto* const in_place = dynamic_cast<InPlacePeers*>(&peers)) {
+  if (InPlacePeers* const in_place = InPlace(peers)) {
     SPMD_RETURN_IF_ERROR(peers.failure());
     return in_place->ExchangeInPlace(send, ranges, received_bytes, take);
   }

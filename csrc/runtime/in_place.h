@@ -23,6 +23,18 @@ struct SentRange {
 // `borrowed` they are valid until it returns.
 using TakeReceived = absl::FunctionRef<void(absl::Span<const at::Tensor> received, bool borrowed)>;
 
+// What a process does for sums that several processes add in portions (sums_in_portions.h). The
+// memory of each is portion_bytes() long and valid until the function returns. An error ends the
+// exchange here; the function has told the others of it.
+struct PortionWork {
+  // Writes to to[q] this process's terms of portion n of what process q adds.
+  absl::FunctionRef<absl::Status(int64_t n, absl::Span<char* const> to)> give;
+  // Adds portion n: from[q] has the terms of process q. Writes the sums for the others to `to`.
+  absl::FunctionRef<absl::Status(int64_t n, absl::Span<const char* const> from, char* to)> add;
+  // Takes portion n of what process q has added from from[q].
+  absl::FunctionRef<void(int64_t n, absl::Span<const char* const> from)> take;
+};
+
 // Peers that send from memory that others read.
 class InPlacePeers {
  public:
@@ -32,7 +44,15 @@ class InPlacePeers {
   virtual absl::Status ExchangeInPlace(const at::Tensor& send, absl::Span<const SentRange> ranges,
                                        absl::Span<const int64_t> received_bytes,
                                        TakeReceived take) = 0;
+  // The bytes of a portion of what one process adds.
+  virtual int64_t portion_bytes() const = 0;
+  // Collective. Portions 0 to `count` - 1, each in three steps. A process may be some portions
+  // ahead of the others. Errors: those of Peers::Exchange and of `work`.
+  virtual absl::Status RunPortions(int64_t count, const PortionWork& work) = 0;
 };
+
+// Null if the peers cannot do that.
+InPlacePeers* InPlace(Peers& peers);
 
 // Memory on the host for what the next exchange sends. It is valid until then, and its contents are
 // anything. Errors: those of Peers::Exchange.

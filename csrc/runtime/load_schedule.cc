@@ -237,6 +237,8 @@ void LoadedProgram::Impl::FindCommit() {
 }
 
 // The processes vote after the last step that may fail, whether or not this one has a part in it.
+// As long as no donated input is dropped or overwritten, waiting costs nothing, and a process that
+// runs out of memory until then fails as an op does.
 void LoadedProgram::Impl::FindVote() {
   for (size_t i = 0; i < steps.size(); ++i) {
     const auto* call = std::get_if<CallStep>(&steps[i]);
@@ -244,6 +246,15 @@ void LoadedProgram::Impl::FindVote() {
     const program::Instruction& instruction = program.instructions[i];
     const DType dtype = program.values[instruction.results[0]].type.dtype;
     if (rules::MayFail(*call->binding().facts, dtype)) vote = static_cast<int>(i) + 1;
+  }
+  if (vote > 0) {
+    const program::DefUse facts(program);
+    auto first_write = static_cast<int>(steps.size());
+    for (const program::Input& input : program.inputs) {
+      const int last = facts.last_user(input.value);
+      if (input.donated && last >= 0) first_write = std::min(first_write, last);
+    }
+    vote = std::max(vote, first_write);
   }
   const auto is_before = [&](const Batch& batch) { return batch.step < vote; };
   // With one wave, the batches are in program order.

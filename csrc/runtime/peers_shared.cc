@@ -25,11 +25,21 @@ constexpr int64_t kPage = 4096;
 constexpr int64_t kSmall = 64 << 10;
 constexpr int kNumSmall = 2;
 
+// The portions of sums (in_place.h) have places of their own, behind the small regions: those of
+// several portions, so that no process has to wait for the others after each. All lie in a cache.
+constexpr int kPortionsAtOnce = 4;
+constexpr int64_t kMostOfPortion = 128 << 10;
+constexpr int64_t kMostOfAllPortions = 4 << 20;
+
 // The beginning of a segment. The regions follow.
 struct Header {
   uint64_t token;
   alignas(64) SharedCounter written;  // exchanges whose bytes are in the segment
   alignas(64) SharedCounter ended;    // exchanges that the process has ended: it has read its bytes
+  // Portions to which the process has given its terms, which it has added, and which it has taken.
+  alignas(64) SharedCounter given;
+  alignas(64) SharedCounter added;
+  alignas(64) SharedCounter taken;
 };
 // Where the bytes for one process are in an exchange.
 struct Entry {
@@ -84,6 +94,44 @@ class SharedPeers : public WatchedPeers, public InPlacePeers {
     return absl::OkStatus();
   }
 
+  int64_t portion_bytes() const override {
+    const int64_t bytes = kMostOfAllPortions / (int64_t{kPortionsAtOnce} * size());
+    return std::clamp(bytes / kPage * kPage, kPage, kMostOfPortion);
+  }
+
+  absl::Status RunPortions(int64_t count, const PortionWork& work) override {
+    SPMD_RETURN_IF_ERROR(Grow(rank(), PortionsEnd()));
+    std::vector<char*> to(size());
+    std::vector<const char*> from(size());
+    // What has been given is added, and what has been added is taken, while it is in a cache; until
+    // then the others have the time of another portion.
+    for (int64_t step = 0; step < count + 2; ++step) {
+      if (int64_t n = step; n < count) {
+        const int64_t number = portions_ + n;
+        SPMD_RETURN_IF_ERROR(AwaitAll(&Header::taken, number + 1 - kPortionsAtOnce));
+        for (int q = 0; q < size(); ++q) to[q] = PlaceOf(number, rank(), q);
+        SPMD_RETURN_IF_ERROR(work.give(n, to));
+        HeaderOf(rank()).given.Set(Number(number + 1));
+      }
+      if (int64_t n = step - 1; n >= 0 && n < count) {
+        const int64_t number = portions_ + n;
+        SPMD_RETURN_IF_ERROR(AwaitAll(&Header::given, number + 1));
+        for (int q = 0; q < size(); ++q) from[q] = PlaceOf(number, q, rank());
+        SPMD_RETURN_IF_ERROR(work.add(n, from, PlaceOf(number, rank(), rank())));
+        HeaderOf(rank()).added.Set(Number(number + 1));
+      }
+      if (int64_t n = step - 2; n >= 0) {
+        const int64_t number = portions_ + n;
+        SPMD_RETURN_IF_ERROR(AwaitAll(&Header::added, number + 1));
+        for (int q = 0; q < size(); ++q) from[q] = PlaceOf(number, q, q);
+        work.take(n, from);
+        HeaderOf(rank()).taken.Set(Number(number + 1));
+      }
+    }
+    portions_ += count;
+    return absl::OkStatus();
+  }
+
  protected:
   absl::Status DoExchange(const at::Tensor& send, absl::Span<const int64_t> send_bytes,
                           const at::Tensor& receive,
@@ -129,14 +177,41 @@ class SharedPeers : public WatchedPeers, public InPlacePeers {
       }
       if (last > 0) SPMD_RETURN_IF_ERROR(Await(q, HeaderOf(q).ended, last));
     }
-    const int64_t begin = HeaderBytes(size()) + region * kSmall;
-    SharedSegment& segment = *segments_[rank()];
-    if (absl::Status status = segment.Grow(begin + bytes); !status.ok()) {
-      Fail(absl::Status(status.code(), absl::StrCat(status.message(), " for an exchange, in ",
-                                                    ProcessName(rank()))));
-      return failure();
+    const int64_t begin =
+        region < kNumSmall ? HeaderBytes(size()) + region * kSmall : PortionsEnd();
+    SPMD_RETURN_IF_ERROR(Grow(rank(), begin + bytes));
+    return segments_[rank()]->data() + begin;
+  }
+
+  // Lets the segment of a process have `bytes` at least, as it is seen here.
+  absl::Status Grow(int process, int64_t bytes) {
+    const absl::Status status = segments_[process]->Grow(bytes);
+    if (status.ok()) return status;
+    Fail(absl::Status(status.code(), absl::StrCat("an exchange through memory: ", status.message(),
+                                                  " (in ", ProcessName(rank()), ")")));
+    return failure();
+  }
+
+  int64_t PortionsEnd() const {
+    return LeastBytes(size()) + int64_t{kPortionsAtOnce} * size() * portion_bytes();
+  }
+  // Where process `from` puts its terms of a portion for process `to`; with from == to, its sums
+  // for all others. Requires: the process has said that it has a portion, if it is not this one.
+  char* PlaceOf(int64_t number, int from, int to) const {
+    const int64_t place = number % kPortionsAtOnce * size() + to;
+    return segments_[from]->data() + LeastBytes(size()) + place * portion_bytes();
+  }
+
+  // Until the counters of all other processes have reached `wanted`.
+  absl::Status AwaitAll(SharedCounter Header::* counter, int64_t wanted) {
+    if (wanted <= 0) return absl::OkStatus();
+    for (int q = 0; q < size(); ++q) {
+      if (q == rank()) continue;
+      SPMD_RETURN_IF_ERROR(Await(q, HeaderOf(q).*counter, wanted));
+      // It has made room for its portions before it has said so.
+      SPMD_RETURN_IF_ERROR(Grow(q, PortionsEnd()));
     }
-    return segment.data() + begin;
+    return absl::OkStatus();
   }
 
   absl::Status Await(int process, SharedCounter& counter, int64_t step) {
@@ -161,17 +236,14 @@ class SharedPeers : public WatchedPeers, public InPlacePeers {
                                             bytes)));
       return failure();
     }
-    SharedSegment& segment = *segments_[process];
-    if (absl::Status status = segment.Grow(entry.begin + bytes); !status.ok()) {
-      Fail(status);
-      return failure();
-    }
-    return at::from_blob(segment.data() + entry.begin, {bytes}, at::kByte);
+    SPMD_RETURN_IF_ERROR(Grow(process, entry.begin + bytes));
+    return at::from_blob(segments_[process]->data() + entry.begin, {bytes}, at::kByte);
   }
 
   const std::vector<std::unique_ptr<SharedSegment>> segments_;  // by process
   // By process and region: the last exchange in which something was sent to it from there.
   std::vector<std::array<int64_t, kNumSmall + 1>> last_;
+  int64_t portions_ = 0;  // of all sums so far
 };
 
 }  // namespace

@@ -61,12 +61,15 @@ absl::Status Vote(Peers& peers, const absl::Status& mine, int step) {
   if (first < 0) return absl::OkStatus();
   SPMD_ASSIGN_OR_RETURN(const std::vector<std::string> texts,
                         peers.Tell(peers.rank() == first ? StatusToText(mine) : ""));
-  const absl::Status theirs = StatusFromText(texts[first]);
-  absl::Status status(theirs.code(),
-                      absl::StrCat(theirs.message(), " (in ", ProcessName(first), ")"));
-  theirs.ForEachPayload(
-      [&](absl::string_view name, const absl::Cord& value) { status.SetPayload(name, value); });
-  return status;
+  return InProcess(StatusFromText(texts[first]), first);
+}
+
+absl::Status InProcess(const absl::Status& status, int rank) {
+  absl::Status named(status.code(),
+                     absl::StrCat(status.message(), " (in ", ProcessName(rank), ")"));
+  status.ForEachPayload(
+      [&](absl::string_view name, const absl::Cord& value) { named.SetPayload(name, value); });
+  return named;
 }
 
 void FailAsInterrupted(Peers& peers) {

@@ -3,8 +3,8 @@
 //
 //   agree   that all run the same program with the same numbers, before the first byte is sent
 //   run     a process whose op fails goes on sending what it owes, as zeros
-//   vote    after the last step that may fail: if one has failed, none takes its donated arguments,
-//           and all have the same error
+//   vote    after the last step that may fail, and as late as none has taken its donated arguments:
+//           if one has failed, none takes them, and all have the same error
 //   commit  a failure after it ends the job, since the others cannot go back
 #pragma once
 
@@ -23,6 +23,9 @@ absl::Status AgreeToRun(Peers& peers, uint64_t program, const std::vector<c10::S
 // `mine` is how this process fared, until step `step` if it failed. Returns OK if all are well, and
 // otherwise, in all processes, the error of the one that failed in the earliest step.
 absl::Status Vote(Peers& peers, const absl::Status& mine, int step);
+
+// The error with the process that has met it.
+absl::Status InProcess(const absl::Status& status, int rank);
 
 // Ends what all processes do, because this one was interrupted.
 void FailAsInterrupted(Peers& peers);

@@ -271,8 +271,8 @@ absl::Status LoadedProgram::Impl::RunSteps(absl::Span<Argument> inputs,
         if (peers == nullptr) return failed;
         if (b >= take) {
           // The others have committed: they cannot go back, nor go on without these tiles.
-          peers->Fail(failed);
-          return failed;
+          peers->Fail(InProcess(failed, peers->rank()));
+          return peers->failure();
         }
         failed_step = batch.step;  // its exchange has taken place, if it has one
       }
@@ -358,23 +358,21 @@ absl::StatusOr<std::vector<TiledTensorPtr>> LoadedProgram::Impl::Run(
     for (std::vector<at::Tensor>& tiles : table) tiles.clear();
   });
   Peers* const peers = backend.peers();
-  // An exception leaves the other processes waiting for this one.
-  const auto unexpected = [&](const std::exception& e, absl::string_view what) {
-    const absl::Status status = StatusFromException(e, what);
-    if (peers != nullptr) peers->Fail(status);
-    return status;
-  };
-  if (peers != nullptr) SPMD_RETURN_IF_ERROR(AgreeToRun(*peers, fingerprint, scalars));
+  const char* doing = "agreeing on a program";
   try {
+    if (peers != nullptr) SPMD_RETURN_IF_ERROR(AgreeToRun(*peers, fingerprint, scalars));
+    doing = "moving the inputs";
     SPMD_RETURN_IF_ERROR(Bring(inputs));
-  } catch (const std::exception& e) {
-    return unexpected(e, "moving the inputs");
-  }
-  SPMD_RETURN_IF_ERROR(RunSteps(inputs, scalars));
-  try {
+    doing = "running a program";
+    SPMD_RETURN_IF_ERROR(RunSteps(inputs, scalars));
+    doing = "taking the results";
     return TakeOutputs();
   } catch (const std::exception& e) {
-    return unexpected(e, "taking the results");
+    const absl::Status status = StatusFromException(e, doing);
+    if (peers == nullptr) return status;
+    // The other processes would wait for this one.
+    peers->Fail(InProcess(status, peers->rank()));
+    return peers->failure();
   }
 }
 

@@ -14,6 +14,7 @@
 #include "csrc/runtime/in_place.h"
 #include "csrc/runtime/moves.h"
 #include "csrc/runtime/peers.h"
+#include "csrc/runtime/sums_in_portions.h"
 #include "csrc/util/status.h"
 
 namespace spmd::runtime {
@@ -64,6 +65,7 @@ class Exchanges {
         failed_(failed),
         size_(peers.size()),
         here_(peers.rank()),
+        memory_(InPlace(peers)),
         slots_(parts.size()),
         sums_(parts.size()) {
     for (const TransferPart& part : parts) {
@@ -81,15 +83,11 @@ class Exchanges {
                if (!has_sums_) Give(take, borrowed);
              }));
     if (!has_sums_) return Taken();
-    SPMD_RETURN_IF_ERROR(
-        Send([&](int a, int b) { return SharesTheSame(a, b); },
-             [&](int q, int64_t at, at::Tensor* buffer) { return ShareWith(q, at, buffer); },
-             [&](int q) { return SharedBy(q, {}); },
-             [&](absl::Span<const at::Tensor> received, bool) {
-               for (int q = 0; q < size_; ++q) {
-                 if (received[q].defined()) SharedBy(q, received[q]);
-               }
-             }));
+    if (memory_ != nullptr) {
+      SPMD_RETURN_IF_ERROR(AddInPortions(peers_, *memory_, parts_, failed_, sums_));
+    } else {
+      SPMD_RETURN_IF_ERROR(ShareParts());
+    }
     if (failed_) return absl::OkStatus();
     AppendSums();
     Give(take, /*borrowed=*/false);
@@ -97,6 +95,16 @@ class Exchanges {
   }
 
  private:
+  absl::Status ShareParts() {
+    return Send([&](int a, int b) { return SharesTheSame(a, b); },
+                [&](int q, int64_t at, at::Tensor* buffer) { return ShareWith(q, at, buffer); },
+                [&](int q) { return SharedBy(q, {}); },
+                [&](absl::Span<const at::Tensor> received, bool) {
+                  for (int q = 0; q < size_; ++q) {
+                    if (received[q].defined()) SharedBy(q, received[q]);
+                  }
+                });
+  }
   // What the caller throws is thrown again when all exchanges have taken place: the others do not
   // fail with it.
   void Give(TakeSlots take, bool borrowed) {
@@ -146,8 +154,9 @@ class Exchanges {
       total = end;
       written.push_back(q);
     }
-    SPMD_ASSIGN_OR_RETURN(at::Tensor buffer, BufferToSend(peers_, total));
+    at::Tensor buffer;
     try {
+      SPMD_ASSIGN_OR_RETURN(buffer, BufferToSend(peers_, total));
       if (failed_) buffer.zero_();
       for (const int q : written) {
         if (!failed_) write(q, ranges[q].begin, &buffer);
@@ -175,18 +184,20 @@ class Exchanges {
     return status;
   }
 
-  // The first exchange: packets, and what others add to their parts of sums.
+  // The first exchange: packets, and what others add to their parts of sums, unless they are added
+  // in portions.
 
   bool SendsTheSame(int a, int b) const {
     return std::all_of(parts_.begin(), parts_.end(), [&](const TransferPart& part) {
       const Transfer& transfer = part.plan->transfer;
-      return transfer.sums.empty() && transfer.send[a] == transfer.send[b];
+      return (memory_ != nullptr || transfer.sums.empty()) && transfer.send[a] == transfer.send[b];
     });
   }
 
   // Calls f(part, number, sum, term) for each sum to whose part of process `owner` a process adds.
   template <typename F>
   void ForEachTerm(int process, int owner, F f) const {
+    if (memory_ != nullptr) return;
     for (size_t p = 0; p < parts_.size(); ++p) {
       const std::vector<Transfer::Sum>& sums = parts_[p].plan->transfer.sums;
       for (size_t s = 0; s < sums.size(); ++s) {
@@ -253,7 +264,7 @@ class Exchanges {
         }
       }
     }
-    AddParts(received, at);
+    if (memory_ == nullptr) AddParts(received, at);
   }
 
   // This process's parts of the sums. `at` is where the parts of others begin in what has come.
@@ -353,6 +364,7 @@ class Exchanges {
   const bool failed_;
   const int size_;
   const int here_;
+  InPlacePeers* const memory_;  // null: sums take a second exchange
   bool has_sums_ = false;
   std::exception_ptr thrown_;
   std::vector<std::vector<at::Tensor>> slots_;  // by part

@@ -9,7 +9,7 @@
 //
 // A large sum that several processes want is added in parts, in a second exchange: each of them
 // adds one part of it and sends that to the others. So an element travels twice, however many
-// processes there are.
+// processes there are. Through shared memory that is done portion by portion (sums_in_portions.h).
 #pragma once
 
 #include <ATen/core/Tensor.h>

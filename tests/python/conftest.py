@@ -28,9 +28,14 @@ os.environ.setdefault("SPMD_CHECK_PASSES", "1")
 # Nothing that an earlier run has left on disk takes part.
 os.environ.setdefault("SPMD_CACHE_DIR", "0")
 
+# The files that take longest, in the order in which they begin.
 LONG = (
-    *("test_ops.py", "test_scale.py", "test_rule_tiles.py", "test_op_dtypes.py"),
-    *("test_gathering.py", "test_meta_kernels.py", "test_random_models.py"),
+    *("test_ops.py", "test_failures.py", "test_job_state.py", "test_job_examples.py"),
+    *("test_rule_tiles.py", "test_random_models.py", "test_job_restarts.py", "test_examples.py"),
+    *("test_one_place.py", "test_op_dtypes.py", "test_op_failures.py", "test_oracle.py"),
+    *("test_cases_on_devices.py", "test_job_faults.py", "test_cases.py", "test_imports.py"),
+    *("test_meta_kernels.py", "test_scale.py", "test_other_packages.py", "test_trainers.py"),
+    *("test_gathering.py", "test_dtensors.py", "test_notebooks.py", "test_docs.py"),
 )
 
 
@@ -96,7 +101,8 @@ def pytest_collection_modifyitems(config, items):
         in_parts = item.get_closest_marker("in_parts") or mode_of(item) != "tiles"
         (dropped if in_parts and not rotation.is_chosen(item.nodeid) else kept).append(item)
     config.hook.pytest_deselected(items=dropped)
-    items[:] = sorted(kept, key=lambda item: item.path.name not in LONG)
+    place = {name: number for number, name in enumerate(LONG)}
+    items[:] = sorted(kept, key=lambda item: place.get(item.path.name, len(LONG)))
 
 
 def mode_of(item):
@@ -121,7 +127,7 @@ def checked_passes(request):
     """The verifier runs after every pass of the compiler; with `--parts` in some of the tests."""
     from torch_spmd import _options
 
-    on = os.environ["SPMD_CHECK_PASSES"] == "1" and rotation.is_chosen(request.node.nodeid)
+    on = os.environ["SPMD_CHECK_PASSES"] == "1" and rotation.is_chosen_within(request.node.nodeid)
     with _options.options(check_passes=on):
         yield
 

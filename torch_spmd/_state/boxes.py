@@ -57,6 +57,30 @@ def regions(boxes: Sequence[Box]) -> list[Box]:
     return [hull] if elements(hull) == sum(map(elements, distinct)) else distinct
 
 
+def slabs(box: Box, itemsize: int, most: int) -> Iterator[Box]:
+    """The box in parts of at most `most` bytes (or of one element), in the order of its bytes.
+
+    >>> list(slabs(((0, 3), (0, 4)), 1, 8))
+    [((0, 2), (0, 4)), ((2, 3), (0, 4))]
+    >>> list(slabs(((0, 2), (0, 4)), 1, 3))
+    [((0, 1), (0, 3)), ((0, 1), (3, 4)), ((1, 2), (0, 3)), ((1, 2), (3, 4))]
+    """
+    if not box or elements(box) * itemsize <= most:
+        yield box
+        return
+    (begin, end), *rest = box
+    others = tuple(rest)
+    row = elements(others) * itemsize
+    if row <= most or not others:
+        step = max(1, most // row)
+        for at in range(begin, end, step):
+            yield ((at, min(at + step, end)), *others)
+        return
+    for at in range(begin, end):
+        for part in slabs(others, itemsize, most):
+            yield ((at, at + 1), *part)
+
+
 def runs(part: Box, stored: Box, itemsize: int) -> Iterator[tuple[int, int]]:
     """(begin, length) in bytes, from where `stored` begins, of the contiguous runs that make up
     `part`, in its order. Requires: `stored` contains `part`, which is not empty.

@@ -171,7 +171,11 @@ class Chunks:
                 if self.folder.size(stored.file) < end:
                     raise CheckpointError(f"load: {where!r} is truncated: it has no byte {end:,}")
 
-    def read(self, key: str, region: Box) -> Tensor:
+    def pieces(self, key: str, region: Box) -> Iterable[Box]:
+        """One for each chunk, since a chunk is read as a whole."""
+        return [part for _, part in overlaps(self.tensors[key], region)] or [region]
+
+    def read(self, key: str, region: Box, into: Tensor | None = None) -> Tensor:
         if key in self._there:
             whole = self._there[key]
             return whole[boxes.slices(region, boxes.whole(whole.shape))].clone()

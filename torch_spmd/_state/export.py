@@ -1,35 +1,60 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Other forms than our own: files of safetensors for others, and PyTorch's."""
+"""Other forms than our own: files of safetensors for others, and PyTorch's.
+
+A tensor is whole in such a file, and each part of it is written where it belongs by the process
+that holds it, so that no process has a whole tensor. A file system that cannot write at a place of
+a file, as those of fsspec, takes one process, which writes from the beginning to the end.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import os
+import re
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, BinaryIO
 
 from torch import Tensor
 
-from torch_spmd._state import boxes, parts, processes, safetensors_file, tree
-from torch_spmd._state.files import folder_at
+from torch_spmd._state import (
+    boxes,
+    dtypes,
+    files,
+    manifest,
+    parts,
+    processes,
+    safetensors_file,
+    tree,
+    writing,
+)
+from torch_spmd._state.files import Folder, folder_at
 from torch_spmd._state.reading import INDEX
 from torch_spmd._state.safetensors_file import Piece
 
 # As transformers writes them.
 _LARGEST_FILE = 50_000_000_000
+_OF_HUB = re.compile(r"model(-\d{5}-of-\d{5})?\.safetensors(\.index\.json)?")
 
 
 def check_flat(node: Any, tensors: Mapping[str, Tensor]) -> None:
-    """Errors: TypeError if there are values that are no tensors, for which these forms have no
-    place; ValueError if there are several processes."""
+    """Errors: TypeError if there are values that are no tensors, or of dtypes that safetensors has
+    not; ValueError for the one name that is no tensor's there."""
     found = set(tree.keys_in(node))
     if found != set(tensors) or _values(node):
         raise TypeError(
             "save: files of safetensors have tensors only; save a module or its state_dict"
         )
-    if processes.count() > 1:
-        raise ValueError("save: one process writes files for the hub; format='spmd' takes several")
+    for key, tensor in tensors.items():
+        if dtypes.name_of(tensor.dtype) in dtypes.PAIRS:
+            raise TypeError(
+                f"save: {key!r} is of {tensor.dtype}, which safetensors has not; format='spmd' has"
+            )
+    if safetensors_file.METADATA in tensors:
+        raise ValueError(
+            f"save: no tensor in a file of safetensors can be called {safetensors_file.METADATA!r}"
+        )
 
 
 def _values(node: Any) -> bool:
@@ -41,45 +66,130 @@ def _values(node: Any) -> bool:
 
 
 def to_safetensors(path: str, tensors: dict[str, Tensor], sharded: bool) -> None:
-    """One file called `path`, or files in the folder `path` with an index if there are several."""
-    files = _divided(tensors) if sharded else [list(tensors)]
+    """One file called `path`, or files in the folder `path` with an index if there are several. All
+    processes call it, and all raise the same error. Files get their names when all of them are
+    complete."""
+    writing.check_alike(tensors)
+    tensors = {key: tensors[key] for key in processes.from_first(list(tensors))}  # one order
+    files_of = _divided(tensors) if sharded else [list(tensors)]
     if sharded:
         folder = folder_at(path)
-        folder.make()
         names = (
-            [f"model-{i + 1:05d}-of-{len(files):05d}.safetensors" for i in range(len(files))]
-            if len(files) > 1
+            [f"model-{i + 1:05d}-of-{len(files_of):05d}.safetensors" for i in range(len(files_of))]
+            if len(files_of) > 1
             else ["model.safetensors"]
         )
     else:
         parent, last = os.path.split(path)
         folder = folder_at(parent or ".")
-        folder.make()
         names = [last]
-    for name, keys in zip(names, files):
-        beside = f"{name}.part"
-        pieces = [
-            Piece(
-                key,
-                tensors[key].dtype,
-                boxes.whole(tensors[key].shape),
-                functools.partial(parts.read, tensors[key]),
+    first = processes.rank() == 0
+    try:
+        with _raised_in_all():
+            _check_folder(folder)
+            if sharded:
+                _check_free(folder, (manifest.NAME, ".metadata"))
+        for name, keys in zip(names, files_of):
+            _write(folder, f"{name}.part", {key: tensors[key] for key in keys})
+        with _raised_in_all():
+            if first:
+                for name in names:
+                    folder.rename(f"{name}.part", name)
+                if sharded:
+                    _write_index(folder, dict(zip(names, files_of)), tensors)
+    except BaseException:
+        if first:
+            for name in names:
+                with contextlib.suppress(Exception):
+                    folder.remove(f"{name}.part")
+        raise
+
+
+class _raised_in_all:
+    """What one process raises within is raised in all of them at the end. Collective."""
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        processes.raise_any(error)
+
+
+def _check_folder(folder: Folder) -> None:
+    """Makes it. Errors: ValueError, since folders of fsspec take one process."""
+    if processes.count() > 1 and not folder.writes_anywhere:
+        raise ValueError(
+            f"save: {folder.where('')!r} is reached through fsspec, where one process writes a "
+            "file; save to a folder that all processes share, or with format='spmd'"
+        )
+    if processes.rank() == 0:
+        folder.make()
+
+
+def _check_free(folder: Folder, others: tuple[str, ...]) -> None:
+    """Errors: ValueError if there is a checkpoint of another form, which `load` would read."""
+    for name in others:
+        if folder.exists(name):
+            raise ValueError(
+                f"save: {folder.where('')!r} has a checkpoint of another form, which load would "
+                f"go on reading ({name!r}); save to another folder"
             )
-            for key in keys
-        ]
-        try:
-            with folder.writing(beside) as file:
-                safetensors_file.write(file, pieces, {"format": "pt"})
-            folder.rename(beside, name)
-        except BaseException:
-            folder.remove(beside)
-            raise
-    if sharded and len(files) > 1:
+
+
+def _write(folder: Folder, name: str, tensors: Mapping[str, Tensor]) -> None:
+    """One file: process 0 makes it in its full size, then each process writes its parts. Wide types
+    come first, so that every tensor begins at a multiple of its item's size."""
+    tensors = dict(sorted(tensors.items(), key=lambda item: -item[1].dtype.itemsize))
+    pieces = [
+        Piece(key, t.dtype, boxes.whole(t.shape), functools.partial(parts.read, t))
+        for key, t in tensors.items()
+    ]
+    if processes.count() == 1:
+        with folder.writing(name) as file:
+            safetensors_file.write(file, pieces, {"format": "pt"})
+        return
+    header = safetensors_file.header(pieces, {"format": "pt"})
+    with _raised_in_all():
+        if processes.rank() == 0:
+            with folder.writing(name) as file:
+                files.write_all(file, header)
+                file.truncate(len(header) + sum(piece.nbytes for piece in pieces))
+    with _raised_in_all(), folder.changing(name) as file:
+        at = len(header)
+        for piece, tensor in zip(pieces, tensors.values()):
+            for box in parts.to_write(tensor):
+                _write_box(file, at, Piece(piece.name, piece.dtype, box, piece.read), piece.box)
+            at += piece.nbytes
+
+
+def _write_box(file: BinaryIO, at: int, part: Piece, within: boxes.Box) -> None:
+    """Writes a part of a tensor that is at byte `at`, run by run."""
+    for box in safetensors_file.slabs(part):
+        host = part.read(box)
+        data, done = files.bytes_of(host), 0
+        for begin, length in boxes.runs(box, within, part.dtype.itemsize):
+            file.seek(at + begin)
+            files.write_all(file, data[done : done + length])
+            done += length
+        del data, host
+
+
+def _write_index(
+    folder: Folder, files_of: Mapping[str, list[str]], tensors: Mapping[str, Tensor]
+) -> None:
+    """The index, if there are several files. Files of an export that was here before, which
+    readers of the hub's form would take for these, are removed."""
+    names = {*files_of}
+    if len(files_of) > 1:
         index = {
             "metadata": {"total_size": sum(t.nbytes for t in tensors.values())},
-            "weight_map": {key: name for name, keys in zip(names, files) for key in keys},
+            "weight_map": {key: name for name, keys in files_of.items() for key in keys},
         }
         folder.replace(f"model{INDEX}", json.dumps(index, indent=2).encode())
+        names.add(f"model{INDEX}")
+    for name in folder.names():
+        if _OF_HUB.fullmatch(name) and name not in names:
+            folder.remove(name)
 
 
 def _divided(tensors: Mapping[str, Tensor]) -> list[list[str]]:
@@ -97,9 +207,16 @@ def _divided(tensors: Mapping[str, Tensor]) -> list[list[str]]:
 
 def to_dcp(path: str, node: Any, tensors: dict[str, Tensor]) -> None:
     import torch.distributed.checkpoint as dcp
+    from torch.distributed.checkpoint.api import CheckpointException
 
-    dcp.save(  # type: ignore[attr-defined]
-        tree.decode(node, tensors.__getitem__),
-        checkpoint_id=path,
-        no_dist=processes.count() == 1,
-    )
+    with _raised_in_all():
+        _check_free(folder_at(path), (manifest.NAME,))
+    try:
+        dcp.save(  # type: ignore[attr-defined]
+            tree.decode(node, tensors.__getitem__),
+            checkpoint_id=path,
+            no_dist=processes.count() == 1,
+        )
+    except CheckpointException as several:  # what the processes met, and no Exception itself
+        [error, *_] = [error for error, _ in several.failures.values()]
+        raise error from several

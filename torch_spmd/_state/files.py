@@ -37,6 +37,9 @@ def folder_at(path: str) -> Folder:
 class Folder:
     """A folder on this machine. Names are those of the files in it."""
 
+    # Whether `changing` works.
+    writes_anywhere = True
+
     def __init__(self, path: str) -> None:
         self.path = path.removeprefix("file://")
 
@@ -70,6 +73,13 @@ class Folder:
     def writing(self, name: str) -> Iterator[BinaryIO]:
         """On disk when it is left without an error."""
         with open(self.where(name), "wb", buffering=0) as file:
+            yield file
+            os.fsync(file.fileno())
+
+    @contextlib.contextmanager
+    def changing(self, name: str) -> Iterator[BinaryIO]:
+        """As `writing`, for a part of a file that is there."""
+        with open(self.where(name), "r+b", buffering=0) as file:
             yield file
             os.fsync(file.fileno())
 
@@ -112,6 +122,8 @@ class Folder:
 
 class _Remote(Folder):
     """A folder that fsspec reaches. A file there is seen when it is complete."""
+
+    writes_anywhere = False
 
     def __init__(self, path: str) -> None:
         try:

@@ -47,6 +47,10 @@ class SavedTensor:
     def itemsize(self) -> int:
         return dtypes.named(self.dtype).itemsize
 
+    @property
+    def nbytes(self) -> int:
+        return boxes.elements(boxes.whole(self.shape)) * self.itemsize
+
 
 @dataclass
 class Manifest:

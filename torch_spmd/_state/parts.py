@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -15,7 +15,9 @@ from torch_spmd._state.boxes import Box
 from torch_spmd.spec import blocks
 from torch_spmd.tensors import Shard, blocks_apart, load_local_shards_, reshard, sharding_of
 
-_MOST_PENDING = 32 << 20
+# Bytes of copies that wait on the host, and of a tensor that is filled in pieces.
+_MOST_PENDING = 16 << 20
+_LARGE = 16 << 20
 _pending = 0
 
 
@@ -129,6 +131,34 @@ def fill(tensor: Tensor, host: Tensor) -> None:
     if _pending >= _MOST_PENDING and is_ours(tensor):
         _C.sync(True)  # otherwise the copies of many tensors would wait on the host
         _pending = 0
+
+
+def fill_in_pieces(
+    tensor: Tensor, pieces: Iterable[Box], read: Callable[[Box, Tensor], Tensor]
+) -> None:
+    """As `fill`, of a large tensor, of which `read(box, memory)` gives the parts `pieces`: no other
+    is on the host at the same time, and each is written into the memory that the tensor has."""
+    # The same memory for all of them: between the pieces programs are compiled and kept, in the
+    # place of a piece that was freed, and the heap would grow by each.
+    memory = torch.empty(_LARGE, dtype=torch.uint8)
+    for number, box in enumerate(pieces):
+        inside = tuple(slice(begin, end) for begin, end in box)
+        with torch.no_grad():
+            part = tensor.detach()[inside] if inside else tensor.detach()
+            if not is_ours(tensor):
+                part.copy_(read(box, memory))
+                continue
+            # With one more result, of a size of its own, no program is like another but for the
+            # bounds of a slice. It would take them when it runs, and copy the tensor.
+            different = torch.zeros(number + 1, dtype=torch.uint8, device="spmd")
+            part.copy_(read(box, memory))
+            _C.sync(True)
+            del part, different
+
+
+def is_large(nbytes: int) -> bool:
+    """Whether a tensor of this size is filled in pieces."""
+    return nbytes > _LARGE and processes.count() == 1
 
 
 def fillable(tensor: Tensor) -> Tensor:

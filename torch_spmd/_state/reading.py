@@ -39,8 +39,12 @@ class Source(Protocol):
         """Raises a CheckpointError if a file that is needed is missing, truncated or altered.
         Without `verify` digests are not compared."""
 
-    def read(self, key: str, region: Box) -> Tensor:
-        """A part of a tensor, contiguous, on the host. Requires: `check` was called for it."""
+    def read(self, key: str, region: Box, into: Tensor | None = None) -> Tensor:
+        """A part of a tensor, contiguous, on the host, in the memory `into` if that is given and
+        can be used. Requires: `check` was called for it."""
+
+    def pieces(self, key: str, region: Box) -> Iterable[Box]:
+        """The region in parts that are best read one after another, if it is large."""
 
 
 @dataclass
@@ -91,19 +95,29 @@ class Ranges:
                         f"{begin:,} to {begin + length:,} is another one"
                     )
 
-    def read(self, key: str, region: Box) -> Tensor:
+    def read(self, key: str, region: Box, into: Tensor | None = None) -> Tensor:
         tensor = self.tensors[key]
-        result = torch.empty(boxes.sizes(region), dtype=dtypes.named(tensor.dtype))
+        result = _empty(region, dtypes.named(tensor.dtype), into)
         self.counts.needed += result.nbytes
         for stored, part in overlaps(tensor, region):
-            self._read_part(tensor, stored, part, result, region)
+            rest = None if into is None else into[result.nbytes :]
+            self._read_part(tensor, stored, part, result, region, rest)
         return result
 
+    def pieces(self, key: str, region: Box) -> Iterable[Box]:
+        return boxes.slabs(region, self.tensors[key].itemsize, safetensors_file.PIECE)
+
     def _read_part(
-        self, tensor: SavedTensor, stored: Stored, part: Box, result: Tensor, region: Box
+        self,
+        tensor: SavedTensor,
+        stored: Stored,
+        part: Box,
+        result: Tensor,
+        region: Box,
+        memory: Tensor | None,
     ) -> None:
         target = result[boxes.slices(part, region)] if part else result
-        host = target if target.is_contiguous() else torch.empty_like(target).contiguous()
+        host = target if target.is_contiguous() else _empty(part, target.dtype, memory)
         data, at = files.bytes_of(host), 0
         with self.folder.reading(stored.file) as file:
             for begin, length in boxes.runs(part, stored.box, tensor.itemsize):
@@ -113,6 +127,13 @@ class Ranges:
         self.counts.read += at
         if host is not target:
             target.copy_(host)
+
+
+def _empty(region: Box, dtype: torch.dtype, into: Tensor | None) -> Tensor:
+    size = boxes.elements(region) * dtype.itemsize
+    if into is None or size > into.nbytes:
+        return torch.empty(boxes.sizes(region), dtype=dtype)
+    return into[:size].view(dtype).view(boxes.sizes(region))
 
 
 def overlaps(tensor: SavedTensor, region: Box) -> list[tuple[Stored, Box]]:

@@ -22,7 +22,9 @@ from torch_spmd._state.files import CheckpointError, Folder
 from torch_spmd._state.manifest import BLOCK, SavedTensor, Stored
 
 _LONGEST_HEADER = 100_000_000  # as in the package
-_PIECE = 64 << 20
+METADATA = "__metadata__"  # what is no tensor in a header
+# Bytes that are on the host at once while a tensor is written or read.
+PIECE = 8 << 20
 
 
 @dataclass(frozen=True)
@@ -43,15 +45,15 @@ class Piece:
 def write(
     file: BinaryIO, pieces: Sequence[Piece], metadata: dict[str, str]
 ) -> list[tuple[int, tuple[str, ...]]]:
-    """Writes the pieces; returns where each begins, and the digests of its blocks. At most 64 MiB
-    of a piece are on the host at once, unless an item of its first dimension is larger."""
-    header = _header(pieces, metadata)
-    files.write_all(file, header)
-    begin = len(header)
+    """Writes the pieces; returns where each begins, and the digests of its blocks. At most PIECE
+    bytes of a piece are on the host at once."""
+    text = header(pieces, metadata)
+    files.write_all(file, text)
+    begin = len(text)
     found = []
     for piece in pieces:
         blocks = _Blocks()
-        for part in _slabs(piece):
+        for part in slabs(piece):
             host = piece.read(part)
             data = files.bytes_of(host)
             blocks.add(data)
@@ -62,8 +64,9 @@ def write(
     return found
 
 
-def _header(pieces: Sequence[Piece], metadata: dict[str, str]) -> bytes:
-    fields: dict[str, object] = {"__metadata__": metadata} if metadata else {}
+def header(pieces: Sequence[Piece], metadata: dict[str, str]) -> bytes:
+    """What a file begins with that has the pieces one after another."""
+    fields: dict[str, object] = {METADATA: metadata} if metadata else {}
     begin = 0
     for piece in pieces:
         name, shape = dtypes.name_of(piece.dtype), list(boxes.sizes(piece.box))
@@ -80,15 +83,9 @@ def _header(pieces: Sequence[Piece], metadata: dict[str, str]) -> bytes:
     return len(text).to_bytes(8, "little") + text
 
 
-def _slabs(piece: Piece) -> Iterator[Box]:
-    """The box in parts of some of its first dimension that are not too large."""
-    if piece.nbytes <= _PIECE or not piece.box:
-        yield piece.box
-        return
-    (begin, end), *others = piece.box
-    step = max(1, _PIECE * (end - begin) // piece.nbytes)
-    for at in range(begin, end, step):
-        yield ((at, min(at + step, end)), *others)
+def slabs(piece: Piece) -> Iterator[Box]:
+    """The box in parts that are not too large, in the order of their bytes."""
+    return boxes.slabs(piece.box, piece.dtype.itemsize, PIECE)
 
 
 class _Blocks:
@@ -133,7 +130,7 @@ def tensors_of(folder: Folder, name: str) -> dict[str, SavedTensor]:
         files.read_into(file, 8, memoryview(text), where)
     try:
         header = json.loads(text)
-        header.pop("__metadata__", None)
+        header.pop(METADATA, None)
         found = {key: _saved(fields, name, 8 + length) for key, fields in header.items()}
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise CheckpointError(

@@ -144,6 +144,10 @@ class Plan:
                 f"{where!r} is of {target.dtype}, and torch.{saved.dtype} was saved (cast=True "
                 "converts it)"
             )
+        elif any(step == 0 and size > 1 for step, size in zip(target.stride(), target.shape)):
+            self.problems.append(
+                f"{where!r} has one element in several places (expand), and cannot be overwritten"
+            )
         return len(self.problems) == before
 
     def module(self, module: nn.Module, node: Any, where: str) -> None:
@@ -211,7 +215,10 @@ class Plan:
             if in_parts:
                 parts.fill_parts(filled, self._read_together(key, regions))
                 parts.put(target, filled)
-            elif regions:  # one region: the whole
+            elif regions and parts.is_large(target.nbytes):  # one region: the whole
+                pieces = self.source.pieces(key, regions[0])
+                parts.fill_in_pieces(target, pieces, functools.partial(self.source.read, key))
+            elif regions:
                 parts.fill(target, self.source.read(key, regions[0]))
 
         return run
@@ -234,20 +241,20 @@ class Plan:
         self, name: str, key: str, dtype: torch.dtype, use: Callable[[Tensor], Any]
     ) -> None:
         """Calls `use` with a new tensor that is where a parameter of this name comes to be."""
-        if processes.count() == 1:
+        saved = self.source.tensors[key]
+        if processes.count() == 1 and not parts.is_large(saved.nbytes):
             self.make(key, lambda host: use(self.place(name, host.to(dtype))))
             return
-        saved = self.source.tensors[key]
         made = self.place(name, parts.empty(saved.shape, dtype, saved.mark))
         self.fill(made, key)
         self._fills.append(lambda: use(made))
 
     def make(self, key: str, use: Callable[[Tensor], Any], on_device: bool = False) -> None:
         """Reads a tensor, and calls `use` with it: with one on the host that has the mark that was
-        saved, so that its copy on the device has it. If it is to be `on_device` and there are
-        several processes, with one on the device, of which each has read its parts."""
+        saved, so that its copy on the device has it. If it is to be `on_device` and is large or
+        there are several processes, with one on the device, of which each has read its parts."""
         saved = self.source.tensors[key]
-        if on_device and processes.count() > 1:
+        if on_device and (processes.count() > 1 or parts.is_large(saved.nbytes)):
             made = parts.empty(saved.shape, self.source_dtype(key), saved.mark)
             self.fill(made, key)
             self._fills.append(lambda: use(made))

@@ -5,11 +5,12 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import threading
 import time
 import uuid
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from torch import Tensor
 
@@ -20,6 +21,7 @@ from torch_spmd._state.manifest import Manifest, SavedTensor, Stored
 from torch_spmd._state.safetensors_file import Piece
 
 _DATA = "data-"
+_one_at_a_time = threading.Lock()  # a writer removes files that its manifest does not name
 
 
 def snapshot(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -38,13 +40,19 @@ def write(folder: Folder, tree: Any, tensors: dict[str, Tensor]) -> None:
 
     Until the last step the folder has the checkpoint that it had before, whatever happens.
     """
-    token, kinds = processes.from_first((uuid.uuid4().hex[:12], _kinds(tensors)))
+    with _one_at_a_time:
+        _write(folder, tree, tensors)
+
+
+def _write(folder: Folder, tree: Any, tensors: dict[str, Tensor]) -> None:
+    mine = _kinds(tensors)
+    token, kinds = processes.from_first((uuid.uuid4().hex[:12], mine))
     name = f"{_DATA}{token}-{processes.rank():05d}.safetensors"
     error: BaseException | None = None
     saved: dict[str, SavedTensor] = {}
     size = 0
     try:
-        _check_kinds(kinds, _kinds(tensors))
+        _check_kinds(kinds, mine)
         folder.make()
         saved, size = _write_parts(folder, name, tensors)
     except BaseException as raised:
@@ -71,20 +79,56 @@ def write(folder: Folder, tree: Any, tensors: dict[str, Tensor]) -> None:
         _remove_others(folder, whole)
 
 
-def _kinds(tensors: Mapping[str, Tensor]) -> dict[str, tuple[str, tuple[int, ...]]]:
+class _Kind(NamedTuple):
+    dtype: str
+    shape: tuple[int, ...]
+    # A hash of data that no program has used, so that nobody has compared it; else None.
+    data: int | None
+
+    def __str__(self) -> str:
+        return f"{self.dtype} {self.shape}"
+
+
+def _kinds(tensors: Mapping[str, Tensor]) -> dict[str, _Kind]:
     if processes.count() == 1:
         return {}
-    return {key: (dtypes.name_of(t.dtype), tuple(t.shape)) for key, t in tensors.items()}
+    return {
+        key: _Kind(
+            dtypes.name_of(t.dtype),
+            tuple(t.shape),
+            _C.host_hash(t.detach()) if parts.is_ours(t) else None,
+        )
+        for key, t in tensors.items()
+    }
 
 
-def _check_kinds(first: dict[str, Any], mine: dict[str, Any]) -> None:
-    """Errors: ValueError if this process saves other tensors than process 0."""
+def _check_kinds(first: dict[str, _Kind], mine: dict[str, _Kind]) -> None:
+    """Errors: ValueError if this process saves other tensors than process 0, or other data."""
     for key in (*first, *mine):
-        if first.get(key) != mine.get(key):
+        here, there = mine.get(key), first.get(key)
+        if here is None or there is None or here[:2] != there[:2]:
             raise ValueError(
-                f"save: tensor {key!r} is {mine.get(key, 'not there')}, and in process 0 "
-                f"{first.get(key, 'not there')}; all processes save the same tree"
+                f"save: tensor {key!r} is {here or 'not there'}, and in process 0 "
+                f"{there or 'not there'}; all processes save the same tree"
             )
+        if None not in (here.data, there.data) and here.data != there.data:
+            raise ValueError(
+                f"save: the data of tensor {key!r}, {here}, is not the same as in process 0. Every "
+                "process moves the whole value to the device; spmd.from_process_local takes parts"
+            )
+
+
+def check_alike(tensors: Mapping[str, Tensor]) -> None:
+    """Errors, in all processes: ValueError if they save different tensors, or different data that
+    has been moved to the device and that no program has used."""
+    mine = _kinds(tensors)
+    first = processes.from_first(mine)
+    error: ValueError | None = None
+    try:
+        _check_kinds(first, mine)
+    except ValueError as raised:
+        error = raised
+    processes.raise_any(error)
 
 
 def _check_seen(folder: Folder, files: Mapping[str, int]) -> None:
@@ -107,6 +151,7 @@ def _write_parts(
     pieces: list[Piece] = []
     of: list[tuple[str, boxes.Box]] = []
     saved: dict[str, SavedTensor] = {}
+    names = {safetensors_file.METADATA}
     for key, tensor in tensors.items():
         device = "spmd" if parts.is_ours(tensor) else "cpu"
         shape, dtype = tuple(tensor.shape), tensor.dtype
@@ -114,7 +159,7 @@ def _write_parts(
         saved[key] = SavedTensor(dtypes.name_of(dtype), shape, (), device, mark)
         for box in parts.to_write(tensor):
             inside = ",".join(f"{begin}:{end}" for begin, end in box)
-            called = key if box == boxes.whole(shape) else f"{key}[{inside}]"
+            called = _free(key if box == boxes.whole(shape) else f"{key}[{inside}]", names)
             pieces.append(Piece(called, dtype, box, functools.partial(parts.read, tensor)))
             of.append((key, box))
     if not pieces:
@@ -127,6 +172,15 @@ def _write_parts(
         saved[key] = replace(saved[key], stored=stored)
     tensors.clear()
     return saved, folder.size(name)
+
+
+def _free(name: str, taken: set[str]) -> str:
+    """The name, or one like it if it is taken: readers of safetensors want each once."""
+    found, n = name, 2
+    while found in taken:
+        found, n = f"{name}#{n}", n + 1
+    taken.add(found)
+    return found
 
 
 def _one_after_another(pieces: list[Piece], of: list[Any]) -> tuple[list[Piece], list[Any]]:

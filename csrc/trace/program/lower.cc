@@ -31,7 +31,7 @@ class Lowering {
     }
     for (const c10::Scalar& s : tape_.scalars()) result_.graph.AddScalar(KindOf(s));
     needed_ = NeededFor(tape_, outputs);
-    SPMD_RETURN_IF_ERROR(LowerInputs());
+    SPMD_RETURN_IF_ERROR(LowerInputs(outputs));
     for (size_t r = 0; r < tape_.records().size(); ++r) {
       if (needed_.records[r]) LowerRecord(static_cast<int>(r));
     }
@@ -47,7 +47,8 @@ class Lowering {
   }
 
  private:
-  absl::Status LowerInputs() {
+  absl::Status LowerInputs(absl::Span<const OutputSpec> outputs) {
+    const std::vector<bool> overwritten = OverwrittenInputs(tape_, outputs);
     for (size_t i = 0; i < tape_.inputs().size(); ++i) {
       if (!needed_.inputs[i]) continue;
       const TapeInput& input = tape_.inputs()[i];
@@ -58,11 +59,11 @@ class Lowering {
       if (input.mark != nullptr) {
         SPMD_ASSIGN_OR_RETURN(ir::Annotation a, AnnotationOf(*input.mark, type.rank(), options_));
         result_.graph.Annotate(v, std::move(a));
-      } else if (input.settled != nullptr) {
+      } else if (const LayoutPtr& layout = input.LayoutToTake(overwritten[i])) {
         for (size_t g = 0; g < options_.grids->grids.size(); ++g) {
-          if (*options_.grids->grids[g] == *input.settled->grid()) {
-            result_.graph.Annotate(
-                v, {static_cast<int>(g), input.settled->sharding(), ir::Hold::kSettled});
+          if (*options_.grids->grids[g] == *layout->grid()) {
+            result_.graph.Annotate(v,
+                                   {static_cast<int>(g), layout->sharding(), ir::Hold::kSettled});
             break;
           }
         }
@@ -193,6 +194,14 @@ Attributes AttributesOf(const Record& record) {
     }
   }
   return attributes;
+}
+
+std::vector<bool> OverwrittenInputs(const Tape& tape, absl::Span<const OutputSpec> outputs) {
+  std::vector<bool> overwritten(tape.inputs().size());
+  for (const OutputSpec& o : outputs) {
+    if (o.becomes != kNoId) overwritten[tape.origin(o.becomes).input] = true;
+  }
+  return overwritten;
 }
 
 absl::StatusOr<ir::Annotation> AnnotationOf(const Mark& mark, int rank, const LowerOptions& options,

@@ -24,6 +24,9 @@ struct OutputSpec {
   Dims apart = {};
 };
 
+// By input of the tape: whether an output takes its Buffer.
+std::vector<bool> OverwrittenInputs(const Tape& tape, absl::Span<const OutputSpec> outputs);
+
 // The records and inputs on which the outputs depend.
 struct Needed {
   std::vector<bool> records, inputs;  // by number

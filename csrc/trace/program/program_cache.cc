@@ -26,7 +26,7 @@ int64_t CachedProgram::HeapBytes() const {
                   HeapBytes(prefixes) + program->HeapBytes();
   // The bytes of a layout with its reference count.
   constexpr int64_t kLayout = 512;
-  bytes += kLayout * static_cast<int64_t>(layouts.size());
+  bytes += kLayout * static_cast<int64_t>(layouts.size() + taken.size());
   if (recording != nullptr) bytes += recording->HeapBytes();
   for (const auto& [wanted, part] : parts) {
     if (part != nullptr) bytes += HeapBytes(wanted) + part->program->HeapBytes();

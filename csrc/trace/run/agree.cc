@@ -11,8 +11,11 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "csrc/runtime/dispatch_guard.h"
 #include "csrc/runtime/peers.h"
+#include "csrc/runtime/rounds.h"
 #include "csrc/runtime/tiled_tensor.h"
+#include "csrc/trace/recorder/tensor.h"
 #include "csrc/trace/session/session_lock.h"
 #include "csrc/trace/tape/starts.h"
 #include "csrc/util/status.h"
@@ -391,12 +394,34 @@ absl::Status AgreeToLeave(SessionState& state) {
       .status();
 }
 
+absl::Status EndTogether(SessionState& state, const std::exception& e, const std::string& doing) {
+  if (!state.processes.several()) return absl::OkStatus();
+  Peers& script = *state.processes.job.script;
+  const absl::Status status = runtime::StatusFromException(e, absl::StrCat(doing, Line(state)));
+  script.Fail(runtime::InProcess(status, script.rank()));
+  return absl::IsResourceExhausted(status) ? script.failure() : absl::OkStatus();
+}
+
+std::optional<uint64_t> HashOfHostData(SessionState& state, const at::Tensor& tensor) {
+  Buffer& buffer = *BufferOf(tensor);
+  if (buffer.pending() || buffer.holds_nothing() || !buffer.value()->host.defined()) {
+    return std::nullopt;
+  }
+  return HashOfData(buffer.value()->host, state.options.verify);
+}
+
 absl::StatusOr<at::Tensor> ReadValue(SessionState& state, const Value& value,
                                      const std::string& why) {
   Peers* const peers = state.processes.job.script;
   if (runtime::IsHeldByAll(*value.tiles, peers)) return runtime::Download(*value.tiles, peers);
   SPMD_RETURN_IF_ERROR(AgreeOnRead(state, value, why));
-  return Together(state, [&](Peers& all) { return runtime::Download(*value.tiles, &all); });
+  try {
+    return Together(state, [&](Peers& all) { return runtime::Download(*value.tiles, &all); });
+  } catch (const std::exception& e) {
+    SPMD_RETURN_IF_ERROR(EndTogether(
+        state, e, absl::StrCat("reading a value of ", value.type.ToString(), " (", why, ")")));
+    throw;
+  }
 }
 
 }  // namespace spmd::trace

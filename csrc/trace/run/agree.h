@@ -8,6 +8,9 @@
 // With one process these functions do nothing.
 #pragma once
 
+#include <cstdint>
+#include <exception>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -38,6 +41,17 @@ absl::StatusOr<std::vector<std::string>> SayInRound(SessionState& state, const s
 
 // When the script has ended: all others have ended, too.
 absl::Status AgreeToLeave(SessionState& state) ABSL_EXCLUSIVE_LOCKS_REQUIRED(state.mutex);
+
+// What this process returns after an exception while the others wait for it: the job ends. That
+// there is no memory is returned, as the error of all processes; any other exception is for the
+// caller to throw again, and OK is returned. With one process it only returns OK.
+absl::Status EndTogether(SessionState& state, const std::exception& e, const std::string& doing)
+    ABSL_EXCLUSIVE_LOCKS_REQUIRED(state.mutex);
+
+// A hash of the tensor's data if it is still on the host, where no program has used it: the same
+// for the same data. Nothing if it is on the devices or pending.
+std::optional<uint64_t> HashOfHostData(SessionState& state, const at::Tensor& tensor)
+    ABSL_EXCLUSIVE_LOCKS_REQUIRED(state.mutex);
 
 // The value on the host. If this process does not hold all of it, all processes take part.
 absl::StatusOr<at::Tensor> ReadValue(SessionState& state, const Value& value,

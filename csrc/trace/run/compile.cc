@@ -17,6 +17,7 @@
 #include "csrc/runtime/memory_check.h"
 #include "csrc/trace/program/compile_log.h"
 #include "csrc/trace/program/lower.h"
+#include "csrc/trace/program/same_tiles.h"
 #include "csrc/trace/run/pending_graph.h"
 #include "csrc/trace/session/devices.h"
 #include "csrc/trace/session/session_state.h"
@@ -212,6 +213,15 @@ absl::StatusOr<CachedProgramPtr> Compile(SessionState& state, Tape& tape,
   const program::Program& made = cached->program->program();
   for (const program::Output& o : made.outputs) {
     cached->layouts.push_back(std::make_shared<const Layout>(made.LayoutOf(o.value)));
+  }
+  for (size_t k = 0; k < made.inputs.size(); ++k) {
+    cached->taken.push_back(std::make_shared<const Layout>(made.LayoutOf(made.inputs[k].value)));
+    // Not so if the value is on devices that are none of the program's.
+    const LayoutPtr& left = tape.inputs()[cached->inputs[k]].left;
+    if (left != nullptr && !SameTiles(*left, *cached->taken[k])) cached->taken[k] = nullptr;
+  }
+  for (const program::Output& o : made.outputs) {
+    if (o.becomes >= 0) cached->taken[o.becomes] = nullptr;
   }
   NoteRecording(state, tape, *cached);
   for (const int r : RecordsWithStarts(cached->recording->records)) {

@@ -54,7 +54,8 @@ absl::Status Run(SessionState& state, Tape& tape, Live& live, std::vector<StepPa
   } catch (const std::exception& e) {  // a bug here, or no memory for an upload
     LoseAll(state, tape, steps, absl::InternalError(e.what()));
     // The others have begun to run what this process cannot.
-    FailJob(state, absl::InternalError(e.what()));
+    SPMD_RETURN_IF_ERROR(
+        EndTogether(state, e, absl::StrCat("preparing ", tape.num_records(), " calls")));
     throw;
   }
   if (!run.ok()) {

@@ -8,6 +8,7 @@
 #include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "csrc/trace/program/same_tiles.h"
 #include "csrc/trace/run/compile.h"
 #include "csrc/trace/session/devices.h"
 #include "csrc/trace/session/session_state.h"
@@ -19,23 +20,24 @@ namespace spmd::trace {
 
 namespace {
 
-// True if both layouts give the same boxes to the same devices, in grids whose sub-axes may differ:
-// [x=6] is 2*3 alone, and 3*2 together with a mesh [a=3, b=2].
-bool SameBoxes(const Layout& a, const Layout& b) {
-  if (a.sharding().IsUnreduced() || b.sharding().IsUnreduced()) return false;
-  if (a.dims() != b.dims() || a.num_tiles() != b.num_tiles()) return false;
-  if (a.grid()->device_ids() != b.grid()->device_ids()) return false;
-  for (int64_t p = 0; p < a.grid()->num_devices(); ++p) {
-    if (a.BoxAt(p) != b.BoxAt(p)) return false;
-  }
-  return true;
-}
-
 bool SameButForTerms(const Layout& a, const Layout& b) {
-  if (a == b || SameBoxes(a, b)) return true;
+  if (SameTiles(a, b)) return true;
   if (!a.sharding().IsUnreduced() && !b.sharding().IsUnreduced()) return false;
   return Layout(a.grid(), a.sharding().Reduced(), a.dims()) ==
          Layout(b.grid(), b.sharding().Reduced(), b.dims());
+}
+
+// True if the program takes what it does not overwrite as it is, so that nothing is moved that its
+// plan does not count.
+bool TakesAsTheyAre(const CachedProgram& cached, const Tape& tape) {
+  for (size_t k = 0; k < cached.inputs.size(); ++k) {
+    const TapeInput& input = tape.inputs()[cached.inputs[k]];
+    LayoutPtr& taken = cached.taken[k];
+    if (input.left == nullptr || taken == nullptr || input.left == taken) continue;
+    if (!SameTiles(*input.left, *taken)) return false;
+    taken = input.left;
+  }
+  return true;
 }
 
 // True if the program's results include every live value, and settled Buffers keep their layouts. A
@@ -45,7 +47,8 @@ bool Fits(const CachedProgram& cached, const Tape& tape, const Live& live) {
   for (size_t k = 0; k < cached.inputs.size(); ++k) {
     const TapeInput& input = tape.inputs()[cached.inputs[k]];
     if (live.IsLost(input.id)) return false;
-    const bool terms = input.settled != nullptr && input.settled->sharding().IsUnreduced();
+    const LayoutPtr& layout = input.LayoutToTake(/*overwritten=*/cached.taken[k] == nullptr);
+    const bool terms = layout != nullptr && layout->sharding().IsUnreduced();
     const program::ValueId taken = program.inputs[k].value;
     if (terms != program.values[taken].sharding.IsUnreduced()) return false;
   }
@@ -160,13 +163,19 @@ absl::StatusOr<CachedProgramPtr> FindOrCompile(SessionState& state, Tape& tape, 
   const Hash128 loose = CacheKey(state, tape.loose(), true);
   std::vector<CachedProgramPtr> same = Confirmed(state, tape, state.programs.Find(strict));
   std::erase_if(same, [&](const CachedProgramPtr& p) { return !FitsStarts(*p, tape); });
-  for (const CachedProgramPtr& p : same) {
-    if (Fits(*p, tape, live)) return Found(state, p);
-  }
   const std::vector<CachedProgramPtr> same_loose =
       Confirmed(state, tape, state.programs.Find(loose));
+  // A program for each set of layouts in which its inputs come, but not for very many.
+  constexpr size_t kMostLayouts = 4;
+  const auto fits = [&](const CachedProgramPtr& p) {
+    return Fits(*p, tape, live) &&
+           (same.size() + same_loose.size() >= kMostLayouts || TakesAsTheyAre(*p, tape));
+  };
+  for (const CachedProgramPtr& p : same) {
+    if (fits(p)) return Found(state, p);
+  }
   for (const CachedProgramPtr& p : same_loose) {
-    if (FitsStarts(*p, tape) && Fits(*p, tape, live)) return Found(state, p);
+    if (FitsStarts(*p, tape) && fits(p)) return Found(state, p);
   }
   tape.StopFollowing();
   std::string reason = state.programs.Difference(tape);

@@ -15,10 +15,11 @@ namespace spmd::trace {
 namespace {
 
 // The meshes of the part of the tape that the outputs need: those of its marks, which name the
-// axes, and those in which its inputs have settled. If there are none, those of the layouts of its
-// inputs; else the mesh that was used last.
+// axes, and those of the layouts in which it takes its inputs. If there are none, those of the
+// layouts of its other inputs; else the mesh that was used last.
 MeshSet MeshesOf(Meshes& known, const Tape& tape, absl::Span<const OutputSpec> outputs) {
   const Needed needed = NeededFor(tape, outputs);
+  const std::vector<bool> overwritten = OverwrittenInputs(tape, outputs);
   std::vector<const TapeInput*> inputs;
   for (size_t k = 0; k < tape.inputs().size(); ++k) {
     if (needed.inputs[k]) inputs.push_back(&tape.inputs()[k]);
@@ -42,7 +43,9 @@ MeshSet MeshesOf(Meshes& known, const Tape& tape, absl::Span<const OutputSpec> o
       ++of_layouts;
     }
   };
-  for (const TapeInput* input : inputs) add_meshes_of(input->settled);
+  for (const TapeInput* input : inputs) {
+    add_meshes_of(input->LayoutToTake(overwritten[input - tape.inputs().data()]));
+  }
   for (size_t k = 0; meshes.empty() && k < inputs.size(); ++k) {
     add_meshes_of(tape.value(inputs[k]->id)->layout);
   }

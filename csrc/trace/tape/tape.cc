@@ -96,8 +96,10 @@ TapeId Tape::AddInput(const ValuePtr& value, const Buffer* from) {
   if (value->host.defined() && !value->host.is_meta()) {
     uploaded_bytes_ += static_cast<int64_t>(value->host.nbytes()) + kInput;
   }
-  inputs_.push_back(
-      {id, from != nullptr ? from->mark : nullptr, from != nullptr ? from->settled : nullptr});
+  inputs_.push_back({.id = id,
+                     .mark = from != nullptr ? from->mark : nullptr,
+                     .settled = from != nullptr ? from->settled : nullptr,
+                     .left = value->host.defined() ? nullptr : value->layout});
   return id;
 }
 

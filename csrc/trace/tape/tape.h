@@ -33,6 +33,14 @@ struct TapeInput {
   TapeId id;
   MarkPtr mark;  // of the Buffer from which it was read
   LayoutPtr settled;
+  // The layout in which an earlier program left the value; null for data of the host, which is
+  // uploaded as the program wants it.
+  LayoutPtr left;
+  // The layout that the program takes as it is. A value that the program overwrites is brought
+  // into the layout of its new value once, unless it has settled.
+  const LayoutPtr& LayoutToTake(bool overwritten) const {
+    return settled != nullptr || overwritten ? settled : left;
+  }
 };
 
 // The run-time scalars in `arg`, in order.

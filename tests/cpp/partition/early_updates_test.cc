@@ -6,10 +6,10 @@
 
 #include <string>
 
-#include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "csrc/partition/memory_profile.h"
 #include "csrc/program/program.h"
+#include "tests/cpp/partition/first_results.h"
 
 namespace spmd::partition {
 namespace {
@@ -40,14 +40,6 @@ program {
 }
 )";
 
-std::string Results(const Program& program) {
-  std::string names;
-  for (const auto& instruction : program.instructions) {
-    absl::StrAppend(&names, names.empty() ? "" : " ", program.values[instruction.results[0]].name);
-  }
-  return names;
-}
-
 TEST(EarlyUpdates, ComeBehindTheGradientAndTheLastUse) {
   Program program = *Program::Parse(kThreeLayers);
   ASSERT_TRUE(program::Verify(program).ok()) << program::Verify(program);
@@ -55,7 +47,7 @@ TEST(EarlyUpdates, ComeBehindTheGradientAndTheLastUse) {
   EXPECT_EQ(MemoryProfile(program).peak(), kWeight / 2 + 7 * kWeight);
   ASSERT_TRUE(UpdateEarly(program));
   EXPECT_TRUE(program::Verify(program).ok()) << program::Verify(program);
-  EXPECT_EQ(Results(program), "1 2 6 7 3 4 8 9 5 10 11");
+  EXPECT_EQ(FirstResults(program), "1 2 6 7 3 4 8 9 5 10 11");
   // At 6 and 8: %g, one activation, three weights, a gradient, and what is made of it.
   EXPECT_EQ(MemoryProfile(program).peak(), kWeight + 5 * kWeight);
   EXPECT_FALSE(UpdateEarly(program));
@@ -64,7 +56,7 @@ TEST(EarlyUpdates, ComeBehindTheGradientAndTheLastUse) {
 TEST(EarlyUpdates, StayWhereGradientsOrWeightsAreNeeded) {
   const auto moves = [](std::initializer_list<std::pair<absl::string_view, absl::string_view>> to) {
     Program program = *Program::Parse(absl::StrReplaceAll(kThreeLayers, to));
-    return UpdateEarly(program) ? Results(program) : "";
+    return UpdateEarly(program) ? FirstResults(program) : "";
   };
   // All gradients are results.
   EXPECT_EQ(moves({{"return", "return %1, %3, %5,"}}), "");

@@ -15,6 +15,7 @@
 #include "csrc/partition/compile.h"
 #include "csrc/program/analysis.h"
 #include "csrc/program/uses.h"
+#include "tests/cpp/partition/first_results.h"
 #include "tests/cpp/partition/random_model.h"
 
 namespace spmd::partition {
@@ -100,21 +101,12 @@ program {
 }
 )";
 
-// The first results of the instructions.
-std::string Results(const Program& program) {
-  std::string names;
-  for (const auto& instruction : program.instructions) {
-    absl::StrAppend(&names, names.empty() ? "" : " ", program.values[instruction.results[0]].name);
-  }
-  return names;
-}
-
 TEST(Order, GradientsAreCutAsTheyAreMade) {
   Program program = *Program::Parse(kTwoUpdates);
   BaseOrder(program);
-  EXPECT_EQ(Results(program), "1 5 3 6 2 7 4 8");
+  EXPECT_EQ(FirstResults(program), "1 5 3 6 2 7 4 8");
   Order(program, {});
-  EXPECT_EQ(Results(program), "1 5 3 6 2 7 4 8");
+  EXPECT_EQ(FirstResults(program), "1 5 3 6 2 7 4 8");
 }
 
 // One reduce_scatter moves 256 bytes. Two are one where 512 may be moved and 384 held: the first
@@ -124,7 +116,7 @@ TEST(Order, MergesUpToTheCapAndTheSlack) {
     Program program = *Program::Parse(kTwoUpdates);
     BaseOrder(program);
     Order(program, options);
-    return Results(program);
+    return FirstResults(program);
   };
   EXPECT_EQ(order({.cap_bytes = 512, .slack_bytes = 1024}), "1 3 5 2 7 4 8");
   EXPECT_EQ(order({.cap_bytes = 511, .slack_bytes = 1024}), "1 3 5 2 7 4 6 8");
@@ -176,14 +168,14 @@ TEST(Order, GathersOneAheadWhereThePeakStays) {
   Program program = *Program::Parse(kTwoGathers);
   const int64_t before = Peak(program);
   Order(program, {});
-  EXPECT_EQ(Results(program), "1 4 2 3 5 6");
+  EXPECT_EQ(FirstResults(program), "1 4 2 3 5 6");
   EXPECT_EQ(Peak(program), before);
   // The large activation is at the start.
   program = *Program::Parse(kTwoGathers);
   program.values[program.instructions[1].results[0]].type.dims = {8, 8};
   program.values[program.instructions.back().results[0]].type.dims = {4, 4};
   Order(program, {});
-  EXPECT_EQ(Results(program), "1 2 3 4 5 6");
+  EXPECT_EQ(FirstResults(program), "1 2 3 4 5 6");
 }
 
 TEST(Order, HoldsLittleMoreThanTheBestOfAllOrders) {

@@ -5,14 +5,18 @@
 #include <ATen/Parallel.h>
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <functional>
 #include <memory>
 #include <string>
 #include <thread>
+#include <torch/csrc/distributed/c10d/HashStore.hpp>
 #include <vector>
 
 #include "csrc/runtime/executor.h"
+#include "csrc/runtime/job_watch.h"
 #include "csrc/runtime/peers_local.h"
+#include "csrc/runtime/peers_shared.h"
 #include "csrc/runtime/tiled_tensor.h"
 
 namespace spmd::runtime {
@@ -32,6 +36,26 @@ inline void RunJob(LocalJob& job, const std::function<void(Peers&, Backend&)>& f
     });
   }
   for (std::thread& thread : threads) thread.join();
+}
+
+// The same with processes that exchange through memory. They find each other as those of a host do,
+// each with segments of its own.
+inline void RunJobInMemory(int size, const std::function<void(Peers&, Backend&)>& f,
+                           bool exact_sums = true,
+                           std::chrono::milliseconds timeout = std::chrono::seconds(20)) {
+  LocalJob job(size);
+  const auto store = c10::make_intrusive<c10d::HashStore>();
+  RunJob(
+      job,
+      [&](Peers& peers, Backend& backend) {
+        const auto watch = JobWatch::Make(store, peers.rank(), size);
+        auto shared = ShareMemory(peers, true, watch, "test", timeout);
+        ASSERT_TRUE(shared.ok()) << shared.status();
+        ASSERT_NE(*shared, nullptr);
+        backend.Join(shared->get(), kJobDevices / size, exact_sums);
+        f(**shared, backend);
+      },
+      exact_sums);
 }
 
 // What each process returns for a program that is given as text: by rank.

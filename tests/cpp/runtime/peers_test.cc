@@ -5,13 +5,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstring>
 #include <random>
-#include <torch/csrc/distributed/c10d/HashStore.hpp>
 
 #include "absl/strings/str_cat.h"
 #include "csrc/runtime/in_place.h"
-#include "csrc/runtime/job_watch.h"
-#include "csrc/runtime/peers_shared.h"
 #include "csrc/runtime/rounds.h"
 #include "tests/cpp/runtime/job.h"
 
@@ -138,20 +136,6 @@ TEST(Peers, OneThatIsLateIsWaitedFor) {
   });
 }
 
-// Threads that find each other as the processes of a host do, each with segments of its own.
-void RunInMemory(int size, std::chrono::milliseconds timeout,
-                 const std::function<void(Peers&)>& f) {
-  LocalJob job(size);
-  const auto store = c10::make_intrusive<c10d::HashStore>();
-  RunJob(job, [&](Peers& peers, Backend&) {
-    const auto watch = JobWatch::Make(store, peers.rank(), size);
-    auto shared = ShareMemory(peers, true, watch, "test", timeout);
-    ASSERT_TRUE(shared.ok()) << shared.status();
-    ASSERT_NE(*shared, nullptr);
-    f(**shared);
-  });
-}
-
 // Byte i of what process `from` sends to process `to` in a round.
 uint8_t ByteOf(int round, int from, int to, int64_t i) {
   return static_cast<uint8_t>(17 * round + 5 * from + 3 * to + i + (i >> 8));
@@ -160,7 +144,7 @@ uint8_t ByteOf(int round, int from, int to, int64_t i) {
 // Of sizes that follow each other in any order: none, small, large, larger than ever before.
 TEST(Peers, MemoryCarriesBytesOfAnySizes) {
   for (const int size : {2, 3, 4}) {
-    RunInMemory(size, std::chrono::seconds(20), [&](Peers& peers) {
+    RunJobInMemory(size, [&](Peers& peers, Backend&) {
       std::mt19937 draw(size);
       for (int round = 0; round < 60; ++round) {
         std::vector<std::vector<int64_t>> bytes(size, std::vector<int64_t>(size));
@@ -220,7 +204,7 @@ TEST(Peers, MemoryIsSharedByAllOrByNone) {
 
 TEST(Peers, WhoDoesNotComeToMemoryIsNamedByAll) {
   std::vector<absl::Status> ends(3);
-  RunInMemory(3, std::chrono::milliseconds(300), [&](Peers& peers) {
+  const auto end_late = [&](Peers& peers, Backend&) {
     EXPECT_TRUE(peers.Agree({}).ok());
     if (peers.rank() == 1) std::this_thread::sleep_for(std::chrono::milliseconds(800));
     // Whoever is late may still find what the others have written.
@@ -228,10 +212,74 @@ TEST(Peers, WhoDoesNotComeToMemoryIsNamedByAll) {
     while (status.ok()) status = peers.Agree({}).status();
     ends[peers.rank()] = status;
     EXPECT_EQ(peers.Agree({}).status(), ends[peers.rank()]);  // nothing works any more
-  });
+  };
+  RunJobInMemory(3, end_late, true, std::chrono::milliseconds(300));
   for (const absl::Status& status : ends) {
     EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded) << status;
     EXPECT_THAT(std::string(status.message()), HasSubstr("for process 1"));
+  }
+}
+
+// Process p adds p + n to what all have given for its portion n. Exchanges of bytes in between and
+// more portions than there are places do not disturb.
+TEST(Peers, PortionsAreGivenAddedAndTaken) {
+  for (const int size : {2, 3, 4}) {
+    RunJobInMemory(size, [&](Peers& peers, Backend&) {
+      InPlacePeers* const memory = InPlace(peers);
+      ASSERT_NE(memory, nullptr);
+      const auto bytes = static_cast<size_t>(memory->portion_bytes());
+      const int me = peers.rank();
+      for (const int64_t count : {1, 0, 11, 4}) {
+        int64_t wrong = 0, taken = 0;
+        const auto check = [&](const char* at, uint8_t wanted) {
+          for (size_t i = 0; i < bytes; ++i) wrong += static_cast<uint8_t>(at[i]) != wanted ? 1 : 0;
+        };
+        const auto give = [&](int64_t n, absl::Span<char* const> to) {
+          for (int q = 0; q < size; ++q) {
+            if (q != me) std::memset(to[q], static_cast<int>(10 * me + q + n), bytes);
+          }
+          return absl::OkStatus();
+        };
+        const auto add = [&](int64_t n, absl::Span<const char* const> from, char* to) {
+          for (int q = 0; q < size; ++q) {
+            if (q != me) check(from[q], static_cast<uint8_t>(10 * q + me + n));
+          }
+          std::memset(to, static_cast<int>(100 + me + n), bytes);
+          return absl::OkStatus();
+        };
+        const auto take = [&](int64_t n, absl::Span<const char* const> from) {
+          ++taken;
+          for (int q = 0; q < size; ++q) check(from[q], static_cast<uint8_t>(100 + q + n));
+        };
+        const absl::Status status = memory->RunPortions(count, {give, add, take});
+        ASSERT_TRUE(status.ok()) << status;
+        EXPECT_EQ(wrong, 0);
+        EXPECT_EQ(taken, count);
+        EXPECT_TRUE(peers.Tell(std::string(300000, 'x')).ok());
+      }
+    });
+  }
+}
+
+// Process 1 fails in one portion, or does not come to any.
+TEST(Peers, PortionsEndWithTheFirstError) {
+  for (const bool fails : {true, false}) {
+    std::vector<absl::Status> ends(3);
+    const auto run = [&](Peers& peers, Backend&) {
+      const auto give = [](int64_t, auto) { return absl::OkStatus(); };
+      const auto add = [&](int64_t n, auto, char*) {
+        if (peers.rank() == 1 && n == 5) peers.Fail(absl::ResourceExhaustedError("of portion 5"));
+        return peers.failure();
+      };
+      if (peers.rank() == 1 && !fails) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(800));
+      }
+      ends[peers.rank()] = InPlace(peers)->RunPortions(20, {give, add, [](int64_t, auto) {}});
+    };
+    RunJobInMemory(3, run, true, std::chrono::milliseconds(fails ? 20000 : 300));
+    EXPECT_THAT(std::string(ends[0].message()),
+                HasSubstr(fails ? "of portion 5" : "for process 1"));
+    for (const absl::Status& status : ends) EXPECT_EQ(status, ends[0]);
   }
 }
 

@@ -169,8 +169,22 @@ TEST(Transfer, SendsWhatIsMissingOnce) {
   EXPECT_EQ(elements_sent("{}, {}", "{a}, {}", 2), (Counts{0, 0}));
 }
 
-// Each process adds one part of a large sum and sends it to the others. The bits are those of the
-// sum of the sums of each process, added one after another.
+// A value of which each process holds the tiles of its own devices. `terms` are the tiles of all.
+TiledTensor HeldHere(const Layout& layout, DType dtype, const std::vector<at::Tensor>& terms,
+                     const Backend& backend) {
+  const int64_t dealt = backend.homes().devices_per_process;
+  const Placement held_here(layout, false, {}, dealt);
+  TiledTensor value{layout, dtype, {}, false, false, dealt};
+  for (int64_t i = 0; i < held_here.count(); ++i) {
+    const bool here = backend.homes().IsHere(held_here.HomeOf(i));
+    value.tiles.push_back(here ? terms[held_here.TileOf(i)].clone() : at::Tensor());
+  }
+  return value;
+}
+
+// Each process adds one part of a large sum and sends it to the others, in an exchange of its own
+// or portion by portion through memory. The bits are those of the sum of the sums of each process,
+// added one after another.
 TEST(Transfer, LargeSumsAreAddedInParts) {
   struct Case {
     GridPtr grid;
@@ -185,7 +199,7 @@ TEST(Transfer, LargeSumsAreAddedInParts) {
       {MakeGrid({3}, {"a"}, {1, 4, 6}), 4, {{0}, {1}, {2}}}};
   for (const Case& c : cases) {
     for (const at::ScalarType type : {at::kFloat, at::kBFloat16, at::kInt, at::kComplexFloat}) {
-      const Dims dims = {130, 257};
+      const Dims dims = {330, 1025};  // in memory: more portions than there are places for
       const int64_t elements = NumElements(dims);
       const Layout from(c.grid, *Sharding::Parse("{}, {} unreduced(sum){a}", *c.grid), dims);
       const Layout to(c.grid, *Sharding::Parse("{}, {}", *c.grid), dims);
@@ -195,7 +209,7 @@ TEST(Transfer, LargeSumsAreAddedInParts) {
       std::vector<at::Tensor> terms;
       for (int64_t t = 0; t < from.num_tiles(); ++t) {
         // Strides of their own do not matter.
-        const at::Tensor term = at::randn({257, 130}, at::kDouble).mul(50).to(held).t();
+        const at::Tensor term = at::randn({1025, 330}, at::kDouble).mul(50).to(held).t();
         terms.push_back(t % 2 == 0 ? term : term.contiguous());
       }
       at::Tensor sum;
@@ -207,26 +221,21 @@ TEST(Transfer, LargeSumsAreAddedInParts) {
       sum = sum.to(type);
       LocalJob job(c.size);
       std::vector<int64_t> sent(c.size);
-      RunJob(
-          job,
-          [&](Peers& peers, Backend& backend) {
-            const int64_t dealt = backend.homes().devices_per_process;
-            const Placement held_here(from, false, {}, dealt), wanted(to, false, {}, dealt);
-            TiledTensor value{from, dtype, {}, false, false, dealt};
-            for (int64_t i = 0; i < held_here.count(); ++i) {
-              const bool here = backend.homes().IsHere(held_here.HomeOf(i));
-              value.tiles.push_back(here ? terms[held_here.TileOf(i)].clone() : at::Tensor());
-            }
-            sent[peers.rank()] =
-                MovePlan::Make(held_here, wanted, backend).transfer.num_sent(peers.rank());
-            const TiledTensorPtr moved = Moved(value, to, &peers, backend);
-            ASSERT_NE(moved, nullptr);
-            for (int64_t i = 0; i < wanted.count(); ++i) {
-              if (!backend.homes().IsHere(wanted.HomeOf(i))) continue;
-              EXPECT_TRUE(at::equal(moved->tiles[i], sum)) << type << " in " << c.size;
-            }
-          },
-          /*exact_sums=*/false);
+      const auto f = [&](Peers& peers, Backend& backend) {
+        const int64_t dealt = backend.homes().devices_per_process;
+        const Placement held_here(from, false, {}, dealt), wanted(to, false, {}, dealt);
+        sent[peers.rank()] =
+            MovePlan::Make(held_here, wanted, backend).transfer.num_sent(peers.rank());
+        const TiledTensor value = HeldHere(from, dtype, terms, backend);
+        const TiledTensorPtr moved = Moved(value, to, &peers, backend);
+        ASSERT_NE(moved, nullptr);
+        for (int64_t i = 0; i < wanted.count(); ++i) {
+          if (!backend.homes().IsHere(wanted.HomeOf(i))) continue;
+          EXPECT_TRUE(at::equal(moved->tiles[i], sum)) << type << " in " << c.size;
+        }
+      };
+      RunJob(job, f, /*exact_sums=*/false);
+      RunJobInMemory(c.size, f, /*exact_sums=*/false);
       EXPECT_EQ(job.exchanges(), 2);
       // Each part but the own one is sent to its owner, and each sum of a part to all others.
       const auto owners = std::ssize(c.devices);
@@ -234,6 +243,83 @@ TEST(Transfer, LargeSumsAreAddedInParts) {
       const auto bytes = 2 * elements * (owners - 1) * static_cast<int64_t>(c10::elementSize(held));
       EXPECT_GE(job.bytes(), bytes);
       EXPECT_LE(job.bytes(), bytes + 16 * 2 * owners * owners);  // padding
+    }
+  }
+}
+
+// Large sums of several types and kinds, and a small one, in one exchange. In the second run one
+// process has failed: it gives zeros, and the others do not wait for it.
+TEST(Transfer, SumsOfSeveralValuesShareTheirPortions) {
+  const GridPtr grid = MakeGrid({4}, {"a"}, {0, 2, 4, 6});
+  struct Value {
+    Dims dims;
+    at::ScalarType type;
+    const char* kind;
+  };
+  const std::vector<Value> values = {{{150, 211}, at::kFloat, "sum"},
+                                     {{7}, at::kFloat, "sum"},
+                                     {{40000}, at::kLong, "sum"},
+                                     {{201, 99}, at::kDouble, "max"},
+                                     {{3, 100, 101}, at::kFloat, "sum"}};
+  at::manual_seed(11);
+  std::vector<std::vector<at::Tensor>> terms;
+  for (const Value& value : values) {
+    std::vector<at::Tensor>& of_value = terms.emplace_back();
+    for (int t = 0; t < 4; ++t) {
+      of_value.push_back(at::randn(Sizes(value.dims), at::kDouble).mul(50).to(value.type));
+    }
+  }
+  for (const int size : {2, 4}) {
+    for (const int failed : {-1, 1}) {
+      // What each process gives, one after another.
+      std::vector<at::Tensor> wanted;
+      for (size_t v = 0; v < values.size(); ++v) {
+        at::Tensor sum;
+        for (int p = 0; p < size; ++p) {
+          const bool max = std::string(values[v].kind) == "max";
+          at::Tensor own = terms[v][p * 4 / size].clone();
+          if (size == 2) {
+            const at::Tensor& second = terms[v][2 * p + 1];
+            own = max ? at::maximum(own, second) : own.add(second);
+          }
+          sum = !sum.defined() ? own : max ? at::maximum(sum, own) : sum.add(own);
+        }
+        wanted.push_back(sum);
+      }
+      const auto f = [&](Peers& peers, Backend& backend) {
+        const int64_t dealt = backend.homes().devices_per_process;
+        std::vector<MovePlan> plans;
+        std::vector<std::vector<at::Tensor>> held;
+        for (size_t v = 0; v < values.size(); ++v) {
+          std::string none = "{}";
+          for (size_t d = 1; d < values[v].dims.size(); ++d) none += ", {}";
+          const auto partial =
+              *Sharding::Parse(none + " unreduced(" + values[v].kind + "){a}", *grid);
+          const Layout from(grid, partial, values[v].dims);
+          const Layout to(grid, *Sharding::Parse(none, *grid), values[v].dims);
+          plans.push_back(MovePlan::Make(Placement(from, false, {}, dealt),
+                                         Placement(to, false, {}, dealt), backend));
+          held.push_back(HeldHere(from, FromScalarType(values[v].type), terms[v], backend).tiles);
+        }
+        std::vector<TransferPart> parts;
+        for (size_t v = 0; v < values.size(); ++v) {
+          parts.push_back({&plans[v], held[v], values[v].type});
+        }
+        bool taken = false;
+        const absl::Status status = RunTransfer(
+            peers, parts, peers.rank() == failed,
+            [&](std::vector<std::vector<at::Tensor>> slots, bool) {
+              taken = true;
+              for (size_t v = 0; v < values.size(); ++v) {
+                if (plans[v].transfer.sums.empty()) continue;  // the small one
+                if (failed >= 0) continue;                     // and its parts of the sums are zero
+                EXPECT_TRUE(at::equal(slots[v].back(), wanted[v])) << v << " in " << size;
+              }
+            });
+        EXPECT_TRUE(status.ok()) << status;
+        EXPECT_EQ(taken, peers.rank() != failed);
+      };
+      RunJobInMemory(size, f, /*exact_sums=*/false);
     }
   }
 }

@@ -91,7 +91,8 @@ import sys
 sys.path.insert(0, {str(tmp_path)!r})
 import torch
 assert torch._C._get_privateuse1_backend_name() == "other" and not hasattr(torch, "spmd")
-"""
+""",
+        fresh=True,
     )
 
 

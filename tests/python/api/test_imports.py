@@ -19,9 +19,16 @@ def run(*command):
     return json.loads(done.stdout)
 
 
+@pytest.fixture(scope="module")
+def found():
+    """By program and device, what it imports."""
+    return run("imported_programs.py")
+
+
 @pytest.mark.parametrize("program", [p.__name__ for p in PROGRAMS])
-def test_a_program_imports_what_it_imports_on_the_cpu(program):
-    cpu, device = (run("imported_programs.py", program, where) for where in ("cpu", "spmd"))
+def test_a_program_imports_what_it_imports_on_the_cpu(found, program):
+    cpu, device = (found[program][where] for where in ("cpu", "spmd"))
+    assert "error" not in cpu and "error" not in device, (cpu, device)
     assert not set(device["imported"]) - set(cpu["imported"])
     assert not device["asked"]
 

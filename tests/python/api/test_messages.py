@@ -327,7 +327,8 @@ def test_an_import_that_failed_half_way():
 
 def test_a_sub_interpreter():
     """It gets an error of one sentence, and the main interpreter goes on."""
-    done = run_script("""
+    done = run_script(
+        """
         try:
             import _interpreters as interpreters
         except ImportError:
@@ -347,7 +348,9 @@ def test_a_sub_interpreter():
         x = spmd.mark_sharding(torch.ones(4, device="spmd"), mesh, ("x",))
         assert (x * 2).sum().item() == 8
         spmd.sync(wait=True)
-    """)
+    """,
+        fresh=True,
+    )
     assert "torch_spmd cannot be imported in a sub-interpreter, since PyTorch cannot" in done.stdout
 
 

@@ -214,10 +214,11 @@ def gradients_of_parts():
 
 @case
 def large_sums():
-    """A sum that is added in parts, one that is not, and both in one exchange."""
+    """A sum that is added in parts, which take several portions, one that is not, and both in one
+    exchange."""
     torch.manual_seed(8)
     line = spmd.make_mesh((8,), ("all",))
-    x = torch.randn(8, 40001).to("spmd")
+    x = torch.randn(8, 300001).to("spmd")
     spmd.mark_sharding(x, line, ("all", None))
     y = torch.randn(16, 160).to("spmd")
     spmd.mark_sharding(y, line, ("all", None))

@@ -14,9 +14,11 @@ from pathlib import Path
 
 import torch
 import torch.distributed.checkpoint as dcp
+from safetensors.torch import load_file
 from training_state import Run
 
 import torch_spmd as spmd
+from torch_spmd._state import export, files
 
 FOLDER = Path(sys.argv[1])
 BIG = (96, 1 << 18)  # 96 MiB of float32
@@ -190,6 +192,46 @@ def kept(own):
     assert again.losses(3) == losses[4:]
 
 
+def exported(own):
+    """Files for others, of which each process writes its parts."""
+    tree = tensors(3)
+    expected = whole(tree)
+    one, hub = own / "one.safetensors", own / "hub"
+    spmd.save(one, tree, format="safetensors", wait=False).written.result()
+    same(load_file(one), expected)
+    target = tensors(0)
+    spmd.load(one, target)
+    same(whole(target), expected)
+    largest, export._LARGEST_FILE = export._LARGEST_FILE, 400
+    spmd.save(hub, tree, format="hub")
+    names = json.loads((hub / "model.safetensors.index.json").read_text())["weight_map"]
+    assert len(set(names.values())) > 3 and names.keys() == tree.keys()
+    for name in set(names.values()):
+        content = load_file(hub / name)
+        assert content.keys() == {key for key in names if names[key] == name}
+        same(content, {key: expected[key] for key in content})
+    export._LARGEST_FILE = largest
+    spmd.save(hub, {"rows": tree["rows"]}, format="hub")
+    assert os.listdir(hub) == ["model.safetensors"]  # readers would take it for all
+
+    def full(file, data):
+        if spmd.process_index() == spmd.process_count() - 1:
+            raise OSError(28, "No space left on device")
+        write(file, data)
+
+    before = one.read_bytes()
+    write, files.write_all = files.write_all, full
+    try:
+        spmd.save(one, tensors(5), format="safetensors")
+        raise AssertionError("the disk was full")
+    except OSError as error:
+        assert "No space left on device" in str(error)
+    finally:
+        files.write_all = write
+    spmd.save(own / "met", {})
+    assert one.read_bytes() == before and not list(own.glob("*.part"))
+
+
 def loader(own):
     """The position of a loader is saved."""
     rows = [{"x": torch.full((3,), float(i)), "y": i} for i in range(40)]
@@ -219,6 +261,7 @@ def main():
         losses = save_all(own)
         large(own)
         on_meta(own)
+        exported(own)
         kept(own)
         loader(own)
     if losses is not None and spmd.process_index() == 0:

@@ -11,6 +11,8 @@ from pathlib import Path
 import job
 import pytest
 
+# Each starts Python four or five times.
+pytestmark = pytest.mark.in_parts
 SCRIPT = Path(__file__).with_name("restart_train.py")
 STEPS = 5
 

@@ -126,7 +126,11 @@ LONE = {
     ),
     "another tree": (
         "spmd.save(folder, {'w': torch.ones(3 + rank)})",
-        r"ValueError: save: tensor 'w' is \('float32', \(4,\)\), and in process 0 .*in process 1",
+        r"ValueError: save: tensor 'w' is float32 \(4,\), and in process 0 .*in process 1",
+    ),
+    "another tree for others": (
+        "spmd.save(folder + '/x.safetensors', {'w': torch.ones(3 + rank)}, format='safetensors')",
+        r"ValueError: save: tensor 'w' is float32 \(4,\), and in process 0 .*in process 1",
     ),
     "a saver that ends": (
         "if rank == 0: spmd.save(folder, state(4))",
@@ -178,3 +182,34 @@ def test_a_group_after_the_device_was_used_alone():
     for ended in ends:
         assert ended.code == 1
         assert "init_process_group: this process has used the device spmd already" in ended.err
+
+
+OTHER_DATA = """
+import os, sys
+import torch
+import torch_spmd as spmd
+
+mesh = spmd.make_mesh((8,), ("all",))
+for own in (int(os.environ["RANK"]), 0):
+    data = torch.zeros(300, 300)
+    data[7, 7] = own  # the last bytes are compared with SPMD_VERIFY only
+    x = spmd.mark_sharding(data.to("spmd"), mesh, ("all", None))
+    for format in ("spmd", "dcp"):
+        try:
+            spmd.save(os.path.join(sys.argv[1], format), {"x": x}, format=format)
+            print("saved", flush=True)
+        except ValueError as error:
+            print(error, flush=True)
+"""
+
+
+def test_data_that_is_saved_before_it_is_used_is_compared(tmp_path):
+    variables = {"SPMD_NUM_DEVICES": "8", "SPMD_VERIFY": "1", "SPMD_TIMEOUT": "30"}
+    for ended in job.run(OTHER_DATA, 2, 60, [str(tmp_path)], **variables):
+        assert ended.code == 0, ended.err[-4000:]
+        differs = (
+            "save: the data of tensor 'x', float32 (300, 300), is not the same as in process 0. "
+            "Every process moves the whole value to the device; spmd.from_process_local takes "
+            "parts (in process 1)"
+        )
+        assert ended.out.splitlines() == [differs, differs, "saved", "saved"]

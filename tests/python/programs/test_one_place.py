@@ -12,6 +12,7 @@ from processes import run_python
 TESTS = Path(__file__).parents[1]
 
 
+@pytest.mark.in_parts
 @pytest.mark.parametrize(
     ("file", "chosen"),
     [

@@ -7,8 +7,10 @@ import json
 import os
 import pickle
 import re
+import threading
 
 import pytest
+import safetensors.torch
 import torch
 from torch import nn
 
@@ -229,6 +231,92 @@ def test_what_cannot_be_saved(tmp_path):
     with pytest.raises(ValueError, match="contains itself, or is over 100 deep"):
         spmd.save(tmp_path, loop)
     assert not list(tmp_path.iterdir())
+
+
+def test_names_that_safetensors_has_for_others(tmp_path):
+    """Of a part, and of what is no tensor: the file is one that others read."""
+    rows = spmd.mark_sharding(torch.arange(4.0).to("spmd"), spmd.make_mesh((2,), ("x",)), ("x",))
+    tree = {"w": rows, "w[0:2]": torch.full((2,), 9.0), "__metadata__": torch.full((3,), 8.0)}
+    spmd.save(tmp_path, tree)
+    names = {"w[0:2]", "w[2:4]", "w[0:2]#2", "__metadata__#2"}
+    assert set(safetensors.torch.load_file(the_data(tmp_path))) == names
+    found = spmd.load(tmp_path, dict.fromkeys(tree))
+    assert all(torch.equal(found[key].cpu(), value.cpu()) for key, value in tree.items())
+    for content, error in (
+        ({"__metadata__": torch.ones(2)}, ValueError),
+        ({"c": torch.ones(2, dtype=torch.complex128)}, TypeError),
+    ):
+        with pytest.raises(error, match=r"no tensor in a file of saf|complex128, which safe"):
+            spmd.save(tmp_path / "x.safetensors", content, format="safetensors")
+    assert not (tmp_path / "x.safetensors").exists()
+
+
+def test_an_expanded_target_is_refused_before_anything_is_changed(tmp_path):
+    spmd.save(tmp_path, {"a": torch.ones(3), "b": torch.ones(4)})
+    a = torch.zeros(3)
+    with pytest.raises(ValueError, match=r"'b' has one element in several places \(expand\)"):
+        spmd.load(tmp_path, {"a": a, "b": torch.zeros(1).expand(4)})
+    assert not a.any()
+
+
+@pytest.mark.parametrize("first, second", [("spmd", "hub"), ("dcp", "hub"), ("spmd", "dcp")])
+def test_another_form_in_the_same_folder(tmp_path, first, second):
+    """Otherwise load would go on reading the one that was there."""
+    spmd.save(tmp_path, {"a": torch.ones(3)}, format=first)
+    with pytest.raises(ValueError, match="has a checkpoint of another form"):
+        spmd.save(tmp_path, {"a": torch.zeros(3)}, format=second)
+    assert spmd.load(tmp_path, {"a": torch.zeros(3)})["a"].all()
+    spmd.save(tmp_path, {"a": torch.full((3,), 5.0)})  # which load reads first
+    assert spmd.load(tmp_path, {"a": torch.zeros(3)})["a"][0] == 5
+
+
+def test_threads_that_save_to_one_folder(tmp_path):
+    def save(value):
+        spmd.save(tmp_path, tree_of(value))
+
+    threads = [threading.Thread(target=save, args=(float(i),)) for i in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert loaded(tmp_path) in range(4) and len(list(tmp_path.iterdir())) == 2
+
+
+@pytest.mark.parametrize("format", ["spmd", "hub", "safetensors", "dcp"])
+def test_a_folder_that_cannot_be_made(tmp_path, format):
+    (tmp_path / "file").touch()
+    with pytest.raises(OSError):
+        spmd.save(tmp_path / "file" / "x", tree_of(OLD) | {"step": torch.ones(1)}, format=format)
+
+
+@pytest.mark.parametrize("format", ["hub", "safetensors"])
+def test_an_export_that_is_killed_leaves_the_last_one(tmp_path, monkeypatch, format):
+    path = tmp_path / "model.safetensors"
+
+    def save(value):
+        tree = {"a": torch.full((300,), value), "b": torch.full((5, 7), value)}
+        spmd.save(tmp_path if format == "hub" else path, tree, format=format)
+
+    def value():
+        content = safetensors.torch.load_file(path)
+        [found] = {x for t in content.values() for x in t.flatten().tolist()}
+        return found
+
+    save(OLD)
+    found = []
+    for n in range(1, 100):
+        child = os.fork()
+        if child == 0:
+            stopping_at(n, monkeypatch, lambda: os.kill(os.getpid(), 9))
+            save(NEW)
+            os._exit(0)
+        status = os.waitpid(child, 0)[1]
+        found.append(value())
+        if status == 0:
+            break
+        save(OLD)
+    assert found == sorted(found) and found[0] == OLD and found[-1] == NEW and len(found) > 4
+    assert [p.name for p in tmp_path.iterdir()] == ["model.safetensors"]
 
 
 class Touch:

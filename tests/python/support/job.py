@@ -16,6 +16,8 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+import forked
+
 ROOT = Path(__file__).resolve().parents[3]
 
 
@@ -54,9 +56,11 @@ def environment(rank, processes, port, **more):
 
 
 class Job:
-    """The processes of a script. Used as a context manager, which ends them all."""
+    """The processes of a script. Used as a context manager, which ends them all.
 
-    def __init__(self, script, processes=2, arguments=(), **variables):
+    They are forked from one that has loaded PyTorch, unless they are to be `fresh`."""
+
+    def __init__(self, script, processes=2, arguments=(), fresh=False, **variables):
         self.folder = tempfile.TemporaryDirectory()
         if not isinstance(script, Path):
             path = Path(self.folder.name) / "train.py"
@@ -69,18 +73,21 @@ class Job:
             out, err = (self._file(rank, kind).open("w") for kind in ("out", "err"))
             self.files.append((out, err))
             own = {k: v(rank) if callable(v) else v for k, v in variables.items()}
-            self.processes.append(
-                subprocess.Popen(
-                    [sys.executable, str(script), *arguments],
-                    env=environment(rank, processes, port, **own),
-                    stdout=out,
-                    stderr=err,
-                    start_new_session=True,
-                    # A shell that runs the tests in the background makes its children ignore it.
-                    preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
-                    cwd=self.folder.name,
-                )
-            )
+            env = environment(rank, processes, port, **own)
+            self.processes.append(self._start([str(script), *arguments], env, out, err, fresh))
+
+    def _start(self, arguments, env, out, err, fresh):
+        forked_one = None if fresh else forked.start(arguments, env, self.folder.name, out, err)
+        return forked_one or subprocess.Popen(
+            [sys.executable, *arguments],
+            env=env,
+            stdout=out,
+            stderr=err,
+            start_new_session=True,
+            # A shell that runs the tests in the background makes its children ignore it.
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+            cwd=self.folder.name,
+        )
 
     def __enter__(self):
         return self
@@ -133,7 +140,7 @@ class Job:
         return [self.ended(rank) for rank in ranks]
 
 
-def run(script, processes=2, limit=60, arguments=(), **variables):
+def run(script, processes=2, limit=60, arguments=(), fresh=False, **variables):
     """Runs a script and returns how each process ended."""
-    with Job(script, processes, arguments, **variables) as job:
+    with Job(script, processes, arguments, fresh, **variables) as job:
         return job.wait(limit)

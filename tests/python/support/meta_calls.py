@@ -10,6 +10,7 @@ import sys
 import warnings
 from collections import Counter
 
+import rotation
 import torch
 from layouts import LAYOUTS, form, laid_out, on_device
 from op_samples import OPS, evenly, ops_of, samples
@@ -81,6 +82,8 @@ def with_gradient(function, tree):
 
 def compare_ops(compared, dtype, number):
     for place, name in enumerate(ops_of(dtype)):
+        if not rotation.is_chosen(name):
+            continue
         layout = list(LAYOUTS)[place % len(LAYOUTS)]
         for sample in evenly(samples(OPS[name], dtype), number):
             tree = ((sample.input, *sample.args), dict(sample.kwargs))

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which part of what is too much for one run is tested: another one with every commit.
 
-`pytest --parts=3` runs a third of the tests that are marked `in_parts` and of those in other modes.
-Without it everything that is not behind a `--full-…` runs.
+`pytest --parts=6` runs a sixth of the tests that are marked `in_parts` and of those in other modes,
+and some samples of each op. Without it everything that is not behind a `--full-…` runs.
 """
 
 from __future__ import annotations
@@ -10,7 +10,11 @@ from __future__ import annotations
 import os
 import subprocess
 import zlib
+from collections.abc import Sequence
 from pathlib import Path
+from typing import TypeVar
+
+Item = TypeVar("Item")
 
 _PARTS, _TURN = "TORCH_SPMD_TEST_PARTS", "TORCH_SPMD_TEST_TURN"
 
@@ -38,6 +42,23 @@ def turn() -> int:
 def is_chosen(name: str) -> bool:
     """Whether what has this name is in the part that is tested."""
     return (zlib.crc32(name.encode()) + turn()) % parts() == 0
+
+
+def is_chosen_within(name: str) -> bool:
+    """The same for parts of what may itself be in parts: each time that is tested, it is with
+    another one of its parts."""
+    return (zlib.crc32(name.encode()) + _turn_within()) % parts() == 0
+
+
+def some(items: Sequence[Item], among: int = 3) -> list[Item]:
+    """One in `among` of the items, others with each commit, and at least one; all if all parts are
+    tested."""
+    among = min(among, len(items), parts())
+    return [item for i, item in enumerate(items) if among == 1 or (i + _turn_within()) % among == 0]
+
+
+def _turn_within() -> int:
+    return turn() + turn() // parts()
 
 
 def _commit() -> int:

@@ -8,9 +8,10 @@ import pytest
 from processes import run_python
 
 CASES = sorted((Path(__file__).parent / "cases").glob("*.py"))
+IN_PARTS = [pytest.param(devices, marks=pytest.mark.in_parts) for devices in (1, 8)]
 
 
-@pytest.mark.parametrize("devices", [1, 4, 8])
+@pytest.mark.parametrize("devices", [4, *IN_PARTS])
 def test_cases(devices):
     done = run_python(
         "-m", "torch_spmd.torch_xla", "-m", "pytest", "-q", "-p", "no:cacheprovider", *CASES,
