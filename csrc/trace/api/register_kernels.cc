@@ -83,7 +83,6 @@ int64_t ChooseAttention(const at::Tensor& query, const at::Tensor& key, const at
                         at::globalContext().userEnabledMemEfficientSDP());
   if (!allowed || query.dim() != 4 || key.dim() != 4 || value.dim() != 4 || dropout != 0)
     return math;
-  if (query.is_nested() || key.is_nested() || value.is_nested()) return math;
   if (!at::isFloatingType(query.scalar_type())) return math;
   if (query.scalar_type() != key.scalar_type() || key.scalar_type() != value.scalar_type())
     return math;

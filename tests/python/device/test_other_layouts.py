@@ -160,24 +160,6 @@ def test_jagged_tensors_are_tensors_of_the_device():
     assert (jagged * 2).to_padded_tensor(0.0).sum().item() == 20
 
 
-@pytest.mark.parametrize("causal", [False, True])
-def test_attention_of_jagged_tensors(causal):
-    offsets = torch.tensor([0, 8, 11, 17])
-
-    def attend(values):
-        nested = torch.nested.nested_tensor_from_jagged(values, offsets.to(values.device))
-        heads = nested.unflatten(-1, (2, 4)).transpose(1, 2)
-        y = nn.functional.scaled_dot_product_attention(heads, heads * 2, heads, is_causal=causal)
-        return y.transpose(1, 2).values()
-
-    values = torch.randn(17, 8)
-    want, got = values.clone().requires_grad_(), values.to("spmd").requires_grad_()
-    for y in (attend(want), attend(got)):
-        y.square().sum().backward()
-    torch.testing.assert_close(attend(got).cpu(), attend(want))
-    torch.testing.assert_close(got.grad.cpu(), want.grad)
-
-
 LIKE = {
     "empty_like": torch.empty_like,
     "ones_like": torch.ones_like,

@@ -53,3 +53,13 @@ def test_it_is_attention_of_each_item(dims, mask):
     torch.vmap(attention, in_dims)(*ours, on_device[3]).square().sum().backward()
     for a, b in zip(ours, leaves):
         torch.testing.assert_close(a.grad.cpu(), b.grad)
+
+
+def test_widths_that_differ_are_refused_as_on_the_cpu():
+    query, key = numbers(2, 2, 5, 8), numbers(2, 2, 5, 6)
+    with pytest.raises(RuntimeError) as expected:
+        F.scaled_dot_product_attention(query, key, key)
+    query, key = query.to("spmd"), key.to("spmd")
+    with pytest.raises(RuntimeError) as raised:
+        F.scaled_dot_product_attention(query, key, key)
+    assert str(raised.value) == str(expected.value)
