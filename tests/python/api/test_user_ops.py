@@ -334,6 +334,6 @@ def test_an_op_without_a_rule_gives_one_warning():
         for _ in range(2):
             (op(x) + 1).cpu()
     """
-    warnings = run_script(code).stderr
+    warnings = run_script(code, fresh=True).stderr
     said = "torch_spmd_tests::twice has no sharding rule, so it runs unsharded"
     assert warnings.count(said) == 1, warnings

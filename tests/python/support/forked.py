@@ -208,7 +208,7 @@ def _become(
         name, folder = first, os.path.dirname(os.path.abspath(first))
         with open(first, encoding="utf-8") as file:
             text = file.read()
-        main.__file__ = first
+        main.__file__ = os.path.abspath(first)
         sys.argv = [first, *rest]
     more = [path or cwd for path in env.get("PYTHONPATH", "").split(os.pathsep)]
     sys.path[:1] = [folder, *(more if "PYTHONPATH" in env else [])]
