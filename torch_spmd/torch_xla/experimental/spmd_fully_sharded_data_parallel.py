@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from torch_spmd.torch_xla import _XLAC
 from torch_spmd.torch_xla.distributed import spmd
+from torch_spmd.torch_xla.distributed.fsdp._wrapper import Wrapper, check_module
 from torch_spmd.torch_xla.distributed.fsdp.wrap import recursive_wrap
 
 
@@ -27,7 +28,7 @@ def _prepare_spmd_partition_spec(
     return tuple(axes if d == sharded else None for d in range(len(sizes)))
 
 
-class SpmdFullyShardedDataParallel(nn.Module):
+class SpmdFullyShardedDataParallel(Wrapper):
     """Marks each parameter without a mark: its largest dimension over the axis "fsdp"; and the
     output: dimension 0 over it.
 
@@ -46,6 +47,8 @@ class SpmdFullyShardedDataParallel(nn.Module):
     mesh, for a mesh without these axes, and for a policy over modules that are wrapped already.
     """
 
+    wrapped_name = "_orig_module"
+
     def __init__(
         self,
         module: nn.Module,
@@ -56,7 +59,7 @@ class SpmdFullyShardedDataParallel(nn.Module):
         auto_wrapper_callable: Callable[..., nn.Module] | None = None,
         extra_data_axis: str | None = None,
     ) -> None:
-        _check_module(module)
+        check_module(module, SpmdFullyShardedDataParallel)
         mesh = mesh if mesh is not None else spmd.get_global_mesh()
         if mesh is None:
             raise ValueError(
@@ -117,35 +120,7 @@ class SpmdFullyShardedDataParallel(nn.Module):
         spec = _prepare_spmd_partition_spec(first, self._extra_data_axis)
         spmd.mark_sharding(first, mesh, spec)
 
-    @property
-    def module(self) -> nn.Module:
-        """The wrapped module."""
-        return self._orig_module
-
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         output = self.module(*args, **kwargs)
         self._shard_output(output, self._mesh)
         return output
-
-    def __getattr__(self, name: str) -> Any:
-        try:
-            return super().__getattr__(name)
-        except AttributeError:
-            return getattr(super().__getattr__("_orig_module"), name)
-
-    def __getitem__(self, key: Any) -> Any:
-        return self.module[key]  # type: ignore[index]
-
-
-def _check_module(module: nn.Module) -> None:
-    if isinstance(module, SpmdFullyShardedDataParallel):
-        raise RuntimeError(
-            "Cannot wrap a module that is already wrapped with FSDP; wrap inner modules before "
-            "outer ones"
-        )
-    forward = getattr(module, "forward", None)
-    if getattr(forward, "__func__", None) is nn.Module.forward or forward is None:
-        raise RuntimeError(
-            "The module wrapped by FSDP *must define a `forward` method and call it during the "
-            "module's forward pass*: wrap the modules of an nn.ModuleList or nn.ModuleDict instead"
-        )

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 import torch_spmd as spmd
+from torch_spmd.torch_xla.distributed.fsdp._wrapper import Wrapper, check_module
 from torch_spmd.torch_xla.distributed.fsdp.wrap import recursive_wrap
 
 _NO_EFFECT = {
@@ -31,7 +32,7 @@ _NO_EFFECT = {
 _GROUPS = {"sharding_groups", "sharding_rank", "sharding_world_size"}
 
 
-class XlaFullyShardedDataParallel(nn.Module):
+class XlaFullyShardedDataParallel(Wrapper):
     """`spmd.fsdp` over all devices, in a wrapper with torch_xla's names.
 
     There is one process, which has the whole batch and all devices: parameters are sharded over the
@@ -53,6 +54,8 @@ class XlaFullyShardedDataParallel(nn.Module):
     option; ValueError for groups of devices; as `spmd.fsdp`.
     """
 
+    wrapped_name = "_fsdp_wrapped_module"
+
     def __init__(
         self,
         module: nn.Module,
@@ -63,7 +66,7 @@ class XlaFullyShardedDataParallel(nn.Module):
         param_init_fn: Callable[[nn.Module], None] | None = None,
         **options: Any,
     ) -> None:
-        _check_module(module)
+        check_module(module, XlaFullyShardedDataParallel)
         _check_options(options)
         super().__init__()
         if auto_wrap_policy is not None:
@@ -76,11 +79,6 @@ class XlaFullyShardedDataParallel(nn.Module):
         self._fsdp_wrapped_module = module.to("spmd")
         mesh = spmd.make_mesh((spmd.device_count(),), ("fsdp",))
         spmd.fsdp(self._fsdp_wrapped_module, mesh, "fsdp", param_dtype=compute_dtype)
-
-    @property
-    def module(self) -> nn.Module:
-        """The wrapped module."""
-        return self._fsdp_wrapped_module
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         return self.module(*args, **kwargs)
@@ -108,29 +106,6 @@ class XlaFullyShardedDataParallel(nn.Module):
             "world_size": 1,
             "rank": 0,
         }
-
-    def __getattr__(self, name: str) -> Any:
-        try:
-            return super().__getattr__(name)
-        except AttributeError:
-            return getattr(super().__getattr__("_fsdp_wrapped_module"), name)
-
-    def __getitem__(self, key: Any) -> Any:
-        return self.module[key]  # type: ignore[index]
-
-
-def _check_module(module: nn.Module) -> None:
-    if isinstance(module, XlaFullyShardedDataParallel):
-        raise RuntimeError(
-            "Cannot wrap a module that is already wrapped with FSDP; wrap inner modules before "
-            "outer ones"
-        )
-    forward = getattr(module, "forward", None)
-    if getattr(forward, "__func__", None) is nn.Module.forward or forward is None:
-        raise RuntimeError(
-            "The module wrapped by FSDP *must define a `forward` method and call it during the "
-            "module's forward pass*: wrap the modules of an nn.ModuleList or nn.ModuleDict instead"
-        )
 
 
 def _check_options(options: dict[str, Any]) -> None:
