@@ -63,6 +63,18 @@ absl::Status CheckDevices(const Program& program, const Backend& backend) {
   return absl::OkStatus();
 }
 
+std::string OpOf(const Instruction& instruction) {
+  return instruction.code == OpCode::kCall ? instruction.op
+                                           : std::string(program::OpCodeName(instruction.code));
+}
+
+// " at train.py:12", or nothing if the line is not known.
+std::string LineOf(const Program& program, const Instruction& instruction) {
+  const int32_t source = instruction.source;
+  if (source < 0 || source >= static_cast<int32_t>(program.sources.size())) return "";
+  return absl::StrCat(" at ", program.sources[source]);
+}
+
 Holding HoldingOf(const Program& program, const Backend& backend,
                   const LoadedProgram::Options& options) {
   Holding held;
@@ -82,21 +94,18 @@ Holding HoldingOf(const Program& program, const Backend& backend,
 
 std::string DescribeInstruction(const Program& program, int index) {
   const Instruction& instruction = program.instructions[index];
-  std::string text = instruction.code == OpCode::kCall
-                         ? instruction.op
-                         : std::string(program::OpCodeName(instruction.code));
   const auto type = [&](ValueId id) {
     return id == kNoValue ? std::string("_") : program.values[id].type.ToString();
   };
-  absl::StrAppend(&text, "(",
-                  absl::StrJoin(instruction.operands, ", ",
-                                [&](std::string* out, ValueId id) { out->append(type(id)); }),
-                  ")");
-  if (instruction.source >= 0 &&
-      instruction.source < static_cast<int32_t>(program.sources.size())) {
-    absl::StrAppend(&text, " at ", program.sources[instruction.source]);
-  }
-  return text;
+  return absl::StrCat(OpOf(instruction), "(",
+                      absl::StrJoin(instruction.operands, ", ",
+                                    [&](std::string* out, ValueId id) { out->append(type(id)); }),
+                      ")", LineOf(program, instruction));
+}
+
+std::string NameInstruction(const Program& program, int index) {
+  const Instruction& instruction = program.instructions[index];
+  return absl::StrCat(OpOf(instruction), LineOf(program, instruction));
 }
 
 absl::Status LoadedProgram::Impl::Load() {
