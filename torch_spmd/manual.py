@@ -191,7 +191,7 @@ class Region:
         leaves, form, specs = self._arguments(args)
         sizes: _Sizes = {}
         shards = [
-            _to_shards(self, leaf, spec, lambda i=i: f"argument {_place(form, i)}", sizes)
+            _to_shards(self, leaf, spec, functools.partial(_argument, form, i), sizes)
             if spec is not None
             else (leaf, ())
             for i, (leaf, spec) in enumerate(zip(leaves, specs))
@@ -420,6 +420,10 @@ def _place(form: Any, i: int) -> str:
     tree = pytree.tree_unflatten(list(range(form.num_leaves)), form)
     paths, _ = pytree.tree_flatten_with_path(tree)
     return pytree.keystr(paths[i][0])
+
+
+def _argument(form: Any, i: int) -> str:
+    return f"argument {_place(form, i)}"
 
 
 def _name(f: Callable[..., Any]) -> str:
