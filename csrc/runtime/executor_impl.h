@@ -127,7 +127,7 @@ struct LoadedProgram::Impl {
 
 // "aten::mm(f32[2,3], f32[3,4]) at train.py:12", for messages.
 std::string DescribeInstruction(const program::Program& program, int instruction);
-// "aten::mm at train.py:12".
-std::string NameInstruction(const program::Program& program, int instruction);
+// By instruction: "aten::mm at train.py:12", "all_reduce of aten::mm at train.py:12".
+std::vector<std::string> NameInstructions(const program::Program& program);
 
 }  // namespace spmd::runtime

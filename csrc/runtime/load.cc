@@ -103,9 +103,22 @@ std::string DescribeInstruction(const Program& program, int index) {
                       ")", LineOf(program, instruction));
 }
 
-std::string NameInstruction(const Program& program, int index) {
-  const Instruction& instruction = program.instructions[index];
-  return absl::StrCat(OpOf(instruction), LineOf(program, instruction));
+std::vector<std::string> NameInstructions(const Program& program) {
+  std::vector<std::string> names;
+  std::vector<const std::string*> made_by(program.values.size(), nullptr);  // the call's name
+  names.reserve(program.instructions.size());  // `made_by` points into it
+  for (const Instruction& instruction : program.instructions) {
+    const bool moves = instruction.code != OpCode::kCall && !instruction.operands.empty();
+    const std::string* const moved = moves ? made_by[instruction.operands[0]] : nullptr;
+    std::string& name = names.emplace_back(OpOf(instruction));
+    if (moves) {
+      absl::StrAppend(&name, " of ", moved != nullptr ? *moved : "an input");
+    } else {
+      absl::StrAppend(&name, LineOf(program, instruction));
+    }
+    for (const ValueId result : instruction.results) made_by[result] = moves ? moved : &name;
+  }
+  return names;
 }
 
 absl::Status LoadedProgram::Impl::Load() {

@@ -243,8 +243,9 @@ absl::Status LoadedProgram::Impl::RunForOthers(const Step& step) {
 
 const std::vector<std::string>* LoadedProgram::Impl::NamesForObservers() {
   if (!Observed()) return nullptr;
-  for (size_t i = names.size(); i < program.instructions.size(); ++i) {
-    names.push_back(absl::StrCat("spmd: ", NameInstruction(program, static_cast<int>(i))));
+  if (names.empty()) {
+    names = NameInstructions(program);
+    for (std::string& name : names) name.insert(0, "spmd: ");
   }
   return &names;
 }

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import functools
 import threading
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -53,7 +52,6 @@ def _chunk(box: Box) -> metadata.ChunkStorageMetadata:
 
 
 def create_write_items(tensor: Tensor, name: str, _: object) -> list[planner.WriteItem]:
-    _watch()
     saved = tensor.detach()
     if not _C.reads_alone(blocks_apart(saved)):
         saved = parts.readable({name: saved})[name]
@@ -81,7 +79,6 @@ def _to_write(tensor: Tensor) -> list[Box]:
 
 
 def create_chunk_list(tensor: Tensor) -> list[metadata.ChunkStorageMetadata]:
-    _watch()
     _saving.pop(tensor, None)
     filled = parts.fillable(tensor)
     filling = parts.Filling(filled)
@@ -103,28 +100,30 @@ def get_tensor_shard(tensor: Tensor, index: metadata.MetadataIndex) -> Tensor:
     return next(memory for box, memory in filling.parts.items() if _begin(box) == index.offset)
 
 
-def _watch() -> None:
-    """Notices the end of the last step, at which all processes come together."""
+def watch() -> None:
+    """Called once. The functions that save and load tell no tensor when they begin, are done or
+    fail; but they consist of steps of a `_DistWrapper`, which all processes take together."""
     wrapper: Any = utils._DistWrapper
-    for name, last, end in (("all_gather", "read", _put), ("all_reduce", "write", _thread.forget)):
-        step = getattr(wrapper, name)
-        if not getattr(step, "watched", False):
-            setattr(wrapper, name, _watched(step, last, end))
+    for name in ("reduce_scatter", "all_gather", "all_reduce", "broadcast"):
+        setattr(wrapper, name, _watched(getattr(wrapper, name)))
 
 
-def _watched(function: Any, last: str, end: Callable[[], None]) -> Any:
+def _watched(function: Any) -> Any:
     @functools.wraps(function)
     def watched(self: Any, step: str, *args: Any, **kwargs: Any) -> Any:
+        if step == "plan":
+            _thread.forget()
         try:
             result = function(self, step, *args, **kwargs)
         except BaseException:
             _thread.forget()
             raise
-        if step == last:
-            end()
+        if step == "read":
+            _put()
+        elif step == "write":
+            _thread.forget()
         return result
 
-    watched.watched = True  # type: ignore[attr-defined]
     return watched
 
 

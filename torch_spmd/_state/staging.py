@@ -24,6 +24,9 @@ def install(saver: ModuleType) -> None:
     """Called once, when `torch.distributed.checkpoint.state_dict_saver` was imported."""
     from torch.distributed.checkpoint import staging
 
+    from torch_spmd._state import dcp_parts
+
+    dcp_parts.watch()
     for stager in (staging.DefaultStager, staging.BlockingAsyncStager):
         stager.stage = _without_ours(stager.stage)  # type: ignore[method-assign]
     in_process: Any = vars(saver)["_ProcessBasedAsyncCheckpointExecutor"]

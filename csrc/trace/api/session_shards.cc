@@ -131,6 +131,13 @@ absl::StatusOr<ValuePtr> ValueOfShards(SessionState& state, const TensorType& ty
   return value;
 }
 
+// Another tensor of the same memory. Python keeps a tensor that it has seen for as long as somebody
+// else does, so that a tile itself would never again be held by its value alone.
+at::Tensor Alias(const at::Tensor& tile) {
+  return at::Tensor(tile.unsafeGetTensorImpl()->shallow_copy_and_detach(
+      c10::VariableVersion(0), /*allow_tensor_metadata_change=*/false));
+}
+
 // The value's own tiles, if they can be overwritten; else nullopt.
 std::optional<PartsToFill> OwnParts(ValuePtr held, const TensorType& type) {
   if (held == nullptr || held->tiles == nullptr || held->layout == nullptr) return std::nullopt;
@@ -141,6 +148,7 @@ std::optional<PartsToFill> OwnParts(ValuePtr held, const TensorType& type) {
   }
   std::optional<std::vector<runtime::HeldPart>> parts = runtime::PartsToOverwrite(*held->tiles);
   if (!parts.has_value()) return std::nullopt;
+  for (runtime::HeldPart& part : *parts) part.tile = Alias(part.tile);
   auto value = c10::make_intrusive<Value>(type);
   value->tiles = held->tiles;
   value->layout = held->layout;
@@ -297,7 +305,7 @@ absl::StatusOr<PartsToFill> Session::MakePartsToFill(const at::Tensor& tensor) {
     made.value->tiles =
         runtime::MakeTiles(layout, type.dtype, *backend, LoadOptions(*lock).coalesce,
                            [&](const Box& box, const at::Tensor& tile) {
-                             if (!IsEmpty(box)) made.parts.push_back({box, tile});
+                             if (!IsEmpty(box)) made.parts.push_back({box, Alias(tile)});
                            });
   } catch (const std::exception& e) {
     return absl::ResourceExhaustedError(absl::StrCat("load: ", e.what()));
@@ -309,7 +317,13 @@ absl::StatusOr<PartsToFill> Session::MakePartsToFill(const at::Tensor& tensor) {
 absl::Status Session::PutParts(const at::Tensor& tensor, PartsToFill parts) {
   SessionLock lock;
   SPMD_RETURN_IF_ERROR(trace::RunWaitingStep(*lock));
-  Write(*lock, tensor, lock->tape->Use(std::move(parts.value), nullptr));
+  Buffer* const buffer = BufferOf(tensor);
+  if (buffer->pending()) {  // written meanwhile
+    Write(*lock, tensor, lock->tape->Use(std::move(parts.value), nullptr));
+  } else {
+    // Not by the tape, which would copy a value that has a mark.
+    buffer->Bind(std::move(parts.value));
+  }
   return absl::OkStatus();
 }
 
