@@ -102,7 +102,8 @@ def accelerate_accelerator(module: Any) -> None:
 
     @functools.wraps(dict_of)
     def get_state_dict(self: Any, *args: Any, **kwargs: Any) -> Any:
-        return _on_host(dict_of(self, *args, **kwargs), module.PartialState())
+        whole = dict_of(self, *args, **kwargs)
+        return on_host(whole) if _process(module.PartialState())[1] > 1 else whole
 
     @functools.wraps(load)
     def load_accelerator_state(input_dir: Any, *args: Any, **kwargs: Any) -> Any:
@@ -197,14 +198,14 @@ def _wait(state: Any, doing: str) -> None:
         _C.say("", f"accelerate {doing}")
 
 
-def _on_host(values: Any, state: Any) -> Any:
+def on_host(values: Any) -> Any:
     """In a job of several processes the values with whole tensors on the host, which all processes
-    make together; tensors that share memory share it there, too."""
-    if _process(state)[1] == 1:
+    make together; tensors that share memory share it there, too. Else what was given."""
+    if _C.process()[1] == 1:
         return values
     made: dict[Any, Tensor] = {}
 
-    def on_host(t: Tensor) -> Tensor:
+    def of_host(t: Tensor) -> Tensor:
         if t.device.type != DEVICE:
             return t
         place = t.untyped_storage()._cdata, t.storage_offset(), t.shape, t.stride()
@@ -212,13 +213,13 @@ def _on_host(values: Any, state: Any) -> Any:
             made[place] = t.detach().cpu()
         return made[place]
 
-    return tree_map_only(Tensor, on_host, values)
+    return tree_map_only(Tensor, of_host, values)
 
 
 def _of_whole_tensors(save: Callable[..., None], state: Any) -> Callable[..., None]:
     @functools.wraps(save)
     def saves(obj: Any, *args: Any, **kwargs: Any) -> None:
-        save(_on_host(obj, state()), *args, **kwargs)
+        save(on_host(obj) if _process(state())[1] > 1 else obj, *args, **kwargs)
 
     return saves
 

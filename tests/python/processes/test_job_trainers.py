@@ -12,7 +12,12 @@ import torch
 FOLDER = Path(__file__).parent
 
 
-@pytest.mark.skipif(importlib.util.find_spec("accelerate") is None, reason="needs accelerate")
+def needs(package):
+    missing = importlib.util.find_spec(package) is None
+    return pytest.mark.skipif(missing, reason=f"needs {package}")
+
+
+@needs("accelerate")
 def test_accelerate(tmp_path):
     script = FOLDER / "accelerate_train.py"
     variables = {"SPMD_NUM_DEVICES": "8", "SPMD_ONE_PLACE": "0", "SPMD_TIMEOUT": "60"}
@@ -32,3 +37,20 @@ def test_accelerate(tmp_path):
     one, two = (torch.load(tmp_path / of / "state" / "optimizer.bin") for of in ("one", "two"))
     for ours, theirs in zip(two["state"].values(), one["state"].values(), strict=True):
         assert torch.equal(ours["exp_avg"].cpu(), theirs["exp_avg"].cpu())
+
+
+@needs("lightning")
+def test_lightning(tmp_path):
+    script = FOLDER / "lightning_train.py"
+    variables = {"SPMD_NUM_DEVICES": "8", "SPMD_ONE_PLACE": "0", "SPMD_TIMEOUT": "60"}
+    (alone,) = job.run(script, 1, 240, [str(tmp_path / "one")], **variables)
+    assert alone.code == 0, alone.err
+    together = job.run(script, 2, 240, [str(tmp_path / "two")], SPMD_EXACT="1", **variables)
+    for ended in together:
+        assert ended.code == 0, ended.err
+    assert together[0].out == alone.out and together[1].out == ""
+    written = [
+        sorted(str(path.relative_to(tmp_path / of)) for path in (tmp_path / of).rglob("*"))
+        for of in ("one", "two")
+    ]
+    assert written[0] == written[1] and "log/version_0/metrics.csv" in written[0]
