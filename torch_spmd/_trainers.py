@@ -7,13 +7,21 @@ default. `torch_spmd/_lists.py` calls the functions below when it has seen the m
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import json
 import os
+import tempfile
 from collections.abc import Callable
+from pathlib import Path
 from types import CodeType
 from typing import Any
 
 import torch
+from torch import Tensor
+from torch.utils._pytree import tree_map_only
+
+from torch_spmd import _C
 
 DEVICE = "spmd"
 _RANDOM = "random_state_spmd.pth"
@@ -31,7 +39,36 @@ def accelerate_state(module: Any) -> None:
             return torch.device(DEVICE)
         return default_of(self)
 
-    module.PartialState.default_device = property(default_device)
+    state = module.PartialState
+    state.default_device = property(default_device)
+
+    # In a job of several processes every process runs the script with whole batches, so accelerate
+    # shards no data and wraps no model: one process to it. Who prints and writes is one of them.
+    def of_job(name: str, says: Callable[[Any, bool], bool]) -> None:
+        asked: Callable[[Any], bool] = getattr(state, name).fget
+        setattr(state, name, property(functools.wraps(asked)(lambda self: says(self, asked(self)))))
+
+    def is_last(self: Any, last: bool) -> bool:
+        index, count = _process(self)
+        return last and index == count - 1
+
+    of_job("is_main_process", lambda self, main: main and _process(self)[0] == 0)
+    of_job("is_local_main_process", lambda self, main: main and _local_process(self) == 0)
+    of_job("is_last_process", is_last)
+    of_job("use_distributed", lambda self, several: several or _process(self)[1] > 1)
+    wait = state.wait_for_everyone
+
+    @functools.wraps(wait)
+    def wait_for_everyone(self: Any) -> None:
+        wait(self)
+        _wait(self, "waits for everyone")
+
+    state.wait_for_everyone = wait_for_everyone
+
+
+def accelerate_checkpointing(module: Any) -> None:
+    """What one process of a job writes, all of them read from the device."""
+    module.save = _of_whole_tensors(module.save, module.PartialState)
 
 
 def accelerate_accelerator(module: Any) -> None:
@@ -51,9 +88,23 @@ def accelerate_accelerator(module: Any) -> None:
 
     @functools.wraps(save)
     def save_accelerator_state(output_dir: Any, *args: Any, **kwargs: Any) -> Any:
-        saved = save(output_dir, *args, **kwargs)
-        _save_random_state(output_dir, module.PartialState().device)
-        return saved
+        # Each process writes the state of its random numbers, which is the same in all of them.
+        state = module.PartialState()
+        with contextlib.ExitStack() as ends:
+            folder = output_dir
+            if _process(state)[0] > 0:
+                folder = ends.enter_context(tempfile.TemporaryDirectory())
+            save(folder, *args, **kwargs)
+            _save_random_state(folder, state.device)
+        _wait(state, "saves its state")
+        return Path(output_dir)
+
+    dict_of = module.Accelerator.get_state_dict
+
+    @functools.wraps(dict_of)
+    def get_state_dict(self: Any, *args: Any, **kwargs: Any) -> Any:
+        whole = dict_of(self, *args, **kwargs)
+        return on_host(whole) if _process(module.PartialState())[1] > 1 else whole
 
     @functools.wraps(load)
     def load_accelerator_state(input_dir: Any, *args: Any, **kwargs: Any) -> Any:
@@ -61,6 +112,9 @@ def accelerate_accelerator(module: Any) -> None:
         _load_random_state(input_dir, module.PartialState().device)
         return loaded
 
+    module.Accelerator.get_state_dict = get_state_dict
+    module.Accelerator.is_last_process = property(lambda self: self.state.is_last_process)
+    module.save = _of_whole_tensors(module.save, module.PartialState)
     module.get_grad_scaler = get_grad_scaler
     module.save_accelerator_state = save_accelerator_state
     module.load_accelerator_state = load_accelerator_state
@@ -90,7 +144,8 @@ def transformers_training_args(module: Any) -> None:
 
 
 def transformers_trainer(module: Any) -> None:
-    """Random numbers go on after a checkpoint of `Trainer` as they would have without one."""
+    """Random numbers go on after a checkpoint of `Trainer` as they would have without one; of the
+    processes of a job, one writes checkpoints."""
     trainer = module.Trainer
     save, load = trainer._save_rng_state, trainer._load_rng_state
 
@@ -106,10 +161,59 @@ def transformers_trainer(module: Any) -> None:
             _load_random_state(checkpoint, self.args.device)
 
     trainer._save_rng_state, trainer._load_rng_state = save_rng_state, load_rng_state
+    trainer._save_checkpoint = _by_one(trainer._save_checkpoint)
+    trainer.save_model = _by_one(trainer.save_model)
+    for name in ("is_world_process_zero", "is_local_process_zero"):
+        setattr(trainer, name, _of_first(getattr(trainer, name)))
+
+
+def _of_first(asked: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    @functools.wraps(asked)
+    def is_first(self: Any) -> bool:
+        return asked(self) and _process(self.args)[0] == 0
+
+    return is_first
+
+
+def _by_one(save: Callable[..., Any]) -> Callable[..., Any]:
+    """In a job of several processes, process 0 alone writes. All of them read the model and the
+    optimizer from the device before, which the methods of these then return."""
+
+    @functools.wraps(save)
+    def saves(self: Any, *args: Any, **kwargs: Any) -> Any:
+        index, count = _process(self.args)
+        owners = [owner for owner in (self.model, self.optimizer) if owner is not None]
+        if count == 1 or any("state_dict" in vars(owner) for owner in owners):
+            return save(self, *args, **kwargs)
+        wholes = [on_host(owner.state_dict()) for owner in owners]
+        error = None
+        for owner, whole in zip(owners, wholes):
+            owner.state_dict = functools.partial(_given, whole)
+        try:
+            if index == 0:
+                save(self, *args, **kwargs)
+        except Exception as raised:
+            error = raised
+        finally:
+            for owner in owners:
+                del owner.state_dict
+        mine = json.dumps([error and str(error), self.state.best_model_checkpoint])
+        failed, self.state.best_model_checkpoint = json.loads(_C.say(mine, "saves in Trainer")[0])
+        if error is not None:
+            raise error
+        if failed is not None:
+            raise RuntimeError(f"process 0 could not save: {failed}")
+
+    return saves
+
+
+def _given(whole: Any, *args: Any, **kwargs: Any) -> Any:
+    return whole
 
 
 AMENDMENTS: dict[str, Callable[[Any], None]] = {
     "accelerate.state": accelerate_state,
+    "accelerate.checkpointing": accelerate_checkpointing,
     "accelerate.accelerator": accelerate_accelerator,
     "transformers.training_args": transformers_training_args,
     "transformers.trainer": transformers_trainer,
@@ -124,6 +228,50 @@ def _with_device(code: CodeType) -> CodeType:
         return (*constant, DEVICE) if is_list else constant
 
     return code.replace(co_consts=tuple(map(extended, code.co_consts)))
+
+
+def _process(state: Any) -> tuple[int, int]:
+    """The number of this process in the job that the device works in, and how many there are."""
+    device = getattr(state, "device", None)
+    if device is None or device.type != DEVICE:
+        return 0, 1
+    return _C.process()[:2]
+
+
+def _local_process(state: Any) -> int:
+    index, count = _process(state)
+    return int(os.environ.get("LOCAL_RANK", index)) if count > 1 else 0
+
+
+def _wait(state: Any, doing: str) -> None:
+    if _process(state)[1] > 1:
+        _C.say("", f"accelerate {doing}")
+
+
+def on_host(values: Any) -> Any:
+    """In a job of several processes the values with whole tensors on the host, which all processes
+    make together; tensors that share memory share it there, too. Else what was given."""
+    if _C.process()[1] == 1:
+        return values
+    made: dict[Any, Tensor] = {}
+
+    def of_host(t: Tensor) -> Tensor:
+        if t.device.type != DEVICE:
+            return t
+        place = t.untyped_storage()._cdata, t.storage_offset(), t.shape, t.stride()
+        if place not in made:
+            made[place] = t.detach().cpu()
+        return made[place]
+
+    return tree_map_only(Tensor, of_host, values)
+
+
+def _of_whole_tensors(save: Callable[..., None], state: Any) -> Callable[..., None]:
+    @functools.wraps(save)
+    def saves(obj: Any, *args: Any, **kwargs: Any) -> None:
+        save(on_host(obj) if _process(state())[1] > 1 else obj, *args, **kwargs)
+
+    return saves
 
 
 def _save_random_state(folder: Any, device: torch.device) -> None:
