@@ -194,10 +194,12 @@ absl::Status Cut(SessionState& state, const std::string& why, int64_t ended_task
 }
 
 absl::Status CutFor(SessionState& state, Buffer* buffer, const std::string& why) {
-  while (buffer->pending() || buffer->deferred()) {
+  for (int programs = 0; programs < 2; ++programs) {
+    if (!buffer->pending() && !buffer->deferred()) return absl::OkStatus();
     RecordDeferred(state, buffer);
     SPMD_RETURN_IF_ERROR(Cut(state, why));
   }
+  SPMD_CHECK(!buffer->deferred(), "rows that nothing writes back have left a program");
   return absl::OkStatus();
 }
 

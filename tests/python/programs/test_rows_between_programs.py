@@ -39,7 +39,7 @@ def loop(x, p, weights, lists, after=lambda **rows: None):
         h = x[i]
         gate, up = F.linear(h, weights[2 * k]).chunk(2, dim=-1)
         y = F.linear(F.silu(gate) * up, weights[2 * k + 1]) * p[i, i % 2, None]
-        out.index_add_(0, i, y)
+        out.index_put_((i,), y, accumulate=True)
         if x.device.type == "spmd":
             spmd.sync()
         after(h=h, y=y, gate=gate, i=i, out=out)
@@ -78,6 +78,7 @@ def same(got, want, rtol=1e-4):
 def test_experts_of_several_programs_send_their_gradients(mesh, options):
     given = drawn()
     want = trained(*given, lists_on("cpu"))
+    _C.forget_programs()
     with _options.options(**options):
         at = placed(mesh, *given)
         lists = lists_on("spmd")
@@ -89,11 +90,11 @@ def test_experts_of_several_programs_send_their_gradients(mesh, options):
         assert compiled_since(events) == set()
     same(got, want)
     same(again, want)
-    # The experts without tokens, and with one, have gradients too: of zeros, and of a row.
-    gradients = sum(w.numel() * 4 for w in given[2])
+    # Each device computes the gradients of an expert without tokens, or with one, itself.
+    several = [k for k, list_ in enumerate(LISTS) if len(list_) > 1]
+    gradients = sum(w.numel() * 4 for k in several for w in given[2][2 * k : 2 * k + 2])
     rows = sent(first)
-    assert sum(rows) < gradients + 4096
-    assert all(row < 4096 for row in rows[:-1])
+    assert gradients <= sum(rows) < gradients + 2048
 
 
 def kept(mesh, case):
@@ -157,7 +158,7 @@ def in_more_programs(y, h, i, out, **_):
     z = y
     for _ in range(3):
         z = z * h.sum() + y.flip(0)
-        out.index_add_(0, i, z)
+        out.index_put_((i,), z, accumulate=True)
         if y.device.type == "spmd":
             spmd.sync()
     return torch.stack([z, y, h])
@@ -171,7 +172,7 @@ def test_what_is_done_to_them(mesh, case):
 def written_back_and_read(y, h, i, out, **_):
     """The program that the read ends writes by the list, so that it leaves rows again."""
     z = y * 2
-    out.index_add_(0, i, z)
+    out.index_put_((i,), z, accumulate=True)
     return [z.cpu(), y.cpu()][0]
 
 
