@@ -378,6 +378,28 @@ def axis_size(axis_name: Any) -> int:
     return _size("axis_size", axis_name)
 
 
+def shard_size(size: int, axis_name: Any) -> Tensor:
+    """How many of the `size` indices of a dimension each device has if the axis, or a tuple of
+    axes, shards it: an integer tensor without dimensions. With `shard_map(…, uneven=True)` a shard
+    has ⌈size / devices⌉ indices, of which these, the first ones, are in the dimension.
+
+    Errors: as `psum`; ValueError for a negative size.
+
+    Example:
+        >>> import torch, torch_spmd as spmd
+        >>> from torch_spmd import P
+        >>> mesh = spmd.make_mesh((4,), ("x",))
+        >>> f = spmd.shard_map(
+        ...     lambda t: (t + 1, spmd.shard_size(6, "x")[None]), mesh, P("x"), P("x"), uneven=True)
+        >>> t, sizes = f(torch.zeros(6, device="spmd"))
+        >>> len(t), sizes.tolist()
+        (6, [2, 2, 2, 0])
+    """
+    size = _arguments.integer("shard_size", "size", size, 0)
+    largest = -(-size // _size("shard_size", axis_name))
+    return (size - axis_index(axis_name) * largest).clamp(0, largest)
+
+
 # --- PyTorch's functional collectives ---
 
 
