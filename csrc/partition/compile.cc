@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "csrc/partition/compile.h"
 
+#include <time.h>
+
 #include <algorithm>
-#include <chrono>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -32,6 +33,13 @@ constexpr size_t kMaxRounds = 4;  // rounds of decompositions
 // Each reordering is followed by a propagation. Nearly all graphs that need any need one.
 constexpr int kMaxReorders = 4;
 
+// CPU time of this thread.
+double ThreadMilliseconds() {
+  timespec now;
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+  return 1e3 * static_cast<double>(now.tv_sec) + 1e-6 * static_cast<double>(now.tv_nsec);
+}
+
 // Runs the passes one by one, and names, times, dumps and verifies each.
 class Pipeline {
  public:
@@ -39,10 +47,9 @@ class Pipeline {
 
   template <typename Fn>
   absl::Status Pass(const char* name, Fn&& run) {
-    const auto begin = std::chrono::steady_clock::now();
+    const double begin = ThreadMilliseconds();
     SPMD_RETURN_IF_ERROR(run());
-    const std::chrono::duration<double, std::milli> took = std::chrono::steady_clock::now() - begin;
-    out_.times.push_back({name, took.count()});
+    out_.times.push_back({name, ThreadMilliseconds() - begin});
     const bool is_program = !out_.program.values.empty() || !out_.program.outputs.empty();
     if (options_.dump) {
       options_.dump(name, is_program ? out_.program.ToString() : out_.graph.ToString());
@@ -183,6 +190,7 @@ absl::Status OwnRowsAgain(Pipeline& pipeline, Compiled& out) {
     return absl::OkStatus();
   }));
   if (!any) return absl::InvalidArgumentError("the pass own_rows changes nothing");
+  out.rows_owned = true;
   return PassesOnceMore(pipeline, out);
 }
 
@@ -378,6 +386,7 @@ absl::StatusOr<Compiled> Compile(const ir::Graph& graph, const CompileOptions& o
   if (owned.has_value() && owned->seconds < planning.seconds * (1 - 1e-9)) {
     // `pipeline` refers to planning.out.
     planning = *std::move(owned);
+    planning.out.rows_owned = true;
     for (const auto& [name, text] : dumps) options.dump(name, text);
   }
   SPMD_RETURN_IF_ERROR(
@@ -424,6 +433,25 @@ absl::StatusOr<Compiled> CompileAs(const ir::Graph& graph, Decisions decisions,
   SPMD_RETURN_IF_ERROR(program::Verify(out.program));
   out.decisions = std::move(decisions);
   return out;
+}
+
+absl::StatusOr<std::vector<std::optional<OwnedOutput>>> RowsToLeave(const ir::Graph& graph,
+                                                                    int lists) {
+  const CompileOptions options;
+  Planning planning{.out = Begin(graph)};
+  Pipeline pipeline(options, planning.out);
+  SPMD_RETURN_IF_ERROR(FirstPasses(pipeline, planning.out));
+  if (!UsesAxes(planning.out.graph)) {
+    return std::vector<std::optional<OwnedOutput>>(graph.outputs().size() - lists);
+  }
+  SPMD_RETURN_IF_ERROR(PropagateAsAsked(pipeline, planning));
+  SPMD_RETURN_IF_ERROR(ReorderAll(pipeline, planning));
+  SPMD_ASSIGN_OR_RETURN(std::vector<std::optional<OwnedOutput>> rows,
+                        OwnedOutputs(planning.out.graph, planning.factors, lists));
+  for (size_t k = 0; k < rows.size() && k < planning.out.apart.size(); ++k) {
+    if (!planning.out.apart[k].empty()) rows[k] = std::nullopt;
+  }
+  return rows;
 }
 
 std::vector<std::string> PassNames() {
