@@ -59,6 +59,7 @@ from torch_spmd.collectives import (  # noqa: E402
     psum_scatter,
     pvary,
     ragged_all_to_all,
+    shard_size,
 )
 from torch_spmd.dtensors import (  # noqa: E402
     distribute_tensor,
@@ -184,6 +185,7 @@ __all__ = [
     "set_memory_limit",
     "shard_map",
     "shard_module",
+    "shard_size",
     "sharding_of",
     "sync",
     "tensor_parallel",

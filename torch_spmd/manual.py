@@ -13,12 +13,14 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
+import math
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 from torch._C import _functorch
 from torch.utils import _pytree as pytree
@@ -36,6 +38,7 @@ def shard_map(
     out_specs: Any = None,
     axis_names: Any = None,
     check_vma: bool = True,
+    uneven: bool = False,
 ) -> Any:
     """A function that runs `f` on the shards of its arguments, and puts the shards of its results
     together. It has the semantics of `jax.shard_map`.
@@ -57,6 +60,11 @@ def shard_map(
         check_vma: refuses a result whose spec leaves out an axis along which it varies, and tensors
             from outside that `f` uses without taking them as arguments while they are sharded over
             a manual axis. False takes the value of the first device, and the whole tensor.
+        uneven: accepts dimensions that the axes do not divide. All devices run one program, so a
+            shard has the size of the largest one, ⌈size / devices⌉: on the last devices zeros
+            follow behind its own indices, of which `shard_size` tells the number. A dimension of a
+            result whose shards are as large as those of such an argument, along the same axes, is
+            the argument's: what lies behind its end is cut off.
 
     A derivative outside of the region is that of the whole. Inside, `torch.func.grad` with respect
     to a value that does not vary gives each device its own part of the gradient; `psum` adds them.
@@ -64,8 +72,9 @@ def shard_map(
     Errors:
         TypeError: an argument of another kind.
         ValueError: an axis that the mesh does not have or that is not manual, an axis twice, a
-            dimension that the axes do not divide, a spec of another length than the tensor's rank,
-            a region inside a region over the same axis, a result that varies (see `check_vma`).
+            dimension that the axes do not divide (without `uneven`), a spec of another length than
+            the tensor's rank, a region inside a region over the same axis, a result that varies
+            (see `check_vma`), a result of which two arguments tell two sizes (see `uneven`).
 
     Example:
         >>> import torch, torch_spmd as spmd
@@ -82,11 +91,12 @@ def shard_map(
     mesh = mesh_or_global("shard_map", mesh)
     axes = _manual_axes(mesh, axis_names)
     check_vma = _arguments.boolean("shard_map", "check_vma", check_vma)
+    uneven = _arguments.boolean("shard_map", "uneven", uneven)
     _check_specs(mesh, axes, "in_specs", in_specs)
     _check_specs(mesh, axes, "out_specs", out_specs)
 
     def decorated(f: Callable[..., Any]) -> Callable[..., Any]:
-        region = Region(f, mesh, axes, in_specs, out_specs, check_vma)
+        region = Region(f, mesh, axes, in_specs, out_specs, check_vma, uneven)
 
         @functools.wraps(f)
         def on_shards(*args: Any, **kwargs: Any) -> Any:
@@ -169,6 +179,7 @@ class Region:
     in_specs: Any
     out_specs: Any
     check_vma: bool
+    uneven: bool = False
 
     def run(self, args: tuple[Any, ...]) -> Any:
         for axis in _entered:
@@ -178,15 +189,20 @@ class Region:
                     f"{axis.name!r}; name other axes in axis_names"
                 )
         leaves, form, specs = self._arguments(args)
+        sizes: _Sizes = {}
         shards = [
-            _to_shards(self, leaf, spec, f"argument {where}") if spec is not None else (leaf, ())
-            for leaf, spec, where in zip(leaves, specs, _places(form, len(leaves)))
+            _to_shards(self, leaf, spec, functools.partial(_argument, form, i), sizes)
+            if spec is not None
+            else (leaf, ())
+            for i, (leaf, spec) in enumerate(zip(leaves, specs))
         ]
         results = _Results()
         outputs = self._nest(0, shards, form, results)
         merged = [
-            _from_shards(self, t, spec, axes) if isinstance(t, Tensor) else t
-            for t, spec, axes in zip(outputs, results.specs, results.axes)
+            _from_shards(self, t, spec, axes, functools.partial(results.where, i), sizes)
+            if isinstance(t, Tensor)
+            else t
+            for i, (t, spec, axes) in enumerate(zip(outputs, results.specs, results.axes))
         ]
         return pytree.tree_unflatten(merged, results.form)
 
@@ -245,16 +261,15 @@ class Region:
         specs = self.out_specs(outputs) if callable(self.out_specs) else self.out_specs
         results.specs = _broadcast("out_specs", specs, outputs)
         results.axes = [() for _ in leaves]
-        results.places = _places(results.form, len(leaves))
-        for leaf, spec, where in zip(leaves, results.specs, results.places):
+        for i, (leaf, spec) in enumerate(zip(leaves, results.specs)):
             if isinstance(leaf, Tensor) and leaf.device.type != "spmd":
                 raise ValueError(
-                    f"shard_map: {_name(self.f)}: {_result(where)} is on {str(leaf.device)!r}; "
+                    f"shard_map: {_name(self.f)}: {results.where(i)} is on {str(leaf.device)!r}; "
                     "inside a manual region tensors stay on 'spmd', so move it outside"
                 )
             if isinstance(leaf, Tensor) and spec is not None and len(spec) != leaf.dim():
                 raise ValueError(
-                    f"shard_map: {_name(self.f)}: {_result(where)} has {leaf.dim()} dimensions, "
+                    f"shard_map: {_name(self.f)}: {results.where(i)} has {leaf.dim()} dimensions, "
                     f"but its spec in out_specs is {spec!r}"
                 )
         return leaves
@@ -269,7 +284,7 @@ class Region:
             return t
         if not named and self.check_vma:
             raise ValueError(
-                f"shard_map: {_name(self.f)}: {_result(results.places[position])} varies along "
+                f"shard_map: {_name(self.f)}: {results.where(position)} varies along "
                 f"axis {axis.name!r}, which its spec {spec!r} does not name; name it, or combine "
                 f"the devices' values, for instance by psum(…, {axis.name!r})"
             )
@@ -282,13 +297,17 @@ class Region:
 
 @dataclass
 class _Results:
-    """About the results of the function: the form of their tree, and for each its spec, the axes
-    that are leading dimensions of it, and its place in the tree."""
+    """About the results of the function: the form of their tree, and for each its spec and the axes
+    that are leading dimensions of it."""
 
     form: Any = None
     specs: Sequence[Any] = ()
     axes: list[tuple[str, ...]] = None  # type: ignore[assignment]
-    places: Sequence[str] = ()
+
+    def where(self, i: int) -> str:
+        """Which result that is, in words."""
+        place = _place(self.form, i)
+        return f"result {place}" if place else "its result"
 
 
 @contextlib.contextmanager
@@ -396,15 +415,15 @@ def _broadcast(what: str, specs: Any, tree: Any) -> list[Any]:
     )
 
 
-def _places(form: Any, count: int) -> list[str]:
-    """The leaves' places in a tree: "[0]['a']"."""
-    tree = pytree.tree_unflatten(list(range(count)), form)
+def _place(form: Any, i: int) -> str:
+    """The place of leaf `i` in a tree: "[0]['a']"."""
+    tree = pytree.tree_unflatten(list(range(form.num_leaves)), form)
     paths, _ = pytree.tree_flatten_with_path(tree)
-    return [pytree.keystr(path) for path, _ in paths]
+    return pytree.keystr(paths[i][0])
 
 
-def _result(where: str) -> str:
-    return f"result {where}" if where else "its result"
+def _argument(form: Any, i: int) -> str:
+    return f"argument {_place(form, i)}"
 
 
 def _name(f: Callable[..., Any]) -> str:
@@ -420,34 +439,53 @@ def _name(f: Callable[..., Any]) -> str:
 # --- shards as leading dimensions ---
 
 
+# By axes that shard a dimension, and the size of its largest shard: the sizes of such dimensions
+# of arguments.
+_Sizes = dict[tuple[tuple[str, ...], int], set[int]]
+
+
 def _to_shards(
-    region: Region, t: Any, spec: PartitionSpec, where: str
+    region: Region, t: Any, spec: PartitionSpec, where: Callable[[], str], known: _Sizes
 ) -> tuple[Any, tuple[str, ...]]:
     """The tensor with one leading dimension for each axis that its spec names, in the region's
-    order, and these axes."""
+    order, and these axes. Notes in `known` how large the dimensions are that are sharded."""
     if not isinstance(t, Tensor):
         return t, ()
-    caller = f"shard_map: {_name(region.f)}: {where}"
-    _arguments.tensor(caller, t)
+
+    def caller() -> str:
+        return f"shard_map: {_name(region.f)}: {where()}"
+
+    if t.device.type != "spmd" or t.layout != torch.strided:
+        _arguments.tensor(caller(), t)
     if len(spec) != t.dim():
         raise ValueError(
-            f"{caller}: spec {spec!r} has {len(spec)} entries, but the tensor has {t.dim()} "
+            f"{caller()}: spec {spec!r} has {len(spec)} entries, but the tensor has {t.dim()} "
             "dimensions"
         )
     sizes = region.mesh.shape()
+    missing: list[int] = []
+    for dim, entry in enumerate(spec):
+        axes = _axes_of(entry)
+        count = math.prod(sizes[axis] for axis in axes)
+        missing.append(-t.shape[dim] % count)
+        if missing[dim] and not region.uneven:
+            raise ValueError(
+                f"{caller()}: dimension {dim} has size {t.shape[dim]}, which {count} devices along "
+                f"{', '.join(map(repr, axes))} do not divide; pad it, choose other axes, or pass "
+                "uneven=True"
+            )
+        if axes and region.uneven:
+            largest = (t.shape[dim] + missing[dim]) // count
+            known.setdefault((axes, largest), set()).add(t.shape[dim])
     t = reshard(t, region.mesh, _outside(region, spec))
+    if any(missing):  # zeros where the last shards end, for which nothing is sent
+        t = F.pad(t, [n for behind in reversed(missing) for n in (0, behind)])
+        t = reshard(t, region.mesh, _outside(region, spec))
     named: list[str] = []
     for dim, entry in reversed(list(enumerate(spec))):
-        axes = (entry,) if isinstance(entry, str) else tuple(entry or ())
-        count = 1
-        for axis in axes:
-            count *= sizes[axis]
-        if t.shape[dim] % count != 0:
-            raise ValueError(
-                f"{caller}: dimension {dim} has size {t.shape[dim]}, which {count} devices along "
-                f"{', '.join(map(repr, axes))} do not divide; pad it, or choose other axes"
-            )
+        axes = _axes_of(entry)
         if axes:
+            count = math.prod(sizes[axis] for axis in axes)
             t = t.unflatten(dim, (*(sizes[axis] for axis in axes), t.shape[dim] // count))
             t = t.movedim(tuple(range(dim, dim + len(axes))), tuple(range(-len(axes), 0)))
             named += axes
@@ -458,14 +496,33 @@ def _to_shards(
     return t.permute(*(rank + named.index(axis) for axis in order), *range(rank)), order
 
 
-def _from_shards(region: Region, t: Tensor, spec: PartitionSpec, axes: tuple[str, ...]) -> Tensor:
+def _from_shards(
+    region: Region,
+    t: Tensor,
+    spec: PartitionSpec,
+    axes: tuple[str, ...],
+    where: Callable[[], str],
+    known: _Sizes,
+) -> Tensor:
     """The inverse of `_to_shards`: the leading dimensions become parts of those that the spec
     shards over the axes."""
     axes_left = list(axes)
+    ends: dict[int, int] = {}  # by dimension that has been padded
     for dim, entry in enumerate(spec):
-        names = (entry,) if isinstance(entry, str) else tuple(entry or ())
+        names = _axes_of(entry)
         if not names:
             continue
+        largest = t.shape[len(axes_left) + dim]
+        found = known.get((names, largest), set())
+        if len(found) > 1:
+            raise ValueError(
+                f"shard_map: {_name(region.f)}: {where()}: dimension {dim} has shards of {largest} "
+                f"along {', '.join(map(repr, names))}, as have dimensions of arguments of sizes "
+                f"{' and '.join(map(str, sorted(found)))}, so that its own size is not known; "
+                "return it with one more dimension, t[None], that is sharded in place of this one"
+            )
+        for size in found:
+            ends[dim] = size
         at = len(axes_left) + dim
         sources = tuple(axes_left.index(name) for name in names)
         left = [name for name in axes_left if name not in names]
@@ -474,7 +531,15 @@ def _from_shards(region: Region, t: Tensor, spec: PartitionSpec, axes: tuple[str
         t = t.permute(*rest[:position], *sources, *rest[position:])
         t = t.flatten(position, position + len(names))
         axes_left = left
-    return reshard(t, region.mesh, _outside(region, spec))
+    t = reshard(t, region.mesh, _outside(region, spec))
+    for dim, end in ends.items():
+        if end < t.shape[dim]:
+            t = reshard(t.narrow(dim, 0, end), region.mesh, _outside(region, spec))
+    return t
+
+
+def _axes_of(entry: Any) -> tuple[str, ...]:
+    return (entry,) if isinstance(entry, str) else tuple(entry or ())
 
 
 def _outside(region: Region, spec: PartitionSpec) -> PartitionSpec:

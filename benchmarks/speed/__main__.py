@@ -26,7 +26,7 @@ from pathlib import Path
 from benchmarks.speed import report
 from benchmarks.speed.measure import Result, measure
 
-GROUPS = ("trace", "instructions", "launch", "compile", "steps", "memory")
+GROUPS = ("trace", "instructions", "launch", "compile", "steps", "memory", "regions")
 
 
 def wanted(group: str, row: str, only: list[str]) -> bool:
