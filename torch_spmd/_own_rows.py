@@ -10,6 +10,7 @@ from __future__ import annotations
 import bisect
 import collections
 import hashlib
+import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -114,20 +115,8 @@ class OwnRows:
         self._rows: Callable[[int], tuple[int, ...]] = lambda size: own_rows(mesh, specs, size)
         self._drawn: collections.deque[OwnBatch] = collections.deque()
         self._given: Iterator[Any] = iter(())  # the indices that are left to be drawn
-        self._reader: DataLoader[Any] = DataLoader(
-            loader.dataset,
-            batch_sampler=_Drawn(self),
-            num_workers=loader.num_workers,
-            collate_fn=loader.collate_fn,
-            pin_memory=loader.pin_memory,
-            timeout=loader.timeout,
-            worker_init_fn=loader.worker_init_fn,
-            multiprocessing_context=loader.multiprocessing_context,
-            generator=loader.generator,
-            prefetch_factor=loader.prefetch_factor,
-            persistent_workers=loader.persistent_workers,
-            pin_memory_device=loader.pin_memory_device,
-        )
+        self._skipped = 0  # batches of which no worker is to hear
+        self._reader = like(loader, batch_sampler=_Drawn(self))
 
     @staticmethod
     def fits(loader: Any) -> bool:
@@ -148,6 +137,9 @@ class OwnRows:
             indices = list(given)
             size = len(indices)
             self._full = self._full or size
+            if self._skipped > 0:
+                self._skipped -= 1
+                continue
             if size < self._full and self._last == "drop":
                 continue
             full = max(size, self._full) if self._last == "pad" else size
@@ -164,10 +156,13 @@ class OwnRows:
     def __iter__(self) -> Iterator[OwnBatch]:
         return self.begin_behind(0)
 
-    def begin_behind(self, count: int) -> Iterator[OwnBatch]:
+    def begin_behind(self, count: int, skip: bool = False) -> Iterator[OwnBatch]:
         """An iterator over what follows on the first batches. As that of a Loader."""
         self._drawn.clear()
         self._given = iter(self._whole)
+        self._skipped = 0
+        if skip and self._reader.num_workers > 0:
+            self._skipped, count = count, 0
         batches = self._batches(iter(self._reader))
         for _ in range(count):
             # Drawn now, with the random numbers that hold now.
@@ -198,6 +193,46 @@ class _Drawn:
 
     def __iter__(self) -> Iterator[list[Any]]:
         return self._rows.draw()
+
+
+def like(loader: DataLoader[Any], **sampler: Any) -> DataLoader[Any]:
+    """A DataLoader that differs in its sampler."""
+    return DataLoader(
+        loader.dataset,
+        **sampler,
+        num_workers=loader.num_workers,
+        collate_fn=loader.collate_fn,
+        pin_memory=loader.pin_memory,
+        timeout=loader.timeout,
+        worker_init_fn=loader.worker_init_fn,
+        multiprocessing_context=loader.multiprocessing_context,
+        generator=loader.generator,
+        prefetch_factor=loader.prefetch_factor,
+        persistent_workers=loader.persistent_workers,
+        pin_memory_device=loader.pin_memory_device,
+        in_order=getattr(loader, "in_order", True),
+    )
+
+
+class _Behind:
+    """A sampler that goes on behind the first items of another."""
+
+    def __init__(self, sampler: Any, count: int) -> None:
+        self._sampler = sampler
+        self._count = count
+
+    def __iter__(self) -> Iterator[Any]:
+        return itertools.islice(self._sampler, self._count, None)
+
+
+def behind(loader: Any, count: int) -> DataLoader[Any] | None:
+    """A DataLoader of the batches that follow on the first ones, of which its workers do not hear;
+    None if that is not possible: of a dataset without indices."""
+    if type(loader) is not DataLoader or isinstance(loader.dataset, IterableDataset):
+        return None
+    if loader.batch_sampler is None:
+        return like(loader, batch_size=None, sampler=_Behind(loader.sampler, count))
+    return like(loader, batch_sampler=_Behind(loader.batch_sampler, count))
 
 
 def batch_skipper(iterator: Any) -> Callable[[], Any] | None:

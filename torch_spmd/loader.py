@@ -15,7 +15,14 @@ import torch
 from torch import Tensor
 
 from torch_spmd import _arguments, _loading
-from torch_spmd._own_rows import OwnBatch, OwnRows, batch_skipper, row_specs, without_rows
+from torch_spmd._own_rows import (
+    OwnBatch,
+    OwnRows,
+    batch_skipper,
+    behind,
+    row_specs,
+    without_rows,
+)
 from torch_spmd._state import processes
 from torch_spmd.mesh import Mesh, mesh_or_global
 from torch_spmd.spec import PartitionSpec, is_spec, to_spec
@@ -44,11 +51,15 @@ class Loader:
         last: what happens to a last batch with fewer rows: "keep", "drop", or "pad" with zeros.
             With "pad", items are pairs (batch, mask), and the mask is false for rows that were
             added.
+        skip: True says that the dataset gives the same row whenever it is asked for an index: it
+            draws no random numbers in its workers. Then a position is found again without reading
+            what was taken, with workers, too.
 
     The position is state: `state_dict` and `load_state_dict` go on behind the last batch that was
     taken, whatever was read ahead; `spmd.save` and `spmd.load` take a Loader. A loader without
     state_dict of its own begins the epoch again, with the same random numbers, and goes on behind
-    that batch: a DataLoader without workers only draws indices until there, others read.
+    that batch: a DataLoader without workers, or with `skip`, only draws indices until there, others
+    read.
 
     In a job of several processes all of them iterate, and get the same batches as one process. Each
     reads only the rows that its devices hold, if the loader is a DataLoader of a dataset with
@@ -80,6 +91,7 @@ class Loader:
         prefetch: int = 2,
         mesh: Mesh | None = None,
         last: str = "keep",
+        skip: bool = False,
     ) -> None:
         if isinstance(loader, (str, bytes, type)) or not hasattr(type(loader), "__iter__"):
             raise TypeError(
@@ -96,6 +108,7 @@ class Loader:
         self._last = _arguments.text("Loader", "last", last)
         if self._last not in _LAST:
             raise ValueError(f"Loader: last must be one of {_LAST}; got {_arguments.plain(last)}")
+        self._skip = _arguments.boolean("Loader", "skip", skip)
         if mesh is not None or specs is not None:
             mesh = mesh_or_global("Loader", mesh)
         self._mesh = mesh
@@ -179,9 +192,14 @@ class Loader:
 
     def _begin_behind(self, count: int) -> Iterator[Any]:
         """An iterator over what follows on the first batches. Without workers a dataset with
-        indices is not asked for these; workers are, since each has random numbers of its own."""
+        indices is not asked for these; workers are, since each has random numbers of its own, if
+        the user does not say that they draw none."""
         if self._own is not None:
-            return self._own.begin_behind(count)
+            return self._own.begin_behind(count, self._skip)
+        if self._skip and getattr(self._loader, "num_workers", 0) > 0:
+            rest = behind(self._loader, count)
+            if rest is not None:
+                return iter(rest)
         iterator = iter(self._loader)
         skip = batch_skipper(iterator) or (lambda: next(iterator))
         with contextlib.suppress(StopIteration):

@@ -7,18 +7,16 @@ reads; numbers of instructions and fusions are not XLA's.
 
 from __future__ import annotations
 
-import math
+import itertools
 import os
-import re
 from collections.abc import Callable, Sequence
-from typing import Any
 
-import numpy as np
 from torch import Tensor
 
 import torch_spmd as spmd
 from torch_spmd import _C
 from torch_spmd.torch_xla import _manual, _marks, _tiles
+from torch_spmd.torch_xla._hlo_module import Module, kind_of, returned
 
 _KINDS = {
     "torch.float32": "f32", "torch.float64": "f64", "torch.float16": "f16",
@@ -41,94 +39,49 @@ def graph(tensors: Sequence[Tensor]) -> str:
 
 
 def text(tensors: Sequence[Tensor]) -> str:
-    """The pending work; with XLA_DUMP_POST_OPTIMIZATIONS=1 it is run, and the text is that of the
-    program of every device."""
+    """The pending work that the tensors need; with XLA_DUMP_POST_OPTIMIZATIONS=1 what is pending is
+    run, and the text is that of the program of every device."""
     if os.environ.get("XLA_DUMP_POST_OPTIMIZATIONS", "0") not in ("0", ""):
         spmd.sync(wait=True)
         program = _C.last_program()
         if program is not None:
             return _with_dashes(str(program.program_text()))
-    lines = []
-    for number, t in enumerate(tensors):
-        data = _data(t)
-        if _marks.state(data) == _marks.PENDING:
-            continue
-        lines.append(f"  %p{number} = {_laid_out(data)} parameter({number}){_sharded(data)}")
-    pending = graph(tensors)
-    if pending:
-        lines += _translated(pending)
-    for number, t in enumerate(tensors):
-        if _manual.is_manual(t):
-            lines.append(
-                f"  %part.{number} = {_laid_out(t)} custom-call(), "
-                'custom_call_target="SPMDFullToShardShape", sharding={manual}'
-            )
-        elif pending and (sharding := _marks.text_of(t)):
-            lines.append(
-                f"  %result.{number} = {_laid_out(t)} custom-call(), "
-                f'custom_call_target="Sharding", sharding={sharding}'
-            )
-    body = "\n".join(lines)
-    return f"HloModule IrToHlo\n\nENTRY %IrToHlo {{\n{body}\n}}\n"
+    return module(tensors).text("IrToHlo")
+
+
+def module(tensors: Sequence[Tensor], others: Sequence[Tensor] = ()) -> Module:
+    """The instructions that the tensors need. Of `others`, which have marks, those that are inputs
+    of them get an entry in `parameters` by their position among the others."""
+    values = [_data(t) for t in tensors]
+    # A value without a mark that is not pending is no value of the graph, or asking would make it
+    # one, behind which a mark means a copy.
+    known = [spmd.sharding_of(v).is_committed or _marks.state(v) == _marks.PENDING for v in values]
+    asked = [*itertools.compress(values, known), *others]
+    graph, names = _marks.asked_of_graph(asked)
+    made = Module(graph)
+    given = iter(names)
+    for t, value, in_graph in zip(tensors, values, known):
+        result = made.value(next(given)) if in_graph else made.add_parameter(_laid_out(value))
+        if isinstance(t, _manual.ManualTensor):
+            made.constrained(result, "SPMDFullToShardShape", _laid_out(t), _tiles.MANUAL)
+        elif _manual.is_manual(t):
+            made.constrained(result, "Sharding", _laid_out(t), _tiles.MANUAL)
+    for position, name in enumerate(given):
+        if name in made.parameters:
+            made.parameters[str(position)] = made.parameters[name]
+    return made
 
 
 def _data(t: Tensor) -> Tensor:
-    return t.parts if isinstance(t, _manual.ManualTensor) else t
+    """Of a tensor in a manual region what it was made of, or the parts of all devices."""
+    if not isinstance(t, _manual.ManualTensor):
+        return t
+    whole = t.whole()
+    return t.parts if whole is None else whole
 
 
 def _laid_out(t: Tensor) -> str:
-    order = ",".join(str(d) for d in reversed(range(t.dim())))
-    return f"{shape(t)}{{{order}}}" if t.dim() else shape(t)
-
-
-def _sharded(t: Tensor) -> str:
-    sharding = _marks.text_of(t)
-    return f", sharding={sharding}" if sharding else ""
-
-
-_MESH = re.compile(r"mesh (@\w+) \[([^\]]*)\](?: devices=\[([\d,]+)\])?")
-_LINE = re.compile(r"\s*(?P<results>%.*?) = (?P<op>[\w:.]+)\((?P<operands>.*?)\)(?: at .*)?$")
-_VALUE = re.compile(r"(%\w+): (\w+\[[\d,]*\])(?: (@\w+) ((?:\{[^}]*\},?)+))?")
-
-
-def _translated(pending: str) -> list[str]:
-    """A line of HLO's form for each of the session's."""
-    meshes = {found[1]: _axes(found[2], found[3]) for found in _MESH.finditer(pending)}
-    lines = []
-    for line in pending.splitlines():
-        found = _LINE.match(line)
-        values = _VALUE.findall(found["results"] if found else line)
-        if not values:
-            continue
-        kinds = ", ".join(kind for _, kind, *_ in values)
-        kinds = kinds if len(values) == 1 else f"({kinds})"
-        texts = [_mark(meshes[mesh], dims) for _, _, mesh, dims in values if mesh]
-        sharding = f", sharding={', '.join(texts)}" if texts else ""
-        call = "parameter()"
-        if found:
-            op = found["op"].split("::")[-1].split(".")[0].replace("_", "-").strip("-")
-            call = f"{op}({found['operands']})"
-        lines.append(f"  {values[0][0]} = {kinds} {call}{sharding}")
-    return lines
-
-
-def _axes(axes: str, ids: str | None) -> tuple[list[str], np.ndarray[Any, Any]]:
-    """The names of a mesh's axes and its devices."""
-    pairs = [axis.split("@")[0].split("=") for axis in axes.split(", ") if axis]
-    sizes = [int(size) for _, size in pairs]
-    count = math.prod(sizes)
-    devices = np.arange(count) if ids is None else np.array([int(d) for d in ids.split(",")])
-    return [name for name, _ in pairs], devices.reshape(sizes)
-
-
-def _mark(mesh: tuple[list[str], np.ndarray[Any, Any]], dims: str) -> str:
-    """XLA's text of the session's, such as "{a},{}"; the session's where it names parts of axes."""
-    names, devices = mesh
-    spec = [[axis for axis in dim.split(",") if axis] for dim in re.findall(r"\{([^}]*)\}", dims)]
-    if any(axis not in names for dim in spec for axis in dim):
-        return dims
-    array = _tiles.array_of(devices, [tuple(map(names.index, dim)) for dim in spec])
-    return _tiles.OpSharding.of(array).text()
+    return kind_of(shape(t))
 
 
 def _with_dashes(program: str) -> str:
@@ -149,26 +102,16 @@ def dump(run: Callable[[], None]) -> None:
     lines = ["[TensorsGraphInfo]", "", "## BEGIN_GRAPH"]
     program = _C.last_program()
     if os.environ.get("XLA_SAVE_TENSORS_FMT") == "hlo":
-        lines += ["HloModule IrToHlo", "", *_translated(pending), "## END_GRAPH", ""]
-        results = _results(str(program.graph_text())) if program is not None else []
+        whole = Module(pending)
+        for name in whole.results():
+            whole.value(name)
+        lines += [whole.text("IrToHlo").rstrip(), "## END_GRAPH", ""]
+        results = returned(str(program.graph_text())) if program is not None else []
         lines += ["#OUTPUT_SHARDING_BEGIN", *results, "#OUTPUT_SHARDING_END", ""]
     else:
         lines += [pending.rstrip(), "## END_GRAPH", ""]
     with open(f"{path}.0", "a") as file:
         file.write("\n".join(lines) + "\n")
-
-
-def _results(graph: str) -> list[str]:
-    """Type and sharding of each result of a graph: "f32[8] {replicated}"."""
-    meshes = {found[1]: _axes(found[2], found[3]) for found in _MESH.finditer(graph)}
-    texts: dict[str, str] = {}
-    for name, kind, mesh, dims in _VALUE.findall(graph):
-        texts.setdefault(name, f"{kind} {_mark(meshes[mesh], dims) if mesh else '{replicated}'}")
-    returned = [line for line in graph.splitlines() if line.strip().startswith("return ")]
-    if not returned:
-        return []
-    names = [part.split(" -> ")[0].strip() for part in returned[-1].strip()[7:].split(",")]
-    return [texts[name] for name in names if name in texts]
 
 
 def debug_info(t: Tensor) -> str:

@@ -8,6 +8,7 @@ dimension of one entry per device, sharded over all of them; an op applies to ea
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Sequence
 from typing import Any
 
@@ -27,6 +28,7 @@ class ManualTensor(Tensor):
     """A tensor of a manual region; `parts` has those of all devices."""
 
     parts: Tensor
+    _of: tuple[weakref.ref[Tensor], int] | None = None  # what it was made of, and its version
 
     @staticmethod
     def __new__(cls, parts: Tensor) -> ManualTensor:
@@ -35,6 +37,11 @@ class ManualTensor(Tensor):
         )
         result.parts = parts
         return result
+
+    def whole(self) -> Tensor | None:
+        """Where the region begins, the tensor that this has the parts of, if it has not changed."""
+        t = self._of[0]() if self._of is not None else None
+        return t if self._of is not None and t is not None and t._version == self._of[1] else None
 
     def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
         return f"ManualTensor({self.parts})"
@@ -80,7 +87,9 @@ def enter(t: Tensor, sharding: OpSharding) -> ManualTensor:
             if any(missing):
                 part = torch.nn.functional.pad(part, [n for m in missing[::-1] for n in (0, m)])
         parts.append(part)
-    return ManualTensor(_spread(torch.stack(parts)))
+    begun = ManualTensor(_spread(torch.stack(parts)))
+    begun._of = weakref.ref(t), t._version
+    return begun
 
 
 def leave(t: Tensor, sharding: OpSharding, shape: Sequence[int]) -> Tensor:

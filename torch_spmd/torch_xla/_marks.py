@@ -31,29 +31,25 @@ def state(t: Tensor) -> str:
     text = _C.explain(t)
     if not text.startswith("marked "):
         return next((state for state in (UPLOADED, PENDING) if text.startswith(state)), "")
-    if not names_in_graph([t])[0].startswith("%x"):
+    if not asked_of_graph([t])[1][0].startswith("%x"):
         return PENDING
     return "" if len(text.strip().splitlines()) > 1 else UPLOADED
 
 
-def names_in_graph(tensors: Sequence[Tensor]) -> list[str]:
-    """What the text of the pending graph calls tensors: "%x0" for an input, else "%0". Asked by ops
-    that are recorded and dropped, so for tensors that have a mark: a mark would find a tensor that
-    is used already."""
+def asked_of_graph(tensors: Sequence[Tensor]) -> tuple[str, list[str]]:
+    """The text of the pending graph, and what it calls tensors: "%x0" for an input, else "%0".
+    Asked by ops that are recorded and dropped, so for tensors that have a mark or are pending: a
+    mark would find an input that is used already."""
     with torch.no_grad():
         asked = [t.detach().ne(0) for t in tensors]
-        found = re.findall(r" = aten::ne\S*\((%\w+)", str(_C.pending_graph()))
-    return [str(name) for name in found[-len(asked) :]] if asked else []
+        graph = str(_C.pending_graph())
+        found = re.findall(r" = aten::ne\S*\((%\w+)", graph)
+    return graph, [str(name) for name in found[-len(asked) :]] if asked else []
 
 
-def marked_inputs() -> list[tuple[Tensor, int]]:
-    """The marked tensors that pending work reads, and their numbers as its inputs."""
-    tensors = [t for t in _marked if spmd.sharding_of(t).is_committed]
-    count = len(re.findall(r"^ *%x\d+: ", str(_C.pending_graph()), re.MULTILINE))
-    numbers = [
-        int(name[2:]) if name.startswith("%x") else count for name in names_in_graph(tensors)
-    ]
-    return [(t, number) for t, number in zip(tensors, numbers) if number < count]
+def marked() -> list[Tensor]:
+    """The tensors that have a mark of `mark`."""
+    return [t for t in _marked if spmd.sharding_of(t).is_committed]
 
 
 def check(t: Any) -> Tensor:

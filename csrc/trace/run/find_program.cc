@@ -160,22 +160,27 @@ CachedProgramPtr Found(SessionState& state, const CachedProgramPtr& program) {
 absl::StatusOr<CachedProgramPtr> FindOrCompile(SessionState& state, Tape& tape, const Live& live,
                                                const std::string& why) {
   const Hash128 strict = CacheKey(state, tape.strict(), false);
-  const Hash128 loose = CacheKey(state, tape.loose(), true);
   std::vector<CachedProgramPtr> same = Confirmed(state, tape, state.programs.Find(strict));
   std::erase_if(same, [&](const CachedProgramPtr& p) { return !FitsStarts(*p, tape); });
+  for (const CachedProgramPtr& p : same) {
+    if (Fits(*p, tape, live) && TakesAsTheyAre(*p, tape)) return Found(state, p);
+  }
+  const Hash128 loose = CacheKey(state, tape.loose(), true);
   const std::vector<CachedProgramPtr> same_loose =
       Confirmed(state, tape, state.programs.Find(loose));
   // A program for each set of layouts in which its inputs come, but not for very many.
   constexpr size_t kMostLayouts = 4;
+  const bool takes_any = same.size() + same_loose.size() >= kMostLayouts;
   const auto fits = [&](const CachedProgramPtr& p) {
-    return Fits(*p, tape, live) &&
-           (same.size() + same_loose.size() >= kMostLayouts || TakesAsTheyAre(*p, tape));
+    return Fits(*p, tape, live) && (takes_any || TakesAsTheyAre(*p, tape));
   };
-  for (const CachedProgramPtr& p : same) {
-    if (fits(p)) return Found(state, p);
-  }
   for (const CachedProgramPtr& p : same_loose) {
     if (FitsStarts(*p, tape) && fits(p)) return Found(state, p);
+  }
+  if (takes_any) {
+    for (const CachedProgramPtr& p : same) {
+      if (fits(p)) return Found(state, p);
+    }
   }
   tape.StopFollowing();
   std::string reason = state.programs.Difference(tape);

@@ -523,6 +523,72 @@ def test_ragged_all_to_all(n):
         f(*ours, integers[0], integers[1][:n], *integers[2:])
 
 
+@pytest.mark.parametrize("size", [1, 2, 5, 7, 12, 13])
+def test_uneven_shards(mesh, size):
+    """Values and gradients are those of the whole, and each device knows what it has. Nothing is
+    sent for the zeros at the end, only for the sums; a single row comes from where it is."""
+    axes, devices = tuple(mesh.axis_names), len(mesh.device_ids)
+    largest, seen = -(-size // devices), []
+
+    def f(t, w):
+        seen.append(t.shape)
+        is_own = torch.arange(len(t), device="spmd") < spmd.shard_size(size, axes)
+        y = t.sin() * w
+        total = spmd.psum(torch.where(is_own[:, None], y.exp(), 0).sum(), axes)
+        return y, total
+
+    rows = P(axes, None)
+    g = spmd.shard_map(f, mesh, (rows, P(None)), (rows, P()), uneven=True)
+    x, w = numbers(size, 3), numbers(3, seed=1)
+    theirs = [t.clone().requires_grad_() for t in (x, w)]
+    ours = [t.to("spmd").requires_grad_() for t in (x, w)]
+    spmd.mark_sharding(ours[0], mesh, rows)
+    spmd.sync(wait=True)
+    y, total = g(*ours)
+    expected = theirs[0].sin() * theirs[1]
+    (expected.square().sum() + expected.exp().sum()).backward()
+    (y.square().sum() + total).backward()
+    spmd.sync(wait=True)
+    assert seen == [(largest, 3)]
+    if size > 1:
+        sent = [(r.kind, r.bytes) for r in spmd.debug.collectives() if r.wire_bytes > 0]
+        assert {kind for kind, _ in sent} == {"all_reduce"}
+        assert sum(n for _, n in sent) <= 8 * (3 + 2)  # the gradient of w, the total, the loss
+    torch.testing.assert_close(y.detach().cpu(), expected.detach())
+    torch.testing.assert_close(total.detach().cpu(), expected.exp().sum().detach())
+    own = spmd.shard_map(lambda: spmd.shard_size(size, axes)[None], mesh, (), P(axes))()
+    held = [len(range(i * largest, min((i + 1) * largest, size))) for i in range(devices)]
+    assert own.tolist() == held
+    for a, b in zip(ours, theirs):
+        torch.testing.assert_close(a.grad.cpu(), b.grad)
+
+
+def test_uneven_shards_of_two_sizes(four):
+    """A result of which two arguments tell two sizes is refused; two dimensions are two matters."""
+    rows, x = P("x", None), torch.ones(6, 3, device="spmd")
+    f = spmd.shard_map(lambda t, u: t + u, four, (rows, rows), rows, uneven=True)
+    assert f(x, x).shape == (6, 3)
+    words = (
+        f"shard_map: <lambda> (test_shard_map.py:{f.__wrapped__.__code__.co_firstlineno}): its "
+        "result: dimension 0 has shards of 2 along 'x', as have dimensions of arguments of sizes "
+        "6 and 7, so that its own size is not known; return it with one more dimension, t[None], "
+        "that is sharded in place of this one"
+    )
+    with pytest.raises(ValueError) as caught:
+        f(x, torch.ones(7, 3, device="spmd"))
+    assert str(caught.value) == words
+    f = spmd.shard_map(
+        lambda t, u: (t + u)[None], four, (rows, rows), P("x", None, None), uneven=True
+    )
+    assert f(x, torch.ones(7, 3, device="spmd"))[3].tolist() == [[1.0] * 3, [0.0] * 3]
+    mesh = spmd.make_mesh((2, 2), ("x", "y"))
+    f = spmd.shard_map(lambda t: t * 2, mesh, P("x", "y"), P("x", "y"), uneven=True)
+    t = numbers(3, 5)
+    assert torch.equal(f(t.to("spmd")).cpu(), t * 2)
+    f = spmd.shard_map(lambda t: t.T * 2, mesh, P("x", "y"), P("y", "x"), uneven=True)
+    assert torch.equal(f(t.to("spmd")).cpu(), t.T * 2)
+
+
 def test_recomputation_inside(mesh):
     """The gradients are the same, and the layer runs again in the backward pass."""
     axes = tuple(mesh.axis_names)
@@ -713,7 +779,7 @@ def test_the_words_of_errors(four):
             divides,
             P(None, "x"),
             f"shard_map: {line(divides)}: argument [0]: dimension 1 has size 6, which 4 devices "
-            "along 'x' do not divide; pad it, or choose other axes",
+            "along 'x' do not divide; pad it, choose other axes, or pass uneven=True",
         ),
         (divides, P("x", "x"), "shard_map: in_specs: axis 'x' occurs twice in P('x', 'x')"),
         (

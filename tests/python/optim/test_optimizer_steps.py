@@ -350,6 +350,14 @@ def after(steps):
     return weight.detach()
 
 
+def within_an_optimizer(frame):
+    while frame is not None:
+        if frame.f_globals.get("__name__", "").startswith("torch.optim."):
+            return True
+        frame = frame.f_back
+    return False
+
+
 class Interrupts:
     """Ctrl-C from outside, `times` times, one as soon as the one before has arrived.
 
@@ -379,10 +387,17 @@ class Interrupts:
 
     def send(self):
         self.left -= 1
+        self.send_again()
+
+    def send_again(self):
         self.senders.append(threading.Timer(0.01, os.kill, (os.getpid(), signal.SIGINT)))
         self.senders[-1].start()
 
     def handle(self, _, frame):
+        if within_an_optimizer(frame):
+            # Python itself is half way through a step, which an interrupt leaves so, as in eager.
+            self.send_again()
+            return
         self.arrived += 1
         is_first = self.arrived == 1
         if self.left > 0:
@@ -403,7 +418,7 @@ def test_ctrl_c_lets_what_python_has_finished_happen():
                 step()
                 done += 1
             weight.sum().item()
-    # An interrupt that comes while Python records is Python's own: then one may be under way.
+    # One step may be over for the optimizer and not yet counted by the loop.
     counted = optimizer.state[weight]["step"].item()
     assert done <= counted <= done + 1
     torch.testing.assert_close(weight.detach().cpu(), after(int(counted)))

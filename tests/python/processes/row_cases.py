@@ -14,14 +14,17 @@ P = spmd.P
 
 
 class Rows(torch.utils.data.Dataset):
-    def __init__(self, count, wrong=None, text=False):
-        self.count, self.wrong, self.text, self.asked = count, wrong, text, []
+    def __init__(self, count, wrong=None, text=False, log=None):
+        self.count, self.wrong, self.text, self.log, self.asked = count, wrong, text, log, []
 
     def __len__(self):
         return self.count
 
     def __getitem__(self, i):
         self.asked.append(i)
+        if self.log is not None:
+            with open(self.log, "a") as log:
+                log.write(f"{i}\n")
         if i == self.wrong:
             raise ValueError(f"row {i}")
         row = {"x": torch.full((2, 3), float(i)), "y": i}
@@ -86,6 +89,15 @@ def main():
     assert len(rest) == 2 and [values(batch) for batch in again] == rest
     assert len(rows.asked) == 16 // spmd.process_count()  # what was taken is not read again
     found["position"] = (first + rest, [])
+    # With a worker, which is not asked for what was taken either.
+    rows = Rows(32, log=f"{sys.argv[1]}/asked by {spmd.process_index()}")
+    host = DataLoader(rows, 8, num_workers=1, timeout=60)
+    again = spmd.Loader(host, SPECS, mesh=mesh, skip=True)
+    again.load_state_dict({"position": {**state["position"], "random": random}})
+    found["position of a worker"] = ([values(batch) for batch in again], [])
+    with open(rows.log) as log:
+        asked = [int(line) for line in log]
+    assert len(asked) == 16 // spmd.process_count() and min(asked) >= 16, asked
     found["random"] = (torch.rand(2).tolist(), [])
     # Placed as the marks say; a step has the gradient of the whole batch.
     batch = next(iter(spmd.Loader(DataLoader(Rows(8), 8), SPECS, mesh=mesh)))

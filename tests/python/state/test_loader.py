@@ -205,6 +205,46 @@ def test_positions_are_those_of_what_was_taken(tmp_path, kind, prefetch, taken):
     assert numbers(second) == numbers(loader())  # and then a whole epoch
 
 
+class Logged(Rows):
+    """Row i is asked for by a line of a file, in whatever process."""
+
+    def __init__(self, count, path):
+        super().__init__(count)
+        self.path = path
+
+    def __getitem__(self, i):
+        with open(self.path, "a") as file:
+            file.write(f"{i}\n")
+        return super().__getitem__(i)
+
+
+@pytest.mark.parametrize("skip", [True, False])
+@pytest.mark.parametrize("batch_size", [2, None])
+def test_workers_are_not_asked_for_what_was_taken(tmp_path, batch_size, skip):
+    """Unless they could draw random numbers."""
+
+    def loader(path):
+        own = torch.Generator().manual_seed(7)
+        rows = Logged(12, tmp_path / path)
+        host = DataLoader(rows, batch_size, shuffle=True, generator=own, num_workers=2, timeout=60)
+        return spmd.Loader(host, skip=skip)
+
+    expected = [
+        [batch["y"]] if batch_size is None else batch["y"].tolist() for batch in loader("all")
+    ]
+    first = loader("first")
+    batches = iter(first)
+    for _ in range(3):
+        next(batches)
+    state = first.state_dict()
+    second = loader("second")
+    second.load_state_dict(state)
+    got = [[batch["y"]] if batch_size is None else batch["y"].tolist() for batch in second]
+    assert got == expected[3:]
+    asked = sorted(int(line) for line in (tmp_path / "second").read_text().split())
+    assert asked == sorted(i for batch in expected[3 if skip else 0 :] for i in batch)
+
+
 @pytest.mark.parametrize("generator", [True, False])
 def test_shuffled_epochs_go_on(tmp_path, generator):
     def loader():

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 import torch
 import torch_xla
+import torch_xla.debug.metrics as met
 import torch_xla.distributed.spmd as xs
 import torch_xla.runtime as xr
 from torch import nn
@@ -17,7 +18,10 @@ from torch.distributed.tensor import (
     distribute_module,
     distribute_tensor,
 )
+from torch_xla.distributed.spmd import auto_policy
 from torch_xla.distributed.spmd.api import convert_to_xla_mesh, convert_to_xla_partition_spec
+
+import torch_spmd as spmd
 
 N = xr.global_runtime_device_count()
 IDS = np.arange(N)
@@ -79,6 +83,40 @@ def test_modules():
     assert text.startswith(f"{{devices=[{N},1]") or N == 1
     with pytest.raises(ValueError, match="input_fn should take in 3 arguments, but got 1"):
         distribute_module(nn.Linear(2, 2), DeviceMesh("xla", IDS), None, lambda a: a)
+
+
+@pytest.mark.skipif(N != 4, reason="is priced for 4 devices")
+def test_auto_policy():
+    met.clear_all()
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Linear(512, 512), nn.ReLU(), nn.Linear(512, 1))
+    x = torch.randn(16384, 512)
+    expected = module(x)
+    expected.mean().backward()
+    expected_gradient = module[0].weight.grad
+    module.zero_grad()
+    mesh = DeviceMesh("xla", IDS, mesh_dim_names=("data",))
+    net = distribute_module(module, mesh, auto_policy)
+    assert torch_xla._XLAC._xla_get_auto_sharding()
+    for _ in range(2):
+        given = x.to("xla")
+        result = net(given)
+        assert spmd.sharding_of(given).spec == spmd.P("data", None)  # data parallel pays
+    result.mean().backward()
+    torch.testing.assert_close(result.cpu(), expected)
+    torch.testing.assert_close(net[0].weight.grad.cpu(), expected_gradient)
+    assert all(spmd.sharding_of(p).is_committed for p in net.parameters())
+    assert met.counter_value("CompileWithAutoSharding") == 1
+
+
+def test_auto_policy_where_nothing_can_be_proposed():
+    class Counting(nn.Module):
+        def forward(self, x):
+            return (x * 2).detach()
+
+    net = xs.xla_distribute_module(Counting(), None, auto_policy)
+    with pytest.warns(UserWarning, match="auto_policy: Counting stays replicated"):
+        assert net(torch.ones(3, device="xla")).tolist() == [2.0, 2.0, 2.0]
 
 
 def test_placements_of_marks():

@@ -33,6 +33,19 @@ def test_ops_apply_to_parts():
     assert full.sharding_spec == xs.get_global_mesh().get_op_sharding((None, "b")).text()
 
 
+def test_texts_of_regions(mesh):
+    x = torch.ones(8, N).to("xla")
+    part = xs.enable_manual_sharding(x, (None, "b")).global_tensor
+    call = '), custom_call_target="SPMDFullToShardShape", sharding={manual}'
+    text = XLAC._get_xla_tensors_hlo([part])
+    assert f"%custom-call.2 = f32[8,1]{{1,0}} custom-call(f32[8,{N}]{{1,0}} %p0.1{call}" in text
+    assert XLAC._get_xla_tensors_hlo([part + 1]).count(call) == 1
+    x += 1  # the part is still one of the ones
+    assert f"%p0.1{call}" not in XLAC._get_xla_tensors_hlo([part])
+    full = xs.disable_manual_sharding(part, (None, "b"), x.shape)
+    assert full.global_tensor.sum().item() == 8 * N
+
+
 def test_uneven_parts():
     x = torch.arange(2.0 * N + 1)
     part = xs.enable_manual_sharding(x.to("xla"), ("b",))

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Metrics, texts of pending work, pictures of shardings."""
 
+import json
+
 import numpy as np
 import pytest
 import torch
@@ -96,6 +98,63 @@ def test_texts_of_pending_work(mesh):
     first = XLAC._get_graph_hash([y])
     y = y + 1
     assert XLAC._get_graph_hash([y]) != first
+
+
+def test_instructions_are_named_by_op_and_position(mesh):
+    x = torch.ones(2, N).to("xla")
+    xs.mark_sharding(x, mesh, (0, 1))
+    others = torch.ones(5).to("xla") + 1  # pending, and not needed
+    values, numbers = torch.max(x * 2, dim=0)
+    xs.mark_sharding(values, mesh, (1,))
+    lines = [line.strip() for line in XLAC._get_xla_tensors_hlo([values]).splitlines()[3:-1]]
+    sharded = mesh.get_op_sharding((1,)).text() if N > 1 else "{replicated}"
+    placed = mesh.get_op_sharding((0, 1)).text() if N > 1 else "{replicated}"
+    both = f"(f32[{N}]{{0}}, s64[{N}]{{0}})"
+    assert lines == [
+        f"%p0.1 = f32[2,{N}]{{1,0}} parameter(0), sharding={placed}",
+        "%p1.2 = s64[] parameter(1)",
+        f"%mul.3 = f32[2,{N}]{{1,0}} mul(f32[2,{N}]{{1,0}} %p0.1, s64[] %p1.2)",
+        f"%max.4 = {both} max(f32[2,{N}]{{1,0}} %mul.3), dim=0, keepdim=false",
+        f"%get-tuple-element.5 = f32[{N}]{{0}} get-tuple-element({both} %max.4), index=0",
+        f"%custom-call.6 = f32[{N}]{{0}} custom-call(f32[{N}]{{0}} %get-tuple-element.5), "
+        f'custom_call_target="Sharding", sharding={sharded}',
+        f"%get-tuple-element.7 = s64[{N}]{{0}} get-tuple-element({both} %max.4), index=1",
+    ]
+    assert others.tolist() == [2.0] * 5 and numbers.tolist() == [0] * N
+
+
+def test_fields_of_modules(mesh):
+    a, b = (xs.mark_sharding(torch.ones(2, N).to("xla"), mesh, (0, 1)) for _ in range(2))
+    context = XLAC.lowering.LoweringContext("Named")
+    context.build([(b + a.exp() * 2).global_tensor])
+    module = json.loads(context.hlo_json())
+    by_id = {i["id"]: i for i in module["computations"][0]["instructions"]}
+    last = max(by_id.values(), key=lambda i: i["id"])
+    assert module["name"] == "Named" and last["opcode"] == "add"
+    assert last["shape"] == {"element_type": "F32", "dimensions": [2, N]}
+    first, product = (by_id[i] for i in last["operand_ids"])
+    number = context.tensor_parameter_id(b)
+    assert product["opcode"] == "mul" and first["parameter_number"] == number
+    text = context.hlo_text()
+    assert 'name: "Named"' in text and 'opcode: "parameter"' in text and "\n    }\n" in text
+    if N > 1:
+        assert first["sharding"]["tile_assignment_devices"] == list(range(N))
+        assert f"      tile_assignment_devices: {N - 1}\n" in text
+    numbers = {i["parameter_number"] for i in by_id.values() if i["opcode"] == "parameter"}
+    assert set(context.device_parameter_id_tensor_mapping()) < numbers  # 2 is one, too
+
+
+def test_dumps_have_the_shardings_of_results(mesh, monkeypatch, tmp_path):
+    monkeypatch.setenv("XLA_SAVE_TENSORS_FILE", str(tmp_path / "dump"))
+    monkeypatch.setenv("XLA_SAVE_TENSORS_FMT", "hlo")
+    x = torch.zeros(2, N, device="xla")
+    xs.mark_sharding(x, mesh, (0, 1))
+    y = x + 1  # its sharding follows from that of x
+    torch_xla.sync(wait=True)
+    results = (tmp_path / "dump.0").read_text().split("#OUTPUT_SHARDING_BEGIN\n")[1].splitlines()
+    text = XLAC._get_xla_sharding_spec(y)
+    assert results[:3] == [f"f32[2,{N}] {text}"] * 2 + ["#OUTPUT_SHARDING_END"]
+    assert text == mesh.get_op_sharding((0, 1)).text()
 
 
 def test_texts_of_programs(mesh, monkeypatch):

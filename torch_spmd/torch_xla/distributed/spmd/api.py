@@ -13,16 +13,18 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor.placement_types import Placement, Replicate
 
+import torch_spmd as spmd
 from torch_spmd.torch_xla import runtime
 from torch_spmd.torch_xla._sharding_type import ShardingType
 from torch_spmd.torch_xla.core import xla_model
+from torch_spmd.torch_xla.distributed.spmd import _auto
 from torch_spmd.torch_xla.distributed.spmd.mesh import Mesh
 from torch_spmd.torch_xla.distributed.spmd.xla_sharded_tensor import XLAShardedTensor
 from torch_spmd.torch_xla.distributed.spmd.xla_sharding import mark_sharding
 
 
 def auto_policy(mod_name: str, mod: nn.Module, mesh: Any) -> None:
-    """Given as `partition_fn`: the compiler chooses. Nothing is marked."""
+    """Given as `partition_fn`: `xla_distribute_module` lets a search choose the specs."""
 
 
 def convert_to_xla_mesh(dt_mesh: DeviceMesh) -> Mesh:
@@ -100,6 +102,9 @@ def xla_distribute_module(
     """Calls `partition_fn(name, module, device_mesh)` for each module, which marks parameters, and
     installs `input_fn(module, inputs, device_mesh)` and `output_fn(module, outputs, device_mesh)`.
 
+    With `auto_policy` the module moves to the device. When it is called for the first time, its
+    parameters and the inputs get the specs that `spmd.auto_shard` proposes for such a call.
+
     Errors: ValueError for functions with another number of parameters.
     """
     runtime.use_spmd()
@@ -109,6 +114,7 @@ def xla_distribute_module(
         )
         runtime.use_spmd(auto=True)
         module = module.to("spmd")
+        _auto.shard_when_called(module, None if device_mesh is None else _mesh_of(device_mesh))
     elif partition_fn is not None:
         for name, child in module.named_modules():
             partition_fn(name, child, device_mesh)
@@ -119,6 +125,11 @@ def xla_distribute_module(
         on_outputs = _with_module("output_fn", output_fn, device_mesh)
         module.register_forward_hook(lambda its, inputs, outputs: on_outputs(its, outputs))
     return module
+
+
+def _mesh_of(device_mesh: DeviceMesh) -> spmd.Mesh:
+    ids = device_mesh.mesh.flatten().tolist()
+    return spmd.Mesh(ids, tuple(device_mesh.mesh.shape), device_mesh.mesh_dim_names)
 
 
 def _with_module(name: str, function: Callable[..., Any], mesh: Any) -> Callable[..., Any]:
