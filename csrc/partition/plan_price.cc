@@ -7,6 +7,7 @@
 
 #include "csrc/cost/move.h"
 #include "csrc/partition/at_borders.h"
+#include "csrc/program/program.h"
 #include "csrc/rules/op_call.h"
 #include "csrc/util/box.h"
 

@@ -41,7 +41,7 @@
 //   %h: f32[8,64,3] @m {data},{model},{} window(1: start(r0,0)-1..start(r0,0)+size(r0,0)+1 of 64)
 //
 // means that shard i of dimension 1 is [start-1, start+size+1), where [start, start+size) is shard
-// i of 64 indices sharded over `model`; "of 64 chunk 20" where the chunk is not ⌈64/k⌉. With an order,
+// i of 64 indices sharded over `model`; "of 64 chunk 20" where it is not ⌈64/k⌉. With an order,
 //
 //   %h: f32[4,8] @m {x},{} window(0: start(r0,0)..start(r0,0)+size(r0,0) of 4 order(3..4,0..3))
 //

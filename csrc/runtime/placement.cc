@@ -98,9 +98,9 @@ PlacementPtr PlacementCache::Of(program::ValueId id) {
     }
     orders[window.dim] = window.order;
   }
-  auto placement = std::make_shared<const Placement>(std::move(layout), per_position_,
-                                                     std::move(intervals), devices_per_process_,
-                                                     std::move(orders));
+  auto placement =
+      std::make_shared<const Placement>(std::move(layout), per_position_, std::move(intervals),
+                                        devices_per_process_, std::move(orders));
   entries.push_back({value.windows, placement});
   return placement;
 }

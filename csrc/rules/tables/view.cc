@@ -104,10 +104,7 @@ constexpr auto kRows = Rows(
         Rewritten("aten::narrow_copy", DecomposeNarrowCopy),
         ViewsDims<PermuteSource>("aten::permute").With(&OpFacts::dims, DimsUse::kPermutes),
         Moves("aten::repeat", RepeatFactors).Local(LocalRepeats),
-        Moves("aten::roll", RollFactors)
-            .Types(SameTypes)
-            .Local(LocalRoll)
-            .Decomposes(RollAsVector),
+        Moves("aten::roll", RollFactors).Types(SameTypes).Local(LocalRoll).Decomposes(RollAsVector),
         Rewritten("aten::rot90", DecomposeRot90),
         ViewsDims<SelectSource>("aten::select.int").Decomposes(SelectByPart),
         Computed("aten::select_backward", SelectBackwardFactors)
