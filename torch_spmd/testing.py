@@ -321,7 +321,7 @@ class Call:
             box, fill = self._box(self.of_operand[k], cutting, shards, t), 0.0
             for w, (operand, dim, factor, outside, order) in enumerate(self.windows):
                 if operand == k and factor in cutting:
-                    t = _in_order(t, dim, order, outside)
+                    t = _reordered(t, dim, order, outside)
                     box[dim] = self._calls.window(self._id, w, *shards[factor])
                     fill = outside
             tile = _crop(t, box, fill)
@@ -408,7 +408,7 @@ def _equal(a: Tensor, b: Tensor) -> bool:
     return torch.equal(a, b)
 
 
-def _in_order(t: Tensor, dim: int, order: list[tuple[int, int]], fill: float) -> Tensor:
+def _reordered(t: Tensor, dim: int, order: list[tuple[int, int]], fill: float) -> Tensor:
     """The tensor with its indices along a dimension in another order; itself if there is none."""
     if not order:
         return t

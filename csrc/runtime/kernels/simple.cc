@@ -6,6 +6,7 @@
 #include <ATen/ops/arange.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/zeros.h>
 
@@ -43,6 +44,7 @@ Tensor& MulScalar_(Tensor& self, const at::Scalar& other) {
 }
 
 Tensor InRange(const Tensor& x, double low, double high, c10::string_view refusal) {
+  if (x.is_meta()) return at::empty_like(x);
   if (x.numel() == 0) return x;
   const auto [least, most] = at::aminmax(x);
   const bool above = least.item<double>() >= low;  // false for NaN

@@ -175,8 +175,8 @@ def test_the_last_stage_sends_to_the_first_in_a_circular_pipeline():
 
 
 def test_what_is_kept_without_1f1b():
-    """1F1B keeps the activations of as many micro-batches as there are stages, 4 of 16 here, as four
-    backward passes of 4 micro-batches do. Recomputing saves as well, with the bubble of GPipe."""
+    """1F1B keeps the activations of as many micro-batches as there are stages, 4 of 16 here, and so
+    do four backward passes of 4 micro-batches. Recomputing keeps the bubble of GPipe."""
     mesh, width = spmd.make_mesh((4,), ("stage",)), 32
 
     def run(passes, checkpoint):
