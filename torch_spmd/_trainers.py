@@ -7,13 +7,20 @@ default. `torch_spmd/_lists.py` calls the functions below when it has seen the m
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
+import tempfile
 from collections.abc import Callable
+from pathlib import Path
 from types import CodeType
 from typing import Any
 
 import torch
+from torch import Tensor
+from torch.utils._pytree import tree_map_only
+
+from torch_spmd import _C
 
 DEVICE = "spmd"
 _RANDOM = "random_state_spmd.pth"
@@ -31,7 +38,36 @@ def accelerate_state(module: Any) -> None:
             return torch.device(DEVICE)
         return default_of(self)
 
-    module.PartialState.default_device = property(default_device)
+    state = module.PartialState
+    state.default_device = property(default_device)
+
+    # In a job of several processes every process runs the script with whole batches, so accelerate
+    # shards no data and wraps no model: one process to it. Who prints and writes is one of them.
+    def of_job(name: str, says: Callable[[Any, bool], bool]) -> None:
+        asked: Callable[[Any], bool] = getattr(state, name).fget
+        setattr(state, name, property(functools.wraps(asked)(lambda self: says(self, asked(self)))))
+
+    def is_last(self: Any, last: bool) -> bool:
+        index, count = _process(self)
+        return last and index == count - 1
+
+    of_job("is_main_process", lambda self, main: main and _process(self)[0] == 0)
+    of_job("is_local_main_process", lambda self, main: main and _local_process(self) == 0)
+    of_job("is_last_process", is_last)
+    of_job("use_distributed", lambda self, several: several or _process(self)[1] > 1)
+    wait = state.wait_for_everyone
+
+    @functools.wraps(wait)
+    def wait_for_everyone(self: Any) -> None:
+        wait(self)
+        _wait(self, "waits for everyone")
+
+    state.wait_for_everyone = wait_for_everyone
+
+
+def accelerate_checkpointing(module: Any) -> None:
+    """What one process of a job writes, all of them read from the device."""
+    module.save = _of_whole_tensors(module.save, module.PartialState)
 
 
 def accelerate_accelerator(module: Any) -> None:
@@ -51,9 +87,22 @@ def accelerate_accelerator(module: Any) -> None:
 
     @functools.wraps(save)
     def save_accelerator_state(output_dir: Any, *args: Any, **kwargs: Any) -> Any:
-        saved = save(output_dir, *args, **kwargs)
-        _save_random_state(output_dir, module.PartialState().device)
-        return saved
+        # Each process writes the state of its random numbers, which is the same in all of them.
+        state = module.PartialState()
+        with contextlib.ExitStack() as ends:
+            folder = output_dir
+            if _process(state)[0] > 0:
+                folder = ends.enter_context(tempfile.TemporaryDirectory())
+            save(folder, *args, **kwargs)
+            _save_random_state(folder, state.device)
+        _wait(state, "saves its state")
+        return Path(output_dir)
+
+    dict_of = module.Accelerator.get_state_dict
+
+    @functools.wraps(dict_of)
+    def get_state_dict(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return _on_host(dict_of(self, *args, **kwargs), module.PartialState())
 
     @functools.wraps(load)
     def load_accelerator_state(input_dir: Any, *args: Any, **kwargs: Any) -> Any:
@@ -61,6 +110,9 @@ def accelerate_accelerator(module: Any) -> None:
         _load_random_state(input_dir, module.PartialState().device)
         return loaded
 
+    module.Accelerator.get_state_dict = get_state_dict
+    module.Accelerator.is_last_process = property(lambda self: self.state.is_last_process)
+    module.save = _of_whole_tensors(module.save, module.PartialState)
     module.get_grad_scaler = get_grad_scaler
     module.save_accelerator_state = save_accelerator_state
     module.load_accelerator_state = load_accelerator_state
@@ -110,6 +162,7 @@ def transformers_trainer(module: Any) -> None:
 
 AMENDMENTS: dict[str, Callable[[Any], None]] = {
     "accelerate.state": accelerate_state,
+    "accelerate.checkpointing": accelerate_checkpointing,
     "accelerate.accelerator": accelerate_accelerator,
     "transformers.training_args": transformers_training_args,
     "transformers.trainer": transformers_trainer,
@@ -124,6 +177,50 @@ def _with_device(code: CodeType) -> CodeType:
         return (*constant, DEVICE) if is_list else constant
 
     return code.replace(co_consts=tuple(map(extended, code.co_consts)))
+
+
+def _process(state: Any) -> tuple[int, int]:
+    """The number of this process in the job that the device works in, and how many there are."""
+    device = getattr(state, "device", None)
+    if device is None or device.type != DEVICE:
+        return 0, 1
+    return _C.process()[:2]
+
+
+def _local_process(state: Any) -> int:
+    index, count = _process(state)
+    return int(os.environ.get("LOCAL_RANK", index)) if count > 1 else 0
+
+
+def _wait(state: Any, doing: str) -> None:
+    if _process(state)[1] > 1:
+        _C.say("", f"accelerate {doing}")
+
+
+def _on_host(values: Any, state: Any) -> Any:
+    """In a job of several processes the values with whole tensors on the host, which all processes
+    make together; tensors that share memory share it there, too."""
+    if _process(state)[1] == 1:
+        return values
+    made: dict[Any, Tensor] = {}
+
+    def on_host(t: Tensor) -> Tensor:
+        if t.device.type != DEVICE:
+            return t
+        place = t.untyped_storage()._cdata, t.storage_offset(), t.shape, t.stride()
+        if place not in made:
+            made[place] = t.detach().cpu()
+        return made[place]
+
+    return tree_map_only(Tensor, on_host, values)
+
+
+def _of_whole_tensors(save: Callable[..., None], state: Any) -> Callable[..., None]:
+    @functools.wraps(save)
+    def saves(obj: Any, *args: Any, **kwargs: Any) -> None:
+        save(_on_host(obj, state()), *args, **kwargs)
+
+    return saves
 
 
 def _save_random_state(folder: Any, device: torch.device) -> None:

@@ -52,6 +52,7 @@ class Checkpointer:
         self._keep = keep
         self._folder = folder_at(self._path)
         self._saving: Saving | None = None
+        self._step = 0  # of that save
         self._before: Any = None
         self._watching = False
         self.stopping = False
@@ -77,6 +78,7 @@ class Checkpointer:
         self.wait()
         state = {"tree": tree, "random": RandomState()}
         self._saving = save(self._where(step), state, wait=wait or stopping)
+        self._step = step
         if wait or stopping:
             self.wait()
         return True
@@ -110,6 +112,7 @@ class Checkpointer:
     def wait(self) -> None:
         """Waits for a save that runs, and removes checkpoints that are not kept any more."""
         saving, self._saving = self._saving, None
+        saved = self._step
         if saving is None:
             return
         try:
@@ -120,7 +123,9 @@ class Checkpointer:
 
             checkpoints.forget(saving)
         if self._keep is not None and processes.rank() == 0:
-            for step in self.steps()[: -self._keep]:
+            # What was saved now stays, also of a run that went back to an earlier step.
+            others = [step for step in self.steps() if step != saved]
+            for step in others[: max(0, len(others) + 1 - self._keep)]:
                 # Without its manifest it is no checkpoint, should this be interrupted.
                 self._folder.remove(f"{_name(step)}/{manifest.NAME}")
                 self._folder.remove_folder(_name(step))

@@ -188,6 +188,8 @@ def _of_index(folder: Folder, name: str) -> Ranges:
         names: dict[str, str] = json.loads(folder.read(name))["weight_map"]
         by_file: dict[str, list[str] | None] = {}
         for key, file in names.items():
+            if not isinstance(file, str) or "/" in file:
+                raise ValueError(f"it has {key!r} in {file!r}, which is no file of the folder")
             by_file.setdefault(file, [])
             by_file[file].append(key)  # type: ignore[union-attr]
     except (ValueError, KeyError, TypeError, AttributeError) as error:

@@ -112,7 +112,8 @@ class Plan:
             return lambda: target
         results = [self.item(v, there[i], f"{where}.{i}") for i, v in enumerate(target)]
         if isinstance(target, tuple):
-            return lambda: tuple(r() for r in results)
+            make: Any = getattr(type(target), "_make", tuple)  # of named tuples
+            return lambda: make(r() for r in results)
 
         def replace_items() -> None:
             target[:] = [r() for r in results]

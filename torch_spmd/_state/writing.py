@@ -16,7 +16,7 @@ from torch import Tensor
 
 from torch_spmd import _C
 from torch_spmd._state import boxes, dtypes, manifest, parts, processes, safetensors_file
-from torch_spmd._state.files import Folder
+from torch_spmd._state.files import CheckpointError, Folder
 from torch_spmd._state.manifest import Manifest, SavedTensor, Stored
 from torch_spmd._state.safetensors_file import Piece
 
@@ -73,10 +73,20 @@ def _write(folder: Folder, tree: Any, tensors: dict[str, Tensor]) -> None:
         processes.raise_any(error)
     except BaseException:
         with contextlib.suppress(Exception):
-            folder.remove(name)
+            if not _is_named(folder, name):
+                folder.remove(name)
         raise
     if whole is not None:
         _remove_others(folder, whole)
+
+
+def _is_named(folder: Folder, name: str) -> bool:
+    """Whether the checkpoint that is there has this file. What went wrong may have come behind the
+    step that makes it the one that is there, as where a disk cannot say that it has written it."""
+    try:
+        return name in manifest.load(folder).files
+    except CheckpointError:
+        return False
 
 
 class _Kind(NamedTuple):

@@ -71,7 +71,9 @@ def moved(source: Tensor, result: Tensor) -> None:
         sample("InboundData", result.nbytes)
         from torch_spmd.torch_xla import _marks
 
-        if "devices" in _marks.text_of(getattr(source, "global_tensor", source)):
+        # With SPMD every tensor that is not host data still is one of all devices, replicated or
+        # not, and its read is counted.
+        if _marks.text_of(getattr(source, "global_tensor", source)):
             count("ReplicateShardedData")
 
 

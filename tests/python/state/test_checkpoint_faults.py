@@ -110,6 +110,35 @@ def test_a_full_disk(tmp_path, monkeypatch, wait):
         assert loaded(tmp_path) == OLD
 
 
+@pytest.mark.parametrize("format", ["spmd", "safetensors"])
+def test_a_step_that_fails_leaves_a_whole_checkpoint(tmp_path, monkeypatch, format):
+    """The old one, or the new one if that is there already and only the step behind it fails."""
+    path = tmp_path if format == "spmd" else tmp_path / "one.safetensors"
+
+    def tree(value):
+        return {"a": torch.full((300,), value), "b": torch.full((5, 7), value)}
+
+    def fail():
+        raise OSError(errno.EIO, "Input/output error")
+
+    found = []
+    for n in range(1, 100):
+        spmd.save(path, tree(OLD), format=format)
+        with monkeypatch.context() as patch:
+            stopping_at(n, patch, fail)
+            try:
+                spmd.save(path, tree(NEW), format=format)
+                error = None
+            except OSError as raised:
+                error = raised
+        target = spmd.load(path, tree(0.0))
+        [value] = {*target["a"].tolist(), *target["b"].flatten().tolist()}
+        found.append(value)
+        if error is None and value == NEW and len(list(tmp_path.iterdir())) <= 2:
+            break
+    assert found == sorted(found) and found[0] == OLD and found[-1] == NEW and len(found) > 4
+
+
 # --- files that are not as they were ---
 
 

@@ -27,6 +27,14 @@ def test_intervals_and_what_is_kept(tmp_path):
     assert spmd.Checkpointer(tmp_path).steps() == [8, 9]  # survives a restart
 
 
+def test_a_run_that_went_back_keeps_what_it_saves(tmp_path):
+    with spmd.Checkpointer(tmp_path, keep=3) as checkpoints:
+        for step in (100, 200, 300, 10):
+            checkpoints.save(step, tree())
+    assert checkpoints.steps() == [10, 200, 300]
+    assert checkpoints.load(tree(), step=10) == 10
+
+
 def test_a_run_goes_on_where_the_last_checkpoint_was(tmp_path):
     mesh = spmd.make_mesh((2,), ("x",))
     expected = Run(mesh).losses(8)

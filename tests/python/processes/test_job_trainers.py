@@ -1,0 +1,34 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Trainers in jobs of several processes: the losses of one process, and one of them writes."""
+
+import importlib.util
+import json
+from pathlib import Path
+
+import job
+import pytest
+import torch
+
+FOLDER = Path(__file__).parent
+
+
+@pytest.mark.skipif(importlib.util.find_spec("accelerate") is None, reason="needs accelerate")
+def test_accelerate(tmp_path):
+    script = FOLDER / "accelerate_train.py"
+    variables = {"SPMD_NUM_DEVICES": "8", "SPMD_ONE_PLACE": "0", "SPMD_TIMEOUT": "60"}
+    (alone,) = job.run(script, 1, 240, [str(tmp_path / "one")], **variables)
+    assert alone.code == 0, alone.err
+    shown, losses, last = alone.out.splitlines()
+    assert shown == "shown by 0" and last == "main True"
+    together = job.run(script, 2, 240, [str(tmp_path / "two")], SPMD_EXACT="1", **variables)
+    for ended in together:
+        assert ended.code == 0, ended.err
+    assert together[0].out.splitlines() == ["shown by 0", losses, "main False"]
+    assert together[1].out.splitlines() == ["other True"]
+    assert json.loads(losses)[0] > 1.2
+    names = {"model.safetensors", "optimizer.bin", "random_state_spmd.pth", "random_states_0.pkl"}
+    for folder in ("one", "two"):
+        assert {path.name for path in (tmp_path / folder / "state").iterdir()} == names
+    one, two = (torch.load(tmp_path / of / "state" / "optimizer.bin") for of in ("one", "two"))
+    for ours, theirs in zip(two["state"].values(), one["state"].values(), strict=True):
+        assert torch.equal(ours["exp_avg"].cpu(), theirs["exp_avg"].cpu())
