@@ -306,7 +306,7 @@ def test_resharded_values_are_their_own(four):
         same.sub_(1)
         spmd.sync(wait=True)
     assert torch.equal(t.cpu(), x * 4)
-    assert torch.equal(same.cpu(), x - 2)
+    assert torch.equal(same.cpu(), x - 1 - 1)
     assert torch.equal(other.cpu(), x)
 
 
@@ -650,9 +650,7 @@ def test_a_ragged_exchange_of_no_rows():
     empty, output = torch.zeros(0, 2, device="spmd"), torch.ones(4, 2, device="spmd")
     zeros = torch.zeros(4, dtype=torch.int32, device="spmd")
     assert f(empty, output, zeros).tolist() == [[1.0, 1.0]] * 4
-    with pytest.raises(
-        RuntimeError, match="send_sizes must be in 0 to 0, the rows of operand; got"
-    ):
+    with pytest.raises(RuntimeError, match="send_sizes must be 0, the rows of operand; got 1"):
         f(empty, output, zeros + 1).tolist()
 
 

@@ -189,6 +189,7 @@ def test_what_is_kept_without_1f1b():
         x = torch.randn(256, width, device="spmd")
         spmd.sync(wait=True)
         for part in x.chunk(passes):
+            blocks.zero_grad()
             blocks(part).square().sum().backward()
             spmd.sync(wait=True)
         memory = spmd.debug.memory()
