@@ -11,85 +11,29 @@ in docs/planning.md.
 
 from __future__ import annotations
 
-import argparse
-import dataclasses
-import sys
-from pathlib import Path
-
-import torch
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-
-import torch_spmd as spmd
-from benchmarks.published.model import Decoder
-from benchmarks.published.rows import Row, rows
-from benchmarks.published.specs import Specs
-from torch_spmd.plans import Candidate, PlanTable
+from common.published_plans import PlannedRun, planned_runs
 
 RUNS = ("gpt2-2b-v4-8-fsdp", "gpt2-2b-v4-8-2d-b112", "gpt2-2b-v4-8-2d-b32", "gpt2-4b-v4-16")
 
 
-def planned(row: Row) -> PlanTable:
-    """The run of one row, on its machine and mesh."""
-
-    def build() -> torch.nn.Module:
-        mesh = spmd.get_global_mesh()
-        assert mesh is not None  # spmd.plan sets it
-        specs = Specs(row, mesh)
-        model = Decoder(row, specs)
-        for name, parameter in model.named_parameters():
-            specs.parameter(name, parameter)
-        return model
-
-    tokens = torch.zeros(row.batch, row.length, dtype=torch.int64, device="meta")
-    return spmd.plan(
-        build, (tokens, tokens), on=row.on, mesh=row.mesh, specs={},
-        optimizer=torch.optim.Adafactor if row.optimizer == "adafactor" else torch.optim.AdamW,
-        autocast="bf16" if row.precision == "mixed" else None,
-    )  # fmt: skip
-
-
-def published_mfu(row: Row, parameters: int, candidate: Candidate) -> float:
+def mfu_in(seconds: float, run: PlannedRun) -> float:
     """As the posts count it: 6 · parameters · tokens / (time · devices · peak)."""
-    if row.mfu:
-        return row.mfu / 100
-    devices = 1
-    for size in row.mesh.values():
-        devices *= size
-    return 6 * parameters * row.tokens / (row.ms / 1e3 * devices * candidate.peak_flops)
+    possible = seconds * run.devices * run.best.peak_flops
+    return 6 * run.table.parameters * run.row.tokens / possible
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--layers", type=int, help="instead of the models' own")
-    parser.add_argument("--runs", nargs="+", choices=RUNS, default=RUNS)
-    parser.add_argument("--out", type=Path, help="a folder for pictures")
-    args = parser.parse_args()
-    known = {row.name: row for row in rows()}
-    print(f"{'run':22} {'B':>5} {'HBM of a chip':>24} {'a step':>9} {'published':>9} "
+    print(f"{'run':22} {'B':>5} {'HBM of a chip':>22} {'a step':>9} {'published':>9} "
           f"{'MFU':>6} {'published':>9}")  # fmt: skip
-    for name in args.runs:
-        row = known[name]
-        if args.layers is not None:
-            row = dataclasses.replace(row, layers=args.layers)
-        table = planned(row)
-        best = table.best
-        tokens_mfu = 6 * table.parameters * row.tokens / (
-            best.row.seconds * best.peak_flops * torch.Size(row.mesh.values()).numel()
-        )  # fmt: skip
+    for run in planned_runs(__doc__, RUNS):
+        row, seconds = run.row, run.best.row.seconds
+        published = row.mfu / 100 if row.mfu else mfu_in(row.ms / 1e3, run)
         said = f"{row.ms / 1e3:.2f} s" if row.ms else ""
         print(
-            f"{name:22} {table.parameters / 1e9:5.2f} "
-            f"{best.row.hbm / 2**30:8.1f} of {best.row.memory / 2**30:5.1f} GiB"
-            f"{'' if best.row.fits else '!'} {best.row.seconds:7.2f} s {said:>9} "
-            f"{100 * tokens_mfu:5.1f}% {100 * published_mfu(row, table.parameters, best):8.1f}%",
+            f"{row.name:22} {run.table.parameters / 1e9:5.2f} {run.memory()} {seconds:7.2f} s "
+            f"{said:>9} {100 * mfu_in(seconds, run):5.1f}% {100 * published:8.1f}%",
             flush=True,
         )
-        if args.out is not None:
-            args.out.mkdir(parents=True, exist_ok=True)
-            table.plot(str(args.out / f"{name}.png"))
 
 
 if __name__ == "__main__":

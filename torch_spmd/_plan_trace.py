@@ -3,53 +3,21 @@
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils import _pytree
 
 from torch_spmd import _C, _arguments
+from torch_spmd._training_step import Batch, TrainingStep
 from torch_spmd.mesh import Mesh, get_global_mesh, set_global_mesh
 from torch_spmd.modules import shard_module
 from torch_spmd.spec import UNCONSTRAINED, PartitionSpec
 from torch_spmd.tensors import mark_sharding
 
 Machine = Mapping[str, Any]
-_TYPES = {"bf16": torch.bfloat16, "f16": torch.float16, "fp16": torch.float16}
-OPTIMIZERS: dict[str, Callable[..., Any]] = {
-    "adamw": torch.optim.AdamW,
-    "adam": torch.optim.Adam,
-    "adafactor": torch.optim.Adafactor,
-    "sgd": torch.optim.SGD,
-    "momentum": functools.partial(torch.optim.SGD, lr=1e-3, momentum=0.9),
-}
-
-
-def optimizer_of(given: Any) -> Callable[..., Any] | None:
-    """Errors: TypeError, and ValueError for a name that is not known."""
-    if isinstance(given, str):
-        if given not in OPTIMIZERS:
-            known = ", ".join(map(repr, OPTIMIZERS))
-            raise ValueError(f"plan: optimizer {given!r} is none of {known}")
-        return OPTIMIZERS[given]
-    if given is None or callable(given):
-        made: Callable[..., Any] | None = given
-        return made
-    raise TypeError(f"plan: optimizer must be callable; got {_arguments.shown(given)}")
-
-
-def autocast_type(name: Any) -> torch.dtype | None:
-    """Errors: ValueError for another name."""
-    if name is None:
-        return None
-    if _arguments.text("plan", "autocast", name) not in _TYPES:
-        raise ValueError(f"plan: autocast must be 'bf16', 'f16' or None; got {name!r}")
-    return _TYPES[name]
 
 
 def axes_in(spec: PartitionSpec) -> Iterator[str]:
@@ -67,49 +35,6 @@ def backend_of(machine: Machine) -> str:
     return f"{kind}:{machine['name']}:plan:unlimited"
 
 
-@dataclass
-class Step:
-    """A training step, or a forward pass where `optimizer` is None."""
-
-    build: Callable[[], Any]
-    batch: Any
-    loss: Callable[..., Any] | None
-    optimizer: Callable[..., Any] | None
-    autocast: torch.dtype | None
-    kept: Any = None  # what a forward pass made
-
-    def run(self, model: nn.Module, batch: Any, optimizer: Any) -> None:
-        with (
-            torch.set_grad_enabled(optimizer is not None),
-            torch.autocast("spmd", self.autocast, enabled=self.autocast is not None),
-        ):
-            if self.loss is not None:
-                given = batch.values() if isinstance(batch, dict) else batch
-                made = self.loss(model, *given)
-            else:
-                made = model(**batch) if isinstance(batch, dict) else model(*batch)
-        if optimizer is None:
-            self.kept = made  # what nobody holds is not computed
-            return
-        scalar_of(made).backward()
-        optimizer.step()
-        optimizer.zero_grad()
-
-
-def scalar_of(made: Any) -> Tensor:
-    """The loss among what a module returns."""
-    if isinstance(made, dict):
-        made = made.get("loss", made)
-    made = getattr(made, "loss", made)
-    if isinstance(made, Tensor) and made.numel() == 1:
-        return made
-    found = tuple(made.shape) if isinstance(made, Tensor) else _arguments.shown(made)
-    raise ValueError(
-        f"plan: the module returns {found}, which is no loss: pass loss=lambda module, *batch: …, "
-        "a scalar; or optimizer=None to plan the forward pass alone"
-    )
-
-
 class Trace:
     """A recorded step. Use it while the backend that recorded it is in place."""
 
@@ -119,6 +44,7 @@ class Trace:
         self.parameters = 0
         self.specs: dict[str, PartitionSpec] = {}
         self.names: dict[tuple[int, ...], list[str]] = {}  # of parameters, by shape
+        self.kept: Any = None  # what a forward pass made: what nobody holds is not computed
 
     def programs_for(self, machine: Machine, mesh: Mapping[str, int]) -> list[_C.CompiledProgram]:
         """The step's programs in the order of their runs, on another mesh and machine. A program
@@ -140,12 +66,15 @@ class Traced:
 
     def __init__(
         self,
-        step: Step,
+        build: Callable[[], Any],
+        step: TrainingStep,
         first: tuple[Machine, Mapping[str, int]],
         rules: Mapping[Any, PartitionSpec],
         batch_spec: PartitionSpec | None,
     ) -> None:
-        self.step, self.first, self.rules, self.batch_spec = step, first, rules, batch_spec
+        self.build, self.step, self.first = build, step, first
+        self.rules, self.batch_spec = rules, batch_spec
+        self.trace: Trace | None = None
 
     # No generator, since the lines that the trace shows would be those of contextlib.
     def __enter__(self) -> Trace:
@@ -156,16 +85,17 @@ class Traced:
         try:
             ids = list(range(math.prod(sizes.values())))
             mesh = Mesh(ids, tuple(sizes.values()), tuple(sizes))
-            trace = Trace(machine, sizes)
+            self.trace = Trace(machine, sizes)
             set_global_mesh(mesh)
-            _record(trace, self.step, mesh, self.rules, self.batch_spec)
+            _record(self.trace, self.build, self.step, mesh, self.rules, self.batch_spec)
         except BaseException:
             self.__exit__()
             raise
-        return trace
+        return self.trace
 
     def __exit__(self, *_: object) -> None:
-        self.step.kept = None
+        if self.trace is not None:
+            self.trace.kept = None
         set_global_mesh(self.mesh_before)
         self.scope.close()
         _C.set_rng_state(self.random_state)
@@ -173,13 +103,14 @@ class Traced:
 
 def _record(
     trace: Trace,
-    step: Step,
+    build: Callable[[], Any],
+    step: TrainingStep,
     mesh: Mesh,
     rules: Mapping[Any, PartitionSpec],
     batch_spec: PartitionSpec | None,
 ) -> None:
     with torch.device("spmd"):
-        model = step.build()
+        model = build()
     if not isinstance(model, nn.Module):
         raise TypeError(f"plan: build must return an nn.Module; got {_arguments.shown(model)}")
     model = model.to("spmd")
@@ -188,40 +119,31 @@ def _record(
     for name, parameter in model.named_parameters():
         trace.names.setdefault(tuple(parameter.shape), []).append(name)
     trace.parameters = sum(p.numel() for p in model.parameters())
-    batch = _on_device(step.batch, mesh, batch_spec)
-    optimizer = None
-    if step.optimizer is not None:
-        optimizer = step.optimizer(model.parameters())
-        # A first step without gradients to speak of makes the optimizer's state.
-        for p in model.parameters():
-            p.grad = torch.zeros_like(p)
-        optimizer.step()
-        optimizer.zero_grad()
+    batch = _on_device(step, mesh, batch_spec)
+    trained = [p for p in model.parameters() if p.requires_grad]
+    # Gradients of zero are created on the device.
+    optimizer = step.optimizer_with_state(trained, torch.zeros_like)
     _C.sync(False)
-    step.run(model, batch, optimizer)
-    if optimizer is None:
+    if step.optimizer is None:
+        with torch.no_grad():
+            trace.kept = step.forward(model, batch)
         _C.sync(False)
         last = _C.last_program()
         trace.programs = [last] if last else []
         return
+    loss = step.run(model, batch, optimizer)  # held until the step's program has run
+    if optimizer is not None:
+        optimizer.zero_grad()
+    del loss
     trace.programs, _, lost = _C.last_step()
     if lost:
         raise RuntimeError(f"plan: {lost} of the step's programs are no longer kept")
 
 
-def _on_device(batch: Any, mesh: Mesh, batch_spec: PartitionSpec | None) -> Any:
-    """The batch as data on the device: a tuple, or a dict."""
-    if isinstance(batch, Tensor):
-        batch = (batch,)
-    if not isinstance(batch, (tuple, list, dict)):
-        raise TypeError(
-            "plan: batch must be a tensor, a tuple of positional arguments or a dict of named "
-            f"ones; got {_arguments.shown(batch)}"
-        )
+def _on_device(step: TrainingStep, mesh: Mesh, batch_spec: PartitionSpec | None) -> Batch:
+    """The batch as data on the device."""
 
-    def moved(x: Any) -> Any:
-        if not isinstance(x, Tensor):
-            return x
+    def moved(x: Tensor) -> Tensor:
         if not x.is_meta:
             made = x.detach().to("spmd")
         elif x.is_floating_point() or x.is_complex():
@@ -233,4 +155,4 @@ def _on_device(batch: Any, mesh: Mesh, batch_spec: PartitionSpec | None) -> Any:
             mark_sharding(made, mesh, (*spec, *[None] * made.dim())[: made.dim()])
         return made
 
-    return _pytree.tree_map(moved, batch if isinstance(batch, dict) else tuple(batch))
+    return step.placed(moved)

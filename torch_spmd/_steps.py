@@ -23,7 +23,7 @@ from collections.abc import Iterator
 from types import CodeType
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 from torch.amp import grad_scaler
 from torch.optim import Optimizer, lr_scheduler
 from torch.optim.optimizer import (
@@ -31,6 +31,7 @@ from torch.optim.optimizer import (
     register_optimizer_step_pre_hook,
 )
 from torch.optim.swa_utils import AveragedModel
+from torch.overrides import TorchFunctionMode
 from torch.utils.weak import WeakIdKeyDictionary
 
 from torch_spmd import _C
@@ -61,6 +62,18 @@ def only_recorded() -> Iterator[None]:
         yield
     finally:
         _only_recorded = before
+
+
+class _NumbersAreOne(TorchFunctionMode):
+    """Where nothing runs, a number that an optimizer reads is taken to be 1, as on a planning
+    backend (csrc/trace/run/known_values.h): it scales an update, and no shape depends on it."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func in (Tensor.item, Tensor.__float__):
+            read = args[0]
+            if read.device.type == "spmd" and read.numel() == 1 and read.is_floating_point():
+                return 1.0
+        return func(*args, **(kwargs or {}))
 
 
 def _before_step(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
@@ -157,6 +170,9 @@ def _end_steps_that_raise() -> None:
         @functools.wraps(step)
         def ended(self: Optimizer, *args: Any, **kwargs: Any) -> Any:
             try:
+                if _only_recorded:
+                    with _NumbersAreOne():
+                        return step(self, *args, **kwargs)
                 return step(self, *args, **kwargs)
             except BaseException:
                 _C.optimizer_raised(self)

@@ -9,20 +9,16 @@ ModuleList or Sequential are a `Run`; a step may be recorded with fewer of them.
 from __future__ import annotations
 
 import contextlib
-import functools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from torch_spmd import _C, _steps
+from torch_spmd._training_step import TrainingStep
 from torch_spmd.spec import PartitionSpec
 from torch_spmd.tensors import sharding_of
-
-Batch = tuple[Tensor, ...] | dict[str, Tensor]
-Optimizers = Callable[[list[nn.Parameter]], torch.optim.Optimizer]
 
 
 @dataclass(frozen=True)
@@ -59,73 +55,58 @@ class Recorded:
         self.shapes.append(_C.shape_only(like))
         return self.shapes[-1].tensor
 
+    def add_of_batch(self, like: Tensor) -> Tensor:
+        self.of_batch.append(len(self.shapes))
+        return self.add(like)
+
     def graph(self, mesh: _C.Mesh) -> _C.TracedGraph:
         return _C.trace(self.shapes, self.results, mesh)
 
 
-@dataclass(frozen=True)
-class StepOf:
-    """What is recorded of a model: how its loss is found, and what updates it."""
+def record(
+    step: TrainingStep, model: nn.Module, names: Mapping[nn.Parameter, tuple[str, ...]]
+) -> Recorded:
+    """The step, or its gradients where it has no optimizer. `names` are those of the whole model,
+    of which `model` may be a part."""
+    recorded = Recorded()
+    state = _C.get_rng_state()
+    try:
+        with _without_data(model, names, recorded) as parameters, _steps.only_recorded():
+            trained = {name: p for name, p in parameters.items() if p.requires_grad}
+            optimizer = step.optimizer_with_state(
+                list(trained.values()), lambda p: _C.shape_only(p).tensor
+            )
+            if optimizer is not None:
+                _forget_first_step(optimizer, trained, recorded)
+            # Behind a step gradients are dropped (docs/design/0042-end-of-a-step.md).
+            recorded.results.append(step.run(model, step.placed(recorded.add_of_batch), optimizer))
+            if optimizer is None:
+                recorded.results += [p.grad for p in parameters.values() if p.grad is not None]
+    except NotImplementedError as error:
+        if "meta tensor" not in str(error):
+            raise
+        raise ValueError(
+            "auto_shard: build: a step of the model cannot be recorded without data: it asks "
+            "for a value, or an op refuses its arguments"
+        ) from error
+    finally:
+        _C.set_rng_state(state)
+    return recorded
 
-    batch: Batch
-    loss: Callable[..., Tensor] | None
-    optimizer: Optimizers | None
-    autocast: torch.dtype | None
 
-    def record(self, model: nn.Module, names: Mapping[nn.Parameter, tuple[str, ...]]) -> Recorded:
-        """`names` are those of the whole model, of which `model` may be a part."""
-        recorded = Recorded()
-        state = _C.get_rng_state()
-        try:
-            with _without_data(model, names, recorded) as parameters, _steps.only_recorded():
-                optimizer = self._optimizer(parameters, recorded)
-                batch = _without_values(self.batch, recorded)
-                with torch.enable_grad():
-                    with torch.autocast(
-                        "spmd", self.autocast or torch.bfloat16, enabled=self.autocast is not None
-                    ):
-                        loss = _loss_of(model, batch, self.loss)
-                    loss.backward()
-                recorded.results.append(loss.detach())
-                if optimizer is not None:
-                    # Behind a step gradients are dropped (docs/design/0042-end-of-a-step.md).
-                    optimizer.step()
-                else:
-                    recorded.results += [p.grad for p in parameters.values() if p.grad is not None]
-        except NotImplementedError as error:
-            if "meta tensor" not in str(error):
-                raise
-            raise ValueError(
-                "auto_shard: build: a step of the model cannot be recorded without data: it asks "
-                "for a value, or an op refuses its arguments"
-            ) from error
-        finally:
-            _C.set_rng_state(state)
-        return recorded
-
-    def _optimizer(
-        self, parameters: dict[str, nn.Parameter], recorded: Recorded
-    ) -> torch.optim.Optimizer | None:
-        """The optimizer after a step that has made its state, which becomes an input."""
-        trained = {name: p for name, p in parameters.items() if p.requires_grad}
-        if self.optimizer is None or not trained:
-            return None
-        optimizer = self.optimizer(list(trained.values()))
-        with torch.no_grad():
-            for p in trained.values():
-                p.grad = _C.shape_only(p).tensor
-        optimizer.step()
-        optimizer.zero_grad()
-        for name, p in trained.items():
-            # What the first step has written to the parameter is of no interest.
-            shape = recorded.shapes[recorded.of_parameter[name][0]] = _C.shape_only(p)
-            p.data = shape.tensor
-            for key, value in optimizer.state.get(p, {}).items():
-                if isinstance(value, Tensor) and value.device.type == "spmd":
-                    optimizer.state[p][key] = recorded.add(value)
-                    if value.shape == p.shape:
-                        recorded.of_parameter[name].append(len(recorded.shapes) - 1)
-        return optimizer
+def _forget_first_step(
+    optimizer: torch.optim.Optimizer, trained: Mapping[str, nn.Parameter], recorded: Recorded
+) -> None:
+    """What the first step has written to parameters is of no interest, and the state that it has
+    made becomes an input."""
+    for name, p in trained.items():
+        shape = recorded.shapes[recorded.of_parameter[name][0]] = _C.shape_only(p)
+        p.data = shape.tensor
+        for key, value in optimizer.state.get(p, {}).items():
+            if isinstance(value, Tensor) and value.device.type == "spmd":
+                optimizer.state[p][key] = recorded.add(value)
+                if value.shape == p.shape:
+                    recorded.of_parameter[name].append(len(recorded.shapes) - 1)
 
 
 def leaves_of(model: nn.Module) -> dict[nn.Parameter, Leaf]:
@@ -238,25 +219,3 @@ def _without_data(
         for module, own, buffers in before:
             module._parameters.update(own)
             module._buffers.update(buffers)
-
-
-def _without_values(batch: Batch, recorded: Recorded) -> Batch:
-    def made(tensor: Tensor) -> Tensor:
-        recorded.of_batch.append(len(recorded.shapes))
-        return recorded.add(tensor)
-
-    if isinstance(batch, dict):
-        return {name: made(tensor) for name, tensor in batch.items()}
-    return tuple(made(tensor) for tensor in batch)
-
-
-def _loss_of(model: nn.Module, batch: Batch, loss: Callable[..., Tensor] | None) -> Tensor:
-    function: Callable[..., Any] = model if loss is None else functools.partial(loss, model)
-    result = function(**batch) if isinstance(batch, dict) else function(*batch)
-    result = getattr(result, "loss", result)
-    if not isinstance(result, Tensor) or result.numel() != 1 or not result.requires_grad:
-        raise ValueError(
-            "auto_shard: loss: the model's result is no loss, of one element that parameters "
-            "have made; pass loss=lambda model, *batch: …"
-        )
-    return result

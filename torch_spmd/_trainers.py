@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import json
 import os
 import tempfile
 from collections.abc import Callable
@@ -102,7 +103,8 @@ def accelerate_accelerator(module: Any) -> None:
 
     @functools.wraps(dict_of)
     def get_state_dict(self: Any, *args: Any, **kwargs: Any) -> Any:
-        return _on_host(dict_of(self, *args, **kwargs), module.PartialState())
+        whole = dict_of(self, *args, **kwargs)
+        return on_host(whole) if _process(module.PartialState())[1] > 1 else whole
 
     @functools.wraps(load)
     def load_accelerator_state(input_dir: Any, *args: Any, **kwargs: Any) -> Any:
@@ -142,7 +144,8 @@ def transformers_training_args(module: Any) -> None:
 
 
 def transformers_trainer(module: Any) -> None:
-    """Random numbers go on after a checkpoint of `Trainer` as they would have without one."""
+    """Random numbers go on after a checkpoint of `Trainer` as they would have without one; of the
+    processes of a job, one writes checkpoints."""
     trainer = module.Trainer
     save, load = trainer._save_rng_state, trainer._load_rng_state
 
@@ -158,6 +161,54 @@ def transformers_trainer(module: Any) -> None:
             _load_random_state(checkpoint, self.args.device)
 
     trainer._save_rng_state, trainer._load_rng_state = save_rng_state, load_rng_state
+    trainer._save_checkpoint = _by_one(trainer._save_checkpoint)
+    trainer.save_model = _by_one(trainer.save_model)
+    for name in ("is_world_process_zero", "is_local_process_zero"):
+        setattr(trainer, name, _of_first(getattr(trainer, name)))
+
+
+def _of_first(asked: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    @functools.wraps(asked)
+    def is_first(self: Any) -> bool:
+        return asked(self) and _process(self.args)[0] == 0
+
+    return is_first
+
+
+def _by_one(save: Callable[..., Any]) -> Callable[..., Any]:
+    """In a job of several processes, process 0 alone writes. All of them read the model and the
+    optimizer from the device before, which the methods of these then return."""
+
+    @functools.wraps(save)
+    def saves(self: Any, *args: Any, **kwargs: Any) -> Any:
+        index, count = _process(self.args)
+        owners = [owner for owner in (self.model, self.optimizer) if owner is not None]
+        if count == 1 or any("state_dict" in vars(owner) for owner in owners):
+            return save(self, *args, **kwargs)
+        wholes = [on_host(owner.state_dict()) for owner in owners]
+        error = None
+        for owner, whole in zip(owners, wholes):
+            owner.state_dict = functools.partial(_given, whole)
+        try:
+            if index == 0:
+                save(self, *args, **kwargs)
+        except Exception as raised:
+            error = raised
+        finally:
+            for owner in owners:
+                del owner.state_dict
+        mine = json.dumps([error and str(error), self.state.best_model_checkpoint])
+        failed, self.state.best_model_checkpoint = json.loads(_C.say(mine, "saves in Trainer")[0])
+        if error is not None:
+            raise error
+        if failed is not None:
+            raise RuntimeError(f"process 0 could not save: {failed}")
+
+    return saves
+
+
+def _given(whole: Any, *args: Any, **kwargs: Any) -> Any:
+    return whole
 
 
 AMENDMENTS: dict[str, Callable[[Any], None]] = {
@@ -197,14 +248,14 @@ def _wait(state: Any, doing: str) -> None:
         _C.say("", f"accelerate {doing}")
 
 
-def _on_host(values: Any, state: Any) -> Any:
+def on_host(values: Any) -> Any:
     """In a job of several processes the values with whole tensors on the host, which all processes
-    make together; tensors that share memory share it there, too."""
-    if _process(state)[1] == 1:
+    make together; tensors that share memory share it there, too. Else what was given."""
+    if _C.process()[1] == 1:
         return values
     made: dict[Any, Tensor] = {}
 
-    def on_host(t: Tensor) -> Tensor:
+    def of_host(t: Tensor) -> Tensor:
         if t.device.type != DEVICE:
             return t
         place = t.untyped_storage()._cdata, t.storage_offset(), t.shape, t.stride()
@@ -212,13 +263,13 @@ def _on_host(values: Any, state: Any) -> Any:
             made[place] = t.detach().cpu()
         return made[place]
 
-    return tree_map_only(Tensor, on_host, values)
+    return tree_map_only(Tensor, of_host, values)
 
 
 def _of_whole_tensors(save: Callable[..., None], state: Any) -> Callable[..., None]:
     @functools.wraps(save)
     def saves(obj: Any, *args: Any, **kwargs: Any) -> None:
-        save(_on_host(obj, state()), *args, **kwargs)
+        save(on_host(obj) if _process(state())[1] > 1 else obj, *args, **kwargs)
 
     return saves
 

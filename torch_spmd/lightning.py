@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Callable
 from typing import Any, Literal
 
@@ -15,7 +16,7 @@ from lightning.pytorch.plugins.precision import MixedPrecision, Precision
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
-from torch_spmd import _arguments, processes
+from torch_spmd import _C, _arguments, _trainers, processes
 from torch_spmd.mesh import Mesh, checked_axis, mesh_or_global
 from torch_spmd.spec import PartitionSpec
 from torch_spmd.tensors import mark_all
@@ -78,8 +79,9 @@ class Strategy(strategies.SingleDeviceStrategy):
     """Trains on `spmd`: `Trainer(strategy=Strategy(mesh, batch="data"))`.
 
     Lightning sees one process with one device, so the loader gives global batches, nothing is
-    wrapped, and metrics are of the global batch. `precision="bf16-mixed"` and `"16-mixed"` work
-    here and as arguments of `Trainer`.
+    wrapped, and metrics are of the global batch. In a job of several processes every process does
+    so; process 0 alone shows progress, logs and writes checkpoints, of whole tensors.
+    `precision="bf16-mixed"` and `"16-mixed"` work here and as arguments of `Trainer`.
 
     Args:
         mesh: the mesh; None means the global one, where `batch` is given.
@@ -93,8 +95,6 @@ class Strategy(strategies.SingleDeviceStrategy):
     Errors:
         TypeError: an argument of another kind.
         ValueError: an axis that the mesh does not have.
-        NotImplementedError: there are several processes; use `spmd.Checkpointer` and a loop of your
-            own there.
 
     Example:
         >>> import torch_spmd as spmd
@@ -151,12 +151,29 @@ class Strategy(strategies.SingleDeviceStrategy):
 
     def setup_environment(self) -> None:
         super().setup_environment()
+        self.global_rank = self.local_rank = processes.process_index()
+
+    @property
+    def is_global_zero(self) -> bool:
+        return processes.process_index() == 0
+
+    def barrier(self, name: str | None = None) -> None:
         if processes.process_count() > 1:
-            raise NotImplementedError(
-                f"Strategy: there are {processes.process_count()} processes, and each would write "
-                "Lightning's checkpoints and logs; run it in one process, or write the loop "
-                "yourself with spmd.Checkpointer"
-            )
+            _C.say("", f"waits in Lightning ({name or 'barrier'})")
+
+    def broadcast(self, obj: Any, src: int = 0) -> Any:
+        """What process `src` gives, which all of them get."""
+        if processes.process_count() == 1:
+            return obj
+        mine = pickle.dumps(obj) if processes.process_index() == src else b""
+        return pickle.loads(_C.gather_bytes(mine, "broadcasts in Lightning")[src])
+
+    def save_checkpoint(
+        self, checkpoint: dict[str, Any], filepath: Any, storage_options: Any = None
+    ) -> None:
+        """All processes read the tensors, and process 0 writes them."""
+        super().save_checkpoint(_trainers.on_host(checkpoint), filepath, storage_options)
+        self.barrier("save_checkpoint")
 
     def model_to_device(self) -> None:
         super().model_to_device()

@@ -33,7 +33,8 @@ from typing import Any
 
 from torch import Tensor
 
-from torch_spmd import _C, _arguments, _plan_advice, _plan_trace
+from torch_spmd import _C, _arguments, _plan_advice, _plan_trace, _training_step
+from torch_spmd._training_step import TrainingStep
 from torch_spmd.mesh import MOST_DEVICES
 from torch_spmd.plans import Candidate, PlanTable
 from torch_spmd.proposals import auto_shard
@@ -68,11 +69,11 @@ def plan(
             each machine, and its mesh if that is "auto", too.
         batch_spec: of every tensor of the batch, padded with None; by default its dimension 0 is
             sharded over the first axis.
-        loss: `loss(module, *batch)`, the scalar to be minimised; by default what the module
-            returns, or its `.loss`.
+        loss: `loss(module, *batch)`, or by name where the batch is a dict: the scalar to be
+            minimised; by default what the module returns, or its `.loss`.
         optimizer: "adamw", "adam", "adafactor", "sgd" or "momentum", or what makes one from the
             parameters; None plans the forward pass alone.
-        autocast: "bf16" or "f16".
+        autocast: "bf16", "f16" or a dtype.
 
     Returns a `PlanTable`: whether it fits, HBM at the peak (arguments: parameters, the optimizer's
     state, the batch; gradients; activations; gathered weights), seconds a step with the mean error
@@ -97,27 +98,20 @@ def plan(
     machines = [_machine(name) for name in names]
     if not machines:
         raise ValueError("plan: on names no machine")
-    if loss is not None and not callable(loss):
-        raise TypeError(f"plan: loss must be callable; got {_arguments.shown(loss)}")
-    step = _plan_trace.Step(
-        build,
-        batch,
-        loss,
-        _plan_trace.optimizer_of(optimizer),
-        _plan_trace.autocast_type(autocast),
-    )
+    step = _training_step.read("plan", batch, loss, optimizer, autocast)
     rules = _rules(specs)
     entries = None if batch_spec is None else to_spec(batch_spec)
     if rules is None:
-        return _with_proposed_specs(step, machines, mesh, entries)
+        return _with_proposed_specs(build, step, machines, mesh, entries)
     wanted = [
         (machine, sizes) for machine in machines for sizes in _meshes(mesh, machine, rules, entries)
     ]
-    return _planned(step, wanted, rules, entries)
+    return _planned(build, step, wanted, rules, entries)
 
 
 def _planned(
-    step: _plan_trace.Step,
+    build: Callable[[], Any],
+    step: TrainingStep,
     wanted: Sequence[tuple[dict[str, Any], dict[str, int]]],
     rules: Mapping[Any, PartitionSpec],
     batch_spec: PartitionSpec | None,
@@ -125,7 +119,7 @@ def _planned(
     """All candidates, from one trace."""
     first = _recorded_on(wanted)
     candidates = []
-    with _plan_trace.Traced(step, first, rules, batch_spec) as trace:
+    with _plan_trace.Traced(build, step, first, rules, batch_spec) as trace:
         for machine, sizes in wanted:
             programs = trace.programs_for(machine, sizes)
             candidates.append(_plan_advice.candidate(machine, sizes, programs, trace))
@@ -134,7 +128,8 @@ def _planned(
 
 
 def _with_proposed_specs(
-    step: _plan_trace.Step,
+    build: Callable[[], Any],
+    step: TrainingStep,
     machines: Sequence[dict[str, Any]],
     mesh: Mapping[str, int] | str,
     batch_spec: PartitionSpec | None,
@@ -145,7 +140,7 @@ def _with_proposed_specs(
     for machine in machines:
         sizes = mesh if isinstance(mesh, str) else next(_meshes(mesh, machine, {}, batch_spec))
         found = auto_shard(
-            step.build,
+            build,
             batch=step.batch,
             on=machine["name"],
             mesh=sizes,
@@ -154,7 +149,7 @@ def _with_proposed_specs(
             autocast=step.autocast,
         )
         over = batch_spec if batch_spec is not None else PartitionSpec(tuple(found.batch) or None)
-        table = _planned(step, [(machine, dict(found.mesh))], dict(found), over)
+        table = _planned(build, step, [(machine, dict(found.mesh))], dict(found), over)
         candidates += table.candidates
         parameters = table.parameters
     return PlanTable(_ranked(candidates), parameters)

@@ -21,84 +21,23 @@ changed while that helps; equal layers change together, unless memory asks for a
 from __future__ import annotations
 
 import contextlib
-import functools
 import gc
-import itertools
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from torch_spmd import _C, _arguments, _draw
+from torch_spmd import _C, _arguments, _draw, _training_step
+from torch_spmd._alternatives import Alternative, Estimate, Search
 from torch_spmd._hooks import OutOfMemoryError
-from torch_spmd._mixture import mixtures
-from torch_spmd._search import (
-    STARTS,
-    Axes,
-    Price,
-    Priced,
-    Role,
-    Space,
-    batch_spec,
-)
-from torch_spmd._traced import (
-    Leaf,
-    Optimizers,
-    Recorded,
-    Run,
-    StepOf,
-    leaves_of,
-    runs_of,
-    shortened,
-)
+from torch_spmd._search import Axes, batch_spec
+from torch_spmd._traced import leaves_of
 from torch_spmd.mesh import Mesh, make_mesh
-from torch_spmd.modules import Pattern, matching_spec, read_rules
+from torch_spmd.modules import Pattern, read_rules
 from torch_spmd.spec import PartitionSpec, SpecLike
 
-MOST_WHOLE = 6  # candidates that are compiled whole
 MOST_MODEL = 64  # devices of the second axis of a mesh that is chosen
-OPTIMIZERS: dict[str, Optimizers] = {
-    "adamw": functools.partial(torch.optim.AdamW, lr=1e-3),
-    "adam": functools.partial(torch.optim.Adam, lr=1e-3),
-    "sgd": functools.partial(torch.optim.SGD, lr=1e-3),
-    "momentum": functools.partial(torch.optim.SGD, lr=1e-3, momentum=0.9),
-}
-TYPES = {"bf16": torch.bfloat16, "f16": torch.float16}
-
-
-@dataclass(frozen=True)
-class Estimate:
-    """What a step takes by the model of `spmd.debug.timeline`; bytes are of one device.
-
-    `exposed_seconds`: communication that no computation hides; `mfu` as in `timeline`;
-    `memory_bytes`: what the device has, 0 if that is not limited.
-    """
-
-    seconds: float
-    exposed_seconds: float
-    mfu: float
-    peak_bytes: int
-    input_bytes: int
-    wire_bytes: int
-    memory_bytes: int
-
-    @property
-    def fits(self) -> bool:
-        return self.memory_bytes == 0 or self.peak_bytes <= self.memory_bytes
-
-
-@dataclass(frozen=True)
-class Alternative:
-    """A way to shard the model, compiled whole: the axes of the mesh, the axes over which dimension
-    0 of the batch is sharded, specs by parameter, and what a step takes."""
-
-    origin: str
-    mesh: dict[str, int]
-    batch: Axes
-    specs: dict[str, PartitionSpec]
-    estimate: Estimate
 
 
 class Proposal(dict[str, PartitionSpec]):
@@ -177,8 +116,8 @@ def auto_shard(
         specs: rules as `shard_module` takes them, for parameters that are not free.
         loss: called as loss(model, *batch); without it, the loss is what the model returns, or the
             attribute `loss` of that.
-        optimizer: "adamw", "adam", "momentum" or "sgd", or a function that makes an optimizer of a
-            list of parameters; None: the step ends with the gradients.
+        optimizer: "adamw", "adam", "adafactor", "momentum" or "sgd", or a function that makes an
+            optimizer of a list of parameters; None: the step ends with the gradients.
         autocast: "bf16", "f16" or a dtype, in which the forward pass computes.
 
     Errors:
@@ -203,14 +142,14 @@ def auto_shard(
         (True, True)
     """
     machine = _machine(on)
-    step = StepOf(_batch(batch), _loss(loss), _optimizer(optimizer), _type(autocast))
+    step = _training_step.read("auto_shard", batch, loss, optimizer, autocast)
     model = _built(build)
     leaves = leaves_of(model)
     fixed = {} if specs is None else read_rules("auto_shard", specs)
     meshes, given = _meshes(mesh, machine["devices"], model)
     nothing_waits = _C.sizes()["pending_records"] == 0
     try:
-        alternatives = _Search(model, leaves, fixed, step, machine).alternatives(meshes)
+        alternatives = Search(model, leaves, fixed, step, machine).alternatives(meshes)
     finally:
         if nothing_waits:
             _forget()
@@ -231,151 +170,6 @@ def _forget() -> None:
     gc.collect()  # an optimizer and its state are a cycle
     with contextlib.suppress(NotImplementedError):
         _C.sync(False)
-
-
-class _Search:
-    def __init__(
-        self,
-        model: nn.Module,
-        leaves: dict[nn.Parameter, Leaf],
-        fixed: Mapping[Pattern, PartitionSpec],
-        step: StepOf,
-        machine: dict[str, Any],
-    ) -> None:
-        self.machine = machine
-        names = {p: leaf.names for p, leaf in leaves.items()}
-        runs = runs_of(model)
-
-        def recorded(kept: dict[Run, int] | None) -> Recorded:
-            with shortened(kept, runs):
-                return step.record(model, names)
-
-        self.whole = self.one = recorded(None)
-        self.two: dict[Run, Recorded] = {}
-        try:
-            ones = {run: 1 for run in runs}
-            one = recorded(ones) if runs else self.whole
-            self.two = {run: recorded({**ones, run: 2}) for run in runs}
-            self.one = one
-        except Exception:  # the model does not work with fewer of its layers
-            runs, self.two = [], {}
-            self.whole = self.one = recorded(None)  # an op that fails ends what was recorded
-        self.roles = _roles(leaves, runs, fixed)
-        self.batch = [tuple(self.whole.shapes[i].tensor.shape) for i in self.whole.of_batch]
-
-    def alternatives(self, meshes: list[_C.Mesh]) -> list[Alternative]:
-        """Compiled whole, the best one first."""
-        spaces = [self._space(mesh) for mesh in meshes]
-        marked = [m for space in spaces[:1] for m in space.one[1].meshes()[1:]]
-        if marked:  # marks in the model's code
-            spaces = [self._space(mesh) for mesh in marked[:1]]
-        patterns = [
-            (space, Priced(candidate, space.price(candidate)))
-            for space in spaces
-            for batch in self._batches(space)
-            for candidate in space.patterns(batch)
-        ]
-        patterns.sort(key=lambda found: found[0].rank(found[1].price))
-        best = [
-            (space, space.descend(start))
-            for space, start in _different(patterns, lambda f: (id(f[0]), f[1].candidate.batch))[
-                :STARTS
-            ]
-        ]
-        best.sort(key=lambda found: found[0].rank(found[1].price))
-        by_origin = _different(patterns, lambda f: f[1].candidate.origin)
-        chosen = _different(
-            best + by_origin, lambda f: (id(f[0]), f[1].candidate.specs, f[1].candidate.batch)
-        )
-        chosen = chosen[:MOST_WHOLE] + [f for f in chosen[MOST_WHOLE:] if f in by_origin]
-        graphs = {id(space): self.whole.graph(space.mesh) for space in spaces}
-        found = [
-            self._compiled(space, graphs[id(space)], space.by_name(priced.candidate),
-                           priced.candidate.batch, priced.candidate.origin)
-            for space, priced in chosen
-        ]  # fmt: skip
-        found += self._mixed(best, graphs, found)
-        return sorted(found, key=lambda a: _rank(a.estimate))
-
-    def _mixed(
-        self,
-        best: list[tuple[Space, Priced]],
-        graphs: dict[int, _C.TracedGraph],
-        found: list[Alternative],
-    ) -> list[Alternative]:
-        """Choices by layer, where the fastest does not fit."""
-        fastest = min(found, key=lambda a: a.estimate.seconds)
-        if fastest.estimate.fits:
-            return []
-        space, priced = best[0]
-        mixed = []
-        graph = graphs[id(space)]
-        for specs in mixtures(
-            space, priced, lambda s: self._price(space, graph, s, priced.candidate.batch)
-        ):
-            mixed.append(
-                self._compiled(space, graph, specs, priced.candidate.batch, "layers that differ")
-            )
-        return mixed
-
-    def _space(self, mesh: _C.Mesh) -> Space:
-        return Space(
-            mesh,
-            self.machine["name"],
-            self.roles,
-            self.one,
-            self.two,
-            self.machine["memory_bytes"],
-            [len(shape) for shape in self.batch],
-        )
-
-    def _batches(self, space: Space) -> list[Axes]:
-        """Sets of axes that divide dimension 0 of every tensor of the batch."""
-        found: list[Axes] = []
-        for count in range(len(space.sizes), -1, -1):
-            for axes in itertools.combinations(space.sizes, count):
-                shards = 1
-                for axis in axes:
-                    shards *= space.sizes[axis]
-                if all(not shape or shape[0] % shards == 0 for shape in self.batch):
-                    found.append(axes)
-        return found
-
-    def _price(
-        self, space: Space, graph: _C.TracedGraph, specs: Mapping[str, PartitionSpec], batch: Axes
-    ) -> Price:
-        return space.price_of(self.whole, graph, specs, batch)
-
-    def _compiled(
-        self,
-        space: Space,
-        graph: _C.TracedGraph,
-        specs: dict[str, PartitionSpec],
-        batch: Axes,
-        origin: str,
-    ) -> Alternative:
-        price = self._price(space, graph, specs, batch)
-        estimate = Estimate(
-            price.seconds,
-            price.exposed_seconds,
-            price.model_seconds / price.seconds if price.seconds else 0.0,
-            int(price.peak_bytes),
-            int(price.input_bytes),
-            int(price.wire_bytes),
-            self.machine["memory_bytes"],
-        )
-        mesh = dict(zip(space.mesh.axis_names, space.mesh.mesh_shape))
-        return Alternative(origin, mesh, batch, specs, estimate)
-
-
-def _different(found: Sequence[Any], key: Callable[[Any], Any]) -> list[Any]:
-    """The first of each key."""
-    return list({key(f): f for f in reversed(found)}.values())[::-1]
-
-
-def _rank(estimate: Estimate) -> tuple[float, float, float]:
-    excess = 0 if estimate.fits else estimate.peak_bytes - estimate.memory_bytes
-    return excess, estimate.seconds, estimate.peak_bytes
 
 
 def _why(best: Alternative, other: Alternative | None) -> str:
@@ -431,74 +225,6 @@ def _machine(on: str | None) -> dict[str, Any]:
         return _C.machine(on)
     except (ValueError, RuntimeError) as error:
         raise ValueError(f"auto_shard: on: {str(error)[:400]}") from None
-
-
-def _batch(batch: Any) -> tuple[Tensor, ...] | dict[str, Tensor]:
-    what = "a tensor, a tuple of tensors or a dict of tensors by name"
-    if isinstance(batch, Mapping):
-        named = _arguments.mapping("auto_shard", "batch", batch, what)
-        return {
-            _arguments.text("auto_shard", "a name of batch", name): _shape(f"batch[{name!r}]", t)
-            for name, t in named.items()
-        }
-    if isinstance(batch, Tensor):
-        return (_shape("batch", batch),)
-    given = _arguments.items("auto_shard", "batch", batch, what)
-    return tuple(_shape(f"batch[{i}]", t) for i, t in enumerate(given))
-
-
-def _shape(name: str, tensor: Any) -> Tensor:
-    if not isinstance(tensor, Tensor):
-        raise TypeError(f"auto_shard: {name} must be a tensor; got {_arguments.shown(tensor)}")
-    if tensor.layout != torch.strided or tensor.is_nested:
-        raise ValueError(f"auto_shard: {name} must be a dense tensor")
-    return tensor
-
-
-def _loss(loss: Any) -> Callable[..., Tensor] | None:
-    if loss is not None and (isinstance(loss, type) or not callable(loss)):
-        raise TypeError(f"auto_shard: loss must be a function; got {_arguments.shown(loss)}")
-    return cast("Callable[..., Tensor] | None", loss)
-
-
-def _optimizer(optimizer: Any) -> Optimizers | None:
-    if optimizer is None:
-        return None
-    if isinstance(optimizer, str) or not callable(optimizer):
-        name = _arguments.text("auto_shard", "optimizer", optimizer)
-        if name not in OPTIMIZERS:
-            raise ValueError(
-                f"auto_shard: optimizer {_arguments.plain(name)} is not known; known are "
-                f"{', '.join(OPTIMIZERS)}, or give a function that makes one of a list of "
-                "parameters"
-            )
-        return OPTIMIZERS[name]
-
-    def made(parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
-        with _arguments.reading("auto_shard", "optimizer"):
-            result = optimizer(parameters)
-        if not isinstance(result, torch.optim.Optimizer):
-            raise TypeError(
-                f"auto_shard: optimizer made no optimizer but {_arguments.shown(result)}"
-            )
-        return result
-
-    return made
-
-
-def _type(autocast: Any) -> torch.dtype | None:
-    if autocast is None or any(autocast is known for known in TYPES.values()):
-        return cast("torch.dtype | None", autocast)
-    if isinstance(autocast, torch.dtype):
-        name = str(autocast)
-    else:
-        name = _arguments.text("auto_shard", "autocast", autocast)
-    if name not in TYPES:
-        raise ValueError(
-            f"auto_shard: autocast {_arguments.plain(name)} is not known; known are "
-            f"{', '.join(TYPES)}"
-        )
-    return TYPES[name]
 
 
 def _built(build: Any) -> nn.Module:
@@ -572,47 +298,3 @@ def _core(shape: list[int], names: list[str]) -> _C.Mesh:
     for size in shape:
         count *= size
     return _C.Mesh(list(range(count)), shape, names)
-
-
-def _roles(
-    leaves: Mapping[nn.Parameter, Leaf], runs: list[Run], fixed: Mapping[Pattern, PartitionSpec]
-) -> list[Role]:
-    """Parameters in the same place of equal layers share a role."""
-    found: dict[str, list[Leaf]] = {}
-    run_of: dict[str, Run | None] = {}
-    for leaf in leaves.values():
-        name, run = _representative(leaf.names[0], runs)
-        found.setdefault(name, []).append(leaf)
-        run_of[name] = run
-    roles = []
-    for name, alike in found.items():
-        specs = [matching_spec(fixed, leaf.names) or leaf.mark for leaf in alike]
-        if any(spec != specs[0] for spec in specs):
-            # Rules that tell equal layers apart: each layer's parameter is a role of its own.
-            for leaf, spec in zip(alike, specs, strict=True):
-                roles.append(_role(leaf.names[0], [leaf], None, spec))
-        else:
-            roles.append(_role(name, alike, run_of[name], specs[0]))
-    return roles
-
-
-def _role(name: str, alike: list[Leaf], run: Run | None, spec: PartitionSpec | None) -> Role:
-    leaf = alike[0]
-    if spec is not None and len(spec) != len(leaf.shape):
-        raise ValueError(
-            f"auto_shard: parameter {name!r}: spec {tuple(spec)} has {len(spec)} entries but the "
-            f"parameter has {len(leaf.shape)} dimensions"
-        )
-    return Role(name, leaf.shape, leaf.bytes, tuple(a.names[0] for a in alike), run, spec)
-
-
-def _representative(name: str, runs: list[Run]) -> tuple[str, Run | None]:
-    """The name of the same parameter in the first layer of its run."""
-    for run in runs:
-        if not name.startswith(run.path):
-            continue
-        index, _, rest = name[len(run.path) :].partition(".")
-        keys = list(run.container._modules)
-        if index in keys and run.first <= keys.index(index) < run.first + run.length:
-            return f"{run.path}{keys[run.first]}.{rest}", run
-    return name, None

@@ -77,8 +77,9 @@ def plan(row: Row, memory: bool) -> Planned:
 
 
 def plan_apart(row: Row, memory: bool) -> Planned | str:
-    """In a process of its own; why it failed where it did."""
+    """In a process of its own, with as many layers as `row` has; why it failed where it did."""
     command = [sys.executable, "-m", "benchmarks.published", "--plan", row.name]
+    command += ["--layers", str(row.layers)]
     done = subprocess.run(
         command + (["--memory"] if memory else []), capture_output=True, text=True, check=False
     )

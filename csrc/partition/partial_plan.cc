@@ -12,6 +12,7 @@ PartialPlan::PartialPlan(const ir::Graph& graph, const std::vector<propagate::No
       factors_(factors),
       users_(graph.Users()),
       outputs_(graph.num_values()),
+      gradient_layouts_(graph),
       plans_(graph.num_nodes()),
       decided_(graph.num_nodes(), 0),
       has_news_(graph.num_nodes(), 0) {

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "csrc/ir/graph.h"
+#include "csrc/partition/gradient_layouts.h"
 #include "csrc/partition/node_plan.h"
 #include "csrc/propagate/graph_factors.h"
 
@@ -23,6 +24,7 @@ class PartialPlan {
   const std::vector<propagate::NodeFactors>& factors() const { return factors_; }
   const std::vector<ir::NodeId>& users(ir::ValueId v) const { return users_[v]; }
   const std::vector<const ir::Output*>& outputs(ir::ValueId v) const { return outputs_[v]; }
+  const GradientLayouts& gradient_layouts() const { return gradient_layouts_; }
 
   // Proposal: the sharding that propagation found for a value. produced: the one in which its users
   // find it. This is the one in which its producer makes it, or the user's where that makes a move
@@ -52,10 +54,11 @@ class PartialPlan {
   const std::vector<propagate::NodeFactors>& factors_;
   std::vector<std::vector<ir::NodeId>> users_;           // by value
   std::vector<std::vector<const ir::Output*>> outputs_;  // by value
-  std::vector<Sharding> proposals_, produced_;           // by value
-  std::vector<int> grid_of_;                             // by value
-  std::vector<NodePlan> plans_;                          // by node
-  std::vector<uint8_t> decided_, has_news_;              // by node
+  const GradientLayouts gradient_layouts_;
+  std::vector<Sharding> proposals_, produced_;  // by value
+  std::vector<int> grid_of_;                    // by value
+  std::vector<NodePlan> plans_;                 // by node
+  std::vector<uint8_t> decided_, has_news_;     // by node
 };
 
 }  // namespace spmd::partition

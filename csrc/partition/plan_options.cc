@@ -106,7 +106,8 @@ PlanOptions::PlanOptions(const PartialPlan& plan)
 }
 
 // Calls `fn` for each layout from which a node's candidates are read: those in which its operands
-// come, those that propagation proposes, and those that the users of its results require.
+// come, those that propagation proposes, those that the users of its results require, and those in
+// which gradients had better leave the program.
 template <typename Fn>
 void PlanOptions::ForEachWish(const ir::Node& node, const NodeFactors& nf, int grid,
                               Fn&& fn) const {
@@ -131,6 +132,11 @@ void PlanOptions::ForEachWish(const ir::Node& node, const NodeFactors& nf, int g
         if (u.operands[k] != v) continue;
         const Sharding& wanted = plan_.of(user).operands[k];
         if (!as_proposed || wanted != plan_.Proposal(v)) fn(v, nf->results[r], wanted);
+      }
+    }
+    for (const ir::Output* output : plan_.outputs(v)) {
+      for (const Sharding& wanted : plan_.gradient_layouts().Of(*output, grid)) {
+        fn(v, nf->results[r], wanted);
       }
     }
   }

@@ -2,6 +2,7 @@
 #include "csrc/partition/plan_price.h"
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 #include <set>
 
@@ -264,10 +265,19 @@ double PlanPrice::ResultSeconds(ir::ValueId v, const Sharding& produced, int gri
     const std::optional<Sharding> required = RequiredAtOutput(graph_, *output);
     if (required) {
       want(*required, graph_.value(output->becomes).annotation->grid);
-    } else if (std::none_of(there.begin(), there.end(),
-                            [](const Place& p) { return !p.sharding.IsUnreduced(); })) {
-      want(produced.Reduced(), grid);
+      continue;
     }
+    const auto reduced = std::find_if(there.begin(), there.end(),
+                                      [](const Place& p) { return !p.sharding.IsUnreduced(); });
+    const Place from = reduced != there.end() ? *reduced : there.front();
+    const Sharding leaving = plan_.gradient_layouts().Leaving(*output, from.sharding, from.grid);
+    want(leaving, from.grid);
+    // What reads it next brings it to the parameter that it is a gradient of.
+    double later = std::numeric_limits<double>::infinity();
+    for (const Sharding& wish : plan_.gradient_layouts().Of(*output, from.grid)) {
+      later = std::min(later, OfMove(v, leaving, from.grid, wish, from.grid));
+    }
+    if (std::isfinite(later)) seconds += later;
   }
   return seconds;
 }

@@ -4,6 +4,7 @@
 
 #include "csrc/cost/move.h"
 #include "csrc/partition/at_borders.h"
+#include "csrc/partition/gradient_layouts.h"
 #include "csrc/partition/passes.h"
 #include "csrc/program/new_names.h"
 #include "csrc/util/status.h"
@@ -164,6 +165,7 @@ class Resharder {
   }
 
   void Outputs() {
+    const GradientLayouts gradients(graph_);
     for (const ir::Output& output : graph_.outputs()) {
       program::ValueId p;
       const program::ValueId produced = layouts_[output.value].front();
@@ -173,7 +175,8 @@ class Resharder {
       } else if (const std::optional<Sharding> required = RequiredAtOutput(graph_, output)) {
         p = Fetch(output.value, *required, graph_.value(output.becomes).annotation->grid, -1);
       } else {
-        // The layout in which it was produced, or the nearest reduced one that exists.
+        // The layout in which it was produced, or the nearest reduced one that exists; of a
+        // gradient its parameter's.
         p = produced;
         if (program_.values[p].sharding.IsUnreduced()) {
           for (program::ValueId q : layouts_[output.value]) {
@@ -182,9 +185,9 @@ class Resharder {
               break;
             }
           }
-          p = Fetch(output.value, program_.values[p].sharding.Reduced(), program_.values[p].grid,
-                    -1);
         }
+        const program::Value& from = program_.values[p];
+        p = Fetch(output.value, gradients.Leaving(output, from.sharding, from.grid), from.grid, -1);
       }
       int becomes = -1;
       for (size_t i = 0; i < graph_.inputs().size(); ++i) {

@@ -165,12 +165,14 @@ void ExecutorQueue::Loop() {
     Work work = std::move(waiting_.front());
     waiting_.pop_front();
     running_ = true;
+    // Who waits for room is woken when there is some for several programs, and not for each.
+    const bool has_room = waiting_.size() <= bound_ / 2;
     lock.unlock();
-    changed_.notify_all();
+    if (has_room) changed_.notify_all();
     Execute(std::move(work));
     lock.lock();
     running_ = false;
-    changed_.notify_all();
+    if (waiting_.empty()) changed_.notify_all();
   }
 }
 

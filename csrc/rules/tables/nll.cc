@@ -38,6 +38,15 @@ ValueId CountOf(Builder& b, const ir::Node& node, ValueId target, DType exact) {
                 {{"dim", dims}, {"keepdim", false}, {"dtype", exact}});
 }
 
+// nll_sum adds half types up in the type to which autocast casts `logp` in front of it.
+ValueId BeforeCast(Builder& b, ValueId logp) {
+  const ir::NodeId producer = b.graph().value(logp).producer;
+  if (producer == ir::kNoNode || !FactsOf(b.graph().node(producer).op).converts) return logp;
+  const ValueId from = b.graph().node(producer).operands[0];
+  const DType own = b.type(from).dtype, wide = ComputedIn(own);
+  return wide != own && wide == b.type(logp).dtype ? from : logp;
+}
+
 // The loss of rows logp [n, c]; without a reduction, the result has the dims `row_dims`.
 struct Loss {
   ValueId output;
@@ -57,7 +66,8 @@ Loss LossOfRows(Builder& b, const ir::Node& node, ValueId logp, ValueId target, 
                               : Scalar(b, 0, b.type(logp).dtype);
     return {b.type(rows).dims == row_dims ? rows : b.View(rows, Ints(row_dims)), total};
   }
-  const std::vector<ValueId> sums = b.CallAll("spmd::nll_sum", {logp, target, weight}, attrs);
+  const std::vector<ValueId> sums =
+      b.CallAll("spmd::nll_sum", {BeforeCast(b, logp), target, weight}, attrs);
   const ValueId total =
       weight == ir::kNoValue ? CountOf(b, node, target, b.type(sums[1]).dtype) : sums[1];
   return {reduction == kMean ? b.Div(sums[0], total) : sums[0], total};
@@ -245,7 +255,11 @@ Attributes LocalCrossEntropyDInput(const OpCall& call, const OpFactors& factors,
 std::optional<ValueId> AsCrossEntropyDInput(Builder& b, Operands operands,
                                             const Attributes& attributes) {
   const ValueId grad = operands[0], logp = operands[1];
-  const ir::NodeId producer = b.graph().value(grad).producer;
+  // Under autocast the loss of a log softmax in half precision is computed in float32.
+  ir::NodeId producer = b.graph().value(grad).producer;
+  while (producer != ir::kNoNode && FactsOf(b.graph().node(producer).op).converts) {
+    producer = b.graph().value(b.graph().node(producer).operands[0]).producer;
+  }
   if (producer == ir::kNoNode) return std::nullopt;
   const ir::Node nll = b.graph().node(producer);
   const TensorType type = b.type(logp);

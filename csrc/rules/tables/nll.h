@@ -48,8 +48,9 @@ Attributes LocalCrossEntropyDInput(const OpCall& call, const OpFactors& factors,
 // _log_softmax_backward_data(nll_dinput(g, t, w, s), logp, dim=-1) as cross_entropy_dinput(...):
 // the gradient of cross entropy in one step. In two steps, the gradient of log_softmax sums the
 // gradient of nll over the classes. That sum is known without looking at the classes, which saves a
-// reduction where the classes are sharded, and a tensor of tokens × classes in every case. nullopt
-// if operand 0 is not the result of an nll_dinput, or the softmax is not over the last dimension.
+// reduction where the classes are sharded, and a tensor of tokens × classes in every case. The
+// gradient of nll may come through casts; it is not rounded then. nullopt if operand 0 is not the
+// result of an nll_dinput, or the softmax is not over the last dimension.
 std::optional<ir::ValueId> AsCrossEntropyDInput(Builder& b, absl::Span<const ir::ValueId> operands,
                                                 const Attributes& attributes);
 

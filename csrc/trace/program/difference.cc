@@ -128,4 +128,22 @@ std::string DescribeDifference(const Recording& theirs, const Recording& mine, s
                       absl::StrJoin(found, ", "));
 }
 
+std::vector<std::string> DescribeDetails(const Recording& recording, size_t r) {
+  const Record& record = recording.records[r];
+  std::vector<std::string> details;
+  for (size_t i = 0; i < record.args.size(); ++i) {
+    const ArgInfo& info = record.op->args[i];
+    if (info.kind != ArgKind::kOther || IsRuntimeValue(info, record.args[i])) continue;
+    details.push_back(absl::StrCat(info.name, " is ", AttrToString(AttrOf(info, record.args[i]))));
+  }
+  const std::vector<std::string> names = OperandNames(record);
+  for (size_t k = 0; k < record.operands.size(); ++k) {
+    if (record.operands[k] == kNoId) continue;
+    details.push_back(absl::StrCat("the mark of ",
+                                   k < names.size() ? names[k] : absl::StrCat("operand ", k),
+                                   " is ", MarkToString(MarkOf(recording, record.operands[k]))));
+  }
+  return details;
+}
+
 }  // namespace spmd::trace

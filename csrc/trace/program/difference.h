@@ -3,6 +3,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "csrc/trace/tape/recording.h"
 
@@ -15,5 +16,9 @@ namespace spmd::trace {
 // equal.
 std::string DescribeDifference(const Recording& theirs, const Recording& mine, size_t record,
                                const std::string& which);
+
+// What a call's text leaves out, one sentence each, for example "dim is 1" and "the mark of input
+// is ('data', None) on [data=8]". Two calls with the same text have as many.
+std::vector<std::string> DescribeDetails(const Recording& recording, size_t record);
 
 }  // namespace spmd::trace

@@ -22,6 +22,7 @@
 
 #include "csrc/trace/ops/equal_bags.h"
 #include "csrc/trace/pytorch/autograd_shortcuts.h"
+#include "csrc/trace/pytorch/gradients_on_device.h"
 #include "csrc/trace/pytorch/strided_windows.h"
 #include "csrc/trace/value/buffer.h"
 
@@ -162,6 +163,7 @@ std::vector<c10::RegistrationHandleRAII> RegisterAutogradKernels() {
   library->impl("as_strided", TORCH_FN(AsStrided));
   library->impl("_embedding_bag", TORCH_FN(EmbeddingBag));
   library->impl("_convolution_double_backward", TORCH_FN(ConvolutionDoubleBackward));
+  AddGradientsOnDevice(*library);
   return handles;
 }
 

@@ -15,6 +15,7 @@
 #include "csrc/runtime/peers.h"
 #include "csrc/runtime/rounds.h"
 #include "csrc/runtime/tiled_tensor.h"
+#include "csrc/trace/program/difference.h"
 #include "csrc/trace/recorder/tensor.h"
 #include "csrc/trace/session/session_lock.h"
 #include "csrc/trace/tape/starts.h"
@@ -150,6 +151,21 @@ bool AllEqual(const std::vector<Ticket>& all, size_t word) {
                      [&](const Ticket& words) { return words[word] == all[0][word]; });
 }
 
+// In what the processes differ that run a call of the same text. Collective.
+absl::StatusOr<std::string> OtherDetail(SessionState& state, const Tape& tape, size_t record) {
+  const std::vector<std::string> mine = DescribeDetails(tape.recording(), record);
+  SPMD_ASSIGN_OR_RETURN(const std::vector<std::string> all, Tell(state, absl::StrJoin(mine, "\n")));
+  const std::vector<std::string> first = absl::StrSplit(all[0], '\n');
+  for (size_t r = 1; r < all.size(); ++r) {
+    const std::vector<std::string> other = absl::StrSplit(all[r], '\n');
+    for (size_t k = 0; k < std::min(first.size(), other.size()); ++k) {
+      if (first[k] == other[k]) continue;
+      return absl::StrCat(first[k], " in process 0, and ", other[k], " in process ", r);
+    }
+  }
+  return "an operand is another value, or a value that it is computed from has another mark";
+}
+
 // The first call in which the processes differ. Collective.
 absl::Status OtherCalls(SessionState& state, const Tape& tape, const std::string& why) {
   const std::vector<uint64_t> keys = tape.recording().RecordKeys();
@@ -168,11 +184,14 @@ absl::Status OtherCalls(SessionState& state, const Tape& tape, const std::string
   const std::string call = same < keys.size() ? absl::StrCat("runs ", DescribeRecord(tape, same))
                                               : absl::StrCat("stops here (", why, ")", Line(state));
   SPMD_ASSIGN_OR_RETURN(const std::vector<std::string> said, Tell(state, call));
-  const bool same_calls =
-      std::all_of(said.begin(), said.end(), [&](const auto& s) { return s == said[0]; });
-  return Differ(
-      state, absl::StrCat(Compared(said), same_calls ? ", with marks or arguments of its own" : "",
-                          "; before this they made the same ", same, " calls"));
+  const std::string before = absl::StrCat("; before this they made the same ", same, " calls");
+  if (!std::all_of(said.begin(), said.end(), [&](const auto& s) { return s == said[0]; })) {
+    return Differ(state, absl::StrCat(Compared(said), before));
+  }
+  if (same == keys.size()) return Differ(state, absl::StrCat("they have other marks", before));
+  SPMD_ASSIGN_OR_RETURN(const std::string detail, OtherDetail(state, tape, same));
+  return Differ(state, absl::StrCat("all of them run ", DescribeRecord(tape, same), ", where ",
+                                    detail, before));
 }
 
 absl::Status OtherNumbers(SessionState& state, const Tape& tape) {

@@ -12,12 +12,6 @@ namespace spmd::trace {
 
 namespace {
 
-// The step whose records the session's tape ends with. Never destroyed.
-std::optional<WaitingStep>& Waiting() {
-  static auto* const waiting = new std::optional<WaitingStep>;
-  return *waiting;
-}
-
 // How many of the gradients' Buffers are alive. Others may hold the same values: the first momentum
 // is the gradient.
 int64_t CountHeld(const Tape& tape, const WaitingStep& step) {
@@ -59,7 +53,7 @@ absl::Status RunOrWait(SessionState& state, absl::Span<const at::Tensor> gradien
   const bool waits = !step.habit->kept && !step.gradients.empty() && !HasFailed(state);
   // A step that does not wait is one whose wait is over, and from which nothing is learnt.
   if (!waits) step.gradients.clear();
-  Waiting() = std::move(step);
+  state.waiting_step = std::move(step);
   internal::step_waits = true;
   return waits ? absl::OkStatus() : RunWaitingStep(state);
 }
@@ -71,13 +65,13 @@ absl::Status RunWaitingStep(SessionState& state) {
 }
 
 absl::Status RunDroppedStep(SessionState& state) {
-  if (!StepWaits() || CountHeld(*state.tape, *Waiting()) > 0) return absl::OkStatus();
+  if (!StepWaits() || CountHeld(*state.tape, *state.waiting_step) > 0) return absl::OkStatus();
   return RunWaitingStep(state);
 }
 
 std::optional<WaitingStep> TakeWaitingStep(SessionState& state) {
   internal::step_waits = false;
-  std::optional<WaitingStep> step = std::exchange(Waiting(), std::nullopt);
+  std::optional<WaitingStep> step = std::exchange(state.waiting_step, std::nullopt);
   if (step.has_value() && !step->gradients.empty()) {
     const auto all = static_cast<int64_t>(step->gradients.size());
     step->habit->kept = step->habit->kept || CountHeld(*state.tape, *step) == all;

@@ -17,7 +17,6 @@
 
 #include <atomic>
 #include <cstdint>
-#include <memory>
 #include <optional>
 #include <vector>
 
@@ -27,19 +26,6 @@
 #include "csrc/trace/session/session_state.h"
 
 namespace spmd::trace {
-
-// What is known of the loop in which an optimizer steps.
-struct GradientHabit {
-  // True if gradients are still there when the device is used next after a step.
-  bool kept = false;
-};
-using GradientHabitPtr = std::shared_ptr<GradientHabit>;
-
-// A step that waits, taken off the session.
-struct WaitingStep {
-  std::vector<TapeId> gradients;  // their Buffers, by number among the bindings; ascending
-  GradientHabitPtr habit;
-};
 
 namespace internal {
 inline std::atomic<bool> step_waits{false};

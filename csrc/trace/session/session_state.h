@@ -24,6 +24,7 @@
 #include "csrc/trace/session/processes.h"
 #include "csrc/trace/session/python_hooks.h"
 #include "csrc/trace/session/session_mutex.h"
+#include "csrc/trace/session/waiting_step.h"
 #include "csrc/trace/shape/shape_inference.h"
 #include "csrc/trace/tape/forward_lines.h"
 #include "csrc/trace/tape/micro_steps.h"
@@ -60,6 +61,7 @@ struct SessionState {
   Repeats repeats ABSL_GUARDED_BY(mutex);
   MicroSteps micro_steps ABSL_GUARDED_BY(mutex);
   OptimizerSteps optimizer_steps ABSL_GUARDED_BY(mutex);
+  std::optional<WaitingStep> waiting_step ABSL_GUARDED_BY(mutex);
   // --- what becomes of it ---
   Devices devices ABSL_GUARDED_BY(mutex);
   Processes processes ABSL_GUARDED_BY(mutex);

@@ -7,9 +7,12 @@ type.
 in all modes.
 """
 
+import re
+
 import pytest
 import torch
 from half_calls import CALLS, INPUTS
+from torch import nn
 from torch.utils._pytree import tree_leaves
 
 import torch_spmd as spmd
@@ -198,3 +201,38 @@ def test_scaled_in_half_precision(dtype, held):
     d *= 0.9
     assert torch.equal(d.cpu(), x)
     assert before is None or before.cpu()[0] == torch.tensor(0.1).to(dtype)
+
+
+@pytest.mark.parametrize("spec", [(None, None), ("x", None), (None, "x")])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_a_cross_entropy_under_autocast_holds_nothing_in_float32(spec, weighted):
+    """The loss and its gradient are those of float32 within the rounding of the logits."""
+    torch.manual_seed(0)
+    x, w = torch.randn(64, 16), torch.randn(48, 16)
+    targets = torch.randint(48, (64,))
+    targets[::7] = -100
+    weight = torch.rand(48) if weighted else None
+    mesh = spmd.make_mesh((4,), ("x",))
+
+    def loss_of(x, w, targets, weight):
+        logits = nn.functional.linear(x, w)
+        return nn.functional.cross_entropy(logits, targets, weight)
+
+    plain = w.clone().requires_grad_()
+    expected = loss_of(x, plain, targets, weight)
+    expected.backward()
+    own = w.to("spmd").requires_grad_()
+    data = spmd.mark_sharding(x.to("spmd"), mesh, (spec[0], None))
+    spmd.mark_sharding(own, mesh, (spec[1], None))
+    given = None if weight is None else weight.to("spmd")
+    with torch.autocast("spmd", torch.bfloat16):
+        loss = loss_of(data, own, targets.to("spmd"), given)
+    loss.backward()
+    spmd.sync()
+    text = str(spmd.debug.print_program())
+    shapes = re.findall(r": (\w+)\[64,48\]", text)
+    # Along sharded classes a log softmax is several calls, in float32.
+    assert "bf16" in shapes and (spec[1] is not None or set(shapes) == {"bf16"}), text
+    assert loss.item() == pytest.approx(expected.item(), rel=1e-2)
+    scale = plain.grad.abs().max().item()
+    torch.testing.assert_close(own.grad.cpu(), plain.grad, rtol=2e-2, atol=2e-2 * scale)

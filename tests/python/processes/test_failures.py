@@ -73,6 +73,19 @@ DIFFERENCES = {
         {"extra": "y = x.to(torch.float64 if rank else torch.bfloat16) * 2; spmd.sync(wait=True)"},
         r"process 0 runs .* -> bf16\[8,4\] at train.py:\d+, and process 1 runs .* -> f64\[8,4\]",
     ),
+    "another mark": (
+        {
+            "extra": "y = torch.ones(8, 8).to('spmd'); "
+            "spmd.mark_sharding(y, mesh, ('data', None) if rank else (None, 'data')); "
+            "z = (y * 2).sum(); z.item()"
+        },
+        r"all of them run aten::mul.* at train.py:\d+, where the mark of self is \(None, 'data'\)"
+        r" on .* in process 0, and the mark of self is \('data', None\) on .* in process 1",
+    ),
+    "another argument": (
+        {"extra": "y = x.cumsum(0 if rank else 1); spmd.sync(wait=True)"},
+        r"all of them run aten::cumsum.*, where dim is 1 in process 0, and dim is 0 in process 1",
+    ),
     "another seed": (
         {"extra": "torch.manual_seed(rank + i); y = torch.rand(4, device='spmd'); y.cpu()"},
         r"(a number that is passed to .*|process 0 runs .*)",

@@ -12,7 +12,12 @@ import torch
 FOLDER = Path(__file__).parent
 
 
-@pytest.mark.skipif(importlib.util.find_spec("accelerate") is None, reason="needs accelerate")
+def needs(package):
+    missing = importlib.util.find_spec(package) is None
+    return pytest.mark.skipif(missing, reason=f"needs {package}")
+
+
+@needs("accelerate")
 def test_accelerate(tmp_path):
     script = FOLDER / "accelerate_train.py"
     variables = {"SPMD_NUM_DEVICES": "8", "SPMD_ONE_PLACE": "0", "SPMD_TIMEOUT": "60"}
@@ -32,3 +37,34 @@ def test_accelerate(tmp_path):
     one, two = (torch.load(tmp_path / of / "state" / "optimizer.bin") for of in ("one", "two"))
     for ours, theirs in zip(two["state"].values(), one["state"].values(), strict=True):
         assert torch.equal(ours["exp_avg"].cpu(), theirs["exp_avg"].cpu())
+
+
+def alike(script, folder):
+    """What a script prints in one process and in the first of two, which write the same files."""
+    variables = {"SPMD_NUM_DEVICES": "8", "SPMD_ONE_PLACE": "0", "SPMD_TIMEOUT": "60"}
+    (alone,) = job.run(script, 1, 240, [str(folder / "one")], **variables)
+    assert alone.code == 0, alone.err
+    together = job.run(script, 2, 240, [str(folder / "two")], SPMD_EXACT="1", **variables)
+    for ended in together:
+        assert ended.code == 0, ended.err
+    one, two = (
+        sorted(str(path.relative_to(folder / of)) for path in (folder / of).rglob("*"))
+        for of in ("one", "two")
+    )
+    assert one == two
+    return alone.out, [ended.out for ended in together], one
+
+
+@needs("accelerate")
+@needs("transformers")
+def test_trainer_of_transformers(tmp_path):
+    alone, together, files = alike(FOLDER / "trainer_train.py", tmp_path)
+    first, second = ([line for line in out.splitlines() if "LOSSES" in line] for out in together)
+    assert len(first) == 1 and first[0] in alone and second == []
+    assert {"checkpoint-2/optimizer.pt", "checkpoint-4/model.safetensors"} < set(files)
+
+
+@needs("lightning")
+def test_lightning(tmp_path):
+    alone, together, files = alike(FOLDER / "lightning_train.py", tmp_path)
+    assert together == [alone, ""] and "log/version_0/metrics.csv" in files
