@@ -151,6 +151,12 @@ void DefinePartOps(torch::Library& l) {
          "index_put_rows(Tensor self, Tensor?[] indices, Tensor values, bool accumulate, int[] "
          "first, int[] size, bool may_be_negative, int dim, int blocks) -> Tensor",
          &k::IndexPutRows);
+  Define(l, "rows_apart",
+         "rows_apart(Tensor rows, Tensor list, int dim, int size, int blocks) -> Tensor",
+         &k::RowsApart);
+  Define(l, "rows_together",
+         "rows_together(Tensor rows, Tensor list, int dim, int size, int blocks) -> Tensor",
+         &k::RowsTogether);
 }
 
 void DefineImageOps(torch::Library& l) {

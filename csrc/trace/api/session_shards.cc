@@ -167,9 +167,7 @@ absl::StatusOr<std::vector<ShardData>> Session::LocalShards(const at::Tensor& te
   SPMD_RETURN_IF_ERROR(CheckOurs("local_shards", tensor));
   SPMD_ASSIGN_OR_RETURN(std::shared_ptr<runtime::Backend> backend, TheBackend(*lock));
   Buffer* buffer = BufferOf(tensor);
-  if (buffer->pending()) {
-    SPMD_RETURN_IF_ERROR(Cut(*lock, "local_shards"));
-  }
+  SPMD_RETURN_IF_ERROR(CutFor(*lock, buffer, "local_shards"));
   if (const ValuePtr value = buffer->value()) SPMD_RETURN_IF_ERROR(Resolve(*lock, *value));
   SPMD_ASSIGN_OR_RETURN(const std::optional<TensorLayout> found, LayoutOfTensor(*lock, tensor));
   const Dims own(tensor.sizes().begin(), tensor.sizes().end());
@@ -246,8 +244,8 @@ absl::Status Session::LoadLocalShards(const at::Tensor& tensor,
   if (lock->processes.several()) {
     Buffer* const buffer = BufferOf(tensor);
     // What would be chosen now could depend on what other processes have dropped.
-    if (buffer->pending() && buffer->mark == nullptr) {
-      SPMD_RETURN_IF_ERROR(Cut(*lock, "load_local_shards_"));
+    if (buffer->mark == nullptr) {
+      SPMD_RETURN_IF_ERROR(CutFor(*lock, buffer, "load_local_shards_"));
     }
     SPMD_ASSIGN_OR_RETURN(const std::optional<TensorLayout> found, LayoutOfTensor(*lock, tensor));
     const Layout layout = found.has_value() ? Summed(found->layout) : LayoutOfNew(*lock, dims);

@@ -37,4 +37,6 @@ UNREACHED: dict[str, str] = {
     "spmd::index_put_rows": ROWS,
     "spmd::index_rows": ROWS,
     "spmd::resample_dinput": IMAGE,
+    "spmd::rows_apart": ROWS,
+    "spmd::rows_together": ROWS,
 }
