@@ -252,9 +252,11 @@ absl::StatusOr<CachedProgramPtr> Compile(SessionState& state, Tape& tape,
   start = Clock::now();
   cached->options = ProgramOptionsOf(state);
   SPMD_RETURN_IF_ERROR(CheckMemory(state, *backend, program));
-  SPMD_ASSIGN_OR_RETURN(program->loaded,
-                        runtime::LoadedProgram::Load(std::move(program->compiled.program), backend,
-                                                     LoadOptions(state)));
+  runtime::LoadedProgram::Options load = LoadOptions(state);
+  load.name = absl::StrCat("program ", program->number);
+  SPMD_ASSIGN_OR_RETURN(
+      program->loaded,
+      runtime::LoadedProgram::Load(std::move(program->compiled.program), backend, std::move(load)));
   event.load_ms = MillisecondsSince(start);
   event.instructions = static_cast<int64_t>(program->program().instructions.size());
 
