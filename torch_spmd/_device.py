@@ -11,7 +11,17 @@ from typing import Any
 import torch
 from torch.utils import backend_registration
 
-from torch_spmd import _attention, _distributed, _fake, _hooks, _lists, _loading, _module, _steps
+from torch_spmd import (
+    _attention,
+    _distributed,
+    _fake,
+    _hooks,
+    _lists,
+    _loading,
+    _module,
+    _profiler,
+    _steps,
+)
 
 DEVICE = "spmd"
 
@@ -52,6 +62,7 @@ def register() -> None:
     backend_registration.generate_methods_for_privateuse1_backend()
     _C.register_device([_folder_of(torch.__file__), _folder_of(__file__)])
     _hooks.install()
+    _profiler.install()
     _attention.install()
     _fake.install()
     _distributed.install()

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import functools
-import sys
 from typing import Any
 
 import torch
@@ -66,7 +65,7 @@ def _refuse_late_groups() -> None:
 
 class _ForOurs:
     """A method by which torch.distributed.checkpoint asks a tensor for its parts, as it asks a
-    DTensor. Tensors have it if they are on the device and several processes share that."""
+    DTensor. Tensors have it if they are on the device."""
 
     NAMES = ("__create_write_items__", "__create_chunk_list__", "__get_tensor_shard__")
 
@@ -76,11 +75,10 @@ class _ForOurs:
     def __get__(self, tensor: Tensor | None, kind: type) -> Any:
         if tensor is None:
             return self  # torch.compile asks the class for all that dir() names
-        if tensor.device.type == "spmd" and "torch_spmd._job" in sys.modules:
-            from torch_spmd._state import dcp_parts, processes
+        if tensor.device.type == "spmd":
+            from torch_spmd._state import dcp_parts
 
-            if processes.count() > 1:
-                return functools.partial(getattr(dcp_parts, self._name.strip("_")), tensor)
+            return functools.partial(getattr(dcp_parts, self._name.strip("_")), tensor)
         raise AttributeError(f"{kind.__name__!r} object has no attribute {self._name!r}")
 
     def __set__(self, tensor: Tensor, value: Any) -> None:

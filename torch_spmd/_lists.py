@@ -131,10 +131,18 @@ def distribute_tensor(
     return dtensors.distribute_tensor(tensor, mesh, placements)
 
 
+def _async_save(module: Any) -> None:
+    """It copies every tensor of a device to the host as a whole before it writes it."""
+    from torch_spmd._state import staging
+
+    staging.install(module)
+
+
 # When the module of that name is imported; it is not imported for this.
 _LATER: dict[str, Amend] = {
     "safetensors.torch": _safetensors,
     "torch.nn.attention.flex_attention": _flex_attention,
+    "torch.distributed.checkpoint.state_dict_saver": _async_save,
     "torch.distributed.device_mesh": _device_mesh,
     "torch.distributed.tensor._api": _distribute_tensor,
     **_trainers.AMENDMENTS,

@@ -159,10 +159,11 @@ class DeviceModule(types.ModuleType):
         return f"spmd on {_C.backend_name()}"
 
     def synchronize(self, device: Any = None) -> None:
-        from torch_spmd import _C
+        from torch_spmd import _C, _profiler
 
         _check_index(device)
-        _C.sync(True)
+        if not _profiler.has_waited():
+            _C.sync(True)
 
     def manual_seed(self, seed: int) -> None:
         from torch_spmd import _C

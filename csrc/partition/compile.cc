@@ -190,6 +190,7 @@ absl::Status OwnRowsAgain(Pipeline& pipeline, Compiled& out) {
     return absl::OkStatus();
   }));
   if (!any) return absl::InvalidArgumentError("the pass own_rows changes nothing");
+  out.rows_owned = true;
   return PassesOnceMore(pipeline, out);
 }
 
@@ -385,6 +386,7 @@ absl::StatusOr<Compiled> Compile(const ir::Graph& graph, const CompileOptions& o
   if (owned.has_value() && owned->seconds < planning.seconds * (1 - 1e-9)) {
     // `pipeline` refers to planning.out.
     planning = *std::move(owned);
+    planning.out.rows_owned = true;
     for (const auto& [name, text] : dumps) options.dump(name, text);
   }
   SPMD_RETURN_IF_ERROR(
@@ -431,6 +433,25 @@ absl::StatusOr<Compiled> CompileAs(const ir::Graph& graph, Decisions decisions,
   SPMD_RETURN_IF_ERROR(program::Verify(out.program));
   out.decisions = std::move(decisions);
   return out;
+}
+
+absl::StatusOr<std::vector<std::optional<OwnedOutput>>> RowsToLeave(const ir::Graph& graph,
+                                                                    int lists) {
+  const CompileOptions options;
+  Planning planning{.out = Begin(graph)};
+  Pipeline pipeline(options, planning.out);
+  SPMD_RETURN_IF_ERROR(FirstPasses(pipeline, planning.out));
+  if (!UsesAxes(planning.out.graph)) {
+    return std::vector<std::optional<OwnedOutput>>(graph.outputs().size() - lists);
+  }
+  SPMD_RETURN_IF_ERROR(PropagateAsAsked(pipeline, planning));
+  SPMD_RETURN_IF_ERROR(ReorderAll(pipeline, planning));
+  SPMD_ASSIGN_OR_RETURN(std::vector<std::optional<OwnedOutput>> rows,
+                        OwnedOutputs(planning.out.graph, planning.factors, lists));
+  for (size_t k = 0; k < rows.size() && k < planning.out.apart.size(); ++k) {
+    if (!planning.out.apart[k].empty()) rows[k] = std::nullopt;
+  }
+  return rows;
 }
 
 std::vector<std::string> PassNames() {

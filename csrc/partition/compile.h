@@ -3,6 +3,7 @@
 #pragma once
 
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -11,6 +12,7 @@
 #include "csrc/machine/machine.h"
 #include "csrc/partition/decisions.h"
 #include "csrc/partition/gather_again.h"
+#include "csrc/partition/own_rows.h"
 #include "csrc/partition/passes.h"
 #include "csrc/program/program.h"
 #include "csrc/propagate/propagate.h"
@@ -45,6 +47,7 @@ struct Compiled {
   // which it is computed; otherwise empty. A graph that returns that view instead sends nothing for
   // this output.
   std::vector<Dims> apart;
+  bool rows_owned = false;  // the pass own_rows is part of the plan
   struct PassTime {
     std::string pass;
     double ms;
@@ -67,6 +70,12 @@ absl::StatusOr<Compiled> Compile(const ir::Graph& graph, const CompileOptions& o
 // Errors: InvalidArgument if `decisions` do not fit `graph`; otherwise as Compile.
 absl::StatusOr<Compiled> CompileAs(const ir::Graph& graph, Decisions decisions,
                                    const CompileOptions& options = {});
+
+// For each output but the last `lists`: what it is if rows that these last outputs list stay where
+// they are (csrc/partition/own_rows.h). A graph that returns rules::RowsApart of it instead sends
+// nothing for this output if it is compiled with rows_owned.
+absl::StatusOr<std::vector<std::optional<OwnedOutput>>> RowsToLeave(const ir::Graph& graph,
+                                                                    int lists);
 
 // The names of the passes in the order in which they run.
 std::vector<std::string> PassNames();

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
 #include "csrc/ir/part.h"
 #include "csrc/partition/any_order.h"
@@ -68,6 +69,8 @@ class RowOwner {
     const NodeFactors& nf = factors_[id];
     if (nf.rule == nullptr || nf.rule->random) return std::nullopt;
     if (const RowsUse kind = rules::RowsUseOf(node.op); kind != RowsUse::kNone) {
+      if (kind == RowsUse::kTogether) return Begin(builder, node, operands);
+      if (kind == RowsUse::kApart) return End(builder, node, operands);
       const std::optional<ByIndex> use = ByIndexOf(node, kind, operands);
       if (use.has_value() && use->reads) return Read(builder, node, *use, operands);
       if (use.has_value()) {
@@ -79,6 +82,19 @@ class RowOwner {
 
   // Whether any rows are summed or written back without being brought together before.
   bool ended() const { return ended_; }
+
+  // What output `k` of `next`, the new graph, is if it has the rows of all blocks; `lists` are the
+  // last outputs.
+  std::optional<OwnedOutput> OutputOf(const ir::Graph& next, size_t k, size_t lists) {
+    const Rows* const rows = Find(next.outputs()[k].value);
+    if (rows == nullptr || !written_.contains(rows->owner)) return std::nullopt;
+    const size_t first = next.outputs().size() - lists;
+    for (size_t j = 0; j < lists; ++j) {
+      if (TextOf(next, next.outputs()[first + j].value) != rows->owner.list) continue;
+      return OwnedOutput{{rows->dim, rows->owner.size, rows->owner.blocks}, static_cast<int>(j)};
+    }
+    return std::nullopt;
+  }
 
  private:
   const Rows* Find(ir::ValueId v) const {
@@ -181,6 +197,36 @@ class RowOwner {
     return std::vector<ir::ValueId>{as_it_is};
   }
 
+  // Rows that an earlier program has left. The op stays, for those that need them as they are.
+  std::optional<std::vector<ir::ValueId>> Begin(rules::Builder& builder, const ir::Node& node,
+                                                absl::Span<const ir::ValueId> operands) {
+    if (IsConstraint(graph_, node.first_result)) return std::nullopt;
+    const auto of = rules::BlocksOfRows::Of(rules::OpCall::Of(graph_, node));
+    const ir::NodeId copy = ir::CopyNode(graph_, node, operands, builder.graph());
+    const ir::ValueId as_it_is = builder.graph().result(copy);
+    Rows rows{operands[0],
+              of.dim,
+              operands[1],
+              {TextOf(builder.graph(), operands[1]), of.size, of.blocks}};
+    blocks_.try_emplace({rows.owner.list, rows.owner.size}, of.blocks);
+    rows_[as_it_is] = std::move(rows);
+    return std::vector<ir::ValueId>{as_it_is};
+  }
+
+  // Rows that a later program gets.
+  std::optional<std::vector<ir::ValueId>> End(rules::Builder& builder, const ir::Node& node,
+                                              absl::Span<const ir::ValueId> operands) {
+    const Rows* const rows = Find(operands[0]);
+    const auto of = rules::BlocksOfRows::Of(rules::OpCall::Of(graph_, node));
+    if (rows == nullptr || rows->dim != of.dim ||
+        !(rows->owner == Owner{TextOf(builder.graph(), operands[1]), of.size, of.blocks})) {
+      return std::nullopt;
+    }
+    ended_ = true;
+    return std::vector<ir::ValueId>{
+        rules::OnlyRows(builder, Belongs(builder, *rows), rows->value, rows->dim)};
+  }
+
   std::optional<std::vector<ir::ValueId>> Write(rules::Builder& builder, const ir::Node& node,
                                                 const ByIndex& by,
                                                 absl::Span<const ir::ValueId> operands) {
@@ -210,6 +256,7 @@ class RowOwner {
       written = builder.MulScalar(written, *alpha);
     }
     ended_ = true;
+    written_.insert(rows.owner);
     return std::vector<ir::ValueId>{rules::WriteRows(builder, operands[0], by.indices, written,
                                                      by.adds, by.may_be_negative, dim,
                                                      rows.owner.blocks)};
@@ -369,8 +416,18 @@ class RowOwner {
   absl::flat_hash_map<ir::ValueId, std::string> texts_;
   // By list and size of a dimension: in how many blocks the list was used first.
   absl::flat_hash_map<std::pair<std::string, int64_t>, int64_t> blocks_;
+  absl::flat_hash_set<Owner> written_;  // whose rows are written back
   bool ended_ = false;
 };
+
+absl::StatusOr<ir::Graph> RewrittenBy(RowOwner& owner, const ir::Graph& graph) {
+  return Rewrite(graph,
+                 [&](rules::Builder& builder, const ir::Graph&, ir::NodeId id,
+                     absl::Span<const ir::ValueId> operands)
+                     -> absl::StatusOr<std::optional<std::vector<ir::ValueId>>> {
+                   return owner.Replace(builder, id, operands);
+                 });
+}
 
 }  // namespace
 
@@ -378,20 +435,25 @@ absl::StatusOr<bool> OwnRows(ir::Graph& graph, const std::vector<NodeFactors>& f
   const auto& nodes = graph.nodes();
   const bool any = std::any_of(nodes.begin(), nodes.end(), [](const ir::Node& node) {
     const RowsUse use = rules::RowsUseOf(node.op);
-    return use == RowsUse::kRead || use == RowsUse::kReadAlong;
+    return use == RowsUse::kRead || use == RowsUse::kReadAlong || use == RowsUse::kTogether;
   });
   if (!any) return false;
   RowOwner owner(graph, factors);
-  SPMD_ASSIGN_OR_RETURN(ir::Graph next,
-                        Rewrite(graph,
-                                [&](rules::Builder& builder, const ir::Graph&, ir::NodeId id,
-                                    absl::Span<const ir::ValueId> operands)
-                                    -> absl::StatusOr<std::optional<std::vector<ir::ValueId>>> {
-                                  return owner.Replace(builder, id, operands);
-                                }));
+  SPMD_ASSIGN_OR_RETURN(ir::Graph next, RewrittenBy(owner, graph));
   if (!owner.ended()) return false;
   graph = std::move(next);
   return true;
+}
+
+absl::StatusOr<std::vector<std::optional<OwnedOutput>>> OwnedOutputs(
+    const ir::Graph& graph, const std::vector<NodeFactors>& factors, int lists) {
+  RowOwner owner(graph, factors);
+  SPMD_ASSIGN_OR_RETURN(const ir::Graph next, RewrittenBy(owner, graph));
+  std::vector<std::optional<OwnedOutput>> outputs;
+  for (size_t k = 0; k + lists < next.outputs().size(); ++k) {
+    outputs.push_back(owner.OutputOf(next, k, lists));
+  }
+  return outputs;
 }
 
 }  // namespace spmd::partition

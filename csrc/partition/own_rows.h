@@ -12,18 +12,34 @@
 // list, they are skipped. Neither sends anything but the partial sums of the former.
 //
 // The rows as they were are the sum of the blocks: what cannot be done block by block gets them.
+//
+// Rows of all blocks may also come from an earlier program and go to a later one: they begin at
+// spmd::rows_together and end at spmd::rows_apart.
 #pragma once
 
+#include <optional>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "csrc/ir/graph.h"
 #include "csrc/propagate/graph_factors.h"
+#include "csrc/rules/tables/row_index.h"
 
 namespace spmd::partition {
 
 // True if it changed any; then `factors`, those of `graph` before the call, are stale.
 // Requires: `graph` is propagated.
 absl::StatusOr<bool> OwnRows(ir::Graph& graph, const std::vector<propagate::NodeFactors>& factors);
+
+// What an output is that is computed for all blocks, and the number of the list by which it is.
+struct OwnedOutput {
+  rules::BlocksOfRows of;
+  int list = 0;
+};
+// For each of the first outputs: what it is if OwnRows computes it for all blocks, and if the graph
+// also writes rows back by its list. The last `lists` outputs are the lists that are considered.
+// Requires: `graph` is propagated.
+absl::StatusOr<std::vector<std::optional<OwnedOutput>>> OwnedOutputs(
+    const ir::Graph& graph, const std::vector<propagate::NodeFactors>& factors, int lists);
 
 }  // namespace spmd::partition

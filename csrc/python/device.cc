@@ -73,6 +73,7 @@ void init_device(py::module& m) {
   m.def("device_count_is_a_limit",
         [] { return !TheBackend()->elastic() || Session::Get().device_count_was_set(); });
   m.def("sync", [](bool wait) { ThrowIfError(Session::Get().Sync(wait)); }, py::arg("wait"));
+  m.def("wait_for_programs", [] { Session::Get().WaitForPrograms(); });
   m.def("autograd_shortcuts", &trace::OpsWithShortcut);
   m.def("checked_nodes", &trace::CheckedNodes);
   m.def("meta_kernels_in_cpp", &trace::MetaKernelsInCpp);

@@ -25,13 +25,16 @@ namespace {
 using trace::Session;
 using trace::ShardData;
 
+// ((begin, end), …).
+py::tuple FromBox(const Box& box) {
+  py::tuple result(box.size());
+  for (size_t d = 0; d < box.size(); ++d) result[d] = py::make_tuple(box[d].begin, box[d].end);
+  return result;
+}
+
 // A shard as the tuple (data, ((begin, end), …), device, replica_id).
 py::tuple FromShard(const ShardData& shard) {
-  py::tuple index(shard.index.size());
-  for (size_t i = 0; i < shard.index.size(); ++i) {
-    index[i] = py::make_tuple(shard.index[i].begin, shard.index[i].end);
-  }
-  return py::make_tuple(shard.data, index, shard.device, shard.replica_id);
+  return py::make_tuple(shard.data, FromBox(shard.index), shard.device, shard.replica_id);
 }
 
 std::vector<ShardData> ToShards(const py::list& shards) {
@@ -64,11 +67,7 @@ py::object ShardingOf(const at::Tensor& tensor) {
 py::list FromBoxes(const std::vector<trace::DeviceBox>& boxes) {
   py::list result;
   for (const trace::DeviceBox& held : boxes) {
-    py::tuple box(held.box.size());
-    for (size_t d = 0; d < held.box.size(); ++d) {
-      box[d] = py::make_tuple(held.box[d].begin, held.box[d].end);
-    }
-    result.append(py::make_tuple(held.device, box));
+    result.append(py::make_tuple(held.device, FromBox(held.box)));
   }
   return result;
 }
@@ -181,6 +180,24 @@ void init_tensors(py::module& m) {
         ThrowIfError(Session::Get().LoadLocalShards(tensor, ToShards(shards)));
       },
       py::arg("tensor"), py::arg("shards"));
+  py::class_<trace::PartsToFill>(m, "PartsToFill")
+      .def_property_readonly("parts", [](const trace::PartsToFill& self) {
+        py::list result;
+        for (const runtime::HeldPart& part : self.parts) {
+          result.append(py::make_tuple(FromBox(part.box), part.tile));
+        }
+        return result;
+      });
+  m.def(
+      "parts_to_fill",
+      [](const at::Tensor& tensor) { return ValueOrThrow(Session::Get().MakePartsToFill(tensor)); },
+      py::arg("tensor"));
+  m.def(
+      "put_parts",
+      [](const at::Tensor& tensor, trace::PartsToFill& parts) {
+        ThrowIfError(Session::Get().PutParts(tensor, std::exchange(parts, {})));
+      },
+      py::arg("tensor"), py::arg("parts"));
 }
 
 }  // namespace spmd::python

@@ -192,12 +192,75 @@ absl::StatusOr<Literals> IndexPutRows(const OpArgs& args) {
   return Put(args, x, [&](const Dims& at) { return blocks.Linear(x, part, at); });
 }
 
+// Rows of dimension `dim` once for each block of the dimension to which their indices refer.
+struct RowsOfBlocks {
+  int64_t dim, size, blocks, n;
+  const Literal* rows;
+  const Literal* list;
+
+  static absl::StatusOr<RowsOfBlocks> Of(const OpArgs& args) {
+    RowsOfBlocks x{
+        args.IntOr("dim", -1), args.IntOr("size", 0), args.IntOr("blocks", 0), 0, nullptr, nullptr};
+    SPMD_ASSIGN_OR_RETURN(x.rows, args.operand(0));
+    SPMD_ASSIGN_OR_RETURN(x.list, args.operand(1));
+    const bool is_dim = x.dim >= 0 && x.dim < x.rows->type.rank();
+    if (!is_dim || x.blocks < 1 || x.size < 1 || x.size % x.blocks != 0 ||
+        x.list->type.rank() != 1) {
+      return args.Error("the rows of blocks are not known");
+    }
+    x.n = x.list->type.dims[0];
+    return x;
+  }
+  bool Belongs(int64_t row, int64_t block) const {
+    auto index = static_cast<int64_t>(list->data[row]);
+    if (index < 0) index += size;
+    return index >= 0 && index / (size / blocks) == block;
+  }
+};
+
+absl::StatusOr<Literals> RowsApart(const OpArgs& args) {
+  SPMD_ASSIGN_OR_RETURN(const RowsOfBlocks x, RowsOfBlocks::Of(args));
+  Dims dims = x.rows->type.dims;
+  if (dims[x.dim] != x.n) return args.Error("there are not as many rows as indices");
+  dims[x.dim] *= x.blocks;
+  SPMD_ASSIGN_OR_RETURN(Literal out, args.Make(0, dims));
+  SPMD_RETURN_IF_ERROR(args.CheckWork(static_cast<double>(NumElements(dims))));
+  for (int64_t i = 0, count = NumElements(dims); i < count; ++i) {
+    Dims at = Unravel(i, dims);
+    const int64_t block = at[x.dim] / x.n;
+    at[x.dim] -= block * x.n;
+    const bool own = x.Belongs(at[x.dim], block);
+    out.data[i] = own ? x.rows->data[Ravel(at, x.rows->type.dims)] : 0;
+  }
+  return One(std::move(out));
+}
+
+absl::StatusOr<Literals> RowsTogether(const OpArgs& args) {
+  SPMD_ASSIGN_OR_RETURN(const RowsOfBlocks x, RowsOfBlocks::Of(args));
+  Dims dims = x.rows->type.dims;
+  if (dims[x.dim] != x.n * x.blocks) return args.Error("there are not as many rows as indices");
+  dims[x.dim] = x.n;
+  SPMD_ASSIGN_OR_RETURN(Literal out, args.Make(0, dims));
+  SPMD_RETURN_IF_ERROR(args.CheckWork(static_cast<double>(NumElements(dims) * x.blocks)));
+  for (int64_t i = 0, count = NumElements(dims); i < count; ++i) {
+    Dims at = Unravel(i, dims);
+    const int64_t row = at[x.dim];
+    out.data[i] = 0;
+    for (int64_t b = 0; b < x.blocks; ++b) {
+      at[x.dim] = b * x.n + row;
+      if (x.Belongs(row, b)) out.data[i] = x.rows->data[Ravel(at, x.rows->type.dims)];
+    }
+  }
+  return One(std::move(out));
+}
+
 constexpr KernelRow kRows[] = {
     {"aten::_index_put_impl", IndexPut},    {"aten::_unsafe_index.Tensor", Index},
     {"aten::_unsafe_index_put", IndexPut},  {"aten::index.Tensor", Index},
     {"aten::index_put", IndexPut},          {"spmd::index_part", IndexPart},
     {"spmd::index_put_part", IndexPutPart}, {"spmd::index_put_rows", IndexPutRows},
-    {"spmd::index_rows", IndexRows},
+    {"spmd::index_rows", IndexRows},        {"spmd::rows_apart", RowsApart},
+    {"spmd::rows_together", RowsTogether},
 };
 static_assert(SortedByOp(kRows));
 

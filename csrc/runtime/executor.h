@@ -50,6 +50,8 @@ class LoadedProgram {
     int64_t memory_limit = 0;
     // True: the memory of tiles is kept for the next tiles (csrc/runtime/one_place/tile_memory.h).
     bool keep_memory = false;
+    // What observers (observers.h) see a run as.
+    std::string name = "program";
   };
   // Errors: ResourceExhausted with the ten largest values if the peak exceeds the limit;
   // InvalidArgument if an op or an attribute of `program` does not exist.

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -86,6 +87,8 @@ struct LoadedProgram::Impl {
 
   absl::Status Bring(absl::Span<Argument> inputs);
   absl::Status RunSteps(absl::Span<Argument> inputs, const std::vector<c10::Scalar>& scalars);
+  // Instructions as observers see them. Null if nothing observes this thread.
+  const std::vector<std::string>* NamesForObservers();
   void RunCall(const CallStep& step, const Batch& batch, const std::vector<c10::Scalar>& scalars);
   absl::Status RunBatch(const Batch& batch, const std::vector<c10::Scalar>& scalars);
   absl::Status RunMove(const MoveStep& step, const Batch& batch);
@@ -119,9 +122,12 @@ struct LoadedProgram::Impl {
   uint64_t fingerprint = 0;  // with several processes: of the program's text
   ValueTable table;
   std::vector<TiledTensor> planned;  // by output; made by the first run that only plans
+  std::vector<std::string> names;    // by instruction; made by the first run that is observed
 };
 
 // "aten::mm(f32[2,3], f32[3,4]) at train.py:12", for messages.
 std::string DescribeInstruction(const program::Program& program, int instruction);
+// By instruction: "aten::mm at train.py:12", "all_reduce of aten::mm at train.py:12".
+std::vector<std::string> NameInstructions(const program::Program& program);
 
 }  // namespace spmd::runtime

@@ -106,6 +106,8 @@ void ExecutorQueue::Execute(Work work) {
   }
   std::vector<TiledTensorPtr> results;
   if (status.ok()) {
+    std::optional<Observers::Scope> observed;
+    if (work.observers.has_value()) observed.emplace(*work.observers);
     auto ran = work.program->Run(absl::MakeSpan(arguments), work.scalars);
     if (ran.ok()) {
       results = *std::move(ran);
@@ -114,6 +116,7 @@ void ExecutorQueue::Execute(Work work) {
       status = ran.status();
     }
   }
+  work.observers.reset();
   work.run->Finish(std::move(status), std::move(cause), std::move(results), std::move(arguments));
 }
 
@@ -130,7 +133,8 @@ PendingRunPtr ExecutorQueue::Enqueue(std::shared_ptr<LoadedProgram> program,
                                      std::vector<Argument> arguments,
                                      std::vector<c10::Scalar> scalars) {
   auto run = std::make_shared<PendingRun>();
-  Work work{run, std::move(program), std::move(arguments), std::move(scalars)};
+  Work work{run, std::move(program), std::move(arguments), std::move(scalars),
+            Observers::OfThisThread()};
   std::unique_lock<std::mutex> lock(mutex_);
   if (synchronous_) {
     lock.unlock();

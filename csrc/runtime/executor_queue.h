@@ -10,12 +10,14 @@
 #include <deque>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <thread>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "csrc/runtime/executor.h"
+#include "csrc/runtime/observers.h"
 
 namespace spmd::runtime {
 
@@ -89,7 +91,8 @@ class ExecutorQueue {
   ExecutorQueue& operator=(const ExecutorQueue&) = delete;
 
   // If the run that an argument comes from fails, this run fails with the same status, and its
-  // other arguments can be taken back.
+  // other arguments can be taken back. What observes the caller's thread sees the run, which has
+  // forgotten its observers when it is over.
   PendingRunPtr Enqueue(std::shared_ptr<LoadedProgram> program, std::vector<Argument> arguments,
                         std::vector<c10::Scalar> scalars);
   // Blocks until no program runs or waits.
@@ -108,6 +111,7 @@ class ExecutorQueue {
     std::shared_ptr<LoadedProgram> program;
     std::vector<Argument> arguments;
     std::vector<c10::Scalar> scalars;
+    std::optional<Observers> observers = std::nullopt;  // of the thread that asked for the run
   };
   void Loop();
   static void Execute(Work work);

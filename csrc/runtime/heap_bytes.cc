@@ -11,9 +11,9 @@ using spmd::HeapBytes;
 
 int64_t HeapBytes(const Placement& p) {
   return static_cast<int64_t>(sizeof(Placement)) + HeapBytes(p.intervals_) +
-         HeapBytes(p.windowed_) + HeapBytes(p.stride_) + HeapBytes(p.tile_at_) +
-         HeapBytes(p.first_position_) + HeapBytes(p.index_at_) + HeapBytes(p.position_of_) +
-         HeapBytes(p.dims_) + HeapBytes(p.empty_);
+         HeapBytes(p.windowed_) + HeapBytes(p.orders_) + HeapBytes(p.stride_) +
+         HeapBytes(p.tile_at_) + HeapBytes(p.first_position_) + HeapBytes(p.index_at_) +
+         HeapBytes(p.position_of_) + HeapBytes(p.dims_) + HeapBytes(p.empty_);
 }
 
 namespace {
@@ -99,7 +99,7 @@ int64_t LoadedProgram::Impl::HeapBytes() const {
   using runtime::HeapBytes;
   int64_t bytes = HeapBytes(placements) + HeapBytes(identity) + HeapBytes(bounds) +
                   HeapBytes(schedule.batches) + HeapBytes(schedule.items) +
-                  HeapBytes(schedule.dead);
+                  HeapBytes(schedule.dead) + spmd::HeapBytes(names);
   bytes += static_cast<int64_t>(table.capacity() * sizeof(table[0]));
   absl::flat_hash_set<const Placement*> counted;
   for (const PlacementPtr& placement : placements) {

@@ -63,6 +63,18 @@ absl::Status CheckDevices(const Program& program, const Backend& backend) {
   return absl::OkStatus();
 }
 
+std::string OpOf(const Instruction& instruction) {
+  return instruction.code == OpCode::kCall ? instruction.op
+                                           : std::string(program::OpCodeName(instruction.code));
+}
+
+// " at train.py:12", or nothing if the line is not known.
+std::string LineOf(const Program& program, const Instruction& instruction) {
+  const int32_t source = instruction.source;
+  if (source < 0 || source >= static_cast<int32_t>(program.sources.size())) return "";
+  return absl::StrCat(" at ", program.sources[source]);
+}
+
 Holding HoldingOf(const Program& program, const Backend& backend,
                   const LoadedProgram::Options& options) {
   Holding held;
@@ -82,21 +94,31 @@ Holding HoldingOf(const Program& program, const Backend& backend,
 
 std::string DescribeInstruction(const Program& program, int index) {
   const Instruction& instruction = program.instructions[index];
-  std::string text = instruction.code == OpCode::kCall
-                         ? instruction.op
-                         : std::string(program::OpCodeName(instruction.code));
   const auto type = [&](ValueId id) {
     return id == kNoValue ? std::string("_") : program.values[id].type.ToString();
   };
-  absl::StrAppend(&text, "(",
-                  absl::StrJoin(instruction.operands, ", ",
-                                [&](std::string* out, ValueId id) { out->append(type(id)); }),
-                  ")");
-  if (instruction.source >= 0 &&
-      instruction.source < static_cast<int32_t>(program.sources.size())) {
-    absl::StrAppend(&text, " at ", program.sources[instruction.source]);
+  return absl::StrCat(OpOf(instruction), "(",
+                      absl::StrJoin(instruction.operands, ", ",
+                                    [&](std::string* out, ValueId id) { out->append(type(id)); }),
+                      ")", LineOf(program, instruction));
+}
+
+std::vector<std::string> NameInstructions(const Program& program) {
+  std::vector<std::string> names;
+  std::vector<const std::string*> made_by(program.values.size(), nullptr);  // the call's name
+  names.reserve(program.instructions.size());  // `made_by` points into it
+  for (const Instruction& instruction : program.instructions) {
+    const bool moves = instruction.code != OpCode::kCall && !instruction.operands.empty();
+    const std::string* const moved = moves ? made_by[instruction.operands[0]] : nullptr;
+    std::string& name = names.emplace_back(OpOf(instruction));
+    if (moves) {
+      absl::StrAppend(&name, " of ", moved != nullptr ? *moved : "an input");
+    } else {
+      absl::StrAppend(&name, LineOf(program, instruction));
+    }
+    for (const ValueId result : instruction.results) made_by[result] = moves ? moved : &name;
   }
-  return text;
+  return names;
 }
 
 absl::Status LoadedProgram::Impl::Load() {

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
+#include <optional>
+#include <string>
 #include <utility>
 
 #include "absl/cleanup/cleanup.h"
@@ -9,6 +11,7 @@
 #include "csrc/runtime/dispatch_guard.h"
 #include "csrc/runtime/executor_impl.h"
 #include "csrc/runtime/interrupt.h"
+#include "csrc/runtime/observers.h"
 #include "csrc/runtime/one_place/tile_memory.h"
 #include "csrc/runtime/one_place/workers.h"
 #include "csrc/runtime/places.h"
@@ -238,12 +241,22 @@ absl::Status LoadedProgram::Impl::RunForOthers(const Step& step) {
   return Exchange(*move, /*failed=*/true, [](const auto&, bool) {});
 }
 
+const std::vector<std::string>* LoadedProgram::Impl::NamesForObservers() {
+  if (!Observed()) return nullptr;
+  if (names.empty()) {
+    names = NameInstructions(program);
+    for (std::string& name : names) name.insert(0, "spmd: ");
+  }
+  return &names;
+}
+
 absl::Status LoadedProgram::Impl::RunSteps(absl::Span<Argument> inputs,
                                            const std::vector<c10::Scalar>& scalars) {
   const DispatchGuard guard;
   const TileMemory::Scope kept;
   Peers* const peers = backend.peers();
   const size_t take = CommitOfRun();
+  const std::vector<std::string>* const seen_as = NamesForObservers();
   absl::Status failed;  // with several processes: until the vote
   int failed_step = 0;
   for (size_t b = 0; b <= schedule.batches.size(); ++b) {
@@ -264,6 +277,8 @@ absl::Status LoadedProgram::Impl::RunSteps(absl::Span<Argument> inputs,
     const Batch& batch = schedule.batches[b];
     if (failed.ok()) {
       try {
+        std::optional<ObservedInstruction> observed;
+        if (seen_as != nullptr) observed.emplace((*seen_as)[batch.step]);
         SPMD_RETURN_IF_ERROR(RunBatch(batch, scalars));
       } catch (const std::exception& e) {
         failed = StatusFromException(e, DescribeInstruction(program, batch.step));
@@ -354,6 +369,8 @@ absl::StatusOr<std::vector<TiledTensorPtr>> LoadedProgram::Impl::Run(
                                                    " are given"));
   }
   if (backend.planning()) return PlannedOutputs();
+  at::RecordFunction seen(at::RecordScope::USER_SCOPE);
+  if (seen.isActive()) seen.before(absl::StrCat("spmd: ", options.name));
   const auto cleanup = absl::MakeCleanup([this] {
     for (std::vector<at::Tensor>& tiles : table) tiles.clear();
   });

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/container/flat_hash_map.h"
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
 #include "csrc/program/terms.h"
@@ -160,6 +161,34 @@ std::optional<at::Tensor> PartHere(const TiledTensor& value, const Box& box) {
     return part;
   }
   return std::nullopt;
+}
+
+std::optional<std::vector<HeldPart>> PartsToOverwrite(const TiledTensor& value) {
+  if (value.layout.sharding().IsUnreduced()) return std::nullopt;
+  const Placement at = PlacementOf(value);
+  absl::flat_hash_map<const c10::TensorImpl*, size_t> holders, listed;
+  for (const at::Tensor& tile : value.tiles) {
+    if (tile.defined()) ++holders[tile.unsafeGetTensorImpl()];
+  }
+  std::vector<HeldPart> parts;
+  for (int64_t i = 0; i < at.count(); ++i) {
+    const at::Tensor& tile = value.tiles[i];
+    Box box = BoxOfIndex(at, i);
+    if (!tile.defined() || IsEmpty(box)) continue;
+    const c10::TensorImpl* const impl = tile.unsafeGetTensorImpl();
+    if (const auto found = listed.find(impl); found != listed.end()) {
+      if (parts[found->second].box != box) return std::nullopt;
+      continue;  // a replica
+    }
+    if (tile.use_count() != holders[impl] || !tile.has_storage() ||
+        tile.storage().use_count() != 1 || !tile.is_non_overlapping_and_dense() || tile.is_conj() ||
+        tile.is_neg()) {
+      return std::nullopt;
+    }
+    listed[impl] = parts.size();
+    parts.push_back({std::move(box), tile});
+  }
+  return parts;
 }
 
 bool IsPlanned(const TiledTensor& value) {

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The parts of a tensor as torch.distributed.checkpoint writes and reads them, in a job of several
-processes (torch_spmd/_distributed.py). Each process writes and reads those of its own devices."""
+"""The parts of a tensor as torch.distributed.checkpoint writes and reads them
+(torch_spmd/_distributed.py). Each process writes and reads those of its own devices, one after
+another, and reads them into the memory that the tensor has."""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+import threading
 from typing import Any
 
 import torch
@@ -20,9 +21,26 @@ from torch_spmd.tensors import blocks_apart
 
 # What is saved of a tensor: one with the same values, whose parts can be read.
 _saving: Any = WeakIdKeyDictionary()
-# What is loaded into tensors, in the order in which they were asked: the tensor, what is filled in
-# its place, and the parts of that.
-_loading: list[tuple[Tensor, Tensor, dict[Box, Tensor]]] = []
+
+
+class _Thread(threading.local):
+    """What the thread that saves or loads has asked for: its functions tell no tensor when they are
+    done. Files may be written by others of its threads."""
+
+    def __init__(self) -> None:
+        self.saved: list[Tensor] = []
+        # In the order in which they were asked: the tensor, what is filled in its place, and the
+        # parts of that.
+        self.loaded: list[tuple[Tensor, Tensor, parts.Filling]] = []
+
+    def forget(self) -> None:
+        for tensor in self.saved:
+            _saving.pop(tensor, None)
+        self.saved.clear()
+        self.loaded.clear()
+
+
+_thread = _Thread()
 
 
 def _begin(box: Box) -> torch.Size:
@@ -34,11 +52,11 @@ def _chunk(box: Box) -> metadata.ChunkStorageMetadata:
 
 
 def create_write_items(tensor: Tensor, name: str, _: object) -> list[planner.WriteItem]:
-    _watch()
     saved = tensor.detach()
     if not _C.reads_alone(blocks_apart(saved)):
         saved = parts.readable({name: saved})[name]
     _saving[tensor] = saved
+    _thread.saved.append(tensor)
     return [
         planner.WriteItem(
             metadata.MetadataIndex(name, _begin(box)),
@@ -61,17 +79,15 @@ def _to_write(tensor: Tensor) -> list[Box]:
 
 
 def create_chunk_list(tensor: Tensor) -> list[metadata.ChunkStorageMetadata]:
-    _watch()
     _saving.pop(tensor, None)
     filled = parts.fillable(tensor)
-    wanted = [box for box in parts.to_read(filled) if boxes.elements(box)]
-    hosts = {box: torch.empty(boxes.sizes(box), dtype=tensor.dtype) for box in wanted}
-    _loading.append((tensor, filled, hosts))
-    return [_chunk(box) for box in wanted]
+    filling = parts.Filling(filled)
+    _thread.loaded.append((tensor, filled, filling))
+    return [_chunk(box) for box in filling.parts]
 
 
 def get_tensor_shard(tensor: Tensor, index: metadata.MetadataIndex) -> Tensor:
-    """To be written, a copy of the part that begins there; to be read, where it is read to."""
+    """To be written, a copy of the part that begins there; to be read, where it is in memory."""
     saved = _saving.get(tensor)
     if saved is not None:
         found = [box for box in _to_write(saved) if _begin(box) == index.offset]
@@ -80,39 +96,39 @@ def get_tensor_shard(tensor: Tensor, index: metadata.MetadataIndex) -> Tensor:
             if saved.numel()
             else torch.empty(saved.shape, dtype=saved.dtype)
         )
-    hosts = next(hosts for target, _, hosts in reversed(_loading) if target is tensor)
-    return next(host for box, host in hosts.items() if _begin(box) == index.offset)
+    filling = next(filling for target, _, filling in reversed(_thread.loaded) if target is tensor)
+    return next(memory for box, memory in filling.parts.items() if _begin(box) == index.offset)
 
 
-def _watch() -> None:
-    """The functions that save and load tell no tensor when they are done, but all processes end
-    each of their steps together."""
+def watch() -> None:
+    """Called once. The functions that save and load tell no tensor when they begin, are done or
+    fail; but they consist of steps of a `_DistWrapper`, which all processes take together."""
     wrapper: Any = utils._DistWrapper
-    for name, last, end in (("all_gather", "read", _fill), ("all_reduce", "write", _saving.clear)):
-        step = getattr(wrapper, name)
-        if not getattr(step, "watched", False):
-            setattr(wrapper, name, _watched(step, last, end))
+    for name in ("reduce_scatter", "all_gather", "all_reduce", "broadcast"):
+        setattr(wrapper, name, _watched(getattr(wrapper, name)))
 
 
-def _watched(function: Any, last: str, end: Callable[[], None]) -> Any:
+def _watched(function: Any) -> Any:
     @functools.wraps(function)
     def watched(self: Any, step: str, *args: Any, **kwargs: Any) -> Any:
+        if step == "plan":
+            _thread.forget()
         try:
             result = function(self, step, *args, **kwargs)
         except BaseException:
-            _saving.clear()
-            _loading.clear()
+            _thread.forget()
             raise
-        if step == last:
-            end()
+        if step == "read":
+            _put()
+        elif step == "write":
+            _thread.forget()
         return result
 
-    watched.watched = True  # type: ignore[attr-defined]
     return watched
 
 
-def _fill() -> None:
-    targets, _loading[:] = list(_loading), []
-    for tensor, filled, hosts in targets:
-        parts.fill_parts(filled, hosts)
+def _put() -> None:
+    targets, _thread.loaded[:] = list(_thread.loaded), []
+    for tensor, filled, filling in targets:
+        filling.put()
         parts.put(tensor, filled)

@@ -4,7 +4,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -13,7 +14,7 @@ from torch_spmd import _C
 from torch_spmd._state import boxes, processes
 from torch_spmd._state.boxes import Box
 from torch_spmd.spec import blocks
-from torch_spmd.tensors import Shard, blocks_apart, load_local_shards_, reshard, sharding_of
+from torch_spmd.tensors import blocks_apart, reshard, sharding_of
 
 # Bytes of copies that wait on the host, and of a tensor that is filled in pieces.
 _MOST_PENDING = 16 << 20
@@ -133,36 +134,87 @@ def fill(tensor: Tensor, host: Tensor) -> None:
         _pending = 0
 
 
+class Filling:
+    """The parts of a tensor that this process holds, while they are filled in their own memory.
+
+    `parts` are their boxes, and where each is in memory: what is written there becomes the tensor's
+    with `put`. The memory is the tensor's own if nobody else holds it, so that what is filled is
+    in memory once. Requires: the tensor is one that `fillable` returned.
+    """
+
+    def __init__(self, tensor: Tensor) -> None:
+        self._apart = blocks_apart(tensor.detach())
+        self._made = _C.parts_to_fill(self._apart)
+        self.parts: dict[Box, Tensor] = {}
+        self._others: list[tuple[Tensor, Box]] = []  # replicas in other places
+        for box, tile in self._made.parts:
+            for inside, memory in _out_of_blocks(tensor, box, tile):
+                if inside in self.parts:
+                    self._others.append((memory, inside))
+                else:
+                    self.parts[inside] = memory
+
+    def write(self, box: Box, host: Tensor) -> None:
+        """Writes a part of the tensor to where this process holds it."""
+        for inside, memory in self.parts.items():
+            part = boxes.intersection(inside, box)
+            if boxes.elements(part):
+                memory[boxes.slices(part, inside)].copy_(host[boxes.slices(part, box)])
+
+    def put(self) -> None:
+        for memory, box in self._others:
+            memory.copy_(self.parts[box])
+        self.parts, self._others = {}, []
+        _C.put_parts(self._apart, self._made)
+
+
+def _out_of_blocks(tensor: Tensor, box: Box, tile: Tensor) -> Iterator[tuple[Box, Tensor]]:
+    """A tile of `blocks_apart(tensor)` in parts that are boxes of the tensor."""
+    given = iter(box)
+    choices: list[list[tuple[tuple[int, int], tuple[Any, ...]]]] = []
+    for size, dim in zip(tensor.shape, sharding_of(tensor).spec):
+        (begin, end), n = next(given), dim.n if isinstance(dim, blocks) else 1
+        if n == 1:
+            choices.append([((begin, end), (slice(None),))])
+            continue
+        low, high = next(given)
+        k = size // n
+        choices.append(
+            [((i * k + low, i * k + high), (i - begin, slice(None))) for i in range(begin, end)]
+        )
+    for chosen in itertools.product(*choices):
+        index = tuple(itertools.chain.from_iterable(at for _, at in chosen))
+        yield tuple(interval for interval, _ in chosen), tile[index]
+
+
 def fill_in_pieces(
     tensor: Tensor, pieces: Iterable[Box], read: Callable[[Box, Tensor], Tensor]
-) -> None:
-    """As `fill`, of a large tensor, of which `read(box, memory)` gives the parts `pieces`: no other
-    is on the host at the same time, and each is written into the memory that the tensor has."""
-    # The same memory for all of them: between the pieces programs are compiled and kept, in the
-    # place of a piece that was freed, and the heap would grow by each.
-    memory = torch.empty(_LARGE, dtype=torch.uint8)
-    for number, box in enumerate(pieces):
-        inside = tuple(slice(begin, end) for begin, end in box)
-        with torch.no_grad():
-            part = tensor.detach()[inside] if inside else tensor.detach()
-            if not is_ours(tensor):
-                part.copy_(read(box, memory))
-                continue
-            # With one more result, of a size of its own, no program is like another but for the
-            # bounds of a slice. It would take them when it runs, and copy the tensor.
-            different = torch.zeros(number + 1, dtype=torch.uint8, device="spmd")
-            part.copy_(read(box, memory))
-            _C.sync(True)
-            del part, different
+) -> Callable[[], None]:
+    """Overwrites the parts of a tensor that this process holds with `pieces`, of which
+    `read(box, memory)` reads one: no other is on the host at the same time. Returns a function
+    that ends it; it is called when all processes have come so far.
+
+    Requires: the tensor is one that `fillable` returned, or not on the device."""
+    filling = Filling(tensor) if is_ours(tensor) else None
+    # The same memory for all of them, or the heap would grow by what is between them.
+    memory = torch.empty(min(tensor.nbytes, _LARGE), dtype=torch.uint8)
+    with torch.no_grad():
+        for box in pieces:
+            if filling is not None:
+                filling.write(box, read(box, memory))
+            else:
+                whole = boxes.whole(tensor.shape)
+                tensor.detach()[boxes.slices(box, whole)].copy_(read(box, memory))
+    return (lambda: None) if filling is None else filling.put
 
 
 def is_large(nbytes: int) -> bool:
-    """Whether a tensor of this size is filled in pieces."""
-    return nbytes > _LARGE and processes.count() == 1
+    """Whether a tensor of this size is filled in pieces in one process."""
+    return nbytes > _LARGE
 
 
 def fillable(tensor: Tensor) -> Tensor:
-    """What `fill_parts` fills in place of the tensor, so that what it fills does not depend on
+    """What is filled in pieces in place of the tensor, so that what it fills does not depend on
     other tensors of the same memory: the tensor itself, or a new one for a view. Then `put` puts it
     there. All processes call it."""
     _C.sync(True)
@@ -177,23 +229,6 @@ def put(tensor: Tensor, filled: Tensor) -> None:
     if filled is not tensor:
         with torch.no_grad():
             tensor.detach().copy_(filled)
-
-
-def fill_parts(tensor: Tensor, hosts: dict[Box, Tensor]) -> None:
-    """Overwrites a tensor of which each process holds some parts, those within `hosts`. All
-    processes call it."""
-    mine = processes.local_devices()
-    apart = blocks_apart(tensor)
-    shards: dict[Box, Shard] = {}
-    for device, box in _held(tensor):
-        if (mine is not None and device not in mine) or boxes.elements(box) == 0:
-            continue
-        for region, host in hosts.items():
-            if box not in shards and boxes.intersection(region, box) == box:
-                within = box if apart is tensor else _in_blocks(tensor, box)
-                data = host[boxes.slices(box, region)].reshape(boxes.sizes(within))
-                shards[box] = Shard(data, tuple(slice(*dim) for dim in within), device, 0)
-    load_local_shards_(tensor, list(shards.values()))
 
 
 def like(tensor: Tensor, dtype: torch.dtype) -> Tensor:

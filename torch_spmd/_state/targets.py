@@ -207,33 +207,36 @@ class Plan:
         self._fills = fills + self._fills
 
     def _filling(self, target: Tensor, key: str) -> Callable[[], None]:
-        in_parts = parts.is_ours(target) and processes.count() > 1
-        filled = parts.fillable(target) if in_parts else target
+        ours = parts.is_ours(target)
+        in_pieces = (ours and processes.count() > 1) or parts.is_large(target.nbytes)
+        filled = parts.fillable(target) if ours and in_pieces else target
         regions = boxes.regions(parts.to_read(filled))
         self.wanted += [(key, region) for region in regions]
 
         def run() -> None:
-            if in_parts:
-                parts.fill_parts(filled, self._read_together(key, regions))
+            if in_pieces:
+                self._fill_in_pieces(filled, key, regions)
                 parts.put(target, filled)
-            elif regions and parts.is_large(target.nbytes):  # one region: the whole
-                pieces = self.source.pieces(key, regions[0])
-                parts.fill_in_pieces(target, pieces, functools.partial(self.source.read, key))
-            elif regions:
+            elif regions:  # one region: the whole
                 parts.fill(target, self.source.read(key, regions[0]))
 
         return run
 
-    def _read_together(self, key: str, regions: list[boxes.Box]) -> dict[boxes.Box, Tensor]:
-        """What this process needs, if all processes can read what they need."""
-        found: dict[boxes.Box, Tensor] = {}
+    def _fill_in_pieces(self, filled: Tensor, key: str, regions: list[boxes.Box]) -> None:
+        """Fills what this process needs, if all processes can read what they need."""
+        end: Callable[[], None] | None = None
         error: Exception | None = None
         try:
-            found = {region: self.source.read(key, region) for region in regions}
+            pieces = (piece for region in regions for piece in self.source.pieces(key, region))
+            end = parts.fill_in_pieces(filled, pieces, functools.partial(self.source.read, key))
         except Exception as raised:
             error = raised
-        processes.raise_any(error)
-        return found
+        if parts.is_ours(filled):
+            processes.raise_any(error)
+        elif error is not None:
+            raise error
+        if end is not None:
+            end()
 
     def source_dtype(self, key: str) -> torch.dtype:
         return dtypes.named(self.source.tensors[key].dtype)

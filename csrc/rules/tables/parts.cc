@@ -319,25 +319,32 @@ constexpr Row Part(absl::string_view op, FactorsFn factors, TypesFn types) {
   return Computed(op, factors).Types(types).Local(LocalFirst).Flops(kTrafficOnly);
 }
 
-constexpr auto kRows =
-    Rows(Part("spmd::gather_part", GatherPartFactors, GatherPartTypes)
-             .Jointly({0})
-             .FailsOnIndices("size")
-             .With(&OpFacts::looks_up, true),
-         Part("spmd::index_part", IndexPartFactors, IndexPartTypes)
-             .Jointly({0})
-             .With(&OpFacts::looks_up, true),
-         Accumulates(Part("spmd::index_put_part", IndexPutPartFactors, SameTypes)),
-         Accumulates(Part("spmd::index_put_rows", IndexPutRowsFactors, SameTypes)).Local(LocalRows),
-         Part("spmd::index_rows", IndexRowsFactors, IndexRowsTypes).Jointly({0}).Local(LocalRows),
-         Accumulates(Part("spmd::index_write_part", IndexWritePartFactors, SameTypes))
-             .Jointly({0, 2})
-             .LinearIf(AddsOrSets)
-             .FailsOnIndices("size"),
-         Accumulates(Part("spmd::scatter_part", ScatterPartFactors, SameTypes))
-             .Jointly({0, 2})
-             .LinearIf(AddsOrSets)
-             .FailsOnIndices("size"));
+// Rows that pass from program to program.
+constexpr Row Passed(absl::string_view op, FactorsFn factors, TypesFn types, DecomposeFn as) {
+  return Computed(op, factors).Types(types).Decomposes(as).CannotFail().Flops(kTrafficOnly);
+}
+
+constexpr auto kRows = Rows(
+    Part("spmd::gather_part", GatherPartFactors, GatherPartTypes)
+        .Jointly({0})
+        .FailsOnIndices("size")
+        .With(&OpFacts::looks_up, true),
+    Part("spmd::index_part", IndexPartFactors, IndexPartTypes)
+        .Jointly({0})
+        .With(&OpFacts::looks_up, true),
+    Accumulates(Part("spmd::index_put_part", IndexPutPartFactors, SameTypes)),
+    Accumulates(Part("spmd::index_put_rows", IndexPutRowsFactors, SameTypes)).Local(LocalRows),
+    Part("spmd::index_rows", IndexRowsFactors, IndexRowsTypes).Jointly({0}).Local(LocalRows),
+    Accumulates(Part("spmd::index_write_part", IndexWritePartFactors, SameTypes))
+        .Jointly({0, 2})
+        .LinearIf(AddsOrSets)
+        .FailsOnIndices("size"),
+    Passed("spmd::rows_apart", RowsApartFactors, RowsApartTypes, RowsApartByBlocks),
+    Passed("spmd::rows_together", RowsTogetherFactors, RowsTogetherTypes, RowsTogetherByBlocks),
+    Accumulates(Part("spmd::scatter_part", ScatterPartFactors, SameTypes))
+        .Jointly({0, 2})
+        .LinearIf(AddsOrSets)
+        .FailsOnIndices("size"));
 static_assert(AreRowsOf(Family::kPart, kRows), "see csrc/rules/families.h");
 
 }  // namespace

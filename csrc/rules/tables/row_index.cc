@@ -72,7 +72,8 @@ constexpr OpUse kUses[] = {
     {"aten::_index_put_impl", RowsUse::kWrite},   {"aten::_unsafe_index.Tensor", RowsUse::kRead},
     {"aten::_unsafe_index_put", RowsUse::kWrite}, {"aten::index.Tensor", RowsUse::kRead},
     {"aten::index_add", RowsUse::kAddAlong},      {"aten::index_put", RowsUse::kWrite},
-    {"aten::index_select", RowsUse::kReadAlong},
+    {"aten::index_select", RowsUse::kReadAlong},  {"spmd::rows_apart", RowsUse::kApart},
+    {"spmd::rows_together", RowsUse::kTogether},
 };
 static_assert(IsSortedAndUnique(kUses, &OpUse::op));
 
@@ -145,6 +146,80 @@ Attributes LocalRows(const OpCall& call, const OpFactors& factors, const CutFact
   return local;
 }
 
+BlocksOfRows BlocksOfRows::Of(const OpCall& call) {
+  const TensorType& rows = call.operand(0);
+  const TensorType& list = call.operand(1);
+  const BlocksOfRows of{static_cast<int>(call.Dim("dim", rows.rank())), call.attrs().GetInt("size"),
+                        call.attrs().GetInt("blocks")};
+  SPMD_REQUIRE(list.rank() == 1 && IsIntegral(list.dtype, /*include_bool=*/false) &&
+                   list.dtype != DType::kU8,
+               call.ToString(), ": the index is no list of integers");
+  SPMD_REQUIRE(of.blocks > 0 && of.size > 0 && of.size % of.blocks == 0, call.ToString(),
+               ": a dimension of ", of.size, " is not ", of.blocks, " blocks");
+  return of;
+}
+
+// `apart`: how many times the dimension of the rows has the list, in operand 0.
+static absl::StatusOr<std::vector<TensorType>> TypesOfRows(const OpCall& call, bool apart) {
+  const BlocksOfRows of = BlocksOfRows::Of(call);
+  TensorType type = call.operand(0);
+  const int64_t n = call.operand(1).dims[0];
+  SPMD_REQUIRE(type.dims[of.dim] == (apart ? n : n * of.blocks), call.ToString(),
+               ": there are not as many rows as indices");
+  type.dims[of.dim] = apart ? n * of.blocks : n;
+  return std::vector<TensorType>{type};
+}
+
+absl::StatusOr<std::vector<TensorType>> RowsApartTypes(const OpCall& call) {
+  return TypesOfRows(call, /*apart=*/true);
+}
+absl::StatusOr<std::vector<TensorType>> RowsTogetherTypes(const OpCall& call) {
+  return TypesOfRows(call, /*apart=*/false);
+}
+
+static OpFactors FactorsOfRows(const OpCall& call, bool apart) {
+  const BlocksOfRows of = BlocksOfRows::Of(call);
+  CallFactors f(call);
+  const int blocks = f.AddWhole(of.blocks);
+  const int rows = f.AddWhole(call.operand(1).dims[0]);
+  for (int d = 0; d < call.operand(0).rank(); ++d) {
+    if (d != of.dim) {
+      f.Pass(d, d);
+      continue;
+    }
+    if (apart) {
+      f.OverResult(d, blocks);
+    } else {
+      f.OverOperand(0, d, blocks);
+    }
+    f.OverOperand(0, d, rows);
+    f.OverResult(d, rows);
+  }
+  f.OverOperand(1, 0, rows);
+  return f.Take();
+}
+
+absl::StatusOr<OpFactors> RowsApartFactors(const OpCall& call) {
+  return FactorsOfRows(call, /*apart=*/true);
+}
+absl::StatusOr<OpFactors> RowsTogetherFactors(const OpCall& call) {
+  return FactorsOfRows(call, /*apart=*/false);
+}
+
+ValuesOrStatus RowsApartByBlocks(Builder& b, const ir::Graph& from, const ir::Node& node,
+                                 Operands operands) {
+  const BlocksOfRows of = BlocksOfRows::Of(OpCall::Of(from, node));
+  return Values{OnlyRows(b, RowsOfBlocks(b, operands[1], of.size, of.blocks),
+                         RowsForBlocks(b, operands[0], of.dim, of.blocks), of.dim)};
+}
+
+ValuesOrStatus RowsTogetherByBlocks(Builder& b, const ir::Graph& from, const ir::Node& node,
+                                    Operands operands) {
+  const BlocksOfRows of = BlocksOfRows::Of(OpCall::Of(from, node));
+  const ir::ValueId mask = RowsOfBlocks(b, operands[1], of.size, of.blocks);
+  return Values{SumOfBlocks(b, OnlyRows(b, mask, operands[0], of.dim), of.dim, of.blocks)};
+}
+
 static Attributes PartAttributes(const TensorType& self, bool may_be_negative, int dim,
                                  int64_t blocks) {
   return {{"first", std::vector<int64_t>(self.rank(), 0)},
@@ -173,6 +248,11 @@ ir::ValueId WriteRows(Builder& b, ir::ValueId self, absl::Span<const ir::ValueId
   attributes.Set("accumulate", accumulate);
   return b.CallAll("spmd::index_put_rows", std::move(call), std::move(attributes),
                    {{1, static_cast<int>(indices.size())}})[0];
+}
+
+ir::ValueId RowsApart(Builder& b, ir::ValueId value, ir::ValueId list, const BlocksOfRows& of) {
+  return b.Call("spmd::rows_apart", {value, list},
+                {{"dim", static_cast<int64_t>(of.dim)}, {"size", of.size}, {"blocks", of.blocks}});
 }
 
 ir::ValueId RowsOfBlocks(Builder& b, ir::ValueId list, int64_t size, int64_t blocks) {

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <ATen/ops/arange.h>
 #include <ATen/ops/broadcast_tensors.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
+#include <ATen/ops/where.h>
 #include <ATen/ops/zeros.h>
 
 #include "csrc/runtime/kernels/kernels.h"
@@ -282,6 +284,30 @@ Tensor IndexPutRows(const Tensor& self, const c10::List<OptionalTensor>& indices
                                  may_be_negative, /*batch=*/{}));
   }
   return at::cat(parts, dim);
+}
+
+// [.., blocks, n, ..] of a tensor in which these two dimensions are `dim` and `dim` + 1: `rows`,
+// and zeros where index list[r] is not in block b.
+static Tensor OnlyOwn(const Tensor& rows, const Tensor& list, int64_t dim, int64_t size,
+                      int64_t blocks) {
+  const Tensor index = list.to(at::kLong);
+  const Tensor block = at::where(index.lt(0), index.add(size), index).div(size / blocks, "floor");
+  const Tensor own = block.unsqueeze(0).eq(at::arange(blocks, index.options()).unsqueeze(1));
+  std::vector<int64_t> sizes(rows.dim(), 1);
+  sizes[dim] = blocks;
+  sizes[dim + 1] = list.size(0);
+  return at::where(own.view(sizes), rows, at::zeros({}, rows.options()));
+}
+
+Tensor RowsApart(const Tensor& rows, const Tensor& list, int64_t dim, int64_t size,
+                 int64_t blocks) {
+  return OnlyOwn(rows.unsqueeze(dim), list, dim, size, blocks).flatten(dim, dim + 1);
+}
+
+Tensor RowsTogether(const Tensor& rows, const Tensor& list, int64_t dim, int64_t size,
+                    int64_t blocks) {
+  const Tensor apart = rows.unflatten(dim, {blocks, list.size(0)});
+  return OnlyOwn(apart, list, dim, size, blocks).sum(dim).to(rows.scalar_type());
 }
 
 }  // namespace spmd::runtime::kernels

@@ -151,6 +151,12 @@ void DefinePartOps(torch::Library& l) {
          "index_put_rows(Tensor self, Tensor?[] indices, Tensor values, bool accumulate, int[] "
          "first, int[] size, bool may_be_negative, int dim, int blocks) -> Tensor",
          &k::IndexPutRows);
+  Define(l, "rows_apart",
+         "rows_apart(Tensor rows, Tensor list, int dim, int size, int blocks) -> Tensor",
+         &k::RowsApart);
+  Define(l, "rows_together",
+         "rows_together(Tensor rows, Tensor list, int dim, int size, int blocks) -> Tensor",
+         &k::RowsTogether);
 }
 
 void DefineImageOps(torch::Library& l) {
@@ -219,6 +225,7 @@ void DefineSimpleOps(torch::Library& l) {
          &k::MulScalar_);
   Define(l, "in_range", "in_range(Tensor x, float low, float high, str refusal) -> Tensor",
          &k::InRange);
+  Define(l, "reorder", "reorder(Tensor x, int dim, int[] index) -> Tensor", &k::Reorder);
   Define(l, "slice_start", "slice_start(Tensor x, int dim, int start, int length) -> Tensor",
          &k::SliceStart);
   Define(l, "slice_start_scatter",

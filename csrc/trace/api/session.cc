@@ -15,6 +15,7 @@
 #include "csrc/trace/run/end_of_step.h"
 #include "csrc/trace/run/pending_graph.h"
 #include "csrc/trace/run/resolve.h"
+#include "csrc/trace/run/wait.h"
 #include "csrc/trace/session/devices.h"
 #include "csrc/trace/session/session_lock.h"
 #include "csrc/util/status.h"
@@ -81,6 +82,13 @@ absl::Status Session::Sync(bool wait) {
   SPMD_RETURN_IF_ERROR(Cut(*lock, "sync"));
   if (!wait || lock->in_flight.queue == nullptr) return absl::OkStatus();
   return ReportAll(*lock);
+}
+
+void Session::WaitForPrograms() {
+  SessionLock lock;
+  if (lock->in_flight.runs.empty()) return;
+  const runtime::PendingRunPtr last = lock->in_flight.runs.back().run;
+  WaitFor(*lock, *last).IgnoreError();
 }
 
 absl::Status Session::Leave() {

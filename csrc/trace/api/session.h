@@ -23,6 +23,7 @@
 #include "csrc/rules/rule.h"
 #include "csrc/runtime/backend.h"
 #include "csrc/runtime/executor.h"
+#include "csrc/runtime/make_tiles.h"
 #include "csrc/sharding/spec.h"
 #include "csrc/trace/program/compiled_program.h"
 #include "csrc/trace/program/diagnostics.h"
@@ -49,6 +50,12 @@ struct ShardData {
   Box index;
   int64_t device = 0;
   int64_t replica_id = 0;  // 0 for the first device that holds it
+};
+
+// Parts of a tensor that the caller fills before they become its value.
+struct PartsToFill {
+  ValuePtr value;
+  std::vector<runtime::HeldPart> parts;  // those of this process
 };
 
 // The pending calls and their inputs.
@@ -103,10 +110,18 @@ class Session {
                                              const PartitionSpec& spec,
                                              const std::vector<int64_t>& dims);
   absl::Status LoadLocalShards(const at::Tensor& tensor, const std::vector<ShardData>& shards);
+  // The tensor's own tiles if nobody else holds them, otherwise new ones, whose contents are
+  // anything. Runs what is pending. Requires: the tensor is no view (csrc/trace/run/read_host.h:
+  // ReadsAlone). Until PutParts, the tensor is what it was, and its own tiles are what is written
+  // to them.
+  absl::StatusOr<PartsToFill> MakePartsToFill(const at::Tensor& tensor);
+  absl::Status PutParts(const at::Tensor& tensor, PartsToFill parts);
 
   // --- running ---
   // Runs what is pending and, if `wait` is true, waits until it is done.
   absl::Status Sync(bool wait);
+  // Waits until no program runs or waits. Runs nothing and reports nothing.
+  void WaitForPrograms();
   // Called by the hooks around an optimizer's step (csrc/trace/session/optimizer_step.h). `changes`
   // will hold what the step changes on the host. A step that waits is run first. The end of a step
   // is a cut, unless inside a backward pass; it waits until `gradients`, which the optimizer's

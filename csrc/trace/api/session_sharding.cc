@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "csrc/trace/api/session.h"
 #include "csrc/trace/program/lower.h"
+#include "csrc/trace/recorder/deferred.h"
 #include "csrc/trace/recorder/marks.h"
 #include "csrc/trace/recorder/recorder.h"
 #include "csrc/trace/recorder/tensor.h"
@@ -166,6 +167,7 @@ bool IsActivation(const at::Tensor& tensor) {
 absl::Status MarkTensor(SessionState& state, const at::Tensor& tensor, const MarkPtr& mark,
                         const MarkPtr& given) {
   Buffer* const buffer = BufferOf(tensor);
+  RecordDeferred(state, buffer);
   const Dims base(buffer->form.sizes.begin(), buffer->form.sizes.end());
   std::optional<PartitionSpec> base_spec = SpecOfBase(mark->spec, RecipeOf(buffer, tensor), base);
   MarkNotes* const notes = NotesOf(*buffer);

@@ -131,6 +131,30 @@ absl::StatusOr<ValuePtr> ValueOfShards(SessionState& state, const TensorType& ty
   return value;
 }
 
+// Another tensor of the same memory. Python keeps a tensor that it has seen for as long as somebody
+// else does, so that a tile itself would never again be held by its value alone.
+at::Tensor Alias(const at::Tensor& tile) {
+  return at::Tensor(tile.unsafeGetTensorImpl()->shallow_copy_and_detach(
+      c10::VariableVersion(0), /*allow_tensor_metadata_change=*/false));
+}
+
+// The value's own tiles, if they can be overwritten; else nullopt.
+std::optional<PartsToFill> OwnParts(ValuePtr held, const TensorType& type) {
+  if (held == nullptr || held->tiles == nullptr || held->layout == nullptr) return std::nullopt;
+  // The Buffer and this function.
+  const bool alone = held.use_count() == 2 && held->tiles.use_count() == 1;
+  if (!alone || held->type.dims != type.dims || runtime::IsPlanned(*held->tiles)) {
+    return std::nullopt;
+  }
+  std::optional<std::vector<runtime::HeldPart>> parts = runtime::PartsToOverwrite(*held->tiles);
+  if (!parts.has_value()) return std::nullopt;
+  for (runtime::HeldPart& part : *parts) part.tile = Alias(part.tile);
+  auto value = c10::make_intrusive<Value>(type);
+  value->tiles = held->tiles;
+  value->layout = held->layout;
+  return PartsToFill{std::move(value), *std::move(parts)};
+}
+
 Layout Summed(const Layout& layout) {
   return Layout(layout.grid(), layout.sharding().Reduced(), layout.dims());
 }
@@ -167,9 +191,7 @@ absl::StatusOr<std::vector<ShardData>> Session::LocalShards(const at::Tensor& te
   SPMD_RETURN_IF_ERROR(CheckOurs("local_shards", tensor));
   SPMD_ASSIGN_OR_RETURN(std::shared_ptr<runtime::Backend> backend, TheBackend(*lock));
   Buffer* buffer = BufferOf(tensor);
-  if (buffer->pending()) {
-    SPMD_RETURN_IF_ERROR(Cut(*lock, "local_shards"));
-  }
+  SPMD_RETURN_IF_ERROR(CutFor(*lock, buffer, "local_shards"));
   if (const ValuePtr value = buffer->value()) SPMD_RETURN_IF_ERROR(Resolve(*lock, *value));
   SPMD_ASSIGN_OR_RETURN(const std::optional<TensorLayout> found, LayoutOfTensor(*lock, tensor));
   const Dims own(tensor.sizes().begin(), tensor.sizes().end());
@@ -246,8 +268,8 @@ absl::Status Session::LoadLocalShards(const at::Tensor& tensor,
   if (lock->processes.several()) {
     Buffer* const buffer = BufferOf(tensor);
     // What would be chosen now could depend on what other processes have dropped.
-    if (buffer->pending() && buffer->mark == nullptr) {
-      SPMD_RETURN_IF_ERROR(Cut(*lock, "load_local_shards_"));
+    if (buffer->mark == nullptr) {
+      SPMD_RETURN_IF_ERROR(CutFor(*lock, buffer, "load_local_shards_"));
     }
     SPMD_ASSIGN_OR_RETURN(const std::optional<TensorLayout> found, LayoutOfTensor(*lock, tensor));
     const Layout layout = found.has_value() ? Summed(found->layout) : LayoutOfNew(*lock, dims);
@@ -260,6 +282,46 @@ absl::Status Session::LoadLocalShards(const at::Tensor& tensor,
     value = HostValue(host, /*steal=*/true);
   }
   Write(*lock, tensor, lock->tape->Use(value, nullptr));
+  return absl::OkStatus();
+}
+
+absl::StatusOr<PartsToFill> Session::MakePartsToFill(const at::Tensor& tensor) {
+  SessionLock lock;
+  SPMD_RETURN_IF_ERROR(trace::RunWaitingStep(*lock));
+  SPMD_RETURN_IF_ERROR(CheckOurs("load", tensor));
+  Buffer* const buffer = BufferOf(tensor);
+  if (buffer->pending()) SPMD_RETURN_IF_ERROR(Cut(*lock, "load"));
+  SPMD_CHECK(RecipeOf(buffer, tensor) == nullptr, "the parts of a view are to be filled");
+  if (!buffer->holds_nothing()) SPMD_RETURN_IF_ERROR(Resolve(*lock, *buffer->value()));
+  const TensorType type = TypeOf(tensor);
+  if (auto own = OwnParts(buffer->value(), type)) return *std::move(own);
+  SPMD_ASSIGN_OR_RETURN(const std::shared_ptr<runtime::Backend> backend, TheBackend(*lock));
+  SPMD_ASSIGN_OR_RETURN(const std::optional<TensorLayout> found, LayoutOfTensor(*lock, tensor));
+  const Layout layout = found.has_value() ? Summed(found->layout) : LayoutOfNew(*lock, type.dims);
+  PartsToFill made{c10::make_intrusive<Value>(type), {}};
+  try {
+    made.value->tiles =
+        runtime::MakeTiles(layout, type.dtype, *backend, LoadOptions(*lock).coalesce,
+                           [&](const Box& box, const at::Tensor& tile) {
+                             if (!IsEmpty(box)) made.parts.push_back({box, Alias(tile)});
+                           });
+  } catch (const std::exception& e) {
+    return absl::ResourceExhaustedError(absl::StrCat("load: ", e.what()));
+  }
+  made.value->layout = std::make_shared<const Layout>(layout);
+  return made;
+}
+
+absl::Status Session::PutParts(const at::Tensor& tensor, PartsToFill parts) {
+  SessionLock lock;
+  SPMD_RETURN_IF_ERROR(trace::RunWaitingStep(*lock));
+  Buffer* const buffer = BufferOf(tensor);
+  if (buffer->pending()) {  // written meanwhile
+    Write(*lock, tensor, lock->tape->Use(std::move(parts.value), nullptr));
+  } else {
+    // Not by the tape, which would copy a value that has a mark.
+    buffer->Bind(std::move(parts.value));
+  }
   return absl::OkStatus();
 }
 

@@ -13,6 +13,7 @@
 #include "csrc/trace/device/status_to_exception.h"
 #include "csrc/trace/device/tensor_impl.h"
 #include "csrc/trace/program/compiled_program.h"
+#include "csrc/trace/recorder/deferred.h"
 #include "csrc/trace/recorder/marks.h"
 #include "csrc/trace/session/session_state.h"
 
@@ -173,18 +174,23 @@ TapeId UseBase(SessionState& state, Buffer* buffer) {
                           Dims(buffer->form.sizes.begin(), buffer->form.sizes.end())};
     BindBuffer(state, buffer, EmitFull(state, type, 0));
   }
-  const Value& value = *buffer->value();
-  ThrowIfError(value.poison);
-  if (value.tape != state.tape->number() && buffer->mark == nullptr) {
-    if (const std::optional<int> dim = NumberedDim(value)) {
-      state.call.looked_at_values = true;  // any other value is an input
-      return EmitNumbers(state, value.type, *dim);
-    }
-  }
-  return state.tape->Use(buffer->value(), buffer);
+  const ValuePtr value = buffer->value();
+  ThrowIfError(value->poison);
+  return UseValue(state, value, buffer);
 }
 
 }  // namespace
+
+TapeId UseValue(SessionState& state, const ValuePtr& value, const Buffer* from) {
+  if (value->deferred != nullptr) return UseDeferred(state, *value);
+  if (value->tape != state.tape->number() && (from == nullptr || from->mark == nullptr)) {
+    if (const std::optional<int> dim = NumberedDim(*value)) {
+      state.call.looked_at_values = true;  // any other value is an input
+      return EmitNumbers(state, value->type, *dim);
+    }
+  }
+  return state.tape->Use(value, from);
+}
 
 TensorType TypeOf(SessionState& state, TapeId id) { return state.tape->type(id); }
 
@@ -233,6 +239,7 @@ void Write(SessionState& state, const at::Tensor& tensor, TapeId value, Overlap 
 }
 
 void RebaseBytes(SessionState& state, Buffer* buffer, BaseForm form) {
+  RecordDeferred(state, buffer);
   if (!buffer->holds_nothing()) {
     // A tensor of the new form over the old value, as a strided view of it.
     c10::Storage storage = Buffer::NewStorage(0, {});
@@ -328,7 +335,7 @@ TapeId EmitFull(SessionState& state, const TensorType& type, const c10::Scalar& 
 }
 
 TapeId EmitClone(SessionState& state, TapeId x) {
-  return EmitNamed(state, "aten::clone", {x}, {}, TypeOf(state, x));
+  return EmitNamed(state, "aten::alias", {x}, {}, TypeOf(state, x));
 }
 
 TapeId EmitView(SessionState& state, TapeId x, const Dims& dims) {

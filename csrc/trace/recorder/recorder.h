@@ -30,6 +30,8 @@ TapeId Read(SessionState& state, const at::Tensor& tensor);
 enum class Overlap { kRefused, kAllowed };
 void Write(SessionState& state, const at::Tensor& tensor, TapeId value,
            Overlap overlap = Overlap::kRefused);
+// The number of a value that `from` holds (or null, if its mark does not count).
+TapeId UseValue(SessionState& state, const ValuePtr& value, const Buffer* from);
 // Binds `buffer` to `value`.
 void BindBuffer(SessionState& state, Buffer* buffer, TapeId value);
 // Gives `buffer` another form. Its bytes stay as they are.

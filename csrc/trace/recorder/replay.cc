@@ -246,7 +246,9 @@ class Attempt {
     if (id == kNoId) {
       Value* const value = buffer->made();
       if (value == nullptr || !value->poison.ok()) return false;
-      if (value->tape != tape_.number()) return Claim(operand, value, buffer);
+      if (value->tape != tape_.number()) {
+        return value->deferred == nullptr && Claim(operand, value, buffer);
+      }
       id = value->id;
     }
     return id == operand.value &&

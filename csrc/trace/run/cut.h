@@ -19,4 +19,10 @@ namespace spmd::trace {
 absl::Status Cut(SessionState& state, const std::string& why, int64_t ended_task = -1,
                  Failures failures = Failures::kNone) ABSL_EXCLUSIVE_LOCKS_REQUIRED(state.mutex);
 
+// Runs what is pending until `buffer` holds a value that a program has returned as it is. For one
+// that has left as rows of blocks, these are two programs: the second one does not write by their
+// list, so that it returns them whole.
+absl::Status CutFor(SessionState& state, Buffer* buffer, const std::string& why)
+    ABSL_EXCLUSIVE_LOCKS_REQUIRED(state.mutex);
+
 }  // namespace spmd::trace

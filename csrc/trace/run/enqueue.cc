@@ -13,7 +13,8 @@
 namespace spmd::trace {
 
 absl::StatusOr<runtime::PendingRunPtr> Enqueue(SessionState& state, const Tape& tape,
-                                               const CachedProgramPtr& program_of_tape) {
+                                               const CachedProgramPtr& program_of_tape,
+                                               const std::vector<ValuePtr>& results) {
   const CachedProgram& cached = *program_of_tape;
   SPMD_ASSIGN_OR_RETURN(std::shared_ptr<runtime::Backend> backend, TheBackend(state));
   const program::Program& program = cached.program->program();
@@ -70,8 +71,8 @@ absl::StatusOr<runtime::PendingRunPtr> Enqueue(SessionState& state, const Tape& 
     SPMD_RETURN_IF_ERROR(
         CompareWithUnsharded(*cached.program, *given, *in_flight.run, state.processes.job.script));
   }
-  for (const OutputSpec& o : cached.outputs) in_flight.results.emplace_back(tape.value(o.value));
-  if (backend->planning()) NoteKnown(tape, cached, in_flight.scalars);
+  for (const ValuePtr& result : results) in_flight.results.emplace_back(result);
+  if (backend->planning()) NoteKnown(tape, cached, in_flight.scalars, results);
   runtime::PendingRunPtr run = in_flight.run;
   state.in_flight.runs.push_back(std::move(in_flight));
   return run;

@@ -62,6 +62,7 @@ bool Fits(const CachedProgram& cached, const Tape& tape, const Live& live) {
     }
     next = it + 1;
     if (!it->apart.empty() && !wanted.may_be_apart) return false;
+    if (it->rows.list != kNoId && !wanted.MayBeDeferred()) return false;
     if (wanted.becomes == kNoId || !it->apart.empty()) continue;
     const LayoutPtr& settled = tape.inputs()[tape.origin(wanted.becomes).input].settled;
     if (settled == nullptr) continue;

@@ -160,7 +160,7 @@ KnownPtr KnownUpload(const at::Tensor& host) {
 }
 
 void NoteKnown(const Tape& tape, const CachedProgram& program,
-               const std::vector<c10::Scalar>& scalars) {
+               const std::vector<c10::Scalar>& scalars, const std::vector<ValuePtr>& results) {
   const ir::Graph& graph = program.program->traced;
   auto run = std::make_shared<KnownRun>(KnownRun{program.program, scalars, {}});
   int depth = 0;
@@ -173,8 +173,7 @@ void NoteKnown(const Tape& tape, const CachedProgram& program,
   const std::vector<bool> known = KnownIn(graph, run->inputs);
   for (size_t k = 0; k < program.outputs.size(); ++k) {
     if (!known[graph.outputs()[k].value]) continue;
-    tape.value(program.outputs[k].value)->known =
-        std::make_shared<Known>(Known{{}, run, static_cast<int>(k), depth + 1});
+    results[k]->known = std::make_shared<Known>(Known{{}, run, static_cast<int>(k), depth + 1});
   }
 }
 

@@ -46,9 +46,9 @@ struct Known {
 // What is known of an uploaded value: null if it is data, or too large to be kept.
 KnownPtr KnownUpload(const at::Tensor& host);
 
-// Notes which results of a run of `program`, the program of `tape`, are known.
+// Notes which `results` of a run of `program`, the program of `tape`, are known.
 void NoteKnown(const Tape& tape, const CachedProgram& program,
-               const std::vector<c10::Scalar>& scalars);
+               const std::vector<c10::Scalar>& scalars, const std::vector<ValuePtr>& results);
 
 // The whole of a planned value, on the host; `why` is what asks for it. In an optimizer's step a
 // single floating-point number that depends on data is taken to be 1, since it scales an update and

@@ -33,7 +33,7 @@ at::Tensor ReadHost(SessionState& state, const at::Tensor& tensor, const char* w
   if (buffer->holds_nothing()) {
     return at::zeros(tensor.sizes(), at::TensorOptions(tensor.scalar_type()).device(at::kCPU));
   }
-  if (buffer->pending()) ThrowIfError(Cut(state, why));
+  ThrowIfError(CutFor(state, buffer, why));
   // The value is held here, since a signal's handler may write the tensor during the wait.
   const ValuePtr value = buffer->value();
   ThrowIfError(Resolve(state, *value));
@@ -50,7 +50,7 @@ at::Tensor ReadHostPart(SessionState& state, const at::Tensor& tensor, const Box
                         const char* why) {
   Buffer* const buffer = BufferOf(tensor);
   if (!buffer->holds_nothing()) {
-    if (buffer->pending()) ThrowIfError(Cut(state, why));
+    ThrowIfError(CutFor(state, buffer, why));
     const ValuePtr value = buffer->value();
     ThrowIfError(Resolve(state, *value));
     if (RecipeOf(buffer, tensor) == nullptr && !IsEmpty(box)) {
@@ -74,7 +74,7 @@ at::Tensor ReadHostPart(SessionState& state, const at::Tensor& tensor, const Box
 
 bool ReadsAlone(SessionState& /*state*/, const at::Tensor& tensor) {
   Buffer* const buffer = BufferOf(tensor);
-  if (buffer->pending() || RecipeOf(buffer, tensor) != nullptr) return false;
+  if (buffer->pending() || buffer->deferred() || RecipeOf(buffer, tensor) != nullptr) return false;
   if (buffer->holds_nothing()) return true;
   const ValuePtr& value = buffer->value();
   return value->layout == nullptr || !value->layout->sharding().IsUnreduced();

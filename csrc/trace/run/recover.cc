@@ -6,6 +6,7 @@
 #include <map>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "csrc/ir/part.h"
 #include "csrc/rules/registry.h"
 #include "csrc/trace/run/compile.h"
@@ -206,9 +207,11 @@ absl::StatusOr<std::shared_ptr<ProgramPart>> PartOf(SessionState& state, CachedP
   SPMD_ASSIGN_OR_RETURN(
       part->program->compiled,
       partition::Compile(part->program->traced, CompileOptionsFor(state, *backend)));
+  runtime::LoadedProgram::Options load = LoadOptions(state);
+  load.name = absl::StrCat("a part of program ", whole.program->number);
   SPMD_ASSIGN_OR_RETURN(part->program->loaded,
                         runtime::LoadedProgram::Load(std::move(part->program->compiled.program),
-                                                     backend, LoadOptions(state)));
+                                                     backend, std::move(load)));
   const program::Program& made = part->program->program();
   for (const program::Output& o : made.outputs) {
     part->layouts.push_back(std::make_shared<const Layout>(made.LayoutOf(o.value)));

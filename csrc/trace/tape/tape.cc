@@ -8,6 +8,7 @@
 #include "csrc/trace/op/attribute.h"
 #include "csrc/trace/tape/same_records.h"
 #include "csrc/trace/tape/starts.h"
+#include "csrc/util/status.h"
 
 namespace spmd::trace {
 
@@ -87,6 +88,7 @@ const std::vector<c10::IValue>& Tape::ArgumentsOf(int record) const {
 }
 
 TapeId Tape::AddInput(const ValuePtr& value, const Buffer* from) {
+  SPMD_CHECK(value->deferred == nullptr, "a deferred value is no input: see UseDeferred");
   const TapeId id = static_cast<TapeId>(values_.size());
   value->tape = number_;
   value->id = id;
@@ -398,7 +400,7 @@ void Tape::Bind(Buffer& buffer, TapeId id) {
 }
 
 void Tape::NoteBinding(Buffer& buffer) {
-  const bool held = !buffer.holds_nothing() && !buffer.pending();
+  const bool held = !buffer.holds_nothing() && !buffer.pending() && !buffer.deferred();
   bindings_.Add(buffer, held ? Use(buffer.value(), &buffer) : kNoId);
 }
 

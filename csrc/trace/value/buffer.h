@@ -38,10 +38,11 @@ using LayoutPtr = std::shared_ptr<const Layout>;
 
 struct CompiledProgram;  // csrc/trace/api/session.h
 struct Known;            // csrc/trace/run/known_values.h
+struct Deferred;         // csrc/trace/recorder/deferred.h
 
 // A Value is logical and has no strides: `type` describes the dense row-major tensor of the value.
-// Invariants: the value is exactly one of pending (on a tape), to be made by `run`, in `tiles` or
-// on the `host`.
+// Invariants: the value is exactly one of pending (on a tape), to be made by `run`, in `tiles`, on
+// the `host`, or `deferred`.
 // Thread safety: guarded by the session's lock.
 struct Value : c10::intrusive_ptr_target, Pooled<Value> {
   explicit Value(TensorType t) : type(std::move(t)) {}
@@ -62,6 +63,9 @@ struct Value : c10::intrusive_ptr_target, Pooled<Value> {
   // While `run` has not made it: what its Buffer held before, and gets back if the run fails.
   c10::intrusive_ptr<Value> before;
   at::Tensor host;  // contiguous CPU tensor that nothing else writes
+  // What computes the value where it is read. It is on a tape, with `tape` and `id`, once it was
+  // read there.
+  std::shared_ptr<const Deferred> deferred;
   // On a backend that only plans: what the value is, if it depends on constants only.
   std::shared_ptr<Known> known;
   // For `explain`: the program of the run that made the value, while that program is kept, and the
@@ -108,6 +112,8 @@ class Buffer {
   // has a number or nothing.
   TapeId number() const { return number_; }
   Value* made() const { return value_.get(); }
+  // Whether it holds a value that no program has returned as it is.
+  bool deferred() const { return value_ != nullptr && value_->deferred != nullptr; }
   // Rebinds the Buffer, which counts as a new generation.
   void Bind(ValuePtr v) {
     Hold(std::move(v));

@@ -2,9 +2,13 @@
 #include "csrc/runtime/executor_queue.h"
 
 #include <ATen/ATen.h>
+#include <ATen/record_function.h>
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <mutex>
+#include <string>
+#include <vector>
 
 #include "tests/cpp/runtime/tiles.h"
 
@@ -105,6 +109,37 @@ TEST_P(ExecutorQueueTest, AnAmendedResultCountsAlthoughTheRunFailed) {
   ASSERT_TRUE(result.ok()) << result.status();
   EXPECT_TRUE(at::equal(Assemble(**result), at::ones({6, 4})));
   EXPECT_FALSE(failing->Wait().ok());
+}
+
+// What the callback below has seen, from any thread.
+std::mutex seen_mutex;
+std::vector<std::string> seen;
+
+std::unique_ptr<at::ObserverContext> See(const at::RecordFunction& function) {
+  const std::lock_guard<std::mutex> lock(seen_mutex);
+  seen.emplace_back(function.name());
+  return nullptr;
+}
+
+TEST_P(ExecutorQueueTest, WhatObservesTheCallerSeesItsRuns) {
+  ExecutorQueue queue(GetParam());
+  const auto program = LoadText(kAddOne);
+  const auto run = [&] {
+    const TiledTensorPtr x = Input(*program, 0, at::zeros({6, 4}));
+    seen.clear();
+    return queue.Enqueue(program, {{{x}}}, {})->Wait();
+  };
+  ASSERT_TRUE(run().ok());
+  EXPECT_TRUE(seen.empty());
+  const at::CallbackHandle handle =
+      at::addThreadLocalCallback(at::RecordFunctionCallback(&See, nullptr));
+  ASSERT_TRUE(run().ok());
+  // The ops that an instruction calls are part of it.
+  EXPECT_EQ(seen, (std::vector<std::string>{"spmd: program", "spmd: aten::add.Scalar"}));
+  at::removeCallback(handle);
+  ASSERT_TRUE(run().ok());
+  EXPECT_TRUE(seen.empty());
+  EXPECT_FALSE(Observers::OfThisThread().has_value());
 }
 
 TEST_P(ExecutorQueueTest, ShutdownEndsCleanly) {

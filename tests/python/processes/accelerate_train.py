@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Trains with accelerate: python accelerate_train.py FOLDER. Prints losses as JSON."""
+"""Trains with accelerate: python accelerate_train.py FOLDER. Prints losses as JSON. With a second
+folder, which a run has saved, it does only what that has done after saving."""
 
 import json
 import os
@@ -39,6 +40,10 @@ def steps(batches):
     return losses
 
 
+if len(sys.argv) > 2:
+    accelerator.load_state(f"{sys.argv[2]}/state")
+    accelerator.print(json.dumps(steps(list(loader))))
+    sys.exit()
 first = steps(loader)
 assert len(first) == 6  # every process has all batches
 accelerator.save_state(f"{folder}/state")

@@ -116,6 +116,31 @@ def random_numbers():
 
 
 @case
+def experts():
+    """Rows that a list takes out of a sharded batch stay where they are between programs."""
+    torch.manual_seed(0)
+    mesh = spmd.make_mesh((8,), ("data",))
+    x, scores = torch.randn(32, 6), torch.randn(32, 3)
+    weights = [torch.randn(6, 6).to("spmd").requires_grad_() for _ in range(3)]
+    x, scores = (spmd.mark_sharding(t.to("spmd"), mesh, ("data", None)) for t in (x, scores))
+    x.requires_grad_()
+    out, kept = torch.zeros_like(x), []
+    for k, w in enumerate(weights):
+        (i,) = torch.where(scores.argmax(1) == k)
+        y = (x[i] @ w).tanh()
+        out = out.index_add(0, i, y)
+        kept.append(y.detach())
+        spmd.sync()
+    read = kept[0].cpu()
+    if spmd.process_index() == spmd.process_count() - 1:
+        del kept[1]
+    out.square().sum().backward()
+    results = {"out": out, "x": x.grad, "read": read, "kept": kept[-1] + 1}
+    results.update({f"w {k}": w.grad for k, w in enumerate(weights)})
+    return {name: value.detach().cpu() for name, value in results.items()}
+
+
+@case
 def reads_by_one():
     """A value that every process holds is read by whoever wants it."""
     mesh = mesh_2d()

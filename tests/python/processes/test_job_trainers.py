@@ -31,6 +31,12 @@ def test_accelerate(tmp_path):
     assert together[0].out.splitlines() == ["shown by 0", losses, "main False"]
     assert together[1].out.splitlines() == ["other True"]
     assert json.loads(losses)[0] > 1.2
+    # What one process has saved two go on from, and the other way round.
+    for processes, saved in ((1, "two"), (2, "one")):
+        folders = [str(tmp_path / "none"), str(tmp_path / saved)]
+        ends = job.run(script, processes, 240, folders, SPMD_EXACT="1", **variables)
+        assert all(ended.code == 0 for ended in ends), ends
+        assert json.loads(ends[0].out) == json.loads(losses)[6:]
     names = {"model.safetensors", "optimizer.bin", "random_state_spmd.pth", "random_states_0.pkl"}
     for folder in ("one", "two"):
         assert {path.name for path in (tmp_path / folder / "state").iterdir()} == names

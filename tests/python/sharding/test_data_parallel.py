@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Plain data parallelism sends gradients: every stock module, every model of the zoo."""
 
+import copy
 import warnings
 
 import model_zoo
@@ -17,14 +18,16 @@ SMALL = 4096
 # What sends more than gradients, and why.
 #
 # What nonzero gives is one list for all samples, whose length and places are data: which device
-# has the k-th token is known when the program runs, not when it is compiled. So the tokens that a
-# list names are summed over the devices (each has its own, and zeros), and every device works on
-# the whole list. Experts that do not take tokens out (`batched_mm` of transformers) send nothing.
+# has the k-th token is known when the program runs, not when it is compiled. Tokens that are put
+# back by the same list stay where they are. Longformer puts them back by another one, of which only
+# the data say that it has as many tokens of each device; so they are summed over the devices (each
+# has its own, and zeros), and every device works on the whole list.
 MODELS_THAT_SEND_MORE = {
     "longformer": "takes the globally attended tokens of all samples out by their places",
-    "mixtral": "an expert takes its tokens of all samples out by their places",
-    "olmoe": "an expert takes its tokens of all samples out by their places",
 }
+# An expert takes its tokens of all samples out by their places, and puts them back. The places
+# themselves are sent.
+EXPERTS = ("mixtral", "olmoe")
 
 
 @pytest.fixture(autouse=True)
@@ -70,7 +73,10 @@ def check_model(make, draw, monkeypatch):
     assert parameters / 2 < reduced < parameters + SMALL
 
 
-@pytest.mark.parametrize("name", [n for n in model_zoo.MODELS if n not in MODELS_THAT_SEND_MORE])
+OTHERS = [n for n in model_zoo.MODELS if n not in (*MODELS_THAT_SEND_MORE, *EXPERTS)]
+
+
+@pytest.mark.parametrize("name", OTHERS)
 def test_models_send_their_gradients(name, monkeypatch):
     check_model(*model_zoo.MODELS[name], monkeypatch)
 
@@ -80,7 +86,29 @@ def test_overlapping_windows_of_attention_send_nothing(monkeypatch):
     check_model(model_zoo.longformer, model_zoo.token_inputs, monkeypatch)
 
 
-@pytest.mark.parametrize("name", ["mixtral", "olmoe"])
+@pytest.mark.parametrize("name", EXPERTS)
+def test_experts_send_their_gradients_and_lists(name, monkeypatch):
+    """An expert is a program of its own, since `nonzero` ends one."""
+    monkeypatch.setattr(model_zoo, "BATCH", 32)
+    make, draw = model_zoo.MODELS[name]
+    torch.manual_seed(0)
+    model, kwargs = make(), draw(torch.Generator().manual_seed(0))
+    plain = copy.deepcopy(model)
+    plain(**kwargs).loss.backward()
+    torch.optim.SGD(plain.parameters(), lr=0.1).step()
+
+    mesh = spmd.make_mesh((4,), ("data",))
+    params = step(model.to("spmd"), (), {k: t.to("spmd") for k, t in kwargs.items()}, mesh)
+    rows = spmd.debug.collectives().rows
+    large = [row for row in rows if row.bytes >= SMALL]
+    assert {row.kind for row in large} == {"all_reduce"}
+    parameters = sum(p.numel() * p.element_size() for p in params)
+    assert parameters / 2 < sum(row.bytes for row in large) < parameters + SMALL
+    for ours, theirs in zip(params, plain.parameters(), strict=True):
+        torch.testing.assert_close(ours.cpu(), theirs, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", EXPERTS)
 def test_experts_that_take_no_tokens_out_send_nothing(name, monkeypatch):
     make, draw = model_zoo.MODELS[name]
 

@@ -315,8 +315,7 @@ def test_large_tensors_are_read_in_pieces(tmp_path, small_pieces, spec):
 
 
 def test_memory_of_the_host():
-    """A model of 512 MiB, half of it two tensors: under a quarter of it on the host, and under a
-    quarter of a tensor that is large enough."""
+    """A model of 512 MiB, half of it two tensors: some slabs of 8 MiB."""
     run_script("""
         import tempfile, torch, torch_spmd as spmd
 
@@ -335,6 +334,9 @@ def test_memory_of_the_host():
         with tempfile.TemporaryDirectory() as path:
             spmd.save(path, tree)
             saved = memory("VmHWM") - before
+            before = memory("VmRSS")
+            with open("/proc/self/clear_refs", "w") as peak:
+                peak.write("5")
             spmd.load(path, tree)
             loaded = memory("VmHWM") - before
             with torch.device("meta"):
@@ -347,6 +349,6 @@ def test_memory_of_the_host():
         assert all(tree[str(i)][5, 5].item() == i for i in range(10))
         assert float(empty["9"].min()) == float(empty["9"].max()) == 9
         assert saved < 96, saved
-        assert loaded < 128, loaded
-        assert made < 128 + 64, made  # it was not there before
+        assert loaded < 64, loaded
+        assert made < 128 + 48, made  # it was not there before
     """)
