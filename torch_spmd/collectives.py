@@ -13,7 +13,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 from torch._C import _functorch
 from torch.overrides import handle_torch_function, has_torch_function_unary
@@ -21,9 +20,6 @@ from torch.utils import _pytree as pytree
 
 from torch_spmd import _arguments
 from torch_spmd.manual import ManualAxis, manual_axis, varies
-from torch_spmd.mesh import Mesh
-from torch_spmd.spec import UNCONSTRAINED, PartitionSpec
-from torch_spmd.tensors import reshard
 
 
 def psum(x: Any, axis_name: Any) -> Any:
@@ -192,9 +188,9 @@ def ragged_all_to_all(
     The sizes are data: other sizes need no other program.
 
     To device i go the `send_sizes[i]` rows of `operand` from `input_offsets[i]` on, and they are
-    written into its `output` from `output_offsets[i]` on. Rows behind the end of an output are
-    dropped. There is no exchange of parts of unequal sizes behind it: one all-to-all sends as many
-    rows to each device as the operand has, n times the operand for n devices.
+    written into its `output` from `output_offsets[i]` on. There is no exchange of parts of unequal
+    sizes behind it: one all-to-all sends as many rows to each device as the operand has, n times
+    the operand for n devices.
 
     Args:
         operand: [rows, …].
@@ -205,7 +201,11 @@ def ragged_all_to_all(
     Returns:
         The output with the rows that arrived.
 
-    Errors: as `psum`; TypeError and ValueError for tensors of other types and shapes.
+    Errors: as `psum`; TypeError and ValueError for tensors of other types and shapes. Sizes and
+        offsets are checked when the program runs, as indices are: rows that do not lie within the
+        operand, or do not fit into the output, and a receiver that expects another number of rows
+        than its sender sends, are a RuntimeError that names the number, in all processes, where a
+        result is read or by `sync`.
 
     Example:
         >>> import torch, torch_spmd as spmd
@@ -245,13 +245,21 @@ def ragged_all_to_all(
             f"{output.dtype} of shape {tuple(output.shape)}"
         )
     rows, end = operand.shape[0], output.shape[0]
+    of_operand, of_output = f"{rows}, the rows of operand", f"{end}, the rows of output"
+    sizes = _checked("send_sizes", send_sizes, 0, rows, of_operand)
+    starts = _checked("input_offsets", input_offsets, 0, rows, of_operand)
+    offsets = _checked("output_offsets", output_offsets, 0, end, of_output)
+    starts = _checked("input_offsets + send_sizes", starts + sizes, 0, rows, of_operand) - sizes
+    offsets = _checked("output_offsets + send_sizes", offsets + sizes, 0, end, of_output) - sizes
     if rows == 0:
-        return output
-    steps = torch.arange(rows, device=operand.device)
-    sent = operand[(input_offsets[:, None] + steps).clamp(0, rows - 1)]
-    places = torch.where(steps < send_sizes[:, None], output_offsets[:, None] + steps, end)
+        operand = torch.cat([operand, operand.new_zeros((1, *operand.shape[1:]))])
+    steps = torch.arange(max(rows, 1), device=operand.device)
+    sent = operand[(starts[:, None] + steps).clamp(0, max(rows - 1, 0))]
+    places = torch.where(steps < sizes[:, None], offsets[:, None] + steps, end)
     sent, places = (all_to_all(t, axis_name, 0, 0) for t in (sent, places))
-    places = torch.where(steps < recv_sizes[:, None], places, end).clamp(0, end)
+    difference = recv_sizes - (places < end).sum(1)
+    what = "recv_sizes minus the send_sizes of the senders"
+    places = places + _checked(what, difference, 0, 0, "0")[:, None]
     longer = torch.cat([output, torch.zeros_like(sent[0, :1])])
     return longer.index_put((places.flatten(),), sent.flatten(0, 1))[:end]
 
@@ -274,7 +282,7 @@ def ppermute(x: Any, axis_name: Any, perm: Sequence[tuple[int, int]]) -> Any:
     """
     each = manual_axis("ppermute", axis_name)
     sources = _sources(each, perm)
-    return _each("ppermute", x, lambda t: _apply(t, each, _Permute(sources, each.mesh, each.name)))
+    return _each("ppermute", x, lambda t: _apply(t, each, _Permute(sources)))
 
 
 def pshuffle(x: Any, axis_name: Any, perm: Sequence[int]) -> Any:
@@ -297,9 +305,7 @@ def pshuffle(x: Any, axis_name: Any, perm: Sequence[int]) -> Any:
             f"pshuffle: perm must have each position of axis {each.name!r} once, 0 to "
             f"{each.size - 1}; got {_arguments.plain(sources)}"
         )
-    return _each(
-        "pshuffle", x, lambda t: _apply(t, each, _Permute(tuple(sources), each.mesh, each.name))
-    )
+    return _each("pshuffle", x, lambda t: _apply(t, each, _Permute(tuple(sources))))
 
 
 def pbroadcast(x: Any, axis_name: Any, source: int) -> Any:
@@ -398,6 +404,35 @@ def shard_size(size: int, axis_name: Any) -> Tensor:
     size = _arguments.integer("shard_size", "size", size, 0)
     largest = -(-size // _size("shard_size", axis_name))
     return (size - axis_index(axis_name) * largest).clamp(0, largest)
+
+
+def _checked(name: str, numbers: Tensor, least: int, most: int, shown: str) -> Tensor:
+    """The numbers. The program refuses others than `least` to `most` when it runs."""
+    must = shown if least == most else f"in 0 to {shown}"
+    refusal = f"ragged_all_to_all: {name} must be {must}; got {{}}"
+    result: Tensor = _InRange.apply(numbers, float(least), float(most), refusal)
+    return result
+
+
+class _InRange(torch.autograd.Function):
+    """The argument, whose elements are checked when the program runs."""
+
+    @staticmethod
+    def forward(t: Tensor, least: float, most: float, refusal: str) -> Tensor:
+        result: Tensor = torch.ops.spmd.in_range(t, least, most, refusal)
+        return result
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        pass
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Any:
+        return grad, None, None, None
+
+    @staticmethod
+    def vmap(info: Any, in_dims: Any, t: Tensor, *args: Any) -> Any:
+        return _InRange.apply(t, *args), in_dims[0]
 
 
 # --- PyTorch's functional collectives ---
@@ -654,73 +689,49 @@ class _Exchange(_Collective):
 @dataclass(frozen=True)
 class _Permute(_Collective):
     sources: tuple[int, ...]  # by destination; -1 is zeros
-    mesh: Mesh
-    axis: str
 
     def run(self, t: Tensor) -> tuple[Tensor, bool]:
-        size = len(self.sources)
-        pairs = [(i, source) for i, source in enumerate(self.sources) if source >= 0]
-        shifts = {i - source for i, source in pairs}
-        if shifts <= {0}:
-            pass
-        elif all(i + source == size - 1 for i, source in pairs):
-            t = t.flip(0)
-        elif len(shifts) == 1:  # nothing goes around the end
-            t = _shifted(t, shifts.pop())
-        elif len({shift % size for shift in shifts}) == 1:
-            shift = shifts.pop() % size
-            goes_on = _like(torch.arange(size, device=t.device) >= shift, t)
-            t = torch.where(goes_on, _shifted(t, shift), _shifted(t, shift - size))
-        elif t.dim() == 1:  # numbers
-            t = torch.cat([t[max(s, 0) :][:1] for s in self.sources])
-        else:
-            t = self._in_pieces(t)
-        return self._received(t), True
-
-    def _received(self, t: Tensor) -> Tensor:
-        """Zeros on devices to which nobody sends."""
-        if -1 not in self.sources:
-            return t
-        receives = torch.tensor([source >= 0 for source in self.sources], device=t.device)
-        return torch.where(_like(receives, t), t, 0)
-
-    def _in_pieces(self, t: Tensor) -> Tensor:
-        """Any permutation: each device sends one piece of its shard to each device, all devices
-        rename the sources of their pieces, and each gets the pieces of its shard. Two all-to-alls
-        send 2 (n - 1) / n of a shard for n devices, and a gather n - 1 shards."""
-        n = len(self.sources)
-        dim = max(range(1, t.dim()), key=lambda d: (t.shape[d] % n == 0, t.shape[d]))
-        size = t.shape[dim]
-        if size % n != 0:
-            t = F.pad(t, (*(0, 0) * (t.dim() - 1 - dim), 0, -size % n))
-        t = t.unflatten(dim, (-1, n))
-        by_source: list[Any] = [UNCONSTRAINED] * t.dim()
-        by_piece = list(by_source)
-        by_source[0], by_source[dim + 1] = self.axis, None
-        by_piece[0], by_piece[dim + 1] = None, self.axis
-        t = reshard(t, self.mesh, PartitionSpec(*by_piece))
-        t = t.index_select(0, torch.tensor([max(s, 0) for s in self.sources], device=t.device))
-        t = reshard(
-            reshard(t, self.mesh, PartitionSpec(*by_piece)), self.mesh, PartitionSpec(*by_source)
-        )
-        return t.flatten(dim, dim + 1).narrow(dim, 0, size)
+        if self.sources == tuple(range(len(self.sources))):
+            return t, True
+        result: Tensor = _Reorder.apply(t, 0, self.sources)  # one exchange
+        return result, True
 
     def transposed(self, grad: Tensor, x: Tensor, axis: ManualAxis) -> Tensor:
-        inverse = [-1] * len(self.sources)
-        for destination, source in enumerate(self.sources):
-            if source >= 0:
-                inverse[source] = destination
-        return _apply(grad, axis, replace(self, sources=tuple(inverse)))
+        return _apply(grad, axis, _Permute(_inverse(self.sources)))
 
 
-def _shifted(t: Tensor, shift: int) -> Tensor:
-    """Each device's value goes to the device `shift` further on; what begins is zeros."""
-    return F.pad(t, (*(0, 0) * (t.dim() - 1), shift, -shift))
+def _inverse(sources: tuple[int, ...]) -> tuple[int, ...]:
+    """For each position to whom it goes, or -1. Each position is a source at most once."""
+    inverse = [-1] * len(sources)
+    for destination, source in enumerate(sources):
+        if source >= 0:
+            inverse[source] = destination
+    return tuple(inverse)
 
 
-def _like(condition: Tensor, t: Tensor) -> Tensor:
-    """A condition on the devices with as many dimensions as `t`."""
-    return condition.view(-1, *(1,) * (t.dim() - 1))
+class _Reorder(torch.autograd.Function):
+    """Index i along a dimension is index sources[i] of the argument, zeros if that is -1."""
+
+    @staticmethod
+    def forward(t: Tensor, dim: int, sources: tuple[int, ...]) -> Tensor:
+        result: Tensor = torch.ops.spmd.reorder(t, dim, sources)
+        return result
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        _, ctx.dim, ctx.sources = inputs
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Any:
+        return _Reorder.apply(grad, ctx.dim, _inverse(ctx.sources)), None, None
+
+    @staticmethod
+    def jvp(ctx: Any, tangent: Tensor, *_: Any) -> Any:
+        return _Reorder.apply(tangent, ctx.dim, ctx.sources)
+
+    @staticmethod
+    def vmap(info: Any, in_dims: Any, t: Tensor, dim: int, sources: tuple[int, ...]) -> Any:
+        return _Reorder.apply(t.movedim(in_dims[0], 0), dim + 1, sources), 0
 
 
 @dataclass(frozen=True)

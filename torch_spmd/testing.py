@@ -157,7 +157,7 @@ class Call:
             return
         self.factors: list[tuple[int, bool, str, int]] = rule["factors"]
         self.of_operand, self.of_result = rule["operands"], rule["results"]
-        self.windows: list[tuple[int, int, int, float]] = rule["windows"]
+        self.windows: list[tuple[int, int, int, float, list[tuple[int, int]]]] = rule["windows"]
         self.same: list[bool] = rule["same"]
         self.added: list[int] = rule["added"]
         self.each: dict[str, list[int]] = rule["each"]
@@ -319,8 +319,9 @@ class Call:
                 boxes.append(None)
                 continue
             box, fill = self._box(self.of_operand[k], cutting, shards, t), 0.0
-            for w, (operand, dim, factor, outside) in enumerate(self.windows):
+            for w, (operand, dim, factor, outside, order) in enumerate(self.windows):
                 if operand == k and factor in cutting:
+                    t = _reordered(t, dim, order, outside)
                     box[dim] = self._calls.window(self._id, w, *shards[factor])
                     fill = outside
             tile = _crop(t, box, fill)
@@ -405,6 +406,16 @@ def _equal(a: Tensor, b: Tensor) -> bool:
     if a.dtype != b.dtype or a.shape != b.shape or a.dtype == torch.complex32:
         return False  # or unknown: PyTorch does not compare complex numbers of 32 bits
     return torch.equal(a, b)
+
+
+def _reordered(t: Tensor, dim: int, order: list[tuple[int, int]], fill: float) -> Tensor:
+    """The tensor with its indices along a dimension in another order; itself if there is none."""
+    if not order:
+        return t
+    whole: Box = [(0, n) for n in t.shape]
+    return torch.cat(
+        [_crop(t, [*whole[:dim], part, *whole[dim + 1 :]], fill) for part in order], dim
+    )
 
 
 def _crop(t: Tensor, box: Box, fill: float) -> Tensor:

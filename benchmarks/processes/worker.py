@@ -83,6 +83,29 @@ def all_reduce_row(mebibytes: int, budget: float) -> Row:
     return Row(f"all-reduce {mebibytes} MiB", budget, prepare)
 
 
+def psum_row(mebibytes: int) -> Row:
+    """The same sum as a user writes it in a manual region, with all that it takes."""
+    elements = mebibytes * MEBI // 4
+
+    def prepare() -> tuple[Timed, Timed]:
+        mesh = spmd.make_mesh((spmd.device_count(),), ("data",))
+        given = torch.ones(spmd.device_count(), elements).to("spmd")
+        spmd.mark_sharding(given, mesh, ("data", None))
+        region = spmd.shard_map(
+            lambda t: spmd.psum(t[0], "data"), mesh, spmd.P("data", None), spmd.P(None)
+        )
+        data = torch.zeros(elements)
+
+        def add() -> None:
+            total = region(given)
+            spmd.sync(wait=True)
+            del total
+
+        return job_cpu_seconds(add), job_cpu_seconds(partial(dist.all_reduce, data))
+
+    return Row(f"psum {mebibytes} MiB", None, prepare)
+
+
 def by_the_wall(step: Step) -> float:
     """Seconds until the last process has ended the step."""
     dist.barrier()
@@ -116,7 +139,7 @@ def agreement_row(clock: str) -> Row:
 
 def rows(what: str) -> list[Row]:
     if what == "all-reduce":
-        return [all_reduce_row(64, 0.7), all_reduce_row(1, 0.7)]
+        return [all_reduce_row(64, 0.7), all_reduce_row(1, 0.7), psum_row(64)]
     if what == "agreement":
         return [agreement_row("wall"), agreement_row("CPU")]
     return [strategy_row(what)]

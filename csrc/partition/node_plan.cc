@@ -86,8 +86,8 @@ std::vector<const rules::Window*> ActiveWindows(const rules::OpFactors& factors,
     if (cut[w.factor].axes.empty()) continue;
     const Expr start = Expr::Start(Result(0), 0);
     const Expr end = start + Expr::Size(Result(0), 0);
-    const bool trivial =
-        w.extent == operands[w.operand]->dims[w.dim] && w.begin == start && w.end == end;
+    const bool trivial = w.order.empty() && w.extent == operands[w.operand]->dims[w.dim] &&
+                         w.begin == start && w.end == end;
     if (!trivial) active.push_back(&w);
   }
   return active;

@@ -8,6 +8,7 @@
 
 #include "csrc/cost/move.h"
 #include "csrc/partition/at_borders.h"
+#include "csrc/program/program.h"
 #include "csrc/rules/op_call.h"
 #include "csrc/util/box.h"
 
@@ -65,10 +66,13 @@ int64_t RowsSent(const rules::Window& w, int64_t chunk, int64_t n, const DimShar
   env.size = [&](TensorRef, int) { return out.size(); };
   env.extent = [&](TensorRef, int) { return w.extent; };
   env.coord = [](int) { return int64_t{0}; };
-  const int64_t begin = std::clamp<int64_t>(w.begin.Evaluate(env), 0, n);
-  const int64_t end = std::clamp<int64_t>(w.end.Evaluate(env), begin, n);
-  const int64_t had = std::min(end, own.end) - std::max(begin, own.begin);
-  return end - begin - std::max<int64_t>(had, 0);
+  int64_t sent = 0;
+  for (const Interval& part :
+       program::InOrder(w.order, {w.begin.Evaluate(env), w.end.Evaluate(env)})) {
+    const Interval needed = Intersect(part, {0, n});
+    sent += needed.size() - Intersect(needed, own).size();
+  }
+  return sent;
 }
 
 }  // namespace

@@ -23,7 +23,7 @@ OperandWindows WindowsOf(const std::vector<const rules::Window*>& active, int op
   OperandWindows result;
   for (const rules::Window* w : active) {
     if (w->operand != operand) continue;
-    result.dims.push_back({w->dim, w->extent, cut[w->factor].chunk, w->begin, w->end});
+    result.dims.push_back({w->dim, w->extent, cut[w->factor].chunk, w->begin, w->end, w->order});
     result.fill = w->fill;
   }
   std::sort(result.dims.begin(), result.dims.end(),

@@ -52,7 +52,7 @@ namespace program {
 using spmd::HeapBytes;
 
 static int64_t HeapBytes(const WindowDim& window) {
-  return HeapBytes(window.begin) + HeapBytes(window.end);
+  return HeapBytes(window.begin) + HeapBytes(window.end) + HeapBytes(window.order);
 }
 static int64_t HeapBytes(const Value& v) {
   return HeapBytes(v.type) + HeapBytes(v.sharding) + HeapBytes(v.windows) + HeapBytes(v.name);

@@ -45,6 +45,16 @@ absl::StatusOr<WindowDim> ParseWindow(Scanner& in) {
   if (in.ConsumeWord("chunk")) {
     SPMD_ASSIGN_OR_RETURN(window.chunk, in.Integer("the size of a chunk"));
   }
+  if (in.ConsumeWord("order")) {
+    SPMD_RETURN_IF_ERROR(in.Expect("("));
+    do {
+      Interval& part = window.order.emplace_back();
+      SPMD_ASSIGN_OR_RETURN(part.begin, in.Integer("an index"));
+      SPMD_RETURN_IF_ERROR(in.Expect(".."));
+      SPMD_ASSIGN_OR_RETURN(part.end, in.Integer("an index"));
+    } while (in.Consume(","));
+    SPMD_RETURN_IF_ERROR(in.Expect(")"));
+  }
   SPMD_RETURN_IF_ERROR(in.Expect(")"));
   return window;
 }

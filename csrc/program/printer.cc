@@ -61,6 +61,14 @@ class Printer {
       absl::StrAppend(&text, " window(", window.dim, ": ", window.begin.ToString(), "..",
                       window.end.ToString(), " of ", window.extent);
       if (window.chunk != 0) absl::StrAppend(&text, " chunk ", window.chunk);
+      if (!window.order.empty()) {
+        absl::StrAppend(&text, " order(",
+                        absl::StrJoin(window.order, ",",
+                                      [](std::string* out, const Interval& part) {
+                                        absl::StrAppend(out, part.begin, "..", part.end);
+                                      }),
+                        ")");
+      }
       absl::StrAppend(&text, ")");
     }
     return text;

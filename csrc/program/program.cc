@@ -63,6 +63,8 @@ class Digest {
       f_.Add(window.dim).Add(window.extent).Add(window.chunk);
       f_.Add(absl::string_view(window.begin.ToString()));
       f_.Add(absl::string_view(window.end.ToString()));
+      f_.Add(static_cast<uint64_t>(window.order.size()));
+      for (const Interval& part : window.order) f_.Add(part.begin).Add(part.end);
     }
   }
 
@@ -112,6 +114,20 @@ Interval WindowDim::At(const Grid& grid, const AxisList& axes, int64_t shard) co
   const int64_t first = begin.Evaluate(env);
   if (size == 0) return {first, first};
   return {first, std::max(first, end.Evaluate(env))};
+}
+
+std::vector<Interval> InOrder(absl::Span<const Interval> order, const Interval& at) {
+  if (order.empty()) return {at};
+  std::vector<Interval> indices;
+  int64_t before = 0;  // positions
+  for (const Interval& part : order) {
+    const Interval here = Intersect(at, {before, before + part.size()});
+    if (!here.empty()) {
+      indices.push_back({part.begin + here.begin - before, part.begin + here.end - before});
+    }
+    before += part.size();
+  }
+  return indices;
 }
 
 ValueId Program::AddValue(Value value) {

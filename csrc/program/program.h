@@ -41,7 +41,11 @@
 //   %h: f32[8,64,3] @m {data},{model},{} window(1: start(r0,0)-1..start(r0,0)+size(r0,0)+1 of 64)
 //
 // means that shard i of dimension 1 is [start-1, start+size+1), where [start, start+size) is shard
-// i of 64 indices sharded over `model`; "of 64 chunk 20" where the chunk is not ⌈64/k⌉.
+// i of 64 indices sharded over `model`; "of 64 chunk 20" where it is not ⌈64/k⌉. With an order,
+//
+//   %h: f32[4,8] @m {x},{} window(0: start(r0,0)..start(r0,0)+size(r0,0) of 4 order(3..4,0..3))
+//
+// the window is one of the indices 3, 0, 1, 2: what one exchange rotates.
 #pragma once
 
 #include <cstdint>
@@ -52,8 +56,10 @@
 #include "absl/container/inlined_vector.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "absl/types/span.h"
 #include "csrc/ir/graph.h"
 #include "csrc/sharding/layout.h"
+#include "csrc/util/box.h"
 
 namespace spmd::program {
 
@@ -70,14 +76,20 @@ struct WindowDim {
   int64_t chunk = 0;  // 0: ⌈extent/k⌉
   Expr begin = 0;
   Expr end = 0;
+  // The dimension's indices in the order to which `begin` and `end` refer; empty: their own.
+  std::vector<Interval> order;
   // The window of shard `shard`, one of those along `axes`.
   // Requires: CheckLayout of one dimension passes.
   Interval At(const Grid& grid, const AxisList& axes, int64_t shard) const;
   friend bool operator==(const WindowDim& a, const WindowDim& b) {
     return a.dim == b.dim && a.extent == b.extent && a.chunk == b.chunk && a.begin == b.begin &&
-           a.end == b.end;
+           a.end == b.end && a.order == b.order;
   }
 };
+
+// The indices at positions `at` of a dimension whose indices are in that order; `at` itself if the
+// order is empty. Requires: all of `at` is in the order.
+std::vector<Interval> InOrder(absl::Span<const Interval> order, const Interval& at);
 
 struct Value {
   TensorType type;  // global
@@ -161,7 +173,7 @@ struct Program {
   int32_t AddSource(absl::string_view line);  // equal lines have one number
   Layout LayoutOf(ValueId id) const;
   // The box of tile `tile` (numbered as in LayoutOf(id)) with its windows, which may reach outside
-  // the value.
+  // the value. Where a window has an order, these are positions in it.
   Box TileBox(ValueId id, int64_t tile) const;
   // Bytes of the largest tile.
   int64_t TileBytes(ValueId id) const;

@@ -10,6 +10,30 @@
 namespace spmd::program {
 namespace {
 
+// The indices along each dimension that a device needs of a value.
+using Needed = absl::InlinedVector<std::vector<Interval>, 5>;
+
+Needed NeededBy(const Program& program, ValueId id, int64_t tile) {
+  const Value& value = program.values[id];
+  Needed needed;
+  for (const Interval& part : program.TileBox(id, tile)) needed.push_back({part});
+  for (const WindowDim& window : value.windows) {
+    needed[window.dim] = InOrder(window.order, needed[window.dim][0]);
+  }
+  return needed;
+}
+
+// The number of elements that are needed and in the box.
+int64_t CountIn(const Box& box, const Needed& needed) {
+  int64_t elements = 1;
+  for (size_t d = 0; d < box.size(); ++d) {
+    int64_t indices = 0;
+    for (const Interval& part : needed[d]) indices += Intersect(part, box[d]).size();
+    elements *= indices;
+  }
+  return elements;
+}
+
 // Bytes of value `to` that the worst-off device has to fetch: its new box, less the part outside
 // the value (filled, not sent), less what its old box holds.
 int64_t FetchedBytes(const Program& program, ValueId from, ValueId to) {
@@ -24,15 +48,14 @@ int64_t FetchedBytes(const Program& program, ValueId from, ValueId to) {
   const auto& new_ids = program.grids[new_value.grid]->device_ids();
   int64_t worst = 0;
   for (size_t p = 0; p < new_ids.size(); ++p) {
-    const Box needed =
-        Intersect(program.TileBox(to, new_layout.TileAt(static_cast<int64_t>(p))), whole);
-    int64_t elements = NumElements(needed);
+    const Needed needed = NeededBy(program, to, new_layout.TileAt(static_cast<int64_t>(p)));
+    int64_t elements = CountIn(whole, needed);
     const auto it = old_position.find(new_ids[p]);
     if (it != old_position.end()) {
       const int64_t tile = old_layout.TileAt(it->second);
       // A device holds one term along unreduced axes; the term of another coordinate is other data.
       if (old_layout.TermOfTile(tile) == new_layout.TermOfTile(new_layout.TileAt(p))) {
-        elements -= NumElements(Intersect(needed, program.TileBox(from, tile)));
+        elements -= CountIn(Intersect(program.TileBox(from, tile), whole), needed);
       }
     }
     worst = std::max(worst, elements);

@@ -111,6 +111,12 @@ class Verifier {
                                 " indices with chunk ", window.chunk,
                                 "; the chunk must be at least ", least));
     }
+    int64_t ordered = 0;
+    for (const Interval& part : window.order) ordered += part.size();
+    if (!window.order.empty() && ordered != window.extent) {
+      return Error(absl::StrCat("the order of dimension ", window.dim, " has ", ordered,
+                                " indices, not ", window.extent));
+    }
     absl::Status status;
     auto check = [&](const Expr& variable) {
       const bool fits = variable.op() == Expr::Op::kCoord

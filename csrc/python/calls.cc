@@ -72,7 +72,9 @@ py::object FactorsAt(const PendingCalls& calls, int id) {
         f.granularity));
   }
   for (const rules::Window& w : found.windows) {
-    windows.append(py::make_tuple(w.operand, w.dim, w.factor, w.fill));
+    std::vector<std::pair<int64_t, int64_t>> order;
+    for (const Interval& part : w.order) order.emplace_back(part.begin, part.end);
+    windows.append(py::make_tuple(w.operand, w.dim, w.factor, w.fill, order));
   }
   std::vector<bool> same;
   for (size_t r = 0; r < found.results.size(); ++r) {

@@ -70,13 +70,19 @@ void CopyElement(const Literal& source, int64_t from, Literal& target, int64_t t
   if (!target.imaginary.empty()) target.imaginary[to] = source.imaginary[from];
 }
 
-// Calls visit(index in the box, index in the value or -1 if outside) for every element of a box.
+// Calls visit(index in the box, index in the value or -1 if outside) for every element of a box
+// with these windows.
 template <typename Visit>
-void ForBox(const Box& box, absl::Span<const int64_t> dims, const Visit& visit) {
+void ForBox(const Box& box, absl::Span<const program::WindowDim> windows,
+            absl::Span<const int64_t> dims, const Visit& visit) {
   for (int64_t i = 0, count = NumElements(box); i < count; ++i) {
     int64_t rest = i, at = 0, stride = 1;
     for (size_t d = box.size(); d-- > 0;) {
-      const int64_t index = box[d].begin + rest % box[d].size();
+      int64_t index = box[d].begin + rest % box[d].size();
+      for (const program::WindowDim& window : windows) {
+        if (window.dim != static_cast<int>(d)) continue;
+        index = program::InOrder(window.order, {index, index + 1})[0].begin;
+      }
       rest /= box[d].size();
       if (index < 0 || index >= dims[d]) at = -1;
       if (at >= 0) at += index * stride;
@@ -122,7 +128,7 @@ absl::StatusOr<Terms> TileSet::PutTogether() const {
   std::vector<std::vector<bool>> held(count, std::vector<bool>(type().NumElements(), false));
   for (int64_t tile = 0; tile < layout_.num_tiles(); ++tile) {
     const int64_t term = layout_.TermOfTile(tile);
-    ForBox(boxes_[tile], type().dims, [&](int64_t place, int64_t index) {
+    ForBox(boxes_[tile], value_->windows, type().dims, [&](int64_t place, int64_t index) {
       if (index < 0 || held[term][index]) return;
       held[term][index] = true;
       CopyElement(tiles_[tile], place, out.terms[term], index);
@@ -175,7 +181,7 @@ void TileSet::CutFrom(const Terms& source, double fill) {
     const Literal term = TermFor(source, layout_.FirstPositionOf(tile));
     Literal& out = tiles_[tile];
     out = Filled({type().dtype, BoxDims(boxes_[tile])}, fill);
-    ForBox(boxes_[tile], type().dims, [&](int64_t place, int64_t index) {
+    ForBox(boxes_[tile], value_->windows, type().dims, [&](int64_t place, int64_t index) {
       if (index >= 0) CopyElement(term, index, out, place);
     });
   }

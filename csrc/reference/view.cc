@@ -152,6 +152,22 @@ absl::StatusOr<Literals> Roll(const OpArgs& args) {
   }));
 }
 
+absl::StatusOr<Literals> Reorder(const OpArgs& args) {
+  SPMD_ASSIGN_OR_RETURN(const Literal* in, args.operand(0));
+  SPMD_ASSIGN_OR_RETURN(const int dim, args.Dim("dim", in->type.rank()));
+  const std::vector<int64_t> from = args.Ints("index");
+  const Dims& dims = in->type.dims;
+  if (!from.empty() && static_cast<int64_t>(from.size()) != dims[dim]) {
+    return args.Error("an index for each position is needed");
+  }
+  return One(Gather(args, *in, dims, [&](const Dims& index) -> int64_t {
+    if (from.empty()) return Ravel(index, dims);
+    Dims source = index;
+    source[dim] = from[index[dim]];
+    return source[dim] < 0 ? -1 : Ravel(source, dims);
+  }));
+}
+
 absl::StatusOr<Literals> Repeat(const OpArgs& args) {
   SPMD_ASSIGN_OR_RETURN(const Literal* in, args.operand(0));
   const std::vector<int64_t> repeats = args.Ints("repeats");
@@ -199,6 +215,7 @@ constexpr KernelRow kRows[] = {
     {"aten::triu", Triangle<true>},
     {"aten::unsqueeze", Unsqueeze},
     {"aten::view", View},
+    {"spmd::reorder", Reorder},
 };
 static_assert(SortedByOp(kRows));
 

@@ -71,6 +71,9 @@ std::string OpFactors::ToString() const {
     absl::StrAppend(&text, " window(o", w.operand, ",", w.dim, " ", Letter(w.factor), ": ",
                     w.begin.ToString(), " to ", w.end.ToString(), " of ", w.extent);
     if (w.fill != 0) absl::StrAppend(&text, " fill ", w.fill);
+    for (const Interval& part : w.order) {
+      absl::StrAppend(&text, &part == &w.order[0] ? " order " : ",", part.begin, "..", part.end);
+    }
     text += ")";
   }
   return text;

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "csrc/sharding/sharding.h"
+#include "csrc/util/box.h"
 #include "csrc/util/checked_vector.h"
 #include "csrc/util/expr.h"
 
@@ -40,7 +41,8 @@ using TensorFactors = std::vector<DimFactors>;
 // shard, not the shard itself (convolution, pooling, pad). `begin` and `end` are expressions over
 // start(r0,0) and size(r0,0), the shard of a dimension of `extent` indices that the factor's axes
 // divide. Indices outside the operand read `fill`. The dimension lists the factor as usual; the
-// window is what makes it legal to shard.
+// window is what makes it legal to shard. With `order`, the interval is one of the dimension's
+// indices in that order: those of a rotation of 4 by one are 3, 0, 1, 2.
 struct Window {
   int operand = 0;
   int dim = 0;
@@ -49,6 +51,7 @@ struct Window {
   Expr begin = 0;
   Expr end = 0;
   double fill = 0;
+  std::vector<Interval> order;
 };
 
 struct OpFactors {

@@ -40,6 +40,11 @@ absl::Status CheckShape(const OpCall& call, const OpFactors& f) {
         w.dim >= call.operand(w.operand).rank() || w.extent != f.factors[w.factor].size) {
       return error("a window names no dimension");
     }
+    int64_t ordered = 0;
+    for (const Interval& part : w.order) ordered += part.size();
+    if (!w.order.empty() && ordered != w.extent) {
+      return error("a window's order has ", ordered, " indices");
+    }
   }
   return absl::OkStatus();
 }

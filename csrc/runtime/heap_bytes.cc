@@ -11,9 +11,9 @@ using spmd::HeapBytes;
 
 int64_t HeapBytes(const Placement& p) {
   return static_cast<int64_t>(sizeof(Placement)) + HeapBytes(p.intervals_) +
-         HeapBytes(p.windowed_) + HeapBytes(p.stride_) + HeapBytes(p.tile_at_) +
-         HeapBytes(p.first_position_) + HeapBytes(p.index_at_) + HeapBytes(p.position_of_) +
-         HeapBytes(p.dims_) + HeapBytes(p.empty_);
+         HeapBytes(p.windowed_) + HeapBytes(p.orders_) + HeapBytes(p.stride_) +
+         HeapBytes(p.tile_at_) + HeapBytes(p.first_position_) + HeapBytes(p.index_at_) +
+         HeapBytes(p.position_of_) + HeapBytes(p.dims_) + HeapBytes(p.empty_);
 }
 
 namespace {

@@ -18,6 +18,7 @@ namespace {
 struct Segment {
   int64_t shard;
   Interval interval;
+  int64_t first;  // the index of the value at the beginning of the interval
 };
 
 // The shard that covers index `at` and reaches furthest; -1 if none does. `end` becomes the index
@@ -50,13 +51,19 @@ int64_t FindShard(const Placement& from, int dim, int64_t at, int64_t& end) {
   return best;
 }
 
-std::vector<Segment> Cover(const Placement& from, int dim, const Interval& wanted) {
+// `order` is that of the target.
+std::vector<Segment> Cover(const Placement& from, int dim, const Interval& wanted,
+                           absl::Span<const Interval> order) {
   std::vector<Segment> segments;
-  for (int64_t at = wanted.begin; at < wanted.end;) {
-    int64_t end = wanted.end;
-    const int64_t shard = FindShard(from, dim, at, end);
-    segments.push_back({shard, {at, end}});
-    at = end;
+  int64_t target = wanted.begin;
+  for (const Interval& part : program::InOrder(order, wanted)) {
+    for (int64_t at = part.begin; at < part.end;) {
+      int64_t end = part.end;
+      const int64_t shard = FindShard(from, dim, at, end);
+      segments.push_back({shard, {target, target + end - at}, at});
+      target += end - at;
+      at = end;
+    }
   }
   return segments;
 }
@@ -73,7 +80,7 @@ class PlanMaker {
                to.layout().ToString());
     for (int d = 0; d < from.rank(); ++d) {
       for (int64_t i = 0; i < to.num_shards(d); ++i) {
-        cover_[d].push_back(Cover(from, d, to.ShardInterval(d, i)));
+        cover_[d].push_back(Cover(from, d, to.ShardInterval(d, i), to.order(d)));
       }
     }
     const AxisMask after = same_grid_ ? to.sharding().UnreducedAxes() : 0;
@@ -143,7 +150,7 @@ class PlanMaker {
           piece.source_offset.push_back(0);
         } else {
           source_tile += s.shard * from_.stride(d);
-          piece.source_offset.push_back(s.interval.begin - from_.ShardInterval(d, s.shard).begin);
+          piece.source_offset.push_back(s.first - from_.ShardInterval(d, s.shard).begin);
         }
       }
       if (piece.source == 0) {

@@ -6,13 +6,15 @@
 namespace spmd::runtime {
 
 Placement::Placement(Layout layout, bool per_position, std::vector<std::vector<Interval>> intervals,
-                     int64_t devices_per_process)
+                     int64_t devices_per_process, std::vector<std::vector<Interval>> orders)
     : layout_(std::move(layout)),
       per_position_(per_position),
       devices_per_process_(devices_per_process),
-      intervals_(std::move(intervals)) {
+      intervals_(std::move(intervals)),
+      orders_(std::move(orders)) {
   const int r = layout_.rank();
   intervals_.resize(r);
+  orders_.resize(r);
   windowed_.resize(r);
   stride_.resize(r);
   num_terms_ = grid().size(sharding().unreduced);
@@ -79,7 +81,7 @@ PlacementPtr PlacementCache::Of(program::ValueId id) {
     if (entry.windows == value.windows) return entry.placement;
   }
   Layout layout = program_.LayoutOf(id);
-  std::vector<std::vector<Interval>> intervals(layout.rank());
+  std::vector<std::vector<Interval>> intervals(layout.rank()), orders(layout.rank());
   // The intervals of one dimension do not depend on the shards of the others, so they are read from
   // the tiles that are first in all other dimensions.
   int64_t stride = layout.grid()->size(layout.sharding().unreduced);
@@ -94,9 +96,11 @@ PlacementPtr PlacementCache::Of(program::ValueId id) {
       interval.end = std::max(interval.begin, interval.end);
       intervals[window.dim].push_back(interval);
     }
+    orders[window.dim] = window.order;
   }
-  auto placement = std::make_shared<const Placement>(std::move(layout), per_position_,
-                                                     std::move(intervals), devices_per_process_);
+  auto placement =
+      std::make_shared<const Placement>(std::move(layout), per_position_, std::move(intervals),
+                                        devices_per_process_, std::move(orders));
   entries.push_back({value.windows, placement});
   return placement;
 }

@@ -23,9 +23,9 @@ namespace spmd::runtime {
 class Placement {
  public:
   // intervals[d][i] are the indices that shard i of dimension d holds; an empty list means the
-  // layout's own. `devices_per_process` is as in Homes.
+  // layout's own. `devices_per_process` is as in Homes; orders[d] is as order(d) below.
   Placement(Layout layout, bool per_position, std::vector<std::vector<Interval>> intervals = {},
-            int64_t devices_per_process = 0);
+            int64_t devices_per_process = 0, std::vector<std::vector<Interval>> orders = {});
 
   const Layout& layout() const { return layout_; }
   const Grid& grid() const { return *layout_.grid(); }
@@ -62,6 +62,8 @@ class Placement {
   // True if the shards of `dim` are not the layout's own: they may overlap and reach outside the
   // value.
   bool windowed(int dim) const { return windowed_[dim]; }
+  // The value's indices in the order to which the shards of `dim` refer; empty: their own.
+  const std::vector<Interval>& order(int dim) const { return orders_[dim]; }
   int64_t num_terms() const { return num_terms_; }
   int64_t ShardOfTile(int64_t tile, int dim) const { return tile / stride_[dim] % num_shards(dim); }
   // The distance in tiles between neighbouring shards of `dim`.
@@ -86,6 +88,7 @@ class Placement {
 
   std::vector<std::vector<Interval>> intervals_;
   std::vector<bool> windowed_;
+  std::vector<std::vector<Interval>> orders_;
   int64_t num_terms_ = 1;
   std::vector<int64_t> stride_;
   std::vector<int32_t> tile_at_;

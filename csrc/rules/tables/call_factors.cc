@@ -49,6 +49,11 @@ void CallFactors::OverWindow(int operand, int dim, int factor, const ExprInterva
   factors_.windows.push_back(std::move(window));
 }
 
+void CallFactors::OverOrder(int operand, int dim, int factor, std::vector<Interval> order) {
+  OverWindow(operand, dim, factor, WindowShard());
+  factors_.windows.back().order = std::move(order);
+}
+
 int CallFactors::Pass(int operand_dim, int result_dim) {
   const int factor = Add(call_.results[0].dims[result_dim]);
   OverOperand(0, operand_dim, factor);

@@ -47,6 +47,9 @@ class CallFactors {
   // Appends the factor to a dimension that is read through the window `needed`, a function of
   // WindowShard().
   void OverWindow(int operand, int dim, int factor, const ExprInterval& needed, double fill = 0);
+  // The same for a result whose indices along the dimension are those of the operand in that order.
+  // The call on tiles leaves them in the order in which it gets them.
+  void OverOrder(int operand, int dim, int factor, std::vector<Interval> order);
   // Adds a factor over a dimension of operand 0 and a dimension of result 0.
   int Pass(int operand_dim, int result_dim);
 

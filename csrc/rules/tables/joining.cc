@@ -249,53 +249,90 @@ absl::StatusOr<OpFactors> FlipFactors(const OpCall& call) {
 
 absl::StatusOr<OpFactors> RollFactors(const OpCall& call) {
   CallFactors f(call);
+  const std::vector<int64_t>& shifts = call.attrs().GetInts("shifts");
   const std::vector<int64_t> named = call.attrs().GetIntsOr("dims", {});
-  const std::vector<bool> rolled = Named(call, named, call.results[0].rank());
-  for (int d = 0; d < call.results[0].rank(); ++d) {
-    if (!rolled[d] && !named.empty()) {
-      f.Pass(d, d);
-      continue;
+  const int rank = call.results[0].rank();
+  for (int d = 0; d < rank; ++d) {
+    const int64_t n = call.results[0].dims[d];
+    int64_t shift = 0;
+    for (size_t i = 0; i < named.size() && n > 0; ++i) {
+      if (call.Wrapped(named[i], "dims", rank) == d) shift += shifts.at(i) % n;
     }
-    const int factor = f.AddWhole(call.results[0].dims[d]);
-    f.OverResult(d, factor);
-    f.OverOperand(0, d, factor);
+    const int64_t from = n == 0 ? 0 : ((-shift) % n + n) % n;  // where the result begins
+    if (named.empty()) {
+      const int factor = f.AddWhole(n);
+      f.OverResult(d, factor);
+      f.OverOperand(0, d, factor);
+    } else if (from == 0) {
+      f.Pass(d, d);
+    } else {
+      const int factor = f.Add(n);
+      f.OverResult(d, factor);
+      f.OverOrder(0, d, factor, {{from, n}, {0, from}});
+    }
   }
   return f.Take();
 }
 
-// Rolls with two shifted copies and a choice between them. Both copies keep the boundaries between
-// shards, so only as many elements move as the shift says. Two concatenated slices would distribute
-// all elements anew.
-absl::StatusOr<std::vector<ir::ValueId>> RollAsShifts(Builder& b, const ir::Graph& from,
+Attributes LocalRoll(const OpCall& call, const OpFactors& factors, const CutFactors& cut) {
+  std::vector<int64_t> shifts = call.attrs().GetInts("shifts");
+  const std::vector<int64_t> named = call.attrs().GetIntsOr("dims", {});
+  const int rank = call.results[0].rank();
+  for (size_t i = 0; i < named.size(); ++i) {
+    const int64_t d = call.Wrapped(named[i], "dims", rank);
+    if (rank > 0 && IsCut(factors.results[0][d], cut)) shifts.at(i) = 0;
+  }
+  Attributes local = call.attrs();
+  local.Set("shifts", std::move(shifts));
+  return local;
+}
+
+absl::StatusOr<std::vector<ir::ValueId>> RollAsVector(Builder& b, const ir::Graph& from,
                                                       const ir::Node& node,
                                                       absl::Span<const ir::ValueId> operands) {
-  const std::vector<int64_t>& shifts = node.attributes.GetInts("shifts");
-  std::vector<int64_t> dims = node.attributes.GetIntsOr("dims", {});
   const TensorType type = b.type(operands[0]);
-  ir::ValueId x = operands[0];
-  const bool flat = dims.empty();  // rolls the elements in row-major order
-  if (flat) {
-    x = b.View(x, {type.NumElements()});
-    dims = {0};
+  const std::vector<int64_t> dims = node.attributes.GetIntsOr("dims", {});
+  if (!dims.empty()) return std::vector<ir::ValueId>{};
+  const ir::ValueId rolled =
+      b.Call("aten::roll", {b.View(operands[0], {type.NumElements()})},
+             {{"shifts", node.attributes.GetInts("shifts")}, {"dims", std::vector<int64_t>{0}}});
+  return std::vector<ir::ValueId>{
+      b.View(rolled, std::vector<int64_t>(type.dims.begin(), type.dims.end()))};
+}
+
+absl::StatusOr<OpFactors> ReorderFactors(const OpCall& call) {
+  CallFactors f(call);
+  const int rank = call.results[0].rank();
+  const int64_t dim = call.Dim("dim", rank);
+  const std::vector<int64_t>& index = call.attrs().GetInts("index");
+  for (int d = 0; d < rank; ++d) {
+    if (d != dim || index.empty()) {
+      f.Pass(d, d);
+      continue;
+    }
+    SPMD_REQUIRE(static_cast<int64_t>(index.size()) == call.results[0].dims[d], "index has ",
+                 index.size(), " entries for the ", call.results[0].dims[d],
+                 " indices of dimension ", d);
+    const int factor = f.Add(call.results[0].dims[d]);
+    f.OverResult(d, factor);
+    std::vector<Interval> order;
+    for (int64_t i : index) {
+      if (!order.empty() && order.back().end == i && i > 0) {
+        order.back().end = i + 1;
+      } else {
+        order.push_back({i, i + 1});
+      }
+    }
+    f.OverOrder(0, d, factor, std::move(order));
   }
-  const int rank = b.rank(x);
-  for (size_t i = 0; i < dims.size(); ++i) {
-    const int64_t dim = dims[i] < 0 ? dims[i] + rank : dims[i];
-    const int64_t n = rank == 0 ? 0 : b.type(x).dims[dim];
-    const int64_t shift = n == 0 ? 0 : (shifts[i] % n + n) % n;
-    if (shift == 0) continue;
-    const auto shifted = [&](int64_t by) {
-      std::vector<int64_t> pad(2 * (rank - dim), 0);
-      pad[pad.size() - 2] = by;
-      pad[pad.size() - 1] = -by;
-      return b.Call("aten::constant_pad_nd", {x}, {{"pad", std::move(pad)}, {"value", 0.0}});
-    };
-    const ir::ValueId wrapped =
-        b.Call("aten::lt.Scalar", {b.Iota(n, static_cast<int>(dim), rank)}, {{"other", shift}});
-    x = b.Where(wrapped, shifted(shift - n), shifted(shift));
-  }
-  if (flat) x = b.View(x, std::vector<int64_t>(type.dims.begin(), type.dims.end()));
-  return std::vector<ir::ValueId>{x};
+  return f.Take();
+}
+
+Attributes LocalReorder(const OpCall& call, const OpFactors& factors, const CutFactors& cut) {
+  Attributes local = call.attrs();
+  const int64_t dim = call.Dim("dim", call.results[0].rank());
+  if (IsCut(factors.results[0][dim], cut)) local.Set("index", std::vector<int64_t>{});
+  return local;
 }
 
 absl::StatusOr<OpFactors> UnfoldFactors(const OpCall& call) {

@@ -4,6 +4,7 @@
 //
 //   cat of 4 and 6, in two shards   shard [0:5) needs [0:4) and [0:1), shard [5:10) [4:4) and [1:6)
 //   flip of 10, in two shards       shard [0:5) needs [5:10)
+//   roll of 10 by 2, in two shards  shard [0:5) needs [8:10) and [0:3)
 #pragma once
 
 #include <vector>
@@ -36,11 +37,18 @@ absl::StatusOr<std::vector<ir::ValueId>> PadThenFill(Builder& b, const ir::Graph
 
 absl::StatusOr<OpFactors> FlipFactors(const OpCall& call);
 
-// roll: rolled dimensions are whole; to shard them, the op becomes two shifted copies and a choice.
+// roll: rolled dimensions are read in another order, which one exchange brings about. Without dims
+// it rolls the elements in row-major order, as a vector.
 absl::StatusOr<OpFactors> RollFactors(const OpCall& call);
-absl::StatusOr<std::vector<ir::ValueId>> RollAsShifts(Builder& b, const ir::Graph& from,
+Attributes LocalRoll(const OpCall& call, const OpFactors& factors, const CutFactors& cut);
+absl::StatusOr<std::vector<ir::ValueId>> RollAsVector(Builder& b, const ir::Graph& from,
                                                       const ir::Node& node,
                                                       absl::Span<const ir::ValueId> operands);
+
+// reorder: result index i along "dim" is index[i] of the operand, zeros if that is -1. An empty
+// list leaves all as it is.
+absl::StatusOr<OpFactors> ReorderFactors(const OpCall& call);
+Attributes LocalReorder(const OpCall& call, const OpFactors& factors, const CutFactors& cut);
 
 absl::StatusOr<OpFactors> UnfoldFactors(const OpCall& call);
 absl::StatusOr<OpFactors> UnfoldBackwardFactors(const OpCall& call);

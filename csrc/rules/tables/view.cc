@@ -104,7 +104,7 @@ constexpr auto kRows = Rows(
         Rewritten("aten::narrow_copy", DecomposeNarrowCopy),
         ViewsDims<PermuteSource>("aten::permute").With(&OpFacts::dims, DimsUse::kPermutes),
         Moves("aten::repeat", RepeatFactors).Local(LocalRepeats),
-        Moves("aten::roll", RollFactors).Types(SameTypes).Decomposes(RollAsShifts),
+        Moves("aten::roll", RollFactors).Types(SameTypes).Local(LocalRoll).Decomposes(RollAsVector),
         Rewritten("aten::rot90", DecomposeRot90),
         ViewsDims<SelectSource>("aten::select.int").Decomposes(SelectByPart),
         Computed("aten::select_backward", SelectBackwardFactors)
@@ -172,7 +172,12 @@ constexpr auto kRows = Rows(
         Computed("aten::view_as_real", Mapped<ViewAsRealSource>)
             .Jointly({0})
             .Flops(0)
-            .With(&OpFacts::needs_contiguous, true))),
+            .With(&OpFacts::needs_contiguous, true),
+        Computed("spmd::reorder", ReorderFactors)
+            .Jointly({0})
+            .Flops(kTrafficOnly)
+            .Types(SameTypes)
+            .Local(LocalReorder))),
     Views("spmd::slice_start", SliceStartFactors)
         .Types(SliceStartTypes)
         .With(&OpFacts::fails, Failure::kOnValues),

@@ -200,8 +200,11 @@ Tensor Full(IntArrayRef size, const at::Scalar& value, at::ScalarType dtype,
             std::optional<at::Device> device);
 Tensor Cast(const Tensor& x, at::ScalarType dtype);
 Tensor& MulScalar_(Tensor& self, const at::Scalar& other);
-// Returns x itself. Errors: `refusal`, if an element is below `low`, above `high` or NaN.
+// Returns x itself. Errors: `refusal`, if an element is below `low`, above `high` or NaN; "{}" in
+// it stands for such an element.
 Tensor InRange(const Tensor& x, double low, double high, c10::string_view refusal);
+// Index i of dimension `dim` is index[i] of x, zeros if that is -1; x itself if the list is empty.
+Tensor Reorder(const Tensor& x, int64_t dim, IntArrayRef index);
 Tensor SliceStart(const Tensor& x, int64_t dim, int64_t start, int64_t length);
 Tensor SliceStartScatter(const Tensor& x, const Tensor& src, int64_t dim, int64_t start);
 Tensor& SliceStartScatter_(Tensor& x, const Tensor& src, int64_t dim, int64_t start);

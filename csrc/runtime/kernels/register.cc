@@ -225,6 +225,7 @@ void DefineSimpleOps(torch::Library& l) {
          &k::MulScalar_);
   Define(l, "in_range", "in_range(Tensor x, float low, float high, str refusal) -> Tensor",
          &k::InRange);
+  Define(l, "reorder", "reorder(Tensor x, int dim, int[] index) -> Tensor", &k::Reorder);
   Define(l, "slice_start", "slice_start(Tensor x, int dim, int start, int length) -> Tensor",
          &k::SliceStart);
   Define(l, "slice_start_scatter",

@@ -4,8 +4,11 @@
 #include <ATen/ScalarOps.h>
 #include <ATen/ops/aminmax.h>
 #include <ATen/ops/arange.h>
+#include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
 #include <ATen/ops/full.h>
+#include <ATen/ops/zeros.h>
 
 #include "csrc/runtime/kernels/kernels.h"
 
@@ -41,10 +44,35 @@ Tensor& MulScalar_(Tensor& self, const at::Scalar& other) {
 }
 
 Tensor InRange(const Tensor& x, double low, double high, c10::string_view refusal) {
+  if (x.is_meta()) return at::empty_like(x);
   if (x.numel() == 0) return x;
   const auto [least, most] = at::aminmax(x);
-  TORCH_CHECK(least.item<double>() >= low && most.item<double>() <= high, refusal);
-  return x;
+  const bool above = least.item<double>() >= low;  // false for NaN
+  if (above && most.item<double>() <= high) return x;
+  std::string text(refusal);
+  const size_t place = text.find("{}");
+  if (place != std::string::npos) {
+    const at::Scalar outside = (above ? most : least).item();
+    text.replace(place, 2, c10::str(outside));
+  }
+  TORCH_CHECK(false, text);
+}
+
+Tensor Reorder(const Tensor& x, int64_t dim, IntArrayRef index) {
+  if (index.empty()) return x;
+  if (x.is_meta()) return at::empty(x.sizes(), x.options());
+  std::vector<int64_t> size = x.sizes().vec();
+  std::vector<Tensor> parts;
+  for (size_t i = 0; i < index.size();) {
+    const bool filled = index[i] < 0;
+    size_t end = i + 1;
+    while (end < index.size() && index[end] == (filled ? index[i] : index[end - 1] + 1)) ++end;
+    const auto count = static_cast<int64_t>(end - i);
+    size[dim] = count;
+    parts.push_back(filled ? at::zeros(size, x.options()) : x.narrow(dim, index[i], count));
+    i = end;
+  }
+  return at::cat(parts, dim);
 }
 
 Tensor SliceStart(const Tensor& x, int64_t dim, int64_t start, int64_t length) {

@@ -335,7 +335,7 @@ TapeId EmitFull(SessionState& state, const TensorType& type, const c10::Scalar& 
 }
 
 TapeId EmitClone(SessionState& state, TapeId x) {
-  return EmitNamed(state, "aten::clone", {x}, {}, TypeOf(state, x));
+  return EmitNamed(state, "aten::alias", {x}, {}, TypeOf(state, x));
 }
 
 TapeId EmitView(SessionState& state, TapeId x, const Dims& dims) {

@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
+#include "csrc/program/analysis.h"
 #include "tests/cpp/sharding/random_layout.h"
 
 namespace spmd::program {
@@ -261,6 +262,30 @@ program {
   EXPECT_EQ(p.TileBytes(0), 3 * 2 * 4);
   EXPECT_EQ(p.TileBytes(1), 5 * 2 * 4);
   EXPECT_EQ(p.TileBytes(2), 3 * 2 * 4);
+}
+
+TEST(ProgramTest, WindowsInAnotherOrder) {
+  const std::string text = R"(mesh @m [x=4]
+program {
+  %x: f32[6,2] @m {x},{}
+  %r: f32[6,2] @m {x},{} window(0: start(r0,0)..start(r0,0)+size(r0,0) of 6 order(5..6,-1..0,0..4)) = exchange(%x)
+  return %r
+}
+)";
+  const Program p = ParsedOf(text);
+  EXPECT_EQ(p.ToString(), text);
+  const std::vector<Interval>& order = p.values[1].windows[0].order;
+  EXPECT_EQ(order, (std::vector<Interval>{{5, 6}, {-1, 0}, {0, 4}}));
+  EXPECT_EQ(InOrder(order, {0, 2}), (std::vector<Interval>{{5, 6}, {-1, 0}}));
+  EXPECT_EQ(InOrder(order, {3, 5}), (std::vector<Interval>{{1, 3}}));
+  EXPECT_EQ(InOrder({}, {3, 5}), (std::vector<Interval>{{3, 5}}));
+  // Tiles of 2, 2, 2, 0 rows: the first lacks row 5, the second rows 0 and 1, the third 2 and 3 …
+  const std::vector<Traffic> rows = CollectiveTraffic(p);
+  ASSERT_EQ(rows.size(), 1);
+  EXPECT_EQ(rows[0].wire_bytes, 2 * 2 * 4);
+  Program wrong = p;
+  wrong.values[1].windows[0].order.pop_back();
+  EXPECT_FALSE(Verify(wrong).ok());
 }
 
 TEST(ProgramTest, TileBytesAreOfTheLargestTile) {

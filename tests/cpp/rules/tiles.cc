@@ -35,6 +35,21 @@ Array Crop(const Array& a, const Box& box, double fill) {
   return tile;
 }
 
+// `a` with its indices along `dim` in that order.
+Array InOrder(const Array& a, int dim, const std::vector<Interval>& order, double fill) {
+  std::vector<int64_t> index;
+  for (const Interval& part : order) {
+    for (int64_t i = part.begin; i < part.end; ++i) index.push_back(i);
+  }
+  Array result(a.dims, fill);
+  ForEachIndex(result.dims, [&](const Dims& at) {
+    Dims from = at;
+    from[dim] = index[at[dim]];
+    if (from[dim] >= 0 && from[dim] < a.dims[dim]) result.at(at) = a.at(from);
+  });
+  return result;
+}
+
 struct FactorCutting {
   int64_t shards = 1;
   int64_t chunk = 0;
@@ -242,7 +257,12 @@ class Run {
       }
       double fill = 0;
       operand_boxes.push_back(OperandBox(k, coordinate, &fill));
-      tiles.push_back(Crop(case_.operands[k], operand_boxes.back(), fill));
+      Array whole = case_.operands[k];
+      for (const Window& w : factors_.windows) {
+        if (w.operand != k || w.order.empty() || cutting_[w.factor].shards == 1) continue;
+        whole = InOrder(whole, w.dim, w.order, w.fill);
+      }
+      tiles.push_back(Crop(whole, operand_boxes.back(), fill));
       const auto& added = rule_->added;
       if (!first_term && std::find(added.begin(), added.end(), k) != added.end()) {
         tiles.back() = Array(tiles.back().dims, 0);

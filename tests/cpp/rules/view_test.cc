@@ -205,6 +205,27 @@ std::vector<Array> Flip(const std::vector<Array>& x, const Attributes& a) {
   });
 }
 
+std::vector<Array> Roll(const std::vector<Array>& x, const Attributes& a) {
+  const Ints& shifts = a.GetInts("shifts");
+  const Ints& dims = a.GetInts("dims");
+  return Moved(x[0], x[0].dims, [&](Dims i) {
+    for (size_t k = 0; k < dims.size(); ++k) {
+      const int64_t d = Wrap(dims[k], x[0].rank()), n = x[0].dims[d];
+      i[d] = ((i[d] - shifts[k]) % n + n) % n;
+    }
+    return std::optional(i);
+  });
+}
+
+std::vector<Array> Reorder(const std::vector<Array>& x, const Attributes& a) {
+  const Ints& index = a.GetInts("index");
+  const int64_t dim = Wrap(a.GetInt("dim"), x[0].rank());
+  return Moved(x[0], x[0].dims, [&](Dims i) -> std::optional<Dims> {
+    if (!index.empty()) i[dim] = index[i[dim]];
+    return i[dim] < 0 ? std::nullopt : std::optional(i);
+  });
+}
+
 std::vector<Array> Unfold(const std::vector<Array>& x, const Attributes& a) {
   const int64_t dim = Wrap(a.GetInt("dimension"), x[0].rank());
   const int64_t size = a.GetInt("size"), step = a.GetInt("step");
@@ -505,6 +526,23 @@ TEST(Flip, ReadsFromTheOtherEnd) {
   EXPECT_GT(CheckCuts(c, Flip), 8);
 }
 
+TEST(Roll, ReadsInAnotherOrder) {
+  const Case c{
+      "aten::roll", {Counting({7, 4})}, {{"shifts", Ints{2, -1, 5}}, {"dims", Ints{0, -1, 1}}}};
+  EXPECT_EQ(FactorText(c, Roll), "a b -> a b");
+  EXPECT_EQ(FactorsOfCase(c, Roll).windows[0].order, (std::vector<Interval>{{5, 7}, {0, 5}}));
+  EXPECT_GT(CheckCuts(c, Roll), 12);
+}
+
+TEST(Reorder, ReadsInAnotherOrder) {
+  const Case c{"spmd::reorder",
+               {Counting({2, 6})},
+               {{"dim", int64_t{-1}}, {"index", Ints{-1, 0, 1, 5, -1, -1}}}};
+  EXPECT_EQ(FactorsOfCase(c, Reorder).windows[0].order,
+            (std::vector<Interval>{{-1, 0}, {0, 2}, {5, 6}, {-1, 0}, {-1, 0}}));
+  EXPECT_GT(CheckCuts(c, Reorder), 8);
+}
+
 TEST(Unfold, OverlappingWindows) {
   const Case c{"aten::unfold",
                {Counting({2, 11})},
@@ -545,12 +583,8 @@ std::vector<std::string> DecomposedOps(const std::string& op, const std::vector<
 
 TEST(Decompositions, OfMoves) {
   const TensorType x{DType::kF32, {6, 4}};
-  EXPECT_THAT(DecomposedOps("aten::roll", {x}, {{"shifts", Ints{-1}}, {"dims", Ints{0}}}, x),
-              ElementsAre("spmd::iota", "aten::view", "aten::lt.Scalar", "aten::constant_pad_nd",
-                          "aten::constant_pad_nd", "aten::where.self"));
   EXPECT_THAT(DecomposedOps("aten::roll", {x}, {{"shifts", Ints{5}}, {"dims", Ints{}}}, x),
-              ElementsAre("aten::view", "spmd::iota", "aten::lt.Scalar", "aten::constant_pad_nd",
-                          "aten::constant_pad_nd", "aten::where.self", "aten::view"));
+              ElementsAre("aten::view", "aten::roll", "aten::view"));
   EXPECT_THAT(DecomposedOps("aten::stack", {x, x}, {{"dim", int64_t{-1}}}, {DType::kF32, {6, 4, 2}},
                             {{0, 2}}),
               ElementsAre("aten::unsqueeze", "aten::unsqueeze", "aten::cat"));

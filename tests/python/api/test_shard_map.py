@@ -2,13 +2,14 @@
 """shard_map and its collectives, against functions that do the same with lists of shards."""
 
 import itertools
+import re
 
 import pytest
 import torch
 from torch import nn
 
 import torch_spmd as spmd
-from torch_spmd import P
+from torch_spmd import _C, P
 
 MESHES = [((2,), ("x",)), ((4,), ("x",)), ((2, 2), ("x", "y")), ((2, 3), ("x", "y"))]
 
@@ -278,6 +279,37 @@ def test_bytes_are_those_of_automatic_code(four):
         torch.testing.assert_close(ours, theirs)
 
 
+def test_a_region_copies_nothing(four):
+    """What pins arguments and results to their specs takes no memory and no time."""
+    x = spmd.mark_sharding(numbers(8, 4).to("spmd"), four, P("x", None))
+    f = spmd.shard_map(lambda t: spmd.psum(t, "x"), four, P("x", None), P(None, None))
+    spmd.sync(wait=True)
+    total = f(x)
+    spmd.sync(wait=True)
+    text = _C.last_program().program_text()
+    assert "aten::clone" not in text and text.count(" = all_reduce(") == 1
+    x.add_(1)  # the results of views are values of their own
+    again = f(x)
+    assert torch.equal(total.cpu(), numbers(8, 4).view(4, 2, 4).sum(0))
+    torch.testing.assert_close(again.cpu(), total.cpu() + 4)
+
+
+def test_resharded_values_are_their_own(four):
+    """A tensor and what `reshard` makes of it may share memory until one is overwritten."""
+    spec, x = P("x", None), numbers(8, 4)
+    t = spmd.mark_sharding(x.to("spmd"), four, spec)
+    spmd.sync(wait=True)
+    same, other = spmd.reshard(t, four, spec), spmd.reshard(t, four, P(None, "x"))
+    spmd.sync(wait=True)
+    for _ in range(2):  # once with all of them held, once with t alone
+        t.mul_(2)
+        same.sub_(1)
+        spmd.sync(wait=True)
+    assert torch.equal(t.cpu(), x * 4)
+    assert torch.equal(same.cpu(), x - 1 - 1)
+    assert torch.equal(other.cpu(), x)
+
+
 def test_modules_random_numbers_and_checkpoints_around(four):
     torch.manual_seed(0)
     layer = nn.Linear(8, 8, dtype=torch.float64).to("spmd")
@@ -451,26 +483,50 @@ def test_all_partial_permutations_and_their_gradients():
 
 @pytest.mark.parametrize("rows", [(4, 8), (1, 6)], ids=str)
 def test_what_permutations_send(four, rows):
-    """Each shard once, in one exchange or, if some go around the end, in two; by a permutation that
-    is no shift, two all-to-alls of a shard, here padded to a multiple of four columns."""
+    """Each shard once, in one exchange, whatever the permutation, and so do the gradients."""
     x = numbers(4 * rows[0], rows[1], dtype=torch.float32)
-    t = spmd.mark_sharding(x.to("spmd"), four, P("x", None))
+    t = spmd.mark_sharding(x.to("spmd"), four, P("x", None)).requires_grad_()
     shard = rows[0] * rows[1] * 4
-    padded = rows[0] * -(-rows[1] // 4) * 4 * 4
     for sources in [*itertools.permutations(range(4)), (-1, 0, 1, 2), (1, 2, 3, -1), (3, -1, 0, 1)]:
         spmd.sync(wait=True)
         result = permuted(four, sources)(t)
-        assert torch.equal(result.cpu(), shuffled(x, sources))
+        assert torch.equal(result.detach().cpu(), shuffled(x, sources))
         if sources == (0, 1, 2, 3):
             continue  # sends nothing, and may run nothing
-        sent = [(r.kind, r.bytes) for r in spmd.debug.collectives()]
-        rotations = {tuple((i + k) % 4 for i in range(4)) for k in range(4)}
-        if sources in {(3, 2, 1, 0), (-1, 0, 1, 2), (1, 2, 3, -1)}:
-            assert sent == [("exchange", shard)], sources
-        elif sources in rotations:
-            assert sent == [("exchange", shard)] * 2, sources
-        else:
-            assert sent == [("all_to_all", padded)] * 2, sources
+        sent = [(r.kind, r.bytes, r.wire_bytes) for r in spmd.debug.collectives()]
+        assert sent == [("exchange", shard, shard)], sources
+        [grad] = torch.autograd.grad(
+            result, t, spmd.mark_sharding(x.to("spmd"), four, P("x", None))
+        )
+        spmd.sync(wait=True)
+        sent = [(r.kind, r.bytes, r.wire_bytes) for r in spmd.debug.collectives()]
+        assert sent == [("exchange", shard, shard)], sources
+        inverse = [sources.index(i) if i in sources else -1 for i in range(4)]
+        assert torch.equal(grad.cpu(), shuffled(x, inverse))
+
+
+def test_permutations_of_some_axes_and_tile_by_tile():
+    """On (2, 3), where neighbours along an axis are not neighbours in the order of devices."""
+    mesh, x = spmd.make_mesh((2, 3), ("y", "x")), numbers(12, 5)
+    by_lists = along("x", lambda s: [s[2], s[0], s[0] * 0])
+
+    def region(t):
+        return spmd.ppermute(t, "x", [(2, 0), (0, 1)])
+
+    spec = P(("y", "x"), None)
+    expected = by_hand(mesh, by_lists, (spec,), spec, x)
+    for coalescing in (True, False):
+        spmd.set_coalescing(coalescing)
+        try:
+            assert torch.equal(
+                spmd.shard_map(region, mesh, spec, spec)(x.to("spmd")).cpu(), expected
+            )
+            tangent = torch.func.jvp(
+                spmd.shard_map(region, mesh, spec, spec), (x.to("spmd"),), (x.to("spmd"),)
+            )[1]
+            assert torch.equal(tangent.cpu(), expected)
+        finally:
+            spmd.set_coalescing(True)
 
 
 @pytest.mark.parametrize("n", [2, 3])
@@ -521,6 +577,81 @@ def test_ragged_all_to_all(n):
     assert compiled[1] == compiled[-1]
     with pytest.raises(ValueError, match="send_sizes must have one integer for each of the"):
         f(*ours, integers[0], integers[1][:n], *integers[2:])
+
+
+# By source and target, except that `received` is by target and source.
+FITS = {
+    "starts": ((0, 1), (0, 2)),
+    "sizes": ((1, 2), (2, 1)),
+    "places": ((0, 0), (1, 2)),
+    "received": ((1, 2), (2, 1)),
+}
+DOES_NOT_FIT = [  # one number of FITS, and what is then wrong
+    (
+        "places",
+        (1, 0),
+        3,
+        "output_offsets + send_sizes must be in 0 to 4, the rows of output; got 5",
+    ),
+    ("places", (1, 0), -1, "output_offsets must be in 0 to 4, the rows of output; got -1"),
+    (
+        "starts",
+        (0, 1),
+        2,
+        "input_offsets + send_sizes must be in 0 to 3, the rows of operand; got 4",
+    ),
+    ("sizes", (0, 1), 9, "send_sizes must be in 0 to 3, the rows of operand; got 9"),
+    ("received", (1, 0), 1, "recv_sizes minus the send_sizes of the senders must be 0; got -1"),
+]
+
+
+@pytest.mark.parametrize(("which", "at", "number", "words"), DOES_NOT_FIT)
+def test_sizes_that_do_not_fit_are_an_error(which, at, number, words):
+    """Where it is read, and by sync; other values of the program are as they were. The program is
+    the one that runs for sizes that fit."""
+    mesh = spmd.make_mesh((2,), ("x",))
+    rows, vector = P("x", None), P("x")
+    f = spmd.shard_map(
+        lambda *args: spmd.ragged_all_to_all(*args, axis_name="x"),
+        mesh,
+        (rows, rows, *[vector] * 4),
+        rows,
+    )
+    operand, output = numbers(6, 2).to("spmd"), numbers(8, 2, seed=1).to("spmd")
+    kept = torch.zeros(3, device="spmd")
+
+    def run(given):
+        kept.add_(1)
+        return f(operand, output, *(t.flatten().to("spmd") for t in given.values()))
+
+    fits = {name: torch.tensor(given) for name, given in FITS.items()}
+    for _ in range(3):
+        run(fits).cpu()
+    compiled = len(spmd.debug.explain_compile())
+    fits[which][at] = number
+    result = run(fits)
+    with pytest.raises(RuntimeError, match="ragged_all_to_all: " + re.escape(words)):
+        spmd.sync(wait=True)
+    with pytest.raises(RuntimeError, match="the value was lost.*" + re.escape(words)):
+        result.cpu()
+    assert kept.tolist() == [4.0] * 3
+    assert torch.equal(operand.cpu(), numbers(6, 2))
+    assert len(spmd.debug.explain_compile()) == compiled
+
+
+def test_a_ragged_exchange_of_no_rows():
+    mesh = spmd.make_mesh((2,), ("x",))
+    f = spmd.shard_map(
+        lambda t, u, n: spmd.ragged_all_to_all(t, u, n, n, n, n, axis_name="x"),
+        mesh,
+        (P("x", None), P("x", None), P("x")),
+        P("x", None),
+    )
+    empty, output = torch.zeros(0, 2, device="spmd"), torch.ones(4, 2, device="spmd")
+    zeros = torch.zeros(4, dtype=torch.int32, device="spmd")
+    assert f(empty, output, zeros).tolist() == [[1.0, 1.0]] * 4
+    with pytest.raises(RuntimeError, match="send_sizes must be 0, the rows of operand; got 1"):
+        f(empty, output, zeros + 1).tolist()
 
 
 @pytest.mark.parametrize("size", [1, 2, 5, 7, 12, 13])

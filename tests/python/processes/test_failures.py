@@ -219,6 +219,29 @@ def test_an_index_out_of_range_in_one_process():
     check_all(ends, r"index 99 is out of bounds.*\(in process 1\)")
 
 
+def test_ragged_rows_that_do_not_fit_in_one_process():
+    """All processes have the error, where it is read; what the program does not change is kept."""
+    extra = (
+        "from torch_spmd import P; "
+        "f = spmd.shard_map(lambda t, u, n, o: spmd.ragged_all_to_all(t, u, 0 * n, n, o, n, "
+        "axis_name='data'), mesh, (P('data', None), P('data', None), P('data'), P('data')), "
+        "P('data', None)); "
+        "o = torch.arange(8).repeat_interleave(8); o[50] = 8; "
+        "y = f(x, torch.zeros(64, 4).to('spmd'), torch.ones(64, dtype=torch.long).to('spmd'), "
+        "o.to('spmd'))\n    "
+        "try: y.cpu()\n    "
+        "except RuntimeError as error: print('kept', x.sum().item()); raise"
+    )
+    ends = job.run(script(extra=extra), limit=40)
+    check_all(
+        ends,
+        r"ragged_all_to_all: output_offsets \+ send_sizes must be in 0 to 8, the rows of output; "
+        r"got 9.*\(in process 1\)",
+    )
+    for ended in ends:
+        assert "kept 0.0" in ended.out
+
+
 def test_spmd_distributed_0_lets_each_work_alone():
     text = script(extra="assert spmd.process_count() == 1", lr="0.1 + rank")
     for ended in job.run(text, limit=40, SPMD_DISTRIBUTED="0"):

@@ -158,8 +158,8 @@ def test_each_tick_sends_one_microbatch_to_the_next_stage():
 
 
 def test_the_last_stage_sends_to_the_first_in_a_circular_pipeline():
-    """Once the first micro-batch has been everywhere, a tick has two exchanges: on to the next
-    stage, and from the last to the first."""
+    """Once the first micro-batch has been everywhere, the exchange of a tick is also from the last
+    stage to the first."""
     mesh, width = spmd.make_mesh((4,), ("stage",)), 32
     blocks = spmd.pipeline(
         [Matrix(width).to("spmd") for _ in range(8)], mesh, microbatches=6, schedule="circular"
@@ -169,9 +169,37 @@ def test_the_last_stage_sends_to_the_first_in_a_circular_pipeline():
     y = blocks(x)
     spmd.sync(wait=True)
     assert blocks.ticks == 2 * 6 + 3
-    shifts = 3 + 2 * (blocks.ticks - 4)
+    shifts = 3 + (blocks.ticks - 4)
     assert rows() == [("exchange", 8 * width * 4)] * shifts + [("all_reduce", 48 * width * 4)]
     del y
+
+
+def test_what_is_kept_without_1f1b():
+    """1F1B keeps the activations of as many micro-batches as there are stages, 4 of 16 here, and so
+    do four backward passes of 4 micro-batches. Recomputing keeps the bubble of GPipe."""
+    mesh, width = spmd.make_mesh((4,), ("stage",)), 32
+
+    def run(passes, checkpoint):
+        blocks = spmd.pipeline(
+            [Layer(width).to("spmd") for _ in range(8)],
+            mesh,
+            microbatches=16 // passes,
+            checkpoint=checkpoint,
+        )
+        x = torch.randn(256, width, device="spmd")
+        spmd.sync(wait=True)
+        for part in x.chunk(passes):
+            blocks.zero_grad()
+            blocks(part).square().sum().backward()
+            spmd.sync(wait=True)
+        memory = spmd.debug.memory()
+        return memory.peak_bytes - memory.input_bytes, blocks.bubble
+
+    kept, bubble = run(1, checkpoint=False)
+    recomputed, same_bubble = run(1, checkpoint=True)
+    accumulated, larger_bubble = run(4, checkpoint=False)
+    assert 1.5 * max(recomputed, accumulated) < kept
+    assert bubble == same_bubble == 3 / 19 and larger_bubble == 3 / 7
 
 
 def test_tensor_parallel_stages_keep_their_marks():

@@ -29,6 +29,7 @@ IMAGE = "for images cut by rows or columns, which test_halos.py has, not by the 
 ROWS = "rows that a list takes out of a sharded dimension: test_rows_by_index.py"
 UNREACHED: dict[str, str] = {
     "aten::_scaled_grouped_mm": "no kernel on the CPU to compare with: test_grouped_matmul.py",
+    "aten::clone": "in graphs that are read; a recorded clone is its operand: elementwise_test.cc",
     "spmd::add_linear_dinput": "put together when a program is loaded: test_one_place.py",
     "spmd::channel_squares": "statistics of images in double precision",
     "spmd::col2im": IMAGE,

@@ -74,7 +74,15 @@ def adams_default(x, y, **options):
 TOKENS = torch.arange(8 * 16.0).reshape(8, 16).sin()
 EXPERTS = torch.arange(3 * 16 * 8.0).reshape(3, 16, 8).cos()
 
+
+def permuted(x, dim=0):
+    """As devices pass on their shards (`ppermute`); nobody sends to the first one."""
+    return torch.ops.spmd.reorder(x, dim, [-1, *range(2, x.shape[dim]), 0])
+
+
 PROGRAMS = [
+    call(permuted, X),
+    call(permuted, X, dim=1),
     *(call(bits, X, dtype) for dtype in (torch.int32, torch.int16, torch.int64)),
     *(call(negative_through_bits, X, dtype) for dtype in (torch.int32, torch.int16)),
     call(rows_one_by_one, X),
