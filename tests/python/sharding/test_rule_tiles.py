@@ -51,6 +51,7 @@ UNCHECKED = {
         ),
         WHOLE,
     ),
+    "aten::clone": "in graphs that are read; a recorded clone is its operand: elementwise_test.cc",
     "spmd::add_linear_dinput": "put together when a program is loaded",
     "spmd::index_put_rows": "made by the compiler: rows_of_blocks.txt in tests/golden/check",
     "spmd::index_rows": "the same",
