@@ -22,6 +22,6 @@ Observers::Scope::~Scope() {
   c10::ThreadLocalDebugInfo::_forceCurrentDebugInfo(state_);
 }
 
-bool Observed() { return at::isRecordFunctionEnabled() && at::hasCallbacks(); }
+bool Observed() { return at::isRecordFunctionEnabled() && at::hasThreadLocalCallbacks(); }
 
 }  // namespace spmd::runtime
