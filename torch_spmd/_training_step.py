@@ -122,7 +122,9 @@ def _batch(caller: str, batch: Any) -> Batch:
             f"{caller}: batch must be a tensor, a tuple of positional arguments or a dict of named "
             f"ones; got {_arguments.shown(batch)}"
         )
-    for x in _pytree.tree_leaves(found):
+    with _arguments.reading(caller, "batch"):
+        leaves = _pytree.tree_leaves(found)
+    for x in leaves:
         if isinstance(x, Tensor) and (x.layout != torch.strided or x.is_nested):
             raise ValueError(
                 f"{caller}: batch: its tensors must be dense; got {_arguments.shown(x)}"
