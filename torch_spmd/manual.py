@@ -152,10 +152,12 @@ def entered_again(axes: list[ManualAxis]) -> Iterator[None]:
 
 def manual_axis(caller: str, name: Any) -> ManualAxis:
     """The axis of that name. Errors: ValueError outside of a region with such an axis."""
-    name = _arguments.text(caller, "axis_name", name)
+    if type(name) is not str:
+        name = _arguments.text(caller, "axis_name", name)
     for axis in reversed(_entered):
         if axis.name == name:
             return axis
+    name = _arguments.text(caller, "axis_name", name)
     if not _entered:
         raise ValueError(
             f"{caller}: there are no shards outside of a manual region; call it in a function that "
