@@ -97,7 +97,7 @@ at::Tensor MatrixProduct(c10::DispatchKeySet keys, const at::Tensor& a, const at
   if (plain && a.dim() == 3 && b.dim() == 3 && a.size(0) == b.size(0)) return at::bmm(a, b);
   if (plain && a.dim() == 2 && a.numel() > 0 && a.requires_grad() && !a.is_complex() &&
       c10::AutogradState::get_tls_state().get_grad_mode() && !HasTangent(a) && !HasTangent(b)) {
-    return at::linear(b.transpose(-2, -1), a).transpose(-2, -1);
+    return at::linear(b.transpose(-2, -1), a).transpose(-2, -1).contiguous();
   }
   return at::compositeimplicitautograd::matmul(a, b);
 }

@@ -90,7 +90,7 @@ def test_errors_are_those_of_the_cpu(shapes):
 
 def test_how_products_are_recorded():
     """Two batches of equally many matrices are one op; a matrix that requires a gradient and a
-    batch are three, since nothing is merged."""
+    batch are four, since nothing is merged."""
 
     def nodes(a, b):
         names, node = [], (a @ b).grad_fn
@@ -101,7 +101,12 @@ def test_how_products_are_recorded():
 
     matrix, batch = (numbers(*shape).to("spmd").requires_grad_() for shape in [(4, 4), (2, 4, 4)])
     assert nodes(batch, batch) == ["BmmBackward0"]
-    assert nodes(matrix, batch) == ["TransposeBackward0", "LinearBackward0", "TransposeBackward0"]
+    assert nodes(matrix, batch) == [
+        "CloneBackward0",
+        "TransposeBackward0",
+        "LinearBackward0",
+        "TransposeBackward0",
+    ]
     assert "LinearBackward0" not in nodes(batch, matrix)
 
 
