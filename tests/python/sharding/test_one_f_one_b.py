@@ -17,6 +17,18 @@ from torch_spmd import P
 pytestmark = pytest.mark.modes("coalesced", "verified")
 
 
+@pytest.fixture
+def micro_steps():
+    """For tests with several passes to a step: ends them behind the test."""
+    yield
+    weight = nn.Parameter(torch.ones(3, device="spmd"))
+    optimizer = torch.optim.SGD([weight], 0.1)
+    for _ in range(2):
+        optimizer.zero_grad()
+        weight.sum().backward()
+        optimizer.step()
+
+
 class Layer(nn.Module):
     """A pre-norm feed-forward layer with a buffer."""
 
@@ -240,7 +252,7 @@ def test_a_scaler_keeps_small_gradients_of_float16():
         torch.testing.assert_close(grad, torch.full((2, 1, 4, 4), 4e-8), rtol=1e-3, atol=0)
 
 
-def test_autocast_holds_for_what_runs_again():
+def test_autocast_holds_for_what_runs_again(micro_steps):
     """Products are bfloat16 in both passes; the gradients are those of the micro-batches one after
     the other under autocast."""
     mesh, width = spmd.make_mesh((2,), ("stage",)), 16
@@ -326,7 +338,7 @@ def test_each_tick_sends_a_result_down_and_a_gradient_up():
     assert sum(size * times for (_, size), times in sent.items()) == 2 * count * micro
 
 
-def test_a_call_is_one_program_among_micro_steps():
+def test_a_call_is_one_program_among_micro_steps(micro_steps):
     """Where gradients of several calls add up, each pass is a program; what a schedule
     differentiates inside of it is not."""
     mesh, width, count = spmd.make_mesh((4,), ("stage",)), 32, 6
@@ -337,8 +349,7 @@ def test_a_call_is_one_program_among_micro_steps():
         schedule="1f1b",
         loss=mean_square,
     )
-    x, optimizer = torch.randn(48, width, device="spmd"), torch.optim.SGD(blocks.parameters(), 0.1)
-    once = None
+    x, once = torch.randn(48, width, device="spmd"), None
     for _ in range(3):
         blocks(x).backward()
         spmd.sync(wait=True)
@@ -346,10 +357,6 @@ def test_a_call_is_one_program_among_micro_steps():
         assert sent.count("exchange") == 2 * (count + 2)
         once = blocks.layers.weight.grad.cpu() if once is None else once
     torch.testing.assert_close(blocks.layers.weight.grad.cpu(), 3 * once)
-    for _ in range(2):  # a single pass to a step ends the micro-steps
-        optimizer.zero_grad()
-        blocks(x).backward()
-        optimizer.step()
 
 
 def peak(schedule, microbatches, checkpoint=False, width=32, examples=256):
