@@ -23,9 +23,8 @@ bool FillsLeaf() {
 // Whether the running graph task is one of torch.autograd.grad, which captures gradients.
 bool ReturnsGradients() {
   const auto* const nodes = torch::autograd::get_current_graph_task_exec_info();
-  return nodes != nullptr && absl::c_any_of(*nodes, [](const auto& node) {
-           return node.second.captures_ != nullptr;
-         });
+  return nodes != nullptr &&
+         absl::c_any_of(*nodes, [](const auto& node) { return node.second.captures_ != nullptr; });
 }
 
 }  // namespace

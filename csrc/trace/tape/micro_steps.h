@@ -6,8 +6,8 @@
 //
 //   loss_1.backward(); loss_2.backward(); …; optimizer.step()
 //
-// until an optimizer steps after a single pass. A pass of torch.autograd.grad, which returns what it
-// computes and adds to nothing, is none of them: it is a part of the program around it.
+// until an optimizer steps after a single pass. A pass of torch.autograd.grad, which returns what
+// it computes and adds to nothing, is none of them: it is a part of the program around it.
 //
 // Thread safety: guarded by the session's lock.
 #pragma once
