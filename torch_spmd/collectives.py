@@ -34,7 +34,7 @@ def psum(x: Any, axis_name: Any) -> Any:
         >>> f(torch.arange(4.0, device="spmd"))
         tensor([6.], device='spmd:0')
     """
-    return _over_axes("psum", x, axis_name, lambda axis: _Reduce("sum"))
+    return _over_axes("psum", x, axis_name, _Reduce("sum"))
 
 
 def pmean(x: Any, axis_name: Any) -> Any:
@@ -65,7 +65,7 @@ def pmax(x: Any, axis_name: Any) -> Any:
         >>> f(torch.arange(4.0, device="spmd")).item()
         3.0
     """
-    return _over_axes("pmax", x, axis_name, lambda axis: _Reduce("max"))
+    return _over_axes("pmax", x, axis_name, _Reduce("max"))
 
 
 def pmin(x: Any, axis_name: Any) -> Any:
@@ -80,7 +80,7 @@ def pmin(x: Any, axis_name: Any) -> Any:
         >>> f(torch.arange(4.0, device="spmd")).item()
         0.0
     """
-    return _over_axes("pmin", x, axis_name, lambda axis: _Reduce("min"))
+    return _over_axes("pmin", x, axis_name, _Reduce("min"))
 
 
 def all_gather(x: Any, axis_name: Any, *, axis: int = 0, tiled: bool = False) -> Any:
@@ -540,14 +540,12 @@ def _each(caller: str, x: Any, function: Callable[[Tensor], Tensor]) -> Any:
     return pytree.tree_unflatten([function(leaf) for leaf in leaves], form)
 
 
-def _over_axes(
-    caller: str, x: Any, axis_name: Any, op_for: Callable[[ManualAxis], _Collective]
-) -> Any:
+def _over_axes(caller: str, x: Any, axis_name: Any, op: _Collective) -> Any:
     axes = _axes(caller, axis_name)
 
     def over(t: Tensor) -> Tensor:
         for each in axes:
-            t = _apply(t, each, op_for(each))
+            t = _apply(t, each, op)
         return t
 
     return _each(caller, x, over)
