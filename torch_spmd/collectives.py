@@ -776,7 +776,7 @@ def _on_axis(t: Tensor, axis: ManualAxis, op: _Collective) -> Tensor:
     """What `_OnAxis` computes. It runs at once where the levels of torch.func down to the axis's
     are those of vmap, which differentiate nothing."""
     level = _functorch.maybe_current_level()
-    if level != axis.level and not _is_vmap(_functorch.peek_interpreter_stack()):
+    if level is None or (level != axis.level and not _is_vmap_on_top()):
         applied: Tensor = _OnAxis.apply(t, axis.index, axis, op)
         return applied
     if not (_functorch.is_batchedtensor(t) and _functorch.maybe_get_level(t) == level):
@@ -799,8 +799,9 @@ def _on_axis(t: Tensor, axis: ManualAxis, op: _Collective) -> Tensor:
     return _functorch._add_batch_dim(t, 0, level) if batched else t
 
 
-def _is_vmap(level: Any) -> bool:
-    return level is not None and bool(level.key() == _functorch.TransformType.Vmap)
+def _is_vmap_on_top() -> bool:
+    top: Any = _functorch.peek_interpreter_stack()
+    return bool(top.key() == _functorch.TransformType.Vmap)
 
 
 class _OnAxis(torch.autograd.Function):
