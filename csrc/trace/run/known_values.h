@@ -18,7 +18,6 @@
 #include <memory>
 #include <vector>
 
-#include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
 #include "csrc/trace/program/program_cache.h"
 #include "csrc/trace/session/session_state.h"
@@ -54,7 +53,6 @@ void NoteKnown(const Tape& tape, const CachedProgram& program,
 // single floating-point number that depends on data is taken to be 1, since it scales an update and
 // says nothing about shapes.
 // Errors: FailedPrecondition, with the question, its line and how to answer it.
-absl::StatusOr<at::Tensor> ReadPlanned(SessionState& state, Value& value, const char* why)
-    ABSL_EXCLUSIVE_LOCKS_REQUIRED(state.mutex);
+absl::StatusOr<at::Tensor> ReadPlanned(SessionState& state, Value& value, const char* why);
 
 }  // namespace spmd::trace
