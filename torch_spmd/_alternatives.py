@@ -12,13 +12,16 @@ from torch import nn
 
 from torch_spmd import _C
 from torch_spmd._mixture import mixtures
-from torch_spmd._search import STARTS, Axes, Price, Priced, Role, Space
+from torch_spmd._search import STARTS, Axes, Candidate, Price, Priced, Role, Space
 from torch_spmd._traced import Leaf, Recorded, Run, record, runs_of, shortened
 from torch_spmd._training_step import TrainingStep
 from torch_spmd.modules import Pattern, matching_spec
 from torch_spmd.spec import PartitionSpec
 
-MOST_WHOLE = 6  # candidates that are compiled whole
+LEAST_WHOLE = 3  # the first ones of the ranking, which are compiled whole
+WHOLE_NODES = 40_000  # of graphs: more are compiled whole until so many were
+MUCH_SLOWER = 2.0  # times as long as the fastest, with one layer of each run
+Found = tuple[Space, Priced]
 
 
 @dataclass(frozen=True)
@@ -44,14 +47,16 @@ class Estimate:
 
 @dataclass(frozen=True)
 class Alternative:
-    """A way to shard the model, compiled whole: the axes of the mesh, the axes over which dimension
-    0 of the batch is sharded, specs by parameter, and what a step takes."""
+    """A way to shard the model: the axes of the mesh, the axes over which dimension 0 of the batch
+    is sharded, specs by parameter, and what a step takes. `is_whole`: the step was compiled whole;
+    else the estimate is extrapolated from steps with one and with two of equal layers."""
 
     origin: str
     mesh: dict[str, int]
     batch: Axes
     specs: dict[str, PartitionSpec]
     estimate: Estimate
+    is_whole: bool = True
 
 
 class Search:
@@ -84,76 +89,103 @@ class Search:
             runs, self.two = [], {}
             self.whole = self.one = recorded(None)  # an op that fails ends what was recorded
         self.roles = _roles(leaves, runs, fixed)
-        self.batch = [tuple(self.whole.shapes[i].tensor.shape) for i in self.whole.of_batch]
+        first = self.whole.programs[0]
+        self.batch = [tuple(first.shapes[i].tensor.shape) for i in first.of_batch]
 
     def alternatives(self, meshes: list[_C.Mesh]) -> list[Alternative]:
-        """Compiled whole, the best one first."""
+        """The best one first; it and the runner-up are compiled whole."""
         spaces = [self._space(mesh) for mesh in meshes]
-        marked = [m for space in spaces[:1] for m in space.one[1].meshes()[1:]]
+        marked = [m for space in spaces[:1] for m in space.one[1][0].meshes()[1:]]
         if marked:  # marks in the model's code
             spaces = [self._space(mesh) for mesh in marked[:1]]
-        patterns = [
-            (space, Priced(candidate, space.price(candidate)))
-            for space in spaces
-            for batch in self._batches(space)
-            for candidate in space.patterns(batch)
-        ]
-        patterns.sort(key=lambda found: found[0].rank(found[1].price))
+        patterns = self._patterns(spaces)
         best = [
             (space, space.descend(start))
             for space, start in _different(patterns, lambda f: (id(f[0]), f[1].candidate.batch))[
                 :STARTS
             ]
         ]
-        best.sort(key=lambda found: found[0].rank(found[1].price))
         by_origin = _different(patterns, lambda f: f[1].candidate.origin)
         chosen = _different(
             best + by_origin, lambda f: (id(f[0]), f[1].candidate.specs, f[1].candidate.batch)
         )
-        chosen = chosen[:MOST_WHOLE] + [f for f in chosen[MOST_WHOLE:] if f in by_origin]
-        graphs = {id(space): self.whole.graph(space.mesh) for space in spaces}
-        found = [
-            self._compiled(space, graphs[id(space)], space.by_name(priced.candidate),
-                           priced.candidate.batch, priced.candidate.origin)
-            for space, priced in chosen
-        ]  # fmt: skip
-        found += self._mixed(best, graphs, found)
+        found = self._judged(chosen)
+        found += self._mixed(*min(best, key=_rank_of), found)
         return sorted(found, key=lambda a: _rank(a.estimate))
 
-    def _mixed(
-        self,
-        best: list[tuple[Space, Priced]],
-        graphs: dict[int, _C.TracedGraph],
-        found: list[Alternative],
-    ) -> list[Alternative]:
+    def _patterns(self, spaces: list[Space]) -> list[Found]:
+        """What people write, priced, the best first. Left out is what is much slower than the best
+        with one layer of each run, if something else fits; but there is one of each origin."""
+        tried = [
+            (space.price_of_one(candidate).seconds, space, candidate)
+            for space in spaces
+            for batch in self._batches(space, len(spaces) > 1)
+            for candidate in space.patterns(batch)
+            if len(spaces) == 1 or space.uses_axes_apart(candidate)
+        ]
+        tried.sort(key=lambda found: found[0])
+        limit = MUCH_SLOWER * tried[0][0]
+        priced: list[Found] = []
+        fits = False
+        origins: set[str] = set()
+        for seconds, space, candidate in tried:
+            if fits and seconds > limit and candidate.origin in origins:
+                continue
+            origins.add(candidate.origin)
+            found = Priced(candidate, space.price(candidate))
+            fits = fits or space.rank(found.price)[0] == 0
+            priced.append((space, found))
+        return sorted(priced, key=_rank_of)
+
+    def _judged(self, chosen: list[Found]) -> list[Alternative]:
+        """The first ones of the ranking are compiled whole, and the fastest, which may fit whole.
+        Their prices may bring another candidate to their places. Of a small model all are."""
+        found = [
+            (space, priced.candidate, self._alternative(space, priced.candidate, priced.price))
+            for space, priced in chosen
+        ]
+        nodes = 0
+        while True:
+            found.sort(key=lambda f: _rank(f[2].estimate))
+            fastest = min(range(len(found)), key=lambda i: found[i][2].estimate.seconds)
+            judged = (*range(min(LEAST_WHOLE, len(found))), fastest)
+            if nodes < WHOLE_NODES:
+                judged += tuple(range(len(found)))
+            at = next((i for i in judged if not found[i][2].is_whole), None)
+            if at is None:
+                return [alternative for _, _, alternative in found]
+            space, candidate, _ = found[at]
+            found[at] = space, candidate, self._compiled(
+                space, space.by_name(candidate), candidate.batch, candidate.origin
+            )  # fmt: skip
+            nodes += sum(graph.num_nodes() for graph in space.whole[1])
+
+    def _mixed(self, space: Space, best: Priced, found: list[Alternative]) -> list[Alternative]:
         """Choices by layer, where the fastest does not fit."""
-        fastest = min(found, key=lambda a: a.estimate.seconds)
-        if fastest.estimate.fits:
+        if min(found, key=lambda a: a.estimate.seconds).estimate.fits:
             return []
-        space, priced = best[0]
-        mixed = []
-        graph = graphs[id(space)]
-        for specs in mixtures(
-            space, priced, lambda s: self._price(space, graph, s, priced.candidate.batch)
-        ):
-            mixed.append(
-                self._compiled(space, graph, specs, priced.candidate.batch, "layers that differ")
-            )
-        return mixed
+        batch = best.candidate.batch
+        return [
+            self._compiled(space, specs, batch, "layers that differ")
+            for specs in mixtures(space, best, lambda s: space.price_of(*space.whole, s, batch))
+        ]
 
     def _space(self, mesh: _C.Mesh) -> Space:
         return Space(
             mesh,
             self.machine["name"],
             self.roles,
+            self.whole,
             self.one,
             self.two,
             self.machine["memory_bytes"],
             [len(shape) for shape in self.batch],
         )
 
-    def _batches(self, space: Space) -> list[Axes]:
-        """Sets of axes that divide dimension 0 of every tensor of the batch."""
+    def _batches(self, space: Space, among_others: bool) -> list[Axes]:
+        """Sets of axes that divide dimension 0 of every tensor of the batch. `among_others`: meshes
+        of the same axes in the other order are tried, too, and have what is left out: the batch
+        over the second axis, and over none."""
         found: list[Axes] = []
         for count in range(len(space.sizes), -1, -1):
             for axes in itertools.combinations(space.sizes, count):
@@ -162,22 +194,32 @@ class Search:
                     shards *= space.sizes[axis]
                 if all(not shape or shape[0] % shards == 0 for shape in self.batch):
                     found.append(axes)
+        first = tuple(space.sizes)[:1]
+        if among_others and len(space.sizes) > 1 and first in found:
+            return [axes for axes in found if axes[:1] == first]
         return found
 
-    def _price(
-        self, space: Space, graph: _C.TracedGraph, specs: Mapping[str, PartitionSpec], batch: Axes
-    ) -> Price:
-        return space.price_of(self.whole, graph, specs, batch)
-
     def _compiled(
+        self, space: Space, specs: dict[str, PartitionSpec], batch: Axes, origin: str
+    ) -> Alternative:
+        price = space.price_of(*space.whole, specs, batch)
+        return self._made(space, specs, batch, origin, price, is_whole=True)
+
+    def _alternative(self, space: Space, candidate: Candidate, price: Price) -> Alternative:
+        """By few layers; where there are no runs, they are all."""
+        is_whole = self.one is self.whole
+        specs = space.by_name(candidate)
+        return self._made(space, specs, candidate.batch, candidate.origin, price, is_whole)
+
+    def _made(
         self,
         space: Space,
-        graph: _C.TracedGraph,
         specs: dict[str, PartitionSpec],
         batch: Axes,
         origin: str,
+        price: Price,
+        is_whole: bool,
     ) -> Alternative:
-        price = self._price(space, graph, specs, batch)
         estimate = Estimate(
             price.seconds,
             price.exposed_seconds,
@@ -188,12 +230,20 @@ class Search:
             self.machine["memory_bytes"],
         )
         mesh = dict(zip(space.mesh.axis_names, space.mesh.mesh_shape))
-        return Alternative(origin, mesh, batch, specs, estimate)
+        return Alternative(origin, mesh, batch, specs, estimate, is_whole)
 
 
 def _different(found: Sequence[Any], key: Callable[[Any], Any]) -> list[Any]:
-    """The first of each key."""
-    return list({key(f): f for f in reversed(found)}.values())[::-1]
+    """The first of each key, in the order of `found`."""
+    first: dict[Any, Any] = {}
+    for f in found:
+        first.setdefault(key(f), f)
+    return list(first.values())
+
+
+def _rank_of(found: Found) -> tuple[float, float, float]:
+    space, priced = found
+    return space.rank(priced.price)
 
 
 def _rank(estimate: Estimate) -> tuple[float, float, float]:

@@ -15,11 +15,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
+from torch import Tensor
+
 from torch_spmd import _C
-from torch_spmd._traced import Recorded, Run
+from torch_spmd._traced import Program, Recorded, Run
 from torch_spmd.spec import PartitionSpec, blocks
 
 Axes = tuple[str, ...]
+Lowered = tuple[Recorded, list[_C.TracedGraph]]
 MOST_SWEEPS = 3  # over all parameters
 STARTS = 2  # candidates from which the search goes on
 
@@ -79,6 +82,7 @@ class Space:
         mesh: _C.Mesh,
         on: str,
         roles: Sequence[Role],
+        whole: Recorded,
         one_of_each: Recorded,
         two_of: Mapping[Run, Recorded],
         memory_bytes: int,
@@ -89,11 +93,24 @@ class Space:
         self.sizes = {
             name: size for name, size in zip(mesh.axis_names, mesh.mesh_shape) if size > 1
         }
-        self.one = (one_of_each, one_of_each.graph(mesh))
-        self.two = {run: (two, two.graph(mesh)) for run, two in two_of.items()}
+        self._whole, self._one, self._two = whole, one_of_each, two_of
         self.known: dict[Any, Price] = {}
         self.compiled = 0
         self.history: list[Priced] = []
+
+    # Lowered for this mesh when they are first asked for: few meshes need the whole model.
+
+    @functools.cached_property
+    def whole(self) -> Lowered:
+        return self._whole, self._whole.graphs(self.mesh)
+
+    @functools.cached_property
+    def one(self) -> Lowered:
+        return self.whole if self._one is self._whole else (self._one, self._one.graphs(self.mesh))
+
+    @functools.cached_property
+    def two(self) -> dict[Run, Lowered]:
+        return {run: (two, two.graphs(self.mesh)) for run, two in self._two.items()}
 
     # --- prices ---
 
@@ -101,11 +118,15 @@ class Space:
         """Of all layers, by those that were traced."""
         by_name = self.by_name(candidate)
         one = total = self.price_of(*self.one, by_name, candidate.batch)
-        for run, (recorded, graph) in self.two.items():
-            two = self.price_of(recorded, graph, by_name, candidate.batch)
+        for run, lowered in self.two.items():
+            two = self.price_of(*lowered, by_name, candidate.batch)
             total = total.plus(run.length - 1, two, one)
         self.history.append(Priced(candidate, total))
         return total
+
+    def price_of_one(self, candidate: Candidate) -> Price:
+        """Of the step with one layer of each run."""
+        return self.price_of(*self.one, self.by_name(candidate), candidate.batch)
 
     def by_name(self, candidate: Candidate) -> dict[str, PartitionSpec]:
         return {
@@ -117,31 +138,58 @@ class Space:
     def price_of(
         self,
         recorded: Recorded,
+        graphs: Sequence[_C.TracedGraph],
+        specs: Mapping[str, PartitionSpec],
+        batch: Axes,
+    ) -> Price:
+        names = recorded.programs[0].of_parameter
+        key = (id(graphs), batch, tuple(specs[name] for name in names))
+        if key not in self.known:
+            prices = [
+                self._price_of_program(program, graph, specs, batch)
+                for program, graph in zip(recorded.programs, graphs, strict=True)
+            ]
+            self.compiled += 1
+            self.known[key] = prices[0]
+            if len(prices) > 1:
+                shapes = recorded.programs[0].shapes
+                parameters = sum(
+                    self._bytes_of_shard(shapes[of_name[0]].tensor, specs[name])
+                    for name, of_name in names.items()
+                )
+                self.known[key] = _with_update(prices[0], prices[1], parameters)
+        return self.known[key]
+
+    def _price_of_program(
+        self,
+        program: Program,
         graph: _C.TracedGraph,
         specs: Mapping[str, PartitionSpec],
         batch: Axes,
     ) -> Price:
-        key = (id(graph), batch, tuple(specs[name] for name in recorded.of_parameter))
-        if key not in self.known:
-            marks: list[tuple[int, Any]] = [
-                (number, specs[name])
-                for name, numbers in recorded.of_parameter.items()
-                for number in numbers
-            ]
-            for number, rank in zip(recorded.of_batch, self.batch_rank, strict=True):
-                if rank > 0:
-                    marks.append((number, batch_spec(batch, rank)))
-            found = graph.price(marks, self.on)
-            self.compiled += 1
-            self.known[key] = Price(
-                found["seconds"],
-                found["exposed_seconds"],
-                found["peak_bytes"],
-                found["input_bytes"],
-                found["wire_bytes"],
-                found["mfu"] * found["seconds"],
-            )
-        return self.known[key]
+        marks: list[tuple[int, Any]] = [
+            (number, specs[name])
+            for name, numbers in program.of_parameter.items()
+            for number in numbers
+        ]
+        for number, rank in zip(program.of_batch, self.batch_rank, strict=False):
+            if rank > 0:
+                marks.append((number, batch_spec(batch, rank)))
+        found = graph.price(marks, self.on)
+        return Price(
+            found["seconds"],
+            found["exposed_seconds"],
+            found["peak_bytes"],
+            found["input_bytes"],
+            found["wire_bytes"],
+            found["mfu"] * found["seconds"],
+        )
+
+    def _bytes_of_shard(self, tensor: Tensor, spec: PartitionSpec) -> float:
+        shards = 1
+        for axis in itertools.chain.from_iterable(map(axes_of, spec)):
+            shards *= self.sizes.get(axis, 1)
+        return tensor.numel() * tensor.element_size() / shards
 
     def rank(self, price: Price) -> tuple[float, float, float]:
         """Less is better: bytes above the memory, then seconds, then bytes."""
@@ -154,7 +202,8 @@ class Space:
         """What people write: data parallel, fully sharded, tensor parallel, both."""
         others = tuple(axis for axis in self.sizes if axis not in batch)
         yield self.pattern("data parallel" if batch else "replicated", batch, lambda role: {})
-        for axes in dict.fromkeys(a for a in (batch, tuple(self.sizes)) if a):
+        parts = ((axis,) for axis in batch if len(batch) > 1)  # replicated over the others
+        for axes in dict.fromkeys(a for a in (batch, tuple(self.sizes), *parts) if a):
             yield self.pattern(
                 "fully sharded", batch, functools.partial(self._largest, axes, lambda role: {})
             )
@@ -164,6 +213,13 @@ class Space:
             if batch:
                 both = functools.partial(self._largest, batch, of_role)
                 yield self.pattern("tensor parallel and fully sharded", batch, both)
+
+    def uses_axes_apart(self, candidate: Candidate) -> bool:
+        """Whether the mesh has one axis, or the candidate is none of those of such a mesh."""
+        together: tuple[set[str], ...] = (set(), set(self.sizes))
+        entries = [entry for spec in candidate.specs for entry in spec]
+        used = [set(candidate.batch), *(set(axes_of(entry)) for entry in entries)]
+        return len(self.sizes) < 2 or any(axes not in together for axes in used)
 
     def pattern(
         self, origin: str, batch: Axes, of_role: Callable[[Role], dict[int, Axes]]
@@ -277,12 +333,9 @@ class Space:
         """By the step with one layer of each run, which is compiled in half the time."""
         if not self.two:
             return True
-        a, b = self._price_of_one(tried), self._price_of_one(than.candidate)
+        a, b = self.price_of_one(tried), self.price_of_one(than.candidate)
         fits = self.rank(than.price)[0] == 0
         return a.seconds < b.seconds if fits else a.peak_bytes < b.peak_bytes
-
-    def _price_of_one(self, candidate: Candidate) -> Price:
-        return self.price_of(*self.one, self.by_name(candidate), candidate.batch)
 
     def _changes(self, unit: list[int], now: Candidate) -> Iterator[dict[int, PartitionSpec]]:
         role, spec = self.roles[unit[0]], now.specs[unit[0]]
@@ -292,6 +345,21 @@ class Space:
         for option in options:
             if any(now.specs[i] != option for i in unit):
                 yield {i: option for i in unit}
+
+
+def _with_update(backward: Price, update: Price, parameters: float) -> Price:
+    """Of both programs, one after the other. The backward pass does not take the optimizer's state,
+    nor the update the batch, but they are held. Gradients are as large as the `parameters`."""
+    state = max(0.0, update.input_bytes - 2 * parameters)
+    batch = max(0.0, backward.input_bytes - parameters)
+    return Price(
+        backward.seconds + update.seconds,
+        backward.exposed_seconds + update.exposed_seconds,
+        max(backward.peak_bytes + state, update.peak_bytes + batch),
+        backward.input_bytes + state,
+        backward.wire_bytes + update.wire_bytes,
+        backward.model_seconds + update.model_seconds,
+    )
 
 
 def spec_of(shape: Sequence[int], of_dim: Mapping[int, Axes]) -> PartitionSpec:

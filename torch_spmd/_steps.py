@@ -50,39 +50,46 @@ def install() -> None:
     _look_before_a_scaled_step()
 
 
-_only_recorded = False
-
-
-@contextlib.contextmanager
-def only_recorded() -> Iterator[None]:
-    """Within it, a step of an optimizer is recorded as other code is, and ends no program."""
-    global _only_recorded
-    before, _only_recorded = _only_recorded, True
-    try:
-        yield
-    finally:
-        _only_recorded = before
-
-
 class _NumbersAreOne(TorchFunctionMode):
     """Where nothing runs, a number that an optimizer reads is taken to be 1, as on a planning
-    backend (csrc/trace/run/known_values.h): it scales an update, and no shape depends on it."""
+    backend (csrc/trace/run/known_values.h): it scales an update, and no shape depends on it.
+    `read`: how many were."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.read = 0
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func in (Tensor.item, Tensor.__float__):
             read = args[0]
             if read.device.type == "spmd" and read.numel() == 1 and read.is_floating_point():
+                self.read += 1
                 return 1.0
         return func(*args, **(kwargs or {}))
 
 
+_only_recorded: _NumbersAreOne | None = None
+
+
+@contextlib.contextmanager
+def only_recorded() -> Iterator[_NumbersAreOne]:
+    """Within it, a step of an optimizer is recorded as other code is, and ends no program. Gives
+    what counts the numbers that optimizers read."""
+    global _only_recorded
+    before, _only_recorded = _only_recorded, _NumbersAreOne()
+    try:
+        yield _only_recorded
+    finally:
+        _only_recorded = before
+
+
 def _before_step(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-    if not _only_recorded:
+    if _only_recorded is None:
         _C.optimizer_begins(optimizer)
 
 
 def _after_step(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-    if not _only_recorded:
+    if _only_recorded is None:
         _C.optimizer_stepped(optimizer, _loop_of(optimizer).habit)
 
 
@@ -170,8 +177,8 @@ def _end_steps_that_raise() -> None:
         @functools.wraps(step)
         def ended(self: Optimizer, *args: Any, **kwargs: Any) -> Any:
             try:
-                if _only_recorded:
-                    with _NumbersAreOne():
+                if _only_recorded is not None:
+                    with _only_recorded:
                         return step(self, *args, **kwargs)
                 return step(self, *args, **kwargs)
             except BaseException:

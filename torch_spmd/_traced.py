@@ -42,9 +42,10 @@ class Run:
 
 
 @dataclass
-class Recorded:
-    """A step on the tape, with the numbers of the inputs of each parameter, by name, and of the
-    batch. The optimizer's state counts as the parameter if it has its shape."""
+class Program:
+    """One program on the tape, with the numbers of the inputs of each parameter, by name, and of
+    the batch. The optimizer's state and the gradient count as the parameter if they have its
+    shape."""
 
     shapes: list[_C.ShapeOnly] = field(default_factory=list)
     of_parameter: dict[str, list[int]] = field(default_factory=dict)
@@ -59,8 +60,26 @@ class Recorded:
         self.of_batch.append(len(self.shapes))
         return self.add(like)
 
-    def graph(self, mesh: _C.Mesh) -> _C.TracedGraph:
-        return _C.trace(self.shapes, self.results, mesh)
+    def add_parameter(self, name: str, like: Tensor) -> Tensor:
+        self.of_parameter[name] = [len(self.shapes)]
+        return self.add(like)
+
+    def add_of_parameter(self, name: str, like: Tensor) -> Tensor:
+        """The optimizer's state of a parameter, or its gradient."""
+        if like.shape == self.shapes[self.of_parameter[name][0]].tensor.shape:
+            self.of_parameter[name].append(len(self.shapes))
+        return self.add(like)
+
+
+@dataclass
+class Recorded:
+    """A step. It is one program, or two where the optimizer reads a number, which ends the first:
+    the gradients are its results, and inputs of the second (docs/design/0036-auto-shard.md)."""
+
+    programs: list[Program]
+
+    def graphs(self, mesh: _C.Mesh) -> list[_C.TracedGraph]:
+        return [_C.trace(p.shapes, p.results, mesh) for p in self.programs]
 
 
 def record(
@@ -68,20 +87,27 @@ def record(
 ) -> Recorded:
     """The step, or its gradients where it has no optimizer. `names` are those of the whole model,
     of which `model` may be a part."""
-    recorded = Recorded()
+    first = Program()
+    recorded = Recorded([first])
     state = _C.get_rng_state()
     try:
-        with _without_data(model, names, recorded) as parameters, _steps.only_recorded():
+        with _without_data(model, names, first) as parameters, _steps.only_recorded() as numbers:
             trained = {name: p for name, p in parameters.items() if p.requires_grad}
             optimizer = step.optimizer_with_state(
                 list(trained.values()), lambda p: _C.shape_only(p).tensor
             )
+            apart = numbers.read > 0
             if optimizer is not None:
-                _forget_first_step(optimizer, trained, recorded)
+                _forget_writes(trained, first)
+            if optimizer is not None and not apart:
+                _take_state(optimizer, trained, first)
             # Behind a step gradients are dropped (docs/design/0042-end-of-a-step.md).
-            recorded.results.append(step.run(model, step.placed(recorded.add_of_batch), optimizer))
-            if optimizer is None:
-                recorded.results += [p.grad for p in parameters.values() if p.grad is not None]
+            in_first = None if apart else optimizer
+            first.results.append(step.run(model, step.placed(first.add_of_batch), in_first))
+            if in_first is None:
+                first.results += [p.grad for p in parameters.values() if p.grad is not None]
+            if optimizer is not None and apart:
+                recorded.programs.append(_update(optimizer, trained))
     except NotImplementedError as error:
         if "meta tensor" not in str(error):
             raise
@@ -94,19 +120,33 @@ def record(
     return recorded
 
 
-def _forget_first_step(
-    optimizer: torch.optim.Optimizer, trained: Mapping[str, nn.Parameter], recorded: Recorded
-) -> None:
-    """What the first step has written to parameters is of no interest, and the state that it has
-    made becomes an input."""
+def _update(optimizer: torch.optim.Optimizer, trained: Mapping[str, nn.Parameter]) -> Program:
+    """What the optimizer does with gradients that are inputs."""
+    program = Program()
     for name, p in trained.items():
-        shape = recorded.shapes[recorded.of_parameter[name][0]] = _C.shape_only(p)
+        p.data = program.add_parameter(name, p)
+        if p.grad is not None:
+            p.grad = program.add_of_parameter(name, p.grad)
+    _take_state(optimizer, trained, program)
+    optimizer.step()
+    return program
+
+
+def _forget_writes(trained: Mapping[str, nn.Parameter], program: Program) -> None:
+    """What the first step has written to parameters is of no interest."""
+    for name, p in trained.items():
+        shape = program.shapes[program.of_parameter[name][0]] = _C.shape_only(p)
         p.data = shape.tensor
+
+
+def _take_state(
+    optimizer: torch.optim.Optimizer, trained: Mapping[str, nn.Parameter], program: Program
+) -> None:
+    """The state that a step before has made becomes an input."""
+    for name, p in trained.items():
         for key, value in optimizer.state.get(p, {}).items():
             if isinstance(value, Tensor) and value.device.type == "spmd":
-                optimizer.state[p][key] = recorded.add(value)
-                if value.shape == p.shape:
-                    recorded.of_parameter[name].append(len(recorded.shapes) - 1)
+                optimizer.state[p][key] = program.add_of_parameter(name, value)
 
 
 def leaves_of(model: nn.Module) -> dict[nn.Parameter, Leaf]:
@@ -192,7 +232,7 @@ def shortened(kept: Mapping[Run, int] | None, runs: list[Run]) -> Iterator[None]
 
 @contextlib.contextmanager
 def _without_data(
-    model: nn.Module, names: Mapping[nn.Parameter, tuple[str, ...]], recorded: Recorded
+    model: nn.Module, names: Mapping[nn.Parameter, tuple[str, ...]], program: Program
 ) -> Iterator[dict[str, nn.Parameter]]:
     """Gives the model's parameters by their first name; they and its buffers have no data."""
     replaced: dict[Tensor, Tensor] = {}
@@ -205,14 +245,13 @@ def _without_data(
                     continue
                 if p not in replaced:
                     name = names[p][0]
-                    tensor = recorded.add(p)
+                    tensor = program.add_parameter(name, p)
                     replaced[p] = parameters[name] = nn.Parameter(tensor, p.requires_grad)
-                    recorded.of_parameter[name] = [len(recorded.shapes) - 1]
                 module._parameters[key] = replaced[p]  # type: ignore[assignment]
             for key, buffer in buffers.items():
                 if buffer is not None:
                     if buffer not in replaced:
-                        replaced[buffer] = recorded.add(buffer)
+                        replaced[buffer] = program.add(buffer)
                     module._buffers[key] = replaced[buffer]
         yield parameters
     finally:

@@ -19,7 +19,7 @@ from torch.overrides import handle_torch_function, has_torch_function_unary
 from torch.utils import _pytree as pytree
 
 from torch_spmd import _arguments
-from torch_spmd.manual import ManualAxis, manual_axis, varies
+from torch_spmd.manual import ManualAxis, manual_axis, varies, watcher
 
 
 def psum(x: Any, axis_name: Any) -> Any:
@@ -762,10 +762,40 @@ def _summed(grad: Tensor, axis: ManualAxis) -> Tensor:
 def _apply(t: Tensor, axis: ManualAxis, op: _Collective) -> Tensor:
     result: Tensor
     if has_torch_function_unary(t):  # a collective is one op for those who watch ops
-        result = handle_torch_function(_apply, (t,), t, axis, op)
+        inside = watcher(t)
+        if inside is not None:
+            result = inside.call(_on_axis, (t, axis, op), {})
+        else:
+            result = handle_torch_function(_apply, (t,), t, axis, op)
     else:
-        result = _OnAxis.apply(t, axis.index, axis, op)
+        result = _on_axis(t, axis, op)
     return result
+
+
+def _on_axis(t: Tensor, axis: ManualAxis, op: _Collective) -> Tensor:
+    """What `_OnAxis` computes. It runs at once where the levels of torch.func down to the axis's
+    are those of vmap, which differentiate nothing."""
+    top = _functorch.peek_interpreter_stack()
+    if top is None or top.key() != _functorch.TransformType.Vmap:
+        applied: Tensor = _OnAxis.apply(t, axis.index, axis, op)
+        return applied
+    level = top.level()
+    t = _functorch.unwrap_if_dead(t)
+    batched = _functorch.is_batchedtensor(t) and _functorch.maybe_get_level(t) == level
+    if batched:
+        dim = _functorch.maybe_get_bdim(t)
+        t = _functorch.get_unwrapped(t)
+    left = _functorch.pop_dynamic_layer_stack()
+    try:
+        if batched and dim != 0:
+            t = t.movedim(dim, 0)
+        if level == axis.level:
+            t, batched = op.run(t if batched else t.expand(axis.size, *t.shape))
+        else:  # another axis, or a vmap inside the region
+            t = _on_axis(t, axis, op.shifted() if batched else op)
+    finally:
+        _functorch.push_dynamic_layer_stack(left)
+    return _functorch._add_batch_dim(t, 0, level) if batched else t
 
 
 class _OnAxis(torch.autograd.Function):

@@ -23,12 +23,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch._C import _functorch
+from torch._functorch import pyfunctorch, vmap
 from torch.utils import _pytree as pytree
 
-from torch_spmd import _arguments
+from torch_spmd import _arguments, _ops
 from torch_spmd.mesh import Mesh, mesh_or_global
 from torch_spmd.spec import UNCONSTRAINED, PartitionSpec, blocks, is_spec, to_spec
-from torch_spmd.tensors import reshard, sharding_of
+from torch_spmd.tensors import sharding_of
 
 
 def shard_map(
@@ -114,14 +115,20 @@ def shard_map(
 
 @dataclass
 class ManualAxis:
-    """An axis of the regions that are entered: its level of vmap, its size, and a tensor that holds
-    each device's position along it."""
+    """An axis of the regions that are entered: its level of vmap and its size."""
 
     mesh: Mesh
     name: str
     size: int
     level: int
-    index: Tensor
+
+    @functools.cached_property
+    def index(self) -> Tensor:
+        """Each device's position along the axis. It is made below all levels of torch.func, since
+        one that is entered by now is above this axis's."""
+        with pyfunctorch.temporarily_clear_interpreter_stack(), torch._C.DisableTorchFunction():
+            positions = torch.arange(self.size, device="spmd")
+        return _functorch._add_batch_dim(positions, 0, self.level)
 
 
 _entered: list[ManualAxis] = []  # of one thread: regions run while ops are recorded
@@ -181,6 +188,9 @@ class Region:
     check_vma: bool
     uneven: bool = False
 
+    def __post_init__(self) -> None:
+        self.layouts = _layouts(self.mesh, self.axes)
+
     def run(self, args: tuple[Any, ...]) -> Any:
         for axis in _entered:
             if axis.name in self.axes:
@@ -189,6 +199,7 @@ class Region:
                     f"{axis.name!r}; name other axes in axis_names"
                 )
         leaves, form, specs = self._arguments(args)
+        mesh_or_global("shard_map", self.mesh)
         sizes: _Sizes = {}
         shards = [
             _to_shards(self, leaf, spec, functools.partial(_argument, form, i), sizes)
@@ -204,20 +215,29 @@ class Region:
             else t
             for i, (t, spec, axes) in enumerate(zip(outputs, results.specs, results.axes))
         ]
-        return pytree.tree_unflatten(merged, results.form)
+        return _tree(merged, results.form)
 
-    def _arguments(self, args: tuple[Any, ...]) -> tuple[list[Any], Any, list[Any]]:
-        specs = self.in_specs
-        if is_spec(specs) or specs is None:
-            specs = (specs,) * len(args)
-        specs = tuple(_arguments.items("shard_map", "in_specs", specs, "specs by position"))
+    @functools.cached_property
+    def _by_position(self) -> Sequence[Any] | None:
+        """The specs of the arguments; None if there is one for all of them."""
+        if is_spec(self.in_specs) or self.in_specs is None:
+            return None
+        return _arguments.items("shard_map", "in_specs", self.in_specs, "specs by position")
+
+    def _arguments(self, args: tuple[Any, ...]) -> tuple[Sequence[Any], Any, Sequence[Any]]:
+        specs = self._by_position
+        if specs is None:
+            specs = (self.in_specs,) * len(args)
         if len(specs) != len(args):
             raise ValueError(
                 f"shard_map: in_specs has {len(specs)} specs, but {_name(self.f)} was called with "
                 f"{len(args)} arguments"
             )
-        leaves, form = pytree.tree_flatten(args)
-        return leaves, form, _broadcast("in_specs", specs, args)
+        each = [spec for s, arg in zip(specs, args) for spec in _broadcast("in_specs", s, arg)]
+        for arg in args:
+            if not isinstance(arg, Tensor):
+                return *pytree.tree_flatten(args), each
+        return args, _ARGUMENTS, each
 
     def _nest(
         self,
@@ -229,14 +249,13 @@ class Region:
         """Calls the function under the levels of the axes from `depth` on. The shards' leading
         dimensions are those of the axes that are named and not entered yet."""
         if depth == len(self.axes):
-            args = pytree.tree_unflatten([leaf for leaf, _ in shards], form)
-            return self._call(args, results)
-        name, size = self.axes[depth], self.mesh.shape()[self.axes[depth]]
-        with _level(size) as level:
-            index = torch.arange(size, device="spmd")
-            axis = ManualAxis(
-                self.mesh, name, size, level, _functorch._add_batch_dim(index, 0, level)
-            )
+            return self._call(_tree([leaf for leaf, _ in shards], form), results)
+        name = self.axes[depth]
+        size = self.layouts.sizes[name]
+        _load_decompositions()
+        level = _functorch._vmap_increment_nesting(size, "different")
+        try:
+            axis = ManualAxis(self.mesh, name, size, level)
             inner = [
                 (_functorch._add_batch_dim(leaf, 0, level), axes[1:])
                 if axes[:1] == (name,)
@@ -249,6 +268,8 @@ class Region:
                 return [self._leave(axis, t, i, results) for i, t in enumerate(outputs)]
             finally:
                 _entered.pop()
+        finally:
+            _functorch._vmap_decrement_nesting()
 
     def _call(self, args: Any, results: _Results) -> list[Any]:
         with _Inside(self, args):
@@ -257,7 +278,10 @@ class Region:
             except RuntimeError as error:
                 _explain(self.f, error)
                 raise
-        leaves, results.form = pytree.tree_flatten(outputs)
+        leaves: list[Any]
+        leaves, results.form = [outputs], _ALONE
+        if not isinstance(outputs, Tensor):
+            leaves, results.form = pytree.tree_flatten(outputs)
         specs = self.out_specs(outputs) if callable(self.out_specs) else self.out_specs
         results.specs = _broadcast("out_specs", specs, outputs)
         results.axes = [() for _ in leaves]
@@ -310,13 +334,9 @@ class _Results:
         return f"result {place}" if place else "its result"
 
 
-@contextlib.contextmanager
-def _level(size: int) -> Iterator[int]:
-    from torch._functorch import vmap
-
+@functools.cache
+def _load_decompositions() -> None:
     vmap.lazy_load_decompositions()  # type: ignore[attr-defined]
-    with vmap.vmap_increment_nesting(size, "different") as level:
-        yield level
 
 
 # --- specs ---
@@ -415,8 +435,22 @@ def _broadcast(what: str, specs: Any, tree: Any) -> list[Any]:
     )
 
 
+# Forms of trees that need no flattening: a tuple of tensors, and a tensor by itself.
+_ARGUMENTS, _ALONE = "arguments", "alone"
+
+
+def _tree(leaves: Sequence[Any], form: Any) -> Any:
+    if form is _ALONE:
+        return leaves[0]
+    return tuple(leaves) if form is _ARGUMENTS else pytree.tree_unflatten(leaves, form)
+
+
 def _place(form: Any, i: int) -> str:
     """The place of leaf `i` in a tree: "[0]['a']"."""
+    if form is _ALONE:
+        return ""
+    if form is _ARGUMENTS:
+        return f"[{i}]"
     tree = pytree.tree_unflatten(list(range(form.num_leaves)), form)
     paths, _ = pytree.tree_flatten_with_path(tree)
     return pytree.keystr(paths[i][0])
@@ -462,38 +496,28 @@ def _to_shards(
             f"{caller()}: spec {spec!r} has {len(spec)} entries, but the tensor has {t.dim()} "
             "dimensions"
         )
-    sizes = region.mesh.shape()
-    missing: list[int] = []
-    for dim, entry in enumerate(spec):
-        axes = _axes_of(entry)
-        count = math.prod(sizes[axis] for axis in axes)
-        missing.append(-t.shape[dim] % count)
-        if missing[dim] and not region.uneven:
-            raise ValueError(
-                f"{caller()}: dimension {dim} has size {t.shape[dim]}, which {count} devices along "
-                f"{', '.join(map(repr, axes))} do not divide; pad it, choose other axes, or pass "
-                "uneven=True"
-            )
-        if axes and region.uneven:
-            largest = (t.shape[dim] + missing[dim]) // count
-            known.setdefault((axes, largest), set()).add(t.shape[dim])
-    t = reshard(t, region.mesh, _outside(region, spec))
-    if any(missing):  # zeros where the last shards end, for which nothing is sent
-        t = F.pad(t, [n for behind in reversed(missing) for n in (0, behind)])
-        t = reshard(t, region.mesh, _outside(region, spec))
-    named: list[str] = []
-    for dim, entry in reversed(list(enumerate(spec))):
-        axes = _axes_of(entry)
-        if axes:
-            count = math.prod(sizes[axis] for axis in axes)
-            t = t.unflatten(dim, (*(sizes[axis] for axis in axes), t.shape[dim] // count))
-            t = t.movedim(tuple(range(dim, dim + len(axes))), tuple(range(-len(axes), 0)))
-            named += axes
-    if not named:
-        return t, ()
-    rank = t.dim() - len(named)
-    order = tuple(axis for axis in region.axes if axis in named)
-    return t.permute(*(rank + named.index(axis) for axis in order), *range(rank)), order
+    way = region.layouts.way_in(spec, t.shape)
+    if way.missing is not None and not region.uneven:
+        dim = next(d for d, n in enumerate(way.missing) if n)
+        count = math.prod(region.layouts.sizes[axis] for axis in _axes_of(spec[dim]))
+        raise ValueError(
+            f"{caller()}: dimension {dim} has size {t.shape[dim]}, which {count} devices along "
+            f"{', '.join(map(repr, _axes_of(spec[dim])))} do not divide; pad it, choose other "
+            "axes, or pass uneven=True"
+        )
+    if region.uneven:
+        for dim, entry in enumerate(spec):
+            if axes := _axes_of(entry):
+                known.setdefault((axes, way.shard[dim]), set()).add(t.shape[dim])
+    t = region.layouts.reshard(t, spec)
+    if way.missing is not None:  # zeros where the last shards end, for which nothing is sent
+        t = F.pad(t, [n for behind in reversed(way.missing) for n in (0, behind)])
+        t = region.layouts.reshard(t, spec)
+    if way.shape is not None:
+        t = t.view(way.shape)
+    if way.order is not None:
+        t = t.permute(way.order)
+    return t, way.axes
 
 
 def _from_shards(
@@ -506,14 +530,13 @@ def _from_shards(
 ) -> Tensor:
     """The inverse of `_to_shards`: the leading dimensions become parts of those that the spec
     shards over the axes."""
-    axes_left = list(axes)
+    if not axes:
+        return region.layouts.reshard(t, spec)
     ends: dict[int, int] = {}  # by dimension that has been padded
-    for dim, entry in enumerate(spec):
+    for dim, entry in enumerate(spec if known else ()):
         names = _axes_of(entry)
-        if not names:
-            continue
-        largest = t.shape[len(axes_left) + dim]
-        found = known.get((names, largest), set())
+        largest = t.shape[len(axes) + dim]
+        found = known.get((names, largest), set()) if names else set()
         if len(found) > 1:
             raise ValueError(
                 f"shard_map: {_name(region.f)}: {where()}: dimension {dim} has shards of {largest} "
@@ -523,30 +546,124 @@ def _from_shards(
             )
         for size in found:
             ends[dim] = size
-        at = len(axes_left) + dim
-        sources = tuple(axes_left.index(name) for name in names)
-        left = [name for name in axes_left if name not in names]
-        rest = [d for d in range(t.dim()) if d not in sources]
-        position = rest.index(at)
-        t = t.permute(*rest[:position], *sources, *rest[position:])
-        t = t.flatten(position, position + len(names))
-        axes_left = left
-    t = reshard(t, region.mesh, _outside(region, spec))
+    order, shape = region.layouts.way_out(spec, axes, t.shape)
+    if order is not None:
+        t = t.permute(order)
+    t = region.layouts.reshard(t.reshape(shape), spec)
     for dim, end in ends.items():
         if end < t.shape[dim]:
-            t = reshard(t.narrow(dim, 0, end), region.mesh, _outside(region, spec))
+            t = region.layouts.reshard(t.narrow(dim, 0, end), spec)
     return t
+
+
+@dataclass
+class _WayIn:
+    """How a tensor becomes shards. A size or order that changes nothing is None."""
+
+    missing: Sequence[int] | None  # by dimension, how much the last shards lack
+    shard: Sequence[int]
+    shape: Sequence[int] | None  # each sharded dimension as those of its axes and that of a shard
+    order: list[int] | None  # which brings the axes to the front
+    axes: tuple[str, ...]  # in the region's order
+
+
+class _Layouts:
+    """How tensors become shards along manual axes, and shards tensors. What depends on specs and
+    shapes only is computed once."""
+
+    def __init__(self, mesh: Mesh, axes: tuple[str, ...]) -> None:
+        self.mesh = mesh
+        self.axes = axes
+        self.sizes = mesh.shape()
+        self._ways: dict[Any, Any] = {}
+        self._texts: dict[PartitionSpec, str] = {}
+
+    def reshard(self, t: Tensor, spec: PartitionSpec) -> Tensor:
+        """The tensor with the sharding that it has outside: axes that are not manual are the
+        compiler's."""
+        text = self._texts.get(spec)
+        if text is None:
+            outside = list(spec)
+            if len(self.axes) < len(self.sizes):
+                outside = [UNCONSTRAINED if entry is None else entry for entry in spec]
+            text = _remembered(self._texts, spec, _ops.spec_text(outside))
+        result: Tensor = torch.ops.spmd.reshard.default(t, self.mesh._text, text)
+        return result
+
+    def way_in(self, spec: PartitionSpec, shape: Sequence[int]) -> _WayIn:
+        try:
+            found = self._ways.get((spec, shape))
+        except TypeError:  # sizes that are not known have no hash
+            return self._way_in(spec, shape)
+        return found or _remembered(self._ways, (spec, shape), self._way_in(spec, shape))
+
+    def _way_in(self, spec: PartitionSpec, shape: Sequence[int]) -> _WayIn:
+        missing: list[int] = []
+        shard: list[int] = []
+        apart: list[int] = []
+        places: dict[str, int] = {}
+        rest: list[int] = []
+        for entry, size in zip(spec, shape):
+            axes = _axes_of(entry)
+            count = math.prod(self.sizes[axis] for axis in axes)
+            missing.append(-size % count)
+            shard.append((size + missing[-1]) // count)
+            for axis in axes:
+                places[axis] = len(apart)
+                apart.append(self.sizes[axis])
+            rest.append(len(apart))
+            apart.append(shard[-1])
+        named = tuple(axis for axis in self.axes if axis in places)
+        return _WayIn(
+            missing if any(missing) else None,
+            shard,
+            apart if named else None,
+            _order([*(places[axis] for axis in named), *rest]),
+            named,
+        )
+
+    def way_out(
+        self, spec: PartitionSpec, axes: tuple[str, ...], shape: Sequence[int]
+    ) -> tuple[list[int] | None, list[int]]:
+        """For shards whose leading dimensions are the axes: the order that brings these in front of
+        the dimensions that they shard, and the shape of the whole."""
+        key = (spec, axes, shape)
+        try:
+            found = self._ways.get(key)
+        except TypeError:
+            return self._way_out(*key)
+        return found or _remembered(self._ways, key, self._way_out(*key))
+
+    def _way_out(
+        self, spec: PartitionSpec, axes: tuple[str, ...], shape: Sequence[int]
+    ) -> tuple[list[int] | None, list[int]]:
+        order: list[int] = []
+        whole: list[int] = []
+        for dim, entry in enumerate(spec, len(axes)):
+            sources = [axes.index(axis) for axis in _axes_of(entry)]
+            order += [*sources, dim]
+            whole.append(math.prod(shape[d] for d in (*sources, dim)))
+        return _order(order), whole
+
+
+@functools.lru_cache(maxsize=64)
+def _layouts(mesh: Mesh, axes: tuple[str, ...]) -> _Layouts:
+    return _Layouts(mesh, axes)
+
+
+def _order(order: list[int]) -> list[int] | None:
+    return None if order == list(range(len(order))) else order
+
+
+def _remembered(memory: dict[Any, Any], key: Any, value: Any) -> Any:
+    if len(memory) >= 1024:  # of a program whose shapes never repeat
+        memory.clear()
+    memory[key] = value
+    return value
 
 
 def _axes_of(entry: Any) -> tuple[str, ...]:
     return (entry,) if isinstance(entry, str) else tuple(entry or ())
-
-
-def _outside(region: Region, spec: PartitionSpec) -> PartitionSpec:
-    """The spec of a tensor outside: axes that are not manual are the compiler's."""
-    if len(region.axes) == len(region.mesh.axis_names):
-        return spec
-    return PartitionSpec(*(UNCONSTRAINED if entry is None else entry for entry in spec))
 
 
 # --- what a region refuses ---
@@ -565,21 +682,29 @@ class _Inside(torch.overrides.TorchFunctionMode):
     def __torch_function__(
         self, function: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
-        for arg in args:
-            if isinstance(arg, Tensor) and self.region.check_vma:
-                self._check(arg)
         if isinstance(function, (torch._ops.OpOverload, torch._ops.OpOverloadPacket)):
             from torch_spmd.collectives import of_torch  # which imports this module
 
             function = of_torch(function)
+        return self.call(function, args, kwargs or {})
+
+    def call(self, function: Callable[..., Any], args: Sequence[Any], kwargs: Any) -> Any:
+        """Calls a function as one op of the region."""
         with torch._C.DisableTorchFunction():
-            result = function(*args, **(kwargs or {}))
-        self._note(result)
+            if self.region.check_vma:
+                for arg in args:
+                    if isinstance(arg, Tensor):
+                        self._check(arg)
+            result = function(*args, **kwargs)
+            if type(result) not in _WITHOUT_TENSORS:
+                self._note(result)
         return result
 
     def _note(self, results: Any) -> None:
         """Remembers arguments and results; if they do not vary, they look as if from outside."""
-        leaves = [results] if isinstance(results, Tensor) else pytree.tree_leaves(results)
+        leaves = (results,) if isinstance(results, Tensor) else results
+        if type(leaves) is not tuple or not all(isinstance(leaf, Tensor) for leaf in leaves):
+            leaves = pytree.tree_leaves(results)
         for leaf in leaves:
             if isinstance(leaf, Tensor) and not _functorch.is_functorch_wrapped_tensor(leaf):
                 self.inside[id(leaf)] = weakref.ref(leaf)
@@ -590,8 +715,7 @@ class _Inside(torch.overrides.TorchFunctionMode):
         noted = self.inside.get(id(t))
         if noted is not None and noted() is t:
             return
-        with torch._C.DisableTorchFunction():
-            sharding = sharding_of(t)
+        sharding = sharding_of(t)
         if not sharding.is_committed:
             return
         for name in _names_in(sharding.spec):
@@ -602,6 +726,15 @@ class _Inside(torch.overrides.TorchFunctionMode):
                     f"{name!r}; pass it as an argument with a spec"
                 )
 
+
+def watcher(t: Tensor) -> _Inside | None:
+    """What the region does about ops, if there is nobody else who watches an op on the tensor."""
+    stack = torch._C._len_torch_function_stack()
+    top = torch._C._get_function_stack_at(stack - 1) if stack > 0 else None
+    return top if type(top) is _Inside and type(t) in (Tensor, torch.nn.Parameter) else None
+
+
+_WITHOUT_TENSORS = frozenset([bool, int, float, str, type(None), torch.Size, torch.dtype])
 
 _READ = (
     "a shard's values cannot be read inside a manual region, since each device has its own; return "

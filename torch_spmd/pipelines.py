@@ -9,29 +9,22 @@ two ticks the inputs move on by one stage: a shift along the stack's dimension.
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call
 from torch.utils import _pytree as pytree
 from torch.utils.checkpoint import checkpoint as checkpointed
 
 from torch_spmd import _arguments
+from torch_spmd._one_f_one_b import like, loss_of, moved
 from torch_spmd.mesh import Mesh, checked_axis, mesh_or_global
 from torch_spmd.spec import UNCONSTRAINED, PartitionSpec
 from torch_spmd.tensors import mark_sharding, reshard, sharding_of
 
-_SCHEDULES = ("gpipe", "circular")
-_ONE_F_ONE_B = (
-    "pipeline: schedule '1f1b' starts the backward pass of a micro-batch before later ones run "
-    "forwards. Here all stages run the same op at the same time, and the loss is computed outside, "
-    "from all micro-batches, so every forward pass comes before the first backward pass. What 1f1b "
-    "saves is memory: use schedule='gpipe' with checkpoint=True, which keeps only the inputs of "
-    "stages, or several backward passes with fewer micro-batches each"
-)
+_SCHEDULES = ("gpipe", "circular", "1f1b")
 
 
 def pipeline(
@@ -42,6 +35,8 @@ def pipeline(
     microbatches: int,
     schedule: str = "gpipe",
     checkpoint: bool = False,
+    loss: Callable[..., Any] | None = None,
+    first: Callable[..., Any] | None = None,
 ) -> Pipeline:
     """Divides equal layers among the devices along an axis. The result is a module that does what
     the layers do one after the other.
@@ -51,6 +46,10 @@ def pipeline(
     stage: a fraction (S - 1) / (M + S - 1), the bubble. Between two ticks each stage sends one
     micro-batch to the next one. What comes before and after the equal layers (embeddings, the head,
     the loss) stays outside, where all devices compute it.
+
+    With schedule "1f1b" the loss is a part of the pipeline: `blocks(x, targets=y)` is the mean of
+    the micro-batches' losses. A micro-batch goes backwards as soon as it has left the last stage,
+    and what is kept are the inputs of stages in 2 S - 1 ticks, for any number of micro-batches.
 
     Args:
         layers: modules on `spmd` with the same structure, whose forward takes a tensor, or a tree
@@ -65,14 +64,25 @@ def pipeline(
         schedule: "gpipe": a stage has layers that follow each other. "circular": layer l belongs to
             stage l modulo S, and a micro-batch passes all stages R = layers / S times; there are
             R · M + S - 1 ticks, shorter ones, of which S - 1 are lost. There must be at least as
-            many micro-batches as stages. "1f1b" is refused; the error says why.
+            many micro-batches as stages. "1f1b": as "gpipe", but gradients are computed along with
+            the loss, in M + 2 (S - 1) steps, of which the first S - 1 only run forwards and the
+            last S - 1 only backwards, so that the bubble is the same. The layers run again in the
+            backward pass, with the same random numbers.
         checkpoint: keep only the inputs of each stage and tick for the backward pass, and run the
-            layers again in it.
+            layers again in it. "1f1b" always does.
+        loss: for "1f1b", a module or function: given what the layers return for a micro-batch, and
+            the micro-batch's targets if there are any, it returns the mean loss of the examples, a
+            tensor of shape (). The head belongs to it. All tensors that it reads get gradients, the
+            parameters of a module and others.
+        first: for "1f1b", a module or function that computes what the first stage takes from a
+            micro-batch of x, such as the embedding. It is not needed, since x can be computed
+            outside, but then x and its gradient are there for the whole batch.
 
     Errors:
         TypeError: an argument of another kind.
         ValueError: no layers, layers of different structure, numbers that do not divide each other,
-            a schedule that does not exist or is not possible, parameters on another device.
+            a schedule that does not exist or is not possible, parameters on another device, "1f1b"
+            without a loss, or another schedule with one.
 
     Example:
         >>> import torch, torch_spmd as spmd
@@ -86,6 +96,16 @@ def pipeline(
         True
         >>> blocks.ticks, blocks.bubble
         (9, 0.3333333333333333)
+        >>> head, targets = nn.Linear(8, 3).to("spmd"), torch.arange(12, device="spmd") % 3
+        >>> def loss(y, targets):
+        ...     return nn.functional.cross_entropy(head(y), targets)
+        >>> training = spmd.pipeline(layers, mesh, microbatches=6, schedule="1f1b", loss=loss)
+        >>> mean = training(x, targets=targets)
+        >>> torch.allclose(mean.cpu(), loss(expected, targets).cpu(), atol=1e-6)
+        True
+        >>> mean.backward()
+        >>> head.weight.grad.shape, training.bubble
+        (torch.Size([3, 8]), 0.3333333333333333)
     """
     mesh = mesh_or_global("pipeline", mesh)
     axis = checked_axis("pipeline", "axis", mesh, axis)
@@ -94,12 +114,12 @@ def pipeline(
     schedule = _arguments.text("pipeline", "schedule", schedule)
     again = _arguments.boolean("pipeline", "checkpoint", checkpoint)
     stages = mesh.shape()[axis]
-    if schedule == "1f1b":
-        raise ValueError(_ONE_F_ONE_B)
     if schedule not in _SCHEDULES:
         raise ValueError(
-            f"pipeline: schedule must be 'gpipe' or 'circular'; got {_arguments.shown(schedule)}"
+            "pipeline: schedule must be 'gpipe', 'circular' or '1f1b'; got "
+            f"{_arguments.shown(schedule)}"
         )
+    _check_parts(schedule, loss, first)
     if not modules or len(modules) % stages != 0:
         raise ValueError(
             f"pipeline: {len(modules)} layers cannot be divided among the {stages} stages along "
@@ -111,20 +131,49 @@ def pipeline(
             f"stages along axis {axis!r}, since a micro-batch comes back to the first stage after "
             f"so many ticks; got {count}"
         )
-    return Pipeline(_stacked(modules, mesh, axis, schedule), mesh, axis, count, schedule, again)
+    stacked = _stacked(modules, mesh, axis, schedule)
+    return Pipeline(stacked, mesh, axis, count, schedule, again, loss, first)
+
+
+def _check_parts(schedule: str, loss: Any, first: Any) -> None:
+    for name, part in (("loss", loss), ("first", first)):
+        if part is not None and not callable(part):
+            raise TypeError(
+                f"pipeline: {name} must be a module or a function; got {_arguments.shown(part)}"
+            )
+        if part is not None and schedule != "1f1b":
+            raise ValueError(
+                f"pipeline: {name} is for schedule '1f1b', which computes it by micro-batch; with "
+                f"{schedule!r} call it outside, on the whole batch"
+            )
+    if schedule == "1f1b" and loss is None:
+        raise ValueError(
+            "pipeline: schedule '1f1b' runs micro-batches backwards while later ones run forwards, "
+            "so the loss is a part of it; give it: pipeline(…, schedule='1f1b', loss=module)"
+        )
 
 
 class Pipeline(nn.Module):
     """What `pipeline` returns. `layers` is one layer whose parameters are stacked, `ticks` how
-    often each stage runs, and `bubble` the fraction of ticks in which a stage has nothing to do."""
+    often each stage runs forwards, and as often backwards, and `bubble` the fraction of ticks in
+    which a stage has nothing to do."""
 
     def __init__(
-        self, layers: nn.Module, mesh: Mesh, axis: str, count: int, schedule: str, again: bool
+        self,
+        layers: nn.Module,
+        mesh: Mesh,
+        axis: str,
+        count: int,
+        schedule: str,
+        again: bool,
+        loss: Callable[..., Any] | None,
+        first: Callable[..., Any] | None,
     ) -> None:
         super().__init__()
         self.layers = layers
         self.mesh, self.axis, self.microbatches = mesh, axis, count
         self.schedule, self.checkpoint = schedule, again
+        self.loss, self.first = loss, first
         self.stages = mesh.shape()[axis]
         tensors = [*layers.parameters(), *layers.buffers()]
         self.layers_per_stage = tensors[0].shape[1]
@@ -145,12 +194,31 @@ class Pipeline(nn.Module):
             f"ticks={self.ticks}, bubble={self.bubble:.3f}"
         )
 
-    def forward(self, x: Any, *args: Any) -> Any:
+    def forward(self, x: Any, *args: Any, targets: Any = None, scale: float | Tensor = 1.0) -> Any:
         """x: a tensor or a tree of tensors [batch, …]. Further arguments are given to each layer as
-        they are: the same for all examples.
+        they are: the same for all examples. The result is that of the last layer.
 
-        Errors: ValueError if the number of micro-batches does not divide a batch.
+        With schedule "1f1b" it is the mean loss, and `targets`, a tensor or a tree of tensors
+        [batch, …], are given to the loss by micro-batch. `scale` is what losses are multiplied by
+        where gradients are computed, and is divided out of them: that of a GradScaler, for float16.
+
+        Errors: ValueError if the number of micro-batches does not divide a batch, for targets
+        without a loss, for a loss that is no scalar; RuntimeError for second derivatives of "1f1b".
         """
+        if self.loss is not None:
+            return loss_of(self, x, args, targets, scale)
+        if targets is not None:
+            raise ValueError(
+                "pipeline: targets are for the loss of schedule '1f1b'; with "
+                f"{self.schedule!r} the loss is computed outside"
+            )
+        return self.results(x, *args)
+
+    def results(self, x: Any, *args: Any) -> Any:
+        """What the last layer returns for [batch, …], with schedule "1f1b", too: for evaluation and
+        generation."""
+        if self.first is not None:
+            x = self.first(x)
         leaves, form = pytree.tree_flatten(x)
         inputs = [self._divided(leaf) for leaf in leaves]
         filled = [microbatches[0] for microbatches in inputs]
@@ -169,13 +237,17 @@ class Pipeline(nn.Module):
     def _divided(self, t: Any) -> tuple[Tensor, ...]:
         """The micro-batches of [batch, …], each [stages, examples, …]. Every stage has them all, so
         that their gradients are added up over the stages at once."""
+        t = self._batch("x", t).unflatten(0, (-1, self.microbatches)).transpose(0, 1)
+        return self._sharded(t.expand(self.stages, *t.shape)).unbind(1)
+
+    def _batch(self, name: str, t: Any) -> Tensor:
         if not isinstance(t, Tensor) or t.dim() < 1 or t.shape[0] % self.microbatches != 0:
             raise ValueError(
-                "pipeline: x must be a tensor, or a tree of tensors, whose first dimension is the "
-                f"batch, a multiple of {self.microbatches} micro-batches; got {_arguments.shown(t)}"
+                f"pipeline: {name} must be a tensor, or a tree of tensors, whose first dimension "
+                f"is the batch, a multiple of {self.microbatches} micro-batches; got "
+                f"{_arguments.shown(t)}"
             )
-        t = t.unflatten(0, (-1, self.microbatches)).transpose(0, 1)
-        return self._sharded(t.expand(self.stages, *t.shape)).unbind(1)
+        return t
 
     def _sharded(self, t: Tensor) -> Tensor:
         return reshard(t, self.mesh, PartitionSpec(self.axis, *(UNCONSTRAINED,) * (t.dim() - 1)))
@@ -190,18 +262,20 @@ class Pipeline(nn.Module):
         """The stages' inputs, [stages, examples, …], from their results of the tick before."""
         new = [each[tick] if tick < self.microbatches else each[-1].detach() for each in inputs]
         if self.passes == 1 or tick < self.stages:
-            filled = [F.pad(t, (*(0, 0) * (t.dim() - 1), 1, -1)) for t in filled]
+            filled = [moved(t, 1) for t in filled]
         else:
             filled = came_back[tick] = [torch.roll(t, 1, 0) for t in filled]
             if tick >= self.microbatches:
                 new = came_back.pop(tick - self.microbatches + self.stages)
         stage = torch.arange(self.stages, device=filled[0].device)
-        return [torch.where(_like(stage == 0, b), a, b) for a, b in zip(new, filled)]
+        return [torch.where(like(stage == 0, b), a, b) for a, b in zip(new, filled)]
 
-    def _by_layer(self) -> list[dict[str, Tensor]]:
+    def _by_layer(
+        self, changed: Callable[[Tensor], Tensor] = lambda t: t
+    ) -> list[dict[str, Tensor]]:
         """The parameters and buffers, [stages, …], of each of the layers of a stage."""
         named = dict(self.layers.named_parameters()) | dict(self.layers.named_buffers())
-        apart = {name: t.unbind(1) for name, t in named.items()}
+        apart = {name: [changed(layer) for layer in t.unbind(1)] for name, t in named.items()}
         return [{n: t[i] for n, t in apart.items()} for i in range(self.layers_per_stage)]
 
     def _layers_at(self, tick: int, layers: list[dict[str, Tensor]]) -> list[dict[str, Tensor]]:
@@ -216,7 +290,7 @@ class Pipeline(nn.Module):
         if passes[-1] != passes[0]:  # the last stages are still in the pass before
             first = torch.arange(self.stages, device=self._device()) < passes.count(passes[0])
             before = layers[passes[-1]]
-            chosen = {n: torch.where(_like(first, t), t, before[n]) for n, t in chosen.items()}
+            chosen = {n: torch.where(like(first, t), t, before[n]) for n, t in chosen.items()}
         return [chosen]
 
     def _device(self) -> torch.device:
@@ -226,6 +300,14 @@ class Pipeline(nn.Module):
         self, layers: list[dict[str, Tensor]], filled: list[Tensor], form: Any, args: Any
     ) -> list[Tensor]:
         """Runs all stages once."""
+        run = self._stages(form)
+        if not self.checkpoint:
+            return run(layers, filled, args)
+        return checkpointed(run, layers, filled, args, use_reentrant=False)
+
+    def _stages(self, form: Any) -> Callable[..., list[Tensor]]:
+        """A function that runs all stages once: of the layers, the leaves of the stages' inputs,
+        which are a tree of this form, and further arguments."""
 
         def stage(layers: list[dict[str, Tensor]], leaves: list[Tensor], args: Any) -> list[Tensor]:
             x = pytree.tree_unflatten(leaves, form)
@@ -240,15 +322,7 @@ class Pipeline(nn.Module):
                 )
             return results
 
-        run = torch.vmap(stage, in_dims=(0, 0, None), randomness="different")
-        if not self.checkpoint:
-            return run(layers, filled, args)
-        return checkpointed(run, layers, filled, args, use_reentrant=False)
-
-
-def _like(condition: Tensor, t: Tensor) -> Tensor:
-    """A condition on the first dimension with as many dimensions as `t`."""
-    return condition.view(-1, *(1,) * (t.dim() - 1))
+        return torch.vmap(stage, in_dims=(0, 0, None), randomness="different")
 
 
 def _stacked(modules: Sequence[Any], mesh: Mesh, axis: str, schedule: str) -> nn.Module:

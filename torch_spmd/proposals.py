@@ -103,7 +103,8 @@ def auto_shard(
     Nothing runs and nothing is changed: the model may be on `meta`, on the CPU or on `spmd`, and a
     step of it is recorded without data. Parameters that are marked keep their marks, and marks in
     the model's code hold. Of what fits the memory of the machine's devices, the fastest that was
-    found is returned; all of `alternatives` were compiled whole.
+    found is returned. The first few of `alternatives` were compiled whole (`is_whole`); the times
+    and bytes of the others are extrapolated from steps with one and with two of equal layers.
 
     Args:
         build: the model, or a function that makes it (called with `meta` as the default device).
@@ -197,7 +198,9 @@ def _axes_text(mesh: Mapping[str, int]) -> str:
 def _row(a: Alternative) -> list[str]:
     e = a.estimate
     return [
-        a.origin + ("" if e.fits else ", does not fit"),
+        a.origin
+        + ("" if a.is_whole else " (by few layers)")
+        + ("" if e.fits else ", does not fit"),
         _axes_text(a.mesh),
         ", ".join(a.batch) or "none",
         f"{1e3 * e.seconds:.3f}",

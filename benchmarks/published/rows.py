@@ -16,7 +16,8 @@ class Row:
     tokens / (time · chips · peak), in percent. `apart`: why the row counts apart from the others.
     `remat`: "full": each block is recomputed; "selective": what is neither attention nor every
     other product; "": nothing. `time_only`: the run recomputed or moved away a part of what the row
-    keeps, so that its memory says nothing. `fits`: "no" where the TPU compiler ran out of memory.
+    keeps, so that its memory says nothing. `held_more_mb`: what the program of the published peak
+    holds there and this one does not. `fits`: "no" where the TPU compiler ran out of memory.
     """
 
     name: str
@@ -47,6 +48,7 @@ class Row:
     mfu: float
     peak_mb: float
     argument_mb: float
+    held_more_mb: float
     fits: bool
     apart: str
     time_only: bool

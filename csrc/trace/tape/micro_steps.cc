@@ -7,6 +7,8 @@
 
 #include <typeinfo>
 
+#include "absl/algorithm/container.h"
+
 namespace spmd::trace {
 
 namespace {
@@ -18,14 +20,23 @@ bool FillsLeaf() {
   return typeid(running) == typeid(torch::autograd::AccumulateGrad);
 }
 
+// Whether the running graph task is one of torch.autograd.grad, which captures gradients.
+bool ReturnsGradients() {
+  const auto* const nodes = torch::autograd::get_current_graph_task_exec_info();
+  return nodes != nullptr &&
+         absl::c_any_of(*nodes, [](const auto& node) { return node.second.captures_ != nullptr; });
+}
+
 }  // namespace
 
 void MicroSteps::Note(int64_t task, bool updates_first) {
   if (task < 0 || ending_task_ == task) return;
   if (last_task_ != task) {
     last_task_ = task;
-    ++passes_since_step_;
+    returns_ = ReturnsGradients();
+    if (!returns_) ++passes_since_step_;
   }
+  if (returns_) return;
   if (!accumulates_) accumulates_ = updates_first && FillsLeaf();
   if (accumulates_) ending_task_ = due_ = task;
 }

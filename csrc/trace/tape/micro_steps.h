@@ -6,7 +6,8 @@
 //
 //   loss_1.backward(); loss_2.backward(); …; optimizer.step()
 //
-// until an optimizer steps after a single pass.
+// until an optimizer steps after a single pass. A pass of torch.autograd.grad, which returns what
+// it computes and adds to nothing, is none of them: it is a part of the program around it.
 //
 // Thread safety: guarded by the session's lock.
 #pragma once
@@ -30,6 +31,7 @@ class MicroSteps {
   // True if a pass has added to gradients that existed.
   bool accumulates_ = false;
   int64_t last_task_ = -1;    // the graph task of the last op of a backward pass
+  bool returns_ = false;      // whether it returns gradients instead of adding them to leaves
   int64_t ending_task_ = -1;  // the graph task that will end in a cut
   int64_t due_ = -1;          // the same, until TakeEnding
   int passes_since_step_ = 0;

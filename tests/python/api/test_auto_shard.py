@@ -13,7 +13,8 @@ from torch import nn
 import torch_spmd as spmd
 from benchmarks.auto_shard.__main__ import times_by_hand
 from benchmarks.auto_shard.models import by_hand, drawn, small, transformer
-from torch_spmd import _C, P
+from torch_spmd import _C, P, _alternatives
+from torch_spmd._alternatives import Search
 from torch_spmd._mixture import mixtures
 from torch_spmd._search import Candidate, Price, Priced, Role, Space
 from torch_spmd._traced import Run, leaves_of, runs_of, shortened
@@ -132,6 +133,34 @@ def test_a_mesh_is_chosen():
         assert found.estimate.seconds <= of_mesh.estimate.seconds * 1.05
 
 
+def test_few_candidates_are_compiled_whole(monkeypatch):
+    """The best and the runner-up are among them; of the others it is known that they are worse.
+    Their estimates by few layers are near those of the whole model."""
+    case = transformer("wide", 8, 512, layers=5, width=2048, heads=16, kv=16, ff=8192, vocab=512,
+                       gated=False)  # fmt: skip
+    judged, compared = Search._judged, []
+
+    def judging(search, chosen):
+        found = judged(search, chosen)
+        few = {a.origin: a.estimate for a in found if not a.is_whole}
+        for space, (candidate, _) in chosen:
+            if candidate.origin in few:
+                whole = space.price_of(*space.whole, space.by_name(candidate), candidate.batch)
+                compared.append((few[candidate.origin], whole))
+        return found
+
+    monkeypatch.setattr(_alternatives, "WHOLE_NODES", 0)
+    monkeypatch.setattr(Search, "_judged", judging)
+    found = proposed(case)
+    assert [a.is_whole for a in found.alternatives[:3]] == [True, True, True]
+    others = [a.estimate.seconds for a in found.alternatives if not a.is_whole]
+    assert len(others) == len(compared) > 0 and min(others) >= found.runner_up.estimate.seconds
+    assert "(by few layers)" in str(found)
+    for few, whole in compared:
+        assert few.seconds == pytest.approx(whole.seconds, rel=0.02)
+        assert few.peak_bytes == pytest.approx(whole.peak_bytes, rel=0.02)
+
+
 # --- constraints ---
 
 
@@ -242,6 +271,18 @@ def test_optimizers(optimizer):
         mlp, batch=batch(), on="v5e-8", mesh=MESH, loss=square, optimizer=optimizer
     )
     assert found.estimate.seconds > 0
+
+
+def test_gradients_are_held_where_an_optimizer_reads_numbers():
+    """Adafactor's norms end the program of the backward pass, whose gradients are results."""
+    case = CASES["small-gpt"]
+    given = {"on": "v5e-8", "mesh": MESH, "loss": case.loss, "optimizer": "adafactor"}
+    rules = by_hand(case, MESH)["2-D"]
+    found = spmd.auto_shard(case.build, batch=case.batch(), specs=rules, **given)
+    over = P(found.batch or None)
+    real = spmd.plan(case.build, case.batch(), specs=dict(found), batch_spec=over, **given).best.row
+    assert found.estimate.peak_bytes == pytest.approx(real.hbm, rel=0.02)
+    assert found.estimate.wire_bytes == pytest.approx(sum(real.wire.values()), rel=0.02)
 
 
 def test_under_autocast_and_checkpointing():

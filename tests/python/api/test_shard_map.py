@@ -7,9 +7,11 @@ import re
 import pytest
 import torch
 from torch import nn
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import torch_spmd as spmd
-from torch_spmd import _C, P
+from torch_spmd import _C, P, manual
 
 MESHES = [((2,), ("x",)), ((4,), ("x",)), ((2, 2), ("x", "y")), ((2, 3), ("x", "y"))]
 
@@ -292,6 +294,104 @@ def test_a_region_copies_nothing(four):
     again = f(x)
     assert torch.equal(total.cpu(), numbers(8, 4).view(4, 2, 4).sum(0))
     torch.testing.assert_close(again.cpu(), total.cpu() + 4)
+
+
+class _Dispatched(TorchDispatchMode):
+    """The names of the ops that reach the device."""
+
+    def __init__(self):
+        super().__init__()
+        self.names = []
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        self.names.append(str(function).split(".")[1])
+        return function(*args, **(kwargs or {}))
+
+
+def test_a_region_adds_no_ops_that_change_nothing(mesh):
+    """What puts shards in front of a tensor is one view and at most one permutation, however many
+    axes and dimensions there are; a collective is the op on that dimension, and what nobody asks
+    for is not recorded."""
+    names, n = mesh.axis_names, mesh.size()
+    rows, columns = numbers(12, 5).to("spmd"), numbers(5, 12).to("spmd")
+    f = spmd.shard_map(
+        lambda a, b, c: (spmd.psum(a, names), b),
+        mesh,
+        (P(names, None), P(None, names), P(None, None)),
+        (P(None, None), P(None, names)),
+    )
+    f(rows, columns, rows)
+    with _Dispatched() as ops:
+        total, same = f(rows, columns, rows)
+    entering = ["reshard", "view", "reshard", "view", "permute", "reshard"]
+    summing = ["sum"] * len(names)
+    leaving = ["reshard", "permute", "view", "reshard"]
+    assert ops.names == entering + summing + leaving
+    torch.testing.assert_close(total.cpu(), rows.cpu().view(n, -1, 5).sum(0))
+    assert torch.equal(same.cpu(), columns.cpu())
+
+
+def test_collectives_are_one_op_for_those_who_watch_ops(four):
+    names = []
+
+    class Watching(TorchFunctionMode):
+        def __torch_function__(self, function, types, args=(), kwargs=None):
+            names.append(function.__name__)
+            return function(*args, **(kwargs or {}))
+
+    def watched(t):
+        with Watching():
+            t = torch.sin(spmd.psum(t, "x"))
+        return t
+
+    f = spmd.shard_map(watched, four, P("x"), P(None))
+    assert f(torch.zeros(4, device="spmd")).tolist() == [0]
+    assert names == ["_apply", "sin"]
+
+
+def test_what_is_remembered_of_shapes_and_specs(four):
+    """Each call has its own shapes, specs and checks, and the memory of them is bounded."""
+    f = spmd.shard_map(lambda t: t * 1, four, P("x", None), P("x", None))
+    padded = spmd.shard_map(lambda t: t * 1, four, P("x", None), P("x", None), uneven=True)
+    other = spmd.shard_map(lambda t: t * 1, four, P(None, "x"), P(None, "x"))
+    for shape in [(4, 8), (8, 4), (4, 8), (8, 8)]:
+        x = numbers(*shape)
+        assert torch.equal(f(x.to("spmd")).cpu(), x)
+        assert torch.equal(other(x.to("spmd")).cpu(), x)
+    for _ in range(2):
+        assert torch.equal(padded(numbers(6, 4).to("spmd")).cpu(), numbers(6, 4))
+        with pytest.raises(ValueError, match=r"\[0\]: dimension 0 has size 6, which 4 devices"):
+            f(numbers(6, 4).to("spmd"))
+        with pytest.raises(ValueError, match=r"has 2 entries, but the tensor has 1 dimensions"):
+            f(numbers(8).to("spmd"))
+    layouts = manual._layouts(four, ("x",))
+    for size in range(3000):
+        layouts.way_in(P("x"), torch.Size([4 * size]))
+        layouts.way_out(P("x"), ("x",), torch.Size([4, size]))
+    assert len(layouts._ways) <= 1024
+
+
+def test_a_position_that_is_first_asked_for_inside_of_transforms(mesh):
+    """It belongs to the axis, below the levels in which it is asked for."""
+    x = numbers(12, 3)
+
+    def f(t):
+        gradient = torch.func.grad(lambda s: (s * s * spmd.axis_index("x")).sum())(t)
+        rows = torch.vmap(lambda s: s + spmd.axis_index(mesh.axis_names[-1]))(t)
+        return gradient + rows * spmd.axis_index("x")
+
+    names = mesh.axis_names
+    expected = by_hand(
+        mesh,
+        lambda places, ts: [
+            (2 * t + t + place[names[-1]]) * place["x"] for t, place in zip(ts, places)
+        ],
+        (P(names, None),),
+        P(names, None),
+        x,
+    )
+    got = spmd.shard_map(f, mesh, P(names, None), P(names, None))(x.to("spmd"))
+    torch.testing.assert_close(got.cpu(), expected)
 
 
 def test_resharded_values_are_their_own(four):

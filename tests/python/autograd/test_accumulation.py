@@ -220,3 +220,16 @@ def test_unreduced_gradients_are_copied_saved_marked_and_sharded_as_sums(tmp_pat
     torch.testing.assert_close(grad.cpu(), expected)
     micro_step(model, 3, "spmd", "dp")
     assert grad.cpu().isfinite().all()
+
+
+def test_gradients_that_are_returned_end_no_program():
+    """A penalty on a gradient is one program, among micro-steps, too."""
+    accumulated()
+    model, x = make_model("dp", "spmd"), batch(0, "spmd", "dp").requires_grad_()
+    spmd.sync(wait=True)
+    _C.forget_programs()
+    loss = model(x).square().mean()
+    (grad,) = torch.autograd.grad(loss, x, create_graph=True)
+    (loss + grad.square().sum()).backward()
+    spmd.sync(wait=True)
+    assert len(_C.programs()) == 1

@@ -312,6 +312,11 @@ def rings_experts_pipelines():
     blocks = spmd.pipeline(layers, stage, microbatches=4, schedule="circular")
     x = spmd.mark_sharding(torch.randn(16, 6).to("spmd"), stage, ("data", None))
     note("pipeline", blocks(x), *blocks.parameters())
+    layers = [torch.nn.Linear(6, 6).to("spmd") for _ in range(4)]
+    backwards = spmd.pipeline(
+        layers, stage, microbatches=4, schedule="1f1b", loss=lambda y: y.square().mean()
+    )
+    note("1f1b", backwards(x), *backwards.parameters())
     return {name: value.detach().cpu() for name, value in results.items()}
 
 

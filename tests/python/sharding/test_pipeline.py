@@ -174,9 +174,9 @@ def test_the_last_stage_sends_to_the_first_in_a_circular_pipeline():
     del y
 
 
-def test_what_is_kept_without_1f1b():
-    """1F1B keeps the activations of as many micro-batches as there are stages, 4 of 16 here, and so
-    do four backward passes of 4 micro-batches. Recomputing keeps the bubble of GPipe."""
+def test_recomputing_and_several_passes_keep_less():
+    """Four backward passes of 4 micro-batches keep the activations of 4, with a larger bubble.
+    Recomputing keeps the bubble."""
     mesh, width = spmd.make_mesh((4,), ("stage",)), 32
 
     def run(passes, checkpoint):
@@ -323,15 +323,9 @@ def test_errors():
     blocks = spmd.pipeline(four, mesh, microbatches=3)
     for make, error, message in (
         (
-            lambda: spmd.pipeline(four, mesh, microbatches=3, schedule="1f1b"),
-            ValueError,
-            "pipeline: schedule '1f1b' starts the backward pass of a micro-batch before .* use "
-            "schedule='gpipe' with checkpoint=True",
-        ),
-        (
             lambda: spmd.pipeline(four, mesh, microbatches=3, schedule="zero"),
             ValueError,
-            "schedule must be 'gpipe' or 'circular'; got 'zero'",
+            "schedule must be 'gpipe', 'circular' or '1f1b'; got 'zero'",
         ),
         (
             lambda: spmd.pipeline(four[:3], mesh, microbatches=3),
