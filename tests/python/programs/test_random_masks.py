@@ -132,11 +132,17 @@ class Run:
         if len(self.places) > 2:
             self.places.pop(self.draw.randrange(len(self.places)))
 
-    ACTIONS = [new_counts, fill, forget, cut] + 2 * [mix, combine, cut] + 4 * [new_mask] + 5 * [
-        read,
-        work,
-        put,
-    ]
+    ACTIONS = (
+        [new_counts, fill, forget, cut]
+        + 2 * [mix, combine, cut]
+        + 4 * [new_mask]
+        + 5
+        * [
+            read,
+            work,
+            put,
+        ]
+    )
 
     def results(self):
         for _ in range(self.draw.randint(12, 30)):

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rows that are read by the places of one mask and written by those of another, which are as many in
-each sample, stay where the sample is."""
+"""Rows that are read by the places of one mask and written by those of another stay where they are
+if both masks have as many places in each sample."""
 
 import pytest
 import torch
@@ -124,17 +124,32 @@ def test_in_other_modes(options):
         check_sent(compare("samples_second", "tuple", "random"))
 
 
-def test_lists_that_differ_are_apart():
-    """The samples of one mask are not those of the other, but as many."""
-    given = drawn("random")
+def moved(x, w, first, second):
+    """x[first] @ w at the places of `second`, and the gradients."""
+    leaves = [t.detach().requires_grad_() for t in (x, w)]
+    a, b = first.nonzero(as_tuple=True), second.nonzero(as_tuple=True)
+    out = torch.zeros_like(x).index_put(b, F.linear(leaves[0][a], leaves[1]))
+    out.square().sum().backward()
+    return [out.detach(), *(t.grad for t in leaves)]
+
+
+def test_lists_are_equal_in_some_steps_only():
+    """The samples of the lists are the same, and then as many, but others."""
+    x, w, _, mask = drawn("random")
     mesh = spmd.make_mesh((4,), ("data",))
-    results = []
-    for x, w, v, mask in (given, placed(mesh, *given)):
-        a, b = mask.nonzero(as_tuple=True), mask.flip(0).nonzero(as_tuple=True)
-        out = torch.zeros_like(x)
-        out[b] = F.linear(x[a], w)
-        results.append(out.cpu())
-    torch.testing.assert_close(*results, rtol=1e-4, atol=1e-5)
+    at = placed(mesh, x, w, w, mask)
+    compiles = []
+    for other in (0, 1, 0, 3, 1, 0):
+        masks = mask, mask.flip(1).roll(other, 0)
+        want = moved(x, w, *masks)
+        on_device = [spmd.mark_sharding(m.to("spmd"), mesh, ("data", None)) for m in masks]
+        got = moved(*at[:2], *on_device)
+        spmd.sync()
+        compiles.append(_C.statistics()["compiles"])
+        for ours, theirs in zip(got, want, strict=True):
+            torch.testing.assert_close(ours.cpu(), theirs, rtol=1e-4, atol=1e-5)
+    # One program for equal lists and one for others, each compiled for the ways in which they come.
+    assert compiles[1] > compiles[0] and compiles[-1] == compiles[2]
 
 
 def test_equal_lists_are_tensors_of_their_own():
@@ -148,7 +163,10 @@ def test_equal_lists_are_tensors_of_their_own():
     spmd.mark_sharding(c, mesh, ("data", None))
     spmd.sync()
     assert torch.equal((a + b + c).cpu(), 3 * want + torch.tensor([3, 2]))
-    assert torch.equal(torch.stack([a[:, 0], b[:, 0], c[:, 0]]).cpu(), torch.stack([want[:, 0] + k for k in (1, 2, 0)]))
+    assert torch.equal(
+        torch.stack([a[:, 0], b[:, 0], c[:, 0]]).cpu(),
+        torch.stack([want[:, 0] + k for k in (1, 2, 0)]),
+    )
     c.add_(a)
     assert torch.equal(c.cpu(), 2 * want + torch.tensor([1, 0]))
     assert torch.equal(a.cpu(), want + torch.tensor([1, 0]))
