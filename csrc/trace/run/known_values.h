@@ -49,6 +49,9 @@ KnownPtr KnownUpload(const at::Tensor& host);
 void NoteKnown(const Tape& tape, const CachedProgram& program,
                const std::vector<c10::Scalar>& scalars, const std::vector<ValuePtr>& results);
 
+// Whether a planned value is known and can be computed.
+bool IsKnown(Value& value);
+
 // The whole of a planned value, on the host; `why` is what asks for it. In an optimizer's step a
 // single floating-point number that depends on data is taken to be 1, since it scales an update and
 // says nothing about shapes.
