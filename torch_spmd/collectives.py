@@ -513,6 +513,8 @@ def _size(caller: str, axis_name: Any) -> int:
 
 
 def _axes(caller: str, axis_name: Any) -> list[ManualAxis]:
+    if type(axis_name) is str:
+        return [manual_axis(caller, axis_name)]
     names = [axis_name]
     if isinstance(axis_name, (tuple, list)):
         names = _arguments.items(caller, "axis_name", axis_name, "an axis or a tuple of axes", 64)
@@ -775,27 +777,32 @@ def _apply(t: Tensor, axis: ManualAxis, op: _Collective) -> Tensor:
 def _on_axis(t: Tensor, axis: ManualAxis, op: _Collective) -> Tensor:
     """What `_OnAxis` computes. It runs at once where the levels of torch.func down to the axis's
     are those of vmap, which differentiate nothing."""
-    top = _functorch.peek_interpreter_stack()
-    if top is None or top.key() != _functorch.TransformType.Vmap:
+    level = _functorch.maybe_current_level()
+    if level != axis.level and not _is_vmap(_functorch.peek_interpreter_stack()):
         applied: Tensor = _OnAxis.apply(t, axis.index, axis, op)
         return applied
-    level = top.level()
-    t = _functorch.unwrap_if_dead(t)
-    batched = _functorch.is_batchedtensor(t) and _functorch.maybe_get_level(t) == level
-    if batched:
+    if not (_functorch.is_batchedtensor(t) and _functorch.maybe_get_level(t) == level):
+        dim = None
+        t = _functorch.unwrap_if_dead(t)
+    else:
         dim = _functorch.maybe_get_bdim(t)
         t = _functorch.get_unwrapped(t)
     left = _functorch.pop_dynamic_layer_stack()
     try:
-        if batched and dim != 0:
+        if dim:
             t = t.movedim(dim, 0)
         if level == axis.level:
-            t, batched = op.run(t if batched else t.expand(axis.size, *t.shape))
+            t, batched = op.run(t.expand(axis.size, *t.shape) if dim is None else t)
         else:  # another axis, or a vmap inside the region
+            batched = dim is not None
             t = _on_axis(t, axis, op.shifted() if batched else op)
     finally:
         _functorch.push_dynamic_layer_stack(left)
     return _functorch._add_batch_dim(t, 0, level) if batched else t
+
+
+def _is_vmap(level: Any) -> bool:
+    return level is not None and bool(level.key() == _functorch.TransformType.Vmap)
 
 
 class _OnAxis(torch.autograd.Function):
