@@ -202,12 +202,8 @@ class Session {
   // For tests: keys of tapes keep only so many of their 128 bits, so that they collide.
   void SetKeyBits(int bits);
 
-  // For csrc/trace only.
-  SessionState& state() { return *state_; }
-
  private:
-  Session();
-  SessionState* state_;
+  Session() = default;
 };
 
 }  // namespace spmd::trace

@@ -214,7 +214,7 @@ absl::Status Session::MarkSharding(const at::Tensor& tensor, const Mesh& mesh,
   SPMD_RETURN_IF_ERROR(NoteMesh(*lock, mesh));
   // Errors of the spec are in terms of the tensor that was given.
   SPMD_RETURN_IF_ERROR(CheckSpec(*lock, "mark_sharding", mesh, spec, tensor.dim()));
-  lock->used = true;
+  session_flags.used = true;
   const auto given = std::make_shared<const Mark>(Mark{mesh, spec});
   if (HasBlocks(spec)) return MarkBlocks(*lock, tensor, given);
   return MarkTensor(*lock, tensor, given, given);
@@ -279,7 +279,7 @@ absl::StatusOr<at::Tensor> Session::Reshard(const at::Tensor& tensor, const Mark
     SPMD_RETURN_IF_ERROR(NoteMesh(*lock, mark->mesh));
     SPMD_RETURN_IF_ERROR(CheckSpec(*lock, "reshard", mark->mesh, mark->spec, rank));
   }
-  lock->used = true;
+  session_flags.used = true;
   const TensorMeta meta = TensorMeta::Contiguous(tensor.scalar_type(), tensor.sizes());
   at::Tensor out = NewTensor(meta, nullptr);
   MarkedBlocks marked{out, mark};
