@@ -399,7 +399,7 @@ class Added(Space):
             Priced(Candidate((spec, P(None)), (), "tried"), None) for spec in self.COSTS
         ]
 
-    def price_of(self, recorded, layers, specs, batch):
+    def price_of(self, recorded, layers, specs, batch, memory_limit=0):
         found = [specs[f"blocks.{i}.w"] for i in range(layers)]
         seconds, size = map(sum, zip(*map(self.COSTS.get, found), strict=True))
         moves = sum(a != b for a, b in itertools.pairwise(found)) / 2
