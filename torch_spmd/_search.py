@@ -43,6 +43,9 @@ class Price(NamedTuple):
             *(a + times * max(0.0, b - c) for a, b, c in zip(self, more, than, strict=True))
         )
 
+    def towards(self, other: Price, part: float) -> Price:
+        return Price(*(a + part * (b - a) for a, b in zip(self, other, strict=True)))
+
 
 @dataclass(frozen=True)
 class Role:
@@ -125,7 +128,7 @@ class Space:
         }
         total = self._total(one, two)
         if two and self.rank(total)[0] > 0:
-            total = min(total, self._with_less_memory(candidate, one, two), key=self.rank)
+            total = self._with_less_memory(candidate, one, two)
         self.history.append(Priced(candidate, total))
         return total
 
@@ -139,23 +142,23 @@ class Space:
         self, candidate: Candidate, one: Price, two: Mapping[Run, Price]
     ) -> Price:
         """Where the whole model does not fit, the compiler gathers and computes again so much that
-        it does; here each layer's part of the memory is made as much smaller."""
-        layer = {run: max(0.0, of_run.peak_bytes - one.peak_bytes) for run, of_run in two.items()}
-        rest = one.peak_bytes - sum(layer.values())
-        layers = sum(run.length * size for run, size in layer.items())
-        part = (self.memory_bytes - rest) / layers if layers else 0.0
-        if not 0 < part < 1:
-            return self._total(one, two)
+        it does: as much as is needed of what it does if no layer may hold anything."""
+        held = self._total(one, two)
+        layers = sum(max(0.0, of_run.peak_bytes - one.peak_bytes) for of_run in two.values())
+        limit = int(one.peak_bytes - layers)
+        if not 0 < limit < self.memory_bytes:
+            return held
         by_name = self.by_name(candidate)
 
-        def price(lowered: Lowered, size: float) -> Price:
-            return self.price_of(*lowered, by_name, candidate.batch, int(rest + part * size))
+        def price(lowered: Lowered) -> Price:
+            return self.price_of(*lowered, by_name, candidate.batch, limit)
 
-        of_one = sum(layer.values())
-        return self._total(
-            price(self.one, of_one),
-            {run: price(lowered, of_one + layer[run]) for run, lowered in self.two.items()},
-        )
+        again = self._total(price(self.one), {run: price(self.two[run]) for run in two})
+        if again.peak_bytes >= held.peak_bytes:
+            return held
+        part = (self.memory_bytes - again.peak_bytes) / (held.peak_bytes - again.peak_bytes)
+        between = again.towards(held, max(0.0, part))
+        return between._replace(peak_bytes=max(again.peak_bytes, float(self.memory_bytes)))
 
     def price_of_one(self, candidate: Candidate) -> Price:
         """Of the step with one layer of each run."""
