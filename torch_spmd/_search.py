@@ -145,7 +145,7 @@ class Space:
         it does: as much as is needed of what it does if no layer may hold anything."""
         held = self._total(one, two)
         layers = sum(max(0.0, of_run.peak_bytes - one.peak_bytes) for of_run in two.values())
-        limit = int(one.peak_bytes - layers)
+        limit = int(max(one.peak_bytes - layers, one.input_bytes))
         if not 0 < limit < self.memory_bytes:
             return held
         by_name = self.by_name(candidate)
