@@ -138,8 +138,9 @@ class Search:
         return sorted(priced, key=_rank_of)
 
     def _judged(self, chosen: list[Found]) -> list[Alternative]:
-        """The first ones of the ranking are compiled whole, and the fastest, which may fit whole.
-        Their prices may bring another candidate to their places. Of a small model all are."""
+        """The first ones of the ranking are compiled whole, and the fastest whose inputs fit, which
+        may fit whole. Their prices may bring another candidate to their places. Of a small model
+        all are."""
         found = [
             (space, priced.candidate, self._alternative(space, priced.candidate, priced.price))
             for space, priced in chosen
@@ -147,10 +148,12 @@ class Search:
         nodes = 0
         while True:
             found.sort(key=lambda f: _rank(f[2].estimate))
-            fastest = min(range(len(found)), key=lambda i: found[i][2].estimate.seconds)
-            judged = (*range(min(LEAST_WHOLE, len(found))), fastest)
+            judged = list(range(min(LEAST_WHOLE, len(found))))
+            may_fit = [i for i, f in enumerate(found) if _inputs_fit(f[2].estimate)]
+            if may_fit:
+                judged.append(min(may_fit, key=lambda i: found[i][2].estimate.seconds))
             if nodes < WHOLE_NODES:
-                judged += tuple(range(len(found)))
+                judged += range(len(found))
             at = next((i for i in judged if not found[i][2].is_whole), None)
             if at is None:
                 return [alternative for _, _, alternative in found]
@@ -244,6 +247,10 @@ def _different(found: Sequence[Any], key: Callable[[Any], Any]) -> list[Any]:
 def _rank_of(found: Found) -> tuple[float, float, float]:
     space, priced = found
     return space.rank(priced.price)
+
+
+def _inputs_fit(estimate: Estimate) -> bool:
+    return estimate.memory_bytes == 0 or estimate.input_bytes <= estimate.memory_bytes
 
 
 def _rank(estimate: Estimate) -> tuple[float, float, float]:

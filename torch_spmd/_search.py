@@ -43,6 +43,9 @@ class Price(NamedTuple):
             *(a + times * max(0.0, b - c) for a, b, c in zip(self, more, than, strict=True))
         )
 
+    def towards(self, other: Price, part: float) -> Price:
+        return Price(*(a + part * (b - a) for a, b in zip(self, other, strict=True)))
+
 
 @dataclass(frozen=True)
 class Role:
@@ -88,7 +91,8 @@ class Space:
         memory_bytes: int,
         batch_rank: Sequence[int],
     ) -> None:
-        self.mesh, self.on, self.roles = mesh, on, list(roles)
+        self.mesh, self.roles = mesh, list(roles)
+        self.pricing = _C.Pricing(on)
         self.memory_bytes, self.batch_rank = memory_bytes, batch_rank
         self.sizes = {
             name: size for name, size in zip(mesh.axis_names, mesh.mesh_shape) if size > 1
@@ -117,12 +121,44 @@ class Space:
     def price(self, candidate: Candidate) -> Price:
         """Of all layers, by those that were traced."""
         by_name = self.by_name(candidate)
-        one = total = self.price_of(*self.one, by_name, candidate.batch)
-        for run, lowered in self.two.items():
-            two = self.price_of(*lowered, by_name, candidate.batch)
-            total = total.plus(run.length - 1, two, one)
+        one = self.price_of(*self.one, by_name, candidate.batch)
+        two = {
+            run: self.price_of(*lowered, by_name, candidate.batch)
+            for run, lowered in self.two.items()
+        }
+        total = self._total(one, two)
+        if two and self.rank(total)[0] > 0:
+            total = self._with_less_memory(candidate, one, two)
         self.history.append(Priced(candidate, total))
         return total
+
+    def _total(self, one: Price, two: Mapping[Run, Price]) -> Price:
+        total = one
+        for run, of_run in two.items():
+            total = total.plus(run.length - 1, of_run, one)
+        return total
+
+    def _with_less_memory(
+        self, candidate: Candidate, one: Price, two: Mapping[Run, Price]
+    ) -> Price:
+        """Where the whole model does not fit, the compiler gathers and computes again so much that
+        it does: as much as is needed of what it does if no layer may hold anything."""
+        held = self._total(one, two)
+        layers = sum(max(0.0, of_run.peak_bytes - one.peak_bytes) for of_run in two.values())
+        limit = int(max(one.peak_bytes - layers, one.input_bytes))
+        if not 0 < limit < self.memory_bytes:
+            return held
+        by_name = self.by_name(candidate)
+
+        def price(lowered: Lowered) -> Price:
+            return self.price_of(*lowered, by_name, candidate.batch, limit)
+
+        again = self._total(price(self.one), {run: price(self.two[run]) for run in two})
+        if again.peak_bytes >= held.peak_bytes:
+            return held
+        part = (self.memory_bytes - again.peak_bytes) / (held.peak_bytes - again.peak_bytes)
+        between = again.towards(held, max(0.0, part))
+        return between._replace(peak_bytes=max(again.peak_bytes, float(self.memory_bytes)))
 
     def price_of_one(self, candidate: Candidate) -> Price:
         """Of the step with one layer of each run."""
@@ -141,12 +177,14 @@ class Space:
         graphs: Sequence[_C.TracedGraph],
         specs: Mapping[str, PartitionSpec],
         batch: Axes,
+        memory_limit: int = 0,
     ) -> Price:
+        """`memory_limit`: bytes that a program may need; 0: what the machine has."""
         names = recorded.programs[0].of_parameter
-        key = (id(graphs), batch, tuple(specs[name] for name in names))
+        key = (id(graphs), batch, memory_limit, tuple(specs[name] for name in names))
         if key not in self.known:
             prices = [
-                self._price_of_program(program, graph, specs, batch)
+                self._price_of_program(program, graph, specs, batch, memory_limit)
                 for program, graph in zip(recorded.programs, graphs, strict=True)
             ]
             self.compiled += 1
@@ -166,6 +204,7 @@ class Space:
         graph: _C.TracedGraph,
         specs: Mapping[str, PartitionSpec],
         batch: Axes,
+        memory_limit: int,
     ) -> Price:
         marks: list[tuple[int, Any]] = [
             (number, specs[name])
@@ -175,7 +214,7 @@ class Space:
         for number, rank in zip(program.of_batch, self.batch_rank, strict=False):
             if rank > 0:
                 marks.append((number, batch_spec(batch, rank)))
-        found = graph.price(marks, self.on)
+        found = self.pricing.price(graph, marks, memory_limit)
         return Price(
             found["seconds"],
             found["exposed_seconds"],

@@ -10,11 +10,13 @@
 #include "csrc/ir/verifier.h"
 #include "csrc/partition/base_order.h"
 #include "csrc/partition/choose.h"
+#include "csrc/partition/compile_many.h"
 #include "csrc/partition/early_updates.h"
 #include "csrc/partition/gather_again.h"
 #include "csrc/partition/order.h"
 #include "csrc/partition/own_rows.h"
 #include "csrc/partition/passes.h"
+#include "csrc/partition/plan_memo.h"
 #include "csrc/partition/repeated_work.h"
 #include "csrc/rules/graph_verifier.h"
 #include "csrc/util/byte_text.h"
@@ -309,8 +311,8 @@ absl::Status ReorderAll(Pipeline& pipeline, Planning& planning) {
 }
 
 // Decomposes and chooses.
-absl::Status PlanFrom(Pipeline& pipeline, const machine::Machine& machine, bool sharded,
-                      Planning& planning) {
+absl::Status PlanFrom(Pipeline& pipeline, const machine::Machine& machine, MoveMemo& moves,
+                      bool sharded, Planning& planning) {
   Compiled& out = planning.out;
   // A decomposition brings new values. They are propagated to in turn, and may have a sharded whole
   // factor themselves.
@@ -326,7 +328,7 @@ absl::Status PlanFrom(Pipeline& pipeline, const machine::Machine& machine, bool 
     SPMD_RETURN_IF_ERROR(ReorderAll(pipeline, planning));
   }
   return pipeline.Pass("choose", [&]() -> absl::Status {
-    PlanMemo memo(machine);
+    PlanMemo memo(moves);
     Chosen chosen = Choose(out.graph, planning.factors, memo);
     if (sharded) TryOtherStarts(out, planning.factors, memo, planning.preference_decided, chosen);
     planning.plans = std::move(chosen.plans);
@@ -344,8 +346,8 @@ absl::Status PlanFrom(Pipeline& pipeline, const machine::Machine& machine, bool 
 // The plan in which rows that are taken by index stay where they are, if that changes the graph.
 // What would be dumped is appended to `dumps`.
 absl::StatusOr<std::optional<Planning>> PlanWithRowsOwned(
-    const CompileOptions& options, const machine::Machine& machine, const Planning& from,
-    std::vector<std::pair<std::string, std::string>>& dumps) {
+    const CompileOptions& options, const machine::Machine& machine, MoveMemo& moves,
+    const Planning& from, std::vector<std::pair<std::string, std::string>>& dumps) {
   Planning planning{.out = from.out, .factors = from.factors, .reorders = from.reorders};
   CompileOptions quiet = options;
   if (options.dump) {
@@ -363,13 +365,19 @@ absl::StatusOr<std::optional<Planning>> PlanWithRowsOwned(
   planning.out.decisions.decomposed.push_back({ir::kNoNode});
   SPMD_RETURN_IF_ERROR(PropagateAgain(pipeline, planning));
   SPMD_RETURN_IF_ERROR(ReorderAll(pipeline, planning));
-  SPMD_RETURN_IF_ERROR(PlanFrom(pipeline, machine, /*sharded=*/true, planning));
+  SPMD_RETURN_IF_ERROR(PlanFrom(pipeline, machine, moves, /*sharded=*/true, planning));
   return planning;
 }
 
 }  // namespace
 
 absl::StatusOr<Compiled> Compile(const ir::Graph& graph, const CompileOptions& options) {
+  MoveMemo moves(SearchPrices(options.machine ? *options.machine : machine::Nominal()));
+  return Compile(graph, options, moves);
+}
+
+absl::StatusOr<Compiled> Compile(const ir::Graph& graph, const CompileOptions& options,
+                                 MoveMemo& moves) {
   const machine::Machine& machine = options.machine ? *options.machine : machine::Nominal();
   Planning planning{.out = Begin(graph)};
   Pipeline pipeline(options, planning.out);
@@ -380,9 +388,9 @@ absl::StatusOr<Compiled> Compile(const ir::Graph& graph, const CompileOptions& o
   std::vector<std::pair<std::string, std::string>> dumps;
   if (sharded) {
     SPMD_RETURN_IF_ERROR(ReorderAll(pipeline, planning));
-    SPMD_ASSIGN_OR_RETURN(owned, PlanWithRowsOwned(options, machine, planning, dumps));
+    SPMD_ASSIGN_OR_RETURN(owned, PlanWithRowsOwned(options, machine, moves, planning, dumps));
   }
-  SPMD_RETURN_IF_ERROR(PlanFrom(pipeline, machine, sharded, planning));
+  SPMD_RETURN_IF_ERROR(PlanFrom(pipeline, machine, moves, sharded, planning));
   if (owned.has_value() && owned->seconds < planning.seconds * (1 - 1e-9)) {
     // `pipeline` refers to planning.out.
     planning = *std::move(owned);

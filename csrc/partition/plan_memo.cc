@@ -3,7 +3,6 @@
 
 #include <utility>
 
-#include "csrc/cost/move.h"
 #include "csrc/cost/op.h"
 
 namespace spmd::partition {
@@ -16,7 +15,7 @@ constexpr cost::Weights kWeights = {.latency = 0.1, .memory = 0.05};
 
 }  // namespace
 
-PlanMemo::PlanMemo(const machine::Machine& machine) : prices_(machine, kWeights) {}
+cost::Prices SearchPrices(const machine::Machine& machine) { return {machine, kWeights}; }
 
 const PlanMemo::Planned& PlanMemo::Plan(const ir::Graph& graph, const ir::Node& node,
                                         const propagate::NodeFactors& factors, Choice choice,
@@ -45,17 +44,12 @@ double PlanMemo::Work(const ir::Graph& graph, const ir::Node& node,
   for (int r = 0; r < node.num_results; ++r) {
     cost.AddTensor(graph.type(node.first_result + r), plan.results[r]);
   }
-  return cost.Seconds(prices_);
+  return cost.Seconds(prices());
 }
 
 double PlanMemo::MoveSeconds(const TensorType& type, const ir::Graph& graph, int grid,
                              const Sharding& from, const Sharding& to) {
-  auto it = moves_.find(MoveRef(type, grid, from, to));
-  if (it == moves_.end()) {
-    const double seconds = cost::PlanMove(type, graph.grid(grid), from, to, prices_).seconds;
-    it = moves_.emplace(Move(type, grid, from, to), seconds).first;
-  }
-  return it->second;
+  return moves_.Seconds(type, graph.grids()[grid], from, to);
 }
 
 }  // namespace spmd::partition

@@ -4,26 +4,28 @@
 // answers depend.
 #pragma once
 
-#include <cstdint>
 #include <optional>
-#include <tuple>
 
-#include "absl/container/flat_hash_map.h"
 #include "absl/container/node_hash_map.h"
 #include "csrc/cost/price.h"
 #include "csrc/ir/graph.h"
 #include "csrc/machine/machine.h"
+#include "csrc/partition/move_memo.h"
 #include "csrc/partition/node_plan.h"
 
 namespace spmd::partition {
 
+// The machine's prices, as the search weighs them.
+cost::Prices SearchPrices(const machine::Machine& machine);
+
 // Thread safety: thread-compatible.
 class PlanMemo {
  public:
-  explicit PlanMemo(const machine::Machine& machine);
+  // Keeps a reference to `moves`, which are of the machine at the prices of SearchPrices.
+  explicit PlanMemo(MoveMemo& moves) : moves_(moves) {}
 
   // The machine's prices, as the search weighs them.
-  const cost::Prices& prices() const { return prices_; }
+  const cost::Prices& prices() const { return moves_.prices(); }
 
   struct Planned {
     std::optional<NodePlan> plan;  // the result of PlanNode
@@ -51,42 +53,8 @@ class PlanMemo {
       return H::combine(std::move(h), k.factors, k.grid, k.choice);
     }
   };
-  // A short digest for hashing, since hashing every field of two shardings would take most of the
-  // time of a lookup.
-  static uint64_t Digest(const Sharding& s) {
-    constexpr uint64_t kFactor = 0x9e3779b97f4a7c15;  // 2^64 over the golden ratio
-    uint64_t digest = 0;
-    for (const DimSharding& d : s.dims) {
-      for (const AxisId a : d.axes) digest = digest * 67 + static_cast<uint64_t>(a) + 1;
-      digest = (digest + static_cast<uint64_t>(d.chunk)) * kFactor + 1;
-    }
-    for (const AxisId a : s.unreduced) digest = digest * 67 + static_cast<uint64_t>(a) + 1;
-    return digest;
-  }
-  // The type of a value, its grid, and the shardings before and after; MoveRef has the same fields
-  // for lookups without a copy.
-  using Move = std::tuple<TensorType, int, Sharding, Sharding>;
-  using MoveRef = std::tuple<const TensorType&, int, const Sharding&, const Sharding&>;
-  struct MoveHash {
-    using is_transparent = void;
-    template <typename T>
-    size_t operator()(const T& m) const {
-      return absl::HashOf(std::get<0>(m), std::get<1>(m), Digest(std::get<2>(m)),
-                          Digest(std::get<3>(m)));
-    }
-  };
-  struct MoveEq {
-    using is_transparent = void;
-    template <typename A, typename B>
-    bool operator()(const A& a, const B& b) const {
-      return std::get<1>(a) == std::get<1>(b) && std::get<2>(a) == std::get<2>(b) &&
-             std::get<3>(a) == std::get<3>(b) && std::get<0>(a) == std::get<0>(b);
-    }
-  };
-
-  const cost::Prices prices_;
+  MoveMemo& moves_;
   absl::node_hash_map<PlanKey, Planned> plans_;
-  absl::flat_hash_map<Move, double, MoveHash, MoveEq> moves_;  // seconds
 };
 
 }  // namespace spmd::partition

@@ -5,7 +5,8 @@
 #include <vector>
 
 #include "csrc/machine/system.h"
-#include "csrc/partition/compile.h"
+#include "csrc/partition/compile_many.h"
+#include "csrc/partition/plan_memo.h"
 #include "csrc/program/analysis.h"
 #include "csrc/python/errors.h"
 #include "csrc/python/init.h"
@@ -32,19 +33,31 @@ TracedGraph Trace(const std::vector<ShapeOnly>& inputs, const std::vector<at::Te
   return ValueOrThrow(trace::TraceGraph(*lock, inputs, results, mesh));
 }
 
-// The step as one program on the machine `on`, where the inputs of these numbers are sharded by
-// these specs.
-py::dict Price(const TracedGraph& traced, const std::vector<std::pair<int, py::object>>& marks,
-               const std::string& on) {
+// A machine, and what compilations for it remember.
+struct Pricing {
+  explicit Pricing(const std::string& on)
+      : system(ValueOrThrow(machine::ParseSystem(on))),
+        moves(partition::SearchPrices(system.device)) {}
+
+  const machine::System system;
+  partition::MoveMemo moves;
+};
+
+// The program on the machine, where the inputs of these numbers are sharded by these specs.
+// `memory_limit` as in CompileOptions.
+py::dict Price(Pricing& pricing, const TracedGraph& traced,
+               const std::vector<std::pair<int, py::object>>& marks, int64_t memory_limit) {
   std::vector<std::pair<int, PartitionSpec>> specs;
   specs.reserve(marks.size());
   for (const auto& [input, spec] : marks) specs.emplace_back(input, ToSpec(spec, traced.mesh));
-  const machine::System system = ValueOrThrow(machine::ParseSystem(on));
+  const machine::System& system = pricing.system;
   partition::CompileOptions options;
   options.machine = &system.device;
+  options.memory_limit = memory_limit;
   const SessionLock lock;  // users may register rules on other threads
   const ir::Graph graph = ValueOrThrow(traced.Marked(specs));
-  const program::Program program = ValueOrThrow(partition::Compile(graph, options)).program;
+  const program::Program program =
+      ValueOrThrow(partition::Compile(graph, options, pricing.moves)).program;
   const timeline::Timeline times = ValueOrThrow(timeline::Predict(program, system));
   const program::MemoryReport memory = program::PeakMemory(program);
   int64_t wire_bytes = 0;
@@ -77,8 +90,11 @@ void init_candidates(py::module& m) {
       // That which it was traced for, and those of the marks in it.
       .def("meshes", [](const TracedGraph& traced) { return traced.meshes.meshes; })
       .def("num_nodes", [](const TracedGraph& traced) { return traced.graph.num_nodes(); })
-      .def("price", &Price, py::arg("marks"), py::arg("on"))
       .def("text", [](const TracedGraph& traced) { return traced.graph.ToString(); });
+  py::class_<Pricing>(m, "Pricing")
+      .def(py::init<const std::string&>(), py::arg("on"))
+      .def("price", &Price, py::arg("graph"), py::arg("marks"), py::arg("memory_limit") = 0)
+      .def("num_moves", [](const Pricing& pricing) { return pricing.moves.size(); });
   m.def("shape_only", &MakeShapeOnly, py::arg("like"));
   m.def("trace", &Trace, py::arg("inputs"), py::arg("results"), py::arg("mesh"));
   m.def("machine", &Machine, py::arg("name"));

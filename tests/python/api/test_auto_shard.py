@@ -202,6 +202,54 @@ def test_memory_is_a_constraint():
     assert "does not fit" in str(found)
 
 
+def test_few_layers_say_what_is_gathered_again_where_memory_is_short(monkeypatch):
+    """32 layers whose gathered weights are 17 GB: the compiler gathers some of them again."""
+    prices = []
+
+    def alternatives(search, meshes):
+        [space] = map(search._space, meshes)
+        [sharded] = [c for c in space.patterns(("data",)) if c.origin == "fully sharded"]
+        one, two = (space.price_of(*x, space.by_name(sharded), ("data",)) for x in
+                    (space.one, *space.two.values()))  # fmt: skip
+        held = one.plus(31, two, one)
+        whole = space.price_of(*space.whole, space.by_name(sharded), ("data",))
+        prices.extend([held, space.price(sharded), whole])
+        raise KeyboardInterrupt
+
+    def build():
+        layer = lambda: nn.Sequential(nn.Linear(4096, 16384), nn.ReLU(), nn.Linear(16384, 4096))  # noqa: E731
+        return nn.Sequential(*[layer() for _ in range(32)])
+
+    monkeypatch.setattr(Search, "alternatives", alternatives)
+    with pytest.raises(KeyboardInterrupt):
+        spmd.auto_shard(build, batch=batch(8192, 4096), on="v5e-8", mesh={"data": 8}, loss=square,
+                        optimizer="sgd")  # fmt: skip
+    held, few, whole = prices
+    memory = 15.75 * 2**30
+    assert held.peak_bytes > memory >= whole.peak_bytes
+    assert few.peak_bytes <= memory and few.wire_bytes == pytest.approx(whole.wire_bytes, rel=0.02)
+    assert held.seconds < whole.seconds <= few.seconds < 1.2 * whole.seconds
+
+
+def test_prices_do_not_depend_on_what_was_priced_before():
+    mesh = spmd.make_mesh((2, 4), ("data", "model"))
+    shapes = [_C.shape_only(torch.empty(size, device="meta")) for size in ((64, 32), (32, 64))]
+    graph = _C.trace(shapes, [(shapes[0].tensor @ shapes[1].tensor).exp()], mesh._core)
+    marks = [
+        [(0, P(*first)), (1, P(*second))]
+        for first, second in itertools.product(
+            (("data", None), (None, "data"), ("model", "data")),
+            ((None, "model"), ("model", None), ("data", "model")),
+        )
+    ]
+    shared = _C.Pricing("v5e-8")
+    fresh = [_C.Pricing("v5e-8").price(graph, m) for m in marks]
+    assert [shared.price(graph, m) for m in marks] == fresh
+    known = shared.num_moves()
+    assert [shared.price(graph, m) for m in reversed(marks)] == fresh[::-1]
+    assert shared.num_moves() == known > 0
+
+
 def test_what_fits_nowhere_is_refused():
     case = transformer("huge", 8, 32, layers=8, width=16384, heads=128, kv=128, ff=65536,
                        vocab=512, gated=False)  # fmt: skip
@@ -399,7 +447,7 @@ class Added(Space):
             Priced(Candidate((spec, P(None)), (), "tried"), None) for spec in self.COSTS
         ]
 
-    def price_of(self, recorded, layers, specs, batch):
+    def price_of(self, recorded, layers, specs, batch, memory_limit=0):
         found = [specs[f"blocks.{i}.w"] for i in range(layers)]
         seconds, size = map(sum, zip(*map(self.COSTS.get, found), strict=True))
         moves = sum(a != b for a, b in itertools.pairwise(found)) / 2
