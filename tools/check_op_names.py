@@ -55,6 +55,7 @@ TABLES = {
     "op_traits.h": "the prefix of foreach ops",
     "recorder.cc": "the op of each step of a view, and of fills, casts and copies",
     "register_kernels.cc": "registers kernels",
+    "register_reshard.cc": "registers kernels",
 }
 
 _QUALIFIED = re.compile(r"(?:aten|spmd|prims?|c10d|torchvision|quantized)::[\w.*]+")

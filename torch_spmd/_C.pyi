@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # The bindings of csrc/python, file by file.
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from torch import Tensor
@@ -101,7 +101,9 @@ def mark_shardings(items: list[tuple[Tensor, Mesh, Any, str]]) -> None:
     """(tensor, mesh, spec, what messages begin with) each; all are marked or none."""
 
 def clear_sharding(tensor: Tensor) -> None: ...
-def reshard(tensor: Tensor, mesh: Mesh, spec: Any) -> Tensor: ...
+def register_reshard(read: Callable[[str, str], tuple[Mesh, Any]]) -> None:
+    """The kernels of the op spmd::reshard, which is given the texts of a mesh and a spec."""
+
 def sharding_of(
     tensor: Tensor,
 ) -> tuple[Mesh, tuple[Any, ...], bool, bool, tuple[str, ...]] | None: ...

@@ -14,8 +14,6 @@ from typing import Any
 import torch
 import torch.fx.node
 from torch import Tensor
-from torch._functorch.utils import enable_single_level_autograd_function
-from torch.autograd.function import _SingleLevelFunction
 
 from torch_spmd import _C
 from torch_spmd.spec import UNCONSTRAINED, PartitionSpec, SpecLike, blocks, check_blocks
@@ -91,9 +89,8 @@ def _mark(x: Tensor, mesh: str, spec: str) -> None:
     _C.mark_sharding(x, _mesh_of(mesh), _spec_of(spec))
 
 
-def _reshard(x: Tensor, mesh: str, spec: str) -> Tensor:
-    result: Tensor = _C.reshard(x, _mesh_of(mesh), _spec_of(spec))
-    return result
+def _mesh_and_spec(mesh: str, spec: str) -> tuple[_C.Mesh, PartitionSpec]:
+    return _mesh_of(mesh), _spec_of(spec)
 
 
 def check(caller: str, x: Tensor, mesh: str, spec: str) -> None:
@@ -129,34 +126,6 @@ def _fake_reshard(x: Tensor, mesh: str, spec: str) -> Tensor:
     return torch.empty_like(x, memory_format=torch.contiguous_format)
 
 
-class _Reshard(_SingleLevelFunction):
-    """The op for autograd, at any level of torch.func. Gradients and tangents get the same
-    sharding."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, mesh: str, spec: str) -> Tensor:
-        ctx.sharding = (mesh, spec)
-        with torch._C._AutoDispatchBelowAutograd():
-            result: Tensor = torch.ops.spmd.reshard(x, mesh, spec)
-        return result
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Any) -> tuple[Tensor, None, None]:
-        return torch.ops.spmd.reshard(gradients[0], *ctx.sharding), None, None
-
-    @staticmethod
-    def jvp(ctx: Any, *tangents: Any) -> Tensor:
-        result: Tensor = torch.ops.spmd.reshard(tangents[0], *ctx.sharding)
-        return result
-
-
-def _reshard_with_gradient(x: Tensor, mesh: str, spec: str) -> Tensor:
-    # The dispatcher has chosen the level of torch.func.
-    with enable_single_level_autograd_function():
-        result: Tensor = _Reshard.apply(x, mesh, spec)  # type: ignore[attr-defined]
-    return result
-
-
 def _reshard_batch(
     info: Any, in_dims: tuple[Any, ...], x: Tensor, mesh: str, spec: str
 ) -> tuple[Tensor, int | None]:
@@ -171,10 +140,9 @@ def _reshard_batch(
 def _register() -> None:
     _library.impl("mark_sharding", _mark, "PrivateUse1")
     _library.impl("mark_sharding", torch.library.fallthrough_kernel, "Autograd")
-    _library.impl("reshard", _reshard, "PrivateUse1")
+    _C.register_reshard(_mesh_and_spec)
     torch.library.register_fake("spmd::mark_sharding", _fake_mark, lib=_library)
     torch.library.register_fake("spmd::reshard", _fake_reshard, lib=_library)
-    _library.impl("reshard", _reshard_with_gradient, "Autograd")
     torch.library.register_vmap("spmd::reshard", _reshard_batch, lib=_library)
     # It has no result that is read, but must not be removed.
     torch.fx.node.has_side_effect(torch.ops.spmd.mark_sharding.default)

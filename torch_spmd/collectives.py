@@ -34,7 +34,7 @@ def psum(x: Any, axis_name: Any) -> Any:
         >>> f(torch.arange(4.0, device="spmd"))
         tensor([6.], device='spmd:0')
     """
-    return _over_axes("psum", x, axis_name, lambda axis: _Reduce("sum"))
+    return _over_axes("psum", x, axis_name, _Reduce("sum"))
 
 
 def pmean(x: Any, axis_name: Any) -> Any:
@@ -65,7 +65,7 @@ def pmax(x: Any, axis_name: Any) -> Any:
         >>> f(torch.arange(4.0, device="spmd")).item()
         3.0
     """
-    return _over_axes("pmax", x, axis_name, lambda axis: _Reduce("max"))
+    return _over_axes("pmax", x, axis_name, _Reduce("max"))
 
 
 def pmin(x: Any, axis_name: Any) -> Any:
@@ -80,7 +80,7 @@ def pmin(x: Any, axis_name: Any) -> Any:
         >>> f(torch.arange(4.0, device="spmd")).item()
         0.0
     """
-    return _over_axes("pmin", x, axis_name, lambda axis: _Reduce("min"))
+    return _over_axes("pmin", x, axis_name, _Reduce("min"))
 
 
 def all_gather(x: Any, axis_name: Any, *, axis: int = 0, tiled: bool = False) -> Any:
@@ -513,6 +513,8 @@ def _size(caller: str, axis_name: Any) -> int:
 
 
 def _axes(caller: str, axis_name: Any) -> list[ManualAxis]:
+    if type(axis_name) is str:
+        return [manual_axis(caller, axis_name)]
     names = [axis_name]
     if isinstance(axis_name, (tuple, list)):
         names = _arguments.items(caller, "axis_name", axis_name, "an axis or a tuple of axes", 64)
@@ -538,14 +540,12 @@ def _each(caller: str, x: Any, function: Callable[[Tensor], Tensor]) -> Any:
     return pytree.tree_unflatten([function(leaf) for leaf in leaves], form)
 
 
-def _over_axes(
-    caller: str, x: Any, axis_name: Any, op_for: Callable[[ManualAxis], _Collective]
-) -> Any:
+def _over_axes(caller: str, x: Any, axis_name: Any, op: _Collective) -> Any:
     axes = _axes(caller, axis_name)
 
     def over(t: Tensor) -> Tensor:
         for each in axes:
-            t = _apply(t, each, op_for(each))
+            t = _apply(t, each, op)
         return t
 
     return _each(caller, x, over)
@@ -775,27 +775,33 @@ def _apply(t: Tensor, axis: ManualAxis, op: _Collective) -> Tensor:
 def _on_axis(t: Tensor, axis: ManualAxis, op: _Collective) -> Tensor:
     """What `_OnAxis` computes. It runs at once where the levels of torch.func down to the axis's
     are those of vmap, which differentiate nothing."""
-    top = _functorch.peek_interpreter_stack()
-    if top is None or top.key() != _functorch.TransformType.Vmap:
+    level = _functorch.maybe_current_level()
+    if level is None or (level != axis.level and not _is_vmap_on_top()):
         applied: Tensor = _OnAxis.apply(t, axis.index, axis, op)
         return applied
-    level = top.level()
-    t = _functorch.unwrap_if_dead(t)
-    batched = _functorch.is_batchedtensor(t) and _functorch.maybe_get_level(t) == level
-    if batched:
+    if not (_functorch.is_batchedtensor(t) and _functorch.maybe_get_level(t) == level):
+        dim = None
+        t = _functorch.unwrap_if_dead(t)
+    else:
         dim = _functorch.maybe_get_bdim(t)
         t = _functorch.get_unwrapped(t)
     left = _functorch.pop_dynamic_layer_stack()
     try:
-        if batched and dim != 0:
+        if dim:
             t = t.movedim(dim, 0)
         if level == axis.level:
-            t, batched = op.run(t if batched else t.expand(axis.size, *t.shape))
+            t, batched = op.run(t.expand(axis.size, *t.shape) if dim is None else t)
         else:  # another axis, or a vmap inside the region
+            batched = dim is not None
             t = _on_axis(t, axis, op.shifted() if batched else op)
     finally:
         _functorch.push_dynamic_layer_stack(left)
     return _functorch._add_batch_dim(t, 0, level) if batched else t
+
+
+def _is_vmap_on_top() -> bool:
+    top: Any = _functorch.peek_interpreter_stack()
+    return bool(top.key() == _functorch.TransformType.Vmap)
 
 
 class _OnAxis(torch.autograd.Function):

@@ -152,10 +152,12 @@ def entered_again(axes: list[ManualAxis]) -> Iterator[None]:
 
 def manual_axis(caller: str, name: Any) -> ManualAxis:
     """The axis of that name. Errors: ValueError outside of a region with such an axis."""
-    name = _arguments.text(caller, "axis_name", name)
+    if type(name) is not str:
+        name = _arguments.text(caller, "axis_name", name)
     for axis in reversed(_entered):
         if axis.name == name:
             return axis
+    name = _arguments.text(caller, "axis_name", name)
     if not _entered:
         raise ValueError(
             f"{caller}: there are no shards outside of a manual region; call it in a function that "
@@ -284,14 +286,16 @@ class Region:
             leaves, results.form = pytree.tree_flatten(outputs)
         specs = self.out_specs(outputs) if callable(self.out_specs) else self.out_specs
         results.specs = _broadcast("out_specs", specs, outputs)
-        results.axes = [() for _ in leaves]
+        results.axes = [()] * len(leaves)
         for i, (leaf, spec) in enumerate(zip(leaves, results.specs)):
-            if isinstance(leaf, Tensor) and leaf.device.type != "spmd":
+            if not isinstance(leaf, Tensor):
+                continue
+            if leaf.device.type != "spmd":
                 raise ValueError(
                     f"shard_map: {_name(self.f)}: {results.where(i)} is on {str(leaf.device)!r}; "
                     "inside a manual region tensors stay on 'spmd', so move it outside"
                 )
-            if isinstance(leaf, Tensor) and spec is not None and len(spec) != leaf.dim():
+            if spec is not None and len(spec) != leaf.dim():
                 raise ValueError(
                     f"shard_map: {_name(self.f)}: {results.where(i)} has {leaf.dim()} dimensions, "
                     f"but its spec in out_specs is {spec!r}"
@@ -303,7 +307,7 @@ class Region:
         if not isinstance(t, Tensor):
             return t
         spec = results.specs[position]
-        named = spec is not None and axis.name in _axes_in(spec)
+        named = spec is not None and axis.name in self.layouts.names(spec)
         if not named and not varies(t, axis):
             return t
         if not named and self.check_vma:
@@ -577,6 +581,13 @@ class _Layouts:
         self.sizes = mesh.shape()
         self._ways: dict[Any, Any] = {}
         self._texts: dict[PartitionSpec, str] = {}
+        self._names: dict[PartitionSpec, list[str]] = {}
+        self._reshard = torch.ops.spmd.reshard.default
+
+    def names(self, spec: PartitionSpec) -> list[str]:
+        """The axes that a spec names. Errors: ValueError, as `_axes_in`."""
+        found = self._names.get(spec)
+        return _remembered(self._names, spec, _axes_in(spec)) if found is None else found
 
     def reshard(self, t: Tensor, spec: PartitionSpec) -> Tensor:
         """The tensor with the sharding that it has outside: axes that are not manual are the
@@ -587,7 +598,7 @@ class _Layouts:
             if len(self.axes) < len(self.sizes):
                 outside = [UNCONSTRAINED if entry is None else entry for entry in spec]
             text = _remembered(self._texts, spec, _ops.spec_text(outside))
-        result: Tensor = torch.ops.spmd.reshard.default(t, self.mesh._text, text)
+        result: Tensor = self._reshard(t, self.mesh._text, text)
         return result
 
     def way_in(self, spec: PartitionSpec, shape: Sequence[int]) -> _WayIn:

@@ -9,6 +9,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
+#include "csrc/ir/evaluate.h"
 #include "csrc/ir/part.h"
 #include "csrc/partition/any_order.h"
 #include "csrc/partition/at_borders.h"
@@ -396,15 +397,7 @@ class RowOwner {
                         .size = size,
                         .extent = size,
                         .coord = [](int) { return int64_t{0}; }};
-    for (const auto& [name, attr] : Attributes(spec.attributes)) {
-      if (const auto* e = std::get_if<Expr>(&attr)) {
-        spec.attributes.Set(name, e->Evaluate(env));
-      } else if (const auto* list = std::get_if<std::vector<Expr>>(&attr)) {
-        std::vector<int64_t> numbers;
-        for (const Expr& e : *list) numbers.push_back(e.Evaluate(env));
-        spec.attributes.Set(name, std::move(numbers));
-      }
-    }
+    spec.attributes = Evaluated(spec.attributes, env);
     return builder.graph().AddNode(std::move(spec), types);
   }
 

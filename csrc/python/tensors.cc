@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The shardings of tensors, and their shards.
+#include <memory>
 #include <optional>
 #include <string>
 #include <tuple>
@@ -9,6 +10,7 @@
 #include "csrc/python/errors.h"
 #include "csrc/python/init.h"
 #include "csrc/python/spec.h"
+#include "csrc/trace/api/register_reshard.h"
 #include "csrc/trace/api/session.h"
 #include "csrc/trace/recorder/marks.h"
 #include "csrc/trace/recorder/saved_marks.h"
@@ -122,6 +124,16 @@ std::optional<uint64_t> HostHash(const at::Tensor& tensor) {
   return trace::HashOfHostData(*lock, tensor);
 }
 
+// `read` is a function from the texts of a mesh and a spec to these.
+void RegisterReshard(const py::object& read) {
+  auto* const kept = new py::object(read);  // for the life of the process
+  trace::RegisterReshard([kept](const std::string& mesh_text, const std::string& spec_text) {
+    const py::gil_scoped_acquire gil;
+    const auto [mesh, spec] = (*kept)(mesh_text, spec_text).cast<std::tuple<Mesh, py::object>>();
+    return std::make_shared<const trace::Mark>(trace::Mark{mesh, ToSpec(spec, mesh)});
+  });
+}
+
 py::list LocalShards(const at::Tensor& tensor) {
   py::list result;
   for (const ShardData& shard : ValueOrThrow(Session::Get().LocalShards(tensor))) {
@@ -144,12 +156,7 @@ void init_tensors(py::module& m) {
       "clear_sharding",
       [](const at::Tensor& tensor) { ThrowIfError(Session::Get().ClearSharding(tensor)); },
       py::arg("tensor"));
-  m.def(
-      "reshard",
-      [](const at::Tensor& tensor, const Mesh& mesh, py::object spec) {
-        return ValueOrThrow(Session::Get().Reshard(tensor, mesh, ToSpec(spec, mesh)));
-      },
-      py::arg("tensor"), py::arg("mesh"), py::arg("spec"));
+  m.def("register_reshard", &RegisterReshard, py::arg("read"));
   m.def("sharding_of", &ShardingOf, py::arg("tensor"));
   m.def(
       "shard_boxes",

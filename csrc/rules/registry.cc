@@ -3,14 +3,13 @@
 
 #include <algorithm>
 #include <memory>
-#include <mutex>
-#include <shared_mutex>
 #include <string>
 #include <utility>
 
 #include "absl/container/btree_map.h"
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
 #include "csrc/rules/einsum.h"
 #include "csrc/rules/families.h"
 #include "csrc/util/status.h"
@@ -43,8 +42,8 @@ const Table& BuiltIn() {
 // The user's rules. They are never removed and live behind pointers, so that pointers returned by
 // Find stay valid.
 struct UserTable {
-  std::shared_mutex mutex;
-  absl::btree_map<std::string, std::unique_ptr<const Rule>> rules;
+  absl::Mutex mutex;
+  absl::btree_map<std::string, std::unique_ptr<const Rule>> rules ABSL_GUARDED_BY(mutex);
 };
 UserTable& Users() {
   static UserTable* const table = new UserTable;
@@ -59,7 +58,7 @@ const Rule* Find(absl::string_view op) {
   const std::string key = Key(op);
   if (auto it = BuiltIn().find(key); it != BuiltIn().end()) return &it->second;
   UserTable& users = Users();
-  std::shared_lock lock(users.mutex);
+  const absl::ReaderMutexLock lock(&users.mutex);
   auto it = users.rules.find(key);
   return it == users.rules.end() ? nullptr : it->second.get();
 }
@@ -82,7 +81,7 @@ absl::Status Register(Rule rule) {
   };
   if (BuiltIn().contains(rule.op)) return taken();
   UserTable& users = Users();
-  std::unique_lock lock(users.mutex);
+  const absl::MutexLock lock(&users.mutex);
   if (users.rules.contains(rule.op)) return taken();
   std::string op = rule.op;
   users.rules.emplace(std::move(op), std::make_unique<const Rule>(std::move(rule)));
@@ -91,7 +90,7 @@ absl::Status Register(Rule rule) {
 
 bool IsUsers(absl::string_view op) {
   UserTable& users = Users();
-  std::shared_lock lock(users.mutex);
+  const absl::ReaderMutexLock lock(&users.mutex);
   return users.rules.contains(Key(op));
 }
 
@@ -100,7 +99,7 @@ std::vector<std::string> AllOps() {
   for (const auto& [op, rule] : BuiltIn()) ops.push_back(op);
   {
     UserTable& users = Users();
-    std::shared_lock lock(users.mutex);
+    const absl::ReaderMutexLock lock(&users.mutex);
     for (const auto& [op, rule] : users.rules) ops.push_back(op);
   }
   std::sort(ops.begin(), ops.end());

@@ -4,6 +4,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "csrc/runtime/one_place/tile_memory.h"
 #include "csrc/runtime/one_place/workers.h"
 
@@ -13,38 +15,32 @@ namespace {
 
 // kIdle is longer than the gap between the steps of a training loop, kLongIdle longer than the gap
 // that a pause makes.
-constexpr std::chrono::milliseconds kIdle(20), kLongIdle(5000);
+constexpr absl::Duration kIdle = absl::Milliseconds(20), kLongIdle = absl::Seconds(5);
 
 }  // namespace
 
 bool PendingRun::done() const {
-  const std::lock_guard<std::mutex> lock(mutex_);
+  const absl::MutexLock lock(&mutex_);
   return done_;
 }
 
-std::unique_lock<std::mutex> PendingRun::WhenDone() const {
-  std::unique_lock<std::mutex> lock(mutex_);
-  over_.wait(lock, [this] { return done_; });
-  return lock;
-}
-
 absl::Status PendingRun::Wait() const {
-  const auto lock = WhenDone();
+  const absl::MutexLock lock(&mutex_, absl::Condition(&done_));
   return status_;
 }
 
 bool PendingRun::WaitFor(std::chrono::milliseconds timeout) const {
-  std::unique_lock<std::mutex> lock(mutex_);
-  return over_.wait_for(lock, timeout, [this] { return done_; });
+  const absl::MutexLock lock(&mutex_);
+  return mutex_.AwaitWithTimeout(absl::Condition(&done_), absl::FromChrono(timeout));
 }
 
 PendingRunPtr PendingRun::cause() const {
-  const auto lock = WhenDone();
+  const absl::MutexLock lock(&mutex_, absl::Condition(&done_));
   return cause_;
 }
 
 absl::StatusOr<TiledTensorPtr> PendingRun::Result(int output, bool take) {
-  const auto lock = WhenDone();
+  const absl::MutexLock lock(&mutex_, absl::Condition(&done_));
   const bool amended = output < static_cast<int>(results_.size()) && results_[output] != nullptr;
   if (!status_.ok() && !amended) return status_;
   TiledTensorPtr& result = results_.at(output);
@@ -56,33 +52,30 @@ absl::StatusOr<TiledTensorPtr> PendingRun::Result(int output, bool take) {
 }
 
 std::vector<TiledTensorPtr> PendingRun::Results() const {
-  const auto lock = WhenDone();
+  const absl::MutexLock lock(&mutex_, absl::Condition(&done_));
   return results_;
 }
 
 void PendingRun::Amend(int output, TiledTensorPtr result) {
-  const std::lock_guard<std::mutex> lock(mutex_);
+  const absl::MutexLock lock(&mutex_);
   if (results_.size() <= static_cast<size_t>(output)) results_.resize(output + 1);
   results_[output] = std::move(result);
 }
 
 std::vector<LoadedProgram::Argument> PendingRun::TakeBackArguments() {
-  const auto lock = WhenDone();
+  const absl::MutexLock lock(&mutex_, absl::Condition(&done_));
   return std::move(left_);
 }
 
 void PendingRun::Finish(absl::Status status, PendingRunPtr cause,
                         std::vector<TiledTensorPtr> results,
                         std::vector<LoadedProgram::Argument> left) {
-  {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    status_ = std::move(status);
-    cause_ = std::move(cause);
-    results_ = std::move(results);
-    left_ = std::move(left);
-    done_ = true;
-  }
-  over_.notify_all();
+  const absl::MutexLock lock(&mutex_);
+  status_ = std::move(status);
+  cause_ = std::move(cause);
+  results_ = std::move(results);
+  left_ = std::move(left);
+  done_ = true;
 }
 
 void ExecutorQueue::Execute(Work work) {
@@ -135,78 +128,95 @@ PendingRunPtr ExecutorQueue::Enqueue(std::shared_ptr<LoadedProgram> program,
   auto run = std::make_shared<PendingRun>();
   Work work{run, std::move(program), std::move(arguments), std::move(scalars),
             Observers::OfThisThread()};
-  std::unique_lock<std::mutex> lock(mutex_);
-  if (synchronous_) {
-    lock.unlock();
-    Execute(std::move(work));
-    return run;
+  {
+    absl::ReleasableMutexLock lock(&mutex_);
+    if (synchronous_) {
+      lock.Release();
+      Execute(std::move(work));
+      return run;
+    }
+    if (!thread_.joinable()) thread_ = std::thread([this] { Loop(); });
+    while (waiting_.size() >= bound_ && !stop_) changed_.Wait(&mutex_);
+    waiting_.push_back(std::move(work));
   }
-  if (!thread_.joinable()) thread_ = std::thread([this] { Loop(); });
-  changed_.wait(lock, [this] { return waiting_.size() < bound_ || stop_; });
-  waiting_.push_back(std::move(work));
-  lock.unlock();
-  changed_.notify_all();
+  changed_.SignalAll();
   ReleaseWorkers();  // the workers of the queue's thread work now
   return run;
 }
 
+bool ExecutorQueue::WaitUntilWanted(absl::Duration timeout) {
+  const absl::Time deadline = absl::Now() + timeout;
+  while (!stop_ && waiting_.empty()) {
+    if (changed_.WaitWithDeadline(&mutex_, deadline)) break;
+  }
+  return stop_ || !waiting_.empty();
+}
+
+bool ExecutorQueue::WaitUntilIdle(absl::Duration timeout) {
+  const absl::Time deadline = absl::Now() + timeout;
+  while (!waiting_.empty() || running_) {
+    if (changed_.WaitWithDeadline(&mutex_, deadline)) break;
+  }
+  return waiting_.empty() && !running_;
+}
+
 void ExecutorQueue::Loop() {
-  std::unique_lock<std::mutex> lock(mutex_);
-  const auto is_wanted = [this] { return stop_ || !waiting_.empty(); };
+  mutex_.Lock();
   while (true) {
-    if (!changed_.wait_for(lock, kIdle, is_wanted)) {
-      lock.unlock();
+    if (!WaitUntilWanted(kIdle)) {
+      mutex_.Unlock();
       ReleaseWorkers();  // other threads may need the cores now
-      lock.lock();
-      if (!changed_.wait_for(lock, kLongIdle, is_wanted)) {
-        lock.unlock();
+      mutex_.Lock();
+      if (!WaitUntilWanted(kLongIdle)) {
+        mutex_.Unlock();
         TileMemory::Trim();
-        lock.lock();
-        changed_.wait(lock, is_wanted);
+        mutex_.Lock();
+        WaitUntilWanted(absl::InfiniteDuration());
       }
     }
-    if (stop_) return;
+    if (stop_) break;
     Work work = std::move(waiting_.front());
     waiting_.pop_front();
     running_ = true;
     // Who waits for room is woken when there is some for several programs, and not for each.
     const bool has_room = waiting_.size() <= bound_ / 2;
-    lock.unlock();
-    if (has_room) changed_.notify_all();
+    mutex_.Unlock();
+    if (has_room) changed_.SignalAll();
     Execute(std::move(work));
-    lock.lock();
+    mutex_.Lock();
     running_ = false;
-    if (waiting_.empty()) changed_.notify_all();
+    if (waiting_.empty()) changed_.SignalAll();
   }
+  mutex_.Unlock();
 }
 
 void ExecutorQueue::WaitForAll() {
-  std::unique_lock<std::mutex> lock(mutex_);
-  changed_.wait(lock, [this] { return waiting_.empty() && !running_; });
+  const absl::MutexLock lock(&mutex_);
+  WaitUntilIdle(absl::InfiniteDuration());
 }
 
 bool ExecutorQueue::WaitForAll(std::chrono::milliseconds timeout) {
-  std::unique_lock<std::mutex> lock(mutex_);
-  return changed_.wait_for(lock, timeout, [this] { return waiting_.empty() && !running_; });
+  const absl::MutexLock lock(&mutex_);
+  return WaitUntilIdle(absl::FromChrono(timeout));
 }
 
 void ExecutorQueue::DropWaiting() {
   std::deque<Work> dropped;
   {
-    const std::lock_guard<std::mutex> lock(mutex_);
+    const absl::MutexLock lock(&mutex_);
     dropped.swap(waiting_);
   }
-  changed_.notify_all();
+  changed_.SignalAll();
   for (Work& work : dropped) Cancel(std::move(work));
 }
 
 void ExecutorQueue::Shutdown() {
   {
-    const std::lock_guard<std::mutex> lock(mutex_);
+    const absl::MutexLock lock(&mutex_);
     stop_ = true;
     synchronous_ = true;
   }
-  changed_.notify_all();
+  changed_.SignalAll();
   if (thread_.joinable()) thread_.join();
   DropWaiting();
 }

@@ -5,17 +5,17 @@
 #include <c10/core/Scalar.h>
 
 #include <chrono>
-#include <condition_variable>
 #include <cstdint>
 #include <deque>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <thread>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
 #include "csrc/runtime/executor.h"
 #include "csrc/runtime/observers.h"
 
@@ -50,18 +50,15 @@ class PendingRun {
 
  private:
   friend class ExecutorQueue;
-  // Waits, and returns the lock held.
-  std::unique_lock<std::mutex> WhenDone() const;
   void Finish(absl::Status status, std::shared_ptr<PendingRun> cause,
               std::vector<TiledTensorPtr> results, std::vector<LoadedProgram::Argument> left);
 
-  mutable std::mutex mutex_;
-  mutable std::condition_variable over_;
-  bool done_ = false;
-  absl::Status status_;
-  std::shared_ptr<PendingRun> cause_;
-  std::vector<TiledTensorPtr> results_;
-  std::vector<LoadedProgram::Argument> left_;
+  mutable absl::Mutex mutex_;
+  bool done_ ABSL_GUARDED_BY(mutex_) = false;
+  absl::Status status_ ABSL_GUARDED_BY(mutex_);
+  std::shared_ptr<PendingRun> cause_ ABSL_GUARDED_BY(mutex_);
+  std::vector<TiledTensorPtr> results_ ABSL_GUARDED_BY(mutex_);
+  std::vector<LoadedProgram::Argument> left_ ABSL_GUARDED_BY(mutex_);
 };
 using PendingRunPtr = std::shared_ptr<PendingRun>;
 
@@ -85,7 +82,7 @@ class ExecutorQueue {
   // `synchronous`: programs run inside Enqueue, on the caller's thread. Otherwise the first Enqueue
   // starts a thread, and Enqueue blocks while `bound` programs wait.
   explicit ExecutorQueue(bool synchronous, size_t bound = 8)
-      : synchronous_(synchronous), bound_(bound) {}
+      : bound_(bound), synchronous_(synchronous) {}
   ~ExecutorQueue() { Shutdown(); }
   ExecutorQueue(const ExecutorQueue&) = delete;
   ExecutorQueue& operator=(const ExecutorQueue&) = delete;
@@ -114,16 +111,20 @@ class ExecutorQueue {
     std::optional<Observers> observers = std::nullopt;  // of the thread that asked for the run
   };
   void Loop();
+  // Wait for at most `timeout`; true if there is a program or the queue ends, and if no program
+  // runs or waits, respectively.
+  bool WaitUntilWanted(absl::Duration timeout) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool WaitUntilIdle(absl::Duration timeout) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   static void Execute(Work work);
   static void Cancel(Work work);
 
-  bool synchronous_;
   const size_t bound_;
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  std::deque<Work> waiting_;
-  bool running_ = false;
-  bool stop_ = false;
+  absl::Mutex mutex_;
+  absl::CondVar changed_;
+  bool synchronous_ ABSL_GUARDED_BY(mutex_);
+  std::deque<Work> waiting_ ABSL_GUARDED_BY(mutex_);
+  bool running_ ABSL_GUARDED_BY(mutex_) = false;
+  bool stop_ ABSL_GUARDED_BY(mutex_) = false;
   std::thread thread_;
 };
 

@@ -5,6 +5,8 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/synchronization/notification.h"
+#include "absl/time/time.h"
 #include "csrc/runtime/peers.h"
 
 namespace spmd::runtime {
@@ -31,16 +33,13 @@ std::shared_ptr<JobWatch> JobWatch::Make(c10::intrusive_ptr<c10d::Store> store, 
 
 absl::Status JobWatch::failure() const {
   if (!failed_.load(std::memory_order_acquire)) return absl::OkStatus();
-  const std::lock_guard<std::mutex> lock(mutex_);
+  const absl::MutexLock lock(&mutex_);
   return failure_;
 }
 
 void JobWatch::AddWaiting(int n) {
-  {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    waiting_ += n;
-  }
-  if (n > 0) changed_.notify_all();
+  const absl::MutexLock lock(&mutex_);
+  waiting_ += n;
 }
 
 void JobWatch::Fail(const absl::Status& why) {
@@ -50,12 +49,12 @@ void JobWatch::Fail(const absl::Status& why) {
   Ask(
       [this, first] {
         const auto kept = store_->compareSet(kFailed, {}, Bytes(StatusToText(*first)));
-        const std::lock_guard<std::mutex> lock(mutex_);
+        const absl::MutexLock lock(&mutex_);
         *first = StatusFromText(std::string(kept.begin(), kept.end()));
         failure_.Update(*first);
       },
       std::chrono::seconds(1));
-  const std::lock_guard<std::mutex> lock(mutex_);
+  const absl::MutexLock lock(&mutex_);
   failure_.Update(why);
   failed_.store(true, std::memory_order_release);
 }
@@ -63,63 +62,53 @@ void JobWatch::Fail(const absl::Status& why) {
 void JobWatch::Look() {
   if (failed_.load(std::memory_order_acquire) || !store_->check({kFailed})) return;
   const std::vector<uint8_t> text = store_->get(kFailed);
-  const std::lock_guard<std::mutex> lock(mutex_);
+  const absl::MutexLock lock(&mutex_);
   failure_.Update(StatusFromText(std::string(text.begin(), text.end())));
   failed_.store(true, std::memory_order_release);
 }
 
 void JobWatch::Loop() {
-  std::unique_lock<std::mutex> lock(mutex_);
+  const auto is_wanted = [this]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) {
+    return !asked_.empty() || waiting_ > 0;
+  };
+  const auto is_asked = [this]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return !asked_.empty(); };
   while (true) {
-    if (asked_.empty() && waiting_ == 0) changed_.wait(lock);
-    if (asked_.empty()) changed_.wait_for(lock, kLook, [this] { return !asked_.empty(); });
     std::function<void()> f;
-    if (!asked_.empty()) {
-      f = std::move(asked_.front());
-      asked_.pop_front();
-    } else if (waiting_ > 0) {
-      f = [this] { Look(); };
+    {
+      const absl::MutexLock lock(&mutex_);
+      mutex_.Await(absl::Condition(&is_wanted));
+      mutex_.AwaitWithTimeout(absl::Condition(&is_asked), absl::FromChrono(kLook));
+      if (!asked_.empty()) {
+        f = std::move(asked_.front());
+        asked_.pop_front();
+      } else if (waiting_ > 0) {
+        f = [this] { Look(); };
+      }
     }
     if (f == nullptr) continue;
-    lock.unlock();
     try {
       f();
     } catch (const std::exception&) {
       // The store is gone, with the process that kept it. The exchanges will say so.
     }
-    lock.lock();
   }
 }
 
 bool JobWatch::Ask(std::function<void()> f, std::chrono::milliseconds timeout) {
-  struct Done {
-    std::mutex mutex;
-    std::condition_variable changed;
-    bool done = false;
-  };
-  const auto done = std::make_shared<Done>();
+  const auto done = std::make_shared<absl::Notification>();
   {
-    const std::lock_guard<std::mutex> lock(mutex_);
+    const absl::MutexLock lock(&mutex_);
     asked_.push_back([f = std::move(f), done] {
-      const auto end = [&] {
-        {
-          const std::lock_guard<std::mutex> lock(done->mutex);
-          done->done = true;
-        }
-        done->changed.notify_all();
-      };
       try {
         f();
       } catch (...) {
-        end();
+        done->Notify();
         throw;
       }
-      end();
+      done->Notify();
     });
   }
-  changed_.notify_all();
-  std::unique_lock<std::mutex> lock(done->mutex);
-  return done->changed.wait_for(lock, timeout, [&] { return done->done; });
+  return done->WaitForNotificationWithTimeout(absl::FromChrono(timeout));
 }
 
 void JobWatch::NoteWait(const std::string& channel, int64_t step, const std::string& doing) {

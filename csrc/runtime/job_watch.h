@@ -5,17 +5,16 @@
 
 #include <atomic>
 #include <chrono>
-#include <condition_variable>
 #include <deque>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <thread>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/synchronization/mutex.h"
 
 namespace spmd::runtime {
 
@@ -59,12 +58,11 @@ class JobWatch : public std::enable_shared_from_this<JobWatch> {
   const c10::intrusive_ptr<c10d::Store> store_;
   const int rank_;
   const int size_;
-  mutable std::mutex mutex_;
-  std::condition_variable changed_;
-  absl::Status failure_;
+  mutable absl::Mutex mutex_;
+  absl::Status failure_ ABSL_GUARDED_BY(mutex_);
   std::atomic<bool> failed_{false};
-  int waiting_ = 0;
-  std::deque<std::function<void()>> asked_;
+  int waiting_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::deque<std::function<void()>> asked_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace spmd::runtime

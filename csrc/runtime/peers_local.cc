@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
 
 namespace spmd::runtime {
 
@@ -35,54 +36,50 @@ std::unique_ptr<Peers> LocalJob::MakePeers(int rank) {
 }
 
 void LocalJob::SetFault(int rank, int64_t exchange, Fault fault) {
-  const std::lock_guard<std::mutex> lock(mutex_);
+  const absl::MutexLock lock(&mutex_);
   faults_[{rank, exchange}] = fault;
 }
 
 int64_t LocalJob::bytes() const {
-  const std::lock_guard<std::mutex> lock(mutex_);
+  const absl::MutexLock lock(&mutex_);
   return bytes_;
 }
 
 int64_t LocalJob::exchanges() const {
-  const std::lock_guard<std::mutex> lock(mutex_);
+  const absl::MutexLock lock(&mutex_);
   return exchanges_;
 }
 
 void LocalJob::Fail(const absl::Status& why) {
-  {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    failure_.Update(why);
-  }
-  changed_.notify_all();
+  const absl::MutexLock lock(&mutex_);
+  failure_.Update(why);
 }
 
 absl::Status LocalJob::failure() const {
-  const std::lock_guard<std::mutex> lock(mutex_);
+  const absl::MutexLock lock(&mutex_);
   return failure_;
 }
 
 absl::Status LocalJob::Deliver(int rank, int64_t number, const at::Tensor& send,
                                absl::Span<const int64_t> send_bytes, const at::Tensor& receive,
                                absl::Span<const int64_t> receive_bytes) {
-  std::unique_lock<std::mutex> lock(mutex_);
+  const absl::MutexLock lock(&mutex_);
+  const auto failed = [this]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return !failure_.ok(); };
   if (const auto fault = faults_.find({rank, number}); fault != faults_.end()) {
     switch (fault->second) {
       case Fault::kGone:
         failure_.Update(absl::UnavailableError(absl::StrCat(ProcessName(rank), " is gone")));
-        changed_.notify_all();
         return failure_;
       case Fault::kStopped:
-        changed_.wait(lock, [this] { return !failure_.ok(); });
+        mutex_.Await(absl::Condition(&failed));
         return failure_;
       case Fault::kInterrupted:
         failure_.Update(absl::CancelledError(absl::StrCat(ProcessName(rank), " was interrupted")));
-        changed_.notify_all();
         return failure_;
       case Fault::kLate:
-        lock.unlock();
+        mutex_.Unlock();
         std::this_thread::sleep_for(std::chrono::milliseconds(20));
-        lock.lock();
+        mutex_.Lock();
         break;
     }
   }
@@ -96,17 +93,18 @@ absl::Status LocalJob::Deliver(int rank, int64_t number, const at::Tensor& send,
     ++exchanges_;
     last_counted_ = number;
   }
-  changed_.notify_all();
   auto* to = static_cast<char*>(receive.data_ptr());
   for (int q = 0; q < size_; ++q) {
     if (q == rank) continue;
     const auto key = std::make_tuple(number, q, rank);
+    const auto is_here = [&]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) {
+      return !failure_.ok() || sent_.contains(key);
+    };
     const bool came =
-        changed_.wait_for(lock, timeout_, [&] { return !failure_.ok() || sent_.contains(key); });
+        mutex_.AwaitWithTimeout(absl::Condition(&is_here), absl::FromChrono(timeout_));
     if (!came) {
       failure_.Update(absl::DeadlineExceededError(absl::StrCat(
           ProcessName(rank), " waited ", timeout_.count(), " ms for ", ProcessName(q))));
-      changed_.notify_all();
     }
     if (!failure_.ok()) return failure_;
     const std::string bytes = std::move(sent_.extract(key).mapped());
@@ -114,7 +112,6 @@ absl::Status LocalJob::Deliver(int rank, int64_t number, const at::Tensor& send,
       failure_.Update(
           absl::InternalError(absl::StrCat(ProcessName(q), " sends ", bytes.size(), " bytes where ",
                                            ProcessName(rank), " expects ", receive_bytes[q])));
-      changed_.notify_all();
       return failure_;
     }
     if (!bytes.empty()) std::memcpy(to, bytes.data(), bytes.size());

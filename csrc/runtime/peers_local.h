@@ -3,14 +3,13 @@
 #pragma once
 
 #include <chrono>
-#include <condition_variable>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <tuple>
 #include <vector>
 
+#include "absl/synchronization/mutex.h"
 #include "csrc/runtime/peers.h"
 
 namespace spmd::runtime {
@@ -43,14 +42,14 @@ class LocalJob {
 
   const int size_;
   const std::chrono::milliseconds timeout_;
-  mutable std::mutex mutex_;
-  std::condition_variable changed_;
-  absl::Status failure_;
-  std::map<std::tuple<int64_t, int, int>, std::string> sent_;  // by exchange, from, to
-  std::map<std::pair<int, int64_t>, Fault> faults_;
-  int64_t bytes_ = 0;
-  int64_t exchanges_ = 0;
-  int64_t last_counted_ = -1;
+  mutable absl::Mutex mutex_;
+  absl::Status failure_ ABSL_GUARDED_BY(mutex_);
+  // By exchange, from, to.
+  std::map<std::tuple<int64_t, int, int>, std::string> sent_ ABSL_GUARDED_BY(mutex_);
+  std::map<std::pair<int, int64_t>, Fault> faults_ ABSL_GUARDED_BY(mutex_);
+  int64_t bytes_ ABSL_GUARDED_BY(mutex_) = 0;
+  int64_t exchanges_ ABSL_GUARDED_BY(mutex_) = 0;
+  int64_t last_counted_ ABSL_GUARDED_BY(mutex_) = -1;
 };
 
 }  // namespace spmd::runtime

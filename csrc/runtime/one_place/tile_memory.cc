@@ -11,10 +11,10 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
-#include <mutex>
 #include <utility>
 #include <vector>
 
+#include "absl/synchronization/mutex.h"
 namespace spmd::runtime {
 namespace {
 
@@ -82,7 +82,7 @@ class Blocks {
   void* Take(size_t bytes) {
     const int c = ClassOf(bytes);
     const size_t size = SizeOfClass(c);
-    const std::lock_guard<std::mutex> lock(mutex_);
+    const absl::MutexLock lock(&mutex_);
     Class& of = classes_[c];
     char* block = nullptr;
     // The block that was freed last is the most likely to be in a cache.
@@ -112,7 +112,7 @@ class Blocks {
     char* const block = static_cast<char*>(data);
     const int c = ClassAt(block);
     const auto size = static_cast<int64_t>(SizeOfClass(c));
-    const std::lock_guard<std::mutex> lock(mutex_);
+    const absl::MutexLock lock(&mutex_);
     classes_[c].with_pages.push_back(block);
     classes_[c].last_return = ++returns_;
     stats_.in_use -= size;
@@ -121,20 +121,22 @@ class Blocks {
   }
 
   void Trim() {
-    const std::lock_guard<std::mutex> lock(mutex_);
+    const absl::MutexLock lock(&mutex_);
     for (Class& c : classes_) GiveBackPages(c);
     stats_.most_in_use = 0;
   }
 
   TileMemory::Stats stats() {
-    const std::lock_guard<std::mutex> lock(mutex_);
+    const absl::MutexLock lock(&mutex_);
     return stats_;
   }
 
   // What the block takes. Requires: Owns(block).
   size_t SizeOf(const void* block) const { return SizeOfClass(ClassAt(block)); }
 
-  std::mutex& mutex() { return mutex_; }
+  // For forks: while it is locked, no thread is within.
+  void Lock() ABSL_EXCLUSIVE_LOCK_FUNCTION(mutex_) { mutex_.Lock(); }
+  void Unlock() ABSL_UNLOCK_FUNCTION(mutex_) { mutex_.Unlock(); }
 
  private:
   struct Class {
@@ -155,7 +157,7 @@ class Blocks {
   }
 
   // The rest of the last addresses is too short for a block, and is lost.
-  bool Grow(int c) {
+  bool Grow(int c) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     const size_t bytes = RoundedUp(SizeOfClass(c) + kGap);
     char* const begin = ReserveUnits(bytes);
     if (begin == nullptr) return false;
@@ -169,13 +171,13 @@ class Blocks {
   }
 
   // Size classes peak at different times of a step, so more is kept than is in use at once.
-  void KeepWithinBounds() {
+  void KeepWithinBounds() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     while (stats_.kept > 0 && 2 * (stats_.in_use + stats_.kept) > 3 * stats_.most_in_use) {
       GiveBackPages(LeastRecentlyUsed());
     }
   }
 
-  Class& LeastRecentlyUsed() {
+  Class& LeastRecentlyUsed() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     Class* oldest = nullptr;
     for (Class& c : classes_) {
       if (c.with_pages.empty()) continue;
@@ -184,7 +186,7 @@ class Blocks {
     return *oldest;
   }
 
-  void GiveBackPages(Class& of) {
+  void GiveBackPages(Class& of) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     const size_t size = SizeOfClass(static_cast<int>(&of - classes_.data()));
     const auto page = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
     for (char* block : of.with_pages) {
@@ -199,13 +201,15 @@ class Blocks {
   }
 
   std::atomic<uint8_t>* const class_of_unit_;  // 1 + the class; 0: not ours
-  std::mutex mutex_;
-  std::array<Class, kClasses> classes_;
-  TileMemory::Stats stats_;
-  int64_t returns_ = 0;
+  absl::Mutex mutex_;
+  std::array<Class, kClasses> classes_ ABSL_GUARDED_BY(mutex_);
+  TileMemory::Stats stats_ ABSL_GUARDED_BY(mutex_);
+  int64_t returns_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 
 Blocks* blocks = nullptr;  // never deleted, as tensors may be freed at exit
+void LockBlocks() ABSL_NO_THREAD_SAFETY_ANALYSIS { blocks->Lock(); }
+void UnlockBlocks() ABSL_NO_THREAD_SAFETY_ANALYSIS { blocks->Unlock(); }
 c10::Allocator* inner = nullptr;
 
 struct Counters {
@@ -280,8 +284,7 @@ bool TileMemory::Install() {
     blocks = Blocks::Make();
     if (blocks == nullptr) return false;
     // In the child of a fork, no thread that stayed in the parent may hold the lock.
-    pthread_atfork([] { blocks->mutex().lock(); }, [] { blocks->mutex().unlock(); },
-                   [] { blocks->mutex().unlock(); });
+    pthread_atfork(&LockBlocks, &UnlockBlocks, &UnlockBlocks);
     c10::SetCPUAllocator(new Allocator);  // never deleted, as tensors may be freed at exit
     return true;
   }();

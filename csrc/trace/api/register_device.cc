@@ -140,7 +140,7 @@ void RegisterDevice() {
   RegisterAutocast();
   RegisterSavedMarks();
   RefuseCollectives();
-  pthread_atfork(nullptr, nullptr, [] { TheSession().forked = TheSession().used.load(); });
+  pthread_atfork(nullptr, nullptr, [] { session_flags.forked = session_flags.used.load(); });
 }
 
 }  // namespace spmd::trace

@@ -22,20 +22,21 @@
 
 namespace spmd::trace {
 
-Session::Session() : state_(&TheSession()) {}
-
 Session& Session::Get() {
   static auto* session = new Session;
   return *session;
 }
 
-void Session::SetPythonHooks(PythonHooks hooks) { state_->hooks = hooks; }
+void Session::SetPythonHooks(PythonHooks hooks) {
+  SessionLock lock;
+  lock->hooks = hooks;
+}
 
 // --- backend ---
 
 absl::Status Session::SetDefaultBackend(const std::string& name, std::optional<int64_t> devices) {
   SessionLock lock;
-  if (lock->used) {
+  if (session_flags.used) {
     return absl::FailedPreconditionError(absl::StrCat(
         "set_default_backend('", name, "'): tensors of the device exist already",
         lock->devices.backend != nullptr ? absl::StrCat(" on '", lock->devices.backend->name(), "'")

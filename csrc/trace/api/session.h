@@ -99,9 +99,9 @@ class Session {
   absl::Status ClearSharding(const at::Tensor& tensor);
   // The sharding of `tensor`; nullopt if no mesh is known: the tensor is then one tile on device 0.
   absl::StatusOr<std::optional<ShardingInfo>> ShardingOf(const at::Tensor& tensor);
-  // Returns a new tensor with this sharding. It is not differentiable by itself.
-  absl::StatusOr<at::Tensor> Reshard(const at::Tensor& tensor, const Mesh& mesh,
-                                     const PartitionSpec& spec);
+  // Returns a new tensor with this sharding. It is not differentiable by itself. `fits` says that
+  // another tensor of the spec's rank has been resharded in this way.
+  absl::StatusOr<at::Tensor> Reshard(const at::Tensor& tensor, const MarkPtr& mark, bool fits);
   // Runs what is pending.
   absl::StatusOr<std::vector<ShardData>> LocalShards(const at::Tensor& tensor);
   // Makes a tensor from one shard per device; replicas may be left out.
@@ -202,12 +202,8 @@ class Session {
   // For tests: keys of tapes keep only so many of their 128 bits, so that they collide.
   void SetKeyBits(int bits);
 
-  // For csrc/trace only.
-  SessionState& state() { return *state_; }
-
  private:
-  Session();
-  SessionState* state_;
+  Session() = default;
 };
 
 }  // namespace spmd::trace

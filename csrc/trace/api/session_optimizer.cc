@@ -66,13 +66,13 @@ absl::Status Session::OptimizerStepped(const void* optimizer,
 }
 
 absl::Status Session::GradientsZeroed() {
-  if (!StepWaits() || state_->forked) return absl::OkStatus();
+  if (!StepWaits() || session_flags.forked) return absl::OkStatus();
   SessionLock lock;
   return RunDroppedStep(*lock);
 }
 
 absl::Status Session::RunWaitingStep() {
-  if (!StepWaits() || state_->forked) return absl::OkStatus();
+  if (!StepWaits() || session_flags.forked) return absl::OkStatus();
   SessionLock lock;
   return trace::RunWaitingStep(*lock);
 }

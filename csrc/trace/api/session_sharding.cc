@@ -214,7 +214,7 @@ absl::Status Session::MarkSharding(const at::Tensor& tensor, const Mesh& mesh,
   SPMD_RETURN_IF_ERROR(NoteMesh(*lock, mesh));
   // Errors of the spec are in terms of the tensor that was given.
   SPMD_RETURN_IF_ERROR(CheckSpec(*lock, "mark_sharding", mesh, spec, tensor.dim()));
-  lock->used = true;
+  session_flags.used = true;
   const auto given = std::make_shared<const Mark>(Mark{mesh, spec});
   if (HasBlocks(spec)) return MarkBlocks(*lock, tensor, given);
   return MarkTensor(*lock, tensor, given, given);
@@ -269,19 +269,22 @@ absl::StatusOr<std::optional<ShardingInfo>> Session::ShardingOf(const at::Tensor
   return whole;
 }
 
-absl::StatusOr<at::Tensor> Session::Reshard(const at::Tensor& tensor, const Mesh& mesh,
-                                            const PartitionSpec& spec) {
+absl::StatusOr<at::Tensor> Session::Reshard(const at::Tensor& tensor, const MarkPtr& mark,
+                                            bool fits) {
   SessionLock lock;
   SPMD_RETURN_IF_ERROR(trace::RunWaitingStep(*lock));
   SPMD_RETURN_IF_ERROR(CheckOurs("reshard", tensor));
-  SPMD_RETURN_IF_ERROR(NoteMesh(*lock, mesh));
-  SPMD_RETURN_IF_ERROR(CheckSpec(*lock, "reshard", mesh, spec, tensor.dim()));
-  lock->used = true;
+  const size_t rank = static_cast<size_t>(tensor.dim());
+  if (!fits || rank != mark->spec.size() || lock->meshes.latest() != mark->mesh) {
+    SPMD_RETURN_IF_ERROR(NoteMesh(*lock, mark->mesh));
+    SPMD_RETURN_IF_ERROR(CheckSpec(*lock, "reshard", mark->mesh, mark->spec, rank));
+  }
+  session_flags.used = true;
   const TensorMeta meta = TensorMeta::Contiguous(tensor.scalar_type(), tensor.sizes());
   at::Tensor out = NewTensor(meta, nullptr);
-  MarkedBlocks marked{out, std::make_shared<const Mark>(Mark{mesh, spec})};
-  if (HasBlocks(spec)) {
-    SPMD_ASSIGN_OR_RETURN(marked, FormInBlocks(*lock, "reshard", out, *marked.mark));
+  MarkedBlocks marked{out, mark};
+  if (HasBlocks(mark->spec)) {
+    SPMD_ASSIGN_OR_RETURN(marked, FormInBlocks(*lock, "reshard", out, *mark));
   }
   BufferOf(out)->mark = marked.mark;
   TapeId value = Read(*lock, tensor);

@@ -233,7 +233,7 @@ absl::StatusOr<at::Tensor> Session::FromLocalShards(const std::vector<ShardData>
   SessionLock lock;
   SPMD_RETURN_IF_ERROR(NoteMesh(*lock, mesh));
   SPMD_RETURN_IF_ERROR(CheckSpec(*lock, "from_local_shards", mesh, spec, sizes.size()));
-  lock->used = true;
+  session_flags.used = true;
   const Dims dims(sizes.begin(), sizes.end());
   SPMD_ASSIGN_OR_RETURN(const c10::ScalarType type, TypeOfShards(*lock, shards));
   const auto mark = std::make_shared<const Mark>(Mark{mesh, spec});
@@ -290,7 +290,7 @@ absl::StatusOr<PartsToFill> Session::MakePartsToFill(const at::Tensor& tensor) {
   SPMD_RETURN_IF_ERROR(trace::RunWaitingStep(*lock));
   SPMD_RETURN_IF_ERROR(CheckOurs("load", tensor));
   Buffer* const buffer = BufferOf(tensor);
-  if (buffer->pending()) SPMD_RETURN_IF_ERROR(Cut(*lock, "load"));
+  SPMD_RETURN_IF_ERROR(CutFor(*lock, buffer, "load"));
   SPMD_CHECK(RecipeOf(buffer, tensor) == nullptr, "the parts of a view are to be filled");
   if (!buffer->holds_nothing()) SPMD_RETURN_IF_ERROR(Resolve(*lock, *buffer->value()));
   const TensorType type = TypeOf(tensor);

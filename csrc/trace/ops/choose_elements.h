@@ -13,6 +13,8 @@
 
 namespace spmd::trace {
 
+struct SessionState;
+
 // The places in storage of the elements of a strided tensor, as integers on the device of
 // `options`.
 at::Tensor PlacesOf(at::IntArrayRef size, at::IntArrayRef stride, int64_t start,
@@ -31,9 +33,14 @@ at::Tensor Packed(const at::Tensor& values, const at::Tensor& flags, const Ranks
 // The row-major places of the first `count` true flags, as a tensor of size [count]; 0 where there
 // are fewer.
 at::Tensor ChosenPlaces(const at::Tensor& flags, const Ranks& ranks, int64_t count);
-// The places of all true flags. Waits for their number.
-at::Tensor ChosenPlaces(const at::Tensor& flags);
 // The coordinates of `places` in a tensor of sizes `size`, one tensor per dimension.
 std::vector<at::Tensor> CoordinatesOf(const at::Tensor& places, at::IntArrayRef size);
+
+// The coordinates of all true flags, [count, rank], stored column by column as the CPU's are. Small
+// flags are read on the host, which then knows the coordinates (csrc/trace/tape/host_list.h). Of
+// others, only the number is waited for. Requires: the session's lock is held.
+at::Tensor ChosenRows(SessionState& state, const at::Tensor& flags);
+// Its columns, one tensor per dimension.
+std::vector<at::Tensor> ChosenCoordinates(SessionState& state, const at::Tensor& flags);
 
 }  // namespace spmd::trace

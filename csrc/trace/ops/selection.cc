@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Ops that choose elements by value: masks, nonzero, unique. If the values determine the size of
-// the result, the op waits for their number, as on CUDA; the elements stay on their devices.
+// the result, the op waits for their number, as on CUDA, or for a small mask; the elements stay on
+// their devices.
 #include <ATen/ExpandUtils.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/ops/any.h>
@@ -34,26 +35,17 @@ at::Tensor FlagsOf(const at::Tensor& t) { return t.scalar_type() == at::kBool ? 
 
 at::TensorOptions Integers(const at::Tensor& t) { return t.options().dtype(at::kLong); }
 
-// The coordinates of each place, [rank, count].
-at::Tensor ColumnsOf(const at::Tensor& places, at::IntArrayRef size) {
-  if (size.empty()) return at::empty({0, places.size(0)}, Integers(places));
-  return at::stack(CoordinatesOf(places, size), 0);
-}
-
-// The elements of `self` at `places`.
-at::Tensor ElementsAt(const at::Tensor& self, const at::Tensor& places) {
-  if (self.dim() == 0) return self.expand({places.size(0)}).clone();
+// The elements of `self` at these coordinates.
+at::Tensor ElementsAt(const at::Tensor& self, std::vector<at::Tensor> coordinates) {
   Indices indices;
-  for (at::Tensor& along : CoordinatesOf(places, self.sizes())) indices.push_back(std::move(along));
+  for (at::Tensor& along : coordinates) indices.push_back(std::move(along));
   return at::index(self, indices);
 }
 
-void Nonzero(SessionState&, const OpInfo& op, torch::jit::Stack* stack) {
+void Nonzero(SessionState& state, const OpInfo& op, torch::jit::Stack* stack) {
   const at::AutoDispatchBelowADInplaceOrView below;
   const Args a = PopArguments(op, stack);
-  const at::Tensor self = a[0].toTensor();
-  // The rows are stored column by column, as the CPU's are.
-  stack->push_back(ColumnsOf(ChosenPlaces(FlagsOf(self)), self.sizes()).t());
+  stack->push_back(ChosenRows(state, FlagsOf(a[0].toTensor())));
 }
 
 void NonzeroStatic(SessionState&, const OpInfo& op, torch::jit::Stack* stack) {
@@ -68,18 +60,24 @@ void NonzeroStatic(SessionState&, const OpInfo& op, torch::jit::Stack* stack) {
   }
   const at::Tensor flags = FlagsOf(self);
   const Ranks ranks = RanksOf(flags);
-  const at::Tensor rows = ColumnsOf(ChosenPlaces(flags, ranks, size), self.sizes()).t();
+  const at::Tensor places = ChosenPlaces(flags, ranks, size);
+  const at::Tensor rows = at::stack(CoordinatesOf(places, self.sizes()), 0).t();
   const at::Tensor is_one = at::arange(size, rows.options()).lt(ranks.total).unsqueeze(1);
   stack->push_back(at::where(is_one, rows.contiguous(), a[2].toScalar()));
 }
 
-void MaskedSelect(SessionState&, const OpInfo& op, torch::jit::Stack* stack) {
+void MaskedSelect(SessionState& state, const OpInfo& op, torch::jit::Stack* stack) {
   const at::AutoDispatchBelowADInplaceOrView below;
   const Args a = PopArguments(op, stack);
   const at::Tensor self = a[0].toTensor(), mask = a[1].toTensor();
   TORCH_CHECK(mask.scalar_type() == at::kBool, "masked_select: expected BoolTensor for mask");
   const std::vector<int64_t> size = at::infer_size(self.sizes(), mask.sizes());
-  stack->push_back(ElementsAt(self.expand(size), ChosenPlaces(mask.expand(size))));
+  const at::Tensor flags = mask.expand(size);
+  if (size.empty()) {
+    stack->push_back(self.expand({ChosenRows(state, flags).size(0)}).clone());
+  } else {
+    stack->push_back(ElementsAt(self.expand(size), ChosenCoordinates(state, flags)));
+  }
 }
 
 bool IsMask(const c10::IValue& index) {
@@ -110,7 +108,7 @@ void Index(SessionState& state, const OpInfo& op, torch::jit::Stack* stack) {
                         " does not match the shape of the indexed tensor ", self.sizes(),
                         " at index ", dim + d);
     }
-    for (at::Tensor& along : CoordinatesOf(ChosenPlaces(FlagsOf(mask)), mask.sizes())) {
+    for (at::Tensor& along : ChosenCoordinates(state, FlagsOf(mask))) {
       indices.push_back(std::move(along));
     }
     dim += mask.dim();
@@ -216,7 +214,7 @@ void UniqueElements(SessionState& state, const OpInfo& op, torch::jit::Stack* st
   torch::jit::drop(*stack, op.args.size());
   at::Tensor sorted, order;
   const Unique groups = SortedGroups(self.reshape({-1}), sorted, order);
-  stack->push_back(ElementsAt(sorted, groups.places));
+  stack->push_back(ElementsAt(sorted, {groups.places}));
   stack->push_back(IfWanted(a[2].toBool(), groups.inverse.view(self.sizes())));
   if (a.size() > 3) stack->push_back(IfWanted(a[3].toBool(), groups.counts));
 }
@@ -268,7 +266,7 @@ void PushConsecutive(const at::Tensor& self, std::optional<int64_t> dim, bool in
   if (!dim.has_value() || self.dim() == 1) {
     const at::Tensor row = self.reshape({-1});
     const Unique groups = Groups(Differs(row));
-    stack->push_back(ElementsAt(row, groups.places));
+    stack->push_back(ElementsAt(row, {groups.places}));
     stack->push_back(IfWanted(inverse, groups.inverse.view(self.sizes())));
     stack->push_back(IfWanted(counts, groups.counts));
     return;

@@ -16,6 +16,7 @@
 #include "csrc/trace/recorder/deferred.h"
 #include "csrc/trace/recorder/marks.h"
 #include "csrc/trace/session/session_state.h"
+#include "csrc/trace/tape/host_list.h"
 
 namespace spmd::trace {
 
@@ -194,8 +195,27 @@ TapeId UseValue(SessionState& state, const ValuePtr& value, const Buffer* from) 
 
 TensorType TypeOf(SessionState& state, TapeId id) { return state.tape->type(id); }
 
+namespace {
+
+// Whether parts of what `buffer` holds are known to the host, and no mark says how they are
+// sharded.
+bool HasKnownParts(const Buffer& buffer) {
+  const Value* const value = buffer.made();
+  return value != nullptr && value->list != nullptr && value->poison.ok() &&
+         buffer.mark == nullptr && NotesOf(buffer) == nullptr;
+}
+
+}  // namespace
+
 TapeId Read(SessionState& state, const at::Tensor& tensor) {
   Buffer* buffer = BufferOf(tensor);
+  if (HasKnownParts(*buffer)) {
+    if (const RecipePtr recipe = RecipeOf(buffer, tensor)) {
+      state.call.looked_at_values =
+          true;  // a part is no operand that a replayed call could compare
+      return state.tape->Use(PartOfList(*buffer->made(), recipe), nullptr);
+    }
+  }
   const TapeId base = UseBase(state, buffer);
   return ReadThrough(state, base, RecipeOf(buffer, tensor), NotesOf(*buffer));
 }

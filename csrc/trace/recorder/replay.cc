@@ -247,7 +247,9 @@ class Attempt {
       Value* const value = buffer->made();
       if (value == nullptr || !value->poison.ok()) return false;
       if (value->tape != tape_.number()) {
-        return value->deferred == nullptr && Claim(operand, value, buffer);
+        // Which input a list is depends on its integers (Tape::Use).
+        const bool plain = value->deferred == nullptr && value->list == nullptr;
+        return plain && Claim(operand, value, buffer);
       }
       id = value->id;
     }

@@ -148,7 +148,7 @@ absl::Status Run(SessionState& state, Tape& tape, Live& live, std::vector<StepPa
 }
 
 absl::Status CutTape(SessionState& state, const std::string& why, int64_t ended_task,
-                     Failures failures) ABSL_EXCLUSIVE_LOCKS_REQUIRED(state.mutex) {
+                     Failures failures) {
   // Where others may still hold what this process has dropped, it takes part.
   const bool several = state.processes.several();
   if (state.tape->bindings().empty() && !(several && state.tape->num_records() > 0)) {

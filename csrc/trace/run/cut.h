@@ -5,7 +5,6 @@
 #include <cstdint>
 #include <string>
 
-#include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "csrc/trace/run/failures.h"
 #include "csrc/trace/session/session_state.h"
@@ -17,12 +16,11 @@ namespace spmd::trace {
 // these may stay partial sums. Errors: those of the program; what was pending is then lost and says
 // so when it is read.
 absl::Status Cut(SessionState& state, const std::string& why, int64_t ended_task = -1,
-                 Failures failures = Failures::kNone) ABSL_EXCLUSIVE_LOCKS_REQUIRED(state.mutex);
+                 Failures failures = Failures::kNone);
 
 // Runs what is pending until `buffer` holds a value that a program has returned as it is. For one
 // that has left as rows of blocks, these are two programs: the second one does not write by their
 // list, so that it returns them whole.
-absl::Status CutFor(SessionState& state, Buffer* buffer, const std::string& why)
-    ABSL_EXCLUSIVE_LOCKS_REQUIRED(state.mutex);
+absl::Status CutFor(SessionState& state, Buffer* buffer, const std::string& why);
 
 }  // namespace spmd::trace

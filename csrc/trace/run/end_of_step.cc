@@ -60,7 +60,7 @@ absl::Status RunOrWait(SessionState& state, absl::Span<const at::Tensor> gradien
 
 absl::Status RunWaitingStep(SessionState& state) {
   // After a fork, and when the interpreter ends, nothing runs any more.
-  if (!StepWaits() || state.forked || state.closed) return absl::OkStatus();
+  if (!StepWaits() || session_flags.forked || state.closed) return absl::OkStatus();
   return Cut(state, kWhy);
 }
 

@@ -20,7 +20,6 @@
 #include <optional>
 #include <vector>
 
-#include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/types/span.h"
 #include "csrc/trace/session/session_state.h"
@@ -38,16 +37,15 @@ inline bool StepWaits() { return internal::step_waits.load(std::memory_order_rel
 // something has failed, which the step should report.
 // Errors: those of the cut.
 absl::Status RunOrWait(SessionState& state, absl::Span<const at::Tensor> gradients,
-                       GradientHabitPtr habit) ABSL_EXCLUSIVE_LOCKS_REQUIRED(state.mutex);
+                       GradientHabitPtr habit);
 
 // Runs the step that waits, if there is one. Errors: those of the cut.
-absl::Status RunWaitingStep(SessionState& state) ABSL_EXCLUSIVE_LOCKS_REQUIRED(state.mutex);
+absl::Status RunWaitingStep(SessionState& state);
 // The same, only if all its gradients have been dropped.
-absl::Status RunDroppedStep(SessionState& state) ABSL_EXCLUSIVE_LOCKS_REQUIRED(state.mutex);
+absl::Status RunDroppedStep(SessionState& state);
 
 // For the cut: the step that waits, if one does, which then waits no longer. Notes in its habit
 // whether its gradients are kept.
-std::optional<WaitingStep> TakeWaitingStep(SessionState& state)
-    ABSL_EXCLUSIVE_LOCKS_REQUIRED(state.mutex);
+std::optional<WaitingStep> TakeWaitingStep(SessionState& state);
 
 }  // namespace spmd::trace

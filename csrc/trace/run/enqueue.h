@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
 #include "csrc/trace/session/session_state.h"
 
@@ -13,7 +12,6 @@ namespace spmd::trace {
 // Errors: those of the backend; the failure by which an input is lost.
 absl::StatusOr<runtime::PendingRunPtr> Enqueue(SessionState& state, const Tape& tape,
                                                const CachedProgramPtr& program_of_tape,
-                                               const std::vector<ValuePtr>& results)
-    ABSL_EXCLUSIVE_LOCKS_REQUIRED(state.mutex);
+                                               const std::vector<ValuePtr>& results);
 
 }  // namespace spmd::trace

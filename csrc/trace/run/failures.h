@@ -7,7 +7,6 @@
 #include <string>
 #include <vector>
 
-#include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "csrc/trace/run/liveness.h"
 #include "csrc/trace/session/optimizer_step.h"
@@ -25,29 +24,25 @@ absl::Status Lost(const absl::Status& status);
 // Gives up the values and steps that depend on lost values, and removes them from `live`.
 // Errors: the failure by which a step is lost.
 absl::Status GiveUpDependents(SessionState& state, const Tape& tape, Failures failures,
-                              std::vector<StepPart>& steps, Live& live)
-    ABSL_EXCLUSIVE_LOCKS_REQUIRED(state.mutex);
+                              std::vector<StepPart>& steps, Live& live);
 // Loses everything on a tape that never ran.
 void LoseAll(SessionState& state, const Tape& tape, std::vector<StepPart>& steps,
-             const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(state.mutex);
+             const absl::Status& status);
 
 // The live values that a part of a step computes.
 std::vector<TapeId> MadeBy(const StepPart& part, const Tape& tape, const Live& live);
 // True if so many steps have failed that the next one reports it.
-bool ManyStepsFailed(const SessionState& state) ABSL_EXCLUSIVE_LOCKS_REQUIRED(state.mutex);
+bool ManyStepsFailed(const SessionState& state);
 // Restores what the lost steps among `steps` changed on the host. None of them is in flight.
-int UndoLost(SessionState& state, const std::vector<StepPart>& steps)
-    ABSL_EXCLUSIVE_LOCKS_REQUIRED(state.mutex);
+int UndoLost(SessionState& state, const std::vector<StepPart>& steps);
 
 // True if the failure has not been reported. It is reported once, for whichever of the runs that it
 // stopped is looked at first.
-bool Unreported(SessionState& state, const RunInFlight& f)
-    ABSL_EXCLUSIVE_LOCKS_REQUIRED(state.mutex);
+bool Unreported(SessionState& state, const RunInFlight& f);
 // Notes that the failure is reported.
-void Report(SessionState& state, RunInFlight& f) ABSL_EXCLUSIVE_LOCKS_REQUIRED(state.mutex);
+void Report(SessionState& state, RunInFlight& f);
 // Reports a failure: undoes lost steps, and gives up pending values that depend on lost ones;
 // otherwise they would be computed from what Buffers get back. Returns the status to report.
-absl::Status Tell(SessionState& state, const absl::Status& status)
-    ABSL_EXCLUSIVE_LOCKS_REQUIRED(state.mutex);
+absl::Status Tell(SessionState& state, const absl::Status& status);
 
 }  // namespace spmd::trace

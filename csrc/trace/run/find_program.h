@@ -4,7 +4,6 @@
 
 #include <string>
 
-#include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
 #include "csrc/trace/run/liveness.h"
 #include "csrc/trace/session/session_state.h"
@@ -15,7 +14,6 @@ namespace spmd::trace {
 // tape, for explain_compile.
 // Errors: those of Compile.
 absl::StatusOr<CachedProgramPtr> FindOrCompile(SessionState& state, Tape& tape, const Live& live,
-                                               const std::string& why)
-    ABSL_EXCLUSIVE_LOCKS_REQUIRED(state.mutex);
+                                               const std::string& why);
 
 }  // namespace spmd::trace

@@ -177,6 +177,8 @@ void NoteKnown(const Tape& tape, const CachedProgram& program,
   }
 }
 
+bool IsKnown(Value& value) { return value.known != nullptr && Compute(*value.known).ok(); }
+
 absl::StatusOr<at::Tensor> ReadPlanned(SessionState& state, Value& value, const char* why) {
   absl::Status computed = absl::OkStatus();
   if (value.known != nullptr) {

@@ -18,7 +18,6 @@
 #include <memory>
 #include <vector>
 
-#include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
 #include "csrc/trace/program/program_cache.h"
 #include "csrc/trace/session/session_state.h"
@@ -50,11 +49,13 @@ KnownPtr KnownUpload(const at::Tensor& host);
 void NoteKnown(const Tape& tape, const CachedProgram& program,
                const std::vector<c10::Scalar>& scalars, const std::vector<ValuePtr>& results);
 
+// Whether a planned value is known and can be computed.
+bool IsKnown(Value& value);
+
 // The whole of a planned value, on the host; `why` is what asks for it. In an optimizer's step a
 // single floating-point number that depends on data is taken to be 1, since it scales an update and
 // says nothing about shapes.
 // Errors: FailedPrecondition, with the question, its line and how to answer it.
-absl::StatusOr<at::Tensor> ReadPlanned(SessionState& state, Value& value, const char* why)
-    ABSL_EXCLUSIVE_LOCKS_REQUIRED(state.mutex);
+absl::StatusOr<at::Tensor> ReadPlanned(SessionState& state, Value& value, const char* why);
 
 }  // namespace spmd::trace

@@ -5,7 +5,6 @@
 
 #include <vector>
 
-#include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
 #include "csrc/sharding/layout.h"
 #include "csrc/trace/program/lower.h"
@@ -18,19 +17,16 @@ namespace spmd::trace {
 // Errors: those of Lower.
 absl::StatusOr<Lowered> LowerTape(SessionState& state, const Tape& tape,
                                   absl::Span<const OutputSpec> outputs,
-                                  absl::Span<const int> starts = {})
-    ABSL_EXCLUSIVE_LOCKS_REQUIRED(state.mutex);
+                                  absl::Span<const int> starts = {});
 
 // The graph that a cut now would compile, if no program fits. Runs nothing.
 struct Pending {
   std::vector<OutputSpec> outputs;
   Lowered lowered;
 };
-absl::StatusOr<Pending> LowerPending(SessionState& state)
-    ABSL_EXCLUSIVE_LOCKS_REQUIRED(state.mutex);
+absl::StatusOr<Pending> LowerPending(SessionState& state);
 
 // The layout that a pending value would have if it were cut now. Runs nothing.
-absl::StatusOr<Layout> ProvisionalLayout(SessionState& state, TapeId value)
-    ABSL_EXCLUSIVE_LOCKS_REQUIRED(state.mutex);
+absl::StatusOr<Layout> ProvisionalLayout(SessionState& state, TapeId value);
 
 }  // namespace spmd::trace

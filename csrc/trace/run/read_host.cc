@@ -46,6 +46,20 @@ at::Tensor ReadHost(SessionState& state, const at::Tensor& tensor, const char* w
   return host.clone(at::MemoryFormat::Contiguous);
 }
 
+std::optional<at::Tensor> ReadHostIfKnown(SessionState& state, const at::Tensor& tensor,
+                                          const char* why) {
+  Buffer* const buffer = BufferOf(tensor);
+  if (!buffer->holds_nothing()) {
+    ThrowIfError(CutFor(state, buffer, why));
+    const ValuePtr value = buffer->value();
+    ThrowIfError(Resolve(state, *value));
+    const bool has_shape_only =
+        value->host.defined() ? value->host.is_meta() : runtime::IsPlanned(*value->tiles);
+    if (has_shape_only && !IsKnown(*value)) return std::nullopt;
+  }
+  return ReadHost(state, tensor, why);
+}
+
 at::Tensor ReadHostPart(SessionState& state, const at::Tensor& tensor, const Box& box,
                         const char* why) {
   Buffer* const buffer = BufferOf(tensor);

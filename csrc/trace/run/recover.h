@@ -15,7 +15,6 @@
 // between the two may have failed.
 #pragma once
 
-#include "absl/base/thread_annotations.h"
 #include "csrc/trace/session/session_state.h"
 
 namespace spmd::trace {
@@ -30,7 +29,6 @@ namespace spmd::trace {
 // are tried first, and a group is lost with a failed group if it depends on all that that group
 // depends on. If a group fails for an op that is not fallible, its results are tried one by one.
 // Only a few programs are tried, and none after Ctrl-C or when memory ran out.
-void Recover(SessionState& state, RunInFlight& in_flight)
-    ABSL_EXCLUSIVE_LOCKS_REQUIRED(state.mutex);
+void Recover(SessionState& state, RunInFlight& in_flight);
 
 }  // namespace spmd::trace

@@ -4,7 +4,6 @@
 
 #include <vector>
 
-#include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "csrc/trace/session/session_state.h"
 
@@ -12,10 +11,10 @@ namespace spmd::trace {
 
 // The steps that the program of what is pending will compute; nothing recorded afterwards belongs
 // to them.
-std::vector<StepPart> TakeSteps(SessionState& state) ABSL_EXCLUSIVE_LOCKS_REQUIRED(state.mutex);
+std::vector<StepPart> TakeSteps(SessionState& state);
 // Waits for all runs, restores what lost steps have changed on the host, and returns the number of
 // these steps.
-int UndoSteps(SessionState& state) ABSL_EXCLUSIVE_LOCKS_REQUIRED(state.mutex);
+int UndoSteps(SessionState& state);
 // Adds to the message that `steps` steps were undone.
 absl::Status SayUndoneSteps(const absl::Status& status, int steps);
 

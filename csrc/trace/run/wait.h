@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "csrc/trace/session/session_state.h"
 
@@ -11,7 +10,6 @@ namespace spmd::trace {
 // everything that was enqueued and throws the handler's exception. After a second signal, programs
 // that have not started are dropped, and the running one stops if it has not overwritten anything
 // yet; the message counts the optimizer steps that this undoes.
-absl::Status WaitFor(SessionState& state, const runtime::PendingRun& run)
-    ABSL_EXCLUSIVE_LOCKS_REQUIRED(state.mutex);
+absl::Status WaitFor(SessionState& state, const runtime::PendingRun& run);
 
 }  // namespace spmd::trace

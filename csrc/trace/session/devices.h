@@ -7,7 +7,6 @@
 #include <optional>
 #include <string>
 
-#include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
 #include "csrc/mesh/mesh.h"
 #include "csrc/partition/compile.h"

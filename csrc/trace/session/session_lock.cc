@@ -1,11 +1,31 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "csrc/trace/session/session_lock.h"
 
+#include <utility>
+
 namespace spmd::trace {
+
+namespace {
+
+SessionState* NewSession() {
+  auto* const state = new SessionState;
+  absl::StatusOr<Options> options = OptionsFromEnvironment();
+  state->bad_options = options.status();
+  if (options.ok()) state->options = *std::move(options);
+  state->programs.SetMostBytes(state->options.program_memory);
+  return state;
+}
+
+}  // namespace
+
+SessionState& SessionLock::TheSession() {
+  static auto* const state = NewSession();
+  return *state;
+}
 
 void SessionLock::Wait() {
   void* gil = state_.hooks.release_gil != nullptr ? state_.hooks.release_gil() : nullptr;
-  state_.mutex.Lock();
+  session_mutex.Lock();
   if (gil != nullptr) state_.hooks.reacquire_gil(gil);
 }
 

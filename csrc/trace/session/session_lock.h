@@ -2,21 +2,21 @@
 // How functions that are called from PyTorch and Python enter the session.
 #pragma once
 
-#include "absl/base/thread_annotations.h"
 #include "csrc/trace/session/session_state.h"
 
 namespace spmd::trace {
 
 // Holds the session's lock. Releases the GIL while it waits for the lock. If the calling thread
-// holds the lock already, what it holds is handed on (csrc/trace/session/session_mutex.h).
-class ABSL_SCOPED_LOCKABLE SessionLock {
+// holds the lock already, what it holds is handed on (csrc/trace/session/session_mutex.h). Nothing
+// else gives the session's state, so a function that takes a SessionState& is called with the lock
+// held.
+class SessionLock {
  public:
-  SessionLock() ABSL_EXCLUSIVE_LOCK_FUNCTION(TheSession().mutex)
-      : state_(TheSession()), takes_(!state_.mutex.IsMine()) {
-    if (takes_ && !state_.mutex.TryLock()) Wait();
+  SessionLock() : state_(TheSession()), takes_(!session_mutex.IsMine()) {
+    if (takes_ && !session_mutex.TryLock()) Wait();
   }
-  ~SessionLock() ABSL_UNLOCK_FUNCTION() {
-    if (takes_) state_.mutex.Unlock();
+  ~SessionLock() {
+    if (takes_) session_mutex.Unlock();
   }
   SessionLock(const SessionLock&) = delete;
   SessionLock& operator=(const SessionLock&) = delete;
@@ -24,6 +24,8 @@ class ABSL_SCOPED_LOCKABLE SessionLock {
   SessionState& operator*() { return state_; }
 
  private:
+  // The one session of the process, which is never destroyed.
+  static SessionState& TheSession();
   void Wait();
 
   SessionState& state_;

@@ -12,26 +12,24 @@
 #include <mutex>
 #include <thread>
 
-#include "absl/base/thread_annotations.h"
-
 namespace spmd::trace {
 
-class ABSL_LOCKABLE SessionMutex {
+class SessionMutex {
  public:
   bool IsMine() const {
     return owner_.load(std::memory_order_relaxed) == std::this_thread::get_id();
   }
   // Requires, for both: the calling thread does not hold it.
-  bool TryLock() ABSL_EXCLUSIVE_TRYLOCK_FUNCTION(true) {
+  bool TryLock() {
     if (!mutex_.try_lock()) return false;
     owner_.store(std::this_thread::get_id(), std::memory_order_relaxed);
     return true;
   }
-  void Lock() ABSL_EXCLUSIVE_LOCK_FUNCTION() {
+  void Lock() {
     mutex_.lock();
     owner_.store(std::this_thread::get_id(), std::memory_order_relaxed);
   }
-  void Unlock() ABSL_UNLOCK_FUNCTION() {
+  void Unlock() {
     owner_.store(std::thread::id(), std::memory_order_relaxed);
     mutex_.unlock();
   }
@@ -41,5 +39,8 @@ class ABSL_LOCKABLE SessionMutex {
   // Only the owner stores its own id here, so a thread that reads its id holds the mutex.
   std::atomic<std::thread::id> owner_;
 };
+
+// Guards the session's state, which only a SessionLock gives.
+inline SessionMutex session_mutex;
 
 }  // namespace spmd::trace

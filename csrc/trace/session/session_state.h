@@ -13,7 +13,6 @@
 #include <utility>
 #include <vector>
 
-#include "absl/base/thread_annotations.h"
 #include "csrc/partition/compile_cache.h"
 #include "csrc/trace/program/diagnostics.h"
 #include "csrc/trace/program/meshes.h"
@@ -47,42 +46,44 @@ struct CurrentCall {
   bool looked_at_values = false;
 };
 
+// What may be looked at without the session.
+struct SessionFlags {
+  std::atomic<bool> used{false};    // a tensor of the device exists, or existed
+  std::atomic<bool> forked{false};  // this process was forked from one that used it
+};
+inline SessionFlags session_flags;
+
+// Who has a reference to the state holds the session: only SessionLock gives one.
 struct SessionState {
-  mutable SessionMutex mutex;
   PythonHooks hooks;  // set once, before the first op
 
   // --- what is recorded ---
-  std::unique_ptr<Tape> tape ABSL_GUARDED_BY(mutex) = std::make_unique<Tape>();
-  CurrentCall call ABSL_GUARDED_BY(mutex);
-  ShapeCache shapes ABSL_GUARDED_BY(mutex);
-  ForwardLines lines ABSL_GUARDED_BY(mutex);
-  Prefixes prefixes ABSL_GUARDED_BY(mutex);
+  std::unique_ptr<Tape> tape = std::make_unique<Tape>();
+  CurrentCall call;
+  ShapeCache shapes;
+  ForwardLines lines;
+  Prefixes prefixes;
   // --- when it ends ---
-  Repeats repeats ABSL_GUARDED_BY(mutex);
-  MicroSteps micro_steps ABSL_GUARDED_BY(mutex);
-  OptimizerSteps optimizer_steps ABSL_GUARDED_BY(mutex);
-  std::optional<WaitingStep> waiting_step ABSL_GUARDED_BY(mutex);
+  Repeats repeats;
+  MicroSteps micro_steps;
+  OptimizerSteps optimizer_steps;
+  std::optional<WaitingStep> waiting_step;
   // --- what becomes of it ---
-  Devices devices ABSL_GUARDED_BY(mutex);
-  Processes processes ABSL_GUARDED_BY(mutex);
-  Meshes meshes ABSL_GUARDED_BY(mutex);
-  ProgramCache programs ABSL_GUARDED_BY(mutex);
+  Devices devices;
+  Processes processes;
+  Meshes meshes;
+  ProgramCache programs;
   // Made when the first program is compiled; null if programs are not kept on disk.
-  std::optional<std::unique_ptr<partition::CompileCache>> disk_cache ABSL_GUARDED_BY(mutex);
-  InFlight in_flight ABSL_GUARDED_BY(mutex);
+  std::optional<std::unique_ptr<partition::CompileCache>> disk_cache;
+  InFlight in_flight;
   // --- what its users see and choose ---
-  Diagnostics diagnostics ABSL_GUARDED_BY(mutex);
-  Options options ABSL_GUARDED_BY(mutex);
-  Answers answers ABSL_GUARDED_BY(mutex);
+  Diagnostics diagnostics;
+  Options options;
+  Answers answers;
   // Of the environment; reported when the backend is first asked for.
-  absl::Status bad_options ABSL_GUARDED_BY(mutex);
+  absl::Status bad_options;
 
-  bool closed ABSL_GUARDED_BY(mutex) = false;  // the interpreter ends
-  std::atomic<bool> used{false};               // a tensor of the device exists, or existed
-  std::atomic<bool> forked{false};             // this process was forked from one that used it
+  bool closed = false;  // the interpreter ends
 };
-
-// The one session of the process. Never destroyed.
-SessionState& TheSession();
 
 }  // namespace spmd::trace

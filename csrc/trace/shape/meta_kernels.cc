@@ -4,11 +4,11 @@
 #include <torch/library.h>
 
 #include <algorithm>
-#include <mutex>
 #include <set>
 #include <utility>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/synchronization/mutex.h"
 #include "csrc/trace/shape/meta_functions.h"
 
 namespace spmd::trace {
@@ -35,10 +35,13 @@ const Kernels& All() {
 }
 
 // The noted ops; there are at most as many as ops.
-std::mutex of_dispatcher_mutex;
-std::set<std::string>& OfDispatcher() {
-  static auto* const ops = new std::set<std::string>;
-  return *ops;
+struct NotedOps {
+  absl::Mutex mutex;
+  std::set<std::string> ops ABSL_GUARDED_BY(mutex);
+};
+NotedOps& OfDispatcher() {
+  static auto* const noted = new NotedOps;
+  return *noted;
 }
 
 bool HasKernel(const c10::OperatorHandle& op, c10::DispatchKey key) {
@@ -75,8 +78,9 @@ TORCH_LIBRARY_IMPL(_, TESTING_ONLY_GenericMode, m) {
 }  // namespace
 
 void NoteOfDispatcher(const std::string& op) {
-  const std::lock_guard<std::mutex> lock(of_dispatcher_mutex);
-  OfDispatcher().insert(op);
+  NotedOps& noted = OfDispatcher();
+  const absl::MutexLock lock(&noted.mutex);
+  noted.ops.insert(op);
 }
 
 std::vector<std::string> MetaKernelsInCpp() {
@@ -87,8 +91,9 @@ std::vector<std::string> MetaKernelsInCpp() {
 }
 
 std::vector<std::string> MetaKernelsOfDispatcher() {
-  const std::lock_guard<std::mutex> lock(of_dispatcher_mutex);
-  return {OfDispatcher().begin(), OfDispatcher().end()};
+  NotedOps& noted = OfDispatcher();
+  const absl::MutexLock lock(&noted.mutex);
+  return {noted.ops.begin(), noted.ops.end()};
 }
 
 }  // namespace spmd::trace

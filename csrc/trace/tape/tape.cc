@@ -6,6 +6,7 @@
 
 #include "absl/base/casts.h"
 #include "csrc/trace/op/attribute.h"
+#include "csrc/trace/tape/host_list.h"
 #include "csrc/trace/tape/same_records.h"
 #include "csrc/trace/tape/starts.h"
 #include "csrc/util/status.h"
@@ -291,9 +292,24 @@ void Tape::Rehash() {
 
 // --- recording ---
 
+std::optional<TapeId> Tape::FindList(const Value& value) const {
+  const auto it = std::find_if(lists_.begin(), lists_.end(), [&](TapeId id) {
+    return values_[id]->poison.ok() && SameList(*values_[id], value);
+  });
+  return it == lists_.end() ? std::nullopt : std::optional<TapeId>(*it);
+}
+
 TapeId Tape::Use(const ValuePtr& value, const Buffer* from) {
   if (value->tape == number_) return value->id;
   const MarkPtr mark = from != nullptr ? from->mark : nullptr;
+  if (value->list != nullptr && mark == nullptr && (from == nullptr || from->settled == nullptr)) {
+    if (const std::optional<TapeId> same = FindList(*value)) {
+      value->tape = number_;
+      value->id = *same;
+      return *same;
+    }
+    lists_.push_back(static_cast<TapeId>(values_.size()));
+  }
   if (const Event* event = Next(Event::Kind::kInput)) {
     if (lead_->types[values_.size()] == value->type &&
         SameMark(lead_->input_marks[event->index], mark)) {

@@ -6,10 +6,10 @@
 
 #include <array>
 #include <atomic>
-#include <mutex>
 #include <new>
 #include <string>
 
+#include "absl/synchronization/mutex.h"
 #include "csrc/trace/device/device_type.h"
 #include "csrc/trace/device/tensor_impl.h"
 #include "csrc/trace/value/allocator.h"
@@ -57,7 +57,7 @@ class AddressBook {
  public:
   // Allocates memory for a Buffer, with a cell of its own.
   void* Allocate(size_t bytes) {
-    const std::lock_guard<std::mutex> lock(mutex_);
+    const absl::MutexLock lock(&mutex_);
     if (free_.empty()) {
       TORCH_CHECK(owners_.size() < kCells, "torch_spmd: more than ", kCells,
                   " storages alive at once");
@@ -76,7 +76,7 @@ class AddressBook {
   void Free(void* memory) {
     Header* const header = HeaderOf(memory);
     {
-      const std::lock_guard<std::mutex> lock(mutex_);
+      const absl::MutexLock lock(&mutex_);
       owners_[header->cell] = nullptr;
       free_.push_back(header->cell);
     }
@@ -87,7 +87,7 @@ class AddressBook {
     return ranges_[header.cell / kCellsOfRange] + header.cell % kCellsOfRange * kCellBytes;
   }
   Buffer* Find(const void* address) {
-    const std::lock_guard<std::mutex> lock(mutex_);
+    const absl::MutexLock lock(&mutex_);
     const char* const p = static_cast<const char*>(address);
     for (size_t r = 0; r < num_ranges_; ++r) {
       if (p < ranges_[r] || p >= ranges_[r] + kRangeBytes) continue;
@@ -100,7 +100,7 @@ class AddressBook {
   }
 
  private:
-  void Reserve() {
+  void Reserve() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     void* const range =
         mmap(nullptr, kRangeBytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     TORCH_CHECK(range != MAP_FAILED, "torch_spmd: cannot reserve ", kRangeBytes >> 20,
@@ -108,11 +108,12 @@ class AddressBook {
     ranges_[num_ranges_++] = static_cast<char*>(range);
   }
 
-  std::mutex mutex_;
+  absl::Mutex mutex_;
+  // Written under the mutex; a range that a cell is in is there, so AddressOf takes none.
   std::array<char*, kMostRanges> ranges_{};
-  size_t num_ranges_ = 0;
-  std::vector<Header*> owners_;  // by cell; null if free
-  std::vector<size_t> free_;
+  size_t num_ranges_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::vector<Header*> owners_ ABSL_GUARDED_BY(mutex_);  // by cell; null if free
+  std::vector<size_t> free_ ABSL_GUARDED_BY(mutex_);
 };
 
 AddressBook& Addresses() {

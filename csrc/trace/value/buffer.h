@@ -39,6 +39,7 @@ using LayoutPtr = std::shared_ptr<const Layout>;
 struct CompiledProgram;  // csrc/trace/api/session.h
 struct Known;            // csrc/trace/run/known_values.h
 struct Deferred;         // csrc/trace/recorder/deferred.h
+struct HostList;         // csrc/trace/tape/host_list.h
 
 // A Value is logical and has no strides: `type` describes the dense row-major tensor of the value.
 // Invariants: the value is exactly one of pending (on a tape), to be made by `run`, in `tiles`, on
@@ -66,6 +67,8 @@ struct Value : c10::intrusive_ptr_target, Pooled<Value> {
   // What computes the value where it is read. It is on a tape, with `tape` and `id`, once it was
   // read there.
   std::shared_ptr<const Deferred> deferred;
+  // The integers of the value, if the host knows them as long as the value lives.
+  std::shared_ptr<HostList> list;
   // On a backend that only plans: what the value is, if it depends on constants only.
   std::shared_ptr<Known> known;
   // For `explain`: the program of the run that made the value, while that program is kept, and the

@@ -141,6 +141,33 @@ def experts():
 
 
 @case
+def places_of_two_masks():
+    """Rows are read by the places of one mask and written by those of another; a process still has
+    an equal list that the others have dropped."""
+    torch.manual_seed(0)
+    mesh = spmd.make_mesh((8,), ("data",))
+    x, mask = torch.randn(16, 6, 4), torch.rand(16, 6) < 0.4
+    w = torch.randn(4, 4).to("spmd").requires_grad_()
+    x = spmd.mark_sharding(x.to("spmd"), mesh, ("data", None, None)).requires_grad_()
+    mask = spmd.mark_sharding(mask.to("spmd"), mesh, ("data", None))
+    before = mask.nonzero()
+    used = x.detach()[before[:, 0], before[:, 1]].cpu()
+    if spmd.process_index() == 0:
+        del before
+    counts = mask.long().sum(1)
+    most = counts.max().item()
+    a = mask.nonzero(as_tuple=True)
+    b = (torch.arange(most, device="spmd") < counts[:, None]).nonzero(as_tuple=True)
+    packed = x.new_zeros(16, most, 4)
+    packed[b] = x[a] @ w
+    out = x * 2
+    out[a] = packed.softmax(1)[b]
+    out.square().sum().backward()
+    results = {"used": used, "out": out, "x": x.grad, "w": w.grad, "a": a[1], "b": b[1]}
+    return {name: value.detach().cpu() for name, value in results.items()}
+
+
+@case
 def reads_by_one():
     """A value that every process holds is read by whoever wants it."""
     mesh = mesh_2d()

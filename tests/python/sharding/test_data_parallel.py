@@ -15,18 +15,10 @@ import torch_spmd as spmd
 
 SMALL = 4096
 
-# What sends more than gradients, and why.
-#
-# What nonzero gives is one list for all samples, whose length and places are data: which device
-# has the k-th token is known when the program runs, not when it is compiled. Tokens that are put
-# back by the same list stay where they are. Longformer puts them back by another one, of which only
-# the data say that it has as many tokens of each device; so they are summed over the devices (each
-# has its own, and zeros), and every device works on the whole list.
-MODELS_THAT_SEND_MORE = {
-    "longformer": "takes the globally attended tokens of all samples out by their places",
-}
-# An expert takes its tokens of all samples out by their places, and puts them back. The places
-# themselves are sent.
+# Models whose tokens are taken out of all samples by their places, and put back. Experts put them
+# back by the same list; Longformer puts the tokens that it attends globally back by another one,
+# which is as long for each sample.
+BY_PLACES = ("longformer", "mixtral", "olmoe")
 EXPERTS = ("mixtral", "olmoe")
 
 
@@ -73,7 +65,7 @@ def check_model(make, draw, monkeypatch):
     assert parameters / 2 < reduced < parameters + SMALL
 
 
-OTHERS = [n for n in model_zoo.MODELS if n not in (*MODELS_THAT_SEND_MORE, *EXPERTS)]
+OTHERS = [n for n in model_zoo.MODELS if n not in BY_PLACES]
 
 
 @pytest.mark.parametrize("name", OTHERS)
@@ -86,11 +78,35 @@ def test_overlapping_windows_of_attention_send_nothing(monkeypatch):
     check_model(model_zoo.longformer, model_zoo.token_inputs, monkeypatch)
 
 
-@pytest.mark.parametrize("name", EXPERTS)
-def test_experts_send_their_gradients_and_lists(name, monkeypatch):
-    """An expert is a program of its own, since `nonzero` ends one."""
+def attended(counts):
+    """Inputs with `counts` globally attended tokens of each sample, anywhere."""
+
+    def draw(generator):
+        kwargs = model_zoo.token_inputs(generator)
+        places = torch.rand(kwargs["input_ids"].shape, generator=generator).argsort(1)
+        chosen = places < counts(len(places), generator)[:, None]
+        return {**kwargs, "global_attention_mask": chosen.long()}
+
+    return draw
+
+
+MODELS_BY_PLACES = {name: model_zoo.MODELS[name] for name in BY_PLACES} | {
+    "longformer, two of each": (
+        model_zoo.longformer,
+        attended(lambda n, g: torch.full((n,), 2)),
+    ),
+    "longformer, some of each": (
+        model_zoo.longformer,
+        attended(lambda n, g: torch.randint(0, 4, (n,), generator=g)),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MODELS_BY_PLACES)
+def test_models_that_take_tokens_out_send_their_gradients(name, monkeypatch):
+    """Each `nonzero` ends a program."""
     monkeypatch.setattr(model_zoo, "BATCH", 32)
-    make, draw = model_zoo.MODELS[name]
+    make, draw = MODELS_BY_PLACES[name]
     torch.manual_seed(0)
     model, kwargs = make(), draw(torch.Generator().manual_seed(0))
     plain = copy.deepcopy(model)

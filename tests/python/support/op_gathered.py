@@ -8,7 +8,6 @@ MATRIX = "one matrix: no batch to cut, and its rows and columns are needed whole
 PRODUCT = "both operands of a product are cut by the same axis: one is gathered"
 
 GATHERED: dict[str, str] = {
-    "argwhere": TOTALS,
     "corrcoef": PRODUCT,
     "cov": PRODUCT,
     "linalg_householder_product": MATRIX,
@@ -16,7 +15,6 @@ GATHERED: dict[str, str] = {
     "linalg_tensorsolve": MATRIX,
     "masked_scatter": "the source is gathered where it is smaller than the result",
     "nn_functional_pdist": "no rule: the distances of all pairs of rows, in one dimension",
-    "nonzero": TOTALS,
     "nonzero_static": TOTALS,
     "unique": SORTED,
     "unique_consecutive": TOTALS,

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which part of what is too much for one run is tested: another one with every commit.
 
-`pytest --parts=6` runs a sixth of the tests that are marked `in_parts` and of those in other modes,
-and some samples of each op. Without it everything that is not behind a `--full-…` runs.
+`pytest --parts=8` runs an eighth of the tests that are marked `in_parts` and of those in other
+modes, and some samples of each op. Without it everything that is not behind a `--full-…` runs.
 """
 
 from __future__ import annotations
