@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Published runs: the specs and the mesh that are proposed beside those of the run.
 
-    python -m benchmarks.auto_shard.published                 # all; an hour
+    python -m benchmarks.auto_shard.published                 # all; twenty minutes
     python -m benchmarks.auto_shard.published mt-16b-v5e-256 gpt2-2b-v4-8-2d-b32
     python -m benchmarks.auto_shard.published --layers 4      # of each model; minutes
 

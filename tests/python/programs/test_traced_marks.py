@@ -158,6 +158,33 @@ def test_reshard_under_transforms():
     assert torch.autograd.gradgradcheck(lambda t: spmd.reshard(t * t, mesh, ("a",)), double)
 
 
+def test_reshard_of_a_tensor_with_a_tangent_that_requires_a_gradient():
+    x = torch.arange(8.0).to("spmd").requires_grad_()
+    with torch.autograd.forward_ad.dual_level():
+        dual = torch.autograd.forward_ad.make_dual(x, torch.ones_like(x))
+        moved = spmd.reshard(dual, mesh, ("a",))
+        value, tangent = torch.autograd.forward_ad.unpack_dual(moved)
+        assert spmd.sharding_of(value).spec == spmd.sharding_of(tangent).spec == P("a")
+        assert tangent.tolist() == [1.0] * 8
+        (gradient,) = torch.autograd.grad((value * value).sum(), x)
+    assert gradient.tolist() == [2.0 * i for i in range(8)]
+    assert spmd.sharding_of(gradient).spec == P("a")
+
+
+def test_texts_that_are_wrong_are_refused_each_time():
+    x = torch.ones(8, 2, device="spmd", requires_grad=True)
+    for _ in range(2):
+        assert torch.ops.spmd.reshard(x, mesh._text, "('a', None)").requires_grad
+        with pytest.raises(ValueError, match="mesh must be the text of a mesh"):
+            torch.ops.spmd.reshard(x, "no mesh", "('a', None)")
+        with pytest.raises(ValueError, match="spec must be text like"):
+            torch.ops.spmd.reshard(x, mesh._text, "('a'")
+        with pytest.raises(ValueError, match="has 1 entry but the tensor has 2 dimensions"):
+            torch.ops.spmd.reshard(x, mesh._text, "('a',)")
+        with pytest.raises(ValueError, match=r"axis 'a' .* in dimensions 0 and 1"):
+            torch.ops.spmd.reshard(x, mesh._text, "('a', 'a')")
+
+
 @pytest.mark.parametrize("backend", ["eager", "aot_eager"])
 def test_a_compiled_module_marks_inputs_and_parameters(backend):
     class Net(torch.nn.Module):
