@@ -37,6 +37,7 @@ void EndStep(SessionState& state, const void* optimizer) {
 absl::Status Session::OptimizerBegins(const void* optimizer, HostChangesPtr changes) {
   SessionLock lock;
   SPMD_RETURN_IF_ERROR(trace::RunWaitingStep(*lock));
+  lock->diagnostics.steps.BeginStep();
   std::vector<StepPart>& open = lock->optimizer_steps.open;
   // An exception has left the optimizer's earlier step.
   std::erase_if(open, [&](const StepPart& part) { return part.step->optimizer == optimizer; });

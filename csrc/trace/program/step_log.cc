@@ -27,7 +27,7 @@ void StepLog::EndStep() {
   last_step_.clear();
   lost_ = 0;
   for (auto run = since_.rbegin(); run != since_.rend(); ++run) {
-    if (!needed.contains(run->number)) continue;
+    if (run->number <= step_begin_ && !needed.contains(run->number)) continue;
     needed.insert(run->inputs.begin(), run->inputs.end());
     if (ProgramPtr program = run->program.lock()) {
       last_step_.push_back(std::move(program));
@@ -40,6 +40,7 @@ void StepLog::EndStep() {
   std::reverse(last_step_.begin(), last_step_.end());
   since_.clear();
   step_end_ = last_;
+  step_begin_ = kNone;
 }
 
 }  // namespace spmd::trace

@@ -27,6 +27,23 @@ TEST(StepLogTest, AStepIsWhatItNeededFromRunsSinceTheStepBefore) {
   EXPECT_EQ(log.runs_since(), 1);
 }
 
+TEST(StepLogTest, AllRunsWhileTheOptimizerIsInItsStepBelongToIt) {
+  StepLog log;
+  const ProgramPtr evaluation = NewProgram(), backward = NewProgram(), first = NewProgram(),
+                   second = NewProgram();
+  log.Ran(evaluation, {});
+  log.BeginStep();
+  const int64_t gradients = log.Ran(backward, {});
+  log.Ran(first, {gradients});  // nothing needs what it writes
+  log.Ran(second, {gradients});
+  log.EndStep();
+  EXPECT_THAT(log.last_step(), ElementsAre(backward, first, second));
+  log.Ran(evaluation, {});
+  log.Ran(second, {});
+  log.EndStep();
+  EXPECT_THAT(log.last_step(), ElementsAre(second));
+}
+
 TEST(StepLogTest, ProgramsThatTheCacheDropsAreCounted) {
   StepLog log;
   const ProgramPtr update = NewProgram();
