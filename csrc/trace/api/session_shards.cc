@@ -5,6 +5,7 @@
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
+#include <chrono>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -295,6 +296,15 @@ absl::StatusOr<PartsToFill> Session::MakePartsToFill(const at::Tensor& tensor) {
   if (!buffer->holds_nothing()) SPMD_RETURN_IF_ERROR(Resolve(*lock, *buffer->value()));
   const TensorType type = TypeOf(tensor);
   if (auto own = OwnParts(buffer->value(), type)) return *std::move(own);
+  if (const auto& queue = lock->in_flight.queue; queue != nullptr) {
+    // The thread that has run a program lets go of its results a moment after it says so.
+    constexpr std::chrono::milliseconds kMoment(50);
+    {
+      const GilReleased no_gil(*lock);
+      queue->WaitForAll(kMoment);
+    }
+    if (auto own = OwnParts(buffer->value(), type)) return *std::move(own);
+  }
   SPMD_ASSIGN_OR_RETURN(const std::shared_ptr<runtime::Backend> backend, TheBackend(*lock));
   SPMD_ASSIGN_OR_RETURN(const std::optional<TensorLayout> found, LayoutOfTensor(*lock, tensor));
   const Layout layout = found.has_value() ? Summed(found->layout) : LayoutOfNew(*lock, type.dims);
