@@ -4,6 +4,8 @@
     python -m benchmarks.speed                       # every row; takes long
     python -m benchmarks.speed --only trace launch   # groups of rows
     python -m benchmarks.speed --only "GPT dp"       # rows whose name begins so
+    python -m benchmarks.speed --of a/speed.json b/speed.json --page docs/speed.md
+                                                     # what parts have measured, as one
 
 Both sides of a row run alternately in one process; the ratio of each pair of CPU-seconds is a
 sample. A budget is missed if the 95 % interval of the median is above it. The last column is the
@@ -68,6 +70,9 @@ def main() -> int:
     parser.add_argument("--pairs", type=int, default=15)
     parser.add_argument("--out", type=Path, default=Path("."), help="folder of speed.json, .png")
     parser.add_argument("--page", type=Path, help="also writes the table there, in Markdown")
+    parser.add_argument(
+        "--of", nargs="*", default=[], type=Path, metavar="FILE", help="measures nothing itself"
+    )
     parser.add_argument("--in-process", choices=GROUPS, help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.in_process:
@@ -75,7 +80,11 @@ def main() -> int:
         return 0
     print(report.HEADING)
     results = []
-    for group in GROUPS:
+    for path in args.of:
+        results += report.read_json(path)
+    for result in results:
+        print(report.line(result))
+    for group in () if args.of else GROUPS:
         results += results_of(group, args.only, args.pairs)
     args.out.mkdir(parents=True, exist_ok=True)
     report.write_json(args.out / "speed.json", results)

@@ -43,6 +43,12 @@ def write_json(path: Path, results: list[Result]) -> None:
     path.write_text(json.dumps(rows, indent=1, ensure_ascii=False) + "\n")
 
 
+def read_json(path: Path) -> list[Result]:
+    """What `write_json` has written."""
+    rows = json.loads(path.read_text())
+    return [Result(**{key: row[key] for key in row if key != "missed"}) for row in rows]
+
+
 def machine() -> str:
     """The processor and how many cores of it this process may use."""
     model = platform.processor() or platform.machine()
