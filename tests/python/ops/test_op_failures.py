@@ -55,7 +55,8 @@ def gradients_of(function, dtype):
 def programs():
     for dtype in ("float32", "int64"):
         for name in ops_of(dtype):
-            for sample in evenly(samples(OPS[name], dtype), SAMPLES):
+            # One of two samples of each op at each commit.
+            for sample in rotation.some(list(evenly(samples(OPS[name], dtype), SAMPLES)), SAMPLES):
                 function = gradients_of(OPS[name], dtype)
                 yield function, (sample.input, *sample.args), sample.kwargs
     for direct in CALLS + DRAWS + PROGRAMS + MORE:
