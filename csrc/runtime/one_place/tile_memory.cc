@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "absl/synchronization/mutex.h"
+
 namespace spmd::runtime {
 namespace {
 
@@ -208,9 +209,11 @@ class Blocks {
 };
 
 Blocks* blocks = nullptr;  // never deleted, as tensors may be freed at exit
+c10::Allocator* inner = nullptr;
+
+// Around a fork; what one locks another unlocks, which the analysis does not see.
 void LockBlocks() ABSL_NO_THREAD_SAFETY_ANALYSIS { blocks->Lock(); }
 void UnlockBlocks() ABSL_NO_THREAD_SAFETY_ANALYSIS { blocks->Unlock(); }
-c10::Allocator* inner = nullptr;
 
 struct Counters {
   std::atomic<int64_t> bytes{0}, peak_bytes{0}, tensors{0}, bytes_ever{0}, tensors_ever{0};

@@ -6,6 +6,8 @@
 #include <c10/core/AutogradState.h>
 #include <torch/library.h>
 
+#include <atomic>
+#include <memory>
 #include <string_view>
 #include <utility>
 
@@ -21,17 +23,17 @@
 namespace spmd::trace {
 namespace {
 
+struct KnownMark {
+  MarkPtr mark;
+  std::atomic<bool> fits{false};  // a tensor of the spec's rank was resharded
+};
+
 // Marks by their texts, so that a text is read once, and a spec checked once.
 class KnownMarks {
  public:
-  struct Known {
-    MarkPtr mark;
-    bool fits = false;  // a tensor of the spec's rank was resharded
-  };
-
   explicit KnownMarks(ReadMark read) : read_(std::move(read)) {}
 
-  Known Find(absl::string_view mesh, absl::string_view spec) {
+  std::shared_ptr<KnownMark> Find(absl::string_view mesh, absl::string_view spec) {
     {
       absl::MutexLock lock(&mutex_);
       if (const auto it = marks_.find(mesh); it != marks_.end()) {
@@ -40,7 +42,8 @@ class KnownMarks {
         }
       }
     }
-    Known known{read_(std::string(mesh), std::string(spec))};
+    auto known = std::make_shared<KnownMark>();
+    known->mark = read_(std::string(mesh), std::string(spec));
     absl::MutexLock lock(&mutex_);
     if (++count_ > kMost) {
       marks_.clear();  // of a program whose shardings never repeat
@@ -50,34 +53,23 @@ class KnownMarks {
     return known;
   }
 
-  void NoteFits(absl::string_view mesh, absl::string_view spec) {
-    absl::MutexLock lock(&mutex_);
-    const auto it = marks_.find(mesh);
-    if (it == marks_.end()) return;
-    if (const auto found = it->second.find(spec); found != it->second.end()) {
-      found->second.fits = true;
-    }
-  }
-
  private:
   static constexpr int kMost = 1024;
 
   const ReadMark read_;
   absl::Mutex mutex_;
-  absl::flat_hash_map<std::string, absl::flat_hash_map<std::string, Known>> marks_
-      ABSL_GUARDED_BY(mutex_);
+  absl::flat_hash_map<std::string, absl::flat_hash_map<std::string, std::shared_ptr<KnownMark>>>
+      marks_ ABSL_GUARDED_BY(mutex_);
   int count_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 
 KnownMarks* known_marks = nullptr;  // set once, before the first call
 
-at::Tensor ReshardOnDevice(const at::Tensor& x, std::string_view mesh_text,
-                           std::string_view spec_text) {
-  const absl::string_view mesh(mesh_text.data(), mesh_text.size());
-  const absl::string_view spec(spec_text.data(), spec_text.size());
-  const KnownMarks::Known known = known_marks->Find(mesh, spec);
-  at::Tensor result = ValueOrThrow(Session::Get().Reshard(x, known.mark, known.fits));
-  if (!known.fits) known_marks->NoteFits(mesh, spec);
+at::Tensor ReshardOnDevice(const at::Tensor& x, std::string_view mesh, std::string_view spec) {
+  const std::shared_ptr<KnownMark> known =
+      known_marks->Find({mesh.data(), mesh.size()}, {spec.data(), spec.size()});
+  at::Tensor result = ValueOrThrow(Session::Get().Reshard(x, known->mark, known->fits));
+  known->fits = true;
   return result;
 }
 

@@ -59,7 +59,7 @@ void CheckDevices(const OpInfo& op, const torch::jit::Stack& stack) {
   }
 }
 
-void CheckUsable(SessionState& state) {
+void CheckUsable() {
   TORCH_CHECK(!session_flags.forked,
               "torch_spmd: this process was forked from one that had used the device; "
               "its tensors cannot be used here. Start workers with "
@@ -124,8 +124,8 @@ bool RunFromRecording(const OpInfo& op, const CallArguments& args, ResultsTo res
   if (StepWaits() && lock->call.depth == 0 && !WaitsToBeUsed(op, args)) {
     ThrowIfError(RunWaitingStep(*lock));
   }
-  if (!lock->options.replay || session_flags.forked || !Replay(*lock, op, args, results))
-    return false;
+  if (!lock->options.replay || session_flags.forked) return false;
+  if (!Replay(*lock, op, args, results)) return false;
   EndPassInCut(*lock);
   return true;
 }
@@ -166,7 +166,7 @@ void RunAndRecord(const OpInfo& op, torch::jit::Stack* stack) {
     return;
   }
   SessionLock lock;
-  CheckUsable(*lock);
+  CheckUsable();
   session_flags.used = true;
   const Nested nested(*lock);
   // The tape is not cut within another op, whose handler refers to values by their numbers on the

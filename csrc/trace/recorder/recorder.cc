@@ -211,8 +211,8 @@ TapeId Read(SessionState& state, const at::Tensor& tensor) {
   Buffer* buffer = BufferOf(tensor);
   if (HasKnownParts(*buffer)) {
     if (const RecipePtr recipe = RecipeOf(buffer, tensor)) {
-      state.call.looked_at_values =
-          true;  // a part is no operand that a replayed call could compare
+      // A part is no operand that a replayed call could compare.
+      state.call.looked_at_values = true;
       return state.tape->Use(PartOfList(*buffer->made(), recipe), nullptr);
     }
   }

@@ -25,6 +25,15 @@ at::Tensor Part(at::Tensor whole, const Box& box, const Box& within) {
   return whole;
 }
 
+// What `buffer`, which holds something, holds when all that computes it has run. It is the
+// caller's, since a signal's handler may write the tensor during the wait.
+ValuePtr Settled(SessionState& state, Buffer* buffer, const char* why) {
+  ThrowIfError(CutFor(state, buffer, why));
+  ValuePtr value = buffer->value();
+  ThrowIfError(Resolve(state, *value));
+  return value;
+}
+
 }  // namespace
 
 at::Tensor ReadHost(SessionState& state, const at::Tensor& tensor, const char* why) {
@@ -33,10 +42,7 @@ at::Tensor ReadHost(SessionState& state, const at::Tensor& tensor, const char* w
   if (buffer->holds_nothing()) {
     return at::zeros(tensor.sizes(), at::TensorOptions(tensor.scalar_type()).device(at::kCPU));
   }
-  ThrowIfError(CutFor(state, buffer, why));
-  // The value is held here, since a signal's handler may write the tensor during the wait.
-  const ValuePtr value = buffer->value();
-  ThrowIfError(Resolve(state, *value));
+  const ValuePtr value = Settled(state, buffer, why);
   at::Tensor host = value->host;
   if (!host.defined()) {
     host = runtime::IsPlanned(*value->tiles) ? ValueOrThrow(ReadPlanned(state, *value, why))
@@ -50,9 +56,7 @@ std::optional<at::Tensor> ReadHostIfKnown(SessionState& state, const at::Tensor&
                                           const char* why) {
   Buffer* const buffer = BufferOf(tensor);
   if (!buffer->holds_nothing()) {
-    ThrowIfError(CutFor(state, buffer, why));
-    const ValuePtr value = buffer->value();
-    ThrowIfError(Resolve(state, *value));
+    const ValuePtr value = Settled(state, buffer, why);
     const bool has_shape_only =
         value->host.defined() ? value->host.is_meta() : runtime::IsPlanned(*value->tiles);
     if (has_shape_only && !IsKnown(*value)) return std::nullopt;
@@ -64,9 +68,7 @@ at::Tensor ReadHostPart(SessionState& state, const at::Tensor& tensor, const Box
                         const char* why) {
   Buffer* const buffer = BufferOf(tensor);
   if (!buffer->holds_nothing()) {
-    ThrowIfError(CutFor(state, buffer, why));
-    const ValuePtr value = buffer->value();
-    ThrowIfError(Resolve(state, *value));
+    const ValuePtr value = Settled(state, buffer, why);
     if (RecipeOf(buffer, tensor) == nullptr && !IsEmpty(box)) {
       const c10::impl::ExcludeDispatchKeyGuard guard(c10::autograd_dispatch_keyset);
       std::optional<at::Tensor> part;

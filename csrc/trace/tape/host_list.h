@@ -3,8 +3,7 @@
 // (csrc/trace/ops/choose_elements.h).
 //
 //   rows = mask.nonzero()          the host knows [n, d] integers
-//   samples = rows[:, 0]           so it knows these, too: a value of its own, made without a
-//   record
+//   samples = rows[:, 0]           so it knows these, too: a value of its own, without a record
 //
 // Of two such values with equal integers a tape has one input (Tape::Use), whichever tensors they
 // come from. So the compiler sees that rows which were read by one list are written by another that
