@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
@@ -225,9 +226,7 @@ class Space:
         )
 
     def _bytes_of_shard(self, tensor: Tensor, spec: PartitionSpec) -> float:
-        shards = 1
-        for axis in itertools.chain.from_iterable(map(axes_of, spec)):
-            shards *= self.sizes.get(axis, 1)
+        shards = math.prod(self.sizes.get(axis, 1) for entry in spec for axis in axes_of(entry))
         return tensor.numel() * tensor.element_size() / shards
 
     def rank(self, price: Price) -> tuple[float, float, float]:

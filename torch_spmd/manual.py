@@ -602,11 +602,8 @@ class _Layouts:
         return result
 
     def way_in(self, spec: PartitionSpec, shape: Sequence[int]) -> _WayIn:
-        try:
-            found = self._ways.get((spec, shape))
-        except TypeError:  # sizes that are not known have no hash
-            return self._way_in(spec, shape)
-        return found or _remembered(self._ways, (spec, shape), self._way_in(spec, shape))
+        found: _WayIn = self._known(self._way_in, spec, shape)
+        return found
 
     def _way_in(self, spec: PartitionSpec, shape: Sequence[int]) -> _WayIn:
         missing: list[int] = []
@@ -638,12 +635,16 @@ class _Layouts:
     ) -> tuple[list[int] | None, list[int]]:
         """For shards whose leading dimensions are the axes: the order that brings these in front of
         the dimensions that they shard, and the shape of the whole."""
-        key = (spec, axes, shape)
+        found: tuple[list[int] | None, list[int]] = self._known(self._way_out, spec, axes, shape)
+        return found
+
+    def _known(self, compute: Callable[..., Any], *key: Any) -> Any:
+        """What `compute` says of the key; keys differ in length between the functions."""
         try:
             found = self._ways.get(key)
-        except TypeError:
-            return self._way_out(*key)
-        return found or _remembered(self._ways, key, self._way_out(*key))
+        except TypeError:  # sizes that are not known have no hash
+            return compute(*key)
+        return found or _remembered(self._ways, key, compute(*key))
 
     def _way_out(
         self, spec: PartitionSpec, axes: tuple[str, ...], shape: Sequence[int]
