@@ -6,6 +6,7 @@ import copy
 
 import pytest
 import torch
+from micro_steps import end_micro_steps
 from torch import nn
 
 import torch_spmd as spmd
@@ -16,14 +17,8 @@ MESHES = {"dp": (4,), "fsdp": (4,), "tp": (2, 2)}
 
 @pytest.fixture(autouse=True)
 def leave_micro_steps():
-    """Afterwards each step follows a single pass again, and is one program."""
     yield
-    weight = nn.Parameter(torch.ones(3, device="spmd"))
-    optimizer = torch.optim.SGD([weight], 0.1)
-    for _ in range(2):
-        optimizer.zero_grad()
-        weight.sum().backward()
-        optimizer.step()
+    end_micro_steps()
 
 
 def make_model(kind="dp", device="cpu"):

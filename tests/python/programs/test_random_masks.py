@@ -1,13 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Random programs that read rows by the places of masks and write them by those of others."""
 
-import random
-
 import pytest
 import torch
+from row_programs import RowProgram, compare_with_plain_tensors
 
-import torch_spmd as spmd
-from torch_spmd import _C, _options
+from torch_spmd import _C
 
 S, L, D = 8, 6, 4  # samples, their length, the width
 
@@ -34,31 +32,17 @@ COUNTS = [
 ]
 
 
-class Run:
-    """One program on one device; what it draws depends on the seed only."""
-
+class Run(RowProgram):
     def __init__(self, seed, mesh):
-        self.draw = random.Random(seed)
-        self.numbers = torch.Generator().manual_seed(seed)
-        self.mesh = mesh
-        self.x = self.placed(torch.rand(S, L, D, generator=self.numbers), ("data", None, None))
-        weights = [torch.randn(D, D, generator=self.numbers) * 0.3 for _ in range(2)]
-        self.weights = [self.placed(w, (None, None)) for w in weights]
-        for leaf in (self.x, *self.weights):
-            leaf.requires_grad_()
+        super().__init__(seed, mesh, (S, L, D))
         # Tensors of [S, length, D], the places of a mask of [S, length], and rows with the number
         # of their counts; masks with the same counts have the same samples in their lists.
-        self.tensors, self.places, self.rows = [self.x * 1], [], []
+        self.tensors, self.places = [self.x * 1], []
         self.counts = []
         self.new_counts()
         while not self.rows:
             self.new_mask()
             self.read()
-
-    def placed(self, tensor, spec):
-        if self.mesh is None:
-            return tensor
-        return spmd.mark_sharding(tensor.to("spmd"), self.mesh, spec)
 
     # --- what a program does ---
     def new_counts(self):
@@ -87,14 +71,7 @@ class Run:
         self.rows.append((self.draw.choice(ways)(), k))
 
     def work(self):
-        rows, k = self.draw.choice(self.rows)
-        w = self.draw.choice(self.weights)
-        self.rows.append((self.draw.choice([*ROWWISE, lambda t: t @ w])(rows), k))
-
-    def combine(self):
-        rows, k = self.draw.choice(self.rows)
-        other = self.draw.choice([r for r, number in self.rows if number == k])
-        self.rows.append((rows * other, k))
+        self.work_by(ROWWISE)
 
     def put(self):
         rows, k = self.draw.choice(self.rows)
@@ -124,17 +101,13 @@ class Run:
         t = self.draw.choice(self.tensors)
         self.tensors.append((t @ t.mT).softmax(-1) @ t)
 
-    def cut(self):
-        if self.mesh is not None:
-            spmd.sync()
-
     def forget(self):
         if len(self.places) > 2:
             self.places.pop(self.draw.randrange(len(self.places)))
 
     ACTIONS = (
-        [new_counts, fill, forget, cut]
-        + 2 * [mix, combine, cut]
+        [new_counts, fill, forget, RowProgram.cut]
+        + 2 * [mix, RowProgram.combine, RowProgram.cut]
         + 4 * [new_mask]
         + 5
         * [
@@ -145,14 +118,10 @@ class Run:
     )
 
     def results(self):
-        for _ in range(self.draw.randint(12, 30)):
-            self.draw.choice(self.ACTIONS)(self)
+        self.act()
         total = sum(t.square().sum() for t in self.tensors)
         total = total + sum(t.mean() for t, _ in self.rows if t.numel() > 0)
-        total.backward(retain_graph=True)
-        self.cut()
-        total.backward()
-        gradients = [t.grad for t in (self.x, *self.weights) if t.grad is not None]
+        gradients = self.gradients_of(total)
         lists = [i for places, _, _ in self.places for i in places]
         tensors = [*(t for t, _ in self.rows), *self.tensors, *lists, *gradients]
         return [t.detach().cpu() for t in tensors]
@@ -160,19 +129,6 @@ class Run:
 
 @pytest.mark.parametrize("options", [{}, {"verify": True}], ids=str)
 def test_numbers_are_those_of_plain_tensors(options):
-    _C.forget_programs()
-    mesh = spmd.make_mesh((4,), ("data",))
-    with _options.options(**options):
-        for seed in range(10 if options else 30):
-            pairs = zip(Run(seed, mesh).results(), Run(seed, None).results(), strict=True)
-            for number, (ours, theirs) in enumerate(pairs):
-                torch.testing.assert_close(
-                    ours,
-                    theirs,
-                    rtol=1e-3,
-                    atol=1e-4,
-                    equal_nan=True,
-                    msg=lambda text, at=(seed, number): f"seed {at[0]}, result {at[1]}: {text}",
-                )
+    compare_with_plain_tensors(Run, options)
     texts = [program.program_text() for program in _C.programs()]
     assert sum("spmd::index_put_rows" in text for text in texts) > len(texts) / 5

@@ -1,13 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Random programs that take rows out by lists and put them back, and are cut anywhere."""
 
-import random
-
 import pytest
 import torch
+from row_programs import RowProgram, compare_with_plain_tensors
 
 import torch_spmd as spmd
-from torch_spmd import _C, _options
+from torch_spmd import _C
 
 N, D = 16, 8
 ROWWISE = [
@@ -19,29 +18,13 @@ ROWWISE = [
 ]
 
 
-class Run:
-    """One program on one device; what it draws depends on the seed only."""
-
+class Run(RowProgram):
     def __init__(self, seed, mesh):
-        self.draw = random.Random(seed)
-        self.numbers = torch.Generator().manual_seed(seed)
-        self.mesh = mesh
-        self.x = self.placed(torch.rand(N, D, generator=self.numbers), ("data", None))
-        self.weights = [
-            self.placed(torch.randn(D, D, generator=self.numbers) * 0.3, (None, None))
-            for _ in range(2)
-        ]
-        for leaf in (self.x, *self.weights):
-            leaf.requires_grad_()
+        super().__init__(seed, mesh, (N, D))
         self.out = [torch.zeros_like(self.x) for _ in range(2)]
-        self.lists, self.rows, self.seen = [], [], []
+        self.lists, self.seen = [], []
         self.new_list()
         self.read()
-
-    def placed(self, tensor, spec):
-        if self.mesh is None:
-            return tensor
-        return spmd.mark_sharding(tensor.to("spmd"), self.mesh, spec)
 
     def any_rows(self):
         """Rows, and the number of their list."""
@@ -60,23 +43,12 @@ class Run:
         self.rows.append((self.x[self.lists[k]], k))
 
     def work(self):
-        rows, k = self.any_rows()
-        w = self.draw.choice(self.weights)
-        self.rows.append((self.draw.choice([*ROWWISE, lambda t: t @ w])(rows), k))
-
-    def combine(self):
-        rows, k = self.any_rows()
-        other = self.draw.choice([r for r, list_ in self.rows if list_ == k])
-        self.rows.append((rows * other, k))
+        self.work_by(ROWWISE)
 
     def put_back(self):
         rows, k = self.any_rows()
         j = self.draw.randrange(2)
         self.out[j] = self.out[j].index_put((self.lists[k],), rows, accumulate=True)
-
-    def cut(self):
-        if self.mesh is not None:
-            spmd.sync()
 
     def look(self):
         rows = self.any_rows()[0].detach()
@@ -105,37 +77,22 @@ class Run:
         self.seen.append(rows + 1)
 
     ACTIONS = (
-        [new_list, look, write, forget, mark] + 2 * [read, combine, put_back] + 4 * [work, cut]
+        [new_list, look, write, forget, mark]
+        + 2 * [read, RowProgram.combine, put_back]
+        + 4 * [work, RowProgram.cut]
     )
 
     def results(self):
-        for _ in range(self.draw.randint(12, 30)):
-            self.draw.choice(self.ACTIONS)(self)
+        self.act()
         total = sum(t.square().sum() for t in self.out) + sum(t.mean() for t, _ in self.rows)
-        total.backward(retain_graph=True)
-        self.cut()
-        total.backward()
-        gradients = [t.grad for t in (self.x, *self.weights) if t.grad is not None]
+        gradients = self.gradients_of(total)
         tensors = [*(t for t, _ in self.rows), *self.out, *self.seen, *gradients]
         return [t.detach().cpu() for t in tensors]
 
 
 @pytest.mark.parametrize("options", [{}, {"verify": True}], ids=str)
 def test_numbers_are_those_of_plain_tensors(options):
-    _C.forget_programs()
-    mesh = spmd.make_mesh((4,), ("data",))
-    with _options.options(**options):
-        for seed in range(10 if options else 30):
-            pairs = zip(Run(seed, mesh).results(), Run(seed, None).results(), strict=True)
-            for number, (ours, theirs) in enumerate(pairs):
-                torch.testing.assert_close(
-                    ours,
-                    theirs,
-                    rtol=1e-3,
-                    atol=1e-4,
-                    equal_nan=True,
-                    msg=lambda text, at=(seed, number): f"seed {at[0]}, result {at[1]}: {text}",
-                )
+    compare_with_plain_tensors(Run, options)
     texts = [program.traced_text() for program in _C.programs()]
     assert any("spmd::rows_apart" in text for text in texts)
     assert any("spmd::rows_together" in text for text in texts)

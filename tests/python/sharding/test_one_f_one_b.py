@@ -9,6 +9,8 @@ from collections import Counter
 import pytest
 import torch
 import torch.nn.functional as F
+from micro_steps import end_micro_steps
+from pipeline_layers import Layer, Matrix
 from torch import nn
 
 import torch_spmd as spmd
@@ -21,25 +23,7 @@ pytestmark = pytest.mark.modes("coalesced", "verified")
 def micro_steps():
     """For tests with several passes to a step: ends them behind the test."""
     yield
-    weight = nn.Parameter(torch.ones(3, device="spmd"))
-    optimizer = torch.optim.SGD([weight], 0.1)
-    for _ in range(2):
-        optimizer.zero_grad()
-        weight.sum().backward()
-        optimizer.step()
-
-
-class Layer(nn.Module):
-    """A pre-norm feed-forward layer with a buffer."""
-
-    def __init__(self, width=6):
-        super().__init__()
-        self.norm = nn.LayerNorm(width)
-        self.up, self.down = nn.Linear(width, 2 * width), nn.Linear(2 * width, width)
-        self.register_buffer("scale", torch.rand(()) + 0.5)
-
-    def forward(self, x):
-        return x + self.scale * self.down(torch.tanh(self.up(self.norm(x))))
+    end_micro_steps()
 
 
 class Head(nn.Module):
@@ -286,30 +270,31 @@ def test_autocast_holds_for_what_runs_again(micro_steps):
         torch.testing.assert_close(mine.cpu(), other.cpu(), rtol=1.6e-2, atol=1e-4)
 
 
-class Matrix(nn.Module):
-    def __init__(self, width):
-        super().__init__()
-        self.weight = nn.Parameter(torch.randn(width, width) / width**0.5)
+def of_matrices(layers, width, microbatches):
+    """A pipeline of four stages."""
+    return spmd.pipeline(
+        [Matrix(width).to("spmd") for _ in range(layers)],
+        spmd.make_mesh((4,), ("stage",)),
+        microbatches=microbatches,
+        schedule="1f1b",
+        loss=mean_square,
+    )
 
-    def forward(self, x):
-        return torch.tanh(x @ self.weight)
+
+def step_alone(blocks, width):
+    """One call of 48 examples and its gradients, as a program of its own."""
+    x = torch.randn(48, width, device="spmd", requires_grad=True)
+    spmd.sync(wait=True)
+    blocks(x).backward()
+    spmd.sync(wait=True)
 
 
 def test_the_bubble_is_that_of_the_theory():
     """Each device does the work of M + S - 1 ticks: forwards, and again with the two products of
     the backward pass. So 1 - bubble of it is the layers' own."""
-    mesh, width, stages, count = spmd.make_mesh((4,), ("stage",)), 32, 4, 6
-    blocks = spmd.pipeline(
-        [Matrix(width).to("spmd") for _ in range(8)],
-        mesh,
-        microbatches=count,
-        schedule="1f1b",
-        loss=mean_square,
-    )
-    x = torch.randn(48, width, device="spmd", requires_grad=True)
-    spmd.sync(wait=True)
-    blocks(x).backward()
-    spmd.sync(wait=True)
+    width, stages, count = 32, 4, 6
+    blocks = of_matrices(8, width, count)
+    step_alone(blocks, width)
     rows = [row for row in spmd.debug.timeline("v5e-4") if "mm" in row.op]
     needed = (1 + 1 + 2) * 2 * 48 * width * width * 8 / stages
     assert needed / sum(row.flops for row in rows) == pytest.approx(1 - blocks.bubble)
@@ -318,18 +303,9 @@ def test_the_bubble_is_that_of_the_theory():
 
 def test_each_tick_sends_a_result_down_and_a_gradient_up():
     """And what leaves the last stage, and the gradient that leaves the first one, goes to all."""
-    mesh, width, count = spmd.make_mesh((4,), ("stage",)), 32, 6
-    blocks = spmd.pipeline(
-        [Matrix(width).to("spmd") for _ in range(4)],
-        mesh,
-        microbatches=count,
-        schedule="1f1b",
-        loss=mean_square,
-    )
-    x = torch.randn(48, width, device="spmd", requires_grad=True)
-    spmd.sync(wait=True)
-    blocks(x).backward()
-    spmd.sync(wait=True)
+    width, count = 32, 6
+    blocks = of_matrices(4, width, count)
+    step_alone(blocks, width)
     sent = Counter((r.kind, r.bytes) for r in spmd.debug.collectives() if r.bytes > 64)
     micro = 48 // count * width * 4
     assert sent.pop(("exchange", micro)) == 2 * (count + 2)
@@ -341,14 +317,8 @@ def test_each_tick_sends_a_result_down_and_a_gradient_up():
 def test_a_call_is_one_program_among_micro_steps(micro_steps):
     """Where gradients of several calls add up, each pass is a program; what a schedule
     differentiates inside of it is not."""
-    mesh, width, count = spmd.make_mesh((4,), ("stage",)), 32, 6
-    blocks = spmd.pipeline(
-        [Matrix(width).to("spmd") for _ in range(4)],
-        mesh,
-        microbatches=count,
-        schedule="1f1b",
-        loss=mean_square,
-    )
+    width, count = 32, 6
+    blocks = of_matrices(4, width, count)
     x, once = torch.randn(48, width, device="spmd"), None
     for _ in range(3):
         blocks(x).backward()

@@ -7,25 +7,13 @@ from collections import Counter
 import pytest
 import torch
 import torch.nn.functional as F
+from pipeline_layers import Layer, Matrix
 from torch import nn
 
 import torch_spmd as spmd
 from torch_spmd import P
 
 pytestmark = pytest.mark.modes("coalesced", "verified")
-
-
-class Layer(nn.Module):
-    """A pre-norm feed-forward layer with a buffer."""
-
-    def __init__(self, width=6):
-        super().__init__()
-        self.norm = nn.LayerNorm(width)
-        self.up, self.down = nn.Linear(width, 2 * width), nn.Linear(2 * width, width)
-        self.register_buffer("scale", torch.rand(()) + 0.5)
-
-    def forward(self, x):
-        return x + self.scale * self.down(torch.tanh(self.up(self.norm(x))))
 
 
 def layers(count, width=6, dtype=torch.float64):
@@ -109,15 +97,6 @@ def test_dropout_differs_between_stages_and_microbatches():
     assert all(not torch.equal(by_microbatch[0], other) for other in by_microbatch[1:])
     y = blocks.eval()(torch.ones(8, 1, device="spmd")).cpu()
     assert torch.equal(y, torch.ones(8, 1))
-
-
-class Matrix(nn.Module):
-    def __init__(self, width):
-        super().__init__()
-        self.weight = nn.Parameter(torch.randn(width, width) / width**0.5)
-
-    def forward(self, x):
-        return torch.tanh(x @ self.weight)
 
 
 @pytest.mark.parametrize("schedule", ["gpipe", "circular"])
