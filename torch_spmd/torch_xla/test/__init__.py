@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What training scripts of torch_xla print their progress with."""
