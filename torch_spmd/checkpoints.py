@@ -152,7 +152,7 @@ def _writer(path: str, value: Any, wait: bool, format: str) -> Callable[[], None
     """A function that writes what the tree is now."""
     encoder = tree.Encoder("save")
     node = encoder.encode(value)
-    tensors = {key: tensor.detach() for key, tensor in encoder.tensors.items()}
+    tensors = {key: parts.resolved(tensor) for key, tensor in encoder.tensors.items()}
     if format in ("safetensors", "hub"):
         export.check_flat(node, tensors)
     if not wait:

@@ -37,6 +37,12 @@ def give_mark(tensor: Tensor, text: str) -> None:
         torch._utils.set_tensor_metadata(tensor, {text: True})
 
 
+def resolved(tensor: Tensor) -> Tensor:
+    """The tensor without gradients; of a view that is conjugated or negated when it is read, its
+    values."""
+    return tensor.detach().resolve_conj().resolve_neg()
+
+
 def _held(tensor: Tensor) -> list[tuple[int, Box]]:
     """(device, box) of all parts. The part of a device of blocks is several boxes."""
     spec = sharding_of(tensor).spec
@@ -218,7 +224,8 @@ def fillable(tensor: Tensor) -> Tensor:
     other tensors of the same memory: the tensor itself, or a new one for a view. Then `put` puts it
     there. All processes call it."""
     _C.sync(True)
-    if _C.reads_alone(blocks_apart(tensor.detach())):
+    lazy = tensor.is_conj() or tensor.is_neg()
+    if not lazy and _C.reads_alone(blocks_apart(tensor.detach())):
         return tensor
     new = like(tensor, tensor.dtype)
     _C.sync(True)
@@ -233,7 +240,7 @@ def put(tensor: Tensor, filled: Tensor) -> None:
 
 def like(tensor: Tensor, dtype: torch.dtype) -> Tensor:
     """A new tensor of that dtype with the sharding of `tensor`. What is in it does not matter."""
-    return tensor.detach().to(dtype, copy=True)
+    return resolved(tensor).to(dtype, copy=True)
 
 
 def empty(shape: Sequence[int], dtype: torch.dtype, mark: str) -> Tensor:

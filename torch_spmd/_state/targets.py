@@ -7,9 +7,10 @@ fit changes nothing.
 
 from __future__ import annotations
 
+import collections
 import functools
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, MutableMapping
 from typing import Any
 
 import torch
@@ -72,17 +73,26 @@ class Plan:
             return lambda: target
         if isinstance(target, Tensor):
             return self.tensor(target, node, where)
-        if isinstance(target, dict):
-            return self._dict(target, node, where)
+        if isinstance(target, Mapping):
+            return self._mapping(target, node, where)
         if isinstance(target, (list, tuple)):
             return self._sequence(target, node, where)
+        if isinstance(target, torch.Generator):
+            state = self.value(node, where)
+            self._ends.append(lambda: target.set_state(state()))
+            return lambda: target
         if not isinstance(target, type) and callable(getattr(target, "load_state_dict", None)):
             value = self.value(node, where)
-            self._ends.append(lambda: target.load_state_dict(value()))
+            self._ends.append(lambda: target.load_state_dict(self._as_own(value(), target)))
             return lambda: target
         return self.value(node, where)
 
-    def _dict(self, target: dict[Any, Any], node: Any, where: str) -> Callable[[], Any]:
+    def _as_own(self, value: Any, target: Any) -> Any:
+        """The value, with the keys that the target's own state has."""
+        own = getattr(target, "state_dict", None)
+        return _with_keys_of(own(), value) if self.source.text_keys and callable(own) else value
+
+    def _mapping(self, target: Mapping[Any, Any], node: Any, where: str) -> Callable[[], Any]:
         there = tree.items_of(node)
         if there is None:
             self.problems.append(f"{where or 'the tree'} is a mapping, and another value was saved")
@@ -90,14 +100,20 @@ class Plan:
         results = {}
         for key, value in target.items():
             inner = _joined(where, key)
-            if key not in there:
+            name = self._saved_key(key, there)
+            if name in there:
+                results[key] = self.item(value, there[name], inner)
+            elif not (self.source.text_keys and isinstance(value, Mapping) and not value):
                 self.problems.append(f"{inner!r} was not saved")
-            else:
-                results[key] = self.item(value, there[key], inner)
-        self._note_extra(there, target, where)
+        self._note_extra(there, {self._saved_key(key, there) for key in target}, where)
+        if not isinstance(target, MutableMapping):
+            return lambda: {key: result() for key, result in results.items()}
         # In place, and only when everything was read.
         self._ends.append(lambda: target.update({k: r() for k, r in results.items()}))
         return lambda: target
+
+    def _saved_key(self, key: Any, there: Mapping[Any, Any]) -> Any:
+        return str(key) if self.source.text_keys and key not in there else key
 
     def _note_extra(self, there: Mapping[Any, Any], wanted: Any, where: str) -> None:
         self.extra += [_joined(where, key) for key in there if key not in wanted]
@@ -136,7 +152,9 @@ class Plan:
     def fits(self, target: Tensor, key: str, where: str) -> bool:
         saved = self.source.tensors[key]
         before = len(self.problems)
-        if tuple(target.shape) != saved.shape:
+        if target.layout != torch.strided:
+            self.problems.append(f"{where!r} is no dense tensor: its layout is {target.layout}")
+        elif tuple(target.shape) != saved.shape:
             self.problems.append(
                 f"{where!r} has shape {tuple(target.shape)}, and {saved.shape} was saved"
             )
@@ -145,9 +163,10 @@ class Plan:
                 f"{where!r} is of {target.dtype}, and torch.{saved.dtype} was saved (cast=True "
                 "converts it)"
             )
-        elif any(step == 0 and size > 1 for step, size in zip(target.stride(), target.shape)):
+        elif _overlaps_itself(target):
             self.problems.append(
-                f"{where!r} has one element in several places (expand), and cannot be overwritten"
+                f"{where!r} has one element in several places (expand, unfold), and cannot be "
+                "overwritten"
             )
         return len(self.problems) == before
 
@@ -157,7 +176,12 @@ class Plan:
             self.problems.append(f"{where or 'the tree'} is a module, and another value was saved")
             return
         names = _tensors_of(module)
-        there = _unwrapped(there, names)
+        extras = {
+            f"{name}.{_EXTRA}" if name else _EXTRA: child
+            for name, child in module.named_modules()
+            if type(child).get_extra_state is not nn.Module.get_extra_state
+        }
+        there = _as_named(there, {**names, **extras})
         for tensor, its_names in _by_identity(names).items():
             saved = [name for name in its_names if name in there]
             inner = _joined(where, its_names[0])
@@ -165,13 +189,11 @@ class Plan:
                 self.problems.append(f"{inner!r} was not saved")
             else:
                 self._of_module(module, tensor, its_names, there[saved[0]], inner)
-        for name, child in module.named_modules():
-            extra = f"{name}.{_EXTRA}" if name else _EXTRA
-            if type(child).get_extra_state is not nn.Module.get_extra_state and extra in there:
-                names[extra] = torch.empty(0)
+        for extra, child in extras.items():
+            if extra in there:
                 value = self.value(there[extra], extra)
                 self._ends.append(functools.partial(_set_extra, child, value))
-        self._note_extra(there, names, where)
+        self._note_extra(there, {**names, **extras}, where)
         unsaved = initialize.meta_buffers(module)
         self.problems += initialize.without_value(module, unsaved)
         self._fills.append(functools.partial(initialize.fill_buffers, module, unsaved))
@@ -303,6 +325,48 @@ class Plan:
 _EXTRA = "_extra_state"
 
 
+def _with_keys_of(own: Any, value: Any) -> Any:
+    """The value, whose keys are text, with keys as `own` has them; and with its mappings that have
+    no items."""
+    if isinstance(own, (list, tuple)) and isinstance(value, (list, tuple)):
+        count = max(len(own), len(value))
+        return type(value)(_with_keys_of(o, v) for o, v in zip([*own, *[None] * count], value))
+    if not isinstance(own, Mapping) or not isinstance(value, dict):
+        return value
+    keys: dict[Any, Any] = {str(key): key for key in own}
+    numbers = bool(own) and all(type(key) is int for key in own)
+    made = {}
+    for text, item in value.items():
+        number = numbers and re.fullmatch(r"-?\d+", str(text))
+        key = keys.get(text, int(text) if number else text)
+        made[key] = _with_keys_of(own.get(key), item)
+    for key, item in own.items():
+        if isinstance(item, Mapping) and not item:
+            made.setdefault(key, item)
+    return collections.Counter(made) if isinstance(own, collections.Counter) else made
+
+
+def _overlaps_itself(tensor: Tensor) -> bool:
+    """Whether two elements are in one place."""
+    if tensor.numel() < 2:
+        return False
+    steps = sorted((s, size) for s, size in zip(tensor.stride(), tensor.shape) if size > 1)
+    reached = 0  # by the dimensions so far
+    for step, size in steps:
+        if step <= reached:
+            break
+        reached += step * (size - 1)
+    else:
+        return False
+    if steps[0][0] == 0:
+        return True
+    # One dimension goes on within another: rare, so that all places are counted.
+    places = torch.zeros(1, dtype=torch.int64)
+    for step, size in steps:
+        places = (places.unsqueeze(1) + torch.arange(size) * step).flatten()
+    return bool(places.unique().numel() < tensor.numel())
+
+
 def _joined(where: str, key: Any) -> str:
     return f"{where}.{key}" if where else str(key)
 
@@ -332,13 +396,22 @@ def _by_identity(names: Mapping[str, Tensor]) -> dict[Tensor, list[str]]:
     return found
 
 
-def _unwrapped(there: dict[Any, Any], names: Mapping[str, Any]) -> dict[Any, Any]:
-    """Without what DistributedDataParallel and others put before names, if the module's names are
-    there only so."""
-    if any(name in there for name in names):
+def _as_named(there: dict[Any, Any], names: Mapping[str, Any]) -> dict[Any, Any]:
+    """What was saved, under the module's names where the two differ only by what
+    DistributedDataParallel and others put before names: either may be wrapped, in whole or in
+    part."""
+    left = {_without_wrappers(name): name for name in names if name not in there}
+    if not left:
         return there
-    plain = {_WRAPPERS.sub("", str(key)): node for key, node in there.items()}
-    return plain if any(name in plain for name in names) else there
+    found = {}
+    for key, node in there.items():
+        name = key if key in names else left.get(_without_wrappers(str(key)), key)
+        found[key if name in found else name] = node
+    return found
+
+
+def _without_wrappers(name: str) -> str:
+    return _WRAPPERS.sub("", name)
 
 
 def _replace(module: nn.Module, names: list[str], old: Tensor, new: Tensor) -> None:

@@ -283,7 +283,7 @@ def test_names_that_safetensors_has_for_others(tmp_path):
 def test_an_expanded_target_is_refused_before_anything_is_changed(tmp_path):
     spmd.save(tmp_path, {"a": torch.ones(3), "b": torch.ones(4)})
     a = torch.zeros(3)
-    with pytest.raises(ValueError, match=r"'b' has one element in several places \(expand\)"):
+    with pytest.raises(ValueError, match=r"'b' has one element in several places \(expand, un"):
         spmd.load(tmp_path, {"a": a, "b": torch.zeros(1).expand(4)})
     assert not a.any()
 

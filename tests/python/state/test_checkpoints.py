@@ -85,6 +85,7 @@ DTYPES = [
     torch.uint32, torch.uint64, torch.float16, torch.bfloat16, torch.float32, torch.float64,
     torch.float8_e4m3fn, torch.float8_e5m2, torch.complex32, torch.complex64, torch.complex128,
 ]  # fmt: skip
+ON_THE_HOST = [torch.float8_e4m3fnuz, torch.float8_e5m2fnuz, torch.float8_e8m0fnu]
 
 
 def some(shape, dtype):
@@ -92,8 +93,12 @@ def some(shape, dtype):
     return bits.view(dtype).reshape(shape) if dtype != torch.bool else bits[..., 0].bool()
 
 
-@pytest.mark.parametrize("device", ["cpu", "spmd"])
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize(
+    "dtype, device",
+    [(dtype, device) for dtype in DTYPES for device in ("cpu", "spmd")]
+    + [(dtype, "cpu") for dtype in ON_THE_HOST],
+    ids=str,
+)
 def test_dtypes_and_shapes(tmp_path, dtype, device):
     shapes = [(), (1,), (7,), (0,), (5, 3), (4, 0, 2), (2, 3, 5)]
     tree = {str(shape): some(shape, dtype).to(device) for shape in shapes}
