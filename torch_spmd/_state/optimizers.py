@@ -136,7 +136,8 @@ def _state(
 def _like(into: Plan, parameter: Tensor, key: str) -> Callable[[], Tensor]:
     """A new tensor on the parameter's device, with its mark."""
     made: list[Tensor] = []
-    if parts.is_ours(parameter) and processes.count() > 1:
+    large = processes.count() > 1 or parts.is_large(parameter.nbytes)
+    if parts.is_ours(parameter) and large:
         into.fill_like(parameter, key, made.append)
         return lambda: made[0]
 

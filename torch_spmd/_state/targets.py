@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from torch_spmd import _arguments
 from torch_spmd._state import boxes, dtypes, initialize, optimizers, parts, processes, tree
+from torch_spmd._state.files import CheckpointError
 from torch_spmd._state.reading import Source
 
 # What wrappers put before the names of the module that they wrap.
@@ -26,11 +27,22 @@ _WRAPPERS = re.compile(
 )
 
 
+def _half_done(text: str, done: list[str], now: str | None) -> str:
+    found = text if text.startswith("load: ") else f"load: {text}"
+    if now is not None:
+        found += f". Of tensor {now!r} a part may be overwritten; it is NaN if its dtype has that"
+    if done:
+        names = ", ".join(map(repr, done[:5]))
+        more = f" and {len(done) - 5:,} more" if len(done) > 5 else ""
+        found += f". {names}{more} had been loaded before"
+    return f"{found}. Load a checkpoint that is good before the rest is used" if done else found
+
+
 class Plan:
     """What is to be read, and what is done with it.
 
     `problems` are the differences between the saved state and the target. `place` decides where a
-    parameter on `meta` comes to be.
+    parameter on `meta` comes to be. `all_know`: what `run` has raised is raised in all processes.
     """
 
     def __init__(self, source: Source, cast: bool, place: Callable[[str, Tensor], Tensor]) -> None:
@@ -42,9 +54,12 @@ class Plan:
         self.wanted: list[tuple[str, boxes.Box]] = []
         self.names: dict[int, str] = {}  # of parameters, by identity
         self._targets: list[tuple[Tensor, str]] = []  # what is overwritten
+        # (key, whether it is filled in pieces, what fills it)
+        self._overwriting: list[tuple[str, bool, Callable[[], None]]] = []
         self._fills: list[Callable[[], None]] = []
         self._ends: list[Callable[[], None]] = []
         self._made: dict[str, Tensor] = {}
+        self.all_know = False
 
     # --- comparing ---
 
@@ -79,7 +94,7 @@ class Plan:
             return self._sequence(target, node, where)
         if isinstance(target, torch.Generator):
             state = self.value(node, where)
-            self._ends.append(lambda: target.set_state(state()))
+            self._ends.append(functools.partial(_set_state, target, state))
             return lambda: target
         if not isinstance(target, type) and callable(getattr(target, "load_state_dict", None)):
             value = self.value(node, where)
@@ -225,10 +240,9 @@ class Plan:
 
     def prepare(self) -> None:
         """Finds the parts that this process needs. Called when everything has been compared."""
-        fills = [self._filling(target, key) for target, key in self._targets]
-        self._fills = fills + self._fills
+        self._overwriting = [(key, *self._filling(target, key)) for target, key in self._targets]
 
-    def _filling(self, target: Tensor, key: str) -> Callable[[], None]:
+    def _filling(self, target: Tensor, key: str) -> tuple[bool, Callable[[], None]]:
         ours = parts.is_ours(target)
         in_pieces = (ours and processes.count() > 1) or parts.is_large(target.nbytes)
         filled = parts.fillable(target) if ours and in_pieces else target
@@ -242,23 +256,30 @@ class Plan:
             elif regions:  # one region: the whole
                 parts.fill(target, self.source.read(key, regions[0]))
 
-        return run
+        return in_pieces, run
 
     def _fill_in_pieces(self, filled: Tensor, key: str, regions: list[boxes.Box]) -> None:
         """Fills what this process needs, if all processes can read what they need."""
-        end: Callable[[], None] | None = None
+        end: Callable[[bool], None] | None = None
         error: Exception | None = None
         try:
             pieces = (piece for region in regions for piece in self.source.pieces(key, region))
             end = parts.fill_in_pieces(filled, pieces, functools.partial(self.source.read, key))
         except Exception as raised:
             error = raised
-        if parts.is_ours(filled):
-            processes.raise_any(error)
-        elif error is not None:
-            raise error
+        try:
+            if parts.is_ours(filled):
+                self.all_know = True
+                processes.raise_any(error)
+                self.all_know = False
+            elif error is not None:
+                raise error
+        except Exception:
+            if end is not None:
+                end(False)
+            raise
         if end is not None:
-            end()
+            end(True)
 
     def source_dtype(self, key: str) -> torch.dtype:
         return dtypes.named(self.source.tensors[key].dtype)
@@ -316,8 +337,20 @@ class Plan:
         self._ends.append(action)
 
     def run(self) -> None:
-        for fill in self._fills:
-            fill()
+        """Errors: CheckpointError if what is needed cannot be read. It says what has been
+        overwritten."""
+        done: list[str] = []
+        now: str | None = None
+        try:
+            for key, in_pieces, fill in self._overwriting:
+                now = key if in_pieces else None
+                fill()
+                done.append(key)
+            now = None
+            for fill in self._fills:
+                fill()
+        except (OSError, CheckpointError) as error:
+            raise CheckpointError(_half_done(str(error), done, now)) from error
         for action in self._ends:
             action()
 
@@ -369,6 +402,10 @@ def _overlaps_itself(tensor: Tensor) -> bool:
 
 def _joined(where: str, key: Any) -> str:
     return f"{where}.{key}" if where else str(key)
+
+
+def _set_state(generator: torch.Generator, state: Callable[[], Any]) -> None:
+    generator.set_state(state())
 
 
 def _set_extra(module: nn.Module, value: Callable[[], Any]) -> None:

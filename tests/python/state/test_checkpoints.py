@@ -15,7 +15,7 @@ from training_state import Run
 
 import torch_spmd as spmd
 from torch_spmd import P
-from torch_spmd._state import parts, safetensors_file
+from torch_spmd._state import parts, reading, safetensors_file
 
 MESHES = {"one": ((1,), ("x",)), "two": ((2,), ("x",)), "four": ((4,), ("x",)),
           "grid": ((2, 3), ("data", "model"))}  # fmt: skip
@@ -317,6 +317,40 @@ def test_large_tensors_are_read_in_pieces(tmp_path, small_pieces, spec):
     spmd.load(tmp_path, empty, strict=False, mesh=other, rules={"a": ("x", None)})
     assert torch.equal(empty["a"].detach().cpu(), values["a"])
     assert spmd.sharding_of(empty["a"]).spec == P("x", None)
+
+
+def test_the_state_of_a_fresh_optimizer_is_read_in_pieces(tmp_path, small_pieces, monkeypatch):
+    mesh = spmd.make_mesh((2,), ("x",))
+
+    def made():
+        torch.manual_seed(0)
+        w = spmd.mark_sharding(torch.randn(16, 9).to("spmd"), mesh, ("x", None)).requires_grad_()
+        return w, torch.optim.AdamW([w])
+
+    def step(w, optimizer):
+        w.square().sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    w, optimizer = made()
+    step(w, optimizer)
+    spmd.save(tmp_path, {"w": w, "optimizer": optimizer})
+    sizes, read = [], reading.Ranges.read
+
+    def noted(self, *arguments):
+        sizes.append(read(self, *arguments).nbytes)
+        return read(self, *arguments)
+
+    monkeypatch.setattr(reading.Ranges, "read", noted)
+    again, fresh = made()
+    spmd.load(tmp_path, {"w": again, "optimizer": fresh})
+    assert max(sizes) <= 100
+    moment = fresh.state[again]["exp_avg"]
+    assert torch.equal(moment.cpu(), optimizer.state[w]["exp_avg"].cpu())
+    assert spmd.sharding_of(moment).spec == P("x", None)
+    step(w, optimizer)
+    step(again, fresh)
+    assert torch.equal(again.detach().cpu(), w.detach().cpu())
 
 
 def test_memory_of_the_host():
