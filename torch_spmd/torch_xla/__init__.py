@@ -50,12 +50,12 @@ def device_count() -> int:
 
 def sync(wait: bool = False, reset_scope: bool = True) -> None:
     """Runs what is pending, then the closures of the step."""
-    from torch_spmd.torch_xla import _hlo
+    from torch_spmd.torch_xla import _auto_pending, _hlo
     from torch_spmd.torch_xla.core import xla_model
 
     wait = wait or os.environ.get("XLA_SYNC_WAIT", "0") not in ("0", "")
+    _auto_pending.shard_pending()
     _hlo.dump(lambda: spmd.sync(wait=wait))
-
     xla_model._run_step_closures()
 
 

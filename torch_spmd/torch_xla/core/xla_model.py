@@ -91,11 +91,11 @@ def mark_step(wait: bool = False, reset_scope: bool = True) -> None:
 
 
 def wait_device_ops(devices: Sequence[str] = ()) -> None:
-    spmd.sync(wait=True)
+    _XLAC._xla_wait_device_ops(devices)
 
 
 def unlazy(tensors: Sequence[Tensor]) -> None:
-    spmd.sync(wait=True)
+    _XLAC._xla_sync_multi(tensors)
 
 
 def optimizer_step(
