@@ -268,6 +268,33 @@ def exported(own):
     assert one.read_bytes() == before and not list(own.glob("*.part"))
 
 
+def failing_disk(own):
+    """A disk that fails in one process while tensors are filled: all raise it, and go on."""
+
+    def failing(*arguments):
+        left[0] -= 1
+        if left[0] == 0 and spmd.process_index() == spmd.process_count() - 1:
+            raise OSError(5, "Input/output error")
+        read(*arguments)
+
+    spmd.save(own / "good", tensors(3))
+    read, left, failed = files.read_into, [0], 0
+    for n in (1, 2, 9, 15, 22):
+        left[0] = n
+        files.read_into = failing
+        try:
+            target = tensors(0)
+            spmd.load(own / "good", target, verify=False)
+        except spmd.CheckpointError as error:
+            assert "Input/output error" in str(error)
+            failed += 1
+        finally:
+            files.read_into = read
+        spmd.load(own / "good", target)
+        same(whole(target), whole(tensors(3)))
+    assert failed > 2, failed
+
+
 def loader(own):
     """The position of a loader is saved."""
     rows = [{"x": torch.full((3,), float(i)), "y": i} for i in range(40)]
@@ -298,6 +325,7 @@ def main():
         large(own)
         on_meta(own)
         exported(own)
+        failing_disk(own)
         kept(own)
         loader(own)
     if losses is not None and spmd.process_index() == 0:
