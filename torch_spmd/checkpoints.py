@@ -59,7 +59,8 @@ class LoadReport(NamedTuple):
 
 class RandomState:
     """The states of the random numbers of the device, PyTorch, Python, and numpy if it is in use,
-    as a part of a tree that is saved and loaded.
+    as a part of a tree that is saved and loaded. In a job whose processes draw different numbers on
+    the host, those of each are saved; a process that was not there gets those of process 0.
 
     Example:
         >>> import tempfile, torch, torch_spmd as spmd
@@ -76,6 +77,16 @@ class RandomState:
         device: Any = torch.spmd  # type: ignore[attr-defined]
         return {**randomness.host_state(), "spmd": device.get_rng_state()}
 
+    def state_of_job(self) -> dict[str, Any]:
+        """The states of all processes, which all call it: what `save` saves."""
+        state = self.state_dict()
+        if processes.count() > 1:
+            mine = randomness.to_json(randomness.host_state())
+            every = processes.ask(mine, "saves the states of random numbers")
+            if any(theirs != every[0] for theirs in every):
+                state["processes"] = [randomness.from_json(theirs) for theirs in every]
+        return state
+
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Sets the states that `state_dict` returned.
 
@@ -89,7 +100,9 @@ class RandomState:
             )
         try:
             torch.spmd.set_rng_state(given["spmd"])  # type: ignore[attr-defined]
-            randomness.set_host_state(given)
+            every = given.get("processes", [])
+            rank = processes.rank()
+            randomness.set_host_state(every[rank] if rank < len(every) else given)
         except Exception as error:
             raise ValueError(f"load_state_dict: state must be {what}: {error}") from error
 

@@ -30,6 +30,16 @@ def set_host_state(state: Mapping[str, Any]) -> None:
         numpy.random.set_state(tuple(state["numpy"]))
 
 
+def to_json(state: Mapping[str, Any]) -> dict[str, Any]:
+    return {**state, "torch": state["torch"].tolist()}
+
+
+def from_json(state: Mapping[str, Any]) -> dict[str, Any]:
+    version, words, spare = state["python"]
+    torch_state = torch.tensor(state["torch"], dtype=torch.uint8)
+    return {**state, "torch": torch_state, "python": (version, tuple(words), spare)}
+
+
 def generator_state(generator: Any) -> Any:
     """The state of a generator of PyTorch, Python or numpy; None of anything else."""
     if isinstance(generator, torch.Generator):

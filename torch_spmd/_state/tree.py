@@ -31,8 +31,11 @@ def state_of(value: Any) -> Any:
         return value
     if isinstance(value, torch.Generator):
         return value.get_state()
-    method = getattr(value, "state_dict", None)
-    return method() if callable(method) else value
+    for name in ("state_of_job", "state_dict"):  # the first of RandomState
+        method = getattr(value, name, None)
+        if callable(method):
+            return method()
+    return value
 
 
 class Encoder:

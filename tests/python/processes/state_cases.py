@@ -7,10 +7,12 @@ from whatever number of processes.
 
 import json
 import os
+import random
 import sys
 import threading
 from pathlib import Path
 
+import numpy
 import torch
 import torch.distributed.checkpoint as dcp
 from safetensors.torch import load_file
@@ -295,6 +297,26 @@ def failing_disk(own):
     assert failed > 2, failed
 
 
+def random_states(own):
+    """Each process has its own random numbers of the host, and gets them back."""
+
+    def drawn():
+        on_device = torch.rand(3, device="spmd").tolist()
+        return torch.rand(3).tolist(), random.random(), numpy.random.rand(), on_device
+
+    for seed in (spmd.process_index(), 0):
+        torch.manual_seed(5)  # of the device, the same in all
+        torch.set_rng_state(torch.Generator().manual_seed(seed).get_state())
+        random.seed(seed)
+        numpy.random.seed(seed)
+        spmd.save(own / "random", {"random": spmd.RandomState()})
+        expected = drawn()
+        spmd.load(own / "random", {"random": spmd.RandomState()})
+        assert drawn() == expected
+    saved = spmd.load(own / "random", None)["random"]
+    assert "processes" not in saved  # they are the same
+
+
 def loader(own):
     """The position of a loader is saved."""
     rows = [{"x": torch.full((3,), float(i)), "y": i} for i in range(40)]
@@ -326,6 +348,7 @@ def main():
         on_meta(own)
         exported(own)
         failing_disk(own)
+        random_states(own)
         kept(own)
         loader(own)
     if losses is not None and spmd.process_index() == 0:
