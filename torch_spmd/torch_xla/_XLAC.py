@@ -13,9 +13,18 @@ import torch
 from torch import Tensor
 
 import torch_spmd as spmd
-from torch_spmd.torch_xla import _auto_pending, _hlo, _manual, _marks, _tiles, lowering
+from torch_spmd.torch_xla import (
+    _auto_pending,
+    _counts,
+    _hlo,
+    _manual,
+    _marks,
+    _tiles,
+    lowering,
+)
 from torch_spmd.torch_xla._sharding_type import ShardingType
 from torch_spmd.torch_xla._tiles import OpSharding
+from torch_spmd.torch_xla.debug import metrics
 
 __all__ = ["OpSharding", "lowering"]
 
@@ -203,6 +212,21 @@ def _get_graph_hash(tensors: Sequence[Tensor]) -> str:
     text = _hlo.text([_unwrapped(t) for t in tensors])
     switches = (_auto_pending.is_on(), os.environ.get("XLA_AUTO_SPMD_MESH"))
     return hashlib.sha256(f"{switches}{text}".encode()).hexdigest()
+
+
+# --- counts ---
+
+
+def _xla_metrics_report() -> str:
+    return metrics.metrics_report()
+
+
+def _short_xla_metrics_report(counter_names: Sequence[str], metric_names: Sequence[str]) -> str:
+    return metrics.short_metrics_report(counter_names, metric_names)
+
+
+def _xla_increment_counter(name: str, value: int) -> None:
+    _counts.count(name, value)
 
 
 # --- the runtime ---
