@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 import torch_spmd as spmd
-from torch_spmd._state import files, manifest, parts, safetensors_file
+from torch_spmd._state import export, files, manifest, parts, safetensors_file
 
 OLD, NEW = 1.0, 2.0
 
@@ -409,6 +409,44 @@ def test_an_export_that_is_killed_leaves_the_last_one(tmp_path, monkeypatch, for
         save(OLD)
     assert found == sorted(found) and found[0] == OLD and found[-1] == NEW and len(found) > 4
     assert [p.name for p in tmp_path.iterdir()] == ["model.safetensors"]
+
+
+@pytest.mark.parametrize("counts", [(2, 2), (1, 2), (2, 1), (3, 2)], ids=str)
+def test_several_files_for_the_hub_are_those_of_one_export(tmp_path, monkeypatch, counts):
+    """Whenever the writer is killed, the index names files of one export, or there is one file."""
+
+    def save(value, count):
+        monkeypatch.setattr(export, "_LARGEST_FILE", 1 if count > 1 else 1 << 20)
+        tree = {name: torch.full((5, 7), value) for name in "abc"[:count]}
+        spmd.save(tmp_path, tree | {"a": torch.full((5, 7), value)}, format="hub")
+
+    def value(values=OLD):
+        found = spmd.load(tmp_path, None)
+        assert len(found) in counts
+        [one] = {x for t in found.values() for x in t.flatten().tolist()}
+        alone = tmp_path / "model.safetensors"  # which transformers takes, if it is there
+        if alone.exists():
+            [one] = set(safetensors.torch.load_file(alone)["a"].flatten().tolist())
+        return one
+
+    save(OLD, counts[0])
+    found = []
+    for n in range(1, 100):
+        child = os.fork()
+        if child == 0:
+            stopping_at(n, monkeypatch, lambda: os.kill(os.getpid(), 9))
+            save(NEW, counts[1])
+            os._exit(0)
+        status = os.waitpid(child, 0)[1]
+        found.append(value())
+        if status == 0:
+            break
+        save(OLD, counts[0])
+        assert len(list(tmp_path.iterdir())) == counts[0] + (counts[0] > 1)
+    # One that is alone may be seen before or after the index.
+    assert {found[0], found[-1]} == {OLD, NEW} and found[0] == OLD and len(found) > 6
+    if 1 not in counts:
+        assert found == sorted(found)
 
 
 class Touch:
