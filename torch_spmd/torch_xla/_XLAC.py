@@ -114,14 +114,16 @@ class XlaShardingSpec:
 def _xla_tensors_from_aten(
     tensors: Sequence[Tensor], devices: Any, specs: Sequence[XlaShardingSpec | None] | None = None
 ) -> list[Tensor]:
-    """A tensor without a spec is replicated."""
+    """A tensor without a spec is replicated, or free where shardings are found automatically."""
     moved = []
     for position, t in enumerate(tensors):
         on_device = t.detach().to("spmd")
         spec = specs[position] if specs else None
         if spec is not None:
             _check_minibatch(t, spec)
-        _marks.mark(on_device, OpSharding.of(None) if spec is None else spec.sharding)
+            _marks.mark(on_device, spec.sharding)
+        elif not _auto_pending.is_on():
+            _marks.mark(on_device, OpSharding.of(None))
         moved.append(on_device)
     return moved
 
