@@ -227,14 +227,37 @@ def to_dcp(path: str, node: Any, tensors: dict[str, Tensor]) -> None:
     import torch.distributed.checkpoint as dcp
     from torch.distributed.checkpoint.api import CheckpointException
 
+    from torch_spmd._state import dcp_writer
+
+    folder = folder_at(path)
     with _raised_in_all():
-        _check_free(folder_at(path), (manifest.NAME,))
+        _check_free(folder, (manifest.NAME,))
+    token = processes.from_first(uuid.uuid4().hex[:12])
+    first, local = processes.rank() == 0, folder.writes_anywhere
+    to: dict[str, Any] = {"checkpoint_id": path}
+    if local:
+        to = {"storage_writer": dcp_writer.Writer(folder.path, token)}
     try:
-        dcp.save(  # type: ignore[attr-defined]
-            tree.decode(node, tensors.__getitem__),
-            checkpoint_id=path,
-            no_dist=processes.count() == 1,
-        )
+        value = tree.decode(node, tensors.__getitem__)
+        dcp.save(value, no_dist=processes.count() == 1, **to)  # type: ignore[attr-defined]
     except CheckpointException as several:  # what the processes met, and no Exception itself
+        if first and local:
+            _remove(folder, dcp_writer.own(folder.names(), token))
         [error, *_] = [error for error, _ in several.failures.values()]
-        raise error from several
+        raise _of_the_disk(error) from several
+    if first and local:
+        _remove(folder, dcp_writer.others(folder.names(), token))
+
+
+def _remove(folder: Folder, names: list[str]) -> None:
+    with contextlib.suppress(OSError):
+        for name in names:
+            folder.remove(name)
+
+
+def _of_the_disk(error: BaseException) -> BaseException:
+    """What went wrong with a file, in the place of what torch.save says of it."""
+    found: BaseException | None = error
+    while found is not None and not isinstance(found, OSError):
+        found = found.__cause__ or found.__context__
+    return error if found is None else found

@@ -5,13 +5,18 @@ is wrong, and nothing lost."""
 import errno
 import json
 import os
+import pathlib
 import pickle
 import re
+import resource
+import shutil
+import signal
 import threading
 
 import pytest
 import safetensors.torch
 import torch
+import torch.distributed.checkpoint as dcp
 from torch import nn
 
 import torch_spmd as spmd
@@ -53,7 +58,7 @@ def stopping_at(n, monkeypatch, stop):
         return call
 
     for owner, name in ((files, "write_all"), (os, "fsync"), (os, "replace"), (os, "remove"),
-                        (os, "makedirs")):  # fmt: skip
+                        (os, "makedirs"), (pathlib.Path, "open")):  # fmt: skip
         monkeypatch.setattr(owner, name, counted(getattr(owner, name)))
 
 
@@ -447,6 +452,53 @@ def test_several_files_for_the_hub_are_those_of_one_export(tmp_path, monkeypatch
     assert {found[0], found[-1]} == {OLD, NEW} and found[0] == OLD and len(found) > 6
     if 1 not in counts:
         assert found == sorted(found)
+
+
+@pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
+@pytest.mark.parametrize("by", ["us", "dcp"])
+def test_the_format_of_dcp_that_is_killed_leaves_the_last_one(tmp_path, monkeypatch, by):
+    """Also one that `dcp.save` has written, whose files have other names."""
+
+    def save_old():
+        if by == "us":
+            spmd.save(tmp_path, tree_of(OLD), format="dcp")
+        else:
+            shutil.rmtree(tmp_path)
+            dcp.save(tree_of(OLD), checkpoint_id=tmp_path)
+
+    save_old()
+    found = []
+    for n in range(1, 100):
+        child = os.fork()
+        if child == 0:
+            stopping_at(n, monkeypatch, lambda: os.kill(os.getpid(), 9))
+            spmd.save(tmp_path, tree_of(NEW), format="dcp")
+            os._exit(0)
+        status = os.waitpid(child, 0)[1]
+        found.append(loaded(tmp_path))
+        if status == 0:
+            break
+        save_old()
+    assert found == sorted(found) and found[0] == OLD and found[-1] == NEW and len(found) > 5
+    assert len(list(tmp_path.glob("*.distcp"))) == 1
+
+
+@pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
+def test_a_full_disk_and_the_format_of_dcp(tmp_path):
+    spmd.save(tmp_path, tree_of(OLD), format="dcp")
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    try:
+        for most in (0, 500, 1500, 4000):
+            resource.setrlimit(resource.RLIMIT_FSIZE, (most, limits[1]))
+            with pytest.raises(OSError, match="File too large"):
+                spmd.save(tmp_path, tree_of(NEW), format="dcp")
+            resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+            assert loaded(tmp_path) == OLD
+            assert len(list(tmp_path.glob("*.distcp"))) == 1
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        signal.signal(signal.SIGXFSZ, before)
 
 
 class Touch:
