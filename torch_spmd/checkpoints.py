@@ -159,6 +159,8 @@ def _writer(path: str, value: Any, wait: bool, format: str) -> Callable[[], None
     tensors = {key: parts.resolved(tensor) for key, tensor in encoder.tensors.items()}
     if format in ("safetensors", "hub"):
         export.check_flat(node, tensors)
+    elif format == "dcp":
+        export.check_readable(node)
     if not wait:
         tensors = writing.snapshot(tensors)
     elif processes.count() > 1:

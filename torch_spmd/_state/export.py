@@ -67,6 +67,18 @@ def check_flat(node: Any, tensors: Mapping[str, Tensor]) -> None:
             )
 
 
+def check_readable(node: Any, path: str = "") -> None:
+    """Errors: TypeError if there is a queue, which no file of torch.save gives back without running
+    code."""
+    if isinstance(node, dict) and node.get("$") == "deque":
+        raise TypeError(
+            f"save: {path or 'the tree'} is a deque, which files of DCP do not give back without "
+            "running code; save a list, or with format='spmd'"
+        )
+    for key, item in (tree.items_of(node) or {}).items():
+        check_readable(item, f"{path}.{key}" if path else str(key))
+
+
 def _values(node: Any) -> bool:
     """True if there is a leaf that is no tensor."""
     if tree.tensor_key(node) is not None:

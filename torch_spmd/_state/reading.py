@@ -137,7 +137,7 @@ class Ranges:
 def _empty(region: Box, dtype: torch.dtype, into: Tensor | None) -> Tensor:
     size = boxes.elements(region) * dtype.itemsize
     if into is None or size > into.nbytes:
-        return torch.empty(boxes.sizes(region), dtype=dtype)
+        return torch.empty(boxes.sizes(region), dtype=dtype, device="cpu")
     return into[:size].view(dtype).view(boxes.sizes(region))
 
 
