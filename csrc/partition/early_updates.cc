@@ -23,7 +23,8 @@ using program::ValueId;
 
 // A value of at most so many bytes is a number that updates may share without being one group.
 constexpr int64_t kNumberBytes = 8;
-// How many places are looked at for one with room for a group.
+// How many places are looked at for one with room for a group, and for one behind which the
+// collective that makes its gradient is over.
 constexpr int kMostPlaces = 64;
 
 class Grouping {
@@ -104,6 +105,7 @@ class Grouping {
   // What a group takes from outside and leaves, if it runs behind `place`.
   struct Balance {
     int place;
+    int sent = -1;           // the last collective of the backward pass that makes an operand
     int64_t given_up = 0;  // bytes of values from outside that nothing else uses
     int64_t left = 0;      // bytes of results that others use
     int64_t most = 0;      // the most that it holds beyond what was there
@@ -129,6 +131,7 @@ class Grouping {
       for (ValueId v : program_.instructions[i].operands) {
         if (v == kNoValue) continue;
         if (facts_.maker(v) < first_) balance.place = std::max(balance.place, facts_.maker(v));
+        if (IsSent(v)) balance.sent = std::max(balance.sent, facts_.maker(v));
         last_use_[v] = i;
       }
     }
@@ -163,13 +166,37 @@ class Grouping {
   bool Place(const std::vector<int>& group) {
     const Balance balance = BalanceOf(group);
     if (balance.left >= balance.given_up) return false;
-    const int last = std::min(first_ - 1, balance.place + kMostPlaces);
-    for (int place = balance.place; place < last; ++place) {
+    const int after = balance.sent < 0 ? balance.place : BehindNextCollective(balance);
+    return PlaceFrom(group, balance, after) ||
+           (after > balance.place && PlaceFrom(group, balance, balance.place));
+  }
+
+  // Moves the group to the first place from `from` on that has room for it.
+  bool PlaceFrom(const std::vector<int>& group, const Balance& balance, int from) {
+    const int last = std::min(first_ - 1, from + kMostPlaces);
+    for (int place = from; place < last; ++place) {
       if (profile_.Most(place, place) + balance.most > profile_.peak()) continue;
       for (const int i : group) place_of_[i] = place;
       return true;
     }
     return false;
+  }
+
+  // True if a collective of the backward pass makes `v`.
+  bool IsSent(ValueId v) const {
+    const int maker = facts_.maker(v);
+    return maker >= 0 && maker < first_ &&
+           program::Communicates(program_.instructions[maker].code);
+  }
+
+  // The place behind the collective that follows those that make the group's operands: while the
+  // backward pass goes on to it, they are on their way. The group's place if there is none near.
+  int BehindNextCollective(const Balance& balance) const {
+    const int last = std::min(first_ - 1, balance.sent + 1 + kMostPlaces);
+    for (int i = balance.sent + 1; i < last; ++i) {
+      if (program::Communicates(program_.instructions[i].code)) return std::max(balance.place, i);
+    }
+    return balance.place;
   }
 
   const Program& program_;
