@@ -40,18 +40,20 @@ class Grouping {
         last_failing_(LastThatMayFail(program)),
         given_up_(program.values.size(), false),
         last_use_(program.values.size(), -1),
-        place_of_(end_, -1) {
+        behind_(end_) {
     for (const program::Output& output : program.outputs) {
       if (output.becomes >= 0) given_up_[program.inputs[output.becomes].value] = true;
     }
   }
 
-  // By instruction: the instruction behind which it goes, or -1 where it stays. Empty if all stay.
-  std::vector<int> Places() {
+  // By instruction: those behind the backward pass that go behind it, in order, each group as a
+  // whole. Empty if all stay.
+  std::vector<std::vector<int>> Places() {
     if (first_ == 0 || last_failing_ >= first_) return {};
-    bool any = false;
-    for (const std::vector<int>& group : Groups()) any = Place(group) || any;
-    return any ? std::move(place_of_) : std::vector<int>();
+    for (const std::vector<int>& group : Groups()) {
+      if (!Place(group)) PutBehind(first_ - 1, group);
+    }
+    return std::move(behind_);
   }
 
  private:
@@ -105,7 +107,7 @@ class Grouping {
   // What a group takes from outside and leaves, if it runs behind `place`.
   struct Balance {
     int place;
-    int sent = -1;           // the last collective of the backward pass that makes an operand
+    int sent = -1;         // the last collective of the backward pass that makes an operand
     int64_t given_up = 0;  // bytes of values from outside that nothing else uses
     int64_t left = 0;      // bytes of results that others use
     int64_t most = 0;      // the most that it holds beyond what was there
@@ -162,6 +164,10 @@ class Grouping {
     return balance;
   }
 
+  void PutBehind(int place, const std::vector<int>& group) {
+    behind_[place].insert(behind_[place].end(), group.begin(), group.end());
+  }
+
   // Moves the group up if that is worth it.
   bool Place(const std::vector<int>& group) {
     const Balance balance = BalanceOf(group);
@@ -176,7 +182,7 @@ class Grouping {
     const int last = std::min(first_ - 1, from + kMostPlaces);
     for (int place = from; place < last; ++place) {
       if (profile_.Most(place, place) + balance.most > profile_.peak()) continue;
-      for (const int i : group) place_of_[i] = place;
+      PutBehind(place, group);
       return true;
     }
     return false;
@@ -185,8 +191,7 @@ class Grouping {
   // True if a collective of the backward pass makes `v`.
   bool IsSent(ValueId v) const {
     const int maker = facts_.maker(v);
-    return maker >= 0 && maker < first_ &&
-           program::Communicates(program_.instructions[maker].code);
+    return maker >= 0 && maker < first_ && program::Communicates(program_.instructions[maker].code);
   }
 
   // The place behind the collective that follows those that make the group's operands: while the
@@ -209,24 +214,23 @@ class Grouping {
   const int last_failing_;      // no update comes before it
   std::vector<bool> given_up_;  // by value: an input that an output replaces
   std::vector<int> last_use_;   // by value, within the group that is looked at
-  std::vector<int> place_of_;
+  std::vector<std::vector<int>> behind_;
 };
 
 }  // namespace
 
 bool UpdateEarly(Program& program) {
-  const std::vector<int> places = Grouping(program).Places();
-  if (places.empty()) return false;
+  const std::vector<std::vector<int>> behind = Grouping(program).Places();
+  if (behind.empty()) return false;
   const int64_t peak = MemoryProfile(program).peak();
-  const int end = static_cast<int>(program.instructions.size());
-  std::vector<std::vector<int>> behind(end);
-  for (int i = 0; i < end; ++i) {
-    if (places[i] >= 0) behind[places[i]].push_back(i);
+  std::vector<bool> moves(behind.size(), false);
+  for (const std::vector<int>& those : behind) {
+    for (const int i : those) moves[i] = true;
   }
   Program moved = program;
   moved.instructions.clear();
-  for (int i = 0; i < end; ++i) {
-    if (places[i] < 0) moved.instructions.push_back(program.instructions[i]);
+  for (size_t i = 0; i < behind.size(); ++i) {
+    if (!moves[i]) moved.instructions.push_back(program.instructions[i]);
     for (const int k : behind[i]) moved.instructions.push_back(program.instructions[k]);
   }
   if (MemoryProfile(moved).peak() >= peak) return false;

@@ -12,8 +12,9 @@
 // use each other's results make a group: the update of one parameter, or of all, where they share a
 // norm. A group is moved up to where its operands are made and nothing else uses the inputs that it
 // replaces, if less is held behind it than before it, and if there is room for what it holds
-// meanwhile. Where a collective makes the gradient, the group goes behind the next collective, since
-// it would wait for the gradient otherwise:
+// meanwhile. The others run behind the backward pass, one after the other. Where a collective makes
+// the gradient, the group goes behind the next collective, since it would wait for the gradient
+// otherwise:
 //
 //   %2: … = reduce_scatter(%1)            of the last layer      %2: … = reduce_scatter(%1)
 //   %3: … = call mm                                              %3: … = call mm
