@@ -265,8 +265,8 @@ absl::Status LowerPlans(Pipeline& pipeline, const CompileOptions& options,
   SPMD_RETURN_IF_ERROR(pipeline.Pass("order", [&] {
     BaseOrder(out.program);
     if (machine.memory_bytes > 0) {
-      updates_early =
-          (IsShort(machine, out.program) || !Communicates(out.program)) && UpdateEarly(out.program);
+      updates_early = (IsShort(machine, out.program) || !Communicates(out.program)) &&
+                      UpdateEarly(out.program, MemoryToFill(machine));
       GatherAgainToFit(machine, out);
     }
     Order(out.program, OptionsFor(out.program, machine, options.merge_cap_bytes));

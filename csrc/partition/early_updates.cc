@@ -23,9 +23,11 @@ using program::ValueId;
 
 // A value of at most so many bytes is a number that updates may share without being one group.
 constexpr int64_t kNumberBytes = 8;
-// How many places are looked at for one with room for a group, and for one behind which the
-// collective that makes its gradient is over.
+// How many places are looked at for one with room for a group.
 constexpr int kMostPlaces = 64;
+// How many instructions an update comes behind the collective that makes its gradient, the first
+// that makes the program fit.
+constexpr int kLags[] = {256, 64, 16, 4, 1};
 
 class Grouping {
  public:
@@ -39,19 +41,23 @@ class Grouping {
         first_(FirstBehindBackward()),
         last_failing_(LastThatMayFail(program)),
         given_up_(program.values.size(), false),
-        last_use_(program.values.size(), -1),
-        behind_(end_) {
+        last_use_(program.values.size(), -1) {
     for (const program::Output& output : program.outputs) {
       if (output.becomes >= 0) given_up_[program.inputs[output.becomes].value] = true;
     }
   }
 
+  // Whether a collective makes an operand of a group that was placed.
+  bool waits() const { return waits_; }
+
   // By instruction: those behind the backward pass that go behind it, in order, each group as a
-  // whole. Empty if all stay.
-  std::vector<std::vector<int>> Places() {
+  // whole. Empty if all stay. Where a collective makes an operand, a group goes `lag` instructions
+  // behind it.
+  std::vector<std::vector<int>> Places(int lag) {
     if (first_ == 0 || last_failing_ >= first_) return {};
+    behind_.assign(end_, {});
     for (const std::vector<int>& group : Groups()) {
-      if (!Place(group)) PutBehind(first_ - 1, group);
+      if (!Place(group, lag)) PutBehind(first_ - 1, group);
     }
     return std::move(behind_);
   }
@@ -168,17 +174,12 @@ class Grouping {
     behind_[place].insert(behind_[place].end(), group.begin(), group.end());
   }
 
-  // Moves the group up if that is worth it.
-  bool Place(const std::vector<int>& group) {
+  // Moves the group up, to the first place with room for it, if that is worth it.
+  bool Place(const std::vector<int>& group, int lag) {
     const Balance balance = BalanceOf(group);
     if (balance.left >= balance.given_up) return false;
-    const int after = balance.sent < 0 ? balance.place : BehindNextCollective(balance);
-    return PlaceFrom(group, balance, after) ||
-           (after > balance.place && PlaceFrom(group, balance, balance.place));
-  }
-
-  // Moves the group to the first place from `from` on that has room for it.
-  bool PlaceFrom(const std::vector<int>& group, const Balance& balance, int from) {
+    waits_ = waits_ || balance.sent >= 0;
+    const int from = balance.sent < 0 ? balance.place : std::max(balance.place, balance.sent + lag);
     const int last = std::min(first_ - 1, from + kMostPlaces);
     for (int place = from; place < last; ++place) {
       if (profile_.Most(place, place) + balance.most > profile_.peak()) continue;
@@ -194,16 +195,6 @@ class Grouping {
     return maker >= 0 && maker < first_ && program::Communicates(program_.instructions[maker].code);
   }
 
-  // The place behind the collective that follows those that make the group's operands: while the
-  // backward pass goes on to it, they are on their way. The group's place if there is none near.
-  int BehindNextCollective(const Balance& balance) const {
-    const int last = std::min(first_ - 1, balance.sent + 1 + kMostPlaces);
-    for (int i = balance.sent + 1; i < last; ++i) {
-      if (program::Communicates(program_.instructions[i].code)) return std::max(balance.place, i);
-    }
-    return balance.place;
-  }
-
   const Program& program_;
   const std::vector<int64_t> bytes_;
   const program::DefUse facts_;
@@ -215,14 +206,11 @@ class Grouping {
   std::vector<bool> given_up_;  // by value: an input that an output replaces
   std::vector<int> last_use_;   // by value, within the group that is looked at
   std::vector<std::vector<int>> behind_;
+  bool waits_ = false;
 };
 
-}  // namespace
-
-bool UpdateEarly(Program& program) {
-  const std::vector<std::vector<int>> behind = Grouping(program).Places();
-  if (behind.empty()) return false;
-  const int64_t peak = MemoryProfile(program).peak();
+// The program in which the instructions `behind` each one follow it.
+Program Reordered(const Program& program, const std::vector<std::vector<int>>& behind) {
   std::vector<bool> moves(behind.size(), false);
   for (const std::vector<int>& those : behind) {
     for (const int i : those) moves[i] = true;
@@ -233,9 +221,30 @@ bool UpdateEarly(Program& program) {
     if (!moves[i]) moved.instructions.push_back(program.instructions[i]);
     for (const int k : behind[i]) moved.instructions.push_back(program.instructions[k]);
   }
-  if (MemoryProfile(moved).peak() >= peak) return false;
-  program = std::move(moved);
-  return true;
+  return moved;
+}
+
+}  // namespace
+
+bool UpdateEarly(Program& program, int64_t wanted_bytes) {
+  Grouping grouping(program);
+  int64_t peak = MemoryProfile(program).peak();
+  Program best;
+  bool any = false;
+  for (const int lag : kLags) {
+    const std::vector<std::vector<int>> behind = grouping.Places(lag);
+    if (behind.empty()) return false;
+    Program moved = Reordered(program, behind);
+    const int64_t held = MemoryProfile(moved).peak();
+    if (held < peak) {
+      peak = held;
+      best = std::move(moved);
+      any = true;
+    }
+    if (peak <= wanted_bytes || !grouping.waits()) break;
+  }
+  if (any) program = std::move(best);
+  return any;
 }
 
 }  // namespace spmd::partition

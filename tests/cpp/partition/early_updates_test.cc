@@ -6,6 +6,7 @@
 
 #include <string>
 
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "csrc/partition/memory_profile.h"
 #include "csrc/program/program.h"
@@ -96,13 +97,18 @@ program {
 }
 )";
 
-// Each gradient is on its way until the next collective has been sent.
-TEST(EarlyUpdates, ComeBehindTheNextCollective) {
-  Program program = *Program::Parse(kShardedLayers);
-  ASSERT_TRUE(program::Verify(program).ok()) << program::Verify(program);
-  ASSERT_TRUE(UpdateEarly(program));
-  EXPECT_TRUE(program::Verify(program).ok()) << program::Verify(program);
-  EXPECT_EQ(FirstResults(program), "1 2 3 12 4 5 6 7 13 8 9 10 14 11");
+// A gradient is on its way until its update, as long as there is room for both.
+TEST(EarlyUpdates, ComeAsLateBehindACollectiveAsMemoryAllows) {
+  const auto moves = [](int64_t wanted_bytes) {
+    Program program = *Program::Parse(kShardedLayers);
+    EXPECT_TRUE(program::Verify(program).ok()) << program::Verify(program);
+    if (!UpdateEarly(program, wanted_bytes)) return std::string();
+    EXPECT_TRUE(program::Verify(program).ok()) << program::Verify(program);
+    return absl::StrCat(MemoryProfile(program).peak(), ": ", FirstResults(program));
+  };
+  // Four instructions behind %2 and behind %6; one is no better. %u is updated at the end.
+  EXPECT_EQ(moves(0), "1408: 1 2 3 4 5 6 12 7 8 9 10 13 11 14");
+  EXPECT_EQ(moves(MemoryProfile(*Program::Parse(kShardedLayers)).peak()), "");
 }
 
 }  // namespace
