@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from torch import Tensor
+from torch import Tensor, UntypedStorage
 
 # options.cc
 class Options:
@@ -185,6 +185,21 @@ class Pricing:
 
 def shape_only(like: Tensor) -> ShapeOnly: ...
 def trace(inputs: Sequence[ShapeOnly], results: Sequence[Tensor], mesh: Mesh) -> TracedGraph: ...
+def pending_work() -> (
+    tuple[tuple[int, int], list[Mesh], list[tuple[int, tuple[int, ...], int]]] | None
+):
+    """Of what is pending: a key, the meshes that it names, and (number, sizes, bytes) of each input
+    that neither a mark nor an earlier program has placed. None if nothing is pending."""
+
+def trace_pending(mesh: Mesh) -> TracedGraph:
+    """What is pending; the numbers of its inputs are those of `pending_work`."""
+
+def mark_pending(mesh: Mesh, marks: Sequence[tuple[int, Any]]) -> None:
+    """Marks inputs of what is pending, for its program only."""
+
+def read_by_pending(storage: UntypedStorage) -> bool:
+    """Whether pending work reads the data of the host that a storage of this device holds."""
+
 def machine(name: str) -> dict[str, Any]: ...
 
 # rules.cc

@@ -29,8 +29,25 @@ def install() -> None:
     _copy_between_processes()
     _refuse_data_parallel()
     _keep_marks()
+    _keep_no_host_cache()
     _moves.install()
     os.register_at_fork(after_in_child=_note_fork)
+
+
+def _keep_no_host_cache() -> None:
+    """`torch.accelerator.empty_host_cache` asks an allocator of pinned memory, which the device has
+    not, and would end the process."""
+    functions: Any = torch._C
+    empty = getattr(functions, "_accelerator_emptyHostCache", None)
+    if empty is None:
+        return
+
+    @functools.wraps(empty)
+    def checked() -> None:
+        if torch._C._get_accelerator().type != "spmd":
+            empty()
+
+    functions._accelerator_emptyHostCache = checked
 
 
 def in_forked_child() -> bool:

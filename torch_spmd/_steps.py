@@ -19,7 +19,7 @@ import contextlib
 import functools
 import sys
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import CodeType
 from typing import Any
 
@@ -83,6 +83,10 @@ def only_recorded() -> Iterator[_NumbersAreOne]:
         _only_recorded = before
 
 
+# Called when an optimizer has stepped, before what is pending becomes its program.
+before_program: list[Callable[[], None]] = []
+
+
 def _before_step(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
     if _only_recorded is None:
         _C.optimizer_begins(optimizer)
@@ -90,6 +94,8 @@ def _before_step(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
 
 def _after_step(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
     if _only_recorded is None:
+        for call in before_program:
+            call()
         _C.optimizer_stepped(optimizer, _loop_of(optimizer).habit)
 
 

@@ -12,7 +12,16 @@ import torch
 from torch import Tensor
 
 from torch_spmd import _arguments, _loading, modules
-from torch_spmd._state import export, parts, processes, reading, targets, tree, writing
+from torch_spmd._state import (
+    export,
+    parts,
+    processes,
+    randomness,
+    reading,
+    targets,
+    tree,
+    writing,
+)
 from torch_spmd._state.files import CheckpointError, folder_at
 from torch_spmd.mesh import Mesh, mesh_or_global
 from torch_spmd.spec import SpecLike
@@ -50,7 +59,8 @@ class LoadReport(NamedTuple):
 
 class RandomState:
     """The states of the random numbers of the device, PyTorch, Python, and numpy if it is in use,
-    as a part of a tree that is saved and loaded.
+    as a part of a tree that is saved and loaded. In a job whose processes draw different numbers on
+    the host, those of each are saved; a process that was not there gets those of process 0.
 
     Example:
         >>> import tempfile, torch, torch_spmd as spmd
@@ -64,18 +74,17 @@ class RandomState:
 
     def state_dict(self) -> dict[str, Any]:
         """The states, as a tree that can be saved."""
-        import random
-        import sys
-
         device: Any = torch.spmd  # type: ignore[attr-defined]
-        state: dict[str, Any] = {
-            "torch": torch.get_rng_state(),
-            "spmd": device.get_rng_state(),
-            "python": random.getstate(),
-        }
-        if "numpy.random" in sys.modules:
-            kind, words, *others = sys.modules["numpy.random"].get_state()
-            state["numpy"] = [kind, words.tolist(), *others]
+        return {**randomness.host_state(), "spmd": device.get_rng_state()}
+
+    def state_of_job(self) -> dict[str, Any]:
+        """The states of all processes, which all call it: what `save` saves."""
+        state = self.state_dict()
+        if processes.count() > 1:
+            mine = randomness.to_json(randomness.host_state())
+            every = processes.ask(mine, "saves the states of random numbers")
+            if any(theirs != every[0] for theirs in every):
+                state["processes"] = [randomness.from_json(theirs) for theirs in every]
         return state
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -83,8 +92,6 @@ class RandomState:
 
         Errors: TypeError or ValueError for another value.
         """
-        import random
-
         what = "what RandomState.state_dict returned"
         given = _arguments.mapping("load_state_dict", "state", state, what)
         if not {"torch", "spmd", "python"} <= set(given):
@@ -92,13 +99,10 @@ class RandomState:
                 f"load_state_dict: state must be {what}; got {_arguments.shown(state)}"
             )
         try:
-            torch.set_rng_state(given["torch"])
             torch.spmd.set_rng_state(given["spmd"])  # type: ignore[attr-defined]
-            random.setstate(given["python"])
-            if "numpy" in given:
-                import numpy
-
-                numpy.random.set_state(tuple(given["numpy"]))
+            every = given.get("processes", [])
+            rank = processes.rank()
+            randomness.set_host_state(every[rank] if rank < len(every) else given)
         except Exception as error:
             raise ValueError(f"load_state_dict: state must be {what}: {error}") from error
 
@@ -152,7 +156,7 @@ def _writer(path: str, value: Any, wait: bool, format: str) -> Callable[[], None
     """A function that writes what the tree is now."""
     encoder = tree.Encoder("save")
     node = encoder.encode(value)
-    tensors = {key: tensor.detach() for key, tensor in encoder.tensors.items()}
+    tensors = {key: parts.resolved(tensor) for key, tensor in encoder.tensors.items()}
     if format in ("safetensors", "hub"):
         export.check_flat(node, tensors)
     if not wait:
@@ -263,7 +267,8 @@ def load(
         mesh, rules: as for `shard_module`, for parameters on `meta`.
 
     Errors:
-        CheckpointError: a file is missing, truncated or altered, or there is no checkpoint.
+        CheckpointError: a file is missing, truncated, altered or cannot be read, or there is no
+            checkpoint. If the disk fails while tensors are filled, it names those that have been.
         ValueError: a name, a shape or a dtype does not fit; all that do not are named.
         TypeError: an argument of another kind.
 
@@ -295,18 +300,32 @@ def load(
             result = plan.item(target, source.tree, "")
             targets.compare(plan, "load", name, strict)
         except Exception as raised:
-            error = raised
+            error = _of_checkpoint(raised)
         processes.raise_any(error)
         plan.prepare()
         try:
             source.check(plan.wanted, verify)
         except Exception as raised:
+            error = _of_checkpoint(raised)
+        processes.raise_any(error)
+        try:
+            plan.run()
+        except Exception as raised:
+            if plan.all_know:
+                raise
             error = raised
         processes.raise_any(error)
-        plan.run()
     counts = source.counts
     _report = LoadReport(counts.needed, counts.read, counts.checked, tuple(plan.extra))
     return result()
+
+
+def _of_checkpoint(error: Exception) -> Exception:
+    if not isinstance(error, OSError):
+        return error
+    found = CheckpointError(f"load: {error}")
+    found.__cause__ = error
+    return found
 
 
 def _placer(mesh: Mesh | None, rules: Any) -> Callable[[str, Tensor], Tensor]:

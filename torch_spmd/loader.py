@@ -5,14 +5,18 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import copy
+import dataclasses
+import hashlib
 import queue
 import threading
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.utils.data import DataLoader, Sampler
 
 from torch_spmd import _arguments, _loading
 from torch_spmd._own_rows import (
@@ -23,7 +27,7 @@ from torch_spmd._own_rows import (
     row_specs,
     without_rows,
 )
-from torch_spmd._state import processes
+from torch_spmd._state import processes, randomness
 from torch_spmd.mesh import Mesh, mesh_or_global
 from torch_spmd.spec import PartitionSpec, is_spec, to_spec
 from torch_spmd.tensors import mark_sharding
@@ -40,7 +44,9 @@ class Loader:
 
     Args:
         loader: a torch DataLoader, a StatefulDataLoader, or anything that can be iterated over
-            more than once; its batches are trees (dicts, lists, tuples) with tensors on the host.
+            more than once; its batches are trees (dicts, lists, tuples, dataclasses) with tensors
+            on the host. Other values pass through; those with a method `to`, such as a
+            PackedSequence, are moved by it.
         specs: how tensors are sharded: one spec for all of them, or a tree of specs of the form of
             a batch, in which None means no mark. A spec that is shorter than a tensor's rank leaves
             the last dimensions whole: P("data"). None: no tensor is marked.
@@ -53,13 +59,17 @@ class Loader:
             added.
         skip: True says that the dataset gives the same row whenever it is asked for an index: it
             draws no random numbers in its workers. Then a position is found again without reading
-            what was taken, with workers, too.
+            what was taken, with workers, too, but for the last batch: in one process, that is
+            read again and compared.
 
     The position is state: `state_dict` and `load_state_dict` go on behind the last batch that was
     taken, whatever was read ahead; `spmd.save` and `spmd.load` take a Loader. A loader without
     state_dict of its own begins the epoch again, with the same random numbers, and goes on behind
     that batch: a DataLoader without workers, or with `skip`, only draws indices until there, others
-    read.
+    read. The random numbers are those of PyTorch, Python and numpy, and those of generators that
+    the loader or its samplers have.
+
+    One iteration at a time: a second one ends the first, which then raises an error.
 
     In a job of several processes all of them iterate, and get the same batches as one process. Each
     reads only the rows that its devices hold, if the loader is a DataLoader of a dataset with
@@ -69,7 +79,8 @@ class Loader:
     What the dataset or its workers raise is raised where its batch is asked for, in all processes.
 
     Errors: TypeError, ValueError for arguments of another kind, and for specs that do not fit a
-    batch, when it is asked for. RuntimeError if the processes draw different batches.
+    batch, when it is asked for. RuntimeError if the processes draw different batches, or if the
+    last batch before a position is another one with `skip`.
 
     Example:
         >>> import torch, torch_spmd as spmd
@@ -134,7 +145,7 @@ class Loader:
     def __iter__(self) -> Iterator[Any]:
         running = self._running() if self._running is not None else None
         if running is not None:
-            running.close()  # of an epoch that was left
+            running.leave()  # of an epoch that was left
         batches = _Batches(self)
         self._running = weakref.ref(batches)
         return batches
@@ -143,7 +154,12 @@ class Loader:
 
     def state_dict(self) -> dict[str, Any]:
         """The position behind the last batch that was taken."""
-        return {"position": self._state if self._resume is None else self._resume}
+        position = self._state if self._resume is None else self._resume
+        if position is None and self._loaders_state() is None:
+            own = [randomness.generator_state(g) for g in generators(self._loader)]
+            if own:  # whose next epoch goes on where the last one ended
+                position = {"loader": None, "batches": 0, "random": {"own": own}}
+        return {"position": position}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """The next iteration goes on there.
@@ -169,12 +185,20 @@ class Loader:
     def _begin(self) -> tuple[Iterator[Any], int, Any]:
         """The loader's iterator, how many batches of the epoch are behind it, and the random
         numbers at the epoch's beginning."""
-        resume, self._resume = self._resume, None
+        begun = self._begin_at(self._resume)
+        self._resume = None
+        return begun
+
+    def _begin_at(self, resume: Any) -> tuple[Iterator[Any], int, Any]:
         stateful = callable(getattr(self._loader, "load_state_dict", None))
         if resume is not None and resume["loader"] is not None and stateful:
             self._loader.load_state_dict(resume["loader"])
             return iter(self._loader), resume["batches"], None
-        if resume is None or resume["batches"] == 0:
+        if resume is not None and resume["random"] is not None:
+            _set_own(self._loader, resume["random"]["own"])
+            if "torch" not in resume["random"]:
+                resume = None  # at the end of an epoch
+        if resume is None or (resume["batches"] == 0 and resume["random"] is None):
             begin = _random_state(self._loader)
             return iter(self._reader()), 0, begin
         if resume["random"] is None:
@@ -182,30 +206,43 @@ class Loader:
                 "Loader: the position was saved of a loader with load_state_dict, which this one "
                 "has not"
             )
-        now = _random_state(self._loader)
-        _set_random_state(self._loader, resume["random"])
+        begin = dict(resume["random"])
+        seen = begin.pop("seen", None)
+        now = randomness.host_state()
+        randomness.set_host_state(begin)
         try:
-            iterator = self._begin_behind(resume["batches"])
+            iterator = self._begin_behind(resume["batches"], seen)
         finally:
-            _set_random_state(self._loader, now)
-        return iterator, resume["batches"], resume["random"]
+            randomness.set_host_state(now)
+        return iterator, resume["batches"], begin
 
-    def _begin_behind(self, count: int) -> Iterator[Any]:
+    def _begin_behind(self, count: int, seen: str | None) -> Iterator[Any]:
         """An iterator over what follows on the first batches. Without workers a dataset with
         indices is not asked for these; workers are, since each has random numbers of its own, if
         the user does not say that they draw none."""
         if self._own is not None:
             return self._own.begin_behind(count, self._skip)
-        if self._skip and getattr(self._loader, "num_workers", 0) > 0:
-            rest = behind(self._loader, count)
+        if self._checks_skip() and count > 0:
+            rest = behind(self._loader, count - 1)
             if rest is not None:
-                return iter(rest)
+                iterator = iter(rest)
+                last = next(iterator, None)
+                if seen is not None and digest(last) != seen:
+                    raise RuntimeError(
+                        "Loader: skip=True says that the dataset gives the same rows again, but "
+                        "the last batch before the position is not the one that was taken there; "
+                        "leave skip out if the dataset draws random numbers"
+                    )
+                return iterator
         iterator = iter(self._loader)
         skip = batch_skipper(iterator) or (lambda: next(iterator))
         with contextlib.suppress(StopIteration):
             for _ in range(count):
                 skip()
         return iterator
+
+    def _checks_skip(self) -> bool:
+        return self._skip and getattr(self._loader, "num_workers", 0) > 0
 
     def _reader(self) -> Any:
         return self._loader if self._own is None else self._own
@@ -262,6 +299,8 @@ class Loader:
         """The tree with `move(tensor, specs, where)` for each tensor."""
         if isinstance(item, Tensor):
             return move(item, specs, where or "the batch")
+        if moves_itself(item):
+            return item.to("spmd")
         if isinstance(item, Mapping):
             moved = {
                 key: self._moved(v, _part(specs, key, where), f"{where}[{key!r}]", move)
@@ -276,6 +315,13 @@ class Loader:
             if hasattr(item, "_fields"):
                 return type(item)(*moved_items)
             return type(item)(moved_items) if type(item) in (list, tuple) else moved_items
+        fields = fields_of(item)
+        if fields is not None:
+            new = copy.copy(item)
+            for name, value in fields.items():
+                inner = self._moved(value, _part(specs, name, where), f"{where}.{name}", move)
+                object.__setattr__(new, name, inner)
+            return new
         return item
 
     def _on_device(self, tensor: Tensor, spec: Any, where: str) -> Tensor:
@@ -314,14 +360,15 @@ class _Batches:
     seed, and the others by a thread of its own."""
 
     def __init__(self, loader: Loader) -> None:
+        self._stopped = threading.Event()
         self._loader = loader
         self._iterator, self._count, self._begin = loader._begin()
         self._first = self._count
         self._form: Any = None  # of the batches, without rows
         self._queue: queue.Queue[_Item] = queue.Queue(max(1, loader._prefetch))
-        self._stopped = threading.Event()
         self._thread: threading.Thread | None = None
-        self._done = False
+        self._done = self._left = False
+        self._seen: str | None = None  # a digest of the last batch
         loader._state = self._position(None)
         _all.add(self)
 
@@ -329,6 +376,11 @@ class _Batches:
         return self
 
     def __next__(self) -> Any:
+        if self._left:
+            raise RuntimeError(
+                "Loader: this iteration was ended by a later one over the same Loader; make a "
+                "Loader for each"
+            )
         if self._done:
             raise StopIteration
         if self._loader._prefetch == 0:
@@ -389,7 +441,10 @@ class _Batches:
             return _Item(None, raised_here, None)
 
     def _position(self, state: Any) -> Any:
-        return {"loader": state, "batches": self._count, "random": self._begin}
+        begin = self._begin
+        if self._seen is not None and begin is not None:
+            begin = {**begin, "seen": self._seen}
+        return {"loader": state, "batches": self._count, "random": begin}
 
     def _read(self) -> _Item:
         try:
@@ -400,6 +455,8 @@ class _Batches:
                         self._read_whole(batch)
                         continue
                 else:
+                    if self._loader._checks_skip():
+                        self._seen = digest(batch)
                     batch = self._loader._ready(batch)
                 self._count += 1
                 if batch is not None:
@@ -415,11 +472,18 @@ class _Batches:
                 "Loader: the batches are not of one form: one has a value that is no tensor with "
                 "one row per row of the batch, as the first one had"
             )
-        if self._first == 0:
-            _set_random_state(self._loader._loader, self._begin)
         self._loader._own = None
-        self._loader._resume = self._position(None)
+        if self._first == 0:
+            randomness.set_host_state(self._begin)
+            _set_own(self._loader._loader, self._begin["own"])
+        else:
+            self._loader._resume = self._position(None)
         self._iterator, self._count, self._begin = self._loader._begin()
+
+    def leave(self) -> None:
+        """As `close`; who asks for a batch again is told."""
+        self._left = not self._done
+        self.close()
 
     def close(self) -> None:
         """Ends the thread. What was read ahead is dropped."""
@@ -505,12 +569,52 @@ def _rows_of(item: Any) -> int | None:
     """The size of the first dimension of the first tensor that has one."""
     if isinstance(item, Tensor):
         return item.shape[0] if item.dim() else None
-    if isinstance(item, (Mapping, list, tuple)):
-        for part in item.values() if isinstance(item, Mapping) else item:
-            rows = _rows_of(part)
-            if rows is not None:
-                return rows
+    for part in _items_of(item):
+        rows = _rows_of(part)
+        if rows is not None:
+            return rows
     return None
+
+
+def _items_of(item: Any) -> Iterable[Any]:
+    """What a container of a batch has."""
+    if moves_itself(item):
+        return ()
+    if isinstance(item, Mapping):
+        return item.values()
+    return item if isinstance(item, (list, tuple)) else (fields_of(item) or {}).values()
+
+
+def moves_itself(item: Any) -> bool:
+    """Whether a value that is no mapping, such as a PackedSequence, is moved by its own method."""
+    own = not isinstance(item, (Tensor, Mapping, type)) and fields_of(item) is None
+    return own and callable(getattr(type(item), "to", None))
+
+
+def fields_of(item: Any) -> dict[str, Any] | None:
+    """The fields of a dataclass that have a value; None of anything else."""
+    if not dataclasses.is_dataclass(item) or isinstance(item, type):
+        return None
+    names = [field.name for field in dataclasses.fields(item)]
+    return {name: getattr(item, name) for name in names if hasattr(item, name)}
+
+
+def digest(batch: Any) -> str:
+    """Of the first row of each tensor of a batch."""
+    found = hashlib.blake2b(digest_size=8)
+
+    def add(item: Any) -> None:
+        if isinstance(item, Tensor):
+            row = item[:1] if item.dim() else item
+            found.update(f"{item.dtype} {tuple(item.shape)}".encode())
+            if row.layout == torch.strided and row.device.type == "cpu":
+                bits = row.detach().resolve_conj().resolve_neg().contiguous().view(-1)
+                found.update(bits.view(torch.uint8).numpy().tobytes())
+        for part in _items_of(item):
+            add(part)
+
+    add(batch)
+    return found.hexdigest()
 
 
 def _like(item: Any, moved: dict[Any, Any]) -> Any:
@@ -529,12 +633,38 @@ def _length(sized: Any) -> int | None:
 
 
 def _random_state(loader: Any) -> Any:
-    generator = getattr(loader, "generator", None)
-    own = generator.get_state() if isinstance(generator, torch.Generator) else None
-    return {"torch": torch.get_rng_state(), "generator": own}
+    own = [randomness.generator_state(generator) for generator in generators(loader)]
+    return {**randomness.host_state(), "own": own}
 
 
-def _set_random_state(loader: Any, state: Any) -> None:
-    torch.set_rng_state(state["torch"])
-    if state["generator"] is not None:
-        loader.generator.set_state(state["generator"])
+def generators(loader: Any) -> list[Any]:
+    """The generators of a loader and of its samplers, not those of its dataset."""
+    found: dict[int, Any] = {}
+    seen: set[int] = set()
+
+    def visit(owner: Any) -> None:
+        if id(owner) in seen or not hasattr(owner, "__dict__"):
+            return
+        seen.add(id(owner))
+        for value in list(vars(owner).values()):
+            if randomness.generator_state(value) is not None:
+                found.setdefault(id(value), value)
+            elif isinstance(value, Sampler):
+                visit(value)
+
+    if isinstance(loader, DataLoader):
+        for owner in (loader, loader.sampler, loader.batch_sampler):
+            visit(owner)
+    return list(found.values())
+
+
+def _set_own(loader: Any, states: Any) -> None:
+    """Errors: ValueError if the loader has other generators."""
+    own = generators(loader)
+    if len(own) != len(states):
+        raise ValueError(
+            f"Loader: the position was saved of a loader that has, with its samplers, "
+            f"{len(states)} generators of random numbers; this one has {len(own)}"
+        )
+    for generator, state in zip(own, states):
+        randomness.set_generator_state(generator, state)

@@ -142,12 +142,12 @@ def auto_shard(
         >>> found.estimate.fits, found.estimate.seconds <= found.runner_up.estimate.seconds
         (True, True)
     """
-    machine = _machine(on)
+    machine = known_machine(on)
     step = _training_step.read("auto_shard", batch, loss, optimizer, autocast)
     model = _built(build)
     leaves = leaves_of(model)
     fixed = {} if specs is None else read_rules("auto_shard", specs)
-    meshes, given = _meshes(mesh, machine["devices"], model)
+    meshes, given = meshes_to_try(mesh, machine["devices"], model)
     nothing_waits = _C.sizes()["pending_records"] == 0
     try:
         alternatives = Search(model, leaves, fixed, step, machine).alternatives(meshes)
@@ -214,7 +214,8 @@ def _row(a: Alternative) -> list[str]:
 # --- arguments ---
 
 
-def _machine(on: str | None) -> dict[str, Any]:
+def known_machine(on: str | None) -> dict[str, Any]:
+    """Its name, how many devices it has, and their memory. None: what the backend simulates."""
     if on is None:
         kind, _, rest = _C.backend_name().partition(":")
         on = rest.split(":")[0]
@@ -253,7 +254,7 @@ def _built(build: Any) -> nn.Module:
     return model
 
 
-def _meshes(mesh: Any, devices: int, model: nn.Module) -> tuple[list[_C.Mesh], Mesh | None]:
+def meshes_to_try(mesh: Any, devices: int, model: nn.Module) -> tuple[list[_C.Mesh], Mesh | None]:
     """Those to try, and the one that was given or in which parameters are marked."""
     from torch_spmd.tensors import sharding_of
 

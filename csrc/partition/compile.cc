@@ -19,6 +19,8 @@
 #include "csrc/partition/passes.h"
 #include "csrc/partition/plan_memo.h"
 #include "csrc/partition/repeated_work.h"
+#include "csrc/partition/rings.h"
+#include "csrc/program/analysis.h"
 #include "csrc/rules/graph_verifier.h"
 #include "csrc/util/byte_text.h"
 #include "csrc/util/status.h"
@@ -194,6 +196,25 @@ absl::Status OwnRowsAgain(Pipeline& pipeline, Compiled& out) {
   }));
   if (!any) return absl::InvalidArgumentError("the pass own_rows changes nothing");
   out.rows_owned = true;
+  return PassesOnceMore(pipeline, out);
+}
+
+absl::Status RingPass(Pipeline& pipeline, Compiled& out) {
+  return pipeline.Pass("rings", [&]() -> absl::Status {
+    SPMD_ASSIGN_OR_RETURN(out.in_rings.ops, PutInRings(out.graph));
+    return absl::OkStatus();
+  });
+}
+
+// Puts ops in rings, as an earlier Compile did.
+absl::Status RingsAgain(Pipeline& pipeline, Compiled& out) {
+  SPMD_ASSIGN_OR_RETURN(const std::vector<propagate::NodeFactors> factors,
+                        propagate::ComputeFactors(out.graph));
+  propagate::Propagate(out.graph, factors, out.reasons);
+  SPMD_RETURN_IF_ERROR(RingPass(pipeline, out));
+  if (out.in_rings.ops.empty()) {
+    return absl::InvalidArgumentError("the pass rings changes nothing");
+  }
   return PassesOnceMore(pipeline, out);
 }
 
@@ -376,6 +397,69 @@ absl::StatusOr<std::optional<Planning>> PlanWithRowsOwned(
   return planning;
 }
 
+// The cheaper of the plans in which rows that are taken by index stay where they are, and are sent.
+// `pipeline` refers to planning.out.
+absl::Status PlanCheaper(Pipeline& pipeline, const CompileOptions& options,
+                         const machine::Machine& machine, MoveMemo& moves, bool sharded,
+                         Planning& planning) {
+  std::optional<Planning> owned;
+  std::vector<std::pair<std::string, std::string>> dumps;
+  if (sharded) {
+    SPMD_ASSIGN_OR_RETURN(owned, PlanWithRowsOwned(options, machine, moves, planning, dumps));
+  }
+  SPMD_RETURN_IF_ERROR(PlanFrom(pipeline, machine, moves, sharded, planning));
+  if (owned.has_value() && owned->seconds < planning.seconds * (1 - 1e-9)) {
+    planning = *std::move(owned);
+    planning.out.rows_owned = true;
+    for (const auto& [name, text] : dumps) options.dump(name, text);
+  }
+  return absl::OkStatus();
+}
+
+int64_t WireBytes(const program::Program& program) {
+  int64_t bytes = 0;
+  for (const program::Traffic& t : program::CollectiveTraffic(program)) bytes += t.wire_bytes;
+  return bytes;
+}
+
+// `planning` with ops in rings of devices, if it does not fit as it is and holds less with them.
+// `from` is what it was before it was planned.
+absl::Status UseRingsToFit(const CompileOptions& options, MoveMemo& moves, Planning from,
+                           Planning& planning) {
+  const machine::Machine& machine = options.machine ? *options.machine : machine::Nominal();
+  const machine::Machine limited = Limited(options);
+  if (planning.out.gathered_again.bytes_after <= MemoryToFill(limited)) return absl::OkStatus();
+  std::vector<std::pair<std::string, std::string>> dumps;
+  CompileOptions quiet = options;
+  if (options.dump) {
+    quiet.dump = [&](absl::string_view name, const std::string& text) {
+      dumps.emplace_back(name, text);
+    };
+  }
+  Pipeline pipeline(quiet, from.out);
+  SPMD_RETURN_IF_ERROR(RingPass(pipeline, from.out));
+  if (from.out.in_rings.ops.empty()) return absl::OkStatus();
+  from.out.decisions.decomposed.push_back({Decisions::kRings});
+  SPMD_RETURN_IF_ERROR(PropagateAgain(pipeline, from));
+  SPMD_RETURN_IF_ERROR(ReorderAll(pipeline, from));
+  SPMD_RETURN_IF_ERROR(PlanCheaper(pipeline, quiet, machine, moves, /*sharded=*/true, from));
+  SPMD_RETURN_IF_ERROR(LowerPlans(pipeline, quiet, from.factors, std::move(from.plans), from.out));
+  InRings& done = from.out.in_rings;
+  done.bytes_before = planning.out.gathered_again.bytes_after;
+  done.bytes_after = from.out.gathered_again.bytes_after;
+  if (done.bytes_after >= done.bytes_before) return absl::OkStatus();
+  done.wire_before = WireBytes(planning.out.program);
+  done.wire_after = WireBytes(from.out.program);
+  done.seconds_before = planning.seconds;
+  done.seconds_after = from.seconds;
+  from.out.warnings.push_back(
+      {absl::StrCat("rings ", done.ops.size(), " ", done.bytes_after),
+       absl::StrCat(done.ToString(), ", because it may hold ", ByteText(limited.memory_bytes))});
+  planning = std::move(from);
+  for (const auto& [name, text] : dumps) options.dump(name, text);
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::StatusOr<Compiled> Compile(const ir::Graph& graph, const CompileOptions& options) {
@@ -391,21 +475,17 @@ absl::StatusOr<Compiled> Compile(const ir::Graph& graph, const CompileOptions& o
   SPMD_RETURN_IF_ERROR(FirstPasses(pipeline, planning.out));
   const bool sharded = UsesAxes(planning.out.graph);
   SPMD_RETURN_IF_ERROR(PropagateAsAsked(pipeline, planning));
-  std::optional<Planning> owned;
-  std::vector<std::pair<std::string, std::string>> dumps;
+  std::optional<Planning> before;  // if memory may ask for rings
   if (sharded) {
     SPMD_RETURN_IF_ERROR(ReorderAll(pipeline, planning));
-    SPMD_ASSIGN_OR_RETURN(owned, PlanWithRowsOwned(options, machine, moves, planning, dumps));
+    if (Limited(options).memory_bytes > 0 && MayGoInRings(planning.out.graph)) before = planning;
   }
-  SPMD_RETURN_IF_ERROR(PlanFrom(pipeline, machine, moves, sharded, planning));
-  if (owned.has_value() && owned->seconds < planning.seconds * (1 - 1e-9)) {
-    // `pipeline` refers to planning.out.
-    planning = *std::move(owned);
-    planning.out.rows_owned = true;
-    for (const auto& [name, text] : dumps) options.dump(name, text);
-  }
+  SPMD_RETURN_IF_ERROR(PlanCheaper(pipeline, options, machine, moves, sharded, planning));
   SPMD_RETURN_IF_ERROR(
       LowerPlans(pipeline, options, planning.factors, std::move(planning.plans), planning.out));
+  if (before.has_value()) {
+    SPMD_RETURN_IF_ERROR(UseRingsToFit(options, moves, *std::move(before), planning));
+  }
   return std::move(planning.out);
 }
 
@@ -414,7 +494,7 @@ absl::StatusOr<Compiled> CompileAs(const ir::Graph& graph, Decisions decisions,
   Compiled out = Begin(graph);
   Pipeline pipeline(options, out);
   SPMD_RETURN_IF_ERROR(FirstPasses(pipeline, out));
-  if (decisions.decomposed.size() > kMaxRounds + kMaxReorders + 1) {
+  if (decisions.decomposed.size() > kMaxRounds + kMaxReorders + 2) {
     return absl::InvalidArgumentError("more rounds of decompositions than there are");
   }
   for (const std::vector<ir::NodeId>& nodes : decisions.decomposed) {
@@ -424,6 +504,10 @@ absl::StatusOr<Compiled> CompileAs(const ir::Graph& graph, Decisions decisions,
     }
     if (nodes.front() == ir::kNoNode) {
       SPMD_RETURN_IF_ERROR(OwnRowsAgain(pipeline, out));
+      continue;
+    }
+    if (nodes.front() == Decisions::kRings) {
+      SPMD_RETURN_IF_ERROR(RingsAgain(pipeline, out));
       continue;
     }
     SPMD_RETURN_IF_ERROR(pipeline.Pass(
@@ -470,8 +554,8 @@ absl::StatusOr<std::vector<std::optional<OwnedOutput>>> RowsToLeave(const ir::Gr
 }
 
 std::vector<std::string> PassNames() {
-  return {"legalize", "simplify", "batch_indices", "propagate", "reorder", "own_rows", "decompose",
-          "choose",   "reshard",  "windows",       "localise",  "order",   "finish"};
+  return {"legalize",  "simplify", "batch_indices", "propagate", "reorder",  "rings", "own_rows",
+          "decompose", "choose",   "reshard",       "windows",   "localise", "order", "finish"};
 }
 
 absl::StatusOr<std::string> TextAfter(const ir::Graph& graph, absl::string_view pass,

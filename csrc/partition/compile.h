@@ -14,6 +14,7 @@
 #include "csrc/partition/gather_again.h"
 #include "csrc/partition/own_rows.h"
 #include "csrc/partition/passes.h"
+#include "csrc/partition/rings.h"
 #include "csrc/program/program.h"
 #include "csrc/propagate/propagate.h"
 
@@ -41,6 +42,7 @@ struct Compiled {
   propagate::Reasons reasons;  // why each value of `graph` has its sharding
   std::vector<Warning> warnings;
   GatheredAgain gathered_again;
+  InRings in_rings;
   std::vector<std::string> decomposed;  // ops decomposed: a factor that they need whole was sharded
   Decisions decisions;                  // what the search found
   // By output: if it merges dimensions of which a later one is sharded, the sizes of the view as

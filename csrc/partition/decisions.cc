@@ -67,9 +67,13 @@ class Parser {
       decisions_.decomposed.push_back({ir::kNoNode});
       return absl::OkStatus();
     }
+    if (in.ConsumeWord("rings")) {
+      decisions_.decomposed.push_back({Decisions::kRings});
+      return absl::OkStatus();
+    }
     if (in.ConsumeWord("value")) return Value(in);
     if (in.ConsumeWord("node")) return Node(in);
-    return in.Error("'decomposed', 'reordered', 'owned', 'value' or 'node'");
+    return in.Error("'decomposed', 'reordered', 'owned', 'rings', 'value' or 'node'");
   }
 
   // An integer in [low, 2^31).
@@ -206,6 +210,8 @@ std::string Decisions::ToString() const {
       absl::StrAppend(&text, "reordered\n");
     } else if (round.front() == ir::kNoNode) {
       absl::StrAppend(&text, "owned\n");
+    } else if (round.front() == Decisions::kRings) {
+      absl::StrAppend(&text, "rings\n");
     } else {
       absl::StrAppend(&text, "decomposed ", Numbers(round), "\n");
     }

@@ -10,7 +10,8 @@
 //   node @0 1:0 through 0 sum 2
 //
 // There is one line for each round in which chains were put in another order (reorder.cc), or rows
-// were "owned" (own_rows.h), or, by number, nodes were decomposed, in order; one for each
+// were "owned" (own_rows.h), or ops put in "rings" (rings.h), or, by number, nodes were decomposed,
+// in order; one for each
 // value whose proposed sharding lowering needs; and one for each node of the final graph. A node's
 // line has its grid, "factor:axes" or "factor:axes/chunk" for each sharded factor, and the partial
 // sums that pass through it: the operand that holds them (-1: all that are jointly linear), how
@@ -51,8 +52,10 @@ struct ValueDecision {
 };
 
 struct Decisions {
-  std::vector<std::vector<ir::NodeId>> decomposed;  // by round; {}: reordered; {-1}: owned
-  std::vector<ValueDecision> values;                // ascending
+  // By round; {}: reordered; {kNoNode}: owned; {kRings}: in rings.
+  std::vector<std::vector<ir::NodeId>> decomposed;
+  static constexpr ir::NodeId kRings = -2;
+  std::vector<ValueDecision> values;  // ascending
   std::vector<NodeDecision> nodes;
 
   std::string ToString() const;

@@ -12,6 +12,8 @@
 #include "csrc/python/init.h"
 #include "csrc/python/spec.h"
 #include "csrc/timeline/timeline.h"
+#include "csrc/trace/run/end_of_step.h"
+#include "csrc/trace/run/pending_work.h"
 #include "csrc/trace/run/traced_graph.h"
 #include "csrc/trace/session/session_lock.h"
 
@@ -31,6 +33,33 @@ TracedGraph Trace(const std::vector<ShapeOnly>& inputs, const std::vector<at::Te
                   const Mesh& mesh) {
   SessionLock lock;
   return ValueOrThrow(trace::TraceGraph(*lock, inputs, results, mesh));
+}
+
+// (key, meshes, (number, sizes, bytes) of each free input); None if nothing is pending.
+py::object FindPendingWork() {
+  SessionLock lock;
+  ThrowIfError(trace::RunWaitingStep(*lock));
+  const trace::PendingWork work = trace::FindPendingWork(*lock);
+  if (work.empty) return py::none();
+  py::list free;
+  for (const auto& [number, type] : work.free) {
+    free.append(py::make_tuple(
+        number, py::tuple(py::cast(std::vector<int64_t>(type.dims.begin(), type.dims.end()))),
+        type.ByteSize()));
+  }
+  return py::make_tuple(py::make_tuple(work.key.hi(), work.key.lo()), work.meshes, free);
+}
+
+TracedGraph TracePending(const Mesh& mesh) {
+  SessionLock lock;
+  return ValueOrThrow(trace::TracePending(*lock, mesh));
+}
+
+void MarkPending(const Mesh& mesh, const std::vector<std::pair<int, py::object>>& marks) {
+  std::vector<std::pair<int, PartitionSpec>> specs;
+  for (const auto& [input, spec] : marks) specs.emplace_back(input, ToSpec(spec, mesh));
+  SessionLock lock;
+  ThrowIfError(trace::MarkPending(*lock, mesh, specs));
 }
 
 // A machine, and what compilations for it remember.
@@ -97,6 +126,16 @@ void init_candidates(py::module& m) {
       .def("num_moves", [](const Pricing& pricing) { return pricing.moves.size(); });
   m.def("shape_only", &MakeShapeOnly, py::arg("like"));
   m.def("trace", &Trace, py::arg("inputs"), py::arg("results"), py::arg("mesh"));
+  m.def("pending_work", &FindPendingWork);
+  m.def("trace_pending", &TracePending, py::arg("mesh"));
+  m.def("mark_pending", &MarkPending, py::arg("mesh"), py::arg("marks"));
+  m.def(
+      "read_by_pending",
+      [](const at::Storage& storage) {
+        SessionLock lock;
+        return trace::IsReadByPending(*lock, storage);
+      },
+      py::arg("storage"));
   m.def("machine", &Machine, py::arg("name"));
 }
 

@@ -114,20 +114,29 @@ absl::StatusOr<Literals> Forward(const OpArgs& args) {
   return Literals{std::move(out), std::move(lse)};
 }
 
-// grad_out, query, key, value, out, logsumexp, mask → dq, dk, dv. Recomputes the probabilities.
+// grad_out, query, key, value, out, logsumexp, mask → dq, dk, dv. Recomputes the probabilities from
+// the logarithms of their sums, so that the gradients of a block of keys are a part of those of
+// all.
 absl::StatusOr<Literals> Backward(const OpArgs& args) {
   SPMD_ASSIGN_OR_RETURN(const Attention a, Attention::Read(args, 1, 6));
   SPMD_ASSIGN_OR_RETURN(const Literal* grad, args.operand(0, 4));
+  SPMD_ASSIGN_OR_RETURN(const Literal* out, args.operand(4, 4));
   SPMD_ASSIGN_OR_RETURN(Literal dq, args.Make(0, a.query->type.dims));
   SPMD_ASSIGN_OR_RETURN(Literal dk, args.Make(1, a.key->type.dims));
   SPMD_ASSIGN_OR_RETURN(Literal dv, args.Make(2, a.value->type.dims));
   Dims expected = a.RowDims();
   const int64_t rows = NumElements(expected), width = a.width(), value_width = a.value_width();
   expected.push_back(value_width);
-  if (grad->type.dims != expected) return args.Error("the gradient does not fit");
+  if (grad->type.dims != expected || out->type.dims != expected) {
+    return args.Error("the gradient or the result does not fit");
+  }
+  SPMD_ASSIGN_OR_RETURN(const Literal* lse, args.operand(5, 3));
+  if (lse->type.dims != a.RowDims()) return args.Error("the logarithms of the sums do not fit");
   for (int64_t row = 0; row < rows; ++row) {
     std::vector<double> p = a.Scores(row);
-    Attention::Softmax(p);
+    // The sums may be over more keys than these.
+    const double log = lse->data[row];
+    for (double& s : p) s = std::isinf(log) ? 0 : std::exp(s - log);
     std::vector<double> dp(a.keys(), 0);
     double mean = 0;
     for (int64_t t = 0; t < a.keys(); ++t) {
@@ -137,7 +146,9 @@ absl::StatusOr<Literals> Backward(const OpArgs& args) {
         dp[t] += g * a.value->data[at + d];
         dv.data[at + d] += p[t] * g;
       }
-      mean += p[t] * dp[t];
+    }
+    for (int64_t d = 0; d < value_width; ++d) {
+      mean += grad->data[row * value_width + d] * out->data[row * value_width + d];
     }
     for (int64_t t = 0; t < a.keys(); ++t) {
       const double ds = p[t] * (dp[t] - mean) * a.scale;

@@ -35,6 +35,12 @@ double Minimum(double a, double b) {
   return std::isnan(a) || std::isnan(b) ? a + b : std::min(a, b);
 }
 
+// log(exp(a) + exp(b))
+double LogOfSum(double a, double b) {
+  if (a == b) return a + std::log(2.0);  // of infinities, too
+  return Maximum(a, b) + std::log1p(std::exp(-std::abs(a - b)));
+}
+
 double Clamp(double x, const A& args) {
   if (args.Has("min")) x = Maximum(x, args.Double("min"));
   if (args.Has("max")) x = Minimum(x, args.Double("max"));
@@ -132,6 +138,7 @@ constexpr ElementwiseRow kRows[] = {
     {"aten::log10", 1, [](X x, const A&) { return std::log10(x[0]); }},
     {"aten::log1p", 1, [](X x, const A&) { return std::log1p(x[0]); }},
     {"aten::log2", 1, [](X x, const A&) { return std::log2(x[0]); }},
+    {"aten::logaddexp", 2, [](X x, const A&) { return LogOfSum(x[0], x[1]); }},
     {"aten::logical_and", 2, [](X x, const A&) -> double { return x[0] != 0 && x[1] != 0; }},
     {"aten::logical_not", 1, [](X x, const A&) -> double { return x[0] == 0; }},
     {"aten::logical_or", 2, [](X x, const A&) -> double { return x[0] != 0 || x[1] != 0; }},

@@ -58,6 +58,7 @@ struct Row : RuleFields {
     return Decomposes(v).Set(&Row::decompose_always, true);
   }
   constexpr Row DecomposesBatch(DecomposeFn v) const { return Set(&Row::decompose_batch, v); }
+  constexpr Row InRings(const RingForm& v) const { return Set(&Row::ring, &v); }
   constexpr Row Combines(CombineFn v) const { return Set(&Row::combine, v); }
   constexpr Row Random() const { return Set(&Row::random, true); }
   constexpr Row Flops(double per_point) const { return Set(&Row::flops_per_point, per_point); }

@@ -36,6 +36,7 @@
 namespace spmd::rules {
 
 struct EinsumPattern;  // csrc/rules/einsum.h: parsed einsum text
+struct RingForm;       // csrc/rules/tables/rings.h: how blocks travel around a ring of devices
 class Builder;         // csrc/rules/builder.h: appends core ops to a graph, inferring result types
 
 // By factor number: whether a call shards the factor. Local attributes may depend on it.
@@ -70,6 +71,7 @@ struct RuleFields {
   bool decompose_always = false;
   // How it is written where an index enumerates a dimension (csrc/rules/tables/batch_index.h).
   DecomposeFn decompose_batch = nullptr;
+  const RingForm* ring = nullptr;  // null: it is not written in steps
   CombineFn combine = nullptr;
   bool jointly_all = false;        // every present operand (ops that take Tensor[])
   LinearIfFn linear_if = nullptr;  // null: for every call

@@ -10,6 +10,8 @@ from __future__ import annotations
 import importlib
 import io
 import pickle
+import zipfile
+import zlib
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
@@ -23,6 +25,7 @@ from torch_spmd._state.files import CheckpointError, Folder
 from torch_spmd._state.manifest import SavedTensor, Stored, check_covered
 from torch_spmd._state.reading import Counts, overlaps
 
+_AT_ONCE = 1 << 20
 _METADATA = "torch.distributed.checkpoint.metadata"
 _ALLOWED = {
     *(
@@ -91,13 +94,14 @@ def _put(root: Any, path: Any, node: Any) -> None:
 
 
 def _json(node: Any) -> Any:
-    """Mappings whose keys are positions were lists."""
+    """Mappings whose keys are positions were lists: keys of mappings are text here. An item that is
+    not there was a mapping without items."""
     if not isinstance(node, dict) or (type(node) is dict and "$" in node):
         return node
     if not isinstance(node, _Nested) and node:
         return {"$": "dict", "items": [[k, _json(v)] for k, v in node.items()]}
-    if node and sorted(node, key=repr) == sorted(range(len(node)), key=repr):
-        return [_json(node[i]) for i in range(len(node))]
+    if node and all(type(key) is int for key in node):
+        return [_json(node.get(i, {})) for i in range(max(node) + 1)]
     return {"$": "dict", "items": [[k, _json(v)] for k, v in node.items()]}
 
 
@@ -109,6 +113,7 @@ class Chunks:
     tree: Any
     tensors: dict[str, SavedTensor] = field(default_factory=dict)
     counts: Counts = field(default_factory=Counts)
+    text_keys: bool = True
     _lengths: dict[tuple[str, int], int] = field(default_factory=dict)
     _there: dict[str, Tensor] = field(default_factory=dict)  # tensors within objects
 
@@ -136,10 +141,14 @@ class Chunks:
         decoding raises."""
         self._check_plain(info)
         data = self._bytes(info.relative_path, info.offset, info.length)
+        self._check_sums(info.relative_path, key, data)
         try:
-            value = torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
+            value = torch.load(data, map_location="cpu", weights_only=True)
             encoder = tree.Encoder("load")
             node = encoder.encode(value, f"{key}#")
+        except RuntimeError as error:  # of the zip file
+            where, said = self.folder.where(info.relative_path), str(error).partition("\n")[0]
+            raise CheckpointError(f"load: {where!r} is altered: {key!r}: {said}") from None
         except Exception as error:
             return {"$": "unreadable", "text": f"{key!r}: {str(error).splitlines()[0]}"}
         for name, tensor in encoder.tensors.items():
@@ -148,17 +157,33 @@ class Chunks:
             self.tensors[name] = SavedTensor(dtypes.name_of(tensor.dtype), shape, ())
         return node
 
-    def _bytes(self, name: str, begin: int, length: int) -> bytearray:
+    def _bytes(self, name: str, begin: int, length: int) -> io.BytesIO:
         where = self.folder.where(name)
         if not self.folder.exists(name):
             raise CheckpointError(f"load: {where!r} is missing")
         data = bytearray(length)
         with self.folder.reading(name) as file:
             files.read_into(file, begin, memoryview(data), where)
-        return data
+        return io.BytesIO(data)
+
+    def _check_sums(self, name: str, key: str, data: io.BytesIO) -> None:
+        """torch.save writes a zip file, with a sum of each entry (or 0, if that was turned off)."""
+        try:
+            with zipfile.ZipFile(data) as entries:
+                for entry in entries.infolist():
+                    if entry.CRC != 0:
+                        with entries.open(entry) as content:
+                            while content.read(_AT_ONCE):
+                                pass
+        except (zipfile.BadZipFile, ValueError, EOFError, NotImplementedError, zlib.error) as error:
+            raise CheckpointError(
+                f"load: {self.folder.where(name)!r} is altered: {key!r}: {error}"
+            ) from None
+        data.seek(0)
 
     def check(self, wanted: Iterable[tuple[str, Box]], verify: bool) -> None:
-        """The files are there and long enough; they have no digests."""
+        """The files are there and long enough, and have what the metadata say."""
+        seen: set[tuple[str, int]] = set()
         for key, region in wanted:
             if key in self._there:
                 continue
@@ -170,6 +195,31 @@ class Chunks:
                 end = stored.begin + self._lengths[stored.file, stored.begin]
                 if self.folder.size(stored.file) < end:
                     raise CheckpointError(f"load: {where!r} is truncated: it has no byte {end:,}")
+                if verify and (stored.file, stored.begin) not in seen:
+                    seen.add((stored.file, stored.begin))
+                    self._check_chunk(key, stored)
+
+    def _check_chunk(self, key: str, stored: Stored) -> None:
+        length = self._lengths[stored.file, stored.begin]
+        self.counts.checked += length
+        data = self._bytes(stored.file, stored.begin, length)
+        self._check_sums(stored.file, key, data)
+        self._loaded(key, stored, data)
+
+    def _loaded(self, key: str, stored: Stored, data: io.BytesIO) -> Tensor:
+        """Errors: CheckpointError if it is not what the metadata say."""
+        where = self.folder.where(stored.file)
+        try:
+            chunk = torch.load(data, map_location="cpu", weights_only=True)
+        except Exception as error:
+            said = str(error).partition("\n")[0]
+            raise CheckpointError(f"load: {where!r} is altered: {key!r}: {said}") from None
+        sizes, dtype = boxes.sizes(stored.box), dtypes.named(self.tensors[key].dtype)
+        if not isinstance(chunk, Tensor) or tuple(chunk.shape) != sizes or chunk.dtype != dtype:
+            raise CheckpointError(
+                f"load: {where!r} is altered: {key!r} should be a tensor of shape {sizes}, {dtype}"
+            )
+        return chunk
 
     def pieces(self, key: str, region: Box) -> Iterable[Box]:
         """One for each chunk, since a chunk is read as a whole."""
@@ -186,12 +236,7 @@ class Chunks:
             length = self._lengths[stored.file, stored.begin]
             data = self._bytes(stored.file, stored.begin, length)
             self.counts.read += length
-            where = self.folder.where(stored.file)
-            try:
-                chunk = torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
-                del data
-                given = chunk[boxes.slices(part, stored.box)]
-                result[boxes.slices(part, region)].copy_(given)
-            except Exception as error:
-                raise CheckpointError(f"load: {where!r} is altered: {key!r}: {error}") from None
+            chunk = self._loaded(key, stored, data)
+            del data
+            result[boxes.slices(part, region)].copy_(chunk[boxes.slices(part, stored.box)])
         return result

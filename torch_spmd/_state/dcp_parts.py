@@ -5,13 +5,14 @@ another, and reads them into the memory that the tensor has."""
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import threading
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.distributed.checkpoint import metadata, planner, utils
+from torch.distributed.checkpoint import filesystem, metadata, planner, utils
 from torch.utils.weak import WeakIdKeyDictionary
 
 from torch_spmd import _C
@@ -19,7 +20,15 @@ from torch_spmd._state import boxes, parts, processes
 from torch_spmd._state.boxes import Box
 from torch_spmd.tensors import blocks_apart
 
-# What is saved of a tensor: one with the same values, whose parts can be read.
+
+class _Saved(NamedTuple):
+    """What is saved of a tensor: one with the same values, whose parts can be read, in these
+    boxes."""
+
+    tensor: Tensor
+    boxes: list[Box]
+
+
 _saving: Any = WeakIdKeyDictionary()
 
 
@@ -28,13 +37,13 @@ class _Thread(threading.local):
     done. Files may be written by others of its threads."""
 
     def __init__(self) -> None:
-        self.saved: list[Tensor] = []
+        self.saved: list[tuple[str, Tensor]] = []
         # In the order in which they were asked: the tensor, what is filled in its place, and the
         # parts of that.
         self.loaded: list[tuple[Tensor, Tensor, parts.Filling]] = []
 
     def forget(self) -> None:
-        for tensor in self.saved:
+        for _, tensor in self.saved:
             _saving.pop(tensor, None)
         self.saved.clear()
         self.loaded.clear()
@@ -52,11 +61,11 @@ def _chunk(box: Box) -> metadata.ChunkStorageMetadata:
 
 
 def create_write_items(tensor: Tensor, name: str, _: object) -> list[planner.WriteItem]:
-    saved = tensor.detach()
+    saved = parts.resolved(tensor)
     if not _C.reads_alone(blocks_apart(saved)):
         saved = parts.readable({name: saved})[name]
-    _saving[tensor] = saved
-    _thread.saved.append(tensor)
+    _saving[tensor] = _Saved(saved, _to_write(saved))
+    _thread.saved.append((name, tensor))
     return [
         planner.WriteItem(
             metadata.MetadataIndex(name, _begin(box)),
@@ -67,7 +76,7 @@ def create_write_items(tensor: Tensor, name: str, _: object) -> list[planner.Wri
                 tensor.size(),
             ),
         )
-        for box in _to_write(saved)
+        for box in _saving[tensor].boxes
     ]
 
 
@@ -90,14 +99,56 @@ def get_tensor_shard(tensor: Tensor, index: metadata.MetadataIndex) -> Tensor:
     """To be written, a copy of the part that begins there; to be read, where it is in memory."""
     saved = _saving.get(tensor)
     if saved is not None:
-        found = [box for box in _to_write(saved) if _begin(box) == index.offset]
-        return (
-            parts.read(saved, found[0])
-            if saved.numel()
-            else torch.empty(saved.shape, dtype=saved.dtype)
-        )
+        return _read(saved.tensor, next(b for b in saved.boxes if _begin(b) == index.offset))
     filling = next(filling for target, _, filling in reversed(_thread.loaded) if target is tensor)
     return next(memory for box, memory in filling.parts.items() if _begin(box) == index.offset)
+
+
+def _read(tensor: Tensor, box: Box) -> Tensor:
+    """A copy of a part on the host, which may be several of those that are held here."""
+    held = parts.to_write(tensor)
+    if box in held:
+        return parts.read(tensor, box)
+    result = torch.empty(boxes.sizes(box), dtype=tensor.dtype)
+    for part in held:
+        result[boxes.slices(part, box)].copy_(parts.read(tensor, part))
+    return result
+
+
+def one_of_each(items: list[planner.WriteItem]) -> list[planner.WriteItem]:
+    """One item for all parts that this process writes of a tensor, for files that have a name once
+    each. Called by the thread that has asked for the items.
+
+    Errors: ValueError if the parts of a tensor make up no box.
+    """
+    ours = dict(_thread.saved)
+    found: dict[str, planner.WriteItem] = {}
+    others = []
+    for item in items:
+        name = item.index.fqn
+        if name not in ours:
+            others.append(item)
+        elif name not in found:
+            found[name] = _whole(item, name, ours[name])
+    return [*found.values(), *others]
+
+
+def _whole(item: planner.WriteItem, name: str, tensor: Tensor) -> planner.WriteItem:
+    saved = _saving[tensor]
+    box = boxes.bounding(saved.boxes)
+    if boxes.elements(box) != sum(map(boxes.elements, saved.boxes)):
+        raise ValueError(
+            f"dcp.save: the parts of {name!r} that are in this process, {saved.boxes}, make up no "
+            "box, and a file of safetensors has one tensor of a name; spmd.save(…, format='hub') "
+            "writes whole tensors, and DCP's own format takes any parts"
+        )
+    _saving[tensor] = saved._replace(boxes=[box])
+    data: Any = item.tensor_data
+    return dataclasses.replace(
+        item,
+        index=metadata.MetadataIndex(name, _begin(box)),
+        tensor_data=dataclasses.replace(data, chunk=_chunk(box)),
+    )
 
 
 def watch() -> None:
@@ -106,6 +157,19 @@ def watch() -> None:
     wrapper: Any = utils._DistWrapper
     for name in ("reduce_scatter", "all_gather", "all_reduce", "broadcast"):
         setattr(wrapper, name, _watched(getattr(wrapper, name)))
+    writer: Any = filesystem._FileSystemWriter
+    writer.prepare_local_plan = _with_unique_names(writer.prepare_local_plan)
+
+
+def _with_unique_names(prepare: Any) -> Any:
+    @functools.wraps(prepare)
+    def prepared(self: Any, plan: Any) -> Any:
+        plan = prepare(self, plan)
+        if self.serialization_format != filesystem.SerializationFormat.SAFETENSORS:
+            return plan
+        return dataclasses.replace(plan, items=one_of_each(plan.items))
+
+    return prepared
 
 
 def _watched(function: Any) -> Any:

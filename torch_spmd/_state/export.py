@@ -40,7 +40,7 @@ _OF_HUB = re.compile(r"model(-\d{5}-of-\d{5})?\.safetensors(\.index\.json)?")
 
 def check_flat(node: Any, tensors: Mapping[str, Tensor]) -> None:
     """Errors: TypeError if there are values that are no tensors, or of dtypes that safetensors has
-    not; ValueError for the one name that is no tensor's there."""
+    not; ValueError for the one name that is no tensor's there, and for one name of two tensors."""
     found = set(tree.keys_in(node))
     if found != set(tensors) or _values(node):
         raise TypeError(
@@ -55,6 +55,13 @@ def check_flat(node: Any, tensors: Mapping[str, Tensor]) -> None:
         raise ValueError(
             f"save: no tensor in a file of safetensors can be called {safetensors_file.METADATA!r}"
         )
+    of_name: dict[str, str] = {}
+    for name, key in tree.named_keys(node):
+        if of_name.setdefault(name, key) != key:
+            raise ValueError(
+                f"save: two tensors would be called {name!r} in a file of safetensors, whose names "
+                "are the paths in the tree with dots between"
+            )
 
 
 def _values(node: Any) -> bool:

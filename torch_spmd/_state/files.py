@@ -27,7 +27,8 @@ class CheckpointError(RuntimeError):
 
 
 def is_url(path: str) -> bool:
-    return re.match(r"[a-z][a-z0-9+.-]*://", path) is not None
+    """Also of file systems one over another: "simplecache::s3://…"."""
+    return re.match(r"([a-z][a-z0-9+.-]*::)*[a-z][a-z0-9+.-]*://", path) is not None
 
 
 def folder_at(path: str) -> Folder:

@@ -27,8 +27,8 @@ def plan(into: Plan, optimizer: Optimizer, node: Any, where: str) -> None:
         into.problems.append(f"{where!r} is an optimizer, and another value was saved")
         return
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
-    if "state" in there and "param_groups" in there:
-        states = tree.items_of(there["state"]) or {}
+    if "param_groups" in there:  # DCP leaves out "state" if there is none
+        states = tree.items_of(there.get("state")) or {}
         saved = tree.items_of(there["param_groups"]) or {}
         groups = [tree.items_of(group) or {} for group in saved.values()]
     else:
@@ -136,7 +136,8 @@ def _state(
 def _like(into: Plan, parameter: Tensor, key: str) -> Callable[[], Tensor]:
     """A new tensor on the parameter's device, with its mark."""
     made: list[Tensor] = []
-    if parts.is_ours(parameter) and processes.count() > 1:
+    large = processes.count() > 1 or parts.is_large(parameter.nbytes)
+    if parts.is_ours(parameter) and large:
         into.fill_like(parameter, key, made.append)
         return lambda: made[0]
 

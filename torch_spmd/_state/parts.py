@@ -37,6 +37,12 @@ def give_mark(tensor: Tensor, text: str) -> None:
         torch._utils.set_tensor_metadata(tensor, {text: True})
 
 
+def resolved(tensor: Tensor) -> Tensor:
+    """The tensor without gradients; of a view that is conjugated or negated when it is read, its
+    values."""
+    return tensor.detach().resolve_conj().resolve_neg()
+
+
 def _held(tensor: Tensor) -> list[tuple[int, Box]]:
     """(device, box) of all parts. The part of a device of blocks is several boxes."""
     spec = sharding_of(tensor).spec
@@ -147,6 +153,7 @@ class Filling:
         self._made = _C.parts_to_fill(self._apart)
         self.parts: dict[Box, Tensor] = {}
         self._others: list[tuple[Tensor, Box]] = []  # replicas in other places
+        self._written = False
         for box, tile in self._made.parts:
             for inside, memory in _out_of_blocks(tensor, box, tile):
                 if inside in self.parts:
@@ -156,16 +163,28 @@ class Filling:
 
     def write(self, box: Box, host: Tensor) -> None:
         """Writes a part of the tensor to where this process holds it."""
+        self._written = True
         for inside, memory in self.parts.items():
             part = boxes.intersection(inside, box)
             if boxes.elements(part):
                 memory[boxes.slices(part, inside)].copy_(host[boxes.slices(part, box)])
+
+    def spoil(self) -> None:
+        """Where the rest cannot be read, so that nobody takes what was written for a value."""
+        for memory in self.parts.values():
+            if self._written:
+                _spoil(memory)
 
     def put(self) -> None:
         for memory, box in self._others:
             memory.copy_(self.parts[box])
         self.parts, self._others = {}, []
         _C.put_parts(self._apart, self._made)
+
+
+def _spoil(memory: Tensor) -> None:
+    if memory.is_floating_point() or memory.is_complex():
+        memory.fill_(float("nan"))
 
 
 def _out_of_blocks(tensor: Tensor, box: Box, tile: Tensor) -> Iterator[tuple[Box, Tensor]]:
@@ -189,23 +208,46 @@ def _out_of_blocks(tensor: Tensor, box: Box, tile: Tensor) -> Iterator[tuple[Box
 
 def fill_in_pieces(
     tensor: Tensor, pieces: Iterable[Box], read: Callable[[Box, Tensor], Tensor]
-) -> Callable[[], None]:
+) -> Callable[[bool], None]:
     """Overwrites the parts of a tensor that this process holds with `pieces`, of which
     `read(box, memory)` reads one: no other is on the host at the same time. Returns a function
-    that ends it; it is called when all processes have come so far.
+    that ends it; it is called with whether all processes have come so far. What was overwritten of
+    a tensor that cannot be read to its end is spoilt.
 
     Requires: the tensor is one that `fillable` returned, or not on the device."""
     filling = Filling(tensor) if is_ours(tensor) else None
     # The same memory for all of them, or the heap would grow by what is between them.
     memory = torch.empty(min(tensor.nbytes, _LARGE), dtype=torch.uint8)
-    with torch.no_grad():
-        for box in pieces:
+    written = False
+
+    def spoil() -> None:
+        with torch.no_grad():
             if filling is not None:
-                filling.write(box, read(box, memory))
-            else:
-                whole = boxes.whole(tensor.shape)
-                tensor.detach()[boxes.slices(box, whole)].copy_(read(box, memory))
-    return (lambda: None) if filling is None else filling.put
+                filling.spoil()
+            elif written:
+                _spoil(tensor.detach())
+
+    try:
+        with torch.no_grad():
+            for box in pieces:
+                part = read(box, memory)
+                written = True
+                if filling is not None:
+                    filling.write(box, part)
+                else:
+                    whole = boxes.whole(tensor.shape)
+                    tensor.detach()[boxes.slices(box, whole)].copy_(part)
+    except BaseException:
+        spoil()
+        raise
+
+    def end(all_have: bool) -> None:
+        if not all_have:
+            spoil()
+        elif filling is not None:
+            filling.put()
+
+    return end
 
 
 def is_large(nbytes: int) -> bool:
@@ -218,7 +260,8 @@ def fillable(tensor: Tensor) -> Tensor:
     other tensors of the same memory: the tensor itself, or a new one for a view. Then `put` puts it
     there. All processes call it."""
     _C.sync(True)
-    if _C.reads_alone(blocks_apart(tensor.detach())):
+    lazy = tensor.is_conj() or tensor.is_neg()
+    if not lazy and _C.reads_alone(blocks_apart(tensor.detach())):
         return tensor
     new = like(tensor, tensor.dtype)
     _C.sync(True)
@@ -233,7 +276,7 @@ def put(tensor: Tensor, filled: Tensor) -> None:
 
 def like(tensor: Tensor, dtype: torch.dtype) -> Tensor:
     """A new tensor of that dtype with the sharding of `tensor`. What is in it does not matter."""
-    return tensor.detach().to(dtype, copy=True)
+    return resolved(tensor).to(dtype, copy=True)
 
 
 def empty(shape: Sequence[int], dtype: torch.dtype, mark: str) -> Tensor:

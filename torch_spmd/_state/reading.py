@@ -34,6 +34,8 @@ class Source(Protocol):
     tree: Any
     tensors: dict[str, SavedTensor]
     counts: Counts
+    # Whether keys of mappings are there as text, and mappings without items are not there.
+    text_keys: bool
 
     def check(self, wanted: Iterable[tuple[str, Box]], verify: bool) -> None:
         """Raises a CheckpointError if a file that is needed is missing, truncated or altered.
@@ -56,6 +58,7 @@ class Ranges:
     tensors: dict[str, SavedTensor]
     sizes: dict[str, int] = field(default_factory=dict)
     counts: Counts = field(default_factory=Counts)
+    text_keys: bool = False
 
     def check(self, wanted: Iterable[tuple[str, Box]], verify: bool) -> None:
         blocks: dict[str, set[tuple[int, int, str]]] = {}
@@ -173,11 +176,22 @@ def open_source(path: str) -> Source:
         return dcp.open_source(folder)
     indices = [name for name in names if name.endswith(INDEX)]
     if indices:
-        return _of_index(folder, indices[0])
+        return _of_index(folder, _the_one(folder, indices, f"model{INDEX}"))
     weights = [name for name in names if name.endswith(".safetensors")]
     if not weights or any(name.startswith("data-") for name in weights):
         manifest.load(folder)  # says that there is none
     return _of_files(folder, dict.fromkeys(weights))
+
+
+def _the_one(folder: Folder, names: list[str], usual: str) -> str:
+    """The one of the usual name, as the hub's readers take it. Errors: CheckpointError if there
+    are several others."""
+    if len(names) > 1 and usual not in names:
+        raise CheckpointError(
+            f"load: {folder.where('')!r} has several checkpoints: {', '.join(names)}; keep one of "
+            f"them in a folder of its own, or call it {usual!r}"
+        )
+    return usual if usual in names else names[0]
 
 
 def _of_index(folder: Folder, name: str) -> Ranges:
@@ -207,6 +221,11 @@ def _of_files(folder: Folder, names: dict[str, list[str] | None]) -> Ranges:
         for key in found if keys is None else keys:
             if key not in found:
                 raise CheckpointError(f"load: {folder.where(name)!r} has no tensor {key!r}")
+            if key in tensors:
+                raise CheckpointError(
+                    f"load: {folder.where('')!r} has the tensor {key!r} in two files, "
+                    f"{tensors[key].stored[0].file!r} and {name!r}; give the path of one of them"
+                )
             tensors[key] = found[key]
     tree = {key: {"$": "tensor", "key": key} for key in tensors}
     return Ranges(folder, tree, tensors)

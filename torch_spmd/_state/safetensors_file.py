@@ -137,16 +137,28 @@ def tensors_of(folder: Folder, name: str) -> dict[str, SavedTensor]:
             f"load: {where!r} has a header that cannot be read: {error}"
         ) from None
     end = 8 + length
-    for key, tensor in found.items():
-        [stored] = tensor.stored
-        nbytes = math.prod(tensor.shape) * tensor.itemsize
-        end = max(end, stored.begin + nbytes)
-        if stored.begin + nbytes > size:
+    # As the format demands it, each begins where the one before ends.
+    for key, tensor in sorted(found.items(), key=lambda item: (_begin(item[1]), item[1].nbytes)):
+        if _begin(tensor) != end:
             raise CheckpointError(
-                f"load: {where!r} is truncated: {key!r} ends at byte {stored.begin + nbytes:,}, "
-                f"and the file has {size:,}"
+                f"load: {where!r} is altered: {key!r} begins at byte {_begin(tensor):,}, and the "
+                f"tensor before it ends at {end:,}"
             )
+        end += tensor.nbytes
+        if end > size:
+            raise CheckpointError(
+                f"load: {where!r} is truncated: {key!r} ends at byte {end:,}, and the file has "
+                f"{size:,}"
+            )
+    if end < size:
+        raise CheckpointError(
+            f"load: {where!r} is altered: its tensors end at byte {end:,}, and it has {size:,}"
+        )
     return found
+
+
+def _begin(tensor: SavedTensor) -> int:
+    return tensor.stored[0].begin
 
 
 def _saved(fields: dict[str, object], name: str, base: int) -> SavedTensor:

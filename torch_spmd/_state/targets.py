@@ -7,9 +7,10 @@ fit changes nothing.
 
 from __future__ import annotations
 
+import collections
 import functools
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, MutableMapping
 from typing import Any
 
 import torch
@@ -17,6 +18,7 @@ from torch import Tensor, nn
 
 from torch_spmd import _arguments
 from torch_spmd._state import boxes, dtypes, initialize, optimizers, parts, processes, tree
+from torch_spmd._state.files import CheckpointError
 from torch_spmd._state.reading import Source
 
 # What wrappers put before the names of the module that they wrap.
@@ -25,11 +27,22 @@ _WRAPPERS = re.compile(
 )
 
 
+def _half_done(text: str, done: list[str], now: str | None) -> str:
+    found = text if text.startswith("load: ") else f"load: {text}"
+    if now is not None:
+        found += f". Of tensor {now!r} a part may be overwritten; it is NaN if its dtype has that"
+    if done:
+        names = ", ".join(map(repr, done[:5]))
+        more = f" and {len(done) - 5:,} more" if len(done) > 5 else ""
+        found += f". {names}{more} had been loaded before"
+    return f"{found}. Load a checkpoint that is good before the rest is used" if done else found
+
+
 class Plan:
     """What is to be read, and what is done with it.
 
     `problems` are the differences between the saved state and the target. `place` decides where a
-    parameter on `meta` comes to be.
+    parameter on `meta` comes to be. `all_know`: what `run` has raised is raised in all processes.
     """
 
     def __init__(self, source: Source, cast: bool, place: Callable[[str, Tensor], Tensor]) -> None:
@@ -41,9 +54,12 @@ class Plan:
         self.wanted: list[tuple[str, boxes.Box]] = []
         self.names: dict[int, str] = {}  # of parameters, by identity
         self._targets: list[tuple[Tensor, str]] = []  # what is overwritten
+        # (key, whether it is filled in pieces, what fills it)
+        self._overwriting: list[tuple[str, bool, Callable[[], None]]] = []
         self._fills: list[Callable[[], None]] = []
         self._ends: list[Callable[[], None]] = []
         self._made: dict[str, Tensor] = {}
+        self.all_know = False
 
     # --- comparing ---
 
@@ -72,17 +88,26 @@ class Plan:
             return lambda: target
         if isinstance(target, Tensor):
             return self.tensor(target, node, where)
-        if isinstance(target, dict):
-            return self._dict(target, node, where)
+        if isinstance(target, Mapping):
+            return self._mapping(target, node, where)
         if isinstance(target, (list, tuple)):
             return self._sequence(target, node, where)
+        if isinstance(target, torch.Generator):
+            state = self.value(node, where)
+            self._ends.append(functools.partial(_set_state, target, state))
+            return lambda: target
         if not isinstance(target, type) and callable(getattr(target, "load_state_dict", None)):
             value = self.value(node, where)
-            self._ends.append(lambda: target.load_state_dict(value()))
+            self._ends.append(lambda: target.load_state_dict(self._as_own(value(), target)))
             return lambda: target
         return self.value(node, where)
 
-    def _dict(self, target: dict[Any, Any], node: Any, where: str) -> Callable[[], Any]:
+    def _as_own(self, value: Any, target: Any) -> Any:
+        """The value, with the keys that the target's own state has."""
+        own = getattr(target, "state_dict", None)
+        return _with_keys_of(own(), value) if self.source.text_keys and callable(own) else value
+
+    def _mapping(self, target: Mapping[Any, Any], node: Any, where: str) -> Callable[[], Any]:
         there = tree.items_of(node)
         if there is None:
             self.problems.append(f"{where or 'the tree'} is a mapping, and another value was saved")
@@ -90,14 +115,20 @@ class Plan:
         results = {}
         for key, value in target.items():
             inner = _joined(where, key)
-            if key not in there:
+            name = self._saved_key(key, there)
+            if name in there:
+                results[key] = self.item(value, there[name], inner)
+            elif not (self.source.text_keys and isinstance(value, Mapping) and not value):
                 self.problems.append(f"{inner!r} was not saved")
-            else:
-                results[key] = self.item(value, there[key], inner)
-        self._note_extra(there, target, where)
+        self._note_extra(there, {self._saved_key(key, there) for key in target}, where)
+        if not isinstance(target, MutableMapping):
+            return lambda: {key: result() for key, result in results.items()}
         # In place, and only when everything was read.
         self._ends.append(lambda: target.update({k: r() for k, r in results.items()}))
         return lambda: target
+
+    def _saved_key(self, key: Any, there: Mapping[Any, Any]) -> Any:
+        return str(key) if self.source.text_keys and key not in there else key
 
     def _note_extra(self, there: Mapping[Any, Any], wanted: Any, where: str) -> None:
         self.extra += [_joined(where, key) for key in there if key not in wanted]
@@ -136,7 +167,9 @@ class Plan:
     def fits(self, target: Tensor, key: str, where: str) -> bool:
         saved = self.source.tensors[key]
         before = len(self.problems)
-        if tuple(target.shape) != saved.shape:
+        if target.layout != torch.strided:
+            self.problems.append(f"{where!r} is no dense tensor: its layout is {target.layout}")
+        elif tuple(target.shape) != saved.shape:
             self.problems.append(
                 f"{where!r} has shape {tuple(target.shape)}, and {saved.shape} was saved"
             )
@@ -145,9 +178,10 @@ class Plan:
                 f"{where!r} is of {target.dtype}, and torch.{saved.dtype} was saved (cast=True "
                 "converts it)"
             )
-        elif any(step == 0 and size > 1 for step, size in zip(target.stride(), target.shape)):
+        elif _overlaps_itself(target):
             self.problems.append(
-                f"{where!r} has one element in several places (expand), and cannot be overwritten"
+                f"{where!r} has one element in several places (expand, unfold), and cannot be "
+                "overwritten"
             )
         return len(self.problems) == before
 
@@ -157,7 +191,12 @@ class Plan:
             self.problems.append(f"{where or 'the tree'} is a module, and another value was saved")
             return
         names = _tensors_of(module)
-        there = _unwrapped(there, names)
+        extras = {
+            f"{name}.{_EXTRA}" if name else _EXTRA: child
+            for name, child in module.named_modules()
+            if type(child).get_extra_state is not nn.Module.get_extra_state
+        }
+        there = _as_named(there, {**names, **extras})
         for tensor, its_names in _by_identity(names).items():
             saved = [name for name in its_names if name in there]
             inner = _joined(where, its_names[0])
@@ -165,13 +204,11 @@ class Plan:
                 self.problems.append(f"{inner!r} was not saved")
             else:
                 self._of_module(module, tensor, its_names, there[saved[0]], inner)
-        for name, child in module.named_modules():
-            extra = f"{name}.{_EXTRA}" if name else _EXTRA
-            if type(child).get_extra_state is not nn.Module.get_extra_state and extra in there:
-                names[extra] = torch.empty(0)
+        for extra, child in extras.items():
+            if extra in there:
                 value = self.value(there[extra], extra)
                 self._ends.append(functools.partial(_set_extra, child, value))
-        self._note_extra(there, names, where)
+        self._note_extra(there, {**names, **extras}, where)
         unsaved = initialize.meta_buffers(module)
         self.problems += initialize.without_value(module, unsaved)
         self._fills.append(functools.partial(initialize.fill_buffers, module, unsaved))
@@ -203,10 +240,9 @@ class Plan:
 
     def prepare(self) -> None:
         """Finds the parts that this process needs. Called when everything has been compared."""
-        fills = [self._filling(target, key) for target, key in self._targets]
-        self._fills = fills + self._fills
+        self._overwriting = [(key, *self._filling(target, key)) for target, key in self._targets]
 
-    def _filling(self, target: Tensor, key: str) -> Callable[[], None]:
+    def _filling(self, target: Tensor, key: str) -> tuple[bool, Callable[[], None]]:
         ours = parts.is_ours(target)
         in_pieces = (ours and processes.count() > 1) or parts.is_large(target.nbytes)
         filled = parts.fillable(target) if ours and in_pieces else target
@@ -220,23 +256,30 @@ class Plan:
             elif regions:  # one region: the whole
                 parts.fill(target, self.source.read(key, regions[0]))
 
-        return run
+        return in_pieces, run
 
     def _fill_in_pieces(self, filled: Tensor, key: str, regions: list[boxes.Box]) -> None:
         """Fills what this process needs, if all processes can read what they need."""
-        end: Callable[[], None] | None = None
+        end: Callable[[bool], None] | None = None
         error: Exception | None = None
         try:
             pieces = (piece for region in regions for piece in self.source.pieces(key, region))
             end = parts.fill_in_pieces(filled, pieces, functools.partial(self.source.read, key))
         except Exception as raised:
             error = raised
-        if parts.is_ours(filled):
-            processes.raise_any(error)
-        elif error is not None:
-            raise error
+        try:
+            if parts.is_ours(filled):
+                self.all_know = True
+                processes.raise_any(error)
+                self.all_know = False
+            elif error is not None:
+                raise error
+        except Exception:
+            if end is not None:
+                end(False)
+            raise
         if end is not None:
-            end()
+            end(True)
 
     def source_dtype(self, key: str) -> torch.dtype:
         return dtypes.named(self.source.tensors[key].dtype)
@@ -294,8 +337,20 @@ class Plan:
         self._ends.append(action)
 
     def run(self) -> None:
-        for fill in self._fills:
-            fill()
+        """Errors: CheckpointError if what is needed cannot be read. It says what has been
+        overwritten."""
+        done: list[str] = []
+        now: str | None = None
+        try:
+            for key, in_pieces, fill in self._overwriting:
+                now = key if in_pieces else None
+                fill()
+                done.append(key)
+            now = None
+            for fill in self._fills:
+                fill()
+        except (OSError, CheckpointError) as error:
+            raise CheckpointError(_half_done(str(error), done, now)) from error
         for action in self._ends:
             action()
 
@@ -303,8 +358,54 @@ class Plan:
 _EXTRA = "_extra_state"
 
 
+def _with_keys_of(own: Any, value: Any) -> Any:
+    """The value, whose keys are text, with keys as `own` has them; and with its mappings that have
+    no items."""
+    if isinstance(own, (list, tuple)) and isinstance(value, (list, tuple)):
+        count = max(len(own), len(value))
+        return type(value)(_with_keys_of(o, v) for o, v in zip([*own, *[None] * count], value))
+    if not isinstance(own, Mapping) or not isinstance(value, dict):
+        return value
+    keys: dict[Any, Any] = {str(key): key for key in own}
+    numbers = bool(own) and all(type(key) is int for key in own)
+    made = {}
+    for text, item in value.items():
+        number = numbers and re.fullmatch(r"-?\d+", str(text))
+        key = keys.get(text, int(text) if number else text)
+        made[key] = _with_keys_of(own.get(key), item)
+    for key, item in own.items():
+        if isinstance(item, Mapping) and not item:
+            made.setdefault(key, item)
+    return collections.Counter(made) if isinstance(own, collections.Counter) else made
+
+
+def _overlaps_itself(tensor: Tensor) -> bool:
+    """Whether two elements are in one place."""
+    if tensor.numel() < 2:
+        return False
+    steps = sorted((s, size) for s, size in zip(tensor.stride(), tensor.shape) if size > 1)
+    reached = 0  # by the dimensions so far
+    for step, size in steps:
+        if step <= reached:
+            break
+        reached += step * (size - 1)
+    else:
+        return False
+    if steps[0][0] == 0:
+        return True
+    # One dimension goes on within another: rare, so that all places are counted.
+    places = torch.zeros(1, dtype=torch.int64)
+    for step, size in steps:
+        places = (places.unsqueeze(1) + torch.arange(size) * step).flatten()
+    return bool(places.unique().numel() < tensor.numel())
+
+
 def _joined(where: str, key: Any) -> str:
     return f"{where}.{key}" if where else str(key)
+
+
+def _set_state(generator: torch.Generator, state: Callable[[], Any]) -> None:
+    generator.set_state(state())
 
 
 def _set_extra(module: nn.Module, value: Callable[[], Any]) -> None:
@@ -332,13 +433,22 @@ def _by_identity(names: Mapping[str, Tensor]) -> dict[Tensor, list[str]]:
     return found
 
 
-def _unwrapped(there: dict[Any, Any], names: Mapping[str, Any]) -> dict[Any, Any]:
-    """Without what DistributedDataParallel and others put before names, if the module's names are
-    there only so."""
-    if any(name in there for name in names):
+def _as_named(there: dict[Any, Any], names: Mapping[str, Any]) -> dict[Any, Any]:
+    """What was saved, under the module's names where the two differ only by what
+    DistributedDataParallel and others put before names: either may be wrapped, in whole or in
+    part."""
+    left = {_without_wrappers(name): name for name in names if name not in there}
+    if not left:
         return there
-    plain = {_WRAPPERS.sub("", str(key)): node for key, node in there.items()}
-    return plain if any(name in plain for name in names) else there
+    found = {}
+    for key, node in there.items():
+        name = key if key in names else left.get(_without_wrappers(str(key)), key)
+        found[key if name in found else name] = node
+    return found
+
+
+def _without_wrappers(name: str) -> str:
+    return _WRAPPERS.sub("", name)
 
 
 def _replace(module: nn.Module, names: list[str], old: Tensor, new: Tensor) -> None:

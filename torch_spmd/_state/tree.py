@@ -12,7 +12,7 @@ import base64
 import collections
 import math
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -29,8 +29,13 @@ def state_of(value: Any) -> Any:
     """What is saved of an object: what its `state_dict` returns, if it has one."""
     if isinstance(value, (Tensor, Mapping, type)):
         return value
-    method = getattr(value, "state_dict", None)
-    return method() if callable(method) else value
+    if isinstance(value, torch.Generator):
+        return value.get_state()
+    for name in ("state_of_job", "state_dict"):  # the first of RandomState
+        method = getattr(value, name, None)
+        if callable(method):
+            return method()
+    return value
 
 
 class Encoder:
@@ -101,6 +106,8 @@ class Encoder:
             return {_MARK: "set", "items": items}
         numpy = sys.modules.get("numpy")
         if numpy is not None and isinstance(value, (numpy.ndarray, numpy.generic)):
+            if isinstance(value, str):
+                return self._text(str(value), path)
             return self._array(numpy, value, path)
         for plain in (bool, int, float, str):  # of a class derived from it
             if isinstance(value, plain):
@@ -132,6 +139,8 @@ class Encoder:
             tensor.stride(),
             tensor.storage_offset(),
             tensor.untyped_storage()._cdata,
+            tensor.is_conj(),
+            tensor.is_neg(),
         )
         key = self._keys.get(same)
         if key is None:
@@ -240,6 +249,16 @@ def keys_in(node: Any) -> list[str]:
 
     decode(node, note)
     return found
+
+
+def named_keys(node: Any, path: str = "") -> Iterator[tuple[str, str]]:
+    """(path, key) of the tensors of a tree, the path as keys have it."""
+    key = tensor_key(node)
+    if key is not None:
+        yield path, key
+        return
+    for name, item in (items_of(node) or {}).items():
+        yield from named_keys(item, _join(path, name))
 
 
 def tensor_key(node: Any) -> str | None:

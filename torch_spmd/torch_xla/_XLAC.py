@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 import torch_spmd as spmd
-from torch_spmd.torch_xla import _hlo, _manual, _marks, _tiles, lowering
+from torch_spmd.torch_xla import _auto_pending, _hlo, _manual, _marks, _tiles, lowering
 from torch_spmd.torch_xla._sharding_type import ShardingType
 from torch_spmd.torch_xla._tiles import OpSharding
 
@@ -201,33 +201,32 @@ def _get_graph_hash(tensors: Sequence[Tensor]) -> str:
     """A digest of the pending work that ends in the tensors, of their shardings, and of the
     switches that change the program."""
     text = _hlo.text([_unwrapped(t) for t in tensors])
-    switches = (_auto_sharding, os.environ.get("XLA_AUTO_SPMD_MESH"))
+    switches = (_auto_pending.is_on(), os.environ.get("XLA_AUTO_SPMD_MESH"))
     return hashlib.sha256(f"{switches}{text}".encode()).hexdigest()
 
 
 # --- the runtime ---
 
-_auto_sharding = False
-
 
 def _xla_set_auto_sharding() -> None:
-    global _auto_sharding
-    _auto_sharding = True
+    _auto_pending.turn_on()
 
 
 def _xla_get_auto_sharding() -> bool:
-    return _auto_sharding
+    return _auto_pending.is_on()
 
 
 def _xla_step_marker(
     device: Any = None, devices: Any = (), wait: bool = False, reset_scope: bool = True
 ) -> None:
+    _auto_pending.shard_pending()
     spmd.sync(wait=wait)
 
 
 def _xla_sync_multi(
     tensors: Sequence[Tensor], devices: Any = (), wait: bool = True, sync_xla_data: bool = True
 ) -> None:
+    _auto_pending.shard_pending()
     spmd.sync(wait=wait)
 
 

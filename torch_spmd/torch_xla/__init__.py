@@ -50,12 +50,12 @@ def device_count() -> int:
 
 def sync(wait: bool = False, reset_scope: bool = True) -> None:
     """Runs what is pending, then the closures of the step."""
-    from torch_spmd.torch_xla import _hlo
+    from torch_spmd.torch_xla import _auto_pending, _hlo
     from torch_spmd.torch_xla.core import xla_model
 
     wait = wait or os.environ.get("XLA_SYNC_WAIT", "0") not in ("0", "")
+    _auto_pending.shard_pending()
     _hlo.dump(lambda: spmd.sync(wait=wait))
-
     xla_model._run_step_closures()
 
 
@@ -141,15 +141,32 @@ def launch(
 
 from torch_spmd.torch_xla import _XLAC, _ops  # noqa: E402, F401
 
+# What torch_xla has after `import torch_xla`, by its own names and as modules of modules.
+from torch_spmd.torch_xla import runtime as xr  # noqa: E402
+from torch_spmd.torch_xla.core import xla_env_vars as xenv  # noqa: E402
+from torch_spmd.torch_xla.core import xla_model as xm  # noqa: E402
+from torch_spmd.torch_xla.debug import metrics as _met  # noqa: E402, F401
+from torch_spmd.torch_xla.debug import profiler as _xp  # noqa: E402, F401
+from torch_spmd.torch_xla.distributed import spmd as _xs  # noqa: E402, F401
+from torch_spmd.torch_xla.distributed import xla_multiprocessing as xmp  # noqa: E402
+from torch_spmd.torch_xla.experimental import eager_mode  # noqa: E402
+from torch_spmd.torch_xla.utils import utils as xu  # noqa: E402
+
 __all__ = [
     "__version__",
     "compile",
     "device",
     "device_count",
     "devices",
+    "eager_mode",
     "launch",
     "manual_seed",
     "real_devices",
     "step",
     "sync",
+    "xenv",
+    "xm",
+    "xmp",
+    "xr",
+    "xu",
 ]

@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 
@@ -40,24 +41,29 @@ def sample(name: str, value: float) -> None:
 
 
 def sent(tensor: Any) -> None:
-    """Host data became a tensor on the device. It is copied there when it is marked or when the
-    next program runs; until then it counts as waiting."""
+    """Host data became a tensor on the device. It counts as waiting until it is marked, pending
+    work reads it, or the next program runs."""
     if isinstance(tensor, Tensor) and tensor.device.type == "spmd":
         held = StorageWeakRef(tensor.untyped_storage())
         _waiting[held.cdata] = (held, _C.statistics()["runs"], tensor.nbytes)
 
 
 def settle(marked: Tensor | None = None) -> None:
-    """Counts the copies of the tensor, and of those that no longer wait."""
+    """Counts the tensor, and those that no longer wait."""
     runs = _C.statistics()["runs"]
     address = None if marked is None or not _waiting else marked.untyped_storage()._cdata
     for key, (held, before, size) in list(_waiting.items()):
         if held.expired():
             del _waiting[key]
-        elif key == address or runs > before:
+        elif key == address or runs > before or _is_read(held):
             del _waiting[key]
             sample("OutboundData", size)
             count("VirtualDeviceUsage")
+
+
+def _is_read(held: StorageWeakRef) -> bool:
+    storage = torch.UntypedStorage._new_with_weak_ptr(held.cdata)
+    return storage is not None and _C.read_by_pending(storage)
 
 
 def moved(source: Tensor, result: Tensor) -> None:

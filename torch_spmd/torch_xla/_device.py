@@ -70,6 +70,7 @@ def install() -> None:
     _wrap_moves()
     _wrap_contexts()
     _accept_float_classes()
+    _wrap_reads()
     if not hasattr(torch, "xla"):
         torch._register_device_module("xla", torch.spmd)  # type: ignore[attr-defined]
 
@@ -162,6 +163,19 @@ def _wrap_contexts() -> None:
             return _asked(*map(_type, args))
 
         setattr(torch, name, of_type)
+
+
+def _wrap_reads() -> None:
+    """`torch.load(…, map_location="xla")`, and `t.is_xla` of a tensor on the device."""
+    restore = torch.serialization.default_restore_location
+    torch.serialization.register_package(
+        50,
+        lambda storage: None,  # a storage is saved as one of the device `spmd`
+        lambda storage, place: restore(storage, str(renamed(place))) if is_xla(place) else None,
+    )
+    Tensor.is_xla = property(  # type: ignore[attr-defined]
+        lambda self: self.device.type == "spmd", doc="Whether the tensor is on the device."
+    )
 
 
 def _accept_float_classes() -> None:

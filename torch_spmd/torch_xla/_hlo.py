@@ -115,11 +115,14 @@ def dump(run: Callable[[], None]) -> None:
 
 
 def debug_info(t: Tensor) -> str:
-    """What is known of a tensor: host data, pending or stored, and its sharding."""
+    """What is known of a tensor: host data, an input of pending work, pending or stored, and its
+    sharding."""
     state = _marks.state(_data(t))
     sharding = _marks.text_of(t)
     marked = bool(sharding)
-    on_host = state == _marks.UPLOADED and not marked
+    # Data of the host are an input once pending work reads them; how they are placed is not known.
+    is_free = state == _marks.UPLOADED and not marked
+    on_host = is_free and not _C.read_by_pending(_data(t).untyped_storage())
     lines = [
         "XLATensor {",
         "Device: SPMD:0",
@@ -127,7 +130,7 @@ def debug_info(t: Tensor) -> str:
         f"IR: {_ir(t, state, on_host)}",
         f"Tensor on host: {f'with size {list(t.shape)}' if on_host else 'None'}",
     ]
-    if on_host or state == _marks.PENDING:
+    if is_free or state == _marks.PENDING:
         lines.append("XLAData: None")
     else:
         kind = "XLAShardedData" if sharding else "XLAData"

@@ -31,7 +31,9 @@ def is_bf16_supported() -> bool:
 def use_spmd(auto: bool | None = False) -> None:
     """Switches SPMD on. Tensors that exist already are on the same device, so none is moved.
 
-    `auto` is recorded; without marks the compiler shards nothing.
+    With `auto`, the inputs of pending work that nothing has placed are sharded as a search proposes
+    for as many H100, or for the machine that the backend simulates, on the mesh of
+    XLA_AUTO_SPMD_MESH ("2,4") or on one that is chosen.
     """
     os.environ["XLA_USE_SPMD"] = "1"
     if auto:

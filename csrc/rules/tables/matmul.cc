@@ -9,6 +9,7 @@
 #include "csrc/rules/tables/call_factors.h"
 #include "csrc/rules/tables/decompositions.h"
 #include "csrc/rules/tables/grouped_matmul.h"
+#include "csrc/rules/tables/rings.h"
 #include "csrc/util/status.h"
 
 namespace spmd::rules {
@@ -94,11 +95,13 @@ constexpr auto kRows = Rows(
     Computed("spmd::attention", AttentionFactors)
         .Types(AttentionTypes)
         .Decomposes(DecomposeAttention)
+        .InRings(kRingOfAttention)
         .Flops(4)
         .CannotFail(),
     Computed("spmd::attention_backward", AttentionBackwardFactors)
         .Types(AttentionBackwardTypes)
         .Decomposes(DecomposeAttentionBackward)
+        .InRings(kRingOfAttentionBackward)
         .Flops(10)
         .CannotFail(),
     Computed("spmd::grouped_mm", GroupedMatmulFactors)

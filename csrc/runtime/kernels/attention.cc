@@ -80,9 +80,10 @@ Tensor Scores(const Tensor& query, const Tensor& key, const OptionalTensor& mask
   return scores;
 }
 
-// The softmax of each row; zero if the whole row is masked.
+// The softmax of each row, whose sum may also be over more keys than these; zero if the whole row
+// is masked.
 Tensor Probabilities(const Tensor& scores, const Tensor& logsumexp) {
-  const Tensor masked = logsumexp.isinf().logical_and_(logsumexp.lt(0)).unsqueeze(-1);
+  const Tensor masked = logsumexp.isinf().unsqueeze(-1);
   return scores.sub(logsumexp.unsqueeze(-1)).exp_().masked_fill_(masked, 0);
 }
 
@@ -150,7 +151,7 @@ std::tuple<Tensor, Tensor, Tensor> AttentionBackward(const Tensor& grad_out, con
   k = k.to(type);
   v = v.to(type);
   const Tensor scores = Scores(q, k, AdditiveMask(attn_mask, type), is_causal, factor);
-  const Tensor p = Probabilities(scores, at::logsumexp(scores, IntArrayRef{-1}));
+  const Tensor p = Probabilities(scores, logsumexp);
   const Tensor dv = at::matmul(p.transpose(-2, -1), g);
   const Tensor dp = at::matmul(g, v.transpose(-2, -1));
   const Tensor ds = dp.sub(g.mul(out.to(type)).sum(-1, /*keepdim=*/true)).mul_(p).mul_(factor);

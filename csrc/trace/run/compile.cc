@@ -193,10 +193,13 @@ absl::Status CheckMemory(SessionState& state, const runtime::Backend& backend,
 }
 
 // What the compiler chose because memory is short, for explain_compile.
-std::string ChosenForMemory(const partition::GatheredAgain& again) {
-  if (again.values.empty()) return "";
+std::string ChosenForMemory(const partition::Compiled& compiled) {
+  std::string rings = compiled.in_rings.ToString();
+  if (!rings.empty()) rings.insert(0, "; ");
+  const partition::GatheredAgain& again = compiled.gathered_again;
+  if (again.values.empty()) return rings;
   const int64_t computed = static_cast<int64_t>(again.values.size()) - again.gathers;
-  return absl::StrCat("; gathers ", again.gathers, " and computes ", computed,
+  return absl::StrCat(rings, "; gathers ", again.gathers, " and computes ", computed,
                       " values again to hold ", ByteText(again.bytes_after), " instead of ",
                       ByteText(again.bytes_before), ", and sends ", ByteText(again.wire_bytes),
                       " more");
@@ -246,7 +249,7 @@ absl::StatusOr<CachedProgramPtr> Compile(SessionState& state, Tape& tape,
     ++state.diagnostics.statistics.disk_hits;
     event.reason += "; read from disk";
   }
-  event.reason += ChosenForMemory(program->compiled.gathered_again);
+  event.reason += ChosenForMemory(program->compiled);
   event.compile_ms = MillisecondsSince(start);
 
   start = Clock::now();

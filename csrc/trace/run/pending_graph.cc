@@ -14,40 +14,14 @@ namespace spmd::trace {
 
 namespace {
 
-// The meshes of the part of the tape that the outputs need: those of its marks, which name the
-// axes, and those of the layouts in which it takes its inputs. If there are none, those of the
-// layouts of its other inputs; else the mesh that was used last.
+// Those that MeshesNamed gives; if there are none, those of the layouts of the inputs; else the
+// mesh that was used last.
 MeshSet MeshesOf(Meshes& known, const Tape& tape, absl::Span<const OutputSpec> outputs) {
+  std::vector<Mesh> meshes = MeshesNamed(known, tape, outputs);
   const Needed needed = NeededFor(tape, outputs);
-  const std::vector<bool> overwritten = OverwrittenInputs(tape, outputs);
-  std::vector<const TapeInput*> inputs;
-  for (size_t k = 0; k < tape.inputs().size(); ++k) {
-    if (needed.inputs[k]) inputs.push_back(&tape.inputs()[k]);
-  }
-  std::vector<Mesh> meshes;
-  for (const TapeInput* input : inputs) {
-    if (input->mark != nullptr) meshes.push_back(input->mark->mesh);
-  }
-  for (const Annotation& a : tape.annotations()) {
-    if (needed.Has(tape, a.value)) meshes.push_back(a.mark->mesh);
-  }
-  // At most this many meshes of layouts are added, so that a grid is the common refinement of a few
-  // meshes.
-  constexpr size_t kMostOfLayouts = 16;
-  size_t of_layouts = 0;
-  const auto add_meshes_of = [&](const LayoutPtr& layout) {
-    if (layout == nullptr || of_layouts >= kMostOfLayouts) return;
-    for (const Mesh& mesh : known.MeshesOf(layout->grid())) {
-      if (std::find(meshes.begin(), meshes.end(), mesh) != meshes.end()) continue;
-      meshes.push_back(mesh);
-      ++of_layouts;
-    }
-  };
-  for (const TapeInput* input : inputs) {
-    add_meshes_of(input->LayoutToTake(overwritten[input - tape.inputs().data()]));
-  }
-  for (size_t k = 0; meshes.empty() && k < inputs.size(); ++k) {
-    add_meshes_of(tape.value(inputs[k]->id)->layout);
+  for (size_t k = 0; meshes.empty() && k < tape.inputs().size(); ++k) {
+    const LayoutPtr& layout = tape.value(tape.inputs()[k].id)->layout;
+    if (needed.inputs[k] && layout != nullptr) meshes = known.MeshesOf(layout->grid());
   }
   if (meshes.empty() && known.latest().has_value()) {
     meshes.push_back(*known.latest());
@@ -56,6 +30,35 @@ MeshSet MeshesOf(Meshes& known, const Tape& tape, absl::Span<const OutputSpec> o
 }
 
 }  // namespace
+
+std::vector<Mesh> MeshesNamed(const Meshes& known, const Tape& tape,
+                              absl::Span<const OutputSpec> outputs) {
+  const Needed needed = NeededFor(tape, outputs);
+  const std::vector<bool> overwritten = OverwrittenInputs(tape, outputs);
+  std::vector<Mesh> meshes;
+  for (size_t k = 0; k < tape.inputs().size(); ++k) {
+    const MarkPtr& mark = tape.inputs()[k].mark;
+    if (needed.inputs[k] && mark != nullptr) meshes.push_back(mark->mesh);
+  }
+  for (const Annotation& a : tape.annotations()) {
+    if (needed.Has(tape, a.value)) meshes.push_back(a.mark->mesh);
+  }
+  // At most this many meshes of layouts are added, so that a grid is the common refinement of a few
+  // meshes.
+  constexpr size_t kMostOfLayouts = 16;
+  size_t of_layouts = 0;
+  for (size_t k = 0; k < tape.inputs().size(); ++k) {
+    if (!needed.inputs[k]) continue;
+    const LayoutPtr& layout = tape.inputs()[k].LayoutToTake(overwritten[k]);
+    if (layout == nullptr || of_layouts >= kMostOfLayouts) continue;
+    for (const Mesh& mesh : known.MeshesOf(layout->grid())) {
+      if (std::find(meshes.begin(), meshes.end(), mesh) != meshes.end()) continue;
+      meshes.push_back(mesh);
+      ++of_layouts;
+    }
+  }
+  return meshes;
+}
 
 absl::StatusOr<Lowered> LowerTape(SessionState& state, const Tape& tape,
                                   absl::Span<const OutputSpec> outputs,

@@ -12,6 +12,11 @@
 
 namespace spmd::trace {
 
+// The meshes of the part of the tape that the outputs need: those of its marks, which name the
+// axes, and those of the layouts in which it takes its inputs.
+std::vector<Mesh> MeshesNamed(const Meshes& known, const Tape& tape,
+                              absl::Span<const OutputSpec> outputs);
+
 // Lowers what `outputs` need, in the grids of its meshes. `starts` are the records whose starts are
 // passed at run time.
 // Errors: those of Lower.

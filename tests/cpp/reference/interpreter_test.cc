@@ -295,7 +295,6 @@ TEST(Interpreter, AttentionBackwardIsTheSlope) {
   };
   auto operands = qkv;
   operands.push_back({"f64[1,2,3,2]", grad});
-  operands.push_back({"f64[1,2,3]", Data(6)});
   const char* names[] = {"%0", "%1", "%2"};
   for (int k = 0; k < 3; ++k) {
     std::string text = "graph {\n";
@@ -303,9 +302,10 @@ TEST(Interpreter, AttentionBackwardIsTheSlope) {
       absl::StrAppend(&text, " %", std::string(1, static_cast<char>('a' + i)), ": ",
                       operands[i].first, "\n");
     }
-    absl::StrAppend(&text,
-                    " %0: f64[1,2,3,2], %1: f64[1,1,3,2], %2: f64[1,1,3,2] = "
-                    "spmd::attention_backward(%d, %a, %b, %c, %d, %e, ",
+    absl::StrAppend(&text, " %o: f64[1,2,3,2], %l: f64[1,2,3] = spmd::attention(%a, %b, %c, ",
+                    attributes,
+                    "\n %0: f64[1,2,3,2], %1: f64[1,1,3,2], %2: f64[1,1,3,2] = "
+                    "spmd::attention_backward(%d, %a, %b, %c, %o, %l, ",
                     attributes, "\n return ", names[k], "\n}");
     const auto graph = ir::Graph::Parse(text);
     ASSERT_TRUE(graph.ok()) << graph.status();

@@ -7,10 +7,12 @@ from whatever number of processes.
 
 import json
 import os
+import random
 import sys
 import threading
 from pathlib import Path
 
+import numpy
 import torch
 import torch.distributed.checkpoint as dcp
 from safetensors.torch import load_file
@@ -268,6 +270,53 @@ def exported(own):
     assert one.read_bytes() == before and not list(own.glob("*.part"))
 
 
+def failing_disk(own):
+    """A disk that fails in one process while tensors are filled: all raise it, and go on."""
+
+    def failing(*arguments):
+        left[0] -= 1
+        if left[0] == 0 and spmd.process_index() == spmd.process_count() - 1:
+            raise OSError(5, "Input/output error")
+        read(*arguments)
+
+    spmd.save(own / "good", tensors(3))
+    read, left, failed = files.read_into, [0], 0
+    for n in (1, 2, 9, 15, 22):
+        left[0] = n
+        files.read_into = failing
+        try:
+            target = tensors(0)
+            spmd.load(own / "good", target, verify=False)
+        except spmd.CheckpointError as error:
+            assert "Input/output error" in str(error)
+            failed += 1
+        finally:
+            files.read_into = read
+        spmd.load(own / "good", target)
+        same(whole(target), whole(tensors(3)))
+    assert failed > 2, failed
+
+
+def random_states(own):
+    """Each process has its own random numbers of the host, and gets them back."""
+
+    def drawn():
+        on_device = torch.rand(3, device="spmd").tolist()
+        return torch.rand(3).tolist(), random.random(), numpy.random.rand(), on_device
+
+    for seed in (spmd.process_index(), 0):
+        torch.manual_seed(5)  # of the device, the same in all
+        torch.set_rng_state(torch.Generator().manual_seed(seed).get_state())
+        random.seed(seed)
+        numpy.random.seed(seed)
+        spmd.save(own / "random", {"random": spmd.RandomState()})
+        expected = drawn()
+        spmd.load(own / "random", {"random": spmd.RandomState()})
+        assert drawn() == expected
+    saved = spmd.load(own / "random", None)["random"]
+    assert "processes" not in saved  # they are the same
+
+
 def loader(own):
     """The position of a loader is saved."""
     rows = [{"x": torch.full((3,), float(i)), "y": i} for i in range(40)]
@@ -298,6 +347,8 @@ def main():
         large(own)
         on_meta(own)
         exported(own)
+        failing_disk(own)
+        random_states(own)
         kept(own)
         loader(own)
     if losses is not None and spmd.process_index() == 0:

@@ -206,3 +206,74 @@ def test_paths_of_fsspec(mesh):
     dcp.load(target, checkpoint_id="memory://dcp cases")
     same(target, host)
     assert spmd.sharding_of(target["(7, 9)"]).spec == P(None, "x")
+
+
+@pytest.mark.parametrize("spread", [False, True])
+@pytest.mark.parametrize("dim", [0, 1])
+def test_files_of_safetensors_that_dcp_writes(tmp_path, mesh, dim, spread):
+    """They have one tensor of a name, so that the parts of one process are written together."""
+    from torch.distributed.checkpoint import HuggingFaceStorageReader, HuggingFaceStorageWriter
+
+    host = {name: t for name, t in values().items() if t.numel()}
+    tree = on_device(host, mesh, dim)
+    writer = HuggingFaceStorageWriter(path=str(tmp_path), save_distributed=spread)
+    dcp.save(tree, storage_writer=writer)
+    target = on_device({name: t * 0 for name, t in host.items()}, mesh, 0)
+    dcp.load(target, storage_reader=HuggingFaceStorageReader(path=str(tmp_path)))
+    same(target, host)
+    same(spmd.load(tmp_path, on_device({name: t * 0 for name, t in host.items()}, mesh, 1)), host)
+
+
+def test_what_dcp_does_not_keep_is_found_by_the_target(tmp_path):
+    """Keys of mappings become text in its files, and mappings without items are left out."""
+
+    def made():
+        model = torch.nn.Linear(3, 3).to("spmd")
+        optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+        schedule = torch.optim.lr_scheduler.MultiStepLR(optimizer, [1, 4])
+        values = {"numbers": {3: torch.zeros(1), 4: 0}, "none": {}, "list": [{}, torch.zeros(1)]}
+        return {"model": model, "optimizer": optimizer, "schedule": schedule, **values}
+
+    tree, target = made(), made()
+    tree["numbers"] = {3: torch.ones(1), 4: 5}
+    tree["list"] = [{}, torch.ones(1)]
+    for _ in range(2):
+        tree["optimizer"].step()
+        tree["schedule"].step()
+    dcp_form = tmp_path / "dcp"
+    spmd.save(dcp_form, tree, format="dcp")
+    spmd.load(dcp_form, target)
+    assert torch.equal(target["model"].weight.cpu(), tree["model"].weight.cpu())
+    assert target["schedule"].state_dict() == tree["schedule"].state_dict()
+    assert target["numbers"] == tree["numbers"] and target["list"] == tree["list"]
+    assert type(target["schedule"].milestones) is type(tree["schedule"].milestones)
+    rates = []
+    for found in (tree, target):
+        for _ in range(3):
+            found["optimizer"].step()
+            found["schedule"].step()
+        rates.append(found["schedule"].get_last_lr())
+    assert rates[0] == rates[1] == [pytest.approx(0.01)]
+    with pytest.raises(ValueError, match=r"'numbers\.5' was not saved"):
+        spmd.load(dcp_form, {**made(), "numbers": {3: torch.zeros(1), 5: 0}})
+
+
+def test_every_altered_byte_of_data_is_noticed_or_harmless(tmp_path, mesh):
+    """A zip file has sums of its entries. Nothing is changed by what is refused."""
+    tree = {"w": on_device({"w": torch.arange(64.0).view(8, 8)}, mesh, 0)["w"], "n": 7}
+    spmd.save(tmp_path, tree, format="dcp")
+    [path] = tmp_path.glob("*.distcp")
+    good = path.read_bytes()
+    refused = 0
+    for at in range(0, len(good), 61):
+        path.write_bytes(good[:at] + bytes([good[at] ^ 16]) + good[at + 1 :])
+        target = {"w": on_device({"w": torch.zeros(8, 8)}, mesh, 1)["w"], "n": 0}
+        try:
+            found = spmd.load(tmp_path, target)
+        except spmd.CheckpointError as error:
+            assert "distcp' is altered" in str(error)
+            refused += 1
+            assert not target["w"].any().item() and target["n"] == 0
+        else:
+            assert torch.equal(found["w"].cpu(), tree["w"].cpu()) and found["n"] == 7
+    assert refused > 20

@@ -15,7 +15,7 @@ from training_state import Run
 
 import torch_spmd as spmd
 from torch_spmd import P
-from torch_spmd._state import parts, safetensors_file
+from torch_spmd._state import parts, reading, safetensors_file
 
 MESHES = {"one": ((1,), ("x",)), "two": ((2,), ("x",)), "four": ((4,), ("x",)),
           "grid": ((2, 3), ("data", "model"))}  # fmt: skip
@@ -85,6 +85,7 @@ DTYPES = [
     torch.uint32, torch.uint64, torch.float16, torch.bfloat16, torch.float32, torch.float64,
     torch.float8_e4m3fn, torch.float8_e5m2, torch.complex32, torch.complex64, torch.complex128,
 ]  # fmt: skip
+ON_THE_HOST = [torch.float8_e4m3fnuz, torch.float8_e5m2fnuz, torch.float8_e8m0fnu]
 
 
 def some(shape, dtype):
@@ -92,8 +93,12 @@ def some(shape, dtype):
     return bits.view(dtype).reshape(shape) if dtype != torch.bool else bits[..., 0].bool()
 
 
-@pytest.mark.parametrize("device", ["cpu", "spmd"])
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize(
+    "dtype, device",
+    [(dtype, device) for dtype in DTYPES for device in ("cpu", "spmd")]
+    + [(dtype, "cpu") for dtype in ON_THE_HOST],
+    ids=str,
+)
 def test_dtypes_and_shapes(tmp_path, dtype, device):
     shapes = [(), (1,), (7,), (0,), (5, 3), (4, 0, 2), (2, 3, 5)]
     tree = {str(shape): some(shape, dtype).to(device) for shape in shapes}
@@ -312,6 +317,40 @@ def test_large_tensors_are_read_in_pieces(tmp_path, small_pieces, spec):
     spmd.load(tmp_path, empty, strict=False, mesh=other, rules={"a": ("x", None)})
     assert torch.equal(empty["a"].detach().cpu(), values["a"])
     assert spmd.sharding_of(empty["a"]).spec == P("x", None)
+
+
+def test_the_state_of_a_fresh_optimizer_is_read_in_pieces(tmp_path, small_pieces, monkeypatch):
+    mesh = spmd.make_mesh((2,), ("x",))
+
+    def made():
+        torch.manual_seed(0)
+        w = spmd.mark_sharding(torch.randn(16, 9).to("spmd"), mesh, ("x", None)).requires_grad_()
+        return w, torch.optim.AdamW([w])
+
+    def step(w, optimizer):
+        w.square().sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    w, optimizer = made()
+    step(w, optimizer)
+    spmd.save(tmp_path, {"w": w, "optimizer": optimizer})
+    sizes, read = [], reading.Ranges.read
+
+    def noted(self, *arguments):
+        sizes.append(read(self, *arguments).nbytes)
+        return read(self, *arguments)
+
+    monkeypatch.setattr(reading.Ranges, "read", noted)
+    again, fresh = made()
+    spmd.load(tmp_path, {"w": again, "optimizer": fresh})
+    assert max(sizes) <= 100
+    moment = fresh.state[again]["exp_avg"]
+    assert torch.equal(moment.cpu(), optimizer.state[w]["exp_avg"].cpu())
+    assert spmd.sharding_of(moment).spec == P("x", None)
+    step(w, optimizer)
+    step(again, fresh)
+    assert torch.equal(again.detach().cpu(), w.detach().cpu())
 
 
 def test_memory_of_the_host():

@@ -16,6 +16,19 @@ print("same")
 """
 
 
+def test_names_after_the_import_alone():
+    done = run_script("""
+        import torch_spmd.torch_xla.install
+        import torch_xla
+
+        assert torch_xla.xm is torch_xla.core.xla_model and torch_xla.xr is torch_xla.runtime
+        assert torch_xla.distributed.spmd.Mesh and torch_xla.distributed.xla_multiprocessing.spawn
+        assert torch_xla.debug.metrics.counter_names and torch_xla.debug.profiler.Trace
+        assert torch_xla.xu is torch_xla.utils.utils and torch_xla.eager_mode
+    """)
+    assert done.stdout == ""
+
+
 def test_installed_by_an_import():
     done = run_script("import torch_spmd.torch_xla.install\n" + SAME)
     assert done.stdout == "same\n"

@@ -91,11 +91,11 @@ def mark_step(wait: bool = False, reset_scope: bool = True) -> None:
 
 
 def wait_device_ops(devices: Sequence[str] = ()) -> None:
-    spmd.sync(wait=True)
+    _XLAC._xla_wait_device_ops(devices)
 
 
 def unlazy(tensors: Sequence[Tensor]) -> None:
-    spmd.sync(wait=True)
+    _XLAC._xla_sync_multi(tensors)
 
 
 def optimizer_step(
@@ -193,6 +193,39 @@ def reduce_scatter(
     return output.copy_(result) if output is not None else result
 
 
+def all_to_all(
+    value: Tensor,
+    split_dimension: int,
+    concat_dimension: int,
+    split_count: int,
+    groups: Any = None,
+    pin_layout: bool = True,
+) -> Tensor:
+    """Errors: ValueError unless `split_count` is 1, the number of processes."""
+    if split_count != 1:
+        raise ValueError(
+            f"all_to_all: split_count is {split_count}, but there is one process; mark tensors "
+            "with xs.mark_sharding instead"
+        )
+    return value
+
+
+def collective_permute(value: Tensor, pairs: Sequence[Sequence[int]]) -> Tensor:
+    """The value if process 0 sends it to itself, else zeros: nothing else sends to it."""
+    return value if [0, 0] in [list(pair) for pair in pairs] else torch.zeros_like(value)
+
+
+def all_reduce_bucketized_gradients(
+    gradients: Sequence[Tensor],
+    scale: float = 1.0,
+    groups: Any = None,
+    pin_layout: bool = True,
+    bucket_cap_mb: int = 0,
+) -> None:
+    """As `all_reduce` of the list."""
+    all_reduce(REDUCE_SUM, list(gradients), scale)
+
+
 def collective_broadcast(
     tensors: Sequence[Tensor], root_ordinal: int = 0, groups: Any = None, pin_layout: bool = True
 ) -> None:
@@ -201,6 +234,14 @@ def collective_broadcast(
 
 def broadcast_master_param(model: torch.nn.Module) -> None:
     """Does nothing: there is one process."""
+
+
+def do_on_ordinals(target: Callable[..., Any], data: Any = (), ordinals: Any = (0,)) -> Any:
+    """`target(*data)`, whose tensors are host copies, if process 0 is among the ordinals."""
+    if 0 not in ([ordinals] if isinstance(ordinals, int) else ordinals):
+        return None
+    copies = _maybe_convert_to_cpu(data)
+    return target(*copies) if isinstance(copies, tuple) else target(copies)
 
 
 def rendezvous(tag: str, payload: bytes = b"", replicas: Sequence[int] = ()) -> list[bytes]:

@@ -134,3 +134,20 @@ def test_every_module_can_be_imported():
 def test_process_group_is_refused():
     with pytest.raises(AssertionError, match="XLA backend is not supported with SPMD"):
         torch.distributed.init_process_group("xla", init_method="xla://")
+
+
+def test_files_are_loaded_to_the_device(tmp_path):
+    torch.save({"w": torch.arange(3.0)}, tmp_path / "cpu.pt")
+    for place in ("xla", "xla:0", torch.device("xla")):
+        read = torch.load(tmp_path / "cpu.pt", map_location=place)["w"]
+        assert read.device.type == "spmd" and read.tolist() == [0, 1, 2]
+    torch.save(torch.ones(2, device="xla"), tmp_path / "device.pt")
+    assert torch.load(tmp_path / "device.pt").is_xla
+    assert not torch.load(tmp_path / "device.pt", map_location="cpu").is_xla
+    with pytest.raises(RuntimeError, match="one logical device"):
+        torch.load(tmp_path / "cpu.pt", map_location="xla:1")
+
+
+def test_is_xla():
+    assert torch.ones(1, device="xla").is_xla and not torch.ones(1).is_xla
+    assert torch.nn.Parameter(torch.ones(1, device="xla")).is_xla

@@ -22,6 +22,7 @@ from torch_xla.distributed.spmd import auto_policy
 from torch_xla.distributed.spmd.api import convert_to_xla_mesh, convert_to_xla_partition_spec
 
 import torch_spmd as spmd
+from torch_spmd.torch_xla import _auto_pending
 
 N = xr.global_runtime_device_count()
 IDS = np.arange(N)
@@ -85,8 +86,14 @@ def test_modules():
         distribute_module(nn.Linear(2, 2), DeviceMesh("xla", IDS), None, lambda a: a)
 
 
+@pytest.fixture
+def automatic(monkeypatch):
+    """Automatic sharding, which `auto_policy` turns on, ends with the test."""
+    monkeypatch.setattr(_auto_pending, "_is_on", False)
+
+
 @pytest.mark.skipif(N != 4, reason="is priced for 4 devices")
-def test_auto_policy():
+def test_auto_policy(automatic):
     met.clear_all()
     torch.manual_seed(0)
     module = nn.Sequential(nn.Linear(512, 512), nn.ReLU(), nn.Linear(512, 1))
@@ -109,7 +116,7 @@ def test_auto_policy():
     assert met.counter_value("CompileWithAutoSharding") == 1
 
 
-def test_auto_policy_where_nothing_can_be_proposed():
+def test_auto_policy_where_nothing_can_be_proposed(automatic):
     class Counting(nn.Module):
         def forward(self, x):
             return (x * 2).detach()

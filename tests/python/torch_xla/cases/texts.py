@@ -176,6 +176,23 @@ def test_what_is_known_of_a_tensor(mesh):
     assert "aten::mul" in XLAC._get_xla_tensor_debug_info(t * 2)
 
 
+def test_data_of_the_host_are_an_input_once_they_are_read(mesh):
+    a, b = (torch.ones(4, N).to("xla") for _ in range(2))
+    of_module = torch.nn.Linear(N, 3, bias=False).to("xla").weight  # a tensor of the same storage
+    before = XLAC._get_xla_tensor_debug_info(a)
+    assert f"Tensor on host: with size [4, {N}]" in before and "IR: None" in before
+    y = a @ of_module.T
+    info = XLAC._get_xla_tensor_debug_info(a)
+    assert "Tensor on host: None" in info and f"IR: xla::device_data, f32[4,{N}]" in info
+    assert "ShardingSpec: None" in info and "XLAData: None" in info  # not known before it runs
+    assert "Tensor on host: with" in XLAC._get_xla_tensor_debug_info(b)
+    assert met.metric_data("OutboundData")[:2] == (2, 4 * (4 * N + 3 * N))
+    y.cpu()
+    assert met.metric_data("TransferToDeviceTime")[0] == 3  # b has waited for a program
+    xs.mark_sharding(b, mesh, (0, 1))
+    assert met.metric_data("OutboundData")[0] == 3
+
+
 def test_numbers_of_inputs(mesh):
     a, b = (xs.mark_sharding(torch.ones(2, N).to("xla"), mesh, (0, 1)) for _ in range(2))
     unused = xs.mark_sharding(torch.ones(2, N).to("xla"), mesh, (0, 1))

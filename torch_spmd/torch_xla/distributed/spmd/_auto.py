@@ -4,7 +4,6 @@ proposes (design 0036), found when the module is called for the first time."""
 
 from __future__ import annotations
 
-import os
 import warnings
 from typing import Any
 
@@ -13,8 +12,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
 import torch_spmd as spmd
-from torch_spmd import _C
-from torch_spmd.torch_xla import _counts
+from torch_spmd.torch_xla import _auto_pending, _counts
 
 
 def shard_when_called(module: nn.Module, mesh: spmd.Mesh | None) -> None:
@@ -61,8 +59,8 @@ def _proposal(
         found = spmd.auto_shard(
             module,
             batch=tuple(leaves[place] for place in places),
-            on=_machine(),
-            mesh=_mesh() if mesh is None else mesh,
+            on=_auto_pending.machine(),
+            mesh=_auto_pending.mesh_of_environment() if mesh is None else mesh,
             loss=loss,
         )
     except (RuntimeError, TypeError, ValueError) as error:
@@ -74,21 +72,6 @@ def _proposal(
         return None
     _counts.count("CompileWithAutoSharding")
     return found
-
-
-def _machine() -> str | None:
-    """What is priced: the machine that the backend simulates, else as many H100."""
-    if _C.backend_name().startswith("mock_"):
-        return None
-    return f"{spmd.device_count()}xh100"
-
-
-def _mesh() -> dict[str, int] | str:
-    """XLA_AUTO_SPMD_MESH, such as "2,4"; "auto" if it is not set."""
-    sizes = os.environ.get("XLA_AUTO_SPMD_MESH", "")
-    if not sizes:
-        return "auto"
-    return {f"axis{axis}": int(size) for axis, size in enumerate(sizes.split(","))}
 
 
 def _mark_inputs(
