@@ -17,9 +17,18 @@ import torch
 from torch import Tensor, nn
 
 from torch_spmd import _arguments
-from torch_spmd._state import boxes, dtypes, initialize, optimizers, parts, processes, tree
+from torch_spmd._state import (
+    boxes,
+    conversions,
+    dtypes,
+    initialize,
+    optimizers,
+    parts,
+    processes,
+    tree,
+)
 from torch_spmd._state.files import CheckpointError
-from torch_spmd._state.reading import Source
+from torch_spmd._state.reading import Ranges, Source
 
 # What wrappers put before the names of the module that they wrap.
 _WRAPPERS = re.compile(
@@ -196,7 +205,7 @@ class Plan:
             for name, child in module.named_modules()
             if type(child).get_extra_state is not nn.Module.get_extra_state
         }
-        there = _as_named(there, {**names, **extras})
+        there = _as_named(self._converted(module, names, there), {**names, **extras})
         for tensor, its_names in _by_identity(names).items():
             saved = [name for name in its_names if name in there]
             inner = _joined(where, its_names[0])
@@ -212,6 +221,24 @@ class Plan:
         unsaved = initialize.meta_buffers(module)
         self.problems += initialize.without_value(module, unsaved)
         self._fills.append(functools.partial(initialize.fill_buffers, module, unsaved))
+
+    def _converted(
+        self, module: nn.Module, names: dict[str, Tensor], there: dict[Any, Any]
+    ) -> dict[Any, Any]:
+        """What was saved, as a model of transformers has it, if files have it otherwise."""
+        if not isinstance(self.source, Ranges) or all(name in there for name in names):
+            return there
+        keys = {str(name): tree.tensor_key(node) for name, node in there.items()}
+        saved = {name: self.source.tensors[key] for name, key in keys.items() if key is not None}
+        found = {name: node for name, node in there.items() if str(name) not in saved}
+        for name, tensor in conversions.converted(module, names, saved).items():
+            if tensor is saved.get(name):
+                found[name] = there[name]
+                continue
+            key = f"{name} of {type(module).__name__}"
+            self.source.tensors[key] = tensor
+            found[name] = {"$": "tensor", "key": key}
+        return found
 
     def _of_module(
         self, module: nn.Module, tensor: Tensor, names: list[str], node: Any, where: str

@@ -13,9 +13,18 @@ import torch
 from torch import Tensor
 
 import torch_spmd as spmd
-from torch_spmd.torch_xla import _auto_pending, _hlo, _manual, _marks, _tiles, lowering
+from torch_spmd.torch_xla import (
+    _auto_pending,
+    _counts,
+    _hlo,
+    _manual,
+    _marks,
+    _tiles,
+    lowering,
+)
 from torch_spmd.torch_xla._sharding_type import ShardingType
 from torch_spmd.torch_xla._tiles import OpSharding
+from torch_spmd.torch_xla.debug import metrics
 
 __all__ = ["OpSharding", "lowering"]
 
@@ -105,14 +114,16 @@ class XlaShardingSpec:
 def _xla_tensors_from_aten(
     tensors: Sequence[Tensor], devices: Any, specs: Sequence[XlaShardingSpec | None] | None = None
 ) -> list[Tensor]:
-    """A tensor without a spec is replicated."""
+    """A tensor without a spec is replicated, or free where shardings are found automatically."""
     moved = []
     for position, t in enumerate(tensors):
         on_device = t.detach().to("spmd")
         spec = specs[position] if specs else None
         if spec is not None:
             _check_minibatch(t, spec)
-        _marks.mark(on_device, OpSharding.of(None) if spec is None else spec.sharding)
+            _marks.mark(on_device, spec.sharding)
+        elif not _auto_pending.is_on():
+            _marks.mark(on_device, OpSharding.of(None))
         moved.append(on_device)
     return moved
 
@@ -203,6 +214,21 @@ def _get_graph_hash(tensors: Sequence[Tensor]) -> str:
     text = _hlo.text([_unwrapped(t) for t in tensors])
     switches = (_auto_pending.is_on(), os.environ.get("XLA_AUTO_SPMD_MESH"))
     return hashlib.sha256(f"{switches}{text}".encode()).hexdigest()
+
+
+# --- counts ---
+
+
+def _xla_metrics_report() -> str:
+    return metrics.metrics_report()
+
+
+def _short_xla_metrics_report(counter_names: Sequence[str], metric_names: Sequence[str]) -> str:
+    return metrics.short_metrics_report(counter_names, metric_names)
+
+
+def _xla_increment_counter(name: str, value: int) -> None:
+    _counts.count(name, value)
 
 
 # --- the runtime ---

@@ -262,3 +262,85 @@ def test_models_of_hugging_face(tmp_path):
         torch.testing.assert_close(found, expected)
         empty.save_pretrained(tmp_path / "again")
         assert kind.from_pretrained(tmp_path / "again")(ids).logits.allclose(expected, atol=1e-5)
+
+
+def test_models_whose_files_have_other_names(tmp_path):
+    """Experts are one tensor each in the files, and one together in the model: each process reads
+    the bytes of its shards all the same."""
+    from transformers import MixtralConfig, MixtralForCausalLM
+
+    mesh = spmd.make_mesh((2,), ("x",))
+    config = MixtralConfig(hidden_size=16, num_hidden_layers=2, num_attention_heads=2,
+                           num_key_value_heads=2, vocab_size=40, intermediate_size=24,
+                           num_local_experts=3)  # fmt: skip
+    model = MixtralForCausalLM(config).eval()
+    model.save_pretrained(tmp_path, max_shard_size="20KB")
+    assert len(list(tmp_path.glob("*.safetensors"))) > 1
+    for rules in ({"*.experts.*": (None, "x", None)}, {"*.experts.*": ("x", None, None)}):
+        with torch.device("meta"):
+            empty = MixtralForCausalLM(config).eval()
+        spmd.load(tmp_path, empty, mesh=mesh, rules=rules)
+        for name, tensor in model.state_dict().items():
+            assert torch.equal(empty.state_dict()[name].cpu(), tensor), name
+        assert spmd.last_load().ratio == 1
+        experts = empty.model.layers[0].mlp.experts.gate_up_proj
+        assert spmd.sharding_of(experts).spec == P(*rules["*.experts.*"])
+    spmd.save(tmp_path / "own", empty)  # and its own names are found as they are
+    with torch.no_grad():
+        experts.zero_()
+    spmd.load(tmp_path / "own", empty)
+    assert experts.any().item()
+
+
+def test_tensors_side_by_side(tmp_path):
+    """What is stacked, joined and split is bytes of the files."""
+    from torch_spmd._state import boxes, conversions, reading
+
+    torch.manual_seed(0)
+    host = {name: torch.randn(3, 4) for name in "abc"} | {"d": torch.randn(2, 4).half()}
+    host |= {"e": torch.randn(3, 2), "f": torch.tensor(1.0)}
+    save_file(host, tmp_path / "model.safetensors")
+    source = reading.open_source(str(tmp_path))
+    assert isinstance(source, reading.Ranges)
+    a, b, c, d, e, f = (source.tensors[name] for name in "abcdef")
+
+    def value(saved):
+        source.tensors["made"] = saved
+        whole = boxes.whole(saved.shape)
+        source.check([("made", whole)], True)
+        parts = [source.read("made", box) for box in boxes.slabs(whole, saved.itemsize, 20)]
+        return torch.cat([part.flatten() for part in parts]).view(saved.shape)
+
+    stacked = conversions._stacked([a, b, c])
+    joined = conversions._joined([stacked, stacked], 1)
+    assert torch.equal(value(stacked), torch.stack([host[k] for k in "abc"]))
+    assert torch.equal(value(joined), torch.cat([value(stacked)] * 2, 1))
+    assert torch.equal(value(conversions._joined([a, e], -1)), torch.cat([host["a"], host["e"]], 1))
+    for whole, sizes in ((joined, [1, 2]), (joined, [2, 0, 1]), (a, [2, 1])):
+        expected = value(whole).split(sizes)
+        for part, right in zip(conversions._split(whole, sizes), expected):
+            assert torch.equal(value(part), right)
+    for wrong in ([a, e], [a, d]):
+        assert conversions._stacked(wrong) is None
+    assert conversions._joined([a, e], 0) is None and conversions._joined([f, f], 0) is None
+
+
+def test_conversions_that_need_more_are_left_as_they_are(tmp_path):
+    class Rule:
+        source_patterns, target_patterns = ("a",), ("b",)
+
+        def __init__(self, *operations):
+            self.operations = operations
+
+    class Transpose:
+        pass
+
+    class Chunk:
+        dim = 1
+
+    from torch_spmd._state import conversions, manifest
+
+    saved = {"a": [manifest.SavedTensor("float32", (2, 2), ())]}
+    for step in (Transpose(), Chunk()):
+        assert conversions._converted(Rule(step), "b", saved, {"b": torch.empty(2, 2)}) is None
+    assert set(conversions.converted(nn.Linear(2, 2), {}, {"a": saved["a"][0]})) == {"a"}

@@ -14,6 +14,7 @@ import torch_xla.debug.metrics as met
 import torch_xla.distributed.spmd as xs
 import torch_xla.runtime as xr
 from torch import nn
+from torch_xla.distributed.parallel_loader import MpDeviceLoader
 import torch_spmd as spmd
 from torch_spmd import P, _C
 from torch_spmd.torch_xla import _auto_pending
@@ -29,15 +30,13 @@ def train(device, steps=4):
     model = nn.Sequential(nn.Linear(256, 512), nn.ReLU(), nn.Linear(512, 256)).to(device)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     losses = []
-    for _ in range(steps):
-        x = torch.randn(8192, 256).to(device)
+    batches = [torch.randn(8192, 256) for _ in range(steps)]
+    for x in batches if device == "cpu" else MpDeviceLoader(batches, device):
         loss = model(x).square().mean()
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
         losses.append(loss.detach())
-        if device != "cpu":
-            torch_xla.sync()
     return [loss.item() for loss in losses], x
 
 plain, _ = train("cpu")

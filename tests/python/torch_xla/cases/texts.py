@@ -42,6 +42,9 @@ def test_programs_are_counted():
     assert met.counter_value("UncachedCompile") == met.metric_data("CompileTime")[0] <= 2
     assert met.metric_data("CompileTime")[1] > 0
     assert "Counter: UncachedCompile" in met.short_metrics_report()
+    assert XLAC._xla_metrics_report() == met.metrics_report()
+    XLAC._xla_increment_counter("Mine", 2)
+    assert met.counter_value("Mine") == 2
 
 
 def test_bytes_to_the_device_are_counted_once(mesh):
