@@ -179,20 +179,18 @@ def test_the_text_of_a_wrong_limit():
     )
 
 
-def train(adam, spec=(None, None), width=WIDTH):
-    """Three steps with the batch sharded over four devices: losses, parameters, peak, wire bytes."""
+def train(adam):
+    """Three steps, data parallel over four devices: losses and parameters, the peak, wire bytes."""
     mesh = spmd.make_mesh((4,), ("x",))
     torch.manual_seed(0)
-    net = nn.Sequential(*[nn.Linear(width, width, bias=False) for _ in range(LAYERS)]).to("spmd")
-    for weight in net.parameters():
-        spmd.mark_sharding(weight, mesh, spec)
+    net = nn.Sequential(*[nn.Linear(WIDTH, WIDTH, bias=False) for _ in range(LAYERS)]).to("spmd")
     if adam:
         optimizer = torch.optim.AdamW(net.parameters())
     else:
         optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
     losses = []
     for _ in range(3):
-        x = spmd.mark_sharding(torch.randn(32, width).to("spmd"), mesh, ("x", None))
+        x = spmd.mark_sharding(torch.randn(32, WIDTH).to("spmd"), mesh, ("x", None))
         loss = net(x).square().mean()
         loss.backward()
         optimizer.step()
