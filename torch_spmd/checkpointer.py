@@ -23,9 +23,9 @@ class Checkpointer:
     """Saves a tree every so many steps, keeps the last checkpoints, and loads the last good one.
 
     Saves run while training goes on; leaving the `with` block waits. The random numbers are saved
-    and loaded, too. On SIGTERM, as of a machine that is taken away, `stopping` becomes true, and
-    the next `save` saves at once and waits. Whatever handled the signal before is called, too,
-    unless it would end the process.
+    and loaded, too. On SIGTERM, as of a machine that is taken away, the next `save` saves at once
+    and waits; then `stopping` is true, in a job in all processes, whichever got the signal.
+    Whatever handled the signal before is called, too, unless it would end the process.
 
     Args:
         dir: a folder, or a URL that fsspec knows; a checkpoint is the folder step-0000000100 in it.
@@ -55,6 +55,7 @@ class Checkpointer:
         self._step = 0  # of that save
         self._before: Any = None
         self._watching = False
+        self._signalled = False
         self.stopping = False
 
     def steps(self) -> list[int]:
@@ -72,7 +73,8 @@ class Checkpointer:
         step = _arguments.integer("Checkpointer.save", "step", step, 0)
         force = _arguments.boolean("Checkpointer.save", "force", force)
         wait = _arguments.boolean("Checkpointer.save", "wait", wait)
-        stopping = any(processes.ask(self.stopping, f"may save a checkpoint after step {step}"))
+        asked = processes.ask(self._signalled, f"may save a checkpoint after step {step}")
+        stopping = self.stopping = self.stopping or any(asked)
         if not (force or stopping or step % self._every == 0):
             return False
         self.wait()
@@ -142,7 +144,7 @@ class Checkpointer:
         return self
 
     def _note(self, number: int, frame: FrameType | None) -> None:
-        self.stopping = True
+        self._signalled = True
         if callable(self._before):
             self._before(number, frame)
 

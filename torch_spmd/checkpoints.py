@@ -162,6 +162,8 @@ def _writer(path: str, value: Any, wait: bool, format: str, what: str) -> Callab
         tensors = {key: parts.resolved(tensor) for key, tensor in encoder.tensors.items()}
         if format in ("safetensors", "hub"):
             export.check_flat(node, tensors)
+        elif format == "dcp":
+            export.check_readable(node)
         folder = folder_at(path)
     except BaseException as raised:
         error = raised

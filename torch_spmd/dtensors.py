@@ -57,7 +57,7 @@ def to_device_mesh(mesh: Mesh, device_type: str = DEVICE) -> DeviceMesh:
         raise TypeError(f"to_device_mesh: mesh must be a Mesh; got {_arguments.shown(mesh)}")
     kind = _arguments.text("to_device_mesh", "device_type", device_type)
     with torch.device("cpu"):
-        ids = torch.tensor(mesh.device_ids, dtype=torch.int).reshape(mesh.mesh_shape)
+        ids = torch.tensor(mesh.device_ids, dtype=torch.int, device="cpu").reshape(mesh.mesh_shape)
     return DeviceMesh(kind, ids, mesh_dim_names=mesh.axis_names)
 
 

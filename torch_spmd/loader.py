@@ -287,7 +287,7 @@ class Loader:
     def _with_mask(self, moved: Any, rows: int, full: int) -> Any:
         if self._last != "pad":
             return moved
-        mask = torch.arange(full) < rows
+        mask = torch.arange(full, device="cpu") < rows
         return moved, self._on_device(mask, self._mask_spec(), "the mask")
 
     def _mask_spec(self) -> Any:

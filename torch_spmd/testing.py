@@ -423,7 +423,9 @@ def _crop(t: Tensor, box: Box, fill: float) -> Tensor:
     if all(0 <= begin <= end <= n for (begin, end), n in zip(box, t.shape)):
         part = t[tuple(slice(begin, end) for begin, end in box)]
         return part.clone(memory_format=torch.contiguous_format)
-    tile = torch.full([max(end - begin, 0) for begin, end in box], fill, dtype=t.dtype)
+    tile = torch.full(
+        [max(end - begin, 0) for begin, end in box], fill, dtype=t.dtype, device="cpu"
+    )
     inside = [(max(begin, 0), min(end, n)) for (begin, end), n in zip(box, t.shape)]
     if all(begin < end for begin, end in inside):
         to = tuple(slice(b - begin, e - begin) for (b, e), (begin, _) in zip(inside, box))

@@ -13,6 +13,7 @@
 #include "csrc/partition/compile_many.h"
 #include "csrc/partition/early_updates.h"
 #include "csrc/partition/gather_again.h"
+#include "csrc/partition/memory_profile.h"
 #include "csrc/partition/order.h"
 #include "csrc/partition/own_rows.h"
 #include "csrc/partition/passes.h"
@@ -256,6 +257,12 @@ bool Communicates(const program::Program& program) {
                      [](const auto& i) { return program::Communicates(i.code); });
 }
 
+// True if the program, in its base order, holds more than it may. Then updates are put into the
+// backward pass though collectives make the gradients, for which an update may wait.
+bool IsShort(const machine::Machine& machine, const program::Program& program) {
+  return MemoryProfile(program).peak() > MemoryToFill(machine);
+}
+
 // Lowers the plans: everything that follows from them.
 absl::Status LowerPlans(Pipeline& pipeline, const CompileOptions& options,
                         const std::vector<propagate::NodeFactors>& factors,
@@ -279,8 +286,8 @@ absl::Status LowerPlans(Pipeline& pipeline, const CompileOptions& options,
   SPMD_RETURN_IF_ERROR(pipeline.Pass("order", [&] {
     BaseOrder(out.program);
     if (machine.memory_bytes > 0) {
-      // An update behind a collective would wait for it, and what follows would, too.
-      updates_early = !Communicates(out.program) && UpdateEarly(out.program);
+      updates_early = (IsShort(machine, out.program) || !Communicates(out.program)) &&
+                      UpdateEarly(out.program, MemoryToFill(machine));
       GatherAgainToFit(machine, out);
     }
     Order(out.program, OptionsFor(out.program, machine, options.merge_cap_bytes));

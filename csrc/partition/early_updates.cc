@@ -25,6 +25,9 @@ using program::ValueId;
 constexpr int64_t kNumberBytes = 8;
 // How many places are looked at for one with room for a group.
 constexpr int kMostPlaces = 64;
+// How many instructions an update comes behind the collective that makes its gradient, the first
+// that makes the program fit.
+constexpr int kLags[] = {256, 64, 16, 4, 1};
 
 class Grouping {
  public:
@@ -38,19 +41,25 @@ class Grouping {
         first_(FirstBehindBackward()),
         last_failing_(LastThatMayFail(program)),
         given_up_(program.values.size(), false),
-        last_use_(program.values.size(), -1),
-        place_of_(end_, -1) {
+        last_use_(program.values.size(), -1) {
     for (const program::Output& output : program.outputs) {
       if (output.becomes >= 0) given_up_[program.inputs[output.becomes].value] = true;
     }
   }
 
-  // By instruction: the instruction behind which it goes, or -1 where it stays. Empty if all stay.
-  std::vector<int> Places() {
+  // Whether a collective makes an operand of a group that was placed.
+  bool waits() const { return waits_; }
+
+  // By instruction: those behind the backward pass that go behind it, in order, each group as a
+  // whole. Empty if all stay. Where a collective makes an operand, a group goes `lag` instructions
+  // behind it.
+  std::vector<std::vector<int>> Places(int lag) {
     if (first_ == 0 || last_failing_ >= first_) return {};
-    bool any = false;
-    for (const std::vector<int>& group : Groups()) any = Place(group) || any;
-    return any ? std::move(place_of_) : std::vector<int>();
+    behind_.assign(end_, {});
+    for (const std::vector<int>& group : Groups()) {
+      if (!Place(group, lag)) PutBehind(first_ - 1, group);
+    }
+    return std::move(behind_);
   }
 
  private:
@@ -104,6 +113,7 @@ class Grouping {
   // What a group takes from outside and leaves, if it runs behind `place`.
   struct Balance {
     int place;
+    int sent = -1;         // the last collective of the backward pass that makes an operand
     int64_t given_up = 0;  // bytes of values from outside that nothing else uses
     int64_t left = 0;      // bytes of results that others use
     int64_t most = 0;      // the most that it holds beyond what was there
@@ -129,6 +139,7 @@ class Grouping {
       for (ValueId v : program_.instructions[i].operands) {
         if (v == kNoValue) continue;
         if (facts_.maker(v) < first_) balance.place = std::max(balance.place, facts_.maker(v));
+        if (IsSent(v)) balance.sent = std::max(balance.sent, facts_.maker(v));
         last_use_[v] = i;
       }
     }
@@ -159,17 +170,29 @@ class Grouping {
     return balance;
   }
 
-  // Moves the group up if that is worth it.
-  bool Place(const std::vector<int>& group) {
+  void PutBehind(int place, const std::vector<int>& group) {
+    behind_[place].insert(behind_[place].end(), group.begin(), group.end());
+  }
+
+  // Moves the group up, to the first place with room for it, if that is worth it.
+  bool Place(const std::vector<int>& group, int lag) {
     const Balance balance = BalanceOf(group);
     if (balance.left >= balance.given_up) return false;
-    const int last = std::min(first_ - 1, balance.place + kMostPlaces);
-    for (int place = balance.place; place < last; ++place) {
+    waits_ = waits_ || balance.sent >= 0;
+    const int from = balance.sent < 0 ? balance.place : std::max(balance.place, balance.sent + lag);
+    const int last = std::min(first_ - 1, from + kMostPlaces);
+    for (int place = from; place < last; ++place) {
       if (profile_.Most(place, place) + balance.most > profile_.peak()) continue;
-      for (const int i : group) place_of_[i] = place;
+      PutBehind(place, group);
       return true;
     }
     return false;
+  }
+
+  // True if a collective of the backward pass makes `v`.
+  bool IsSent(ValueId v) const {
+    const int maker = facts_.maker(v);
+    return maker >= 0 && maker < first_ && program::Communicates(program_.instructions[maker].code);
   }
 
   const Program& program_;
@@ -182,29 +205,46 @@ class Grouping {
   const int last_failing_;      // no update comes before it
   std::vector<bool> given_up_;  // by value: an input that an output replaces
   std::vector<int> last_use_;   // by value, within the group that is looked at
-  std::vector<int> place_of_;
+  std::vector<std::vector<int>> behind_;
+  bool waits_ = false;
 };
 
-}  // namespace
-
-bool UpdateEarly(Program& program) {
-  const std::vector<int> places = Grouping(program).Places();
-  if (places.empty()) return false;
-  const int64_t peak = MemoryProfile(program).peak();
-  const int end = static_cast<int>(program.instructions.size());
-  std::vector<std::vector<int>> behind(end);
-  for (int i = 0; i < end; ++i) {
-    if (places[i] >= 0) behind[places[i]].push_back(i);
+// The program in which the instructions `behind` each one follow it.
+Program Reordered(const Program& program, const std::vector<std::vector<int>>& behind) {
+  std::vector<bool> moves(behind.size(), false);
+  for (const std::vector<int>& those : behind) {
+    for (const int i : those) moves[i] = true;
   }
   Program moved = program;
   moved.instructions.clear();
-  for (int i = 0; i < end; ++i) {
-    if (places[i] < 0) moved.instructions.push_back(program.instructions[i]);
+  for (size_t i = 0; i < behind.size(); ++i) {
+    if (!moves[i]) moved.instructions.push_back(program.instructions[i]);
     for (const int k : behind[i]) moved.instructions.push_back(program.instructions[k]);
   }
-  if (MemoryProfile(moved).peak() >= peak) return false;
-  program = std::move(moved);
-  return true;
+  return moved;
+}
+
+}  // namespace
+
+bool UpdateEarly(Program& program, int64_t wanted_bytes) {
+  Grouping grouping(program);
+  int64_t peak = MemoryProfile(program).peak();
+  Program best;
+  bool any = false;
+  for (const int lag : kLags) {
+    const std::vector<std::vector<int>> behind = grouping.Places(lag);
+    if (behind.empty()) return false;
+    Program moved = Reordered(program, behind);
+    const int64_t held = MemoryProfile(moved).peak();
+    if (held < peak) {
+      peak = held;
+      best = std::move(moved);
+      any = true;
+    }
+    if (peak <= wanted_bytes || !grouping.waits()) break;
+  }
+  if (any) program = std::move(best);
+  return any;
 }
 
 }  // namespace spmd::partition

@@ -109,7 +109,7 @@ def _read(tensor: Tensor, box: Box) -> Tensor:
     held = parts.to_write(tensor)
     if box in held:
         return parts.read(tensor, box)
-    result = torch.empty(boxes.sizes(box), dtype=tensor.dtype)
+    result = torch.empty(boxes.sizes(box), dtype=tensor.dtype, device="cpu")
     for part in held:
         result[boxes.slices(part, box)].copy_(parts.read(tensor, part))
     return result

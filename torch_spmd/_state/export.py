@@ -13,6 +13,7 @@ import functools
 import json
 import os
 import re
+import uuid
 from collections.abc import Mapping
 from typing import Any, BinaryIO
 
@@ -35,7 +36,9 @@ from torch_spmd._state.safetensors_file import Piece
 
 # As transformers writes them.
 _LARGEST_FILE = 50_000_000_000
-_OF_HUB = re.compile(r"model(-\d{5}-of-\d{5})?\.safetensors(\.index\.json)?")
+_OF_HUB = re.compile(
+    r"model((-[0-9a-f]{8})?-\d{5}-of-\d{5})?\.safetensors(\.index\.json(\.\d+)?)?(\.part)?"
+)
 
 
 def check_flat(node: Any, tensors: Mapping[str, Tensor]) -> None:
@@ -64,6 +67,18 @@ def check_flat(node: Any, tensors: Mapping[str, Tensor]) -> None:
             )
 
 
+def check_readable(node: Any, path: str = "") -> None:
+    """Errors: TypeError if there is a queue, which no file of torch.save gives back without running
+    code."""
+    if isinstance(node, dict) and node.get("$") == "deque":
+        raise TypeError(
+            f"save: {path or 'the tree'} is a deque, which files of DCP do not give back without "
+            "running code; save a list, or with format='spmd'"
+        )
+    for key, item in (tree.items_of(node) or {}).items():
+        check_readable(item, f"{path}.{key}" if path else str(key))
+
+
 def _values(node: Any) -> bool:
     """True if there is a leaf that is no tensor."""
     if tree.tensor_key(node) is not None:
@@ -81,11 +96,7 @@ def to_safetensors(path: str, tensors: dict[str, Tensor], sharded: bool) -> None
     files_of = _divided(tensors) if sharded else [list(tensors)]
     if sharded:
         folder = folder_at(path)
-        names = (
-            [f"model-{i + 1:05d}-of-{len(files_of):05d}.safetensors" for i in range(len(files_of))]
-            if len(files_of) > 1
-            else ["model.safetensors"]
-        )
+        names = processes.from_first(_names_of_hub(folder, len(files_of)))
     else:
         parent, last = os.path.split(path)
         folder = folder_at(parent or ".")
@@ -110,6 +121,18 @@ def to_safetensors(path: str, tensors: dict[str, Tensor], sharded: bool) -> None
                 with contextlib.suppress(Exception):
                     folder.remove(f"{name}.part")
         raise
+
+
+def _names_of_hub(folder: Folder, count: int) -> list[str]:
+    """Several files get names that no file has, so that those of an index that is there stay as
+    they are until another index takes its place."""
+    if count == 1:
+        return ["model.safetensors"]
+    ends = [f"{i + 1:05d}-of-{count:05d}.safetensors" for i in range(count)]
+    names = [f"model-{end}" for end in ends]
+    if any(folder.exists(name) for name in names):
+        names = [f"model-{uuid.uuid4().hex[:8]}-{end}" for end in ends]
+    return names
 
 
 class _raised_in_all:
@@ -194,9 +217,9 @@ def _write_index(
         }
         folder.replace(f"model{INDEX}", json.dumps(index, indent=2).encode())
         names.add(f"model{INDEX}")
-    for name in folder.names():
-        if _OF_HUB.fullmatch(name) and name not in names:
-            folder.remove(name)
+    others = [name for name in folder.names() if _OF_HUB.fullmatch(name) and name not in names]
+    for name in sorted(others, key=lambda name: not name.endswith(INDEX)):  # before its files
+        folder.remove(name)
 
 
 def _divided(tensors: Mapping[str, Tensor]) -> list[list[str]]:
@@ -216,14 +239,37 @@ def to_dcp(path: str, node: Any, tensors: dict[str, Tensor]) -> None:
     import torch.distributed.checkpoint as dcp
     from torch.distributed.checkpoint.api import CheckpointException
 
+    from torch_spmd._state import dcp_writer
+
+    folder = folder_at(path)
     with _raised_in_all():
-        _check_free(folder_at(path), (manifest.NAME,))
+        _check_free(folder, (manifest.NAME,))
+    token = processes.from_first(uuid.uuid4().hex[:12])
+    first, local = processes.rank() == 0, folder.writes_anywhere
+    to: dict[str, Any] = {"checkpoint_id": path}
+    if local:
+        to = {"storage_writer": dcp_writer.Writer(folder.path, token)}
     try:
-        dcp.save(  # type: ignore[attr-defined]
-            tree.decode(node, tensors.__getitem__),
-            checkpoint_id=path,
-            no_dist=processes.count() == 1,
-        )
+        value = tree.decode(node, tensors.__getitem__)
+        dcp.save(value, no_dist=processes.count() == 1, **to)  # type: ignore[attr-defined]
     except CheckpointException as several:  # what the processes met, and no Exception itself
+        if first and local:
+            _remove(folder, dcp_writer.own(folder.names(), token))
         [error, *_] = [error for error, _ in several.failures.values()]
-        raise error from several
+        raise _of_the_disk(error) from several
+    if first and local:
+        _remove(folder, dcp_writer.others(folder.names(), token))
+
+
+def _remove(folder: Folder, names: list[str]) -> None:
+    with contextlib.suppress(OSError):
+        for name in names:
+            folder.remove(name)
+
+
+def _of_the_disk(error: BaseException) -> BaseException:
+    """What went wrong with a file, in the place of what torch.save says of it."""
+    found: BaseException | None = error
+    while found is not None and not isinstance(found, OSError):
+        found = found.__cause__ or found.__context__
+    return error if found is None else found

@@ -217,7 +217,7 @@ def fill_in_pieces(
     Requires: the tensor is one that `fillable` returned, or not on the device."""
     filling = Filling(tensor) if is_ours(tensor) else None
     # The same memory for all of them, or the heap would grow by what is between them.
-    memory = torch.empty(min(tensor.nbytes, _LARGE), dtype=torch.uint8)
+    memory = torch.empty(min(tensor.nbytes, _LARGE), dtype=torch.uint8, device="cpu")
     written = False
 
     def spoil() -> None:

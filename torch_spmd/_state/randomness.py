@@ -36,7 +36,7 @@ def to_json(state: Mapping[str, Any]) -> dict[str, Any]:
 
 def from_json(state: Mapping[str, Any]) -> dict[str, Any]:
     version, words, spare = state["python"]
-    torch_state = torch.tensor(state["torch"], dtype=torch.uint8)
+    torch_state = torch.tensor(state["torch"], dtype=torch.uint8, device="cpu")
     return {**state, "torch": torch_state, "python": (version, tuple(words), spare)}
 
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -16,6 +17,7 @@ from torch_spmd._state.files import CheckpointError, Folder, folder_at
 from torch_spmd._state.manifest import BLOCK, Manifest, SavedTensor, Stored
 
 INDEX = ".safetensors.index.json"
+_ONE_OF_SEVERAL = re.compile(r"-\d{5}-of-\d{5}\.safetensors$")
 
 
 @dataclass
@@ -135,7 +137,7 @@ class Ranges:
 def _empty(region: Box, dtype: torch.dtype, into: Tensor | None) -> Tensor:
     size = boxes.elements(region) * dtype.itemsize
     if into is None or size > into.nbytes:
-        return torch.empty(boxes.sizes(region), dtype=dtype)
+        return torch.empty(boxes.sizes(region), dtype=dtype, device="cpu")
     return into[:size].view(dtype).view(boxes.sizes(region))
 
 
@@ -178,6 +180,8 @@ def open_source(path: str) -> Source:
     if indices:
         return _of_index(folder, _the_one(folder, indices, f"model{INDEX}"))
     weights = [name for name in names if name.endswith(".safetensors")]
+    if "model.safetensors" in weights:  # as written before, or now, without an index
+        weights = [name for name in weights if not _ONE_OF_SEVERAL.search(name)]
     if not weights or any(name.startswith("data-") for name in weights):
         manifest.load(folder)  # says that there is none
     return _of_files(folder, dict.fromkeys(weights))

@@ -421,9 +421,9 @@ def _overlaps_itself(tensor: Tensor) -> bool:
     if steps[0][0] == 0:
         return True
     # One dimension goes on within another: rare, so that all places are counted.
-    places = torch.zeros(1, dtype=torch.int64)
+    places = torch.zeros(1, dtype=torch.int64, device="cpu")
     for step, size in steps:
-        places = (places.unsqueeze(1) + torch.arange(size) * step).flatten()
+        places = (places.unsqueeze(1) + torch.arange(size, device="cpu") * step).flatten()
     return bool(places.unique().numel() < tensor.numel())
 
 

@@ -245,7 +245,7 @@ def keys_in(node: Any) -> list[str]:
 
     def note(key: str) -> Any:
         found.append(key)
-        return torch.empty(0)
+        return torch.empty(0, device="cpu")
 
     decode(node, note)
     return found

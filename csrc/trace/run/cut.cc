@@ -158,8 +158,9 @@ absl::Status CutTape(SessionState& state, const std::string& why, int64_t ended_
   }
   if (state.closed) return absl::FailedPreconditionError("the interpreter is shutting down");
   // When runs are over is a matter of time, and what follows from it must not differ from process
-  // to process.
-  if (several) {
+  // to process. Where many steps have failed, those that are queued fail, too, and the next one is
+  // to say so.
+  if (several || ManyStepsFailed(state)) {
     for (const RunInFlight& f : state.in_flight.runs) WaitFor(state, *f.run).IgnoreError();
   }
   // Collect would resolve values that must be found lost here.

@@ -18,7 +18,6 @@ PendingWork FindPendingWork(SessionState& state) {
   tape.EndFollowing();
   const std::vector<OutputSpec> outputs = FindLive(tape).outputs;
   const Needed needed = NeededFor(tape, outputs);
-  const std::vector<bool> overwritten = OverwrittenInputs(tape, outputs);
   PendingWork work;
   work.empty = std::none_of(needed.records.begin(), needed.records.end(), [](bool n) { return n; });
   work.key = tape.loose();
@@ -28,7 +27,7 @@ PendingWork FindPendingWork(SessionState& state) {
   for (size_t k = 0; k < tape.inputs().size(); ++k) {
     const TapeInput& input = tape.inputs()[k];
     const bool is_free = needed.inputs[k] && input.mark == nullptr && !annotated[input.id] &&
-                         input.LayoutToTake(overwritten[k]) == nullptr &&
+                         input.settled == nullptr && input.left == nullptr &&
                          tape.value(input.id)->list == nullptr;
     work.key.Mix(is_free ? 1 : 0);
     if (is_free) work.free.push_back({static_cast<int>(k), tape.type(input.id)});

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Marks for the inputs of pending work, found before it is compiled.
 //
-// An input is *free* if neither a mark nor an earlier program says how it lies: data of the host,
-// or what the work overwrites and has not settled. Lists of the host are not free. The program's
-// results settle, so that a loop whose first step was marked keeps its shardings without marks.
+// An input is *free* if it is data of the host without a mark, and no list. What a program has left
+// somewhere is not free: a loop whose first step was marked keeps its shardings without marks.
 #pragma once
 
 #include <c10/core/Storage.h>

@@ -6,6 +6,7 @@
 
 #include <string>
 
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "csrc/partition/memory_profile.h"
 #include "csrc/program/program.h"
@@ -69,6 +70,45 @@ TEST(EarlyUpdates, StayWhereGradientsOrWeightsAreNeeded) {
   EXPECT_EQ(moves({{"call spmd::linear_dweight(%4, %4)", "call aten::linalg_inv(%1)"}}), "");
   // One gradient is a result.
   EXPECT_EQ(moves({{"return", "return %1,"}}), "1 2 3 4 8 9 5 6 7 10 11");
+}
+
+// The same over two devices that each have a half of the batch and of the weights.
+constexpr absl::string_view kShardedLayers = R"(mesh @m [x=2]
+program {
+  %g: f32[8,8] @m {x},{}
+  %w: f32[8,8] @m {x},{}
+  %v: f32[8,8] @m {x},{}
+  %u: f32[8,8] @m {x},{}
+  %1: f32[8,8] @m {},{} unreduced(sum){x} = call spmd::linear_dweight(%g, %g) task(1)
+  %2: f32[8,8] @m {x},{} = reduce_scatter(%1) {x} dim(0)
+  %3: f32[8,8] @m {},{} = all_gather(%w) {x} dim(0)
+  %4: f32[8,8] @m {x},{} = call aten::mm(%g, %3) task(1)
+  %5: f32[8,8] @m {},{} unreduced(sum){x} = call spmd::linear_dweight(%4, %4) task(1)
+  %6: f32[8,8] @m {x},{} = reduce_scatter(%5) {x} dim(0)
+  %7: f32[8,8] @m {},{} = all_gather(%v) {x} dim(0)
+  %8: f32[8,8] @m {x},{} = call aten::mm(%4, %7) task(1)
+  %9: f32[8,8] @m {},{} unreduced(sum){x} = call spmd::linear_dweight(%8, %8) task(1)
+  %10: f32[8,8] @m {x},{} = reduce_scatter(%9) {x} dim(0)
+  %11: f32[8,8] @m {},{} = call spmd::linear_dweight(%3, %3) task(1)
+  %12: f32[8,8] @m {x},{} = call aten::sub.Tensor(%w, %2, alpha=1)
+  %13: f32[8,8] @m {x},{} = call aten::sub.Tensor(%v, %6, alpha=1)
+  %14: f32[8,8] @m {x},{} = call aten::sub.Tensor(%u, %10, alpha=1)
+  return %12 -> %w, %13 -> %v, %14 -> %u, %11
+}
+)";
+
+// A gradient is on its way until its update, as long as there is room for both.
+TEST(EarlyUpdates, ComeAsLateBehindACollectiveAsMemoryAllows) {
+  const auto moves = [](int64_t wanted_bytes) {
+    Program program = *Program::Parse(kShardedLayers);
+    EXPECT_TRUE(program::Verify(program).ok()) << program::Verify(program);
+    if (!UpdateEarly(program, wanted_bytes)) return std::string();
+    EXPECT_TRUE(program::Verify(program).ok()) << program::Verify(program);
+    return absl::StrCat(MemoryProfile(program).peak(), ": ", FirstResults(program));
+  };
+  // Four instructions behind %2 and behind %6; one is no better. %u is updated at the end.
+  EXPECT_EQ(moves(0), "1408: 1 2 3 4 5 6 12 7 8 9 10 13 11 14");
+  EXPECT_EQ(moves(MemoryProfile(*Program::Parse(kShardedLayers)).peak()), "");
 }
 
 }  // namespace

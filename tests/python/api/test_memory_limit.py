@@ -177,3 +177,41 @@ def test_the_text_of_a_wrong_limit():
         "set_memory_limit: limit is '12 gigs' (str), not a number of bytes such as \"12GiB\", "
         '"512 MiB", "1.5GB" or 2**30'
     )
+
+
+def train(adam):
+    """Three steps, data parallel over four devices: losses and parameters, the peak, wire bytes."""
+    mesh = spmd.make_mesh((4,), ("x",))
+    torch.manual_seed(0)
+    net = nn.Sequential(*[nn.Linear(WIDTH, WIDTH, bias=False) for _ in range(LAYERS)]).to("spmd")
+    if adam:
+        optimizer = torch.optim.AdamW(net.parameters())
+    else:
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
+    losses = []
+    for _ in range(3):
+        x = spmd.mark_sharding(torch.randn(32, WIDTH).to("spmd"), mesh, ("x", None))
+        loss = net(x).square().mean()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(loss.detach().cpu())
+        peak, sent = spmd.debug.memory().peak_bytes, wire_bytes()
+    return [*losses, *[weight.detach().cpu() for weight in net.parameters()]], peak, sent
+
+
+@pytest.mark.parametrize("adam", (False, True), ids=("SGD", "AdamW"))
+def test_updates_come_before_the_next_gradients_where_a_limit_asks_for_it(adam):
+    """A gradient is given up when its parameter has been updated, so that they are not held
+    together. Nothing more is sent, and the numbers are the same."""
+    results, peak, sent = train(adam)
+    # The gradients of all layers, reduced together, were held at the end.
+    state = (3 if adam else 2) * LAYERS * WEIGHT
+    assert peak >= state + LAYERS * WEIGHT
+    limit = state + 5 * WEIGHT
+    spmd.set_memory_limit(limit)
+    again, held, sent_again = train(adam)
+    assert held <= limit and sent_again == sent
+    assert spmd.debug.memory().made_again == []
+    for ours, theirs in zip(again, results):
+        assert torch.equal(ours, theirs)

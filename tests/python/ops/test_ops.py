@@ -2,7 +2,7 @@
 """PyTorch's own op samples on `spmd`: every op variant of `op_db` that supports float32.
 
 `--full-ops` takes every sample and every sharding; without it a choice that takes minutes, of which
-a commit takes a third for each op.
+a commit takes a quarter for each op.
 """
 
 import pytest

@@ -8,6 +8,7 @@ from whatever number of processes.
 import json
 import os
 import random
+import signal
 import sys
 import threading
 from pathlib import Path
@@ -230,6 +231,19 @@ def kept(own):
     assert again.losses(3) == losses[4:]
 
 
+def stopped(own):
+    """One process gets the signal, and all stop behind the same save."""
+    with spmd.Checkpointer(own / "stopped", every=100) as checkpoints:
+        for step in range(1, 20):
+            saved = checkpoints.save(step, {"step": step})
+            if step == 3 and spmd.process_index() == spmd.process_count() - 1:
+                os.kill(os.getpid(), signal.SIGTERM)
+            assert saved == checkpoints.stopping
+            if checkpoints.stopping:
+                break
+    assert step == 4 and checkpoints.steps() == [4]
+
+
 def exported(own):
     """Files for others, of which each process writes its parts."""
     tree = tensors(3)
@@ -350,6 +364,7 @@ def main():
         failing_disk(own)
         random_states(own)
         kept(own)
+        stopped(own)
         loader(own)
     if losses is not None and spmd.process_index() == 0:
         (own / "losses.json").write_text(json.dumps(losses))

@@ -30,6 +30,13 @@ def test_checkpoints_of_any_number_of_processes(tmp_path):
             assert "done" in ended.out
 
 
+def test_optimizers_of_any_number_of_processes(tmp_path):
+    for processes in (2, 4, 1):
+        ends = job.run(HERE / "optimizer_cases.py", processes, 120, [str(tmp_path)], **EXACT)
+        for ended in ends:
+            assert ended.code == 0 and "done" in ended.out, ended.err[-4000:]
+
+
 @pytest.mark.parametrize("processes", [1, 2, 4])
 def test_parts_of_processes(processes):
     ends = job.run(HERE / "part_cases.py", processes, 120, SPMD_NUM_DEVICES="8", SPMD_TIMEOUT="30")

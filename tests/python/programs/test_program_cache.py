@@ -62,7 +62,7 @@ def test_values_do_not_keep_the_programs_that_made_them() -> None:
     values = []
     for rows in range(2, 6):
         values.append(torch.ones(rows, device="spmd") * 2)
-        spmd.sync()
+        spmd.sync(wait=True)
     assert "no longer kept" in spmd.debug.explain(values[0])
     assert "no longer kept" not in spmd.debug.explain(values[-1])
     assert values[0].tolist() == [2.0, 2.0]

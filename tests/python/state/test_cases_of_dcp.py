@@ -2,6 +2,8 @@
 """torch.distributed.checkpoint with tensors of the device in one process: it writes and reads them
 in parts, and what async_save keeps are snapshots on the device."""
 
+import collections
+
 import pytest
 import torch
 import torch.distributed.checkpoint as dcp
@@ -256,6 +258,28 @@ def test_what_dcp_does_not_keep_is_found_by_the_target(tmp_path):
     assert rates[0] == rates[1] == [pytest.approx(0.01)]
     with pytest.raises(ValueError, match=r"'numbers\.5' was not saved"):
         spmd.load(dcp_form, {**made(), "numbers": {3: torch.zeros(1), 5: 0}})
+
+
+def test_values_of_numpy_and_others(tmp_path):
+    numpy = pytest.importorskip("numpy")
+    values = {"array": numpy.arange(6.0).reshape(2, 3), "half": numpy.ones(2, numpy.float16),
+              "number": numpy.float32(2.5), "true": numpy.bool_(True), "none": numpy.zeros((0, 2)),
+              "bytes": b"", "complex": 1 + 2j, "set": {1, 2}}  # fmt: skip
+    tree = {"v": values, "w": torch.ones(1)}
+    for by_us in (True, False):
+        if by_us:
+            spmd.save(tmp_path, tree, format="dcp")
+        else:
+            dcp.save(tree, checkpoint_id=tmp_path)
+        found = spmd.load(tmp_path, None)["v"]
+        for name, value in values.items():
+            assert type(found[name]) is type(value) and numpy.array_equal(found[name], value)
+        assert found["half"].dtype == numpy.float16 and found["none"].shape == (0, 2)
+    dcp.save({"o": numpy.array([print], dtype=object)}, checkpoint_id=tmp_path / "objects")
+    with pytest.raises(ValueError, match="cannot be read without running code"):
+        spmd.load(tmp_path / "objects", {"o": None})
+    with pytest.raises(TypeError, match=r"a\.0 is a deque, which files of DCP do not give back"):
+        spmd.save(tmp_path, {"a": [collections.deque([1])]}, format="dcp")
 
 
 def test_every_altered_byte_of_data_is_noticed_or_harmless(tmp_path, mesh):

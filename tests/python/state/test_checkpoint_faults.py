@@ -5,17 +5,22 @@ is wrong, and nothing lost."""
 import errno
 import json
 import os
+import pathlib
 import pickle
 import re
+import resource
+import shutil
+import signal
 import threading
 
 import pytest
 import safetensors.torch
 import torch
+import torch.distributed.checkpoint as dcp
 from torch import nn
 
 import torch_spmd as spmd
-from torch_spmd._state import files, manifest, parts, safetensors_file
+from torch_spmd._state import export, files, manifest, parts, safetensors_file
 
 OLD, NEW = 1.0, 2.0
 
@@ -53,7 +58,7 @@ def stopping_at(n, monkeypatch, stop):
         return call
 
     for owner, name in ((files, "write_all"), (os, "fsync"), (os, "replace"), (os, "remove"),
-                        (os, "makedirs")):  # fmt: skip
+                        (os, "makedirs"), (pathlib.Path, "open")):  # fmt: skip
         monkeypatch.setattr(owner, name, counted(getattr(owner, name)))
 
 
@@ -409,6 +414,91 @@ def test_an_export_that_is_killed_leaves_the_last_one(tmp_path, monkeypatch, for
         save(OLD)
     assert found == sorted(found) and found[0] == OLD and found[-1] == NEW and len(found) > 4
     assert [p.name for p in tmp_path.iterdir()] == ["model.safetensors"]
+
+
+@pytest.mark.parametrize("counts", [(2, 2), (1, 2), (2, 1), (3, 2)], ids=str)
+def test_several_files_for_the_hub_are_those_of_one_export(tmp_path, monkeypatch, counts):
+    """Whenever the writer is killed, the index names files of one export, or there is one file."""
+
+    def save(value, count):
+        monkeypatch.setattr(export, "_LARGEST_FILE", 1 if count > 1 else 1 << 20)
+        tree = {name: torch.full((5, 7), value) for name in "abc"[:count]}
+        spmd.save(tmp_path, tree | {"a": torch.full((5, 7), value)}, format="hub")
+
+    def value(values=OLD):
+        found = spmd.load(tmp_path, None)
+        assert len(found) in counts
+        [one] = {x for t in found.values() for x in t.flatten().tolist()}
+        alone = tmp_path / "model.safetensors"  # which transformers takes, if it is there
+        if alone.exists():
+            [one] = set(safetensors.torch.load_file(alone)["a"].flatten().tolist())
+        return one
+
+    save(OLD, counts[0])
+    found = []
+    for n in range(1, 100):
+        child = os.fork()
+        if child == 0:
+            stopping_at(n, monkeypatch, lambda: os.kill(os.getpid(), 9))
+            save(NEW, counts[1])
+            os._exit(0)
+        status = os.waitpid(child, 0)[1]
+        found.append(value())
+        if status == 0:
+            break
+        save(OLD, counts[0])
+        assert len(list(tmp_path.iterdir())) == counts[0] + (counts[0] > 1)
+    # One that is alone may be seen before or after the index.
+    assert {found[0], found[-1]} == {OLD, NEW} and found[0] == OLD and len(found) > 6
+    if 1 not in counts:
+        assert found == sorted(found)
+
+
+@pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
+@pytest.mark.parametrize("by", ["us", "dcp"])
+def test_the_format_of_dcp_that_is_killed_leaves_the_last_one(tmp_path, monkeypatch, by):
+    """Also one that `dcp.save` has written, whose files have other names."""
+
+    def save_old():
+        if by == "us":
+            spmd.save(tmp_path, tree_of(OLD), format="dcp")
+        else:
+            shutil.rmtree(tmp_path)
+            dcp.save(tree_of(OLD), checkpoint_id=tmp_path)
+
+    save_old()
+    found = []
+    for n in range(1, 100):
+        child = os.fork()
+        if child == 0:
+            stopping_at(n, monkeypatch, lambda: os.kill(os.getpid(), 9))
+            spmd.save(tmp_path, tree_of(NEW), format="dcp")
+            os._exit(0)
+        status = os.waitpid(child, 0)[1]
+        found.append(loaded(tmp_path))
+        if status == 0:
+            break
+        save_old()
+    assert found == sorted(found) and found[0] == OLD and found[-1] == NEW and len(found) > 5
+    assert len(list(tmp_path.glob("*.distcp"))) == 1
+
+
+@pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
+def test_a_full_disk_and_the_format_of_dcp(tmp_path):
+    spmd.save(tmp_path, tree_of(OLD), format="dcp")
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    try:
+        for most in (0, 500, 1500, 4000):
+            resource.setrlimit(resource.RLIMIT_FSIZE, (most, limits[1]))
+            with pytest.raises(OSError, match="File too large"):
+                spmd.save(tmp_path, tree_of(NEW), format="dcp")
+            resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+            assert loaded(tmp_path) == OLD
+            assert len(list(tmp_path.glob("*.distcp"))) == 1
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        signal.signal(signal.SIGXFSZ, before)
 
 
 class Touch:

@@ -101,6 +101,16 @@ def test_sigterm_saves(tmp_path):
     assert spmd.Checkpointer(tmp_path).steps() == [7]
 
 
+def test_a_signal_behind_a_save_is_seen_by_the_next(tmp_path):
+    """So that nobody stops without having saved."""
+    with spmd.Checkpointer(tmp_path, every=100) as checkpoints:
+        assert not checkpoints.save(1, {"step": 1})
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert not checkpoints.stopping
+        assert checkpoints.save(2, {"step": 2}) and checkpoints.stopping
+        assert checkpoints.steps() == [2]
+
+
 def test_the_signal_is_given_back(tmp_path):
     before = signal.getsignal(signal.SIGTERM)
     with spmd.Checkpointer(tmp_path):

@@ -153,3 +153,40 @@ def test_headers_of_safetensors_that_do_not_fit_their_bytes(tmp_path):
                        ((0, 8), (8, 16), 17)):  # fmt: skip
         with pytest.raises(spmd.CheckpointError, match=r"x\.safetensors' is altered"):
             write(a, b, rest)
+
+
+@pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
+@pytest.mark.parametrize("large", [0, 1 << 24])
+def test_where_tensors_are_created_on_the_device(tmp_path, mesh, monkeypatch, large):
+    """`torch.set_default_device("spmd")`: what is for the host stays there."""
+    numpy = pytest.importorskip("numpy")
+    monkeypatch.setattr(parts, "_LARGE", large)
+
+    def made(value):
+        w = spmd.mark_sharding(torch.full((8, 2), value), mesh, ("x", None)) * 1
+        host = torch.full((3,), value, device="cpu")
+        return {"w": w, "n": torch.full((2,), value), "host": host, "array": numpy.full(2, value),
+                "view": torch.full((4, 3), value).t(), "random": spmd.RandomState()}  # fmt: skip
+
+    def check(tree):
+        assert tree["host"].device.type == "cpu" and tree["w"].device.type == "spmd"
+        assert all(bool((tree[name] == 1).all()) for name in ("w", "n", "host", "array", "view"))
+
+    torch.set_default_device("spmd")
+    try:
+        for form in ("spmd", "dcp"):
+            spmd.save(tmp_path / form, made(1.0), format=form)
+            check(spmd.load(tmp_path / form, made(0.0)))
+        tensors = {name: made(1.0)[name] for name in ("w", "n", "host")}
+        spmd.save(tmp_path / "hub", tensors, format="hub")
+        spmd.load(tmp_path / "hub", {**tensors, "w": made(0.0)["w"]})
+        target = {"w": made(0.0)["w"]}
+        dcp.save(tensors, checkpoint_id=tmp_path / "by dcp")
+        dcp.load(target, checkpoint_id=tmp_path / "by dcp")
+        assert bool((target["w"] == 1).all())
+        rows = torch.utils.data.DataLoader([torch.ones(2, device="cpu")] * 3, 2)
+        for batch, mask in spmd.Loader(rows, spmd.P("x"), mesh=mesh, last="pad"):
+            assert batch.device.type == mask.device.type == "spmd"
+        assert mask.tolist() == [True, False]
+    finally:
+        torch.set_default_device(None)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which part of what is too much for one run is tested: another one with every commit.
 
-`pytest --parts=8` runs an eighth of the tests that are marked `in_parts` and of those in other
+`pytest --parts=12` runs a twelfth of the tests that are marked `in_parts` and of those in other
 modes, and some samples of each op. Without it everything that is not behind a `--full-…` runs.
 """
 
@@ -50,7 +50,7 @@ def is_chosen_within(name: str) -> bool:
     return (zlib.crc32(name.encode()) + _turn_within()) % parts() == 0
 
 
-def some(items: Sequence[Item], among: int = 3) -> list[Item]:
+def some(items: Sequence[Item], among: int = 4) -> list[Item]:
     """One in `among` of the items, others with each commit, and at least one; all if all parts are
     tested."""
     among = min(among, len(items), parts())
