@@ -163,6 +163,19 @@ torch.ones(2).to("spmd").add_(1).cpu()
     check_all(ends, r"cannot join the processes .* process 0 cannot join process 1,", but=(1,))
 
 
+def test_auto_shard_is_refused():
+    """With words, in all processes; the job goes on."""
+    extra = (
+        "loss = loss if i != 1 else spmd.auto_shard(torch.nn.Linear(8, 8), "
+        "batch=torch.zeros(8, 8), on='v5e-8', loss=lambda m, x: m(x).sum())"
+    )
+    check_all(job.run(script(extra=extra), limit=40), "auto_shard: this job has 2 processes, and")
+    extra = extra.replace("loss = ", "try: ", 1).replace("loss if i != 1 else ", "")
+    extra += "\n    except RuntimeError: pass"
+    for ended in job.run(script(extra=extra), limit=40):
+        assert ended.code == 0 and "done" in ended.out, ended.err
+
+
 def test_devices_that_cannot_be_dealt():
     ends = job.run(script(), limit=40, SPMD_NUM_DEVICES="7")
     check_all(ends, r"7 devices cannot be dealt to 2 processes .* SPMD_NUM_DEVICES")
