@@ -6,12 +6,14 @@ Imported when the device is first used, by csrc/python/processes.cc.
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import multiprocessing
 import os
 import sys
 import time
 import uuid
+from collections.abc import Iterator
 from multiprocessing import util
 from typing import Any
 
@@ -44,10 +46,23 @@ def connect(timeout: float) -> tuple[Any, Any, Any, Any, bool] | None:
     if not dist.is_initialized():
         if any(name not in os.environ for name in _VARIABLES) or int(os.environ["WORLD_SIZE"]) < 2:
             return None
-        store, rank, size = next(rendezvous("env://"))
-        first = distributed_c10d.PrefixStore(_agree_on_name(store, rank, size, timeout), store)
         wait = datetime.timedelta(seconds=timeout)
-        dist.init_process_group("gloo", store=first, rank=rank, world_size=size, timeout=wait)
+        rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+        try:
+            # Process 0, which may keep the store, need not wait in it for the others: the
+            # handshake says who is missing.
+            store, _, _ = next(rendezvous("env://?world_size=1", timeout=wait))
+        except dist.DistError as error:
+            where = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
+            raise TimeoutError(
+                f"process {rank} finds no store at {where} within {timeout:g} s, which process 0 "
+                f"or torchrun's agent keeps; has process 0 started? {_first_line(error)}"
+            ) from error
+        with _naming_the_missing(store, rank, size):
+            name = _agree_on_name(store, rank, size, timeout)
+        first = distributed_c10d.PrefixStore(name, store)
+        with _naming_the_missing(first, rank, size):
+            dist.init_process_group("gloo", store=first, rank=rank, world_size=size, timeout=wait)
     if dist.get_world_size() < 2 or dist.get_backend() == "fake":
         return None
     # Waits end by themselves after `timeout`, with words of their own: the groups wait longer.
@@ -55,21 +70,46 @@ def connect(timeout: float) -> tuple[Any, Any, Any, Any, bool] | None:
     default = distributed_c10d._get_default_group()
     made = distributed_c10d._world.pg_map
     backend, store = made[default]
-    name = _agree_on_name(store, dist.get_rank(), dist.get_world_size(), timeout)
+    rank, size = dist.get_rank(), dist.get_world_size()
+    with _naming_the_missing(store, rank, size):
+        name = _agree_on_name(store, rank, size, timeout)
     own = distributed_c10d.PrefixStore(name, store)
     made[default] = (backend, own)  # for the groups that are made of it here
     try:
-        groups = [
-            dist.new_group(backend="gloo", timeout=longer, group_desc=f"torch_spmd {use}")
-            for use in ("scripts", "programs", "checkpoints")
-        ]
+        with _naming_the_missing(own, rank, size):
+            groups = [
+                dist.new_group(backend="gloo", timeout=longer, group_desc=f"torch_spmd {use}")
+                for use in ("scripts", "programs", "checkpoints")
+            ]
     finally:
         made[default] = (backend, store)
-    _joined, _rank = True, dist.get_rank()
+    _joined, _rank = True, rank
     if multiprocessing.parent_process() is not None:
         # Children of multiprocessing end without atexit.
         util.Finalize(None, leave, exitpriority=100)
     return groups[0], groups[1], groups[2], own, _share_memory()
+
+
+@contextlib.contextmanager
+def _naming_the_missing(store: Any, rank: int, size: int) -> Iterator[None]:
+    """What PyTorch raises here, in all processes that are there, names none that is not. Those that
+    are there say so in the store, and wait a second for the others."""
+    try:
+        yield
+    except RuntimeError as error:
+        missing = [0] if rank > 0 else list(range(1, size))  # if there is no store any more
+        with contextlib.suppress(RuntimeError):
+            store.set(f"torch_spmd/failed/{rank}", "1")
+            for _ in range(100):
+                missing = [r for r in range(size) if not _value(store, f"torch_spmd/failed/{r}")]
+                if not missing:
+                    break
+                time.sleep(0.01)
+        who = " and ".join(f"process {r}" for r in missing) or "the others"
+        raise RuntimeError(
+            f"process {rank} cannot join {who}, as when a process is killed while it starts: "
+            f"{_first_line(error)}"
+        ) from error
 
 
 def _agree_on_name(store: Any, rank: int, size: int, timeout: float) -> str:
@@ -101,6 +141,10 @@ def _agree_on_name(store: Any, rank: int, size: int, timeout: float) -> str:
     return f"torch_spmd/{word}"
 
 
+def _first_line(error: BaseException) -> str:
+    return str(error).strip().partition("\n")[0]
+
+
 def _value(store: Any, key: str) -> str:
     return str(store.get(key).decode()) if store.check([key]) else ""
 
@@ -117,7 +161,7 @@ def leave() -> None:
 
     error = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
     if error is not None:
-        text = str(error).strip().split("\n")[0]
+        text = _first_line(error)
         _C.leave_because(
             f"process {_rank} has ended with {type(error).__name__}{': ' if text else ''}{text}"
         )

@@ -143,32 +143,38 @@ def save(path: Any, tree: Any, *, wait: bool = True, format: str = "spmd") -> Sa
     format = _arguments.text("save", "format", format)
     if format not in FORMATS:
         raise ValueError(f"save: format must be one of {FORMATS}; got {_arguments.plain(format)}")
-    processes.meet(f"saves a checkpoint to {name!r}")
+    what = f"saves a checkpoint to {name!r}"
+    processes.meet(what)
     _last.join()
-    write = _writer(name, tree, wait, format)
+    write = _writer(name, tree, wait, format, what)
     if wait:
         write()
         return Saving(_done(), _done())
     return Saving(_done(), _last.start(name, write))
 
 
-def _writer(path: str, value: Any, wait: bool, format: str) -> Callable[[], None]:
+def _writer(path: str, value: Any, wait: bool, format: str, what: str) -> Callable[[], None]:
     """A function that writes what the tree is now."""
-    encoder = tree.Encoder("save")
-    node = encoder.encode(value)
-    tensors = {key: parts.resolved(tensor) for key, tensor in encoder.tensors.items()}
-    if format in ("safetensors", "hub"):
-        export.check_flat(node, tensors)
-    elif format == "dcp":
-        export.check_readable(node)
+    error: BaseException | None = None
+    try:
+        encoder = tree.Encoder("save")
+        node = encoder.encode(value)
+        tensors = {key: parts.resolved(tensor) for key, tensor in encoder.tensors.items()}
+        if format in ("safetensors", "hub"):
+            export.check_flat(node, tensors)
+        elif format == "dcp":
+            export.check_readable(node)
+        folder = folder_at(path)
+    except BaseException as raised:
+        error = raised
+    processes.raise_any_in_scripts(error, what)
     if not wait:
         tensors = writing.snapshot(tensors)
     elif processes.count() > 1:
         tensors = parts.readable(tensors)
-    folder = folder_at(path)
 
     def write() -> None:
-        with processes.doing(f"saves a checkpoint to {path!r}"):
+        with processes.doing(what):
             if format == "dcp":
                 writing.check_alike(tensors)
                 export.to_dcp(path, node, tensors)

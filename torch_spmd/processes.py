@@ -76,9 +76,9 @@ def from_process_local(
             give, put together.
 
     Errors, the same in all processes: TypeError for an argument of another kind; ValueError if a
-        part is not of the size that the process's devices hold, dtypes differ, the devices of a
-        process hold parts that are no block of rows and columns, or sizes cannot be found without
-        `global_shape`.
+        part is not of the size that the process's devices hold, dtypes, meshes or specs differ,
+        the devices of a process hold parts that are no block of rows and columns, or sizes cannot
+        be found without `global_shape`.
 
     Example:
         >>> import torch, torch_spmd as spmd
@@ -98,7 +98,13 @@ def from_process_local(
             raise ValueError(
                 f"{caller}: local has {host.dim()} dimensions, and the spec has {len(spec)} entries"
             )
-        given = {"shape": list(host.shape), "dtype": str(host.dtype), "whole": None}
+        given = {
+            "shape": list(host.shape),
+            "dtype": str(host.dtype),
+            "mesh": repr(mesh),
+            "spec": repr(spec),
+            "whole": None,
+        }
         if global_shape is not None:
             given["whole"] = _arguments.integers(
                 caller, "global_shape", global_shape, least=0, most_items=64
@@ -202,7 +208,12 @@ def _raise_first(everyone: Sequence[dict[str, Any]]) -> None:
 
 def _check_alike(everyone: Sequence[dict[str, Any]]) -> None:
     for process, theirs in enumerate(everyone):
-        for what, name in (("dtype", "dtype"), ("whole", "global_shape")):
+        for what, name in (
+            ("dtype", "dtype"),
+            ("mesh", "mesh"),
+            ("spec", "spec"),
+            ("whole", "global_shape"),
+        ):
             if theirs[what] != everyone[0][what]:
                 raise ValueError(
                     f"from_process_local: {name} is {everyone[0][what]} in process 0, and "

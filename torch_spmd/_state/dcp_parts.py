@@ -179,8 +179,10 @@ def _watched(function: Any) -> Any:
             _thread.forget()
         try:
             result = function(self, step, *args, **kwargs)
-        except BaseException:
+        except BaseException as error:
             _thread.forget()
+            if isinstance(error, RuntimeError):  # of the group: what a step meets is none
+                processes.raise_named(error, f"takes part in dcp.save or dcp.load ({step})")
             raise
         if step == "read":
             _put()

@@ -43,6 +43,31 @@ def ask(value: Any, doing: str) -> list[Any]:
     return [json.loads(text) for text in _C.say(json.dumps(value), doing)]
 
 
+def raise_any_in_scripts(error: BaseException | None, doing: str) -> None:
+    """As `raise_any`, called by the scripts of all processes. A process that has met something may
+    be behind the others in what its script does: then all raise that they differ."""
+    if count() == 1 or not isinstance(error, Exception | None):
+        if error is not None:
+            raise error
+        return
+    try:
+        texts = ask(None if error is None else [type(error).__name__, str(error)], doing)
+    except RuntimeError as differ:
+        raise differ from error
+    _raise_first(texts, error)
+
+
+def raise_named(error: RuntimeError, doing: str) -> None:
+    """Raises what has happened to the job, if anything has. `error` is of a group of PyTorch's,
+    whose words do not say which process is gone or stopped."""
+    if count() == 1 or threading.current_thread() is not threading.main_thread():
+        return
+    try:
+        _C.say("", doing)
+    except RuntimeError as named:
+        raise named from error
+
+
 class doing:
     """`with doing("saves …"):` says what this thread gathers for."""
 
@@ -91,7 +116,10 @@ def raise_any(error: BaseException | None) -> None:
     if error is not None and not isinstance(error, Exception):
         _C.fail_job(f"{type(error).__name__} during a checkpoint")
         raise error
-    texts = gather(None if error is None else (type(error).__name__, str(error)))
+    _raise_first(gather(None if error is None else (type(error).__name__, str(error))), error)
+
+
+def _raise_first(texts: list[Any], error: BaseException | None) -> None:
     for process, text in enumerate(texts):
         if text is not None:
             raise error_of(text[0], f"{text[1]} (in process {process})") from error

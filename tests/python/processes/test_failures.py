@@ -98,6 +98,14 @@ DIFFERENCES = {
         {"extra": "y = torch.full((3,), float(rank)).to('spmd') * 2; spmd.sync(wait=True)"},
         r"data that is moved to the device, f32\[3\], is not the same in process 0 and process 1",
     ),
+    "parts on another mesh": (
+        {
+            "extra": "m = mesh if rank else spmd.make_mesh((2, 4), ('data', 'model')); "
+            "spmd.from_process_local(torch.ones(4, 4), m, ('data', None)).cpu()"
+        },
+        r"ValueError: from_process_local: mesh is .*\[data=2, model=4\].* in process 0, and "
+        r".*\[data=8\].* in process 1",
+    ),
     "a lone reader": (
         {"extra": "print(x.sum(1).cpu()) if rank == 0 and i == 2 else None"},
         r"the processes of the job differ in round \d+",
@@ -128,6 +136,31 @@ def test_a_difference_is_named_in_all(name):
 def test_other_set_up():
     ends = job.run(script(), limit=40, SPMD_NUM_DEVICES=lambda rank: str(8 + 2 * rank))
     check_all(ends, r"not set up alike: the number of devices: 8 in process 0, 10 in process 1")
+
+
+@pytest.mark.parametrize("gone", [0, 1])
+def test_a_process_has_ended_before_the_start(gone):
+    """Process 0 keeps the store where there is no agent of torchrun."""
+    text = "import os\nimport torch, torch_spmd\n"
+    text += f"if os.environ['RANK'] == '{gone}': os._exit(0)\ntorch.ones(2).to('spmd')"
+    text += ".add_(1).cpu()"
+    ends = job.run(text, limit=25, SPMD_TIMEOUT="3")
+    words = "finds no store at 127.0.0.1" if gone == 0 else "has waited 3 s for process 1 to start"
+    check_all(ends, f"cannot join .* process {1 - gone} {words}", but=(gone,))
+
+
+def test_a_process_is_killed_while_it_starts():
+    text = """
+import os, signal
+import torch, torch_spmd
+import torch.distributed as dist
+
+if os.environ["RANK"] == "1":
+    dist.new_group = lambda **how: os.kill(os.getpid(), signal.SIGKILL)
+torch.ones(2).to("spmd").add_(1).cpu()
+"""
+    ends = job.run(text, limit=40, SPMD_TIMEOUT="2")
+    check_all(ends, r"cannot join the processes .* process 0 cannot join process 1,", but=(1,))
 
 
 def test_devices_that_cannot_be_dealt():

@@ -139,6 +139,14 @@ LONE = {
         "spmd.save(folder + '/x.safetensors', {'w': torch.ones(3 + rank)}, format='safetensors')",
         r"ValueError: save: tensor 'w' is float32 \(4,\), and in process 0 .*in process 1",
     ),
+    "what one cannot save": (
+        "spmd.save(folder, {'w': torch.ones(3), 'x': object() if rank else 1})",
+        r"TypeError: save: .*object object.*\(in process 1\)",
+    ),
+    "what one cannot save while the others talk": (
+        "spmd.save(folder, {'x': object() if rank else 1, 'random': spmd.RandomState()})",
+        r"process 0 saves the states of random numbers, and process 1 saves a checkpoint to",
+    ),
     "a saver that ends": (
         "if rank == 0: spmd.save(folder, state(4))",
         r"process 1 has ended its script|process 1 is gone",
@@ -155,6 +163,27 @@ def test_processes_that_do_not_save_alike(tmp_path, name):
         if name != "a saver that ends" or rank == 0:
             assert ended.code not in (0, -6), ended
             assert re.search(pattern, ended.err), ended.err[-2000:]
+
+
+WRITER = """
+import os, signal, sys
+import torch
+import torch.distributed.checkpoint as dcp
+import torch_spmd as spmd
+
+x = torch.ones(4).to("spmd") * 2
+spmd.sync(wait=True)
+if os.environ["RANK"] == "1":
+    dcp.FileSystemWriter.write_data = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+dcp.save({"x": x}, checkpoint_id=sys.argv[1])
+"""
+
+
+def test_a_process_is_killed_in_dcp_save(tmp_path):
+    """PyTorch's group says that a connection is closed; the error says which process is gone."""
+    other, killed = job.run(WRITER, 2, 60, [str(tmp_path / "saved")], SPMD_NUM_DEVICES="8")
+    assert killed.code == -signal.SIGKILL
+    assert re.search(r"RuntimeError: process 1 is gone: .*dcp.save", other.err), other
 
 
 ARGUMENTLESS = """
