@@ -223,11 +223,10 @@ class Loader:
         if self._own is not None:
             return self._own.begin_behind(count, self._skip)
         if self._checks_skip() and count > 0:
-            rest = behind(self._loader, count - 1)
+            rest = behind(self._loader, count if seen is None else count - 1)
             if rest is not None:
                 iterator = iter(rest)
-                last = next(iterator, None)
-                if seen is not None and digest(last) != seen:
+                if seen is not None and digest(next(iterator, None)) != seen:
                     raise RuntimeError(
                         "Loader: skip=True says that the dataset gives the same rows again, but "
                         "the last batch before the position is not the one that was taken there; "

@@ -54,7 +54,7 @@ def shard_map(
         mesh: the mesh; None means the global one.
         in_specs: one spec for each argument, or a tree of specs; a spec for a tree is for all of
             its tensors. An entry names the manual axes that divide the dimension; along other axes
-            every device sees the same.
+            every device sees the same. Dimensions behind the last entry are whole.
         out_specs: a spec or a tree of specs for the results.
         axis_names: the manual axes; None means all. Along the others the compiler shards as it does
             outside.
@@ -295,11 +295,14 @@ class Region:
                     f"shard_map: {_name(self.f)}: {results.where(i)} is on {str(leaf.device)!r}; "
                     "inside a manual region tensors stay on 'spmd', so move it outside"
                 )
-            if spec is not None and len(spec) != leaf.dim():
+            if spec is None:
+                continue
+            if len(spec) > leaf.dim():
                 raise ValueError(
                     f"shard_map: {_name(self.f)}: {results.where(i)} has {leaf.dim()} dimensions, "
                     f"but its spec in out_specs is {spec!r}"
                 )
+            results.specs[i] = _for_all(spec, leaf)
         return leaves
 
     def _leave(self, axis: ManualAxis, t: Any, position: int, results: _Results) -> Any:
@@ -477,6 +480,12 @@ def _name(f: Callable[..., Any]) -> str:
 # --- shards as leading dimensions ---
 
 
+def _for_all(spec: PartitionSpec, t: Tensor) -> PartitionSpec:
+    """The spec with an entry for each dimension: those behind its last one are whole."""
+    missing = t.dim() - len(spec)
+    return PartitionSpec(*spec, *(None,) * missing) if missing > 0 else spec
+
+
 # By axes that shard a dimension, and the size of its largest shard: the sizes of such dimensions
 # of arguments.
 _Sizes = dict[tuple[tuple[str, ...], int], set[int]]
@@ -495,11 +504,12 @@ def _to_shards(
 
     if t.device.type != "spmd" or t.layout != torch.strided:
         _arguments.tensor(caller(), t)
-    if len(spec) != t.dim():
+    if len(spec) > t.dim():
         raise ValueError(
             f"{caller()}: spec {spec!r} has {len(spec)} entries, but the tensor has {t.dim()} "
             "dimensions"
         )
+    spec = _for_all(spec, t)
     way = region.layouts.way_in(spec, t.shape)
     if way.missing is not None and not region.uneven:
         dim = next(d for d, n in enumerate(way.missing) if n)

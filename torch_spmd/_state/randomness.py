@@ -21,9 +21,9 @@ def host_state() -> dict[str, Any]:
 
 
 def set_host_state(state: Mapping[str, Any]) -> None:
-    """Sets what `host_state` returned."""
-    torch.set_rng_state(state["torch"])
-    random.setstate(state["python"])
+    """Sets what `host_state` returned, or JSON made of it."""
+    torch.set_rng_state(_bytes(state["torch"]))
+    random.setstate(_of_python(state["python"]))
     if "numpy" in state:
         import numpy
 
@@ -35,9 +35,16 @@ def to_json(state: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def from_json(state: Mapping[str, Any]) -> dict[str, Any]:
-    version, words, spare = state["python"]
-    torch_state = torch.tensor(state["torch"], dtype=torch.uint8, device="cpu")
-    return {**state, "torch": torch_state, "python": (version, tuple(words), spare)}
+    return {**state, "torch": _bytes(state["torch"]), "python": _of_python(state["python"])}
+
+
+def _bytes(state: Any) -> torch.Tensor:
+    return torch.as_tensor(state, dtype=torch.uint8, device="cpu")
+
+
+def _of_python(state: Any) -> tuple[Any, ...]:
+    version, words, spare = state
+    return version, tuple(words), spare
 
 
 def generator_state(generator: Any) -> Any:
@@ -55,8 +62,8 @@ def generator_state(generator: Any) -> Any:
 def set_generator_state(generator: Any, state: Any) -> None:
     """Sets what `generator_state` returned."""
     if isinstance(generator, torch.Generator):
-        generator.set_state(state)
+        generator.set_state(_bytes(state))
     elif isinstance(generator, random.Random):
-        generator.setstate(state)
+        generator.setstate(_of_python(state))
     else:
         generator.bit_generator.state = state

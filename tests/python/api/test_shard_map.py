@@ -211,14 +211,6 @@ def test_vmap_inside(four):
         P("x", None, None),
         P(),
     )
-    with pytest.raises(ValueError, match="has 3 dimensions, but its spec in out_specs is P\\(\\)"):
-        f(x.to("spmd"))
-    f = spmd.shard_map(
-        lambda t: torch.vmap(lambda u: spmd.psum(u * 2, "x"), 1, 1)(t),
-        four,
-        P("x", None, None),
-        P(None, None, None),
-    )
     expected = x.view(4, 2, 3, 5).sum(0) * 2
     torch.testing.assert_close(f(x.to("spmd")).cpu(), expected)
     torch.testing.assert_close(torch.vmap(f, 1, 1)(x[:, None].to("spmd")).cpu(), expected[:, None])
@@ -236,6 +228,28 @@ def test_trees_and_several_axes(mesh):
     result = g({"a": a.to("spmd"), "b": b.to("spmd")}, torch.tensor(2.0, device="spmd"))
     torch.testing.assert_close(result["sum"].cpu(), a.sum() * 2)
     torch.testing.assert_close(result["own"][0].cpu(), a + b)
+
+
+def test_short_specs_leave_the_last_dimensions_whole(mesh):
+    """As in JAX, where P() is the spec of everything that is not sharded."""
+    axis = mesh.axis_names[0]
+    rows, whole = torch.randn(12, 3, 2), torch.randn(3, 2)
+    seen = []
+
+    def f(tree, w):
+        seen.append([tuple(t.shape) for t in (*tree, w)])
+        return tree[0] * w, {"sum": spmd.psum((tree[0] * w).sum(), axis), "w": w}
+
+    g = spmd.shard_map(f, mesh, (P(axis), P()), (P(axis), P()))
+    inputs = [t.to("spmd").requires_grad_() for t in (rows, rows, whole)]
+    product, rest = g(inputs[:2], inputs[2])
+    own = 12 // mesh.mesh_shape[0]
+    assert seen == [[(own, 3, 2), (own, 3, 2), (3, 2)]]
+    torch.testing.assert_close(product.cpu(), rows * whole)
+    torch.testing.assert_close(rest["sum"].cpu(), (rows * whole).sum())
+    assert torch.equal(rest["w"].cpu(), whole)
+    product.sum().backward()
+    torch.testing.assert_close(inputs[2].grad.cpu(), rows.sum(0))
 
 
 def test_some_axes_are_automatic():
@@ -492,9 +506,14 @@ def test_errors(four):
             r"identity \(test_shard_map.py:\d+\): argument \[0\]: dimension 1 has size 6, which 4",
         ),
         (
-            lambda: spmd.shard_map(identity, four, P("x"), P("x", None))(x),
+            lambda: spmd.shard_map(identity, four, P("x", None, None), P("x"))(x),
             ValueError,
-            r"argument \[0\]: spec P\('x'\) has 1 entries, but the tensor has 2 dimensions",
+            r"argument \[0\]: spec P\('x', None, None\) has 3 entries, but the tensor has 2 dim",
+        ),
+        (
+            lambda: spmd.shard_map(identity, four, P("x"), P("x", None, None))(x),
+            ValueError,
+            r"its result has 2 dimensions, but its spec in out_specs is P\('x', None, None\)",
         ),
         (
             lambda: spmd.shard_map(identity, four, P("x", None), P(None, None))(x),
