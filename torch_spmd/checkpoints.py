@@ -310,7 +310,11 @@ def load(
         except Exception as raised:
             error = _of_checkpoint(raised)
         processes.raise_any(error)
-        plan.prepare()
+        try:
+            plan.prepare()
+        except Exception as raised:  # no memory, say
+            error = raised
+        processes.raise_any_in_scripts(error, what)
         try:
             source.check(plan.wanted, verify)
         except Exception as raised:

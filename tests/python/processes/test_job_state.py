@@ -147,6 +147,13 @@ LONE = {
         "spmd.save(folder, {'x': object() if rank else 1, 'random': spmd.RandomState()})",
         r"process 0 saves the states of random numbers, and process 1 saves a checkpoint to",
     ),
+    "what one has no room to load": (
+        "from torch_spmd._state import targets\n"
+        "spmd.save(folder, state(4))\n"
+        "if rank: targets.Plan.prepare = lambda _: [0] * (1 << 60)\n"
+        "spmd.load(folder, state(4))",
+        r"MemoryError:.*\(in process 1\)|and process 1 loads the checkpoint",
+    ),
     "a saver that ends": (
         "if rank == 0: spmd.save(folder, state(4))",
         r"process 1 has ended its script|process 1 is gone",
