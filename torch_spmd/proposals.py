@@ -123,7 +123,6 @@ def auto_shard(
 
     Errors:
         TypeError: an argument of another kind.
-        RuntimeError: a job of several processes, in which nothing is recorded without data.
         ValueError: a machine or a dtype that is not known; a mesh of other devices than the
             machine's; a spec that does not fit; a result that is no loss.
         OutOfMemoryError: nothing that was tried fits; the message has the least that is needed.
@@ -143,12 +142,6 @@ def auto_shard(
         >>> found.estimate.fits, found.estimate.seconds <= found.runner_up.estimate.seconds
         (True, True)
     """
-    if (processes := _C.process()[1]) > 1:
-        raise RuntimeError(
-            f"auto_shard: this job has {processes} processes, and specs are searched in one. Run "
-            "the search in a script without torchrun (or with SPMD_DISTRIBUTED=0), and give what "
-            "it finds to shard_module"
-        )
     machine = known_machine(on)
     step = _training_step.read("auto_shard", batch, loss, optimizer, autocast)
     model = _built(build)

@@ -123,9 +123,10 @@ absl::StatusOr<ValuePtr> ValueOfShards(SessionState& state, const TensorType& ty
   } catch (const std::exception& e) {
     status.Update(absl::ResourceExhaustedError(absl::StrCat(caller, ": ", e.what())));
   }
-  SPMD_RETURN_IF_ERROR(FirstError(state, status,
-                                  absl::StrCat("gives its parts of ", type.ToString(), " ",
-                                               layout.ToString(), " (", caller, ")")));
+  SPMD_RETURN_IF_ERROR(
+      FirstError(state, status,
+                 absl::StrCat("gives its parts of ", type.ToString(), " ", layout.ToString(),
+                              " on ", layout.grid()->ToString(), " (", caller, ")")));
   auto value = c10::make_intrusive<Value>(type);
   value->tiles = std::move(tiles);
   value->layout = std::make_shared<const Layout>(layout);

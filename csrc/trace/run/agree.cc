@@ -81,12 +81,15 @@ uint64_t HashOfData(const at::Tensor& data, bool all) {
   return hash;
 }
 
+// Whether there is data on the host. What is recorded without data, for plans, has a meta tensor.
+bool HasHostData(const Value& value) { return value.host.defined() && !value.host.is_meta(); }
+
 // By input of the tape: a hash of the data that is on the host; 0 for what is on the devices.
 std::vector<uint64_t> DataOf(const SessionState& state, const Tape& tape) {
   std::vector<uint64_t> hashes;
   for (const TapeInput& input : tape.inputs()) {
-    const at::Tensor& host = tape.value(input.id)->host;
-    hashes.push_back(host.defined() ? HashOfData(host, state.options.verify) : 0);
+    const Value& value = *tape.value(input.id);
+    hashes.push_back(HasHostData(value) ? HashOfData(value.host, state.options.verify) : 0);
   }
   return hashes;
 }
@@ -379,7 +382,9 @@ absl::Status AgreeOnCut(SessionState& state, const Tape& tape, Live& live, const
 
 absl::Status AgreeOnRead(SessionState& state, const Value& value, const std::string& why) {
   if (!state.processes.several()) return absl::OkStatus();
-  const std::string what = value.layout != nullptr ? value.layout->ToString() : "";
+  const std::string what = value.layout != nullptr ? absl::StrCat(value.layout->ToString(), " on ",
+                                                                  value.layout->grid()->ToString())
+                                                   : "";
   Ticket ticket = {};
   ticket[kCalls] = HashOf(absl::StrCat(value.type.ToString(), " ", what, " ", value.origin_output));
   const std::string doing =
@@ -423,7 +428,7 @@ absl::Status EndTogether(SessionState& state, const std::exception& e, const std
 
 std::optional<uint64_t> HashOfHostData(SessionState& state, const at::Tensor& tensor) {
   Buffer& buffer = *BufferOf(tensor);
-  if (buffer.pending() || buffer.holds_nothing() || !buffer.value()->host.defined()) {
+  if (buffer.pending() || buffer.holds_nothing() || !HasHostData(*buffer.value())) {
     return std::nullopt;
   }
   return HashOfData(buffer.value()->host, state.options.verify);

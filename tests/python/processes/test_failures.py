@@ -163,17 +163,16 @@ torch.ones(2).to("spmd").add_(1).cpu()
     check_all(ends, r"cannot join the processes .* process 0 cannot join process 1,", but=(1,))
 
 
-def test_auto_shard_is_refused():
-    """With words, in all processes; the job goes on."""
+def test_auto_shard_finds_the_same_in_all_processes():
     extra = (
-        "loss = loss if i != 1 else spmd.auto_shard(torch.nn.Linear(8, 8), "
-        "batch=torch.zeros(8, 8), on='v5e-8', loss=lambda m, x: m(x).sum())"
+        "print(dict(spmd.auto_shard(torch.nn.Linear(8, 8), batch=torch.zeros(8, 8), on='v5e-8', "
+        "loss=lambda m, x: m(x).sum())))"
     )
-    check_all(job.run(script(extra=extra), limit=40), "auto_shard: this job has 2 processes, and")
-    extra = extra.replace("loss = ", "try: ", 1).replace("loss if i != 1 else ", "")
-    extra += "\n    except RuntimeError: pass"
-    for ended in job.run(script(extra=extra), limit=40):
-        assert ended.code == 0 and "done" in ended.out, ended.err
+    ended = job.run(script(extra=extra), limit=60)
+    for each in ended:
+        assert each.code == 0 and "done" in each.out, each.err
+        found = [line for line in each.out.splitlines() if line.startswith("{'weight': P(")]
+        assert found and set(found) == {ended[0].out.splitlines()[0]}
 
 
 def test_devices_that_cannot_be_dealt():
