@@ -27,8 +27,9 @@ namespace spmd::partition {
 // collectives, they come no earlier than a peak of `wanted_bytes` asks for. The peak that a program
 // has if no call overwrites an operand never grows. No update comes before a call that may fail on
 // the values at hand (LastThatMayFail), so that a failure finds all parameters as they were. This
-// takes time linear in instructions and operands, up to a logarithm. Requires: no frees, no
-// updates, no merged collectives. The same holds for the result.
+// takes time linear in instructions and operands, up to a logarithm.
+//
+// Requires: no frees, no updates, no merged collectives. The same holds for the result.
 bool UpdateEarly(program::Program& program, int64_t wanted_bytes = 0);
 
 }  // namespace spmd::partition
