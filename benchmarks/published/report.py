@@ -87,7 +87,7 @@ def means(pairs: Pairs, kind: str, apart: bool) -> dict[str, float]:
         "without constants": mean(abs(error(r, p, p.at(1.0))) for r, p in these.values()),
     }
     # A part of the rows leaves too little to fit to.
-    if not apart and len(pairs) > len(SAMPLE):
+    if not apart and len(pairs) > len(SAMPLE) and len(these) > 1:
         found["leaving one out"] = mean(map(abs, leaving_one_out(these).values()))
     return found
 
