@@ -122,7 +122,10 @@ def test_what_does_not_fit_says_what_to_change():
     assert "add 'data' to its spec" in first and first in str(table)
     [better] = over({"*": ("data", None)})
     assert better.hbm < row.hbm / 2
-    assert table.best.largest[0][:3] == ("argument", 24, 24 * 4 * 16384**2)
+    # Weights and moments, of which some have been updated when most is held.
+    held = [v for v in table.best.largest if v.what == "argument" and v.type == "f32[16384,16384]"]
+    assert sum(v.number for v in held) == 24
+    assert sum(v.bytes for v in held) == 24 * 4 * 16384**2
     assert any(v.line.startswith("test_plan.py:") for v in table.best.largest)
 
 

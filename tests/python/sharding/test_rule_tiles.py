@@ -19,6 +19,9 @@ from torch.utils._pytree import tree_map_only
 import torch_spmd as spmd
 from torch_spmd import _C
 
+# The first test of the file waits for the whole sweep.
+pytestmark = pytest.mark.timeout(1200)
+
 SAMPLES = 8
 DTYPES = CUT_DTYPE, *_ = ("float64", "int64", "bool")
 SHARDS = (2, 3)
