@@ -124,6 +124,7 @@ def outcome():
     return ran, failed
 
 
+@pytest.mark.timeout(1200)  # a whole sweep
 def test_ops_that_cannot_fail_do_not(outcome):
     _, failed = outcome
     assert failed == {}
