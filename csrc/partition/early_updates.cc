@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -45,7 +46,10 @@ class Grouping {
     for (const program::Output& output : program.outputs) {
       if (output.becomes >= 0) given_up_[program.inputs[output.becomes].value] = true;
     }
+    if (first_ > 0 && last_failing_ < first_) groups_ = Groups();
   }
+
+  int64_t peak() const { return profile_.peak(); }
 
   // Whether a collective makes an operand of a group that was placed.
   bool waits() const { return waits_; }
@@ -54,9 +58,9 @@ class Grouping {
   // whole. Empty if all stay. Where a collective makes an operand, a group goes `lag` instructions
   // behind it.
   std::vector<std::vector<int>> Places(int lag) {
-    if (first_ == 0 || last_failing_ >= first_) return {};
+    if (groups_.empty()) return {};
     behind_.assign(end_, {});
-    for (const std::vector<int>& group : Groups()) {
+    for (const std::vector<int>& group : groups_) {
       if (!Place(group, lag)) PutBehind(first_ - 1, group);
     }
     return std::move(behind_);
@@ -205,6 +209,7 @@ class Grouping {
   const int last_failing_;      // no update comes before it
   std::vector<bool> given_up_;  // by value: an input that an output replaces
   std::vector<int> last_use_;   // by value, within the group that is looked at
+  std::vector<std::vector<int>> groups_;
   std::vector<std::vector<int>> behind_;
   bool waits_ = false;
 };
@@ -228,9 +233,8 @@ Program Reordered(const Program& program, const std::vector<std::vector<int>>& b
 
 bool UpdateEarly(Program& program, int64_t wanted_bytes) {
   Grouping grouping(program);
-  int64_t peak = MemoryProfile(program).peak();
-  Program best;
-  bool any = false;
+  int64_t peak = grouping.peak();
+  std::optional<Program> best;
   for (const int lag : kLags) {
     const std::vector<std::vector<int>> behind = grouping.Places(lag);
     if (behind.empty()) return false;
@@ -239,12 +243,12 @@ bool UpdateEarly(Program& program, int64_t wanted_bytes) {
     if (held < peak) {
       peak = held;
       best = std::move(moved);
-      any = true;
     }
     if (peak <= wanted_bytes || !grouping.waits()) break;
   }
-  if (any) program = std::move(best);
-  return any;
+  if (!best.has_value()) return false;
+  program = *std::move(best);
+  return true;
 }
 
 }  // namespace spmd::partition
