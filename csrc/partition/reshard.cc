@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
 #include <limits>
 #include <string>
 
@@ -7,6 +8,7 @@
 #include "csrc/partition/gradient_layouts.h"
 #include "csrc/partition/passes.h"
 #include "csrc/program/new_names.h"
+#include "csrc/rules/registry.h"
 #include "csrc/util/status.h"
 
 namespace spmd::partition {
@@ -92,11 +94,15 @@ class Resharder {
               ? program::kNoValue
               : Fetch(node.operands[k], plan.operands[k], plan.grid, node.source));
     }
-    for (int r = 0; r < node.num_results; ++r) {
-      call.results.push_back(Define(node.first_result + r, plan.grid, plan.results[r]));
+    if (IsItsOperand(node, plan)) {
+      layouts_[node.first_result] = {call.operands[0]};
+    } else {
+      for (int r = 0; r < node.num_results; ++r) {
+        call.results.push_back(Define(node.first_result + r, plan.grid, plan.results[r]));
+      }
+      if (node.updates >= 0) lowering_.updates[call.results[0]] = node.updates;
+      Emit(std::move(call), id);
     }
-    if (node.updates >= 0) lowering_.updates[call.results[0]] = node.updates;
-    Emit(std::move(call), id);
     for (int r = 0; r < node.num_results; ++r) {
       const ir::ValueId v = node.first_result + r;
       if (!IsConstraint(graph_, v) || MeetsConstraint(graph_, v, plan.results[r], plan.grid)) {
@@ -107,6 +113,16 @@ class Resharder {
           Fetch(v, annotation.sharding.Closed(), annotation.grid, node.source);
       layouts_[v] = {p};  // users start from what the user asked for
     }
+  }
+
+  // Whether the operand can stand for the result: it is the same value in the same layout. An
+  // output is a value of its own, which the caller may overwrite.
+  bool IsItsOperand(const ir::Node& node, const NodePlan& plan) const {
+    return rules::FactsOf(node.op).is_operand && node.updates < 0 &&
+           plan.operands[0] == plan.results[0] &&
+           std::none_of(
+               graph_.outputs().begin(), graph_.outputs().end(),
+               [&](const ir::Output& output) { return output.value == node.first_result; });
   }
 
   // The program value that holds graph value v in the layout `wanted`. If there is none yet, v is
