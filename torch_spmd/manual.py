@@ -203,11 +203,12 @@ class Region:
                     f"shard_map: {_name(self.f)}: the region is inside of another one over axis "
                     f"{axis.name!r}; name other axes in axis_names"
                 )
-        leaves, form, specs = self._arguments(args)
         mesh_or_global("shard_map", self.mesh)
         sizes: _Sizes = {}
-        shards = self._known_shards(leaves, form)
+        form: Any = _ARGUMENTS
+        shards = self._known_shards(args)
         if shards is None:
+            leaves, form, specs = self._arguments(args)
             shards = [
                 _to_shards(self, leaf, spec, functools.partial(_argument, form, i), sizes)
                 if spec is not None
@@ -247,15 +248,15 @@ class Region:
                 return *pytree.tree_flatten(args), each
         return args, _ARGUMENTS, each
 
-    def _known_shards(self, leaves: Sequence[Any], form: Any) -> list[_Shards] | None:
+    def _known_shards(self, args: tuple[Any, ...]) -> list[_Shards] | None:
         """The shards of tensors whose shapes are known to fit the specs; None for others."""
-        ways = self._known.get(_shapes(leaves)) if form is _ARGUMENTS else None
+        for t in args:
+            if not isinstance(t, Tensor) or t.device.type != "spmd" or t.layout != torch.strided:
+                return None
+        ways = self._known.get(_shapes(args))
         if ways is None:
             return None
-        for t in leaves:
-            if t.device.type != "spmd" or t.layout != torch.strided:
-                return None
-        return [(way.to_lanes(t), axes) for t, (way, axes) in zip(leaves, ways)]
+        return [(way.to_lanes(t), axes) for t, (way, axes) in zip(args, ways)]
 
     def _remember_shapes(self, leaves: Sequence[Any], form: Any, specs: Sequence[Any]) -> None:
         """Notes that tensors of these shapes fit the specs. Padded ones are looked at each time."""

@@ -124,14 +124,27 @@ Lanes SplitOff(const Dims& from, const Dims& to) {
 }
 
 // True if a reshape that merges the lanes with the dimensions from which they were split keeps the
-// order of elements: they lie directly before them.
-bool AreInPlace(const Lanes& lanes) {
-  absl::flat_hash_map<int, int> before;  // how many lanes of a dimension follow
+// order of elements: they lie directly before them, but for dimensions of size 1.
+bool AreInPlace(const Dims& dims, const Lanes& lanes) {
+  std::vector<int> before(dims.size(), -1);  // by dimension: the last one that lies before it
   for (size_t i = lanes.size(); i-- > 0;) {
     if (lanes[i].whole == Lane::kEverywhere) return false;
-    if (lanes[i].dim != lanes[i].whole - ++before[lanes[i].whole]) return false;
+    int& at = before[lanes[i].whole];
+    if (at < 0) at = lanes[i].whole;
+    do {
+      --at;
+    } while (at > lanes[i].dim && dims[at] == 1);
+    if (at != lanes[i].dim) return false;
   }
   return true;
+}
+
+Dims WithoutOnes(const Dims& dims) {
+  Dims rest;
+  for (const int64_t n : dims) {
+    if (n != 1) rest.push_back(n);
+  }
+  return rest;
 }
 
 // Where a reshape from `from` to `to` only adds and removes dimensions of size 1: by dimension of
@@ -293,8 +306,10 @@ class Joiner {
     const Dims& from = DimsOf(node.operands[0]);
     const Dims& to = DimsOf(r);
     if (form.expand != kNoNode) return false;
-    if (AreInPlace(form.lanes) && JoinedDims(from, form.lanes) == to) {
-      return BeSame(id, form.joined);
+    if (AreInPlace(from, form.lanes)) {
+      const Dims joined = JoinedDims(from, form.lanes);
+      if (joined == to) return BeSame(id, form.joined);
+      if (WithoutOnes(joined) == WithoutOnes(to)) return End(id, form);
     }
     const std::vector<int> moved = Moved(from, to);
     if (moved.empty()) return false;
@@ -313,6 +328,18 @@ class Joiner {
     const ValueId joined = BuilderFor(node).View(form.joined, {dims.begin(), dims.end()});
     Note(joined, std::move(wanted));
     return Remember(id, {joined, std::move(lanes)});
+  }
+
+  // A reshape that ends lanes, and adds or removes dimensions of size 1.
+  bool End(NodeId id, const Form& form) {
+    const ir::Node& node = graph_.node(id);
+    const Dims& to = DimsOf(node.first_result);
+    const std::optional<Sharding> operand =
+        JoinedSharding(plans_[id].operands[0], DimsOf(node.operands[0]), form.lanes, GridOf(id));
+    if (!operand) return false;
+    const ValueId v = BuilderFor(node).View(form.joined, {to.begin(), to.end()});
+    Note(v, {kNoNode, plans_[id].grid, {*operand}, plans_[id].results[0]});
+    return BeSame(id, v);
   }
 
   bool Permute(NodeId id, const Form& form) {
@@ -419,17 +446,40 @@ class Joiner {
     const ir::Node& node = graph_.node(id);
     const Dims& from = DimsOf(node.operands[0]);
     const Dims& to = DimsOf(node.first_result);
-    const size_t added = to.size() - from.size();
-    if (added == 0 || !std::equal(from.begin(), from.end(), to.begin() + added)) return false;
+    const int added = static_cast<int>(to.size() - from.size());
     Form form{kNoValue, {}, id};
-    for (size_t d = 0; d < added; ++d) {
-      form.lanes.push_back({static_cast<int>(d), Lane::kEverywhere});
+    Lanes ones;  // dimensions of size 1 of the operand
+    for (int d = 0; d < static_cast<int>(to.size()); ++d) {
+      if (d >= added && from[d - added] == to[d]) continue;
+      form.lanes.push_back({d, Lane::kEverywhere});
+      if (d >= added) ones.push_back({d - added, Lane::kEverywhere});
     }
     const ValueId r = node.first_result;
-    if (leaves_[r] || IsConstraint(graph_, r)) return false;
+    if (form.lanes.empty() || leaves_[r] || IsConstraint(graph_, r)) return false;
     if (!JoinedSharding(plans_[id].results[0], to, form.lanes, GridOf(id))) return false;
     form.joined = Plain(node.operands[0]);
+    if (!ones.empty()) {
+      const Dims dims = JoinedDims(from, ones);
+      form.joined = BeforeReshape(form.joined, dims);
+      if (form.joined == kNoValue) {
+        form.joined = BuilderFor(node).View(Plain(node.operands[0]), {dims.begin(), dims.end()});
+        const Sharding& sharding = plans_[id].operands[0];
+        Note(form.joined, {kNoNode, plans_[id].grid, {sharding}, WithoutDims(sharding, ones)});
+      }
+    }
     return Remember(id, std::move(form));
+  }
+
+  // What was reshaped to `v` and had the sizes `dims`; kNoValue if nothing had.
+  ValueId BeforeReshape(ValueId v, const Dims& dims) const {
+    while (result_.type(v).dims != dims) {
+      const NodeId producer = result_.value(v).producer;
+      if (producer == kNoNode) return kNoValue;
+      const ir::Node& node = result_.node(producer);
+      if (rules::FactsOf(node.op).dims != rules::DimsUse::kReshapes) return kNoValue;
+      v = node.operands[0];
+    }
+    return v;
   }
 
   // The lanes of a call, as factors of its rule.

@@ -116,13 +116,29 @@ class Resharder {
   }
 
   // Whether the operand can stand for the result: it is the same value in the same layout. An
-  // output is a value of its own, which the caller may overwrite.
+  // output is a value of its own, which the caller may overwrite, so the operand must not be an
+  // input or another output.
   bool IsItsOperand(const ir::Node& node, const NodePlan& plan) const {
-    return rules::FactsOf(node.op).is_operand && node.updates < 0 &&
-           plan.operands[0] == plan.results[0] &&
-           std::none_of(
-               graph_.outputs().begin(), graph_.outputs().end(),
-               [&](const ir::Output& output) { return output.value == node.first_result; });
+    if (!rules::FactsOf(node.op).is_operand || node.updates >= 0 ||
+        !(plan.operands[0] == plan.results[0])) {
+      return false;
+    }
+    if (!IsOutput(node.first_result)) return true;
+    const ir::ValueId v = node.operands[0];
+    if (graph_.value(v).producer == ir::kNoNode || IsOutput(v)) return false;
+    const ir::Node& maker = graph_.node(graph_.value(v).producer);
+    // Two aliases of one value may be outputs.
+    return !rules::FactsOf(maker.op).is_operand &&
+           std::count_if(graph_.outputs().begin(), graph_.outputs().end(), [&](const auto& output) {
+             const ir::NodeId other = graph_.value(output.value).producer;
+             return other != ir::kNoNode && rules::FactsOf(graph_.node(other).op).is_operand &&
+                    graph_.node(other).operands[0] == v;
+           }) == 1;
+  }
+
+  bool IsOutput(ir::ValueId v) const {
+    return std::any_of(graph_.outputs().begin(), graph_.outputs().end(),
+                       [v](const ir::Output& output) { return output.value == v; });
   }
 
   // The program value that holds graph value v in the layout `wanted`. If there is none yet, v is
