@@ -45,7 +45,7 @@ bool IsLane(const Lanes& lanes, int dim) {
 }
 
 // The number that dimension `dim`, which is no lane, has without lanes.
-int Without(const Lanes& lanes, int dim) {
+int NumberWithout(const Lanes& lanes, int dim) {
   return dim - static_cast<int>(std::count_if(lanes.begin(), lanes.end(),
                                               [dim](Lane lane) { return lane.dim < dim; }));
 }
@@ -97,7 +97,7 @@ std::optional<Sharding> JoinedSharding(const Sharding& sharding, const Dims& dim
 }
 
 // `sharding` with its dimensions in the order `order`.
-Sharding Ordered(const Sharding& sharding, absl::Span<const int64_t> order) {
+Sharding WithOrder(const Sharding& sharding, absl::Span<const int64_t> order) {
   Sharding ordered = sharding;
   for (size_t i = 0; i < order.size(); ++i) ordered.dims[i] = sharding.dims[order[i]];
   return ordered;
@@ -357,7 +357,7 @@ class Joiner {
     for (const Lane lane : form.lanes) lanes.push_back({place[lane.dim], place[lane.whole]});
     std::vector<int64_t> order;  // of the joined value's dimensions
     for (int d = 0; d < rank; ++d) {
-      if (!IsLane(lanes, d)) order.push_back(Without(form.lanes, came[d]));
+      if (!IsLane(lanes, d)) order.push_back(NumberWithout(form.lanes, came[d]));
     }
     ValueId joined = form.joined;
     if (!std::is_sorted(order.begin(), order.end())) {
@@ -374,7 +374,7 @@ class Joiner {
   ValueId Permuted(NodeId id, ValueId v, const std::vector<int64_t>& order,
                    const Sharding& sharding) {
     const ir::Node& node = graph_.node(id);
-    const Sharding ordered = Ordered(sharding, order);
+    const Sharding ordered = WithOrder(sharding, order);
     const Wanted* const made = wanted_of(v);
     if (made != nullptr && made->old == kNoNode && made->result == sharding) {
       const ir::Node& product = result_.node(result_.value(v).producer);
@@ -422,7 +422,7 @@ class Joiner {
       for (int k = 0; k < 2; ++k) {
         const bool turn = (flipped & (1 << k)) != 0;
         call.push_back(turn ? before[k] : operands[k]);
-        if (turn) turned.operands[k] = Ordered(wanted.operands[k], kTransposed);
+        if (turn) turned.operands[k] = WithOrder(wanted.operands[k], kTransposed);
       }
       call.resize(rule->pattern->operands.size(), kNoValue);
       turned.operands.resize(call.size(), Sharding::Replicated(0));
@@ -666,7 +666,7 @@ class Joiner {
       std::vector<int64_t> dims;
       for (int64_t d : attributes.GetIntsOr("dim", {})) {
         const int dim = static_cast<int>(d < 0 ? d + rank : d);
-        if (!IsLane(form->lanes, dim)) dims.push_back(Without(form->lanes, dim));
+        if (!IsLane(form->lanes, dim)) dims.push_back(NumberWithout(form->lanes, dim));
       }
       if (dims.empty() && !attributes.GetIntsOr("dim", {}).empty()) return kNoValue;
       attributes.Set("dim", std::move(dims));
@@ -769,7 +769,7 @@ class Joiner {
       sizes.push_back(dims[order[i]]);
       back[order[i]] = static_cast<int64_t>(i);
     }
-    const Sharding split = Ordered(sharding, order);
+    const Sharding split = WithOrder(sharding, order);
     ValueId made = BuilderFor(node).View(form.joined, std::move(sizes));
     Note(made, {kNoNode,
                 plans_[id].grid,
