@@ -21,7 +21,7 @@ constexpr Row Convolution(absl::string_view op) {
 }
 
 // Means of integers are rounded, so that the mean of a sum is not the sum of the means.
-bool ScalesByIntegers(const OpCall& call) {
+bool IsNotIntegral(const OpCall& call) {
   return !IsIntegral(call.operand(0).dtype, /*include_bool=*/true);
 }
 
@@ -29,7 +29,7 @@ template <int Rank>
 constexpr Row AvgPool(absl::string_view op) {
   return Computed(op, OfRank<Rank, AvgPoolFactors>)
       .Jointly({0})
-      .LinearIf(ScalesByIntegers)
+      .LinearIf(IsNotIntegral)
       .Local(LocalOfRank<Rank, LocalAvgPool>)
       .Decomposes(DecomposeOfRank<Rank, AvgPoolByDimension>);
 }
@@ -85,7 +85,7 @@ template <int Rank>
 constexpr Row Interpolate(absl::string_view op, absl::string_view filter) {
   return Computed(op, OfRank<Rank, InterpolateFactors>)
       .Jointly({0})
-      .LinearIf(ScalesByIntegers)
+      .LinearIf(IsNotIntegral)
       .Types(UpsampleTypes)
       .Local(LocalOfRank<Rank, LocalOutputSize>)
       .Decomposes(DecomposeOfRank<Rank, UpsampleByDimension>)
