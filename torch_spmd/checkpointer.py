@@ -161,11 +161,12 @@ class Checkpointer:
         if callable(self._before):
             self._before(number, frame)
 
-    def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
+    def __exit__(self, *error: object) -> None:
         if self._watching:
             signal.signal(signal.SIGTERM, self._before or signal.SIG_DFL)
             self._watching = False
-        how = "" if kind is None else f" by {kind.__name__}"
+        kind = error[0] if error else None
+        how = f" by {kind.__name__}" if isinstance(kind, type) else ""
         try:
             processes.meet(f"leaves the block of a Checkpointer{how}")
         except RuntimeError:
