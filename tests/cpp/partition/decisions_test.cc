@@ -21,9 +21,19 @@
 namespace spmd::partition {
 namespace {
 
-// Products, partial sums passed through sums, windows, decomposed reductions, a batch that is
-// merged behind the time, and rows that are read by a list.
+// Marks with open dimensions, products, partial sums passed through sums, windows, decomposed
+// reductions, a batch that is merged behind the time, and rows that are read by a list.
+constexpr const char* kOpen = R"(mesh @m [data=2, model=3]
+graph {
+  %x: f32[4,6] @m {data},{}
+  %w: f32[12,6] @m {?},{model}
+  %h: f32[4,12] @m {?},{model,?} = aten::linear(%x, %w, _)
+  %a: f32[4,12] @m {?},{?} = aten::gelu(%h, approximate="none")
+  return %a
+}
+)";
 constexpr const char* kGraphs[] = {
+    kOpen,
     R"(mesh @m [data=2, model=3]
 graph {
   %x: f32[4,6] @m {data},{}
@@ -148,10 +158,21 @@ TEST(Decisions, GiveTheProgramThatWasCompiled) {
 }
 
 TEST(Decisions, SayWhatOneNodeDoes) {
-  const ir::Graph graph = ParsedGraph(kGraphs[0]);
+  const ir::Graph graph = ParsedGraph(kGraphs[1]);
   const std::string written = Compile(graph)->decisions.ToString();
   EXPECT_EQ(written.substr(0, written.find('\n')), "value 3 @0 {}") << written;
   EXPECT_NE(written.find("node @0 0:0 2:1"), std::string::npos) << written;
+}
+
+TEST(Decisions, SayWhatReachesOpenDimensions) {
+  const absl::StatusOr<Compiled> compiled = Compile(ParsedGraph(kOpen));
+  const std::string written = compiled->decisions.ToString();
+  EXPECT_NE(written.find("value 2 @0 {0},{1}\n"), std::string::npos) << written;
+  Decisions other = compiled->decisions;
+  for (ValueDecision& value : other.values) {
+    if (value.value == 2) value.sharding.dims[1].axes.clear();  // the user wants "model" there
+  }
+  EXPECT_FALSE(CompileAs(ParsedGraph(kOpen), other).ok());
 }
 
 TEST(Decisions, SayThatRowsStayWhereTheyAre) {
