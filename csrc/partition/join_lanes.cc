@@ -17,11 +17,6 @@
 namespace spmd::partition {
 namespace {
 
-using ir::kNoNode;
-using ir::kNoValue;
-using ir::NodeId;
-using ir::ValueId;
-
 // A dimension of which each device has one index.
 struct Lane {
   static constexpr int kEverywhere = -1;
@@ -35,9 +30,9 @@ using Lanes = absl::InlinedVector<Lane, 2>;
 // A value of the graph without its lanes: `joined` has the value's other dimensions in their order,
 // those from which lanes were split in full length.
 struct Form {
-  ValueId joined = kNoValue;
+  ir::ValueId joined = ir::kNoValue;
   Lanes lanes;
-  NodeId expand = kNoNode;  // the node that repeats `joined` for lanes that hold the same
+  ir::NodeId expand = ir::kNoNode;  // the node that repeats `joined` for lanes that hold the same
 };
 
 bool IsLane(const Lanes& lanes, int dim) {
@@ -173,19 +168,19 @@ class Joiner {
   std::optional<Joined> Run() {
     if (!AnyLanes()) return std::nullopt;
     StartLike(graph_, result_);
-    plain_.assign(graph_.num_values(), kNoValue);
+    plain_.assign(graph_.num_values(), ir::kNoValue);
     leaves_.assign(graph_.num_values(), false);
     for (const ir::Output& output : graph_.outputs()) leaves_[output.value] = true;
-    for (const ValueId v : graph_.inputs()) {
+    for (const ir::ValueId v : graph_.inputs()) {
       plain_[v] = result_.AddInput(graph_.type(v), graph_.value(v).name);
       result_.Annotate(plain_[v], *graph_.value(v).annotation);
     }
-    for (NodeId id = 0; id < graph_.num_nodes(); ++id) {
+    for (ir::NodeId id = 0; id < graph_.num_nodes(); ++id) {
       if (!Join(id)) Copy(id);
     }
     for (ir::Output output : graph_.outputs()) {
       output.value = Plain(output.value);
-      if (output.becomes != kNoValue) output.becomes = plain_[output.becomes];
+      if (output.becomes != ir::kNoValue) output.becomes = plain_[output.becomes];
       result_.AddOutput(output);
     }
     DropUnused();
@@ -196,7 +191,7 @@ class Joiner {
  private:
   // What is known of the plan of a node of the result.
   struct Wanted {
-    NodeId old = kNoNode;  // the node of the graph that it is a copy of
+    ir::NodeId old = ir::kNoNode;  // the node of the graph that it is a copy of
     int grid = 0;
     std::vector<Sharding> operands;  // rank 0 for an absent one
     std::optional<Sharding> result;
@@ -210,20 +205,20 @@ class Joiner {
     for (const std::string& source : from.sources()) to.AddSource(source);
   }
 
-  const Grid& GridOf(NodeId id) const { return graph_.grid(plans_[id].grid); }
-  const Dims& DimsOf(ValueId v) const { return graph_.type(v).dims; }
-  const Form* FormOf(ValueId v) const {
+  const Grid& GridOf(ir::NodeId id) const { return graph_.grid(plans_[id].grid); }
+  const Dims& DimsOf(ir::ValueId v) const { return graph_.type(v).dims; }
+  const Form* FormOf(ir::ValueId v) const {
     const auto it = forms_.find(v);
     return it == forms_.end() ? nullptr : &it->second;
   }
 
   // Whether any reshape splits off a dimension of which each device has one index.
   bool AnyLanes() const {
-    for (NodeId id = 0; id < graph_.num_nodes(); ++id) {
+    for (ir::NodeId id = 0; id < graph_.num_nodes(); ++id) {
       const ir::Node& node = graph_.node(id);
       if (factors_[id].rule == nullptr) continue;
       if (factors_[id].rule->facts.dims != rules::DimsUse::kReshapes) continue;
-      const ValueId r = node.first_result;
+      const ir::ValueId r = node.first_result;
       const Lanes lanes = SplitOff(DimsOf(node.operands[0]), DimsOf(r));
       if (!lanes.empty() && JoinedSharding(plans_[id].results[0], DimsOf(r), lanes, GridOf(id))) {
         return true;
@@ -233,11 +228,11 @@ class Joiner {
   }
 
   // Writes the node without lanes, or remembers its result so. False if it has to be copied.
-  bool Join(NodeId id) {
+  bool Join(ir::NodeId id) {
     const ir::Node& node = graph_.node(id);
     const rules::Rule* const rule = factors_[id].rule;
     if (rule == nullptr || node.num_results != 1 || !node.groups.empty()) return false;
-    if (node.operands.empty() || node.operands[0] == kNoValue) return false;
+    if (node.operands.empty() || node.operands[0] == ir::kNoValue) return false;
     if (const auto it = sums_.find(node.operands[0]); it != sums_.end()) {
       wanted_[result_.value(it->second).producer].result = plans_[id].results[0];
       return BeSame(id, it->second);
@@ -263,8 +258,8 @@ class Joiner {
   }
 
   // Remembers the result of a node in a form. False if it has to be there as it is.
-  bool Remember(NodeId id, Form form) {
-    const ValueId r = graph_.node(id).first_result;
+  bool Remember(ir::NodeId id, Form form) {
+    const ir::ValueId r = graph_.node(id).first_result;
     if (leaves_[r] || IsConstraint(graph_, r)) return false;
     if (!JoinedSharding(plans_[id].results[0], DimsOf(r), form.lanes, GridOf(id))) return false;
     forms_[r] = std::move(form);
@@ -272,10 +267,10 @@ class Joiner {
   }
 
   // The result of a node is the value `v` of the new graph. False if `v` may not stand for it.
-  bool BeSame(NodeId id, ValueId v) {
-    const ValueId r = graph_.node(id).first_result;
+  bool BeSame(ir::NodeId id, ir::ValueId v) {
+    const ir::ValueId r = graph_.node(id).first_result;
     if (owned_.size() <= static_cast<size_t>(v)) owned_.resize(v + 1, false);
-    const bool is_new = wanted_of(v) != nullptr && wanted_of(v)->old == kNoNode && !owned_[v];
+    const bool is_new = wanted_of(v) != nullptr && wanted_of(v)->old == ir::kNoNode && !owned_[v];
     if (!is_new && (leaves_[r] || IsConstraint(graph_, r))) return false;
     if (is_new) {
       owned_[v] = true;
@@ -285,27 +280,27 @@ class Joiner {
     return true;
   }
 
-  const Wanted* wanted_of(ValueId v) const {
-    const NodeId producer = result_.value(v).producer;
-    return producer == kNoNode ? nullptr : &wanted_[producer];
+  const Wanted* wanted_of(ir::ValueId v) const {
+    const ir::NodeId producer = result_.value(v).producer;
+    return producer == ir::kNoNode ? nullptr : &wanted_[producer];
   }
 
-  bool Split(NodeId id) {
+  bool Split(ir::NodeId id) {
     const ir::Node& node = graph_.node(id);
     Lanes lanes = SplitOff(DimsOf(node.operands[0]), DimsOf(node.first_result));
     if (lanes.empty()) return false;
-    const ValueId r = node.first_result;
+    const ir::ValueId r = node.first_result;
     if (leaves_[r] || IsConstraint(graph_, r)) return false;
     if (!JoinedSharding(plans_[id].results[0], DimsOf(r), lanes, GridOf(id))) return false;
     return Remember(id, {Plain(node.operands[0]), std::move(lanes)});
   }
 
-  bool Reshape(NodeId id, const Form& form) {
+  bool Reshape(ir::NodeId id, const Form& form) {
     const ir::Node& node = graph_.node(id);
-    const ValueId r = node.first_result;
+    const ir::ValueId r = node.first_result;
     const Dims& from = DimsOf(node.operands[0]);
     const Dims& to = DimsOf(r);
-    if (form.expand != kNoNode) return false;
+    if (form.expand != ir::kNoNode) return false;
     if (AreInPlace(from, form.lanes)) {
       const Dims joined = JoinedDims(from, form.lanes);
       if (joined == to) return BeSame(id, form.joined);
@@ -325,26 +320,26 @@ class Joiner {
     if (!operand || !wanted.result) return false;
     wanted.operands = {*operand};
     const Dims dims = JoinedDims(to, lanes);
-    const ValueId joined = BuilderFor(node).View(form.joined, {dims.begin(), dims.end()});
+    const ir::ValueId joined = BuilderFor(node).View(form.joined, {dims.begin(), dims.end()});
     Note(joined, std::move(wanted));
     return Remember(id, {joined, std::move(lanes)});
   }
 
   // A reshape that ends lanes, and adds or removes dimensions of size 1.
-  bool End(NodeId id, const Form& form) {
+  bool End(ir::NodeId id, const Form& form) {
     const ir::Node& node = graph_.node(id);
     const Dims& to = DimsOf(node.first_result);
     const std::optional<Sharding> operand =
         JoinedSharding(plans_[id].operands[0], DimsOf(node.operands[0]), form.lanes, GridOf(id));
     if (!operand) return false;
-    const ValueId v = BuilderFor(node).View(form.joined, {to.begin(), to.end()});
-    Note(v, {kNoNode, plans_[id].grid, {*operand}, plans_[id].results[0]});
+    const ir::ValueId v = BuilderFor(node).View(form.joined, {to.begin(), to.end()});
+    Note(v, {ir::kNoNode, plans_[id].grid, {*operand}, plans_[id].results[0]});
     return BeSame(id, v);
   }
 
-  bool Permute(NodeId id, const Form& form) {
+  bool Permute(ir::NodeId id, const Form& form) {
     const ir::Node& node = graph_.node(id);
-    if (form.expand != kNoNode) return false;
+    if (form.expand != ir::kNoNode) return false;
     const Dims& from = DimsOf(node.operands[0]);
     const int rank = static_cast<int>(from.size());
     std::vector<int> place(rank);  // by dimension of the operand, that of the result
@@ -359,7 +354,7 @@ class Joiner {
     for (int d = 0; d < rank; ++d) {
       if (!IsLane(lanes, d)) order.push_back(NumberWithout(form.lanes, came[d]));
     }
-    ValueId joined = form.joined;
+    ir::ValueId joined = form.joined;
     if (!std::is_sorted(order.begin(), order.end())) {
       const std::optional<Sharding> operand =
           JoinedSharding(plans_[id].operands[0], from, form.lanes, GridOf(id));
@@ -371,25 +366,25 @@ class Joiner {
 
   // A new value: `v`, sharded as `sharding`, with its dimensions in the order `order`. A product is
   // computed in this order.
-  ValueId Permuted(NodeId id, ValueId v, const std::vector<int64_t>& order,
-                   const Sharding& sharding) {
+  ir::ValueId Permuted(ir::NodeId id, ir::ValueId v, const std::vector<int64_t>& order,
+                       const Sharding& sharding) {
     const ir::Node& node = graph_.node(id);
     const Sharding ordered = WithOrder(sharding, order);
     const Wanted* const made = wanted_of(v);
-    if (made != nullptr && made->old == kNoNode && made->result == sharding) {
+    if (made != nullptr && made->old == ir::kNoNode && made->result == sharding) {
       const ir::Node& product = result_.node(result_.value(v).producer);
       const std::optional<rules::MatrixProduct>& form = rules::FactsOf(product.op).product;
       if (form.has_value() && AreMatrices(product)) {
         // (L R)ᵀ = Rᵀ Lᵀ
         Wanted wanted{made->old, made->grid, {made->operands[1], made->operands[0]}, ordered};
-        const ValueId other =
+        const ir::ValueId other =
             Product(node, {!form->right_transposed, !form->left_transposed}, product.operands[1],
                     product.operands[0], "", std::move(wanted));
-        if (other != kNoValue) return other;
+        if (other != ir::kNoValue) return other;
       }
     }
-    const ValueId permuted = BuilderFor(node).Permute(v, order);
-    Note(permuted, {kNoNode, plans_[id].grid, {sharding}, ordered});
+    const ir::ValueId permuted = BuilderFor(node).Permute(v, order);
+    Note(permuted, {ir::kNoNode, plans_[id].grid, {sharding}, ordered});
     return permuted;
   }
 
@@ -398,85 +393,86 @@ class Joiner {
     return node.operands.size() >= 2 && result_.type(node.operands[0]).rank() == 2 &&
            result_.type(node.operands[1]).rank() == 2 &&
            std::all_of(node.operands.begin() + 2, node.operands.end(),
-                       [](ValueId v) { return v == kNoValue; });
+                       [](ir::ValueId v) { return v == ir::kNoValue; });
   }
 
   // The product of two matrices, of which operands that are transposed are read as they were before
   // if an op does that. `own` is the op that computes the product as it is given; if there is none,
-  // the result may be kNoValue.
-  ValueId Product(const ir::Node& like, rules::MatrixProduct form, ValueId left, ValueId right,
-                  absl::string_view own, Wanted wanted) {
-    const ValueId operands[] = {left, right};
-    ValueId before[] = {BeforeTransposition(left), BeforeTransposition(right)};
+  // the result may be ir::kNoValue.
+  ir::ValueId Product(const ir::Node& like, rules::MatrixProduct form, ir::ValueId left,
+                      ir::ValueId right, absl::string_view own, Wanted wanted) {
+    const ir::ValueId operands[] = {left, right};
+    ir::ValueId before[] = {BeforeTransposition(left), BeforeTransposition(right)};
     for (const int flipped : {3, 1, 2, 0}) {
       if (flipped == 0 && !own.empty()) break;
-      if (((flipped & 1) && before[0] == kNoValue) || ((flipped & 2) && before[1] == kNoValue)) {
+      if (((flipped & 1) && before[0] == ir::kNoValue) ||
+          ((flipped & 2) && before[1] == ir::kNoValue)) {
         continue;
       }
       const rules::MatrixProduct wish{form.left_transposed != ((flipped & 1) != 0),
                                       form.right_transposed != ((flipped & 2) != 0)};
       const rules::Rule* const rule = rules::FindProduct(wish);
       if (rule == nullptr || rule->pattern == nullptr) continue;
-      std::vector<ValueId> call;
+      std::vector<ir::ValueId> call;
       Wanted turned = wanted;
       for (int k = 0; k < 2; ++k) {
         const bool turn = (flipped & (1 << k)) != 0;
         call.push_back(turn ? before[k] : operands[k]);
         if (turn) turned.operands[k] = WithOrder(wanted.operands[k], kTransposed);
       }
-      call.resize(rule->pattern->operands.size(), kNoValue);
+      call.resize(rule->pattern->operands.size(), ir::kNoValue);
       turned.operands.resize(call.size(), Sharding::Replicated(0));
-      const ValueId v = Emit(like, rule->op, std::move(call), {}, -1, std::move(turned));
-      if (v != kNoValue) return v;
+      const ir::ValueId v = Emit(like, rule->op, std::move(call), {}, -1, std::move(turned));
+      if (v != ir::kNoValue) return v;
     }
-    return kNoValue;
+    return ir::kNoValue;
   }
 
   // The matrix of which `v` is the transposed one, if it is.
-  ValueId BeforeTransposition(ValueId v) const {
-    const NodeId producer = result_.value(v).producer;
-    if (producer == kNoNode || result_.type(v).rank() != 2) return kNoValue;
+  ir::ValueId BeforeTransposition(ir::ValueId v) const {
+    const ir::NodeId producer = result_.value(v).producer;
+    if (producer == ir::kNoNode || result_.type(v).rank() != 2) return ir::kNoValue;
     const ir::Node& node = result_.node(producer);
-    if (rules::FactsOf(node.op).dims != rules::DimsUse::kPermutes) return kNoValue;
+    if (rules::FactsOf(node.op).dims != rules::DimsUse::kPermutes) return ir::kNoValue;
     const std::vector<int64_t>& dims = node.attributes.GetInts("dims");
-    return (dims[0] & 1) == 1 ? node.operands[0] : kNoValue;
+    return (dims[0] & 1) == 1 ? node.operands[0] : ir::kNoValue;
   }
 
-  bool Expand(NodeId id) {
+  bool Expand(ir::NodeId id) {
     const ir::Node& node = graph_.node(id);
     const Dims& from = DimsOf(node.operands[0]);
     const Dims& to = DimsOf(node.first_result);
     const int added = static_cast<int>(to.size() - from.size());
-    Form form{kNoValue, {}, id};
+    Form form{ir::kNoValue, {}, id};
     Lanes ones;  // dimensions of size 1 of the operand
     for (int d = 0; d < static_cast<int>(to.size()); ++d) {
       if (d >= added && from[d - added] == to[d]) continue;
       form.lanes.push_back({d, Lane::kEverywhere});
       if (d >= added) ones.push_back({d - added, Lane::kEverywhere});
     }
-    const ValueId r = node.first_result;
+    const ir::ValueId r = node.first_result;
     if (form.lanes.empty() || leaves_[r] || IsConstraint(graph_, r)) return false;
     if (!JoinedSharding(plans_[id].results[0], to, form.lanes, GridOf(id))) return false;
     form.joined = Plain(node.operands[0]);
     if (!ones.empty()) {
       const Dims dims = JoinedDims(from, ones);
       form.joined = BeforeReshape(form.joined, dims);
-      if (form.joined == kNoValue) {
+      if (form.joined == ir::kNoValue) {
         form.joined = BuilderFor(node).View(Plain(node.operands[0]), {dims.begin(), dims.end()});
         const Sharding& sharding = plans_[id].operands[0];
-        Note(form.joined, {kNoNode, plans_[id].grid, {sharding}, WithoutDims(sharding, ones)});
+        Note(form.joined, {ir::kNoNode, plans_[id].grid, {sharding}, WithoutDims(sharding, ones)});
       }
     }
     return Remember(id, std::move(form));
   }
 
-  // What was reshaped to `v` and had the sizes `dims`; kNoValue if nothing had.
-  ValueId BeforeReshape(ValueId v, const Dims& dims) const {
+  // What was reshaped to `v` and had the sizes `dims`; ir::kNoValue if nothing had.
+  ir::ValueId BeforeReshape(ir::ValueId v, const Dims& dims) const {
     while (result_.type(v).dims != dims) {
-      const NodeId producer = result_.value(v).producer;
-      if (producer == kNoNode) return kNoValue;
+      const ir::NodeId producer = result_.value(v).producer;
+      if (producer == ir::kNoNode) return ir::kNoValue;
       const ir::Node& node = result_.node(producer);
-      if (rules::FactsOf(node.op).dims != rules::DimsUse::kReshapes) return kNoValue;
+      if (rules::FactsOf(node.op).dims != rules::DimsUse::kReshapes) return ir::kNoValue;
       v = node.operands[0];
     }
     return v;
@@ -489,7 +485,7 @@ class Joiner {
   };
 
   // nullopt if there are none, or if the lanes of operands do not correspond.
-  std::optional<LaneFactors> LanesOf(NodeId id) const {
+  std::optional<LaneFactors> LanesOf(ir::NodeId id) const {
     const ir::Node& node = graph_.node(id);
     const rules::OpFactors& nf = *factors_[id];
     LaneFactors lanes{std::vector<std::vector<int>>(nf.factors.size()),
@@ -534,7 +530,7 @@ class Joiner {
   }
 
   // Whether operand k has the lanes of what it has, and no others.
-  bool Fits(NodeId id, int k, const LaneFactors& lanes) const {
+  bool Fits(ir::NodeId id, int k, const LaneFactors& lanes) const {
     const rules::OpFactors& nf = *factors_[id];
     const Form* const form = FormOf(graph_.node(id).operands[k]);
     for (size_t whole = 0; whole < lanes.of.size(); ++whole) {
@@ -559,7 +555,7 @@ class Joiner {
   }
 
   // A product, sum or element-wise op.
-  bool Call(NodeId id) {
+  bool Call(ir::NodeId id) {
     const ir::Node& node = graph_.node(id);
     const NodePlan& plan = plans_[id];
     const rules::OpFactors& nf = *factors_[id];
@@ -567,9 +563,9 @@ class Joiner {
     const std::optional<LaneFactors> lanes = LanesOf(id);
     if (!lanes) return false;
     for (size_t k = 0; k < node.operands.size(); ++k) {
-      if (node.operands[k] != kNoValue && !Fits(id, static_cast<int>(k), *lanes)) return false;
+      if (node.operands[k] != ir::kNoValue && !Fits(id, static_cast<int>(k), *lanes)) return false;
     }
-    const ValueId r = node.first_result;
+    const ir::ValueId r = node.first_result;
     Lanes kept, summed;
     for (size_t whole = 0; whole < lanes->of.size(); ++whole) {
       for (const int f : lanes->of[whole]) {
@@ -586,11 +582,11 @@ class Joiner {
     const Lanes& gone = summed.empty() ? kept : summed;
 
     Wanted wanted{.grid = plan.grid};
-    std::vector<ValueId> operands;
+    std::vector<ir::ValueId> operands;
     std::vector<Lanes> dropped(node.operands.size());  // dimensions of size 1 where lanes were
     for (size_t k = 0; k < node.operands.size(); ++k) {
-      const ValueId v = node.operands[k];
-      if (v == kNoValue) {
+      const ir::ValueId v = node.operands[k];
+      if (v == ir::kNoValue) {
         wanted.operands.push_back(Sharding::Replicated(0));
         continue;
       }
@@ -618,16 +614,18 @@ class Joiner {
       return false;
     }
     for (size_t k = 0; k < node.operands.size(); ++k) {
-      const ValueId v = node.operands[k];
-      const Form* const form = v == kNoValue ? nullptr : FormOf(v);
-      operands.push_back(v == kNoValue ? kNoValue : form != nullptr ? form->joined : Plain(v));
+      const ir::ValueId v = node.operands[k];
+      const Form* const form = v == ir::kNoValue ? nullptr : FormOf(v);
+      operands.push_back(v == ir::kNoValue ? ir::kNoValue
+                         : form != nullptr ? form->joined
+                                           : Plain(v));
       if (dropped[k].empty()) continue;
       const Dims dims = JoinedDims(DimsOf(v), dropped[k]);
       operands[k] = BuilderFor(node).View(operands[k], {dims.begin(), dims.end()});
-      Note(operands[k], {kNoNode, plan.grid, {plan.operands[k]}, wanted.operands[k]});
+      Note(operands[k], {ir::kNoNode, plan.grid, {plan.operands[k]}, wanted.operands[k]});
     }
-    const ValueId joined = EmitCall(id, *lanes, std::move(operands), std::move(wanted));
-    if (joined == kNoValue) return false;
+    const ir::ValueId joined = EmitCall(id, *lanes, std::move(operands), std::move(wanted));
+    if (joined == ir::kNoValue) return false;
     const TensorType& type = graph_.type(r);
     if (result_.type(joined).dtype != type.dtype ||
         result_.type(joined).dims != JoinedDims(type.dims, gone)) {
@@ -649,8 +647,8 @@ class Joiner {
     return rest;
   }
 
-  ValueId EmitCall(NodeId id, const LaneFactors& lanes, std::vector<ValueId> operands,
-                   Wanted wanted) {
+  ir::ValueId EmitCall(ir::NodeId id, const LaneFactors& lanes, std::vector<ir::ValueId> operands,
+                       Wanted wanted) {
     const ir::Node& node = graph_.node(id);
     const rules::OpFactors& nf = *factors_[id];
     const rules::OpFacts& facts = factors_[id].rule->facts;
@@ -668,15 +666,15 @@ class Joiner {
         const int dim = static_cast<int>(d < 0 ? d + rank : d);
         if (!IsLane(form->lanes, dim)) dims.push_back(NumberWithout(form->lanes, dim));
       }
-      if (dims.empty() && !attributes.GetIntsOr("dim", {}).empty()) return kNoValue;
+      if (dims.empty() && !attributes.GetIntsOr("dim", {}).empty()) return ir::kNoValue;
       attributes.Set("dim", std::move(dims));
     }
     const std::optional<rules::MatrixProduct> form = rules::FactsOf(op).product;
     ir::Node spec;
     spec.operands.assign(operands.begin(), operands.end());
     if (form.has_value() && AreMatrices(spec)) {
-      const ValueId v = Product(node, *form, operands[0], operands[1], op, wanted);
-      if (v != kNoValue) return v;
+      const ir::ValueId v = Product(node, *form, operands[0], operands[1], op, wanted);
+      if (v != ir::kNoValue) return v;
     }
     return Emit(node, op, std::move(operands), std::move(attributes), node.updates,
                 std::move(wanted));
@@ -684,11 +682,11 @@ class Joiner {
 
   // Whether everything that uses the result of the node sums it over exactly these dimensions, and
   // reads it as it is made.
-  bool IsOnlySummed(NodeId id, const Lanes& dims) const {
-    const ValueId r = graph_.node(id).first_result;
+  bool IsOnlySummed(ir::NodeId id, const Lanes& dims) const {
+    const ir::ValueId r = graph_.node(id).first_result;
     if (leaves_[r] || IsConstraint(graph_, r) || users_[r].empty()) return false;
     const int rank = graph_.type(r).rank();
-    for (const NodeId user : users_[r]) {
+    for (const ir::NodeId user : users_[r]) {
       const ir::Node& sum = graph_.node(user);
       if (rules::FactsOf(sum.op).dims != rules::DimsUse::kSums || sum.operands[0] != r ||
           sum.operands.size() != 1 || sum.attributes.GetBoolOr("keepdim", false) ||
@@ -711,19 +709,19 @@ class Joiner {
     return rules::Builder(&result_, node.task, node.source);
   }
 
-  // A new node. kNoValue if the operands do not fit the op.
-  ValueId Emit(const ir::Node& like, const std::string& op, std::vector<ValueId> operands,
-               Attributes attributes, int updates, Wanted wanted) {
+  // A new node. ir::kNoValue if the operands do not fit the op.
+  ir::ValueId Emit(const ir::Node& like, const std::string& op, std::vector<ir::ValueId> operands,
+                   Attributes attributes, int updates, Wanted wanted) {
     const rules::Rule* const rule = rules::Find(op);
-    if (rule == nullptr) return kNoValue;
+    if (rule == nullptr) return ir::kNoValue;
     rules::OpCall call;
     call.op = op;
-    for (const ValueId v : operands) {
-      call.operands.push_back(v == kNoValue ? nullptr : &result_.type(v));
+    for (const ir::ValueId v : operands) {
+      call.operands.push_back(v == ir::kNoValue ? nullptr : &result_.type(v));
     }
     call.attributes = &attributes;
     const absl::StatusOr<std::vector<TensorType>> types = rules::InferTypes(*rule, call);
-    if (!types.ok() || types->size() != 1) return kNoValue;
+    if (!types.ok() || types->size() != 1) return ir::kNoValue;
     ir::Graph::NodeSpec spec;
     spec.op = op;
     spec.operands.assign(operands.begin(), operands.end());
@@ -731,13 +729,13 @@ class Joiner {
     spec.updates = updates;
     spec.task = like.task;
     spec.source = like.source;
-    const ValueId v = result_.Add(std::move(spec), (*types)[0]);
+    const ir::ValueId v = result_.Add(std::move(spec), (*types)[0]);
     Note(v, std::move(wanted));
     return v;
   }
 
   // What is wanted of the node that was just added, of which `v` is the result.
-  void Note(ValueId v, Wanted wanted) {
+  void Note(ir::ValueId v, Wanted wanted) {
     const Sharding any = Sharding::Replicated(result_.type(v).rank());
     result_.Annotate(v, {wanted.grid, wanted.result.value_or(any).Reduced(), ir::Hold::kDerived});
     wanted_.resize(result_.num_nodes());
@@ -745,12 +743,12 @@ class Joiner {
   }
 
   // The value as it is in the old graph.
-  ValueId Plain(ValueId v) {
-    if (plain_[v] != kNoValue) return plain_[v];
+  ir::ValueId Plain(ir::ValueId v) {
+    if (plain_[v] != ir::kNoValue) return plain_[v];
     const Form form = *FormOf(v);
-    const NodeId id = graph_.value(v).producer;
+    const ir::NodeId id = graph_.value(v).producer;
     const ir::Node& node = graph_.node(id);
-    if (form.expand != kNoNode) {
+    if (form.expand != ir::kNoNode) {
       CopyWith(form.expand, {Plain(graph_.node(form.expand).operands[0])});
       plain_[v] = result_.result(result_.num_nodes() - 1);
       return plain_[v];
@@ -770,35 +768,35 @@ class Joiner {
       back[order[i]] = static_cast<int64_t>(i);
     }
     const Sharding split = WithOrder(sharding, order);
-    ValueId made = BuilderFor(node).View(form.joined, std::move(sizes));
-    Note(made, {kNoNode,
+    ir::ValueId made = BuilderFor(node).View(form.joined, std::move(sizes));
+    Note(made, {ir::kNoNode,
                 plans_[id].grid,
                 {*JoinedSharding(sharding, dims, form.lanes, GridOf(id))},
                 split});
     if (!std::is_sorted(back.begin(), back.end())) {
-      const ValueId view = made;
+      const ir::ValueId view = made;
       made = BuilderFor(node).Permute(view, std::move(back));
-      Note(made, {kNoNode, plans_[id].grid, {split}, sharding});
+      Note(made, {ir::kNoNode, plans_[id].grid, {split}, sharding});
     }
     result_.Annotate(made, *graph_.value(v).annotation);
     return plain_[v] = made;
   }
 
-  void CopyWith(NodeId id, absl::Span<const ValueId> operands) {
+  void CopyWith(ir::NodeId id, absl::Span<const ir::ValueId> operands) {
     ir::CopyNode(graph_, graph_.node(id), operands, result_);
     wanted_.resize(result_.num_nodes());
     wanted_.back() = {.old = id};
     const ir::Node& copy = result_.nodes().back();
     for (int r = 0; r < copy.num_results; ++r) {
-      const ValueId from = graph_.node(id).first_result + r;
+      const ir::ValueId from = graph_.node(id).first_result + r;
       result_.Annotate(copy.first_result + r, *graph_.value(from).annotation);
     }
   }
 
-  void Copy(NodeId id) {
+  void Copy(ir::NodeId id) {
     const ir::Node& node = graph_.node(id);
-    std::vector<ValueId> operands;
-    for (const ValueId v : node.operands) operands.push_back(v == kNoValue ? v : Plain(v));
+    std::vector<ir::ValueId> operands;
+    for (const ir::ValueId v : node.operands) operands.push_back(v == ir::kNoValue ? v : Plain(v));
     CopyWith(id, operands);
     for (int r = 0; r < node.num_results; ++r) {
       plain_[node.first_result + r] = result_.nodes().back().first_result + r;
@@ -810,17 +808,18 @@ class Joiner {
     ir::Graph kept;
     std::vector<Wanted> wanted;
     StartLike(result_, kept);
-    std::vector<ValueId> value_of(result_.num_values(), kNoValue);
-    for (const ValueId v : result_.inputs()) {
+    std::vector<ir::ValueId> value_of(result_.num_values(), ir::kNoValue);
+    for (const ir::ValueId v : result_.inputs()) {
       value_of[v] = kept.AddInput(result_.type(v), result_.value(v).name);
       kept.Annotate(value_of[v], *result_.value(v).annotation);
     }
-    for (NodeId id = 0; id < result_.num_nodes(); ++id) {
+    for (ir::NodeId id = 0; id < result_.num_nodes(); ++id) {
       if (!used[id]) continue;
       const ir::Node& node = result_.node(id);
-      std::vector<ValueId> operands;
-      for (const ValueId v : node.operands) operands.push_back(v == kNoValue ? v : value_of[v]);
-      const NodeId copy = ir::CopyNode(result_, node, operands, kept);
+      std::vector<ir::ValueId> operands;
+      for (const ir::ValueId v : node.operands)
+        operands.push_back(v == ir::kNoValue ? v : value_of[v]);
+      const ir::NodeId copy = ir::CopyNode(result_, node, operands, kept);
       for (int r = 0; r < node.num_results; ++r) {
         value_of[node.first_result + r] = kept.result(copy, r);
         kept.Annotate(kept.result(copy, r), *result_.value(node.first_result + r).annotation);
@@ -829,7 +828,7 @@ class Joiner {
     }
     for (ir::Output output : result_.outputs()) {
       output.value = value_of[output.value];
-      if (output.becomes != kNoValue) output.becomes = value_of[output.becomes];
+      if (output.becomes != ir::kNoValue) output.becomes = value_of[output.becomes];
       kept.AddOutput(output);
     }
     result_ = std::move(kept);
@@ -842,9 +841,9 @@ class Joiner {
         propagate::ComputeFactors(result_);
     if (!factors.ok()) return std::nullopt;
     std::vector<NodePlan> plans;
-    for (NodeId id = 0; id < result_.num_nodes(); ++id) {
+    for (ir::NodeId id = 0; id < result_.num_nodes(); ++id) {
       const Wanted& wanted = wanted_[id];
-      if (wanted.old != kNoNode) {
+      if (wanted.old != ir::kNoNode) {
         plans.push_back(plans_[wanted.old]);
         continue;
       }
@@ -855,7 +854,7 @@ class Joiner {
     return Joined{std::move(result_), *std::move(factors), std::move(plans)};
   }
 
-  std::optional<NodePlan> PlanAsWanted(NodeId id, const propagate::NodeFactors& nf) const {
+  std::optional<NodePlan> PlanAsWanted(ir::NodeId id, const propagate::NodeFactors& nf) const {
     const Wanted& wanted = wanted_[id];
     const ir::Node& node = result_.node(id);
     const Grid& grid = result_.grid(wanted.grid);
@@ -869,14 +868,14 @@ class Joiner {
       }
     };
     for (size_t k = 0; k < node.operands.size(); ++k) {
-      if (node.operands[k] == kNoValue) continue;
+      if (node.operands[k] == ir::kNoValue) continue;
       add(nf->operands[k], result_.type(node.operands[k]).dims, wanted.operands[k]);
     }
     add(nf->results[0], result_.type(node.first_result).dims, *wanted.result);
     std::optional<NodePlan> plan = PlanNode(result_, node, nf, std::move(choice), wanted.grid);
     if (!plan || !(plan->results[0] == *wanted.result)) return std::nullopt;
     for (size_t k = 0; k < node.operands.size(); ++k) {
-      if (node.operands[k] != kNoValue && !(plan->operands[k] == wanted.operands[k])) {
+      if (node.operands[k] != ir::kNoValue && !(plan->operands[k] == wanted.operands[k])) {
         return std::nullopt;
       }
     }
@@ -886,14 +885,15 @@ class Joiner {
   const ir::Graph& graph_;
   const std::vector<propagate::NodeFactors>& factors_;
   const std::vector<NodePlan>& plans_;
-  const std::vector<std::vector<NodeId>> users_;
+  const std::vector<std::vector<ir::NodeId>> users_;
   ir::Graph result_;
-  std::vector<Wanted> wanted_;  // by node of the result
-  std::vector<bool> owned_;     // by value of the result: it stands for a value of the graph
-  std::vector<ValueId> plain_;  // by value of the graph; kNoValue: only its form is there
-  std::vector<bool> leaves_;    // by value of the graph: it is an output
-  absl::flat_hash_map<ValueId, Form> forms_;    // by value of the graph
-  absl::flat_hash_map<ValueId, ValueId> sums_;  // by value of the graph: its sum over its lanes
+  std::vector<Wanted> wanted_;      // by node of the result
+  std::vector<bool> owned_;         // by value of the result: it stands for a value of the graph
+  std::vector<ir::ValueId> plain_;  // by value of the graph; ir::kNoValue: only its form is there
+  std::vector<bool> leaves_;        // by value of the graph: it is an output
+  absl::flat_hash_map<ir::ValueId, Form> forms_;  // by value of the graph
+  absl::flat_hash_map<ir::ValueId, ir::ValueId>
+      sums_;  // by value of the graph: its sum over its lanes
 };
 
 }  // namespace
