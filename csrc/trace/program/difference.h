@@ -22,7 +22,6 @@ std::string DescribeDifference(const Recording& theirs, const Recording& mine, s
 // calls with the same text have as many.
 std::vector<std::string> DescribeDetails(const Recording& recording, size_t record);
 
-
 // "('data', None) on [data=8] over devices 0..7", or "none".
 std::string MarkToString(const MarkPtr& mark);
 
