@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`python -m benchmarks.hf_plans`: every model of `transformers` that has a plan for tensor or
-expert parallelism, in tiny size, sharded by `spmd.hf.plan` on 2 x 4 virtual devices, beside plain
-PyTorch.
+"""`python -m benchmarks.hf_plans`: every configuration of `transformers` that has a plan for tensor
+or expert parallelism, in tiny size, sharded by `spmd.hf.plan` on 2 x 4 virtual devices, beside
+plain PyTorch.
 
 A row says whether the loss and the gradients are those of the unsharded model, how many parameters
 are sharded over the model axis, which styles are not known, or why the model could not be built at
-a tiny size. `--only llama,mixtral` chooses models by type; `--markdown FILE` writes the table.
-The exit status is 1 if a model that was built has another loss.
+a tiny size. The loss is that of a language model where there is one, else the mean square of what
+the model of the configuration returns for tokens. `--only llama,mixtral` chooses by type;
+`--part I/N` runs the I-th of N parts; `--markdown FILE` writes the table, `--page FILE` puts it in
+a page that has one. The exit status is 1 if a model that was built has another loss.
 """
 
 from __future__ import annotations
@@ -14,12 +16,16 @@ from __future__ import annotations
 import argparse
 import contextlib
 import copy
+import importlib
+import inspect
 import io
+import re
 import signal
 import sys
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -60,6 +66,7 @@ SIZES = {
     "bos_token_id": 1,
     "eos_token_id": 2,
 }
+MOST_PARAMETERS = 30_000_000
 PER_LAYER = ("layer_types", "mlp_layer_types", "no_rope_layers", "mlp_only_layers")
 
 
@@ -74,16 +81,38 @@ class Row:
 
 
 def configs() -> Iterator[tuple[str, Any]]:
-    """The configurations of language models that have a plan, by model type."""
-    from transformers import MODEL_FOR_CAUSAL_LM_MAPPING
+    """The configurations that have a plan, by model type."""
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
+    seen = set()
     for name in sorted(CONFIG_MAPPING):
         with contextlib.suppress(Exception):
             kind = CONFIG_MAPPING[name]
             plans = (getattr(kind, f"base_model_{what}_plan", None) for what in ("tp", "ep"))
-            if any(plans) and kind in MODEL_FOR_CAUSAL_LM_MAPPING:
+            if any(plans) and kind not in seen:
+                seen.add(kind)
                 yield name, kind
+
+
+def model_class(kind: Any) -> Any:
+    """The language model of a configuration, else its plain model: the class that transformers maps
+    it to, else the one in its module that is made of it.
+
+    Errors: LookupError if there is none.
+    """
+    from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_MAPPING, PreTrainedModel
+
+    for mapping in (MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_MAPPING):
+        if kind in mapping:
+            found = mapping[kind]
+            return found[0] if isinstance(found, tuple) else found
+    module = importlib.import_module(kind.__module__.replace("configuration_", "modeling_"))
+    for value in vars(module).values():
+        if isinstance(value, type) and issubclass(value, PreTrainedModel):
+            is_base = value.__name__.lower().endswith("pretrainedmodel")
+            if getattr(value, "config_class", None) is kind and not is_base:
+                return value
+    raise LookupError(f"{module.__name__} has no model of {kind.__name__}")
 
 
 def tiny(kind: Any) -> Any:
@@ -94,34 +123,79 @@ def tiny(kind: Any) -> Any:
         default, "num_attention_heads", None
     ):
         known["num_key_value_heads"] = SIZES["num_attention_heads"]
+    per_layer = {}
     for name in PER_LAYER:
         fixed = getattr(type(default), name, None)
         value = None if isinstance(fixed, property) else getattr(default, name, None)
         if isinstance(value, list) and len(value) > 2:
-            known[name] = [value[0], value[-1]]
-    return kind(**known)
+            per_layer[name] = [value[0], value[-1]]
+    try:
+        config = kind(**known, **per_layer)
+    except (AttributeError, ValueError):  # lists that follow from other values
+        config = kind(**known)
+    _cut_sections(config)
+    return config
 
 
 def _is_size(config: Any, name: str) -> bool:
     fixed = getattr(type(config), name, None)
     if isinstance(fixed, property) and fixed.fset is None:
         return False
-    value = getattr(config, name, None)
-    return isinstance(value, int) or (name.endswith("token_id") and hasattr(config, name))
+    try:
+        value = getattr(config, name)
+    except AttributeError as error:  # there is none, or each layer has one
+        return "per-layer" in str(error)
+    except Exception:
+        return True
+    return value is None or isinstance(value, int)
+
+
+def _cut_sections(config: Any) -> None:
+    """Rotary embeddings have a base and, for time, height and width, sections of half of a head."""
+    module = sys.modules.get(type(config).__module__.replace("configuration_", "modeling_"))
+    for name in ("rope_parameters", "rope_scaling"):
+        given = getattr(config, name, None)
+        if not isinstance(given, dict) or "rope_type" not in given:
+            continue
+        if given.get("rope_theta") is None:
+            given["rope_theta"] = 10_000.0
+        if module is not None and "mrope_section" in inspect.getsource(module):
+            rotated = int(SIZES["head_dim"] // 2 * given.get("partial_rotary_factor", 1))
+            third = rotated // 3
+            given["mrope_section"] = [rotated - 2 * third, third, third]
 
 
 def build(kind: Any) -> nn.Module:
-    from transformers import AutoModelForCausalLM
-
+    made_of = model_class(kind)
     config = tiny(kind)
     config._attn_implementation = "eager"
+    with torch.device("meta"):
+        count = sum(p.numel() for p in made_of(config).parameters())
+    if count > MOST_PARAMETERS:
+        raise ValueError(f"{count} parameters: its sizes have other names")
     torch.manual_seed(0)
-    model: nn.Module = AutoModelForCausalLM.from_config(config).eval()
+    model: nn.Module = made_of(config).eval()
     return model.float()
 
 
+def loss_of(model: nn.Module, tokens: torch.Tensor) -> torch.Tensor:
+    """The loss of a language model, else the mean square of the first result."""
+    known = inspect.signature(model.forward).parameters
+    if "input_ids" not in known:
+        raise TypeError(f"{type(model).__name__} takes no tokens, but {', '.join(list(known)[:3])}")
+    options: dict[str, Any] = {"use_cache": False} if "use_cache" in known else {}
+    if "labels" in known:
+        result = model(input_ids=tokens, labels=tokens, **options)
+        if isinstance(getattr(result, "loss", None), torch.Tensor):
+            return result.loss
+    else:
+        result = model(input_ids=tokens, **options)
+    first: torch.Tensor = result[0]
+    return first.float().square().mean()
+
+
 def outcome(model: nn.Module, tokens: torch.Tensor) -> tuple[float, dict[str, torch.Tensor]]:
-    loss = model(input_ids=tokens, labels=tokens, use_cache=False).loss
+    loss = loss_of(model, tokens)
     loss.backward()
     grads = {n: p.grad.cpu() for n, p in model.named_parameters() if p.grad is not None}
     return loss.item(), grads
@@ -191,19 +265,31 @@ def markdown(rows: list[Row]) -> str:
     return "\n".join(lines) + "\n"
 
 
+def replace_table(page: Path, table: str) -> None:
+    """Writes the table in the place of the one in the page, and which transformers it is of."""
+    import transformers
+
+    above = page.read_text().split("<!-- table -->")[0]
+    above = re.sub(r"`transformers` [\d.]+", f"`transformers` {transformers.__version__}", above)
+    page.write_text(f"{above}<!-- table -->\n{table}")
+
+
 STATES = ("equal", "differs", "fails", "not built")
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", help="model types, separated by commas")
+    parser.add_argument("--part", default="1/1", help="which part, as in 2/4")
     parser.add_argument("--markdown", help="a file for the table")
+    parser.add_argument("--page", help="docs/hf-plans.md")
     options = parser.parse_args()
+    part, parts = map(int, options.part.split("/"))
     only = set(options.only.split(",")) if options.only else None
     mesh = spmd.make_mesh((2, 4), ("data", "model"))
     rows = []
-    for name, kind in configs():
-        if only is not None and name not in only:
+    for number, (name, kind) in enumerate(configs()):
+        if (only is not None and name not in only) or number % parts != part - 1:
             continue
         with limited(120), warnings.catch_warnings(), contextlib.redirect_stderr(io.StringIO()):
             warnings.simplefilter("ignore")
@@ -214,8 +300,9 @@ def main() -> int:
     text = markdown(rows)
     print(text.split("\n", 1)[0])
     if options.markdown:
-        with open(options.markdown, "w") as file:
-            file.write(text)
+        Path(options.markdown).write_text(text)
+    if options.page:
+        replace_table(Path(options.page), text)
     return int(any(row.state in ("differs", "fails") for row in rows))
 
 

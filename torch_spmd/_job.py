@@ -11,6 +11,7 @@ import datetime
 import multiprocessing
 import os
 import sys
+import threading
 import time
 import uuid
 from collections.abc import Iterator
@@ -18,6 +19,7 @@ from multiprocessing import util
 from typing import Any
 
 _joined = False
+_told = False
 _rank = 0
 _VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
@@ -84,6 +86,10 @@ def connect(timeout: float) -> tuple[Any, Any, Any, Any, bool] | None:
     finally:
         made[default] = (backend, store)
     _joined, _rank = True, rank
+    register: Any = getattr(threading, "_register_atexit", None)
+    if register is not None:
+        with contextlib.suppress(RuntimeError):  # the interpreter ends
+            register(_tell_before_a_checkpoint)
     if multiprocessing.parent_process() is not None:
         # Children of multiprocessing end without atexit.
         util.Finalize(None, leave, exitpriority=100)
@@ -149,6 +155,18 @@ def _value(store: Any, key: str) -> str:
     return str(store.get(key).decode()) if store.check([key]) else ""
 
 
+def _tell_before_a_checkpoint() -> None:
+    """Called when the script has ended, before Python waits for its threads. One that writes a
+    checkpoint needs the other processes, whose scripts may wait for this one: they are told first.
+    """
+    from torch_spmd._state.processes import WRITER
+
+    main = threading.main_thread()
+    others = [t for t in threading.enumerate() if t is not main and not t.daemon]
+    if others and all(thread.name == WRITER for thread in others):
+        _tell()
+
+
 def leave() -> None:
     """Called when the script has ended: waits for the others, or tells them why it has ended."""
     global _joined
@@ -157,6 +175,16 @@ def leave() -> None:
     _joined = False
     import torch.distributed as dist
 
+    _tell()
+    if dist.is_initialized():
+        dist.destroy_process_group()
+
+
+def _tell() -> None:
+    global _told
+    if _told:
+        return
+    _told = True
     from torch_spmd import _C
 
     error = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
@@ -170,5 +198,3 @@ def leave() -> None:
             _C.leave()
         except Exception as failure:
             print(f"torch_spmd: {failure}", file=sys.stderr, flush=True)
-    if dist.is_initialized():
-        dist.destroy_process_group()

@@ -163,6 +163,19 @@ def transformers_trainer(module: Any) -> None:
     trainer._save_rng_state, trainer._load_rng_state = save_rng_state, load_rng_state
     trainer._save_checkpoint = _by_one(trainer._save_checkpoint)
     trainer.save_model = _by_one(trainer.save_model)
+    create = trainer.create_scheduler
+
+    @functools.wraps(create)
+    def create_scheduler(
+        self: Any, num_training_steps: int, optimizer: Any = None, **kwargs: Any
+    ) -> Any:
+        # Of a model that it wraps in torch_xla's FSDP, transformers 5 puts the optimizer off, and
+        # makes none.
+        if optimizer is None and self.optimizer is None:
+            self.optimizer = self.accelerator.prepare(self.create_optimizer())
+        return create(self, num_training_steps, optimizer, **kwargs)
+
+    trainer.create_scheduler = create_scheduler
     for name in ("is_world_process_zero", "is_local_process_zero"):
         setattr(trainer, name, _of_first(getattr(trainer, name)))
 

@@ -22,10 +22,12 @@ _NAME = re.compile(r"step-(\d{10,})")
 class Checkpointer:
     """Saves a tree every so many steps, keeps the last checkpoints, and loads the last good one.
 
-    Saves run while training goes on; leaving the `with` block waits. The random numbers are saved
-    and loaded, too. On SIGTERM, as of a machine that is taken away, the next `save` saves at once
-    and waits; then `stopping` is true, in a job in all processes, whichever got the signal.
-    Whatever handled the signal before is called, too, unless it would end the process.
+    Saves run while training goes on; leaving the `with` block waits. The processes of a job leave
+    it together: if one leaves early, or by an exception, the others get an error that says so, and
+    a save that runs is not waited for. The random numbers are saved and loaded, too. On SIGTERM, as
+    of a machine that is taken away, the next `save` saves at once and waits; then `stopping` is
+    true, in a job in all processes, whichever got the signal. Whatever handled the signal before is
+    called, too, unless it would end the process.
 
     Args:
         dir: a folder, or a URL that fsspec knows; a checkpoint is the folder step-0000000100 in it.
@@ -77,12 +79,12 @@ class Checkpointer:
         stopping = self.stopping = self.stopping or any(asked)
         if not (force or stopping or step % self._every == 0):
             return False
-        self.wait()
+        self._finish()
         state = {"tree": tree, "random": RandomState()}
         self._saving = save(self._where(step), state, wait=wait or stopping)
         self._step = step
         if wait or stopping:
-            self.wait()
+            self._finish()
         return True
 
     def load(self, tree: Any, step: int | None = None) -> int | None:
@@ -96,8 +98,9 @@ class Checkpointer:
         """
         if step is not None:
             step = _arguments.integer("Checkpointer.load", "step", step, 0)
-        self.wait()
         what = f"looks for checkpoints in {self._path!r}"
+        processes.meet(what)
+        self._finish()
         candidates = [step] if step is not None else processes.ask(self.steps()[::-1], what)[0]
         for position, number in enumerate(candidates):
             try:
@@ -112,7 +115,17 @@ class Checkpointer:
         return None
 
     def wait(self) -> None:
-        """Waits for a save that runs, and removes checkpoints that are not kept any more."""
+        """Waits for a save that runs, and removes checkpoints that are not kept any more. All
+        processes of a job call it.
+
+        Errors: what went wrong with the save; RuntimeError in all processes if one does something
+        else.
+        """
+        # A save needs all processes, and one whose script waits for this one cannot go on with it.
+        processes.meet(f"waits for a checkpoint in {self._path!r}")
+        self._finish()
+
+    def _finish(self) -> None:
         saving, self._saving = self._saving, None
         saved = self._step
         if saving is None:
@@ -152,7 +165,15 @@ class Checkpointer:
         if self._watching:
             signal.signal(signal.SIGTERM, self._before or signal.SIG_DFL)
             self._watching = False
-        self.wait()
+        kind = error[0] if error else None
+        how = f" by {kind.__name__}" if isinstance(kind, type) else ""
+        try:
+            processes.meet(f"leaves the block of a Checkpointer{how}")
+        except RuntimeError:
+            if kind is None:
+                raise
+            return  # the exception says what has happened
+        self._finish()
 
 
 def _name(step: int) -> str:

@@ -207,7 +207,7 @@ class _Last:
                 written.set_result(None)
 
         # No daemon: the process ends when the checkpoint is written.
-        self._thread = threading.Thread(target=run, name="torch_spmd.save")
+        self._thread = threading.Thread(target=run, name=processes.WRITER)
         self._written, self._path = written, path
         self._thread.start()
         return written

@@ -1,23 +1,29 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Trains the decoder examples of a checkout of pytorch/xla on `torch_spmd.torch_xla`.
+"""Trains the decoder examples and the sharded ResNet of a checkout of pytorch/xla on
+`torch_spmd.torch_xla`.
 
     git clone --depth 1 -b v2.9.0 https://github.com/pytorch/xla
     python -m benchmarks.peers.torch_xla_examples xla --devices 4
 
-Prints for each script the loss of steps 0 and 10, which has to fall. The scripts run unchanged, but
-for their sizes, which are made small in a copy: they train a model of 200 million parameters.
+Prints for each script the loss of steps 0 and 10, of a ResNet-18 the first and the last that it
+prints, which has to fall. The scripts run unchanged, but for their sizes, which are made small in a
+copy: they train a model of 200 million parameters, and 1.2 million images of 224 x 224. A ResNet
+needs torchvision.
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import os
 import re
 import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 # (file, what is there, what stands there in the copy)
@@ -45,10 +51,19 @@ SCRIPTS = (
     ("fsdp/train_decoder_only_fsdp_v2.py",),
 )
 
+# How test/spmd/test_train_spmd_imagenet.py shards a ResNet.
+RESNET = "test_train_spmd_imagenet.py"
+SHARDINGS = ("", "batch", "spatial", "conv", "linear", "batch spatial", "conv batch")
+RESNET_SIZES = (
+    (RESNET, r"('img_dim':) 224", r"\1 32"),
+    (RESNET, r"(train_dataset_len =) 1200000", r"\1 64"),
+    (RESNET, r"(sample_count=)50000", r"\g<1>64"),
+)
 
-def make_small(folder: Path) -> None:
+
+def make_small(folder: Path, sizes: Sequence[tuple[str, str, str]] = SIZES) -> None:
     """Errors: ValueError for a script in which a size is not where it is in release 2.9."""
-    for name, there, small in SIZES:
+    for name, there, small in sizes:
         text, found = re.subn(there, small, (folder / name).read_text())
         if found != 1:
             raise ValueError(f"{name} has {found} places like {there!r}; it is not that of 2.9")
@@ -57,14 +72,32 @@ def make_small(folder: Path) -> None:
 
 def train(folder: Path, words: tuple[str, ...], devices: int) -> str:
     """What the script's row says."""
-    path = os.pathsep.join([str(ROOT), str(folder), os.environ.get("PYTHONPATH", "")])
+    return said(run(folder, words, devices, folder), r"loss: ([\d.e+-]+|nan)")
+
+
+def train_resnet(folder: Path, tests: Path, sharding: str, devices: int) -> str:
+    """What the row of a sharding says; `tests` has what the script imports."""
+    if importlib.util.find_spec("torchvision") is None:
+        return "not run: torchvision is not installed"
+    words = [RESNET, "--fake_data", "--model=resnet18", "--batch_size=16", "--lr=0.01"]
+    words += ["--test_set_batch_size=16", "--num_epochs=1", "--log_steps=1", "--num_workers=1"]
+    words += ["--sharding", *sharding.split()] if sharding else []
+    return said(run(folder, words, devices, tests), r"Loss=([\d.e+-]+|nan)")
+
+
+def run(folder: Path, words: Sequence[str], devices: int, imports: Path) -> Any:
+    path = os.pathsep.join([str(ROOT), str(imports), os.environ.get("PYTHONPATH", "")])
     env = os.environ | {"SPMD_NUM_DEVICES": str(devices), "PYTHONPATH": path}
     command = [sys.executable, "-W", "ignore", "-m", "torch_spmd.torch_xla", folder / words[0]]
-    done = subprocess.run([*command, *words[1:]], env=env, capture_output=True, text=True)
-    losses = [float(loss) for loss in re.findall(r"loss: ([\d.e+-]+|nan)", done.stdout)]
-    if done.returncode != 0 or len(losses) != 2:
+    return subprocess.run([*command, *words[1:]], env=env, capture_output=True, text=True)
+
+
+def said(done: Any, loss: str) -> str:
+    """The first and the last loss of a process's text."""
+    losses = [float(found) for found in re.findall(loss, done.stdout)]
+    if done.returncode != 0 or len(losses) < 2:
         return f"failed: {(done.stderr.strip() or done.stdout.strip()).splitlines()[-1]}"
-    return f"{losses[0]:8.3f} {losses[1]:8.3f}" + ("" if losses[1] < losses[0] else "  not less")
+    return f"{losses[0]:8.3f} {losses[-1]:8.3f}" + ("" if losses[-1] < losses[0] else "  not less")
 
 
 def main() -> None:
@@ -76,10 +109,16 @@ def main() -> None:
         folder = Path(scratch) / "examples"
         shutil.copytree(options.checkout / "examples", folder, ignore_dangling_symlinks=True)
         make_small(folder)
-        print(f"{'script':65} {'step 0':>8} {'step 10':>8}", flush=True)
+        print(f"{'script':65} {'first':>8} {'last':>8}", flush=True)
         for words in SCRIPTS:
             name = " ".join(word for word in words if "=" not in word)
             print(f"{name:65.65} {train(folder, words, options.devices)}", flush=True)
+        folder = Path(scratch) / "spmd"
+        shutil.copytree(options.checkout / "test" / "spmd", folder)
+        make_small(folder, RESNET_SIZES)
+        for sharding in SHARDINGS:
+            row = train_resnet(folder, options.checkout / "test", sharding, options.devices)
+            print(f"{f'{RESNET} {sharding}':65} {row}", flush=True)
 
 
 if __name__ == "__main__":

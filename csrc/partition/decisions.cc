@@ -187,9 +187,17 @@ absl::Status CheckThrough(const ir::Graph& graph, const ir::Node& node,
   return is_linear ? absl::OkStatus() : Impossible(node, "it is not linear in that operand");
 }
 
-// By value: whether lowering reads its proposal.
+bool IsOpen(const ir::Value& value) {
+  if (!value.annotation || value.annotation->hold == ir::Hold::kDerived) return false;
+  const auto& dims = value.annotation->sharding.dims;
+  return std::any_of(dims.begin(), dims.end(), [](const DimSharding& dim) { return dim.open; });
+}
+
+// By value: whether lowering reads its proposal. Open dimensions of an annotation have the axes
+// that propagation has brought there.
 std::vector<bool> AskedFor(const ir::Graph& graph) {
   std::vector<bool> asked(graph.num_values(), false);
+  for (ir::ValueId v = 0; v < graph.num_values(); ++v) asked[v] = IsOpen(graph.value(v));
   for (const ir::ValueId v : graph.inputs()) asked[v] = true;
   for (const ir::Output& output : graph.outputs()) {
     if (output.becomes == ir::kNoValue) asked[output.value] = true;
@@ -198,7 +206,24 @@ std::vector<bool> AskedFor(const ir::Graph& graph) {
 }
 
 bool IsProposal(const ir::Value& value) {
-  return !value.annotation || value.annotation->hold == ir::Hold::kDerived;
+  return !value.annotation || value.annotation->hold == ir::Hold::kDerived || IsOpen(value);
+}
+
+// Gives the open dimensions of `annotation` the axes of `proposed`, which begin with its own.
+absl::Status Fill(const ValueDecision& proposed, ir::Annotation& annotation) {
+  auto& dims = annotation.sharding.dims;
+  bool fits = proposed.grid == annotation.grid && proposed.sharding.dims.size() == dims.size();
+  for (size_t d = 0; fits && d < dims.size(); ++d) {
+    const DimSharding& dim = proposed.sharding.dims[d];
+    const bool begins = dim.axes.size() >= dims[d].axes.size() &&
+                        std::equal(dims[d].axes.begin(), dims[d].axes.end(), dim.axes.begin());
+    fits = dims[d].open ? begins : dim.axes == dims[d].axes && dim.chunk == dims[d].chunk;
+    if (!dims[d].open) continue;
+    dims[d].axes = dim.axes;
+    dims[d].chunk = dim.chunk;
+  }
+  if (fits) return absl::OkStatus();
+  return absl::InvalidArgumentError("a proposal that is not what the user asked for");
 }
 
 }  // namespace
@@ -302,8 +327,13 @@ absl::Status Propose(const std::vector<ValueDecision>& proposals, ir::Graph& gra
       if (next == proposals.end() || next->value != v || next->grid >= grids) {
         return absl::InvalidArgumentError("a value has no proposal");
       }
-      annotation.grid = next->grid;
-      annotation.sharding = next->sharding;
+      if (IsOpen(graph.value(v))) {
+        annotation = *graph.value(v).annotation;
+        SPMD_RETURN_IF_ERROR(Fill(*next, annotation));
+      } else {
+        annotation.grid = next->grid;
+        annotation.sharding = next->sharding;
+      }
       SPMD_RETURN_IF_ERROR(
           CheckLayout(graph.grid(annotation.grid), annotation.sharding, type.dims));
       ++next;

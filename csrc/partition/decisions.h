@@ -73,13 +73,13 @@ absl::StatusOr<NodePlan> PlanOf(const ir::Graph& graph, ir::NodeId id,
                                 const propagate::NodeFactors& factors,
                                 const NodeDecision& decision);
 
-// The proposals that lowering needs: those of inputs, and of outputs that do not become an input's
-// new value.
+// The proposals that lowering needs: those of inputs, of outputs that do not become an input's new
+// value, and of values whose annotation has open dimensions.
 std::vector<ValueDecision> ProposalsOf(const ir::Graph& graph);
-// Annotates `graph`, which is not propagated, with `proposals`, and every other value as
-// replicated.
+// Annotates `graph`, which is not propagated, with `proposals`, and every other value without an
+// annotation as replicated.
 // Errors: InvalidArgument if `proposals` are not for the values that ProposalsOf names, or do not
-// fit them.
+// fit them, or an annotation that is there.
 absl::Status Propose(const std::vector<ValueDecision>& proposals, ir::Graph& graph);
 
 }  // namespace spmd::partition

@@ -17,6 +17,8 @@ from typing import Any
 from torch_spmd import _C
 from torch_spmd._state.files import CheckpointError
 
+WRITER = "torch_spmd.save"  # the name of a thread that writes a checkpoint
+
 _doing = threading.local()
 
 

@@ -11,15 +11,18 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils.weak import WeakTensorKeyDictionary
 
 import torch_spmd as spmd
 from torch_spmd.torch_xla import (
     _auto_pending,
+    _compiled,
     _counts,
     _hlo,
     _manual,
     _marks,
     _tiles,
+    backends,
     lowering,
 )
 from torch_spmd.torch_xla._sharding_type import ShardingType
@@ -27,6 +30,8 @@ from torch_spmd.torch_xla._tiles import OpSharding
 from torch_spmd.torch_xla.debug import metrics
 
 __all__ = ["OpSharding", "lowering"]
+
+_donated: Any = WeakTensorKeyDictionary()
 
 # --- shardings ---
 
@@ -46,7 +51,7 @@ def _xla_clear_sharding(t: Tensor) -> None:
 
 
 def _get_xla_sharding_spec(t: Tensor) -> str:
-    return _marks.text_of(_marks.check(_unwrapped(t)))
+    return _marks.text_of(_looked_at(t))
 
 
 def _get_xla_sharding_specs(tensors: Sequence[Tensor]) -> list[str]:
@@ -54,11 +59,11 @@ def _get_xla_sharding_specs(tensors: Sequence[Tensor]) -> list[str]:
 
 
 def _get_xla_op_sharding(t: Tensor) -> OpSharding | None:
-    return _marks.sharding_of(_marks.check(_unwrapped(t)))
+    return _marks.sharding_of(_looked_at(t))
 
 
 def _get_xla_sharding_type(t: Tensor) -> int | None:
-    text = _marks.text_of(_marks.check(_unwrapped(t)))
+    text = _marks.text_of(_looked_at(t))
     if not text:
         return None
     if text == _tiles.MANUAL:
@@ -70,6 +75,13 @@ def _get_xla_sharding_type(t: Tensor) -> int | None:
 
 def _unwrapped(t: Any) -> Any:
     return getattr(t, "global_tensor", t)
+
+
+def _looked_at(t: Any) -> Tensor:
+    """The plain tensor; a result of a compiled function has been computed."""
+    tensor = _marks.check(_unwrapped(t))
+    _compiled.run(tensor)
+    return tensor
 
 
 # --- shards ---
@@ -205,7 +217,7 @@ def _get_xla_tensors_text(tensors: Sequence[Tensor]) -> str:
 
 
 def _get_xla_tensor_debug_info(t: Tensor) -> str:
-    return _hlo.debug_info(_marks.check(_unwrapped(t)))
+    return _hlo.debug_info(_looked_at(t))
 
 
 def _get_graph_hash(tensors: Sequence[Tensor]) -> str:
@@ -232,6 +244,31 @@ def _xla_increment_counter(name: str, value: int) -> None:
 
 
 # --- the runtime ---
+
+
+def _xla_set_mat_mul_precision(precision: str) -> None:
+    backends.set_mat_mul_precision(precision)
+
+
+def _xla_get_mat_mul_precision() -> str:
+    return backends.get_mat_mul_precision()
+
+
+def _xla_set_use_full_mat_mul_precision(use_full_mat_mul_precision: bool = True) -> None:
+    backends.set_mat_mul_precision("highest" if use_full_mat_mul_precision else "default")
+
+
+def _set_buffer_donation(t: Tensor, should_donate: bool) -> bool:
+    """Notes it of a tensor on the device, without effect: a program takes the place of an input
+    that nobody else holds, and of no other. Returns whether the tensor is stored."""
+    if _marks.state(_marks.check(t)) == _marks.PENDING:
+        return False
+    _donated[t] = should_donate
+    return True
+
+
+def _get_buffer_donation(t: Tensor) -> bool:
+    return bool(_donated.get(t))
 
 
 def _xla_set_auto_sharding() -> None:

@@ -83,8 +83,16 @@ def moved(source: Tensor, result: Tensor) -> None:
             count("ReplicateShardedData")
 
 
+def _run_compiled() -> None:
+    """Results of compiled functions count as computed when they are returned."""
+    from torch_spmd.torch_xla import _compiled
+
+    _compiled.run()
+
+
 def counter_values() -> dict[str, int]:
     """Every counter that is not 0, by name."""
+    _run_compiled()
     settle()
     values = dict(counters)
     now = _C.statistics()
@@ -97,6 +105,7 @@ def counter_values() -> dict[str, int]:
 def sample_values() -> dict[str, list[float]]:
     """The samples of every metric that has one. Times are in nanoseconds; an execution is not
     timed, so its samples are nan."""
+    _run_compiled()
     settle()
     values = {name: list(given) for name, given in samples.items()}
     events = _C.compile_events()[_first_event:]
@@ -127,12 +136,14 @@ def _aliases(program: Any) -> int:
 
 
 def clear_counters() -> None:
+    _run_compiled()
     counters.clear()
     _before.update(_C.statistics())
 
 
 def clear_samples() -> None:
     global _first_event
+    _run_compiled()
     samples.clear()
     _waiting.clear()
     _before["runs"] = _C.statistics()["runs"]

@@ -3,10 +3,13 @@
 
 import doctest
 import importlib
+import importlib.util
 import pkgutil
 import re
+from pathlib import Path
 
 import pytest
+import torch
 from processes import run_python
 
 import torch_spmd as spmd
@@ -53,26 +56,52 @@ def test_the_readmes_twenty_lines(root):
     assert "all_reduce" in table
 
 
-PAGES = (
-    "checkpoints",
-    "data",
-    "debugging",
-    "from-dtensor",
-    "from-jax",
-    "index",
-    "long-context-experts-pipelines",
-    "meshes",
-    "parallelism",
-    "shard_map",
-)
+ROOT = Path(__file__).parents[3]
+BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+# These have tests of their own: below, and in test_other_packages.py.
+OTHERS = ("README", "walk", "other-packages")
+DOCUMENTS = [
+    *ROOT.glob("*.md"),
+    *(ROOT / "docs").rglob("*.md"),
+    *(ROOT / "benchmarks").glob("*.md"),
+]
+PAGES = [
+    path.relative_to(ROOT)
+    for path in sorted(DOCUMENTS)
+    if path.stem not in OTHERS
+    and any(kind == "python" for kind, _ in BLOCK.findall(path.read_text()))
+]
 
 
-@pytest.mark.parametrize("page", PAGES)
-def test_the_code_of_a_page_runs(root, page):
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_the_code_of_a_page_runs(page):
     """All blocks of the page, in order, as one script."""
-    text = (root / f"docs/{page}.md").read_text()
-    done = run_python("-c", "\n".join(re.findall(r"```python\n(.*?)```", text, re.DOTALL)))
+    code = [block for kind, block in BLOCK.findall((ROOT / page).read_text()) if kind == "python"]
+    done = run_python("-c", "\n".join(code))
     assert done.returncode == 0, done.stderr
+
+
+def test_the_commands_of_the_documents_exist():
+    """Files, modules and options that the blocks of shells name."""
+    asked = set()
+    for path in DOCUMENTS:
+        for kind, block in BLOCK.findall(path.read_text()):
+            if kind in ("bash", "sh"):
+                asked |= set(
+                    re.findall(r"python -m ([\w.]+)|(\S*\w/[\w/.-]+\.py|\./tools/\w+)", block)
+                )
+    assert len(asked) > 5
+    missing = [m for m, _ in asked if m and importlib.util.find_spec(m) is None]
+    missing += [f for _, f in asked if f and not (ROOT / f).exists()]
+    assert missing == []
+
+
+def test_the_picture_of_the_page_about_meshes():
+    text = (ROOT / "docs/meshes.md").read_text()
+    [shown] = [block for kind, block in BLOCK.findall(text) if kind == "text"]
+    mesh = spmd.make_mesh((2, 4), ("data", "model"))
+    w = spmd.mark_sharding(torch.randn(8, 16).to("spmd"), mesh, spmd.P("model", None))
+    assert shown.strip() in str(spmd.debug.visualize_sharding(w))
 
 
 def test_the_walk_runs_and_prints_what_it_shows(root, tmp_path):

@@ -256,3 +256,51 @@ def test_data_that_is_saved_before_it_is_used_is_compared(tmp_path):
             "parts (in process 1)"
         )
         assert ended.out.splitlines() == [differs, differs, "saved", "saved"]
+
+
+LEAVING = """
+import os, sys
+import torch
+import torch_spmd as spmd
+
+rank = int(os.environ["RANK"])
+mesh = spmd.make_mesh((8,), ("all",))
+w = spmd.mark_sharding(torch.zeros(64, 9).to("spmd"), mesh, ("all", None))
+with spmd.Checkpointer(sys.argv[1], every=1, keep=3) as checkpoints:
+    first = checkpoints.load({{"w": w}}) or 0
+    print("from", first, w.sum().item() / 576 == first, flush=True)
+    for step in range(first, 8):
+        w.add_(1)
+        checkpoints.save(step + 1, {{"w": w}})
+        if rank == 1 and step == 5 and first == 0:
+            {how}
+        w.sum().item()
+"""
+
+
+@pytest.mark.parametrize("how", ["raise ValueError('my own mistake')", "break", "sys.exit(3)"])
+def test_one_process_leaves_a_checkpointer(tmp_path, how):
+    """A save is being written, for which each process needs the other. Nobody waits for it."""
+    text = LEAVING.format(how=how)
+    ends = job.run(text, 2, 40, [str(tmp_path)], SPMD_NUM_DEVICES="8", SPMD_TIMEOUT="120")
+    by = {"r": " by ValueError", "b": "", "s": " by SystemExit"}[how[0]]
+    assert re.search(f"process 1 leaves the block of a Checkpointer{by} at", ends[0].err), ends
+    assert ends[0].code == 1
+    if how[0] == "r":
+        assert ends[1].err.rstrip().endswith("ValueError: my own mistake"), ends[1]
+    elif how[0] == "s":
+        assert ends[1].code == 3, ends[1]
+    for ended in job.run(text, 2, 40, [str(tmp_path)], SPMD_NUM_DEVICES="8"):
+        assert ended.code == 0, ended
+        assert ended.out.splitlines()[0] in ("from 5 True", "from 6 True"), ended
+
+
+@pytest.mark.parametrize("how", ["raise ValueError('my own mistake')", "sys.exit(0)"])
+def test_a_script_ends_while_its_checkpoint_is_written(tmp_path, how):
+    """The thread that writes needs the other process, whose script waits for this one."""
+    text = LEAVING.replace("with spmd.Checkpointer", "if checkpoints := spmd.Checkpointer")
+    text = text.replace(", keep=3) as checkpoints:", ", keep=3):").format(how=how)
+    ends = job.run(text, 2, 40, [str(tmp_path)], SPMD_NUM_DEVICES="8", SPMD_TIMEOUT="120")
+    why = "with ValueError: my own mistake" if how[0] == "r" else "its script after round"
+    assert ends[0].code == 1 and f"process 1 has ended {why}" in ends[0].err, ends
+    assert ends[1].code == (1 if how[0] == "r" else 0), ends[1]

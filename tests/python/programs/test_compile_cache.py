@@ -65,6 +65,24 @@ def test_the_second_process_compiles_nothing(run, tmp_path):
     assert files[0].read_bytes() == content
 
 
+def test_open_dimensions_are_as_they_were_compiled(tmp_path):
+    """Marks that name some axes only, as those of manual regions: the others stay sharded."""
+    script = """
+        import torch, torch_spmd as spmd
+        mesh = spmd.make_mesh((2, 4), ("data", "context"))
+        q, k, v = (torch.randn(2, 4, 16, 8, device="spmd") for _ in range(3))
+        for t in (q, k, v):
+            spmd.mark_sharding(t, mesh, ("data", None, "context", None))
+        spmd.nn.ring_attention(q, k, v, mesh, is_causal=True).sum().item()
+        print([(row.kind, row.bytes) for row in spmd.debug.collectives()])
+        print(spmd._C.statistics()["disk_hits"])
+    """
+    given = {"SPMD_CACHE_DIR": str(tmp_path / "programs"), "SPMD_CHECK_PASSES": "0"}
+    first, second = (run_script(script, **given).stdout.splitlines() for _ in range(2))
+    assert first[0] == second[0] and "all_gather" not in first[0]
+    assert (first[1], second[1]) == ("0", "1")
+
+
 def test_it_can_be_switched_off(run, tmp_path):
     for off in ("0", ""):
         lines, _ = run(SPMD_CACHE_DIR=off)

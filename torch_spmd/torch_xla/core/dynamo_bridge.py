@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """What `torch.compile(backend="openxla")` calls with a traced graph: the device compiles by itself,
-so the graph runs as it is."""
+so the graph is recorded as it is."""
 
 from __future__ import annotations
 
@@ -9,8 +9,15 @@ from typing import Any
 
 import torch
 
+from torch_spmd.torch_xla import _compiled
+
 
 def extract_compiled_graph(
     model: torch.fx.GraphModule, inputs: Sequence[Any]
 ) -> Callable[..., Any]:
-    return model
+    def recorded(*args: Any) -> Any:
+        results = model(*args)
+        _compiled.recorded(results)
+        return results
+
+    return recorded

@@ -175,6 +175,11 @@ class MpDeviceLoader:
     def __len__(self) -> int:
         return len(self._loader)  # type: ignore[arg-type]
 
+    @property
+    def dataset(self) -> Any:
+        """The dataset of the loader, for which accelerate asks when it saves its state."""
+        return self._loader.dataset  # type: ignore[attr-defined]
+
     def close(self) -> None:
         if self._parallel_loader is not None:
             self._parallel_loader.close()

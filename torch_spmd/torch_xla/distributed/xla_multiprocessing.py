@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from torch_spmd import torch_xla
+from torch_spmd.torch_xla.distributed import xla_backend  # noqa: F401
 
 
 def spawn(

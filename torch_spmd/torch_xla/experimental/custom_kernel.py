@@ -10,6 +10,10 @@ from torch import Tensor
 from torch_spmd.torch_xla.experimental._attention import MASKED, attention, sharded
 
 
+def jax_import_guard() -> None:
+    """Does nothing: this device does not lock what JAX would use."""
+
+
 def flash_attention(
     q: Tensor,
     k: Tensor,

@@ -76,9 +76,9 @@ class XlaFullyShardedDataParallel(Wrapper):
                 module, auto_wrap_policy, wrapper, [], [], only_wrap_children=True, **arguments
             )
         _materialize(module, param_init_fn)
-        self._fsdp_wrapped_module = module.to("spmd")
+        self._fsdp_wrapped_module = _Inner(module.to("spmd"))
         mesh = spmd.make_mesh((spmd.device_count(),), ("fsdp",))
-        spmd.fsdp(self._fsdp_wrapped_module, mesh, "fsdp", param_dtype=compute_dtype)
+        spmd.fsdp(module, mesh, "fsdp", param_dtype=compute_dtype)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         return self.module(*args, **kwargs)
@@ -106,6 +106,19 @@ class XlaFullyShardedDataParallel(Wrapper):
             "world_size": 1,
             "rank": 0,
         }
+
+
+class _Inner(Wrapper):
+    """The wrapper in which torch_xla flattens parameters: scripts ask for `model.module.module`."""
+
+    wrapped_name = "_fpw_module"
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self._fpw_module = module
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        return self.module(*args, **kwargs)
 
 
 def _check_options(options: dict[str, Any]) -> None:

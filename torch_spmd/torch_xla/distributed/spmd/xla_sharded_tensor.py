@@ -205,18 +205,33 @@ class XLAShardedTensor(DTensor):
                 "to be set. Use mark_sharding() to properly initialize sharding information."
             ) from None
 
+    def full_tensor(self, *, grad_placements: Any = None) -> Tensor:
+        """The tensor that this one stands for: it has the full shape."""
+        return self.global_tensor
+
+    def to_local(self, *, grad_placements: Any = None) -> Any:
+        """Errors: NotImplementedError: there is no tensor of one process alone."""
+        raise NotImplementedError(
+            "to_local: one process has all devices; local_shards has what each of them holds, and "
+            "full_tensor() the tensor"
+        )
+
     def invalidate_spec_cache(self) -> None:
         self._cached_spec = None
 
     def redistribute(  # type: ignore[override]
         self, device_mesh: Any, placements: Sequence[Placement], *, async_op: bool = False
     ) -> XLAShardedTensor:
-        """The tensor with the sharding of the placements, one for each axis of the mesh. It is this
-        tensor, marked anew; with `async_op` a copy.
+        """The tensor with the sharding of the placements, one for each axis of the mesh, which may
+        be a DeviceMesh, too. It is this tensor, marked anew; with `async_op` a copy.
 
         Errors: ValueError for another number of placements, NotImplementedError for a partial sum,
         IndexError for a dimension that the tensor does not have.
         """
+        if isinstance(device_mesh, DeviceMesh):
+            from torch_spmd.torch_xla.distributed.spmd.api import convert_to_xla_mesh
+
+            device_mesh = convert_to_xla_mesh(device_mesh)
         if len(placements) != len(device_mesh.mesh_shape):
             raise ValueError(
                 f"Number of placements ({len(placements)}) must match mesh dimensions "
