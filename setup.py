@@ -77,6 +77,7 @@ class CMakeBuild(build_ext):
                 f"-DCMAKE_BUILD_TYPE={'Debug' if self.debug else 'Release'}",
                 f"-DPython3_EXECUTABLE={sys.executable}",
                 f"-DTORCH_SPMD_TESTS={tests}",
+                "-DTORCH_SPMD_UNITY=ON",
                 *os.environ.get("TORCH_SPMD_CMAKE_ARGS", "").split(),
             ],
             check=True,

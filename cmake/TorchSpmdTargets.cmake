@@ -27,8 +27,11 @@ function(spmd_library folder)
   endif()
   if(sources)
     spmd_compile_options(${target})
+    spmd_unity(${target} ${sources})
     if(ARG_TORCH)
-      target_precompile_headers(${target} PRIVATE ${SPMD_CORE_HEADERS} ${SPMD_TORCH_HEADERS})
+      # at::parallel_for is a template that becomes OpenMP in our code.
+      target_compile_options(${target} PRIVATE -fopenmp)
+      spmd_precompile_shared(${target} SPMD_TORCH_PCH ${SPMD_CORE_HEADERS} ${SPMD_TORCH_HEADERS})
     else()
       spmd_precompile_shared(${target} SPMD_CORE_PCH ${SPMD_CORE_HEADERS})
     endif()
@@ -71,7 +74,10 @@ function(spmd_python_module folder)
   set_target_properties(_C PROPERTIES BUILD_WITH_INSTALL_RPATH ON
                                       INSTALL_RPATH "$ORIGIN/../torch/lib")
   spmd_compile_options(_C)
-  target_precompile_headers(_C PRIVATE ${SPMD_CORE_HEADERS} <torch/csrc/utils/pybind.h>)
+  spmd_unity(_C ${sources})
+  if(NOT TORCH_SPMD_UNITY)
+    target_precompile_headers(_C PRIVATE ${SPMD_CORE_HEADERS} <torch/csrc/utils/pybind.h>)
+  endif()
 endfunction()
 
 # spmd_test(<folder> DEPS <folders…> [TORCH])
@@ -95,6 +101,7 @@ function(spmd_test folder)
   target_compile_definitions(${name} PRIVATE
     SPMD_GOLDEN_DIR="${PROJECT_SOURCE_DIR}/tests/golden")
   spmd_compile_options(${name})
+  spmd_unity(${name} ${sources})
   target_compile_options(${name} PRIVATE -O0)  # to compile them takes longer than to run them
   set(test_headers <gmock/gmock.h> <gtest/gtest.h>)
   if(ARG_TORCH)
@@ -104,6 +111,24 @@ function(spmd_test folder)
     spmd_precompile_shared(${name} SPMD_TEST_PCH ${SPMD_CORE_HEADERS} ${test_headers})
   endif()
   add_test(NAME ${folder} COMMAND ${name})
+endfunction()
+
+# spmd_unity(<target> <sources…>)
+#   With TORCH_SPMD_UNITY, the files of each folder are compiled as one: most of a file's compile time
+#   is instantiating templates that its neighbours instantiate, too. So names in anonymous namespaces
+#   are unique within a folder. Files with options of their own are compiled alone.
+function(spmd_unity target)
+  if(NOT TORCH_SPMD_UNITY)
+    return()
+  endif()
+  # Relative paths, with CMake 4, let ccache serve other checkouts.
+  set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_MODE GROUP
+                                             UNITY_BUILD_RELOCATABLE ON)
+  foreach(source ${ARGN})
+    get_filename_component(folder ${source} DIRECTORY)
+    get_filename_component(folder ${folder} NAME)
+    set_source_files_properties(${source} PROPERTIES UNITY_GROUP ${folder})
+  endforeach()
 endfunction()
 
 function(spmd_compile_options target)

@@ -6,12 +6,12 @@
 namespace spmd::machine {
 namespace {
 
-struct Row {
+struct FittedRow {
   const char* chip;
   double efficiency;
 };
 
-constexpr std::array<Row, 6> kFitted = {{
+constexpr std::array<FittedRow, 6> kFitted = {{
     {"v3", 0.875},
     {"v4", 0.865},
     {"v5e", 0.84},
@@ -23,7 +23,7 @@ constexpr std::array<Row, 6> kFitted = {{
 }  // namespace
 
 double FittedEfficiency(absl::string_view chip) {
-  for (const Row& row : kFitted) {
+  for (const FittedRow& row : kFitted) {
     if (chip == row.chip) return row.efficiency;
   }
   return 1;

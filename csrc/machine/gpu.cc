@@ -10,7 +10,7 @@
 namespace spmd::machine {
 namespace {
 
-struct Row {
+struct GpuRow {
   const char* model;
   double flops;             // bf16, dense
   double memory_bandwidth;  // bytes per second
@@ -22,7 +22,7 @@ struct Row {
 // Sources: the maker's data sheets for the SXM modules and DGX nodes (NVLink domain of eight GPUs,
 // one InfiniBand adapter for each), collected in "How to Scale Your Model"
 // (jax-ml.github.io/scaling-book), chapter on GPUs.
-constexpr std::array<Row, 4> kGpus = {{
+constexpr std::array<GpuRow, 4> kGpus = {{
     {"A100", 312e12, 2.0e12, 300e9, 80e9, 25e9},
     {"H100", 990e12, 3.35e12, 450e9, 80e9, 50e9},
     {"H200", 990e12, 4.8e12, 450e9, 141e9, 50e9},
@@ -34,7 +34,7 @@ constexpr std::array<Row, 4> kGpus = {{
 const Machine* FindGpu(absl::string_view name) {
   static const std::vector<Machine>& machines = *new std::vector<Machine>([] {
     std::vector<Machine> all;
-    for (const Row& row : kGpus) {
+    for (const GpuRow& row : kGpus) {
       Machine& m = all.emplace_back();
       m.name = row.model;
       m.flops = row.flops;
@@ -55,12 +55,12 @@ const Machine* FindGpu(absl::string_view name) {
 
 std::vector<std::string> GpuModels() {
   std::vector<std::string> models;
-  for (const Row& row : kGpus) models.emplace_back(row.model);
+  for (const GpuRow& row : kGpus) models.emplace_back(row.model);
   return models;
 }
 
 double InfiniBandRate(const Machine& gpu) {
-  for (const Row& row : kGpus) {
+  for (const GpuRow& row : kGpus) {
     if (gpu.name == row.model) return row.infiniband_rate;
   }
   return 0;

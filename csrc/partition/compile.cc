@@ -416,7 +416,7 @@ absl::Status PlanCheaper(Pipeline& pipeline, const CompileOptions& options,
   return absl::OkStatus();
 }
 
-int64_t WireBytes(const program::Program& program) {
+int64_t BytesOnWires(const program::Program& program) {
   int64_t bytes = 0;
   for (const program::Traffic& t : program::CollectiveTraffic(program)) bytes += t.wire_bytes;
   return bytes;
@@ -448,8 +448,8 @@ absl::Status UseRingsToFit(const CompileOptions& options, MoveMemo& moves, Plann
   done.bytes_before = planning.out.gathered_again.bytes_after;
   done.bytes_after = from.out.gathered_again.bytes_after;
   if (done.bytes_after >= done.bytes_before) return absl::OkStatus();
-  done.wire_before = WireBytes(planning.out.program);
-  done.wire_after = WireBytes(from.out.program);
+  done.wire_before = BytesOnWires(planning.out.program);
+  done.wire_after = BytesOnWires(from.out.program);
   done.seconds_before = planning.seconds;
   done.seconds_after = from.seconds;
   from.out.warnings.push_back(

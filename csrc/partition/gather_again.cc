@@ -128,7 +128,7 @@ class Gaps {
 };
 
 // Makes a value again behind each of the gaps. Returns these values.
-std::vector<ValueId> Rewrite(std::vector<Gap> gaps, Program& program) {
+std::vector<ValueId> RewriteGaps(std::vector<Gap> gaps, Program& program) {
   std::stable_sort(gaps.begin(), gaps.end(),
                    [](const Gap& a, const Gap& b) { return a.to < b.to; });
   program::NewNames names(program);
@@ -193,7 +193,7 @@ GatheredAgain GatherAgain(Program& program, int64_t limit_bytes) {
     }
     chosen.assign(gaps.gaps().begin(), gaps.gaps().begin() + enough);
   }
-  result.values = Rewrite(std::move(chosen), program);
+  result.values = RewriteGaps(std::move(chosen), program);
   result.wire_bytes = WireBytes(program, result.values);
   return result;
 }

@@ -24,10 +24,8 @@ void Append(DimOrder& order, const DimOrder::Part& part) {
   }
 }
 
-std::vector<int64_t> ToVector(const Dims& dims) { return {dims.begin(), dims.end()}; }
-
 // The sizes of the parts of all dimensions, in the graph's order.
-std::vector<int64_t> PartSizes(const Dims& dims, const Order& order) {
+std::vector<int64_t> PartSizes(const Dims& dims, const DimOrders& order) {
   std::vector<int64_t> sizes;
   for (size_t d = 0; d < order.size(); ++d) {
     if (order[d].empty()) sizes.push_back(dims[d]);
@@ -37,7 +35,7 @@ std::vector<int64_t> PartSizes(const Dims& dims, const Order& order) {
 }
 
 // By part: where it comes from, in the order in which the sharded parts of a dimension come first.
-std::vector<int64_t> CutFirst(const Order& order) {
+std::vector<int64_t> CutFirst(const DimOrders& order) {
   std::vector<int64_t> from;
   int64_t next = 0;
   for (const DimOrder& dim : order) {
@@ -146,11 +144,11 @@ DimOrder BlocksInOrder(int64_t count, const DimOrder& inner) {
   return order;
 }
 
-bool IsNatural(const Order& order) {
+bool IsNatural(const DimOrders& order) {
   return std::all_of(order.begin(), order.end(), [](const DimOrder& d) { return d.empty(); });
 }
 
-ir::ValueId ApartFromOrder(rules::Builder& builder, ir::ValueId v, const Order& order) {
+ir::ValueId ApartFromOrder(rules::Builder& builder, ir::ValueId v, const DimOrders& order) {
   const std::vector<int64_t> sizes = PartSizes(builder.type(v).dims, order);
   const std::vector<int64_t> from = CutFirst(order);
   std::vector<int64_t> ordered;
@@ -158,16 +156,16 @@ ir::ValueId ApartFromOrder(rules::Builder& builder, ir::ValueId v, const Order& 
   return builder.Permute(builder.View(v, std::move(ordered)), Inverse(from));
 }
 
-ir::ValueId Apart(rules::Builder& builder, ir::ValueId v, const Order& order) {
+ir::ValueId Apart(rules::Builder& builder, ir::ValueId v, const DimOrders& order) {
   return builder.View(v, PartSizes(builder.type(v).dims, order));
 }
 
 ir::ValueId InOrder(rules::Builder& builder, ir::ValueId apart, const Dims& dims,
-                    const Order& order) {
+                    const DimOrders& order) {
   return builder.View(builder.Permute(apart, CutFirst(order)), ToVector(dims));
 }
 
-Sharding ShardingApart(const Sharding& sharding, const Order& order) {
+Sharding ShardingApart(const Sharding& sharding, const DimOrders& order) {
   Sharding apart;
   for (size_t d = 0; d < order.size(); ++d) {
     if (order[d].empty()) apart.dims.push_back(sharding.dims[d]);

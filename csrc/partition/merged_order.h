@@ -60,18 +60,18 @@ std::optional<Blocks> BlocksOf(const DimOrder& order);
 DimOrder BlocksInOrder(int64_t count, const DimOrder& inner);
 
 // The orders of all dimensions of a value.
-using Order = std::vector<DimOrder>;
+using DimOrders = std::vector<DimOrder>;
 
-bool IsNatural(const Order& order);
+bool IsNatural(const DimOrders& order);
 // The value `v` with the parts of its dimensions as dimensions, in the graph's order.
 // ApartFromOrder takes a value that is in `order`, Apart one that is in the graph's order.
-ir::ValueId ApartFromOrder(rules::Builder& builder, ir::ValueId v, const Order& order);
-ir::ValueId Apart(rules::Builder& builder, ir::ValueId v, const Order& order);
+ir::ValueId ApartFromOrder(rules::Builder& builder, ir::ValueId v, const DimOrders& order);
+ir::ValueId Apart(rules::Builder& builder, ir::ValueId v, const DimOrders& order);
 // The value of `dims` in `order`, from the value `apart` whose dimensions are the parts.
 ir::ValueId InOrder(rules::Builder& builder, ir::ValueId apart, const Dims& dims,
-                    const Order& order);
+                    const DimOrders& order);
 // The sharding of the value whose dimensions are the parts, if `sharding` is that of the value in
 // `order`.
-Sharding ShardingApart(const Sharding& sharding, const Order& order);
+Sharding ShardingApart(const Sharding& sharding, const DimOrders& order);
 
 }  // namespace spmd::partition

@@ -119,7 +119,7 @@ class Reorderer {
   // The elements of a value of the new graph, in another order.
   struct Ordered {
     ir::ValueId value;
-    Order order;
+    DimOrders order;
     Sharding sharding;  // as far as it is known
     int grid;
   };
@@ -173,16 +173,16 @@ class Reorderer {
     return false;
   }
 
-  static Order OrderOfTensor(const rules::TensorFactors& tensor,
-                             const std::vector<DimOrder>& orders) {
-    Order order(tensor.size());
+  static DimOrders OrderOfTensor(const rules::TensorFactors& tensor,
+                                 const std::vector<DimOrder>& orders) {
+    DimOrders order(tensor.size());
     for (size_t d = 0; d < tensor.size(); ++d) {
       if (tensor[d].size() == 1) order[d] = orders[tensor[d][0]];
     }
     return order;
   }
 
-  ir::ValueId PutInOrder(rules::Builder& builder, ir::ValueId v, const Order& order) {
+  ir::ValueId PutInOrder(rules::Builder& builder, ir::ValueId v, const DimOrders& order) {
     if (IsNatural(order)) return v;
     const auto it = ordered_.find(v);
     if (it != ordered_.end() && it->second.order == order) return it->second.value;
@@ -217,7 +217,7 @@ class Reorderer {
       if (operands[k] == ir::kNoValue) continue;
       shardings[k] = reach_.Of(node.operands[k]);
       const auto it = ordered_.find(operands[k]);
-      const Order order = OrderOfTensor(nf->operands[k], orders);
+      const DimOrders order = OrderOfTensor(nf->operands[k], orders);
       if (it != ordered_.end() && it->second.order == order) {
         shardings[k] = it->second.sharding;
         grid = it->second.grid;
@@ -233,7 +233,7 @@ class Reorderer {
       const ir::ValueId old = node.first_result + r;
       const std::optional<Sharding> sharding = propagate::ShardingUnder(
           *nf, nf->results[r], graph_.type(old).dims, cut, graph_.grid(grid));
-      Order order = OrderOfTensor(nf->results[r], orders);
+      DimOrders order = OrderOfTensor(nf->results[r], orders);
       if (IsNatural(order)) {
         reach_.Note(old, grid, sharding);
         results.push_back(builder.graph().result(copy, r));
@@ -269,7 +269,7 @@ class Reorderer {
       own.factors = std::make_shared<const rules::OpFactors>(*factors);
     }
     Cut cut = propagate::CutOf(*own, own->operands[0], builder.type(source).dims, sharding, grid);
-    Order order(to.rank());
+    DimOrders order(to.rank());
     Cut natural_cut = cut;
     for (int d = 0; d < to.rank(); ++d) {
       if (auto found = OrderOf(*own, own->results[0][d], cut, grid)) {
@@ -314,7 +314,7 @@ class Reorderer {
     const int64_t extent = graph_.type(old).dims[dim];
     const auto it = ordered_.find(v);
     if (it != ordered_.end()) {
-      const Order& order = it->second.order;
+      const DimOrders& order = it->second.order;
       for (size_t d = 0; d < order.size(); ++d) {
         if (static_cast<int>(d) != dim && !order[d].empty()) return std::nullopt;
       }
@@ -391,7 +391,7 @@ class Reorderer {
       reach_.Note(node.first_result, grid, cut->sharding);
       return std::vector<ir::ValueId>{natural};
     }
-    Order order(to.rank());
+    DimOrders order(to.rank());
     order[op.dim] = BlocksInOrder(to.dims[op.dim] / size, cut->blocks.inner);
     Sharding sharding = cut->sharding;
     sharding.dims[op.dim] = order[op.dim].ShardingOf(graph_.grid(grid));
@@ -405,7 +405,7 @@ class Reorderer {
   // By value of the new graph: the same elements in another order, and the values that were put in
   // some order.
   absl::flat_hash_map<ir::ValueId, Ordered> ordered_;
-  absl::flat_hash_map<ir::ValueId, std::vector<std::pair<Order, ir::ValueId>>> put_;
+  absl::flat_hash_map<ir::ValueId, std::vector<std::pair<DimOrders, ir::ValueId>>> put_;
   Reach reach_;  // of the old graph
   bool carried_ = false;
 };

@@ -6,8 +6,6 @@
 namespace spmd::partition {
 namespace {
 
-std::vector<int64_t> ToVector(const Dims& dims) { return {dims.begin(), dims.end()}; }
-
 // The dimensions of `from`, at least two, that are merged into one of `to`, while all others are
 // equal: `first` and `count` of them. count is 0 if the view does something else.
 std::pair<int, int> MergedDims(const Dims& from, const Dims& to) {

@@ -9,16 +9,18 @@
 namespace spmd::program {
 namespace {
 
-absl::Status Error(std::string message) { return absl::InvalidArgumentError(std::move(message)); }
+absl::Status CallError(std::string message) {
+  return absl::InvalidArgumentError(std::move(message));
+}
 
 class CallVerifier {
  public:
   CallVerifier(const Program& program, const Instruction& call) : program_(program), call_(call) {}
 
   absl::Status Verify() const {
-    if (call_.op.empty()) return Error("a call names its op");
+    if (call_.op.empty()) return CallError("a call names its op");
     if (!call_.axes.empty() || call_.dim != -1 || call_.to_dim != -1) {
-      return Error("axes and dimensions belong to moves");
+      return CallError("axes and dimensions belong to moves");
     }
     SPMD_RETURN_IF_ERROR(OneGrid());
     SPMD_RETURN_IF_ERROR(Groups());
@@ -33,8 +35,8 @@ class CallVerifier {
     for (ir::OperandGroup group : call_.groups) {
       if (group.begin < end || group.size < 0 ||
           group.begin + group.size > static_cast<int>(call_.operands.size())) {
-        return Error(absl::StrCat("operand group [", group.begin, ", +", group.size,
-                                  ") is out of range or out of order"));
+        return CallError(absl::StrCat("operand group [", group.begin, ", +", group.size,
+                                      ") is out of range or out of order"));
       }
       end = group.begin + group.size;
     }
@@ -47,10 +49,10 @@ class CallVerifier {
       if (id == kNoValue) return absl::OkStatus();
       if (grid == -1) grid = program_.values[id].grid;
       if (program_.values[id].grid == grid) return absl::OkStatus();
-      return Error(absl::StrCat("%", program_.values[id].name, " lives on mesh @",
-                                program_.grid_names[program_.values[id].grid],
-                                ", other tensors of the call on @", program_.grid_names[grid],
-                                "; an exchange must bring them together"));
+      return CallError(absl::StrCat("%", program_.values[id].name, " lives on mesh @",
+                                    program_.grid_names[program_.values[id].grid],
+                                    ", other tensors of the call on @", program_.grid_names[grid],
+                                    "; an exchange must bring them together"));
     };
     for (ValueId id : call_.results) SPMD_RETURN_IF_ERROR(check(id));
     for (ValueId id : call_.operands) SPMD_RETURN_IF_ERROR(check(id));
@@ -63,13 +65,13 @@ class CallVerifier {
       if (scalar->slot >= 0 && scalar->slot < static_cast<int>(program_.scalars.size())) {
         return absl::OkStatus();
       }
-      return Error(
+      return CallError(
           absl::StrCat("attribute ", name, ": scalar $", scalar->slot, " is not declared"));
     }
     absl::Status status;
     auto check = [&](const Expr& v) {
       if (!VariableExists(v)) {
-        status = Error(absl::StrCat("attribute ", name, ": there is no ", v.ToString()));
+        status = CallError(absl::StrCat("attribute ", name, ": there is no ", v.ToString()));
       }
     };
     if (const auto* expr = std::get_if<Expr>(&attr)) expr->ForEachVariable(check);
@@ -97,23 +99,24 @@ class CallVerifier {
   absl::Status CheckAddedOnce(const AddedOnce& once) const {
     if (once.operand < 0 || once.operand >= static_cast<int>(call_.operands.size()) ||
         call_.operands[once.operand] == kNoValue) {
-      return Error(absl::StrCat("added_once names operand ", once.operand, ", which is not there"));
+      return CallError(
+          absl::StrCat("added_once names operand ", once.operand, ", which is not there"));
     }
     const Value& value = program_.values[call_.operands[once.operand]];
     for (const AxisId axis : once.axes) {
       if (axis < 0 || axis >= program_.grids[value.grid]->num_axes()) {
-        return Error(absl::StrCat("operand ", once.operand, " is added once over axis ", axis,
-                                  ", which is not there"));
+        return CallError(absl::StrCat("operand ", once.operand, " is added once over axis ", axis,
+                                      ", which is not there"));
       }
     }
     const AxisMask axes = MaskOf(once.axes);
     if (axes & value.sharding.UsedAxes()) {
-      return Error(
+      return CallError(
           absl::StrCat("operand ", once.operand, " is added once over axes that shard it"));
     }
     if (call_.results.empty() ||
         (axes & program_.values[call_.results[0]].sharding.UnreducedAxes()) != axes) {
-      return Error(
+      return CallError(
           absl::StrCat("operand ", once.operand,
                        " is added once over axes along which the result is not unreduced"));
     }
@@ -133,19 +136,20 @@ absl::Status VerifyCall(const Program& program, const Instruction& call) {
 absl::Status VerifyUpdates(const Program& program, const Instruction& call) {
   if (call.updates < 0 || call.updates >= static_cast<int>(call.operands.size()) ||
       call.operands[call.updates] == kNoValue || call.results.empty()) {
-    return Error(absl::StrCat("updates(", call.updates, ") names no operand"));
+    return CallError(absl::StrCat("updates(", call.updates, ") names no operand"));
   }
   const ValueId id = call.operands[call.updates];
   const Value& old_value = program.values[id];
   const Value& new_value = program.values[call.results[0]];
   if (old_value.type != new_value.type || !old_value.sharding.SamePlacement(new_value.sharding)) {
-    return Error(absl::StrCat("updates(", call.updates, "): %", program.values[id].name, " and %",
-                              program.values[call.results[0]].name, " differ in type or sharding"));
+    return CallError(absl::StrCat("updates(", call.updates, "): %", program.values[id].name,
+                                  " and %", program.values[call.results[0]].name,
+                                  " differ in type or sharding"));
   }
   for (const Input& input : program.inputs) {
     if (input.value == id && !input.donated) {
-      return Error(absl::StrCat("updates(", call.updates, "): %", program.values[id].name,
-                                " is an input that the caller keeps"));
+      return CallError(absl::StrCat("updates(", call.updates, "): %", program.values[id].name,
+                                    " is an input that the caller keeps"));
     }
   }
   return absl::OkStatus();

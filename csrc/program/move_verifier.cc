@@ -10,7 +10,9 @@
 namespace spmd::program {
 namespace {
 
-absl::Status Error(std::string message) { return absl::InvalidArgumentError(std::move(message)); }
+absl::Status MoveError(std::string message) {
+  return absl::InvalidArgumentError(std::move(message));
+}
 
 // One operand and its result. Shards are compared by (axes, chunk), so that the work does not grow
 // with the number of devices; only windows are checked shard by shard.
@@ -58,29 +60,29 @@ class MovePair {
 
   absl::Status Common() const {
     if (from_.type != to_.type) {
-      return Error(absl::StrCat("%", from_.name, " is ", from_.type.ToString(), ", %", to_.name,
-                                " is ", to_.type.ToString(), "; a move keeps the type"));
+      return MoveError(absl::StrCat("%", from_.name, " is ", from_.type.ToString(), ", %", to_.name,
+                                    " is ", to_.type.ToString(), "; a move keeps the type"));
     }
     if (from_.grid != to_.grid && move_.code != OpCode::kExchange) {
-      return Error(absl::StrCat("%", from_.name, " and %", to_.name,
-                                " live on different meshes; only an exchange goes across"));
+      return MoveError(absl::StrCat("%", from_.name, " and %", to_.name,
+                                    " live on different meshes; only an exchange goes across"));
     }
     if (!from_.windows.empty()) {
-      return Error(absl::StrCat("%", from_.name, " has windows; moves start from plain tiles"));
+      return MoveError(absl::StrCat("%", from_.name, " has windows; moves start from plain tiles"));
     }
     const bool may_have_windows = move_.code == OpCode::kExchange || move_.code == OpCode::kSlice;
     if (!to_.windows.empty() && !may_have_windows) {
-      return Error(
+      return MoveError(
           absl::StrCat("%", to_.name, " has windows; only exchange and slice produce them"));
     }
     if ((move_.dim != -1 && !HasDim(move_.code)) ||
         (move_.to_dim != -1 && move_.code != OpCode::kAllToAll)) {
-      return Error(absl::StrCat(OpCodeName(move_.code), " takes no ",
-                                move_.to_dim != -1 ? "second " : "", "dimension"));
+      return MoveError(absl::StrCat(OpCodeName(move_.code), " takes no ",
+                                    move_.to_dim != -1 ? "second " : "", "dimension"));
     }
     for (AxisId axis : move_.axes) {
       if (axis < 0 || axis >= grid_.num_axes()) {
-        return Error(absl::StrCat("there is no axis ", static_cast<int>(axis)));
+        return MoveError(absl::StrCat("there is no axis ", static_cast<int>(axis)));
       }
     }
     return absl::OkStatus();
@@ -93,7 +95,7 @@ class MovePair {
 
   absl::Status NeedsDim(int dim, absl::string_view name) const {
     if (dim >= 0 && dim < to_.type.rank()) return absl::OkStatus();
-    return Error(absl::StrCat(name, "(", dim, ") is no dimension of ", to_.type.ToString()));
+    return MoveError(absl::StrCat(name, "(", dim, ") is no dimension of ", to_.type.ToString()));
   }
 
   // Removes move_.axes, which must be the last axes of dimension `dim`.
@@ -103,15 +105,15 @@ class MovePair {
     const AxisList& leaving = move_.axes;
     if (leaving.empty() || leaving.size() > have.size() ||
         !std::equal(leaving.begin(), leaving.end(), have.end() - leaving.size())) {
-      return Error(absl::StrCat("{", grid_.AxesToString(leaving), "} are not the last axes of ",
-                                "dimension ", dim, " of ", Shown(from_)));
+      return MoveError(absl::StrCat("{", grid_.AxesToString(leaving), "} are not the last axes of ",
+                                    "dimension ", dim, " of ", Shown(from_)));
     }
     have.erase(have.end() - leaving.size(), have.end());
     // Shards that merge must be neighbours with one chunk.
     if (!have.empty() && new_.chunk(dim) != old_.chunk(dim) * grid_.size(leaving)) {
-      return Error(absl::StrCat("dimension ", dim, " of ", Shown(to_), " has chunk ",
-                                new_.chunk(dim), "; gathering gives ",
-                                old_.chunk(dim) * grid_.size(leaving)));
+      return MoveError(absl::StrCat("dimension ", dim, " of ", Shown(to_), " has chunk ",
+                                    new_.chunk(dim), "; gathering gives ",
+                                    old_.chunk(dim) * grid_.size(leaving)));
     }
     return absl::OkStatus();
   }
@@ -124,9 +126,9 @@ class MovePair {
     have.insert(have.end(), move_.axes.begin(), move_.axes.end());
     // Each old shard must split into whole new shards.
     if (was_cut && old_.chunk(dim) != new_.chunk(dim) * grid_.size(move_.axes)) {
-      return Error(absl::StrCat("dimension ", dim, " of ", Shown(to_), " has chunk ",
-                                new_.chunk(dim), ", of which ", grid_.size(move_.axes),
-                                " do not add up to the ", old_.chunk(dim), " of ", Shown(from_)));
+      return MoveError(absl::StrCat(
+          "dimension ", dim, " of ", Shown(to_), " has chunk ", new_.chunk(dim), ", of which ",
+          grid_.size(move_.axes), " do not add up to the ", old_.chunk(dim), " of ", Shown(from_)));
     }
     return absl::OkStatus();
   }
@@ -136,8 +138,8 @@ class MovePair {
     for (AxisId axis : move_.axes) {
       const auto it = std::find(have.begin(), have.end(), axis);
       if (it == have.end()) {
-        return Error(absl::StrCat("axis '", grid_.AxesToString({axis}), "' is not unreduced in ",
-                                  Shown(from_)));
+        return MoveError(absl::StrCat("axis '", grid_.AxesToString({axis}),
+                                      "' is not unreduced in ", Shown(from_)));
       }
       have.erase(it);
     }
@@ -155,7 +157,7 @@ class MovePair {
       if (d != move_.dim && d != move_.to_dim) same = same && old_.chunk(d) == new_.chunk(d);
     }
     if (same) return absl::OkStatus();
-    return Error(absl::StrCat("it does not turn ", Shown(from_), " into ", Shown(to_)));
+    return MoveError(absl::StrCat("it does not turn ", Shown(from_), " into ", Shown(to_)));
   }
 
   absl::Status Slice() {
@@ -177,9 +179,9 @@ class MovePair {
         const Interval needed = window.At(grid_, axes, shard);
         const Interval held = old_.ShardInterval(window.dim, shard / per_old_shard);
         if (!held.Contains(needed)) {
-          return Error(absl::StrCat("shard ", shard, " of dimension ", window.dim, " needs ",
-                                    BoxToString({needed}), " but holds ", BoxToString({held}),
-                                    "; that takes an exchange"));
+          return MoveError(absl::StrCat("shard ", shard, " of dimension ", window.dim, " needs ",
+                                        BoxToString({needed}), " but holds ", BoxToString({held}),
+                                        "; that takes an exchange"));
         }
       }
     }
@@ -193,7 +195,8 @@ class MovePair {
 
   absl::Status AllToAll() {
     SPMD_RETURN_IF_ERROR(TakeMinor(move_.dim));
-    if (move_.to_dim == move_.dim) return Error("all_to_all goes from one dimension to another");
+    if (move_.to_dim == move_.dim)
+      return MoveError("all_to_all goes from one dimension to another");
     SPMD_RETURN_IF_ERROR(AppendMinor(move_.to_dim, "to"));
     return Expect();
   }
@@ -205,31 +208,31 @@ class MovePair {
       same = same && old_.num_shards(d) == new_.num_shards(d) && old_.chunk(d) == new_.chunk(d);
     }
     if (same) return absl::OkStatus();
-    return Error(absl::StrCat(Shown(from_), " and ", Shown(to_),
-                              " do not have the same tiles; that takes an exchange"));
+    return MoveError(absl::StrCat(Shown(from_), " and ", Shown(to_),
+                                  " do not have the same tiles; that takes an exchange"));
   }
 
   absl::Status Exchange() const {
     if (from_.grid != to_.grid) {
       if (!from_.sharding.IsUnreduced() && !to_.sharding.IsUnreduced()) return absl::OkStatus();
-      return Error("only reduced values go from one mesh to another");
+      return MoveError("only reduced values go from one mesh to another");
     }
     if (from_.sharding.unreduced == to_.sharding.unreduced &&
         from_.sharding.reduce_kind == to_.sharding.reduce_kind) {
       return absl::OkStatus();
     }
-    return Error(absl::StrCat("exchange changes the unreduced axes of ", Shown(from_),
-                              " to those of ", Shown(to_)));
+    return MoveError(absl::StrCat("exchange changes the unreduced axes of ", Shown(from_),
+                                  " to those of ", Shown(to_)));
   }
 
   absl::Status AllReduce() {
-    if (move_.axes.empty()) return Error("all_reduce names the axes that it reduces");
+    if (move_.axes.empty()) return MoveError("all_reduce names the axes that it reduces");
     SPMD_RETURN_IF_ERROR(TakeUnreduced());
     return Expect();
   }
 
   absl::Status ReduceScatter() {
-    if (move_.axes.empty()) return Error("reduce_scatter names the axes that it reduces");
+    if (move_.axes.empty()) return MoveError("reduce_scatter names the axes that it reduces");
     SPMD_RETURN_IF_ERROR(TakeUnreduced());
     SPMD_RETURN_IF_ERROR(AppendMinor(move_.dim, "dim"));
     return Expect();
@@ -237,9 +240,9 @@ class MovePair {
 
   absl::Status Term() {
     if (move_.axes.empty())
-      return Error("term names the axes along which the value becomes unreduced");
+      return MoveError("term names the axes along which the value becomes unreduced");
     if (MaskOf(move_.axes) & from_.sharding.UsedAxes()) {
-      return Error(
+      return MoveError(
           absl::StrCat("{", grid_.AxesToString(move_.axes), "} are used by ", Shown(from_)));
     }
     AxisList& unreduced = expected_axes_.unreduced;
@@ -262,18 +265,18 @@ class MovePair {
 
 absl::Status VerifyMove(const Program& program, const Instruction& move) {
   if (move.results.size() != move.operands.size() || move.results.empty()) {
-    return Error(absl::StrCat("a move has as many results as operands, at least one; this has ",
-                              move.operands.size(), " operands and ", move.results.size(),
-                              " results"));
+    return MoveError(absl::StrCat("a move has as many results as operands, at least one; this has ",
+                                  move.operands.size(), " operands and ", move.results.size(),
+                                  " results"));
   }
   if (!move.groups.empty() || !move.attributes.empty() || !move.added_once.empty() ||
       move.updates != -1) {
-    return Error("groups, attributes, added_once and updates belong to calls");
+    return MoveError("groups, attributes, added_once and updates belong to calls");
   }
   for (size_t k = 0; k < move.results.size(); ++k) {
     const int first = program.values[move.results[0]].grid;
     if (program.values[move.results[k]].grid != first) {
-      return Error("merged moves live on one mesh");
+      return MoveError("merged moves live on one mesh");
     }
     SPMD_RETURN_IF_ERROR(MovePair(program, move, k).Verify());
   }

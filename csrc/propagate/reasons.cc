@@ -20,7 +20,7 @@ std::string Describe(const ir::Graph& graph, ir::ValueId value) {
 
 // The axes, all parts of one mesh axis, that shard a value for one reason, in any of its
 // dimensions.
-struct Cut {
+struct CutForReason {
   Reason reason;          // that of the first axis
   std::vector<int> dims;  // by axis
   AxisList axes;
@@ -36,7 +36,7 @@ std::string AxesText(const Grid& grid, const AxisList& axes) {
 }
 
 // "dimension 0 of %1 is sharded over a:0=2, dimension 1 over a:1=2".
-std::string CutText(const ir::Graph& graph, const Cut& cut) {
+std::string CutText(const ir::Graph& graph, const CutForReason& cut) {
   const ir::Value& v = graph.value(cut.reason.value);
   const Grid& grid = graph.grid(v.annotation ? v.annotation->grid : 0);
   std::vector<std::string> parts;
@@ -51,7 +51,7 @@ std::string CutText(const ir::Graph& graph, const Cut& cut) {
   return absl::StrJoin(parts, ", ");
 }
 
-std::string Step(const ir::Graph& graph, const Cut& cut) {
+std::string Step(const ir::Graph& graph, const CutForReason& cut) {
   const Reason& reason = cut.reason;
   const std::string text = CutText(graph, cut);
   if (reason.from == ir::kNoValue && reason.via == ir::kNoNode) {
@@ -70,19 +70,20 @@ std::string Step(const ir::Graph& graph, const Cut& cut) {
 }
 
 // The reasons why `axes` shard the value, one entry for all axes that have the same reason.
-std::vector<Cut> CutsOf(const std::vector<Reason>& reasons, ir::ValueId value,
-                        const AxisList& axes) {
-  std::vector<Cut> cuts;
+std::vector<CutForReason> CutsOf(const std::vector<Reason>& reasons, ir::ValueId value,
+                                 const AxisList& axes) {
+  std::vector<CutForReason> cuts;
   for (const AxisId axis : axes) {
     const auto reason = std::find_if(reasons.begin(), reasons.end(), [&](const Reason& r) {
       return r.value == value && r.axis == axis;
     });
     if (reason == reasons.end()) continue;
-    const auto same = std::find_if(cuts.begin(), cuts.end(), [&](const Cut& cut) {
+    const auto same = std::find_if(cuts.begin(), cuts.end(), [&](const CutForReason& cut) {
       return cut.reason.from == reason->from && cut.reason.via == reason->via &&
              cut.reason.stage == reason->stage;
     });
-    Cut& cut = same == cuts.end() ? cuts.emplace_back(Cut{*reason, {}, {}}) : *same;
+    CutForReason& cut =
+        same == cuts.end() ? cuts.emplace_back(CutForReason{*reason, {}, {}}) : *same;
     cut.dims.push_back(reason->dim);
     cut.axes.push_back(axis);
   }
@@ -110,15 +111,15 @@ std::string Reasons::Explain(const ir::Graph& graph, ir::ValueId value) const {
     }
   }
   for (const AxisList& axes : axes_by_name) {
-    std::vector<Cut> open = CutsOf(reasons_, value, axes);
+    std::vector<CutForReason> open = CutsOf(reasons_, value, axes);
     // Reasons are recorded in the order in which axes spread, so a chain cannot loop. The bound
     // guards against a value that was annotated and also reached.
     for (int steps = 0; !open.empty() && steps < 200; ++steps) {
-      const Cut cut = open.front();
+      const CutForReason cut = open.front();
       open.erase(open.begin());
       absl::StrAppend(&text, "  ", Step(graph, cut), "\n");
       if (cut.reason.from == ir::kNoValue) continue;
-      std::vector<Cut> next = CutsOf(reasons_, cut.reason.from, cut.axes);
+      std::vector<CutForReason> next = CutsOf(reasons_, cut.reason.from, cut.axes);
       open.insert(open.begin(), next.begin(), next.end());
     }
   }

@@ -162,14 +162,14 @@ absl::StatusOr<Literals> Backward(const OpArgs& args) {
   return Literals{std::move(dq), std::move(dk), std::move(dv)};
 }
 
-constexpr KernelRow kRows[] = {
+constexpr KernelRow kAttentionKernels[] = {
     {"spmd::attention", Forward},
     {"spmd::attention_backward", Backward},
 };
-static_assert(SortedByOp(kRows));
+static_assert(SortedByOp(kAttentionKernels));
 
 }  // namespace
 
-absl::Span<const KernelRow> AttentionKernels() { return kRows; }
+absl::Span<const KernelRow> AttentionKernels() { return kAttentionKernels; }
 
 }  // namespace spmd::reference

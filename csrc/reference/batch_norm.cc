@@ -153,16 +153,16 @@ absl::StatusOr<Literals> BatchNormBackward(const OpArgs& args) {
   return Literals{std::move(dx), std::move(dweight), std::move(dbias)};
 }
 
-constexpr KernelRow kRows[] = {
+constexpr KernelRow kBatchNormKernels[] = {
     {"aten::_native_batch_norm_legit.no_stats", BatchNorm<false, false>},
     {"aten::_native_batch_norm_legit_functional", BatchNorm<true, true>},
     {"aten::native_batch_norm", BatchNorm<true, false>},
     {"aten::native_batch_norm_backward", BatchNormBackward},
 };
-static_assert(SortedByOp(kRows));
+static_assert(SortedByOp(kBatchNormKernels));
 
 }  // namespace
 
-absl::Span<const KernelRow> BatchNormKernels() { return kRows; }
+absl::Span<const KernelRow> BatchNormKernels() { return kBatchNormKernels; }
 
 }  // namespace spmd::reference

@@ -24,7 +24,7 @@ Literal Part(const Literal& x, bool imaginary) {
   return {{RealOf(x.type.dtype), x.type.dims}, imaginary ? x.imaginary : x.data};
 }
 
-Literal Joined(const TensorType& type, Literal real, Literal imaginary) {
+Literal FromParts(const TensorType& type, Literal real, Literal imaginary) {
   return {type, std::move(real.data), std::move(imaginary.data)};
 }
 
@@ -185,7 +185,7 @@ absl::StatusOr<Literals> AsComplex(const OpArgs& args) {
   return One(std::move(out));
 }
 
-absl::StatusOr<Literals> Full(const OpArgs& args) {
+absl::StatusOr<Literals> ComplexFull(const OpArgs& args) {
   SPMD_ASSIGN_OR_RETURN(Literal out, args.Blank(0));
   const C value = Scalar(args, "value");
   for (size_t i = 0; i < out.data.size(); ++i) Set(out, i, value);
@@ -220,7 +220,7 @@ class InParts {
     SPMD_ASSIGN_OR_RETURN(Literals real, Run(std::vector<bool>(n, false), converts));
     SPMD_ASSIGN_OR_RETURN(Literals imaginary, Run(std::vector<bool>(n, true), converts));
     for (size_t k = 0; k < real.size(); ++k) {
-      real[k] = Joined(call_.results[k], std::move(real[k]), std::move(imaginary[k]));
+      real[k] = FromParts(call_.results[k], std::move(real[k]), std::move(imaginary[k]));
     }
     return real;
   }
@@ -242,7 +242,7 @@ class InParts {
       real.data[i] -= of[1][0].data[i];
       imaginary.data[i] += of[3][0].data[i];
     }
-    return One(Joined(call_.results[0], std::move(real), std::move(imaginary)));
+    return One(FromParts(call_.results[0], std::move(real), std::move(imaginary)));
   }
 
  private:
@@ -269,7 +269,7 @@ absl::StatusOr<std::vector<Literal>> InterpretComplex(const ComplexCall& call) {
   }
   if (call.op == "aten::view_as_real") return AsReal(args);
   if (call.op == "aten::view_as_complex") return AsComplex(args);
-  if (call.op == "spmd::full") return checked(Full(args));
+  if (call.op == "spmd::full") return checked(ComplexFull(args));
   if (IsOneOf(kArithmetic, call.op)) return parts.Each(/*converts=*/true);
   if (IsOneOf(kMoving, call.op)) return parts.Each(/*converts=*/false);
   if (IsOneOf(kProducts, call.op) && !has_bias) return parts.Product();

@@ -10,7 +10,7 @@ namespace {
 
 // The labels of a tensor of `rank`. The dimensions that '.' stands for are labelled 'Z' for the
 // last one, 'Y', …; named ones are lower-case letters.
-std::string Expand(absl::string_view labels, int rank) {
+std::string ExpandEllipsis(absl::string_view labels, int rank) {
   std::string out;
   const int leading = std::min(rank - (static_cast<int>(labels.size()) - 1), 26);
   for (char label : labels) {
@@ -54,14 +54,15 @@ absl::StatusOr<Literal> Contract(const OpArgs& args, int k, absl::string_view sp
   Sizes sizes;
   size_t leading = 0;
   for (size_t i = 0; i < operands.size(); ++i) {
-    labels.push_back(Expand(texts[i], operands[i]->type.rank()));
+    labels.push_back(ExpandEllipsis(texts[i], operands[i]->type.rank()));
     if (texts[i][0] == '.') leading = std::max(leading, labels[i].size() - texts[i].size() + 1);
     if (!Collect(labels[i], operands[i]->type.dims, sizes)) {
       return args.Error(absl::StrCat("operand ", i, ", ", operands[i]->type.ToString(),
                                      ", does not fit '", spec, "'"));
     }
   }
-  const std::string out_labels = Expand(sides[1], static_cast<int>(sides[1].size() - 1 + leading));
+  const std::string out_labels =
+      ExpandEllipsis(sides[1], static_cast<int>(sides[1].size() - 1 + leading));
   std::string all = out_labels;
   for (const auto& [label, size] : sizes) {
     if (all.find(label) == std::string::npos) all.push_back(label);

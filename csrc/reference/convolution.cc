@@ -135,15 +135,15 @@ absl::StatusOr<Literals> WeightGradient(const OpArgs& args) {
   return One(std::move(out));
 }
 
-constexpr KernelRow kRows[] = {
+constexpr KernelRow kConvolutionKernels[] = {
     {"aten::convolution", Convolution},
     {"spmd::conv_dinput", InputGradient},
     {"spmd::conv_dweight", WeightGradient},
 };
-static_assert(SortedByOp(kRows));
+static_assert(SortedByOp(kConvolutionKernels));
 
 }  // namespace
 
-absl::Span<const KernelRow> ConvolutionKernels() { return kRows; }
+absl::Span<const KernelRow> ConvolutionKernels() { return kConvolutionKernels; }
 
 }  // namespace spmd::reference

@@ -9,18 +9,19 @@
 namespace spmd::reference {
 namespace {
 
-absl::StatusOr<Literals> Filled(const OpArgs& args, absl::Span<const int64_t> dims, double value) {
+absl::StatusOr<Literals> FilledResult(const OpArgs& args, absl::Span<const int64_t> dims,
+                                      double value) {
   SPMD_ASSIGN_OR_RETURN(Literal out, args.Make(0, dims));
   std::fill(out.data.begin(), out.data.end(), value);
   return One(std::move(out));
 }
 
 absl::StatusOr<Literals> Full(const OpArgs& args) {
-  return Filled(args, args.Ints("size"), args.Double("value"));
+  return FilledResult(args, args.Ints("size"), args.Double("value"));
 }
 absl::StatusOr<Literals> Zero(const OpArgs& args) {
   SPMD_ASSIGN_OR_RETURN(const Literal* in, args.operand(0));
-  return Filled(args, in->type.dims, 0);
+  return FilledResult(args, in->type.dims, 0);
 }
 
 absl::StatusOr<Literals> Iota(const OpArgs& args) {
@@ -114,14 +115,14 @@ absl::StatusOr<Literals> Dropout(const OpArgs& args) {
   return Literals{std::move(out), std::move(mask)};
 }
 
-constexpr KernelRow kRows[] = {
+constexpr KernelRow kCreationKernels[] = {
     {"aten::zero", Zero}, {"spmd::dropout", Dropout}, {"spmd::full", Full},
     {"spmd::iota", Iota}, {"spmd::random", Random},
 };
-static_assert(SortedByOp(kRows));
+static_assert(SortedByOp(kCreationKernels));
 
 }  // namespace
 
-absl::Span<const KernelRow> CreationKernels() { return kRows; }
+absl::Span<const KernelRow> CreationKernels() { return kCreationKernels; }
 
 }  // namespace spmd::reference

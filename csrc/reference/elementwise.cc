@@ -67,7 +67,7 @@ double GeluSlope(double x, const A& args) {
 double Lerp(double a, double b, double weight) { return a + weight * (b - a); }
 int64_t AsInt(double x) { return static_cast<int64_t>(RoundTo(DType::kI64, x)); }
 
-constexpr ElementwiseRow kRows[] = {
+constexpr ElementwiseRow kElementwiseKernels[] = {
     {"aten::abs", 1, [](X x, const A&) { return std::abs(x[0]); }},
     {"aten::acos", 1, [](X x, const A&) { return std::acos(x[0]); }},
     {"aten::add.Scalar", 1,
@@ -203,14 +203,14 @@ constexpr ElementwiseRow kRows[] = {
     {"spmd::channel_affine", 3, [](X x, const A&) { return x[0] + x[1] * x[2]; }},
     {"spmd::in_range", 1, [](X x, const A&) { return x[0]; }},
 };
-static_assert(SortedByOp(kRows));
+static_assert(SortedByOp(kElementwiseKernels));
 
 // True for ops whose result has the first operand's dims, whatever the other operands' dims are.
 bool KeepsFirst(absl::string_view op) { return op == "aten::copy" || op == "aten::fill.Tensor"; }
 
 }  // namespace
 
-absl::Span<const ElementwiseRow> ElementwiseKernels() { return kRows; }
+absl::Span<const ElementwiseRow> ElementwiseKernels() { return kElementwiseKernels; }
 
 absl::StatusOr<Literals> RunElementwise(const ElementwiseRow& row, const OpArgs& args) {
   std::vector<const Literal*> operands;

@@ -81,12 +81,12 @@ absl::StatusOr<Literals> Index(const OpArgs& args) {
 }
 
 // The part of the indexed dimensions that a tile holds.
-struct Part {
+struct IndexedPart {
   std::vector<int64_t> first, size;
   bool may_be_negative = false;
 
-  static absl::StatusOr<Part> Of(const OpArgs& args, const Indexed& x) {
-    Part part{args.Ints("first"), args.Ints("size"), args.BoolOr("may_be_negative", false)};
+  static absl::StatusOr<IndexedPart> Of(const OpArgs& args, const Indexed& x) {
+    IndexedPart part{args.Ints("first"), args.Ints("size"), args.BoolOr("may_be_negative", false)};
     if (part.first.size() == x.self.size() && part.size.size() == x.self.size()) return part;
     return args.Error("the parts of the dimensions are not known");
   }
@@ -106,7 +106,7 @@ struct Part {
 absl::StatusOr<Literals> IndexPart(const OpArgs& args) {
   SPMD_ASSIGN_OR_RETURN(const Literal* in, args.operand(0));
   SPMD_ASSIGN_OR_RETURN(const Indexed x, Indexed::Of(args, args.num_operands() - 1));
-  SPMD_ASSIGN_OR_RETURN(const Part part, Part::Of(args, x));
+  SPMD_ASSIGN_OR_RETURN(const IndexedPart part, IndexedPart::Of(args, x));
   return One(Gather(args, *in, x.dims, [&](const Dims& at) { return part.Linear(x, at); }));
 }
 
@@ -142,23 +142,23 @@ absl::StatusOr<Literals> IndexPut(const OpArgs& args) {
 
 absl::StatusOr<Literals> IndexPutPart(const OpArgs& args) {
   SPMD_ASSIGN_OR_RETURN(const Indexed x, Indexed::Of(args, args.num_operands() - 2));
-  SPMD_ASSIGN_OR_RETURN(const Part part, Part::Of(args, x));
+  SPMD_ASSIGN_OR_RETURN(const IndexedPart part, IndexedPart::Of(args, x));
   return Put(args, x, [&](const Dims& at) { return part.Linear(x, at); });
 }
 
 // Dimension `dim` of self is `blocks` blocks, and dimension `lead` of the result, or of the values,
 // has the indices once for each block: with block b, indices that are not of block b go nowhere.
-struct Blocks {
+struct IndexedBlocks {
   int dim;
   int64_t count, length, rows;
 
-  static absl::StatusOr<Blocks> Of(const OpArgs& args, const Indexed& x) {
+  static absl::StatusOr<IndexedBlocks> Of(const OpArgs& args, const Indexed& x) {
     const int64_t dim = args.IntOr("dim", -1), count = args.IntOr("blocks", 0);
     const bool is_dim = dim >= 0 && dim < static_cast<int64_t>(x.self.size());
     if (!is_dim || count < 1 || x.self[dim] % count != 0 || x.places.size() != 1) {
       return args.Error("the rows of blocks are not known");
     }
-    return Blocks{static_cast<int>(dim), count, x.self[dim] / count, x.places[0]};
+    return IndexedBlocks{static_cast<int>(dim), count, x.self[dim] / count, x.places[0]};
   }
   Dims ResultDims(const Indexed& x) const {
     Dims dims = x.dims;
@@ -166,7 +166,7 @@ struct Blocks {
     return dims;
   }
   // As Part::Linear for an element of the result.
-  int64_t Linear(const Indexed& x, const Part& part, Dims at) const {
+  int64_t Linear(const Indexed& x, const IndexedPart& part, Dims at) const {
     const int64_t block = rows == 0 ? 0 : at[x.lead] / rows;
     at[x.lead] -= block * rows;
     const int64_t to = part.Linear(x, at);
@@ -178,16 +178,16 @@ struct Blocks {
 absl::StatusOr<Literals> IndexRows(const OpArgs& args) {
   SPMD_ASSIGN_OR_RETURN(const Literal* in, args.operand(0));
   SPMD_ASSIGN_OR_RETURN(const Indexed x, Indexed::Of(args, args.num_operands() - 1));
-  SPMD_ASSIGN_OR_RETURN(const Part part, Part::Of(args, x));
-  SPMD_ASSIGN_OR_RETURN(const Blocks blocks, Blocks::Of(args, x));
+  SPMD_ASSIGN_OR_RETURN(const IndexedPart part, IndexedPart::Of(args, x));
+  SPMD_ASSIGN_OR_RETURN(const IndexedBlocks blocks, IndexedBlocks::Of(args, x));
   return One(Gather(args, *in, blocks.ResultDims(x),
                     [&](const Dims& at) { return blocks.Linear(x, part, at); }));
 }
 
 absl::StatusOr<Literals> IndexPutRows(const OpArgs& args) {
   SPMD_ASSIGN_OR_RETURN(Indexed x, Indexed::Of(args, args.num_operands() - 2));
-  SPMD_ASSIGN_OR_RETURN(const Part part, Part::Of(args, x));
-  SPMD_ASSIGN_OR_RETURN(const Blocks blocks, Blocks::Of(args, x));
+  SPMD_ASSIGN_OR_RETURN(const IndexedPart part, IndexedPart::Of(args, x));
+  SPMD_ASSIGN_OR_RETURN(const IndexedBlocks blocks, IndexedBlocks::Of(args, x));
   x.dims = blocks.ResultDims(x);
   return Put(args, x, [&](const Dims& at) { return blocks.Linear(x, part, at); });
 }
@@ -254,7 +254,7 @@ absl::StatusOr<Literals> RowsTogether(const OpArgs& args) {
   return One(std::move(out));
 }
 
-constexpr KernelRow kRows[] = {
+constexpr KernelRow kIndexKernels[] = {
     {"aten::_index_put_impl", IndexPut},    {"aten::_unsafe_index.Tensor", Index},
     {"aten::_unsafe_index_put", IndexPut},  {"aten::index.Tensor", Index},
     {"aten::index_put", IndexPut},          {"spmd::index_part", IndexPart},
@@ -262,10 +262,10 @@ constexpr KernelRow kRows[] = {
     {"spmd::index_rows", IndexRows},        {"spmd::rows_apart", RowsApart},
     {"spmd::rows_together", RowsTogether},
 };
-static_assert(SortedByOp(kRows));
+static_assert(SortedByOp(kIndexKernels));
 
 }  // namespace
 
-absl::Span<const KernelRow> IndexKernels() { return kRows; }
+absl::Span<const KernelRow> IndexKernels() { return kIndexKernels; }
 
 }  // namespace spmd::reference

@@ -195,7 +195,7 @@ absl::StatusOr<Literals> IndexSelect(const OpArgs& args) {
   }));
 }
 
-constexpr KernelRow kRows[] = {
+constexpr KernelRow kIndexingKernels[] = {
     {"aten::embedding", Embedding},
     {"aten::embedding_dense_backward", EmbeddingBackward},
     {"aten::gather", GatherAlong},
@@ -207,10 +207,10 @@ constexpr KernelRow kRows[] = {
     {"spmd::nll_rows", NllRows},
     {"spmd::nll_sum", NllSum},
 };
-static_assert(SortedByOp(kRows));
+static_assert(SortedByOp(kIndexingKernels));
 
 }  // namespace
 
-absl::Span<const KernelRow> IndexingKernels() { return kRows; }
+absl::Span<const KernelRow> IndexingKernels() { return kIndexingKernels; }
 
 }  // namespace spmd::reference

@@ -67,7 +67,7 @@ constexpr char kOuter[] = "m,n->mn";
 constexpr char kInputGradient[] = ".n,nk->.k";
 constexpr char kWeightGradient[] = ".n,.k->nk";
 
-constexpr KernelRow kRows[] = {
+constexpr KernelRow kMatmulKernels[] = {
     {"aten::addbmm", AddProduct<kReducedBmm>},
     {"aten::addmm", AddProduct<kMm>},
     {"aten::addmv", AddProduct<kMv>},
@@ -82,10 +82,10 @@ constexpr KernelRow kRows[] = {
     {"spmd::linear_dinput", Plain<kInputGradient>},
     {"spmd::linear_dweight", Plain<kWeightGradient>},
 };
-static_assert(SortedByOp(kRows));
+static_assert(SortedByOp(kMatmulKernels));
 
 }  // namespace
 
-absl::Span<const KernelRow> MatmulKernels() { return kRows; }
+absl::Span<const KernelRow> MatmulKernels() { return kMatmulKernels; }
 
 }  // namespace spmd::reference

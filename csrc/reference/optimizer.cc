@@ -40,10 +40,10 @@ absl::StatusOr<Literals> Adam(const OpArgs& args) {
   return out;
 }
 
-constexpr KernelRow kRows[] = {{"spmd::adam", Adam}};
+constexpr KernelRow kOptimizerKernels[] = {{"spmd::adam", Adam}};
 
 }  // namespace
 
-absl::Span<const KernelRow> OptimizerKernels() { return kRows; }
+absl::Span<const KernelRow> OptimizerKernels() { return kOptimizerKernels; }
 
 }  // namespace spmd::reference

@@ -293,7 +293,7 @@ absl::StatusOr<Literals> ChannelMoments(const OpArgs& args) {
   return sums;
 }
 
-constexpr KernelRow kRows[] = {
+constexpr KernelRow kReductionKernels[] = {
     {"aten::_log_softmax", AlongDim<1, LogSoftmaxLine>},
     {"aten::_log_softmax_backward_data", AlongDim<2, LogSoftmaxBackwardLine>},
     {"aten::_softmax", AlongDim<1, SoftmaxLine>},
@@ -332,10 +332,10 @@ constexpr KernelRow kRows[] = {
     {"spmd::channel_products", ChannelProducts},
     {"spmd::channel_squares", ChannelSquares},
 };
-static_assert(SortedByOp(kRows));
+static_assert(SortedByOp(kReductionKernels));
 
 }  // namespace
 
-absl::Span<const KernelRow> ReductionKernels() { return kRows; }
+absl::Span<const KernelRow> ReductionKernels() { return kReductionKernels; }
 
 }  // namespace spmd::reference

@@ -236,7 +236,7 @@ absl::StatusOr<Literals> Pad(const OpArgs& args) {
   return One(std::move(out));
 }
 
-constexpr KernelRow kRows[] = {
+constexpr KernelRow kSliceKernels[] = {
     {"aten::cat", Cat},
     {"aten::constant_pad_nd", Pad},
     {"aten::select.int", Select},
@@ -249,10 +249,10 @@ constexpr KernelRow kRows[] = {
     {"spmd::slice_start", SliceStart},
     {"spmd::slice_start_scatter", SliceStartScatter},
 };
-static_assert(SortedByOp(kRows));
+static_assert(SortedByOp(kSliceKernels));
 
 }  // namespace
 
-absl::Span<const KernelRow> SliceKernels() { return kRows; }
+absl::Span<const KernelRow> SliceKernels() { return kSliceKernels; }
 
 }  // namespace spmd::reference

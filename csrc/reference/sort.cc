@@ -56,12 +56,12 @@ absl::StatusOr<Literals> TopK(const OpArgs& args) {
   return Ordered(args, *in, dim, args.Int("k"), args.BoolOr("largest", true));
 }
 
-constexpr KernelRow kRows[] = {
+constexpr KernelRow kSortKernels[] = {
     {"aten::sort", Sort}, {"aten::sort.stable", Sort}, {"aten::topk", TopK}};
-static_assert(SortedByOp(kRows));
+static_assert(SortedByOp(kSortKernels));
 
 }  // namespace
 
-absl::Span<const KernelRow> SortKernels() { return kRows; }
+absl::Span<const KernelRow> SortKernels() { return kSortKernels; }
 
 }  // namespace spmd::reference

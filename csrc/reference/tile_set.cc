@@ -12,7 +12,7 @@
 namespace spmd::reference {
 namespace {
 
-constexpr double kInf = std::numeric_limits<double>::infinity();
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 double Identity(ReduceKind kind) {
   switch (kind) {
@@ -23,9 +23,9 @@ double Identity(ReduceKind kind) {
     case ReduceKind::kAnd:
       return 1;
     case ReduceKind::kMax:
-      return -kInf;
+      return -kInfinity;
     case ReduceKind::kMin:
-      return kInf;
+      return kInfinity;
   }
   return 0;
 }

@@ -200,7 +200,7 @@ absl::StatusOr<Literals> Triangle(const OpArgs& args) {
   }));
 }
 
-constexpr KernelRow kRows[] = {
+constexpr KernelRow kViewKernels[] = {
     {"aten::expand", Expand},
     {"aten::flip", Flip},
     {"aten::permute", Permute},
@@ -217,10 +217,10 @@ constexpr KernelRow kRows[] = {
     {"aten::view", View},
     {"spmd::reorder", Reorder},
 };
-static_assert(SortedByOp(kRows));
+static_assert(SortedByOp(kViewKernels));
 
 }  // namespace
 
-absl::Span<const KernelRow> ViewKernels() { return kRows; }
+absl::Span<const KernelRow> ViewKernels() { return kViewKernels; }
 
 }  // namespace spmd::reference

@@ -17,12 +17,12 @@
 namespace spmd::rules {
 namespace {
 
-using Table = absl::flat_hash_map<std::string, Rule>;
+using Rules = absl::flat_hash_map<std::string, Rule>;
 
 // The built-in rules. The table is immutable once built, so look-ups of built-in ops take no lock.
-const Table& BuiltIn() {
-  static const Table* const table = [] {
-    auto* t = new Table;
+const Rules& BuiltIn() {
+  static const Rules* const table = [] {
+    auto* t = new Rules;
     for (auto family : {ElementwiseRows, MatmulRows, ReductionRows, NormalizationRows, LossRows,
                         ViewRows, IndexingRows, PartRows, LinearAlgebraRows, SamplingRows,
                         ConvolutionRows, CreationRows, OptimizerRows}) {

@@ -5,7 +5,7 @@
 //   Einsum("aten::addmm", "+m n, m k, k n -> m n").Each({1, 2}),
 //   Einsum("aten::softmax", "... [d] -> ... [d]").Decomposes(Softmax),
 //   Elementwise("aten::add.Tensor").Jointly({0, 1}),
-//   Computed("aten::view", ReshapeFactors).Local(LocalSize),
+//   Computed("aten::view", ReshapeFactors).Local(LocalViewSize),
 //
 // Einsum text lists operands, "->", results, separated by commas; dimensions are separated by
 // spaces. A letter or word is a factor. "..." stands for any number of leading factors, the same in

@@ -78,11 +78,11 @@ absl::StatusOr<Parameter> ParseParameter(absl::string_view text) {
   return p;
 }
 
-using Table = absl::flat_hash_map<std::string, Signature>;
+using Signatures = absl::flat_hash_map<std::string, Signature>;
 
-const Table& All() {
-  static const Table* const table = [] {
-    auto* all = new Table;
+const Signatures& All() {
+  static const Signatures* const table = [] {
+    auto* all = new Signatures;
     for (const Schema& schema : kSchemas) {
       absl::StatusOr<Signature> signature = Signature::Parse(schema.text);
       SPMD_CHECK(signature.ok(), signature.status().ToString());

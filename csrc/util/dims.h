@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <stdexcept>
 #include <string>
+#include <vector>
 
 #include "absl/types/span.h"
 #include "csrc/util/checked_vector.h"
@@ -12,6 +13,9 @@
 namespace spmd {
 
 using Dims = CheckedVector<int64_t, 5>;
+
+// As attributes hold them.
+inline std::vector<int64_t> ToVector(const Dims& dims) { return {dims.begin(), dims.end()}; }
 
 // ⌈a/b⌉ and ⌊a/b⌋ for any `a`. Both throw std::domain_error where `b` is not positive (a stride of
 // 0, say).

@@ -83,8 +83,6 @@ std::vector<ValueId> AdaptiveByDimension(Builder& b, const OpCall& call, ValueId
   });
 }
 
-std::vector<int64_t> Ints(const Dims& dims) { return {dims.begin(), dims.end()}; }
-
 // A factor that is a dimension of one tensor and the major part of (coarse window) in the others.
 struct Grouped {
   int coarse;
@@ -180,7 +178,7 @@ absl::StatusOr<std::vector<ValueId>> AvgPoolBackwardInCoreOps(Builder& b, const 
   const bool batched = b.rank(operands[1]) == rank + 2;
   auto with_batch = [rank](Dims d) {
     if (static_cast<int>(d.size()) == rank + 1) d.insert(d.begin(), 1);
-    return Ints(d);
+    return ToVector(d);
   };
   const DType dtype = b.type(operands[0]).dtype;
   ValueId wide = Upcast(b, operands[0]);
@@ -201,7 +199,7 @@ absl::StatusOr<std::vector<ValueId>> AvgPoolBackwardInCoreOps(Builder& b, const 
                                {"groups", input_size[1]},
                                {"crop_start", std::vector<int64_t>(rank, 0)}});
   const ValueId dx = b.Cast(sums, dtype);
-  return std::vector<ValueId>{batched ? dx : b.View(dx, Ints(dims))};
+  return std::vector<ValueId>{batched ? dx : b.View(dx, ToVector(dims))};
 }
 
 absl::StatusOr<OpFactors> AdaptiveAvgPoolFactors(const OpCall& call, int rank) {

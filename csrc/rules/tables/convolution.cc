@@ -21,7 +21,7 @@ constexpr Row Convolution(absl::string_view op) {
 }
 
 // Means of integers are rounded, so that the mean of a sum is not the sum of the means.
-bool DoesNotRound(const OpCall& call) {
+bool IsNotIntegral(const OpCall& call) {
   return !IsIntegral(call.operand(0).dtype, /*include_bool=*/true);
 }
 
@@ -29,7 +29,7 @@ template <int Rank>
 constexpr Row AvgPool(absl::string_view op) {
   return Computed(op, OfRank<Rank, AvgPoolFactors>)
       .Jointly({0})
-      .LinearIf(DoesNotRound)
+      .LinearIf(IsNotIntegral)
       .Local(LocalOfRank<Rank, LocalAvgPool>)
       .Decomposes(DecomposeOfRank<Rank, AvgPoolByDimension>);
 }
@@ -85,7 +85,7 @@ template <int Rank>
 constexpr Row Interpolate(absl::string_view op, absl::string_view filter) {
   return Computed(op, OfRank<Rank, InterpolateFactors>)
       .Jointly({0})
-      .LinearIf(DoesNotRound)
+      .LinearIf(IsNotIntegral)
       .Types(UpsampleTypes)
       .Local(LocalOfRank<Rank, LocalOutputSize>)
       .Decomposes(DecomposeOfRank<Rank, UpsampleByDimension>)
@@ -104,7 +104,7 @@ template <int Rank>
 constexpr Row SpatialWhole(absl::string_view op) {
   return Computed(op, OfRank<Rank, SpatialWholeFactors>);
 }
-constexpr Row Border(absl::string_view op, absl::string_view filter) {
+constexpr Row Padded(absl::string_view op, absl::string_view filter) {
   return Computed(op, BorderFactors)
       .Jointly({0})
       .Decomposes(BorderByDimension)
@@ -121,7 +121,7 @@ constexpr Row BorderBackward(absl::string_view op, absl::string_view filter) {
 // would never open inside a parallel region of ours.
 constexpr Row OwnThreads(const Row& row) { return row.With(&OpFacts::needs_own_threads, true); }
 
-constexpr auto kRows = CannotFail(Rows(
+constexpr auto kConvolutionRows = CannotFail(Rows(
     AdaptiveAvgPool<2>("aten::_adaptive_avg_pool2d"),
     AdaptiveAvgPoolBackward<2>("aten::_adaptive_avg_pool2d_backward"),
     AdaptiveAvgPool<3>("aten::_adaptive_avg_pool3d"),
@@ -160,17 +160,17 @@ constexpr auto kRows = CannotFail(Rows(
         .Jointly({0})
         .Monotone()
         .Flops(kTrafficOnly),
-    Border("aten::reflection_pad1d", "reflect"),
+    Padded("aten::reflection_pad1d", "reflect"),
     BorderBackward("aten::reflection_pad1d_backward", "reflect"),
-    Border("aten::reflection_pad2d", "reflect"),
+    Padded("aten::reflection_pad2d", "reflect"),
     BorderBackward("aten::reflection_pad2d_backward", "reflect"),
-    Border("aten::reflection_pad3d", "reflect"),
+    Padded("aten::reflection_pad3d", "reflect"),
     BorderBackward("aten::reflection_pad3d_backward", "reflect"),
-    Border("aten::replication_pad1d", "nearest"),
+    Padded("aten::replication_pad1d", "nearest"),
     BorderBackward("aten::replication_pad1d_backward", "nearest"),
-    Border("aten::replication_pad2d", "nearest"),
+    Padded("aten::replication_pad2d", "nearest"),
     BorderBackward("aten::replication_pad2d_backward", "nearest"),
-    Border("aten::replication_pad3d", "nearest"),
+    Padded("aten::replication_pad3d", "nearest"),
     BorderBackward("aten::replication_pad3d_backward", "nearest"),
     Interpolate<2>("aten::upsample_bicubic2d", "cubic"),
     InterpolateBackward<2>("aten::upsample_bicubic2d_backward", "cubic"),
@@ -212,10 +212,10 @@ constexpr auto kRows = CannotFail(Rows(
         .Jointly({0})
         .Types(ResampleTypes)
         .Local(LocalResampleDInput)));
-static_assert(AreRowsOf(Family::kConvolution, kRows), "see csrc/rules/families.h");
+static_assert(AreRowsOf(Family::kConvolution, kConvolutionRows), "see csrc/rules/families.h");
 
 }  // namespace
 
-absl::Span<const Row> ConvolutionRows() { return kRows; }
+absl::Span<const Row> ConvolutionRows() { return kConvolutionRows; }
 
 }  // namespace spmd::rules

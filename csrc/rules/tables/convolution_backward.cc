@@ -12,11 +12,9 @@ namespace {
 
 using ir::ValueId;
 
-std::vector<int64_t> Ints(const Dims& dims) { return {dims.begin(), dims.end()}; }
-
-class Backward {
+class BackwardWriter {
  public:
-  Backward(Builder& b, const ir::Node& node, absl::Span<const ValueId> operands)
+  BackwardWriter(Builder& b, const ir::Node& node, absl::Span<const ValueId> operands)
       : b_(b),
         attrs_(node.attributes),
         grad_(operands[0]),
@@ -27,7 +25,7 @@ class Backward {
 
   ValueId DInput() {
     if (transposed_) return Untransposed();
-    Attributes a = {{"input_size", Ints(b_.type(input_).dims)}};
+    Attributes a = {{"input_size", ToVector(b_.type(input_).dims)}};
     Share(&a);
     a.Set("crop_start", std::vector<int64_t>(spatial_, 0));
     return b_.Call("spmd::conv_dinput", {grad_, weight_}, std::move(a));
@@ -36,7 +34,7 @@ class Backward {
   // A transposed convolution is the input gradient of a convolution, so the roles of input and
   // gradient are exchanged.
   ValueId DWeight() {
-    Attributes a = {{"weight_size", Ints(b_.type(weight_).dims)}};
+    Attributes a = {{"weight_size", ToVector(b_.type(weight_).dims)}};
     Share(&a);
     return b_.Call(
         "spmd::conv_dweight",
@@ -92,7 +90,7 @@ absl::StatusOr<std::vector<ValueId>> TransposedAsDInput(Builder& b, const ir::Gr
   const bool has_gradient = IsFloating(dtype) || IsComplex(dtype);
   if (!has_gradient || !attrs.GetBoolOr("transposed", false)) return std::vector<ValueId>{};
   const Dims dims = from.type(node.first_result).dims;
-  Attributes a = {{"input_size", Ints(dims)}};
+  Attributes a = {{"input_size", ToVector(dims)}};
   for (absl::string_view name : {"stride", "padding", "dilation"}) a.Set(name, attrs.GetInts(name));
   a.Set("groups", attrs.GetIntOr("groups", 1));
   a.Set("crop_start", std::vector<int64_t>(dims.size() - 2, 0));
@@ -116,7 +114,7 @@ absl::StatusOr<std::vector<ValueId>> ConvolutionBackward(Builder& b, const ir::G
   }
   // A node has either a result for each wanted gradient, or one for each of the three.
   const bool all = node.num_results == 3;
-  Backward backward(b, node, operands);
+  BackwardWriter backward(b, node, operands);
   std::vector<ValueId> results;
   auto add = [&](int k, auto make) {
     if ((*wanted)[k]) {

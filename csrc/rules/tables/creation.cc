@@ -44,18 +44,18 @@ std::vector<Expr> StartsOfResult(const OpCall& call) {
   return starts;
 }
 
-Attributes LocalSize(const OpCall& call, const OpFactors&, const CutFactors& cut) {
+Attributes LocalResultSize(const OpCall& call, const OpFactors&, const CutFactors& cut) {
   Attributes local = call.attrs();
   if (AnyCut(cut)) local.Set("size", SizesOfResult(call));
   return local;
 }
-Attributes LocalOffset(const OpCall& call, const OpFactors&, const CutFactors& cut) {
+Attributes LocalResultOffset(const OpCall& call, const OpFactors&, const CutFactors& cut) {
   Attributes local = call.attrs();
   if (AnyCut(cut)) local.Set("offset", StartsOfResult(call));
   return local;
 }
 Attributes LocalSizeAndOffset(const OpCall& call, const OpFactors& f, const CutFactors& cut) {
-  Attributes local = LocalSize(call, f, cut);
+  Attributes local = LocalResultSize(call, f, cut);
   if (AnyCut(cut)) local.Set("offset", StartsOfResult(call));
   return local;
 }
@@ -88,17 +88,17 @@ Types DropoutTypes(const OpCall& call) {
 
 // An op that draws one number for each element of its parameters.
 constexpr Row Drawn(absl::string_view op, FactorsFn factors) {
-  return Computed(op, factors).Local(LocalOffset).Types(DrawnTypes).Random();
+  return Computed(op, factors).Local(LocalResultOffset).Types(DrawnTypes).Random();
 }
 
-constexpr auto kRows = Rows(
+constexpr auto kCreationRows = Rows(
     Drawn("spmd::binomial", BroadcastFactors), Drawn("spmd::dirichlet", RowFactors).CannotFail(),
     Computed("spmd::dropout", BroadcastFactors)
-        .Local(LocalOffset)
+        .Local(LocalResultOffset)
         .Types(DropoutTypes)
         .Random()
         .CannotFail(),
-    Computed("spmd::full", ResultFactors).Local(LocalSize).Types(SizeTypes).CannotFail(),
+    Computed("spmd::full", ResultFactors).Local(LocalResultSize).Types(SizeTypes).CannotFail(),
     Computed("spmd::iota", ResultFactors)
         .Local(LocalIota)
         .Types(IotaTypes)
@@ -115,10 +115,10 @@ constexpr auto kRows = Rows(
     All(Computed("", NoFactors).CannotFail(),
         {"aten::eye", "aten::eye.m", "aten::linspace", "aten::logspace", "aten::tril_indices",
          "aten::triu_indices"}));
-static_assert(AreRowsOf(Family::kCreation, kRows), "see csrc/rules/families.h");
+static_assert(AreRowsOf(Family::kCreation, kCreationRows), "see csrc/rules/families.h");
 
 }  // namespace
 
-absl::Span<const Row> CreationRows() { return kRows; }
+absl::Span<const Row> CreationRows() { return kCreationRows; }
 
 }  // namespace spmd::rules

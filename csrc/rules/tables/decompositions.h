@@ -18,6 +18,11 @@ using Values = std::vector<ir::ValueId>;
 using ValuesOrStatus = absl::StatusOr<Values>;
 using Operands = absl::Span<const ir::ValueId>;
 
+// How a loss is reduced, as PyTorch numbers it (at::Reduction).
+struct LossReduction {
+  static constexpr int64_t kNone = 0, kMean = 1;
+};
+
 // f32 for types that PyTorch's kernels compute in f32, else the type itself.
 DType ComputedIn(DType dtype);
 // Casts f16 and bf16 to f32; returns other values as they are.

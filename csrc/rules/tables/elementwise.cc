@@ -208,11 +208,12 @@ constexpr auto Copies() {
       All(Elementwise("").Types(FirstTypes), {"aten::fill.Tensor", "aten::zero"}));
 }
 
-constexpr auto kRows = Rows(Unary(), Arithmetic(), Logic(), Backward(), Mixed(), Copies());
-static_assert(AreRowsOf(Family::kElementwise, kRows), "see csrc/rules/families.h");
+constexpr auto kElementwiseRows =
+    Rows(Unary(), Arithmetic(), Logic(), Backward(), Mixed(), Copies());
+static_assert(AreRowsOf(Family::kElementwise, kElementwiseRows), "see csrc/rules/families.h");
 
 }  // namespace
 
-absl::Span<const Row> ElementwiseRows() { return kRows; }
+absl::Span<const Row> ElementwiseRows() { return kElementwiseRows; }
 
 }  // namespace spmd::rules

@@ -19,7 +19,7 @@ ir::ValueId DWeight(Builder& b, ir::ValueId grad, ir::ValueId indices, int64_t n
                  {"num_rows", num_weights}});
 }
 
-ir::ValueId Rows(Builder& b, ir::ValueId weight, ir::ValueId indices) {
+ir::ValueId RowsOf(Builder& b, ir::ValueId weight, ir::ValueId indices) {
   return b.Call("spmd::embedding", {weight, indices},
                 {{"first_row", int64_t{0}}, {"num_rows", b.type(weight).dims[0]}});
 }
@@ -34,7 +34,7 @@ ir::ValueId OverFrequency(Builder& b, ir::ValueId grad, ir::ValueId indices, int
   const ir::ValueId ones = b.Call(
       "spmd::full", {}, {{"size", std::move(size)}, {"value", 1.0}, {"dtype", ComputedIn(dtype)}});
   const ir::ValueId counts = DWeight(b, ones, indices, num_weights, /*padding_idx=*/int64_t{-1});
-  return b.Cast(b.Div(Upcast(b, grad), Rows(b, counts, indices)), dtype);
+  return b.Cast(b.Div(Upcast(b, grad), RowsOf(b, counts, indices)), dtype);
 }
 
 }  // namespace
@@ -42,7 +42,7 @@ ir::ValueId OverFrequency(Builder& b, ir::ValueId grad, ir::ValueId indices, int
 absl::StatusOr<std::vector<ir::ValueId>> EmbeddingByRows(Builder& b, const ir::Graph& from,
                                                          const ir::Node& node,
                                                          absl::Span<const ir::ValueId> operands) {
-  return std::vector<ir::ValueId>{Rows(b, operands[0], operands[1])};
+  return std::vector<ir::ValueId>{RowsOf(b, operands[0], operands[1])};
 }
 
 absl::StatusOr<std::vector<ir::ValueId>> EmbeddingBackwardByRows(

@@ -20,13 +20,13 @@ struct Form {
   int operand, dim;  // this dimension of this operand is divided at the offsets
   int groups;        // the operand whose dimension 0 is the groups; -1 for the result
 };
-constexpr Form kRows = {"t k, g k n, [o] -> t n", 0, 0, 1};
+constexpr Form kRowsInGroups = {"t k, g k n, [o] -> t n", 0, 0, 1};
 constexpr Form kContracted = {"m t, t n, [o] -> g m n", 0, 1, -1};
 constexpr Form kColumns = {"g m k, k t, [o] -> m t", 1, 1, 0};
 
 absl::StatusOr<Form> FormOf(const OpCall& call) {
   const int a = call.operand(0).rank(), b = call.operand(1).rank();
-  if (a == 2 && b == 3) return kRows;
+  if (a == 2 && b == 3) return kRowsInGroups;
   if (a == 2 && b == 2) return kContracted;
   if (a == 3 && b == 2) return kColumns;
   return absl::InvalidArgumentError(

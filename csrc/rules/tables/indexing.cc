@@ -17,7 +17,7 @@ namespace spmd::rules {
 namespace {
 
 // An op that moves elements, so that its factors' product is no work.
-constexpr Row Moves(absl::string_view op, FactorsFn factors) {
+constexpr Row MovesRows(absl::string_view op, FactorsFn factors) {
   return Computed(op, factors).Flops(kTrafficOnly);
 }
 
@@ -68,28 +68,28 @@ absl::StatusOr<std::vector<TensorType>> GatherTypes(const OpCall& call) {
 }
 
 constexpr Row Writes(absl::string_view op, FactorsFn factors, DecomposeFn by_part) {
-  return Moves(op, factors).Types(SameTypes).Decomposes(by_part);
+  return MovesRows(op, factors).Types(SameTypes).Decomposes(by_part);
 }
 constexpr Row PutsAt(absl::string_view op) {
   return Accumulates(Writes(op, IndexPut, IndexPutByPart)).DecomposesBatch(IndexPutByBatch);
 }
 
-constexpr auto kRows = Rows(
+constexpr auto kIndexingRows = Rows(
     PutsAt("aten::_index_put_impl"),
-    Moves("aten::_unsafe_index.Tensor", Index)
+    MovesRows("aten::_unsafe_index.Tensor", Index)
         .Jointly({0})
         .Monotone()
         .Decomposes(IndexByPart)
         .DecomposesBatch(IndexByBatch),
     PutsAt("aten::_unsafe_index_put"), Rewritten("aten::embedding", EmbeddingByRows),
     Rewritten("aten::embedding_dense_backward", EmbeddingBackwardByRows),
-    Moves("aten::gather", Gather)
+    MovesRows("aten::gather", Gather)
         .Jointly({0})
         .Monotone()
         .Types(GatherTypes)
         .Decomposes(GatherByPart)
         .FailsOnIndices(),
-    Moves("aten::index.Tensor", Index)
+    MovesRows("aten::index.Tensor", Index)
         .Jointly({0})
         .Monotone()
         .Decomposes(IndexByPart)
@@ -105,7 +105,7 @@ constexpr auto kRows = Rows(
     PutsAt("aten::index_put"),
     Writes("aten::index_reduce", IndexCopy, IndexWriteByPart)
         .With(&OpFacts::kernel, "spmd::index_reduce"),  // works with tiles of one row
-    Moves("aten::index_select", IndexSelectFactors)
+    MovesRows("aten::index_select", IndexSelectFactors)
         .Jointly({0})
         .Monotone()
         .Decomposes(IndexSelectByPart)
@@ -123,7 +123,7 @@ constexpr auto kRows = Rows(
     Writes("aten::scatter_reduce.two", Scatter, ScatterByPart).FailsOnIndices(),
     Einsum("aten::searchsorted.Scalar", "[n], [n]? -> ()"),
     Computed("aten::searchsorted.Tensor", SearchSortedFactors),
-    Moves("aten::take", TakeFactors).Jointly({0}).Monotone().Decomposes(TakeByPart),
+    MovesRows("aten::take", TakeFactors).Jointly({0}).Monotone().Decomposes(TakeByPart),
     Computed("spmd::cross_entropy_dinput", CrossEntropyDInputFactors)
         .Types(CrossEntropyDInputTypes)
         .Local(LocalCrossEntropyDInput),
@@ -157,10 +157,10 @@ constexpr auto kRows = Rows(
         .Local(LocalNll)
         .FailsOnIndices("num_classes")
         .With(&OpFacts::dims, DimsUse::kClassOfRow));
-static_assert(AreRowsOf(Family::kIndexing, kRows), "see csrc/rules/families.h");
+static_assert(AreRowsOf(Family::kIndexing, kIndexingRows), "see csrc/rules/families.h");
 
 }  // namespace
 
-absl::Span<const Row> IndexingRows() { return kRows; }
+absl::Span<const Row> IndexingRows() { return kIndexingRows; }
 
 }  // namespace spmd::rules

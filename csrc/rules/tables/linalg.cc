@@ -69,7 +69,7 @@ absl::StatusOr<std::vector<TensorType>> LeastSquaresTypes(const OpCall& call) {
                                  {real, with({std::min(rows, columns)})}};
 }
 
-constexpr auto kRows = Rows(
+constexpr auto kLinearAlgebraRows = Rows(
     Computed("aten::_fft_c2c", NamedDimsWhole).Jointly({0}).CannotFail(),
     Computed("aten::_fft_c2r", NamedDimsWhole).Jointly({0}).CannotFail(),
     Computed("aten::_fft_r2c", NamedDimsWhole).Jointly({0}).CannotFail(),
@@ -102,10 +102,10 @@ constexpr auto kRows = Rows(
     Einsum("aten::triangular_solve", "... [n] k, ... [m] [n] -> ... [n] k, = ... [m] [n]"),
     Einsum("spmd::lstsq", "... [m] [n], ... [m] k -> ... [n] k, ... k, = ..., = ... [p]")
         .Types(LeastSquaresTypes));
-static_assert(AreRowsOf(Family::kLinearAlgebra, kRows), "see csrc/rules/families.h");
+static_assert(AreRowsOf(Family::kLinearAlgebra, kLinearAlgebraRows), "see csrc/rules/families.h");
 
 }  // namespace
 
-absl::Span<const Row> LinearAlgebraRows() { return kRows; }
+absl::Span<const Row> LinearAlgebraRows() { return kLinearAlgebraRows; }
 
 }  // namespace spmd::rules

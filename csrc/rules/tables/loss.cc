@@ -13,17 +13,17 @@
 namespace spmd::rules {
 namespace {
 
-enum Reduction : int64_t { kNone = 0, kMean = 1, kSum = 2 };
-
 absl::StatusOr<OpFactors> LossFactors(const OpCall& call) {
-  return call.attrs().GetIntOr("reduction", kMean) == kNone ? BroadcastFactors(call)
-                                                            : WholeFactors(call);
+  return call.attrs().GetIntOr("reduction", LossReduction::kMean) == LossReduction::kNone
+             ? BroadcastFactors(call)
+             : WholeFactors(call);
 }
 
 // Losses that treat each row separately, if nothing is reduced and there are rows. `text` is for
 // these; operand `input` has a row for each loss.
 absl::StatusOr<OpFactors> RowLossFactors(const OpCall& call, int input, absl::string_view text) {
-  const bool by_row = call.attrs().GetIntOr("reduction", kMean) == kNone;
+  const bool by_row =
+      call.attrs().GetIntOr("reduction", LossReduction::kMean) == LossReduction::kNone;
   if (!by_row || call.operand(input).rank() != 2) return WholeFactors(call);
   return FactorsByText(call, text);
 }
@@ -161,10 +161,10 @@ ValuesOrStatus DecomposeLoss(Builder& b, const ir::Graph& from, const ir::Node& 
   ir::ValueId loss = Loss(terms, x, t, operands);
   const ir::ValueId weight = OptionalOperand(operands, 2);
   if (weight != ir::kNoValue) loss = b.Mul(loss, Upcast(b, weight));
-  const int64_t reduction = node.attributes.GetIntOr("reduction", kMean);
+  const int64_t reduction = node.attributes.GetIntOr("reduction", LossReduction::kMean);
   const int64_t count = b.type(loss).NumElements();
-  if (reduction != kNone) loss = b.Sum(loss, {}, /*keepdim=*/false);
-  if (reduction == kMean) loss = b.DivScalar(loss, static_cast<double>(count));
+  if (reduction != LossReduction::kNone) loss = b.Sum(loss, {}, /*keepdim=*/false);
+  if (reduction == LossReduction::kMean) loss = b.DivScalar(loss, static_cast<double>(count));
   return AsResultsOf(b, from, node, {loss});
 }
 
@@ -179,7 +179,7 @@ ValuesOrStatus DecomposeLossBackward(Builder& b, const ir::Graph& from, const ir
   ir::ValueId slope = Slope(terms, x, t, operands);
   const ir::ValueId weight = OptionalOperand(operands, 3);
   if (weight != ir::kNoValue) slope = b.Mul(slope, Upcast(b, weight));
-  if (node.attributes.GetIntOr("reduction", kMean) == kMean) {
+  if (node.attributes.GetIntOr("reduction", LossReduction::kMean) == LossReduction::kMean) {
     slope = b.DivScalar(slope, static_cast<double>(b.type(x).NumElements()));
   }
   return AsResultsOf(b, from, node, {b.Mul(slope, grad)});
@@ -194,7 +194,7 @@ constexpr Row LossBackwardRule(absl::string_view op) {
   return Computed(op, BroadcastFactors).DecomposesAlways(DecomposeLossBackward<Slope>).CannotFail();
 }
 
-constexpr auto kRows = Rows(
+constexpr auto kLossRows = Rows(
     // Probabilities must lie between 0 and 1.
     LossRule<Term<&Terms::CrossEntropy>>("aten::binary_cross_entropy")
         .With(&OpFacts::fails, Failure::kOnValues),
@@ -216,10 +216,10 @@ constexpr auto kRows = Rows(
     Einsum("spmd::ctc_loss_backward", "n, [t] n [c], n [s], n, n, n, n [t] [u] -> [t] n [c]")
         .Each({0})
         .Types(CtcLossBackwardTypes));
-static_assert(AreRowsOf(Family::kLoss, kRows), "see csrc/rules/families.h");
+static_assert(AreRowsOf(Family::kLoss, kLossRows), "see csrc/rules/families.h");
 
 }  // namespace
 
-absl::Span<const Row> LossRows() { return kRows; }
+absl::Span<const Row> LossRows() { return kLossRows; }
 
 }  // namespace spmd::rules

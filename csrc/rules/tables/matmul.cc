@@ -62,7 +62,7 @@ constexpr Row ScaledMatmul() {
       .AddedOnce({4});
 }
 
-constexpr auto kRows = Rows(
+constexpr auto kMatmulRows = Rows(
     Product("aten::addbmm", "+m n, b m k, b k n -> m n").Each({1, 2}),
     Product("aten::addmm", "+m n, m k, k n -> m n").Each({1, 2}),
     Product("aten::addmv", "+m, m k, k -> m").Each({1, 2}),
@@ -120,10 +120,10 @@ constexpr auto kRows = Rows(
     Product("spmd::linear_dweight", "... n, ... k -> n k")
         .Each({0, 1})
         .With(&OpFacts::product, MatrixProduct{.left_transposed = true}));
-static_assert(AreRowsOf(Family::kMatmul, kRows), "see csrc/rules/families.h");
+static_assert(AreRowsOf(Family::kMatmul, kMatmulRows), "see csrc/rules/families.h");
 
 }  // namespace
 
-absl::Span<const Row> MatmulRows() { return kRows; }
+absl::Span<const Row> MatmulRows() { return kMatmulRows; }
 
 }  // namespace spmd::rules

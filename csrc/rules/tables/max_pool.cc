@@ -24,7 +24,7 @@ Attributes WithPlane(Attributes attrs, const OpCall& call, int rank, const Dims&
 
 // "offset" plus `by(d, i)` along each spatial dimension d = leading + i that is sharded.
 template <typename By>
-Attr LocalOffset(const OpCall& call, const OpFactors& factors, const CutFactors& cut, By by) {
+Attr LocalWindowOffset(const OpCall& call, const OpFactors& factors, const CutFactors& cut, By by) {
   const int rank = PlaneRank(call);
   const int leading = call.results[0].rank() - rank;
   const std::vector<int64_t>& offset = call.attrs().GetInts("offset");
@@ -85,7 +85,7 @@ Attributes LocalMaxPool(const OpCall& call, const OpFactors& factors, const CutF
   const int rank = PlaneRank(call);
   Attributes local = LocalOutputSize(call, factors, cut, rank);
   local.Set("padding", LocalPadding(call, factors, cut, 0, rank));
-  local.Set("offset", LocalOffset(call, factors, cut, [&](int d, int i) {
+  local.Set("offset", LocalWindowOffset(call, factors, cut, [&](int d, int i) {
               return PoolOf(call, i).InputsOf(ResultShard(d)).begin;
             }));
   return local;
@@ -115,8 +115,8 @@ Attributes LocalMaxPoolDInput(const OpCall& call, const OpFactors& factors, cons
   const int rank = PlaneRank(call);
   Attributes local = call.attrs();
   local.Set("input_size", LocalSpatialSizes(call, factors, cut, Result(0), rank));
-  local.Set("offset",
-            LocalOffset(call, factors, cut, [](int d, int) { return Expr::Start(Result(0), d); }));
+  local.Set("offset", LocalWindowOffset(call, factors, cut,
+                                        [](int d, int) { return Expr::Start(Result(0), d); }));
   return local;
 }
 

@@ -14,8 +14,6 @@ namespace {
 
 using ir::ValueId;
 
-enum Reduction : int64_t { kNone = 0, kMean = 1, kSum = 2 };
-
 Attributes ClassAttributes(const ir::Node& node) {
   return {{"ignore_index", *node.attributes.Find("ignore_index")}, {"first_class", int64_t{0}}};
 }
@@ -25,11 +23,9 @@ ValueId Scalar(Builder& b, double value, DType dtype) {
                 {{"size", std::vector<int64_t>{}}, {"value", value}, {"dtype", dtype}});
 }
 
-std::vector<int64_t> Ints(const Dims& dims) { return {dims.begin(), dims.end()}; }
-
 // The number of targets that count. It depends on the targets only: every device knows its part
 // before the forward pass, so the backward pass need not wait for the forward pass to end.
-ValueId CountOf(Builder& b, const ir::Node& node, ValueId target, DType exact) {
+ValueId ExactCountOf(Builder& b, const ir::Node& node, ValueId target, DType exact) {
   const ValueId counts =
       b.Call("aten::ne.Scalar", {target}, {{"other", *node.attributes.Find("ignore_index")}});
   std::vector<int64_t> dims(b.rank(target));
@@ -58,19 +54,19 @@ Loss LossOfRows(Builder& b, const ir::Node& node, ValueId logp, ValueId target, 
   Attributes attrs = ClassAttributes(node);
   attrs.Set("num_classes", b.type(logp).dims.back());
   const int64_t reduction = node.attributes.GetInt("reduction");
-  if (reduction == kNone) {
+  if (reduction == LossReduction::kNone) {
     const ValueId rows = b.Call("spmd::nll_rows", {logp, target, weight}, attrs);
     // PyTorch leaves the total at zero, except for a single row without a batch dimension.
     const ValueId total = row_dims.empty()
                               ? b.CallAll("spmd::nll_sum", {logp, target, weight}, attrs)[1]
                               : Scalar(b, 0, b.type(logp).dtype);
-    return {b.type(rows).dims == row_dims ? rows : b.View(rows, Ints(row_dims)), total};
+    return {b.type(rows).dims == row_dims ? rows : b.View(rows, ToVector(row_dims)), total};
   }
   const std::vector<ValueId> sums =
       b.CallAll("spmd::nll_sum", {BeforeCast(b, logp), target, weight}, attrs);
   const ValueId total =
-      weight == ir::kNoValue ? CountOf(b, node, target, b.type(sums[1]).dtype) : sums[1];
-  return {reduction == kMean ? b.Div(sums[0], total) : sums[0], total};
+      weight == ir::kNoValue ? ExactCountOf(b, node, target, b.type(sums[1]).dtype) : sums[1];
+  return {reduction == LossReduction::kMean ? b.Div(sums[0], total) : sums[0], total};
 }
 
 // The divisor of the forward pass. It is computed again where the one that was returned has a half
@@ -79,7 +75,7 @@ ValueId TotalWeight(Builder& b, const ir::Node& node, ValueId logp, ValueId targ
                     ValueId returned) {
   const DType own = b.type(returned).dtype, wide = ComputedIn(own);
   if (wide == own) return returned;
-  if (weight == ir::kNoValue) return CountOf(b, node, target, wide);
+  if (weight == ir::kNoValue) return ExactCountOf(b, node, target, wide);
   Attributes attrs = ClassAttributes(node);
   attrs.Set("num_classes", b.type(logp).dims.back());
   return b.CallAll("spmd::nll_sum", {logp, target, weight}, attrs)[1];
@@ -88,7 +84,7 @@ ValueId TotalWeight(Builder& b, const ir::Node& node, ValueId logp, ValueId targ
 // The gradient [n, c] of the rows.
 ValueId GradientOfRows(Builder& b, const ir::Node& node, ValueId grad, ValueId logp, ValueId target,
                        ValueId weight, ValueId total_weight) {
-  const bool mean = node.attributes.GetInt("reduction") == kMean;
+  const bool mean = node.attributes.GetInt("reduction") == LossReduction::kMean;
   const ValueId scale =
       mean ? b.Call("aten::reciprocal", {TotalWeight(b, node, logp, target, weight, total_weight)})
            : Scalar(b, 1, b.type(grad).dtype);
@@ -139,7 +135,7 @@ absl::StatusOr<std::vector<ValueId>> NllBackward(Builder& b, const ir::Graph& fr
   if (b.rank(target) == 0) target = b.View(target, {1});
   const ValueId logp = dims.size() == 1 ? b.View(operands[1], {1, dims[0]}) : operands[1];
   const ValueId rows = GradientOfRows(b, node, operands[0], logp, target, operands[3], operands[4]);
-  return std::vector<ValueId>{dims.size() == 1 ? b.View(rows, Ints(dims)) : rows};
+  return std::vector<ValueId>{dims.size() == 1 ? b.View(rows, ToVector(dims)) : rows};
 }
 
 absl::StatusOr<std::vector<ValueId>> Nll2dForward(Builder& b, const ir::Graph& from,
@@ -165,7 +161,7 @@ absl::StatusOr<std::vector<ValueId>> Nll2dBackward(Builder& b, const ir::Graph& 
   const ValueId rows = GradientOfRows(b, node, rows_of(operands[0]), logp, rows_of(operands[2]),
                                       operands[3], operands[4]);
   const ValueId image = ClassesSecond(b, rows);
-  return std::vector<ValueId>{OneLine(dims) ? b.View(image, Ints(dims)) : image};
+  return std::vector<ValueId>{OneLine(dims) ? b.View(image, ToVector(dims)) : image};
 }
 
 absl::StatusOr<std::vector<TensorType>> NllSumTypes(const OpCall& call) {

@@ -81,7 +81,7 @@ absl::StatusOr<OpFactors> GroupNormFactors(const OpCall& call) {
   return f;
 }
 
-bool IsCut(const OpFactors& f, const CutFactors& cut, const DimFactors& dim) {
+bool IsNormalizedCut(const OpFactors& f, const CutFactors& cut, const DimFactors& dim) {
   return std::any_of(dim.begin(), dim.end(), [&](int factor) { return cut[factor]; });
 }
 
@@ -91,9 +91,9 @@ Attributes GroupNormLocal(const OpCall& call, const OpFactors& f, const CutFacto
   Attributes local = call.attrs();
   const TensorRef statistics = Backward ? Operand(2) : Result(1);
   const TensorFactors& groups = Backward ? f.operands[2] : f.results[1];
-  if (IsCut(f, cut, f.operands[0][0])) local.Set("N", Expr::Size(Operand(0), 0));
-  if (IsCut(f, cut, f.operands[0][1])) local.Set("C", Expr::Size(Operand(0), 1));
-  if (IsCut(f, cut, groups[1])) local.Set("group", Expr::Size(statistics, 1));
+  if (IsNormalizedCut(f, cut, f.operands[0][0])) local.Set("N", Expr::Size(Operand(0), 0));
+  if (IsNormalizedCut(f, cut, f.operands[0][1])) local.Set("C", Expr::Size(Operand(0), 1));
+  if (IsNormalizedCut(f, cut, groups[1])) local.Set("group", Expr::Size(statistics, 1));
   return local;
 }
 
@@ -151,7 +151,7 @@ constexpr Row BatchNorm(absl::string_view op, FactorsFn factors) {
   return Contiguous(Computed(op, factors).Decomposes(DecomposeBatchNorm));
 }
 
-constexpr auto kRows = CannotFail(
+constexpr auto kNormalizationRows = CannotFail(
     Rows(BatchNorm("aten::_native_batch_norm_legit.no_stats", OfBatch),
          BatchNorm("aten::_native_batch_norm_legit_functional", OfBatch),
          Contiguous(Computed("aten::_weight_norm_interface", NoFactors)),
@@ -176,10 +176,10 @@ constexpr auto kRows = CannotFail(
          Computed("spmd::channel_moments", ChannelSumFactors).Types(ChannelMomentTypes),
          Computed("spmd::channel_products", ChannelSumFactors).Each({0}).Types(LikeTheMean<2>),
          Computed("spmd::channel_squares", ChannelSumFactors).Types(LikeTheMean<1>)));
-static_assert(AreRowsOf(Family::kNormalization, kRows), "see csrc/rules/families.h");
+static_assert(AreRowsOf(Family::kNormalization, kNormalizationRows), "see csrc/rules/families.h");
 
 }  // namespace
 
-absl::Span<const Row> NormalizationRows() { return kRows; }
+absl::Span<const Row> NormalizationRows() { return kNormalizationRows; }
 
 }  // namespace spmd::rules

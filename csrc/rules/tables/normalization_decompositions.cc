@@ -101,8 +101,8 @@ class Results {
 };
 
 // The trailing dimensions of normalized_shape, and the rows before them.
-struct Rows {
-  Rows(const Dims& sizes, const ir::Node& node) {
+struct NormalizedRows {
+  NormalizedRows(const Dims& sizes, const ir::Node& node) {
     const size_t whole = node.attributes.GetInts("normalized_shape").size();
     std::vector<bool> named(sizes.size(), false);
     for (size_t d = 0; d < sizes.size(); ++d) {
@@ -126,7 +126,7 @@ Attr EpsOf(const ir::Node& node, DType computed_in) {
 ValuesOrStatus DecomposeLayerNorm(Builder& b, const ir::Graph& from, const ir::Node& node,
                                   Operands operands) {
   const ir::ValueId x = Upcast(b, operands[0]);
-  const Rows rows(b.type(x).dims, node);
+  const NormalizedRows rows(b.type(x).dims, node);
   const Standardised s = Standardise(b, x, rows.span, EpsOf(node, b.type(x).dtype));
   const ir::ValueId out =
       Shifted(b, Scaled(b, s.x, OptionalOperand(operands, 1)), OptionalOperand(operands, 2));
@@ -137,7 +137,7 @@ ValuesOrStatus DecomposeLayerNormBackward(Builder& b, const ir::Graph& from, con
                                           Operands operands) {
   const ir::ValueId grad = Upcast(b, operands[0]), rstd = Upcast(b, operands[3]);
   const ir::ValueId x = b.Mul(b.Sub(Upcast(b, operands[1]), Upcast(b, operands[2])), rstd);
-  const Rows rows(b.type(x).dims, node);
+  const NormalizedRows rows(b.type(x).dims, node);
   Results results(b, from, node);
   if (results.Wants(0)) {
     const ir::ValueId scaled = Scaled(b, grad, OptionalOperand(operands, 4));
@@ -153,8 +153,8 @@ ValuesOrStatus DecomposeLayerNormBackward(Builder& b, const ir::Graph& from, con
 namespace {
 
 // [n, c, …] as [n, g, c/g, …], with statistics over all dimensions from the third on.
-struct Groups {
-  Groups(const Dims& image, const ir::Node& node)
+struct NormalizedGroups {
+  NormalizedGroups(const Dims& image, const ir::Node& node)
       : n(image[0]), g(node.attributes.GetInt("group")) {
     split = {n, g, image[1] / g};
     split.insert(split.end(), image.begin() + 2, image.end());
@@ -179,7 +179,7 @@ struct Groups {
 
 ValuesOrStatus DecomposeGroupNorm(Builder& b, const ir::Graph& from, const ir::Node& node,
                                   Operands operands) {
-  const Groups groups(b.type(operands[0]).dims, node);
+  const NormalizedGroups groups(b.type(operands[0]).dims, node);
   const ir::ValueId x = ViewAs(b, Upcast(b, operands[0]), groups.split);
   const Standardised s = Standardise(b, x, groups.span, EpsOf(node, b.type(x).dtype));
   const ir::ValueId weight = ViewAs(b, OptionalOperand(operands, 1), groups.channels);
@@ -193,7 +193,7 @@ ValuesOrStatus DecomposeGroupNorm(Builder& b, const ir::Graph& from, const ir::N
 
 ValuesOrStatus DecomposeGroupNormBackward(Builder& b, const ir::Graph& from, const ir::Node& node,
                                           Operands operands) {
-  const Groups groups(b.type(operands[0]).dims, node);
+  const NormalizedGroups groups(b.type(operands[0]).dims, node);
   const ir::ValueId grad = ViewAs(b, Upcast(b, operands[0]), groups.split);
   const ir::ValueId mean = ViewAs(b, Upcast(b, operands[2]), groups.statistics);
   const ir::ValueId rstd = ViewAs(b, Upcast(b, operands[3]), groups.statistics);
@@ -215,8 +215,8 @@ namespace {
 
 // All dimensions but the channels, and the shape to which a vector of channels is viewed to
 // broadcast.
-struct Channels {
-  explicit Channels(const Dims& image) : per_channel(image.size(), 1) {
+struct NormalizedChannels {
+  explicit NormalizedChannels(const Dims& image) : per_channel(image.size(), 1) {
     std::vector<bool> named(image.size(), true);
     named[1] = false;
     per_channel[1] = image[1];
@@ -274,7 +274,7 @@ ChannelStatistics ChannelStatisticsOf(Builder& b, ir::ValueId x, const Span& spa
 ValuesOrStatus DecomposeBatchNorm(Builder& b, const ir::Graph& from, const ir::Node& node,
                                   Operands operands) {
   const ir::ValueId x = Upcast(b, operands[0]);
-  const Channels channels(b.type(x).dims);
+  const NormalizedChannels channels(b.type(x).dims);
   const Attr eps = NumberOr(node, "eps", 1e-5);
   const ir::ValueId running_mean = OptionalOperand(operands, 3);
   const bool batch = running_mean == ir::kNoValue || node.attributes.GetBoolOr("training", true);
@@ -312,7 +312,7 @@ ValuesOrStatus DecomposeBatchNorm(Builder& b, const ir::Graph& from, const ir::N
 ValuesOrStatus DecomposeBatchNormBackward(Builder& b, const ir::Graph& from, const ir::Node& node,
                                           Operands operands) {
   const ir::ValueId grad = Upcast(b, operands[0]), x = Upcast(b, operands[1]);
-  const Channels channels(b.type(grad).dims);
+  const NormalizedChannels channels(b.type(grad).dims);
   const bool train = node.attributes.GetBoolOr("train", true);
   const ir::ValueId mean = Upcast(b, operands[train ? 5 : 3]);
   const ir::ValueId rstd =

@@ -14,7 +14,7 @@ absl::StatusOr<std::vector<TensorType>> AdamTypes(const OpCall& call) {
 
 constexpr Row Fused(DecomposeFn decompose) { return Rewritten("", decompose); }
 
-constexpr auto kRows = CannotFail(
+constexpr auto kOptimizerRows = CannotFail(
     Rows(Computed("aten::_amp_foreach_non_finite_check_and_unscale", NoFactors)
              .DecomposesAlways(DecomposeUnscale),
          Computed("aten::_amp_update_scale", NoFactors),  // a few scalars
@@ -24,10 +24,10 @@ constexpr auto kRows = CannotFail(
          All(Fused(DecomposeAdam), {"aten::_fused_adam", "aten::_fused_adam.tensor_lr"}),
          All(Fused(DecomposeAdamW), {"aten::_fused_adamw", "aten::_fused_adamw.tensor_lr"}),
          All(Fused(DecomposeSgd), {"aten::_fused_sgd", "aten::_fused_sgd.tensor_lr"})));
-static_assert(AreRowsOf(Family::kOptimizer, kRows), "see csrc/rules/families.h");
+static_assert(AreRowsOf(Family::kOptimizer, kOptimizerRows), "see csrc/rules/families.h");
 
 }  // namespace
 
-absl::Span<const Row> OptimizerRows() { return kRows; }
+absl::Span<const Row> OptimizerRows() { return kOptimizerRows; }
 
 }  // namespace spmd::rules

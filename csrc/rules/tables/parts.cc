@@ -324,7 +324,7 @@ constexpr Row Passed(absl::string_view op, FactorsFn factors, TypesFn types, Dec
   return Computed(op, factors).Types(types).Decomposes(as).CannotFail().Flops(kTrafficOnly);
 }
 
-constexpr auto kRows = Rows(
+constexpr auto kPartRows = Rows(
     Part("spmd::gather_part", GatherPartFactors, GatherPartTypes)
         .Jointly({0})
         .FailsOnIndices("size")
@@ -345,10 +345,10 @@ constexpr auto kRows = Rows(
         .Jointly({0, 2})
         .LinearIf(AddsOrSets)
         .FailsOnIndices("size"));
-static_assert(AreRowsOf(Family::kPart, kRows), "see csrc/rules/families.h");
+static_assert(AreRowsOf(Family::kPart, kPartRows), "see csrc/rules/families.h");
 
 }  // namespace
 
-absl::Span<const Row> PartRows() { return kRows; }
+absl::Span<const Row> PartRows() { return kPartRows; }
 
 }  // namespace spmd::rules

@@ -157,7 +157,7 @@ constexpr Row kSoftmax = kAlong.With(&OpFacts::dims, DimsUse::kAlong);
 constexpr Row kHalves = kAlong.With(&OpFacts::blocks, BlockUse::kJoin);
 constexpr Row kSoftmaxBackward = kSoftmax.Each({0}).Types(SoftmaxBackwardTypes);
 
-constexpr auto kRows = Rows(
+constexpr auto kReductionRows = Rows(
     kSum.Jointly({0}).Types(SumTypes).Named("aten::sum"),
     kSum.Jointly({0})
         .Types(SumTypes)
@@ -213,10 +213,10 @@ constexpr auto kRows = Rows(
     Einsum("aten::trace", "[m] [n] -> ()").Decomposes(DecomposeTrace).CannotFail(),
     kHalves.Decomposes(DecomposeGlu).Types(GluTypes).Named("aten::glu"),
     kHalves.Decomposes(DecomposeGluBackward).Types(GluBackwardTypes).Named("aten::glu_backward"));
-static_assert(AreRowsOf(Family::kReduction, kRows), "see csrc/rules/families.h");
+static_assert(AreRowsOf(Family::kReduction, kReductionRows), "see csrc/rules/families.h");
 
 }  // namespace
 
-absl::Span<const Row> ReductionRows() { return kRows; }
+absl::Span<const Row> ReductionRows() { return kReductionRows; }
 
 }  // namespace spmd::rules

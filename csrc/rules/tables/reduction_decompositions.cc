@@ -10,11 +10,11 @@
 namespace spmd::rules {
 namespace {
 
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
+constexpr double kInfinitePower = std::numeric_limits<double>::infinity();
 
 // The dims attributes of a reduction node.
-struct Reduction {
-  Reduction(const ir::Graph& from, const ir::Node& node)
+struct ReducedDims {
+  ReducedDims(const ir::Graph& from, const ir::Node& node)
       : type(from.type(node.operands[0])),
         named(NamedDims(node.attributes, "dim", type.rank())),
         dims(DimList(named)),
@@ -40,7 +40,7 @@ ir::ValueId CastToAttr(Builder& b, ir::ValueId v, const ir::Node& node) {
 }
 
 // Drops the reduced dimensions, which `v` has with size 1, unless the node keeps them.
-ir::ValueId Squeeze(Builder& b, ir::ValueId v, const Reduction& r) {
+ir::ValueId Squeeze(Builder& b, ir::ValueId v, const ReducedDims& r) {
   if (r.keepdim || r.dims.empty()) return v;
   const Dims sizes = ReducedSizes(r.type.dims, r.named, /*keepdim=*/false);
   return b.View(v, std::vector<int64_t>(sizes.begin(), sizes.end()));
@@ -57,7 +57,7 @@ ir::ValueId FiniteAmax(Builder& b, ir::ValueId x, const std::vector<int64_t>& di
 
 ValuesOrStatus DecomposeMean(Builder& b, const ir::Graph& from, const ir::Node& node,
                              Operands operands) {
-  const Reduction r(from, node);
+  const ReducedDims r(from, node);
   const DType own = b.type(operands[0]).dtype, named = NamedType(node, own);
   const ir::ValueId x = named == own ? operands[0] : b.Cast(operands[0], ComputedIn(named));
   return AsResultsOf(b, from, node, {MeanOf(b, x, r.dims, r.count, r.keepdim)});
@@ -69,7 +69,7 @@ namespace {
 // it.
 ValuesOrStatus Variance(Builder& b, const ir::Graph& from, const ir::Node& node, Operands operands,
                         bool root) {
-  const Reduction r(from, node);
+  const ReducedDims r(from, node);
   const ir::ValueId x = Upcast(b, operands[0]);
   const ir::ValueId mean = MeanOf(b, x, r.dims, r.count, /*keepdim=*/true);
   ir::ValueId distance = b.Sub(x, mean);
@@ -105,8 +105,8 @@ ir::ValueId NormOf(Builder& b, ir::ValueId x, const Attr& order, const std::vect
                    bool keepdim) {
   const std::optional<double> p = Known(order);
   if (p != 2 || IsComplex(b.type(x).dtype)) x = b.Call("aten::abs", {x});
-  if (p == kInfinity) return b.Amax(x, dims, keepdim);
-  if (p == -kInfinity) return b.Call("aten::amin", {x}, {{"dim", dims}, {"keepdim", keepdim}});
+  if (p == kInfinitePower) return b.Amax(x, dims, keepdim);
+  if (p == -kInfinitePower) return b.Call("aten::amin", {x}, {{"dim", dims}, {"keepdim", keepdim}});
   if (p == 0) {
     const ir::ValueId counted = b.Call("aten::ne.Scalar", {x}, {{"other", 0.0}});
     return b.Sum(b.Cast(counted, b.type(x).dtype), dims, keepdim);
@@ -122,7 +122,7 @@ ir::ValueId NormOf(Builder& b, ir::ValueId x, const Attr& order, const std::vect
 
 ValuesOrStatus DecomposeNorm(Builder& b, const ir::Graph& from, const ir::Node& node,
                              Operands operands) {
-  const Reduction r(from, node);
+  const ReducedDims r(from, node);
   const char* name = node.attributes.Find("ord") != nullptr ? "ord" : "p";
   const ir::ValueId x = Upcast(b, CastToAttr(b, operands[0], node));
   return AsResultsOf(b, from, node, {NormOf(b, x, NumberOr(node, name, 2), r.dims, r.keepdim)});
@@ -138,7 +138,7 @@ ValuesOrStatus DecomposeDist(Builder& b, const ir::Graph& from, const ir::Node& 
 
 ValuesOrStatus DecomposeLogSumExp(Builder& b, const ir::Graph& from, const ir::Node& node,
                                   Operands operands) {
-  const Reduction r(from, node);
+  const ReducedDims r(from, node);
   // There is no maximum of complex numbers or of an empty tensor.
   if (IsComplex(r.type.dtype) || r.type.NumElements() == 0) return Values{};
   ir::ValueId x = Upcast(b, operands[0]);
@@ -154,7 +154,7 @@ namespace {
 // Without a "dim" it is an index into the flattened tensor.
 ValuesOrStatus ArgExtremum(Builder& b, const ir::Graph& from, const ir::Node& node,
                            Operands operands, absl::string_view extremum) {
-  const Reduction r(from, node);
+  const ReducedDims r(from, node);
   const ir::ValueId x = operands[0];
   const ir::ValueId top = b.Call(extremum, {x}, {{"dim", r.dims}, {"keepdim", true}});
   ir::ValueId hit = b.Call("aten::eq.Tensor", {x, top});
@@ -191,7 +191,7 @@ ValuesOrStatus DecomposeArgMin(Builder& b, const ir::Graph& from, const ir::Node
 
 ValuesOrStatus DecomposeAMinMax(Builder& b, const ir::Graph& from, const ir::Node& node,
                                 Operands operands) {
-  const Reduction r(from, node);
+  const ReducedDims r(from, node);
   const Attributes attributes = {{"dim", r.dims}, {"keepdim", r.keepdim}};
   return Values{b.Call("aten::amin", {operands[0]}, attributes),
                 b.Call("aten::amax", {operands[0]}, attributes)};
@@ -203,7 +203,7 @@ enum class Softmax { kPlain, kSafe, kLog };
 
 ValuesOrStatus SoftmaxOf(Builder& b, const ir::Graph& from, const ir::Node& node, Operands operands,
                          Softmax form) {
-  const Reduction r(from, node);
+  const ReducedDims r(from, node);
   ir::ValueId x = Upcast(b, CastToAttr(b, operands[0], node));
   if (r.type.NumElements() == 0) return AsResultsOf(b, from, node, {x});  // no row has a maximum
   if (from.type(node.first_result).dtype == DType::kF32) x = b.Cast(x, DType::kF32);
@@ -239,7 +239,7 @@ ValuesOrStatus DecomposeLogSoftmax(Builder& b, const ir::Graph& from, const ir::
 
 ValuesOrStatus DecomposeSoftmaxBackward(Builder& b, const ir::Graph& from, const ir::Node& node,
                                         Operands operands) {
-  const Reduction r(from, node);
+  const ReducedDims r(from, node);
   const ir::ValueId grad = Upcast(b, operands[0]);
   const ir::ValueId output = Upcast(b, operands[1]);
   const ir::ValueId weighted = b.Mul(grad, output);
@@ -248,7 +248,7 @@ ValuesOrStatus DecomposeSoftmaxBackward(Builder& b, const ir::Graph& from, const
 }
 ValuesOrStatus DecomposeLogSoftmaxBackward(Builder& b, const ir::Graph& from, const ir::Node& node,
                                            Operands operands) {
-  const Reduction r(from, node);
+  const ReducedDims r(from, node);
   const ir::ValueId grad = Upcast(b, operands[0]);
   const ir::ValueId output = Upcast(b, operands[1]);
   const ir::ValueId sum = b.Sum(grad, r.dims, /*keepdim=*/true);
@@ -258,7 +258,7 @@ ValuesOrStatus DecomposeLogSoftmaxBackward(Builder& b, const ir::Graph& from, co
 
 ValuesOrStatus DecomposeGlu(Builder& b, const ir::Graph& from, const ir::Node& node,
                             Operands operands) {
-  const Reduction r(from, node);
+  const ReducedDims r(from, node);
   SPMD_REQUIRE(r.dims.size() == 1, "glu of a scalar");
   const int64_t half = r.type.dims[r.dims[0]] / 2;
   auto slice = [&](int64_t begin) {
@@ -269,7 +269,7 @@ ValuesOrStatus DecomposeGlu(Builder& b, const ir::Graph& from, const ir::Node& n
 
 ValuesOrStatus DecomposeGluBackward(Builder& b, const ir::Graph& from, const ir::Node& node,
                                     Operands operands) {
-  const Reduction r(from, node);
+  const ReducedDims r(from, node);
   SPMD_REQUIRE(r.dims.size() == 1, "the gradient of glu of a scalar");
   const int64_t half = r.type.dims[r.dims[0]];
   auto slice = [&](int64_t begin) {

@@ -6,7 +6,7 @@
 namespace spmd::rules {
 namespace {
 
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
+constexpr double kInf = std::numeric_limits<double>::infinity();
 
 // One attention over n blocks of queries and of keys. A tensor [b,h,s,d] is [b,n·h,s/n,d] *by
 // blocks*. What travels is [b,n,hk,t/n,…]: one roll moves every block to the next device.
@@ -144,7 +144,7 @@ ValuesOrStatus RingOfAttention(Builder& b, const ir::Graph& from, const ir::Node
         b.CallAll(node.op, {query, ring.Key(travelling), ring.Value(travelling), ir::kNoValue},
                   ring.AttributesOf(step));
     const ir::ValueId block_out = Upcast(b, block[0]);
-    const ir::ValueId block_sum = ring.Seen(step, block[1], -kInfinity);
+    const ir::ValueId block_sum = ring.Seen(step, block[1], -kInf);
     if (step == 0) {
       out = block_out;
       sum = block_sum;
@@ -175,7 +175,7 @@ ValuesOrStatus RingOfAttentionBackward(Builder& b, const ir::Graph& from, const 
     const std::vector<ir::ValueId> block =
         b.CallAll(node.op,
                   {grad, query, ring.Key(travelling), ring.Value(travelling), out,
-                   ring.Seen(step, sum, kInfinity), ir::kNoValue},
+                   ring.Seen(step, sum, kInf), ir::kNoValue},
                   ring.AttributesOf(step));
     const ir::ValueId of_query = b.Cast(block[0], dtype);
     const ir::ValueId of_keys = ring.Travelling(block[1], block[2], dtype);

@@ -7,7 +7,7 @@
 namespace spmd::rules {
 namespace {
 
-constexpr auto kRows = Rows(
+constexpr auto kSamplingRows = Rows(
     Einsum("aten::col2im", "... (c [k]) [l] -> ... c [h] [w]")
         .Jointly({0})
         .Decomposes(Col2ImByPosition)
@@ -40,10 +40,10 @@ constexpr auto kRows = Rows(
     Einsum("aten::max_unpool2d", "... [h] [w], ... [h] [w] -> ... [p] [q]").Jointly({0}),
     Einsum("aten::max_unpool3d", "... [t] [h] [w], ... [t] [h] [w] -> ... [o] [p] [q]")
         .Jointly({0}));
-static_assert(AreRowsOf(Family::kSampling, kRows), "see csrc/rules/families.h");
+static_assert(AreRowsOf(Family::kSampling, kSamplingRows), "see csrc/rules/families.h");
 
 }  // namespace
 
-absl::Span<const Row> SamplingRows() { return kRows; }
+absl::Span<const Row> SamplingRows() { return kSamplingRows; }
 
 }  // namespace spmd::rules

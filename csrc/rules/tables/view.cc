@@ -17,7 +17,7 @@
 namespace spmd::rules {
 namespace {
 
-Attributes LocalSize(const OpCall& call, const OpFactors& factors, const CutFactors& cut) {
+Attributes LocalViewSize(const OpCall& call, const OpFactors& factors, const CutFactors& cut) {
   return WithLocalDims(call, factors, cut, "size");
 }
 Attributes LocalInputSizes(const OpCall& call, const OpFactors& factors, const CutFactors& cut) {
@@ -70,7 +70,7 @@ constexpr Row ViewsDims(absl::string_view op) {
   return Views(op, Mapped<Source>).Types(MappedTypes<Source>);
 }
 
-constexpr auto kRows = Rows(
+constexpr auto kViewRows = Rows(
     CannotFail(Rows(
         Same("aten::alias"), Rewritten("aten::block_diag", DecomposeBlockDiag),
         Computed("aten::cat", CatFactors)
@@ -99,7 +99,7 @@ constexpr auto kRows = Rows(
             .Monotone()
             .Types(SameTypes)
             .Decomposes(DecomposeDiagonalScatter),
-        Views("aten::expand", Mapped<ExpandSource>).Types(ExpandTypes).Local(LocalSize),
+        Views("aten::expand", Mapped<ExpandSource>).Types(ExpandTypes).Local(LocalViewSize),
         Moves("aten::flip", FlipFactors).Types(SameTypes),
         Rewritten("aten::narrow_copy", DecomposeNarrowCopy),
         ViewsDims<PermuteSource>("aten::permute").With(&OpFacts::dims, DimsUse::kPermutes),
@@ -158,7 +158,7 @@ constexpr auto kRows = Rows(
         ViewsDims<UnsqueezeSource>("aten::unsqueeze"),
         Views("aten::view", ReshapeFactors)
             .Types(ReshapeTypes)
-            .Local(LocalSize)
+            .Local(LocalViewSize)
             .With(&OpFacts::kernel, "aten::reshape")  // works with any strides
             .With(&OpFacts::dims, DimsUse::kReshapes),
         Computed("aten::view.dtype", BitcastFactors)
@@ -186,10 +186,10 @@ constexpr auto kRows = Rows(
         .Monotone()
         .Types(SameTypes)
         .With(&OpFacts::puts_back, PutsBack{.view = "spmd::slice_start"}));
-static_assert(AreRowsOf(Family::kView, kRows), "see csrc/rules/families.h");
+static_assert(AreRowsOf(Family::kView, kViewRows), "see csrc/rules/families.h");
 
 }  // namespace
 
-absl::Span<const Row> ViewRows() { return kRows; }
+absl::Span<const Row> ViewRows() { return kViewRows; }
 
 }  // namespace spmd::rules

@@ -31,7 +31,8 @@ bool Fits(std::string_view pattern, std::string_view name) {
 }
 
 template <size_t N>
-bool Contains(const std::array<Row, N>& rows, std::string_view op, std::string_view argument) {
+bool ContainsArgument(const std::array<Row, N>& rows, std::string_view op,
+                      std::string_view argument) {
   return std::any_of(rows.begin(), rows.end(), [&](const Row& row) {
     return Fits(row.op, op) && Fits(row.argument, argument);
   });
@@ -171,16 +172,16 @@ NumberUse UseOf(std::string_view op, std::string_view argument, const Type& type
   const bool is_number = type.kind == TypeKind::FloatType || type.kind == TypeKind::NumberType ||
                          type.kind == TypeKind::ComplexType;
   const bool is_integer = type.kind == TypeKind::IntType || type.kind == TypeKind::SymIntType;
-  const bool is_listed = is_integer && Contains(kNumbersAmongIntegers, op, argument);
-  if ((!is_number && !is_listed) || Contains(kStructural, op, argument)) {
+  const bool is_listed = is_integer && ContainsArgument(kNumbersAmongIntegers, op, argument);
+  if ((!is_number && !is_listed) || ContainsArgument(kStructural, op, argument)) {
     return NumberUse::kStructural;
   }
-  if (Contains(kFreeOps, op, argument)) return NumberUse::kFree;
+  if (ContainsArgument(kFreeOps, op, argument)) return NumberUse::kFree;
   const bool has_free_name =
       type.kind == TypeKind::NumberType && op.starts_with("aten::") &&
       std::find(kFreeScalars.begin(), kFreeScalars.end(), argument) != kFreeScalars.end();
-  return has_free_name && !Contains(kAskedAllTheSame, op, argument) ? NumberUse::kFree
-                                                                    : NumberUse::kAsked;
+  return has_free_name && !ContainsArgument(kAskedAllTheSame, op, argument) ? NumberUse::kFree
+                                                                            : NumberUse::kAsked;
 }
 
 }  // namespace
@@ -195,7 +196,7 @@ NumberArgument NumberArgumentOf(const c10::FunctionSchema& schema, const c10::Ar
       number.known.push_back(known.value);
     }
   }
-  if (Contains(kOrders, op, argument.name())) {
+  if (ContainsArgument(kOrders, op, argument.name())) {
     number.known.assign(kOwnFunctions.begin(), kOwnFunctions.end());
   }
   // The default of an omitted factor, which is mostly 1.

@@ -12,7 +12,7 @@ namespace spmd::trace {
 namespace {
 
 template <size_t N>
-bool Contains(const std::array<std::string_view, N>& table, const std::string& name) {
+bool ContainsOp(const std::array<std::string_view, N>& table, const std::string& name) {
   return std::binary_search(table.begin(), table.end(), std::string_view(name));
 }
 
@@ -69,19 +69,19 @@ static_assert(IsSortedAndUnique(kLeft));
 
 }  // namespace
 
-bool IsDroppedArgument(const std::string& name) { return Contains(kDropped, name); }
+bool IsDroppedArgument(const std::string& name) { return ContainsOp(kDropped, name); }
 
 bool IsForeach(const std::string& op) { return op.starts_with(kForeachPrefix); }
 
-bool IsHostOnly(const std::string& op) { return Contains(kHostOnly, op); }
-bool IsCopyOfView(const std::string& op) { return Contains(kCopiesOfViews, op); }
-bool IsDynamicByMaskOnly(const std::string& op) { return Contains(kDynamicByMaskOnly, op); }
-bool TakesHostIndices(const std::string& op) { return Contains(kTakesHostIndices, op); }
-bool IsFactoryOfTensors(const std::string& op) { return Contains(kFactoriesOfTensors, op); }
-bool KeepsAutogradKernel(const std::string& op) { return Contains(kKeepsAutogradKernel, op); }
-bool IsCopyOfTensor(const std::string& op) { return Contains(kCopiesOfTensors, op); }
-bool IsCast(const std::string& op) { return Contains(kCasts, op); }
-bool IsKeptWhole(const std::string& op) { return Contains(kKeptWhole, op); }
-bool IsLeftToPyTorch(const std::string& op) { return Contains(kLeft, op); }
+bool IsHostOnly(const std::string& op) { return ContainsOp(kHostOnly, op); }
+bool IsCopyOfView(const std::string& op) { return ContainsOp(kCopiesOfViews, op); }
+bool IsDynamicByMaskOnly(const std::string& op) { return ContainsOp(kDynamicByMaskOnly, op); }
+bool TakesHostIndices(const std::string& op) { return ContainsOp(kTakesHostIndices, op); }
+bool IsFactoryOfTensors(const std::string& op) { return ContainsOp(kFactoriesOfTensors, op); }
+bool KeepsAutogradKernel(const std::string& op) { return ContainsOp(kKeepsAutogradKernel, op); }
+bool IsCopyOfTensor(const std::string& op) { return ContainsOp(kCopiesOfTensors, op); }
+bool IsCast(const std::string& op) { return ContainsOp(kCasts, op); }
+bool IsKeptWhole(const std::string& op) { return ContainsOp(kKeptWhole, op); }
+bool IsLeftToPyTorch(const std::string& op) { return ContainsOp(kLeft, op); }
 
 }  // namespace spmd::trace

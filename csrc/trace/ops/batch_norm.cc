@@ -95,7 +95,7 @@ void WithUpdateFunctional(SessionState&, const OpInfo& op, torch::jit::Stack* st
 }
 
 // The gradient of native_batch_norm, with the reserve.
-void Backward(SessionState&, const OpInfo& op, torch::jit::Stack* stack) {
+void BatchNormBackward(SessionState&, const OpInfo& op, torch::jit::Stack* stack) {
   const at::AutoDispatchBelowADInplaceOrView below;
   const Args a = PopArguments(op, stack);
   const auto mask = a[9].toBoolList();
@@ -136,7 +136,7 @@ void UpdateStatistics(SessionState&, const OpInfo& op, torch::jit::Stack* stack)
   stack->push_back(var.to(kept));
 }
 
-constexpr HandlerRow kRows[] = {
+constexpr HandlerRow kBatchNormHandlers[] = {
     {"aten::_batch_norm_no_update", &NoUpdate, kReplayable},
     {"aten::_batch_norm_no_update.out", &RunIntoOut},
     {"aten::_batch_norm_with_update", &WithUpdate, kReplayable},
@@ -146,16 +146,16 @@ constexpr HandlerRow kRows[] = {
     {"aten::_native_batch_norm_legit.out", &RunIntoOut},
     {"aten::_native_batch_norm_legit_no_training", &NoTraining, kReplayable},
     {"aten::_native_batch_norm_legit_no_training.out", &RunIntoOut},
-    {"aten::batch_norm_backward", &Backward, kReplayable},
+    {"aten::batch_norm_backward", &BatchNormBackward, kReplayable},
     {"aten::batch_norm_update_stats", &UpdateStatistics, kReplayable},
     {"aten::batch_norm_update_stats.out", &RunIntoOut},
     {"aten::native_batch_norm", &BatchNorm, kReplayable},
     {"aten::native_batch_norm.out", &RunIntoOut},
 };
-static_assert(IsSortedAndUnique(kRows, &HandlerRow::op));
+static_assert(IsSortedAndUnique(kBatchNormHandlers, &HandlerRow::op));
 
 }  // namespace
 
-absl::Span<const HandlerRow> BatchNormHandlers() { return kRows; }
+absl::Span<const HandlerRow> BatchNormHandlers() { return kBatchNormHandlers; }
 
 }  // namespace spmd::trace

@@ -146,7 +146,7 @@ void MultiLabelMarginBackward(SessionState& state, const OpInfo& op, torch::jit:
                                                        at::Reduction::None, a[4].toTensor()));
 }
 
-constexpr HandlerRow kRows[] = {
+constexpr HandlerRow kComposedHandlers[] = {
     {"aten::as_strided_copy", &AsStridedCopy, kReplayable},
     {"aten::as_strided_scatter", &AsStridedScatter},
     {"aten::index_put_", &IndexPutInPlace, kReplayable},
@@ -155,10 +155,10 @@ constexpr HandlerRow kRows[] = {
     {"aten::multilabel_margin_loss_backward", &MultiLabelMarginBackward, kReplayable},
     {"aten::multilabel_margin_loss_forward", &MultiLabelMargin, kReplayable},
 };
-static_assert(IsSortedAndUnique(kRows, &HandlerRow::op));
+static_assert(IsSortedAndUnique(kComposedHandlers, &HandlerRow::op));
 
 }  // namespace
 
-absl::Span<const HandlerRow> ComposedHandlers() { return kRows; }
+absl::Span<const HandlerRow> ComposedHandlers() { return kComposedHandlers; }
 
 }  // namespace spmd::trace

@@ -194,7 +194,7 @@ void IsPinned(SessionState&, const OpInfo& op, torch::jit::Stack* stack) {
   stack->push_back(false);
 }
 
-constexpr HandlerRow kRows[] = {
+constexpr HandlerRow kCopyHandlers[] = {
     {"aten::_has_same_storage_numel", &HasSameStorageNumel},
     {"aten::_local_scalar_dense", &LocalScalarDense},
     {"aten::_pin_memory", &PinMemory},
@@ -206,10 +206,10 @@ constexpr HandlerRow kRows[] = {
     {"aten::is_pinned", &IsPinned},
     {"aten::is_same_size", &IsSameSize},
 };
-static_assert(IsSortedAndUnique(kRows, &HandlerRow::op));
+static_assert(IsSortedAndUnique(kCopyHandlers, &HandlerRow::op));
 
 }  // namespace
 
-absl::Span<const HandlerRow> CopyHandlers() { return kRows; }
+absl::Span<const HandlerRow> CopyHandlers() { return kCopyHandlers; }
 
 }  // namespace spmd::trace

@@ -112,7 +112,7 @@ void Fill(SessionState& state, const OpInfo& op, torch::jit::Stack* stack) {
   stack->push_back(self);
 }
 
-constexpr HandlerRow kRows[] = {
+constexpr HandlerRow kCreationHandlers[] = {
     {"aten::_efficientzerotensor", &Filled},
     {"aten::arange", &Arange},
     {"aten::arange.start", &Arange},
@@ -145,10 +145,10 @@ constexpr HandlerRow kRows[] = {
     {"aten::zeros", &Filled},
     {"aten::zeros_like", &Filled},
 };
-static_assert(IsSortedAndUnique(kRows, &HandlerRow::op));
+static_assert(IsSortedAndUnique(kCreationHandlers, &HandlerRow::op));
 
 }  // namespace
 
-absl::Span<const HandlerRow> CreationHandlers() { return kRows; }
+absl::Span<const HandlerRow> CreationHandlers() { return kCreationHandlers; }
 
 }  // namespace spmd::trace

@@ -129,14 +129,14 @@ void CtcLossBackward(SessionState& state, const OpInfo& op, torch::jit::Stack* s
 }
 
 // Calls are not replayed, since lengths are uploaded from numbers that no recording contains.
-constexpr HandlerRow kRows[] = {
+constexpr HandlerRow kCtcHandlers[] = {
     {"aten::_ctc_loss", &CtcLoss},
     {"aten::_ctc_loss_backward", &CtcLossBackward},
 };
-static_assert(IsSortedAndUnique(kRows, &HandlerRow::op));
+static_assert(IsSortedAndUnique(kCtcHandlers, &HandlerRow::op));
 
 }  // namespace
 
-absl::Span<const HandlerRow> CtcHandlers() { return kRows; }
+absl::Span<const HandlerRow> CtcHandlers() { return kCtcHandlers; }
 
 }  // namespace spmd::trace

@@ -121,7 +121,7 @@ void Forward(SessionState& state, const OpInfo& op, torch::jit::Stack* stack) {
   }
 }
 
-void Backward(SessionState& state, const OpInfo& op, torch::jit::Stack* stack) {
+void EmbeddingBagBackward(SessionState& state, const OpInfo& op, torch::jit::Stack* stack) {
   const Args peeked = PeekArguments(op, stack);
   const bool sparse = peeked[9].toBool();
   if (sparse || peeked[3].toTensor().numel() != peeked[1].toTensor().numel() ||
@@ -167,16 +167,16 @@ void PerSampleBackward(SessionState& state, const OpInfo& op, torch::jit::Stack*
   stack->push_back(entries.Kept(slope, 0));
 }
 
-constexpr HandlerRow kRows[] = {
+constexpr HandlerRow kEmbeddingBagHandlers[] = {
     {"aten::_embedding_bag", &Forward},
-    {"aten::_embedding_bag_backward", &Backward},
+    {"aten::_embedding_bag_backward", &EmbeddingBagBackward},
     {"aten::_embedding_bag_forward_only", &Forward},
     {"aten::_embedding_bag_per_sample_weights_backward", &PerSampleBackward},
 };
-static_assert(IsSortedAndUnique(kRows, &HandlerRow::op));
+static_assert(IsSortedAndUnique(kEmbeddingBagHandlers, &HandlerRow::op));
 
 }  // namespace
 
-absl::Span<const HandlerRow> EmbeddingBagHandlers() { return kRows; }
+absl::Span<const HandlerRow> EmbeddingBagHandlers() { return kEmbeddingBagHandlers; }
 
 }  // namespace spmd::trace

@@ -171,7 +171,7 @@ void HistogramOfBins(SessionState&, const OpInfo& op, torch::jit::Stack* stack) 
                 stack);
 }
 
-constexpr HandlerRow kRows[] = {
+constexpr HandlerRow kHistogramHandlers[] = {
     {"aten::_histogramdd_bin_edges", &BinEdges},
     {"aten::_histogramdd_from_bin_cts", &FromCounts},
     {"aten::_histogramdd_from_bin_tensors", &FromBins},
@@ -180,10 +180,10 @@ constexpr HandlerRow kRows[] = {
     {"aten::histogram.bin_ct", &HistogramOfCount},
     {"aten::histogram.bins_tensor", &HistogramOfBins},
 };
-static_assert(IsSortedAndUnique(kRows, &HandlerRow::op));
+static_assert(IsSortedAndUnique(kHistogramHandlers, &HandlerRow::op));
 
 }  // namespace
 
-absl::Span<const HandlerRow> HistogramHandlers() { return kRows; }
+absl::Span<const HandlerRow> HistogramHandlers() { return kHistogramHandlers; }
 
 }  // namespace spmd::trace

@@ -252,7 +252,7 @@ void AllClose(SessionState&, const OpInfo& op, torch::jit::Stack* stack) {
   stack->push_back(close.all().item<bool>());
 }
 
-constexpr HandlerRow kRows[] = {
+constexpr HandlerRow kLayerHandlers[] = {
     {"aten::_linalg_check_errors", &CheckErrors},
     {"aten::_scaled_dot_product_fused_attention_overrideable", &Attention, kReplayable},
     {"aten::_scaled_dot_product_fused_attention_overrideable_backward", &AttentionBackward,
@@ -265,10 +265,10 @@ constexpr HandlerRow kRows[] = {
     {"aten::linear", &Linear, kReplayable},
     {"aten::linear_backward", &LinearBackward, kReplayable},
 };
-static_assert(IsSortedAndUnique(kRows, &HandlerRow::op));
+static_assert(IsSortedAndUnique(kLayerHandlers, &HandlerRow::op));
 
 }  // namespace
 
-absl::Span<const HandlerRow> LayerHandlers() { return kRows; }
+absl::Span<const HandlerRow> LayerHandlers() { return kLayerHandlers; }
 
 }  // namespace spmd::trace

@@ -115,13 +115,13 @@ void LeastSquares(SessionState& state, const OpInfo& op, torch::jit::Stack* stac
 }
 
 // Calls are not replayed, since they may wait for the ranks.
-constexpr HandlerRow kRows[] = {
+constexpr HandlerRow kLeastSquaresHandlers[] = {
     {"aten::linalg_lstsq", &LeastSquares},
 };
-static_assert(IsSortedAndUnique(kRows, &HandlerRow::op));
+static_assert(IsSortedAndUnique(kLeastSquaresHandlers, &HandlerRow::op));
 
 }  // namespace
 
-absl::Span<const HandlerRow> LeastSquaresHandlers() { return kRows; }
+absl::Span<const HandlerRow> LeastSquaresHandlers() { return kLeastSquaresHandlers; }
 
 }  // namespace spmd::trace

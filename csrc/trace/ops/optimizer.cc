@@ -156,7 +156,7 @@ void Step(SessionState& state, const OpInfo& op, torch::jit::Stack* stack) {
   for (int64_t k = 0; k < step.size(); k += at_once) step.Record(state, k, at_once);
 }
 
-constexpr HandlerRow kRows[] = {
+constexpr HandlerRow kOptimizerHandlers[] = {
     {"aten::_fused_adagrad_", &Step, kReplayable},
     {"aten::_fused_adagrad_.tensor_lr", &Step, kReplayable},
     {"aten::_fused_adam_", &Step, kReplayable},
@@ -166,10 +166,10 @@ constexpr HandlerRow kRows[] = {
     {"aten::_fused_sgd_", &Step, kReplayable},
     {"aten::_fused_sgd_.tensor_lr", &Step, kReplayable},
 };
-static_assert(IsSortedAndUnique(kRows, &HandlerRow::op));
+static_assert(IsSortedAndUnique(kOptimizerHandlers, &HandlerRow::op));
 
 }  // namespace
 
-absl::Span<const HandlerRow> OptimizerHandlers() { return kRows; }
+absl::Span<const HandlerRow> OptimizerHandlers() { return kOptimizerHandlers; }
 
 }  // namespace spmd::trace

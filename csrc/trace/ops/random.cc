@@ -303,7 +303,7 @@ void Dirichlet(SessionState& state, const OpInfo& op, torch::jit::Stack* stack) 
   DrawFrom(state, "spmd::dirichlet", op, 1, stack);
 }
 
-constexpr HandlerRow kRows[] = {
+constexpr HandlerRow kRandomHandlers[] = {
     {"aten::_sample_dirichlet", &Dirichlet},
     {"aten::_standard_gamma", &StandardGamma},
     {"aten::bernoulli", &Bernoulli},
@@ -342,10 +342,10 @@ constexpr HandlerRow kRows[] = {
     {"aten::random_.to", &InPlace<ExactIntegers>},
     {"aten::uniform_", &InPlace<Uniform>},
 };
-static_assert(IsSortedAndUnique(kRows, &HandlerRow::op));
+static_assert(IsSortedAndUnique(kRandomHandlers, &HandlerRow::op));
 
 }  // namespace
 
-absl::Span<const HandlerRow> RandomHandlers() { return kRows; }
+absl::Span<const HandlerRow> RandomHandlers() { return kRandomHandlers; }
 
 }  // namespace spmd::trace

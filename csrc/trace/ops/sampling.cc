@@ -126,14 +126,14 @@ void Multinomial(SessionState& state, const OpInfo& op, torch::jit::Stack* stack
                        : DrawWithoutReplacement(checked, samples, generator));
 }
 
-constexpr HandlerRow kRows[] = {
+constexpr HandlerRow kSamplingHandlers[] = {
     {"aten::multinomial", &Multinomial},
     {"aten::multinomial.out", &RunIntoOut},
 };
-static_assert(IsSortedAndUnique(kRows, &HandlerRow::op));
+static_assert(IsSortedAndUnique(kSamplingHandlers, &HandlerRow::op));
 
 }  // namespace
 
-absl::Span<const HandlerRow> SamplingHandlers() { return kRows; }
+absl::Span<const HandlerRow> SamplingHandlers() { return kSamplingHandlers; }
 
 }  // namespace spmd::trace

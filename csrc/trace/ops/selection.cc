@@ -300,7 +300,7 @@ void UniqueConsecutiveSlices(SessionState& state, const OpInfo& op, torch::jit::
 }
 
 // Calls that wait for a number are not replayed, whatever these rows say.
-constexpr HandlerRow kRows[] = {
+constexpr HandlerRow kSelectionHandlers[] = {
     {"aten::_unique", &UniqueElements},
     {"aten::_unique2", &UniqueElements},
     {"aten::index.Tensor", &Index, kReplayable},
@@ -317,10 +317,10 @@ constexpr HandlerRow kRows[] = {
     {"aten::unique_dim", &UniqueSlices},
     {"aten::unique_dim_consecutive", &UniqueConsecutiveSlices},
 };
-static_assert(IsSortedAndUnique(kRows, &HandlerRow::op));
+static_assert(IsSortedAndUnique(kSelectionHandlers, &HandlerRow::op));
 
 }  // namespace
 
-absl::Span<const HandlerRow> SelectionHandlers() { return kRows; }
+absl::Span<const HandlerRow> SelectionHandlers() { return kSelectionHandlers; }
 
 }  // namespace spmd::trace

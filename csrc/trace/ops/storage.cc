@@ -127,7 +127,7 @@ int64_t BytesOf(const BaseForm& form) {
   return bytes;
 }
 
-constexpr HandlerRow kRows[] = {
+constexpr HandlerRow kStorageHandlers[] = {
     {"aten::resize_", &Resize},
     {"aten::resize_as_", &ResizeAs},
     {"aten::set_", &SetEmpty},
@@ -136,11 +136,11 @@ constexpr HandlerRow kRows[] = {
     {"aten::set_.source_Tensor", &SetTensor},
     {"aten::set_.source_Tensor_storage_offset", &SetTensor},
 };
-static_assert(IsSortedAndUnique(kRows, &HandlerRow::op));
+static_assert(IsSortedAndUnique(kStorageHandlers, &HandlerRow::op));
 
 }  // namespace
 
-absl::Span<const HandlerRow> StorageHandlers() { return kRows; }
+absl::Span<const HandlerRow> StorageHandlers() { return kStorageHandlers; }
 
 void ResizeStorage(SessionState& state, c10::StorageImpl* storage, int64_t nbytes) {
   const c10::Storage holder(c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(storage));

@@ -26,7 +26,7 @@ namespace spmd::trace {
 
 namespace {
 
-struct Attention {
+struct AttentionWeights {
   int64_t num_heads;
   at::Tensor in_weight, in_bias, out_weight, out_bias;
   at::Tensor mask;         // undefined for none
@@ -35,7 +35,7 @@ struct Attention {
 
 // The bias of the scores [B, heads, T, T], with that shape or one that broadcasts to it: -inf where
 // the mask masks out. A mask of numbers is such a bias already.
-at::Tensor BiasOf(const Attention& a, at::ScalarType dtype) {
+at::Tensor BiasOf(const AttentionWeights& a, at::ScalarType dtype) {
   at::Tensor mask = a.mask;
   if (a.mask_type == 1) mask = mask.view({mask.size(0), 1, 1, mask.size(1)});
   if (mask.is_floating_point()) return mask.to(dtype);
@@ -44,7 +44,7 @@ at::Tensor BiasOf(const Attention& a, at::ScalarType dtype) {
 }
 
 std::pair<at::Tensor, at::Tensor> Attend(const at::Tensor& query, const at::Tensor& key,
-                                         const at::Tensor& value, const Attention& a,
+                                         const at::Tensor& value, const AttentionWeights& a,
                                          bool need_weights, bool average) {
   const int64_t width = a.out_weight.size(0);
   // Each has dimensions [B, heads, T, width of a head].
@@ -84,13 +84,13 @@ std::pair<at::Tensor, at::Tensor> Attend(const at::Tensor& query, const at::Tens
 void NativeMultiHeadAttention(SessionState&, const OpInfo& op, torch::jit::Stack* stack) {
   const at::AutoDispatchBelowADInplaceOrView below;
   const Args a = PopArguments(op, stack);
-  const Attention attention{a[4].toInt(),
-                            a[5].toTensor(),
-                            a[6].toTensor(),
-                            a[7].toTensor(),
-                            a[8].toTensor(),
-                            TensorOrUndefined(a[9]),
-                            a[12].isNone() ? -1 : a[12].toInt()};
+  const AttentionWeights attention{a[4].toInt(),
+                                   a[5].toTensor(),
+                                   a[6].toTensor(),
+                                   a[7].toTensor(),
+                                   a[8].toTensor(),
+                                   TensorOrUndefined(a[9]),
+                                   a[12].isNone() ? -1 : a[12].toInt()};
   auto [out, weights] = Attend(a[0].toTensor(), a[1].toTensor(), a[2].toTensor(), attention,
                                a[10].toBool(), a[11].toBool());
   stack->emplace_back(std::move(out));
@@ -101,13 +101,13 @@ void TransformerEncoderLayer(SessionState&, const OpInfo& op, torch::jit::Stack*
   const at::AutoDispatchBelowADInplaceOrView below;
   const Args a = PopArguments(op, stack);
   const at::Tensor src = a[0].toTensor();
-  const Attention attention{a[2].toInt(),
-                            a[3].toTensor(),
-                            a[4].toTensor(),
-                            a[5].toTensor(),
-                            a[6].toTensor(),
-                            TensorOrUndefined(a[18]),
-                            a[19].isNone() ? -1 : a[19].toInt()};
+  const AttentionWeights attention{a[2].toInt(),
+                                   a[3].toTensor(),
+                                   a[4].toTensor(),
+                                   a[5].toTensor(),
+                                   a[6].toTensor(),
+                                   TensorOrUndefined(a[18]),
+                                   a[19].isNone() ? -1 : a[19].toInt()};
   const bool gelu = a[7].toBool(), norm_first = a[8].toBool();
   const auto norm = [&](const at::Tensor& x, int first) {
     return at::layer_norm(x, {a[1].toInt()}, OptionalTensor(a[first]), OptionalTensor(a[first + 1]),
@@ -142,16 +142,16 @@ void NestedFromMask(SessionState&, const OpInfo&, torch::jit::Stack*) {
       "'; create nn.TransformerEncoder with enable_nested_tensor=False, which keeps the padding");
 }
 
-constexpr HandlerRow kRows[] = {
+constexpr HandlerRow kTransformerHandlers[] = {
     {"aten::_native_multi_head_attention", &NativeMultiHeadAttention},
     {"aten::_nested_tensor_from_mask", &NestedFromMask},
     {"aten::_nested_tensor_from_mask_left_aligned", &IsLeftAligned},
     {"aten::_transformer_encoder_layer_fwd", &TransformerEncoderLayer},
 };
-static_assert(IsSortedAndUnique(kRows, &HandlerRow::op));
+static_assert(IsSortedAndUnique(kTransformerHandlers, &HandlerRow::op));
 
 }  // namespace
 
-absl::Span<const HandlerRow> TransformerHandlers() { return kRows; }
+absl::Span<const HandlerRow> TransformerHandlers() { return kTransformerHandlers; }
 
 }  // namespace spmd::trace

@@ -191,7 +191,7 @@ constexpr char kT[] = "aten::t";
 constexpr char kTransposeInt[] = "aten::transpose.int";
 constexpr char kUnsqueeze[] = "aten::unsqueeze";
 
-constexpr HandlerRow kRows[] = {
+constexpr HandlerRow kViewHandlers[] = {
     {"aten::_conj", &RunView<Only<ViewOp::kConj>, true>, kReplayable},
     {"aten::_neg_view", &RunView<Only<ViewOp::kNeg>, false, true>, kReplayable},
     {"aten::_reshape_alias", &RunView<Only<ViewOp::kReshape>>, kReplayable},
@@ -229,10 +229,10 @@ constexpr HandlerRow kRows[] = {
     {"aten::view_as_complex", &RunView<Only<ViewOp::kViewAsComplex>>, kReplayable},
     {"aten::view_as_real", &RunView<Only<ViewOp::kViewAsReal>>, kReplayable},
 };
-static_assert(IsSortedAndUnique(kRows, &HandlerRow::op));
+static_assert(IsSortedAndUnique(kViewHandlers, &HandlerRow::op));
 
 }  // namespace
 
-absl::Span<const HandlerRow> ViewHandlers() { return kRows; }
+absl::Span<const HandlerRow> ViewHandlers() { return kViewHandlers; }
 
 }  // namespace spmd::trace

@@ -31,10 +31,7 @@ MeshSet MeshesOf(Meshes& known, const Tape& tape, absl::Span<const OutputSpec> o
 
 }  // namespace
 
-std::vector<Mesh> MeshesNamed(const Meshes& known, const Tape& tape,
-                              absl::Span<const OutputSpec> outputs) {
-  const Needed needed = NeededFor(tape, outputs);
-  const std::vector<bool> overwritten = OverwrittenInputs(tape, outputs);
+std::vector<Mesh> MeshesOfMarks(const Tape& tape, const Needed& needed) {
   std::vector<Mesh> meshes;
   for (size_t k = 0; k < tape.inputs().size(); ++k) {
     const MarkPtr& mark = tape.inputs()[k].mark;
@@ -43,6 +40,14 @@ std::vector<Mesh> MeshesNamed(const Meshes& known, const Tape& tape,
   for (const Annotation& a : tape.annotations()) {
     if (needed.Has(tape, a.value)) meshes.push_back(a.mark->mesh);
   }
+  return meshes;
+}
+
+std::vector<Mesh> MeshesNamed(const Meshes& known, const Tape& tape,
+                              absl::Span<const OutputSpec> outputs) {
+  const Needed needed = NeededFor(tape, outputs);
+  const std::vector<bool> overwritten = OverwrittenInputs(tape, outputs);
+  std::vector<Mesh> meshes = MeshesOfMarks(tape, needed);
   // At most this many meshes of layouts are added, so that a grid is the common refinement of a few
   // meshes.
   constexpr size_t kMostOfLayouts = 16;

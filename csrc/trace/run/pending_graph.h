@@ -12,8 +12,11 @@
 
 namespace spmd::trace {
 
-// The meshes of the part of the tape that the outputs need: those of its marks, which name the
-// axes, and those of the layouts in which it takes its inputs.
+// The meshes of the marks in the part of the tape that the outputs need.
+std::vector<Mesh> MeshesOfMarks(const Tape& tape, const Needed& needed);
+
+// Those of MeshesOfMarks, which name the axes, and those of the layouts in which that part of the
+// tape takes its inputs.
 std::vector<Mesh> MeshesNamed(const Meshes& known, const Tape& tape,
                               absl::Span<const OutputSpec> outputs);
 

@@ -39,10 +39,7 @@ absl::StatusOr<TracedGraph> TracePending(SessionState& state, const Mesh& mesh) 
   Tape& tape = *state.tape;
   tape.EndFollowing();
   const std::vector<OutputSpec> outputs = FindLive(tape).outputs;
-  std::vector<Mesh> meshes = {mesh};
-  for (const Mesh& other : MeshesNamed(state.meshes, tape, outputs)) {
-    if (std::find(meshes.begin(), meshes.end(), other) == meshes.end()) meshes.push_back(other);
-  }
+  const std::vector<Mesh> meshes = WithFirst(mesh, MeshesNamed(state.meshes, tape, outputs));
   TracedGraph traced{.graph = {}, .inputs = {}, .mesh = mesh, .meshes = state.meshes.SetOf(meshes)};
   SPMD_ASSIGN_OR_RETURN(Lowered lowered,
                         Lower(tape, outputs, {&traced.meshes.meshes, &traced.meshes.grids, {}}));

@@ -6,32 +6,23 @@
 #include "absl/strings/str_cat.h"
 #include "csrc/trace/program/lower.h"
 #include "csrc/trace/recorder/tensor.h"
+#include "csrc/trace/run/pending_graph.h"
 #include "csrc/util/status.h"
 
 namespace spmd::trace {
 namespace {
 
-// `mesh` first, then those of the marks on what the outputs need.
-std::vector<Mesh> MeshesOf(const Tape& tape, absl::Span<const OutputSpec> outputs,
-                           const Mesh& mesh) {
-  std::vector<Mesh> meshes = {mesh};
-  const auto add = [&](const Mesh& other) {
-    if (std::find(meshes.begin(), meshes.end(), other) == meshes.end()) meshes.push_back(other);
-  };
-  const Needed needed = NeededFor(tape, outputs);
-  for (size_t k = 0; k < tape.inputs().size(); ++k) {
-    const MarkPtr& mark = tape.inputs()[k].mark;
-    if (needed.inputs[k] && mark != nullptr) add(mark->mesh);
-  }
-  for (const Annotation& annotation : tape.annotations()) {
-    if (needed.Has(tape, annotation.value)) add(annotation.mark->mesh);
-  }
-  return meshes;
-}
-
 LowerOptions OptionsFor(const MeshSet& set) { return {&set.meshes, &set.grids, {}}; }
 
 }  // namespace
+
+std::vector<Mesh> WithFirst(const Mesh& mesh, absl::Span<const Mesh> others) {
+  std::vector<Mesh> meshes = {mesh};
+  for (const Mesh& other : others) {
+    if (std::find(meshes.begin(), meshes.end(), other) == meshes.end()) meshes.push_back(other);
+  }
+  return meshes;
+}
 
 ShapeOnly MakeShapeOnly(at::ScalarType type, at::IntArrayRef sizes) {
   const at::Tensor shape = at::empty(sizes, at::TensorOptions(at::kMeta).dtype(type));
@@ -64,7 +55,7 @@ absl::StatusOr<TracedGraph> TraceGraph(SessionState& state, absl::Span<const Sha
     if (const TapeId id = pending(result); id != kNoId) outputs.push_back({id});
   }
   TracedGraph traced{.graph = {}, .inputs = {}, .mesh = mesh, .meshes = {}};
-  traced.meshes.meshes = MeshesOf(tape, outputs, mesh);
+  traced.meshes.meshes = WithFirst(mesh, MeshesOfMarks(tape, NeededFor(tape, outputs)));
   traced.meshes.grids = Grid::ForMeshes(traced.meshes.meshes);
   SPMD_ASSIGN_OR_RETURN(Lowered lowered, Lower(tape, outputs, OptionsFor(traced.meshes)));
   for (const ShapeOnly& input : inputs) {

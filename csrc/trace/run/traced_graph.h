@@ -40,6 +40,10 @@ struct TracedGraph {
   absl::StatusOr<ir::Graph> Marked(absl::Span<const std::pair<int, PartitionSpec>> marks) const;
 };
 
+// `mesh`, then those of `others` that are other meshes, each once: with these grids, grid 0 is that
+// of `mesh`.
+std::vector<Mesh> WithFirst(const Mesh& mesh, absl::Span<const Mesh> others);
+
 // The part of the tape that `results` need and that gives each of `inputs` the value which its
 // tensor holds now. Grid 0 is that of `mesh`. The tape stays as it is.
 // Requires: the tensors of `results` are of the device.

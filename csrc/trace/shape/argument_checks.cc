@@ -147,12 +147,12 @@ bool HasDims(const OpInfo& op, const Args& args) {
   return args[0].toTensor().dim() > 0 || args[op.FindArg("dims")].toIntVector().empty();
 }
 
-struct Row {
+struct CheckedRow {
   std::string_view op;  // without its overload
   bool (*takes)(const OpInfo&, const Args&);
 };
 
-constexpr Row kRows[] = {
+constexpr CheckedRow kArgumentChecksRows[] = {
     {"aten::_fused_moving_avg_obs_fq_helper", KeepsSizes},
     {"aten::_fused_moving_avg_obs_fq_helper_functional", KeepsSizes},
     {"aten::_index_put_impl", TakesIndexedWrite},
@@ -170,16 +170,16 @@ constexpr Row kRows[] = {
     {"aten::slice_scatter", FitsSlice},
 };
 
-static_assert(IsSortedAndUnique(kRows, &Row::op));
+static_assert(IsSortedAndUnique(kArgumentChecksRows, &CheckedRow::op));
 
 }  // namespace
 
 bool TakesArguments(const OpInfo& op, const Args& args) {
   const std::string_view base = op.handle.operator_name().name;
-  const Row* const row =
-      std::lower_bound(std::begin(kRows), std::end(kRows), base,
-                       [](const Row& r, std::string_view name) { return r.op < name; });
-  return row == std::end(kRows) || row->op != base || row->takes(op, args);
+  const CheckedRow* const row =
+      std::lower_bound(std::begin(kArgumentChecksRows), std::end(kArgumentChecksRows), base,
+                       [](const CheckedRow& r, std::string_view name) { return r.op < name; });
+  return row == std::end(kArgumentChecksRows) || row->op != base || row->takes(op, args);
 }
 
 }  // namespace spmd::trace

@@ -167,11 +167,6 @@ bool IsDefinedOnNothing(const OpInfo& op) {
                       [&](std::string_view part) { return Says(op.name, part); });
 }
 
-bool IsDefinedOnZeros(const OpInfo& op) {
-  return std::none_of(kUndefinedOnZeros.begin(), kUndefinedOnZeros.end(),
-                      [&](std::string_view part) { return Says(op.name, part); });
-}
-
 // True if the CPU accepts the distribution's parameters and element type.
 bool AgreesOnDistribution(const OpInfo& op, const std::vector<c10::IValue>& args) {
   return !Try(op, args, /*whole=*/false).error.has_value();
@@ -186,6 +181,11 @@ bool AgreesOnTypes(const OpInfo& op, const std::vector<c10::IValue>& args, const
 }
 
 }  // namespace
+
+bool IsDefinedOnZeros(const OpInfo& op) {
+  return std::none_of(kUndefinedOnZeros.begin(), kUndefinedOnZeros.end(),
+                      [&](std::string_view part) { return Says(op.name, part); });
+}
 
 std::vector<c10::IValue> WithTensors(const OpInfo& op, const std::vector<c10::IValue>& args,
                                      c10::DeviceType device,

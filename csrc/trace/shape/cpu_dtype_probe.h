@@ -23,6 +23,10 @@ std::vector<c10::IValue> WithTensors(const OpInfo& op, const std::vector<c10::IV
                                      c10::DeviceType device,
                                      const std::function<at::Tensor(const at::Tensor&)>& other);
 
+// False for ops whose kernels write where their integers say, unchecked, and whose integers may not
+// all be zero.
+bool IsDefinedOnZeros(const OpInfo& op);
+
 class CpuAnswers {
  public:
   // True if the CPU accepts a call that Meta accepts. The call is tried: as it is, if no tensor in

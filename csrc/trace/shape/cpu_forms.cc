@@ -159,13 +159,13 @@ void SetConvolutionFormat(TensorMeta& meta, at::MemoryFormat format) {
 
 bool HasChannelsAndPlaces(const at::Tensor& t) { return t.dim() >= 3 && t.dim() <= 5; }
 
-void Convolution(const OpInfo& op, const Args& args, Inference& result) {
+void ConvolutionForm(const OpInfo& op, const Args& args, Inference& result) {
   const at::Tensor image = args[0].toTensor(), kernel = args[1].toTensor();
   if (!HasChannelsAndPlaces(image) || !HasChannelsAndPlaces(kernel)) return;
   SetConvolutionFormat(result.tensors[0], FormatOfConvolution(image, kernel, args, 3));
 }
 
-void ConvolutionBackward(const OpInfo& op, const Args& args, Inference& result) {
+void ConvolutionBackwardForm(const OpInfo& op, const Args& args, Inference& result) {
   const at::Tensor image = args[1].toTensor(), kernel = args[2].toTensor();
   if (!HasChannelsAndPlaces(image) || !HasChannelsAndPlaces(kernel)) return;
   const at::MemoryFormat format = FormatOfConvolution(image, kernel, args, 4);
@@ -192,14 +192,14 @@ void StatisticsOfHalfTypes(const OpInfo& op, const Args& args, Inference& result
   for (size_t r = 4; with_update && r < result.tensors.size(); ++r) result.tensors[r].dtype = input;
 }
 
-void BatchNorm(const OpInfo& op, const Args& args, Inference& result) {
+void BatchNormForm(const OpInfo& op, const Args& args, Inference& result) {
   FormatOfFirst(op, args, result);
   StatisticsOfHalfTypes(op, args, result);
 }
 
 // In inference the CPU's kernels save no statistics: the gradient uses the running ones.
 void BatchNormWithout(const OpInfo& op, const Args& args, Inference& result) {
-  BatchNorm(op, args, result);
+  BatchNormForm(op, args, result);
   for (size_t r = 1; r < 3; ++r) {
     result.tensors[r] = TensorMeta::Contiguous(result.tensors[r].dtype, {0});
   }
@@ -207,7 +207,7 @@ void BatchNormWithout(const OpInfo& op, const Args& args, Inference& result) {
 
 void BatchNormByArgument(const OpInfo& op, const Args& args, Inference& result) {
   const bool trains = args[op.FindArg("training")].toBool();
-  return trains ? BatchNorm(op, args, result) : BatchNormWithout(op, args, result);
+  return trains ? BatchNormForm(op, args, result) : BatchNormWithout(op, args, result);
 }
 
 // The unreduced loss of a single sample has no dimension, or that of its target.
@@ -220,15 +220,15 @@ void MarginLoss(const OpInfo& op, const Args& args, Inference& result) {
       TensorMeta::Contiguous(result.tensors[0].dtype, at::IntArrayRef(sizes.data(), sizes.size()));
 }
 
-struct Row {
+struct FormRow {
   std::string_view op;  // without its overload
   CorrectFn correct;
 };
 
-constexpr Row kRows[] = {
+constexpr FormRow kCpuFormsRows[] = {
     {"aten::_batch_norm_no_update", BatchNormWithout},
-    {"aten::_batch_norm_with_update", BatchNorm},
-    {"aten::_batch_norm_with_update_functional", BatchNorm},
+    {"aten::_batch_norm_with_update", BatchNormForm},
+    {"aten::_batch_norm_with_update_functional", BatchNormForm},
     {"aten::_log_softmax_backward_data", Contiguous},
     {"aten::_native_batch_norm_legit", BatchNormByArgument},
     {"aten::_native_batch_norm_legit_functional", BatchNormByArgument},
@@ -237,8 +237,8 @@ constexpr Row kRows[] = {
     {"aten::binary_cross_entropy", OrderOfFirst},
     {"aten::channel_shuffle", FormatOfFirst},
     {"aten::complex", IteratorOfTwo},
-    {"aten::convolution", Convolution},
-    {"aten::convolution_backward", ConvolutionBackward},
+    {"aten::convolution", ConvolutionForm},
+    {"aten::convolution_backward", ConvolutionBackwardForm},
     {"aten::copysign", IteratorOfTwo},
     {"aten::div", IteratorOfTwo},
     {"aten::floor_divide", IteratorOfTwo},
@@ -278,7 +278,7 @@ constexpr Row kRows[] = {
     {"aten::xlogy", IteratorOfTwo},
 };
 
-static_assert(IsSortedAndUnique(kRows, &Row::op));
+static_assert(IsSortedAndUnique(kCpuFormsRows, &FormRow::op));
 
 }  // namespace
 
@@ -291,9 +291,10 @@ Dims StridesInOrderOf(const at::Tensor& t) {
 
 void CorrectAsOnCpu(const OpInfo& op, const std::vector<c10::IValue>& args, Inference& result) {
   const std::string_view base = op.handle.operator_name().name;
-  const Row* row = std::lower_bound(std::begin(kRows), std::end(kRows), base,
-                                    [](const Row& r, std::string_view b) { return r.op < b; });
-  if (row == std::end(kRows) || row->op != base || result.tensors.empty()) return;
+  const FormRow* row =
+      std::lower_bound(std::begin(kCpuFormsRows), std::end(kCpuFormsRows), base,
+                       [](const FormRow& r, std::string_view b) { return r.op < b; });
+  if (row == std::end(kCpuFormsRows) || row->op != base || result.tensors.empty()) return;
   const runtime::DispatchGuard guard;
   row->correct(op, args, result);
 }

@@ -164,7 +164,7 @@ Tensor NllLoss2dBackward(const Tensor& grad, const Tensor& self, const Tensor& t
   return MetaContiguousLike(self);
 }
 
-constexpr MetaKernelRow kRows[] = {
+constexpr MetaKernelRow kElementwiseMetaKernels[] = {
     {"aten::_prelu_kernel", &MetaKernel<&Prelu>},
     {"aten::_prelu_kernel_backward", &MetaKernel<&PreluBackward>},
     {"aten::abs", &MetaKernel<&Abs>},
@@ -199,10 +199,10 @@ constexpr MetaKernelRow kRows[] = {
     {"aten::smooth_l1_loss_backward", &MetaKernel<&SmoothLossBackward>},
     {"aten::where.self", &MetaKernel<&Where>},
 };
-static_assert(IsSortedAndUnique(kRows, &MetaKernelRow::op));
+static_assert(IsSortedAndUnique(kElementwiseMetaKernels, &MetaKernelRow::op));
 
 }  // namespace
 
-absl::Span<const MetaKernelRow> ElementwiseMetaKernels() { return kRows; }
+absl::Span<const MetaKernelRow> ElementwiseMetaKernels() { return kElementwiseMetaKernels; }
 
 }  // namespace spmd::trace

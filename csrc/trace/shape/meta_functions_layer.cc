@@ -280,7 +280,7 @@ Tensor EmbeddingBackward(const Tensor& grad, const Tensor& indices, int64_t rows
   return MetaOfSizes({rows, grad.size(-1)}, grad.scalar_type());
 }
 
-constexpr MetaKernelRow kRows[] = {
+constexpr MetaKernelRow kLayerMetaKernels[] = {
     {"aten::_adaptive_avg_pool2d", &MetaKernel<&AdaptiveAveragePool>},
     {"aten::_adaptive_avg_pool2d_backward", &MetaKernel<&AdaptiveAveragePoolBackward>},
     {"aten::_adaptive_avg_pool3d", &MetaKernel<&AdaptiveAveragePool3d>},
@@ -303,10 +303,10 @@ constexpr MetaKernelRow kRows[] = {
     {"aten::native_layer_norm", &MetaKernel<&LayerNorm>},
     {"aten::native_layer_norm_backward", &MetaKernel<&LayerNormBackward>},
 };
-static_assert(IsSortedAndUnique(kRows, &MetaKernelRow::op));
+static_assert(IsSortedAndUnique(kLayerMetaKernels, &MetaKernelRow::op));
 
 }  // namespace
 
-absl::Span<const MetaKernelRow> LayerMetaKernels() { return kRows; }
+absl::Span<const MetaKernelRow> LayerMetaKernels() { return kLayerMetaKernels; }
 
 }  // namespace spmd::trace

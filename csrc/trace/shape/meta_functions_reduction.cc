@@ -62,7 +62,7 @@ Tensor Trace(const Tensor& self) {
   return MetaOfSizes({}, whole ? at::kLong : self.scalar_type());
 }
 
-constexpr MetaKernelRow kRows[] = {
+constexpr MetaKernelRow kReductionMetaKernels[] = {
     {"aten::count_nonzero.dim_IntList", &MetaKernel<&CountNonzero>},
     {"aten::dot", &MetaKernel<&Dot>},
     {"aten::kthvalue", &MetaKernel<&KthValue>},
@@ -82,10 +82,10 @@ constexpr MetaKernelRow kRows[] = {
     {"aten::var_mean.correction", &MetaKernel<&SpreadAndMean>},
     {"aten::vdot", &MetaKernel<&Dot>},
 };
-static_assert(IsSortedAndUnique(kRows, &MetaKernelRow::op));
+static_assert(IsSortedAndUnique(kReductionMetaKernels, &MetaKernelRow::op));
 
 }  // namespace
 
-absl::Span<const MetaKernelRow> ReductionMetaKernels() { return kRows; }
+absl::Span<const MetaKernelRow> ReductionMetaKernels() { return kReductionMetaKernels; }
 
 }  // namespace spmd::trace

@@ -186,7 +186,7 @@ c10::KernelFunction Boxed() {
   return c10::KernelFunction::makeFromBoxedFunction<kFunction>();
 }
 
-constexpr MetaKernelRow kRows[] = {
+constexpr MetaKernelRow kShapeMetaKernels[] = {
     {"aten::bernoulli_.float", &Boxed<&GivesFirst>},
     {"aten::bucketize.Tensor", &MetaKernel<&Searched>},
     {"aten::cauchy_", &MetaKernel<&DrawsFloats<double, double>>},
@@ -223,10 +223,10 @@ constexpr MetaKernelRow kRows[] = {
     {"aten::where.self_out", &Boxed<&GivesLast>},
     {"aten::zero_", &Boxed<&GivesFirst>},
 };
-static_assert(IsSortedAndUnique(kRows, &MetaKernelRow::op));
+static_assert(IsSortedAndUnique(kShapeMetaKernels, &MetaKernelRow::op));
 
 }  // namespace
 
-absl::Span<const MetaKernelRow> ShapeMetaKernels() { return kRows; }
+absl::Span<const MetaKernelRow> ShapeMetaKernels() { return kShapeMetaKernels; }
 
 }  // namespace spmd::trace

@@ -17,7 +17,7 @@ namespace {
 using Args = std::vector<c10::IValue>;
 using ShapesFn = bool (*)(const Args&, Inference&);
 
-TensorMeta MetaLike(const at::Tensor& t) {
+TensorMeta ContiguousLike(const at::Tensor& t) {
   return TensorMeta::Contiguous(t.scalar_type(), t.sizes());
 }
 
@@ -31,11 +31,11 @@ template <int... kArguments>
 bool Like(const Args& args, Inference& result) {
   for (const int k : {kArguments...}) {
     if (args[k].isTensor()) {
-      Add(result, MetaLike(args[k].toTensor()));
+      Add(result, ContiguousLike(args[k].toTensor()));
       continue;
     }
     const std::vector<at::Tensor> list = args[k].toTensorVector();
-    for (const at::Tensor& t : list) result.tensors.push_back(MetaLike(t));
+    for (const at::Tensor& t : list) result.tensors.push_back(ContiguousLike(t));
     result.counts.push_back(static_cast<int>(list.size()));
   }
   return true;
@@ -47,7 +47,7 @@ bool Geqrf(const Args& args, Inference& result) {
   if (self.dim() < 2 || !(self.is_floating_point() || self.is_complex())) return false;
   std::vector<int64_t> tau(self.sizes().begin(), self.sizes().end() - 2);
   tau.push_back(std::min(self.size(-2), self.size(-1)));
-  Add(result, MetaLike(self));
+  Add(result, ContiguousLike(self));
   Add(result, TensorMeta::Contiguous(self.scalar_type(), tau));
   return true;
 }
@@ -57,14 +57,14 @@ bool Binomial(const Args& args, Inference& result) {
   const at::Tensor count = args[0].toTensor(), prob = args[1].toTensor();
   if (!count.is_floating_point() || prob.scalar_type() != count.scalar_type()) return false;
   if (!at::is_expandable_to(prob.sizes(), count.sizes())) return false;
-  Add(result, MetaLike(count));
+  Add(result, ContiguousLike(count));
   return true;
 }
 
 bool Dirichlet(const Args& args, Inference& result) {
   const at::Tensor alpha = args[0].toTensor();
   if (!alpha.is_floating_point() || alpha.dim() == 0) return false;
-  Add(result, MetaLike(alpha));
+  Add(result, ContiguousLike(alpha));
   return true;
 }
 
@@ -159,18 +159,18 @@ bool WeightNorm(const Args& args, Inference& result) {
   for (int64_t d = 0; d < v.dim(); ++d) {
     if (g.size(d) != (d == dim ? v.size(d) : 1)) return false;
   }
-  Add(result, MetaLike(v));
+  Add(result, ContiguousLike(v));
   const bool half = at::isReducedFloatingType(g.scalar_type());
   Add(result, TensorMeta::Contiguous(half ? at::kFloat : g.scalar_type(), g.sizes()));
   return true;
 }
 
-struct Row {
+struct OverriddenRow {
   std::string_view op;
   ShapesFn shapes;
 };
 
-constexpr Row kRows[] = {
+constexpr OverriddenRow kMetaOverridesRows[] = {
     {"aten::_dirichlet_grad", Like<0>},
     {"aten::_fused_adagrad", Like<0, 1, 2, 3>},
     {"aten::_fused_adagrad.tensor_lr", Like<0, 1, 2>},
@@ -193,15 +193,15 @@ constexpr Row kRows[] = {
     {"aten::multilabel_margin_loss_backward", Like<1>},
 };
 
-static_assert(IsSortedAndUnique(kRows, &Row::op));
+static_assert(IsSortedAndUnique(kMetaOverridesRows, &OverriddenRow::op));
 
 }  // namespace
 
 bool OwnShapes(const OpInfo& op, const std::vector<c10::IValue>& args, Inference& result) {
-  const Row* row =
-      std::lower_bound(std::begin(kRows), std::end(kRows), std::string_view(op.name),
-                       [](const Row& r, std::string_view name) { return r.op < name; });
-  return row != std::end(kRows) && row->op == op.name && row->shapes(args, result);
+  const OverriddenRow* row = std::lower_bound(
+      std::begin(kMetaOverridesRows), std::end(kMetaOverridesRows), std::string_view(op.name),
+      [](const OverriddenRow& r, std::string_view name) { return r.op < name; });
+  return row != std::end(kMetaOverridesRows) && row->op == op.name && row->shapes(args, result);
 }
 
 }  // namespace spmd::trace

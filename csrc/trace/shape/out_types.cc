@@ -6,11 +6,8 @@
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
-#include <array>
 #include <exception>
 
-#include "absl/strings/match.h"
-#include "absl/strings/string_view.h"
 #include "csrc/runtime/dispatch_guard.h"
 #include "csrc/runtime/one_place/workers.h"
 #include "csrc/trace/shape/cpu_dtype_probe.h"
@@ -19,14 +16,9 @@ namespace spmd::trace {
 
 namespace {
 
-// Ops whose kernels write where their integers say, unchecked. Zeros are no pivots.
-constexpr std::array<absl::string_view, 3> kUndefinedOnZeros = {"ldl_", "lu_solve", "lu_unpack"};
-
 // False for ops that draw numbers, which would take them from the CPU's generator, too.
 bool CanBeTried(const OpInfo& op) {
-  return !op.handle.hasTag(at::Tag::nondeterministic_seeded) &&
-         std::none_of(kUndefinedOnZeros.begin(), kUndefinedOnZeros.end(),
-                      [&](absl::string_view part) { return absl::StrContains(op.name, part); });
+  return !op.handle.hasTag(at::Tag::nondeterministic_seeded) && IsDefinedOnZeros(op);
 }
 
 // The number of the out= tensor `t` among them; -1 if it is none.

@@ -15,7 +15,7 @@ System Parsed(absl::string_view name) {
   return system.ok() ? *system : System{};
 }
 
-std::string ErrorOf(absl::string_view name) {
+std::string SystemError(absl::string_view name) {
   const auto system = ParseSystem(name);
   EXPECT_EQ(system.status().code(), absl::StatusCode::kInvalidArgument) << name;
   return std::string(system.status().message());
@@ -51,10 +51,10 @@ TEST(SystemTest, GpusAreNodesOfEight) {
 }
 
 TEST(SystemTest, ErrorsSayWhatIsKnown) {
-  EXPECT_THAT(ErrorOf("8xh101"), HasSubstr("there is no GPU 'h101'; known are A100, H100"));
-  EXPECT_THAT(ErrorOf("12xh100"), HasSubstr("12 GPUs are neither in one node of up to 8"));
-  EXPECT_THAT(ErrorOf("v9-8"), HasSubstr("there is no generation 'v9'"));
-  EXPECT_THAT(ErrorOf("v9-8"), HasSubstr("as in '8xh100'"));
+  EXPECT_THAT(SystemError("8xh101"), HasSubstr("there is no GPU 'h101'; known are A100, H100"));
+  EXPECT_THAT(SystemError("12xh100"), HasSubstr("12 GPUs are neither in one node of up to 8"));
+  EXPECT_THAT(SystemError("v9-8"), HasSubstr("there is no generation 'v9'"));
+  EXPECT_THAT(SystemError("v9-8"), HasSubstr("as in '8xh100'"));
 }
 
 TEST(SystemTest, AClusterIsNotASlice) {

@@ -21,7 +21,7 @@ TpuSlice Slice(absl::string_view name) {
   return slice.ok() ? *slice : TpuSlice{};
 }
 
-std::string ErrorOf(absl::string_view name) {
+std::string SliceError(absl::string_view name) {
   const auto slice = ParseTpuSlice(name);
   EXPECT_EQ(slice.status().code(), absl::StatusCode::kInvalidArgument) << name;
   return std::string(slice.status().message());
@@ -109,28 +109,28 @@ TEST(TpuSliceTest, EveryLegalSliceIsConsistent) {
 }
 
 TEST(TpuSliceTest, ErrorsSayWhatWouldBeRight) {
-  EXPECT_EQ(ErrorOf("v4"),
+  EXPECT_EQ(SliceError("v4"),
             "TPU slice 'v4' is not of the form <generation>-<size>, as in 'v4-16' or 'v5e-8'");
-  EXPECT_EQ(ErrorOf("v5-8"),
+  EXPECT_EQ(SliceError("v5-8"),
             "TPU slice 'v5-8': there is no generation 'v5'; did you mean 'v5e'? Known are v2, v3, "
             "v4, v5e, v5p, v6e");
-  EXPECT_EQ(ErrorOf("tpu-8"),
+  EXPECT_EQ(SliceError("tpu-8"),
             "TPU slice 'tpu-8': there is no generation 'tpu'; known are v2, v3, v4, v5e, v5p, v6e");
-  EXPECT_EQ(ErrorOf("v4-20"),
+  EXPECT_EQ(SliceError("v4-20"),
             "TPU slice 'v4-20': there is no v4 slice of 20 TensorCores (two per chip); the nearest "
             "is 'v4-16' or 'v4-32'");
-  EXPECT_EQ(ErrorOf("v4-17"),
+  EXPECT_EQ(SliceError("v4-17"),
             "TPU slice 'v4-17': there is no v4 slice of 17 TensorCores (two per chip); the nearest "
             "is 'v4-16' or 'v4-32'");
-  EXPECT_EQ(ErrorOf("v5e-512"),
+  EXPECT_EQ(SliceError("v5e-512"),
             "TPU slice 'v5e-512': there is no v5e slice of 512 chips; the nearest is 'v5e-256'");
   EXPECT_EQ(
-      ErrorOf("v3-2"),
+      SliceError("v3-2"),
       "TPU slice 'v3-2': there is no v3 slice of 2 TensorCores (two per chip); the nearest is "
       "'v3-8'");
-  EXPECT_EQ(ErrorOf("v5e-0"),
+  EXPECT_EQ(SliceError("v5e-0"),
             "TPU slice 'v5e-0': there is no v5e slice of 0 chips; the nearest is 'v5e-1'");
-  EXPECT_EQ(ErrorOf("v5e--4"),
+  EXPECT_EQ(SliceError("v5e--4"),
             "TPU slice 'v5e--4': there is no generation 'v5e-'; did you mean 'v5e'? Known are v2, "
             "v3, v4, v5e, v5p, v6e");
 }

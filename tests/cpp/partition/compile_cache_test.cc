@@ -29,7 +29,7 @@ graph {
   return %y
 })";
 
-ir::Graph Parsed(const std::string& text) {
+ir::Graph ParsedFrom(const std::string& text) {
   absl::StatusOr<ir::Graph> graph = ir::Graph::Parse(text);
   EXPECT_TRUE(graph.ok()) << graph.status();
   return *std::move(graph);
@@ -78,7 +78,7 @@ class CompileCacheTest : public testing::Test {
 };
 
 TEST_F(CompileCacheTest, GivesWhatWasCompiled) {
-  const ir::Graph graph = Parsed(kText);
+  const ir::Graph graph = ParsedFrom(kText);
   CompileOptions options;
   options.warn_gather_bytes = 1;
   const absl::StatusOr<Compiled> compiled = Compile(graph, options);
@@ -98,7 +98,7 @@ TEST_F(CompileCacheTest, GivesWhatWasCompiled) {
 
 // A digest that fits does not make an entry of anything.
 TEST_F(CompileCacheTest, EntriesAreCheckedAgainstTheGraph) {
-  const ir::Graph graph = Parsed(kText);
+  const ir::Graph graph = ParsedFrom(kText);
   const Compiled compiled = *Compile(graph);
   CompileCache cache = Cache();
   const std::string expected = compiled.program.ToString();
@@ -122,7 +122,7 @@ TEST_F(CompileCacheTest, EntriesAreCheckedAgainstTheGraph) {
 }
 
 TEST_F(CompileCacheTest, EverythingThatAProgramFollowsFromIsItsKey) {
-  const ir::Graph graph = Parsed(kText);
+  const ir::Graph graph = ParsedFrom(kText);
   CompileCache cache = Cache();
   ASSERT_TRUE(cache.Write(graph, {}, *Compile(graph)).ok());
   EXPECT_TRUE(cache.Read(graph, {}).ok());
@@ -139,13 +139,13 @@ TEST_F(CompileCacheTest, EverythingThatAProgramFollowsFromIsItsKey) {
   for (const auto& [from, to] : {std::pair("train.py:31", "train.py:32"),
                                  {"{data},{}", "{},{}"},
                                  {"[data=2", "[data=2@0.1"}}) {
-    const ir::Graph other = Parsed(absl::StrReplaceAll(kText, {{from, to}}));
+    const ir::Graph other = ParsedFrom(absl::StrReplaceAll(kText, {{from, to}}));
     EXPECT_TRUE(absl::IsNotFound(cache.Read(other, {}).status()));
   }
 }
 
 TEST_F(CompileCacheTest, DamagedEntriesAreSaidAndRemoved) {
-  const ir::Graph graph = Parsed(kText);
+  const ir::Graph graph = ParsedFrom(kText);
   const Compiled compiled = *Compile(graph);
   CompileCache cache = Cache();
   ASSERT_TRUE(cache.Write(graph, {}, compiled).ok());
@@ -170,7 +170,8 @@ TEST_F(CompileCacheTest, DamagedEntriesAreSaidAndRemoved) {
 TEST_F(CompileCacheTest, TheOldestGoWhenThereIsTooMuch) {
   std::vector<ir::Graph> graphs;
   for (int k = 0; k < 8; ++k) {
-    graphs.push_back(Parsed(absl::StrReplaceAll(kText, {{"train.py:31", absl::StrCat("l:", k)}})));
+    graphs.push_back(
+        ParsedFrom(absl::StrReplaceAll(kText, {{"train.py:31", absl::StrCat("l:", k)}})));
   }
   CompileCache cache = Cache();
   ASSERT_TRUE(cache.Write(graphs[0], {}, *Compile(graphs[0])).ok());
@@ -188,7 +189,7 @@ TEST_F(CompileCacheTest, TheOldestGoWhenThereIsTooMuch) {
 }
 
 TEST_F(CompileCacheTest, WhatIsHalfWrittenCountsAndGoesFirst) {
-  const ir::Graph graph = Parsed(kText);
+  const ir::Graph graph = ParsedFrom(kText);
   CompileCache small = Cache("1", 20000);
   ASSERT_TRUE(small.Write(graph, {}, *Compile(graph)).ok());
   const std::string left = absl::StrCat(Files()[0].string(), ".999.1");
@@ -201,7 +202,7 @@ TEST_F(CompileCacheTest, WhatIsHalfWrittenCountsAndGoesFirst) {
 }
 
 TEST_F(CompileCacheTest, WhatIsNoFileIsDamage) {
-  const ir::Graph graph = Parsed(kText);
+  const ir::Graph graph = ParsedFrom(kText);
   CompileCache cache = Cache();
   ASSERT_TRUE(cache.Write(graph, {}, *Compile(graph)).ok());
   const fs::path path = Files()[0];
@@ -214,7 +215,7 @@ TEST_F(CompileCacheTest, WhatIsNoFileIsDamage) {
 }
 
 TEST_F(CompileCacheTest, ADirectoryThatOthersMayWriteToIsRefused) {
-  const ir::Graph graph = Parsed(kText);
+  const ir::Graph graph = ParsedFrom(kText);
   fs::create_directory(directory_);
   fs::permissions(directory_, fs::perms::all);
   EXPECT_TRUE(absl::IsPermissionDenied(Cache().Read(graph, {}).status()));
@@ -224,7 +225,7 @@ TEST_F(CompileCacheTest, ADirectoryThatOthersMayWriteToIsRefused) {
 
 TEST_F(CompileCacheTest, ADirectoryThatCannotBeMadeIsAnError) {
   std::ofstream(directory_.string()) << "a file";
-  const ir::Graph graph = Parsed(kText);
+  const ir::Graph graph = ParsedFrom(kText);
   EXPECT_FALSE(Cache().Write(graph, {}, *Compile(graph)).ok());
   EXPECT_FALSE(Cache().Read(graph, {}).ok());
 }

@@ -106,7 +106,7 @@ graph {
 }
 )";
 
-ir::Graph Parsed(const char* text) {
+ir::Graph ParsedGraph(const char* text) {
   absl::StatusOr<ir::Graph> graph = ir::Graph::Parse(text);
   EXPECT_TRUE(graph.ok()) << graph.status();
   return *std::move(graph);
@@ -120,8 +120,8 @@ std::vector<reference::Literal> Inputs(const ir::Graph& graph) {
   return inputs;
 }
 
-void ExpectComputes(const ir::Graph& graph, const program::Program& program,
-                    const std::string& decisions) {
+void ExpectSameResults(const ir::Graph& graph, const program::Program& program,
+                       const std::string& decisions) {
   const std::vector<reference::Literal> inputs = Inputs(graph);
   const auto expected = reference::Interpret(graph, inputs);
   const auto actual = reference::Interpret(program, inputs);
@@ -142,7 +142,7 @@ TEST(Decisions, GiveTheProgramThatWasCompiled) {
   std::vector<const char*> texts(std::begin(kGraphs), std::end(kGraphs));
   texts.push_back(kCasts);
   for (const char* text : texts) {
-    const ir::Graph graph = Parsed(text);
+    const ir::Graph graph = ParsedGraph(text);
     const absl::StatusOr<Compiled> compiled = Compile(graph);
     ASSERT_TRUE(compiled.ok()) << compiled.status();
     const std::string written = compiled->decisions.ToString();
@@ -158,26 +158,26 @@ TEST(Decisions, GiveTheProgramThatWasCompiled) {
 }
 
 TEST(Decisions, SayWhatOneNodeDoes) {
-  const ir::Graph graph = Parsed(kGraphs[1]);
+  const ir::Graph graph = ParsedGraph(kGraphs[1]);
   const std::string written = Compile(graph)->decisions.ToString();
   EXPECT_EQ(written.substr(0, written.find('\n')), "value 3 @0 {}") << written;
   EXPECT_NE(written.find("node @0 0:0 2:1"), std::string::npos) << written;
 }
 
 TEST(Decisions, SayWhatReachesOpenDimensions) {
-  const absl::StatusOr<Compiled> compiled = Compile(Parsed(kOpen));
+  const absl::StatusOr<Compiled> compiled = Compile(ParsedGraph(kOpen));
   const std::string written = compiled->decisions.ToString();
   EXPECT_NE(written.find("value 2 @0 {0},{1}\n"), std::string::npos) << written;
   Decisions other = compiled->decisions;
   for (ValueDecision& value : other.values) {
     if (value.value == 2) value.sharding.dims[1].axes.clear();  // the user wants "model" there
   }
-  EXPECT_FALSE(CompileAs(Parsed(kOpen), other).ok());
+  EXPECT_FALSE(CompileAs(ParsedGraph(kOpen), other).ok());
 }
 
 TEST(Decisions, SayThatRowsStayWhereTheyAre) {
   const std::string written =
-      Compile(Parsed(kGraphs[std::size(kGraphs) - 1]))->decisions.ToString();
+      Compile(ParsedGraph(kGraphs[std::size(kGraphs) - 1]))->decisions.ToString();
   EXPECT_EQ(written.substr(0, written.find('\n')), "owned") << written;
 }
 
@@ -224,7 +224,7 @@ TEST(Decisions, AnybodysAreRefusedOrComputeTheSame) {
   std::mt19937 random(3);
   int lowered = 0, refused = 0;
   for (const char* text : kGraphs) {
-    const ir::Graph graph = Parsed(text);
+    const ir::Graph graph = ParsedGraph(text);
     const std::string written = Compile(graph)->decisions.ToString();
     for (int i = 0; i < 400; ++i) {
       const std::string changed = Changed(written, random);
@@ -232,7 +232,7 @@ TEST(Decisions, AnybodysAreRefusedOrComputeTheSame) {
       if (!read.ok()) continue;
       const absl::StatusOr<Compiled> compiled = CompileAs(graph, *std::move(read));
       ++(compiled.ok() ? lowered : refused);
-      if (compiled.ok()) ExpectComputes(graph, compiled->program, changed);
+      if (compiled.ok()) ExpectSameResults(graph, compiled->program, changed);
     }
   }
   EXPECT_GT(lowered, 50);

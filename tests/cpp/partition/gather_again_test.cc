@@ -16,7 +16,7 @@ using program::Program;
 
 // `n` layers whose weights, 64 bytes each and 32 on a device, are gathered once for the forward and
 // the backward pass.
-Program Layers(int n) {
+Program GatheredLayers(int n) {
   std::string text = "mesh @m [x=2]\nprogram {\n  %h0: f32[4,4] @m {},{}\n";
   std::string rest;
   for (int i = 0; i < n; ++i) {
@@ -35,28 +35,28 @@ Program Layers(int n) {
   return *std::move(program);
 }
 
-int64_t Peak(Program program) {
+int64_t PeakBytes(Program program) {
   program::InsertFrees(program);
   return program::PeakMemory(program).peak_bytes;
 }
 
 TEST(GatherAgain, DoesNothingWhereTheProgramFits) {
-  Program program = Layers(8);
+  Program program = GatheredLayers(8);
   const std::string before = program.ToString();
-  EXPECT_EQ(GatherAgain(program, Peak(program)).gathers, 0);
+  EXPECT_EQ(GatherAgain(program, PeakBytes(program)).gathers, 0);
   EXPECT_EQ(program.ToString(), before);
 }
 
 TEST(GatherAgain, GathersAsLittleAgainAsFits) {
-  Program whole = Layers(8);
-  const int64_t before = Peak(whole);
+  Program whole = GatheredLayers(8);
+  const int64_t before = PeakBytes(whole);
   int64_t last_gathers = 0;
   for (int64_t limit = before - 1; limit > before - 7 * 64; limit -= 64) {
     Program program = whole;
     const GatheredAgain done = GatherAgain(program, limit);
     ASSERT_TRUE(program::Verify(program).ok()) << program::Verify(program);
     EXPECT_EQ(done.bytes_before, before);
-    EXPECT_LE(Peak(program), done.bytes_after);
+    EXPECT_LE(PeakBytes(program), done.bytes_after);
     EXPECT_LE(done.bytes_after, limit);
     EXPECT_EQ(done.bytes, done.gathers * 64);
     EXPECT_GT(done.gathers, last_gathers);
@@ -88,7 +88,7 @@ Program Activations(int n) {
 
 TEST(GatherAgain, ComputesElementWiseCallsAgainWhoseOperandsAreThere) {
   Program whole = Activations(8);
-  const int64_t before = Peak(whole);
+  const int64_t before = PeakBytes(whole);
   for (int fewer = 1; fewer <= 5; ++fewer) {
     Program program = whole;
     const GatheredAgain done = GatherAgain(program, before - fewer * 64);
@@ -97,16 +97,16 @@ TEST(GatherAgain, ComputesElementWiseCallsAgainWhoseOperandsAreThere) {
     EXPECT_GE(done.values.size(), fewer);
     EXPECT_LE(done.values.size(), fewer + 2);
     EXPECT_EQ(done.wire_bytes, 0);
-    EXPECT_LE(Peak(program), done.bytes_after);
+    EXPECT_LE(PeakBytes(program), done.bytes_after);
     EXPECT_LE(done.bytes_after, before - fewer * 64);
   }
 }
 
 TEST(GatherAgain, HelpsWhereNothingFits) {
-  Program program = Layers(8);
+  Program program = GatheredLayers(8);
   const GatheredAgain done = GatherAgain(program, 0);
   EXPECT_LT(done.bytes_after, done.bytes_before);
-  EXPECT_LE(Peak(program), done.bytes_after);
+  EXPECT_LE(PeakBytes(program), done.bytes_after);
   EXPECT_EQ(done.gathers, 7);  // the last layer's weight is used twice in a row
 }
 

@@ -213,7 +213,7 @@ TEST(Order, MergingHoldsNoMoreThanTheSlack) {
 }
 
 // Layers of a network that waits for a sum in each, then a norm and an update of each weight.
-std::string Layers(int n) {
+std::string OrderedLayers(int n) {
   std::string text = R"(mesh @m [x=2]
 program {
   %h0: f32[4,4] @m {},{}
@@ -244,7 +244,7 @@ program {
 
 TEST(Order, LooksAtEachInstructionABoundedNumberOfTimes) {
   const auto steps_of = [](int n, const OrderOptions& options) {
-    auto program = Program::Parse(Layers(n));
+    auto program = Program::Parse(OrderedLayers(n));
     EXPECT_TRUE(program.ok()) << program.status();
     EXPECT_TRUE(program::Verify(*program).ok()) << program::Verify(*program);
     BaseOrder(*program);

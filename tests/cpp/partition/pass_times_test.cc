@@ -21,7 +21,7 @@ constexpr double kMostTimesLonger = 3 * kTimesMore;
 constexpr double kTooShortMs = 2;  // for the larger graph, to say anything
 
 // Fully sharded layers, forward, backward, updates.
-std::string Layers(int layers) {
+std::string GraphOfLayers(int layers) {
   std::string text = "mesh @m [x=4]\ngraph {\n  %h0: f32[64,64] @m {x},{}\n";
   for (int i = 0; i < layers; ++i) absl::StrAppend(&text, "  %w", i, ": f32[64,64] @m {x},{}\n");
   for (int i = 0; i < layers; ++i) {
@@ -90,7 +90,7 @@ void ExpectLinear(std::string (*graph_of)(int), int layers) {
   }
 }
 
-TEST(PassTimesTest, LayersAreLinear) { ExpectLinear(Layers, 40); }
+TEST(PassTimesTest, LayersAreLinear) { ExpectLinear(GraphOfLayers, 40); }
 TEST(PassTimesTest, ChainsOfWindowsAreLinear) { ExpectLinear(Windows, 80); }
 
 }  // namespace

@@ -16,7 +16,7 @@ namespace {
 
 using ::testing::ElementsAre;
 
-Program ParsedOf(absl::string_view text) {
+Program VerifiedProgram(absl::string_view text) {
   auto program = Program::Parse(text);
   EXPECT_TRUE(program.ok()) << program.status();
   const absl::Status status = Verify(*program);
@@ -24,7 +24,7 @@ Program ParsedOf(absl::string_view text) {
   return *std::move(program);
 }
 
-constexpr char kStep[] = R"(mesh @m [x=4]
+constexpr char kAnalysedStep[] = R"(mesh @m [x=4]
 program {
   %a: f32[8] @m {x}
   %w: f32[8] @m {} donated
@@ -37,7 +37,7 @@ program {
 )";
 
 TEST(InsertFreesTest, FreesAfterTheLastUse) {
-  Program p = ParsedOf(kStep);
+  Program p = VerifiedProgram(kAnalysedStep);
   InsertFrees(p);
   const std::string expected = R"(mesh @m [x=4]
 program {
@@ -60,7 +60,7 @@ program {
 }
 
 TEST(PeakMemoryTest, CountsWhatIsAliveTogether) {
-  Program p = ParsedOf(kStep);
+  Program p = VerifiedProgram(kAnalysedStep);
   InsertFrees(p);
   const MemoryReport report = PeakMemory(p);
   EXPECT_EQ(report.input_bytes, 8 + 32 + 64);
@@ -74,7 +74,7 @@ TEST(PeakMemoryTest, CountsWhatIsAliveTogether) {
 }
 
 TEST(PeakMemoryTest, AnUpdateNeedsNoNewTiles) {
-  Program p = ParsedOf(R"(mesh @m [x=4]
+  Program p = VerifiedProgram(R"(mesh @m [x=4]
 program {
   %w: f32[100] @m {} donated
   %0: f32[100] @m {} = call f(%w) updates(0)
@@ -88,7 +88,7 @@ program {
 }
 
 TEST(PeakMemoryTest, TermsOfHalfTypesAreFloat) {
-  Program p = ParsedOf(R"(mesh @m [x=4]
+  Program p = VerifiedProgram(R"(mesh @m [x=4]
 program {
   %a: bf16[8] @m {x}
   %0: bf16[6] @m {} unreduced(sum){x} = call f(%a)
@@ -164,7 +164,7 @@ TEST(AnalysisTest, FreesAndPeaksAgreeWithCountingAtEachStep) {
 }
 
 TEST(TrafficTest, CollectivesByTheFormulas) {
-  const Program p = ParsedOf(R"(mesh @m [data=2, model=4]
+  const Program p = VerifiedProgram(R"(mesh @m [data=2, model=4]
 program {
   %x: f32[32,10] @m {data},{model}
   %u: f32[32,12] @m {data},{} unreduced(sum){model}
@@ -197,7 +197,7 @@ program {
 }
 
 TEST(TrafficTest, HalosAreWhatTheNeighboursHave) {
-  const Program p = ParsedOf(R"(mesh @m [x=4]
+  const Program p = VerifiedProgram(R"(mesh @m [x=4]
 program {
   %x: f32[16,5] @m {x},{}
   %h: f32[16,5] @m {x},{} window(0: start(r0,0)-1..start(r0,0)+size(r0,0)+1 of 16) = exchange(%x)

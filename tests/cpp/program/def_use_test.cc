@@ -6,7 +6,7 @@
 namespace spmd::program {
 namespace {
 
-Program ParsedOf(absl::string_view text) {
+Program ProgramOf(absl::string_view text) {
   auto program = Program::Parse(text);
   EXPECT_TRUE(program.ok()) << program.status();
   return *std::move(program);
@@ -20,7 +20,7 @@ ValueId Named(const Program& program, absl::string_view name) {
   return kNoValue;
 }
 
-constexpr char kStep[] = R"(mesh @m [x=4]
+constexpr char kStepWithUses[] = R"(mesh @m [x=4]
 program {
   %a: f32[8] @m {x}
   %w: f32[8] @m {} donated
@@ -34,7 +34,7 @@ program {
 )";
 
 TEST(DefUseTest, MakersAndUsersAreInstructions) {
-  const Program p = ParsedOf(kStep);
+  const Program p = ProgramOf(kStepWithUses);
   const DefUse facts(p);
   EXPECT_EQ(facts.maker(Named(p, "a")), -1);
   EXPECT_EQ(facts.maker(Named(p, "0")), 0);
@@ -46,7 +46,7 @@ TEST(DefUseTest, MakersAndUsersAreInstructions) {
 }
 
 TEST(DefUseTest, FreesAreNoUses) {
-  const Program p = ParsedOf(kStep);
+  const Program p = ProgramOf(kStepWithUses);
   const DefUse facts(p);
   EXPECT_EQ(facts.last_user(Named(p, "w")), 1);
   EXPECT_EQ(facts.uses(Named(p, "w")), 1);
@@ -55,7 +55,7 @@ TEST(DefUseTest, FreesAreNoUses) {
 }
 
 TEST(DefUseTest, UsesCountOperandsAndOutputs) {
-  const Program p = ParsedOf(kStep);
+  const Program p = ProgramOf(kStepWithUses);
   const DefUse facts(p);
   EXPECT_EQ(facts.uses(Named(p, "0")), 2);  // twice an operand of one call
   EXPECT_EQ(facts.uses(Named(p, "a")), 2);  // an operand and an output
@@ -64,7 +64,7 @@ TEST(DefUseTest, UsesCountOperandsAndOutputs) {
 }
 
 TEST(DefUseTest, OutputsAndInputsThatAreNotDonatedOutliveTheProgram) {
-  const Program p = ParsedOf(kStep);
+  const Program p = ProgramOf(kStepWithUses);
   const DefUse facts(p);
   EXPECT_TRUE(facts.outlives(Named(p, "a")));
   EXPECT_TRUE(facts.outlives(Named(p, "unused")));

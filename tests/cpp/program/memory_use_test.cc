@@ -14,7 +14,7 @@ namespace {
 using ::testing::ElementsAre;
 
 // A step of one sharded weight: gathered, used, its gradient reduce-scattered and applied.
-constexpr char kStep[] = R"(mesh @m [x=4]
+constexpr char kStepInMemory[] = R"(mesh @m [x=4]
 program {
   %x: f32[8,4] @m {x},{}
   %w: f32[4,4] @m {x},{} donated
@@ -34,7 +34,7 @@ program {
 int64_t Of(const MemoryUse::Bytes& bytes, HeldFor what) { return bytes[static_cast<int>(what)]; }
 
 TEST(MemoryUseTest, EachValueIsHeldForOnePurpose) {
-  const auto program = Program::Parse(kStep);
+  const auto program = Program::Parse(kStepInMemory);
   ASSERT_TRUE(program.ok()) << program.status();
   const MemoryUse use = UseOfMemory(*program);
   constexpr int64_t kBatch = 32, kWeight = 16, kWhole = 64, kActivation = 32;

@@ -593,12 +593,13 @@ TEST(Columns, AllCutsOfRandomShapes) {
 }
 
 // The ops and result types of a decomposition. `types` may hold dims {-1} for an absent operand.
-struct Decomposed {
+struct DecomposedTexts {
   std::vector<std::string> ops;
   std::vector<std::string> types;
 };
-Decomposed Decompose(const std::string& op, const std::vector<TensorType>& types,
-                     Attributes attributes, const std::vector<TensorType>& results) {
+DecomposedTexts DecomposeConvolution(const std::string& op, const std::vector<TensorType>& types,
+                                     Attributes attributes,
+                                     const std::vector<TensorType>& results) {
   ir::Graph from, to;
   ir::Graph::NodeSpec spec;
   spec.op = op;
@@ -612,7 +613,7 @@ Decomposed Decompose(const std::string& op, const std::vector<TensorType>& types
   Builder builder(&to, 0, -1);
   auto values = Find(op)->decompose(builder, from, from.node(node), operands);
   EXPECT_TRUE(values.ok()) << values.status();
-  Decomposed d;
+  DecomposedTexts d;
   for (const ir::Node& n : to.nodes()) d.ops.push_back(n.op);
   for (ir::ValueId v : *values) d.types.push_back(v == ir::kNoValue ? "_" : to.type(v).ToString());
   return d;
@@ -622,18 +623,18 @@ TEST(ConvolutionBackward, IsAnOpForEachGradientWanted) {
   const TensorType x{DType::kF32, {2, 3, 9, 8}}, w{DType::kF32, {4, 3, 3, 3}},
       y{DType::kF32, {2, 4, 5, 4}}, bias{DType::kF32, {4}};
   auto run = [&](std::vector<bool> mask) {
-    return Decompose("aten::convolution_backward", {y, x, w},
-                     {{"bias_sizes", Ints{4}},
-                      {"stride", Ints{2, 2}},
-                      {"padding", Ints{1, 1}},
-                      {"dilation", Ints{1, 1}},
-                      {"transposed", false},
-                      {"output_padding", Ints{0, 0}},
-                      {"groups", int64_t{1}},
-                      {"output_mask", mask}},
-                     {x, w, bias});
+    return DecomposeConvolution("aten::convolution_backward", {y, x, w},
+                                {{"bias_sizes", Ints{4}},
+                                 {"stride", Ints{2, 2}},
+                                 {"padding", Ints{1, 1}},
+                                 {"dilation", Ints{1, 1}},
+                                 {"transposed", false},
+                                 {"output_padding", Ints{0, 0}},
+                                 {"groups", int64_t{1}},
+                                 {"output_mask", mask}},
+                                {x, w, bias});
   };
-  Decomposed d = run({true, true, true});
+  DecomposedTexts d = run({true, true, true});
   EXPECT_THAT(d.ops,
               ElementsAre("spmd::conv_dinput", "spmd::conv_dweight", "aten::sum.dim_IntList"));
   EXPECT_THAT(d.types, ElementsAre(x.ToString(), w.ToString(), bias.ToString()));
@@ -645,16 +646,17 @@ TEST(ConvolutionBackward, IsAnOpForEachGradientWanted) {
 TEST(ConvolutionBackward, OfATransposedOneExchangesTheRoles) {
   const TensorType x{DType::kF32, {2, 4, 5, 4}}, w{DType::kF32, {4, 3, 3, 3}},
       y{DType::kF32, {2, 3, 10, 8}}, bias{DType::kF32, {3}};
-  const Decomposed d = Decompose("aten::convolution_backward", {y, x, w},
-                                 {{"bias_sizes", Ints{3}},
-                                  {"stride", Ints{2, 2}},
-                                  {"padding", Ints{1, 1}},
-                                  {"dilation", Ints{1, 1}},
-                                  {"transposed", true},
-                                  {"output_padding", Ints{1, 1}},
-                                  {"groups", int64_t{1}},
-                                  {"output_mask", std::vector<bool>{true, true, true}}},
-                                 {x, w, bias});
+  const DecomposedTexts d =
+      DecomposeConvolution("aten::convolution_backward", {y, x, w},
+                           {{"bias_sizes", Ints{3}},
+                            {"stride", Ints{2, 2}},
+                            {"padding", Ints{1, 1}},
+                            {"dilation", Ints{1, 1}},
+                            {"transposed", true},
+                            {"output_padding", Ints{1, 1}},
+                            {"groups", int64_t{1}},
+                            {"output_mask", std::vector<bool>{true, true, true}}},
+                           {x, w, bias});
   EXPECT_THAT(d.ops,
               ElementsAre("aten::convolution", "spmd::conv_dweight", "aten::sum.dim_IntList"));
   EXPECT_THAT(d.types, ElementsAre(x.ToString(), w.ToString(), bias.ToString()));
@@ -668,20 +670,21 @@ TEST(Pools, Decompositions) {
                             {"padding", Ints{1, 1}},
                             {"dilation", Ints{1, 1}},
                             {"ceil_mode", false}};
-  Decomposed d = Decompose("aten::max_pool2d_with_indices", {x}, lists, {y, indices});
+  DecomposedTexts d =
+      DecomposeConvolution("aten::max_pool2d_with_indices", {x}, lists, {y, indices});
   EXPECT_THAT(d.ops, ElementsAre("spmd::max_pool"));
   EXPECT_THAT(d.types, ElementsAre(y.ToString(), indices.ToString()));
-  d = Decompose("aten::max_pool2d_with_indices_backward", {y, x, indices}, lists, {x});
+  d = DecomposeConvolution("aten::max_pool2d_with_indices_backward", {y, x, indices}, lists, {x});
   EXPECT_THAT(d.ops, ElementsAre("spmd::max_pool_dinput"));
   EXPECT_THAT(d.types, ElementsAre(x.ToString()));
-  d = Decompose("aten::avg_pool2d_backward", {y, x},
-                {{"kernel_size", Ints{3, 3}},
-                 {"stride", Ints{2, 2}},
-                 {"padding", Ints{1, 1}},
-                 {"ceil_mode", false},
-                 {"count_include_pad", true},
-                 {"divisor_override", NoneAttr{}}},
-                {x});
+  d = DecomposeConvolution("aten::avg_pool2d_backward", {y, x},
+                           {{"kernel_size", Ints{3, 3}},
+                            {"stride", Ints{2, 2}},
+                            {"padding", Ints{1, 1}},
+                            {"ceil_mode", false},
+                            {"count_include_pad", true},
+                            {"divisor_override", NoneAttr{}}},
+                           {x});
   EXPECT_THAT(d.ops, ElementsAre("aten::view", "spmd::full", "spmd::conv_dinput", "aten::view"));
   EXPECT_THAT(d.types, ElementsAre(x.ToString()));
 }

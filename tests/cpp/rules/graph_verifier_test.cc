@@ -25,7 +25,7 @@ absl::Status Verified(const std::string& node) {
 }
 )"));
   EXPECT_TRUE(graph.ok()) << graph.status();
-  return Verify(*graph);
+  return ir::Verify(*graph);
 }
 
 TEST(GraphVerifier, AcceptsWhatTheSchemaLeavesOpen) {

@@ -406,13 +406,13 @@ TEST_F(IndexingRulesTest, LikelihoodGradients) {
   }
 }
 
-struct Decomposed {
+struct DecomposedTypes {
   std::vector<std::string> ops;
   std::vector<TensorType> types;
 };
 // `types` may hold dims {-1} for an absent operand.
-Decomposed Decompose(const std::string& op, const std::vector<TensorType>& types,
-                     Attributes attributes, const std::vector<TensorType>& results) {
+DecomposedTypes DecomposeIndexing(const std::string& op, const std::vector<TensorType>& types,
+                                  Attributes attributes, const std::vector<TensorType>& results) {
   ir::Graph from, to;
   ir::Graph::NodeSpec spec;
   spec.op = op;
@@ -427,7 +427,7 @@ Decomposed Decompose(const std::string& op, const std::vector<TensorType>& types
   Builder builder(&to, 0, -1);
   auto values = Find(op)->decompose(builder, from, from.node(node), operands);
   EXPECT_TRUE(values.ok()) << values.status();
-  Decomposed d;
+  DecomposedTypes d;
   for (const ir::Node& n : to.nodes()) d.ops.push_back(n.op);
   for (ir::ValueId v : *values) d.types.push_back(to.type(v));
   return d;
@@ -439,39 +439,41 @@ TEST_F(IndexingRulesTest, LossDecompositions) {
   auto attrs = [](int64_t reduction) -> Attributes {
     return {{"reduction", reduction}, {"ignore_index", int64_t{-100}}};
   };
-  Decomposed d =
-      Decompose("aten::nll_loss_forward", {logp, target, none}, attrs(1), {scalar, scalar});
+  DecomposedTypes d =
+      DecomposeIndexing("aten::nll_loss_forward", {logp, target, none}, attrs(1), {scalar, scalar});
   EXPECT_THAT(d.ops, ElementsAre("spmd::nll_sum", "aten::ne.Scalar", "aten::sum.dim_IntList",
                                  "aten::div.Tensor"));
   EXPECT_THAT(d.types, ElementsAre(scalar, scalar));
-  d = Decompose("aten::nll_loss_forward", {logp, target, none}, attrs(0), {rows, scalar});
+  d = DecomposeIndexing("aten::nll_loss_forward", {logp, target, none}, attrs(0), {rows, scalar});
   EXPECT_THAT(d.ops, ElementsAre("spmd::nll_rows", "spmd::full"));
   EXPECT_THAT(d.types, ElementsAre(rows, scalar));
-  d = Decompose("aten::nll_loss_forward", {{f32_, {11}}, {i64_, {}}, none}, attrs(0),
-                {scalar, scalar});
+  d = DecomposeIndexing("aten::nll_loss_forward", {{f32_, {11}}, {i64_, {}}, none}, attrs(0),
+                        {scalar, scalar});
   EXPECT_THAT(d.ops, ElementsAre("aten::view", "aten::view", "spmd::nll_rows", "spmd::nll_sum",
                                  "aten::view"));
   EXPECT_THAT(d.types, ElementsAre(scalar, scalar));
-  d = Decompose("aten::nll_loss_backward", {scalar, logp, target, none, scalar}, attrs(1), {logp});
+  d = DecomposeIndexing("aten::nll_loss_backward", {scalar, logp, target, none, scalar}, attrs(1),
+                        {logp});
   EXPECT_THAT(d.ops, ElementsAre("aten::reciprocal", "spmd::nll_dinput"));
   EXPECT_THAT(d.types, ElementsAre(logp));
   const TensorType image{f32_, {2, 5, 3, 4}}, labels{i64_, {2, 3, 4}}, pixels{f32_, {2, 3, 4}};
-  d = Decompose("aten::nll_loss2d_forward", {image, labels, none}, attrs(0), {pixels, scalar});
+  d = DecomposeIndexing("aten::nll_loss2d_forward", {image, labels, none}, attrs(0),
+                        {pixels, scalar});
   EXPECT_THAT(d.types, ElementsAre(pixels, scalar));
-  d = Decompose("aten::nll_loss2d_backward", {pixels, image, labels, none, scalar}, attrs(0),
-                {image});
+  d = DecomposeIndexing("aten::nll_loss2d_backward", {pixels, image, labels, none, scalar},
+                        attrs(0), {image});
   EXPECT_THAT(d.types, ElementsAre(image));
 }
 
 TEST_F(IndexingRulesTest, EmbeddingDecompositions) {
   const TensorType weight{f32_, {11, 4}}, indices{i64_, {3, 5}}, rows{f32_, {3, 5, 4}};
-  Decomposed d = Decompose(
+  DecomposedTypes d = DecomposeIndexing(
       "aten::embedding", {weight, indices},
       {{"padding_idx", int64_t{-1}}, {"scale_grad_by_freq", false}, {"sparse", false}}, {rows});
   EXPECT_THAT(d.ops, ElementsAre("spmd::embedding"));
   EXPECT_THAT(d.types, ElementsAre(rows));
   auto backward = [&](bool scale) {
-    return Decompose(
+    return DecomposeIndexing(
         "aten::embedding_dense_backward", {rows, indices},
         {{"num_weights", int64_t{11}}, {"padding_idx", int64_t{2}}, {"scale_grad_by_freq", scale}},
         {weight});

@@ -35,7 +35,7 @@ program {
 }
 )";
 
-std::shared_ptr<LoadedProgram> LoadText(const char* text) {
+std::shared_ptr<LoadedProgram> LoadProgram(const char* text) {
   auto loaded = LoadedProgram::Load(*program::Program::Parse(text), *MakeBackend("cpu", {}));
   TORCH_CHECK(loaded.ok(), loaded.status().ToString());
   return *loaded;
@@ -50,7 +50,7 @@ class ExecutorQueueTest : public testing::TestWithParam<bool> {};
 
 TEST_P(ExecutorQueueTest, AChainOfRuns) {
   ExecutorQueue queue(GetParam(), /*bound=*/3);
-  const auto program = LoadText(kAddOne);
+  const auto program = LoadProgram(kAddOne);
   const at::Tensor x = at::randn({6, 4});
   const TiledTensorPtr start = Input(*program, 0, x);
   PendingTiles value{start, nullptr, 0};
@@ -67,7 +67,7 @@ TEST_P(ExecutorQueueTest, AChainOfRuns) {
 
 TEST_P(ExecutorQueueTest, AFailureReachesTheRunsThatNeedIt) {
   ExecutorQueue queue(GetParam());
-  const auto select = LoadText(kSelect), add = LoadText(kAddOne);
+  const auto select = LoadProgram(kSelect), add = LoadProgram(kAddOne);
   const TiledTensorPtr x = Input(*select, 0, at::randn({6, 4}));
   const PendingRunPtr failing =
       queue.Enqueue(select, {{{x}}, {{Input(*select, 1, at::full({2}, 9, at::kLong))}}}, {});
@@ -82,7 +82,7 @@ TEST_P(ExecutorQueueTest, AFailureReachesTheRunsThatNeedIt) {
 
 TEST_P(ExecutorQueueTest, WhatAFailedRunWasGivenByOthersCanBeTakenBack) {
   ExecutorQueue queue(GetParam());
-  const auto select = LoadText(kSelect), add = LoadText(kAddOne);
+  const auto select = LoadProgram(kSelect), add = LoadProgram(kAddOne);
   const TiledTensorPtr bad = Input(*select, 1, at::full({2}, 9, at::kLong));
   const PendingRunPtr failing =
       queue.Enqueue(select, {{{Input(*select, 0, at::randn({6, 4}))}}, {{bad}}}, {});
@@ -98,7 +98,7 @@ TEST_P(ExecutorQueueTest, WhatAFailedRunWasGivenByOthersCanBeTakenBack) {
 
 TEST_P(ExecutorQueueTest, AnAmendedResultCountsAlthoughTheRunFailed) {
   ExecutorQueue queue(GetParam());
-  const auto select = LoadText(kSelect), add = LoadText(kAddOne);
+  const auto select = LoadProgram(kSelect), add = LoadProgram(kAddOne);
   const TiledTensorPtr bad = Input(*select, 1, at::full({2}, 9, at::kLong));
   const PendingRunPtr failing =
       queue.Enqueue(select, {{{Input(*select, 0, at::randn({6, 4}))}}, {{bad}}}, {});
@@ -123,7 +123,7 @@ std::unique_ptr<at::ObserverContext> See(const at::RecordFunction& function) {
 
 TEST_P(ExecutorQueueTest, WhatObservesTheCallerSeesItsRuns) {
   ExecutorQueue queue(GetParam());
-  const auto program = LoadText(kAddOne);
+  const auto program = LoadProgram(kAddOne);
   const auto run = [&] {
     const TiledTensorPtr x = Input(*program, 0, at::zeros({6, 4}));
     seen.clear();
@@ -143,7 +143,7 @@ TEST_P(ExecutorQueueTest, WhatObservesTheCallerSeesItsRuns) {
 }
 
 TEST_P(ExecutorQueueTest, ShutdownEndsCleanly) {
-  const auto program = LoadText(kAddOne);
+  const auto program = LoadProgram(kAddOne);
   std::vector<PendingRunPtr> runs;
   {
     ExecutorQueue queue(GetParam(), /*bound=*/100);

@@ -38,9 +38,9 @@ std::shared_ptr<LoadedProgram> LoadText(const std::string& text, bool deduplicat
 }
 
 // Uploads by the program's own layouts, runs, reads by Assemble.
-std::vector<at::Tensor> RunText(const std::string& text, const std::vector<at::Tensor>& inputs,
-                                const std::vector<c10::Scalar>& scalars = {},
-                                bool deduplicate = true) {
+std::vector<at::Tensor> RunLoaded(const std::string& text, const std::vector<at::Tensor>& inputs,
+                                  const std::vector<c10::Scalar>& scalars = {},
+                                  bool deduplicate = true) {
   const std::shared_ptr<LoadedProgram> loaded = LoadText(text, deduplicate);
   if (loaded == nullptr) return {};
   auto backend = Cpu();
@@ -58,7 +58,7 @@ std::vector<at::Tensor> RunText(const std::string& text, const std::vector<at::T
   return values;
 }
 
-void ExpectClose(const at::Tensor& a, const at::Tensor& b) {
+void ExpectAllClose(const at::Tensor& a, const at::Tensor& b) {
   ASSERT_EQ(a.sizes(), b.sizes());
   EXPECT_TRUE(at::allclose(a, b, 1e-5, 1e-5)) << a.sub(b).abs().max();
 }
@@ -66,7 +66,7 @@ void ExpectClose(const at::Tensor& a, const at::Tensor& b) {
 TEST(Executor, LinearWithACutContraction) {
   for (bool deduplicate : {true, false}) {
     const at::Tensor x = at::randn({6, 10}), w = at::randn({4, 10}), b = at::randn({4});
-    const auto results = RunText(R"(
+    const auto results = RunLoaded(R"(
 mesh @m [data=2, model=4]
 program {
   %x: f32[6,10] @m {data},{model}
@@ -79,10 +79,10 @@ program {
   return %1, %2
 }
 )",
-                                 {x, w, b}, {}, deduplicate);
+                                   {x, w, b}, {}, deduplicate);
     ASSERT_EQ(results.size(), 2);
-    ExpectClose(results[0], at::linear(x, w, b));
-    ExpectClose(results[1], at::linear(x, w, b));
+    ExpectAllClose(results[0], at::linear(x, w, b));
+    ExpectAllClose(results[1], at::linear(x, w, b));
   }
 }
 
@@ -94,7 +94,7 @@ TEST(Executor, TermsOfHalfTypesAreComputedInFloat) {
     const at::Tensor x = at::full({2, 8}, 250, type).mul(sign);
     const at::Tensor w = at::full({8, 3}, 300, type);
     x.select(1, 7).fill_(-249);
-    const auto results = RunText(absl::StrReplaceAll(R"(
+    const auto results = RunLoaded(absl::StrReplaceAll(R"(
 mesh @m [model=4]
 program {
   %x: T[2,8] @m {},{model}
@@ -108,8 +108,8 @@ program {
   return %3, %2, %5
 }
 )",
-                                                     {{"T[", absl::StrCat(name, "[")}}),
-                                 {x, w});
+                                                       {{"T[", absl::StrCat(name, "[")}}),
+                                   {x, w});
     ASSERT_EQ(results.size(), 3);
     EXPECT_TRUE(at::equal(results[0], at::full({2, 3}, 1500, type)));
     EXPECT_TRUE(at::equal(results[2], w.to(at::kFloat).prod(0).to(type)));
@@ -192,12 +192,12 @@ program {
   const auto tiles = LoadText(kText)->Run({{whole[0], false}}, {});
   ASSERT_TRUE(tiles.ok()) << tiles.status();
   EXPECT_FALSE((*tiles)[0]->whole);
-  ExpectClose(Assemble(*(*tiles)[0]), x.pow(4));
+  ExpectAllClose(Assemble(*(*tiles)[0]), x.pow(4));
 }
 
 TEST(Executor, AddedOnceWhereTheOperandIsRequired) {
   const at::Tensor x = at::randn({6, 9}), w = at::randn({9, 5}), b = at::randn({5});
-  const auto results = RunText(R"(
+  const auto results = RunLoaded(R"(
 mesh @m [a=2, b=2]
 program {
   %x: f32[6,9] @m {},{a,b}
@@ -207,15 +207,15 @@ program {
   return %0
 }
 )",
-                               {x, w, b});
+                                 {x, w, b});
   ASSERT_EQ(results.size(), 1);
-  ExpectClose(results[0], at::addmm(b, x, w));
+  ExpectAllClose(results[0], at::addmm(b, x, w));
 }
 
 TEST(Executor, ExpressionsAreEvaluatedPerTile) {
   const at::Tensor table = at::randn({7, 3}), x = at::randn({5, 6});
   const at::Tensor indices = at::randint(0, 7, {4}, at::kLong);
-  const auto results = RunText(R"(
+  const auto results = RunLoaded(R"(
 mesh @m [a=2, b=2]
 program {
   %table: f32[7,3] @m {a,b},{}
@@ -228,11 +228,11 @@ program {
   return %0, %1, %2, %3
 }
 )",
-                               {table, indices, x});
+                                 {table, indices, x});
   ASSERT_EQ(results.size(), 4);
-  ExpectClose(results[0], at::embedding(table, indices));
+  ExpectAllClose(results[0], at::embedding(table, indices));
   EXPECT_TRUE(at::equal(results[1], at::arange(10, 28, 2, at::kLong)));
-  ExpectClose(results[2], x.unsqueeze(2));
+  ExpectAllClose(results[2], x.unsqueeze(2));
   EXPECT_TRUE(at::equal(results[3], at::arange(2, at::kLong)));
 }
 
@@ -240,7 +240,7 @@ TEST(Executor, HalosByExchange) {
   // Rows with a neighbour on each side and zeros outside: a convolution over sharded rows.
   const at::Tensor x = at::randn({2, 3, 10, 6}), w = at::randn({4, 3, 3, 3});
   for (const char* devices : {"3", "4", "7"}) {
-    const auto results = RunText(absl::StrCat("\nmesh @m [r=", devices, R"(]
+    const auto results = RunLoaded(absl::StrCat("\nmesh @m [r=", devices, R"(]
 program {
   %x: f32[2,3,10,6] @m {},{},{r},{}
   %w: f32[4,3,3,3] @m {},{},{},{}
@@ -249,16 +249,16 @@ program {
   return %1
 }
 )"),
-                                 {x, w});
+                                   {x, w});
     ASSERT_EQ(results.size(), 1);
-    ExpectClose(results[0], at::conv2d(x, w, std::nullopt, {1, 1}, {1, 1}));
+    ExpectAllClose(results[0], at::conv2d(x, w, std::nullopt, {1, 1}, {1, 1}));
   }
 }
 
 TEST(Executor, FillOfAnExchange) {
   // Windows of three rows that reach over the edges see −inf there.
   const at::Tensor x = at::randn({1, 8, 5});
-  const auto results = RunText(R"(
+  const auto results = RunLoaded(R"(
 mesh @m [r=3]
 program {
   %x: f32[1,8,5] @m {},{r},{}
@@ -267,15 +267,15 @@ program {
   return %1
 }
 )",
-                               {x});
+                                 {x});
   ASSERT_EQ(results.size(), 1);
-  ExpectClose(results[0], at::max_pool2d(x, {3, 1}, {1, 1}, {1, 0}));
+  ExpectAllClose(results[0], at::max_pool2d(x, {3, 1}, {1, 1}, {1, 0}));
 }
 
 TEST(Executor, SeveralResultsAndListsOfTensors) {
   const at::Tensor x = at::randn({6, 8}), w = at::randn({8}), b = at::randn({8}),
                    y = at::randn({6, 3});
-  const auto results = RunText(R"(
+  const auto results = RunLoaded(R"(
 mesh @m [a=4]
 program {
   %x: f32[6,8] @m {a},{}
@@ -289,13 +289,13 @@ program {
   return %1, %3, %5, %6
 }
 )",
-                               {x, w, b, y});
+                                 {x, w, b, y});
   ASSERT_EQ(results.size(), 4);
   const auto [out, mean, rstd] = at::native_layer_norm(x, {8}, w, b, 1e-5);
-  ExpectClose(results[0], mean);
-  ExpectClose(results[1], at::cat({out, y}, 1));
-  ExpectClose(results[2], x.narrow(1, 4, 4));
-  ExpectClose(results[3], at::clamp(x, std::nullopt, b));
+  ExpectAllClose(results[0], mean);
+  ExpectAllClose(results[1], at::cat({out, y}, 1));
+  ExpectAllClose(results[2], x.narrow(1, 4, 4));
+  ExpectAllClose(results[3], at::clamp(x, std::nullopt, b));
 }
 
 TEST(Executor, RunTimeScalars) {
@@ -313,17 +313,17 @@ program {
 )";
   const at::Tensor x = at::randn({5, 4}), y = at::randn({5, 4});
   for (int64_t start : {0, 2}) {
-    const auto results = RunText(text, {x, y}, {0.25 * start, start});
+    const auto results = RunLoaded(text, {x, y}, {0.25 * start, start});
     ASSERT_EQ(results.size(), 2);
-    ExpectClose(results[0], x.add(y, 0.25 * start));
-    ExpectClose(results[1], x.narrow(1, start, 2));
+    ExpectAllClose(results[0], x.add(y, 0.25 * start));
+    ExpectAllClose(results[1], x.narrow(1, start, 2));
   }
 }
 
 TEST(Executor, EmptyTilesAndEmptyReductions) {
   // 3 rows over 4 devices: the last one has none, and a sum over none is the identity.
   const at::Tensor x = at::randn({3, 5});
-  const auto results = RunText(R"(
+  const auto results = RunLoaded(R"(
 mesh @m [a=4, b=2]
 program {
   %x: f32[3,5] @m {a},{b}
@@ -335,19 +335,19 @@ program {
   return %1, %3, %4, %0, %2
 }
 )",
-                               {x});
+                                 {x});
   ASSERT_EQ(results.size(), 5);
-  ExpectClose(results[0], x.sum(0));
-  ExpectClose(results[1], x.amax(0));
-  ExpectClose(results[2], x.relu());
-  ExpectClose(results[3], x.sum(0));
-  ExpectClose(results[4], x.amax(0));
+  ExpectAllClose(results[0], x.sum(0));
+  ExpectAllClose(results[1], x.amax(0));
+  ExpectAllClose(results[2], x.relu());
+  ExpectAllClose(results[3], x.sum(0));
+  ExpectAllClose(results[4], x.amax(0));
 }
 
 TEST(Executor, ChainsOfMoves) {
   const at::Tensor x = at::randint(-9, 10, {6, 10}, at::kFloat);
   for (bool deduplicate : {true, false}) {
-    const auto results = RunText(R"(
+    const auto results = RunLoaded(R"(
 mesh @m [a=2, b=3]
 program {
   %x: f32[6,10] @m {a},{b}
@@ -362,7 +362,7 @@ program {
   return %0, %1, %2, %3, %4, %5, %6, %7
 }
 )",
-                                 {x}, {}, deduplicate);
+                                   {x}, {}, deduplicate);
     ASSERT_EQ(results.size(), 8);
     for (const at::Tensor& result : results) EXPECT_TRUE(at::equal(result, x));
   }
@@ -370,7 +370,7 @@ program {
 
 TEST(Executor, MergedCollectives) {
   const at::Tensor x = at::randn({4, 4}), y = at::randn({6});
-  const auto results = RunText(R"(
+  const auto results = RunLoaded(R"(
 mesh @m [a=2]
 program {
   %x: f32[4,4] @m {a},{}
@@ -381,10 +381,10 @@ program {
   return %2, %3
 }
 )",
-                               {x, y});
+                                 {x, y});
   ASSERT_EQ(results.size(), 2);
-  ExpectClose(results[0], x.sum(0));
-  ExpectClose(results[1], y.sum());
+  ExpectAllClose(results[0], x.sum(0));
+  ExpectAllClose(results[1], y.sum());
 }
 
 TEST(Executor, RandomNumbersDoNotDependOnTheCut) {
@@ -402,16 +402,16 @@ program {
 }
 )");
   };
-  const at::Tensor expected = RunText(text("{},{}"), {}, {5, 6}).at(0);
+  const at::Tensor expected = RunLoaded(text("{},{}"), {}, {5, 6}).at(0);
   for (const char* sharding : {"{a},{b}", "{a,b},{}", "{},{b,a}", "{b},{}"}) {
-    EXPECT_TRUE(at::equal(RunText(text(sharding), {}, {5, 6}).at(0), expected));
+    EXPECT_TRUE(at::equal(RunLoaded(text(sharding), {}, {5, 6}).at(0), expected));
   }
-  EXPECT_FALSE(at::equal(RunText(text("{},{}"), {}, {5, 7}).at(0), expected));
+  EXPECT_FALSE(at::equal(RunLoaded(text("{},{}"), {}, {5, 7}).at(0), expected));
 }
 
 TEST(Executor, TwoHundredAndFiftySixDevices) {
   const at::Tensor x = at::randn({320, 40}), w = at::randn({40, 33});
-  const auto results = RunText(R"(
+  const auto results = RunLoaded(R"(
 mesh @m [a=16, b=4, c=4]
 program {
   %x: f32[320,40] @m {a},{b}
@@ -422,10 +422,10 @@ program {
   return %1, %2
 }
 )",
-                               {x, w});
+                                 {x, w});
   ASSERT_EQ(results.size(), 2);
-  ExpectClose(results[0], at::mm(x, w));
-  ExpectClose(results[1], at::mm(x, w));
+  ExpectAllClose(results[0], at::mm(x, w));
+  ExpectAllClose(results[1], at::mm(x, w));
 }
 
 // --- ownership ---
@@ -457,8 +457,8 @@ TEST(Executor, UpdatesDonatedTilesInPlace) {
   EXPECT_EQ((*results)[0]->tiles[0].data_ptr(), memory);
   EXPECT_EQ(arguments[0].value, nullptr);
   EXPECT_NE(arguments[1].value, nullptr);
-  ExpectClose(Assemble(*(*results)[0]), p.sub(g.mul(0.5)));
-  ExpectClose(Assemble(*gradient), g);
+  ExpectAllClose(Assemble(*(*results)[0]), p.sub(g.mul(0.5)));
+  ExpectAllClose(Assemble(*gradient), g);
 }
 
 TEST(Executor, NeverWritesWhatSomebodyElseHolds) {
@@ -478,9 +478,9 @@ TEST(Executor, NeverWritesWhatSomebodyElseHolds) {
     }
     const auto results = loaded->Run(absl::MakeSpan(arguments), {1.0});
     ASSERT_TRUE(results.ok());
-    ExpectClose(Assemble(*(*results)[0]), p.add(g));
-    ExpectClose(Assemble(*parameter), p);
-    if (alias.defined()) ExpectClose(alias.t(), p.narrow(0, 0, 3));
+    ExpectAllClose(Assemble(*(*results)[0]), p.add(g));
+    ExpectAllClose(Assemble(*parameter), p);
+    if (alias.defined()) ExpectAllClose(alias.t(), p.narrow(0, 0, 3));
   }
 }
 
@@ -524,10 +524,10 @@ TEST(Executor, OverwritesAllOperandsThatItsResultsReplaceOrNone) {
     ASSERT_TRUE(results.ok()) << results.status();
     for (int k = 0; k < 3; ++k) {
       EXPECT_EQ((*results)[k]->tiles[0].data_ptr() == memory[k], how == 0) << how << " " << k;
-      ExpectClose(Assemble(*(*results)[k]), want[k]);
+      ExpectAllClose(Assemble(*(*results)[k]), want[k]);
     }
-    if (how == 1) ExpectClose(Assemble(*kept), v);
-    if (how == 2) ExpectClose(alias.t(), m.narrow(0, 0, 3));
+    if (how == 1) ExpectAllClose(Assemble(*kept), v);
+    if (how == 2) ExpectAllClose(alias.t(), m.narrow(0, 0, 3));
   }
 }
 
@@ -540,15 +540,15 @@ TEST(Executor, WhatIsReadTwiceIsNotOverwritten) {
   const at::Tensor want[] = {p.clone(), m.clone(), v.clone()};
   at::_fused_adamw_({want[0]}, {p.clone()}, {want[1]}, {want[2]}, {}, {step}, 0.1, 0.9, 0.99, 0.1,
                     1e-6, false, false);
-  const auto results = RunText(text, {p, p, m, v, step});
+  const auto results = RunLoaded(text, {p, p, m, v, step});
   ASSERT_EQ(results.size(), 3);
-  for (int k = 0; k < 3; ++k) ExpectClose(results[k], want[k]);
+  for (int k = 0; k < 3; ++k) ExpectAllClose(results[k], want[k]);
 }
 
 TEST(Executor, AliasedTilesAreNotOverwrittenWithinAProgram) {
   // %1 is a view of %0's tile, %2 would overwrite it; %x itself is shared by a move.
   const at::Tensor x = at::randn({4, 4});
-  const auto results = RunText(R"(
+  const auto results = RunLoaded(R"(
 mesh @m [a=2]
 program {
   %x: f32[4,4] @m {},{}
@@ -560,15 +560,15 @@ program {
   return %2, %3
 }
 )",
-                               {x});
+                                 {x});
   ASSERT_EQ(results.size(), 2);
-  ExpectClose(results[0], x.neg().exp());
-  ExpectClose(results[1], x.neg().exp());
+  ExpectAllClose(results[0], x.neg().exp());
+  ExpectAllClose(results[1], x.neg().exp());
 }
 
 TEST(Executor, ReplicatedOperandOfDifferentTermsIsNotOverwritten) {
   const at::Tensor x = at::randn({4}), y = at::randn({2, 4});
-  const auto results = RunText(R"(
+  const auto results = RunLoaded(R"(
 mesh @m [a=2]
 program {
   %x: f32[4] @m {}
@@ -579,8 +579,8 @@ program {
   return %1
 }
 )",
-                               {x, y});
-  ExpectClose(results.at(0), y.sub(x));
+                                 {x, y});
+  ExpectAllClose(results.at(0), y.sub(x));
 }
 
 // --- writes to parts ---
@@ -633,8 +633,8 @@ TEST(Executor, APartOfADonatedTileIsWrittenInPlace) {
     const auto results = loaded->Run(absl::MakeSpan(arguments), {1.0});
     ASSERT_TRUE(results.ok()) << results.status();
     EXPECT_EQ((*results)[0]->tiles[1].data_ptr() == memory, !held);
-    ExpectClose(Assemble(*(*results)[0]), WrittenCache(cache, 2, k));
-    if (held) ExpectClose(view, before);
+    ExpectAllClose(Assemble(*(*results)[0]), WrittenCache(cache, 2, k));
+    if (held) ExpectAllClose(view, before);
   }
 }
 
@@ -650,7 +650,7 @@ TEST(Executor, AnIndexOutOfRangeIsSeenBeforeAPartIsWritten) {
     const auto results = loaded->Run(absl::MakeSpan(arguments), {1.0});
     EXPECT_EQ(results.status().code(), absl::StatusCode::kOutOfRange) << results.status();
     ASSERT_NE(arguments[0].value, nullptr);
-    ExpectClose(Assemble(*arguments[0].value), cache);
+    ExpectAllClose(Assemble(*arguments[0].value), cache);
   }
 }
 
@@ -677,7 +677,7 @@ program {
       {Upload(at::randn({1, 6}), loaded->program().LayoutOf(2), *backend), false}};
   EXPECT_FALSE(loaded->Run(absl::MakeSpan(arguments), {}).ok());
   ASSERT_NE(arguments[0].value, nullptr);
-  ExpectClose(Assemble(*arguments[0].value), cache);
+  ExpectAllClose(Assemble(*arguments[0].value), cache);
 }
 
 TEST(Executor, APartOfAPartIsWrittenInPlace) {
@@ -706,12 +706,12 @@ program {
   EXPECT_EQ((*results)[0]->tiles[0].data_ptr(), memory);
   at::Tensor expected = cache.clone();
   expected[1].narrow(0, 1, 2).exp_();
-  ExpectClose(Assemble(*(*results)[0]), expected);
+  ExpectAllClose(Assemble(*(*results)[0]), expected);
 }
 
 TEST(Executor, APartIsNotWrittenWhereTheWholeIsReadBeforeItIsPutBack) {
   const at::Tensor x = at::randn({2, 4});
-  const auto results = RunText(R"(
+  const auto results = RunLoaded(R"(
 mesh @m [a=2]
 program {
   %x: f32[2,4] @m {},{}
@@ -732,11 +732,11 @@ program {
   return %3, %4, %8
 }
 )",
-                               {x, at::zeros({2}, at::kLong)});
+                                 {x, at::zeros({2}, at::kLong)});
   ASSERT_EQ(results.size(), 3);
-  ExpectClose(results[0], x.abs());
-  ExpectClose(results[1], at::stack({x[0].neg().exp(), x[1].neg()}));
-  ExpectClose(results[2], at::stack({x[0].mul(-2).sub(x[1]), x[1].neg()}));
+  ExpectAllClose(results[0], x.abs());
+  ExpectAllClose(results[1], at::stack({x[0].neg().exp(), x[1].neg()}));
+  ExpectAllClose(results[2], at::stack({x[0].mul(-2).sub(x[1]), x[1].neg()}));
 }
 
 // Devices take turns: later ones read the whole tensor after the first could write its part.
@@ -764,10 +764,10 @@ program {
       {Upload(x, loaded->program().LayoutOf(1), *backend), false}};
   const auto results = loaded->Run(absl::MakeSpan(arguments), {});
   ASSERT_TRUE(results.ok()) << results.status();
-  ExpectClose(Assemble(*(*results)[1]), x.exp().matmul(whole.t()));
+  ExpectAllClose(Assemble(*(*results)[1]), x.exp().matmul(whole.t()));
   at::Tensor expected = whole.clone();
   expected[1].exp_();
-  ExpectClose(Assemble(*(*results)[0]), expected);
+  ExpectAllClose(Assemble(*(*results)[0]), expected);
 }
 
 TEST(Executor, DevicesTakeTurnsWhereThatSavesMemory) {
@@ -812,7 +812,7 @@ program {
 
 TEST(Executor, APartIsNotWrittenWhereElementsOfTheWholeAreOne) {
   const at::Tensor x = at::randn({4});
-  const auto results = RunText(R"(
+  const auto results = RunLoaded(R"(
 mesh @m [a=2]
 program {
   %x: f32[4] @m {}
@@ -827,9 +827,9 @@ program {
   return %4
 }
 )",
-                               {x});
+                                 {x});
   ASSERT_EQ(results.size(), 1);
-  ExpectClose(results[0], at::stack({x.neg(), x.neg().exp(), x.neg()}));
+  ExpectAllClose(results[0], at::stack({x.neg(), x.neg().exp(), x.neg()}));
 }
 
 // --- failures ---
@@ -860,14 +860,14 @@ TEST(Executor, AFailureLeavesDonatedInputsAsTheyWere) {
     EXPECT_EQ(results.ok(), index == 2);
     if (results.ok()) {
       EXPECT_EQ(arguments[0].value, nullptr);
-      ExpectClose(Assemble(*(*results)[0]), p.mul(2));
+      ExpectAllClose(Assemble(*(*results)[0]), p.mul(2));
     } else {
       EXPECT_EQ(results.status().code(), absl::StatusCode::kOutOfRange) << results.status();
       EXPECT_THAT(
           std::string(results.status().message()),
           AllOf(HasSubstr("aten::index_select(f32[3,4], i64[3])"), HasSubstr("out of range")));
       ASSERT_NE(arguments[0].value, nullptr);
-      ExpectClose(Assemble(*arguments[0].value), p);
+      ExpectAllClose(Assemble(*arguments[0].value), p);
     }
   }
 }
@@ -883,7 +883,7 @@ TEST(Executor, AnInterruptStopsBeforeAnythingIsOverwritten) {
   SetInterruptCheck(&flag);
   EXPECT_EQ(loaded->Run(absl::MakeSpan(arguments), {2.0}).status().code(),
             absl::StatusCode::kCancelled);
-  ExpectClose(Assemble(*arguments[0].value), p);
+  ExpectAllClose(Assemble(*arguments[0].value), p);
   flag = false;
   EXPECT_TRUE(loaded->Run(absl::MakeSpan(arguments), {2.0}).ok());
   SetInterruptCheck(nullptr);
@@ -901,8 +901,8 @@ TEST(Executor, ArgumentsInOtherLayoutsAreMoved) {
       Upload(g, Layout(other, *Sharding::Parse("{},{z}", *other), {6, 4}), *backend);
   const auto results = loaded->Run({{parameter, true}, {gradient, false}}, {1.0});
   ASSERT_TRUE(results.ok()) << results.status();
-  ExpectClose(Assemble(*(*results)[0]), p.add(g));
-  ExpectClose(Assemble(*parameter), p);
+  ExpectAllClose(Assemble(*(*results)[0]), p.add(g));
+  ExpectAllClose(Assemble(*parameter), p);
 }
 
 std::string LoadError(const std::string& call) {

@@ -11,12 +11,12 @@
 namespace spmd::runtime {
 namespace {
 
-std::shared_ptr<Backend> Cpu() { return *MakeBackend("cpu", std::nullopt); }
+std::shared_ptr<Backend> CpuBackend() { return *MakeBackend("cpu", std::nullopt); }
 
 const Dims kShapes[] = {{}, {7}, {1, 5}, {8, 6}, {5, 3, 2}, {0, 4}, {2, 13, 3}};
 
 TEST(Moves, AnyLayoutToAnyLayout) {
-  const auto backend = Cpu();
+  const auto backend = CpuBackend();
   const GridPtr grid = MakeGrid({2, 3, 2}, {"a", "b", "c"});
   LayoutMaker maker(1);
   for (int trial = 0; trial < 400; ++trial) {
@@ -32,7 +32,7 @@ TEST(Moves, AnyLayoutToAnyLayout) {
 }
 
 TEST(Moves, KindsOfReduction) {
-  const auto backend = Cpu();
+  const auto backend = CpuBackend();
   const GridPtr grid = MakeGrid({2, 2, 2}, {"a", "b", "c"});
   LayoutMaker maker(2);
   for (ReduceKind kind : {ReduceKind::kSum, ReduceKind::kProd, ReduceKind::kMax, ReduceKind::kMin,
@@ -55,7 +55,7 @@ TEST(Moves, KindsOfReduction) {
 
 // Four partial sums, of which the first two alone exceed f16.
 TEST(Moves, TermsOfHalfTypesAreHeldInFloat) {
-  const auto backend = Cpu();
+  const auto backend = CpuBackend();
   const GridPtr grid = MakeGrid({2, 2}, {"a", "b"});
   Sharding terms = Sharding::Replicated(1);
   terms.unreduced = {0, 1};
@@ -82,7 +82,7 @@ TEST(Moves, TermsOfHalfTypesAreHeldInFloat) {
 }
 
 TEST(Moves, BetweenGrids) {
-  const auto backend = Cpu();
+  const auto backend = CpuBackend();
   const GridPtr grids[] = {MakeGrid({2, 3}, {"a", "b"}), MakeGrid({3, 2}, {"x", "y"}),
                            MakeGrid({4}, {"z"}, {5, 2, 0, 7}), Grid::SingleDevice(),
                            MakeGrid({2, 2}, {"u", "v"}, {3, 2, 1, 0})};
@@ -98,7 +98,7 @@ TEST(Moves, BetweenGrids) {
 }
 
 TEST(Moves, SharesWhatIsThereAlready) {
-  const auto backend = Cpu();
+  const auto backend = CpuBackend();
   const GridPtr grid = MakeGrid({2, 2}, {"a", "b"});
   const Layout rows(grid, *Sharding::Parse("{a},{}", *grid), {4, 4});
   const Layout replicated(grid, Sharding::Replicated(2), {4, 4});
@@ -114,7 +114,7 @@ TEST(Moves, SharesWhatIsThereAlready) {
 }
 
 TEST(Moves, UploadAndDownloadCopy) {
-  const auto backend = Cpu();
+  const auto backend = CpuBackend();
   const GridPtr grid = MakeGrid({2, 2}, {"a", "b"});
   LayoutMaker maker(4);
   for (int trial = 0; trial < 100; ++trial) {

@@ -9,7 +9,7 @@
 namespace spmd {
 namespace {
 
-Mesh MeshOf(std::vector<int64_t> shape, std::vector<std::string> names) {
+Mesh SomeMesh(std::vector<int64_t> shape, std::vector<std::string> names) {
   int64_t devices = 1;
   for (const int64_t n : shape) devices *= n;
   std::vector<int64_t> ids(devices);
@@ -18,7 +18,7 @@ Mesh MeshOf(std::vector<int64_t> shape, std::vector<std::string> names) {
 }
 
 TEST(AxisPart, ByNumberOfThePrimeFactor) {
-  const Mesh mesh = MeshOf({2, 12}, {"a", "b"});
+  const Mesh mesh = SomeMesh({2, 12}, {"a", "b"});
   const auto part = ParseAxisPart("b:2", mesh);
   ASSERT_TRUE(part.ok());
   EXPECT_EQ(part->axis, 1);
@@ -27,7 +27,7 @@ TEST(AxisPart, ByNumberOfThePrimeFactor) {
 }
 
 TEST(AxisPart, BySizes) {
-  const Mesh mesh = MeshOf({12}, {"b"});
+  const Mesh mesh = SomeMesh({12}, {"b"});
   const auto part = ParseAxisPart("b:(2)6", mesh);
   ASSERT_TRUE(part.ok());
   const GridPtr grid = Grid::Of(mesh);
@@ -39,7 +39,7 @@ TEST(AxisPart, BySizes) {
 }
 
 TEST(AxisPart, NamesAreOfTheMeshWhateverTheGrid) {
-  const Mesh small = MeshOf({2, 4}, {"data", "model"}), large = MeshOf({8}, {"x"});
+  const Mesh small = SomeMesh({2, 4}, {"data", "model"}), large = SomeMesh({8}, {"x"});
   const Grid::Common common = Grid::ForMeshes({small, large});
   const Grid& grid = *common.grids[0];
   EXPECT_EQ(NameOfPart(1, small, grid), "model:0");
@@ -47,7 +47,7 @@ TEST(AxisPart, NamesAreOfTheMeshWhateverTheGrid) {
 }
 
 TEST(AxisPart, WhatIsNotThere) {
-  const Mesh mesh = MeshOf({4, 3}, {"a", "b"});
+  const Mesh mesh = SomeMesh({4, 3}, {"a", "b"});
   EXPECT_EQ(ParseAxisPart("a:2", mesh).status().message(),
             "axis 'a' has the parts 'a:0' of size 2, 'a:1' of size 2 in mesh [a=4, b=3]");
   EXPECT_EQ(ParseAxisPart("b:1", mesh).status().message(),

@@ -11,13 +11,13 @@
 namespace spmd {
 namespace {
 
-const Grid& DataModel() {
+const Grid& DataModelGrid() {
   static const GridPtr grid = *Grid::Parse("[data=2, model=8]");
   return *grid;
 }
 
-std::string ErrorOf(absl::string_view text) {
-  const auto sharding = Sharding::Parse(text, DataModel());
+std::string ShardingError(absl::string_view text) {
+  const auto sharding = Sharding::Parse(text, DataModelGrid());
   EXPECT_EQ(sharding.status().code(), absl::StatusCode::kInvalidArgument) << text;
   return std::string(sharding.status().message());
 }
@@ -26,9 +26,9 @@ TEST(ShardingTest, TextIsCanonical) {
   for (const char* text : {"", "{}", "{data},{model:0,model:1}", "{data chunk=6},{}",
                            "{?},{model,?}", "{model,? chunk=3}", "{},{} unreduced(sum){data}",
                            "unreduced(max){data,model}", "{model:2,data},{model:0}"}) {
-    const auto sharding = Sharding::Parse(text, DataModel());
+    const auto sharding = Sharding::Parse(text, DataModelGrid());
     ASSERT_TRUE(sharding.ok()) << sharding.status();
-    EXPECT_EQ(sharding->ToString(DataModel()), text);
+    EXPECT_EQ(sharding->ToString(DataModelGrid()), text);
   }
 }
 
@@ -46,32 +46,33 @@ TEST(ShardingTest, TextRoundTrips) {
 
 TEST(ShardingTest, ParserLeavesWhatIsNotItsOwn) {
   Scanner in("{data},{model}, %2: f32[]");
-  const auto sharding = Sharding::Parse(in, DataModel());
+  const auto sharding = Sharding::Parse(in, DataModelGrid());
   ASSERT_TRUE(sharding.ok());
   EXPECT_EQ(sharding->rank(), 2);
   EXPECT_EQ(in.rest(), ", %2: f32[]");
 }
 
 TEST(ShardingTest, ErrorsShowTheOffendingText) {
-  EXPECT_EQ(ErrorOf("{modle}"),
+  EXPECT_EQ(ShardingError("{modle}"),
             "grid [data=2, model=8] has no axis 'modle'; did you mean 'model'?");
-  EXPECT_EQ(ErrorOf("{data},{data}"),
+  EXPECT_EQ(ShardingError("{data},{data}"),
             "sharding {data},{data} uses axis 'data' twice; an axis shards one dimension only");
   EXPECT_EQ(
-      ErrorOf("{model:1},{model}"),
+      ShardingError("{model:1},{model}"),
       "sharding {model:1},{model} uses axis 'model:1' twice; an axis shards one dimension only");
-  EXPECT_EQ(ErrorOf("{data} unreduced(sum){data}"),
+  EXPECT_EQ(ShardingError("{data} unreduced(sum){data}"),
             "sharding {data} unreduced(sum){data} uses axis 'data' twice; an axis shards one "
             "dimension only");
-  EXPECT_EQ(ErrorOf("{data"), "expected ',' at the end of '{data'");
-  EXPECT_EQ(ErrorOf("{data},"), "expected the end at ',' in '{data},'");
-  EXPECT_EQ(ErrorOf("{data chunk=0}"),
+  EXPECT_EQ(ShardingError("{data"), "expected ',' at the end of '{data'");
+  EXPECT_EQ(ShardingError("{data},"), "expected the end at ',' in '{data},'");
+  EXPECT_EQ(ShardingError("{data chunk=0}"),
             "expected a chunk of at least 1, after axes at 'chunk=0}' in '{data chunk=0}'");
-  EXPECT_EQ(ErrorOf("{chunk=4}"),
+  EXPECT_EQ(ShardingError("{chunk=4}"),
             "expected a chunk of at least 1, after axes at 'chunk=4}' in '{chunk=4}'");
-  EXPECT_EQ(ErrorOf("{} unreduced(mean){data}"),
+  EXPECT_EQ(ShardingError("{} unreduced(mean){data}"),
             "'mean' is no kind of reduction; there are sum, prod, max, min, and, or");
-  EXPECT_EQ(ErrorOf("{} unreduced(sum){}"), "expected an axis at '}' in '{} unreduced(sum){}'");
+  EXPECT_EQ(ShardingError("{} unreduced(sum){}"),
+            "expected an axis at '}' in '{} unreduced(sum){}'");
 }
 
 TEST(ShardingTest, AnyTextIsParsedOrRefused) {
@@ -80,31 +81,32 @@ TEST(ShardingTest, AnyTextIsParsedOrRefused) {
   for (int i = 0; i < 20000; ++i) {
     std::string text;
     for (size_t n = rng() % 15; n > 0; --n) text.push_back(alphabet[rng() % alphabet.size()]);
-    const auto parsed = Sharding::Parse(text, DataModel());
+    const auto parsed = Sharding::Parse(text, DataModelGrid());
     if (!parsed.ok()) continue;
-    EXPECT_EQ(*Sharding::Parse(parsed->ToString(DataModel()), DataModel()), *parsed) << text;
+    EXPECT_EQ(*Sharding::Parse(parsed->ToString(DataModelGrid()), DataModelGrid()), *parsed)
+        << text;
   }
 }
 
 TEST(ShardingTest, Masks) {
   const Sharding sharding =
-      *Sharding::Parse("{data},{model:1} unreduced(sum){model:0}", DataModel());
+      *Sharding::Parse("{data},{model:1} unreduced(sum){model:0}", DataModelGrid());
   EXPECT_EQ(sharding.DimAxes(), 0b0101u);
   EXPECT_EQ(sharding.UnreducedAxes(), 0b0010u);
   EXPECT_EQ(sharding.UsedAxes(), 0b0111u);
   EXPECT_TRUE(sharding.IsUnreduced());
   EXPECT_FALSE(sharding.IsReplicated());
-  EXPECT_EQ(sharding.Reduced().ToString(DataModel()), "{data},{model:1}");
+  EXPECT_EQ(sharding.Reduced().ToString(DataModelGrid()), "{data},{model:1}");
   EXPECT_TRUE(Sharding::Open(3).IsReplicated());
 }
 
 TEST(ShardingTest, SamePlacementIgnoresOpenness) {
-  const Sharding open = *Sharding::Parse("{data,?},{?}", DataModel());
-  const Sharding closed = *Sharding::Parse("{data},{}", DataModel());
+  const Sharding open = *Sharding::Parse("{data,?},{?}", DataModelGrid());
+  const Sharding closed = *Sharding::Parse("{data},{}", DataModelGrid());
   EXPECT_FALSE(open == closed);
   EXPECT_TRUE(open.SamePlacement(closed));
   EXPECT_EQ(open.Closed(), closed);
-  EXPECT_FALSE(closed.SamePlacement(*Sharding::Parse("{},{data}", DataModel())));
+  EXPECT_FALSE(closed.SamePlacement(*Sharding::Parse("{},{data}", DataModelGrid())));
 }
 
 TEST(ShardingTest, KindsHaveNames) {

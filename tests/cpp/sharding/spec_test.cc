@@ -39,7 +39,7 @@ std::string Resolved(const PartitionSpec& spec, const Mesh& mesh) {
   return sharding.ok() ? sharding->ToString(*grid) : sharding.status().ToString();
 }
 
-absl::Status ErrorOf(const PartitionSpec& spec, int rank, const Mesh& mesh = DataModel()) {
+absl::Status SpecError(const PartitionSpec& spec, int rank, const Mesh& mesh = DataModel()) {
   return ResolveSpec("mark_sharding", spec, mesh, *Grid::Of(mesh), rank).status();
 }
 
@@ -74,23 +74,23 @@ TEST(SpecTest, SpecsPrintAsPythonWritesThem) {
 }
 
 TEST(SpecTest, UnknownAxis) {
-  EXPECT_EQ(ErrorOf({Cut({Name("data")}), Cut({Name("modle")})}, 2),
+  EXPECT_EQ(SpecError({Cut({Name("data")}), Cut({Name("modle")})}, 2),
             absl::InvalidArgumentError(
                 "mark_sharding: spec ('data', 'modle') names axis 'modle', which mesh [data=2, "
                 "model=4] does not have; did you mean 'model'?"));
-  EXPECT_EQ(ErrorOf({Cut({Name("expert")})}, 1),
+  EXPECT_EQ(SpecError({Cut({Name("expert")})}, 1),
             absl::InvalidArgumentError(
                 "mark_sharding: spec ('expert',) names axis 'expert', which mesh [data=2, model=4] "
                 "does not have; its axes are 'data', 'model'"));
-  EXPECT_EQ(ErrorOf({Cut({Name("model:2")})}, 1).code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(SpecError({Cut({Name("model:2")})}, 1).code(), absl::StatusCode::kInvalidArgument);
 }
 
 TEST(SpecTest, RankMismatch) {
-  EXPECT_EQ(ErrorOf({Cut({Name("data")})}, 2),
+  EXPECT_EQ(SpecError({Cut({Name("data")})}, 2),
             absl::InvalidArgumentError(
                 "mark_sharding: spec ('data',) has 1 entry but the tensor has 2 dimensions; give "
                 "one entry per dimension, None where it is not sharded, as in ('data', None)"));
-  EXPECT_EQ(ErrorOf({Cut({Name("data")}), kNone}, 1),
+  EXPECT_EQ(SpecError({Cut({Name("data")}), kNone}, 1),
             absl::InvalidArgumentError(
                 "mark_sharding: spec ('data', None) has 2 entries but the tensor has 1 dimension; "
                 "give one entry per dimension, None where it is not sharded, as in ('data',)"));
@@ -98,27 +98,27 @@ TEST(SpecTest, RankMismatch) {
 
 TEST(SpecTest, RepeatedAxis) {
   EXPECT_EQ(
-      ErrorOf({Cut({Name("data")}), Cut({Name("data")})}, 2),
+      SpecError({Cut({Name("data")}), Cut({Name("data")})}, 2),
       absl::InvalidArgumentError(
           "mark_sharding: spec ('data', 'data') uses axis 'data' of mesh [data=2, model=4] in "
           "dimensions 0 and 1; an axis may shard one dimension, once"));
-  EXPECT_EQ(ErrorOf({Cut({Name("model"), Index(1)})}, 1),
+  EXPECT_EQ(SpecError({Cut({Name("model"), Index(1)})}, 1),
             absl::InvalidArgumentError(
                 "mark_sharding: spec (('model', 1),) uses axis 'model' of mesh [data=2, model=4] "
                 "twice in dimension 0; an axis may shard one dimension, once"));
-  EXPECT_EQ(ErrorOf({Cut({Name("model:1")}), Cut({Name("model")})}, 2),
+  EXPECT_EQ(SpecError({Cut({Name("model:1")}), Cut({Name("model")})}, 2),
             absl::InvalidArgumentError(
                 "mark_sharding: spec ('model:1', 'model') uses axis 'model' of mesh [data=2, "
                 "model=4] in dimensions 0 and 1; an axis may shard one dimension, once"));
-  EXPECT_EQ(ErrorOf({Cut({Name("one")}), Cut({Name("one")})}, 2, MeshOf({1}, {"one"})).code(),
+  EXPECT_EQ(SpecError({Cut({Name("one")}), Cut({Name("one")})}, 2, MeshOf({1}, {"one"})).code(),
             absl::StatusCode::kInvalidArgument);
 }
 
 TEST(SpecTest, AxisIndexOutOfRange) {
-  EXPECT_EQ(ErrorOf({Cut({Index(2)}), kNone}, 2),
+  EXPECT_EQ(SpecError({Cut({Index(2)}), kNone}, 2),
             absl::OutOfRangeError("mark_sharding: spec (2, None) names axis 2, which mesh [data=2, "
                                   "model=4] does not have; its axes are 0 to 1"));
-  EXPECT_EQ(ErrorOf({Cut({Index(-1)})}, 1, MeshOf({4}, {"x"})),
+  EXPECT_EQ(SpecError({Cut({Index(-1)})}, 1, MeshOf({4}, {"x"})),
             absl::OutOfRangeError("mark_sharding: spec (-1,) names axis -1, which mesh [x=4] does "
                                   "not have; its only axis is 0"));
 }

@@ -13,7 +13,7 @@ using ::testing::ElementsAre;
 
 // Four devices on a ring: 1 TFLOP/s of which products reach half, 100 GB/s of memory, links of
 // 5 GB/s.
-machine::System Ring() {
+machine::System RingSystem() {
   machine::Machine device;
   device.name = "test";
   device.flops = 1e12;
@@ -25,7 +25,7 @@ machine::System Ring() {
   return system;
 }
 
-Timeline Of(absl::string_view text, const machine::System& system = Ring()) {
+Timeline Of(absl::string_view text, const machine::System& system = RingSystem()) {
   auto program = program::Program::Parse(text);
   EXPECT_TRUE(program.ok()) << program.status();
   EXPECT_TRUE(program::Verify(*program).ok()) << program::Verify(*program);
@@ -89,7 +89,7 @@ TEST(TimelineTest, WhatAllDevicesComputeAlikeCountsOnceForTheModel) {
 }
 
 TEST(TimelineTest, PaddingToTheMatrixUnitTakesTime) {
-  machine::System system = Ring();
+  machine::System system = RingSystem();
   system.device.tile_rows = 8;
   system.device.tile_columns = 128;
   const Timeline t =
@@ -103,7 +103,7 @@ TEST(TimelineTest, PaddingToTheMatrixUnitTakesTime) {
 // A convolution of stride 2 and its two gradients are as many multiplications. Channels, and not
 // the 3 × 3 positions of the kernel, are padded.
 TEST(TimelineTest, ConvolutionsArePaddedInTheirChannels) {
-  machine::System system = Ring();
+  machine::System system = RingSystem();
   system.device.tile_rows = 8;
   system.device.tile_columns = 128;
   const Timeline t =
@@ -175,7 +175,7 @@ TEST(TimelineTest, AMeshThatDoesNotFitIsAnError) {
   const auto program = program::Program::Parse(
       "mesh @m [x=3]\nprogram {\n  %a: f32[3] @m {x}\n"
       "  %0: f32[3] @m {x} = call aten::exp(%a)\n  return %0\n}\n");
-  EXPECT_EQ(Predict(*program, Ring()).status().message(),
+  EXPECT_EQ(Predict(*program, RingSystem()).status().message(),
             "a mesh of 3 devices does not divide test, which has 4");
 }
 

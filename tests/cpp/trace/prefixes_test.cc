@@ -9,22 +9,22 @@ namespace spmd::trace {
 namespace {
 
 // relu(x) of a vector of `size` elements.
-void RecordRelu(Tape& tape, int64_t size) {
+void RecordOneRelu(Tape& tape, int64_t size) {
   Relu(tape, tape.Use(NewValue(FloatType({size})), nullptr));
 }
 
 TEST(PrefixesTest, ATapeFindsTheRecordingThatBeginsLikeIt) {
   Tape first;
-  RecordRelu(first, 4);
+  RecordOneRelu(first, 4);
   Relu(first, 1);
   const RecordingPtr recording = first.Share();
   Prefixes prefixes;
   prefixes.Add(recording);
   Tape second;
-  RecordRelu(second, 4);
+  RecordOneRelu(second, 4);
   EXPECT_EQ(prefixes.Find(second.strict(), second.recording()), recording);
   Tape other;
-  RecordRelu(other, 5);
+  RecordOneRelu(other, 5);
   EXPECT_EQ(prefixes.Find(other.strict(), other.recording()), nullptr);
 }
 
@@ -32,13 +32,13 @@ TEST(PrefixesTest, AKeyThatCollidesFindsNothing) {
   Prefixes prefixes;
   prefixes.SetKeyBits(0);
   Tape first;
-  RecordRelu(first, 4);
+  RecordOneRelu(first, 4);
   const RecordingPtr recording = first.Share();
   prefixes.Add(recording);
   Tape same, other, longer;
-  RecordRelu(same, 4);
-  RecordRelu(other, 5);
-  RecordRelu(longer, 4);
+  RecordOneRelu(same, 4);
+  RecordOneRelu(other, 5);
+  RecordOneRelu(longer, 4);
   Relu(longer, 1);
   EXPECT_EQ(prefixes.Find(same.strict(), same.recording()), recording);
   EXPECT_EQ(prefixes.Find(other.strict(), other.recording()), nullptr);
@@ -49,11 +49,11 @@ TEST(PrefixesTest, ARecordingThatHasEndedIsNotFound) {
   Prefixes prefixes;
   {
     Tape first;
-    RecordRelu(first, 4);
+    RecordOneRelu(first, 4);
     prefixes.Add(first.Share());
   }
   Tape second;
-  RecordRelu(second, 4);
+  RecordOneRelu(second, 4);
   EXPECT_EQ(prefixes.Find(second.strict(), second.recording()), nullptr);
 }
 

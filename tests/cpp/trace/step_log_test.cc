@@ -12,11 +12,12 @@ namespace {
 using testing::ElementsAre;
 using testing::IsEmpty;
 
-ProgramPtr NewProgram() { return std::make_shared<CompiledProgram>(); }
+ProgramPtr NewCompiledProgram() { return std::make_shared<CompiledProgram>(); }
 
 TEST(StepLogTest, AStepIsWhatItNeededFromRunsSinceTheStepBefore) {
   StepLog log;
-  const ProgramPtr forward = NewProgram(), evaluation = NewProgram(), update = NewProgram();
+  const ProgramPtr forward = NewCompiledProgram(), evaluation = NewCompiledProgram(),
+                   update = NewCompiledProgram();
   const int64_t made = log.Ran(forward, {});
   log.Ran(evaluation, {});
   log.Ran(update, {made, 0});
@@ -29,8 +30,8 @@ TEST(StepLogTest, AStepIsWhatItNeededFromRunsSinceTheStepBefore) {
 
 TEST(StepLogTest, AllRunsWhileTheOptimizerIsInItsStepBelongToIt) {
   StepLog log;
-  const ProgramPtr evaluation = NewProgram(), backward = NewProgram(), first = NewProgram(),
-                   second = NewProgram();
+  const ProgramPtr evaluation = NewCompiledProgram(), backward = NewCompiledProgram(),
+                   first = NewCompiledProgram(), second = NewCompiledProgram();
   log.Ran(evaluation, {});
   log.BeginStep();
   const int64_t gradients = log.Ran(backward, {});
@@ -46,8 +47,8 @@ TEST(StepLogTest, AllRunsWhileTheOptimizerIsInItsStepBelongToIt) {
 
 TEST(StepLogTest, ProgramsThatTheCacheDropsAreCounted) {
   StepLog log;
-  const ProgramPtr update = NewProgram();
-  const int64_t made = log.Ran(NewProgram(), {});  // nobody else holds it
+  const ProgramPtr update = NewCompiledProgram();
+  const int64_t made = log.Ran(NewCompiledProgram(), {});  // nobody else holds it
   log.Ran(update, {made});
   log.EndStep();
   EXPECT_THAT(log.last_step(), ElementsAre(update));
@@ -59,7 +60,7 @@ TEST(StepLogTest, ProgramsThatTheCacheDropsAreCounted) {
 
 TEST(StepLogTest, OldRunsAreForgottenAndCounted) {
   StepLog log;
-  const ProgramPtr part = NewProgram();
+  const ProgramPtr part = NewCompiledProgram();
   std::vector<int64_t> made;
   for (int i = 0; i < 5000; ++i) made.push_back(log.Ran(part, {}));
   log.Ran(part, made);
@@ -72,13 +73,13 @@ TEST(StepLogTest, PlanningKeepsAllOfAStep) {
   StepLog log;
   log.KeepAll(true);
   std::vector<int64_t> made;
-  for (int i = 0; i < 5000; ++i) made.push_back(log.Ran(NewProgram(), {}));
-  log.Ran(NewProgram(), made);
+  for (int i = 0; i < 5000; ++i) made.push_back(log.Ran(NewCompiledProgram(), {}));
+  log.Ran(NewCompiledProgram(), made);
   log.EndStep();
   EXPECT_EQ(log.last_step().size(), 5001u);
   EXPECT_EQ(log.lost(), 0);
   log.KeepAll(false);
-  log.Ran(NewProgram(), {});
+  log.Ran(NewCompiledProgram(), {});
   log.EndStep();
   EXPECT_THAT(log.last_step(), IsEmpty());
   EXPECT_EQ(log.lost(), 1);
