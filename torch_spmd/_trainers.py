@@ -175,7 +175,17 @@ def transformers_trainer(module: Any) -> None:
             self.optimizer = self.accelerator.prepare(self.create_optimizer())
         return create(self, num_training_steps, optimizer, **kwargs)
 
+    smart = trainer.autocast_smart_context_manager
+
+    @functools.wraps(smart)
+    def autocast_smart_context_manager(self: Any, *args: Any, **kwargs: Any) -> Any:
+        # Such a model is not prepared by accelerate, which would have it run under autocast.
+        if getattr(self, "is_fsdp_xla_enabled", False):
+            return self.accelerator.autocast()
+        return smart(self, *args, **kwargs)
+
     trainer.create_scheduler = create_scheduler
+    trainer.autocast_smart_context_manager = autocast_smart_context_manager
     for name in ("is_world_process_zero", "is_local_process_zero"):
         setattr(trainer, name, _of_first(getattr(trainer, name)))
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import contextlib
 import math
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -249,7 +249,10 @@ def _check_device_count(core: _C.Mesh, backend: str) -> None:
 
 # The global mesh is kept in PyTorch's own thread-local state, which autograd passes on to the
 # thread that runs backward, if that is another one; Python's context variables would not get there.
-_KEY = "torch_spmd.global_mesh"
+# It passes on a copy, with the name, three times for each node of a backward pass. So the name is
+# one that is copied without an allocation, and nothing is kept where there is no mesh.
+_KEY = "spmd.mesh"
+_remove: Callable[[str], None] | None = getattr(torch._C, "_remove_obj_from_tls", None)
 
 
 def get_global_mesh() -> Mesh | None:
@@ -281,7 +284,10 @@ def set_global_mesh(mesh: Mesh | None) -> None:
         raise TypeError(
             f"set_global_mesh: mesh must be a Mesh or None; got {_arguments.shown(mesh)}"
         )
-    torch._C._stash_obj_in_tls(_KEY, mesh)
+    if mesh is None and _remove is not None:  # PyTorch 2.13 or later
+        _remove(_KEY)
+    else:
+        torch._C._stash_obj_in_tls(_KEY, mesh)
 
 
 def use_mesh(mesh: Mesh) -> contextlib.AbstractContextManager[Mesh]:

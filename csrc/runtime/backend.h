@@ -75,6 +75,12 @@ class Backend {
     exact_sums_ = exact_sums;
   }
   bool exact_sums() const { return exact_sums_; }
+  // An exchange in which this process sends so many bytes goes on beside what does not wait for it.
+  // Every process decides for itself: what is exchanged, and in which order, is the same either
+  // way. kNoOverlap, the default: none does.
+  static constexpr int64_t kNoOverlap = -1;
+  void set_overlap_from(int64_t bytes) { overlap_from_ = bytes; }
+  int64_t overlap_from() const { return overlap_from_; }
   Peers* peers() const { return peers_; }  // null if one process runs all devices
   const Homes& homes() const { return homes_; }
 
@@ -82,6 +88,7 @@ class Backend {
   Peers* peers_ = nullptr;
   Homes homes_;
   bool exact_sums_ = true;
+  int64_t overlap_from_ = kNoOverlap;
 };
 
 // Makes the backend with this name: "cpu", "cpu:16", "cuda", "mock_tpu:v4-16",

@@ -81,12 +81,23 @@ struct LoadedProgram::Impl {
   void FindCommit();
   // The batch before which this run takes its donated arguments.
   size_t CommitOfRun() const;
-  // With several processes that may fail: the step before which they vote, the same in every
-  // process.
-  void FindVote();
+  // With several processes: when they vote, the same in every process.
+  void FindVotes();
 
-  absl::Status Bring(absl::Span<Argument> inputs);
-  absl::Status RunSteps(absl::Span<Argument> inputs, const std::vector<c10::Scalar>& scalars);
+  // Finds what runs beside exchanges.
+  void FindOverlaps();
+
+  // How this process has failed, with several processes, until they vote.
+  struct Failure {
+    absl::Status status;
+    int step = 0;
+  };
+  absl::Status Bring(absl::Span<Argument> inputs, Failure& failed);
+  absl::Status RunSteps(absl::Span<Argument> inputs, const std::vector<c10::Scalar>& scalars,
+                        Failure& failed);
+  Failure FailureOf(const std::exception& e, int step) const;
+  void TakeArguments(absl::Span<Argument> inputs) const;
+  void DropDead(const Batch& batch);
   // Instructions as observers see them. Null if nothing observes this thread.
   const std::vector<std::string>* NamesForObservers();
   void RunCall(const CallStep& step, const Batch& batch, const std::vector<c10::Scalar>& scalars);
@@ -118,7 +129,13 @@ struct LoadedProgram::Impl {
   size_t commit = 0;        // donated arguments are taken before this batch,
   size_t early_commit = 0;  // or before this one if all `bounds` hold
   std::vector<IndexBound> bounds;
-  int vote = 0;              // with several processes; 0 if nothing can fail
+  // With several processes: they vote when the program has ended. If the commit comes earlier,
+  // arguments are taken there, and the processes vote before it as well, unless it is at the start.
+  enum class Votes : uint8_t { kNever, kBeforeCommit, kTwice, kAfterCommit };
+  Votes votes = Votes::kNever;
+  // By batch: the one before which an exchange that begins there must have ended, if it goes on
+  // beside those in between; else 0. Empty if none does.
+  std::vector<size_t> ends_before;
   uint64_t fingerprint = 0;  // with several processes: of the program's text
   ValueTable table;
   std::vector<TiledTensor> planned;  // by output; made by the first run that only plans

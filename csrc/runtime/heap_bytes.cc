@@ -99,7 +99,7 @@ int64_t LoadedProgram::Impl::HeapBytes() const {
   using runtime::HeapBytes;
   int64_t bytes = HeapBytes(placements) + HeapBytes(identity) + HeapBytes(bounds) +
                   HeapBytes(schedule.batches) + HeapBytes(schedule.items) +
-                  HeapBytes(schedule.dead) + spmd::HeapBytes(names);
+                  HeapBytes(schedule.dead) + spmd::HeapBytes(ends_before) + spmd::HeapBytes(names);
   bytes += static_cast<int64_t>(table.capacity() * sizeof(table[0]));
   absl::flat_hash_set<const Placement*> counted;
   for (const PlacementPtr& placement : placements) {

@@ -7,6 +7,8 @@
 #include <numeric>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
+#include "csrc/runtime/dispatch_guard.h"
 #include "csrc/util/status.h"
 
 namespace spmd::runtime {
@@ -62,7 +64,8 @@ absl::Status ExchangeInPlace(Peers& peers, const at::Tensor& send,
     from = OneAfterAnother(send, ranges);
     to = at::empty({total}, at::kByte);
   } catch (const std::exception& e) {
-    const absl::Status status = absl::ResourceExhaustedError(e.what());
+    const absl::Status status =
+        StatusFromException(e, absl::StrCat("an exchange, in ", ProcessName(peers.rank())));
     peers.Fail(status);
     return status;
   }

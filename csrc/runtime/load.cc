@@ -162,7 +162,8 @@ absl::Status LoadedProgram::Impl::Load() {
   MakeSchedule();
   FindCommit();
   if (backend.peers() != nullptr) {
-    FindVote();
+    FindVotes();
+    FindOverlaps();
     fingerprint = written.ComputeFingerprint().hi;
   }
   table.resize(program.values.size());

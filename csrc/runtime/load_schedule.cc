@@ -236,27 +236,29 @@ void LoadedProgram::Impl::FindCommit() {
   early_commit = std::max(unbounded, first_write);
 }
 
-// The processes vote after the last step that may fail, whether or not this one has a part in it.
-// As long as no donated input is dropped or overwritten, waiting costs nothing, and a process that
-// runs out of memory until then fails as an op does.
-void LoadedProgram::Impl::FindVote() {
+// The commit comes before the step `at`: after the last one that may fail on values, whether or not
+// this process has a part in it, and not earlier than the first that drops or overwrites a donated
+// input. As long as none is, waiting costs nothing, and a process that runs out of memory until
+// then fails as an op does.
+void LoadedProgram::Impl::FindVotes() {
+  const program::DefUse facts(program);
+  int end = 0, at = 0;
   for (size_t i = 0; i < steps.size(); ++i) {
+    if (!std::holds_alternative<std::monostate>(steps[i])) end = static_cast<int>(i) + 1;
     const auto* call = std::get_if<CallStep>(&steps[i]);
     if (call == nullptr) continue;
     const program::Instruction& instruction = program.instructions[i];
     const DType dtype = program.values[instruction.results[0]].type.dtype;
-    if (rules::MayFail(*call->binding().facts, dtype)) vote = static_cast<int>(i) + 1;
+    if (rules::MayFail(*call->binding().facts, dtype)) at = static_cast<int>(i) + 1;
   }
-  if (vote > 0) {
-    const program::DefUse facts(program);
-    auto first_write = static_cast<int>(steps.size());
-    for (const program::Input& input : program.inputs) {
-      const int last = facts.last_user(input.value);
-      if (input.donated && last >= 0) first_write = std::min(first_write, last);
-    }
-    vote = std::max(vote, first_write);
+  int first_write = end;
+  for (const program::Input& input : program.inputs) {
+    const int last = facts.last_user(input.value);
+    if (input.donated && last >= 0) first_write = std::min(first_write, last);
   }
-  const auto is_before = [&](const Batch& batch) { return batch.step < vote; };
+  at = std::max(at, first_write);
+  votes = at >= end ? Votes::kBeforeCommit : at > 0 ? Votes::kTwice : Votes::kAfterCommit;
+  const auto is_before = [&](const Batch& batch) { return batch.step < at; };
   // With one wave, the batches are in program order.
   commit = std::partition_point(schedule.batches.begin(), schedule.batches.end(), is_before) -
            schedule.batches.begin();
@@ -264,6 +266,56 @@ void LoadedProgram::Impl::FindVote() {
   for (size_t b = 1; b < schedule.batches.size(); ++b) {
     SPMD_CHECK(schedule.batches[b - 1].step < schedule.batches[b].step,
                "processes would exchange in another order");
+  }
+}
+
+// While an exchange goes on, nothing else touches the values that it reads and makes, and no other
+// exchange begins. So at most the operands of one exchange are held longer than they are needed.
+void LoadedProgram::Impl::FindOverlaps() {
+  if (backend.overlap_from() < 0) return;
+  std::vector<uint8_t> taken(placements.size());  // by value
+  const auto take = [&](const MoveStep& move, bool takes) {
+    for (const MoveStep::Part& part : move.parts) taken[part.from] = taken[part.to] = takes ? 1 : 0;
+  };
+  const auto is_taken = [&](const TileRef& tile) { return taken[tile.value] != 0; };
+  std::vector<TileRef> tiles;
+  const auto waits = [&](const Batch& batch) {
+    tiles.clear();
+    if (const auto* move = std::get_if<MoveStep>(&steps[batch.step])) {
+      if (move->exchanges) return true;
+      for (const MoveStep::Part& part : move->parts) {
+        tiles.push_back({part.from, 0});
+        tiles.push_back({part.to, 0});
+      }
+    } else if (const auto* call = std::get_if<CallStep>(&steps[batch.step])) {
+      for (const WorkItem& item : batch.items) {
+        call->AppendReads(item.index, tiles);
+        call->AppendWrites(item.index, tiles);
+      }
+    }
+    return std::any_of(tiles.begin(), tiles.end(), is_taken);
+  };
+  ends_before.assign(schedule.batches.size(), 0);
+  for (size_t b = 0; b < schedule.batches.size(); ++b) {
+    const auto* move = std::get_if<MoveStep>(&steps[schedule.batches[b].step]);
+    if (move == nullptr || !move->exchanges) continue;
+    int64_t bytes = 0;
+    for (const MoveStep::Part& part : move->parts) {
+      const program::Value& from = program.values[part.from];
+      bytes += part.plan->transfer.num_sent(backend.peers()->rank()) *
+               ByteSize(program::HeldType(from.type.dtype, from.sharding));
+    }
+    if (bytes < backend.overlap_from()) continue;
+    take(*move, true);
+    bool computes = false;
+    size_t end = b + 1;
+    for (; end < schedule.batches.size() && end != commit; ++end) {
+      const Batch& batch = schedule.batches[end];
+      if (waits(batch)) break;
+      computes = computes || std::holds_alternative<CallStep>(steps[batch.step]);
+    }
+    if (computes) ends_before[b] = end;
+    take(*move, false);
   }
 }
 

@@ -3,9 +3,11 @@
 //
 //   agree   that all run the same program with the same numbers, before the first byte is sent
 //   run     a process whose op fails goes on sending what it owes, as zeros
-//   vote    after the last step that may fail, and as late as none has taken its donated arguments:
-//           if one has failed, none takes them, and all have the same error
-//   commit  a failure after it ends the job, since the others cannot go back
+//   vote    after the last step that may fail on values, and as late as none has taken its donated
+//           arguments: if one has failed, none takes them, and all have the same error
+//   commit  donated arguments are taken
+//   vote    at the end: if one has failed since (it has no memory), all have the same error, and
+//           what was donated is lost in all
 #pragma once
 
 #include <cstdint>

@@ -17,6 +17,7 @@
 #include "csrc/runtime/places.h"
 #include "csrc/runtime/rounds.h"
 #include "csrc/runtime/tiled_tensor.h"
+#include "csrc/runtime/under_way.h"
 #include "csrc/util/status.h"
 
 namespace spmd::runtime {
@@ -58,7 +59,7 @@ std::vector<at::Tensor> Compact(absl::Span<const at::Tensor> tiles) {
 
 }  // namespace
 
-absl::Status LoadedProgram::Impl::Bring(absl::Span<Argument> inputs) {
+absl::Status LoadedProgram::Impl::Bring(absl::Span<Argument> inputs, Failure& failed) {
   if (inputs.size() != program.inputs.size()) {
     return absl::InvalidArgumentError(absl::StrCat("the program has ", program.inputs.size(),
                                                    " inputs; ", inputs.size(), " are given"));
@@ -87,9 +88,21 @@ absl::Status LoadedProgram::Impl::Bring(absl::Span<Argument> inputs) {
     const DispatchGuard guard;
     const Placement from = PlacementOf(*given);
     const MovePlan plan = MovePlan::Make(from, to, backend);
-    const DType type = program::HeldType(given->dtype, from.sharding());
-    SPMD_ASSIGN_OR_RETURN(table[id], RunMovePlan(plan, given->tiles, ToScalarType(type),
-                                                 wanted.type.dtype, backend.peers()));
+    const at::ScalarType type = ToScalarType(program::HeldType(given->dtype, from.sharding()));
+    if (!failed.status.ok()) {
+      if (!plan.transfer.exchanges) continue;
+      const TransferPart part{&plan, given->tiles, type};
+      SPMD_RETURN_IF_ERROR(
+          RunTransfer(*backend.peers(), {&part, 1}, /*failed=*/true, [](const auto&, bool) {}));
+      continue;
+    }
+    try {
+      SPMD_ASSIGN_OR_RETURN(
+          table[id], RunMovePlan(plan, given->tiles, type, wanted.type.dtype, backend.peers()));
+    } catch (const std::exception& e) {
+      if (backend.peers() == nullptr) throw;
+      failed = {StatusFromException(e, absl::StrCat("moving the input ", wanted.type.ToString()))};
+    }
   }
   return absl::OkStatus();
 }
@@ -250,55 +263,78 @@ const std::vector<std::string>* LoadedProgram::Impl::NamesForObservers() {
   return &names;
 }
 
+LoadedProgram::Impl::Failure LoadedProgram::Impl::FailureOf(const std::exception& e,
+                                                            int step) const {
+  Failure failure{StatusFromException(e, DescribeInstruction(program, step)), step};
+  failure.status.SetPayload(kFailedOp, absl::Cord(program.instructions[step].op));
+  return failure;
+}
+
+void LoadedProgram::Impl::DropDead(const Batch& batch) {
+  for (const TileRef& tile : batch.dead) {
+    if (static_cast<size_t>(tile.index) < table[tile.value].size()) {
+      table[tile.value][tile.index].reset();
+    }
+  }
+}
+
+void LoadedProgram::Impl::TakeArguments(absl::Span<Argument> inputs) const {
+  for (size_t k = 0; k < inputs.size(); ++k) {
+    if (inputs[k].donate && program.inputs[k].donated) inputs[k].value.reset();
+  }
+}
+
 absl::Status LoadedProgram::Impl::RunSteps(absl::Span<Argument> inputs,
-                                           const std::vector<c10::Scalar>& scalars) {
+                                           const std::vector<c10::Scalar>& scalars,
+                                           Failure& failed) {
   const DispatchGuard guard;
   const TileMemory::Scope kept;
   Peers* const peers = backend.peers();
   const size_t take = CommitOfRun();
   const std::vector<std::string>* const seen_as = NamesForObservers();
-  absl::Status failed;  // with several processes: until the vote
-  int failed_step = 0;
+  std::optional<UnderWay> exchange;
+  size_t begun = 0;  // the batch of the exchange
   for (size_t b = 0; b <= schedule.batches.size(); ++b) {
+    if (exchange.has_value() && b == ends_before[begun]) {
+      const Batch& batch = schedule.batches[begun];
+      try {
+        SPMD_RETURN_IF_ERROR(exchange->End());
+      } catch (const std::exception& e) {
+        failed = FailureOf(e, batch.step);  // the earliest
+      }
+      exchange.reset();
+      DropDead(batch);
+    }
     if (b <= take && Interrupted()) {
       if (peers != nullptr) FailAsInterrupted(*peers);
       return absl::CancelledError("interrupted; no tensor was changed");
     }
     if (b == take) {
-      if (peers != nullptr && vote > 0) {
-        SPMD_RETURN_IF_ERROR(Vote(*peers, failed, failed_step));
-      }
+      if (votes == Votes::kTwice) SPMD_RETURN_IF_ERROR(Vote(*peers, failed.status, failed.step));
       // From here on the program may write into its donated arguments.
-      for (size_t k = 0; k < inputs.size(); ++k) {
-        if (inputs[k].donate && program.inputs[k].donated) inputs[k].value.reset();
-      }
+      if (votes != Votes::kBeforeCommit) TakeArguments(inputs);
     }
     if (b == schedule.batches.size()) break;
     const Batch& batch = schedule.batches[b];
-    if (failed.ok()) {
+    if (failed.status.ok() && seen_as == nullptr && !ends_before.empty() && ends_before[b] > 0) {
+      begun = b;
+      exchange.emplace([this, &scalars, at = &batch] { return RunBatch(*at, scalars); });
+      continue;
+    }
+    if (failed.status.ok()) {
       try {
         std::optional<ObservedInstruction> observed;
         if (seen_as != nullptr) observed.emplace((*seen_as)[batch.step]);
         SPMD_RETURN_IF_ERROR(RunBatch(batch, scalars));
       } catch (const std::exception& e) {
-        failed = StatusFromException(e, DescribeInstruction(program, batch.step));
-        failed.SetPayload(kFailedOp, absl::Cord(program.instructions[batch.step].op));
-        if (peers == nullptr) return failed;
-        if (b >= take) {
-          // The others have committed: they cannot go back, nor go on without these tiles.
-          peers->Fail(InProcess(failed, peers->rank()));
-          return peers->failure();
-        }
-        failed_step = batch.step;  // its exchange has taken place, if it has one
+        failed = FailureOf(e, batch.step);
+        if (peers == nullptr) return failed.status;
+        // The exchange of the step has taken place, if it has one.
       }
     } else {
       SPMD_RETURN_IF_ERROR(RunForOthers(steps[batch.step]));
     }
-    for (const TileRef& tile : batch.dead) {
-      if (static_cast<size_t>(tile.index) < table[tile.value].size()) {
-        table[tile.value][tile.index].reset();
-      }
-    }
+    DropDead(batch);
   }
   return absl::OkStatus();
 }
@@ -379,11 +415,22 @@ absl::StatusOr<std::vector<TiledTensorPtr>> LoadedProgram::Impl::Run(
   try {
     if (peers != nullptr) SPMD_RETURN_IF_ERROR(AgreeToRun(*peers, fingerprint, scalars));
     doing = "moving the inputs";
-    SPMD_RETURN_IF_ERROR(Bring(inputs));
+    Failure failed;
+    SPMD_RETURN_IF_ERROR(Bring(inputs, failed));
     doing = "running a program";
-    SPMD_RETURN_IF_ERROR(RunSteps(inputs, scalars));
+    SPMD_RETURN_IF_ERROR(RunSteps(inputs, scalars, failed));
     doing = "taking the results";
-    return TakeOutputs();
+    if (peers == nullptr) return TakeOutputs();
+    std::vector<TiledTensorPtr> outputs;
+    try {
+      if (failed.status.ok()) outputs = TakeOutputs();
+    } catch (const std::exception& e) {
+      failed = {StatusFromException(e, doing), static_cast<int>(steps.size())};
+    }
+    doing = "voting";
+    SPMD_RETURN_IF_ERROR(Vote(*peers, failed.status, failed.step));
+    if (votes == Votes::kBeforeCommit) TakeArguments(inputs);
+    return outputs;
   } catch (const std::exception& e) {
     const absl::Status status = StatusFromException(e, doing);
     if (peers == nullptr) return status;

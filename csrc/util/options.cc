@@ -44,6 +44,13 @@ class Reader {
     }
   }
 
+  void Read(const char* name, std::optional<bool>& to) {
+    if (Text(name) == nullptr) return;
+    bool on = false;
+    Read(name, on);
+    to = on;
+  }
+
   void Read(const char* name, Turns& to) {
     if (Text(name) == nullptr) return;
     bool on = false;
@@ -138,6 +145,7 @@ absl::StatusOr<Options> OptionsFrom(EnvironmentVariable variable) {
   reader.Read("SPMD_DISTRIBUTED", options.distributed);
   reader.ReadSeconds("SPMD_TIMEOUT", options.timeout);
   reader.Read("SPMD_EXACT", options.exact);
+  reader.Read("SPMD_OVERLAP", options.overlap);
   reader.Read("SPMD_KEEP_MEMORY", options.keep_memory);
   reader.ReadMebibytes("SPMD_CACHE_SIZE", options.cache_size);
   reader.ReadMebibytes("SPMD_PROGRAM_MEMORY", options.program_memory);

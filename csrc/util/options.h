@@ -58,6 +58,9 @@ struct Options {
   // Sums between processes have the bits of one process that runs tile by tile: every partial sum
   // travels by itself. For tests.
   bool exact = false;
+  // Exchanges between processes go on beside computation. Not set: where each process of the host
+  // has a core more than it has threads.
+  std::optional<bool> overlap;
   // The memory of tiles is kept for later ones (csrc/runtime/one_place/tile_memory.h).
   bool keep_memory = true;
   // The directory in which compiled programs are kept; "" (SPMD_CACHE_DIR=0): none are kept. If the

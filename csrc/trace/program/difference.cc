@@ -57,11 +57,6 @@ std::vector<std::string> OperandNames(const Record& record) {
   return names;
 }
 
-std::string MarkToString(const MarkPtr& mark) {
-  return mark == nullptr ? "none"
-                         : absl::StrCat(SpecToString(mark->spec), " on ", mark->mesh.ToString());
-}
-
 MarkPtr MarkOf(const Recording& recording, TapeId id) {
   const int32_t input = recording.origins[id].input;
   return input < 0 ? nullptr : recording.input_marks[input];
@@ -107,7 +102,25 @@ void AddResults(const Recording& theirs, const Recording& mine, size_t r,
   }
 }
 
+// Where a value comes from. Calls and inputs are counted from 1.
+std::string OriginToString(const Recording& recording, TapeId id) {
+  const Origin& origin = recording.origins[id];
+  if (origin.record < 0) return absl::StrCat("input ", origin.input + 1);
+  const Record& record = recording.records[origin.record];
+  const std::string which = record.num_results == 1
+                                ? "the result"
+                                : absl::StrCat("result ", id - record.first_result + 1);
+  return absl::StrCat(
+      which, " of call ", origin.record + 1, ", ", record.op->name,
+      record.source < 0 ? "" : absl::StrCat(" at ", recording.sources[record.source]));
+}
+
 }  // namespace
+
+std::string MarkToString(const MarkPtr& mark) {
+  return mark == nullptr ? "none"
+                         : absl::StrCat(SpecToString(mark->spec), " on ", mark->mesh.ToString());
+}
 
 std::string DescribeDifference(const Recording& theirs, const Recording& mine, size_t r,
                                const std::string& which) {
@@ -138,11 +151,17 @@ std::vector<std::string> DescribeDetails(const Recording& recording, size_t r) {
   }
   const std::vector<std::string> names = OperandNames(record);
   for (size_t k = 0; k < record.operands.size(); ++k) {
-    if (record.operands[k] == kNoId) continue;
-    details.push_back(absl::StrCat("the mark of ",
-                                   k < names.size() ? names[k] : absl::StrCat("operand ", k),
-                                   " is ", MarkToString(MarkOf(recording, record.operands[k]))));
+    const TapeId id = record.operands[k];
+    if (id == kNoId) continue;
+    const std::string name = k < names.size() ? names[k] : absl::StrCat("operand ", k);
+    details.push_back(
+        absl::StrCat("the mark of ", name, " is ", MarkToString(MarkOf(recording, id))));
+    details.push_back(absl::StrCat(name, " is ", OriginToString(recording, id)));
   }
+  details.emplace_back(record.task == 0 ? "it is in no backward pass"
+                                        : absl::StrCat("it is in backward pass ", record.task));
+  details.emplace_back(record.updates_first ? "it updates its first tensor"
+                                            : "it makes a new tensor");
   return details;
 }
 

@@ -17,8 +17,12 @@ namespace spmd::trace {
 std::string DescribeDifference(const Recording& theirs, const Recording& mine, size_t record,
                                const std::string& which);
 
-// What a call's text leaves out, one sentence each, for example "dim is 1" and "the mark of input
-// is ('data', None) on [data=8]". Two calls with the same text have as many.
+// What a call's text leaves out, one sentence each, for example "dim is 1", "the mark of input is
+// ('data', None) on [data=8]" and "input is the result of call 3, aten::relu at train.py:12". Two
+// calls with the same text have as many.
 std::vector<std::string> DescribeDetails(const Recording& recording, size_t record);
+
+// "('data', None) on [data=8] over devices 0..7", or "none".
+std::string MarkToString(const MarkPtr& mark);
 
 }  // namespace spmd::trace

@@ -94,6 +94,7 @@ std::vector<uint64_t> DataOf(const SessionState& state, const Tape& tape) {
   return hashes;
 }
 
+// "aten::mul.Tensor(f32[8,4], f32[]) -> f32[8,4] at train.py:12".
 std::string DescribeRecord(const Tape& tape, size_t r) {
   const Record& record = tape.records()[r];
   const auto type = [&](TapeId id) {
@@ -106,6 +107,16 @@ std::string DescribeRecord(const Tape& tape, size_t r) {
                    ")", record.num_results > 0 ? " -> " + type(record.first_result) : "");
   if (record.source >= 0) absl::StrAppend(&text, " at ", tape.sources()[record.source]);
   return text;
+}
+
+// "marks the result of aten::mul.Tensor(…) … as ('data', None) on [data=8] over devices 0..7".
+std::string DescribeAnnotation(const Tape& tape, const Annotation& annotation) {
+  const int32_t record = tape.origin(annotation.value).record;
+  return absl::StrCat("marks ",
+                      record < 0
+                          ? absl::StrCat("an input of ", tape.type(annotation.value).ToString())
+                          : absl::StrCat("the result of ", DescribeRecord(tape, record)),
+                      " as ", MarkToString(annotation.mark));
 }
 
 // "process 0 … and process 2 …", of the first process and the first that says something else.
@@ -166,12 +177,14 @@ absl::StatusOr<std::string> OtherDetail(SessionState& state, const Tape& tape, s
       return absl::StrCat(first[k], " in process 0, and ", other[k], " in process ", r);
     }
   }
-  return "an operand is another value, or a value that it is computed from has another mark";
+  return "a value that it is computed from is another one";
 }
 
-// The first call in which the processes differ. Collective.
+// The first call or mark in which the processes differ. Collective.
 absl::Status OtherCalls(SessionState& state, const Tape& tape, const std::string& why) {
-  const std::vector<uint64_t> keys = tape.recording().RecordKeys();
+  const Recording& recording = tape.recording();
+  std::vector<uint64_t> keys;
+  for (const Keys& k : recording.keys) keys.push_back(k.strict.lo());
   const std::string mine(reinterpret_cast<const char*>(keys.data()),
                          keys.size() * sizeof(uint64_t));
   SPMD_ASSIGN_OR_RETURN(const std::vector<std::string> all, Tell(state, mine));
@@ -184,16 +197,26 @@ absl::Status OtherCalls(SessionState& state, const Tape& tape, const std::string
   })) {
     ++same;
   }
-  const std::string call = same < keys.size() ? absl::StrCat("runs ", DescribeRecord(tape, same))
-                                              : absl::StrCat("stops here (", why, ")", Line(state));
-  SPMD_ASSIGN_OR_RETURN(const std::vector<std::string> said, Tell(state, call));
-  const std::string before = absl::StrCat("; before this they made the same ", same, " calls");
+  const auto calls = static_cast<size_t>(
+      std::count_if(recording.events.begin(), recording.events.begin() + static_cast<int64_t>(same),
+                    [](const Event& event) { return event.kind == Event::Kind::kRecord; }));
+  // An input is told with the call that uses it.
+  std::string next = absl::StrCat("stops here (", why, ")", Line(state));
+  if (same < keys.size() && recording.events[same].kind == Event::Kind::kAnnotation) {
+    next = DescribeAnnotation(tape, recording.annotations[recording.events[same].index]);
+  } else if (calls < recording.records.size()) {
+    next = absl::StrCat("runs ", DescribeRecord(tape, calls));
+  }
+  SPMD_ASSIGN_OR_RETURN(const std::vector<std::string> said, Tell(state, next));
+  const std::string before = absl::StrCat("; before this they made the same ", calls, " calls");
   if (!std::all_of(said.begin(), said.end(), [&](const auto& s) { return s == said[0]; })) {
     return Differ(state, absl::StrCat(Compared(said), before));
   }
-  if (same == keys.size()) return Differ(state, absl::StrCat("they have other marks", before));
-  SPMD_ASSIGN_OR_RETURN(const std::string detail, OtherDetail(state, tape, same));
-  return Differ(state, absl::StrCat("all of them run ", DescribeRecord(tape, same), ", where ",
+  if (!absl::StartsWith(next, "runs ")) {
+    return Differ(state, absl::StrCat("each of them ", next, ", with other values", before));
+  }
+  SPMD_ASSIGN_OR_RETURN(const std::string detail, OtherDetail(state, tape, calls));
+  return Differ(state, absl::StrCat("all of them run ", DescribeRecord(tape, calls), ", where ",
                                     detail, before));
 }
 

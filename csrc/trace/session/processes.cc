@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "csrc/trace/session/processes.h"
 
+#include <ATen/Parallel.h>
 #include <ATen/Version.h>
+#include <sched.h>
 #include <torch/version.h>
 #include <unistd.h>
 
@@ -74,6 +76,18 @@ absl::StatusOr<std::shared_ptr<runtime::Backend>> Dealt(
   return runtime::MakeBackend(backend->name(), CeilDiv(least, processes) * processes);
 }
 
+// True if each of the `processes` of this host has a core for an exchange beside those on which it
+// computes.
+bool HasIdleCores(int64_t processes) {
+  cpu_set_t cores;
+  if (sched_getaffinity(0, sizeof(cores), &cores) != 0) return false;
+  return CPU_COUNT(&cores) >= processes * (at::get_num_threads() + 1);
+}
+
+// Starting a thread takes some ten microseconds, about the time in which this many bytes are packed
+// and copied.
+constexpr int64_t kOverlapFrom = 256 << 10;
+
 absl::Status Join(SessionState& state, std::shared_ptr<runtime::Backend>& backend) {
   SPMD_ASSIGN_OR_RETURN(const std::optional<JobConnection> job,
                         state.hooks.join_job(state.options.timeout));
@@ -93,6 +107,10 @@ absl::Status Join(SessionState& state, std::shared_ptr<runtime::Backend>& backen
   job->programs->set_doing("runs a program");
   const int64_t each = backend->num_devices() / size;
   backend->Join(job->programs, each, state.options.exact);
+  if (state.options.overlap.value_or(
+          HasIdleCores(std::count(hosts.begin(), hosts.end(), hosts[rank])))) {
+    backend->set_overlap_from(kOverlapFrom);
+  }
   processes.job = *job;
   const bool share_memory = dynamic_cast<runtime::InPlacePeers*>(job->programs) != nullptr;
   processes.description =

@@ -66,9 +66,11 @@ struct JobResult {
 };
 inline std::vector<JobResult> RunTextInJob(LocalJob& job, const std::string& text,
                                            const std::vector<at::Tensor>& inputs,
-                                           const std::vector<c10::Scalar>& scalars = {}) {
+                                           const std::vector<c10::Scalar>& scalars = {},
+                                           int64_t overlap_from = Backend::kNoOverlap) {
   std::vector<JobResult> results(job.size());
   RunJob(job, [&](Peers& peers, Backend& backend) {
+    backend.set_overlap_from(overlap_from);
     JobResult& result = results[peers.rank()];
     const auto run = [&]() -> absl::Status {
       auto program = program::Program::Parse(text);

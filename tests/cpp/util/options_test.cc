@@ -67,6 +67,10 @@ TEST(OptionsTest, EachVariableSetsItsField) {
   EXPECT_TRUE(options->log.passes && options->log.traffic);
   EXPECT_EQ(options->cache_size, 1 << 20);
   EXPECT_EQ(options->program_memory, 0);
+  EXPECT_EQ(Given({{"SPMD_OVERLAP", "0"}})->overlap, false);
+  EXPECT_EQ(Given({{"SPMD_OVERLAP", "1"}})->overlap, true);
+  EXPECT_EQ(Given({})->overlap, std::nullopt);
+  EXPECT_FALSE(Given({{"SPMD_OVERLAP", "2"}}).ok());
   EXPECT_EQ(Given({{"SPMD_TURNS", "0"}})->turns, Turns::kNever);
   EXPECT_EQ(Given({{"SPMD_TURNS", "1"}})->turns, Turns::kAlways);
 }

@@ -5,9 +5,11 @@ import pickle
 
 import numpy as np
 import pytest
+import torch
 from processes import run_python
 
 import torch_spmd as spmd
+from torch_spmd.mesh import _KEY, _remove
 
 
 def message(error, call):
@@ -137,6 +139,22 @@ def test_the_global_mesh():
             assert spmd.get_global_mesh().size() == 4
         assert spmd.get_global_mesh() is mesh
     assert spmd.get_global_mesh() is None
+
+
+def test_no_global_mesh_leaves_nothing_in_the_threads_state():
+    """Each node of a backward pass copies what is there (torch_spmd/mesh.py)."""
+    seen = []
+
+    def keys():
+        seen.append(torch._C._is_key_in_tls(_KEY))
+
+    with spmd.use_mesh(spmd.make_mesh((2,), ("x",))):
+        keys()
+        x = torch.ones(2, requires_grad=True)
+        x.register_hook(lambda g: seen.append(spmd.get_global_mesh().size()))
+        (x * x).sum().backward()
+    keys()
+    assert seen == [True, 2, _remove is None]
 
 
 def test_arguments_of_the_wrong_kind_are_named():

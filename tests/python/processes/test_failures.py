@@ -82,6 +82,29 @@ DIFFERENCES = {
         r"all of them run aten::mul.* at train.py:\d+, where the mark of self is \(None, 'data'\)"
         r" on .* in process 0, and the mark of self is \('data', None\) on .* in process 1",
     ),
+    "another mark of what is pending": (
+        {
+            "extra": "m = mesh if rank else spmd.make_mesh((2, 4), ('data', 'model')); "
+            "z = spmd.mark_sharding(torch.ones(8, 4).to('spmd') * 1, m, ('data', None)); "
+            "(z + 1).sum().item()"
+        },
+        r"process 0 marks the result of aten::mul\S*\(f32\[8,4\]\).* at train.py:\d+ as "
+        r"\('data', None\) on \[data=2, model=4\] over devices 0..7, and process 1 marks the "
+        r"result of .* as \('data', None\) on \[data=8\] over devices 0..7",
+    ),
+    "another mark at the end": (
+        {
+            "extra": "z = torch.ones(8, 4).to('spmd') * 1; "
+            "spmd.mark_sharding(z, mesh, ('data', None)) if rank else None; z.cpu()"
+        },
+        r"process 0 stops here \(.*\).*, and process 1 marks the result of aten::mul.* as "
+        r"\('data', None\) on \[data=8\]",
+    ),
+    "another operand": (
+        {"extra": "y = x * 2; z = x * 3; (y if rank else z).sum().item()"},
+        r"all of them run aten::sum.*, where self is the result of call (\d+), aten::mul\S* at "
+        r"train.py:\d+ in process 0, and self is the result of call (?!\1)\d+, aten::mul",
+    ),
     "another argument": (
         {"extra": "y = x.cumsum(0 if rank else 1); spmd.sync(wait=True)"},
         r"all of them run aten::cumsum.*, where dim is 1 in process 0, and dim is 0 in process 1",

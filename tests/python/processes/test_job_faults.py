@@ -15,6 +15,7 @@ from pathlib import Path
 import fault_train
 import job
 import pytest
+import torch
 
 SCRIPT = Path(__file__).with_name("fault_train.py")
 SEEDS = int(os.environ.get("SPMD_TEST_FAULTS", "1"))
@@ -140,6 +141,52 @@ def test_one_process_has_no_memory(what):
         assert ended.code == 1 and ended.out == "92.0\n", ended
         assert text and text == texts[0], ended
         assert re.search(where + r".*\(in process 1\)", text[0]), text
+
+
+TRAINED = """
+model = torch.nn.Linear(4, 3)
+with torch.no_grad():
+    for p in model.parameters():
+        p.copy_(torch.linspace(-1, 1, p.numel()).view(p.shape))
+optimizer = torch.optim.SGD(model.to(device).parameters(), lr=0.1, momentum=0.9)
+def step(n):
+    loss = model(marked(torch.ones(n, 4, device=device))).square().mean()
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    return loss.item()
+"""
+
+
+def test_a_step_that_has_no_memory_can_be_run_again():
+    """No op of the step may fail on values. The parameters and their momentum are kept."""
+    plain = {"torch": torch, "device": "cpu", "marked": lambda t: t}
+    exec(TRAINED, plain)
+    losses = [plain["step"](n) for n in (8, 16)]
+    script = NO_MEMORY.format(
+        what=f"""
+limit(None)
+device = "spmd"
+def marked(t): return spmd.mark_sharding(t, mesh, ("data", None))
+{TRAINED}
+first = step(8)
+limit(48 << 20)
+for _ in range(2):
+    try:
+        step(1 << 24)
+    except torch.OutOfMemoryError as error:
+        print(str(error)[-14:], flush=True)
+    optimizer.zero_grad()
+print(first, step(16), flush=True)
+limit(None)
+""",
+    )
+    for ended in job.run(script, 2, 100, SPMD_NUM_DEVICES="8", SPMD_TIMEOUT="20"):
+        assert ended.code == 0, ended
+        words = ended.out.split("\n")[1:4]
+        assert words[:2] == ["(in process 1)"] * 2, ended
+        for got, wanted in zip(words[2].split(), losses):
+            assert float(got) == pytest.approx(wanted, rel=1e-5), ended
 
 
 def test_a_program_that_has_no_memory_can_be_run_again():

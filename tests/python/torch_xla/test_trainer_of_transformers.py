@@ -65,6 +65,13 @@ def expected():
     return losses("", "use_cpu=True")
 
 
+def test_half_precision(expected):
+    half = losses("", "use_cpu=True, bf16=True")
+    ours = losses(XLA + "xr.use_spmd()", FSDP + ', "xla_fsdp_v2": True}, bf16=True')
+    torch.testing.assert_close(ours, half, rtol=2e-2, atol=2e-2)
+    assert ours != expected and max(abs(a - b) for a, b in zip(ours, expected)) > 1e-5
+
+
 @pytest.mark.parametrize(
     ("start", "options", "checks"),
     [
