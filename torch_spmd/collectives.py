@@ -23,7 +23,8 @@ from torch_spmd.manual import ManualAxis, manual_axis, varies, watcher
 
 
 def psum(x: Any, axis_name: Any) -> Any:
-    """The sum over the devices along the axis, or along a tuple of axes; it does not vary.
+    """The sum over the devices along the axis, or along a tuple of axes; it does not vary. A number
+    counts as the same on each device: `psum(1, "x")` is the number of devices.
 
     Errors: ValueError outside of a region with that axis.
 
@@ -50,7 +51,7 @@ def pmean(x: Any, axis_name: Any) -> Any:
         1.5
     """
     total = _size("pmean", axis_name)
-    return pytree.tree_map_only(Tensor, lambda t: t / total, psum(x, axis_name))
+    return pytree.tree_map_only(_Summed, lambda t: t / total, psum(x, axis_name))
 
 
 def pmax(x: Any, axis_name: Any) -> Any:
@@ -527,20 +528,33 @@ def _axes(caller: str, axis_name: Any) -> list[ManualAxis]:
     return axes
 
 
-def _each(caller: str, x: Any, function: Callable[[Tensor], Tensor]) -> Any:
-    """The function's results for each tensor of a tree."""
+_Summed = (Tensor, int, float, complex)
+
+
+def _each(
+    caller: str,
+    x: Any,
+    function: Callable[[Tensor], Tensor],
+    of_number: Callable[[Any], Any] | None = None,
+) -> Any:
+    """The function's results for each tensor of a tree; `of_number` gives those of numbers."""
     if isinstance(x, Tensor):
         return function(x)
     leaves, form = pytree.tree_flatten(x)
+    results = []
     for leaf in leaves:
-        if not isinstance(leaf, Tensor):
+        if isinstance(leaf, Tensor):
+            results.append(function(leaf))
+        elif of_number is not None and isinstance(leaf, _Summed):
+            results.append(of_number(leaf))
+        else:
             raise TypeError(
                 f"{caller}: x must be a tensor or a tree of tensors; got {_arguments.shown(leaf)}"
             )
-    return pytree.tree_unflatten([function(leaf) for leaf in leaves], form)
+    return pytree.tree_unflatten(results, form)
 
 
-def _over_axes(caller: str, x: Any, axis_name: Any, op: _Collective) -> Any:
+def _over_axes(caller: str, x: Any, axis_name: Any, op: _Reduce) -> Any:
     axes = _axes(caller, axis_name)
 
     def over(t: Tensor) -> Tensor:
@@ -548,7 +562,10 @@ def _over_axes(caller: str, x: Any, axis_name: Any, op: _Collective) -> Any:
             t = _apply(t, each, op)
         return t
 
-    return _each(caller, x, over)
+    def of_number(number: Any) -> Any:
+        return number * math.prod(each.size for each in axes) if op.kind == "sum" else number
+
+    return _each(caller, x, over, of_number)
 
 
 def _dim(caller: str, name: str, dim: int, rank: int) -> int:
@@ -627,7 +644,7 @@ class _Reduce(_Collective):
         if self.kind == "sum":
             return grad
         chosen = x == _apply(x, axis, self)
-        return torch.where(chosen, grad / psum(chosen.to(grad.dtype), axis.name), 0)
+        return torch.where(chosen, grad / _apply(chosen.to(grad.dtype), axis, _Reduce("sum")), 0)
 
 
 @dataclass(frozen=True)
@@ -764,7 +781,7 @@ def _apply(t: Tensor, axis: ManualAxis, op: _Collective) -> Tensor:
     if has_torch_function_unary(t):  # a collective is one op for those who watch ops
         inside = watcher(t)
         if inside is not None:
-            result = inside.call(_on_axis, (t, axis, op), {})
+            result = inside.call(_on_axis, (t, axis, op), None)
         else:
             result = handle_torch_function(_apply, (t,), t, axis, op)
     else:

@@ -14,8 +14,9 @@ import contextlib
 import functools
 import inspect
 import math
+import re
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,8 +29,8 @@ from torch.utils import _pytree as pytree
 
 from torch_spmd import _arguments, _ops
 from torch_spmd.mesh import Mesh, mesh_or_global
-from torch_spmd.spec import UNCONSTRAINED, PartitionSpec, blocks, is_spec, to_spec
-from torch_spmd.tensors import sharding_of
+from torch_spmd.spec import UNCONSTRAINED, PartitionSpec, is_spec, names_in, to_spec
+from torch_spmd.tensors import regions, sharding_of
 
 
 def shard_map(
@@ -131,39 +132,39 @@ class ManualAxis:
         return _functorch._add_batch_dim(positions, 0, self.level)
 
 
-_entered: list[ManualAxis] = []  # of one thread: regions run while ops are recorded
+is_wrapped = _functorch.is_functorch_wrapped_tensor
 
 
 def entered() -> list[ManualAxis]:
     """The manual axes of the regions that the caller is in, the outermost first."""
-    return list(_entered)
+    return list(regions.axes)
 
 
 @contextlib.contextmanager
 def entered_again(axes: list[ManualAxis]) -> Iterator[None]:
     """A context in which exactly these axes are entered."""
-    before = list(_entered)
-    _entered[:] = axes
+    before = list(regions.axes)
+    regions.axes[:] = axes
     try:
         yield
     finally:
-        _entered[:] = before
+        regions.axes[:] = before
 
 
 def manual_axis(caller: str, name: Any) -> ManualAxis:
     """The axis of that name. Errors: ValueError outside of a region with such an axis."""
     if type(name) is not str:
         name = _arguments.text(caller, "axis_name", name)
-    for axis in reversed(_entered):
+    for axis in reversed(regions.axes):
         if axis.name == name:
             return axis
     name = _arguments.text(caller, "axis_name", name)
-    if not _entered:
+    if not regions.axes:
         raise ValueError(
             f"{caller}: there are no shards outside of a manual region; call it in a function that "
             "spmd.shard_map runs"
         )
-    names = ", ".join(repr(axis.name) for axis in _entered)
+    names = ", ".join(repr(axis.name) for axis in regions.axes)
     raise ValueError(
         f"{caller}: axis_name: {name!r} is not an axis of the region; its axes are {names}"
     )
@@ -171,7 +172,7 @@ def manual_axis(caller: str, name: Any) -> ManualAxis:
 
 def varies(t: Tensor, axis: ManualAxis) -> bool:
     """Whether the value may differ between the devices along the axis."""
-    while _functorch.is_functorch_wrapped_tensor(t):
+    while is_wrapped(t):
         if _functorch.is_batchedtensor(t) and _functorch.maybe_get_level(t) == axis.level:
             return True
         t = _functorch.get_unwrapped(t)
@@ -192,23 +193,29 @@ class Region:
 
     def __post_init__(self) -> None:
         self.layouts = _layouts(self.mesh, self.axes)
+        # By the shapes of the arguments: how each becomes shards.
+        self._known: dict[Any, list[tuple[str, _WayIn]]] = {}
 
     def run(self, args: tuple[Any, ...]) -> Any:
-        for axis in _entered:
+        for axis in regions.axes:
             if axis.name in self.axes:
                 raise ValueError(
                     f"shard_map: {_name(self.f)}: the region is inside of another one over axis "
                     f"{axis.name!r}; name other axes in axis_names"
                 )
-        leaves, form, specs = self._arguments(args)
         mesh_or_global("shard_map", self.mesh)
         sizes: _Sizes = {}
-        shards = [
-            _to_shards(self, leaf, spec, functools.partial(_argument, form, i), sizes)
-            if spec is not None
-            else (leaf, ())
-            for i, (leaf, spec) in enumerate(zip(leaves, specs))
-        ]
+        form: Any = _ARGUMENTS
+        shards = self._known_shards(args)
+        if shards is None:
+            leaves, form, specs = self._arguments(args)
+            shards = [
+                _to_shards(self, leaf, spec, functools.partial(_argument, form, i), sizes)
+                if spec is not None
+                else (leaf, ())
+                for i, (leaf, spec) in enumerate(zip(leaves, specs))
+            ]
+            self._remember_shapes(leaves, form, specs)
         results = _Results()
         outputs = self._nest(0, shards, form, results)
         merged = [
@@ -241,10 +248,38 @@ class Region:
                 return *pytree.tree_flatten(args), each
         return args, _ARGUMENTS, each
 
+    def _known_shards(self, args: tuple[Any, ...]) -> list[_Shards] | None:
+        """The shards of tensors whose shapes are known to fit the specs; None for others."""
+        for t in args:
+            if not isinstance(t, Tensor) or t.device.type != "spmd" or t.layout != torch.strided:
+                return None
+        ways = self._known.get(_shapes(args))
+        if ways is None:
+            return None
+        shards: list[_Shards] = []
+        for t, (text, way) in zip(args, ways):
+            t = self.layouts.op(t, self.layouts.mesh_text, text)
+            if way.shape is not None:
+                t = t.view(way.shape)
+            if way.order is not None:
+                t = t.permute(way.order)
+            shards.append((t, way.axes))
+        return shards
+
+    def _remember_shapes(self, leaves: Sequence[Any], form: Any, specs: Sequence[Any]) -> None:
+        """Notes that tensors of these shapes fit the specs. Padded ones are looked at each time."""
+        if form is not _ARGUMENTS or self.uneven or (shapes := _shapes(leaves)) is None:
+            return
+        ways = []
+        for t, spec in zip(leaves, specs):
+            spec = _for_all(spec, t)
+            ways.append((self.layouts.text(spec), self.layouts.way_in(spec, t.shape)))
+        _remembered(self._known, shapes, ways)
+
     def _nest(
         self,
         depth: int,
-        shards: list[tuple[Any, tuple[str, ...]]],
+        shards: list[_Shards],
         form: Any,
         results: _Results,
     ) -> list[Any]:
@@ -264,12 +299,12 @@ class Region:
                 else (leaf, axes)
                 for leaf, axes in shards
             ]
-            _entered.append(axis)
+            regions.axes.append(axis)
             try:
                 outputs = self._nest(depth + 1, inner, form, results)
                 return [self._leave(axis, t, i, results) for i, t in enumerate(outputs)]
             finally:
-                _entered.pop()
+                regions.axes.pop()
         finally:
             _functorch._vmap_decrement_nesting()
 
@@ -277,7 +312,7 @@ class Region:
         with _Inside(self, args):
             try:
                 outputs = self.f(*args)
-            except RuntimeError as error:
+            except Exception as error:
                 _explain(self.f, error)
                 raise
         leaves: list[Any]
@@ -407,17 +442,7 @@ def _axes_in(spec: PartitionSpec) -> list[str]:
                 f"shard_map: {spec!r}: an entry is None, the name of a manual axis, or a tuple of "
                 "them"
             )
-    return _names_in(spec)
-
-
-def _names_in(spec: PartitionSpec) -> list[str]:
-    names: list[str] = []
-    for entry in spec:
-        entry = entry.axes if isinstance(entry, blocks) else entry
-        names += [
-            n for n in (entry if isinstance(entry, tuple) else (entry,)) if isinstance(n, str)
-        ]
-    return names
+    return names_in(spec)
 
 
 def _broadcast(what: str, specs: Any, tree: Any) -> list[Any]:
@@ -484,6 +509,20 @@ def _for_all(spec: PartitionSpec, t: Tensor) -> PartitionSpec:
     """The spec with an entry for each dimension: those behind its last one are whole."""
     missing = t.dim() - len(spec)
     return PartitionSpec(*spec, *(None,) * missing) if missing > 0 else spec
+
+
+# A tensor, and the axes that are its leading dimensions.
+_Shards = tuple[Any, tuple[str, ...]]
+
+
+def _shapes(leaves: Sequence[Any]) -> tuple[torch.Size, ...] | None:
+    """The shapes of tensors, as a key; None if sizes are not known."""
+    shapes = tuple([t.shape for t in leaves])
+    try:
+        hash(shapes)
+    except TypeError:
+        return None
+    return shapes
 
 
 # By axes that shard a dimension, and the size of its largest shard: the sizes of such dimensions
@@ -592,7 +631,8 @@ class _Layouts:
         self._ways: dict[Any, Any] = {}
         self._texts: dict[PartitionSpec, str] = {}
         self._names: dict[PartitionSpec, list[str]] = {}
-        self._reshard = torch.ops.spmd.reshard.default
+        self.op = torch.ops.spmd.reshard.default
+        self.mesh_text = mesh._text
 
     def names(self, spec: PartitionSpec) -> list[str]:
         """The axes that a spec names. Errors: ValueError, as `_axes_in`."""
@@ -600,16 +640,19 @@ class _Layouts:
         return _remembered(self._names, spec, _axes_in(spec)) if found is None else found
 
     def reshard(self, t: Tensor, spec: PartitionSpec) -> Tensor:
-        """The tensor with the sharding that it has outside: axes that are not manual are the
-        compiler's."""
+        """The tensor with the sharding that it has outside."""
+        result: Tensor = self.op(t, self.mesh_text, self.text(spec))
+        return result
+
+    def text(self, spec: PartitionSpec) -> str:
+        """The spec outside, as text: axes that are not manual are the compiler's."""
         text = self._texts.get(spec)
         if text is None:
             outside = list(spec)
             if len(self.axes) < len(self.sizes):
                 outside = [UNCONSTRAINED if entry is None else entry for entry in spec]
             text = _remembered(self._texts, spec, _ops.spec_text(outside))
-        result: Tensor = self._reshard(t, self.mesh._text, text)
-        return result
+        return text
 
     def way_in(self, spec: PartitionSpec, shape: Sequence[int]) -> _WayIn:
         found: _WayIn = self._known(self._way_in, spec, shape)
@@ -698,55 +741,78 @@ class _Inside(torch.overrides.TorchFunctionMode):
     def __init__(self, region: Region, args: Any) -> None:
         super().__init__()
         self.region = region
-        self.inside: dict[int, weakref.ref[Tensor]] = {}
-        self._note(args)
+        self.checks = region.check_vma
+        # What has been checked: arguments, and weak references to others.
+        self.known: dict[int, Any] = {}
+        if self.checks:
+            known = (
+                args if all(isinstance(arg, Tensor) for arg in args) else pytree.tree_leaves(args)
+            )
+            self.known = {id(leaf): leaf for leaf in known}
 
     def __torch_function__(
         self, function: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
-        if isinstance(function, (torch._ops.OpOverload, torch._ops.OpOverloadPacket)):
+        if type(function) in _OPS:
             from torch_spmd.collectives import of_torch  # which imports this module
 
             function = of_torch(function)
-        return self.call(function, args, kwargs or {})
+        return self.call(function, args, kwargs)
 
     def call(self, function: Callable[..., Any], args: Sequence[Any], kwargs: Any) -> Any:
         """Calls a function as one op of the region."""
         with torch._C.DisableTorchFunction():
-            if self.region.check_vma:
-                for arg in args:
-                    if isinstance(arg, Tensor):
+            if not self.checks:
+                return function(*args, **(kwargs or {}))
+            for arg in args:
+                if isinstance(arg, Tensor):
+                    if not is_wrapped(arg) and id(arg) not in self.known:
                         self._check(arg)
-            result = function(*args, **kwargs)
-            if type(result) not in _WITHOUT_TENSORS:
-                self._note(result)
+                elif type(arg) in _LISTS:
+                    self._check_all(arg)
+            if kwargs:
+                self._check_all(kwargs.values())
+                result = function(*args, **kwargs)
+            else:
+                result = function(*args)
+            if type(result) is Tensor:
+                if not is_wrapped(result):
+                    self._note(result)
+            elif type(result) in _LISTS:
+                for item in result:
+                    if isinstance(item, Tensor) and not is_wrapped(item):
+                        self._note(item)
         return result
 
-    def _note(self, results: Any) -> None:
-        """Remembers arguments and results; if they do not vary, they look as if from outside."""
-        leaves = (results,) if isinstance(results, Tensor) else results
-        if type(leaves) is not tuple or not all(isinstance(leaf, Tensor) for leaf in leaves):
-            leaves = pytree.tree_leaves(results)
-        for leaf in leaves:
-            if isinstance(leaf, Tensor) and not _functorch.is_functorch_wrapped_tensor(leaf):
-                self.inside[id(leaf)] = weakref.ref(leaf)
+    def _check_all(self, values: Iterable[Any]) -> None:
+        for value in values:
+            if isinstance(value, Tensor):
+                if not is_wrapped(value) and id(value) not in self.known:
+                    self._check(value)
+            elif type(value) in _LISTS:
+                self._check_all(value)
+
+    def _note(self, t: Tensor) -> None:
+        """Remembers a tensor, which may look as if it came from outside if it does not vary."""
+        key, known = id(t), self.known
+        if key not in known:
+            known[key] = weakref.ref(t, lambda _: known.pop(key, None))
 
     def _check(self, t: Tensor) -> None:
-        if _functorch.is_functorch_wrapped_tensor(t) or t.device.type != "spmd":
-            return
-        noted = self.inside.get(id(t))
-        if noted is not None and noted() is t:
+        if t.device.type != "spmd":
             return
         sharding = sharding_of(t)
-        if not sharding.is_committed:
-            return
-        for name in _names_in(sharding.spec):
-            if name in self.region.axes:
+        for name in names_in(sharding.spec) if sharding.is_committed else ():
+            if name.partition(":")[0] in self.region.axes:
                 raise ValueError(
                     f"shard_map: {_name(self.region.f)} uses a tensor of shape "
                     f"{tuple(t.shape)} from outside that is sharded over the manual axis "
                     f"{name!r}; pass it as an argument with a spec"
                 )
+
+
+_OPS = frozenset([torch._ops.OpOverload, torch._ops.OpOverloadPacket])
+_LISTS = frozenset([tuple, list])
 
 
 def watcher(t: Tensor) -> _Inside | None:
@@ -756,31 +822,69 @@ def watcher(t: Tensor) -> _Inside | None:
     return top if type(top) is _Inside and type(t) in (Tensor, torch.nn.Parameter) else None
 
 
-_WITHOUT_TENSORS = frozenset([bool, int, float, str, type(None), torch.Size, torch.dtype])
-
 _READ = (
     "a shard's values cannot be read inside a manual region, since each device has its own; return "
     "the value, or use torch.where"
 )
+_SHAPE = (
+    "the shape of a result depends on a shard's values, but all devices run one program; use "
+    "torch.where, or compute it outside of the region"
+)
+_BACKWARD = (
+    "backward() cannot run inside a manual region; call it outside on what the region returns, or "
+    "use torch.func.grad inside"
+)
+# What PyTorch says, and what it means in a region.
 _EXPLAINED = {
     ".item()": _READ,
     "data pointer of Tensor that doesn't have storage": _READ,
-    "can output dynamic shape": "the shape of a result depends on a shard's values, but all "
-    "devices run one program; use torch.where, or compute it outside of the region",
-    "backward() called inside a functorch transform": "backward() cannot run inside a manual "
-    "region; call it outside on what the region returns, or use torch.func.grad inside",
+    "Cannot access storage of BatchedTensorImpl": _READ,
+    "device type tensor to numpy": _READ,
+    "vmap over torch.allclose": _READ,
+    "Batching rule not implemented for aten::equal": _READ,
+    "dynamic shape": _SHAPE,
+    "stack expects each tensor to be equal size": _SHAPE,
+    "backward() called inside a functorch transform": _BACKWARD,
+    "requires_grad_()": _BACKWARD.replace("backward()", "requires_grad_()", 1),
     "data-dependent control flow": "Python cannot branch on a shard's values inside a manual "
     "region, since each device has its own; use torch.where",
+    "higher order operator": "torch.cond and the like cannot be used inside a manual region; use "
+    "torch.where, or a Python branch on what is the same on all devices",
     "inplace arithmetic": "a value that does not vary along a manual axis is overwritten in place "
     "by one that varies; make it vary first: x = spmd.pvary(x, axis)",
     "doesn't match the broadcast shape": "a value is overwritten in place by one of another shape, "
     "or one that does not vary along a manual axis by one that varies; then make it vary first: "
     "x = spmd.pvary(x, axis)",
+    "inplace randomness on an unbatched tensor": "a value that does not vary along a manual axis "
+    "is overwritten in place by random numbers, which vary; fill it outside of the region, or make "
+    "it vary first: x = spmd.pvary(x, axis)",
+    "under vmap transform is not allowed": "t.data cannot be used inside a manual region; use "
+    "t.detach(), and t.copy_() to write",
+    "Can't detach views in-place": "a shard cannot be copied by torch.tensor or detached in place; "
+    "use t.detach().clone()",
+    "process group has not been initialized": "torch.distributed's collectives need a process "
+    "group, and a manual region has axes; use spmd.psum and the like, or torch's functional "
+    "collectives with the name of an axis as their group",
 }
+_NO_RULE = re.compile(r"Batching rule not implemented for (\S+?)[.;,]?\s")
+_VMAPS_WORDS = re.compile(r"vmap|functorch|BatchedTensor")
 
 
-def _explain(f: Callable[..., Any], error: RuntimeError) -> None:
+def _explain(f: Callable[..., Any], error: Exception) -> None:
     """Raises an error in the words of regions for those that vmap raises in its own."""
-    for phrase, explanation in _EXPLAINED.items():
-        if phrase in str(error):
-            raise RuntimeError(f"shard_map: {_name(f)}: {explanation}") from error
+    words = str(error)
+    if words.startswith("shard_map:"):
+        return
+    explanation = next((e for phrase, e in _EXPLAINED.items() if phrase in words), None)
+    if explanation is None and (found := _NO_RULE.search(words)) is not None:
+        explanation = (
+            f"{found[1]} cannot be used inside a manual region, because PyTorch's vmap, which runs "
+            "the shards, has no rule for it; call it outside"
+        )
+    if explanation is None and _VMAPS_WORDS.search(words):
+        explanation = (
+            "PyTorch's vmap, which runs the shards of a manual region, refuses this, so do it "
+            f"outside: {words}"
+        )
+    if explanation is not None:
+        raise RuntimeError(f"shard_map: {_name(f)}: {explanation}") from error

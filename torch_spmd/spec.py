@@ -349,3 +349,14 @@ def _axis(value: Any, name: str, caller: str = "PartitionSpec") -> Any:
     if isinstance(value, str):
         return _arguments.text(caller, name, value)
     return _arguments.integer(caller, name, value)
+
+
+def names_in(spec: PartitionSpec) -> list[str]:
+    """The names of the axes, or parts of axes, in a spec, in order."""
+    names: list[str] = []
+    for entry in spec:
+        entry = entry.axes if isinstance(entry, blocks) else entry
+        names += [
+            n for n in (entry if isinstance(entry, tuple) else (entry,)) if isinstance(n, str)
+        ]
+    return names

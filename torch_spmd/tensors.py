@@ -6,6 +6,7 @@ from __future__ import annotations
 import itertools
 import math
 import os
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -25,6 +26,7 @@ from torch_spmd.spec import (
     check_blocks,
     from_core,
     is_spec,
+    names_in,
     to_spec,
     without_blocks,
 )
@@ -105,6 +107,7 @@ def mark_all(mesh: Mesh, items: Sequence[tuple[str, Tensor, PartitionSpec]]) -> 
     """
     traced, others = [], []
     for caller, given, given_spec in items:
+        _check_not_manual(caller, given_spec)
         tensor, spec = _unwrapped(given, given_spec)
         _arguments.tensor(caller, tensor)
         if _ops.is_traced(tensor):
@@ -119,6 +122,36 @@ def mark_all(mesh: Mesh, items: Sequence[tuple[str, Tensor, PartitionSpec]]) -> 
         _C.mark_shardings(others)
     for tensor, text in traced:
         torch.ops.spmd.mark_sharding(tensor, mesh._text, text)
+
+
+class _Regions(threading.local):
+    """The manual regions that a thread is in (manual.py)."""
+
+    def __init__(self) -> None:
+        self.axes: list[Any] = []  # their axes, the outermost first
+
+
+regions = _Regions()
+
+
+def _check_not_manual(caller: str, spec: PartitionSpec) -> None:
+    """Errors: ValueError for a spec that names an axis along which the caller is in a region."""
+    for axis in regions.axes:
+        if axis.name in (name.partition(":")[0] for name in names_in(spec)):
+            raise ValueError(
+                f"{caller}: spec {spec!r} names axis {axis.name!r}, along which each device has "
+                "its own shard inside of this manual region; name other axes, or send data by "
+                "all_to_all, all_gather and the like"
+            )
+
+
+def _check_not_shard(caller: str, t: Tensor) -> None:
+    """Errors: ValueError for a value inside of a region or of torch.func."""
+    if isinstance(t, Tensor) and _functorch.is_functorch_wrapped_tensor(t):
+        raise ValueError(
+            f"{caller}: the tensor is a shard inside of a manual region, or a value inside of "
+            "torch.func, which has no sharding of its own; ask outside"
+        )
 
 
 def _unwrapped(tensor: Tensor, spec: PartitionSpec) -> tuple[Tensor, PartitionSpec]:
@@ -150,6 +183,7 @@ def reshard(t: Tensor, mesh: Mesh | None, spec: SpecLike) -> Tensor:
         mesh = mesh_or_global("reshard", mesh)
         _arguments.tensor("reshard", t)
         spec = to_spec(spec)
+        _check_not_manual("reshard", spec)
     result: Tensor = torch.ops.spmd.reshard(t, mesh._text, _ops.spec_text(spec))
     return result
 
@@ -166,6 +200,7 @@ def clear_sharding(t: Tensor) -> None:
         >>> spmd.clear_sharding(t)
         >>> t = spmd.mark_sharding(t, mesh, (None, "x"))
     """
+    _check_not_shard("clear_sharding", t)
     _arguments.tensor("clear_sharding", t)
     _C.clear_sharding(t)
 
@@ -184,6 +219,7 @@ def sharding_of(t: Tensor) -> NamedSharding:
         >>> spmd.sharding_of(x)
         NamedSharding([data=2, model=4], P('data', None), committed)
     """
+    _check_not_shard("sharding_of", t)
     _arguments.tensor("sharding_of", t)
     info = _C.sharding_of(t)
     if info is None:
@@ -221,6 +257,7 @@ def local_shards(t: Tensor, devices: Sequence[int] | None = None) -> list[Shard]
         >>> [shard.data.tolist() for shard in spmd.local_shards(x)]
         [[0, 1, 2], [3, 4, 5], [6, 7, 8], [9]]
     """
+    _check_not_shard("local_shards", t)
     _arguments.tensor("local_shards", t)
     t = blocks_apart(t)
     if devices is not None:

@@ -1,0 +1,152 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Models that are sharded by hand, in manual regions: the losses and gradients of PyTorch, and the
+bytes of automatic code."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from modes import MODES, in_mode
+
+import torch_spmd as spmd
+from torch_spmd import P
+
+
+def numbers(*shape, seed=0):
+    return torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+
+
+# Each is a function of tensors, the same by hand on shards, the specs of its arguments, and the
+# arguments. Results are the same on all devices.
+
+
+def mlp(x, up, bias, down):
+    return torch.tanh(x @ up + bias) @ down
+
+
+def mlp_by_hand(x, up, bias, down):
+    return spmd.psum(mlp(x, up, bias, down), "x")
+
+
+def attention(x, q, k, v, out):
+    def heads(w):
+        return torch.einsum("bsw,whd->bhsd", x, w)
+
+    y = F.scaled_dot_product_attention(heads(q), heads(k), heads(v), is_causal=True)
+    return torch.einsum("bhsd,hdw->bsw", y, out)
+
+
+def attention_by_hand(*args):
+    return spmd.psum(attention(*args), "x")
+
+
+def block(x, q, k, v, out, up, bias, down):
+    x = x + attention(F.layer_norm(x, x.shape[-1:]), q, k, v, out)
+    return x + mlp(F.layer_norm(x, x.shape[-1:]), up, bias, down)
+
+
+def block_by_hand(x, q, k, v, out, up, bias, down):
+    x = x + attention_by_hand(F.layer_norm(x, x.shape[-1:]), q, k, v, out)
+    return x + mlp_by_hand(F.layer_norm(x, x.shape[-1:]), up, bias, down)
+
+
+def fsdp(x, up, bias, down):
+    return mlp(x, up, bias, down).square().sum()
+
+
+def fsdp_by_hand(x, *parameters):
+    gathered = [spmd.all_gather(p, "x", tiled=True) for p in parameters]
+    return spmd.psum(fsdp(x, *gathered), "x")
+
+
+def cross_entropy(x, w, target):
+    return F.cross_entropy(x @ w, target)
+
+
+def cross_entropy_by_hand(x, w, target):
+    logits = x @ w
+    size = logits.shape[1]
+    largest = spmd.pmax(logits.detach().amax(1), "x")
+    total = spmd.psum((logits - largest[:, None]).exp().sum(1), "x")
+    own = target - spmd.axis_index("x") * size
+    here = (own >= 0) & (own < size)
+    found = logits.gather(1, own.clamp(0, size - 1)[:, None])[:, 0]
+    return (total.log() + largest - spmd.psum(torch.where(here, found, 0), "x")).mean()
+
+
+HEADS, ROWS = P(None, "x"), P("x")
+MLP = (P(None, "x"), P("x"), P("x"))
+ATTENTION = (HEADS, HEADS, HEADS, ROWS)
+MODELS = {
+    "mlp": (mlp, mlp_by_hand, (P(), *MLP), [(8, 12), (12, 24), (24,), (24, 12)]),
+    "attention": (
+        attention,
+        attention_by_hand,
+        (P(), *ATTENTION),
+        [(2, 6, 12), (12, 4, 3), (12, 4, 3), (12, 4, 3), (4, 3, 12)],
+    ),
+    "block": (
+        block,
+        block_by_hand,
+        (P(), *ATTENTION, *MLP),
+        [(2, 6, 12), (12, 4, 3), (12, 4, 3), (12, 4, 3), (4, 3, 12), (12, 24), (24,), (24, 12)],
+    ),
+    "fsdp": (fsdp, fsdp_by_hand, (ROWS,) * 4, [(8, 12), (12, 24), (24,), (24, 12)]),
+    "cross entropy": (cross_entropy, cross_entropy_by_hand, (P(), HEADS, P()), [(6, 12), (12, 20)]),
+}
+
+
+def arguments(name):
+    *_, shapes = MODELS[name]
+    args = [numbers(*shape, seed=i) for i, shape in enumerate(shapes)]
+    return [*args, torch.arange(6) * 3] if name == "cross entropy" else args
+
+
+def differentiated(function, args):
+    """The result and the gradients of its sum of squares."""
+    result = function(*args)
+    result.square().sum().backward()
+    return [result.detach(), *(t.grad for t in args if t.requires_grad)]
+
+
+def marked(name, mesh):
+    _, _, specs, _ = MODELS[name]
+    tensors = [
+        spmd.mark_sharding(t.to("spmd"), mesh, P(*spec, *(None,) * (t.dim() - len(spec))))
+        for t, spec in zip(arguments(name), specs)
+    ]
+    spmd.sync(wait=True)
+    return [t.requires_grad_(t.is_floating_point()) for t in tensors]
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("name", MODELS)
+def test_losses_and_gradients(name, mode):
+    plain, by_hand, specs, _ = MODELS[name]
+    expected = differentiated(
+        plain, [t.requires_grad_(t.is_floating_point()) for t in arguments(name)]
+    )
+    for size in (2, 4):
+        mesh = spmd.make_mesh((size,), ("x",))
+        with in_mode(mode):
+            got = differentiated(spmd.shard_map(by_hand, mesh, specs, P()), marked(name, mesh))
+            for ours, theirs in zip(got, expected, strict=True):
+                torch.testing.assert_close(ours.cpu(), theirs)
+
+
+def collectives(name, mesh, function):
+    args = marked(name, mesh)
+    kept = differentiated(function, args)
+    spmd.sync(wait=True)
+    rows = sorted((row.kind, row.bytes) for row in spmd.debug.collectives() if row.bytes > 8)
+    assert kept
+    return rows
+
+
+@pytest.mark.parametrize("name", ["mlp", "attention", "block", "fsdp"])
+def test_bytes_are_those_of_automatic_code(name):
+    mesh = spmd.make_mesh((4,), ("x",))
+    plain, by_hand, specs, _ = MODELS[name]
+    ours = collectives(name, mesh, spmd.shard_map(by_hand, mesh, specs, P()))
+    theirs = collectives(name, mesh, plain)
+    total = lambda rows: sum(size for _, size in rows)  # noqa: E731
+    assert total(ours) <= total(theirs), (ours, theirs)
