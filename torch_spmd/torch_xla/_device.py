@@ -17,6 +17,7 @@ from typing import Any
 import torch
 import torch.utils._device
 from torch import Tensor
+from torch.jit._builtins import _find_builtin, _register_builtin
 
 import torch_spmd as spmd
 from torch_spmd import _C
@@ -24,6 +25,10 @@ from torch_spmd.torch_xla import _counts
 
 XLA = torch.device("xla", 0)  # what the functions of torch_xla return
 SPMD = torch.device("spmd", 0)  # where tensors are
+
+_LIKE = (
+    "empty_like", "full_like", "ones_like", "rand_like", "randint_like", "randn_like", "zeros_like",
+)  # fmt: skip
 
 _libraries: list[Any] = []  # a registration lives as long as its library
 
@@ -63,10 +68,20 @@ def install() -> None:
     library.fallback(_with_spmd, "XLA")
     _libraries.append(library)
     _send_factories()
-    torch.utils._device._device_constructors()  # a cached set of the functions as they are now
-    for name in ("tensor", "as_tensor", "asarray", "scalar_tensor"):
-        setattr(torch, name, _wrapped(getattr(torch, name)))
+    counted = ("tensor", "as_tensor", "asarray", "scalar_tensor")
+    constructors = torch.utils._device._device_constructors()  # cached, as they are now
+    names = {getattr(f, "__name__", "") for f in constructors} | set(_LIKE) | set(counted)
+    for name in sorted(names):
+        function = getattr(torch, name, None)
+        if function is not None and (function in constructors or name in (*_LIKE, *counted)):
+            wrapper = (_wrapped if name in counted else _named)(function)
+            wrapper.__module__, wrapper.__qualname__ = "torch", name  # it is pickled by these
+            setattr(torch, name, wrapper)
+            if op := _find_builtin(function):  # torch.jit.script goes by the function
+                _register_builtin(wrapper, op)
     Tensor.new_tensor = _wrapped(Tensor.new_tensor)  # type: ignore[method-assign]
+    for name in ("new_empty", "new_full", "new_ones", "new_zeros"):
+        setattr(Tensor, name, _named(getattr(Tensor, name)))
     _wrap_moves()
     _wrap_contexts()
     _accept_float_classes()
@@ -97,6 +112,19 @@ def _send_factories() -> None:
             argument.type.kind() == "TensorType" for argument in arguments
         ):
             aten.impl(name.removeprefix("aten::"), functools.partial(_with_spmd, op), "XLA")
+
+
+def _named(function: Any) -> Any:
+    """The function for the device `spmd`. Without it, a function that torch.compile traces makes a
+    fake tensor on "xla", which meets others of "spmd"."""
+
+    @functools.wraps(function)
+    def with_name(*args: Any, **kwargs: Any) -> Any:
+        if is_xla(kwargs.get("device")):
+            kwargs["device"] = renamed(kwargs["device"])
+        return function(*args, **kwargs)
+
+    return with_name
 
 
 def _wrapped(function: Any) -> Any:

@@ -2,6 +2,7 @@
 """Names of the device."""
 
 import importlib
+import pickle
 import pkgutil
 
 import pytest
@@ -151,3 +152,29 @@ def test_files_are_loaded_to_the_device(tmp_path):
 def test_is_xla():
     assert torch.ones(1, device="xla").is_xla and not torch.ones(1).is_xla
     assert torch.nn.Parameter(torch.ones(1, device="xla")).is_xla
+
+
+def test_names_in_functions_that_are_traced():
+    x = torch.ones(4, device="xla")
+    made = {
+        "tensor": lambda: torch.tensor([1.0, 2.0, 3.0, 4.0], device="xla"),
+        "arange": lambda: torch.arange(4, device=torch_xla.device()),
+        "full": lambda: torch.full((4,), 3.0, device="xla:0"),
+        "zeros_like": lambda: torch.zeros_like(x, device="xla"),
+        "new_ones": lambda: x.new_ones(4, device="xla"),
+    }
+
+    def whole(a):
+        return torch.stack([a + make() for make in made.values()])
+
+    compiled = torch.compile(whole, backend="openxla", fullgraph=True)
+    assert torch.equal(compiled(x).cpu(), whole(x).cpu())
+
+    @torch.jit.script
+    def scripted(a: torch.Tensor):
+        return a + torch.zeros([4]) + torch.ones([4], device=a.device)
+
+    assert scripted(torch.ones(4)).tolist() == [2, 2, 2, 2]
+    assert pickle.loads(pickle.dumps(torch.zeros)) is torch.zeros
+    with torch.device("meta"):
+        assert torch.empty(2).device.type == "meta"
