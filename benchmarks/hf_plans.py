@@ -37,6 +37,10 @@ import torch_spmd as spmd
 # model lets them; a name that a configuration does not have is left out.
 SIZES = {
     "vocab_size": 128,
+    "vocab_size_per_layer_input": 128,
+    "hidden_size_per_layer_input": 16,
+    "num_kv_shared_layers": 0,
+    "laurel_rank": 8,
     "hidden_size": 64,
     "intermediate_size": 96,
     "moe_intermediate_size": 32,
@@ -129,12 +133,21 @@ def tiny(kind: Any) -> Any:
         value = None if isinstance(fixed, property) else getattr(default, name, None)
         if isinstance(value, list) and len(value) > 2:
             per_layer[name] = [value[0], value[-1]]
-    try:
-        config = kind(**known, **per_layer)
-    except (AttributeError, ValueError):  # lists that follow from other values
-        config = kind(**known)
+    config = _allowed(kind, known, per_layer)
     _cut_sections(config)
     return config
+
+
+def _allowed(kind: Any, known: dict[str, Any], per_layer: dict[str, Any]) -> Any:
+    """The configuration; without the lists or without one of the sizes, if it refuses all of them.
+
+    Errors: those of the configuration.
+    """
+    without = ({k: v for k, v in known.items() if k != left} for left in known)
+    for sizes in (known | per_layer, known, *without):
+        with contextlib.suppress(Exception):
+            return kind(**sizes)
+    return kind(**known)
 
 
 def _is_size(config: Any, name: str) -> bool:
