@@ -9,6 +9,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from modes import MODES, in_mode
+from torch import nn
 
 import torch_spmd as spmd
 from torch_spmd import _C, P
@@ -208,3 +209,40 @@ def test_a_region_is_the_program_of_automatic_code():
 
     assert without_transpositions(ours) == without_transpositions(theirs)
     assert ours["call aten::permute"] <= theirs["call aten::permute"]
+
+
+def test_a_plan_of_a_region_is_that_of_automatic_code():
+    class Layer(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.up = nn.Parameter(torch.empty(512, 2048))
+            self.down = nn.Parameter(torch.empty(2048, 512))
+
+        def forward(self, x):
+            return torch.tanh(x @ self.up) @ self.down
+
+    class ByHand(Layer):
+        def forward(self, x):
+            region = spmd.shard_map(
+                lambda x, up, down: spmd.psum(torch.tanh(x @ up) @ down, "model"),
+                None,
+                (P(), P(None, "model"), P("model")),
+                P(),
+            )
+            return region(x, self.up, self.down)
+
+    def row(layer):
+        (found,) = spmd.plan(
+            layer,
+            torch.empty(64, 512, device="meta"),
+            on="v5e-8",
+            mesh={"model": 8},
+            specs={"up": (None, "model"), "down": ("model", None)},
+            loss=lambda model, x: model(x).square().sum(),
+        )
+        return found
+
+    ours, theirs = row(ByHand), row(Layer)
+    assert ours.wire == theirs.wire
+    assert ours.seconds == pytest.approx(theirs.seconds, rel=0.01)
+    assert ours.hbm == pytest.approx(theirs.hbm, rel=0.05)
