@@ -27,7 +27,7 @@ from torch._C import _functorch
 from torch._functorch import pyfunctorch, vmap
 from torch.utils import _pytree as pytree
 
-from torch_spmd import _arguments, _ops
+from torch_spmd import _C, _arguments, _ops
 from torch_spmd.mesh import Mesh, mesh_or_global
 from torch_spmd.spec import UNCONSTRAINED, PartitionSpec, is_spec, names_in, to_spec
 from torch_spmd.tensors import regions, sharding_of
@@ -194,7 +194,7 @@ class Region:
     def __post_init__(self) -> None:
         self.layouts = _layouts(self.mesh, self.axes)
         # By the shapes of the arguments: how each becomes shards.
-        self._known: dict[Any, list[tuple[str, _WayIn]]] = {}
+        self._known: dict[Any, list[tuple[_C.LaneForm, tuple[str, ...]]]] = {}
 
     def run(self, args: tuple[Any, ...]) -> Any:
         for axis in regions.axes:
@@ -256,15 +256,7 @@ class Region:
         ways = self._known.get(_shapes(args))
         if ways is None:
             return None
-        shards: list[_Shards] = []
-        for t, (text, way) in zip(args, ways):
-            t = self.layouts.op(t, self.layouts.mesh_text, text)
-            if way.shape is not None:
-                t = t.view(way.shape)
-            if way.order is not None:
-                t = t.permute(way.order)
-            shards.append((t, way.axes))
-        return shards
+        return [(way.to_lanes(t), axes) for t, (way, axes) in zip(args, ways)]
 
     def _remember_shapes(self, leaves: Sequence[Any], form: Any, specs: Sequence[Any]) -> None:
         """Notes that tensors of these shapes fit the specs. Padded ones are looked at each time."""
@@ -273,7 +265,8 @@ class Region:
         ways = []
         for t, spec in zip(leaves, specs):
             spec = _for_all(spec, t)
-            ways.append((self.layouts.text(spec), self.layouts.way_in(spec, t.shape)))
+            way = self.layouts.way_in(spec, t.shape)
+            ways.append((self.layouts.lanes(spec, t.shape, way.shape, way.order), way.axes))
         _remembered(self._known, shapes, ways)
 
     def _nest(
@@ -583,10 +576,13 @@ def _from_shards(
 ) -> Tensor:
     """The inverse of `_to_shards`: the leading dimensions become parts of those that the spec
     shards over the axes."""
+    form = None if known else region.layouts.form_out(spec, axes, t.shape)
+    if form is not None:
+        return form.from_lanes(t)
     if not axes:
         return region.layouts.reshard(t, spec)
     ends: dict[int, int] = {}  # by dimension that has been padded
-    for dim, entry in enumerate(spec if known else ()):
+    for dim, entry in enumerate(spec):
         names = _axes_of(entry)
         largest = t.shape[len(axes) + dim]
         found = known.get((names, largest), set()) if names else set()
@@ -690,6 +686,37 @@ class _Layouts:
         the dimensions that they shard, and the shape of the whole."""
         found: tuple[list[int] | None, list[int]] = self._known(self._way_out, spec, axes, shape)
         return found
+
+    def lanes(
+        self,
+        spec: PartitionSpec,
+        whole: Sequence[int],
+        apart: Sequence[int] | None,
+        order: Sequence[int] | None,
+    ) -> _C.LaneForm:
+        """What puts lanes in front of a tensor of sizes `whole`, and takes them back."""
+        return _C.LaneForm(self.mesh_text, self.text(spec), whole, apart or (), order or ())
+
+    def form_out(
+        self, spec: PartitionSpec, axes: tuple[str, ...], shape: Sequence[int]
+    ) -> _C.LaneForm | None:
+        """The same for shards whose leading dimensions are the axes; None for sizes that are not
+        known."""
+        key = (spec, axes, shape, "form")
+        try:
+            found: _C.LaneForm | None = self._ways.get(key)
+        except TypeError:
+            return None
+        return found or _remembered(self._ways, key, self._form_out(spec, axes, shape))
+
+    def _form_out(
+        self, spec: PartitionSpec, axes: tuple[str, ...], shape: Sequence[int]
+    ) -> _C.LaneForm:
+        back, whole = self._way_out(spec, axes, shape)
+        if back is None:
+            return self.lanes(spec, whole, shape if axes else None, None)
+        order = [back.index(d) for d in range(len(back))]
+        return self.lanes(spec, whole, [shape[d] for d in back], order)
 
     def _known(self, compute: Callable[..., Any], *key: Any) -> Any:
         """What `compute` says of the key; keys differ in length between the functions."""

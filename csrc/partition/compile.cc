@@ -13,6 +13,7 @@
 #include "csrc/partition/compile_many.h"
 #include "csrc/partition/early_updates.h"
 #include "csrc/partition/gather_again.h"
+#include "csrc/partition/join_lanes.h"
 #include "csrc/partition/memory_profile.h"
 #include "csrc/partition/order.h"
 #include "csrc/partition/own_rows.h"
@@ -278,7 +279,16 @@ absl::Status LowerPlans(Pipeline& pipeline, const CompileOptions& options,
     out.program = lowering.program;
     return status;
   };
-  SPMD_RETURN_IF_ERROR(pipeline.Pass("reshard", [&] { return lower(Reshard); }));
+  std::optional<Joined> joined;
+  SPMD_RETURN_IF_ERROR(pipeline.Pass("reshard", [&] {
+    joined = JoinLanes(out.graph, factors, lowering.plans);
+    if (joined.has_value()) {
+      lowering.graph = &joined->graph;
+      lowering.factors = &joined->factors;
+      lowering.plans = std::move(joined->plans);
+    }
+    return lower(Reshard);
+  }));
   out.warnings = GatherWarnings(lowering, options.warn_gather_bytes);
   SPMD_RETURN_IF_ERROR(pipeline.Pass("windows", [&] { return lower(Windows); }));
   SPMD_RETURN_IF_ERROR(pipeline.Pass("localise", [&] { return lower(Localise); }));

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
 #include <limits>
 #include <string>
 
@@ -7,6 +8,7 @@
 #include "csrc/partition/gradient_layouts.h"
 #include "csrc/partition/passes.h"
 #include "csrc/program/new_names.h"
+#include "csrc/rules/registry.h"
 #include "csrc/util/status.h"
 
 namespace spmd::partition {
@@ -92,11 +94,15 @@ class Resharder {
               ? program::kNoValue
               : Fetch(node.operands[k], plan.operands[k], plan.grid, node.source));
     }
-    for (int r = 0; r < node.num_results; ++r) {
-      call.results.push_back(Define(node.first_result + r, plan.grid, plan.results[r]));
+    if (IsItsOperand(node, plan)) {
+      layouts_[node.first_result] = {call.operands[0]};
+    } else {
+      for (int r = 0; r < node.num_results; ++r) {
+        call.results.push_back(Define(node.first_result + r, plan.grid, plan.results[r]));
+      }
+      if (node.updates >= 0) lowering_.updates[call.results[0]] = node.updates;
+      Emit(std::move(call), id);
     }
-    if (node.updates >= 0) lowering_.updates[call.results[0]] = node.updates;
-    Emit(std::move(call), id);
     for (int r = 0; r < node.num_results; ++r) {
       const ir::ValueId v = node.first_result + r;
       if (!IsConstraint(graph_, v) || MeetsConstraint(graph_, v, plan.results[r], plan.grid)) {
@@ -107,6 +113,32 @@ class Resharder {
           Fetch(v, annotation.sharding.Closed(), annotation.grid, node.source);
       layouts_[v] = {p};  // users start from what the user asked for
     }
+  }
+
+  // Whether the operand can stand for the result: it is the same value in the same layout. An
+  // output is a value of its own, which the caller may overwrite, so the operand must not be an
+  // input or another output.
+  bool IsItsOperand(const ir::Node& node, const NodePlan& plan) const {
+    if (!rules::FactsOf(node.op).is_operand || node.updates >= 0 ||
+        !(plan.operands[0] == plan.results[0])) {
+      return false;
+    }
+    if (!IsOutput(node.first_result)) return true;
+    const ir::ValueId v = node.operands[0];
+    if (graph_.value(v).producer == ir::kNoNode || IsOutput(v)) return false;
+    const ir::Node& maker = graph_.node(graph_.value(v).producer);
+    // Two aliases of one value may be outputs.
+    return !rules::FactsOf(maker.op).is_operand &&
+           std::count_if(graph_.outputs().begin(), graph_.outputs().end(), [&](const auto& output) {
+             const ir::NodeId other = graph_.value(output.value).producer;
+             return other != ir::kNoNode && rules::FactsOf(graph_.node(other).op).is_operand &&
+                    graph_.node(other).operands[0] == v;
+           }) == 1;
+  }
+
+  bool IsOutput(ir::ValueId v) const {
+    return std::any_of(graph_.outputs().begin(), graph_.outputs().end(),
+                       [v](const ir::Output& output) { return output.value == v; });
   }
 
   // The program value that holds graph value v in the layout `wanted`. If there is none yet, v is

@@ -227,6 +227,7 @@ std::optional<ir::ValueId> Unmerger::OneResult(rules::Builder& builder, const ir
     case rules::DimsUse::kAlong:
       return Along(builder, node, operands);
     case rules::DimsUse::kClassOfRow:
+    case rules::DimsUse::kExpands:
     case rules::DimsUse::kOther:
       break;
   }

@@ -10,6 +10,7 @@
 #include "csrc/python/errors.h"
 #include "csrc/python/init.h"
 #include "csrc/python/spec.h"
+#include "csrc/trace/api/lanes.h"
 #include "csrc/trace/api/register_reshard.h"
 #include "csrc/trace/api/session.h"
 #include "csrc/trace/recorder/marks.h"
@@ -157,6 +158,20 @@ void init_tensors(py::module& m) {
       [](const at::Tensor& tensor) { ThrowIfError(Session::Get().ClearSharding(tensor)); },
       py::arg("tensor"));
   m.def("register_reshard", &RegisterReshard, py::arg("read"));
+  py::class_<trace::LaneForm, std::shared_ptr<trace::LaneForm>>(m, "LaneForm")
+      .def(py::init([](const std::string& mesh, const std::string& spec,
+                       const std::vector<int64_t>& whole, const std::vector<int64_t>& apart,
+                       const std::vector<int64_t>& order) {
+             return std::const_pointer_cast<trace::LaneForm>(
+                 trace::MakeLaneForm(mesh, spec, Dims(whole.begin(), whole.end()),
+                                     Dims(apart.begin(), apart.end()), order));
+           }),
+           py::arg("mesh"), py::arg("spec"), py::arg("whole"), py::arg("apart"), py::arg("order"))
+      .def("to_lanes", [](const std::shared_ptr<trace::LaneForm>& form,
+                          const at::Tensor& whole) { return trace::ToLanes(whole, form); })
+      .def("from_lanes", [](const std::shared_ptr<trace::LaneForm>& form, const at::Tensor& lanes) {
+        return trace::FromLanes(lanes, form);
+      });
   m.def("sharding_of", &ShardingOf, py::arg("tensor"));
   m.def(
       "shard_boxes",

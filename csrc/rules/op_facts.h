@@ -26,10 +26,13 @@ enum class Failure : uint8_t {
 enum class DimsUse : uint8_t {
   kOther,
   kReshapes,  // the elements of operand 0 in their order, with the dimensions `size`
+  kExpands,   // operand 0 repeated, as broadcasting to the dimensions `size` does
   kPermutes,  // operand 0 with its dimensions in the order `dims`
-  kBatches,   // a product for each index of dimension 0; OpFacts::batched is for several dimensions
-  kSums,      // over the dimensions `dim`, which are left out unless `keepdim`
-  kAlong,     // along the dimension `dim`, for each index of the other dimensions by itself
+  // A product for each index of dimension 0; OpFacts::batched is for several dimensions,
+  // OpFacts::for_one for one index.
+  kBatches,
+  kSums,   // over the dimensions `dim`, which are left out unless `keepdim`
+  kAlong,  // along the dimension `dim`, for each index of the other dimensions by itself
   // Operand 1 has a class for each row of operand 0, which may have one more dimension: the
   // classes.
   kClassOfRow,
@@ -49,6 +52,7 @@ enum class BlockUse : uint8_t {
 struct MatrixProduct {
   bool left_transposed = false;
   bool right_transposed = false;
+  friend constexpr bool operator==(MatrixProduct a, MatrixProduct b) = default;
 };
 
 // The op writes operand 1 to where the op `view` with the same attributes reads a part of operand
@@ -79,6 +83,8 @@ struct OpFacts {
   absl::string_view kernel = "";   // the operator that runs instead, with the same arguments
   bool needs_contiguous = false;   // all operands
   bool needs_own_threads = false;  // must not run inside a parallel region
+  // The result is operand 0.
+  bool is_operand = false;
   // Each element of the results is an element of operand 0.
   bool same_elements = false;
   // Each element of the results is an element of operand 0, or zero. If operand 0 is sharded, one
@@ -108,6 +114,7 @@ struct OpFacts {
   std::optional<ZeroPadding> padding = std::nullopt;
   DimsUse dims = DimsUse::kOther;
   absl::string_view batched = "";
+  absl::string_view for_one = "";
   BlockUse blocks = BlockUse::kNone;
 };
 

@@ -69,6 +69,14 @@ const OpFacts& FactsOf(absl::string_view op) {
   return rule == nullptr ? kDefaults : rule->facts;
 }
 
+const Rule* FindProduct(const MatrixProduct& form) {
+  const Rule* found = nullptr;  // the first one by name
+  for (const auto& [op, rule] : BuiltIn()) {
+    if (rule.facts.product == form && (found == nullptr || op < found->op)) found = &rule;
+  }
+  return found;
+}
+
 absl::Status Register(Rule rule) {
   if (rule.op.empty()) return absl::InvalidArgumentError("register_rule: the op has no name");
   if (rule.pattern == nullptr && rule.factors == nullptr) {

@@ -17,6 +17,8 @@ const Rule* Find(absl::string_view op);
 // What the rule of `op` says about it; the defaults if it has none.
 // Thread safety: safe.
 const OpFacts& FactsOf(absl::string_view op);
+// A built-in op whose result is the product of two matrices of this form; null if there is none.
+const Rule* FindProduct(const MatrixProduct& form);
 // Adds a user's rule.
 // Errors: AlreadyExists for an op that has one; InvalidArgument for bad text.
 absl::Status Register(Rule rule);

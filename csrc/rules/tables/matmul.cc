@@ -71,7 +71,8 @@ constexpr auto kMatmulRows = Rows(
     Product("aten::bmm", "b m k, b k n -> b m n")
         .Each({0, 1})
         .With(&OpFacts::dims, DimsUse::kBatches)
-        .With(&OpFacts::batched, "aten::matmul"),
+        .With(&OpFacts::batched, "aten::matmul")
+        .With(&OpFacts::for_one, "aten::mm"),
     Product("aten::dot", "k, k -> ()").Each({0, 1}),
     Product("aten::linear", "... k, n k, +n? -> ... n")
         .Each({0, 1})

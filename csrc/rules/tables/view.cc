@@ -72,7 +72,8 @@ constexpr Row ViewsDims(absl::string_view op) {
 
 constexpr auto kViewRows = Rows(
     CannotFail(Rows(
-        Same("aten::alias"), Rewritten("aten::block_diag", DecomposeBlockDiag),
+        Same("aten::alias").With(&OpFacts::is_operand, true),
+        Rewritten("aten::block_diag", DecomposeBlockDiag),
         Computed("aten::cat", CatFactors)
             .JointlyAll()
             .Monotone()
@@ -99,7 +100,10 @@ constexpr auto kViewRows = Rows(
             .Monotone()
             .Types(SameTypes)
             .Decomposes(DecomposeDiagonalScatter),
-        Views("aten::expand", Mapped<ExpandSource>).Types(ExpandTypes).Local(LocalViewSize),
+        Views("aten::expand", Mapped<ExpandSource>)
+            .Types(ExpandTypes)
+            .Local(LocalViewSize)
+            .With(&OpFacts::dims, DimsUse::kExpands),
         Moves("aten::flip", FlipFactors).Types(SameTypes),
         Rewritten("aten::narrow_copy", DecomposeNarrowCopy),
         ViewsDims<PermuteSource>("aten::permute").With(&OpFacts::dims, DimsUse::kPermutes),

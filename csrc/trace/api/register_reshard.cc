@@ -4,10 +4,13 @@
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <c10/core/AutogradState.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
 #include <torch/library.h>
 
+#include <algorithm>
 #include <atomic>
 #include <memory>
+#include <stdexcept>
 #include <string_view>
 #include <utility>
 
@@ -15,18 +18,20 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/string_view.h"
 #include "absl/synchronization/mutex.h"
+#include "csrc/trace/api/lanes.h"
 #include "csrc/trace/api/session.h"
 #include "csrc/trace/device/status_to_exception.h"
 #include "csrc/trace/pytorch/autograd_shortcuts.h"
 #include "csrc/trace/pytorch/make_node.h"
 
 namespace spmd::trace {
-namespace {
 
 struct KnownMark {
   MarkPtr mark;
   std::atomic<bool> fits{false};  // a tensor of the spec's rank was resharded
 };
+
+namespace {
 
 // Marks by their texts, so that a text is read once, and a spec checked once.
 class KnownMarks {
@@ -116,7 +121,93 @@ at::Tensor ReshardWithGradient(c10::DispatchKeySet keys, const at::Tensor& x, st
   return result;
 }
 
+// --- lanes ---
+
+// True if the device's kernel is the next that sees an op on `t`, apart from autograd's. Autocast
+// leaves these ops alone.
+bool IsPlain(const at::Tensor& t) {
+  const c10::DispatchKeySet keys =
+      c10::impl::computeDispatchKeySet(t.key_set(),
+                                       c10::DispatchKeySet(c10::DispatchKeySet::FULL)) -
+      c10::autocast_dispatch_keyset;
+  return keys.highestPriorityTypeId() == c10::DispatchKey::AutogradPrivateUse1 && IsNext(keys) &&
+         !HasTangent(t);
+}
+
+at::Tensor Lanes(const at::Tensor& x, const LaneFormPtr& form, bool to);
+
+// The gradient is put together as the tensor was taken apart.
+struct LanesBackward final : autograd::Node {
+  explicit LanesBackward(autograd::edge_list edges) : Node(std::move(edges)) {}
+
+  std::string name() const override { return "LanesBackward"; }
+  autograd::variable_list apply(autograd::variable_list&& gradients) override {
+    if (!gradients[0].defined()) return {at::Tensor()};
+    return {Lanes(gradients[0], form, !to)};
+  }
+
+  LaneFormPtr form;
+  bool to = false;
+};
+
+at::Tensor InThreeOps(const at::Tensor& x, const LaneForm& form, bool to) {
+  at::Tensor t = x;
+  if (to) {
+    t = Reshard().call(t, form.mesh, form.spec);
+    if (!form.apart.empty()) t = t.reshape({form.apart.data(), form.apart.size()});
+    return form.order.empty() ? t : t.permute(form.order);
+  }
+  if (!form.order.empty()) t = t.permute(form.back);
+  if (!form.apart.empty()) t = t.reshape({form.whole.data(), form.whole.size()});
+  return Reshard().call(t, form.mesh, form.spec);
+}
+
+at::Tensor Lanes(const at::Tensor& x, const LaneFormPtr& form, bool to) {
+  if (!IsPlain(x)) return InThreeOps(x, *form, to);
+  const bool gradient = c10::AutogradState::get_tls_state().get_grad_mode() && x.requires_grad();
+  decltype(NewNode<LanesBackward>({})) node;
+  if (gradient) {
+    node = NewNode<LanesBackward>(EdgesOf(x));
+    node->form = form;
+    node->to = to;
+  }
+  const at::AutoDispatchBelowADInplaceOrView below;
+  KnownMark& known = *form->mark;
+  at::Tensor result = ValueOrThrow(
+      to ? Session::Get().ReshardApart(x, known.mark, known.fits, form->apart, form->order)
+         : Session::Get().ReshardTogether(x, known.mark, known.fits, form->whole, form->back));
+  known.fits = true;
+  if (gradient) SetHistory(result, node);
+  return result;
+}
+
 }  // namespace
+
+LaneFormPtr MakeLaneForm(std::string mesh, std::string spec, Dims whole, Dims apart,
+                         std::vector<int64_t> order) {
+  std::vector<int64_t> back(order.size(), -1);
+  for (size_t i = 0; i < order.size(); ++i) {
+    const bool fits = order[i] >= 0 && order[i] < static_cast<int64_t>(back.size());
+    if (fits) back[order[i]] = static_cast<int64_t>(i);
+  }
+  if ((!apart.empty() && NumElements(apart) != NumElements(whole)) ||
+      std::find(back.begin(), back.end(), -1) != back.end() ||
+      (!order.empty() && order.size() != (apart.empty() ? whole : apart).size())) {
+    throw std::invalid_argument("lanes: sizes and order do not belong together");
+  }
+  LaneForm form{std::move(mesh),  std::move(spec),  nullptr,        std::move(whole),
+                std::move(apart), std::move(order), std::move(back)};
+  form.mark = known_marks->Find(form.mesh, form.spec);
+  return std::make_shared<const LaneForm>(std::move(form));
+}
+
+at::Tensor ToLanes(const at::Tensor& whole, const LaneFormPtr& form) {
+  return Lanes(whole, form, /*to=*/true);
+}
+
+at::Tensor FromLanes(const at::Tensor& lanes, const LaneFormPtr& form) {
+  return Lanes(lanes, form, /*to=*/false);
+}
 
 void RegisterReshard(ReadMark read) {
   known_marks = new KnownMarks(std::move(read));

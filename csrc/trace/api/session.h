@@ -102,6 +102,14 @@ class Session {
   // Returns a new tensor with this sharding. It is not differentiable by itself. `fits` says that
   // another tensor of the spec's rank has been resharded in this way.
   absl::StatusOr<at::Tensor> Reshard(const at::Tensor& tensor, const MarkPtr& mark, bool fits);
+  // Reshards `tensor`, and reshapes the result to `apart` and permutes it to `order`, if these are
+  // not empty; and the inverse, which gives a tensor of the sizes `whole`. The results are no
+  // views, and not differentiable by themselves. Requires: the mark has no blocks.
+  absl::StatusOr<at::Tensor> ReshardApart(const at::Tensor& tensor, const MarkPtr& mark, bool fits,
+                                          const Dims& apart, absl::Span<const int64_t> order);
+  absl::StatusOr<at::Tensor> ReshardTogether(const at::Tensor& tensor, const MarkPtr& mark,
+                                             bool fits, const Dims& whole,
+                                             absl::Span<const int64_t> order);
   // Runs what is pending.
   absl::StatusOr<std::vector<ShardData>> LocalShards(const at::Tensor& tensor);
   // Makes a tensor from one shard per device; replicas may be left out.

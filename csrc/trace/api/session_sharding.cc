@@ -269,17 +269,66 @@ absl::StatusOr<std::optional<ShardingInfo>> Session::ShardingOf(const at::Tensor
   return whole;
 }
 
+namespace {
+
+// What precedes the resharding of a tensor to a value with `rank` dimensions.
+absl::Status BeginReshard(SessionState& state, const at::Tensor& tensor, size_t rank,
+                          const Mark& mark, bool fits) {
+  SPMD_RETURN_IF_ERROR(trace::RunWaitingStep(state));
+  SPMD_RETURN_IF_ERROR(CheckOurs("reshard", tensor));
+  if (!fits || rank != mark.spec.size() || state.meshes.latest() != mark.mesh) {
+    SPMD_RETURN_IF_ERROR(NoteMesh(state, mark.mesh));
+    SPMD_RETURN_IF_ERROR(CheckSpec(state, "reshard", mark.mesh, mark.spec, rank));
+  }
+  session_flags.used = true;
+  return absl::OkStatus();
+}
+
+TapeId EmitPermute(SessionState& state, TapeId x, absl::Span<const int64_t> order) {
+  const TensorType type = TypeOf(state, x);
+  Dims dims;
+  for (const int64_t d : order) dims.push_back(type.dims[d]);
+  return EmitNamed(state, "aten::permute", {x},
+                   {{"dims", c10::IValue(std::vector<int64_t>(order.begin(), order.end()))}},
+                   {type.dtype, dims});
+}
+
+}  // namespace
+
+absl::StatusOr<at::Tensor> Session::ReshardApart(const at::Tensor& tensor, const MarkPtr& mark,
+                                                 bool fits, const Dims& apart,
+                                                 absl::Span<const int64_t> order) {
+  SessionLock lock;
+  const size_t rank = static_cast<size_t>(tensor.dim());
+  SPMD_RETURN_IF_ERROR(BeginReshard(*lock, tensor, rank, *mark, fits));
+  TapeId value = EmitClone(*lock, Read(*lock, tensor));
+  lock->tape->Annotate(value, mark);
+  if (!apart.empty()) value = EmitView(*lock, value, apart);
+  if (!order.empty()) value = EmitPermute(*lock, value, order);
+  const Dims dims = TypeOf(*lock, value).dims;
+  const at::IntArrayRef sizes(dims.data(), dims.size());
+  return NewTensor(*lock, TensorMeta::Contiguous(tensor.scalar_type(), sizes), value);
+}
+
+absl::StatusOr<at::Tensor> Session::ReshardTogether(const at::Tensor& tensor, const MarkPtr& mark,
+                                                    bool fits, const Dims& whole,
+                                                    absl::Span<const int64_t> order) {
+  SessionLock lock;
+  SPMD_RETURN_IF_ERROR(BeginReshard(*lock, tensor, whole.size(), *mark, fits));
+  TapeId value = Read(*lock, tensor);
+  if (!order.empty()) value = EmitPermute(*lock, value, order);
+  if (!(TypeOf(*lock, value).dims == whole)) value = EmitView(*lock, value, whole);
+  const at::IntArrayRef sizes(whole.data(), whole.size());
+  at::Tensor out = NewTensor(TensorMeta::Contiguous(tensor.scalar_type(), sizes), nullptr);
+  BufferOf(out)->mark = mark;
+  BindBuffer(*lock, BufferOf(out), EmitClone(*lock, value));
+  return out;
+}
+
 absl::StatusOr<at::Tensor> Session::Reshard(const at::Tensor& tensor, const MarkPtr& mark,
                                             bool fits) {
   SessionLock lock;
-  SPMD_RETURN_IF_ERROR(trace::RunWaitingStep(*lock));
-  SPMD_RETURN_IF_ERROR(CheckOurs("reshard", tensor));
-  const size_t rank = static_cast<size_t>(tensor.dim());
-  if (!fits || rank != mark->spec.size() || lock->meshes.latest() != mark->mesh) {
-    SPMD_RETURN_IF_ERROR(NoteMesh(*lock, mark->mesh));
-    SPMD_RETURN_IF_ERROR(CheckSpec(*lock, "reshard", mark->mesh, mark->spec, rank));
-  }
-  session_flags.used = true;
+  SPMD_RETURN_IF_ERROR(BeginReshard(*lock, tensor, static_cast<size_t>(tensor.dim()), *mark, fits));
   const TensorMeta meta = TensorMeta::Contiguous(tensor.scalar_type(), tensor.sizes());
   at::Tensor out = NewTensor(meta, nullptr);
   MarkedBlocks marked{out, mark};

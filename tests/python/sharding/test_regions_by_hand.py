@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Models that are sharded by hand, in manual regions: the losses and gradients of PyTorch, and the
-bytes of automatic code."""
+bytes and instructions of automatic code."""
+
+import collections
+import re
 
 import pytest
 import torch
@@ -8,7 +11,7 @@ import torch.nn.functional as F
 from modes import MODES, in_mode
 
 import torch_spmd as spmd
-from torch_spmd import P
+from torch_spmd import _C, P
 
 
 def numbers(*shape, seed=0):
@@ -133,20 +136,75 @@ def test_losses_and_gradients(name, mode):
                 torch.testing.assert_close(ours.cpu(), theirs)
 
 
-def collectives(name, mesh, function):
+def rows_and_ops(name, mesh, function):
     args = marked(name, mesh)
     kept = differentiated(function, args)
     spmd.sync(wait=True)
     rows = sorted((row.kind, row.bytes) for row in spmd.debug.collectives() if row.bytes > 8)
     assert kept
-    return rows
+    return rows, _C.last_program().program_text()
 
 
 @pytest.mark.parametrize("name", ["mlp", "attention", "block", "fsdp"])
 def test_bytes_are_those_of_automatic_code(name):
     mesh = spmd.make_mesh((4,), ("x",))
     plain, by_hand, specs, _ = MODELS[name]
-    ours = collectives(name, mesh, spmd.shard_map(by_hand, mesh, specs, P()))
-    theirs = collectives(name, mesh, plain)
+    ours, _ = rows_and_ops(name, mesh, spmd.shard_map(by_hand, mesh, specs, P()))
+    theirs, _ = rows_and_ops(name, mesh, plain)
     total = lambda rows: sum(size for _, size in rows)  # noqa: E731
     assert total(ours) <= total(theirs), (ours, theirs)
+
+
+def ops(text):
+    return collections.Counter(
+        line.split(" = ")[1].split("(")[0] for line in text.splitlines() if " = " in line
+    )
+
+
+def test_a_region_is_the_program_of_automatic_code():
+    """Four layers of an MLP, forwards and backwards: as many instructions, but for transpositions,
+    of which a region needs none, since products read and give transposed matrices."""
+    mesh = spmd.make_mesh((4,), ("x",))
+
+    def layers(function):
+        def run(x, up, down):
+            for _ in range(4):
+                x = x + function(x, up, down)
+            return x.square().sum()
+
+        return run
+
+    def run(function):
+        x, *weights = (numbers(8, 12), numbers(12, 24, seed=1), numbers(24, 12, seed=2))
+        up, down = (w.to("spmd") for w in weights)
+        args = [
+            x.to("spmd").requires_grad_(),
+            spmd.mark_sharding(up, mesh, P(None, "x")).requires_grad_(),
+            spmd.mark_sharding(down, mesh, P("x", None)).requires_grad_(),
+        ]
+        spmd.sync(wait=True)
+        function(*args).backward()
+        spmd.sync(wait=True)
+        found = ops(_C.last_program().program_text())
+        return found, [t.grad.cpu() for t in args]
+
+    by_hand = spmd.shard_map(
+        lambda x, up, down: spmd.psum(torch.tanh(x @ up) @ down, "x"),
+        mesh,
+        (P(), P(None, "x"), P("x")),
+        P(),
+    )
+    ours, gradients = run(layers(by_hand))
+    theirs, expected = run(layers(lambda x, up, down: torch.tanh(x @ up) @ down))
+    for a, b in zip(gradients, expected):
+        torch.testing.assert_close(a, b)
+    products = re.compile(r"call aten::(mm|linear)|call spmd::linear_.*")
+
+    def without_transpositions(found):
+        kinds = collections.Counter()
+        for op, count in found.items():
+            kinds["product" if products.fullmatch(op) else op] += count
+        return kinds - collections.Counter({"call aten::permute": kinds["call aten::permute"]})
+
+    assert without_transpositions(ours) == without_transpositions(theirs)
+    assert ours["call aten::permute"] <= theirs["call aten::permute"]

@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+// What puts the lanes of a manual region in front of a tensor, and takes them back
+// (docs/design/0041-manual-regions.md): `spmd::reshard`, a reshape and a permutation, recorded and
+// differentiated as one step. Where something else sees ops before the device does (transforms,
+// modes, tracers, tangents), these three ops are called.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "csrc/util/dims.h"
+
+namespace spmd::trace {
+
+struct KnownMark;
+
+// Immutable; used by autograd nodes, too.
+struct LaneForm {
+  std::string mesh, spec;  // as texts, of the whole tensor
+  std::shared_ptr<KnownMark> mark;
+  Dims whole;                  // the tensor's sizes
+  Dims apart;                  // the same with the lanes apart; empty if there are none
+  std::vector<int64_t> order;  // of these dimensions, the lanes first; empty: as they are
+  std::vector<int64_t> back;   // the inverse of `order`
+};
+using LaneFormPtr = std::shared_ptr<const LaneForm>;
+
+// Errors: throws what reading the texts throws, and std::invalid_argument for sizes and an order
+// that do not belong together.
+LaneFormPtr MakeLaneForm(std::string mesh, std::string spec, Dims whole, Dims apart,
+                         std::vector<int64_t> order);
+
+// Requires: `whole` has the sizes form->whole, or `lanes` those that ToLanes gives.
+at::Tensor ToLanes(const at::Tensor& whole, const LaneFormPtr& form);
+at::Tensor FromLanes(const at::Tensor& lanes, const LaneFormPtr& form);
+
+}  // namespace spmd::trace
