@@ -84,7 +84,7 @@ def mnist(*places: str) -> Callable[[Path], None]:
         draw = random.Random(0)
         for place in places:
             raw = folder / place / "MNIST" / "raw"
-            raw.mkdir(parents=True)
+            raw.mkdir(parents=True, exist_ok=True)
             for kind, count in (("train", 64), ("t10k", 32)):
                 images = struct.pack(">IIII", 0x803, count, 28, 28) + draw.randbytes(count * 784)
                 labels = struct.pack(">II", 0x801, count) + bytes(i % 10 for i in range(count))
@@ -100,7 +100,7 @@ def images(count: int, size: int, *places: str) -> Callable[[Path], None]:
 
         draw = random.Random(0)
         for place in places:
-            (folder / place).mkdir(parents=True)
+            (folder / place).mkdir(parents=True, exist_ok=True)
             for i in range(count):
                 # Larger patches than pixels, so that a smaller copy is still an image.
                 small = Image.frombytes("RGB", (8, 8), draw.randbytes(192))
@@ -112,7 +112,7 @@ def images(count: int, size: int, *places: str) -> Callable[[Path], None]:
 def cora(folder: Path) -> None:
     """A graph of 1,600 papers with 8 words in 3 classes, as the archive of Cora has it."""
     draw = random.Random(0)
-    (folder / "cora").mkdir()
+    (folder / "cora").mkdir(exist_ok=True)
     rows = [
         "\t".join([str(i), *(str(draw.randint(0, 1)) for _ in range(8)), f"class{i % 3}"])
         for i in range(1600)
@@ -125,7 +125,7 @@ def cora(folder: Path) -> None:
 def words(folder: Path) -> None:
     draw = random.Random(0)
     place = folder / "data" / "wikitext-2"
-    place.mkdir(parents=True)
+    place.mkdir(parents=True, exist_ok=True)
     for name, lines in (("train", 60), ("valid", 20), ("test", 20)):
         text = "\n".join(
             " ".join(f"word{draw.randrange(50)}" for _ in range(10)) for _ in range(lines)
