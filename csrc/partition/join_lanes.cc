@@ -6,26 +6,14 @@
 #include <utility>
 
 #include "absl/container/flat_hash_map.h"
-#include "csrc/ir/part.h"
 #include "csrc/partition/at_borders.h"
-#include "csrc/partition/rewrite.h"
-#include "csrc/propagate/factor_cut.h"
-#include "csrc/rules/builder.h"
-#include "csrc/rules/einsum.h"
+#include "csrc/partition/joined_graph.h"
+#include "csrc/partition/lane_dims.h"
+#include "csrc/partition/lane_factors.h"
 #include "csrc/rules/registry.h"
 
 namespace spmd::partition {
 namespace {
-
-// A dimension of which each device has one index.
-struct Lane {
-  static constexpr int kEverywhere = -1;
-
-  int dim = 0;
-  int whole = 0;  // the dimension from which it was split; kEverywhere: all lanes hold the same
-};
-// Those of one dimension are listed major first.
-using Lanes = absl::InlinedVector<Lane, 2>;
 
 // A value of the graph without its lanes: `joined` has the value's other dimensions in their order,
 // those from which lanes were split in full length.
@@ -35,146 +23,18 @@ struct Form {
   ir::NodeId expand = ir::kNoNode;  // the node that repeats `joined` for lanes that hold the same
 };
 
-bool IsLane(const Lanes& lanes, int dim) {
-  return std::any_of(lanes.begin(), lanes.end(), [dim](Lane lane) { return lane.dim == dim; });
-}
-
-// The number that dimension `dim`, which is no lane, has without lanes.
-int NumberWithout(const Lanes& lanes, int dim) {
-  return dim - static_cast<int>(std::count_if(lanes.begin(), lanes.end(),
-                                              [dim](Lane lane) { return lane.dim < dim; }));
-}
-
-Dims JoinedDims(const Dims& dims, const Lanes& lanes) {
-  Dims joined;
-  for (int d = 0; d < static_cast<int>(dims.size()); ++d) {
-    if (IsLane(lanes, d)) continue;
-    joined.push_back(dims[d]);
-    for (const Lane lane : lanes) {
-      if (lane.whole == d) joined.back() *= dims[lane.dim];
-    }
-  }
-  return joined;
-}
-
-// The sharding without lanes that gives each device the same elements. nullopt if a device does not
-// have exactly one index of each lane, or if its indices of a joined dimension would not be
-// adjacent.
-std::optional<Sharding> JoinedSharding(const Sharding& sharding, const Dims& dims,
-                                       const Lanes& lanes, const Grid& grid) {
-  Sharding joined = sharding;
-  joined.dims.clear();
-  for (const Lane lane : lanes) {
-    const DimSharding& dim = sharding.dims[lane.dim];
-    if (dim.axes.empty() || grid.size(dim.axes) != dims[lane.dim] || dim.chunk > 1) {
-      return std::nullopt;
-    }
-  }
-  for (int d = 0; d < sharding.rank(); ++d) {
-    if (IsLane(lanes, d)) continue;
-    const DimSharding& own = sharding.dims[d];
-    DimSharding& both = joined.dims.emplace_back();
-    for (const Lane lane : lanes) {
-      if (lane.whole != d) continue;
-      const AxisList& axes = sharding.dims[lane.dim].axes;
-      both.axes.insert(both.axes.end(), axes.begin(), axes.end());
-    }
-    if (both.axes.empty()) {
-      both = {own.axes, own.chunk};
-    } else if (!own.axes.empty()) {
-      const int64_t shards = grid.size(own.axes);
-      const bool even = dims[d] % shards == 0 && (own.chunk == 0 || own.chunk == dims[d] / shards);
-      if (!even) return std::nullopt;
-      both.axes.insert(both.axes.end(), own.axes.begin(), own.axes.end());
-    }
-  }
-  return joined;
-}
-
-// `sharding` with its dimensions in the order `order`.
-Sharding WithOrder(const Sharding& sharding, absl::Span<const int64_t> order) {
-  Sharding ordered = sharding;
-  for (size_t i = 0; i < order.size(); ++i) ordered.dims[i] = sharding.dims[order[i]];
-  return ordered;
-}
-
-// Where a reshape from `from` to `to` only splits dimensions: all parts but the last of each. Empty
-// if it does anything else.
-Lanes SplitOff(const Dims& from, const Dims& to) {
-  Lanes lanes;
-  size_t t = 0;
-  for (const int64_t size : from) {
-    const size_t begin = t;
-    int64_t product = 1;
-    do {
-      if (t == to.size()) return {};
-      product *= to[t++];
-    } while (product < size);
-    if (product != size) return {};
-    for (size_t d = begin; d + 1 < t; ++d) {
-      lanes.push_back({static_cast<int>(d), static_cast<int>(t) - 1});
-    }
-  }
-  return t == to.size() ? lanes : Lanes{};
-}
-
-// True if a reshape that merges the lanes with the dimensions from which they were split keeps the
-// order of elements: they lie directly before them, but for dimensions of size 1.
-bool AreInPlace(const Dims& dims, const Lanes& lanes) {
-  std::vector<int> before(dims.size(), -1);  // by dimension: the last one that lies before it
-  for (size_t i = lanes.size(); i-- > 0;) {
-    if (lanes[i].whole == Lane::kEverywhere) return false;
-    int& at = before[lanes[i].whole];
-    if (at < 0) at = lanes[i].whole;
-    do {
-      --at;
-    } while (at > lanes[i].dim && dims[at] == 1);
-    if (at != lanes[i].dim) return false;
-  }
-  return true;
-}
-
-Dims WithoutOnes(const Dims& dims) {
-  Dims rest;
-  for (const int64_t n : dims) {
-    if (n != 1) rest.push_back(n);
-  }
-  return rest;
-}
-
-// Where a reshape from `from` to `to` only adds and removes dimensions of size 1: by dimension of
-// `from`, that of `to`, or -1. Empty if it does anything else.
-std::vector<int> Moved(const Dims& from, const Dims& to) {
-  std::vector<int> moved(from.size(), -1);
-  size_t t = 0;
-  for (size_t d = 0; d < from.size(); ++d) {
-    if (from[d] == 1) continue;
-    while (t < to.size() && to[t] == 1) ++t;
-    if (t == to.size() || to[t] != from[d]) return {};
-    moved[d] = static_cast<int>(t++);
-  }
-  while (t < to.size() && to[t] == 1) ++t;
-  return t == to.size() ? moved : std::vector<int>{};
-}
-
-constexpr int64_t kTransposed[] = {1, 0};
-
 class Joiner {
  public:
   Joiner(const ir::Graph& graph, const std::vector<propagate::NodeFactors>& factors,
          const std::vector<NodePlan>& plans)
-      : graph_(graph), factors_(factors), plans_(plans), users_(graph.Users()) {}
+      : graph_(graph), factors_(factors), plans_(plans), users_(graph.Users()), result_(graph) {}
 
   std::optional<Joined> Run() {
     if (!AnyLanes()) return std::nullopt;
-    StartLike(graph_, result_);
     plain_.assign(graph_.num_values(), ir::kNoValue);
     leaves_.assign(graph_.num_values(), false);
     for (const ir::Output& output : graph_.outputs()) leaves_[output.value] = true;
-    for (const ir::ValueId v : graph_.inputs()) {
-      plain_[v] = result_.AddInput(graph_.type(v), graph_.value(v).name);
-      result_.Annotate(plain_[v], *graph_.value(v).annotation);
-    }
+    for (const ir::ValueId v : graph_.inputs()) plain_[v] = result_.AddInput(graph_, v);
     for (ir::NodeId id = 0; id < graph_.num_nodes(); ++id) {
       if (!Join(id)) Copy(id);
     }
@@ -183,28 +43,12 @@ class Joiner {
       if (output.becomes != ir::kNoValue) output.becomes = plain_[output.becomes];
       result_.AddOutput(output);
     }
-    DropUnused();
+    result_.DropUnused();
     if (result_.num_nodes() >= graph_.num_nodes()) return std::nullopt;
-    return Plan();
+    return result_.Plan(plans_);
   }
 
  private:
-  // What is known of the plan of a node of the result.
-  struct Wanted {
-    ir::NodeId old = ir::kNoNode;  // the node of the graph that it is a copy of
-    int grid = 0;
-    std::vector<Sharding> operands;  // rank 0 for an absent one
-    std::optional<Sharding> result;
-  };
-
-  static void StartLike(const ir::Graph& from, ir::Graph& to) {
-    for (size_t g = 0; g < from.grids().size(); ++g) {
-      to.AddGrid(from.grids()[g], from.grid_name(static_cast<int>(g)));
-    }
-    for (const ir::ScalarKind kind : from.scalars()) to.AddScalar(kind);
-    for (const std::string& source : from.sources()) to.AddSource(source);
-  }
-
   const Grid& GridOf(ir::NodeId id) const { return graph_.grid(plans_[id].grid); }
   const Dims& DimsOf(ir::ValueId v) const { return graph_.type(v).dims; }
   const Form* FormOf(ir::ValueId v) const {
@@ -234,7 +78,7 @@ class Joiner {
     if (rule == nullptr || node.num_results != 1 || !node.groups.empty()) return false;
     if (node.operands.empty() || node.operands[0] == ir::kNoValue) return false;
     if (const auto it = sums_.find(node.operands[0]); it != sums_.end()) {
-      wanted_[result_.value(it->second).producer].result = plans_[id].results[0];
+      result_.SetWantedResult(it->second, plans_[id].results[0]);
       return BeSame(id, it->second);
     }
     if (!plans_[id].choice.through.empty()) return false;
@@ -270,7 +114,8 @@ class Joiner {
   bool BeSame(ir::NodeId id, ir::ValueId v) {
     const ir::ValueId r = graph_.node(id).first_result;
     if (owned_.size() <= static_cast<size_t>(v)) owned_.resize(v + 1, false);
-    const bool is_new = wanted_of(v) != nullptr && wanted_of(v)->old == ir::kNoNode && !owned_[v];
+    const WantedPlan* const wanted = result_.WantedOf(v);
+    const bool is_new = wanted != nullptr && wanted->old == ir::kNoNode && !owned_[v];
     if (!is_new && (leaves_[r] || IsConstraint(graph_, r))) return false;
     if (is_new) {
       owned_[v] = true;
@@ -280,19 +125,21 @@ class Joiner {
     return true;
   }
 
-  const Wanted* wanted_of(ir::ValueId v) const {
-    const ir::NodeId producer = result_.value(v).producer;
-    return producer == ir::kNoNode ? nullptr : &wanted_[producer];
-  }
-
   bool Split(ir::NodeId id) {
     const ir::Node& node = graph_.node(id);
-    Lanes lanes = SplitOff(DimsOf(node.operands[0]), DimsOf(node.first_result));
-    if (lanes.empty()) return false;
     const ir::ValueId r = node.first_result;
-    if (leaves_[r] || IsConstraint(graph_, r)) return false;
-    if (!JoinedSharding(plans_[id].results[0], DimsOf(r), lanes, GridOf(id))) return false;
-    return Remember(id, {Plain(node.operands[0]), std::move(lanes)});
+    const Dims& from = DimsOf(node.operands[0]);
+    const Dims& to = DimsOf(r);
+    Lanes lanes = SplitOff(from, to);
+    if (lanes.empty() || leaves_[r] || IsConstraint(graph_, r)) return false;
+    std::optional<Sharding> sharding = JoinedSharding(plans_[id].results[0], to, lanes, GridOf(id));
+    if (!sharding) return false;
+    ir::ValueId joined = Plain(node.operands[0]);
+    const Dims dims = JoinedDims(to, lanes);
+    if (dims != from) {  // it also adds or removes dimensions of size 1
+      joined = View(id, joined, dims, plans_[id].operands[0], *std::move(sharding));
+    }
+    return Remember(id, {joined, std::move(lanes)});
   }
 
   bool Reshape(ir::NodeId id, const Form& form) {
@@ -313,28 +160,32 @@ class Joiner {
       if (moved[lane.whole] < 0) return false;
       lanes.push_back({moved[lane.dim], moved[lane.whole]});
     }
-    Wanted wanted{.grid = plans_[id].grid};
     const std::optional<Sharding> operand =
         JoinedSharding(plans_[id].operands[0], from, form.lanes, GridOf(id));
-    wanted.result = JoinedSharding(plans_[id].results[0], to, lanes, GridOf(id));
-    if (!operand || !wanted.result) return false;
-    wanted.operands = {*operand};
-    const Dims dims = JoinedDims(to, lanes);
-    const ir::ValueId joined = BuilderFor(node).View(form.joined, {dims.begin(), dims.end()});
-    Note(joined, std::move(wanted));
+    const std::optional<Sharding> result =
+        JoinedSharding(plans_[id].results[0], to, lanes, GridOf(id));
+    if (!operand || !result) return false;
+    const ir::ValueId joined = View(id, form.joined, JoinedDims(to, lanes), *operand, *result);
     return Remember(id, {joined, std::move(lanes)});
   }
 
   // A reshape that ends lanes, and adds or removes dimensions of size 1.
   bool End(ir::NodeId id, const Form& form) {
     const ir::Node& node = graph_.node(id);
-    const Dims& to = DimsOf(node.first_result);
     const std::optional<Sharding> operand =
         JoinedSharding(plans_[id].operands[0], DimsOf(node.operands[0]), form.lanes, GridOf(id));
     if (!operand) return false;
-    const ir::ValueId v = BuilderFor(node).View(form.joined, {to.begin(), to.end()});
-    Note(v, {ir::kNoNode, plans_[id].grid, {*operand}, plans_[id].results[0]});
-    return BeSame(id, v);
+    return BeSame(
+        id, View(id, form.joined, DimsOf(node.first_result), *operand, plans_[id].results[0]));
+  }
+
+  // A view in the new graph: `v`, which is sharded as `from`, with the sizes `dims`, sharded as
+  // `to`.
+  ir::ValueId View(ir::NodeId id, ir::ValueId v, const Dims& dims, const Sharding& from,
+                   Sharding to) {
+    const ir::ValueId view = result_.BuilderFor(graph_.node(id)).View(v, ToVector(dims));
+    result_.Want(view, {ir::kNoNode, plans_[id].grid, {from}, std::move(to)});
+    return view;
   }
 
   bool Permute(ir::NodeId id, const Form& form) {
@@ -359,83 +210,9 @@ class Joiner {
       const std::optional<Sharding> operand =
           JoinedSharding(plans_[id].operands[0], from, form.lanes, GridOf(id));
       if (!operand) return false;
-      joined = Permuted(id, joined, order, *operand);
+      joined = result_.Permuted(node, plans_[id].grid, joined, order, *operand);
     }
     return Remember(id, {joined, std::move(lanes)});
-  }
-
-  // A new value: `v`, sharded as `sharding`, with its dimensions in the order `order`. A product is
-  // computed in this order.
-  ir::ValueId Permuted(ir::NodeId id, ir::ValueId v, const std::vector<int64_t>& order,
-                       const Sharding& sharding) {
-    const ir::Node& node = graph_.node(id);
-    const Sharding ordered = WithOrder(sharding, order);
-    const Wanted* const made = wanted_of(v);
-    if (made != nullptr && made->old == ir::kNoNode && made->result == sharding) {
-      const ir::Node& product = result_.node(result_.value(v).producer);
-      const std::optional<rules::MatrixProduct>& form = rules::FactsOf(product.op).product;
-      if (form.has_value() && AreMatrices(product)) {
-        // (L R)ᵀ = Rᵀ Lᵀ
-        Wanted wanted{made->old, made->grid, {made->operands[1], made->operands[0]}, ordered};
-        const ir::ValueId other =
-            Product(node, {!form->right_transposed, !form->left_transposed}, product.operands[1],
-                    product.operands[0], "", std::move(wanted));
-        if (other != ir::kNoValue) return other;
-      }
-    }
-    const ir::ValueId permuted = BuilderFor(node).Permute(v, order);
-    Note(permuted, {ir::kNoNode, plans_[id].grid, {sharding}, ordered});
-    return permuted;
-  }
-
-  // Whether the node of the new graph multiplies two matrices and does nothing else.
-  bool AreMatrices(const ir::Node& node) const {
-    return node.operands.size() >= 2 && result_.type(node.operands[0]).rank() == 2 &&
-           result_.type(node.operands[1]).rank() == 2 &&
-           std::all_of(node.operands.begin() + 2, node.operands.end(),
-                       [](ir::ValueId v) { return v == ir::kNoValue; });
-  }
-
-  // The product of two matrices, of which operands that are transposed are read as they were before
-  // if an op does that. `own` is the op that computes the product as it is given; if there is none,
-  // the result may be ir::kNoValue.
-  ir::ValueId Product(const ir::Node& like, rules::MatrixProduct form, ir::ValueId left,
-                      ir::ValueId right, absl::string_view own, Wanted wanted) {
-    const ir::ValueId operands[] = {left, right};
-    ir::ValueId before[] = {BeforeTransposition(left), BeforeTransposition(right)};
-    for (const int flipped : {3, 1, 2, 0}) {
-      if (flipped == 0 && !own.empty()) break;
-      if (((flipped & 1) && before[0] == ir::kNoValue) ||
-          ((flipped & 2) && before[1] == ir::kNoValue)) {
-        continue;
-      }
-      const rules::MatrixProduct wish{form.left_transposed != ((flipped & 1) != 0),
-                                      form.right_transposed != ((flipped & 2) != 0)};
-      const rules::Rule* const rule = rules::FindProduct(wish);
-      if (rule == nullptr || rule->pattern == nullptr) continue;
-      std::vector<ir::ValueId> call;
-      Wanted turned = wanted;
-      for (int k = 0; k < 2; ++k) {
-        const bool turn = (flipped & (1 << k)) != 0;
-        call.push_back(turn ? before[k] : operands[k]);
-        if (turn) turned.operands[k] = WithOrder(wanted.operands[k], kTransposed);
-      }
-      call.resize(rule->pattern->operands.size(), ir::kNoValue);
-      turned.operands.resize(call.size(), Sharding::Replicated(0));
-      const ir::ValueId v = Emit(like, rule->op, std::move(call), {}, -1, std::move(turned));
-      if (v != ir::kNoValue) return v;
-    }
-    return ir::kNoValue;
-  }
-
-  // The matrix of which `v` is the transposed one, if it is.
-  ir::ValueId BeforeTransposition(ir::ValueId v) const {
-    const ir::NodeId producer = result_.value(v).producer;
-    if (producer == ir::kNoNode || result_.type(v).rank() != 2) return ir::kNoValue;
-    const ir::Node& node = result_.node(producer);
-    if (rules::FactsOf(node.op).dims != rules::DimsUse::kPermutes) return ir::kNoValue;
-    const std::vector<int64_t>& dims = node.attributes.GetInts("dims");
-    return (dims[0] & 1) == 1 ? node.operands[0] : ir::kNoValue;
   }
 
   bool Expand(ir::NodeId id) {
@@ -456,102 +233,14 @@ class Joiner {
     form.joined = Plain(node.operands[0]);
     if (!ones.empty()) {
       const Dims dims = JoinedDims(from, ones);
-      form.joined = BeforeReshape(form.joined, dims);
+      form.joined = result_.BeforeReshape(form.joined, dims);
       if (form.joined == ir::kNoValue) {
-        form.joined = BuilderFor(node).View(Plain(node.operands[0]), {dims.begin(), dims.end()});
         const Sharding& sharding = plans_[id].operands[0];
-        Note(form.joined, {ir::kNoNode, plans_[id].grid, {sharding}, WithoutDims(sharding, ones)});
+        form.joined =
+            View(id, Plain(node.operands[0]), dims, sharding, WithoutDims(sharding, ones));
       }
     }
     return Remember(id, std::move(form));
-  }
-
-  // What was reshaped to `v` and had the sizes `dims`; ir::kNoValue if nothing had.
-  ir::ValueId BeforeReshape(ir::ValueId v, const Dims& dims) const {
-    while (result_.type(v).dims != dims) {
-      const ir::NodeId producer = result_.value(v).producer;
-      if (producer == ir::kNoNode) return ir::kNoValue;
-      const ir::Node& node = result_.node(producer);
-      if (rules::FactsOf(node.op).dims != rules::DimsUse::kReshapes) return ir::kNoValue;
-      v = node.operands[0];
-    }
-    return v;
-  }
-
-  // The lanes of a call, as factors of its rule.
-  struct LaneFactors {
-    std::vector<std::vector<int>> of;  // by factor: its lanes, major first
-    std::vector<bool> is_lane;         // by factor
-  };
-
-  // nullopt if there are none, or if the lanes of operands do not correspond.
-  std::optional<LaneFactors> LanesOf(ir::NodeId id) const {
-    const ir::Node& node = graph_.node(id);
-    const rules::OpFactors& nf = *factors_[id];
-    LaneFactors lanes{std::vector<std::vector<int>>(nf.factors.size()),
-                      std::vector<bool>(nf.factors.size(), false)};
-    const auto factor = [&](size_t k, int dim) {
-      const rules::DimFactors& factors = nf.operands[k][dim];
-      return factors.size() == 1 ? factors[0] : -1;
-    };
-    for (size_t k = 0; k < node.operands.size(); ++k) {
-      const Form* const form = FormOf(node.operands[k]);
-      if (form == nullptr) continue;
-      std::vector<std::vector<int>> mine(nf.factors.size());
-      for (const Lane lane : form->lanes) {
-        const int f = factor(k, lane.dim);
-        if (f < 0) return std::nullopt;
-        lanes.is_lane[f] = true;
-        if (lane.whole == Lane::kEverywhere) continue;
-        const int whole = factor(k, lane.whole);
-        if (whole < 0) return std::nullopt;
-        mine[whole].push_back(f);
-      }
-      for (size_t f = 0; f < mine.size(); ++f) {
-        if (mine[f].empty()) continue;
-        if (!lanes.of[f].empty() && lanes.of[f] != mine[f]) return std::nullopt;
-        lanes.of[f] = std::move(mine[f]);
-      }
-    }
-    std::vector<int> times(nf.factors.size(), 0);
-    bool any = false;
-    for (const std::vector<int>& of : lanes.of) {
-      for (const int f : of) {
-        ++times[f];
-        any = true;
-      }
-    }
-    if (!any) return std::nullopt;
-    for (size_t f = 0; f < times.size(); ++f) {
-      if (times[f] != (lanes.is_lane[f] ? 1 : 0)) return std::nullopt;
-      if (lanes.is_lane[f] && !lanes.of[f].empty()) return std::nullopt;
-    }
-    return lanes;
-  }
-
-  // Whether operand k has the lanes of what it has, and no others.
-  bool Fits(ir::NodeId id, int k, const LaneFactors& lanes) const {
-    const rules::OpFactors& nf = *factors_[id];
-    const Form* const form = FormOf(graph_.node(id).operands[k]);
-    for (size_t whole = 0; whole < lanes.of.size(); ++whole) {
-      for (const int f : lanes.of[whole]) {
-        bool split = false, everywhere = false;
-        for (const Lane lane : form == nullptr ? Lanes{} : form->lanes) {
-          if (nf.operands[k][lane.dim][0] != f) continue;
-          (lane.whole == Lane::kEverywhere ? everywhere : split) = true;
-        }
-        if (nf.InOperand(f, k) != (split || everywhere)) return false;
-        if (nf.InOperand(static_cast<int>(whole), k) != split) return false;
-      }
-    }
-    return true;
-  }
-
-  static int DimOf(const rules::TensorFactors& tensor, int factor) {
-    for (size_t d = 0; d < tensor.size(); ++d) {
-      if (tensor[d].size() == 1 && tensor[d][0] == factor) return static_cast<int>(d);
-    }
-    return -1;
   }
 
   // A product, sum or element-wise op.
@@ -562,15 +251,12 @@ class Joiner {
     const rules::Rule& rule = *factors_[id].rule;
     const std::optional<LaneFactors> lanes = LanesOf(id);
     if (!lanes) return false;
-    for (size_t k = 0; k < node.operands.size(); ++k) {
-      if (node.operands[k] != ir::kNoValue && !Fits(id, static_cast<int>(k), *lanes)) return false;
-    }
     const ir::ValueId r = node.first_result;
     Lanes kept, summed;
     for (size_t whole = 0; whole < lanes->of.size(); ++whole) {
       for (const int f : lanes->of[whole]) {
-        const int dim = DimOf(nf.results[0], f);
-        const int of = DimOf(nf.results[0], static_cast<int>(whole));
+        const int dim = DimOfFactor(nf.results[0], f);
+        const int of = DimOfFactor(nf.results[0], static_cast<int>(whole));
         if (dim < 0 && of >= 0) return false;
         if (dim >= 0) (of < 0 ? summed : kept).push_back({dim, of});
       }
@@ -581,7 +267,7 @@ class Joiner {
     if (summed.empty() && !kept.empty() && (leaves_[r] || IsConstraint(graph_, r))) return false;
     const Lanes& gone = summed.empty() ? kept : summed;
 
-    Wanted wanted{.grid = plan.grid};
+    WantedPlan wanted{.grid = plan.grid};
     std::vector<ir::ValueId> operands;
     std::vector<Lanes> dropped(node.operands.size());  // dimensions of size 1 where lanes were
     for (size_t k = 0; k < node.operands.size(); ++k) {
@@ -620,13 +306,13 @@ class Joiner {
                          : form != nullptr ? form->joined
                                            : Plain(v));
       if (dropped[k].empty()) continue;
-      const Dims dims = JoinedDims(DimsOf(v), dropped[k]);
-      operands[k] = BuilderFor(node).View(operands[k], {dims.begin(), dims.end()});
-      Note(operands[k], {ir::kNoNode, plan.grid, {plan.operands[k]}, wanted.operands[k]});
+      operands[k] = View(id, operands[k], JoinedDims(DimsOf(v), dropped[k]), plan.operands[k],
+                         wanted.operands[k]);
     }
+    const TensorType& type = graph_.type(r);
+    if (rule.elementwise) DropLeadingOnes(JoinedDims(type.dims, gone), operands, wanted);
     const ir::ValueId joined = EmitCall(id, *lanes, std::move(operands), std::move(wanted));
     if (joined == ir::kNoValue) return false;
-    const TensorType& type = graph_.type(r);
     if (result_.type(joined).dtype != type.dtype ||
         result_.type(joined).dims != JoinedDims(type.dims, gone)) {
       return false;
@@ -638,17 +324,49 @@ class Joiner {
     return kept.empty() ? BeSame(id, joined) : Remember(id, {joined, std::move(kept)});
   }
 
-  static Sharding WithoutDims(const Sharding& sharding, const Lanes& gone) {
-    Sharding rest = sharding;
-    rest.dims.clear();
-    for (int d = 0; d < sharding.rank(); ++d) {
-      if (!IsLane(gone, d)) rest.dims.push_back(sharding.dims[d]);
+  // Nullopt if the node has no lanes, or if those of its operands do not fit each other.
+  std::optional<LaneFactors> LanesOf(ir::NodeId id) const {
+    const ir::Node& node = graph_.node(id);
+    std::vector<const Lanes*> of_operands;
+    for (const ir::ValueId v : node.operands) {
+      const Form* const form = v == ir::kNoValue ? nullptr : FormOf(v);
+      of_operands.push_back(form == nullptr ? nullptr : &form->lanes);
     }
-    return rest;
+    const rules::OpFactors& nf = *factors_[id];
+    std::optional<LaneFactors> lanes = FindLaneFactors(nf, of_operands);
+    for (size_t k = 0; lanes && k < node.operands.size(); ++k) {
+      if (node.operands[k] == ir::kNoValue) continue;
+      if (!HasLanesOfItsFactors(nf, static_cast<int>(k), of_operands[k], *lanes)) {
+        return std::nullopt;
+      }
+    }
+    return lanes;
+  }
+
+  // Operands that broadcast need no leading dimensions of size 1: what they were reshaped from is
+  // read.
+  void DropLeadingOnes(const Dims& result, std::vector<ir::ValueId>& operands,
+                       WantedPlan& wanted) const {
+    for (size_t k = 0; k < operands.size(); ++k) {
+      if (operands[k] == ir::kNoValue) continue;
+      const Dims& dims = result_.type(operands[k]).dims;
+      if (dims == result) continue;
+      size_t ones = 0;
+      Lanes gone;
+      while (ones < dims.size() && dims[ones] == 1) {
+        gone.push_back({static_cast<int>(ones++), Lane::kEverywhere});
+      }
+      if (ones == 0) continue;
+      const ir::ValueId before =
+          result_.BeforeReshape(operands[k], Dims(dims.begin() + ones, dims.end()));
+      if (before == ir::kNoValue) continue;
+      wanted.operands[k] = WithoutDims(wanted.operands[k], gone);
+      operands[k] = before;
+    }
   }
 
   ir::ValueId EmitCall(ir::NodeId id, const LaneFactors& lanes, std::vector<ir::ValueId> operands,
-                       Wanted wanted) {
+                       WantedPlan wanted) {
     const ir::Node& node = graph_.node(id);
     const rules::OpFactors& nf = *factors_[id];
     const rules::OpFacts& facts = factors_[id].rule->facts;
@@ -670,14 +388,12 @@ class Joiner {
       attributes.Set("dim", std::move(dims));
     }
     const std::optional<rules::MatrixProduct> form = rules::FactsOf(op).product;
-    ir::Node spec;
-    spec.operands.assign(operands.begin(), operands.end());
-    if (form.has_value() && AreMatrices(spec)) {
-      const ir::ValueId v = Product(node, *form, operands[0], operands[1], op, wanted);
+    if (form.has_value() && result_.MultipliesMatrices(operands)) {
+      const ir::ValueId v = result_.Product(node, *form, operands[0], operands[1], op, wanted);
       if (v != ir::kNoValue) return v;
     }
-    return Emit(node, op, std::move(operands), std::move(attributes), node.updates,
-                std::move(wanted));
+    return result_.Call(node, op, std::move(operands), std::move(attributes), node.updates,
+                        std::move(wanted));
   }
 
   // Whether everything that uses the result of the node sums it over exactly these dimensions, and
@@ -705,57 +421,19 @@ class Joiner {
     return users_[r].size() == 1;
   }
 
-  rules::Builder BuilderFor(const ir::Node& node) {
-    return rules::Builder(&result_, node.task, node.source);
-  }
-
-  // A new node. ir::kNoValue if the operands do not fit the op.
-  ir::ValueId Emit(const ir::Node& like, const std::string& op, std::vector<ir::ValueId> operands,
-                   Attributes attributes, int updates, Wanted wanted) {
-    const rules::Rule* const rule = rules::Find(op);
-    if (rule == nullptr) return ir::kNoValue;
-    rules::OpCall call;
-    call.op = op;
-    for (const ir::ValueId v : operands) {
-      call.operands.push_back(v == ir::kNoValue ? nullptr : &result_.type(v));
-    }
-    call.attributes = &attributes;
-    const absl::StatusOr<std::vector<TensorType>> types = rules::InferTypes(*rule, call);
-    if (!types.ok() || types->size() != 1) return ir::kNoValue;
-    ir::Graph::NodeSpec spec;
-    spec.op = op;
-    spec.operands.assign(operands.begin(), operands.end());
-    spec.attributes = std::move(attributes);
-    spec.updates = updates;
-    spec.task = like.task;
-    spec.source = like.source;
-    const ir::ValueId v = result_.Add(std::move(spec), (*types)[0]);
-    Note(v, std::move(wanted));
-    return v;
-  }
-
-  // What is wanted of the node that was just added, of which `v` is the result.
-  void Note(ir::ValueId v, Wanted wanted) {
-    const Sharding any = Sharding::Replicated(result_.type(v).rank());
-    result_.Annotate(v, {wanted.grid, wanted.result.value_or(any).Reduced(), ir::Hold::kDerived});
-    wanted_.resize(result_.num_nodes());
-    wanted_[result_.value(v).producer] = std::move(wanted);
-  }
-
   // The value as it is in the old graph.
   ir::ValueId Plain(ir::ValueId v) {
     if (plain_[v] != ir::kNoValue) return plain_[v];
     const Form form = *FormOf(v);
     const ir::NodeId id = graph_.value(v).producer;
-    const ir::Node& node = graph_.node(id);
     if (form.expand != ir::kNoNode) {
-      CopyWith(form.expand, {Plain(graph_.node(form.expand).operands[0])});
-      plain_[v] = result_.result(result_.num_nodes() - 1);
-      return plain_[v];
+      const ir::ValueId operand = Plain(graph_.node(form.expand).operands[0]);
+      return plain_[v] = result_.Copy(graph_, form.expand, {operand});
     }
     const Dims& dims = DimsOf(v);
     const Sharding& sharding = plans_[id].results[0];
-    std::vector<int64_t> order, sizes, back(dims.size());
+    std::vector<int64_t> order, back(dims.size());
+    Dims sizes;
     for (int d = 0; d < static_cast<int>(dims.size()); ++d) {
       if (IsLane(form.lanes, d)) continue;
       for (const Lane lane : form.lanes) {
@@ -768,126 +446,29 @@ class Joiner {
       back[order[i]] = static_cast<int64_t>(i);
     }
     const Sharding split = WithOrder(sharding, order);
-    ir::ValueId made = BuilderFor(node).View(form.joined, std::move(sizes));
-    Note(made, {ir::kNoNode,
-                plans_[id].grid,
-                {*JoinedSharding(sharding, dims, form.lanes, GridOf(id))},
-                split});
+    ir::ValueId made = View(id, form.joined, sizes,
+                            *JoinedSharding(sharding, dims, form.lanes, GridOf(id)), split);
     if (!std::is_sorted(back.begin(), back.end())) {
-      const ir::ValueId view = made;
-      made = BuilderFor(node).Permute(view, std::move(back));
-      Note(made, {ir::kNoNode, plans_[id].grid, {split}, sharding});
+      made = result_.BuilderFor(graph_.node(id)).Permute(made, std::move(back));
+      result_.Want(made, {ir::kNoNode, plans_[id].grid, {split}, sharding});
     }
     result_.Annotate(made, *graph_.value(v).annotation);
     return plain_[v] = made;
-  }
-
-  void CopyWith(ir::NodeId id, absl::Span<const ir::ValueId> operands) {
-    ir::CopyNode(graph_, graph_.node(id), operands, result_);
-    wanted_.resize(result_.num_nodes());
-    wanted_.back() = {.old = id};
-    const ir::Node& copy = result_.nodes().back();
-    for (int r = 0; r < copy.num_results; ++r) {
-      const ir::ValueId from = graph_.node(id).first_result + r;
-      result_.Annotate(copy.first_result + r, *graph_.value(from).annotation);
-    }
   }
 
   void Copy(ir::NodeId id) {
     const ir::Node& node = graph_.node(id);
     std::vector<ir::ValueId> operands;
     for (const ir::ValueId v : node.operands) operands.push_back(v == ir::kNoValue ? v : Plain(v));
-    CopyWith(id, operands);
-    for (int r = 0; r < node.num_results; ++r) {
-      plain_[node.first_result + r] = result_.nodes().back().first_result + r;
-    }
-  }
-
-  void DropUnused() {
-    const std::vector<bool> used = LiveNodes(result_);
-    ir::Graph kept;
-    std::vector<Wanted> wanted;
-    StartLike(result_, kept);
-    std::vector<ir::ValueId> value_of(result_.num_values(), ir::kNoValue);
-    for (const ir::ValueId v : result_.inputs()) {
-      value_of[v] = kept.AddInput(result_.type(v), result_.value(v).name);
-      kept.Annotate(value_of[v], *result_.value(v).annotation);
-    }
-    for (ir::NodeId id = 0; id < result_.num_nodes(); ++id) {
-      if (!used[id]) continue;
-      const ir::Node& node = result_.node(id);
-      std::vector<ir::ValueId> operands;
-      for (const ir::ValueId v : node.operands)
-        operands.push_back(v == ir::kNoValue ? v : value_of[v]);
-      const ir::NodeId copy = ir::CopyNode(result_, node, operands, kept);
-      for (int r = 0; r < node.num_results; ++r) {
-        value_of[node.first_result + r] = kept.result(copy, r);
-        kept.Annotate(kept.result(copy, r), *result_.value(node.first_result + r).annotation);
-      }
-      wanted.push_back(std::move(wanted_[id]));
-    }
-    for (ir::Output output : result_.outputs()) {
-      output.value = value_of[output.value];
-      if (output.becomes != ir::kNoValue) output.becomes = value_of[output.becomes];
-      kept.AddOutput(output);
-    }
-    result_ = std::move(kept);
-    wanted_ = std::move(wanted);
-  }
-
-  // The plans that the wishes lead to; nullopt if one cannot be met exactly.
-  std::optional<Joined> Plan() {
-    absl::StatusOr<std::vector<propagate::NodeFactors>> factors =
-        propagate::ComputeFactors(result_);
-    if (!factors.ok()) return std::nullopt;
-    std::vector<NodePlan> plans;
-    for (ir::NodeId id = 0; id < result_.num_nodes(); ++id) {
-      const Wanted& wanted = wanted_[id];
-      if (wanted.old != ir::kNoNode) {
-        plans.push_back(plans_[wanted.old]);
-        continue;
-      }
-      std::optional<NodePlan> plan = PlanAsWanted(id, (*factors)[id]);
-      if (!plan) return std::nullopt;
-      plans.push_back(*std::move(plan));
-    }
-    return Joined{std::move(result_), *std::move(factors), std::move(plans)};
-  }
-
-  std::optional<NodePlan> PlanAsWanted(ir::NodeId id, const propagate::NodeFactors& nf) const {
-    const Wanted& wanted = wanted_[id];
-    const ir::Node& node = result_.node(id);
-    const Grid& grid = result_.grid(wanted.grid);
-    if (!wanted.result) return std::nullopt;
-    Choice choice;
-    choice.cut.resize(nf->factors.size());
-    const auto add = [&](const rules::TensorFactors& tensor, const Dims& dims, const Sharding& s) {
-      const propagate::Cut cut = propagate::CutOf(*nf, tensor, dims, s, grid);
-      for (size_t f = 0; f < cut.size(); ++f) {
-        if (choice.cut[f].axes.empty()) choice.cut[f] = cut[f];
-      }
-    };
-    for (size_t k = 0; k < node.operands.size(); ++k) {
-      if (node.operands[k] == ir::kNoValue) continue;
-      add(nf->operands[k], result_.type(node.operands[k]).dims, wanted.operands[k]);
-    }
-    add(nf->results[0], result_.type(node.first_result).dims, *wanted.result);
-    std::optional<NodePlan> plan = PlanNode(result_, node, nf, std::move(choice), wanted.grid);
-    if (!plan || !(plan->results[0] == *wanted.result)) return std::nullopt;
-    for (size_t k = 0; k < node.operands.size(); ++k) {
-      if (node.operands[k] != ir::kNoValue && !(plan->operands[k] == wanted.operands[k])) {
-        return std::nullopt;
-      }
-    }
-    return plan;
+    const ir::ValueId copy = result_.Copy(graph_, id, operands);
+    for (int r = 0; r < node.num_results; ++r) plain_[node.first_result + r] = copy + r;
   }
 
   const ir::Graph& graph_;
   const std::vector<propagate::NodeFactors>& factors_;
   const std::vector<NodePlan>& plans_;
   const std::vector<std::vector<ir::NodeId>> users_;
-  ir::Graph result_;
-  std::vector<Wanted> wanted_;      // by node of the result
+  JoinedGraph result_;
   std::vector<bool> owned_;         // by value of the result: it stands for a value of the graph
   std::vector<ir::ValueId> plain_;  // by value of the graph; ir::kNoValue: only its form is there
   std::vector<bool> leaves_;        // by value of the graph: it is an output

@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+// The graph that JoinLanes writes (join_lanes.h), with what is wanted of the plan of each node.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/types/span.h"
+#include "csrc/ir/graph.h"
+#include "csrc/partition/join_lanes.h"
+#include "csrc/partition/node_plan.h"
+#include "csrc/rules/builder.h"
+#include "csrc/rules/op_facts.h"
+
+namespace spmd::partition {
+
+struct WantedPlan {
+  ir::NodeId old = ir::kNoNode;  // the node of the graph that it is a copy of
+  int grid = 0;
+  std::vector<Sharding> operands;  // rank 0 for an absent one
+  std::optional<Sharding> result;
+};
+
+class JoinedGraph {
+ public:
+  // Empty, with the grids, scalars and sources of `like`.
+  explicit JoinedGraph(const ir::Graph& like);
+
+  const TensorType& type(ir::ValueId v) const { return graph_.type(v); }
+  int num_nodes() const { return graph_.num_nodes(); }
+  ir::ValueId AddInput(const ir::Graph& from, ir::ValueId v);
+  void AddOutput(const ir::Output& output) { graph_.AddOutput(output); }
+  void Annotate(ir::ValueId v, const ir::Annotation& annotation) { graph_.Annotate(v, annotation); }
+
+  // Adds a copy of the node, planned as it was, and returns its first result.
+  ir::ValueId Copy(const ir::Graph& from, ir::NodeId id, absl::Span<const ir::ValueId> operands);
+  // Nodes that are added through it belong to the same task and line as `like`.
+  rules::Builder BuilderFor(const ir::Node& like);
+  // Says what is wanted of the node that was added last, of which `v` is the result.
+  void Want(ir::ValueId v, WantedPlan wanted);
+  // Adds a call. ir::kNoValue if the operands do not fit the op.
+  ir::ValueId Call(const ir::Node& like, const std::string& op, std::vector<ir::ValueId> operands,
+                   Attributes attributes, int updates, WantedPlan wanted);
+  // Adds the product of two matrices. Of operands that are transposed, what was transposed is read,
+  // if an op does that. `own` is the op that computes the product as it is given; if there is none,
+  // the result may be ir::kNoValue.
+  ir::ValueId Product(const ir::Node& like, rules::MatrixProduct form, ir::ValueId left,
+                      ir::ValueId right, absl::string_view own, const WantedPlan& wanted);
+  // Adds `v`, which is sharded as `sharding`, with its dimensions in the order `order`. A product
+  // of matrices is computed in this order instead.
+  ir::ValueId Permuted(const ir::Node& like, int grid, ir::ValueId v,
+                       const std::vector<int64_t>& order, const Sharding& sharding);
+
+  // What is wanted of the node that computes `v`; null for an input.
+  const WantedPlan* WantedOf(ir::ValueId v) const;
+  void SetWantedResult(ir::ValueId v, Sharding sharding);
+  // What was reshaped to `v` and had the sizes `dims`; ir::kNoValue if nothing had.
+  ir::ValueId BeforeReshape(ir::ValueId v, const Dims& dims) const;
+  // Whether the call multiplies two matrices and does nothing else.
+  bool MultipliesMatrices(absl::Span<const ir::ValueId> operands) const;
+
+  void DropUnused();
+  // The graph with the plans that are wanted; nullopt if one cannot be had exactly. `old` are those
+  // of the nodes that were copied. The graph is moved away.
+  std::optional<Joined> Plan(const std::vector<NodePlan>& old);
+
+ private:
+  // The matrix of which `v` is the transposed one; ir::kNoValue if it is none.
+  ir::ValueId BeforeTransposition(ir::ValueId v) const;
+  std::optional<NodePlan> PlanAsWanted(ir::NodeId id, const propagate::NodeFactors& factors) const;
+
+  ir::Graph graph_;
+  std::vector<WantedPlan> wanted_;  // by node
+};
+
+}  // namespace spmd::partition
