@@ -25,7 +25,7 @@ absl::Status Verified(const std::string& node) {
 }
 )"));
   EXPECT_TRUE(graph.ok()) << graph.status();
-  return ir::Verify(*graph);
+  return rules::Verify(*graph);
 }
 
 TEST(GraphVerifier, AcceptsWhatTheSchemaLeavesOpen) {
