@@ -29,7 +29,8 @@ bool IsWorthIt(const absl::Status& status) {
          status.code() != absl::StatusCode::kResourceExhausted;
 }
 
-// Returns the arguments that the run did not take, which get their tiles back.
+// Returns the arguments that the run did not take, which get their tiles back. A value whose run
+// was over while this one had its tiles was lost only until now.
 Arguments TakeBack(RunInFlight& f) {
   Arguments left = f.run->TakeBackArguments();
   left.resize(f.arguments.size());
@@ -38,6 +39,7 @@ Arguments TakeBack(RunInFlight& f) {
     if (value == nullptr || left[k].value == nullptr || value->tiles != nullptr) continue;
     value->tiles = left[k].value;
     value->run = nullptr;
+    value->poison = absl::OkStatus();
   }
   return left;
 }
