@@ -249,7 +249,10 @@ def _close(ours: torch.Tensor | None, expected: torch.Tensor) -> bool:
 
 
 def _said(error: Exception) -> str:
-    return f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"[:160]
+    text = str(error).splitlines()[0] if str(error) else ""
+    # Files of packages without the folder in which this machine has them.
+    text = re.sub(r"/\S*/site-packages/", "", text)
+    return f"{type(error).__name__}: {text}"[:160]
 
 
 @contextlib.contextmanager
