@@ -791,12 +791,7 @@ class _Inside(torch.overrides.TorchFunctionMode):
         with torch._C.DisableTorchFunction():
             if not self.checks:
                 return function(*args, **(kwargs or {}))
-            for arg in args:
-                if isinstance(arg, Tensor):
-                    if not is_wrapped(arg) and id(arg) not in self.known:
-                        self._check(arg)
-                elif type(arg) in _LISTS:
-                    self._check_all(arg)
+            self._check_all(args)
             if kwargs:
                 self._check_all(kwargs.values())
                 result = function(*args, **kwargs)
