@@ -11,6 +11,7 @@
 #include "csrc/propagate/graph_factors.h"
 #include "csrc/rules/einsum.h"
 #include "csrc/rules/registry.h"
+#include "csrc/util/status.h"
 
 namespace spmd::partition {
 namespace {
@@ -171,28 +172,16 @@ bool JoinedGraph::MultipliesMatrices(absl::Span<const ir::ValueId> operands) con
 
 void JoinedGraph::DropUnused() {
   const std::vector<bool> used = LiveNodes(graph_);
-  JoinedGraph kept(graph_);
-  std::vector<ir::ValueId> value_of(graph_.num_values(), ir::kNoValue);
-  for (const ir::ValueId v : graph_.inputs()) {
-    value_of[v] = kept.AddInput(graph_, v);
-  }
+  const auto copy = [](rules::Builder&, const ir::Graph&, ir::NodeId, absl::Span<const ir::ValueId>)
+      -> absl::StatusOr<std::optional<std::vector<ir::ValueId>>> { return std::nullopt; };
+  absl::StatusOr<ir::Graph> kept = Rewrite(graph_, copy, used);
+  SPMD_CHECK(kept.ok(), kept.status().ToString());
+  std::vector<WantedPlan> wanted;  // kept nodes stay in order
   for (ir::NodeId id = 0; id < graph_.num_nodes(); ++id) {
-    if (!used[id]) continue;
-    const ir::Node& node = graph_.node(id);
-    std::vector<ir::ValueId> operands;
-    for (const ir::ValueId v : node.operands) {
-      operands.push_back(v == ir::kNoValue ? v : value_of[v]);
-    }
-    const ir::ValueId copy = kept.Copy(graph_, id, operands);
-    for (int r = 0; r < node.num_results; ++r) value_of[node.first_result + r] = copy + r;
-    kept.wanted_.back() = std::move(wanted_[id]);
+    if (used[id]) wanted.push_back(std::move(wanted_[id]));
   }
-  for (ir::Output output : graph_.outputs()) {
-    output.value = value_of[output.value];
-    if (output.becomes != ir::kNoValue) output.becomes = value_of[output.becomes];
-    kept.AddOutput(output);
-  }
-  *this = std::move(kept);
+  graph_ = *std::move(kept);
+  wanted_ = std::move(wanted);
 }
 
 std::optional<Joined> JoinedGraph::Plan(const std::vector<NodePlan>& old) {
