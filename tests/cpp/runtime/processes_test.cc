@@ -158,11 +158,7 @@ TEST(Processes, CallsRunBesideAnExchange) {
       backend.set_overlap_from(overlaps ? 0 : Backend::kNoOverlap);
       const std::shared_ptr<Backend> shared(std::shared_ptr<void>(), &backend);
       const auto loaded = *LoadedProgram::Load(*program::Program::Parse(kBeside), shared);
-      std::vector<LoadedProgram::Argument> arguments;
-      for (size_t i = 0; i < inputs.size(); ++i) {
-        const Layout layout = loaded->program().LayoutOf(loaded->program().inputs[i].value);
-        arguments.push_back({Upload(inputs[i], layout, backend), false});
-      }
+      std::vector<LoadedProgram::Argument> arguments = Uploaded(inputs, *loaded, backend);
       ASSERT_TRUE(peers.Agree({}).ok());  // all have uploaded
       if (peers.rank() == 0) ShortOfMemory::Watch(1000 * sizeof(float));
       ASSERT_TRUE(peers.Agree({}).ok());
@@ -253,11 +249,7 @@ TEST(Processes, NoMemoryBesideCallsIsAnErrorInAll) {
       backend.set_overlap_from(0);
       const std::shared_ptr<Backend> shared(std::shared_ptr<void>(), &backend);
       const auto loaded = *LoadedProgram::Load(*program::Program::Parse(kBeside), shared);
-      std::vector<LoadedProgram::Argument> arguments;
-      for (size_t i = 0; i < inputs.size(); ++i) {
-        const Layout layout = loaded->program().LayoutOf(loaded->program().inputs[i].value);
-        arguments.push_back({Upload(inputs[i], layout, backend), false});
-      }
+      std::vector<LoadedProgram::Argument> arguments = Uploaded(inputs, *loaded, backend);
       ASSERT_TRUE(peers.Agree({}).ok());
       if (peers.rank() == 0) ShortOfMemory::Watch(1000 * sizeof(float), n);
       ASSERT_TRUE(peers.Agree({}).ok());

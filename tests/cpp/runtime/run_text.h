@@ -13,6 +13,18 @@
 
 namespace spmd::runtime {
 
+// The inputs on the devices, as the program takes them.
+inline std::vector<LoadedProgram::Argument> Uploaded(const std::vector<at::Tensor>& inputs,
+                                                     const LoadedProgram& loaded,
+                                                     Backend& backend) {
+  std::vector<LoadedProgram::Argument> arguments;
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    const Layout layout = loaded.program().LayoutOf(loaded.program().inputs[i].value);
+    arguments.push_back({Upload(inputs[i], layout, backend), false});
+  }
+  return arguments;
+}
+
 // The results for inputs that are uploaded in the layouts of the text. Nothing, and a failure of
 // the test, if the text is no valid program, or if it does not load or run.
 inline std::vector<TiledTensorPtr> RunTiled(const std::string& text,
@@ -26,11 +38,7 @@ inline std::vector<TiledTensorPtr> RunTiled(const std::string& text,
   const auto loaded = LoadedProgram::Load(*std::move(program), backend, options);
   EXPECT_TRUE(loaded.ok()) << loaded.status();
   if (!loaded.ok()) return {};
-  std::vector<LoadedProgram::Argument> arguments;
-  for (size_t i = 0; i < inputs.size(); ++i) {
-    const Layout layout = (*loaded)->program().LayoutOf((*loaded)->program().inputs[i].value);
-    arguments.push_back({Upload(inputs[i], layout, *backend), false});
-  }
+  std::vector<LoadedProgram::Argument> arguments = Uploaded(inputs, **loaded, *backend);
   const auto results = (*loaded)->Run(absl::MakeSpan(arguments), {});
   EXPECT_TRUE(results.ok()) << results.status();
   return results.ok() ? *results : std::vector<TiledTensorPtr>();
