@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 import torch_xla
+import torch_xla.core.functions as xf
 import torch_xla.core.xla_model as xm
 import torch_xla.debug.profiler as xp
 import torch_xla.distributed.spmd as xs
@@ -216,6 +217,39 @@ def test_collectives_of_one_process():
     assert torch.equal(gradients[1], (x + 1) / 2)
     assert xm.do_on_ordinals(lambda t, n: (t.device.type, n), (x, 3)) == ("cpu", 3)
     assert xm.do_on_ordinals(lambda: 1, (), ordinals=(1,)) is None
+    places = [torch.zeros(4, device="xla") for _ in range(2)]
+    assert xm.reduce_scatter_bucketized(xm.REDUCE_SUM, [x, x + 1], 0.5, 0, 1, output=places)
+    assert torch.equal(places[1], (x + 1) / 2)
+    assert xm.all_gather_bucketized([x])[0] is x
+    w = torch.ones(2, 4, device="xla", requires_grad=True)
+    scaled = xf.all_reduce(xm.REDUCE_SUM, xf.distributed_mm(w, xf.all_gather(x[:, None])), 0.5)
+    scaled.sum().backward()
+    assert torch.equal(w.grad.cpu(), torch.arange(4.0).expand(2, 4) / 2)
+    with pytest.raises(ValueError, match="as many columns as x has rows"):
+        xf.distributed_mm(w, w)
+
+
+def test_batch_normalization_over_the_whole_batch(mesh):
+    x = torch.randn(8, 3, 2, N)
+    norm, plain = xf.SyncBatchNorm(3).to("xla"), torch.nn.BatchNorm2d(3)
+    batch = x.to("xla").requires_grad_()
+    xs.mark_sharding(batch, mesh, (0, None, None, 1))
+    expected = x.clone().requires_grad_()
+    for result in (norm(batch), plain(expected)):
+        (result * result.detach().cos()).sum().backward()
+    torch.testing.assert_close(batch.grad.cpu(), expected.grad, rtol=1e-3, atol=1e-4)
+    torch.testing.assert_close(norm.running_mean.cpu(), plain.running_mean)
+    of_batch = x.var((0, 2, 3), unbiased=False)
+    torch.testing.assert_close(norm.running_var.cpu(), 0.9 + 0.1 * of_batch)
+    norm.eval()
+    torch.testing.assert_close(
+        norm(batch).cpu()[:, 1],
+        (x[:, 1] - norm.running_mean[1].item()) / (norm.running_var[1].item() + 1e-5) ** 0.5,
+        rtol=1e-4,
+        atol=1e-4,
+    )
+    with pytest.raises(ValueError, match="has 3 features"):
+        norm(batch[:, :2])
 
 
 def test_precision():
