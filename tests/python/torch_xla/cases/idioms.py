@@ -229,6 +229,12 @@ def test_collectives_of_one_process():
         xf.distributed_mm(w, w)
 
 
+def test_names_that_have_moved():
+    here = importlib.import_module("torch_xla._dynamo.dynamo_bridge").extract_compiled_graph
+    assert here is importlib.import_module("torch_xla.core.dynamo_bridge").extract_compiled_graph
+    assert not torch_xla._dynamo.config.skip_input_data_check
+
+
 def test_batch_normalization_over_the_whole_batch(mesh):
     x = torch.randn(8, 3, 2, N)
     norm, plain = xf.SyncBatchNorm(3).to("xla"), torch.nn.BatchNorm2d(3)
