@@ -118,6 +118,14 @@ def test_splash_attention(mesh):
     )  # fmt: skip
     text = mesh.get_op_sharding((("data", "model"), None, None, None)).text()
     assert torch_xla._XLAC._get_xla_sharding_spec(result) == text
+    plain = SplashAttentionConfig(mesh=str(mesh), qkv_partition_spec=("data", None, None, None))
+    compared(
+        lambda *t: splash_attention(*t, plain.to_json()),
+        lambda q, *t: reference(q, *(each.repeat_interleave(2, 1) for each in t), seen=LATER <= 0),
+        torch.randn(N, 4, 6, 4), *heads()[1:],
+    )  # fmt: skip
+    with pytest.raises(ValueError, match="q has 3 heads, k and v have 2"):
+        splash_attention(torch.randn(N, 3, 6, 4), *heads()[1:], config.to_json())
     wrong = SplashAttentionConfig(mesh=str(mesh), attentiontype_local_sliding=True)
     with pytest.raises(ValueError, match="slide_window_size must be set"):
         splash_attention(*(t.to("xla") for t in heads()), wrong.to_json())
@@ -227,6 +235,15 @@ def test_collectives_of_one_process():
     assert torch.equal(w.grad.cpu(), torch.arange(4.0).expand(2, 4) / 2)
     with pytest.raises(ValueError, match="as many columns as x has rows"):
         xf.distributed_mm(w, w)
+
+
+def test_what_scripts_with_jax_import():
+    from torch_xla.core.xla_builder import call_jax
+
+    with torch_xla._internal.jax_workarounds.jax_env_context():
+        assert torch_xla._internal.jax_workarounds.requires_jax(abs)(-1) == 1
+    with pytest.raises(NotImplementedError, match="sin is a function of JAX"):
+        call_jax(math.sin, (1.0,))
 
 
 def test_names_that_have_moved():
