@@ -125,7 +125,8 @@ def test_splash_attention(mesh):
         torch.randn(N, 4, 6, 4), *heads()[1:],
     )  # fmt: skip
     with pytest.raises(ValueError, match="q has 3 heads, k and v have 2"):
-        splash_attention(torch.randn(N, 3, 6, 4), *heads()[1:], config.to_json())
+        many = torch.randn(N, 3, 6, 4), *heads()[1:]
+        splash_attention(*(t.to("xla") for t in many), plain.to_json())
     wrong = SplashAttentionConfig(mesh=str(mesh), attentiontype_local_sliding=True)
     with pytest.raises(ValueError, match="slide_window_size must be set"):
         splash_attention(*(t.to("xla") for t in heads()), wrong.to_json())
