@@ -781,7 +781,7 @@ def _apply(t: Tensor, axis: ManualAxis, op: _Collective) -> Tensor:
     if has_torch_function_unary(t):  # a collective is one op for those who watch ops
         inside = watcher(t)
         if inside is not None:
-            result = inside.call(_on_axis, (t, axis, op), None)
+            result = inside.call(_on_axis, (t, axis, op))
         else:
             result = handle_torch_function(_apply, (t,), t, axis, op)
     else:
