@@ -63,6 +63,7 @@ std::optional<LaneFactors> FindLaneFactors(const rules::OpFactors& factors,
     std::vector<std::vector<LaneFactors::Merged>> merged(count);
     for (const Lane lane : *operands[k]) {
       if (tensor[lane.dim].size() != 1 || lane.whole == Lane::kSummed) return std::nullopt;
+      if (lane.size > 0 && lane.whole == Lane::kEverywhere) return std::nullopt;
       const int f = tensor[lane.dim][0];
       if (lane.size == 0) lanes.is_lane[f] = true;
       if (lane.whole == Lane::kEverywhere) continue;
