@@ -514,8 +514,12 @@ def _name(f: Callable[..., Any]) -> str:
 
 def _for_all(spec: PartitionSpec, t: Tensor) -> PartitionSpec:
     """The spec with an entry for each dimension: those behind its last one are whole."""
-    missing = t.dim() - len(spec)
-    return PartitionSpec(*spec, *(None,) * missing) if missing > 0 else spec
+    return _of_rank(spec, t.dim()) if t.dim() > len(spec) else spec
+
+
+@functools.lru_cache(maxsize=256)
+def _of_rank(spec: PartitionSpec, rank: int) -> PartitionSpec:
+    return PartitionSpec(*spec, *(None,) * (rank - len(spec)))
 
 
 # A tensor, and the axes that are its leading dimensions.
