@@ -123,11 +123,11 @@ def distribute_tensor(
     """What `torch.distributed.tensor.distribute_tensor` does now."""
     api: Any = sys.modules["torch.distributed.tensor._api"]
     mesh = device_mesh or api._mesh_resources.get_current_mesh()
-    if mesh.device_type != DEVICE:
+    from torch_spmd import Mesh, dtensors
+
+    if not isinstance(mesh, Mesh) and mesh.device_type != DEVICE:
         original = api.distribute_tensor
         return original.__torch_spmd_original__(tensor, mesh, placements, **options)
-    from torch_spmd import dtensors
-
     return dtensors.distribute_tensor(tensor, mesh, placements)
 
 

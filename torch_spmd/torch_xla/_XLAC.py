@@ -185,6 +185,7 @@ def _spmd_shard_to_full_shape(
         raise RuntimeError("Input tensor is not manual sharded")
     full = _manual.leave(t, sharding, full_shape).to(dtype)
     _marks.annotate(full, sharding)
+    _manual.end_region(full)
     return full
 
 

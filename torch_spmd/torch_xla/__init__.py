@@ -143,6 +143,7 @@ from torch_spmd.torch_xla import _XLAC, _ops  # noqa: E402, F401
 
 # What torch_xla has after `import torch_xla`, by its own names and as modules of modules.
 from torch_spmd.torch_xla import runtime as xr  # noqa: E402
+from torch_spmd.torch_xla._internal import jax_workarounds as _jax_workarounds  # noqa: E402, F401
 from torch_spmd.torch_xla.core import xla_env_vars as xenv  # noqa: E402
 from torch_spmd.torch_xla.core import xla_model as xm  # noqa: E402
 from torch_spmd.torch_xla.debug import metrics as _met  # noqa: E402, F401

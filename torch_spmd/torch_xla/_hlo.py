@@ -64,6 +64,8 @@ def module(tensors: Sequence[Tensor], others: Sequence[Tensor] = ()) -> Module:
         result = made.value(next(given)) if in_graph else made.add_parameter(_laid_out(value))
         if isinstance(t, _manual.ManualTensor):
             made.constrained(result, "SPMDFullToShardShape", _laid_out(t), _tiles.MANUAL)
+        elif _manual.is_end(t) and "Sharding" in result.attributes:
+            result.attributes = made.call_of("SPMDShardToFullShape")
         elif _manual.is_manual(t):
             made.constrained(result, "Sharding", _laid_out(t), _tiles.MANUAL)
     for position, name in enumerate(given):

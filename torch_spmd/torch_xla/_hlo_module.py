@@ -27,7 +27,10 @@ _KINDS = {
     "float": "f64", "complex": "c128",
 }  # fmt: skip
 _MESH = re.compile(r"mesh (@\w+) \[([^\]]*)\](?: devices=\[([\d,]+)\])?")
-_LINE = re.compile(r"\s*(?P<results>%.*?) = (?P<op>[\w:.]+)\((?P<operands>.*?)\)(?: at .*)?$")
+_LINE = re.compile(
+    r"\s*(?P<results>%.*?) = (?P<op>[\w:.]+)\((?P<operands>.*?)\)"
+    r"(?: (?:updates|task)\(\d+\))*(?: at .*)?$"
+)
 _VALUE = re.compile(r"(%\w+): (\w+\[[\d,]*\])(?: (@\w+)=? ((?:\{[^}]*\},?)+))?")
 _SCALAR = re.compile(r"\s*scalar (\$\d+): (\w+)")
 _OPERAND = re.compile(r"[%$]\w+")
@@ -194,7 +197,11 @@ class Module:
         self._values[value[1]] = made
 
     def constrained(self, of: Instruction, target: str, kind: str, sharding: str) -> Instruction:
-        return self.add("custom-call", kind, [of], f', custom_call_target="{target}"', sharding)
+        return self.add("custom-call", kind, [of], self.call_of(target), sharding)
+
+    @staticmethod
+    def call_of(target: str) -> str:
+        return f', custom_call_target="{target}"'
 
     def _mark(self, value: re.Match[str]) -> str:
         return mark_text(self.meshes[value[3]], value[4]) if value[3] else ""

@@ -22,6 +22,7 @@ from torch_spmd.torch_xla import _tiles
 from torch_spmd.torch_xla._tiles import OpSharding
 
 _marked: Any = WeakTensorKeyDictionary()  # plain tensors that every device has as its part
+_left: Any = WeakTensorKeyDictionary()  # tensors with which a region ends, with their versions
 
 
 class ManualTensor(Tensor):
@@ -164,6 +165,16 @@ def mark(t: Tensor) -> None:
 
 def unmark(t: Tensor) -> None:
     _marked.pop(t, None)
+
+
+def end_region(t: Tensor) -> None:
+    """Says that a region ends with this tensor."""
+    _left[t] = t._version
+
+
+def is_end(t: Tensor) -> bool:
+    """Whether a region ends with this tensor, and no op in place has followed."""
+    return bool(_left.get(t) == t._version)
 
 
 def is_manual(t: Tensor) -> bool:

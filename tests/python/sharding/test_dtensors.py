@@ -95,14 +95,15 @@ def test_meshes():
         spmd.from_device_mesh(mesh)
 
 
-@pytest.mark.parametrize("kind", ["mesh", "device mesh", "torch's function"])
+@pytest.mark.parametrize("kind", ["mesh", "device mesh", "torch's function", "torch's and a mesh"])
 def test_distribute_tensor(kind):
     mesh = spmd.make_mesh((2, 4), ("a", "b"))
     device_mesh = init_device_mesh("spmd", (2, 4), mesh_dim_names=("a", "b"))
 
     def distribute(t, placements=None):
-        if kind == "torch's function":
-            return torch_distribute(t, device_mesh, placements)
+        if kind.startswith("torch's"):
+            given = mesh if kind.endswith("mesh") else device_mesh
+            return torch_distribute(t, given, placements)
         return spmd.distribute_tensor(t, mesh if kind == "mesh" else device_mesh, placements)
 
     weight = torch.nn.Parameter(torch.randn(24, 8))

@@ -155,6 +155,21 @@ def test_weights_are_gathered_in_the_type_of_computation(mesh):
     assert bytes_sent[torch.bfloat16] * 2 == pytest.approx(bytes_sent[None], rel=0.02)
 
 
+@pytest.mark.parametrize("micro_steps", [1, 2, 3])
+def test_gradients_of_several_backward_passes_are_reduced_once(mesh, micro_steps):
+    model = nn.Sequential(nn.Linear(32, 128), nn.GELU(), nn.Linear(128, 32)).to("spmd")
+    spmd.fsdp(model, mesh, axis="data")
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(micro_steps):
+        model(torch.randn(2048, 32).to("spmd")).square().mean().backward()
+    optimizer.step()
+    spmd.sync()
+    rows = [row for row in spmd.debug.collectives() if row.bytes >= 1024]
+    reduced = sum(row.bytes for row in rows if row.kind == "reduce_scatter")
+    shards = sum(p.numel() for p in model.parameters())  # bytes of a fourth of each
+    assert reduced == shards and not any(row.kind == "all_reduce" for row in rows)
+
+
 def test_gradients_reduced_in_a_narrower_type(mesh):
     sent, grads = [], []
     for dtype in (None, torch.bfloat16, torch.float64):

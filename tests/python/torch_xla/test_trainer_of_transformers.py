@@ -28,7 +28,7 @@ SCRIPT = """
         vocab_size=64, attn_implementation="eager", use_cache=False,
     ))
     args = TrainingArguments(
-        folder, max_steps=4, per_device_train_batch_size=8, logging_steps=1, save_steps=4,
+        folder, max_steps=4, per_device_train_batch_size=8, logging_steps=1, save_steps=2,
         report_to=[], disable_tqdm=True, seed=3, learning_rate=1e-2, lr_scheduler_type="constant",
         OPTIONS
     )
@@ -45,6 +45,18 @@ XLA = """import torch_spmd.torch_xla.install
 SHARDED = """specs = {torch_xla._XLAC._get_xla_sharding_spec(p) for p in trainer.model.parameters()}
     assert any(spec.startswith("{devices=[8") for spec in specs), specs
     assert "pytorch_model.bin" in os.listdir(folder + "/checkpoint-4")"""
+RESUMED = (
+    SHARDED
+    + """
+    path = folder + "/checkpoint-2/pytorch_model.bin"
+    weights = torch.load(path)
+    assert "_orig_module.model.layers.0._orig_module.mlp.up_proj.weight" in weights
+    torch.save({k.replace("_orig_module.", ""): v for k, v in weights.items()}, path)
+    again = Trainer(LlamaForCausalLM(model.config), args, train_dataset=data)
+    again.train(resume_from_checkpoint=folder + "/checkpoint-2")
+    rest = [row["loss"] for row in again.state.log_history if "loss" in row][-2:]
+    torch.testing.assert_close(rest, losses[2:4], rtol=1e-4, atol=1e-4)"""
+)
 LOADED = """again = LlamaForCausalLM.from_pretrained(folder + "/checkpoint-4").state_dict()
     for name, value in trainer.model.module.module.state_dict().items():
         name = name.replace("_fsdp_wrapped_module._fpw_module.", "")
@@ -76,7 +88,7 @@ def test_half_precision(expected):
     ("start", "options", "checks"),
     [
         ("", "", ""),
-        ("xr.use_spmd()", FSDP + ', "xla_fsdp_v2": True, "xla_fsdp_grad_ckpt": True}', SHARDED),
+        ("xr.use_spmd()", FSDP + ', "xla_fsdp_v2": True, "xla_fsdp_grad_ckpt": True}', RESUMED),
         ("", FSDP + "}", LOADED),
     ],
     ids=["alone", "fsdp2", "fsdp1"],

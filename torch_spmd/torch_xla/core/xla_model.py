@@ -163,7 +163,13 @@ def all_reduce(
 
 
 def all_gather(
-    value: Any, dim: int = 0, groups: Any = None, output: Any = None, pin_layout: bool = True
+    value: Any,
+    dim: int = 0,
+    groups: Any = None,
+    output: Any = None,
+    pin_layout: bool = True,
+    channel_id: Any = None,
+    use_global_device_ids: Any = None,
 ) -> Any:
     """What all processes have, one after another: of one process, the value itself."""
     if output is not None:
@@ -171,6 +177,18 @@ def all_gather(
             place.copy_(given)
         return output
     return value
+
+
+def all_gather_bucketized(
+    input_list: Any,
+    dim: int = 0,
+    groups: Any = None,
+    output: Any = None,
+    pin_layout: bool = False,
+    bucket_cap_mb: int = 160,
+) -> Any:
+    """As `all_gather` of the list."""
+    return all_gather(input_list, dim, groups, output)
 
 
 def reduce_scatter(
@@ -182,15 +200,41 @@ def reduce_scatter(
     groups: Any = None,
     output: Any = None,
     pin_layout: bool = True,
+    channel_id: Any = None,
+    use_global_device_ids: Any = None,
 ) -> Any:
-    """Errors: ValueError unless `shard_count` is 1, the number of processes."""
+    """The input times `scale`, or each of a list, also into `output`.
+
+    Errors: ValueError unless `shard_count` is 1, the number of processes."""
     if shard_count != 1:
         raise ValueError(
             f"reduce_scatter: shard_count is {shard_count}, but there is one process; mark tensors "
             "with xs.mark_sharding instead"
         )
-    result = input * scale
-    return output.copy_(result) if output is not None else result
+    if isinstance(input, Tensor):
+        result = input * scale
+        return output.copy_(result) if output is not None else result
+    results = [tensor * scale for tensor in input]
+    if output is None:
+        return results
+    for place, given in zip(output, results):
+        place.copy_(given)
+    return output
+
+
+def reduce_scatter_bucketized(
+    reduce_type: str,
+    input_list: Any,
+    scale: float,
+    scatter_dim: int,
+    shard_count: int,
+    groups: Any = None,
+    output: Any = None,
+    pin_layout: bool = False,
+    bucket_cap_mb: int = 160,
+) -> Any:
+    """As `reduce_scatter` of the list."""
+    return reduce_scatter(reduce_type, input_list, scale, scatter_dim, shard_count, groups, output)
 
 
 def all_to_all(

@@ -29,9 +29,14 @@ def attention(
     window: int | None = None,
     soft_cap: float | None = None,
 ) -> Tensor:
-    """(batch, heads, length, width) each. The logits are `scale * (q @ k.T + bias)`, then
+    """(batch, heads, length, width) each; of k and v there may be fewer heads, each for as many
+    neighbouring heads of q. The logits are `scale * (q @ k.T + bias)`, then
     `soft_cap * tanh(logits / soft_cap)`. Masked are pairs whose key comes later (`causal`), by more
-    than `window` earlier or later, or is of another segment."""
+    than `window` earlier or later, or is of another segment.
+
+    Errors: ValueError for a number of heads of q that those of k and v do not divide.
+    """
+    k, v = (_for_heads_of(q, t) for t in (k, v))
     if soft_cap is None and segments is None and bias is None and window is None:
         return functional.scaled_dot_product_attention(q, k, v, is_causal=causal, scale=scale)
     seen = _seen(q, k, causal, segments, window)
@@ -48,6 +53,18 @@ def attention(
     if seen is not None:
         logits = torch.where(seen, logits, MASKED)
     return logits.softmax(dim=-1).to(v.dtype) @ v
+
+
+def _for_heads_of(q: Tensor, t: Tensor) -> Tensor:
+    batch, heads, length, width = t.shape
+    if q.shape[1] == heads:
+        return t
+    if q.shape[1] % heads:
+        raise ValueError(
+            f"attention: q has {q.shape[1]} heads, k and v have {heads}, which does not divide them"
+        )
+    each = t.unsqueeze(2).expand(batch, heads, q.shape[1] // heads, length, width)
+    return each.reshape(batch, q.shape[1], length, width)
 
 
 def _seen(

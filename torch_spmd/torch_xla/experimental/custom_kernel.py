@@ -7,11 +7,8 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
+from torch_spmd.torch_xla._internal.jax_workarounds import jax_import_guard as jax_import_guard
 from torch_spmd.torch_xla.experimental._attention import MASKED, attention, sharded
-
-
-def jax_import_guard() -> None:
-    """Does nothing: this device does not lock what JAX would use."""
 
 
 def flash_attention(

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 import torch_xla
+import torch_xla.core.functions as xf
 import torch_xla.core.xla_model as xm
 import torch_xla.debug.profiler as xp
 import torch_xla.distributed.spmd as xs
@@ -117,6 +118,15 @@ def test_splash_attention(mesh):
     )  # fmt: skip
     text = mesh.get_op_sharding((("data", "model"), None, None, None)).text()
     assert torch_xla._XLAC._get_xla_sharding_spec(result) == text
+    plain = SplashAttentionConfig(mesh=str(mesh), qkv_partition_spec=("data", None, None, None))
+    compared(
+        lambda *t: splash_attention(*t, plain.to_json()),
+        lambda q, *t: reference(q, *(each.repeat_interleave(2, 1) for each in t), seen=LATER <= 0),
+        torch.randn(N, 4, 6, 4), *heads()[1:],
+    )  # fmt: skip
+    with pytest.raises(ValueError, match="q has 3 heads, k and v have 2"):
+        many = torch.randn(N, 3, 6, 4), *heads()[1:]
+        splash_attention(*(t.to("xla") for t in many), plain.to_json())
     wrong = SplashAttentionConfig(mesh=str(mesh), attentiontype_local_sliding=True)
     with pytest.raises(ValueError, match="slide_window_size must be set"):
         splash_attention(*(t.to("xla") for t in heads()), wrong.to_json())
@@ -216,6 +226,54 @@ def test_collectives_of_one_process():
     assert torch.equal(gradients[1], (x + 1) / 2)
     assert xm.do_on_ordinals(lambda t, n: (t.device.type, n), (x, 3)) == ("cpu", 3)
     assert xm.do_on_ordinals(lambda: 1, (), ordinals=(1,)) is None
+    places = [torch.zeros(4, device="xla") for _ in range(2)]
+    assert xm.reduce_scatter_bucketized(xm.REDUCE_SUM, [x, x + 1], 0.5, 0, 1, output=places)
+    assert torch.equal(places[1], (x + 1) / 2)
+    assert xm.all_gather_bucketized([x])[0] is x
+    w = torch.ones(2, 4, device="xla", requires_grad=True)
+    scaled = xf.all_reduce(xm.REDUCE_SUM, xf.distributed_mm(w, xf.all_gather(x[:, None])), 0.5)
+    scaled.sum().backward()
+    assert torch.equal(w.grad.cpu(), torch.arange(4.0).expand(2, 4) / 2)
+    with pytest.raises(ValueError, match="as many columns as x has rows"):
+        xf.distributed_mm(w, w)
+
+
+def test_what_scripts_with_jax_import():
+    from torch_xla.core.xla_builder import call_jax
+
+    with torch_xla._internal.jax_workarounds.jax_env_context():
+        assert torch_xla._internal.jax_workarounds.requires_jax(abs)(-1) == 1
+    with pytest.raises(NotImplementedError, match="sin is a function of JAX"):
+        call_jax(math.sin, (1.0,))
+
+
+def test_names_that_have_moved():
+    here = importlib.import_module("torch_xla._dynamo.dynamo_bridge").extract_compiled_graph
+    assert here is importlib.import_module("torch_xla.core.dynamo_bridge").extract_compiled_graph
+    assert not torch_xla._dynamo.config.skip_input_data_check
+
+
+def test_batch_normalization_over_the_whole_batch(mesh):
+    x = torch.randn(8, 3, 2, N)
+    norm, plain = xf.SyncBatchNorm(3).to("xla"), torch.nn.BatchNorm2d(3)
+    batch = x.to("xla").requires_grad_()
+    xs.mark_sharding(batch, mesh, (0, None, None, 1))
+    expected = x.clone().requires_grad_()
+    for result in (norm(batch), plain(expected)):
+        (result * result.detach().cos()).sum().backward()
+    torch.testing.assert_close(batch.grad.cpu(), expected.grad, rtol=1e-3, atol=1e-4)
+    torch.testing.assert_close(norm.running_mean.cpu(), plain.running_mean)
+    of_batch = x.var((0, 2, 3), unbiased=False)
+    torch.testing.assert_close(norm.running_var.cpu(), 0.9 + 0.1 * of_batch)
+    norm.eval()
+    torch.testing.assert_close(
+        norm(batch).cpu()[:, 1],
+        (x[:, 1] - norm.running_mean[1].item()) / (norm.running_var[1].item() + 1e-5) ** 0.5,
+        rtol=1e-4,
+        atol=1e-4,
+    )
+    with pytest.raises(ValueError, match="has 3 features"):
+        norm(batch[:, :2])
 
 
 def test_precision():

@@ -42,8 +42,13 @@ def test_texts_of_regions(mesh):
     assert XLAC._get_xla_tensors_hlo([part + 1]).count(call) == 1
     x += 1  # the part is still one of the ones
     assert f"%p0.1{call}" not in XLAC._get_xla_tensors_hlo([part])
-    full = xs.disable_manual_sharding(part, (None, "b"), x.shape)
-    assert full.global_tensor.sum().item() == 8 * N
+    full = xs.disable_manual_sharding(part, (None, "b"), x.shape).global_tensor
+    placed = xs.get_global_mesh().get_op_sharding((None, "b")).text()
+    end = f'custom_call_target="SPMDShardToFullShape", sharding={placed}\n}}'
+    assert end in XLAC._get_xla_tensors_hlo([full])
+    full.mul_(2)
+    assert "ShardToFull" not in XLAC._get_xla_tensors_hlo([full])
+    assert full.sum().item() == 16 * N
 
 
 def test_uneven_parts():

@@ -105,6 +105,19 @@ def test_texts_of_pending_work(mesh):
     assert XLAC._get_graph_hash([y]) != first
 
 
+def test_an_op_in_place_is_an_instruction_like_others(mesh):
+    x = torch.ones(2, N).to("xla")
+    xs.mark_sharding(x, mesh, (0, 1))
+    x.add_(1)
+    placed = mesh.get_op_sharding((0, 1)).text() if N > 1 else "{replicated}"
+    kind = f"f32[2,{N}]{{1,0}}"
+    assert XLAC._get_xla_tensors_hlo([x]).splitlines()[5:-1] == [
+        f"  %add.3 = {kind} add({kind} %p0.1, s64[] %p1.2), alpha=1",
+        f"  %custom-call.4 = {kind} custom-call({kind} %add.3), "
+        f'custom_call_target="Sharding", sharding={placed}',
+    ]
+
+
 def test_instructions_are_named_by_op_and_position(mesh):
     x = torch.ones(2, N).to("xla")
     xs.mark_sharding(x, mesh, (0, 1))
