@@ -107,7 +107,7 @@ def _function(op: str) -> Callable[..., Any]:
 def calls_of(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Iterator[Call]:
     """The calls as which a function of tensors on the CPU is traced, each with the values of its
     operands: those that are pending when the function returns and that one of its results needs.
-    Each call is run unsharded to get the operands of the next.
+    A call is run unsharded when its results are asked for, or operands that they are of.
 
     Errors: TypeError if it is not a function; those of the function.
     """
@@ -125,11 +125,38 @@ def calls_of(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Iterato
 
 
 def _in_order(calls: _C.PendingCalls) -> Iterator[Call]:
-    values = dict(calls.inputs())
+    values = _Values(calls)
     for id in range(len(calls)):
-        call = Call(calls, id, values)
-        values.update(zip(call.results, call.whole))
-        yield call
+        yield Call(calls, id, values)
+
+
+class _Values:
+    """The values of pending calls, computed when they are asked for."""
+
+    def __init__(self, calls: _C.PendingCalls) -> None:
+        self._calls, self._known = calls, dict(calls.inputs())
+        self.described = [calls.call(id) for id in range(len(calls))]
+
+    def operands(self, id: int) -> list[Tensor | None]:
+        """Those of a call. Runs the earlier calls that they need and that have not run."""
+        unknown, to_run = self._unknown_operands(id), []
+        for earlier in range(id - 1, -1, -1):
+            if unknown.isdisjoint(self.described[earlier][3]):
+                continue
+            to_run.append(earlier)
+            unknown |= self._unknown_operands(earlier)
+        for earlier in reversed(to_run):
+            self.results(earlier)
+        return [None if v is None else self._known[v] for v in self.described[id][2]]
+
+    def results(self, id: int) -> list[Tensor]:
+        results = self.described[id][3]
+        if not self._known.keys() >= set(results):
+            self._known.update(zip(results, self._calls.run(id, self.operands(id))))
+        return [self._known[v] for v in results]
+
+    def _unknown_operands(self, id: int) -> set[int | None]:
+        return set(self.described[id][2]) - self._known.keys() - {None}
 
 
 class Tile(NamedTuple):
@@ -144,13 +171,11 @@ class Tile(NamedTuple):
 class Call:
     """One traced call, which can run as a whole and in parts."""
 
-    def __init__(self, calls: _C.PendingCalls, id: int, values: Mapping[int, Tensor]) -> None:
+    def __init__(self, calls: _C.PendingCalls, id: int, values: _Values) -> None:
         if not isinstance(calls, _C.PendingCalls):
             raise TypeError(f"Call: made by calls_of only; got {_arguments.shown(calls)}")
-        self._calls, self._id = calls, id
-        self.op, self.text, operands, self.results = calls.call(id)
-        self.operands = [None if v is None else values[v] for v in operands]
-        self.whole = calls.run(id, self.operands)
+        self._calls, self._id, self._values = calls, id, values
+        self.op, self.text, _, self.results = values.described[id]
         rule = calls.factors(id)
         self.has_rule = rule is not None
         if rule is None:
@@ -162,6 +187,16 @@ class Call:
         self.added: list[int] = rule["added"]
         self.each: dict[str, list[int]] = rule["each"]
         self.jointly: dict[str, list[int]] = rule["jointly"]
+
+    @functools.cached_property
+    def operands(self) -> list[Tensor | None]:
+        """Their values; None for a tensor that is not given."""
+        return self._values.operands(self._id)
+
+    @functools.cached_property
+    def whole(self) -> list[Tensor]:
+        """The results."""
+        return self._values.results(self._id)
 
     def check(
         self,

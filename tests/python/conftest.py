@@ -4,6 +4,7 @@
 A file or test marked `modes("coalesced", …)` runs in these modes, too (support/modes.py).
 """
 
+import gc
 import os
 import sys
 from pathlib import Path
@@ -105,6 +106,12 @@ def pytest_collection_modifyitems(config, items):
     items[:] = sorted(kept, key=lambda item: place.get(item.path.name, len(LONG)))
 
 
+def pytest_collection_finish():
+    """What all test files have imported stays: collections of garbage need not look at it."""
+    gc.collect()
+    gc.freeze()
+
+
 def mode_of(item):
     callspec = getattr(item, "callspec", None)
     return callspec.params.get("device_mode", "tiles") if callspec is not None else "tiles"
@@ -120,6 +127,19 @@ def full_ops(request):
 def root():
     """The repository's folder."""
     return ROOT
+
+
+@pytest.fixture(scope="session", autouse=True)
+def no_seeds_of_absent_devices():
+    """`torch.manual_seed` keeps a seed for each kind of device that may come yet, and with it a
+    traceback, which takes longer than many a test."""
+    import torch
+
+    with pytest.MonkeyPatch.context() as patch:
+        for kind in (torch.cuda, torch.xpu, torch.mtia):
+            if not kind.is_available():
+                patch.setattr(kind, "manual_seed_all", lambda seed: None)
+        yield
 
 
 @pytest.fixture(autouse=True)

@@ -251,7 +251,7 @@ def test_prices_do_not_depend_on_what_was_priced_before():
 
 
 def test_what_fits_nowhere_is_refused():
-    case = transformer("huge", 8, 32, layers=8, width=16384, heads=128, kv=128, ff=65536,
+    case = transformer("huge", 8, 32, layers=3, width=32768, heads=256, kv=256, ff=131072,
                        vocab=512, gated=False)  # fmt: skip
     with pytest.raises(spmd.OutOfMemoryError, match=r"nothing that was tried fits the 15\.75 GiB"):
         proposed(case)

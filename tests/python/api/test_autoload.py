@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """`import torch` alone gives the device its name where torch_spmd is installed."""
 
-import pytest
-from processes import run_script
+import json
 
-# As if torch_spmd were installed: PyTorch's own call is off, and the entry point is called here.
-OFF = {"TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}
+import pytest
+from processes import run_python, run_script
+
 AUTOLOAD = """
 import sys
 import torch
@@ -26,24 +26,19 @@ USES = {
 }
 
 
-@pytest.mark.parametrize("use", USES)
-def test_the_first_use_imports_the_package(use):
-    run_script(
-        AUTOLOAD
-        + f"""
-x = {USES[use]}
+SCRIPTS = {
+    use: AUTOLOAD
+    + f"""
+x = {expression}
 assert torch.accelerator.is_available() and x.device.type == "spmd" and "torch_spmd" in sys.modules
 import torch_spmd
 assert torch.spmd.registered and (x + 1).shape == x.shape
-""",
-        **OFF,
-    )
-
-
-def test_what_does_not_use_the_device_does_not_import_it():
-    run_script(
-        AUTOLOAD
-        + """
+"""
+    for use, expression in USES.items()
+}
+SCRIPTS["none"] = (
+    AUTOLOAD
+    + """
 torch.manual_seed(5)
 layer = torch.nn.Linear(2, 2)
 layer(torch.ones(1, 2)).sum().backward()
@@ -57,21 +52,70 @@ assert "torch_spmd" not in sys.modules
 drawn = torch.randn(4, device="spmd").tolist()  # with the seed from before
 torch.manual_seed(5)
 assert torch.randn(4, device="spmd").tolist() == drawn
-""",
-        **OFF,
-    )
-
-
-def test_a_taken_slot_is_left_alone():
-    run_script(
-        """
+"""
+)
+SCRIPTS["taken"] = """
 import torch, torch_spmd_autoload
 torch.utils.rename_privateuse1_backend("other")
 torch_spmd_autoload.autoload()
 assert torch._C._get_privateuse1_backend_name() == "other" and not hasattr(torch, "spmd")
-""",
-        **OFF,
+"""
+SCRIPTS["raising"] = """
+import sys, torch
+before = set(sys.modules)
+import torch_spmd_autoload
+torch._C._rename_privateuse1_backend = lambda name: 1 / 0
+torch_spmd_autoload._others = lambda: False
+torch_spmd_autoload.autoload()
+assert not hasattr(torch, "spmd")
+assert not [m for m in set(sys.modules) - before if m.startswith(("torch.", "torch_spmd."))]
+"""
+
+IN_FORKS = """
+import json, os, sys, tempfile
+import torch
+
+ends = {}
+for name, script in json.loads(sys.argv[1]).items():
+    with tempfile.TemporaryFile() as errors:
+        if (process := os.fork()) == 0:
+            os.dup2(errors.fileno(), 2)
+            exec(script, {})
+            sys.exit()
+        code = os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
+        errors.seek(0)
+        ends[name] = code, errors.read().decode()
+print(json.dumps(ends))
+"""
+
+
+@pytest.fixture(scope="module")
+def ends():
+    """How each script ends, and what it writes to stderr, in a fork of a process that has imported
+    PyTorch, as if torch_spmd were installed: PyTorch's own call is off, and the scripts call the
+    entry point."""
+    done = run_python(
+        "-c", IN_FORKS, json.dumps(SCRIPTS), fresh=True, TORCH_DEVICE_BACKEND_AUTOLOAD="0"
     )
+    assert done.returncode == 0, done.stderr
+    return {name: tuple(end) for name, end in json.loads(done.stdout).items()}
+
+
+@pytest.mark.parametrize("use", USES)
+def test_the_first_use_imports_the_package(ends, use):
+    assert ends[use][0] == 0, ends[use][1]
+
+
+def test_what_does_not_use_the_device_does_not_import_it(ends):
+    assert ends["none"][0] == 0, ends["none"][1]
+
+
+def test_a_taken_slot_is_left_alone(ends):
+    assert ends["taken"][0] == 0, ends["taken"][1]
+
+
+def test_nothing_is_raised_and_little_is_imported(ends):
+    assert ends["raising"][0] == 0, ends["raising"][1]
 
 
 def test_others_come_first(tmp_path):
@@ -93,20 +137,4 @@ import torch
 assert torch._C._get_privateuse1_backend_name() == "other" and not hasattr(torch, "spmd")
 """,
         fresh=True,
-    )
-
-
-def test_nothing_is_raised_and_little_is_imported():
-    run_script(
-        """
-import sys, torch
-before = set(sys.modules)
-import torch_spmd_autoload
-torch._C._rename_privateuse1_backend = lambda name: 1 / 0
-torch_spmd_autoload._others = lambda: False
-torch_spmd_autoload.autoload()
-assert not hasattr(torch, "spmd")
-assert not [m for m in set(sys.modules) - before if m.startswith(("torch.", "torch_spmd."))]
-""",
-        **OFF,
     )

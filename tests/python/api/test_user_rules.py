@@ -209,6 +209,32 @@ def test_shards_of_a_factor_of_one_result_are_no_partial_sums_of_another():
     assert wide.cpu().sum() == 60
 
 
+def test_a_call_runs_when_a_value_of_it_is_asked_for():
+    ran = []
+
+    def says(word: str):
+        def run(x: Tensor) -> Tensor:
+            ran.append(word)
+            return 2 * x
+
+        name = f"spmd_test_rules::says_{word}"
+        op = torch.library.custom_op(
+            name, run, mutates_args=(), device_types="cpu", schema="(Tensor x) -> Tensor"
+        )
+        op.register_fake(torch.empty_like)
+        return op
+
+    first, second, other = map(says, ("first", "second", "other"))
+    x = torch.randn(6, 4)
+    calls = spmd.testing.calls_of(lambda x: (second(first(x)), other(x)), x)
+    call = {call.op.rpartition("_")[2]: call for call in calls}
+    assert call.keys() == {"first", "second", "other"} and ran == []
+    assert torch.equal(call["first"].operands[0], x) and ran == []
+    assert torch.equal(call["second"].whole[0], 4 * x) and ran == ["first", "second"]
+    assert torch.equal(call["first"].whole[0], 2 * x) and ran == ["first", "second"]
+    assert torch.equal(call["other"].whole[0], 2 * x) and ran == ["first", "second", "other"]
+
+
 def test_a_maximum_does_not_pass_through_what_is_not_monotone():
     calls = spmd.testing.calls_of(lambda x: (-x).relu(), torch.randn(6, 4))
     negated, clipped = calls

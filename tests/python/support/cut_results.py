@@ -42,8 +42,12 @@ def check(function, tensors, cuts, **tolerances):
         got = results(function, tensors, sizes, specs)
         assert len(got) == len(want)
         for a, b in zip(got, want):
-            message = f"{sizes} {specs}: {a}, not {b}"
-            torch.testing.assert_close(a, b, msg=message, **tolerances)
+            assert_close(a, b, f"{sizes} {specs}", **tolerances)
+
+
+def assert_close(a, b, where, **tolerances):
+    """As torch.testing.assert_close, whose message also says where, and shows both tensors."""
+    torch.testing.assert_close(a, b, msg=lambda m: f"{where}: {a}, not {b}\n{m}", **tolerances)
 
 
 def each_dim(tensor, sizes=MESHES, also=()):

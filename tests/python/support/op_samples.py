@@ -68,7 +68,9 @@ def samples(op, dtype="float32"):
     """The samples of an op in a dtype, the same at every call."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        drawn = op.sample_inputs("cpu", DTYPES[dtype], differentiable(op, dtype), set_seed=False)
+        # As `op.sample_inputs`, which looks for a unittest.TestCase in all frames, with their
+        # source lines: that takes longer than the samples.
+        drawn = op.sample_inputs_func(op, "cpu", DTYPES[dtype], differentiable(op, dtype))
         return list(_each_from_one_seed(drawn))
 
 
