@@ -35,9 +35,20 @@ SMALL = (
 )  # fmt: skip
 LLAMA = ("model=llama-3-8b",)
 MIXTRAL = ("model=mixtral-8x7b",)
+LLAMA4 = (
+    "model=llama-4-text-only-dummy", "model.head_dim=8", "model.intermediate_size_mlp=96",
+    "model.num_local_experts=4", "model.no_rope_layers=[1,1,1]", "model.moe_layers=[0,1,2]",
+)  # fmt: skip
+DEEPSEEK = (
+    "model=deepseek-v3-shallow", "model.moe_intermediate_size=32", "model.n_routed_experts=8",
+    "model.kv_lora_rank=16", "model.q_lora_rank=16", "model.qk_rope_head_dim=8",
+    "model.v_head_dim=8", "model.qk_nope_head_dim=8", "model.qk_head_dim=16", "model.head_dim=8",
+    "model.n_group=2", "model.topk_group=1", "model.num_experts_per_tok=2",
+    "model.first_k_dense_replace=1", "model.num_key_value_heads=8",
+)  # fmt: skip
 FSDP = ("ici_mesh.fsdp=8",)
 BOTH = ("ici_mesh.fsdp=4", "ici_mesh.tensor=2")
-# The model, its shardings and their mesh, and what else differs from one device.
+# The model and its sizes; its shardings, their mesh, and what else differs from one device.
 ROWS: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...] = (
     (LLAMA, ("model/sharding=llama-fsdp", *FSDP)),
     (LLAMA, ("model/sharding=llama-fsdp-tp", *BOTH)),
@@ -45,6 +56,9 @@ ROWS: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...] = (
     (LLAMA, ("model/sharding=llama-fsdp", *FSDP, "model/remat=llama-scan-offload")),
     (LLAMA, ("model/sharding=llama-fsdp-tp", *BOTH, "model.attention_kernel=splash_attention")),
     (MIXTRAL, ("model/sharding=mixtral-fsdp", *FSDP)),
+    (LLAMA4, ("model/sharding=llama4-fsdp", *FSDP)),
+    (LLAMA4, ("model/sharding=llama4-fsdp-tp", *BOTH)),
+    (DEEPSEEK, ("model/sharding=deepseek-fsdp-tp-ep", "ici_mesh.fsdp=4", "ici_mesh.expert=2")),
 )
 
 
@@ -145,7 +159,7 @@ def main() -> int:
             expected[model] = run(checkout, (*model, "ici_mesh.fsdp=1"), 1)
         right, text = compared(run(checkout, (*model, *shardings), 8), expected[model])
         all_right &= right
-        names = [part.split("=")[1] for part in (*model, *shardings) if "ici_mesh" not in part]
+        names = [part.split("=")[1] for part in (*model[:1], *shardings) if "ici" not in part]
         print(f"{' '.join(names):68} {text}", flush=True)
     return int(not all_right)
 
