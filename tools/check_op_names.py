@@ -56,7 +56,6 @@ TABLES = {
     "recorder.cc": "the op of each step of a view, and of fills, casts and copies",
     "register_kernels.cc": "registers kernels",
     "register_reshard.cc": "registers kernels",
-    "session_sharding.cc": "records the permutation that puts lanes in front",
 }
 
 _QUALIFIED = re.compile(r"(?:aten|spmd|prims?|c10d|torchvision|quantized)::[\w.*]+")

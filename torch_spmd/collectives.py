@@ -35,7 +35,7 @@ def psum(x: Any, axis_name: Any) -> Any:
         >>> f(torch.arange(4.0, device="spmd"))
         tensor([6.], device='spmd:0')
     """
-    return _over_axes("psum", x, axis_name, _Reduce("sum"))
+    return _over_axes("psum", x, axis_name, _SUM)
 
 
 def pmean(x: Any, axis_name: Any) -> Any:
@@ -555,6 +555,8 @@ def _each(
 
 
 def _over_axes(caller: str, x: Any, axis_name: Any, op: _Reduce) -> Any:
+    if isinstance(x, Tensor) and type(axis_name) is str:
+        return _apply(x, manual_axis(caller, axis_name), op)
     axes = _axes(caller, axis_name)
 
     def over(t: Tensor) -> Tensor:
@@ -644,7 +646,10 @@ class _Reduce(_Collective):
         if self.kind == "sum":
             return grad
         chosen = x == _apply(x, axis, self)
-        return torch.where(chosen, grad / _apply(chosen.to(grad.dtype), axis, _Reduce("sum")), 0)
+        return torch.where(chosen, grad / _apply(chosen.to(grad.dtype), axis, _SUM), 0)
+
+
+_SUM = _Reduce("sum")
 
 
 @dataclass(frozen=True)
@@ -773,7 +778,7 @@ class _Vary(_Collective):
 
 def _summed(grad: Tensor, axis: ManualAxis) -> Tensor:
     """The whole gradient of a value that does not vary, from what each device has of it."""
-    return _apply(grad, axis, _Reduce("sum")) if varies(grad, axis) else grad
+    return _apply(grad, axis, _SUM) if varies(grad, axis) else grad
 
 
 def _apply(t: Tensor, axis: ManualAxis, op: _Collective) -> Tensor:
@@ -781,7 +786,7 @@ def _apply(t: Tensor, axis: ManualAxis, op: _Collective) -> Tensor:
     if has_torch_function_unary(t):  # a collective is one op for those who watch ops
         inside = watcher(t)
         if inside is not None:
-            result = inside.call(_on_axis, (t, axis, op), None)
+            result = inside.call(_on_axis, (t, axis, op))
         else:
             result = handle_torch_function(_apply, (t,), t, axis, op)
     else:

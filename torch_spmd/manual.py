@@ -16,7 +16,7 @@ import inspect
 import math
 import re
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -193,8 +193,10 @@ class Region:
 
     def __post_init__(self) -> None:
         self.layouts = _layouts(self.mesh, self.axes)
+        self._inside = _Inside(self)
         # By the shapes of the arguments: how each becomes shards.
-        self._known: dict[Any, list[tuple[_C.LaneForm, tuple[str, ...]]]] = {}
+        self._known: dict[Any, _Ways] = {}
+        self._latest: _Ways = ([], [])
 
     def run(self, args: tuple[Any, ...]) -> Any:
         for axis in regions.axes:
@@ -217,7 +219,11 @@ class Region:
             ]
             self._remember_shapes(leaves, form, specs)
         results = _Results()
-        outputs = self._nest(0, shards, form, results)
+        before = _C.set_in_region(True)
+        try:
+            outputs = self._nest(0, shards, form, results)
+        finally:
+            _C.set_in_region(before)
         merged = [
             _from_shards(self, t, spec, axes, functools.partial(results.where, i), sizes)
             if isinstance(t, Tensor)
@@ -250,23 +256,31 @@ class Region:
 
     def _known_shards(self, args: tuple[Any, ...]) -> list[_Shards] | None:
         """The shards of tensors whose shapes are known to fit the specs; None for others."""
-        for t in args:
-            if not isinstance(t, Tensor) or t.device.type != "spmd" or t.layout != torch.strided:
+        forms, axes = self._latest
+        lanes = _C.all_to_lanes(args, forms)
+        if lanes is None:  # of other shapes than the last time
+            if not all(isinstance(t, Tensor) for t in args):
                 return None
-        ways = self._known.get(_shapes(args))
-        if ways is None:
-            return None
-        return [(way.to_lanes(t), axes) for t, (way, axes) in zip(args, ways)]
+            ways = self._known.get(_shapes(args))
+            if ways is None:
+                return None
+            forms, axes = ways
+            lanes = _C.all_to_lanes(args, forms)
+            if lanes is None:
+                return None
+            self._latest = ways
+        return list(zip(lanes, axes))
 
     def _remember_shapes(self, leaves: Sequence[Any], form: Any, specs: Sequence[Any]) -> None:
         """Notes that tensors of these shapes fit the specs. Padded ones are looked at each time."""
         if form is not _ARGUMENTS or self.uneven or (shapes := _shapes(leaves)) is None:
             return
-        ways = []
+        ways: _Ways = ([], [])
         for t, spec in zip(leaves, specs):
             spec = _for_all(spec, t)
             way = self.layouts.way_in(spec, t.shape)
-            ways.append((self.layouts.lanes(spec, t.shape, way.shape, way.order), way.axes))
+            ways[0].append(self.layouts.lanes(spec, t.shape, way.shape, way.order))
+            ways[1].append(way.axes)
         _remembered(self._known, shapes, ways)
 
     def _nest(
@@ -302,7 +316,7 @@ class Region:
             _functorch._vmap_decrement_nesting()
 
     def _call(self, args: Any, results: _Results) -> list[Any]:
-        with _Inside(self, args):
+        with self._inside:
             try:
                 outputs = self.f(*args)
             except Exception as error:
@@ -500,12 +514,18 @@ def _name(f: Callable[..., Any]) -> str:
 
 def _for_all(spec: PartitionSpec, t: Tensor) -> PartitionSpec:
     """The spec with an entry for each dimension: those behind its last one are whole."""
-    missing = t.dim() - len(spec)
-    return PartitionSpec(*spec, *(None,) * missing) if missing > 0 else spec
+    return _of_rank(spec, t.dim()) if t.dim() > len(spec) else spec
+
+
+@functools.lru_cache(maxsize=256)
+def _of_rank(spec: PartitionSpec, rank: int) -> PartitionSpec:
+    return PartitionSpec(*spec, *(None,) * (rank - len(spec)))
 
 
 # A tensor, and the axes that are its leading dimensions.
 _Shards = tuple[Any, tuple[str, ...]]
+# By argument, how it becomes lanes, and their axes.
+_Ways = tuple[list["_C.LaneForm"], list[tuple[str, ...]]]
 
 
 def _shapes(leaves: Sequence[Any]) -> tuple[torch.Size, ...] | None:
@@ -765,17 +785,12 @@ class _Inside(torch.overrides.TorchFunctionMode):
     """What is different for ops inside of a region. PyTorch's functional collectives are those of
     the region's axes, and ops on tensors from outside that are sharded over one are refused."""
 
-    def __init__(self, region: Region, args: Any) -> None:
+    def __init__(self, region: Region) -> None:
         super().__init__()
-        self.region = region
-        self.checks = region.check_vma
-        # What has been checked: arguments, and weak references to others.
+        self.f = region.f
+        self.axes = region.axes if region.check_vma else ()
+        # Results of ops that are views of what is sharded over a manual axis.
         self.known: dict[int, Any] = {}
-        if self.checks:
-            known = (
-                args if all(isinstance(arg, Tensor) for arg in args) else pytree.tree_leaves(args)
-            )
-            self.known = {id(leaf): leaf for leaf in known}
 
     def __torch_function__(
         self, function: Any, types: Any, args: Any = (), kwargs: Any = None
@@ -784,57 +799,31 @@ class _Inside(torch.overrides.TorchFunctionMode):
             from torch_spmd.collectives import of_torch  # which imports this module
 
             function = of_torch(function)
-        return self.call(function, args, kwargs)
+        return _C.call_in_region(self, self.axes, function, args, kwargs)
 
-    def call(self, function: Callable[..., Any], args: Sequence[Any], kwargs: Any) -> Any:
+    def call(self, function: Callable[..., Any], args: tuple[Any, ...]) -> Any:
         """Calls a function as one op of the region."""
-        with torch._C.DisableTorchFunction():
-            if not self.checks:
-                return function(*args, **(kwargs or {}))
-            self._check_all(args)
-            if kwargs:
-                self._check_all(kwargs.values())
-                result = function(*args, **kwargs)
-            else:
-                result = function(*args)
-            if type(result) is Tensor:
-                if not is_wrapped(result):
-                    self._note(result)
-            elif type(result) in _LISTS:
-                for item in result:
-                    if isinstance(item, Tensor) and not is_wrapped(item):
-                        self._note(item)
-        return result
+        return _C.call_in_region(self, self.axes, function, args, None)
 
-    def _check_all(self, values: Iterable[Any]) -> None:
-        for value in values:
-            if isinstance(value, Tensor):
-                if not is_wrapped(value) and id(value) not in self.known:
-                    self._check(value)
-            elif type(value) in _LISTS:
-                self._check_all(value)
-
-    def _note(self, t: Tensor) -> None:
-        """Remembers a tensor, which may look as if it came from outside if it does not vary."""
+    def note(self, t: Tensor) -> None:
+        """Remembers a result that looks as if it came from outside."""
         key, known = id(t), self.known
         if key not in known:
             known[key] = weakref.ref(t, lambda _: known.pop(key, None))
 
-    def _check(self, t: Tensor) -> None:
-        if t.device.type != "spmd":
-            return
-        sharding = sharding_of(t)
-        for name in names_in(sharding.spec) if sharding.is_committed else ():
-            if name.partition(":")[0] in self.region.axes:
-                raise ValueError(
-                    f"shard_map: {_name(self.region.f)} uses a tensor of shape "
-                    f"{tuple(t.shape)} from outside that is sharded over the manual axis "
-                    f"{name!r}; pass it as an argument with a spec"
-                )
+    def check(self, t: Tensor) -> None:
+        """Refuses a tensor from outside."""
+        if id(t) not in self.known:
+            name = next(
+                n for n in names_in(sharding_of(t).spec) if n.partition(":")[0] in self.axes
+            )
+            raise ValueError(
+                f"shard_map: {_name(self.f)} uses a tensor of shape {tuple(t.shape)} from outside "
+                f"that is sharded over the manual axis {name!r}; pass it as an argument with a spec"
+            )
 
 
 _OPS = frozenset([torch._ops.OpOverload, torch._ops.OpOverloadPacket])
-_LISTS = frozenset([tuple, list])
 
 
 def watcher(t: Tensor) -> _Inside | None:

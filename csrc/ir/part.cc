@@ -22,6 +22,18 @@ NodeId CopyNode(const Graph& from, const Node& node, absl::Span<const ValueId> o
   return to.AddNode(std::move(spec), types);
 }
 
+Graph EmptyLike(const Graph& like, Grids grids) {
+  Graph graph;
+  if (grids == Grids::kKept) {
+    for (size_t g = 0; g < like.grids().size(); ++g) {
+      graph.AddGrid(like.grids()[g], like.grid_name(static_cast<int>(g)));
+    }
+  }
+  for (const ScalarKind kind : like.scalars()) graph.AddScalar(kind);
+  for (const std::string& source : like.sources()) graph.AddSource(source);
+  return graph;
+}
+
 Part PartFor(const Graph& whole, absl::Span<const int> outputs) {
   std::vector<bool> needed(whole.num_values(), false);
   const auto need = [&](ValueId v) {
@@ -42,13 +54,8 @@ Part PartFor(const Graph& whole, absl::Span<const int> outputs) {
     for (const ValueId v : whole.node(id).operands) need(v);
   }
 
-  Part part;
+  Part part{EmptyLike(whole), {}};
   Graph& graph = part.graph;
-  for (size_t g = 0; g < whole.grids().size(); ++g) {
-    graph.AddGrid(whole.grids()[g], whole.grid_name(static_cast<int>(g)));
-  }
-  for (const ScalarKind kind : whole.scalars()) graph.AddScalar(kind);
-  for (const std::string& source : whole.sources()) graph.AddSource(source);
   std::vector<ValueId> value_of(whole.num_values(), kNoValue);
   const auto carry = [&](ValueId from, ValueId to) {
     value_of[from] = to;

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// The part of a graph that some of its outputs depend on, and copies of single nodes.
+// The part of a graph that some of its outputs depend on, copies of single nodes, and empty graphs
+// to which a graph is copied.
 #pragma once
 
+#include <cstdint>
 #include <vector>
 
 #include "absl/types/span.h"
@@ -12,6 +14,11 @@ namespace spmd::ir {
 // Appends a copy of `node` of graph `from` to `to`, with `operands`. Its results have no
 // annotations.
 NodeId CopyNode(const Graph& from, const Node& node, absl::Span<const ValueId> operands, Graph& to);
+
+// A graph without inputs, nodes and outputs that has the scalars and sources of `like`, and its
+// grids unless they are left out.
+enum class Grids : uint8_t { kKept, kLeftOut };
+Graph EmptyLike(const Graph& like, Grids grids = Grids::kKept);
 
 struct Part {
   Graph graph;

@@ -13,9 +13,10 @@
 //
 //   %3: f32[8,128] {},{x} = aten::mm(%g, %w)
 //
-// So products, element-wise ops, sums and permutations of lanes are written without lanes, the
-// views that made and end lanes are gone, and a sum over the lanes of a product is a product of
-// longer rows, a partial sum as before. Where another op reads lanes, they are split off again.
+// So ops on lanes are written without lanes where the op says for which of its dimensions that is
+// the same (rules::DimsUse, and its factors), the views that made and end lanes are gone, and a sum
+// over the lanes of a product is a product of longer rows, a partial sum as before. Where another
+// op reads lanes, they are split off again.
 // This runs when the plan is known, and keeps it: nothing is sent that was not before.
 #pragma once
 

@@ -2,10 +2,11 @@
 #include "csrc/partition/joined_graph.h"
 
 #include <algorithm>
+#include <memory>
 #include <utility>
 
 #include "csrc/ir/part.h"
-#include "csrc/partition/lane_dims.h"
+#include "csrc/partition/lane_factors.h"
 #include "csrc/partition/rewrite.h"
 #include "csrc/propagate/factor_cut.h"
 #include "csrc/propagate/graph_factors.h"
@@ -20,13 +21,7 @@ constexpr int64_t kTransposed[] = {1, 0};
 
 }  // namespace
 
-JoinedGraph::JoinedGraph(const ir::Graph& like) {
-  for (size_t g = 0; g < like.grids().size(); ++g) {
-    graph_.AddGrid(like.grids()[g], like.grid_name(static_cast<int>(g)));
-  }
-  for (const ir::ScalarKind kind : like.scalars()) graph_.AddScalar(kind);
-  for (const std::string& source : like.sources()) graph_.AddSource(source);
-}
+JoinedGraph::JoinedGraph(const ir::Graph& like) : graph_(ir::EmptyLike(like)) {}
 
 ir::ValueId JoinedGraph::AddInput(const ir::Graph& from, ir::ValueId v) {
   const ir::ValueId input = graph_.AddInput(from.type(v), from.value(v).name);
@@ -49,16 +44,29 @@ rules::Builder JoinedGraph::BuilderFor(const ir::Node& like) {
   return rules::Builder(&graph_, like.task, like.source);
 }
 
-void JoinedGraph::Want(ir::ValueId v, WantedPlan wanted) {
-  const Sharding any = Sharding::Replicated(graph_.type(v).rank());
-  graph_.Annotate(v, {wanted.grid, wanted.result.value_or(any).Reduced(), ir::Hold::kDerived});
+bool JoinedGraph::Want(ir::ValueId v, WantedPlan wanted) {
+  for (size_t r = 0; r < wanted.results.size(); ++r) {
+    graph_.Annotate(v + static_cast<int>(r),
+                    {wanted.grid, wanted.results[r].Reduced(), ir::Hold::kDerived});
+  }
+  const ir::NodeId id = graph_.value(v).producer;
+  const rules::OpCall call = rules::OpCall::Of(graph_, graph_.node(id));
+  const rules::Rule* const rule = rules::Find(call.op);
+  bool can = false;
+  if (rule != nullptr) {
+    absl::StatusOr<rules::OpFactors> factors = rules::FactorsOf(*rule, call);
+    can = factors.ok() &&
+          PlanAsWanted(id, wanted,
+                       {rule, std::make_shared<const rules::OpFactors>(*std::move(factors))});
+  }
   wanted_.resize(graph_.num_nodes());
-  wanted_[graph_.value(v).producer] = std::move(wanted);
+  wanted_[id] = std::move(wanted);
+  return can;
 }
 
 ir::ValueId JoinedGraph::Call(const ir::Node& like, const std::string& op,
                               std::vector<ir::ValueId> operands, Attributes attributes, int updates,
-                              WantedPlan wanted) {
+                              WantedPlan wanted, absl::Span<const TensorType> types) {
   const rules::Rule* const rule = rules::Find(op);
   if (rule == nullptr) return ir::kNoValue;
   rules::OpCall call;
@@ -67,8 +75,13 @@ ir::ValueId JoinedGraph::Call(const ir::Node& like, const std::string& op,
     call.operands.push_back(v == ir::kNoValue ? nullptr : &graph_.type(v));
   }
   call.attributes = &attributes;
-  const absl::StatusOr<std::vector<TensorType>> types = rules::InferTypes(*rule, call);
-  if (!types.ok() || types->size() != 1) return ir::kNoValue;
+  absl::StatusOr<std::vector<TensorType>> inferred =
+      std::vector<TensorType>(types.begin(), types.end());
+  if (types.empty() || rule->types != nullptr) inferred = rules::InferTypes(*rule, call);
+  if (!inferred.ok() || inferred->size() != wanted.results.size() ||
+      (!types.empty() && *inferred != types)) {
+    return ir::kNoValue;
+  }
   ir::Graph::NodeSpec spec;
   spec.op = op;
   spec.operands.assign(operands.begin(), operands.end());
@@ -76,9 +89,38 @@ ir::ValueId JoinedGraph::Call(const ir::Node& like, const std::string& op,
   spec.updates = updates;
   spec.task = like.task;
   spec.source = like.source;
-  const ir::ValueId v = graph_.Add(std::move(spec), (*types)[0]);
-  Want(v, std::move(wanted));
-  return v;
+  const ir::ValueId v = graph_.result(graph_.AddNode(std::move(spec), *inferred));
+  return Want(v, std::move(wanted)) ? v : ir::kNoValue;
+}
+
+ir::ValueId JoinedGraph::View(const ir::Node& like, int grid, ir::ValueId v, const Dims& dims,
+                              const Sharding& from, Sharding to) {
+  const ir::ValueId before = BeforeReshape(v, dims);
+  const Sharding* const known = before == ir::kNoValue ? nullptr : WantedSharding(before);
+  if (before == v) return from == to ? v : ir::kNoValue;
+  if (known != nullptr && *known == to) return before;
+  // A view of a view is one of what that one views.
+  const WantedPlan* const made = WantedOf(v);
+  if (made != nullptr && made->old == ir::kNoNode && made->results[0] == from) {
+    const ir::Node& node = graph_.node(graph_.value(v).producer);
+    if (rules::FactsOf(node.op).dims == rules::DimsUse::kReshapes) {
+      const Sharding of_source = made->operands[0];
+      const ir::ValueId view = View(like, grid, node.operands[0], dims, of_source, to);
+      if (view != ir::kNoValue) return view;
+    }
+  }
+  std::vector<ir::ValueId>& views = views_[v];
+  for (const ir::ValueId view : views) {
+    const WantedPlan& wanted = *WantedOf(view);
+    if (graph_.type(view).dims == dims && wanted.grid == grid && wanted.operands[0] == from &&
+        wanted.results[0] == to) {
+      return view;
+    }
+  }
+  const ir::ValueId view = BuilderFor(like).View(v, ToVector(dims));
+  if (!Want(view, {ir::kNoNode, grid, {from}, {std::move(to)}})) return ir::kNoValue;
+  views.push_back(view);
+  return view;
 }
 
 ir::ValueId JoinedGraph::Product(const ir::Node& like, rules::MatrixProduct form, ir::ValueId left,
@@ -117,21 +159,20 @@ ir::ValueId JoinedGraph::Permuted(const ir::Node& like, int grid, ir::ValueId v,
                                   const std::vector<int64_t>& order, const Sharding& sharding) {
   const Sharding ordered = WithOrder(sharding, order);
   const WantedPlan* const made = WantedOf(v);
-  if (made != nullptr && made->old == ir::kNoNode && made->result == sharding) {
+  if (made != nullptr && made->old == ir::kNoNode && made->results[0] == sharding) {
     const ir::Node& product = graph_.node(graph_.value(v).producer);
     const std::optional<rules::MatrixProduct>& form = rules::FactsOf(product.op).product;
     if (form.has_value() && MultipliesMatrices(product.operands)) {
       // (L R)ᵀ = Rᵀ Lᵀ
       const WantedPlan wanted{
-          made->old, made->grid, {made->operands[1], made->operands[0]}, ordered};
+          made->old, made->grid, {made->operands[1], made->operands[0]}, {ordered}};
       const ir::ValueId other = Product(like, {!form->right_transposed, !form->left_transposed},
                                         product.operands[1], product.operands[0], "", wanted);
       if (other != ir::kNoValue) return other;
     }
   }
   const ir::ValueId permuted = BuilderFor(like).Permute(v, order);
-  Want(permuted, {ir::kNoNode, grid, {sharding}, ordered});
-  return permuted;
+  return Want(permuted, {ir::kNoNode, grid, {sharding}, {ordered}}) ? permuted : ir::kNoValue;
 }
 
 const WantedPlan* JoinedGraph::WantedOf(ir::ValueId v) const {
@@ -139,8 +180,10 @@ const WantedPlan* JoinedGraph::WantedOf(ir::ValueId v) const {
   return producer == ir::kNoNode ? nullptr : &wanted_[producer];
 }
 
-void JoinedGraph::SetWantedResult(ir::ValueId v, Sharding sharding) {
-  wanted_[graph_.value(v).producer].result = std::move(sharding);
+const Sharding* JoinedGraph::WantedSharding(ir::ValueId v) const {
+  const WantedPlan* const wanted = WantedOf(v);
+  if (wanted == nullptr || wanted->old != ir::kNoNode) return nullptr;
+  return &wanted->results[v - graph_.node(graph_.value(v).producer).first_result];
 }
 
 ir::ValueId JoinedGraph::BeforeReshape(ir::ValueId v, const Dims& dims) const {
@@ -170,6 +213,14 @@ bool JoinedGraph::MultipliesMatrices(absl::Span<const ir::ValueId> operands) con
                      [](ir::ValueId v) { return v == ir::kNoValue; });
 }
 
+bool JoinedGraph::Relates(ir::ValueId v, const rules::OpFactors& factors,
+                          absl::Span<const Lanes* const> operands,
+                          absl::Span<const Lanes> results) const {
+  const rules::OpCall call = rules::OpCall::Of(graph_, graph_.node(graph_.value(v).producer));
+  const absl::StatusOr<rules::OpFactors> joined = rules::FactorsOf(*rules::Find(call.op), call);
+  return joined.ok() && RelateTheSame(factors, operands, results, *joined);
+}
+
 void JoinedGraph::DropUnused() {
   const std::vector<bool> used = LiveNodes(graph_);
   const auto copy = [](rules::Builder&, const ir::Graph&, ir::NodeId, absl::Span<const ir::ValueId>)
@@ -194,21 +245,19 @@ std::optional<Joined> JoinedGraph::Plan(const std::vector<NodePlan>& old) {
       plans.push_back(old[wanted.old]);
       continue;
     }
-    std::optional<NodePlan> plan = PlanAsWanted(id, (*factors)[id]);
+    std::optional<NodePlan> plan = PlanAsWanted(id, wanted, (*factors)[id]);
     if (!plan) return std::nullopt;
     plans.push_back(*std::move(plan));
   }
   return Joined{std::move(graph_), *std::move(factors), std::move(plans)};
 }
 
-std::optional<NodePlan> JoinedGraph::PlanAsWanted(ir::NodeId id,
+std::optional<NodePlan> JoinedGraph::PlanAsWanted(ir::NodeId id, const WantedPlan& wanted,
                                                   const propagate::NodeFactors& nf) const {
-  const WantedPlan& wanted = wanted_[id];
   const ir::Node& node = graph_.node(id);
   const Grid& grid = graph_.grid(wanted.grid);
-  if (!wanted.result) return std::nullopt;
-  Choice choice;
-  choice.cut.resize(nf->factors.size());
+  Choice choice = wanted.through;
+  choice.cut.assign(nf->factors.size(), {});
   const auto add = [&](const rules::TensorFactors& tensor, const Dims& dims, const Sharding& s) {
     const propagate::Cut cut = propagate::CutOf(*nf, tensor, dims, s, grid);
     for (size_t f = 0; f < cut.size(); ++f) {
@@ -219,9 +268,15 @@ std::optional<NodePlan> JoinedGraph::PlanAsWanted(ir::NodeId id,
     if (node.operands[k] == ir::kNoValue) continue;
     add(nf->operands[k], graph_.type(node.operands[k]).dims, wanted.operands[k]);
   }
-  add(nf->results[0], graph_.type(node.first_result).dims, *wanted.result);
+  for (int r = 0; r < node.num_results; ++r) {
+    add(nf->results[r], graph_.type(node.first_result + r).dims, wanted.results[r]);
+  }
+  if (node.operands.size() == 1 && wanted.operands[0].IsUnreduced()) {  // a view of terms
+    choice.through = wanted.operands[0].unreduced;
+    choice.through_kind = wanted.operands[0].reduce_kind;
+  }
   std::optional<NodePlan> plan = PlanNode(graph_, node, nf, std::move(choice), wanted.grid);
-  if (!plan || !(plan->results[0] == *wanted.result)) return std::nullopt;
+  if (!plan || plan->results != wanted.results) return std::nullopt;
   for (size_t k = 0; k < node.operands.size(); ++k) {
     if (node.operands[k] != ir::kNoValue && !(plan->operands[k] == wanted.operands[k])) {
       return std::nullopt;

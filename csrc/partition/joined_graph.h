@@ -6,9 +6,11 @@
 #include <string>
 #include <vector>
 
+#include "absl/container/flat_hash_map.h"
 #include "absl/types/span.h"
 #include "csrc/ir/graph.h"
 #include "csrc/partition/join_lanes.h"
+#include "csrc/partition/lane_dims.h"
 #include "csrc/partition/node_plan.h"
 #include "csrc/rules/builder.h"
 #include "csrc/rules/op_facts.h"
@@ -19,7 +21,8 @@ struct WantedPlan {
   ir::NodeId old = ir::kNoNode;  // the node of the graph that it is a copy of
   int grid = 0;
   std::vector<Sharding> operands;  // rank 0 for an absent one
-  std::optional<Sharding> result;
+  std::vector<Sharding> results;
+  Choice through;  // what it passes through; its cut follows from the shardings
 };
 
 class JoinedGraph {
@@ -37,11 +40,19 @@ class JoinedGraph {
   ir::ValueId Copy(const ir::Graph& from, ir::NodeId id, absl::Span<const ir::ValueId> operands);
   // Nodes that are added through it belong to the same task and line as `like`.
   rules::Builder BuilderFor(const ir::Node& like);
-  // Says what is wanted of the node that was added last, of which `v` is the result.
-  void Want(ir::ValueId v, WantedPlan wanted);
-  // Adds a call. ir::kNoValue if the operands do not fit the op.
+  // Says what is wanted of the node that was added last, of which `v` is the first result. False if
+  // that cannot be had exactly; then nothing may use the node.
+  bool Want(ir::ValueId v, WantedPlan wanted);
+  // Adds a call and returns its first result. ir::kNoValue if the operands do not fit the op, or
+  // what is wanted cannot be had. Without `types` the rule tells those of the results.
   ir::ValueId Call(const ir::Node& like, const std::string& op, std::vector<ir::ValueId> operands,
-                   Attributes attributes, int updates, WantedPlan wanted);
+                   Attributes attributes, int updates, WantedPlan wanted,
+                   absl::Span<const TensorType> types = {});
+  // Adds a view of `v`, which is sharded as `from`, with the sizes `dims`, sharded as `to`; what
+  // was reshaped to `v` is it if it has these sizes. ir::kNoValue if a device does not have the
+  // same elements of both.
+  ir::ValueId View(const ir::Node& like, int grid, ir::ValueId v, const Dims& dims,
+                   const Sharding& from, Sharding to);
   // Adds the product of two matrices. Of operands that are transposed, what was transposed is read,
   // if an op does that. `own` is the op that computes the product as it is given; if there is none,
   // the result may be ir::kNoValue.
@@ -54,11 +65,17 @@ class JoinedGraph {
 
   // What is wanted of the node that computes `v`; null for an input.
   const WantedPlan* WantedOf(ir::ValueId v) const;
-  void SetWantedResult(ir::ValueId v, Sharding sharding);
+  // In what sharding `v` is wanted; null for an input and for what was copied.
+  const Sharding* WantedSharding(ir::ValueId v) const;
   // What was reshaped to `v` and had the sizes `dims`; ir::kNoValue if nothing had.
   ir::ValueId BeforeReshape(ir::ValueId v, const Dims& dims) const;
   // Whether the call multiplies two matrices and does nothing else.
   bool MultipliesMatrices(absl::Span<const ir::ValueId> operands) const;
+
+  // Whether the node of which `v` is the first result relates the dimensions of its tensors as
+  // `factors` does, without the lanes (RelateTheSame).
+  bool Relates(ir::ValueId v, const rules::OpFactors& factors,
+               absl::Span<const Lanes* const> operands, absl::Span<const Lanes> results) const;
 
   void DropUnused();
   // The graph with the plans that are wanted; nullopt if one cannot be had exactly. `old` are those
@@ -68,10 +85,12 @@ class JoinedGraph {
  private:
   // The matrix of which `v` is the transposed one; ir::kNoValue if it is none.
   ir::ValueId BeforeTransposition(ir::ValueId v) const;
-  std::optional<NodePlan> PlanAsWanted(ir::NodeId id, const propagate::NodeFactors& factors) const;
+  std::optional<NodePlan> PlanAsWanted(ir::NodeId id, const WantedPlan& wanted,
+                                       const propagate::NodeFactors& factors) const;
 
   ir::Graph graph_;
-  std::vector<WantedPlan> wanted_;  // by node
+  std::vector<WantedPlan> wanted_;                                    // by node
+  absl::flat_hash_map<ir::ValueId, std::vector<ir::ValueId>> views_;  // by what they view
 };
 
 }  // namespace spmd::partition

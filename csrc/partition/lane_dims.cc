@@ -5,22 +5,108 @@
 
 namespace spmd::partition {
 
-bool IsLane(const Lanes& lanes, int dim) {
-  return std::any_of(lanes.begin(), lanes.end(), [dim](Lane lane) { return lane.dim == dim; });
+namespace {
+
+bool WasSplit(Lane lane) { return lane.whole >= 0; }
+bool IsMerged(Lane lane) { return lane.size > 0; }
+int64_t SizeOf(const Dims& dims, Lane lane) { return IsMerged(lane) ? lane.size : dims[lane.dim]; }
+
+// By lane, the axes that shard it; nullopt if a device does not have exactly one index of each.
+std::optional<std::vector<AxisList>> AxesOfLanes(const Sharding& sharding, const Dims& dims,
+                                                 const Lanes& lanes, const Grid& grid) {
+  std::vector<AxisList> axes;
+  std::vector<size_t> used(dims.size(), 0);  // by dimension: axes of the lanes so far
+  for (const Lane lane : lanes) {
+    const DimSharding& dim = sharding.dims[lane.dim];
+    AxisList& mine = axes.emplace_back();
+    size_t& next = used[lane.dim];
+    while (next < dim.axes.size() && (mine.empty() || grid.size(mine) < SizeOf(dims, lane))) {
+      mine.push_back(dim.axes[next++]);
+    }
+    if (mine.empty() || grid.size(mine) != SizeOf(dims, lane)) return std::nullopt;
+  }
+  for (const Lane lane : lanes) {
+    const DimSharding& dim = sharding.dims[lane.dim];
+    if (used[lane.dim] != dim.axes.size()) return std::nullopt;
+    if (dim.chunk != 0 && dim.chunk != dims[lane.dim] / grid.size(dim.axes)) return std::nullopt;
+  }
+  return axes;
 }
 
+// By dimension, the size of what is no lane of it.
+int64_t Rest(const Dims& dims, const Lanes& lanes, int d) {
+  int64_t rest = dims[d];
+  for (const Lane lane : lanes) {
+    if (lane.dim == d && IsMerged(lane)) rest /= lane.size;
+  }
+  return rest;
+}
+
+bool HoldsMerged(const Lanes& lanes, int d) {
+  return std::any_of(lanes.begin(), lanes.end(),
+                     [d](Lane lane) { return lane.dim == d && IsMerged(lane); });
+}
+
+// What remains of the sharding of dimension `d` without lanes that are merged into it.
+DimSharding RestSharding(const Sharding& sharding, const Lanes& lanes, int d) {
+  return HoldsMerged(lanes, d) ? DimSharding{}
+                               : DimSharding{sharding.dims[d].axes, sharding.dims[d].chunk};
+}
+
+// Dimensions of both sides of a reshape that have the same elements in the same order. Dimensions
+// of size 1 are in none.
+struct Group {
+  std::vector<int> from, to;
+};
+
+// Empty if the sizes do not correspond.
+std::vector<Group> GroupsOf(const Dims& from, const Dims& to) {
+  std::vector<Group> groups;
+  size_t f = 0, t = 0;
+  const auto next = [](const Dims& dims, size_t& d) {
+    while (d < dims.size() && dims[d] == 1) ++d;
+    return d < dims.size();
+  };
+  while (next(from, f)) {
+    Group& group = groups.emplace_back();
+    int64_t left = 1, right = 1;
+    do {
+      if (left <= right) {
+        if (!next(from, f) || from[f] == 0) return {};
+        group.from.push_back(static_cast<int>(f));
+        left *= from[f++];
+      } else {
+        if (!next(to, t)) return {};
+        group.to.push_back(static_cast<int>(t));
+        right *= to[t++];
+      }
+    } while (left != right);
+  }
+  return next(to, t) ? std::vector<Group>{} : groups;
+}
+
+}  // namespace
+
+bool IsLane(const Lanes& lanes, int dim) {
+  return std::any_of(lanes.begin(), lanes.end(),
+                     [dim](Lane lane) { return lane.dim == dim && !IsMerged(lane); });
+}
+
+bool AreSplit(const Lanes& lanes) { return std::all_of(lanes.begin(), lanes.end(), WasSplit); }
+
 int NumberWithout(const Lanes& lanes, int dim) {
-  return dim - static_cast<int>(std::count_if(lanes.begin(), lanes.end(),
-                                              [dim](Lane lane) { return lane.dim < dim; }));
+  return dim - static_cast<int>(std::count_if(lanes.begin(), lanes.end(), [dim](Lane lane) {
+           return lane.dim < dim && !IsMerged(lane);
+         }));
 }
 
 Dims JoinedDims(const Dims& dims, const Lanes& lanes) {
   Dims joined;
   for (int d = 0; d < static_cast<int>(dims.size()); ++d) {
     if (IsLane(lanes, d)) continue;
-    joined.push_back(dims[d]);
+    joined.push_back(Rest(dims, lanes, d));
     for (const Lane lane : lanes) {
-      if (lane.whole == d) joined.back() *= dims[lane.dim];
+      if (lane.whole == d) joined.back() *= SizeOf(dims, lane);
     }
   }
   return joined;
@@ -28,25 +114,26 @@ Dims JoinedDims(const Dims& dims, const Lanes& lanes) {
 
 std::optional<Sharding> JoinedSharding(const Sharding& sharding, const Dims& dims,
                                        const Lanes& lanes, const Grid& grid) {
+  const std::optional<std::vector<AxisList>> axes = AxesOfLanes(sharding, dims, lanes, grid);
+  if (!axes) return std::nullopt;
   Sharding joined = sharding;
   joined.dims.clear();
-  for (const Lane lane : lanes) {
-    const DimSharding& dim = sharding.dims[lane.dim];
-    if (dim.axes.empty() || grid.size(dim.axes) != dims[lane.dim] || dim.chunk > 1) {
-      return std::nullopt;
-    }
+  for (size_t i = 0; i < lanes.size(); ++i) {
+    if (lanes[i].whole != Lane::kSummed) continue;
+    if (joined.IsUnreduced() && joined.reduce_kind != ReduceKind::kSum) return std::nullopt;
+    joined.unreduced.insert(joined.unreduced.end(), (*axes)[i].begin(), (*axes)[i].end());
   }
+  std::sort(joined.unreduced.begin(), joined.unreduced.end());
   for (int d = 0; d < sharding.rank(); ++d) {
     if (IsLane(lanes, d)) continue;
-    const DimSharding& own = sharding.dims[d];
+    const DimSharding own = RestSharding(sharding, lanes, d);
     DimSharding& both = joined.dims.emplace_back();
-    for (const Lane lane : lanes) {
-      if (lane.whole != d) continue;
-      const AxisList& axes = sharding.dims[lane.dim].axes;
-      both.axes.insert(both.axes.end(), axes.begin(), axes.end());
+    for (size_t i = 0; i < lanes.size(); ++i) {
+      if (lanes[i].whole != d) continue;
+      both.axes.insert(both.axes.end(), (*axes)[i].begin(), (*axes)[i].end());
     }
     if (both.axes.empty()) {
-      both = {own.axes, own.chunk};
+      both = own;
     } else if (!own.axes.empty()) {
       const int64_t shards = grid.size(own.axes);
       const bool even = dims[d] % shards == 0 && (own.chunk == 0 || own.chunk == dims[d] / shards);
@@ -57,32 +144,50 @@ std::optional<Sharding> JoinedSharding(const Sharding& sharding, const Dims& dim
   return joined;
 }
 
+Apart TakeApart(const Sharding& sharding, const Dims& dims, const Lanes& lanes, const Grid& grid) {
+  const std::vector<AxisList> axes = *AxesOfLanes(sharding, dims, lanes, grid);
+  Apart apart;
+  apart.before = sharding;
+  apart.before.dims.clear();
+  const auto add = [&](int64_t size, DimSharding dim) {
+    apart.sizes.push_back(size);
+    apart.before.dims.push_back(std::move(dim));
+    return static_cast<int64_t>(apart.sizes.size()) - 1;
+  };
+  std::vector<int64_t> of_lane(lanes.size()), of_dim(dims.size());
+  for (int d = 0; d < sharding.rank(); ++d) {
+    if (IsLane(lanes, d)) continue;
+    for (size_t i = 0; i < lanes.size(); ++i) {
+      if (lanes[i].whole == d) of_lane[i] = add(SizeOf(dims, lanes[i]), DimSharding{axes[i]});
+    }
+    of_dim[d] = add(Rest(dims, lanes, d), RestSharding(sharding, lanes, d));
+  }
+  for (int d = 0; d < sharding.rank(); ++d) {
+    for (size_t i = 0; i < lanes.size(); ++i) {
+      if (lanes[i].dim == d) apart.order.push_back(of_lane[i]);
+    }
+    if (!IsLane(lanes, d)) apart.order.push_back(of_dim[d]);
+  }
+  apart.after = WithOrder(apart.before, apart.order);
+  return apart;
+}
+
 Sharding WithOrder(const Sharding& sharding, absl::Span<const int64_t> order) {
   Sharding ordered = sharding;
   for (size_t i = 0; i < order.size(); ++i) ordered.dims[i] = sharding.dims[order[i]];
   return ordered;
 }
 
-Lanes SplitOff(const Dims& from, const Dims& to) {
+Lanes SplitOff(const Dims& from, const Dims& to, const Sharding& sharding, const Grid& grid) {
   Lanes lanes;
-  size_t t = 0;
-  for (const int64_t size : from) {
-    if (size == 1) continue;
-    Lanes parts;
-    int64_t product = 1;
-    while (product < size) {
-      if (t == to.size()) return {};
-      product *= to[t];
-      if (to[t] != 1) parts.push_back({static_cast<int>(t), 0});
-      ++t;
-    }
-    if (product != size || parts.empty()) return {};
-    for (size_t k = 0; k + 1 < parts.size(); ++k) {
-      lanes.push_back({parts[k].dim, parts.back().dim});
-    }
-  }
-  for (; t < to.size(); ++t) {
-    if (to[t] != 1) return {};
+  for (const Group& group : GroupsOf(from, to)) {
+    const auto has_one_index = [&](int d) {
+      const AxisList& axes = sharding.dims[d].axes;
+      return !axes.empty() && grid.size(axes) == to[d];
+    };
+    size_t whole = 0;
+    while (whole + 1 < group.to.size() && has_one_index(group.to[whole])) ++whole;
+    for (size_t k = 0; k < whole; ++k) lanes.push_back({group.to[k], group.to[whole]});
   }
   return lanes;
 }
@@ -90,7 +195,7 @@ Lanes SplitOff(const Dims& from, const Dims& to) {
 bool AreInPlace(const Dims& dims, const Lanes& lanes) {
   std::vector<int> before(dims.size(), -1);  // by dimension: the last one that lies before it
   for (size_t i = lanes.size(); i-- > 0;) {
-    if (lanes[i].whole == Lane::kEverywhere) return false;
+    if (!WasSplit(lanes[i]) || IsMerged(lanes[i])) return false;
     int& at = before[lanes[i].whole];
     if (at < 0) at = lanes[i].whole;
     do {
@@ -109,17 +214,66 @@ Dims WithoutOnes(const Dims& dims) {
   return rest;
 }
 
-std::vector<int> Moved(const Dims& from, const Dims& to) {
-  std::vector<int> moved(from.size(), -1);
-  size_t t = 0;
-  for (size_t d = 0; d < from.size(); ++d) {
-    if (from[d] == 1) continue;
-    while (t < to.size() && to[t] == 1) ++t;
-    if (t == to.size() || to[t] != from[d]) return {};
-    moved[d] = static_cast<int>(t++);
+std::optional<Lanes> AfterReshape(const Dims& from, const Lanes& lanes, const Dims& to) {
+  std::vector<int> place(lanes.size(), -1);  // by lane, its dimension of `to`
+  std::vector<int64_t> size(lanes.size(), 0);
+  std::vector<int> moved(from.size(), -1);  // by dimension that is a whole, that of `to`
+  std::vector<size_t> order;                // of the lanes, as their dimensions follow
+  for (const Group& group : GroupsOf(from, to)) {
+    // The parts of the group, which must be lanes before anything else.
+    std::vector<size_t> major;
+    std::vector<int> rest;
+    for (const int d : group.from) {
+      for (size_t i = 0; i < lanes.size(); ++i) {
+        if (lanes[i].dim != d) continue;
+        if (!rest.empty()) return std::nullopt;
+        major.push_back(i);
+      }
+      if (!IsLane(lanes, d) && Rest(from, lanes, d) > 1) rest.push_back(d);
+    }
+    size_t t = 0;
+    bool merged = false;
+    for (const size_t i : major) {
+      const int64_t n = SizeOf(from, lanes[i]);
+      merged = merged || to[group.to[t]] != n;
+      if (merged && group.to.size() - t > 1) return std::nullopt;
+      place[i] = group.to[t];
+      size[i] = merged ? n : 0;
+      if (!merged && ++t == group.to.size() && (i != major.back() || !rest.empty())) {
+        return std::nullopt;
+      }
+    }
+    order.insert(order.end(), major.begin(), major.end());
+    if (rest.empty()) continue;
+    moved[rest[0]] = group.to[t];
+    for (size_t k = 1; k < rest.size(); ++k) {
+      for (const Lane lane : lanes) {
+        if (lane.whole == rest[k]) return std::nullopt;
+      }
+    }
   }
-  while (t < to.size() && to[t] == 1) ++t;
-  return t == to.size() ? moved : std::vector<int>{};
+  if (order.size() != lanes.size()) return std::nullopt;
+  Lanes after;
+  for (size_t k = 0; k < order.size(); ++k) {
+    const size_t i = order[k];
+    const int whole = WasSplit(lanes[i]) ? moved[lanes[i].whole] : lanes[i].whole;
+    if (WasSplit(lanes[i]) && whole < 0) return std::nullopt;
+    for (size_t before = 0; before < k; ++before) {  // those of one whole keep their order
+      const bool of_same = WasSplit(lanes[i]) && lanes[order[before]].whole == lanes[i].whole;
+      if (of_same && order[before] > i) return std::nullopt;
+    }
+    after.push_back({place[i], whole, size[i]});
+  }
+  // One that was merged with what it was split from is no lane any more.
+  const Lanes all = after;
+  const auto is_back = [&](Lane lane) {
+    return IsMerged(lane) && lane.whole == lane.dim &&
+           std::count_if(all.begin(), all.end(), [&](Lane other) {
+             return other.dim == lane.dim || other.whole == lane.dim;
+           }) == 1;
+  };
+  after.erase(std::remove_if(after.begin(), after.end(), is_back), after.end());
+  return after;
 }
 
 Sharding WithoutDims(const Sharding& sharding, const Lanes& gone) {

@@ -13,40 +13,61 @@
 
 namespace spmd::partition {
 
-// A dimension of which each device has one index.
+// A dimension of which each device has one index, or the major part of a dimension in which it has
+// been merged with others:
+//
+//   f32[4,8,6] {x},{},{}     lanes of dimension 0, which were split from dimension 2, say
+//   f32[32,6]  {x},{}        the same merged with dimension 1: `size` is 4
 struct Lane {
   static constexpr int kEverywhere = -1;
+  static constexpr int kSummed = -2;
 
   int dim = 0;
-  int whole = 0;  // the dimension from which it was split; kEverywhere: all lanes hold the same
+  // The dimension from which it was split. kEverywhere: all lanes hold the same. kSummed: the value
+  // without lanes is their sum.
+  int whole = 0;
+  int64_t size = 0;  // of the part; 0: the dimension is nothing else
 };
 // Those of one dimension are listed major first.
 using Lanes = absl::InlinedVector<Lane, 2>;
 
-// Whether dimension `dim` is one of the lanes.
+// Whether dimension `dim` is one of the lanes and nothing else.
 bool IsLane(const Lanes& lanes, int dim);
-// The number that dimension `dim`, which is no lane, has without lanes.
+// Whether all lanes were split from a dimension.
+bool AreSplit(const Lanes& lanes);
+// The number that dimension `dim`, which is more than a lane, has without lanes.
 int NumberWithout(const Lanes& lanes, int dim);
 // The sizes without lanes: of the other dimensions, each in full length.
 Dims JoinedDims(const Dims& dims, const Lanes& lanes);
-// The sharding without lanes that gives each device the same elements. nullopt if a device does not
-// have exactly one index of each lane, or if its indices of a joined dimension would not be
-// adjacent.
+// The sharding without lanes that gives each device the same elements, or with Lane::kSummed the
+// terms of their sum. nullopt if a device does not have exactly one index of each lane, or if its
+// indices of a joined dimension would not be adjacent.
 std::optional<Sharding> JoinedSharding(const Sharding& sharding, const Dims& dims,
                                        const Lanes& lanes, const Grid& grid);
+// How a joined value becomes the one with lanes: it is reshaped to `apart`, its dimensions get the
+// order `order`, and what was merged is merged.
+struct Apart {
+  Dims sizes;
+  std::vector<int64_t> order;
+  Sharding before, after;  // of `sizes`, and in their new order
+};
+// Requires: AreSplit(lanes), and JoinedSharding is not nullopt.
+Apart TakeApart(const Sharding& sharding, const Dims& dims, const Lanes& lanes, const Grid& grid);
 // `sharding` with its dimensions in the order `order`.
 Sharding WithOrder(const Sharding& sharding, absl::Span<const int64_t> order);
-// Where a reshape from `from` to `to` only splits dimensions, and adds or removes some of size 1:
-// all parts but the last of each. Empty if it does anything else.
-Lanes SplitOff(const Dims& from, const Dims& to);
+// The lanes that a reshape from `from` to `to`, whose result is sharded, splits off: of the
+// dimensions into which others are split or regrouped the first ones of which a device has one
+// index.
+Lanes SplitOff(const Dims& from, const Dims& to, const Sharding& sharding, const Grid& grid);
 // True if a reshape that merges the lanes with the dimensions from which they were split keeps the
 // order of elements: they lie directly before them, but for dimensions of size 1.
 bool AreInPlace(const Dims& dims, const Lanes& lanes);
+// The lanes after a reshape from `from` to `to`, such that the value without lanes is reshaped,
+// too. Those that were merged with what they were split from are none any more. nullopt if there is
+// no such form.
+std::optional<Lanes> AfterReshape(const Dims& from, const Lanes& lanes, const Dims& to);
 // The sizes that are not 1.
 Dims WithoutOnes(const Dims& dims);
-// Where a reshape from `from` to `to` only adds and removes dimensions of size 1: by dimension of
-// `from`, that of `to`, or -1. Empty if it does anything else.
-std::vector<int> Moved(const Dims& from, const Dims& to);
 // `sharding` without the dimensions that are lanes, which do not become part of others.
 Sharding WithoutDims(const Sharding& sharding, const Lanes& gone);
 

@@ -13,21 +13,32 @@
 namespace spmd::partition {
 
 struct LaneFactors {
-  std::vector<std::vector<int>> of;  // by factor: its lanes, major first
-  std::vector<bool> is_lane;         // by factor
+  // The major `size` indices of a factor that become part of the factor `whole`.
+  struct Merged {
+    int64_t size = 0;
+    int whole = 0;
+    friend bool operator==(Merged a, Merged b) { return a.size == b.size && a.whole == b.whole; }
+  };
+
+  std::vector<std::vector<int>> of;         // by factor: its lanes, major first
+  std::vector<bool> is_lane;                // by factor
+  std::vector<std::vector<Merged>> merged;  // by factor: its lanes that are merged into it
 };
 
-// `operands` has the lanes of each operand; null for one without. nullopt if there are none, or if
-// the lanes of operands do not correspond.
+// `operands` has the lanes of each operand; null for one without. nullopt if there are none, if the
+// lanes of operands do not correspond, or if the op would not compute the same without them.
 std::optional<LaneFactors> FindLaneFactors(const rules::OpFactors& factors,
                                            absl::Span<const Lanes* const> operands);
 
-// Whether operand k, of which `mine` are the lanes (null if it has none), has the lanes of the
-// factors that it has, and no others.
-bool HasLanesOfItsFactors(const rules::OpFactors& factors, int k, const Lanes* mine,
-                          const LaneFactors& lanes);
+// The lanes of a result: those that it has, and those that would be added up without lanes, because
+// the result lacks the factors of which they are parts (Lane::kSummed). nullopt if it has no form
+// without lanes.
+std::optional<Lanes> LanesOfResult(const rules::OpFactors& factors, int result,
+                                   const LaneFactors& lanes);
 
-// The dimension of a tensor that is this factor and no other; -1 if there is none.
-int DimOfFactor(const rules::TensorFactors& tensor, int factor);
+// Whether `joined`, the factors of the same op without lanes, relates the dimensions of its tensors
+// as `factors` does. Lanes are by operand (null for none) and by result.
+bool RelateTheSame(const rules::OpFactors& factors, absl::Span<const Lanes* const> operands,
+                   absl::Span<const Lanes> results, const rules::OpFactors& joined);
 
 }  // namespace spmd::partition

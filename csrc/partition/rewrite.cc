@@ -20,12 +20,7 @@ absl::Status NotMade(const ir::Graph& graph, ir::ValueId v, absl::string_view us
 
 absl::StatusOr<ir::Graph> Rewrite(const ir::Graph& graph, const ReplaceFn& replace,
                                   const std::vector<bool>& keep) {
-  ir::Graph result;
-  for (size_t g = 0; g < graph.grids().size(); ++g) {
-    result.AddGrid(graph.grids()[g], graph.grid_name(static_cast<int>(g)));
-  }
-  for (ir::ScalarKind kind : graph.scalars()) result.AddScalar(kind);
-  for (const std::string& source : graph.sources()) result.AddSource(source);
+  ir::Graph result = ir::EmptyLike(graph);
   std::vector<ir::ValueId> value_of(graph.num_values(), ir::kNoValue);
   auto carry = [&](ir::ValueId from, ir::ValueId to) {
     value_of[from] = to;

@@ -228,6 +228,7 @@ std::optional<ir::ValueId> Unmerger::OneResult(rules::Builder& builder, const ir
       return Along(builder, node, operands);
     case rules::DimsUse::kClassOfRow:
     case rules::DimsUse::kExpands:
+    case rules::DimsUse::kForEach:
     case rules::DimsUse::kOther:
       break;
   }

@@ -29,10 +29,13 @@ enum class DimsUse : uint8_t {
   kExpands,   // operand 0 repeated, as broadcasting to the dimensions `size` does
   kPermutes,  // operand 0 with its dimensions in the order `dims`
   // A product for each index of dimension 0; OpFacts::batched is for several dimensions,
-  // OpFacts::for_one for one index.
+  // OpFacts::for_one for two matrices.
   kBatches,
   kSums,   // over the dimensions `dim`, which are left out unless `keepdim`
   kAlong,  // along the dimension `dim`, for each index of the other dimensions by itself
+  // The same for each index of the dimensions in front of some last ones, of which no attribute has
+  // the number or size. OpFacts::for_one is for two matrices.
+  kForEach,
   // Operand 1 has a class for each row of operand 0, which may have one more dimension: the
   // classes.
   kClassOfRow,

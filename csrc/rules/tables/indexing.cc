@@ -133,13 +133,15 @@ constexpr auto kIndexingRows = Rows(
         .Local(LocalEmbedding)
         .Flops(kTrafficOnly)
         .FailsOnIndices("num_rows")
-        .With(&OpFacts::looks_up, true),
+        .With(&OpFacts::looks_up, true)
+        .With(&OpFacts::dims, DimsUse::kForEach),
     Einsum("spmd::embedding_dweight", "... d, ... -> v d")
         .Each({0})
         .Types(EmbeddingDWeightTypes)
         .Local(LocalEmbeddingDWeight)
         .Flops(kTrafficOnly)
-        .FailsOnIndices("num_rows"),
+        .FailsOnIndices("num_rows")
+        .With(&OpFacts::dims, DimsUse::kForEach),
     Computed("spmd::nll_dinput", NllDInputFactors)
         .Each({0, 3})
         .Types(NllDInputTypes)

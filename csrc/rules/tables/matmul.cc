@@ -77,7 +77,10 @@ constexpr auto kMatmulRows = Rows(
     Product("aten::linear", "... k, n k, +n? -> ... n")
         .Each({0, 1})
         .With(&OpFacts::product, MatrixProduct{.right_transposed = true}),
-    Product("aten::matmul", "... m k, ... k n -> ... m n").Each({0, 1}),
+    Product("aten::matmul", "... m k, ... k n -> ... m n")
+        .Each({0, 1})
+        .With(&OpFacts::dims, DimsUse::kForEach)
+        .With(&OpFacts::for_one, "aten::mm"),
     Product("aten::mm", "m k, k n -> m n").Each({0, 1}).With(&OpFacts::product, MatrixProduct{}),
     Product("aten::mv", "m k, k -> m").Each({0, 1}),
     Product("aten::vdot", "k, k -> ()").Each({0, 1}),
@@ -97,12 +100,14 @@ constexpr auto kMatmulRows = Rows(
         .Types(AttentionTypes)
         .Decomposes(DecomposeAttention)
         .InRings(kRingOfAttention)
+        .With(&OpFacts::dims, DimsUse::kForEach)
         .Flops(4)
         .CannotFail(),
     Computed("spmd::attention_backward", AttentionBackwardFactors)
         .Types(AttentionBackwardTypes)
         .Decomposes(DecomposeAttentionBackward)
         .InRings(kRingOfAttentionBackward)
+        .With(&OpFacts::dims, DimsUse::kForEach)
         .Flops(10)
         .CannotFail(),
     Computed("spmd::grouped_mm", GroupedMatmulFactors)

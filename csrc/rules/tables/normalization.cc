@@ -169,9 +169,11 @@ constexpr auto kNormalizationRows = CannotFail(
                         .Decomposes(DecomposeGroupNormBackward)),
          Computed("aten::native_layer_norm", RowNormFactors)
              .Types(LayerNormTypes)
+             .With(&OpFacts::dims, DimsUse::kForEach)
              .Decomposes(DecomposeLayerNorm),
          Contiguous(Computed("aten::native_layer_norm_backward", RowNormFactors)
                         .Each({0})
+                        .With(&OpFacts::dims, DimsUse::kForEach)
                         .Decomposes(DecomposeLayerNormBackward)),
          Computed("spmd::channel_moments", ChannelSumFactors).Types(ChannelMomentTypes),
          Computed("spmd::channel_products", ChannelSumFactors).Each({0}).Types(LikeTheMean<2>),

@@ -42,14 +42,16 @@ std::optional<PartitionSpec> OnMesh(PartitionSpec spec, const Mesh& mesh) {
 class Rewriter {
  public:
   Rewriter(SessionState& state, const ir::Graph& from, const Mesh& mesh)
-      : state_(state), from_(from), mesh_(mesh), set_(state.meshes.SetOf({mesh})) {}
+      : state_(state),
+        from_(from),
+        mesh_(mesh),
+        set_(state.meshes.SetOf({mesh})),
+        graph_(ir::EmptyLike(from, ir::Grids::kLeftOut)) {}
 
   absl::StatusOr<ir::Graph> Rewrite() {
     for (size_t g = 0; g < set_.grids.grids.size(); ++g) {
       graph_.AddGrid(set_.grids.grids[g], g == 0 ? "m" : absl::StrCat("m", g));
     }
-    for (const ir::ScalarKind kind : from_.scalars()) graph_.AddScalar(kind);
-    for (const std::string& source : from_.sources()) graph_.AddSource(source);
     std::vector<ir::ValueId> value_of(from_.num_values(), ir::kNoValue);
     for (const ir::ValueId v : from_.inputs()) {
       value_of[v] = graph_.AddInput(from_.type(v), from_.value(v).name);

@@ -284,15 +284,6 @@ absl::Status BeginReshard(SessionState& state, const at::Tensor& tensor, size_t 
   return absl::OkStatus();
 }
 
-TapeId EmitPermute(SessionState& state, TapeId x, absl::Span<const int64_t> order) {
-  const TensorType type = TypeOf(state, x);
-  Dims dims;
-  for (const int64_t d : order) dims.push_back(type.dims[d]);
-  return EmitNamed(state, "aten::permute", {x},
-                   {{"dims", c10::IValue(std::vector<int64_t>(order.begin(), order.end()))}},
-                   {type.dtype, dims});
-}
-
 }  // namespace
 
 absl::StatusOr<at::Tensor> Session::ReshardApart(const at::Tensor& tensor, const MarkPtr& mark,

@@ -27,6 +27,7 @@
 #include "csrc/trace/ops/equal_bags.h"
 #include "csrc/trace/pytorch/autograd_shortcuts.h"
 #include "csrc/trace/pytorch/gradients_on_device.h"
+#include "csrc/trace/pytorch/in_region.h"
 #include "csrc/trace/pytorch/strided_windows.h"
 #include "csrc/trace/value/buffer.h"
 
@@ -85,16 +86,21 @@ at::Tensor Reshape(c10::DispatchKeySet keys, const at::Tensor& self, c10::SymInt
   return at::compositeimplicitautograd::reshape_symint(self, size);
 }
 
-// PyTorch's kernel reshapes operands until one product of matrices is left. Two cases need fewer
+// PyTorch's kernel reshapes operands until one product of matrices is left. Three cases need fewer
 // ops here. For batches of equally many matrices, it makes six, five of which change nothing. Of a
 // matrix that requires a gradient and a batch, it merges the batch with the rows of the transposed
-// result; linear, which the device keeps whole, does not merge dimensions. Both give the same
-// strides as PyTorch's.
+// result; linear, which the device keeps whole, does not merge dimensions. In a manual region the
+// batch is lanes, of which a device has one: then the product for each lane is the shortest, and
+// the gradient of the matrix, a sum over lanes, is a partial sum without a copy for each. All give
+// the same strides as PyTorch's.
 at::Tensor MatrixProduct(c10::DispatchKeySet keys, const at::Tensor& a, const at::Tensor& b) {
   const bool plain = Buffer::IsOurs(a) && Buffer::IsOurs(b) && IsNext(keys) &&
                      a.scalar_type() == b.scalar_type() && a.dim() >= 2 && b.dim() >= 3 &&
                      b.numel() > 0 && a.size(-1) == b.size(-2);
   if (plain && a.dim() == 3 && b.dim() == 3 && a.size(0) == b.size(0)) return at::bmm(a, b);
+  if (plain && in_region && a.dim() == 2 && b.dim() == 3) {
+    return at::bmm(a.expand({b.size(0), a.size(0), a.size(1)}), b);
+  }
   if (plain && a.dim() == 2 && a.numel() > 0 && a.requires_grad() && !a.is_complex() &&
       c10::AutogradState::get_tls_state().get_grad_mode() && !HasTangent(a) && !HasTangent(b)) {
     return at::linear(b.transpose(-2, -1), a).transpose(-2, -1).contiguous();

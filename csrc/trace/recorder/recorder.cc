@@ -363,6 +363,14 @@ TapeId EmitView(SessionState& state, TapeId x, const Dims& dims) {
                    {TypeOf(state, x).dtype, dims});
 }
 
+TapeId EmitPermute(SessionState& state, TapeId x, absl::Span<const int64_t> order) {
+  const TensorType type = TypeOf(state, x);
+  Dims dims;
+  for (const int64_t d : order) dims.push_back(type.dims[d]);
+  return EmitNamed(state, "aten::permute", {x}, {{"dims", Ints({order.begin(), order.end()})}},
+                   {type.dtype, dims});
+}
+
 TapeId EmitExpand(SessionState& state, TapeId x, const Dims& dims) {
   const TensorType type = TypeOf(state, x);
   if (type.dims == dims) return x;

@@ -13,6 +13,7 @@
 
 #include <vector>
 
+#include "absl/types/span.h"
 #include "csrc/trace/recorder/tensor.h"
 #include "csrc/trace/tape/record.h"
 
@@ -56,6 +57,8 @@ TapeId EmitCast(SessionState& state, TapeId x, DType dtype);
 TapeId EmitFull(SessionState& state, const TensorType& type, const c10::Scalar& value);
 TapeId EmitClone(SessionState& state, TapeId x);
 TapeId EmitView(SessionState& state, TapeId x, const Dims& dims);
+// `order` has each dimension once.
+TapeId EmitPermute(SessionState& state, TapeId x, absl::Span<const int64_t> order);
 TapeId EmitExpand(SessionState& state, TapeId x, const Dims& dims);
 TensorType TypeOf(SessionState& state, TapeId id);
 

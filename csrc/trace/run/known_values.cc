@@ -42,9 +42,7 @@ ir::Graph GraphOf(const ir::Graph& whole, ir::ValueId wanted, std::vector<int>& 
       if (v != ir::kNoValue) needed[v] = true;
     }
   }
-  ir::Graph graph;
-  for (const ir::ScalarKind kind : whole.scalars()) graph.AddScalar(kind);
-  for (const std::string& source : whole.sources()) graph.AddSource(source);
+  ir::Graph graph = ir::EmptyLike(whole, ir::Grids::kLeftOut);
   std::vector<ir::ValueId> value_of(whole.num_values(), ir::kNoValue);
   for (size_t k = 0; k < whole.inputs().size(); ++k) {
     const ir::ValueId v = whole.inputs()[k];
