@@ -31,12 +31,20 @@ os.environ.setdefault("SPMD_CACHE_DIR", "0")
 
 # The files that take longest, in the order in which they begin.
 LONG = (
-    *("test_ops.py", "test_failures.py", "test_job_state.py", "test_job_examples.py"),
-    *("test_rule_tiles.py", "test_random_models.py", "test_job_restarts.py", "test_examples.py"),
-    *("test_one_place.py", "test_op_dtypes.py", "test_op_failures.py", "test_oracle.py"),
-    *("test_cases_on_devices.py", "test_job_faults.py", "test_cases.py", "test_imports.py"),
-    *("test_meta_kernels.py", "test_scale.py", "test_other_packages.py", "test_trainers.py"),
-    *("test_gathering.py", "test_dtensors.py", "test_notebooks.py", "test_docs.py"),
+    *("test_failures.py", "test_job_state.py", "test_job_examples.py", "test_ops.py"),
+    *("test_auto_shard.py", "test_random_models.py", "test_cases_on_devices.py"),
+    *("test_rule_tiles.py", "test_job_restarts.py", "test_examples.py", "test_optim_db.py"),
+    *("test_one_place.py", "test_gpt_losses.py", "test_hf_plan.py", "test_op_dtypes.py"),
+    *("test_trainer_of_transformers.py", "test_strides.py", "test_scripts.py"),
+    *("test_foreign_checkpoints.py", "test_messages.py", "test_torch_compile.py"),
+    *("test_partitioner_bugs.py", "test_partitioner_bugs_images.py", "test_partial_sums.py"),
+    *("test_workloads.py", "test_other_packages.py", "test_autoload.py", "test_docs.py"),
+    *("test_planning.py", "test_loader.py", "test_peers.py", "test_collectives.py"),
+    *("test_one_f_one_b.py", "test_install.py", "test_meta_kernels.py", "test_job_faults.py"),
+    *("test_plan.py", "test_module_db.py", "test_environment.py", "test_compile_cache.py"),
+    *("test_oracle.py", "test_cases.py", "test_job_trainers.py", "test_op_failures.py"),
+    *("test_imports.py", "test_scale.py", "test_trainers.py", "test_dtensors.py"),
+    *("test_notebooks.py",),
 )
 
 

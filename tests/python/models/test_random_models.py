@@ -5,6 +5,7 @@
 """
 
 import pytest
+import rotation
 import torch
 from model_zoo import MODELS
 from random_models import OPTIMIZERS, Interruptions, difference, random_case, smaller
@@ -19,7 +20,9 @@ SEEDS = 3
 def pytest_generate_tests(metafunc):
     if "seed" in metafunc.fixturenames:
         more, begin = (metafunc.config.getoption(o) for o in ("full_models", "first_program"))
-        metafunc.parametrize("seed", [*range(SEEDS), *range(begin, begin + more)])
+        # With --parts one of them at each commit.
+        seeds = rotation.some(range(SEEDS), SEEDS)
+        metafunc.parametrize("seed", [*seeds, *range(begin, begin + more)])
 
 
 @pytest.mark.parametrize("model", sorted(MODELS))
