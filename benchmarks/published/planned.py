@@ -3,12 +3,11 @@
 
 from __future__ import annotations
 
-import json
+import multiprocessing
 import resource
-import subprocess
-import sys
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
 
 import torch_spmd as spmd
 from benchmarks.published.model import training
@@ -77,17 +76,26 @@ def plan(row: Row, memory: bool) -> Planned:
 
 
 def plan_apart(row: Row, memory: bool) -> Planned | str:
-    """In a process of its own, with as many layers as `row` has; why it failed where it did."""
-    command = [sys.executable, "-m", "benchmarks.published", "--plan", row.name]
-    command += ["--layers", str(row.layers)]
-    done = subprocess.run(
-        command + (["--memory"] if memory else []), capture_output=True, text=True, check=False
-    )
-    if done.returncode == 0:
-        return Planned(**json.loads(done.stdout.splitlines()[-1]))
-    lines = [line for line in done.stderr.splitlines() if "rror" in line]
-    return lines[-1] if lines else f"exit status {done.returncode}"
+    """In a process of its own, forked from one that has loaded PyTorch; why it failed where it
+    did."""
+    context = multiprocessing.get_context("forkserver")
+    # What optimizers import takes as long as all else.
+    context.set_forkserver_preload([__name__, "torch._dynamo"])
+    receiver, sender = context.Pipe(duplex=False)
+    process = context.Process(target=_send_plan, args=(sender, row, memory))
+    process.start()
+    sender.close()
+    try:
+        planned: Planned | str = receiver.recv()
+        process.join()
+    except EOFError:
+        process.join()
+        planned = f"exit status {process.exitcode}"
+    return planned
 
 
-def print_plan(row: Row, memory: bool) -> None:
-    print(json.dumps(asdict(plan(row, memory))))
+def _send_plan(sender: Connection, row: Row, memory: bool) -> None:
+    try:
+        sender.send(plan(row, memory))
+    except Exception as error:
+        sender.send(f"{type(error).__name__}: {error}".splitlines()[0])

@@ -26,7 +26,6 @@ from __future__ import annotations
 
 import argparse
 import sys
-from dataclasses import replace
 from statistics import mean
 
 from benchmarks.published.errors import (
@@ -36,7 +35,7 @@ from benchmarks.published.errors import (
     leaving_one_out,
     published_seconds,
 )
-from benchmarks.published.planned import Planned, plan_apart, print_plan
+from benchmarks.published.planned import Planned, plan_apart
 from benchmarks.published.rows import Row, rows
 
 # Of the mean absolute error of rows that count.
@@ -144,13 +143,7 @@ def main() -> int:
     parser.add_argument("--sample", action="store_true", help="the rows that CI plans")
     parser.add_argument("--memory", action="store_true", help="refuse what does not fit")
     parser.add_argument("--fit", action="store_true", help="print the constants that fit best")
-    parser.add_argument("--plan", choices=known, help=argparse.SUPPRESS)
-    parser.add_argument("--layers", type=int, help=argparse.SUPPRESS)
     args = parser.parse_args()
-    if args.plan:
-        row = known[args.plan]
-        print_plan(replace(row, layers=args.layers or row.layers), args.memory)
-        return 0
     names = args.rows or (SAMPLE if args.sample else known)
     return 0 if report([known[name] for name in names], args.memory, args.fit) else 1
 

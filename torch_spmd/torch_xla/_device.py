@@ -85,6 +85,7 @@ def install() -> None:
     _wrap_moves()
     _wrap_contexts()
     _accept_float_classes()
+    _promote_in_einsum()
     _wrap_reads()
     if not hasattr(torch, "xla"):
         torch._register_device_module("xla", torch.spmd)  # type: ignore[attr-defined]
@@ -222,6 +223,24 @@ def _accept_float_classes() -> None:
             return _loss(input, target, *args, **kwargs)
 
         setattr(functional, name, with_classes)
+
+
+_of_einsum = torch.library.Library("aten", "IMPL")
+
+
+def _promote_in_einsum() -> None:
+    """Operands of `torch.einsum` may have different types, as they may on torch_xla's device."""
+    op = torch.ops.aten.einsum.default
+
+    def einsum(equation: str, tensors: list[Tensor], path: list[int] | None = None) -> Tensor:
+        kinds = {t.dtype for t in tensors}
+        if len(kinds) > 1:
+            wide = functools.reduce(torch.promote_types, kinds)
+            tensors = [t.to(wide) for t in tensors]
+        return op.decompose(equation, tensors, path=path)
+
+    for key in ("AutogradPrivateUse1", "PrivateUse1"):
+        _of_einsum.impl("einsum", einsum, key)
 
 
 def _type(device_type: Any) -> Any:

@@ -64,7 +64,7 @@ def test_gpt_2d_needs_two_axes(root, tmp_path):
 
 
 def test_cnn_reads_digits(root, tmp_path):
-    output = run(root, tmp_path, "train_cnn.py")
+    output = run(root, tmp_path, "train_cnn.py", "--epochs=2", "--size=16")
     accuracy = float(re.search(r"test accuracy ([\d.]+)%", output).group(1))
     assert accuracy > 95
 

@@ -14,7 +14,8 @@ pytestmark = pytest.mark.skipif(
 )
 
 SCRIPT = """
-    import json, os, tempfile
+    import json, os, tempfile, warnings
+    warnings.simplefilter("ignore")
     START
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainingArguments
@@ -67,7 +68,7 @@ FSDP = 'fsdp=True, fsdp_config={"transformer_layer_cls_to_wrap": ["LlamaDecoderL
 
 def losses(start, options, checks=""):
     script = SCRIPT.replace("START", start).replace("OPTIONS", options).replace("CHECKS", checks)
-    done = run_script(script, PYTHONWARNINGS="ignore")
+    done = run_script(script)
     [line] = [line for line in done.stdout.splitlines() if line.startswith("RESULT")]
     return json.loads(line[6:])
 

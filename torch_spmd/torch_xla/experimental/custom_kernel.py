@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Any, ClassVar
 
 from torch import Tensor
@@ -60,19 +61,11 @@ class FlashAttention:
     DEFAULT_BLOCK_SIZES: ClassVar[dict[str, int]] = {}
 
     @staticmethod
-    def apply(
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        causal: bool = False,
-        q_segment_ids: Tensor | None = None,
-        kv_segment_ids: Tensor | None = None,
-        sm_scale: float = 1.0,
-        ab: Tensor | None = None,
-        partition_spec: Any = None,
-        mesh: Any = None,
-    ) -> Tensor:
-        return flash_attention(
-            q, k, v, causal, q_segment_ids, kv_segment_ids, sm_scale,
-            ab=ab, partition_spec=partition_spec, mesh=mesh,
-        )  # fmt: skip
+    def apply(*arguments: Any) -> Tensor:
+        names = list(inspect.signature(flash_attention).parameters)
+        if len(arguments) > len(names):
+            raise TypeError(
+                f"FlashAttention.apply: there are {len(names)} arguments ({', '.join(names)}); "
+                f"got {len(arguments)}"
+            )
+        return flash_attention(**dict(zip(names, arguments)))

@@ -86,6 +86,21 @@ def test_numbers_of_classes_may_be_floats():
         torch.nn.functional.cross_entropy(scores, classes.float())
 
 
+def test_operands_of_einsum_may_have_different_types():
+    x, picked = torch.randn(4, 3), torch.rand(4, 5) > 0.5
+    for w in (picked, torch.randn(4, 5, dtype=torch.float64), torch.randn(4, 5)):
+        ours = x.to("xla").requires_grad_()
+        result = torch.einsum("ab,ac->bc", ours, w.to("xla"))
+        expected = x.to(result.dtype).T @ w.to(result.dtype)
+        torch.testing.assert_close(result.cpu(), expected)
+        (gradient,) = torch.autograd.grad(result.sum(), ours)
+        torch.testing.assert_close(gradient.cpu(), w.sum(1, keepdim=True).float().expand(4, 3))
+    with torch.inference_mode():
+        assert torch.equal(torch.einsum("ab->b", picked.to("xla")).cpu(), picked.sum(0))
+    with pytest.raises(RuntimeError):
+        torch.einsum("ab,ac->bc", x, picked)
+
+
 def test_steps():
     seen = []
     xm.add_step_closure(

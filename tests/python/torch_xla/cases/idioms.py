@@ -85,6 +85,12 @@ def test_flash_attention():
         lambda *t: FlashAttention.apply(*t, True, of, of, scale),
         lambda *t: reference(*t, scale, same & (LATER <= 0)), *heads(),
     )  # fmt: skip
+    compared(
+        lambda *t: FlashAttention.apply(*t[:3], False, None, None, scale, t[3]),
+        lambda *t: reference(*t[:3], scale, ab=t[3]), *heads(), torch.randn(N, 2, 6, 6),
+    )  # fmt: skip
+    with pytest.raises(TypeError, match=r"there are 10 arguments \(q, k, v, .*mesh\); got 11"):
+        FlashAttention.apply(*range(11))
     with pytest.raises(AssertionError, match="Both q_segment_ids and kv_segment_ids"):
         flash_attention(*(t.to("xla") for t in heads()), False, of)
 
