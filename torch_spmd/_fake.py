@@ -36,7 +36,8 @@ def install() -> None:
 
 
 def _hint_at_the_cpu() -> None:
-    """Makes Meta kernels that ask for the device answer for the CPU if it is ours."""
+    """Makes Meta kernels that ask for the device answer for the CPU if it is ours; where GPUs run
+    the ops, for them."""
     from torch_spmd import _C
 
     hint = torch._meta_registrations.device_hint
@@ -44,15 +45,17 @@ def _hint_at_the_cpu() -> None:
     def device_hint(tensor: Any) -> str:
         answer = hint(tensor)
         # For a Meta tensor PyTorch assumes CUDA; the device's own inference uses Meta tensors.
-        if answer == DEVICE or (answer == "cuda" and _C.meta_answers_for_cpu()):
-            return "cpu"
-        return answer
+        if answer == DEVICE:
+            return "cuda" if _C.gpus_run_ops() else "cpu"
+        return "cpu" if answer == "cuda" and _C.meta_answers_for_cpu() else answer
 
     torch._meta_registrations.device_hint = device_hint
 
 
 def _ask_rules_first() -> None:
     """Runs before decompositions, which FakeTensor prefers to what is registered for an op."""
+    from torch_spmd import _C
+
     dispatch = FakeTensorMode._dispatch_impl
 
     @functools.wraps(dispatch)
@@ -60,7 +63,7 @@ def _ask_rules_first() -> None:
         self: FakeTensorMode, func: OpOverload, types: Any, args: Args, kwargs: dict[str, Any]
     ) -> Any:
         rule = _RULES.get(func)
-        if rule is not None and _are_ours(args, kwargs):
+        if rule is not None and not _C.gpus_run_ops() and _are_ours(args, kwargs):
             return rule(self, func, args, kwargs)
         return dispatch(self, func, types, args, kwargs)
 

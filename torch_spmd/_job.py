@@ -21,6 +21,8 @@ from typing import Any
 _joined = False
 _told = False
 _rank = 0
+_store: Any = None  # this package's own, of a job that was joined
+_timeout = datetime.timedelta()  # of its groups
 _VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 
@@ -38,7 +40,7 @@ def connect(timeout: float) -> tuple[Any, Any, Any, Any, bool] | None:
     They are of the processes of the default group; if there is none, it is made from torchrun's
     environment. None if there is one process.
     """
-    global _joined, _rank
+    global _joined, _rank, _store, _timeout
     import torch.distributed as dist
     from torch.distributed import distributed_c10d
     from torch.distributed.rendezvous import rendezvous
@@ -68,23 +70,13 @@ def connect(timeout: float) -> tuple[Any, Any, Any, Any, bool] | None:
     if dist.get_world_size() < 2 or dist.get_backend() == "fake":
         return None
     # Waits end by themselves after `timeout`, with words of their own: the groups wait longer.
-    longer = datetime.timedelta(seconds=timeout + 10)
-    default = distributed_c10d._get_default_group()
-    made = distributed_c10d._world.pg_map
-    backend, store = made[default]
+    _timeout = datetime.timedelta(seconds=timeout + 10)
+    _, store = distributed_c10d._world.pg_map[distributed_c10d._get_default_group()]
     rank, size = dist.get_rank(), dist.get_world_size()
     with _naming_the_missing(store, rank, size):
         name = _agree_on_name(store, rank, size, timeout)
-    own = distributed_c10d.PrefixStore(name, store)
-    made[default] = (backend, own)  # for the groups that are made of it here
-    try:
-        with _naming_the_missing(own, rank, size):
-            groups = [
-                dist.new_group(backend="gloo", timeout=longer, group_desc=f"torch_spmd {use}")
-                for use in ("scripts", "programs", "checkpoints")
-            ]
-    finally:
-        made[default] = (backend, store)
+    _store = distributed_c10d.PrefixStore(name, store)
+    groups = [_new_group("gloo", use) for use in ("scripts", "programs", "checkpoints")]
     _joined, _rank = True, rank
     register: Any = getattr(threading, "_register_atexit", None)
     if register is not None:
@@ -93,7 +85,42 @@ def connect(timeout: float) -> tuple[Any, Any, Any, Any, bool] | None:
     if multiprocessing.parent_process() is not None:
         # Children of multiprocessing end without atexit.
         util.Finalize(None, leave, exitpriority=100)
-    return groups[0], groups[1], groups[2], own, _share_memory()
+    return groups[0], groups[1], groups[2], _store, _share_memory()
+
+
+def _new_group(backend: str, use: str) -> Any:
+    """A group of all processes, which find each other through this package's own store."""
+    import torch.distributed as dist
+    from torch.distributed import distributed_c10d
+
+    made = distributed_c10d._world.pg_map
+    default = distributed_c10d._get_default_group()
+    theirs = made[default]
+    made[default] = (theirs[0], _store)
+    try:
+        with _naming_the_missing(_store, dist.get_rank(), dist.get_world_size()):
+            return dist.new_group(backend=backend, timeout=_timeout, group_desc=f"torch_spmd {use}")
+    finally:
+        made[default] = theirs
+
+
+def gpu(index: int) -> tuple[str, str, bool, bool]:
+    """A name that no other GPU has, its kind, and whether NCCL is to be used where processes share
+    a GPU (`SPMD_NCCL=1`), and at all (not with `SPMD_NCCL=0`)."""
+    import torch
+
+    given = os.environ.get("SPMD_NCCL") or ""
+    if given not in ("", "0", "1"):
+        raise ValueError(f"SPMD_NCCL is {given!r}; it may be 0 or 1")
+    facts = torch.cuda.get_device_properties(index)
+    kind = f"{facts.name}, capability {facts.major}.{facts.minor}"
+    has_nccl = given != "0" and torch.distributed.is_nccl_available()
+    return str(facts.uuid), kind, given == "1", has_nccl
+
+
+def group_of_gpus() -> Any:
+    """The group through which tiles go from GPU to GPU. Collective."""
+    return _new_group("nccl", "tiles")
 
 
 @contextlib.contextmanager

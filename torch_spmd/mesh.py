@@ -287,7 +287,7 @@ def set_global_mesh(mesh: Mesh | None) -> None:
     if mesh is None and _remove is not None:  # PyTorch 2.13 or later
         _remove(_KEY)
     else:
-        torch._C._stash_obj_in_tls(_KEY, mesh)
+        _C.keep_in_thread(_KEY, mesh)
 
 
 def use_mesh(mesh: Mesh) -> contextlib.AbstractContextManager[Mesh]:

@@ -28,7 +28,7 @@ from pathlib import Path
 from benchmarks.speed import report
 from benchmarks.speed.measure import Result, measure
 
-GROUPS = ("trace", "instructions", "launch", "compile", "steps", "memory", "regions")
+GROUPS = ("trace", "instructions", "launch", "compile", "steps", "memory", "regions", "gpu")
 
 
 def wanted(group: str, row: str, only: list[str]) -> bool:
@@ -40,8 +40,10 @@ def run_group(group: str, only: list[str], pairs: int) -> None:
     import torch_spmd as spmd
 
     module = importlib.import_module(f"benchmarks.speed.{group}")
-    spmd.set_default_backend(module.BACKEND)
-    for row in module.rows():
+    rows = module.rows()
+    if rows:
+        spmd.set_default_backend(module.BACKEND)
+    for row in rows:
         if wanted(group, row.name, only):
             print(json.dumps(dataclasses.asdict(measure(row, pairs))), flush=True)
 

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Training and inference steps of the same model on either device."""
+"""Training and inference steps of the same model on either device.
+
+torch_spmd is imported where a step is made for it: eager's on a GPU run in a process without it."""
 
 from __future__ import annotations
 
@@ -12,7 +14,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-import torch_spmd as spmd
 from benchmarks.speed import gpt2
 from benchmarks.speed.measure import Step
 
@@ -21,7 +22,6 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "examples"))
 import itertools
 
 from common.gpt import GPT, GPTConfig
-from common.strategies import strategy
 
 SMALL = GPTConfig(block=256, layers=6, width=384, heads=8, dropout=0.0)
 DEEP = GPTConfig(vocab_size=1024, block=64, layers=12, width=96, heads=12, dropout=0.0)
@@ -37,13 +37,18 @@ def training(model: nn.Module, loss: Callable[[], Tensor], *, fused: bool = Fals
         value.backward()
         optimizer.step()
         optimizer.zero_grad()
-        value.detach().cpu() if computes() else spmd.sync(wait=True)
+        if plans():
+            sys.modules["torch_spmd"].sync(wait=True)
+        else:
+            value.detach().cpu()
 
     return step
 
 
-def computes() -> bool:
-    return ":plan" not in spmd.describe_devices()
+def plans() -> bool:
+    """Whether the device computes nothing."""
+    spmd = sys.modules.get("torch_spmd")
+    return spmd is not None and ":plan" in spmd.describe_devices()
 
 
 def gpt_step(
@@ -58,6 +63,10 @@ def gpt_step(
     model = GPT(config).to(device)
     tokens = torch.randint(config.vocab_size, (batch, length)).to(device)
     if device == "spmd" and axes:
+        from common.strategies import strategy
+
+        import torch_spmd as spmd
+
         mesh = spmd.make_mesh(tuple(axes.values()), tuple(axes))
         chosen = strategy(plan, mesh.axis_names)
         spmd.shard_module(model, mesh, chosen.rules)
@@ -80,6 +89,8 @@ def mlp_step(device: str) -> Step:
     x = torch.randn(64, 1024)
     model, x = model.to(device), x.to(device)
     if device == "spmd":
+        import torch_spmd as spmd
+
         mesh = spmd.make_mesh((16, 4), ("data", "model"))
         for k, layer in enumerate(layers):
             spec = ("model", None) if k % 2 == 0 else (None, "model")
@@ -125,6 +136,8 @@ def resnet18_step(device: str) -> Step:
     ).to(device)
     images, labels = torch.randn(16, 3, 64, 64).to(device), torch.randint(10, (16,)).to(device)
     if device == "spmd":
+        import torch_spmd as spmd
+
         mesh = spmd.make_mesh((2, 4), ("data", "spatial"))
         spmd.mark_sharding(images, mesh, ("data", None, "spatial", None))
         spmd.mark_sharding(labels, mesh, ("data",))
@@ -134,7 +147,7 @@ def resnet18_step(device: str) -> Step:
 class Decoder:
     """One token at a time over a cache of fixed size."""
 
-    def __init__(self, model: GPT, device: str, mesh: spmd.Mesh | None) -> None:
+    def __init__(self, model: GPT, device: str, mesh: Any) -> None:
         self.model, self.device = model, device
         config = model.config
         shape = (config.layers, 2, 1, config.heads, config.block, config.width // config.heads)
@@ -142,6 +155,8 @@ class Decoder:
         self.places = torch.arange(config.block).to(device)
         self.token = torch.zeros(1, 1, dtype=torch.long).to(device)
         if mesh is not None:
+            import torch_spmd as spmd
+
             for cache in self.cache:
                 spmd.mark_sharding(cache, mesh, (None, None, mesh.axis_names[0], None, None))
 
@@ -169,6 +184,10 @@ def decode_steps(device: str, tokens: int = 16) -> Step:
     model = GPT(SMALL).to(device).eval()
     mesh: Any = None
     if device == "spmd":
+        from common.strategies import strategy
+
+        import torch_spmd as spmd
+
         mesh = spmd.make_mesh((8,), ("model",))
         spmd.shard_module(model, mesh, strategy("tp", mesh.axis_names).rules)
     decoder = Decoder(model, device, mesh)

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-import torch_spmd as spmd
 from benchmarks.speed import models
 from benchmarks.speed.measure import Row, Step, cpu_seconds
 
@@ -25,6 +24,11 @@ def tile_by_tile(make: Callable[[str], Step]) -> Callable[[str], Step]:
     def prepare(device: str) -> Step:
         step = make(device)
 
+        if device != "spmd":
+            return step
+
+        import torch_spmd as spmd
+
         def run() -> None:
             spmd.set_coalescing(False)
             try:
@@ -32,7 +36,7 @@ def tile_by_tile(make: Callable[[str], Step]) -> Callable[[str], Step]:
             finally:
                 spmd.set_coalescing(True)
 
-        return run if device == "spmd" else step
+        return run
 
     return prepare
 

@@ -14,6 +14,7 @@
 #include "csrc/trace/api/register_device.h"
 #include "csrc/trace/api/session.h"
 #include "csrc/trace/device/device_type.h"
+#include "csrc/trace/device/place.h"
 #include "csrc/trace/pytorch/autograd_shortcuts.h"
 #include "csrc/trace/pytorch/check_nodes.h"
 #include "csrc/trace/session/devices.h"
@@ -79,6 +80,7 @@ void init_device(py::module& m) {
   m.def("meta_kernels_in_cpp", &trace::MetaKernelsInCpp);
   m.def("meta_kernels_of_dispatcher", &trace::MetaKernelsOfDispatcher);
   m.def("meta_answers_for_cpu", &trace::MetaAnswersForCpu::IsOn);
+  m.def("gpus_run_ops", [] { return trace::FirstPlace().is_cuda(); });
   m.def("shutdown", [] { Session::Get().Shutdown(); });
   m.def("manual_seed", [](uint64_t seed) { Session::Get().ManualSeed(seed); }, py::arg("seed"));
   m.def("initial_seed", [] { return Session::Get().InitialSeed(); });

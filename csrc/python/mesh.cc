@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "csrc/mesh/mesh.h"
 
+#include <ATen/ThreadLocalPythonObjects.h>
+#include <torch/csrc/PyInterpreter.h>
+
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
@@ -76,9 +80,17 @@ py::tuple PartOfAxis(const Mesh& mesh, const std::string& name) {
   return py::make_tuple(mesh.axis_names()[part.axis], part.before, part.size);
 }
 
+// As torch._C._stash_obj_in_tls, which of PyTorch 2.11 takes a reference that it has not been
+// given.
+void KeepInThread(const std::string& key, py::object value) {
+  at::impl::ThreadLocalPythonObjects::set(
+      key, std::make_shared<c10::SafePyObject>(value.release().ptr(), getPyInterpreter()));
+}
+
 }  // namespace
 
 void init_mesh(py::module& m) {
+  m.def("keep_in_thread", &KeepInThread, py::arg("key"), py::arg("value"));
   py::class_<Mesh>(m, "Mesh")
       .def(py::init(&MakeMesh), py::arg("device_ids"), py::arg("mesh_shape"), py::arg("axis_names"),
            py::arg("axis_bandwidths") = py::none())

@@ -2,6 +2,8 @@
 // The processes of a torch.distributed job.
 #include "csrc/python/processes.h"
 
+#include <ATen/ops/zeros.h>
+
 #include <chrono>
 #include <cstdlib>
 #include <mutex>
@@ -68,6 +70,44 @@ py::list GatherBytes(const std::string& mine, const std::string& doing) {
   return result;
 }
 
+absl::StatusOr<trace::JobConnection::Gpu> DescribeGpu(c10::Device device) {
+  py::gil_scoped_acquire gil;
+  try {
+    const py::object told = py::module_::import("torch_spmd._job").attr("gpu")(device.index());
+    const auto [id, kind, may_share, has_nccl] =
+        told.cast<std::tuple<std::string, std::string, bool, bool>>();
+    return trace::JobConnection::Gpu{id, kind, may_share, has_nccl};
+  } catch (const std::exception& e) {
+    return absl::UnavailableError(
+        absl::StrCat("torch_spmd learns nothing of ", device.str(), ": ", e.what()));
+  }
+}
+
+absl::StatusOr<runtime::Peers*> ConnectGpus(c10::Device device,
+                                            const std::shared_ptr<runtime::JobWatch>& watch,
+                                            std::chrono::milliseconds wait) {
+  py::gil_scoped_acquire gil;
+  try {
+    const py::object made = py::module_::import("torch_spmd._job").attr("group_of_gpus")();
+    const auto group = made.cast<c10::intrusive_ptr<c10d::ProcessGroup>>();
+    const py::gil_scoped_release no_gil;
+    runtime::Peers* const peers =
+        runtime::MakeC10dPeers(group, watch, "tiles", wait, device).release();
+    // NCCL connects at the first exchange, which is none of a program this way.
+    const auto bytes = [&] {
+      return at::zeros({peers->size() - 1}, at::TensorOptions().dtype(at::kByte).device(device));
+    };
+    std::vector<int64_t> sizes(peers->size(), 1);
+    sizes[peers->rank()] = 0;
+    peers->set_doing("connects its GPU");
+    SPMD_RETURN_IF_ERROR(peers->Exchange(bytes(), sizes, bytes(), sizes));
+    return peers;
+  } catch (const std::exception& e) {
+    return absl::UnavailableError(
+        absl::StrCat("torch_spmd cannot connect the GPUs of this job: ", e.what()));
+  }
+}
+
 }  // namespace
 
 absl::StatusOr<std::optional<trace::JobConnection>> JoinJob(double timeout) {
@@ -94,6 +134,8 @@ absl::StatusOr<std::optional<trace::JobConnection>> JoinJob(double timeout) {
       return peers != nullptr ? peers.release() : remote;
     };
     trace::JobConnection job;
+    job.describe_gpu = [](c10::Device device) { return DescribeGpu(device); };
+    job.connect_gpus = [=](c10::Device device) { return ConnectGpus(device, watch, wait); };
     SPMD_ASSIGN_OR_RETURN(job.script, peers_of(script, "script"));
     SPMD_ASSIGN_OR_RETURN(job.programs, peers_of(programs, "programs"));
     return job;

@@ -12,7 +12,8 @@ namespace spmd::runtime {
 
 absl::StatusOr<std::shared_ptr<Backend>> MakeBackend(absl::string_view name,
                                                      std::optional<int64_t> devices,
-                                                     std::optional<int64_t> otherwise) {
+                                                     std::optional<int64_t> otherwise,
+                                                     const PartOfJob* job) {
   if (devices.has_value() && *devices < 1) {
     return absl::InvalidArgumentError(
         absl::StrCat("a backend needs at least one device; got ", *devices));
@@ -21,7 +22,7 @@ absl::StatusOr<std::shared_ptr<Backend>> MakeBackend(absl::string_view name,
   const std::string head(name.substr(0, colon));
   const std::string rest(colon == absl::string_view::npos ? "" : name.substr(colon + 1));
   for (const backends::BackendEntry& entry : backends::kBackends) {
-    if (head == entry.name) return entry.make({std::string(name), rest, devices, otherwise});
+    if (head == entry.name) return entry.make({std::string(name), rest, devices, otherwise, job});
   }
   const std::vector<std::string> known = BackendNames();
   const std::optional<std::string> near = DidYouMean(head, known);

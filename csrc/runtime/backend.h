@@ -36,11 +36,15 @@ class Backend {
   // True if a mesh may have more devices than num_devices(): nobody set the number of virtual
   // devices.
   virtual bool elastic() const = 0;
+  // True if somebody has said how many devices there are.
+  virtual bool count_is_given() const { return false; }
   virtual const machine::Machine& machine() const = 0;
   // Where the tiles of device `id` are.
   virtual Place place(int64_t id) const = 0;
   // True if all devices, however many there are, share one place.
   virtual bool has_one_place() const = 0;
+  // True if the processes of a job can share the devices.
+  virtual bool runs_in_jobs() const { return false; }
   // True if the backend knows shapes only and computes nothing.
   virtual bool planning() const { return false; }
   // Usable bytes per device; 0 means unlimited.
@@ -65,12 +69,16 @@ class Backend {
   // Requires: both are contiguous and have the same number of bytes.
   virtual void MoveBytes(const at::Tensor& from, const at::Tensor& to) const = 0;
 
+  // Waits until all places have done what they were given to do. Throws what has gone wrong there.
+  virtual void Synchronize() const {}
+
   // Deals the devices to the processes of a job. `peers` outlives the backend; programs exchange
   // through it. With `exact_sums` partial sums are added in device order, one by one; otherwise
   // each process adds its own first, and the order is that of the processes. Called before the
   // backend is used. Requires: peers->size() * devices_per_process is the number of devices.
   void Join(Peers* peers, int64_t devices_per_process, bool exact_sums) {
     peers_ = peers;
+    tile_peers_ = peers;
     homes_ = {devices_per_process, peers->rank()};
     exact_sums_ = exact_sums;
   }
@@ -82,23 +90,37 @@ class Backend {
   void set_overlap_from(int64_t bytes) { overlap_from_ = bytes; }
   int64_t overlap_from() const { return overlap_from_; }
   Peers* peers() const { return peers_; }  // null if one process runs all devices
+  // Those through which programs exchange tiles: peers(), unless others were named, whose buffers
+  // are on the GPU. What the processes agree on always goes through peers().
+  Peers* tile_peers() const { return tile_peers_; }
+  void set_tile_peers(Peers* peers) { tile_peers_ = peers; }
+  // The first place of this process. In a job it has no other.
+  Place here() const { return place(homes_.here * homes_.devices_per_process); }
   const Homes& homes() const { return homes_; }
 
  private:
   Peers* peers_ = nullptr;
+  Peers* tile_peers_ = nullptr;
   Homes homes_;
   bool exact_sums_ = true;
   int64_t overlap_from_ = kNoOverlap;
 };
 
+// Where a process stands among those of its job.
+struct PartOfJob {
+  int processes = 1;
+  int on_host = 1;         // those of the host
+  int number_on_host = 0;  // of this process
+};
+
 // Makes the backend with this name: "cpu", "cpu:16", "cuda", "mock_tpu:v4-16",
 // "mock_tpu:v5e-64:plan". `devices` overrides the number of devices that the name gives.
-// `otherwise` is the number of virtual devices if neither gives one.
-// Errors: InvalidArgument for an unknown `name`, with the known backends and the nearest one;
-// Unavailable if the machine has no such hardware.
+// `otherwise` is the number of virtual devices if neither gives one. With `job` it is the backend
+// of one process, which has one place. Errors: InvalidArgument for an unknown `name`, with the
+// known backends and the nearest one; Unavailable if the machine has no such hardware.
 absl::StatusOr<std::shared_ptr<Backend>> MakeBackend(
     absl::string_view name, std::optional<int64_t> devices,
-    std::optional<int64_t> otherwise = std::nullopt);
+    std::optional<int64_t> otherwise = std::nullopt, const PartOfJob* job = nullptr);
 std::vector<std::string> BackendNames();
 
 }  // namespace spmd::runtime

@@ -19,6 +19,7 @@ struct BackendRequest {
   std::optional<int64_t> devices;  // positive
   // The number of virtual devices if neither `devices` nor the name gives one.
   std::optional<int64_t> otherwise;
+  const PartOfJob* job = nullptr;  // of this process, if it has one
 };
 
 using BackendFactory = absl::StatusOr<std::shared_ptr<Backend>>(const BackendRequest& request);

@@ -14,6 +14,10 @@
 namespace spmd::runtime {
 namespace {
 
+at::Tensor BytesAt(c10::Device device, int64_t size) {
+  return at::empty({size}, at::TensorOptions().dtype(at::kByte).device(device));
+}
+
 // The bytes for process 0, then those for process 1, and so on.
 at::Tensor OneAfterAnother(const at::Tensor& send, absl::Span<const SentRange> ranges) {
   int64_t at = 0;
@@ -38,7 +42,7 @@ absl::StatusOr<at::Tensor> BufferToSend(Peers& peers, int64_t bytes) {
     SPMD_RETURN_IF_ERROR(peers.failure());
     return in_place->BufferToSend(bytes);
   }
-  return at::empty({bytes}, at::kByte);
+  return BytesAt(peers.device(), bytes);
 }
 
 absl::Status ExchangeInPlace(Peers& peers, const at::Tensor& send,
@@ -62,7 +66,7 @@ absl::Status ExchangeInPlace(Peers& peers, const at::Tensor& send,
   at::Tensor from, to;
   try {
     from = OneAfterAnother(send, ranges);
-    to = at::empty({total}, at::kByte);
+    to = BytesAt(peers.device(), total);
   } catch (const std::exception& e) {
     const absl::Status status =
         StatusFromException(e, absl::StrCat("an exchange, in ", ProcessName(peers.rank())));

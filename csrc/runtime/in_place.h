@@ -19,8 +19,8 @@ struct SentRange {
   int64_t begin = 0;
   int64_t bytes = 0;
 };
-// Takes what has come from each process: bytes on the host; undefined if nothing has. With
-// `borrowed` they are valid until it returns.
+// Takes what has come from each process: bytes at the peers' device(); undefined if nothing has.
+// With `borrowed` they are valid until it returns.
 using TakeReceived = absl::FunctionRef<void(absl::Span<const at::Tensor> received, bool borrowed)>;
 
 // What a process does for sums that several processes add in portions (sums_in_portions.h). The
@@ -54,8 +54,8 @@ class InPlacePeers {
 // Null if the peers cannot do that.
 InPlacePeers* InPlace(Peers& peers);
 
-// Memory on the host for what the next exchange sends. It is valid until then, and its contents are
-// anything. Errors: those of Peers::Exchange.
+// Memory at peers.device() for what the next exchange sends. It is valid until then, and its
+// contents are anything. Errors: those of Peers::Exchange.
 absl::StatusOr<at::Tensor> BufferToSend(Peers& peers, int64_t bytes);
 
 // Collective. Process q gets ranges[q] of `send`, the result of BufferToSend, and received_bytes[q]

@@ -136,7 +136,8 @@ absl::Status LoadedProgram::Impl::Load() {
     }
     return absl::OkStatus();
   }
-  const bool on_cpu = held.shares_cpu || backend.peers() != nullptr;  // as jobs are
+  const bool in_job = backend.peers() != nullptr && backend.here().device.is_cpu();
+  const bool on_cpu = held.shares_cpu || in_job;
   if (on_cpu && options.keep_memory) TileMemory::Install();
   identity.resize(program.values.size());
   const std::vector<Sharers> sharers =
@@ -220,6 +221,9 @@ absl::StatusOr<std::shared_ptr<LoadedProgram>> LoadedProgram::Load(Program progr
                                                                    Options options) {
   std::shared_ptr<LoadedProgram> loaded(new LoadedProgram(std::move(program), std::move(backend)));
   if (loaded->backend_->peers() != nullptr) options.one_place = false;
+  // Taking turns saves memory for more, smaller calls. On a GPU each of them has to be launched.
+  const bool on_cpu = loaded->backend_->planning() || loaded->backend_->here().device.is_cpu();
+  if (!on_cpu && options.turns != Options::Turns::kAlways) options.turns = Options::Turns::kNever;
   if (!options.one_place) {
     options.coalesce = false;
     options.turns = Options::Turns::kNever;

@@ -117,9 +117,8 @@ class PlanMaker {
   TileMove::Action ActionFor(const TileMove& move) const {
     if (move.terms[0].size() != 1 || move.terms[0][0].source < 0) return TileMove::Action::kCopy;
     const Piece& piece = move.terms[0][0];
-    if (piece.source >= from_.count()) {  // a slot is on the host
-      const bool all = piece.size == move.dims && move.place.device.is_cpu();
-      return all ? TileMove::Action::kShare : TileMove::Action::kCopy;
+    if (piece.source >= from_.count()) {  // a slot, which is where the tile will be
+      return piece.size == move.dims ? TileMove::Action::kShare : TileMove::Action::kCopy;
     }
     const int64_t position = from_.PositionOf(piece.source);
     if (backend_.place(from_.grid().device_ids()[position]) != move.place) {

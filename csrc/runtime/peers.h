@@ -30,10 +30,12 @@ class Peers {
 
   int rank() const { return rank_; }
   int size() const { return size_; }
+  // Where the buffers of an exchange are: on the host, or on the GPU of this process.
+  virtual c10::Device device() const { return c10::Device(c10::kCPU); }
 
   // Collective. `send` has the bytes for process 0, then those for process 1, and so on;
-  // `receive` gets those from process 0, then 1, and so on. Both are contiguous tensors of bytes on
-  // the host. The entries of this process are 0.
+  // `receive` gets those from process 0, then 1, and so on. Both are contiguous tensors of bytes at
+  // device(). The entries of this process are 0.
   // Errors: Unavailable if a process is gone, DeadlineExceeded if one does not come within the
   // timeout, Cancelled if this process was interrupted, or what another process gave to Fail. The
   // processes then no longer work together: every later exchange fails at once.
@@ -44,7 +46,7 @@ class Peers {
   // The error by which the processes no longer work together; OK as long as they do.
   virtual absl::Status failure() const = 0;
 
-  // Collective. What each process gives, by rank.
+  // Collective. What each process gives, by rank. Requires: device() is the host.
   using Words = std::array<uint64_t, 8>;
   absl::StatusOr<std::vector<Words>> Agree(const Words& mine);
   absl::StatusOr<std::vector<std::string>> Tell(const std::string& mine);

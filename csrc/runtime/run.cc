@@ -92,13 +92,13 @@ absl::Status LoadedProgram::Impl::Bring(absl::Span<Argument> inputs, Failure& fa
     if (!failed.status.ok()) {
       if (!plan.transfer.exchanges) continue;
       const TransferPart part{&plan, given->tiles, type};
-      SPMD_RETURN_IF_ERROR(
-          RunTransfer(*backend.peers(), {&part, 1}, /*failed=*/true, [](const auto&, bool) {}));
+      SPMD_RETURN_IF_ERROR(RunTransfer(*backend.tile_peers(), {&part, 1}, /*failed=*/true,
+                                       [](const auto&, bool) {}));
       continue;
     }
     try {
-      SPMD_ASSIGN_OR_RETURN(
-          table[id], RunMovePlan(plan, given->tiles, type, wanted.type.dtype, backend.peers()));
+      SPMD_ASSIGN_OR_RETURN(table[id], RunMovePlan(plan, given->tiles, type, wanted.type.dtype,
+                                                   backend.tile_peers()));
     } catch (const std::exception& e) {
       if (backend.peers() == nullptr) throw;
       failed = {StatusFromException(e, absl::StrCat("moving the input ", wanted.type.ToString()))};
@@ -235,7 +235,7 @@ absl::Status LoadedProgram::Impl::Exchange(const MoveStep& step, bool failed, Ta
     const DType type = program::HeldType(from.type.dtype, from.sharding);
     parts.push_back({part.plan.get(), table[part.from], ToScalarType(type)});
   }
-  return RunTransfer(*backend.peers(), parts, failed, take);
+  return RunTransfer(*backend.tile_peers(), parts, failed, take);
 }
 
 absl::Status LoadedProgram::Impl::RunBatch(const Batch& batch,

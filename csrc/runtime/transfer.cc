@@ -27,14 +27,19 @@ int64_t PaddedBytes(int64_t elements, at::ScalarType type) {
   return CeilDiv(elements * static_cast<int64_t>(c10::elementSize(type)), kAlignment) * kAlignment;
 }
 
+at::Tensor EmptyAt(c10::Device device, const Dims& size, at::ScalarType type) {
+  return at::empty(at::IntArrayRef(size.data(), size.size()),
+                   at::TensorOptions().dtype(type).device(device));
+}
+
 // The elements that begin at byte `at` of the buffer.
 at::Tensor InBuffer(const at::Tensor& buffer, int64_t at, const Dims& size, at::ScalarType type) {
   const auto bytes = NumElements(size) * static_cast<int64_t>(c10::elementSize(type));
-  if (bytes == 0) return at::empty(at::IntArrayRef(size.data(), size.size()), type);
+  if (bytes == 0) return EmptyAt(buffer.device(), size, type);
   return buffer.narrow(0, at, bytes).view(type).view(at::IntArrayRef(size.data(), size.size()));
 }
 
-// The sum of the boxes, or the box itself.
+// The sum of the boxes, or the box itself. The boxes are at one place; `target` may be elsewhere.
 at::Tensor SumOfBoxes(const TransferPart& part, const Transfer::Sources& sources,
                       const Dims& offset, const Dims& size, at::Tensor target = {}) {
   std::vector<at::Tensor> boxes;
@@ -49,10 +54,12 @@ at::Tensor SumOfBoxes(const TransferPart& part, const Transfer::Sources& sources
     target.copy_(boxes[0]);
     return target;
   }
-  if (!target.defined()) {
-    target = at::empty(at::IntArrayRef(size.data(), size.size()), part.type);
-  }
-  AccumulateTerms(part.plan->kind, boxes, target);
+  const c10::Device device = boxes[0].device();
+  at::Tensor sum =
+      target.defined() && target.device() == device ? target : EmptyAt(device, size, part.type);
+  AccumulateTerms(part.plan->kind, boxes, sum);
+  if (!target.defined()) return sum;
+  if (!sum.is_same(target)) target.copy_(sum);
   return target;
 }
 
@@ -65,7 +72,8 @@ class Exchanges {
         failed_(failed),
         size_(peers.size()),
         here_(peers.rank()),
-        memory_(InPlace(peers)),
+        device_(parts[0].plan->backend->here().device),
+        memory_(device_.is_cpu() ? InPlace(peers) : nullptr),
         slots_(parts.size()),
         sums_(parts.size()) {
     for (const TransferPart& part : parts) {
@@ -154,13 +162,16 @@ class Exchanges {
       total = end;
       written.push_back(q);
     }
+    const bool elsewhere = peers_.device() != device_;
     at::Tensor buffer;
     try {
       SPMD_ASSIGN_OR_RETURN(buffer, BufferToSend(peers_, total));
+      at::Tensor packed = elsewhere && !failed_ ? EmptyAt(device_, {total}, at::kByte) : buffer;
       if (failed_) buffer.zero_();
       for (const int q : written) {
-        if (!failed_) write(q, ranges[q].begin, &buffer);
+        if (!failed_) write(q, ranges[q].begin, &packed);
       }
+      if (!packed.is_same(buffer)) buffer.copy_(packed);
     } catch (const std::exception& e) {
       return Failed(e);
     }
@@ -169,12 +180,24 @@ class Exchanges {
                                          [&](absl::Span<const at::Tensor> received, bool borrowed) {
                                            if (failed_) return;
                                            try {
-                                             take(received, borrowed);
+                                             if (elsewhere) {
+                                               take(BroughtHere(received), /*borrowed=*/false);
+                                             } else {
+                                               take(received, borrowed);
+                                             }
                                            } catch (const std::exception& e) {
                                              status = Failed(e);
                                            }
                                          }));
     return status;
+  }
+
+  std::vector<at::Tensor> BroughtHere(absl::Span<const at::Tensor> received) const {
+    std::vector<at::Tensor> here(received.begin(), received.end());
+    for (at::Tensor& bytes : here) {
+      if (bytes.defined()) bytes = bytes.to(device_);
+    }
+    return here;
   }
 
   absl::Status Failed(const std::exception& e) {
@@ -252,9 +275,8 @@ class Exchanges {
         const TransferPart& part = parts_[p];
         for (const Transfer::Packet& packet : part.plan->transfer.receive[q]) {
           if (q == here_) {
-            slots_[p].push_back(SumOfBoxes(
-                part, packet.sources, packet.offset, packet.size,
-                at::empty(at::IntArrayRef(packet.size.data(), packet.size.size()), part.type)));
+            slots_[p].push_back(SumOfBoxes(part, packet.sources, packet.offset, packet.size,
+                                           EmptyAt(device_, packet.size, part.type)));
             continue;
           }
           at::Tensor slot = InBuffer(received[q], at[q], packet.size, part.type);
@@ -287,7 +309,7 @@ class Exchanges {
               InBuffer(received[term.process], at[term.process], {end - begin}, part.type));
           at[term.process] += PaddedBytes(end - begin, part.type);
         }
-        sums_[p][s] = at::empty({NumElements(sum.size)}, part.type);
+        sums_[p][s] = EmptyAt(device_, {NumElements(sum.size)}, part.type);
         at::Tensor target = sums_[p][s].narrow(0, begin, end - begin);
         AccumulateTerms(part.plan->kind, terms, target);
       }
@@ -364,6 +386,7 @@ class Exchanges {
   const bool failed_;
   const int size_;
   const int here_;
+  const c10::Device device_;    // of tiles and slots
   InPlacePeers* const memory_;  // null: sums take a second exchange
   bool has_sums_ = false;
   std::exception_ptr thrown_;

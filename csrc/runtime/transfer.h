@@ -82,7 +82,9 @@ struct TransferPart {
 using TakeSlots =
     absl::FunctionRef<void(std::vector<std::vector<at::Tensor>> slots, bool borrowed)>;
 
-// Collective: one exchange for all parts, or two if sums are added in parts. `take` is called when
+// Collective: one exchange for all parts, or two if sums are added in parts. What is sent is packed
+// where the backend of the plans holds tiles, and the slots are there; if the buffers of `peers`
+// are elsewhere, as those of Gloo are for a GPU, it is copied as a whole. `take` is called when
 // everything has come; what it throws comes out of here. With `failed` this process has no values
 // to send: it sends zeros, and takes nothing. Errors: those of the exchange. If this process cannot
 // send, that ends the job.

@@ -67,7 +67,9 @@ constexpr auto Unary() {
       Elementwise("").Types(RealTypes).Named("aten::abs"),
       Elementwise("").Types(AngleTypes).Named("aten::angle"),
       Elementwise("aten::frexp.Tensor").Types(nullptr),
-      Elementwise("aten::log_sigmoid_forward").Types(nullptr));
+      Elementwise("aten::log_sigmoid_forward")
+          .Types(nullptr)
+          .With(&OpFacts::kernel, "spmd::log_sigmoid_forward"));  // on a GPU the buffer is empty
 }
 
 constexpr auto Arithmetic() {

@@ -69,6 +69,9 @@ Tensor StandardGamma(const Tensor& alpha, int64_t seed, int64_t counter, IntArra
 Tensor Dirichlet(const Tensor& alpha, int64_t seed, int64_t counter, IntArrayRef offset,
                  IntArrayRef global_size);
 
+// simple.cc. As aten::log_sigmoid_forward, with a buffer of the input's size on every device.
+std::tuple<Tensor, Tensor> LogSigmoidForward(const Tensor& self);
+
 // lstsq.cc. As aten::linalg_lstsq, for a [..., m, n] and b [..., m, k] with equal batches: the
 // solution [..., n, k], residuals [..., k], rank [...] and singular values [..., min(m, n)]. What
 // the driver does not compute is zero, so that the shapes do not depend on the driver.

@@ -9,6 +9,12 @@ namespace spmd::runtime::kernels {
 std::tuple<Tensor, Tensor, Tensor, Tensor> Lstsq(const Tensor& a, const Tensor& b,
                                                  std::optional<double> rcond,
                                                  std::string_view driver) {
+  if (!a.is_cpu() && !a.is_meta()) {
+    // GPUs have one of the drivers, which needs full rank.
+    auto [solution, residuals, rank, singular_values] = Lstsq(a.cpu(), b.cpu(), rcond, driver);
+    return {solution.to(a.device()), residuals.to(a.device()), rank.to(a.device()),
+            singular_values.to(a.device())};
+  }
   auto [solution, residuals, rank, singular_values] = at::linalg_lstsq(a, b, rcond, driver);
   const auto fill = [&](Tensor& x, IntArrayRef like, IntArrayRef more) {
     std::vector<int64_t> size(like.begin(), like.end());

@@ -220,6 +220,9 @@ void DefineSimpleOps(torch::Library& l) {
   Define(l, "full",
          "full(int[] size, Scalar value, ScalarType dtype, *, Device? device=None) -> Tensor",
          &k::Full);
+  Define(l, "log_sigmoid_forward",
+         "log_sigmoid_forward(Tensor self) -> (Tensor output, Tensor buffer)",
+         &k::LogSigmoidForward);
   Define(l, "cast", "cast(Tensor x, ScalarType dtype) -> Tensor", &k::Cast);
   Define(l, "mul_.Scalar", "mul_.Scalar(Tensor(a!) self, Scalar other) -> Tensor(a!)",
          &k::MulScalar_);

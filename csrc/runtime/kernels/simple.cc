@@ -8,7 +8,9 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/full.h>
+#include <ATen/ops/log_sigmoid_forward.h>
 #include <ATen/ops/zeros.h>
+#include <ATen/ops/zeros_like.h>
 
 #include "csrc/runtime/kernels/kernels.h"
 
@@ -33,6 +35,12 @@ Tensor Full(IntArrayRef size, const at::Scalar& value, at::ScalarType dtype,
             std::optional<at::Device> device) {
   return at::full(size, value,
                   at::TensorOptions().dtype(dtype).device(device.value_or(at::Device(at::kCPU))));
+}
+
+std::tuple<Tensor, Tensor> LogSigmoidForward(const Tensor& self) {
+  auto [result, buffer] = at::log_sigmoid_forward(self);
+  if (buffer.sizes() != self.sizes()) buffer = at::zeros_like(self);
+  return {result, buffer};
 }
 
 Tensor Cast(const Tensor& x, at::ScalarType dtype) { return x.to(dtype); }

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "csrc/partition/compile.h"
+#include "csrc/runtime/dispatch_guard.h"
 #include "csrc/runtime/peers.h"
 #include "csrc/trace/device/generator.h"
 #include "csrc/trace/device/status_to_exception.h"
@@ -52,7 +53,7 @@ absl::Status Session::SetDefaultBackend(const std::string& name, std::optional<i
   SPMD_ASSIGN_OR_RETURN(std::shared_ptr<runtime::Backend> backend,
                         runtime::MakeBackend(name, devices, lock->options.num_devices));
   SPMD_RETURN_IF_ERROR(JoinProcesses(*lock, backend));
-  lock->devices.backend = std::move(backend);
+  UseBackend(*lock, std::move(backend));
   lock->devices.backend_name = name;
   lock->devices.count = devices;
   lock->devices.count_is_set = devices.has_value();
@@ -82,7 +83,14 @@ absl::Status Session::Sync(bool wait) {
   SessionLock lock;
   SPMD_RETURN_IF_ERROR(Cut(*lock, "sync"));
   if (!wait || lock->in_flight.queue == nullptr) return absl::OkStatus();
-  return ReportAll(*lock);
+  SPMD_RETURN_IF_ERROR(ReportAll(*lock));
+  const GilReleased no_gil(*lock);
+  try {
+    lock->devices.backend->Synchronize();
+  } catch (const std::exception& e) {
+    return runtime::StatusFromException(e, "waiting for the device");
+  }
+  return absl::OkStatus();
 }
 
 void Session::WaitForPrograms() {

@@ -6,10 +6,16 @@
 #include "absl/strings/str_cat.h"
 #include "csrc/machine/machine.h"
 #include "csrc/runtime/one_place/tile_memory.h"
+#include "csrc/trace/device/place.h"
 #include "csrc/trace/session/session_state.h"
 #include "csrc/util/status.h"
 
 namespace spmd::trace {
+
+void UseBackend(SessionState& state, std::shared_ptr<runtime::Backend> backend) {
+  if (!backend->planning()) SetFirstPlace(backend->here().device);
+  state.devices.backend = std::move(backend);
+}
 
 absl::StatusOr<std::shared_ptr<runtime::Backend>> TheBackend(SessionState& state) {
   Devices& devices = state.devices;
@@ -23,7 +29,7 @@ absl::StatusOr<std::shared_ptr<runtime::Backend>> TheBackend(SessionState& state
   SPMD_ASSIGN_OR_RETURN(std::shared_ptr<runtime::Backend> backend,
                         runtime::MakeBackend(name, count));
   SPMD_RETURN_IF_ERROR(JoinProcesses(state, backend));
-  devices.backend = std::move(backend);
+  UseBackend(state, std::move(backend));
   // So that what is uploaded before the first program is loaded counts as the device's memory.
   const runtime::Backend& made = *devices.backend;
   if (LoadOptions(state).keep_memory && made.has_one_place() && !made.planning()) {

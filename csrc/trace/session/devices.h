@@ -26,6 +26,8 @@ struct Devices {
   bool count_is_set = false;
 };
 
+// From here on `backend` runs the programs.
+void UseBackend(SessionState& state, std::shared_ptr<runtime::Backend> backend);
 // The backend, made at first use.
 absl::StatusOr<std::shared_ptr<runtime::Backend>> TheBackend(SessionState& state);
 // The options with which programs are compiled for `backend`.

@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "csrc/runtime/in_place.h"
@@ -25,11 +26,12 @@ namespace spmd::trace {
 namespace {
 
 // What must be the same in all processes so that they compile and compute the same, line by line.
-std::string Setup(const SessionState& state, const runtime::Backend& backend) {
+std::string Setup(const SessionState& state, const runtime::Backend& backend,
+                  const std::string& gpu) {
   const Options& o = state.options;
   return absl::StrCat("PyTorch: ", TORCH_VERSION, "\nthe backend: ", backend.name(),
                       "\nthe number of devices: ", backend.num_devices(),
-                      "\nthe CPU's instructions: ", at::get_cpu_capability(),
+                      "\nthe CPU's instructions: ", at::get_cpu_capability(), "\nthe GPU: ", gpu,
                       "\nset_deduplication: ", o.deduplicate, "\nSPMD_PRICE_MOVES: ", o.price_moves,
                       "\nthe memory limit: ", o.memory_limit, "\nSPMD_EXACT: ", o.exact,
                       "\nSPMD_VERIFY: ", o.verify, "\nSPMD_REPLAY: ", o.replay,
@@ -57,23 +59,43 @@ absl::Status CheckSetups(const std::vector<std::string>& all) {
       absl::StrCat("the processes of the job are not set up alike: ", differences));
 }
 
-// A backend whose devices can be dealt in equal parts.
-absl::StatusOr<std::shared_ptr<runtime::Backend>> Dealt(
-    const std::shared_ptr<runtime::Backend>& backend, int processes) {
-  if (backend->name().substr(0, 3) != "cpu") {
+// A backend whose devices can be dealt in equal parts. If nobody has said how many there are, each
+// process has one on a GPU, or an equal number of virtual ones on CPUs.
+absl::StatusOr<std::shared_ptr<runtime::Backend>> Dealt(const runtime::Backend& backend,
+                                                        const runtime::PartOfJob& job) {
+  if (!backend.runs_in_jobs()) {
     return absl::UnimplementedError(absl::StrCat(
-        "backend '", backend->name(), "' runs in one process, and this job has ", processes,
-        "; several processes run on backend 'cpu'. Set SPMD_DISTRIBUTED=0 to let each process work "
-        "alone"));
+        "backend '", backend.name(), "' runs in one process, and this job has ", job.processes,
+        "; several processes run on the backends 'cpu' and 'cuda'. Set SPMD_DISTRIBUTED=0 to let "
+        "each process work alone"));
   }
-  if (!backend->elastic()) {
-    if (backend->num_devices() % processes == 0) return backend;
+  int64_t count = backend.num_devices();
+  if (!backend.count_is_given()) {
+    if (!backend.here().device.is_cpu()) count = 0;
+    count = CeilDiv(std::max<int64_t>(count, job.processes), job.processes) * job.processes;
+  } else if (count % job.processes != 0) {
     return absl::InvalidArgumentError(absl::StrCat(
-        backend->num_devices(), " devices cannot be dealt to ", processes,
-        " processes in equal parts; set SPMD_NUM_DEVICES to a multiple of ", processes));
+        count, " devices cannot be dealt to ", job.processes,
+        " processes in equal parts; set SPMD_NUM_DEVICES to a multiple of ", job.processes));
   }
-  const int64_t least = std::max<int64_t>(backend->num_devices(), processes);
-  return runtime::MakeBackend(backend->name(), CeilDiv(least, processes) * processes);
+  return runtime::MakeBackend(backend.name(), count, std::nullopt, &job);
+}
+
+// What the processes know about their GPUs, by rank: as many lines as Gpu has fields.
+std::string AsText(const JobConnection::Gpu& gpu) {
+  return absl::StrCat(gpu.id, "\n", gpu.kind, "\n", gpu.may_share, "\n", gpu.has_nccl);
+}
+
+// True if tiles go from GPU to GPU: NCCL is there, and no two processes share a GPU, with which it
+// would refuse to work.
+bool UseNccl(const std::vector<std::string>& gpus) {
+  absl::flat_hash_set<std::string> ids;
+  for (const std::string& text : gpus) {
+    const std::vector<std::string> lines = absl::StrSplit(text, '\n');
+    if (lines.size() != 4 || lines[3] != "1") return false;
+    if (!ids.insert(lines[0]).second && lines[2] != "1") return false;
+  }
+  return true;
 }
 
 // True if each of the `processes` of this host has a core for an exchange beside those on which it
@@ -93,33 +115,53 @@ absl::Status Join(SessionState& state, std::shared_ptr<runtime::Backend>& backen
                         state.hooks.join_job(state.options.timeout));
   if (!job.has_value()) return absl::OkStatus();
   Processes& processes = state.processes;
-  SPMD_ASSIGN_OR_RETURN(backend, Dealt(backend, job->script->size()));
   const int rank = job->script->rank(), size = job->script->size();
   job->script->set_doing("starts torch_spmd");
-  std::vector<std::string> setups, hosts;
-  {
+  const auto tell = [&](const std::string& mine) {
     const GilReleased no_gil(state);
-    SPMD_ASSIGN_OR_RETURN(setups, job->script->Tell(Setup(state, *backend)));
-    SPMD_ASSIGN_OR_RETURN(hosts, job->script->Tell(HostName()));
+    return job->script->Tell(mine);
+  };
+  SPMD_ASSIGN_OR_RETURN(const std::vector<std::string> hosts, tell(HostName()));
+  const auto on_host = [&](int before) {
+    return static_cast<int>(std::count(hosts.begin(), hosts.begin() + before, hosts[rank]));
+  };
+  SPMD_ASSIGN_OR_RETURN(backend, Dealt(*backend, {size, on_host(size), on_host(rank)}));
+  const c10::Device device = backend->here().device;
+  JobConnection::Gpu gpu;
+  if (!device.is_cpu()) {
+    SPMD_ASSIGN_OR_RETURN(gpu, job->describe_gpu(device));
   }
+  SPMD_ASSIGN_OR_RETURN(const std::vector<std::string> setups,
+                        tell(Setup(state, *backend, gpu.kind)));
   SPMD_RETURN_IF_ERROR(CheckSetups(setups));
+  runtime::Peers* tile_peers = nullptr;
+  if (!device.is_cpu()) {
+    SPMD_ASSIGN_OR_RETURN(const std::vector<std::string> gpus, tell(AsText(gpu)));
+    if (UseNccl(gpus)) {
+      SPMD_ASSIGN_OR_RETURN(tile_peers, job->connect_gpus(device));
+    }
+  }
   job->programs->set_interrupted([] { return runtime::Interrupted(); });
   job->programs->set_doing("runs a program");
   const int64_t each = backend->num_devices() / size;
   backend->Join(job->programs, each, state.options.exact);
-  if (state.options.overlap.value_or(
-          HasIdleCores(std::count(hosts.begin(), hosts.end(), hosts[rank])))) {
+  if (tile_peers != nullptr) backend->set_tile_peers(tile_peers);
+  if (state.options.overlap.value_or(HasIdleCores(on_host(size)))) {
     backend->set_overlap_from(kOverlapFrom);
   }
   processes.job = *job;
   const bool share_memory = dynamic_cast<runtime::InPlacePeers*>(job->programs) != nullptr;
   processes.description =
       absl::StrCat(backend->name(), ": ", backend->num_devices(), " virtual devices in ", size,
-                   " processes", share_memory ? " that share memory" : "");
+                   " processes", share_memory ? " that share memory" : "",
+                   device.is_cpu()         ? ""
+                   : tile_peers != nullptr ? ", tiles through NCCL"
+                                           : ", tiles through the host");
   for (int r = 0; r < size; ++r) {
     absl::StrAppend(&processes.description, "\n  process ", r, r == rank ? " (this one)" : "",
                     " on ", hosts[r], ": device", each == 1 ? " " : "s ", r * each,
-                    each == 1 ? "" : absl::StrCat("-", (r + 1) * each - 1));
+                    each == 1 ? "" : absl::StrCat("-", (r + 1) * each - 1),
+                    r == rank && !device.is_cpu() ? absl::StrCat(" on ", device.str()) : "");
   }
   return absl::OkStatus();
 }

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <c10/core/Device.h>
+
+#include <functional>
 #include <optional>
 #include <string>
 
@@ -17,6 +20,17 @@ namespace spmd::trace {
 struct JobConnection {
   runtime::Peers* script = nullptr;    // for the thread that runs the script
   runtime::Peers* programs = nullptr;  // for the thread that runs programs
+
+  // What is to be known about a GPU of this process, to decide how processes exchange tiles.
+  struct Gpu {
+    std::string id;          // no other GPU has it
+    std::string kind;        // "NVIDIA H100 80GB HBM3, capability 9.0"
+    bool may_share = false;  // NCCL is to be used even where processes share a GPU
+    bool has_nccl = false;   // and NCCL is wanted
+  };
+  std::function<absl::StatusOr<Gpu>(c10::Device)> describe_gpu;
+  // Collective. Peers whose buffers are on the GPU, over NCCL.
+  std::function<absl::StatusOr<runtime::Peers*>(c10::Device)> connect_gpus;
 };
 
 struct PythonHooks {

@@ -3,6 +3,9 @@
 
 #include <utility>
 
+#include "absl/strings/match.h"
+#include "csrc/trace/device/place.h"
+
 namespace spmd::trace {
 
 namespace {
@@ -12,6 +15,8 @@ SessionState* NewSession() {
   absl::StatusOr<Options> options = OptionsFromEnvironment();
   state->bad_options = options.status();
   if (options.ok()) state->options = *std::move(options);
+  // Ops may be recorded before the backend is made.
+  if (absl::StartsWith(state->options.backend, "cuda")) SetFirstPlace({c10::kCUDA, 0});
   state->programs.SetMostBytes(state->options.program_memory);
   return state;
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Corrects the results of Meta kernels to what the CPU's kernels give. Meta describes the kernels
-// of other devices where these differ, and some of its kernels, which are written in other ops,
-// give other strides.
+// Corrects the results of Meta kernels to what the CPU's kernels give, where these run the ops.
+// Meta describes the kernels of other devices where these differ, and some of its kernels, which
+// are written in other ops, give other strides.
 //
 //   x [2,3,4] with strides (1,2,6): native_batch_norm on Meta (1,2,6), on the CPU (12,4,1)
 //
@@ -34,6 +34,7 @@ class MetaAnswersForCpu {
 };
 
 // Corrects `result`, Meta's answer for a call of `op` with `args`, which follow the schema of `op`.
+// Where a GPU runs the ops, only what it gives, too.
 void CorrectAsOnCpu(const OpInfo& op, const std::vector<c10::IValue>& args, Inference& result);
 
 // The strides of a dense tensor whose dimensions have the same order in memory as those of `t`.

@@ -8,6 +8,7 @@
 
 #include "csrc/runtime/dispatch_guard.h"
 #include "csrc/trace/device/device_type.h"
+#include "csrc/trace/device/place.h"
 #include "csrc/trace/shape/argument_checks.h"
 #include "csrc/trace/shape/cpu_forms.h"
 #include "csrc/trace/shape/meta_kernels.h"
@@ -55,7 +56,8 @@ torch::jit::Stack OnMeta(const OpInfo& op, const std::vector<c10::IValue>& args,
                          bool without_python) {
   const runtime::DispatchGuard guard;
   const NoTorchFunction no_torch_function;
-  const MetaAnswersForCpu for_cpu;
+  std::optional<MetaAnswersForCpu> for_cpu;
+  if (!FirstPlace().is_cuda()) for_cpu.emplace();
   torch::jit::Stack stack = WithTensors(op, args, c10::kMeta, ToMeta);
   std::optional<MetaInCpp> in_cpp;
   if (without_python) in_cpp.emplace();

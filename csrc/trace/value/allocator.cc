@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "csrc/runtime/one_place/tile_memory.h"
+#include "csrc/trace/device/place.h"
 #include "csrc/trace/value/buffer.h"
 
 namespace spmd::trace {
@@ -29,9 +30,13 @@ struct Allocator final : c10::DeviceAllocator {
         "torch_spmd: storages of the device have no memory that could be copied byte by byte");
   }
   bool initialized() override { return true; }
-  void emptyCache(c10::MempoolId_t) override { TileMemory::Trim(); }
+  void emptyCache(c10::MempoolId_t pool) override {
+    if (DeviceAllocator* const gpu = OfGpu()) return gpu->emptyCache(pool);
+    TileMemory::Trim();
+  }
   void recordStream(const c10::DataPtr&, c10::Stream) override {}
   c10::CachingDeviceAllocator::DeviceStats getDeviceStats(c10::DeviceIndex) override {
+    if (DeviceAllocator* const gpu = OfGpu()) return gpu->getDeviceStats(FirstPlace().index());
     const TileMemory::Usage now = TileMemory::GetUsage();
     const int64_t kept = TileMemory::GetStats().kept;
     const auto all = static_cast<size_t>(c10::CachingAllocator::StatType::AGGREGATE);
@@ -54,13 +59,20 @@ struct Allocator final : c10::DeviceAllocator {
   }
   // What is allocated now counts as allocated since.
   void resetAccumulatedStats(c10::DeviceIndex) override {
+    if (DeviceAllocator* const gpu = OfGpu()) {
+      return gpu->resetAccumulatedStats(FirstPlace().index());
+    }
     const TileMemory::Usage now = TileMemory::GetUsage();
     bytes_before_ = now.bytes_ever - now.bytes;
     tensors_before_ = now.tensors_ever - now.tensors;
   }
-  void resetPeakStats(c10::DeviceIndex) override { TileMemory::ResetPeak(); }
+  void resetPeakStats(c10::DeviceIndex) override {
+    if (DeviceAllocator* const gpu = OfGpu()) return gpu->resetPeakStats(FirstPlace().index());
+    TileMemory::ResetPeak();
+  }
   // Free and total bytes of the machine, whose memory all virtual devices share.
   std::pair<size_t, size_t> getMemoryInfo(c10::DeviceIndex) override {
+    if (DeviceAllocator* const gpu = OfGpu()) return gpu->getMemoryInfo(FirstPlace().index());
     const auto page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
     return {page * static_cast<size_t>(sysconf(_SC_AVPHYS_PAGES)),
             page * static_cast<size_t>(sysconf(_SC_PHYS_PAGES))};
@@ -69,6 +81,15 @@ struct Allocator final : c10::DeviceAllocator {
  private:
   using TileMemory = runtime::TileMemory;
   using Stat = c10::CachingAllocator::Stat;
+
+  // PyTorch's own for the GPU that has the tiles; null if they are on the host. The GPU's numbers
+  // are those of the process, tensors of other devices of PyTorch included.
+  static DeviceAllocator* OfGpu() {
+    const c10::Device place = FirstPlace();
+    if (!place.is_cuda()) return nullptr;
+    DeviceAllocator* const allocator = at::getDeviceAllocator(place.type());
+    return allocator->initialized() ? allocator : nullptr;
+  }
 
   std::atomic<int64_t> bytes_before_{0}, tensors_before_{0};
 };

@@ -2,6 +2,7 @@
 """Meshes as values, and errors for bad ones."""
 
 import pickle
+import sys
 
 import numpy as np
 import pytest
@@ -172,3 +173,14 @@ def test_a_sharding_knows_the_axes_of_its_mesh():
         spmd.NamedSharding(mesh, spmd.P("dat"))
     with pytest.raises(ValueError, match="occurs twice"):
         spmd.NamedSharding(mesh, spmd.P("data", "data"))
+
+
+def test_a_global_mesh_is_released_as_often_as_it_is_kept():
+    mesh = spmd.make_mesh((8,), ("x",))
+    before = sys.getrefcount(mesh), sys.getrefcount(None)
+    for _ in range(1000):
+        spmd.set_global_mesh(mesh)
+        assert spmd.get_global_mesh() is mesh
+        spmd.set_global_mesh(None)
+    assert sys.getrefcount(mesh) == before[0]
+    assert abs(sys.getrefcount(None) - before[1]) < 500

@@ -51,8 +51,10 @@ def environment(rank, processes, port, **more):
         "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]),
         "PYTHONUNBUFFERED": "1",
     }
+    # Whoever runs the tests on GPUs sets these.
+    chosen = {k: os.environ[k] for k in ("SPMD_BACKEND", "SPMD_NUM_DEVICES") if k in os.environ}
     kept = {k: v for k, v in os.environ.items() if not k.startswith(("SPMD_", "TORCHELASTIC"))}
-    return {**kept, **own, **more}
+    return {**kept, **own, **chosen, **more}
 
 
 class Job:

@@ -21,9 +21,11 @@ class CpuBackend : public AtenBackend {
   const std::string& name() const override { return name_; }
   int64_t num_devices() const override { return num_devices_; }
   bool elastic() const override { return elastic_; }
+  bool count_is_given() const override { return !elastic_; }
   const machine::Machine& machine() const override { return machine::Nominal(); }
   Place place(int64_t) const override { return {c10::Device(c10::kCPU)}; }
   bool has_one_place() const override { return true; }
+  bool runs_in_jobs() const override { return true; }
   int64_t memory_limit() const override { return 0; }
   std::string Describe() const override {
     return absl::StrCat("cpu: ", num_devices_, " virtual devices in this process",

@@ -1,46 +1,97 @@
 // SPDX-License-Identifier: Apache-2.0
 // GPUs through PyTorch's own device-generic interfaces, so that nothing of CUDA is needed to
 // compile this file. "cuda", "cuda:8": the devices are assigned to the GPUs in blocks, several
-// virtual ones to one GPU if necessary.
+// virtual ones to one GPU if necessary. In a job each process uses one GPU, the one with its number
+// among the processes of the host; they share GPUs if there are fewer.
 #include <ATen/detail/CUDAHooksInterface.h>
 #include <c10/core/CachingDeviceAllocator.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
+#include <algorithm>
+
+#include "absl/base/call_once.h"
 #include "absl/strings/str_cat.h"
 #include "csrc/machine/machine.h"
 #include "csrc/runtime/aten_backend.h"
 #include "csrc/runtime/backend_factory.h"
+#include "csrc/runtime/run_on_host.h"
+#include "csrc/util/dims.h"
 #include "csrc/util/status.h"
 
 namespace spmd::runtime::backends::cuda {
 namespace {
 
+// That of the first tensor on a GPU, or the one that is an argument.
+c10::Device DeviceOf(const torch::jit::Stack& arguments) {
+  for (const c10::IValue& argument : arguments) {
+    if (argument.isTensor() && argument.toTensor().defined() && argument.toTensor().is_cuda()) {
+      return argument.toTensor().device();
+    }
+    if (argument.isTensorList()) {
+      for (const at::Tensor& t : argument.toTensorVector()) {
+        if (t.defined() && t.is_cuda()) return t.device();
+      }
+    }
+    if (argument.isDevice() && argument.toDevice().is_cuda()) return argument.toDevice();
+  }
+  return c10::Device(c10::kCUDA, 0);
+}
+
 class CudaBackend : public AtenBackend {
  public:
-  CudaBackend(int64_t gpus, std::optional<int64_t> devices)
+  // The devices are on `gpus` GPUs from `first` on, so many on each.
+  CudaBackend(int64_t gpus, int64_t first, int64_t num_devices, int64_t per_gpu, bool given)
       : name_("cuda"),
         gpus_(gpus),
-        num_devices_(devices.value_or(gpus)),
-        elastic_(!devices.has_value() && gpus == 1),
+        first_(first),
+        num_devices_(num_devices),
+        per_gpu_(per_gpu),
+        given_(given),
         machine_(machine::Nominal()) {
     machine_.name = "cuda";
-    const int64_t per_gpu = (num_devices_ + gpus_ - 1) / gpus_;
-    const auto [free_bytes, total_bytes] = at::getDeviceAllocator(c10::kCUDA)->getMemoryInfo(0);
-    (void)free_bytes;
-    machine_.memory_bytes = static_cast<int64_t>(total_bytes) / per_gpu;
   }
 
   const std::string& name() const override { return name_; }
   int64_t num_devices() const override { return num_devices_; }
-  bool elastic() const override { return elastic_; }
-  const machine::Machine& machine() const override { return machine_; }
+  bool elastic() const override { return !given_ && gpus_ == 1; }
+  bool count_is_given() const override { return given_; }
+  // The memory is asked for at first use: that makes a context on the GPU, which a process of a job
+  // needs on its own GPU only.
+  const machine::Machine& machine() const override {
+    absl::call_once(asked_, [this] {
+      const auto [free_bytes, total_bytes] =
+          at::getDeviceAllocator(c10::kCUDA)->getMemoryInfo(static_cast<c10::DeviceIndex>(first_));
+      (void)free_bytes;
+      machine_.memory_bytes = static_cast<int64_t>(total_bytes) / per_gpu_;
+    });
+    return machine_;
+  }
   Place place(int64_t id) const override {
     const int64_t gpu = id < num_devices_ ? id * gpus_ / num_devices_ : 0;
-    return {c10::Device(c10::kCUDA, static_cast<c10::DeviceIndex>(gpu))};
+    return {c10::Device(c10::kCUDA, static_cast<c10::DeviceIndex>(first_ + gpu))};
   }
   bool has_one_place() const override { return gpus_ == 1; }
+  // Some ops have no kernel for GPUs, some kernels not for all types.
+  void Run(const c10::OperatorHandle& op, torch::jit::Stack& stack) const override {
+    const torch::jit::Stack arguments = stack;
+    if (op.hasComputedKernelForDispatchKey(c10::DispatchKey::CUDA)) {
+      try {
+        return AtenBackend::Run(op, stack);
+      } catch (const c10::NotImplementedError&) {
+        stack = arguments;
+      }
+    }
+    RunOnHost(op, stack, DeviceOf(arguments));
+  }
+  bool runs_in_jobs() const override { return true; }
   // Virtual devices of one GPU share tiles, so a limit per device would refuse programs that fit.
-  int64_t memory_limit() const override { return num_devices_ > gpus_ ? 0 : machine_.memory_bytes; }
+  int64_t memory_limit() const override { return per_gpu_ > 1 ? 0 : machine().memory_bytes; }
+  void Synchronize() const override {
+    const c10::impl::VirtualGuardImpl guard(c10::kCUDA);
+    for (int64_t gpu = first_; gpu < first_ + gpus_; ++gpu) {
+      guard.synchronizeDevice(static_cast<c10::DeviceIndex>(gpu));
+    }
+  }
   std::string Describe() const override {
     return absl::StrCat("cuda: ", num_devices_, " devices on ", gpus_, " GPU",
                         gpus_ == 1 ? "" : "s");
@@ -49,9 +100,12 @@ class CudaBackend : public AtenBackend {
  private:
   std::string name_;
   int64_t gpus_;
+  int64_t first_;
   int64_t num_devices_;
-  bool elastic_;
-  machine::Machine machine_;
+  int64_t per_gpu_;
+  bool given_;
+  mutable absl::once_flag asked_;
+  mutable machine::Machine machine_;
 };
 
 }  // namespace
@@ -67,7 +121,15 @@ absl::StatusOr<std::shared_ptr<Backend>> Make(const BackendRequest& request) {
         "; use backend 'cpu', or install a CUDA build of PyTorch"));
   }
   c10::impl::VirtualGuardImpl(c10::kCUDA).getDevice();  // initializes the runtime
-  return std::shared_ptr<Backend>(std::make_shared<CudaBackend>(gpus, devices));
+  if (!devices.has_value()) devices = request.otherwise;
+  if (const PartOfJob* const job = request.job) {
+    const int64_t count = devices.value_or(job->processes);
+    const int64_t sharing = CeilDiv(job->on_host, std::min<int64_t>(gpus, job->on_host));
+    return std::make_shared<CudaBackend>(1, job->number_on_host % gpus, count,
+                                         count / job->processes * sharing, /*given=*/true);
+  }
+  const int64_t count = devices.value_or(gpus);
+  return std::make_shared<CudaBackend>(gpus, 0, count, CeilDiv(count, gpus), devices.has_value());
 }
 
 }  // namespace spmd::runtime::backends::cuda
