@@ -20,7 +20,9 @@ from torch.distributed.tensor.parallel import (
 from torch.nn.parallel import DistributedDataParallel
 
 import torch_spmd as spmd
-from benchmarks.speed.models import GPT, SMALL, Axes, GPTConfig, strategy
+from benchmarks.speed.models import GPT, SMALL, Axes, GPTConfig
+
+from common.strategies import strategy  # isort: skip: models.py makes it importable
 
 BATCH, LENGTH = 8, 256
 # A step returns the loss of the whole batch.

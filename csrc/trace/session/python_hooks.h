@@ -15,12 +15,8 @@ class Peers;
 
 namespace spmd::trace {
 
-// Functions that call Python, set by csrc/python; each may be null.
 // How this process reaches the others of its job. The peers live as long as the process.
 struct JobConnection {
-  runtime::Peers* script = nullptr;    // for the thread that runs the script
-  runtime::Peers* programs = nullptr;  // for the thread that runs programs
-
   // What is to be known about a GPU of this process, to decide how processes exchange tiles.
   struct Gpu {
     std::string id;          // no other GPU has it
@@ -28,11 +24,15 @@ struct JobConnection {
     bool may_share = false;  // NCCL is to be used even where processes share a GPU
     bool has_nccl = false;   // and NCCL is wanted
   };
+
+  runtime::Peers* script = nullptr;    // for the thread that runs the script
+  runtime::Peers* programs = nullptr;  // for the thread that runs programs
   std::function<absl::StatusOr<Gpu>(c10::Device)> describe_gpu;
   // Collective. Peers whose buffers are on the GPU, over NCCL.
   std::function<absl::StatusOr<runtime::Peers*>(c10::Device)> connect_gpus;
 };
 
+// Functions that call Python, set by csrc/python; each may be null.
 struct PythonHooks {
   // Releases the GIL if the calling thread holds it; returns what reacquire_gil takes (null if the
   // thread did not hold it).
