@@ -6,6 +6,7 @@ import copy
 import pytest
 import torch
 import torch.nn.functional as F
+from processes import run_script
 from torch import nn
 
 import torch_spmd as spmd
@@ -55,3 +56,19 @@ def test_layer_norm_statistics_that_an_earlier_program_made(mesh):
         return torch.autograd.grad(y, x, g)[0].cpu()
 
     torch.testing.assert_close(gradient("spmd"), gradient("cpu"))
+
+
+def test_statistics_of_half_types_are_those_of_the_kernels_that_run():
+    """CUDA's kernels keep them in f32, also for their gradients; the CPU's in the input's type."""
+    script = """
+        import torch, torch_spmd as spmd
+        spmd.set_default_backend("mock_tpu:v5e-8:plan")
+        x = torch.randn(4, 8).bfloat16().to("spmd").requires_grad_()
+        layer = torch.nn.LayerNorm(8).bfloat16().to("spmd")
+        y, mean, _ = torch.native_layer_norm(x, (8,), layer.weight, layer.bias, 1e-5)
+        y.float().sum().backward()
+        spmd.sync()  # a call that ran on the host would ask for values, which are not there
+        print(mean.dtype, x.grad.dtype)
+    """
+    assert run_script(script, SPMD_BACKEND="cuda").stdout == "torch.float32 torch.bfloat16\n"
+    assert run_script(script).stdout == "torch.bfloat16 torch.bfloat16\n"
