@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // What manual regions (torch_spmd/manual.py) do for each op that is called inside.
-#include <ATen/PythonTorchFunctionTLS.h>
 #include <torch/csrc/autograd/python_variable.h>
 
 #include <memory>
@@ -16,24 +15,12 @@
 #include "csrc/trace/recorder/marks.h"
 #include "csrc/trace/recorder/tensor.h"
 #include "csrc/trace/session/session_lock.h"
+#include "csrc/trace/shape/no_torch_function.h"
 #include "csrc/trace/value/buffer.h"
 #include "csrc/trace/value/mark_notes.h"
 
 namespace spmd::python {
 namespace {
-
-class WithoutTorchFunction {
- public:
-  WithoutTorchFunction() : before_(at::impl::PythonTorchFunctionTLS::get_disabled_state()) {
-    at::impl::PythonTorchFunctionTLS::set_disabled_state(
-        at::impl::TorchFunctionDisabledState::ALL_DISABLED);
-  }
-  ~WithoutTorchFunction() { at::impl::PythonTorchFunctionTLS::set_disabled_state(before_); }
-  WithoutTorchFunction(const WithoutTorchFunction&) = delete;
-
- private:
-  const at::impl::TorchFunctionDisabledState before_;
-};
 
 // Whether someone has sharded the tensor, or what it is a view of, over one of the axes. Shards are
 // under vmap, and what ops compute has no mark.
@@ -111,7 +98,7 @@ void init_region(py::module& m) {
       "call_in_region",
       [](const py::handle& inside, const py::tuple& axes, const py::handle& function,
          const py::tuple& args, const py::handle& kwargs) {
-        const WithoutTorchFunction without;
+        const trace::NoTorchFunction no_torch_function;
         const bool named = !kwargs.is_none() && PyDict_GET_SIZE(kwargs.ptr()) > 0;
         if (!axes.empty()) {
           Tell("check", args.ptr(), inside, axes);

@@ -250,6 +250,7 @@ def summed(function):
 
 
 WEIGHTS = [(12, 24)] * 3 + [(24, 12)]
+OF_TWO_AXES = (summed, (P("d"), *(HEADS,) * 3, ROWS), P("d"), [(4, 6, 12), *WEIGHTS])
 LAYERS = {
     "softmax": (softmax_attention, summed, (P(), *(HEADS,) * 3, ROWS), P(), [(2, 6, 12), *WEIGHTS]),
     "attention": (fused_attention, summed, (P(), *(HEADS,) * 3, ROWS), P(), [(2, 6, 12), *WEIGHTS]),
@@ -263,20 +264,8 @@ LAYERS = {
         P("d"),
         [(8, 12), (12, 24), (24, 12)],
     ),
-    "softmax of two axes": (
-        softmax_attention,
-        summed,
-        (P("d"), *(HEADS,) * 3, ROWS),
-        P("d"),
-        [(4, 6, 12), *WEIGHTS],
-    ),
-    "attention of two axes": (
-        fused_attention,
-        summed,
-        (P("d"), *(HEADS,) * 3, ROWS),
-        P("d"),
-        [(4, 6, 12), *WEIGHTS],
-    ),
+    "softmax of two axes": (softmax_attention, *OF_TWO_AXES),
+    "attention of two axes": (fused_attention, *OF_TWO_AXES),
 }
 
 
